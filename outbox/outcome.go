@@ -1,0 +1,92 @@
+package outbox
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Verdict is what becomes of one claimed event. The zero value is invalid on
+// purpose: a forgotten outcome must not settle anything.
+type Verdict uint8
+
+// The verdicts. A projection answers Done, Retry or Failed; the consumer adds the
+// others.
+const (
+	Done       Verdict = iota + 1 // projected, or found to be applied already
+	Superseded                    // settled together with a newer event of its entity
+	Retry                         // attempts+1, not before a delay
+	Failed                        // dead letter
+	Waiting                       // behind an event of its entity that waits for retry; no attempt
+	GivenBack                     // claimed and not sent; ready again at once, no attempt
+)
+
+// String returns the verdict's name as used in logs.
+func (v Verdict) String() string {
+	switch v {
+	case Done:
+		return "done"
+	case Superseded:
+		return "superseded"
+	case Retry:
+		return "retry"
+	case Failed:
+		return "failed"
+	case Waiting:
+		return "waiting"
+	case GivenBack:
+		return "given_back"
+	default:
+		return fmt.Sprintf("verdict(%d)", uint8(v))
+	}
+}
+
+// Outcome is a projection's answer for one event.
+type Outcome struct {
+	Verdict    Verdict
+	Reason     Reason        // why, for Retry and Failed
+	Noop       Noop          // why nothing changed, for Done
+	Detail     string        // for the column error and for logs: no secrets, no document body
+	RetryAfter time.Duration // at least this long before the next attempt; 0 leaves it to the policy
+}
+
+// OK is the outcome of an event that had its effect.
+func OK() Outcome { return Outcome{Verdict: Done} }
+
+// NoOp is the outcome of an event that found its effect already there.
+func NoOp(n Noop) Outcome { return Outcome{Verdict: Done, Noop: n} }
+
+// Reject is the outcome of an event that failed for reason: the dead letter when
+// the reason is final, a retry otherwise.
+func Reject(reason Reason, detail string) Outcome {
+	v := Retry
+	if reason.Final() {
+		v = Failed
+	}
+	return Outcome{Verdict: v, Reason: reason, Detail: detail}
+}
+
+// Fault is the error of a projection that could not learn the fate of any event
+// of its batch. The consumer retries all of them, and none ends in failed because
+// of it.
+type Fault struct {
+	Reason     Reason
+	Shared     bool          // every event would meet it: stop claiming and probe
+	RetryAfter time.Duration // what the server asked for; 0 when it did not
+	Err        error
+}
+
+// Error implements error.
+func (f *Fault) Error() string { return string(f.Reason) + ": " + f.Err.Error() }
+
+// Unwrap returns the cause.
+func (f *Fault) Unwrap() error { return f.Err }
+
+// AsFault returns the Fault in err's chain, or one with [ReasonUnknown] that
+// carries err.
+func AsFault(err error) *Fault {
+	if f, ok := errors.AsType[*Fault](err); ok {
+		return f
+	}
+	return &Fault{Reason: ReasonUnknown, Err: err}
+}

@@ -1,0 +1,18 @@
+// Package projections holds what weft projects into, behind one interface, and the
+// registry of the two projections of the contract.
+//
+// # What is guaranteed
+//
+//   - A projection is full state: it reads the entity's source row when it runs and
+//     writes that state, so a repeated, late or skipped event does no harm and of
+//     several events of one entity only the newest needs to be projected.
+//   - The source row decides, the op is a hint. A source row that is newer than a
+//     delete is projected; an upsert whose source row is gone removes the projection.
+//   - Project returns exactly one outcome per event, in order, or an error that means
+//     that no event's fate is known.
+//
+// # What is not guaranteed
+//
+//   - Writes are at least once. Each destination makes repeats harmless in its own
+//     way: Elasticsearch by external versions, Postgres by the epoch and the key.
+package projections

@@ -1,0 +1,31 @@
+package projections
+
+import (
+	"context"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// The names of the projections: the values of the projection label, of spans and
+// of logs.
+const (
+	SearchIndexToElastic     = "search_index_to_elastic"
+	ChronicleEventsToEntries = "chronicle_events_to_entries"
+)
+
+// Projection carries events of one outbox table to one destination. Its methods
+// may be called from several goroutines at once, never with two events of one
+// entity in flight.
+type Projection interface {
+	// Name is the value of the projection label.
+	Name() string
+	// Table is the outbox table whose events it takes.
+	Table() string
+	// Project writes the state of the entities of events, at most one event per
+	// entity, under the authority in ctx. It returns one outcome per event, in
+	// order; an error, usually an *outbox.Fault, means that no fate is known.
+	Project(ctx context.Context, events []outbox.Event) ([]outbox.Outcome, error)
+	// Ready returns nil when the destination is usable, and says what is wrong
+	// otherwise. It is cheap and is used by readiness and to probe an outage.
+	Ready(ctx context.Context) error
+}
