@@ -1,0 +1,193 @@
+package consumer
+
+import (
+	"slices"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// aloneAfter is how many reclaims in a row make an event a suspect: it may be what
+// ends the process, so it is tried with nothing else in flight.
+const aloneAfter = 3
+
+// group is the claimed events of one entity, in the order of their versions. The
+// last one is projected.
+type group struct {
+	key    outbox.Key
+	events []outbox.Event
+}
+
+func (g *group) newest() *outbox.Event { return &g.events[len(g.events)-1] }
+
+func (g *group) add(e outbox.Event) {
+	i := len(g.events)
+	for i > 0 && e.Before(&g.events[i-1]) {
+		i--
+	}
+	g.events = slices.Insert(g.events, i, e)
+}
+
+func (g *group) suspect() bool {
+	return slices.ContainsFunc(g.events, func(e outbox.Event) bool { return e.Reclaims >= aloneAfter })
+}
+
+// batch is what one worker projects and settles: at most one group per entity.
+type batch struct {
+	groups []*group
+	events int
+	alone  bool
+}
+
+// lanes holds the claimed events that are not settled, and keeps every entity in
+// one place: queued, or in flight with the later ones held behind it. It belongs
+// to one goroutine.
+type lanes struct {
+	queue  []*group              // ready to go, oldest claim first
+	queued map[outbox.Key]*group // the same groups, by entity
+	held   map[outbox.Key]*group // behind a batch in flight
+	busy   map[outbox.Key]bool   // in flight
+	flying map[*batch]bool
+
+	waitingEvents int // in queue and held
+}
+
+func newLanes() *lanes {
+	return &lanes{
+		queued: map[outbox.Key]*group{},
+		held:   map[outbox.Key]*group{},
+		busy:   map[outbox.Key]bool{},
+		flying: map[*batch]bool{},
+	}
+}
+
+// add takes a claimed event.
+func (l *lanes) add(e outbox.Event) {
+	l.waitingEvents++
+	if l.busy[e.Key] {
+		g := l.held[e.Key]
+		if g == nil {
+			g = &group{key: e.Key}
+			l.held[e.Key] = g
+		}
+		g.add(e)
+		return
+	}
+	g := l.queued[e.Key]
+	if g == nil {
+		g = &group{key: e.Key}
+		l.queued[e.Key] = g
+		l.queue = append(l.queue, g)
+	}
+	g.add(e)
+}
+
+// backlog returns the number of claimed events that are not in flight.
+func (l *lanes) backlog() int { return l.waitingEvents }
+
+// ready returns the number of entities that could go now.
+func (l *lanes) ready() int { return len(l.queue) }
+
+// inFlight returns the number of batches in flight.
+func (l *lanes) inFlight() int { return len(l.flying) }
+
+// next forms a batch of up to limit entities, or nil. A suspect goes alone, and
+// only when nothing is in flight; while it flies, nothing else starts.
+func (l *lanes) next(limit int) *batch {
+	if len(l.queue) == 0 {
+		return nil
+	}
+	for b := range l.flying {
+		if b.alone {
+			return nil
+		}
+	}
+	if i := slices.IndexFunc(l.queue, (*group).suspect); i >= 0 {
+		if len(l.flying) > 0 {
+			return nil
+		}
+		g := l.queue[i]
+		l.queue = slices.Delete(l.queue, i, i+1)
+		return l.launch([]*group{g}, true)
+	}
+	n := min(limit, len(l.queue))
+	groups := slices.Clone(l.queue[:n])
+	l.queue = slices.Delete(l.queue, 0, n)
+	return l.launch(groups, false)
+}
+
+func (l *lanes) launch(groups []*group, alone bool) *batch {
+	b := &batch{groups: groups, alone: alone}
+	for _, g := range groups {
+		delete(l.queued, g.key)
+		l.busy[g.key] = true
+		b.events += len(g.events)
+	}
+	l.waitingEvents -= b.events
+	l.flying[b] = true
+	return b
+}
+
+// land ends a batch: its entities are free, and what was held behind them goes to
+// the head of the queue.
+func (l *lanes) land(b *batch) {
+	delete(l.flying, b)
+	var freed []*group
+	for _, g := range b.groups {
+		delete(l.busy, g.key)
+		if h := l.held[g.key]; h != nil {
+			delete(l.held, g.key)
+			l.queued[g.key] = h
+			freed = append(freed, h)
+		}
+	}
+	if len(freed) > 0 {
+		l.queue = slices.Insert(l.queue, 0, freed...)
+	}
+}
+
+// remove takes queued groups out that pick chooses, to be settled without being
+// projected.
+func (l *lanes) remove(pick func(*group) bool) []*group {
+	var out []*group
+	l.queue = slices.DeleteFunc(l.queue, func(g *group) bool {
+		if !pick(g) {
+			return false
+		}
+		delete(l.queued, g.key)
+		l.waitingEvents -= len(g.events)
+		out = append(out, g)
+		return true
+	})
+	return out
+}
+
+// giveUp takes everything out that is not in flight, held events too.
+func (l *lanes) giveUp() []outbox.Event {
+	var out []outbox.Event
+	for _, g := range l.remove(func(*group) bool { return true }) {
+		out = append(out, g.events...)
+	}
+	for k, g := range l.held {
+		out = append(out, g.events...)
+		l.waitingEvents -= len(g.events)
+		delete(l.held, k)
+	}
+	return out
+}
+
+// all returns every claimed event that is not settled.
+func (l *lanes) all() []outbox.Event {
+	var out []outbox.Event
+	for _, g := range l.queue {
+		out = append(out, g.events...)
+	}
+	for _, g := range l.held {
+		out = append(out, g.events...)
+	}
+	for b := range l.flying {
+		for _, g := range b.groups {
+			out = append(out, g.events...)
+		}
+	}
+	return out
+}

@@ -1,0 +1,115 @@
+package consumer
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// Metrics are the counters of all pipelines of a process. Every series exists at
+// zero from the start.
+type Metrics struct {
+	processed, failed, retried, terminal, noop *prometheus.CounterVec
+	mismatch                                   *prometheus.CounterVec
+	inflight, blocked, lastSuccess             *prometheus.GaugeVec
+}
+
+// NewMetrics registers the metrics for the named projections.
+func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, error) {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, append([]string{"projection"}, labels...))
+	}
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"projection"})
+	}
+	m := &Metrics{
+		processed:   counter("outbox_processed_total", "Events that ended in done.", "op"),
+		failed:      counter("outbox_failed_total", "Events that ended in failed.", "op", "reason"),
+		terminal:    counter("outbox_terminal_failed_total", "Events that ended in the dead letter.", "op", "reason"),
+		retried:     counter("outbox_retry_scheduled_total", "Attempts that are to be repeated.", "op", "reason"),
+		noop:        counter("outbox_idempotent_noop_total", "Events that are done and changed nothing.", "op", "reason"),
+		mismatch:    counter("outbox_owner_mismatch_skips_total", "Settled rows that were no longer held as claimed."),
+		inflight:    gauge("outbox_inflight_events", "Events that are being projected by this instance."),
+		blocked:     gauge("weft_blocked_entities", "Entities whose events wait behind an earlier one."),
+		lastSuccess: gauge("outbox_last_success_timestamp_seconds", "When an event was last done, by the database clock; 0 before the first."),
+	}
+	for _, c := range []prometheus.Collector{
+		m.processed, m.failed, m.terminal, m.retried, m.noop, m.mismatch, m.inflight, m.blocked, m.lastSuccess,
+	} {
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range projections {
+		m.mismatch.WithLabelValues(p)
+		m.inflight.WithLabelValues(p)
+		m.blocked.WithLabelValues(p)
+		m.lastSuccess.WithLabelValues(p)
+		for _, op := range []string{string(outbox.Upsert), string(outbox.Delete), otherOp} {
+			m.processed.WithLabelValues(p, op)
+			for _, r := range outbox.Reasons() {
+				m.failed.WithLabelValues(p, op, string(r))
+				m.terminal.WithLabelValues(p, op, string(r))
+				m.retried.WithLabelValues(p, op, string(r))
+			}
+			for _, n := range outbox.Noops() {
+				m.noop.WithLabelValues(p, op, string(n))
+			}
+		}
+	}
+	return m, nil
+}
+
+// otherOp stands for every op that is not the contract's: a label's values are a
+// closed set whatever a producer writes.
+const otherOp = "other"
+
+func opLabel(op outbox.Op) string {
+	if op == outbox.Upsert || op == outbox.Delete {
+		return string(op)
+	}
+	return otherOp
+}
+
+// batch counts a settled batch.
+func (m *Metrics) batch(projection string, b *batch, v *verdicts, s outbox.Settled) {
+	m.mismatch.WithLabelValues(projection).Add(float64(s.Mismatch))
+	if v.ok > 0 && !s.At.IsZero() {
+		m.lastSuccess.WithLabelValues(projection).Set(float64(s.At.UnixMicro()) / 1e6)
+	}
+	// Nearly all events of a batch share a label: count first, look series up once.
+	type series struct {
+		vec    *prometheus.CounterVec
+		op     outbox.Op
+		reason string
+	}
+	n := map[series]int{}
+	for i, g := range b.groups {
+		st := &v.heads[i]
+		op := st.Event.Op
+		switch st.Verdict {
+		case outbox.Done:
+			n[series{vec: m.processed, op: op}]++
+			if noop := v.noops[i]; noop != outbox.NoopNone {
+				n[series{m.noop, op, string(noop)}]++
+			}
+			for j := range g.events[:len(g.events)-1] {
+				older := g.events[j].Op
+				n[series{vec: m.processed, op: older}]++
+				n[series{m.noop, older, string(outbox.NoopSuperseded)}]++
+			}
+		case outbox.Retry:
+			n[series{m.retried, op, string(st.Reason)}]++
+		case outbox.Failed:
+			n[series{m.failed, op, string(st.Reason)}]++
+			n[series{m.terminal, op, string(st.Reason)}]++
+		}
+	}
+	for k, count := range n {
+		labels := []string{projection, opLabel(k.op)}
+		if k.reason != "" {
+			labels = append(labels, k.reason)
+		}
+		k.vec.WithLabelValues(labels...).Add(float64(count))
+	}
+}

@@ -1,0 +1,471 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// firstWindow is the size of the first batch of a term and of a trial: small, so
+// that the first settle comes soon and a fault meets few events. It doubles with
+// each good batch.
+const firstWindow = 64
+
+const (
+	probeTimeout     = 3 * time.Second
+	progressInterval = time.Second
+)
+
+// run is one term of a pipeline. Its loop owns lanes, waits and looks; workers
+// touch none of them and answer through results.
+type run struct {
+	p    *Pipeline
+	ctx  context.Context
+	term Term
+
+	lanes   *lanes
+	waits   *waits
+	looks   *looks
+	blocked map[outbox.Key]int64 // locked by somebody else: the lowest such version
+	window  int
+
+	workers sync.WaitGroup
+	results chan *result
+
+	orphans    bool // a claim's answer was lost
+	renewAt    time.Time
+	lastSettle time.Time // database clock
+	recorded   time.Time // the lastSettle that is written down
+	recordAt   time.Time
+	claimFault string // last claim error that was logged
+}
+
+func (r *run) loop() error {
+	if err := r.loadWaits(); err != nil {
+		return err
+	}
+	stopping := r.term.Stopping()
+	for {
+		if err := r.reap(); err != nil {
+			return err
+		}
+		if err := context.Cause(r.ctx); err != nil {
+			return err
+		}
+		select {
+		case <-stopping:
+			return r.drain()
+		default:
+		}
+		if err := r.upkeep(); err != nil {
+			return err
+		}
+		pause, err := r.step()
+		if err != nil {
+			return err
+		}
+		if pause <= 0 {
+			continue
+		}
+		if err := r.sleep(min(pause, r.untilUpkeep()), stopping); err != nil {
+			return err
+		}
+	}
+}
+
+// sleep waits for d, a finished batch, the end of ctx or the wish to stop.
+func (r *run) sleep(d time.Duration, stopping <-chan struct{}) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case res := <-r.results:
+		return r.finish(res)
+	case <-stopping:
+		return nil
+	case <-r.ctx.Done():
+		return context.Cause(r.ctx)
+	}
+}
+
+// step does the next useful thing and returns how long there is nothing to do.
+func (r *run) step() (time.Duration, error) {
+	switch r.p.gate.State().Phase {
+	case PhaseOutage:
+		return r.probe()
+	case PhaseTrial:
+		return r.single(min(firstWindow, r.p.cfg.BatchSize))
+	case PhaseBroken:
+		if d := r.p.gate.due(); d > 0 && r.lanes.inFlight() == 0 {
+			return d, nil
+		}
+		return r.single(1)
+	default:
+		return r.advance()
+	}
+}
+
+// advance keeps the pipeline full.
+func (r *run) advance() (time.Duration, error) {
+	if r.lanes.inFlight() >= r.p.cfg.Concurrency {
+		return time.Hour, nil
+	}
+	pause := r.looks.wait()
+	if pause == 0 && r.lanes.ready() < r.window && r.lanes.backlog() < 2*r.p.cfg.BatchSize {
+		if err := r.look(r.window); err != nil {
+			return 0, err
+		}
+		pause = r.looks.wait()
+	}
+	if err := r.holdBack(); err != nil {
+		return 0, err
+	}
+	if b := r.lanes.next(r.window); b != nil {
+		r.launch(b)
+		return 0, nil
+	}
+	if r.lanes.backlog() >= 2*r.p.cfg.BatchSize || pause == 0 && r.lanes.ready() > 0 {
+		return time.Hour, nil // everything claimed is behind what is in flight
+	}
+	return pause, nil
+}
+
+// single lets one batch of at most n entities fly, with nothing beside it.
+func (r *run) single(n int) (time.Duration, error) {
+	if r.lanes.inFlight() > 0 {
+		return time.Hour, nil
+	}
+	if r.lanes.ready() == 0 {
+		if d := r.looks.wait(); d > 0 {
+			return d, nil
+		}
+		if err := r.look(n); err != nil {
+			return 0, err
+		}
+	}
+	if err := r.holdBack(); err != nil {
+		return 0, err
+	}
+	b := r.lanes.next(n)
+	if b == nil {
+		return max(r.looks.wait(), time.Millisecond), nil
+	}
+	if err := r.giveBack(r.lanes.giveUp()); err != nil {
+		return 0, err
+	}
+	r.launch(b)
+	return 0, nil
+}
+
+// probe asks an unusable destination whether it answers again.
+func (r *run) probe() (time.Duration, error) {
+	if r.lanes.inFlight() > 0 {
+		return time.Hour, nil // their outcomes first
+	}
+	if err := r.giveBack(r.lanes.giveUp()); err != nil {
+		return 0, err
+	}
+	if d := r.p.gate.due(); d > 0 {
+		return d, nil
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, probeTimeout)
+	defer cancel()
+	stop := make(chan struct{})
+	defer close(stop)
+	r.workers.Go(func() { // a probe does not delay a graceful end
+		select {
+		case <-r.term.Stopping():
+			cancel()
+		case <-stop:
+		}
+	})
+	err := r.p.proj.Ready(ctx)
+	r.p.gate.probed(err)
+	if err != nil {
+		return 0, nil //nolint:nilerr // the gate keeps it and says when to ask again
+	}
+	// What the outage has put off goes on now. Their times in memory are old then.
+	n, err := r.p.store.Wake(r.ctx, r.term.Epoch(), sharedReasons())
+	if err != nil {
+		return 0, r.databaseFault("wake", err)
+	}
+	r.p.log.Info("destination answers", zap.String("event", "projection.probe"), zap.Int("woken", n))
+	r.window = min(firstWindow, r.p.cfg.BatchSize)
+	r.looks.soon()
+	return 0, r.loadWaits()
+}
+
+func sharedReasons() []outbox.Reason {
+	return []outbox.Reason{
+		outbox.ReasonES429, outbox.ReasonES5xx, outbox.ReasonESTimeout, outbox.ReasonESConnect,
+		outbox.ReasonESRequest, outbox.ReasonDBUnavailable,
+	}
+}
+
+// look claims up to limit rows of each kind. An idle leader peeks first.
+func (r *run) look(limit int) error {
+	if r.orphans {
+		n, err := r.p.store.GiveBackUnknown(r.ctx, r.term.Epoch(), r.lanes.all())
+		if err != nil {
+			r.looks.failed()
+			return r.databaseFault("give back", err)
+		}
+		r.orphans = false
+		if n > 0 {
+			r.p.log.Info("claims without an answer given back", zap.String("event", "outbox.orphans"), zap.Int("rows", n))
+		}
+	}
+	if r.looks.idle {
+		found, err := r.p.store.Peek(r.ctx)
+		if err != nil {
+			r.looks.failed()
+			return r.databaseFault("peek", err)
+		}
+		if !found {
+			r.looks.nothing()
+			return nil
+		}
+	}
+	from := r.looks.start()
+	c, err := r.p.store.Claim(r.ctx, outbox.ClaimRequest{Epoch: r.term.Epoch(), Limit: limit, From: from})
+	if err != nil {
+		r.orphans = true
+		r.looks.failed()
+		return r.databaseFault("claim", err)
+	}
+	if r.claimFault != "" {
+		r.claimFault = ""
+		r.p.log.Info("outbox answers", zap.String("event", "outbox.recovered"))
+	}
+	r.looks.took(from, limit, c)
+	r.note(limit, c)
+	return nil
+}
+
+// note files what a claim has brought.
+func (r *run) note(limit int, c *outbox.Claimed) {
+	r.blocked = nil
+	for _, b := range c.Blocked {
+		if r.blocked == nil {
+			r.blocked = map[outbox.Key]int64{}
+		}
+		if v, ok := r.blocked[b.Key]; !ok || b.Version < v {
+			r.blocked[b.Key] = b.Version
+		}
+	}
+	for _, events := range [][]outbox.Event{c.Due, c.Ready} {
+		for i := range events {
+			r.waits.claimed(&events[i])
+			r.lanes.add(events[i])
+		}
+	}
+	if c.DueCandidates < limit && !c.Now.IsZero() {
+		r.waits.seen(c.Now)
+	}
+	r.p.setBlocked(r.waits.entities() + len(r.blocked))
+}
+
+// databaseFault swallows what waiting heals and returns what ends the term. It is
+// logged once until a claim succeeds again.
+func (r *run) databaseFault(what string, err error) error {
+	if errors.Is(err, outbox.ErrFenced) {
+		return err
+	}
+	if cause := context.Cause(r.ctx); cause != nil {
+		return cause
+	}
+	if r.claimFault != err.Error() {
+		r.claimFault = err.Error()
+		r.p.log.Warn("outbox does not answer", zap.String("event", "outbox.fault"), zap.String("call", what), zap.Error(err))
+	}
+	return nil
+}
+
+// holdBack puts the queued events off that must not pass an earlier one of their
+// entity.
+func (r *run) holdBack() error {
+	if r.waits.entities() == 0 && len(r.blocked) == 0 {
+		return nil
+	}
+	var put []outbox.Settlement
+	r.lanes.remove(func(g *group) bool {
+		first := &g.events[0]
+		at, wait := r.waits.behind(g.key, first.Version)
+		if v, ok := r.blocked[g.key]; ok && v <= first.Version && !wait {
+			wait = true
+		}
+		if !wait {
+			return false
+		}
+		for i := range g.events {
+			put = append(put, outbox.Settlement{
+				Event: &g.events[i], Verdict: outbox.Waiting, NotBefore: at, Delay: r.p.cfg.Retry.BaseBackoff,
+			})
+		}
+		return true
+	})
+	return r.settleNow(put)
+}
+
+// giveBack returns claimed events that were not sent.
+func (r *run) giveBack(events []outbox.Event) error {
+	put := make([]outbox.Settlement, len(events))
+	for i := range events {
+		put[i] = outbox.Settlement{Event: &events[i], Verdict: outbox.GivenBack}
+	}
+	return r.settleNow(put)
+}
+
+// settleNow settles from the loop. A fault leaves the rows to GiveBackUnknown.
+func (r *run) settleNow(put []outbox.Settlement) error {
+	if len(put) == 0 {
+		return nil
+	}
+	s, err := r.p.store.Settle(r.ctx, r.term.Epoch(), put)
+	if err != nil {
+		r.orphans = true
+		return r.databaseFault("settle", err)
+	}
+	for _, w := range s.Waits {
+		r.waits.add(w)
+	}
+	r.p.metrics.mismatch.WithLabelValues(r.p.Name()).Add(float64(s.Mismatch))
+	return nil
+}
+
+func (r *run) loadWaits() error {
+	for {
+		r.waits = newWaits()
+		err := r.p.store.Waits(r.ctx, r.waits.add)
+		if err == nil {
+			r.p.setBlocked(r.waits.entities())
+			return nil
+		}
+		if err := r.databaseFault("load waiting events", err); err != nil {
+			return err
+		}
+		if err := r.sleep(100*time.Millisecond, r.term.Stopping()); err != nil {
+			return err
+		}
+		select {
+		case <-r.term.Stopping():
+			return nil // the loop drains next; without waits it must not claim
+		default:
+		}
+	}
+}
+
+func (r *run) untilUpkeep() time.Duration {
+	return max(time.Millisecond, min(time.Until(r.renewAt), time.Until(r.recordAt)))
+}
+
+// upkeep renews the leases and writes the progress down.
+func (r *run) upkeep() error {
+	now := time.Now()
+	if now.After(r.renewAt) {
+		r.renewAt = now.Add(r.p.store.Lease() / 3)
+		if _, err := r.p.store.Renew(r.ctx, r.term.Epoch(), r.lanes.all()); err != nil {
+			r.renewAt = now.Add(time.Second)
+			if err := r.databaseFault("renew", err); err != nil {
+				return err
+			}
+		}
+	}
+	if now.After(r.recordAt) {
+		r.recordAt = now.Add(progressInterval)
+		return r.record()
+	}
+	return nil
+}
+
+func (r *run) record() error {
+	if r.lastSettle.Equal(r.recorded) {
+		return nil
+	}
+	if err := r.p.store.RecordProgress(r.ctx, r.term.Epoch(), r.lastSettle); err != nil {
+		return r.databaseFault("record progress", err)
+	}
+	r.recorded = r.lastSettle
+	return nil
+}
+
+// drain gives back what has not been sent and waits for what has been, at most for
+// the grace.
+func (r *run) drain() error {
+	if err := r.giveBack(r.lanes.giveUp()); err != nil {
+		return err
+	}
+	grace := time.NewTimer(r.p.cfg.Grace)
+	defer grace.Stop()
+	for r.lanes.inFlight() > 0 {
+		select {
+		case res := <-r.results:
+			if err := r.finish(res); err != nil {
+				return err
+			}
+			// Events that were held behind it were not sent either.
+			if err := r.giveBack(r.lanes.giveUp()); err != nil {
+				return err
+			}
+		case <-grace.C:
+			n := len(r.lanes.all())
+			r.p.log.Warn("grace is over: events left to the successor",
+				zap.String("event", "projection.drain_timeout"), zap.Int("events", n))
+			return fmt.Errorf("drain of %s: %d events left after %v", r.p.Name(), n, r.p.cfg.Grace)
+		case <-r.ctx.Done():
+			return context.Cause(r.ctx)
+		}
+	}
+	return r.record()
+}
+
+// reap takes the results that are there.
+func (r *run) reap() error {
+	for {
+		select {
+		case res := <-r.results:
+			if err := r.finish(res); err != nil {
+				return err
+			}
+		default:
+			return nil
+		}
+	}
+}
+
+// finish ends a batch.
+func (r *run) finish(res *result) error {
+	r.lanes.land(res.batch)
+	if res.err != nil {
+		return res.err
+	}
+	for _, w := range res.waits {
+		r.waits.add(w)
+	}
+	if res.at.After(r.lastSettle) {
+		r.lastSettle = res.at
+	}
+	if res.good {
+		r.window = min(2*r.window, r.p.cfg.BatchSize)
+	}
+	if res.resumed {
+		r.looks.soon()
+	}
+	return nil
+}
+
+func (r *run) launch(b *batch) {
+	r.p.metrics.inflight.WithLabelValues(r.p.Name()).Add(float64(b.events))
+	r.workers.Go(func() {
+		res := r.work(b)
+		r.p.metrics.inflight.WithLabelValues(r.p.Name()).Sub(float64(b.events))
+		r.results <- res // never blocks: as many places as batches in flight
+	})
+}

@@ -1,0 +1,77 @@
+package consumer
+
+import (
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// waits remembers which entities have an event that waits for its retry time, so
+// that a later event of such an entity does not pass. It is filled when a term
+// begins and kept up by claims and settles; it never asks the database about the
+// backlog. It belongs to one goroutine.
+type waits struct {
+	byKey   map[outbox.Key][]waitingEvent
+	scanned time.Time // database clock
+}
+
+type waitingEvent struct {
+	id      uuid.UUID
+	version int64
+	at      time.Time // database clock
+}
+
+func newWaits() *waits { return &waits{byKey: map[outbox.Key][]waitingEvent{}} }
+
+// entities returns how many entities have a waiting event.
+func (w *waits) entities() int { return len(w.byKey) }
+
+func (w *waits) add(x outbox.Wait) {
+	w.byKey[x.Key] = append(w.byKey[x.Key], waitingEvent{x.ID, x.Version, x.At})
+}
+
+// claimed forgets an event that has been claimed.
+func (w *waits) claimed(e *outbox.Event) {
+	list, ok := w.byKey[e.Key]
+	if !ok {
+		return
+	}
+	list = slices.DeleteFunc(list, func(x waitingEvent) bool { return x.id == e.ID })
+	if len(list) == 0 {
+		delete(w.byKey, e.Key)
+		return
+	}
+	w.byKey[e.Key] = list
+}
+
+// seen forgets the events that should have turned up by now: complete is the
+// database's time of a look that reached the end of the due rows. What was due
+// then and was not claimed has been changed by hand. The scan is worth one a second.
+func (w *waits) seen(complete time.Time) {
+	if complete.Sub(w.scanned) < time.Second {
+		return
+	}
+	w.scanned = complete
+	for key, list := range w.byKey {
+		list = slices.DeleteFunc(list, func(x waitingEvent) bool { return !x.at.After(complete) })
+		if len(list) == 0 {
+			delete(w.byKey, key)
+			continue
+		}
+		w.byKey[key] = list
+	}
+}
+
+// behind returns the retry time that an event of key and version must wait for,
+// because an earlier event of the entity does; ok is false when it may go.
+func (w *waits) behind(key outbox.Key, version int64) (at time.Time, ok bool) {
+	for _, x := range w.byKey[key] {
+		if x.version <= version && (!ok || x.at.After(at)) {
+			at, ok = x.at, true
+		}
+	}
+	return at, ok
+}

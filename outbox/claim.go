@@ -1,0 +1,247 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// FullLook as From of a claim starts at the head of the ready index.
+const FullLook = int64(math.MinInt64)
+
+// ClaimRequest says how much to claim and where to look.
+type ClaimRequest struct {
+	Epoch int64
+	Limit int // rows of each kind (due, ready); > 0
+	// From is the lowest event_version to look at among the ready rows. A long
+	// transaction anywhere in the database keeps the index entries of settled
+	// rows alive, and a look from the head would step over all of them each time;
+	// looking from the last claimed version does not. [FullLook] sees everything.
+	From int64
+}
+
+// Blocked names a row that was there to be claimed and could not be: somebody
+// else holds its lock. Later events of its entity must not pass it.
+type Blocked struct {
+	Key     Key
+	Version int64
+}
+
+// Claimed is the result of a claim.
+type Claimed struct {
+	Due     []Event // their retry time had come; ordered by it, then by version
+	Ready   []Event // ordered by version
+	Blocked []Blocked
+	// DueCandidates and ReadyCandidates count the rows the claim looked at. Below
+	// the limit, the look reached the end of what is there.
+	DueCandidates, ReadyCandidates int
+	Now                            time.Time     // database clock
+	ReadyCost                      time.Duration // time spent in Postgres on the ready look, as seen from here
+}
+
+// Events returns the number of claimed events.
+func (c *Claimed) Events() int { return len(c.Due) + len(c.Ready) }
+
+// Two ways to a candidate, each the head of a partial index of its own.
+const (
+	readyCandidates = `
+  select ctid as tid, id, entity_type, entity_id, event_version
+  from {table}
+  where status = 'pending' and next_retry_at is null and event_version >= $5
+  order by event_version
+  limit $6`
+
+	dueCandidates = `
+  select ctid as tid, id, entity_type, entity_id, event_version
+  from {table}
+  where status = 'pending' and next_retry_at is not null and next_retry_at <= clock_timestamp()
+    and $5::bigint is not null
+  order by next_retry_at, event_version
+  limit $6`
+)
+
+// claim takes what nobody else holds of the candidates. The fence is asked for
+// only when there is a candidate, so that an idle poll writes nothing. The rows
+// that were skipped come back too, marked.
+const claim = `
+with candidates as materialized ({candidates}
+), fence as materialized (
+  select from weft_leader
+  where group_name = $1 and epoch = $2 and exists (select from candidates)
+  for key share
+), locked as materialized (
+  select o.ctid as tid
+  from {table} o
+  where exists (select from fence)
+    and o.ctid = any (array(select tid from candidates))
+    and o.status = 'pending'
+  for update skip locked
+), claimed as (
+  update {table} o
+  set status = 'processing', owner = $3, epoch = $2,
+      lease_until = clock_timestamp() + $4::bigint * interval '1 microsecond',
+      processing_started_at = clock_timestamp(), updated_at = clock_timestamp()
+  where o.ctid = any (array(select tid from locked))
+  returning o.id, o.entity_type, o.entity_id, o.op, o.event_version, o.attempts, o.reclaims,
+            o.created_at, coalesce(o.traceparent, '') as traceparent, coalesce(o.tracestate, '') as tracestate
+)
+select true as taken, id, entity_type, entity_id, op, event_version, attempts, reclaims, created_at,
+       traceparent, tracestate, clock_timestamp(), (select count(*) from fence)
+from claimed
+union all
+select false, c.id, c.entity_type, c.entity_id, '', c.event_version, 0, 0, 'epoch',
+       '', '', clock_timestamp(), (select count(*) from fence)
+from candidates c
+where not exists (select from claimed t where t.id = c.id)`
+
+// peek answers whether there is anything to claim, without a write.
+const peek = `
+select exists (select from {table} where status = 'pending' and next_retry_at is null)
+    or exists (select from {table} where status = 'pending' and next_retry_at is not null
+                 and next_retry_at <= clock_timestamp())`
+
+// Peek reports whether a claim would find a row. An idle leader asks this instead
+// of claiming.
+func (s *Store) Peek(ctx context.Context) (bool, error) {
+	ctx, cancel := s.deadline(ctx)
+	defer cancel()
+	var found bool
+	if err := s.db.QueryRow(ctx, s.sql.peek).Scan(&found); err != nil {
+		return false, fmt.Errorf("peek at %s: %w", s.cfg.Table, err)
+	}
+	return found, nil
+}
+
+// Claim takes up to Limit due and up to Limit ready rows for the lease, in one
+// round trip. Rows locked by somebody else are passed over and reported in
+// Blocked. It returns [ErrFenced] when a newer epoch has been committed and there
+// was something to claim.
+func (s *Store) Claim(ctx context.Context, r ClaimRequest) (*Claimed, error) {
+	ctx, cancel := s.deadline(ctx)
+	defer cancel()
+	var b pgx.Batch
+	lease := s.cfg.Lease.Microseconds()
+	b.Queue(s.sql.claimDue, s.cfg.Group, r.Epoch, s.cfg.Owner, lease, r.From, r.Limit)
+	b.Queue(s.sql.claimReady, s.cfg.Group, r.Epoch, s.cfg.Owner, lease, r.From, r.Limit)
+	out := &Claimed{}
+	res := s.db.SendBatch(ctx, &b)
+	err := s.readClaim(res, &out.Due, &out.DueCandidates, out)
+	start := time.Now()
+	if err == nil {
+		err = s.readClaim(res, &out.Ready, &out.ReadyCandidates, out)
+	}
+	out.ReadyCost = time.Since(start)
+	if cerr := res.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return nil, fmt.Errorf("claim from %s: %w", s.cfg.Table, err)
+	}
+	return out, nil
+}
+
+func (s *Store) readClaim(res pgx.BatchResults, events *[]Event, candidates *int, out *Claimed) error {
+	rows, err := res.Query()
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var (
+			e      Event
+			taken  bool
+			fences int
+			op     string
+		)
+		err := rows.Scan(&taken, (*[16]byte)(&e.ID), &e.Key.Type, (*[16]byte)(&e.Key.ID), &op, &e.Version,
+			&e.Attempts, &e.Reclaims, &e.CreatedAt, &e.Traceparent, &e.Tracestate, &out.Now, &fences)
+		if err != nil {
+			return err
+		}
+		*candidates++
+		switch {
+		case fences == 0:
+			return ErrFenced
+		case taken:
+			e.Op = Op(op)
+			*events = append(*events, e)
+		default:
+			out.Blocked = append(out.Blocked, Blocked{Key: e.Key, Version: e.Version})
+		}
+	}
+	return rows.Err()
+}
+
+const renew = `
+with fence as materialized ({fence}), renewed as (
+  update {table} o
+  set lease_until = clock_timestamp() + $6::bigint * interval '1 microsecond'
+  from unnest($4::uuid[], $5::integer[]) as t(id, attempts)
+  where exists (select from fence)
+    and o.id = t.id and o.status = 'processing' and o.owner = $3 and o.epoch = $2 and o.attempts = t.attempts
+  returning 1
+)
+select (select count(*) from fence), (select count(*) from renewed)`
+
+// Renew extends the leases of events by the lease from now and returns how many
+// rows were still held. It returns [ErrFenced] when a newer epoch has taken over.
+func (s *Store) Renew(ctx context.Context, epoch int64, events []Event) (int, error) {
+	if len(events) == 0 {
+		return 0, nil
+	}
+	ctx, cancel := s.deadline(ctx)
+	defer cancel()
+	ids, attempts := make([][16]byte, len(events)), make([]int32, len(events))
+	for i := range events {
+		ids[i], attempts[i] = events[i].ID, int32(events[i].Attempts)
+	}
+	var fences, n int
+	err := s.db.QueryRow(ctx, s.sql.renew, s.cfg.Group, epoch, s.cfg.Owner, ids, attempts, s.cfg.Lease.Microseconds()).Scan(&fences, &n)
+	if err == nil && fences == 0 {
+		err = ErrFenced
+	}
+	if err != nil {
+		return 0, fmt.Errorf("renew leases in %s: %w", s.cfg.Table, err)
+	}
+	return n, nil
+}
+
+const waiting = `
+select id, entity_type, entity_id, event_version, next_retry_at
+from {table}
+where status = 'pending' and next_retry_at is not null`
+
+// Wait is a pending row that must not be tried before At.
+type Wait struct {
+	ID      uuid.UUID
+	Key     Key
+	Version int64
+	At      time.Time // database clock
+}
+
+// Waits calls yield for each row that waits for its retry time, in no order. A new
+// leader loads them once: a later event of such an entity must not pass.
+func (s *Store) Waits(ctx context.Context, yield func(Wait)) error {
+	ctx, cancel := context.WithTimeout(ctx, 6*s.cfg.Timeout)
+	defer cancel()
+	rows, err := s.db.Query(ctx, s.sql.waiting)
+	if err != nil {
+		return fmt.Errorf("load waiting events of %s: %w", s.cfg.Table, err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var w Wait
+		if err := rows.Scan((*[16]byte)(&w.ID), &w.Key.Type, (*[16]byte)(&w.Key.ID), &w.Version, &w.At); err != nil {
+			return fmt.Errorf("load waiting events of %s: %w", s.cfg.Table, err)
+		}
+		yield(w)
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("load waiting events of %s: %w", s.cfg.Table, err)
+	}
+	return nil
+}

@@ -1,0 +1,234 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Settlement is what becomes of one claimed event.
+type Settlement struct {
+	Event   *Event
+	Verdict Verdict
+	Reason  Reason
+	Detail  string
+	// Delay before the next attempt, for Retry. The database's clock starts it.
+	Delay time.Duration
+	// NotBefore, when not zero, is the retry time itself instead of Delay: an event
+	// that waits behind another gets the other's time.
+	NotBefore time.Time
+}
+
+// Settled counts what a settle did.
+type Settled struct {
+	Rows     int       // rows changed
+	At       time.Time // database clock
+	Mismatch int       // rows that were no longer ours: reclaimed, replayed or changed by hand
+	Waits    []Wait    // rows that now wait, with the time the database gave them
+}
+
+const settleDone = `
+with fence as materialized ({fence}), settled as (
+  update {table} o
+  set status = 'done', processed_at = clock_timestamp(), updated_at = clock_timestamp(),
+      owner = null, lease_until = null, next_retry_at = null, error_reason = null, error = null, reclaims = 0
+  from unnest($4::uuid[], $5::integer[]) as t(id, attempts)
+  where exists (select from fence)
+    and o.id = t.id and o.status = 'processing' and o.owner = $3 and o.epoch = $2 and o.attempts = t.attempts
+  returning 1
+)
+select (select count(*) from fence), (select count(*) from settled), clock_timestamp()`
+
+const settleRest = `
+with fence as materialized ({fence}), settled as (
+  update {table} o
+  set status = t.status, attempts = o.attempts + t.charge, updated_at = clock_timestamp(),
+      owner = null, lease_until = null, processing_started_at = null,
+      next_retry_at = case when t.not_before is not null then t.not_before
+                           when t.delay is not null then now() + t.delay * interval '1 microsecond' end,
+      error_reason = coalesce(t.reason, o.error_reason), error = coalesce(t.error, o.error),
+      reclaims = case when t.charge > 0 then 0 else o.reclaims end
+  from unnest($4::uuid[], $5::integer[], $6::text[], $7::integer[], $8::bigint[], $9::timestamptz[], $10::text[], $11::text[])
+       as t(id, attempts, status, charge, delay, not_before, reason, error)
+  where exists (select from fence)
+    and o.id = t.id and o.status = 'processing' and o.owner = $3 and o.epoch = $2 and o.attempts = t.attempts
+  returning o.id, o.entity_type, o.entity_id, o.event_version, o.next_retry_at
+)
+select (select count(*) from fence), clock_timestamp(), s.id, s.entity_type, s.entity_id, s.event_version, s.next_retry_at
+from (select 1) one left join settled s on true`
+
+// Settle writes the fate of claimed events in one round trip and one transaction.
+// A row that is no longer held as it was claimed is left alone and counted in
+// Mismatch. It returns [ErrFenced], and has changed nothing, when a newer epoch
+// has been committed.
+func (s *Store) Settle(ctx context.Context, epoch int64, in []Settlement) (Settled, error) {
+	var done, rest []*Settlement
+	for i := range in {
+		switch in[i].Verdict {
+		case Done, Superseded:
+			done = append(done, &in[i])
+		case Retry, Failed, Waiting, GivenBack:
+			rest = append(rest, &in[i])
+		default:
+			return Settled{}, fmt.Errorf("settle in %s: event %s has no verdict", s.cfg.Table, in[i].Event.ID)
+		}
+	}
+	if len(in) == 0 {
+		return Settled{}, nil
+	}
+	ctx, cancel := s.deadline(ctx)
+	defer cancel()
+	var b pgx.Batch
+	if len(done) > 0 {
+		ids, attempts := guards(done)
+		b.Queue(s.sql.settleDone, s.cfg.Group, epoch, s.cfg.Owner, ids, attempts)
+	}
+	if len(rest) > 0 {
+		s.queueRest(&b, epoch, rest)
+	}
+	out := Settled{}
+	res := s.db.SendBatch(ctx, &b)
+	err := s.readSettle(res, len(done) > 0, len(rest) > 0, &out)
+	if cerr := res.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return Settled{}, fmt.Errorf("settle in %s: %w", s.cfg.Table, err)
+	}
+	out.Mismatch = len(in) - out.Rows
+	return out, nil
+}
+
+func (s *Store) readSettle(res pgx.BatchResults, done, rest bool, out *Settled) error {
+	if done {
+		var fences int
+		if err := res.QueryRow().Scan(&fences, &out.Rows, &out.At); err != nil {
+			return err
+		}
+		if fences == 0 {
+			return ErrFenced
+		}
+	}
+	if !rest {
+		return nil
+	}
+	rows, err := res.Query()
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var (
+			fences   int
+			id, eid  *[16]byte
+			typ      *string
+			version  *int64
+			notAgain *time.Time
+		)
+		if err := rows.Scan(&fences, &out.At, &id, &typ, &eid, &version, &notAgain); err != nil {
+			return err
+		}
+		if fences == 0 {
+			return ErrFenced
+		}
+		if id == nil {
+			continue // no row changed
+		}
+		out.Rows++
+		if notAgain != nil {
+			out.Waits = append(out.Waits, Wait{ID: uuid.UUID(*id), Key: Key{*typ, uuid.UUID(*eid)}, Version: *version, At: *notAgain})
+		}
+	}
+	return rows.Err()
+}
+
+func guards(in []*Settlement) (ids [][16]byte, attempts []int32) {
+	ids, attempts = make([][16]byte, len(in)), make([]int32, len(in))
+	for i, st := range in {
+		ids[i], attempts[i] = st.Event.ID, int32(st.Event.Attempts)
+	}
+	return ids, attempts
+}
+
+func (s *Store) queueRest(b *pgx.Batch, epoch int64, rest []*Settlement) {
+	ids, attempts := guards(rest)
+	n := len(rest)
+	status, charge := make([]string, n), make([]int32, n)
+	delay, notBefore := make([]*int64, n), make([]*time.Time, n)
+	reason, detail := make([]*string, n), make([]*string, n)
+	for i, st := range rest {
+		status[i] = "pending"
+		switch st.Verdict {
+		case Failed:
+			status[i], charge[i] = "failed", 1
+		case Retry:
+			charge[i] = 1
+		}
+		if st.Verdict == Retry || st.Verdict == Waiting {
+			if st.NotBefore.IsZero() {
+				d := st.Delay.Microseconds()
+				delay[i] = &d
+			} else {
+				notBefore[i] = &st.NotBefore
+			}
+		}
+		if st.Reason != "" {
+			r, d := string(st.Reason), Sanitize(st.Detail)
+			reason[i], detail[i] = &r, &d
+		}
+	}
+	b.Queue(s.sql.settleRest, s.cfg.Group, epoch, s.cfg.Owner, ids, attempts, status, charge, delay, notBefore, reason, detail)
+}
+
+// maxDetail is enough for an Elasticsearch error with its cause.
+const maxDetail = 1000
+
+// Sanitize makes a text fit for the column error: valid UTF-8, no null bytes,
+// which Postgres refuses, and at most 1,000 bytes.
+func Sanitize(text string) string {
+	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "")
+	if len(text) <= maxDetail {
+		return text
+	}
+	cut := maxDetail
+	for !utf8.RuneStart(text[cut]) {
+		cut--
+	}
+	return text[:cut]
+}
+
+const wake = `
+with fence as materialized ({fence}), woken as (
+  update {table}
+  set next_retry_at = clock_timestamp(), updated_at = clock_timestamp()
+  where exists (select from fence)
+    and status = 'pending' and next_retry_at > clock_timestamp() and (error_reason is null or error_reason = any ($3::text[]))
+  returning 1
+)
+select (select count(*) from fence), (select count(*) from woken)`
+
+// Wake makes the rows due that wait because of one of reasons, or behind another
+// event of their entity, and returns how many. It is called when an outage has ended, so that the batches it met go on at
+// once.
+func (s *Store) Wake(ctx context.Context, epoch int64, reasons []Reason) (int, error) {
+	ctx, cancel := s.deadline(ctx)
+	defer cancel()
+	names := make([]string, len(reasons))
+	for i, r := range reasons {
+		names[i] = string(r)
+	}
+	var fences, n int
+	err := s.db.QueryRow(ctx, s.sql.wake, s.cfg.Group, epoch, names).Scan(&fences, &n)
+	if err == nil && fences == 0 {
+		err = ErrFenced
+	}
+	if err != nil {
+		return 0, fmt.Errorf("wake waiting events of %s: %w", s.cfg.Table, err)
+	}
+	return n, nil
+}

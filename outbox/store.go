@@ -1,0 +1,107 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// DB is what a Store needs of a connection pool; *pgxpool.Pool has it.
+type DB interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}
+
+// StoreConfig says whose rows a Store works on.
+type StoreConfig struct {
+	Table      string        // outbox table, unqualified; found by search_path
+	Projection string        // value of the projection column of audit rows
+	Group      string        // leader group whose epoch fences the writes
+	Owner      string        // written to owner on claim; at most 120 characters
+	Lease      time.Duration // how long a claim lasts unless renewed; > 0
+	Timeout    time.Duration // deadline of one call; 0 means 10 s
+}
+
+// Store holds the statements on one outbox table. It is safe for concurrent use.
+type Store struct {
+	db  DB
+	cfg StoreConfig
+	sql statements
+}
+
+// statements are the texts with the table's name filled in, so that each call
+// sends the same string and meets the same prepared statement.
+type statements struct {
+	claimReady, claimDue, peek                                      string
+	settleDone, settleRest, renew                                   string
+	reclaim, waiting, wake, counts, oldest, last, progress, orphans string
+}
+
+var tableName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
+
+// NewStore returns the store of one outbox table, or all that is wrong with cfg.
+func NewStore(db DB, cfg StoreConfig) (*Store, error) {
+	if cfg.Timeout == 0 {
+		cfg.Timeout = 10 * time.Second
+	}
+	var errs []error
+	if !tableName.MatchString(cfg.Table) {
+		errs = append(errs, fmt.Errorf("table %q: want a plain lower-case name", cfg.Table))
+	}
+	if cfg.Group == "" {
+		errs = append(errs, errors.New("group is empty"))
+	}
+	if cfg.Owner == "" || len([]rune(cfg.Owner)) > 120 {
+		errs = append(errs, fmt.Errorf("owner %q: want 1 to 120 characters", cfg.Owner))
+	}
+	if cfg.Lease <= 0 {
+		errs = append(errs, fmt.Errorf("lease %v: want more than 0", cfg.Lease))
+	}
+	if len(errs) > 0 {
+		return nil, fmt.Errorf("outbox store: %w", errors.Join(errs...))
+	}
+	fill := strings.NewReplacer("{table}", cfg.Table, "{fence}", fence).Replace
+	return &Store{db: db, cfg: cfg, sql: statements{
+		claimReady: fill(strings.Replace(claim, "{candidates}", readyCandidates, 1)),
+		claimDue:   fill(strings.Replace(claim, "{candidates}", dueCandidates, 1)),
+		peek:       fill(peek),
+		settleDone: fill(settleDone),
+		settleRest: fill(settleRest),
+		renew:      fill(renew),
+		reclaim:    fill(reclaim),
+		waiting:    fill(waiting),
+		wake:       fill(wake),
+		counts:     fill(counts),
+		oldest:     fill(oldest),
+		last:       fill(last),
+		progress:   fill(progress),
+		orphans:    fill(orphans),
+	}}, nil
+}
+
+// Table returns the name of the outbox table.
+func (s *Store) Table() string { return s.cfg.Table }
+
+// Lease returns how long a claim lasts.
+func (s *Store) Lease() time.Duration { return s.cfg.Lease }
+
+// fence takes a key-share lock on the leader's row of an epoch. It conflicts with
+// the bump to the next epoch, which changes a column of a unique key, and not with
+// the heartbeat, which does not: a statement under an old epoch either commits
+// before the bump or finds no row.
+const fence = `
+  select from weft_leader
+  where group_name = $1 and epoch = $2
+  for key share`
+
+func (s *Store) deadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, s.cfg.Timeout)
+}

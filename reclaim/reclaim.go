@@ -1,0 +1,136 @@
+package reclaim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// page bounds one statement, so that a large reclaim neither holds many locks at
+// once nor meets the statement timeout.
+const page = 2000
+
+// Store is what a Reclaimer needs of the outbox; *outbox.Store has it.
+type Store interface {
+	Reclaim(ctx context.Context, r outbox.ReclaimRequest) ([]outbox.Reclaimed, error)
+}
+
+// Config says how often to look and what is lost.
+type Config struct {
+	Projection    string        // value of the projection label
+	Interval      time.Duration // between two looks; > 0
+	MaxProcessing time.Duration // how long a row without an epoch may be processing; > 0
+	MaxReclaims   int           // reclaims in a row that end an event in failed; > 1
+}
+
+// Metrics count the reclaimed rows of all projections of a process.
+type Metrics struct {
+	reclaimed *prometheus.CounterVec
+}
+
+// NewMetrics registers the metrics for the named projections, all at zero.
+func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, error) {
+	m := &Metrics{reclaimed: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "weft_reclaimed_events_total",
+		Help: "Events whose lease was taken back, by cause.",
+	}, []string{"projection", "cause"})}
+	if err := reg.Register(m.reclaimed); err != nil {
+		return nil, err
+	}
+	for _, p := range projections {
+		for _, c := range outbox.Causes() {
+			m.reclaimed.WithLabelValues(p, string(c))
+		}
+	}
+	return m, nil
+}
+
+// Reclaimer takes back lost leases of one outbox table. It is safe for concurrent
+// use, though one at a time is enough.
+type Reclaimer struct {
+	store   Store
+	cfg     Config
+	log     *zap.Logger
+	metrics *Metrics
+}
+
+// New returns a Reclaimer, or all that is wrong with cfg.
+func New(store Store, cfg Config, log *zap.Logger, m *Metrics) (*Reclaimer, error) {
+	var errs []error
+	if cfg.Interval <= 0 {
+		errs = append(errs, fmt.Errorf("reclaim interval %v: want more than 0", cfg.Interval))
+	}
+	if cfg.MaxProcessing <= 0 {
+		errs = append(errs, fmt.Errorf("max processing %v: want more than 0", cfg.MaxProcessing))
+	}
+	if cfg.MaxReclaims < 2 {
+		errs = append(errs, fmt.Errorf("max reclaims %d: want 2 or more", cfg.MaxReclaims))
+	}
+	if len(errs) > 0 {
+		return nil, fmt.Errorf("reclaimer of %s: %w", cfg.Projection, errors.Join(errs...))
+	}
+	return &Reclaimer{store: store, cfg: cfg, log: log.Named("reclaim").With(zap.String("projection", cfg.Projection)), metrics: m}, nil
+}
+
+// Run calls [Reclaimer.RunOnce] once per interval until ctx ends, and then returns
+// nil. It returns [outbox.ErrFenced] when a newer epoch has taken over. A fault of
+// the database is logged once until a call succeeds again.
+func (r *Reclaimer) Run(ctx context.Context, epoch int64) error {
+	tick := time.NewTicker(r.cfg.Interval)
+	defer tick.Stop()
+	faulty := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		_, err := r.RunOnce(ctx, epoch)
+		switch {
+		case err == nil:
+			faulty = false
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, outbox.ErrFenced):
+			return err
+		case !faulty:
+			faulty = true
+			r.log.Warn("reclaim does not succeed", zap.String("event", "reclaim.fault"), zap.Error(err))
+		}
+	}
+}
+
+// RunOnce takes back everything that is lost now and returns how many rows.
+func (r *Reclaimer) RunOnce(ctx context.Context, epoch int64) (int, error) {
+	total := 0
+	for {
+		got, err := r.store.Reclaim(ctx, outbox.ReclaimRequest{
+			Epoch: epoch, Limit: page, MaxProcessing: r.cfg.MaxProcessing, MaxReclaims: r.cfg.MaxReclaims,
+		})
+		if err != nil {
+			return total, err
+		}
+		rows := 0
+		for _, g := range got {
+			rows += g.Rows
+			r.metrics.reclaimed.WithLabelValues(r.cfg.Projection, string(g.Cause)).Add(float64(g.Rows))
+			level := r.log.Info
+			if g.Failed {
+				level = r.log.Error
+			}
+			level("leases taken back", zap.String("event", "reclaim.rows"), zap.Int("rows", g.Rows),
+				zap.String("cause", string(g.Cause)), zap.String("from_owner", g.Owner), zap.Int64("from_epoch", g.Epoch),
+				zap.Int64("by_epoch", epoch), zap.Bool("failed", g.Failed))
+		}
+		total += rows
+		if rows < page {
+			return total, nil
+		}
+	}
+}
