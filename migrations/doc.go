@@ -1,0 +1,31 @@
+// Package migrations holds weft's schema and brings a database to it: an empty one,
+// one of an earlier weft, or one that belongs to a running Wordloom deployment.
+//
+// # What is guaranteed
+//
+//   - [Up] creates what is missing and adopts what is there. Rows, constraints, types
+//     and indexes of the application are never changed, and no table is rewritten.
+//     Every column that a producer does not name is nullable or has a default.
+//   - Writers keep writing. A statement that needs an exclusive lock waits at most
+//     500 ms for it (1.5 s behind an autovacuum worker, which yields only after a
+//     second), then makes room and tries again; indexes on tables with rows are
+//     built concurrently.
+//   - One migrator per schema works at a time, under a session advisory lock that
+//     is polled for, so that waiting holds no snapshot. Another one waits.
+//   - Every step can be repeated. An index left invalid by an interrupted build is
+//     dropped and built again.
+//   - A table whose columns do not fit is refused before anything is changed.
+//   - [Down] removes what is weft's own and leaves the tables, columns and rows of
+//     the contract.
+//   - Everything happens in the schema that is current under the search_path of the
+//     URL; several schemas of one database may migrate at the same time.
+//
+// # What is not guaranteed
+//
+//   - A concurrent build ends no sooner than the transactions that were open when it
+//     began. It names them through [WithProgress] and gives up after [WithWait].
+//   - The steps are not one transaction. A migration that stops half-way is finished
+//     by the next [Up]; until then [Check] reports the older version.
+//   - A migrator behind a transaction pooler is refused only when the pooler has
+//     moved its lock session; use a direct connection.
+package migrations

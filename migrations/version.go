@@ -1,0 +1,139 @@
+package migrations
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// State is one migration of this build, or a newer one the database has.
+type State struct {
+	Version   int64
+	Name      string
+	Pending   bool
+	AppliedAt time.Time // zero when pending
+}
+
+// BehindError says that the database lacks migrations this build needs.
+type BehindError struct{ Have, Want int64 }
+
+// Error implements error.
+func (e *BehindError) Error() string {
+	return fmt.Sprintf("database schema is at version %d, this build needs %d: run `weft migrate up`", e.Have, e.Want)
+}
+
+// AheadError says that the database has migrations this build does not know. That
+// is a warning: migrations add first and remove a version later, so that a build
+// works on the schema of its successor.
+type AheadError struct{ Have, Knows int64 }
+
+// Error implements error.
+func (e *AheadError) Error() string {
+	return fmt.Sprintf("database schema is at version %d, this build knows %d", e.Have, e.Knows)
+}
+
+// Querier is what [Check] reads with: a pgx connection, pool or transaction.
+type Querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Check compares the database with this build in two short reads. It returns nil,
+// a [*BehindError], an [*AheadError], or the error of a read.
+func Check(ctx context.Context, db Querier) error {
+	have, err := version(func(q string, dst ...any) error { return db.QueryRow(ctx, q).Scan(dst...) })
+	if err != nil {
+		return err
+	}
+	switch {
+	case have < Latest:
+		return &BehindError{Have: have, Want: Latest}
+	case have > Latest:
+		return &AheadError{Have: have, Knows: Latest}
+	default:
+		return nil
+	}
+}
+
+func readVersion(ctx context.Context, db *sql.DB) (int64, error) {
+	return version(func(q string, dst ...any) error { return db.QueryRowContext(ctx, q).Scan(dst...) })
+}
+
+// version returns 0 for a database that was never migrated. Asking for the table
+// first keeps an error out of the server's log at every start before that.
+func version(scan func(q string, dst ...any) error) (int64, error) {
+	var exists bool
+	if err := scan(tableExists, &exists); err != nil {
+		return 0, fmt.Errorf("read schema version: %w", err)
+	}
+	if !exists {
+		return 0, nil
+	}
+	var v int64
+	err := scan(`select coalesce(max(version_id), 0) from `+versionTable+` where is_applied`, &v)
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == codePrivilege {
+		return 0, fmt.Errorf("read schema version: %w: grant select on %s to weft's role", err, versionTable)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read schema version: %w", err)
+	}
+	return v, nil
+}
+
+const tableExists = `select exists (select 1 from pg_catalog.pg_tables
+	where schemaname = current_schema() and tablename = '` + versionTable + `')`
+
+// Status lists the migrations in order. It reads only and takes no lock.
+func Status(ctx context.Context, url string) ([]State, error) {
+	db, err := open(url)
+	if err != nil {
+		return nil, err
+	}
+	defer db.Close()
+	applied := map[int64]time.Time{}
+	var exists bool
+	if err := db.QueryRowContext(ctx, tableExists).Scan(&exists); err != nil {
+		return nil, fmt.Errorf("read schema version: %w", err)
+	}
+	if exists {
+		if applied, err = readApplied(ctx, db); err != nil {
+			return nil, fmt.Errorf("read schema version: %w", err)
+		}
+	}
+	last := Latest
+	for v := range applied {
+		last = max(last, v)
+	}
+	var all []State
+	for v := versionContract; v <= last; v++ {
+		at, ok := applied[v]
+		if !ok && v > Latest {
+			continue
+		}
+		all = append(all, State{Version: v, Name: migrationName(v), Pending: !ok, AppliedAt: at})
+	}
+	return all, nil
+}
+
+func readApplied(ctx context.Context, db *sql.DB) (map[int64]time.Time, error) {
+	rows, err := db.QueryContext(ctx, `select version_id, max(tstamp) at time zone 'UTC'
+		from `+versionTable+` where is_applied and version_id > 0 group by version_id`)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	applied := map[int64]time.Time{}
+	for rows.Next() {
+		var v int64
+		var at time.Time
+		if err := rows.Scan(&v, &at); err != nil {
+			return nil, err
+		}
+		applied[v] = at
+	}
+	return applied, rows.Err()
+}

@@ -1,0 +1,184 @@
+package migrations_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/lab/legacy"
+	"github.com/samuelhu324-dev/weft/migrations"
+)
+
+func TestTableLockNamesTheHolderAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	dsn, pool, _ := adopted(t, 200)
+	holders := labtest.Pool(t, with(t, dsn, "application_name", "nightly-report"))
+	pid, release := hold(t, holders, "select count(*) from search_outbox_events")
+
+	var l lines
+	_, err := migrations.Up(t.Context(), dsn, migrations.WithWait(1200*time.Millisecond), l.option())
+	wantLockError(t, err, pid)
+	wantError(t, err, "search_outbox_events", "nightly-report", "query start")
+	if !l.contain("waiting for a lock on search_outbox_events") {
+		t.Errorf("progress: got %q, want the wait", l.all)
+	}
+	if got := query[string](t, pool, `select attname::text from pg_attribute where attrelid = 'search_outbox_events'::regclass and attname = 'epoch'`); len(got) != 0 {
+		t.Errorf("columns: got %v, want none added", got)
+	}
+
+	release()
+	up(t, dsn)
+}
+
+// A reader holds the table for the whole time, so that the ALTER can only queue, and
+// writers queue behind it. They must get through while the reader still holds.
+func TestWritersPassAWaitingAlter(t *testing.T) {
+	t.Parallel()
+	dsn, pool, _ := adopted(t, 200)
+	_, release := hold(t, pool, "select count(*) from search_outbox_events")
+	done := make(chan error, 1)
+	go func() {
+		_, err := migrations.Up(t.Context(), dsn)
+		done <- err
+	}()
+	for range 3 {
+		labtest.Eventually(t, 30*time.Second, func() bool {
+			return one[int](t, pool, `select count(*) from pg_locks where not granted and mode = 'AccessExclusiveLock'
+				and relation = 'search_outbox_events'::regclass and database = (select oid from pg_database where datname = current_database())`) == 1
+		}, "the ALTER queues for the table")
+		// Twenty times what an attempt may take.
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		err := legacy.Produce(ctx, pool)
+		cancel()
+		if err != nil {
+			t.Fatalf("writer behind the ALTER: %v", err)
+		}
+	}
+	release()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestIndexBuildNamesTheSnapshotItWaitsFor(t *testing.T) {
+	t.Parallel()
+	dsn, pool, _ := adopted(t, 200)
+	pid, release := hold(t, pool, snapshot)
+	var l lines
+	steps, err := migrations.Up(t.Context(), dsn, migrations.WithWait(1500*time.Millisecond), l.option())
+	wantLockError(t, err, pid)
+	if got, want := versions(steps), []int64{1, 2}; !cmp.Equal(got, want) {
+		t.Errorf("steps that were finished: got %v, want %v", got, want)
+	}
+	if !l.contain("weft_search_outbox_ready waits for pid") {
+		t.Errorf("progress: got %q, want the wait", l.all)
+	}
+	release()
+	if got, want := versions(up(t, dsn)), []int64{3}; !cmp.Equal(got, want) {
+		t.Errorf("steps of the next up: got %v, want %v", got, want)
+	}
+	if diff := cmp.Diff(wantIndexes, validIndexes(t, pool)); diff != "" {
+		t.Errorf("indexes (-want +got):\n%s", diff)
+	}
+}
+
+func TestInterruptedIndexBuildIsRepeated(t *testing.T) {
+	t.Parallel()
+	dsn, pool, _ := adopted(t, 200)
+	_, release := hold(t, pool, snapshot)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	l := lines{f: func(s string) {
+		if strings.Contains(s, "waits for") {
+			cancel()
+		}
+	}}
+	if _, err := migrations.Up(ctx, dsn, l.option()); !errors.Is(err, context.Canceled) {
+		t.Fatalf("cancelled up: got %v, want context canceled", err)
+	}
+	invalid := query[string](t, pool, `select indexrelid::regclass::text from pg_index where not indisvalid`)
+	if !cmp.Equal(invalid, []string{"weft_search_outbox_ready"}) {
+		t.Fatalf("invalid indexes after the interruption: got %v, want weft_search_outbox_ready", invalid)
+	}
+	release()
+
+	l = lines{}
+	up(t, dsn, l.option())
+	if !l.contain("dropping unfinished index weft_search_outbox_ready") {
+		t.Errorf("progress: got %q, want the clean-up", l.all)
+	}
+	if diff := cmp.Diff(wantIndexes, validIndexes(t, pool)); diff != "" {
+		t.Errorf("indexes (-want +got):\n%s", diff)
+	}
+}
+
+// The server goes on building for a migrator that was killed. The next one waits for
+// that build and keeps its index.
+func TestBuildOfADeadMigratorIsAwaited(t *testing.T) {
+	t.Parallel()
+	dsn, pool, _ := adopted(t, 200)
+	up(t, dsn)
+	if err := downError(t, dsn); err != nil {
+		t.Fatal(err)
+	}
+	_, release := hold(t, pool, snapshot)
+	built := make(chan error, 1)
+	go func() {
+		_, err := pool.Exec(t.Context(), `create index concurrently weft_search_outbox_ready on search_outbox_events (event_version)
+			where status = 'pending' and next_retry_at is null`)
+		built <- err
+	}()
+	labtest.Eventually(t, 20*time.Second, func() bool {
+		return one[int](t, pool, `select count(*) from pg_stat_progress_create_index where datname = current_database() and phase like 'waiting%'`) == 1
+	}, "the build waits for the snapshot")
+	oid := one[uint32](t, pool, `select 'weft_search_outbox_ready'::regclass::oid`)
+
+	l := lines{f: func(s string) {
+		if strings.Contains(s, "waiting for an earlier build") {
+			release()
+		}
+	}}
+	up(t, dsn, l.option())
+	if err := <-built; err != nil {
+		t.Errorf("earlier build: %v", err)
+	}
+	if !l.contain("waiting for an earlier build of weft_search_outbox_ready") {
+		t.Errorf("progress: got %q, want the wait", l.all)
+	}
+	if got := one[uint32](t, pool, `select 'weft_search_outbox_ready'::regclass::oid`); got != oid {
+		t.Errorf("index: got oid %d, want the earlier build's %d", got, oid)
+	}
+}
+
+func TestMigrationLockNamesTheHolder(t *testing.T) {
+	t.Parallel()
+	dsn, pool, _ := adopted(t, 200)
+	_, release := hold(t, pool, snapshot)
+	first := make(chan error, 1)
+	waiting := make(chan struct{})
+	l := lines{f: func(s string) {
+		if strings.Contains(s, "waits for") {
+			close(waiting)
+		}
+	}}
+	go func() {
+		_, err := migrations.Up(t.Context(), dsn, l.option())
+		first <- err
+	}()
+	<-waiting
+
+	_, err := migrations.Up(t.Context(), dsn, migrations.WithWait(200*time.Millisecond))
+	wantError(t, err, "migration lock of schema app", "weft/migrate")
+	if _, ok := errors.AsType[*migrations.LockError](err); !ok {
+		t.Errorf("error: got %T, want a LockError", err)
+	}
+	release()
+	if err := <-first; err != nil {
+		t.Errorf("first migrator: %v", err)
+	}
+}
