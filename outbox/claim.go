@@ -181,8 +181,7 @@ with fence as materialized ({fence}), renewed as (
   update {table} o
   set lease_until = clock_timestamp() + $6::bigint * interval '1 microsecond'
   from unnest($4::uuid[], $5::integer[]) as t(id, attempts)
-  where exists (select from fence)
-    and o.id = t.id and o.status = 'processing' and o.owner = $3 and o.epoch = $2 and o.attempts = t.attempts
+  where exists (select from fence) and o.id = t.id and o.attempts = t.attempts{held}
   returning 1
 )
 select (select count(*) from fence), (select count(*) from renewed)`

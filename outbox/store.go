@@ -68,7 +68,7 @@ func NewStore(db DB, cfg StoreConfig) (*Store, error) {
 	if len(errs) > 0 {
 		return nil, fmt.Errorf("outbox store: %w", errors.Join(errs...))
 	}
-	fill := strings.NewReplacer("{table}", cfg.Table, "{fence}", fence).Replace
+	fill := strings.NewReplacer("{table}", cfg.Table, "{fence}", fence, "{held}", held).Replace
 	return &Store{db: db, cfg: cfg, sql: statements{
 		claimReady: fill(strings.Replace(claim, "{candidates}", readyCandidates, 1)),
 		claimDue:   fill(strings.Replace(claim, "{candidates}", dueCandidates, 1)),
