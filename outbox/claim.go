@@ -46,7 +46,8 @@ type Claimed struct {
 // Events returns the number of claimed events.
 func (c *Claimed) Events() int { return len(c.Due) + len(c.Ready) }
 
-// Two ways to a candidate, each the head of a partial index of its own.
+// Two ways to a candidate, each the head of a partial index of its own. (now() can
+// bound an index scan; clock_timestamp() would be asked for every waiting row.)
 const (
 	readyCandidates = `
   select ctid as tid, id, entity_type, entity_id, event_version
@@ -58,7 +59,7 @@ const (
 	dueCandidates = `
   select ctid as tid, id, entity_type, entity_id, event_version
   from {table}
-  where status = 'pending' and next_retry_at is not null and next_retry_at <= clock_timestamp()
+  where status = 'pending' and next_retry_at is not null and next_retry_at <= now()
     and $5::bigint is not null
   order by next_retry_at, event_version
   limit $6`
@@ -102,7 +103,7 @@ where not exists (select from claimed t where t.id = c.id)`
 const peek = `
 select exists (select from {table} where status = 'pending' and next_retry_at is null)
     or exists (select from {table} where status = 'pending' and next_retry_at is not null
-                 and next_retry_at <= clock_timestamp())`
+                 and next_retry_at <= now())`
 
 // Peek reports whether a claim would find a row. An idle leader asks this instead
 // of claiming.

@@ -14,7 +14,10 @@ import (
 
 func TestMain(m *testing.M) { labtest.Main(m) }
 
-const table = "search_outbox_events"
+const (
+	table     = "search_outbox_events"
+	leaseTime = 30 * time.Second
+)
 
 // bench is a migrated database, a store under epoch 1 and the means to look at
 // the rows.
@@ -35,7 +38,7 @@ func setup(t *testing.T) *bench {
 func (b *bench) newStore(owner string) *outbox.Store {
 	b.t.Helper()
 	s, err := outbox.NewStore(b.pool, outbox.StoreConfig{
-		Table: table, Projection: "search_index_to_elastic", Group: "g", Owner: owner, Lease: 30 * time.Second,
+		Table: table, Projection: "search_index_to_elastic", Group: "g", Owner: owner, Lease: leaseTime,
 	})
 	if err != nil {
 		b.t.Fatal(err)

@@ -210,7 +210,7 @@ with fence as materialized ({fence}), woken as (
   update {table}
   set next_retry_at = clock_timestamp(), updated_at = clock_timestamp()
   where exists (select from fence)
-    and status = 'pending' and next_retry_at > clock_timestamp() and (error_reason is null or error_reason = any ($3::text[]))
+    and status = 'pending' and next_retry_at > now() and (error_reason is null or error_reason = any ($3::text[]))
   returning 1
 )
 select (select count(*) from fence), (select count(*) from woken)`

@@ -1,0 +1,170 @@
+package outbox_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/lab/legacy"
+	"github.com/samuelhu324-dev/weft/migrations"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// explained is a pool that runs every batch twice: under EXPLAIN ANALYZE in a
+// transaction that is rolled back, to add up the blocks it touches, and for real.
+type explained struct {
+	*pgxpool.Pool
+	t      *testing.T
+	blocks int64
+	rows   int64 // the largest number of rows that one node of a plan has read
+}
+
+func (e *explained) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	tx, err := e.Begin(ctx)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	// What a pooled connection comes to after a few executions.
+	if _, err := tx.Exec(ctx, "set local plan_cache_mode = force_generic_plan"); err != nil {
+		e.t.Fatal(err)
+	}
+	for _, q := range b.QueuedQueries {
+		var out []struct{ Plan node }
+		var text []byte
+		if err := tx.QueryRow(ctx, "explain (analyze, buffers, timing off, format json) "+q.SQL, q.Arguments...).Scan(&text); err != nil {
+			e.t.Fatalf("%s: %v", q.SQL, err)
+		}
+		if err := json.Unmarshal(text, &out); err != nil {
+			e.t.Fatal(err)
+		}
+		e.blocks += out[0].Plan.Hit + out[0].Plan.Read
+		e.rows = max(e.rows, out[0].Plan.largest())
+	}
+	if err := tx.Rollback(ctx); err != nil {
+		e.t.Fatal(err)
+	}
+	return e.Pool.SendBatch(ctx, b)
+}
+
+type node struct {
+	Hit     int64   `json:"Shared Hit Blocks"`
+	Read    int64   `json:"Shared Read Blocks"`
+	Rows    float64 `json:"Actual Rows"`
+	Loops   float64 `json:"Actual Loops"`
+	Removed float64 `json:"Rows Removed by Filter"`
+	Joined  float64 `json:"Rows Removed by Join Filter"`
+	Plans   []node
+}
+
+func (n node) largest() int64 {
+	m := int64((n.Rows + n.Removed + n.Joined) * n.Loops)
+	for _, p := range n.Plans {
+		m = max(m, p.largest())
+	}
+	return m
+}
+
+// A claim and a settle cost what their batch costs, whatever lies around it: done,
+// failed and waiting rows, with statistics from another time, on our own tables and
+// on adopted ones with eleven indexes of the application's.
+func TestCostFollowsTheBatch(t *testing.T) {
+	t.Parallel()
+	for _, adopted := range []bool{false, true} {
+		for _, stale := range []bool{false, true} {
+			t.Run(fmt.Sprintf("Adopted=%v/StaleStatistics=%v", adopted, stale), func(t *testing.T) {
+				t.Parallel()
+				b := crowded(t, adopted, stale)
+				for _, n := range []int{20, 500} {
+					for what, cost := range b.cost(n) {
+						t.Logf("%s of %d events: %d blocks, at most %d rows in one step", what, n, cost.blocks, cost.rows)
+						// A step of a plan that goes through the table, through another index or
+						// through the batch once per event reads tens of thousands of rows.
+						if limit := int64(3*n + 100); cost.rows > limit {
+							t.Errorf("%s of %d events: a step reads %d rows, want at most %d", what, n, cost.rows, limit)
+						}
+						if limit := int64(150*n + 500); cost.blocks > limit {
+							t.Errorf("%s of %d events touches %d blocks, want at most %d", what, n, cost.blocks, limit)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// crowded is a bench whose outbox holds tens of thousands of rows that a claim has
+// nothing to do with.
+func crowded(t *testing.T, adopted, stale bool) *bench {
+	t.Helper()
+	url := labtest.Schema(t)
+	b := &bench{t: t, pool: labtest.Pool(t, url)}
+	if adopted {
+		if err := legacy.Create(t.Context(), b.pool); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := migrations.Up(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	b.setEpoch(1)
+	b.exec("alter table search_outbox_events set (autovacuum_enabled = false)")
+	fill := func(n int, status, retry string) {
+		b.exec(fmt.Sprintf(`insert into search_outbox_events
+			(id, entity_type, entity_id, op, event_version, status, next_retry_at, created_at, updated_at, attempts)
+			select gen_random_uuid(), 'block', gen_random_uuid(), 'upsert', i, '%s', %s, now(), now(), 0
+			from generate_series(1, %d) i`, status, retry, n))
+	}
+	if stale { // taken when everything was pending
+		fill(20_000, "pending", "null")
+		b.exec("analyze search_outbox_events")
+		b.exec("update search_outbox_events set status = 'done'")
+	}
+	fill(40_000, "done", "null")
+	fill(5_000, "pending", "now() + interval '1 h'")
+	fill(3_000, "failed", "null")
+	fill(5_000, "pending", "null")
+	if stale {
+		b.exec("vacuum (analyze false) search_outbox_events")
+	} else {
+		b.exec("vacuum analyze search_outbox_events")
+	}
+	return b
+}
+
+// cost claims, renews and settles n events and returns what each step has touched.
+func (b *bench) cost(n int) map[string]*explained {
+	b.t.Helper()
+	out := map[string]*explained{}
+	under := func(what string) *outbox.Store {
+		out[what] = &explained{Pool: b.pool, t: b.t}
+		s, err := outbox.NewStore(out[what], outbox.StoreConfig{
+			Table: table, Projection: "search_index_to_elastic", Group: "g", Owner: "a", Lease: leaseTime,
+		})
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		return s
+	}
+	c, err := under("claim").Claim(b.t.Context(), outbox.ClaimRequest{Epoch: 1, Limit: n, From: outbox.FullLook})
+	if err != nil || len(c.Ready) != n {
+		b.t.Fatalf("claimed %d of %d, %v", len(c.Ready), n, err)
+	}
+	half := n / 2
+	settle := func(what string, verdict outbox.Verdict, events []outbox.Event) {
+		var in []outbox.Settlement
+		for i := range events {
+			in = append(in, outbox.Settlement{Event: &events[i], Verdict: verdict, Reason: outbox.ReasonES5xx, Delay: leaseTime})
+		}
+		if s, err := under(what).Settle(b.t.Context(), 1, in); err != nil || s.Mismatch != 0 {
+			b.t.Fatalf("%s: %+v, %v", what, s, err)
+		}
+	}
+	settle("settle done", outbox.Done, c.Ready[:half])
+	settle("settle retry", outbox.Retry, c.Ready[half:])
+	return out
+}
