@@ -148,11 +148,12 @@ func (g *gate) final(r outbox.Reason, detail string) (allowed, opened bool, retr
 	return false, true, g.backoff
 }
 
-// attempted notes that a broken pipeline has tried an event in vain.
+// attempted notes that a broken pipeline has tried an event in vain. Batches that
+// were in flight when the breaker opened are not attempts.
 func (g *gate) attempted() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.state.Phase == PhaseBroken {
+	if g.state.Phase == PhaseBroken && !time.Now().Before(g.next) {
 		g.backoff = min(2*g.backoff, maxAttempt)
 		g.next = time.Now().Add(g.backoff)
 	}

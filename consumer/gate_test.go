@@ -1,0 +1,127 @@
+package consumer
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+func fault(reason outbox.Reason, after time.Duration) *outbox.Fault {
+	return &outbox.Fault{Reason: reason, Shared: true, RetryAfter: after, Err: errors.New("away")}
+}
+
+func TestGateOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(20)
+		g.begin()
+		if !g.outage(fault(outbox.ReasonESConnect, 0)) {
+			t.Error("the first fault is no news")
+		}
+		if g.outage(fault(outbox.ReasonESConnect, 0)) {
+			t.Error("a second batch's fault is news")
+		}
+		if s := g.State(); s.Phase != PhaseOutage || s.Reason != outbox.ReasonESConnect || s.Detail != "away" {
+			t.Errorf("state %+v", s)
+		}
+		// Probes come further apart, but never so far that recovery waits a second.
+		for _, want := range []time.Duration{100, 200, 400, 500, 500} {
+			if got := g.due(); got != want*time.Millisecond {
+				t.Fatalf("next probe in %v, want %v", got, want*time.Millisecond)
+			}
+			<-time.After(g.due())
+			g.probed(errors.New("still away"))
+		}
+		g.probed(nil)
+		if p := g.State().Phase; p != PhaseTrial {
+			t.Fatalf("phase %s after an answer, want trial", p)
+		}
+		if g.outage(fault(outbox.ReasonES429, 3*time.Second)) {
+			t.Error("a failed trial is news")
+		}
+		if got := g.due(); got != 3*time.Second {
+			t.Errorf("next probe in %v, want what the server asked for", got)
+		}
+		g.probed(nil)
+		if !g.success() || g.State().Phase != PhaseOpen {
+			t.Errorf("phase %s after a good trial, want open", g.State().Phase)
+		}
+	})
+}
+
+func TestGateBreaker(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(3)
+		g.begin()
+		for i := range 3 {
+			if ok, _, _ := g.final(outbox.ReasonES4xx, "bad"); !ok {
+				t.Fatalf("failure %d is not allowed", i+1)
+			}
+			if i == 1 {
+				g.success() // not in a row
+				g.final(outbox.ReasonES4xx, "bad")
+				g.final(outbox.ReasonES4xx, "bad")
+			}
+		}
+		ok, opened, after := g.final(outbox.ReasonES4xx, "bad mapping")
+		if ok || !opened || after != time.Second {
+			t.Errorf("fourth failure in a row: allowed %v, opened %v, retry after %v", ok, opened, after)
+		}
+		if ok, opened, _ := g.final(outbox.ReasonES4xx, "bad mapping"); ok || opened {
+			t.Errorf("failure while open: allowed %v, opened %v", ok, opened)
+		}
+		for _, want := range []time.Duration{2, 4, 8, 16, 30, 30} {
+			g.attempted() // was in flight: too early to count
+			<-time.After(g.due())
+			g.attempted()
+			if got := g.due(); got != want*time.Second {
+				t.Errorf("next attempt in %v, want %v", got, want*time.Second)
+			}
+		}
+		if !g.success() || g.State().Phase != PhaseOpen {
+			t.Errorf("phase %s after a success, want open", g.State().Phase)
+		}
+	})
+}
+
+func TestLooks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLooks(50 * time.Millisecond)
+		if l.start() != outbox.FullLook || l.wait() != 0 {
+			t.Error("the first look is not a full one at once")
+		}
+		// Idle: further and further apart.
+		for _, want := range []time.Duration{4, 8, 16, 32, 50, 50} {
+			l.took(outbox.FullLook, 100, &outbox.Claimed{})
+			if l.wait() != want*time.Millisecond || !l.idle {
+				t.Fatalf("idle wait %v, want %v", l.wait(), want*time.Millisecond)
+			}
+			<-time.After(l.wait())
+		}
+		ready := []outbox.Event{{Version: 7}, {Version: 9}}
+		// A full batch: at once, and from the head as long as that is cheap.
+		l.took(outbox.FullLook, 2, &outbox.Claimed{Ready: ready, ReadyCandidates: 2, ReadyCost: time.Millisecond})
+		if l.wait() != 0 || l.start() != outbox.FullLook {
+			t.Errorf("after a full cheap batch: wait %v, start %d", l.wait(), l.start())
+		}
+		// An expensive full look: from the last version until 20 times its cost is over.
+		l.took(outbox.FullLook, 2, &outbox.Claimed{Ready: ready, ReadyCandidates: 2, ReadyCost: 50 * time.Millisecond})
+		if l.start() != 9 {
+			t.Errorf("after an expensive look the next starts at %d, want 9", l.start())
+		}
+		<-time.After(time.Second)
+		if l.start() != outbox.FullLook {
+			t.Errorf("a second later the look starts at %d, want a full one", l.start())
+		}
+		// Everything at the head is locked by somebody else: look behind it.
+		l.took(outbox.FullLook, 2, &outbox.Claimed{Blocked: []outbox.Blocked{{Version: 3}, {Version: 4}}, ReadyCandidates: 2})
+		if l.start() != 4 {
+			t.Errorf("behind a blocked head the look starts at %d, want 4", l.start())
+		}
+	})
+}

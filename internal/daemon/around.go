@@ -1,0 +1,183 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"go.uber.org/zap"
+
+	"github.com/samuelhu324-dev/weft/consumer"
+	"github.com/samuelhu324-dev/weft/internal/admin"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/leader"
+	"github.com/samuelhu324-dev/weft/migrations"
+	"github.com/samuelhu324-dev/weft/projections"
+)
+
+const (
+	postgresName = "postgres"
+
+	watchEvery    = 250 * time.Millisecond
+	announceEvery = 2 * time.Second
+	attendEvery   = 2 * time.Second // also keeps a connection to the destination warm
+	checkTimeout  = 5 * time.Second
+)
+
+// every calls f at once and then once per interval until ctx ends.
+func every(ctx context.Context, interval time.Duration, f func(context.Context)) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		f(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// ready waits until the database answers and is the one that this build and its
+// configuration expect. It returns an error for what waiting does not heal, and nil
+// when ctx ends.
+func (d *daemon) ready(ctx context.Context) error {
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = 50*time.Millisecond, time.Second
+	for {
+		err := d.check(ctx)
+		if ctx.Err() != nil || err == nil {
+			return nil
+		}
+		kind, text := postgres.Diagnose(err)
+		if kind != postgres.Unreachable && kind != postgres.TooManyConnections && !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		d.tell(postgresName, errors.New(text))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause.NextBackOff()):
+		}
+	}
+}
+
+func (d *daemon) check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	if err := d.pool.Ping(ctx); err != nil {
+		return err
+	}
+	if err := postgres.CheckEnvironment(ctx, d.pool, d.cfg.Env); err != nil {
+		return err
+	}
+	err := migrations.Check(ctx, d.pool)
+	if ahead, ok := errors.AsType[*migrations.AheadError](err); ok {
+		d.log.Warn("database is newer than this build", zap.String("event", "migrations.ahead"), zap.Error(ahead))
+		return nil
+	}
+	return err
+}
+
+// tell records a dependency's state and logs when it has changed.
+func (d *daemon) tell(name string, err error) {
+	if !d.health.Set(name, err) {
+		return
+	}
+	if err != nil {
+		d.log.Warn("dependency unusable", zap.String("event", "dependency.down"), zap.String("dependency", name), zap.Error(err))
+		return
+	}
+	d.log.Info("dependency usable", zap.String("event", "dependency.up"), zap.String("dependency", name))
+}
+
+// watch carries what the election and the pipelines know into health.
+func (d *daemon) watch(ctx context.Context) error {
+	return every(ctx, watchEvery, func(context.Context) {
+		st := d.elector.Status()
+		switch {
+		case st.Role == leader.RoleLeader:
+			d.health.SetRole(admin.Leader, st.Epoch)
+			d.tell(postgresName, st.Err)
+		case st.Role == leader.RoleStandby:
+			d.health.SetRole(admin.Standby, st.HolderEpoch)
+			d.tell(postgresName, st.Err)
+		case st.Err != nil:
+			_, text := postgres.Diagnose(st.Err)
+			d.tell(postgresName, errors.New(text))
+		}
+		for _, l := range d.lanes {
+			s := l.pipeline.State()
+			d.health.SetProjection(l.proj.Name(), activity(s.Phase), cmp.Or(s.Detail, string(s.Reason)))
+		}
+	})
+}
+
+func activity(p consumer.Phase) admin.Activity {
+	switch p {
+	case consumer.PhaseOpen:
+		return admin.Running
+	case consumer.PhaseOutage, consumer.PhaseTrial:
+		return admin.Outage
+	case consumer.PhaseBroken:
+		return admin.Paused
+	default:
+		return admin.Idle
+	}
+}
+
+// announce keeps the presence of this instance up to date, and withdraws it at the
+// end.
+func (d *daemon) announce(ctx context.Context) error {
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("host name: %w", err)
+	}
+	faulty := false
+	err = every(ctx, announceEvery, func(ctx context.Context) {
+		err := leader.Announce(ctx, d.pool, leader.Instance{
+			Group: d.cfg.Group, Name: d.cfg.Instance, Role: d.elector.Status().Role, Version: d.version,
+			Host: host, PID: os.Getpid(), HTTPAddr: d.server.Addr(), Uptime: time.Since(d.started),
+		})
+		if err != nil && ctx.Err() == nil && !faulty {
+			d.log.Warn("presence not recorded", zap.String("event", "presence.fault"), zap.Error(err))
+		}
+		faulty = err != nil
+	})
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := leader.Withdraw(bye, d.pool, d.cfg.Group, d.cfg.Instance); err != nil {
+		d.log.Warn("presence not withdrawn", zap.String("event", "presence.fault"), zap.Error(err))
+	}
+	return err
+}
+
+// attend makes a projection's destination once, and keeps an eye on it.
+func (d *daemon) attend(ctx context.Context, p projections.Projection) error {
+	name := p.Name()
+	if name == projections.SearchIndexToElastic {
+		name = "elasticsearch"
+	}
+	d.health.Require(name, d.cfg.Elastic.RequireReady)
+	prepared := false
+	return every(ctx, attendEvery, func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+		defer cancel()
+		if maker, ok := p.(projections.Preparer); ok && !prepared {
+			if err := maker.Prepare(ctx); err != nil {
+				if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
+					d.tell(name, err)
+				}
+				return
+			}
+			prepared = true
+		}
+		if err := p.Ready(ctx); !errors.Is(err, context.Canceled) {
+			d.tell(name, err)
+		}
+	})
+}

@@ -1,0 +1,239 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/samuelhu324-dev/weft/consumer"
+	"github.com/samuelhu324-dev/weft/internal/admin"
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/telemetry"
+	"github.com/samuelhu324-dev/weft/leader"
+	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
+	"github.com/samuelhu324-dev/weft/reclaim"
+)
+
+// lane is one projection with everything that works for it.
+type lane struct {
+	proj      projections.Projection
+	store     *outbox.Store
+	pipeline  *consumer.Pipeline
+	reclaimer *reclaim.Reclaimer
+}
+
+// daemon is a process that runs. Its fields do not change after build.
+type daemon struct {
+	cfg     config.Config
+	log     *zap.Logger
+	version string
+	started time.Time // monotonic
+
+	health  *admin.Health
+	server  *admin.Server
+	pool    *pgxpool.Pool
+	elector *leader.Elector
+	lanes   []lane
+	gauges  *gauges
+}
+
+// Run runs the instance until ctx ends, which hands leadership over, or until it
+// meets trouble that only a person can heal. It returns nil after a graceful end.
+func Run(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, version string) error {
+	d := &daemon{
+		cfg: cfg, log: tel.Log, version: version, started: time.Now(),
+		health: admin.NewHealth(cfg.Group, cfg.Instance),
+	}
+	if err := d.build(ctx, tel); err != nil {
+		return err
+	}
+	defer d.pool.Close()
+	return d.run(ctx)
+}
+
+// build makes the parts. It sends nothing to a server.
+func (d *daemon) build(ctx context.Context, tel *telemetry.Telemetry) error {
+	cfg := d.cfg
+	pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
+		AppName: leader.AppName(cfg.Group, cfg.Instance, "work"), MaxConns: cfg.Database.MaxConns, Statement: cfg.Database.Timeout,
+	})
+	if err != nil {
+		return err
+	}
+	d.pool = pool
+	if err := d.buildLanes(tel); err != nil {
+		pool.Close()
+		return err
+	}
+	election := leader.Config{
+		Group: cfg.Group, Instance: cfg.Instance, Poll: cfg.Leader.Poll, Heartbeat: cfg.Leader.Heartbeat,
+		Trust: cfg.Leader.Trust, IdleSession: cfg.Leader.IdleSession,
+	}
+	session := leader.SessionConfig(pool.Config().ConnConfig, election)
+	dial := func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, session) }
+	d.elector, err = leader.New(election, dial, tel.Log, tel.Registry)
+	if err != nil {
+		pool.Close()
+		return err
+	}
+	d.health.Require(postgresName, true)
+	d.server, err = admin.Listen(ctx, admin.Options{
+		Host: cfg.HTTP.Host, MetricsPort: cfg.HTTP.MetricsPort, MetricsPortFixed: cfg.HTTP.MetricsPortFixed,
+		HealthPort: cfg.HTTP.Port, Health: d.health, Gatherer: tel.Registry, Log: tel.Log,
+	})
+	if err != nil {
+		pool.Close()
+		return err
+	}
+	return nil
+}
+
+func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {
+	cfg := d.cfg
+	target, err := elasticConfig(cfg.Elastic)
+	if err != nil {
+		return err
+	}
+	projs, err := projections.Registry{}.Build(cfg.Projections, projections.Deps{
+		Pool: d.pool, Elastic: target, ChronicleVersion: cfg.Chronicle.ProjectionVersion,
+		Log: tel.Log, Registerer: tel.Contract,
+	})
+	if err != nil {
+		return err
+	}
+	pm, err := consumer.NewMetrics(tel.Contract, cfg.Projections)
+	if err != nil {
+		return fmt.Errorf("pipeline metrics: %w", err)
+	}
+	rm, err := reclaim.NewMetrics(tel.Contract, cfg.Projections)
+	if err != nil {
+		return fmt.Errorf("reclaim metrics: %w", err)
+	}
+	if d.gauges, err = newGauges(tel.Contract, cfg.Projections); err != nil {
+		return fmt.Errorf("table gauges: %w", err)
+	}
+	for _, p := range projs {
+		l := lane{proj: p}
+		l.store, err = outbox.NewStore(d.pool, outbox.StoreConfig{
+			Table: p.Table(), Projection: p.Name(), Group: cfg.Group, Owner: cfg.Instance,
+			Lease: cfg.Outbox.Lease, Timeout: cfg.Database.Timeout,
+		})
+		if err != nil {
+			return err
+		}
+		l.pipeline, err = consumer.New(l.store, p, consumer.Config{
+			Group: cfg.Group, BatchSize: cfg.Outbox.BulkSize, Concurrency: cfg.Outbox.Concurrency, Poll: cfg.Outbox.PollInterval,
+			Retry: consumer.RetryPolicy{
+				MaxAttempts: cfg.Outbox.MaxAttempts, BaseBackoff: cfg.Outbox.BaseBackoff, MaxBackoff: cfg.Outbox.MaxBackoff,
+				TerminalOnTransient: cfg.Outbox.TerminalOnTransient,
+			},
+			BreakerThreshold: cfg.Outbox.BreakerThreshold, Grace: cfg.Outbox.ShutdownGrace,
+		}, tel.Log, pm)
+		if err != nil {
+			return err
+		}
+		l.reclaimer, err = reclaim.New(l.store, reclaim.Config{
+			Projection: p.Name(), Interval: cfg.Outbox.ReclaimInterval,
+			MaxProcessing: cfg.Outbox.MaxProcessing, MaxReclaims: max(2, cfg.Outbox.MaxAttempts),
+		}, tel.Log, rm)
+		if err != nil {
+			return err
+		}
+		d.lanes = append(d.lanes, l)
+	}
+	return nil
+}
+
+func elasticConfig(c config.Elastic) (elastic.Config, error) {
+	out := elastic.Config{
+		URLs: []string{c.URL.Reveal()}, Index: c.Index, Username: c.Username, Password: c.Password.Reveal(),
+		APIKey: c.APIKey.Reveal(), RequestTimeout: c.Timeout, MaxBody: c.MaxBody,
+	}
+	if c.CAFile != "" {
+		pem, err := os.ReadFile(c.CAFile)
+		if err != nil {
+			return out, fmt.Errorf("CA of Elasticsearch: %w", err)
+		}
+		out.CACert = pem
+	}
+	return out, nil
+}
+
+// run starts the parts and ends them in the order that the package promises.
+func (d *daemon) run(ctx context.Context) error {
+	// The surroundings outlive ctx: the hand-over needs them.
+	around, endAround := context.WithCancel(context.WithoutCancel(ctx))
+	defer endAround()
+	inner, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	var g errgroup.Group
+	surround := func(what string, f func(context.Context) error) {
+		g.Go(func() error {
+			err := f(around)
+			if err != nil {
+				fail(fmt.Errorf("%s: %w", what, err))
+			}
+			return nil
+		})
+	}
+	surround("HTTP server", d.server.Run)
+	surround("health", d.watch)
+
+	err := d.ready(inner)
+	if err == nil && inner.Err() == nil {
+		surround("presence", d.announce)
+		surround("gauges", d.measure)
+		for _, l := range d.lanes {
+			surround("destination", func(ctx context.Context) error { return d.attend(ctx, l.proj) })
+		}
+		err = d.elector.Run(inner, d.lead)
+		d.health.SetRole(admin.Stopping, 0)
+	}
+	if err == nil {
+		if cause := context.Cause(inner); cause != nil && ctx.Err() == nil {
+			err = cause
+		}
+	}
+	endAround()
+	return errors.Join(err, g.Wait())
+}
+
+// lead is the work of one term.
+func (d *daemon) lead(ctx context.Context, t *leader.Term) error {
+	var takeover errgroup.Group
+	for _, l := range d.lanes {
+		takeover.Go(func() error {
+			_, err := l.reclaimer.RunOnce(ctx, t.Epoch())
+			return err
+		})
+	}
+	if err := takeover.Wait(); err != nil {
+		return fmt.Errorf("reclaim at takeover: %w", err)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	reclaiming, stopReclaiming := context.WithCancel(ctx)
+	defer stopReclaiming()
+	g.Go(func() error {
+		select {
+		case <-t.Stopping():
+		case <-ctx.Done():
+		}
+		stopReclaiming()
+		return nil
+	})
+	for _, l := range d.lanes {
+		g.Go(func() error { return l.pipeline.Run(ctx, t) })
+		g.Go(func() error { return l.reclaimer.Run(reclaiming, t.Epoch()) })
+	}
+	return g.Wait()
+}

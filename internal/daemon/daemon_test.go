@@ -1,0 +1,223 @@
+package daemon_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/daemon"
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/telemetry"
+	"github.com/samuelhu324-dev/weft/migrations"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+func TestPairCarriesChangesAndHandsOver(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.start("a")
+	a.awaitReady(200, `"role": "leader"`)
+	b := r.start("b")
+	b.awaitReady(200, `"role": "standby"`)
+
+	keys := make([]outbox.Key, 50)
+	for i := range keys {
+		keys[i] = newKey()
+		r.upsert(keys[i], 1, "first")
+	}
+	r.await(map[string]int{"done": 50})
+	if err := a.stop(); err != nil {
+		t.Errorf("graceful stop returned %v", err)
+	}
+	for i, k := range keys {
+		if i%2 == 0 {
+			r.upsert(k, 2, "second")
+		} else {
+			r.remove(k, 2)
+		}
+	}
+	r.await(map[string]int{"done": 100})
+	b.awaitReady(200, `"role": "leader"`)
+	for i, k := range keys {
+		found, version, source := r.document(k)
+		switch {
+		case i%2 == 0 && (!found || version != 2 || source["text"] != "second"):
+			t.Errorf("document %d: found %v, version %d, %v, want the second", i, found, version, source)
+		case i%2 == 1 && found:
+			t.Errorf("document %d came back", i)
+		}
+	}
+	var terms int
+	var reason string
+	if err := r.pool.QueryRow(t.Context(), "select count(*), min(end_reason) from weft_term where group_name = $1", r.group).Scan(&terms, &reason); err != nil || terms != 2 {
+		t.Errorf("%d terms, %v, want 2", terms, err)
+	}
+	if got := b.metric("outbox_processed_total", `projection="search_index_to_elastic"`, `component="worker"`, `env="test"`); got != 50 {
+		t.Errorf("b has processed %v, want 50", got)
+	}
+}
+
+func TestPostgresAwayAtStartAndLater(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	p := newProxy(t, host(t, r.url))
+	p.Stop()
+	direct := r.url
+	r.url = p.through(t, direct)
+	a := r.start("a")
+	a.awaitReady(503, `"postgres"`)
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	a.awaitReady(200, `"role": "leader"`)
+	r.upsert(newKey(), 1, "x")
+	r.await(map[string]int{"done": 1})
+
+	p.Stop()
+	a.awaitReady(503, `"postgres"`)
+	r.upsert(newKey(), 1, "y") // the application has its own way in
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r.await(map[string]int{"done": 2})
+	a.awaitReady(200, `"role": "leader"`)
+	for _, event := range []string{"dependency.down", "dependency.up"} {
+		n := 0
+		for _, l := range a.logs.with("event", event) {
+			if l["dependency"] == "postgres" {
+				n++
+			}
+		}
+		if n == 0 || n > 3 {
+			t.Errorf("%d lines %s for postgres, want one per change", n, event)
+		}
+	}
+}
+
+func TestElasticAwayAtStartAndLater(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	p := newProxy(t, host(t, r.elastic))
+	p.Stop()
+	direct := r.elastic
+	r.elastic = p.through(t, direct)
+	a := r.start("a")
+	r.elastic = direct
+	a.awaitReady(503, `"elasticsearch"`, `"role": "leader"`)
+	var keys []outbox.Key
+	for range 200 {
+		k := newKey()
+		keys = append(keys, k)
+		r.upsert(k, 1, "x")
+	}
+	labtest.Eventually(t, 20*time.Second, func() bool {
+		return a.metric("outbox_retry_scheduled_total", `reason="es_connect"`) > 0
+	}, "a retry for es_connect")
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r.await(map[string]int{"done": 200})
+	a.awaitReady(200)
+
+	p.Stop()
+	for _, k := range keys {
+		r.upsert(k, 2, "y")
+	}
+	a.awaitReady(503, `"elasticsearch"`)
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r.await(map[string]int{"done": 400})
+	if got := a.metric("outbox_failed_total"); got != 0 {
+		t.Errorf("%v events failed in an outage", got)
+	}
+	for _, k := range keys {
+		if found, version, _ := r.document(k); !found || version != 2 {
+			t.Fatalf("%v: found %v at version %d, want 2", k, found, version)
+		}
+	}
+}
+
+// What only a person can heal ends the start, with an error that names it.
+func TestStartRefuses(t *testing.T) {
+	t.Parallel()
+	run := func(t *testing.T, r *rig, env ...string) error {
+		t.Helper()
+		cfg := r.config("a", env...)
+		tel, err := telemetry.New(&logs{}, telemetry.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- daemon.Run(t.Context(), cfg, tel, "test") }()
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(20 * time.Second):
+			t.Fatal("still running")
+			return nil
+		}
+	}
+	t.Run("MissingMigration", func(t *testing.T) {
+		t.Parallel()
+		err := run(t, newRig(t, labtest.Schema(t)))
+		if _, ok := errors.AsType[*migrations.BehindError](err); !ok || !strings.Contains(err.Error(), "weft migrate up") {
+			t.Errorf("error %v, want one that says to migrate", err)
+		}
+	})
+	t.Run("WrongEnvironment", func(t *testing.T) {
+		t.Parallel()
+		r := setup(t)
+		r.exec("insert into environment_sentinel (id, env) values (1, 'dev')")
+		err := run(t, r, "WORDLOOM_ENV=test")
+		if kind, text := postgres.Diagnose(err); kind != postgres.WrongEnvironment || !strings.Contains(text, "dev") {
+			t.Errorf("error %v (%v), want one that names dev", err, kind)
+		}
+	})
+	t.Run("UnknownDatabase", func(t *testing.T) {
+		t.Parallel()
+		r := setup(t)
+		r.url = strings.Replace(r.url, "?", "_missing?", 1)
+		if kind, text := postgres.Diagnose(run(t, r)); kind != postgres.UnknownDatabase || !strings.Contains(text, "_missing") {
+			t.Errorf("kind %v, %q, want an unknown database by name", kind, text)
+		}
+	})
+	t.Run("UnknownRole", func(t *testing.T) {
+		t.Parallel()
+		r := setup(t)
+		r.url = strings.Replace(r.url, "postgres@", "nobody_here:hunter2@", 1)
+		kind, text := postgres.Diagnose(run(t, r))
+		if kind != postgres.WrongPassword || strings.Contains(text, "hunter2") {
+			t.Errorf("kind %v, %q, want a refused login without the password", kind, text)
+		}
+	})
+	t.Run("TakenPort", func(t *testing.T) {
+		t.Parallel()
+		r := setup(t)
+		addr := r.start("first").address()
+		port := addr[strings.LastIndexByte(addr, ':')+1:]
+		if err := run(t, r, "OUTBOX_METRICS_PORT="+port); err == nil || !strings.Contains(err.Error(), "OUTBOX_METRICS_PORT") {
+			t.Errorf("error %v, want one that names the port and the setting", err)
+		}
+	})
+}
+
+// A read-only server may become the primary: the instance stays up and says why it
+// does not lead.
+func TestReadOnlyServerIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.exec(fmt.Sprintf("alter database %q set default_transaction_read_only = on", r.pool.Config().ConnConfig.Database))
+	a := r.start("a")
+	select {
+	case <-a.done:
+		if kind, _ := postgres.Diagnose(a.stop()); kind != postgres.ReadOnly {
+			t.Errorf("ended with %v, want read-only", a.stop())
+		}
+	case <-time.After(3 * time.Second):
+		a.awaitReady(503, "read-only")
+	}
+}

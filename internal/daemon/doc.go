@@ -1,0 +1,20 @@
+// Package daemon wires the parts of `weft run` together and runs them for the life
+// of the process: the election, and under each term the reclaim of the old term's
+// leases and one pipeline per projection; beside it, on leader and standby alike,
+// health, metrics, presence and the gauges over the tables.
+//
+// # What is guaranteed
+//
+//   - Trouble that waiting can heal never ends the process: with Postgres or
+//     Elasticsearch away, at the start or later, it stays up, is not ready, says why
+//     once per change, and goes on by itself. Trouble that only a person can heal
+//     (wrong password, wrong database, wrong environment, missing migration, a
+//     transaction pooler) ends it at the start with one error.
+//   - The order of an end is: stop claiming, settle what is in flight, free the lock,
+//     withdraw the presence, close the servers' connections.
+//   - Everything that was started has ended when Run returns.
+//
+// # What is not guaranteed
+//
+//   - Readiness is up to a quarter of a second old.
+package daemon

@@ -1,0 +1,372 @@
+package daemon_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/Shopify/toxiproxy/v2"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/daemon"
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/telemetry"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+func TestMain(m *testing.M) { labtest.Main(m) }
+
+const outboxTable = "search_outbox_events"
+
+// rig is a migrated database and an index of one test, and the instances that it
+// starts on them.
+type rig struct {
+	t          *testing.T
+	url, index string
+	elastic    string
+	group      string
+	pool       *pgxpool.Pool
+}
+
+func setup(t *testing.T) *rig {
+	t.Helper()
+	return newRig(t, labtest.Database(t))
+}
+
+func newRig(t *testing.T, url string) *rig {
+	t.Helper()
+	return &rig{
+		t: t, url: url, index: labtest.Index(t), elastic: labtest.ElasticURL(t),
+		group: "t" + strings.ReplaceAll(uuid.NewString(), "-", "")[:12], pool: labtest.Pool(t, url),
+	}
+}
+
+// logs keeps JSON log lines and lets a test wait for one.
+type logs struct {
+	mu    sync.Mutex
+	buf   bytes.Buffer
+	lines []map[string]any
+}
+
+func (l *logs) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.buf.Write(p)
+	for {
+		line, rest, ok := bytes.Cut(l.buf.Bytes(), []byte("\n"))
+		if !ok {
+			return len(p), nil
+		}
+		var m map[string]any
+		if json.Unmarshal(line, &m) == nil {
+			l.lines = append(l.lines, m)
+		}
+		tail := bytes.Clone(rest)
+		l.buf.Reset()
+		l.buf.Write(tail)
+	}
+}
+
+// with returns the lines whose key has the value.
+func (l *logs) with(key, value string) (out []map[string]any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, m := range l.lines {
+		if m[key] == value {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func (l *logs) all() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var b strings.Builder
+	for _, m := range l.lines {
+		text, _ := json.Marshal(m)
+		b.Write(text)
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// instance is one running daemon.
+type instance struct {
+	t    *testing.T
+	name string
+	logs *logs
+	reg  *prometheus.Registry
+	stop func() error // graceful; returns what Run returned
+	done chan struct{}
+}
+
+// start runs an instance in this process until the test ends.
+func (r *rig) start(name string, env ...string) *instance {
+	r.t.Helper()
+	in := &instance{t: r.t, name: name, logs: &logs{}, done: make(chan struct{})}
+	cfg := r.config(name, env...)
+	tel, err := telemetry.New(in.logs, telemetry.Options{Level: "debug", Group: r.group, Instance: name, Env: "test"})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	in.reg = tel.Registry
+	ctx, cancel := context.WithCancel(context.Background())
+	var result error
+	go func() {
+		defer close(in.done)
+		result = daemon.Run(ctx, cfg, tel, "test")
+	}()
+	in.stop = func() error { cancel(); <-in.done; return result }
+	r.t.Cleanup(func() {
+		_ = in.stop()
+		if r.t.Failed() {
+			r.t.Logf("log of %s:\n%s", name, in.logs.all())
+		}
+	})
+	return in
+}
+
+func (r *rig) config(name string, env ...string) config.Config {
+	r.t.Helper()
+	cfg, err := config.Load(config.Options{Environ: append([]string{
+		"DATABASE_URL=" + r.url, "ELASTIC_URL=" + r.elastic, "ELASTIC_INDEX=" + r.index, "WEFT_GROUP=" + r.group,
+		"WEFT_INSTANCE=" + name, "OUTBOX_METRICS_PORT=0", "OUTBOX_BASE_BACKOFF_SECONDS=0.05", "OUTBOX_MAX_BACKOFF_SECONDS=0.5",
+	}, env...)})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return cfg
+}
+
+func (in *instance) address() (addr string) {
+	in.t.Helper()
+	labtest.Eventually(in.t, 20*time.Second, func() bool {
+		if lines := in.logs.with("msg", "serving"); len(lines) > 0 {
+			addr, _ = lines[0]["address"].(string)
+		}
+		return addr != ""
+	}, "the address of "+in.name)
+	return addr
+}
+
+// get returns the status and the body of an endpoint.
+func (in *instance) get(path string) (int, string) {
+	in.t.Helper()
+	req, err := http.NewRequestWithContext(in.t.Context(), http.MethodGet, "http://"+in.address()+path, nil)
+	if err != nil {
+		in.t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		in.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		in.t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+func (in *instance) awaitReady(want int, contains ...string) {
+	in.t.Helper()
+	labtest.Eventually(in.t, 30*time.Second, func() bool {
+		status, body := in.get("/health/ready")
+		for _, c := range contains {
+			if !strings.Contains(body, c) {
+				return false
+			}
+		}
+		return status == want
+	}, fmt.Sprintf("readiness %d of %s with %q", want, in.name, contains))
+}
+
+// metric returns the sum of the series of name whose labels contain all of match.
+func (in *instance) metric(name string, match ...string) (sum float64) {
+	in.t.Helper()
+	_, body := in.get("/metrics")
+	sc := bufio.NewScanner(strings.NewReader(body))
+	sc.Buffer(nil, 1<<20)
+lines:
+	for sc.Scan() {
+		line := sc.Text()
+		if !strings.HasPrefix(line, name+"{") && !strings.HasPrefix(line, name+" ") {
+			continue
+		}
+		for _, m := range match {
+			if !strings.Contains(line, m) {
+				continue lines
+			}
+		}
+		var v float64
+		if _, err := fmt.Sscan(line[strings.LastIndexByte(line, ' ')+1:], &v); err == nil {
+			sum += v
+		}
+	}
+	return sum
+}
+
+func (r *rig) exec(sql string, args ...any) {
+	r.t.Helper()
+	if _, err := r.pool.Exec(context.Background(), sql, args...); err != nil {
+		r.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// upsert writes a document and its event in one transaction, as an application does.
+func (r *rig) upsert(key outbox.Key, version int64, text string) {
+	r.t.Helper()
+	r.write(key, version, outbox.Upsert, func(ctx context.Context, tx execer) error {
+		_, err := tx.Exec(ctx, `insert into search_index (entity_type, entity_id, text, snippet, rank_score, event_version)
+			values ($1, $2, $3, left($3, 200), 1, $4)
+			on conflict (entity_type, entity_id) do update set text = excluded.text, snippet = excluded.snippet, event_version = excluded.event_version`,
+			key.Type, [16]byte(key.ID), text, version)
+		return err
+	})
+}
+
+func (r *rig) remove(key outbox.Key, version int64) {
+	r.t.Helper()
+	r.write(key, version, outbox.Delete, func(ctx context.Context, tx execer) error {
+		_, err := tx.Exec(ctx, "delete from search_index where entity_type = $1 and entity_id = $2", key.Type, [16]byte(key.ID))
+		return err
+	})
+}
+
+type execer = outbox.Tx
+
+func (r *rig) write(key outbox.Key, version int64, op outbox.Op, change func(context.Context, execer) error) {
+	r.t.Helper()
+	ctx := context.Background()
+	tx, err := r.pool.Begin(ctx)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	if err := change(ctx, tx); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := outbox.Enqueue(ctx, tx, outboxTable, outbox.NewEvent{Key: key, Op: op, Version: version}); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) counts() map[string]int {
+	r.t.Helper()
+	rows, err := r.pool.Query(context.Background(), "select status, count(*) from search_outbox_events group by 1")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer rows.Close()
+	out := map[string]int{}
+	for rows.Next() {
+		var s string
+		var n int
+		if err := rows.Scan(&s, &n); err != nil {
+			r.t.Fatal(err)
+		}
+		out[s] = n
+	}
+	return out
+}
+
+func (r *rig) await(want map[string]int) {
+	r.t.Helper()
+	labtest.Eventually(r.t, 60*time.Second, func() bool { return maps.Equal(r.counts(), want) }, fmt.Sprintf("counts %v", want))
+}
+
+// document returns what Elasticsearch holds of a key: found, its version, its body.
+func (r *rig) document(key outbox.Key) (found bool, version int64, source map[string]any) {
+	r.t.Helper()
+	var doc struct {
+		Found   bool           `json:"found"`
+		Version int64          `json:"_version"`
+		Source  map[string]any `json:"_source"`
+	}
+	r.elasticCall(http.MethodGet, "/"+r.index+"/_doc/"+url.PathEscape(key.String()), "", &doc)
+	return doc.Found, doc.Version, doc.Source
+}
+
+func (r *rig) elasticCall(method, path, body string, into any) {
+	r.t.Helper()
+	req, err := http.NewRequestWithContext(context.Background(), method, r.elastic+path, strings.NewReader(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if into == nil {
+		if resp.StatusCode >= 300 {
+			text, _ := io.ReadAll(resp.Body)
+			r.t.Fatalf("%s %s: %s: %s", method, path, resp.Status, text)
+		}
+		return
+	}
+	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// proxy stands before a server and can be cut.
+type proxy struct {
+	*toxiproxy.Proxy
+}
+
+func newProxy(t *testing.T, upstream string) *proxy {
+	t.Helper()
+	log := zerolog.Nop()
+	srv := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), log)
+	p := &proxy{toxiproxy.NewProxy(srv, "p", "127.0.0.1:0", upstream)}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p.Listen = p.Proxy.Listen
+	t.Cleanup(p.Stop)
+	return p
+}
+
+// through returns raw with its host replaced by the proxy's.
+func (p *proxy) through(t *testing.T, raw string) string {
+	t.Helper()
+	u, err := url.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Host = p.Listen
+	return u.String()
+}
+
+func host(t *testing.T, raw string) string {
+	t.Helper()
+	u, err := url.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Host
+}
+
+func newKey() outbox.Key { return outbox.Key{Type: "block", ID: uuid.New()} }
