@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/telemetry"
+)
+
+// app is what the commands share. Its functions are seams for tests.
+type app struct {
+	environ []string
+	stdin   io.Reader
+	stdout  io.Writer
+	stderr  io.Writer
+
+	file    string // --config
+	daemon  func(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, b build) error
+	signals func() (<-chan os.Signal, func())
+}
+
+const longHelp = `weft carries committed changes from a Postgres outbox into Elasticsearch, in order
+per entity. Any number of instances may run; one leads, the others stand by and take
+over within a fraction of a second.
+
+Settings come from defaults, a YAML file, the environment and flags; the later wins.
+DATABASE_URL is the only one that is required.
+
+Exit codes:
+   0  done
+   1  the thing that was checked is bad: nobody leads, migrations are pending
+   3  inconclusive
+  64  the command line is wrong
+  69  Postgres cannot be reached
+  70  a fault of weft itself, or a stop without waiting
+  75  try again: a migration is missing, or the server is read-only
+  77  refused: another environment, no permission, wrong password
+  78  the configuration is wrong: a bad value, an unknown database, a pooler in
+      transaction mode`
+
+func (a *app) execute(ctx context.Context, args []string) int {
+	root := a.root()
+	root.SetArgs(append([]string{}, args...)) // nil would mean os.Args
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	err := root.ExecuteContext(ctx)
+	code, lines := explain(err)
+	for _, l := range lines {
+		fmt.Fprintln(a.stderr, "weft: "+l)
+	}
+	return code
+}
+
+func (a *app) root() *cobra.Command {
+	b := readBuild()
+	root := &cobra.Command{
+		Use:   "weft",
+		Short: "Carry committed changes from a Postgres outbox into Elasticsearch",
+		Long:  longHelp,
+		Example: `  export DATABASE_URL=postgres://weft@localhost/wordloom ELASTIC_URL=http://localhost:9200
+  weft migrate up
+  weft run
+  weft status`,
+		Version:       b.Version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs,
+		RunE:          group,
+	}
+	root.SetVersionTemplate(b.String() + "\n")
+	root.SuggestionsMinimumDistance = 2
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.PersistentFlags().StringVar(&a.file, "config", "", "YAML `file` with settings (default "+config.DefaultFile+" when it exists)")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err.Error()) })
+	root.AddCommand(a.runCommand(b), a.migrateCommand(), a.statusCommand(), a.versionCommand(b))
+	return root
+}
+
+// group is the RunE of a command that only holds others.
+func group(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return usage(cmd, "a command is missing")
+	}
+	msg := fmt.Sprintf("unknown command %q", args[0])
+	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+		msg += fmt.Sprintf("; did you mean %q?", s[0])
+	}
+	return usage(cmd, msg)
+}
+
+// noArgs is cobra.NoArgs as an error of usage.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usage(cmd, fmt.Sprintf("unexpected argument %q", args[0]))
+	}
+	return nil
+}
+
+func (a *app) load(cmd *cobra.Command) (config.Config, error) {
+	return config.Load(config.Options{
+		File:         a.file,
+		FallbackFile: config.DefaultFile,
+		Environ:      a.environ,
+		Flags:        cmd.Flags(),
+		CheckDatabaseURL: func(raw string) error {
+			_, err := postgres.ParseURL(raw)
+			return err
+		},
+	})
+}
+
+func notify() (<-chan os.Signal, func()) {
+	ch := make(chan os.Signal, 2)
+	signal.Notify(ch, syscall.SIGTERM, syscall.SIGINT)
+	return ch, func() { signal.Stop(ch) }
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/daemon"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/leader"
+	"github.com/samuelhu324-dev/weft/migrations"
+)
+
+// The exit codes. Go itself exits 2 on a panic, so 2 has no meaning here.
+const (
+	exitOK          = 0
+	exitBad         = 1
+	exitUsage       = 64
+	exitUnavailable = 69
+	exitInternal    = 70
+	exitTryAgain    = 75
+	exitRefused     = 77
+	exitConfig      = 78
+)
+
+// exitError is an error that knows its exit code and says all there is to say.
+type exitError struct {
+	code int
+	msg  string
+}
+
+func (e *exitError) Error() string { return e.msg }
+
+func usage(cmd *cobra.Command, msg string) error {
+	return &exitError{exitUsage, msg + "; see `" + cmd.CommandPath() + " --help`"}
+}
+
+// explain returns the exit code of err and the lines that tell it.
+func explain(err error) (code int, lines []string) {
+	if err == nil {
+		return exitOK, nil
+	}
+	if e, ok := errors.AsType[*exitError](err); ok {
+		return e.code, []string{e.msg}
+	}
+	if ps := problems(err); len(ps) > 0 {
+		return exitConfig, ps
+	}
+	code, msg := diagnose(err)
+	return code, []string{msg}
+}
+
+func problems(err error) (lines []string) {
+	if j, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range j.Unwrap() {
+			lines = append(lines, problems(e)...)
+		}
+		return lines
+	}
+	if p, ok := errors.AsType[*config.Problem](err); ok {
+		return []string{"configuration: " + p.Error()}
+	}
+	return nil
+}
+
+// diagnose also knows the sentinels of packages that stand on nothing of ours.
+func diagnose(err error) (int, string) {
+	err = daemon.Cause(err)
+	if behind, ok := errors.AsType[*migrations.BehindError](err); ok {
+		return exitTryAgain, behind.Error()
+	}
+	if _, ok := errors.AsType[*migrations.AheadError](err); ok {
+		return exitRefused, oneLine(err)
+	}
+	if _, ok := errors.AsType[*migrations.LockError](err); ok {
+		return exitTryAgain, oneLine(err)
+	}
+	kind, msg := postgres.Diagnose(err)
+	switch kind {
+	case postgres.Unreachable, postgres.TooManyConnections:
+		return exitUnavailable, msg
+	case postgres.MissingMigration, postgres.ReadOnly:
+		return exitTryAgain, msg
+	case postgres.WrongPassword, postgres.WrongEnvironment, postgres.PermissionDenied:
+		return exitRefused, msg
+	case postgres.UnknownDatabase, postgres.TLSRefused, postgres.Pooler, postgres.BadParameter:
+		return exitConfig, msg
+	default:
+	}
+	switch {
+	case errors.Is(err, leader.ErrServerTooOld), errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EADDRNOTAVAIL):
+		return exitConfig, oneLine(err)
+	case errors.Is(err, syscall.EACCES):
+		return exitRefused, oneLine(err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return exitUnavailable, "no answer in time: " + oneLine(err)
+	default:
+		return exitInternal, msg
+	}
+}
+
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/signal"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/migrations"
+)
+
+// preflightTimeout bounds the look at the server before a migration.
+const preflightTimeout = 15 * time.Second
+
+func (a *app) migrateCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "migrate",
+		Short: "Bring the database to the schema of this build",
+		Long: `Create the tables that weft needs, or adopt the ones of a running Wordloom deployment:
+rows stay, no table is rewritten, and writers keep writing.`,
+		Example: `  weft migrate up
+  weft migrate status
+  weft migrate down --all`,
+		Args: cobra.ArbitraryArgs,
+		RunE: group,
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	cmd.AddCommand(a.migrateUp(), a.migrateStatus(), a.migrateDown())
+	return cmd
+}
+
+func databaseFlags(cmd *cobra.Command) {
+	config.AddFlags(cmd.Flags(), "database.url", "database.timeout", "env")
+}
+
+func (a *app) migrateUp() *cobra.Command {
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:     "up",
+		Short:   "Apply every pending migration",
+		Example: "  weft migrate up",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.migrate(cmd, func(ctx context.Context, url string) error {
+				done, err := migrations.Up(ctx, url, a.progress(), migrations.WithWait(wait))
+				a.steps("applied", done)
+				if err == nil && len(done) == 0 {
+					fmt.Fprintln(a.stdout, "nothing to do: the schema is up to date")
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().DurationVar(&wait, "wait", 5*time.Minute, "longest wait for a lock that another session holds")
+	databaseFlags(cmd)
+	return cmd
+}
+
+func (a *app) migrateDown() *cobra.Command {
+	var all, force bool
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Take back the newest migration",
+		Long: `Take back the newest migration, or all of them. The tables, columns and rows of the
+application stay; only what is weft's own goes.`,
+		Example: `  weft migrate down
+  weft migrate down --all`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.migrate(cmd, func(ctx context.Context, url string) error {
+				opts := []migrations.Option{a.progress()}
+				if all {
+					opts = append(opts, migrations.ToZero())
+				}
+				if force {
+					opts = append(opts, migrations.Force())
+				}
+				done, err := migrations.Down(ctx, url, opts...)
+				a.steps("taken back", done)
+				if err == nil && len(done) == 0 {
+					fmt.Fprintln(a.stdout, "nothing to do: no migration is applied")
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "take back all migrations")
+	cmd.Flags().BoolVar(&force, "force", false, "go ahead although an instance leads")
+	databaseFlags(cmd)
+	return cmd
+}
+
+// migrate runs f after a look at the server that gives the plain errors: away,
+// wrong password, read-only, another environment.
+func (a *app) migrate(cmd *cobra.Command, f func(ctx context.Context, url string) error) error {
+	cfg, err := a.load(cmd)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := preflight(ctx, cfg); err != nil {
+		return err
+	}
+	url, err := postgres.Normalize(cfg.Database.URL.Reveal())
+	if err != nil {
+		return err
+	}
+	err = f(ctx, url)
+	if err != nil && ctx.Err() != nil {
+		return &exitError{exitTryAgain, "interrupted; run the command again to finish"}
+	}
+	return err
+}
+
+func preflight(ctx context.Context, cfg config.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
+	defer cancel()
+	conn, err := postgres.Connect(ctx, cfg.Database.URL.Reveal(), postgres.Options{AppName: "weft/migrate", Statement: cfg.Database.Timeout})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if err := postgres.CheckWritable(ctx, conn); err != nil {
+		return err
+	}
+	return postgres.CheckEnvironment(ctx, conn, cfg.Env)
+}
+
+func (a *app) progress() migrations.Option {
+	return migrations.WithProgress(func(p migrations.Progress) { fmt.Fprintln(a.stderr, p) })
+}
+
+func (a *app) steps(verb string, done []migrations.Step) {
+	for _, s := range done {
+		fmt.Fprintf(a.stdout, "%s %d %s (%s)\n", verb, s.Version, s.Name, s.Duration.Round(time.Millisecond))
+	}
+}
+
+type migrationState struct {
+	Version   int64      `json:"version"`
+	Name      string     `json:"name"`
+	State     string     `json:"state"` // applied, pending
+	AppliedAt *time.Time `json:"applied_at"`
+}
+
+func (a *app) migrateStatus() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "status",
+		Short:   "List migrations; exit 1 when some are pending",
+		Example: "  weft migrate status --json",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := a.load(cmd)
+			if err != nil {
+				return err
+			}
+			url, err := postgres.Normalize(cfg.Database.URL.Reveal())
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), preflightTimeout)
+			defer cancel()
+			list, err := migrations.Status(ctx, url)
+			if err != nil {
+				return err
+			}
+			return a.showMigrations(list, asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	databaseFlags(cmd)
+	return cmd
+}
+
+func (a *app) showMigrations(list []migrations.State, asJSON bool) error {
+	pending := 0
+	rows := make([]migrationState, 0, len(list))
+	for _, m := range list {
+		r := migrationState{Version: m.Version, Name: m.Name, State: "applied"}
+		if m.Pending {
+			pending++
+			r.State = "pending"
+		} else if !m.AppliedAt.IsZero() {
+			at := m.AppliedAt.UTC()
+			r.AppliedAt = &at
+		}
+		rows = append(rows, r)
+	}
+	if asJSON {
+		enc := json.NewEncoder(a.stdout)
+		enc.SetIndent("", "  ")
+		if err := enc.Encode(rows); err != nil {
+			return err
+		}
+	} else {
+		tw := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(tw, "VERSION\tSTATE\tAPPLIED AT\tNAME")
+		for _, r := range rows {
+			at := "-"
+			if r.AppliedAt != nil {
+				at = r.AppliedAt.Format(time.RFC3339)
+			}
+			fmt.Fprintf(tw, "%d\t%s\t%s\t%s\n", r.Version, r.State, at, r.Name)
+		}
+		if err := tw.Flush(); err != nil {
+			return err
+		}
+	}
+	if pending > 0 {
+		return &exitError{exitBad, fmt.Sprintf("%d pending: run `weft migrate up`", pending)}
+	}
+	return nil
+}

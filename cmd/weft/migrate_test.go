@@ -1,0 +1,69 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/migrations"
+)
+
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	url := labtest.Schema(t)
+	env := []string{"DATABASE_URL=" + strings.Replace(url, "postgres://", "postgresql+psycopg://", 1)}
+
+	before := weft(t, env, "migrate", "status", "--json")
+	if want := fmt.Sprintf("weft: %d pending: run `weft migrate up`\n", migrations.Latest); before.code != exitBad || before.errOut != want {
+		t.Fatalf("status before: got code %d and %q, want %d and %q", before.code, before.errOut, exitBad, want)
+	}
+	var list []migrationState
+	if err := json.Unmarshal([]byte(before.out), &list); err != nil || int64(len(list)) != migrations.Latest || list[0].State != "pending" || list[0].AppliedAt != nil {
+		t.Errorf("JSON before: got %+v, %v", list, err)
+	}
+
+	up := weft(t, env, "migrate", "up")
+	if up.code != 0 || strings.Count(up.out, "applied ") != int(migrations.Latest) {
+		t.Fatalf("up: got %+v", up)
+	}
+	if again := weft(t, env, "migrate", "up"); again.code != 0 || again.out != "nothing to do: the schema is up to date\n" {
+		t.Errorf("up again: got %+v", again)
+	}
+	after := weft(t, env, "migrate", "status")
+	if after.code != 0 || strings.Contains(after.out, "pending") || !strings.Contains(after.out, "applied") {
+		t.Errorf("status after: got %+v", after)
+	}
+
+	if down := weft(t, env, "migrate", "down", "--all"); down.code != 0 || strings.Count(down.out, "taken back ") != int(migrations.Latest) {
+		t.Errorf("down: got %+v", down)
+	}
+	if again := weft(t, env, "migrate", "down"); again.code != 0 || again.out != "nothing to do: no migration is applied\n" {
+		t.Errorf("down again: got %+v", again)
+	}
+}
+
+func TestMigrateRefusals(t *testing.T) {
+	t.Parallel()
+	url := labtest.Schema(t)
+	for _, tc := range []struct {
+		name, url, env string
+		code           int
+		want           string
+	}{
+		{"Away", "postgres://u:hunter2@127.0.0.1:1/d", "", exitUnavailable, "weft: nothing listens at 127.0.0.1:1/d: start Postgres, or correct host and port in DATABASE_URL\n"},
+		{"Environment", url, "WORDLOOM_ENV=dev", exitRefused, "weft: WORDLOOM_ENV is dev, but database "},
+		{"ReadOnly", url + "&default_transaction_read_only=on", "", exitTryAgain, "weft: Postgres is read-only (a standby server?): point DATABASE_URL at the primary"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			for _, verb := range []string{"up", "down"} {
+				r := weft(t, []string{"DATABASE_URL=" + tc.url, tc.env}, "migrate", verb)
+				if r.code != tc.code || !strings.HasPrefix(r.errOut, tc.want) || strings.Count(r.errOut, "\n") != 1 {
+					t.Errorf("%s: got code %d and %q, want %d and %q", verb, r.code, r.errOut, tc.code, tc.want)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/leader"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// status is the JSON form of weft status. Names and units stay; fields may be added.
+type status struct {
+	Group   string `json:"group"`
+	LockKey int64  `json:"lock_key"`
+	// Leader is the running term, null when nobody leads.
+	Leader      *leaderStatus      `json:"leader"`
+	LastTerm    *termStatus        `json:"last_term"` // null when the group never had a leader
+	Lock        lockStatus         `json:"lock"`
+	Instances   []instanceStatus   `json:"instances"`
+	Projections []projectionStatus `json:"projections"`
+}
+
+type leaderStatus struct {
+	Instance          string    `json:"instance"`
+	Epoch             int64     `json:"epoch"`
+	Since             time.Time `json:"since"`
+	HeartbeatAgeSecs  float64   `json:"heartbeat_age_seconds"`
+	ApplicationOfLock string    `json:"application_name"`
+}
+
+type termStatus struct {
+	Instance   string     `json:"instance"`
+	Epoch      int64      `json:"epoch"`
+	AcquiredAt time.Time  `json:"acquired_at"`
+	RenewedAt  time.Time  `json:"renewed_at"`
+	ReleasedAt *time.Time `json:"released_at"`
+}
+
+type lockStatus struct {
+	Held        bool   `json:"held"`
+	PID         int32  `json:"pid"`
+	Application string `json:"application_name"`
+	User        string `json:"user"`
+	OfTerm      bool   `json:"of_term"` // held by the session that the epoch was given to
+}
+
+type instanceStatus struct {
+	Name       string    `json:"name"`
+	Role       string    `json:"role"`
+	Host       string    `json:"host"`
+	PID        int       `json:"pid"`
+	Version    string    `json:"version"`
+	HTTPAddr   string    `json:"http_addr"`
+	StartedAt  time.Time `json:"started_at"`
+	SeenAt     time.Time `json:"seen_at"`
+	SeenAgo    float64   `json:"seen_seconds_ago"`
+	UptimeSecs float64   `json:"uptime_seconds"`
+}
+
+type projectionStatus struct {
+	Projection   string     `json:"projection"`
+	Table        string     `json:"table"`
+	Pending      int64      `json:"pending"`
+	Retrying     int64      `json:"retrying"`
+	Processing   int64      `json:"processing"`
+	Failed       int64      `json:"failed"`
+	Stuck        int64      `json:"stuck"`
+	DoneEstimate int64      `json:"done_estimate"`
+	Lag          int64      `json:"lag_events"`
+	OldestSecs   float64    `json:"oldest_age_seconds"`
+	NextRetryAt  *time.Time `json:"next_retry_at"`
+	LastSettleAt *time.Time `json:"last_settle_at"`
+}
+
+func (a *app) statusCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show who leads and how far the projections are",
+		Long: `Show who leads, which instances were seen, and the state of every projection, as the
+database has it. Works from any host. Exits 1 when nobody leads.
+
+Done events are an estimate of the server's statistics, marked with ~.`,
+		Example: `  weft status
+  weft status --json | jq .projections`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := a.load(cmd)
+			if err != nil {
+				return err
+			}
+			st, err := readStatus(cmd.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				enc := json.NewEncoder(a.stdout)
+				enc.SetIndent("", "  ")
+				err = enc.Encode(st)
+			} else {
+				err = st.write(a.stdout)
+			}
+			if err == nil && st.Leader == nil {
+				err = &exitError{exitBad, "nobody leads group " + st.Group + ": start `weft run`, or look at the log of the instances"}
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	config.AddFlags(cmd.Flags(), "database.url", "database.timeout", "group", "projections", "outbox.max_processing")
+	return cmd
+}
+
+func readStatus(ctx context.Context, cfg config.Config) (status, error) {
+	ctx, cancel := context.WithTimeout(ctx, max(30*time.Second, 3*cfg.Database.Timeout))
+	defer cancel()
+	pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
+		AppName: "weft/status", MaxConns: 2, Statement: cfg.Database.Timeout})
+	if err != nil {
+		return status{}, err
+	}
+	defer pool.Close()
+
+	state, err := leader.ReadState(ctx, pool, cfg.Group)
+	if err != nil {
+		return status{}, err
+	}
+	seen, err := leader.Instances(ctx, pool, cfg.Group)
+	if err != nil {
+		return status{}, err
+	}
+	st := electionStatus(state, seen)
+	for _, name := range cfg.Projections {
+		table := tableOf(name)
+		s, err := outbox.ReadStats(ctx, pool, table, cfg.Outbox.MaxProcessing)
+		if err != nil {
+			return status{}, err
+		}
+		st.Projections = append(st.Projections, projectionStatus{
+			Projection: name, Table: table, Pending: s.Pending, Retrying: s.Retrying, Processing: s.Processing,
+			Failed: s.Failed, Stuck: s.Stuck, DoneEstimate: s.DoneEstimate, Lag: s.Lag(),
+			OldestSecs: s.Oldest.Seconds(), NextRetryAt: utc(s.NextRetry), LastSettleAt: utc(s.LastSettle),
+		})
+	}
+	return st, nil
+}
+
+func electionStatus(s leader.State, seen []leader.Instance) status {
+	st := status{
+		Group: s.Group, LockKey: s.Key,
+		Lock:      lockStatus{Held: s.LockHeld, PID: s.LockPID, Application: s.LockApp, User: s.LockUser, OfTerm: s.LockMatches},
+		Instances: []instanceStatus{}, Projections: []projectionStatus{},
+	}
+	if s.Epoch > 0 {
+		st.LastTerm = &termStatus{Instance: s.Instance, Epoch: s.Epoch, AcquiredAt: s.AcquiredAt.UTC(),
+			RenewedAt: s.RenewedAt.UTC(), ReleasedAt: utc(s.ReleasedAt)}
+	}
+	if s.Led() {
+		st.Leader = &leaderStatus{Instance: s.Instance, Epoch: s.Epoch, Since: s.AcquiredAt.UTC(),
+			HeartbeatAgeSecs: s.RenewedAgo.Seconds(), ApplicationOfLock: s.LockApp}
+	}
+	for _, i := range seen {
+		st.Instances = append(st.Instances, instanceStatus{
+			Name: i.Name, Role: string(i.Role), Host: i.Host, PID: i.PID, Version: i.Version, HTTPAddr: i.HTTPAddr,
+			StartedAt: i.StartedAt.UTC(), SeenAt: i.SeenAt.UTC(), SeenAgo: i.SeenAgo.Seconds(), UptimeSecs: i.Uptime.Seconds(),
+		})
+	}
+	return st
+}
+
+// tableOf names the outbox table of a projection.
+func tableOf(projection string) string {
+	if projection == "chronicle_events_to_entries" {
+		return "chronicle_outbox_events"
+	}
+	return "search_outbox_events"
+}
+
+func utc(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	u := t.UTC()
+	return &u
+}

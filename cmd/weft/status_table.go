@@ -1,0 +1,90 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"text/tabwriter"
+	"time"
+)
+
+// write renders st as aligned columns.
+func (st status) write(w io.Writer) error {
+	fmt.Fprintf(w, "group   %s (lock key %d)\n", st.Group, st.LockKey)
+	fmt.Fprintf(w, "leader  %s\n", st.leaderLine())
+
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "\nINSTANCE\tROLE\tHOST\tPID\tVERSION\tUPTIME\tSEEN\tHTTP")
+	for _, i := range st.Instances {
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%s\t%s\t%s ago\t%s\n", i.Name, i.Role, i.Host, i.PID, i.Version,
+			span(i.UptimeSecs), span(i.SeenAgo), dash(i.HTTPAddr))
+	}
+	if len(st.Instances) == 0 {
+		fmt.Fprintln(tw, "none was seen")
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+
+	fmt.Fprintln(tw, "\nPROJECTION\tPENDING\tRETRYING\tPROCESSING\tSTUCK\tFAILED\tDONE\tLAG\tOLDEST\tNEXT RETRY\tLAST SETTLE")
+	for _, p := range st.Projections {
+		oldest := "-"
+		if p.Lag > 0 {
+			oldest = span(p.OldestSecs)
+		}
+		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%d\t%d\t~%s\t%d\t%s\t%s\t%s\n", p.Projection, p.Pending, p.Retrying, p.Processing,
+			p.Stuck, p.Failed, strconv.FormatInt(p.DoneEstimate, 10), p.Lag, oldest, clock(p.NextRetryAt), clock(p.LastSettleAt))
+	}
+	return tw.Flush()
+}
+
+func (st status) leaderLine() string {
+	switch {
+	case st.Leader != nil:
+		return fmt.Sprintf("%s, epoch %d, since %s, heartbeat %s ago", st.Leader.Instance, st.Leader.Epoch,
+			st.Leader.Since.Format(time.RFC3339), span(st.Leader.HeartbeatAgeSecs))
+	case st.Lock.Held:
+		who := fmt.Sprintf("pid %d", st.Lock.PID)
+		if st.Lock.Application != "" {
+			who += " (" + st.Lock.Application + ")"
+		}
+		return "nobody; the lock is held by " + who + ", which has no term yet"
+	case st.LastTerm == nil:
+		return "nobody, ever"
+	default:
+		how := "without a hand-over, last heartbeat " + st.LastTerm.RenewedAt.Format(time.RFC3339)
+		if st.LastTerm.ReleasedAt != nil {
+			how = "with a hand-over at " + st.LastTerm.ReleasedAt.Format(time.RFC3339)
+		}
+		return fmt.Sprintf("nobody; the last was %s, epoch %d, which ended %s", st.LastTerm.Instance, st.LastTerm.Epoch, how)
+	}
+}
+
+// span writes seconds for people: three digits are enough.
+func span(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
+	switch {
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	case d < 48*time.Hour:
+		return d.Round(time.Second).String()
+	default:
+		return strconv.Itoa(int(d/(24*time.Hour))) + "d"
+	}
+}
+
+func clock(t *time.Time) string {
+	if t == nil {
+		return "-"
+	}
+	return t.Format(time.RFC3339)
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/leader"
+	"github.com/samuelhu324-dev/weft/projections"
+)
+
+// sample is a state with every field set.
+func sample() status {
+	at := func(s int) time.Time { return time.Date(2026, 5, 4, 3, 2, s, 0, time.FixedZone("", 7200)) }
+	retry, settle := at(40).UTC(), at(20).UTC()
+	pid := leader.State{Group: "books", Key: -42, Epoch: 7, Instance: "a", AcquiredAt: at(1), RenewedAt: at(30), RenewedAgo: 250 * time.Millisecond,
+		LockHeld: true, LockPID: 4711, LockUser: "weft", LockApp: "weft/books/a/lock", LockMatches: true}
+	st := electionStatus(pid, []leader.Instance{
+		{Group: "books", Name: "a", Role: leader.RoleLeader, Version: "0.1.0", Host: "h1", PID: 11, HTTPAddr: "127.0.0.1:9108", Uptime: 90 * time.Second, StartedAt: at(0), SeenAt: at(30), SeenAgo: time.Second},
+		{Group: "books", Name: "b", Role: leader.RoleStandby, Version: "0.1.0", Host: "h2", PID: 12, Uptime: 72 * time.Hour, StartedAt: at(0), SeenAt: at(29), SeenAgo: 2340 * time.Millisecond},
+	})
+	st.Projections = []projectionStatus{
+		{Projection: "search_index_to_elastic", Table: "search_outbox_events", Pending: 12, Retrying: 3, Processing: 2, Failed: 1, Stuck: 1,
+			DoneEstimate: 15000, Lag: 17, OldestSecs: 1.234, NextRetryAt: &retry, LastSettleAt: &settle},
+		{Projection: "chronicle_events_to_entries", Table: "chronicle_outbox_events"},
+	}
+	return st
+}
+
+func TestStatusTable(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	if err := sample().write(&b); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "status-table.txt", b.String())
+}
+
+func TestStatusJSON(t *testing.T) {
+	t.Parallel()
+	b, err := json.MarshalIndent(sample(), "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "status.json", string(b)+"\n")
+}
+
+func TestStatusNobody(t *testing.T) {
+	t.Parallel()
+	released := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
+	for want, s := range map[string]leader.State{
+		"nobody, ever": {},
+		"nobody; the last was a, epoch 3, which ended with a hand-over at 2026-05-04T03:02:01Z":                 {Epoch: 3, Instance: "a", ReleasedAt: &released},
+		"nobody; the last was a, epoch 3, which ended without a hand-over, last heartbeat 2026-05-04T03:02:01Z": {Epoch: 3, Instance: "a", RenewedAt: released},
+		"nobody; the lock is held by pid 5 (psql), which has no term yet":                                       {Epoch: 3, Instance: "a", LockHeld: true, LockPID: 5, LockApp: "psql"},
+		"nobody; the lock is held by pid 5, which has no term yet":                                              {LockHeld: true, LockPID: 5},
+		"a, epoch 3, since 2026-05-04T03:02:01Z, heartbeat 1.5s ago":                                            {Epoch: 3, Instance: "a", AcquiredAt: released, RenewedAgo: 1500 * time.Millisecond, LockHeld: true, LockMatches: true},
+	} {
+		if got := electionStatus(s, nil).leaderLine(); got != want {
+			t.Errorf("got  %q\nwant %q", got, want)
+		}
+	}
+}
+
+func TestStatusEmptyDatabase(t *testing.T) {
+	t.Parallel()
+	env := []string{"DATABASE_URL=" + labtest.Database(t), "WEFT_GROUP=nobody"}
+	r := weft(t, env, "status")
+	if want := "weft: nobody leads group nobody: start `weft run`, or look at the log of the instances\n"; r.code != exitBad || r.errOut != want {
+		t.Errorf("got code %d and %q, want %d and %q", r.code, r.errOut, exitBad, want)
+	}
+	for _, want := range []string{"group   nobody (lock key ", "leader  nobody, ever\n", "none was seen\n", "search_index_to_elastic ", "chronicle_events_to_entries "} {
+		if !strings.Contains(r.out, want) {
+			t.Errorf("output lacks %q:\n%s", want, r.out)
+		}
+	}
+	r = weft(t, env, "status", "--json", "--projections=search_index_to_elastic")
+	var st status
+	if err := json.Unmarshal([]byte(r.out), &st); err != nil || r.code != exitBad {
+		t.Fatalf("--json: got code %d, %v", r.code, err)
+	}
+	if st.Leader != nil || st.LastTerm != nil || len(st.Projections) != 1 || st.Instances == nil {
+		t.Errorf("--json: got %+v", st)
+	}
+}
+
+func TestStatusCountsRows(t *testing.T) {
+	t.Parallel()
+	url := labtest.Database(t)
+	pool := labtest.Pool(t, url)
+	if _, err := pool.Exec(t.Context(), `
+		insert into search_outbox_events (id, entity_type, entity_id, op, event_version, status, next_retry_at, created_at)
+		select gen_random_uuid(), 'book', gen_random_uuid(), 'upsert', n,
+		       case when n <= 5 then 'pending' when n <= 6 then 'processing' else 'failed' end,
+		       case when n in (4, 5) then now() + interval '1 hour' end, now() - interval '1 minute'
+		  from generate_series(1, 9) n`); err != nil {
+		t.Fatal(err)
+	}
+	r := weft(t, []string{"DATABASE_URL=" + url}, "status", "--json")
+	var st status
+	if err := json.Unmarshal([]byte(r.out), &st); err != nil {
+		t.Fatal(err)
+	}
+	p := st.Projections[0]
+	if p.Pending != 3 || p.Retrying != 2 || p.Processing != 1 || p.Failed != 3 || p.Lag != 6 || p.OldestSecs < 60 || p.NextRetryAt == nil || p.LastSettleAt != nil {
+		t.Errorf("got %+v", p)
+	}
+}
+
+func TestStatusNotMigrated(t *testing.T) {
+	t.Parallel()
+	r := weft(t, []string{"DATABASE_URL=" + labtest.Schema(t)}, "status")
+	if want := "weft: weft's tables are missing from this database: run `weft migrate up`\n"; r.code != exitTryAgain || r.errOut != want {
+		t.Errorf("got code %d and %q, want %d and %q", r.code, r.errOut, exitTryAgain, want)
+	}
+}
+
+func TestTableOf(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{
+		projections.SearchIndexToElastic: "search_outbox_events", projections.ChronicleEventsToEntries: "chronicle_outbox_events",
+	} {
+		if got := tableOf(name); got != want {
+			t.Errorf("%s: got %s, want %s", name, got, want)
+		}
+	}
+}

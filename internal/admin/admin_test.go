@@ -1,0 +1,424 @@
+package admin_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/samuelhu324-dev/weft/internal/admin"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func get(t *testing.T, h http.Handler, method, path string, header ...string) *httptest.ResponseRecorder {
+	t.Helper()
+	req := httptest.NewRequestWithContext(t.Context(), method, path, nil)
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, req)
+	return rec
+}
+
+func report(t *testing.T, body io.Reader) admin.Report {
+	t.Helper()
+	var r admin.Report
+	dec := json.NewDecoder(body)
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&r); err != nil {
+		t.Fatalf("body: %v", err)
+	}
+	return r
+}
+
+func TestLive(t *testing.T) {
+	t.Parallel()
+	h := admin.HealthHandler(admin.NewHealth("g", "i"))
+	for _, path := range []string{"/health/live", "/healthz"} {
+		if rec := get(t, h, "GET", path); rec.Code != 200 || !strings.Contains(rec.Body.String(), `"live"`) {
+			t.Errorf("%s: got %d %s", path, rec.Code, rec.Body)
+		}
+	}
+}
+
+func TestReady(t *testing.T) {
+	t.Parallel()
+	away := errors.New("nothing listens")
+	for _, tc := range []struct {
+		name    string
+		prepare func(h *admin.Health)
+		status  int
+		failing []string
+	}{
+		{"Starting", func(*admin.Health) {}, 503, []string{"elasticsearch", "postgres"}},
+		{"StartingWithAllUp", func(h *admin.Health) { h.Set("postgres", nil); h.Set("elasticsearch", nil) }, 503, []string{}},
+		{"Leader", func(h *admin.Health) { h.Set("postgres", nil); h.Set("elasticsearch", nil); h.SetRole(admin.Leader, 7) }, 200, []string{}},
+		{"Standby", func(h *admin.Health) {
+			h.Set("postgres", nil)
+			h.Set("elasticsearch", nil)
+			h.SetRole(admin.Standby, 7)
+		}, 200, []string{}},
+		{"PostgresAway", func(h *admin.Health) {
+			h.Set("postgres", away)
+			h.Set("elasticsearch", nil)
+			h.SetRole(admin.Standby, 0)
+		}, 503, []string{"postgres"}},
+		{"NeverChecked", func(h *admin.Health) { h.Set("postgres", nil); h.SetRole(admin.Standby, 0) }, 503, []string{"elasticsearch"}},
+		{"OptionalAway", func(h *admin.Health) {
+			h.Require("elasticsearch", false)
+			h.Set("postgres", nil)
+			h.Set("elasticsearch", away)
+			h.SetRole(admin.Leader, 1)
+		}, 200, []string{}},
+		{"Breaker", func(h *admin.Health) {
+			h.Set("postgres", nil)
+			h.Set("elasticsearch", nil)
+			h.SetRole(admin.Leader, 1)
+			h.SetProjection("search", admin.Paused, "20 final failures in a row")
+		}, 200, []string{}},
+		{"Stopping", func(h *admin.Health) {
+			h.Set("postgres", nil)
+			h.Set("elasticsearch", nil)
+			h.SetRole(admin.Stopping, 7)
+		}, 503, []string{}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			h := admin.NewHealth("g", "i")
+			h.Require("postgres", true)
+			h.Require("elasticsearch", true)
+			tc.prepare(h)
+			for _, path := range []string{"/health/ready", "/readyz"} {
+				rec := get(t, admin.HealthHandler(h), "GET", path)
+				if rec.Code != tc.status {
+					t.Errorf("%s: got status %d, want %d: %s", path, rec.Code, tc.status, rec.Body)
+				}
+				r := report(t, rec.Body)
+				if d := cmp.Diff(tc.failing, r.Failing); d != "" || r.Ready != (tc.status == 200) {
+					t.Errorf("%s: ready=%v, failing (-want +got):\n%s", path, r.Ready, d)
+				}
+			}
+		})
+	}
+}
+
+func TestReadyBody(t *testing.T) {
+	t.Parallel()
+	h := admin.NewHealth("books", "a")
+	h.Require("postgres", true)
+	h.Set("postgres", errors.New("nothing listens"))
+	h.SetRole(admin.Leader, 42)
+	h.SetProjection("search", admin.Outage, "es_connect")
+	rec := get(t, admin.HealthHandler(h), "GET", "/health/ready")
+	if got := rec.Header().Get("Content-Type"); got != "application/json" {
+		t.Errorf("content type: got %q", got)
+	}
+	r := report(t, rec.Body)
+	if r.Role != admin.Leader || r.Epoch != 42 || r.Group != "books" || r.Instance != "a" || r.Since.IsZero() {
+		t.Errorf("got %+v", r)
+	}
+	if d := r.Dependencies["postgres"]; d.OK || d.Error != "nothing listens" || d.Since.IsZero() || !d.Required {
+		t.Errorf("postgres: got %+v", d)
+	}
+	if p := r.Projections["search"]; p.Activity != admin.Outage || p.Detail != "es_connect" || p.Since.IsZero() {
+		t.Errorf("search: got %+v", p)
+	}
+}
+
+// TestChanges holds that one line can be logged per change of state.
+func TestChanges(t *testing.T) {
+	t.Parallel()
+	h := admin.NewHealth("g", "i")
+	h.Require("postgres", true)
+	away, still := errors.New("refused"), errors.New("no answer")
+	for i, step := range []struct {
+		err  error
+		want bool
+	}{{away, true}, {away, false}, {still, false}, {nil, true}, {nil, false}, {away, true}} {
+		if got := h.Set("postgres", step.err); got != step.want {
+			t.Errorf("step %d: changed is %v, want %v", i, got, step.want)
+		}
+	}
+	since := h.Report().Dependencies["postgres"].Since
+	h.Set("postgres", still)
+	if d := h.Report().Dependencies["postgres"]; !d.Since.Equal(since) || d.Error != "no answer" {
+		t.Errorf("another error of the same outage: got %+v, want since %v", d, since)
+	}
+	if !h.SetProjection("p", admin.Running, "") || h.SetProjection("p", admin.Running, "") || !h.SetProjection("p", admin.Paused, "") {
+		t.Error("SetProjection does not report changes")
+	}
+	if !h.Set("other", nil) || !h.Report().Dependencies["other"].Required {
+		t.Error("a dependency that was not announced is a change, and required")
+	}
+}
+
+func TestReportIsACopy(t *testing.T) {
+	t.Parallel()
+	h := admin.NewHealth("g", "i")
+	h.Set("postgres", nil)
+	r := h.Report()
+	r.Dependencies["postgres"] = admin.Dependency{}
+	if !h.Report().Dependencies["postgres"].OK {
+		t.Error("changing a report changes the health")
+	}
+}
+
+func TestConcurrentUse(t *testing.T) {
+	t.Parallel()
+	h := admin.NewHealth("g", "i")
+	handler := admin.HealthHandler(h)
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for n := range 200 {
+				h.Set("d"+strconv.Itoa(i), nil)
+				h.SetRole(admin.Leader, int64(n))
+				h.SetProjection("p", admin.Running, "")
+				handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), "GET", "/readyz", nil))
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func registry(t *testing.T) *prometheus.Registry {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	c := prometheus.NewCounter(prometheus.CounterOpts{Name: "outbox_x_total", Help: "x"})
+	if err := reg.Register(c); err != nil {
+		t.Fatal(err)
+	}
+	return reg
+}
+
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	h := admin.Handler(admin.NewHealth("g", "i"), registry(t), zap.NewNop())
+	rec := get(t, h, "GET", "/metrics")
+	if rec.Code != 200 || !strings.Contains(rec.Body.String(), "outbox_x_total 0") {
+		t.Errorf("got %d %s", rec.Code, rec.Body)
+	}
+	rec = get(t, h, "GET", "/metrics", "Accept", "application/openmetrics-text; version=1.0.0")
+	if !strings.Contains(rec.Header().Get("Content-Type"), "openmetrics") || !strings.HasSuffix(rec.Body.String(), "# EOF\n") {
+		t.Errorf("OpenMetrics: got %s\n%s", rec.Header().Get("Content-Type"), rec.Body)
+	}
+}
+
+func TestRoutes(t *testing.T) {
+	t.Parallel()
+	all := admin.Handler(admin.NewHealth("g", "i"), registry(t), zap.NewNop())
+	healthOnly := admin.HealthHandler(admin.NewHealth("g", "i"))
+	for _, tc := range []struct {
+		h            http.Handler
+		method, path string
+		want         int
+	}{
+		{all, "GET", "/", 200}, {all, "HEAD", "/healthz", 200}, {all, "POST", "/healthz", 405}, {all, "DELETE", "/metrics", 405},
+		{all, "GET", "/nowhere", 404}, {all, "GET", "/health", 404}, {healthOnly, "GET", "/metrics", 404},
+	} {
+		if rec := get(t, tc.h, tc.method, tc.path); rec.Code != tc.want {
+			t.Errorf("%s %s: got %d, want %d", tc.method, tc.path, rec.Code, tc.want)
+		}
+	}
+}
+
+func setup(t *testing.T) (admin.Options, *observer.ObservedLogs) {
+	t.Helper()
+	core, logs := observer.New(zap.InfoLevel)
+	return admin.Options{Health: admin.NewHealth("g", "i"), Gatherer: registry(t), Log: zap.New(core)}, logs
+}
+
+// serve runs s until the test ends and returns what Run returned through the
+// channel.
+func serve(t *testing.T, s *admin.Server) (stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	stop = sync.OnceValue(func() error { cancel(); return <-done })
+	t.Cleanup(func() { _ = stop() })
+	return stop
+}
+
+func fetch(t *testing.T, url string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), "GET", url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &http.Transport{DisableKeepAlives: true}
+	resp, err := tr.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+func TestServe(t *testing.T) {
+	t.Parallel()
+	o, logs := setup(t)
+	o.HealthPort = freePort(t)
+	s, err := admin.Listen(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(s.Addr(), "127.0.0.1:") {
+		t.Errorf("listens on %s, want the loopback address", s.Addr())
+	}
+	stop := serve(t, s)
+	for url, want := range map[string]int{
+		"http://" + s.Addr() + "/metrics": 200, "http://" + s.Addr() + "/health/live": 200, "http://" + s.Addr() + "/readyz": 503,
+		"http://" + s.HealthAddr() + "/healthz": 200, "http://" + s.HealthAddr() + "/metrics": 404,
+	} {
+		if got, body := fetch(t, url); got != want {
+			t.Errorf("%s: got %d, want %d: %s", url, got, want, body)
+		}
+	}
+	if err := stop(); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	var d net.Dialer
+	if conn, err := d.DialContext(t.Context(), "tcp", s.Addr()); err == nil {
+		conn.Close()
+		t.Error("still listens after Run has returned")
+	}
+	if n := logs.FilterMessage("serving").Len(); n != 2 {
+		t.Errorf("got %d lines about serving, want 2", n)
+	}
+}
+
+// TestOpenConnection holds that a client that keeps its connection open does not
+// keep Run from returning.
+func TestOpenConnection(t *testing.T) {
+	t.Parallel()
+	o, _ := setup(t)
+	s, err := admin.Listen(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := serve(t, s)
+	var d net.Dialer
+	conn, err := d.DialContext(t.Context(), "tcp", s.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /heal"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := stop(); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	ln := listen(t)
+	_ = ln.Close()
+	return ln.Addr().(*net.TCPAddr).Port
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	var lc net.ListenConfig
+	ln, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	return ln
+}
+
+func TestTakenPort(t *testing.T) {
+	t.Parallel()
+	taken := listen(t).Addr().(*net.TCPAddr).Port
+
+	t.Run("DefaultFallsBack", func(t *testing.T) {
+		t.Parallel()
+		o, logs := setup(t)
+		o.MetricsPort = taken
+		s, err := admin.Listen(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		warned := logs.FilterMessage("default port is taken; serving on a free one").All()
+		if len(warned) != 1 || warned[0].ContextMap()["address"] != s.Addr() {
+			t.Errorf("got %v, want one warning that names %s", warned, s.Addr())
+		}
+	})
+	t.Run("FixedFails", func(t *testing.T) {
+		t.Parallel()
+		o, _ := setup(t)
+		o.MetricsPort, o.MetricsPortFixed = taken, true
+		s, err := admin.Listen(t.Context(), o)
+		if err == nil {
+			s.Close()
+			t.Fatal("got no error")
+		}
+		want := "metrics port " + strconv.Itoa(taken) + " is taken: `ss -ltnp 'sport = :" + strconv.Itoa(taken) + "'` shows by whom; set OUTBOX_METRICS_PORT to another one (address already in use)"
+		if err.Error() != want {
+			t.Errorf("got  %q\nwant %q", err, want)
+		}
+	})
+	t.Run("HealthPortFails", func(t *testing.T) {
+		t.Parallel()
+		o, _ := setup(t)
+		o.HealthPort = taken
+		if s, err := admin.Listen(t.Context(), o); err == nil {
+			s.Close()
+			t.Error("got no error")
+		} else if !strings.Contains(err.Error(), "set OUTBOX_HTTP_PORT to another one") {
+			t.Errorf("got %q", err)
+		}
+	})
+	t.Run("ForeignAddress", func(t *testing.T) {
+		t.Parallel()
+		o, _ := setup(t)
+		o.Host = "192.0.2.1" // reserved for documentation
+		if s, err := admin.Listen(t.Context(), o); err == nil {
+			s.Close()
+			t.Error("got no error")
+		} else if !strings.Contains(err.Error(), "correct WEFT_HTTP_HOST") {
+			t.Errorf("got %q", err)
+		}
+	})
+}
+
+func TestSamePortServesOnce(t *testing.T) {
+	t.Parallel()
+	o, _ := setup(t)
+	o.MetricsPort = freePort(t)
+	o.HealthPort = o.MetricsPort
+	s, err := admin.Listen(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if s.HealthAddr() != "" {
+		t.Errorf("got a second listener on %s", s.HealthAddr())
+	}
+}

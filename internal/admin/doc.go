@@ -1,0 +1,22 @@
+// Package admin serves health and metrics over HTTP.
+//
+// # What is guaranteed
+//
+//   - /health/live (also /healthz) answers 200 while the process lives; it looks at
+//     nothing else.
+//   - /health/ready (also /readyz) answers 200 when every dependency that counts is
+//     usable, on a leader and on a standby alike, and 503 otherwise. Its JSON body
+//     says the role, the epoch and the state of every dependency and projection, and
+//     names those that fail.
+//   - It asks no server: readiness is what the parts of the process last reported,
+//     with the time since when. A probe costs a lock and a few hundred bytes.
+//   - Run returns after the listeners are closed and their goroutines have ended.
+//
+// # What is not guaranteed
+//
+//   - A projection that paused itself (breaker) or waits out an outage is shown, but
+//     alone does not make the process unready: bad documents must not stop the
+//     roll-out of the build that mends them.
+//   - There is no authentication. It listens on the loopback address unless another
+//     is configured, and shows no secret and no event.
+package admin

@@ -1,0 +1,149 @@
+package admin
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Role is what an instance does at the moment.
+type Role string
+
+// The roles.
+const (
+	Starting Role = "starting"
+	Standby  Role = "standby"
+	Leader   Role = "leader"
+	Stopping Role = "stopping"
+)
+
+// Dependency is the state of a server that weft needs.
+type Dependency struct {
+	OK       bool      `json:"ok"`
+	Required bool      `json:"required"` // readiness fails with it
+	Error    string    `json:"error,omitempty"`
+	Since    time.Time `json:"since"`
+}
+
+// Activity is what a projection does at the moment.
+type Activity string
+
+// The activities.
+const (
+	Idle    Activity = "idle"    // this instance does not lead
+	Running Activity = "running" // events flow
+	Outage  Activity = "outage"  // its destination is away; it probes
+	Paused  Activity = "paused"  // the breaker stopped it; it probes with one event
+)
+
+// Projection is the state of one projection.
+type Projection struct {
+	Activity Activity  `json:"activity"`
+	Detail   string    `json:"detail,omitempty"`
+	Since    time.Time `json:"since"`
+}
+
+// Report is the body of the readiness endpoint.
+type Report struct {
+	Ready        bool                  `json:"ready"`
+	Failing      []string              `json:"failing"` // required dependencies that fail
+	Role         Role                  `json:"role"`
+	Epoch        int64                 `json:"epoch"` // of the term, or the newest one seen; 0 when none
+	Group        string                `json:"group"`
+	Instance     string                `json:"instance"`
+	Since        time.Time             `json:"since"` // of the role
+	Dependencies map[string]Dependency `json:"dependencies"`
+	Projections  map[string]Projection `json:"projections"`
+}
+
+// Health collects what the parts of the process report. It is safe for concurrent
+// use.
+type Health struct {
+	mu  sync.Mutex
+	rep Report
+	now func() time.Time
+}
+
+// NewHealth returns a Health in the role Starting, without dependencies.
+func NewHealth(group, instance string) *Health {
+	h := &Health{now: func() time.Time { return time.Now().UTC() }}
+	h.rep = Report{Role: Starting, Group: group, Instance: instance, Since: h.now(),
+		Dependencies: map[string]Dependency{}, Projections: map[string]Projection{}}
+	return h
+}
+
+// Require adds a dependency that has not been seen to work yet. Readiness fails
+// with it when required.
+func (h *Health) Require(name string, required bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.rep.Dependencies[name] = Dependency{Required: required, Error: "not checked yet", Since: h.now()}
+}
+
+// Set records the state of a dependency: err nil means usable. The text of err is
+// shown to whoever asks, so it must hold no secret. Set reports whether the
+// dependency went from usable to not, or back: the moment for one log line. A
+// dependency that was not added with Require is added as a required one.
+func (h *Health) Set(name string, err error) (changed bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d, known := h.rep.Dependencies[name]
+	if !known {
+		d.Required = true
+	}
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	first := !known || !d.OK && d.Error == "not checked yet"
+	changed = first || d.OK != (err == nil)
+	if changed {
+		d.Since = h.now()
+	}
+	d.OK, d.Error = err == nil, text
+	h.rep.Dependencies[name] = d
+	return changed
+}
+
+// SetRole records the role and the epoch that goes with it.
+func (h *Health) SetRole(r Role, epoch int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.rep.Role != r {
+		h.rep.Role, h.rep.Since = r, h.now()
+	}
+	h.rep.Epoch = epoch
+}
+
+// SetProjection records what a projection does. It reports whether that changed.
+func (h *Health) SetProjection(name string, a Activity, detail string) (changed bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.rep.Projections[name]
+	changed = p.Activity != a
+	if changed {
+		p.Since = h.now()
+	}
+	p.Activity, p.Detail = a, detail
+	h.rep.Projections[name] = p
+	return changed
+}
+
+// Report returns the state at this moment.
+func (h *Health) Report() Report {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.rep
+	r.Dependencies = maps.Clone(r.Dependencies)
+	r.Projections = maps.Clone(r.Projections)
+	r.Failing = []string{}
+	for _, name := range slices.Sorted(maps.Keys(r.Dependencies)) {
+		if d := r.Dependencies[name]; d.Required && !d.OK {
+			r.Failing = append(r.Failing, name)
+		}
+	}
+	// A process that has not come up, or is going down, takes no part in anything.
+	r.Ready = len(r.Failing) == 0 && (r.Role == Leader || r.Role == Standby)
+	return r
+}

@@ -1,0 +1,153 @@
+package config
+
+import (
+	"time"
+)
+
+// Config is the whole of weft's settings. Load and Default fill it; it is a plain
+// value afterwards and safe to read from several goroutines.
+type Config struct {
+	// Env is the environment this process expects: dev, test, sandbox, or empty
+	// when the guard is off.
+	Env string
+	// Group is the leader group; instances of one group compete for one lock.
+	Group string
+	// Instance is this process's name among its peers, and the owner of its leases.
+	Instance string
+	// Projections lists the projections to run, without duplicates.
+	Projections []string
+
+	Database  Database
+	Elastic   Elastic
+	Outbox    Outbox
+	Chronicle Chronicle
+	Leader    Leader
+	HTTP      HTTP
+	Log       Log
+	Tracing   Tracing
+
+	sources  map[string]string
+	warnings []string
+}
+
+// Database says how to reach Postgres.
+type Database struct {
+	URL      URL           // as given; postgres.ParseURL knows its spellings
+	Timeout  time.Duration // of one statement
+	MaxConns int           // of the pool, without the lock session
+}
+
+// Elastic says how to reach Elasticsearch.
+type Elastic struct {
+	URL          URL
+	Index        string // alias, or the name of an existing index
+	Username     string
+	Password     Secret
+	APIKey       Secret
+	CAFile       string        // PEM; empty means the system's roots
+	Timeout      time.Duration // of one request
+	MaxBody      int           // bytes of one bulk request
+	RequireReady bool          // readiness fails while Elasticsearch is unusable
+}
+
+// Outbox tunes the pipeline.
+type Outbox struct {
+	BulkSize            int           // events of one claim
+	Concurrency         int           // batches in flight
+	PollInterval        time.Duration // longest pause between two claims when idle
+	Lease               time.Duration
+	ReclaimInterval     time.Duration
+	MaxAttempts         int
+	BaseBackoff         time.Duration
+	MaxBackoff          time.Duration
+	MaxProcessing       time.Duration // an attempt that lasts longer is stuck
+	TerminalOnTransient bool          // transient failures may end in failed
+	BreakerThreshold    int           // final failures in a row that pause a projection
+	ShutdownGrace       time.Duration
+}
+
+// Chronicle tunes the projection chronicle_events_to_entries.
+type Chronicle struct {
+	ProjectionVersion int
+}
+
+// Leader holds the timings of the election. Heartbeat < Trust < IdleSession.
+type Leader struct {
+	Poll        time.Duration // a standby's tries for the lock
+	Heartbeat   time.Duration
+	Trust       time.Duration // how long a heartbeat proves leadership
+	IdleSession time.Duration // the server ends a silent lock session after this
+}
+
+// HTTP says where health and metrics are served.
+type HTTP struct {
+	Host             string
+	MetricsPort      int  // metrics and health; 0 picks a free port
+	MetricsPortFixed bool // the port was set, so a taken one is an error
+	Port             int  // health alone; 0 means no second listener
+}
+
+// Log tunes the log.
+type Log struct {
+	Level  string // debug, info, warn, error
+	Format string // json, console, auto
+}
+
+// Tracing holds the names a Wordloom deployment sets for its traces.
+type Tracing struct {
+	Enabled     bool
+	SDKDisabled bool
+	ServiceName string
+	Endpoint    string
+}
+
+// Value is one effective setting.
+type Value struct {
+	Key    string `json:"key"`
+	Value  string `json:"value"` // secrets masked
+	Source string `json:"source"`
+}
+
+// Default returns the settings before any layer, and with an empty Database.URL,
+// Instance included. It does not pass Validate until the URL is set.
+func Default() Config {
+	var c Config
+	c.sources = map[string]string{}
+	for _, s := range table() {
+		if s.def == "" {
+			continue
+		}
+		if err := s.set(&c, s.def); err != nil {
+			panic("config: default of " + s.key + ": " + err.Error())
+		}
+	}
+	c.Instance = defaultInstance()
+	return c
+}
+
+// derive fits the defaults that depend on another setting: a deployment that
+// sets a short lease alone, as drills do, gets a request timeout that fits in it.
+func (c *Config) derive() {
+	if c.sources["elastic.timeout"] == "" && c.Elastic.Timeout >= c.Outbox.Lease {
+		c.Elastic.Timeout = c.Outbox.Lease / 2
+		c.sources["elastic.timeout"] = "derived from outbox.lease"
+	}
+}
+
+// Effective returns every setting in table order with its masked value and the
+// place it comes from.
+func (c Config) Effective() []Value {
+	ss := table()
+	vs := make([]Value, 0, len(ss))
+	for _, s := range ss {
+		src := c.sources[s.key]
+		if src == "" {
+			src = "default"
+		}
+		vs = append(vs, Value{Key: s.key, Value: s.mask(s.get(&c)), Source: src})
+	}
+	return vs
+}
+
+// Warnings returns remarks about the environment that are worth a log line.
+func (c Config) Warnings() []string { return c.warnings }

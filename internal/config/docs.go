@@ -1,0 +1,79 @@
+package config
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/pflag"
+)
+
+// AddFlags defines the flags of the settings named by keys, or of all settings
+// that have one when no key is given.
+func AddFlags(fs *pflag.FlagSet, keys ...string) {
+	for _, s := range table() {
+		if s.flag == "" || len(keys) > 0 && !slices.Contains(keys, s.key) {
+			continue
+		}
+		f := fs.VarPF(&flagValue{kind: s.kind, text: s.def}, s.flag, "", s.help)
+		if s.kind == "bool" {
+			f.NoOptDefVal = "true"
+		}
+	}
+}
+
+// flagValue takes any text, so that a bad one is reported with all other problems
+// of the configuration.
+type flagValue struct{ kind, text string }
+
+func (v *flagValue) String() string     { return v.text }
+func (v *flagValue) Set(s string) error { v.text = s; return nil }
+func (v *flagValue) Type() string       { return v.kind }
+
+// Markdown returns the table of all settings for the README.
+func Markdown() string {
+	var b strings.Builder
+	b.WriteString("| Setting | Environment | Flag | Default | Values | Meaning |\n|---|---|---|---|---|---|\n")
+	for _, s := range table() {
+		env := "`" + s.env + "`"
+		if s.altEnv != "" {
+			env += ", `" + s.altEnv + "`"
+		}
+		if s.seconds {
+			env += " (seconds)"
+		}
+		flag := ""
+		if s.flag != "" {
+			flag = "`--" + s.flag + "`"
+		}
+		def := s.shown
+		if def == "" && s.def != "" {
+			def = "`" + strings.ReplaceAll(s.def, ",", "`, `") + "`"
+		}
+		values := s.kind
+		if s.rng != "" {
+			values = s.rng
+			if s.kind == "duration" || s.kind == "size" || s.kind == "int" {
+				values = s.kind + ", " + s.rng
+			}
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", s.key, env, flag, def, values, s.help)
+	}
+	return b.String()
+}
+
+// WriteEffective writes the effective settings as aligned columns: key, value,
+// source. Secrets are masked.
+func (c Config) WriteEffective(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "SETTING\tVALUE\tSOURCE")
+	for _, v := range c.Effective() {
+		if v.Value == "" {
+			v.Value = "-"
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\n", v.Key, v.Value, v.Source)
+	}
+	return tw.Flush()
+}

@@ -1,0 +1,298 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/knadh/koanf/providers/confmap"
+	"github.com/knadh/koanf/v2"
+	"github.com/spf13/pflag"
+)
+
+// DefaultFile is read when it exists and no other file is named.
+const DefaultFile = "/etc/weft/weft.yaml"
+
+// Options are the inputs of Load. The zero value loads the defaults alone.
+type Options struct {
+	// File is the YAML file; it must exist. Empty means WEFT_CONFIG of Environ, else
+	// FallbackFile when that exists.
+	File         string
+	FallbackFile string
+	Environ      []string // as os.Environ returns it
+	Flags        *pflag.FlagSet
+	// CheckDatabaseURL reads the URL more closely than its scheme, when not nil. Its
+	// error must not quote the URL.
+	CheckDatabaseURL func(string) error
+}
+
+// Problem is one thing that is wrong with the configuration.
+type Problem struct {
+	Key   string // of the setting; empty when the problem has no single one
+	Place string // file:line, "env NAME" or "flag --name"
+	Msg   string // what is wrong, with the value (masked when secret) and what is wanted
+}
+
+// Error implements error.
+func (p *Problem) Error() string {
+	var b strings.Builder
+	if p.Key != "" {
+		b.WriteString(p.Key + ": ")
+	}
+	b.WriteString(p.Msg)
+	if p.Place != "" {
+		b.WriteString(" (" + p.Place + ")")
+	}
+	return b.String()
+}
+
+// entry is one value as one layer gives it.
+type entry struct{ text, place string }
+
+// Load reads all layers. On error it returns every problem found, joined, each a
+// *Problem; the Config is then of no use.
+func Load(o Options) (Config, error) {
+	l := loader{settings: table(), sources: map[string]string{}, k: koanf.New(".")}
+	env := environ(o.Environ)
+
+	path, place := o.File, "flag --config"
+	if path == "" {
+		path, place = env["WEFT_CONFIG"], "env WEFT_CONFIG"
+	}
+	if path == "" && o.FallbackFile != "" {
+		if _, err := os.Stat(o.FallbackFile); !errors.Is(err, os.ErrNotExist) {
+			path, place = o.FallbackFile, ""
+		}
+	}
+	if path != "" {
+		l.file(path, place)
+	}
+	l.environment(env)
+	if o.Flags != nil {
+		l.flags(o.Flags)
+	}
+
+	c := Default()
+	c.sources, c.warnings = l.sources, l.warnings
+	for _, s := range l.settings {
+		if !l.k.Exists(s.key) {
+			continue
+		}
+		if err := s.set(&c, l.k.String(s.key)); err != nil {
+			l.report(s.key, l.sources[s.key], err.Error())
+		}
+	}
+	if u := c.Database.URL.Reveal(); u != "" && o.CheckDatabaseURL != nil {
+		if err := o.CheckDatabaseURL(u); err != nil {
+			l.report("database.url", c.sources["database.url"], fmt.Sprintf("value %q: %s", c.Database.URL, err))
+		}
+	}
+	c.derive()
+	c.HTTP.MetricsPortFixed = c.sources["http.metrics_port"] != ""
+	if err := c.Validate(); err != nil {
+		l.relations(err)
+	}
+	return c, errors.Join(l.problems...)
+}
+
+type loader struct {
+	settings []setting
+	k        *koanf.Koanf
+	sources  map[string]string
+	broken   []string // keys that already have a problem
+	warnings []string
+	problems []error
+}
+
+func (l *loader) report(key, place, msg string) {
+	l.problems = append(l.problems, &Problem{Key: key, Place: place, Msg: msg})
+	if key != "" {
+		l.broken = append(l.broken, key)
+	}
+}
+
+// relations adds the problems of Validate, without those that only follow from a
+// value that was already refused.
+func (l *loader) relations(err error) {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		l.problems = append(l.problems, err)
+		return
+	}
+	for _, e := range joined.Unwrap() {
+		if r, ok := errors.AsType[*relation](e); ok {
+			if slices.ContainsFunc(r.keys, func(k string) bool { return slices.Contains(l.broken, k) }) {
+				continue
+			}
+			l.problems = append(l.problems, &Problem{Key: r.keys[0], Place: l.places(r.keys), Msg: r.msg})
+			continue
+		}
+		l.problems = append(l.problems, e)
+	}
+}
+
+func (l *loader) places(keys []string) string {
+	var ps []string
+	for _, k := range keys {
+		if p := l.sources[k]; p != "" && !slices.Contains(ps, p) {
+			ps = append(ps, p)
+		}
+	}
+	return strings.Join(ps, ", ")
+}
+
+// merge checks each value of a layer at its own place and puts the good ones on
+// top of the layers before.
+func (l *loader) merge(layer map[string]entry) {
+	values := map[string]any{}
+	for _, s := range l.settings {
+		e, ok := layer[s.key]
+		if !ok {
+			continue
+		}
+		var scratch Config
+		if err := s.set(&scratch, e.text); err != nil {
+			l.report(s.key, e.place, badValue(s, e.text, err))
+			continue
+		}
+		values[s.key] = s.get(&scratch)
+		l.sources[s.key] = e.place
+	}
+	if err := l.k.Load(confmap.Provider(values, "."), nil); err != nil {
+		l.report("", "", "merge settings: "+err.Error())
+	}
+}
+
+func badValue(s setting, text string, err error) string {
+	text = strings.TrimSuffix(text, plainSeconds)
+	switch {
+	case text == "":
+		return fmt.Sprintf("is set but empty: %s, or leave it out", err)
+	case s.secret:
+		return fmt.Sprintf("value %q: %s", s.mask(text), err)
+	default:
+		return fmt.Sprintf("value %q: %s", clip(text), err)
+	}
+}
+
+func clip(s string) string {
+	if r := []rune(s); len(r) > 80 {
+		return string(r[:80]) + "…"
+	}
+	return s
+}
+
+func (l *loader) file(path, place string) {
+	p := &yamlFile{path: path, settings: l.settings}
+	// The file is read into a koanf of its own: its values still have to be checked.
+	raw := koanf.New(".")
+	if err := raw.Load(p.provider(), p); err != nil {
+		if len(p.problems) == 0 {
+			msg := err.Error()
+			if pe, ok := errors.AsType[*os.PathError](err); ok {
+				msg = pe.Err.Error()
+			}
+			l.report("", place, "configuration file "+path+": "+msg)
+			return
+		}
+	}
+	for _, pr := range p.problems {
+		l.report(pr.Key, pr.Place, pr.Msg)
+	}
+	layer := map[string]entry{}
+	for _, key := range raw.Keys() {
+		layer[key] = entry{text: raw.String(key), place: p.places[key]}
+	}
+	l.merge(layer)
+}
+
+func (l *loader) environment(env map[string]string) {
+	layer := map[string]entry{}
+	for _, s := range l.settings {
+		v, ok := env[s.env]
+		name := s.env
+		if s.altEnv != "" {
+			alt, altOK := env[s.altEnv]
+			if ok && altOK && alt != v {
+				l.report(s.key, "env "+s.env, fmt.Sprintf("%s=%q and %s=%q differ; keep one of them", s.env, clip(v), s.altEnv, clip(alt)))
+			}
+			if !ok && altOK {
+				v, ok, name = alt, true, s.altEnv
+			}
+		}
+		if !ok {
+			continue
+		}
+		if s.seconds {
+			v += plainSeconds
+		}
+		layer[s.key] = entry{text: v, place: "env " + name}
+	}
+	l.merge(layer)
+	l.unknownEnv(env)
+}
+
+// A Kubernetes service named weft, or weft-something, puts these names into every
+// pod of its namespace.
+var serviceLinks = regexp.MustCompile(`^WEFT_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
+
+func (l *loader) unknownEnv(env map[string]string) {
+	known := []string{"WEFT_CONFIG"}
+	for _, s := range l.settings {
+		known = append(known, s.env)
+		if s.altEnv != "" {
+			known = append(known, s.altEnv)
+		}
+	}
+	names := make([]string, 0, len(env))
+	for n := range env {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	for _, n := range names {
+		if slices.Contains(known, n) {
+			continue
+		}
+		switch {
+		case strings.HasPrefix(n, "WEFT_"):
+			link := strings.HasSuffix(n, "_PORT") && strings.Contains(env[n], "://")
+			if !link && !serviceLinks.MatchString(n) {
+				l.report("", "env "+n, "unknown setting "+n+suggest(n, known))
+			}
+		case strings.HasPrefix(n, "OUTBOX_"), strings.HasPrefix(n, "ELASTIC_"), strings.HasPrefix(n, "CHRONICLE_"):
+			if best := nearest(n, known); best != "" {
+				l.warnings = append(l.warnings, fmt.Sprintf("environment name %s is not known and has no effect; did you mean %s?", n, best))
+			}
+		}
+	}
+}
+
+func (l *loader) flags(fs *pflag.FlagSet) {
+	layer := map[string]entry{}
+	for _, s := range l.settings {
+		if s.flag == "" {
+			continue
+		}
+		if f := fs.Lookup(s.flag); f != nil && f.Changed {
+			layer[s.key] = entry{text: f.Value.String(), place: "flag --" + s.flag}
+		}
+	}
+	l.merge(layer)
+}
+
+// environ turns NAME=value pairs into a map; the last of two equal names wins, as
+// in the shell.
+func environ(pairs []string) map[string]string {
+	m := make(map[string]string, len(pairs))
+	for _, p := range pairs {
+		name, v, ok := strings.Cut(p, "=")
+		if !ok || name == "" {
+			continue
+		}
+		m[name] = v
+	}
+	return m
+}

@@ -1,0 +1,77 @@
+package config
+
+import (
+	"encoding/json"
+	"net/url"
+	"regexp"
+	"strings"
+)
+
+const masked = "*****"
+
+// Secret is a text that masks itself when it is printed; Reveal returns it.
+type Secret string
+
+// Reveal returns the text.
+func (s Secret) Reveal() string { return string(s) }
+
+// String returns a mask, or nothing when the secret is empty.
+func (s Secret) String() string {
+	if s == "" {
+		return ""
+	}
+	return masked
+}
+
+// GoString masks the %#v form.
+func (s Secret) GoString() string { return `"` + s.String() + `"` }
+
+// MarshalJSON masks the JSON form.
+func (s Secret) MarshalJSON() ([]byte, error) { return json.Marshal(s.String()) }
+
+// URL is an address whose password is masked when it is printed; Reveal returns
+// it whole.
+type URL string
+
+// Reveal returns the address with its password.
+func (u URL) Reveal() string { return string(u) }
+
+// String returns the address with its password masked.
+func (u URL) String() string { return Redact(string(u)) }
+
+// GoString masks the %#v form.
+func (u URL) GoString() string { return `"` + u.String() + `"` }
+
+// MarshalJSON masks the JSON form.
+func (u URL) MarshalJSON() ([]byte, error) { return json.Marshal(u.String()) }
+
+var (
+	userinfo  = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]*://)(.*)@`)
+	paramPass = regexp.MustCompile(`(?i)((?:ssl|pass|api|access)?_?(?:password|passwd|pwd|key|token|secret))\s*=\s*('(?:[^'\\]|\\.)*'?|[^\s&]*)`)
+)
+
+// Redact masks the passwords in raw: the one before the host of a URL, and those
+// given as a parameter (password=…), in a URL's query or in libpq's keyword form.
+// Where raw does not parse it masks too much rather than too little.
+func Redact(raw string) string {
+	return redactParams(redactUserinfo(raw))
+}
+
+func redactUserinfo(raw string) string {
+	m := userinfo.FindStringSubmatch(raw)
+	if m == nil {
+		return raw
+	}
+	user, _, hasPass := strings.Cut(m[2], ":")
+	if u, err := url.Parse(raw); err == nil && u.Fragment == "" && u.User == nil && !hasPass {
+		return raw // the @ belongs to the path or the query
+	}
+	if !hasPass {
+		return raw
+	}
+	return m[1] + user + ":" + masked + "@" + raw[len(m[0]):]
+}
+
+func redactParams(s string) string {
+	return paramPass.ReplaceAllString(s, "$1="+masked)
+}

@@ -1,0 +1,85 @@
+package config
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+)
+
+// relation is a rule between settings that does not hold. The first key is the
+// one to change.
+type relation struct {
+	keys []string
+	msg  string
+}
+
+func (r *relation) Error() string { return r.keys[0] + ": " + r.msg }
+
+// Validate checks every range and every relation between settings, and returns
+// all that do not hold, joined. Load calls it; call it for a Config made by hand.
+func (c Config) Validate() error {
+	var errs []error
+	fail := func(msg string, keys ...string) { errs = append(errs, &relation{keys: keys, msg: msg}) }
+
+	if c.Database.URL == "" {
+		fail("is required: set DATABASE_URL, or database.url in the configuration file", "database.url")
+	}
+	for _, s := range table() {
+		text := s.get(&c)
+		if text == "" && (s.def == "" || s.key == "database.url") && s.key != "instance" {
+			continue
+		}
+		var scratch Config
+		if err := s.set(&scratch, text); err != nil {
+			fail(badValue(s, text, err), s.key)
+		}
+	}
+
+	less := func(a, b string, av, bv time.Duration) {
+		if av >= bv {
+			fail(fmt.Sprintf("%s must be shorter than %s (%s)", short(av), b, short(bv)), a, b)
+		}
+	}
+	less("leader.heartbeat", "leader.trust", c.Leader.Heartbeat, c.Leader.Trust)
+	less("leader.trust", "leader.idle_session", c.Leader.Trust, c.Leader.IdleSession)
+	if c.Leader.Poll+c.Leader.Poll/5 >= c.Leader.IdleSession { // a poll is jittered by a fifth
+		fail(fmt.Sprintf("%s must be clearly shorter than leader.idle_session (%s)", short(c.Leader.Poll), short(c.Leader.IdleSession)),
+			"leader.poll", "leader.idle_session")
+	}
+	less("elastic.timeout", "outbox.lease", c.Elastic.Timeout, c.Outbox.Lease)
+	if c.Outbox.BaseBackoff > c.Outbox.MaxBackoff {
+		fail(fmt.Sprintf("%s must not be longer than outbox.max_backoff (%s)", short(c.Outbox.BaseBackoff), short(c.Outbox.MaxBackoff)),
+			"outbox.base_backoff", "outbox.max_backoff")
+	}
+	less("elastic.timeout", "outbox.max_processing", c.Elastic.Timeout, c.Outbox.MaxProcessing)
+
+	user, pass, key := c.Elastic.Username != "", c.Elastic.Password != "", c.Elastic.APIKey != ""
+	if key && (user || pass) {
+		fail("give either the API key or user and password, not both", "elastic.api_key", "elastic.username", "elastic.password")
+	}
+	if user != pass {
+		fail("user and password belong together; one of them is missing", "elastic.username", "elastic.password")
+	}
+	if c.Elastic.CAFile != "" {
+		if err := checkCA(c.Elastic.CAFile); err != nil {
+			fail(fmt.Sprintf("file %q: %s", clip(c.Elastic.CAFile), err), "elastic.ca_file")
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func checkCA(path string) error {
+	pem, err := os.ReadFile(path)
+	if pe, ok := errors.AsType[*os.PathError](err); ok {
+		return pe.Err
+	}
+	if err != nil {
+		return err
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(pem) {
+		return errors.New("holds no PEM certificate")
+	}
+	return nil
+}

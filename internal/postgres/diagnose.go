@@ -1,0 +1,201 @@
+package postgres
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Kind says what kind of trouble an error is.
+type Kind uint8
+
+// The kinds. The zero value is an error that is none of the others.
+const (
+	Unknown       Kind = iota
+	Unreachable        // no server answers, or it is starting or stopping
+	WrongPassword      // or an unknown role, or no rule that lets it in
+	UnknownDatabase
+	TLSRefused // the two sides disagree about TLS or a certificate
+	TooManyConnections
+	MissingMigration // a table or column is not there
+	WrongEnvironment // see CheckEnvironment
+	Pooler           // a pooler that does not keep a session together
+	ReadOnly         // a standby server, or a read-only default
+	PermissionDenied
+	BadParameter // the URL carries a setting that the server does not know
+)
+
+var kindNames = [...]string{"unknown", "unreachable", "wrong_password", "unknown_database", "tls_refused",
+	"too_many_connections", "missing_migration", "wrong_environment", "pooler", "read_only", "permission_denied", "bad_parameter"}
+
+// String returns the kind's name as used in logs.
+func (k Kind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return "unknown"
+}
+
+// Sentinels for callers that find the trouble themselves; Diagnose knows them.
+var (
+	ErrReadOnly  = errors.New("the server is read-only")
+	ErrPooler    = errors.New("the connection goes through a pooler that does not keep a session together")
+	ErrMigration = errors.New("the schema is not up to date")
+)
+
+const (
+	sayPooler = "weft needs a direct connection: point DATABASE_URL at Postgres itself, or at a pooler in session mode that passes startup parameters on"
+	sayRead   = "point DATABASE_URL at the primary, or add target_session_attrs=read-write when it names several hosts"
+	sayUp     = "run `weft migrate up`"
+)
+
+// Diagnose says in one line what err means and what to do about it. The message
+// never holds a password. An error that it does not know is Unknown with its own
+// text on one line; nil is Unknown with no text.
+func Diagnose(err error) (Kind, string) {
+	if err == nil {
+		return Unknown, ""
+	}
+	if k, msg := diagnoseOwn(err); k != Unknown {
+		return k, msg
+	}
+	where := ""
+	var cfg *pgconn.Config
+	if ce, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		cfg = ce.Config
+		where = " at " + Address(cfg)
+	}
+	if k, msg := diagnoseServer(err, cfg, where); k != Unknown {
+		return k, msg
+	}
+	if k, msg := diagnoseClient(err, where); k != Unknown {
+		return k, msg
+	}
+	return Unknown, oneLine(err.Error())
+}
+
+func diagnoseOwn(err error) (Kind, string) {
+	if e, ok := errors.AsType[*EnvironmentError](err); ok {
+		return WrongEnvironment, e.Error()
+	}
+	switch {
+	case errors.Is(err, ErrReadOnly):
+		return ReadOnly, "Postgres is read-only (a standby server?): " + sayRead
+	case errors.Is(err, ErrPooler):
+		return Pooler, "a transaction-pooling proxy stands before Postgres: " + sayPooler
+	case errors.Is(err, ErrMigration):
+		return MissingMigration, oneLine(err.Error()) + ": " + sayUp
+	}
+	return Unknown, ""
+}
+
+func diagnoseServer(err error, cfg *pgconn.Config, where string) (Kind, string) {
+	pe, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return Unknown, ""
+	}
+	said := oneLine(pe.Message)
+	switch pe.Code {
+	case "28P01":
+		return WrongPassword, fmt.Sprintf("Postgres%s refuses the password: %s; correct the password in DATABASE_URL", where, said)
+	case "28000":
+		if noTLS(said) {
+			return TLSRefused, fmt.Sprintf("Postgres%s accepts no unencrypted connection: %s; set sslmode=require (or stricter) in DATABASE_URL", where, said)
+		}
+		return WrongPassword, fmt.Sprintf("Postgres%s does not let this user in: %s; correct the user in DATABASE_URL, or pg_hba.conf", where, said)
+	case "3D000":
+		return UnknownDatabase, fmt.Sprintf("Postgres%s: %s; correct the name in DATABASE_URL, or create the database", where, said)
+	case "53300":
+		return TooManyConnections, fmt.Sprintf("Postgres%s has no connection left: %s; raise max_connections, or lower WEFT_DB_MAX_CONNS", where, said)
+	case "57P03", "57P01", "57P02":
+		return Unreachable, fmt.Sprintf("Postgres%s is not accepting connections: %s; wait for it, or look at its log", where, said)
+	case "42P01", "42703", "3F000":
+		return MissingMigration, fmt.Sprintf("the schema is not up to date: %s; %s", said, sayUp)
+	case "25006":
+		return ReadOnly, fmt.Sprintf("Postgres%s is read-only (a standby server?): %s; %s", where, said, sayRead)
+	case "42501":
+		return PermissionDenied, fmt.Sprintf("Postgres denies permission: %s; grant it to the user of DATABASE_URL, or use the owner of the tables", said)
+	case "26000", "42P05":
+		return Pooler, fmt.Sprintf("a transaction-pooling proxy stands before Postgres (%s): %s", said, sayPooler)
+	case "08P01":
+		if strings.Contains(said, "startup parameter") {
+			return Pooler, fmt.Sprintf("a connection pooler%s refuses the session's settings (%s): %s", where, said, sayPooler)
+		}
+	}
+	if cfg != nil && (pe.Code == "42704" || pe.Code == "22023") {
+		return BadParameter, fmt.Sprintf("Postgres%s refuses a parameter of DATABASE_URL: %s; correct it or leave it out", where, said)
+	}
+	if cfg != nil { // PgBouncer has its own texts, under the codes of a broken protocol
+		switch {
+		case strings.Contains(said, "no such database"):
+			return UnknownDatabase, fmt.Sprintf("the pooler%s does not know the database: %s; correct the name in DATABASE_URL", where, said)
+		case strings.Contains(said, "password authentication failed"), strings.Contains(said, "no such user"):
+			return WrongPassword, fmt.Sprintf("the pooler%s refuses the password: %s; correct DATABASE_URL", where, said)
+		}
+	}
+	return Unknown, ""
+}
+
+func noTLS(said string) bool {
+	return strings.Contains(said, "no encryption") || strings.Contains(said, "SSL off")
+}
+
+func diagnoseClient(err error, where string) (Kind, string) {
+	var (
+		unknownCA *x509.UnknownAuthorityError
+		badHost   *x509.HostnameError
+		badCert   *x509.CertificateInvalidError
+		verify    *tls.CertificateVerificationError
+		header    tls.RecordHeaderError
+		dns       *net.DNSError
+		op        *net.OpError
+	)
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "server refused TLS connection"):
+		return TLSRefused, fmt.Sprintf("Postgres%s offers no TLS: set sslmode=disable in DATABASE_URL, or turn ssl on in postgresql.conf", where)
+	case errors.As(err, &verify), errors.As(err, &unknownCA), errors.As(err, &badHost), errors.As(err, &badCert),
+		errors.As(err, &header), strings.Contains(text, "tls: "):
+		return TLSRefused, fmt.Sprintf("the TLS handshake with Postgres%s fails: %s; correct sslmode and sslrootcert in DATABASE_URL", where, cause(err))
+	case errors.Is(err, pgconn.ErrReadOnlyConnection), errors.Is(err, pgconn.ErrStandbyConnection):
+		return ReadOnly, fmt.Sprintf("every Postgres server%s is read-only: %s", where, sayRead)
+	case errors.As(err, &dns):
+		return Unreachable, fmt.Sprintf("the host of Postgres%s is not known: correct it in DATABASE_URL, or the name service", where)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return Unreachable, fmt.Sprintf("nothing listens%s: start Postgres, or correct host and port in DATABASE_URL", where)
+	case where != "" && (errors.Is(err, context.DeadlineExceeded) || pgconn.Timeout(err)):
+		return Unreachable, fmt.Sprintf("no answer from Postgres%s in time: check the network, the firewall and the server", where)
+	case errors.As(err, &op), where != "" && !errors.Is(err, context.Canceled):
+		return Unreachable, fmt.Sprintf("Postgres%s cannot be reached: %s", where, cause(err))
+	}
+	return Unknown, ""
+}
+
+// cause returns the text of the innermost error of a chain, which holds neither
+// the user nor the settings of a connection.
+func cause(err error) string {
+	for {
+		if j, ok := err.(interface{ Unwrap() []error }); ok {
+			es := j.Unwrap()
+			if len(es) == 0 {
+				return oneLine(err.Error())
+			}
+			err = es[len(es)-1]
+			continue
+		}
+		next := errors.Unwrap(err)
+		if next == nil {
+			return oneLine(err.Error())
+		}
+		err = next
+	}
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

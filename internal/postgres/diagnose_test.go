@@ -1,0 +1,276 @@
+package postgres_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+)
+
+const password = "Zz9hunter2Zz9"
+
+// with returns the URL dsn after change.
+func with(t *testing.T, dsn string, change func(u *url.URL, q url.Values)) string {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := u.Query()
+	change(u, q)
+	u.RawQuery = q.Encode()
+	return u.String()
+}
+
+// role makes a role with the given attributes and drops it when the test ends.
+func role(t *testing.T, dsn, attributes string) string {
+	t.Helper()
+	name := "weft_e_" + strings.ToLower(rand.Text()[:12])
+	pool := labtest.Pool(t, dsn)
+	if _, err := pool.Exec(t.Context(), "create role "+name+" login "+attributes); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := pool.Exec(context.Background(), "drop role "+name); err != nil {
+			t.Errorf("drop role: %v", err)
+		}
+	})
+	return name
+}
+
+// use connects and runs sql, and returns the first error.
+func use(t *testing.T, dsn, sql string) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	conn, err := postgres.Connect(ctx, dsn, postgres.Options{})
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	_, err = conn.Exec(ctx, sql)
+	return err
+}
+
+func TestDiagnoseRealServer(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		fail func(t *testing.T, dsn string) error
+		kind postgres.Kind
+		want string
+	}{
+		{"Refused", func(t *testing.T, dsn string) error {
+			t.Helper()
+			ln, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ln.Close()
+			addr := ln.Addr().String()
+			ln.Close() // nobody listens on it now
+			return use(t, with(t, dsn, func(u *url.URL, _ url.Values) { u.Host = addr }), "select 1")
+		}, postgres.Unreachable, "start Postgres, or correct host and port in DATABASE_URL"},
+		{"UnknownHost", func(t *testing.T, dsn string) error {
+			t.Helper()
+			return use(t, with(t, dsn, func(u *url.URL, _ url.Values) { u.Host = "nowhere.invalid:5432" }), "select 1")
+		}, postgres.Unreachable, "host of Postgres at nowhere.invalid:5432/"},
+		{"UnknownDatabase", func(t *testing.T, dsn string) error {
+			t.Helper()
+			return use(t, with(t, dsn, func(u *url.URL, _ url.Values) { u.Path = "/nowhere" }), "select 1")
+		}, postgres.UnknownDatabase, `database "nowhere" does not exist; correct the name in DATABASE_URL`},
+		{"UnknownRole", func(t *testing.T, dsn string) error {
+			t.Helper()
+			return use(t, with(t, dsn, func(u *url.URL, _ url.Values) { u.User = url.UserPassword("weft_nobody", password) }), "select 1")
+		}, postgres.WrongPassword, "weft_nobody"},
+		{"NoTLS", func(t *testing.T, dsn string) error {
+			t.Helper()
+			return use(t, with(t, dsn, func(_ *url.URL, q url.Values) { q.Set("sslmode", "require") }), "select 1")
+		}, postgres.TLSRefused, "offers no TLS: set sslmode=disable"},
+		{"UnknownParameter", func(t *testing.T, dsn string) error {
+			t.Helper()
+			return use(t, with(t, dsn, func(_ *url.URL, q url.Values) { q.Set("sslmod", "disable") }), "select 1")
+		}, postgres.BadParameter, "sslmod"},
+		{"TooManyConnections", func(t *testing.T, dsn string) error {
+			t.Helper()
+			name := role(t, dsn, "connection limit 0")
+			return use(t, with(t, dsn, func(u *url.URL, _ url.Values) { u.User = url.UserPassword(name, password) }), "select 1")
+		}, postgres.TooManyConnections, "lower WEFT_DB_MAX_CONNS"},
+		{"MissingTable", func(t *testing.T, dsn string) error {
+			t.Helper()
+			return use(t, dsn, "select * from weft_leader")
+		}, postgres.MissingMigration, "run `weft migrate up`"},
+		{"MissingColumn", func(t *testing.T, dsn string) error {
+			t.Helper()
+			return use(t, dsn, "create table x(a int); select epoch from x")
+		}, postgres.MissingMigration, `column "epoch" does not exist; run`},
+		{"ReadOnly", func(t *testing.T, dsn string) error {
+			t.Helper()
+			return use(t, with(t, dsn, func(_ *url.URL, q url.Values) { q.Set("default_transaction_read_only", "on") }), "create table x(a int)")
+		}, postgres.ReadOnly, "point DATABASE_URL at the primary"},
+		{"ReadOnlyServers", func(t *testing.T, dsn string) error {
+			t.Helper()
+			return use(t, with(t, dsn, func(u *url.URL, q url.Values) {
+				u.Host += ",localhost:" + u.Port()
+				q.Set("default_transaction_read_only", "on")
+			}), "select 1")
+		}, postgres.ReadOnly, "every Postgres server"},
+		{"NotWritable", func(t *testing.T, dsn string) error {
+			t.Helper()
+			conn := connect(t, with(t, dsn, func(_ *url.URL, q url.Values) { q.Set("default_transaction_read_only", "on") }))
+			return postgres.CheckWritable(t.Context(), conn)
+		}, postgres.ReadOnly, "point DATABASE_URL at the primary"},
+		{"PermissionDenied", func(t *testing.T, dsn string) error {
+			t.Helper()
+			name := role(t, dsn, "")
+			return use(t, with(t, dsn, func(u *url.URL, _ url.Values) { u.User = url.UserPassword(name, password) }), "select * from pg_authid")
+		}, postgres.PermissionDenied, "grant it to the user of DATABASE_URL"},
+		{"NoAnswer", func(t *testing.T, dsn string) error {
+			t.Helper()
+			ln, err := net.Listen("tcp", "127.0.0.1:0") // accepts in the kernel and says nothing
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ln.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			_, err = postgres.Connect(ctx, with(t, dsn, func(u *url.URL, _ url.Values) { u.Host = ln.Addr().String() }), postgres.Options{})
+			return err
+		}, postgres.Unreachable, "in time: check the network"},
+		{"WrongEnvironment", func(t *testing.T, dsn string) error {
+			t.Helper()
+			return postgres.CheckEnvironment(t.Context(), connect(t, dsn), "dev")
+		}, postgres.WrongEnvironment, "WORDLOOM_ENV is dev, but database"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			dsn := with(t, labtest.Schema(t), func(u *url.URL, _ url.Values) { u.User = url.UserPassword(u.User.Username(), password) })
+			err := tc.fail(t, dsn)
+			if err == nil {
+				t.Fatal("got no error to diagnose")
+			}
+			checkDiagnosis(t, err, tc.kind, tc.want)
+		})
+	}
+}
+
+func checkDiagnosis(t *testing.T, err error, kind postgres.Kind, want string) {
+	t.Helper()
+	got, msg := postgres.Diagnose(fmt.Errorf("some work: %w", err))
+	if got != kind {
+		t.Errorf("kind: got %s, want %s, of %v", got, kind, err)
+	}
+	if !strings.Contains(msg, want) {
+		t.Errorf("message: got %q, want %q in it", msg, want)
+	}
+	if strings.Contains(msg, password) || strings.Contains(msg, "\n") {
+		t.Errorf("message shows the password or has several lines: %q", msg)
+	}
+}
+
+// TestDiagnoseScripted plays servers that the test stack does not have.
+func TestDiagnoseScripted(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, code, message string
+		kind                postgres.Kind
+		want                string
+	}{
+		{"WrongPassword", "28P01", `password authentication failed for user "weft"`, postgres.WrongPassword, "correct the password in DATABASE_URL"},
+		{"NoRule", "28000", `no pg_hba.conf entry for host "10.0.0.1", user "weft", database "d", SSL encryption`, postgres.WrongPassword, "pg_hba.conf"},
+		{"TLSWanted", "28000", `no pg_hba.conf entry for host "10.0.0.1", user "weft", database "d", no encryption`, postgres.TLSRefused, "sslmode=require"},
+		{"Starting", "57P03", "the database system is starting up", postgres.Unreachable, "wait for it"},
+		{"Full", "53300", "sorry, too many clients already", postgres.TooManyConnections, "raise max_connections"},
+		{"PgBouncerParameter", "08P01", "unsupported startup parameter: statement_timeout", postgres.Pooler, "point DATABASE_URL at Postgres itself"},
+		{"PgBouncerDatabase", "3D000", "no such database: d", postgres.UnknownDatabase, "no such database: d"},
+		{"PgBouncerOldDatabase", "08P01", "no such database: d", postgres.UnknownDatabase, "the pooler"},
+		{"PgBouncerPassword", "08P01", "password authentication failed", postgres.WrongPassword, "the pooler"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			addr := refuse(t, tc.code, tc.message)
+			_, err := postgres.Connect(t.Context(), "postgres://weft:"+password+"@"+addr+"/d?sslmode=disable", postgres.Options{})
+			if err == nil {
+				t.Fatal("got no error")
+			}
+			checkDiagnosis(t, err, tc.kind, tc.want)
+		})
+	}
+}
+
+// refuse serves one connection: it reads the start of a session and answers with an
+// error.
+func refuse(t *testing.T, code, message string) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		conn, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		b := pgproto3.NewBackend(conn, conn)
+		if _, err := b.ReceiveStartupMessage(); err != nil {
+			return
+		}
+		b.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: code, Message: message})
+		_ = b.Flush()
+	}()
+	t.Cleanup(func() { ln.Close(); <-done })
+	return ln.Addr().String()
+}
+
+func TestDiagnoseErrors(t *testing.T) {
+	t.Parallel()
+	pg := func(code, msg string) error { return &pgconn.PgError{Code: code, Message: msg} }
+	checkDiagnosis(t, pg("26000", `prepared statement "stmtcache_1" does not exist`), postgres.Pooler, "point DATABASE_URL at Postgres itself")
+	checkDiagnosis(t, pg("42P05", `prepared statement "stmtcache_1" already exists`), postgres.Pooler, "transaction-pooling")
+	checkDiagnosis(t, postgres.ErrPooler, postgres.Pooler, "direct connection")
+	checkDiagnosis(t, postgres.ErrReadOnly, postgres.ReadOnly, "primary")
+	checkDiagnosis(t, postgres.ErrMigration, postgres.MissingMigration, "weft migrate up")
+	checkDiagnosis(t, pg("40001", "could not serialize"), postgres.Unknown, "could not serialize")
+	checkDiagnosis(t, errors.New("two\nlines"), postgres.Unknown, "some work: two lines")
+	checkDiagnosis(t, context.Canceled, postgres.Unknown, "canceled")
+	if k, msg := postgres.Diagnose(nil); k != postgres.Unknown || msg != "" {
+		t.Errorf("nil: got %s %q", k, msg)
+	}
+}
+
+func TestKindNames(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for k := postgres.Unknown; k <= postgres.BadParameter; k++ {
+		if n := k.String(); seen[n] || k != postgres.Unknown && n == "unknown" {
+			t.Errorf("kind %d has the name %q of another", k, n)
+		} else {
+			seen[n] = true
+		}
+	}
+}
+
+func connect(t *testing.T, dsn string) *pgx.Conn {
+	t.Helper()
+	conn, err := postgres.Connect(t.Context(), dsn, postgres.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(context.Background()) })
+	return conn
+}

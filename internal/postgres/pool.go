@@ -1,0 +1,90 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Options tune the sessions of NewPool and Connect. Zero durations take the
+// defaults named.
+type Options struct {
+	AppName   string        // application_name; Postgres keeps 63 bytes of it
+	MaxConns  int           // of a pool; default 8
+	Statement time.Duration // statement_timeout; default 10 s
+	Lock      time.Duration // lock_timeout; default 3 s
+	IdleInTx  time.Duration // idle_in_transaction_session_timeout; default 5 s
+}
+
+// NewPool returns a pool for work; it does not connect. The caller closes it. raw
+// is what [ParseURL] takes.
+func NewPool(ctx context.Context, raw string, o Options) (*pgxpool.Pool, error) {
+	cfg, err := ParseURL(raw)
+	if err != nil {
+		return nil, fmt.Errorf("database URL: %w", err)
+	}
+	Prepare(&cfg.ConnConfig.Config, o)
+	cfg.MaxConns = int32(min(cmp.Or(o.MaxConns, 8), 1000))
+	cfg.MinConns, cfg.MinIdleConns = 0, 0
+	cfg.MaxConnIdleTime = 5 * time.Minute
+	cfg.MaxConnLifetimeJitter = 5 * time.Minute
+	cfg.HealthCheckPeriod = 30 * time.Second
+	cfg.PingTimeout = 3 * time.Second
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connection pool: %w", err)
+	}
+	return pool, nil
+}
+
+// Connect opens one session. The caller closes it, and gives ctx a deadline.
+func Connect(ctx context.Context, raw string, o Options) (*pgx.Conn, error) {
+	cfg, err := ParseURL(raw)
+	if err != nil {
+		return nil, fmt.Errorf("database URL: %w", err)
+	}
+	Prepare(&cfg.ConnConfig.Config, o)
+	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	return conn, nil
+}
+
+// Prepare sets the name and the timeouts of the sessions that cfg opens. They
+// override those of the URL.
+func Prepare(cfg *pgconn.Config, o Options) {
+	p := cfg.RuntimeParams
+	p["application_name"] = cmp.Or(o.AppName, "weft")
+	p["statement_timeout"] = millis(cmp.Or(o.Statement, 10*time.Second))
+	p["lock_timeout"] = millis(cmp.Or(o.Lock, 3*time.Second))
+	p["idle_in_transaction_session_timeout"] = millis(cmp.Or(o.IdleInTx, 5*time.Second))
+	p["tcp_keepalives_idle"] = strconv.Itoa(int(keepIdle.Seconds()))
+	p["tcp_keepalives_interval"] = strconv.Itoa(int(keepInterval.Seconds()))
+	p["tcp_keepalives_count"] = strconv.Itoa(keepCount)
+	p["tcp_user_timeout"] = millis(userTimeout)
+	p["timezone"] = "UTC"
+}
+
+func millis(d time.Duration) string { return strconv.FormatInt(max(1, d.Milliseconds()), 10) }
+
+// CheckWritable returns [ErrReadOnly] when the server is a standby or takes no
+// writes from this session.
+func CheckWritable(ctx context.Context, db Querier) error {
+	var standby, readOnly bool
+	err := db.QueryRow(ctx, `select pg_is_in_recovery(), current_setting('transaction_read_only')::bool`).Scan(&standby, &readOnly)
+	switch {
+	case err != nil:
+		return fmt.Errorf("check server: %w", err)
+	case standby, readOnly:
+		return ErrReadOnly
+	default:
+		return nil
+	}
+}

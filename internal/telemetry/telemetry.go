@@ -1,0 +1,125 @@
+package telemetry
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"golang.org/x/term"
+)
+
+// Schema is the version of the vocabulary of logs, metrics and spans.
+const Schema = "weft-1"
+
+// Options say who is speaking and how.
+type Options struct {
+	Level    string // debug, info, warn, error; default info
+	Format   string // json, console, or auto: console on a terminal; default json
+	Group    string
+	Instance string
+	Env      string // value of the label env; default "unknown"
+	Version  string // of the build, for weft_build_info
+	Commit   string
+	GoVer    string
+}
+
+// Telemetry is what the parts of a process are handed. It is safe for concurrent
+// use.
+type Telemetry struct {
+	Log      *zap.Logger
+	Level    zap.AtomicLevel // changes the level of Log at any time
+	Registry *prometheus.Registry
+	// Contract registers the metrics of the contract: with the labels env and
+	// component="worker".
+	Contract prometheus.Registerer
+}
+
+// New returns a logger that writes to w and a registry with the process's own
+// metrics.
+func New(w io.Writer, o Options) (*Telemetry, error) {
+	level, err := zap.ParseAtomicLevel(cmp.Or(o.Level, "info"))
+	if err != nil {
+		return nil, fmt.Errorf("log level: %w", err)
+	}
+	enc, err := encoder(w, cmp.Or(o.Format, "json"))
+	if err != nil {
+		return nil, err
+	}
+	core := zapcore.NewCore(enc, zapcore.Lock(zapcore.AddSync(w)), level)
+	log := zap.New(core, zap.ErrorOutput(zapcore.Lock(zapcore.AddSync(w)))).With(
+		zap.String("instance", o.Instance),
+		zap.String("group", o.Group),
+		zap.String("obs_schema", Schema),
+	)
+	reg := prometheus.NewRegistry()
+	for _, c := range []prometheus.Collector{
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		buildInfo(o),
+	} {
+		if err := reg.Register(c); err != nil {
+			return nil, fmt.Errorf("process metrics: %w", err)
+		}
+	}
+	return &Telemetry{Log: log, Level: level, Registry: reg, Contract: Contract(reg, o.Env)}, nil
+}
+
+// Contract wraps reg so that what is registered through it carries the labels that
+// the contract puts on all its metrics. An empty env becomes "unknown".
+func Contract(reg prometheus.Registerer, env string) prometheus.Registerer {
+	return prometheus.WrapRegistererWith(prometheus.Labels{
+		"env": cmp.Or(env, "unknown"), "component": "worker",
+	}, reg)
+}
+
+func buildInfo(o Options) prometheus.Collector {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "weft_build_info", Help: "Always 1; the labels say which build this is.",
+		ConstLabels: prometheus.Labels{"version": o.Version, "commit": o.Commit, "goversion": o.GoVer},
+	})
+	g.Set(1)
+	return g
+}
+
+func encoder(w io.Writer, format string) (zapcore.Encoder, error) {
+	cfg := zapcore.EncoderConfig{
+		TimeKey: "ts", LevelKey: "level", NameKey: "logger", MessageKey: "msg", StacktraceKey: "stack",
+		LineEnding:     zapcore.DefaultLineEnding,
+		EncodeLevel:    zapcore.LowercaseLevelEncoder,
+		EncodeDuration: zapcore.StringDurationEncoder,
+		EncodeTime: func(t time.Time, enc zapcore.PrimitiveArrayEncoder) {
+			enc.AppendString(t.UTC().Format(time.RFC3339Nano))
+		},
+	}
+	tty := terminal(w)
+	switch format {
+	case "json":
+		return zapcore.NewJSONEncoder(cfg), nil
+	case "auto":
+		if !tty {
+			return zapcore.NewJSONEncoder(cfg), nil
+		}
+	case "console":
+	default:
+		return nil, fmt.Errorf("log format %q: want json, console or auto", format)
+	}
+	cfg.EncodeTime = func(t time.Time, enc zapcore.PrimitiveArrayEncoder) {
+		enc.AppendString(t.Format("15:04:05.000"))
+	}
+	cfg.EncodeLevel = zapcore.CapitalLevelEncoder
+	if tty && os.Getenv("NO_COLOR") == "" {
+		cfg.EncodeLevel = zapcore.CapitalColorLevelEncoder
+	}
+	return zapcore.NewConsoleEncoder(cfg), nil
+}
+
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

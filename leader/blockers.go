@@ -1,0 +1,182 @@
+package leader
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+)
+
+// What became of a backend in the way; the values of the label outcome.
+const (
+	outcomeEnded   = "ended"
+	outcomeRefused = "refused"
+)
+
+const (
+	blockedAfter   = 100 * time.Millisecond // a bump takes about one; by then it is waiting for somebody
+	blockedLookMin = 200 * time.Millisecond
+	blockedLookMax = time.Second
+)
+
+// blocker is a backend that holds up the bump.
+type blocker struct {
+	pid         int32 // 0 for a prepared transaction
+	started     time.Time
+	user        string
+	application string
+	outcome     string
+	auditErr    error // ended, but not recorded
+}
+
+// clearWay works on a connection of its own, because the lock session is waiting.
+func (s *pgSession) clearWay(ctx context.Context) ([]blocker, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	conn, err := s.dial(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("second connection: %w", err)
+	}
+	defer closeConn(context.WithoutCancel(ctx), conn)
+
+	found, err := listBlockers(ctx, conn, s.pid)
+	if err != nil {
+		return nil, fmt.Errorf("list blockers: %w", err)
+	}
+	for i := range found {
+		b := &found[i]
+		ended, err := s.endBackend(ctx, conn, b)
+		if err != nil {
+			return found[:i], fmt.Errorf("end session %d: %w", b.pid, err)
+		}
+		if !ended {
+			b.outcome = outcomeRefused
+			continue
+		}
+		b.outcome = outcomeEnded
+		b.auditErr = s.auditEnded(conn, b)
+	}
+	return found, nil
+}
+
+func listBlockers(ctx context.Context, conn *pgx.Conn, waiting uint32) ([]blocker, error) {
+	rows, err := conn.Query(ctx, `
+		select distinct b.pid, coalesce(a.backend_start, 'epoch'), coalesce(a.usename::text, ''), coalesce(a.application_name, '')
+		  from unnest(pg_blocking_pids($1)) as b (pid)
+		  left join pg_stat_activity a using (pid)
+		 order by b.pid`,
+		pgx.QueryExecModeExec, waiting)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (b blocker, err error) {
+		err = row.Scan(&b.pid, &b.started, &b.user, &b.application)
+		return b, err
+	})
+}
+
+// endBackend checks all of it again in the statement that terminates: the process id may
+// belong to somebody else by now.
+func (s *pgSession) endBackend(ctx context.Context, conn *pgx.Conn, b *blocker) (ended bool, err error) {
+	err = conn.QueryRow(ctx, `
+		select coalesce(bool_or(pg_terminate_backend(a.pid)), false)
+		  from pg_stat_activity a
+		 where a.pid = $1 and a.backend_start = $2
+		   and a.usename = session_user and starts_with(a.application_name, $3)`,
+		pgx.QueryExecModeExec, b.pid, b.started, appPrefix(s.cfg.Group)).Scan(&ended)
+	return ended, err
+}
+
+// auditEnded records what is done already, so it does not depend on the caller's context.
+func (s *pgSession) auditEnded(conn *pgx.Conn, b *blocker) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	detail, err := json.Marshal(map[string]any{
+		"pid": b.pid, "backend_start": b.started, "user": b.user, "application_name": b.application,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, `
+		insert into weft_audit (actor, action, why, from_epoch, count, detail)
+		values ($1, 'session_ended', 'a transaction of an earlier term held up the start of a new one',
+		        (select epoch from weft_leader where group_name = $2), 1, $3::jsonb)`,
+		pgx.QueryExecModeExec, s.cfg.Instance, s.cfg.Group, string(detail))
+	return err
+}
+
+// enthrone bumps the epoch, however long others keep the row.
+func (e *Elector) enthrone(ctx context.Context, s session) (grant, error) {
+	watch, stop := context.WithCancel(ctx)
+	watching := make(chan struct{})
+	go func() {
+		defer close(watching)
+		e.watchBlockers(watch, s)
+	}()
+	// Not joined here: a record still being written must not hold up the work.
+	e.watching = watching
+	defer stop()
+
+	for {
+		bctx, cancel := context.WithTimeout(ctx, e.cfg.IdleSession)
+		g, err := s.bump(bctx)
+		cancel()
+		if err == nil {
+			return g, nil
+		}
+		if !errors.Is(err, errBlocked) || ctx.Err() != nil {
+			return grant{}, err
+		}
+		// The server has let the statement wait for its lock timeout; do not spin if it
+		// answers at once.
+		if !pause(ctx, blockedAfter/10) {
+			return grant{}, ctx.Err()
+		}
+	}
+}
+
+// watchBlockers looks who is in the way until ctx is done, and tells of each once.
+func (e *Elector) watchBlockers(ctx context.Context, s session) {
+	type identity struct {
+		pid     int32
+		started int64
+	}
+	told := map[identity]bool{}
+	wait := blockedAfter
+	for look := blockedLookMin; pause(ctx, wait); wait, look = look, min(2*look, blockedLookMax) {
+		found, err := s.clearWay(ctx)
+		for _, b := range found {
+			id := identity{b.pid, b.started.UnixNano()}
+			if told[id] {
+				continue
+			}
+			told[id] = true
+			e.tellBlocker(b)
+		}
+		if err != nil && ctx.Err() == nil {
+			e.log.Warn("look for sessions that hold up the new term", zap.String("event", "leader.blocked"), zap.Error(err))
+		}
+	}
+}
+
+func (e *Elector) tellBlocker(b blocker) {
+	e.met.sessionsEnded.WithLabelValues(b.outcome).Inc()
+	fields := []zap.Field{
+		zap.Int32("pid", b.pid), zap.String("user", b.user), zap.String("application_name", b.application),
+		zap.Time("backend_start", b.started),
+	}
+	if b.outcome == outcomeRefused {
+		e.log.Warn("new term waits for a session that is not of this group",
+			append(fields, zap.String("event", "leader.blocked"))...)
+		return
+	}
+	if b.auditErr != nil {
+		fields = append(fields, zap.NamedError("audit_error", b.auditErr))
+	}
+	e.log.Warn("ended a session of an earlier term that held up the new one",
+		append(fields, zap.String("event", "leader.session_ended"))...)
+}

@@ -1,0 +1,261 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+)
+
+const (
+	redialMin = 50 * time.Millisecond
+	redialMax = time.Second
+)
+
+// maxRest bounds the growing rest after terms that fail one after the other, in heartbeats.
+const maxRest = 16
+
+// Work is what a leader does. ctx is cancelled with a cause that wraps [ErrLost] when the
+// term is lost: return at once, the lock may be somebody else's. When a graceful end is
+// asked for, ctx stays alive and t.Stopping is closed: drain and return. The elector waits
+// for Work in both cases and frees the lock only then.
+//
+// Returning while the term is fine, with or without an error, gives the lock up and lets
+// others try first.
+type Work func(ctx context.Context, t *Term) error
+
+// Elector takes part in the election of one group.
+type Elector struct {
+	cfg  Config
+	open func(ctx context.Context) (session, error)
+	log  *zap.Logger
+	met  *metrics
+
+	running atomic.Bool
+
+	mu     sync.Mutex // guards status and term
+	status Status
+	term   *Term
+
+	// The rest belongs to the goroutine of Run.
+	everProven bool
+	fault      string        // kind of the trouble that was logged last
+	restUntil  time.Time     // no campaign before
+	failures   int           // terms in a row that ended by Work's doing
+	unrecorded *ended        // end of a lost term that could not be written
+	watching   chan struct{} // closed when the look-out for blockers has ended
+	foreignPID int32
+}
+
+type ended struct {
+	epoch  int64
+	reason string
+}
+
+// New checks cfg, reporting everything that is wrong with it, and registers the metrics.
+// dial must return new connections made with [SessionConfig]. A nil log or reg is allowed.
+func New(cfg Config, dial Dial, log *zap.Logger, reg prometheus.Registerer) (*Elector, error) {
+	cfg = cfg.withDefaults()
+	err := cfg.validate()
+	if dial == nil {
+		err = errors.Join(err, errors.New("leader: dial is missing"))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return newElector(cfg, func(ctx context.Context) (session, error) {
+		return openSession(ctx, cfg, dial)
+	}, log, reg)
+}
+
+func newElector(cfg Config, open func(context.Context) (session, error), log *zap.Logger, reg prometheus.Registerer) (*Elector, error) {
+	met, err := newMetrics(reg)
+	if err != nil {
+		return nil, err
+	}
+	if log == nil {
+		log = zap.NewNop()
+	}
+	return &Elector{
+		cfg: cfg, open: open, met: met,
+		log:    log.With(zap.String("group", cfg.Group), zap.String("instance", cfg.Instance)),
+		status: Status{Role: RoleDisconnected, Since: time.Now().Round(0)},
+	}, nil
+}
+
+// Run campaigns and leads until ctx is done, which asks for a graceful end: a leader
+// closes Stopping, keeps its term until Work has returned, frees the lock, and Run
+// returns nil. Trouble that can pass is waited out.
+//
+// It returns an error for what waiting cannot heal: a [*PanicError], or a fault of the
+// configuration found before a connection has ever been proven ([ErrPooled],
+// [ErrNotMigrated], [ErrServerTooOld], refused credentials, a missing database). Later
+// the same faults only show in Status, because then the database changed, not we.
+func (e *Elector) Run(ctx context.Context, work Work) error {
+	if !e.running.CompareAndSwap(false, true) {
+		return errors.New("leader: already running")
+	}
+	defer e.running.Store(false)
+	defer e.become(RoleDisconnected, nil, nil)
+
+	redial := redialMin
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := e.round(ctx, work)
+		if panicked, ok := errors.AsType[*PanicError](err); ok {
+			return panicked
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		if err == nil {
+			redial = redialMin
+			continue
+		}
+		if !e.everProven && isConfigFault(err) {
+			return fmt.Errorf("lock session: %w", err)
+		}
+		e.disconnected(err)
+		if time.Since(began) > redialMax {
+			redial = redialMin
+		}
+		pause(ctx, jitter(redial))
+		redial = min(2*redial, redialMax)
+	}
+	return nil
+}
+
+// round is the life of one session: proven, standing by, perhaps leading. Nil means that
+// the next one may be opened at once.
+func (e *Elector) round(ctx context.Context, work Work) error {
+	octx, cancel := context.WithTimeout(ctx, dialTimeout)
+	s, err := e.open(octx)
+	cancel()
+	if err != nil {
+		return err
+	}
+	e.everProven = true
+	defer func() {
+		s.close(context.WithoutCancel(ctx))
+		if e.watching != nil {
+			<-e.watching
+			e.watching = nil
+		}
+	}()
+
+	e.recordEnd(ctx, s)
+	e.fault = ""
+	if e.become(RoleStandby, nil, nil) {
+		e.log.Info("standing by", zap.String("event", "leader.standby"), zap.Int64("epoch", e.Status().HolderEpoch))
+	}
+	if err := e.campaign(ctx, s); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return e.lead(ctx, s, work)
+}
+
+// campaign returns nil when the lock is won or ctx is done.
+func (e *Elector) campaign(ctx context.Context, s session) error {
+	look := time.Now()
+	for ctx.Err() == nil {
+		start := time.Now()
+		if rest := e.restUntil.Sub(start); rest > 0 {
+			// The server would end a session that is silent for long.
+			if err := e.lookAround(ctx, s); err != nil {
+				return err
+			}
+			pause(ctx, min(rest, e.cfg.Heartbeat))
+			continue
+		}
+		pctx, cancel := context.WithTimeout(ctx, e.cfg.Trust)
+		won, err := s.tryLock(pctx)
+		cancel()
+		if err != nil {
+			return err // also when it could go on: the lock may have been given and the answer lost
+		}
+		if won {
+			return nil
+		}
+		e.proven(start)
+		if !start.Before(look) {
+			if err := e.lookAround(ctx, s); err != nil {
+				return err
+			}
+			look = start.Add(e.cfg.Heartbeat)
+		}
+		pause(ctx, jitter(e.cfg.Poll))
+	}
+	return nil
+}
+
+func (e *Elector) lookAround(ctx context.Context, s session) error {
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.Trust)
+	defer cancel()
+	st, err := s.state(ctx)
+	if err != nil {
+		return err
+	}
+	e.sawHolder(st)
+	return nil
+}
+
+// rest keeps this instance from campaigning, so that another one can win.
+func (e *Elector) rest(heartbeats int) {
+	d := time.Duration(min(heartbeats, maxRest)) * e.cfg.Heartbeat
+	e.restUntil = time.Now().Add(d + rand.N(d/5+1)) //nolint:gosec // spreads load, guards nothing
+}
+
+// disconnected notes trouble and logs it when it is of another kind than before.
+func (e *Elector) disconnected(err error) {
+	fault := faultOf(err)
+	if !e.become(RoleDisconnected, nil, err) && fault == e.fault {
+		return
+	}
+	e.fault = fault
+	e.log.Warn("no lock session; trying again until there is one", zap.String("event", "leader.disconnected"),
+		zap.String("reason", fault), zap.Int64("epoch", e.Status().HolderEpoch), zap.Error(err))
+}
+
+// recordEnd writes down the end of a lost term that could not be written at the time.
+func (e *Elector) recordEnd(ctx context.Context, s session) {
+	if e.unrecorded == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.Trust)
+	defer cancel()
+	// Best effort: the next leader closes the term anyway, without our reason.
+	if err := s.endTerm(ctx, e.unrecorded.epoch, e.unrecorded.reason); err == nil {
+		e.unrecorded = nil
+	}
+}
+
+func hasPrefix(application, group string) bool {
+	return strings.HasPrefix(application, appPrefix(group))
+}
+
+// jitter spreads d by ±20 %.
+func jitter(d time.Duration) time.Duration {
+	return d - d/5 + rand.N(2*(d/5)+1) //nolint:gosec // spreads load, guards nothing
+}
+
+// pause waits for d and reports whether it did; false means that ctx is done.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,197 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"runtime/debug"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// lead runs one term on s, which has just won the lock. Nil means a regular end.
+func (e *Elector) lead(ctx context.Context, s session, work Work) error {
+	g, err := e.enthrone(ctx, s)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		e.rest(1)
+		return err
+	}
+
+	t := newTerm(context.WithoutCancel(ctx), g.epoch, g.proof, e.cfg.Trust)
+	running, finished := context.WithCancel(t.ctx)
+	result := make(chan error, 1)
+	go func() {
+		err := error(&PanicError{Value: "runtime.Goexit"}) // kept only if work ends its goroutine
+		defer func() {
+			result <- err
+			finished()
+		}()
+		err = guarded(t, work)
+	}()
+	unask := context.AfterFunc(ctx, t.stop)
+	defer unask()
+
+	e.become(RoleLeader, t, nil)
+	e.proven(g.proof)
+	e.log.Info("leading", zap.String("event", "leader.acquired"), zap.Int64("epoch", t.epoch))
+
+	e.beat(running, s, t, g.proof)
+
+	if l, lost := t.loss(); lost {
+		e.lost(t, l)
+		return e.bury(ctx, s, t, l, <-result)
+	}
+	// Work has returned; whatever it left running must not pass for the leader.
+	err = <-result
+	if !t.end() {
+		l, _ := t.loss()
+		e.lost(t, l)
+		return e.bury(ctx, s, t, l, err)
+	}
+	return e.release(ctx, s, t, err)
+}
+
+// beat proves the term again and again until Work has returned or the term is lost.
+func (e *Elector) beat(running context.Context, s session, t *Term, proof time.Time) {
+	// A heartbeat that hangs must not hold up the end of trust.
+	expiry := time.AfterFunc(time.Until(t.until()), func() { _ = t.Check() })
+	defer expiry.Stop()
+
+	next := proof.Add(e.cfg.Heartbeat)
+	for {
+		idle, cancel := context.WithDeadline(running, next)
+		err := s.idle(idle)
+		cancel()
+		if running.Err() != nil {
+			return
+		}
+		if err != nil {
+			t.lose(reasonSessionClosed, err)
+			return
+		}
+
+		start := time.Now()
+		bctx, cancel := context.WithDeadline(t.ctx, t.until())
+		err = s.beat(bctx, t.epoch)
+		cancel()
+		e.met.heartbeat.Observe(time.Since(start).Seconds())
+		switch {
+		case err == nil:
+			if !t.extend(start) {
+				return
+			}
+			expiry.Reset(time.Until(t.until()))
+			e.proven(start)
+			next = start.Add(e.cfg.Heartbeat)
+		case t.Check() != nil:
+			return
+		case errors.Is(err, errLockMissing):
+			t.lose(reasonLockLost, nil)
+			return
+		case errors.Is(err, errEpochReplaced):
+			t.lose(reasonEpochReplaced, nil)
+			return
+		case errors.Is(err, errSessionClosed):
+			t.lose(reasonSessionClosed, err)
+			return
+		default:
+			// The session lives and the proof is still good: the server may recover in time.
+			e.trouble(err)
+			next = time.Now().Add(e.cfg.Heartbeat / 5)
+		}
+	}
+}
+
+// lost tells the world, before Work has been joined.
+func (e *Elector) lost(t *Term, l *lossError) {
+	e.become(RoleDisconnected, nil, l)
+	e.fault = faultOf(l)
+	e.met.stepDowns.WithLabelValues(l.reason).Inc()
+	e.log.Warn("lost the lock", zap.String("event", "leader.lost"), zap.Int64("epoch", t.epoch),
+		zap.String("reason", l.reason), zap.Error(l.err))
+}
+
+// bury ends a lost term after Work has returned result.
+func (e *Elector) bury(ctx context.Context, s session, t *Term, l *lossError, result error) error {
+	e.rest(1)
+	e.failures = 0
+	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.Heartbeat)
+	defer cancel()
+	if _, err := s.release(rctx, t.epoch, l.reason); err != nil {
+		e.unrecorded = &ended{t.epoch, l.reason}
+	}
+	if result == nil || errors.Is(result, ErrLost) || errors.Is(result, context.Canceled) {
+		return l
+	}
+	if panicked, ok := errors.AsType[*PanicError](result); ok {
+		return panicked
+	}
+	e.log.Warn("work ended with an error after the term was lost", zap.Int64("epoch", t.epoch), zap.Error(result))
+	return l
+}
+
+// release gives up a term that is still held.
+func (e *Elector) release(ctx context.Context, s session, t *Term, result error) error {
+	reason := reasonWorkReturned
+	panicked, _ := errors.AsType[*PanicError](result)
+	switch {
+	case panicked != nil:
+		reason = reasonWorkPanicked
+	case ctx.Err() != nil:
+		reason = reasonStopped
+	case result != nil:
+		reason = reasonWorkFailed
+	}
+
+	// The caller's context is done already when it asked for the end.
+	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.Trust)
+	unlocked, err := s.release(rctx, t.epoch, reason)
+	cancel()
+	if err != nil {
+		e.unrecorded = &ended{t.epoch, reason}
+	}
+
+	e.become(RoleStandby, nil, nil)
+	e.met.stepDowns.WithLabelValues(reason).Inc()
+	fields := []zap.Field{
+		zap.String("event", "leader.released"), zap.Int64("epoch", t.epoch), zap.String("reason", reason),
+	}
+	if result != nil {
+		fields = append(fields, zap.NamedError("work_error", result))
+	}
+	if err != nil || !unlocked {
+		// Closing the session frees the lock all the same.
+		fields = append(fields, zap.Bool("unlocked", unlocked), zap.Error(err))
+	}
+	if result != nil || err != nil || !unlocked {
+		e.log.Warn("gave up the lock", fields...)
+	} else {
+		e.log.Info("gave up the lock", fields...)
+	}
+
+	if panicked != nil {
+		return panicked
+	}
+	if reason == reasonStopped {
+		return nil
+	}
+	if time.Since(t.base) > 2*maxRest*e.cfg.Heartbeat {
+		e.failures = 0 // this one had worked
+	}
+	e.failures++
+	e.rest(1 << min(e.failures-1, 10))
+	return nil
+}
+
+// guarded turns a panic of work into an error.
+func guarded(t *Term, work Work) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = &PanicError{Value: value, Stack: debug.Stack()}
+		}
+	}()
+	return work(t.ctx, t)
+}

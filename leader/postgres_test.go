@@ -1,0 +1,227 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+)
+
+func TestLockDoesNotStack(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	cfg := quick("a")
+	base, err := pgx.ParseConfig(s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dial := func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, SessionConfig(base, cfg)) }
+	held, err := openSession(t.Context(), cfg, dial)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.close(context.Background())
+	if won, err := held.tryLock(t.Context()); !won || err != nil {
+		t.Fatalf("tryLock: got %v, %v; want true", won, err)
+	}
+	g, err := held.bump(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		if err := held.beat(t.Context(), g.epoch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if unlocked, err := held.release(t.Context(), g.epoch, reasonStopped); !unlocked || err != nil {
+		t.Fatalf("release: got %v, %v; want true", unlocked, err)
+	}
+	if !one[bool](t, s, "select pg_try_advisory_lock($1)", Key(testGroup)) {
+		t.Error("the lock is still held after one unlock")
+	}
+	if err := held.beat(t.Context(), g.epoch); !errors.Is(err, errLockMissing) {
+		t.Errorf("beat without the lock: got %v, want errLockMissing", err)
+	}
+	if _, err := held.bump(t.Context()); !errors.Is(err, errLockMissing) {
+		t.Errorf("bump without the lock: got %v, want errLockMissing", err)
+	}
+	if got := one[int64](t, s, "select epoch from weft_leader"); got != g.epoch {
+		t.Errorf("epoch after a bump without the lock: got %d, want %d", got, g.epoch)
+	}
+}
+
+func TestBeatSeesAReplacedEpoch(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	a := s.join(t, quick("a"), nil)
+	first := a.nextTerm(t)
+	s.exec(t, "update weft_leader set epoch = epoch + 5")
+	if second := a.nextTerm(t); second.Epoch() != 7 {
+		t.Errorf("epoch: got %d, want 7", second.Epoch())
+	}
+	if l, ok := first.loss(); !ok || l.reason != reasonEpochReplaced {
+		t.Errorf("loss of the first term: got %v, want %s", l, reasonEpochReplaced)
+	}
+}
+
+func TestStandbyHoldsNoSnapshot(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.join(t, Config{Group: testGroup, Instance: "a"}, nil).nextTerm(t)
+	b := s.join(t, Config{Group: testGroup, Instance: "b"}, nil)
+	b.wait(t, RoleStandby)
+	idle := 0
+	labtest.Eventually(t, patience, func() bool {
+		var state string
+		var pinned bool
+		err := s.pool.QueryRow(t.Context(), `select coalesce(state, ''), backend_xmin is not null from pg_stat_activity
+			where application_name = 'weft/pair/b/lock'`).Scan(&state, &pinned)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if state == "idle" {
+			idle++
+		}
+		if strings.HasPrefix(state, "idle") && (pinned || state != "idle") {
+			t.Fatalf("standby between polls: state %q, snapshot %v; want idle without one", state, pinned)
+		}
+		return idle >= 50
+	}, "fifty looks at an idle standby")
+}
+
+func TestServersThatAreRefused(t *testing.T) {
+	t.Parallel()
+	with := func(url, option string) string {
+		if strings.Contains(url, "?") {
+			return url + "&" + option
+		}
+		return url + "?" + option
+	}
+
+	t.Run("ReadOnlyIsWaitedFor", func(t *testing.T) {
+		t.Parallel()
+		s := newSite(t)
+		a := s.joinURL(t, with(s.url, "default_transaction_read_only=on"), quick("a"), nil)
+		labtest.Eventually(t, patience, func() bool { return errors.Is(a.Status().Err, ErrReadOnly) }, "refused as read-only")
+		if st := a.Status(); st.Role != RoleDisconnected {
+			t.Errorf("role: got %s, want disconnected", st.Role)
+		}
+		if s.state(t).LockHeld {
+			t.Error("the lock was taken on a read-only server")
+		}
+	})
+
+	fatal := func(t *testing.T, url string) error {
+		t.Helper()
+		base, err := pgx.ParseConfig(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := quick("a")
+		e, err := New(cfg, func(ctx context.Context) (*pgx.Conn, error) {
+			return pgx.ConnectConfig(ctx, SessionConfig(base, cfg))
+		}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		return e.Run(ctx, untilStopped)
+	}
+
+	t.Run("WithoutMigrationsRunEnds", func(t *testing.T) {
+		t.Parallel()
+		if err := fatal(t, labtest.Schema(t)); !errors.Is(err, ErrNotMigrated) {
+			t.Errorf("Run: got %v, want ErrNotMigrated", err)
+		}
+		if _, err := ReadState(t.Context(), labtest.Pool(t, labtest.Schema(t)), testGroup); !errors.Is(err, ErrNotMigrated) {
+			t.Errorf("ReadState: got %v, want ErrNotMigrated", err)
+		}
+	})
+
+	t.Run("WithoutDatabaseRunEnds", func(t *testing.T) {
+		t.Parallel()
+		if err := fatal(t, with(newSite(t).url, "dbname=weft_no_such_database")); sqlState(err) != codeNoDatabase {
+			t.Errorf("Run: got %v, want SQLSTATE %s", err, codeNoDatabase)
+		}
+	})
+}
+
+func TestSettingsOfTheDatabaseDoNotEndTheSession(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for _, set := range []string{"idle_session_timeout = '50ms'", "statement_timeout = '1ms'", "default_transaction_isolation = 'serializable'"} {
+		s.exec(t, "do $$ begin execute format('alter database %I set "+strings.ReplaceAll(set, "'", "''")+"', current_database()); end $$")
+	}
+	cfg := quick("a")
+	cfg.Heartbeat = 400 * time.Millisecond
+	a := s.join(t, cfg, nil)
+	term := a.nextTerm(t)
+	began := s.state(t).AcquiredAt
+	labtest.Eventually(t, patience, func() bool { return s.state(t).RenewedAt.Sub(began) > 1500*time.Millisecond }, "beats for 1.5 s")
+	if err := term.Check(); err != nil {
+		t.Errorf("Check: got %v, want nil", err)
+	}
+}
+
+func TestForeignHolderIsNamedOnce(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	stranger := s.connect(t, "cron job")
+	if _, err := stranger.Exec(t.Context(), "select pg_advisory_lock($1)", Key(testGroup)); err != nil {
+		t.Fatal(err)
+	}
+	a := s.join(t, quick("a"), nil)
+	labtest.Eventually(t, patience, func() bool { return a.Status().Holder == "cron job" }, "the stranger is seen")
+	if st := s.state(t); !st.LockHeld || st.LockMatches || st.Led() || st.LockApp != "cron job" {
+		t.Errorf("state: got %+v, want held by a stranger", st)
+	}
+	if _, err := stranger.Exec(t.Context(), "select pg_advisory_unlock($1)", Key(testGroup)); err != nil {
+		t.Fatal(err)
+	}
+	a.nextTerm(t)
+	if got := a.event("leader.foreign_holder"); got != 1 {
+		t.Errorf("warnings: got %d, want 1", got)
+	}
+}
+
+func TestPresence(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	in := Instance{Group: testGroup, Name: "b", Role: RoleStandby, Version: "1.2.3", Host: "h", PID: 42, HTTPAddr: "127.0.0.1:9108", Uptime: time.Hour}
+	for _, i := range []Instance{in, {Group: testGroup, Name: "a", Role: RoleLeader}, {Group: "other", Name: "c"}, {Group: testGroup, Name: "gone"}} {
+		if err := Announce(t.Context(), s.pool, i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.exec(t, "update weft_instance set seen_at = now() - interval '25 hours' where instance = 'gone'")
+	in.Role = RoleLeader
+	if err := Announce(t.Context(), s.pool, in); err != nil {
+		t.Fatal(err)
+	}
+	list, err := Instances(t.Context(), s.pool, testGroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(list) != 2 || list[0].Name != "a" || list[1].Name != "b" {
+		t.Fatalf("instances: got %+v, want a and b", list)
+	}
+	got := list[1]
+	if got.Role != RoleLeader || got.PID != 42 || got.HTTPAddr != in.HTTPAddr || got.Version != "1.2.3" || got.Host != "h" {
+		t.Errorf("b: got %+v, want what was announced last", got)
+	}
+	if got.Uptime < time.Hour || got.Uptime > 2*time.Hour || got.SeenAgo < 0 || got.SeenAgo > time.Hour {
+		t.Errorf("b: up %v, seen %v ago; want about an hour and about now", got.Uptime, got.SeenAgo)
+	}
+	if err := Withdraw(t.Context(), s.pool, testGroup, "b"); err != nil {
+		t.Fatal(err)
+	}
+	if list, err = Instances(t.Context(), s.pool, testGroup); err != nil || len(list) != 1 {
+		t.Errorf("instances after Withdraw: got %v, %v; want a", list, err)
+	}
+}

@@ -1,0 +1,171 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Dial opens one new connection to the server, never one of a pool: pools recycle
+// connections, and the lock with them. Its configuration comes from [SessionConfig].
+type Dial func(ctx context.Context) (*pgx.Conn, error)
+
+// session is what the elector needs of the lock session. It is used by one goroutine
+// at a time. Errors that end the session wrap errSessionClosed.
+type session interface {
+	// tryLock may succeed once in the life of a session: taking it again would stack it.
+	tryLock(ctx context.Context) (bool, error)
+	// bump starts a term; the error wraps errBlocked when another transaction is in the way.
+	bump(ctx context.Context) (grant, error)
+	// clearWay ends the group's own transactions that block bump and names all that do.
+	// It is called while bump waits, from another goroutine.
+	clearWay(ctx context.Context) ([]blocker, error)
+	// beat renews the row and proves the lock; errLockMissing and errEpochReplaced are final.
+	beat(ctx context.Context, epoch int64) error
+	// idle waits until ctx is done and returns nil, or until the session has ended.
+	idle(ctx context.Context) error
+	// state tells who leads.
+	state(ctx context.Context) (State, error)
+	// endTerm records why a term ended, unless somebody has recorded it already.
+	endTerm(ctx context.Context, epoch int64, reason string) error
+	// release records the end and frees the lock; unlocked is false if it was not held.
+	release(ctx context.Context, epoch int64, reason string) (unlocked bool, err error)
+	// close ends the session, which frees the lock in any case.
+	close(ctx context.Context)
+}
+
+// grant is a new term as the database recorded it.
+type grant struct {
+	epoch int64
+	proof time.Time // local, from before the statement was sent
+}
+
+type pgSession struct {
+	conn    *pgx.Conn
+	dial    Dial
+	cfg     Config
+	key     int64
+	pid     uint32
+	started time.Time // the backend's start, database clock
+}
+
+// Names of the statements that are prepared while standing by.
+const (
+	stmtTryLock = "weft_try_lock"
+	stmtBump    = "weft_bump"
+	stmtBeat    = "weft_beat"
+)
+
+// openSession dials, proves the connection, and prepares what must be fast later.
+func openSession(ctx context.Context, cfg Config, dial Dial) (session, error) {
+	conn, err := dial(ctx)
+	if err != nil {
+		return nil, diagnose(err)
+	}
+	s := &pgSession{conn: conn, dial: dial, cfg: cfg, key: Key(cfg.Group)}
+	if err := s.prove(ctx); err != nil {
+		s.close(context.WithoutCancel(ctx))
+		return nil, diagnose(err)
+	}
+	return s, nil
+}
+
+func (s *pgSession) tryLock(ctx context.Context) (bool, error) {
+	var won bool
+	err := s.conn.QueryRow(ctx, stmtTryLock, s.key).Scan(&won)
+	return won, s.wrap("try lock", err)
+}
+
+func (s *pgSession) bump(ctx context.Context) (grant, error) {
+	g := grant{proof: time.Now()}
+	err := s.conn.QueryRow(ctx, stmtBump, s.cfg.Group, s.key, s.cfg.Instance, s.started).Scan(&g.epoch)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return grant{}, errLockMissing
+	case err == nil:
+		return g, nil
+	}
+	switch sqlState(err) {
+	case codeLockNotAvailable, codeQueryCanceled, codeSerialization:
+		err = fmt.Errorf("%w: %w", errBlocked, err)
+	}
+	return grant{}, s.wrap("bump", err)
+}
+
+func (s *pgSession) beat(ctx context.Context, epoch int64) error {
+	var held, renewed bool
+	err := s.conn.QueryRow(ctx, stmtBeat, s.cfg.Group, s.key, epoch).Scan(&held, &renewed)
+	switch {
+	case err != nil:
+		return s.wrap("heartbeat", err)
+	case !held:
+		return errLockMissing
+	case !renewed:
+		return errEpochReplaced
+	}
+	return nil
+}
+
+// idle reads from the socket, so that the end of the session is seen when it happens.
+func (s *pgSession) idle(ctx context.Context) error {
+	for ctx.Err() == nil {
+		_, err := s.conn.WaitForNotification(ctx)
+		if s.conn.IsClosed() {
+			return s.wrap("idle", err)
+		}
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("idle: %w", err)
+		}
+	}
+	return nil
+}
+
+func (s *pgSession) state(ctx context.Context) (State, error) {
+	st, err := readState(ctx, s.conn, s.cfg.Group)
+	return st, s.wrap("read state", diagnose(err))
+}
+
+func (s *pgSession) endTerm(ctx context.Context, epoch int64, reason string) error {
+	_, err := s.conn.Exec(ctx, endTermSQL, pgx.QueryExecModeExec, s.cfg.Group, epoch, reason)
+	return s.wrap("end term", err)
+}
+
+// release uses two statements: an unlock in the transaction that marks the row would
+// let the successor in while the row is still locked.
+func (s *pgSession) release(ctx context.Context, epoch int64, reason string) (unlocked bool, err error) {
+	if _, err := s.conn.Exec(ctx, releaseSQL, pgx.QueryExecModeExec, s.cfg.Group, epoch, reason); err != nil {
+		return false, s.wrap("mark release", err)
+	}
+	err = s.conn.QueryRow(ctx, "select pg_advisory_unlock($1)", pgx.QueryExecModeExec, s.key).Scan(&unlocked)
+	return unlocked, s.wrap("unlock", err)
+}
+
+func (s *pgSession) close(ctx context.Context) { closeConn(ctx, s.conn) }
+
+// closeConn returns when the socket is closed, at most about a second later.
+func closeConn(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	pg := conn.PgConn()
+	_ = conn.Close(ctx) // the socket is closed whatever it returns
+	select {
+	case <-pg.CleanupDone():
+	case <-ctx.Done():
+		_ = pg.Conn().Close() // the driver would go on saying goodbye to a silent server
+	}
+}
+
+// wrap names the call and marks the error of a call that ended the session.
+func (s *pgSession) wrap(call string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case s.conn.IsClosed():
+		return fmt.Errorf("%s: %w: %w", call, errSessionClosed, err)
+	default:
+		return fmt.Errorf("%s: %w", call, err)
+	}
+}

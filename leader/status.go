@@ -1,0 +1,118 @@
+package leader
+
+import (
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Role is what an instance is in its group.
+type Role string
+
+// The roles; the values of the label to.
+const (
+	RoleLeader       Role = "leader"
+	RoleStandby      Role = "standby"      // connected, proven, and trying
+	RoleDisconnected Role = "disconnected" // no session that could win
+)
+
+// Status is what one instance knows about the election.
+type Status struct {
+	Role  Role
+	Since time.Time // of Role, local clock
+	Epoch int64     // of the running term; 0 when this instance does not lead
+
+	Holder      string // who leads, as far as known: an instance, or the application_name of a stranger; may be empty
+	HolderEpoch int64  // newest epoch seen
+
+	LastProof time.Time     // start of the last successful heartbeat or poll, local clock
+	ProofAge  time.Duration // its age; 0 before the first
+	Err       error         // the last trouble with the connection, nil when there is none now
+}
+
+// Status may be called from any goroutine. It never reports a leader whose proof is too old.
+func (e *Elector) Status() Status {
+	e.mu.Lock()
+	st, t := e.status, e.term
+	e.mu.Unlock()
+	if st.Role == RoleLeader {
+		if err := t.Check(); err != nil {
+			st.Role, st.Epoch, st.Err = RoleDisconnected, 0, err
+		}
+	}
+	if !st.LastProof.IsZero() {
+		st.ProofAge = time.Since(st.LastProof)
+		st.LastProof = st.LastProof.Round(0) // the monotonic reading is of no use outside
+	}
+	return st
+}
+
+// become changes the role; it reports whether that was a change.
+func (e *Elector) become(role Role, t *Term, err error) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	changed := e.status.Role != role
+	e.status.Err, e.status.Epoch, e.term = err, 0, t
+	if t != nil {
+		e.status.Epoch, e.status.HolderEpoch = t.epoch, t.epoch
+		e.status.Holder = e.cfg.Instance
+		e.met.epoch.Set(float64(t.epoch))
+	} else if e.status.Role == RoleLeader || role == RoleDisconnected {
+		e.status.Holder = ""
+	}
+	if changed {
+		e.status.Role, e.status.Since = role, time.Now().Round(0)
+		e.met.transitions.WithLabelValues(string(role)).Inc()
+	}
+	lead := 0.0
+	if role == RoleLeader {
+		lead = 1
+	}
+	e.met.isLeader.Set(lead)
+	return changed
+}
+
+func (e *Elector) proven(at time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.status.LastProof, e.status.Err = at, nil
+}
+
+// trouble is a failed heartbeat that is tried again.
+func (e *Elector) trouble(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.status.Err = err
+}
+
+// sawHolder notes who leads while this instance stands by.
+func (e *Elector) sawHolder(st State) {
+	holder := ""
+	foreign := false
+	switch {
+	case !st.LockHeld:
+	case st.LockMatches:
+		holder = st.Instance
+	case st.LockApp != "":
+		holder = st.LockApp
+		foreign = !hasPrefix(st.LockApp, e.cfg.Group)
+	default:
+		holder, foreign = "pid "+strconv.Itoa(int(st.LockPID)), true
+	}
+
+	e.mu.Lock()
+	e.status.Holder, e.status.HolderEpoch = holder, st.Epoch
+	e.mu.Unlock()
+	e.met.epoch.Set(float64(st.Epoch))
+
+	if foreign && st.LockPID != e.foreignPID {
+		e.log.Warn("the lock of this group is held by a session that is not of it",
+			zap.String("event", "leader.foreign_holder"), zap.Int64("key", st.Key),
+			zap.Int32("pid", st.LockPID), zap.String("user", st.LockUser), zap.String("application_name", st.LockApp))
+	}
+	e.foreignPID = 0
+	if foreign {
+		e.foreignPID = st.LockPID
+	}
+}
