@@ -85,7 +85,7 @@ func newElector(cfg Config, open func(context.Context) (session, error), log *za
 	}
 	return &Elector{
 		cfg: cfg, open: open, met: met,
-		log:    log.With(zap.String("group", cfg.Group), zap.String("instance", cfg.Instance)),
+		log:    log.Named("leader"),
 		status: Status{Role: RoleDisconnected, Since: time.Now().Round(0)},
 	}, nil
 }

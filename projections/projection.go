@@ -21,6 +21,8 @@ type Projection interface {
 	Name() string
 	// Table is the outbox table whose events it takes.
 	Table() string
+	// Destination names the server it writes to, for readiness and logs.
+	Destination() string
 	// Project writes the state of the entities of events, at most one event per
 	// entity, under the authority in ctx. It returns one outcome per event, in
 	// order; an error, usually an *outbox.Fault, means that no fate is known.
@@ -28,4 +30,7 @@ type Projection interface {
 	// Ready returns nil when the destination is usable, and says what is wrong
 	// otherwise. It is cheap and is used by readiness and to probe an outage.
 	Ready(ctx context.Context) error
+	// Close lets go of idle connections of its own. No other method may be called
+	// afterwards.
+	Close()
 }

@@ -113,7 +113,7 @@ func TestStatusCountsRows(t *testing.T) {
 func TestStatusNotMigrated(t *testing.T) {
 	t.Parallel()
 	r := weft(t, []string{"DATABASE_URL=" + labtest.Schema(t)}, "status")
-	if want := "weft: weft's tables are missing from this database: run `weft migrate up`\n"; r.code != exitTryAgain || r.errOut != want {
+	if want := "weft: weft's tables are missing from this database (the schema is not up to date): run `weft migrate up`\n"; r.code != exitTryAgain || r.errOut != want {
 		t.Errorf("got code %d and %q, want %d and %q", r.code, r.errOut, exitTryAgain, want)
 	}
 }

@@ -53,7 +53,7 @@ func (d *daemon) ready(ctx context.Context) error {
 		if ctx.Err() != nil || err == nil {
 			return nil
 		}
-		kind, text := postgres.Diagnose(err)
+		kind, text := postgres.Diagnose(Cause(err))
 		if kind != postgres.Unreachable && kind != postgres.TooManyConnections && !errors.Is(err, context.DeadlineExceeded) {
 			return err
 		}
@@ -107,7 +107,7 @@ func (d *daemon) watch(ctx context.Context) error {
 			d.health.SetRole(admin.Standby, st.HolderEpoch)
 			d.tell(postgresName, st.Err)
 		case st.Err != nil:
-			_, text := postgres.Diagnose(st.Err)
+			_, text := postgres.Diagnose(Cause(st.Err))
 			d.tell(postgresName, errors.New(text))
 		}
 		for _, l := range d.lanes {
@@ -158,10 +158,7 @@ func (d *daemon) announce(ctx context.Context) error {
 
 // attend makes a projection's destination once, and keeps an eye on it.
 func (d *daemon) attend(ctx context.Context, p projections.Projection) error {
-	name := p.Name()
-	if name == projections.SearchIndexToElastic {
-		name = "elasticsearch"
-	}
+	name := p.Destination()
 	d.health.Require(name, d.cfg.Elastic.RequireReady)
 	prepared := false
 	return every(ctx, attendEvery, func(ctx context.Context) {

@@ -54,10 +54,10 @@ func Run(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, versi
 		cfg: cfg, log: tel.Log, version: version, started: time.Now(),
 		health: admin.NewHealth(cfg.Group, cfg.Instance),
 	}
+	defer d.close()
 	if err := d.build(ctx, tel); err != nil {
 		return err
 	}
-	defer d.pool.Close()
 	return d.run(ctx)
 }
 
@@ -72,7 +72,6 @@ func (d *daemon) build(ctx context.Context, tel *telemetry.Telemetry) error {
 	}
 	d.pool = pool
 	if err := d.buildLanes(tel); err != nil {
-		pool.Close()
 		return err
 	}
 	election := leader.Config{
@@ -83,7 +82,6 @@ func (d *daemon) build(ctx context.Context, tel *telemetry.Telemetry) error {
 	dial := func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, session) }
 	d.elector, err = leader.New(election, dial, tel.Log, tel.Registry)
 	if err != nil {
-		pool.Close()
 		return err
 	}
 	d.health.Require(postgresName, true)
@@ -91,11 +89,17 @@ func (d *daemon) build(ctx context.Context, tel *telemetry.Telemetry) error {
 		Host: cfg.HTTP.Host, MetricsPort: cfg.HTTP.MetricsPort, MetricsPortFixed: cfg.HTTP.MetricsPortFixed,
 		HealthPort: cfg.HTTP.Port, Health: d.health, Gatherer: tel.Registry, Log: tel.Log,
 	})
-	if err != nil {
-		pool.Close()
-		return err
+	return err
+}
+
+// close lets go of the connections of what build has made.
+func (d *daemon) close() {
+	for _, l := range d.lanes {
+		l.proj.Close()
 	}
-	return nil
+	if d.pool != nil {
+		d.pool.Close()
+	}
 }
 
 func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {

@@ -22,6 +22,10 @@ type Options struct {
 	IdleInTx  time.Duration // idle_in_transaction_session_timeout; default 5 s
 }
 
+// warmConns are kept open while idle: a standby that takes over must not spend its
+// first milliseconds on connecting.
+const warmConns = 3
+
 // NewPool returns a pool for work; it does not connect. The caller closes it. raw
 // is what [ParseURL] takes.
 func NewPool(ctx context.Context, raw string, o Options) (*pgxpool.Pool, error) {
@@ -31,7 +35,7 @@ func NewPool(ctx context.Context, raw string, o Options) (*pgxpool.Pool, error) 
 	}
 	Prepare(&cfg.ConnConfig.Config, o)
 	cfg.MaxConns = int32(min(cmp.Or(o.MaxConns, 8), 1000))
-	cfg.MinConns, cfg.MinIdleConns = 0, 0
+	cfg.MinIdleConns = min(warmConns, cfg.MaxConns)
 	cfg.MaxConnIdleTime = 5 * time.Minute
 	cfg.MaxConnLifetimeJitter = 5 * time.Minute
 	cfg.HealthCheckPeriod = 30 * time.Second

@@ -1,0 +1,282 @@
+package projections
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"go.uber.org/zap"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// Chronicle carries chronicle_events into chronicle_entries, one statement per
+// batch, fenced by the epoch in the context: once a newer epoch has been committed it
+// writes nothing and returns [outbox.ErrFenced].
+//
+//	upsert, event present    entry inserted or brought up to date; unchanged: already_applied
+//	upsert, event gone       entry removed, source_missing
+//	delete                   entry removed; not there: already_applied
+//	an op other than these   failed, deterministic_exception
+//	a row the table refuses  failed, deterministic_exception; the others are written
+//
+// A chronicle event never changes after it was written, so a delete is always newer
+// than its row.
+type Chronicle struct {
+	pool    Querier
+	version int
+	log     *zap.Logger
+}
+
+// NewChronicle returns a Chronicle that works on pool. version is written to
+// chronicle_entries.projection_version and is 1 or more: a replay under a higher
+// version rewrites the entries.
+func NewChronicle(pool Querier, version int, log *zap.Logger) (*Chronicle, error) {
+	if version < 1 || version > 1<<31-1 {
+		return nil, fmt.Errorf("chronicle projection version %d: want 1 to %d", version, 1<<31-1)
+	}
+	return &Chronicle{pool: pool, version: version, log: log.Named(ChronicleEventsToEntries)}, nil
+}
+
+// Name implements Projection.
+func (c *Chronicle) Name() string { return ChronicleEventsToEntries }
+
+// Table implements Projection.
+func (c *Chronicle) Table() string { return "chronicle_outbox_events" }
+
+// Destination implements Projection.
+func (c *Chronicle) Destination() string { return "chronicle_entries" }
+
+// Close implements Projection; the pool is not its own.
+func (c *Chronicle) Close() {}
+
+// Version is what is written to projection_version.
+func (c *Chronicle) Version() int { return c.version }
+
+// Ready implements Projection: both tables can be read.
+func (c *Chronicle) Ready(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	rows, err := c.pool.Query(limited, "select from chronicle_events, chronicle_entries limit 0")
+	if err == nil {
+		rows.Close()
+		err = rows.Err()
+	}
+	if err != nil {
+		return databaseFault(ctx, "chronicle tables", err)
+	}
+	return nil
+}
+
+// Project implements Projection. It may return complete outcomes together with a
+// Fault: a shared outage met after some of the batch was written.
+func (c *Chronicle) Project(ctx context.Context, events []outbox.Event) ([]outbox.Outcome, error) {
+	authority, ok := outbox.AuthorityFrom(ctx)
+	if !ok {
+		return nil, errors.New("chronicle: no authority in context")
+	}
+	out := make([]outbox.Outcome, len(events))
+	idx := make([]int, 0, len(events))
+	for i := range events {
+		switch events[i].Op {
+		case outbox.Upsert, outbox.Delete:
+			idx = append(idx, i)
+		default:
+			out[i] = outbox.Reject(outbox.ReasonDeterministic, oneLine(fmt.Sprintf("unknown op %q", string(events[i].Op))))
+		}
+	}
+	if len(idx) == 0 {
+		return out, nil
+	}
+	err := c.apply(ctx, authority, events, idx, out)
+	if err == nil {
+		return out, nil
+	}
+	f, ok := errors.AsType[*outbox.Fault](err)
+	if !ok {
+		return nil, err
+	}
+	known := false
+	for _, i := range idx {
+		if out[i].Verdict != 0 {
+			known = true
+			continue
+		}
+		out[i] = outbox.Outcome{Verdict: outbox.Retry, Reason: f.Reason, Detail: oneLine(f.Error())}
+	}
+	switch {
+	case !known:
+		return nil, f
+	case f.Shared:
+		return out, f
+	default:
+		c.log.Warn("part of a batch has no known fate; it is retried", zap.String("reason", string(f.Reason)), zap.Error(f.Err))
+		return out, nil
+	}
+}
+
+// apply writes the events at idx in one statement. If a row is refused, it writes
+// the halves, down to the row that is at fault.
+func (c *Chronicle) apply(ctx context.Context, a outbox.Authority, events []outbox.Event, idx []int, out []outbox.Outcome) error {
+	err := c.write(ctx, a, events, idx, out)
+	if err == nil {
+		return nil
+	}
+	detail, ok := rowError(err)
+	switch {
+	case !ok:
+		return databaseFault(ctx, "chronicle entries", err)
+	case len(idx) == 1:
+		out[idx[0]] = outbox.Reject(outbox.ReasonDeterministic, detail)
+		return nil
+	}
+	half := len(idx) / 2
+	if err := c.apply(ctx, a, events, idx[:half], out); err != nil {
+		return err
+	}
+	return c.apply(ctx, a, events, idx[half:], out)
+}
+
+// entriesQuery returns one row per event: whether the fence held, the event was
+// there, and its entry was written or removed.
+const entriesQuery = `
+with fence as materialized (
+  select 1 from weft_leader where group_name = $1 and epoch = $2 for key share
+), keys as materialized (
+  select k.id, k.remove, k.ord from unnest($3::uuid[], $4::boolean[]) with ordinality as k(id, remove, ord)
+), source as materialized (
+  select k.ord, e.id, e.event_type, e.book_id, e.block_id, e.actor_id, e.occurred_at, e.created_at, e.payload, ` + summary + ` as summary
+  from keys k
+  cross join lateral (select s.* from chronicle_events s where s.id = k.id limit 1) e
+  where not k.remove
+), written as (
+  insert into chronicle_entries as c
+    (id, event_type, book_id, block_id, actor_id, occurred_at, created_at, payload, summary, projection_version, updated_at)
+  select s.id, s.event_type, s.book_id, s.block_id, s.actor_id, s.occurred_at, s.created_at, s.payload, s.summary, $5, now()
+  from source s
+  where exists (select from fence)
+  on conflict (id) do update set
+    event_type = excluded.event_type, book_id = excluded.book_id, block_id = excluded.block_id,
+    actor_id = excluded.actor_id, occurred_at = excluded.occurred_at, created_at = excluded.created_at,
+    payload = excluded.payload, summary = excluded.summary,
+    projection_version = excluded.projection_version, updated_at = excluded.updated_at
+  where (c.event_type, c.book_id, c.block_id, c.actor_id, c.occurred_at, c.created_at, c.payload, c.summary, c.projection_version)
+    is distinct from
+    (excluded.event_type, excluded.book_id, excluded.block_id, excluded.actor_id, excluded.occurred_at, excluded.created_at,
+     excluded.payload, excluded.summary, excluded.projection_version)
+  returning c.id
+), removed as (
+  delete from chronicle_entries c
+  where c.id = any (array(select k.id from keys k where not exists (select from source s where s.ord = k.ord)))
+    and exists (select from fence)
+  returning c.id
+)
+select k.ord, exists (select from fence), s.ord is not null, w.id is not null, r.id is not null
+from keys k
+left join source s on s.ord = k.ord
+left join written w on w.id = k.id
+left join removed r on r.id = k.id`
+
+// summary is one line for people, at most 200 characters: the event type in words,
+// then the first name or text that the payload has, then what changed into what.
+//
+//	book_created {"title": "Ten days"}             Book created: “Ten days”
+//	block_moved {"from": "a", "to": "b"}           Block moved: a → b
+//	tag_removed {}                                 Tag removed
+const summary = `
+  left(btrim(regexp_replace(concat_ws(': ',
+    upper(left(e.event_type, 1)) || translate(substr(e.event_type, 2), '_.-', '   '),
+    nullif(concat_ws(', ',
+      (select '“' || left(e.payload ->> f.name, 120) || '”'
+       from unnest(array['title', 'name', 'label', 'text', 'content', 'note', 'reason']) with ordinality as f(name, rank)
+       where jsonb_typeof(e.payload -> f.name) = 'string' and e.payload ->> f.name <> ''
+       order by f.rank limit 1),
+      (select left(e.payload ->> f.old, 40) || ' → ' || left(e.payload ->> f.new, 40)
+       from (values ('from', 'to', 1), ('old', 'new', 2), ('before', 'after', 3), ('previous', 'current', 4)) as f(old, new, rank)
+       where jsonb_typeof(e.payload -> f.old) in ('string', 'number', 'boolean')
+         and jsonb_typeof(e.payload -> f.new) in ('string', 'number', 'boolean')
+       order by f.rank limit 1)), '')),
+    '\s+', ' ', 'g')), 200)`
+
+func (c *Chronicle) write(ctx context.Context, a outbox.Authority, events []outbox.Event, idx []int, out []outbox.Outcome) error {
+	limited, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	b := selection{events: events, idx: idx}
+	rows, err := c.pool.Query(limited, entriesQuery, a.Group, a.Epoch, idsOf(b), removalsOf(b), c.version)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	var (
+		n, ord                           int
+		fenced                           bool
+		holds, present, written, removed bool
+	)
+	// Nothing is decided before the last row: the error of a statement may come after
+	// rows of it.
+	decided := make([]outbox.Outcome, len(idx))
+	_, err = pgx.ForEachRow(rows, []any{&ord, &holds, &present, &written, &removed}, func() error {
+		n++
+		fenced = fenced || !holds
+		if ord < 1 || ord > len(idx) {
+			return &outbox.Fault{Reason: outbox.ReasonUnknown, Err: fmt.Errorf("chronicle entries: row for key %d of %d", ord, len(idx))}
+		}
+		decided[ord-1] = chronicleOutcome(events[idx[ord-1]].Op, present, written, removed)
+		return nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case fenced:
+		return outbox.ErrFenced
+	case n != len(idx):
+		return &outbox.Fault{Reason: outbox.ReasonUnknown, Err: fmt.Errorf("chronicle entries: %d rows for %d events", n, len(idx))}
+	}
+	for j, i := range idx {
+		out[i] = decided[j]
+	}
+	return nil
+}
+
+func chronicleOutcome(op outbox.Op, present, written, removed bool) outbox.Outcome {
+	switch {
+	case op == outbox.Upsert && !present:
+		return outbox.NoOp(outbox.NoopSourceMissing)
+	case written, removed:
+		return outbox.OK()
+	default:
+		return outbox.NoOp(outbox.NoopAlreadyApplied)
+	}
+}
+
+// selection is a part of a batch; idsOf and removalsOf pass its columns as array
+// parameters.
+type selection struct {
+	events []outbox.Event
+	idx    []int
+}
+
+type (
+	idsOf      selection
+	removalsOf selection
+)
+
+// Dimensions implements pgtype.ArrayGetter.
+func (s idsOf) Dimensions() []pgtype.ArrayDimension { return dimensions(len(s.idx)) }
+
+// Index implements pgtype.ArrayGetter.
+func (s idsOf) Index(i int) any { return (*uuidParam)(&s.events[s.idx[i]].Key.ID) }
+
+// IndexType implements pgtype.ArrayGetter.
+func (s idsOf) IndexType() any { return (*uuidParam)(nil) }
+
+// Dimensions implements pgtype.ArrayGetter.
+func (s removalsOf) Dimensions() []pgtype.ArrayDimension { return dimensions(len(s.idx)) }
+
+// Index implements pgtype.ArrayGetter.
+func (s removalsOf) Index(i int) any { return s.events[s.idx[i]].Op == outbox.Delete }
+
+// IndexType implements pgtype.ArrayGetter.
+func (s removalsOf) IndexType() any { return false }

@@ -1,0 +1,136 @@
+package projections
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// Querier is the part of a pgxpool.Pool that projections use.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// queryTimeout bounds every statement of a projection.
+const queryTimeout = 15 * time.Second
+
+// databaseFault turns an error of the database into a Fault, or returns the cause
+// of ctx when that was cancelled:
+//
+//	no connection, shutdown, out of resources, read-only, I/O   db_unavailable, shared
+//	no answer within the deadline                               db_unavailable, shared
+//	serialization, deadlock, lock or statement timeout          db_contention
+//	missing table or column, missing privilege                  unknown_exception, shared
+//	anything else                                               unknown_exception
+func databaseFault(ctx context.Context, what string, err error) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
+		return cause
+	}
+	if _, ok := errors.AsType[*outbox.Fault](err); ok || errors.Is(err, outbox.ErrFenced) {
+		return err
+	}
+	f := &outbox.Fault{Reason: outbox.ReasonUnknown, Err: fmt.Errorf("%s: %w", what, err)}
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		// What is not the server's own word is the connection's.
+		f.Reason, f.Shared = outbox.ReasonDBUnavailable, true
+		return f
+	}
+	switch {
+	case pg.Code == "40001", pg.Code == "40P01", pg.Code == "55P03", pg.Code == "57014":
+		f.Reason = outbox.ReasonDBContention
+	case pg.Code == "25006", strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "28"), strings.HasPrefix(pg.Code, "3D"),
+		strings.HasPrefix(pg.Code, "53"), strings.HasPrefix(pg.Code, "57P"), strings.HasPrefix(pg.Code, "58"), strings.HasPrefix(pg.Code, "25P0"):
+		f.Reason, f.Shared = outbox.ReasonDBUnavailable, true
+	case strings.HasPrefix(pg.Code, "42"):
+		f.Shared = true
+	}
+	return f
+}
+
+// rowError says whether err is the fault of some row of the statement, and then how
+// to put it: the server's message and names, never the values of its detail.
+func rowError(err error) (string, bool) {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return "", false
+	}
+	switch pg.Code[:min(2, len(pg.Code))] {
+	case "22", "23", "54", "P0": // data, integrity, limits, raised by a trigger
+	default:
+		return "", false
+	}
+	detail := pg.Code + ": " + pg.Message
+	if pg.Code[:2] == "22" {
+		detail = pg.Code + ": a value does not fit" // these messages repeat the value
+	}
+	for _, part := range []struct{ name, value string }{{"table", pg.TableName}, {"column", pg.ColumnName}, {"constraint", pg.ConstraintName}} {
+		if part.value != "" {
+			detail += ", " + part.name + " " + part.value
+		}
+	}
+	return oneLine(detail), true
+}
+
+// oneLine makes s fit for the column error: one line, at most 500 characters.
+func oneLine(s string) string {
+	runes := []rune(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "\ufffd")))
+	return string(runes[:min(len(runes), 500)])
+}
+
+// typesOf and keysOf pass columns of events as array parameters without a
+// copy per element.
+type (
+	typesOf []outbox.Event
+	keysOf  []outbox.Event
+
+	textParam string
+	uuidParam uuid.UUID
+)
+
+// TextValue implements pgtype.TextValuer.
+func (p *textParam) TextValue() (pgtype.Text, error) {
+	return pgtype.Text{String: string(*p), Valid: true}, nil
+}
+
+// UUIDValue implements pgtype.UUIDValuer.
+func (p *uuidParam) UUIDValue() (pgtype.UUID, error) {
+	return pgtype.UUID{Bytes: *p, Valid: true}, nil
+}
+
+func dimensions(n int) []pgtype.ArrayDimension {
+	return []pgtype.ArrayDimension{{Length: int32(n), LowerBound: 1}}
+}
+
+// Dimensions implements pgtype.ArrayGetter.
+func (a typesOf) Dimensions() []pgtype.ArrayDimension { return dimensions(len(a)) }
+
+// Index implements pgtype.ArrayGetter.
+func (a typesOf) Index(i int) any { return (*textParam)(&a[i].Key.Type) }
+
+// IndexType implements pgtype.ArrayGetter.
+func (a typesOf) IndexType() any { return (*textParam)(nil) }
+
+// Dimensions implements pgtype.ArrayGetter.
+func (a keysOf) Dimensions() []pgtype.ArrayDimension { return dimensions(len(a)) }
+
+// Index implements pgtype.ArrayGetter.
+func (a keysOf) Index(i int) any { return (*uuidParam)(&a[i].Key.ID) }
+
+// IndexType implements pgtype.ArrayGetter.
+func (a keysOf) IndexType() any { return (*uuidParam)(nil) }

@@ -1,0 +1,262 @@
+package elastic
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// class is the failure_class label: a closed set.
+type class uint8
+
+const (
+	classNone class = iota
+	class429
+	class4xx
+	class5xx
+	classConflict
+	classIndex   // the index is missing, closed, blocked or not allowed
+	classInvalid // never sent: Elasticsearch could not take it
+	classRequest // lost with its whole request
+	classOther
+	classes
+)
+
+func (c class) String() string {
+	return [classes]string{"none", "429", "4xx", "5xx", "conflict", "index", "invalid", "request", "other"}[c]
+}
+
+// fate is what became of one item.
+type fate struct {
+	outcome outbox.Outcome
+	class   class
+	shared  bool // every item would meet it: the index, not the document, is in trouble
+	loud    bool // outside of what is known of Elasticsearch
+}
+
+// classifyItem is the table for items. In the order of the rows:
+//
+//	2xx without error                              done
+//	409 version_conflict_engine_exception          done, already_applied
+//	404 on a delete, result not_found              done, es_404
+//	index missing, closed or without write index   retry es_request_error, shared
+//	block: flood stage (whatever status)           retry es_429, shared
+//	block: index write                             failed es_4xx
+//	other blocks                                   retry es_request_error, shared
+//	401, 403 security_exception                    retry es_request_error, shared
+//	429                                            retry es_429
+//	5xx                                            retry es_5xx
+//	408                                            retry es_timeout
+//	404, 409 of any other kind                     retry es_other, loud
+//	other 4xx                                      failed es_4xx
+//	anything else                                  retry es_other, loud
+//
+// A shared row is a fault of the index or of the credentials: no document must end
+// in the dead letter for it. The exception is the index write block, which an
+// operator sets on purpose and which must be visible as es_4xx.
+func classifyItem(it *item) fate {
+	if it.err == nil {
+		switch {
+		case it.status >= 200 && it.status < 300:
+			return fate{outcome: outbox.OK()}
+		case it.status == http.StatusNotFound && it.del && string(it.result) == "not_found":
+			return fate{outcome: outbox.NoOp(outbox.NoopES404)}
+		}
+	}
+	e := parseCause(it.err)
+	reject := func(r outbox.Reason, c class) fate {
+		return fate{outcome: outbox.Reject(r, e.detail(it.status)), class: c}
+	}
+	shared := func(r outbox.Reason, c class) fate {
+		f := reject(r, c)
+		f.shared = true
+		return f
+	}
+	loud := func() fate {
+		f := reject(outbox.ReasonESOther, classOther)
+		f.loud = true
+		return f
+	}
+	switch e.Type {
+	case "version_conflict_engine_exception":
+		if it.status == http.StatusConflict {
+			return fate{outcome: outbox.NoOp(outbox.NoopAlreadyApplied), class: classConflict}
+		}
+	case "index_not_found_exception", "index_closed_exception":
+		return shared(outbox.ReasonESRequest, classIndex)
+	case "illegal_argument_exception":
+		if e.has("no write index") {
+			return shared(outbox.ReasonESRequest, classIndex)
+		}
+	case "cluster_block_exception":
+		switch {
+		case e.floodStage(), it.status == http.StatusTooManyRequests:
+			return shared(outbox.ReasonES429, class429)
+		case e.has("index write (api)"):
+			return reject(outbox.ReasonES4xx, class4xx)
+		case it.status >= 500:
+			return shared(outbox.ReasonES5xx, class5xx)
+		default:
+			return shared(outbox.ReasonESRequest, classIndex)
+		}
+	case "security_exception":
+		return shared(outbox.ReasonESRequest, classIndex)
+	}
+	switch {
+	case it.status == http.StatusUnauthorized:
+		return shared(outbox.ReasonESRequest, classIndex)
+	case it.status == http.StatusTooManyRequests:
+		return reject(outbox.ReasonES429, class429)
+	case it.status == http.StatusRequestTimeout:
+		return reject(outbox.ReasonESTimeout, classOther)
+	case it.status >= 500:
+		return reject(outbox.ReasonES5xx, class5xx)
+	case it.status == http.StatusNotFound, it.status == http.StatusConflict:
+		return loud()
+	case it.status >= 400:
+		return reject(outbox.ReasonES4xx, class4xx)
+	default:
+		return loud()
+	}
+}
+
+// remedy says what to do about a whole request that brought no items.
+type remedy uint8
+
+const (
+	giveUp  remedy = iota // report the fault for all documents of the request
+	bisect                // too large or refused for one of its documents: send halves
+	tooLong               // as bisect, and send smaller requests from now on
+	cut                   // as bisect: the connection broke inside a large body
+)
+
+// problem is why a whole request brought no fate.
+type problem struct {
+	do    remedy
+	fault outbox.Fault
+}
+
+func (p *problem) Error() string { return p.fault.Error() }
+
+// largeBody is the size in bytes from which a connection that breaks while the
+// body is being sent is taken for a size limit. (A server that refuses a body may
+// close the connection without an answer.)
+const largeBody = 1 << 20
+
+// classifyError is the table for requests that got no answer:
+//
+//	no connection (DNS, refused, TLS, dial timeout)      es_connect, shared
+//	no answer within the deadline                        es_timeout, shared
+//	connection broke inside a body of 1 MiB or more      bisect
+//	connection broke otherwise                           es_connect, shared
+//	the answer is not from Elasticsearch                 es_request_error, shared
+//	anything else                                        es_other, shared
+//
+// A timeout leaves the fate open; it counts as an outage because the next request
+// would most likely hang as well.
+func classifyError(err error, size, sent int) *problem {
+	fault := func(r outbox.Reason) *problem {
+		return &problem{fault: outbox.Fault{Reason: r, Shared: true, Err: err}}
+	}
+	var (
+		op      *net.OpError
+		netErr  net.Error
+		unknown x509.UnknownAuthorityError
+		host    x509.HostnameError
+		invalid x509.CertificateInvalidError
+		verify  *tls.CertificateVerificationError
+		record  tls.RecordHeaderError
+		dns     *net.DNSError
+	)
+	switch {
+	case errors.As(err, &op) && op.Op == "dial", errors.As(err, &dns), errors.Is(err, syscall.ECONNREFUSED),
+		errors.As(err, &unknown), errors.As(err, &host), errors.As(err, &invalid), errors.As(err, &verify), errors.As(err, &record):
+		return fault(outbox.ReasonESConnect)
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &netErr) && netErr.Timeout():
+		return fault(outbox.ReasonESTimeout)
+	case broken(err):
+		p := fault(outbox.ReasonESConnect)
+		if size >= largeBody && sent > 0 {
+			p.do = cut
+		}
+		return p
+	case err.Error() == unsupportedProduct:
+		return fault(outbox.ReasonESRequest)
+	default:
+		return fault(outbox.ReasonESOther)
+	}
+}
+
+// unsupportedProduct is the text of the client's error for an answer without the
+// header that every Elasticsearch since 7.14 sends; it is not exported as a value.
+const unsupportedProduct = "the client noticed that the server is not Elasticsearch and we do not support this unknown product"
+
+func broken(err error) bool {
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		bytes.Contains([]byte(err.Error()), []byte("server closed idle connection"))
+}
+
+// classifyStatus is the table for whole requests that were answered with a status
+// other than 2xx:
+//
+//	401, 403, 404        es_request_error, shared: credentials or name
+//	408                  es_timeout, shared
+//	413                  bisect
+//	429                  es_429, shared, Retry-After
+//	other 4xx            bisect: one document may have spoilt the request
+//	5xx                  es_5xx, shared, Retry-After
+//	anything else        es_other, shared
+func classifyStatus(status int, header http.Header, body []byte, now time.Time) *problem {
+	e := parseWhole(body)
+	p := &problem{fault: outbox.Fault{
+		Reason:     outbox.ReasonESRequest,
+		Shared:     true,
+		RetryAfter: retryAfter(header.Get("Retry-After"), now),
+		Err:        fmt.Errorf("bulk request: %s", e.detail(status)),
+	}}
+	switch {
+	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusNotFound:
+	case status == http.StatusRequestTimeout:
+		p.fault.Reason = outbox.ReasonESTimeout
+	case status == http.StatusRequestEntityTooLarge:
+		p.do = tooLong
+	case status == http.StatusTooManyRequests:
+		p.fault.Reason = outbox.ReasonES429
+	case status >= 400 && status < 500:
+		p.do = bisect
+	case status >= 500 && status < 600:
+		p.fault.Reason = outbox.ReasonES5xx
+	default:
+		p.fault.Reason = outbox.ReasonESOther
+	}
+	return p
+}
+
+// maxRetryAfter bounds what a server or proxy may ask for.
+const maxRetryAfter = 5 * time.Minute
+
+// retryAfter reads seconds or an HTTP date; 0 when there is nothing usable.
+func retryAfter(v string, now time.Time) time.Duration {
+	if v == "" {
+		return 0
+	}
+	if s, err := strconv.ParseUint(v, 10, 32); err == nil {
+		return min(time.Duration(s)*time.Second, maxRetryAfter)
+	}
+	if at, err := http.ParseTime(v); err == nil {
+		return min(max(at.Sub(now), 0), maxRetryAfter)
+	}
+	return 0
+}

@@ -1,0 +1,188 @@
+package elastic
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/elastic/go-elasticsearch/v8"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+)
+
+// The defaults and bounds of Config.
+const (
+	DefaultRequestTimeout = 15 * time.Second
+	DefaultMaxBody        = 5 << 20
+
+	// MaxIDBytes is the longest document id that Elasticsearch takes, in bytes.
+	MaxIDBytes = 512
+
+	minRequestTimeout = 100 * time.Millisecond
+	maxRequestTimeout = 5 * time.Minute
+	minBody           = 1 << 10
+	maxBody           = 90 << 20 // below Elasticsearch's default http.max_content_length of 100 MB
+	maxIndexName      = 255
+	dialTimeout       = 3 * time.Second
+)
+
+// Config says where the documents go. The zero value of an optional field means
+// its default.
+type Config struct {
+	URLs     []string // at least one, http or https
+	Username string   // optional, with Password
+	Password string
+	APIKey   string // optional, base64; wins over Username
+	CACert   []byte // optional, PEM; ignored when Transport is set and is no *http.Transport
+
+	Index string // alias over Index-vN, or an existing plain index
+
+	// RequestTimeout bounds one request from the first byte to the last byte of the
+	// answer: 100 ms to 5 min, default 15 s.
+	RequestTimeout time.Duration
+	// MaxBody is the size in bytes above which a batch is split into several requests:
+	// 1 KiB to 90 MiB, default 5 MiB. A larger single document travels alone.
+	MaxBody int
+
+	Transport http.RoundTripper // optional, for tests
+}
+
+func (c Config) validate() error {
+	var errs []error
+	if len(c.URLs) == 0 {
+		errs = append(errs, errors.New("no Elasticsearch URL"))
+	}
+	for _, raw := range c.URLs {
+		u, err := url.Parse(raw)
+		if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+			// The text of a parse error repeats the URL, and with it the password.
+			errs = append(errs, errors.New("URL of Elasticsearch: want http(s)://host:port"))
+		}
+	}
+	if err := validIndexName(c.Index); err != nil {
+		errs = append(errs, err)
+	}
+	if c.RequestTimeout < minRequestTimeout || c.RequestTimeout > maxRequestTimeout {
+		errs = append(errs, fmt.Errorf("request timeout %s: want %s to %s", c.RequestTimeout, minRequestTimeout, maxRequestTimeout))
+	}
+	if c.MaxBody < minBody || c.MaxBody > maxBody {
+		errs = append(errs, fmt.Errorf("max body %d bytes: want %d to %d", c.MaxBody, minBody, maxBody))
+	}
+	return errors.Join(errs...)
+}
+
+func validIndexName(name string) error {
+	switch {
+	case name == "":
+		return errors.New("index name: empty")
+	case len(name) > maxIndexName:
+		return fmt.Errorf("index name: %d bytes, want at most %d", len(name), maxIndexName)
+	case name != strings.ToLower(name), strings.ContainsAny(name, "\\/*?\"<>|,#: \t\n%"), strings.ContainsAny(name[:1], "-_+."):
+		return fmt.Errorf("index name %q: want lower case, none of \\/*?\"<>|,#:%% or space, not starting with - _ + or .", name)
+	default:
+		return nil
+	}
+}
+
+// Sink writes documents to one alias or index. Its methods may be called from
+// several goroutines at once.
+type Sink struct {
+	cfg     Config
+	client  *elasticsearch.BaseClient
+	log     *zap.Logger
+	metrics *metrics
+
+	aliasURL, plainURL *url.URL
+
+	bodyCap atomic.Int64 // MaxBody, or less once a proxy has refused a body of that size
+
+	target struct {
+		sync.Mutex
+		kind nameKind
+		seen time.Time // monotonic
+	}
+
+	payloads, answers sync.Pool
+}
+
+// New returns a Sink for cfg. Its metrics carry projectionName and are registered
+// with reg. Nothing is sent before the first call of a method.
+func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName string) (*Sink, error) {
+	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, DefaultRequestTimeout)
+	cfg.MaxBody = cmp.Or(cfg.MaxBody, DefaultMaxBody)
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("elastic configuration: %w", err)
+	}
+	if cfg.Transport == nil {
+		cfg.Transport = newTransport()
+	}
+	client, err := elasticsearch.NewBaseClient(elasticsearch.Config{
+		Addresses:         cfg.URLs,
+		Username:          cfg.Username,
+		Password:          cfg.Password,
+		APIKey:            cfg.APIKey,
+		CACert:            cfg.CACert,
+		DisableRetry:      true,
+		DisableMetaHeader: true,
+		Transport:         cfg.Transport,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("elastic client: %w", err)
+	}
+	m, err := newMetrics(reg, projectionName)
+	if err != nil {
+		return nil, fmt.Errorf("elastic metrics: %w", err)
+	}
+	s := &Sink{
+		cfg:     cfg,
+		client:  client,
+		log:     log.Named("elastic").With(zap.String("projection", projectionName), zap.String("index", cfg.Index)),
+		metrics: m,
+	}
+	s.bodyCap.Store(int64(cfg.MaxBody))
+	s.aliasURL, s.plainURL = bulkURL(cfg, true), bulkURL(cfg, false)
+	s.payloads.New = func() any { return new(payload) }
+	s.answers.New = func() any { return new(answer) }
+	return s, nil
+}
+
+func newTransport() *http.Transport {
+	return &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext,
+		TLSHandshakeTimeout:   5 * time.Second,
+		ExpectContinueTimeout: time.Second,
+		MaxIdleConns:          32,
+		MaxIdleConnsPerHost:   16,
+		IdleConnTimeout:       60 * time.Second,
+		DisableCompression:    true, // answers are small, and both ends pay for gzip in CPU
+		WriteBufferSize:       64 << 10,
+		ReadBufferSize:        32 << 10,
+	}
+}
+
+// bulkURL is the request of every batch. The server's own timeout stays below ours,
+// so that a missing shard is reported per item and not as our timeout. The answer
+// is filtered down to what decode reads.
+func bulkURL(cfg Config, alias bool) *url.URL {
+	wait := max(cfg.RequestTimeout*2/3, time.Millisecond)
+	q := "filter_path=items.*.status,items.*._id,items.*.error,items.*.result&timeout=" + fmt.Sprintf("%dms", wait.Milliseconds())
+	if alias {
+		q += "&require_alias=true"
+	}
+	return &url.URL{Path: "/" + cfg.Index + "/_bulk", RawQuery: q}
+}
+
+// Close drops idle connections. The Sink must not be used afterwards.
+func (s *Sink) Close() {
+	if t, ok := s.cfg.Transport.(interface{ CloseIdleConnections() }); ok {
+		t.CloseIdleConnections()
+	}
+}

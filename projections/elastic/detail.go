@@ -1,0 +1,151 @@
+package elastic
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// maxDetail is the longest detail in characters.
+const maxDetail = 500
+
+// cause is an error object of Elasticsearch.
+type cause struct {
+	Type     string `json:"type"`
+	Reason   string `json:"reason"`
+	CausedBy *cause `json:"caused_by"`
+}
+
+// parseCause reads the error of an item; raw may be nil or not an object.
+func parseCause(raw []byte) cause {
+	var c cause
+	if len(raw) == 0 {
+		return c
+	}
+	if err := json.Unmarshal(raw, &c); err != nil {
+		var s string
+		if json.Unmarshal(raw, &s) == nil {
+			return cause{Reason: s}
+		}
+		return cause{Type: "unreadable error"}
+	}
+	return c
+}
+
+// parseWhole reads the body of an answer that is not 2xx. A proxy's page is not
+// repeated.
+func parseWhole(body []byte) cause {
+	var whole struct {
+		Error json.RawMessage `json:"error"`
+	}
+	if json.Unmarshal(body, &whole) != nil {
+		return cause{}
+	}
+	return parseCause(whole.Error)
+}
+
+func (c *cause) has(s string) bool { return strings.Contains(c.Reason, s) }
+
+// floodStage recognises the block of a full disk under all its names.
+func (c *cause) floodStage() bool {
+	return c.has("read-only-allow-delete") || c.has("read-only / allow delete") || c.has("flood-stage")
+}
+
+// detail is the sanitised text of c for people: types and reasons, at most
+// maxDetail characters of valid UTF-8 on one line, nothing of the document.
+func (c *cause) detail(status int) string {
+	var b strings.Builder
+	b.WriteString("status ")
+	b.WriteString(strconv.Itoa(status))
+	for depth, e := 0, c; e != nil && depth < 4; depth, e = depth+1, e.CausedBy {
+		if e.Type != "" {
+			b.WriteString(": ")
+			b.WriteString(e.Type)
+		}
+		reason := cutQuote(e.Reason)
+		if depth > 0 {
+			reason = mask(reason) // inner reasons quote the value that did not fit
+		}
+		if reason != "" {
+			b.WriteString(": ")
+			b.WriteString(reason)
+		}
+	}
+	return sanitise(b.String())
+}
+
+// cutQuote cuts a reason before the words with which Elasticsearch begins to
+// repeat the document.
+func cutQuote(s string) string {
+	for _, words := range []string{"Preview of field's value", "original message", "prefix of the first immense term", "For input string", "[Source:"} {
+		if i := strings.Index(s, words); i >= 0 {
+			s = s[:i]
+		}
+	}
+	return strings.TrimRight(s, " .,:;(\n")
+}
+
+// mask replaces what stands in brackets or quotes, unless it is the name of a field
+// type or a number that is not finite.
+func mask(s string) string {
+	var b strings.Builder
+	for {
+		i := strings.IndexAny(s, "[\"'")
+		if i < 0 {
+			b.WriteString(s)
+			return b.String()
+		}
+		open, closing := s[i], s[i]
+		if open == '[' {
+			closing = ']'
+		}
+		b.WriteString(s[:i])
+		end := strings.LastIndexByte(s, closing) // the value may hold the same sign
+		if next := strings.IndexByte(s[i+1:], closing); next >= 0 && harmless(s[i+1:i+1+next]) {
+			end = i + 1 + next
+			b.WriteString(s[i : end+1])
+		} else {
+			b.WriteByte(open)
+			b.WriteString("…")
+			b.WriteByte(closing)
+			if end <= i {
+				return b.String()
+			}
+		}
+		s = s[end+1:]
+	}
+}
+
+func harmless(s string) bool {
+	switch s {
+	case "float", "double", "half_float", "long", "integer", "short", "byte", "date", "boolean", "keyword", "text",
+		"Infinity", "-Infinity", "NaN":
+		return true
+	default:
+		return false
+	}
+}
+
+// sanitise makes s one line of valid UTF-8 without control characters, at most
+// maxDetail characters long.
+func sanitise(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "\ufffd"))
+	if utf8.RuneCountInString(s) <= maxDetail {
+		return s
+	}
+	n := 0
+	for i := range s {
+		if n == maxDetail-1 {
+			return s[:i] + "…"
+		}
+		n++
+	}
+	return s
+}

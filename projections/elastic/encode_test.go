@@ -1,0 +1,104 @@
+package elastic
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+)
+
+func TestAppendString(t *testing.T) {
+	t.Parallel()
+	var all strings.Builder
+	for r := range rune(0x120) {
+		all.WriteRune(r)
+	}
+	for _, s := range []string{"", "plain", "\"\\\n\r\t\x00\x1f\x7f", all.String(), "日本 🚀 \u2028", "a\xffb\xc3", "\xed\xa0\x80"} {
+		var got string
+		enc := AppendString(nil, s)
+		if err := json.Unmarshal(enc, &got); err != nil {
+			t.Errorf("%q: %s: %v", s, enc, err)
+		}
+		// encoding/json replaces invalid bytes one by one as well.
+		std, _ := json.Marshal(s)
+		var want string
+		_ = json.Unmarshal(std, &want)
+		if got != want {
+			t.Errorf("%q: got %q, want %q", s, got, want)
+		}
+		if b := AppendString(nil, []byte(s)); !bytes.Equal(b, enc) {
+			t.Errorf("%q: as bytes %s, as string %s", s, b, enc)
+		}
+		if bytes.IndexByte(enc, '\n') >= 0 {
+			t.Errorf("%q: holds a newline", s)
+		}
+	}
+}
+
+// A transport that goes on reading a body after the end of the request must never
+// see the bytes of the next one.
+func TestPayloadCutsOffLateReaders(t *testing.T) {
+	t.Parallel()
+	p := &payload{buf: []byte("first")}
+	r := p.reader()
+	b := make([]byte, 2)
+	if n, err := r.Read(b); n != 2 || err != nil || p.read() != 2 {
+		t.Fatalf("read: got %d, %v, %d sent", n, err, p.read())
+	}
+	p.detach()
+	p.buf = append(p.buf, "second"...)
+	if n, err := r.Read(b); n != 0 || err != errDetached {
+		t.Errorf("late read: got %d, %v, want 0, %v", n, err, errDetached)
+	}
+	again, err := io.ReadAll(p.reader())
+	if err != nil || string(again) != "second" {
+		t.Errorf("new reader: got %q, %v", again, err)
+	}
+}
+
+// echo answers a _bulk request from memory, so that the benchmark sees the sink and
+// not a server.
+type echo struct{ answer []byte }
+
+func (e *echo) RoundTrip(r *http.Request) (*http.Response, error) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	return &http.Response{
+		StatusCode: 200,
+		Header:     http.Header{"X-Elastic-Product": {"Elasticsearch"}},
+		Body:       io.NopCloser(bytes.NewReader(e.answer)),
+	}, nil
+}
+
+func BenchmarkWrite1000(b *testing.B) {
+	body := sized("", 300).Body
+	actions := make([]Action, 1000)
+	var answer bytes.Buffer
+	answer.WriteString(`{"items":[`)
+	for i := range actions {
+		actions[i] = Action{ID: fmt.Sprintf("block:00000000-0000-0000-0000-%012d", i), Version: 1700000000000000, Body: body}
+		if i > 0 {
+			answer.WriteByte(',')
+		}
+		fmt.Fprintf(&answer, `{"index":{"_id":%q,"result":"created","status":201}}`, actions[i].ID)
+	}
+	answer.WriteString(`]}`)
+	s, err := New(Config{URLs: []string{"http://localhost:1"}, Index: "i", Transport: &echo{answer.Bytes()}}, zap.NewNop(), prometheus.NewRegistry(), "p")
+	if err != nil {
+		b.Fatal(err)
+	}
+	s.target.kind = nameAlias
+	ctx := leading(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.Write(ctx, actions); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/1000, "ns/event")
+}

@@ -1,0 +1,273 @@
+package elastic
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	_ "embed" // the mapping
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+//go:embed mapping.json
+var mappingJSON []byte
+
+// ErrMapping means that the index was made for another mapping than this build's.
+var ErrMapping = errors.New("elastic: the index has another mapping than this build")
+
+// GCDeletes is how long indexes made here remember the version of a deleted
+// document.
+const GCDeletes = time.Hour
+
+// elasticGCDeletes is Elasticsearch's default.
+const elasticGCDeletes = time.Minute
+
+const (
+	readyTimeout = 5 * time.Second
+	// plainTrust is how long a plain index is taken to exist without a look.
+	plainTrust = 5 * time.Second
+)
+
+// nameKind is what the configured name stands for.
+type nameKind uint8
+
+const (
+	nameUnknown nameKind = iota
+	nameAlias
+	namePlain
+)
+
+// MappingHash identifies the mapping of this build; it is kept in _meta of the
+// indexes made here.
+func MappingHash() string {
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, mappingJSON); err != nil {
+		panic("elastic: embedded mapping: " + err.Error()) // a broken build; a test covers it
+	}
+	sum := sha256.Sum256(compact.Bytes())
+	return hex.EncodeToString(sum[:8])
+}
+
+// indexInfo is what GET /<name> says of one index.
+type indexInfo struct {
+	Aliases map[string]struct {
+		IsWriteIndex *bool `json:"is_write_index"`
+	} `json:"aliases"`
+	Mappings struct {
+		Meta struct {
+			Weft struct {
+				MappingHash string `json:"mapping_hash"`
+			} `json:"weft"`
+		} `json:"_meta"`
+	} `json:"mappings"`
+	Settings struct {
+		Index struct {
+			GCDeletes string            `json:"gc_deletes"`
+			Blocks    map[string]string `json:"blocks"`
+		} `json:"index"`
+	} `json:"settings"`
+}
+
+// target is what the configured name leads to.
+type target struct {
+	kind  nameKind
+	index string // the index that takes the writes
+	info  indexInfo
+}
+
+var errMissing = errors.New("elastic: index is missing")
+
+// look asks Elasticsearch for the target of the name. Its errors are
+// *outbox.Fault, all of them shared.
+func (s *Sink) look(ctx context.Context) (target, error) {
+	const filter = "filter_path=*.aliases,*.mappings._meta,*.settings.index.uuid,*.settings.index.gc_deletes,*.settings.index.blocks,error"
+	status, body, err := s.call(ctx, http.MethodGet, "/"+s.cfg.Index, filter, nil)
+	fault := func(r outbox.Reason, err error) (target, error) {
+		return target{}, &outbox.Fault{Reason: r, Shared: true, Err: err}
+	}
+	switch {
+	case err != nil && status == 0:
+		p := classifyError(err, 0, 0)
+		p.fault.Err = fmt.Errorf("elasticsearch: %w", err)
+		return target{}, &p.fault
+	case err != nil:
+		return fault(outbox.ReasonESRequest, fmt.Errorf("index lookup: %w", err))
+	case status == http.StatusNotFound:
+		return fault(outbox.ReasonESRequest, fmt.Errorf("%w: neither an alias nor an index is named %q", errMissing, s.cfg.Index))
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		e := parseWhole(body)
+		return fault(outbox.ReasonESRequest, fmt.Errorf("no access: Elasticsearch does not let us in or the user lacks a privilege on %q (%s): check the user, password or API key; needed are read, index, delete and view_index_metadata", s.cfg.Index, e.detail(status)))
+	case status != http.StatusOK:
+		p := classifyStatus(status, http.Header{}, body, time.Now())
+		p.fault.Shared = true
+		return target{}, &p.fault
+	}
+	var indexes map[string]indexInfo
+	if err := json.Unmarshal(body, &indexes); err != nil || len(indexes) == 0 {
+		return fault(outbox.ReasonESRequest, errors.New("index lookup: unreadable answer"))
+	}
+	t, err := resolve(s.cfg.Index, indexes)
+	if err != nil {
+		return fault(outbox.ReasonESRequest, err)
+	}
+	s.target.Lock()
+	s.target.kind, s.target.seen = t.kind, time.Now()
+	s.target.Unlock()
+	return t, nil
+}
+
+// resolve finds the index among indexes that takes writes to name.
+func resolve(name string, indexes map[string]indexInfo) (target, error) {
+	if info, ok := indexes[name]; ok {
+		return target{kind: namePlain, index: name, info: info}, nil
+	}
+	var names, writers []string
+	for index, info := range indexes {
+		names = append(names, index)
+		a, ok := info.Aliases[name]
+		switch {
+		case !ok:
+		case a.IsWriteIndex != nil && *a.IsWriteIndex, a.IsWriteIndex == nil && len(indexes) == 1:
+			writers = append(writers, index)
+		}
+	}
+	if len(writers) != 1 {
+		slices.Sort(names)
+		return target{}, fmt.Errorf("alias %q leads to %s and %d of them take writes, want 1: set is_write_index on one index (POST /_aliases)", name, strings.Join(names, ", "), len(writers))
+	}
+	return target{kind: nameAlias, index: writers[0], info: indexes[writers[0]]}, nil
+}
+
+// nameKind returns what is known of the name, looking it up where that is too little.
+func (s *Sink) nameKind(ctx context.Context) (nameKind, error) {
+	s.target.Lock()
+	kind, seen := s.target.kind, s.target.seen
+	s.target.Unlock()
+	if kind == nameAlias || kind == namePlain && time.Since(seen) < plainTrust {
+		return kind, nil
+	}
+	t, err := s.look(ctx)
+	return t.kind, err
+}
+
+// forget makes the next write look the name up again.
+func (s *Sink) forget() {
+	s.target.Lock()
+	s.target.kind = nameUnknown
+	s.target.Unlock()
+}
+
+// Ready returns nil when the index can be written to, and otherwise an error that
+// names what is wrong: unreachable, not let in, missing, an alias without exactly one
+// write index, a full disk. An index write block is not looked for: it concerns
+// documents, which end as es_4xx. One small request, at most 5 s.
+func (s *Sink) Ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, min(readyTimeout, s.cfg.RequestTimeout))
+	defer cancel()
+	t, err := s.look(ctx)
+	if err != nil {
+		return err
+	}
+	if t.info.Settings.Index.Blocks["read_only_allow_delete"] == "true" {
+		return &outbox.Fault{Reason: outbox.ReasonES429, Shared: true, Err: fmt.Errorf("index %q takes no writes because a disk is full (flood stage): free space", t.index)}
+	}
+	if t.info.Settings.Index.Blocks["read_only"] == "true" {
+		return &outbox.Fault{Reason: outbox.ReasonESRequest, Shared: true, Err: fmt.Errorf("index %q is read-only: lift index.blocks.read_only", t.index)}
+	}
+	return nil
+}
+
+// EnsureIndex makes <name>-v1 with the mapping of this build and the alias <name>
+// over it when there is neither an alias nor an index of that name. What exists is
+// accepted, except an index made by another build for another mapping: the error is
+// [ErrMapping] then. It may be called by several processes at once.
+func (s *Sink) EnsureIndex(ctx context.Context) error {
+	t, err := s.look(ctx)
+	if errors.Is(err, errMissing) {
+		if err := s.create(ctx); err != nil {
+			return fmt.Errorf("create index: %w", err)
+		}
+		t, err = s.look(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("ensure index: %w", err)
+	}
+	if got, want := t.info.Mappings.Meta.Weft.MappingHash, MappingHash(); got != want {
+		if got != "" {
+			return fmt.Errorf("%w: %q has mapping %s, this build has %s; build a new index with weft rebuild, or run the build that made it", ErrMapping, t.index, got, want)
+		}
+		s.log.Warn("index was not made by weft: its mapping is not checked; weft rebuild makes one with weft's mapping", zap.String("target", t.index))
+	}
+	if gc := gcDeletes(t.info.Settings.Index.GCDeletes); gc < GCDeletes {
+		s.log.Warn("index forgets deleted documents too soon: a late write could bring one back; raise index.gc_deletes",
+			zap.String("target", t.index), zap.Duration("gc_deletes", gc), zap.Duration("want", GCDeletes),
+			zap.String("remedy", fmt.Sprintf(`PUT /%s/_settings {"index.gc_deletes":"1h"}`, t.index)))
+	}
+	return nil
+}
+
+func (s *Sink) create(ctx context.Context) error {
+	var mapping map[string]any
+	if err := json.Unmarshal(mappingJSON, &mapping); err != nil {
+		return fmt.Errorf("embedded mapping: %w", err)
+	}
+	mapping["_meta"] = map[string]any{"weft": map[string]any{"mapping_hash": MappingHash()}}
+	body, err := json.Marshal(map[string]any{
+		"aliases":  map[string]any{s.cfg.Index: map[string]any{"is_write_index": true}},
+		"mappings": mapping,
+		"settings": map[string]any{
+			"index.number_of_shards":     1,
+			"index.auto_expand_replicas": "0-1",
+			"index.gc_deletes":           "1h",
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("index definition: %w", err)
+	}
+	index := s.cfg.Index + "-v1"
+	status, answer, err := s.call(ctx, http.MethodPut, "/"+index, "", body)
+	switch {
+	case err != nil:
+		return fmt.Errorf("elasticsearch: %w", err)
+	case status == http.StatusOK:
+		s.log.Info("index created", zap.String("target", index))
+		return nil
+	}
+	e := parseWhole(answer)
+	if e.Type != "resource_already_exists_exception" {
+		return errors.New(e.detail(status))
+	}
+	// Another process was faster, or somebody has removed the alias.
+	if _, err := s.look(ctx); errors.Is(err, errMissing) {
+		return fmt.Errorf("index %q exists, but the alias %q does not: add it with POST /_aliases, or delete the index if it is not needed", index, s.cfg.Index)
+	}
+	return nil
+}
+
+// gcDeletes reads a duration as Elasticsearch writes it.
+func gcDeletes(v string) time.Duration {
+	if v == "" {
+		return elasticGCDeletes
+	}
+	units := []struct {
+		suffix string
+		unit   time.Duration
+	}{{"nanos", 1}, {"micros", time.Microsecond}, {"ms", time.Millisecond}, {"s", time.Second}, {"m", time.Minute}, {"h", time.Hour}, {"d", 24 * time.Hour}}
+	for _, u := range units {
+		if n, err := strconv.ParseInt(strings.TrimSuffix(v, u.suffix), 10, 64); err == nil && strings.HasSuffix(v, u.suffix) {
+			return time.Duration(n) * u.unit
+		}
+	}
+	return 0
+}

@@ -1,0 +1,145 @@
+package elastic
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// maxAnswer bounds an answer in bytes; a filtered answer takes about 80 per item.
+const maxAnswer = 64 << 20
+
+// answer holds one answer's body.
+type answer struct{ buf bytes.Buffer }
+
+func (s *Sink) putAnswer(a *answer) {
+	if a.buf.Cap() <= maxPooled {
+		s.answers.Put(a)
+	}
+}
+
+// post sends the actions at idx as one request and calls visit for each item of the
+// answer. It returns a *problem, or the cause of ctx when that was cancelled.
+func (s *Sink) post(ctx context.Context, actions []Action, idx []int, kind nameKind, visit func(i int, it *item)) error {
+	p := s.payloads.Get().(*payload)
+	for _, i := range idx {
+		p.buf = appendAction(p.buf, &actions[i])
+	}
+	size := len(p.buf)
+	ans := s.answers.Get().(*answer)
+	ans.buf.Reset()
+	start := time.Now()
+	status, header, err := s.exchange(ctx, p, kind, &ans.buf)
+	s.metrics.observe(start)
+	sent := p.read()
+	p.detach()
+	s.payloads.Put(p)
+	defer s.putAnswer(ans)
+
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return ended(ctx)
+	case err != nil && status == 0:
+		return classifyError(err, size, sent)
+	case status < 200 || status > 299:
+		return classifyStatus(status, header, ans.buf.Bytes(), time.Now())
+	case errors.Is(err, context.DeadlineExceeded):
+		return &problem{fault: outbox.Fault{Reason: outbox.ReasonESTimeout, Shared: true, Err: err}}
+	case err != nil:
+		return garbled(err)
+	}
+	n, err := decode(ans.buf.Bytes(), func(i int, it *item) error {
+		if i >= len(idx) {
+			return errors.New("more items than were sent")
+		}
+		a := &actions[idx[i]]
+		if string(it.id) != a.ID || it.del != a.Delete {
+			return errors.New("the answer is for another document than was sent in its place")
+		}
+		visit(idx[i], it)
+		return nil
+	})
+	if err != nil {
+		return garbled(err)
+	}
+	if n != len(idx) {
+		return garbled(fmt.Errorf("%d items for %d documents", n, len(idx)))
+	}
+	return nil
+}
+
+// ended is the error of a call whose ctx has ended: the cause of the cancellation,
+// or the problem of a deadline that the caller has set for the whole batch.
+func ended(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if errors.Is(cause, context.DeadlineExceeded) {
+		return &problem{fault: outbox.Fault{Reason: outbox.ReasonESTimeout, Err: fmt.Errorf("bulk write: %w", cause)}}
+	}
+	return cause
+}
+
+// garbled is the problem of an answer that cannot be read: no fate is known, but
+// the next request may well do better.
+func garbled(err error) *problem {
+	return &problem{fault: outbox.Fault{Reason: outbox.ReasonESRequest, Err: fmt.Errorf("bulk answer: %w", err)}}
+}
+
+// exchange sends p and reads the answer into dst under the request deadline. The
+// status is 0 when there was no answer at all.
+func (s *Sink) exchange(ctx context.Context, p *payload, kind nameKind, dst *bytes.Buffer) (int, http.Header, error) {
+	target := *s.aliasURL
+	if kind == namePlain {
+		target = *s.plainURL
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
+	defer cancel()
+	req := &http.Request{
+		Method:        http.MethodPost,
+		URL:           &target,
+		Header:        http.Header{"Content-Type": {"application/x-ndjson"}, "Accept": {"application/json"}},
+		Body:          p.reader(),
+		GetBody:       func() (io.ReadCloser, error) { return p.reader(), nil },
+		ContentLength: int64(len(p.buf)),
+	}
+	return s.do(req.WithContext(ctx), dst)
+}
+
+// call sends a small request other than _bulk.
+func (s *Sink) call(ctx context.Context, method, path, query string, body []byte) (int, []byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
+	defer cancel()
+	req := (&http.Request{
+		Method: method,
+		URL:    &url.URL{Path: path, RawQuery: query},
+		Header: http.Header{"Accept": {"application/json"}},
+	}).WithContext(ctx)
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+		req.Body = io.NopCloser(bytes.NewReader(body))
+		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+		req.ContentLength = int64(len(body))
+	}
+	var buf bytes.Buffer
+	status, _, err := s.do(req, &buf)
+	return status, buf.Bytes(), err
+}
+
+func (s *Sink) do(req *http.Request, dst *bytes.Buffer) (int, http.Header, error) {
+	res, err := s.client.Perform(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer res.Body.Close()
+	n, err := dst.ReadFrom(io.LimitReader(res.Body, maxAnswer+1))
+	if err == nil && n > maxAnswer {
+		err = fmt.Errorf("more than %d bytes", maxAnswer)
+	}
+	return res.StatusCode, res.Header, err
+}

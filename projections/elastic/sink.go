@@ -1,0 +1,305 @@
+package elastic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// Write sends actions in order, at most one per document, and says of each what
+// became of it. A batch above Config.MaxBody travels as several requests, one after
+// the other; ctx must carry an [outbox.Authority]. Bodies are not kept.
+//
+// The outcomes are either nil or complete and to be settled, whatever the error:
+//
+//	outcomes, nil            the fate of every action, Retry where it is not known
+//	outcomes, *outbox.Fault  the same, and a shared outage has been met on the way
+//	nil, *outbox.Fault       no answer told the fate of any action
+//	nil, any other error     the authority is no longer proven, or ctx was cancelled
+//
+// A deadline of ctx leaves the rest of the batch as es_timeout, which is an outage
+// only if nothing was answered before.
+//
+// With the last row some actions may have been written; repeating them is harmless.
+func (s *Sink) Write(ctx context.Context, actions []Action) ([]outbox.Outcome, error) {
+	if len(actions) == 0 {
+		return nil, nil
+	}
+	r := run{s: s, actions: actions, out: make([]outbox.Outcome, len(actions)), class: make([]class, len(actions))}
+	idx := make([]int, 0, len(actions))
+	for i := range actions {
+		if why := actions[i].check(); why != "" {
+			r.out[i] = outbox.Reject(outbox.ReasonDeterministic, why)
+			r.class[i] = classInvalid
+			continue
+		}
+		idx = append(idx, i)
+	}
+	if len(idx) > 0 {
+		kind, err := s.nameKind(ctx)
+		if err != nil {
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return nil, context.Cause(ctx)
+			}
+			r.lose(idx, outbox.AsFault(err))
+		} else {
+			r.kind = kind
+			if err := r.sendAll(ctx, idx); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return r.finish(len(idx))
+}
+
+// run is one call of Write.
+type run struct {
+	s       *Sink
+	actions []Action
+	kind    nameKind
+
+	out   []outbox.Outcome
+	class []class
+
+	answered int           // documents whose fate an answer told
+	refused  []int         // documents refused alone by a whole-request 4xx
+	fault    *outbox.Fault // the first one, or the first shared one
+}
+
+// manyRefused is how many documents in a row may be refused alone, with none
+// accepted, before it is the request and not the documents that is at fault.
+const manyRefused = 8
+
+// sendAll cuts idx into requests of at most the body cap.
+func (r *run) sendAll(ctx context.Context, idx []int) error {
+	for len(idx) > 0 {
+		limit, n, size := int(r.s.bodyCap.Load()), 0, 0
+		for n < len(idx) {
+			size += lineSize(&r.actions[idx[n]])
+			if n > 0 && size > limit {
+				break
+			}
+			n++
+		}
+		if err := r.send(ctx, idx[:n]); err != nil {
+			return err
+		}
+		idx = idx[n:]
+	}
+	return nil
+}
+
+// send sends one request, and its halves when it is refused as a whole. Its error
+// ends the call.
+func (r *run) send(ctx context.Context, idx []int) error {
+	if r.fault != nil && r.fault.Shared {
+		r.mark(idx, r.fault)
+		return nil
+	}
+	err := r.attempt(ctx, idx)
+	var p *problem
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &p):
+		return err
+	case p.do == giveUp:
+		r.lose(idx, &p.fault)
+		return nil
+	case len(idx) > 1:
+		r.s.shrink(p, r.size(idx))
+		half := len(idx) / 2
+		if err := r.send(ctx, idx[:half]); err != nil {
+			return err
+		}
+		return r.send(ctx, idx[half:])
+	}
+	return r.alone(ctx, idx, p)
+}
+
+// attempt sends one request and notes the fate of its items.
+func (r *run) attempt(ctx context.Context, idx []int) error {
+	if err := outbox.CheckAuthority(ctx); err != nil {
+		return fmt.Errorf("before bulk request: %w", err)
+	}
+	if ctx.Err() != nil {
+		return ended(ctx)
+	}
+	var (
+		done, throttled int
+		shared          *outbox.Outcome
+		loud            *outbox.Outcome
+	)
+	err := r.s.post(ctx, r.actions, idx, r.kind, func(i int, it *item) {
+		f := classifyItem(it)
+		r.out[i], r.class[i] = f.outcome, f.class
+		switch {
+		case f.outcome.Verdict == outbox.Done:
+			done++
+		case f.shared:
+			shared = &r.out[i]
+		case f.loud:
+			loud = &r.out[i]
+		case f.class == class429 || it.status == 503:
+			throttled++
+		}
+	})
+	if err != nil {
+		r.s.metrics.failed.Inc()
+		return err
+	}
+	r.answered += len(idx)
+	r.s.metrics.request(done, len(idx))
+	if shared == nil && throttled == len(idx) && len(idx) > 1 {
+		shared = &r.out[idx[0]] // the server, not the documents: nobody got through
+	}
+	if loud != nil {
+		r.s.log.Error("Elasticsearch answered with an item that fits no known case; it is retried",
+			zap.String("reason", string(loud.Reason)), zap.String("detail", loud.Detail))
+	}
+	if shared != nil {
+		r.s.forget() // the name may have become something else
+		r.note(&outbox.Fault{Reason: shared.Reason, Shared: true, Err: errors.New(shared.Detail)})
+	}
+	return nil
+}
+
+// alone decides about a single document whose request failed in a way that a
+// document can cause.
+func (r *run) alone(ctx context.Context, idx []int, p *problem) error {
+	i := idx[0]
+	size := lineSize(&r.actions[i])
+	switch p.do {
+	case tooLong:
+		r.fail(i, fmt.Sprintf("document of %d bytes is too large for Elasticsearch or a proxy before it (413); see http.max_content_length", size))
+	case bisect:
+		r.fail(i, sanitise(p.fault.Err.Error()))
+		r.refused = append(r.refused, i)
+		if r.answered == 0 && len(r.refused) >= manyRefused {
+			r.blameRequest(p)
+		}
+	default: // cut: a size limit, or a server that went down just now
+		if err := r.s.Ready(ctx); err != nil {
+			r.lose(idx, &p.fault)
+			return nil
+		}
+		err := r.attempt(ctx, idx)
+		var again *problem
+		switch {
+		case err == nil:
+		case !errors.As(err, &again):
+			return err
+		case again.do == cut && r.s.Ready(ctx) == nil:
+			r.fail(i, fmt.Sprintf("connection was closed twice while a document of %d bytes was being sent, by a server that is otherwise well; see http.max_content_length", size))
+		case again.do == tooLong, again.do == bisect:
+			return r.alone(ctx, idx, again)
+		default:
+			r.lose(idx, &again.fault)
+		}
+	}
+	return nil
+}
+
+// blameRequest takes back the verdict on documents that were refused one by one
+// while none was accepted.
+func (r *run) blameRequest(p *problem) {
+	f := p.fault
+	f.Shared = true
+	r.lose(r.refused, &f)
+	r.refused = r.refused[:0]
+}
+
+func (r *run) fail(i int, detail string) {
+	r.out[i] = outbox.Reject(outbox.ReasonES4xx, detail)
+	r.class[i] = class4xx
+}
+
+// lose notes that the fate of idx is unknown because of f.
+func (r *run) lose(idx []int, f *outbox.Fault) {
+	r.note(f)
+	r.mark(idx, f)
+}
+
+func (r *run) mark(idx []int, f *outbox.Fault) {
+	for _, i := range idx {
+		r.out[i] = outbox.Outcome{Verdict: outbox.Retry, Reason: f.Reason, Detail: sanitise(f.Error()), RetryAfter: f.RetryAfter}
+		r.class[i] = classOf(f.Reason)
+	}
+}
+
+func classOf(reason outbox.Reason) class {
+	switch reason {
+	case outbox.ReasonES429:
+		return class429
+	case outbox.ReasonES5xx:
+		return class5xx
+	default:
+		return classRequest
+	}
+}
+
+func (r *run) note(f *outbox.Fault) {
+	if r.fault == nil || f.Shared && !r.fault.Shared {
+		r.fault = f
+	}
+}
+
+func (r *run) size(idx []int) int {
+	n := 0
+	for _, i := range idx {
+		n += lineSize(&r.actions[i])
+	}
+	return n
+}
+
+// finish counts the items and decides what the caller gets; sent is how many
+// actions were fit to be sent.
+func (r *run) finish(sent int) ([]outbox.Outcome, error) {
+	if n := len(r.refused); n > 1 && r.answered == 0 && n == sent {
+		r.blameRequest(&problem{fault: outbox.Fault{
+			Reason: outbox.ReasonESRequest,
+			Err:    errors.New("every document of the batch was refused: " + r.out[r.refused[0]].Detail),
+		}})
+	}
+	known := sent == 0
+	for i := range r.out {
+		o := &r.out[i]
+		known = known || r.class[i] != classInvalid && o.Verdict != outbox.Retry
+		r.s.metrics.items[opOf(&r.actions[i])][resultOf(o)].Inc()
+		r.s.metrics.failure(&r.actions[i], r.class[i])
+	}
+	known = known || r.answered > 0
+	switch {
+	case r.fault == nil:
+		return r.out, nil
+	case !known:
+		r.fault.Shared = r.fault.Shared || r.fault.Reason == outbox.ReasonESTimeout
+		return nil, r.fault
+	case r.fault.Shared:
+		return r.out, r.fault
+	default:
+		r.s.log.Warn("part of a batch has no known fate; it is retried",
+			zap.String("reason", string(r.fault.Reason)), zap.Error(r.fault.Err))
+		return r.out, nil
+	}
+}
+
+// shrinkFloor is the smallest body cap in bytes that shrink sets.
+const shrinkFloor = 64 << 10
+
+// shrink lowers the body cap after a server or proxy has refused a body of size
+// bytes, so that not every batch has to find the limit again.
+func (s *Sink) shrink(p *problem, size int) {
+	if p.do != tooLong {
+		return
+	}
+	limit := max(int64(size/2), shrinkFloor)
+	if old := s.bodyCap.Load(); limit < old && s.bodyCap.CompareAndSwap(old, limit) {
+		s.log.Warn("Elasticsearch or a proxy before it refuses large requests (413): sending smaller ones until restart; raise the limit there or lower max body",
+			zap.Int("refused_bytes", size), zap.Int64("max_body_bytes", limit))
+	}
+}

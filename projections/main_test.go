@@ -1,0 +1,119 @@
+package projections
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
+)
+
+func TestMain(m *testing.M) { labtest.Main(m) }
+
+const group = "test"
+
+// leading returns a context with the authority of epoch.
+func leading(tb testing.TB, epoch int64) context.Context {
+	return outbox.WithAuthority(tb.Context(), outbox.Authority{Group: group, Epoch: epoch, Check: func() error { return nil }})
+}
+
+// bench is a migrated database whose leader is at epoch 1.
+type bench struct {
+	tb   testing.TB
+	pool *pgxpool.Pool
+}
+
+func setup(tb testing.TB) *bench {
+	tb.Helper()
+	b := &bench{tb: tb, pool: labtest.Pool(tb, labtest.Database(tb))}
+	b.exec("insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at) values ($1, 1, 'a', now(), now())", group)
+	return b
+}
+
+func (b *bench) exec(sql string, args ...any) {
+	b.tb.Helper()
+	if _, err := b.pool.Exec(b.tb.Context(), sql, args...); err != nil {
+		b.tb.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// one returns the single value of a query.
+func one[T any](b *bench, sql string, args ...any) T {
+	b.tb.Helper()
+	var v T
+	if err := b.pool.QueryRow(b.tb.Context(), sql, args...).Scan(&v); err != nil {
+		b.tb.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+func event(op outbox.Op, key outbox.Key, version int64) outbox.Event {
+	return outbox.Event{ID: uuid.New(), Key: key, Op: op, Version: version}
+}
+
+func key() outbox.Key { return outbox.Key{Type: "block", ID: uuid.New()} }
+
+var noDetail = cmpopts.IgnoreFields(outbox.Outcome{}, "Detail")
+
+func wantOutcomes(tb testing.TB, got, want []outbox.Outcome) {
+	tb.Helper()
+	if d := cmp.Diff(want, got, noDetail); d != "" {
+		tb.Errorf("outcomes (-want +got):\n%s", d)
+	}
+}
+
+// sink records what a Search writes and answers as told.
+type sink struct {
+	mu     sync.Mutex
+	writes [][]elastic.Action
+	answer func([]elastic.Action) ([]outbox.Outcome, error)
+}
+
+func (s *sink) Write(_ context.Context, actions []elastic.Action) ([]outbox.Outcome, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept := make([]elastic.Action, len(actions))
+	for i, a := range actions {
+		a.Body = append([]byte(nil), a.Body...)
+		kept[i] = a
+	}
+	s.writes = append(s.writes, kept)
+	if s.answer != nil {
+		return s.answer(actions)
+	}
+	out := make([]outbox.Outcome, len(actions))
+	for i := range out {
+		out[i] = outbox.OK()
+	}
+	return out, nil
+}
+
+func (s *sink) Ready(context.Context) error       { return nil }
+func (s *sink) EnsureIndex(context.Context) error { return nil }
+func (s *sink) Close()                            {}
+
+// written returns the only action about k.
+func (s *sink) written(tb testing.TB, k outbox.Key) elastic.Action {
+	tb.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var found []elastic.Action
+	for _, w := range s.writes {
+		for _, a := range w {
+			if a.ID == k.String() {
+				found = append(found, a)
+			}
+		}
+	}
+	if len(found) != 1 {
+		tb.Fatalf("actions about %s: got %d, want 1", k, len(found))
+	}
+	return found[0]
+}

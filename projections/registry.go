@@ -1,0 +1,91 @@
+package projections
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/samuelhu324-dev/weft/projections/elastic"
+)
+
+// Deps is what projections are built from. Each takes what it needs.
+type Deps struct {
+	Pool             Querier
+	Elastic          elastic.Config
+	ChronicleVersion int // 1 or more
+	Log              *zap.Logger
+	Registerer       prometheus.Registerer
+}
+
+// constructors is the one place that knows which projections there are.
+func constructors() map[string]func(Deps) (Projection, error) {
+	return map[string]func(Deps) (Projection, error){
+		SearchIndexToElastic: func(d Deps) (Projection, error) {
+			sink, err := elastic.New(d.Elastic, d.Log, d.Registerer, SearchIndexToElastic)
+			if err != nil {
+				return nil, err
+			}
+			return NewSearch(d.Pool, sink, d.Log), nil
+		},
+		ChronicleEventsToEntries: func(d Deps) (Projection, error) {
+			return NewChronicle(d.Pool, d.ChronicleVersion, d.Log)
+		},
+	}
+}
+
+// Registry builds projections by name. Its zero value is ready for use.
+type Registry struct{}
+
+// Names lists the projections that can be built, sorted.
+func (Registry) Names() []string {
+	var names []string
+	for name := range constructors() {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Build makes the projections of names, each at most once, in that order. Nothing is
+// sent to a server. An unknown name is an error that lists the known ones.
+func (r Registry) Build(names []string, d Deps) ([]Projection, error) {
+	var (
+		out  []Projection
+		errs []error
+		seen = map[string]bool{}
+	)
+	for _, name := range names {
+		build, ok := constructors()[name]
+		switch {
+		case !ok:
+			errs = append(errs, fmt.Errorf("unknown projection %q: want one of %s", name, strings.Join(r.Names(), ", ")))
+			continue
+		case seen[name]:
+			errs = append(errs, fmt.Errorf("projection %q is named twice", name))
+			continue
+		}
+		seen[name] = true
+		p, err := build(d)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("projection %s: %w", name, err))
+			continue
+		}
+		out = append(out, p)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Preparer is implemented by projections whose destination can be made, such as an
+// index. Prepare is to be called before the first Project of a process; it does
+// nothing where the destination exists.
+type Preparer interface {
+	Prepare(ctx context.Context) error
+}
