@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+)
+
+const stackHelp = `stack -- CMD starts a PostgreSQL and an Elasticsearch, runs CMD with DATABASE_URL
+and ELASTIC_URL, ends with CMD's exit code and takes the servers and their data down.
+
+The servers are fetched with mvn the first time and kept in the user's cache
+directory (root: /var/cache/weft). Elasticsearch needs a JDK 17 or newer.
+Where DATABASE_URL or ELASTIC_URL is set, that server is used and none started.
+
+up keeps a pair running, for as long as the machine runs or until down:
+  eval "$(weftlab stack up)"`
+
+func newStackCommand() *cobra.Command {
+	var heapMB int
+	var stateFile string
+	cmd := &cobra.Command{
+		Use:     "stack -- CMD [ARG…]",
+		Short:   "start a PostgreSQL and an Elasticsearch for a command, or keep them running",
+		Long:    stackHelp,
+		Example: "  weftlab stack -- go test ./...\n  weftlab stack -- bash",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if cmd.ArgsLenAtDash() != 0 || len(args) == 0 {
+				return usageError(errors.New("stack needs `-- CMD`, or one of up, down, status"))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runInStack(cmd.Context(), stackOptions(cmd.ErrOrStderr(), heapMB), args)
+		},
+	}
+	cmd.PersistentFlags().IntVar(&heapMB, "elastic-heap", stack.DefaultHeapMB, "Elasticsearch's heap in MiB")
+	cmd.PersistentFlags().StringVar(&stateFile, "state", "", "`file` that describes the running servers (default: in the cache directory)")
+	cmd.AddCommand(newUpCommand(&heapMB, &stateFile), newDownCommand(&stateFile), newStatusCommand(&stateFile), newGuardianCommand())
+	return cmd
+}
+
+func stackOptions(progress io.Writer, heapMB int) stack.Options {
+	return stack.Options{
+		Progress:    progress,
+		DatabaseURL: os.Getenv("DATABASE_URL"),
+		ElasticURL:  os.Getenv("ELASTIC_URL"),
+		HeapMB:      heapMB,
+	}
+}
+
+func runInStack(ctx context.Context, opts stack.Options, argv []string) (err error) {
+	// Until the servers are down a SIGINT must not end this process; the command gets its own.
+	starting, stop := signal.NotifyContext(ctx, syscall.SIGINT)
+	defer stop()
+	s, err := stack.Start(starting, opts)
+	if err != nil {
+		return startError(ctx, starting, err)
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	return s.Run(ctx, argv)
+}
+
+// startError: ctx ends with a SIGTERM or the parent, starting also with a SIGINT.
+func startError(ctx, starting context.Context, err error) error {
+	code := exitUnavailable
+	switch {
+	case ctx.Err() != nil:
+		code = exitTerminated
+	case starting.Err() != nil:
+		code = exitInterrupted
+	}
+	return &exitError{code, "stack: " + err.Error()}
+}
+
+func newUpCommand(heapMB *int, stateFile *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "up",
+		Short: "start the servers and leave them running; print their URLs as shell exports",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT)
+			defer stop()
+			state, started, err := stack.Up(ctx, stackOptions(cmd.ErrOrStderr(), *heapMB), *stateFile)
+			if err != nil {
+				return startError(cmd.Context(), ctx, err)
+			}
+			if !started {
+				fmt.Fprintf(cmd.ErrOrStderr(), "stack: running since %s\n", state.StartedAt.Local().Format(time.DateTime))
+			}
+			printExports(cmd.OutOrStdout(), state)
+			return nil
+		},
+	}
+}
+
+func printExports(w io.Writer, state *stack.State) {
+	if state.Postgres != nil {
+		fmt.Fprintf(w, "export DATABASE_URL='%s'\n", state.Postgres.URL)
+	}
+	if state.Elastic != nil {
+		fmt.Fprintf(w, "export ELASTIC_URL='%s'\n", state.Elastic.URL)
+	}
+	fmt.Fprintln(w, "# stop them: weftlab stack down")
+}
+
+func newDownCommand(stateFile *string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "down",
+		Short: "stop the servers that up left running and remove their data",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			stopped, err := stack.Down(cmd.Context(), *stateFile)
+			if err != nil {
+				return err
+			}
+			message := "stopped"
+			if !stopped {
+				message = "nothing is running"
+			}
+			fmt.Fprintln(cmd.ErrOrStderr(), "stack: "+message)
+			return nil
+		},
+	}
+}
+
+func newStatusCommand(stateFile *string) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "show the servers that up left running; exit code 1 unless all of them run",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			state, err := stack.Status(*stateFile)
+			if err != nil {
+				return err
+			}
+			rows := statusRows(state)
+			if asJSON {
+				encoder := json.NewEncoder(cmd.OutOrStdout())
+				encoder.SetIndent("", "  ")
+				err = encoder.Encode(map[string]any{"servers": rows})
+			} else {
+				err = printStatus(cmd.OutOrStdout(), rows)
+			}
+			if err != nil {
+				return err
+			}
+			for _, row := range rows {
+				if row.State != "running" {
+					return &exitError{code: exitBad}
+				}
+			}
+			if len(rows) == 0 {
+				return &exitError{code: exitBad}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+type statusRow struct {
+	Server    string    `json:"server"`
+	State     string    `json:"state"` // running, ended
+	URL       string    `json:"url"`
+	PID       int       `json:"pid"`
+	StartedAt time.Time `json:"started_at"`
+}
+
+func statusRows(state *stack.State) []statusRow {
+	rows := []statusRow{}
+	if state == nil {
+		return rows
+	}
+	add := func(name stack.Server, server *stack.RunningServer) {
+		if server == nil {
+			return
+		}
+		row := statusRow{string(name), "running", server.URL, server.Process.PID, state.StartedAt}
+		if !server.Process.Alive() {
+			row.State = "ended"
+		}
+		rows = append(rows, row)
+	}
+	add(stack.Postgres, state.Postgres)
+	add(stack.Elastic, state.Elastic)
+	return rows
+}
+
+func printStatus(w io.Writer, rows []statusRow) error {
+	if len(rows) == 0 {
+		_, err := fmt.Fprintln(w, "nothing is running")
+		return err
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, strings.Join([]string{"SERVER", "STATE", "PID", "SINCE", "URL"}, "\t"))
+	for _, row := range rows {
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\n", row.Server, row.State, row.PID, row.StartedAt.Local().Format(time.DateTime), row.URL)
+	}
+	return table.Flush()
+}
+
+// newGuardianCommand is what stack.Start starts this program again with.
+func newGuardianCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    stack.GuardianArgs()[1],
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return stack.Guard(os.Stdin, os.Stdout)
+		},
+	}
+}

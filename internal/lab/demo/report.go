@@ -1,0 +1,169 @@
+package demo
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/history"
+	"github.com/samuelhu324-dev/weft/internal/lab/reconcile"
+)
+
+// Result is what --json writes.
+type Result struct {
+	Produced        int     `json:"produced"`          // events
+	Documents       int     `json:"documents"`         // in Elasticsearch at the end
+	Missing         int     `json:"missing"`           // rows without a document
+	Extra           int     `json:"extra"`             // documents without a row
+	Stale           int     `json:"stale"`             // documents that differ from their row
+	LostEvents      int     `json:"lost_events"`       // events that did not end done
+	OutOfOrder      int     `json:"out_of_order"`      // events done before an earlier one of their entity
+	TwoActive       int     `json:"two_active"`        // claims and settles of a term that was over
+	TakeoverMS      float64 `json:"takeover_ms"`       // the longest of the run, from SIGKILL to the first settled event
+	EventsPerSecond int     `json:"events_per_second"` // while the load was projected
+}
+
+// Err returns nil when nothing was lost, and otherwise says what was.
+func (r *Result) Err() error {
+	var bad []string
+	for _, f := range []struct {
+		n    int
+		what string
+	}{
+		{r.Missing, "missing documents"}, {r.Extra, "extra documents"}, {r.Stale, "stale documents"},
+		{r.LostEvents, "lost events"}, {r.OutOfOrder, "events out of order"}, {r.TwoActive, "acts of a second active instance"},
+	} {
+		if f.n != 0 {
+			bad = append(bad, fmt.Sprintf("%d %s", f.n, f.what))
+		}
+	}
+	if len(bad) == 0 {
+		return nil
+	}
+	return errors.New("the run is not clean: " + strings.Join(bad, ", "))
+}
+
+func (r *Result) writeFile(name string) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(name, append(b, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write result: %w", err)
+	}
+	return nil
+}
+
+// verdict is the judged run.
+type verdict struct {
+	result    Result
+	exact     bool
+	compared  *reconcile.Report
+	lost      []history.Finding
+	order     []history.Finding
+	active    []history.Finding
+	takeovers []takeover
+	took      time.Duration
+}
+
+func judge(log *history.Log, acknowledged []history.Enqueued, compared *reconcile.Report, takeovers []takeover, loadedUpTo int64) *verdict {
+	v := &verdict{
+		exact: log.Exact, compared: compared, takeovers: takeovers,
+		lost: history.LostEvents(log, acknowledged), order: history.OutOfOrder(log), active: history.TwoActive(log),
+	}
+	longest := time.Duration(0)
+	for _, t := range takeovers {
+		longest = max(longest, t.Settle)
+	}
+	n, took := drain(log, loadedUpTo)
+	v.result = Result{
+		Produced: len(acknowledged), Documents: compared.Documents,
+		Missing: compared.Missing, Extra: compared.Extra, Stale: compared.Stale,
+		LostEvents: len(v.lost), OutOfOrder: len(v.order), TwoActive: len(v.active),
+		TakeoverMS: math.Round(float64(longest)/float64(time.Millisecond)*10) / 10,
+	}
+	if took > 0 {
+		v.result.EventsPerSecond = int(float64(n) / took.Seconds())
+	}
+	return v
+}
+
+// leader returns who led at the end.
+func (v *verdict) leader() string {
+	if len(v.takeovers) == 0 {
+		return ""
+	}
+	return v.takeovers[len(v.takeovers)-1].To.instance
+}
+
+// drain returns how many events have at most the given version and are done, and the time from
+// the first claim of one of them to the last settle.
+func drain(log *history.Log, upTo int64) (events int, took time.Duration) {
+	var first, last time.Time
+	done := map[uuid.UUID]bool{}
+	for i := range log.Changes {
+		c := &log.Changes[i]
+		if c.Version > upTo {
+			continue
+		}
+		if c.To == history.Processing && first.IsZero() {
+			first = c.At
+		}
+		if c.To == history.Done && !done[c.Event] {
+			done[c.Event] = true
+			last = c.At
+		}
+	}
+	if len(done) == 0 {
+		return 0, 0
+	}
+	return len(done), last.Sub(first)
+}
+
+// maxFindings is how many of a kind are printed.
+const maxFindings = 5
+
+func (v *verdict) write(w io.Writer) {
+	r := &v.result
+	list := func(title string, lines []history.Finding) {
+		for i, f := range lines {
+			if i == maxFindings {
+				fmt.Fprintf(w, "  %s: %d more\n", title, len(lines)-i)
+				break
+			}
+			fmt.Fprintf(w, "  %s: %v\n", title, f)
+		}
+	}
+	list("lost", v.lost)
+	list("out of order", v.order)
+	list("two active", v.active)
+	for _, d := range v.compared.Examples {
+		fmt.Fprintf(w, "  %v\n", d)
+	}
+	var each []string
+	for _, t := range v.takeovers {
+		each = append(each, millis(t.Settle))
+	}
+	order := ""
+	if !v.exact {
+		order = " (judged by statement times: the server has track_commit_timestamp off)"
+	}
+	fmt.Fprintln(w, "Summary")
+	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	row := func(name, format string, args ...any) { fmt.Fprintf(tw, "  "+name+"\t"+format+"\n", args...) }
+	row("events", "%s produced, %d lost, %d out of order", number(r.Produced), r.LostEvents, r.OutOfOrder)
+	row("documents", "%s of %s rows, %d missing, %d extra, %d stale", number(r.Documents), number(v.compared.Rows), r.Missing, r.Extra, r.Stale)
+	row("leaders", "%d killed, %d acts under an older epoch%s", len(v.takeovers), r.TwoActive, order)
+	row("takeover", "%s after SIGKILL at worst, until the first settled event (%s)", millis(time.Duration(r.TakeoverMS*float64(time.Millisecond))), strings.Join(each, ", "))
+	row("load", "%s events per second", number(r.EventsPerSecond))
+	row("time", "%.0f s", v.took.Seconds())
+	_ = tw.Flush()
+}

@@ -1,0 +1,164 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// cache holds unpacked servers, each in a directory that appears whole or not at all.
+type cache struct {
+	dir    string
+	report *reporter
+	mvn    mvnFunc
+	// One mvn at a time: two would fetch the same plugins into one local repository.
+	fetching sync.Mutex
+}
+
+// serverCacheDir is the default place of the cache. Root's own is no place for it:
+// the servers run as another user, who cannot look into root's home.
+func serverCacheDir(uid int) (string, error) {
+	if uid == 0 {
+		return "/var/cache/weft", nil
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("cache directory: %w: set HOME or XDG_CACHE_HOME", err)
+	}
+	return filepath.Join(dir, "weft"), nil
+}
+
+func (c *cache) path(a artifact) string { return filepath.Join(c.dir, "servers", a.dirName()) }
+
+func (c *cache) has(a artifact) bool {
+	_, err := os.Stat(filepath.Join(c.path(a), a.proof))
+	return err == nil
+}
+
+// ensure returns the directory of the unpacked server, fetching it if need be.
+func (c *cache) ensure(ctx context.Context, a artifact) (string, error) {
+	home := c.path(a)
+	if c.has(a) {
+		return home, nil
+	}
+	servers := filepath.Dir(home)
+	if err := makeReadable(c.dir, servers); err != nil {
+		return "", fmt.Errorf("cache directory: %w", explainDisk(err, servers))
+	}
+	unlock, err := c.lock(ctx, a)
+	if err != nil {
+		return "", fmt.Errorf("lock of the cache: %w", err)
+	}
+	defer unlock()
+	if c.has(a) {
+		return home, nil
+	}
+	return home, c.install(ctx, a, home)
+}
+
+// install runs under the lock of the artifact, so whatever partial directory it finds
+// was left by a process that died.
+func (c *cache) install(ctx context.Context, a artifact, home string) error {
+	leftOver, err := filepath.Glob(home + ".partial-*")
+	if err != nil {
+		return err
+	}
+	for _, dir := range append(leftOver, home) {
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("left-over of a cut fetch: %w", err)
+		}
+	}
+	partial, err := os.MkdirTemp(filepath.Dir(home), filepath.Base(home)+".partial-")
+	if err != nil {
+		return fmt.Errorf("cache directory: %w", explainDisk(err, home))
+	}
+	defer func() { _ = os.RemoveAll(partial) }()
+
+	archive, err := c.fetch(ctx, a, partial)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	unpacked := filepath.Join(partial, "unpacked")
+	if err := a.unpack(archive, unpacked); err != nil {
+		return fmt.Errorf("unpack %s: %w", a.name, explainDisk(err, home))
+	}
+	if _, err := os.Stat(filepath.Join(unpacked, a.proof)); err != nil {
+		return fmt.Errorf("unpack %s: %w", a.name, err)
+	}
+	// The rename must not reach the disk before the files do.
+	if err := syncFilesystem(unpacked); err != nil {
+		return fmt.Errorf("unpack %s: %w", a.name, explainDisk(err, home))
+	}
+	if err := os.Rename(unpacked, home); err != nil {
+		return fmt.Errorf("unpack %s: %w", a.name, err)
+	}
+	c.report.line("%s: unpacked into %s in %.1f s", a.name, home, time.Since(began).Seconds())
+	return nil
+}
+
+func (c *cache) lock(ctx context.Context, a artifact) (unlock func(), err error) {
+	waiting := func() { c.report.line("%s: waiting for another process that fetches it", a.name) }
+	return lockFile(ctx, c.path(a)+".lock", waiting)
+}
+
+// lockFile waits for an exclusive lock, calling waiting once if it is held by another.
+func lockFile(ctx context.Context, name string, waiting func()) (unlock func(), err error) {
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = file.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			_ = file.Close()
+			return nil, err
+		}
+		if waiting != nil {
+			waiting()
+			waiting = nil
+		}
+		select {
+		case <-ctx.Done():
+			_ = file.Close()
+			return nil, context.Cause(ctx)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// makeReadable makes directories that another user can look into, whatever the umask.
+func makeReadable(dirs ...string) error {
+	for _, dir := range dirs {
+		if _, err := os.Stat(dir); err == nil {
+			continue
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		if err := os.Chmod(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const diskFull = "No space left on device"
+
+func explainDisk(err error, where string) error {
+	if err != nil && (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || strings.Contains(err.Error(), diskFull)) {
+		return fmt.Errorf("%w: the disk of %s is full: free 1 GB and start again", err, where)
+	}
+	return err
+}

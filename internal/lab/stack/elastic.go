@@ -1,0 +1,229 @@
+package stack
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const elasticBound = 3 * time.Minute
+
+// elastic is one node; start and stop may be repeated and keep data and ports.
+type elastic struct {
+	home     string
+	javaHome string
+	heapMB   int
+	dir      string // holds config, data, logs and tmp
+	cluster  string
+	who      *account
+	spawner  *spawner
+	onEnd    func(*process)
+
+	port      int // 0 until the first start
+	transport int
+	process   *process // the launcher, parent of the server
+}
+
+func (e *elastic) log() string { return filepath.Join(e.dir, "server.log") }
+
+func (e *elastic) url() string { return fmt.Sprintf("http://127.0.0.1:%d", e.port) }
+
+func (e *elastic) at(name string) string { return filepath.Join(e.dir, name) }
+
+func (e *elastic) prepare() error {
+	for _, name := range []string{"config", "config/jvm.options.d", "data", "logs", "tmp"} {
+		if err := os.Mkdir(e.at(name), 0o700); err != nil {
+			return explainDisk(err, e.dir)
+		}
+		if err := e.who.own(e.at(name)); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"jvm.options", "log4j2.properties"} {
+		content, err := os.ReadFile(filepath.Join(e.home, "config", name))
+		if err != nil {
+			return err
+		}
+		if err := e.config(name, withoutGCLog(string(content))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withoutGCLog drops the option that keeps up to 2 GB of garbage collection logs.
+func withoutGCLog(options string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(options) {
+		if !strings.HasPrefix(line, "-Xlog:gc") {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
+}
+
+func (e *elastic) config(name, content string) error {
+	file := filepath.Join(e.at("config"), name)
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		return explainDisk(err, e.dir)
+	}
+	return e.who.own(file)
+}
+
+func (e *elastic) settings() string {
+	return strings.Join([]string{
+		"cluster.name: " + e.cluster,
+		"node.name: weft",
+		"discovery.type: single-node",
+		"xpack.security.enabled: false",
+		"network.host: 127.0.0.1",
+		fmt.Sprintf("http.port: %d", e.port),
+		fmt.Sprintf("transport.port: %d", e.transport),
+		"path.data: " + e.at("data"),
+		"path.logs: " + e.at("logs"),
+		"action.auto_create_index: false",
+		"cluster.routing.allocation.disk.threshold_enabled: false",
+		"",
+	}, "\n")
+}
+
+// start returns when the server answers, or with the reason why it does not.
+func (e *elastic) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, elasticBound, fmt.Errorf("elasticsearch %w within %v", errTimeout, elasticBound))
+	defer cancel()
+	first := e.port == 0
+	for attempt := 1; ; attempt++ {
+		if first {
+			if err := e.choosePorts(); err != nil {
+				return err
+			}
+		}
+		err := e.startOnce(ctx)
+		if err == nil {
+			return nil
+		}
+		if !first || attempt == portAttempts || !strings.Contains(err.Error(), "BindException") && !strings.Contains(err.Error(), "Failed to bind") {
+			return explainDisk(err, e.dir)
+		}
+	}
+}
+
+func (e *elastic) choosePorts() error {
+	var err error
+	for e.port, e.transport = 0, 0; err == nil && e.port == e.transport; {
+		if e.port, err = freePort(); err == nil {
+			e.transport, err = freePort()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("free port: %w", err)
+	}
+	return e.config("elasticsearch.yml", e.settings())
+}
+
+func (e *elastic) startOnce(ctx context.Context) error {
+	log, err := os.OpenFile(e.log(), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+
+	cmd := exec.Command(filepath.Join(e.home, "bin", "elasticsearch"))
+	cmd.Dir = e.dir
+	cmd.Env = serverEnv(e.dir,
+		"ES_JAVA_HOME="+e.javaHome,
+		"ES_PATH_CONF="+e.at("config"),
+		"ES_TMPDIR="+e.at("tmp"),
+		fmt.Sprintf("ES_JAVA_OPTS=-Xms%dm -Xmx%dm", e.heapMB, e.heapMB),
+		"CLI_JAVA_OPTS=-XX:TieredStopAtLevel=1", // of the launcher, which runs for a second
+	)
+	cmd.Stdout, cmd.Stderr = log, log
+	// The server ends by itself when its launcher is gone.
+	e.process, err = e.spawner.start(cmd, e.who, syscall.SIGKILL, e.onEnd)
+	if err != nil {
+		return fmt.Errorf("elasticsearch: %w", err)
+	}
+	err = e.await(ctx)
+	if err != nil {
+		e.kill()
+	}
+	return err
+}
+
+func (e *elastic) await(ctx context.Context) error {
+	for {
+		if cluster, err := clusterHealth(ctx, e.url()); err == nil && cluster == e.cluster {
+			return nil
+		}
+		select {
+		case <-e.process.ended:
+			return errEnded("elasticsearch", e.log(), e.process.ending())
+		case <-ctx.Done():
+			if errors.Is(context.Cause(ctx), errTimeout) {
+				return fmt.Errorf("%w\n%s", context.Cause(ctx), tail(e.log(), 3000))
+			}
+			return context.Cause(ctx)
+		case <-time.After(readyPoll):
+		}
+	}
+}
+
+// clusterHealth returns the name of the cluster that answers at url. This build of the
+// server has no GET /.
+func clusterHealth(ctx context.Context, url string) (cluster string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(url, "/")+"/_cluster/health", nil)
+	if err != nil {
+		return "", err
+	}
+	request.Close = true
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
+	if err != nil {
+		return "", err
+	}
+	if response.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("GET /_cluster/health: %s", response.Status)
+	}
+	var health struct {
+		Cluster string `json:"cluster_name"`
+	}
+	if err := json.Unmarshal(body, &health); err != nil || health.Cluster == "" {
+		return "", errors.New("GET /_cluster/health: not the answer of an Elasticsearch")
+	}
+	return health.Cluster, nil
+}
+
+// serverPID is the JVM that serves, not the one that launched it.
+func (e *elastic) serverPID() int {
+	if below := descendants(e.process.pid()); len(below) > 0 {
+		return below[0]
+	}
+	return e.process.pid()
+}
+
+func (e *elastic) stop() {
+	if e.process != nil {
+		e.process.stop(stopStep{syscall.SIGTERM, 20 * time.Second})
+	}
+}
+
+func (e *elastic) kill() {
+	if e.process != nil {
+		e.process.stop()
+	}
+}

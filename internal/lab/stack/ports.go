@@ -1,0 +1,41 @@
+package stack
+
+import (
+	"math/rand/v2"
+	"net"
+	"strconv"
+)
+
+const (
+	lowestPort = 10_240
+	portTries  = 50
+)
+
+// freePort returns a loopback port that was free a moment ago. It lies below the ports
+// the kernel gives out, where possible: one of those may be taken by any outgoing
+// connection before the server binds it. The servers are tried again on another port
+// if this one is gone.
+func freePort() (int, error) {
+	if first, ok := ephemeralPorts(); ok && first > lowestPort+1000 {
+		for range portTries {
+			port := lowestPort + rand.IntN(first-lowestPort)
+			if bindable(port) {
+				return port, nil
+			}
+		}
+	}
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().(*net.TCPAddr).Port, nil
+}
+
+func bindable(port int) bool {
+	listener, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return false
+	}
+	return listener.Close() == nil
+}

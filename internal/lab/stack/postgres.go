@@ -1,0 +1,202 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	databaseName = "weft_test"
+
+	postgresBound = time.Minute
+	portAttempts  = 3
+	readyPoll     = 20 * time.Millisecond
+
+	// The longest path a unix socket may have, less the socket's name.
+	socketDirLimit = 85
+)
+
+// postgres is one cluster; start and stop may be repeated and keep data and port.
+type postgres struct {
+	home    string
+	dir     string // holds data, log and socket
+	who     *account
+	spawner *spawner
+	onEnd   func(*process)
+
+	port    int // 0 until the first start
+	process *process
+}
+
+func (p *postgres) data() string { return filepath.Join(p.dir, "data") }
+func (p *postgres) log() string  { return filepath.Join(p.dir, "server.log") }
+
+func (p *postgres) url(database string) string {
+	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", p.port, database)
+}
+
+// prepare makes the cluster. Nothing of it outlives the guardian, so it is not synced;
+// the server itself runs with fsync.
+func (p *postgres) prepare(ctx context.Context) error {
+	output, err := os.Create(filepath.Join(p.dir, "initdb.log"))
+	if err != nil {
+		return explainDisk(err, p.dir)
+	}
+	defer func() { _ = output.Close() }()
+	cmd := exec.Command(filepath.Join(p.home, "bin", "initdb"),
+		"-D", p.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync",
+		"--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
+	cmd.Dir, cmd.Env = p.dir, serverEnv(p.dir)
+	cmd.Stdout, cmd.Stderr = output, output
+	initdb, err := p.spawner.start(cmd, p.who, syscall.SIGKILL, nil)
+	if err != nil {
+		return fmt.Errorf("initdb: %w", err)
+	}
+	select {
+	case <-ctx.Done():
+		initdb.stop()
+		return context.Cause(ctx)
+	case <-initdb.ended:
+	}
+	if initdb.err != nil {
+		return explainDisk(errEnded("initdb", output.Name(), initdb.ending()), p.dir)
+	}
+	return nil
+}
+
+// start returns when the server answers, or with the reason why it does not.
+func (p *postgres) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, postgresBound, fmt.Errorf("PostgreSQL %w within %v", errTimeout, postgresBound))
+	defer cancel()
+	first := p.port == 0
+	for attempt := 1; ; attempt++ {
+		if first {
+			port, err := freePort()
+			if err != nil {
+				return fmt.Errorf("free port: %w", err)
+			}
+			p.port = port
+		}
+		err := p.startOnce(ctx)
+		if err == nil {
+			break
+		}
+		if !first && strings.Contains(err.Error(), "shared memory block") {
+			continue // of a killed server, whose last backend is about to notice
+		}
+		if !first || attempt == portAttempts || !strings.Contains(err.Error(), "could not bind") {
+			return explainDisk(err, p.dir)
+		}
+	}
+	if !first {
+		return nil
+	}
+	return p.createDatabase(ctx)
+}
+
+func (p *postgres) startOnce(ctx context.Context) error {
+	log, err := os.OpenFile(p.log(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+
+	socketDir := p.dir
+	if len(socketDir) > socketDirLimit {
+		socketDir = "" // loopback only
+	}
+	cmd := exec.Command(filepath.Join(p.home, "bin", "postgres"),
+		"-D", p.data(), "-p", strconv.Itoa(p.port),
+		"-c", "listen_addresses=127.0.0.1",
+		"-c", "unix_socket_directories="+socketDir,
+		"-c", "max_connections=300",
+		"-c", "wal_level=replica",
+		"-c", "track_commit_timestamp=on",
+	)
+	cmd.Dir, cmd.Env = p.dir, serverEnv(p.dir)
+	cmd.Stdout, cmd.Stderr = log, log
+	// SIGQUIT: the postmaster takes its backends, which are in sessions of their own, along.
+	p.process, err = p.spawner.start(cmd, p.who, syscall.SIGQUIT, p.onEnd)
+	if err != nil {
+		return fmt.Errorf("PostgreSQL: %w", err)
+	}
+	err = p.await(ctx)
+	if err != nil {
+		p.stop()
+	}
+	return err
+}
+
+func (p *postgres) await(ctx context.Context) error {
+	for {
+		if p.ready(ctx) {
+			return nil
+		}
+		select {
+		case <-p.process.ended:
+			return errEnded("PostgreSQL", p.log(), p.process.ending())
+		case <-ctx.Done():
+			if errors.Is(context.Cause(ctx), errTimeout) {
+				return fmt.Errorf("%w\n%s", context.Cause(ctx), tail(p.log(), 3000))
+			}
+			return context.Cause(ctx)
+		case <-time.After(readyPoll):
+		}
+	}
+}
+
+// ready also asks whose data this is: on the port may be another server.
+func (p *postgres) ready(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, p.url("postgres"))
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	var data string
+	return conn.QueryRow(ctx, "show data_directory").Scan(&data) == nil && data == p.data()
+}
+
+func (p *postgres) createDatabase(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, p.url("postgres"))
+	if err == nil {
+		_, err = conn.Exec(ctx, "create database "+databaseName)
+		_ = conn.Close(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("create database %s: %w", databaseName, explainDisk(err, p.dir))
+	}
+	return nil
+}
+
+// stop is a fast shutdown, then an immediate one, then the end.
+func (p *postgres) stop() {
+	if p.process != nil {
+		p.process.stop(stopStep{syscall.SIGINT, 5 * time.Second}, stopStep{syscall.SIGQUIT, 6 * time.Second})
+	}
+}
+
+// kill ends the postmaster as a crash would; its backends notice by themselves.
+func (p *postgres) kill() {
+	if p.process != nil {
+		p.process.stop()
+	}
+}
+
+// serverEnv is all a server sees of the caller's environment: no PG… or JAVA… of the
+// caller's changes how it runs.
+func serverEnv(dir string, more ...string) []string {
+	env := []string{"HOME=" + dir, "PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin", "LC_ALL=C.UTF-8"}
+	return append(env, more...)
+}

@@ -1,0 +1,73 @@
+package stack
+
+// The owner writes one spec and then requests to the guardian's standard input, and
+// reads events from its standard output; all are JSON lines. End of file on the input
+// is the owner's death, unless it has detached.
+
+// Server names one of the two servers.
+type Server string
+
+const (
+	Postgres Server = "postgres"
+	Elastic  Server = "elastic"
+)
+
+// title is the name for people.
+func (s Server) title() string {
+	switch s {
+	case Postgres:
+		return "PostgreSQL"
+	case Elastic:
+		return "Elasticsearch"
+	default:
+		return string(s)
+	}
+}
+
+// spec is what the guardian starts. An empty home means: not this server.
+type spec struct {
+	PostgresHome string
+	ElasticHome  string
+	JavaHome     string
+	HeapMB       int
+	Account      *account
+	DataRoot     string
+}
+
+type operation string
+
+const (
+	opCommand operation = "command" // PID is to be killed with the owner; 0 takes it back
+	opDetach  operation = "detach"  // outlive the owner, described in StateFile
+	opStop    operation = "stop"
+	opKill    operation = "kill"
+	opStart   operation = "start"
+)
+
+type request struct {
+	Op        operation
+	Server    Server `json:",omitempty"`
+	PID       int    `json:",omitempty"`
+	Group     bool   `json:",omitempty"` // PID leads a process group of its own
+	StateFile string `json:",omitempty"`
+}
+
+type eventKind string
+
+const (
+	eventUp     eventKind = "up"     // Server answers at URL
+	eventEnded  eventKind = "ended"  // Server ended by itself
+	eventReady  eventKind = "ready"  // all that was wanted is up
+	eventFailed eventKind = "failed" // nothing is up; the guardian ends
+	eventDone   eventKind = "done"   // answers one request of the kinds detach, stop, kill, start
+)
+
+type event struct {
+	Kind    eventKind
+	Server  Server  `json:",omitempty"`
+	URL     string  `json:",omitempty"`
+	PID     int     `json:",omitempty"`
+	Seconds float64 `json:",omitempty"`
+	Dir     string  `json:",omitempty"`
+	Error   string  `json:",omitempty"`
+}

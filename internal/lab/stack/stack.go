@@ -1,0 +1,422 @@
+package stack
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// DefaultHeapMB is the Elasticsearch heap where [Options.HeapMB] is 0.
+	DefaultHeapMB = 1024
+	minHeapMB     = 128
+
+	closeBound = 45 * time.Second
+)
+
+// Options of [Start]. The zero value starts both servers and says nothing.
+type Options struct {
+	// Progress gets a line per step, and a bar per download if it is a terminal.
+	Progress io.Writer
+	// DatabaseURL and ElasticURL name servers to use instead of starting one.
+	DatabaseURL, ElasticURL string
+	// HeapMB is Elasticsearch's heap in MiB, at least 128; 0 means [DefaultHeapMB].
+	HeapMB int
+	// CacheDir holds the unpacked servers; empty means weft in the user's cache
+	// directory, for root /var/cache/weft.
+	CacheDir string
+	// Guardian is the command that ends in [Guard]; empty means the running program
+	// with [GuardianArgs]. A test binary may give another.
+	Guardian []string
+}
+
+// Stack is a pair of servers that answer. Its methods may be called concurrently.
+type Stack struct {
+	databaseURL, elasticURL string
+	report                  *reporter
+	guardian                *guardianClient // nil: both servers are the caller's
+}
+
+// Start returns when both servers answer. Canceling ctx stops a start that is under
+// way, and nothing later: what runs belongs to the Stack until Close, or to this
+// process until it ends.
+func Start(ctx context.Context, opts Options) (*Stack, error) {
+	s := &Stack{databaseURL: opts.DatabaseURL, elasticURL: opts.ElasticURL, report: newReporter(opts.Progress)}
+	if opts.HeapMB == 0 {
+		opts.HeapMB = DefaultHeapMB
+	}
+	if opts.HeapMB < minHeapMB {
+		return nil, fmt.Errorf("elasticsearch heap: %d MB is less than %d", opts.HeapMB, minHeapMB)
+	}
+	if err := checkExternal(ctx, opts.DatabaseURL, opts.ElasticURL); err != nil {
+		return nil, err
+	}
+	if opts.DatabaseURL != "" && opts.ElasticURL != "" {
+		return s, nil
+	}
+	what, err := provide(ctx, opts, s.report)
+	if err != nil {
+		return nil, err
+	}
+	s.guardian, err = startGuardian(ctx, opts.Guardian, what, s.report)
+	if err != nil {
+		return nil, err
+	}
+	if url := s.guardian.url(Postgres); url != "" {
+		s.databaseURL = url
+	}
+	if url := s.guardian.url(Elastic); url != "" {
+		s.elasticURL = url
+	}
+	return s, nil
+}
+
+// provide fetches what is not there yet and says what the guardian is to start.
+func provide(ctx context.Context, opts Options, report *reporter) (spec, error) {
+	who := serverAccount(os.Geteuid())
+	what := spec{HeapMB: opts.HeapMB, Account: who}
+	postgresPin, err := postgresArtifact(runtime.GOOS, runtime.GOARCH)
+	if err != nil {
+		return spec{}, err
+	}
+	elasticPin := elasticArtifact()
+
+	dir := opts.CacheDir
+	if dir == "" {
+		if dir, err = serverCacheDir(os.Geteuid()); err != nil {
+			return spec{}, err
+		}
+	}
+	servers := &cache{dir: dir, report: report, mvn: runMvn}
+	wantPostgres, wantElastic := opts.DatabaseURL == "", opts.ElasticURL == ""
+	wantMaven := wantPostgres && !servers.has(postgresPin) || wantElastic && !servers.has(elasticPin)
+	if what.JavaHome, err = prerequisites(ctx, wantElastic, wantMaven); err != nil {
+		return spec{}, err
+	}
+	what.DataRoot, err = dataRoot(who, os.TempDir(), "/tmp", "/var/tmp")
+	if err != nil {
+		return spec{}, err
+	}
+
+	group, ctx := errgroup.WithContext(ctx)
+	if wantPostgres {
+		group.Go(func() (err error) {
+			what.PostgresHome, err = servers.ensure(ctx, postgresPin)
+			return err
+		})
+	}
+	if wantElastic {
+		group.Go(func() (err error) {
+			what.ElasticHome, err = servers.ensure(ctx, elasticPin)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return spec{}, err
+	}
+	for _, home := range []string{what.PostgresHome, what.ElasticHome, what.JavaHome} {
+		if home == "" {
+			continue
+		}
+		if err := who.reaches(home); err != nil {
+			return spec{}, err
+		}
+	}
+	return what, nil
+}
+
+// DatabaseURL is that of the database weft_test, or the caller's own.
+func (s *Stack) DatabaseURL() string { return s.databaseURL }
+
+// ElasticURL has no trailing slash, unless it is the caller's own.
+func (s *Stack) ElasticURL() string { return s.elasticURL }
+
+// Env is the environment that names the servers to a program.
+func (s *Stack) Env() []string {
+	return []string{"DATABASE_URL=" + s.databaseURL, "ELASTIC_URL=" + s.elasticURL}
+}
+
+// PID is the process of the server, for signals: the postmaster or the JVM that serves.
+// It changes when the server is started again, and is 0 for a server of the caller's.
+func (s *Stack) PID(server Server) int {
+	if s.guardian == nil {
+		return 0
+	}
+	return s.guardian.pid(server)
+}
+
+// StopServer stops a server in order and returns when it has ended.
+func (s *Stack) StopServer(ctx context.Context, server Server) error {
+	return s.ask(ctx, request{Op: opStop, Server: server})
+}
+
+// KillServer kills a server with SIGKILL and returns when it has ended.
+func (s *Stack) KillServer(ctx context.Context, server Server) error {
+	return s.ask(ctx, request{Op: opKill, Server: server})
+}
+
+// StartServer starts a server that was stopped, was killed or ended, with its data and
+// at its old URL, and returns when it answers.
+func (s *Stack) StartServer(ctx context.Context, server Server) error {
+	return s.ask(ctx, request{Op: opStart, Server: server})
+}
+
+func (s *Stack) ask(ctx context.Context, r request) error {
+	if s.guardian == nil {
+		return fmt.Errorf("%s %s: the server is not of this stack", r.Op, r.Server)
+	}
+	if err := s.guardian.ask(ctx, r); err != nil {
+		return fmt.Errorf("%s %s: %w", r.Op, r.Server, err)
+	}
+	return nil
+}
+
+// Detach leaves the servers running when this process ends, described in stateFile for
+// [Status] and [Down] (empty: stack.json in the user's cache directory, which Up uses).
+// Close does nothing afterwards.
+func (s *Stack) Detach(ctx context.Context, stateFile string) error {
+	if s.guardian == nil {
+		return errors.New("detach: no server is of this stack")
+	}
+	stateFile, err := stateFileOr(stateFile)
+	if err != nil {
+		return fmt.Errorf("detach: %w", err)
+	}
+	if err := s.guardian.ask(ctx, request{Op: opDetach, StateFile: stateFile}); err != nil {
+		return fmt.Errorf("detach: %w", err)
+	}
+	return s.guardian.letGo()
+}
+
+// Close stops the servers, removes their data and returns when no process is left.
+func (s *Stack) Close() error {
+	if s.guardian == nil {
+		return nil
+	}
+	return s.guardian.close()
+}
+
+// stateFileOr returns the user's one, beside the cached servers, where none is given.
+func stateFileOr(given string) (string, error) {
+	if given != "" {
+		return filepath.Abs(given)
+	}
+	dir, err := serverCacheDir(os.Geteuid())
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, "stack.json"), nil
+}
+
+// guardianClient is the owner's end of the guardian.
+type guardianClient struct {
+	cmd    *exec.Cmd
+	out    io.ReadCloser
+	report *reporter
+	events chan event // answers: ready, failed, done; closed at the guardian's end
+	joined chan struct{}
+
+	askMu sync.Mutex // one request at a time
+	owed  int        // answers to requests that were given up, still to come
+	mu    sync.Mutex
+	in    io.WriteCloser // nil once closed
+	up    map[Server]event
+}
+
+func startGuardian(ctx context.Context, command []string, what spec, report *reporter) (*guardianClient, error) {
+	if len(command) == 0 {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("own program: %w", err)
+		}
+		command = append([]string{self}, GuardianArgs()...)
+	}
+	g := &guardianClient{
+		cmd: exec.Command(command[0], command[1:]...), report: report,
+		events: make(chan event), joined: make(chan struct{}), up: make(map[Server]event),
+	}
+	g.cmd.Dir = "/"
+	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	in, err := g.cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("guardian: %w", err)
+	}
+	out, err := g.cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("guardian: %w", err)
+	}
+	if err := g.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("guardian: %w", err)
+	}
+	g.in, g.out = in, out
+	go g.listen()
+
+	report.line("starting %s", strings.Join(wanted(what), " and "))
+	if err := g.send(what); err != nil {
+		return nil, errors.Join(errEndedEarly, err, g.close())
+	}
+	select {
+	case <-ctx.Done():
+		return nil, errors.Join(context.Cause(ctx), g.close())
+	case e, ok := <-g.events:
+		switch {
+		case !ok:
+			return nil, errors.Join(errEndedEarly, g.close())
+		case e.Kind == eventFailed:
+			_ = g.close() // it says the same with its exit code
+			return nil, errors.New(e.Error)
+		}
+		return g, nil
+	}
+}
+
+func wanted(what spec) []string {
+	var names []string
+	if what.PostgresHome != "" {
+		names = append(names, Postgres.title())
+	}
+	if what.ElasticHome != "" {
+		names = append(names, Elastic.title())
+	}
+	return names
+}
+
+// listen ends when the guardian does, or with letGo.
+func (g *guardianClient) listen() {
+	defer close(g.joined)
+	defer close(g.events)
+	decoder := json.NewDecoder(g.out)
+	for {
+		var e event
+		if decoder.Decode(&e) != nil {
+			if !g.closed() {
+				g.report.line("the guardian is gone, and the servers with it")
+			}
+			return
+		}
+		switch e.Kind {
+		case eventUp:
+			g.mu.Lock()
+			g.up[e.Server] = e
+			g.mu.Unlock()
+			g.report.line("%s is up in %.1f s: %s", e.Server.title(), e.Seconds, e.URL)
+		case eventEnded:
+			g.report.line("%s ended by itself: %s", e.Server.title(), e.Error)
+		case eventFailed:
+			g.events <- e
+			return
+		default:
+			g.events <- e
+		}
+	}
+}
+
+func (g *guardianClient) url(server Server) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.up[server].URL
+}
+
+func (g *guardianClient) pid(server Server) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.up[server].PID
+}
+
+var (
+	errClosed     = errors.New("the stack is closed")
+	errEndedEarly = errors.New("guardian: ended before the servers were up")
+)
+
+func (g *guardianClient) send(message any) error {
+	line, err := json.Marshal(message)
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.in == nil {
+		return errClosed
+	}
+	_, err = g.in.Write(append(line, '\n'))
+	return err
+}
+
+func (g *guardianClient) ask(ctx context.Context, r request) error {
+	g.askMu.Lock()
+	defer g.askMu.Unlock()
+	if err := g.send(r); err != nil {
+		return err
+	}
+	for {
+		select {
+		case e, ok := <-g.events:
+			switch {
+			case !ok:
+				return errors.New("the guardian is gone")
+			case g.owed > 0:
+				g.owed--
+			case e.Error != "":
+				return errors.New(e.Error)
+			default:
+				return nil
+			}
+		case <-ctx.Done():
+			g.owed++
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (g *guardianClient) closed() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.in == nil
+}
+
+func (g *guardianClient) closeInput() (first bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.in == nil {
+		return false
+	}
+	_ = g.in.Close()
+	g.in = nil
+	return true
+}
+
+func (g *guardianClient) close() error {
+	if !g.closeInput() {
+		return nil
+	}
+	late := time.AfterFunc(closeBound, func() { _ = g.cmd.Process.Kill() })
+	defer late.Stop()
+	for range g.events { // answers that nobody waited for
+	}
+	<-g.joined
+	if err := g.cmd.Wait(); err != nil {
+		return fmt.Errorf("guardian: %w", err)
+	}
+	return nil
+}
+
+// letGo leaves the guardian to itself; the kernel gives it another parent when this
+// process ends.
+func (g *guardianClient) letGo() error {
+	g.closeInput()
+	_ = g.out.Close()
+	<-g.joined
+	return g.cmd.Process.Release()
+}
