@@ -56,9 +56,12 @@ func newWeftlab(t *testing.T, ours []string, args ...string) *weftlab {
 }
 
 // postgresOnly saves starting an Elasticsearch where one server will do.
-func postgresOnly(t *testing.T) []string { return []string{"ELASTIC_URL=" + labtest.ElasticURL(t)} }
+func postgresOnly(t *testing.T) []string {
+	t.Helper()
+	return []string{"ELASTIC_URL=" + labtest.ElasticURL(t)}
+}
 
-// openTempDir can be entered by the account that the servers run as, as /tmp can.
+// openTempDir, unlike t.TempDir, can be entered by the account that the servers run as.
 func openTempDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "weftlab-test-")
@@ -239,7 +242,11 @@ func TestStackGoesDownWithGoRun(t *testing.T) {
 
 	w := newWeftlab(t, postgresOnly(t), append([]string{"stack", "--"}, readyCommand()...)...)
 	parent := filepath.Join(t.TempDir(), "go")
-	if err := os.WriteFile(parent, []byte("#!/bin/sh\n\"$@\"\nexit $?\n"), 0o755); err != nil {
+	// A process forked meanwhile would hold the file open for writing: "text file busy".
+	syscall.ForkLock.RLock()
+	err := os.WriteFile(parent, []byte("#!/bin/sh\n\"$@\"\nexit $?\n"), 0o755)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
 		t.Fatal(err)
 	}
 	w.cmd.Args = append([]string{parent}, w.cmd.Args...)

@@ -17,6 +17,7 @@ import (
 // cache holds unpacked servers, each in a directory that appears whole or not at all.
 type cache struct {
 	dir    string
+	local  string // mvn's local repository
 	report *reporter
 	mvn    mvnFunc
 	// One mvn at a time: two would fetch the same plugins into one local repository.

@@ -79,11 +79,8 @@ func newCacheFixture(t *testing.T, contents ...string) *cacheFixture {
 	f.mvn = &fakeMvn{contents: contents}
 	f.cache = &cache{dir: t.TempDir(), report: newReporter(f.progress), mvn: f.mvn.run}
 
-	home := t.TempDir()
-	t.Setenv("HOME", home)
-	t.Setenv("MAVEN_OPTS", "")
-	t.Setenv("MAVEN_ARGS", "")
-	f.local = filepath.Join(home, ".m2/repository/org/example/test/server/1.0/server-1.0.zip")
+	f.cache.local = t.TempDir()
+	f.local = filepath.Join(f.cache.local, "org/example/test/server/1.0/server-1.0.zip")
 	if err := os.MkdirAll(filepath.Dir(f.local), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -112,6 +109,8 @@ func (f *cacheFixture) wantNoLeftOver(t *testing.T) {
 }
 
 func TestCacheFetchesOnce(t *testing.T) {
+	t.Parallel()
+
 	f := newCacheFixture(t, "a whole server")
 	home, err := f.cache.ensure(t.Context(), f.pin)
 	f.wantWhole(t, home, err)
@@ -126,6 +125,8 @@ func TestCacheFetchesOnce(t *testing.T) {
 }
 
 func TestCacheStartsACutDownloadAgain(t *testing.T) {
+	t.Parallel()
+
 	f := newCacheFixture(t, "a whole", "!connection reset", "a whole server")
 	home, err := f.cache.ensure(t.Context(), f.pin)
 	f.wantWhole(t, home, err)
@@ -144,6 +145,8 @@ func TestCacheStartsACutDownloadAgain(t *testing.T) {
 }
 
 func TestCacheRefusesAWrongChecksum(t *testing.T) {
+	t.Parallel()
+
 	f := newCacheFixture(t, "another server")
 	_, err := f.cache.ensure(t.Context(), f.pin)
 	if err == nil || !strings.Contains(err.Error(), f.pin.sha256) || !strings.Contains(err.Error(), "3 tries") {
@@ -156,6 +159,8 @@ func TestCacheRefusesAWrongChecksum(t *testing.T) {
 }
 
 func TestCacheShowsWhatMvnPrinted(t *testing.T) {
+	t.Parallel()
+
 	f := newCacheFixture(t, "![INFO] Scanning\n[ERROR] Could not transfer artifact: unknown host\n")
 	_, err := f.cache.ensure(t.Context(), f.pin)
 	if err == nil || !strings.Contains(err.Error(), "unknown host") || strings.Contains(err.Error(), "Scanning") {
@@ -164,6 +169,8 @@ func TestCacheShowsWhatMvnPrinted(t *testing.T) {
 }
 
 func TestCacheSaysThatTheDiskIsFull(t *testing.T) {
+	t.Parallel()
+
 	cases := map[string]func(*cacheFixture){
 		"Fetching": func(f *cacheFixture) { f.mvn.contents = []string{"!java.io.IOException: No space left on device"} },
 		"Unpacking": func(f *cacheFixture) {
@@ -172,6 +179,7 @@ func TestCacheSaysThatTheDiskIsFull(t *testing.T) {
 	}
 	for name, spoil := range cases {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			f := newCacheFixture(t, "a whole server")
 			spoil(f)
 			_, err := f.cache.ensure(t.Context(), f.pin)
@@ -187,6 +195,8 @@ func TestCacheSaysThatTheDiskIsFull(t *testing.T) {
 }
 
 func TestCacheReplacesWhatACrashLeft(t *testing.T) {
+	t.Parallel()
+
 	f := newCacheFixture(t, "a whole server")
 	home := f.cache.path(f.pin)
 	for _, dir := range []string{home + ".partial-123/unpacked", home} { // the latter without its proof
@@ -199,6 +209,8 @@ func TestCacheReplacesWhatACrashLeft(t *testing.T) {
 }
 
 func TestCacheFetchesOnceForTwo(t *testing.T) {
+	t.Parallel()
+
 	f := newCacheFixture(t, "a whole server")
 	var group errgroup.Group
 	var unpacked atomic.Int32
@@ -221,6 +233,8 @@ func TestCacheFetchesOnceForTwo(t *testing.T) {
 }
 
 func TestCacheWaitEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+
 	f := newCacheFixture(t, "a whole server")
 	if err := makeReadable(filepath.Join(f.cache.dir, "servers")); err != nil {
 		t.Fatal(err)

@@ -42,7 +42,6 @@ func (c *cache) fetch(ctx context.Context, a artifact, dir string) (string, erro
 	c.fetching.Lock()
 	defer c.fetching.Unlock()
 
-	local := localRepository(os.Getenv)
 	var last error
 	for try := 1; try <= fetchTries; try++ {
 		if err := ctx.Err(); err != nil {
@@ -53,7 +52,7 @@ func (c *cache) fetch(ctx context.Context, a artifact, dir string) (string, erro
 			"-B", "-Dstyle.color=never", "dependency:copy",
 			"-Dartifact=" + a.coordinates, "-DoutputDirectory=" + out,
 		}
-		repository := local
+		repository := c.local
 		if try > 1 {
 			args = append(args, "-U") // or a failed try is remembered for a day
 		}

@@ -24,16 +24,16 @@ const (
 
 // prerequisites finds what is needed to fetch (mvn) and to run (a JDK) the servers. The
 // error names everything that is missing in one line.
-func prerequisites(ctx context.Context, wantJava, wantMaven bool) (javaHome string, err error) {
+func prerequisites(ctx context.Context, getenv func(string) string, wantJava, wantMaven bool) (javaHome string, err error) {
 	var missing []string
 	if wantJava {
-		javaHome, err = findJava(ctx, os.Getenv)
+		javaHome, err = findJava(ctx, getenv)
 		if err != nil {
 			missing = append(missing, err.Error())
 		}
 	}
 	if wantMaven {
-		if _, err := exec.LookPath("mvn"); err != nil {
+		if onPath("mvn", getenv("PATH")) == "" {
 			missing = append(missing, needMaven)
 		}
 	}
@@ -51,7 +51,9 @@ func findJava(ctx context.Context, getenv func(string) string) (home string, err
 			candidates = append(candidates, filepath.Join(home, "bin", "java"))
 		}
 	}
-	candidates = append(candidates, "java")
+	if java := onPath("java", getenv("PATH")); java != "" {
+		candidates = append(candidates, java)
+	}
 
 	var tooOld string
 	for _, candidate := range candidates {
@@ -65,6 +67,17 @@ func findJava(ctx context.Context, getenv func(string) string) (home string, err
 		tooOld = fmt.Sprintf(" (%s is %d)", home, version)
 	}
 	return "", errors.New(needJava + tooOld)
+}
+
+// onPath returns the first executable file of that name, or nothing.
+func onPath(name, path string) string {
+	for _, dir := range filepath.SplitList(path) {
+		file := filepath.Join(dir, name)
+		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return file
+		}
+	}
+	return ""
 }
 
 // askJava asks the JVM itself: what is on the PATH is often a link or a version manager's script.

@@ -1,28 +1,36 @@
 package stack
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
-// program puts a script that prints output on the PATH, alone there.
-func onlyOnPath(t *testing.T, scripts map[string]string) {
+// onlyOnPath is an environment with nothing but programs that print what they are given.
+func onlyOnPath(t *testing.T, programs, more map[string]string) (getenv func(string) string) {
+	t.Helper()
+	env := map[string]string{"PATH": programDir(t, programs)}
+	maps.Copy(env, more)
+	return func(name string) string { return env[name] }
+}
+
+func programDir(t *testing.T, programs map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
-	for name, output := range scripts {
+	for name, output := range programs {
 		script := "#!/bin/sh\ncat <<'END'\n" + output + "\nEND\n"
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
+		// A process forked meanwhile would hold the file open for writing: "text file busy".
+		syscall.ForkLock.RLock()
+		err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755)
+		syscall.ForkLock.RUnlock()
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink("/bin/cat", filepath.Join(dir, "cat")); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PATH", dir)
-	t.Setenv("JAVA_HOME", "")
-	t.Setenv("ES_JAVA_HOME", "")
+	return dir
 }
 
 const (
@@ -31,6 +39,8 @@ const (
 )
 
 func TestPrerequisitesNameAllThatIsMissingInOneLine(t *testing.T) {
+	t.Parallel()
+
 	cases := map[string]struct {
 		path            map[string]string
 		java, maven     bool
@@ -45,8 +55,8 @@ func TestPrerequisitesNameAllThatIsMissingInOneLine(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			onlyOnPath(t, c.path)
-			_, err := prerequisites(t.Context(), c.java, c.maven)
+			t.Parallel()
+			_, err := prerequisites(t.Context(), onlyOnPath(t, c.path, nil), c.java, c.maven)
 			if err == nil {
 				t.Fatal("prerequisites: got no error, want one")
 			}
@@ -64,28 +74,26 @@ func TestPrerequisitesNameAllThatIsMissingInOneLine(t *testing.T) {
 }
 
 func TestPrerequisitesFound(t *testing.T) {
-	onlyOnPath(t, map[string]string{"java": java21, "mvn": ""})
-	if got, err := prerequisites(t.Context(), true, true); err != nil || got != "/opt/jdk 21" {
+	t.Parallel()
+
+	env := onlyOnPath(t, map[string]string{"java": java21, "mvn": ""}, nil)
+	if got, err := prerequisites(t.Context(), env, true, true); err != nil || got != "/opt/jdk 21" {
 		t.Errorf("java home: got %q (%v), want %q", got, err, "/opt/jdk 21")
 	}
-	onlyOnPath(t, nil)
-	if got, err := prerequisites(t.Context(), false, false); err != nil || got != "" {
+	if got, err := prerequisites(t.Context(), onlyOnPath(t, nil, nil), false, false); err != nil || got != "" {
 		t.Errorf("nothing wanted: got %q, %v, want nothing", got, err)
 	}
 }
 
 func TestJavaHomeComesBeforeThePath(t *testing.T) {
-	onlyOnPath(t, map[string]string{"java": java8})
+	t.Parallel()
+
 	home := t.TempDir()
-	if err := os.Mkdir(filepath.Join(home, "bin"), 0o755); err != nil {
+	if err := os.Symlink(programDir(t, map[string]string{"java": java21}), filepath.Join(home, "bin")); err != nil {
 		t.Fatal(err)
 	}
-	script := "#!/bin/sh\ncat <<'END'\n" + java21 + "\nEND\n"
-	if err := os.WriteFile(filepath.Join(home, "bin/java"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("JAVA_HOME", home)
-	if got, err := prerequisites(t.Context(), true, false); err != nil || got != "/opt/jdk 21" {
+	env := onlyOnPath(t, map[string]string{"java": java8}, map[string]string{"JAVA_HOME": home})
+	if got, err := prerequisites(t.Context(), env, true, false); err != nil || got != "/opt/jdk 21" {
 		t.Errorf("java home: got %q (%v), want that of JAVA_HOME", got, err)
 	}
 }

@@ -7,6 +7,7 @@ package stack
 // Server names one of the two servers.
 type Server string
 
+// The servers of a [Stack].
 const (
 	Postgres Server = "postgres"
 	Elastic  Server = "elastic"

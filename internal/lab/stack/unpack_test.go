@@ -82,8 +82,8 @@ func txz(t *testing.T, entries ...entry) []byte {
 	return buffer.Bytes()
 }
 
+//nolint:paralleltest // the umask is the process's
 func TestUnpackKeepsModesAndLinksWhateverTheUmask(t *testing.T) {
-	// Not parallel: the umask is the process's.
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
 
