@@ -6,6 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -92,36 +94,57 @@ func TestLooks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLooks(50 * time.Millisecond)
-		if l.start() != outbox.FullLook || l.wait() != 0 {
-			t.Error("the first look is not a full one at once")
+		if l.take(2) != nil || l.wait() != 0 {
+			t.Error("the first look is not at the head at once")
 		}
 		// Idle: further and further apart.
 		for _, want := range []time.Duration{4, 8, 16, 32, 50, 50} {
-			l.took(outbox.FullLook, 100, &outbox.Claimed{})
+			l.took(100, &outbox.Claimed{})
 			if l.wait() != want*time.Millisecond || !l.idle {
 				t.Fatalf("idle wait %v, want %v", l.wait(), want*time.Millisecond)
 			}
 			<-time.After(l.wait())
 		}
-		ready := []outbox.Event{{Version: 7}, {Version: 9}}
 		// A full batch: at once, and from the head as long as that is cheap.
-		l.took(outbox.FullLook, 2, &outbox.Claimed{Ready: ready, ReadyCandidates: 2, ReadyCost: time.Millisecond})
-		if l.wait() != 0 || l.start() != outbox.FullLook {
-			t.Errorf("after a full cheap batch: wait %v, start %d", l.wait(), l.start())
+		l.took(2, &outbox.Claimed{ReadyCandidates: 2, ReadyCost: time.Millisecond})
+		if l.wait() != 0 || l.take(2) != nil || l.wantsList() {
+			t.Error("after a full cheap batch the next look is not at the head at once")
 		}
-		// An expensive full look: from the last version until 20 times its cost is over.
-		l.took(outbox.FullLook, 2, &outbox.Claimed{Ready: ready, ReadyCandidates: 2, ReadyCost: 50 * time.Millisecond})
-		if l.start() != 9 {
-			t.Errorf("after an expensive look the next starts at %d, want 9", l.start())
+		// An expensive look: lists from now on, claimed piece by piece.
+		l.took(2, &outbox.Claimed{ReadyCandidates: 2, ReadyCost: 50 * time.Millisecond})
+		if !l.wantsList() {
+			t.Fatal("no list after an expensive look")
+		}
+		ids := []uuid.UUID{uuid.New(), uuid.New(), uuid.New()}
+		l.listed(ids, 100*time.Millisecond)
+		for _, want := range []int{2, 1, 0} {
+			if got := l.take(2); got == nil || len(got) != want {
+				t.Fatalf("piece %v, want %d ids", got, want)
+			}
+			l.took(2, &outbox.Claimed{ReadyCandidates: want})
+		}
+		// It was short, so the next one comes only after ten times its cost.
+		if l.wantsList() {
+			t.Error("the next list comes at once")
 		}
 		<-time.After(time.Second)
-		if l.start() != outbox.FullLook {
-			t.Errorf("a second later the look starts at %d, want a full one", l.start())
+		if !l.wantsList() {
+			t.Error("no list after a pause")
+		}
+		// A cheap list ends it.
+		l.listed(nil, time.Millisecond)
+		if l.take(2) != nil {
+			t.Error("still listing after a cheap list")
 		}
 		// Everything at the head is locked by somebody else: look behind it.
-		l.took(outbox.FullLook, 2, &outbox.Claimed{Blocked: []outbox.Blocked{{Version: 3}, {Version: 4}}, ReadyCandidates: 2})
-		if l.start() != 4 {
-			t.Errorf("behind a blocked head the look starts at %d, want 4", l.start())
+		l.took(2, &outbox.Claimed{Blocked: make([]outbox.Blocked, 2), ReadyCandidates: 2})
+		if !l.wantsList() {
+			t.Error("no list behind a blocked head")
+		}
+		l.listed(ids, 100*time.Millisecond)
+		l.forget()
+		if got := l.take(2); got == nil || len(got) != 0 {
+			t.Errorf("a forgotten list gave %v", got)
 		}
 	})
 }

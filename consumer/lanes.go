@@ -145,28 +145,25 @@ func (l *lanes) land(b *batch) {
 	}
 }
 
-// remove takes queued groups out that pick chooses, to be settled without being
-// projected.
-func (l *lanes) remove(pick func(*group) bool) []*group {
-	var out []*group
+// cut takes events out of the queue, to be settled without being projected: from
+// each group those from the place on that from returns.
+func (l *lanes) cut(from func(*group) int) (out []outbox.Event) {
 	l.queue = slices.DeleteFunc(l.queue, func(g *group) bool {
-		if !pick(g) {
-			return false
+		i := from(g)
+		out = append(out, g.events[i:]...)
+		l.waitingEvents -= len(g.events) - i
+		g.events = g.events[:i]
+		if i == 0 {
+			delete(l.queued, g.key)
 		}
-		delete(l.queued, g.key)
-		l.waitingEvents -= len(g.events)
-		out = append(out, g)
-		return true
+		return i == 0
 	})
 	return out
 }
 
 // giveUp takes everything out that is not in flight, held events too.
 func (l *lanes) giveUp() []outbox.Event {
-	var out []outbox.Event
-	for _, g := range l.remove(func(*group) bool { return true }) {
-		out = append(out, g.events...)
-	}
+	out := l.cut(func(*group) int { return 0 })
 	for k, g := range l.held {
 		out = append(out, g.events...)
 		l.waitingEvents -= len(g.events)

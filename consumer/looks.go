@@ -3,75 +3,94 @@ package consumer
 import (
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 const (
 	minPoll = 4 * time.Millisecond // pause after a look that found less than it asked for
-	// fullShare bounds what full looks may cost: after one that took t, the next
-	// comes no sooner than fullShare*t later, and looks in between start at the
-	// last claimed version. With a clean index every look is a full one.
-	fullShare = 20
-	// A full look that costs no more than its rows and a little is never put off.
-	cheapLook = 5 * time.Millisecond
+
+	// A look at the head of the index that costs more than its rows and a little has
+	// stepped over dead entries. From then on lists are made, and claimed piece by
+	// piece, until a list is cheap again.
+	cheapLook = 10 * time.Millisecond
 	cheapRow  = 20 * time.Microsecond
+	listSize  = 50_000
+	// listShare bounds what lists may cost while there is little to claim: after one
+	// that took t, the next comes no sooner than listShare*t later.
+	listShare = 10
 )
 
-// looks paces the claims and decides how far back each one looks.
+// looks paces the claims and decides where each one looks.
 type looks struct {
 	max time.Duration // longest pause when idle
 
 	pause    time.Duration
 	idle     bool
-	from     int64     // where a bounded look starts
-	nextFull time.Time // monotonic
 	nextLook time.Time // monotonic
+
+	listing  bool        // the head is expensive
+	list     []uuid.UUID // what is left of the last list
+	nextList time.Time   // monotonic
 }
 
-func newLooks(maxPause time.Duration) *looks {
-	return &looks{max: maxPause, from: outbox.FullLook}
-}
+func newLooks(maxPause time.Duration) *looks { return &looks{max: maxPause} }
 
 // wait returns how long until the next look.
 func (l *looks) wait() time.Duration { return max(0, time.Until(l.nextLook)) }
 
-// start returns where the next look starts.
-func (l *looks) start() int64 {
-	if time.Now().Before(l.nextFull) {
-		return l.from
-	}
-	return outbox.FullLook
+// wantsList reports whether a list must be made before the next claim.
+func (l *looks) wantsList() bool {
+	return l.listing && len(l.list) == 0 && !time.Now().Before(l.nextList)
 }
 
-// took notes a claim: where it started, what it found and what the limit was.
-func (l *looks) took(from int64, limit int, c *outbox.Claimed) {
-	now := time.Now()
-	if from == outbox.FullLook {
-		l.from = outbox.FullLook
-		if c.ReadyCost > cheapLook+time.Duration(c.ReadyCandidates)*cheapRow {
-			l.nextFull = now.Add(fullShare * c.ReadyCost)
-		}
+// listed notes a new list and what it has cost.
+func (l *looks) listed(ids []uuid.UUID, cost time.Duration) {
+	l.list = ids
+	l.nextList = time.Now()
+	if cost <= cheapLook+time.Duration(len(ids))*cheapRow {
+		l.listing = false
+	} else if len(ids) < listSize {
+		l.nextList = l.nextList.Add(listShare * cost)
 	}
-	for i := range c.Ready {
-		l.from = max(l.from, c.Ready[i].Version)
+}
+
+// take returns the next piece of the list. While the head is expensive it is not nil,
+// though it may be empty; otherwise the claim looks at the head itself.
+func (l *looks) take(limit int) []uuid.UUID {
+	if len(l.list) == 0 && !l.listing {
+		return nil
 	}
-	if len(c.Blocked) > limit/2 {
-		// Somebody holds the locks of what is at the head: look behind it.
-		for _, b := range c.Blocked {
-			l.from = max(l.from, b.Version)
-		}
-		l.nextFull = now.Add(100 * time.Millisecond)
+	n := min(limit, len(l.list))
+	piece := l.list[:n:n]
+	l.list = l.list[n:]
+	if piece == nil {
+		piece = []uuid.UUID{}
 	}
-	l.idle = c.DueCandidates+c.ReadyCandidates == 0
+	return piece
+}
+
+// forget drops the list: rows that come before it may be ready again.
+func (l *looks) forget() { l.list = nil }
+
+// took notes a claim and what its limit was.
+func (l *looks) took(limit int, c *outbox.Claimed) {
+	headBlocked := len(c.Blocked) > limit/2 // somebody holds the locks: look behind them
+	dear := c.ReadyCost > cheapLook+time.Duration(c.ReadyCandidates)*cheapRow
+	if !l.listing && len(l.list) == 0 && (headBlocked || dear) {
+		l.listing, l.nextList = true, time.Now()
+	}
+	l.idle = c.DueCandidates+c.ReadyCandidates == 0 && len(l.list) == 0
 	switch {
-	case c.DueCandidates >= limit || c.ReadyCandidates >= limit:
+	case c.DueCandidates >= limit || c.ReadyCandidates >= limit || len(l.list) > 0:
 		l.pause = 0
 	case l.idle:
 		l.pause = min(max(2*l.pause, minPoll), l.max)
 	default:
 		l.pause = min(minPoll, l.max)
 	}
-	l.nextLook = now.Add(l.pause)
+	l.nextLook = time.Now().Add(l.pause)
 }
 
 // nothing notes a peek that found nothing.
@@ -88,5 +107,6 @@ func (l *looks) failed() {
 
 // soon lets the next look happen at once and see everything.
 func (l *looks) soon() {
-	l.nextLook, l.nextFull, l.pause, l.idle = time.Time{}, time.Time{}, 0, false
+	l.nextLook, l.nextList, l.pause, l.idle = time.Time{}, time.Time{}, 0, false
+	l.forget()
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -23,6 +24,7 @@ type Projection interface {
 // Store is what the pipeline needs of the outbox; *outbox.Store has it.
 type Store interface {
 	Peek(ctx context.Context) (bool, error)
+	List(ctx context.Context, limit int) ([]uuid.UUID, error)
 	Claim(ctx context.Context, r outbox.ClaimRequest) (*outbox.Claimed, error)
 	Settle(ctx context.Context, epoch int64, in []outbox.Settlement) (outbox.Settled, error)
 	Renew(ctx context.Context, epoch int64, events []outbox.Event) (int, error)
@@ -118,7 +120,7 @@ func (p *Pipeline) Run(ctx context.Context, term Term) error {
 	defer p.gate.end()
 	r := &run{
 		p: p, ctx: ctx, term: term,
-		lanes: newLanes(), waits: newWaits(), looks: newLooks(p.cfg.Poll),
+		lanes: newLanes(), waits: newWaits(), locked: locked{}, looks: newLooks(p.cfg.Poll),
 		results: make(chan *result, p.cfg.Concurrency),
 		window:  min(firstWindow, p.cfg.BatchSize),
 		renewAt: time.Now().Add(p.store.Lease() / 3),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,16 +30,16 @@ type run struct {
 	ctx  context.Context
 	term Term
 
-	lanes   *lanes
-	waits   *waits
-	looks   *looks
-	blocked map[outbox.Key]int64 // locked by somebody else: the lowest such version
-	window  int
+	lanes  *lanes
+	waits  *waits
+	looks  *looks
+	locked locked
+	window int
 
 	workers sync.WaitGroup
 	results chan *result
 
-	orphans    bool // a claim's answer was lost
+	orphans    bool // the answer to a claim or to a settle of the loop was lost
 	renewAt    time.Time
 	lastSettle time.Time // database clock
 	recorded   time.Time // the lastSettle that is written down
@@ -97,6 +98,12 @@ func (r *run) sleep(d time.Duration, stopping <-chan struct{}) error {
 
 // step does the next useful thing and returns how long there is nothing to do.
 func (r *run) step() (time.Duration, error) {
+	if r.orphans {
+		if d := r.looks.wait(); d > 0 {
+			return d, nil
+		}
+		return 0, r.resolve()
+	}
 	switch r.p.gate.State().Phase {
 	case PhaseOutage:
 		return r.probe()
@@ -127,6 +134,9 @@ func (r *run) advance() (time.Duration, error) {
 	if err := r.holdBack(); err != nil {
 		return 0, err
 	}
+	if r.orphans {
+		return 0, nil
+	}
 	if b := r.lanes.next(r.window); b != nil {
 		r.launch(b)
 		return 0, nil
@@ -152,6 +162,9 @@ func (r *run) single(n int) (time.Duration, error) {
 	}
 	if err := r.holdBack(); err != nil {
 		return 0, err
+	}
+	if r.orphans {
+		return 0, nil
 	}
 	b := r.lanes.next(n)
 	if b == nil {
@@ -209,20 +222,28 @@ func sharedReasons() []outbox.Reason {
 	}
 }
 
+// resolve finds out what a lost answer has left behind. Until it has, nothing may
+// start: an earlier event of the same entity may be claimed and unknown.
+func (r *run) resolve() error {
+	n, err := r.p.store.GiveBackUnknown(r.ctx, r.term.Epoch(), r.lanes.all())
+	if err != nil {
+		r.looks.failed()
+		return r.databaseFault("give back", err)
+	}
+	if err := r.loadWaits(); err != nil {
+		return err
+	}
+	r.orphans = false
+	r.looks.soon()
+	if n > 0 {
+		r.p.log.Info("claims without an answer given back", zap.String("event", "outbox.orphans"), zap.Int("rows", n))
+	}
+	return nil
+}
+
 // look claims up to limit rows of each kind. An idle leader peeks first.
 func (r *run) look(limit int) error {
-	if r.orphans {
-		n, err := r.p.store.GiveBackUnknown(r.ctx, r.term.Epoch(), r.lanes.all())
-		if err != nil {
-			r.looks.failed()
-			return r.databaseFault("give back", err)
-		}
-		r.orphans = false
-		if n > 0 {
-			r.p.log.Info("claims without an answer given back", zap.String("event", "outbox.orphans"), zap.Int("rows", n))
-		}
-	}
-	if r.looks.idle {
+	if r.looks.idle && !r.looks.listing {
 		found, err := r.p.store.Peek(r.ctx)
 		if err != nil {
 			r.looks.failed()
@@ -233,43 +254,51 @@ func (r *run) look(limit int) error {
 			return nil
 		}
 	}
-	from := r.looks.start()
-	c, err := r.p.store.Claim(r.ctx, outbox.ClaimRequest{Epoch: r.term.Epoch(), Limit: limit, From: from})
+	if r.looks.wantsList() {
+		start := time.Now()
+		ids, err := r.p.store.List(r.ctx, listSize)
+		if err != nil {
+			r.looks.failed()
+			return r.databaseFault("list", err)
+		}
+		r.looks.listed(ids, time.Since(start))
+	}
+	piece := r.looks.take(limit)
+	c, err := r.p.store.Claim(r.ctx, outbox.ClaimRequest{Epoch: r.term.Epoch(), Limit: limit, Listed: piece})
 	if err != nil {
 		r.orphans = true
 		r.looks.failed()
+		r.looks.forget()
 		return r.databaseFault("claim", err)
 	}
 	if r.claimFault != "" {
 		r.claimFault = ""
 		r.p.log.Info("outbox answers", zap.String("event", "outbox.recovered"))
 	}
-	r.looks.took(from, limit, c)
+	if piece == nil && c.ReadyCandidates < limit && c.DueCandidates < limit {
+		clear(r.locked) // it has seen everything: what is still locked is in its answer
+	}
+	r.looks.took(limit, c)
 	r.note(limit, c)
 	return nil
 }
 
 // note files what a claim has brought.
 func (r *run) note(limit int, c *outbox.Claimed) {
-	r.blocked = nil
 	for _, b := range c.Blocked {
-		if r.blocked == nil {
-			r.blocked = map[outbox.Key]int64{}
-		}
-		if v, ok := r.blocked[b.Key]; !ok || b.Version < v {
-			r.blocked[b.Key] = b.Version
-		}
+		r.locked.add(b)
 	}
 	for _, events := range [][]outbox.Event{c.Due, c.Ready} {
 		for i := range events {
 			r.waits.claimed(&events[i])
+			r.locked.claimed(&events[i])
 			r.lanes.add(events[i])
 		}
 	}
 	if c.DueCandidates < limit && !c.Now.IsZero() {
 		r.waits.seen(c.Now)
 	}
-	r.p.setBlocked(r.waits.entities() + len(r.blocked))
+	r.p.setBlocked(r.waits.entities() + len(r.locked))
 }
 
 // databaseFault swallows what waiting heals and returns what ends the term. It is
@@ -289,28 +318,30 @@ func (r *run) databaseFault(what string, err error) error {
 }
 
 // holdBack puts the queued events off that must not pass an earlier one of their
-// entity.
+// entity: one that waits for its retry time, or one that somebody else has locked.
 func (r *run) holdBack() error {
-	if r.waits.entities() == 0 && len(r.blocked) == 0 {
+	if r.waits.entities() == 0 && len(r.locked) == 0 {
 		return nil
 	}
-	var put []outbox.Settlement
-	r.lanes.remove(func(g *group) bool {
-		first := &g.events[0]
-		at, wait := r.waits.behind(g.key, first.Version)
-		if v, ok := r.blocked[g.key]; ok && v <= first.Version && !wait {
-			wait = true
+	until := map[outbox.Key]time.Time{}
+	held := r.lanes.cut(func(g *group) int {
+		newest := g.newest().Version
+		at, waits := r.waits.behind(g.key, newest)
+		if !waits && !r.locked.before(g.key, newest) {
+			return len(g.events)
 		}
-		if !wait {
-			return false
-		}
-		for i := range g.events {
-			put = append(put, outbox.Settlement{
-				Event: &g.events[i], Verdict: outbox.Waiting, NotBefore: at, Delay: r.p.cfg.Retry.BaseBackoff,
-			})
-		}
-		return true
+		until[g.key] = at
+		return slices.IndexFunc(g.events, func(e outbox.Event) bool {
+			_, waits := r.waits.behind(g.key, e.Version)
+			return waits || r.locked.before(g.key, e.Version)
+		})
 	})
+	put := make([]outbox.Settlement, len(held))
+	for i := range held {
+		put[i] = outbox.Settlement{
+			Event: &held[i], Verdict: outbox.Waiting, NotBefore: until[held[i].Key], Delay: r.p.cfg.Retry.BaseBackoff,
+		}
+	}
 	return r.settleNow(put)
 }
 
@@ -320,6 +351,7 @@ func (r *run) giveBack(events []outbox.Event) error {
 	for i := range events {
 		put[i] = outbox.Settlement{Event: &events[i], Verdict: outbox.GivenBack}
 	}
+	r.looks.forget()
 	return r.settleNow(put)
 }
 
@@ -446,8 +478,16 @@ func (r *run) finish(res *result) error {
 	if res.err != nil {
 		return res.err
 	}
+	for _, e := range res.back {
+		r.lanes.add(e)
+	}
 	for _, w := range res.waits {
 		r.waits.add(w)
+	}
+	if res.unsure {
+		if err := r.loadWaits(); err != nil {
+			return err
+		}
 	}
 	if res.at.After(r.lastSettle) {
 		r.lastSettle = res.at

@@ -9,6 +9,31 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
+// locked remembers the rows that a claim found and could not take, because somebody
+// else holds their locks, until one takes them or a look at everything no longer
+// finds them. It belongs to one goroutine.
+type locked map[outbox.Key][]outbox.Blocked
+
+func (l locked) add(b outbox.Blocked) {
+	if !slices.ContainsFunc(l[b.Key], func(x outbox.Blocked) bool { return x.ID == b.ID }) {
+		l[b.Key] = append(l[b.Key], b)
+	}
+}
+
+func (l locked) claimed(e *outbox.Event) {
+	if list, ok := l[e.Key]; ok {
+		list = slices.DeleteFunc(list, func(x outbox.Blocked) bool { return x.ID == e.ID })
+		if l[e.Key] = list; len(list) == 0 {
+			delete(l, e.Key)
+		}
+	}
+}
+
+// before reports whether a row of key is locked that comes before version.
+func (l locked) before(key outbox.Key, version int64) bool {
+	return slices.ContainsFunc(l[key], func(x outbox.Blocked) bool { return x.Version <= version })
+}
+
 // waits remembers which entities have an event that waits for its retry time, so
 // that a later event of such an entity does not pass. It is filled when a term
 // begins and kept up by claims and settles; it never asks the database about the

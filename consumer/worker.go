@@ -18,9 +18,11 @@ type result struct {
 	batch   *batch
 	err     error // ends the term
 	waits   []outbox.Wait
-	at      time.Time // of the settle; database clock
-	good    bool      // nothing of it failed or must be retried
-	resumed bool      // it ended an outage or closed the breaker
+	back    []outbox.Event // still claimed, to be projected on their own
+	at      time.Time      // of the settle; database clock
+	unsure  bool           // an earlier answer to the settle was lost: waits may be missing
+	good    bool           // nothing of it failed or must be retried
+	resumed bool           // it ended an outage or closed the breaker
 }
 
 // work projects a batch and settles it.
@@ -35,12 +37,15 @@ func (r *run) work(b *batch) *result {
 		return &result{batch: b, err: err}
 	}
 	v := r.p.judge(b, outcomes)
-	settled, err := r.settle(v.settlements)
+	settled, repeated, err := r.settle(v.settlements)
 	if err != nil {
 		return &result{batch: b, err: err}
 	}
 	r.p.report(b, v, settled, started)
-	return &result{batch: b, waits: settled.Waits, at: settled.At, good: v.retry+v.failed == 0, resumed: v.resumed}
+	return &result{
+		batch: b, waits: settled.Waits, back: v.back, at: settled.At,
+		unsure: repeated && settled.Mismatch > 0, good: v.retry+v.failed == 0, resumed: v.resumed,
+	}
 }
 
 // project returns one outcome per event. A fault that names no shared cause is
@@ -119,7 +124,8 @@ type verdicts struct {
 	heads                         []outbox.Settlement
 	noops                         []outbox.Noop
 	ok, retry, failed, superseded int
-	reason                        outbox.Reason // of the worst
+	reason                        outbox.Reason  // of the worst
+	back                          []outbox.Event // still claimed, to be projected on their own
 	resumed                       bool
 }
 
@@ -141,8 +147,9 @@ func (p *Pipeline) judge(b *batch, outcomes []outbox.Outcome) *verdicts {
 			case outbox.Done:
 				older.Verdict = outbox.Superseded
 				v.superseded++
-			case outbox.Failed: // it says nothing about the others
-				older.Verdict = outbox.GivenBack
+			case outbox.Failed: // that says nothing about the others, which stay claimed
+				v.back = append(v.back, g.events[j])
+				continue
 			default:
 				older.Verdict, older.Delay = outbox.Waiting, st.Delay
 			}
@@ -206,23 +213,24 @@ func (v *verdicts) worst(r outbox.Reason) {
 
 // settle repeats until the database has answered or the term is over: a batch
 // whose fate is known must not be projected again because of a short fault.
-func (r *run) settle(in []outbox.Settlement) (outbox.Settled, error) {
+func (r *run) settle(in []outbox.Settlement) (s outbox.Settled, repeated bool, err error) {
 	pause := 20 * time.Millisecond
 	for {
 		s, err := r.p.store.Settle(r.ctx, r.term.Epoch(), in)
 		if err == nil || errors.Is(err, outbox.ErrFenced) {
-			return s, err
+			return s, repeated, err
 		}
 		if cause := context.Cause(r.ctx); cause != nil {
-			return outbox.Settled{}, cause
+			return outbox.Settled{}, repeated, cause
 		}
+		repeated = true
 		r.p.log.Warn("settle is repeated", zap.String("event", "outbox.settle_fault"), zap.Error(err))
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
 		case <-r.ctx.Done():
 			timer.Stop()
-			return outbox.Settled{}, context.Cause(r.ctx)
+			return outbox.Settled{}, repeated, context.Cause(r.ctx)
 		}
 		pause = min(2*pause, time.Second)
 	}

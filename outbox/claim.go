@@ -3,30 +3,25 @@ package outbox
 import (
 	"context"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
-// FullLook as From of a claim starts at the head of the ready index.
-const FullLook = int64(math.MinInt64)
-
 // ClaimRequest says how much to claim and where to look.
 type ClaimRequest struct {
 	Epoch int64
 	Limit int // rows of each kind (due, ready); > 0
-	// From is the lowest event_version to look at among the ready rows. A long
-	// transaction anywhere in the database keeps the index entries of settled
-	// rows alive, and a look from the head would step over all of them each time;
-	// looking from the last claimed version does not. [FullLook] sees everything.
-	From int64
+	// Listed, when not nil, are the ready rows to claim instead of those at the head
+	// of the index: a part of what [Store.List] has returned, in its order.
+	Listed []uuid.UUID
 }
 
 // Blocked names a row that was there to be claimed and could not be: somebody
 // else holds its lock. Later events of its entity must not pass it.
 type Blocked struct {
+	ID      uuid.UUID
 	Key     Key
 	Version int64
 }
@@ -39,30 +34,36 @@ type Claimed struct {
 	// DueCandidates and ReadyCandidates count the rows the claim looked at. Below
 	// the limit, the look reached the end of what is there.
 	DueCandidates, ReadyCandidates int
-	Now                            time.Time     // database clock
+	Now                            time.Time     // database clock when the look began; zero when it found nothing
 	ReadyCost                      time.Duration // time spent in Postgres on the ready look, as seen from here
 }
 
 // Events returns the number of claimed events.
 func (c *Claimed) Events() int { return len(c.Due) + len(c.Ready) }
 
-// Two ways to a candidate, each the head of a partial index of its own. (now() can
-// bound an index scan; clock_timestamp() would be asked for every waiting row.)
+// The ways to a candidate. Ready and due ones are each at the head of a partial index
+// of their own. (now() can bound an index scan; clock_timestamp() would be asked for
+// every waiting row.)
 const (
 	readyCandidates = `
   select ctid as tid, id, entity_type, entity_id, event_version
   from {table}
-  where status = 'pending' and next_retry_at is null and event_version >= $5
+  where status = 'pending' and next_retry_at is null
   order by event_version
-  limit $6`
+  limit $5`
+
+	listedCandidates = `
+  select ctid as tid, id, entity_type, entity_id, event_version
+  from {table}
+  where id = any ($5::uuid[]) and status is not distinct from 'pending' and next_retry_at is null
+  order by event_version`
 
 	dueCandidates = `
   select ctid as tid, id, entity_type, entity_id, event_version
   from {table}
   where status = 'pending' and next_retry_at is not null and next_retry_at <= now()
-    and $5::bigint is not null
   order by next_retry_at, event_version
-  limit $6`
+  limit $5`
 )
 
 // claim takes what nobody else holds of the candidates. The fence is asked for
@@ -85,19 +86,58 @@ with candidates as materialized ({candidates}
   update {table} o
   set status = 'processing', owner = $3, epoch = $2,
       lease_until = clock_timestamp() + $4::bigint * interval '1 microsecond',
-      processing_started_at = clock_timestamp(), updated_at = clock_timestamp()
+      processing_started_at = now(), updated_at = clock_timestamp()
   where o.ctid = any (array(select tid from locked))
   returning o.id, o.entity_type, o.entity_id, o.op, o.event_version, o.attempts, o.reclaims,
             o.created_at, coalesce(o.traceparent, '') as traceparent, coalesce(o.tracestate, '') as tracestate
 )
 select true as taken, id, entity_type, entity_id, op, event_version, attempts, reclaims, created_at,
-       traceparent, tracestate, clock_timestamp(), (select count(*) from fence)
+       traceparent, tracestate, now(), (select count(*) from fence)
 from claimed
 union all
 select false, c.id, c.entity_type, c.entity_id, '', c.event_version, 0, 0, 'epoch',
-       '', '', clock_timestamp(), (select count(*) from fence)
+       '', '', now(), (select count(*) from fence)
 from candidates c
 where not exists (select from claimed t where t.id = c.id)`
+
+const list = `
+select id
+from {table}
+where status = 'pending' and next_retry_at is null
+order by event_version
+limit $1`
+
+// List returns the ids of up to limit ready rows, lowest version first, without
+// claiming them.
+//
+// It is for a time when looking at the head of the ready index is expensive: a long
+// transaction anywhere in the database keeps the index entries of settled rows
+// alive, and every look steps over all of them. One list then serves many claims.
+// Because all of it is seen at one moment, claiming it in its order keeps the order
+// per entity: an event is on the list only together with the earlier ones of its
+// entity. (Looking from the last claimed version would not: an event that was
+// committed late would be passed.)
+func (s *Store) List(ctx context.Context, limit int) ([]uuid.UUID, error) {
+	ctx, cancel := s.deadline(ctx)
+	defer cancel()
+	rows, err := s.db.Query(ctx, s.sql.list, limit)
+	if err != nil {
+		return nil, fmt.Errorf("list ready events of %s: %w", s.cfg.Table, err)
+	}
+	defer rows.Close()
+	var out []uuid.UUID
+	for rows.Next() {
+		var id [16]byte
+		if err := rows.Scan(&id); err != nil {
+			return nil, fmt.Errorf("list ready events of %s: %w", s.cfg.Table, err)
+		}
+		out = append(out, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("list ready events of %s: %w", s.cfg.Table, err)
+	}
+	return out, nil
+}
 
 // peek answers whether there is anything to claim, without a write.
 const peek = `
@@ -126,8 +166,16 @@ func (s *Store) Claim(ctx context.Context, r ClaimRequest) (*Claimed, error) {
 	defer cancel()
 	var b pgx.Batch
 	lease := s.cfg.Lease.Microseconds()
-	b.Queue(s.sql.claimDue, s.cfg.Group, r.Epoch, s.cfg.Owner, lease, r.From, r.Limit)
-	b.Queue(s.sql.claimReady, s.cfg.Group, r.Epoch, s.cfg.Owner, lease, r.From, r.Limit)
+	b.Queue(s.sql.claimDue, s.cfg.Group, r.Epoch, s.cfg.Owner, lease, r.Limit)
+	if r.Listed == nil {
+		b.Queue(s.sql.claimReady, s.cfg.Group, r.Epoch, s.cfg.Owner, lease, r.Limit)
+	} else {
+		ids := make([][16]byte, len(r.Listed))
+		for i, id := range r.Listed {
+			ids[i] = id
+		}
+		b.Queue(s.sql.claimListed, s.cfg.Group, r.Epoch, s.cfg.Owner, lease, ids)
+	}
 	out := &Claimed{}
 	res := s.db.SendBatch(ctx, &b)
 	err := s.readClaim(res, &out.Due, &out.DueCandidates, out)
@@ -159,11 +207,12 @@ func (s *Store) readClaim(res pgx.BatchResults, events *[]Event, candidates *int
 			op     string
 		)
 		err := rows.Scan(&taken, (*[16]byte)(&e.ID), &e.Key.Type, (*[16]byte)(&e.Key.ID), &op, &e.Version,
-			&e.Attempts, &e.Reclaims, &e.CreatedAt, &e.Traceparent, &e.Tracestate, &out.Now, &fences)
+			&e.Attempts, &e.Reclaims, &e.CreatedAt, &e.Traceparent, &e.Tracestate, &e.ClaimedAt, &fences)
 		if err != nil {
 			return err
 		}
 		*candidates++
+		out.Now = e.ClaimedAt
 		switch {
 		case fences == 0:
 			return ErrFenced
@@ -171,7 +220,7 @@ func (s *Store) readClaim(res pgx.BatchResults, events *[]Event, candidates *int
 			e.Op = Op(op)
 			*events = append(*events, e)
 		default:
-			out.Blocked = append(out.Blocked, Blocked{Key: e.Key, Version: e.Version})
+			out.Blocked = append(out.Blocked, Blocked{ID: e.ID, Key: e.Key, Version: e.Version})
 		}
 	}
 	return rows.Err()
@@ -181,8 +230,8 @@ const renew = `
 with fence as materialized ({fence}), renewed as (
   update {table} o
   set lease_until = clock_timestamp() + $6::bigint * interval '1 microsecond'
-  from unnest($4::uuid[], $5::integer[]) as t(id, attempts)
-  where exists (select from fence) and o.id = t.id and o.attempts = t.attempts{held}
+  from unnest($4::uuid[], $5::timestamptz[]) as t(id, claimed_at)
+  where exists (select from fence) and o.id = t.id and o.processing_started_at is not distinct from t.claimed_at{held}
   returning 1
 )
 select (select count(*) from fence), (select count(*) from renewed)`
@@ -195,12 +244,12 @@ func (s *Store) Renew(ctx context.Context, epoch int64, events []Event) (int, er
 	}
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
-	ids, attempts := make([][16]byte, len(events)), make([]int32, len(events))
+	ids, claimed := make([][16]byte, len(events)), make([]time.Time, len(events))
 	for i := range events {
-		ids[i], attempts[i] = events[i].ID, int32(events[i].Attempts)
+		ids[i], claimed[i] = events[i].ID, events[i].ClaimedAt
 	}
 	var fences, n int
-	err := s.db.QueryRow(ctx, s.sql.renew, s.cfg.Group, epoch, s.cfg.Owner, ids, attempts, s.cfg.Lease.Microseconds()).Scan(&fences, &n)
+	err := s.db.QueryRow(ctx, s.sql.renew, s.cfg.Group, epoch, s.cfg.Owner, ids, claimed, s.cfg.Lease.Microseconds()).Scan(&fences, &n)
 	if err == nil && fences == 0 {
 		err = ErrFenced
 	}

@@ -7,11 +7,11 @@
 //     a key-share lock on the leader's row for its own epoch in the same statement;
 //     once a newer epoch has committed, the statement changes no row and the call
 //     returns [ErrFenced]. A settle also names the row's id, status, owner, epoch
-//     and attempts as they were claimed: a row that has been reclaimed in between
+//     and the time of its claim: a row that has been reclaimed in between
 //     is left alone and counted as a mismatch, never as an error.
 //   - The cost of a claim follows the batch: it reads the heads of two partial
 //     indexes (ready and due), never the done rows, the waiting rows or the length
-//     of the backlog. [Store.Claim] says how dead index entries are kept out.
+//     of the backlog. [Store.List] says what is done when dead index entries pile up there.
 //   - All times in tables come from the database clock. Callers pass durations.
 //   - No transaction stays open between two calls.
 //

@@ -34,8 +34,12 @@ type Event struct {
 	Op      Op
 	Version int64 // event_version: monotonic per entity, assigned by the producer
 
-	Attempts int // attempts as claimed; part of the guard of a settle
+	Attempts int // attempts before this one
 	Reclaims int // how often the row was reclaimed since it was last settled
+
+	// ClaimedAt is processing_started_at as this claim has set it. No two claims of a
+	// row share it: it is the token that a settle must show.
+	ClaimedAt time.Time
 
 	CreatedAt time.Time // database clock
 

@@ -81,7 +81,7 @@ func (b *bench) enqueueFor(key outbox.Key, versions ...int64) {
 
 func (b *bench) claim(epoch int64, limit int) *outbox.Claimed {
 	b.t.Helper()
-	c, err := b.store.Claim(b.t.Context(), outbox.ClaimRequest{Epoch: epoch, Limit: limit, From: outbox.FullLook})
+	c, err := b.store.Claim(b.t.Context(), outbox.ClaimRequest{Epoch: epoch, Limit: limit})
 	if err != nil {
 		b.t.Fatal(err)
 	}

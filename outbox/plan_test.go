@@ -150,7 +150,7 @@ func (b *bench) cost(n int) map[string]*explained {
 		}
 		return s
 	}
-	c, err := under("claim").Claim(b.t.Context(), outbox.ClaimRequest{Epoch: 1, Limit: n, From: outbox.FullLook})
+	c, err := under("claim").Claim(b.t.Context(), outbox.ClaimRequest{Epoch: 1, Limit: n})
 	if err != nil || len(c.Ready) != n {
 		b.t.Fatalf("claimed %d of %d, %v", len(c.Ready), n, err)
 	}

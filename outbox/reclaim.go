@@ -40,7 +40,8 @@ type Reclaimed struct {
 }
 
 // reclaim resets what nobody can settle any more, and writes the audit in the same
-// transaction. Rows of an older epoch go at once: their holder is fenced. Rows
+// transaction. A row that was claimed as due stays due, ahead of those of its entity
+// that wait behind it. Rows of an older epoch go at once: their holder is fenced. Rows
 // without an epoch are another worker's and keep their lease to its end.
 const reclaim = `
 with fence as materialized ({fence}), stale as materialized (
@@ -60,7 +61,8 @@ with fence as materialized ({fence}), stale as materialized (
 ), reset as (
   update {table} o
   set status = case when o.reclaims + 1 >= $6 then 'failed' else 'pending' end,
-      owner = null, lease_until = null, next_retry_at = null, processing_started_at = null,
+      owner = null, lease_until = null, processing_started_at = null,
+      next_retry_at = case when o.next_retry_at is not null then least(o.next_retry_at, now()) end,
       attempts = o.attempts + 1, reclaims = o.reclaims + 1, updated_at = clock_timestamp(),
       error_reason = case when o.reclaims + 1 >= $6 then 'unknown_exception' else o.error_reason end,
       error = case when o.reclaims + 1 >= $6
@@ -121,7 +123,7 @@ const orphans = `
 with fence as materialized ({fence}), given as (
   update {table}
   set status = 'pending', owner = null, lease_until = null, processing_started_at = null,
-      next_retry_at = null, updated_at = clock_timestamp()
+      updated_at = clock_timestamp()
   where exists (select from fence)
     and status = 'processing' and owner = $3 and epoch = $2 and not id = any ($4::uuid[])
   returning 1

@@ -45,7 +45,7 @@ with fence as materialized ({fence}), settled as (
   update {table} o
   set status = 'done', processed_at = clock_timestamp(), updated_at = clock_timestamp(),
       owner = null, lease_until = null, next_retry_at = null, error_reason = null, error = null, reclaims = 0
-  where exists (select from fence) and o.id = any ($4::uuid[]) and o.attempts = $5{held}
+  where exists (select from fence) and o.id = any ($4::uuid[]) and o.processing_started_at is not distinct from $5{held}
   returning 1
 )
 select (select count(*) from fence), (select count(*) from settled), clock_timestamp()`
@@ -55,13 +55,15 @@ with fence as materialized ({fence}), settled as (
   update {table} o
   set status = t.status, attempts = o.attempts + t.charge, updated_at = clock_timestamp(),
       owner = null, lease_until = null, processing_started_at = null,
-      next_retry_at = case when t.not_before is not null then t.not_before
-                           when t.delay is not null then now() + t.delay * interval '1 microsecond' end,
+      next_retry_at = case when t.status = 'failed' then null
+                           when t.not_before is not null then t.not_before
+                           when t.delay is not null then now() + t.delay * interval '1 microsecond'
+                           else o.next_retry_at end, -- given back: due again if it was
       error_reason = coalesce(t.reason, o.error_reason), error = coalesce(t.error, o.error),
       reclaims = case when t.charge > 0 then 0 else o.reclaims end
-  from unnest($4::uuid[], $5::integer[], $6::text[], $7::integer[], $8::bigint[], $9::timestamptz[], $10::text[], $11::text[])
-       as t(id, attempts, status, charge, delay, not_before, reason, error)
-  where exists (select from fence) and o.id = t.id and o.attempts = t.attempts{held}
+  from unnest($4::uuid[], $5::timestamptz[], $6::text[], $7::integer[], $8::bigint[], $9::timestamptz[], $10::text[], $11::text[])
+       as t(id, claimed_at, status, charge, delay, not_before, reason, error)
+  where exists (select from fence) and o.id = t.id and o.processing_started_at is not distinct from t.claimed_at{held}
   returning o.id, o.entity_type, o.entity_id, o.event_version, o.next_retry_at
 )
 select (select count(*) from fence), clock_timestamp(), s.id, s.entity_type, s.entity_id, s.event_version, s.next_retry_at
@@ -89,20 +91,25 @@ func (s *Store) Settle(ctx context.Context, epoch int64, in []Settlement) (Settl
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
 	var b pgx.Batch
-	// Nearly all have the same number of attempts, most often none.
-	doneByAttempts := map[int][][16]byte{}
+	// Nearly all come from one claim or two.
+	byClaim := map[int64][]*Settlement{}
 	for _, st := range done {
-		doneByAttempts[st.Event.Attempts] = append(doneByAttempts[st.Event.Attempts], st.Event.ID)
+		at := st.Event.ClaimedAt.UnixMicro()
+		byClaim[at] = append(byClaim[at], st)
 	}
-	for attempts, ids := range doneByAttempts {
-		b.Queue(s.sql.settleDone, s.cfg.Group, epoch, s.cfg.Owner, ids, attempts)
+	for _, claim := range byClaim {
+		ids := make([][16]byte, len(claim))
+		for i, st := range claim {
+			ids[i] = st.Event.ID
+		}
+		b.Queue(s.sql.settleDone, s.cfg.Group, epoch, s.cfg.Owner, ids, claim[0].Event.ClaimedAt)
 	}
 	if len(rest) > 0 {
 		s.queueRest(&b, epoch, rest)
 	}
 	out := Settled{}
 	res := s.db.SendBatch(ctx, &b)
-	err := s.readSettle(res, len(doneByAttempts), len(rest) > 0, &out)
+	err := s.readSettle(res, len(byClaim), len(rest) > 0, &out)
 	if cerr := res.Close(); err == nil {
 		err = cerr
 	}
@@ -159,12 +166,12 @@ func (s *Store) readSettle(res pgx.BatchResults, done int, rest bool, out *Settl
 
 func (s *Store) queueRest(b *pgx.Batch, epoch int64, rest []*Settlement) {
 	n := len(rest)
-	ids, attempts := make([][16]byte, n), make([]int32, n)
+	ids, claimed := make([][16]byte, n), make([]time.Time, n)
 	status, charge := make([]string, n), make([]int32, n)
 	delay, notBefore := make([]*int64, n), make([]*time.Time, n)
 	reason, detail := make([]*string, n), make([]*string, n)
 	for i, st := range rest {
-		ids[i], attempts[i] = st.Event.ID, int32(st.Event.Attempts)
+		ids[i], claimed[i] = st.Event.ID, st.Event.ClaimedAt
 		status[i] = "pending"
 		switch st.Verdict {
 		case Failed:
@@ -185,7 +192,7 @@ func (s *Store) queueRest(b *pgx.Batch, epoch int64, rest []*Settlement) {
 			reason[i], detail[i] = &r, &d
 		}
 	}
-	b.Queue(s.sql.settleRest, s.cfg.Group, epoch, s.cfg.Owner, ids, attempts, status, charge, delay, notBefore, reason, detail)
+	b.Queue(s.sql.settleRest, s.cfg.Group, epoch, s.cfg.Owner, ids, claimed, status, charge, delay, notBefore, reason, detail)
 }
 
 // maxDetail is enough for an Elasticsearch error with its cause.

@@ -40,7 +40,7 @@ type Store struct {
 // statements are the texts with the table's name filled in, so that each call
 // sends the same string and meets the same prepared statement.
 type statements struct {
-	claimReady, claimDue, peek                                      string
+	claimReady, claimDue, claimListed, list, peek                   string
 	settleDone, settleRest, renew                                   string
 	reclaim, waiting, wake, counts, oldest, last, progress, orphans string
 }
@@ -70,20 +70,22 @@ func NewStore(db DB, cfg StoreConfig) (*Store, error) {
 	}
 	fill := strings.NewReplacer("{table}", cfg.Table, "{fence}", fence, "{held}", held).Replace
 	return &Store{db: db, cfg: cfg, sql: statements{
-		claimReady: fill(strings.Replace(claim, "{candidates}", readyCandidates, 1)),
-		claimDue:   fill(strings.Replace(claim, "{candidates}", dueCandidates, 1)),
-		peek:       fill(peek),
-		settleDone: fill(settleDone),
-		settleRest: fill(settleRest),
-		renew:      fill(renew),
-		reclaim:    fill(reclaim),
-		waiting:    fill(waiting),
-		wake:       fill(wake),
-		counts:     fill(counts),
-		oldest:     fill(oldest),
-		last:       fill(last),
-		progress:   fill(progress),
-		orphans:    fill(orphans),
+		claimReady:  fill(strings.Replace(claim, "{candidates}", readyCandidates, 1)),
+		claimDue:    fill(strings.Replace(claim, "{candidates}", dueCandidates, 1)),
+		claimListed: fill(strings.Replace(claim, "{candidates}", listedCandidates, 1)),
+		list:        fill(list),
+		peek:        fill(peek),
+		settleDone:  fill(settleDone),
+		settleRest:  fill(settleRest),
+		renew:       fill(renew),
+		reclaim:     fill(reclaim),
+		waiting:     fill(waiting),
+		wake:        fill(wake),
+		counts:      fill(counts),
+		oldest:      fill(oldest),
+		last:        fill(last),
+		progress:    fill(progress),
+		orphans:     fill(orphans),
 	}}, nil
 }
 

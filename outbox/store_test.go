@@ -41,14 +41,20 @@ func TestClaim(t *testing.T) {
 			t.Errorf("%d rows left pending, want 1", got)
 		}
 	})
-	t.Run("FromALowerBoundLooksBehindIt", func(t *testing.T) {
+	t.Run("AListIsClaimedInItsOrder", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.enqueue(10)
-		b.enqueue(20)
-		c, err := b.store.Claim(t.Context(), outbox.ClaimRequest{Epoch: 1, Limit: 10, From: 15})
-		if err != nil || len(c.Ready) != 1 || c.Ready[0].Version != 20 {
-			t.Errorf("claimed %+v, %v, want version 20 alone", c, err)
+		for v := int64(5); v > 0; v-- {
+			b.enqueue(v)
+		}
+		ids, err := b.store.List(t.Context(), 4)
+		if err != nil || len(ids) != 4 {
+			t.Fatalf("listed %d, %v, want 4", len(ids), err)
+		}
+		b.exec("update search_outbox_events set status = 'done' where event_version = 2")
+		c, err := b.store.Claim(t.Context(), outbox.ClaimRequest{Epoch: 1, Limit: 10, Listed: ids[1:]})
+		if err != nil || len(c.Ready) != 2 || c.Ready[0].Version+c.Ready[1].Version != 3+4 {
+			t.Errorf("claimed %+v, %v, want versions 3 and 4: 1 and 5 are not in the request, 2 is done by now", c, err)
 		}
 	})
 	t.Run("DueRetriesAndNotEarlier", func(t *testing.T) {
@@ -71,7 +77,7 @@ func TestClaim(t *testing.T) {
 		if len(c.Ready) != 1 || c.Ready[0].Version != 2 {
 			t.Errorf("claimed %v, want version 2", c.Ready)
 		}
-		if len(c.Blocked) != 1 || c.Blocked[0] != (outbox.Blocked{Key: key, Version: 1}) {
+		if len(c.Blocked) != 1 || c.Blocked[0].Key != key || c.Blocked[0].Version != 1 {
 			t.Errorf("blocked %v, want version 1 of %v", c.Blocked, key)
 		}
 	})
@@ -169,7 +175,7 @@ func TestSettle(t *testing.T) {
 		b.enqueue(3)
 		ev := b.claim(1, 10).Ready
 		b.exec("update search_outbox_events set owner = 'other' where event_version = 1")
-		b.exec("update search_outbox_events set attempts = attempts + 1 where event_version = 2")
+		b.exec("update search_outbox_events set processing_started_at = clock_timestamp() where event_version = 2")
 		s := b.settle(
 			outbox.Settlement{Event: &ev[0], Verdict: outbox.Done},
 			outbox.Settlement{Event: &ev[1], Verdict: outbox.Failed, Reason: outbox.ReasonES4xx},
@@ -212,7 +218,7 @@ func TestOlderEpochIsFenced(t *testing.T) {
 			t.Errorf("%s under the old epoch: error %v, want ErrFenced", what, err)
 		}
 	}
-	_, err := b.store.Claim(t.Context(), outbox.ClaimRequest{Epoch: 1, Limit: 10, From: outbox.FullLook})
+	_, err := b.store.Claim(t.Context(), outbox.ClaimRequest{Epoch: 1, Limit: 10})
 	fenced("claim", err)
 	_, err = b.store.Settle(t.Context(), 1, []outbox.Settlement{{Event: &old[0], Verdict: outbox.Done}})
 	fenced("settle done", err)
@@ -239,7 +245,7 @@ func TestOlderEpochIsFenced(t *testing.T) {
 	if err != nil || len(got) != 1 || got[0] != (outbox.Reclaimed{Owner: "a", Epoch: 1, Cause: outbox.CauseOlderEpoch, Rows: 1}) {
 		t.Fatalf("reclaimed %+v, %v, want the row of a under epoch 1", got, err)
 	}
-	c, err := newer.Claim(t.Context(), outbox.ClaimRequest{Epoch: 2, Limit: 10, From: outbox.FullLook})
+	c, err := newer.Claim(t.Context(), outbox.ClaimRequest{Epoch: 2, Limit: 10})
 	if err != nil || len(c.Ready) != 2 {
 		t.Fatalf("claimed %+v, %v, want both rows", c, err)
 	}

@@ -25,7 +25,7 @@ func Database(t testing.TB) string {
 		t.Fatalf("labtest: migrated template: %v", err)
 	}
 
-	name := uniqueName(t, "weft_test_", "_")
+	name := uniqueName(t.Name(), "weft_test_", "_")
 	dsn, err := withDatabase(base, name)
 	if err != nil {
 		t.Fatalf("labtest: %v", err)
@@ -68,6 +68,8 @@ func migratedTemplate(ctx context.Context, base string) (string, error) {
 	return name, err
 }
 
+const buildingSuffix = "_building"
+
 // templateName also returns the advisory lock that is held while the template is built.
 // A template belongs to one process: what a build's migrations do is in its SQL and in
 // its code, so nothing shorter than the test binary would tell two of them apart.
@@ -90,13 +92,15 @@ func dropTemplate(base string) error {
 	if err != nil {
 		return err
 	}
-	return execOn(context.Background(), base, "drop database if exists "+pgx.Identifier{name}.Sanitize()+" with (force)")
+	return execOn(context.Background(), base,
+		"drop database if exists "+pgx.Identifier{name}.Sanitize()+" with (force)",
+		"drop database if exists "+pgx.Identifier{name + buildingSuffix}.Sanitize()+" with (force)")
 }
 
 // buildTemplate migrates under another name first: a build that dies half-way is never
 // taken for a template.
 func buildTemplate(ctx context.Context, conn *pgx.Conn, base, name string) error {
-	building := name + "_building"
+	building := name + buildingSuffix
 	dsn, err := withDatabase(base, building)
 	if err != nil {
 		return err

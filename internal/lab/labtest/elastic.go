@@ -21,7 +21,7 @@ func ElasticURL(t testing.TB) string {
 func Index(t testing.TB) string {
 	t.Helper()
 	base := ElasticURL(t)
-	name := uniqueName(t, "weft-test-", "-")
+	name := uniqueName(t.Name(), "weft-test-", "-")
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), serverTimeout)
 		defer cancel()

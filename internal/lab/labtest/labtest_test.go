@@ -123,7 +123,7 @@ func TestUniqueNameFitsPostgres(t *testing.T) {
 	t.Parallel()
 
 	t.Run("A very long name, with ÜTF-8 and / slashes, to be cut somewhere", func(t *testing.T) {
-		a, b := uniqueName(t, "weft_test_", "_"), uniqueName(t, "weft_test_", "_")
+		a, b := uniqueName(t.Name(), "weft_test_", "_"), uniqueName(t.Name(), "weft_test_", "_")
 		if a == b {
 			t.Errorf("names: got %q twice, want two", a)
 		}

@@ -29,7 +29,7 @@ const (
 func Schema(t testing.TB) string {
 	t.Helper()
 	base := server(t, databaseEnv)
-	name := uniqueName(t, "weft_test_", "_")
+	name := uniqueName(t.Name(), "weft_test_", "_")
 	quoted := pgx.Identifier{name}.Sanitize()
 
 	dsn, err := withSearchPath(base, name)
@@ -121,11 +121,11 @@ func parseURL(base string) (*url.URL, error) {
 
 // uniqueName is prefix, the readable part of the test's name, and 48 random bits, with
 // sep between them: at most 53 bytes, under PostgreSQL's 63, lower case letters, digits and sep.
-func uniqueName(t testing.TB, prefix, sep string) string {
+func uniqueName(test, prefix, sep string) string {
 	const readable = 30
 	var random [6]byte
 	_, _ = rand.Read(random[:])
-	words := strings.FieldsFunc(strings.ToLower(t.Name()), func(r rune) bool {
+	words := strings.FieldsFunc(strings.ToLower(test), func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
 	})
 	name := strings.Join(words, sep)
