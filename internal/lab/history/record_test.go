@@ -74,7 +74,7 @@ func (f *fixture) enqueue(versions ...int64) {
 
 func (f *fixture) claim(s *outbox.Store, epoch int64) []outbox.Event {
 	f.t.Helper()
-	c, err := s.Claim(f.t.Context(), outbox.ClaimRequest{Epoch: epoch, Limit: 10, From: outbox.FullLook})
+	c, err := s.Claim(f.t.Context(), outbox.ClaimRequest{Epoch: epoch, Limit: 10})
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -1,9 +1,3 @@
-// Package elastictest is a small _bulk server for tests that need answers which a
-// real Elasticsearch gives only when it is in trouble. It keeps documents with
-// external versions and remembers the versions of deleted ones for ever.
-//
-// What it does not do: mappings, searches, refreshes, other version types, other
-// requests than _bulk and those about one index by name.
 package elastictest
 
 import (

@@ -1,0 +1,184 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// resolve finds out what a lost answer has left behind. Until it has, nothing may
+// start: an earlier event of the same entity may be claimed and unknown.
+func (r *run) resolve() error {
+	n, err := r.p.store.GiveBackUnknown(r.ctx, r.term.Epoch(), r.lanes.all())
+	if err != nil {
+		r.looks.failed()
+		return r.databaseFault("give back", err)
+	}
+	if err := r.loadWaits(); err != nil {
+		return err
+	}
+	r.orphans = false
+	r.looks.soon()
+	if n > 0 {
+		r.p.log.Info("claims without an answer given back", zap.String("event", "outbox.orphans"), zap.Int("rows", n))
+	}
+	return nil
+}
+
+// look claims up to limit rows of each kind. An idle leader peeks first.
+func (r *run) look(limit int) error {
+	if r.looks.idle && !r.looks.listing {
+		found, err := r.p.store.Peek(r.ctx)
+		if err != nil {
+			r.looks.failed()
+			return r.databaseFault("peek", err)
+		}
+		if !found {
+			r.looks.nothing()
+			return nil
+		}
+	}
+	if r.looks.wantsList() {
+		start := time.Now()
+		ids, err := r.p.store.List(r.ctx, listSize)
+		if err != nil {
+			r.looks.failed()
+			return r.databaseFault("list", err)
+		}
+		r.looks.listed(ids, time.Since(start))
+	}
+	piece := r.looks.take(limit)
+	c, err := r.p.store.Claim(r.ctx, outbox.ClaimRequest{Epoch: r.term.Epoch(), Limit: limit, Listed: piece})
+	if err != nil {
+		r.orphans = true
+		r.looks.failed()
+		r.looks.forget()
+		return r.databaseFault("claim", err)
+	}
+	if r.claimFault != "" {
+		r.claimFault = ""
+		r.p.log.Info("outbox answers", zap.String("event", "outbox.recovered"))
+	}
+	if piece == nil && c.ReadyCandidates < limit && c.DueCandidates < limit {
+		clear(r.locked) // it has seen everything: what is still locked is in its answer
+	}
+	r.looks.took(limit, c)
+	r.note(limit, c)
+	return nil
+}
+
+// note files what a claim has brought.
+func (r *run) note(limit int, c *outbox.Claimed) {
+	for _, b := range c.Blocked {
+		r.locked.add(b)
+	}
+	for _, events := range [][]outbox.Event{c.Due, c.Ready} {
+		for i := range events {
+			r.waits.claimed(&events[i])
+			r.locked.claimed(&events[i])
+			r.lanes.add(events[i])
+		}
+	}
+	if c.DueCandidates < limit && !c.Now.IsZero() {
+		r.waits.seen(c.Now)
+	}
+	r.p.setBlocked(r.waits.entities() + len(r.locked))
+}
+
+// databaseFault swallows what waiting heals and returns what ends the term. It is
+// logged once until a claim succeeds again.
+func (r *run) databaseFault(what string, err error) error {
+	if errors.Is(err, outbox.ErrFenced) {
+		return err
+	}
+	if cause := context.Cause(r.ctx); cause != nil {
+		return cause
+	}
+	if r.claimFault != err.Error() {
+		r.claimFault = err.Error()
+		r.p.log.Warn("outbox does not answer", zap.String("event", "outbox.fault"), zap.String("call", what), zap.Error(err))
+	}
+	return nil
+}
+
+// holdBack puts the queued events off that must not pass an earlier one of their
+// entity: one that waits for its retry time, or one that somebody else has locked.
+func (r *run) holdBack() error {
+	if r.waits.entities() == 0 && len(r.locked) == 0 {
+		return nil
+	}
+	until := map[outbox.Key]time.Time{}
+	held := r.lanes.cut(func(g *group) int {
+		newest := g.newest().Version
+		at, waits := r.waits.behind(g.key, newest)
+		if !waits && !r.locked.before(g.key, newest) {
+			return len(g.events)
+		}
+		until[g.key] = at
+		return slices.IndexFunc(g.events, func(e outbox.Event) bool {
+			_, waits := r.waits.behind(g.key, e.Version)
+			return waits || r.locked.before(g.key, e.Version)
+		})
+	})
+	put := make([]outbox.Settlement, len(held))
+	for i := range held {
+		put[i] = outbox.Settlement{
+			Event: &held[i], Verdict: outbox.Waiting, NotBefore: until[held[i].Key], Delay: r.p.cfg.Retry.BaseBackoff,
+		}
+	}
+	return r.settleNow(put)
+}
+
+// giveBack returns claimed events that were not sent.
+func (r *run) giveBack(events []outbox.Event) error {
+	put := make([]outbox.Settlement, len(events))
+	for i := range events {
+		put[i] = outbox.Settlement{Event: &events[i], Verdict: outbox.GivenBack}
+	}
+	r.looks.forget()
+	return r.settleNow(put)
+}
+
+// settleNow settles from the loop. A fault leaves the rows to GiveBackUnknown.
+func (r *run) settleNow(put []outbox.Settlement) error {
+	if len(put) == 0 {
+		return nil
+	}
+	s, err := r.p.store.Settle(r.ctx, r.term.Epoch(), put)
+	if err != nil {
+		r.orphans = true
+		return r.databaseFault("settle", err)
+	}
+	for _, w := range s.Waits {
+		r.waits.add(w)
+	}
+	r.p.metrics.mismatch.WithLabelValues(r.p.Name()).Add(float64(s.Mismatch))
+	return nil
+}
+
+func (r *run) loadWaits() error {
+	for {
+		r.waits = newWaits()
+		err := r.p.store.Waits(r.ctx, r.waits.add)
+		if err == nil {
+			r.p.setBlocked(r.waits.entities())
+			return nil
+		}
+		if err := r.databaseFault("load waiting events", err); err != nil {
+			return err
+		}
+		if err := r.sleep(100*time.Millisecond, r.term.Stopping()); err != nil {
+			return err
+		}
+		select {
+		case <-r.term.Stopping():
+			return nil // the loop drains next; without waits it must not claim
+		default:
+		}
+	}
+}
