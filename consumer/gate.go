@@ -44,7 +44,6 @@ type gate struct {
 	finals  int           // in a row, without a success between
 	backoff time.Duration // until the next probe or attempt
 	next    time.Time     // monotonic
-	asked   time.Duration // by the server
 }
 
 func newGate(threshold int) *gate {

@@ -103,6 +103,7 @@ func (m *Metrics) batch(projection string, b *batch, v *verdicts, s outbox.Settl
 		case outbox.Failed:
 			n[series{m.failed, op, string(st.Reason)}]++
 			n[series{m.terminal, op, string(st.Reason)}]++
+		default: // decide answers nothing else
 		}
 	}
 	for k, count := range n {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -81,9 +80,6 @@ type Pipeline struct {
 	log     *zap.Logger
 	metrics *Metrics
 	gate    *gate
-
-	mu      sync.Mutex
-	blocked int // entities with an event that waits
 }
 
 // New returns a pipeline, or all that is wrong with cfg.

@@ -25,7 +25,7 @@ const (
 // name, big endian. It never changes, because instances of two versions must meet.
 func Key(group string) int64 {
 	sum := sha256.Sum256([]byte(group))
-	return int64(binary.BigEndian.Uint64(sum[:8])) //nolint:gosec // the sign bit is part of the key
+	return int64(binary.BigEndian.Uint64(sum[:8])) // the sign bit is part of the key
 }
 
 // maxAppName is where the server cuts application_name off, in bytes.

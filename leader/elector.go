@@ -212,7 +212,7 @@ func (e *Elector) lookAround(ctx context.Context, s session) error {
 // rest keeps this instance from campaigning, so that another one can win.
 func (e *Elector) rest(heartbeats int) {
 	d := time.Duration(min(heartbeats, maxRest)) * e.cfg.Heartbeat
-	e.restUntil = time.Now().Add(d + rand.N(d/5+1)) //nolint:gosec // spreads load, guards nothing
+	e.restUntil = time.Now().Add(d + rand.N(d/5+1))
 }
 
 // disconnected notes trouble and logs it when it is of another kind than before.
@@ -245,7 +245,7 @@ func hasPrefix(application, group string) bool {
 
 // jitter spreads d by ±20 %.
 func jitter(d time.Duration) time.Duration {
-	return d - d/5 + rand.N(2*(d/5)+1) //nolint:gosec // spreads load, guards nothing
+	return d - d/5 + rand.N(2*(d/5)+1)
 }
 
 // pause waits for d and reports whether it did; false means that ctx is done.

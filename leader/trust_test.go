@@ -147,10 +147,10 @@ func TestTrust(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newScript()
 			s.beat = func(_ context.Context, n int) error {
-				switch {
-				case n%7 == 3:
+				switch n % 7 {
+				case 3:
 					time.Sleep(DefaultTrust - DefaultHeartbeat - time.Millisecond)
-				case n%7 == 5:
+				case 5:
 					return errors.New("statement timeout")
 				}
 				return nil
@@ -203,7 +203,7 @@ func TestTermIsNotRevived(t *testing.T) {
 			t.Errorf("Check 1 ns before the end: got %v, want nil", err)
 		}
 		// No goroutine of the term runs here, as after SIGCONT: Check alone must see it.
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if term.extend(proof.Add(time.Second)) {
 			t.Error("extend after the end: got true, want false")
 		}

@@ -178,6 +178,7 @@ func (s *Store) queueRest(b *pgx.Batch, epoch int64, rest []*Settlement) {
 			status[i], charge[i] = "failed", 1
 		case Retry:
 			charge[i] = 1
+		default: // waiting and given back are no attempts
 		}
 		if st.Verdict == Retry || st.Verdict == Waiting {
 			if st.NotBefore.IsZero() {

@@ -15,7 +15,7 @@ type Stats struct {
 	Processing   int64
 	Failed       int64 // dead letters
 	Stuck        int64 // processing with an expired lease, or for longer than the limit
-	DoneEstimate int64 // from the planner's statistics, as of the last analyze
+	DoneEstimate int64 // from the server's statistics; done rows are never counted
 
 	Oldest     time.Duration // age of the oldest unfinished event; 0 when there is none
 	LastSettle *time.Time    // when an event was last done; nil when none was
@@ -34,7 +34,7 @@ select (select count(*) from {table} where status = 'pending' and next_retry_at 
        (select count(*) from {table} where status = 'processing' and processed_at is null
            and (lease_until < clock_timestamp()
                 or processing_started_at < clock_timestamp() - $1::bigint * interval '1 microsecond')),
-       (select greatest(reltuples, 0)::bigint from pg_class where oid = '{table}'::regclass)`
+       (select greatest(reltuples::bigint, pg_stat_get_live_tuples(oid)) from pg_class where oid = '{table}'::regclass)`
 
 // oldest looks at the head of each index of unfinished rows: versions grow with
 // time, so the oldest event is among the lowest versions.
@@ -89,15 +89,16 @@ func (s *Store) Stats(ctx context.Context, maxProcessing time.Duration) (Stats, 
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
 	var (
-		b   pgx.Batch
-		out Stats
-		age float64
+		b    pgx.Batch
+		out  Stats
+		rows int64
+		age  float64
 	)
 	b.Queue(s.sql.counts, maxProcessing.Microseconds())
 	b.Queue(s.sql.oldest)
 	b.Queue(s.sql.last)
 	res := s.db.SendBatch(ctx, &b)
-	err := res.QueryRow().Scan(&out.Pending, &out.Retrying, &out.Processing, &out.Failed, &out.Stuck, &out.DoneEstimate)
+	err := res.QueryRow().Scan(&out.Pending, &out.Retrying, &out.Processing, &out.Failed, &out.Stuck, &rows)
 	if err == nil {
 		err = res.QueryRow().Scan(&age, &out.NextRetry)
 	}
@@ -110,6 +111,7 @@ func (s *Store) Stats(ctx context.Context, maxProcessing time.Duration) (Stats, 
 	if err != nil {
 		return Stats{}, fmt.Errorf("read statistics of %s: %w", s.cfg.Table, err)
 	}
+	out.DoneEstimate = max(0, rows-out.Lag()-out.Failed)
 	out.Oldest = max(0, time.Duration(age*float64(time.Second)))
 	return out, nil
 }

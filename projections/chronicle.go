@@ -44,7 +44,9 @@ func NewChronicle(pool Querier, version int, log *zap.Logger) (*Chronicle, error
 func (c *Chronicle) Name() string { return ChronicleEventsToEntries }
 
 // Table implements Projection.
-func (c *Chronicle) Table() string { return "chronicle_outbox_events" }
+func (c *Chronicle) Table() string { return chronicleTable }
+
+const chronicleTable = "chronicle_outbox_events"
 
 // Destination implements Projection.
 func (c *Chronicle) Destination() string { return "chronicle_entries" }

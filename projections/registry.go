@@ -51,6 +51,12 @@ func (Registry) Names() []string {
 	return names
 }
 
+// Table returns the outbox table of a projection, or "" when there is none of that
+// name.
+func (Registry) Table(name string) string {
+	return map[string]string{SearchIndexToElastic: searchTable, ChronicleEventsToEntries: chronicleTable}[name]
+}
+
 // Build makes the projections of names, each at most once, in that order. Nothing is
 // sent to a server. An unknown name is an error that lists the known ones.
 func (r Registry) Build(names []string, d Deps) ([]Projection, error) {

@@ -49,7 +49,9 @@ func NewSearch(pool Querier, sink Documents, log *zap.Logger) *Search {
 func (s *Search) Name() string { return SearchIndexToElastic }
 
 // Table implements Projection.
-func (s *Search) Table() string { return "search_outbox_events" }
+func (s *Search) Table() string { return searchTable }
+
+const searchTable = "search_outbox_events"
 
 // Destination implements Projection.
 func (s *Search) Destination() string { return "elasticsearch" }

@@ -11,6 +11,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections"
 )
 
 // status is the JSON form of weft status. Names and units stay; fields may be added.
@@ -136,7 +137,7 @@ func readStatus(ctx context.Context, cfg config.Config) (status, error) {
 	}
 	st := electionStatus(state, seen)
 	for _, name := range cfg.Projections {
-		table := tableOf(name)
+		table := projections.Registry{}.Table(name)
 		s, err := outbox.ReadStats(ctx, pool, table, cfg.Outbox.MaxProcessing)
 		if err != nil {
 			return status{}, err
@@ -165,21 +166,20 @@ func electionStatus(s leader.State, seen []leader.Instance) status {
 			HeartbeatAgeSecs: s.RenewedAgo.Seconds(), ApplicationOfLock: s.LockApp}
 	}
 	for _, i := range seen {
+		role := string(i.Role)
+		if i.SeenAgo > goneAfter {
+			role = "gone"
+		}
 		st.Instances = append(st.Instances, instanceStatus{
-			Name: i.Name, Role: string(i.Role), Host: i.Host, PID: i.PID, Version: i.Version, HTTPAddr: i.HTTPAddr,
+			Name: i.Name, Role: role, Host: i.Host, PID: i.PID, Version: i.Version, HTTPAddr: i.HTTPAddr,
 			StartedAt: i.StartedAt.UTC(), SeenAt: i.SeenAt.UTC(), SeenAgo: i.SeenAgo.Seconds(), UptimeSecs: i.Uptime.Seconds(),
 		})
 	}
 	return st
 }
 
-// tableOf names the outbox table of a projection.
-func tableOf(projection string) string {
-	if projection == "chronicle_events_to_entries" {
-		return "chronicle_outbox_events"
-	}
-	return "search_outbox_events"
-}
+// goneAfter is how long an instance may be silent; it reports every two seconds.
+const goneAfter = 7 * time.Second
 
 func utc(t *time.Time) *time.Time {
 	if t == nil {

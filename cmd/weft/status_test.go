@@ -118,12 +118,12 @@ func TestStatusNotMigrated(t *testing.T) {
 	}
 }
 
-func TestTableOf(t *testing.T) {
+func TestTablesOfProjections(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
 		projections.SearchIndexToElastic: "search_outbox_events", projections.ChronicleEventsToEntries: "chronicle_outbox_events",
 	} {
-		if got := tableOf(name); got != want {
+		if got := (projections.Registry{}).Table(name); got != want {
 			t.Errorf("%s: got %s, want %s", name, got, want)
 		}
 	}

@@ -16,6 +16,8 @@ const (
 	Standby  Role = "standby"
 	Leader   Role = "leader"
 	Stopping Role = "stopping"
+	// Disconnected has no session that could win, or keep, the leadership.
+	Disconnected Role = "disconnected"
 )
 
 // Dependency is the state of a server that weft needs.

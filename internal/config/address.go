@@ -59,8 +59,8 @@ func parseIndex(s string) (string, error) {
 	switch {
 	case s == "" || s == "." || s == "..":
 		return "", errors.New("want the name of an index")
-	case len(s) > 255:
-		return "", errors.New("too long: at most 255 bytes")
+	case len(s) > 240: // room for -vN within Elasticsearch's 255
+		return "", errors.New("too long: at most 240 bytes")
 	case !utf8.ValidString(s):
 		return "", errors.New("not UTF-8")
 	case strings.ToLower(s) != s:

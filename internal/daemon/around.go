@@ -107,6 +107,7 @@ func (d *daemon) watch(ctx context.Context) error {
 			d.health.SetRole(admin.Standby, st.HolderEpoch)
 			d.tell(postgresName, st.Err)
 		case st.Err != nil:
+			d.health.SetRole(admin.Disconnected, st.HolderEpoch)
 			_, text := postgres.Diagnose(Cause(st.Err))
 			d.tell(postgresName, errors.New(text))
 		}

@@ -191,16 +191,12 @@ func classifyError(err error, size, sent int) *problem {
 			p.do = cut
 		}
 		return p
-	case err.Error() == unsupportedProduct:
+	case errors.Is(err, errProduct):
 		return fault(outbox.ReasonESRequest)
 	default:
 		return fault(outbox.ReasonESOther)
 	}
 }
-
-// unsupportedProduct is the text of the client's error for an answer without the
-// header that every Elasticsearch since 7.14 sends; it is not exported as a value.
-const unsupportedProduct = "the client noticed that the server is not Elasticsearch and we do not support this unknown product"
 
 func broken(err error) bool {
 	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||

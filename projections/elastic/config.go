@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/elastic/go-elasticsearch/v8"
+	"github.com/elastic/elastic-transport-go/v8/elastictransport"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 )
@@ -95,7 +95,7 @@ func validIndexName(name string) error {
 // several goroutines at once.
 type Sink struct {
 	cfg     Config
-	client  *elasticsearch.BaseClient
+	client  *elastictransport.Client
 	log     *zap.Logger
 	metrics *metrics
 
@@ -123,16 +123,28 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName 
 	if cfg.Transport == nil {
 		cfg.Transport = newTransport()
 	}
-	client, err := elasticsearch.NewBaseClient(elasticsearch.Config{
-		Addresses:         cfg.URLs,
-		Username:          cfg.Username,
-		Password:          cfg.Password,
-		APIKey:            cfg.APIKey,
-		CACert:            cfg.CACert,
-		DisableRetry:      true,
-		DisableMetaHeader: true,
-		Transport:         cfg.Transport,
-	})
+	urls := make([]*url.URL, len(cfg.URLs))
+	for i, raw := range cfg.URLs {
+		u, err := url.Parse(raw)
+		if err != nil {
+			return nil, errors.New("elastic configuration: URL of Elasticsearch cannot be parsed")
+		}
+		urls[i] = u
+	}
+	// The client of the typed API would bring hundreds of packages along.
+	options := []elastictransport.Option{
+		elastictransport.WithURLs(urls...), elastictransport.WithTransport(cfg.Transport), elastictransport.WithDisableRetry(),
+	}
+	if cfg.Username != "" {
+		options = append(options, elastictransport.WithBasicAuth(cfg.Username, cfg.Password))
+	}
+	if cfg.APIKey != "" {
+		options = append(options, elastictransport.WithAPIKey(cfg.APIKey))
+	}
+	if _, plain := cfg.Transport.(*http.Transport); plain && cfg.CACert != nil {
+		options = append(options, elastictransport.WithCACert(cfg.CACert))
+	}
+	client, err := elastictransport.NewClient(options...)
 	if err != nil {
 		return nil, fmt.Errorf("elastic client: %w", err)
 	}

@@ -3,6 +3,7 @@ package elastic
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -53,7 +54,7 @@ func TestPayloadCutsOffLateReaders(t *testing.T) {
 	}
 	p.detach()
 	p.buf = append(p.buf, "second"...)
-	if n, err := r.Read(b); n != 0 || err != errDetached {
+	if n, err := r.Read(b); n != 0 || !errors.Is(err, errDetached) {
 		t.Errorf("late read: got %d, %v, want 0, %v", n, err, errDetached)
 	}
 	again, err := io.ReadAll(p.reader())

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/elastic/go-elasticsearch/v8/esapi"
 	"go.uber.org/zap"
 
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -91,10 +92,13 @@ var errMissing = errors.New("elastic: index is missing")
 // look asks Elasticsearch for the target of the name. Its errors are
 // *outbox.Fault, all of them shared.
 func (s *Sink) look(ctx context.Context) (target, error) {
-	const filter = "filter_path=*.aliases,*.mappings._meta,*.settings.index.uuid,*.settings.index.gc_deletes,*.settings.index.blocks,error"
-	status, body, err := s.call(ctx, http.MethodGet, "/"+s.cfg.Index, filter, nil)
-	fault := func(r outbox.Reason, err error) (target, error) {
-		return target{}, &outbox.Fault{Reason: r, Shared: true, Err: err}
+	status, body, err := s.call(ctx, esapi.IndicesGetRequest{
+		Index: []string{s.cfg.Index},
+		FilterPath: []string{"*.aliases", "*.mappings._meta", "*.settings.index.uuid",
+			"*.settings.index.gc_deletes", "*.settings.index.blocks", "error"},
+	})
+	fault := func(err error) (target, error) {
+		return target{}, &outbox.Fault{Reason: outbox.ReasonESRequest, Shared: true, Err: err}
 	}
 	switch {
 	case err != nil && status == 0:
@@ -102,12 +106,12 @@ func (s *Sink) look(ctx context.Context) (target, error) {
 		p.fault.Err = fmt.Errorf("elasticsearch: %w", err)
 		return target{}, &p.fault
 	case err != nil:
-		return fault(outbox.ReasonESRequest, fmt.Errorf("index lookup: %w", err))
+		return fault(fmt.Errorf("index lookup: %w", err))
 	case status == http.StatusNotFound:
-		return fault(outbox.ReasonESRequest, fmt.Errorf("%w: neither an alias nor an index is named %q", errMissing, s.cfg.Index))
+		return fault(fmt.Errorf("%w: neither an alias nor an index is named %q", errMissing, s.cfg.Index))
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		e := parseWhole(body)
-		return fault(outbox.ReasonESRequest, fmt.Errorf("no access: Elasticsearch does not let us in or the user lacks a privilege on %q (%s): check the user, password or API key; needed are read, index, delete and view_index_metadata", s.cfg.Index, e.detail(status)))
+		return fault(fmt.Errorf("no access: Elasticsearch does not let us in or the user lacks a privilege on %q (%s): check the user, password or API key; needed are read, index, delete and view_index_metadata", s.cfg.Index, e.detail(status)))
 	case status != http.StatusOK:
 		p := classifyStatus(status, http.Header{}, body, time.Now())
 		p.fault.Shared = true
@@ -115,11 +119,11 @@ func (s *Sink) look(ctx context.Context) (target, error) {
 	}
 	var indexes map[string]indexInfo
 	if err := json.Unmarshal(body, &indexes); err != nil || len(indexes) == 0 {
-		return fault(outbox.ReasonESRequest, errors.New("index lookup: unreadable answer"))
+		return fault(errors.New("index lookup: unreadable answer"))
 	}
 	t, err := resolve(s.cfg.Index, indexes)
 	if err != nil {
-		return fault(outbox.ReasonESRequest, err)
+		return fault(err)
 	}
 	s.target.Lock()
 	s.target.kind, s.target.seen = t.kind, time.Now()
@@ -236,7 +240,7 @@ func (s *Sink) create(ctx context.Context) error {
 		return fmt.Errorf("index definition: %w", err)
 	}
 	index := s.cfg.Index + "-v1"
-	status, answer, err := s.call(ctx, http.MethodPut, "/"+index, "", body)
+	status, answer, err := s.call(ctx, esapi.IndicesCreateRequest{Index: index, Body: bytes.NewReader(body)})
 	switch {
 	case err != nil:
 		return fmt.Errorf("elasticsearch: %w", err)

@@ -7,8 +7,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"time"
+
+	"github.com/elastic/go-elasticsearch/v8/esapi"
 
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -111,24 +112,32 @@ func (s *Sink) exchange(ctx context.Context, p *payload, kind nameKind, dst *byt
 	return s.do(req.WithContext(ctx), dst)
 }
 
-// call sends a small request other than _bulk.
-func (s *Sink) call(ctx context.Context, method, path, query string, body []byte) (int, []byte, error) {
+// call sends a small request other than _bulk and returns the status and the body.
+// The status is 0 when there was no answer at all.
+func (s *Sink) call(ctx context.Context, req esapi.Request) (int, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
 	defer cancel()
-	req := (&http.Request{
-		Method: method,
-		URL:    &url.URL{Path: path, RawQuery: query},
-		Header: http.Header{"Accept": {"application/json"}},
-	}).WithContext(ctx)
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-		req.Body = io.NopCloser(bytes.NewReader(body))
-		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
-		req.ContentLength = int64(len(body))
+	res, err := req.Do(ctx, s.client)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	if err := genuine(res.StatusCode, res.Header); err != nil {
+		return 0, nil, err
 	}
 	var buf bytes.Buffer
-	status, _, err := s.do(req, &buf)
-	return status, buf.Bytes(), err
+	_, err = buf.ReadFrom(io.LimitReader(res.Body, maxAnswer))
+	return res.StatusCode, buf.Bytes(), err
+}
+
+var errProduct = errors.New("the server does not say that it is Elasticsearch (no X-Elastic-Product header)")
+
+// genuine refuses the good answers of another product: they mean something else.
+func genuine(status int, header http.Header) error {
+	if status >= 200 && status < 300 && header.Get("X-Elastic-Product") != "Elasticsearch" {
+		return errProduct
+	}
+	return nil
 }
 
 func (s *Sink) do(req *http.Request, dst *bytes.Buffer) (int, http.Header, error) {
@@ -137,6 +146,9 @@ func (s *Sink) do(req *http.Request, dst *bytes.Buffer) (int, http.Header, error
 		return 0, nil, err
 	}
 	defer res.Body.Close()
+	if err := genuine(res.StatusCode, res.Header); err != nil {
+		return 0, nil, err
+	}
 	n, err := dst.ReadFrom(io.LimitReader(res.Body, maxAnswer+1))
 	if err == nil && n > maxAnswer {
 		err = fmt.Errorf("more than %d bytes", maxAnswer)

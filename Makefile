@@ -1,0 +1,90 @@
+# Every target works from a fresh clone with Go, a JDK 17+ and Maven. `make help` lists them.
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+
+# The servers that tests and the demo need. With DATABASE_URL and ELASTIC_URL set it
+# uses those; otherwise it fetches, starts and stops its own.
+LAB   := go run ./cmd/weftlab
+STACK := $(LAB) stack --
+
+# The Elasticsearch client is a large package to analyse: unlimited, the linter takes 4 GB.
+LINT := GOGC=40 GOMEMLIMIT=1300MiB go tool -modfile=tools/go.mod golangci-lint
+
+# The race detector needs a C compiler; without one go says CGO_ENABLED=0.
+RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
+
+TESTFLAGS ?=
+FUZZTIME  ?= 10s
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build bin/weft and bin/weftlab
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/weft ./cmd/weftlab
+
+.PHONY: test
+test: race-note ## Run all tests against a real PostgreSQL and Elasticsearch
+	$(STACK) go test $(RACE) $(TESTFLAGS) ./...
+
+.PHONY: test-pgbouncer
+test-pgbouncer: race-note ## Run the tests that need PgBouncer
+	@PATH="$$PATH:/usr/sbin:/usr/local/sbin"; export PATH; \
+	command -v pgbouncer >/dev/null || \
+		{ echo "pgbouncer is missing: install it (Debian, Ubuntu: apt-get install pgbouncer)" >&2; exit 1; }; \
+	pkgs=$$(grep -rlE --include='*_test.go' '^//go:build pgbouncer$$' . | xargs -r -n1 dirname | sort -u); \
+	test -n "$$pkgs" || { echo "no test carries the build tag pgbouncer" >&2; exit 1; }; \
+	$(STACK) go test $(RACE) -tags pgbouncer -run PgBouncer $(TESTFLAGS) $$pkgs
+
+.PHONY: lint
+lint: ## Check format, code and module files
+	$(LINT) run ./...
+	go mod tidy -diff
+
+.PHONY: fmt
+fmt: ## Format the code
+	$(LINT) fmt ./...
+
+.PHONY: demo
+demo: ## Watch two instances carry the documentation of Go's standard library
+	$(LAB) demo $(DEMOFLAGS)
+
+.PHONY: stack-up
+stack-up: ## Start PostgreSQL and Elasticsearch and leave them running
+	@$(LAB) stack up
+
+.PHONY: stack-down
+stack-down: ## Stop what stack-up started
+	$(LAB) stack down
+
+.PHONY: cover
+cover: ## Write cover.html: what the tests reach, over all packages
+	$(STACK) go test -coverpkg=./... -coverprofile=cover.out ./...
+	go tool cover -html=cover.out -o cover.html
+	@go tool cover -func=cover.out | tail -n 1
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz test for FUZZTIME (10s)
+	@FUZZTIME=$(FUZZTIME) $(STACK) sh -ec ' \
+	grep -roE --include="*_test.go" "^func Fuzz[A-Za-z0-9_]+" . | sed "s/func //" | sort | \
+	while IFS=: read -r file name; do \
+		echo "$$name in $$(dirname "$$file")"; \
+		go test -run "^$$" -fuzz "^$$name$$" -fuzztime "$$FUZZTIME" "$$(dirname "$$file")" </dev/null; \
+	done'
+
+.PHONY: docs
+docs: ## Bring the generated parts of README.md up to date
+	go test ./internal/arrows -run TestReadmeConfiguration -update
+
+.PHONY: clean
+clean: ## Remove what the targets above wrote
+	rm -rf bin cover.out cover.html
+
+.PHONY: race-note
+race-note:
+	@$(if $(RACE),:,echo "no C compiler: the tests run without the race detector (install gcc to have it)" >&2)
