@@ -58,7 +58,7 @@ func table() []setting {
 		row("elastic.url", "ELASTIC_URL", "elastic-url", "http://localhost:9200", "Elasticsearch.").
 			url(func(c *Config) *URL { return &c.Elastic.URL }, parseElasticURL),
 		row("elastic.index", "ELASTIC_INDEX", "elastic-index", "wordloom-search-index", "Alias over NAME-vN, or the name of an existing index.").
-			with("index", "lower case, at most 255 bytes", func(c *Config) *string { return &c.Elastic.Index }, parseIndex),
+			with("index", "lower case, at most 240 bytes", func(c *Config) *string { return &c.Elastic.Index }, parseIndex),
 		row("elastic.username", "ELASTIC_USERNAME", "elastic-username", "", "User for basic authentication.").
 			with("text", "", func(c *Config) *string { return &c.Elastic.Username }, parseText),
 		row("elastic.password", "ELASTIC_PASSWORD", "", "", "Password of that user.").
