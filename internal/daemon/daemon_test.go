@@ -194,6 +194,18 @@ func TestStartRefuses(t *testing.T) {
 			t.Errorf("kind %v, %q, want a refused login without the password", kind, text)
 		}
 	})
+	t.Run("WrongPassword", func(t *testing.T) {
+		t.Parallel()
+		r := setup(t)
+		role := "weft_password_" + r.group // the stack asks roles of this name for their password
+		r.exec(fmt.Sprintf("create role %s login password 'right'", role))
+		t.Cleanup(func() { r.exec("drop role " + role) })
+		r.url = strings.Replace(r.url, "postgres@", role+":hunter2@", 1)
+		kind, text := postgres.Diagnose(run(t, r))
+		if kind != postgres.WrongPassword || strings.Contains(text, "hunter2") || strings.Contains(text, "\n") {
+			t.Errorf("kind %v, %q, want one line about the password, without it", kind, text)
+		}
+	})
 	t.Run("TakenPort", func(t *testing.T) {
 		t.Parallel()
 		r := setup(t)

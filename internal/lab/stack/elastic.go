@@ -143,8 +143,10 @@ func (e *elastic) startOnce(ctx context.Context) error {
 		"ES_JAVA_HOME="+e.javaHome,
 		"ES_PATH_CONF="+e.at("config"),
 		"ES_TMPDIR="+e.at("tmp"),
-		fmt.Sprintf("ES_JAVA_OPTS=-Xms%dm -Xmx%dm", e.heapMB, e.heapMB),
-		"CLI_JAVA_OPTS=-XX:TieredStopAtLevel=1", // of the launcher, which runs for a second
+		fmt.Sprintf("ES_JAVA_OPTS=-Xms%dm -Xmx%dm -XX:-UsePerfData", e.heapMB, e.heapMB),
+		// Of the launcher, which runs for a second and would leave files in the system's
+		// directory for temporary ones.
+		"CLI_JAVA_OPTS=-XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir="+e.at("tmp"),
 	)
 	cmd.Stdout, cmd.Stderr = log, log
 	// The server ends by itself when its launcher is gone.

@@ -71,7 +71,22 @@ func (p *postgres) prepare(ctx context.Context) error {
 	if initdb.err != nil {
 		return explainDisk(errEnded("initdb", output.Name(), initdb.ending()), p.dir)
 	}
-	return nil
+	return p.askForPasswords()
+}
+
+// PasswordRoles is the beginning of the names of the roles that need a password;
+// everybody else on the loopback address is let in.
+const PasswordRoles = "weft_password"
+
+// askForPasswords puts a rule for [PasswordRoles] before those of initdb.
+func (p *postgres) askForPasswords() error {
+	file := filepath.Join(p.data(), "pg_hba.conf")
+	rules, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	rule := "host all \"/^" + PasswordRoles + "\" 127.0.0.1/32 scram-sha-256\n"
+	return os.WriteFile(file, append([]byte(rule), rules...), 0o600) // keeps its owner
 }
 
 // start returns when the server answers, or with the reason why it does not.
