@@ -51,6 +51,7 @@ func (r *run) look(limit int) error {
 			return r.databaseFault("list", err)
 		}
 		r.looks.listed(ids, time.Since(start))
+		r.locked.forget(false) // what is on the list comes before what could pass it
 	}
 	piece := r.looks.take(limit)
 	c, err := r.p.store.Claim(r.ctx, outbox.ClaimRequest{Epoch: r.term.Epoch(), Limit: limit, Listed: piece})
@@ -60,12 +61,15 @@ func (r *run) look(limit int) error {
 		r.looks.forget()
 		return r.databaseFault("claim", err)
 	}
-	if r.claimFault != "" {
-		r.claimFault = ""
+	if r.faulty {
+		r.faulty = false
 		r.p.log.Info("outbox answers", zap.String("event", "outbox.recovered"))
 	}
-	if piece == nil && c.ReadyCandidates < limit && c.DueCandidates < limit {
-		clear(r.locked) // it has seen everything: what is still locked is in its answer
+	if piece == nil && c.ReadyCandidates < limit {
+		r.locked.forget(false)
+	}
+	if c.DueCandidates < limit {
+		r.locked.forget(true)
 	}
 	r.looks.took(limit, c)
 	r.note(limit, c)
@@ -99,8 +103,8 @@ func (r *run) databaseFault(what string, err error) error {
 	if cause := context.Cause(r.ctx); cause != nil {
 		return cause
 	}
-	if r.claimFault != err.Error() {
-		r.claimFault = err.Error()
+	if !r.faulty {
+		r.faulty = true
 		r.p.log.Warn("outbox does not answer", zap.String("event", "outbox.fault"), zap.String("call", what), zap.Error(err))
 	}
 	return nil
@@ -114,15 +118,14 @@ func (r *run) holdBack() error {
 	}
 	until := map[outbox.Key]time.Time{}
 	held := r.lanes.cut(func(g *group) int {
-		newest := g.newest().Version
-		at, waits := r.waits.behind(g.key, newest)
-		if !waits && !r.locked.before(g.key, newest) {
+		at, waits := r.waits.behind(g.newest())
+		if !waits && !r.locked.before(g.newest()) {
 			return len(g.events)
 		}
 		until[g.key] = at
 		return slices.IndexFunc(g.events, func(e outbox.Event) bool {
-			_, waits := r.waits.behind(g.key, e.Version)
-			return waits || r.locked.before(g.key, e.Version)
+			_, waits := r.waits.behind(&e)
+			return waits || r.locked.before(&e)
 		})
 	})
 	put := make([]outbox.Settlement, len(held))
@@ -164,12 +167,15 @@ func (r *run) settleNow(put []outbox.Settlement) error {
 func (r *run) loadWaits() error {
 	for {
 		r.waits = newWaits()
-		err := r.p.store.Waits(r.ctx, r.waits.add)
+		err := r.p.store.Waits(r.ctx, r.term.Epoch(), r.waits.add)
 		if err == nil {
 			r.p.setBlocked(r.waits.entities())
 			return nil
 		}
 		if err := r.databaseFault("load waiting events", err); err != nil {
+			return err
+		}
+		if err := r.upkeep(); err != nil {
 			return err
 		}
 		if err := r.sleep(100*time.Millisecond, r.term.Stopping()); err != nil {

@@ -3,12 +3,15 @@ package consumer
 import (
 	"slices"
 
+	"github.com/google/uuid"
+
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// aloneAfter is how many reclaims in a row make an event a suspect: it may be what
-// ends the process, so it is tried with nothing else in flight.
-const aloneAfter = 3
+// AloneAfter is how many reclaims in a row make an event a suspect: it may be what
+// ends the process, so it is tried with nothing else claimed. An event must be allowed
+// more reclaims than that before it counts as the culprit.
+const AloneAfter = 3
 
 // group is the claimed events of one entity, in the order of their versions. The
 // last one is projected.
@@ -28,7 +31,7 @@ func (g *group) add(e outbox.Event) {
 }
 
 func (g *group) suspect() bool {
-	return slices.ContainsFunc(g.events, func(e outbox.Event) bool { return e.Reclaims >= aloneAfter })
+	return slices.ContainsFunc(g.events, func(e outbox.Event) bool { return e.Reclaims >= AloneAfter })
 }
 
 // batch is what one worker projects and settles: at most one group per entity.
@@ -143,6 +146,12 @@ func (l *lanes) land(b *batch) {
 	if len(freed) > 0 {
 		l.queue = slices.Insert(l.queue, 0, freed...)
 	}
+}
+
+// has reports whether an event of a free entity is in the queue.
+func (l *lanes) has(key outbox.Key, id uuid.UUID) bool {
+	g := l.queued[key]
+	return g != nil && slices.ContainsFunc(g.events, func(e outbox.Event) bool { return e.ID == id })
 }
 
 // cut takes events out of the queue, to be settled without being projected: from

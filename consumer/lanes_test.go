@@ -35,7 +35,7 @@ func TestLanesKeepEveryEntityInOnePlace(t *testing.T) {
 			case 0:
 				version++
 				e := event(keys[rnd.IntN(len(keys))], version)
-				e.Reclaims = rnd.IntN(aloneAfter + 1)
+				e.Reclaims = rnd.IntN(AloneAfter + 1)
 				l.add(e)
 				claimed++
 			case 1:
@@ -121,18 +121,19 @@ func TestWaits(t *testing.T) {
 		w.add(outbox.Wait{ID: uuid.New(), Key: k, Version: 5, At: now.Add(2 * time.Second)})
 		return w
 	}
-	if _, wait := fresh().behind(k, 2); wait {
+	at := func(version int64) *outbox.Event { e := event(k, version); return &e }
+	if _, wait := fresh().behind(at(2)); wait {
 		t.Error("an earlier event waits behind a later one")
 	}
-	if at, wait := fresh().behind(k, 4); !wait || !at.Equal(now.Add(time.Second)) {
-		t.Errorf("version 4 waits %v until %v, want until the time of 3", wait, at)
+	if until, wait := fresh().behind(at(4)); !wait || !until.Equal(now.Add(time.Second)) {
+		t.Errorf("version 4 waits %v until %v, want until the time of 3", wait, until)
 	}
-	if at, wait := fresh().behind(k, 9); !wait || !at.Equal(now.Add(2*time.Second)) {
-		t.Errorf("version 9 waits %v until %v, want until the latest time before it", wait, at)
+	if until, wait := fresh().behind(at(9)); !wait || !until.Equal(now.Add(2*time.Second)) {
+		t.Errorf("version 9 waits %v until %v, want until the latest time before it", wait, until)
 	}
 	w := fresh()
 	w.claimed(&first)
-	if _, wait := w.behind(k, 4); wait {
+	if _, wait := w.behind(at(4)); wait {
 		t.Error("version 4 waits behind a claimed event")
 	}
 	w = fresh()

@@ -83,6 +83,8 @@ func (l *looks) took(limit int, c *outbox.Claimed) {
 	}
 	l.idle = c.DueCandidates+c.ReadyCandidates == 0 && len(l.list) == 0
 	switch {
+	case c.Events() == 0 && len(c.Blocked) > 0: // all locked by somebody else
+		l.pause = min(max(2*l.pause, minPoll), l.max)
 	case c.DueCandidates >= limit || c.ReadyCandidates >= limit || len(l.list) > 0:
 		l.pause = 0
 	case l.idle:

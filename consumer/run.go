@@ -42,7 +42,7 @@ type run struct {
 	lastSettle time.Time // database clock
 	recorded   time.Time // the lastSettle that is written down
 	recordAt   time.Time
-	claimFault string // last claim error that was logged
+	faulty     bool // the database does not answer, and the log says so
 }
 
 func (r *run) loop() error {
@@ -136,6 +136,11 @@ func (r *run) advance() (time.Duration, error) {
 		return 0, nil
 	}
 	if b := r.lanes.next(r.window); b != nil {
+		if b.alone { // if it ends the process, the others must not have been with it
+			if err := r.giveBack(r.lanes.giveUp()); err != nil {
+				return 0, err
+			}
+		}
 		r.launch(b)
 		return 0, nil
 	}
@@ -308,7 +313,9 @@ func (r *run) finish(res *result) error {
 		r.lanes.add(e)
 	}
 	for _, w := range res.waits {
-		r.waits.add(w)
+		if !r.lanes.has(w.Key, w.ID) { // it was due at once, and is claimed again
+			r.waits.add(w)
+		}
 	}
 	if res.unsure {
 		if err := r.loadWaits(); err != nil {

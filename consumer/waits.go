@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"bytes"
 	"slices"
 	"time"
 
@@ -29,9 +30,25 @@ func (l locked) claimed(e *outbox.Event) {
 	}
 }
 
-// before reports whether a row of key is locked that comes before version.
-func (l locked) before(key outbox.Key, version int64) bool {
-	return slices.ContainsFunc(l[key], func(x outbox.Blocked) bool { return x.Version <= version })
+// forget drops the rows of one kind: a look has seen all of that kind, and what is
+// still locked is in its answer.
+func (l locked) forget(due bool) {
+	for key, list := range l {
+		list = slices.DeleteFunc(list, func(x outbox.Blocked) bool { return x.Due == due })
+		if l[key] = list; len(list) == 0 {
+			delete(l, key)
+		}
+	}
+}
+
+// before reports whether a row is locked that comes before e.
+func (l locked) before(e *outbox.Event) bool {
+	return slices.ContainsFunc(l[e.Key], func(x outbox.Blocked) bool { return earlier(x.Version, x.ID, e) })
+}
+
+// earlier is the order of an entity's events as far as version and id tell it.
+func earlier(version int64, id uuid.UUID, e *outbox.Event) bool {
+	return version < e.Version || version == e.Version && bytes.Compare(id[:], e.ID[:]) < 0
 }
 
 // waits remembers which entities have an event that waits for its retry time, so
@@ -90,11 +107,11 @@ func (w *waits) seen(complete time.Time) {
 	}
 }
 
-// behind returns the retry time that an event of key and version must wait for,
-// because an earlier event of the entity does; ok is false when it may go.
-func (w *waits) behind(key outbox.Key, version int64) (at time.Time, ok bool) {
-	for _, x := range w.byKey[key] {
-		if x.version <= version && (!ok || x.at.After(at)) {
+// behind returns the retry time that e must wait for, because an earlier event of its
+// entity does; ok is false when it may go.
+func (w *waits) behind(e *outbox.Event) (at time.Time, ok bool) {
+	for _, x := range w.byKey[e.Key] {
+		if earlier(x.version, x.id, e) && (!ok || x.at.After(at)) {
 			at, ok = x.at, true
 		}
 	}

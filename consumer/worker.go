@@ -20,7 +20,7 @@ type result struct {
 	waits   []outbox.Wait
 	back    []outbox.Event // still claimed, to be projected on their own
 	at      time.Time      // of the settle; database clock
-	unsure  bool           // an earlier answer to the settle was lost: waits may be missing
+	unsure  bool           // rows were not as claimed, or an answer was lost: waits may be missing
 	good    bool           // nothing of it failed or must be retried
 	resumed bool           // it ended an outage or closed the breaker
 }
@@ -37,14 +37,14 @@ func (r *run) work(b *batch) *result {
 		return &result{batch: b, err: err}
 	}
 	v := r.p.judge(b, outcomes)
-	settled, repeated, err := r.settle(v.settlements)
+	settled, err := r.settle(v.settlements)
 	if err != nil {
 		return &result{batch: b, err: err}
 	}
 	r.p.report(b, v, settled, started)
 	return &result{
 		batch: b, waits: settled.Waits, back: v.back, at: settled.At,
-		unsure: repeated && settled.Mismatch > 0, good: v.retry+v.failed == 0, resumed: v.resumed,
+		unsure: settled.Mismatch > 0, good: v.retry+v.failed == 0, resumed: v.resumed,
 	}
 }
 
@@ -68,7 +68,7 @@ func (p *Pipeline) project(ctx context.Context, events []outbox.Event) ([]outbox
 	f := outbox.AsFault(err)
 	if f.Shared {
 		p.outage(f)
-	} else if len(outcomes) == 0 && len(events) > 1 && !f.Reason.Transient() {
+	} else if len(outcomes) == 0 && len(events) > 1 && (!f.Reason.Transient() || f.Reason == outbox.ReasonDBContention) {
 		half := len(events) / 2
 		left, err := p.project(ctx, events[:half])
 		if err != nil {
@@ -212,28 +212,58 @@ func (v *verdicts) worst(r outbox.Reason) {
 }
 
 // settle repeats until the database has answered or the term is over: a batch
-// whose fate is known must not be projected again because of a short fault.
-func (r *run) settle(in []outbox.Settlement) (s outbox.Settled, repeated bool, err error) {
+// whose fate is known must not be projected again because of a short fault. What the
+// database refuses for good is halved until the row stands alone; that row keeps its
+// claim, and is reclaimed when the lease is over.
+func (r *run) settle(in []outbox.Settlement) (outbox.Settled, error) {
 	pause := 20 * time.Millisecond
-	for {
+	for tries := 0; ; tries++ {
 		s, err := r.p.store.Settle(r.ctx, r.term.Epoch(), in)
 		if err == nil || errors.Is(err, outbox.ErrFenced) {
-			return s, repeated, err
+			return s, err
 		}
 		if cause := context.Cause(r.ctx); cause != nil {
-			return outbox.Settled{}, repeated, cause
+			return outbox.Settled{}, cause
 		}
-		repeated = true
-		r.p.log.Warn("settle is repeated", zap.String("event", "outbox.settle_fault"), zap.Error(err))
+		if outbox.Refused(err) {
+			return r.settleHalves(in, err)
+		}
+		if tries == 0 {
+			r.p.log.Warn("settle is repeated until the database answers", zap.String("event", "outbox.settle_fault"), zap.Error(err))
+		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
 		case <-r.ctx.Done():
 			timer.Stop()
-			return outbox.Settled{}, repeated, context.Cause(r.ctx)
+			return outbox.Settled{}, context.Cause(r.ctx)
 		}
 		pause = min(2*pause, time.Second)
 	}
+}
+
+func (r *run) settleHalves(in []outbox.Settlement, refusal error) (outbox.Settled, error) {
+	if len(in) == 1 {
+		r.p.log.Error("the database refuses to settle an event; it is tried again when its lease is over",
+			zap.String("event", "outbox.settle_refused"), zap.String("event_id", in[0].Event.ID.String()), zap.Error(refusal))
+		return outbox.Settled{Mismatch: 1}, nil
+	}
+	half := len(in) / 2
+	left, err := r.settle(in[:half])
+	if err != nil {
+		return left, err
+	}
+	right, err := r.settle(in[half:])
+	if err != nil {
+		return right, err
+	}
+	if left.At.After(right.At) {
+		right.At = left.At
+	}
+	right.Rows += left.Rows
+	right.Mismatch += left.Mismatch
+	right.Waits = append(left.Waits, right.Waits...)
+	return right, nil
 }
 
 // newBatchID returns the claim_batch_id that joins the log lines of a batch.

@@ -21,6 +21,7 @@ type ClaimRequest struct {
 // Blocked names a row that was there to be claimed and could not be: somebody
 // else holds its lock. Later events of its entity must not pass it.
 type Blocked struct {
+	Due     bool // found among the due rows, otherwise among the ready ones
 	ID      uuid.UUID
 	Key     Key
 	Version int64
@@ -80,7 +81,7 @@ with candidates as materialized ({candidates}
   from {table} o
   where exists (select from fence)
     and o.ctid = any (array(select tid from candidates))
-    and o.status = 'pending'
+    and o.status is not distinct from 'pending' -- by the row's address, never by an index on status
   for update skip locked
 ), claimed as (
   update {table} o
@@ -89,7 +90,7 @@ with candidates as materialized ({candidates}
       processing_started_at = now(), updated_at = clock_timestamp()
   where o.ctid = any (array(select tid from locked))
   returning o.id, o.entity_type, o.entity_id, o.op, o.event_version, o.attempts, o.reclaims,
-            o.created_at, coalesce(o.traceparent, '') as traceparent, coalesce(o.tracestate, '') as tracestate
+            case when isfinite(o.created_at) then o.created_at else 'epoch' end as created_at, coalesce(o.traceparent, '') as traceparent, coalesce(o.tracestate, '') as tracestate
 )
 select true as taken, id, entity_type, entity_id, op, event_version, attempts, reclaims, created_at,
        traceparent, tracestate, now(), (select count(*) from fence)
@@ -141,9 +142,10 @@ func (s *Store) List(ctx context.Context, limit int) ([]uuid.UUID, error) {
 
 // peek answers whether there is anything to claim, without a write.
 const peek = `
-select exists (select from {table} where status = 'pending' and next_retry_at is null)
-    or exists (select from {table} where status = 'pending' and next_retry_at is not null
-                 and next_retry_at <= now())`
+select (select true from {table} where status = 'pending' and next_retry_at is null
+        order by event_version limit 1) is not null
+    or (select true from {table} where status = 'pending' and next_retry_at is not null and next_retry_at <= now()
+        order by next_retry_at limit 1) is not null`
 
 // Peek reports whether a claim would find a row. An idle leader asks this instead
 // of claiming.
@@ -178,10 +180,10 @@ func (s *Store) Claim(ctx context.Context, r ClaimRequest) (*Claimed, error) {
 	}
 	out := &Claimed{}
 	res := s.db.SendBatch(ctx, &b)
-	err := s.readClaim(res, &out.Due, &out.DueCandidates, out)
+	err := s.readClaim(res, true, &out.Due, &out.DueCandidates, out)
 	start := time.Now()
 	if err == nil {
-		err = s.readClaim(res, &out.Ready, &out.ReadyCandidates, out)
+		err = s.readClaim(res, false, &out.Ready, &out.ReadyCandidates, out)
 	}
 	out.ReadyCost = time.Since(start)
 	if cerr := res.Close(); err == nil {
@@ -193,7 +195,7 @@ func (s *Store) Claim(ctx context.Context, r ClaimRequest) (*Claimed, error) {
 	return out, nil
 }
 
-func (s *Store) readClaim(res pgx.BatchResults, events *[]Event, candidates *int, out *Claimed) error {
+func (s *Store) readClaim(res pgx.BatchResults, due bool, events *[]Event, candidates *int, out *Claimed) error {
 	rows, err := res.Query()
 	if err != nil {
 		return err
@@ -220,7 +222,7 @@ func (s *Store) readClaim(res pgx.BatchResults, events *[]Event, candidates *int
 			e.Op = Op(op)
 			*events = append(*events, e)
 		default:
-			out.Blocked = append(out.Blocked, Blocked{ID: e.ID, Key: e.Key, Version: e.Version})
+			out.Blocked = append(out.Blocked, Blocked{Due: due, ID: e.ID, Key: e.Key, Version: e.Version})
 		}
 	}
 	return rows.Err()
@@ -260,9 +262,15 @@ func (s *Store) Renew(ctx context.Context, epoch int64, events []Event) (int, er
 }
 
 const waiting = `
-select id, entity_type, entity_id, event_version, next_retry_at
+select id, entity_type, entity_id, event_version,
+       case when isfinite(next_retry_at) then next_retry_at else now() + interval '100 years' end
 from {table}
-where status = 'pending' and next_retry_at is not null`
+where status = 'pending' and next_retry_at is not null
+union all
+select id, entity_type, entity_id, event_version,
+       case when isfinite(lease_until) then lease_until else now() end + interval '10 seconds'
+from {table}
+where status = 'processing' and (epoch is null or epoch < $1)`
 
 // Wait is a pending row that must not be tried before At.
 type Wait struct {
@@ -272,12 +280,13 @@ type Wait struct {
 	At      time.Time // database clock
 }
 
-// Waits calls yield for each row that waits for its retry time, in no order. A new
-// leader loads them once: a later event of such an entity must not pass.
-func (s *Store) Waits(ctx context.Context, yield func(Wait)) error {
+// Waits calls yield for each row that a later event of its entity must not pass, in no
+// order: those that wait for their retry time, and those that another worker still
+// holds, until its lease has been over for a while. A new leader loads them once.
+func (s *Store) Waits(ctx context.Context, epoch int64, yield func(Wait)) error {
 	ctx, cancel := context.WithTimeout(ctx, 6*s.cfg.Timeout)
 	defer cancel()
-	rows, err := s.db.Query(ctx, s.sql.waiting)
+	rows, err := s.db.Query(ctx, s.sql.waiting, epoch)
 	if err != nil {
 		return fmt.Errorf("load waiting events of %s: %w", s.cfg.Table, err)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// explained is a pool that runs every batch twice: under EXPLAIN ANALYZE in a
+// explained is a pool that runs every statement twice: under EXPLAIN ANALYZE in a
 // transaction that is rolled back, to add up the blocks it touches, and for real.
 type explained struct {
 	*pgxpool.Pool
@@ -24,7 +24,26 @@ type explained struct {
 	rows   int64 // the largest number of rows that one node of a plan has read
 }
 
+func (e *explained) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	b := &pgx.Batch{}
+	b.Queue(sql, args...)
+	e.explain(ctx, b)
+	return e.Pool.Query(ctx, sql, args...)
+}
+
+func (e *explained) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	b := &pgx.Batch{}
+	b.Queue(sql, args...)
+	e.explain(ctx, b)
+	return e.Pool.QueryRow(ctx, sql, args...)
+}
+
 func (e *explained) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	e.explain(ctx, b)
+	return e.Pool.SendBatch(ctx, b)
+}
+
+func (e *explained) explain(ctx context.Context, b *pgx.Batch) {
 	tx, err := e.Begin(ctx)
 	if err != nil {
 		e.t.Fatal(err)
@@ -32,6 +51,11 @@ func (e *explained) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 	// What a pooled connection comes to after a few executions.
 	if _, err := tx.Exec(ctx, "set local plan_cache_mode = force_generic_plan"); err != nil {
 		e.t.Fatal(err)
+	}
+	for name, value := range outbox.SessionParams() {
+		if _, err := tx.Exec(ctx, "select set_config($1, $2, true)", name, value); err != nil {
+			e.t.Fatal(err)
+		}
 	}
 	for _, q := range b.QueuedQueries {
 		var out []struct{ Plan node }
@@ -48,7 +72,6 @@ func (e *explained) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 	if err := tx.Rollback(ctx); err != nil {
 		e.t.Fatal(err)
 	}
-	return e.Pool.SendBatch(ctx, b)
 }
 
 type node struct {
@@ -75,10 +98,10 @@ func (n node) largest() int64 {
 func TestCostFollowsTheBatch(t *testing.T) {
 	t.Parallel()
 	for _, adopted := range []bool{false, true} {
-		for _, stale := range []bool{false, true} {
-			t.Run(fmt.Sprintf("Adopted=%v/StaleStatistics=%v", adopted, stale), func(t *testing.T) {
+		for _, statistics := range []string{fresh, ofBacklog, ofDrained} {
+			t.Run(fmt.Sprintf("Adopted=%v/Statistics=%s", adopted, statistics), func(t *testing.T) {
 				t.Parallel()
-				b := crowded(t, adopted, stale)
+				b := crowded(t, adopted, statistics)
 				for _, n := range []int{20, 500} {
 					for what, cost := range b.cost(n) {
 						t.Logf("%s of %d events: %d blocks, at most %d rows in one step", what, n, cost.blocks, cost.rows)
@@ -97,9 +120,16 @@ func TestCostFollowsTheBatch(t *testing.T) {
 	}
 }
 
+// When the planner's statistics were taken.
+const (
+	fresh     = "Fresh"
+	ofBacklog = "OfABacklog"      // everything was pending
+	ofDrained = "OfADrainedTable" // nothing was
+)
+
 // crowded is a bench whose outbox holds tens of thousands of rows that a claim has
 // nothing to do with.
-func crowded(t *testing.T, adopted, stale bool) *bench {
+func crowded(t *testing.T, adopted bool, statistics string) *bench {
 	t.Helper()
 	url := labtest.Schema(t)
 	b := &bench{t: t, pool: labtest.Pool(t, url)}
@@ -119,20 +149,19 @@ func crowded(t *testing.T, adopted, stale bool) *bench {
 			select gen_random_uuid(), 'block', gen_random_uuid(), 'upsert', i, '%s', %s, now(), now(), 0
 			from generate_series(1, %d) i`, status, retry, n))
 	}
-	if stale { // taken when everything was pending
+	if statistics == ofBacklog {
 		fill(20_000, "pending", "null")
 		b.exec("analyze search_outbox_events")
 		b.exec("update search_outbox_events set status = 'done'")
 	}
 	fill(40_000, "done", "null")
+	if statistics == ofDrained {
+		b.exec("analyze search_outbox_events")
+	}
 	fill(5_000, "pending", "now() + interval '1 h'")
 	fill(3_000, "failed", "null")
 	fill(5_000, "pending", "null")
-	if stale {
-		b.exec("vacuum (analyze false) search_outbox_events")
-	} else {
-		b.exec("vacuum analyze search_outbox_events")
-	}
+	b.exec(fmt.Sprintf("vacuum (analyze %v) search_outbox_events", statistics == fresh))
 	return b
 }
 
@@ -149,6 +178,12 @@ func (b *bench) cost(n int) map[string]*explained {
 			b.t.Fatal(err)
 		}
 		return s
+	}
+	if found, err := under("peek").Peek(b.t.Context()); err != nil || !found {
+		b.t.Fatalf("peek found %v, %v", found, err)
+	}
+	if ids, err := under("list").List(b.t.Context(), n); err != nil || len(ids) != n {
+		b.t.Fatalf("listed %d of %d, %v", len(ids), n, err)
 	}
 	c, err := under("claim").Claim(b.t.Context(), outbox.ClaimRequest{Epoch: 1, Limit: n})
 	if err != nil || len(c.Ready) != n {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // Cause says why a lease was taken back. It is a label of the metric and part of
@@ -119,6 +121,11 @@ func (s *Store) Reclaim(ctx context.Context, r ReclaimRequest) ([]Reclaimed, err
 	return out, nil
 }
 
+// settleDown waits for the claims that a lost connection may still be executing: they
+// hold the leader's row for key share. The statement after it has a snapshot that
+// sees what they have done.
+const settleDown = `select from weft_leader where group_name = $1 and epoch = $2 for update`
+
 const orphans = `
 with fence as materialized ({fence}), given as (
   update {table}
@@ -141,8 +148,18 @@ func (s *Store) GiveBackUnknown(ctx context.Context, epoch int64, known []Event)
 	for i := range known {
 		ids[i] = known[i].ID
 	}
+	var b pgx.Batch
+	b.Queue(settleDown, s.cfg.Group, epoch)
+	b.Queue(s.sql.orphans, s.cfg.Group, epoch, s.cfg.Owner, ids)
 	var fences, n int
-	err := s.db.QueryRow(ctx, s.sql.orphans, s.cfg.Group, epoch, s.cfg.Owner, ids).Scan(&fences, &n)
+	res := s.db.SendBatch(ctx, &b)
+	_, err := res.Exec()
+	if err == nil {
+		err = res.QueryRow().Scan(&fences, &n)
+	}
+	if cerr := res.Close(); err == nil {
+		err = cerr
+	}
 	if err == nil && fences == 0 {
 		err = ErrFenced
 	}

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Settlement is what becomes of one claimed event.
@@ -66,7 +68,8 @@ with fence as materialized ({fence}), settled as (
   where exists (select from fence) and o.id = t.id and o.processing_started_at is not distinct from t.claimed_at{held}
   returning o.id, o.entity_type, o.entity_id, o.event_version, o.next_retry_at
 )
-select (select count(*) from fence), clock_timestamp(), s.id, s.entity_type, s.entity_id, s.event_version, s.next_retry_at
+select (select count(*) from fence), clock_timestamp(), s.id, s.entity_type, s.entity_id, s.event_version,
+       case when isfinite(s.next_retry_at) then s.next_retry_at end
 from (select 1) one left join settled s on true`
 
 // Settle writes the fate of claimed events in one round trip and one transaction.
@@ -194,6 +197,22 @@ func (s *Store) queueRest(b *pgx.Batch, epoch int64, rest []*Settlement) {
 		}
 	}
 	b.Queue(s.sql.settleRest, s.cfg.Group, epoch, s.cfg.Owner, ids, claimed, status, charge, delay, notBefore, reason, detail)
+}
+
+// Refused reports whether err is the database's refusal of what was sent, which
+// sending it again does not change: not a lost connection, a conflict, a full disk, a
+// cancelled statement or a server on its way down.
+func Refused(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || len(pg.Code) < 2 {
+		return false
+	}
+	switch pg.Code[:2] {
+	case "08", "25", "40", "53", "55", "57", "58", "XX":
+		return false
+	default:
+		return true
+	}
 }
 
 // maxDetail is enough for an Elasticsearch error with its cause.

@@ -95,6 +95,14 @@ func (s *Store) Table() string { return s.cfg.Table }
 // Lease returns how long a claim lasts.
 func (s *Store) Lease() time.Duration { return s.cfg.Lease }
 
+// SessionParams are settings for the sessions that a Store works on. The planner takes
+// its statistics when it pleases: when nothing was pending then, it believes that any
+// index on status leads to next to nothing, and would read all pending rows and sort
+// them for each claim. The indexes made for the claims need no sort.
+func SessionParams() map[string]string {
+	return map[string]string{"enable_sort": "off", "enable_incremental_sort": "off"}
+}
+
 // fence takes a key-share lock on the leader's row of an epoch. It conflicts with
 // the bump to the next epoch, which changes a column of a unique key, and not with
 // the heartbeat, which does not: a statement under an old epoch either commits

@@ -384,7 +384,7 @@ func TestWakeAndWaits(t *testing.T) {
 		outbox.Settlement{Event: &ev[2], Verdict: outbox.Waiting, Delay: time.Hour},
 	)
 	waits := 0
-	if err := b.store.Waits(t.Context(), func(outbox.Wait) { waits++ }); err != nil || waits != 3 {
+	if err := b.store.Waits(t.Context(), 1, func(outbox.Wait) { waits++ }); err != nil || waits != 3 {
 		t.Errorf("%d waits, %v, want 3", waits, err)
 	}
 	n, err := b.store.Wake(t.Context(), 1, []outbox.Reason{outbox.ReasonESConnect})

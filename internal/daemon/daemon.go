@@ -66,6 +66,7 @@ func (d *daemon) build(ctx context.Context, tel *telemetry.Telemetry) error {
 	cfg := d.cfg
 	pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
 		AppName: leader.AppName(cfg.Group, cfg.Instance, "work"), MaxConns: cfg.Database.MaxConns, Statement: cfg.Database.Timeout,
+		Params: outbox.SessionParams(),
 	})
 	if err != nil {
 		return err
@@ -80,7 +81,7 @@ func (d *daemon) build(ctx context.Context, tel *telemetry.Telemetry) error {
 	}
 	session := leader.SessionConfig(pool.Config().ConnConfig, election)
 	dial := func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, session) }
-	d.elector, err = leader.New(election, dial, tel.Log, tel.Registry)
+	d.elector, err = leader.New(election, dial, tel.Log, tel.Contract)
 	if err != nil {
 		return err
 	}
@@ -148,7 +149,7 @@ func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {
 		}
 		l.reclaimer, err = reclaim.New(l.store, reclaim.Config{
 			Projection: p.Name(), Interval: cfg.Outbox.ReclaimInterval,
-			MaxProcessing: cfg.Outbox.MaxProcessing, MaxReclaims: max(2, cfg.Outbox.MaxAttempts),
+			MaxProcessing: cfg.Outbox.MaxProcessing, MaxReclaims: max(consumer.AloneAfter+2, cfg.Outbox.MaxAttempts),
 		}, tel.Log, rm)
 		if err != nil {
 			return err
@@ -212,32 +213,50 @@ func (d *daemon) run(ctx context.Context) error {
 	return errors.Join(err, g.Wait())
 }
 
-// lead is the work of one term.
+// lead is the work of one term. Trouble with one projection's tables does not keep
+// the others from running.
 func (d *daemon) lead(ctx context.Context, t *leader.Term) error {
-	var takeover errgroup.Group
-	for _, l := range d.lanes {
-		takeover.Go(func() error {
-			_, err := l.reclaimer.RunOnce(ctx, t.Epoch())
-			return err
-		})
-	}
-	if err := takeover.Wait(); err != nil {
-		return fmt.Errorf("reclaim at takeover: %w", err)
-	}
 	g, ctx := errgroup.WithContext(ctx)
-	reclaiming, stopReclaiming := context.WithCancel(ctx)
-	defer stopReclaiming()
+	until, stop := context.WithCancel(ctx) // the graceful end, for what has nothing in flight
+	defer stop()
 	g.Go(func() error {
 		select {
 		case <-t.Stopping():
 		case <-ctx.Done():
 		}
-		stopReclaiming()
+		stop()
 		return nil
 	})
 	for _, l := range d.lanes {
-		g.Go(func() error { return l.pipeline.Run(ctx, t) })
-		g.Go(func() error { return l.reclaimer.Run(reclaiming, t.Epoch()) })
+		g.Go(func() error {
+			if err := d.takeOver(until, l, t.Epoch()); err != nil || until.Err() != nil {
+				return err
+			}
+			g.Go(func() error { return l.reclaimer.Run(until, t.Epoch()) })
+			return l.pipeline.Run(ctx, t)
+		})
 	}
 	return g.Wait()
+}
+
+// takeOver takes back what older terms have left, and repeats it until it has
+// succeeded or ctx has ended.
+func (d *daemon) takeOver(ctx context.Context, l lane, epoch int64) error {
+	for tries := 0; ; tries++ {
+		_, err := l.reclaimer.RunOnce(ctx, epoch)
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return nil
+		case errors.Is(err, outbox.ErrFenced):
+			return fmt.Errorf("reclaim at takeover: %w", err)
+		case tries == 0:
+			d.log.Warn("takeover waits for the reclaim of what the old term has left",
+				zap.String("event", "reclaim.fault"), zap.String("projection", l.proj.Name()), zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
 }

@@ -65,9 +65,10 @@ func (d *daemon) measure(ctx context.Context) error {
 		start := time.Now()
 		var err error
 		for _, l := range d.lanes {
-			var s outbox.Stats
-			if s, err = l.store.Stats(ctx, d.cfg.Outbox.MaxProcessing); err != nil {
-				break
+			s, serr := l.store.Stats(ctx, d.cfg.Outbox.MaxProcessing)
+			if serr != nil {
+				err = serr
+				continue
 			}
 			d.gauges.set(l.proj.Name(), s)
 		}

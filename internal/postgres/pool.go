@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
@@ -15,11 +16,12 @@ import (
 // Options tune the sessions of NewPool and Connect. Zero durations take the
 // defaults named.
 type Options struct {
-	AppName   string        // application_name; Postgres keeps 63 bytes of it
-	MaxConns  int           // of a pool; default 8
-	Statement time.Duration // statement_timeout; default 10 s
-	Lock      time.Duration // lock_timeout; default 3 s
-	IdleInTx  time.Duration // idle_in_transaction_session_timeout; default 5 s
+	AppName   string            // application_name; Postgres keeps 63 bytes of it
+	MaxConns  int               // of a pool; default 8
+	Statement time.Duration     // statement_timeout; default 10 s
+	Lock      time.Duration     // lock_timeout; default 3 s
+	IdleInTx  time.Duration     // idle_in_transaction_session_timeout; default 5 s
+	Params    map[string]string // more settings of the sessions
 }
 
 // warmConns are kept open while idle: a standby that takes over must not spend its
@@ -65,6 +67,7 @@ func Connect(ctx context.Context, raw string, o Options) (*pgx.Conn, error) {
 // override those of the URL.
 func Prepare(cfg *pgconn.Config, o Options) {
 	p := cfg.RuntimeParams
+	maps.Copy(p, o.Params)
 	p["application_name"] = cmp.Or(o.AppName, "weft")
 	p["statement_timeout"] = millis(cmp.Or(o.Statement, 10*time.Second))
 	p["lock_timeout"] = millis(cmp.Or(o.Lock, 3*time.Second))

@@ -125,6 +125,10 @@ func (s *Sink) look(ctx context.Context) (target, error) {
 	if err != nil {
 		return fault(err)
 	}
+	if got, want := t.info.Mappings.Meta.Weft.MappingHash, MappingHash(); got != "" && got != want {
+		return fault(fmt.Errorf("%w: %q has mapping %s, this build has %s; run the build that made it, or make %s-vN anew with this build's mapping and move the alias",
+			ErrMapping, t.index, got, want, s.cfg.Index))
+	}
 	s.target.Lock()
 	s.target.kind, s.target.seen = t.kind, time.Now()
 	s.target.Unlock()
@@ -195,7 +199,7 @@ func (s *Sink) Ready(ctx context.Context) error {
 // EnsureIndex makes <name>-v1 with the mapping of this build and the alias <name>
 // over it when there is neither an alias nor an index of that name. What exists is
 // accepted, except an index made by another build for another mapping: the error is
-// [ErrMapping] then. It may be called by several processes at once.
+// [ErrMapping] then, as it is of Ready and of every write that looks the name up. It may be called by several processes at once.
 func (s *Sink) EnsureIndex(ctx context.Context) error {
 	t, err := s.look(ctx)
 	if errors.Is(err, errMissing) {
@@ -207,11 +211,8 @@ func (s *Sink) EnsureIndex(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ensure index: %w", err)
 	}
-	if got, want := t.info.Mappings.Meta.Weft.MappingHash, MappingHash(); got != want {
-		if got != "" {
-			return fmt.Errorf("%w: %q has mapping %s, this build has %s; build a new index with weft rebuild, or run the build that made it", ErrMapping, t.index, got, want)
-		}
-		s.log.Warn("index was not made by weft: its mapping is not checked; weft rebuild makes one with weft's mapping", zap.String("target", t.index))
+	if t.info.Mappings.Meta.Weft.MappingHash == "" {
+		s.log.Warn("index was not made by weft: its mapping is not checked", zap.String("target", t.index))
 	}
 	if gc := gcDeletes(t.info.Settings.Index.GCDeletes); gc < GCDeletes {
 		s.log.Warn("index forgets deleted documents too soon: a late write could bring one back; raise index.gc_deletes",

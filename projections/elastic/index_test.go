@@ -259,7 +259,7 @@ func TestRealMappingOfAnotherBuild(t *testing.T) {
 	s, index, _ := realSink(t)
 	es(t, "PUT", "/"+index+"-v1", fmt.Sprintf(`{"aliases":{"%s":{}},"mappings":{"_meta":{"weft":{"mapping_hash":"0000"}}}}`, index))
 	err := s.EnsureIndex(t.Context())
-	if !errors.Is(err, ErrMapping) || !strings.Contains(err.Error(), "weft rebuild") {
+	if !errors.Is(err, ErrMapping) || !strings.Contains(err.Error(), "run the build that made it") {
 		t.Errorf("got %v, want ErrMapping with the remedy", err)
 	}
 }
