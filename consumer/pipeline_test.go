@@ -568,3 +568,44 @@ func TestConfigNamesAllThatIsWrong(t *testing.T) {
 		}
 	}
 }
+
+// An event that ends its process must not take those along that were claimed with
+// it: they go on being tried, and are settled, while it is tried alone.
+func TestPipelineManySuspectsAreTriedOneByOne(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	for i := range 30 {
+		r.enqueue(newKey(), int64(i))
+	}
+	r.exec("update search_outbox_events set reclaims = 3")
+	held := 0
+	r.proj.answer = func(outbox.Event) outbox.Outcome {
+		var n int
+		if err := r.pool.QueryRow(context.Background(), "select count(*) from search_outbox_events where status = 'processing'").Scan(&n); err != nil || n != 1 {
+			held = max(held, n)
+		}
+		return outbox.OK()
+	}
+	r.start()
+	r.await(map[string]int{"done": 30})
+	if held > 0 {
+		t.Errorf("%d events were claimed while a suspect was tried", held)
+	}
+}
+
+// A row that the database refuses to settle holds up neither the others nor the end.
+func TestPipelineARefusedRowStandsAlone(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	for i := range 20 {
+		r.enqueue(newKey(), int64(i))
+	}
+	r.exec(`create function refuse() returns trigger language plpgsql as $$
+		begin if new.status = 'done' and new.event_version = 7 then raise exception 'not this one' using errcode = '23514'; end if; return new; end $$`)
+	r.exec("create trigger refuse before update on search_outbox_events for each row execute function refuse()")
+	stop := r.start()
+	r.await(map[string]int{"done": 19, "processing": 1})
+	if err := stop(); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+}

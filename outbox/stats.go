@@ -39,8 +39,8 @@ select (select count(*) from {table} where status = 'pending' and next_retry_at 
 // oldest looks at the head of each index of unfinished rows: versions grow with
 // time, so the oldest event is among the lowest versions.
 const oldest = `
-select coalesce(extract(epoch from clock_timestamp() - min(created_at)), 0)::float8,
-       (select min(next_retry_at) from {table} where status = 'pending' and next_retry_at is not null)
+select coalesce(extract(epoch from clock_timestamp() - min(created_at) filter (where isfinite(created_at))), 0)::float8,
+       (select min(next_retry_at) from {table} where status = 'pending' and next_retry_at is not null and isfinite(next_retry_at))
 from (
   (select created_at from {table} where status = 'pending' and next_retry_at is null order by event_version limit 100)
   union all

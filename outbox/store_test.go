@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -443,5 +444,79 @@ func TestEnqueueNamesWhatIsWrong(t *testing.T) {
 	}
 	if got := b.count("true"); got != 0 {
 		t.Errorf("%d rows written beside a refused one, want 0", got)
+	}
+}
+
+// An operator may park an event for ever, and a producer may write any time.
+func TestInfiniteTimes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	parked, odd := b.enqueue(1), b.enqueue(2)
+	b.exec("update search_outbox_events set next_retry_at = 'infinity' where entity_id = $1", [16]byte(parked.ID))
+	b.exec("update search_outbox_events set created_at = '-infinity' where entity_id = $1", [16]byte(odd.ID))
+	var waits []outbox.Wait
+	if err := b.store.Waits(t.Context(), 1, func(w outbox.Wait) { waits = append(waits, w) }); err != nil || len(waits) != 1 || time.Until(waits[0].At) < time.Hour {
+		t.Errorf("waits %v, %v, want the parked one far away", waits, err)
+	}
+	c := b.claim(1, 10)
+	if len(c.Ready) != 1 || c.Ready[0].Key != odd || len(c.Due) != 0 {
+		t.Errorf("claimed %+v, want the odd one alone", c)
+	}
+	if _, err := b.store.Stats(t.Context(), time.Minute); err != nil {
+		t.Errorf("stats: %v", err)
+	}
+}
+
+// What another worker still holds must not be passed either.
+func TestWaitsNameWhatOthersHold(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.enqueue(1)
+	b.enqueue(2)
+	b.claim(1, 1) // ours
+	b.exec("update search_outbox_events set status = 'processing', owner = 'python', lease_until = now() + interval '20 s' where event_version = 2")
+	var versions []int64
+	if err := b.store.Waits(t.Context(), 1, func(w outbox.Wait) { versions = append(versions, w.Version) }); err != nil || len(versions) != 1 || versions[0] != 2 {
+		t.Errorf("waits %v, %v, want the other worker's alone", versions, err)
+	}
+}
+
+// A claim that is still being executed when its answer is lost is waited for.
+func TestGiveBackUnknownWaitsForOpenClaims(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.enqueue(1)
+	tx, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	for _, sql := range []string{
+		"select from weft_leader where group_name = 'g' and epoch = 1 for key share",
+		"update search_outbox_events set status = 'processing', owner = 'a', epoch = 1, processing_started_at = now(), lease_until = now() + interval '30 s'",
+	} {
+		if _, err := tx.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	type answer struct {
+		n   int
+		err error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		n, err := b.store.GiveBackUnknown(t.Context(), 1, nil)
+		done <- answer{n, err}
+	}()
+	labtest.Eventually(t, 10*time.Second, func() bool {
+		var waiting bool
+		err := b.pool.QueryRow(t.Context(), "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')").Scan(&waiting)
+		return err == nil && waiting
+	}, "the give back to wait")
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-done; got.err != nil || got.n != 1 {
+		t.Errorf("gave back %d, %v, want the row of the late claim", got.n, got.err)
 	}
 }
