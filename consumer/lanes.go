@@ -93,16 +93,25 @@ func (l *lanes) ready() int { return len(l.queue) }
 // inFlight returns the number of batches in flight.
 func (l *lanes) inFlight() int { return len(l.flying) }
 
+// alone reports whether a suspect is in flight: until it has landed, nothing else may
+// be claimed or started.
+func (l *lanes) alone() bool {
+	for b := range l.flying {
+		if b.alone {
+			return true
+		}
+	}
+	return false
+}
+
 // next forms a batch of up to limit entities, or nil. A suspect goes alone, and
 // only when nothing is in flight; while it flies, nothing else starts.
 func (l *lanes) next(limit int) *batch {
 	if len(l.queue) == 0 {
 		return nil
 	}
-	for b := range l.flying {
-		if b.alone {
-			return nil
-		}
+	if l.alone() {
+		return nil
 	}
 	if i := slices.IndexFunc(l.queue, (*group).suspect); i >= 0 {
 		if len(l.flying) > 0 {

@@ -119,7 +119,7 @@ func (r *run) step() (time.Duration, error) {
 
 // advance keeps the pipeline full.
 func (r *run) advance() (time.Duration, error) {
-	if r.lanes.inFlight() >= r.p.cfg.Concurrency {
+	if r.lanes.inFlight() >= r.p.cfg.Concurrency || r.lanes.alone() {
 		return time.Hour, nil
 	}
 	pause := r.looks.wait()

@@ -128,29 +128,31 @@ const settleDown = `select from weft_leader where group_name = $1 and epoch = $2
 
 const orphans = `
 with fence as materialized ({fence}), given as (
-  update {table}
+  update {table} o
   set status = 'pending', owner = null, lease_until = null, processing_started_at = null,
       updated_at = clock_timestamp()
   where exists (select from fence)
-    and status = 'processing' and owner = $3 and epoch = $2 and not id = any ($4::uuid[])
+    and status = 'processing' and owner = $3 and epoch = $2
+    and not exists (select from unnest($4::uuid[], $5::timestamptz[]) as k(id, claimed_at)
+                    where k.id = o.id and k.claimed_at = o.processing_started_at)
   returning 1
 )
 select (select count(*) from fence), (select count(*) from given)`
 
 // GiveBackUnknown makes the rows ready again that are claimed under this owner and
-// epoch and are not among known. A claim whose answer was lost leaves such rows:
+// epoch by another claim than known names for them. A claim whose answer was lost leaves such rows:
 // nobody works on them, and later events of their entities would pass them. Call it
 // after a failed claim, while no other claim of this store is under way.
 func (s *Store) GiveBackUnknown(ctx context.Context, epoch int64, known []Event) (int, error) {
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
-	ids := make([][16]byte, len(known))
+	ids, claimed := make([][16]byte, len(known)), make([]time.Time, len(known))
 	for i := range known {
-		ids[i] = known[i].ID
+		ids[i], claimed[i] = known[i].ID, known[i].ClaimedAt
 	}
 	var b pgx.Batch
 	b.Queue(settleDown, s.cfg.Group, epoch)
-	b.Queue(s.sql.orphans, s.cfg.Group, epoch, s.cfg.Owner, ids)
+	b.Queue(s.sql.orphans, s.cfg.Group, epoch, s.cfg.Owner, ids, claimed)
 	var fences, n int
 	res := s.db.SendBatch(ctx, &b)
 	_, err := res.Exec()

@@ -370,6 +370,11 @@ func TestGiveBackUnknown(t *testing.T) {
 	if r := b.row(ev[1].ID); r.Status != "pending" || r.Attempts != 0 {
 		t.Errorf("unknown row is %+v, want ready without an attempt", r)
 	}
+	// A row that has been claimed again since is not the claim that is known.
+	b.exec("update search_outbox_events set processing_started_at = clock_timestamp() where id = $1", [16]byte(ev[0].ID))
+	if n, err := b.store.GiveBackUnknown(t.Context(), 1, ev[:1]); err != nil || n != 1 {
+		t.Errorf("gave back %d, %v, want the newer claim of the known row", n, err)
+	}
 }
 
 func TestWakeAndWaits(t *testing.T) {
