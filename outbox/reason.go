@@ -5,7 +5,7 @@ package outbox
 // dashboard can name them all. The details belong in error, logs and traces.
 type Reason string
 
-// The closed set. A runbook line exists for each of them.
+// The closed set. docs/runbooks/reasons.md says what to do about each of them.
 const (
 	ReasonES429         Reason = "es_429"           // throttled, or flood stage
 	ReasonES4xx         Reason = "es_4xx"           // final: Elasticsearch refuses this document

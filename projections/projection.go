@@ -25,7 +25,8 @@ type Projection interface {
 	Destination() string
 	// Project writes the state of the entities of events, at most one event per
 	// entity, under the authority in ctx. It returns one outcome per event, in
-	// order; an error, usually an *outbox.Fault, means that no fate is known.
+	// order. An error, usually an *outbox.Fault, without outcomes means that no fate
+	// is known; with outcomes it is a shared fault that some of them have met.
 	Project(ctx context.Context, events []outbox.Event) ([]outbox.Outcome, error)
 	// Ready returns nil when the destination is usable, and says what is wrong
 	// otherwise. It is cheap and is used by readiness and to probe an outage.
