@@ -2,9 +2,7 @@ package consumer
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -80,10 +78,10 @@ func TestOrderPerEntity(t *testing.T) {
 				all = append(all, a...)
 			}
 			for what, found := range map[string][]history.Finding{
-				"out of order": history.OutOfOrder(log), "lost": history.LostEvents(log, all), "two active": history.TwoActive(log),
+				"out of order": history.OutOfOrder(log), "lost": history.Lost(log, all), "two active": history.TwoActive(log),
 			} {
 				for _, f := range found {
-					t.Errorf("%s: %+v\n%s", what, f, story(log, f))
+					t.Errorf("%s: %v\n%s", what, f, history.Story(log, nil, f.Key))
 				}
 			}
 			if r.proj.overlap {
@@ -91,17 +89,6 @@ func TestOrderPerEntity(t *testing.T) {
 			}
 		})
 	}
-}
-
-// story tells what the record says of a finding's entity around its time.
-func story(log *history.Log, f history.Finding) string {
-	var b strings.Builder
-	for _, c := range log.Changes {
-		if c.Key == f.Key && c.At.Before(f.At.Add(time.Millisecond)) && c.At.After(f.At.Add(-400*time.Millisecond)) {
-			fmt.Fprintf(&b, "%s tx %d version %d %s→%s attempts %d\n", c.At.Format("05.000000"), c.Tx, c.Version, c.From, c.To, c.Attempts)
-		}
-	}
-	return b.String()
 }
 
 // produce writes events for a few entities that it shares with the other writers. An

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -28,7 +29,7 @@ func TestReadCorpus(t *testing.T) {
 
 	source := func(t *testing.T) string {
 		t.Helper()
-		root, err := goroot(t.Context())
+		root, err := fleet.GoRoot(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -28,7 +28,7 @@ func (r *run) lookAround(w io.Writer, leader string) {
 	fmt.Fprintln(w, "\nEverything is still up. To look around:")
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row := func(what, how string) { fmt.Fprintf(tw, "  %s\t%s\n", what, how) }
-	row("state", env+" "+r.fleet.binary+" status")
+	row("state", env+" "+r.fleet.Binary+" status")
 	row("rows", fmt.Sprintf("psql '%s' -c 'select entity_type, snippet from search_index limit 5'", database))
 	row("events", fmt.Sprintf("psql '%s' -c 'select status, count(*) from %s group by 1'", database, outboxTable))
 	row("record", fmt.Sprintf("psql '%s' -c 'select * from weftlab_history order by seq desc limit 20'", database))
@@ -36,11 +36,11 @@ func (r *run) lookAround(w io.Writer, leader string) {
 	var pids []string
 	for _, name := range []string{"a", "b"} {
 		i := r.instances[name]
-		row("instance "+name, fmt.Sprintf("curl -s %s; curl -s %s; tail -f %s", i.url("/health/ready"), i.url("/metrics"), i.log))
-		pids = append(pids, fmt.Sprint(i.pid()))
+		row("instance "+name, fmt.Sprintf("curl -s %s; curl -s %s; tail -f %s", i.URL("/health/ready"), i.URL("/metrics"), i.Log))
+		pids = append(pids, fmt.Sprint(i.PID))
 	}
 	if i := r.instances[leader]; i != nil {
-		row("takeover", fmt.Sprintf("kill -9 %d   # %s leads; look at the state again", i.pid(), leader))
+		row("takeover", fmt.Sprintf("kill -9 %d   # %s leads; look at the state again", i.PID, leader))
 	}
 	stop := "kill " + strings.Join(pids, " ")
 	if r.place.stack != nil {

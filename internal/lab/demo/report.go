@@ -77,7 +77,7 @@ type verdict struct {
 func judge(log *history.Log, acknowledged []history.Enqueued, compared *reconcile.Report, takeovers []takeover, loadedUpTo int64) *verdict {
 	v := &verdict{
 		exact: log.Exact, compared: compared, takeovers: takeovers,
-		lost: history.LostEvents(log, acknowledged), order: history.OutOfOrder(log), active: history.TwoActive(log),
+		lost: append(history.Lost(log, acknowledged), history.DeadLetters(log)...), order: history.OutOfOrder(log), active: history.TwoActive(log),
 	}
 	longest := time.Duration(0)
 	for _, t := range takeovers {

@@ -6,14 +6,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
 )
 
 const (
@@ -48,9 +48,9 @@ type run struct {
 	place     *place
 	pool      *pgxpool.Pool
 	source    *source
-	fleet     *fleet
-	instances map[string]*instance // by name, the newest
-	killed    map[*instance]bool
+	fleet     *fleet.Fleet
+	instances map[string]*fleet.Instance // by name, the newest
+	killed    map[*fleet.Instance]bool
 
 	mu   sync.Mutex
 	step string // for the message when the time is over
@@ -64,7 +64,7 @@ var ErrInterrupted = errors.New("interrupted; what was started is down again")
 func Run(ctx context.Context, opts Options) (err error) {
 	caller := ctx
 	r := &run{opts: opts, console: newConsole(opts.Out), began: time.Now(),
-		instances: map[string]*instance{}, killed: map[*instance]bool{}}
+		instances: map[string]*fleet.Instance{}, killed: map[*fleet.Instance]bool{}}
 	if err := r.makeDir(); err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func Run(ctx context.Context, opts Options) (err error) {
 	r.source = &source{pool: r.pool}
 	defer func() {
 		if !kept {
-			err = errors.Join(err, r.fleet.stop())
+			err = errors.Join(err, r.fleet.Stop())
 		}
 	}()
 	v, err := r.show(ctx, docs)
@@ -168,7 +168,7 @@ func (r *run) at() string {
 // prepare starts the servers, builds weft and reads the corpus, all at once. place is
 // set when the servers are up, whatever else fails.
 func (r *run) prepare(ctx context.Context) (docs []Document, err error) {
-	root, err := goroot(ctx)
+	root, err := fleet.GoRoot(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +182,7 @@ func (r *run) prepare(ctx context.Context) (docs []Document, err error) {
 		g.Go(func() (err error) {
 			start := time.Now()
 			r.console.line("Building weft …")
-			if binary, err = buildWeft(gctx, r.dir); err == nil {
+			if binary, err = fleet.Build(gctx, r.dir, nil); err == nil {
 				r.console.line("Built weft in %.1f s", time.Since(start).Seconds())
 			}
 			return err
@@ -207,18 +207,8 @@ func (r *run) prepare(ctx context.Context) (docs []Document, err error) {
 	if binary, err = filepath.Abs(binary); err != nil {
 		return nil, err
 	}
-	r.fleet = &fleet{binary: binary, dir: r.dir, keep: r.opts.Keep, env: environment(r.opts.Environ, r.opts.ElasticURL != "",
+	r.fleet = &fleet.Fleet{Binary: binary, Dir: r.dir, Keep: r.opts.Keep, Env: fleet.Environment(r.opts.Environ, r.opts.ElasticURL != "",
 		"DATABASE_URL="+r.place.databaseURL, "ELASTIC_URL="+r.place.elasticURL, "ELASTIC_INDEX="+r.place.index,
 		"WEFT_GROUP="+r.place.group, "WEFT_PROJECTIONS=search_index_to_elastic", "GOTRACEBACK=all")}
 	return docs, nil
-}
-
-func goroot(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
-	if err != nil {
-		return "", fmt.Errorf("go env GOROOT: %w", err)
-	}
-	return strings.TrimSpace(string(out)), nil
 }

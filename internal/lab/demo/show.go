@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
 	"github.com/samuelhu324-dev/weft/internal/lab/history"
 	"github.com/samuelhu324-dev/weft/internal/lab/reconcile"
 )
@@ -76,7 +77,7 @@ func (r *run) live(ctx context.Context, docs []Document, loaded int64) ([]takeov
 // load makes the schema and writes the corpus; it returns the last version of it.
 func (r *run) load(ctx context.Context, docs []Document) (int64, error) {
 	r.enter("migrating the database")
-	if err := r.fleet.run(ctx, "migrate", "up"); err != nil {
+	if err := r.fleet.Run(ctx, "migrate", "up"); err != nil {
 		return 0, err
 	}
 	if err := history.Install(ctx, r.pool, outboxTable); err != nil {
@@ -95,14 +96,14 @@ func (r *run) load(ctx context.Context, docs []Document) (int64, error) {
 func (r *run) pair(ctx context.Context) error {
 	r.enter("starting two instances")
 	for _, name := range []string{"a", "b"} {
-		i, err := r.fleet.start(ctx, name)
+		i, err := r.fleet.Start(ctx, name)
 		if err != nil {
 			return err
 		}
 		r.instances[name] = i
 	}
 	for _, i := range r.instances {
-		if err := i.ready(ctx); err != nil {
+		if err := i.Ready(ctx); err != nil {
 			return err
 		}
 	}
@@ -279,5 +280,5 @@ func (r *run) progress(ctx context.Context) {
 }
 
 func (r *run) healthy() error {
-	return r.fleet.died(func(i *instance) bool { return r.killed[i] })
+	return r.fleet.Died(func(i *fleet.Instance) bool { return r.killed[i] })
 }

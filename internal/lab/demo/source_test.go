@@ -112,7 +112,7 @@ where event_version <> (select max(event_version) from search_outbox_events o
 		if len(log.Changes) != len(docs)+5 || len(ledger) != len(docs)+5 || s.produced() != len(docs)+5 {
 			t.Errorf("got %d events, %d in the ledger, %d produced; want %d", len(log.Changes), len(ledger), s.produced(), len(docs)+5)
 		}
-		for _, f := range history.LostEvents(log, ledger) {
+		for _, f := range append(history.Lost(log, ledger), history.DeadLetters(log)...) {
 			if f.What == "committed by the producer and never recorded" {
 				t.Errorf("ledger names an event that is not there: %v", f)
 			}

@@ -72,10 +72,10 @@ func (r *run) kill(ctx context.Context) (t takeover, err error) {
 			other = name
 		}
 	}
-	if victim == nil || victim.hasEnded() {
+	if victim == nil || victim.HasEnded() {
 		return t, fmt.Errorf("the leader %q is not a running instance", t.From.instance)
 	}
-	if err := r.instances[other].ready(ctx); err != nil {
+	if err := r.instances[other].Ready(ctx); err != nil {
 		return t, err
 	}
 	before, err := history.Position(ctx, r.pool)
@@ -86,7 +86,7 @@ func (r *run) kill(ctx context.Context) (t takeover, err error) {
 		return t, err
 	}
 	r.killed[victim] = true
-	at, err := victim.kill()
+	at, err := victim.Kill()
 	if err != nil {
 		return t, err
 	}
@@ -96,13 +96,13 @@ func (r *run) kill(ctx context.Context) (t takeover, err error) {
 	if err := r.followed(ctx, before, at, &t); err != nil {
 		return t, err
 	}
-	<-victim.ended
-	again, err := r.fleet.start(ctx, victim.name)
+	<-victim.Ended()
+	again, err := r.fleet.Start(ctx, victim.Name)
 	if err != nil {
 		return t, err
 	}
-	r.instances[victim.name] = again
-	return t, again.ready(ctx)
+	r.instances[victim.Name] = again
+	return t, again.Ready(ctx)
 }
 
 // someClaimed waits for a moment at which the leader holds events, so that the kill
@@ -133,14 +133,10 @@ func (r *run) followed(ctx context.Context, position int64, killed time.Time, t 
 		if err != nil {
 			return errors.Join(err, context.Cause(ctx))
 		}
-		if first, ok := log.FirstDone(t.From.epoch + 1); ok {
-			t.To = leadership{epoch: first.Epoch, instance: first.Owner}
-			t.Settle = first.At.Sub(killed)
-			for _, term := range log.Terms {
-				if term.Epoch == first.Epoch {
-					t.Lead = term.At.Sub(killed)
-				}
-			}
+		next := history.Takeovers(log, []history.FaultMark{{At: killed, Epoch: t.From.epoch}})[0]
+		if next.Happened() {
+			t.To = leadership{epoch: next.Epoch, instance: next.Instance}
+			t.Lead, t.Settle = next.Lead(), next.Settle()
 			return nil
 		}
 		if err := r.healthy(); err != nil {

@@ -3,6 +3,7 @@ package history
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -162,7 +163,67 @@ func TestRecord(t *testing.T) {
 		}
 		expect(t, "two active", TwoActive(log))
 		expect(t, "out of order", OutOfOrder(log))
-		expect(t, "lost events", LostEvents(log, []Enqueued{{id(1), entity, 1}}))
+		expect(t, "lost", Lost(log, []Enqueued{{id(1), entity, 1}}))
+	})
+
+	t.Run("Source", func(t *testing.T) {
+		t.Parallel()
+		f := setup(t)
+		for range 2 {
+			if err := InstallSource(t.Context(), f.pool); err != nil {
+				t.Fatalf("InstallSource: %v", err)
+			}
+		}
+		insert := `insert into search_index (id, entity_type, entity_id, text, event_version) values (gen_random_uuid(), $1, $2, 'text', $3)`
+		f.exec(insert, entity.Type, [16]byte(entity.ID), 1)
+		f.exec(insert, another.Type, [16]byte(another.ID), 2)
+		f.exec(`update search_index set event_version = event_version + 2`)
+		f.exec(`delete from search_index where entity_id = $1`, [16]byte(entity.ID))
+		log := f.read()
+		var got []string
+		for i := range log.Source {
+			c := &log.Source[i]
+			got = append(got, fmt.Sprintf("%s %s", c.Key, c))
+		}
+		slices.Sort(got[2:4]) // of one statement
+		want := []string{
+			entity.String() + " written as version 1", another.String() + " written as version 2",
+			entity.String() + " written as version 3", another.String() + " written as version 4",
+			entity.String() + " deleted after version 3",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("source changes (-want +got):\n%s", diff)
+		}
+		if tx := log.Source[2].Tx; tx != log.Source[3].Tx || tx == log.Source[1].Tx {
+			t.Errorf("got %+v, want the update's two rows in one transaction of their own", log.Source)
+		}
+	})
+
+	t.Run("SessionsOfWeftAreNamed", func(t *testing.T) {
+		t.Parallel()
+		f := setup(t)
+		for application, want := range map[string]string{
+			"weft/g/a/work": "a", "weft/g/a": "", "other/g/a/work": "", "weft/g/a-very-long~12345678/work": "", "": "",
+		} {
+			tx, err := f.pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			key := outbox.Key{Type: "book", ID: uuid.New()}
+			if _, err := tx.Exec(t.Context(), `select set_config('application_name', $1, true)`, application); err != nil {
+				t.Fatal(err)
+			}
+			if err := outbox.Enqueue(t.Context(), tx, table, outbox.NewEvent{Key: key, Op: outbox.Upsert, Version: 1}); err != nil {
+				t.Fatal(err)
+			}
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			log := f.read()
+			if got := log.Changes[len(log.Changes)-1]; got.Key != key || got.By != want {
+				t.Errorf("session %q: got change of %s by %q, want %s by %q", application, got.Key, got.By, key, want)
+			}
+		}
 	})
 
 	t.Run("Since", func(t *testing.T) {
@@ -265,5 +326,5 @@ func TestRecordShowsAnUnfencedWriter(t *testing.T) {
 	log := f.read()
 	expect(t, "two active", TwoActive(log), `settle by "a" under epoch 1 after epoch 2`)
 	expect(t, "out of order", OutOfOrder(log), "the oldest version 1")
-	expect(t, "lost events", LostEvents(log, []Enqueued{{uuid.New(), entity, 7}}), "never recorded")
+	expect(t, "lost", Lost(log, []Enqueued{{uuid.New(), entity, 7}}), "never recorded")
 }

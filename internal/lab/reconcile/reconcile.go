@@ -70,14 +70,31 @@ func (r *Report) add(d Difference) {
 // pageSize is in documents; both sides of a page are in memory at once.
 const pageSize = 500
 
+// Visitor is told what a comparison meets; either function may be nil.
+type Visitor struct {
+	Document   func(id string, version int64)
+	Difference func(Difference)
+}
+
 // Run refreshes index, an index or alias, and compares all of it with all rows of
 // search_index, found by db's search_path. A difference is no error.
 func Run(ctx context.Context, db DB, es *Client, index string) (*Report, error) {
+	return Visit(ctx, db, es, index, Visitor{})
+}
+
+// Visit is Run that also tells v of every document and every difference.
+func Visit(ctx context.Context, db DB, es *Client, index string, v Visitor) (*Report, error) {
 	path := "/" + url.PathEscape(index)
 	if err := es.Do(ctx, http.MethodPost, path+"/_refresh", nil, nil); err != nil {
 		return nil, fmt.Errorf("refresh %s: %w", index, err)
 	}
 	report := &Report{}
+	add := func(d Difference) {
+		report.add(d)
+		if v.Difference != nil {
+			v.Difference(d)
+		}
+	}
 	seen := map[string]bool{}
 	err := pages(ctx, es, path, func(hits []hit) error {
 		rows, err := readRows(ctx, db, hits)
@@ -87,14 +104,17 @@ func Run(ctx context.Context, db DB, es *Client, index string) (*Report, error) 
 		for i := range hits {
 			h := &hits[i]
 			report.Documents++
+			if v.Document != nil {
+				v.Document(h.ID, h.Version)
+			}
 			row, ok := rows[h.ID]
 			if !ok || seen[h.ID] {
-				report.add(Difference{Kind: Extra, ID: h.ID})
+				add(Difference{Kind: Extra, ID: h.ID})
 				continue
 			}
 			seen[h.ID] = true
 			if fields := compare(row, h); len(fields) > 0 {
-				report.add(Difference{Kind: Stale, ID: h.ID, Fields: fields})
+				add(Difference{Kind: Stale, ID: h.ID, Fields: fields})
 			}
 		}
 		return nil
@@ -105,7 +125,7 @@ func Run(ctx context.Context, db DB, es *Client, index string) (*Report, error) 
 	err = ids(ctx, db, func(id string) {
 		report.Rows++
 		if !seen[id] {
-			report.add(Difference{Kind: Missing, ID: id})
+			add(Difference{Kind: Missing, ID: id})
 		}
 	})
 	if err != nil {

@@ -1,0 +1,119 @@
+package history
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const install = `
+create sequence if not exists {schema}.weftlab_seq;
+create table if not exists {schema}.weftlab_history (
+  seq bigint primary key default nextval('{schema}.weftlab_seq'),
+  tx xid8 not null default pg_current_xact_id(),
+  at timestamptz not null default clock_timestamp(),
+  source text not null,
+  event_id uuid not null, entity_type text not null, entity_id uuid not null,
+  event_version bigint not null, op text not null,
+  old_status text, new_status text not null, owner text, epoch bigint,
+  attempts integer not null, reclaim boolean not null,
+  application text not null default coalesce(current_setting('application_name', true), '')
+);
+create table if not exists {schema}.weftlab_terms (
+  seq bigint primary key default nextval('{schema}.weftlab_seq'),
+  tx xid8 not null default pg_current_xact_id(),
+  at timestamptz not null default clock_timestamp(),
+  group_name text not null, epoch bigint not null, instance text not null
+);
+create table if not exists {schema}.weftlab_source (
+  seq bigint primary key default nextval('{schema}.weftlab_seq'),
+  tx xid8 not null default pg_current_xact_id(),
+  at timestamptz not null default clock_timestamp(),
+  entity_type text not null, entity_id uuid not null,
+  event_version bigint not null, deleted boolean not null
+);
+
+create or replace function {schema}.weftlab_enqueued() returns trigger language plpgsql as $$
+begin
+  insert into {schema}.weftlab_history
+    (source, event_id, entity_type, entity_id, event_version, op, new_status, attempts, reclaim)
+  select tg_table_name, n.id, n.entity_type, n.entity_id, n.event_version, n.op, n.status, n.attempts, false
+  from new_rows n;
+  return null;
+end $$;
+
+-- The plan is kept from when there were few rows; with a nested loop thousands would take seconds.
+create or replace function {schema}.weftlab_changed() returns trigger language plpgsql set enable_nestloop = off as $$
+begin
+  insert into {schema}.weftlab_history
+    (source, event_id, entity_type, entity_id, event_version, op, old_status, new_status, owner, epoch, attempts, reclaim)
+  select tg_table_name, n.id, n.entity_type, n.entity_id, n.event_version, n.op, o.status, n.status,
+         case when n.status = 'processing' then n.owner else o.owner end,
+         case when n.status = 'processing' then n.epoch else o.epoch end,
+         n.attempts, n.reclaims > o.reclaims
+  from old_rows o join new_rows n on n.id = o.id
+  where (o.status, o.owner, o.epoch, o.attempts, o.reclaims) is distinct from (n.status, n.owner, n.epoch, n.attempts, n.reclaims);
+  return null;
+end $$;
+
+create or replace function {schema}.weftlab_term() returns trigger language plpgsql as $$
+begin
+  insert into {schema}.weftlab_terms (group_name, epoch, instance) values (new.group_name, new.epoch, new.instance);
+  return null;
+end $$;
+
+create or replace trigger weftlab_enqueued after insert on {schema}.{table}
+  referencing new table as new_rows for each statement execute function {schema}.weftlab_enqueued();
+create or replace trigger weftlab_changed after update on {schema}.{table}
+  referencing old table as old_rows new table as new_rows for each statement execute function {schema}.weftlab_changed();
+create or replace trigger weftlab_first_term after insert on {schema}.weft_leader
+  for each row execute function {schema}.weftlab_term();
+create or replace trigger weftlab_next_term after update on {schema}.weft_leader
+  for each row when (old.epoch is distinct from new.epoch) execute function {schema}.weftlab_term();
+`
+
+const installSource = `
+create or replace function {schema}.weftlab_written() returns trigger language plpgsql as $$
+begin
+  insert into {schema}.weftlab_source (entity_type, entity_id, event_version, deleted)
+  select c.entity_type, c.entity_id, c.event_version, tg_op = 'DELETE' from changed c;
+  return null;
+end $$;
+
+create or replace trigger weftlab_inserted after insert on {schema}.search_index
+  referencing new table as changed for each statement execute function {schema}.weftlab_written();
+create or replace trigger weftlab_updated after update on {schema}.search_index
+  referencing new table as changed for each statement execute function {schema}.weftlab_written();
+create or replace trigger weftlab_deleted after delete on {schema}.search_index
+  referencing old table as changed for each statement execute function {schema}.weftlab_written();
+`
+
+// Install starts the record of an outbox table in the first schema of db's
+// search_path, where weft's tables must be. It may be called again and for a second
+// table. Events that are there already are not in the record.
+func Install(ctx context.Context, db DB, table string) error {
+	return run(ctx, db, install, table)
+}
+
+// InstallSource adds the record of search_index; [Install] comes first. Rows that are
+// there already are not in the record.
+func InstallSource(ctx context.Context, db DB) error {
+	return run(ctx, db, installSource, "")
+}
+
+func run(ctx context.Context, db DB, script, table string) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var schema string
+	if err := db.QueryRow(ctx, `select current_schema()`).Scan(&schema); err != nil {
+		return fmt.Errorf("install history: %w", err)
+	}
+	fill := strings.NewReplacer("{schema}", pgx.Identifier{schema}.Sanitize(), "{table}", pgx.Identifier{table}.Sanitize())
+	// The simple protocol runs all statements in one transaction.
+	if _, err := db.Exec(ctx, fill.Replace(script), pgx.QueryExecModeSimpleProtocol); err != nil {
+		return fmt.Errorf("install history: %w", err)
+	}
+	return nil
+}

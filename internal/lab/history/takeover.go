@@ -1,0 +1,178 @@
+package history
+
+import (
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// FaultMark says what was done to the system, and when by the database's clock.
+type FaultMark struct {
+	Name  string
+	At    time.Time
+	Epoch int64     // the newest before it
+	Until time.Time // when it was healed; zero when only a takeover ends it
+}
+
+// DelayedAfter is from when on an event counts as delayed.
+const DelayedAfter = time.Second
+
+// Takeover is what followed a fault.
+type Takeover struct {
+	Fault FaultMark
+	// The term that followed; zero when none began before the next fault, or when it
+	// settled nothing.
+	Epoch    int64
+	Instance string
+	Began    time.Time // when its epoch committed
+	Last     time.Time // last event that the terms up to the fault's settled; zero when there was none
+	First    time.Time // first event that it settled
+	// Delayed is how many events were under way while the fault lasted, to the first
+	// event settled afterwards, and took longer than DelayedAfter.
+	Delayed int
+}
+
+// Happened reports whether another term followed and settled an event.
+func (t *Takeover) Happened() bool { return t.Epoch > 0 }
+
+// Lead is from the fault to the commit of the next epoch.
+func (t *Takeover) Lead() time.Duration { return t.Began.Sub(t.Fault.At) }
+
+// Settle is from the fault to the first event settled by the next term.
+func (t *Takeover) Settle() time.Duration { return t.First.Sub(t.Fault.At) }
+
+// Gap is from the last event settled by the old term to the first one by the next.
+func (t *Takeover) Gap() time.Duration { return t.First.Sub(t.Last) }
+
+// Takeovers returns what followed each fault, which must be in the order of time.
+func Takeovers(log *Log, faults []FaultMark) []Takeover {
+	var settles []*Change
+	for i := range log.Changes {
+		if c := &log.Changes[i]; c.To == Done && c.Settles() {
+			settles = append(settles, c)
+		}
+	}
+	lives := livesOf(log)
+	out := make([]Takeover, len(faults))
+	for i, fault := range faults {
+		t := &out[i]
+		t.Fault = fault
+		var next time.Time
+		if i+1 < len(faults) {
+			next = faults[i+1].At
+		}
+		t.find(log, settles, next)
+		t.Delayed = delayed(lives, fault.At, t.until(settles))
+	}
+	return out
+}
+
+// find fills in the term that followed before next, unless that is zero.
+func (t *Takeover) find(log *Log, settles []*Change, next time.Time) {
+	for _, term := range log.Terms {
+		if term.Epoch <= t.Fault.Epoch || (!next.IsZero() && term.At.After(next)) {
+			continue
+		}
+		first := slices.IndexFunc(settles, func(c *Change) bool { return c.Epoch == term.Epoch })
+		if first < 0 {
+			continue // it was over before it settled anything
+		}
+		t.Epoch, t.Instance, t.Began, t.First = term.Epoch, term.Instance, term.At, settles[first].At
+		for _, c := range slices.Backward(settles[:first]) {
+			if c.Epoch <= t.Fault.Epoch {
+				t.Last = c.At
+				break
+			}
+		}
+		return
+	}
+}
+
+// until returns the end of the time in which the fault may have held something up.
+func (t *Takeover) until(settles []*Change) time.Time {
+	healed := t.Fault.Until
+	if t.First.After(healed) {
+		return t.First
+	}
+	if healed.IsZero() {
+		healed = t.Fault.At
+	}
+	i := sort.Search(len(settles), func(i int) bool { return settles[i].At.After(healed) })
+	if i == len(settles) {
+		return healed
+	}
+	return settles[i].At
+}
+
+// FirstDone returns the first event that became done under epoch or a later one.
+func (l *Log) FirstDone(epoch int64) (Change, bool) {
+	return l.firstDone(func(c *Change) bool { return c.Epoch >= epoch })
+}
+
+// FirstDoneAfter returns the first event that became done after a time.
+func (l *Log) FirstDoneAfter(at time.Time) (Change, bool) {
+	return l.firstDone(func(c *Change) bool { return c.At.After(at) })
+}
+
+func (l *Log) firstDone(want func(*Change) bool) (Change, bool) {
+	for i := range l.Changes {
+		if c := &l.Changes[i]; c.To == Done && c.Settles() && want(c) {
+			return *c, true
+		}
+	}
+	return Change{}, false
+}
+
+// life is from the commit of an event to its end; ended is zero when it has none.
+type life struct{ enqueued, ended time.Time }
+
+// livesOf returns the lives of the events that were long under way, in the order of
+// their beginning.
+func livesOf(log *Log) []life {
+	var order []uuid.UUID
+	lives := map[uuid.UUID]*life{}
+	for i := range log.Changes {
+		c := &log.Changes[i]
+		if c.From == "" {
+			lives[c.Event] = &life{enqueued: c.At}
+			order = append(order, c.Event)
+		} else if l := lives[c.Event]; l != nil && c.settled() && l.ended.IsZero() {
+			l.ended = c.At
+		}
+	}
+	var out []life
+	for _, id := range order {
+		if l := lives[id]; l.ended.IsZero() || l.ended.Sub(l.enqueued) > DelayedAfter {
+			out = append(out, *l)
+		}
+	}
+	return out
+}
+
+func delayed(lives []life, from, until time.Time) (n int) {
+	for _, l := range lives {
+		if l.enqueued.Before(until) && (l.ended.IsZero() || l.ended.After(from)) {
+			n++
+		}
+	}
+	return n
+}
+
+// Percentiles are figures of a number of durations.
+type Percentiles struct {
+	N             int
+	P50, P99, Max time.Duration
+}
+
+// PercentilesOf returns those of durations, by the nearest rank: each is one of them.
+func PercentilesOf(durations []time.Duration) Percentiles {
+	n := len(durations)
+	if n == 0 {
+		return Percentiles{}
+	}
+	sorted := slices.Sorted(slices.Values(durations))
+	rank := func(percent int) time.Duration { return sorted[(percent*n+99)/100-1] }
+	return Percentiles{N: n, P50: rank(50), P99: rank(99), Max: sorted[n-1]}
+}

@@ -1,0 +1,99 @@
+package wire
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+)
+
+const (
+	blockedByDisk = "index [docs] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded flood-stage watermark, index has read-only-allow-delete block];"
+	rejected      = "rejected execution of coordinating operation [coordinating_and_primary_bytes=0, replica_bytes=0, all_bytes=0, coordinating_operation_bytes=1, max_coordinating_and_primary_bytes=0]"
+)
+
+// refusal is the answer to a whole request.
+func refusal(f Fault) *reply {
+	switch f.Kind {
+	case TooLarge: // of a proxy, which knows nothing of Elasticsearch
+		return &reply{http.StatusRequestEntityTooLarge, http.Header{"Content-Type": {"text/html"}}, []byte("<html><h1>413 Request Entity Too Large</h1></html>\n")}
+	case Unauthorized:
+		return refusalOf(http.StatusUnauthorized, "security_exception", "unable to authenticate user for REST request [/_bulk]", 0)
+	case DiskFull:
+		return refusalOf(http.StatusTooManyRequests, "cluster_block_exception", blockedByDisk, f.RetryAfter)
+	case Refused:
+		return refusalOf(http.StatusServiceUnavailable, "master_not_discovered_exception", "no master", 0)
+	default:
+		return refusalOf(http.StatusTooManyRequests, "es_rejected_execution_exception", rejected, f.RetryAfter)
+	}
+}
+
+func refusalOf(status int, kind, reason string, retryAfter time.Duration) *reply {
+	cause := map[string]any{"type": kind, "reason": reason}
+	header := productHeader()
+	if retryAfter > 0 {
+		header.Set("Retry-After", strconv.Itoa(int(retryAfter.Seconds())))
+	}
+	return &reply{status, header, marshal(map[string]any{
+		"error": map[string]any{"root_cause": []any{cause}, "type": kind, "reason": reason}, "status": status,
+	})}
+}
+
+func productHeader() http.Header {
+	return http.Header{"Content-Type": {"application/json"}, "X-Elastic-Product": {"Elasticsearch"}}
+}
+
+// refusedItem is the answer to an item that is kept.
+func refusedItem(k Kind, l line, index string) result {
+	kind, reason := "es_rejected_execution_exception", rejected
+	if k == DiskFullItems {
+		kind, reason = "cluster_block_exception", blockedByDisk
+	}
+	return result{l.op: {
+		"_index": marshal(index), "_id": marshal(l.id), "status": marshal(http.StatusTooManyRequests),
+		"error": marshal(map[string]string{"type": kind, "reason": reason}),
+	}}
+}
+
+// marshal is for values that always have an encoding.
+func marshal(v any) json.RawMessage {
+	b, _ := json.Marshal(v)
+	return b
+}
+
+func (s *strike) falsifiesItems() bool { return s.Kind == MissingItems || s.Kind == SwappedIDs }
+
+// items returns false items.
+func (s *strike) items(results []result) []result {
+	at := s.random.IntN(len(results))
+	if s.Kind == MissingItems {
+		return slices.Delete(slices.Clone(results), at, at+1)
+	}
+	out := slices.Clone(results)
+	for other := range out {
+		if string(idOf(out[other])) != string(idOf(out[at])) {
+			out[at], out[other] = withID(out[at], idOf(out[other])), withID(out[other], idOf(out[at]))
+			return out
+		}
+	}
+	out[at] = withID(out[at], marshal("another")) // there is nothing to swap it with
+	return out
+}
+
+func idOf(r result) json.RawMessage {
+	for _, item := range r {
+		return item["_id"]
+	}
+	return nil
+}
+
+func withID(r result, id json.RawMessage) result {
+	out := result{}
+	for op, item := range r {
+		out[op] = maps.Clone(item)
+		out[op]["_id"] = id
+	}
+	return out
+}

@@ -1,0 +1,184 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/Shopify/toxiproxy/v2"
+	"github.com/Shopify/toxiproxy/v2/toxics"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+)
+
+const (
+	// listenAgain bounds the wait for a port that was given up by Cut.
+	listenAgain     = 5 * time.Second
+	listenAgainPoll = 20 * time.Millisecond
+)
+
+var errLinkClosed = errors.New("the link is closed")
+
+// Link is a TCP way to a server, on a loopback port of its own. Faults replace each
+// other: the last one counts. Its methods are safe for concurrent use.
+type Link struct {
+	proxy *toxiproxy.Proxy
+	gates sync.WaitGroup // one per connection and direction
+
+	change sync.Mutex // held by methods that change something
+	closed bool
+
+	mu      sync.Mutex
+	fault   fault
+	changed chan struct{} // closed when fault changes
+}
+
+// fault is what is wrong with a link. The zero value is nothing.
+type fault struct {
+	hold          bool
+	cut           bool
+	delay, jitter time.Duration // one way
+	reset         bool          // after limit bytes
+	limit         int64
+	round         int // counts the faults, so that bytes are counted anew for each
+}
+
+// NewLink opens a way to upstream, a host and port. Nothing is dialled before somebody
+// takes it.
+func NewLink(upstream string) (*Link, error) {
+	if _, _, err := net.SplitHostPort(upstream); err != nil {
+		return nil, fmt.Errorf("link: upstream: %w", err)
+	}
+	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop())
+	l := &Link{proxy: toxiproxy.NewProxy(server, "link", "127.0.0.1:0", upstream), changed: make(chan struct{})}
+	toxics.Register(gateType, new(gate)) // again for each link: the registry is the library's
+	for _, direction := range []string{upward, downward} {
+		w, err := l.proxy.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(`{"type":%q,"stream":%q}`, gateType, direction)))
+		if err != nil {
+			return nil, fmt.Errorf("link to %s: %w", upstream, err)
+		}
+		g, ok := w.Toxic.(*gate)
+		if !ok {
+			return nil, fmt.Errorf("link to %s: gate is a %T", upstream, w.Toxic)
+		}
+		g.link, g.up = l, direction == upward
+	}
+	if err := l.proxy.Start(); err != nil {
+		return nil, fmt.Errorf("link to %s: %w", upstream, err)
+	}
+	return l, nil
+}
+
+// Addr returns the host and port that lead to the server.
+func (l *Link) Addr() string {
+	l.proxy.Lock()
+	defer l.proxy.Unlock()
+	return l.proxy.Listen
+}
+
+// Through returns a URL of the server with the link's address in it.
+func (l *Link) Through(raw string) (string, error) {
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" {
+		return "", errors.New("link: want a URL with a host") // the error's text may hold a password
+	}
+	u.Host = l.Addr()
+	return u.String(), nil
+}
+
+// Latency makes a round trip longer by d, give or take jitter: one half of it on the way
+// there, the other on the way back. The order stays.
+func (l *Link) Latency(d, jitter time.Duration) error {
+	switch {
+	case d < 0, jitter < 0:
+		return fmt.Errorf("latency %v give or take %v: want neither below zero", d, jitter)
+	case jitter > d:
+		return fmt.Errorf("latency %v give or take %v: want a jitter of at most the latency", d, jitter)
+	}
+	return l.set(fault{delay: d / 2, jitter: jitter / 2})
+}
+
+// HalfOpen lets no byte pass. Connections stay open, new ones are accepted, and neither
+// end learns of the other's end.
+func (l *Link) HalfOpen() error { return l.set(fault{hold: true}) }
+
+// ResetAfter ends each connection at the first byte to the server that is beyond so many,
+// counted from now; those before it still arrive.
+func (l *Link) ResetAfter(bytes int64) error {
+	if bytes < 0 {
+		return fmt.Errorf("reset after %d bytes: want 0 or more", bytes)
+	}
+	return l.set(fault{reset: true, limit: bytes})
+}
+
+// Cut ends all connections and refuses new ones. What is under way is lost.
+func (l *Link) Cut() error { return l.set(fault{cut: true}) }
+
+// Heal lets everything pass again, what HalfOpen and Latency have kept first.
+func (l *Link) Heal() error { return l.set(fault{}) }
+
+// Close ends all connections and the link.
+func (l *Link) Close() error {
+	l.change.Lock()
+	defer l.change.Unlock()
+	if !l.closed {
+		l.apply(fault{cut: true})
+		l.stop()
+		l.closed = true
+	}
+	return nil
+}
+
+func (l *Link) set(f fault) error {
+	l.change.Lock()
+	defer l.change.Unlock()
+	if l.closed {
+		return errLinkClosed
+	}
+	if !f.cut {
+		l.apply(f)
+		return l.start()
+	}
+	l.apply(f)
+	l.stop()
+	return nil
+}
+
+func (l *Link) apply(f fault) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f.round = l.fault.round + 1
+	l.fault = f
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// now returns what is wrong, and a channel that is closed when that changes.
+func (l *Link) now() (fault, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.fault, l.changed
+}
+
+// start listens again after a cut. The kernel may have lent the port to somebody in
+// between, for a moment.
+func (l *Link) start() error {
+	for deadline := time.Now().Add(listenAgain); ; <-time.After(listenAgainPoll) {
+		err := l.proxy.Start()
+		switch {
+		case err == nil, errors.Is(err, toxiproxy.ErrProxyAlreadyStarted):
+			return nil
+		case time.Now().After(deadline):
+			return fmt.Errorf("link: listen again: %w", err)
+		}
+	}
+}
+
+func (l *Link) stop() {
+	l.proxy.Stop()
+	l.gates.Wait()
+}

@@ -1,0 +1,249 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+const (
+	// forwardTimeout is far above any deadline of weft's: a request goes on when its
+	// sender has given up.
+	forwardTimeout = 2 * time.Minute
+	headerTimeout  = time.Minute
+	// closeGrace is for answers of Elasticsearch that are under way at Close.
+	closeGrace = 10 * time.Second
+)
+
+// Tap stands before Elasticsearch, on a loopback port of its own: it records all bulk
+// items and falsifies what it is told to. Its methods are safe for concurrent use.
+type Tap struct {
+	instance string
+	upstream *url.URL
+	rec      *Recorder
+	listener net.Listener
+	server   *http.Server
+	http     *http.Transport
+	pass     *httputil.ReverseProxy // for all but bulk requests
+	served   chan struct{}          // closed when Serve has returned
+
+	ctx     context.Context //nolint:containedctx // of the requests that outlive their senders
+	cancel  context.CancelFunc
+	closing chan struct{}
+
+	mu       sync.Mutex
+	closed   bool
+	active   sync.WaitGroup
+	faults   []*injection
+	drawn    uint64
+	injected map[Kind]int
+	gate     chan struct{} // closed by Release; nil while nothing is held
+	holding  int
+}
+
+// NewTap opens a tap of an instance's requests to upstream, the URL of Elasticsearch. Its
+// records go to rec.
+func NewTap(instance, upstream string, rec *Recorder) (*Tap, error) {
+	u, err := url.Parse(upstream)
+	if err != nil || u.Host == "" {
+		return nil, errors.New("tap: want a URL with a host") // the error's text may hold a password
+	}
+	t := &Tap{
+		instance: instance, upstream: u, rec: rec, injected: map[Kind]int{},
+		http:   &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 16},
+		served: make(chan struct{}), closing: make(chan struct{}),
+	}
+	if t.listener, err = new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0"); err != nil {
+		return nil, fmt.Errorf("tap: %w", err)
+	}
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	quiet := zap.NewStdLog(zap.NewNop())
+	t.pass = &httputil.ReverseProxy{
+		Transport: t.http, ErrorLog: quiet,
+		Rewrite:      func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}) },
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }, // as the server did
+	}
+	t.server = &http.Server{Handler: http.HandlerFunc(t.handle), ReadHeaderTimeout: headerTimeout, ErrorLog: quiet}
+	go func() {
+		defer close(t.served)
+		_ = t.server.Serve(t.listener)
+	}()
+	return t, nil
+}
+
+// URL returns the tap's address as one of Elasticsearch, with the user of the upstream.
+func (t *Tap) URL() string {
+	return (&url.URL{Scheme: "http", User: t.upstream.User, Host: t.listener.Addr().String()}).String()
+}
+
+// Inject puts a fault to work. Of several that are for one request the first one counts.
+func (t *Tap) Inject(f Fault) error {
+	if err := f.validate(); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.faults = append(t.faults, newInjection(f))
+	return nil
+}
+
+// Clear ends all faults, and releases what is held.
+func (t *Tap) Clear() {
+	t.Release()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.faults = nil
+}
+
+// Injected returns how many requests each kind has hit; "held" are those of Hold.
+func (t *Tap) Injected() map[Kind]int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	counts := map[Kind]int{}
+	for kind, n := range t.injected {
+		counts[kind] = n
+	}
+	return counts
+}
+
+func (t *Tap) count(k Kind) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.injected[k]++
+}
+
+// Hold keeps bulk requests, whole, on their way to Elasticsearch until Release.
+func (t *Tap) Hold() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.gate == nil {
+		t.gate = make(chan struct{})
+	}
+}
+
+// Release sends on what Hold has kept, also where the sender is gone, and keeps no more.
+func (t *Tap) Release() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.gate != nil {
+		close(t.gate)
+		t.gate = nil
+	}
+}
+
+// Held returns how many requests are kept at the moment.
+func (t *Tap) Held() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.holding
+}
+
+// Close ends the tap's connections, drops what is held, waits for what is under way, for
+// a while, and records it.
+func (t *Tap) Close() error {
+	t.mu.Lock()
+	again := t.closed
+	t.closed = true
+	t.mu.Unlock()
+	if again {
+		return nil
+	}
+	close(t.closing)
+	err := t.server.Close()
+	<-t.served
+	patience := time.AfterFunc(closeGrace, t.cancel)
+	t.active.Wait()
+	patience.Stop()
+	t.cancel()
+	t.http.CloseIdleConnections()
+	if err != nil {
+		return fmt.Errorf("close tap of %s: %w", t.instance, err)
+	}
+	return nil
+}
+
+// handle is the HTTP handler.
+func (t *Tap) handle(w http.ResponseWriter, r *http.Request) {
+	if !t.enter() {
+		panic(http.ErrAbortHandler)
+	}
+	defer t.active.Done()
+	if !isBulk(r) {
+		if s := t.strikes(false, 0); s != nil {
+			t.count(s.Kind)
+			t.reply(w, s.Kind, refusal(s.Fault))
+			return
+		}
+		t.pass.ServeHTTP(w, r)
+		return
+	}
+	t.bulk(w, r)
+}
+
+// enter counts a handler, unless the tap is closed.
+func (t *Tap) enter() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return false
+	}
+	t.active.Add(1)
+	return true
+}
+
+// strikes returns the fault that a request meets, or nil.
+func (t *Tap) strikes(bulk bool, size int) *strike {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, i := range t.faults {
+		if i.strikes(bulk, size) {
+			t.drawn++
+			return &strike{i.Fault, rand.New(rand.NewPCG(i.Seed, t.drawn))}
+		}
+	}
+	return nil
+}
+
+// wait keeps a request while Hold says so; false means that the tap was closed.
+func (t *Tap) wait() (kept, ok bool) {
+	t.mu.Lock()
+	gate := t.gate
+	if gate != nil {
+		t.holding++
+		t.injected[held]++
+	}
+	t.mu.Unlock()
+	if gate == nil {
+		return false, true
+	}
+	defer func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.holding--
+	}()
+	select {
+	case <-gate:
+		return true, true
+	case <-t.closing:
+		return true, false
+	}
+}
+
+// pause waits, but not beyond the end of the tap.
+func (t *Tap) pause(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.closing:
+	}
+}
