@@ -2,11 +2,14 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // ClaimRequest says how much to claim and where to look.
@@ -67,28 +70,19 @@ const (
   limit $5`
 )
 
-// claim takes what nobody else holds of the candidates. The fence is asked for
-// only when there is a candidate, so that an idle poll writes nothing. The rows
-// that were skipped come back too, marked.
+// claim takes the candidates. The fence is asked for only when there is one, so that
+// an idle poll writes nothing. What could not be taken comes back too, marked.
 const claim = `
 with candidates as materialized ({candidates}
 ), fence as materialized (
   select from weft_leader
   where group_name = $1 and epoch = $2 and exists (select from candidates)
   for key share
-), locked as materialized (
-  select o.ctid as tid
-  from {table} o
-  where exists (select from fence)
-    and o.ctid = any (array(select tid from candidates))
-    and o.status is not distinct from 'pending' -- by the row's address, never by an index on status
-  for update skip locked
-), claimed as (
+), {locked}claimed as (
   update {table} o
-  set status = 'processing', owner = $3, epoch = $2,
-      lease_until = clock_timestamp() + $4::bigint * interval '1 microsecond',
-      processing_started_at = now(), updated_at = clock_timestamp()
-  where o.ctid = any (array(select tid from locked))
+  set status = 'processing', owner = $3, epoch = $2, lease_until = (select now() + $4::bigint * interval '1 microsecond'),
+      processing_started_at = now(), updated_at = now()
+  where {these}
   returning o.id, o.entity_type, o.entity_id, o.op, o.event_version, o.attempts, o.reclaims,
             case when isfinite(o.created_at) then o.created_at else 'epoch' end as created_at, coalesce(o.traceparent, '') as traceparent, coalesce(o.tracestate, '') as tracestate
 )
@@ -99,7 +93,42 @@ union all
 select false, c.id, c.entity_type, c.entity_id, '', c.event_version, 0, 0, 'epoch',
        '', '', now(), (select count(*) from fence)
 from candidates c
-where not exists (select from claimed t where t.id = c.id)`
+where c.id not in (select id from claimed) -- hashed, whatever the planner expects`
+
+// A bold claim updates the candidates as they are and waits, shortly, where somebody
+// else holds a lock; a careful one locks first and passes over what is held. To lock
+// and to update are two writes to each row.
+const (
+	boldly = `exists (select from fence)
+    and o.ctid = any (array(select tid from candidates))
+    and o.status is not distinct from 'pending' -- by the row's address, never by an index on status`
+
+	carefully = `o.ctid = any (array(select tid from locked))`
+
+	lockFirst = `locked as materialized (
+  select o.ctid as tid
+  from {table} o
+  where ` + boldly + `
+  for update skip locked
+), `
+)
+
+// claimTexts are the two claims of one kind of candidate.
+type claimTexts struct{ bold, careful string }
+
+func newClaimTexts(candidates string) claimTexts {
+	with := func(locked, these string) string {
+		return strings.NewReplacer("{candidates}", candidates, "{locked}", locked, "{these}", these).Replace(claim)
+	}
+	return claimTexts{bold: with("", boldly), careful: with(lockFirst, carefully)}
+}
+
+const (
+	// boldWait is how long a bold claim waits for a lock, in PostgreSQL's spelling.
+	boldWait = "set_config('lock_timeout', '20ms', true)"
+	// carefulFor is how long claims are careful after a lock was in the way.
+	carefulFor = 5 * time.Second
+)
 
 const list = `
 select id
@@ -166,21 +195,55 @@ func (s *Store) Peek(ctx context.Context) (bool, error) {
 func (s *Store) Claim(ctx context.Context, r ClaimRequest) (*Claimed, error) {
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
+	careful := time.Since(s.born) < time.Duration(s.carefulUntil.Load())
+	c, err := s.claim(ctx, r, careful)
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == lockNotAvailable && !careful {
+		careful = true
+		c, err = s.claim(ctx, r, careful)
+		s.carefulUntil.Store(int64(time.Since(s.born) + carefulFor))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("claim from %s: %w", s.cfg.Table, err)
+	}
+	if careful && len(c.Blocked) > 0 {
+		s.carefulUntil.Store(int64(time.Since(s.born) + carefulFor))
+	}
+	return c, nil
+}
+
+const lockNotAvailable = "55P03"
+
+func (s *Store) claim(ctx context.Context, r ClaimRequest, careful bool) (*Claimed, error) {
+	text := func(t claimTexts) string {
+		if careful {
+			return t.careful
+		}
+		return t.bold
+	}
 	var b pgx.Batch
+	if !careful {
+		b.Queue("select " + boldWait)
+	}
 	lease := s.cfg.Lease.Microseconds()
-	b.Queue(s.sql.claimDue, s.cfg.Group, r.Epoch, s.cfg.Owner, lease, r.Limit)
+	b.Queue(text(s.sql.claimDue), s.cfg.Group, r.Epoch, s.cfg.Owner, lease, r.Limit)
 	if r.Listed == nil {
-		b.Queue(s.sql.claimReady, s.cfg.Group, r.Epoch, s.cfg.Owner, lease, r.Limit)
+		b.Queue(text(s.sql.claimReady), s.cfg.Group, r.Epoch, s.cfg.Owner, lease, r.Limit)
 	} else {
 		ids := make([][16]byte, len(r.Listed))
 		for i, id := range r.Listed {
 			ids[i] = id
 		}
-		b.Queue(s.sql.claimListed, s.cfg.Group, r.Epoch, s.cfg.Owner, lease, ids)
+		b.Queue(text(s.sql.claimListed), s.cfg.Group, r.Epoch, s.cfg.Owner, lease, ids)
 	}
 	out := &Claimed{}
 	res := s.db.SendBatch(ctx, &b)
-	err := s.readClaim(res, true, &out.Due, &out.DueCandidates, out)
+	var err error
+	if !careful {
+		_, err = res.Exec()
+	}
+	if err == nil {
+		err = s.readClaim(res, true, &out.Due, &out.DueCandidates, out)
+	}
 	start := time.Now()
 	if err == nil {
 		err = s.readClaim(res, false, &out.Ready, &out.ReadyCandidates, out)
@@ -190,7 +253,7 @@ func (s *Store) Claim(ctx context.Context, r ClaimRequest) (*Claimed, error) {
 		err = cerr
 	}
 	if err != nil {
-		return nil, fmt.Errorf("claim from %s: %w", s.cfg.Table, err)
+		return nil, err
 	}
 	return out, nil
 }
@@ -228,12 +291,19 @@ func (s *Store) readClaim(res pgx.BatchResults, due bool, events *[]Event, candi
 	return rows.Err()
 }
 
+// A row that is being settled at this moment is passed over: it needs no lease any
+// more, and to wait for it could be to wait for each other.
 const renew = `
-with fence as materialized ({fence}), renewed as (
-  update {table} o
-  set lease_until = clock_timestamp() + $6::bigint * interval '1 microsecond'
+with fence as materialized ({fence}), ours as materialized (
+  select o.ctid as tid
   from unnest($4::uuid[], $5::timestamptz[]) as t(id, claimed_at)
-  where exists (select from fence) and o.id = t.id and o.processing_started_at is not distinct from t.claimed_at{held}
+  join {table} o on o.id = t.id
+  where exists (select from fence) and o.processing_started_at is not distinct from t.claimed_at{held}
+  for update of o skip locked
+), renewed as (
+  update {table} o
+  set lease_until = (select now() + $6::bigint * interval '1 microsecond')
+  where o.ctid = any (array(select tid from ours))
   returning 1
 )
 select (select count(*) from fence), (select count(*) from renewed)`

@@ -56,9 +56,13 @@ const (
 	NoopAlreadyApplied Noop = "already_applied" // the destination holds a newer version
 	NoopSuperseded     Noop = "superseded"      // a newer event of the entity was projected with it
 	NoopSourceMissing  Noop = "source_missing"  // the source row is gone, and so is its projection
+
+	// NoopVersionAhead is no harmless one: the destination holds a version that the source
+	// has never given out, as after a restore to an older state.
+	NoopVersionAhead Noop = "version_ahead_of_source"
 )
 
 // Noops lists the reasons for a no-op in a fixed order.
 func Noops() []Noop {
-	return []Noop{NoopES404, NoopAlreadyApplied, NoopSuperseded, NoopSourceMissing}
+	return []Noop{NoopES404, NoopAlreadyApplied, NoopSuperseded, NoopSourceMissing, NoopVersionAhead}
 }

@@ -45,7 +45,7 @@ const held = `
 const settleDone = `
 with fence as materialized ({fence}), settled as (
   update {table} o
-  set status = 'done', processed_at = clock_timestamp(), updated_at = clock_timestamp(),
+  set status = 'done', processed_at = now(), updated_at = now(),
       owner = null, lease_until = null, next_retry_at = null, error_reason = null, error = null, reclaims = 0
   where exists (select from fence) and o.id = any ($4::uuid[]) and o.processing_started_at is not distinct from $5{held}
   returning 1
@@ -215,6 +215,12 @@ func Refused(err error) bool {
 	}
 }
 
+// Unreachable reports whether err means that no connection could be had.
+func Unreachable(err error) bool {
+	_, ok := errors.AsType[*pgconn.ConnectError](err)
+	return ok
+}
+
 // maxDetail is enough for an Elasticsearch error with its cause.
 const maxDetail = 1000
 
@@ -237,7 +243,7 @@ with fence as materialized ({fence}), woken as (
   update {table}
   set next_retry_at = clock_timestamp(), updated_at = clock_timestamp()
   where exists (select from fence)
-    and status = 'pending' and next_retry_at > now() and (error_reason is null or error_reason = any ($3::text[]))
+    and status = 'pending' and next_retry_at > now() and isfinite(next_retry_at) and (error_reason is null or error_reason = any ($3::text[]))
   returning 1
 )
 select (select count(*) from fence), (select count(*) from woken)`

@@ -49,7 +49,7 @@ from (
   (select created_at from {table} where status = 'processing' order by lease_until limit 1000)
 ) heads`
 
-const last = `select max(last_settle_at) from weft_progress where table_name = '{table}'`
+const last = `select max(last_settle_at) from weft_progress where table_name = '{table}' and isfinite(last_settle_at)`
 
 const progress = `
 with fence as materialized ({fence})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -35,14 +36,18 @@ type Store struct {
 	db  DB
 	cfg StoreConfig
 	sql statements
+
+	born         time.Time    // origin of carefulUntil; carries the monotonic clock
+	carefulUntil atomic.Int64 // nanoseconds after born
 }
 
 // statements are the texts with the table's name filled in, so that each call
 // sends the same string and meets the same prepared statement.
 type statements struct {
-	claimReady, claimDue, claimListed, list, peek                   string
-	settleDone, settleRest, renew                                   string
-	reclaim, waiting, wake, counts, oldest, last, progress, orphans string
+	claimReady, claimDue, claimListed                                       claimTexts
+	list, peek                                                              string
+	settleDone, settleRest, renew                                           string
+	reclaim, waiting, wake, counts, oldest, last, progress, orphans, occupy string
 }
 
 var tableName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
@@ -69,10 +74,11 @@ func NewStore(db DB, cfg StoreConfig) (*Store, error) {
 		return nil, fmt.Errorf("outbox store: %w", errors.Join(errs...))
 	}
 	fill := strings.NewReplacer("{table}", cfg.Table, "{fence}", fence, "{held}", held).Replace
-	return &Store{db: db, cfg: cfg, sql: statements{
-		claimReady:  fill(strings.Replace(claim, "{candidates}", readyCandidates, 1)),
-		claimDue:    fill(strings.Replace(claim, "{candidates}", dueCandidates, 1)),
-		claimListed: fill(strings.Replace(claim, "{candidates}", listedCandidates, 1)),
+	filled := func(t claimTexts) claimTexts { return claimTexts{bold: fill(t.bold), careful: fill(t.careful)} }
+	return &Store{db: db, cfg: cfg, born: time.Now(), sql: statements{
+		claimReady:  filled(newClaimTexts(readyCandidates)),
+		claimDue:    filled(newClaimTexts(dueCandidates)),
+		claimListed: filled(newClaimTexts(listedCandidates)),
 		list:        fill(list),
 		peek:        fill(peek),
 		settleDone:  fill(settleDone),
@@ -86,6 +92,7 @@ func NewStore(db DB, cfg StoreConfig) (*Store, error) {
 		last:        fill(last),
 		progress:    fill(progress),
 		orphans:     fill(orphans),
+		occupy:      fill(occupy),
 	}}, nil
 }
 
@@ -98,9 +105,13 @@ func (s *Store) Lease() time.Duration { return s.cfg.Lease }
 // SessionParams are settings for the sessions that a Store works on. The planner takes
 // its statistics when it pleases: when nothing was pending then, it believes that any
 // index on status leads to next to nothing, and would read all pending rows and sort
-// them for each claim. The indexes made for the claims need no sort.
+// them for each claim. The indexes made for the claims need no sort. And a statement
+// that has waited for a lock must see what the holder has done.
 func SessionParams() map[string]string {
-	return map[string]string{"enable_sort": "off", "enable_incremental_sort": "off"}
+	return map[string]string{
+		"enable_sort": "off", "enable_incremental_sort": "off",
+		"default_transaction_isolation": "read committed",
+	}
 }
 
 // fence takes a key-share lock on the leader's row of an epoch. It conflicts with

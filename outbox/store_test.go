@@ -393,6 +393,8 @@ func TestWakeAndWaits(t *testing.T) {
 	if err := b.store.Waits(t.Context(), 1, func(outbox.Wait) { waits++ }); err != nil || waits != 3 {
 		t.Errorf("%d waits, %v, want 3", waits, err)
 	}
+	b.enqueue(4)
+	b.exec("update search_outbox_events set next_retry_at = 'infinity' where event_version = 4") // parked by hand
 	n, err := b.store.Wake(t.Context(), 1, []outbox.Reason{outbox.ReasonESConnect})
 	if err != nil || n != 2 {
 		t.Errorf("woke %d, %v, want the one that met the outage and the one behind another", n, err)

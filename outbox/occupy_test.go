@@ -1,0 +1,56 @@
+package outbox_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// One table belongs to one group at a time: a leader of another group is told who
+// works there, and gets the table when that leader has gone.
+func TestOccupy(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if err := b.store.Occupy(t.Context(), 1); err != nil {
+		t.Fatalf("the first: %v", err)
+	}
+	if err := b.store.Occupy(t.Context(), 1); err != nil {
+		t.Errorf("again: %v", err)
+	}
+	if err := b.store.Occupy(t.Context(), 7); !errors.Is(err, outbox.ErrFenced) {
+		t.Errorf("under an epoch that is not: %v", err)
+	}
+	b.exec("insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at) values ('other', 1, 'o', now(), now())")
+	other, err := outbox.NewStore(b.pool, outbox.StoreConfig{Table: table, Projection: "p", Group: "other", Owner: "o", Lease: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := func(when string) {
+		t.Helper()
+		err := other.Occupy(t.Context(), 1)
+		if o, ok := errors.AsType[*outbox.OccupiedError](err); !ok || o.Group != "g" || o.Instance != "x" || o.Table != table {
+			t.Errorf("%s: got %v, want that x of the group g works on the table", when, err)
+		}
+	}
+	refused("while the first leads")
+	st, err := b.store.Stats(t.Context(), time.Minute)
+	if err != nil || st.LastSettle != nil {
+		t.Errorf("last settle %v, %v, want none", st.LastSettle, err)
+	}
+
+	b.exec("update weft_leader set renewed_at = now() - interval '10 s' where group_name = 'g'")
+	refused("while the first is only slow")
+	b.exec("update weft_leader set renewed_at = now() - interval '20 s' where group_name = 'g'")
+	if err := other.Occupy(t.Context(), 1); err != nil {
+		t.Errorf("after the first has gone: %v", err)
+	}
+	if err := b.store.Occupy(t.Context(), 1); err == nil {
+		t.Error("the first has the table while the other leads")
+	}
+	b.exec("update weft_leader set released_at = now() where group_name = 'other'")
+	if err := b.store.Occupy(t.Context(), 1); err != nil {
+		t.Errorf("after the other has handed over: %v", err)
+	}
+}
