@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -38,6 +39,7 @@ func (r *run) look(limit int) error {
 			r.looks.failed()
 			return r.databaseFault("peek", err)
 		}
+		r.answered()
 		if !found {
 			r.looks.nothing()
 			return nil
@@ -61,10 +63,7 @@ func (r *run) look(limit int) error {
 		r.looks.forget()
 		return r.databaseFault("claim", err)
 	}
-	if r.faulty {
-		r.faulty = false
-		r.p.log.Info("outbox answers", zap.String("event", "outbox.recovered"))
-	}
+	r.answered()
 	if piece == nil && c.ReadyCandidates < limit {
 		r.locked.forget(false)
 	}
@@ -94,8 +93,17 @@ func (r *run) note(limit int, c *outbox.Claimed) {
 	r.p.setBlocked(r.waits.entities() + len(r.locked))
 }
 
+func (r *run) answered() {
+	r.cutOff = time.Time{}
+	if r.faulty {
+		r.faulty = false
+		r.p.gate.fault("")
+		r.p.log.Info("outbox answers", zap.String("event", "outbox.recovered"))
+	}
+}
+
 // databaseFault swallows what waiting heals and returns what ends the term. It is
-// logged once until a claim succeeds again.
+// logged once until the database answers again.
 func (r *run) databaseFault(what string, err error) error {
 	if errors.Is(err, outbox.ErrFenced) {
 		return err
@@ -103,8 +111,17 @@ func (r *run) databaseFault(what string, err error) error {
 	if cause := context.Cause(r.ctx); cause != nil {
 		return cause
 	}
+	if outbox.Unreachable(err) {
+		if r.cutOff.IsZero() {
+			r.cutOff = time.Now()
+		}
+		if d := time.Since(r.cutOff); d > r.p.cfg.CutOff {
+			return fmt.Errorf("no connection to the outbox for %v: %w", d.Round(time.Millisecond), err)
+		}
+	}
 	if !r.faulty {
 		r.faulty = true
+		r.p.gate.fault("outbox: " + err.Error())
 		r.p.log.Warn("outbox does not answer", zap.String("event", "outbox.fault"), zap.String("call", what), zap.Error(err))
 	}
 	return nil

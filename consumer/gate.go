@@ -25,6 +25,7 @@ type State struct {
 	Reason outbox.Reason // why, in outage, trial and broken
 	Detail string        // the fault's text
 	Since  time.Time     // local clock; for reading only
+	Outbox string        // why the outbox does not answer; empty when it does
 }
 
 const (
@@ -64,6 +65,13 @@ func (g *gate) State() State {
 	return g.state
 }
 
+// fault notes that the outbox does not answer, or with an empty text that it does.
+func (g *gate) fault(text string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.state.Outbox = text
+}
+
 // begin opens the gate for a new term; end closes it.
 func (g *gate) begin() {
 	g.mu.Lock()
@@ -75,6 +83,7 @@ func (g *gate) begin() {
 func (g *gate) end() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.state.Outbox = ""
 	g.set(PhaseIdle, "", "")
 }
 

@@ -10,7 +10,7 @@ import (
 // zero from the start.
 type Metrics struct {
 	processed, failed, retried, terminal, noop *prometheus.CounterVec
-	mismatch                                   *prometheus.CounterVec
+	mismatch, fenced                           *prometheus.CounterVec
 	inflight, blocked, lastSuccess             *prometheus.GaugeVec
 }
 
@@ -29,12 +29,13 @@ func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, erro
 		retried:     counter("outbox_retry_scheduled_total", "Attempts that are to be repeated.", "op", "reason"),
 		noop:        counter("outbox_idempotent_noop_total", "Events that are done and changed nothing.", "op", "reason"),
 		mismatch:    counter("outbox_owner_mismatch_skips_total", "Settled rows that were no longer held as claimed."),
+		fenced:      counter("weft_fenced_writes_total", "Terms that ended because a claim or settle was refused under their epoch."),
 		inflight:    gauge("outbox_inflight_events", "Events that are being projected by this instance."),
 		blocked:     gauge("weft_blocked_entities", "Entities whose events wait behind an earlier one."),
 		lastSuccess: gauge("outbox_last_success_timestamp_seconds", "When an event was last done, by the database clock; 0 before the first."),
 	}
 	for _, c := range []prometheus.Collector{
-		m.processed, m.failed, m.terminal, m.retried, m.noop, m.mismatch, m.inflight, m.blocked, m.lastSuccess,
+		m.processed, m.failed, m.terminal, m.retried, m.noop, m.mismatch, m.fenced, m.inflight, m.blocked, m.lastSuccess,
 	} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
@@ -42,6 +43,7 @@ func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, erro
 	}
 	for _, p := range projections {
 		m.mismatch.WithLabelValues(p)
+		m.fenced.WithLabelValues(p)
 		m.inflight.WithLabelValues(p)
 		m.blocked.WithLabelValues(p)
 		m.lastSuccess.WithLabelValues(p)

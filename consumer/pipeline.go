@@ -51,6 +51,9 @@ type Config struct {
 	BreakerThreshold int           // final failures in a row that open the breaker; > 0
 	ProjectTimeout   time.Duration // deadline of one projection of one batch; 0 means 60 s
 	Grace            time.Duration // how long a graceful end waits for what is in flight
+	// CutOff ends a term that has had no connection to the outbox for so long, although
+	// the lock session lives: another instance may have one. 0 means 30 s.
+	CutOff time.Duration
 }
 
 func (c *Config) validate() error {
@@ -87,6 +90,9 @@ func New(store Store, proj Projection, cfg Config, log *zap.Logger, m *Metrics) 
 	if cfg.ProjectTimeout == 0 {
 		cfg.ProjectTimeout = time.Minute
 	}
+	if cfg.CutOff == 0 {
+		cfg.CutOff = 30 * time.Second
+	}
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("pipeline of %s: %w", proj.Name(), err)
 	}
@@ -108,6 +114,7 @@ func (p *Pipeline) Name() string { return p.proj.Name() }
 // [outbox.ErrFenced] when a newer epoch has taken over, and the cause of ctx
 // otherwise. All goroutines have ended when it returns.
 func (p *Pipeline) Run(ctx context.Context, term Term) error {
+	outer := ctx
 	ctx, cancel := context.WithCancelCause(outbox.WithAuthority(ctx, outbox.Authority{
 		Group: p.cfg.Group, Epoch: term.Epoch(), Check: term.Check,
 	}))
@@ -125,6 +132,11 @@ func (p *Pipeline) Run(ctx context.Context, term Term) error {
 	cancel(err) // a worker that is still out has nothing left to do
 	r.workers.Wait()
 	p.setBlocked(0)
+	if errors.Is(err, outbox.ErrFenced) && outer.Err() == nil { // else it is another pipeline's news
+		p.metrics.fenced.WithLabelValues(p.Name()).Inc()
+		p.log.Warn("write refused: a newer epoch has taken over", zap.String("event", "outbox.fenced"),
+			zap.Int64("epoch", term.Epoch()), zap.Error(err))
+	}
 	return err
 }
 

@@ -11,10 +11,15 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// firstWindow is the size of the first batch of a term and of a trial: small, so
+// firstWindow is the size of the first batch of a term and after an outage: small, so
 // that the first settle comes soon and a fault meets few events. It doubles with
 // each good batch.
 const firstWindow = 64
+
+// trialSize is the size of a trial. Where the probe succeeds and the trial does not, one
+// goes out every half second for as long as that lasts. A single event would not show
+// whether the destination refuses everything.
+const trialSize = 8
 
 const (
 	probeTimeout     = 3 * time.Second
@@ -42,7 +47,8 @@ type run struct {
 	lastSettle time.Time // database clock
 	recorded   time.Time // the lastSettle that is written down
 	recordAt   time.Time
-	faulty     bool // the database does not answer, and the log says so
+	faulty     bool      // the database does not answer, and the log says so
+	cutOff     time.Time // since when no connection can be had; zero when there is one
 }
 
 func (r *run) loop() error {
@@ -106,7 +112,7 @@ func (r *run) step() (time.Duration, error) {
 	case PhaseOutage:
 		return r.probe()
 	case PhaseTrial:
-		return r.single(min(firstWindow, r.p.cfg.BatchSize))
+		return r.single(min(trialSize, r.p.cfg.BatchSize))
 	case PhaseBroken:
 		if d := r.p.gate.due(); d > 0 && r.lanes.inFlight() == 0 {
 			return d, nil
@@ -212,7 +218,7 @@ func (r *run) probe() (time.Duration, error) {
 	if err != nil {
 		return 0, r.databaseFault("wake", err)
 	}
-	r.p.log.Info("destination answers", zap.String("event", "projection.probe"), zap.Int("woken", n))
+	r.p.log.Debug("destination answers", zap.String("event", "projection.probe"), zap.Int("woken", n))
 	r.window = min(firstWindow, r.p.cfg.BatchSize)
 	r.looks.soon()
 	return 0, r.loadWaits()
