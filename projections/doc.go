@@ -8,6 +8,8 @@
 //     several events of one entity only the newest needs to be projected.
 //   - The source row decides, the op is a hint. A source row that is newer than a
 //     delete is projected; an upsert whose source row is gone removes the projection.
+//   - A document that is newer than anything the source knows of its entity, as after a
+//     restore to an older state, is named once an event of that entity comes by.
 //   - Project returns exactly one outcome per event, in order, or an error that means
 //     that no event's fate is known.
 //
@@ -15,4 +17,8 @@
 //
 //   - Writes are at least once. Each destination makes repeats harmless in its own
 //     way: Elasticsearch by external versions, Postgres by the epoch and the key.
+//   - The look for such documents costs the size of the outbox, so it is bounded in time
+//     and in how often it is taken; what was not looked at is counted. Where the source
+//     has no row, a version that only a pruned event knew is no alarm when the document is
+//     gone; where it has a row whose version the application does not keep, it is one.
 package projections

@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap/zaptest"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -74,6 +76,7 @@ type sink struct {
 	mu     sync.Mutex
 	writes [][]elastic.Action
 	answer func([]elastic.Action) ([]outbox.Outcome, error)
+	live   map[string]bool // documents that are there, for Live
 }
 
 func (s *sink) Write(_ context.Context, actions []elastic.Action) ([]outbox.Outcome, error) {
@@ -98,6 +101,24 @@ func (s *sink) Write(_ context.Context, actions []elastic.Action) ([]outbox.Outc
 func (s *sink) Ready(context.Context) error       { return nil }
 func (s *sink) EnsureIndex(context.Context) error { return nil }
 func (s *sink) Close()                            {}
+
+func (s *sink) Live(_ context.Context, ids []string) ([]bool, error) {
+	live := make([]bool, len(ids))
+	for i, id := range ids {
+		live[i] = s.live[id]
+	}
+	return live, nil
+}
+
+// search returns a Search on the bench's database.
+func (b *bench) search(documents Documents) *Search {
+	b.tb.Helper()
+	s, err := NewSearch(b.pool, documents, zaptest.NewLogger(b.tb), prometheus.NewRegistry())
+	if err != nil {
+		b.tb.Fatal(err)
+	}
+	return s
+}
 
 // written returns the only action about k.
 func (s *sink) written(tb testing.TB, k outbox.Key) elastic.Action {

@@ -30,7 +30,7 @@ func constructors() map[string]func(Deps) (Projection, error) {
 			if err != nil {
 				return nil, err
 			}
-			return NewSearch(d.Pool, sink, d.Log), nil
+			return NewSearch(d.Pool, sink, d.Log, d.Registerer)
 		},
 		ChronicleEventsToEntries: func(d Deps) (Projection, error) {
 			return NewChronicle(d.Pool, d.ChronicleVersion, d.Log)

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -18,6 +19,8 @@ type Documents interface {
 	Write(ctx context.Context, actions []elastic.Action) ([]outbox.Outcome, error)
 	Ready(ctx context.Context) error
 	EnsureIndex(ctx context.Context) error
+	// Live says of each document whether it is there.
+	Live(ctx context.Context, ids []string) ([]bool, error)
 	Close()
 }
 
@@ -30,19 +33,28 @@ type Documents interface {
 //	an op other than upsert and delete        failed, deterministic_exception
 //	a number or time that JSON cannot write   failed, deterministic_exception
 //
-// An upsert without a row ends as a no-op (source_missing).
+// An upsert without a row ends as a no-op (source_missing). A write that Elasticsearch
+// refuses for its version is a no-op as well, and an alarm when the source has never
+// given out a version as high as that of the document (version_ahead_of_source).
 type Search struct {
 	pool   Querier
 	sink   Documents
 	log    *zap.Logger
 	arenas sync.Pool // *arena
+	ahead  *aheadCheck
 }
 
-// NewSearch returns a Search that reads from pool and writes to sink.
-func NewSearch(pool Querier, sink Documents, log *zap.Logger) *Search {
-	s := &Search{pool: pool, sink: sink, log: log.Named(SearchIndexToElastic)}
+// NewSearch returns a Search that reads from pool, writes to sink, and registers its
+// metrics with reg.
+func NewSearch(pool Querier, sink Documents, log *zap.Logger, reg prometheus.Registerer) (*Search, error) {
+	log = log.Named(SearchIndexToElastic)
+	ahead, err := newAheadCheck(pool, sink, log, reg)
+	if err != nil {
+		return nil, err
+	}
+	s := &Search{pool: pool, sink: sink, log: log, ahead: ahead}
 	s.arenas.New = func() any { return new(arena) }
-	return s
+	return s, nil
 }
 
 // Name implements Projection.
@@ -80,6 +92,8 @@ type arena struct {
 	rows    []placed // by position in the round
 	actions []elastic.Action
 	events  []int // position of each action's event in the round
+
+	conflicts []conflict // refused for their version; empty in nearly every round
 }
 
 // placed is a source row that has been read.
@@ -96,6 +110,7 @@ func (s *Search) Project(ctx context.Context, events []outbox.Event) ([]outbox.O
 	a := s.arenas.Get().(*arena)
 	defer func() {
 		clear(a.actions[:cap(a.actions)])
+		clear(a.conflicts[:cap(a.conflicts)])
 		if cap(a.json) <= maxPooledArena {
 			s.arenas.Put(a)
 		}
@@ -241,11 +256,18 @@ func (s *Search) write(ctx context.Context, a *arena, events []outbox.Event, out
 		clear(out)
 		return &outbox.Fault{Reason: outbox.ReasonUnknown, Err: fmt.Errorf("%d outcomes for %d documents", len(answers), len(a.actions))}
 	}
+	a.conflicts = a.conflicts[:0]
 	for j, i := range a.events {
 		out[i] = answers[j]
+		if answers[j].Noop == outbox.NoopAlreadyApplied {
+			a.conflicts = append(a.conflicts, conflict{event: &events[i], out: &out[i], action: &a.actions[j]})
+		}
 		if o := &out[i]; !a.rows[i].found && events[i].Op == outbox.Upsert && o.Verdict == outbox.Done && o.Noop != outbox.NoopAlreadyApplied {
 			*o = outbox.NoOp(outbox.NoopSourceMissing)
 		}
+	}
+	if len(a.conflicts) > 0 {
+		s.ahead.examine(ctx, a.conflicts)
 	}
 	return err
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -61,7 +60,7 @@ func TestSearchRules(t *testing.T) {
 		want = append(want, c.want)
 	}
 	s := &sink{}
-	got, err := NewSearch(b.pool, s, zaptest.NewLogger(t)).Project(leading(t, 1), events)
+	got, err := b.search(s).Project(leading(t, 1), events)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +101,7 @@ func TestSearchDocument(t *testing.T) {
 	b.exec(insert, full.Type, [16]byte(full.ID), library, text, snippet, rank, int64(1)<<62, created, updated)
 	b.exec(insert, sparse.Type, [16]byte(sparse.ID), nil, "", nil, nil, 0, updated, updated)
 	s := &sink{}
-	if _, err := NewSearch(b.pool, s, zaptest.NewLogger(t)).Project(leading(t, 1), []outbox.Event{event(outbox.Upsert, full, 1), event(outbox.Upsert, sparse, 1)}); err != nil {
+	if _, err := b.search(s).Project(leading(t, 1), []outbox.Event{event(outbox.Upsert, full, 1), event(outbox.Upsert, sparse, 1)}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []document{
@@ -141,7 +140,7 @@ func TestSearchValuesWithoutForm(t *testing.T) {
 	// The row does not matter to a delete that is newer.
 	events = append(events, event(outbox.Upsert, good, 1), event(outbox.Delete, events[0].Key, 9))
 	s := &sink{}
-	got, err := NewSearch(b.pool, s, zaptest.NewLogger(t)).Project(leading(t, 1), events)
+	got, err := b.search(s).Project(leading(t, 1), events)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +164,7 @@ func TestSearchReadsWithinABudget(t *testing.T) {
 	missing := event(outbox.Upsert, key(), 1)
 	events = append(events[:1], append([]outbox.Event{missing}, events[1:]...)...)
 	s := &sink{}
-	got, err := NewSearch(b.pool, s, zaptest.NewLogger(t)).Project(leading(t, 1), events)
+	got, err := b.search(s).Project(leading(t, 1), events)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,14 +198,14 @@ func TestSearchFaultsOfTheSink(t *testing.T) {
 	}
 	for _, c := range cases {
 		s := &sink{answer: func([]elastic.Action) ([]outbox.Outcome, error) { return c.answers, c.err }}
-		got, err := NewSearch(b.pool, s, zaptest.NewLogger(t)).Project(leading(t, 1), events)
+		got, err := b.search(s).Project(leading(t, 1), events)
 		if !errors.Is(err, c.err) {
 			t.Errorf("%s: got error %v, want %v", c.name, err, c.err)
 		}
 		wantOutcomes(t, got, c.want)
 	}
 	short := &sink{answer: func([]elastic.Action) ([]outbox.Outcome, error) { return []outbox.Outcome{outbox.OK()}, nil }}
-	if got, err := NewSearch(b.pool, short, zaptest.NewLogger(t)).Project(leading(t, 1), events); got != nil || err == nil {
+	if got, err := b.search(short).Project(leading(t, 1), events); got != nil || err == nil {
 		t.Errorf("one outcome for two: got %v, %v", got, err)
 	}
 }
@@ -214,7 +213,7 @@ func TestSearchFaultsOfTheSink(t *testing.T) {
 func TestSearchWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	p := NewSearch(b.pool, &sink{}, zaptest.NewLogger(t))
+	p := b.search(&sink{})
 	b.exec("alter table search_index rename to hidden")
 	_, err := p.Project(leading(t, 1), []outbox.Event{event(outbox.Upsert, key(), 1)})
 	if f, ok := errors.AsType[*outbox.Fault](err); !ok || f.Reason != outbox.ReasonUnknown || !f.Shared {
@@ -262,7 +261,7 @@ func TestSearchIntoElasticsearch(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(sink.Close)
-	p := NewSearch(b.pool, sink, zaptest.NewLogger(t))
+	p := b.search(sink)
 	if err := p.Prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}

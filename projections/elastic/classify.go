@@ -41,8 +41,9 @@ func (c class) String() string {
 type fate struct {
 	outcome outbox.Outcome
 	class   class
-	shared  bool // every item would meet it: the index, not the document, is in trouble
-	loud    bool // outside of what is known of Elasticsearch
+	shared  bool  // every item would meet it: the index, not the document, is in trouble
+	loud    bool  // outside of what is known of Elasticsearch
+	held    int64 // version of the document, with classConflict
 }
 
 // classifyItem is the table for items. In the order of the rows:
@@ -91,7 +92,7 @@ func classifyItem(it *item) fate {
 	switch e.Type {
 	case "version_conflict_engine_exception":
 		if it.status == http.StatusConflict {
-			return fate{outcome: outbox.NoOp(outbox.NoopAlreadyApplied), class: classConflict}
+			return fate{outcome: outbox.NoOp(outbox.NoopAlreadyApplied), class: classConflict, held: e.heldVersion()}
 		}
 	case "index_not_found_exception", "index_closed_exception":
 		return shared(outbox.ReasonESRequest, classIndex)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -30,7 +29,6 @@ const (
 	minBody           = 1 << 10
 	maxBody           = 90 << 20 // below Elasticsearch's default http.max_content_length of 100 MB
 	maxIndexName      = 255
-	dialTimeout       = 3 * time.Second
 )
 
 // Config says where the documents go. The zero value of an optional field means
@@ -168,7 +166,7 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName 
 func newTransport() *http.Transport {
 	return &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext,
+		DialContext:           dial,
 		TLSHandshakeTimeout:   5 * time.Second,
 		ExpectContinueTimeout: time.Second,
 		MaxIdleConns:          32,
@@ -193,7 +191,11 @@ func bulkURL(cfg Config, alias bool) *url.URL {
 }
 
 // Close drops idle connections. The Sink must not be used afterwards.
-func (s *Sink) Close() {
+func (s *Sink) Close() { s.dropIdle() }
+
+// dropIdle is also for a request that got no answer: the connections beside it lead
+// where it did, and each would cost the next request its deadline.
+func (s *Sink) dropIdle() {
 	if t, ok := s.cfg.Transport.(interface{ CloseIdleConnections() }); ok {
 		t.CloseIdleConnections()
 	}

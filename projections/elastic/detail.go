@@ -48,6 +48,22 @@ func parseWhole(body []byte) cause {
 
 func (c *cause) has(s string) bool { return strings.Contains(c.Reason, s) }
 
+// heldVersion reads the document's version from the reason of a version conflict:
+// "…, current version [12] is higher than the one provided [5]". 0 when it is not there.
+func (c *cause) heldVersion() int64 {
+	const before = "current version ["
+	at := strings.LastIndex(c.Reason, before) // the id stands in front of it, whatever it holds
+	if at < 0 {
+		return 0
+	}
+	digits, _, _ := strings.Cut(c.Reason[at+len(before):], "]")
+	v, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return v
+}
+
 // floodStage recognises the block of a full disk under all its names.
 func (c *cause) floodStage() bool {
 	return c.has("read-only-allow-delete") || c.has("read-only / allow delete") || c.has("flood-stage")

@@ -15,6 +15,10 @@ type Action struct {
 	Version int64  // external version, 0 or more
 	Delete  bool
 	Body    []byte // one JSON object without newline; unused with Delete
+
+	// Held is set by Write when the action was refused for its version: that of the
+	// document in Elasticsearch, 0 when the answer does not say it.
+	Held int64
 }
 
 // maxPooled is the size in bytes above which a buffer is left to the garbage

@@ -99,6 +99,51 @@ func TestRealVersionsNeverDecrease(t *testing.T) {
 	}
 }
 
+// A refused action learns which version the document has, also when it is deleted.
+func TestRealConflictNamesTheVersion(t *testing.T) {
+	t.Parallel()
+	s, _, _ := realSink(t)
+	if err := s.EnsureIndex(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx := leading(t)
+	for _, version := range []int64{1<<62 + 1, 30} {
+		id := fmt.Sprintf(`ver"sion current version [7] %d`, version)
+		actions := []Action{{ID: id, Version: version, Body: document("1")}, {ID: id + " gone", Version: version, Delete: true}}
+		if _, err := s.Write(ctx, actions); err != nil {
+			t.Fatal(err)
+		}
+		for i := range actions {
+			if actions[i].Held != 0 {
+				t.Errorf("%s accepted: got held version %d, want none", actions[i].ID, actions[i].Held)
+			}
+			actions[i].Version = 20
+		}
+		got, err := s.Write(ctx, actions)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantOutcomes(t, got, repeat(outbox.NoOp(outbox.NoopAlreadyApplied), 2))
+		for i := range actions {
+			if actions[i].Held != version {
+				t.Errorf("%s refused: got held version %d, want %d", actions[i].ID, actions[i].Held, version)
+			}
+		}
+		live, err := s.Live(t.Context(), []string{id, id + " gone", "unknown"})
+		if err != nil || len(live) != 3 || !live[0] || live[1] || live[2] {
+			t.Errorf("live: got %v (%v), want true, false, false", live, err)
+		}
+	}
+}
+
+func TestRealLiveWithoutIndex(t *testing.T) {
+	t.Parallel()
+	s, index, _ := realSink(t)
+	if live, err := s.Live(t.Context(), []string{"a"}); live != nil || err == nil || !strings.Contains(err.Error(), "look up documents: ") {
+		t.Errorf("live without %s: got %v (%v), want an error", index, live, err)
+	}
+}
+
 func TestRealRejections(t *testing.T) {
 	t.Parallel()
 	s, index, _ := realSink(t)

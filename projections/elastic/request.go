@@ -119,6 +119,7 @@ func (s *Sink) call(ctx context.Context, req esapi.Request) (int, []byte, error)
 	defer cancel()
 	res, err := req.Do(ctx, s.client)
 	if err != nil {
+		s.dropIdle()
 		return 0, nil, err
 	}
 	defer func() { _ = res.Body.Close() }()
@@ -143,6 +144,7 @@ func genuine(status int, header http.Header) error {
 func (s *Sink) do(req *http.Request, dst *bytes.Buffer) (int, http.Header, error) {
 	res, err := s.client.Perform(req)
 	if err != nil {
+		s.dropIdle()
 		return 0, nil, err
 	}
 	defer res.Body.Close()

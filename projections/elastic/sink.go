@@ -136,7 +136,7 @@ func (r *run) attempt(ctx context.Context, idx []int) error {
 	)
 	err := r.s.post(ctx, r.actions, idx, r.kind, func(i int, it *item) {
 		f := classifyItem(it)
-		r.out[i], r.class[i] = f.outcome, f.class
+		r.out[i], r.class[i], r.actions[i].Held = f.outcome, f.class, f.held
 		switch {
 		case f.outcome.Verdict == outbox.Done:
 			done++
