@@ -143,8 +143,8 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("lint: got %v, %v; want none", problems, err)
 	}
 	for name, want := range map[string]int{
-		"weft_leader_is_leader": 1, "weft_leader_epoch": 1, "weft_leader_transitions_total": 3,
-		"weft_leader_step_downs_total": 8, "weft_leader_heartbeat_duration_seconds": 1, "weft_leader_sessions_ended_total": 2,
+		"weft_leader_is_leader": 1, "weft_leader_draining": 1, "weft_leader_epoch": 1, "weft_leader_transitions_total": 4,
+		"weft_leader_step_downs_total": 9, "weft_leader_heartbeat_duration_seconds": 1, "weft_leader_sessions_ended_total": 2,
 	} {
 		if got, err := testutil.GatherAndCount(reg, name); err != nil || got != want {
 			t.Errorf("%s before anything happened: got %d series (%v), want %d", name, got, err, want)

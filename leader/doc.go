@@ -20,7 +20,14 @@
 //     the idle timeout, which is longer than the trust window. Transactions of an old
 //     term that hold up the bump are ended if they are the group's own, and waited
 //     for if they are not.
-//   - A standby holds no snapshot between two polls, so it does not hold back vacuum.
+//   - A lock session holds no snapshot between two statements, so it does not hold back
+//     vacuum.
+//   - A request to hand over ([Resign]) reaches the term that it names and no other. The
+//     leader sees it at the notification, at the latest with its next heartbeat, drains
+//     like at a stop, and then lets others try. Being notified does not make a frozen
+//     leader's session any less idle.
+//   - One heartbeat that takes up to trust window less heartbeat (2 s by default), or some
+//     that fail within that time, end nothing.
 //
 // # What is not guaranteed
 //
@@ -31,6 +38,9 @@
 //     as the suspension of a whole virtual machine. Epochs do.
 //   - A failover to a replica that had not received the last bump may give one epoch
 //     out twice. Synchronous replication prevents it.
+//   - A leader of a build from before migration 4 does not hear a request to hand over.
+//   - On a server so slow that two heartbeats in a row take longer than the trust window,
+//     terms are lost, as they must be; each takes a new session and a rest.
 //   - Behind a transaction pooler nothing holds. A new session proves that it has a
 //     backend of its own and is refused with [ErrPooled] otherwise.
 //
@@ -39,7 +49,7 @@
 //	            proven            lock                  epoch
 //	disconnected ────▶ standby ─────────▶ (bump waits) ───────▶ leader
 //	   ▲  ▲               ▲                    │                 │ │
-//	   │  └─ session ends ┴──── bump fails ────┘                 │ │
+//	   │  └─ session ends ┴──── bump fails ────┘                 │ │ draining when asked to stop
 //	   │                  └── Work returned: row marked, unlock ─┘ │
 //	   └───── lost: ctx cancelled with ErrLost, Work joined ───────┘
 package leader

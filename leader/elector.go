@@ -19,6 +19,10 @@ const (
 	redialMax = time.Second
 )
 
+// resignRest is how long an instance that has handed over lets others try, in heartbeats:
+// for a standby that is just connecting again. If nobody takes the lock, it does.
+const resignRest = 3
+
 // maxRest bounds the growing rest after terms that fail one after the other, in heartbeats.
 const maxRest = 16
 
@@ -48,6 +52,7 @@ type Elector struct {
 	everProven bool
 	fault      string        // kind of the trouble that was logged last
 	restUntil  time.Time     // no campaign before
+	yielding   bool          // the rest is for another one to win, and ends when it has
 	failures   int           // terms in a row that ended by Work's doing
 	unrecorded *ended        // end of a lost term that could not be written
 	watching   chan struct{} // closed when the look-out for blockers has ended
@@ -171,10 +176,19 @@ func (e *Elector) campaign(ctx context.Context, s session) error {
 		start := time.Now()
 		if rest := e.restUntil.Sub(start); rest > 0 {
 			// The server would end a session that is silent for long.
-			if err := e.lookAround(ctx, s); err != nil {
+			st, err := e.lookAround(ctx, s)
+			if err != nil {
 				return err
 			}
-			pause(ctx, min(rest, e.cfg.Heartbeat))
+			look := e.cfg.Heartbeat
+			if e.yielding {
+				look = 2 * e.cfg.Poll
+				if st.Led() {
+					rest = 0
+					e.restUntil = start
+				}
+			}
+			pause(ctx, min(rest, look))
 			continue
 		}
 		pctx, cancel := context.WithTimeout(ctx, e.cfg.Trust)
@@ -188,7 +202,7 @@ func (e *Elector) campaign(ctx context.Context, s session) error {
 		}
 		e.proven(start)
 		if !start.Before(look) {
-			if err := e.lookAround(ctx, s); err != nil {
+			if _, err := e.lookAround(ctx, s); err != nil {
 				return err
 			}
 			look = start.Add(e.cfg.Heartbeat)
@@ -198,21 +212,20 @@ func (e *Elector) campaign(ctx context.Context, s session) error {
 	return nil
 }
 
-func (e *Elector) lookAround(ctx context.Context, s session) error {
+func (e *Elector) lookAround(ctx context.Context, s session) (State, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.Trust)
 	defer cancel()
 	st, err := s.state(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		e.sawHolder(st)
 	}
-	e.sawHolder(st)
-	return nil
+	return st, err
 }
 
 // rest keeps this instance from campaigning, so that another one can win.
 func (e *Elector) rest(heartbeats int) {
 	d := time.Duration(min(heartbeats, maxRest)) * e.cfg.Heartbeat
-	e.restUntil = time.Now().Add(d + rand.N(d/5+1))
+	e.restUntil, e.yielding = time.Now().Add(d+rand.N(d/5+1)), false
 }
 
 // disconnected notes trouble and logs it when it is of another kind than before.

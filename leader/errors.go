@@ -21,8 +21,11 @@ var (
 	// ErrReadOnly means that the server accepts no writes from this session.
 	ErrReadOnly = errors.New("leader: the server is read-only; weft needs the primary")
 
-	// ErrNotMigrated means that weft's tables are missing.
-	ErrNotMigrated = errors.New("leader: a table of weft is missing; run weft migrate up")
+	// ErrNotMigrated means that weft's tables, or columns of them, are missing.
+	ErrNotMigrated = errors.New("leader: a table or column of weft is missing; run weft migrate up")
+
+	// ErrNoTerm means that a request came for a term that is not running.
+	ErrNoTerm = errors.New("leader: the term is not running")
 
 	// ErrServerTooOld means a server without idle_session_timeout, which came with PostgreSQL 14.
 	ErrServerTooOld = errors.New("leader: the server is too old; weft needs PostgreSQL 14 or later")
@@ -54,6 +57,7 @@ const (
 	codeBadPassword       = "28P01"
 	codeNoDatabase        = "3D000"
 	codeSerialization     = "40001"
+	codeUndefinedColumn   = "42703"
 	codeUndefinedTable    = "42P01"
 	codeUndefinedObject   = "42704"
 	codeLockNotAvailable  = "55P03"
@@ -82,7 +86,7 @@ func diagnose(err error) error {
 		sentinel = ErrPooled
 	case pg.Code == codeReadOnly:
 		sentinel = ErrReadOnly
-	case pg.Code == codeUndefinedTable:
+	case pg.Code == codeUndefinedTable, pg.Code == codeUndefinedColumn:
 		sentinel = ErrNotMigrated
 	case pg.Code == codeUndefinedObject && strings.Contains(pg.Message, "idle_session_timeout"):
 		sentinel = ErrServerTooOld

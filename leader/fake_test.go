@@ -21,7 +21,9 @@ type script struct {
 	tryLock  func(n int) (bool, error)
 	bump     func(ctx context.Context) error
 	beat     func(ctx context.Context, n int) error
+	asked    chan *Resignation // a request to hand over, with its notification
 	unlocked bool
+	vacant   bool          // nobody leads, else another instance does
 	died     chan struct{} // closed: the server has ended the session
 
 	mu    sync.Mutex
@@ -32,7 +34,7 @@ type script struct {
 }
 
 func newScript() *script {
-	return &script{unlocked: true, died: make(chan struct{}), start: time.Now()}
+	return &script{unlocked: true, died: make(chan struct{}), asked: make(chan *Resignation, 1), start: time.Now()}
 }
 
 func (s *script) note(format string, args ...any) {
@@ -64,7 +66,8 @@ func (s *script) tryTimes() []time.Time {
 
 type scripted struct {
 	*script
-	epoch int64
+	epoch   int64
+	request *Resignation
 }
 
 func (s *scripted) tryLock(context.Context) (bool, error) {
@@ -88,22 +91,24 @@ func (s *scripted) bump(ctx context.Context) (grant, error) {
 
 func (s *scripted) clearWay(context.Context) ([]blocker, error) { return nil, nil }
 
-func (s *scripted) beat(ctx context.Context, epoch int64) error {
+func (s *scripted) beat(ctx context.Context, epoch int64) (*Resignation, error) {
 	s.mu.Lock()
 	s.beats = append(s.beats, time.Now())
 	n := len(s.beats)
 	s.mu.Unlock()
 	if epoch != s.epoch {
-		return fmt.Errorf("beat of epoch %d on a session of epoch %d", epoch, s.epoch)
+		return nil, fmt.Errorf("beat of epoch %d on a session of epoch %d", epoch, s.epoch)
 	}
 	if s.script.beat == nil {
-		return nil
+		return s.request, nil
 	}
-	return s.script.beat(ctx, n)
+	return s.request, s.script.beat(ctx, n)
 }
 
-func (s *scripted) idle(ctx context.Context) error {
+func (s *scripted) idle(ctx context.Context, _ int64) error {
 	select {
+	case s.request = <-s.asked:
+		return nil
 	case <-ctx.Done():
 		return nil
 	case <-s.died:
@@ -112,7 +117,7 @@ func (s *scripted) idle(ctx context.Context) error {
 }
 
 func (s *scripted) state(context.Context) (State, error) {
-	return State{Epoch: 41, Instance: "other", LockHeld: true, LockMatches: true}, nil
+	return State{Epoch: 41, Instance: "other", LockHeld: !s.vacant, LockMatches: !s.vacant}, nil
 }
 
 func (s *scripted) endTerm(_ context.Context, epoch int64, reason string) error {

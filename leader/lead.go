@@ -21,6 +21,8 @@ func (e *Elector) lead(ctx context.Context, s session, work Work) error {
 	}
 
 	t := newTerm(context.WithoutCancel(ctx), g.epoch, g.proof, e.cfg.Trust)
+	e.become(RoleLeader, t, nil)
+	e.proven(g.proof)
 	running, finished := context.WithCancel(t.ctx)
 	result := make(chan error, 1)
 	go func() {
@@ -31,11 +33,8 @@ func (e *Elector) lead(ctx context.Context, s session, work Work) error {
 		}()
 		err = guarded(t, work)
 	}()
-	unask := context.AfterFunc(ctx, t.stop)
+	unask := context.AfterFunc(ctx, func() { e.drain(t, reasonStopped) })
 	defer unask()
-
-	e.become(RoleLeader, t, nil)
-	e.proven(g.proof)
 	e.log.Info("leading", zap.String("event", "leader.acquired"), zap.Int64("epoch", t.epoch))
 
 	e.beat(running, s, t, g.proof)
@@ -54,6 +53,27 @@ func (e *Elector) lead(ctx context.Context, s session, work Work) error {
 	return e.release(ctx, s, t, err)
 }
 
+// drain asks for a graceful end of t; it reports whether nobody had before.
+func (e *Elector) drain(t *Term, reason string) (first bool) {
+	if !t.stop(reason) {
+		return false
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.term == t { // else the term has ended by itself
+		e.setRole(RoleDraining)
+	}
+	return true
+}
+
+// resign drains t because r asks for it.
+func (e *Elector) resign(t *Term, r *Resignation) {
+	if e.drain(t, reasonResigned) {
+		e.log.Info("asked to hand over", zap.String("event", "leader.resign"), zap.Int64("epoch", t.epoch),
+			zap.String("by", r.By), zap.String("why", r.Why), zap.Time("asked_at", r.AskedAt))
+	}
+}
+
 // beat proves the term again and again until Work has returned or the term is lost.
 func (e *Elector) beat(running context.Context, s session, t *Term, proof time.Time) {
 	// A heartbeat that hangs must not hold up the end of trust.
@@ -63,7 +83,7 @@ func (e *Elector) beat(running context.Context, s session, t *Term, proof time.T
 	next := proof.Add(e.cfg.Heartbeat)
 	for {
 		idle, cancel := context.WithDeadline(running, next)
-		err := s.idle(idle)
+		err := s.idle(idle, t.epoch)
 		cancel()
 		if running.Err() != nil {
 			return
@@ -75,7 +95,7 @@ func (e *Elector) beat(running context.Context, s session, t *Term, proof time.T
 
 		start := time.Now()
 		bctx, cancel := context.WithDeadline(t.ctx, t.until())
-		err = s.beat(bctx, t.epoch)
+		asked, err := s.beat(bctx, t.epoch)
 		cancel()
 		e.met.heartbeat.Observe(time.Since(start).Seconds())
 		switch {
@@ -86,6 +106,9 @@ func (e *Elector) beat(running context.Context, s session, t *Term, proof time.T
 			expiry.Reset(time.Until(t.until()))
 			e.proven(start)
 			next = start.Add(e.cfg.Heartbeat)
+			if asked != nil {
+				e.resign(t, asked)
+			}
 		case t.Check() != nil:
 			return
 		case errors.Is(err, errLockMissing):
@@ -140,6 +163,8 @@ func (e *Elector) release(ctx context.Context, s session, t *Term, result error)
 	switch {
 	case panicked != nil:
 		reason = reasonWorkPanicked
+	case t.draining() != "":
+		reason = t.draining()
 	case ctx.Err() != nil:
 		reason = reasonStopped
 	case result != nil:
@@ -175,7 +200,13 @@ func (e *Elector) release(ctx context.Context, s session, t *Term, result error)
 	if panicked != nil {
 		return panicked
 	}
-	if reason == reasonStopped {
+	switch reason {
+	case reasonStopped:
+		return nil
+	case reasonResigned:
+		e.failures = 0
+		e.rest(resignRest)
+		e.yielding = true
 		return nil
 	}
 	if time.Since(t.base) > 2*maxRest*e.cfg.Heartbeat {

@@ -9,6 +9,7 @@ import (
 
 type metrics struct {
 	isLeader      prometheus.Gauge
+	draining      prometheus.Gauge
 	epoch         prometheus.Gauge
 	transitions   *prometheus.CounterVec
 	stepDowns     *prometheus.CounterVec
@@ -22,6 +23,10 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		isLeader: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "weft_leader_is_leader",
 			Help: "1 while this instance leads, else 0.",
+		}),
+		draining: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "weft_leader_draining",
+			Help: "1 while this instance still leads but finishes its work to hand over, else 0.",
 		}),
 		epoch: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "weft_leader_epoch",
@@ -45,7 +50,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Help: "Database sessions found in the way of a new term, by what became of them.",
 		}, []string{"outcome"}),
 	}
-	for _, r := range []Role{RoleLeader, RoleStandby, RoleDisconnected} {
+	for _, r := range []Role{RoleLeader, RoleDraining, RoleStandby, RoleDisconnected} {
 		m.transitions.WithLabelValues(string(r))
 	}
 	for _, reason := range endReasons() {
@@ -58,7 +63,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.isLeader, m.epoch, m.transitions, m.stepDowns, m.heartbeat, m.sessionsEnded} {
+	for _, c := range []prometheus.Collector{m.isLeader, m.draining, m.epoch, m.transitions, m.stepDowns, m.heartbeat, m.sessionsEnded} {
 		errs = append(errs, reg.Register(c))
 	}
 	if err := errors.Join(errs...); err != nil {

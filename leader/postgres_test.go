@@ -34,7 +34,7 @@ func TestLockDoesNotStack(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 10 {
-		if err := held.beat(t.Context(), g.epoch); err != nil {
+		if _, err := held.beat(t.Context(), g.epoch); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -44,7 +44,7 @@ func TestLockDoesNotStack(t *testing.T) {
 	if !one[bool](t, s, "select pg_try_advisory_lock($1)", Key(testGroup)) {
 		t.Error("the lock is still held after one unlock")
 	}
-	if err := held.beat(t.Context(), g.epoch); !errors.Is(err, errLockMissing) {
+	if _, err := held.beat(t.Context(), g.epoch); !errors.Is(err, errLockMissing) {
 		t.Errorf("beat without the lock: got %v, want errLockMissing", err)
 	}
 	if _, err := held.bump(t.Context()); !errors.Is(err, errLockMissing) {
@@ -69,29 +69,31 @@ func TestBeatSeesAReplacedEpoch(t *testing.T) {
 	}
 }
 
-func TestStandbyHoldsNoSnapshot(t *testing.T) {
+func TestLockSessionsHoldNoSnapshot(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.join(t, Config{Group: testGroup, Instance: "a"}, nil).nextTerm(t)
+	s.join(t, quick("a"), nil).nextTerm(t) // it beats, and listens
 	b := s.join(t, Config{Group: testGroup, Instance: "b"}, nil)
 	b.wait(t, RoleStandby)
-	idle := 0
-	labtest.Eventually(t, patience, func() bool {
-		var state string
-		var pinned bool
-		err := s.pool.QueryRow(t.Context(), `select coalesce(state, ''), backend_xmin is not null from pg_stat_activity
-			where application_name = 'weft/pair/b/lock'`).Scan(&state, &pinned)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if state == "idle" {
-			idle++
-		}
-		if strings.HasPrefix(state, "idle") && (pinned || state != "idle") {
-			t.Fatalf("standby between polls: state %q, snapshot %v; want idle without one", state, pinned)
-		}
-		return idle >= 50
-	}, "fifty looks at an idle standby")
+	for _, name := range []string{"a", "b"} {
+		idle := 0
+		labtest.Eventually(t, patience, func() bool {
+			var state string
+			var pinned bool
+			err := s.pool.QueryRow(t.Context(), `select coalesce(state, ''), backend_xmin is not null from pg_stat_activity
+				where application_name = $1`, AppName(testGroup, name, "lock")).Scan(&state, &pinned)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if state == "idle" {
+				idle++
+			}
+			if strings.HasPrefix(state, "idle") && (pinned || state != "idle") {
+				t.Fatalf("%s between statements: state %q, snapshot %v; want idle without one", name, state, pinned)
+			}
+			return idle >= 50
+		}, "fifty looks at idle "+name)
+	}
 }
 
 func TestServersThatAreRefused(t *testing.T) {

@@ -33,6 +33,7 @@ func (s *pgSession) prove(ctx context.Context) error {
 	}
 	for _, st := range []struct{ name, sql string }{
 		{stmtTryLock, tryLockSQL}, {stmtBump, bumpSQL}, {stmtBeat, beatSQL},
+		{stmtListen, "listen " + channel(s.cfg.Group)},
 	} {
 		if _, err := s.conn.Prepare(ctx, st.name, st.sql); err != nil {
 			return s.wrap("prepare "+st.name, err)

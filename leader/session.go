@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -24,9 +25,11 @@ type session interface {
 	// It is called while bump waits, from another goroutine.
 	clearWay(ctx context.Context) ([]blocker, error)
 	// beat renews the row and proves the lock; errLockMissing and errEpochReplaced are final.
-	beat(ctx context.Context, epoch int64) error
-	// idle waits until ctx is done and returns nil, or until the session has ended.
-	idle(ctx context.Context) error
+	// It returns a request to hand over, nil if there is none.
+	beat(ctx context.Context, epoch int64) (*Resignation, error)
+	// idle waits until ctx is done or the leader of epoch is woken, and returns nil, or
+	// until the session has ended.
+	idle(ctx context.Context, epoch int64) error
 	// state tells who leads.
 	state(ctx context.Context) (State, error)
 	// endTerm records why a term ended, unless somebody has recorded it already.
@@ -56,6 +59,7 @@ type pgSession struct {
 const (
 	stmtTryLock = "weft_try_lock"
 	stmtBump    = "weft_bump"
+	stmtListen  = "weft_listen"
 	stmtBeat    = "weft_beat"
 )
 
@@ -79,9 +83,18 @@ func (s *pgSession) tryLock(ctx context.Context) (bool, error) {
 	return won, s.wrap("try lock", err)
 }
 
+// bump also listens for requests to hand over, from the moment that the term begins and
+// in the same round trip.
 func (s *pgSession) bump(ctx context.Context) (grant, error) {
 	g := grant{proof: time.Now()}
-	err := s.conn.QueryRow(ctx, stmtBump, s.cfg.Group, s.key, s.cfg.Instance, s.started).Scan(&g.epoch)
+	var b pgx.Batch
+	b.Queue(stmtBump, s.cfg.Group, s.key, s.cfg.Instance, s.started)
+	b.Queue(stmtListen)
+	res := s.conn.SendBatch(ctx, &b)
+	err := res.QueryRow().Scan(&g.epoch)
+	if cerr := res.Close(); err == nil {
+		err = cerr
+	}
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return grant{}, errLockMissing
@@ -95,29 +108,35 @@ func (s *pgSession) bump(ctx context.Context) (grant, error) {
 	return grant{}, s.wrap("bump", err)
 }
 
-func (s *pgSession) beat(ctx context.Context, epoch int64) error {
-	var held, renewed bool
-	err := s.conn.QueryRow(ctx, stmtBeat, s.cfg.Group, s.key, epoch).Scan(&held, &renewed)
+func (s *pgSession) beat(ctx context.Context, epoch int64) (*Resignation, error) {
+	var held, renewed, asked bool
+	r := Resignation{Epoch: epoch}
+	err := s.conn.QueryRow(ctx, stmtBeat, s.cfg.Group, s.key, epoch).
+		Scan(&held, &renewed, &asked, &r.By, &r.Why, &r.AskedAt)
 	switch {
 	case err != nil:
-		return s.wrap("heartbeat", err)
+		return nil, s.wrap("heartbeat", err)
 	case !held:
-		return errLockMissing
+		return nil, errLockMissing
 	case !renewed:
-		return errEpochReplaced
+		return nil, errEpochReplaced
+	case !asked:
+		return nil, nil
 	}
-	return nil
+	return &r, nil
 }
 
 // idle reads from the socket, so that the end of the session is seen when it happens.
-func (s *pgSession) idle(ctx context.Context) error {
+func (s *pgSession) idle(ctx context.Context, epoch int64) error {
 	for ctx.Err() == nil {
-		_, err := s.conn.WaitForNotification(ctx)
-		if s.conn.IsClosed() {
+		n, err := s.conn.WaitForNotification(ctx)
+		switch {
+		case s.conn.IsClosed():
 			return s.wrap("idle", err)
-		}
-		if err != nil && ctx.Err() == nil {
+		case err != nil && ctx.Err() == nil:
 			return fmt.Errorf("idle: %w", err)
+		case err == nil && n.Payload == strconv.FormatInt(epoch, 10):
+			return nil
 		}
 	}
 	return nil

@@ -213,11 +213,11 @@ func (l *line) wrap(dial func(context.Context, string, string) (net.Conn, error)
 		if err != nil {
 			return nil, err
 		}
-		return &wire{Conn: conn, line: l, closed: make(chan struct{})}, nil
+		return &stream{Conn: conn, line: l, closed: make(chan struct{})}, nil
 	}
 }
 
-type wire struct {
+type stream struct {
 	net.Conn
 	line   *line
 	closed chan struct{}
@@ -225,18 +225,18 @@ type wire struct {
 }
 
 // Read holds back what it has received while the line is frozen.
-func (w *wire) Read(b []byte) (int, error) {
+func (w *stream) Read(b []byte) (int, error) {
 	n, err := w.Conn.Read(b)
 	w.line.pass(w.closed)
 	return n, err
 }
 
-func (w *wire) Write(b []byte) (int, error) {
+func (w *stream) Write(b []byte) (int, error) {
 	w.line.pass(w.closed)
 	return w.Conn.Write(b)
 }
 
-func (w *wire) Close() error {
+func (w *stream) Close() error {
 	w.once.Do(func() { close(w.closed) })
 	return w.Conn.Close()
 }

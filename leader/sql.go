@@ -35,7 +35,7 @@ with bumped as (
 select epoch from bumped`
 
 // beatSQL renews the row of the term $3 and proves the lock. No column of a unique key
-// changes, so it does not conflict with FOR KEY SHARE.
+// changes, so it does not conflict with FOR KEY SHARE. It brings back a request to hand over.
 const beatSQL = `
 with held as materialized (
     select ` + heldSQL + ` as ok
@@ -43,9 +43,11 @@ with held as materialized (
     update weft_leader set renewed_at = clock_timestamp()
      where group_name = $1 and epoch = $3 and lock_backend_pid = pg_backend_pid()
        and (select ok from held)
-    returning 1
+    returning resign_epoch = epoch as asked, resign_by, resign_why, resign_asked_at
 )
-select ok, exists (select from renewed) from held`
+select h.ok, coalesce(r.done, false), coalesce(r.asked, false), coalesce(r.resign_by, ''), coalesce(r.resign_why, ''),
+       coalesce(r.resign_asked_at, 'epoch')
+  from held h left join (select true as done, * from renewed) r on true`
 
 // releaseSQL marks the regular end of the term $2 of group $1 for the reason $3.
 const releaseSQL = `
@@ -60,13 +62,15 @@ const endTermSQL = `
 update weft_term set ended_at = clock_timestamp(), end_reason = $3
  where group_name = $1 and epoch = $2 and ended_at is null`
 
-// stateSQL describes the election of group $1 with key $2; one row, always.
+// stateSQL describes the election of group $1 with key $2; one row, always. The request
+// to hand over is read by name, so that status works on the schema of the build before.
 const stateSQL = `
 select w.epoch, w.instance, w.acquired_at, w.renewed_at, w.released_at,
        extract(epoch from clock_timestamp() - w.renewed_at)::float8,
        l.pid, a.application_name, a.usename::text, a.backend_start,
        coalesce(l.pid = w.lock_backend_pid
-                and (a.backend_start is null or a.backend_start = w.lock_backend_start), false)
+                and (a.backend_start is null or a.backend_start = w.lock_backend_start), false),
+       r.resign_by, r.resign_why, r.resign_asked_at
   from (select) one
   left join weft_leader w on w.group_name = $1
   left join pg_locks l
@@ -74,5 +78,8 @@ select w.epoch, w.instance, w.acquired_at, w.renewed_at, w.released_at,
         and l.database = (select oid from pg_database where datname = current_database())
         and (l.classid::bigint << 32) | l.objid::bigint = $2::bigint
   left join pg_stat_activity a on a.pid = l.pid
+  left join jsonb_to_record(coalesce(to_jsonb(w), '{}'))
+         as r (resign_epoch bigint, resign_by text, resign_why text, resign_asked_at timestamptz)
+         on r.resign_epoch = w.epoch
  order by l.pid
  limit 1`

@@ -31,6 +31,8 @@ type State struct {
 	RenewedAgo time.Duration // age of RenewedAt by the database clock; 0 without a term
 	ReleasedAt *time.Time    // set when the term ended gracefully
 
+	Request *Resignation // to the leader of Epoch; nil when nobody has asked it to hand over
+
 	LockHeld    bool   // somebody holds the lock now
 	LockPID     int32  // the backend that does
 	LockUser    string // its role, empty if it is hidden from us
@@ -63,16 +65,22 @@ func readState(ctx context.Context, db DB, group string) (State, error) {
 		age                 *float64
 		pid                 *int32
 		application, dbUser *string
+		askedBy, askedWhy   *string
+		askedAt             *time.Time
 	)
 	err := db.QueryRow(ctx, stateSQL, pgx.QueryExecModeExec, group, st.Key).Scan(
 		&epoch, &instance, &acquired, &renewed, &st.ReleasedAt, &age,
-		&pid, &application, &dbUser, &st.LockStarted, &st.LockMatches)
+		&pid, &application, &dbUser, &st.LockStarted, &st.LockMatches,
+		&askedBy, &askedWhy, &askedAt)
 	if err != nil {
 		return State{}, err
 	}
 	st.Epoch, st.Instance = value(epoch), value(instance)
 	st.AcquiredAt, st.RenewedAt = value(acquired), value(renewed)
 	st.RenewedAgo = time.Duration(value(age) * float64(time.Second))
+	if askedAt != nil {
+		st.Request = &Resignation{Epoch: st.Epoch, By: value(askedBy), Why: value(askedWhy), AskedAt: *askedAt}
+	}
 	st.LockHeld, st.LockPID = pid != nil, value(pid)
 	st.LockApp, st.LockUser = value(application), value(dbUser)
 	return st, nil

@@ -13,6 +13,7 @@ type Role string
 // The roles; the values of the label to.
 const (
 	RoleLeader       Role = "leader"
+	RoleDraining     Role = "draining"     // still the leader, asked for a graceful end
 	RoleStandby      Role = "standby"      // connected, proven, and trying
 	RoleDisconnected Role = "disconnected" // no session that could win
 )
@@ -36,7 +37,7 @@ func (e *Elector) Status() Status {
 	e.mu.Lock()
 	st, t := e.status, e.term
 	e.mu.Unlock()
-	if st.Role == RoleLeader {
+	if st.Role == RoleLeader || st.Role == RoleDraining {
 		if err := t.Check(); err != nil {
 			st.Role, st.Epoch, st.Err = RoleDisconnected, 0, err
 		}
@@ -52,25 +53,35 @@ func (e *Elector) Status() Status {
 func (e *Elector) become(role Role, t *Term, err error) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	changed := e.status.Role != role
+	held := e.term != nil
 	e.status.Err, e.status.Epoch, e.term = err, 0, t
 	if t != nil {
 		e.status.Epoch, e.status.HolderEpoch = t.epoch, t.epoch
 		e.status.Holder = e.cfg.Instance
 		e.met.epoch.Set(float64(t.epoch))
-	} else if e.status.Role == RoleLeader || role == RoleDisconnected {
+	} else if held || role == RoleDisconnected {
 		e.status.Holder = ""
 	}
+	return e.setRole(role)
+}
+
+// setRole is called with mu held; it reports whether that was a change.
+func (e *Elector) setRole(role Role) bool {
+	changed := e.status.Role != role
 	if changed {
 		e.status.Role, e.status.Since = role, time.Now().Round(0)
 		e.met.transitions.WithLabelValues(string(role)).Inc()
 	}
-	lead := 0.0
-	if role == RoleLeader {
-		lead = 1
-	}
-	e.met.isLeader.Set(lead)
+	e.met.isLeader.Set(indicator(role == RoleLeader || role == RoleDraining))
+	e.met.draining.Set(indicator(role == RoleDraining))
 	return changed
+}
+
+func indicator(on bool) float64 {
+	if on {
+		return 1
+	}
+	return 0
 }
 
 func (e *Elector) proven(at time.Time) {

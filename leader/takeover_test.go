@@ -89,7 +89,7 @@ func TestTakeover(t *testing.T) {
 		if silent := time.Since(g.proof); silent < cfg.IdleSession {
 			t.Errorf("taken over after %v, before the server's timeout of %v", silent, cfg.IdleSession)
 		}
-		if err := held.beat(t.Context(), g.epoch); !errors.Is(err, errSessionClosed) {
+		if _, err := held.beat(t.Context(), g.epoch); !errors.Is(err, errSessionClosed) {
 			t.Errorf("beat of the silent holder: got %v, want errSessionClosed", err)
 		}
 	})

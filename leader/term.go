@@ -14,6 +14,7 @@ import (
 // A term that a successor closed has end_reason replaced.
 const (
 	reasonStopped       = "stopped"        // Run's context ended
+	reasonResigned      = "resigned"       // somebody asked for a hand-over, see Resign
 	reasonWorkReturned  = "work_returned"  // Work returned nil unasked
 	reasonWorkFailed    = "work_failed"    // Work returned an error
 	reasonWorkPanicked  = "work_panicked"  // Work panicked
@@ -25,7 +26,7 @@ const (
 
 func endReasons() []string {
 	return []string{
-		reasonStopped, reasonWorkReturned, reasonWorkFailed, reasonWorkPanicked,
+		reasonStopped, reasonResigned, reasonWorkReturned, reasonWorkFailed, reasonWorkPanicked,
 		reasonSessionClosed, reasonTrustExpired, reasonLockLost, reasonEpochReplaced,
 	}
 }
@@ -62,6 +63,7 @@ type Term struct {
 	cancel   context.CancelCauseFunc
 	stopping chan struct{}
 	stopOnce sync.Once
+	asked    string // why, before stopping is closed
 }
 
 // newTerm starts a term that was proven at proof. parent must not be cancelled.
@@ -139,7 +141,24 @@ func (t *Term) loss() (l *lossError, ok bool) {
 	return errors.AsType[*lossError](context.Cause(t.ctx))
 }
 
-func (t *Term) stop() { t.stopOnce.Do(func() { close(t.stopping) }) }
+// stop asks for a graceful end; it reports whether nobody had before.
+func (t *Term) stop(reason string) (first bool) {
+	t.stopOnce.Do(func() {
+		t.asked, first = reason, true
+		close(t.stopping)
+	})
+	return first
+}
+
+// draining returns why a graceful end was asked for, or nothing.
+func (t *Term) draining() string {
+	select {
+	case <-t.stopping:
+		return t.asked
+	default:
+		return ""
+	}
+}
 
 // until returns when the proof runs out; the zero time after the end.
 func (t *Term) until() time.Time {

@@ -26,9 +26,10 @@ const (
 	versionContract int64 = 1 // contract tables created or adopted, weft's columns added
 	versionTables   int64 = 2 // 00002_weft_tables.sql
 	versionIndexes  int64 = 3 // partial indexes of the outbox tables
+	versionHandOver int64 = 4 // columns of weft_leader that ask for a hand-over
 
 	// Latest is the version this build needs.
-	Latest = versionIndexes
+	Latest = versionHandOver
 
 	versionTable = "weft_schema_version"
 )
@@ -41,6 +42,8 @@ func migrationName(version int64) string {
 		return "weft tables"
 	case versionIndexes:
 		return "outbox indexes"
+	case versionHandOver:
+		return "hand-over request"
 	default:
 		return "unknown to this build"
 	}
@@ -247,6 +250,9 @@ func (m *migrator) provider() (*goose.Provider, error) {
 			goose.NewGoMigration(versionIndexes,
 				&goose.GoFunc{RunDB: func(ctx context.Context, _ *sql.DB) error { return m.upIndexes(ctx) }},
 				&goose.GoFunc{RunDB: func(ctx context.Context, _ *sql.DB) error { return m.downIndexes(ctx) }}),
+			goose.NewGoMigration(versionHandOver,
+				&goose.GoFunc{RunDB: func(ctx context.Context, _ *sql.DB) error { return m.upHandOver(ctx) }},
+				&goose.GoFunc{RunDB: func(ctx context.Context, _ *sql.DB) error { return m.downHandOver(ctx) }}),
 		))
 	if err != nil {
 		return nil, fmt.Errorf("load migrations: %w", err)

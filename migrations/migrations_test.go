@@ -23,7 +23,7 @@ func TestUpOnEmptySchema(t *testing.T) {
 	if err := migrations.Check(t.Context(), pool); !errors.As(err, &behind) || behind.Have != 0 || behind.Want != migrations.Latest {
 		t.Errorf("check before: got %v, want behind at 0", err)
 	}
-	if got, want := versions(up(t, dsn)), []int64{1, 2, 3}; !cmp.Equal(got, want) {
+	if got, want := versions(up(t, dsn)), []int64{1, 2, 3, 4}; !cmp.Equal(got, want) {
 		t.Errorf("steps: got %v, want %v", got, want)
 	}
 	if err := migrations.Check(t.Context(), pool); err != nil {
@@ -99,12 +99,19 @@ func TestDown(t *testing.T) {
 			and relnamespace = quote_ident(current_schema())::regnamespace`
 	up(t, dsn)
 
-	steps, err := migrations.Down(t.Context(), dsn)
-	if err != nil || !cmp.Equal(versions(steps), []int64{3}) {
-		t.Fatalf("down: got %v, %v, want version 3", versions(steps), err)
+	var steps []migrations.Step
+	var err error
+	for _, v := range []int64{4, 3} {
+		steps, err = migrations.Down(t.Context(), dsn)
+		if err != nil || !cmp.Equal(versions(steps), []int64{v}) {
+			t.Fatalf("down: got %v, %v, want version %d", versions(steps), err, v)
+		}
+		if got := one[int](t, pool, `select count(*) from pg_attribute where attrelid = 'weft_leader'::regclass and attname like 'resign%' and not attisdropped`); got != 0 {
+			t.Errorf("hand-over columns below version 4: got %d, want none", got)
+		}
 	}
 	if got := validIndexes(t, pool); len(got) != 0 {
-		t.Errorf("indexes after one step: got %v, want none", got)
+		t.Errorf("indexes after two steps: got %v, want none", got)
 	}
 	var behind *migrations.BehindError
 	if err := migrations.Check(t.Context(), pool); !errors.As(err, &behind) || behind.Have != 2 {
@@ -127,7 +134,7 @@ func TestDown(t *testing.T) {
 	if steps, err := migrations.Down(t.Context(), dsn); err != nil || len(steps) != 0 {
 		t.Errorf("down at zero: got %v, %v, want nothing", steps, err)
 	}
-	if got, want := versions(up(t, dsn)), []int64{1, 2, 3}; !cmp.Equal(got, want) {
+	if got, want := versions(up(t, dsn)), []int64{1, 2, 3, 4}; !cmp.Equal(got, want) {
 		t.Errorf("up again: got %v, want %v", got, want)
 	}
 }
@@ -186,7 +193,7 @@ func TestTwoMigratorsAtOnce(t *testing.T) {
 	if err := group.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if got := len(steps[0]) + len(steps[1]) + len(steps[2]); got != 3 {
+	if got := len(steps[0]) + len(steps[1]) + len(steps[2]); got != int(migrations.Latest) {
 		t.Errorf("steps of all: got %v, want each migration once", steps)
 	}
 	if diff := cmp.Diff(wantIndexes, validIndexes(t, pool)); diff != "" {

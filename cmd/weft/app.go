@@ -42,7 +42,8 @@ Exit codes:
   69  Postgres cannot be reached
   70  a fault of weft itself, or a stop without waiting
   75  try again: a migration is missing, or the server is read-only
-  77  refused: another environment, no permission, wrong password
+  77  refused: another environment, no permission, wrong password, no standby to
+      take over
   78  the configuration is wrong: a bad value, an unknown database, a pooler in
       transaction mode`
 
@@ -81,7 +82,7 @@ func (a *app) root() *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.PersistentFlags().StringVar(&a.file, "config", "", "YAML `file` with settings (default "+config.DefaultFile+" when it exists)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err.Error()) })
-	root.AddCommand(a.runCommand(b), a.migrateCommand(), a.statusCommand(), a.versionCommand(b))
+	root.AddCommand(a.runCommand(b), a.migrateCommand(), a.statusCommand(), a.resignCommand(), a.versionCommand(b))
 	return root
 }
 

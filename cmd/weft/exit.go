@@ -17,14 +17,15 @@ import (
 
 // The exit codes. Go itself exits 2 on a panic, so 2 has no meaning here.
 const (
-	exitOK          = 0
-	exitBad         = 1
-	exitUsage       = 64
-	exitUnavailable = 69
-	exitInternal    = 70
-	exitTryAgain    = 75
-	exitRefused     = 77
-	exitConfig      = 78
+	exitOK           = 0
+	exitBad          = 1
+	exitInconclusive = 3
+	exitUsage        = 64
+	exitUnavailable  = 69
+	exitInternal     = 70
+	exitTryAgain     = 75
+	exitRefused      = 77
+	exitConfig       = 78
 )
 
 // exitError is an error that knows its exit code and says all there is to say.

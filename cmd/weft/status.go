@@ -32,6 +32,14 @@ type leaderStatus struct {
 	Since             time.Time `json:"since"`
 	HeartbeatAgeSecs  float64   `json:"heartbeat_age_seconds"`
 	ApplicationOfLock string    `json:"application_name"`
+
+	Resign *resignStatus `json:"resign"` // it was asked to hand over; null when it was not
+}
+
+type resignStatus struct {
+	By      string    `json:"by"`
+	Why     string    `json:"why"`
+	AskedAt time.Time `json:"asked_at"`
 }
 
 type termStatus struct {
@@ -164,6 +172,9 @@ func electionStatus(s leader.State, seen []leader.Instance) status {
 	if s.Led() {
 		st.Leader = &leaderStatus{Instance: s.Instance, Epoch: s.Epoch, Since: s.AcquiredAt.UTC(),
 			HeartbeatAgeSecs: s.RenewedAgo.Seconds(), ApplicationOfLock: s.LockApp}
+		if r := s.Request; r != nil {
+			st.Leader.Resign = &resignStatus{By: r.By, Why: r.Why, AskedAt: r.AskedAt.UTC()}
+		}
 	}
 	for _, i := range seen {
 		role := string(i.Role)

@@ -41,8 +41,12 @@ func (st status) write(w io.Writer) error {
 func (st status) leaderLine() string {
 	switch {
 	case st.Leader != nil:
-		return fmt.Sprintf("%s, epoch %d, since %s, heartbeat %s ago", st.Leader.Instance, st.Leader.Epoch,
+		line := fmt.Sprintf("%s, epoch %d, since %s, heartbeat %s ago", st.Leader.Instance, st.Leader.Epoch,
 			st.Leader.Since.Format(time.RFC3339), span(st.Leader.HeartbeatAgeSecs))
+		if r := st.Leader.Resign; r != nil {
+			line += fmt.Sprintf("; asked to hand over by %s at %s: %s", r.By, r.AskedAt.Format(time.RFC3339), r.Why)
+		}
+		return line
 	case st.Lock.Held:
 		who := fmt.Sprintf("pid %d", st.Lock.PID)
 		if st.Lock.Application != "" {

@@ -26,6 +26,11 @@ const (
 	announceEvery = 2 * time.Second
 	attendEvery   = 2 * time.Second // also keeps a connection to the destination warm
 	checkTimeout  = 5 * time.Second
+	prepareWait   = time.Second // of a leader for the destination that attend makes
+
+	// A stop that has settled everything is over a second later, whatever Postgres does.
+	withdrawTimeout = 500 * time.Millisecond
+	closeGrace      = 500 * time.Millisecond
 )
 
 // every calls f at once and then once per interval until ctx ends.
@@ -95,27 +100,58 @@ func (d *daemon) tell(name string, err error) {
 	d.log.Info("dependency usable", zap.String("event", "dependency.up"), zap.String("dependency", name))
 }
 
-// watch carries what the election and the pipelines know into health.
-func (d *daemon) watch(ctx context.Context) error {
-	return every(ctx, watchEvery, func(context.Context) {
-		st := d.elector.Status()
-		switch {
-		case st.Role == leader.RoleLeader:
-			d.health.SetRole(admin.Leader, st.Epoch)
-			d.tell(postgresName, st.Err)
-		case st.Role == leader.RoleStandby:
-			d.health.SetRole(admin.Standby, st.HolderEpoch)
-			d.tell(postgresName, st.Err)
-		case st.Err != nil:
-			d.health.SetRole(admin.Disconnected, st.HolderEpoch)
-			_, text := postgres.Diagnose(Cause(st.Err))
-			d.tell(postgresName, errors.New(text))
+// watch carries what the election and the pipelines know into health. Once stopping is
+// closed the instance is stopping, whatever it still has to finish.
+func (d *daemon) watch(ctx context.Context, stopping <-chan struct{}) error {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	leaving := false
+	for {
+		d.look(leaving)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-stopping:
+			leaving, stopping = true, nil
+		case <-tick.C:
 		}
-		for _, l := range d.lanes {
-			s := l.pipeline.State()
-			d.health.SetProjection(l.proj.Name(), activity(s.Phase), cmp.Or(s.Detail, string(s.Reason)))
+	}
+}
+
+func (d *daemon) look(leaving bool) {
+	st := d.elector.Status()
+	var role admin.Role
+	epoch, trouble := st.HolderEpoch, st.Err
+	switch {
+	case st.Role == leader.RoleLeader:
+		role = admin.Leader
+	case st.Role == leader.RoleDraining:
+		role = admin.Stopping
+	case st.Role == leader.RoleStandby:
+		role = admin.Standby
+	case st.Err != nil:
+		role = admin.Disconnected
+		_, text := postgres.Diagnose(Cause(st.Err))
+		trouble = errors.New(text)
+	}
+	for _, l := range d.lanes {
+		if text := l.pipeline.State().Outbox; text != "" && trouble == nil {
+			trouble = errors.New(text)
 		}
-	})
+	}
+	if role != "" {
+		d.tell(postgresName, trouble)
+	}
+	if leaving {
+		role = admin.Stopping
+	}
+	if role != "" {
+		d.health.SetRole(role, epoch)
+	}
+	for _, l := range d.lanes {
+		s := l.pipeline.State()
+		d.health.SetProjection(l.proj.Name(), activity(s.Phase), cmp.Or(s.Detail, string(s.Reason)))
+	}
 }
 
 func activity(p consumer.Phase) admin.Activity {
@@ -131,17 +167,24 @@ func activity(p consumer.Phase) admin.Activity {
 	}
 }
 
-// announce keeps the presence of this instance up to date, and withdraws it at the
-// end.
+// announce keeps the presence of this instance up to date, a change of its role at
+// once, and withdraws it at the end.
 func (d *daemon) announce(ctx context.Context) error {
 	host, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("host name: %w", err)
 	}
 	faulty := false
-	err = every(ctx, announceEvery, func(ctx context.Context) {
+	var told leader.Role
+	var at time.Time
+	err = every(ctx, watchEvery, func(ctx context.Context) {
+		role := d.elector.Status().Role
+		if role == told && time.Since(at) < announceEvery {
+			return
+		}
+		told, at = role, time.Now()
 		err := leader.Announce(ctx, d.pool, leader.Instance{
-			Group: d.cfg.Group, Name: d.cfg.Instance, Role: d.elector.Status().Role, Version: d.version,
+			Group: d.cfg.Group, Name: d.cfg.Instance, Role: role, Version: d.version,
 			Host: host, PID: os.Getpid(), HTTPAddr: d.server.Addr(), Uptime: time.Since(d.started),
 		})
 		if err != nil && ctx.Err() == nil && !faulty {
@@ -149,7 +192,7 @@ func (d *daemon) announce(ctx context.Context) error {
 		}
 		faulty = err != nil
 	})
-	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
 	if err := leader.Withdraw(bye, d.pool, d.cfg.Group, d.cfg.Instance); err != nil {
 		d.log.Warn("presence not withdrawn", zap.String("event", "presence.fault"), zap.Error(err))
@@ -158,10 +201,14 @@ func (d *daemon) announce(ctx context.Context) error {
 }
 
 // attend makes a projection's destination once, and keeps an eye on it.
-func (d *daemon) attend(ctx context.Context, p projections.Projection) error {
+func (d *daemon) attend(ctx context.Context, l lane) error {
+	p := l.proj
 	name := p.Destination()
 	d.health.Require(name, d.cfg.Elastic.RequireReady)
 	prepared := false
+	if _, ok := p.(projections.Preparer); !ok {
+		close(l.prepared)
+	}
 	return every(ctx, attendEvery, func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 		defer cancel()
@@ -173,8 +220,13 @@ func (d *daemon) attend(ctx context.Context, p projections.Projection) error {
 				return
 			}
 			prepared = true
+			close(l.prepared)
 		}
-		if err := p.Ready(ctx); !errors.Is(err, context.Canceled) {
+		err := p.Ready(ctx)
+		if s := l.pipeline.State(); err == nil && (s.Phase == consumer.PhaseOutage || s.Phase == consumer.PhaseTrial) {
+			err = errors.New(s.Detail) // it answers, and does not take what it is sent
+		}
+		if !errors.Is(err, context.Canceled) {
 			d.tell(name, err)
 		}
 	})

@@ -24,12 +24,18 @@ import (
 	"github.com/samuelhu324-dev/weft/reclaim"
 )
 
+// minReclaims is how often in a row an event is reclaimed at least before it counts as
+// what ends the process. Some of them may have another reason: a term that was lost
+// while a request hung looks the same.
+const minReclaims = 10
+
 // lane is one projection with everything that works for it.
 type lane struct {
 	proj      projections.Projection
 	store     *outbox.Store
 	pipeline  *consumer.Pipeline
 	reclaimer *reclaim.Reclaimer
+	prepared  chan struct{} // closed when the destination has been made
 }
 
 // daemon is a process that runs. Its fields do not change after build.
@@ -42,6 +48,7 @@ type daemon struct {
 	health  *admin.Health
 	server  *admin.Server
 	pool    *pgxpool.Pool
+	sockets *sockets // of pool
 	elector *leader.Elector
 	lanes   []lane
 	gauges  *gauges
@@ -52,7 +59,7 @@ type daemon struct {
 func Run(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, version string) error {
 	d := &daemon{
 		cfg: cfg, log: tel.Log, version: version, started: time.Now(),
-		health: admin.NewHealth(cfg.Group, cfg.Instance),
+		health: admin.NewHealth(cfg.Group, cfg.Instance), sockets: newSockets(),
 	}
 	defer d.close()
 	if err := d.build(ctx, tel); err != nil {
@@ -66,7 +73,7 @@ func (d *daemon) build(ctx context.Context, tel *telemetry.Telemetry) error {
 	cfg := d.cfg
 	pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
 		AppName: leader.AppName(cfg.Group, cfg.Instance, "work"), MaxConns: cfg.Database.MaxConns, Statement: cfg.Database.Timeout,
-		Params: outbox.SessionParams(),
+		Params: outbox.SessionParams(), Around: d.sockets.around,
 	})
 	if err != nil {
 		return err
@@ -98,9 +105,14 @@ func (d *daemon) close() {
 	for _, l := range d.lanes {
 		l.proj.Close()
 	}
-	if d.pool != nil {
-		d.pool.Close()
+	if d.pool == nil {
+		return
 	}
+	hurry := time.AfterFunc(closeGrace, func() {
+		d.log.Warn("Postgres takes no leave; closing the sockets", zap.String("event", "pool.cut"), zap.Int("connections", d.sockets.cut()))
+	})
+	defer hurry.Stop()
+	d.pool.Close()
 }
 
 func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {
@@ -128,7 +140,7 @@ func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {
 		return fmt.Errorf("table gauges: %w", err)
 	}
 	for _, p := range projs {
-		l := lane{proj: p}
+		l := lane{proj: p, prepared: make(chan struct{})}
 		l.store, err = outbox.NewStore(d.pool, outbox.StoreConfig{
 			Table: p.Table(), Projection: p.Name(), Group: cfg.Group, Owner: cfg.Instance,
 			Lease: cfg.Outbox.Lease, Timeout: cfg.Database.Timeout,
@@ -149,7 +161,7 @@ func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {
 		}
 		l.reclaimer, err = reclaim.New(l.store, reclaim.Config{
 			Projection: p.Name(), Interval: cfg.Outbox.ReclaimInterval,
-			MaxProcessing: cfg.Outbox.MaxProcessing, MaxReclaims: max(consumer.AloneAfter+2, cfg.Outbox.MaxAttempts),
+			MaxProcessing: cfg.Outbox.MaxProcessing, MaxReclaims: max(minReclaims, cfg.Outbox.MaxAttempts),
 		}, tel.Log, rm)
 		if err != nil {
 			return err
@@ -192,17 +204,16 @@ func (d *daemon) run(ctx context.Context) error {
 		})
 	}
 	surround("HTTP server", d.server.Run)
-	surround("health", d.watch)
+	surround("health", func(ctx context.Context) error { return d.watch(ctx, inner.Done()) })
 
 	err := d.ready(inner)
 	if err == nil && inner.Err() == nil {
 		surround("presence", d.announce)
 		surround("gauges", d.measure)
 		for _, l := range d.lanes {
-			surround("destination", func(ctx context.Context) error { return d.attend(ctx, l.proj) })
+			surround("destination", func(ctx context.Context) error { return d.attend(ctx, l) })
 		}
 		err = d.elector.Run(inner, d.lead)
-		d.health.SetRole(admin.Stopping, 0)
 	}
 	if err == nil {
 		if cause := context.Cause(inner); cause != nil && ctx.Err() == nil {
@@ -232,6 +243,7 @@ func (d *daemon) lead(ctx context.Context, t *leader.Term) error {
 			if err := d.takeOver(until, l, t.Epoch()); err != nil || until.Err() != nil {
 				return err
 			}
+			d.awaitPrepared(until, l)
 			g.Go(func() error { return l.reclaimer.Run(until, t.Epoch()) })
 			return l.pipeline.Run(ctx, t)
 		})
@@ -239,16 +251,36 @@ func (d *daemon) lead(ctx context.Context, t *leader.Term) error {
 	return g.Wait()
 }
 
-// takeOver takes back what older terms have left, and repeats it until it has
-// succeeded or ctx has ended.
+// awaitPrepared gives the destination of a first start the time to be made: events that
+// come before it would be tried in vain.
+func (d *daemon) awaitPrepared(ctx context.Context, l lane) {
+	timer := time.NewTimer(prepareWait)
+	defer timer.Stop()
+	select {
+	case <-l.prepared:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// takeOver occupies the table, takes back what older terms have left, and repeats it
+// until it has succeeded or ctx has ended.
 func (d *daemon) takeOver(ctx context.Context, l lane, epoch int64) error {
 	for tries := 0; ; tries++ {
-		_, err := l.reclaimer.RunOnce(ctx, epoch)
+		err := l.store.Occupy(ctx, epoch)
+		if err == nil {
+			_, err = l.reclaimer.RunOnce(ctx, epoch)
+		}
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return nil
 		case errors.Is(err, outbox.ErrFenced):
-			return fmt.Errorf("reclaim at takeover: %w", err)
+			return fmt.Errorf("takeover of %s: %w", l.store.Table(), err)
+		case errors.As(err, new(*outbox.OccupiedError)):
+			if tries%300 == 0 { // a minute
+				d.log.Error("another group works on the table; waiting until it does not",
+					zap.String("event", "outbox.occupied"), zap.String("projection", l.proj.Name()), zap.Error(err))
+			}
 		case tries == 0:
 			d.log.Warn("takeover waits for the reclaim of what the old term has left",
 				zap.String("event", "reclaim.fault"), zap.String("projection", l.proj.Name()), zap.Error(err))

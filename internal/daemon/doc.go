@@ -12,7 +12,10 @@
 //     transaction pooler) ends it at the start with one error.
 //   - The order of an end is: stop claiming, settle what is in flight, free the lock,
 //     withdraw the presence, close the servers' connections.
-//   - Everything that was started has ended when Run returns.
+//   - From the moment that a stop is asked for, health says stopping and is not ready;
+//     a leader that hands over says so until its work is settled.
+//   - Everything that was started has ended when Run returns, about a second after the
+//     last settle even if Postgres does not answer any more.
 //
 // # What is not guaranteed
 //

@@ -17,6 +17,7 @@ import (
 
 	"github.com/Shopify/toxiproxy/v2"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
@@ -118,9 +119,13 @@ type instance struct {
 // start runs an instance in this process until the test ends.
 func (r *rig) start(name string, env ...string) *instance {
 	r.t.Helper()
-	in := &instance{t: r.t, name: name, logs: &logs{}, done: make(chan struct{})}
-	cfg := r.config(name, env...)
-	tel, err := telemetry.New(in.logs, telemetry.Options{Level: "debug", Group: r.group, Instance: name, Env: "test"})
+	return r.run(r.config(name, env...))
+}
+
+func (r *rig) run(cfg config.Config) *instance {
+	r.t.Helper()
+	in := &instance{t: r.t, name: cfg.Instance, logs: &logs{}, done: make(chan struct{})}
+	tel, err := telemetry.New(in.logs, telemetry.Options{Level: "debug", Group: r.group, Instance: in.name, Env: "test"})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -135,7 +140,7 @@ func (r *rig) start(name string, env ...string) *instance {
 	r.t.Cleanup(func() {
 		_ = in.stop()
 		if r.t.Failed() {
-			r.t.Logf("log of %s:\n%s", name, in.logs.all())
+			r.t.Logf("log of %s:\n%s", in.name, in.logs.all())
 		}
 	})
 	return in
@@ -143,10 +148,19 @@ func (r *rig) start(name string, env ...string) *instance {
 
 func (r *rig) config(name string, env ...string) config.Config {
 	r.t.Helper()
-	cfg, err := config.Load(config.Options{Environ: append([]string{
+	return r.load(append(r.environ(name), env...))
+}
+
+func (r *rig) environ(name string) []string {
+	return []string{
 		"DATABASE_URL=" + r.url, "ELASTIC_URL=" + r.elastic, "ELASTIC_INDEX=" + r.index, "WEFT_GROUP=" + r.group,
 		"WEFT_INSTANCE=" + name, "OUTBOX_METRICS_PORT=0", "OUTBOX_BASE_BACKOFF_SECONDS=0.05", "OUTBOX_MAX_BACKOFF_SECONDS=0.5",
-	}, env...)})
+	}
+}
+
+func (r *rig) load(environ []string) config.Config {
+	r.t.Helper()
+	cfg, err := config.Load(config.Options{Environ: environ})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -229,45 +243,55 @@ func (r *rig) exec(sql string, args ...any) {
 	}
 }
 
-// upsert writes a document and its event in one transaction, as an application does.
+// change is what an application does to one entity: its row and the event in one
+// transaction.
+type change struct {
+	key     outbox.Key
+	version int64
+	op      outbox.Op
+	text    string
+}
+
+// upsert writes a document.
 func (r *rig) upsert(key outbox.Key, version int64, text string) {
 	r.t.Helper()
-	r.write(key, version, outbox.Upsert, func(ctx context.Context, tx execer) error {
-		_, err := tx.Exec(ctx, `insert into search_index (entity_type, entity_id, text, snippet, rank_score, event_version)
-			values ($1, $2, $3, left($3, 200), 1, $4)
-			on conflict (entity_type, entity_id) do update set text = excluded.text, snippet = excluded.snippet, event_version = excluded.event_version`,
-			key.Type, [16]byte(key.ID), text, version)
-		return err
-	})
+	r.write(change{key, version, outbox.Upsert, text})
 }
 
 func (r *rig) remove(key outbox.Key, version int64) {
 	r.t.Helper()
-	r.write(key, version, outbox.Delete, func(ctx context.Context, tx execer) error {
-		_, err := tx.Exec(ctx, "delete from search_index where entity_type = $1 and entity_id = $2", key.Type, [16]byte(key.ID))
-		return err
-	})
+	r.write(change{key, version, outbox.Delete, ""})
 }
 
-type execer = outbox.Tx
-
-func (r *rig) write(key outbox.Key, version int64, op outbox.Op, change func(context.Context, execer) error) {
+// write commits all changes in one transaction.
+func (r *rig) write(changes ...change) {
 	r.t.Helper()
-	ctx := context.Background()
-	tx, err := r.pool.Begin(ctx)
-	if err != nil {
+	if err := r.tryWrite(context.Background(), changes...); err != nil {
 		r.t.Fatal(err)
 	}
-	defer func() { _ = tx.Rollback(ctx) }()
-	if err := change(ctx, tx); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := outbox.Enqueue(ctx, tx, outboxTable, outbox.NewEvent{Key: key, Op: op, Version: version}); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := tx.Commit(ctx); err != nil {
-		r.t.Fatal(err)
-	}
+}
+
+func (r *rig) tryWrite(ctx context.Context, changes ...change) error {
+	return pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
+		for _, c := range changes {
+			var err error
+			if c.op == outbox.Delete {
+				_, err = tx.Exec(ctx, "delete from search_index where entity_type = $1 and entity_id = $2", c.key.Type, [16]byte(c.key.ID))
+			} else {
+				_, err = tx.Exec(ctx, `insert into search_index (entity_type, entity_id, text, snippet, rank_score, event_version)
+					values ($1, $2, $3, left($3, 200), 1, $4)
+					on conflict (entity_type, entity_id) do update set text = excluded.text, snippet = excluded.snippet, event_version = excluded.event_version`,
+					c.key.Type, [16]byte(c.key.ID), c.text, c.version)
+			}
+			if err == nil {
+				err = outbox.Enqueue(ctx, tx, outboxTable, outbox.NewEvent{Key: c.key, Op: c.op, Version: c.version})
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 func (r *rig) counts() map[string]int {
@@ -344,7 +368,6 @@ func newProxy(t *testing.T, upstream string) *proxy {
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
-	p.Listen = p.Proxy.Listen
 	t.Cleanup(p.Stop)
 	return p
 }
@@ -352,11 +375,16 @@ func newProxy(t *testing.T, upstream string) *proxy {
 // through returns raw with its host replaced by the proxy's.
 func (p *proxy) through(t *testing.T, raw string) string {
 	t.Helper()
+	return replaceHost(t, raw, p.Listen)
+}
+
+func replaceHost(t *testing.T, raw, host string) string {
+	t.Helper()
 	u, err := url.Parse(raw)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.Host = p.Listen
+	u.Host = host
 	return u.String()
 }
 

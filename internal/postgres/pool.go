@@ -22,6 +22,9 @@ type Options struct {
 	Lock      time.Duration     // lock_timeout; default 3 s
 	IdleInTx  time.Duration     // idle_in_transaction_session_timeout; default 5 s
 	Params    map[string]string // more settings of the sessions
+
+	// Around wraps the dialer of a pool; nil leaves it alone.
+	Around func(pgconn.DialFunc) pgconn.DialFunc
 }
 
 // warmConns are kept open while idle: a standby that takes over must not spend its
@@ -36,6 +39,9 @@ func NewPool(ctx context.Context, raw string, o Options) (*pgxpool.Pool, error) 
 		return nil, fmt.Errorf("database URL: %w", err)
 	}
 	Prepare(&cfg.ConnConfig.Config, o)
+	if o.Around != nil {
+		cfg.ConnConfig.DialFunc = o.Around(cfg.ConnConfig.DialFunc)
+	}
 	cfg.MaxConns = int32(min(cmp.Or(o.MaxConns, 8), 1000))
 	cfg.MinIdleConns = min(warmConns, cfg.MaxConns)
 	cfg.MaxConnIdleTime = 5 * time.Minute

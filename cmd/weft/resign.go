@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/signal"
+	"os/user"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/leader"
+	"github.com/samuelhu324-dev/weft/migrations"
+)
+
+// takeoverLook is the pause between two looks for the successor; what is reported is
+// the database's time, not ours.
+const takeoverLook = 25 * time.Millisecond
+
+// resignation is the JSON form of weft resign. Names and units stay; fields may be added.
+type resignation struct {
+	Group   string     `json:"group"`
+	By      string     `json:"by"`
+	Why     string     `json:"why"`
+	From    termOf     `json:"from"`
+	AskedAt time.Time  `json:"asked_at"`
+	To      *termOf    `json:"to"`           // null when nobody was seen to take over
+	Secs    *float64   `json:"took_seconds"` // from the request to the new term, database clock
+	Since   *time.Time `json:"acquired_at"`
+}
+
+type termOf struct {
+	Instance string `json:"instance"`
+	Epoch    int64  `json:"epoch"`
+}
+
+type resignFlags struct {
+	by, why string
+	wait    time.Duration
+	force   bool
+	asJSON  bool
+}
+
+func (a *app) resignCommand() *cobra.Command {
+	var f resignFlags
+	cmd := &cobra.Command{
+		Use:   "resign",
+		Short: "Ask the leader to hand over to a standby",
+		Long: `Ask the leader to hand over: it claims nothing more, finishes what is in flight within
+its shutdown grace, frees the lock, and stays as a standby. Works from any host. Who
+asked and why is kept in weft_audit.
+
+Exits 1 when nobody leads or nobody else took over, 3 when the hand-over was not seen
+within --wait (the request stands), 77 when no standby is there to take over.`,
+		Example: `  weft resign --why "kernel update on host a"
+  weft resign --why drill --by alice --wait 5s --json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !cmd.Flags().Changed("by") {
+				f.by = osUser()
+			}
+			if err := f.check(cmd); err != nil {
+				return err
+			}
+			cfg, err := a.load(cmd)
+			if err != nil {
+				return err
+			}
+			return a.resign(cmd.Context(), cfg, f)
+		},
+	}
+	cmd.Flags().StringVar(&f.by, "by", "", "who asks (default the OS user)")
+	cmd.Flags().StringVar(&f.why, "why", "", "the reason (required)")
+	cmd.Flags().DurationVar(&f.wait, "wait", 30*time.Second, "how long to wait until another instance leads; 0 asks and returns")
+	cmd.Flags().BoolVar(&f.force, "force", false, "ask although no standby was seen")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
+	config.AddFlags(cmd.Flags(), "database.url", "database.timeout", "group", "env")
+	return cmd
+}
+
+// osUser returns nothing when the system does not know who we are; --by is needed then.
+func osUser() string {
+	u, err := user.Current()
+	if err != nil {
+		return ""
+	}
+	return u.Username
+}
+
+func (f resignFlags) check(cmd *cobra.Command) error {
+	switch {
+	case f.why == "":
+		return usage(cmd, "--why is missing: say why the leader is to hand over")
+	case f.by == "":
+		return usage(cmd, "--by is missing: say who asks")
+	case f.wait < 0:
+		return usage(cmd, "--wait must not be negative")
+	}
+	if err := (leader.Resignation{By: f.by, Why: f.why}).Validate(); err != nil {
+		return usage(cmd, err.Error())
+	}
+	return nil
+}
+
+func (a *app) resign(ctx context.Context, cfg config.Config, f resignFlags) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
+		AppName: "weft/resign", MaxConns: 1, Statement: cfg.Database.Timeout})
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+
+	st, err := mayResign(ctx, pool, cfg, f.force)
+	if err != nil {
+		return err
+	}
+	asked, err := leader.Resign(ctx, pool, cfg.Group, leader.Resignation{Epoch: st.Epoch, By: f.by, Why: f.why})
+	if errors.Is(err, leader.ErrNoTerm) {
+		return &exitError{exitTryAgain, fmt.Sprintf("the term of %s, epoch %d, ended by itself in the meantime; see `weft status`", st.Instance, st.Epoch)}
+	}
+	if err != nil {
+		return err
+	}
+	r := resignation{Group: cfg.Group, By: f.by, Why: f.why, From: termOf{st.Instance, st.Epoch}, AskedAt: asked.AskedAt.UTC()}
+	var outcome error
+	if f.wait > 0 {
+		outcome = awaitTakeover(ctx, pool, cfg.Group, f.wait, &r)
+	}
+	if err := a.showResignation(r, f.asJSON); err != nil {
+		return err
+	}
+	return outcome
+}
+
+// mayResign returns the running term, or why there is nothing to ask for.
+func mayResign(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, force bool) (leader.State, error) {
+	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
+	defer cancel()
+	var none leader.State
+	if err := postgres.CheckWritable(ctx, pool); err != nil {
+		return none, err
+	}
+	if err := postgres.CheckEnvironment(ctx, pool, cfg.Env); err != nil {
+		return none, err
+	}
+	err := migrations.Check(ctx, pool)
+	if _, ahead := errors.AsType[*migrations.AheadError](err); err != nil && !ahead {
+		return none, err
+	}
+	st, err := leader.ReadState(ctx, pool, cfg.Group)
+	if err != nil {
+		return none, err
+	}
+	if !st.Led() {
+		return none, &exitError{exitBad, "nobody leads group " + cfg.Group + ": there is nothing to hand over"}
+	}
+	seen, err := leader.Instances(ctx, pool, cfg.Group)
+	if err != nil {
+		return none, err
+	}
+	for _, i := range seen {
+		// One that has just handed over may still be on record as draining.
+		if i.Name != st.Instance && i.Role != leader.RoleDisconnected && i.SeenAgo <= goneAfter {
+			return st, nil
+		}
+	}
+	if !force {
+		return none, &exitError{exitRefused, fmt.Sprintf(
+			"no standby of group %s was seen in the last %v to take over from %s: start another `weft run`, or use --force (%s leads again when nobody else does)",
+			cfg.Group, goneAfter, st.Instance, st.Instance)}
+	}
+	return st, nil
+}
+
+// awaitTakeover fills in who leads the next term, or says why nobody was seen to.
+func awaitTakeover(ctx context.Context, pool *pgxpool.Pool, group string, wait time.Duration, r *resignation) error {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	tick := time.NewTicker(takeoverLook)
+	defer tick.Stop()
+	var last leader.State
+	var trouble error
+	for {
+		st, err := leader.ReadState(ctx, pool, group)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			trouble = err // the server may come back in time
+		case err == nil && st.Epoch > r.From.Epoch:
+			took, since := st.AcquiredAt.Sub(r.AskedAt).Seconds(), st.AcquiredAt.UTC()
+			r.To, r.Secs, r.Since = &termOf{st.Instance, st.Epoch}, &took, &since
+			if st.Instance == r.From.Instance {
+				return &exitError{exitBad, fmt.Sprintf("nobody else took the lock: %s leads again, in epoch %d", st.Instance, st.Epoch)}
+			}
+			return nil
+		case err == nil:
+			last, trouble = st, nil
+		}
+		select {
+		case <-ctx.Done():
+			return notSeen(context.WithoutCancel(ctx), pool, *r, wait, last, trouble)
+		case <-tick.C:
+		}
+	}
+}
+
+// notSeen says how far the hand-over had come.
+func notSeen(ctx context.Context, pool *pgxpool.Pool, r resignation, wait time.Duration, last leader.State, trouble error) error {
+	from := r.From
+	if trouble != nil {
+		_, text := diagnose(trouble)
+		return &exitError{exitInconclusive, fmt.Sprintf("%s was asked to hand over, and then the database could not be read: %s", from.Instance, text)}
+	}
+	if last.ReleasedAt != nil {
+		return &exitError{exitInconclusive, fmt.Sprintf("%s has handed over, and nobody has taken the lock within %v; see `weft status`", from.Instance, wait)}
+	}
+	seen, err := leader.Instances(ctx, pool, r.Group)
+	if err != nil {
+		return err
+	}
+	for _, i := range seen {
+		if i.Name == from.Instance && i.Role == leader.RoleDraining {
+			return &exitError{exitInconclusive, fmt.Sprintf("%s still finishes what is in flight after %v; it hands over within its shutdown grace", from.Instance, wait)}
+		}
+	}
+	return &exitError{exitInconclusive, fmt.Sprintf(
+		"%s has not answered within %v and still leads in epoch %d: a build older than this command does not know the request; stop that process instead (the request stands, for this epoch only)",
+		from.Instance, wait, from.Epoch)}
+}
+
+func (a *app) showResignation(r resignation, asJSON bool) error {
+	if asJSON {
+		enc := json.NewEncoder(a.stdout)
+		enc.SetIndent("", "  ")
+		return enc.Encode(r)
+	}
+	line := fmt.Sprintf("%s, epoch %d, was asked to hand over", r.From.Instance, r.From.Epoch)
+	if r.To != nil {
+		line = fmt.Sprintf("%s leads in epoch %d, %s after %s, epoch %d, was asked to hand over",
+			r.To.Instance, r.To.Epoch, span(*r.Secs), r.From.Instance, r.From.Epoch)
+	}
+	_, err := fmt.Fprintln(a.stdout, line)
+	return err
+}

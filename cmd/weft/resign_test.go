@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/leader"
+)
+
+// crew is a group whose instances only lead.
+type crew struct {
+	t    *testing.T
+	url  string
+	pool *pgxpool.Pool
+	env  []string
+}
+
+func newCrew(t *testing.T) *crew {
+	t.Helper()
+	url := labtest.Database(t)
+	return &crew{t: t, url: url, pool: labtest.Pool(t, url), env: []string{"DATABASE_URL=" + url, "WEFT_GROUP=crew"}}
+}
+
+// join runs an instance until the test ends; drain is what it does when asked to end.
+func (c *crew) join(name string, drain func()) {
+	c.t.Helper()
+	cfg := leader.Config{Group: "crew", Instance: name, Heartbeat: 200 * time.Millisecond, Trust: 2 * time.Second, IdleSession: 3 * time.Second}
+	base, err := pgx.ParseConfig(c.url)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	session := leader.SessionConfig(base, cfg)
+	e, err := leader.New(cfg, func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, session) }, nil, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() {
+		done <- e.Run(ctx, func(ctx context.Context, term *leader.Term) error {
+			select {
+			case <-ctx.Done():
+			case <-term.Stopping():
+				drain()
+			}
+			return nil
+		})
+	}()
+	c.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			c.t.Errorf("Run of %s: %v", name, err)
+		}
+	})
+	labtest.Eventually(c.t, 20*time.Second, func() bool { return e.Status().Role != leader.RoleDisconnected }, name+" is there")
+	if name == "a" {
+		labtest.Eventually(c.t, 20*time.Second, func() bool { return e.Status().Role == leader.RoleLeader }, "a leads")
+	}
+	c.announce(name, e.Status().Role)
+}
+
+func (c *crew) announce(name string, role leader.Role) {
+	c.t.Helper()
+	if err := leader.Announce(c.t.Context(), c.pool, leader.Instance{Group: "crew", Name: name, Role: role}); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func atOnce() {}
+
+func TestResignHandsOver(t *testing.T) {
+	t.Parallel()
+	c := newCrew(t)
+	c.join("a", atOnce)
+	c.join("b", atOnce)
+	r := weft(t, c.env, "resign", "--why", "kernel update", "--by=alice")
+	if want := regexp.MustCompile(`^b leads in epoch 2, \S+ after a, epoch 1, was asked to hand over\n$`); r.code != 0 || !want.MatchString(r.out) || r.errOut != "" {
+		t.Errorf("got code %d, %q and %q, want 0 and %s", r.code, r.out, r.errOut, want)
+	}
+	var who string
+	if err := c.pool.QueryRow(t.Context(), `select format('%s %s %s', actor, why, from_owner) from weft_audit where action = 'resign_requested'`).Scan(&who); err != nil || who != "alice kernel update a" {
+		t.Errorf("audit: got %q, %v", who, err)
+	}
+	r = weft(t, c.env, "resign", "--why=and back", "--json")
+	var back resignation
+	if err := json.Unmarshal([]byte(r.out), &back); err != nil || r.code != 0 {
+		t.Fatalf("got code %d, %v: %s%s", r.code, err, r.out, r.errOut)
+	}
+	if back.From != (termOf{"b", 2}) || back.To == nil || *back.To != (termOf{"a", 3}) || *back.Secs <= 0 || back.By == "" || back.Why != "and back" || back.Group != "crew" {
+		t.Errorf("got %s, want from b to a, by the OS user", r.out)
+	}
+	if !back.Since.After(back.AskedAt) {
+		t.Errorf("acquired %v, asked %v", back.Since, back.AskedAt)
+	}
+	r = weft(t, c.env, "resign", "--why", "and again", "--wait=0")
+	if want := "a, epoch 3, was asked to hand over\n"; r.code != 0 || r.out != want {
+		t.Errorf("without waiting: got code %d and %q, want %q", r.code, r.out, want)
+	}
+}
+
+func TestResignRefuses(t *testing.T) {
+	t.Parallel()
+	t.Run("WithoutMigration", func(t *testing.T) {
+		t.Parallel()
+		r := weft(t, []string{"DATABASE_URL=" + labtest.Schema(t)}, "resign", "--why=x")
+		if r.code != exitTryAgain || !strings.Contains(r.errOut, "run `weft migrate up`") {
+			t.Errorf("got code %d and %q", r.code, r.errOut)
+		}
+	})
+	t.Run("OtherEnvironment", func(t *testing.T) {
+		t.Parallel()
+		c := newCrew(t)
+		if _, err := c.pool.Exec(t.Context(), "insert into environment_sentinel (id, env) values (1, 'dev')"); err != nil {
+			t.Fatal(err)
+		}
+		if r := weft(t, append(c.env, "WORDLOOM_ENV=test"), "resign", "--why=x"); r.code != exitRefused || !strings.Contains(r.errOut, "dev") {
+			t.Errorf("got code %d and %q", r.code, r.errOut)
+		}
+	})
+	t.Run("WithoutLeader", func(t *testing.T) {
+		t.Parallel()
+		r := weft(t, newCrew(t).env, "resign", "--why=x", "--force")
+		if want := "weft: nobody leads group crew: there is nothing to hand over\n"; r.code != exitBad || r.errOut != want {
+			t.Errorf("got code %d and %q, want %q", r.code, r.errOut, want)
+		}
+	})
+	t.Run("WithoutStandby", func(t *testing.T) {
+		t.Parallel()
+		c := newCrew(t)
+		c.join("a", atOnce)
+		c.announce("gone", leader.RoleStandby)
+		c.announce("cut off", leader.RoleDisconnected)
+		if _, err := c.pool.Exec(t.Context(), "update weft_instance set seen_at = now() - interval '8 s' where instance = 'gone'"); err != nil {
+			t.Fatal(err)
+		}
+		r := weft(t, c.env, "resign", "--why=x")
+		want := "weft: no standby of group crew was seen in the last 7s to take over from a: start another `weft run`, or use --force (a leads again when nobody else does)\n"
+		if r.code != exitRefused || r.errOut != want {
+			t.Errorf("got code %d and %q, want %q", r.code, r.errOut, want)
+		}
+		r = weft(t, c.env, "resign", "--why=x", "--force")
+		if want := "weft: nobody else took the lock: a leads again, in epoch 2\n"; r.code != exitBad || r.errOut != want {
+			t.Errorf("--force: got code %d and %q, want %q", r.code, r.errOut, want)
+		}
+	})
+	for want, args := range map[string][]string{
+		"--why is missing: say why the leader is to hand over":                     {},
+		"--by is missing: say who asks":                                            {"--why=x", "--by="},
+		"--wait must not be negative":                                              {"--why=x", "--wait=-1s"},
+		"the reason: must not contain control characters":                          {"--why=a\nb"},
+		"who asks: must not be longer than 120 characters":                         {"--why=x", "--by=" + strings.Repeat("x", 121)},
+		`invalid argument "soon" for "--wait" flag: time: invalid duration "soon"`: {"--why=x", "--wait=soon"},
+		`unexpected argument "a"`:                                                  {"a"},
+	} {
+		r := weft(t, nil, append([]string{"resign"}, args...)...)
+		if want = "weft: " + want + "; see `weft resign --help`\n"; r.code != exitUsage || r.errOut != want {
+			t.Errorf("%q: got code %d and %q, want %q", args, r.code, r.errOut, want)
+		}
+	}
+}
+
+func TestResignThatIsNotSeenInTime(t *testing.T) {
+	t.Parallel()
+	t.Run("Draining", func(t *testing.T) {
+		t.Parallel()
+		c := newCrew(t)
+		finish := make(chan struct{})
+		defer close(finish)
+		c.join("a", func() { c.announce("a", leader.RoleDraining); <-finish })
+		c.join("b", atOnce)
+		r := weft(t, c.env, "resign", "--why=x", "--wait=2s")
+		if want := "weft: a still finishes what is in flight after 2s; it hands over within its shutdown grace\n"; r.code != exitInconclusive || r.errOut != want {
+			t.Errorf("got code %d and %q, want %q", r.code, r.errOut, want)
+		}
+	})
+	t.Run("LeaderOfAnOlderBuild", func(t *testing.T) {
+		t.Parallel()
+		c := newCrew(t)
+		var seen string
+		// It holds the lock and beats with statements that know nothing of the request.
+		conn, err := pgx.Connect(t.Context(), c.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close(context.Background()) })
+		err = conn.QueryRow(t.Context(), fmt.Sprintf(`select pg_try_advisory_lock(%d)::text`, leader.Key("crew"))).Scan(&seen)
+		if err != nil || seen != "true" {
+			t.Fatalf("lock: %q, %v", seen, err)
+		}
+		if _, err := conn.Exec(t.Context(), `insert into weft_leader (group_name, epoch, instance, lock_backend_pid, lock_backend_start, acquired_at, renewed_at)
+			select 'crew', 4, 'old', pid, backend_start, now(), now() from pg_stat_activity where pid = pg_backend_pid()`); err != nil {
+			t.Fatal(err)
+		}
+		c.announce("new", leader.RoleStandby)
+		r := weft(t, c.env, "resign", "--why=x", "--wait=300ms")
+		want := "weft: old has not answered within 300ms and still leads in epoch 4: a build older than this command does not know the request; " +
+			"stop that process instead (the request stands, for this epoch only)\n"
+		if r.code != exitInconclusive || r.errOut != want || r.out != "old, epoch 4, was asked to hand over\n" {
+			t.Errorf("got code %d, %q and %q, want %q", r.code, r.out, r.errOut, want)
+		}
+		st := weft(t, c.env, "status")
+		if !strings.Contains(st.out, "leader  old, epoch 4, since ") || !strings.Contains(st.out, "; asked to hand over by ") {
+			t.Errorf("status: got %q, want the request", st.out)
+		}
+	})
+}

@@ -1,0 +1,36 @@
+package daemon_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+)
+
+// Two groups on one set of tables would take each other's claims away: the second
+// leader waits, says for whom, and works when the first has handed over.
+func TestSecondGroupWaits(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.record()
+	a := r.start("a")
+	a.awaitReady(200, `"role": "leader"`)
+	r.upsert(newKey(), 1, "x")
+	r.await(map[string]int{"done": 1})
+
+	b := r.start("b", "WEFT_GROUP="+r.group+"-too")
+	labtest.Eventually(t, 20*time.Second, func() bool { return len(b.logs.with("event", "outbox.occupied")) > 0 }, "b to say that it waits")
+	for v := range int64(50) {
+		r.upsert(newKey(), v+2, "y")
+	}
+	r.await(map[string]int{"done": 51})
+	var byB int
+	if err := r.pool.QueryRow(t.Context(), "select count(*) from weftlab_history where owner = 'b'").Scan(&byB); err != nil || byB != 0 {
+		t.Errorf("%d rows claimed by the second group, %v, want none", byB, err)
+	}
+	if err := a.stop(); err != nil {
+		t.Fatal(err)
+	}
+	r.upsert(newKey(), 100, "z")
+	r.await(map[string]int{"done": 52})
+}

@@ -1,0 +1,132 @@
+package daemon_test
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/lab/wire"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// producer writes changes until it is stopped.
+type producer struct {
+	t       *testing.T
+	wg      sync.WaitGroup
+	end     context.CancelFunc
+	written atomic.Int64
+	failed  atomic.Pointer[error]
+}
+
+const writers = 4
+
+// produce writes about perSecond changes of keys, every seventh a delete. Each key
+// has one writer, as the lock of its row would see to in an application.
+func (r *rig) produce(perSecond int, keys []outbox.Key) *producer {
+	r.t.Helper()
+	ctx, end := context.WithCancel(context.Background())
+	p := &producer{t: r.t, end: end}
+	for w := range writers {
+		p.wg.Go(func() {
+			tick := time.NewTicker(writers * time.Second / time.Duration(perSecond))
+			defer tick.Stop()
+			for n := w; ; n += writers {
+				c := change{key: keys[n%len(keys)], version: int64(n + 1), op: outbox.Upsert, text: "version " + strconv.Itoa(n+1)}
+				if n%7 == 6 {
+					c.op = outbox.Delete
+				}
+				// Begun is finished, so that the end of the test leaves nothing behind.
+				if err := r.tryWrite(context.WithoutCancel(ctx), c); err != nil {
+					p.failed.Store(&err)
+					return
+				}
+				p.written.Add(1)
+				select {
+				case <-ctx.Done():
+					return
+				case <-tick.C:
+				}
+			}
+		})
+	}
+	r.t.Cleanup(func() { end(); p.wg.Wait() })
+	return p
+}
+
+// stop returns how many changes were committed.
+func (p *producer) stop() int {
+	p.t.Helper()
+	p.end()
+	p.wg.Wait()
+	if err := p.failed.Load(); err != nil {
+		p.t.Fatalf("the producer failed: %v", *err)
+	}
+	return int(p.written.Load())
+}
+
+// newKeys returns n keys, in a number that gives each of them one writer.
+func newKeys(n int) []outbox.Key {
+	keys := make([]outbox.Key, (n+writers-1)/writers*writers)
+	for i := range keys {
+		keys[i] = newKey()
+	}
+	return keys
+}
+
+// Two live instances under a live writer, with the leadership forced back and forth:
+// no document ever goes back, deleted ones stay deleted, and the order of every entity
+// is kept.
+func TestLeadershipForcedBackAndForth(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.record()
+	rec := wire.NewRecorder()
+	a, b := r.start("a", "ELASTIC_URL="+r.tap("a", rec)), r.start("b", "ELASTIC_URL="+r.tap("b", rec))
+	a.awaitReady(200)
+	b.awaitReady(200)
+	labtest.Eventually(t, 10*time.Second, func() bool { return r.leader() != "" }, "a leader")
+
+	p := r.produce(400, newKeys(8))
+	ends := 0
+	for start := time.Now(); time.Since(start) < 10*time.Second; ends++ {
+		<-time.After(1200 * time.Millisecond)
+		r.exec("select pg_terminate_backend(lock_backend_pid) from weft_leader where group_name = $1 and released_at is null", r.group)
+	}
+	n := p.stop()
+	r.await(map[string]int{"done": n})
+	r.judge(rec.Applied()...)
+	var terms, owners int
+	if err := r.pool.QueryRow(t.Context(), "select count(*), count(distinct instance) from weft_term where group_name = $1", r.group).Scan(&terms, &owners); err != nil {
+		t.Fatal(err)
+	}
+	if terms < ends || owners != 2 {
+		t.Errorf("%d terms of %d instances for %d ends, want both to have led", terms, owners, ends)
+	}
+	t.Logf("%d changes, %d documents written, %d lock sessions ended, %d terms", n, rec.Len(), ends, terms)
+}
+
+// tap puts a recording proxy before Elasticsearch and returns its URL.
+func (r *rig) tap(instance string, rec *wire.Recorder) string {
+	r.t.Helper()
+	tap, err := wire.NewTap(instance, r.elastic, rec)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = tap.Close() })
+	return tap.URL()
+}
+
+// leader returns the instance that holds the lock, or nothing.
+func (r *rig) leader() (name string) {
+	r.t.Helper()
+	err := r.pool.QueryRow(context.Background(),
+		"select coalesce(max(instance), '') from weft_leader where group_name = $1 and released_at is null", r.group).Scan(&name)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return name
+}

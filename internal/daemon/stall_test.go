@@ -1,0 +1,121 @@
+package daemon_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/leader"
+)
+
+// A table that somebody has locked holds up the leader and does not unseat it: its
+// successor would stand before the same lock. It says so once, and goes on when the
+// lock is gone.
+func TestLockedTableIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	const events = 20
+	for i := range events {
+		r.upsert(newKey(), int64(i+1), "x")
+	}
+	tx, err := r.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), "lock table search_outbox_events in access exclusive mode"); err != nil {
+		t.Fatal(err)
+	}
+	a := r.start("a", "WEFT_DB_TIMEOUT=500ms")
+	b := r.start("b", "WEFT_DB_TIMEOUT=500ms")
+	labtest.Eventually(t, 20*time.Second, func() bool {
+		return len(a.logs.with("event", "reclaim.fault"))+len(b.logs.with("event", "reclaim.fault")) > 0
+	}, "the leader to say that it waits")
+	labtest.Eventually(t, 20*time.Second, func() bool {
+		var for2s bool
+		err := r.pool.QueryRow(t.Context(), "select renewed_at - acquired_at > interval '2 s' from weft_leader where group_name = $1", r.group).Scan(&for2s)
+		return err == nil && for2s
+	}, "heartbeats beside the lock")
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.await(map[string]int{"done": events})
+	var terms int
+	if err := r.pool.QueryRow(t.Context(), "select count(*) from weft_term where group_name = $1", r.group).Scan(&terms); err != nil || terms != 1 {
+		t.Errorf("%d terms, %v, want the first to go on", terms, err)
+	}
+}
+
+// A leader that has lost its way to the tables but not its lock session still hands
+// over when it is asked to, and its standby goes on.
+func TestLeaderCutOffFromTheTablesHandsOver(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	role, direct := "weft_cut_"+r.group, r.url
+	r.exec("create role " + role + " login")
+	r.exec("grant all on all tables in schema public to " + role)
+	r.exec("grant pg_read_all_stats to " + role)
+	t.Cleanup(func() { r.exec("drop owned by " + role); r.exec("drop role " + role) })
+	r.url = strings.Replace(direct, "postgres@", role+"@", 1)
+	a := r.start("a", "WEFT_PROJECTIONS=search_index_to_elastic")
+	r.url = direct
+	a.awaitReady(200, `"role": "leader"`)
+	b := r.start("b", "WEFT_PROJECTIONS=search_index_to_elastic")
+	b.awaitReady(200, `"role": "standby"`)
+	r.upsert(newKey(), 1, "x")
+	r.await(map[string]int{"done": 1})
+
+	r.exec("alter role " + role + " connection limit 1") // the lock session's
+	r.exec("select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1", leader.AppName(r.group, "a", "work"))
+	labtest.Eventually(t, 10*time.Second, func() bool { return len(a.logs.with("event", "outbox.fault")) > 0 }, "a to say that the outbox does not answer")
+	r.upsert(newKey(), 2, "y")
+	if _, err := leader.Resign(t.Context(), r.pool, r.group, leader.Resignation{Epoch: 1, By: "operator", Why: "nothing moves"}); err != nil && !errors.Is(err, leader.ErrNoTerm) {
+		t.Fatal(err)
+	}
+	r.await(map[string]int{"done": 2})
+	b.awaitReady(200, `"role": "leader"`)
+}
+
+// An end of leadership is news and not an error, however it comes about, and the work
+// that it cuts off makes no noise.
+func TestEndOfLeadershipIsNoError(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a, b := r.start("a"), r.start("b")
+	p := r.produce(200, newKeys(8))
+	epoch := r.doneAfter(0)
+	for _, sessions := range []string{"lock", "%"} {
+		r.exec(`select pg_terminate_backend(s.pid) from pg_stat_activity s, weft_leader l
+			where l.group_name = $1 and s.application_name like 'weft/' || $1 || '/' || l.instance || '/' || $2`, r.group, sessions)
+		epoch = r.doneAfter(epoch)
+	}
+	n := p.stop()
+	for _, in := range []*instance{a, b} {
+		if err := in.stop(); err != nil {
+			t.Errorf("stop of %s: %v", in.name, err)
+		}
+		for _, line := range in.logs.with("level", "error") {
+			t.Errorf("%s has logged an error: %v", in.name, line)
+		}
+	}
+	if lost := len(a.logs.with("event", "leader.lost")) + len(b.logs.with("event", "leader.lost")); lost < 2 {
+		t.Errorf("%d lines that a term was lost, want one for each", lost)
+	}
+	if got := r.counts(); got["failed"] != 0 || got["processing"] != 0 || got["done"]+got["pending"] != n {
+		t.Errorf("counts %v of %d events, want them done or ready", got, n)
+	}
+}
+
+// doneAfter waits for an event that is done under an epoch after the given one.
+func (r *rig) doneAfter(epoch int64) (newest int64) {
+	r.t.Helper()
+	labtest.Eventually(r.t, 30*time.Second, func() bool {
+		err := r.pool.QueryRow(context.Background(), "select coalesce(max(epoch), 0) from search_outbox_events where status = 'done'").Scan(&newest)
+		return err == nil && newest > epoch
+	}, fmt.Sprintf("an event done after epoch %d", epoch))
+	return newest
+}
