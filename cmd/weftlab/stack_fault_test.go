@@ -54,6 +54,9 @@ func TestServersAreStoppedKilledAndStartedAgain(t *testing.T) {
 	url, pid := s.DatabaseURL(), s.PID(stack.Postgres)
 	for name, end := range map[string]func() error{
 		"stop": func() error { return s.StopServer(t.Context(), stack.Postgres) },
+		"immediate stop": func() error {
+			return s.StopServerImmediately(t.Context(), stack.Postgres)
+		},
 		"kill": func() error { return s.KillServer(t.Context(), stack.Postgres) },
 	} {
 		if err := end(); err != nil {
@@ -68,6 +71,10 @@ func TestServersAreStoppedKilledAndStartedAgain(t *testing.T) {
 		if got, err := ask("select word from kept"); err != nil || got != "here" {
 			t.Errorf("data after %s and start: got %q (%v), want it back", name, got, err)
 		}
+	}
+	log, err := ask("select pg_read_file(current_setting('data_directory') || '/../server.log')")
+	if n := strings.Count(log, "received immediate shutdown request"); err != nil || n != 1 {
+		t.Errorf("server log: got %d immediate shutdowns (%v), want one", n, err)
 	}
 	if s.DatabaseURL() != url || s.PID(stack.Postgres) == pid {
 		t.Errorf("after the restarts: got %s of process %d, want %s of another process", s.DatabaseURL(), s.PID(stack.Postgres), url)

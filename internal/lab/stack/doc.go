@@ -13,6 +13,8 @@
 //     another name and renamed when it is whole, so a cut fetch starts again.
 //   - The ports are free ones, and each server has proved that it is ours, by its data
 //     directory or cluster name, before it is handed out.
+//   - A replica follows its primary when it is handed out, and it is as much the
+//     guardian's as the primary is, whichever of them takes writes.
 //   - As root, the servers run as nobody.
 //
 // # What is not guaranteed
@@ -22,4 +24,7 @@
 //   - The Elasticsearch is the build that the client libraries test with: no GET /, no
 //     reindex, no ingest, no scripts. Security is off; trust is all that PostgreSQL asks.
 //   - A server that ends by itself is reported, not started again.
+//   - Nobody decides about a failover: a replica is promoted when it is told to, also
+//     beside a primary that lives on, and what a primary kept of its log for a replica is
+//     bounded.
 package stack

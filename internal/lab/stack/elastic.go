@@ -171,7 +171,7 @@ func (e *elastic) await(ctx context.Context) error {
 			return errEnded("elasticsearch", e.log(), e.process.ending())
 		case <-ctx.Done():
 			if errors.Is(context.Cause(ctx), errTimeout) {
-				return fmt.Errorf("%w\n%s", context.Cause(ctx), tail(e.log(), 3000))
+				return fmt.Errorf("%w\n%s", context.Cause(ctx), tail(e.log()))
 			}
 			return context.Cause(ctx)
 		case <-time.After(readyPoll):

@@ -77,6 +77,7 @@ type guardian struct {
 	dir      *workDir
 	spawner  *spawner
 	postgres *postgres
+	replica  *postgres
 	elastic  *elastic
 
 	outMu sync.Mutex
@@ -152,17 +153,25 @@ func (g *guardian) run(ctx context.Context) (err error) {
 func (g *guardian) startAll(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if g.spec.PostgresHome != "" {
-		dir, err := g.dir.sub(g.spec.Account, "postgres")
+		primary, err := g.newPostgres(Postgres)
 		if err != nil {
 			return err
 		}
-		g.postgres = &postgres{home: g.spec.PostgresHome, dir: dir, who: g.spec.Account, spawner: g.spawner, onEnd: g.noteEnd(Postgres)}
+		g.postgres = primary
 		group.Go(func() error {
 			began := time.Now()
-			if err := g.postgres.prepare(ctx); err != nil {
+			if err := primary.prepare(ctx); err != nil {
 				return err
 			}
-			return g.startOne(ctx, Postgres, began)
+			if err := g.startOne(ctx, Postgres, began); err != nil || g.spec.Replication == NoReplica {
+				return err
+			}
+			replica, err := g.newPostgres(Replica)
+			if err != nil {
+				return err
+			}
+			g.replica = replica
+			return g.makeReplica(ctx, Replica, g.spec.Replication)
 		})
 	}
 	if g.spec.ElasticHome != "" {
@@ -185,6 +194,26 @@ func (g *guardian) startAll(ctx context.Context) error {
 	return group.Wait()
 }
 
+func (g *guardian) newPostgres(server Server) (*postgres, error) {
+	dir, err := g.dir.sub(g.spec.Account, string(server))
+	if err != nil {
+		return nil, err
+	}
+	return &postgres{home: g.spec.PostgresHome, dir: dir, who: g.spec.Account, spawner: g.spawner, onEnd: g.noteEnd(server)}, nil
+}
+
+// cluster is nil for what is no PostgreSQL of this stack.
+func (g *guardian) cluster(server Server) *postgres {
+	switch server {
+	case Postgres:
+		return g.postgres
+	case Replica:
+		return g.replica
+	default:
+		return nil
+	}
+}
+
 func clusterName() string {
 	var random [6]byte
 	_, _ = rand.Read(random[:])
@@ -203,11 +232,12 @@ func (g *guardian) noteEnd(server Server) func(*process) {
 func (g *guardian) startOne(ctx context.Context, server Server, began time.Time) error {
 	up := event{Kind: eventUp, Server: server}
 	switch server {
-	case Postgres:
-		if err := g.postgres.start(ctx); err != nil {
+	case Postgres, Replica:
+		cluster := g.cluster(server)
+		if err := cluster.start(ctx); err != nil {
 			return err
 		}
-		up.PID, up.URL = g.postgres.process.pid(), g.postgres.url(databaseName)
+		up.PID, up.URL = cluster.process.pid(), cluster.url(databaseName)
 	case Elastic:
 		if err := g.elastic.start(ctx); err != nil {
 			return err
@@ -236,25 +266,34 @@ func (g *guardian) do(ctx context.Context, r request) error {
 		g.file, g.state = r.StateFile, g.describe()
 		return g.state.write(g.file)
 	}
+	cluster := g.cluster(r.Server)
 	var running *process
 	var stop, kill func()
 	switch {
-	case r.Server == Postgres && g.postgres != nil:
-		running, stop, kill = g.postgres.process, g.postgres.stop, g.postgres.kill
+	case cluster != nil:
+		running, stop, kill = cluster.process, cluster.stop, cluster.kill
 	case r.Server == Elastic && g.elastic != nil:
 		running, stop, kill = g.elastic.process, g.elastic.stop, g.elastic.kill
 	default:
 		return fmt.Errorf("%q is not a server of this stack", r.Server)
 	}
-	switch r.Op {
-	case opStop:
+	switch {
+	case r.Op == opStop:
 		stop()
-	case opKill:
+	case r.Op == opKill:
 		kill()
-	case opStart:
+	case r.Op == opStart:
 		if running.hasEnded() {
 			return g.startOne(ctx, r.Server, time.Now())
 		}
+	case cluster == nil:
+		return fmt.Errorf("%s cannot do that", r.Server.title())
+	case r.Op == opQuit:
+		cluster.quit()
+	case r.Op == opPromote:
+		return cluster.promote(ctx)
+	case r.Op == opReplica:
+		return g.makeReplica(ctx, r.Server, r.Replication)
 	default:
 		return fmt.Errorf("unknown operation %q", r.Op)
 	}
@@ -283,12 +322,14 @@ func (g *guardian) stopAll() {
 		}
 		return nil
 	})
-	group.Go(func() error {
-		if g.postgres != nil {
-			g.postgres.stop()
-		}
-		return nil
-	})
+	for _, cluster := range []*postgres{g.postgres, g.replica} {
+		group.Go(func() error {
+			if cluster != nil {
+				cluster.quit() // no checkpoint, no wait for a replica
+			}
+			return nil
+		})
+	}
 	_ = group.Wait()
 	killChildren(childrenBound)
 	if g.state != nil {

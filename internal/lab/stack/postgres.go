@@ -36,6 +36,7 @@ type postgres struct {
 
 	port    int // 0 until the first start
 	process *process
+	copied  bool // made as a replica: the database comes with the data
 }
 
 func (p *postgres) data() string { return filepath.Join(p.dir, "data") }
@@ -113,7 +114,7 @@ func (p *postgres) start(ctx context.Context) error {
 			return explainDisk(err, p.dir)
 		}
 	}
-	if !first {
+	if !first || p.copied {
 		return nil
 	}
 	return p.createDatabase(ctx)
@@ -137,6 +138,9 @@ func (p *postgres) startOnce(ctx context.Context) error {
 		"-c", "max_connections=300",
 		"-c", "wal_level=replica",
 		"-c", "track_commit_timestamp=on",
+		"-c", "dynamic_shared_memory_type=mmap", // in the data directory, and removed with it
+		"-c", "wal_keep_size="+walKept,
+		"-c", "wal_retrieve_retry_interval=100ms",
 	)
 	cmd.Dir, cmd.Env = p.dir, serverEnv(p.dir)
 	cmd.Stdout, cmd.Stderr = log, log
@@ -162,7 +166,7 @@ func (p *postgres) await(ctx context.Context) error {
 			return errEnded("PostgreSQL", p.log(), p.process.ending())
 		case <-ctx.Done():
 			if errors.Is(context.Cause(ctx), errTimeout) {
-				return fmt.Errorf("%w\n%s", context.Cause(ctx), tail(p.log(), 3000))
+				return fmt.Errorf("%w\n%s", context.Cause(ctx), tail(p.log()))
 			}
 			return context.Cause(ctx)
 		case <-time.After(readyPoll):
@@ -202,10 +206,29 @@ func (p *postgres) stop() {
 	}
 }
 
-// kill ends the postmaster as a crash would; its backends notice by themselves.
-func (p *postgres) kill() {
+// quit is an immediate shutdown: backends end without a word to anybody, nothing is
+// checkpointed, and the next start recovers from the log.
+func (p *postgres) quit() {
 	if p.process != nil {
-		p.process.stop()
+		p.process.stop(stopStep{syscall.SIGQUIT, 6 * time.Second})
+	}
+}
+
+// kill ends the postmaster and its backends, which are in sessions of their own, as a
+// crash of the machine would.
+func (p *postgres) kill() {
+	if p.process == nil || p.process.hasEnded() {
+		return
+	}
+	var backends []ProcessID
+	for _, pid := range descendants(p.process.pid()) {
+		backends = append(backends, identify(pid))
+	}
+	p.process.stop()
+	for _, backend := range backends {
+		if backend.Alive() {
+			_ = syscall.Kill(backend.PID, syscall.SIGKILL)
+		}
 	}
 }
 

@@ -109,7 +109,8 @@ func (p *process) ending() string {
 }
 
 // tail returns the last lines of a log file, for an error message.
-func tail(name string, limit int64) string {
+func tail(name string) string {
+	const limit = 3000
 	file, err := os.Open(name)
 	if err != nil {
 		return ""
@@ -124,7 +125,7 @@ func tail(name string, limit int64) string {
 
 // errEnded says why a server is not up, with the end of its log.
 func errEnded(name, log, ending string) error {
-	return fmt.Errorf("%s ended: %s\n%s", name, ending, tail(log, 3000))
+	return fmt.Errorf("%s ended: %s\n%s", name, ending, tail(log))
 }
 
 var errTimeout = errors.New("does not answer")

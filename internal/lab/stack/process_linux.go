@@ -121,3 +121,6 @@ func syncFilesystem(dir string) error {
 	defer func() { _ = file.Close() }()
 	return unix.Syncfs(int(file.Fd()))
 }
+
+// removeSharedMemory removes a System V segment, where it may.
+func removeSharedMemory(id int) { _, _ = unix.SysvShmCtl(id, unix.IPC_RMID, nil) }

@@ -4,12 +4,14 @@ package stack
 // reads events from its standard output; all are JSON lines. End of file on the input
 // is the owner's death, unless it has detached.
 
-// Server names one of the two servers.
+// Server names one of the servers.
 type Server string
 
-// The servers of a [Stack].
+// The servers of a [Stack]. Postgres and Replica are two places, not two roles: which
+// of them is the primary changes with [Stack.Promote] and [Stack.MakeReplica].
 const (
 	Postgres Server = "postgres"
+	Replica  Server = "replica"
 	Elastic  Server = "elastic"
 )
 
@@ -18,6 +20,8 @@ func (s Server) title() string {
 	switch s {
 	case Postgres:
 		return "PostgreSQL"
+	case Replica:
+		return "second PostgreSQL"
 	case Elastic:
 		return "Elasticsearch"
 	default:
@@ -28,6 +32,7 @@ func (s Server) title() string {
 // spec is what the guardian starts. An empty home means: not this server.
 type spec struct {
 	PostgresHome string
+	Replication  Replication
 	ElasticHome  string
 	JavaHome     string
 	HeapMB       int
@@ -41,8 +46,11 @@ const (
 	opCommand operation = "command" // PID is to be killed with the owner; 0 takes it back
 	opDetach  operation = "detach"  // outlive the owner, described in StateFile
 	opStop    operation = "stop"
+	opQuit    operation = "stop immediately"
 	opKill    operation = "kill"
 	opStart   operation = "start"
+	opPromote operation = "promote"
+	opReplica operation = "make a replica of" // Server becomes a replica of the other one
 )
 
 type request struct {
@@ -51,6 +59,8 @@ type request struct {
 	PID       int    `json:",omitempty"`
 	Group     bool   `json:",omitempty"` // PID leads a process group of its own
 	StateFile string `json:",omitempty"`
+
+	Replication Replication `json:",omitempty"`
 }
 
 type eventKind string
@@ -60,7 +70,7 @@ const (
 	eventEnded  eventKind = "ended"  // Server ended by itself
 	eventReady  eventKind = "ready"  // all that was wanted is up
 	eventFailed eventKind = "failed" // nothing is up; the guardian ends
-	eventDone   eventKind = "done"   // answers one request of the kinds detach, stop, kill, start
+	eventDone   eventKind = "done"   // answers one request of the kinds detach to make a replica of
 )
 
 type event struct {

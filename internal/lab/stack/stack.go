@@ -24,6 +24,8 @@ type Options struct {
 	Progress io.Writer
 	// DatabaseURL and ElasticURL name servers to use instead of starting one.
 	DatabaseURL, ElasticURL string
+	// Replication adds a streaming replica of the PostgreSQL that is started.
+	Replication Replication
 	// HeapMB is Elasticsearch's heap in MiB, at least 128; 0 means [DefaultHeapMB].
 	HeapMB int
 	// CacheDir holds the unpacked servers; empty means weft in the user's cache
@@ -52,6 +54,9 @@ func Start(ctx context.Context, opts Options) (*Stack, error) {
 	if opts.HeapMB < minHeapMB {
 		return nil, fmt.Errorf("elasticsearch heap: %d MB is less than %d", opts.HeapMB, minHeapMB)
 	}
+	if opts.Replication != NoReplica && opts.DatabaseURL != "" {
+		return nil, errors.New("replica: DATABASE_URL is set, and only a PostgreSQL that is started here can have one")
+	}
 	if err := checkExternal(ctx, opts.DatabaseURL, opts.ElasticURL); err != nil {
 		return nil, err
 	}
@@ -78,7 +83,7 @@ func Start(ctx context.Context, opts Options) (*Stack, error) {
 // provide fetches what is not there yet and says what the guardian is to start.
 func provide(ctx context.Context, opts Options, report *reporter) (spec, error) {
 	who := serverAccount(os.Geteuid())
-	what := spec{HeapMB: opts.HeapMB, Account: who}
+	what := spec{HeapMB: opts.HeapMB, Account: who, Replication: opts.Replication}
 	postgresPin, err := postgresArtifact(runtime.GOOS, runtime.GOARCH)
 	if err != nil {
 		return spec{}, err
@@ -152,6 +157,12 @@ func (s *Stack) PID(server Server) int {
 // StopServer stops a server in order and returns when it has ended.
 func (s *Stack) StopServer(ctx context.Context, server Server) error {
 	return s.ask(ctx, request{Op: opStop, Server: server})
+}
+
+// StopServerImmediately is PostgreSQL's immediate shutdown: clients are cut off at once
+// and the next start recovers. Elasticsearch has no such thing.
+func (s *Stack) StopServerImmediately(ctx context.Context, server Server) error {
+	return s.ask(ctx, request{Op: opQuit, Server: server})
 }
 
 // KillServer kills a server with SIGKILL and returns when it has ended.

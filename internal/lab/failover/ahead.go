@@ -1,0 +1,230 @@
+package failover
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/history"
+	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// examine finds what went with the old primary, and sees that weft names what it left
+// behind in Elasticsearch.
+func (r *run) examine(ctx context.Context, round *Round) error {
+	r.writer.pause()
+	defer r.writer.resume()
+	lost, err := r.missing(ctx)
+	if err != nil {
+		return err
+	}
+	round.Lost = len(lost)
+	for _, e := range lost {
+		r.gone[e] = true
+	}
+	if r.opts.Replication == stack.Synchronous {
+		return nil // the verdict has the rest
+	}
+	if err := r.awaitDrained(ctx); err != nil {
+		return err
+	}
+	end, err := history.ReadEnd(ctx, r.pool, r.es, r.opts.Index)
+	if err != nil {
+		return err
+	}
+	var keys []outbox.Key
+	for _, d := range end.Differences {
+		k, err := keyOf(d.ID)
+		if err != nil {
+			return err
+		}
+		keys = append(keys, k)
+	}
+	if round.Ahead = len(keys); round.Ahead == 0 {
+		return nil
+	}
+	known, err := r.known(ctx, keys)
+	if err != nil {
+		return err
+	}
+	for _, d := range end.Differences {
+		k, _ := keyOf(d.ID)
+		if v, there := end.Documents[d.ID]; there && v <= known[k].version {
+			return fmt.Errorf("%s is different and no newer than what the new primary knows (version %d): %v", k, known[k].version, d)
+		}
+	}
+	named, err := r.provoke(ctx, keys, known)
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		if named[k] {
+			round.Named++
+		}
+	}
+	exists := map[outbox.Key]bool{}
+	for k, e := range known {
+		exists[k] = e.row
+	}
+	if err := r.writer.renew(ctx, keys, exists); err != nil {
+		return err
+	}
+	if err := r.awaitDrained(ctx); err != nil {
+		return err
+	}
+	if end, err = history.ReadEnd(ctx, r.pool, r.es, r.opts.Index); err != nil {
+		return err
+	}
+	if !end.Compared.Equal() {
+		return fmt.Errorf("%d documents differ after a newer change of their entities, the first: %v", len(end.Differences), end.Differences[0])
+	}
+	return nil
+}
+
+// missing returns the acknowledged events that the primary has not, of those that no
+// round has looked for.
+func (r *run) missing(ctx context.Context) ([]history.Enqueued, error) {
+	all := r.writer.ledger()
+	fresh := all[r.judged:]
+	r.judged = len(all)
+	ids := make([][16]byte, len(fresh))
+	for i, e := range fresh {
+		ids[i] = e.Event
+	}
+	rows, err := r.pool.Query(ctx, `select ord from unnest($1::uuid[]) with ordinality as e(id, ord)
+		where not exists (select from search_outbox_events o where o.id = e.id) order by ord`, ids)
+	if err != nil {
+		return nil, fmt.Errorf("missing events: %w", err)
+	}
+	places, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	if err != nil {
+		return nil, fmt.Errorf("missing events: %w", err)
+	}
+	var lost []history.Enqueued
+	for _, ord := range places {
+		lost = append(lost, fresh[ord-1])
+	}
+	return lost, nil
+}
+
+// source is what the primary knows of an entity.
+type source struct {
+	row     bool
+	version int64 // the highest of the row and the events
+}
+
+func (r *run) known(ctx context.Context, keys []outbox.Key) (map[outbox.Key]source, error) {
+	known := map[outbox.Key]source{}
+	for _, k := range keys {
+		var s source
+		err := r.pool.QueryRow(ctx, `
+			select exists (select from search_index where entity_type = $1 and entity_id = $2),
+			       greatest((select event_version from search_index where entity_type = $1 and entity_id = $2),
+			                (select max(event_version) from search_outbox_events where entity_type = $1 and entity_id = $2), 0)`,
+			k.Type, [16]byte(k.ID)).Scan(&s.row, &s.version)
+		if err != nil {
+			return nil, fmt.Errorf("known version of %s: %w", k, err)
+		}
+		known[k] = s
+	}
+	return known, nil
+}
+
+const (
+	// namedAtOnce is not more than weft's log names of one batch.
+	namedAtOnce = 5
+	// provokeBound is for all of them; on a slow machine weft looks only now and then.
+	provokeBound = 45 * time.Second
+)
+
+// provoke lets an event of each entity come by, as it is, and returns whom weft names.
+func (r *run) provoke(ctx context.Context, keys []outbox.Key, known map[outbox.Key]source) (map[outbox.Key]bool, error) {
+	offsets := map[string]int64{}
+	for _, i := range r.instances {
+		info, err := os.Stat(i.Log)
+		if err != nil {
+			return nil, fmt.Errorf("log of %s: %w", i.Name, err)
+		}
+		offsets[i.Log] = info.Size()
+	}
+	named := map[outbox.Key]bool{}
+	for deadline := time.Now().Add(provokeBound); ; {
+		for part := range slices.Chunk(keys, namedAtOnce) {
+			if err := r.comeBy(ctx, part, known); err != nil {
+				return nil, err
+			}
+		}
+		for log, offset := range offsets {
+			if err := alarms(log, offset, named); err != nil {
+				return nil, err
+			}
+		}
+		keys = slices.DeleteFunc(slices.Clone(keys), func(k outbox.Key) bool { return named[k] })
+		if len(keys) == 0 || time.Now().After(deadline) {
+			return named, nil
+		}
+	}
+}
+
+// comeBy returns when the events are settled.
+func (r *run) comeBy(ctx context.Context, keys []outbox.Key, known map[outbox.Key]source) error {
+	err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
+		for _, k := range keys {
+			e := outbox.NewEvent{ID: uuid.New(), Key: k, Op: outbox.Delete, Version: max(known[k].version, 1)}
+			if known[k].row {
+				e.Op = outbox.Upsert
+			}
+			if err := outbox.Enqueue(ctx, tx, outboxTable, e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("events of documents ahead: %w", err)
+	}
+	return r.awaitDrained(ctx)
+}
+
+// alarms adds to named the entities that a log names from offset on.
+func alarms(name string, offset int64, named map[outbox.Key]bool) error {
+	content, err := os.ReadFile(name)
+	if err != nil {
+		return fmt.Errorf("read log: %w", err)
+	}
+	lines := bufio.NewScanner(bytes.NewReader(content[min(offset, int64(len(content))):]))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var line struct {
+			Event      string    `json:"event"`
+			EntityType string    `json:"entity_type"`
+			EntityID   uuid.UUID `json:"entity_id"`
+		}
+		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Event == "version.ahead_of_source" && line.EntityType != "" {
+			named[outbox.Key{Type: line.EntityType, ID: line.EntityID}] = true
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("read log: %w", err)
+	}
+	return nil
+}
+
+func keyOf(document string) (outbox.Key, error) {
+	typ, id, _ := strings.Cut(document, ":")
+	parsed, err := uuid.Parse(id)
+	if err != nil {
+		return outbox.Key{}, fmt.Errorf("document %q: %w", document, err)
+	}
+	return outbox.Key{Type: typ, ID: parsed}, nil
+}

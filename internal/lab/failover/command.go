@@ -1,0 +1,61 @@
+package failover
+
+import (
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+)
+
+// Command returns `weftlab failover`.
+func Command() *cobra.Command {
+	var opts Options
+	var async bool
+	cmd := &cobra.Command{
+		Use:   "failover",
+		Short: "Lose the PostgreSQL primary under load, promote its replica, and check what came over",
+		Long: `Start a PostgreSQL with a streaming replica, an Elasticsearch, two instances of weft and
+a writer that all name both PostgreSQL servers. Then stop the primary hard, promote the
+replica, make a new replica, and begin again with the roles exchanged.
+
+Exit code 0 means that no event of the new primary was lost or out of order, no two
+instances claimed at once, both stores agree, and, with --sync, that nothing was lost
+that the producer saw committed; with --async, that weft named every document that the
+new primary does not know. 1 means anything else.`,
+		Example: `  weftlab failover
+  weftlab failover --async --times 3
+  weftlab failover --times 20 --seed 7 --json failover.json`,
+		Args:         cobra.NoArgs,
+		SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			opts.Replication = stack.Synchronous
+			if async {
+				opts.Replication = stack.Asynchronous
+			}
+			if !cmd.Flags().Changed("seed") {
+				opts.Seed = uint64(rand.Uint32())
+			}
+			opts.Out, opts.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			opts.Environ = os.Environ()
+			// The caller sees to the other ways to end.
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
+			defer stop()
+			return Run(ctx, opts)
+		},
+	}
+	f := cmd.Flags()
+	f.IntVar(&opts.Times, "times", 5, "lose the primary `N` times")
+	f.Bool("sync", true, "commits wait for the replica")
+	f.BoolVar(&async, "async", false, "commits do not wait, and the replica is cut off before the primary is lost")
+	cmd.MarkFlagsMutuallyExclusive("sync", "async")
+	f.DurationVar(&opts.Lag, "lag", 300*time.Millisecond, "with --async: how long before")
+	f.Uint64Var(&opts.Seed, "seed", 0, "of the writer and of the faults; random by default")
+	f.StringVar(&opts.JSON, "json", "", "write the figures to `FILE` as JSON")
+	f.StringVar(&opts.Dir, "dir", "", "keep the logs of the instances in `DIR`")
+	f.StringVar(&opts.Binary, "weft", "", "run this weft `FILE` instead of building one")
+	return cmd
+}

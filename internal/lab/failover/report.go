@@ -1,0 +1,156 @@
+package failover
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/history"
+	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+)
+
+// Result is what --json writes.
+type Result struct {
+	Replication stack.Replication `json:"replication"`
+	Seed        uint64            `json:"seed"`
+	Rounds      []Round           `json:"rounds"`
+	SettleMS    Figures           `json:"settle_ms"` // from the order to promote to the first settled event
+	OutageMS    Figures           `json:"outage_ms"` // as the producer saw it
+
+	Produced        int  `json:"produced"`          // events that the producer saw committed
+	Refused         int  `json:"refused"`           // transactions that it saw fail
+	LostWithPrimary int  `json:"lost_with_primary"` // acknowledged, and unknown to the new primary
+	Lost            int  `json:"lost"`              // of the events that the new primaries had
+	OutOfOrder      int  `json:"out_of_order"`
+	TwoClaimers     int  `json:"two_claimers"`
+	Failed          int  `json:"failed"`    // dead letters
+	Ahead           int  `json:"ahead"`     // documents newer than anything the new primary knew
+	Unnamed         int  `json:"unnamed"`   // of these, not named by weft's alarm
+	Converged       bool `json:"converged"` // both stores are equal
+
+	findings []string
+}
+
+// Figures are milliseconds of all rounds.
+type Figures struct {
+	N   int     `json:"n"`
+	P50 float64 `json:"p50"`
+	P99 float64 `json:"p99"`
+	Max float64 `json:"max"`
+}
+
+func figures(durations []time.Duration) Figures {
+	p := history.PercentilesOf(durations)
+	return Figures{N: p.N, P50: millis(p.P50), P99: millis(p.P99), Max: millis(p.Max)}
+}
+
+// judge wants a stopped writer.
+func (r *run) judge(ctx context.Context, result *Result) error {
+	if err := r.awaitDrained(ctx); err != nil {
+		return err
+	}
+	log, err := history.Read(ctx, r.pool, outboxTable, group)
+	if err != nil {
+		return err
+	}
+	end, err := history.ReadEnd(ctx, r.pool, r.es, r.opts.Index)
+	if err != nil {
+		return err
+	}
+	// What went with a primary is counted apart; the rest the last one must have.
+	acknowledged := r.writer.ledger()
+	kept := slices.DeleteFunc(slices.Clone(acknowledged), func(e history.Enqueued) bool { return r.gone[e] })
+	list := func(what string, found []history.Finding) int {
+		for i, f := range found {
+			if i == 5 {
+				result.findings = append(result.findings, fmt.Sprintf("%s: %d more", what, len(found)-i))
+				break
+			}
+			result.findings = append(result.findings, fmt.Sprintf("%s: %v", what, f))
+		}
+		return len(found)
+	}
+	result.Produced, result.Refused, result.LostWithPrimary = len(acknowledged), r.writer.refusals(), len(r.gone)
+	result.Lost = list("lost", history.Lost(log, kept))
+	result.OutOfOrder = list("out of order", history.OutOfOrder(log))
+	result.TwoClaimers = list("two claimers", history.TwoActive(log))
+	result.Failed = list("failed", history.DeadLetters(log))
+	result.Converged = end.Compared.Equal()
+	for _, d := range end.Compared.Examples {
+		result.findings = append(result.findings, d.String())
+	}
+	var settles, outages []time.Duration
+	for _, round := range result.Rounds {
+		settles, outages = append(settles, duration(round.SettleMS)), append(outages, duration(round.OutageMS))
+		result.Ahead += round.Ahead
+		result.Unnamed += round.Ahead - round.Named
+	}
+	result.SettleMS, result.OutageMS = figures(settles), figures(outages)
+	return nil
+}
+
+func duration(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
+
+// Err returns nil for a clean run, and otherwise says what was wrong.
+func (r *Result) Err() error {
+	var bad []string
+	for _, f := range []struct {
+		n    int
+		what string
+	}{
+		{r.Lost, "lost events"}, {r.OutOfOrder, "events out of order"}, {r.TwoClaimers, "acts of a second claimer"},
+		{r.Failed, "dead letters"}, {r.Unnamed, "documents ahead of the source that no alarm named"},
+	} {
+		if f.n != 0 {
+			bad = append(bad, fmt.Sprintf("%d %s", f.n, f.what))
+		}
+	}
+	if r.Replication == stack.Synchronous && r.LostWithPrimary != 0 {
+		bad = append(bad, fmt.Sprintf("%d acknowledged events lost in spite of synchronous replication", r.LostWithPrimary))
+	}
+	if !r.Converged {
+		bad = append(bad, "the stores differ")
+	}
+	if len(bad) == 0 {
+		return nil
+	}
+	return errors.New("failover is not clean: " + strings.Join(bad, ", "))
+}
+
+func (r *Result) write(w io.Writer) {
+	for _, f := range r.findings {
+		fmt.Fprintf(w, "  %s\n", f)
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "round\tfault\tpromoted ms\tleads ms\tfirst settled ms\tproducer waited ms\tlost with primary\tahead\tnamed\t")
+	for n, round := range r.Rounds {
+		fmt.Fprintf(table, "%d\t%s\t%.0f\t%.0f\t%.0f\t%.0f\t%d\t%d\t%d\t\n", n+1, round.Fault, round.PromoteMS, round.LeadMS, round.SettleMS,
+			round.OutageMS, round.Lost, round.Ahead, round.Named)
+	}
+	_ = table.Flush()
+	fmt.Fprintf(w, "%s replication, %d events committed, %d lost with a primary; of the rest %d lost, %d out of order, %d failed; %d acts of a second claimer\n",
+		r.Replication, r.Produced, r.LostWithPrimary, r.Lost, r.OutOfOrder, r.Failed, r.TwoClaimers)
+	verdict := "PASS"
+	if err := r.Err(); err != nil {
+		verdict = "FAIL"
+	}
+	fmt.Fprintf(w, "%s (seed %d)\n", verdict, r.Seed)
+}
+
+func (r *Result) writeFile(name string) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(name, append(b, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write result: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,81 @@
+package failover
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+)
+
+func TestOneRound(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []stack.Replication{stack.Synchronous, stack.Asynchronous} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			file := filepath.Join(t.TempDir(), "result.json")
+			err := Run(t.Context(), Options{
+				Out: &out, Progress: io.Discard, Environ: os.Environ(), Times: 1, Replication: kind, Lag: 300 * time.Millisecond, Seed: 3,
+				ElasticURL: labtest.ElasticURL(t), Index: labtest.Index(t), Guardian: guardian(t), Dir: t.TempDir(), JSON: file,
+			})
+			if err != nil {
+				t.Errorf("verdict: got %v, want none", err)
+			}
+			t.Log(&out)
+			var result Result
+			if text, err := os.ReadFile(file); err != nil || json.Unmarshal(text, &result) != nil {
+				t.Fatalf("result: %v", err)
+			}
+			if len(result.Rounds) != 1 || !result.Converged || result.Produced <= result.LostWithPrimary || result.Refused == 0 {
+				t.Fatalf("result: got %+v, want a round with events and refusals", result)
+			}
+			round := result.Rounds[0]
+			if round.SettleMS <= 0 || round.OutageMS <= 0 || round.Epoch < 2 || round.LeadMS > round.SettleMS {
+				t.Errorf("round: got %+v, want times and a later term", round)
+			}
+			if lossy := kind == stack.Asynchronous; (round.Lost > 0) != lossy || (round.Ahead >= 3) != lossy || round.Named != round.Ahead {
+				t.Errorf("round: got %d lost, %d ahead, %d named; want losses only where commits do not wait, then three documents at least, and all named", round.Lost, round.Ahead, round.Named)
+			}
+			if want := "PASS (seed 3)"; !strings.Contains(out.String(), want) {
+				t.Errorf("output: got %q, want %q in it", &out, want)
+			}
+		})
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	t.Parallel()
+	clean := Result{Replication: stack.Synchronous, Converged: true}
+	if err := clean.Err(); err != nil {
+		t.Errorf("clean run: got %v, want none", err)
+	}
+	for want, spoil := range map[string]func(*Result){
+		"1 lost events":               func(r *Result) { r.Lost = 1 },
+		"2 events out of order":       func(r *Result) { r.OutOfOrder = 2 },
+		"3 acts of a second claimer":  func(r *Result) { r.TwoClaimers = 3 },
+		"4 dead letters":              func(r *Result) { r.Failed = 4 },
+		"5 documents ahead of the":    func(r *Result) { r.Unnamed = 5 },
+		"6 acknowledged events lost ": func(r *Result) { r.LostWithPrimary = 6 },
+		"the stores differ":           func(r *Result) { r.Converged = false },
+	} {
+		bad := clean
+		spoil(&bad)
+		if err := bad.Err(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("verdict: got %v, want %q", err, want)
+		}
+	}
+	lossy := Result{Replication: stack.Asynchronous, LostWithPrimary: 6, Converged: true}
+	if err := lossy.Err(); err != nil {
+		t.Errorf("asynchronous loss: got %v, want none: it is the limit", err)
+	}
+	if err := Run(t.Context(), Options{}); err == nil || !strings.Contains(err.Error(), "times: 0, want 1 or more") {
+		t.Errorf("no rounds: got %v, want a refusal", err)
+	}
+}

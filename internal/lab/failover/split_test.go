@@ -1,0 +1,193 @@
+package failover
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/lab/history"
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/lab/reconcile"
+	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// split is a pair of PostgreSQL servers that both take writes: the replica was promoted
+// while the old primary lived on. One instance of weft works on each.
+type split struct {
+	t       *testing.T
+	servers *stack.Stack
+	fleet   *fleet.Fleet
+	es      *reconcile.Client
+	index   string
+	old     *writer // the application that still writes to the old primary
+	young   *writer // the one that writes to the new
+}
+
+func newSplit(t *testing.T) *split {
+	t.Helper()
+	s := &split{t: t, index: labtest.Index(t)}
+	var err error
+	s.servers, err = stack.Start(t.Context(), stack.Options{
+		Progress: io.Discard, ElasticURL: labtest.ElasticURL(t), Replication: stack.Asynchronous, Guardian: guardian(t),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.servers.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	if s.es, err = reconcile.NewClient(labtest.ElasticURL(t)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.es.Close)
+	s.old, s.young = s.writer(stack.Postgres), s.writer(stack.Replica)
+	binary, err := fleet.Build(t.Context(), t.TempDir(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.fleet = &fleet.Fleet{Binary: binary, Dir: t.TempDir(), Env: fleet.Environment(os.Environ(), false,
+		"DATABASE_URL="+s.servers.PairURL(), "ELASTIC_URL="+labtest.ElasticURL(t), "ELASTIC_INDEX="+s.index,
+		"WEFT_GROUP="+group, "WEFT_PROJECTIONS=search_index_to_elastic")}
+	t.Cleanup(func() {
+		if err := s.fleet.Stop(); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	})
+	if err := s.fleet.Run(t.Context(), "migrate", "up"); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s *split) writer(server stack.Server) *writer {
+	s.t.Helper()
+	w, err := newWriter(s.t.Context(), s.servers.URL(server), 1)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(w.pool.Close)
+	return w
+}
+
+// start starts an instance; env comes on top of the fleet's.
+func (s *split) start(name string, env ...string) *fleet.Instance {
+	s.t.Helper()
+	i, err := s.fleet.Start(s.t.Context(), name, env...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := i.Ready(s.t.Context()); err != nil {
+		s.t.Fatal(err)
+	}
+	return i
+}
+
+// settled writes the changes and waits until they are done on the writer's server.
+func (s *split) settled(w *writer, changes ...change) {
+	s.t.Helper()
+	if err := w.write(s.t.Context(), changes); err != nil {
+		s.t.Fatal(err)
+	}
+	labtest.Eventually(s.t, bound, func() bool { return one[bool](s.t, w.pool, drainedSQL) }, "the changes are done")
+}
+
+const drainedSQL = `select not exists (select from search_outbox_events where status in ('pending', 'processing'))`
+
+func one[T any](t *testing.T, pool *pgxpool.Pool, sql string, args ...any) (v T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := pool.QueryRow(ctx, sql, args...).Scan(&v); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+// document returns the version and the text of an entity's document.
+func (s *split) document(k outbox.Key) (version int64, text string) {
+	s.t.Helper()
+	var doc struct {
+		Version int64 `json:"_version"`
+		Source  struct {
+			Text string `json:"text"`
+		} `json:"_source"`
+	}
+	if err := s.es.Do(s.t.Context(), http.MethodGet, "/"+s.index+"/_doc/"+k.String(), nil, &doc); err != nil {
+		s.t.Fatal(err)
+	}
+	return doc.Version, doc.Source.Text
+}
+
+// What holds when the old primary is not fenced: each server has one claimer, and no
+// document goes back. What does not: which of the two servers a document comes from.
+func TestOldPrimaryLivesOn(t *testing.T) {
+	t.Parallel()
+	s := newSplit(t)
+	a := s.start("a")
+	shared, quiet := entity(1), entity(2)
+	s.settled(s.old, change{shared, outbox.Upsert}, change{quiet, outbox.Upsert})
+	labtest.Eventually(t, bound, func() bool {
+		return one[int](t, s.young.pool, `select count(*) from search_outbox_events where status = 'done'`) == 2
+	}, "the replica has it")
+	if err := s.servers.Promote(t.Context(), stack.Replica); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range []*writer{s.old, s.young} {
+		if err := history.Install(t.Context(), w.pool, outboxTable); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := s.start("b", "DATABASE_URL="+s.servers.URL(stack.Replica))
+
+	// The old primary's application is ahead of the new one's by an hour.
+	s.old.last = time.Now().Add(time.Hour).UnixMicro()
+	s.settled(s.old, change{shared, outbox.Upsert})
+	before, text := s.document(shared)
+	s.settled(s.young, change{shared, outbox.Upsert}, change{quiet, outbox.Upsert})
+	if after, now := s.document(shared); after != before || now != text {
+		t.Errorf("document that the old primary has written: got version %d %q, want still %d %q", after, now, before, text)
+	}
+	want := one[int64](t, s.young.pool, `select event_version from search_index where entity_id = $1`, [16]byte(quiet.ID))
+	if got, _ := s.document(quiet); got != want {
+		t.Errorf("document that only the new primary has changed: got version %d, want %d", got, want)
+	}
+	named := map[outbox.Key]bool{}
+	if err := alarms(b.Log, 0, named); err != nil || len(named) != 1 || !named[shared] {
+		t.Errorf("alarm on the new primary: got %v (%v), want %s", named, err, shared)
+	}
+	for name, w := range map[string]*writer{"old": s.old, "new": s.young} {
+		log, err := history.Read(t.Context(), w.pool, outboxTable, group)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := history.TwoActive(log); len(found) > 0 {
+			t.Errorf("%s primary: got %v, want one claimer", name, found)
+		}
+	}
+
+	// When the old primary goes, its leader comes over as a standby, and a newer change
+	// puts the document right.
+	if err := s.servers.StopServer(t.Context(), stack.Postgres); err != nil {
+		t.Fatal(err)
+	}
+	labtest.Eventually(t, bound, func() bool {
+		content, err := os.ReadFile(a.Log)
+		standby := strings.LastIndex(string(content), `"leader.standby"`)
+		return err == nil && standby > strings.LastIndex(string(content), `"leader.acquired"`)
+	}, "the old primary's leader stands by")
+	s.young.last = s.old.last
+	s.settled(s.young, change{shared, outbox.Upsert})
+	if after, now := s.document(shared); after <= before || now == text {
+		t.Errorf("document after a newer change: got version %d %q, want a later one than %d", after, now, before)
+	}
+}
