@@ -1,0 +1,332 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+)
+
+const (
+	drainTimeout = 30 * time.Minute
+	stallTimeout = time.Minute // without any event going on
+	// firstPoll is for the time until the first events are taken.
+	firstPoll = 20 * time.Millisecond
+	poll      = 100 * time.Millisecond
+	// pollShare bounds the time that looking takes from what is looked at.
+	pollShare = 20
+)
+
+// sample is what one side did in one round.
+type sample struct {
+	EPS                 float64 // events per second
+	P50MS, P99MS, MaxMS float64 // claim → acknowledgement, or commit → commit
+	RSSMB               float64
+	CPU                 cpu
+	Allocs              float64 // per event, as all that follow
+	WALBytes            float64
+	RoundTrips          float64
+	Retries             float64   // in all: above 0, more than the work was measured
+	Claims              []float64 // milliseconds
+
+	IdleLeader, IdleStandby float64 // per cent of a core
+}
+
+// cpu is in microseconds per event.
+type cpu struct {
+	Weft          float64 `json:"weft"`
+	Postgres      float64 `json:"postgres"`
+	Elasticsearch float64 `json:"elasticsearch"`
+}
+
+func perEvent(of, events float64) float64 {
+	if events <= 0 {
+		return 0
+	}
+	return of / events
+}
+
+// site is a schema with a worker's tables, and what is needed to run workers on it.
+type site struct {
+	place  *place
+	url    string
+	conn   *pgx.Conn
+	fleet  *fleet.Fleet
+	logged int64 // offset in the server's log
+
+	drop func(context.Context) error
+}
+
+// newSite makes the tables of w with binary's own migrations, empty, and its index.
+func (b *bench) newSite(ctx context.Context, binary string, w workload) (s *site, err error) {
+	s = &site{place: b.place}
+	if s.url, s.drop, err = b.place.newSchema(ctx); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close(ctx))
+		}
+	}()
+	if s.conn, err = connect(ctx, s.url); err != nil {
+		return s, err
+	}
+	s.fleet = &fleet.Fleet{Binary: binary, Dir: b.dir, Env: fleet.Environment(b.opts.Environ, false,
+		"DATABASE_URL="+s.url, "ELASTIC_URL="+b.place.servers.ElasticURL(), "ELASTIC_INDEX="+weftIndex,
+		"WEFT_GROUP="+group, "WEFT_PROJECTIONS=search_index_to_elastic")}
+	err = w.prepare(ctx, s.conn, func(ctx context.Context) error { return s.fleet.Run(ctx, "migrate", "up") })
+	if err != nil {
+		return s, err
+	}
+	return s, s.makeIndex(ctx)
+}
+
+// makeIndex has a worker make its index while there are no events. The first leader of
+// all would begin with an outage, until the index is there.
+func (s *site) makeIndex(ctx context.Context) error {
+	i, err := s.fleet.Start(ctx, "first")
+	if err != nil {
+		return err
+	}
+	if err := i.Ready(ctx); err != nil {
+		return err
+	}
+	return stop(ctx, i)
+}
+
+func (s *site) close(ctx context.Context) error {
+	var errs []error
+	if s.fleet != nil {
+		errs = append(errs, s.fleet.Stop())
+	}
+	if s.conn != nil {
+		errs = append(errs, s.conn.Close(context.WithoutCancel(ctx)))
+	}
+	return errors.Join(append(errs, s.drop(ctx), s.place.dropIndex(context.WithoutCancel(ctx), weftIndex))...)
+}
+
+// start starts a worker on servers at rest.
+func (s *site) start(ctx context.Context, name string) (*fleet.Instance, error) {
+	if err := s.place.rest(ctx); err != nil {
+		return nil, err
+	}
+	var err error
+	if s.logged, err = logSize(s.place.log); err != nil {
+		return nil, err
+	}
+	return s.fleet.Start(ctx, name)
+}
+
+// drain lets binary carry the backlog w, as often as w says, and returns the middle of
+// the figures, with all claims.
+func (b *bench) drain(ctx context.Context, binary string, w workload, progress func(share float64)) (sample, error) {
+	var all []sample
+	for n := range w.drains {
+		s, err := b.drainOnce(ctx, binary, w, func(share float64) { progress((float64(n) + share) / float64(w.drains)) })
+		if err != nil {
+			return sample{}, err
+		}
+		all = append(all, s)
+	}
+	return middle(all), nil
+}
+
+func (b *bench) drainOnce(ctx context.Context, binary string, w workload, progress func(share float64)) (out sample, err error) {
+	s, err := b.newSite(ctx, binary, w)
+	if err != nil {
+		return out, err
+	}
+	defer func() { err = errors.Join(err, s.close(ctx)) }()
+	if err := w.fill(ctx, s.conn); err != nil {
+		return out, err
+	}
+	if w.snapshot {
+		release, err := s.holdSnapshot(ctx)
+		if err != nil {
+			return out, err
+		}
+		defer release()
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, drainTimeout, fmt.Errorf("%d events were not drained within %v", w.events, drainTimeout))
+	defer cancel()
+	i, err := s.start(ctx, "w")
+	if err != nil {
+		return out, err
+	}
+	from, to, err := s.watch(ctx, i, w, progress)
+	if err != nil {
+		return out, err
+	}
+	return s.sum(ctx, i, w, from, to)
+}
+
+// holdSnapshot keeps what is dead from now on from being removed.
+func (s *site) holdSnapshot(ctx context.Context) (release func(), err error) {
+	conn, err := connect(ctx, s.url)
+	if err != nil {
+		return nil, err
+	}
+	release = func() { _ = conn.Close(context.WithoutCancel(ctx)) }
+	for _, sql := range []string{"begin isolation level repeatable read", "select count(*) from weft_leader"} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			release()
+			return nil, fmt.Errorf("hold a snapshot: %w", err)
+		}
+	}
+	return release, nil
+}
+
+// watch returns the moments when the first events were on their way and when the last
+// was settled. Where there is little between the two, the first is that of the start,
+// with all that a worker does before its first event.
+func (s *site) watch(ctx context.Context, i *fleet.Instance, w workload, progress func(float64)) (from, to mark, err error) {
+	if from, err = s.place.mark(ctx, nil); err != nil {
+		return from, to, err
+	}
+	moving, version, moved := false, int64(0), time.Now()
+	for pause := firstPoll; ; {
+		began := time.Now()
+		next, found, err := s.head(ctx, version)
+		if err != nil {
+			return from, to, err
+		}
+		if found && next > version {
+			version, moved = next, time.Now()
+		}
+		if !found {
+			done, err := s.drained(ctx)
+			if err != nil {
+				return from, to, err
+			}
+			if done {
+				break
+			}
+			version = 0 // what was given back is below
+		}
+		if !moving && (!found || version > firstVersion) {
+			m, err := s.place.mark(ctx, i)
+			if err != nil {
+				return from, to, err
+			}
+			if m.events < float64(w.events)/2 {
+				from = m
+			}
+			moving, pause = true, poll
+		}
+		if found && version > firstVersion {
+			progress(min(float64(version-firstVersion)/float64(w.events), 1))
+		}
+		if i.HasEnded() {
+			return from, to, i.Ending()
+		}
+		if time.Since(moved) > stallTimeout {
+			return from, to, fmt.Errorf("no event has gone on for %v", stallTimeout)
+		}
+		if err := sleep(ctx, max(pause, pollShare*time.Since(began))); err != nil {
+			return from, to, err
+		}
+	}
+	to, err = s.place.mark(ctx, i)
+	return from, to, err
+}
+
+// head returns the lowest version, from one on, of what is ready to be claimed. The
+// bound spares it the dead entries before it.
+func (s *site) head(ctx context.Context, from int64) (version int64, found bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	err = s.conn.QueryRow(ctx, `select event_version from `+outboxTable+`
+where status = 'pending' and next_retry_at is null and event_version >= $1 order by event_version limit 1`, from).Scan(&version)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, fmt.Errorf("look at the backlog: %w", err)
+	}
+	return version, true, nil
+}
+
+// drained reports whether nothing is on its way; what was waiting from the start may.
+func (s *site) drained(ctx context.Context) (done bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	err = s.conn.QueryRow(ctx, `select not exists (select from `+outboxTable+` where status = 'processing')
+and not exists (select from `+outboxTable+` where status = 'pending' and next_retry_at is null)
+and not exists (select from `+outboxTable+` where status = 'pending' and next_retry_at < now() + interval '1 hour')`).Scan(&done)
+	if err != nil {
+		return false, fmt.Errorf("look at the backlog: %w", err)
+	}
+	return done, nil
+}
+
+// sum ends the worker and adds up.
+func (s *site) sum(ctx context.Context, i *fleet.Instance, w workload, from, to mark) (out sample, err error) {
+	if out.RSSMB, err = peakRSS(i.PID); err != nil {
+		return out, err
+	}
+	if err := stop(ctx, i); err != nil {
+		return out, err
+	}
+	var first, last time.Time
+	var seconds float64
+	var done, documents int
+	qctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	err = s.conn.QueryRow(qctx, `
+select count(*), min(processing_started_at), max(processed_at), extract(epoch from max(processed_at) - min(processing_started_at))::float8,
+       1000 * percentile_disc(0.5) within group (order by took), 1000 * percentile_disc(0.99) within group (order by took), 1000 * max(took),
+       (select count(*) from search_index)
+from (select *, extract(epoch from processed_at - processing_started_at)::float8 as took from `+outboxTable+` where status = 'done') done`).
+		Scan(&done, &first, &last, &seconds, &out.P50MS, &out.P99MS, &out.MaxMS, &documents)
+	if err != nil {
+		return out, fmt.Errorf("times of the events: %w", err)
+	}
+	if done != w.events {
+		return out, fmt.Errorf("%d of %d events are done", done, w.events)
+	}
+	if err := s.place.expect(ctx, weftIndex, documents); err != nil {
+		return out, err
+	}
+	out.EPS = perEvent(float64(w.events), seconds)
+	log, err := readLog(s.place.log, s.logged, first, last)
+	if err != nil {
+		return out, err
+	}
+	out.Claims = log.claims
+	out.cost(from, to)
+	out.RoundTrips = perEvent(float64(log.roundTrips)+to.bulks, float64(w.events))
+	return out, nil
+}
+
+// cost is what was spent between two moments, per event between them.
+func (s *sample) cost(from, to mark) {
+	n := to.events - from.events
+	s.CPU = cpu{
+		Weft:          1e6 * perEvent(to.weft-from.weft, n),
+		Postgres:      1e6 * perEvent(to.servers.postgres-from.servers.postgres, n),
+		Elasticsearch: 1e6 * perEvent(to.servers.elastic-from.servers.elastic, n),
+	}
+	s.Allocs = perEvent(to.mallocs-from.mallocs, n)
+	s.Retries = to.retries - from.retries
+	s.WALBytes = perEvent(to.wal-from.wal, n)
+}
+
+func stop(ctx context.Context, i *fleet.Instance) error {
+	if _, err := i.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-i.Ended():
+	}
+	if i.Err() != nil {
+		return i.Ending()
+	}
+	return nil
+}

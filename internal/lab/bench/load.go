@@ -1,0 +1,88 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/legacy"
+)
+
+const (
+	outboxTable = "search_outbox_events"
+	// firstVersion is that of event 0: the microseconds of 2026-01-01.
+	firstVersion = 1_767_225_600_000_000
+
+	loadTimeout  = 15 * time.Minute // two million rows on a busy machine
+	queryTimeout = 2 * time.Minute
+)
+
+// sourceRows are the entities as their last event leaves them; one whose last event is
+// a delete has no row.
+const sourceRows = `
+insert into search_index (id, entity_type, library_id, entity_id, text, snippet, rank_score, created_at, updated_at, event_version)
+select gen_random_uuid(), 'block', md5('library' || e % 30)::uuid, md5('entity' || e)::uuid,
+       left(t.words, {text}), left(t.words, 40), (e % 100) / 100.0,
+       timestamptz '2026-01-01 00:00:00Z' + e * interval '1 ms', timestamptz '2026-01-01 00:00:00Z' + last * interval '1 us', {first} + last
+from generate_series(0, {entities} - 1) e
+cross join lateral (select e + ({events} - 1 - e) / {entities} * {entities} as last) l
+cross join lateral (
+  select string_agg('word' || (e::bigint * 7919 + k * 104729) % 5000, ' ') as words
+  from generate_series(1, {text} / 8) k) t
+where e < {events} and not ({deletes} and last >= {entities} and last % 3 = 0)`
+
+// outboxRows names every column that a Wordloom table has no default for.
+const outboxRows = `
+insert into {table} (id, entity_type, entity_id, op, event_version, created_at, status, attempts, updated_at, replay_count)
+select gen_random_uuid(), 'block', md5('entity' || i % {entities})::uuid,
+       case when {deletes} and i >= {entities} and i % 3 = 0 then 'delete' else 'upsert' end,
+       {first} + i, now(), 'pending', 0, now(), 0
+from generate_series(0, {events} - 1) i`
+
+// waitingRows have versions before, among and after those of the ready ones, and a
+// reason that no recovery of Elasticsearch cuts short.
+const waitingRows = `
+insert into {table} (id, entity_type, entity_id, op, event_version, created_at, status, attempts, updated_at, replay_count, next_retry_at, error_reason, error)
+select gen_random_uuid(), 'block', md5('waits' || i)::uuid, 'upsert', {first} + i - {waiting} / 2, now(), 'pending', 3, now(), 0,
+       now() + interval '2 hours' + i * interval '1 ms', 'unknown_exception', 'unknown'
+from generate_series(0, {waiting} - 1) i`
+
+func (w workload) sql(text string) string {
+	return strings.NewReplacer("{table}", outboxTable, "{events}", strconv.Itoa(w.events), "{entities}", strconv.Itoa(w.entities),
+		"{text}", strconv.Itoa(w.text), "{deletes}", strconv.FormatBool(w.deletes), "{waiting}", strconv.Itoa(w.waiting),
+		"{first}", strconv.Itoa(firstVersion)).Replace(text)
+}
+
+// prepare makes the tables in the schema of conn: migrate is the work of the binary
+// under test.
+func (w workload) prepare(ctx context.Context, conn *pgx.Conn, migrate func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	if w.adopted {
+		if err := legacy.Create(ctx, conn); err != nil {
+			return err
+		}
+	}
+	return migrate(ctx)
+}
+
+// fill writes the backlog and leaves the tables as autovacuum would.
+func (w workload) fill(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+	defer cancel()
+	statements := []string{sourceRows, outboxRows}
+	if w.waiting > 0 {
+		statements = append(statements, waitingRows)
+	}
+	statements = append(statements, "vacuum (analyze) search_index", "vacuum (analyze) {table}", "checkpoint")
+	for _, s := range statements {
+		if _, err := conn.Exec(ctx, w.sql(s)); err != nil {
+			return fmt.Errorf("write %d events: %w", w.events, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,132 @@
+package bench
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const someLog = `2026-01-01 00:00:00.000 UTC|3/1|weft/bench/w/work|LOG:  duration: 0.100 ms  execute stmtcache_1: 
+	with candidates as (
+	  select 1
+	update t set status = 'processing'
+2026-01-01 00:00:01.000 UTC|4/1|weft/bench/w/work|LOG:  duration: 0.250 ms  parse stmtcache_1: 
+	update t
+	set status = 'processing'
+2026-01-01 00:00:01.001 UTC|4/1|weft/bench/w/work|LOG:  duration: 1.000 ms  bind stmtcache_1: 
+	update t
+	set status = 'processing'
+2026-01-01 00:00:01.002 UTC|9/9||LOG:  checkpoint starting: time
+2026-01-01 00:00:01.003 UTC|4/1|weft/bench/w/work|LOG:  duration: 2.500 ms  execute stmtcache_1: 
+	update t
+	set status = 'processing'
+2026-01-01 00:00:01.004 UTC|5/7|weft/bench/w/lock|LOG:  duration: 9.000 ms  execute stmtcache_2: select 1
+2026-01-01 00:00:01.005 UTC|3/2|weft/bench/w/work|LOG:  duration: 8.000 ms  execute stmtcache_3: update t set status = 'done'
+2026-01-01 00:00:01.006 UTC|3/3|weft/bench/w/work|LOG:  duration: 4.000 ms  execute stmtcache_4: 
+	select id
+	from t
+	where status = 'pending' and next_retry_at is null
+2026-01-01 00:00:02.000 UTC|3/4|weft/bench/w/work|LOG:  duration: 7.000 ms  execute stmtcache_1: update t set status = 'processing'
+`
+
+func TestReadLog(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "server.log")
+	const before = "2026-01-01 00:00:01.000 UTC|2/2|weft/bench/w/work|LOG:  duration: 5.000 ms  execute x: set status = 'processing'\n"
+	if err := os.WriteFile(file, []byte(before+someLog), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	second := time.Date(2026, 1, 1, 0, 0, 1, 0, time.UTC)
+	got, err := readLog(file, int64(len(before)), second.Add(300*time.Microsecond), second.Add(500*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := statementLog{roundTrips: 3, claims: []float64{3.75, 4}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(statementLog{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if _, err := readLog(file+".gone", 0, second, second); err == nil || !strings.HasPrefix(err.Error(), "log of PostgreSQL: ") {
+		t.Errorf("no log: got %v", err)
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	t.Parallel()
+	pid, parent, cpu, err := parseStat("4711 (a) b (c) S 815 4711 4711 0 -1 4194560 1 2 3 4 100 20 3 1 20 0 1 0 5\n")
+	if err != nil || pid != 4711 || parent != 815 || cpu < 1.2399 || cpu > 1.2401 {
+		t.Errorf("got process %d below %d with %v s, %v, want 4711 below 815 with 1.24 s", pid, parent, cpu, err)
+	}
+	if _, _, _, err := parseStat("4711 (weft) S 815"); err == nil || err.Error() != "2 fields after the name" {
+		t.Errorf("a cut line: got %v", err)
+	}
+}
+
+func TestOwnUsage(t *testing.T) {
+	t.Parallel()
+	cpu, err := treeCPU(os.Getpid())
+	if err != nil || cpu < 0 || cpu > 3600 {
+		t.Errorf("CPU time of this process: got %v s, %v", cpu, err)
+	}
+	rss, err := peakRSS(os.Getpid())
+	if err != nil || rss < 1 || rss > 10_000 {
+		t.Errorf("peak memory of this process: got %v MB, %v", rss, err)
+	}
+	if _, err := treeCPU(-1); err == nil || err.Error() != "process -1 is gone" {
+		t.Errorf("a process that is none: got %v", err)
+	}
+}
+
+func TestParseMetrics(t *testing.T) {
+	t.Parallel()
+	got := parseMetrics([]byte(`# HELP a_total What it is 5
+# TYPE a_total counter
+a_total{op="upsert",reason="a b"} 3
+a_total{op="delete",reason=""} 4
+b 1.5e+06
+`))
+	if diff := cmp.Diff(map[string]float64{"a_total": 7, "b": 1.5e6}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestCheckRaw(t *testing.T) {
+	t.Parallel()
+	for answer, want := range map[string]string{
+		`{"errors":false}`: "",
+		`{"errors":true,"items":[{"index":{"error":{"type":"version_conflict_engine_exception","reason":"x"}}}]}`:                                                 "",
+		`{"errors":true,"items":[{"index":{"error":{"type":"version_conflict_engine_exception"}}},{"delete":{"error":{"type":"es_rejected","reason":"queue"}}}]}`: "bulk answer: es_rejected: queue",
+		`{}`:         "bulk answer: it does not say whether there were errors",
+		`{"errors":`: "bulk answer: unexpected end of JSON input",
+	} {
+		err := checkRaw([]byte(answer))
+		if got := errorText(err); got != want {
+			t.Errorf("%s: got %q, want %q", answer, got, want)
+		}
+	}
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func TestPick(t *testing.T) {
+	t.Parallel()
+	if _, err := pick([]string{"distinct", "cold"}); err == nil ||
+		err.Error() != `no scenario is named "cold"; there are distinct, hot, mixed, trickle, backlog, retrying, longtx, adopted` {
+		t.Errorf("got %v", err)
+	}
+	retrying := scenarioNamed(t, "retrying").load.scaled(2000)
+	if retrying.events != 2000 || retrying.entities != 2000 || retrying.waiting != 20_000 {
+		t.Errorf("scaled: got %+v, want all of it a tenth", retrying)
+	}
+	if got := retrying.reference(); got.events != 2000 || got.waiting != 0 || got.drains != referenceDrains {
+		t.Errorf("reference: got %+v, want the same number, and nothing that waits", got)
+	}
+}

@@ -1,0 +1,135 @@
+package bench
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// logPrefix: time, transaction, application. Statements of one round trip are one
+// transaction: pgx sends a batch with one Sync at its end.
+const logPrefix = "%m|%v|%a|"
+
+const logTime = "2006-01-02 15:04:05.000 MST"
+
+// statement is a logged piece of work: the parse, plan or execution of a statement.
+type statement struct {
+	at          time.Time // its end, database clock
+	transaction string
+	application string
+	ms          float64
+	text        string
+}
+
+// statementLog sums up what a worker's sessions did.
+type statementLog struct {
+	roundTrips int
+	claims     []float64 // milliseconds, one per claim
+}
+
+// logSize is where the log ends now.
+func logSize(file string) (int64, error) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return 0, fmt.Errorf("log of PostgreSQL: %w", err)
+	}
+	return info.Size(), nil
+}
+
+// readLog reads what was logged behind offset between two moments of the database's
+// clock.
+func readLog(file string, offset int64, from, to time.Time) (statementLog, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return statementLog{}, fmt.Errorf("log of PostgreSQL: %w", err)
+	}
+	defer f.Close()
+	if _, err := f.Seek(offset, io.SeekStart); err != nil {
+		return statementLog{}, fmt.Errorf("log of PostgreSQL: %w", err)
+	}
+	from = from.Truncate(time.Millisecond) // the precision of the log
+	claimed, seen := map[string]bool{}, map[string]float64{}
+	var order []string
+	err = parseLog(f, func(s statement) {
+		if s.at.Before(from) || s.at.After(to) || !strings.HasSuffix(s.application, "/work") {
+			return
+		}
+		if _, ok := seen[s.transaction]; !ok {
+			order = append(order, s.transaction)
+		}
+		seen[s.transaction] += s.ms
+		if isClaim(s.text) {
+			claimed[s.transaction] = true
+		}
+	})
+	out := statementLog{roundTrips: len(order)}
+	for _, t := range order {
+		if claimed[t] {
+			out.claims = append(out.claims, seen[t])
+		}
+	}
+	return out, err
+}
+
+// isClaim also holds for a look that only lists what is claimed later.
+func isClaim(text string) bool {
+	text = strings.TrimSpace(text)
+	return strings.Contains(text, "set status = 'processing'") ||
+		strings.HasPrefix(text, "select id") && strings.Contains(text, "next_retry_at is null")
+}
+
+// parseLog calls visit for each line that says how long a statement took, with the lines
+// that go on with its text.
+func parseLog(r io.Reader, visit func(statement)) error {
+	var (
+		open    statement
+		pending bool
+		lines   = bufio.NewScanner(r)
+	)
+	lines.Buffer(make([]byte, 1<<16), 64<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		if more, ok := strings.CutPrefix(line, "\t"); ok {
+			open.text += "\n" + more
+			continue
+		}
+		if pending {
+			visit(open)
+		}
+		open, pending = parseLine(line)
+	}
+	if pending {
+		visit(open)
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("log of PostgreSQL: %w", err)
+	}
+	return nil
+}
+
+// parseLine reads `TIME|TRANSACTION|APPLICATION|LOG:  duration: MS ms  execute NAME: TEXT`.
+func parseLine(line string) (s statement, ok bool) {
+	parts := strings.SplitN(line, "|", 4)
+	if len(parts) < 4 {
+		return s, false
+	}
+	message, ok := strings.CutPrefix(parts[3], "LOG:  duration: ")
+	if !ok {
+		return s, false
+	}
+	ms, rest, _ := strings.Cut(message, " ms  ")
+	_, text, _ := strings.Cut(rest, ": ")
+	at, err := time.Parse(logTime, parts[0])
+	if err != nil {
+		return s, false
+	}
+	d, err := strconv.ParseFloat(ms, 64)
+	if err != nil {
+		return s, false
+	}
+	return statement{at: at, transaction: parts[1], application: parts[2], ms: d, text: strings.TrimSpace(text)}, true
+}

@@ -1,0 +1,218 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
+)
+
+const (
+	rawBatch    = 1000 // documents per request
+	rawInFlight = 2
+	rawTimeout  = time.Minute // of one request
+)
+
+// rawQuery asks for no more than the loader reads.
+const rawQuery = "require_alias=true&filter_path=errors,items.*.error"
+
+// corpus is a backlog as bodies of bulk requests, one line pair for every event.
+type corpus struct {
+	bodies    [][]byte
+	events    int
+	documents int // that an index holds afterwards
+}
+
+// recorder is a destination that keeps what it is given.
+type recorder struct {
+	projections.Documents // the rest is not called
+	body                  bytes.Buffer
+}
+
+// Write implements [projections.Documents].
+func (r *recorder) Write(_ context.Context, actions []elastic.Action) ([]outbox.Outcome, error) {
+	out := make([]outbox.Outcome, len(actions))
+	for i := range actions {
+		a := &actions[i]
+		op := `{"index":{"_id":`
+		if a.Delete {
+			op = `{"delete":{"_id":`
+		}
+		line := elastic.AppendString([]byte(op), a.ID)
+		line = strconv.AppendInt(append(line, `,"version":`...), a.Version, 10)
+		r.body.Write(append(line, `,"version_type":"external_gte"}}`+"\n"...))
+		if !a.Delete {
+			r.body.Write(a.Body)
+			r.body.WriteByte('\n')
+		}
+		out[i] = outbox.Outcome{Verdict: outbox.Done}
+	}
+	return out, nil
+}
+
+// render makes the corpus of the backlog in a schema with weft's own projection.
+func render(ctx context.Context, databaseURL string) (*corpus, error) {
+	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+	defer cancel()
+	pool, err := pgxpool.New(ctx, databaseURL)
+	if err != nil {
+		return nil, fmt.Errorf("open pool: %w", err)
+	}
+	defer pool.Close()
+	rec := &recorder{}
+	search, err := projections.NewSearch(pool, rec, zap.NewNop(), prometheus.NewRegistry())
+	if err != nil {
+		return nil, err
+	}
+	rows, err := pool.Query(ctx, `select entity_type, entity_id, op, event_version from `+outboxTable+`
+where next_retry_at is null order by event_version`)
+	if err != nil {
+		return nil, fmt.Errorf("read events: %w", err)
+	}
+	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e outbox.Event, err error) {
+		err = row.Scan(&e.Key.Type, (*[16]byte)(&e.Key.ID), &e.Op, &e.Version)
+		return e, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read events: %w", err)
+	}
+	c := &corpus{events: len(events)}
+	for len(events) > 0 {
+		n := min(rawBatch, len(events))
+		if _, err := search.Project(ctx, events[:n]); err != nil {
+			return nil, fmt.Errorf("render documents: %w", err)
+		}
+		c.bodies = append(c.bodies, bytes.Clone(rec.body.Bytes()))
+		rec.body.Reset()
+		events = events[n:]
+	}
+	err = pool.QueryRow(ctx, "select count(*) from search_index").Scan(&c.documents)
+	return c, err
+}
+
+// loadRaw is the bare loader: the least that carrying the corpus into an index costs.
+func (p *place) loadRaw(ctx context.Context, c *corpus, progress func(share float64)) (s sample, err error) {
+	if err := p.makeIndex(ctx, rawIndex); err != nil {
+		return s, err
+	}
+	if err := p.rest(ctx); err != nil {
+		return s, err
+	}
+	client := &http.Client{Timeout: rawTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: rawInFlight, DisableCompression: true}}
+	defer client.CloseIdleConnections()
+	before, err := p.mark(ctx, nil)
+	if err != nil {
+		return s, err
+	}
+	began := time.Now()
+	var mu sync.Mutex
+	next := 0
+	take := func() (body []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		if next < len(c.bodies) {
+			body = c.bodies[next]
+			next++
+			progress(float64(next) / float64(len(c.bodies)))
+		}
+		return body
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	for range rawInFlight {
+		g.Go(func() error {
+			for body := take(); body != nil; body = take() {
+				if err := p.postRaw(gctx, client, body); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return s, fmt.Errorf("bare loader: %w", err)
+	}
+	took := time.Since(began)
+	after, err := p.mark(ctx, nil)
+	if err != nil {
+		return s, err
+	}
+	s.EPS = float64(c.events) / took.Seconds()
+	s.CPU = cpu{Elasticsearch: perEvent(after.servers.elastic-before.servers.elastic, float64(c.events)) * 1e6}
+	if err := p.expect(ctx, rawIndex, c.documents); err != nil {
+		return s, fmt.Errorf("bare loader: %w", err)
+	}
+	return s, p.dropIndex(ctx, rawIndex)
+}
+
+func (p *place) expect(ctx context.Context, index string, documents int) error {
+	got, err := p.documents(ctx, index)
+	if err == nil && got != documents {
+		err = fmt.Errorf("index %s holds %d documents, want %d", index, got, documents)
+	}
+	return err
+}
+
+func (p *place) postRaw(ctx context.Context, client *http.Client, body []byte) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.servers.ElasticURL()+"/"+rawIndex+"/_bulk?"+rawQuery, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/x-ndjson")
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(res.Body)
+	if err != nil {
+		return err
+	}
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %.500s", res.Status, answer)
+	}
+	return checkRaw(answer)
+}
+
+// checkRaw accepts conflicts: with two requests in flight an older event of an entity
+// may come after a newer one.
+func checkRaw(answer []byte) error {
+	var bulk struct {
+		Errors *bool `json:"errors"`
+		Items  []map[string]struct {
+			Error struct {
+				Type   string `json:"type"`
+				Reason string `json:"reason"`
+			} `json:"error"`
+		} `json:"items"`
+	}
+	if err := json.Unmarshal(answer, &bulk); err != nil {
+		return fmt.Errorf("bulk answer: %w", err)
+	}
+	if bulk.Errors == nil {
+		return errors.New("bulk answer: it does not say whether there were errors")
+	}
+	for _, item := range bulk.Items {
+		for _, result := range item {
+			if e := result.Error; e.Type != "version_conflict_engine_exception" {
+				return fmt.Errorf("bulk answer: %s: %s", e.Type, e.Reason)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,236 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+)
+
+// warmEvents bound the pass that makes the servers warm.
+const warmEvents = 100_000
+
+// Options of [Run].
+type Options struct {
+	Out      io.Writer // what there is to see
+	Progress io.Writer // of downloads and servers
+	Environ  []string  // of the weft processes; names of settings in it are dropped
+
+	Scenarios []string
+	Rounds    int
+	Events    int    // instead of a scenario's own number, with all else in proportion; 0 for that
+	Binary    string // weft; empty means to build it
+	Compare   string // another weft to measure it against
+	Against   string // a revision to build that one from
+	JSON, SVG string // files for the result; empty means none
+	HeapMB    int    // of Elasticsearch; 0 means the stack's default
+	Guardian  []string
+}
+
+// bench is one run.
+type bench struct {
+	opts  Options
+	place *place
+	dir   string
+	meter *meter
+}
+
+// The sides besides weft itself.
+const (
+	sideRaw       = "raw"
+	sideOwn       = "own"
+	sideReference = "reference"
+	sideBase      = "base"
+)
+
+// side is one of two that take turns.
+type side struct {
+	name    string
+	run     func(ctx context.Context, progress func(share float64)) (sample, error)
+	samples []sample
+}
+
+// Run measures the scenarios, one after the other. What has been measured is written to
+// the files after each of them.
+func Run(ctx context.Context, opts Options) (err error) {
+	picked, err := pick(opts.Scenarios)
+	if err != nil {
+		return err
+	}
+	b := &bench{opts: opts}
+	if opts.Compare != "" && opts.Against != "" {
+		return errors.New("compare with a binary or with a revision, not with both")
+	}
+	if b.dir, err = os.MkdirTemp("", "weft-bench-"); err != nil {
+		return fmt.Errorf("directory for logs: %w", err)
+	}
+	defer func() {
+		switch logs, _ := filepath.Glob(filepath.Join(b.dir, "*.jsonl")); {
+		case err == nil || ctx.Err() != nil || len(logs) == 0:
+			err = errors.Join(err, os.RemoveAll(b.dir))
+		default:
+			err = fmt.Errorf("%w\nlogs: %s", err, b.dir)
+		}
+	}()
+	builds, err := os.MkdirTemp("", "weft-bench-build-")
+	if err != nil {
+		return fmt.Errorf("directory for builds: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(builds)) }()
+	head, base, err := b.binaries(ctx, builds)
+	if err != nil {
+		return err
+	}
+	b.place, err = openPlace(ctx, stack.Options{Progress: opts.Progress, HeapMB: opts.HeapMB, Guardian: opts.Guardian})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.place.close()) }()
+
+	b.meter = newMeter(opts.Out, 2+2*opts.Rounds*len(picked))
+	defer b.meter.close()
+	if err := b.warm(ctx, head, picked[0].load.scaled(opts.Events).events); err != nil {
+		return fmt.Errorf("warm-up: %w", err)
+	}
+	var results []*Result
+	for _, s := range picked {
+		sides, err := b.measure(ctx, s, head, base)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		results = append(results, newResult(s, s.load.scaled(opts.Events), sides))
+		if err := b.write(results); err != nil {
+			return err
+		}
+	}
+	b.meter.close()
+	return writeTable(opts.Out, results)
+}
+
+func (b *bench) write(results []*Result) error {
+	if b.opts.JSON != "" {
+		if err := writeJSON(b.opts.JSON, results); err != nil {
+			return err
+		}
+	}
+	if b.opts.SVG != "" {
+		return writeChart(b.opts.SVG, results)
+	}
+	return nil
+}
+
+// binaries returns the weft to measure and the one to measure it against, or "".
+func (b *bench) binaries(ctx context.Context, dir string) (head, base string, err error) {
+	switch {
+	case b.opts.Compare != "":
+		base, err = filepath.Abs(b.opts.Compare)
+	case b.opts.Against != "":
+		base, err = buildRevision(ctx, dir, b.opts.Against)
+	}
+	if err != nil {
+		return "", "", err
+	}
+	if b.opts.Binary != "" {
+		head, err = filepath.Abs(b.opts.Binary)
+	} else {
+		head, err = fleet.Build(ctx, dir, nil)
+	}
+	return head, base, err
+}
+
+// warm brings what compiles and caches as it goes to where it stays.
+func (b *bench) warm(ctx context.Context, binary string, events int) error {
+	w := scenarios()[0].load.scaled(min(events, warmEvents))
+	raw, err := b.rawSide(ctx, binary, w)
+	if err != nil {
+		return err
+	}
+	for _, s := range []*side{raw, b.weftSide("weft", binary, w)} {
+		if _, err := s.run(ctx, b.meter.step("warming up: "+s.name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) weftSide(name, binary string, w workload) *side {
+	return &side{name: name, run: func(ctx context.Context, progress func(float64)) (sample, error) {
+		return b.drain(ctx, binary, w, progress)
+	}}
+}
+
+func (b *bench) rawSide(ctx context.Context, binary string, w workload) (_ *side, err error) {
+	s, err := b.newSite(ctx, binary, w)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.close(ctx)) }()
+	if err := w.fill(ctx, s.conn); err != nil {
+		return nil, err
+	}
+	c, err := render(ctx, s.url)
+	return &side{name: sideRaw, run: func(ctx context.Context, progress func(float64)) (sample, error) {
+		return b.place.loadRaw(ctx, c, progress)
+	}}, err
+}
+
+// sides returns the one that the scenario is about and, unless there is none, the one
+// that it is compared with.
+func (b *bench) sides(ctx context.Context, s scenario, head, base string) ([]*side, error) {
+	w := s.load.scaled(b.opts.Events)
+	of := func(name, binary string, w workload) *side {
+		if s.kind != trickle {
+			return b.weftSide(name, binary, w)
+		}
+		return &side{name: name, run: func(ctx context.Context, progress func(float64)) (sample, error) {
+			return b.trickle(ctx, binary, w, progress)
+		}}
+	}
+	out := []*side{of("weft", head, w)}
+	switch {
+	case base != "":
+		return append(out, of(sideBase, base, w)), nil
+	case s.kind == againstRaw:
+		raw, err := b.rawSide(ctx, head, w)
+		return append(out, raw), err
+	case s.kind == againstOwn:
+		own := w
+		own.adopted = false
+		return append(out, of(sideOwn, head, own)), nil
+	case s.kind == claims:
+		return append(out, of(sideReference, head, w.reference())), nil
+	default:
+		return out, nil
+	}
+}
+
+// measure runs all rounds of a scenario.
+func (b *bench) measure(ctx context.Context, s scenario, head, base string) ([]*side, error) {
+	sides, err := b.sides(ctx, s, head, base)
+	if err != nil {
+		return nil, err
+	}
+	return sides, b.takeTurns(ctx, s, sides)
+}
+
+// takeTurns lets another side begin in each round.
+func (b *bench) takeTurns(ctx context.Context, s scenario, sides []*side) error {
+	for round := range b.opts.Rounds {
+		for turn := range sides {
+			side := sides[(turn+round+1)%len(sides)]
+			what := fmt.Sprintf("%s %d/%d %s", s.name, round+1, b.opts.Rounds, side.name)
+			got, err := side.run(ctx, b.meter.step(what))
+			if err != nil {
+				return fmt.Errorf("round %d, %s: %w", round+1, side.name, err)
+			}
+			side.samples = append(side.samples, got)
+			b.meter.line("%-26s %s", what, got.brief(s.kind))
+		}
+	}
+	return nil
+}

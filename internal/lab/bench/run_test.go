@@ -1,0 +1,141 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+)
+
+const (
+	asGuardian   = "WEFTLAB_BENCH_GUARDIAN"
+	smallestHeap = 256 // MiB
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asGuardian) != "" {
+		if err := stack.Guard(os.Stdin, os.Stdout); err != nil {
+			panic(err)
+		}
+		return
+	}
+	labtest.MainNoServers(m)
+}
+
+func TestDistinct(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	binary, err := fleet.Build(t.Context(), dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out, progress bytes.Buffer
+	opts := Options{
+		Out: &out, Progress: &progress, Environ: append(os.Environ(), "OUTBOX_BULK_SIZE=none of these counts"), HeapMB: smallestHeap,
+		Scenarios: []string{"distinct"}, Rounds: 1, Events: 2000, Binary: binary,
+		JSON: filepath.Join(dir, "bench.json"), SVG: filepath.Join(dir, "bench.svg"),
+		Guardian: append([]string{"/usr/bin/env", asGuardian + "=1", self}, stack.GuardianArgs()...),
+	}
+	if err := Run(t.Context(), opts); err != nil {
+		t.Fatalf("%v\n%s\n%s", err, &out, &progress)
+	}
+	t.Logf("%s", &out)
+	text, err := os.ReadFile(opts.JSON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var results map[string]Result
+	if err := json.Unmarshal(text, &results); err != nil {
+		t.Fatal(err)
+	}
+	got := results["distinct"]
+	for what, figure := range map[string]float64{
+		"weft_eps": got.WeftEPS, "raw_eps": got.RawEPS, "p50": got.P50MS, "p99": got.P99MS, "memory": got.RSSMB, "claim p99": got.ClaimP99,
+		"CPU of weft": got.CPU.Weft, "CPU of Postgres": got.CPU.Postgres, "CPU of Elasticsearch": got.CPU.Elasticsearch,
+		"CPU of Elasticsearch for the loader": got.RawElastic, "allocations": got.Allocs, "WAL": got.WALBytes,
+	} {
+		if figure <= 0 {
+			t.Errorf("%s: got %v, want more", what, figure)
+		}
+	}
+	if got.Retries != 0 {
+		t.Errorf("retries: got %v, want none: nothing is broken", got.Retries)
+	}
+	// At least a claim, a read, a bulk request and a settle for each batch of a thousand.
+	if got.RoundTrips*1000 < 3.5 || got.RoundTrips > 1 {
+		t.Errorf("round trips per event: got %v", got.RoundTrips)
+	}
+	if got.Rounds != 1 || got.Events != 2000 || got.RatioToRaw == nil || got.RatioToRaw.Median != got.WeftEPS/got.RawEPS {
+		t.Errorf("got %+v, want one round of 2000 events and the ratio of both rates", got)
+	}
+	if chart, err := os.ReadFile(opts.SVG); err != nil || !bytes.Contains(chart, []byte("distinct")) {
+		t.Errorf("chart: %v\n%s", err, chart)
+	}
+	for _, want := range []string{"distinct 1/1 raw", "distinct 1/1 weft", "bare loader"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in the output", want)
+		}
+	}
+}
+
+// Both sides begin as often as the other, and each has its samples.
+func TestSidesTakeTurns(t *testing.T) {
+	t.Parallel()
+	var turns []string
+	var sides []*side
+	for _, name := range []string{"weft", sideRaw} {
+		sides = append(sides, &side{name: name, run: func(_ context.Context, progress func(float64)) (sample, error) {
+			turns = append(turns, name)
+			progress(1)
+			return sample{EPS: float64(len(turns))}, nil
+		}})
+	}
+	var out strings.Builder
+	b := &bench{opts: Options{Rounds: 3}, meter: newMeter(&out, 6)}
+	if err := b.takeTurns(t.Context(), scenarioNamed(t, "distinct"), sides); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{sideRaw, "weft", "weft", sideRaw, sideRaw, "weft"}; !slices.Equal(turns, want) {
+		t.Errorf("turns: got %v, want %v", turns, want)
+	}
+	if got, want := each(sides[0].samples, eps), []float64{2, 3, 6}; !slices.Equal(got, want) {
+		t.Errorf("samples of weft: got %v, want %v", got, want)
+	}
+	if n := strings.Count(out.String(), "\n"); n != 6 {
+		t.Errorf("got %d lines, want one for each turn:\n%s", n, &out)
+	}
+}
+
+func TestBuildRevisionNamesWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	_, err := buildRevision(t.Context(), t.TempDir(), "no-such-revision")
+	if err == nil || !strings.Contains(err.Error(), "git rev-parse --verify") || !strings.Contains(err.Error(), "no-such-revision") {
+		t.Errorf("got %v, want the command that failed", err)
+	}
+}
+
+func TestRunRefuses(t *testing.T) {
+	t.Parallel()
+	err := Run(t.Context(), Options{Scenarios: []string{"distinct"}, Compare: "a", Against: "b"})
+	if got, want := errorText(err), "compare with a binary or with a revision, not with both"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	cmd := Command()
+	cmd.SetArgs([]string{"distinct", "--rounds", "0"})
+	cmd.SetErr(&bytes.Buffer{})
+	if got, want := errorText(cmd.ExecuteContext(t.Context())), "0 rounds of 0 events: want at least one round, and no negative number"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,108 @@
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// kind is what a scenario is about.
+type kind int
+
+const (
+	againstRaw kind = iota // rate, against the bare loader
+	againstOwn             // rate, against the same on weft's own schema
+	claims                 // time of a claim, against that at referenceEvents pending
+	trickle                // latency of single events, and the cost of waiting for them
+)
+
+const (
+	// referenceEvents are pending where a claim is compared with.
+	referenceEvents = 20_000
+	// referenceDrains: one drain of so few events has too few claims for a p99.
+	referenceDrains = 3
+	// hotShare is the number of events per entity of the hot scenario.
+	hotShare = 20
+
+	defaultText = 200
+)
+
+// workload is a backlog.
+type workload struct {
+	events   int
+	entities int  // event i is of entity i mod entities
+	text     int  // bytes
+	deletes  bool // every third event beyond the first of its entity is a delete
+	adopted  bool // in the tables of a deployment that weft has adopted
+	waiting  int  // rows of other entities that wait for their retry
+	snapshot bool // a transaction from before the drain stays open
+	drains   int  // times over, in fresh tables
+}
+
+type scenario struct {
+	name  string
+	about string
+	kind  kind
+	load  workload
+}
+
+func scenarios() []scenario {
+	distinct := func(n int) workload { return workload{events: n, entities: n, text: defaultText, drains: 1} }
+	hot, mixed, adopted := distinct(100_000), distinct(100_000), distinct(100_000)
+	hot.entities = hot.events / hotShare
+	mixed.entities, mixed.text, mixed.deletes = mixed.events*7/10, 2000, true
+	adopted.adopted = true
+	retrying, longtx := distinct(referenceEvents), distinct(1_000_000)
+	retrying.waiting, retrying.drains = 200_000, referenceDrains
+	longtx.snapshot = true
+	return []scenario{
+		{"distinct", "every event another entity, 200-byte text", againstRaw, distinct(100_000)},
+		{"hot", "100,000 events over 5,000 entities; the loader is fed every event", againstRaw, hot},
+		{"mixed", "upserts, second upserts and deletes of 2 kB documents", againstRaw, mixed},
+		{"trickle", "500 events a second for 20 s, then 20 s without any", trickle, distinct(10_000)},
+		{"backlog", "2,000,000 events pending", claims, distinct(2_000_000)},
+		{"retrying", "20,000 events between 200,000 that wait for their retry", claims, retrying},
+		{"longtx", "1,000,000 events, and a snapshot from before them held open", claims, longtx},
+		{"adopted", "as distinct, in the Wordloom schema with its eleven indexes", againstOwn, adopted},
+	}
+}
+
+// pick returns the scenarios of these names, in the order given.
+func pick(names []string) ([]scenario, error) {
+	all := scenarios()
+	var out []scenario
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(s scenario) bool { return s.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("no scenario is named %q; there are %s", name, strings.Join(scenarioNames(), ", "))
+		}
+		out = append(out, all[i])
+	}
+	return out, nil
+}
+
+func scenarioNames() []string {
+	var names []string
+	for _, s := range scenarios() {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+// scaled is the workload with another number of events and everything else in
+// proportion; 0 means as it is.
+func (w workload) scaled(events int) workload {
+	if events == 0 {
+		return w
+	}
+	scale := func(n int) int { return int(int64(n) * int64(events) / int64(w.events)) }
+	w.entities, w.waiting = max(scale(w.entities), 1), scale(w.waiting)
+	w.events = events
+	return w
+}
+
+// reference is what a claim of this workload is compared with.
+func (w workload) reference() workload {
+	n := min(referenceEvents, w.events)
+	return workload{events: n, entities: n, text: defaultText, drains: referenceDrains}
+}

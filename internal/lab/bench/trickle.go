@@ -1,0 +1,230 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+)
+
+const (
+	trickleRate    = 500 // events per second
+	trickleWriters = 16
+	idleTime       = 20 * time.Second
+	quietTime      = 2 * time.Second // before the idle time begins
+)
+
+// trickle writes single events at a steady rate, whatever becomes of them, and then
+// watches a leader and a standby that have nothing to do.
+func (b *bench) trickle(ctx context.Context, binary string, w workload, progress func(share float64)) (out sample, err error) {
+	s, err := b.newSite(ctx, binary, w)
+	if err != nil {
+		return out, err
+	}
+	defer func() { err = errors.Join(err, s.close(ctx)) }()
+	leader, err := s.start(ctx, "leader")
+	if err != nil {
+		return out, err
+	}
+	if err := leader.Ready(ctx); err != nil {
+		return out, err
+	}
+	standby, err := s.fleet.Start(ctx, "standby")
+	if err != nil {
+		return out, err
+	}
+	if err := standby.Ready(ctx); err != nil {
+		return out, err
+	}
+	from, err := s.place.mark(ctx, leader)
+	if err != nil {
+		return out, err
+	}
+	wrote, err := s.write(ctx, w, func(share float64) { progress(share / 2) })
+	if err != nil {
+		return out, err
+	}
+	if err := s.settled(ctx, leader); err != nil {
+		return out, err
+	}
+	to, err := s.place.mark(ctx, leader)
+	if err != nil {
+		return out, err
+	}
+	out.cost(from, to)
+	if out.P50MS, out.P99MS, out.MaxMS, err = s.latencies(ctx, wrote); err != nil {
+		return out, err
+	}
+	out.EPS = float64(w.events) / wrote.took.Seconds()
+	idle := min(idleTime, time.Duration(w.events)*time.Second/trickleRate)
+	if err := sleep(ctx, min(quietTime, idle)); err != nil {
+		return out, err
+	}
+	if out.IdleLeader, out.IdleStandby, err = idleShare(ctx, leader, standby, idle, func(share float64) { progress((1 + share) / 2) }); err != nil {
+		return out, err
+	}
+	if out.RSSMB, err = peakRSS(leader.PID); err != nil {
+		return out, err
+	}
+	return out, errors.Join(stop(ctx, standby), s.sumTrickle(ctx, leader, w, to.bulks-from.bulks, &out))
+}
+
+// sumTrickle ends the worker and reads what it logged.
+func (s *site) sumTrickle(ctx context.Context, leader *fleet.Instance, w workload, bulks float64, out *sample) error {
+	if err := stop(ctx, leader); err != nil {
+		return err
+	}
+	qctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	var first, last time.Time
+	if err := s.conn.QueryRow(qctx, `select min(processing_started_at), max(processed_at) from `+outboxTable).Scan(&first, &last); err != nil {
+		return fmt.Errorf("times of the events: %w", err)
+	}
+	log, err := readLog(s.place.log, s.logged, first, last)
+	if err != nil {
+		return err
+	}
+	out.Claims = log.claims
+	out.RoundTrips = perEvent(float64(log.roundTrips)+bulks, float64(w.events))
+	return s.place.expect(ctx, weftIndex, w.events)
+}
+
+// written are events with the transactions that committed them.
+type written struct {
+	ids          [][16]byte
+	transactions []string
+	took         time.Duration
+}
+
+const writeOne = `
+with event as (select $1::uuid as id, $2::uuid as entity_id, $3::bigint as version),
+source as (
+  insert into search_index (id, entity_type, entity_id, text, snippet, rank_score, created_at, updated_at, event_version)
+  select gen_random_uuid(), 'block', entity_id, $4, left($4, 40), 0.5, now(), now(), version from event)
+insert into ` + outboxTable + ` (id, entity_type, entity_id, op, event_version, created_at, status, attempts, updated_at, replay_count)
+select id, 'block', entity_id, 'upsert', version, now(), 'pending', 0, now(), 0 from event
+returning pg_current_xact_id()::text`
+
+// write commits w.events events, each when its time has come. A writer that is late
+// does not make the next ones late.
+func (s *site) write(ctx context.Context, w workload, progress func(share float64)) (*written, error) {
+	config, err := pgxpool.ParseConfig(s.url)
+	if err != nil {
+		return nil, fmt.Errorf("database URL: %w", err)
+	}
+	config.MaxConns, config.MinConns = trickleWriters, trickleWriters
+	config.ConnConfig.RuntimeParams["application_name"] = "weftlab"
+	config.ConnConfig.RuntimeParams["log_min_duration_statement"] = "-1"
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("open pool: %w", err)
+	}
+	defer pool.Close()
+	text := make([]byte, 0, w.text+10)
+	for i := 0; len(text) < w.text; i++ {
+		text = fmt.Appendf(text, "word%d ", i*104729%5000)
+	}
+	out := &written{ids: make([][16]byte, w.events), transactions: make([]string, w.events)}
+	due := make(chan int, w.events)
+	g, gctx := errgroup.WithContext(ctx)
+	for range trickleWriters {
+		g.Go(func() error {
+			for i := range due {
+				out.ids[i] = uuid.New()
+				qctx, cancel := context.WithTimeout(gctx, queryTimeout)
+				err := pool.QueryRow(qctx, writeOne, out.ids[i], [16]byte(uuid.New()), firstVersion+i, string(text)).Scan(&out.transactions[i])
+				cancel()
+				if err != nil {
+					return fmt.Errorf("write an event: %w", err)
+				}
+			}
+			return nil
+		})
+	}
+	began := time.Now()
+	for i := range w.events {
+		at := began.Add(time.Duration(i) * time.Second / trickleRate)
+		if err = sleep(gctx, time.Until(at)); err != nil {
+			break
+		}
+		due <- i
+		progress(float64(i) / float64(w.events))
+	}
+	close(due)
+	if gerr := g.Wait(); gerr != nil {
+		err = gerr
+	}
+	out.took = time.Since(began)
+	return out, err
+}
+
+// settled waits until nothing is on its way.
+func (s *site) settled(ctx context.Context, i *fleet.Instance) error {
+	for began := time.Now(); ; {
+		done, err := s.drained(ctx)
+		if done || err != nil {
+			return err
+		}
+		if i.HasEnded() {
+			return i.Ending()
+		}
+		if time.Since(began) > stallTimeout {
+			return fmt.Errorf("events are not settled after %v", stallTimeout)
+		}
+		if err := sleep(ctx, poll); err != nil {
+			return err
+		}
+	}
+}
+
+// latencies are from the commit of each event to that of its settle: xmin is the
+// transaction that wrote the row's last version.
+func (s *site) latencies(ctx context.Context, wrote *written) (p50, p99, most float64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	rows, err := s.conn.Query(ctx, `
+select 1000 * extract(epoch from pg_xact_commit_timestamp(o.xmin) - pg_xact_commit_timestamp(t.x::text::xid))::float8
+from unnest($1::uuid[], $2::text[]) as t(id, x) join `+outboxTable+` o on o.id = t.id
+where o.status = 'done'`, wrote.ids, wrote.transactions)
+	if err != nil {
+		return 0, 0, 0, fmt.Errorf("latencies: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowTo[float64])
+	if err != nil {
+		return 0, 0, 0, fmt.Errorf("latencies: %w", err)
+	}
+	if len(all) != len(wrote.ids) {
+		return 0, 0, 0, fmt.Errorf("latencies: %d of %d events are done", len(all), len(wrote.ids))
+	}
+	return percentile(all, 50), percentile(all, 99), percentile(all, 100), nil
+}
+
+// idleShare returns what share of a core each instance takes, in per cent.
+func idleShare(ctx context.Context, leader, standby *fleet.Instance, d time.Duration, progress func(share float64)) (l, s float64, err error) {
+	read := func() (l, s float64, err error) {
+		l, err = treeCPU(leader.PID)
+		s, serr := treeCPU(standby.PID)
+		return l, s, errors.Join(err, serr)
+	}
+	l0, s0, err := read()
+	if err != nil {
+		return 0, 0, err
+	}
+	began := time.Now()
+	for time.Since(began) < d {
+		progress(float64(time.Since(began)) / float64(d))
+		if err := sleep(ctx, min(time.Second, d-time.Since(began))); err != nil {
+			return 0, 0, err
+		}
+	}
+	took := time.Since(began).Seconds()
+	l1, s1, err := read()
+	return 100 * (l1 - l0) / took, 100 * (s1 - s0) / took, err
+}
