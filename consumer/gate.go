@@ -43,6 +43,7 @@ type gate struct {
 	mu      sync.Mutex
 	state   State
 	finals  int           // in a row, without a success between
+	opened  int           // how often the breaker has opened
 	backoff time.Duration // until the next probe or attempt
 	next    time.Time     // monotonic
 }
@@ -121,11 +122,22 @@ func (g *gate) probed(err error) {
 	g.state.Detail = err.Error()
 }
 
-// success notes an event that was projected. It returns true when that ended an
-// outage or closed the breaker.
-func (g *gate) success() bool {
+// openings returns how often the breaker has opened; a batch remembers it.
+func (g *gate) openings() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	return g.opened
+}
+
+// success notes an event that was projected, of a batch that was sent after so many
+// openings. It returns true when that ended an outage or closed the breaker: what was
+// in flight when the breaker opened does not close it.
+func (g *gate) success(openings int) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.state.Phase == PhaseBroken && openings < g.opened {
+		return false
+	}
 	g.finals = 0
 	if g.state.Phase != PhaseTrial && g.state.Phase != PhaseBroken {
 		return false
@@ -150,6 +162,7 @@ func (g *gate) final(r outbox.Reason, detail string) (allowed, opened bool, retr
 		}
 		return true, false, 0
 	}
+	g.opened++
 	g.backoff = firstAttempt
 	g.next = time.Now().Add(g.backoff)
 	g.set(PhaseBroken, r, detail)

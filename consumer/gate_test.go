@@ -48,7 +48,7 @@ func TestGateOutage(t *testing.T) {
 			t.Errorf("next probe in %v, want what the server asked for", got)
 		}
 		g.probed(nil)
-		if !g.success() || g.State().Phase != PhaseOpen {
+		if !g.success(g.openings()) || g.State().Phase != PhaseOpen {
 			t.Errorf("phase %s after a good trial, want open", g.State().Phase)
 		}
 	})
@@ -64,7 +64,7 @@ func TestGateBreaker(t *testing.T) {
 				t.Fatalf("failure %d is not allowed", i+1)
 			}
 			if i == 1 {
-				g.success() // not in a row
+				g.success(g.openings()) // not in a row
 				g.final(outbox.ReasonES4xx, "bad")
 				g.final(outbox.ReasonES4xx, "bad")
 			}
@@ -84,7 +84,10 @@ func TestGateBreaker(t *testing.T) {
 				t.Errorf("next attempt in %v, want %v", got, want*time.Second)
 			}
 		}
-		if !g.success() || g.State().Phase != PhaseOpen {
+		if g.success(0) || g.State().Phase != PhaseBroken {
+			t.Errorf("phase %s after a success that was in flight before, want broken", g.State().Phase)
+		}
+		if !g.success(g.openings()) || g.State().Phase != PhaseOpen {
 			t.Errorf("phase %s after a success, want open", g.State().Phase)
 		}
 	})

@@ -36,9 +36,10 @@ func (g *group) suspect() bool {
 
 // batch is what one worker projects and settles: at most one group per entity.
 type batch struct {
-	groups []*group
-	events int
-	alone  bool
+	groups   []*group
+	events   int
+	alone    bool
+	openings int // of the breaker, when it was sent
 }
 
 // lanes holds the claimed events that are not settled, and keeps every entity in

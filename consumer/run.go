@@ -341,6 +341,7 @@ func (r *run) finish(res *result) error {
 }
 
 func (r *run) launch(b *batch) {
+	b.openings = r.p.gate.openings()
 	r.p.metrics.inflight.WithLabelValues(r.p.Name()).Add(float64(b.events))
 	r.workers.Go(func() {
 		res := r.work(b)

@@ -138,7 +138,7 @@ func (p *Pipeline) judge(b *batch, outcomes []outbox.Outcome) *verdicts {
 		noops:       make([]outbox.Noop, len(b.groups)),
 	}
 	for i, g := range b.groups {
-		st := p.decide(g.newest(), &outcomes[i], v)
+		st := p.decide(b, g.newest(), &outcomes[i], v)
 		v.heads[i], v.noops[i] = st, outcomes[i].Noop
 		v.settlements = append(v.settlements, st)
 		for j := range g.events[:len(g.events)-1] {
@@ -160,12 +160,12 @@ func (p *Pipeline) judge(b *batch, outcomes []outbox.Outcome) *verdicts {
 }
 
 // decide makes an outcome a settlement.
-func (p *Pipeline) decide(e *outbox.Event, o *outbox.Outcome, v *verdicts) outbox.Settlement {
+func (p *Pipeline) decide(b *batch, e *outbox.Event, o *outbox.Outcome, v *verdicts) outbox.Settlement {
 	st := outbox.Settlement{Event: e, Verdict: o.Verdict, Reason: o.Reason, Detail: o.Detail}
 	switch o.Verdict {
 	case outbox.Done:
 		v.ok++
-		if p.gate.success() {
+		if p.gate.success(b.openings) {
 			v.resumed = true
 			p.log.Info("projection resumes", zap.String("event", "projection.resumed"))
 		}
