@@ -17,6 +17,8 @@ RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 
 TESTFLAGS ?=
 FUZZTIME  ?= 10s
+SCENARIOS ?= distinct hot mixed trickle
+BASE      ?= $(shell git rev-parse -q --verify origin/main || git rev-parse -q --verify HEAD~1)
 
 .DEFAULT_GOAL := help
 
@@ -53,6 +55,29 @@ fmt: ## Format the code
 .PHONY: demo
 demo: ## Watch two instances carry the documentation of Go's standard library
 	$(LAB) demo $(DEMOFLAGS)
+
+.PHONY: chaos
+chaos: ## Break everything around a pair for three minutes, and check that nothing is lost
+	$(LAB) chaos $(CHAOSFLAGS)
+
+.PHONY: soak
+soak: ## The same for half an hour, failovers of PostgreSQL, and a comparison of speed
+	$(LAB) chaos --duration 30m $(CHAOSFLAGS)
+	$(LAB) failover --times 5 --sync
+	$(LAB) failover --times 5 --async
+	$(MAKE) bench-guard
+
+.PHONY: failover
+failover: ## Stop PostgreSQL hard and promote its replica, five times under load
+	$(LAB) failover $(FAILOVERFLAGS)
+
+.PHONY: bench
+bench: ## Measure weft beside a bare bulk loader (SCENARIOS=distinct ...)
+	$(LAB) bench $(SCENARIOS) $(BENCHFLAGS)
+
+.PHONY: bench-guard
+bench-guard: ## Compare this tree with the merge base, in one run
+	$(LAB) bench distinct --against "$$(git merge-base HEAD $(BASE))" --rounds 5 --events 50000 $(BENCHFLAGS)
 
 .PHONY: stack-up
 stack-up: ## Start PostgreSQL and Elasticsearch and leave them running

@@ -12,7 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/bench"
+	"github.com/samuelhu324-dev/weft/internal/lab/chaos"
 	"github.com/samuelhu324-dev/weft/internal/lab/demo"
+	"github.com/samuelhu324-dev/weft/internal/lab/failover"
 	"github.com/samuelhu324-dev/weft/internal/lab/stack"
 )
 
@@ -38,7 +41,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
-	root.AddCommand(newStackCommand(), demo.Command())
+	root.AddCommand(newStackCommand(), bench.Command(), chaos.Command(), demo.Command(), failover.Command())
 
 	err := root.ExecuteContext(ctx)
 	code, message := explain(err)

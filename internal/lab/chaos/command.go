@@ -1,0 +1,124 @@
+package chaos
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	defaultFaults   = 60
+	defaultDuration = 3 * time.Minute
+)
+
+// Command returns `weftlab chaos`.
+func Command() *cobra.Command {
+	var (
+		opts Options
+		list bool
+		only kindList
+	)
+	cmd := &cobra.Command{
+		Use:   "chaos",
+		Short: "Break everything around a pair of instances, and check that nothing was lost or mixed up",
+		Long: `Start a PostgreSQL, an Elasticsearch and two instances of weft, each behind its own
+faulty ways to both servers. A writer changes entities all the time, with commits that
+are not in the order of their versions, while faults from a seeded schedule come one
+after the other: processes are killed, frozen and asked to leave, sessions ended, ways
+cut, slowed down and reset, servers restarted, answers falsified.
+
+In the end everything is healed and drained, and what the database recorded of itself,
+what passed to Elasticsearch, and both stores are judged: no event lost or out of order,
+no document taken back or come back, one claimer at a time, both stores equal. A table
+says how long takeovers took. The servers that DATABASE_URL and ELASTIC_URL name are
+left alone: chaos starts its own.
+
+Exit code 0 means that every figure is 0 and the stores are equal; 1 means anything
+else, and the evidence stays: logs, schedule, record, what passed, the rows in question.`,
+		Example: `  weftlab chaos
+  weftlab chaos --duration 30m --json chaos.json
+  weftlab chaos --only sigkill,sigstop --faults 20
+  weftlab chaos --seed 42 --evidence ./evidence
+  weftlab chaos --list`,
+		Args:         cobra.NoArgs,
+		SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if list {
+				List(cmd.OutOrStdout())
+				return nil
+			}
+			// A limit that was given is the only one.
+			f := cmd.Flags()
+			if f.Changed("duration") && !f.Changed("faults") {
+				opts.Faults = 0
+			}
+			if f.Changed("faults") && !f.Changed("duration") {
+				opts.Duration = 0
+			}
+			if !f.Changed("seed") {
+				opts.Seed = randomSeed()
+			}
+			opts.Only = only
+			opts.Out, opts.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			opts.Environ = os.Environ()
+			// The caller sees to the other ways to end.
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
+			defer stop()
+			return Run(ctx, opts)
+		},
+	}
+	f := cmd.Flags()
+	opts.Instances, opts.Rate = 2, 300
+	f.Var(&bounded{&opts.Instances, 2, 9}, "instances", "how many instances of weft, 2 to 9")
+	f.DurationVar(&opts.Duration, "duration", defaultDuration, "no new fault after this time")
+	f.IntVar(&opts.Faults, "faults", defaultFaults, "no more faults than this")
+	f.Var(&only, "only", "draw from these faults only")
+	f.Uint64Var(&opts.Seed, "seed", 0, "draw the schedule of this seed (default a random one)")
+	f.Var(&bounded{&opts.Rate, 10, 5000}, "rate", "events per second that the writer produces, 10 to 5000")
+	f.StringVar(&opts.JSON, "json", "", "write the figures to `FILE` as JSON")
+	f.StringVar(&opts.Evidence, "evidence", "", "keep the evidence in `DIR`, also that of a clean run")
+	f.StringVar(&opts.Binary, "binary", "", "run this weft `FILE` and build none, which leaves out skewed-clock")
+	f.IntVar(&opts.HeapMB, "elastic-heap", 0, "Elasticsearch's heap in MiB (default that of the stack)")
+	f.BoolVar(&list, "list", false, "name the faults and end")
+	return cmd
+}
+
+// randomSeed is short enough to be typed again.
+func randomSeed() uint64 {
+	var b [4]byte
+	_, _ = rand.Read(b[:])
+	return uint64(binary.LittleEndian.Uint32(b[:]))
+}
+
+// bounded is the value of a flag with limits.
+type bounded struct {
+	v         *int
+	low, high int
+}
+
+// Set implements pflag.Value.
+func (b *bounded) Set(text string) error {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < b.low || n > b.high {
+		return fmt.Errorf("%q is no number from %d to %d", text, b.low, b.high)
+	}
+	*b.v = n
+	return nil
+}
+
+// String implements pflag.Value.
+func (b *bounded) String() string {
+	if b.v == nil {
+		return ""
+	}
+	return strconv.Itoa(*b.v)
+}
+
+// Type implements pflag.Value.
+func (b *bounded) Type() string { return "int" }

@@ -1,0 +1,43 @@
+// Package chaos breaks everything around a group of real weft processes, one fault
+// after the other, and checks afterwards that nothing was lost, mixed up or taken back.
+//
+// # What is guaranteed
+//
+//   - The schedule is a function of the seed and the choice of faults. When a fault
+//     begins and what it meets is not: processes and servers are real.
+//   - The instances are the production binary with its default settings. They know
+//     nothing of the run; each has ways of its own to both servers, which package wire
+//     can slow down, cut and falsify.
+//   - What is judged was not written by weft: the record that the database keeps (package
+//     history), what passed on the way to Elasticsearch (package wire), and both stores
+//     (package reconcile). A run passes only when every figure is 0.
+//   - A fault that could not be injected is counted as skipped, with the reason. An
+//     instance that ends without being asked to, or does not end well, fails the run; so
+//     does one that is not well again within a minute and a half of the heal.
+//   - A fault begins in calm: all instances ready, one leading for a second and a half,
+//     close behind the writer and settling. Only an open snapshot goes on beside others.
+//   - Everything it starts ends with it. Servers are its own; none that the environment
+//     names is touched.
+//
+// # What is not guaranteed
+//
+//   - Faults do not overlap, but for the snapshot: what two of them do together is seen
+//     only where the effect of one outlasts the calm.
+//   - A takeover is measured by the times of commits in the record and, for the fault
+//     itself, by this machine's clock, which the server shares. Load on the machine is part
+//     of it, that of the writer, the proxies and the triggers included.
+//   - A restart of PostgreSQL ends an open snapshot; the schedule opens the next one.
+//   - The writer's ledger and the recording of the bulk requests are kept in memory: some
+//     200 MB for half an hour at 300 events a second. A run of many hours needs more.
+//   - The disk is never full: Elasticsearch is made to say so.
+//
+// # Measures
+//
+//	takeover             fault → first event settled under a newer epoch
+//	after last settle    last event of the old term → first of the next (SIGTERM, resign)
+//	after the server was first connection that a restarted PostgreSQL took, or first write to
+//	                     another index when the shard of weft's has started → first settled event
+//
+// An event is delayed by a fault when it took more than a second from commit to done,
+// and some of that between the fault and the calm after it.
+package chaos

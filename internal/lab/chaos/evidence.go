@@ -1,0 +1,143 @@
+package chaos
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/history"
+)
+
+// The evidence is what a person needs to find out what happened: beside the logs of
+// the instances, which are written there from the start,
+//
+//	postgres.log, elastic.log    the servers'
+//	schedule.txt                 every fault as it was carried out
+//	record.csv.gz, terms.csv, source.csv.gz
+//	                             what the database recorded of events, epochs and rows
+//	bulk.csv.gz                  what passed to Elasticsearch, and its answers
+//	findings.txt                 what is wrong, with the story of each entity
+
+const stamp = "2006-01-02T15:04:05.000000Z07:00"
+
+// keepLogs copies the servers' logs; a server that is away has none to give.
+func (r *run) keepLogs(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	logs, err := r.place.serverLogs(ctx)
+	if err != nil {
+		r.console.line("%v", err)
+		return nil
+	}
+	var errs []error
+	for name, from := range logs {
+		errs = append(errs, r.keep(name, func(w io.Writer) error {
+			f, err := os.Open(from)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			_, err = io.Copy(w, f)
+			return err
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+func (r *run) keepSchedule() error {
+	return r.keep("schedule.txt", func(w io.Writer) error {
+		fmt.Fprintf(w, "seed %d\n", r.opts.Seed)
+		for _, i := range r.injections {
+			fmt.Fprintf(w, "%s\n    at %s, healed %s, calm %s; aimed at %s (leader %v), epoch %d%s", i.Step,
+				i.At.UTC().Format(stamp), i.Healed.UTC().Format(stamp), i.Calm.UTC().Format(stamp), i.Instance, i.Leader, i.Epoch, i.Note)
+			if i.Skipped != "" {
+				fmt.Fprintf(w, "; skipped: %s", i.Skipped)
+			}
+			fmt.Fprintln(w)
+		}
+		return nil
+	})
+}
+
+// keepRecord writes what was recorded as tables.
+func (r *run) keepRecord(log *history.Log, applied []history.Applied) error {
+	integer := func(n int64) string { return strconv.FormatInt(n, 10) }
+	record := func(w *csv.Writer) error {
+		_ = w.Write([]string{"seq", "tx", "at", "event", "entity", "version", "op", "from", "to", "owner", "epoch", "attempts", "reclaim"})
+		for n := range log.Changes {
+			c := &log.Changes[n]
+			_ = w.Write([]string{integer(c.Seq), strconv.FormatUint(c.Tx, 10), c.At.UTC().Format(stamp), c.Event.String(), c.Key.String(),
+				integer(c.Version), string(c.Op), string(c.From), string(c.To), c.Owner, integer(c.Epoch), strconv.Itoa(c.Attempts), strconv.FormatBool(c.Reclaim)})
+		}
+		return nil
+	}
+	terms := func(w *csv.Writer) error {
+		_ = w.Write([]string{"seq", "at", "epoch", "instance"})
+		for _, t := range log.Terms {
+			_ = w.Write([]string{integer(t.Seq), t.At.UTC().Format(stamp), integer(t.Epoch), t.Instance})
+		}
+		return nil
+	}
+	source := func(w *csv.Writer) error {
+		_ = w.Write([]string{"tx", "at", "entity", "version", "deleted"})
+		for n := range log.Source {
+			c := &log.Source[n]
+			_ = w.Write([]string{strconv.FormatUint(c.Tx, 10), c.At.UTC().Format(stamp), c.Key.String(), integer(c.Version), strconv.FormatBool(c.Deleted)})
+		}
+		return nil
+	}
+	bulk := func(w *csv.Writer) error {
+		_ = w.Write([]string{"request", "instance", "sent", "answered", "op", "id", "version", "status", "result", "seq_no", "primary_term", "result_version", "forwarded", "known"})
+		for n := range applied {
+			a := &applied[n]
+			answered := ""
+			if !a.Answered.IsZero() {
+				answered = a.Answered.UTC().Format(stamp)
+			}
+			_ = w.Write([]string{integer(a.Request), a.Instance, a.Sent.UTC().Format(stamp), answered, a.Op, a.ID, integer(a.Version),
+				strconv.Itoa(a.Status), a.Result, integer(a.SeqNo), integer(a.PrimaryTerm), integer(a.ResultVersion),
+				strconv.FormatBool(a.Forwarded), strconv.FormatBool(a.Known)})
+		}
+		return nil
+	}
+	return errors.Join(r.keepTable("record.csv.gz", record), r.keepTable("terms.csv", terms),
+		r.keepTable("source.csv.gz", source), r.keepTable("bulk.csv.gz", bulk))
+}
+
+func (r *run) keepTable(name string, fill func(*csv.Writer) error) error {
+	return r.keep(name, func(w io.Writer) error {
+		var zip *gzip.Writer
+		if filepath.Ext(name) == ".gz" {
+			zip = gzip.NewWriter(w)
+			w = zip
+		}
+		table := csv.NewWriter(w)
+		err := fill(table)
+		table.Flush()
+		err = errors.Join(err, table.Error())
+		if zip != nil {
+			err = errors.Join(err, zip.Close())
+		}
+		return err
+	})
+}
+
+// keep writes one file of the evidence.
+func (r *run) keep(name string, fill func(io.Writer) error) error {
+	f, err := os.Create(filepath.Join(r.dir, name))
+	if err != nil {
+		return fmt.Errorf("keep evidence: %w", err)
+	}
+	w := bufio.NewWriter(f)
+	if err := errors.Join(fill(w), w.Flush(), f.Close()); err != nil {
+		return fmt.Errorf("keep evidence %s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,69 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/wire"
+)
+
+// falsify makes all taps answer falsely for a while. A fault that met no request is
+// skipped.
+func (r *run) falsify(ctx context.Context, i *injection) (err error) {
+	f := falsehood(i.Step)
+	f.Seed = r.opts.Seed + uint64(i.Step.N)
+	before := r.injectedBy(f.Kind)
+	defer func() {
+		for _, m := range r.members {
+			err = errors.Join(err, m.heal())
+		}
+	}()
+	for _, m := range r.members {
+		if err := m.tap.Inject(f); err != nil {
+			return err
+		}
+	}
+	if err := sleep(ctx, i.Step.Hold); err != nil {
+		return err
+	}
+	hits := r.injectedBy(f.Kind) - before
+	i.Note = fmt.Sprintf(", %s × %d", f.Kind, hits)
+	if hits == 0 {
+		return errSkip("no request came that it could have met")
+	}
+	return nil
+}
+
+func (r *run) injectedBy(k wire.Kind) (n int) {
+	for _, m := range r.members {
+		n += m.tap.Injected()[k]
+	}
+	return n
+}
+
+// falsehood is what a step asks of the taps.
+func falsehood(s Step) wire.Fault {
+	f := wire.Fault{Every: s.Every}
+	switch s.Kind {
+	case Throttle429:
+		switch s.Variant {
+		case 0:
+			f.Kind = wire.TooMany
+		case 1:
+			f.Kind, f.RetryAfter = wire.TooMany, time.Second
+		default:
+			f.Kind, f.Items = wire.TooManyItems, 4
+		}
+	case TooLarge413:
+		f.Kind, f.Bytes = wire.TooLarge, s.Bytes
+	case TruncatedBulk:
+		f.Kind = wire.Truncated
+	case GarbledBulk:
+		f.Kind = []wire.Kind{wire.Garbled, wire.MissingItems, wire.SwappedIDs}[s.Variant]
+	default:
+		f.Kind = []wire.Kind{wire.DiskFull, wire.DiskFullItems}[s.Variant]
+	}
+	return f
+}

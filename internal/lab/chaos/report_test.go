@@ -1,0 +1,150 @@
+package chaos
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/history"
+)
+
+func clean() *Result {
+	return &Result{
+		Seed: 7, Faults: 3, Seconds: 12.5, Produced: 1000, Failed: 2, Bulk: 900, Terms: 3, Converged: true,
+		Injected: map[Kind]int{SIGKILL: 2, WriteBlock: 1}, Skipped: map[Kind]int{Resign: 1},
+		TakeoverMS: map[Kind]Spread{SIGKILL: {N: 2, P50: 83, P99: 1204, Max: 1204}}, Delayed: map[Kind]int{SIGKILL: 5},
+	}
+}
+
+func TestResultTable(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	clean().write(&out)
+	got := out.String()
+	for _, want := range []string{
+		"sigkill      2               83 ms         1.20 s  1.20 s  5",
+		"resign       0      1",
+		"3 faults in 12 s, 3 terms, 0 of them without a fault; 1000 events produced, 2 of them ended in the dead letter",
+		"PASS (seed 7)",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("table: no %q in\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, string(SIGSTOP)) {
+		t.Errorf("table: a fault that was not drawn is in\n%s", got)
+	}
+}
+
+// Every figure of the verdict alone turns it red, and says which.
+func TestResultErr(t *testing.T) {
+	t.Parallel()
+	if err := clean().Err(); err != nil {
+		t.Errorf("clean run: got %v", err)
+	}
+	for want, spoil := range map[string]func(*Result){
+		"4 lost events":                       func(r *Result) { r.Lost = 4 },
+		"1 events out of order":               func(r *Result) { r.OutOfOrder = 1 },
+		"1 writes back to an older version":   func(r *Result) { r.Regressions = 1 },
+		"1 resurrected documents":             func(r *Result) { r.Resurrected = 1 },
+		"1 acts of a second claimer":          func(r *Result) { r.TwoClaimers = 1 },
+		"1 columns with times of another":     func(r *Result) { r.WallClock = 1 },
+		"1 instances that ended by themselve": func(r *Result) { r.Surprises = 1 },
+		"1 missing documents":                 func(r *Result) { r.Missing, r.Converged = 1, false },
+		"1 extra documents":                   func(r *Result) { r.Extra, r.Converged = 1, false },
+		"1 stale documents":                   func(r *Result) { r.Stale, r.Converged = 1, false },
+		"not converged":                       func(r *Result) { r.Converged = false },
+	} {
+		r := clean()
+		spoil(r)
+		if err := r.Err(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+		var out bytes.Buffer
+		r.write(&out)
+		if !strings.Contains(out.String(), "FAIL: ") {
+			t.Errorf("%s: verdict is not FAIL in\n%s", want, &out)
+		}
+	}
+}
+
+func TestResultJSON(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "result.json")
+	if err := clean().writeFile(file); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"seed", "faults", "lost", "out_of_order", "regressions", "resurrected", "two_claimers", "converged"} {
+		if _, ok := got[name]; !ok {
+			t.Errorf("no %q in %s", name, text)
+		}
+	}
+	want := map[string]any{"sigkill": map[string]any{"n": 2.0, "p50": 83.0, "p99": 1204.0, "max": 1204.0}}
+	if diff := cmp.Diff(want, got["takeover_ms"]); diff != "" {
+		t.Errorf("takeover_ms (-want +got):\n%s", diff)
+	}
+	if err := clean().writeFile(filepath.Join(file, "below")); err == nil || !strings.Contains(err.Error(), "write result: ") {
+		t.Errorf("a file that cannot be written: got %v", err)
+	}
+}
+
+// at is a moment of a record, in milliseconds.
+func at(ms int) time.Time {
+	return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).Add(time.Duration(ms) * time.Millisecond)
+}
+
+func settledAt(ms int, epoch int64) history.Change {
+	return history.Change{At: at(ms), From: history.Processing, To: history.Done, Epoch: epoch, Owner: fmt.Sprint(epoch)}
+}
+
+func TestResultCount(t *testing.T) {
+	t.Parallel()
+	log := &history.Log{Terms: []history.Term{{At: at(50), Epoch: 4}, {At: at(290), Epoch: 5}}, Changes: []history.Change{
+		settledAt(100, 4), settledAt(250, 4),
+		{At: at(300), From: history.Processing, To: history.Pending, Epoch: 4, Reclaim: true},
+		{At: at(310), From: history.Pending, To: history.Processing, Epoch: 5},
+		{At: at(320), From: history.Processing, To: history.Pending, Epoch: 5}, // a retry carries nothing
+		settledAt(330, 5),
+	}}
+	for _, tc := range []struct {
+		kind Kind
+		led  bool
+		want Spread
+	}{
+		{SIGKILL, true, Spread{1, 130, 130, 130}},
+		{SIGKILL, false, Spread{}},
+		{SIGTERM, true, Spread{1, 80, 80, 80}},             // from the settle at 250
+		{PostgresRestartFast, true, Spread{1, 30, 30, 30}}, // from the answer at 300
+		{Throttle429, true, Spread{}},
+	} {
+		var r Result
+		r.count(log, []*injection{
+			{Step: Step{Kind: tc.kind}, Leader: tc.led, Epoch: 4, At: at(200), Accepts: at(300), Healed: at(310), Calm: at(400)},
+			{Step: Step{Kind: tc.kind}, Leader: tc.led, Epoch: 5, Skipped: "not now"},
+		})
+		if got := r.TakeoverMS[tc.kind]; got != tc.want {
+			t.Errorf("%s (leader %v): got %+v, want %+v", tc.kind, tc.led, got, tc.want)
+		}
+		if r.Spontaneous != 0 {
+			t.Errorf("%s: got %d terms without a fault, want none: the first of the group, and one of the fault", tc.kind, r.Spontaneous)
+		}
+		if r.Faults != 1 || r.Injected[tc.kind] != 1 || r.Skipped[tc.kind] != 1 {
+			t.Errorf("%s: got %d faults, injected %v, skipped %v, want one of each", tc.kind, r.Faults, r.Injected, r.Skipped)
+		}
+	}
+}

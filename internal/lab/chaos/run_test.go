@@ -1,0 +1,95 @@
+package chaos
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+)
+
+// short is a run of a few cheap faults on the test's servers. It returns what was to
+// be seen, the figures and the verdict.
+func short(t *testing.T, overlay map[string][]byte, opts Options) (string, *Result, error) {
+	t.Helper()
+	dir := t.TempDir()
+	binary, err := fleet.Build(t.Context(), dir, overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	opts.Out, opts.Progress, opts.Environ = &out, io.Discard, os.Environ()
+	opts.Instances, opts.Rate, opts.Binary = 2, 200, binary
+	opts.JSON, opts.Evidence = filepath.Join(dir, "result.json"), filepath.Join(dir, "evidence")
+	opts.DatabaseURL, opts.ElasticURL, opts.Index = labtest.Database(t), labtest.ElasticURL(t), labtest.Index(t)
+	verdict := Run(t.Context(), opts)
+	t.Logf("%s\n%v", &out, verdict)
+	var result Result
+	text, err := os.ReadFile(opts.JSON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &result); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"schedule.txt", "record.csv.gz", "bulk.csv.gz", "findings.txt", "weft-a.jsonl"} {
+		if info, err := os.Stat(filepath.Join(opts.Evidence, file)); err != nil || info.Size() == 0 {
+			t.Errorf("evidence %s: got %v, want a file that is not empty", file, err)
+		}
+	}
+	return out.String(), &result, verdict
+}
+
+func TestShortRunIsClean(t *testing.T) {
+	t.Parallel()
+	out, result, err := short(t, nil, Options{Faults: 5, Only: []Kind{SIGKILL, Throttle429, TerminateLock, PostgresRestartFast}, Seed: 11})
+	if err != nil {
+		t.Errorf("verdict: got %v, want none", err)
+	}
+	if result.Faults+result.Skipped[PostgresRestartFast] != 5 || result.Skipped[PostgresRestartFast] == 0 {
+		t.Errorf("faults: got %d and %v skipped, want 5 in all, with the restart of somebody else's server skipped", result.Faults, result.Skipped)
+	}
+	if result.Produced == 0 || result.Bulk == 0 || result.Terms < 2 || result.TakeoverMS[SIGKILL].N+result.TakeoverMS[TerminateLock].N == 0 {
+		t.Errorf("result: got %+v, want events, items, terms and takeovers", result)
+	}
+	for _, want := range []string{"PASS (seed 11)", "skipped: the servers are not of this run", "throttle-429"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("output: no %q in it", want)
+		}
+	}
+}
+
+// A build that writes documents without their versions cannot pass.
+func TestShortRunRejectsWritesWithoutVersions(t *testing.T) {
+	t.Parallel()
+	overlay, err := fleet.Replaced(t.Context(), "projections/elastic/encode.go", `	dst = append(dst, `+"`"+`,"version":`+"`"+`...)
+	dst = strconv.AppendInt(dst, a.Version, 10)
+	dst = append(dst, `+"`"+`,"version_type":"external_gte"}}`+"`"+`...)
+`, "	dst = strconv.AppendInt(dst, a.Version, 10)[:len(dst)]\n	dst = append(dst, `}}`...)\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, result, err := short(t, overlay, Options{Faults: 1, Only: []Kind{SIGKILL}, Seed: 12})
+	if err == nil || result.Regressions+result.Stale == 0 || !strings.Contains(out, "FAIL: ") {
+		t.Errorf("verdict: got %v with %+v, want regressions or stale documents", err, result)
+	}
+}
+
+// A build in which events pass earlier ones that wait for their retry cannot pass.
+func TestShortRunRejectsOvertaking(t *testing.T) {
+	t.Parallel()
+	overlay, err := fleet.Replaced(t.Context(), "consumer/waits.go",
+		"if earlier(x.version, x.id, e) && (!ok || x.at.After(at)) {", "if false && earlier(x.version, x.id, e) {")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, result, err := short(t, overlay, Options{Faults: 1, Only: []Kind{Throttle429}, Seed: 13})
+	if err == nil || result.OutOfOrder == 0 || !strings.Contains(out, "events out of order") {
+		t.Errorf("verdict: got %v with %+v, want events out of order", err, result)
+	}
+}
