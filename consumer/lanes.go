@@ -18,6 +18,17 @@ const AloneAfter = 3
 type group struct {
 	key    outbox.Key
 	events []outbox.Event
+	first  [1]outbox.Event // room for the events of most groups
+
+	flying bool
+	behind *group // claimed while this one is in flight
+}
+
+func newGroup(e outbox.Event) *group {
+	g := &group{key: e.Key}
+	g.first[0] = e
+	g.events = g.first[:]
+	return g
 }
 
 func (g *group) newest() *outbox.Event { return &g.events[len(g.events)-1] }
@@ -43,46 +54,36 @@ type batch struct {
 }
 
 // lanes holds the claimed events that are not settled, and keeps every entity in
-// one place: queued, or in flight with the later ones held behind it. It belongs
-// to one goroutine.
+// one place: queued, or in flight with the later ones behind it. It belongs to one
+// goroutine.
 type lanes struct {
 	queue  []*group              // ready to go, oldest claim first
-	queued map[outbox.Key]*group // the same groups, by entity
-	held   map[outbox.Key]*group // behind a batch in flight
-	busy   map[outbox.Key]bool   // in flight
+	byKey  map[outbox.Key]*group // of each entity the group in flight, or else the queued one
 	flying map[*batch]bool
 
-	waitingEvents int // in queue and held
+	waitingEvents int // in the queue and behind what is in flight
 }
 
 func newLanes() *lanes {
-	return &lanes{
-		queued: map[outbox.Key]*group{},
-		held:   map[outbox.Key]*group{},
-		busy:   map[outbox.Key]bool{},
-		flying: map[*batch]bool{},
-	}
+	return &lanes{byKey: map[outbox.Key]*group{}, flying: map[*batch]bool{}}
 }
 
 // add takes a claimed event.
 func (l *lanes) add(e outbox.Event) {
 	l.waitingEvents++
-	if l.busy[e.Key] {
-		g := l.held[e.Key]
-		if g == nil {
-			g = &group{key: e.Key}
-			l.held[e.Key] = g
-		}
-		g.add(e)
-		return
-	}
-	g := l.queued[e.Key]
-	if g == nil {
-		g = &group{key: e.Key}
-		l.queued[e.Key] = g
+	g := l.byKey[e.Key]
+	switch {
+	case g == nil:
+		g = newGroup(e)
+		l.byKey[e.Key] = g
 		l.queue = append(l.queue, g)
+	case !g.flying:
+		g.add(e)
+	case g.behind == nil:
+		g.behind = newGroup(e)
+	default:
+		g.behind.add(e)
 	}
-	g.add(e)
 }
 
 // backlog returns the number of claimed events that are not in flight.
@@ -131,8 +132,7 @@ func (l *lanes) next(limit int) *batch {
 func (l *lanes) launch(groups []*group, alone bool) *batch {
 	b := &batch{groups: groups, alone: alone}
 	for _, g := range groups {
-		delete(l.queued, g.key)
-		l.busy[g.key] = true
+		g.flying = true
 		b.events += len(g.events)
 	}
 	l.waitingEvents -= b.events
@@ -140,18 +140,18 @@ func (l *lanes) launch(groups []*group, alone bool) *batch {
 	return b
 }
 
-// land ends a batch: its entities are free, and what was held behind them goes to
-// the head of the queue.
+// land ends a batch: its entities are free, and what was behind them goes to the head
+// of the queue.
 func (l *lanes) land(b *batch) {
 	delete(l.flying, b)
 	var freed []*group
 	for _, g := range b.groups {
-		delete(l.busy, g.key)
-		if h := l.held[g.key]; h != nil {
-			delete(l.held, g.key)
-			l.queued[g.key] = h
-			freed = append(freed, h)
+		if g.behind == nil {
+			delete(l.byKey, g.key)
+			continue
 		}
+		l.byKey[g.key] = g.behind
+		freed = append(freed, g.behind)
 	}
 	if len(freed) > 0 {
 		l.queue = slices.Insert(l.queue, 0, freed...)
@@ -160,8 +160,8 @@ func (l *lanes) land(b *batch) {
 
 // has reports whether an event of a free entity is in the queue.
 func (l *lanes) has(key outbox.Key, id uuid.UUID) bool {
-	g := l.queued[key]
-	return g != nil && slices.ContainsFunc(g.events, func(e outbox.Event) bool { return e.ID == id })
+	g := l.byKey[key]
+	return g != nil && !g.flying && slices.ContainsFunc(g.events, func(e outbox.Event) bool { return e.ID == id })
 }
 
 // cut takes events out of the queue, to be settled without being projected: from
@@ -173,20 +173,24 @@ func (l *lanes) cut(from func(*group) int) (out []outbox.Event) {
 		l.waitingEvents -= len(g.events) - i
 		g.events = g.events[:i]
 		if i == 0 {
-			delete(l.queued, g.key)
+			delete(l.byKey, g.key)
 		}
 		return i == 0
 	})
 	return out
 }
 
-// giveUp takes everything out that is not in flight, held events too.
+// giveUp takes everything out that is not in flight.
 func (l *lanes) giveUp() []outbox.Event {
 	out := l.cut(func(*group) int { return 0 })
-	for k, g := range l.held {
-		out = append(out, g.events...)
-		l.waitingEvents -= len(g.events)
-		delete(l.held, k)
+	for b := range l.flying {
+		for _, g := range b.groups {
+			if g.behind != nil {
+				out = append(out, g.behind.events...)
+				l.waitingEvents -= len(g.behind.events)
+				g.behind = nil
+			}
+		}
 	}
 	return out
 }
@@ -197,12 +201,12 @@ func (l *lanes) all() []outbox.Event {
 	for _, g := range l.queue {
 		out = append(out, g.events...)
 	}
-	for _, g := range l.held {
-		out = append(out, g.events...)
-	}
 	for b := range l.flying {
 		for _, g := range b.groups {
 			out = append(out, g.events...)
+			if g.behind != nil {
+				out = append(out, g.behind.events...)
+			}
 		}
 	}
 	return out

@@ -50,77 +50,86 @@ func (c *Claimed) Events() int { return len(c.Due) + len(c.Ready) }
 // every waiting row.)
 const (
 	readyCandidates = `
-  select ctid as tid, id, entity_type, entity_id, event_version
   from {table}
   where status = 'pending' and next_retry_at is null
   order by event_version
   limit $5`
 
 	listedCandidates = `
-  select ctid as tid, id, entity_type, entity_id, event_version
   from {table}
   where id = any ($5::uuid[]) and status is not distinct from 'pending' and next_retry_at is null
   order by event_version`
 
 	dueCandidates = `
-  select ctid as tid, id, entity_type, entity_id, event_version
   from {table}
   where status = 'pending' and next_retry_at is not null and next_retry_at <= now()
   order by next_retry_at, event_version
   limit $5`
 )
 
-// claim takes the candidates. The fence is asked for only when there is one, so that
-// an idle poll writes nothing. What could not be taken comes back too, marked.
-const claim = `
-with candidates as materialized ({candidates}
-), fence as materialized (
+// What the two claims have in common. The fence is asked for only when there is a
+// candidate, so that an idle poll writes nothing. A row is reached by its address,
+// never by an index on status.
+const (
+	claimFence = `fence as materialized (
   select from weft_leader
   where group_name = $1 and epoch = $2 and exists (select from candidates)
   for key share
-), {locked}claimed as (
-  update {table} o
-  set status = 'processing', owner = $3, epoch = $2, lease_until = (select now() + $4::bigint * interval '1 microsecond'),
-      processing_started_at = now(), updated_at = now()
-  where {these}
-  returning o.id, o.entity_type, o.entity_id, o.op, o.event_version, o.attempts, o.reclaims,
-            case when isfinite(o.created_at) then o.created_at else 'epoch' end as created_at, coalesce(o.traceparent, '') as traceparent, coalesce(o.tracestate, '') as tracestate
-)
-select true as taken, id, entity_type, entity_id, op, event_version, attempts, reclaims, created_at,
-       traceparent, tracestate, now(), (select count(*) from fence)
-from claimed
-union all
-select false, c.id, c.entity_type, c.entity_id, '', c.event_version, 0, 0, 'epoch',
-       '', '', now(), (select count(*) from fence)
-from candidates c
-where c.id not in (select id from claimed) -- hashed, whatever the planner expects`
+)`
 
-// A bold claim updates the candidates as they are and waits, shortly, where somebody
-// else holds a lock; a careful one locks first and passes over what is held. To lock
-// and to update are two writes to each row.
-const (
-	boldly = `exists (select from fence)
+	fencedCandidates = `exists (select from fence)
     and o.ctid = any (array(select tid from candidates))
-    and o.status is not distinct from 'pending' -- by the row's address, never by an index on status`
+    and o.status is not distinct from 'pending'`
 
-	carefully = `o.ctid = any (array(select tid from locked))`
+	claimSet = `
+  set status = 'processing', owner = $3, epoch = $2, lease_until = (select now() + $4::bigint * interval '1 microsecond'),
+      processing_started_at = now(), updated_at = now()`
 
-	lockFirst = `locked as materialized (
+	claimReturning = `
+  returning o.id, o.entity_type, o.entity_id, o.op, o.event_version, o.attempts, o.reclaims,
+            case when isfinite(o.created_at) then o.created_at else 'epoch' end as created_at,
+            coalesce(o.traceparent, '') as traceparent, coalesce(o.tracestate, '') as tracestate`
+)
+
+// boldClaim updates the candidates as they are and waits, shortly, where somebody else
+// holds a lock. It writes each row once, keeps nothing and says least: a row that is
+// not among its answers is no longer pending, and no answer may mean the fence.
+const boldClaim = `
+with candidates as materialized (
+  select ctid as tid{candidates}
+), ` + claimFence + `
+update {table} o` + claimSet + `
+  where ` + fencedCandidates + claimReturning + `, now(), (select count(*) from candidates)`
+
+// carefulClaim locks first and passes over what somebody else holds. What it could not
+// take comes back too, marked.
+const carefulClaim = `
+with candidates as materialized (
+  select ctid as tid, id, entity_type, entity_id, event_version{candidates}
+), ` + claimFence + `, locked as materialized (
   select o.ctid as tid
   from {table} o
-  where ` + boldly + `
+  where ` + fencedCandidates + `
   for update skip locked
-), `
+), claimed as (
+  update {table} o` + claimSet + `
+  where o.ctid = any (array(select tid from locked))` + claimReturning + `
 )
+select id, entity_type, entity_id, op, event_version, attempts, reclaims, created_at,
+       traceparent, tracestate, now(), (select count(*) from candidates), true, (select count(*) from fence)
+from claimed
+union all
+select c.id, c.entity_type, c.entity_id, '', c.event_version, 0, 0, 'epoch',
+       '', '', now(), (select count(*) from candidates), false, (select count(*) from fence)
+from candidates c
+where c.id not in (select id from claimed) -- hashed, whatever the planner expects`
 
 // claimTexts are the two claims of one kind of candidate.
 type claimTexts struct{ bold, careful string }
 
 func newClaimTexts(candidates string) claimTexts {
-	with := func(locked, these string) string {
-		return strings.NewReplacer("{candidates}", candidates, "{locked}", locked, "{these}", these).Replace(claim)
-	}
-	return claimTexts{bold: with("", boldly), careful: with(lockFirst, carefully)}
+	with := func(claim string) string { return strings.Replace(claim, "{candidates}", candidates, 1) }
+	return claimTexts{bold: with(boldClaim), careful: with(carefulClaim)}
 }
 
 const (
@@ -195,17 +204,23 @@ func (s *Store) Peek(ctx context.Context) (bool, error) {
 func (s *Store) Claim(ctx context.Context, r ClaimRequest) (*Claimed, error) {
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
-	careful := time.Since(s.born) < time.Duration(s.carefulUntil.Load())
-	c, err := s.claim(ctx, r, careful)
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == lockNotAvailable && !careful {
-		careful = true
-		c, err = s.claim(ctx, r, careful)
-		s.carefulUntil.Store(int64(time.Since(s.born) + carefulFor))
+	if time.Since(s.born) >= time.Duration(s.carefulUntil.Load()) {
+		c, err := s.claim(ctx, r, false)
+		pg, ok := errors.AsType[*pgconn.PgError](err)
+		switch {
+		case ok && pg.Code == lockNotAvailable:
+			s.carefulUntil.Store(int64(time.Since(s.born) + carefulFor))
+		case err != nil:
+			return nil, fmt.Errorf("claim from %s: %w", s.cfg.Table, err)
+		case c.Events() > 0:
+			return c, nil
+		}
 	}
+	c, err := s.claim(ctx, r, true)
 	if err != nil {
 		return nil, fmt.Errorf("claim from %s: %w", s.cfg.Table, err)
 	}
-	if careful && len(c.Blocked) > 0 {
+	if len(c.Blocked) > 0 {
 		s.carefulUntil.Store(int64(time.Since(s.born) + carefulFor))
 	}
 	return c, nil
@@ -264,28 +279,20 @@ func (s *Store) readClaim(res pgx.BatchResults, due bool, events *[]Event, candi
 		return err
 	}
 	defer rows.Close()
+	var d claimDecoder
 	for rows.Next() {
-		var (
-			e      Event
-			taken  bool
-			fences int
-			op     string
-		)
-		err := rows.Scan(&taken, (*[16]byte)(&e.ID), &e.Key.Type, (*[16]byte)(&e.Key.ID), &op, &e.Version,
-			&e.Attempts, &e.Reclaims, &e.CreatedAt, &e.Traceparent, &e.Tracestate, &e.ClaimedAt, &fences)
+		c, err := d.decode(rows)
 		if err != nil {
 			return err
 		}
-		*candidates++
-		out.Now = e.ClaimedAt
+		*candidates, out.Now = c.candidates, c.ClaimedAt
 		switch {
-		case fences == 0:
+		case c.fenced:
 			return ErrFenced
-		case taken:
-			e.Op = Op(op)
-			*events = append(*events, e)
+		case c.taken:
+			*events = append(*events, c.Event)
 		default:
-			out.Blocked = append(out.Blocked, Blocked{Due: due, ID: e.ID, Key: e.Key, Version: e.Version})
+			out.Blocked = append(out.Blocked, Blocked{Due: due, ID: c.ID, Key: c.Key, Version: c.Version})
 		}
 	}
 	return rows.Err()

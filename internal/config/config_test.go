@@ -61,7 +61,7 @@ func TestDefaults(t *testing.T) {
 		"elastic": c.Elastic.URL.Reveal(), "index": c.Elastic.Index, "body": c.Elastic.MaxBody, "tracing": c.Tracing.Enabled,
 	}
 	want := map[string]any{
-		"group": "weft", "bulk": 1000, "concurrency": 3, "poll": 50 * time.Millisecond,
+		"group": "weft", "bulk": 2000, "concurrency": 3, "poll": 50 * time.Millisecond,
 		"lease": 30 * time.Second, "reclaim": 5 * time.Second, "attempts": 10,
 		"base": 500 * time.Millisecond, "max": 30 * time.Second, "grace": 25 * time.Second,
 		"processing": 5 * time.Minute, "port": 9108, "fixed": false,
@@ -134,7 +134,7 @@ func TestSpellings(t *testing.T) {
 		{name: "SlashAtEnd", env: []string{"ELASTIC_URL=https://es:9200/"}, check: func(c config.Config) any { return string(c.Elastic.URL) }, want: "https://es:9200"},
 		{name: "IPv6Host", env: []string{"WEFT_HTTP_HOST=[::1]"}, check: func(c config.Config) any { return c.HTTP.Host }, want: "::1"},
 		{name: "EmptyFile", yaml: "# nothing\n", check: func(c config.Config) any { return c.Group }, want: "weft"},
-		{name: "EmptySection", yaml: "outbox:\n  # bulk_size: 3\n", check: func(c config.Config) any { return c.Outbox.BulkSize }, want: 1000},
+		{name: "EmptySection", yaml: "outbox:\n  # bulk_size: 3\n", check: func(c config.Config) any { return c.Outbox.BulkSize }, want: 2000},
 		{name: "Alias", yaml: "group: &g books\ninstance: *g\n", check: func(c config.Config) any { return c.Instance }, want: "books"},
 		{name: "KubernetesServiceLinks", env: []string{"WEFT_SERVICE_HOST=10.0.0.1", "WEFT_SERVICE_PORT_METRICS=1", "WEFT_PORT=tcp://10.0.0.1:1", "WEFT_PORT_9108_TCP_ADDR=10.0.0.1", "WEFT_B_PORT=tcp://10.0.0.2:1"}, check: func(c config.Config) any { return c.Group }, want: "weft"},
 	} {

@@ -74,7 +74,7 @@ func table() []setting {
 		row("elastic.require_ready", "OUTBOX_REQUIRE_ES_READY", "require-es-ready", "true", "Readiness fails while Elasticsearch is unusable.").
 			bool(func(c *Config) *bool { return &c.Elastic.RequireReady }),
 
-		row("outbox.bulk_size", "OUTBOX_BULK_SIZE", "bulk-size", "1000", "Events of one claim.").
+		row("outbox.bulk_size", "OUTBOX_BULK_SIZE", "bulk-size", "2000", "Events of one claim.").
 			int(func(c *Config) *int { return &c.Outbox.BulkSize }, 1, 10000),
 		row("outbox.concurrency", "OUTBOX_CONCURRENCY", "concurrency", "3", "Batches in flight.").
 			int(func(c *Config) *int { return &c.Outbox.Concurrency }, 1, 32),
