@@ -27,8 +27,8 @@
 //     itself, by this machine's clock, which the server shares. Load on the machine is part
 //     of it, that of the writer, the proxies and the triggers included.
 //   - A restart of PostgreSQL ends an open snapshot; the schedule opens the next one.
-//   - The writer's ledger and the recording of the bulk requests are kept in memory: some
-//     200 MB for half an hour at 300 events a second. A run of many hours needs more.
+//   - The ledger, the recording and the judging of both take memory with the length of the
+//     run: 1.4 GB at the end of eight minutes at 300 events a second (measured).
 //   - The disk is never full: Elasticsearch is made to say so.
 //
 // # Measures
