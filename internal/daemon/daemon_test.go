@@ -63,25 +63,21 @@ func TestPairCarriesChangesAndHandsOver(t *testing.T) {
 func TestPostgresAwayAtStartAndLater(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	p := newProxy(t, host(t, r.url))
-	p.Stop()
+	p := newLink(t, host(t, r.url))
+	p.cut()
 	direct := r.url
-	r.url = p.through(t, direct)
+	r.url = p.through(direct)
 	a := r.start("a")
 	a.awaitReady(503, `"postgres"`)
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	p.heal()
 	a.awaitReady(200, `"role": "leader"`)
 	r.upsert(newKey(), 1, "x")
 	r.await(map[string]int{"done": 1})
 
-	p.Stop()
+	p.cut()
 	a.awaitReady(503, `"postgres"`)
 	r.upsert(newKey(), 1, "y") // the application has its own way in
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	p.heal()
 	r.await(map[string]int{"done": 2})
 	a.awaitReady(200, `"role": "leader"`)
 	for _, event := range []string{"dependency.down", "dependency.up"} {
@@ -100,10 +96,10 @@ func TestPostgresAwayAtStartAndLater(t *testing.T) {
 func TestElasticAwayAtStartAndLater(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	p := newProxy(t, host(t, r.elastic))
-	p.Stop()
+	p := newLink(t, host(t, r.elastic))
+	p.cut()
 	direct := r.elastic
-	r.elastic = p.through(t, direct)
+	r.elastic = p.through(direct)
 	a := r.start("a")
 	r.elastic = direct
 	a.awaitReady(503, `"elasticsearch"`, `"role": "leader"`)
@@ -116,20 +112,16 @@ func TestElasticAwayAtStartAndLater(t *testing.T) {
 	labtest.Eventually(t, 20*time.Second, func() bool {
 		return a.metric("outbox_retry_scheduled_total", `reason="es_connect"`) > 0
 	}, "a retry for es_connect")
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	p.heal()
 	r.await(map[string]int{"done": 200})
 	a.awaitReady(200)
 
-	p.Stop()
+	p.cut()
 	for _, k := range keys {
 		r.upsert(k, 2, "y")
 	}
 	a.awaitReady(503, `"elasticsearch"`)
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	p.heal()
 	r.await(map[string]int{"done": 400})
 	if got := a.metric("outbox_failed_total"); got != 0 {
 		t.Errorf("%v events failed in an outage", got)

@@ -20,7 +20,7 @@ type front struct {
 	client   *http.Client
 	rule     atomic.Pointer[rule]
 	bulks    atomic.Int64 // that have arrived
-	link     *proxy       // before it, where a test has asked for one
+	link     *link        // before it, where a test has asked for one
 }
 
 // rule answers a request itself and returns true, or returns false to let it pass.
@@ -37,12 +37,12 @@ func newFront(t *testing.T, upstream string) *front {
 	return f
 }
 
-// proxied puts a proxy before the front, whose connections can be cut, and returns
-// the proxy's URL.
+// proxied puts a link before the front, whose connections can be cut, and returns
+// the link's URL.
 func (f *front) proxied(t *testing.T) string {
 	t.Helper()
-	f.link = newProxy(t, f.Listener.Addr().String())
-	return f.link.through(t, f.URL)
+	f.link = newLink(t, f.Listener.Addr().String())
+	return f.link.through(f.URL)
 }
 
 func (f *front) serve(w http.ResponseWriter, req *http.Request) {

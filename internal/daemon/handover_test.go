@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/wire"
 	"github.com/samuelhu324-dev/weft/leader"
 )
 
@@ -17,15 +16,8 @@ func TestDrainingIsShownUntilTheWorkIsSettled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := setup(t)
-			link, err := wire.NewLink(host(t, r.elastic))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = link.Close() })
-			direct := r.elastic
-			if r.elastic, err = link.Through(direct); err != nil {
-				t.Fatal(err)
-			}
+			link, direct := newLink(t, host(t, r.elastic)), r.elastic
+			r.elastic = link.through(direct)
 			a := r.start("a")
 			r.elastic = direct
 			a.awaitReady(200, `"role": "leader"`)

@@ -108,12 +108,8 @@ func (r *rig) scan(sql string, args []any, into ...any) {
 // cut refuses connections.
 func cut(t *testing.T, f *front) (back func()) {
 	t.Helper()
-	f.link.Stop()
-	return func() {
-		if err := f.link.Start(); err != nil {
-			t.Errorf("proxy: %v", err)
-		}
-	}
+	f.link.cut()
+	return f.link.heal
 }
 
 // swallow takes requests and answers none of them; at the end their connections break.

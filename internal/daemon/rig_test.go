@@ -15,16 +15,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/Shopify/toxiproxy/v2"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/rs/zerolog"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/daemon"
 	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/lab/wire"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -355,27 +354,41 @@ func (r *rig) elasticCall(method, path, body string, into any) {
 	}
 }
 
-// proxy stands before a server and can be cut.
-type proxy struct {
-	*toxiproxy.Proxy
+// link is a way to a server that can be cut.
+type link struct {
+	*wire.Link
+	t *testing.T
 }
 
-func newProxy(t *testing.T, upstream string) *proxy {
+func newLink(t *testing.T, upstream string) *link {
 	t.Helper()
-	log := zerolog.Nop()
-	srv := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), log)
-	p := &proxy{toxiproxy.NewProxy(srv, "p", "127.0.0.1:0", upstream)}
-	if err := p.Start(); err != nil {
+	l, err := wire.NewLink(upstream)
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.Stop)
-	return p
+	t.Cleanup(func() { _ = l.Close() })
+	return &link{l, t}
 }
 
-// through returns raw with its host replaced by the proxy's.
-func (p *proxy) through(t *testing.T, raw string) string {
-	t.Helper()
-	return replaceHost(t, raw, p.Listen)
+// through returns raw with its host replaced by the link's.
+func (l *link) through(raw string) string {
+	l.t.Helper()
+	return replaceHost(l.t, raw, l.Addr())
+}
+
+// cut ends all connections and refuses new ones.
+func (l *link) cut() {
+	l.t.Helper()
+	if err := l.Cut(); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *link) heal() {
+	l.t.Helper()
+	if err := l.Heal(); err != nil {
+		l.t.Error(err)
+	}
 }
 
 func replaceHost(t *testing.T, raw, host string) string {

@@ -124,8 +124,8 @@ func TestPasswordsAreNotShown(t *testing.T) {
 	t.Parallel()
 	const secret, other = "hunter2-postgres", "hunter2-elastic"
 	r := setup(t)
-	p, f := newProxy(t, host(t, r.url)), newFront(t, r.elastic)
-	url := strings.Replace(p.through(t, r.url), "postgres@", "postgres:"+secret+"@", 1)
+	p, f := newLink(t, host(t, r.url)), newFront(t, r.elastic)
+	url := strings.Replace(p.through(r.url), "postgres@", "postgres:"+secret+"@", 1)
 	if !strings.Contains(url, secret) {
 		t.Fatalf("no place for a password in %s", url)
 	}
@@ -148,7 +148,7 @@ func TestPasswordsAreNotShown(t *testing.T) {
 		look()
 	}
 	down("elasticsearch")
-	p.Stop()
+	p.cut()
 	down("postgres")
 	if err := a.stop(); err != nil {
 		t.Errorf("stop returned %v", err)

@@ -33,7 +33,7 @@ func (r *run) keepLogs(ctx context.Context) error {
 	defer cancel()
 	logs, err := r.place.serverLogs(ctx)
 	if err != nil {
-		r.console.line("%v", err)
+		r.console.Line("%v", err)
 		return nil
 	}
 	var errs []error

@@ -17,7 +17,7 @@ import (
 // something is wrong.
 func (r *run) judge(ctx context.Context) (*Result, error) {
 	took := time.Since(r.began)
-	r.console.line("Judging …")
+	r.console.Line("Judging …")
 	log, err := history.Read(ctx, r.place.pool, outboxTable, group)
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (r *run) show(v *history.Verdict) {
 	shown := map[string]int{}
 	line := func(kind string, what any) {
 		if shown[kind]++; shown[kind] <= maxShown {
-			r.console.line("  %s: %v", kind, what)
+			r.console.Line("  %s: %v", kind, what)
 		}
 	}
 	for _, s := range r.surprises {

@@ -98,7 +98,7 @@ func (r *run) supervise(ctx context.Context) error {
 		}
 		if !m.asked {
 			r.surprises = append(r.surprises, m.instance.Ending().Error())
-			r.console.line("  instance %s ended by itself", m.name)
+			r.console.Line("  instance %s ended by itself", m.name)
 		}
 		if err := r.start(ctx, m, ""); err != nil {
 			return err

@@ -89,7 +89,7 @@ func (r *run) torment(ctx context.Context) error {
 			return fmt.Errorf("fault %v: %w", i.Step, err)
 		}
 		if i.Skipped != "" {
-			r.console.line("%4d  %-28s skipped: %s", i.Step.N, i.Step.Kind, i.Skipped)
+			r.console.Line("%4d  %-28s skipped: %s", i.Step.N, i.Step.Kind, i.Skipped)
 			continue
 		}
 		healed := time.Now()
@@ -97,7 +97,7 @@ func (r *run) torment(ctx context.Context) error {
 			return fmt.Errorf("after fault %v: %w", i.Step, err)
 		}
 		i.Calm = time.Now()
-		r.console.line("%4d  %-28s %-2s epoch %-4d %6.1f s, calm after %.1f s%s", i.Step.N, i.Step.Kind, i.Instance, i.Epoch,
+		r.console.Line("%4d  %-28s %-2s epoch %-4d %6.1f s, calm after %.1f s%s", i.Step.N, i.Step.Kind, i.Instance, i.Epoch,
 			healed.Sub(start).Seconds(), i.Calm.Sub(healed).Seconds(), i.Note)
 		if r.snapshot != nil && r.snapshot.over() {
 			r.snapshot.close()
@@ -259,7 +259,7 @@ func (r *run) watch(ctx context.Context) {
 		}
 		waiting, failed := r.unsettled(ctx)
 		produced := r.writer.ledger.produced()
-		r.console.refresh(fmt.Sprintf("%6.0f s  %s  produced %d  done %d  lag %d  failed %d  %s",
+		r.console.Refresh(fmt.Sprintf("%6.0f s  %s  produced %d  done %d  lag %d  failed %d  %s",
 			time.Since(r.began).Seconds(), r.step.get(), produced, max(0, produced-waiting-failed), waiting, failed, leads))
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/console"
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
 	"github.com/samuelhu324-dev/weft/internal/lab/history"
 	"github.com/samuelhu324-dev/weft/internal/lab/wire"
@@ -41,6 +42,9 @@ type Options struct {
 	DatabaseURL, ElasticURL, Index string
 }
 
+// quietPeriod is between two status lines where they cannot be rewritten in place.
+const quietPeriod = 10 * time.Second
+
 const (
 	queryTimeout = 10 * time.Second
 	probeTimeout = 2 * time.Second
@@ -49,7 +53,7 @@ const (
 // run is one run.
 type run struct {
 	opts    Options
-	console *console
+	console *console.Console
 	dir     string // evidence
 	began   time.Time
 	opened  time.Time // by the database's clock, before weft was there
@@ -75,13 +79,13 @@ var ErrInterrupted = errors.New("interrupted; what was started is down again")
 // judges. It returns an error when something could not be done, and when a figure of
 // the verdict is not what it must be.
 func Run(ctx context.Context, opts Options) (err error) {
-	r := &run{opts: opts, console: newConsole(opts.Out), began: time.Now(), recorder: wire.NewRecorder()}
-	defer r.console.refresh("")
+	r := &run{opts: opts, console: console.New(opts.Out, quietPeriod), began: time.Now(), recorder: wire.NewRecorder()}
+	defer r.console.Refresh("")
 	if err := r.makeDir(); err != nil {
 		return err
 	}
 	defer func() {
-		r.console.refresh("")
+		r.console.Refresh("")
 		switch {
 		case err != nil && ctx.Err() != nil:
 			err = ErrInterrupted
@@ -98,7 +102,7 @@ func Run(ctx context.Context, opts Options) (err error) {
 		return err
 	}
 	result, err := r.perform(ctx)
-	r.console.refresh("")
+	r.console.Refresh("")
 	if err != nil {
 		if ctx.Err() == nil {
 			err = errors.Join(err, r.keepLogs(ctx), r.keepSchedule())
@@ -169,7 +173,7 @@ func (r *run) prepare(ctx context.Context) error {
 			return err
 		}
 		if r.schedules(SkewedClock) {
-			r.console.line("Building weft with a wrong wall clock …")
+			r.console.Line("Building weft with a wrong wall clock …")
 			overlay, err := fleet.SkewedClock(gctx, skew(r.opts.Seed))
 			if err != nil {
 				return err
@@ -178,7 +182,7 @@ func (r *run) prepare(ctx context.Context) error {
 				return err
 			}
 		}
-		r.console.line("Built weft in %.1f s", time.Since(start).Seconds())
+		r.console.Line("Built weft in %.1f s", time.Since(start).Seconds())
 		return nil
 	})
 	if err := g.Wait(); err != nil {

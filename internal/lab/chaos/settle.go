@@ -43,7 +43,7 @@ func (r *run) settle(ctx context.Context) error {
 	if err := r.drain(ctx); err != nil {
 		return err
 	}
-	r.console.line("Drained in %.1f s; %d entities whose newest event had failed were written again", time.Since(start).Seconds(), len(dead))
+	r.console.Line("Drained in %.1f s; %d entities whose newest event had failed were written again", time.Since(start).Seconds(), len(dead))
 	for _, m := range r.members {
 		m.asked = true
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/console"
 	"github.com/samuelhu324-dev/weft/internal/lab/history"
 	"github.com/samuelhu324-dev/weft/internal/lab/reconcile"
 )
@@ -150,7 +151,7 @@ func (v *verdict) write(w io.Writer) {
 	}
 	var each []string
 	for _, t := range v.takeovers {
-		each = append(each, millis(t.Settle))
+		each = append(each, console.Millis(t.Settle))
 	}
 	order := ""
 	if !v.exact {
@@ -159,11 +160,11 @@ func (v *verdict) write(w io.Writer) {
 	fmt.Fprintln(w, "Summary")
 	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(tw, "  "+name+"\t"+format+"\n", args...) }
-	row("events", "%s produced, %d lost, %d out of order", number(r.Produced), r.LostEvents, r.OutOfOrder)
-	row("documents", "%s of %s rows, %d missing, %d extra, %d stale", number(r.Documents), number(v.compared.Rows), r.Missing, r.Extra, r.Stale)
+	row("events", "%s produced, %d lost, %d out of order", console.Number(r.Produced), r.LostEvents, r.OutOfOrder)
+	row("documents", "%s of %s rows, %d missing, %d extra, %d stale", console.Number(r.Documents), console.Number(v.compared.Rows), r.Missing, r.Extra, r.Stale)
 	row("leaders", "%d killed, %d acts under an older epoch%s", len(v.takeovers), r.TwoActive, order)
-	row("takeover", "%s after SIGKILL at worst, until the first settled event (%s)", millis(time.Duration(r.TakeoverMS*float64(time.Millisecond))), strings.Join(each, ", "))
-	row("load", "%s events per second", number(r.EventsPerSecond))
+	row("takeover", "%s after SIGKILL at worst, until the first settled event (%s)", console.Millis(time.Duration(r.TakeoverMS*float64(time.Millisecond))), strings.Join(each, ", "))
+	row("load", "%s events per second", console.Number(r.EventsPerSecond))
 	row("time", "%.0f s", v.took.Seconds())
 	_ = tw.Flush()
 }

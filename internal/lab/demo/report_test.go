@@ -125,15 +125,6 @@ func TestDrainOfNothing(t *testing.T) {
 	}
 }
 
-func TestNumber(t *testing.T) {
-	t.Parallel()
-	for in, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 123456: "123,456", 1234567: "1,234,567", -1000: "-1,000", -100: "-100"} {
-		if got := number(in); got != want {
-			t.Errorf("number(%d): got %q, want %q", in, got, want)
-		}
-	}
-}
-
 func TestSynopsis(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
@@ -145,20 +136,6 @@ func TestSynopsis(t *testing.T) {
 		if got := synopsis(in); got != want {
 			t.Errorf("synopsis(%q): got %q, want %q", in, got, want)
 		}
-	}
-}
-
-func TestConsoleWithoutTerminal(t *testing.T) {
-	t.Parallel()
-	var out strings.Builder
-	c := newConsole(&out)
-	c.line("one %d", 1)
-	c.refresh("status")
-	c.refresh("left out: too soon")
-	c.clear()
-	c.line("two")
-	if got, want := out.String(), "one 1\nstatus\ntwo\n"; got != want {
-		t.Errorf("output: got %q, want %q", got, want)
 	}
 }
 

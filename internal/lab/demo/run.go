@@ -13,8 +13,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/console"
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
 )
+
+// quietPeriod is between two status lines where they cannot be rewritten in place.
+const quietPeriod = 2 * time.Second
 
 const (
 	// wholeLimit is for everything but downloads and the build. How much of the time
@@ -40,7 +44,7 @@ type Options struct {
 // run is one run of the demo.
 type run struct {
 	opts     Options
-	console  *console
+	console  *console.Console
 	began    time.Time // of the part after the servers are up
 	deadline time.Time
 	dir      string
@@ -63,7 +67,7 @@ var ErrInterrupted = errors.New("interrupted; what was started is down again")
 // ran out, and when a loss figure is not 0.
 func Run(ctx context.Context, opts Options) (err error) {
 	caller := ctx
-	r := &run{opts: opts, console: newConsole(opts.Out), began: time.Now(),
+	r := &run{opts: opts, console: console.New(opts.Out, quietPeriod), began: time.Now(),
 		instances: map[string]*fleet.Instance{}, killed: map[*fleet.Instance]bool{}}
 	if err := r.makeDir(); err != nil {
 		return err
@@ -112,7 +116,7 @@ func Run(ctx context.Context, opts Options) (err error) {
 		}
 	}()
 	v, err := r.show(ctx, docs)
-	r.console.clear()
+	r.console.Refresh("")
 	switch cause := context.Cause(ctx); {
 	case err == nil:
 	case caller.Err() != nil:
@@ -181,9 +185,9 @@ func (r *run) prepare(ctx context.Context) (docs []Document, err error) {
 	if binary == "" {
 		g.Go(func() (err error) {
 			start := time.Now()
-			r.console.line("Building weft …")
+			r.console.Line("Building weft …")
 			if binary, err = fleet.Build(gctx, r.dir, nil); err == nil {
-				r.console.line("Built weft in %.1f s", time.Since(start).Seconds())
+				r.console.Line("Built weft in %.1f s", time.Since(start).Seconds())
 			}
 			return err
 		})
@@ -197,8 +201,8 @@ func (r *run) prepare(ctx context.Context) (docs []Document, err error) {
 		for _, d := range docs {
 			size += len(d.Text)
 		}
-		r.console.line("Read the documentation of %s symbols below %s in %.1f s (%.1f MB)",
-			number(len(docs)), filepath.Join(root, "src"), time.Since(start).Seconds(), float64(size)/1e6)
+		r.console.Line("Read the documentation of %s symbols below %s in %.1f s (%.1f MB)",
+			console.Number(len(docs)), filepath.Join(root, "src"), time.Since(start).Seconds(), float64(size)/1e6)
 		return nil
 	})
 	if err := g.Wait(); err != nil {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/console"
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
 	"github.com/samuelhu324-dev/weft/internal/lab/history"
 	"github.com/samuelhu324-dev/weft/internal/lab/reconcile"
@@ -31,7 +32,7 @@ func (r *run) show(ctx context.Context, docs []Document) (*verdict, error) {
 		return nil, err
 	}
 	takeovers, err := r.live(ctx, docs, loaded)
-	r.console.clear()
+	r.console.Refresh("")
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +89,7 @@ func (r *run) load(ctx context.Context, docs []Document) (int64, error) {
 	if err := r.source.load(ctx, docs); err != nil {
 		return 0, err
 	}
-	r.console.line("Wrote %s rows, each with its event in the same transaction, in %.1f s", number(len(docs)), time.Since(start).Seconds())
+	r.console.Line("Wrote %s rows, each with its event in the same transaction, in %.1f s", console.Number(len(docs)), time.Since(start).Seconds())
 	return r.source.clock.next(), nil
 }
 
@@ -113,7 +114,7 @@ func (r *run) pair(ctx context.Context) error {
 			return err
 		}
 		if l.epoch > 0 {
-			r.console.line("Started instances a and b: %v, the other stands by", l)
+			r.console.Line("Started instances a and b: %v, the other stands by", l)
 			return nil
 		}
 		if err := sleep(ctx, watchPoll); err != nil {
@@ -138,14 +139,14 @@ func (r *run) midstream(ctx context.Context, loaded int64) ([]takeover, error) {
 			return nil, err
 		}
 	}
-	r.console.line("The load is projected; edits go on")
+	r.console.Line("The load is projected; edits go on")
 	if err := r.caughtUp(ctx); err != nil {
 		return nil, err
 	}
 	var out []takeover
 	for n := range kills {
 		if n > 0 && time.Until(r.deadline) < spare {
-			r.console.line("No time is left for another takeover")
+			r.console.Line("No time is left for another takeover")
 			break
 		}
 		r.enter(fmt.Sprintf("takeover %d of %d", n+1, kills))
@@ -157,8 +158,8 @@ func (r *run) midstream(ctx context.Context, loaded int64) ([]takeover, error) {
 			return nil, fmt.Errorf("takeover %d of %d: %w", n+1, kills, err)
 		}
 		out = append(out, t)
-		r.console.line("SIGKILL of %s (epoch %d) with %d events claimed: %s after %s, its first event is settled after %s",
-			t.From.instance, t.From.epoch, t.Claimed, t.To, millis(t.Lead), millis(t.Settle))
+		r.console.Line("SIGKILL of %s (epoch %d) with %d events claimed: %s after %s, its first event is settled after %s",
+			t.From.instance, t.From.epoch, t.Claimed, t.To, console.Millis(t.Lead), console.Millis(t.Settle))
 	}
 	r.enter("editing after the last takeover")
 	return out, sleep(ctx, streamBetween)
@@ -204,7 +205,7 @@ func (r *run) named(ctx context.Context, p pinnedDocuments) error {
 	if err != nil {
 		return fmt.Errorf("delete %s: %w", goneLibrary, err)
 	}
-	r.console.line("Updated %s; deleted the %d symbols of %s", strings.Join(names, ", "), deleted, goneLibrary)
+	r.console.Line("Updated %s; deleted the %d symbols of %s", strings.Join(names, ", "), deleted, goneLibrary)
 	return nil
 }
 
@@ -218,7 +219,7 @@ func (r *run) drain(ctx context.Context) error {
 			return fmt.Errorf("drain: %w", err)
 		}
 		if c.lag() == 0 {
-			r.console.line("Drained in %.1f s: %s events done, %d failed", time.Since(start).Seconds(), number(c.Done), c.Failed)
+			r.console.Line("Drained in %.1f s: %s events done, %d failed", time.Since(start).Seconds(), console.Number(c.Done), c.Failed)
 			return nil
 		}
 		if time.Since(start) > drainTimeout {
@@ -247,7 +248,7 @@ func (r *run) verify(ctx context.Context, takeovers []takeover, loaded int64) (*
 	if !compared.Equal() {
 		how = "NOT equal"
 	}
-	r.console.line("Compared %s rows with %s documents, field by field: %s", number(compared.Rows), number(compared.Documents), how)
+	r.console.Line("Compared %s rows with %s documents, field by field: %s", console.Number(compared.Rows), console.Number(compared.Documents), how)
 	log, err := history.Read(ctx, r.pool, outboxTable, r.place.group)
 	if err != nil {
 		return nil, err
@@ -257,7 +258,7 @@ func (r *run) verify(ctx context.Context, takeovers []takeover, loaded int64) (*
 		if err != nil {
 			return nil, err
 		}
-		r.console.line("Search for %s: %s hits", s.title, number(f.Total))
+		r.console.Line("Search for %s: %s hits", s.title, console.Number(f.Total))
 		f.write(r.console)
 	}
 	return judge(log, r.source.ledger(), compared, takeovers, loaded), nil
@@ -274,8 +275,8 @@ func (r *run) progress(ctx context.Context) {
 		if err != nil {
 			continue
 		}
-		r.console.refresh(fmt.Sprintf("%5.1f s   produced %s   projected %s   lag %s   %s",
-			time.Since(r.began).Seconds(), number(c.Total), number(c.Done), number(c.lag()), l))
+		r.console.Refresh(fmt.Sprintf("%5.1f s   produced %s   projected %s   lag %s   %s",
+			time.Since(r.began).Seconds(), console.Number(c.Total), console.Number(c.Done), console.Number(c.lag()), l))
 	}
 }
 
