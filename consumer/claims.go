@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -45,18 +46,22 @@ func (r *run) look(limit int) error {
 			return nil
 		}
 	}
+	if r.lanes.older > 0 { // they are ready, at the head, and not to be claimed
+		r.looks.stay()
+	}
 	if r.looks.wantsList() {
 		start := time.Now()
-		ids, err := r.p.store.List(r.ctx, listSize)
+		events, err := r.p.store.List(r.ctx, listSize)
 		if err != nil {
 			r.looks.failed()
 			return r.databaseFault("list", err)
 		}
-		r.looks.listed(ids, time.Since(start))
-		r.locked.forget(false) // what is on the list comes before what could pass it
+		r.looks.listed(events, time.Since(start))
+		r.locked.keep(events) // what is not on the list comes after what is
 	}
 	piece := r.looks.take(limit)
-	c, err := r.p.store.Claim(r.ctx, outbox.ClaimRequest{Epoch: r.term.Epoch(), Limit: limit, Listed: piece})
+	listed, older := r.choose(piece)
+	c, err := r.p.store.Claim(r.ctx, outbox.ClaimRequest{Epoch: r.term.Epoch(), Limit: limit, Listed: listed})
 	if err != nil {
 		r.orphans = true
 		r.looks.failed()
@@ -70,27 +75,67 @@ func (r *run) look(limit int) error {
 	if c.DueCandidates < limit {
 		r.locked.forget(true)
 	}
-	r.looks.took(limit, c)
-	r.note(limit, c)
+	r.looks.took(limit, c, r.note(limit, c, older))
 	return nil
 }
 
-// note files what a claim has brought.
-func (r *run) note(limit int, c *outbox.Claimed) {
+// choose says which rows of a piece to claim, and which events settle with them
+// without a claim. What is settled with an event at work is left out. Where an event of
+// the entity waits or is locked, each is claimed, to go in turn or be held back; while
+// one is at work they are left, and count as locked, so that none passes them.
+func (r *run) choose(piece []stack) (claim []uuid.UUID, older map[uuid.UUID][]outbox.Event) {
+	if piece == nil {
+		return nil, nil
+	}
+	claim, older = make([]uuid.UUID, 0, len(piece)), map[uuid.UUID][]outbox.Event{}
+	for i := range piece {
+		s := &piece[i]
+		key, last := s.newest.Key, r.lanes.newest(s.newest.Key)
+		behind := r.waits.any(key) || len(r.locked[key]) > 0
+		if last != nil && behind {
+			r.locked.add(outbox.Blocked{ID: s.newest.ID, Key: key, Version: s.newest.Version})
+			for j := range s.older {
+				r.locked.add(outbox.Blocked{ID: s.older[j].ID, Key: key, Version: s.older[j].Version})
+			}
+			continue
+		}
+		if last != nil && !last.Before(&s.newest) {
+			continue
+		}
+		claim = append(claim, s.newest.ID)
+		if !behind {
+			older[s.newest.ID] = s.older
+			continue
+		}
+		for j := range s.older {
+			claim = append(claim, s.older[j].ID)
+		}
+	}
+	return claim, older
+}
+
+// note files what a claim has brought, and returns how many of its ready events belong
+// to entities that were at work.
+func (r *run) note(limit int, c *outbox.Claimed, older map[uuid.UUID][]outbox.Event) (repeated int) {
 	for _, b := range c.Blocked {
 		r.locked.add(b)
 	}
 	for _, events := range [][]outbox.Event{c.Due, c.Ready} {
 		for i := range events {
-			r.waits.claimed(&events[i])
-			r.locked.claimed(&events[i])
-			r.lanes.add(events[i])
+			e := &events[i]
+			r.waits.claimed(e)
+			r.locked.claimed(e)
+			if r.lanes.newest(e.Key) != nil {
+				repeated++
+			}
+			r.lanes.add(*e, older[e.ID])
 		}
 	}
 	if c.DueCandidates < limit && !c.Now.IsZero() {
 		r.waits.seen(c.Now)
 	}
 	r.p.setBlocked(r.waits.entities() + len(r.locked))
+	return repeated
 }
 
 func (r *run) answered() {
@@ -140,6 +185,9 @@ func (r *run) holdBack() error {
 			return len(g.events)
 		}
 		until[g.key] = at
+		if len(g.older) > 0 {
+			return 0
+		}
 		return slices.IndexFunc(g.events, func(e outbox.Event) bool {
 			_, waits := r.waits.behind(&e)
 			return waits || r.locked.before(&e)
@@ -148,7 +196,8 @@ func (r *run) holdBack() error {
 	put := make([]outbox.Settlement, len(held))
 	for i := range held {
 		put[i] = outbox.Settlement{
-			Event: &held[i], Verdict: outbox.Waiting, NotBefore: until[held[i].Key], Delay: r.p.cfg.Retry.BaseBackoff,
+			Event: &held[i].event, Older: held[i].older,
+			Verdict: outbox.Waiting, NotBefore: until[held[i].event.Key], Delay: r.p.cfg.Retry.BaseBackoff,
 		}
 	}
 	return r.settleNow(put)

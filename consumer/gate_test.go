@@ -6,8 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -102,29 +100,29 @@ func TestLooks(t *testing.T) {
 		}
 		// Idle: further and further apart.
 		for _, want := range []time.Duration{4, 8, 16, 32, 50, 50} {
-			l.took(100, &outbox.Claimed{})
+			l.took(100, &outbox.Claimed{}, 0)
 			if l.wait() != want*time.Millisecond || !l.idle {
 				t.Fatalf("idle wait %v, want %v", l.wait(), want*time.Millisecond)
 			}
 			<-time.After(l.wait())
 		}
 		// A full batch: at once, and from the head as long as that is cheap.
-		l.took(2, &outbox.Claimed{ReadyCandidates: 2, ReadyCost: time.Millisecond})
+		l.took(2, &outbox.Claimed{ReadyCandidates: 2, ReadyCost: time.Millisecond}, 0)
 		if l.wait() != 0 || l.take(2) != nil || l.wantsList() {
 			t.Error("after a full cheap batch the next look is not at the head at once")
 		}
 		// An expensive look: lists from now on, claimed piece by piece.
-		l.took(2, &outbox.Claimed{ReadyCandidates: 2, ReadyCost: 50 * time.Millisecond})
+		l.took(2, &outbox.Claimed{ReadyCandidates: 2, ReadyCost: 50 * time.Millisecond}, 0)
 		if !l.wantsList() {
 			t.Fatal("no list after an expensive look")
 		}
-		ids := []uuid.UUID{uuid.New(), uuid.New(), uuid.New()}
-		l.listed(ids, 100*time.Millisecond)
+		events := []outbox.Event{event(newKey(), 1), event(newKey(), 2), event(newKey(), 3)}
+		l.listed(events, 100*time.Millisecond)
 		for _, want := range []int{2, 1, 0} {
 			if got := l.take(2); got == nil || len(got) != want {
-				t.Fatalf("piece %v, want %d ids", got, want)
+				t.Fatalf("piece %v, want %d entities", got, want)
 			}
-			l.took(2, &outbox.Claimed{ReadyCandidates: want})
+			l.took(2, &outbox.Claimed{ReadyCandidates: want}, 0)
 		}
 		// It was short, so the next one comes only after ten times its cost.
 		if l.wantsList() {
@@ -140,14 +138,58 @@ func TestLooks(t *testing.T) {
 			t.Error("still listing after a cheap list")
 		}
 		// Everything at the head is locked by somebody else: look behind it.
-		l.took(2, &outbox.Claimed{Blocked: make([]outbox.Blocked, 2), ReadyCandidates: 2})
+		l.took(2, &outbox.Claimed{Blocked: make([]outbox.Blocked, 2), ReadyCandidates: 2}, 0)
 		if !l.wantsList() {
 			t.Error("no list behind a blocked head")
 		}
-		l.listed(ids, 100*time.Millisecond)
+		l.listed(events, 100*time.Millisecond)
 		l.forget()
 		if got := l.take(2); got == nil || len(got) != 0 {
 			t.Errorf("a forgotten list gave %v", got)
+		}
+	})
+}
+
+// Few entities with many events: the newest of each is claimed, and the others come
+// with it, as many as settle in good time.
+func TestLooksAtHotEntities(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLooks(50 * time.Millisecond)
+		const limit = 8
+		full := &outbox.Claimed{ReadyCandidates: limit, Ready: make([]outbox.Event, limit)}
+		l.took(limit, full, limit/hotShare-1)
+		if l.wantsList() {
+			t.Error("a list although hardly an entity repeats")
+		}
+		l.took(limit, full, limit/hotShare)
+		if !l.wantsList() {
+			t.Fatal("no list although entities repeat")
+		}
+		a, b := newKey(), newKey()
+		events := make([]outbox.Event, 0, listSize)
+		for v := range int64(listSize) {
+			k := a
+			if v%10 == 9 {
+				k = b
+			}
+			events = append(events, event(k, v))
+		}
+		events[0], events[listSize-10] = events[listSize-10], events[0] // a list by equal versions comes in any order
+		l.listed(events, time.Millisecond)
+		first, second := l.take(limit), l.take(limit)
+		if len(first) != 1 || len(second) != 1 {
+			t.Fatalf("pieces of %d and %d entities, want 1 each: each has more than settle at once", len(first), len(second))
+		}
+		if s := first[0]; s.newest.Key != a || s.newest.Version != listSize-2 || len(s.older) != listSize*9/10-1 {
+			t.Errorf("version %d with %d older ones, want the newest with all others", s.newest.Version, len(s.older))
+		}
+		if got := l.take(limit); got == nil || len(got) != 0 || !l.wantsList() {
+			t.Errorf("%d entities after the last one, want none and another list", len(got))
+		}
+		l.listed(events[:100], time.Millisecond)
+		if l.take(limit); l.take(limit) == nil || l.take(limit) != nil {
+			t.Error("a list that ends the backlog is not followed by a look at the head")
 		}
 	})
 }

@@ -19,13 +19,14 @@ type group struct {
 	key    outbox.Key
 	events []outbox.Event
 	first  [1]outbox.Event // room for the events of most groups
+	older  []outbox.Event  // ready and not claimed: they settle with the newest when it is done
 
 	flying bool
 	behind *group // claimed while this one is in flight
 }
 
-func newGroup(e outbox.Event) *group {
-	g := &group{key: e.Key}
+func newGroup(e outbox.Event, older []outbox.Event) *group {
+	g := &group{key: e.Key, older: older}
 	g.first[0] = e
 	g.events = g.first[:]
 	return g
@@ -33,7 +34,8 @@ func newGroup(e outbox.Event) *group {
 
 func (g *group) newest() *outbox.Event { return &g.events[len(g.events)-1] }
 
-func (g *group) add(e outbox.Event) {
+func (g *group) add(e outbox.Event, older []outbox.Event) {
+	g.older = append(g.older, older...)
 	i := len(g.events)
 	for i > 0 && e.Before(&g.events[i-1]) {
 		i--
@@ -62,28 +64,42 @@ type lanes struct {
 	flying map[*batch]bool
 
 	waitingEvents int // in the queue and behind what is in flight
+	older         int // events that are to settle with those at work
 }
 
 func newLanes() *lanes {
 	return &lanes{byKey: map[outbox.Key]*group{}, flying: map[*batch]bool{}}
 }
 
-// add takes a claimed event.
-func (l *lanes) add(e outbox.Event) {
+// add takes a claimed event, and the ready ones that settle with it.
+func (l *lanes) add(e outbox.Event, older []outbox.Event) {
 	l.waitingEvents++
+	l.older += len(older)
 	g := l.byKey[e.Key]
 	switch {
 	case g == nil:
-		g = newGroup(e)
+		g = newGroup(e, older)
 		l.byKey[e.Key] = g
 		l.queue = append(l.queue, g)
 	case !g.flying:
-		g.add(e)
+		g.add(e, older)
 	case g.behind == nil:
-		g.behind = newGroup(e)
+		g.behind = newGroup(e, older)
 	default:
-		g.behind.add(e)
+		g.behind.add(e, older)
 	}
+}
+
+// newest returns the last event of an entity at work, nil when there is none.
+func (l *lanes) newest(key outbox.Key) *outbox.Event {
+	g := l.byKey[key]
+	if g == nil {
+		return nil
+	}
+	if g.behind != nil {
+		g = g.behind
+	}
+	return g.newest()
 }
 
 // backlog returns the number of claimed events that are not in flight.
@@ -146,6 +162,7 @@ func (l *lanes) land(b *batch) {
 	delete(l.flying, b)
 	var freed []*group
 	for _, g := range b.groups {
+		l.older -= len(g.older)
 		if g.behind == nil {
 			delete(l.byKey, g.key)
 			continue
@@ -165,29 +182,46 @@ func (l *lanes) has(key outbox.Key, id uuid.UUID) bool {
 }
 
 // cut takes events out of the queue, to be settled without being projected: from
-// each group those from the place on that from returns.
-func (l *lanes) cut(from func(*group) int) (out []outbox.Event) {
+// each group those from the place on that from returns. A group with older events goes
+// as a whole or stays.
+func (l *lanes) cut(from func(*group) int) (out []cutting) {
 	l.queue = slices.DeleteFunc(l.queue, func(g *group) bool {
 		i := from(g)
-		out = append(out, g.events[i:]...)
+		for j := i; j < len(g.events); j++ {
+			c := cutting{event: g.events[j]}
+			if j == len(g.events)-1 {
+				c.older = g.older
+			}
+			out = append(out, c)
+		}
 		l.waitingEvents -= len(g.events) - i
 		g.events = g.events[:i]
 		if i == 0 {
 			delete(l.byKey, g.key)
+			l.older -= len(g.older)
 		}
 		return i == 0
 	})
 	return out
 }
 
+// cutting is an event taken out of the queue, with those that it has not passed.
+type cutting struct {
+	event outbox.Event
+	older []outbox.Event
+}
+
 // giveUp takes everything out that is not in flight.
-func (l *lanes) giveUp() []outbox.Event {
-	out := l.cut(func(*group) int { return 0 })
+func (l *lanes) giveUp() (out []outbox.Event) {
+	for _, c := range l.cut(func(*group) int { return 0 }) {
+		out = append(out, c.event)
+	}
 	for b := range l.flying {
 		for _, g := range b.groups {
 			if g.behind != nil {
 				out = append(out, g.behind.events...)
 				l.waitingEvents -= len(g.behind.events)
+				l.older -= len(g.behind.older)
 				g.behind = nil
 			}
 		}

@@ -36,7 +36,7 @@ func TestLanesKeepEveryEntityInOnePlace(t *testing.T) {
 				version++
 				e := event(keys[rnd.IntN(len(keys))], version)
 				e.Reclaims = rnd.IntN(AloneAfter + 1)
-				l.add(e)
+				l.add(e, nil)
 				claimed++
 			case 1:
 				b := l.next(1 + rnd.IntN(4))
@@ -98,7 +98,7 @@ func TestGroupIsInOrderOfVersions(t *testing.T) {
 	k := newKey()
 	g := &group{key: k}
 	for _, v := range []int64{3, 1, 2, 5, 4} {
-		g.add(event(k, v))
+		g.add(event(k, v), nil)
 	}
 	for i := range g.events {
 		if g.events[i].Version != int64(i+1) {

@@ -3,8 +3,6 @@ package consumer
 import (
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -17,6 +15,15 @@ const (
 	cheapLook = 10 * time.Millisecond
 	cheapRow  = 20 * time.Microsecond
 	listSize  = 50_000
+
+	// When one of so many claimed events belongs to an entity that is being worked on, or
+	// a list has one of so many to spare, few entities have many events: lists are made
+	// to claim the newest of each and let the others settle with it.
+	hotShare = 4
+	// maxOlder bounds the events that settle with others, per entity of a claim: a
+	// settle of them all must stay short.
+	maxOlder = 4
+
 	// listShare bounds what lists may cost while there is little to claim: after one
 	// that took t, the next comes no sooner than listShare*t later.
 	listShare = 10
@@ -30,9 +37,37 @@ type looks struct {
 	idle     bool
 	nextLook time.Time // monotonic
 
-	listing  bool        // the head is expensive
-	list     []uuid.UUID // what is left of the last list
-	nextList time.Time   // monotonic
+	listing  bool      // the head is expensive, or entities repeat
+	list     []stack   // what is left of the last list
+	nextList time.Time // monotonic
+}
+
+// stack is the listed events of one entity.
+type stack struct {
+	newest outbox.Event
+	older  []outbox.Event
+}
+
+// stacks groups a list by entity. An entity stands where its oldest event does.
+func stacks(events []outbox.Event) []stack {
+	out := make([]stack, 0, len(events))
+	at := make(map[outbox.Key]int, len(events))
+	for i := range events {
+		e := &events[i]
+		j, ok := at[e.Key]
+		if !ok {
+			at[e.Key] = len(out)
+			out = append(out, stack{newest: *e})
+			continue
+		}
+		s := &out[j]
+		older := *e
+		if s.newest.Before(e) {
+			older, s.newest = s.newest, older
+		}
+		s.older = append(s.older, older)
+	}
+	return out
 }
 
 func newLooks(maxPause time.Duration) *looks { return &looks{max: maxPause} }
@@ -46,39 +81,55 @@ func (l *looks) wantsList() bool {
 }
 
 // listed notes a new list and what it has cost.
-func (l *looks) listed(ids []uuid.UUID, cost time.Duration) {
-	l.list = ids
+func (l *looks) listed(events []outbox.Event, cost time.Duration) {
+	l.list = stacks(events)
 	l.nextList = time.Now()
-	if cost <= cheapLook+time.Duration(len(ids))*cheapRow {
-		l.listing = false
-	} else if len(ids) < listSize {
+	hot := len(events) == listSize && len(events)-len(l.list) >= len(events)/hotShare
+	switch cheap := cost <= cheapLook+time.Duration(len(events))*cheapRow; {
+	case cheap:
+		l.listing = hot
+	case len(events) < listSize:
 		l.nextList = l.nextList.Add(listShare * cost)
 	}
 }
 
-// take returns the next piece of the list. While the head is expensive it is not nil,
-// though it may be empty; otherwise the claim looks at the head itself.
-func (l *looks) take(limit int) []uuid.UUID {
+// take returns the next piece of the list, of at most limit entities. While there are
+// lists it is not nil, though it may be empty; otherwise the claim looks at the head
+// itself.
+func (l *looks) take(limit int) []stack {
 	if len(l.list) == 0 && !l.listing {
 		return nil
 	}
-	n := min(limit, len(l.list))
+	n, older := 0, 0
+	for n < min(limit, len(l.list)) && (n == 0 || older+len(l.list[n].older) <= maxOlder*limit) {
+		older += len(l.list[n].older)
+		n++
+	}
 	piece := l.list[:n:n]
 	l.list = l.list[n:]
 	if piece == nil {
-		piece = []uuid.UUID{}
+		piece = []stack{}
 	}
 	return piece
+}
+
+// stay keeps to lists.
+func (l *looks) stay() {
+	if !l.listing {
+		l.listing, l.nextList = true, time.Now()
+	}
 }
 
 // forget drops the list: rows that come before it may be ready again.
 func (l *looks) forget() { l.list = nil }
 
-// took notes a claim and what its limit was.
-func (l *looks) took(limit int, c *outbox.Claimed) {
+// took notes a claim, what its limit was, and how many of its ready events belong to
+// entities that were at work.
+func (l *looks) took(limit int, c *outbox.Claimed, repeated int) {
 	headBlocked := len(c.Blocked) > limit/2 // somebody holds the locks: look behind them
 	dear := c.ReadyCost > cheapLook+time.Duration(c.ReadyCandidates)*cheapRow
-	if !l.listing && len(l.list) == 0 && (headBlocked || dear) {
+	hot := c.ReadyCandidates >= limit && repeated > 0 && repeated >= len(c.Ready)/hotShare
+	if !l.listing && len(l.list) == 0 && (headBlocked || dear || hot) {
 		l.listing, l.nextList = true, time.Now()
 	}
 	l.idle = c.DueCandidates+c.ReadyCandidates == 0 && len(l.list) == 0

@@ -74,7 +74,7 @@ func opLabel(op outbox.Op) string {
 }
 
 // batch counts a settled batch.
-func (m *Metrics) batch(projection string, b *batch, v *verdicts, s outbox.Settled) {
+func (m *Metrics) batch(projection string, v *verdicts, s outbox.Settled) {
 	m.mismatch.WithLabelValues(projection).Add(float64(s.Mismatch))
 	if v.ok > 0 && !s.At.IsZero() {
 		m.lastSuccess.WithLabelValues(projection).Set(float64(s.At.UnixMicro()) / 1e6)
@@ -86,26 +86,32 @@ func (m *Metrics) batch(projection string, b *batch, v *verdicts, s outbox.Settl
 		reason string
 	}
 	n := map[series]int{}
-	for i, g := range b.groups {
-		st := &v.heads[i]
+	superseded := func(e *outbox.Event) {
+		n[series{vec: m.processed, op: e.Op}]++
+		n[series{m.noop, e.Op, string(outbox.NoopSuperseded)}]++
+	}
+	for i, at := range v.heads {
+		if noop := v.noops[i]; v.settlements[at].Verdict == outbox.Done && noop != outbox.NoopNone {
+			n[series{m.noop, v.settlements[at].Event.Op, string(noop)}]++
+		}
+	}
+	for i := range v.settlements {
+		st := &v.settlements[i]
 		op := st.Event.Op
 		switch st.Verdict {
 		case outbox.Done:
 			n[series{vec: m.processed, op: op}]++
-			if noop := v.noops[i]; noop != outbox.NoopNone {
-				n[series{m.noop, op, string(noop)}]++
+			for j := range st.Older {
+				superseded(&st.Older[j])
 			}
-			for j := range g.events[:len(g.events)-1] {
-				older := g.events[j].Op
-				n[series{vec: m.processed, op: older}]++
-				n[series{m.noop, older, string(outbox.NoopSuperseded)}]++
-			}
+		case outbox.Superseded:
+			superseded(st.Event)
 		case outbox.Retry:
 			n[series{m.retried, op, string(st.Reason)}]++
 		case outbox.Failed:
 			n[series{m.failed, op, string(st.Reason)}]++
 			n[series{m.terminal, op, string(st.Reason)}]++
-		default: // decide answers nothing else
+		default: // behind another
 		}
 	}
 	for k, count := range n {

@@ -29,7 +29,7 @@ func (v *verdicts) result() string {
 func (p *Pipeline) report(b *batch, v *verdicts, s outbox.Settled, started time.Time) {
 	took := time.Since(started)
 	id := newBatchID()
-	p.metrics.batch(p.Name(), b, v, s)
+	p.metrics.batch(p.Name(), v, s)
 	if ce := p.log.Check(zapcore.DebugLevel, "batch settled"); ce != nil {
 		ce.Write(zap.String("event", "projection.batch"), zap.String("claim_batch_id", id),
 			zap.Int("batch_size", b.events), zap.String("result", v.result()), zap.String("reason", string(v.reason)),
@@ -37,7 +37,7 @@ func (p *Pipeline) report(b *batch, v *verdicts, s outbox.Settled, started time.
 			zap.Int("mismatch_count", s.Mismatch), zap.Float64("latency_ms", float64(took.Microseconds())/1000))
 	}
 	for i := range v.heads {
-		p.reportEvent(id, &v.heads[i], took)
+		p.reportEvent(id, &v.settlements[v.heads[i]], took)
 	}
 }
 

@@ -316,7 +316,7 @@ func (r *run) finish(res *result) error {
 		return res.err
 	}
 	for _, e := range res.back {
-		r.lanes.add(e)
+		r.lanes.add(e, nil)
 	}
 	for _, w := range res.waits {
 		if !r.lanes.has(w.Key, w.ID) { // it was due at once, and is claimed again
@@ -333,6 +333,9 @@ func (r *run) finish(res *result) error {
 	}
 	if res.good {
 		r.window = min(2*r.window, r.p.cfg.BatchSize)
+	}
+	if res.given {
+		r.looks.forget()
 	}
 	if res.resumed {
 		r.looks.soon()

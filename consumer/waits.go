@@ -41,6 +41,23 @@ func (l locked) forget(due bool) {
 	}
 }
 
+// keep forgets the ready rows that are not on a list of what is ready.
+func (l locked) keep(list []outbox.Event) {
+	if len(l) == 0 {
+		return
+	}
+	ready := make(map[uuid.UUID]bool, len(list))
+	for i := range list {
+		ready[list[i].ID] = true
+	}
+	for key, rows := range l {
+		rows = slices.DeleteFunc(rows, func(x outbox.Blocked) bool { return !x.Due && !ready[x.ID] })
+		if l[key] = rows; len(rows) == 0 {
+			delete(l, key)
+		}
+	}
+}
+
 // before reports whether a row is locked that comes before e.
 func (l locked) before(e *outbox.Event) bool {
 	return slices.ContainsFunc(l[e.Key], func(x outbox.Blocked) bool { return earlier(x.Version, x.ID, e) })
@@ -74,6 +91,9 @@ func (w *waits) entities() int { return len(w.byKey) }
 func (w *waits) add(x outbox.Wait) {
 	w.byKey[x.Key] = append(w.byKey[x.Key], waitingEvent{x.ID, x.Version, x.At})
 }
+
+// any reports whether an event of an entity waits.
+func (w *waits) any(key outbox.Key) bool { return len(w.byKey[key]) > 0 }
 
 // claimed forgets an event that has been claimed.
 func (w *waits) claimed(e *outbox.Event) {

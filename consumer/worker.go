@@ -23,6 +23,7 @@ type result struct {
 	unsure  bool           // rows were not as claimed, or an answer was lost: waits may be missing
 	good    bool           // nothing of it failed or must be retried
 	resumed bool           // it ended an outage or closed the breaker
+	given   bool           // something is ready again
 }
 
 // work projects a batch and settles it.
@@ -41,10 +42,11 @@ func (r *run) work(b *batch) *result {
 	if err != nil {
 		return &result{batch: b, err: err}
 	}
+	v.count()
 	r.p.report(b, v, settled, started)
 	return &result{
 		batch: b, waits: settled.Waits, back: v.back, at: settled.At,
-		unsure: settled.Mismatch > 0, good: v.retry+v.failed == 0, resumed: v.resumed,
+		unsure: settled.Mismatch > 0, good: v.retry+v.failed == 0, resumed: v.resumed, given: v.given,
 	}
 }
 
@@ -119,14 +121,13 @@ func (p *Pipeline) outage(f *outbox.Fault) {
 
 // verdicts is the judgement over a batch.
 type verdicts struct {
-	settlements []outbox.Settlement
-	// outcome of each group's newest event after the policy, in the batch's order
-	heads                         []outbox.Settlement
-	noops                         []outbox.Noop
+	settlements                   []outbox.Settlement
+	heads                         []int         // of each group's newest event, the place in settlements
+	noops                         []outbox.Noop // of each group's newest event
 	ok, retry, failed, superseded int
 	reason                        outbox.Reason  // of the worst
 	back                          []outbox.Event // still claimed, to be projected on their own
-	resumed                       bool
+	resumed, given                bool
 }
 
 // judge applies the retry policy and the breaker, and settles older events with
@@ -134,19 +135,19 @@ type verdicts struct {
 func (p *Pipeline) judge(b *batch, outcomes []outbox.Outcome) *verdicts {
 	v := &verdicts{
 		settlements: make([]outbox.Settlement, 0, b.events),
-		heads:       make([]outbox.Settlement, len(b.groups)),
+		heads:       make([]int, len(b.groups)),
 		noops:       make([]outbox.Noop, len(b.groups)),
 	}
 	for i, g := range b.groups {
 		st := p.decide(b, g.newest(), &outcomes[i], v)
-		v.heads[i], v.noops[i] = st, outcomes[i].Noop
+		st.Older = g.older
+		v.heads[i], v.noops[i] = len(v.settlements), outcomes[i].Noop
 		v.settlements = append(v.settlements, st)
 		for j := range g.events[:len(g.events)-1] {
 			older := outbox.Settlement{Event: &g.events[j]}
 			switch st.Verdict {
 			case outbox.Done:
 				older.Verdict = outbox.Superseded
-				v.superseded++
 			case outbox.Failed: // that says nothing about the others, which stay claimed
 				v.back = append(v.back, g.events[j])
 				continue
@@ -164,7 +165,6 @@ func (p *Pipeline) decide(b *batch, e *outbox.Event, o *outbox.Outcome, v *verdi
 	st := outbox.Settlement{Event: e, Verdict: o.Verdict, Reason: o.Reason, Detail: o.Detail}
 	switch o.Verdict {
 	case outbox.Done:
-		v.ok++
 		if p.gate.success(b.openings) {
 			v.resumed = true
 			p.log.Info("projection resumes", zap.String("event", "projection.resumed"))
@@ -204,6 +204,23 @@ func (p *Pipeline) decide(b *batch, e *outbox.Event, o *outbox.Outcome, v *verdi
 	return st
 }
 
+// count counts what is done, once it is settled: a settle may have changed its mind.
+func (v *verdicts) count() {
+	for i := range v.settlements {
+		st := &v.settlements[i]
+		switch st.Verdict {
+		case outbox.Done:
+			v.ok++
+			v.superseded += len(st.Older)
+		case outbox.Superseded:
+			v.superseded++
+		case outbox.GivenBack:
+			v.given = true
+		default: // counted when it was decided
+		}
+	}
+}
+
 // worst keeps the reason of a retry unless a failure has given one.
 func (v *verdicts) worst(r outbox.Reason) {
 	if v.failed == 0 {
@@ -214,7 +231,8 @@ func (v *verdicts) worst(r outbox.Reason) {
 // settle repeats until the database has answered or the term is over: a batch
 // whose fate is known must not be projected again because of a short fault. What the
 // database refuses for good is halved until the row stands alone; that row keeps its
-// claim, and is reclaimed when the lease is over.
+// claim, and is reclaimed when the lease is over. A row that somebody else has locked
+// stands alone too, so that the others need not wait for it.
 func (r *run) settle(in []outbox.Settlement) (outbox.Settled, error) {
 	pause := 20 * time.Millisecond
 	for tries := 0; ; tries++ {
@@ -225,7 +243,7 @@ func (r *run) settle(in []outbox.Settlement) (outbox.Settled, error) {
 		if cause := context.Cause(r.ctx); cause != nil {
 			return outbox.Settled{}, cause
 		}
-		if outbox.Refused(err) {
+		if outbox.Refused(err) || outbox.LockedOut(err) && (len(in) > 1 || len(in[0].Older) > 0) {
 			return r.settleHalves(in, err)
 		}
 		if tries == 0 {
@@ -243,6 +261,11 @@ func (r *run) settle(in []outbox.Settlement) (outbox.Settled, error) {
 }
 
 func (r *run) settleHalves(in []outbox.Settlement, refusal error) (outbox.Settled, error) {
+	if len(in) == 1 && outbox.LockedOut(refusal) {
+		// Somebody holds an older event of the entity, which must not be passed.
+		in[0] = outbox.Settlement{Event: in[0].Event, Verdict: outbox.GivenBack}
+		return r.settle(in)
+	}
 	if len(in) == 1 {
 		r.p.log.Error("the database refuses to settle an event; it is tried again when its lease is over",
 			zap.String("event", "outbox.settle_refused"), zap.String("event_id", in[0].Event.ID.String()), zap.Error(refusal))

@@ -8,64 +8,66 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// claimedRow is one answer of a claim.
-type claimedRow struct {
+// row is one answer of a claim or a list.
+type row struct {
 	Event
 	candidates int  // that the claim looked at
 	taken      bool // otherwise somebody else holds it
 	fenced     bool
 }
 
-// claimDecoder reads the answers of one claim. Texts that repeat are kept once.
-type claimDecoder struct{ typ, op string }
+// rowDecoder reads the answers of one statement. Texts that repeat are kept once.
+type rowDecoder struct{ typ, op string }
 
-// Columns of a claim's answer; a careful claim has the last two besides.
+// Columns of an answer: a list has those of the event, a claim two more, a careful one
+// two besides.
 const (
+	listColumns    = 10
 	boldColumns    = 12
 	carefulColumns = 14
 )
 
 // decode reads the current row. By hand, because it is done for each event: the
 // driver's way costs three times as much.
-func (d *claimDecoder) decode(rows pgx.Rows) (c claimedRow, err error) {
+func (d *rowDecoder) decode(rows pgx.Rows) (c row, err error) {
 	fields, raw := rows.FieldDescriptions(), rows.RawValues()
-	if len(fields) != boldColumns && len(fields) != carefulColumns {
-		return c, fmt.Errorf("claim answers with %d columns", len(fields))
+	if len(fields) != listColumns && len(fields) != boldColumns && len(fields) != carefulColumns {
+		return c, fmt.Errorf("answer has %d columns", len(fields))
 	}
 	c.taken = true
 	if fields[0].Format != pgx.BinaryFormatCode { // the connection uses the simple protocol
-		return d.scan(rows, len(fields) == carefulColumns)
+		return d.scan(rows, len(fields))
 	}
 	sizes := [carefulColumns]int{0: 16, 2: 16, 4: 8, 5: 4, 6: 4, 7: 8, 10: 8, 11: 8, 12: 1, 13: 8}
 	for i, size := range sizes[:len(fields)] {
 		if size > 0 && len(raw[i]) != size {
-			return c, fmt.Errorf("claim answers with %d bytes for %s, want %d", len(raw[i]), fields[i].Name, size)
+			return c, fmt.Errorf("answer has %d bytes for %s, want %d", len(raw[i]), fields[i].Name, size)
 		}
 	}
 	c.ID, c.Key.ID = [16]byte(raw[0]), [16]byte(raw[2])
 	c.Key.Type, c.Op = repeated(&d.typ, raw[1]), Op(repeated(&d.op, raw[3]))
 	c.Version = int64(binary.BigEndian.Uint64(raw[4]))
 	c.Attempts, c.Reclaims = int(int32(binary.BigEndian.Uint32(raw[5]))), int(int32(binary.BigEndian.Uint32(raw[6])))
-	c.CreatedAt, c.ClaimedAt = timestamp(raw[7]), timestamp(raw[10])
+	c.CreatedAt = timestamp(raw[7])
 	c.Traceparent, c.Tracestate = string(raw[8]), string(raw[9])
-	c.candidates = int(binary.BigEndian.Uint64(raw[11]))
+	if len(fields) == listColumns {
+		return c, nil
+	}
+	c.ClaimedAt, c.candidates = timestamp(raw[10]), int(binary.BigEndian.Uint64(raw[11]))
 	if len(fields) == carefulColumns {
 		c.taken, c.fenced = raw[12][0] == 1, binary.BigEndian.Uint64(raw[13]) == 0
 	}
 	return c, nil
 }
 
-func (d *claimDecoder) scan(rows pgx.Rows, careful bool) (c claimedRow, err error) {
+func (d *rowDecoder) scan(rows pgx.Rows, columns int) (c row, err error) {
 	fences := 1
 	c.taken = true
 	into := []any{
 		(*[16]byte)(&c.ID), &c.Key.Type, (*[16]byte)(&c.Key.ID), (*string)(&c.Op), &c.Version,
-		&c.Attempts, &c.Reclaims, &c.CreatedAt, &c.Traceparent, &c.Tracestate, &c.ClaimedAt, &c.candidates,
+		&c.Attempts, &c.Reclaims, &c.CreatedAt, &c.Traceparent, &c.Tracestate, &c.ClaimedAt, &c.candidates, &c.taken, &fences,
 	}
-	if careful {
-		into = append(into, &c.taken, &fences)
-	}
-	err = rows.Scan(into...)
+	err = rows.Scan(into[:columns]...)
 	c.fenced = fences == 0
 	return c, err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -182,14 +183,30 @@ func (b *bench) cost(n int) map[string]*explained {
 	if found, err := under("peek").Peek(b.t.Context()); err != nil || !found {
 		b.t.Fatalf("peek found %v, %v", found, err)
 	}
-	if ids, err := under("list").List(b.t.Context(), n); err != nil || len(ids) != n {
-		b.t.Fatalf("listed %d of %d, %v", len(ids), n, err)
+	listed, err := under("list").List(b.t.Context(), n)
+	if err != nil || len(listed) != n {
+		b.t.Fatalf("listed %d of %d, %v", len(listed), n, err)
+	}
+	half := n / 2
+	var ids []uuid.UUID
+	for _, e := range listed[:half] {
+		ids = append(ids, e.ID)
+	}
+	heads, err := under("claim of a list").Claim(b.t.Context(), outbox.ClaimRequest{Epoch: 1, Limit: n, Listed: ids})
+	if err != nil || len(heads.Ready) != half {
+		b.t.Fatalf("claimed %d of %d, %v", len(heads.Ready), half, err)
+	}
+	over := make([]outbox.Settlement, half)
+	for i := range over {
+		over[i] = outbox.Settlement{Event: &heads.Ready[i], Verdict: outbox.Done, Older: listed[half+i : half+i+1]}
+	}
+	if s, err := under("settle over others").Settle(b.t.Context(), 1, over); err != nil || s.Mismatch != 0 || len(over[half-1].Older) != 1 {
+		b.t.Fatalf("settle over others: %+v, %v", s, err)
 	}
 	c, err := under("claim").Claim(b.t.Context(), outbox.ClaimRequest{Epoch: 1, Limit: n})
 	if err != nil || len(c.Ready) != n {
 		b.t.Fatalf("claimed %d of %d, %v", len(c.Ready), n, err)
 	}
-	half := n / 2
 	settle := func(what string, verdict outbox.Verdict, events []outbox.Event) {
 		var in []outbox.Settlement
 		for i := range events {

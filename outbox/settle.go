@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -17,8 +18,13 @@ import (
 type Settlement struct {
 	Event   *Event
 	Verdict Verdict
-	Reason  Reason
-	Detail  string
+	// Older are ready events of the same entity, earlier and never claimed. Done settles
+	// them too; with Retry and Waiting they wait as long, because the event may not pass
+	// them. After a Done, those are left in it that were settled: others have been changed
+	// by hand meanwhile.
+	Older  []Event
+	Reason Reason
+	Detail string
 	// Delay before the next attempt, for Retry. The database's clock starts it.
 	Delay time.Duration
 	// NotBefore, when not zero, is the retry time itself instead of Delay: an event
@@ -52,6 +58,25 @@ with fence as materialized ({fence}), settled as (
 )
 select (select count(*) from fence), (select count(*) from settled), clock_timestamp()`
 
+// settleOver settles besides what the settled events supersede, as long as it is ready.
+// It says which, because a difference is rare.
+const settleOver = `
+with fence as materialized ({fence}), settled as (
+  update {table} o
+  set status = 'done', processed_at = now(), updated_at = now(),
+      owner = null, lease_until = null, next_retry_at = null, error_reason = null, error = null, reclaims = 0
+  where exists (select from fence) and o.id = any ($4::uuid[]) and o.processing_started_at is not distinct from $5{held}
+  returning o.id
+), superseded as (
+  update {table} o
+  set status = 'done', epoch = $2, processed_at = now(), updated_at = now(), error_reason = null, error = null, reclaims = 0
+  where o.id = any (array(select t.id from unnest($6::uuid[], $7::uuid[]) as t(id, head) where t.head in (select id from settled)))
+    and o.status is not distinct from 'pending' and o.next_retry_at is null
+  returning o.id
+)
+select (select count(*) from fence), (select count(*) from settled), clock_timestamp(),
+       (select count(*) from superseded), (select array_agg(id) from superseded having count(*) < $8)`
+
 const settleRest = `
 with fence as materialized ({fence}), settled as (
   update {table} o
@@ -66,6 +91,20 @@ with fence as materialized ({fence}), settled as (
   from unnest($4::uuid[], $5::timestamptz[], $6::text[], $7::integer[], $8::bigint[], $9::timestamptz[], $10::text[], $11::text[])
        as t(id, claimed_at, status, charge, delay, not_before, reason, error)
   where exists (select from fence) and o.id = t.id and o.processing_started_at is not distinct from t.claimed_at{held}
+  returning o.id, o.entity_type, o.entity_id, o.event_version, o.next_retry_at
+)
+select (select count(*) from fence), clock_timestamp(), s.id, s.entity_type, s.entity_id, s.event_version,
+       case when isfinite(s.next_retry_at) then s.next_retry_at end
+from (select 1) one left join settled s on true`
+
+// putOff lets what is older than a retried event wait as long as that.
+const putOff = `
+with fence as materialized ({fence}), settled as (
+  update {table} o
+  set next_retry_at = h.next_retry_at, updated_at = clock_timestamp()
+  from unnest($3::uuid[], $4::uuid[]) as t(id, head), {table} h
+  where exists (select from fence) and h.id = t.head and h.next_retry_at is not null and o.id = t.id
+    and o.status is not distinct from 'pending' and o.next_retry_at is null
   returning o.id, o.entity_type, o.entity_id, o.event_version, o.next_retry_at
 )
 select (select count(*) from fence), clock_timestamp(), s.id, s.entity_type, s.entity_id, s.event_version,
@@ -94,25 +133,37 @@ func (s *Store) Settle(ctx context.Context, epoch int64, in []Settlement) (Settl
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
 	var b pgx.Batch
-	// Nearly all come from one claim or two.
-	byClaim := map[int64][]*Settlement{}
+	b.Queue("select " + settleWait)
+	var claims [][]*Settlement // nearly all come from one claim or two
+	at := map[int64]int{}
 	for _, st := range done {
-		at := st.Event.ClaimedAt.UnixMicro()
-		byClaim[at] = append(byClaim[at], st)
-	}
-	for _, claim := range byClaim {
-		ids := make([][16]byte, len(claim))
-		for i, st := range claim {
-			ids[i] = st.Event.ID
+		i, ok := at[st.Event.ClaimedAt.UnixMicro()]
+		if !ok {
+			i = len(claims)
+			at[st.Event.ClaimedAt.UnixMicro()] = i
+			claims = append(claims, nil)
 		}
-		b.Queue(s.sql.settleDone, s.cfg.Group, epoch, s.cfg.Owner, ids, claim[0].Event.ClaimedAt)
+		claims[i] = append(claims[i], st)
+	}
+	for _, claim := range claims {
+		s.queueDone(&b, epoch, claim)
 	}
 	if len(rest) > 0 {
 		s.queueRest(&b, epoch, rest)
 	}
+	older := s.queueOff(&b, epoch, rest)
 	out := Settled{}
 	res := s.db.SendBatch(ctx, &b)
-	err := s.readSettle(res, len(byClaim), len(rest) > 0, &out)
+	_, err := res.Exec()
+	for i := 0; err == nil && i < len(claims); i++ {
+		err = s.readDone(res, claims[i], &out)
+	}
+	if err == nil && len(rest) > 0 {
+		out.Rows, err = s.readRest(res, &out, out.Rows)
+	}
+	if err == nil && older {
+		_, err = s.readRest(res, &out, 0)
+	}
 	if cerr := res.Close(); err == nil {
 		err = cerr
 	}
@@ -123,23 +174,62 @@ func (s *Store) Settle(ctx context.Context, epoch int64, in []Settlement) (Settl
 	return out, nil
 }
 
-func (s *Store) readSettle(res pgx.BatchResults, done int, rest bool, out *Settled) error {
-	for range done {
-		var fences, rows int
-		if err := res.QueryRow().Scan(&fences, &rows, &out.At); err != nil {
-			return err
-		}
-		if fences == 0 {
-			return ErrFenced
-		}
-		out.Rows += rows
+// queueDone queues the settlements of one claim.
+func (s *Store) queueDone(b *pgx.Batch, epoch int64, claim []*Settlement) {
+	ids := make([][16]byte, len(claim))
+	n := 0
+	for i, st := range claim {
+		ids[i] = st.Event.ID
+		n += len(st.Older)
 	}
-	if !rest {
-		return nil
+	if n == 0 {
+		b.Queue(s.sql.settleDone, s.cfg.Group, epoch, s.cfg.Owner, ids, claim[0].Event.ClaimedAt)
+		return
 	}
+	older, heads := make([][16]byte, 0, n), make([][16]byte, 0, n)
+	for _, st := range claim {
+		for i := range st.Older {
+			older, heads = append(older, st.Older[i].ID), append(heads, st.Event.ID)
+		}
+	}
+	b.Queue(s.sql.settleOver, s.cfg.Group, epoch, s.cfg.Owner, ids, claim[0].Event.ClaimedAt, older, heads, n)
+}
+
+func (s *Store) readDone(res pgx.BatchResults, claim []*Settlement, out *Settled) error {
+	n := 0
+	for _, st := range claim {
+		n += len(st.Older)
+	}
+	var fences, rows, superseded int
+	var which [][16]byte
+	into := []any{&fences, &rows, &out.At, &superseded, &which}
+	if n == 0 {
+		into = into[:3]
+	}
+	if err := res.QueryRow().Scan(into...); err != nil {
+		return err
+	}
+	if fences == 0 {
+		return ErrFenced
+	}
+	out.Rows += rows
+	if superseded < n {
+		settled := make(map[uuid.UUID]bool, len(which))
+		for _, id := range which {
+			settled[id] = true
+		}
+		for _, st := range claim {
+			st.Older = slices.DeleteFunc(st.Older, func(e Event) bool { return !settled[e.ID] })
+		}
+	}
+	return nil
+}
+
+// readRest adds the rows that it finds to n.
+func (s *Store) readRest(res pgx.BatchResults, out *Settled, n int) (int, error) {
 	rows, err := res.Query()
 	if err != nil {
-		return err
+		return n, err
 	}
 	defer rows.Close()
 	for rows.Next() {
@@ -151,20 +241,37 @@ func (s *Store) readSettle(res pgx.BatchResults, done int, rest bool, out *Settl
 			notAgain *time.Time
 		)
 		if err := rows.Scan(&fences, &out.At, &id, &typ, &eid, &version, &notAgain); err != nil {
-			return err
+			return n, err
 		}
 		if fences == 0 {
-			return ErrFenced
+			return n, ErrFenced
 		}
 		if id == nil {
 			continue // no row changed
 		}
-		out.Rows++
+		n++
 		if notAgain != nil {
 			out.Waits = append(out.Waits, Wait{ID: uuid.UUID(*id), Key: Key{*typ, uuid.UUID(*eid)}, Version: *version, At: *notAgain})
 		}
 	}
-	return rows.Err()
+	return n, rows.Err()
+}
+
+// queueOff queues what waits with rest, if there is any.
+func (s *Store) queueOff(b *pgx.Batch, epoch int64, rest []*Settlement) bool {
+	var older, heads [][16]byte
+	for _, st := range rest {
+		if st.Verdict != Retry && st.Verdict != Waiting {
+			continue
+		}
+		for i := range st.Older {
+			older, heads = append(older, st.Older[i].ID), append(heads, st.Event.ID)
+		}
+	}
+	if len(older) > 0 {
+		b.Queue(s.sql.putOff, s.cfg.Group, epoch, older, heads)
+	}
+	return len(older) > 0
 }
 
 func (s *Store) queueRest(b *pgx.Batch, epoch int64, rest []*Settlement) {
@@ -213,6 +320,16 @@ func Refused(err error) bool {
 	default:
 		return true
 	}
+}
+
+// settleWait is how long a settle waits for the locks of others, in PostgreSQL's spelling.
+const settleWait = "set_config('lock_timeout', '1s', true)"
+
+// LockedOut reports whether err means that somebody else has held the lock of a row for
+// too long.
+func LockedOut(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == lockNotAvailable
 }
 
 // Unreachable reports whether err means that no connection could be had.

@@ -46,7 +46,7 @@ type Store struct {
 type statements struct {
 	claimReady, claimDue, claimListed                                       claimTexts
 	list, peek                                                              string
-	settleDone, settleRest, renew                                           string
+	settleDone, settleOver, settleRest, putOff, renew                       string
 	reclaim, waiting, wake, counts, oldest, last, progress, orphans, occupy string
 }
 
@@ -82,7 +82,9 @@ func NewStore(db DB, cfg StoreConfig) (*Store, error) {
 		list:        fill(list),
 		peek:        fill(peek),
 		settleDone:  fill(settleDone),
+		settleOver:  fill(settleOver),
 		settleRest:  fill(settleRest),
+		putOff:      fill(putOff),
 		renew:       fill(renew),
 		reclaim:     fill(reclaim),
 		waiting:     fill(waiting),
@@ -105,12 +107,15 @@ func (s *Store) Lease() time.Duration { return s.cfg.Lease }
 // SessionParams are settings for the sessions that a Store works on. The planner takes
 // its statistics when it pleases: when nothing was pending then, it believes that any
 // index on status leads to next to nothing, and would read all pending rows and sort
-// them for each claim. The indexes made for the claims need no sort. And a statement
-// that has waited for a lock must see what the holder has done.
+// them for each claim. The indexes made for the claims need no sort. A statement
+// that has waited for a lock must see what the holder has done. And no write waits for
+// the disk: what a crash of the server takes back, a claim or a settle, is claimed and
+// projected again. (The epoch is written on the leader's own session, which waits.)
 func SessionParams() map[string]string {
 	return map[string]string{
 		"enable_sort": "off", "enable_incremental_sort": "off",
 		"default_transaction_isolation": "read committed",
+		"synchronous_commit":            "off",
 	}
 }
 

@@ -48,9 +48,13 @@ func TestClaim(t *testing.T) {
 		for v := int64(5); v > 0; v-- {
 			b.enqueue(v)
 		}
-		ids, err := b.store.List(t.Context(), 4)
-		if err != nil || len(ids) != 4 {
-			t.Fatalf("listed %d, %v, want 4", len(ids), err)
+		listed, err := b.store.List(t.Context(), 4)
+		if err != nil || len(listed) != 4 || listed[0].Version != 1 || listed[3].Version != 4 {
+			t.Fatalf("listed %+v, %v, want versions 1 to 4", listed, err)
+		}
+		var ids []uuid.UUID
+		for _, e := range listed {
+			ids = append(ids, e.ID)
 		}
 		b.exec("update search_outbox_events set status = 'done' where event_version = 2")
 		c, err := b.store.Claim(t.Context(), outbox.ClaimRequest{Epoch: 1, Limit: 10, Listed: ids[1:]})

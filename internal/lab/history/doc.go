@@ -28,8 +28,8 @@
 //   - [TwoActive]: one claimer. Epochs grow and belong to one instance each; no claim or
 //     settle commits under one that is older than the newest; nobody takes what is
 //     claimed, or settles or reclaims what is not its to settle or reclaim.
-//   - [Lost]: every event has a fate. It ends done or failed, by a claim, with no gap in
-//     its record; what the producer saw committed is there. [Unprojected]: none is done
+//   - [Lost]: every event has a fate. It ends done or failed, by a claim of its own or
+//     with a later event of its entity in one transaction, with no gap in its record; what the producer saw committed is there. [Unprojected]: none is done
 //     before Elasticsearch confirmed a version as new as its own.
 //   - [Regressions]: versions never go back, in Elasticsearch's own order of writes, and
 //     all its answers are those of a register that refuses older versions, with lost

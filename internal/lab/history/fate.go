@@ -17,8 +17,15 @@ type Enqueued struct {
 	Version int64
 }
 
+// settling is what one transaction settles of one entity.
+type settling struct {
+	tx  uint64
+	key outbox.Key
+}
+
 // Lost returns the events without a fate: that are neither done nor failed at the end,
-// that became so without a claim, whose record has a gap or whose row is gone or says
+// that became so without a claim, of them or of a later event of their entity that was settled with
+// them, whose record has a gap or whose row is gone or says
 // otherwise; and those of acknowledged that are not in the record. An event whose
 // commit was answered by an error does not belong in acknowledged: nobody knows whether
 // it exists, and when it does, the record has it.
@@ -32,6 +39,15 @@ func Lost(log *Log, acknowledged []Enqueued) []Finding {
 	for _, r := range log.Rows {
 		rows[r.Event] = r.Status
 	}
+	// Newest versions that a transaction has settled: with them, ready earlier events of
+	// the entity may become done.
+	supersedes := map[settling]int64{}
+	for i := range log.Changes {
+		if c := &log.Changes[i]; c.Settles() && c.To == Done {
+			k := settling{c.Tx, c.Key}
+			supersedes[k] = max(supersedes[k], c.Version)
+		}
+	}
 	for i := range log.Changes {
 		c := &log.Changes[i]
 		was, seen := before[c.Event]
@@ -40,7 +56,7 @@ func Lost(log *Log, acknowledged []Enqueued) []Finding {
 			found = append(found, finding(c, "enqueued once more after it was %s", was))
 		case seen && was != c.From:
 			found = append(found, finding(c, "its change from %s to %s was never recorded", was, c.From))
-		case c.From == Pending && c.settled():
+		case c.From == Pending && c.settled() && !(c.To == Done && supersedes[settling{c.Tx, c.Key}] > c.Version):
 			found = append(found, finding(c, "became %s without a claim", c.To))
 		}
 		before[c.Event] = c.To
@@ -167,6 +183,8 @@ type Fates struct {
 	Failed    int
 	Reclaimed int // the ones that ended in failed among them
 	Held      int // at the end of the record
+
+	Unclaimed int // became done with a later event of their entity
 }
 
 // CountFates counts the claims of the record and what became of them.
@@ -184,6 +202,9 @@ func CountFates(log *Log) Fates {
 			attempts[c.Event] = c.Attempts
 			continue
 		case c.From != Processing:
+			if c.From == Pending && c.To == Done {
+				f.Unclaimed++
+			}
 			continue
 		case c.Reclaim:
 			f.Reclaimed++
