@@ -61,7 +61,9 @@ func (r *run) look(limit int) error {
 	}
 	piece := r.looks.take(limit)
 	listed, older := r.choose(piece)
+	started := time.Now()
 	c, err := r.p.store.Claim(r.ctx, outbox.ClaimRequest{Epoch: r.term.Epoch(), Limit: limit, Listed: listed})
+	r.remember(r.p.spans.claim(r.ctx, started, limit, c, err))
 	if err != nil {
 		r.orphans = true
 		r.looks.failed()

@@ -53,6 +53,8 @@ type batch struct {
 	events   int
 	alone    bool
 	openings int // of the breaker, when it was sent
+	id       string
+	span     *batchSpan
 }
 
 // lanes holds the claimed events that are not settled, and keeps every entity in

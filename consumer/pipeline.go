@@ -53,6 +53,8 @@ type Config struct {
 	// CutOff ends a term that has had no connection to the outbox for so long, although
 	// the lock session lives: another instance may have one. 0 means 30 s.
 	CutOff time.Duration
+
+	Tracing Tracing // optional
 }
 
 func (c *Config) validate() error {
@@ -82,6 +84,7 @@ type Pipeline struct {
 	log     *zap.Logger
 	metrics *Metrics
 	gate    *gate
+	spans   *spans
 }
 
 // New returns a pipeline, or all that is wrong with cfg.
@@ -98,7 +101,7 @@ func New(store Store, proj Projection, cfg Config, log *zap.Logger, m *Metrics) 
 	return &Pipeline{
 		store: store, proj: proj, cfg: cfg,
 		log:     log.Named("consumer").With(zap.String("projection", proj.Name())),
-		metrics: m, gate: newGate(cfg.BreakerThreshold),
+		metrics: m, gate: newGate(cfg.BreakerThreshold), spans: newSpans(cfg.Tracing, proj),
 	}, nil
 }
 

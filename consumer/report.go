@@ -9,41 +9,48 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// result names of a batch, worst last; decided once, here.
+// The results of a batch and of an event.
+const (
+	resultOK      = "ok"
+	resultPartial = "partial"
+	resultRetry   = "retry"
+	resultFailed  = "failed"
+)
+
+// result is what became of a batch; decided once, here.
 func (v *verdicts) result() string {
 	switch {
 	case v.failed > 0 && v.ok+v.retry == 0:
-		return "failed"
+		return resultFailed
 	case v.failed > 0:
-		return "partial"
+		return resultPartial
 	case v.retry > 0 && v.ok > 0:
-		return "partial"
+		return resultPartial
 	case v.retry > 0:
-		return "retry"
+		return resultRetry
 	default:
-		return "ok"
+		return resultOK
 	}
 }
 
 // report counts and logs a settled batch.
 func (p *Pipeline) report(b *batch, v *verdicts, s outbox.Settled, started time.Time) {
 	took := time.Since(started)
-	id := newBatchID()
 	p.metrics.batch(p.Name(), v, s)
 	if ce := p.log.Check(zapcore.DebugLevel, "batch settled"); ce != nil {
-		ce.Write(zap.String("event", "projection.batch"), zap.String("claim_batch_id", id),
+		ce.Write(zap.String("event", "projection.batch"), zap.String("claim_batch_id", b.id),
 			zap.Int("batch_size", b.events), zap.String("result", v.result()), zap.String("reason", string(v.reason)),
 			zap.Int("ok_count", v.ok+v.superseded), zap.Int("retry_count", v.retry), zap.Int("failed_count", v.failed),
-			zap.Int("mismatch_count", s.Mismatch), zap.Float64("latency_ms", float64(took.Microseconds())/1000))
+			zap.Int("mismatch_count", s.Mismatch), zap.Float64("latency_ms", float64(took.Microseconds())/1000), b.span.ids())
 	}
 	for i := range v.heads {
-		p.reportEvent(id, &v.settlements[v.heads[i]], took)
+		p.reportEvent(b, i, &v.settlements[v.heads[i]], took)
 	}
 }
 
 // reportEvent logs what an operator must be able to find by the event's id: every
 // dead letter, and retries that no outage explains.
-func (p *Pipeline) reportEvent(batchID string, st *outbox.Settlement, took time.Duration) {
+func (p *Pipeline) reportEvent(b *batch, i int, st *outbox.Settlement, took time.Duration) {
 	var level zapcore.Level
 	var msg string
 	switch {
@@ -58,10 +65,10 @@ func (p *Pipeline) reportEvent(batchID string, st *outbox.Settlement, took time.
 	}
 	if ce := p.log.Check(level, msg); ce != nil {
 		e := st.Event
-		ce.Write(zap.String("event", "projection.event"), zap.String("claim_batch_id", batchID),
+		ce.Write(zap.String("event", "projection.event"), zap.String("claim_batch_id", b.id),
 			zap.String("event_id", e.ID.String()), zap.String("entity_type", e.Key.Type), zap.String("entity_id", e.Key.ID.String()),
 			zap.String("op", string(e.Op)), zap.Int64("event_version", e.Version), zap.Int("attempts", e.Attempts+1),
 			zap.String("result", st.Verdict.String()), zap.String("reason", string(st.Reason)),
-			zap.String("error", st.Detail), zap.Float64("latency_ms", float64(took.Microseconds())/1000))
+			zap.String("error", st.Detail), zap.Float64("latency_ms", float64(took.Microseconds())/1000), b.span.eventIDs(i))
 	}
 }

@@ -38,6 +38,7 @@ type run struct {
 	looks  *looks
 	locked locked
 	window int
+	claims []claimSpan // the last ones; empty without traces
 
 	workers sync.WaitGroup
 	results chan *result
@@ -344,7 +345,8 @@ func (r *run) finish(res *result) error {
 }
 
 func (r *run) launch(b *batch) {
-	b.openings = r.p.gate.openings()
+	b.openings, b.id = r.p.gate.openings(), newBatchID()
+	b.span = r.p.spans.batch(r.ctx, b, r.claims)
 	r.p.metrics.inflight.WithLabelValues(r.p.Name()).Add(float64(b.events))
 	r.workers.Go(func() {
 		res := r.work(b)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
+	"github.com/samuelhu324-dev/weft/internal/spanlog"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -33,16 +34,19 @@ func (r *run) work(b *batch) *result {
 	for i, g := range b.groups {
 		heads[i] = *g.newest()
 	}
-	outcomes, err := r.p.project(r.ctx, heads)
+	outcomes, err := r.p.project(b.span.context(r.ctx), heads)
 	if err != nil { // the term is over, or the authority is
+		b.span.abandon(err)
 		return &result{batch: b, err: err}
 	}
 	v := r.p.judge(b, outcomes)
 	settled, err := r.settle(v.settlements)
 	if err != nil {
+		b.span.abandon(err)
 		return &result{batch: b, err: err}
 	}
 	v.count()
+	b.span.finish(b, v, outcomes, settled)
 	r.p.report(b, v, settled, started)
 	return &result{
 		batch: b, waits: settled.Waits, back: v.back, at: settled.At,
@@ -69,7 +73,7 @@ func (p *Pipeline) project(ctx context.Context, events []outbox.Event) ([]outbox
 	}
 	f := outbox.AsFault(err)
 	if f.Shared {
-		p.outage(f)
+		p.outage(ctx, f)
 	} else if len(outcomes) == 0 && len(events) > 1 && (!f.Reason.Transient() || f.Reason == outbox.ReasonDBContention) {
 		half := len(events) / 2
 		left, err := p.project(ctx, events[:half])
@@ -87,7 +91,7 @@ func (p *Pipeline) project(ctx context.Context, events []outbox.Event) ([]outbox
 	}
 	outcomes = make([]outbox.Outcome, len(events))
 	for i := range outcomes {
-		outcomes[i] = outbox.Outcome{Verdict: outbox.Retry, Reason: f.Reason, Detail: f.Err.Error(), RetryAfter: f.RetryAfter}
+		outcomes[i] = outbox.Outcome{Verdict: outbox.Retry, Reason: f.Reason, Detail: f.Err.Error(), RetryAfter: f.RetryAfter, Marks: f.Marks}
 	}
 	return outcomes, nil
 }
@@ -100,7 +104,7 @@ func (p *Pipeline) call(ctx context.Context, events []outbox.Event) (out []outbo
 	defer func() {
 		if v := recover(); v != nil {
 			p.log.Error("projection panicked", zap.String("event", "projection.panic"),
-				zap.Any("panic", v), zap.ByteString("stack", debug.Stack()))
+				zap.Any("panic", v), zap.ByteString("stack", debug.Stack()), spanlog.IDs(ctx))
 			out, err = nil, &outbox.Fault{Reason: outbox.ReasonUnknown, Err: fmt.Errorf("panic: %v", v)}
 		}
 	}()
@@ -112,10 +116,10 @@ func (p *Pipeline) call(ctx context.Context, events []outbox.Event) (out []outbo
 	return out, err
 }
 
-func (p *Pipeline) outage(f *outbox.Fault) {
+func (p *Pipeline) outage(ctx context.Context, f *outbox.Fault) {
 	if p.gate.outage(f) {
 		p.log.Warn("destination unusable: claims stop until it answers",
-			zap.String("event", "projection.outage"), zap.String("reason", string(f.Reason)), zap.Error(f.Err))
+			zap.String("event", "projection.outage"), zap.String("reason", string(f.Reason)), zap.Error(f.Err), spanlog.IDs(ctx))
 	}
 }
 
@@ -167,7 +171,7 @@ func (p *Pipeline) decide(b *batch, e *outbox.Event, o *outbox.Outcome, v *verdi
 	case outbox.Done:
 		if p.gate.success(b.openings) {
 			v.resumed = true
-			p.log.Info("projection resumes", zap.String("event", "projection.resumed"))
+			p.log.Info("projection resumes", zap.String("event", "projection.resumed"), b.span.ids())
 		}
 		return st
 	case outbox.Retry:
@@ -189,7 +193,7 @@ func (p *Pipeline) decide(b *batch, e *outbox.Event, o *outbox.Outcome, v *verdi
 	if opened {
 		p.log.Error("breaker open: too many final failures in a row, one event at a time is tried",
 			zap.String("event", "projection.breaker_open"), zap.Int("in_a_row", p.cfg.BreakerThreshold),
-			zap.String("reason", string(o.Reason)), zap.String("detail", o.Detail))
+			zap.String("reason", string(o.Reason)), zap.String("detail", o.Detail), b.span.ids())
 	}
 	if !allowed {
 		st.Verdict, st.Delay = outbox.Retry, after

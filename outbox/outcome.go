@@ -48,7 +48,12 @@ type Outcome struct {
 	Noop       Noop          // why nothing changed, for Done
 	Detail     string        // for the column error and for logs: no secrets, no document body
 	RetryAfter time.Duration // at least this long before the next attempt; 0 leaves it to the policy
+	Marks      Marks         // what the destination has said about its answer, for the event's span
 }
+
+// Marks are attributes of a span: bool, int64, float64 or string. They are shared and
+// must not be changed.
+type Marks map[string]any
 
 // OK is the outcome of an event that had its effect.
 func OK() Outcome { return Outcome{Verdict: Done} }
@@ -73,6 +78,7 @@ type Fault struct {
 	Reason     Reason
 	Shared     bool          // every event would meet it: stop claiming and probe
 	RetryAfter time.Duration // what the server asked for; 0 when it did not
+	Marks      Marks         // as of an Outcome
 	Err        error
 }
 

@@ -64,8 +64,6 @@ func (a *app) run(ctx context.Context, cfg config.Config, b build) error {
 	for _, w := range cfg.Warnings() {
 		tel.Log.Warn(w, zap.String("event", "config.warning"))
 	}
-	telemetry.AnnounceTracing(tel.Log, telemetry.TracingOptions{
-		Enabled: cfg.Tracing.Enabled, SDKDisabled: cfg.Tracing.SDKDisabled, Endpoint: cfg.Tracing.Endpoint})
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

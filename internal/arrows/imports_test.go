@@ -16,13 +16,14 @@ var allowed = []struct {
 	{"leader", "an application may elect with it alone", nil},
 	{"outbox", "an application enqueues with it alone", nil},
 	{"migrations", "the schema is the contract; code follows it", nil},
-	{"consumer", "the pipeline knows no projection", []string{"outbox"}},
+	{"consumer", "the pipeline knows no projection", []string{"outbox", "internal/spanlog"}},
 	{"reclaim", "it moves rows and looks at none", []string{"outbox"}},
-	{"projections/elastic", "the sink takes documents, not projections", []string{"outbox"}},
+	{"projections/elastic", "the sink takes documents, not projections", []string{"outbox", "internal/spanlog"}},
 	{"projections", "a projection answers for events and drives nothing", []string{"outbox", "projections/elastic"}},
 	{"internal/config", "packages take plain structs; config fills them", []string{
 		"leader", "outbox", "consumer", "reclaim", "migrations", "projections/…"}},
 	{"internal/telemetry", "what every part is handed", []string{"outbox"}},
+	{"internal/spanlog", "what every part may say of its spans", nil},
 	{"internal/postgres", "connections, for any part", nil},
 	{"internal/admin", "it shows what it is given", []string{"outbox", "leader"}},
 }

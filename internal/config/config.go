@@ -93,12 +93,28 @@ type Log struct {
 	Format string // json, console, auto
 }
 
-// Tracing holds the names a Wordloom deployment sets for its traces.
+// Tracing says which spans are made and where they go.
 type Tracing struct {
-	Enabled     bool
-	SDKDisabled bool
-	ServiceName string
-	Endpoint    string
+	Enabled            bool
+	SDKDisabled        bool
+	ServiceName        string
+	ResourceAttributes string // see [Pairs]
+	Protocol           string // grpc, http/protobuf, or empty
+	Endpoint           string
+	TracesEndpoint     string // wins over Endpoint
+	Headers            Secret // see [Pairs]
+	Timeout            time.Duration
+	Compression        string // none, gzip
+	Insecure           bool
+	CAFile             string
+	CertFile           string
+	KeyFile            string
+	Sampler            string // as OTEL_TRACES_SAMPLER, or empty
+	SamplerArg         string // a number from 0 to 1
+	EventsPerSecond    int
+	QueueSize          int
+	ExportBatch        int
+	ExportDelay        time.Duration
 }
 
 // Value is one effective setting.
@@ -131,6 +147,10 @@ func (c *Config) derive() {
 	if c.sources["elastic.timeout"] == "" && c.Elastic.Timeout >= c.Outbox.Lease {
 		c.Elastic.Timeout = c.Outbox.Lease / 2
 		c.sources["elastic.timeout"] = "derived from outbox.lease"
+	}
+	if c.sources["tracing.sampler_arg"] != "" && c.Tracing.Sampler == "" {
+		c.Tracing.Sampler = "parentbased_traceidratio"
+		c.sources["tracing.sampler"] = "derived from tracing.sampler_arg"
 	}
 }
 

@@ -41,8 +41,14 @@ func Markdown() string {
 		if s.altEnv != "" {
 			env += ", `" + s.altEnv + "`"
 		}
-		if s.seconds {
+		if s.ownEnv != "" {
+			env += ", `" + s.ownEnv + "`"
+		}
+		switch {
+		case s.seconds:
 			env += " (seconds)"
+		case s.millis:
+			env += " (milliseconds)"
 		}
 		flag := ""
 		if s.flag != "" {

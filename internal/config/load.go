@@ -167,7 +167,7 @@ func (l *loader) merge(layer map[string]entry) {
 }
 
 func badValue(s setting, text string, err error) string {
-	text = strings.TrimSuffix(text, plainSeconds)
+	text = strings.TrimSuffix(strings.TrimSuffix(text, plainSeconds), plainMillis)
 	switch {
 	case text == "":
 		return fmt.Sprintf("is set but empty: %s, or leave it out", err)
@@ -223,11 +223,17 @@ func (l *loader) environment(env map[string]string) {
 				v, ok, name = alt, true, s.altEnv
 			}
 		}
-		if !ok {
+		if own := env[s.ownEnv]; own != "" {
+			v, ok, name = own, true, s.ownEnv
+		}
+		if !ok || v == "" && strings.HasPrefix(name, "OTEL_") {
 			continue
 		}
-		if s.seconds {
+		switch {
+		case s.seconds:
 			v += plainSeconds
+		case s.millis:
+			v += plainMillis
 		}
 		layer[s.key] = entry{text: v, place: "env " + name}
 	}

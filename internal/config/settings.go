@@ -12,6 +12,7 @@ type setting struct {
 	key    string // of the YAML file, dotted
 	env    string
 	altEnv string // a second environment name; both set to different values is an error
+	ownEnv string // a second environment name that wins over the first
 	flag   string // empty: not settable by a flag
 	def    string // text form; empty: none, or made at start
 	shown  string // what the documentation gives as default, when not def
@@ -22,6 +23,7 @@ type setting struct {
 
 	secret  bool // errors mask the value
 	seconds bool // the environment form is a plain number of seconds
+	millis  bool // the environment form is a plain number of milliseconds
 
 	set  func(*Config, string) error
 	get  func(*Config) string
@@ -122,17 +124,8 @@ func table() []setting {
 			oneOf(func(c *Config) *string { return &c.Log.Level }, "debug", "info", "warn", "error"),
 		row("log.format", "WEFT_LOG_FORMAT", "log-format", "json", "auto is console on a terminal and json elsewhere.").
 			oneOf(func(c *Config) *string { return &c.Log.Format }, "json", "console", "auto"),
-
-		row("tracing.enabled", "WORDLOOM_TRACING_ENABLED", "", "false", "Ask for traces. This build exports none and says so.").
-			bool(func(c *Config) *bool { return &c.Tracing.Enabled }),
-		row("tracing.sdk_disabled", "OTEL_SDK_DISABLED", "", "false", "Turns traces off whatever else is set.").
-			bool(func(c *Config) *bool { return &c.Tracing.SDKDisabled }),
-		row("tracing.service_name", "OTEL_SERVICE_NAME", "", "weft", "Service name of traces.").
-			with("text", "", func(c *Config) *string { return &c.Tracing.ServiceName }, parseText),
-		row("tracing.endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT", "", "", "Collector of traces.").
-			with("text", "", func(c *Config) *string { return &c.Tracing.Endpoint }, parseText),
 	}
-	return t
+	return append(t, tracing()...)
 }
 
 func row(key, env, flag, def, help string) setting {
@@ -203,6 +196,8 @@ func (s setting) duration(p func(*Config) *time.Duration, lo, hi time.Duration) 
 		parse := parseDuration
 		if plain, ok := strings.CutSuffix(text, plainSeconds); ok {
 			text, parse = plain, parseSeconds
+		} else if plain, ok := strings.CutSuffix(text, plainMillis); ok {
+			text, parse = plain, parseMillis
 		}
 		return store(p(c), text, func(t string) (time.Duration, error) { return parse(t, lo, hi) })
 	}

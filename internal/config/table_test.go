@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
 	"github.com/samuelhu324-dev/weft/projections"
@@ -153,4 +154,46 @@ func FuzzLoad(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestTracingSettings(t *testing.T) {
+	t.Parallel()
+	load := func(env ...string) (Config, error) {
+		return Load(Options{Environ: append([]string{"DATABASE_URL=postgres://u@db/x"}, env...)})
+	}
+	c, err := load("OTEL_EXPORTER_OTLP_TIMEOUT=2500", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf",
+		"OTEL_EXPORTER_OTLP_HEADERS=authorization=Basic%20c2VjcmV0, x=1", "OTEL_EXPORTER_OTLP_ENDPOINT=collector:4318", "OTEL_SERVICE_NAME=",
+		"OTEL_TRACES_SAMPLER_ARG=0.05", "OTEL_BSP_SCHEDULE_DELAY=500")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := c.Tracing
+	want := Default().Tracing
+	want.Timeout, want.Protocol, want.Endpoint, want.ExportDelay = 2500*ms, "http/protobuf", "collector:4318", 500*ms
+	want.Headers, want.Sampler, want.SamplerArg = got.Headers, "parentbased_traceidratio", "0.05"
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	if d := cmp.Diff(map[string]string{"authorization": "Basic secret", "x": "1"}, Pairs("authorization=Basic%20secret, x=1,")); d != "" {
+		t.Errorf("pairs (-want +got):\n%s", d)
+	}
+	for _, v := range c.Effective() {
+		if strings.Contains(v.Value, "c2VjcmV0") {
+			t.Errorf("%s tells a secret", v.Key)
+		}
+	}
+	for _, tc := range []struct{ env, want string }{
+		{"OTEL_EXPORTER_OTLP_PROTOCOL=http/json", "want one of grpc, http/protobuf"},
+		{"OTEL_EXPORTER_OTLP_TIMEOUT=10s", "want milliseconds"},
+		{"OTEL_EXPORTER_OTLP_TRACES_TIMEOUT=1", "out of range"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT=ftp://x", "want http(s)://host:port"},
+		{"OTEL_EXPORTER_OTLP_HEADERS=secret", "want key=value"},
+		{"OTEL_TRACES_SAMPLER=sometimes", "want one of always_on"},
+		{"OTEL_TRACES_SAMPLER_ARG=2", "want a number from 0 to 1"},
+		{"OTEL_RESOURCE_ATTRIBUTES=a", "want key=value"},
+	} {
+		if _, err := load(tc.env); err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), `"secret"`) {
+			t.Errorf("%s: got %v, want %q", tc.env, err, tc.want)
+		}
+	}
 }

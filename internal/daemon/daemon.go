@@ -52,6 +52,7 @@ type daemon struct {
 	elector *leader.Elector
 	lanes   []lane
 	gauges  *gauges
+	tracing *telemetry.Tracing // nil when traces are off
 }
 
 // Run runs the instance until ctx ends, which hands leadership over, or until it
@@ -79,6 +80,9 @@ func (d *daemon) build(ctx context.Context, tel *telemetry.Telemetry) error {
 		return err
 	}
 	d.pool = pool
+	if d.tracing, err = telemetry.StartTracing(tel.Log, tel.Contract, tracingOptions(cfg, d.version)); err != nil {
+		return err
+	}
 	if err := d.buildLanes(tel); err != nil {
 		return err
 	}
@@ -105,6 +109,7 @@ func (d *daemon) close() {
 	for _, l := range d.lanes {
 		l.proj.Close()
 	}
+	defer d.tracing.Shutdown(flushGrace)
 	if d.pool == nil {
 		return
 	}
@@ -121,6 +126,8 @@ func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {
 	if err != nil {
 		return err
 	}
+	target.Tracer = d.tracing.Tracer("weft/projections/elastic")
+	spans := consumer.Tracing{Tracer: d.tracing.Tracer("weft/consumer"), Sample: d.tracing.Sample()}
 	projs, err := projections.Registry{}.Build(cfg.Projections, projections.Deps{
 		Pool: d.pool, Elastic: target, ChronicleVersion: cfg.Chronicle.ProjectionVersion,
 		Log: tel.Log, Registerer: tel.Contract,
@@ -154,7 +161,7 @@ func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {
 				MaxAttempts: cfg.Outbox.MaxAttempts, BaseBackoff: cfg.Outbox.BaseBackoff, MaxBackoff: cfg.Outbox.MaxBackoff,
 				TerminalOnTransient: cfg.Outbox.TerminalOnTransient,
 			},
-			BreakerThreshold: cfg.Outbox.BreakerThreshold, Grace: cfg.Outbox.ShutdownGrace,
+			BreakerThreshold: cfg.Outbox.BreakerThreshold, Grace: cfg.Outbox.ShutdownGrace, Tracing: spans,
 		}, tel.Log, pm)
 		if err != nil {
 			return err

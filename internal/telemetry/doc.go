@@ -5,13 +5,20 @@
 //
 //   - Log lines carry ts (RFC 3339 with nanoseconds, UTC), level, logger, msg and the
 //     constant fields instance, group and obs_schema. No line is sampled away.
+//
 //   - Nothing is registered globally: two Telemetry values do not meet.
+//
 //   - The metrics of the contract get their labels env and component from
 //     [Telemetry.Contract]; packages declare only their own.
 //
+//   - Spans are made of what a [Policy] keeps, carry wordloom.obs_schema, and are
+//     exported by OTLP beside the work: a collector that is down, slow or faulty costs a
+//     bounded queue and a line per minute. A nil [Tracing] is one that is off.
+//
 // # What is not guaranteed
 //
-//   - Traces are not exported by this build; it says so once at start.
+//   - Spans that the collector does not take within the timeout of an export, or for
+//     which the queue has no room, are lost. weft_trace_spans_total counts them.
 //   - A log line that cannot be written is lost, as is everything after the reader
 //     of the log has gone.
 package telemetry

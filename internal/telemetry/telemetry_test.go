@@ -119,33 +119,3 @@ func TestRegistry(t *testing.T) {
 		}
 	}
 }
-
-func TestAnnounceTracing(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		name string
-		o    telemetry.TracingOptions
-		want []string
-		why  string
-	}{
-		{"Default", telemetry.TracingOptions{}, []string{"tracing.disabled", "tracing.startup"}, "not asked for"},
-		{"Asked", telemetry.TracingOptions{Enabled: true}, []string{"tracing.unsupported", "tracing.disabled", "tracing.startup"}, "not in this build"},
-		{"SDKDisabled", telemetry.TracingOptions{Enabled: true, SDKDisabled: true}, []string{"tracing.disabled", "tracing.startup"}, "OTEL_SDK_DISABLED is set"},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			tel, b := setup(t, telemetry.Options{})
-			telemetry.AnnounceTracing(tel.Log, tc.o)
-			var got []string
-			for _, l := range lines(t, b) {
-				got = append(got, l["event"].(string))
-				if l["event"] == "tracing.disabled" && l["why"] != tc.why {
-					t.Errorf("why: got %v, want %s", l["why"], tc.why)
-				}
-			}
-			if !slices.Equal(got, tc.want) {
-				t.Errorf("got events %v, want %v", got, tc.want)
-			}
-		})
-	}
-}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/elastic/elastic-transport-go/v8/elastictransport"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 )
 
@@ -48,6 +49,8 @@ type Config struct {
 	// MaxBody is the size in bytes above which a batch is split into several requests:
 	// 1 KiB to 90 MiB, default 5 MiB. A larger single document travels alone.
 	MaxBody int
+
+	Tracer trace.Tracer // optional: makes a span of each request that belongs to one
 
 	Transport http.RoundTripper // optional, for tests
 }
@@ -96,6 +99,7 @@ type Sink struct {
 	client  *elastictransport.Client
 	log     *zap.Logger
 	metrics *metrics
+	trace   *instrumentation // nil without a Tracer
 
 	aliasURL, plainURL *url.URL
 
@@ -142,6 +146,11 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName 
 	if _, plain := cfg.Transport.(*http.Transport); plain && cfg.CACert != nil {
 		options = append(options, elastictransport.WithCACert(cfg.CACert))
 	}
+	var spans *instrumentation
+	if cfg.Tracer != nil {
+		spans = &instrumentation{cfg.Tracer}
+		options = append(options, elastictransport.WithInstrumentation(spans))
+	}
 	client, err := elastictransport.NewClient(options...)
 	if err != nil {
 		return nil, fmt.Errorf("elastic client: %w", err)
@@ -155,6 +164,7 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName 
 		client:  client,
 		log:     log.Named("elastic").With(zap.String("projection", projectionName), zap.String("index", cfg.Index)),
 		metrics: m,
+		trace:   spans,
 	}
 	s.bodyCap.Store(int64(cfg.MaxBody))
 	s.aliasURL, s.plainURL = bulkURL(cfg, true), bulkURL(cfg, false)

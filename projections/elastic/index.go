@@ -93,7 +93,8 @@ var errMissing = errors.New("elastic: index is missing")
 // *outbox.Fault, all of them shared.
 func (s *Sink) look(ctx context.Context) (target, error) {
 	status, body, err := s.call(ctx, esapi.IndicesGetRequest{
-		Index: []string{s.cfg.Index},
+		Instrument: s.client.InstrumentationEnabled(),
+		Index:      []string{s.cfg.Index},
 		FilterPath: []string{"*.aliases", "*.mappings._meta", "*.settings.index.uuid",
 			"*.settings.index.gc_deletes", "*.settings.index.blocks", "error"},
 	})
@@ -241,7 +242,7 @@ func (s *Sink) create(ctx context.Context) error {
 		return fmt.Errorf("index definition: %w", err)
 	}
 	index := s.cfg.Index + "-v1"
-	status, answer, err := s.call(ctx, esapi.IndicesCreateRequest{Index: index, Body: bytes.NewReader(body)})
+	status, answer, err := s.call(ctx, esapi.IndicesCreateRequest{Instrument: s.client.InstrumentationEnabled(), Index: index, Body: bytes.NewReader(body)})
 	switch {
 	case err != nil:
 		return fmt.Errorf("elasticsearch: %w", err)

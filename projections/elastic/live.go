@@ -22,7 +22,8 @@ func (s *Sink) Live(ctx context.Context, ids []string) ([]bool, error) {
 	}
 	body = append(body, "]}"...)
 	status, answer, err := s.call(ctx, esapi.MgetRequest{
-		Index: s.cfg.Index, Body: bytes.NewReader(body), Source: []string{"false"}, FilterPath: []string{"docs.found", "docs.error.type"},
+		Instrument: s.client.InstrumentationEnabled(),
+		Index:      s.cfg.Index, Body: bytes.NewReader(body), Source: []string{"false"}, FilterPath: []string{"docs.found", "docs.error.type"},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("look up documents: %w", err)

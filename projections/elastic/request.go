@@ -27,8 +27,9 @@ func (s *Sink) putAnswer(a *answer) {
 }
 
 // post sends the actions at idx as one request and calls visit for each item of the
-// answer. It returns a *problem, or the cause of ctx when that was cancelled.
-func (s *Sink) post(ctx context.Context, actions []Action, idx []int, kind nameKind, visit func(i int, it *item)) error {
+// answer. It returns what the answer says of itself, for spans, and a *problem, or the
+// cause of ctx when that was cancelled.
+func (s *Sink) post(ctx context.Context, actions []Action, idx []int, kind nameKind, visit func(i int, it *item)) (outbox.Marks, error) {
 	p := s.payloads.Get().(*payload)
 	for _, i := range idx {
 		p.buf = appendAction(p.buf, &actions[i])
@@ -40,21 +41,24 @@ func (s *Sink) post(ctx context.Context, actions []Action, idx []int, kind nameK
 	status, header, err := s.exchange(ctx, p, kind, &ans.buf)
 	s.metrics.observe(start)
 	sent := p.read()
+	marks := s.trace.marks(ctx, header)
 	p.detach()
 	s.payloads.Put(p)
 	defer s.putAnswer(ans)
 
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return ended(ctx)
+		return nil, ended(ctx)
 	case err != nil && status == 0:
-		return classifyError(err, size, sent)
+		return nil, classifyError(err, size, sent)
 	case status < 200 || status > 299:
-		return classifyStatus(status, header, ans.buf.Bytes(), time.Now())
+		p := classifyStatus(status, header, ans.buf.Bytes(), time.Now())
+		p.fault.Marks = marks
+		return nil, p
 	case errors.Is(err, context.DeadlineExceeded):
-		return &problem{fault: outbox.Fault{Reason: outbox.ReasonESTimeout, Shared: true, Err: err}}
+		return nil, &problem{fault: outbox.Fault{Reason: outbox.ReasonESTimeout, Shared: true, Err: err}}
 	case err != nil:
-		return garbled(err)
+		return nil, garbled(err)
 	}
 	n, err := decode(ans.buf.Bytes(), func(i int, it *item) error {
 		if i >= len(idx) {
@@ -68,12 +72,12 @@ func (s *Sink) post(ctx context.Context, actions []Action, idx []int, kind nameK
 		return nil
 	})
 	if err != nil {
-		return garbled(err)
+		return nil, garbled(err)
 	}
 	if n != len(idx) {
-		return garbled(fmt.Errorf("%d items for %d documents", n, len(idx)))
+		return nil, garbled(fmt.Errorf("%d items for %d documents", n, len(idx)))
 	}
-	return nil
+	return marks, nil
 }
 
 // ended is the error of a call whose ctx has ended: the cause of the cancellation,
@@ -109,7 +113,14 @@ func (s *Sink) exchange(ctx context.Context, p *payload, kind nameKind, dst *byt
 		GetBody:       func() (io.ReadCloser, error) { return p.reader(), nil },
 		ContentLength: int64(len(p.buf)),
 	}
-	return s.do(req.WithContext(ctx), dst)
+	req = req.WithContext(ctx)
+	s.trace.RecordPathPart(ctx, "index", s.cfg.Index)
+	status, header, err := s.do(req, dst)
+	s.trace.AfterRequest(req, "elasticsearch", "bulk")
+	if err != nil {
+		s.trace.RecordError(ctx, err)
+	}
+	return status, header, err
 }
 
 // call sends a small request other than _bulk and returns the status and the body.

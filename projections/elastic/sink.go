@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/samuelhu324-dev/weft/internal/spanlog"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -53,7 +54,7 @@ func (s *Sink) Write(ctx context.Context, actions []Action) ([]outbox.Outcome, e
 			}
 		}
 	}
-	return r.finish(len(idx))
+	return r.finish(ctx, len(idx))
 }
 
 // run is one call of Write.
@@ -134,7 +135,9 @@ func (r *run) attempt(ctx context.Context, idx []int) error {
 		shared          *outbox.Outcome
 		loud            *outbox.Outcome
 	)
-	err := r.s.post(ctx, r.actions, idx, r.kind, func(i int, it *item) {
+	ctx = r.s.trace.Start(ctx, "bulk")
+	defer r.s.trace.Close(ctx)
+	marks, err := r.s.post(ctx, r.actions, idx, r.kind, func(i int, it *item) {
 		f := classifyItem(it)
 		r.out[i], r.class[i], r.actions[i].Held = f.outcome, f.class, f.held
 		switch {
@@ -153,17 +156,25 @@ func (r *run) attempt(ctx context.Context, idx []int) error {
 		return err
 	}
 	r.answered += len(idx)
+	r.s.trace.items(ctx, done, len(idx))
+	if marks != nil {
+		for _, i := range idx {
+			if r.out[i].Reason == outbox.ReasonES429 {
+				r.out[i].Marks = marks
+			}
+		}
+	}
 	r.s.metrics.request(done, len(idx))
 	if shared == nil && throttled == len(idx) && len(idx) > 1 {
 		shared = &r.out[idx[0]] // the server, not the documents: nobody got through
 	}
 	if loud != nil {
 		r.s.log.Error("Elasticsearch answered with an item that fits no known case; it is retried",
-			zap.String("reason", string(loud.Reason)), zap.String("detail", loud.Detail))
+			zap.String("reason", string(loud.Reason)), zap.String("detail", loud.Detail), spanlog.IDs(ctx))
 	}
 	if shared != nil {
 		r.s.forget() // the name may have become something else
-		r.note(&outbox.Fault{Reason: shared.Reason, Shared: true, Err: errors.New(shared.Detail)})
+		r.note(&outbox.Fault{Reason: shared.Reason, Shared: true, Marks: shared.Marks, Err: errors.New(shared.Detail)})
 	}
 	return nil
 }
@@ -226,7 +237,7 @@ func (r *run) lose(idx []int, f *outbox.Fault) {
 
 func (r *run) mark(idx []int, f *outbox.Fault) {
 	for _, i := range idx {
-		r.out[i] = outbox.Outcome{Verdict: outbox.Retry, Reason: f.Reason, Detail: sanitise(f.Error()), RetryAfter: f.RetryAfter}
+		r.out[i] = outbox.Outcome{Verdict: outbox.Retry, Reason: f.Reason, Detail: sanitise(f.Error()), RetryAfter: f.RetryAfter, Marks: f.Marks}
 		r.class[i] = classOf(f.Reason)
 	}
 }
@@ -258,7 +269,7 @@ func (r *run) size(idx []int) int {
 
 // finish counts the items and decides what the caller gets; sent is how many
 // actions were fit to be sent.
-func (r *run) finish(sent int) ([]outbox.Outcome, error) {
+func (r *run) finish(ctx context.Context, sent int) ([]outbox.Outcome, error) {
 	if n := len(r.refused); n > 1 && r.answered == 0 && n == sent {
 		r.blameRequest(&problem{fault: outbox.Fault{
 			Reason: outbox.ReasonESRequest,
@@ -283,7 +294,7 @@ func (r *run) finish(sent int) ([]outbox.Outcome, error) {
 		return r.out, r.fault
 	default:
 		r.s.log.Warn("part of a batch has no known fate; it is retried",
-			zap.String("reason", string(r.fault.Reason)), zap.Error(r.fault.Err))
+			zap.String("reason", string(r.fault.Reason)), zap.Error(r.fault.Err), spanlog.IDs(ctx))
 		return r.out, nil
 	}
 }
