@@ -139,6 +139,7 @@ func (s *spans) batch(ctx context.Context, b *batch, claims []claimSpan) *batchS
 		}
 	}
 	out := &batchSpan{spans: s, id: b.id, started: time.Now()}
+	//nolint:spancheck // finish or abandon ends it
 	out.ctx, out.span = s.Tracer.Start(ctx, spanBatch, trace.WithNewRoot(), trace.WithTimestamp(out.started), trace.WithLinks(links...),
 		s.with(attribute.String("wordloom.claim_batch_id", b.id), attribute.Int("batch_size", b.events),
 			attribute.String("op", string(op)), attribute.Int("attempt", attempt)))
@@ -167,6 +168,13 @@ func (s *batchSpan) eventIDs(i int) zap.Field {
 		return zap.Skip()
 	}
 	return spanlog.Of(s.events[i])
+}
+
+// projected notes when the projection has answered: what follows is the settle.
+func (s *batchSpan) projected() {
+	if s != nil {
+		s.span.AddEvent("projected")
+	}
 }
 
 // abandon ends the span of a batch whose fate is not known: the term is over.
@@ -203,10 +211,12 @@ func (s *batchSpan) finish(b *batch, v *verdicts, outcomes []outbox.Outcome, set
 		if st.Verdict != outbox.Done {
 			continue
 		}
-		for j := range g.events[:len(g.events)-1] {
-			e := &g.events[j]
-			if producer := producerOf(e); s.wants(producer, e.ID) {
-				s.event(&outbox.Settlement{Event: e, Verdict: outbox.Superseded}, &outbox.Outcome{Noop: outbox.NoopSuperseded}, producer, ended)
+		for _, older := range [][]outbox.Event{g.events[:len(g.events)-1], st.Older} {
+			for j := range older {
+				e := &older[j]
+				if producer := producerOf(e); s.wants(producer, e.ID) {
+					s.event(&outbox.Settlement{Event: e, Verdict: outbox.Superseded}, &outbox.Outcome{Noop: outbox.NoopSuperseded}, producer, ended)
+				}
 			}
 		}
 	}

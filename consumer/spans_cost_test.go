@@ -30,6 +30,7 @@ func TestNoTracesNoAllocations(t *testing.T) { //nolint:paralleltest // it count
 		r.remember(s.claim(ctx, time.Time{}, 10, claimed, nil))
 		b.span = s.batch(ctx, b, r.claims)
 		_ = b.span.context(ctx)
+		b.span.projected()
 		_, _ = b.span.ids(), b.span.eventIDs(0)
 		b.span.finish(b, nil, nil, outbox.Settled{})
 		b.span.abandon(err)

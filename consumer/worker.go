@@ -34,13 +34,15 @@ func (r *run) work(b *batch) *result {
 	for i, g := range b.groups {
 		heads[i] = *g.newest()
 	}
-	outcomes, err := r.p.project(b.span.context(r.ctx), heads)
+	ctx := b.span.context(r.ctx)
+	outcomes, err := r.p.project(ctx, heads)
 	if err != nil { // the term is over, or the authority is
 		b.span.abandon(err)
 		return &result{batch: b, err: err}
 	}
+	b.span.projected()
 	v := r.p.judge(b, outcomes)
-	settled, err := r.settle(v.settlements)
+	settled, err := r.settle(ctx, v.settlements)
 	if err != nil {
 		b.span.abandon(err)
 		return &result{batch: b, err: err}
@@ -237,50 +239,50 @@ func (v *verdicts) worst(r outbox.Reason) {
 // database refuses for good is halved until the row stands alone; that row keeps its
 // claim, and is reclaimed when the lease is over. A row that somebody else has locked
 // stands alone too, so that the others need not wait for it.
-func (r *run) settle(in []outbox.Settlement) (outbox.Settled, error) {
+func (r *run) settle(ctx context.Context, in []outbox.Settlement) (outbox.Settled, error) {
 	pause := 20 * time.Millisecond
 	for tries := 0; ; tries++ {
-		s, err := r.p.store.Settle(r.ctx, r.term.Epoch(), in)
+		s, err := r.p.store.Settle(ctx, r.term.Epoch(), in)
 		if err == nil || errors.Is(err, outbox.ErrFenced) {
 			return s, err
 		}
-		if cause := context.Cause(r.ctx); cause != nil {
+		if cause := context.Cause(ctx); cause != nil {
 			return outbox.Settled{}, cause
 		}
 		if outbox.Refused(err) || outbox.LockedOut(err) && (len(in) > 1 || len(in[0].Older) > 0) {
-			return r.settleHalves(in, err)
+			return r.settleHalves(ctx, in, err)
 		}
 		if tries == 0 {
-			r.p.log.Warn("settle is repeated until the database answers", zap.String("event", "outbox.settle_fault"), zap.Error(err))
+			r.p.log.Warn("settle is repeated until the database answers", zap.String("event", "outbox.settle_fault"), zap.Error(err), spanlog.IDs(ctx))
 		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
-		case <-r.ctx.Done():
+		case <-ctx.Done():
 			timer.Stop()
-			return outbox.Settled{}, context.Cause(r.ctx)
+			return outbox.Settled{}, context.Cause(ctx)
 		}
 		pause = min(2*pause, time.Second)
 	}
 }
 
-func (r *run) settleHalves(in []outbox.Settlement, refusal error) (outbox.Settled, error) {
+func (r *run) settleHalves(ctx context.Context, in []outbox.Settlement, refusal error) (outbox.Settled, error) {
 	if len(in) == 1 && outbox.LockedOut(refusal) {
 		// Somebody holds an older event of the entity, which must not be passed.
 		in[0] = outbox.Settlement{Event: in[0].Event, Verdict: outbox.GivenBack}
-		return r.settle(in)
+		return r.settle(ctx, in)
 	}
 	if len(in) == 1 {
 		r.p.log.Error("the database refuses to settle an event; it is tried again when its lease is over",
-			zap.String("event", "outbox.settle_refused"), zap.String("event_id", in[0].Event.ID.String()), zap.Error(refusal))
+			zap.String("event", "outbox.settle_refused"), zap.String("event_id", in[0].Event.ID.String()), zap.Error(refusal), spanlog.IDs(ctx))
 		return outbox.Settled{Mismatch: 1}, nil
 	}
 	half := len(in) / 2
-	left, err := r.settle(in[:half])
+	left, err := r.settle(ctx, in[:half])
 	if err != nil {
 		return left, err
 	}
-	right, err := r.settle(in[half:])
+	right, err := r.settle(ctx, in[half:])
 	if err != nil {
 		return right, err
 	}

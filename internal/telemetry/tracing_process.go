@@ -27,6 +27,7 @@ type processor struct {
 	sdktrace.SpanProcessor
 	exporter *exporter
 	queue    int64
+	stamp    []attribute.KeyValue // of every span
 
 	mu   sync.Mutex
 	held map[trace.TraceID][]sdktrace.ReadOnlySpan
@@ -37,14 +38,14 @@ func newProcessor(e *exporter, o TracingOptions) *processor {
 	return &processor{
 		SpanProcessor: sdktrace.NewBatchSpanProcessor(e, sdktrace.WithMaxQueueSize(o.QueueSize), sdktrace.WithMaxExportBatchSize(o.ExportBatch),
 			sdktrace.WithBatchTimeout(o.ExportDelay), sdktrace.WithExportTimeout(o.Timeout)),
-		exporter: e, queue: int64(o.QueueSize), held: map[trace.TraceID][]sdktrace.ReadOnlySpan{},
+		exporter: e, queue: int64(o.QueueSize),
+		stamp: []attribute.KeyValue{attribute.String("wordloom.obs_schema", Schema), attribute.String("wordloom.worker_id", o.Instance)},
+		held:  map[trace.TraceID][]sdktrace.ReadOnlySpan{},
 	}
 }
 
 // OnStart implements [sdktrace.SpanProcessor].
-func (p *processor) OnStart(_ context.Context, s sdktrace.ReadWriteSpan) {
-	s.SetAttributes(attribute.String("wordloom.obs_schema", Schema))
-}
+func (p *processor) OnStart(_ context.Context, s sdktrace.ReadWriteSpan) { s.SetAttributes(p.stamp...) }
 
 // OnEnd implements [sdktrace.SpanProcessor].
 func (p *processor) OnEnd(s sdktrace.ReadOnlySpan) {

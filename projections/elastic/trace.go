@@ -45,8 +45,10 @@ func (i *instrumentation) Start(ctx context.Context, operation string) context.C
 	if i == nil || !trace.SpanFromContext(ctx).IsRecording() {
 		return ctx
 	}
+	//nolint:spancheck // Close ends it
 	ctx, span := i.tracer.Start(ctx, operation, trace.WithSpanKind(trace.SpanKindClient),
 		trace.WithAttributes(semconv.DBSystemNameElasticsearch, semconv.DBOperationName(operation)))
+	//nolint:spancheck // as above
 	return context.WithValue(ctx, requestKey{}, &requestSpan{span, operation})
 }
 
