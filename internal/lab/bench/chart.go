@@ -109,7 +109,7 @@ func panelTitle(of string, less bool) string {
 		better = "less is better"
 	}
 	switch of {
-	case "bare loader", "own schema":
+	case "bare loader", "own schema", "no traces":
 		of = "events per second, those of the " + of + " being 1"
 	}
 	return of + " — " + better

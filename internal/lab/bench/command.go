@@ -29,7 +29,8 @@ ratio of the two rates says what weft costs, whatever the machine.
 Scenarios:` + about.String() + `
 
 backlog, retrying and longtx compare the time of a claim with that at 20,000 pending;
-adopted compares with the same run on weft's own tables. With --compare or --against
+adopted compares with the same run on weft's own tables, traced with one that exports
+no traces. With --compare or --against
 every scenario compares two builds of weft instead: rates, or where the scenario is
 about times, times.
 

@@ -76,9 +76,13 @@ func (b *bench) newSite(ctx context.Context, binary string, w workload) (s *site
 	if s.conn, err = connect(ctx, s.url); err != nil {
 		return s, err
 	}
-	s.fleet = &fleet.Fleet{Binary: binary, Dir: b.dir, Env: fleet.Environment(b.opts.Environ, false,
-		"DATABASE_URL="+s.url, "ELASTIC_URL="+b.place.servers.ElasticURL(), "ELASTIC_INDEX="+weftIndex,
-		"WEFT_GROUP="+group, "WEFT_PROJECTIONS=search_index_to_elastic")}
+	env := []string{"DATABASE_URL=" + s.url, "ELASTIC_URL=" + b.place.servers.ElasticURL(), "ELASTIC_INDEX=" + weftIndex,
+		"WEFT_GROUP=" + group, "WEFT_PROJECTIONS=search_index_to_elastic"}
+	if w.traced {
+		env = append(env, "WORDLOOM_TRACING_ENABLED=true", "OTEL_TRACES_SAMPLER=traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.01",
+			"OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_EXPORTER_OTLP_ENDPOINT="+b.place.collector.GRPC)
+	}
+	s.fleet = &fleet.Fleet{Binary: binary, Dir: b.dir, Env: fleet.Environment(b.opts.Environ, false, env...)}
 	err = w.prepare(ctx, s.conn, func(ctx context.Context) error { return s.fleet.Run(ctx, "migrate", "up") })
 	if err != nil {
 		return s, err

@@ -37,10 +37,11 @@ where e < {events} and not ({deletes} and last >= {entities} and last % 3 = 0)`
 
 // outboxRows names every column that a Wordloom table has no default for.
 const outboxRows = `
-insert into {table} (id, entity_type, entity_id, op, event_version, created_at, status, attempts, updated_at, replay_count)
+insert into {table} (id, entity_type, entity_id, op, event_version, created_at, status, attempts, updated_at, replay_count, traceparent)
 select gen_random_uuid(), 'block', md5('entity' || i % {entities})::uuid,
        case when {deletes} and i >= {entities} and i % 3 = 0 then 'delete' else 'upsert' end,
-       {first} + i, now(), 'pending', 0, now(), 0
+       {first} + i, now(), 'pending', 0, now(), 0,
+       case when {parents} then '00-' || md5('trace' || i) || '-' || left(md5('span' || i), 16) || '-01' end
 from generate_series(0, {events} - 1) i`
 
 // waitingRows have versions before, among and after those of the ready ones, and a
@@ -53,7 +54,7 @@ from generate_series(0, {waiting} - 1) i`
 
 func (w workload) sql(text string) string {
 	return strings.NewReplacer("{table}", outboxTable, "{events}", strconv.Itoa(w.events), "{entities}", strconv.Itoa(w.entities),
-		"{text}", strconv.Itoa(w.text), "{deletes}", strconv.FormatBool(w.deletes), "{waiting}", strconv.Itoa(w.waiting),
+		"{text}", strconv.Itoa(w.text), "{deletes}", strconv.FormatBool(w.deletes), "{parents}", strconv.FormatBool(w.parents), "{waiting}", strconv.Itoa(w.waiting),
 		"{first}", strconv.Itoa(firstVersion)).Replace(text)
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/collector"
 	"github.com/samuelhu324-dev/weft/internal/lab/reconcile"
 	"github.com/samuelhu324-dev/weft/internal/lab/stack"
 	"github.com/samuelhu324-dev/weft/projections/elastic"
@@ -38,6 +39,8 @@ type place struct {
 	es      *reconcile.Client
 	log     string // of PostgreSQL
 	schemas int    // made so far
+
+	collector *collector.Collector // of traces
 }
 
 func openPlace(ctx context.Context, opts stack.Options) (p *place, err error) {
@@ -50,6 +53,9 @@ func openPlace(ctx context.Context, opts stack.Options) (p *place, err error) {
 			err = errors.Join(err, p.close())
 		}
 	}()
+	if p.collector, err = collector.Start(ctx); err != nil {
+		return p, err
+	}
 	if p.es, err = reconcile.NewClient(p.servers.ElasticURL()); err != nil {
 		return p, err
 	}
@@ -61,6 +67,9 @@ func openPlace(ctx context.Context, opts stack.Options) (p *place, err error) {
 
 func (p *place) close() error {
 	var errs []error
+	if p.collector != nil {
+		p.collector.Close()
+	}
 	if p.admin != nil {
 		errs = append(errs, p.admin.Close(context.Background()))
 	}

@@ -22,6 +22,7 @@ type Result struct {
 	// Ratios of the two sides of each round. Of rates, more is better; of times, less.
 	RatioToRaw  *Spread   `json:"ratio_to_raw,omitempty"`
 	RatioToOwn  *Spread   `json:"ratio_to_own_schema,omitempty"`
+	Traces      *Spread   `json:"ratio_to_untraced,omitempty"`
 	ClaimRatio  *Spread   `json:"claim_p99_ratio,omitempty"` // claim p99 to that at 20,000 pending
 	HeadToBase  *Spread   `json:"head_to_base,omitempty"`    // weft to the build it is compared with
 	Compared    string    `json:"head_to_base_of,omitempty"` // what figure of the two
@@ -133,6 +134,8 @@ func newResult(s scenario, w workload, sides []*side) *Result {
 		r.RawEPS, r.RawElastic, r.RatioToRaw = o.EPS, o.CPU.Elasticsearch, ratio(eps)
 	case sideOwn:
 		r.OwnEPS, r.RatioToOwn = o.EPS, ratio(eps)
+	case sideUntraced:
+		r.Traces = ratio(eps)
 	case sideReference:
 		r.Reference, r.ClaimRatio = newClaims(o.Claims), ratio(claimP99)
 	case sideBase:
@@ -143,7 +146,7 @@ func newResult(s scenario, w workload, sides []*side) *Result {
 			r.HeadToBase, r.Compared = ratio(claimP99), "claim p99"
 		case trickle:
 			r.HeadToBase, r.Compared = ratio(p99), "latency p99"
-		case againstRaw, againstOwn:
+		case againstRaw, againstOwn, againstUntraced:
 		}
 	}
 	return r
@@ -160,7 +163,7 @@ func (s sample) brief(k kind) string {
 		text += fmt.Sprintf(", p50 %.1f ms, p99 %.1f ms, idle %.2f %% and %.2f %%", s.P50MS, s.P99MS, s.IdleLeader, s.IdleStandby)
 	case claims:
 		text += fmt.Sprintf(", claim p50 %.2f ms, p99 %.2f ms, max %.2f ms", percentile(s.Claims, 50), claimP99(s), percentile(s.Claims, 100))
-	case againstRaw, againstOwn:
+	case againstRaw, againstOwn, againstUntraced:
 	}
 	return text
 }
@@ -189,6 +192,8 @@ func (r *Result) ratio() (s *Spread, of string, lessIsBetter bool) {
 		return r.RatioToRaw, "bare loader", false
 	case r.RatioToOwn != nil:
 		return r.RatioToOwn, "own schema", false
+	case r.Traces != nil:
+		return r.Traces, "no traces", false
 	case r.ClaimRatio != nil:
 		return r.ClaimRatio, "claim p99 at 20,000", true
 	default:

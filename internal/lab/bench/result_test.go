@@ -48,6 +48,7 @@ func TestResultRatios(t *testing.T) {
 	}{
 		{"distinct", sideRaw, func(r *Result) *Spread { return r.RatioToRaw }, rates, ""},
 		{"adopted", sideOwn, func(r *Result) *Spread { return r.RatioToOwn }, rates, ""},
+		{"traced", sideUntraced, func(r *Result) *Spread { return r.Traces }, rates, ""},
 		{"backlog", sideReference, func(r *Result) *Spread { return r.ClaimRatio }, claimTimes, ""},
 		{"hot", sideBase, func(r *Result) *Spread { return r.HeadToBase }, rates, "events per second"},
 		{"longtx", sideBase, func(r *Result) *Spread { return r.HeadToBase }, claimTimes, "claim p99"},

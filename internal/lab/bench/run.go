@@ -44,6 +44,7 @@ type bench struct {
 const (
 	sideRaw       = "raw"
 	sideOwn       = "own"
+	sideUntraced  = "untraced"
 	sideReference = "reference"
 	sideBase      = "base"
 )
@@ -202,6 +203,10 @@ func (b *bench) sides(ctx context.Context, s scenario, head, base string) ([]*si
 		own := w
 		own.adopted = false
 		return append(out, of(sideOwn, head, own)), nil
+	case s.kind == againstUntraced:
+		quiet := w
+		quiet.traced = false
+		return append(out, of(sideUntraced, head, quiet)), nil
 	case s.kind == claims:
 		return append(out, of(sideReference, head, w.reference())), nil
 	default:

@@ -10,10 +10,11 @@ import (
 type kind int
 
 const (
-	againstRaw kind = iota // rate, against the bare loader
-	againstOwn             // rate, against the same on weft's own schema
-	claims                 // time of a claim, against that at referenceEvents pending
-	trickle                // latency of single events, and the cost of waiting for them
+	againstRaw      kind = iota // rate, against the bare loader
+	againstOwn                  // rate, against the same on weft's own schema
+	againstUntraced             // rate, against the same without traces
+	claims                      // time of a claim, against that at referenceEvents pending
+	trickle                     // latency of single events, and the cost of waiting for them
 )
 
 const (
@@ -34,6 +35,8 @@ type workload struct {
 	text     int  // bytes
 	deletes  bool // every third event beyond the first of its entity is a delete
 	adopted  bool // in the tables of a deployment that weft has adopted
+	parents  bool // each event has the trace context of its producer
+	traced   bool // weft exports the spans of one event in a hundred
 	waiting  int  // rows of other entities that wait for their retry
 	snapshot bool // a transaction from before the drain stays open
 	drains   int  // times over, in fresh tables
@@ -48,10 +51,11 @@ type scenario struct {
 
 func scenarios() []scenario {
 	distinct := func(n int) workload { return workload{events: n, entities: n, text: defaultText, drains: 1} }
-	hot, mixed, adopted := distinct(100_000), distinct(100_000), distinct(100_000)
+	hot, mixed, adopted, traced := distinct(100_000), distinct(100_000), distinct(100_000), distinct(100_000)
 	hot.entities = hot.events / hotShare
 	mixed.entities, mixed.text, mixed.deletes = mixed.events*7/10, 2000, true
 	adopted.adopted = true
+	traced.parents, traced.traced = true, true
 	retrying, longtx := distinct(referenceEvents), distinct(1_000_000)
 	retrying.waiting, retrying.drains = 200_000, referenceDrains
 	longtx.snapshot = true
@@ -64,6 +68,7 @@ func scenarios() []scenario {
 		{"retrying", "20,000 events between 200,000 that wait for their retry", claims, retrying},
 		{"longtx", "1,000,000 events, and a snapshot from before them held open", claims, longtx},
 		{"adopted", "as distinct, in the Wordloom schema with its eleven indexes", againstOwn, adopted},
+		{"traced", "as distinct, with traces of one event in a hundred", againstUntraced, traced},
 	}
 }
 
