@@ -83,13 +83,14 @@ func BenchmarkSpans(b *testing.B) {
 				e := traced(aRow(byte(i), outbox.Upsert), "01")
 				e.Key.Type = fmt.Sprint("book", i)
 				e.Tracestate = ""
-				ba.groups = append(ba.groups, newGroup(e))
+				ba.groups = append(ba.groups, newGroup(e, nil))
 				outcomes[i] = outbox.OK()
 			}
 			b.ReportAllocs()
 			for b.Loop() {
 				ba.span = p.spans.batch(context.Background(), ba, nil)
 				v := p.judge(ba, outcomes)
+				v.count()
 				ba.span.finish(ba, v, outcomes, outbox.Settled{})
 				p.report(ba, v, outbox.Settled{}, time.Now())
 			}

@@ -77,6 +77,7 @@ func flight(t *testing.T, tracing Tracing, log *zap.Logger, outcomes []outbox.Ou
 	}
 	b.span = p.spans.batch(context.Background(), b, nil)
 	v := p.judge(b, outcomes)
+	v.count()
 	b.span.finish(b, v, outcomes, outbox.Settled{Rows: len(v.settlements)})
 	p.report(b, v, outbox.Settled{}, time.Now())
 	return b
@@ -312,7 +313,7 @@ func TestSpanOfAClaim(t *testing.T) {
 		t.Errorf("claim without an answer: %v, %v", a, spans[1].Status())
 	}
 
-	b := s.batch(t.Context(), &batch{groups: []*group{newGroup(e), newGroup(e)}}, []claimSpan{claimed, {at: time.Unix(9, 0)}})
+	b := s.batch(t.Context(), &batch{groups: []*group{newGroup(e, nil), newGroup(e, nil)}}, []claimSpan{claimed, {at: time.Unix(9, 0)}})
 	b.abandon(errors.New("term is over"))
 	got := w.only(spanBatch)
 	if l := got.Links(); len(l) != 1 || l[0].SpanContext.SpanID() != spans[0].SpanContext().SpanID() {
