@@ -100,6 +100,11 @@ func (b *bench) useEveryWrite() {
 	if len(got) != 1 || got[0].Rows != 1 {
 		b.t.Fatalf("reclaimed %+v, want the one that was left", got)
 	}
+	r := b.beginReplay(outbox.Selector{})
+	if sent := b.send(r, ev[2].ID); len(sent) != 1 {
+		b.t.Fatalf("replayed %v, want the one that has failed", sent)
+	}
+	must("end replay", r.End(ctx, outbox.ReplayOutcome{Outcome: "finished"}))
 }
 
 func (b *bench) now() (at time.Time) {

@@ -12,6 +12,8 @@
 //   - The cost of a claim follows the batch: it reads the heads of two partial
 //     indexes (ready and due), never the done rows, the waiting rows or the length
 //     of the backlog. [Store.List] says what is done when dead index entries pile up there.
+//   - A replay changes rows in failed only, and counts each in the audit in the same
+//     statement. It needs no leader and is not fenced: a leader touches no such row.
 //   - All times in tables come from the database clock. Callers pass durations.
 //   - No transaction stays open between two calls.
 //
@@ -32,7 +34,8 @@
 //	enqueue ─▶ pending ──────────── claim ───────────────────▶ processing ──▶ done
 //	              ▲  (ready, or due when next_retry_at has passed) │ │
 //	              └──────────── retry: attempts+1, next_retry_at ──┘ └──────▶ failed
-//	                                                                 (dead letter)
+//	              ▲                                                  (dead letter)
+//	              └──────────── replay, audited ────────────────────────────┘
 //
 // The columns and their meaning are listed in docs/architecture.md.
 package outbox

@@ -16,7 +16,6 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/leader"
-	"github.com/samuelhu324-dev/weft/migrations"
 )
 
 // takeoverLook is the pause between two looks for the successor; what is reported is
@@ -142,19 +141,12 @@ func (a *app) resign(ctx context.Context, cfg config.Config, f resignFlags) erro
 
 // mayResign returns the running term, or why there is nothing to ask for.
 func mayResign(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, force bool) (leader.State, error) {
+	var none leader.State
+	if err := mayWrite(ctx, pool, cfg); err != nil {
+		return none, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
 	defer cancel()
-	var none leader.State
-	if err := postgres.CheckWritable(ctx, pool); err != nil {
-		return none, err
-	}
-	if err := postgres.CheckEnvironment(ctx, pool, cfg.Env); err != nil {
-		return none, err
-	}
-	err := migrations.Check(ctx, pool)
-	if _, ahead := errors.AsType[*migrations.AheadError](err); err != nil && !ahead {
-		return none, err
-	}
 	st, err := leader.ReadState(ctx, pool, cfg.Group)
 	if err != nil {
 		return none, err

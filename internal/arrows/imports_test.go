@@ -83,7 +83,7 @@ func TestProductionStandsAlone(t *testing.T) {
 	t.Parallel()
 	forbidden := []string{
 		module + "/internal/lab", module + "/cmd", "testing", "net/http/httptest",
-		"go.uber.org/goleak", "github.com/google/go-cmp", "github.com/schollz/progressbar",
+		"go.uber.org/goleak", "github.com/google/go-cmp",
 		"github.com/Shopify/toxiproxy",
 	}
 	var weft bool

@@ -28,6 +28,12 @@ const writers = 4
 // has one writer, as the lock of its row would see to in an application.
 func (r *rig) produce(perSecond int, keys []outbox.Key) *producer {
 	r.t.Helper()
+	return r.produceFrom(1, perSecond, keys)
+}
+
+// produceFrom begins with a version.
+func (r *rig) produceFrom(version, perSecond int, keys []outbox.Key) *producer {
+	r.t.Helper()
 	ctx, end := context.WithCancel(context.Background())
 	p := &producer{t: r.t, end: end}
 	for w := range writers {
@@ -35,7 +41,7 @@ func (r *rig) produce(perSecond int, keys []outbox.Key) *producer {
 			tick := time.NewTicker(writers * time.Second / time.Duration(perSecond))
 			defer tick.Stop()
 			for n := w; ; n += writers {
-				c := change{key: keys[n%len(keys)], version: int64(n + 1), op: outbox.Upsert, text: "version " + strconv.Itoa(n+1)}
+				c := change{key: keys[n%len(keys)], version: int64(n + version), op: outbox.Upsert, text: "version " + strconv.Itoa(n+1)}
 				if n%7 == 6 {
 					c.op = outbox.Delete
 				}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// auditEntry is the JSON form of one entry. Names and units stay; fields may be added.
+type auditEntry struct {
+	ID         int64           `json:"id"`
+	At         time.Time       `json:"at"`
+	Actor      string          `json:"actor"`
+	Action     string          `json:"action"`
+	Why        string          `json:"why"`
+	Projection string          `json:"projection"`
+	FromOwner  string          `json:"from_owner"`
+	FromEpoch  *int64          `json:"from_epoch"`
+	ByEpoch    *int64          `json:"by_epoch"`
+	Count      int             `json:"count"`
+	Detail     json.RawMessage `json:"detail"`
+}
+
+func (a *app) auditCommand() *cobra.Command {
+	var (
+		f      outbox.AuditFilter
+		since  moment
+		asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "Show who took back, ended, handed over or replayed what",
+		Long: `Show what was done beside the ordinary work, the newest first: leases that were taken
+back (reclaim), sessions of an old term that were ended (session_ended), requests to hand
+over (resign_requested) and replays of dead letters (replay).`,
+		Example: `  weft audit
+  weft audit --action replay --since 24h --json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.Limit < 1 {
+				return usage(cmd, "--limit must be at least 1")
+			}
+			if actions := []string{"reclaim", "session_ended", "resign_requested", outbox.ActionReplay}; f.Action != "" && !slices.Contains(actions, f.Action) {
+				return usage(cmd, fmt.Sprintf("--action %q is none of %s", f.Action, joined(actions)))
+			}
+			cfg, err := a.load(cmd)
+			if err != nil {
+				return err
+			}
+			ctx := cmd.Context()
+			pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
+				AppName: "weft/audit", MaxConns: 1, Statement: cfg.Database.Timeout})
+			if err != nil {
+				return err
+			}
+			defer pool.Close()
+			now, err := databaseNow(ctx, pool)
+			if err != nil {
+				return err
+			}
+			f.Since = since.resolve(now)
+			found, err := outbox.ReadAudit(ctx, pool, f, cfg.Database.Timeout)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return a.json(auditEntries(found))
+			}
+			return writeAudit(a.stdout, found)
+		},
+	}
+	cmd.Flags().StringVar(&f.Action, "action", "", "only this `action`")
+	cmd.Flags().StringVar(&f.Actor, "by", "", "only what this instance or person did")
+	cmd.Flags().StringVar(&f.Projection, "projection", "", "only this projection")
+	cmd.Flags().Var(&since, "since", "only what happened since then: a time, or a duration ago")
+	cmd.Flags().IntVar(&f.Limit, "limit", 50, "show at most this many")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	config.AddFlags(cmd.Flags(), "database.url", "database.timeout")
+	return cmd
+}
+
+func auditEntries(found []outbox.AuditEntry) []auditEntry {
+	out := make([]auditEntry, len(found))
+	for i, e := range found {
+		out[i] = auditEntry(e)
+		out[i].At = e.At.UTC()
+	}
+	return out
+}
+
+func writeAudit(w io.Writer, found []outbox.AuditEntry) error {
+	if len(found) == 0 {
+		_, err := fmt.Fprintln(w, "nothing")
+		return err
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "AT\tACTION\tBY\tCOUNT\tPROJECTION\tFROM\tWHY\tOUTCOME")
+	for _, e := range found {
+		from := dash(e.FromOwner)
+		if e.FromEpoch != nil {
+			from += fmt.Sprintf(" (epoch %d)", *e.FromEpoch)
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", e.At.UTC().Format(time.RFC3339), e.Action, e.Actor, e.Count,
+			dash(e.Projection), from, short(e.Why), outcomeOf(e))
+	}
+	return tw.Flush()
+}
+
+// outcomeOf says how a replay ended; other actions have no outcome but themselves.
+func outcomeOf(e outbox.AuditEntry) string {
+	if e.Action != outbox.ActionReplay {
+		return "-"
+	}
+	var o outbox.ReplayOutcome
+	if err := json.Unmarshal(e.Detail, &o); err != nil || o.Outcome == "" {
+		return "-"
+	}
+	if o.Outcome == outbox.OutcomeRunning {
+		return o.Outcome + ", or killed"
+	}
+	return fmt.Sprintf("%s; %d done, %d failed again, %d open", o.Outcome, o.Done, o.Failed, o.Open)
+}

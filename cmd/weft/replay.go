@@ -1,0 +1,299 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/replay"
+	"github.com/samuelhu324-dev/weft/leader"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// replayed is the JSON form of weft replay. Names and units stay; fields may be added.
+type replayed struct {
+	DryRun      bool                `json:"dry_run"`
+	By          string              `json:"by"`
+	Why         string              `json:"why"`
+	Projections []replayedByProject `json:"projections"`
+	Groups      []deadLetterGroup   `json:"would_replay"` // of a dry run
+}
+
+type replayedByProject struct {
+	Projection string `json:"projection"`
+	Matched    int64  `json:"matched"`
+	Replayed   int64  `json:"replayed"`
+	Skipped    int64  `json:"skipped"`
+	Done       int64  `json:"done"`
+	Failed     int64  `json:"failed_again"`
+	Open       int64  `json:"open"`
+	Outcome    string `json:"outcome"`
+	Watched    bool   `json:"watched"` // somebody led when it began
+	Reason     string `json:"error_reason"`
+	Error      string `json:"error"`
+	AuditID    int64  `json:"audit_id"` // 0 when nothing matched
+}
+
+type replayFlags struct {
+	sel       selection
+	all       bool
+	by, why   string
+	dryRun    bool
+	limit     int
+	rate      int
+	wait      time.Duration
+	keepGoing bool
+	asJSON    bool
+}
+
+func (a *app) replayCommand() *cobra.Command {
+	var f replayFlags
+	cmd := &cobra.Command{
+		Use:   "replay [ID ...]",
+		Short: "Send dead letters again",
+		Long: `Send events that ended in failed again: by their ids, by what --entity, --reason, --since
+and --until say together, or --all of them. Works from any host, with or without a
+leader. Who did it, why and what came of it is kept in weft_audit.
+
+An event only says that its entity has changed. What is written is the source row as it
+is when the event is processed, under its own version: a replay brings back neither an
+older document nor one that has been deleted.
+
+Lower versions go first, at --rate, and not further ahead of the leader than two seconds
+of that. A few go alone at first; when they all fail again the replay stops, because the
+cause is still there. Interrupt it at any time: what was not sent is still in failed.
+
+Exits 0 when all that was sent is done, or nobody leads; 1 when some failed again, or an
+ID is not in failed; 3 when some were not settled within --wait; 75 when it was
+interrupted.`,
+		Example: `  weft replay --reason es_4xx --since 2h --dry-run
+  weft replay --reason es_4xx --since 2h --by alice --why "mapping mended"
+  weft replay 7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11 --by alice --why "row mended"
+  weft replay --all --limit 1000 --rate 100 --by alice --why "after the restore"`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.check(cmd, args); err != nil {
+				return err
+			}
+			cfg, err := a.load(cmd)
+			if err != nil {
+				return err
+			}
+			return a.replay(cmd.Context(), cfg, f)
+		},
+	}
+	f.sel.addFlags(cmd)
+	cmd.Flags().BoolVar(&f.all, "all", false, "all dead letters of the projections")
+	cmd.Flags().StringVar(&f.by, "by", "", "who replays (required)")
+	cmd.Flags().StringVar(&f.why, "why", "", "the reason (required)")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would be replayed, and change nothing")
+	cmd.Flags().IntVar(&f.limit, "limit", 0, "at most this many of each projection, the lowest versions; 0 for all")
+	cmd.Flags().IntVar(&f.rate, "rate", 500, "events per second; 0 makes all of them pending at once")
+	cmd.Flags().DurationVar(&f.wait, "wait", 30*time.Second, "how long to watch in the end until all are settled")
+	cmd.Flags().BoolVar(&f.keepGoing, "keep-going", false, "go on although everything fails again")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
+	config.AddFlags(cmd.Flags(), "database.url", "database.timeout", "group", "projections", "env")
+	return cmd
+}
+
+func (f *replayFlags) check(cmd *cobra.Command, ids []string) error {
+	if err := f.sel.parse(cmd, ids); err != nil {
+		return err
+	}
+	ways := 0
+	for _, used := range []bool{len(ids) > 0, f.sel.filtered(), f.all} {
+		if used {
+			ways++
+		}
+	}
+	switch {
+	case ways == 0:
+		return usage(cmd, "say which dead letters: ids, --entity, --reason, --since, --until, or --all")
+	case ways > 1:
+		return usage(cmd, "ids, filters and --all exclude each other")
+	case f.limit < 0, f.rate < 0, f.wait < 0:
+		return usage(cmd, "--limit, --rate and --wait must not be negative")
+	case f.dryRun:
+		return nil
+	case f.by == "":
+		return usage(cmd, "--by is missing: say who replays")
+	case f.why == "":
+		return usage(cmd, "--why is missing: say why the events are sent again")
+	}
+	if err := (outbox.ReplayOrder{By: f.by, Why: f.why}).Validate(); err != nil {
+		return usage(cmd, err.Error())
+	}
+	return nil
+}
+
+func (a *app) replay(ctx context.Context, cfg config.Config, f replayFlags) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
+		AppName: "weft/replay", MaxConns: 1, Statement: cfg.Database.Timeout})
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	if err := mayWrite(ctx, pool, cfg); err != nil {
+		return err
+	}
+	now, err := databaseNow(ctx, pool)
+	if err != nil {
+		return err
+	}
+	all, err := openLetters(pool, cfg)
+	if err != nil {
+		return err
+	}
+	sel := f.sel.selector(now)
+	out := replayed{DryRun: f.dryRun, By: f.by, Why: f.why, Projections: []replayedByProject{}, Groups: []deadLetterGroup{}}
+	if f.dryRun {
+		return a.dryRun(ctx, all, sel, f, out)
+	}
+	for _, d := range all {
+		res, failure := a.replayOne(ctx, pool, cfg, d, sel, f)
+		out.Projections = append(out.Projections, replayedByProject{
+			Projection: d.Projection(), Matched: res.Matched, Replayed: res.Sent, Skipped: res.Skipped, Done: res.Done, Failed: res.Failed,
+			Open: res.Open, Outcome: res.Outcome, Watched: res.Watched, Reason: res.Reason, Error: res.Error, AuditID: res.AuditID,
+		})
+		if err = failure; err != nil {
+			break
+		}
+	}
+	interrupted := err != nil && ctx.Err() != nil
+	if err != nil && !interrupted {
+		fmt.Fprintf(a.stderr, "weft: %s\n", out.progress())
+		return err
+	}
+	if f.asJSON {
+		err = a.json(out)
+	} else {
+		err = out.write(a.stdout)
+	}
+	switch {
+	case err != nil:
+		return err
+	case interrupted:
+		return &exitError{exitTryAgain, "interrupted: what was not sent is still in failed; run the command again for the rest"}
+	default:
+		return out.verdict(len(f.sel.ids))
+	}
+}
+
+func (a *app) replayOne(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, d *outbox.DeadLetters, sel outbox.Selector, f replayFlags) (replay.Result, error) {
+	m := newMeter(a.stderr, d.Projection())
+	defer m.close()
+	return replay.Run(ctx, d, replay.Config{
+		Order: outbox.ReplayOrder{By: f.by, Why: f.why, Selector: sel, Limit: f.limit},
+		Rate:  f.rate, Wait: f.wait, KeepGoing: f.keepGoing,
+		Led: func(ctx context.Context) (bool, error) {
+			st, err := leader.ReadState(ctx, pool, cfg.Group)
+			return st.Led(), err
+		},
+		Progress: m.progress, Note: m.note,
+	})
+}
+
+func (a *app) dryRun(ctx context.Context, all []*outbox.DeadLetters, sel outbox.Selector, f replayFlags, out replayed) error {
+	groups, err := summarize(ctx, all, sel)
+	if err != nil {
+		return err
+	}
+	out.Groups = groups
+	var total, would int64
+	for _, d := range all {
+		var n int64
+		for _, g := range groups {
+			if g.Projection == d.Projection() {
+				n += g.Rows
+			}
+		}
+		total += n
+		if f.limit > 0 {
+			n = min(n, int64(f.limit))
+		}
+		would += n
+		out.Projections = append(out.Projections, replayedByProject{Projection: d.Projection(), Matched: n, Outcome: "dry run"})
+	}
+	if f.asJSON {
+		return a.json(out)
+	}
+	if err := writeGroups(a.stdout, groups); err != nil {
+		return err
+	}
+	if total > 0 {
+		_, err = fmt.Fprintf(a.stdout, "would replay %d of %d\n", would, total)
+	}
+	return err
+}
+
+func (r replayed) write(w io.Writer) error {
+	_, err := fmt.Fprintln(w, r.progress())
+	return err
+}
+
+// progress is one line per projection that had something to replay.
+func (r replayed) progress() string {
+	var lines []string
+	for _, p := range r.Projections {
+		if p.Matched == 0 {
+			continue
+		}
+		line := fmt.Sprintf("%s: %d of %d replayed", p.Projection, p.Replayed, p.Matched)
+		if p.Skipped > 0 {
+			line += fmt.Sprintf(", %d passed over because they changed meanwhile", p.Skipped)
+		}
+		switch {
+		case !p.Watched:
+			line += "; nobody leads, so that they wait for an instance"
+		default:
+			line += fmt.Sprintf(": %d done, %d failed again, %d not settled yet", p.Done, p.Failed, p.Open)
+		}
+		lines = append(lines, line)
+	}
+	if len(lines) == 0 {
+		return "no dead letters to replay"
+	}
+	return strings.Join(lines, "\n")
+}
+
+// verdict makes what came of it the exit code. wanted is how many ids were named.
+func (r replayed) verdict(wanted int) error {
+	var matched, failed, open, skipped int64
+	var stopped bool
+	var sample string
+	for _, p := range r.Projections {
+		matched += p.Matched
+		failed += p.Failed
+		skipped += p.Skipped
+		if p.Watched {
+			open += p.Open
+		}
+		stopped = stopped || p.Outcome == replay.Stopped
+		if p.Failed > 0 {
+			sample = fmt.Sprintf(" (%s: %s)", p.Reason, short(p.Error))
+		}
+	}
+	switch {
+	case stopped:
+		return &exitError{exitBad, fmt.Sprintf("stopped: all of the last %d failed again%s; mend the cause first, or use --keep-going", replay.Futile, sample)}
+	case failed > 0:
+		return &exitError{exitBad, fmt.Sprintf("%d failed again%s", failed, sample)}
+	case wanted > 0 && matched-skipped < int64(wanted):
+		return &exitError{exitBad, fmt.Sprintf("%d of the %d ids were not in failed", int64(wanted)-matched+skipped, wanted)}
+	case open > 0:
+		return &exitError{exitInconclusive, fmt.Sprintf("%d are not settled yet; see `weft status`", open)}
+	default:
+		return nil
+	}
+}

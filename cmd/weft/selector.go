@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/migrations"
+	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections"
+)
+
+// moment is a flag that takes a time, or how long ago it was by the database's clock.
+type moment struct {
+	at  time.Time
+	ago time.Duration
+	set bool
+}
+
+func (m *moment) String() string { return "" }
+func (m *moment) Type() string   { return "time" }
+
+func (m *moment) Set(s string) error {
+	at, err := time.Parse(time.RFC3339, s)
+	if err == nil {
+		*m = moment{at: at, set: true}
+		return nil
+	}
+	ago, err := time.ParseDuration(s)
+	if err != nil || ago < 0 {
+		return errors.New("want a duration like 90m, or a time like 2026-05-04T03:02:01Z")
+	}
+	*m = moment{ago: ago, set: true}
+	return nil
+}
+
+// resolve returns the zero time for a flag that is not set.
+func (m *moment) resolve(now time.Time) time.Time {
+	switch {
+	case !m.set:
+		return time.Time{}
+	case m.at.IsZero():
+		return now.Add(-m.ago)
+	default:
+		return m.at
+	}
+}
+
+// selection is what the flags say about dead letters.
+type selection struct {
+	ids           []uuid.UUID
+	entity        string
+	entityType    string
+	entityID      uuid.UUID
+	reason        string
+	since, before moment
+}
+
+func (s *selection) addFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&s.entity, "entity", "", "only this entity: `TYPE:ID`, ID, or TYPE for all of one type")
+	cmd.Flags().StringVar(&s.reason, "reason", "", "only this `reason`: one of docs/runbooks/reasons.md, or none")
+	cmd.Flags().Var(&s.since, "since", "only what has failed since then: a time, or a duration ago")
+	cmd.Flags().Var(&s.before, "until", "only what failed before then")
+}
+
+// parse reads ids and flags, or says what is wrong with them.
+func (s *selection) parse(cmd *cobra.Command, ids []string) error {
+	for _, text := range ids {
+		id, err := uuid.Parse(text)
+		if err != nil {
+			return usage(cmd, fmt.Sprintf("%q is no id of an event", text))
+		}
+		if !slices.Contains(s.ids, id) {
+			s.ids = append(s.ids, id)
+		}
+	}
+	if s.reason != "" && s.reason != outbox.NoReason && !slices.Contains(outbox.Reasons(), outbox.Reason(s.reason)) {
+		return usage(cmd, fmt.Sprintf("--reason %q is none of the reasons: %s, %s", s.reason, joined(outbox.Reasons()), outbox.NoReason))
+	}
+	if s.entity == "" {
+		return nil
+	}
+	kind, id, both := strings.Cut(s.entity, ":")
+	if !both {
+		if parsed, err := uuid.Parse(s.entity); err == nil {
+			s.entityID = parsed
+			return nil
+		}
+	}
+	if kind == "" {
+		return usage(cmd, fmt.Sprintf("--entity %q: want TYPE:ID, ID or TYPE", s.entity))
+	}
+	s.entityType = kind
+	if both {
+		parsed, err := uuid.Parse(id)
+		if err != nil {
+			return usage(cmd, fmt.Sprintf("--entity %q: %q is no id", s.entity, id))
+		}
+		s.entityID = parsed
+	}
+	return nil
+}
+
+func joined[S ~string](all []S) string {
+	texts := make([]string, len(all))
+	for i, s := range all {
+		texts[i] = string(s)
+	}
+	return strings.Join(texts, ", ")
+}
+
+// filtered reports whether anything but ids narrows the selection.
+func (s *selection) filtered() bool {
+	return s.entity != "" || s.reason != "" || s.since.set || s.before.set
+}
+
+func (s *selection) selector(now time.Time) outbox.Selector {
+	return outbox.Selector{IDs: s.ids, EntityType: s.entityType, EntityID: s.entityID, Reason: s.reason,
+		Since: s.since.resolve(now), Until: s.before.resolve(now)}
+}
+
+// openLetters returns the dead letters of the configured projections.
+func openLetters(pool *pgxpool.Pool, cfg config.Config) ([]*outbox.DeadLetters, error) {
+	var all []*outbox.DeadLetters
+	for _, name := range cfg.Projections {
+		d, err := outbox.OpenDeadLetters(pool, projections.Registry{}.Table(name), name, cfg.Database.Timeout)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, d)
+	}
+	return all, nil
+}
+
+// databaseNow reads the clock that the tables' times come from.
+func databaseNow(ctx context.Context, db interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}) (now time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
+	defer cancel()
+	if err := db.QueryRow(ctx, "select clock_timestamp()").Scan(&now); err != nil {
+		return now, fmt.Errorf("database clock: %w", err)
+	}
+	return now, nil
+}
+
+// mayWrite returns why this command must not write: a replica, another environment, a
+// schema that is too old.
+func mayWrite(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
+	defer cancel()
+	if err := postgres.CheckWritable(ctx, pool); err != nil {
+		return err
+	}
+	if err := postgres.CheckEnvironment(ctx, pool, cfg.Env); err != nil {
+		return err
+	}
+	err := migrations.Check(ctx, pool)
+	if _, ahead := errors.AsType[*migrations.AheadError](err); ahead {
+		return nil
+	}
+	return err
+}

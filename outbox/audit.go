@@ -1,0 +1,77 @@
+package outbox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// AuditEntry is what somebody did to rows or to a term: a reclaim, an ended session, a
+// request to hand over, a replay.
+type AuditEntry struct {
+	ID         int64
+	At         time.Time // database clock
+	Actor      string    // an instance or a person
+	Action     string    // reclaim, session_ended, resign_requested, replay
+	Why        string
+	Projection string // empty when it is none's
+	FromOwner  string // whose lease or term it was
+	FromEpoch  *int64
+	ByEpoch    *int64
+	Count      int             // rows, or terms, or sessions
+	Detail     json.RawMessage // of a replay: selector and outcome; null when there is none
+}
+
+// AuditFilter says which entries are meant: those that fit everything that is set.
+type AuditFilter struct {
+	Action, Actor, Projection string
+	Since                     time.Time
+	Limit                     int // > 0
+}
+
+// ReadAudit returns the newest entries that fit, the newest first.
+func ReadAudit(ctx context.Context, db DB, f AuditFilter, timeout time.Duration) ([]AuditEntry, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	c := &clause{}
+	c.text.WriteString("true")
+	if f.Action != "" {
+		c.and("action = $%d::text", f.Action)
+	}
+	if f.Actor != "" {
+		c.and("actor = $%d::text", f.Actor)
+	}
+	if f.Projection != "" {
+		c.and("projection = $%d::text", f.Projection)
+	}
+	if !f.Since.IsZero() {
+		c.and("at >= $%d::timestamptz", f.Since)
+	}
+	c.args = append(c.args, f.Limit)
+	rows, err := db.Query(ctx, fmt.Sprintf(`
+select id, case when isfinite(at) then at else 'epoch' end, actor, action, why, coalesce(projection, ''), coalesce(from_owner, ''),
+       from_epoch, by_epoch, count, coalesce(detail, 'null')
+from weft_audit
+where %s
+order by id desc
+limit $%d`, c.text.String(), len(c.args)), c.args...)
+	var (
+		out []AuditEntry
+		e   AuditEntry
+	)
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, []any{&e.ID, &e.At, &e.Actor, &e.Action, &e.Why, &e.Projection, &e.FromOwner,
+			&e.FromEpoch, &e.ByEpoch, &e.Count, &e.Detail}, func() error {
+			out = append(out, e)
+			e = AuditEntry{}
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read audit: %w", err)
+	}
+	return out, nil
+}

@@ -1,0 +1,209 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// DeadLetter is one row in failed.
+type DeadLetter struct {
+	ID      uuid.UUID
+	Key     Key
+	Op      Op
+	Version int64
+
+	Attempts int
+	Reason   string // of the last attempt; rows that were changed by hand may hold any text, or none
+	Error    string // in the words of whoever refused it
+
+	CreatedAt *time.Time // nil when it is infinite
+	FailedAt  *time.Time // last change of the row
+
+	Traceparent string
+	Tracestate  string
+
+	Replays      int        // how often it was sent again
+	ReplayedAt   *time.Time // the last time
+	ReplayedBy   string
+	ReplayReason string
+}
+
+// DeadLetterGroup counts dead letters that ended for one reason.
+type DeadLetterGroup struct {
+	Reason     string
+	EntityType string
+	Rows       int64
+	Replayed   int64 // of Rows: sent again before, at least once
+	Oldest     *time.Time
+	Newest     *time.Time
+	Sample     string // error of one of them
+}
+
+// NoReason selects, in [Selector.Reason], the dead letters without one.
+const NoReason = "none"
+
+// Selector says which dead letters are meant: those that fit everything that is set.
+// The zero value means all of them.
+type Selector struct {
+	IDs        []uuid.UUID // none: any
+	EntityType string
+	EntityID   uuid.UUID
+	Reason     string    // one of [Reasons], or NoReason
+	Since      time.Time // failed at this time or later
+	Until      time.Time // failed before
+}
+
+// All reports whether the selector leaves nothing out.
+func (s Selector) All() bool {
+	return len(s.IDs) == 0 && s.EntityType == "" && s.EntityID == uuid.Nil && s.Reason == "" && s.Since.IsZero() && s.Until.IsZero()
+}
+
+// clause is a condition that is built with its arguments.
+type clause struct {
+	text strings.Builder
+	args []any
+}
+
+// and adds a condition; its %d is the argument's number.
+func (c *clause) and(format string, arg any) {
+	c.args = append(c.args, arg)
+	fmt.Fprintf(&c.text, "\n    and "+format, len(c.args))
+}
+
+func (s Selector) clause() *clause {
+	c := &clause{}
+	c.text.WriteString("status = 'failed'")
+	if len(s.IDs) > 0 {
+		c.and("id = any ($%d::uuid[])", rawIDs(s.IDs))
+	}
+	if s.EntityType != "" {
+		c.and("entity_type = $%d::text", s.EntityType)
+	}
+	if s.EntityID != uuid.Nil {
+		c.and("entity_id = $%d::uuid", [16]byte(s.EntityID))
+	}
+	if s.Reason != "" {
+		c.and("coalesce(nullif(error_reason, ''), '"+NoReason+"') = $%d::text", s.Reason)
+	}
+	if !s.Since.IsZero() {
+		c.and("updated_at >= $%d::timestamptz", s.Since)
+	}
+	if !s.Until.IsZero() {
+		c.and("updated_at < $%d::timestamptz", s.Until)
+	}
+	return c
+}
+
+func rawIDs(ids []uuid.UUID) [][16]byte {
+	out := make([][16]byte, len(ids))
+	for i, id := range ids {
+		out[i] = id
+	}
+	return out
+}
+
+// DeadLetters are the rows of one outbox table that ended in failed. They can be read
+// and sent again from any host, with or without a leader: a leader does not touch a
+// row in failed, and every write here names that status.
+type DeadLetters struct {
+	db                DB
+	table, projection string
+	timeout           time.Duration
+}
+
+// OpenDeadLetters returns the dead letters of a table. projection is the value of the
+// audit's column; one call takes at most timeout.
+func OpenDeadLetters(db DB, table, projection string, timeout time.Duration) (*DeadLetters, error) {
+	if !tableName.MatchString(table) {
+		return nil, fmt.Errorf("dead letters: table %q: want a plain lower-case name", table)
+	}
+	if timeout <= 0 {
+		return nil, errors.New("dead letters: timeout: want more than 0")
+	}
+	return &DeadLetters{db: db, table: table, projection: projection, timeout: timeout}, nil
+}
+
+// Table returns the name of the outbox table.
+func (d *DeadLetters) Table() string { return d.table }
+
+// Projection returns the name given to OpenDeadLetters.
+func (d *DeadLetters) Projection() string { return d.projection }
+
+// List returns up to limit dead letters, the newest failure first.
+func (d *DeadLetters) List(ctx context.Context, s Selector, limit int) ([]DeadLetter, error) {
+	c := s.clause()
+	c.args = append(c.args, limit)
+	sql := fmt.Sprintf(`
+select id, entity_type, entity_id, op, event_version, attempts, coalesce(error_reason, ''), coalesce(error, ''),
+       case when isfinite(created_at) then created_at end, case when isfinite(updated_at) then updated_at end,
+       coalesce(traceparent, ''), coalesce(tracestate, ''),
+       coalesce(replay_count, 0), case when isfinite(last_replayed_at) then last_replayed_at end,
+       coalesce(last_replayed_by, ''), coalesce(last_replayed_reason, '')
+from %s
+where %s
+order by updated_at desc, id
+limit $%d`, d.table, c.text.String(), len(c.args))
+	var (
+		out []DeadLetter
+		l   DeadLetter
+	)
+	err := d.query(ctx, "list", sql, c.args, []any{
+		(*[16]byte)(&l.ID), &l.Key.Type, (*[16]byte)(&l.Key.ID), (*string)(&l.Op), &l.Version, &l.Attempts, &l.Reason, &l.Error,
+		&l.CreatedAt, &l.FailedAt, &l.Traceparent, &l.Tracestate, &l.Replays, &l.ReplayedAt, &l.ReplayedBy, &l.ReplayReason,
+	}, func() {
+		out = append(out, l)
+		l = DeadLetter{}
+	})
+	return out, err
+}
+
+// Count returns how many dead letters there are.
+func (d *DeadLetters) Count(ctx context.Context, s Selector) (int64, error) {
+	c := s.clause()
+	var n int64
+	err := d.query(ctx, "count", "select count(*) from "+d.table+" where "+c.text.String(), c.args, []any{&n}, func() {})
+	return n, err
+}
+
+// Summary counts dead letters by reason and entity type, the largest group first.
+func (d *DeadLetters) Summary(ctx context.Context, s Selector) ([]DeadLetterGroup, error) {
+	c := s.clause()
+	sql := fmt.Sprintf(`
+select coalesce(error_reason, ''), entity_type, count(*), count(*) filter (where replay_count > 0),
+       min(updated_at) filter (where isfinite(updated_at)), max(updated_at) filter (where isfinite(updated_at)),
+       coalesce(min(error), '')
+from %s
+where %s
+group by 1, 2
+order by 3 desc, 1, 2`, d.table, c.text.String())
+	var (
+		out []DeadLetterGroup
+		g   DeadLetterGroup
+	)
+	err := d.query(ctx, "summary", sql, c.args,
+		[]any{&g.Reason, &g.EntityType, &g.Rows, &g.Replayed, &g.Oldest, &g.Newest, &g.Sample}, func() {
+			out = append(out, g)
+			g = DeadLetterGroup{}
+		})
+	return out, err
+}
+
+// query scans each row into the targets and calls f.
+func (d *DeadLetters) query(ctx context.Context, what, sql string, args, into []any, f func()) error {
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	rows, err := d.db.Query(ctx, sql, args...)
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, into, func() error { f(); return nil })
+	}
+	if err != nil {
+		return fmt.Errorf("%s of dead letters in %s: %w", what, d.table, err)
+	}
+	return nil
+}

@@ -1,0 +1,270 @@
+package outbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/google/uuid"
+)
+
+// ErrReplayUnknown means that the audit has no entry for a replay: nothing was sent
+// again, because nobody could tell later who did it.
+var ErrReplayUnknown = errors.New("outbox: the audit does not know this replay")
+
+// ActionReplay is the audit's action of a replay.
+const ActionReplay = "replay"
+
+// ReplayOrder says who sends which dead letters again, and why.
+type ReplayOrder struct {
+	By       string // 1 to 120 characters
+	Why      string // 1 to 1,000 characters
+	Selector Selector
+	Limit    int // 0: no limit
+}
+
+// maxWhy is how much reason is kept, in characters.
+const maxWhy = 1000
+
+// Validate says what is wrong with By or Why.
+func (o ReplayOrder) Validate() error {
+	for _, f := range []struct {
+		what, text string
+		most       int
+	}{{"who replays", o.By, 120}, {"the reason", o.Why, maxWhy}} {
+		switch {
+		case strings.TrimSpace(f.text) == "":
+			return fmt.Errorf("%s: must not be empty", f.what)
+		case len([]rune(f.text)) > f.most:
+			return fmt.Errorf("%s: must not be longer than %d characters", f.what, f.most)
+		case strings.ContainsFunc(f.text, unicode.IsControl):
+			return fmt.Errorf("%s: must not contain control characters", f.what)
+		}
+	}
+	return nil
+}
+
+// Replay is one replay of the dead letters of one table, as the audit knows it.
+type Replay struct {
+	d     *DeadLetters
+	order ReplayOrder
+	id    int64     // of the audit
+	since time.Time // database clock: what fails again after it is not sent a second time
+
+	version int64 // of the last one listed
+	last    uuid.UUID
+	begun   bool
+}
+
+// ReplayOutcome is how a replay has ended. It is kept in the audit.
+type ReplayOutcome struct {
+	Outcome string `json:"outcome"` // finished, or why not
+	Matched int64  `json:"matched"`
+	Skipped int64  `json:"skipped"` // no longer in failed, or locked by somebody else, when their turn came
+	Done    int64  `json:"done"`
+	Failed  int64  `json:"failed_again"`
+	Open    int64  `json:"open"` // not settled when the replay ended
+}
+
+// OutcomeRunning is the outcome of a replay that has not ended, or was killed.
+const OutcomeRunning = "running"
+
+const beginReplay = `
+insert into weft_audit (at, actor, action, why, projection, count, detail)
+values (clock_timestamp(), $1, '` + ActionReplay + `', $2, $3, 0, $4::jsonb)
+returning id, at`
+
+// BeginReplay writes the order into the audit. Nothing is sent again yet.
+func (d *DeadLetters) BeginReplay(ctx context.Context, o ReplayOrder, matched int64) (*Replay, error) {
+	if err := o.Validate(); err != nil {
+		return nil, fmt.Errorf("replay of %s: %w", d.table, err)
+	}
+	detail, err := json.Marshal(map[string]any{
+		"table": d.table, "selector": o.describe(), "matched": matched, "outcome": OutcomeRunning,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("replay of %s: selector: %w", d.table, err)
+	}
+	r := &Replay{d: d, order: o}
+	err = d.query(ctx, "audited replay", beginReplay, []any{o.By, o.Why, d.projection, string(detail)}, []any{&r.id, &r.since}, func() {})
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// describe is the selector as the audit keeps it.
+func (o ReplayOrder) describe() map[string]any {
+	out, s := map[string]any{}, o.Selector
+	if s.All() {
+		out["all"] = true
+	}
+	if len(s.IDs) > 0 {
+		out["ids"] = s.IDs
+	}
+	if s.EntityType != "" {
+		out["entity_type"] = s.EntityType
+	}
+	if s.EntityID != uuid.Nil {
+		out["entity_id"] = s.EntityID
+	}
+	if s.Reason != "" {
+		out["reason"] = s.Reason
+	}
+	if !s.Since.IsZero() {
+		out["since"] = s.Since.UTC()
+	}
+	if !s.Until.IsZero() {
+		out["until"] = s.Until.UTC()
+	}
+	if o.Limit > 0 {
+		out["limit"] = o.Limit
+	}
+	return out
+}
+
+// AuditID returns the id of the audit's entry.
+func (r *Replay) AuditID() int64 { return r.id }
+
+// Next lists up to limit dead letters to be sent again, from the lowest version up, so
+// that of two events of one entity the earlier goes first. Each is listed once: what
+// fails again while the replay goes on is not listed a second time.
+func (r *Replay) Next(ctx context.Context, limit int) ([]uuid.UUID, error) {
+	c := r.order.Selector.clause()
+	c.and("not (updated_at between $%d::timestamptz and clock_timestamp())", r.since)
+	if r.begun {
+		c.args = append(c.args, r.version, [16]byte(r.last))
+		fmt.Fprintf(&c.text, "\n    and (event_version, id) > ($%d::bigint, $%d::uuid)", len(c.args)-1, len(c.args))
+	}
+	c.args = append(c.args, limit)
+	sql := fmt.Sprintf("select id, event_version from %s where %s\norder by event_version, id limit $%d", r.d.table, c.text.String(), len(c.args))
+	var (
+		ids []uuid.UUID
+		id  [16]byte
+	)
+	err := r.d.query(ctx, "list", sql, c.args, []any{&id, &r.version}, func() {
+		ids = append(ids, id)
+		r.last, r.begun = id, true
+	})
+	return ids, err
+}
+
+// send resets rows that are still in failed, and counts them in the audit in the same
+// transaction. A row that somebody else has locked is passed over.
+const send = `
+with audit as materialized (
+  select id from weft_audit where id = $4 for update
+), picked as materialized (
+  select o.id
+  from unnest($1::uuid[]) as t(id)
+  join {table} o on o.id = t.id
+  where exists (select from audit) and o.status is not distinct from 'failed'
+  for update of o skip locked
+), sent as (
+  update {table} o
+  set status = 'pending', attempts = 0, reclaims = 0, next_retry_at = null, owner = null, lease_until = null,
+      processing_started_at = null, processed_at = null, updated_at = clock_timestamp(),
+      replay_count = coalesce(o.replay_count, 0) + 1, last_replayed_at = clock_timestamp(),
+      last_replayed_by = $2, last_replayed_reason = $3
+  where o.id = any (array(select id from picked)) and o.status is not distinct from 'failed'
+  returning o.id
+), counted as (
+  update weft_audit a set count = a.count + (select count(*) from sent)
+  where a.id = (select id from audit)
+  returning 1
+)
+select (select count(*) from counted), s.id
+from (select 1) one left join sent s on true`
+
+// Send makes those of ids ready that are still in failed, in one statement, and returns
+// them. The rest was replayed, changed or deleted by somebody else in the meantime, or
+// is locked now. They lose their attempts and their wait; reason and error stay until
+// the next attempt has ended. It returns [ErrReplayUnknown], and has sent nothing, when
+// the audit's entry is gone.
+func (r *Replay) Send(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	var (
+		audited int
+		id      *[16]byte
+		sent    []uuid.UUID
+	)
+	sql := strings.ReplaceAll(send, "{table}", r.d.table)
+	err := r.d.query(ctx, "replay", sql, []any{rawIDs(ids), r.order.By, r.order.Why, r.id}, []any{&audited, &id}, func() {
+		if id != nil {
+			sent = append(sent, *id)
+		}
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case audited == 0:
+		return nil, fmt.Errorf("replay of %s: entry %d: %w", r.d.table, r.id, ErrReplayUnknown)
+	case len(sent) > len(ids):
+		return sent, fmt.Errorf("replay of %s: %d rows changed for %d ids", r.d.table, len(sent), len(ids))
+	}
+	return sent, nil
+}
+
+// Fates says what has become of rows that were sent again.
+type Fates struct {
+	Done   int
+	Failed int
+	Open   []uuid.UUID // pending or processing
+	// Reason and Error are those of one that has failed again.
+	Reason, Error string
+}
+
+// Fates looks at rows by their ids. A row that is gone was done and pruned.
+func (r *Replay) Fates(ctx context.Context, ids []uuid.UUID) (Fates, error) {
+	var (
+		out                  Fates
+		id                   [16]byte
+		status, reason, text string
+	)
+	if len(ids) == 0 {
+		return out, nil
+	}
+	err := r.d.query(ctx, "fates", `
+select t.id, coalesce(o.status, 'done'), coalesce(o.error_reason, ''), coalesce(o.error, '')
+from unnest($1::uuid[]) as t(id) left join `+r.d.table+` o on o.id = t.id`,
+		[]any{rawIDs(ids)}, []any{&id, &status, &reason, &text}, func() {
+			switch status {
+			case "done":
+				out.Done++
+			case "failed":
+				out.Failed++
+				out.Reason, out.Error = reason, text
+			default:
+				out.Open = append(out.Open, id)
+			}
+		})
+	return out, err
+}
+
+const endReplay = `
+update weft_audit set detail = detail || $2::jsonb || jsonb_build_object('ended_at', clock_timestamp())
+where id = $1`
+
+// End writes the outcome into the audit.
+func (r *Replay) End(ctx context.Context, o ReplayOutcome) error {
+	detail, err := json.Marshal(o)
+	if err != nil {
+		return fmt.Errorf("replay of %s: outcome: %w", r.d.table, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.d.timeout)
+	defer cancel()
+	tag, err := r.d.db.Exec(ctx, endReplay, r.id, string(detail))
+	if err == nil && tag.RowsAffected() == 0 {
+		err = ErrReplayUnknown
+	}
+	if err != nil {
+		return fmt.Errorf("outcome of the replay of %s: %w", r.d.table, err)
+	}
+	return nil
+}
