@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/process"
 )
 
 const (
@@ -108,7 +109,7 @@ func (f *Fleet) StartWith(ctx context.Context, opts Options) (*Instance, error) 
 }
 
 func (f *Fleet) start(ctx context.Context, opts Options) (*Instance, error) {
-	port, err := freePort(ctx)
+	port, err := process.FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -145,19 +146,6 @@ func (f *Fleet) start(ctx context.Context, opts Options) (*Instance, error) {
 	}
 	i.PID = cmd.Process.Pid
 	return i, nil
-}
-
-func freePort(ctx context.Context) (int, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = l.Close() }()
-	addr, ok := l.Addr().(*net.TCPAddr)
-	if !ok {
-		return 0, fmt.Errorf("address %v is not TCP", l.Addr())
-	}
-	return addr.Port, nil
 }
 
 func (f *Fleet) instances() []*Instance {

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/process"
 )
 
 const elasticBound = 3 * time.Minute
@@ -25,12 +27,12 @@ type elastic struct {
 	dir      string // holds config, data, logs and tmp
 	cluster  string
 	who      *account
-	spawner  *spawner
-	onEnd    func(*process)
+	spawner  *process.Spawner
+	onEnd    func(*process.Process)
 
 	port      int // 0 until the first start
 	transport int
-	process   *process // the launcher, parent of the server
+	process   *process.Process // the launcher, parent of the server
 }
 
 func (e *elastic) log() string { return filepath.Join(e.dir, "server.log") }
@@ -120,8 +122,8 @@ func (e *elastic) start(ctx context.Context) error {
 func (e *elastic) choosePorts() error {
 	var err error
 	for e.port, e.transport = 0, 0; err == nil && e.port == e.transport; {
-		if e.port, err = freePort(); err == nil {
-			e.transport, err = freePort()
+		if e.port, err = process.FreePort(); err == nil {
+			e.transport, err = process.FreePort()
 		}
 	}
 	if err != nil {
@@ -139,7 +141,7 @@ func (e *elastic) startOnce(ctx context.Context) error {
 
 	cmd := exec.Command(filepath.Join(e.home, "bin", "elasticsearch"))
 	cmd.Dir = e.dir
-	cmd.Env = serverEnv(e.dir,
+	cmd.Env = process.Env(e.dir,
 		"ES_JAVA_HOME="+e.javaHome,
 		"ES_PATH_CONF="+e.at("config"),
 		"ES_TMPDIR="+e.at("tmp"),
@@ -150,7 +152,7 @@ func (e *elastic) startOnce(ctx context.Context) error {
 	)
 	cmd.Stdout, cmd.Stderr = log, log
 	// The server ends by itself when its launcher is gone.
-	e.process, err = e.spawner.start(cmd, e.who, syscall.SIGKILL, e.onEnd)
+	e.process, err = e.spawner.Start(cmd, e.who.credential(), syscall.SIGKILL, e.onEnd)
 	if err != nil {
 		return fmt.Errorf("elasticsearch: %w", err)
 	}
@@ -167,11 +169,11 @@ func (e *elastic) await(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-e.process.ended:
-			return errEnded("elasticsearch", e.log(), e.process.ending())
+		case <-e.process.Ended():
+			return e.process.EndedError("elasticsearch", e.log())
 		case <-ctx.Done():
 			if errors.Is(context.Cause(ctx), errTimeout) {
-				return fmt.Errorf("%w\n%s", context.Cause(ctx), tail(e.log()))
+				return fmt.Errorf("%w\n%s", context.Cause(ctx), process.Tail(e.log()))
 			}
 			return context.Cause(ctx)
 		case <-time.After(readyPoll):
@@ -212,20 +214,20 @@ func clusterHealth(ctx context.Context, url string) (cluster string, err error) 
 
 // serverPID is the JVM that serves, not the one that launched it.
 func (e *elastic) serverPID() int {
-	if below := descendants(e.process.pid()); len(below) > 0 {
+	if below := descendants(e.process.PID()); len(below) > 0 {
 		return below[0]
 	}
-	return e.process.pid()
+	return e.process.PID()
 }
 
 func (e *elastic) stop() {
 	if e.process != nil {
-		e.process.stop(stopStep{syscall.SIGTERM, 20 * time.Second})
+		e.process.Stop(process.Step{Signal: syscall.SIGTERM, Wait: 20 * time.Second})
 	}
 }
 
 func (e *elastic) kill() {
 	if e.process != nil {
-		e.process.stop()
+		e.process.Stop()
 	}
 }

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/process"
 )
 
 // GuardianArgs are the arguments with which a program that calls [Start] is started
@@ -67,7 +69,7 @@ func Guard(in io.Reader, out io.Writer) error {
 
 type serverEnd struct {
 	server  Server
-	process *process
+	process *process.Process
 }
 
 type guardian struct {
@@ -75,7 +77,7 @@ type guardian struct {
 	requests chan request
 	ends     chan serverEnd
 	dir      *workDir
-	spawner  *spawner
+	spawner  *process.Spawner
 	postgres *postgres
 	replica  *postgres
 	elastic  *elastic
@@ -127,8 +129,8 @@ func (g *guardian) run(ctx context.Context) (err error) {
 		_ = debug.SetCrashOutput(crashes, debug.CrashOptions{})
 		_ = crashes.Close()
 	}
-	g.spawner = newSpawner()
-	defer g.spawner.close()
+	g.spawner = process.NewSpawner()
+	defer g.spawner.Close()
 	defer g.stopAll()
 
 	if err := g.startAll(ctx); err != nil {
@@ -143,8 +145,8 @@ func (g *guardian) run(ctx context.Context) (err error) {
 		case r := <-g.requests:
 			g.handle(ctx, r)
 		case end := <-g.ends:
-			if !end.process.expected.Load() {
-				g.emit(event{Kind: eventEnded, Server: end.server, Error: end.process.ending()})
+			if !end.process.Expected() {
+				g.emit(event{Kind: eventEnded, Server: end.server, Error: end.process.Ending()})
 			}
 		}
 	}
@@ -220,8 +222,8 @@ func clusterName() string {
 	return "weft-" + hex.EncodeToString(random[:])
 }
 
-func (g *guardian) noteEnd(server Server) func(*process) {
-	return func(p *process) {
+func (g *guardian) noteEnd(server Server) func(*process.Process) {
+	return func(p *process.Process) {
 		select {
 		case g.ends <- serverEnd{server, p}:
 		default:
@@ -237,7 +239,7 @@ func (g *guardian) startOne(ctx context.Context, server Server, began time.Time)
 		if err := cluster.start(ctx); err != nil {
 			return err
 		}
-		up.PID, up.URL = cluster.process.pid(), cluster.url(databaseName)
+		up.PID, up.URL = cluster.process.PID(), cluster.url(databaseName)
 	case Elastic:
 		if err := g.elastic.start(ctx); err != nil {
 			return err
@@ -267,7 +269,7 @@ func (g *guardian) do(ctx context.Context, r request) error {
 		return g.state.write(g.file)
 	}
 	cluster := g.cluster(r.Server)
-	var running *process
+	var running *process.Process
 	var stop, kill func()
 	switch {
 	case cluster != nil:
@@ -283,7 +285,7 @@ func (g *guardian) do(ctx context.Context, r request) error {
 	case r.Op == opKill:
 		kill()
 	case r.Op == opStart:
-		if running.hasEnded() {
+		if running.HasEnded() {
 			return g.startOne(ctx, r.Server, time.Now())
 		}
 	case cluster == nil:
@@ -304,7 +306,7 @@ func (g *guardian) do(ctx context.Context, r request) error {
 func (g *guardian) describe() *State {
 	state := &State{Guardian: identify(os.Getpid()), Dir: g.dir.path, StartedAt: time.Now().UTC().Truncate(time.Second)}
 	if g.postgres != nil {
-		state.Postgres = &RunningServer{URL: g.postgres.url(databaseName), Process: identify(g.postgres.process.pid())}
+		state.Postgres = &RunningServer{URL: g.postgres.url(databaseName), Process: identify(g.postgres.process.PID())}
 	}
 	if g.elastic != nil {
 		state.Elastic = &RunningServer{URL: g.elastic.url(), Process: identify(g.elastic.serverPID())}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/process"
 )
 
 const (
@@ -26,16 +28,18 @@ const (
 	socketDirLimit = 85
 )
 
+var errTimeout = errors.New("does not answer")
+
 // postgres is one cluster; start and stop may be repeated and keep data and port.
 type postgres struct {
 	home    string
 	dir     string // holds data, log and socket
 	who     *account
-	spawner *spawner
-	onEnd   func(*process)
+	spawner *process.Spawner
+	onEnd   func(*process.Process)
 
 	port    int // 0 until the first start
-	process *process
+	process *process.Process
 	copied  bool // made as a replica: the database comes with the data
 }
 
@@ -57,20 +61,20 @@ func (p *postgres) prepare(ctx context.Context) error {
 	cmd := exec.Command(filepath.Join(p.home, "bin", "initdb"),
 		"-D", p.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync",
 		"--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
-	cmd.Dir, cmd.Env = p.dir, serverEnv(p.dir)
+	cmd.Dir, cmd.Env = p.dir, process.Env(p.dir)
 	cmd.Stdout, cmd.Stderr = output, output
-	initdb, err := p.spawner.start(cmd, p.who, syscall.SIGKILL, nil)
+	initdb, err := p.spawner.Start(cmd, p.who.credential(), syscall.SIGKILL, nil)
 	if err != nil {
 		return fmt.Errorf("initdb: %w", err)
 	}
 	select {
 	case <-ctx.Done():
-		initdb.stop()
+		initdb.Stop()
 		return context.Cause(ctx)
-	case <-initdb.ended:
+	case <-initdb.Ended():
 	}
-	if initdb.err != nil {
-		return explainDisk(errEnded("initdb", output.Name(), initdb.ending()), p.dir)
+	if initdb.Err() != nil {
+		return explainDisk(initdb.EndedError("initdb", output.Name()), p.dir)
 	}
 	return p.askForPasswords()
 }
@@ -97,7 +101,7 @@ func (p *postgres) start(ctx context.Context) error {
 	first := p.port == 0
 	for attempt := 1; ; attempt++ {
 		if first {
-			port, err := freePort()
+			port, err := process.FreePort()
 			if err != nil {
 				return fmt.Errorf("free port: %w", err)
 			}
@@ -142,10 +146,10 @@ func (p *postgres) startOnce(ctx context.Context) error {
 		"-c", "wal_keep_size="+walKept,
 		"-c", "wal_retrieve_retry_interval=100ms",
 	)
-	cmd.Dir, cmd.Env = p.dir, serverEnv(p.dir)
+	cmd.Dir, cmd.Env = p.dir, process.Env(p.dir)
 	cmd.Stdout, cmd.Stderr = log, log
 	// SIGQUIT: the postmaster takes its backends, which are in sessions of their own, along.
-	p.process, err = p.spawner.start(cmd, p.who, syscall.SIGQUIT, p.onEnd)
+	p.process, err = p.spawner.Start(cmd, p.who.credential(), syscall.SIGQUIT, p.onEnd)
 	if err != nil {
 		return fmt.Errorf("PostgreSQL: %w", err)
 	}
@@ -162,11 +166,11 @@ func (p *postgres) await(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-p.process.ended:
-			return errEnded("PostgreSQL", p.log(), p.process.ending())
+		case <-p.process.Ended():
+			return p.process.EndedError("PostgreSQL", p.log())
 		case <-ctx.Done():
 			if errors.Is(context.Cause(ctx), errTimeout) {
-				return fmt.Errorf("%w\n%s", context.Cause(ctx), tail(p.log()))
+				return fmt.Errorf("%w\n%s", context.Cause(ctx), process.Tail(p.log()))
 			}
 			return context.Cause(ctx)
 		case <-time.After(readyPoll):
@@ -202,7 +206,7 @@ func (p *postgres) createDatabase(ctx context.Context) error {
 // stop is a fast shutdown, then an immediate one, then the end.
 func (p *postgres) stop() {
 	if p.process != nil {
-		p.process.stop(stopStep{syscall.SIGINT, 5 * time.Second}, stopStep{syscall.SIGQUIT, 6 * time.Second})
+		p.process.Stop(process.Step{Signal: syscall.SIGINT, Wait: 5 * time.Second}, process.Step{Signal: syscall.SIGQUIT, Wait: 6 * time.Second})
 	}
 }
 
@@ -210,31 +214,24 @@ func (p *postgres) stop() {
 // checkpointed, and the next start recovers from the log.
 func (p *postgres) quit() {
 	if p.process != nil {
-		p.process.stop(stopStep{syscall.SIGQUIT, 6 * time.Second})
+		p.process.Stop(process.Step{Signal: syscall.SIGQUIT, Wait: 6 * time.Second})
 	}
 }
 
 // kill ends the postmaster and its backends, which are in sessions of their own, as a
 // crash of the machine would.
 func (p *postgres) kill() {
-	if p.process == nil || p.process.hasEnded() {
+	if p.process == nil || p.process.HasEnded() {
 		return
 	}
 	var backends []ProcessID
-	for _, pid := range descendants(p.process.pid()) {
+	for _, pid := range descendants(p.process.PID()) {
 		backends = append(backends, identify(pid))
 	}
-	p.process.stop()
+	p.process.Stop()
 	for _, backend := range backends {
 		if backend.Alive() {
 			_ = syscall.Kill(backend.PID, syscall.SIGKILL)
 		}
 	}
-}
-
-// serverEnv is all a server sees of the caller's environment: no PG… or JAVA… of the
-// caller's changes how it runs.
-func serverEnv(dir string, more ...string) []string {
-	env := []string{"HOME=" + dir, "PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin", "LC_ALL=C.UTF-8"}
-	return append(env, more...)
 }

@@ -11,10 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func guardedAttributes(who *syscall.Credential, deathSignal syscall.Signal) *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Credential: who, Pdeathsig: deathSignal}
-}
-
 // adoptOrphans makes orphaned descendants children of this process, so that reapAll finds them.
 func adoptOrphans() error {
 	return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -97,20 +93,6 @@ func startTime(pid int) uint64 {
 func parentIsGoRun() bool {
 	name, err := os.ReadFile("/proc/" + strconv.Itoa(os.Getppid()) + "/comm")
 	return err == nil && strings.TrimSpace(string(name)) == "go"
-}
-
-// ephemeralPorts is the first port that the kernel may give to outgoing connections.
-func ephemeralPorts() (first int, ok bool) {
-	content, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
-	if err != nil {
-		return 0, false
-	}
-	fields := strings.Fields(string(content))
-	if len(fields) == 0 {
-		return 0, false
-	}
-	first, err = strconv.Atoi(fields[0])
-	return first, err == nil
 }
 
 func syncFilesystem(dir string) error {

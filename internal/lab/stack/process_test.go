@@ -16,24 +16,26 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/process"
 )
 
 func TestProcessIsStoppedThoughItRefuses(t *testing.T) {
 	t.Parallel()
 
-	spawner := newSpawner()
-	defer spawner.close()
+	spawner := process.NewSpawner()
+	defer spawner.Close()
 	ready := filepath.Join(t.TempDir(), "ready")
 	cmd := exec.Command("sh", "-c", "trap '' TERM; sleep 600 & touch "+ready+"; wait; wait")
-	ended := make(chan *process, 1)
-	p, err := spawner.start(cmd, nil, syscall.SIGKILL, func(p *process) { ended <- p })
+	ended := make(chan *process.Process, 1)
+	p, err := spawner.Start(cmd, nil, syscall.SIGKILL, func(p *process.Process) { ended <- p })
 	if err != nil {
 		t.Fatalf("start: %v", err)
 	}
 	exists := func() bool { _, err := os.Stat(ready); return err == nil }
 	labtest.Eventually(t, 10*time.Second, exists, "the process is ready")
 
-	below := descendants(p.pid())
+	below := descendants(p.PID())
 	if len(below) != 1 {
 		t.Fatalf("descendants: got %v, want the sleep", below)
 	}
@@ -41,15 +43,15 @@ func TestProcessIsStoppedThoughItRefuses(t *testing.T) {
 	if !child.Alive() {
 		t.Error("child: got dead, want alive")
 	}
-	p.stop(stopStep{syscall.SIGTERM, 10 * time.Millisecond})
-	if got := <-ended; got != p || !p.hasEnded() || !p.expected.Load() {
+	p.Stop(process.Step{Signal: syscall.SIGTERM, Wait: 10 * time.Millisecond})
+	if got := <-ended; got != p || !p.HasEnded() || !p.Expected() {
 		t.Error("process: got no expected end, want one")
 	}
-	if !strings.Contains(p.ending(), "killed") {
-		t.Errorf("ending: got %q, want killed", p.ending())
+	if !strings.Contains(p.Ending(), "killed") {
+		t.Errorf("ending: got %q, want killed", p.Ending())
 	}
 	labtest.Eventually(t, 10*time.Second, func() bool { return !child.Alive() }, "the child of the process is gone")
-	p.stop(stopStep{syscall.SIGTERM, time.Hour}) // nothing left to wait for
+	p.Stop(process.Step{Signal: syscall.SIGTERM, Wait: time.Hour}) // nothing left to wait for
 }
 
 func TestProcessIDIsNotFooledByItsNumber(t *testing.T) {
@@ -68,23 +70,6 @@ func TestProcessIDIsNotFooledByItsNumber(t *testing.T) {
 	}
 	if slices.Contains(descendants(os.Getpid()), os.Getpid()) {
 		t.Error("descendants of self: got self among them, want not")
-	}
-}
-
-func TestFreePortIsBindable(t *testing.T) {
-	t.Parallel()
-
-	port, err := freePort()
-	if err != nil {
-		t.Fatalf("free port: %v", err)
-	}
-	listener, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-	if err != nil {
-		t.Fatalf("bind it: %v", err)
-	}
-	defer func() { _ = listener.Close() }()
-	if bindable(port) {
-		t.Error("taken port: got bindable, want not")
 	}
 }
 
@@ -193,7 +178,7 @@ func TestAccountMustReachTheServers(t *testing.T) {
 func TestStartRefusesServersThatDoNotAnswer(t *testing.T) {
 	t.Parallel()
 
-	port, err := freePort()
+	port, err := process.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/process"
 )
 
 // Replication says whether a PostgreSQL has a streaming replica, and whether commits
@@ -97,7 +99,7 @@ func (g *guardian) makeReplica(ctx context.Context, server Server, kind Replicat
 		return err
 	}
 	if err := follows(ctx, conn, kind); err != nil {
-		return fmt.Errorf("%w\n%s", err, tail(replica.log()))
+		return fmt.Errorf("%w\n%s", err, process.Tail(replica.log()))
 	}
 	return nil
 }

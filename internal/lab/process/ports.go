@@ -1,4 +1,4 @@
-package stack
+package process
 
 import (
 	"math/rand/v2"
@@ -11,11 +11,11 @@ const (
 	portTries  = 50
 )
 
-// freePort returns a loopback port that was free a moment ago. It lies below the ports
+// FreePort returns a loopback port that was free a moment ago. It lies below the ports
 // the kernel gives out, where possible: one of those may be taken by any outgoing
 // connection before the server binds it. The servers are tried again on another port
 // if this one is gone.
-func freePort() (int, error) {
+func FreePort() (int, error) {
 	if first, ok := ephemeralPorts(); ok && first > lowestPort+1000 {
 		for range portTries {
 			port := lowestPort + rand.IntN(first-lowestPort)

@@ -1,0 +1,17 @@
+// Package process runs servers as children of this process: on free loopback ports, in
+// process groups of their own, with what they say in a file.
+//
+// # What is guaranteed
+//
+//   - On Linux a child does not outlive its [Spawner], nor the process that has it: the
+//     kernel sends it a signal when the thread that forked it ends.
+//   - [Process.Stop] returns when the process is gone and has been waited for, and kills
+//     its whole group if it does not go by itself.
+//
+// # What is not guaranteed
+//
+//   - A port from [FreePort] was free a moment ago; start again on another one when the
+//     server says that it is taken.
+//   - What a child has started itself, in a group of its own, is not found. Package stack
+//     has a guardian for that.
+package process
