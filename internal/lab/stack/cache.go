@@ -24,6 +24,10 @@ type cache struct {
 	fetching sync.Mutex
 }
 
+// CacheDir is where what is fetched or built for the lab is kept: weft in the user's
+// cache directory, for root /var/cache/weft.
+func CacheDir() (string, error) { return serverCacheDir(os.Geteuid()) }
+
 // serverCacheDir is the default place of the cache. Root's own is no place for it:
 // the servers run as another user, who cannot look into root's home.
 func serverCacheDir(uid int) (string, error) {
@@ -108,11 +112,11 @@ func (c *cache) install(ctx context.Context, a artifact, home string) error {
 
 func (c *cache) lock(ctx context.Context, a artifact) (unlock func(), err error) {
 	waiting := func() { c.report.line("%s: waiting for another process that fetches it", a.name) }
-	return lockFile(ctx, c.path(a)+".lock", waiting)
+	return LockFile(ctx, c.path(a)+".lock", waiting)
 }
 
-// lockFile waits for an exclusive lock, calling waiting once if it is held by another.
-func lockFile(ctx context.Context, name string, waiting func()) (unlock func(), err error) {
+// LockFile waits for an exclusive lock, calling waiting once if it is held by another.
+func LockFile(ctx context.Context, name string, waiting func()) (unlock func(), err error) {
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,21 @@
+// Package watch runs what an operator looks at weft with: a real Prometheus and a real
+// Jaeger, on free loopback ports, and asks them over HTTP.
+//
+// # What is guaranteed
+//
+//   - What answers is the server that was started: Prometheus has proved it by its
+//     configuration file, Jaeger by a header of this start.
+//   - A server does not outlive this process, whatever ends it (on Linux), nor its Close.
+//   - Every question has a deadline. A server that ends by itself is reported by Close
+//     with the end of its log.
+//   - Prometheus is that of the PATH, as Debian's package prometheus puts it there. Jaeger
+//     all-in-one is built from the sources that tools/jaeger pins, once for each version of
+//     it and of Go, and kept in the cache directory.
+//
+// # What is not guaranteed
+//
+//   - Both keep what they were sent for the length of a test: Jaeger in memory, Prometheus
+//     in the directory that it was given, which is the caller's to remove.
+//   - The first build of Jaeger takes minutes and needs the go command and this module's
+//     sources. Its pages for browsers are not in it; its HTTP API is.
+package watch

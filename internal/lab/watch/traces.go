@@ -1,0 +1,129 @@
+package watch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+const defaultLimit = 100
+
+// Trace is what Jaeger has of a trace.
+type Trace struct {
+	ID    string
+	Spans []Span
+}
+
+// Span is one span of a [Trace].
+type Span struct {
+	TraceID, ID string
+	Service     string
+	Operation   string
+	References  []Reference
+	Start       time.Time
+	Duration    time.Duration
+	Tags        map[string]any // string, bool, or float64 for every number
+}
+
+// Reference is to the parent of a span (CHILD_OF), or to a span that it is linked with
+// (FOLLOWS_FROM).
+type Reference struct {
+	Type    string `json:"refType"`
+	TraceID string `json:"traceID"`
+	SpanID  string `json:"spanID"`
+}
+
+// Query selects traces with a span of the service that has the operation and all tags.
+type Query struct {
+	Service   string // required
+	Operation string
+	Tags      map[string]string
+	Limit     int // 0 is a hundred
+}
+
+func (q Query) values() (url.Values, error) {
+	v := url.Values{"service": {q.Service}, "lookback": {"1h"}, "limit": {strconv.Itoa(defaultLimit)}}
+	if q.Limit > 0 {
+		v.Set("limit", strconv.Itoa(q.Limit))
+	}
+	if q.Operation != "" {
+		v.Set("operation", q.Operation)
+	}
+	if len(q.Tags) > 0 {
+		tags, err := json.Marshal(q.Tags)
+		if err != nil {
+			return nil, err
+		}
+		v.Set("tags", string(tags))
+	}
+	return v, nil
+}
+
+// Services lists who has sent spans.
+func (j *Jaeger) Services(ctx context.Context) (names []string, err error) {
+	_, err = j.client.get(ctx, j.URL()+"/api/services", &names)
+	return names, err
+}
+
+// Operations lists the names of a service's spans.
+func (j *Jaeger) Operations(ctx context.Context, service string) (names []string, err error) {
+	_, err = j.client.get(ctx, j.URL()+"/api/services/"+url.PathEscape(service)+"/operations", &names)
+	return names, err
+}
+
+// Find returns the newest traces that q selects, whole.
+func (j *Jaeger) Find(ctx context.Context, q Query) ([]Trace, error) {
+	values, err := q.values()
+	if err != nil {
+		return nil, fmt.Errorf("query of traces: %w", err)
+	}
+	var found []jaegerTrace
+	if _, err := j.client.get(ctx, j.URL()+"/api/traces?"+values.Encode(), &found); err != nil {
+		return nil, err
+	}
+	traces := make([]Trace, len(found))
+	for i := range found {
+		traces[i] = found[i].trace()
+	}
+	return traces, nil
+}
+
+// jaegerTrace is the answer's form.
+type jaegerTrace struct {
+	TraceID string `json:"traceID"`
+	Spans   []struct {
+		TraceID    string      `json:"traceID"`
+		SpanID     string      `json:"spanID"`
+		Operation  string      `json:"operationName"`
+		References []Reference `json:"references"`
+		Start      int64       `json:"startTime"` // microseconds
+		Duration   int64       `json:"duration"`
+		Process    string      `json:"processID"`
+		Tags       []struct {
+			Key   string `json:"key"`
+			Value any    `json:"value"`
+		} `json:"tags"`
+	} `json:"spans"`
+	Processes map[string]struct {
+		Service string `json:"serviceName"`
+	} `json:"processes"`
+}
+
+func (t *jaegerTrace) trace() Trace {
+	trace := Trace{ID: t.TraceID, Spans: make([]Span, len(t.Spans))}
+	for i, s := range t.Spans {
+		tags := make(map[string]any, len(s.Tags))
+		for _, tag := range s.Tags {
+			tags[tag.Key] = tag.Value
+		}
+		trace.Spans[i] = Span{
+			TraceID: s.TraceID, ID: s.SpanID, Service: t.Processes[s.Process].Service, Operation: s.Operation,
+			References: s.References, Start: time.UnixMicro(s.Start), Duration: time.Duration(s.Duration) * time.Microsecond,
+			Tags: tags,
+		}
+	}
+	return trace
+}
