@@ -43,6 +43,14 @@ test-pgbouncer: race-note ## Run the tests that need PgBouncer
 	test -n "$$pkgs" || { echo "no test carries the build tag pgbouncer" >&2; exit 1; }; \
 	$(STACK) go test $(RACE) -tags pgbouncer -run PgBouncer $(TESTFLAGS) $$pkgs
 
+.PHONY: test-observability
+test-observability: race-note ## Run the tests that need Prometheus, and build Jaeger for them
+	@command -v prometheus >/dev/null && command -v promtool >/dev/null || \
+		{ echo "prometheus is missing: install it (Debian, Ubuntu: apt-get install --no-install-recommends prometheus)" >&2; exit 1; }; \
+	pkgs=$$(grep -rlE --include='*_test.go' '^//go:build observability$$' . | xargs -r -n1 dirname | sort -u); \
+	test -n "$$pkgs" || { echo "no test carries the build tag observability" >&2; exit 1; }; \
+	$(STACK) go test $(RACE) -tags observability $(TESTFLAGS) $$pkgs
+
 .PHONY: lint
 lint: ## Check format, code and module files
 	$(LINT) run ./...
