@@ -85,32 +85,29 @@ func (r *run) look(limit int) error {
 // without a claim. What is settled with an event at work is left out. Where an event of
 // the entity waits or is locked, each is claimed, to go in turn or be held back; while
 // one is at work they are left, and count as locked, so that none passes them.
-func (r *run) choose(piece []stack) (claim []uuid.UUID, older map[uuid.UUID][]outbox.Event) {
+func (r *run) choose(piece []stack) (claim []uuid.UUID, older map[uuid.UUID][]outbox.Listed) {
 	if piece == nil {
 		return nil, nil
 	}
-	claim, older = make([]uuid.UUID, 0, len(piece)), map[uuid.UUID][]outbox.Event{}
-	for i := range piece {
-		s := &piece[i]
-		key, last := s.newest.Key, r.lanes.newest(s.newest.Key)
+	claim, older = make([]uuid.UUID, 0, len(piece)), map[uuid.UUID][]outbox.Listed{}
+	for _, s := range piece {
+		key, last := s.newest().Key, r.lanes.newest(s.newest().Key)
 		behind := r.waits.any(key) || len(r.locked[key]) > 0
-		if last != nil && behind {
-			r.locked.add(outbox.Blocked{ID: s.newest.ID, Key: key, Version: s.newest.Version})
-			for j := range s.older {
-				r.locked.add(outbox.Blocked{ID: s.older[j].ID, Key: key, Version: s.older[j].Version})
+		switch {
+		case last != nil && behind:
+			for i := range s {
+				r.locked.add(outbox.Blocked{ID: s[i].ID, Key: key, Version: s[i].Version})
 			}
-			continue
-		}
-		if last != nil && !last.Before(&s.newest) {
-			continue
-		}
-		claim = append(claim, s.newest.ID)
-		if !behind {
-			older[s.newest.ID] = s.older
-			continue
-		}
-		for j := range s.older {
-			claim = append(claim, s.older[j].ID)
+		case last != nil && last.Version >= s.newest().Version:
+		case behind:
+			for i := range s {
+				claim = append(claim, s[i].ID)
+			}
+		default:
+			claim = append(claim, s.newest().ID)
+			if len(s) > 1 {
+				older[s.newest().ID] = s.older()
+			}
 		}
 	}
 	return claim, older
@@ -118,7 +115,7 @@ func (r *run) choose(piece []stack) (claim []uuid.UUID, older map[uuid.UUID][]ou
 
 // note files what a claim has brought, and returns how many of its ready events belong
 // to entities that were at work.
-func (r *run) note(limit int, c *outbox.Claimed, older map[uuid.UUID][]outbox.Event) (repeated int) {
+func (r *run) note(limit int, c *outbox.Claimed, older map[uuid.UUID][]outbox.Listed) (repeated int) {
 	for _, b := range c.Blocked {
 		r.locked.add(b)
 	}

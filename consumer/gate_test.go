@@ -116,7 +116,7 @@ func TestLooks(t *testing.T) {
 		if !l.wantsList() {
 			t.Fatal("no list after an expensive look")
 		}
-		events := []outbox.Event{event(newKey(), 1), event(newKey(), 2), event(newKey(), 3)}
+		events := []outbox.Listed{{Key: newKey()}, {Key: newKey()}, {Key: newKey()}}
 		l.listed(events, 100*time.Millisecond)
 		for _, want := range []int{2, 1, 0} {
 			if got := l.take(2); got == nil || len(got) != want {
@@ -167,13 +167,13 @@ func TestLooksAtHotEntities(t *testing.T) {
 			t.Fatal("no list although entities repeat")
 		}
 		a, b := newKey(), newKey()
-		events := make([]outbox.Event, 0, listSize)
+		events := make([]outbox.Listed, 0, listSize)
 		for v := range int64(listSize) {
 			k := a
 			if v%10 == 9 {
 				k = b
 			}
-			events = append(events, event(k, v))
+			events = append(events, outbox.Listed{Key: k, Version: v})
 		}
 		events[0], events[listSize-10] = events[listSize-10], events[0] // a list by equal versions comes in any order
 		l.listed(events, time.Millisecond)
@@ -181,8 +181,8 @@ func TestLooksAtHotEntities(t *testing.T) {
 		if len(first) != 1 || len(second) != 1 {
 			t.Fatalf("pieces of %d and %d entities, want 1 each: each has more than settle at once", len(first), len(second))
 		}
-		if s := first[0]; s.newest.Key != a || s.newest.Version != listSize-2 || len(s.older) != listSize*9/10-1 {
-			t.Errorf("version %d with %d older ones, want the newest with all others", s.newest.Version, len(s.older))
+		if s := first[0]; s.newest().Key != a || s.newest().Version != listSize-2 || len(s.older()) != listSize*9/10-1 {
+			t.Errorf("version %d with %d older ones, want the newest with all others", s.newest().Version, len(s.older()))
 		}
 		if got := l.take(limit); got == nil || len(got) != 0 || !l.wantsList() {
 			t.Errorf("%d entities after the last one, want none and another list", len(got))

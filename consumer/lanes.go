@@ -19,13 +19,13 @@ type group struct {
 	key    outbox.Key
 	events []outbox.Event
 	first  [1]outbox.Event // room for the events of most groups
-	older  []outbox.Event  // ready and not claimed: they settle with the newest when it is done
+	older  []outbox.Listed // ready and not claimed: they settle with the newest when it is done
 
 	flying bool
 	behind *group // claimed while this one is in flight
 }
 
-func newGroup(e outbox.Event, older []outbox.Event) *group {
+func newGroup(e outbox.Event, older []outbox.Listed) *group {
 	g := &group{key: e.Key, older: older}
 	g.first[0] = e
 	g.events = g.first[:]
@@ -34,7 +34,7 @@ func newGroup(e outbox.Event, older []outbox.Event) *group {
 
 func (g *group) newest() *outbox.Event { return &g.events[len(g.events)-1] }
 
-func (g *group) add(e outbox.Event, older []outbox.Event) {
+func (g *group) add(e outbox.Event, older []outbox.Listed) {
 	g.older = append(g.older, older...)
 	i := len(g.events)
 	for i > 0 && e.Before(&g.events[i-1]) {
@@ -74,7 +74,7 @@ func newLanes() *lanes {
 }
 
 // add takes a claimed event, and the ready ones that settle with it.
-func (l *lanes) add(e outbox.Event, older []outbox.Event) {
+func (l *lanes) add(e outbox.Event, older []outbox.Listed) {
 	l.waitingEvents++
 	l.older += len(older)
 	g := l.byKey[e.Key]
@@ -124,7 +124,8 @@ func (l *lanes) alone() bool {
 	return false
 }
 
-// next forms a batch of up to limit entities, or nil. A suspect goes alone, and
+// next forms a batch of up to limit entities, and of no more than settle in good time,
+// or nil. A suspect goes alone, and
 // only when nothing is in flight; while it flies, nothing else starts.
 func (l *lanes) next(limit int) *batch {
 	if len(l.queue) == 0 {
@@ -141,7 +142,11 @@ func (l *lanes) next(limit int) *batch {
 		l.queue = slices.Delete(l.queue, i, i+1)
 		return l.launch([]*group{g}, true)
 	}
-	n := min(limit, len(l.queue))
+	n, older := 0, 0
+	for n < min(limit, len(l.queue)) && (n == 0 || older+len(l.queue[n].older) <= maxOlder*limit) {
+		older += len(l.queue[n].older)
+		n++
+	}
 	groups := slices.Clone(l.queue[:n])
 	l.queue = slices.Delete(l.queue, 0, n)
 	return l.launch(groups, false)
@@ -210,7 +215,7 @@ func (l *lanes) cut(from func(*group) int) (out []cutting) {
 // cutting is an event taken out of the queue, with those that it has not passed.
 type cutting struct {
 	event outbox.Event
-	older []outbox.Event
+	older []outbox.Listed
 }
 
 // giveUp takes everything out that is not in flight.

@@ -14,7 +14,7 @@ const (
 	// piece, until a list is cheap again.
 	cheapLook = 10 * time.Millisecond
 	cheapRow  = 20 * time.Microsecond
-	listSize  = 50_000
+	listSize  = 100_000
 
 	// When one of so many claimed events belongs to an entity that is being worked on, or
 	// a list has one of so many to spare, few entities have many events: lists are made
@@ -42,30 +42,41 @@ type looks struct {
 	nextList time.Time // monotonic
 }
 
-// stack is the listed events of one entity.
-type stack struct {
-	newest outbox.Event
-	older  []outbox.Event
-}
+// stack is the listed events of one entity, in their order.
+type stack []outbox.Listed
 
-// stacks groups a list by entity. An entity stands where its oldest event does.
-func stacks(events []outbox.Event) []stack {
-	out := make([]stack, 0, len(events))
+func (s stack) newest() *outbox.Listed { return &s[len(s)-1] }
+func (s stack) older() []outbox.Listed { return s[: len(s)-1 : len(s)-1] }
+
+// stacks groups a list by entity. An entity stands where its first event does.
+func stacks(events []outbox.Listed) []stack {
 	at := make(map[outbox.Key]int, len(events))
+	of := make([]int, len(events)) // stack of each event
+	var ends []int
 	for i := range events {
-		e := &events[i]
-		j, ok := at[e.Key]
+		j, ok := at[events[i].Key]
 		if !ok {
-			at[e.Key] = len(out)
-			out = append(out, stack{newest: *e})
-			continue
+			j = len(ends)
+			at[events[i].Key] = j
+			ends = append(ends, 0)
 		}
-		s := &out[j]
-		older := *e
-		if s.newest.Before(e) {
-			older, s.newest = s.newest, older
+		of[i] = j
+		ends[j]++
+	}
+	for j := 1; j < len(ends); j++ {
+		ends[j] += ends[j-1]
+	}
+	all, out, next := make([]outbox.Listed, len(events)), make([]stack, len(ends)), 0
+	for j, end := range ends {
+		out[j] = all[next:next:end]
+		next = end
+	}
+	for i, j := range of {
+		s := append(out[j], events[i])
+		for k := len(s) - 1; k > 0 && s[k].Version < s[k-1].Version; k-- {
+			s[k], s[k-1] = s[k-1], s[k]
 		}
-		s.older = append(s.older, older)
+		out[j] = s
 	}
 	return out
 }
@@ -81,7 +92,7 @@ func (l *looks) wantsList() bool {
 }
 
 // listed notes a new list and what it has cost.
-func (l *looks) listed(events []outbox.Event, cost time.Duration) {
+func (l *looks) listed(events []outbox.Listed, cost time.Duration) {
 	l.list = stacks(events)
 	l.nextList = time.Now()
 	hot := len(events) == listSize && len(events)-len(l.list) >= len(events)/hotShare
@@ -101,8 +112,8 @@ func (l *looks) take(limit int) []stack {
 		return nil
 	}
 	n, older := 0, 0
-	for n < min(limit, len(l.list)) && (n == 0 || older+len(l.list[n].older) <= maxOlder*limit) {
-		older += len(l.list[n].older)
+	for n < min(limit, len(l.list)) && (n == 0 || older+len(l.list[n])-1 <= maxOlder*limit) {
+		older += len(l.list[n]) - 1
 		n++
 	}
 	piece := l.list[:n:n]

@@ -86,9 +86,9 @@ func (m *Metrics) batch(projection string, v *verdicts, s outbox.Settled) {
 		reason string
 	}
 	n := map[series]int{}
-	superseded := func(e *outbox.Event) {
-		n[series{vec: m.processed, op: e.Op}]++
-		n[series{m.noop, e.Op, string(outbox.NoopSuperseded)}]++
+	superseded := func(op outbox.Op) {
+		n[series{vec: m.processed, op: op}]++
+		n[series{m.noop, op, string(outbox.NoopSuperseded)}]++
 	}
 	for i, at := range v.heads {
 		if noop := v.noops[i]; v.settlements[at].Verdict == outbox.Done && noop != outbox.NoopNone {
@@ -102,10 +102,10 @@ func (m *Metrics) batch(projection string, v *verdicts, s outbox.Settled) {
 		case outbox.Done:
 			n[series{vec: m.processed, op: op}]++
 			for j := range st.Older {
-				superseded(&st.Older[j])
+				superseded(st.Older[j].Op)
 			}
 		case outbox.Superseded:
-			superseded(st.Event)
+			superseded(op)
 		case outbox.Retry:
 			n[series{m.retried, op, string(st.Reason)}]++
 		case outbox.Failed:

@@ -211,12 +211,10 @@ func (s *batchSpan) finish(b *batch, v *verdicts, outcomes []outbox.Outcome, set
 		if st.Verdict != outbox.Done {
 			continue
 		}
-		for _, older := range [][]outbox.Event{g.events[:len(g.events)-1], st.Older} {
-			for j := range older {
-				e := &older[j]
-				if producer := producerOf(e); s.wants(producer, e.ID) {
-					s.event(&outbox.Settlement{Event: e, Verdict: outbox.Superseded}, &outbox.Outcome{Noop: outbox.NoopSuperseded}, producer, ended)
-				}
+		for j := range g.events[:len(g.events)-1] {
+			e := &g.events[j]
+			if producer := producerOf(e); s.wants(producer, e.ID) {
+				s.event(&outbox.Settlement{Event: e, Verdict: outbox.Superseded}, &outbox.Outcome{Noop: outbox.NoopSuperseded}, producer, ended)
 			}
 		}
 	}

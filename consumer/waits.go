@@ -42,7 +42,7 @@ func (l locked) forget(due bool) {
 }
 
 // keep forgets the ready rows that are not on a list of what is ready.
-func (l locked) keep(list []outbox.Event) {
+func (l locked) keep(list []outbox.Listed) {
 	if len(l) == 0 {
 		return
 	}

@@ -84,12 +84,10 @@ const (
   set status = 'processing', owner = $3, epoch = $2, lease_until = (select now() + $4::bigint * interval '1 microsecond'),
       processing_started_at = now(), updated_at = now()`
 
-	eventColumns = `o.id, o.entity_type, o.entity_id, o.op, o.event_version, o.attempts, o.reclaims,
+	claimReturning = `
+  returning o.id, o.entity_type, o.entity_id, o.op, o.event_version, o.attempts, o.reclaims,
             case when isfinite(o.created_at) then o.created_at else 'epoch' end as created_at,
             coalesce(o.traceparent, '') as traceparent, coalesce(o.tracestate, '') as tracestate`
-
-	claimReturning = `
-  returning ` + eventColumns
 )
 
 // boldClaim updates the candidates as they are and waits, shortly, where somebody else
@@ -187,9 +185,9 @@ func (s *Store) claim(ctx context.Context, r ClaimRequest, careful bool) (*Claim
 	if r.Listed == nil {
 		b.Queue(text(s.sql.claimReady), s.cfg.Group, r.Epoch, s.cfg.Owner, lease, r.Limit)
 	} else {
-		ids := make([][16]byte, len(r.Listed))
-		for i, id := range r.Listed {
-			ids[i] = id
+		ids := make(idArray, len(r.Listed))
+		for i := range r.Listed {
+			ids[i] = id(r.Listed[i])
 		}
 		b.Queue(text(s.sql.claimListed), s.cfg.Group, r.Epoch, s.cfg.Owner, lease, ids)
 	}

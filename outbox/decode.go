@@ -19,10 +19,9 @@ type row struct {
 // rowDecoder reads the answers of one statement. Texts that repeat are kept once.
 type rowDecoder struct{ typ, op string }
 
-// Columns of an answer: a list has those of the event, a claim two more, a careful one
-// two besides.
+// Columns of an answer; a careful claim has the last two besides.
 const (
-	listColumns    = 10
+	listColumns    = 5
 	boldColumns    = 12
 	carefulColumns = 14
 )
@@ -31,7 +30,7 @@ const (
 // driver's way costs three times as much.
 func (d *rowDecoder) decode(rows pgx.Rows) (c row, err error) {
 	fields, raw := rows.FieldDescriptions(), rows.RawValues()
-	if len(fields) != listColumns && len(fields) != boldColumns && len(fields) != carefulColumns {
+	if len(fields) != boldColumns && len(fields) != carefulColumns {
 		return c, fmt.Errorf("answer has %d columns", len(fields))
 	}
 	c.taken = true
@@ -50,14 +49,27 @@ func (d *rowDecoder) decode(rows pgx.Rows) (c row, err error) {
 	c.Attempts, c.Reclaims = int(int32(binary.BigEndian.Uint32(raw[5]))), int(int32(binary.BigEndian.Uint32(raw[6])))
 	c.CreatedAt = timestamp(raw[7])
 	c.Traceparent, c.Tracestate = string(raw[8]), string(raw[9])
-	if len(fields) == listColumns {
-		return c, nil
-	}
 	c.ClaimedAt, c.candidates = timestamp(raw[10]), int(binary.BigEndian.Uint64(raw[11]))
 	if len(fields) == carefulColumns {
 		c.taken, c.fenced = raw[12][0] == 1, binary.BigEndian.Uint64(raw[13]) == 0
 	}
 	return c, nil
+}
+
+// decodeListed reads the current row of a list.
+func (d *rowDecoder) decodeListed(rows pgx.Rows) (l Listed, err error) {
+	fields, raw := rows.FieldDescriptions(), rows.RawValues()
+	if fields[0].Format != pgx.BinaryFormatCode {
+		err = rows.Scan((*[16]byte)(&l.ID), &l.Key.Type, (*[16]byte)(&l.Key.ID), (*string)(&l.Op), &l.Version)
+		return l, err
+	}
+	if len(fields) != listColumns || len(raw[0]) != 16 || len(raw[2]) != 16 || len(raw[4]) != 8 {
+		return l, fmt.Errorf("answer has %d columns of unexpected sizes", len(fields))
+	}
+	l.ID, l.Key.ID = [16]byte(raw[0]), [16]byte(raw[2])
+	l.Key.Type, l.Op = repeated(&d.typ, raw[1]), Op(repeated(&d.op, raw[3]))
+	l.Version = int64(binary.BigEndian.Uint64(raw[4]))
+	return l, nil
 }
 
 func (d *rowDecoder) scan(rows pgx.Rows, columns int) (c row, err error) {

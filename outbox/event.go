@@ -27,7 +27,7 @@ type Key struct {
 // String returns type:id, which is also the id of the Elasticsearch document.
 func (k Key) String() string { return k.Type + ":" + k.ID.String() }
 
-// Event is one row of an outbox table, claimed or listed.
+// Event is one claimed row of an outbox table.
 type Event struct {
 	ID      uuid.UUID // the outbox row, never the entity
 	Key     Key
@@ -38,7 +38,7 @@ type Event struct {
 	Reclaims int // how often the row was reclaimed since it was last settled
 
 	// ClaimedAt is processing_started_at as this claim has set it. No two claims of a
-	// row share it: it is the token that a settle must show. Zero when only listed.
+	// row share it: it is the token that a settle must show.
 	ClaimedAt time.Time
 
 	CreatedAt time.Time // database clock

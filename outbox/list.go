@@ -3,17 +3,26 @@ package outbox
 import (
 	"context"
 	"fmt"
+
+	"github.com/google/uuid"
 )
 
+// Listed is a ready row as [Store.List] has seen it.
+type Listed struct {
+	ID      uuid.UUID
+	Key     Key
+	Op      Op
+	Version int64
+}
+
 const list = `
-select ` + eventColumns + `
-from {table} o
-where o.status = 'pending' and o.next_retry_at is null
-order by o.event_version
+select id, entity_type, entity_id, op, event_version
+from {table}
+where status = 'pending' and next_retry_at is null
+order by event_version
 limit $1`
 
-// List returns up to limit ready events, lowest version first, without claiming them:
-// their ClaimedAt is zero.
+// List returns up to limit ready events, lowest version first, without claiming them.
 //
 // It is for two times. When a look at the head of the ready index is expensive, because
 // a long transaction anywhere in the database keeps the index entries of settled rows
@@ -24,7 +33,7 @@ limit $1`
 // Because all of it is seen at one moment, an event is on the list only together with
 // the earlier ones of its entity. (Looking from the last claimed version would not do:
 // an event that was committed late would be passed.)
-func (s *Store) List(ctx context.Context, limit int) ([]Event, error) {
+func (s *Store) List(ctx context.Context, limit int) ([]Listed, error) {
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
 	rows, err := s.db.Query(ctx, s.sql.list, limit)
@@ -33,15 +42,15 @@ func (s *Store) List(ctx context.Context, limit int) ([]Event, error) {
 	}
 	defer rows.Close()
 	var (
-		out []Event
+		out []Listed
 		d   rowDecoder
 	)
 	for rows.Next() {
-		r, err := d.decode(rows)
+		l, err := d.decodeListed(rows)
 		if err != nil {
 			return nil, fmt.Errorf("list ready events of %s: %w", s.cfg.Table, err)
 		}
-		out = append(out, r.Event)
+		out = append(out, l)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("list ready events of %s: %w", s.cfg.Table, err)

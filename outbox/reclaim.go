@@ -146,9 +146,9 @@ select (select count(*) from fence), (select count(*) from given)`
 func (s *Store) GiveBackUnknown(ctx context.Context, epoch int64, known []Event) (int, error) {
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
-	ids, claimed := make([][16]byte, len(known)), make([]time.Time, len(known))
+	ids, claimed := make(idArray, len(known)), make([]time.Time, len(known))
 	for i := range known {
-		ids[i], claimed[i] = known[i].ID, known[i].ClaimedAt
+		ids[i], claimed[i] = id(known[i].ID), known[i].ClaimedAt
 	}
 	var b pgx.Batch
 	b.Queue(settleDown, s.cfg.Group, epoch)

@@ -31,9 +31,9 @@ func (s *Store) Renew(ctx context.Context, epoch int64, events []Event) (int, er
 	}
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
-	ids, claimed := make([][16]byte, len(events)), make([]time.Time, len(events))
+	ids, claimed := make(idArray, len(events)), make([]time.Time, len(events))
 	for i := range events {
-		ids[i], claimed[i] = events[i].ID, events[i].ClaimedAt
+		ids[i], claimed[i] = id(events[i].ID), events[i].ClaimedAt
 	}
 	var fences, n int
 	err := s.db.QueryRow(ctx, s.sql.renew, s.cfg.Group, epoch, s.cfg.Owner, ids, claimed, s.cfg.Lease.Microseconds()).Scan(&fences, &n)

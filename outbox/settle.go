@@ -22,7 +22,7 @@ type Settlement struct {
 	// them too; with Retry and Waiting they wait as long, because the event may not pass
 	// them. After a Done, those are left in it that were settled: others have been changed
 	// by hand meanwhile.
-	Older  []Event
+	Older  []Listed
 	Reason Reason
 	Detail string
 	// Delay before the next attempt, for Retry. The database's clock starts it.
@@ -176,20 +176,20 @@ func (s *Store) Settle(ctx context.Context, epoch int64, in []Settlement) (Settl
 
 // queueDone queues the settlements of one claim.
 func (s *Store) queueDone(b *pgx.Batch, epoch int64, claim []*Settlement) {
-	ids := make([][16]byte, len(claim))
+	ids := make(idArray, len(claim))
 	n := 0
 	for i, st := range claim {
-		ids[i] = st.Event.ID
+		ids[i] = id(st.Event.ID)
 		n += len(st.Older)
 	}
 	if n == 0 {
 		b.Queue(s.sql.settleDone, s.cfg.Group, epoch, s.cfg.Owner, ids, claim[0].Event.ClaimedAt)
 		return
 	}
-	older, heads := make([][16]byte, 0, n), make([][16]byte, 0, n)
+	older, heads := make(idArray, 0, n), make(idArray, 0, n)
 	for _, st := range claim {
 		for i := range st.Older {
-			older, heads = append(older, st.Older[i].ID), append(heads, st.Event.ID)
+			older, heads = append(older, id(st.Older[i].ID)), append(heads, id(st.Event.ID))
 		}
 	}
 	b.Queue(s.sql.settleOver, s.cfg.Group, epoch, s.cfg.Owner, ids, claim[0].Event.ClaimedAt, older, heads, n)
@@ -215,11 +215,11 @@ func (s *Store) readDone(res pgx.BatchResults, claim []*Settlement, out *Settled
 	out.Rows += rows
 	if superseded < n {
 		settled := make(map[uuid.UUID]bool, len(which))
-		for _, id := range which {
-			settled[id] = true
+		for _, x := range which {
+			settled[x] = true
 		}
 		for _, st := range claim {
-			st.Older = slices.DeleteFunc(st.Older, func(e Event) bool { return !settled[e.ID] })
+			st.Older = slices.DeleteFunc(st.Older, func(l Listed) bool { return !settled[l.ID] })
 		}
 	}
 	return nil
@@ -259,13 +259,13 @@ func (s *Store) readRest(res pgx.BatchResults, out *Settled, n int) (int, error)
 
 // queueOff queues what waits with rest, if there is any.
 func (s *Store) queueOff(b *pgx.Batch, epoch int64, rest []*Settlement) bool {
-	var older, heads [][16]byte
+	var older, heads idArray
 	for _, st := range rest {
 		if st.Verdict != Retry && st.Verdict != Waiting {
 			continue
 		}
 		for i := range st.Older {
-			older, heads = append(older, st.Older[i].ID), append(heads, st.Event.ID)
+			older, heads = append(older, id(st.Older[i].ID)), append(heads, id(st.Event.ID))
 		}
 	}
 	if len(older) > 0 {
@@ -276,12 +276,12 @@ func (s *Store) queueOff(b *pgx.Batch, epoch int64, rest []*Settlement) bool {
 
 func (s *Store) queueRest(b *pgx.Batch, epoch int64, rest []*Settlement) {
 	n := len(rest)
-	ids, claimed := make([][16]byte, n), make([]time.Time, n)
+	ids, claimed := make(idArray, n), make([]time.Time, n)
 	status, charge := make([]string, n), make([]int32, n)
 	delay, notBefore := make([]*int64, n), make([]*time.Time, n)
 	reason, detail := make([]*string, n), make([]*string, n)
 	for i, st := range rest {
-		ids[i], claimed[i] = st.Event.ID, st.Event.ClaimedAt
+		ids[i], claimed[i] = id(st.Event.ID), st.Event.ClaimedAt
 		status[i] = "pending"
 		switch st.Verdict {
 		case Failed:

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -45,6 +47,10 @@ shutdown grace, then the lock is freed. A second signal leaves at once.`,
 	return cmd
 }
 
+// memoryLimit is what the runtime collects garbage harder for, in bytes; not a wall.
+// Half of it is in use in a drain of large lists.
+const memoryLimit = 80 << 20
+
 // errSignal is the cause of a stop that a signal asked for.
 var errSignal = errors.New("stopped by a signal")
 
@@ -55,6 +61,9 @@ func (a *app) run(ctx context.Context, cfg config.Config, b build) error {
 	})
 	if err != nil {
 		return err
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryLimit)
 	}
 	signals, release := a.signals()
 	defer release()
