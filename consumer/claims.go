@@ -138,6 +138,7 @@ func (r *run) note(limit int, c *outbox.Claimed, older map[uuid.UUID][]outbox.Li
 }
 
 func (r *run) answered() {
+	r.p.pulse.beat()
 	r.cutOff = time.Time{}
 	if r.faulty {
 		r.faulty = false
@@ -149,6 +150,7 @@ func (r *run) answered() {
 // databaseFault swallows what waiting heals and returns what ends the term. It is
 // logged once until the database answers again.
 func (r *run) databaseFault(what string, err error) error {
+	r.p.pulse.beat()
 	if errors.Is(err, outbox.ErrFenced) {
 		return err
 	}
@@ -234,6 +236,7 @@ func (r *run) loadWaits() error {
 		r.waits = newWaits()
 		err := r.p.store.Waits(r.ctx, r.term.Epoch(), r.waits.add)
 		if err == nil {
+			r.p.pulse.beat()
 			r.p.setBlocked(r.waits.entities())
 			return nil
 		}

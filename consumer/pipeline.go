@@ -85,6 +85,7 @@ type Pipeline struct {
 	metrics *Metrics
 	gate    *gate
 	spans   *spans
+	pulse   pulse
 }
 
 // New returns a pipeline, or all that is wrong with cfg.
@@ -108,6 +109,11 @@ func New(store Store, proj Projection, cfg Config, log *zap.Logger, m *Metrics) 
 // State returns what the pipeline does at the moment.
 func (p *Pipeline) State() State { return p.gate.State() }
 
+// Silent returns for how long the pipeline has got nowhere, though it runs: no answer, no
+// server found to be away, no batch landed. It stays below twice the longest of the
+// project timeout, the poll, half a minute and a call of the store.
+func (p *Pipeline) Silent() time.Duration { return p.pulse.silent() }
+
 // Name returns the name of the projection.
 func (p *Pipeline) Name() string { return p.proj.Name() }
 
@@ -123,6 +129,8 @@ func (p *Pipeline) Run(ctx context.Context, term Term) error {
 	defer cancel(nil)
 	p.gate.begin()
 	defer p.gate.end()
+	p.pulse.begin()
+	defer p.pulse.end()
 	r := &run{
 		p: p, ctx: ctx, term: term,
 		lanes: newLanes(), waits: newWaits(), locked: locked{}, looks: newLooks(p.cfg.Poll),

@@ -211,6 +211,7 @@ func (r *run) probe() (time.Duration, error) {
 	})
 	err := r.p.proj.Ready(ctx)
 	r.p.gate.probed(err)
+	r.p.pulse.beat()
 	if err != nil {
 		return 0, nil //nolint:nilerr // the gate keeps it and says when to ask again
 	}
@@ -313,6 +314,7 @@ func (r *run) reap() error {
 // finish ends a batch.
 func (r *run) finish(res *result) error {
 	r.lanes.land(res.batch)
+	r.p.pulse.landed(res.batch)
 	if res.err != nil {
 		return res.err
 	}
@@ -346,6 +348,7 @@ func (r *run) finish(res *result) error {
 
 func (r *run) launch(b *batch) {
 	b.openings, b.id = r.p.gate.openings(), newBatchID()
+	r.p.pulse.moved(b)
 	b.span = r.p.spans.batch(r.ctx, b, r.claims)
 	r.p.metrics.inflight.WithLabelValues(r.p.Name()).Add(float64(b.events))
 	r.workers.Go(func() {

@@ -35,14 +35,14 @@ func (r *run) work(b *batch) *result {
 		heads[i] = *g.newest()
 	}
 	ctx := b.span.context(r.ctx)
-	outcomes, err := r.p.project(ctx, heads)
+	outcomes, err := r.p.project(ctx, b, heads)
 	if err != nil { // the term is over, or the authority is
 		b.span.abandon(err)
 		return &result{batch: b, err: err}
 	}
 	b.span.projected()
 	v := r.p.judge(b, outcomes)
-	settled, err := r.settle(ctx, v.settlements)
+	settled, err := r.settle(ctx, b, v.settlements)
 	if err != nil {
 		b.span.abandon(err)
 		return &result{batch: b, err: err}
@@ -59,8 +59,9 @@ func (r *run) work(b *batch) *result {
 // project returns one outcome per event. A fault that names no shared cause is
 // bisected until it stands alone; a shared one closes the gate and makes every
 // event of unknown fate a retry. An error ends the term.
-func (p *Pipeline) project(ctx context.Context, events []outbox.Event) ([]outbox.Outcome, error) {
+func (p *Pipeline) project(ctx context.Context, b *batch, events []outbox.Event) ([]outbox.Outcome, error) {
 	outcomes, err := p.call(ctx, events)
+	p.pulse.moved(b)
 	if cause := context.Cause(ctx); cause != nil && err != nil {
 		return nil, cause
 	}
@@ -78,11 +79,11 @@ func (p *Pipeline) project(ctx context.Context, events []outbox.Event) ([]outbox
 		p.outage(ctx, f)
 	} else if len(outcomes) == 0 && len(events) > 1 && (!f.Reason.Transient() || f.Reason == outbox.ReasonDBContention) {
 		half := len(events) / 2
-		left, err := p.project(ctx, events[:half])
+		left, err := p.project(ctx, b, events[:half])
 		if err != nil {
 			return nil, err
 		}
-		right, err := p.project(ctx, events[half:])
+		right, err := p.project(ctx, b, events[half:])
 		if err != nil {
 			return nil, err
 		}
@@ -239,10 +240,11 @@ func (v *verdicts) worst(r outbox.Reason) {
 // database refuses for good is halved until the row stands alone; that row keeps its
 // claim, and is reclaimed when the lease is over. A row that somebody else has locked
 // stands alone too, so that the others need not wait for it.
-func (r *run) settle(ctx context.Context, in []outbox.Settlement) (outbox.Settled, error) {
+func (r *run) settle(ctx context.Context, b *batch, in []outbox.Settlement) (outbox.Settled, error) {
 	pause := 20 * time.Millisecond
 	for tries := 0; ; tries++ {
 		s, err := r.p.store.Settle(ctx, r.term.Epoch(), in)
+		r.p.pulse.moved(b)
 		if err == nil || errors.Is(err, outbox.ErrFenced) {
 			return s, err
 		}
@@ -250,7 +252,7 @@ func (r *run) settle(ctx context.Context, in []outbox.Settlement) (outbox.Settle
 			return outbox.Settled{}, cause
 		}
 		if outbox.Refused(err) || outbox.LockedOut(err) && (len(in) > 1 || len(in[0].Older) > 0) {
-			return r.settleHalves(ctx, in, err)
+			return r.settleHalves(ctx, b, in, err)
 		}
 		if tries == 0 {
 			r.p.log.Warn("settle is repeated until the database answers", zap.String("event", "outbox.settle_fault"), zap.Error(err), spanlog.IDs(ctx))
@@ -266,11 +268,11 @@ func (r *run) settle(ctx context.Context, in []outbox.Settlement) (outbox.Settle
 	}
 }
 
-func (r *run) settleHalves(ctx context.Context, in []outbox.Settlement, refusal error) (outbox.Settled, error) {
+func (r *run) settleHalves(ctx context.Context, b *batch, in []outbox.Settlement, refusal error) (outbox.Settled, error) {
 	if len(in) == 1 && outbox.LockedOut(refusal) {
 		// Somebody holds an older event of the entity, which must not be passed.
 		in[0] = outbox.Settlement{Event: in[0].Event, Verdict: outbox.GivenBack}
-		return r.settle(ctx, in)
+		return r.settle(ctx, b, in)
 	}
 	if len(in) == 1 {
 		r.p.log.Error("the database refuses to settle an event; it is tried again when its lease is over",
@@ -278,11 +280,11 @@ func (r *run) settleHalves(ctx context.Context, in []outbox.Settlement, refusal 
 		return outbox.Settled{Mismatch: 1}, nil
 	}
 	half := len(in) / 2
-	left, err := r.settle(ctx, in[:half])
+	left, err := r.settle(ctx, b, in[:half])
 	if err != nil {
 		return left, err
 	}
-	right, err := r.settle(ctx, in[half:])
+	right, err := r.settle(ctx, b, in[half:])
 	if err != nil {
 		return right, err
 	}

@@ -125,6 +125,7 @@ func (e *Elector) enthrone(ctx context.Context, s session) (grant, error) {
 		bctx, cancel := context.WithTimeout(ctx, e.cfg.IdleSession)
 		g, err := s.bump(bctx)
 		cancel()
+		e.moves()
 		if err == nil {
 			return g, nil
 		}

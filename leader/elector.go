@@ -44,9 +44,10 @@ type Elector struct {
 
 	running atomic.Bool
 
-	mu     sync.Mutex // guards status and term
+	mu     sync.Mutex // guards status, term and moved
 	status Status
 	term   *Term
+	moved  time.Time // when the last step ended; zero while Run does not run
 
 	// The rest belongs to the goroutine of Run.
 	everProven bool
@@ -108,7 +109,9 @@ func (e *Elector) Run(ctx context.Context, work Work) error {
 		return errors.New("leader: already running")
 	}
 	defer e.running.Store(false)
+	defer e.rests()
 	defer e.become(RoleDisconnected, nil, nil)
+	e.moves()
 
 	redial := redialMin
 	for ctx.Err() == nil {

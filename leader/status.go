@@ -49,10 +49,38 @@ func (e *Elector) Status() Status {
 	return st
 }
 
+// Silent returns for how long the election has got nowhere, though it runs: no answer of
+// the server, and none found to be missing. It grows while a call outlives its deadline
+// and while Work does not return after the loss of its term; else it stays below half a
+// minute and twice the idle timeout.
+func (e *Elector) Silent() time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.moved.IsZero() {
+		return 0
+	}
+	return time.Since(e.moved)
+}
+
+// moves notes the end of a step.
+func (e *Elector) moves() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.moved = time.Now()
+}
+
+// rests notes the end of Run.
+func (e *Elector) rests() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.moved = time.Time{}
+}
+
 // become changes the role; it reports whether that was a change.
 func (e *Elector) become(role Role, t *Term, err error) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.moved = time.Now()
 	held := e.term != nil
 	e.status.Err, e.status.Epoch, e.term = err, 0, t
 	if t != nil {
@@ -87,14 +115,14 @@ func indicator(on bool) float64 {
 func (e *Elector) proven(at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.status.LastProof, e.status.Err = at, nil
+	e.status.LastProof, e.status.Err, e.moved = at, nil, time.Now()
 }
 
 // trouble is a failed heartbeat that is tried again.
 func (e *Elector) trouble(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.status.Err = err
+	e.status.Err, e.moved = err, time.Now()
 }
 
 // sawHolder notes who leads while this instance stands by.
@@ -113,7 +141,7 @@ func (e *Elector) sawHolder(st State) {
 	}
 
 	e.mu.Lock()
-	e.status.Holder, e.status.HolderEpoch = holder, st.Epoch
+	e.status.Holder, e.status.HolderEpoch, e.moved = holder, st.Epoch, time.Now()
 	e.mu.Unlock()
 	e.met.epoch.Set(float64(st.Epoch))
 

@@ -1,0 +1,68 @@
+package consumer
+
+import (
+	"sync"
+	"time"
+)
+
+// pulse tells for how long a pipeline has got nowhere. The loop gets somewhere when the
+// outbox or the destination answers, when either is found to be away, and when a batch
+// lands; a batch in flight when a call of its worker ends, whatever it brought. That the
+// loop turns is no progress. It is safe for concurrent use.
+type pulse struct {
+	mu     sync.Mutex
+	loop   time.Time // zero: it does not run
+	flight map[*batch]time.Time
+}
+
+func (p *pulse) begin() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.loop, p.flight = time.Now(), map[*batch]time.Time{}
+}
+
+func (p *pulse) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.loop = time.Time{}
+}
+
+func (p *pulse) beat() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.loop = time.Now()
+}
+
+// moved notes that b was launched or that a call of its worker has ended.
+func (p *pulse) moved(b *batch) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.flight[b] = time.Now()
+}
+
+// landed is called by the loop: a batch whose worker is done, and that nobody takes,
+// stalls with it.
+func (p *pulse) landed(b *batch) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.flight, b)
+	p.loop = time.Now()
+}
+
+// silent returns the silence of the batch that is silent for longest; with nothing in
+// flight, that of the loop, which may wait for those that are.
+func (p *pulse) silent() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.loop.IsZero() {
+		return 0
+	}
+	if len(p.flight) == 0 {
+		return time.Since(p.loop)
+	}
+	var longest time.Duration
+	for _, at := range p.flight {
+		longest = max(longest, time.Since(at))
+	}
+	return longest
+}
