@@ -25,6 +25,7 @@ var allowed = []struct {
 	{"internal/telemetry", "what every part is handed", []string{"outbox"}},
 	{"internal/spanlog", "what every part may say of its spans", nil},
 	{"internal/postgres", "connections, for any part", nil},
+	{"internal/systemd", "it passes on what it is given", nil},
 	{"internal/admin", "it shows what it is given", []string{"outbox", "leader"}},
 }
 
@@ -52,6 +53,7 @@ var owned = []struct{ module, owner, why string }{
 	{"github.com/knadh/koanf", "internal/config", "packages take plain structs"},
 	{"github.com/elastic", "projections/elastic", "one place sends and classifies"},
 	{"github.com/pressly/goose", "migrations", "one place changes tables"},
+	{"github.com/coreos/go-systemd", "internal/systemd", "one place talks to the service manager"},
 }
 
 func TestOwnedModules(t *testing.T) {

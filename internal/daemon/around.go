@@ -53,7 +53,9 @@ func every(ctx context.Context, interval time.Duration, f func(context.Context))
 func (d *daemon) ready(ctx context.Context) error {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = 50*time.Millisecond, time.Second
+	defer d.start.Rest()
 	for {
+		d.start.Beat()
 		err := d.check(ctx)
 		if ctx.Err() != nil || err == nil {
 			return nil
@@ -108,11 +110,13 @@ func (d *daemon) watch(ctx context.Context, stopping <-chan struct{}) error {
 	leaving := false
 	for {
 		d.look(leaving)
+		d.report(leaving)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-stopping:
 			leaving, stopping = true, nil
+			d.manager.Stopping(d.cfg.Outbox.ShutdownGrace)
 		case <-tick.C:
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/admin"
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/systemd"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -36,6 +37,7 @@ type lane struct {
 	pipeline  *consumer.Pipeline
 	reclaimer *reclaim.Reclaimer
 	prepared  chan struct{} // closed when the destination has been made
+	takeover  *systemd.Pulse
 }
 
 // daemon is a process that runs. Its fields do not change after build.
@@ -44,6 +46,8 @@ type daemon struct {
 	log     *zap.Logger
 	version string
 	started time.Time // monotonic
+	manager *systemd.Manager
+	start   systemd.Pulse
 
 	health  *admin.Health
 	server  *admin.Server
@@ -60,7 +64,7 @@ type daemon struct {
 func Run(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, version string) error {
 	d := &daemon{
 		cfg: cfg, log: tel.Log, version: version, started: time.Now(),
-		health: admin.NewHealth(cfg.Group, cfg.Instance), sockets: newSockets(),
+		health: admin.NewHealth(cfg.Group, cfg.Instance), sockets: newSockets(), manager: systemd.New(tel.Log),
 	}
 	defer d.close()
 	if err := d.build(ctx, tel); err != nil {
@@ -147,7 +151,7 @@ func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {
 		return fmt.Errorf("table gauges: %w", err)
 	}
 	for _, p := range projs {
-		l := lane{proj: p, prepared: make(chan struct{})}
+		l := lane{proj: p, prepared: make(chan struct{}), takeover: &systemd.Pulse{}}
 		l.store, err = outbox.NewStore(d.pool, outbox.StoreConfig{
 			Table: p.Table(), Projection: p.Name(), Group: cfg.Group, Owner: cfg.Instance,
 			Lease: cfg.Outbox.Lease, Timeout: cfg.Database.Timeout,
@@ -161,7 +165,7 @@ func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {
 				MaxAttempts: cfg.Outbox.MaxAttempts, BaseBackoff: cfg.Outbox.BaseBackoff, MaxBackoff: cfg.Outbox.MaxBackoff,
 				TerminalOnTransient: cfg.Outbox.TerminalOnTransient,
 			},
-			BreakerThreshold: cfg.Outbox.BreakerThreshold, Grace: cfg.Outbox.ShutdownGrace, Tracing: spans,
+			BreakerThreshold: cfg.Outbox.BreakerThreshold, ProjectTimeout: projectTimeout, Grace: cfg.Outbox.ShutdownGrace, Tracing: spans,
 		}, tel.Log, pm)
 		if err != nil {
 			return err
@@ -273,7 +277,9 @@ func (d *daemon) awaitPrepared(ctx context.Context, l lane) {
 // takeOver occupies the table, takes back what older terms have left, and repeats it
 // until it has succeeded or ctx has ended.
 func (d *daemon) takeOver(ctx context.Context, l lane, epoch int64) error {
+	defer l.takeover.Rest()
 	for tries := 0; ; tries++ {
+		l.takeover.Beat()
 		err := l.store.Occupy(ctx, epoch)
 		if err == nil {
 			_, err = l.reclaimer.RunOnce(ctx, epoch)

@@ -12,6 +12,9 @@
 //     transaction pooler) ends it at the start with one error.
 //   - The order of an end is: stop claiming, settle what is in flight, free the lock,
 //     withdraw the presence, close the servers' connections.
+//   - The service manager, if there is one, hears what health knows, and its watchdog is
+//     fed by the progress of the election and of each projection (package systemd): an
+//     outage feeds it, a part that hangs does not.
 //   - From the moment that a stop is asked for, health says stopping and is not ready;
 //     a leader that hands over says so until its work is settled.
 //   - Everything that was started has ended when Run returns, about a second after the

@@ -1,0 +1,9 @@
+package systemd
+
+import (
+	"testing"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+)
+
+func TestMain(m *testing.M) { labtest.MainNoServers(m) }
