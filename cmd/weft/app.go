@@ -41,7 +41,7 @@ Exit codes:
   64  the command line is wrong
   69  Postgres cannot be reached
   70  a fault of weft itself, or a stop without waiting
-  75  try again: a migration is missing, or the server is read-only
+  75  try again: a migration is missing, the server is read-only, or a port is taken
   77  refused: another environment, no permission, wrong password, no standby to
       take over
   78  the configuration is wrong: a bad value, an unknown database, a pooler in
@@ -83,7 +83,7 @@ func (a *app) root() *cobra.Command {
 	root.PersistentFlags().StringVar(&a.file, "config", "", "YAML `file` with settings (default "+config.DefaultFile+" when it exists)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err.Error()) })
 	root.AddCommand(a.runCommand(b), a.migrateCommand(), a.statusCommand(), a.resignCommand(), a.failedCommand(), a.replayCommand(),
-		a.auditCommand(), a.versionCommand(b))
+		a.auditCommand(), a.versionCommand(b), a.manCommand(b))
 	return root
 }
 

@@ -93,8 +93,10 @@ func diagnose(err error) (int, string) {
 	default:
 	}
 	switch {
-	case errors.Is(err, leader.ErrServerTooOld), errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EADDRNOTAVAIL):
+	case errors.Is(err, leader.ErrServerTooOld):
 		return exitConfig, oneLine(err)
+	case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EADDRNOTAVAIL): // who has it may leave; an interface may come
+		return exitTryAgain, oneLine(err)
 	case errors.Is(err, syscall.EACCES):
 		return exitRefused, oneLine(err)
 	case errors.Is(err, context.DeadlineExceeded):

@@ -48,7 +48,7 @@ func TestExitCodes(t *testing.T) {
 		{leader.ErrPooled, 78},
 		{postgres.ErrPooler, 78},
 		{leader.ErrServerTooOld, 78},
-		{syscall.EADDRINUSE, 78},
+		{syscall.EADDRINUSE, 75},
 	} {
 		err := tc.err
 		if err != nil {
