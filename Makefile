@@ -51,6 +51,16 @@ test-observability: race-note ## Run the tests that need Prometheus, and build J
 	test -n "$$pkgs" || { echo "no test carries the build tag observability" >&2; exit 1; }; \
 	$(STACK) go test $(RACE) -tags observability $(TESTFLAGS) $$pkgs
 
+.PHONY: deb
+deb: ## Build the Debian package of this commit into dist/
+	deploy/deb/build dist
+
+.PHONY: test-deb
+test-deb: ## Build the package twice, and check it and its units with Debian's tools
+	@for tool in lintian systemd-analyze dpkg-deb man; do command -v $$tool >/dev/null || \
+		{ echo "$$tool is missing: apt-get install lintian systemd dpkg man-db" >&2; exit 1; }; done
+	go test -tags debian $(TESTFLAGS) ./deploy/...
+
 .PHONY: lint
 lint: ## Check format, code and module files
 	$(LINT) run ./...
@@ -111,12 +121,13 @@ fuzz: ## Run every fuzz test for FUZZTIME (10s)
 	done'
 
 .PHONY: docs
-docs: ## Bring the generated parts of README.md up to date
+docs: ## Bring the generated parts of README.md and of the package up to date
 	go test ./internal/arrows -run TestReadmeConfiguration -update
+	go test ./internal/config -run TestTemplate -update
 
 .PHONY: clean
 clean: ## Remove what the targets above wrote
-	rm -rf bin cover.out cover.html
+	rm -rf bin dist cover.out cover.html
 
 .PHONY: race-note
 race-note:

@@ -58,16 +58,21 @@ func Markdown() string {
 		if def == "" && s.def != "" {
 			def = "`" + strings.ReplaceAll(s.def, ",", "`, `") + "`"
 		}
-		values := s.kind
-		if s.rng != "" {
-			values = s.rng
-			if s.kind == "duration" || s.kind == "size" || s.kind == "int" {
-				values = s.kind + ", " + s.rng
-			}
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", s.key, env, flag, def, values, s.help)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", s.key, env, flag, def, s.values(), s.help)
 	}
 	return b.String()
+}
+
+// values says what a setting may be.
+func (s setting) values() string {
+	switch {
+	case s.rng == "":
+		return s.kind
+	case s.kind == "duration" || s.kind == "size" || s.kind == "int":
+		return s.kind + ", " + s.rng
+	default:
+		return s.rng
+	}
 }
 
 // WriteEffective writes the effective settings as aligned columns: key, value,
