@@ -47,9 +47,12 @@ shutdown grace, then the lock is freed. A second signal leaves at once.`,
 	return cmd
 }
 
-// memoryLimit is what the runtime collects garbage harder for, in bytes; not a wall.
-// Half of it is in use in a drain of large lists.
-const memoryLimit = 80 << 20
+// Garbage is collected seldom, and harder near the limit, in bytes, which is no wall.
+// Collecting at every doubling takes the time of the servers that share the machine.
+const (
+	gcPercent   = 400
+	memoryLimit = 80 << 20
+)
 
 // errSignal is the cause of a stop that a signal asked for.
 var errSignal = errors.New("stopped by a signal")
@@ -62,8 +65,9 @@ func (a *app) run(ctx context.Context, cfg config.Config, b build) error {
 	if err != nil {
 		return err
 	}
-	if os.Getenv("GOMEMLIMIT") == "" {
+	if os.Getenv("GOMEMLIMIT") == "" && os.Getenv("GOGC") == "" {
 		debug.SetMemoryLimit(memoryLimit)
+		debug.SetGCPercent(gcPercent)
 	}
 	signals, release := a.signals()
 	defer release()

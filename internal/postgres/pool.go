@@ -1,15 +1,18 @@
 package postgres
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -41,6 +44,9 @@ func NewPool(ctx context.Context, raw string, o Options) (*pgxpool.Pool, error) 
 	Prepare(&cfg.ConnConfig.Config, o)
 	if o.Around != nil {
 		cfg.ConnConfig.DialFunc = o.Around(cfg.ConnConfig.DialFunc)
+	}
+	cfg.ConnConfig.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
+		return pgproto3.NewFrontend(bufio.NewReaderSize(r, readBuffer), w)
 	}
 	cfg.MaxConns = int32(min(cmp.Or(o.MaxConns, 8), 1000))
 	cfg.MinIdleConns = min(warmConns, cfg.MaxConns)
@@ -84,6 +90,9 @@ func Prepare(cfg *pgconn.Config, o Options) {
 	p["tcp_user_timeout"] = millis(userTimeout)
 	p["timezone"] = "UTC"
 }
+
+// readBuffer lets one read take what the server has sent in several pieces, in bytes.
+const readBuffer = 64 << 10
 
 func millis(d time.Duration) string { return strconv.FormatInt(max(1, d.Milliseconds()), 10) }
 
