@@ -12,7 +12,7 @@ import (
 
 // The defaults of Config. They obey heartbeat < trust < idle session.
 const (
-	DefaultPoll        = 50 * time.Millisecond
+	DefaultPoll        = 25 * time.Millisecond
 	DefaultHeartbeat   = time.Second
 	DefaultTrust       = 3 * time.Second
 	DefaultIdleSession = 5 * time.Second
@@ -32,7 +32,7 @@ type Config struct {
 	// still safe but its records cannot tell them apart.
 	Instance string
 
-	Poll        time.Duration // between two tries of a standby, ±20 %
+	Poll        time.Duration // between two tries of a standby, most of them by the server
 	Heartbeat   time.Duration // between the starts of two proofs of a leader; longer than a Poll is not needed
 	Trust       time.Duration // how long a proof is good, from its start; longer than Heartbeat
 	IdleSession time.Duration // after which the server ends a silent session; longer than Trust, 100 ms to 24 h

@@ -103,14 +103,14 @@ func TestAppName(t *testing.T) {
 
 func TestSessionConfig(t *testing.T) {
 	t.Parallel()
-	base, err := pgx.ParseConfig("postgres://u@h1,h2/db?application_name=app&statement_timeout=7")
+	base, err := pgx.ParseConfig("postgres://u@h1,h2/db?application_name=app&statement_timeout=7&synchronous_commit=off")
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := SessionConfig(base, Config{Group: "g", Instance: "i"})
 	for name, want := range map[string]string{
 		"application_name": "weft/g/i/lock", "idle_session_timeout": "5000",
-		"idle_in_transaction_session_timeout": "5000", "statement_timeout": "3000", "lock_timeout": "1000",
+		"idle_in_transaction_session_timeout": "5000", "statement_timeout": "3000", "lock_timeout": "1000", "synchronous_commit": "on",
 		"tcp_keepalives_idle": "5", "tcp_keepalives_interval": "2", "tcp_keepalives_count": "3", "tcp_user_timeout": "10000",
 	} {
 		if got.RuntimeParams[name] != want {

@@ -53,7 +53,7 @@ func shorten(s string, size int) string {
 
 // SessionConfig returns a copy of base for the lock session: it carries the timeouts by
 // which the server ends a frozen or vanished client, overrides those of the role and of
-// the database, has no tracer (a poll every 50 ms is no news), and refuses read-only
+// the database, has no tracer (a try for the lock is no news), and refuses read-only
 // servers if there are several to choose from. It replaces the dialer of base.
 func SessionConfig(base *pgx.ConnConfig, cfg Config) *pgx.ConnConfig {
 	cfg = cfg.withDefaults()
@@ -91,6 +91,7 @@ func sessionSettings(cfg Config) []setting {
 		{"statement_timeout", ms(cfg.Trust)},
 		{"lock_timeout", ms(lockTimeout(cfg))},
 		{"default_transaction_isolation", "read committed"}, // a bump that waited must see what it waited for
+		{"synchronous_commit", "on"},                        // an epoch that was given out must not be given out again
 	}
 }
 

@@ -17,7 +17,8 @@ type Dial func(ctx context.Context) (*pgx.Conn, error)
 // session is what the elector needs of the lock session. It is used by one goroutine
 // at a time. Errors that end the session wrap errSessionClosed.
 type session interface {
-	// tryLock may succeed once in the life of a session: taking it again would stack it.
+	// tryLock tries for a while, a Poll apart. It may succeed once in the life of a
+	// session: taking it again would stack it.
 	tryLock(ctx context.Context) (bool, error)
 	// bump starts a term; the error wraps errBlocked when another transaction is in the way.
 	bump(ctx context.Context) (grant, error)
@@ -78,9 +79,9 @@ func openSession(ctx context.Context, cfg Config, dial Dial) (session, error) {
 }
 
 func (s *pgSession) tryLock(ctx context.Context) (bool, error) {
-	var won bool
-	err := s.conn.QueryRow(ctx, stmtTryLock, s.key).Scan(&won)
-	return won, s.wrap("try lock", err)
+	tries := max(1, int(s.cfg.Heartbeat/2/s.cfg.Poll))
+	tag, err := s.conn.Exec(ctx, stmtTryLock, s.key, tries, s.cfg.Poll.Seconds())
+	return tag.RowsAffected() == 1, s.wrap("try lock", err)
 }
 
 // bump also listens for requests to hand over, from the moment that the term begins and

@@ -8,7 +8,15 @@ const heldSQL = `exists (
        and l.database = (select oid from pg_database where datname = current_database())
        and (l.classid::bigint << 32) | l.objid::bigint = $2::bigint)`
 
-const tryLockSQL = `select pg_try_advisory_lock($1::bigint)`
+// tryLockSQL tries $2 times, $3 seconds apart, and returns a row when the lock is won.
+// The server waits, because to wake a process twenty times a second costs it more than
+// one per cent of a core. It holds a snapshot meanwhile, so it must be short.
+const tryLockSQL = `
+select from generate_series(1, $2::integer) as i
+ where case when pg_try_advisory_lock($1::bigint) then true
+            when i < $2::integer then pg_sleep($3::float8)::text is null
+            else false end
+ limit 1`
 
 // bumpSQL starts a term: $1 group, $2 key, $3 instance, $4 start of this backend. One
 // statement, because it is on the way from the lock to the work. It changes nothing

@@ -128,8 +128,8 @@ const (
 	ofDrained = "OfADrainedTable" // nothing was
 )
 
-// crowded is a bench whose outbox holds tens of thousands of rows that a claim has
-// nothing to do with.
+// crowded is a bench whose outbox holds two hundred thousand rows that a claim has
+// nothing to do with: done, waiting for their retry, and dead.
 func crowded(t *testing.T, adopted bool, statistics string) *bench {
 	t.Helper()
 	url := labtest.Schema(t)
@@ -155,12 +155,12 @@ func crowded(t *testing.T, adopted bool, statistics string) *bench {
 		b.exec("analyze search_outbox_events")
 		b.exec("update search_outbox_events set status = 'done'")
 	}
-	fill(40_000, "done", "null")
+	fill(150_000, "done", "null")
 	if statistics == ofDrained {
 		b.exec("analyze search_outbox_events")
 	}
-	fill(5_000, "pending", "now() + interval '1 h'")
-	fill(3_000, "failed", "null")
+	fill(30_000, "pending", "now() + interval '1 h'")
+	fill(20_000, "failed", "null")
 	fill(5_000, "pending", "null")
 	b.exec(fmt.Sprintf("vacuum (analyze %v) search_outbox_events", statistics == fresh))
 	return b

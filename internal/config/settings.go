@@ -80,7 +80,7 @@ func table() []setting {
 			int(func(c *Config) *int { return &c.Outbox.BulkSize }, 1, 10000),
 		row("outbox.concurrency", "OUTBOX_CONCURRENCY", "concurrency", "3", "Batches in flight.").
 			int(func(c *Config) *int { return &c.Outbox.Concurrency }, 1, 32),
-		row("outbox.poll_interval", "OUTBOX_POLL_INTERVAL_SECONDS", "poll-interval", "50ms", "Longest pause between two claims when there is nothing to do.").
+		row("outbox.poll_interval", "OUTBOX_POLL_INTERVAL_SECONDS", "poll-interval", "100ms", "Longest pause between two claims when there is nothing to do.").
 			duration(func(c *Config) *time.Duration { return &c.Outbox.PollInterval }, ms, time.Minute).inSeconds(),
 		row("outbox.lease", "OUTBOX_LEASE_SECONDS", "lease", "30s", "Lease of a claimed event; longer than a request to Elasticsearch.").
 			duration(func(c *Config) *time.Duration { return &c.Outbox.Lease }, 3*s1, time.Hour).inSeconds(),
@@ -104,7 +104,7 @@ func table() []setting {
 		row("chronicle.projection_version", "CHRONICLE_PROJECTION_VERSION", "chronicle-projection-version", "1", "Version written with each chronicle entry.").
 			int(func(c *Config) *int { return &c.Chronicle.ProjectionVersion }, 1, 1<<31-1),
 
-		row("leader.poll", "WEFT_LEADER_POLL", "leader-poll", "50ms", "Pause between two tries of a standby for the lock; jittered.").
+		row("leader.poll", "WEFT_LEADER_POLL", "leader-poll", "25ms", "Pause between two tries of a standby for the lock.").
 			duration(func(c *Config) *time.Duration { return &c.Leader.Poll }, 5*ms, time.Minute),
 		row("leader.heartbeat", "WEFT_LEADER_HEARTBEAT", "leader-heartbeat", "1s", "Pause between two proofs of leadership; shorter than leader.trust.").
 			duration(func(c *Config) *time.Duration { return &c.Leader.Heartbeat }, 10*ms, time.Minute),

@@ -1,0 +1,62 @@
+package migrations
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// CostlyIndex is an index on an outbox table that is neither weft's nor the primary
+// key. PostgreSQL writes an entry into it with every claim and every settle, whatever
+// its columns.
+type CostlyIndex struct {
+	Table, Name string
+	Definition  string // as pg_get_indexdef prints it
+	Constraint  bool   // it holds a constraint, and cannot be dropped by itself
+	Bytes       int64
+	Scans       int64 // since the statistics were last reset, on this server
+}
+
+const costly = `
+select t.relname, c.relname, pg_get_indexdef(c.oid),
+       exists (select from pg_constraint k where k.conindid = c.oid), pg_relation_size(c.oid), pg_stat_get_numscans(c.oid)
+from pg_index i
+join pg_class c on c.oid = i.indexrelid
+join pg_class t on t.oid = i.indrelid
+where t.relnamespace = current_schema()::regnamespace and t.relname = any ($1)
+  and not i.indisprimary and c.relname <> all ($2)
+order by t.relname, pg_stat_get_numscans(c.oid), c.relname`
+
+// FindCostly returns the indexes on the outbox tables that cost weft throughput, those
+// that are read least first. It changes nothing.
+func FindCostly(ctx context.Context, db *pgx.Conn) ([]CostlyIndex, error) {
+	var tables, ours []string
+	for _, t := range outboxTables() {
+		tables = append(tables, t.name)
+	}
+	for _, ix := range outboxIndexes() {
+		ours = append(ours, ix.name)
+	}
+	rows, err := db.Query(ctx, costly, tables, ours)
+	if err != nil {
+		return nil, fmt.Errorf("indexes of the outbox tables: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[CostlyIndex])
+	if err != nil {
+		return nil, fmt.Errorf("indexes of the outbox tables: %w", err)
+	}
+	return found, nil
+}
+
+// Drop returns the statement that removes the index without shutting anybody out.
+func (c CostlyIndex) Drop() string {
+	return "drop index concurrently " + pgx.Identifier{c.Name}.Sanitize() + ";"
+}
+
+// On returns the columns and predicate of the definition.
+func (c CostlyIndex) On() string {
+	_, on, _ := strings.Cut(c.Definition, " USING ")
+	return on
+}
