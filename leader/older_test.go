@@ -87,7 +87,7 @@ func (o *older) beat(t *testing.T) {
 func TestPairWithAnOlderBuild(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	if _, err := migrations.Down(t.Context(), s.url); err != nil {
+	if _, err := migrations.Down(t.Context(), s.owner); err != nil {
 		t.Fatal(err)
 	}
 	cfg := quick("new")
@@ -111,7 +111,7 @@ func TestPairWithAnOlderBuild(t *testing.T) {
 	if _, err := Resign(t.Context(), s.pool, testGroup, Resignation{Epoch: old.epoch, By: "alice", Why: "x"}); !errors.Is(err, ErrNotMigrated) {
 		t.Errorf("request on the older schema: got %v, want ErrNotMigrated", err)
 	}
-	if _, err := migrations.Up(t.Context(), s.url); err != nil {
+	if _, err := migrations.Up(t.Context(), s.owner); err != nil {
 		t.Fatal(err)
 	}
 	old.beat(t) // with the statement prepared before

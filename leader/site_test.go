@@ -23,16 +23,17 @@ const (
 	patience  = 20 * time.Second
 )
 
-// site is a database with electors on it.
+// site is a database with electors on it. Theirs is a role with the least rights.
 type site struct {
-	url  string
-	pool *pgxpool.Pool
+	url   string
+	owner string // the same as the owner of the tables
+	pool  *pgxpool.Pool
 }
 
 func newSite(t *testing.T) *site {
 	t.Helper()
 	url := labtest.Database(t)
-	return &site{url: url, pool: labtest.Pool(t, url)}
+	return &site{url: labtest.As(t, url, labtest.Runner(t, url)), owner: url, pool: labtest.Pool(t, url)}
 }
 
 // quick keeps the relations and makes the server's idle timeout bearable.

@@ -6,11 +6,11 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/daemon"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
 )
@@ -23,8 +23,8 @@ type app struct {
 	stderr  io.Writer
 
 	file    string // --config
-	daemon  func(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, b build) error
-	signals func() (<-chan os.Signal, func())
+	daemon  func(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, b build, reload daemon.Reload) error
+	signals func(...os.Signal) (<-chan os.Signal, func())
 }
 
 const longHelp = `weft carries committed changes from a Postgres outbox into Elasticsearch, in order
@@ -120,8 +120,8 @@ func (a *app) load(cmd *cobra.Command) (config.Config, error) {
 	})
 }
 
-func notify() (<-chan os.Signal, func()) {
+func notify(sigs ...os.Signal) (<-chan os.Signal, func()) {
 	ch := make(chan os.Signal, 2)
-	signal.Notify(ch, syscall.SIGTERM, syscall.SIGINT)
+	signal.Notify(ch, sigs...)
 	return ch, func() { signal.Stop(ch) }
 }

@@ -10,6 +10,6 @@ import (
 
 // runDaemon runs the instance until ctx ends. It is the one place that knows the
 // signature of the daemon.
-func runDaemon(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, b build) error {
-	return daemon.Run(ctx, cfg, tel, b.Version)
+func runDaemon(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, b build, reload daemon.Reload) error {
+	return daemon.Run(ctx, cfg, tel, b.Version, reload)
 }

@@ -77,6 +77,9 @@ func diagnose(err error) (int, string) {
 	if _, ok := errors.AsType[*migrations.AheadError](err); ok {
 		return exitRefused, oneLine(err)
 	}
+	if _, ok := errors.AsType[*migrations.RightsError](err); ok {
+		return exitRefused, oneLine(err)
+	}
 	if _, ok := errors.AsType[*migrations.LockError](err); ok {
 		return exitTryAgain, oneLine(err)
 	}

@@ -87,7 +87,7 @@ func TestConfigurationErrors(t *testing.T) {
 	want := "weft: configuration: outbox.bulk_size: value \"lots\": want a whole number from 1 to 10000 (env OUTBOX_BULK_SIZE)\n" +
 		"weft: configuration: unknown setting WEFT_GRUOP; did you mean \"WEFT_GROUP\"? (env WEFT_GRUOP)\n" +
 		"weft: configuration: database.url: is required: set DATABASE_URL, or database.url in the configuration file\n"
-	for _, args := range [][]string{{"run"}, {"run", "--check-config"}, {"status"}, {"resign", "--why=x"}, {"failed", "list"}, {"audit"}, {"doctor"}, {"replay", "--all", "--dry-run"}, {"migrate", "up"}, {"migrate", "down"}, {"migrate", "status"}} {
+	for _, args := range [][]string{{"run"}, {"run", "--check-config"}, {"status"}, {"resign", "--why=x"}, {"failed", "list"}, {"audit"}, {"doctor"}, {"replay", "--all", "--dry-run"}, {"migrate", "up"}, {"migrate", "down"}, {"migrate", "status"}, {"migrate", "grant", "x"}} {
 		if r := weft(t, env, args...); r.code != exitConfig || r.errOut != want || r.out != "" {
 			t.Errorf("%v: got code %d, output %q and\n%s\nwant %d and\n%s", args, r.code, r.out, r.errOut, exitConfig, want)
 		}
@@ -96,7 +96,7 @@ func TestConfigurationErrors(t *testing.T) {
 
 func TestCheckConfig(t *testing.T) {
 	t.Parallel()
-	r := weft(t, []string{"DATABASE_URL=postgresql+psycopg://u:hunter2@db/wordloom", "ELASTIC_URL=http://e:hunter2@es:9200",
+	r := weft(t, []string{"DATABASE_URL=postgresql+psycopg://u:hunter2@db/wordloom", "ELASTIC_URL=https://es:9200",
 		"ELASTIC_API_KEY=hunter2", "WEFT_INSTANCE=a", "WORDLOOM_ENV=development", "OUTBOX_LEASE_SECONDS=4", "OUTBOX_LEASE_SECOND=4"},
 		"run", "--check-config", "--bulk-size=10")
 	if r.code != 0 {

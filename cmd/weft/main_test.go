@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/daemon"
 	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
 )
@@ -73,7 +74,7 @@ func weft(t *testing.T, environ []string, args ...string) result {
 	t.Helper()
 	var out, errOut buffer
 	a := &app{environ: environ, stdin: strings.NewReader(""), stdout: &out, stderr: &errOut, signals: notify,
-		daemon: func(context.Context, config.Config, *telemetry.Telemetry, build) error {
+		daemon: func(context.Context, config.Config, *telemetry.Telemetry, build, daemon.Reload) error {
 			t.Error("the daemon was started")
 			return nil
 		}}

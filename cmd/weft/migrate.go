@@ -27,17 +27,18 @@ func (a *app) migrateCommand() *cobra.Command {
 rows stay, no table is rewritten, and writers keep writing.`,
 		Example: `  weft migrate up
   weft migrate status
+  weft migrate grant weft
   weft migrate down --all`,
 		Args: cobra.ArbitraryArgs,
 		RunE: group,
 	}
 	cmd.SuggestionsMinimumDistance = 2
-	cmd.AddCommand(a.migrateUp(), a.migrateStatus(), a.migrateDown())
+	cmd.AddCommand(a.migrateUp(), a.migrateStatus(), a.migrateGrant(), a.migrateDown())
 	return cmd
 }
 
 func databaseFlags(cmd *cobra.Command) {
-	config.AddFlags(cmd.Flags(), "database.url", "database.timeout", "env")
+	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "env")
 }
 
 func (a *app) migrateUp() *cobra.Command {

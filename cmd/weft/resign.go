@@ -79,7 +79,7 @@ within --wait (the request stands), 77 when no standby is there to take over.`,
 	cmd.Flags().DurationVar(&f.wait, "wait", 30*time.Second, "how long to wait until another instance leads; 0 asks and returns")
 	cmd.Flags().BoolVar(&f.force, "force", false, "ask although no standby was seen")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
-	config.AddFlags(cmd.Flags(), "database.url", "database.timeout", "group", "env")
+	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "group", "env")
 	return cmd
 }
 

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/daemon"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
 )
 
@@ -23,7 +25,11 @@ func (a *app) runCommand(b build) *cobra.Command {
 standard error; health and metrics are served over HTTP.
 
 SIGTERM and SIGINT hand over: no new work, what is in flight is finished within the
-shutdown grace, then the lock is freed. A second signal leaves at once.`,
+shutdown grace, then the lock is freed. A second signal leaves at once.
+
+SIGHUP reads the configuration anew, and the files that it names: passwords, tokens, keys
+and certificates are taken up without a change of leadership. What cannot be read, or is
+refused by a server, leaves the old in force. Other settings take a restart.`,
 		Example: `  weft run
   weft run --config weft.yaml --check-config
   WEFT_INSTANCE=b OUTBOX_METRICS_PORT=9109 weft run`,
@@ -39,7 +45,7 @@ shutdown grace, then the lock is freed. A second signal leaves at once.`,
 				}
 				return cfg.WriteEffective(a.stdout)
 			}
-			return a.run(cmd.Context(), cfg, b)
+			return a.run(cmd.Context(), cfg, b, func() (config.Config, error) { return a.load(cmd) })
 		},
 	}
 	cmd.Flags().BoolVar(&check, "check-config", false, "validate the configuration, print it with its sources, and exit")
@@ -57,7 +63,7 @@ const (
 // errSignal is the cause of a stop that a signal asked for.
 var errSignal = errors.New("stopped by a signal")
 
-func (a *app) run(ctx context.Context, cfg config.Config, b build) error {
+func (a *app) run(ctx context.Context, cfg config.Config, b build, load func() (config.Config, error)) error {
 	tel, err := telemetry.New(a.stderr, telemetry.Options{
 		Level: cfg.Log.Level, Format: cfg.Log.Format, Group: cfg.Group, Instance: cfg.Instance,
 		Env: cfg.Env, Version: b.Version, Commit: b.Commit, GoVer: b.Go,
@@ -69,8 +75,10 @@ func (a *app) run(ctx context.Context, cfg config.Config, b build) error {
 		debug.SetMemoryLimit(memoryLimit)
 		debug.SetGCPercent(gcPercent)
 	}
-	signals, release := a.signals()
+	signals, release := a.signals(syscall.SIGTERM, syscall.SIGINT)
 	defer release()
+	hangups, releaseHangups := a.signals(syscall.SIGHUP)
+	defer releaseHangups()
 
 	tel.Log.Info("weft starts", zap.String("event", "start"), zap.String("version", b.Version),
 		zap.String("commit", b.Commit), zap.Stringer("database", cfg.Database.URL), zap.Stringer("elastic", cfg.Elastic.URL))
@@ -81,7 +89,7 @@ func (a *app) run(ctx context.Context, cfg config.Config, b build) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	done := make(chan error, 1)
-	go func() { done <- a.daemon(ctx, cfg, tel, b) }()
+	go func() { done <- a.daemon(ctx, cfg, tel, b, daemon.Reload{Asked: hangups, Load: load}) }()
 
 	select {
 	case err = <-done:

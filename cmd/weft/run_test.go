@@ -5,28 +5,36 @@ import (
 	"errors"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/daemon"
 	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
 )
 
 type running struct {
 	signals chan os.Signal
+	hangups chan os.Signal
 	code    chan int
 	errOut  *buffer
 }
 
-// start runs `weft run` with daemon in the background.
-func start(t *testing.T, daemon func(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, b build) error, environ ...string) running {
+// start runs `weft run` with work as its daemon in the background.
+func start(t *testing.T, work func(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, b build, reload daemon.Reload) error, environ ...string) running {
 	t.Helper()
-	r := running{signals: make(chan os.Signal, 2), code: make(chan int, 1), errOut: &buffer{}}
-	a := &app{environ: environ, stdin: strings.NewReader(""), stdout: &buffer{}, stderr: r.errOut, daemon: daemon,
-		signals: func() (<-chan os.Signal, func()) { return r.signals, func() {} }}
+	r := running{signals: make(chan os.Signal, 2), hangups: make(chan os.Signal, 2), code: make(chan int, 1), errOut: &buffer{}}
+	a := &app{environ: environ, stdin: strings.NewReader(""), stdout: &buffer{}, stderr: r.errOut, daemon: work,
+		signals: func(sigs ...os.Signal) (<-chan os.Signal, func()) {
+			if sigs[0] == syscall.SIGHUP {
+				return r.hangups, func() {}
+			}
+			return r.signals, func() {}
+		}}
 	go func() { r.code <- a.execute(context.WithoutCancel(t.Context()), []string{"run"}) }()
 	return r
 }
@@ -36,7 +44,7 @@ const nowhere = "DATABASE_URL=postgres://u:hunter2@127.0.0.1:1/d"
 func TestSignalStops(t *testing.T) {
 	t.Parallel()
 	up := make(chan config.Config, 1)
-	r := start(t, func(ctx context.Context, cfg config.Config, _ *telemetry.Telemetry, _ build) error {
+	r := start(t, func(ctx context.Context, cfg config.Config, _ *telemetry.Telemetry, _ build, _ daemon.Reload) error {
 		up <- cfg
 		<-ctx.Done()
 		return nil
@@ -60,7 +68,7 @@ func TestSignalStops(t *testing.T) {
 
 func TestDaemonThatReturnsItsCause(t *testing.T) {
 	t.Parallel()
-	r := start(t, func(ctx context.Context, _ config.Config, _ *telemetry.Telemetry, _ build) error {
+	r := start(t, func(ctx context.Context, _ config.Config, _ *telemetry.Telemetry, _ build, _ daemon.Reload) error {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}, nowhere)
@@ -73,7 +81,7 @@ func TestDaemonThatReturnsItsCause(t *testing.T) {
 func TestSecondSignalLeaves(t *testing.T) {
 	t.Parallel()
 	release, gone := make(chan struct{}), make(chan struct{})
-	r := start(t, func(ctx context.Context, _ config.Config, _ *telemetry.Telemetry, _ build) error {
+	r := start(t, func(ctx context.Context, _ config.Config, _ *telemetry.Telemetry, _ build, _ daemon.Reload) error {
 		defer close(gone)
 		<-ctx.Done()
 		<-release // work that does not end
@@ -93,7 +101,7 @@ func TestSecondSignalLeaves(t *testing.T) {
 
 func TestDaemonErrorIsOneLine(t *testing.T) {
 	t.Parallel()
-	r := start(t, func(context.Context, config.Config, *telemetry.Telemetry, build) error {
+	r := start(t, func(context.Context, config.Config, *telemetry.Telemetry, build, daemon.Reload) error {
 		return errors.New("two\nlines")
 	}, nowhere)
 	if got := <-r.code; got != exitInternal {
@@ -183,5 +191,42 @@ func TestRunRefusals(t *testing.T) {
 				t.Errorf("last line: got %q, want %q in it", last, tc.want)
 			}
 		})
+	}
+}
+
+// TestHangupReloads holds that SIGHUP reaches the daemon, which reads all layers anew.
+func TestHangupReloads(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "password")
+	put := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("old")
+	up, loaded := make(chan config.Config, 1), make(chan string, 1)
+	r := start(t, func(ctx context.Context, cfg config.Config, _ *telemetry.Telemetry, _ build, reload daemon.Reload) error {
+		up <- cfg
+		<-reload.Asked
+		next, err := reload.Load()
+		if err != nil {
+			return err
+		}
+		loaded <- next.Elastic.Password.Reveal()
+		<-ctx.Done()
+		return nil
+	}, nowhere, "ELASTIC_USERNAME=u", "ELASTIC_PASSWORD_FILE="+file)
+	if cfg := <-up; cfg.Elastic.Password.Reveal() != "old" {
+		t.Errorf("at the start: got %q", cfg.Elastic.Password.Reveal())
+	}
+	put("new")
+	r.hangups <- syscall.SIGHUP
+	if got := <-loaded; got != "new" {
+		t.Errorf("after SIGHUP: got %q, want the new one", got)
+	}
+	r.signals <- syscall.SIGTERM
+	if got := <-r.code; got != 0 {
+		t.Errorf("got code %d, want 0: %s", got, r.errOut)
 	}
 }

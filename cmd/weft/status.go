@@ -121,7 +121,7 @@ Done events are an estimate of the server's statistics, marked with ~.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	config.AddFlags(cmd.Flags(), "database.url", "database.timeout", "group", "projections", "outbox.max_processing")
+	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "group", "projections", "outbox.max_processing")
 	return cmd
 }
 

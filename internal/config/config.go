@@ -32,22 +32,27 @@ type Config struct {
 
 // Database says how to reach Postgres.
 type Database struct {
-	URL      URL           // as given; postgres.ParseURL knows its spellings
+	URL      URL           // postgres.ParseURL knows its spellings; Load puts Password into it
+	Password Secret        // as given; empty when the URL has it, or nobody
 	Timeout  time.Duration // of one statement
 	MaxConns int           // of the pool, without the lock session
 }
 
 // Elastic says how to reach Elasticsearch.
 type Elastic struct {
-	URL          URL
-	Index        string // alias, or the name of an existing index
-	Username     string
-	Password     Secret
-	APIKey       Secret
-	CAFile       string        // PEM; empty means the system's roots
-	Timeout      time.Duration // of one request
-	MaxBody      int           // bytes of one bulk request
-	RequireReady bool          // readiness fails while Elasticsearch is unusable
+	URL            URL
+	Index          string // alias, or the name of an existing index
+	Username       string
+	Password       Secret
+	APIKey         Secret
+	ServiceToken   Secret
+	CAFile         string // PEM; empty means the system's roots
+	CAFingerprint  string // of the authority, 64 hexadecimal digits
+	ClientCertFile string // PEM, with ClientKeyFile
+	ClientKeyFile  string
+	Timeout        time.Duration // of one request
+	MaxBody        int           // bytes of one bulk request
+	RequireReady   bool          // readiness fails while Elasticsearch is unusable
 }
 
 // Outbox tunes the pipeline.
@@ -141,18 +146,24 @@ func Default() Config {
 	return c
 }
 
-// derive fits the defaults that depend on another setting: a deployment that
-// sets a short lease alone, as drills do, gets a request timeout that fits in it.
+// derive fits the settings that depend on another one: a deployment that sets a short
+// lease alone, as drills do, gets a request timeout that fits in it, and a password of
+// its own becomes part of the database's URL.
 func (c *Config) derive() {
+	if c.Database.Password != "" && c.Database.URL != "" {
+		c.Database.URL = withPassword(c.Database.URL, c.Database.Password)
+	}
 	if c.sources["elastic.timeout"] == "" && c.Elastic.Timeout >= c.Outbox.Lease {
 		c.Elastic.Timeout = c.Outbox.Lease / 2
-		c.sources["elastic.timeout"] = "derived from outbox.lease"
+		c.sources["elastic.timeout"] = derived + "outbox.lease"
 	}
 	if c.sources["tracing.sampler_arg"] != "" && c.Tracing.Sampler == "" {
 		c.Tracing.Sampler = "parentbased_traceidratio"
 		c.sources["tracing.sampler"] = "derived from tracing.sampler_arg"
 	}
 }
+
+const derived = "derived from "
 
 // Effective returns every setting in table order with its masked value and the
 // place it comes from.

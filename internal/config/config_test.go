@@ -329,10 +329,11 @@ func TestWarnings(t *testing.T) {
 
 func TestSecretsAreMasked(t *testing.T) {
 	t.Parallel()
-	c, err := load(t, "", []string{dsn, "ELASTIC_URL=https://e:hunter2@es", "ELASTIC_USERNAME=u", "ELASTIC_PASSWORD=hunter2"})
+	c, err := load(t, "", []string{dsn, "ELASTIC_URL=https://e:hunter2@es"})
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.Elastic.Password, c.Elastic.ServiceToken = "hunter2", "hunter2"
 	var out strings.Builder
 	if err := c.WriteEffective(&out); err != nil {
 		t.Fatal(err)

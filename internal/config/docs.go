@@ -14,7 +14,13 @@ import (
 // that have one when no key is given.
 func AddFlags(fs *pflag.FlagSet, keys ...string) {
 	for _, s := range table() {
-		if s.flag == "" || len(keys) > 0 && !slices.Contains(keys, s.key) {
+		if len(keys) > 0 && !slices.Contains(keys, s.key) {
+			continue
+		}
+		if s.secret {
+			fs.VarP(&flagValue{kind: "file"}, s.fileFlag(), "", "File that holds "+s.key+".")
+		}
+		if s.flag == "" {
 			continue
 		}
 		f := fs.VarPF(&flagValue{kind: s.kind, text: s.def}, s.flag, "", s.help)
@@ -37,7 +43,7 @@ func Markdown() string {
 	var b strings.Builder
 	b.WriteString("| Setting | Environment | Flag | Default | Values | Meaning |\n|---|---|---|---|---|---|\n")
 	for _, s := range table() {
-		env := "`" + s.env + "`"
+		key, env := "`"+s.key+"`", "`"+s.env+"`"
 		if s.altEnv != "" {
 			env += ", `" + s.altEnv + "`"
 		}
@@ -54,11 +60,16 @@ func Markdown() string {
 		if s.flag != "" {
 			flag = "`--" + s.flag + "`"
 		}
+		if s.secret {
+			key += ", `" + s.fileKey() + "`"
+			env += ", `" + s.fileEnv() + "`"
+			flag = strings.TrimPrefix(flag+", `--"+s.fileFlag()+"`", ", ")
+		}
 		def := s.shown
 		if def == "" && s.def != "" {
 			def = "`" + strings.ReplaceAll(s.def, ",", "`, `") + "`"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", s.key, env, flag, def, s.values(), s.help)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", key, env, flag, def, s.values(), s.help)
 	}
 	return b.String()
 }

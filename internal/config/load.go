@@ -92,6 +92,14 @@ func Load(o Options) (Config, error) {
 	}
 	c.derive()
 	c.HTTP.MetricsPortFixed = c.sources["http.metrics_port"] != ""
+	if text := c.Elastic.clearText(); text != "" {
+		c.warnings = append(c.warnings, text)
+	}
+	if c.Elastic.ClientKeyFile != "" {
+		if text := tooOpen(c.Elastic.ClientKeyFile); text != "" {
+			c.warnings = append(c.warnings, text)
+		}
+	}
 	if err := c.Validate(); err != nil {
 		l.relations(err)
 	}
@@ -203,10 +211,46 @@ func (l *loader) file(path, place string) {
 		l.report(pr.Key, pr.Place, pr.Msg)
 	}
 	layer := map[string]entry{}
-	for _, key := range raw.Keys() {
-		layer[key] = entry{text: raw.String(key), place: p.places[key]}
+	for _, s := range l.settings {
+		get := func(key string) *entry {
+			if !raw.Exists(key) {
+				return nil
+			}
+			return &entry{text: raw.String(key), place: p.places[key]}
+		}
+		direct := get(s.key)
+		l.put(layer, s, direct, s.key, get(s.fileKey()), s.fileKey())
+		if direct != nil && s.secret && Redact(direct.text) != direct.text || direct != nil && s.kind == "secret" {
+			l.warnOpen(path)
+		}
 	}
 	l.merge(layer)
+}
+
+// put adds the value of a setting to a layer: as it is given, or as the file says that
+// is named instead.
+func (l *loader) put(layer map[string]entry, s setting, direct *entry, name string, file *entry, fileName string) {
+	switch {
+	case direct != nil && file != nil:
+		l.report(s.key, direct.place, fmt.Sprintf("%s and %s are both set; keep one of them", name, fileName))
+	case direct != nil:
+		layer[s.key] = *direct
+	case file != nil:
+		text, err := readSecret(file.text)
+		if err != nil {
+			l.report(s.key, file.place, fmt.Sprintf("file %q: %s", clip(file.text), err))
+			return
+		}
+		l.warnOpen(file.text)
+		layer[s.key] = entry{text: text, place: file.place + ", " + file.text}
+	}
+}
+
+// warnOpen tells, once, of a file with secrets that is open to everybody.
+func (l *loader) warnOpen(path string) {
+	if text := tooOpen(path); text != "" && !slices.Contains(l.warnings, text) {
+		l.warnings = append(l.warnings, text)
+	}
 }
 
 func (l *loader) environment(env map[string]string) {
@@ -226,16 +270,23 @@ func (l *loader) environment(env map[string]string) {
 		if own := env[s.ownEnv]; own != "" {
 			v, ok, name = own, true, s.ownEnv
 		}
-		if !ok || v == "" && strings.HasPrefix(name, "OTEL_") {
-			continue
+		if v == "" && strings.HasPrefix(name, "OTEL_") {
+			ok = false
 		}
+		var direct, file *entry
 		switch {
 		case s.seconds:
 			v += plainSeconds
 		case s.millis:
 			v += plainMillis
 		}
-		layer[s.key] = entry{text: v, place: "env " + name}
+		if ok {
+			direct = &entry{text: v, place: "env " + name}
+		}
+		if path, ok := env[s.fileEnv()]; ok && s.secret {
+			file = &entry{text: path, place: "env " + s.fileEnv()}
+		}
+		l.put(layer, s, direct, name, file, s.fileEnv())
 	}
 	l.merge(layer)
 	l.unknownEnv(env)
@@ -251,6 +302,9 @@ func (l *loader) unknownEnv(env map[string]string) {
 		known = append(known, s.env)
 		if s.altEnv != "" {
 			known = append(known, s.altEnv)
+		}
+		if s.secret {
+			known = append(known, s.fileEnv())
 		}
 	}
 	names := make([]string, 0, len(env))
@@ -278,13 +332,18 @@ func (l *loader) unknownEnv(env map[string]string) {
 
 func (l *loader) flags(fs *pflag.FlagSet) {
 	layer := map[string]entry{}
+	get := func(name string) *entry {
+		if f := fs.Lookup(name); name != "" && f != nil && f.Changed {
+			return &entry{text: f.Value.String(), place: "flag --" + name}
+		}
+		return nil
+	}
 	for _, s := range l.settings {
-		if s.flag == "" {
-			continue
+		var file *entry
+		if s.secret {
+			file = get(s.fileFlag())
 		}
-		if f := fs.Lookup(s.flag); f != nil && f.Changed {
-			layer[s.key] = entry{text: f.Value.String(), place: "flag --" + s.flag}
-		}
+		l.put(layer, s, get(s.flag), "--"+s.flag, file, "--"+s.fileFlag())
 	}
 	l.merge(layer)
 }

@@ -45,6 +45,20 @@ func (u URL) GoString() string { return `"` + u.String() + `"` }
 // MarshalJSON masks the JSON form.
 func (u URL) MarshalJSON() ([]byte, error) { return json.Marshal(u.String()) }
 
+// withPassword adds a parameter, which wins over the password before the host.
+func withPassword(u URL, p Secret) URL {
+	raw := string(u)
+	if scheme, _, ok := strings.Cut(raw, "://"); !ok || strings.ContainsAny(scheme, "= ") {
+		return URL(raw + " password='" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(string(p)) + "'")
+	}
+	join := "?"
+	if strings.Contains(raw, "?") {
+		join = "&"
+	}
+	// As libpq has it, a plus is a plus.
+	return URL(raw + join + "password=" + strings.ReplaceAll(url.QueryEscape(string(p)), "+", "%20"))
+}
+
 var (
 	userinfo  = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]*://)(.*)@`)
 	paramPass = regexp.MustCompile(`(?i)((?:ssl|pass|api|access)?_?(?:password|passwd|pwd|key|token|secret))\s*=\s*('(?:[^'\\]|\\.)*'?|[^\s&]*)`)

@@ -52,6 +52,8 @@ func table() []setting {
 
 		row("database.url", "DATABASE_URL", "database-url", "", "Postgres, as a URL; SQLAlchemy's postgresql+psycopg:// is understood. Prefer the environment: flags are visible in the process list.").
 			url(func(c *Config) *URL { return &c.Database.URL }, parseDatabaseURL).show("required"),
+		row("database.password", "DATABASE_PASSWORD", "", "", "Password of the database user; wins over one in the URL.").
+			secretText(func(c *Config) *Secret { return &c.Database.Password }),
 		row("database.timeout", "WEFT_DB_TIMEOUT", "db-timeout", "10s", "Longest time of one statement.").
 			duration(func(c *Config) *time.Duration { return &c.Database.Timeout }, 100*ms, 10*time.Minute),
 		row("database.max_conns", "WEFT_DB_MAX_CONNS", "db-max-conns", "8", "Connections of the pool; the lock session is one more.").
@@ -67,8 +69,16 @@ func table() []setting {
 			secretText(func(c *Config) *Secret { return &c.Elastic.Password }),
 		row("elastic.api_key", "ELASTIC_API_KEY", "", "", "API key, base64 form; instead of user and password.").
 			secretText(func(c *Config) *Secret { return &c.Elastic.APIKey }),
+		row("elastic.service_token", "ELASTIC_SERVICE_TOKEN", "", "", "Token of a service account; instead of user and password.").
+			secretText(func(c *Config) *Secret { return &c.Elastic.ServiceToken }),
 		row("elastic.ca_file", "ELASTIC_CA_FILE", "elastic-ca-file", "", "PEM file with the authority that signed Elasticsearch's certificate.").
 			with("file", "", func(c *Config) *string { return &c.Elastic.CAFile }, parseText),
+		row("elastic.ca_fingerprint", "ELASTIC_CA_FINGERPRINT", "elastic-ca-fingerprint", "", "SHA-256 of that authority's certificate, in hex; instead of the file.").
+			with("text", "", func(c *Config) *string { return &c.Elastic.CAFingerprint }, parseFingerprint),
+		row("elastic.client_cert_file", "ELASTIC_CLIENT_CERT_FILE", "elastic-client-cert-file", "", "PEM file with the certificate to show to Elasticsearch, or to a proxy before it.").
+			with("file", "", func(c *Config) *string { return &c.Elastic.ClientCertFile }, parseText),
+		row("elastic.client_key_file", "ELASTIC_CLIENT_KEY_FILE", "elastic-client-key-file", "", "PEM file with its private key.").
+			with("file", "", func(c *Config) *string { return &c.Elastic.ClientKeyFile }, parseText),
 		row("elastic.timeout", "WEFT_ES_TIMEOUT", "es-timeout", "15s", "Longest time of one request; shorter than the lease.").
 			duration(func(c *Config) *time.Duration { return &c.Elastic.Timeout }, 100*ms, 5*time.Minute).show("`15s`, or half of a short lease"),
 		row("elastic.max_body", "WEFT_ES_MAX_BODY", "es-max-body", "5MiB", "Largest bulk request; one larger document is sent alone.").

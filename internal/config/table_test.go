@@ -87,8 +87,8 @@ func TestFlagsOfSubset(t *testing.T) {
 	AddFlags(fs, "group", "elastic.password")
 	var got []string
 	fs.VisitAll(func(f *pflag.Flag) { got = append(got, f.Name) })
-	if !slices.Equal(got, []string{"group"}) {
-		t.Errorf("got %v, want group alone", got)
+	if !slices.Equal(got, []string{"elastic-password-file", "group"}) {
+		t.Errorf("got %v, want group, and the file of the password alone", got)
 	}
 }
 

@@ -1,10 +1,8 @@
 package config
 
 import (
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 )
 
@@ -55,31 +53,6 @@ func (c Config) Validate() error {
 	}
 	less("elastic.timeout", "outbox.max_processing", c.Elastic.Timeout, c.Outbox.MaxProcessing)
 
-	user, pass, key := c.Elastic.Username != "", c.Elastic.Password != "", c.Elastic.APIKey != ""
-	if key && (user || pass) {
-		fail("give either the API key or user and password, not both", "elastic.api_key", "elastic.username", "elastic.password")
-	}
-	if user != pass {
-		fail("user and password belong together; one of them is missing", "elastic.username", "elastic.password")
-	}
-	if c.Elastic.CAFile != "" {
-		if err := checkCA(c.Elastic.CAFile); err != nil {
-			fail(fmt.Sprintf("file %q: %s", clip(c.Elastic.CAFile), err), "elastic.ca_file")
-		}
-	}
+	c.Elastic.validate(fail)
 	return errors.Join(errs...)
-}
-
-func checkCA(path string) error {
-	pem, err := os.ReadFile(path)
-	if pe, ok := errors.AsType[*os.PathError](err); ok {
-		return pe.Err
-	}
-	if err != nil {
-		return err
-	}
-	if !x509.NewCertPool().AppendCertsFromPEM(pem) {
-		return errors.New("holds no PEM certificate")
-	}
-	return nil
 }

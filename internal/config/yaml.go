@@ -134,7 +134,7 @@ func (y *yamlFile) value(key string, n *yaml.Node, out map[string]any) {
 }
 
 func (y *yamlFile) known(key string) bool {
-	return slices.ContainsFunc(y.settings, func(s setting) bool { return s.key == key })
+	return slices.ContainsFunc(y.settings, func(s setting) bool { return s.key == key || s.secret && s.fileKey() == key })
 }
 
 func (y *yamlFile) section(key string) bool {
@@ -145,6 +145,9 @@ func (y *yamlFile) names() []string {
 	var ns []string
 	for _, s := range y.settings {
 		ns = append(ns, s.key)
+		if s.secret {
+			ns = append(ns, s.fileKey())
+		}
 		if sec, _, ok := strings.Cut(s.key, "."); ok && !slices.Contains(ns, sec) {
 			ns = append(ns, sec)
 		}

@@ -82,6 +82,9 @@ func (d *daemon) check(ctx context.Context) error {
 	if err := postgres.CheckEnvironment(ctx, d.pool, d.cfg.Env); err != nil {
 		return err
 	}
+	if err := migrations.CheckRights(ctx, d.pool); err != nil {
+		return err
+	}
 	err := migrations.Check(ctx, d.pool)
 	if ahead, ok := errors.AsType[*migrations.AheadError](err); ok {
 		d.log.Warn("database is newer than this build", zap.String("event", "migrations.ahead"), zap.Error(ahead))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -53,17 +52,23 @@ type daemon struct {
 	server  *admin.Server
 	pool    *pgxpool.Pool
 	sockets *sockets // of pool
+	login   *postgres.Login
+	target  elastic.Config
+	elastic *elastic.Transport
 	elector *leader.Elector
 	lanes   []lane
 	gauges  *gauges
 	tracing *telemetry.Tracing // nil when traces are off
+
+	reload   Reload
+	reloaded *reloaded
 }
 
 // Run runs the instance until ctx ends, which hands leadership over, or until it
 // meets trouble that only a person can heal. It returns nil after a graceful end.
-func Run(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, version string) error {
+func Run(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, version string, reload Reload) error {
 	d := &daemon{
-		cfg: cfg, log: tel.Log, version: version, started: time.Now(),
+		cfg: cfg, log: tel.Log, reload: reload, version: version, started: time.Now(),
 		health: admin.NewHealth(cfg.Group, cfg.Instance), sockets: newSockets(), manager: systemd.New(tel.Log),
 	}
 	defer d.close()
@@ -76,9 +81,13 @@ func Run(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, versi
 // build makes the parts. It sends nothing to a server.
 func (d *daemon) build(ctx context.Context, tel *telemetry.Telemetry) error {
 	cfg := d.cfg
+	var err error
+	if d.login, err = postgres.NewLogin(cfg.Database.URL.Reveal()); err != nil {
+		return err
+	}
 	pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
 		AppName: leader.AppName(cfg.Group, cfg.Instance, "work"), MaxConns: cfg.Database.MaxConns, Statement: cfg.Database.Timeout,
-		Params: outbox.SessionParams(), Around: d.sockets.around,
+		Params: outbox.SessionParams(), Login: d.login, Around: d.sockets.around,
 	})
 	if err != nil {
 		return err
@@ -95,9 +104,18 @@ func (d *daemon) build(ctx context.Context, tel *telemetry.Telemetry) error {
 		Trust: cfg.Leader.Trust, IdleSession: cfg.Leader.IdleSession,
 	}
 	session := leader.SessionConfig(pool.Config().ConnConfig, election)
-	dial := func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, session) }
+	dial := func(ctx context.Context) (*pgx.Conn, error) {
+		now := session.Copy()
+		if err := d.login.Apply(ctx, now); err != nil {
+			return nil, err
+		}
+		return pgx.ConnectConfig(ctx, now)
+	}
 	d.elector, err = leader.New(election, dial, tel.Log, tel.Contract)
 	if err != nil {
+		return err
+	}
+	if d.reloaded, err = newReloaded(tel.Registry); err != nil {
 		return err
 	}
 	d.health.Require(postgresName, true)
@@ -126,11 +144,16 @@ func (d *daemon) close() {
 
 func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {
 	cfg := d.cfg
-	target, err := elasticConfig(cfg.Elastic)
+	target, access, err := elasticConfig(cfg.Elastic)
 	if err != nil {
 		return err
 	}
+	if d.elastic, err = elastic.NewTransport(access); err != nil {
+		return err
+	}
+	target.Transport = d.elastic
 	target.Tracer = d.tracing.Tracer("weft/projections/elastic")
+	d.target = target
 	spans := consumer.Tracing{Tracer: d.tracing.Tracer("weft/consumer"), Sample: d.tracing.Sample()}
 	projs, err := projections.Registry{}.Build(cfg.Projections, projections.Deps{
 		Pool: d.pool, Elastic: target, ChronicleVersion: cfg.Chronicle.ProjectionVersion,
@@ -182,21 +205,6 @@ func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {
 	return nil
 }
 
-func elasticConfig(c config.Elastic) (elastic.Config, error) {
-	out := elastic.Config{
-		URLs: []string{c.URL.Reveal()}, Index: c.Index, Username: c.Username, Password: c.Password.Reveal(),
-		APIKey: c.APIKey.Reveal(), RequestTimeout: c.Timeout, MaxBody: c.MaxBody,
-	}
-	if c.CAFile != "" {
-		pem, err := os.ReadFile(c.CAFile)
-		if err != nil {
-			return out, fmt.Errorf("CA of Elasticsearch: %w", err)
-		}
-		out.CACert = pem
-	}
-	return out, nil
-}
-
 // run starts the parts and ends them in the order that the package promises.
 func (d *daemon) run(ctx context.Context) error {
 	// The surroundings outlive ctx: the hand-over needs them.
@@ -215,6 +223,7 @@ func (d *daemon) run(ctx context.Context) error {
 		})
 	}
 	surround("HTTP server", d.server.Run)
+	surround("reload", d.reloads)
 	surround("health", func(ctx context.Context) error { return d.watch(ctx, inner.Done()) })
 
 	err := d.ready(inner)

@@ -144,7 +144,7 @@ func TestStartRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		done := make(chan error, 1)
-		go func() { done <- daemon.Run(t.Context(), cfg, tel, "test") }()
+		go func() { done <- daemon.Run(t.Context(), cfg, tel, "test", daemon.Reload{}) }()
 		select {
 		case err := <-done:
 			return err

@@ -17,6 +17,9 @@
 //     outage feeds it, a part that hangs does not.
 //   - From the moment that a stop is asked for, health says stopping and is not ready;
 //     a leader that hands over says so until its work is settled.
+//   - A reload takes up new passwords, tokens, keys and certificates for both servers
+//     without a change of the term. What cannot be read, and what a server refuses, changes
+//     nothing.
 //   - Everything that was started has ended when Run returns, about a second after the
 //     last settle even if Postgres does not answer any more.
 //

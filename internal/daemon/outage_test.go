@@ -13,7 +13,7 @@ import (
 // countUpdates has the database count the rows of each UPDATE of the outbox.
 const countUpdates = `
 create table updates_seen (at timestamptz not null default clock_timestamp(), n int not null);
-create function count_updates() returns trigger language plpgsql as $$
+create function count_updates() returns trigger language plpgsql security definer as $$
 begin
   insert into updates_seen (n) select count(*) from changed;
   return null;

@@ -114,7 +114,7 @@ func TestPgBouncer(t *testing.T) {
 		}
 		cfg := r.config("a")
 		done := make(chan error, 1)
-		go func() { done <- daemon.Run(t.Context(), cfg, tel, "test") }()
+		go func() { done <- daemon.Run(t.Context(), cfg, tel, "test", daemon.Reload{}) }()
 		select {
 		case err := <-done:
 			if kind, text := postgres.Diagnose(daemon.Cause(err)); kind != postgres.Pooler || strings.Contains(text, "\n") {

@@ -33,18 +33,27 @@ func TestMain(m *testing.M) { labtest.Main(m) }
 const outboxTable = "search_outbox_events"
 
 // rig is a migrated database and an index of one test, and the instances that it
-// starts on them.
+// starts on them, as a role with the least rights.
 type rig struct {
 	t          *testing.T
 	url, index string
 	elastic    string
 	group      string
-	pool       *pgxpool.Pool
+	pool       *pgxpool.Pool // of the owner
+	owner      string        // its user
+	runner     *url.Userinfo // of the instances, instead of the owner; nil for the owner
+	reload     daemon.Reload // of the instances that are started from now on
 }
 
 func setup(t *testing.T) *rig {
 	t.Helper()
-	return newRig(t, labtest.Database(t))
+	dsn := labtest.Database(t)
+	runner := labtest.Runner(t, dsn) // dropped after the pool is closed
+	r := newRig(t, dsn)
+	if u, err := url.Parse(dsn); err == nil {
+		r.owner, r.runner = u.User.String(), runner
+	}
+	return r
 }
 
 func newRig(t *testing.T, url string) *rig {
@@ -131,9 +140,10 @@ func (r *rig) run(cfg config.Config) *instance {
 	in.reg = tel.Registry
 	ctx, cancel := context.WithCancel(context.Background())
 	var result error
+	reload := r.reload
 	go func() {
 		defer close(in.done)
-		result = daemon.Run(ctx, cfg, tel, "test")
+		result = daemon.Run(ctx, cfg, tel, "test", reload)
 	}()
 	in.stop = func() error { cancel(); <-in.done; return result }
 	r.t.Cleanup(func() {
@@ -151,8 +161,12 @@ func (r *rig) config(name string, env ...string) config.Config {
 }
 
 func (r *rig) environ(name string) []string {
+	dsn := r.url
+	if u, err := url.Parse(dsn); err == nil && r.runner != nil && u.User.String() == r.owner {
+		dsn = labtest.As(r.t, dsn, r.runner)
+	}
 	return []string{
-		"DATABASE_URL=" + r.url, "ELASTIC_URL=" + r.elastic, "ELASTIC_INDEX=" + r.index, "WEFT_GROUP=" + r.group,
+		"DATABASE_URL=" + dsn, "ELASTIC_URL=" + r.elastic, "ELASTIC_INDEX=" + r.index, "WEFT_GROUP=" + r.group,
 		"WEFT_INSTANCE=" + name, "OUTBOX_METRICS_PORT=0", "OUTBOX_BASE_BACKOFF_SECONDS=0.05", "OUTBOX_MAX_BACKOFF_SECONDS=0.5",
 	}
 }

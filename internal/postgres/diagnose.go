@@ -104,10 +104,20 @@ func diagnoseServer(err error, cfg *pgconn.Config, where string) (Kind, string) 
 	said := oneLine(pe.Message)
 	switch pe.Code {
 	case "28P01":
-		return WrongPassword, fmt.Sprintf("Postgres%s refuses the password: %s; correct the password in DATABASE_URL", where, said)
+		remedy := "correct the password in DATABASE_URL"
+		if showsCertificate(cfg) { // the server blames the password for a certificate of another name, too
+			remedy += ", or show a certificate whose common name is the user"
+		}
+		return WrongPassword, fmt.Sprintf("Postgres%s refuses the password: %s; %s", where, said, remedy)
 	case "28000":
 		if noTLS(said) {
 			return TLSRefused, fmt.Sprintf("Postgres%s accepts no unencrypted connection: %s; set sslmode=require (or stricter) in DATABASE_URL", where, said)
+		}
+		switch {
+		case strings.Contains(said, "valid client certificate") && showsCertificate(cfg):
+			return TLSRefused, fmt.Sprintf("Postgres%s does not take our certificate: %s; name one as sslcert and sslkey in DATABASE_URL that an authority in its ssl_ca_file has made", where, said)
+		case strings.Contains(said, "valid client certificate"):
+			return TLSRefused, fmt.Sprintf("Postgres%s asks for a client's certificate: %s; name it and its key as sslcert and sslkey in DATABASE_URL", where, said)
 		}
 		return WrongPassword, fmt.Sprintf("Postgres%s does not let this user in: %s; correct the user in DATABASE_URL, or pg_hba.conf", where, said)
 	case "3D000":
@@ -149,21 +159,15 @@ func noTLS(said string) bool {
 
 func diagnoseClient(err error, where string) (Kind, string) {
 	var (
-		unknownCA *x509.UnknownAuthorityError
-		badHost   *x509.HostnameError
-		badCert   *x509.CertificateInvalidError
-		verify    *tls.CertificateVerificationError
-		header    tls.RecordHeaderError
-		dns       *net.DNSError
-		op        *net.OpError
+		dns *net.DNSError
+		op  *net.OpError
 	)
-	text := err.Error()
+	if remedy := handshakeRemedy(err); remedy != "" {
+		return TLSRefused, fmt.Sprintf("the TLS handshake with Postgres%s fails: %s; %s", where, cause(err), remedy)
+	}
 	switch {
-	case strings.Contains(text, "server refused TLS connection"):
+	case strings.Contains(err.Error(), "server refused TLS connection"):
 		return TLSRefused, fmt.Sprintf("Postgres%s offers no TLS: set sslmode=disable in DATABASE_URL, or turn ssl on in postgresql.conf", where)
-	case errors.As(err, &verify), errors.As(err, &unknownCA), errors.As(err, &badHost), errors.As(err, &badCert),
-		errors.As(err, &header), strings.Contains(text, "tls: "):
-		return TLSRefused, fmt.Sprintf("the TLS handshake with Postgres%s fails: %s; correct sslmode and sslrootcert in DATABASE_URL", where, cause(err))
 	case errors.Is(err, pgconn.ErrReadOnlyConnection), errors.Is(err, pgconn.ErrStandbyConnection):
 		return ReadOnly, fmt.Sprintf("every Postgres server%s is read-only: %s", where, sayRead)
 	case errors.As(err, &dns):
@@ -176,6 +180,34 @@ func diagnoseClient(err error, where string) (Kind, string) {
 		return Unreachable, fmt.Sprintf("Postgres%s cannot be reached: %s", where, cause(err))
 	}
 	return Unknown, ""
+}
+
+// handshakeRemedy says what to do about a TLS handshake that failed; nothing for other
+// errors.
+func handshakeRemedy(err error) string {
+	var (
+		unknown x509.UnknownAuthorityError
+		name    x509.HostnameError
+		verify  *tls.CertificateVerificationError
+		record  tls.RecordHeaderError
+	)
+	switch {
+	case errors.As(err, &name):
+		return "correct the host in DATABASE_URL, or have the server's certificate made for it"
+	case errors.As(err, &unknown):
+		return "name the authority that signed the server's certificate as sslrootcert in DATABASE_URL"
+	case errors.As(err, &verify):
+		return "the server needs another certificate, or DATABASE_URL another sslrootcert"
+	case strings.Contains(err.Error(), "remote error: tls: "): // an alert, whose type is not exported
+		return "the server does not take our certificate: correct sslcert and sslkey in DATABASE_URL"
+	case errors.As(err, &record), strings.Contains(err.Error(), "tls: "):
+		return "correct sslmode and sslrootcert in DATABASE_URL"
+	}
+	return ""
+}
+
+func showsCertificate(cfg *pgconn.Config) bool {
+	return cfg != nil && cfg.TLSConfig != nil && len(cfg.TLSConfig.Certificates) > 0
 }
 
 // cause returns the text of the innermost error of a chain, which holds neither

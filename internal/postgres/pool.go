@@ -26,6 +26,8 @@ type Options struct {
 	IdleInTx  time.Duration     // idle_in_transaction_session_timeout; default 5 s
 	Params    map[string]string // more settings of the sessions
 
+	// Login is asked by a pool before each connection; nil means that of the URL.
+	Login *Login
 	// Around wraps the dialer of a pool; nil leaves it alone.
 	Around func(pgconn.DialFunc) pgconn.DialFunc
 }
@@ -47,6 +49,9 @@ func NewPool(ctx context.Context, raw string, o Options) (*pgxpool.Pool, error) 
 	}
 	cfg.ConnConfig.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
 		return pgproto3.NewFrontend(bufio.NewReaderSize(r, readBuffer), w)
+	}
+	if o.Login != nil {
+		cfg.BeforeConnect = o.Login.Apply
 	}
 	cfg.MaxConns = int32(min(cmp.Or(o.MaxConns, 8), 1000))
 	cfg.MinIdleConns = min(warmConns, cfg.MaxConns)

@@ -178,11 +178,12 @@ func classifyError(err error, size, sent int) *problem {
 		invalid x509.CertificateInvalidError
 		verify  *tls.CertificateVerificationError
 		record  tls.RecordHeaderError
+		shake   *handshakeError
 		dns     *net.DNSError
 	)
 	switch {
 	case errors.As(err, &op) && op.Op == "dial", errors.As(err, &dns), errors.Is(err, syscall.ECONNREFUSED),
-		errors.As(err, &unknown), errors.As(err, &host), errors.As(err, &invalid), errors.As(err, &verify), errors.As(err, &record):
+		errors.As(err, &unknown), errors.As(err, &host), errors.As(err, &invalid), errors.As(err, &verify), errors.As(err, &record), errors.As(err, &shake):
 		return fault(outbox.ReasonESConnect)
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &netErr) && netErr.Timeout():
 		return fault(outbox.ReasonESTimeout)

@@ -35,11 +35,7 @@ const (
 // Config says where the documents go. The zero value of an optional field means
 // its default.
 type Config struct {
-	URLs     []string // at least one, http or https
-	Username string   // optional, with Password
-	Password string
-	APIKey   string // optional, base64; wins over Username
-	CACert   []byte // optional, PEM; ignored when Transport is set and is no *http.Transport
+	URLs []string // at least one, http or https
 
 	Index string // alias over Index-vN, or an existing plain index
 
@@ -52,7 +48,9 @@ type Config struct {
 
 	Tracer trace.Tracer // optional: makes a span of each request that belongs to one
 
-	Transport http.RoundTripper // optional, for tests
+	// Transport carries the requests; a [Transport] knows servers and logs in. Default is
+	// one with no Access. The Sink closes its idle connections.
+	Transport http.RoundTripper
 }
 
 func (c Config) validate() error {
@@ -123,7 +121,10 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName 
 		return nil, fmt.Errorf("elastic configuration: %w", err)
 	}
 	if cfg.Transport == nil {
-		cfg.Transport = newTransport()
+		var err error
+		if cfg.Transport, err = NewTransport(Access{}); err != nil {
+			return nil, err
+		}
 	}
 	urls := make([]*url.URL, len(cfg.URLs))
 	for i, raw := range cfg.URLs {
@@ -136,15 +137,6 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName 
 	// The client of the typed API would bring hundreds of packages along.
 	options := []elastictransport.Option{
 		elastictransport.WithURLs(urls...), elastictransport.WithTransport(cfg.Transport), elastictransport.WithDisableRetry(),
-	}
-	if cfg.Username != "" {
-		options = append(options, elastictransport.WithBasicAuth(cfg.Username, cfg.Password))
-	}
-	if cfg.APIKey != "" {
-		options = append(options, elastictransport.WithAPIKey(cfg.APIKey))
-	}
-	if _, plain := cfg.Transport.(*http.Transport); plain && cfg.CACert != nil {
-		options = append(options, elastictransport.WithCACert(cfg.CACert))
 	}
 	var spans *instrumentation
 	if cfg.Tracer != nil {
@@ -173,21 +165,6 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName 
 	return s, nil
 }
 
-func newTransport() *http.Transport {
-	return &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           dial,
-		TLSHandshakeTimeout:   5 * time.Second,
-		ExpectContinueTimeout: time.Second,
-		MaxIdleConns:          32,
-		MaxIdleConnsPerHost:   16,
-		IdleConnTimeout:       60 * time.Second,
-		DisableCompression:    true, // answers are small, and both ends pay for gzip in CPU
-		WriteBufferSize:       64 << 10,
-		ReadBufferSize:        32 << 10,
-	}
-}
-
 // bulkURL is the request of every batch. The server's own timeout stays below ours,
 // so that a missing shard is reported per item and not as our timeout. The answer
 // is filtered down to what decode reads.
@@ -209,4 +186,20 @@ func (s *Sink) dropIdle() {
 	if t, ok := s.cfg.Transport.(interface{ CloseIdleConnections() }); ok {
 		t.CloseIdleConnections()
 	}
+}
+
+// host is for messages, as access is.
+func (s *Sink) host() string {
+	u, err := url.Parse(s.cfg.URLs[0])
+	if err != nil {
+		return ""
+	}
+	return u.Host
+}
+
+func (s *Sink) access() (a Access) {
+	if t, ok := s.cfg.Transport.(*Transport); ok {
+		_, _, a = t.current()
+	}
+	return a
 }

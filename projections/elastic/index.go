@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -105,6 +106,9 @@ func (s *Sink) look(ctx context.Context) (target, error) {
 	case err != nil && status == 0:
 		p := classifyError(err, 0, 0)
 		p.fault.Err = fmt.Errorf("elasticsearch: %w", err)
+		if errors.Is(err, io.EOF) && strings.HasPrefix(s.cfg.URLs[0], "http://") {
+			p.fault.Err = fmt.Errorf("elasticsearch at %s ended the connection without an answer: %w; if it speaks TLS, write https:// in ELASTIC_URL", s.host(), err)
+		}
 		return target{}, &p.fault
 	case err != nil:
 		return fault(fmt.Errorf("index lookup: %w", err))
@@ -112,7 +116,7 @@ func (s *Sink) look(ctx context.Context) (target, error) {
 		return fault(fmt.Errorf("%w: neither an alias nor an index is named %q", errMissing, s.cfg.Index))
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		e := parseWhole(body)
-		return fault(fmt.Errorf("no access: Elasticsearch does not let us in or the user lacks a privilege on %q (%s): check the user, password or API key; needed are read, index, delete and view_index_metadata", s.cfg.Index, e.detail(status)))
+		return fault(refused(s.host(), status, e.detail(status), s.cfg.Index, s.access()))
 	case status != http.StatusOK:
 		p := classifyStatus(status, http.Header{}, body, time.Now())
 		p.fault.Shared = true
@@ -251,7 +255,10 @@ func (s *Sink) create(ctx context.Context) error {
 		return nil
 	}
 	e := parseWhole(answer)
-	if e.Type != "resource_already_exists_exception" {
+	switch {
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		return refused(s.host(), status, e.detail(status), index, s.access())
+	case e.Type != "resource_already_exists_exception":
 		return errors.New(e.detail(status))
 	}
 	// Another process was faster, or somebody has removed the alias.

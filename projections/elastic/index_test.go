@@ -334,7 +334,7 @@ func TestRealEnsureIndexByManyAtOnce(t *testing.T) {
 
 func TestReadyNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	for status, want := range map[int]string{401: "password", 403: "privilege", 404: "neither", 503: "503"} {
+	for status, want := range map[int]string{401: "ELASTIC_PASSWORD", 403: "privilege", 404: "neither", 503: "503"} {
 		s, srv, _ := fakeSink(t, nil)
 		srv.AnswerIndex(status, `{}`)
 		if err := s.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), want) {

@@ -35,7 +35,7 @@ create table if not exists {schema}.weftlab_source (
   event_version bigint not null, deleted boolean not null
 );
 
-create or replace function {schema}.weftlab_enqueued() returns trigger language plpgsql as $$
+create or replace function {schema}.weftlab_enqueued() returns trigger language plpgsql security definer as $$
 begin
   insert into {schema}.weftlab_history
     (source, event_id, entity_type, entity_id, event_version, op, new_status, attempts, reclaim)
@@ -45,7 +45,7 @@ begin
 end $$;
 
 -- The plan is kept from when there were few rows; with a nested loop thousands would take seconds.
-create or replace function {schema}.weftlab_changed() returns trigger language plpgsql set enable_nestloop = off as $$
+create or replace function {schema}.weftlab_changed() returns trigger language plpgsql security definer set enable_nestloop = off as $$
 begin
   insert into {schema}.weftlab_history
     (source, event_id, entity_type, entity_id, event_version, op, old_status, new_status, owner, epoch, attempts, reclaim)
@@ -58,7 +58,7 @@ begin
   return null;
 end $$;
 
-create or replace function {schema}.weftlab_term() returns trigger language plpgsql as $$
+create or replace function {schema}.weftlab_term() returns trigger language plpgsql security definer as $$
 begin
   insert into {schema}.weftlab_terms (group_name, epoch, instance) values (new.group_name, new.epoch, new.instance);
   return null;
@@ -75,7 +75,7 @@ create or replace trigger weftlab_next_term after update on {schema}.weft_leader
 `
 
 const installSource = `
-create or replace function {schema}.weftlab_written() returns trigger language plpgsql as $$
+create or replace function {schema}.weftlab_written() returns trigger language plpgsql security definer as $$
 begin
   insert into {schema}.weftlab_source (entity_type, entity_id, event_version, deleted)
   select c.entity_type, c.entity_id, c.event_version, tg_op = 'DELETE' from changed c;

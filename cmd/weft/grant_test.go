@@ -1,0 +1,37 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+)
+
+func TestMigrateGrant(t *testing.T) {
+	t.Parallel()
+	dsn := labtest.Database(t)
+	owner := labtest.Pool(t, dsn)
+	user := labtest.Runner(t, dsn)
+	name := user.Username()
+	if _, err := owner.Exec(t.Context(), "revoke update (status) on search_outbox_events from "+name); err != nil {
+		t.Fatal(err)
+	}
+	asRunner := []string{"DATABASE_URL=" + labtest.As(t, dsn, user)}
+
+	for _, tc := range []struct {
+		name string
+		env  []string
+		args []string
+		code int
+		want string
+	}{
+		{"NoName", asRunner, []string{"migrate", "grant"}, exitUsage, "want the name of one role"},
+		{"NoRole", []string{"DATABASE_URL=" + dsn}, []string{"migrate", "grant", "weft_no_such_role"}, exitBad, `role "weft_no_such_role" does not exist: create it first`},
+		{"NotTheOwner", asRunner, []string{"migrate", "grant", name}, exitRefused, "may not grant what it does not own"},
+		{"Owner", []string{"DATABASE_URL=" + dsn}, []string{"migrate", "grant", name}, exitOK, "granted to " + name},
+	} {
+		if r := weft(t, tc.env, tc.args...); r.code != tc.code || !strings.Contains(r.out+r.errOut, tc.want) {
+			t.Errorf("%s: got code %d and %q, want %d and %q", tc.name, r.code, r.out+r.errOut, tc.code, tc.want)
+		}
+	}
+}

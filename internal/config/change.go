@@ -1,0 +1,37 @@
+package config
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Changed returns the keys of the settings that are different in next, in table order.
+// What neither has been given does not count: a default may be made anew by each Load.
+func (c Config) Changed(next Config) (keys []string) {
+	for _, s := range table() {
+		if s.get(&c) != s.get(&next) && (c.given(s.key) || next.given(s.key)) {
+			keys = append(keys, s.key)
+		}
+	}
+	return keys
+}
+
+func (c Config) given(key string) bool {
+	src := c.sources[key]
+	return src != "" && !strings.HasPrefix(src, derived)
+}
+
+// With returns c with the settings of keys as they are in next.
+func (c Config) With(next Config, keys ...string) Config {
+	c.sources = maps.Clone(c.sources)
+	for _, s := range table() {
+		if !slices.Contains(keys, s.key) {
+			continue
+		}
+		// What get writes, set reads; both configurations have passed Validate.
+		_ = s.set(&c, s.get(&next))
+		c.sources[s.key] = next.sources[s.key]
+	}
+	return c
+}

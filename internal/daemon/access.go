@@ -1,0 +1,124 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/leader"
+	"github.com/samuelhu324-dev/weft/projections"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
+)
+
+// elasticKeys are the settings by which Elasticsearch is known and logged in to.
+var elasticKeys = []string{
+	"elastic.url", "elastic.username", "elastic.password", "elastic.api_key", "elastic.service_token",
+	"elastic.ca_file", "elastic.ca_fingerprint", "elastic.client_cert_file", "elastic.client_key_file",
+}
+
+// elasticConfig returns where the documents go, without whom the URL names, and how to
+// log in there.
+func elasticConfig(c config.Elastic) (out elastic.Config, access elastic.Access, err error) {
+	u, err := url.Parse(c.URL.Reveal())
+	if err != nil {
+		return out, access, errors.New("URL of Elasticsearch cannot be parsed") // the error repeats it, password and all
+	}
+	access = elastic.Access{
+		Username: c.Username, Password: c.Password.Reveal(), APIKey: c.APIKey.Reveal(), ServiceToken: c.ServiceToken.Reveal(),
+		CAFingerprint: c.CAFingerprint,
+	}
+	if u.User != nil {
+		access.Username = u.User.Username()
+		access.Password, _ = u.User.Password()
+		u.User = nil
+	}
+	for _, f := range []struct {
+		what, path string
+		pem        *[]byte
+	}{
+		{"authority of Elasticsearch", c.CAFile, &access.CA},
+		{"client certificate for Elasticsearch", c.ClientCertFile, &access.ClientCert},
+		{"key of the client certificate for Elasticsearch", c.ClientKeyFile, &access.ClientKey},
+	} {
+		if f.path == "" {
+			continue
+		}
+		if *f.pem, err = os.ReadFile(f.path); err != nil {
+			return out, access, fmt.Errorf("%s: %w", f.what, err)
+		}
+	}
+	return elastic.Config{URLs: []string{u.String()}, Index: c.Index, RequestTimeout: c.Timeout, MaxBody: c.MaxBody}, access, nil
+}
+
+// relogin has new connections to Postgres log in as next says, if the server lets them,
+// and replaces those of the pool. The lock session stays: it is logged in.
+func (d *daemon) relogin(ctx context.Context, next config.Config) error {
+	raw := next.Database.URL.Reveal()
+	if err := d.login.Check(raw); err != nil {
+		return err
+	}
+	conn, err := postgres.Connect(ctx, raw, postgres.Options{
+		AppName: leader.AppName(d.cfg.Group, d.cfg.Instance, "reload"), Statement: d.cfg.Database.Timeout})
+	switch kind, text := postgres.Diagnose(err); {
+	case err == nil:
+		_ = conn.Close(ctx)
+	case kind == postgres.Unreachable, kind == postgres.TooManyConnections, kind == postgres.ReadOnly:
+		d.log.Warn("reload: the new access to Postgres could not be tried", zap.String("event", "config.untried"), zap.String("error", text))
+	default:
+		return errors.New(text + "; reload again once that is mended")
+	}
+	if err := d.login.Change(raw); err != nil {
+		return err
+	}
+	d.pool.Reset()
+	return nil
+}
+
+// reaccess has requests to Elasticsearch log in as next says, unless the server refuses
+// that.
+func (d *daemon) reaccess(ctx context.Context, next config.Config) error {
+	target, access, err := elasticConfig(next.Elastic)
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(target.URLs, d.target.URLs) {
+		return errors.New("ELASTIC_URL leads to another server: that takes a restart")
+	}
+	if slices.Contains(d.cfg.Projections, projections.SearchIndexToElastic) {
+		if err := tryElastic(ctx, target, access, d.log); err != nil {
+			return err
+		}
+	}
+	return d.elastic.Change(access)
+}
+
+// tryElastic returns an error when the server does not accept access; other trouble is
+// none of it.
+func tryElastic(ctx context.Context, target elastic.Config, access elastic.Access, log *zap.Logger) error {
+	transport, err := elastic.NewTransport(access)
+	if err != nil {
+		return err
+	}
+	target.Transport = transport
+	sink, err := elastic.New(target, zap.NewNop(), prometheus.NewRegistry(), projections.SearchIndexToElastic)
+	if err != nil {
+		return err
+	}
+	defer sink.Close()
+	err = sink.Ready(ctx)
+	if elastic.IsAccess(err) {
+		return fmt.Errorf("%w; reload again once that is mended", err)
+	}
+	if err != nil {
+		log.Warn("reload: the new access to Elasticsearch could not be tried", zap.String("event", "config.untried"), zap.Error(err))
+	}
+	return nil
+}

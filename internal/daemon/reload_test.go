@@ -1,0 +1,99 @@
+package daemon_test
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/daemon"
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/migrations"
+)
+
+// reloadable has the instances of r read next when they are asked to.
+func (r *rig) reloadable() (ask func(in *instance, event string, environ ...string) map[string]any) {
+	asked := make(chan os.Signal)
+	var next atomic.Pointer[[]string]
+	r.reload = daemon.Reload{Asked: asked, Load: func() (config.Config, error) {
+		return config.Load(config.Options{Environ: *next.Load()})
+	}}
+	return func(in *instance, event string, environ ...string) map[string]any {
+		r.t.Helper()
+		before := len(in.logs.with("event", event))
+		next.Store(&environ)
+		select {
+		case asked <- syscall.SIGHUP:
+		case <-time.After(30 * time.Second):
+			r.t.Fatal("the request was not taken")
+		}
+		var lines []map[string]any
+		labtest.Eventually(r.t, 30*time.Second, func() bool {
+			lines = in.logs.with("event", event)
+			return len(lines) > before
+		}, event)
+		return lines[len(lines)-1]
+	}
+}
+
+// What cannot be taken up is said, and the instance goes on as it was.
+func TestReloadKeepsWhatItCannotTakeUp(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	reload := r.reloadable()
+	a := r.start("a")
+	a.awaitReady(200, `"role": "leader"`)
+	env := r.environ("a")
+
+	for _, tc := range []struct{ name, event, extra, want string }{
+		{"Nothing", "config.reloaded", "", ""},
+		{"Restart", "config.needs_restart", "OUTBOX_BULK_SIZE=7", "outbox.bulk_size"},
+		{"NotValid", "config.reload_failed", "OUTBOX_BULK_SIZE=0", "outbox.bulk_size"},
+		{"OtherDatabase", "config.reload_failed", "DATABASE_URL=" + strings.Replace(r.url, "127.0.0.1", "127.0.0.2", 1), "names another server, database or parameter: that takes a restart"},
+		{"OtherElastic", "config.reload_failed", "ELASTIC_URL=http://127.0.0.1:1", "another server: that takes a restart"},
+		{"WrongRole", "config.reload_failed", "DATABASE_URL=" + strings.Replace(r.url, "postgres@", "nobody_here@", 1), `role "nobody_here" does not exist`},
+	} {
+		environ := env
+		if tc.extra != "" {
+			environ = append(environ[:len(environ):len(environ)], tc.extra)
+		}
+		line := reload(a, tc.event, environ...)
+		text, _ := line["error"].(string)
+		if settings, ok := line["settings"].([]any); ok {
+			for _, s := range settings {
+				text += s.(string)
+			}
+		}
+		if !strings.Contains(text, tc.want) || tc.want == "" && text != "" {
+			t.Errorf("%s: got %v, want %q in it", tc.name, line, tc.want)
+		}
+		if got, want := a.metric("weft_config_last_reload_successful"), map[bool]float64{true: 0, false: 1}[tc.event == "config.reload_failed"]; got != want {
+			t.Errorf("%s: metric: got %v, want %v", tc.name, got, want)
+		}
+	}
+	for range 20 {
+		r.upsert(newKey(), 1, "x")
+	}
+	r.await(map[string]int{"done": 20})
+	if got := a.metric("weft_leader_epoch"); got != 1 {
+		t.Errorf("epoch: got %v, want 1", got)
+	}
+}
+
+// A role that lacks a right ends the start with the statement that gives it.
+func TestMissingRightEndsTheStart(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.exec("revoke update (status) on search_outbox_events from " + r.runner.Username())
+	a := r.start("a")
+	<-a.done
+	err := a.stop()
+	var rights *migrations.RightsError
+	if !errors.As(err, &rights) || !strings.Contains(err.Error(), `grant update (status) on "public"."search_outbox_events" to "`+r.runner.Username()+`"`) {
+		t.Errorf("got %v, want what is lacking and the GRANT", err)
+	}
+}

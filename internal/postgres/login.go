@@ -1,0 +1,88 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ErrPlace means that a URL leads elsewhere than the one before.
+var ErrPlace = errors.New("names another server, database or parameter")
+
+// Login is whom new connections log in as, and how they know the server: user, password
+// and TLS of a URL, with the files that it names as they were when it was read. It may be
+// changed while pools use it; open connections do not notice.
+type Login struct {
+	mu  sync.Mutex
+	cfg *pgx.ConnConfig
+}
+
+// NewLogin reads raw as [ParseURL] does.
+func NewLogin(raw string) (*Login, error) {
+	cfg, err := ParseURL(raw)
+	if err != nil {
+		return nil, fmt.Errorf("database URL: %w", err)
+	}
+	return &Login{cfg: cfg.ConnConfig}, nil
+}
+
+// Check returns an error when [Login.Change] would not take raw, [ErrPlace] among them.
+func (l *Login) Check(raw string) error {
+	_, err := l.next(raw)
+	return err
+}
+
+// Change makes new connections log in as raw says. It returns [ErrPlace], and changes
+// nothing, when raw leads elsewhere.
+func (l *Login) Change(raw string) error {
+	next, err := l.next(raw)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cfg = next
+	return nil
+}
+
+func (l *Login) next(raw string) (*pgx.ConnConfig, error) {
+	next, err := ParseURL(raw)
+	if err != nil {
+		return nil, fmt.Errorf("database URL: %w", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if place(l.cfg) != place(next.ConnConfig) || !maps.Equal(l.cfg.RuntimeParams, next.ConnConfig.RuntimeParams) {
+		return nil, fmt.Errorf("database URL: %w: that takes a restart", ErrPlace)
+	}
+	return next.ConnConfig, nil
+}
+
+// Apply puts the login into c, which leads to the same servers. It has the form of
+// pgxpool's BeforeConnect.
+func (l *Login) Apply(_ context.Context, c *pgx.ConnConfig) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.cfg.Copy()
+	c.User, c.Password, c.TLSConfig, c.Fallbacks = now.User, now.Password, now.TLSConfig, now.Fallbacks
+	c.SSLNegotiation = now.SSLNegotiation
+	return nil
+}
+
+// place is where a configuration leads, whatever TLS it asks for: sslmode=prefer names
+// each server twice.
+func place(c *pgx.ConnConfig) string {
+	servers := []string{c.Host + ":" + strconv.Itoa(int(c.Port))}
+	for _, f := range c.Fallbacks {
+		if s := f.Host + ":" + strconv.Itoa(int(f.Port)); !slices.Contains(servers, s) {
+			servers = append(servers, s)
+		}
+	}
+	return fmt.Sprint(servers, c.Database)
+}
