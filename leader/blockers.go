@@ -21,6 +21,7 @@ const (
 	blockedAfter   = 100 * time.Millisecond // a bump takes about one; by then it is waiting for somebody
 	blockedLookMin = 200 * time.Millisecond
 	blockedLookMax = time.Second
+	endTimeout     = 2 * time.Second // of ending one session, and of recording it
 )
 
 // blocker is a backend that holds up the bump.
@@ -80,8 +81,14 @@ func listBlockers(ctx context.Context, conn *pgx.Conn, waiting uint32) ([]blocke
 }
 
 // endBackend checks all of it again in the statement that terminates: the process id may
-// belong to somebody else by now.
+// belong to somebody else by now. The bump may go on, and the look-out be over, before the
+// answer is here; it is waited for, or nobody would know who was ended.
 func (s *pgSession) endBackend(ctx context.Context, conn *pgx.Conn, b *blocker) (ended bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
 	err = conn.QueryRow(ctx, `
 		select coalesce(bool_or(pg_terminate_backend(a.pid)), false)
 		  from pg_stat_activity a
@@ -93,7 +100,7 @@ func (s *pgSession) endBackend(ctx context.Context, conn *pgx.Conn, b *blocker) 
 
 // auditEnded records what is done already, so it does not depend on the caller's context.
 func (s *pgSession) auditEnded(conn *pgx.Conn, b *blocker) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
 	detail, err := json.Marshal(map[string]any{
 		"pid": b.pid, "backend_start": b.started, "user": b.user, "application_name": b.application,
