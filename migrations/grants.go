@@ -27,7 +27,7 @@ func (g grant) String() string {
 }
 
 // grants is all that an instance needs. It may neither write events nor change what a
-// producer has written into one, and what it has put into weft_audit stays.
+// producer has written into one, and who did what and why in weft_audit stays as it was written.
 func grants() []grant {
 	var all []grant
 	for _, t := range outboxTables() {
@@ -45,7 +45,7 @@ func grants() []grant {
 		}
 	}
 	add("select", "search_index", "chronicle_events", "environment_sentinel", versionTable)
-	add("select, insert", "weft_audit")
+	all = append(all, grant{table: "weft_audit", rights: []string{"select", "insert", "update"}, columns: []string{"count", "detail"}})
 	add("select, insert, update", "weft_leader", "weft_term", "weft_progress")
 	add("select, insert, update, delete", "weft_instance", "chronicle_entries")
 	return all

@@ -56,7 +56,7 @@ func TestSignalStops(t *testing.T) {
 	if got := <-r.code; got != 0 {
 		t.Errorf("got code %d, want 0: %s", got, r.errOut)
 	}
-	for _, want := range []string{`"event":"start"`, `"event":"tracing.disabled"`, `"event":"stop"`, `"signal":"terminated"`, `"event":"stopped"`, "u:*****@"} {
+	for _, want := range []string{`"event":"start"`, `"event":"stop"`, `"signal":"terminated"`, `"event":"stopped"`, "u:*****@"} {
 		if !strings.Contains(r.errOut.String(), want) {
 			t.Errorf("log lacks %s:\n%s", want, r.errOut)
 		}

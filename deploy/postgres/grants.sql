@@ -8,7 +8,7 @@ grant select on public.search_index to weft;
 grant select on public.chronicle_events to weft;
 grant select on public.environment_sentinel to weft;
 grant select on public.weft_schema_version to weft;
-grant select, insert on public.weft_audit to weft;
+grant select, insert, update (count, detail) on public.weft_audit to weft;
 grant select, insert, update on public.weft_leader to weft;
 grant select, insert, update on public.weft_term to weft;
 grant select, insert, update on public.weft_progress to weft;

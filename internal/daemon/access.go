@@ -62,7 +62,7 @@ func elasticConfig(c config.Elastic) (out elastic.Config, access elastic.Access,
 // and replaces those of the pool. The lock session stays: it is logged in.
 func (d *daemon) relogin(ctx context.Context, next config.Config) error {
 	raw := next.Database.URL.Reveal()
-	if err := d.login.Check(raw); err != nil {
+	if differs, err := d.login.Differs(raw); err != nil || !differs {
 		return err
 	}
 	conn, err := postgres.Connect(ctx, raw, postgres.Options{
@@ -91,6 +91,9 @@ func (d *daemon) reaccess(ctx context.Context, next config.Config) error {
 	}
 	if !slices.Equal(target.URLs, d.target.URLs) {
 		return errors.New("ELASTIC_URL leads to another server: that takes a restart")
+	}
+	if !d.elastic.Differs(access) {
+		return nil
 	}
 	if slices.Contains(d.cfg.Projections, projections.SearchIndexToElastic) {
 		if err := tryElastic(ctx, target, access, d.log); err != nil {

@@ -1,7 +1,9 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
@@ -32,10 +34,38 @@ func NewLogin(raw string) (*Login, error) {
 	return &Login{cfg: cfg.ConnConfig}, nil
 }
 
-// Check returns an error when [Login.Change] would not take raw, [ErrPlace] among them.
-func (l *Login) Check(raw string) error {
-	_, err := l.next(raw)
-	return err
+// Differs reports whether [Login.Change] to raw would change anything, the content of the
+// files that it names included, and returns the error that it would.
+func (l *Login) Differs(raw string) (bool, error) {
+	next, err := l.next(raw)
+	if err != nil {
+		return false, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	same := next.User == l.cfg.User && next.Password == l.cfg.Password &&
+		slices.EqualFunc(ways(next), ways(l.cfg), sameTLS)
+	return !same, nil
+}
+
+// ways are the TLS settings with which the servers are tried, in their order.
+func ways(c *pgx.ConnConfig) []*tls.Config {
+	all := []*tls.Config{c.TLSConfig}
+	for _, f := range c.Fallbacks {
+		all = append(all, f.TLSConfig)
+	}
+	return all
+}
+
+func sameTLS(a, b *tls.Config) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.ServerName == b.ServerName && a.InsecureSkipVerify == b.InsecureSkipVerify &&
+		(a.VerifyPeerCertificate == nil) == (b.VerifyPeerCertificate == nil) && a.RootCAs.Equal(b.RootCAs) &&
+		slices.EqualFunc(a.Certificates, b.Certificates, func(a, b tls.Certificate) bool {
+			return slices.EqualFunc(a.Certificate, b.Certificate, bytes.Equal)
+		})
 }
 
 // Change makes new connections log in as raw says. It returns [ErrPlace], and changes

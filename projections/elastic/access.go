@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"sync"
 	"time"
 )
@@ -130,6 +131,12 @@ func NewTransport(a Access) (*Transport, error) {
 		return nil, err
 	}
 	return t, nil
+}
+
+// Differs reports whether [Transport.Change] to a would change anything.
+func (t *Transport) Differs(a Access) bool {
+	_, _, now := t.current()
+	return !reflect.DeepEqual(now, a)
 }
 
 // Change makes all requests from now on use a. When it returns an error nothing has

@@ -29,6 +29,7 @@ type guardianClient struct {
 	mu    sync.Mutex
 	in    io.WriteCloser // nil once closed
 	up    map[Server]event
+	at    string // the guardian's directory
 }
 
 func startGuardian(ctx context.Context, command []string, what spec, report *reporter) (*guardianClient, error) {
@@ -74,6 +75,7 @@ func startGuardian(ctx context.Context, command []string, what spec, report *rep
 			_ = g.close() // it says the same with its exit code
 			return nil, errors.New(e.Error)
 		}
+		g.at = e.Dir
 		return g, nil
 	}
 }

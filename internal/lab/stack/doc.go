@@ -22,7 +22,8 @@
 //   - Linux on amd64 and arm64 only. Elsewhere, name running servers in DATABASE_URL
 //     and ELASTIC_URL; then nothing is started.
 //   - The Elasticsearch is the build that the client libraries test with: no GET /, no
-//     reindex, no ingest, no scripts. Security is off; trust is all that PostgreSQL asks.
+//     reindex, no ingest, no scripts. Security is off, and trust is all that PostgreSQL asks,
+//     unless [Options.Secured] is set; Elasticsearch hands out no API keys even then.
 //   - A server that ends by itself is reported, not started again.
 //   - Nobody decides about a failover: a replica is promoted when it is told to, also
 //     beside a primary that lives on, and what a primary kept of its log for a replica is

@@ -29,6 +29,7 @@ type elastic struct {
 	who      *account
 	spawner  *process.Spawner
 	onEnd    func(*process.Process)
+	secured  *securedSpec // nil: everybody may do everything
 
 	port      int // 0 until the first start
 	transport int
@@ -37,7 +38,13 @@ type elastic struct {
 
 func (e *elastic) log() string { return filepath.Join(e.dir, "server.log") }
 
-func (e *elastic) url() string { return fmt.Sprintf("http://127.0.0.1:%d", e.port) }
+func (e *elastic) url() string {
+	scheme := "http"
+	if e.secured != nil {
+		scheme = "https"
+	}
+	return fmt.Sprintf("%s://127.0.0.1:%d", scheme, e.port)
+}
 
 func (e *elastic) at(name string) string { return filepath.Join(e.dir, name) }
 
@@ -57,6 +64,13 @@ func (e *elastic) prepare() error {
 		}
 		if err := e.config(name, withoutGCLog(string(content))); err != nil {
 			return err
+		}
+	}
+	if e.secured != nil {
+		for name, content := range e.secured.Files {
+			if err := e.config(name, content); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -82,20 +96,19 @@ func (e *elastic) config(name, content string) error {
 }
 
 func (e *elastic) settings() string {
-	return strings.Join([]string{
-		"cluster.name: " + e.cluster,
+	return strings.Join(append(e.securitySettings(),
+		"cluster.name: "+e.cluster,
 		"node.name: weft",
 		"discovery.type: single-node",
-		"xpack.security.enabled: false",
 		"network.host: 127.0.0.1",
 		fmt.Sprintf("http.port: %d", e.port),
 		fmt.Sprintf("transport.port: %d", e.transport),
-		"path.data: " + e.at("data"),
-		"path.logs: " + e.at("logs"),
+		"path.data: "+e.at("data"),
+		"path.logs: "+e.at("logs"),
 		"action.auto_create_index: false",
 		"cluster.routing.allocation.disk.threshold_enabled: false",
 		"",
-	}, "\n")
+	), "\n")
 }
 
 // start returns when the server answers, or with the reason why it does not.
@@ -165,7 +178,7 @@ func (e *elastic) startOnce(ctx context.Context) error {
 
 func (e *elastic) await(ctx context.Context) error {
 	for {
-		if cluster, err := clusterHealth(ctx, e.url()); err == nil && cluster == e.cluster {
+		if cluster, err := e.health(ctx); err == nil && cluster == e.cluster {
 			return nil
 		}
 		select {
@@ -183,7 +196,7 @@ func (e *elastic) await(ctx context.Context) error {
 
 // clusterHealth returns the name of the cluster that answers at url. This build of the
 // server has no GET /.
-func clusterHealth(ctx context.Context, url string) (cluster string, err error) {
+func clusterHealth(ctx context.Context, client *http.Client, url string) (cluster string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(url, "/")+"/_cluster/health", nil)
@@ -191,7 +204,7 @@ func clusterHealth(ctx context.Context, url string) (cluster string, err error) 
 		return "", err
 	}
 	request.Close = true
-	response, err := http.DefaultClient.Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		return "", err
 	}

@@ -3,6 +3,7 @@ package stack
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -22,7 +23,7 @@ func checkExternal(ctx context.Context, databaseURL, elasticURL string) error {
 		}
 	}
 	if elasticURL != "" {
-		if _, err := clusterHealth(ctx, elasticURL); err != nil {
+		if _, err := clusterHealth(ctx, http.DefaultClient, elasticURL); err != nil {
 			return fmt.Errorf("ELASTIC_URL is set to %s, but no Elasticsearch answers there: %s: correct it, or unset it to have a server started", redact(elasticURL), oneLine(err))
 		}
 	}

@@ -183,7 +183,7 @@ func (g *guardian) startAll(ctx context.Context) error {
 		}
 		g.elastic = &elastic{
 			home: g.spec.ElasticHome, javaHome: g.spec.JavaHome, heapMB: g.spec.HeapMB, dir: dir, cluster: clusterName(),
-			who: g.spec.Account, spawner: g.spawner, onEnd: g.noteEnd(Elastic),
+			who: g.spec.Account, spawner: g.spawner, onEnd: g.noteEnd(Elastic), secured: g.spec.Secured,
 		}
 		group.Go(func() error {
 			began := time.Now()
@@ -201,7 +201,11 @@ func (g *guardian) newPostgres(server Server) (*postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &postgres{home: g.spec.PostgresHome, dir: dir, who: g.spec.Account, spawner: g.spawner, onEnd: g.noteEnd(server)}, nil
+	p := &postgres{home: g.spec.PostgresHome, dir: dir, who: g.spec.Account, spawner: g.spawner, onEnd: g.noteEnd(server), secured: g.spec.Secured}
+	if p.secured != nil {
+		p.clientDir, err = g.writeClientFiles()
+	}
+	return p, err
 }
 
 // cluster is nil for what is no PostgreSQL of this stack.

@@ -38,6 +38,9 @@ type postgres struct {
 	spawner *process.Spawner
 	onEnd   func(*process.Process)
 
+	secured   *securedSpec // nil: trust is all that is asked
+	clientDir string       // with the superuser's certificate
+
 	port    int // 0 until the first start
 	process *process.Process
 	copied  bool // made as a replica: the database comes with the data
@@ -47,6 +50,9 @@ func (p *postgres) data() string { return filepath.Join(p.dir, "data") }
 func (p *postgres) log() string  { return filepath.Join(p.dir, "server.log") }
 
 func (p *postgres) url(database string) string {
+	if p.secured != nil {
+		return p.securedURL(database)
+	}
 	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", p.port, database)
 }
 
@@ -61,6 +67,13 @@ func (p *postgres) prepare(ctx context.Context) error {
 	cmd := exec.Command(filepath.Join(p.home, "bin", "initdb"),
 		"-D", p.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync",
 		"--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
+	if p.secured != nil {
+		password := filepath.Join(p.dir, "password")
+		if err := p.write(password, []byte(p.secured.Password)); err != nil {
+			return explainDisk(err, p.dir)
+		}
+		cmd.Args = append(cmd.Args, "--pwfile", password)
+	}
 	cmd.Dir, cmd.Env = p.dir, process.Env(p.dir)
 	cmd.Stdout, cmd.Stderr = output, output
 	initdb, err := p.spawner.Start(cmd, p.who.credential(), syscall.SIGKILL, nil)
@@ -75,6 +88,9 @@ func (p *postgres) prepare(ctx context.Context) error {
 	}
 	if initdb.Err() != nil {
 		return explainDisk(initdb.EndedError("initdb", output.Name()), p.dir)
+	}
+	if p.secured != nil {
+		return p.secure()
 	}
 	return p.askForPasswords()
 }
@@ -146,6 +162,7 @@ func (p *postgres) startOnce(ctx context.Context) error {
 		"-c", "wal_keep_size="+walKept,
 		"-c", "wal_retrieve_retry_interval=100ms",
 	)
+	cmd.Args = append(cmd.Args, p.sslSettings()...)
 	cmd.Dir, cmd.Env = p.dir, process.Env(p.dir)
 	cmd.Stdout, cmd.Stderr = log, log
 	// SIGQUIT: the postmaster takes its backends, which are in sessions of their own, along.

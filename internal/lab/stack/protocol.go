@@ -38,6 +38,7 @@ type spec struct {
 	HeapMB       int
 	Account      *account
 	DataRoot     string
+	Secured      *securedSpec `json:",omitempty"`
 }
 
 type operation string

@@ -26,6 +26,9 @@ type Options struct {
 	DatabaseURL, ElasticURL string
 	// Replication adds a streaming replica of the PostgreSQL that is started.
 	Replication Replication
+	// Secured makes the servers that are started ask for TLS and credentials: both must be
+	// started here, without a replica.
+	Secured bool
 	// HeapMB is Elasticsearch's heap in MiB, at least 128; 0 means [DefaultHeapMB].
 	HeapMB int
 	// CacheDir holds the unpacked servers; empty means weft in the user's cache
@@ -41,6 +44,7 @@ type Stack struct {
 	databaseURL, elasticURL string
 	report                  *reporter
 	guardian                *guardianClient // nil: both servers are the caller's
+	secured                 *Secured        // nil: they ask for nothing
 }
 
 // Start returns when both servers answer. Canceling ctx stops a start that is under
@@ -57,6 +61,9 @@ func Start(ctx context.Context, opts Options) (*Stack, error) {
 	if opts.Replication != NoReplica && opts.DatabaseURL != "" {
 		return nil, errors.New("replica: DATABASE_URL is set, and only a PostgreSQL that is started here can have one")
 	}
+	if opts.Secured && (opts.Replication != NoReplica || opts.DatabaseURL != "" || opts.ElasticURL != "") {
+		return nil, errors.New("secured servers: only both together can be, started here and without a replica")
+	}
 	if err := checkExternal(ctx, opts.DatabaseURL, opts.ElasticURL); err != nil {
 		return nil, err
 	}
@@ -66,6 +73,11 @@ func Start(ctx context.Context, opts Options) (*Stack, error) {
 	what, err := provide(ctx, opts, s.report)
 	if err != nil {
 		return nil, err
+	}
+	if opts.Secured {
+		if s.secured, what.Secured, err = newSecured(); err != nil {
+			return nil, err
+		}
 	}
 	s.guardian, err = startGuardian(ctx, opts.Guardian, what, s.report)
 	if err != nil {
