@@ -19,6 +19,7 @@ var (
 	evidence   = regexp.MustCompile("`([a-z]+)\\.(Test[A-Za-z0-9_]+)((?:/[A-Za-z0-9_=]+)*)`")
 	metricName = regexp.MustCompile(`\b((?:outbox|weft)_[a-z_]+_(?:total|seconds|events|entities|letters|epoch))\b`)
 	envName    = regexp.MustCompile(`\b(?:OUTBOX|WEFT|ELASTIC)_[A-Z_]+\b`)
+	logEvent   = regexp.MustCompile("`((?:leader|projection|outbox|version|dependency|reclaim|tracing)\\.[a-z_]+)`")
 	hazardRow  = regexp.MustCompile(`(?m)^\|[^|\n]+\|[^|\n]+\|([^|\n]+)\|$`)
 )
 
@@ -69,29 +70,38 @@ func TestGuaranteesLeaveNothingOpen(t *testing.T) {
 	}
 }
 
-// TestGuaranteesNameWhatExists holds that metrics and settings are spelt as they are.
-func TestGuaranteesNameWhatExists(t *testing.T) {
+// TestPagesNameWhatExists holds that metrics, settings and events of the log are spelt as
+// they are.
+func TestPagesNameWhatExists(t *testing.T) {
 	t.Parallel()
-	text := read(t, guarantees)
 	var code strings.Builder
 	walk(t, ".go", func(path string) {
 		if !strings.HasSuffix(path, "_test.go") {
 			code.WriteString(read(t, path))
 		}
 	})
-	metrics := metricName.FindAllStringSubmatch(text, -1)
-	if len(metrics) < 5 {
-		t.Errorf("%s names %d metrics, want those that tell of trouble", guarantees, len(metrics))
-	}
-	for _, m := range metrics {
-		if !strings.Contains(code.String(), `"`+m[1]+`"`) {
-			t.Errorf("%s names the metric %s, and no code does", guarantees, m[1])
+	metrics := 0
+	walk(t, ".md", func(path string) {
+		text := read(t, path)
+		for _, m := range metricName.FindAllStringSubmatch(text, -1) {
+			metrics++
+			if !strings.Contains(code.String(), `"`+m[1]+`"`) {
+				t.Errorf("%s names the metric %s, and no code does", path, m[1])
+			}
 		}
-	}
-	for _, name := range envName.FindAllString(text, -1) {
-		if !strings.Contains(config.Markdown(), "`"+name+"`") {
-			t.Errorf("%s names the setting %s, and the configuration does not", guarantees, name)
+		for _, m := range logEvent.FindAllStringSubmatch(text, -1) {
+			if !strings.Contains(code.String(), `"`+m[1]+`"`) {
+				t.Errorf("%s names the log event or span %s, and no code does", path, m[1])
+			}
 		}
+		for _, name := range envName.FindAllString(text, -1) {
+			if !strings.Contains(config.Markdown(), "`"+name+"`") {
+				t.Errorf("%s names the setting %s, and the configuration does not", path, name)
+			}
+		}
+	})
+	if metrics < 40 {
+		t.Errorf("the pages name %d metrics, want those that tell of trouble", metrics)
 	}
 }
 

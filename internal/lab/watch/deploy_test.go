@@ -2,18 +2,13 @@ package watch_test
 
 import (
 	"encoding/json"
-	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/samuelhu324-dev/weft/internal/config"
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 )
 
 const (
@@ -263,44 +258,5 @@ func TestDataSourcesFitTogether(t *testing.T) {
 	readYAML(t, provided+"/dashboards/weft.yaml", &provider)
 	if len(provider.Providers) != 1 || provider.Providers[0].Type != "file" {
 		t.Errorf("got providers %v, want one of files", provider.Providers)
-	}
-}
-
-// TestRunbooksAreWhole holds that a page has its four sections, that its three queries
-// run on the tables as they are, and that the settings it names exist.
-func TestRunbooksAreWhole(t *testing.T) {
-	t.Parallel()
-	pool := labtest.Pool(t, labtest.Database(t))
-	settings := config.Markdown()
-	urls := map[string]bool{}
-	for _, a := range alerts(t) {
-		urls[strings.TrimPrefix(a.Annotations["runbook_url"], pageURL)] = true
-	}
-	for _, page := range slices.Sorted(maps.Keys(urls)) {
-		text, err := os.ReadFile(filepath.Join(pages, page))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got []string
-		for _, m := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(string(text), -1) {
-			got = append(got, m[1])
-		}
-		if want := []string{"Symptoms", "Diagnosis", "Actions", "Postmortem"}; !slices.Equal(got, want) {
-			t.Errorf("%s: got sections %v, want %v", page, got, want)
-		}
-		queries := regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(string(text), -1)
-		if len(queries) != 3 {
-			t.Errorf("%s: got %d queries, want 3", page, len(queries))
-		}
-		for _, q := range queries {
-			if _, err := pool.Exec(t.Context(), q[1]); err != nil {
-				t.Errorf("%s: %v in\n%s", page, err, q[1])
-			}
-		}
-		for _, name := range regexp.MustCompile(`\b(?:WEFT|OUTBOX)_[A-Z_]+\b`).FindAllString(string(text), -1) {
-			if !strings.Contains(settings, "`"+name+"`") {
-				t.Errorf("%s: there is no setting %s", page, name)
-			}
-		}
 	}
 }

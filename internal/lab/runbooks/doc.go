@@ -1,0 +1,16 @@
+// Package runbooks holds the tests that keep the documents usable, and no code.
+//
+// # What is guaranteed
+//
+//   - Every SQL block of every document runs as written on a migrated database, an empty
+//     one and one in use. The queries of a runbook's diagnosis need no more than the right
+//     to read.
+//   - Every command line of weft and weftlab in the documents names a command and flags
+//     that are there.
+//   - Every runbook has its four sections, three queries, and one page; the index leads to
+//     all of them.
+//
+// # What is not guaranteed
+//
+//   - That an answer helps. Who follows a page in a drill finds that out.
+package runbooks
