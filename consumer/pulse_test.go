@@ -30,7 +30,7 @@ type paper struct {
 
 func (p *paper) Lease() time.Duration                              { return 30 * time.Second }
 func (p *paper) Peek(context.Context) (bool, error)                { return false, nil }
-func (p *paper) List(context.Context, int) ([]outbox.Event, error) { return nil, nil }
+func (p *paper) List(context.Context, int) ([]outbox.Listed, error) { return nil, nil }
 func (p *paper) Claim(ctx context.Context, _ outbox.ClaimRequest) (*outbox.Claimed, error) {
 	if p.claim == nil {
 		return &outbox.Claimed{}, nil

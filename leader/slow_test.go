@@ -233,7 +233,9 @@ func TestLimitsAreOutlived(t *testing.T) {
 	backends := map[int32]bool{}
 	labtest.Eventually(t, patience, func() bool {
 		var backend int32
-		if err := work.QueryRow(t.Context(), "select pg_backend_pid()").Scan(&backend); err != nil {
+		err := work.QueryRow(t.Context(), "select pg_backend_pid()").Scan(&backend)
+		// On a busy machine the server may end an idle session before the pool does.
+		if pg, ok := errors.AsType[*pgconn.PgError](err); err != nil && (!ok || pg.Code != "57P05") {
 			t.Fatal(err)
 		}
 		backends[backend] = true

@@ -207,6 +207,9 @@ func (b *bench) cost(n int) map[string]*explained {
 	if err != nil || len(c.Ready) != n {
 		b.t.Fatalf("claimed %d of %d, %v", len(c.Ready), n, err)
 	}
+	if n, err := under("renew").Renew(b.t.Context(), 1, c.Ready); err != nil || n != len(c.Ready) {
+		b.t.Fatalf("renewed %d of %d, %v", n, len(c.Ready), err)
+	}
 	settle := func(what string, verdict outbox.Verdict, events []outbox.Event) {
 		var in []outbox.Settlement
 		for i := range events {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // A row that is being settled at this moment is passed over: it needs no lease any
@@ -11,9 +13,8 @@ import (
 const renew = `
 with fence as materialized ({fence}), ours as materialized (
   select o.ctid as tid
-  from unnest($4::uuid[], $5::timestamptz[]) as t(id, claimed_at)
-  join {table} o on o.id = t.id
-  where exists (select from fence) and o.processing_started_at is not distinct from t.claimed_at{held}
+  from {table} o
+  where exists (select from fence) and o.id = any ($4::uuid[]) and o.processing_started_at is not distinct from $5{held}
   for update of o skip locked
 ), renewed as (
   update {table} o
@@ -31,17 +32,32 @@ func (s *Store) Renew(ctx context.Context, epoch int64, events []Event) (int, er
 	}
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
-	ids, claimed := make(idArray, len(events)), make([]time.Time, len(events))
+	// One claim at a time: joined with a list of ids and times, the planner takes the
+	// rows for next to none, and compares each with each.
+	var b pgx.Batch
+	claims := map[int64]idArray{}
 	for i := range events {
-		ids[i], claimed[i] = id(events[i].ID), events[i].ClaimedAt
+		at := events[i].ClaimedAt.UnixMicro()
+		claims[at] = append(claims[at], id(events[i].ID))
 	}
-	var fences, n int
-	err := s.db.QueryRow(ctx, s.sql.renew, s.cfg.Group, epoch, s.cfg.Owner, ids, claimed, s.cfg.Lease.Microseconds()).Scan(&fences, &n)
-	if err == nil && fences == 0 {
-		err = ErrFenced
+	for at, ids := range claims {
+		b.Queue(s.sql.renew, s.cfg.Group, epoch, s.cfg.Owner, ids, time.UnixMicro(at), s.cfg.Lease.Microseconds())
+	}
+	res := s.db.SendBatch(ctx, &b)
+	total := 0
+	var err error
+	for i := 0; err == nil && i < len(claims); i++ {
+		var fences, n int
+		if err = res.QueryRow().Scan(&fences, &n); err == nil && fences == 0 {
+			err = ErrFenced
+		}
+		total += n
+	}
+	if cerr := res.Close(); err == nil {
+		err = cerr
 	}
 	if err != nil {
 		return 0, fmt.Errorf("renew leases in %s: %w", s.cfg.Table, err)
 	}
-	return n, nil
+	return total, nil
 }

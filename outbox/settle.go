@@ -19,7 +19,7 @@ type Settlement struct {
 	Event   *Event
 	Verdict Verdict
 	// Older are ready events of the same entity, earlier and never claimed. Done settles
-	// them too; with Retry and Waiting they wait as long, because the event may not pass
+	// them too; with Retry and Waiting they wait too, because the event may not pass
 	// them. After a Done, those are left in it that were settled: others have been changed
 	// by hand meanwhile.
 	Older  []Listed
@@ -97,13 +97,14 @@ select (select count(*) from fence), clock_timestamp(), s.id, s.entity_type, s.e
        case when isfinite(s.next_retry_at) then s.next_retry_at end
 from (select 1) one left join settled s on true`
 
-// putOff lets what is older than a retried event wait as long as that.
+// putOff lets what is older than retried events wait until the first of those is due.
 const putOff = `
-with fence as materialized ({fence}), settled as (
+with fence as materialized ({fence}), due as materialized (
+  select min(next_retry_at) as at from {table} where id = any ($4::uuid[])
+), settled as (
   update {table} o
-  set next_retry_at = h.next_retry_at, updated_at = clock_timestamp()
-  from unnest($3::uuid[], $4::uuid[]) as t(id, head), {table} h
-  where exists (select from fence) and h.id = t.head and h.next_retry_at is not null and o.id = t.id
+  set next_retry_at = (select at from due), updated_at = clock_timestamp()
+  where exists (select from fence) and exists (select from due where at is not null) and o.id = any ($3::uuid[])
     and o.status is not distinct from 'pending' and o.next_retry_at is null
   returning o.id, o.entity_type, o.entity_id, o.event_version, o.next_retry_at
 )
@@ -265,7 +266,10 @@ func (s *Store) queueOff(b *pgx.Batch, epoch int64, rest []*Settlement) bool {
 			continue
 		}
 		for i := range st.Older {
-			older, heads = append(older, id(st.Older[i].ID)), append(heads, id(st.Event.ID))
+			older = append(older, id(st.Older[i].ID))
+		}
+		if len(st.Older) > 0 {
+			heads = append(heads, id(st.Event.ID))
 		}
 	}
 	if len(older) > 0 {
