@@ -1,8 +1,12 @@
 package consumer
 
 import (
+	"context"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/samuelhu324-dev/weft/internal/spanlog"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -10,9 +14,17 @@ import (
 // zero from the start.
 type Metrics struct {
 	processed, failed, retried, terminal, noop *prometheus.CounterVec
-	mismatch, fenced                           *prometheus.CounterVec
+	mismatch, fenced, batches                  *prometheus.CounterVec
 	inflight, blocked, lastSuccess             *prometheus.GaugeVec
+	stages, latency                            *prometheus.HistogramVec
 }
+
+// The stages of a batch whose time is taken.
+const (
+	stageClaim   = "claim"
+	stageProject = "project"
+	stageSettle  = "settle"
+)
 
 // NewMetrics registers the metrics for the named projections.
 func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, error) {
@@ -22,20 +34,35 @@ func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, erro
 	gauge := func(name, help string) *prometheus.GaugeVec {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"projection"})
 	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: name, Help: help, Buckets: buckets,
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
+		}, append([]string{"projection"}, labels...))
+	}
 	m := &Metrics{
 		processed:   counter("outbox_processed_total", "Events that ended in done.", "op"),
 		failed:      counter("outbox_failed_total", "Events that ended in failed.", "op", "reason"),
 		terminal:    counter("outbox_terminal_failed_total", "Events that ended in the dead letter.", "op", "reason"),
 		retried:     counter("outbox_retry_scheduled_total", "Attempts that are to be repeated.", "op", "reason"),
 		noop:        counter("outbox_idempotent_noop_total", "Events that are done and changed nothing.", "op", "reason"),
+		batches:     counter("weft_batches_total", "Batches that were settled, by result: ok, partial, retry, failed.", "result"),
 		mismatch:    counter("outbox_owner_mismatch_skips_total", "Settled rows that were no longer held as claimed."),
 		fenced:      counter("weft_fenced_writes_total", "Terms that ended because a claim or settle was refused under their epoch."),
 		inflight:    gauge("outbox_inflight_events", "Events that are being projected by this instance."),
 		blocked:     gauge("weft_blocked_entities", "Entities whose events wait behind an earlier one."),
 		lastSuccess: gauge("outbox_last_success_timestamp_seconds", "When an event was last done, by the database clock; 0 before the first."),
+		stages: histogram("weft_stage_duration_seconds",
+			"Time of one claim that found events, of the projection of one batch, of one settle of a batch.",
+			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}, "stage"),
+		latency: histogram("weft_event_latency_seconds",
+			"Time from the creation of an event to its settle as done, both by the database clock; "+
+				"without the events that settle unclaimed with a newer one of their entity.",
+			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200}),
 	}
 	for _, c := range []prometheus.Collector{
-		m.processed, m.failed, m.terminal, m.retried, m.noop, m.mismatch, m.fenced, m.inflight, m.blocked, m.lastSuccess,
+		m.processed, m.failed, m.terminal, m.retried, m.noop, m.batches, m.mismatch, m.fenced, m.inflight, m.blocked, m.lastSuccess,
+		m.stages, m.latency,
 	} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
@@ -47,6 +74,13 @@ func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, erro
 		m.inflight.WithLabelValues(p)
 		m.blocked.WithLabelValues(p)
 		m.lastSuccess.WithLabelValues(p)
+		m.latency.WithLabelValues(p)
+		for _, s := range []string{stageClaim, stageProject, stageSettle} {
+			m.stages.WithLabelValues(p, s)
+		}
+		for _, r := range []string{"ok", "partial", "retry", "failed"} {
+			m.batches.WithLabelValues(p, r)
+		}
 		for _, op := range []string{string(outbox.Upsert), string(outbox.Delete), otherOp} {
 			m.processed.WithLabelValues(p, op)
 			for _, r := range outbox.Reasons() {
@@ -73,8 +107,39 @@ func opLabel(op outbox.Op) string {
 	return otherOp
 }
 
+// stage records how long a stage took that began at start.
+func (m *Metrics) stage(ctx context.Context, projection, stage string, start time.Time) {
+	spanlog.Observe(ctx, m.stages.WithLabelValues(projection, stage), time.Since(start).Seconds())
+}
+
+// timed is a Store whose claims and settles are timed.
+type timed struct {
+	Store
+	m          *Metrics
+	projection string
+}
+
+func (t timed) Claim(ctx context.Context, r outbox.ClaimRequest) (*outbox.Claimed, error) {
+	start := time.Now()
+	c, err := t.Store.Claim(ctx, r)
+	if err == nil && c.Events() > 0 {
+		t.m.stage(ctx, t.projection, stageClaim, start)
+	}
+	return c, err
+}
+
+func (t timed) Settle(ctx context.Context, epoch int64, in []outbox.Settlement) (outbox.Settled, error) {
+	start := time.Now()
+	s, err := t.Store.Settle(ctx, epoch, in)
+	if err == nil && len(in) > 0 {
+		t.m.stage(ctx, t.projection, stageSettle, start)
+	}
+	return s, err
+}
+
 // batch counts a settled batch.
-func (m *Metrics) batch(projection string, v *verdicts, s outbox.Settled) {
+func (m *Metrics) batch(ctx context.Context, projection string, v *verdicts, s outbox.Settled) {
+	m.batches.WithLabelValues(projection, v.result()).Inc()
 	m.mismatch.WithLabelValues(projection).Add(float64(s.Mismatch))
 	if v.ok > 0 && !s.At.IsZero() {
 		m.lastSuccess.WithLabelValues(projection).Set(float64(s.At.UnixMicro()) / 1e6)
@@ -86,6 +151,17 @@ func (m *Metrics) batch(projection string, v *verdicts, s outbox.Settled) {
 		reason string
 	}
 	n := map[series]int{}
+	latency, slowest := m.latency.WithLabelValues(projection), time.Duration(-1)
+	done := func(e *outbox.Event) {
+		if s.At.IsZero() || e.CreatedAt.Unix() <= 0 {
+			return // no time that a clock has shown
+		}
+		took := max(0, s.At.Sub(e.CreatedAt))
+		if slowest >= 0 {
+			latency.Observe(min(took, slowest).Seconds())
+		}
+		slowest = max(took, slowest)
+	}
 	superseded := func(op outbox.Op) {
 		n[series{vec: m.processed, op: op}]++
 		n[series{m.noop, op, string(outbox.NoopSuperseded)}]++
@@ -101,10 +177,12 @@ func (m *Metrics) batch(projection string, v *verdicts, s outbox.Settled) {
 		switch st.Verdict {
 		case outbox.Done:
 			n[series{vec: m.processed, op: op}]++
+			done(st.Event)
 			for j := range st.Older {
 				superseded(st.Older[j].Op)
 			}
 		case outbox.Superseded:
+			done(st.Event)
 			superseded(op)
 		case outbox.Retry:
 			n[series{m.retried, op, string(st.Reason)}]++
@@ -113,6 +191,9 @@ func (m *Metrics) batch(projection string, v *verdicts, s outbox.Settled) {
 			n[series{m.terminal, op, string(st.Reason)}]++
 		default: // behind another
 		}
+	}
+	if slowest >= 0 { // it comes last, and has the exemplar
+		spanlog.Observe(ctx, latency, slowest.Seconds())
 	}
 	for k, count := range n {
 		labels := []string{projection, opLabel(k.op)}

@@ -100,7 +100,7 @@ func New(store Store, proj Projection, cfg Config, log *zap.Logger, m *Metrics) 
 		return nil, fmt.Errorf("pipeline of %s: %w", proj.Name(), err)
 	}
 	return &Pipeline{
-		store: store, proj: proj, cfg: cfg,
+		store: timed{store, m, proj.Name()}, proj: proj, cfg: cfg,
 		log:     log.Named("consumer").With(zap.String("projection", proj.Name())),
 		metrics: m, gate: newGate(cfg.BreakerThreshold), spans: newSpans(cfg.Tracing, proj),
 	}, nil

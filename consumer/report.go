@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"context"
 	"time"
 
 	"go.uber.org/zap"
@@ -36,7 +37,7 @@ func (v *verdicts) result() string {
 // report counts and logs a settled batch.
 func (p *Pipeline) report(b *batch, v *verdicts, s outbox.Settled, started time.Time) {
 	took := time.Since(started)
-	p.metrics.batch(p.Name(), v, s)
+	p.metrics.batch(b.span.context(context.Background()), p.Name(), v, s)
 	if ce := p.log.Check(zapcore.DebugLevel, "batch settled"); ce != nil {
 		ce.Write(zap.String("event", "projection.batch"), zap.String("claim_batch_id", b.id),
 			zap.Int("batch_size", b.events), zap.String("result", v.result()), zap.String("reason", string(v.reason)),

@@ -104,6 +104,7 @@ func (p *Pipeline) project(ctx context.Context, b *batch, events []outbox.Event)
 func (p *Pipeline) call(ctx context.Context, events []outbox.Event) (out []outbox.Outcome, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.ProjectTimeout)
 	defer cancel()
+	defer p.metrics.stage(ctx, p.Name(), stageProject, time.Now())
 	defer func() {
 		if v := recover(); v != nil {
 			p.log.Error("projection panicked", zap.String("event", "projection.panic"),

@@ -3,6 +3,7 @@ package leader
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -44,6 +45,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Name:    "weft_leader_heartbeat_duration_seconds",
 			Help:    "Duration of heartbeats of the leader, failed ones included.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2, 3},
+
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
 		}),
 		sessionsEnded: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weft_leader_sessions_ended_total",

@@ -121,6 +121,37 @@ func TestCostFollowsTheBatch(t *testing.T) {
 	}
 }
 
+// A glance at the table costs what its limit says, whatever the length of the backlog.
+func TestCostOfAGlance(t *testing.T) {
+	t.Parallel()
+	for _, adopted := range []bool{false, true} {
+		for _, statistics := range []string{fresh, ofBacklog, ofDrained} {
+			t.Run(fmt.Sprintf("Adopted=%v/Statistics=%s", adopted, statistics), func(t *testing.T) {
+				t.Parallel()
+				b := crowded(t, adopted, statistics)
+				cost := &explained{Pool: b.pool, t: t}
+				s, err := outbox.NewStore(cost, outbox.StoreConfig{Table: table, Group: "g", Owner: "a", Lease: leaseTime})
+				if err != nil {
+					t.Fatal(err)
+				}
+				const limit = 500
+				st, err := s.Glance(t.Context(), leaseTime, limit)
+				if err != nil || !st.Capped || st.Pending != limit || st.Retrying != limit || st.Failed != limit || st.Processing != 0 {
+					t.Errorf("got %+v, %v, want %d of each kind that there are more of", st, err, limit)
+				}
+				t.Logf("%d blocks, at most %d rows in one step", cost.blocks, cost.rows)
+				// The age of the oldest event is that of a fixed number of rows.
+				if most := int64(limit + 1500); cost.rows > most {
+					t.Errorf("a step reads %d rows, want at most %d", cost.rows, most)
+				}
+				if most := int64(4*limit + 4000); cost.blocks > most {
+					t.Errorf("it touches %d blocks, want at most %d", cost.blocks, most)
+				}
+			})
+		}
+	}
+}
+
 // When the planner's statistics were taken.
 const (
 	fresh     = "Fresh"

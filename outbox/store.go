@@ -45,7 +45,7 @@ type Store struct {
 // sends the same string and meets the same prepared statement.
 type statements struct {
 	claimReady, claimDue, claimListed                                       claimTexts
-	list, peek                                                              string
+	list, peek, glance                                                      string
 	settleDone, settleOver, settleRest, putOff, renew                       string
 	reclaim, waiting, wake, counts, oldest, last, progress, orphans, occupy string
 }
@@ -90,6 +90,7 @@ func NewStore(db DB, cfg StoreConfig) (*Store, error) {
 		waiting:     fill(waiting),
 		wake:        fill(wake),
 		counts:      fill(counts),
+		glance:      fill(glance),
 		oldest:      fill(oldest),
 		last:        fill(last),
 		progress:    fill(progress),

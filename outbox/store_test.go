@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/uuid"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
@@ -436,6 +438,23 @@ func TestStats(t *testing.T) {
 	}
 	if st.LastSettle == nil || !st.LastSettle.Equal(s.At) || st.NextRetry == nil {
 		t.Errorf("last settle %v, next retry %v, want %v and some time", st.LastSettle, st.NextRetry, s.At)
+	}
+	if st.Now.Before(s.At) || st.Capped {
+		t.Errorf("now %v before the settle at %v, or capped %v", st.Now, s.At, st.Capped)
+	}
+	glance, err := b.store.Glance(t.Context(), time.Minute, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(st, glance, cmpopts.IgnoreFields(outbox.Stats{}, "Oldest", "Now", "DeadTuples", "DoneEstimate")); diff != "" {
+		t.Errorf("a glance sees something else than a count (-count +glance):\n%s", diff)
+	}
+	if glance, err = b.store.Glance(t.Context(), time.Minute, 1); err != nil || !glance.Capped {
+		t.Errorf("got %+v, %v, want a glance that says that it has met its limit", glance, err)
+	}
+	b.exec("update search_outbox_events set lease_until = now() - interval '1 s' where status = 'processing'")
+	if glance, err = b.store.Glance(t.Context(), time.Minute, 2); err != nil || glance.Stuck != 1 {
+		t.Errorf("got %+v, %v, want one stuck", glance, err)
 	}
 }
 

@@ -1,89 +1,125 @@
 package daemon
 
 import (
-	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/zap"
 
-	"github.com/samuelhu324-dev/weft/leader"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-const (
-	measureEvery        = 5 * time.Second
-	measureEveryStandby = 15 * time.Second // so that lag does not vanish when nobody leads
-	// measureShare bounds the cost of counting a long backlog: after a reading that
-	// took t, the next comes no sooner than measureShare*t later.
-	measureShare = 50
-)
-
-// gauges are the contract's metrics over the tables.
+// gauges are the metrics over the tables and the server they are on.
 type gauges struct {
-	lag, lagSeconds, oldest, stuck, failed, lastSettle *prometheus.GaugeVec
+	lag, lagSeconds, oldest, stuck, failed, waiting *prometheus.GaugeVec
+	atLeast, dead, lastSettle                       *prometheus.GaugeVec
+	readings                                        *prometheus.CounterVec
+	skew, snapshot, snapshotXIDs                    prometheus.Gauge
+	clocks                                          map[string]*clocks // by projection
 }
+
+// clocks hold the moments whose age grows between two readings.
+type clocks struct{ settled, counted moment }
+
+// moment is a point of the monotonic clock.
+type moment struct{ at atomic.Pointer[time.Time] }
+
+func (m *moment) set(ago time.Duration) {
+	t := time.Now().Add(-ago)
+	m.at.Store(&t)
+}
+
+func (m *moment) age() float64 { return time.Since(*m.at.Load()).Seconds() }
+
+const (
+	readingOK     = "ok"
+	readingFailed = "failed"
+)
 
 func newGauges(reg prometheus.Registerer, projections []string) (*gauges, error) {
 	vec := func(name, help string) *prometheus.GaugeVec {
 		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"projection"})
 	}
-	g := &gauges{
-		lag:        vec("outbox_lag_events", "Events that are not finished."),
-		lagSeconds: vec("outbox_lag_seconds", "Age of the oldest event that is not finished, in seconds."),
-		oldest:     vec("outbox_oldest_age_seconds", "Age of the oldest event that is not finished, in seconds."),
-		stuck:      vec("outbox_stuck_processing_events", "Events in processing with an expired lease, or for too long."),
-		failed:     vec("weft_dead_letters", "Events in failed."),
-		lastSettle: vec("weft_last_settle_timestamp_seconds", "When an event was last done by any instance, by the database clock; 0 before the first."),
+	one := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
-	for _, v := range []*prometheus.GaugeVec{g.lag, g.lagSeconds, g.oldest, g.stuck, g.failed, g.lastSettle} {
-		if err := reg.Register(v); err != nil {
-			return nil, err
-		}
-		for _, p := range projections {
+	g := &gauges{
+		lag: vec("outbox_lag_events", fmt.Sprintf("Events that are not finished. More than %d of a kind are counted less often, "+
+			"so that counting takes at most 1%% of the time: see weft_lag_count_age_seconds and weft_lag_at_least.", glanceLimit)),
+		lagSeconds: vec("outbox_lag_seconds", "Age of the oldest event that is not finished, in seconds; the same as outbox_oldest_age_seconds."),
+		oldest:     vec("outbox_oldest_age_seconds", "Age of the oldest event that is not finished, in seconds; it goes on growing while the table cannot be read."),
+		stuck:      vec("outbox_stuck_processing_events", "Events in processing with an expired lease, or for too long."),
+		failed:     vec("weft_dead_letters", "Events in failed; counted as outbox_lag_events is."),
+		waiting:    vec("weft_waiting_events", "Events that wait for their retry time, or behind one that does; counted as outbox_lag_events is."),
+		atLeast:    vec("weft_lag_at_least", "1 while outbox_lag_events is a lower bound, because a long backlog has not been counted yet; else 0."),
+		dead:       vec("weft_outbox_dead_tuples", "Row versions of the outbox table that vacuum has not removed yet, by the server's statistics."),
+		lastSettle: vec("weft_last_settle_timestamp_seconds", "When an event was last done by any instance, by the database clock; 0 before the first."),
+		readings: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "weft_table_readings_total", Help: "Readings of the outbox table for these gauges, by result; they keep their values when one fails.",
+		}, []string{"projection", "result"}),
+		skew: one("weft_database_clock_skew_seconds", "Clock of the database minus clock of this host, at the last reading."),
+		snapshot: one("weft_oldest_snapshot_age_seconds", "Age of the oldest transaction that holds back vacuum in this database; "+
+			"without pg_read_all_stats only weft's own sessions and prepared transactions are seen."),
+		snapshotXIDs: one("weft_oldest_snapshot_age_transactions", "Transactions begun since the oldest snapshot that holds back vacuum, those of replication slots and standbys included."),
+		clocks:       map[string]*clocks{},
+	}
+	var errs []error
+	for _, c := range []prometheus.Collector{
+		g.lag, g.lagSeconds, g.oldest, g.stuck, g.failed, g.waiting, g.atLeast, g.dead, g.lastSettle,
+		g.readings, g.skew, g.snapshot, g.snapshotXIDs,
+	} {
+		errs = append(errs, reg.Register(c))
+	}
+	for _, p := range projections {
+		for _, v := range []*prometheus.GaugeVec{g.lag, g.lagSeconds, g.oldest, g.stuck, g.failed, g.waiting, g.atLeast, g.dead, g.lastSettle} {
 			v.WithLabelValues(p)
 		}
+		for _, result := range []string{readingOK, readingFailed} {
+			g.readings.WithLabelValues(p, result)
+		}
+		c := &clocks{}
+		g.clocks[p] = c
+		since := func(name, help string, m *moment) {
+			m.set(0)
+			errs = append(errs, reg.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: name, Help: help, ConstLabels: prometheus.Labels{"projection": p},
+			}, m.age)))
+		}
+		since("weft_last_settle_age_seconds", "Time since an event was last done by any instance, as last read; before the first one, since this process began.", &c.settled)
+		since("weft_lag_count_age_seconds", "Age of the count behind outbox_lag_events.", &c.counted)
 	}
-	return g, nil
+	return g, errors.Join(errs...)
 }
 
-func (g *gauges) set(projection string, s outbox.Stats) {
+func (g *gauges) server(v postgres.Vitals) {
+	if v.Uncertain < time.Second { // else the pool was busy, and the answer is of no use
+		g.skew.Set(v.ClockSkew.Seconds())
+	}
+	g.snapshot.Set(v.OldestSnapshot.Seconds())
+	g.snapshotXIDs.Set(float64(v.OldestSnapshotXIDs))
+}
+
+func (g *gauges) table(projection string, s outbox.Stats) {
 	g.lag.WithLabelValues(projection).Set(float64(s.Lag()))
-	g.lagSeconds.WithLabelValues(projection).Set(s.Oldest.Seconds())
-	g.oldest.WithLabelValues(projection).Set(s.Oldest.Seconds())
+	g.old(projection, s.Oldest)
 	g.stuck.WithLabelValues(projection).Set(float64(s.Stuck))
 	g.failed.WithLabelValues(projection).Set(float64(s.Failed))
+	g.waiting.WithLabelValues(projection).Set(float64(s.Retrying))
+	g.dead.WithLabelValues(projection).Set(float64(s.DeadTuples))
+	g.atLeast.WithLabelValues(projection).Set(0)
+	if s.Capped {
+		g.atLeast.WithLabelValues(projection).Set(1)
+	}
 	if s.LastSettle != nil {
 		g.lastSettle.WithLabelValues(projection).Set(float64(s.LastSettle.UnixMicro()) / 1e6)
+		g.clocks[projection].settled.set(s.Now.Sub(*s.LastSettle))
 	}
 }
 
-// measure reads the tables until ctx ends.
-func (d *daemon) measure(ctx context.Context) error {
-	faulty := false
-	for {
-		start := time.Now()
-		var err error
-		for _, l := range d.lanes {
-			s, serr := l.store.Stats(ctx, d.cfg.Outbox.MaxProcessing)
-			if serr != nil {
-				err = serr
-				continue
-			}
-			d.gauges.set(l.proj.Name(), s)
-		}
-		if err != nil && ctx.Err() == nil && !faulty {
-			d.log.Warn("tables not measured", zap.String("event", "gauges.fault"), zap.Error(err))
-		}
-		faulty = err != nil
-		pause := measureEvery
-		if d.elector.Status().Role != leader.RoleLeader {
-			pause = measureEveryStandby
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(max(pause, measureShare*time.Since(start))):
-		}
-	}
+func (g *gauges) old(projection string, age time.Duration) {
+	g.lagSeconds.WithLabelValues(projection).Set(age.Seconds())
+	g.oldest.WithLabelValues(projection).Set(age.Seconds())
 }

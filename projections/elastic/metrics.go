@@ -1,11 +1,13 @@
 package elastic
 
 import (
+	"context"
 	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/samuelhu324-dev/weft/internal/spanlog"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -78,6 +80,8 @@ func newMetrics(reg prometheus.Registerer, projection string) (*metrics, error) 
 		Help:        "Time from sending a bulk request to the end of its answer or its failure.",
 		ConstLabels: labels,
 		Buckets:     []float64{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10},
+
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
 	})
 	var errs []error
 	for _, c := range []prometheus.Collector{requests, items, failures, duration} {
@@ -103,7 +107,9 @@ func newMetrics(reg prometheus.Registerer, projection string) (*metrics, error) 
 	return m, nil
 }
 
-func (m *metrics) observe(start time.Time) { m.duration.Observe(time.Since(start).Seconds()) }
+func (m *metrics) observe(ctx context.Context, start time.Time) {
+	spanlog.Observe(ctx, m.duration, time.Since(start).Seconds())
+}
 
 // request counts one answered request.
 func (m *metrics) request(done, total int) {

@@ -39,7 +39,7 @@ func (s *Sink) post(ctx context.Context, actions []Action, idx []int, kind nameK
 	ans.buf.Reset()
 	start := time.Now()
 	status, header, err := s.exchange(ctx, p, kind, &ans.buf)
-	s.metrics.observe(start)
+	s.metrics.observe(ctx, start)
 	sent := p.read()
 	marks := s.trace.marks(ctx, header)
 	p.detach()

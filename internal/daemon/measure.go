@@ -1,0 +1,161 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/leader"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+const (
+	measureEvery = 5 * time.Second
+	// standbyShare says how much less often a standby reads. It does, so that lag does not
+	// vanish when nobody leads.
+	standbyShare = 3
+
+	// glanceLimit is how many rows of a kind each reading counts.
+	glanceLimit = 10_000
+	// measureShare bounds the cost: a reading that took t is repeated no sooner than
+	// measureShare*t later, and so is the count of a longer backlog: 1 % for both.
+	measureShare = 200
+	// What took long may have waited for the network, so the pauses have an end.
+	measureMax = 5 * time.Minute
+	countMax   = 15 * time.Minute
+)
+
+// tally is what is known of one table.
+type tally struct {
+	lane    *lane
+	counted *outbox.Stats // by the last full count; nil before the first
+	at      time.Time     // of that count
+	due     time.Time     // of the next one
+	oldest  time.Duration // at the last reading
+	read    time.Time     // of it; zero before the first
+}
+
+// measure reads the tables until ctx ends.
+func (d *daemon) measure(ctx context.Context) error {
+	tallies := make([]tally, len(d.lanes))
+	for i := range tallies {
+		tallies[i].lane = &d.lanes[i]
+	}
+	failures, faulty := 0, false
+	for {
+		start := time.Now()
+		slow := 1
+		if r := d.elector.Status().Role; r != leader.RoleLeader && r != leader.RoleDraining {
+			slow = standbyShare
+		}
+		err := d.readServer(ctx)
+		cost := time.Since(start)
+		for i := range tallies {
+			took, terr := d.readTable(ctx, &tallies[i], slow)
+			cost += took
+			err = cmp.Or(err, terr)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		pause := pauseAfter(measureEvery, cost, slow, measureMax)
+		if err != nil && !faulty {
+			d.log.Warn("tables not measured", zap.String("event", "gauges.fault"), zap.Error(err))
+		}
+		faulty = err != nil
+		switch {
+		case err == nil:
+			failures = 0
+		case outbox.Unreachable(err): // costs nobody anything
+			pause = time.Duration(slow) * measureEvery
+		default:
+			pause = min(time.Duration(slow)*measureEvery<<failures, measureMax)
+			failures = min(failures+1, 8)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+// pauseAfter is the pause after what took so long.
+func pauseAfter(least, took time.Duration, slow int, most time.Duration) time.Duration {
+	return min(time.Duration(slow)*max(least, measureShare*took), most)
+}
+
+func (d *daemon) readServer(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	v, err := postgres.ReadVitals(ctx, d.pool)
+	if err == nil {
+		d.gauges.server(v)
+	}
+	return err
+}
+
+// readTable takes a glance at a table, and counts a long backlog when that is due. It
+// returns what the glance took.
+func (d *daemon) readTable(ctx context.Context, t *tally, slow int) (time.Duration, error) {
+	name, start := t.lane.proj.Name(), time.Now()
+	s, err := t.lane.store.Glance(ctx, d.cfg.Outbox.MaxProcessing, glanceLimit)
+	took := time.Since(start)
+	if err != nil {
+		d.gauges.readings.WithLabelValues(name, readingFailed).Inc()
+		if t.oldest > 0 { // nothing gets done in a table that cannot be read
+			d.gauges.old(name, t.oldest+time.Since(t.read))
+		}
+		return took, err
+	}
+	t.oldest, t.read = s.Oldest, start
+	if s.Capped && !start.Before(t.due) {
+		err = t.count(ctx, d.cfg.Outbox.MaxProcessing, slow)
+	}
+	if s.Capped && t.counted != nil {
+		s = merged(s, *t.counted)
+	} else {
+		t.at = start
+	}
+	result := readingOK
+	if err != nil {
+		result = readingFailed
+	}
+	d.gauges.readings.WithLabelValues(name, result).Inc()
+	d.gauges.table(name, s)
+	d.gauges.clocks[name].counted.set(time.Since(t.at))
+	return took, err
+}
+
+// count counts a long backlog.
+func (t *tally) count(ctx context.Context, maxProcessing time.Duration, slow int) error {
+	start := time.Now()
+	s, err := t.lane.store.Stats(ctx, maxProcessing)
+	if err == nil || !outbox.Unreachable(err) {
+		t.due = time.Now().Add(pauseAfter(0, time.Since(start), slow, countMax))
+	}
+	if err == nil {
+		t.counted, t.at = &s, start
+	}
+	return err
+}
+
+// merged takes from a glance what it has seen whole, and the rest from the last count.
+func merged(glance, counted outbox.Stats) outbox.Stats {
+	for _, n := range []struct {
+		now  *int64
+		then int64
+	}{
+		{&glance.Pending, counted.Pending}, {&glance.Retrying, counted.Retrying},
+		{&glance.Processing, counted.Processing}, {&glance.Failed, counted.Failed},
+	} {
+		if *n.now >= glanceLimit {
+			*n.now = max(*n.now, n.then)
+		}
+	}
+	glance.Capped = false
+	return glance
+}
