@@ -28,8 +28,9 @@ SIGTERM and SIGINT hand over: no new work, what is in flight is finished within 
 shutdown grace, then the lock is freed. A second signal leaves at once.
 
 SIGHUP reads the configuration anew, and the files that it names: passwords, tokens, keys
-and certificates are taken up without a change of leadership. What cannot be read, or is
-refused by a server, leaves the old in force. Other settings take a restart.`,
+and certificates are taken up without a change of leadership, and so is the log's level.
+What cannot be read, or is refused by a server, leaves the old in force. Other settings
+take a restart.`,
 		Example: `  weft run
   weft run --config weft.yaml --check-config
   WEFT_INSTANCE=b OUTBOX_METRICS_PORT=9109 weft run`,
@@ -71,6 +72,7 @@ func (a *app) run(ctx context.Context, cfg config.Config, b build, load func() (
 	if err != nil {
 		return err
 	}
+	defer tel.Log.Sync()
 	if os.Getenv("GOMEMLIMIT") == "" && os.Getenv("GOGC") == "" {
 		debug.SetMemoryLimit(memoryLimit)
 		debug.SetGCPercent(gcPercent)

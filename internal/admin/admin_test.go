@@ -206,9 +206,14 @@ func registry(t *testing.T) *prometheus.Registry {
 	return reg
 }
 
+func options(t *testing.T) admin.Options {
+	t.Helper()
+	return admin.Options{Health: admin.NewHealth("g", "i"), Gatherer: registry(t), Log: zap.NewNop(), Level: zap.NewAtomicLevel()}
+}
+
 func TestMetrics(t *testing.T) {
 	t.Parallel()
-	h := admin.Handler(admin.NewHealth("g", "i"), registry(t), zap.NewNop())
+	h := admin.Handler(options(t))
 	rec := get(t, h, "GET", "/metrics")
 	if rec.Code != 200 || !strings.Contains(rec.Body.String(), "outbox_x_total 0") {
 		t.Errorf("got %d %s", rec.Code, rec.Body)
@@ -221,7 +226,7 @@ func TestMetrics(t *testing.T) {
 
 func TestRoutes(t *testing.T) {
 	t.Parallel()
-	all := admin.Handler(admin.NewHealth("g", "i"), registry(t), zap.NewNop())
+	all := admin.Handler(options(t))
 	healthOnly := admin.HealthHandler(admin.NewHealth("g", "i"))
 	for _, tc := range []struct {
 		h            http.Handler
@@ -234,6 +239,57 @@ func TestRoutes(t *testing.T) {
 		if rec := get(t, tc.h, tc.method, tc.path); rec.Code != tc.want {
 			t.Errorf("%s %s: got %d, want %d", tc.method, tc.path, rec.Code, tc.want)
 		}
+	}
+}
+
+// The level changes at the word of somebody on this host, and of nobody else.
+func TestLogLevel(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, from, host string
+		header           []string
+		body             string
+		want             int
+	}{
+		{"Here", "127.0.0.1:5", "127.0.0.1:9108", nil, `{"level":"debug"}`, 200},
+		{"HereByName", "127.0.0.1:5", "localhost:9108", nil, `{"level":"debug"}`, 200},
+		{"HereSix", "[::1]:5", "[::1]:9108", nil, `{"level":"debug"}`, 200},
+		{"HereSixWithoutPort", "[::1]:5", "[::1]", nil, `{"level":"debug"}`, 200},
+		{"HereMapped", "[::ffff:127.0.0.1]:5", "127.0.0.1", nil, `{"level":"debug"}`, 200},
+		{"NoLevel", "127.0.0.1:5", "localhost", nil, `{"level":"loud"}`, 400},
+		{"Elsewhere", "10.0.0.7:5", "localhost:9108", nil, `{"level":"debug"}`, 403},
+		{"ThroughAProxy", "127.0.0.1:5", "localhost:9108", []string{"X-Forwarded-For", "10.0.0.7"}, `{"level":"debug"}`, 403},
+		{"ThroughAnotherProxy", "127.0.0.1:5", "localhost:9108", []string{"Forwarded", "for=10.0.0.7"}, `{"level":"debug"}`, 403},
+		{"ReboundName", "127.0.0.1:5", "evil.example:9108", nil, `{"level":"debug"}`, 403},
+		{"Page", "127.0.0.1:5", "localhost:9108", []string{"Sec-Fetch-Site", "cross-site"}, `{"level":"debug"}`, 403},
+		{"PageOfOrigin", "127.0.0.1:5", "localhost:9108", []string{"Origin", "http://evil.example"}, `{"level":"debug"}`, 403},
+		{"Flood", "127.0.0.1:5", "localhost:9108", nil, `{"level":"` + strings.Repeat("x", 2000), 400},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			o := options(t)
+			level := zap.NewAtomicLevel()
+			o.Level = level
+			req := httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/log/level", strings.NewReader(tc.body))
+			req.RemoteAddr, req.Host = tc.from, tc.host
+			for i := 0; i+1 < len(tc.header); i += 2 {
+				req.Header.Set(tc.header[i], tc.header[i+1])
+			}
+			rec := httptest.NewRecorder()
+			admin.Handler(o).ServeHTTP(rec, req)
+			if rec.Code != tc.want {
+				t.Errorf("got %d %s, want %d", rec.Code, rec.Body, tc.want)
+			}
+			if changed := level.Level() == zap.DebugLevel; changed != (tc.want == 200) {
+				t.Errorf("the level is %v after an answer of %d", level, rec.Code)
+			}
+		})
+	}
+	if rec := get(t, admin.Handler(options(t)), "GET", "/log/level"); rec.Code != 200 || !strings.Contains(rec.Body.String(), `"info"`) {
+		t.Errorf("got %d %s, want the level", rec.Code, rec.Body)
+	}
+	if rec := get(t, admin.Handler(options(t)), "POST", "/log/level"); rec.Code != 405 {
+		t.Errorf("POST: got %d, want 405", rec.Code)
 	}
 }
 

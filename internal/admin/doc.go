@@ -1,4 +1,4 @@
-// Package admin serves health and metrics over HTTP.
+// Package admin serves health, metrics and the log's level over HTTP.
 //
 // # What is guaranteed
 //
@@ -10,6 +10,8 @@
 //     names those that fail.
 //   - It asks no server: readiness is what the parts of the process last reported,
 //     with the time since when. A probe costs a lock and a few hundred bytes.
+//   - GET /log/level shows the log's level. PUT changes it, for requests that come
+//     straight from this host to its loopback address, whatever address is served.
 //   - Run returns after the listeners are closed and their goroutines have ended.
 //
 // # What is not guaranteed

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
 )
@@ -17,17 +16,21 @@ func HealthHandler(h *Health) http.Handler {
 	return mux
 }
 
-// Handler serves the health endpoints and /metrics, in the OpenMetrics format for
-// a scraper that asks for it.
-func Handler(h *Health, g prometheus.Gatherer, log *zap.Logger) http.Handler {
+// Handler serves the health endpoints, /metrics, in the OpenMetrics format for a scraper
+// that asks for it, and /log/level.
+func Handler(o Options) http.Handler {
 	mux := http.NewServeMux()
-	addHealth(mux, h)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{
+	addHealth(mux, o.Health)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{
 		EnableOpenMetrics:   true,
 		ErrorHandling:       promhttp.ContinueOnError,
-		ErrorLog:            zap.NewStdLog(log.Named("metrics")),
+		ErrorLog:            zap.NewStdLog(o.Log.Named("metrics")),
 		MaxRequestsInFlight: 8,
 	}))
+	if o.Level != nil {
+		mux.Handle("GET /log/level", o.Level)
+		mux.Handle("PUT /log/level", fromHere(o.Level))
+	}
 	return mux
 }
 
@@ -48,7 +51,7 @@ func addHealth(mux *http.ServeMux, h *Health) {
 	mux.HandleFunc("GET /readyz", ready)
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = io.WriteString(w, "weft\n/health/live\n/health/ready\n/metrics\n")
+		_, _ = io.WriteString(w, "weft\n/health/live\n/health/ready\n/metrics\n/log/level\n")
 	})
 }
 

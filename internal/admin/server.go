@@ -30,6 +30,7 @@ type Options struct {
 	Health   *Health
 	Gatherer prometheus.Gatherer
 	Log      *zap.Logger
+	Level    http.Handler // shows the log's level at GET, changes it at PUT; nil for none
 }
 
 // Server holds the listeners. Call Run once, or Close.
@@ -53,14 +54,14 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	ln, err := bind(ctx, o.Host, o.MetricsPort)
 	if errors.Is(err, syscall.EADDRINUSE) && !o.MetricsPortFixed {
 		if ln, err = bind(ctx, o.Host, 0); err == nil {
-			s.log.Warn("default port is taken; serving on a free one",
+			s.log.Warn("default port is taken; serving on a free one", zap.String("event", "http.other_port"),
 				zap.Int("port", o.MetricsPort), zap.String("address", ln.Addr().String()))
 		}
 	}
 	if err != nil {
 		return nil, bindError("metrics", "OUTBOX_METRICS_PORT", o.Host, o.MetricsPort, err)
 	}
-	s.add(ln, Handler(o.Health, o.Gatherer, o.Log))
+	s.add(ln, Handler(o))
 	if o.HealthPort != 0 && o.HealthPort != o.MetricsPort {
 		ln, err := bind(ctx, o.Host, o.HealthPort)
 		if err != nil {
@@ -119,7 +120,7 @@ func (s *Server) HealthAddr() string {
 // closes the listeners and returns nil. Any other error means that serving broke.
 func (s *Server) Run(ctx context.Context) error {
 	for _, p := range s.parts {
-		s.log.Info("serving", zap.String("address", p.ln.Addr().String()))
+		s.log.Info("serving", zap.String("event", "http.serving"), zap.String("address", p.ln.Addr().String()))
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	for _, p := range s.parts {

@@ -130,9 +130,9 @@ func table() []setting {
 		row("http.port", "OUTBOX_HTTP_PORT", "http-port", "0", "A second port that serves health alone; 0 for none.").
 			int(func(c *Config) *int { return &c.HTTP.Port }, 0, 65535),
 
-		row("log.level", "WEFT_LOG_LEVEL", "log-level", "info", "Least severe level that is logged.").
+		row("log.level", "WEFT_LOG_LEVEL", "log-level", "info", "Least severe level that is logged; read again at SIGHUP.").
 			oneOf(func(c *Config) *string { return &c.Log.Level }, "debug", "info", "warn", "error"),
-		row("log.format", "WEFT_LOG_FORMAT", "log-format", "json", "auto is console on a terminal and json elsewhere.").
+		row("log.format", "WEFT_LOG_FORMAT", "log-format", "auto", "auto is console on a terminal and json elsewhere.").
 			oneOf(func(c *Config) *string { return &c.Log.Format }, "json", "console", "auto"),
 	}
 	return append(t, tracing()...)

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/samuelhu324-dev/weft/consumer"
@@ -60,15 +61,16 @@ type daemon struct {
 	gauges  *gauges
 	tracing *telemetry.Tracing // nil when traces are off
 
-	reload   Reload
-	reloaded *reloaded
+	reload      Reload
+	reloaded    *reloaded
+	changeLevel func(to zapcore.Level, by string) // of log
 }
 
 // Run runs the instance until ctx ends, which hands leadership over, or until it
 // meets trouble that only a person can heal. It returns nil after a graceful end.
 func Run(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, version string, reload Reload) error {
 	d := &daemon{
-		cfg: cfg, log: tel.Log, reload: reload, version: version, started: time.Now(),
+		cfg: cfg, log: tel.Log, changeLevel: tel.ChangeLevel, reload: reload, version: version, started: time.Now(),
 		health: admin.NewHealth(cfg.Group, cfg.Instance), sockets: newSockets(), manager: systemd.New(tel.Log),
 	}
 	defer d.close()
@@ -121,7 +123,7 @@ func (d *daemon) build(ctx context.Context, tel *telemetry.Telemetry) error {
 	d.health.Require(postgresName, true)
 	d.server, err = admin.Listen(ctx, admin.Options{
 		Host: cfg.HTTP.Host, MetricsPort: cfg.HTTP.MetricsPort, MetricsPortFixed: cfg.HTTP.MetricsPortFixed,
-		HealthPort: cfg.HTTP.Port, Health: d.health, Gatherer: tel.Registry, Log: tel.Log,
+		HealthPort: cfg.HTTP.Port, Health: d.health, Gatherer: tel.Registry, Log: tel.Log, Level: tel.LevelHandler(),
 	})
 	return err
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 )
@@ -34,9 +35,18 @@ type hook struct {
 // hooks are tried in this order, each whatever becomes of the others.
 func (d *daemon) hooks() []hook {
 	return []hook{
-		{"Postgres", []string{"database.url", "database.password"}, d.relogin},
-		{"Elasticsearch", elasticKeys, d.reaccess},
+		{"access to Postgres", []string{"database.url", "database.password"}, d.relogin},
+		{"access to Elasticsearch", elasticKeys, d.reaccess},
+		{"the log", []string{"log.level"}, d.relevel},
 	}
+}
+
+func (d *daemon) relevel(_ context.Context, next config.Config) error {
+	level, err := zapcore.ParseLevel(next.Log.Level)
+	if err == nil {
+		d.changeLevel(level, "reload")
+	}
+	return err
 }
 
 // reloads serves requests until ctx ends.
@@ -76,7 +86,7 @@ func (d *daemon) takeUp(ctx context.Context, live config.Config) config.Config {
 			return live
 		}
 		if err != nil {
-			failed("access to "+h.name, err)
+			failed(h.name, err)
 			refused, ok = append(refused, h.keys...), false
 			continue
 		}

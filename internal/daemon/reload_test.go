@@ -84,6 +84,26 @@ func TestReloadKeepsWhatItCannotTakeUp(t *testing.T) {
 	}
 }
 
+func TestReloadTakesUpTheLogLevel(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	reload := r.reloadable()
+	a := r.start("a")
+	a.awaitReady(200, `"role": "leader"`)
+	env := r.environ("a")
+	line := reload(a, "config.reloaded", append(env, "WEFT_LOG_LEVEL=info")...)
+	if settings, _ := line["settings"].([]any); len(settings) != 1 || settings[0] != "log.level" {
+		t.Errorf("got %v, want the one setting that has changed", line)
+	}
+	if _, level := a.get("/log/level"); !strings.Contains(level, `"info"`) {
+		t.Errorf("the level is %s, want info", level)
+	}
+	reload(a, "config.reloaded", env...)
+	if lines := a.logs.with("event", "log.level"); len(lines) != 2 || lines[1]["to"] != "debug" {
+		t.Errorf("got %v, want both changes of the level", lines)
+	}
+}
+
 // A role that lacks a right ends the start with the statement that gives it.
 func TestMissingRightEndsTheStart(t *testing.T) {
 	t.Parallel()

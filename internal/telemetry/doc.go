@@ -4,7 +4,12 @@
 // # What is guaranteed
 //
 //   - Log lines carry ts (RFC 3339 with nanoseconds, UTC), level, logger, msg and the
-//     constant fields instance, group and obs_schema. No line is sampled away.
+//     constant fields instance, group and obs_schema.
+//
+//   - What an outage repeats is thinned out, by what it is about: ten lines as they come,
+//     then the newest one per minute, with how many were left out in left_out. The last
+//     word gets out, at [zap.Logger.Sync] at the latest. No other line is ever left out:
+//     no event that failed, no reclaim, no change of leadership.
 //
 //   - Nothing is registered globally: two Telemetry values do not meet.
 //

@@ -20,7 +20,7 @@ const Schema = "weft-1"
 // Options say who is speaking and how.
 type Options struct {
 	Level    string // debug, info, warn, error; default info
-	Format   string // json, console, or auto: console on a terminal; default json
+	Format   string // json, console, or auto: console on a terminal, else json; default auto
 	Group    string
 	Instance string
 	Env      string // value of the label env; default "unknown"
@@ -47,11 +47,11 @@ func New(w io.Writer, o Options) (*Telemetry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("log level: %w", err)
 	}
-	enc, err := encoder(w, cmp.Or(o.Format, "json"))
+	enc, err := encoder(w, cmp.Or(o.Format, "auto"))
 	if err != nil {
 		return nil, err
 	}
-	core := zapcore.NewCore(enc, zapcore.Lock(zapcore.AddSync(w)), level)
+	core := newLimiter(zapcore.NewCore(enc, zapcore.Lock(zapcore.AddSync(w)), level))
 	log := zap.New(core, zap.ErrorOutput(zapcore.Lock(zapcore.AddSync(w)))).With(
 		zap.String("instance", o.Instance),
 		zap.String("group", o.Group),

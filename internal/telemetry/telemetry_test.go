@@ -3,6 +3,8 @@ package telemetry_test
 import (
 	"bytes"
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -69,6 +71,24 @@ func TestLevelChanges(t *testing.T) {
 	tel.Log.Debug("seen")
 	if got := lines(t, b); len(got) != 1 || got[0]["msg"] != "seen" {
 		t.Errorf("got %v, want only the line after the change", got)
+	}
+}
+
+// The line about the change is written at whichever level lets it pass.
+func TestChangeLevel(t *testing.T) {
+	t.Parallel()
+	tel, b := setup(t, telemetry.Options{})
+	for _, to := range []zapcore.Level{zapcore.ErrorLevel, zapcore.ErrorLevel, zapcore.DebugLevel} {
+		tel.ChangeLevel(to, "a test")
+	}
+	got := lines(t, b)
+	if len(got) != 2 || got[0]["from"] != "info" || got[0]["to"] != "error" || got[1]["from"] != "error" || got[1]["to"] != "debug" {
+		t.Errorf("got %v, want both changes", got)
+	}
+	put := httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/log/level", strings.NewReader(`{"level":"warn"}`))
+	tel.LevelHandler().ServeHTTP(httptest.NewRecorder(), put)
+	if got := lines(t, b); tel.Level.Level() != zapcore.WarnLevel || got[len(got)-1]["by"] != "PUT /log/level" {
+		t.Errorf("got level %v and %v, want warn and a line about it", tel.Level, got[len(got)-1])
 	}
 }
 

@@ -1,0 +1,189 @@
+package telemetry
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+const (
+	// limitBurst lines of a family are written as they come; from then on, for as long as
+	// they keep coming, the newest one per limitWindow.
+	limitBurst  = 10
+	limitWindow = time.Minute
+)
+
+// family says which lines are news of the same thing: the newest of them is what counts.
+// Lines of other events are never left out.
+type family struct {
+	name string
+	by   string // field that tells its members apart, besides projection
+}
+
+// families are the lines that an outage may repeat without end.
+var families = map[string]family{
+	"dependency.down":        {"dependency", "dependency"},
+	"dependency.up":          {"dependency", "dependency"},
+	"projection.outage":      {"projection", ""},
+	"projection.resumed":     {"projection", ""},
+	"projection.unknown":     {"projection.unknown", "reason"},
+	"outbox.fault":           {"outbox", ""},
+	"outbox.recovered":       {"outbox", ""},
+	"outbox.settle_fault":    {"outbox.settle_fault", ""},
+	"leader.disconnected":    {"leader", ""},
+	"leader.standby":         {"leader", ""},
+	"reclaim.fault":          {"reclaim.fault", ""},
+	"gauges.fault":           {"gauges.fault", ""},
+	"presence.fault":         {"presence.fault", ""},
+	"elastic.unknown_answer": {"elastic.unknown_answer", "reason"},
+	"version.unexamined":     {"version.unexamined", ""},
+}
+
+// retried is the line about one event that is tried again: one family per reason.
+const retried = "projection.event"
+
+// limiter is a core that thins out the families.
+type limiter struct {
+	zapcore.Core
+	scope  string // value of the field projection
+	quotas *quotas
+}
+
+type quotas struct {
+	mu sync.Mutex
+	of map[string]*quota
+}
+
+// quota is the state of one family.
+type quota struct {
+	until   time.Time // of the window; monotonic
+	written int       // in this window
+	allowed int       // in this window
+	held    zapcore.Core
+	entry   zapcore.Entry // of held
+	left    int           // lines that held has replaced
+	timer   *time.Timer
+}
+
+func newLimiter(core zapcore.Core) zapcore.Core {
+	return &limiter{Core: core, quotas: &quotas{of: map[string]*quota{}}}
+}
+
+// With implements zapcore.Core.
+func (l *limiter) With(fields []zapcore.Field) zapcore.Core {
+	out := *l
+	out.Core = l.Core.With(fields)
+	if p := text(fields, "projection"); p != "" {
+		out.scope = p
+	}
+	return &out
+}
+
+// Check implements zapcore.Core.
+func (l *limiter) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if l.Enabled(e.Level) {
+		return ce.AddCore(e, l)
+	}
+	return ce
+}
+
+// Write implements zapcore.Core.
+func (l *limiter) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	key := l.key(e, fields)
+	if key == "" || !l.quotas.hold(key, e, func() zapcore.Core { return l.Core.With(fields) }) {
+		return l.Core.Write(e, fields)
+	}
+	return nil
+}
+
+// Sync implements zapcore.Core: what is held back gets out.
+func (l *limiter) Sync() error {
+	l.quotas.flush()
+	return l.Core.Sync()
+}
+
+// key returns the family of a line, or nothing when it has none.
+func (l *limiter) key(e zapcore.Entry, fields []zapcore.Field) string {
+	event := text(fields, "event")
+	f, ok := families[event]
+	if event == retried && e.Level == zapcore.WarnLevel {
+		f, ok = family{retried, "reason"}, true
+	}
+	if !ok {
+		return ""
+	}
+	scope := l.scope
+	if p := text(fields, "projection"); p != "" {
+		scope = p
+	}
+	return f.name + "\x00" + scope + "\x00" + text(fields, f.by)
+}
+
+func text(fields []zapcore.Field, key string) string {
+	if i := slices.IndexFunc(fields, func(f zapcore.Field) bool { return f.Key == key }); i >= 0 {
+		return fields[i].String
+	}
+	return ""
+}
+
+// hold reports whether a line is held back; core is asked for only then.
+func (q *quotas) hold(key string, e zapcore.Entry, core func() zapcore.Core) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	f := q.of[key]
+	if f == nil {
+		f = &quota{allowed: limitBurst}
+		q.of[key] = f
+	}
+	if now := time.Now(); !now.Before(f.until) && f.held == nil {
+		if f.written <= 1 { // the storm is over
+			f.allowed = limitBurst
+		}
+		f.until, f.written = now.Add(limitWindow), 0
+	}
+	if f.held == nil && f.written < f.allowed {
+		f.written++
+		return false
+	}
+	if f.held != nil {
+		f.left++
+	}
+	f.held, f.entry = core(), e
+	if f.timer == nil {
+		f.timer = time.AfterFunc(time.Until(f.until), func() { q.release(key) })
+	}
+	return true
+}
+
+// release writes what a family holds, and lets one line per window pass for as long as
+// more keep coming.
+func (q *quotas) release(key string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	f := q.of[key]
+	f.timer = nil
+	if f.held == nil {
+		return
+	}
+	_ = f.held.Write(f.entry, []zapcore.Field{zap.Int("left_out", f.left)}) // nobody is left to tell
+	f.held, f.left = nil, 0
+	f.until, f.written, f.allowed = time.Now().Add(limitWindow), 1, 1
+}
+
+func (q *quotas) flush() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, f := range q.of {
+		if f.timer != nil {
+			f.timer.Stop()
+			f.timer = nil
+		}
+		if f.held != nil {
+			_ = f.held.Write(f.entry, []zapcore.Field{zap.Int("left_out", f.left)})
+			f.held, f.left = nil, 0
+		}
+	}
+}
