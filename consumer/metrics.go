@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
 
 	"github.com/samuelhu324-dev/weft/internal/spanlog"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -112,11 +113,12 @@ func (m *Metrics) stage(ctx context.Context, projection, stage string, start tim
 	spanlog.Observe(ctx, m.stages.WithLabelValues(projection, stage), time.Since(start).Seconds())
 }
 
-// timed is a Store whose claims and settles are timed.
+// timed is a Store whose claims and settles are timed, and whose claims are told.
 type timed struct {
 	Store
 	m          *Metrics
 	projection string
+	log        *zap.Logger
 }
 
 func (t timed) Claim(ctx context.Context, r outbox.ClaimRequest) (*outbox.Claimed, error) {
@@ -124,6 +126,10 @@ func (t timed) Claim(ctx context.Context, r outbox.ClaimRequest) (*outbox.Claime
 	c, err := t.Store.Claim(ctx, r)
 	if err == nil && c.Events() > 0 {
 		t.m.stage(ctx, t.projection, stageClaim, start)
+	}
+	if err == nil && c.Events()+len(c.Blocked) > 0 {
+		t.log.Debug("claimed", zap.String("event", "outbox.claim"), zap.Int("due", len(c.Due)), zap.Int("ready", len(c.Ready)),
+			zap.Int("blocked", len(c.Blocked)), zap.Float64("latency_ms", float64(time.Since(start).Microseconds())/1000))
 	}
 	return c, err
 }

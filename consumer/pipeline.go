@@ -99,10 +99,10 @@ func New(store Store, proj Projection, cfg Config, log *zap.Logger, m *Metrics) 
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("pipeline of %s: %w", proj.Name(), err)
 	}
+	log = log.Named("consumer").With(zap.String("projection", proj.Name()))
 	return &Pipeline{
-		store: timed{store, m, proj.Name()}, proj: proj, cfg: cfg,
-		log:     log.Named("consumer").With(zap.String("projection", proj.Name())),
-		metrics: m, gate: newGate(cfg.BreakerThreshold), spans: newSpans(cfg.Tracing, proj),
+		store: timed{store, m, proj.Name(), log}, proj: proj, cfg: cfg,
+		log: log, metrics: m, gate: newGate(cfg.BreakerThreshold), spans: newSpans(cfg.Tracing, proj),
 	}, nil
 }
 

@@ -39,19 +39,36 @@ func (p *Pipeline) report(b *batch, v *verdicts, s outbox.Settled, started time.
 	took := time.Since(started)
 	p.metrics.batch(b.span.context(context.Background()), p.Name(), v, s)
 	if ce := p.log.Check(zapcore.DebugLevel, "batch settled"); ce != nil {
+		op, attempt := b.common()
 		ce.Write(zap.String("event", "projection.batch"), zap.String("claim_batch_id", b.id),
-			zap.Int("batch_size", b.events), zap.String("result", v.result()), zap.String("reason", string(v.reason)),
+			zap.String("op", op), zap.Int("attempt", attempt), zap.Int("batch_size", b.events), zap.String("result", v.result()), zap.String("reason", string(v.reason)),
 			zap.Int("ok_count", v.ok+v.superseded), zap.Int("retry_count", v.retry), zap.Int("failed_count", v.failed),
 			zap.Int("mismatch_count", s.Mismatch), zap.Float64("latency_ms", float64(took.Microseconds())/1000), b.span.ids())
 	}
 	for i := range v.heads {
-		p.reportEvent(b, i, &v.settlements[v.heads[i]], took)
+		p.reportEvent(b, i, &v.settlements[v.heads[i]], v.noops[i], took)
 	}
+}
+
+// common returns the op of a batch, "mixed" when there are several, and its highest attempt.
+func (b *batch) common() (op string, attempt int) {
+	for _, g := range b.groups {
+		e := g.newest()
+		attempt = max(attempt, e.Attempts+1)
+		switch of := opLabel(e.Op); op {
+		case "", of:
+			op = of
+		default:
+			op = "mixed"
+		}
+	}
+	return op, attempt
 }
 
 // reportEvent logs what an operator must be able to find by the event's id: every
 // dead letter, and retries that no outage explains.
-func (p *Pipeline) reportEvent(b *batch, i int, st *outbox.Settlement, took time.Duration) {
+func (p *Pipeline) reportEvent(b *batch, i int, st *outbox.Settlement, noop outbox.Noop, took time.Duration) {
+	reason := string(st.Reason)
 	var level zapcore.Level
 	var msg string
 	switch {
@@ -61,6 +78,8 @@ func (p *Pipeline) reportEvent(b *batch, i int, st *outbox.Settlement, took time
 		level, msg = zapcore.WarnLevel, "event is retried"
 	case st.Verdict == outbox.Retry:
 		level, msg = zapcore.DebugLevel, "event is retried"
+	case noop != outbox.NoopNone:
+		level, msg, reason = zapcore.DebugLevel, "event had nothing to do", string(noop)
 	default:
 		return
 	}
@@ -69,7 +88,7 @@ func (p *Pipeline) reportEvent(b *batch, i int, st *outbox.Settlement, took time
 		ce.Write(zap.String("event", "projection.event"), zap.String("claim_batch_id", b.id),
 			zap.String("event_id", e.ID.String()), zap.String("entity_type", e.Key.Type), zap.String("entity_id", e.Key.ID.String()),
 			zap.String("op", string(e.Op)), zap.Int64("event_version", e.Version), zap.Int("attempts", e.Attempts+1),
-			zap.String("result", st.Verdict.String()), zap.String("reason", string(st.Reason)),
+			zap.String("result", st.Verdict.String()), zap.String("reason", reason),
 			zap.String("error", st.Detail), zap.Float64("latency_ms", float64(took.Microseconds())/1000), b.span.eventIDs(i))
 	}
 }

@@ -119,15 +119,11 @@ func (s *spans) batch(ctx context.Context, b *batch, claims []claimSpan) *batchS
 	if s == nil {
 		return nil
 	}
-	op, attempt := b.groups[0].newest().Op, 0
+	op, attempt := b.common()
 	var links []trace.Link
 	var last time.Time
 	for _, g := range b.groups {
 		e := g.newest()
-		attempt = max(attempt, e.Attempts+1)
-		if e.Op != op {
-			op = "mixed"
-		}
 		if e.ClaimedAt.Equal(last) {
 			continue
 		}
@@ -142,7 +138,7 @@ func (s *spans) batch(ctx context.Context, b *batch, claims []claimSpan) *batchS
 	//nolint:spancheck // finish or abandon ends it
 	out.ctx, out.span = s.Tracer.Start(ctx, spanBatch, trace.WithNewRoot(), trace.WithTimestamp(out.started), trace.WithLinks(links...),
 		s.with(attribute.String("wordloom.claim_batch_id", b.id), attribute.Int("batch_size", b.events),
-			attribute.String("op", string(op)), attribute.Int("attempt", attempt)))
+			attribute.String("op", op), attribute.Int("attempt", attempt)))
 	return out
 }
 

@@ -152,7 +152,8 @@ func (e *Elector) bury(ctx context.Context, s session, t *Term, l *lossError, re
 	if panicked, ok := errors.AsType[*PanicError](result); ok {
 		return panicked
 	}
-	e.log.Warn("work ended with an error after the term was lost", zap.Int64("epoch", t.epoch), zap.Error(result))
+	e.log.Warn("work ended with an error after the term was lost", zap.String("event", "leader.work_failed"),
+		zap.Int64("epoch", t.epoch), zap.Error(result))
 	return l
 }
 

@@ -114,7 +114,8 @@ func (c *Chronicle) Project(ctx context.Context, events []outbox.Event) ([]outbo
 	case f.Shared:
 		return out, f
 	default:
-		c.log.Warn("part of a batch has no known fate; it is retried", zap.String("reason", string(f.Reason)), zap.Error(f.Err))
+		c.log.Warn("part of a batch has no known fate; it is retried", zap.String("event", "projection.unknown_fate"),
+			zap.String("reason", string(f.Reason)), zap.Error(f.Err))
 		return out, nil
 	}
 }

@@ -143,7 +143,8 @@ func (s *Search) Project(ctx context.Context, events []outbox.Event) ([]outbox.O
 			if f.Shared {
 				return out, f
 			}
-			s.log.Warn("part of a batch has no known fate; it is retried", zap.String("reason", string(f.Reason)), zap.Error(f.Err))
+			s.log.Warn("part of a batch has no known fate; it is retried", zap.String("event", "projection.unknown_fate"),
+				zap.String("reason", string(f.Reason)), zap.Error(f.Err))
 		}
 		known = true
 		done += len(part)

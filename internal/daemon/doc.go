@@ -26,4 +26,8 @@
 // # What is not guaranteed
 //
 //   - Readiness is up to a quarter of a second old.
+//   - The gauges over the tables are up to five seconds old on a leader and fifteen on a
+//     standby, and older where reading takes long: reading takes 1 % of the time at most,
+//     unless one reading takes seconds. A backlog of more than ten thousand is counted by
+//     that rule; the metrics say how old the count is.
 package daemon

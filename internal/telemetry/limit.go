@@ -25,21 +25,21 @@ type family struct {
 
 // families are the lines that an outage may repeat without end.
 var families = map[string]family{
-	"dependency.down":        {"dependency", "dependency"},
-	"dependency.up":          {"dependency", "dependency"},
-	"projection.outage":      {"projection", ""},
-	"projection.resumed":     {"projection", ""},
-	"projection.unknown":     {"projection.unknown", "reason"},
-	"outbox.fault":           {"outbox", ""},
-	"outbox.recovered":       {"outbox", ""},
-	"outbox.settle_fault":    {"outbox.settle_fault", ""},
-	"leader.disconnected":    {"leader", ""},
-	"leader.standby":         {"leader", ""},
-	"reclaim.fault":          {"reclaim.fault", ""},
-	"gauges.fault":           {"gauges.fault", ""},
-	"presence.fault":         {"presence.fault", ""},
-	"elastic.unknown_answer": {"elastic.unknown_answer", "reason"},
-	"version.unexamined":     {"version.unexamined", ""},
+	"dependency.down":         {"dependency", "dependency"},
+	"dependency.up":           {"dependency", "dependency"},
+	"projection.outage":       {"projection", ""},
+	"projection.resumed":      {"projection", ""},
+	"projection.unknown_fate": {"projection.unknown_fate", "reason"},
+	"outbox.fault":            {"outbox", ""},
+	"outbox.recovered":        {"outbox", ""},
+	"outbox.settle_fault":     {"outbox.settle_fault", ""},
+	"leader.disconnected":     {"leader", ""},
+	"leader.standby":          {"leader", ""},
+	"reclaim.fault":           {"reclaim.fault", ""},
+	"gauges.fault":            {"gauges.fault", ""},
+	"presence.fault":          {"presence.fault", ""},
+	"elastic.unknown_answer":  {"elastic.unknown_answer", "reason"},
+	"version.unexamined":      {"version.unexamined", ""},
 }
 
 // retried is the line about one event that is tried again: one family per reason.

@@ -217,11 +217,12 @@ func (s *Sink) EnsureIndex(ctx context.Context) error {
 		return fmt.Errorf("ensure index: %w", err)
 	}
 	if t.info.Mappings.Meta.Weft.MappingHash == "" {
-		s.log.Warn("index was not made by weft: its mapping is not checked", zap.String("target", t.index))
+		s.log.Warn("index was not made by weft: its mapping is not checked", zap.String("event", "elastic.foreign_index"),
+			zap.String("target", t.index))
 	}
 	if gc := gcDeletes(t.info.Settings.Index.GCDeletes); gc < GCDeletes {
 		s.log.Warn("index forgets deleted documents too soon: a late write could bring one back; raise index.gc_deletes",
-			zap.String("target", t.index), zap.Duration("gc_deletes", gc), zap.Duration("want", GCDeletes),
+			zap.String("event", "elastic.forgets_deletes"), zap.String("target", t.index), zap.Duration("gc_deletes", gc), zap.Duration("want", GCDeletes),
 			zap.String("remedy", fmt.Sprintf(`PUT /%s/_settings {"index.gc_deletes":"1h"}`, t.index)))
 	}
 	return nil
@@ -251,7 +252,7 @@ func (s *Sink) create(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("elasticsearch: %w", err)
 	case status == http.StatusOK:
-		s.log.Info("index created", zap.String("target", index))
+		s.log.Info("index created", zap.String("event", "elastic.index_created"), zap.String("target", index))
 		return nil
 	}
 	e := parseWhole(answer)

@@ -170,7 +170,7 @@ func (r *run) attempt(ctx context.Context, idx []int) error {
 	}
 	if loud != nil {
 		r.s.log.Error("Elasticsearch answered with an item that fits no known case; it is retried",
-			zap.String("reason", string(loud.Reason)), zap.String("detail", loud.Detail), spanlog.IDs(ctx))
+			zap.String("event", "elastic.unknown_answer"), zap.String("reason", string(loud.Reason)), zap.String("detail", loud.Detail), spanlog.IDs(ctx))
 	}
 	if shared != nil {
 		r.s.forget() // the name may have become something else
@@ -293,7 +293,7 @@ func (r *run) finish(ctx context.Context, sent int) ([]outbox.Outcome, error) {
 	case r.fault.Shared:
 		return r.out, r.fault
 	default:
-		r.s.log.Warn("part of a batch has no known fate; it is retried",
+		r.s.log.Warn("part of a batch has no known fate; it is retried", zap.String("event", "projection.unknown_fate"),
 			zap.String("reason", string(r.fault.Reason)), zap.Error(r.fault.Err), spanlog.IDs(ctx))
 		return r.out, nil
 	}
@@ -311,6 +311,6 @@ func (s *Sink) shrink(p *problem, size int) {
 	limit := max(int64(size/2), shrinkFloor)
 	if old := s.bodyCap.Load(); limit < old && s.bodyCap.CompareAndSwap(old, limit) {
 		s.log.Warn("Elasticsearch or a proxy before it refuses large requests (413): sending smaller ones until restart; raise the limit there or lower max body",
-			zap.Int("refused_bytes", size), zap.Int64("max_body_bytes", limit))
+			zap.String("event", "elastic.too_large"), zap.Int("refused_bytes", size), zap.Int64("max_body_bytes", limit))
 	}
 }
