@@ -7,6 +7,8 @@
 //     to read.
 //   - Every command line of weft and weftlab in the documents names a command and flags
 //     that are there.
+//   - The state machine of docs/drills.md is the one that the statements on the outbox
+//     table make, observed in the database; that of docs/architecture.md is its outline.
 //   - Every runbook has its four sections, three queries, and one page; the index leads to
 //     all of them.
 //
