@@ -16,7 +16,7 @@ func (i *id) UUIDValue() (pgtype.UUID, error) { return pgtype.UUID{Bytes: *i, Va
 
 // Dimensions implements [pgtype.ArrayGetter].
 func (a idArray) Dimensions() []pgtype.ArrayDimension {
-	return []pgtype.ArrayDimension{{Length: int32(len(a)), LowerBound: 1}} //nolint:gosec // a batch
+	return []pgtype.ArrayDimension{{Length: int32(len(a)), LowerBound: 1}}
 }
 
 // Index implements [pgtype.ArrayGetter].

@@ -56,7 +56,7 @@ func Lost(log *Log, acknowledged []Enqueued) []Finding {
 			found = append(found, finding(c, "enqueued once more after it was %s", was))
 		case seen && was != c.From:
 			found = append(found, finding(c, "its change from %s to %s was never recorded", was, c.From))
-		case c.From == Pending && c.settled() && !(c.To == Done && supersedes[settling{c.Tx, c.Key}] > c.Version):
+		case c.From == Pending && c.settled() && (c.To != Done || supersedes[settling{c.Tx, c.Key}] <= c.Version):
 			found = append(found, finding(c, "became %s without a claim", c.To))
 		}
 		before[c.Event] = c.To
