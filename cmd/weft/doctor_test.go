@@ -36,8 +36,11 @@ func TestDoctor(t *testing.T) {
 			onSearch++
 		}
 	}
-	if onSearch != 11 {
-		t.Errorf("%d indexes on search_outbox_events, want the eleven of the application:\n%s", onSearch, got.out)
+	var want int
+	err := pool.QueryRow(t.Context(), `select count(*) from pg_indexes where schemaname = current_schema() and tablename = 'search_outbox_events'
+		and indexname not like 'weft%' and indexname not like '%pkey'`).Scan(&want)
+	if err != nil || onSearch != want || want < 11 {
+		t.Errorf("%d indexes on search_outbox_events, want the %d of the application (%v):\n%s", onSearch, want, err, got.out)
 	}
 
 	// Its own advice leaves nothing to say.
