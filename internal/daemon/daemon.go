@@ -117,7 +117,7 @@ func (d *daemon) build(ctx context.Context, tel *telemetry.Telemetry) error {
 	if err != nil {
 		return err
 	}
-	if d.reloaded, err = newReloaded(tel.Registry); err != nil {
+	if d.reloaded, err = newReloaded(tel.Contract); err != nil {
 		return err
 	}
 	d.health.Require(postgresName, true)

@@ -119,7 +119,7 @@ func errorText(err error) string {
 func TestPick(t *testing.T) {
 	t.Parallel()
 	if _, err := pick([]string{"distinct", "cold"}); err == nil ||
-		err.Error() != `no scenario is named "cold"; there are distinct, hot, mixed, trickle, backlog, retrying, longtx, adopted` {
+		err.Error() != `no scenario is named "cold"; there are distinct, hot, mixed, trickle, backlog, retrying, longtx, adopted, traced` {
 		t.Errorf("got %v", err)
 	}
 	retrying := scenarioNamed(t, "retrying").load.scaled(2000)

@@ -135,7 +135,7 @@ func TestSoundPair(t *testing.T) {
 	for _, k := range []outbox.Key{updated, deleted, recreated} {
 		r.write(k, 2)
 	}
-	labtest.Eventually(t, 20*time.Second, func() bool { return a.tap.Held() > 0 }, "a's bulk request is held")
+	labtest.Eventually(t, 20*time.Second, func() bool { return a.tap.Held() > 0 && r.processing() == 3 }, "a's bulk request is held, and all is claimed")
 
 	b := r.member("b", 2)
 	reclaim(t, b, 3)

@@ -102,6 +102,15 @@ func (r *rig) commit(e outbox.NewEvent, sql string, args ...any) {
 	r.ledger = append(r.ledger, history.Enqueued{Event: e.ID, Key: e.Key, Version: e.Version})
 }
 
+// processing counts the claimed events.
+func (r *rig) processing() (n int) {
+	r.t.Helper()
+	if err := r.pool.QueryRow(r.t.Context(), `select count(*) from search_outbox_events where status = 'processing'`).Scan(&n); err != nil {
+		r.t.Fatal(err)
+	}
+	return n
+}
+
 // settled waits until every event is done.
 func (r *rig) settled() {
 	r.t.Helper()

@@ -41,7 +41,7 @@ func (p page) at(b block) string { return fmt.Sprintf("%s:%d", p.name, b.line) }
 // runbook reports whether the page is one of those that have the four sections.
 func (p page) runbook() bool {
 	base := path.Base(p.name)
-	return path.Dir(p.name) == folder && base != "README.md" && base != "reasons.md"
+	return path.Dir(p.name) == folder && base != "README.md" && base != "reasons.md" && base != "log-events.md"
 }
 
 func (p page) in(section, language string) []block {

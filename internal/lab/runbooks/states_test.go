@@ -264,6 +264,16 @@ func (w *watcher) acts() map[string]func() {
 			w.must(w.store.Settle(ctx, epoch, all))
 		}
 	}
+	// over settles each row as if all others were older events of its entity.
+	over := func(s outbox.Settlement) func() {
+		return func() {
+			t.Helper()
+			for _, e := range w.events() {
+				s.Older = append(s.Older, outbox.Listed{ID: e.ID})
+			}
+			settle(s)()
+		}
+	}
 	return map[string]func(){
 		"enqueue": func() {
 			w.must(nil, outbox.Enqueue(ctx, w, table, outbox.NewEvent{Key: outbox.Key{Type: "book", ID: uuid.New()}, Op: outbox.Delete, Version: 99}))
@@ -272,14 +282,16 @@ func (w *watcher) acts() map[string]func() {
 			w.must(w.store.Claim(ctx, outbox.ClaimRequest{Epoch: epoch, Limit: 100}))
 			w.must(w.store.Claim(ctx, outbox.ClaimRequest{Epoch: epoch, Limit: 100})) // finds nothing, and looks with care
 		},
-		"renew":             func() { w.must(w.store.Renew(ctx, epoch, w.events())) },
-		"done":              settle(outbox.Settlement{Verdict: outbox.Done}),
-		"superseded":        settle(outbox.Settlement{Verdict: outbox.Superseded}),
-		"retry":             settle(outbox.Settlement{Verdict: outbox.Retry, Reason: outbox.ReasonES429, Detail: "now", Delay: time.Second}),
-		"wait":              settle(outbox.Settlement{Verdict: outbox.Waiting, NotBefore: time.Now().Add(time.Minute)}),
-		"fail":              settle(outbox.Settlement{Verdict: outbox.Failed, Reason: outbox.ReasonES4xx, Detail: "now"}),
-		"give back":         settle(outbox.Settlement{Verdict: outbox.GivenBack}),
-		"give back unknown": func() { w.must(w.store.GiveBackUnknown(ctx, epoch, nil)) },
+		"superseded unclaimed": over(outbox.Settlement{Verdict: outbox.Done}),
+		"put off":              over(outbox.Settlement{Verdict: outbox.Retry, Reason: outbox.ReasonES429, Detail: "now", Delay: time.Second}),
+		"renew":                func() { w.must(w.store.Renew(ctx, epoch, w.events())) },
+		"done":                 settle(outbox.Settlement{Verdict: outbox.Done}),
+		"superseded":           settle(outbox.Settlement{Verdict: outbox.Superseded}),
+		"retry":                settle(outbox.Settlement{Verdict: outbox.Retry, Reason: outbox.ReasonES429, Detail: "now", Delay: time.Second}),
+		"wait":                 settle(outbox.Settlement{Verdict: outbox.Waiting, NotBefore: time.Now().Add(time.Minute)}),
+		"fail":                 settle(outbox.Settlement{Verdict: outbox.Failed, Reason: outbox.ReasonES4xx, Detail: "now"}),
+		"give back":            settle(outbox.Settlement{Verdict: outbox.GivenBack}),
+		"give back unknown":    func() { w.must(w.store.GiveBackUnknown(ctx, epoch, nil)) },
 		"reclaim": func() {
 			w.must(w.store.Reclaim(ctx, outbox.ReclaimRequest{Epoch: epoch, Limit: 100, MaxProcessing: time.Minute, MaxReclaims: maxReclaims}))
 		},
