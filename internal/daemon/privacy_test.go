@@ -81,7 +81,7 @@ func TestNoSecretAndNoDocumentGetsOut(t *testing.T) {
 	}, "events that failed, and events that are retried")
 	f.set(refuse(http.StatusUnauthorized, "security_exception", bulks))
 	write(2)
-	a.awaitReady(200, `"activity": "outage"`)
+	labtest.Eventually(t, 30*time.Second, func() bool { return len(a.logs.with("event", "projection.outage")) > 0 }, "an outage")
 	f.link.cut()
 	a.awaitReady(503, `"elasticsearch"`)
 	pg.cut()
