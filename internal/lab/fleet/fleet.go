@@ -41,7 +41,12 @@ type Fleet struct {
 // that is set up for another deployment must not change what is shown. The
 // credentials of a user's Elasticsearch stay when keepElastic is set.
 func Environment(environ []string, keepElastic bool, own ...string) []string {
+	// A URL and a file with one do not go together.
+	database := slices.ContainsFunc(own, func(e string) bool { return strings.HasPrefix(e, "DATABASE_") })
 	kept := slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
+		if database && strings.HasPrefix(e, "DATABASE_") {
+			return true
+		}
 		for _, prefix := range []string{"WEFT_", "OUTBOX_", "WORDLOOM_", "CHRONICLE_", "OTEL_"} {
 			if strings.HasPrefix(e, prefix) {
 				return true
