@@ -310,36 +310,6 @@ func TestPipelineLaterEventsDoNotPassARetry(t *testing.T) {
 	}
 }
 
-func TestPipelineRowLockedByAStranger(t *testing.T) {
-	t.Parallel()
-	r := setup(t)
-	locked, free := newKey(), newKey()
-	r.enqueue(locked, 1, 2)
-	r.enqueue(free, 3)
-	tx, err := r.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(t.Context(), "select from search_outbox_events where event_version = 1 for update"); err != nil {
-		t.Fatal(err)
-	}
-	r.start()
-	labtest.Eventually(t, 10*time.Second, func() bool { return len(r.proj.versions(free)) == 1 }, "the free entity")
-	labtest.Eventually(t, 10*time.Second, func() bool {
-		var n int
-		err := r.pool.QueryRow(context.Background(), "select count(*) from search_outbox_events where event_version = 2 and next_retry_at is not null").Scan(&n)
-		return err == nil && n == 1
-	}, "version 2 to wait behind the locked version 1")
-	if got := r.proj.versions(locked); len(got) != 0 {
-		t.Errorf("projected %v past a locked row", got)
-	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	r.await(map[string]int{"done": 3})
-}
-
 func TestPipelineBisectsAFaultOfTheWholeBatch(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -590,22 +560,5 @@ func TestPipelineManySuspectsAreTriedOneByOne(t *testing.T) {
 	r.await(map[string]int{"done": 30})
 	if held > 0 {
 		t.Errorf("%d events were claimed while a suspect was tried", held)
-	}
-}
-
-// A row that the database refuses to settle holds up neither the others nor the end.
-func TestPipelineARefusedRowStandsAlone(t *testing.T) {
-	t.Parallel()
-	r := setup(t)
-	for i := range 20 {
-		r.enqueue(newKey(), int64(i))
-	}
-	r.exec(`create function refuse() returns trigger language plpgsql as $$
-		begin if new.status = 'done' and new.event_version = 7 then raise exception 'not this one' using errcode = '23514'; end if; return new; end $$`)
-	r.exec("create trigger refuse before update on search_outbox_events for each row execute function refuse()")
-	stop := r.start()
-	r.await(map[string]int{"done": 19, "processing": 1})
-	if err := stop(); err != nil {
-		t.Errorf("stop: %v", err)
 	}
 }

@@ -236,68 +236,6 @@ func (v *verdicts) worst(r outbox.Reason) {
 	}
 }
 
-// settle repeats until the database has answered or the term is over: a batch
-// whose fate is known must not be projected again because of a short fault. What the
-// database refuses for good is halved until the row stands alone; that row keeps its
-// claim, and is reclaimed when the lease is over. A row that somebody else has locked
-// stands alone too, so that the others need not wait for it.
-func (r *run) settle(ctx context.Context, b *batch, in []outbox.Settlement) (outbox.Settled, error) {
-	pause := 20 * time.Millisecond
-	for tries := 0; ; tries++ {
-		s, err := r.p.store.Settle(ctx, r.term.Epoch(), in)
-		r.p.pulse.moved(b)
-		if err == nil || errors.Is(err, outbox.ErrFenced) {
-			return s, err
-		}
-		if cause := context.Cause(ctx); cause != nil {
-			return outbox.Settled{}, cause
-		}
-		if outbox.Refused(err) || outbox.LockedOut(err) && (len(in) > 1 || len(in[0].Older) > 0) {
-			return r.settleHalves(ctx, b, in, err)
-		}
-		if tries == 0 {
-			r.p.log.Warn("settle is repeated until the database answers", zap.String("event", "outbox.settle_fault"), zap.Error(err), spanlog.IDs(ctx))
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return outbox.Settled{}, context.Cause(ctx)
-		}
-		pause = min(2*pause, time.Second)
-	}
-}
-
-func (r *run) settleHalves(ctx context.Context, b *batch, in []outbox.Settlement, refusal error) (outbox.Settled, error) {
-	if len(in) == 1 && outbox.LockedOut(refusal) {
-		// Somebody holds an older event of the entity, which must not be passed.
-		in[0] = outbox.Settlement{Event: in[0].Event, Verdict: outbox.GivenBack}
-		return r.settle(ctx, b, in)
-	}
-	if len(in) == 1 {
-		r.p.log.Error("the database refuses to settle an event; it is tried again when its lease is over",
-			zap.String("event", "outbox.settle_refused"), zap.String("event_id", in[0].Event.ID.String()), zap.Error(refusal), spanlog.IDs(ctx))
-		return outbox.Settled{Mismatch: 1}, nil
-	}
-	half := len(in) / 2
-	left, err := r.settle(ctx, b, in[:half])
-	if err != nil {
-		return left, err
-	}
-	right, err := r.settle(ctx, b, in[half:])
-	if err != nil {
-		return right, err
-	}
-	if left.At.After(right.At) {
-		right.At = left.At
-	}
-	right.Rows += left.Rows
-	right.Mismatch += left.Mismatch
-	right.Waits = append(left.Waits, right.Waits...)
-	return right, nil
-}
-
 // newBatchID returns the claim_batch_id that joins the log lines of a batch.
 func newBatchID() string {
 	id, err := uuid.NewV7()
