@@ -51,12 +51,12 @@ func (r *run) look(limit int) error {
 	}
 	if r.looks.wantsList() {
 		start := time.Now()
-		events, err := r.p.store.List(r.ctx, listSize)
+		events, look, err := r.p.store.List(r.ctx, listSize)
 		if err != nil {
 			r.looks.failed()
 			return r.databaseFault("list", err)
 		}
-		r.looks.listed(events, time.Since(start))
+		r.looks.listed(events, look, time.Since(start))
 		r.locked.keep(events) // what is not on the list comes after what is
 	}
 	piece := r.looks.take(limit)

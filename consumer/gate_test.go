@@ -117,7 +117,7 @@ func TestLooks(t *testing.T) {
 			t.Fatal("no list after an expensive look")
 		}
 		events := []outbox.Listed{{Key: newKey()}, {Key: newKey()}, {Key: newKey()}}
-		l.listed(events, 100*time.Millisecond)
+		l.listed(events, 100*time.Millisecond, 100*time.Millisecond)
 		for _, want := range []int{2, 1, 0} {
 			if got := l.take(2); got == nil || len(got) != want {
 				t.Fatalf("piece %v, want %d entities", got, want)
@@ -133,7 +133,7 @@ func TestLooks(t *testing.T) {
 			t.Error("no list after a pause")
 		}
 		// A cheap list ends it.
-		l.listed(nil, time.Millisecond)
+		l.listed(nil, time.Millisecond, time.Millisecond)
 		if l.take(2) != nil {
 			t.Error("still listing after a cheap list")
 		}
@@ -142,7 +142,7 @@ func TestLooks(t *testing.T) {
 		if !l.wantsList() {
 			t.Error("no list behind a blocked head")
 		}
-		l.listed(events, 100*time.Millisecond)
+		l.listed(events, 100*time.Millisecond, 100*time.Millisecond)
 		l.forget()
 		if got := l.take(2); got == nil || len(got) != 0 {
 			t.Errorf("a forgotten list gave %v", got)
@@ -176,7 +176,7 @@ func TestLooksAtHotEntities(t *testing.T) {
 			events = append(events, outbox.Listed{Key: k, Version: v})
 		}
 		events[0], events[listSize-10] = events[listSize-10], events[0] // a list by equal versions comes in any order
-		l.listed(events, time.Millisecond)
+		l.listed(events, time.Millisecond, time.Millisecond)
 		first, second := l.take(limit), l.take(limit)
 		if len(first) != 1 || len(second) != 1 {
 			t.Fatalf("pieces of %d and %d entities, want 1 each: each has more than settle at once", len(first), len(second))
@@ -187,7 +187,7 @@ func TestLooksAtHotEntities(t *testing.T) {
 		if got := l.take(limit); got == nil || len(got) != 0 || !l.wantsList() {
 			t.Errorf("%d entities after the last one, want none and another list", len(got))
 		}
-		l.listed(events[:100], time.Millisecond)
+		l.listed(events[:100], time.Millisecond, time.Millisecond)
 		if l.take(limit); l.take(limit) == nil || l.take(limit) != nil {
 			t.Error("a list that ends the backlog is not followed by a look at the head")
 		}

@@ -9,11 +9,11 @@ import (
 const (
 	minPoll = 4 * time.Millisecond // pause after a look that found less than it asked for
 
-	// A look at the head of the index that costs more than its rows and a little has
-	// stepped over dead entries. From then on lists are made, and claimed piece by
-	// piece, until a list is cheap again.
-	cheapLook = 10 * time.Millisecond
-	cheapRow  = 20 * time.Microsecond
+	// A look at the head of the index that takes PostgreSQL longer than its rows and a
+	// little has stepped over dead entries. From then on lists are made, and claimed
+	// piece by piece, until the first row of a list is found soon.
+	cheapLook = 5 * time.Millisecond
+	cheapRow  = 5 * time.Microsecond
 	listSize  = 100_000
 
 	// When one of so many claimed events belongs to an entity that is being worked on, or
@@ -91,13 +91,14 @@ func (l *looks) wantsList() bool {
 	return l.listing && len(l.list) == 0 && !time.Now().Before(l.nextList)
 }
 
-// listed notes a new list and what it has cost.
-func (l *looks) listed(events []outbox.Listed, cost time.Duration) {
+// listed notes a new list, how long it took to find its first row, and what all of it
+// has cost.
+func (l *looks) listed(events []outbox.Listed, look, cost time.Duration) {
 	l.list = stacks(events)
 	l.nextList = time.Now()
 	hot := len(events) == listSize && len(events)-len(l.list) >= len(events)/hotShare
-	switch cheap := cost <= cheapLook+time.Duration(len(events))*cheapRow; {
-	case cheap:
+	switch {
+	case look <= cheapLook:
 		l.listing = hot
 	case len(events) < listSize:
 		l.nextList = l.nextList.Add(listShare * cost)

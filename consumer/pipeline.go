@@ -22,7 +22,7 @@ type Projection interface {
 // Store is what the pipeline needs of the outbox; *outbox.Store has it.
 type Store interface {
 	Peek(ctx context.Context) (bool, error)
-	List(ctx context.Context, limit int) ([]outbox.Listed, error)
+	List(ctx context.Context, limit int) ([]outbox.Listed, time.Duration, error)
 	Claim(ctx context.Context, r outbox.ClaimRequest) (*outbox.Claimed, error)
 	Settle(ctx context.Context, epoch int64, in []outbox.Settlement) (outbox.Settled, error)
 	Renew(ctx context.Context, epoch int64, events []outbox.Event) (int, error)

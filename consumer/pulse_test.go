@@ -28,9 +28,11 @@ type paper struct {
 	wait  func(ctx context.Context) error
 }
 
-func (p *paper) Lease() time.Duration                               { return 30 * time.Second }
-func (p *paper) Peek(context.Context) (bool, error)                 { return false, nil }
-func (p *paper) List(context.Context, int) ([]outbox.Listed, error) { return nil, nil }
+func (p *paper) Lease() time.Duration               { return 30 * time.Second }
+func (p *paper) Peek(context.Context) (bool, error) { return false, nil }
+func (p *paper) List(context.Context, int) ([]outbox.Listed, time.Duration, error) {
+	return nil, 0, nil
+}
 func (p *paper) Claim(ctx context.Context, _ outbox.ClaimRequest) (*outbox.Claimed, error) {
 	if p.claim == nil {
 		return &outbox.Claimed{}, nil

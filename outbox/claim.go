@@ -39,7 +39,7 @@ type Claimed struct {
 	// the limit, the look reached the end of what is there.
 	DueCandidates, ReadyCandidates int
 	Now                            time.Time     // database clock when the look began; zero when it found nothing
-	ReadyCost                      time.Duration // time spent in Postgres on the ready look, as seen from here
+	ReadyCost                      time.Duration // time PostgreSQL took to find the ready rows
 }
 
 // Events returns the number of claimed events.
@@ -90,6 +90,11 @@ const (
             coalesce(o.traceparent, '') as traceparent, coalesce(o.tracestate, '') as tracestate`
 )
 
+// lookCost is the time that a statement has taken up to its first answer, in
+// microseconds: until then it looks for rows. It is the server's own time, because a
+// slow network says nothing about the index.
+const lookCost = `(select (extract(epoch from clock_timestamp() - statement_timestamp()) * 1000000)::bigint)`
+
 // boldClaim updates the candidates as they are and waits, shortly, where somebody else
 // holds a lock. It writes each row once, keeps nothing and says least: a row that is
 // not among its answers is no longer pending, and no answer may mean the fence.
@@ -98,7 +103,7 @@ with candidates as materialized (
   select ctid as tid{candidates}
 ), ` + claimFence + `
 update {table} o` + claimSet + `
-  where ` + fencedCandidates + claimReturning + `, now(), (select count(*) from candidates)`
+  where ` + fencedCandidates + claimReturning + `, now(), (select count(*) from candidates), ` + lookCost
 
 // carefulClaim locks first and passes over what somebody else holds. What it could not
 // take comes back too, marked.
@@ -115,11 +120,11 @@ with candidates as materialized (
   where o.ctid = any (array(select tid from locked))` + claimReturning + `
 )
 select id, entity_type, entity_id, op, event_version, attempts, reclaims, created_at,
-       traceparent, tracestate, now(), (select count(*) from candidates), true, (select count(*) from fence)
+       traceparent, tracestate, now(), (select count(*) from candidates), ` + lookCost + `, true, (select count(*) from fence)
 from claimed
 union all
 select c.id, c.entity_type, c.entity_id, '', c.event_version, 0, 0, 'epoch',
-       '', '', now(), (select count(*) from candidates), false, (select count(*) from fence)
+       '', '', now(), (select count(*) from candidates), 0, false, (select count(*) from fence)
 from candidates c
 where c.id not in (select id from claimed) -- hashed, whatever the planner expects`
 
@@ -200,11 +205,9 @@ func (s *Store) claim(ctx context.Context, r ClaimRequest, careful bool) (*Claim
 	if err == nil {
 		err = s.readClaim(res, true, &out.Due, &out.DueCandidates, out)
 	}
-	start := time.Now()
 	if err == nil {
 		err = s.readClaim(res, false, &out.Ready, &out.ReadyCandidates, out)
 	}
-	out.ReadyCost = time.Since(start)
 	if cerr := res.Close(); err == nil {
 		err = cerr
 	}
@@ -227,6 +230,9 @@ func (s *Store) readClaim(res pgx.BatchResults, due bool, events *[]Event, candi
 			return err
 		}
 		*candidates, out.Now = c.candidates, c.ClaimedAt
+		if !due {
+			out.ReadyCost = max(out.ReadyCost, c.cost)
+		}
 		switch {
 		case c.fenced:
 			return ErrFenced

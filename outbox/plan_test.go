@@ -214,7 +214,7 @@ func (b *bench) cost(n int) map[string]*explained {
 	if found, err := under("peek").Peek(b.t.Context()); err != nil || !found {
 		b.t.Fatalf("peek found %v, %v", found, err)
 	}
-	listed, err := under("list").List(b.t.Context(), n)
+	listed, _, err := under("list").List(b.t.Context(), n)
 	if err != nil || len(listed) != n {
 		b.t.Fatalf("listed %d of %d, %v", len(listed), n, err)
 	}

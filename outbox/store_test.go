@@ -50,7 +50,7 @@ func TestClaim(t *testing.T) {
 		for v := int64(5); v > 0; v-- {
 			b.enqueue(v)
 		}
-		listed, err := b.store.List(t.Context(), 4)
+		listed, _, err := b.store.List(t.Context(), 4)
 		if err != nil || len(listed) != 4 || listed[0].Version != 1 || listed[3].Version != 4 {
 			t.Fatalf("listed %+v, %v, want versions 1 to 4", listed, err)
 		}

@@ -12,7 +12,7 @@ import (
 // over claims the newest listed event and returns its settlement with the others.
 func over(b *bench) []outbox.Settlement {
 	b.t.Helper()
-	listed, err := b.store.List(b.t.Context(), 100)
+	listed, _, err := b.store.List(b.t.Context(), 100)
 	if err != nil || len(listed) == 0 {
 		b.t.Fatalf("listed %d, %v", len(listed), err)
 	}
