@@ -19,6 +19,9 @@ const (
 	PhaseBroken Phase = "broken"
 )
 
+// phases returns all of them.
+func phases() []Phase { return []Phase{PhaseIdle, PhaseOpen, PhaseOutage, PhaseTrial, PhaseBroken} }
+
 // State is a pipeline's phase for readiness, status and metrics.
 type State struct {
 	Phase  Phase
@@ -38,7 +41,8 @@ const (
 // gate decides whether and how much to claim. The dispatcher drives it; workers
 // report outcomes to it. It is safe for concurrent use.
 type gate struct {
-	threshold int // final failures in a row that open the breaker
+	threshold int         // final failures in a row that open the breaker
+	show      func(Phase) // is told of each phase that begins
 
 	mu      sync.Mutex
 	state   State
@@ -48,13 +52,16 @@ type gate struct {
 	next    time.Time     // monotonic
 }
 
-func newGate(threshold int) *gate {
-	return &gate{threshold: threshold, state: State{Phase: PhaseIdle, Since: time.Now()}}
+func newGate(threshold int, show func(Phase)) *gate {
+	g := &gate{threshold: threshold, show: show}
+	g.set(PhaseIdle, "", "")
+	return g
 }
 
 func (g *gate) set(p Phase, r outbox.Reason, detail string) {
 	if g.state.Phase != p {
 		g.state.Since = time.Now()
+		g.show(p)
 	}
 	g.state.Phase, g.state.Reason, g.state.Detail = p, r, detail
 }

@@ -2,9 +2,12 @@ package consumer
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -13,11 +16,41 @@ func fault(reason outbox.Reason, after time.Duration) *outbox.Fault {
 	return &outbox.Fault{Reason: reason, Shared: true, RetryAfter: after, Err: errors.New("away")}
 }
 
+// shownGate returns a gate, and what holds that its metric has 1 for that phase alone.
+func shownGate(t *testing.T, threshold int) (g *gate, shows func(Phase)) {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	m, err := NewMetrics(reg, []string{"p"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newGate(threshold, m.phaseOf("p")), func(want Phase) {
+		t.Helper()
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, f := range families {
+			for _, metric := range f.GetMetric() {
+				if f.GetName() == "weft_pipeline_phase" && metric.GetGauge().GetValue() == 1 {
+					got = append(got, metric.GetLabel()[0].GetValue())
+				}
+			}
+		}
+		if !slices.Equal(got, []string{string(want)}) {
+			t.Errorf("metric: got phases %v, want %s", got, want)
+		}
+	}
+}
+
 func TestGateOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(20)
+		g, shows := shownGate(t, 20)
+		shows(PhaseIdle)
 		g.begin()
+		shows(PhaseOpen)
 		if !g.outage(fault(outbox.ReasonESConnect, 0)) {
 			t.Error("the first fault is no news")
 		}
@@ -27,6 +60,7 @@ func TestGateOutage(t *testing.T) {
 		if s := g.State(); s.Phase != PhaseOutage || s.Reason != outbox.ReasonESConnect || s.Detail != "away" {
 			t.Errorf("state %+v", s)
 		}
+		shows(PhaseOutage)
 		// Probes come further apart, but never so far that recovery waits a second.
 		for _, want := range []time.Duration{100, 200, 400, 500, 500} {
 			if got := g.due(); got != want*time.Millisecond {
@@ -39,6 +73,7 @@ func TestGateOutage(t *testing.T) {
 		if p := g.State().Phase; p != PhaseTrial {
 			t.Fatalf("phase %s after an answer, want trial", p)
 		}
+		shows(PhaseTrial)
 		if g.outage(fault(outbox.ReasonES429, 3*time.Second)) {
 			t.Error("a failed trial is news")
 		}
@@ -49,13 +84,16 @@ func TestGateOutage(t *testing.T) {
 		if !g.success(g.openings()) || g.State().Phase != PhaseOpen {
 			t.Errorf("phase %s after a good trial, want open", g.State().Phase)
 		}
+		shows(PhaseOpen)
+		g.end()
+		shows(PhaseIdle)
 	})
 }
 
 func TestGateBreaker(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(3)
+		g, shows := shownGate(t, 3)
 		g.begin()
 		for i := range 3 {
 			if ok, _, _ := g.final(outbox.ReasonES4xx, "bad"); !ok {
@@ -85,6 +123,7 @@ func TestGateBreaker(t *testing.T) {
 		if g.success(0) || g.State().Phase != PhaseBroken {
 			t.Errorf("phase %s after a success that was in flight before, want broken", g.State().Phase)
 		}
+		shows(PhaseBroken)
 		if !g.success(g.openings()) || g.State().Phase != PhaseOpen {
 			t.Errorf("phase %s after a success, want open", g.State().Phase)
 		}

@@ -16,7 +16,7 @@ import (
 type Metrics struct {
 	processed, failed, retried, terminal, noop *prometheus.CounterVec
 	mismatch, fenced, batches                  *prometheus.CounterVec
-	inflight, blocked, lastSuccess             *prometheus.GaugeVec
+	inflight, blocked, lastSuccess, phase      *prometheus.GaugeVec
 	stages, latency                            *prometheus.HistogramVec
 }
 
@@ -32,8 +32,8 @@ func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, erro
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, append([]string{"projection"}, labels...))
 	}
-	gauge := func(name, help string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"projection"})
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, append([]string{"projection"}, labels...))
 	}
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -53,6 +53,7 @@ func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, erro
 		inflight:    gauge("outbox_inflight_events", "Events that are being projected by this instance."),
 		blocked:     gauge("weft_blocked_entities", "Entities whose events wait behind an earlier one."),
 		lastSuccess: gauge("outbox_last_success_timestamp_seconds", "When an event was last done, by the database clock; 0 before the first."),
+		phase:       gauge("weft_pipeline_phase", "1 for the phase that the pipeline of this instance is in, 0 for the others.", "phase"),
 		stages: histogram("weft_stage_duration_seconds",
 			"Time of one claim that found events, of the projection of one batch, of one settle of a batch.",
 			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}, "stage"),
@@ -62,7 +63,7 @@ func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, erro
 			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200}),
 	}
 	for _, c := range []prometheus.Collector{
-		m.processed, m.failed, m.terminal, m.retried, m.noop, m.batches, m.mismatch, m.fenced, m.inflight, m.blocked, m.lastSuccess,
+		m.processed, m.failed, m.terminal, m.retried, m.noop, m.batches, m.mismatch, m.fenced, m.inflight, m.blocked, m.lastSuccess, m.phase,
 		m.stages, m.latency,
 	} {
 		if err := reg.Register(c); err != nil {
@@ -76,6 +77,9 @@ func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, erro
 		m.blocked.WithLabelValues(p)
 		m.lastSuccess.WithLabelValues(p)
 		m.latency.WithLabelValues(p)
+		for _, phase := range phases() {
+			m.phase.WithLabelValues(p, string(phase))
+		}
 		for _, s := range []string{stageClaim, stageProject, stageSettle} {
 			m.stages.WithLabelValues(p, s)
 		}
@@ -106,6 +110,18 @@ func opLabel(op outbox.Op) string {
 		return string(op)
 	}
 	return otherOp
+}
+
+// phaseOf returns what shows the phase of a projection's pipeline.
+func (m *Metrics) phaseOf(projection string) func(Phase) {
+	return func(now Phase) {
+		m.phase.WithLabelValues(projection, string(now)).Set(1) // first: at no time is there none
+		for _, p := range phases() {
+			if p != now {
+				m.phase.WithLabelValues(projection, string(p)).Set(0)
+			}
+		}
+	}
 }
 
 // stage records how long a stage took that began at start.

@@ -102,7 +102,7 @@ func New(store Store, proj Projection, cfg Config, log *zap.Logger, m *Metrics) 
 	log = log.Named("consumer").With(zap.String("projection", proj.Name()))
 	return &Pipeline{
 		store: timed{store, m, proj.Name(), log}, proj: proj, cfg: cfg,
-		log: log, metrics: m, gate: newGate(cfg.BreakerThreshold), spans: newSpans(cfg.Tracing, proj),
+		log: log, metrics: m, gate: newGate(cfg.BreakerThreshold, m.phaseOf(proj.Name())), spans: newSpans(cfg.Tracing, proj),
 	}, nil
 }
 
