@@ -15,7 +15,7 @@ func tracingOptions(cfg config.Config, version string) telemetry.TracingOptions 
 	t := cfg.Tracing
 	arg, _ := strconv.ParseFloat(t.SamplerArg, 64) // checked when it was loaded
 	return telemetry.TracingOptions{
-		Enabled: t.Enabled, SDKDisabled: t.SDKDisabled, Service: t.ServiceName, Instance: cfg.Instance, Version: version,
+		Enabled: t.Enabled, SDKDisabled: t.SDKDisabled, Service: t.ServiceName, Instance: cfg.Instance, Env: cfg.Env, Version: version,
 		Resource: config.Pairs(t.ResourceAttributes), Sampler: t.Sampler, SamplerArg: arg, EventsPerSecond: t.EventsPerSecond,
 		Protocol: t.Protocol, Endpoint: t.Endpoint, TracesEndpoint: t.TracesEndpoint, Headers: config.Pairs(t.Headers.Reveal()),
 		Timeout: t.Timeout, Compression: t.Compression, Insecure: t.Insecure,

@@ -4,7 +4,7 @@
 // # What is guaranteed
 //
 //   - Log lines carry ts (RFC 3339 with nanoseconds, UTC), level, logger, msg and the
-//     constant fields instance, group and obs_schema.
+//     constant fields env, instance, group and obs_schema.
 //
 //   - What an outage repeats is thinned out, by what it is about: ten lines as they come,
 //     then the newest one per minute, with how many were left out in left_out. The last

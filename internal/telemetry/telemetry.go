@@ -23,7 +23,7 @@ type Options struct {
 	Format   string // json, console, or auto: console on a terminal, else json; default auto
 	Group    string
 	Instance string
-	Env      string // value of the label env; default "unknown"
+	Env      string // of log lines, and value of the label env; without it that is "unknown"
 	Version  string // of the build, for weft_build_info
 	Commit   string
 	GoVer    string
@@ -52,7 +52,12 @@ func New(w io.Writer, o Options) (*Telemetry, error) {
 		return nil, err
 	}
 	core := newLimiter(zapcore.NewCore(enc, zapcore.Lock(zapcore.AddSync(w)), level))
+	env := zap.Skip()
+	if o.Env != "" {
+		env = zap.String("env", o.Env)
+	}
 	log := zap.New(core, zap.ErrorOutput(zapcore.Lock(zapcore.AddSync(w)))).With(
+		env,
 		zap.String("instance", o.Instance),
 		zap.String("group", o.Group),
 		zap.String("obs_schema", Schema),

@@ -45,7 +45,7 @@ func lines(t *testing.T, b *bytes.Buffer) []map[string]any {
 
 func TestJSONLine(t *testing.T) {
 	t.Parallel()
-	tel, b := setup(t, telemetry.Options{Group: "g", Instance: "i"})
+	tel, b := setup(t, telemetry.Options{Env: "e", Group: "g", Instance: "i"})
 	tel.Log.Named("leader").Info("took over", zap.Int64("epoch", 7), zap.Duration("waited", 1500*time.Millisecond))
 	got := lines(t, b)
 	if len(got) != 1 {
@@ -55,7 +55,7 @@ func TestJSONLine(t *testing.T) {
 	if err != nil || ts.Location() != time.UTC {
 		t.Errorf("ts %q: want RFC 3339 in UTC (%v)", got[0]["ts"], err)
 	}
-	for k, want := range map[string]any{"level": "info", "logger": "leader", "msg": "took over", "instance": "i",
+	for k, want := range map[string]any{"level": "info", "logger": "leader", "msg": "took over", "env": "e", "instance": "i",
 		"group": "g", "obs_schema": telemetry.Schema, "epoch": 7.0, "waited": "1.5s"} {
 		if got[0][k] != want {
 			t.Errorf("%s: got %v, want %v", k, got[0][k], want)

@@ -33,6 +33,7 @@ type TracingOptions struct {
 	SDKDisabled bool // OTEL_SDK_DISABLED wins
 	Service     string
 	Instance    string
+	Env         string // WORDLOOM_ENV
 	Version     string
 	Resource    map[string]string // further attributes of the process
 
@@ -162,6 +163,9 @@ func (t *Tracing) Shutdown(grace time.Duration) {
 func (o *TracingOptions) resource() *resource.Resource {
 	attrs := []attribute.KeyValue{
 		semconv.ServiceName(o.Service), semconv.ServiceInstanceID(o.Instance), semconv.ServiceVersion(o.Version),
+	}
+	if _, told := o.Resource[string(semconv.DeploymentEnvironmentNameKey)]; o.Env != "" && !told {
+		attrs = append(attrs, semconv.DeploymentEnvironmentNameKey.String(o.Env))
 	}
 	for k, v := range o.Resource {
 		if k != string(semconv.ServiceNameKey) {

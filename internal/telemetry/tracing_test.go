@@ -145,7 +145,7 @@ func TestTracingExports(t *testing.T) {
 				t.Parallel()
 				c := newCollector(t)
 				tr := start(t, telemetry.TracingOptions{
-					Enabled: true, Service: "svc", Instance: "a", Version: "1.2.3", Resource: map[string]string{"team": "search"},
+					Enabled: true, Service: "svc", Instance: "a", Env: "dev", Version: "1.2.3", Resource: map[string]string{"team": "search"},
 					Protocol: protocol, Endpoint: c.at(protocol), Compression: compression, Headers: map[string]string{"x-key": "secret"},
 				})
 				started := tr.await("tracing.startup")
@@ -159,7 +159,8 @@ func TestTracingExports(t *testing.T) {
 						t.Errorf("%s: obs_schema is %v", s.Name, got)
 					}
 				}
-				want := map[string]any{"service.name": "svc", "service.instance.id": "a", "service.version": "1.2.3", "team": "search"}
+				want := map[string]any{"service.name": "svc", "service.instance.id": "a", "service.version": "1.2.3", "team": "search",
+					"deployment.environment.name": "dev"}
 				for k, v := range want {
 					if spans[0].Resource[k] != v {
 						t.Errorf("resource %s: got %v, want %v", k, spans[0].Resource[k], v)
