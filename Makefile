@@ -85,6 +85,10 @@ soak: ## The same for half an hour, failovers of PostgreSQL, and a comparison of
 	$(LAB) failover --times 5 --async
 	$(MAKE) bench-guard
 
+.PHONY: trail
+trail: ## Follow what goes wrong from graph to row, and write the walk of docs/observability.md
+	$(LAB) trail --docs docs $(TRAILFLAGS)
+
 .PHONY: failover
 failover: ## Stop PostgreSQL hard and promote its replica, five times under load
 	$(LAB) failover $(FAILOVERFLAGS)
@@ -121,9 +125,10 @@ fuzz: ## Run every fuzz test for FUZZTIME (10s)
 	done'
 
 .PHONY: docs
-docs: ## Bring the generated parts of README.md and of the package up to date
+docs: ## Bring the generated parts of README.md, of docs and of the package up to date
 	go test ./internal/arrows -run TestReadmeConfiguration -update
 	go test ./internal/config -run TestTemplate -update
+	go test ./internal/lab/trail -run TestVocabularyIsWritten -update
 
 .PHONY: clean
 clean: ## Remove what the targets above wrote

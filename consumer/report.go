@@ -34,6 +34,18 @@ func (v *verdicts) result() string {
 	}
 }
 
+// eventResult is what became of an event, in the same words.
+func eventResult(v outbox.Verdict) string {
+	switch v {
+	case outbox.Retry:
+		return resultRetry
+	case outbox.Failed:
+		return resultFailed
+	default:
+		return resultOK
+	}
+}
+
 // report counts and logs a settled batch.
 func (p *Pipeline) report(b *batch, v *verdicts, s outbox.Settled, started time.Time) {
 	took := time.Since(started)
@@ -88,7 +100,7 @@ func (p *Pipeline) reportEvent(b *batch, i int, st *outbox.Settlement, noop outb
 		ce.Write(zap.String("event", "projection.event"), zap.String("claim_batch_id", b.id),
 			zap.String("event_id", e.ID.String()), zap.String("entity_type", e.Key.Type), zap.String("entity_id", e.Key.ID.String()),
 			zap.String("op", string(e.Op)), zap.Int64("event_version", e.Version), zap.Int("attempts", e.Attempts+1),
-			zap.String("result", st.Verdict.String()), zap.String("reason", reason),
+			zap.String("result", eventResult(st.Verdict)), zap.String("reason", reason),
 			zap.String("error", st.Detail), zap.Float64("latency_ms", float64(took.Microseconds())/1000), b.span.eventIDs(i))
 	}
 }

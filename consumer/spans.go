@@ -244,13 +244,8 @@ func (s *batchSpan) link(producer trace.SpanContext) {
 // batch.
 func (s *batchSpan) event(st *outbox.Settlement, o *outbox.Outcome, producer trace.SpanContext, ended time.Time) trace.SpanContext {
 	e := st.Event
-	result, reason := resultOK, string(st.Reason)
-	switch st.Verdict {
-	case outbox.Retry:
-		result = resultRetry
-	case outbox.Failed:
-		result = resultFailed
-	default:
+	result, reason := eventResult(st.Verdict), string(st.Reason)
+	if result == resultOK {
 		reason = string(o.Noop)
 	}
 	attrs := []attribute.KeyValue{

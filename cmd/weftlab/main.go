@@ -17,6 +17,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/demo"
 	"github.com/samuelhu324-dev/weft/internal/lab/failover"
 	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+	"github.com/samuelhu324-dev/weft/internal/lab/trail"
 )
 
 func main() {
@@ -41,7 +42,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
-	root.AddCommand(newStackCommand(), bench.Command(), chaos.Command(), demo.Command(), failover.Command())
+	root.AddCommand(newStackCommand(), bench.Command(), chaos.Command(), demo.Command(), failover.Command(), trail.Command())
 
 	err := root.ExecuteContext(ctx)
 	code, message := explain(err)

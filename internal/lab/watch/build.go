@@ -27,9 +27,9 @@ const (
 // BuildJaeger returns Jaeger's binary, building it if it is not in the cache. What is
 // being done goes to progress.
 func BuildJaeger(ctx context.Context, progress io.Writer) (binary string, err error) {
-	root, err := ask(ctx, "list", "-m", "-f", "{{.Dir}}", ownModule)
+	root, err := Sources(ctx)
 	if err != nil {
-		return "", fmt.Errorf("sources of Jaeger's pins: %w", err)
+		return "", err
 	}
 	module := filepath.Join(root, "tools", "jaeger")
 	dir, err := stack.CacheDir()
@@ -65,6 +65,15 @@ func BuildJaeger(ctx context.Context, progress io.Writer) (binary string, err er
 	}
 	fmt.Fprintf(progress, "watch: built %s in %.0f s\n", binary, time.Since(began).Seconds())
 	return binary, nil
+}
+
+// Sources returns the top directory of weft's sources.
+func Sources(ctx context.Context) (string, error) {
+	root, err := ask(ctx, "list", "-m", "-f", "{{.Dir}}", ownModule)
+	if err != nil {
+		return "", fmt.Errorf("sources of weft: %w", err)
+	}
+	return root, nil
 }
 
 // compile runs under the lock. The binary gets its name when it is whole.

@@ -58,12 +58,16 @@ func StartPrometheus(ctx context.Context, opts PrometheusOptions) (*Prometheus, 
 	if err != nil {
 		return nil, fmt.Errorf("prometheus: %w", err)
 	}
+	data, err := os.MkdirTemp(dir, "prometheus-") // of its own: what another run has left there would still count
+	if err != nil {
+		return nil, fmt.Errorf("prometheus: %w", err)
+	}
 	p.server, err = launch(ctx, "prometheus", dir, func() (*exec.Cmd, error) {
 		if p.port, err = process.FreePort(); err != nil {
 			return nil, err
 		}
 		return exec.Command(binary,
-			"--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--storage.tsdb.retention.time=1d",
+			"--config.file="+file, "--storage.tsdb.path="+data, "--storage.tsdb.retention.time=1d",
 			"--web.listen-address="+loopback(p.port),
 			"--enable-feature=exemplar-storage"), nil
 	}, func(ctx context.Context) error {

@@ -52,7 +52,7 @@ func (p *Prometheus) Query(ctx context.Context, expression string) ([]Series, er
 // QueryRange evaluates an expression at each step of a range.
 func (p *Prometheus) QueryRange(ctx context.Context, expression string, from, to time.Time, step time.Duration) ([]Series, error) {
 	return p.series(ctx, "query_range", url.Values{
-		"query": {expression}, "start": {unix(from)}, "end": {unix(to)}, "step": {step.String()},
+		"query": {expression}, "start": {unix(from)}, "end": {unix(to)}, "step": {strconv.FormatFloat(step.Seconds(), 'f', 3, 64)},
 	})
 }
 

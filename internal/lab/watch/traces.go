@@ -26,6 +26,7 @@ type Span struct {
 	Start       time.Time
 	Duration    time.Duration
 	Tags        map[string]any // string, bool, or float64 for every number
+	Resource    map[string]any // of the process that sent it
 }
 
 // Reference is to the parent of a span (CHILD_OF), or to a span that it is linked with
@@ -36,7 +37,8 @@ type Reference struct {
 	SpanID  string `json:"spanID"`
 }
 
-// Query selects traces with a span of the service that has the operation and all tags.
+// Query selects traces with a span of the service that has the operation, and all tags,
+// itself or by its process.
 type Query struct {
 	Service   string // required
 	Operation string
@@ -74,6 +76,18 @@ func (j *Jaeger) Operations(ctx context.Context, service string) (names []string
 	return names, err
 }
 
+// Trace returns the trace of that id, whole.
+func (j *Jaeger) Trace(ctx context.Context, id string) (Trace, error) {
+	var found []jaegerTrace
+	if _, err := j.client.get(ctx, j.URL()+"/api/traces/"+url.PathEscape(id), &found); err != nil {
+		return Trace{}, err
+	}
+	if len(found) != 1 {
+		return Trace{}, fmt.Errorf("ask Jaeger: %d traces of id %s", len(found), id)
+	}
+	return found[0].trace(), nil
+}
+
 // Find returns the newest traces that q selects, whole.
 func (j *Jaeger) Find(ctx context.Context, q Query) ([]Trace, error) {
 	values, err := q.values()
@@ -102,27 +116,35 @@ type jaegerTrace struct {
 		Start      int64       `json:"startTime"` // microseconds
 		Duration   int64       `json:"duration"`
 		Process    string      `json:"processID"`
-		Tags       []struct {
-			Key   string `json:"key"`
-			Value any    `json:"value"`
-		} `json:"tags"`
+		Tags       jaegerTags  `json:"tags"`
 	} `json:"spans"`
 	Processes map[string]struct {
-		Service string `json:"serviceName"`
+		Service string     `json:"serviceName"`
+		Tags    jaegerTags `json:"tags"`
 	} `json:"processes"`
+}
+
+type jaegerTags []struct {
+	Key   string `json:"key"`
+	Value any    `json:"value"`
+}
+
+func (t jaegerTags) values() map[string]any {
+	all := make(map[string]any, len(t))
+	for _, tag := range t {
+		all[tag.Key] = tag.Value
+	}
+	return all
 }
 
 func (t *jaegerTrace) trace() Trace {
 	trace := Trace{ID: t.TraceID, Spans: make([]Span, len(t.Spans))}
 	for i, s := range t.Spans {
-		tags := make(map[string]any, len(s.Tags))
-		for _, tag := range s.Tags {
-			tags[tag.Key] = tag.Value
-		}
+		process := t.Processes[s.Process]
 		trace.Spans[i] = Span{
-			TraceID: s.TraceID, ID: s.SpanID, Service: t.Processes[s.Process].Service, Operation: s.Operation,
+			TraceID: s.TraceID, ID: s.SpanID, Service: process.Service, Operation: s.Operation,
 			References: s.References, Start: time.UnixMicro(s.Start), Duration: time.Duration(s.Duration) * time.Microsecond,
-			Tags: tags,
+			Tags: s.Tags.values(), Resource: process.Tags.values(),
 		}
 	}
 	return trace

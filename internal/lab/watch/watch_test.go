@@ -86,7 +86,7 @@ groups: [{name: g, rules: [{alert: Many, expr: took_count > 2, annotations: {sum
 		return err == nil && len(alerts) == 1 && alerts[0].State == "firing" &&
 			alerts[0].Labels["alertname"] == "Many" && alerts[0].Annotations["summary"] == "3 of them"
 	}, "the alert")
-	all, err := p.QueryRange(t.Context(), "took_count", began.Add(-time.Minute), time.Now(), 100*time.Millisecond)
+	all, err := p.QueryRange(t.Context(), "took_count", began.Add(-time.Minute), time.Now(), 123456*time.Microsecond)
 	if err != nil || len(all) != 1 || len(all[0].Points) == 0 || all[0].Points[0].Value != 3 {
 		t.Errorf("range: got %v, %v, want points of 3", all, err)
 	}
@@ -147,7 +147,7 @@ func TestJaegerFindsSpansByTheirTags(t *testing.T) {
 	}
 	for name, exporter := range map[string]trace.SpanExporter{"grpc": grpc, "http": over} {
 		provider := trace.NewTracerProvider(trace.WithSyncer(exporter),
-			trace.WithResource(resource.NewSchemaless(attribute.String("service.name", "demo"))))
+			trace.WithResource(resource.NewSchemaless(attribute.String("service.name", "demo"), attribute.String("zone", "z"))))
 		tracer := provider.Tracer("test")
 		ctx, outer := tracer.Start(t.Context(), "outer")
 		_, inner := tracer.Start(ctx, "inner")
@@ -161,7 +161,11 @@ func TestJaegerFindsSpansByTheirTags(t *testing.T) {
 		want := inner.SpanContext()
 		var found []watch.Trace
 		labtest.Eventually(t, patience, func() bool {
-			found, err = j.Find(t.Context(), watch.Query{Service: "demo", Operation: "inner", Tags: map[string]string{"way": name, "size": "3"}})
+			trace, err := j.Trace(t.Context(), want.TraceID().String())
+			return err == nil && trace.ID == want.TraceID().String() && len(trace.Spans) == 2
+		}, "the trace by its id, over "+name)
+		labtest.Eventually(t, patience, func() bool {
+			found, err = j.Find(t.Context(), watch.Query{Service: "demo", Operation: "inner", Tags: map[string]string{"way": name, "size": "3", "zone": "z"}})
 			return err == nil && len(found) == 1 && len(found[0].Spans) == 2
 		}, "the trace that went over "+name)
 		for _, s := range found[0].Spans {
@@ -169,7 +173,7 @@ func TestJaegerFindsSpansByTheirTags(t *testing.T) {
 			case s.TraceID != want.TraceID().String() || s.Service != "demo":
 				t.Errorf("%s: got %+v, want it in trace %s of demo", s.Operation, s, want.TraceID())
 			case s.Operation == "inner" && (s.ID != want.SpanID().String() || s.Tags["way"] != name || s.Tags["size"] != 3.0 ||
-				s.Tags["whole"] != true || s.Tags["error"] != true):
+				s.Tags["whole"] != true || s.Tags["error"] != true || s.Resource["zone"] != "z"):
 				t.Errorf("inner: got %+v, want its tags, and an error", s)
 			case s.Operation == "inner" && (len(s.References) != 1 || s.References[0].SpanID != outer.SpanContext().SpanID().String()):
 				t.Errorf("inner: got references %v, want its parent", s.References)
@@ -178,6 +182,9 @@ func TestJaegerFindsSpansByTheirTags(t *testing.T) {
 		if got, err := j.Find(t.Context(), watch.Query{Service: "demo", Tags: map[string]string{"way": "none"}}); err != nil || len(got) != 0 {
 			t.Errorf("another tag: got %v, %v, want nothing", got, err)
 		}
+	}
+	if got, err := j.Trace(t.Context(), "0af7651916cd43dd8448eb211c80319c"); err == nil {
+		t.Errorf("a trace that nobody has sent: got %v", got)
 	}
 	if got, err := j.Services(t.Context()); err != nil || len(got) != 1 || got[0] != "demo" {
 		t.Errorf("services: got %v, %v, want demo", got, err)

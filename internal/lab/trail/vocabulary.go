@@ -1,0 +1,86 @@
+package trail
+
+import (
+	"fmt"
+	"strings"
+)
+
+// term is one thing under its names. An empty name means that it is not there.
+type term struct {
+	meaning   string
+	label     string // of a metric
+	attribute string // of a span
+	log       string // key of a line
+}
+
+// vocabulary is what weft's metrics, spans and log lines are put together with.
+func vocabulary() []term {
+	return []term{
+		{"environment, `WORDLOOM_ENV`; the label is `unknown` where that is not set", "env", "deployment.environment.name", "env"},
+		{"always `worker`", "component", "", ""},
+		{"projection", "projection", "projection", "projection"},
+		{"operation: `upsert`, `delete`; of a batch `mixed` when there are both, of a label `other` for what a producer made up", "op", "op", "op"},
+		{"what became of it: `ok`, `partial`, `retry`, `failed`; of a request to Elasticsearch `success`, `partial`, `failed`", "result", "result", "result"},
+		{"why, one of a [closed set](runbooks/reasons.md)", "reason", "reason", "reason"},
+		{"which attempt at the event this is; of a batch the highest", "", "attempt", "attempt"},
+		{"the same, of a line about one event", "", "attempt", "attempts"},
+		{"events of the batch", "", "batch_size", "batch_size"},
+		{"the row in the outbox", "", "wordloom.outbox_event_id", "event_id"},
+		{"type of the entity", "", "wordloom.entity_type", "entity_type"},
+		{"the entity; never the row", "", "wordloom.entity_id", "entity_id"},
+		{"version of the event", "", "wordloom.outbox_event_version", "event_version"},
+		{"the batch, on its span, its events' spans and all their lines", "", "wordloom.claim_batch_id", "claim_batch_id"},
+		{"projection, under the name of older queries", "", "wordloom.projection", ""},
+		{"version of the projection, for those that have one", "", "projection_version", ""},
+		{"version of this vocabulary", "", "wordloom.obs_schema", "obs_schema"},
+		{"the instance, `WEFT_INSTANCE`", "", "wordloom.worker_id", "instance"},
+		{"events that are done", "", "ok_count", "ok_count"},
+		{"events that are tried again", "", "retry_count", "retry_count"},
+		{"events that ended in failed", "", "failed_count", "failed_count"},
+		{"rows that were no longer as claimed", "", "mismatch_count", "mismatch_count"},
+		{"events that changed nothing", "", "noop_count", ""},
+		{"`ok_count`, under the name of older queries", "", "success_count", ""},
+		{"`retry_count` and `failed_count` together", "", "failure_count", ""},
+		{"spans of single events that the batch has", "", "wordloom.event_spans", ""},
+		{"the event changed nothing", "", "noop", ""},
+		{"and had been done before", "", "deduped", ""},
+		{"what the server said, without documents and secrets", "", "wordloom.detail", "error"},
+		{"from the launch of the batch to its end; of a span its duration", "", "", "latency_ms"},
+		{"most rows of a claim", "", "limit", ""},
+		{"rows of a claim", "", "claimed", ""},
+		{"of these, retries that were due", "", "due_count", "due"},
+		{"of these, ready ones", "", "ready_count", "ready"},
+		{"rows that somebody else has locked", "", "blocked_count", "blocked"},
+		{"the batch was given up, because the term was over", "", "wordloom.abandoned", ""},
+		{"fault that a drill has injected", "", "wordloom.labs.es_429.*", ""},
+		{"trace; on the exemplars of histograms, too", "", "", "trace_id"},
+		{"span", "", "", "span_id"},
+		{"kind of the line; [what each means](runbooks/log-events.md)", "", "", "event"},
+	}
+}
+
+// attributeOf returns the attribute that stands for a label.
+func attributeOf(label string) string {
+	for _, t := range vocabulary() {
+		if t.label == label {
+			return t.attribute
+		}
+	}
+	return ""
+}
+
+// vocabularyTable is the vocabulary as Markdown.
+func vocabularyTable() string {
+	var b strings.Builder
+	b.WriteString("| meaning | metric label | span attribute | log key |\n|---|---|---|---|\n")
+	name := func(s string) string {
+		if s == "" {
+			return ""
+		}
+		return "`" + s + "`"
+	}
+	for _, t := range vocabulary() {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", t.meaning, name(t.label), name(t.attribute), name(t.log))
+	}
+	return b.String()
+}
