@@ -13,10 +13,8 @@ import (
 )
 
 const (
-	measureEvery = 5 * time.Second
-	// standbyShare says how much less often a standby reads. It does, so that lag does not
-	// vanish when nobody leads.
-	standbyShare = 3
+	measureEvery        = 5 * time.Second
+	measureEveryStandby = 15 * time.Second // so that lag does not vanish when nobody leads
 
 	// glanceLimit is how many rows of a kind each reading counts.
 	glanceLimit = 10_000
@@ -47,21 +45,21 @@ func (d *daemon) measure(ctx context.Context) error {
 	failures, faulty := 0, false
 	for {
 		start := time.Now()
-		slow := 1
+		least := measureEvery
 		if r := d.elector.Status().Role; r != leader.RoleLeader && r != leader.RoleDraining {
-			slow = standbyShare
+			least = measureEveryStandby
 		}
 		err := d.readServer(ctx)
 		cost := time.Since(start)
 		for i := range tallies {
-			took, terr := d.readTable(ctx, &tallies[i], slow)
+			took, terr := d.readTable(ctx, &tallies[i])
 			cost += took
 			err = cmp.Or(err, terr)
 		}
 		if ctx.Err() != nil {
 			return nil
 		}
-		pause := pauseAfter(measureEvery, cost, slow, measureMax)
+		pause := min(max(least, measureShare*cost), measureMax)
 		if err != nil && !faulty {
 			d.log.Warn("tables not measured", zap.String("event", "gauges.fault"), zap.Error(err))
 		}
@@ -70,9 +68,9 @@ func (d *daemon) measure(ctx context.Context) error {
 		case err == nil:
 			failures = 0
 		case outbox.Unreachable(err): // costs nobody anything
-			pause = time.Duration(slow) * measureEvery
+			pause = least
 		default:
-			pause = min(time.Duration(slow)*measureEvery<<failures, measureMax)
+			pause = min(least<<failures, measureMax)
 			failures = min(failures+1, 8)
 		}
 		select {
@@ -81,11 +79,6 @@ func (d *daemon) measure(ctx context.Context) error {
 		case <-time.After(pause):
 		}
 	}
-}
-
-// pauseAfter is the pause after what took so long.
-func pauseAfter(least, took time.Duration, slow int, most time.Duration) time.Duration {
-	return min(time.Duration(slow)*max(least, measureShare*took), most)
 }
 
 func (d *daemon) readServer(ctx context.Context) error {
@@ -100,7 +93,7 @@ func (d *daemon) readServer(ctx context.Context) error {
 
 // readTable takes a glance at a table, and counts a long backlog when that is due. It
 // returns what the glance took.
-func (d *daemon) readTable(ctx context.Context, t *tally, slow int) (time.Duration, error) {
+func (d *daemon) readTable(ctx context.Context, t *tally) (time.Duration, error) {
 	name, start := t.lane.proj.Name(), time.Now()
 	s, err := t.lane.store.Glance(ctx, d.cfg.Outbox.MaxProcessing, glanceLimit)
 	took := time.Since(start)
@@ -113,7 +106,7 @@ func (d *daemon) readTable(ctx context.Context, t *tally, slow int) (time.Durati
 	}
 	t.oldest, t.read = s.Oldest, start
 	if s.Capped && !start.Before(t.due) {
-		err = t.count(ctx, d.cfg.Outbox.MaxProcessing, slow)
+		err = t.count(ctx, d.cfg.Outbox.MaxProcessing)
 	}
 	if s.Capped && t.counted != nil {
 		s = merged(s, *t.counted)
@@ -131,11 +124,11 @@ func (d *daemon) readTable(ctx context.Context, t *tally, slow int) (time.Durati
 }
 
 // count counts a long backlog.
-func (t *tally) count(ctx context.Context, maxProcessing time.Duration, slow int) error {
+func (t *tally) count(ctx context.Context, maxProcessing time.Duration) error {
 	start := time.Now()
 	s, err := t.lane.store.Stats(ctx, maxProcessing)
 	if err == nil || !outbox.Unreachable(err) {
-		t.due = time.Now().Add(pauseAfter(0, time.Since(start), slow, countMax))
+		t.due = time.Now().Add(min(measureShare*time.Since(start), countMax))
 	}
 	if err == nil {
 		t.counted, t.at = &s, start
