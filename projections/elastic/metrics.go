@@ -15,28 +15,18 @@ import (
 type itemResult uint8
 
 const (
-	itemOK itemResult = iota
-	itemNoop
-	itemRetry
+	itemSuccess itemResult = iota
 	itemFailed
 	itemResults
 )
 
-func (r itemResult) String() string {
-	return [itemResults]string{"ok", "noop", "retry", "failed"}[r]
-}
+func (r itemResult) String() string { return [itemResults]string{"success", "failed"}[r] }
 
 func resultOf(o *outbox.Outcome) itemResult {
-	switch {
-	case o.Verdict == outbox.Done && o.Noop == outbox.NoopNone:
-		return itemOK
-	case o.Verdict == outbox.Done:
-		return itemNoop
-	case o.Verdict == outbox.Failed:
-		return itemFailed
-	default:
-		return itemRetry
+	if o.Verdict == outbox.Done {
+		return itemSuccess
 	}
+	return itemFailed
 }
 
 const opKinds = 2
@@ -67,7 +57,7 @@ func newMetrics(reg prometheus.Registerer, projection string) (*metrics, error) 
 	}, []string{"result"})
 	items := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name:        "outbox_es_bulk_items_total",
-		Help:        "Items of bulk writes by what became of them: ok, noop, retry, failed.",
+		Help:        "Items of bulk writes: success (in effect, also where there was nothing left to do), failed (for good, or to be tried again).",
 		ConstLabels: labels,
 	}, []string{"op", "result"})
 	failures := prometheus.NewCounterVec(prometheus.CounterOpts{
