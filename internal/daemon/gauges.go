@@ -16,6 +16,7 @@ import (
 type gauges struct {
 	lag, lagSeconds, oldest, stuck, failed, waiting *prometheus.GaugeVec
 	atLeast, dead, lastSettle                       *prometheus.GaugeVec
+	rebuilt, rebuildTook, rebuildGood               *prometheus.GaugeVec
 	readings                                        *prometheus.CounterVec
 	skew, snapshot, snapshotXIDs                    prometheus.Gauge
 	clocks                                          map[string]*clocks // by projection
@@ -57,6 +58,10 @@ func newGauges(reg prometheus.Registerer, projections []string) (*gauges, error)
 		atLeast:    vec("weft_lag_at_least", "1 while outbox_lag_events is a lower bound, because a long backlog has not been counted yet; else 0."),
 		dead:       vec("weft_outbox_dead_tuples", "Row versions of the outbox table that vacuum has not removed yet, by the server's statistics."),
 		lastSettle: vec("weft_last_settle_timestamp_seconds", "When an event was last done by any instance, by the database clock; 0 before the first."),
+		rebuilt: vec("projection_rebuild_last_finished_timestamp_seconds",
+			"When a rebuild of the projection last ended, by the application's table projection_status; 0 when that knows of none."),
+		rebuildTook: vec("projection_rebuild_duration_seconds", "How long that rebuild took."),
+		rebuildGood: vec("projection_rebuild_last_success", "1 when that rebuild succeeded."),
 		readings: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weft_table_readings_total", Help: "Readings of the outbox table for these gauges, by result; they keep their values when one fails.",
 		}, []string{"projection", "result"}),
@@ -67,16 +72,18 @@ func newGauges(reg prometheus.Registerer, projections []string) (*gauges, error)
 		clocks:       map[string]*clocks{},
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{
-		g.lag, g.lagSeconds, g.oldest, g.stuck, g.failed, g.waiting, g.atLeast, g.dead, g.lastSettle,
-		g.readings, g.skew, g.snapshot, g.snapshotXIDs,
-	} {
+	for _, c := range []prometheus.Collector{g.readings, g.skew, g.snapshot, g.snapshotXIDs} {
 		errs = append(errs, reg.Register(c))
 	}
-	for _, p := range projections {
-		for _, v := range []*prometheus.GaugeVec{g.lag, g.lagSeconds, g.oldest, g.stuck, g.failed, g.waiting, g.atLeast, g.dead, g.lastSettle} {
+	for _, v := range []*prometheus.GaugeVec{
+		g.lag, g.lagSeconds, g.oldest, g.stuck, g.failed, g.waiting, g.atLeast, g.dead, g.lastSettle, g.rebuilt, g.rebuildTook, g.rebuildGood,
+	} {
+		errs = append(errs, reg.Register(v))
+		for _, p := range projections {
 			v.WithLabelValues(p)
 		}
+	}
+	for _, p := range projections {
 		for _, result := range []string{readingOK, readingFailed} {
 			g.readings.WithLabelValues(p, result)
 		}
@@ -117,6 +124,19 @@ func (g *gauges) table(projection string, s outbox.Stats) {
 		g.lastSettle.WithLabelValues(projection).Set(float64(s.LastSettle.UnixMicro()) / 1e6)
 		g.clocks[projection].settled.set(s.Now.Sub(*s.LastSettle))
 	}
+}
+
+func (g *gauges) rebuild(projection string, r postgres.Rebuild) {
+	if r.Finished.IsZero() {
+		return
+	}
+	g.rebuilt.WithLabelValues(projection).Set(float64(r.Finished.UnixMicro()) / 1e6)
+	g.rebuildTook.WithLabelValues(projection).Set(r.Duration.Seconds())
+	good := 0.0
+	if r.Success {
+		good = 1
+	}
+	g.rebuildGood.WithLabelValues(projection).Set(good)
 }
 
 func (g *gauges) old(projection string, age time.Duration) {

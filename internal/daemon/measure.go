@@ -88,6 +88,13 @@ func (d *daemon) readServer(ctx context.Context) error {
 	if err == nil {
 		d.gauges.server(v)
 	}
+	for i := 0; i < len(d.lanes) && err == nil; i++ {
+		var r postgres.Rebuild
+		name := d.lanes[i].proj.Name()
+		if r, err = postgres.ReadRebuild(ctx, d.pool, name); err == nil {
+			d.gauges.rebuild(name, r)
+		}
+	}
 	return err
 }
 

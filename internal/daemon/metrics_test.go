@@ -38,6 +38,9 @@ outbox_es_bulk_requests_total projection result
 outbox_es_bulk_items_total op projection result
 outbox_es_bulk_item_failures_total failure_class op projection
 outbox_es_bulk_request_duration_seconds projection
+projection_rebuild_duration_seconds projection
+projection_rebuild_last_finished_timestamp_seconds projection
+projection_rebuild_last_success projection
 weft_batches_total projection result
 weft_blocked_entities projection
 weft_database_clock_skew_seconds
@@ -80,7 +83,7 @@ func (in *instance) families() map[string]*dto.MetricFamily {
 	}
 	out := map[string]*dto.MetricFamily{}
 	for _, f := range all {
-		if n := f.GetName(); strings.HasPrefix(n, "outbox_") || strings.HasPrefix(n, "weft_") && n != "weft_build_info" {
+		if n := f.GetName(); strings.HasPrefix(n, "outbox_") || strings.HasPrefix(n, "projection_") || strings.HasPrefix(n, "weft_") && n != "weft_build_info" {
 			out[n] = f
 		}
 	}
@@ -109,8 +112,16 @@ func labels(m *dto.Metric) string {
 func TestMetricsOfTheContract(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
+	r.exec(`create table projection_status (projection_name varchar(100) primary key, last_rebuild_finished_at timestamptz,
+		last_rebuild_duration_seconds float8, last_rebuild_success boolean)`)
+	r.exec("grant select on projection_status to public")
+	r.exec("insert into projection_status values ('search_index_to_elastic', now(), 12.5, true)")
 	a := r.start("a")
 	a.awaitReady(200, `"role": "leader"`)
+	labtest.Eventually(t, 60*time.Second, func() bool {
+		return a.metric("projection_rebuild_duration_seconds", "search_index") == 12.5 && a.metric("projection_rebuild_last_success") == 1 &&
+			a.metric("projection_rebuild_last_finished_timestamp_seconds") > 1e9
+	}, "the last rebuild, as the application wrote it down")
 	got := map[string]string{}
 	for name, f := range a.families() {
 		names := map[string]bool{}

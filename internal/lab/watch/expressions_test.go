@@ -71,6 +71,41 @@ func signals(t *testing.T) map[string]string {
 			}
 		}
 	}
+	for name, expr := range saved() {
+		all["saved "+name] = expr
+	}
+	return all
+}
+
+// saved are the questions of dashboards that were there before weft: the contract's
+// metrics by the labels that they have always had.
+func saved() map[string]string {
+	all := map[string]string{
+		"outbox_es_bulk_request_duration_seconds": `histogram_quantile(0.95, sum by (le, env) (rate(outbox_es_bulk_request_duration_seconds_bucket{component="worker"}[1m])))`,
+	}
+	for name, labels := range map[string]string{
+		"outbox_processed_total": ", op", "outbox_failed_total": ", op, reason", "outbox_retry_scheduled_total": ", op, reason",
+		"outbox_terminal_failed_total": ", op, reason", "outbox_idempotent_noop_total": ", op, reason", "outbox_owner_mismatch_skips_total": "",
+		"outbox_es_bulk_requests_total": ", result", "outbox_es_bulk_items_total": ", op, result", "outbox_es_bulk_item_failures_total": ", op, failure_class",
+	} {
+		all[name] = fmt.Sprintf(`sum by (env, projection%s) (rate(%s{component="worker"}[1m]))`, labels, name)
+	}
+	for name, label := range map[string]string{
+		"outbox_es_bulk_requests_total": `result=~"success|partial|failed"`, "outbox_es_bulk_items_total": `result=~"success|failed"`,
+		"outbox_es_bulk_item_failures_total": `failure_class=~"429|4xx|5xx|other"`, "outbox_retry_scheduled_total": `reason=~"es_429|es_connect"`,
+		"outbox_idempotent_noop_total": `reason="es_404"`,
+	} {
+		value, want, _ := strings.Cut(label, "=")
+		n := strings.Count(want, "|") + 1
+		all[name+" of "+label] = fmt.Sprintf(`count(count by (%s) (%s{component="worker", %s})) == %d`, value, name, label, n)
+	}
+	for _, name := range []string{
+		"outbox_lag_events", "outbox_lag_seconds", "outbox_oldest_age_seconds", "outbox_inflight_events", "outbox_stuck_processing_events",
+		"outbox_last_success_timestamp_seconds", "projection_rebuild_duration_seconds", "projection_rebuild_last_finished_timestamp_seconds",
+		"projection_rebuild_last_success",
+	} {
+		all[name] = fmt.Sprintf(`max by (env, projection) (%s{component="worker"})`, name)
+	}
 	return all
 }
 
