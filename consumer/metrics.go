@@ -189,7 +189,7 @@ func (m *Metrics) batch(ctx context.Context, projection string, v *verdicts, s o
 		n[series{m.noop, op, string(outbox.NoopSuperseded)}]++
 	}
 	for i, at := range v.heads {
-		if noop := v.noops[i]; v.settlements[at].Verdict == outbox.Done && noop != outbox.NoopNone {
+		if noop := v.outcomes[i].Noop; v.settlements[at].Verdict == outbox.Done && noop != outbox.NoopNone {
 			n[series{m.noop, v.settlements[at].Event.Op, string(noop)}]++
 		}
 	}

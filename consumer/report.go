@@ -58,7 +58,7 @@ func (p *Pipeline) report(b *batch, v *verdicts, s outbox.Settled, started time.
 			zap.Int("mismatch_count", s.Mismatch), zap.Float64("latency_ms", float64(took.Microseconds())/1000), b.span.ids())
 	}
 	for i := range v.heads {
-		p.reportEvent(b, i, &v.settlements[v.heads[i]], v.noops[i], took)
+		p.reportEvent(b, i, &v.settlements[v.heads[i]], &v.outcomes[i], took)
 	}
 }
 
@@ -79,7 +79,7 @@ func (b *batch) common() (op string, attempt int) {
 
 // reportEvent logs what an operator must be able to find by the event's id: every
 // dead letter, and retries that no outage explains.
-func (p *Pipeline) reportEvent(b *batch, i int, st *outbox.Settlement, noop outbox.Noop, took time.Duration) {
+func (p *Pipeline) reportEvent(b *batch, i int, st *outbox.Settlement, o *outbox.Outcome, took time.Duration) {
 	reason := string(st.Reason)
 	var level zapcore.Level
 	var msg string
@@ -90,17 +90,20 @@ func (p *Pipeline) reportEvent(b *batch, i int, st *outbox.Settlement, noop outb
 		level, msg = zapcore.WarnLevel, "event is retried"
 	case st.Verdict == outbox.Retry:
 		level, msg = zapcore.DebugLevel, "event is retried"
-	case noop != outbox.NoopNone:
-		level, msg, reason = zapcore.DebugLevel, "event had nothing to do", string(noop)
+	case o.Noop != outbox.NoopNone:
+		level, msg, reason = zapcore.DebugLevel, "event had nothing to do", string(o.Noop)
 	default:
 		return
 	}
 	if ce := p.log.Check(level, msg); ce != nil {
-		e := st.Event
+		e, correlation := st.Event, zap.Skip()
+		if o.Correlation != "" {
+			correlation = zap.String("correlation_id", o.Correlation)
+		}
 		ce.Write(zap.String("event", "projection.event"), zap.String("claim_batch_id", b.id),
 			zap.String("event_id", e.ID.String()), zap.String("entity_type", e.Key.Type), zap.String("entity_id", e.Key.ID.String()),
 			zap.String("op", string(e.Op)), zap.Int64("event_version", e.Version), zap.Int("attempts", e.Attempts+1),
 			zap.String("result", eventResult(st.Verdict)), zap.String("reason", reason),
-			zap.String("error", st.Detail), zap.Float64("latency_ms", float64(took.Microseconds())/1000), b.span.eventIDs(i))
+			zap.String("error", st.Detail), zap.Float64("latency_ms", float64(took.Microseconds())/1000), correlation, b.span.eventIDs(i))
 	}
 }

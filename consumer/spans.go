@@ -185,7 +185,7 @@ func (s *batchSpan) abandon(err error) {
 
 // finish ends the span of a settled batch, with the spans of its events. What became
 // of the batch is decided here and nowhere else.
-func (s *batchSpan) finish(b *batch, v *verdicts, outcomes []outbox.Outcome, settled outbox.Settled) {
+func (s *batchSpan) finish(b *batch, v *verdicts, settled outbox.Settled) {
 	if s == nil {
 		return
 	}
@@ -194,7 +194,7 @@ func (s *batchSpan) finish(b *batch, v *verdicts, outcomes []outbox.Outcome, set
 	noops := v.superseded
 	var sampled []trace.SpanContext // producers of events without a span, to be linked if there is room
 	for i, g := range b.groups {
-		st, o := &v.settlements[v.heads[i]], &outcomes[i]
+		st, o := &v.settlements[v.heads[i]], &v.outcomes[i]
 		if o.Noop != outbox.NoopNone {
 			noops++
 		}
@@ -259,6 +259,9 @@ func (s *batchSpan) event(st *outbox.Settlement, o *outbox.Outcome, producer tra
 	}
 	if s.version > 0 {
 		attrs = append(attrs, attribute.Int("projection_version", s.version))
+	}
+	if o.Correlation != "" {
+		attrs = append(attrs, attribute.String("correlation_id", o.Correlation))
 	}
 	for k, v := range o.Marks {
 		attrs = append(attrs, spanlog.Attribute(k, v))

@@ -32,7 +32,7 @@ func TestNoTracesNoAllocations(t *testing.T) { //nolint:paralleltest // it count
 		_ = b.span.context(ctx)
 		b.span.projected()
 		_, _ = b.span.ids(), b.span.eventIDs(0)
-		b.span.finish(b, nil, nil, outbox.Settled{})
+		b.span.finish(b, nil, outbox.Settled{})
 		b.span.abandon(err)
 	})
 	if n != 0 {
@@ -91,7 +91,7 @@ func BenchmarkSpans(b *testing.B) {
 				ba.span = p.spans.batch(context.Background(), ba, nil)
 				v := p.judge(ba, outcomes)
 				v.count()
-				ba.span.finish(ba, v, outcomes, outbox.Settled{})
+				ba.span.finish(ba, v, outbox.Settled{})
 				p.report(ba, v, outbox.Settled{}, time.Now())
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/size, "ns/event")

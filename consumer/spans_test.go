@@ -78,7 +78,7 @@ func flight(t *testing.T, tracing Tracing, log *zap.Logger, outcomes []outbox.Ou
 	b.span = p.spans.batch(context.Background(), b, nil)
 	v := p.judge(b, outcomes)
 	v.count()
-	b.span.finish(b, v, outcomes, outbox.Settled{Rows: len(v.settlements)})
+	b.span.finish(b, v, outbox.Settled{Rows: len(v.settlements)})
 	p.report(b, v, outbox.Settled{}, time.Now())
 	return b
 }
@@ -113,7 +113,7 @@ func TestSpansOfABatch(t *testing.T) {
 	marks := outbox.Marks{"wordloom.labs.es_429.injected": true, "wordloom.labs.es_429.every_n": int64(3)}
 	flight(t, tracing, zap.New(core), []outbox.Outcome{
 		outbox.OK(), outbox.NoOp(outbox.NoopES404), {Verdict: outbox.Retry, Reason: outbox.ReasonES429, Detail: "429: busy", Marks: marks},
-		outbox.Reject(outbox.ReasonES4xx, "400: bad field"),
+		{Verdict: outbox.Failed, Reason: outbox.ReasonES4xx, Detail: "400: bad field", Correlation: "request-7"},
 	}, []outbox.Event{aRow(5, outbox.Upsert), traced(aRow(1, outbox.Upsert), "01")}, []outbox.Event{aRow(2, outbox.Delete)},
 		[]outbox.Event{aRow(3, outbox.Upsert)}, []outbox.Event{traced(aRow(4, outbox.Upsert), "00")})
 
@@ -148,7 +148,7 @@ func TestSpansOfABatch(t *testing.T) {
 			t.Errorf("event: kind %v, %v to %v", s.SpanKind(), s.StartTime(), s.EndTime())
 		}
 	}
-	type shown struct{ result, reason, noop, deduped, attempt, version, entity, detail, marks string }
+	type shown struct{ result, reason, noop, deduped, attempt, version, entity, detail, marks, correlation string }
 	got := map[byte]shown{}
 	for n := byte(1); n <= 5; n++ {
 		s, ok := by[uuid.UUID{15: n}.String()]
@@ -160,18 +160,18 @@ func TestSpansOfABatch(t *testing.T) {
 			t.Errorf("event %d: %v", n, a)
 		}
 		got[n] = shown{a["result"], a["reason"], a["noop"], a["deduped"], a["attempt"], a["projection_version"], a["wordloom.entity_id"],
-			a["wordloom.detail"] + s.Status().Description, a["wordloom.labs.es_429.injected"] + a["wordloom.labs.es_429.every_n"]}
+			a["wordloom.detail"] + s.Status().Description, a["wordloom.labs.es_429.injected"] + a["wordloom.labs.es_429.every_n"], a["correlation_id"]}
 		if failed := s.Status().Code == codes.Error; failed != (n == 4) {
 			t.Errorf("event %d: status %v", n, s.Status())
 		}
 	}
 	entity := func(n byte) string { return uuid.UUID{0: 0xee, 15: n}.String() }
 	wantEvents := map[byte]shown{
-		1: {"ok", "", "", "", "2", "2", entity(1), "", ""},
-		2: {"ok", "es_404", "true", "true", "2", "2", entity(2), "", ""},
-		3: {"retry", "es_429", "", "", "2", "2", entity(3), "429: busy", "true3"},
-		4: {"failed", "es_4xx", "", "", "2", "2", entity(4), "400: bad field", ""},
-		5: {"ok", "superseded", "true", "true", "2", "2", entity(5), "", ""},
+		1: {"ok", "", "", "", "2", "2", entity(1), "", "", ""},
+		2: {"ok", "es_404", "true", "true", "2", "2", entity(2), "", "", ""},
+		3: {"retry", "es_429", "", "", "2", "2", entity(3), "429: busy", "true3", ""},
+		4: {"failed", "es_4xx", "", "", "2", "2", entity(4), "400: bad field", "", "request-7"},
+		5: {"ok", "superseded", "true", "true", "2", "2", entity(5), "", "", ""},
 	}
 	if d := cmp.Diff(wantEvents, got, cmp.AllowUnexported(shown{})); d != "" {
 		t.Errorf("events (-want +got):\n%s", d)
@@ -205,6 +205,9 @@ func TestSpansOfABatch(t *testing.T) {
 			found = true
 			if f["trace_id"] != tc.span.SpanContext().TraceID().String() || f["span_id"] != tc.span.SpanContext().SpanID().String() {
 				t.Errorf("%s %s: line has trace %v and span %v", tc.event, tc.id, f["trace_id"], f["span_id"])
+			}
+			if got, _ := f["correlation_id"].(string); got != attributes(tc.span)["correlation_id"] {
+				t.Errorf("%s %s: line has correlation_id %q, want the span's", tc.event, tc.id, got)
 			}
 		}
 		if !found {

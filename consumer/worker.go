@@ -48,7 +48,7 @@ func (r *run) work(b *batch) *result {
 		return &result{batch: b, err: err}
 	}
 	v.count()
-	b.span.finish(b, v, outcomes, settled)
+	b.span.finish(b, v, settled)
 	r.p.report(b, v, settled, started)
 	return &result{
 		batch: b, waits: settled.Waits, back: v.back, at: settled.At,
@@ -130,8 +130,8 @@ func (p *Pipeline) outage(ctx context.Context, f *outbox.Fault) {
 // verdicts is the judgement over a batch.
 type verdicts struct {
 	settlements                   []outbox.Settlement
-	heads                         []int         // of each group's newest event, the place in settlements
-	noops                         []outbox.Noop // of each group's newest event
+	heads                         []int            // of each group's newest event, the place in settlements
+	outcomes                      []outbox.Outcome // of each group's newest event
 	ok, retry, failed, superseded int
 	reason                        outbox.Reason  // of the worst
 	back                          []outbox.Event // still claimed, to be projected on their own
@@ -144,12 +144,12 @@ func (p *Pipeline) judge(b *batch, outcomes []outbox.Outcome) *verdicts {
 	v := &verdicts{
 		settlements: make([]outbox.Settlement, 0, b.events),
 		heads:       make([]int, len(b.groups)),
-		noops:       make([]outbox.Noop, len(b.groups)),
+		outcomes:    outcomes,
 	}
 	for i, g := range b.groups {
 		st := p.decide(b, g.newest(), &outcomes[i], v)
 		st.Older = g.older
-		v.heads[i], v.noops[i] = len(v.settlements), outcomes[i].Noop
+		v.heads[i] = len(v.settlements)
 		v.settlements = append(v.settlements, st)
 		for j := range g.events[:len(g.events)-1] {
 			older := outbox.Settlement{Event: &g.events[j]}

@@ -43,12 +43,13 @@ func (v Verdict) String() string {
 
 // Outcome is a projection's answer for one event.
 type Outcome struct {
-	Verdict    Verdict
-	Reason     Reason        // why, for Retry and Failed
-	Noop       Noop          // why nothing changed, for Done
-	Detail     string        // for the column error and for logs: no secrets, no document body
-	RetryAfter time.Duration // at least this long before the next attempt; 0 leaves it to the policy
-	Marks      Marks         // what the destination has said about its answer, for the event's span
+	Verdict     Verdict
+	Reason      Reason        // why, for Retry and Failed
+	Noop        Noop          // why nothing changed, for Done
+	Detail      string        // for the column error and for logs: no secrets, no document body
+	RetryAfter  time.Duration // at least this long before the next attempt; 0 leaves it to the policy
+	Marks       Marks         // what the destination has said about its answer, for the event's span
+	Correlation string        // the producer's id of what led to the event, where its source has one; for the event's span and lines
 }
 
 // Marks are attributes of a span: bool, int64, float64 or string. They are shared and

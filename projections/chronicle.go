@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 	"go.uber.org/zap"
 
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -133,6 +134,7 @@ func (c *Chronicle) apply(ctx context.Context, a outbox.Authority, events []outb
 		return databaseFault(ctx, "chronicle entries", err)
 	case len(idx) == 1:
 		out[idx[0]] = outbox.Reject(outbox.ReasonDeterministic, detail)
+		out[idx[0]].Correlation = c.correlation(ctx, events[idx[0]].Key.ID)
 		return nil
 	}
 	half := len(idx) / 2
@@ -150,7 +152,8 @@ with fence as materialized (
 ), keys as materialized (
   select k.id, k.remove, k.ord from unnest($3::uuid[], $4::boolean[]) with ordinality as k(id, remove, ord)
 ), source as materialized (
-  select k.ord, e.id, e.event_type, e.book_id, e.block_id, e.actor_id, e.occurred_at, e.created_at, e.payload, ` + summary + ` as summary
+  select k.ord, e.id, e.event_type, e.book_id, e.block_id, e.actor_id, e.occurred_at, e.created_at, e.payload, left(e.correlation_id, 128) as correlation_id,
+    ` + summary + ` as summary
   from keys k
   cross join lateral (select s.* from chronicle_events s where s.id = k.id limit 1) e
   where not k.remove
@@ -176,7 +179,7 @@ with fence as materialized (
     and exists (select from fence)
   returning c.id
 )
-select k.ord, exists (select from fence), s.ord is not null, w.id is not null, r.id is not null
+select k.ord, exists (select from fence), s.ord is not null, w.id is not null, r.id is not null, s.correlation_id
 from keys k
 left join source s on s.ord = k.ord
 left join written w on w.id = k.id
@@ -216,17 +219,19 @@ func (c *Chronicle) write(ctx context.Context, a outbox.Authority, events []outb
 		n, ord                           int
 		fenced                           bool
 		holds, present, written, removed bool
+		correlation                      zeronull.Text
 	)
 	// Nothing is decided before the last row: the error of a statement may come after
 	// rows of it.
 	decided := make([]outbox.Outcome, len(idx))
-	_, err = pgx.ForEachRow(rows, []any{&ord, &holds, &present, &written, &removed}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&ord, &holds, &present, &written, &removed, &correlation}, func() error {
 		n++
 		fenced = fenced || !holds
 		if ord < 1 || ord > len(idx) {
 			return &outbox.Fault{Reason: outbox.ReasonUnknown, Err: fmt.Errorf("chronicle entries: row for key %d of %d", ord, len(idx))}
 		}
 		decided[ord-1] = chronicleOutcome(events[idx[ord-1]].Op, present, written, removed)
+		decided[ord-1].Correlation = string(correlation)
 		return nil
 	})
 	switch {
@@ -241,6 +246,18 @@ func (c *Chronicle) write(ctx context.Context, a outbox.Authority, events []outb
 		out[i] = decided[j]
 	}
 	return nil
+}
+
+// correlation looks up the id of an event that was refused; the others come with theirs.
+func (c *Chronicle) correlation(ctx context.Context, id [16]byte) string {
+	limited, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	rows, err := c.pool.Query(limited, "select left(correlation_id, 128) from chronicle_events where id = $1", id)
+	if err != nil {
+		return "" // the event's fate is known without it
+	}
+	found, _ := pgx.CollectOneRow(rows, pgx.RowTo[zeronull.Text])
+	return string(found)
 }
 
 func chronicleOutcome(op outbox.Op, present, written, removed bool) outbox.Outcome {

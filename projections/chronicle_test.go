@@ -187,6 +187,10 @@ func TestChronicleRefusedRowHoldsNobody(t *testing.T) {
 		want = append(want, outbox.OK())
 	}
 	b.exec("alter table chronicle_entries add constraint entry_book foreign key (book_id) references books (id)")
+	b.exec("update chronicle_events set correlation_id = 'request of ' || id where id = any ($1)", [][16]byte{events[3].Key.ID, events[4].Key.ID})
+	for i := 3; i <= 4; i++ { // refused, and written
+		want[i].Correlation = "request of " + events[i].Key.ID.String()
+	}
 	got := b.project(c, events...)
 	wantOutcomes(t, got, want)
 	for _, part := range []string{"23503", "entry_book"} {

@@ -55,9 +55,9 @@ func testVocabulary(t *testing.T, l *lab, _ *evidence) {
 			[]string{"__name__", "job", "instance", "le", "failure_class"}, nil},
 		"attribute": {attributes, func(t term) string { return t.attribute },
 			[]string{"span.kind", "internal.span.format", "error", "service.instance.id", "service.version"},
-			[]string{"wordloom.abandoned", "wordloom.labs.es_429.*", "projection_version"}},
+			[]string{"wordloom.abandoned", "wordloom.labs.es_429.*", "projection_version", "correlation_id"}},
 		"log key": {keys, func(t term) string { return t.log },
-			[]string{"level", "ts", "logger", "msg", "group"}, nil},
+			[]string{"level", "ts", "logger", "msg", "group"}, []string{"correlation_id"}},
 	} {
 		known := slices.Concat(c.apart, c.rare)
 		for _, term := range vocabulary() {

@@ -53,6 +53,7 @@ func vocabulary() []term {
 		{"rows that somebody else has locked", "", "blocked_count", "blocked"},
 		{"the batch was given up, because the term was over", "", "wordloom.abandoned", ""},
 		{"fault that a drill has injected", "", "wordloom.labs.es_429.*", ""},
+		{"what led to the event, by the producer's `correlation_id`, where its source has one: chronicle events", "", "correlation_id", "correlation_id"},
 		{"trace; on the exemplars of histograms, too", "", "", "trace_id"},
 		{"span", "", "", "span_id"},
 		{"kind of the line; [what each means](runbooks/log-events.md)", "", "", "event"},
