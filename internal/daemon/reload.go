@@ -57,7 +57,7 @@ func (d *daemon) reloads(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-d.reload.Asked:
-			live = d.takeUp(ctx, live)
+			d.manager.Reload(func() { live = d.takeUp(ctx, live) })
 		}
 	}
 }
