@@ -43,6 +43,7 @@ type resignFlags struct {
 	by, why string
 	wait    time.Duration
 	force   bool
+	own     bool
 	asJSON  bool
 }
 
@@ -56,9 +57,14 @@ its shutdown grace, frees the lock, and stays as a standby. Works from any host.
 asked and why is kept in weft_audit.
 
 Exits 1 when nobody leads or nobody else took over, 3 when the hand-over was not seen
-within --wait (the request stands), 77 when no standby is there to take over.`,
+within --wait (the request stands), 77 when no standby is there to take over.
+
+With --own it asks only if the instance of this configuration leads (WEFT_INSTANCE, or
+--instance), and does nothing otherwise: for what runs before a stop, on leader and
+standby alike.`,
 		Example: `  weft resign --why "kernel update on host a"
-  weft resign --why drill --by alice --wait 5s --json`,
+  weft resign --why drill --by alice --wait 5s --json
+  WEFT_INSTANCE=a weft resign --own --by deploy --why "new version"`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("by") {
@@ -71,6 +77,9 @@ within --wait (the request stands), 77 when no standby is there to take over.`,
 			if err != nil {
 				return err
 			}
+			if f.own && !cfg.Given("instance") {
+				return usage(cmd, "--own needs the name of the instance: set WEFT_INSTANCE as it is set for `weft run`, or --instance")
+			}
 			return a.resign(cmd.Context(), cfg, f)
 		},
 	}
@@ -78,8 +87,9 @@ within --wait (the request stands), 77 when no standby is there to take over.`,
 	cmd.Flags().StringVar(&f.why, "why", "", "the reason (required)")
 	cmd.Flags().DurationVar(&f.wait, "wait", 30*time.Second, "how long to wait until another instance leads; 0 asks and returns")
 	cmd.Flags().BoolVar(&f.force, "force", false, "ask although no standby was seen")
+	cmd.Flags().BoolVar(&f.own, "own", false, "ask only if the instance of this configuration leads")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
-	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "group", "env")
+	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "group", "instance", "env")
 	return cmd
 }
 
@@ -117,8 +127,12 @@ func (a *app) resign(ctx context.Context, cfg config.Config, f resignFlags) erro
 	}
 	defer pool.Close()
 
-	st, err := mayResign(ctx, pool, cfg, f.force)
+	st, err := mayResign(ctx, pool, cfg, f)
 	if err != nil {
+		return err
+	}
+	if st.Epoch == 0 {
+		_, err := fmt.Fprintf(a.stderr, "weft: %s does not lead: there is nothing to hand over\n", cfg.Instance)
 		return err
 	}
 	asked, err := leader.Resign(ctx, pool, cfg.Group, leader.Resignation{Epoch: st.Epoch, By: f.by, Why: f.why})
@@ -139,8 +153,9 @@ func (a *app) resign(ctx context.Context, cfg config.Config, f resignFlags) erro
 	return outcome
 }
 
-// mayResign returns the running term, or why there is nothing to ask for.
-func mayResign(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, force bool) (leader.State, error) {
+// mayResign returns the running term, or why there is nothing to ask for; no term and no
+// error when that is as it should be.
+func mayResign(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, f resignFlags) (leader.State, error) {
 	var none leader.State
 	if err := mayWrite(ctx, pool, cfg); err != nil {
 		return none, err
@@ -150,6 +165,9 @@ func mayResign(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, force
 	st, err := leader.ReadState(ctx, pool, cfg.Group)
 	if err != nil {
 		return none, err
+	}
+	if f.own && (!st.Led() || st.Instance != cfg.Instance) {
+		return none, nil
 	}
 	if !st.Led() {
 		return none, &exitError{exitBad, "nobody leads group " + cfg.Group + ": there is nothing to hand over"}
@@ -164,7 +182,7 @@ func mayResign(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, force
 			return st, nil
 		}
 	}
-	if !force {
+	if !f.force {
 		return none, &exitError{exitRefused, fmt.Sprintf(
 			"no standby of group %s was seen in the last %v to take over from %s: start another `weft run`, or use --force (%s leads again when nobody else does)",
 			cfg.Group, goneAfter, st.Instance, st.Instance)}

@@ -107,6 +107,27 @@ func TestResignHandsOver(t *testing.T) {
 	}
 }
 
+// TestResignOwn holds that what runs before every stop moves the leadership only where it
+// is about to end.
+func TestResignOwn(t *testing.T) {
+	t.Parallel()
+	c := newCrew(t)
+	c.join("a", atOnce)
+	c.join("b", atOnce)
+	if r := weft(t, append(c.env, "WEFT_INSTANCE=b"), "resign", "--own", "--why=x"); r.code != 0 || r.out != "" || r.errOut != "weft: b does not lead: there is nothing to hand over\n" {
+		t.Errorf("standby: got code %d, %q and %q", r.code, r.out, r.errOut)
+	}
+	if st, err := leader.ReadState(t.Context(), c.pool, "crew"); err != nil || st.Instance != "a" || st.Request != nil {
+		t.Errorf("after the standby's: got %+v, %v, want a without a request", st, err)
+	}
+	if r := weft(t, append(c.env, "WEFT_INSTANCE=a"), "resign", "--own", "--why=x"); r.code != 0 || !strings.HasPrefix(r.out, "b leads in epoch 2") {
+		t.Errorf("leader: got code %d, %q and %q", r.code, r.out, r.errOut)
+	}
+	if r := weft(t, c.env, "resign", "--own", "--why=x"); r.code != exitUsage || !strings.Contains(r.errOut, "--own needs the name of the instance") {
+		t.Errorf("no name: got code %d and %q", r.code, r.errOut)
+	}
+}
+
 func TestResignRefuses(t *testing.T) {
 	t.Parallel()
 	t.Run("WithoutMigration", func(t *testing.T) {

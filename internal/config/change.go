@@ -10,14 +10,15 @@ import (
 // What neither has been given does not count: a default may be made anew by each Load.
 func (c Config) Changed(next Config) (keys []string) {
 	for _, s := range table() {
-		if s.get(&c) != s.get(&next) && (c.given(s.key) || next.given(s.key)) {
+		if s.get(&c) != s.get(&next) && (c.Given(s.key) || next.Given(s.key)) {
 			keys = append(keys, s.key)
 		}
 	}
 	return keys
 }
 
-func (c Config) given(key string) bool {
+// Given reports whether some layer sets key.
+func (c Config) Given(key string) bool {
 	src := c.sources[key]
 	return src != "" && !strings.HasPrefix(src, derived)
 }
