@@ -61,6 +61,17 @@ test-deb: ## Build the package twice, and check it and its units with Debian's t
 		{ echo "$$tool is missing: apt-get install lintian systemd dpkg man-db" >&2; exit 1; }; done
 	go test -tags debian $(TESTFLAGS) ./deploy/...
 
+.PHONY: test-homes
+test-homes: ## Check the files for containers with the code of those who read them
+	cd tools/homes && $(subst tools/go.mod,../go.mod,$(LINT)) run ./...
+	cd tools/homes && go mod tidy -diff && go test $(TESTFLAGS) ./...
+
+.PHONY: test-container
+test-container: race-note ## Build the image, and run a pair of it with podman
+	@for tool in podman runc busybox; do PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || \
+		{ echo "$$tool is missing: apt-get install --no-install-recommends podman runc busybox-static" >&2; exit 1; }; done
+	$(STACK) go test $(RACE) -tags container $(TESTFLAGS) ./deploy/container/...
+
 .PHONY: lint
 lint: ## Check format, code and module files
 	$(LINT) run ./...

@@ -24,6 +24,7 @@ func TestPromtool(t *testing.T) {
 		append([]string{"check", "rules"}, ruleFiles(t)...),
 		append([]string{"test", "rules"}, files(t, tree+"/deploy/prometheus/tests/*.yaml")...),
 		{"check", "config", tree + "/deploy/prometheus/prometheus.yml"},
+		{"check", "config", tree + "/deploy/compose/prometheus/prometheus.yml"},
 	} {
 		cmd := exec.CommandContext(t.Context(), "promtool", args...)
 		if out, err := cmd.CombinedOutput(); err != nil {

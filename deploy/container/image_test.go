@@ -1,0 +1,299 @@
+//go:build container
+
+// Package container_test builds the image and runs a pair of it.
+package container_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/lab/process"
+	"github.com/samuelhu324-dev/weft/leader"
+)
+
+func TestMain(m *testing.M) { labtest.Main(m) }
+
+const (
+	tree  = "../.."
+	image = "weft"
+	// base is what the Containerfile begins with.
+	base = "docker.io/library/golang:1.26"
+	// standIn has what the build asks of base: a shell, Go and the authorities. So the build
+	// needs no registry of images.
+	standIn = `FROM scratch
+COPY busybox /bin/sh
+COPY ca-certificates.crt /etc/ssl/certs/
+COPY Containerfile /tmp/
+ENV PATH=/usr/local/go/bin:/bin GOPROXY=file:///modules GOSUMDB=off GOTOOLCHAIN=local GOFLAGS=-p=2
+`
+)
+
+// podman keeps images and containers in a place of its own.
+type podman struct {
+	t      *testing.T
+	global []string
+	env    []string
+}
+
+func newPodman(t *testing.T) *podman {
+	t.Helper()
+	dir := t.TempDir()
+	p := &podman{t: t, env: append(os.Environ(), "TMPDIR="+dir), global: []string{
+		"--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "run"), "--tmpdir", filepath.Join(dir, "tmp"),
+		"--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--events-backend", "file", "--runtime", "runc"}}
+	t.Cleanup(func() {
+		if out, err := p.try(context.WithoutCancel(t.Context()), "rm", "--all", "--force", "--time", "0"); err != nil {
+			t.Errorf("remove the containers: %v\n%s", err, out)
+		}
+	})
+	return p
+}
+
+func (p *podman) try(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "podman", append(slices.Clone(p.global), args...)...)
+	cmd.Env = p.env
+	out, err := cmd.CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+func (p *podman) run(args ...string) string {
+	p.t.Helper()
+	out, err := p.try(p.t.Context(), args...)
+	if err != nil {
+		p.t.Fatalf("podman %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+func goEnv(t *testing.T, name string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "env", name).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// build makes the image from the Containerfile, as its first lines say.
+func (p *podman) build(version, commit string) {
+	p.t.Helper()
+	if !strings.Contains(read(p.t, "Containerfile"), "FROM --platform=$BUILDPLATFORM "+base+" AS build\n") {
+		p.t.Fatalf("the Containerfile does not begin with %s", base)
+	}
+	fetch := exec.CommandContext(p.t.Context(), "go", "mod", "download")
+	fetch.Dir = tree
+	if out, err := fetch.CombinedOutput(); err != nil {
+		p.t.Fatalf("go mod download: %v\n%s", err, out)
+	}
+	dir := p.t.TempDir()
+	for name, from := range map[string]string{"busybox": "/bin/busybox", "ca-certificates.crt": "/etc/ssl/certs/ca-certificates.crt"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(read(p.t, from)), 0o755); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "Containerfile"), []byte(standIn), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+	p.run("build", "--tag", base, dir)
+	p.run("build", "--pull=never", "--isolation=chroot", "--network=host", "--tag", image, "--file", filepath.Join(tree, "deploy/container/Containerfile"),
+		"--build-arg", "VERSION="+version, "--build-arg", "COMMIT="+commit,
+		"--volume", goEnv(p.t, "GOROOT")+":/usr/local/go:ro", "--volume", filepath.Join(goEnv(p.t, "GOMODCACHE"), "cache/download")+":/modules:ro", tree)
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// start runs an instance with as little as the manifests give it.
+func (p *podman) start(name string, env ...string) (port int) {
+	p.t.Helper()
+	port, err := process.FreePort()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	args := []string{"run", "--detach", "--name", name, "--network=host", "--read-only", "--read-only-tmpfs=false", "--cap-drop=all", "--security-opt=no-new-privileges",
+		// What this process may have, in case that it may not raise it.
+		"--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024", "--stop-timeout=45"}
+	for _, e := range append(env, "WEFT_INSTANCE="+name, "WEFT_HTTP_HOST=127.0.0.1", "OUTBOX_METRICS_PORT="+strconv.Itoa(port)) {
+		args = append(args, "--env", e)
+	}
+	p.run(append(args, image)...)
+	return port
+}
+
+// preStop is the command of the Kubernetes manifest, without the file of settings: these
+// come from the environment here.
+func preStop(t *testing.T) []string {
+	t.Helper()
+	var d struct {
+		Spec struct {
+			Template struct {
+				Spec struct {
+					Containers []struct {
+						Lifecycle struct {
+							PreStop struct {
+								Exec struct{ Command []string }
+							} `yaml:"preStop"`
+						}
+					}
+				}
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, tree+"/deploy/k8s/deployment.yaml")), &d); err != nil {
+		t.Fatal(err)
+	}
+	command := d.Spec.Template.Spec.Containers[0].Lifecycle.PreStop.Exec.Command
+	n := len(command)
+	command = slices.DeleteFunc(command, func(a string) bool { return strings.HasPrefix(a, "--config=") })
+	if len(command) != n-1 {
+		t.Fatalf("preStop is %q, want one --config", command)
+	}
+	return command
+}
+
+// TestPairInContainers builds the image, runs two of it, and takes the leader away as
+// Kubernetes does.
+func TestPairInContainers(t *testing.T) {
+	t.Parallel()
+	p := newPodman(t)
+	p.build("v0.0.0-image", "0123456789ab")
+	if got := p.run("run", "--rm", "--network=none", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024", image, "version"); !strings.HasPrefix(got, "weft v0.0.0-image (commit 0123456789ab,") {
+		t.Errorf("weft version says %q", got)
+	}
+
+	url, index := labtest.Database(t), labtest.Index(t)
+	pool := labtest.Pool(t, url)
+	env := []string{"DATABASE_URL=" + url, "ELASTIC_URL=" + labtest.ElasticURL(t), "ELASTIC_INDEX=" + index}
+	leads := func(want string) {
+		t.Helper()
+		labtest.Eventually(t, time.Minute, func() bool {
+			st, err := leader.ReadState(t.Context(), pool, "weft")
+			return err == nil && st.Led() && st.Instance == want
+		}, want+" leads")
+	}
+	ports := map[string]int{"a": p.start("a", env...)}
+	leads("a")
+	ports["b"] = p.start("b", env...)
+	for name, port := range ports {
+		for _, path := range []string{"/health/live", "/health/ready"} {
+			labtest.Eventually(t, time.Minute, func() bool { return status(t, port, path) == http.StatusOK }, name+path)
+		}
+		p.locked(name)
+	}
+	carried(t, pool, 1)
+
+	stop := preStop(t)
+	if out := p.run(append([]string{"exec", "b"}, stop...)...); !strings.Contains(out, "b does not lead") {
+		t.Errorf("preStop of the standby: %q", out)
+	}
+	leads("a")
+	if out := p.run(append([]string{"exec", "a"}, stop...)...); !strings.Contains(out, "b leads in epoch 2") {
+		t.Errorf("preStop of the leader: %q", out)
+	}
+	p.run("stop", "a")
+	if code := p.run("inspect", "--format", "{{.State.ExitCode}}", "a"); code != "0" {
+		t.Errorf("exit code %s after the hand-over, want 0", code)
+	}
+	leads("b")
+	carried(t, pool, 2)
+	// Without preStop, as Compose does it.
+	p.start("c", env...)
+	p.run("stop", "b")
+	if code := p.run("inspect", "--format", "{{.State.ExitCode}}", "b"); code != "0" {
+		t.Errorf("exit code %s of a leader that was stopped, want 0", code)
+	}
+	leads("c")
+	carried(t, pool, 3)
+}
+
+// locked holds that a running container is nobody, may do nothing more, and cannot write.
+func (p *podman) locked(name string) {
+	p.t.Helper()
+	pid := p.run("inspect", "--format", "{{.State.Pid}}", name)
+	if got := strings.Fields(p.run("top", name, "user", "group")); !slices.Equal(got, []string{"USER", "GROUP", "65532", "65532"}) {
+		p.t.Errorf("%s: runs as %v, want 65532", name, got)
+	}
+	got := map[string]string{}
+	for line := range strings.Lines(read(p.t, "/proc/"+pid+"/status")) {
+		key, value, _ := strings.Cut(line, ":")
+		got[key] = strings.Join(strings.Fields(value), " ")
+	}
+	for key, want := range map[string]string{
+		"NoNewPrivs": "1", "Seccomp": "2",
+		"CapEff": "0000000000000000", "CapPrm": "0000000000000000", "CapBnd": "0000000000000000",
+	} {
+		if got[key] != want {
+			p.t.Errorf("%s: %s is %q, want %q", name, key, got[key], want)
+		}
+	}
+	for line := range strings.Lines(read(p.t, "/proc/"+pid+"/mountinfo")) {
+		if f := strings.Fields(line); f[4] == "/" && !slices.Contains(strings.Split(f[5], ","), "ro") {
+			p.t.Errorf("%s: its root is mounted %s", name, f[5])
+		}
+	}
+}
+
+func status(t *testing.T, port int, path string) int {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", port, path), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	defer res.Body.Close()
+	var body json.RawMessage
+	if err := json.NewDecoder(res.Body).Decode(&body); err != nil {
+		t.Errorf("%s: %v", path, err)
+	}
+	return res.StatusCode
+}
+
+// carried writes events and waits until they are done.
+func carried(t *testing.T, pool *pgxpool.Pool, round int) {
+	t.Helper()
+	const sql = `with rows as (
+		insert into search_index (entity_type, entity_id, text, event_version)
+		select 'book', md5('e' || n)::uuid, 'round ' || $1::int, $1::int from generate_series(1, 500) n
+		on conflict (entity_type, entity_id) do update set text = excluded.text, event_version = excluded.event_version
+		returning *)
+		insert into search_outbox_events (entity_type, entity_id, op, event_version)
+		select entity_type, entity_id, 'upsert', event_version from rows`
+	if _, err := pool.Exec(t.Context(), sql, round); err != nil {
+		t.Fatal(err)
+	}
+	labtest.Eventually(t, time.Minute, func() bool {
+		var left int
+		if err := pool.QueryRow(t.Context(), `select count(*) from search_outbox_events where status <> 'done' or reclaims > 0`).Scan(&left); err != nil {
+			t.Fatal(err)
+		}
+		return left == 0
+	}, fmt.Sprintf("the events of round %d are done, and none was reclaimed", round))
+}
