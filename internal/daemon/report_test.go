@@ -67,6 +67,7 @@ func TestServiceManager(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", e.path)
 	t.Setenv("WATCHDOG_USEC", "4000000")
 	r.url = way.through(r.url)
+	reload := r.reloadable()
 	a := r.start("a")
 	e.await(t, "STATUS=starting; postgres: nothing listens at ")
 	e.await(t, "EXTEND_TIMEOUT_USEC=30000000")
@@ -85,6 +86,10 @@ func TestServiceManager(t *testing.T) {
 	}
 	way.heal()
 	e.await(t, "STATUS=leader, epoch 2")
+
+	reload(a, "config.reloaded", r.environ("a")...)
+	e.await(t, "RELOADING=1")
+	e.await(t, "MONOTONIC_USEC=")
 
 	if err := a.stop(); err != nil {
 		t.Errorf("stop: %v", err)
