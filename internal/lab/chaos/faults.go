@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/await"
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
 )
 
@@ -110,22 +111,22 @@ func ended(ctx context.Context, i *fleet.Instance) error {
 // when the successor has written.
 func (r *run) freeze(ctx context.Context, m *member, i *injection) (err error) {
 	if i.Step.Variant == 1 {
-		defer m.tap.Release()
-		m.tap.Hold()
-		_ = r.await(ctx, holdTimeout, pollPeriod, "request", func(context.Context) error {
-			if m.tap.Held() == 0 {
+		defer m.Tap.Release()
+		m.Tap.Hold()
+		_ = await.Await(ctx, holdTimeout, pollPeriod, "request", func(context.Context) error {
+			if m.Tap.Held() == 0 {
 				return errors.New("none came")
 			}
 			return nil
 		})
-		i.Note = fmt.Sprintf(", %d requests late", m.tap.Held())
+		i.Note = fmt.Sprintf(", %d requests late", m.Tap.Held())
 	}
 	if i.At, err = m.instance.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
 	err = r.succeeded(ctx, i.Epoch)
 	if err == nil {
-		err = sleep(ctx, time.Until(i.At.Add(i.Step.Hold)))
+		err = await.Sleep(ctx, time.Until(i.At.Add(i.Step.Hold)))
 	}
 	_, thaw := m.instance.Signal(syscall.SIGCONT)
 	return errors.Join(err, thaw)
@@ -173,23 +174,23 @@ select count(*) from (select pg_terminate_backend(pid) from pg_stat_activity whe
 const resetPeriod = 150 * time.Millisecond
 
 func (r *run) network(ctx context.Context, m *member, i *injection) (err error) {
-	defer func() { err = errors.Join(err, m.heal()) }()
+	defer func() { err = errors.Join(err, m.Heal()) }()
 	s := i.Step
 	switch s.Kind {
 	case PartitionPostgres:
-		err = m.postgres.HalfOpen()
+		err = m.Postgres.HalfOpen()
 	case PartitionElastic:
-		err = m.elastic.HalfOpen()
+		err = m.Elastic.HalfOpen()
 	case PartitionBoth:
-		err = errors.Join(m.postgres.HalfOpen(), m.elastic.HalfOpen())
+		err = errors.Join(m.Postgres.HalfOpen(), m.Elastic.HalfOpen())
 	case LatencyPostgres:
-		err = m.postgres.Latency(s.Latency, s.Jitter)
+		err = m.Postgres.Latency(s.Latency, s.Jitter)
 	case LatencyElastic:
-		err = m.elastic.Latency(s.Latency, s.Jitter)
+		err = m.Elastic.Latency(s.Latency, s.Jitter)
 	default:
 		for until := time.Now().Add(s.Hold); err == nil && time.Now().Before(until); {
-			if err = m.elastic.ResetAfter(s.Bytes); err == nil {
-				err = sleep(ctx, resetPeriod)
+			if err = m.Elastic.ResetAfter(s.Bytes); err == nil {
+				err = await.Sleep(ctx, resetPeriod)
 			}
 		}
 		return err
@@ -198,7 +199,7 @@ func (r *run) network(ctx context.Context, m *member, i *injection) (err error) 
 		err = r.succeeded(ctx, i.Epoch)
 	}
 	if err == nil {
-		err = sleep(ctx, time.Until(i.At.Add(s.Hold)))
+		err = await.Sleep(ctx, time.Until(i.At.Add(s.Hold)))
 	}
 	return err
 }
@@ -217,7 +218,7 @@ func (r *run) blockWrites(ctx context.Context, i *injection) (err error) {
 	if err := set(ctx, true); err != nil {
 		return err
 	}
-	return sleep(ctx, i.Step.Hold)
+	return await.Sleep(ctx, i.Step.Hold)
 }
 
 func (r *run) removeAlias(ctx context.Context, i *injection) (err error) {
@@ -234,7 +235,7 @@ func (r *run) removeAlias(ctx context.Context, i *injection) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, change(context.WithoutCancel(ctx), "add")) }()
-	return sleep(ctx, i.Step.Hold)
+	return await.Sleep(ctx, i.Step.Hold)
 }
 
 func (r *run) indexOfAlias(ctx context.Context) (string, error) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/await"
 	"github.com/samuelhu324-dev/weft/internal/lab/wire"
 )
 
@@ -17,15 +18,15 @@ func (r *run) falsify(ctx context.Context, i *injection) (err error) {
 	before := r.injectedBy(f.Kind)
 	defer func() {
 		for _, m := range r.members {
-			err = errors.Join(err, m.heal())
+			err = errors.Join(err, m.Heal())
 		}
 	}()
 	for _, m := range r.members {
-		if err := m.tap.Inject(f); err != nil {
+		if err := m.Tap.Inject(f); err != nil {
 			return err
 		}
 	}
-	if err := sleep(ctx, i.Step.Hold); err != nil {
+	if err := await.Sleep(ctx, i.Step.Hold); err != nil {
 		return err
 	}
 	hits := r.injectedBy(f.Kind) - before
@@ -38,7 +39,7 @@ func (r *run) falsify(ctx context.Context, i *injection) (err error) {
 
 func (r *run) injectedBy(k wire.Kind) (n int) {
 	for _, m := range r.members {
-		n += m.tap.Injected()[k]
+		n += m.Tap.Injected()[k]
 	}
 	return n
 }

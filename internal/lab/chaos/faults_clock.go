@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/await"
 )
 
 // skew lets an instance lead whose wall clock is wrong, and looks for that clock in
@@ -54,7 +56,7 @@ func (r *run) skew(ctx context.Context, m *member, i *injection) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := sleep(ctx, i.Step.Hold); err != nil {
+	if err := await.Sleep(ctx, i.Step.Hold); err != nil {
 		return err
 	}
 	still, err := r.leader(ctx)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/await"
 	"github.com/samuelhu324-dev/weft/internal/lab/stack"
 )
 
@@ -40,7 +41,7 @@ func (r *run) restart(ctx context.Context, i *injection, server stack.Server, st
 	if err := stop(ctx, server); err != nil {
 		return err
 	}
-	if err := sleep(ctx, i.Step.Hold); err != nil {
+	if err := await.Sleep(ctx, i.Step.Hold); err != nil {
 		return err
 	}
 	started := make(chan error, 1)
@@ -51,7 +52,7 @@ func (r *run) restart(ctx context.Context, i *injection, server stack.Server, st
 				i.Accepts = time.Now() // the server's clock is this machine's
 				return nil
 			}
-			if err := sleep(ctx, acceptPeriod); err != nil {
+			if err := await.Sleep(ctx, acceptPeriod); err != nil {
 				return fmt.Errorf("%s does not answer: %w", server, err)
 			}
 		}
@@ -127,7 +128,7 @@ func (r *run) lockRows(ctx context.Context, i *injection) error {
 		}
 		if n := tag.RowsAffected(); n > 0 {
 			i.Note = fmt.Sprintf(", %d rows", n)
-			return sleep(ctx, i.Step.Hold)
+			return await.Sleep(ctx, i.Step.Hold)
 		}
 		if time.Now().After(until) {
 			return errSkip("no event was pending when it was looked")

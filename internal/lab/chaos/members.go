@@ -2,11 +2,9 @@ package chaos
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
@@ -20,72 +18,22 @@ type member struct {
 	instance *fleet.Instance
 	asked    bool // the end of instance was asked for
 
-	postgres *wire.Link // to PostgreSQL
-	elastic  *wire.Link // to tap
-	tap      *wire.Tap  // to Elasticsearch
-	env      []string
+	*wire.Ways
 }
 
-func newMember(name string, p *place, rec *wire.Recorder) (m *member, err error) {
-	m = &member{name: name}
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("ways of %s: %w", name, err), m.close())
-		}
-	}()
-	database, err := url.Parse(p.databaseURL)
-	if err != nil {
-		return m, err
-	}
-	if m.postgres, err = wire.NewLink(database.Host); err != nil {
-		return m, err
-	}
-	if m.tap, err = wire.NewTap(name, p.elasticURL, rec); err != nil {
-		return m, err
-	}
-	tap, err := url.Parse(m.tap.URL())
-	if err != nil {
-		return m, err
-	}
-	if m.elastic, err = wire.NewLink(tap.Host); err != nil {
-		return m, err
-	}
-	databaseURL, err := m.postgres.Through(p.databaseURL)
-	if err != nil {
-		return m, err
-	}
-	elasticURL, err := m.elastic.Through(m.tap.URL())
-	if err != nil {
-		return m, err
-	}
-	m.env = []string{"DATABASE_URL=" + databaseURL, "ELASTIC_URL=" + elasticURL}
-	return m, nil
+func newMember(name string, p *place, rec *wire.Recorder) (*member, error) {
+	ways, err := wire.NewWays(name, p.databaseURL, p.elasticURL, rec)
+	return &member{name: name, Ways: ways}, err
 }
 
-func (m *member) close() error {
-	var errs []error
-	if m.elastic != nil {
-		errs = append(errs, m.elastic.Close())
-	}
-	if m.tap != nil {
-		errs = append(errs, m.tap.Close())
-	}
-	if m.postgres != nil {
-		errs = append(errs, m.postgres.Close())
-	}
-	return errors.Join(errs...)
-}
-
-// heal takes all faults off the member's ways.
-func (m *member) heal() error {
-	m.tap.Clear()
-	return errors.Join(m.postgres.Heal(), m.elastic.Heal())
+func (m *member) env() []string {
+	return []string{"DATABASE_URL=" + m.DatabaseURL, "ELASTIC_URL=" + m.ElasticURL}
 }
 
 // start gives the name a new process; binary is the fleet's own when empty.
 func (r *run) start(ctx context.Context, m *member, binary string) (err error) {
 	m.asked = false
-	m.instance, err = r.fleet.StartWith(ctx, fleet.Options{Name: m.name, Env: m.env, Binary: binary})
+	m.instance, err = r.fleet.StartWith(ctx, fleet.Options{Name: m.name, Env: m.env(), Binary: binary})
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/await"
 	"github.com/samuelhu324-dev/weft/internal/lab/history"
 )
 
@@ -81,7 +82,7 @@ func (r *run) torment(ctx context.Context) error {
 		i := &injection{Step: schedule.next()}
 		r.injections = append(r.injections, i)
 		r.step.set("fault %d%s %s", i.Step.N, of, i.Step.Kind)
-		if err := sleep(ctx, i.Step.Pause); err != nil {
+		if err := await.Sleep(ctx, i.Step.Pause); err != nil {
 			return err
 		}
 		start := time.Now()
@@ -139,7 +140,7 @@ func (r *run) inject(ctx context.Context, i *injection) error {
 // close behind the writer and settles another event (one whose breaker is open is ready).
 func (r *run) calm(ctx context.Context) error {
 	var epoch int64
-	err := r.await(ctx, calmTimeout, calmPeriod, "calm", func(ctx context.Context) error {
+	err := await.Await(ctx, calmTimeout, calmPeriod, "calm", func(ctx context.Context) error {
 		if err := r.supervise(ctx); err != nil {
 			return err
 		}
@@ -172,28 +173,6 @@ func (r *run) calm(ctx context.Context) error {
 	return r.settles(ctx, epoch)
 }
 
-// await polls with period until well returns nil, and fails with its last error after bound.
-func (r *run) await(ctx context.Context, bound, period time.Duration, what string, well func(context.Context) error) error {
-	limit, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	var last error
-	for {
-		err := well(limit)
-		if err == nil {
-			return nil
-		}
-		if limit.Err() == nil {
-			last = err
-		}
-		if sleep(limit, period) != nil {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			return fmt.Errorf("no %s within %v: %w", what, bound, last)
-		}
-	}
-}
-
 // backlog counts the events that are claimed or could be.
 func (r *run) backlog(ctx context.Context) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
@@ -214,7 +193,7 @@ func (r *run) succeeded(ctx context.Context, epoch int64) error {
 		}
 		return err
 	}
-	if err := r.await(ctx, successorTimeout, pollPeriod, "successor", newer); err != nil {
+	if err := await.Await(ctx, successorTimeout, pollPeriod, "successor", newer); err != nil {
 		return err
 	}
 	return r.settles(ctx, epoch+1)
@@ -226,7 +205,7 @@ func (r *run) settles(ctx context.Context, epoch int64) error {
 	if err != nil {
 		return err
 	}
-	return r.await(ctx, successorTimeout, pollPeriod, "settled event", func(ctx context.Context) error {
+	return await.Await(ctx, successorTimeout, pollPeriod, "settled event", func(ctx context.Context) error {
 		log, err := history.Since(ctx, r.place.pool, outboxTable, group, position)
 		if err != nil {
 			return err
@@ -240,7 +219,7 @@ func (r *run) settles(ctx context.Context, epoch int64) error {
 
 // position is where the record is, as soon as the database says so.
 func (r *run) position(ctx context.Context) (seq int64, err error) {
-	err = r.await(ctx, successorTimeout, pollPeriod, "position of the record", func(ctx context.Context) (err error) {
+	err = await.Await(ctx, successorTimeout, pollPeriod, "position of the record", func(ctx context.Context) (err error) {
 		seq, err = history.Position(ctx, r.place.pool)
 		return err
 	})
@@ -249,7 +228,7 @@ func (r *run) position(ctx context.Context) (seq int64, err error) {
 
 // watch shows where things are until ctx ends.
 func (r *run) watch(ctx context.Context) {
-	for sleep(ctx, time.Second) == nil {
+	for await.Sleep(ctx, time.Second) == nil {
 		l, err := r.leader(ctx)
 		leads := fmt.Sprintf("%s leads (epoch %d)", l.instance, l.epoch)
 		if err != nil {

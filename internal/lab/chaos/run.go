@@ -148,7 +148,7 @@ func (r *run) close() error {
 		_ = r.fleet.Stop() // a clean end has been looked at before
 	}
 	for _, m := range r.members {
-		errs = append(errs, m.close())
+		errs = append(errs, m.Close())
 	}
 	if r.place != nil {
 		errs = append(errs, r.place.close())

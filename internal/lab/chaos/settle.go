@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/outbox"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/await"
 )
 
 // drainTimeout bounds the end: the longest wait for a retry is 30 s.
@@ -23,7 +25,7 @@ func (r *run) settle(ctx context.Context) error {
 		r.snapshot = nil
 	}
 	for _, m := range r.members {
-		if err := m.heal(); err != nil {
+		if err := m.Heal(); err != nil {
 			return err
 		}
 	}
@@ -52,14 +54,14 @@ func (r *run) settle(ctx context.Context) error {
 	}
 	var errs []error
 	for _, m := range r.members {
-		errs = append(errs, m.close()) // what is under way comes into the record
+		errs = append(errs, m.Close()) // what is under way comes into the record
 	}
 	return errors.Join(errs...)
 }
 
 // drain waits until every event is done or failed.
 func (r *run) drain(ctx context.Context) error {
-	return r.await(ctx, drainTimeout, calmPeriod, "drained outbox", func(ctx context.Context) error {
+	return await.Await(ctx, drainTimeout, calmPeriod, "drained outbox", func(ctx context.Context) error {
 		if err := r.supervise(ctx); err != nil {
 			return err
 		}

@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/samuelhu324-dev/weft/outbox"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/await"
 )
 
 const (
@@ -74,7 +76,7 @@ func (w *writer) write(ctx context.Context, random *rand.Rand) error {
 			if !away(err) {
 				return fmt.Errorf("writer: %w", err)
 			}
-			_ = sleep(ctx, writerPause)
+			_ = await.Sleep(ctx, writerPause)
 		}
 	}
 }
@@ -159,7 +161,7 @@ func (w *writer) carefully(ctx context.Context, tx pgx.Tx, random *rand.Rand) ([
 		}
 	}
 	if random.IntN(4) == 0 {
-		return events, sleep(ctx, time.Duration(random.IntN(40))*time.Millisecond)
+		return events, await.Sleep(ctx, time.Duration(random.IntN(40))*time.Millisecond)
 	}
 	return events, nil
 }
@@ -192,7 +194,7 @@ func (w *writer) step(ctx context.Context, tx pgx.Tx, random *rand.Rand, key out
 // event is written nevertheless.
 func (w *writer) carelessly(ctx context.Context, tx pgx.Tx, random *rand.Rand, key outbox.Key) ([]outbox.NewEvent, error) {
 	version := w.clock.next()
-	if err := sleep(ctx, time.Duration(random.IntN(250))*time.Millisecond); err != nil {
+	if err := await.Sleep(ctx, time.Duration(random.IntN(250))*time.Millisecond); err != nil {
 		return nil, err
 	}
 	tag, err := tx.Exec(ctx, updateRow, key.Type, [16]byte(key.ID), words(random), random.Float64(), version)
@@ -257,16 +259,4 @@ func words(random *rand.Rand) string {
 		fmt.Fprintf(&b, "%08x ", random.Uint32())
 	}
 	return b.String()
-}
-
-// sleep waits for d or the end of ctx, whose cause it returns.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
 }

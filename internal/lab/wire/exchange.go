@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -25,7 +26,8 @@ type exchange struct {
 	lines []line
 	kept  map[int]result // items that are answered here
 	seen  []history.Applied
-	as    Kind // what is false so far; empty for nothing
+	as    Kind        // what is false so far; empty for nothing
+	marks http.Header // of the answer
 }
 
 // reply is an answer.
@@ -81,6 +83,7 @@ func (e *exchange) carry(body []byte) (answer func()) {
 			return answer
 		}
 	}
+	e.marks = e.refuse()
 	results, rep, err := e.forward(body)
 	if err != nil {
 		return abort // as the server did
@@ -175,7 +178,10 @@ func (e *exchange) reset() {
 	_ = conn.Close()
 }
 
-func (e *exchange) reply(rep *reply) { e.tap.reply(e.w, e.as, rep) }
+func (e *exchange) reply(rep *reply) {
+	maps.Copy(e.w.Header(), e.marks)
+	e.tap.reply(e.w, e.as, rep)
+}
 
 // forward sends what is not kept and enters the answer into the record. results is nil
 // where the answer has no items.

@@ -44,6 +44,7 @@ type Tap struct {
 	closed   bool
 	active   sync.WaitGroup
 	faults   []*injection
+	refusing *refusing // nil: nothing is refused
 	drawn    uint64
 	injected map[Kind]int
 	gate     chan struct{} // closed by Release; nil while nothing is held
@@ -101,7 +102,7 @@ func (t *Tap) Clear() {
 	t.Release()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.faults = nil
+	t.faults, t.refusing = nil, nil
 }
 
 // Injected returns how many requests each kind has hit; "held" are those of Hold.
