@@ -374,7 +374,7 @@ func TestLateRequestOfAHalfOpenLink(t *testing.T) {
 	t.Cleanup(func() { must(t, link.Close()) })
 	through, err := link.Through(r.tap.URL())
 	must(t, err)
-	s := r.sink(through, 300*time.Millisecond)
+	s := r.sink(through, 2*time.Second)
 	_, err = s.Write(leading(t), docs(1, 1))
 	must(t, err)
 	must(t, link.HalfOpen())
