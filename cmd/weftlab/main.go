@@ -16,6 +16,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/chaos"
 	"github.com/samuelhu324-dev/weft/internal/lab/demo"
 	"github.com/samuelhu324-dev/weft/internal/lab/failover"
+	"github.com/samuelhu324-dev/weft/internal/lab/load"
 	"github.com/samuelhu324-dev/weft/internal/lab/stack"
 	"github.com/samuelhu324-dev/weft/internal/lab/trail"
 )
@@ -42,7 +43,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
-	root.AddCommand(newStackCommand(), bench.Command(), chaos.Command(), demo.Command(), failover.Command(), trail.Command())
+	root.AddCommand(newStackCommand(), bench.Command(), chaos.Command(), demo.Command(), failover.Command(), load.Command(), trail.Command())
 
 	err := root.ExecuteContext(ctx)
 	code, message := explain(err)
