@@ -14,6 +14,7 @@ import (
 	"time"
 
 	collect "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	traces "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	_ "google.golang.org/grpc/encoding/gzip" // what a sender may compress with
@@ -35,6 +36,7 @@ type Collector struct {
 	headers map[string]string // of the last request, names in lower case
 	asked   int
 	answer  func(context.Context) error
+	forward func(context.Context, []*traces.ResourceSpans)
 }
 
 // Start listens on free loopback ports. Close must be called.
@@ -75,6 +77,13 @@ func (c *Collector) Answer(f func(context.Context) error) {
 	c.answer = f
 }
 
+// Forward makes f see all that is taken, before the sender has its answer.
+func (c *Collector) Forward(f func(context.Context, []*traces.ResourceSpans)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forward = f
+}
+
 // Spans returns what has been received, in that order.
 func (c *Collector) Spans() []Span {
 	c.mu.Lock()
@@ -111,8 +120,12 @@ func (c *Collector) take(ctx context.Context, headers map[string][]string, req *
 	}
 	spans := read(req)
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.spans = append(c.spans, spans...)
+	forward := c.forward
+	c.mu.Unlock()
+	if forward != nil {
+		forward(ctx, req.GetResourceSpans())
+	}
 	return nil
 }
 

@@ -29,8 +29,8 @@ type JaegerOptions struct {
 // for concurrent use.
 type Jaeger struct {
 	*server
-	client *client
-	ports  jaegerPorts
+	*Traces
+	ports jaegerPorts
 }
 
 type jaegerPorts struct{ query, queryGRPC, admin, grpc, http, legacyGRPC, legacyHTTP int }
@@ -60,7 +60,8 @@ func StartJaeger(ctx context.Context, opts JaegerOptions) (_ *Jaeger, err error)
 	if err != nil {
 		return nil, fmt.Errorf("jaeger: %w", err)
 	}
-	j := &Jaeger{client: newClient("Jaeger")}
+	j := &Jaeger{}
+	j.Traces = &Traces{newClient("Jaeger"), j.URL}
 	start := rand.Text()
 	j.server, err = launch(ctx, "jaeger", dir, func() (*exec.Cmd, error) {
 		if err := j.ports.choose(); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -37,17 +38,35 @@ type Reference struct {
 	SpanID  string `json:"spanID"`
 }
 
+// Traces asks a Jaeger over its HTTP API, wherever it runs. It is safe for concurrent use.
+type Traces struct {
+	client *client
+	url    func() string
+}
+
+// NewTraces returns a client of the Jaeger at url.
+func NewTraces(url string) *Traces {
+	return &Traces{newClient("Jaeger"), func() string { return strings.TrimRight(url, "/") }}
+}
+
 // Query selects traces with a span of the service that has the operation, and all tags,
 // itself or by its process.
 type Query struct {
 	Service   string // required
 	Operation string
 	Tags      map[string]string
-	Limit     int // 0 is a hundred
+	Limit     int           // 0 is a hundred
+	Lookback  time.Duration // 0 is an hour
 }
 
 func (q Query) values() (url.Values, error) {
 	v := url.Values{"service": {q.Service}, "lookback": {"1h"}, "limit": {strconv.Itoa(defaultLimit)}}
+	if q.Lookback > 0 {
+		now := time.Now()
+		v.Set("lookback", "custom")
+		v.Set("start", strconv.FormatInt(now.Add(-q.Lookback).UnixMicro(), 10))
+		v.Set("end", strconv.FormatInt(now.UnixMicro(), 10))
+	}
 	if q.Limit > 0 {
 		v.Set("limit", strconv.Itoa(q.Limit))
 	}
@@ -65,21 +84,21 @@ func (q Query) values() (url.Values, error) {
 }
 
 // Services lists who has sent spans.
-func (j *Jaeger) Services(ctx context.Context) (names []string, err error) {
-	_, err = j.client.get(ctx, j.URL()+"/api/services", &names)
+func (t *Traces) Services(ctx context.Context) (names []string, err error) {
+	_, err = t.client.get(ctx, t.url()+"/api/services", &names)
 	return names, err
 }
 
 // Operations lists the names of a service's spans.
-func (j *Jaeger) Operations(ctx context.Context, service string) (names []string, err error) {
-	_, err = j.client.get(ctx, j.URL()+"/api/services/"+url.PathEscape(service)+"/operations", &names)
+func (t *Traces) Operations(ctx context.Context, service string) (names []string, err error) {
+	_, err = t.client.get(ctx, t.url()+"/api/services/"+url.PathEscape(service)+"/operations", &names)
 	return names, err
 }
 
 // Trace returns the trace of that id, whole.
-func (j *Jaeger) Trace(ctx context.Context, id string) (Trace, error) {
+func (t *Traces) Trace(ctx context.Context, id string) (Trace, error) {
 	var found []jaegerTrace
-	if _, err := j.client.get(ctx, j.URL()+"/api/traces/"+url.PathEscape(id), &found); err != nil {
+	if _, err := t.client.get(ctx, t.url()+"/api/traces/"+url.PathEscape(id), &found); err != nil {
 		return Trace{}, err
 	}
 	if len(found) != 1 {
@@ -89,20 +108,30 @@ func (j *Jaeger) Trace(ctx context.Context, id string) (Trace, error) {
 }
 
 // Find returns the newest traces that q selects, whole.
-func (j *Jaeger) Find(ctx context.Context, q Query) ([]Trace, error) {
+func (t *Traces) Find(ctx context.Context, q Query) ([]Trace, error) {
+	traces, _, err := t.FindRaw(ctx, q)
+	return traces, err
+}
+
+// FindRaw also returns the traces as Jaeger writes them, an array of JSON.
+func (t *Traces) FindRaw(ctx context.Context, q Query) ([]Trace, json.RawMessage, error) {
 	values, err := q.values()
 	if err != nil {
-		return nil, fmt.Errorf("query of traces: %w", err)
+		return nil, nil, fmt.Errorf("query of traces: %w", err)
+	}
+	var raw json.RawMessage
+	if _, err := t.client.get(ctx, t.url()+"/api/traces?"+values.Encode(), &raw); err != nil {
+		return nil, nil, err
 	}
 	var found []jaegerTrace
-	if _, err := j.client.get(ctx, j.URL()+"/api/traces?"+values.Encode(), &found); err != nil {
-		return nil, err
+	if err := json.Unmarshal(raw, &found); err != nil {
+		return nil, nil, fmt.Errorf("answer of Jaeger: %w", err)
 	}
 	traces := make([]Trace, len(found))
 	for i := range found {
 		traces[i] = found[i].trace()
 	}
-	return traces, nil
+	return traces, raw, nil
 }
 
 // jaegerTrace is the answer's form.
