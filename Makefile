@@ -17,6 +17,7 @@ RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 
 TESTFLAGS ?=
 FUZZTIME  ?= 10s
+DRILLS    ?= all
 SCENARIOS ?= distinct hot mixed trickle
 BASE      ?= $(shell git rev-parse -q --verify origin/main || git rev-parse -q --verify HEAD~1)
 
@@ -84,6 +85,15 @@ fmt: ## Format the code
 .PHONY: demo
 demo: ## Watch two instances carry the documentation of Go's standard library
 	$(LAB) demo $(DEMOFLAGS)
+
+.PHONY: drills
+drills: ## Trigger every failure of the training ground, and judge the evidence of each
+	$(LAB) run $(DRILLS) $(DRILLFLAGS)
+	$(LAB) verify $(DRILLS)
+
+.PHONY: drills-fast
+drills-fast: ## The same for the few that every change has to pass
+	$(MAKE) drills DRILLS=fast
 
 .PHONY: chaos
 chaos: ## Break everything around a pair for three minutes, and check that nothing is lost

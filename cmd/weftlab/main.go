@@ -15,6 +15,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/bench"
 	"github.com/samuelhu324-dev/weft/internal/lab/chaos"
 	"github.com/samuelhu324-dev/weft/internal/lab/demo"
+	"github.com/samuelhu324-dev/weft/internal/lab/drill"
 	"github.com/samuelhu324-dev/weft/internal/lab/failover"
 	"github.com/samuelhu324-dev/weft/internal/lab/load"
 	"github.com/samuelhu324-dev/weft/internal/lab/stack"
@@ -44,6 +45,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
 	root.AddCommand(newStackCommand(), bench.Command(), chaos.Command(), demo.Command(), failover.Command(), load.Command(), trail.Command())
+	root.AddCommand(drill.Commands()...)
 
 	err := root.ExecuteContext(ctx)
 	code, message := explain(err)

@@ -1,0 +1,146 @@
+package drill
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/lab/sentinel"
+	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+)
+
+func testPlace(t *testing.T, databaseURL string) *place {
+	t.Helper()
+	p, err := openPlace(t.Context(), databaseURL, labtest.ElasticURL(t), "", stack.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func (p *place) schemas(t *testing.T) (n int) {
+	t.Helper()
+	if err := p.pool.QueryRow(t.Context(), `select count(*) from pg_namespace where nspname like 'weft\_drill\_%'`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// What a killed run has left goes, block and all; what belongs to a run that lives stays.
+func TestCleanAfterACrash(t *testing.T) {
+	t.Parallel()
+	url := testDatabase(t, "dev")
+	p := testPlace(t, url)
+	c, err := p.newCorner(t.Context(), "es_write_block_4xx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.pool.Close()
+	for _, do := range []struct {
+		method, path string
+		body         any
+	}{
+		{http.MethodPut, "/" + c.index + "-v1", map[string]any{"settings": map[string]any{"number_of_replicas": 0}}},
+		{http.MethodPut, "/" + c.index + "-v1/_settings", map[string]any{"index.blocks.write": true}},
+	} {
+		if err := p.es.Do(t.Context(), do.method, do.path, do.body, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out bytes.Buffer
+	opts := Options{Out: &out, Evidence: t.TempDir(), DatabaseURL: url, ElasticURL: labtest.ElasticURL(t), Environment: "dev"}
+	clean := func(want string) {
+		t.Helper()
+		out.Reset()
+		if err := Clean(t.Context(), opts, -1, "es_write_block_4xx"); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out.String(), want) || want == "" && out.Len() > 0 {
+			t.Errorf("clean: got %q, want %q", &out, want)
+		}
+	}
+	clean("belongs to a run that is under way")
+	if names, err := p.indices(t.Context(), c.index); err != nil || len(names) != 1 || p.schemas(t) != 1 {
+		t.Fatalf("after the clean of a run that lives: %v, %v and %d schemas, want all", names, err, p.schemas(t))
+	}
+	if err := c.session.Close(context.WithoutCancel(t.Context())); err != nil { // as its death would
+		t.Fatal(err)
+	}
+	labtest.Eventually(t, time.Minute, func() bool {
+		out.Reset()
+		return Clean(t.Context(), opts, -1, "es_write_block_4xx") == nil && strings.Contains(out.String(), "removed schema "+c.schema)
+	}, "the clean of what is left")
+	if names, err := p.indices(t.Context(), c.index); err != nil || len(names) != 0 || p.schemas(t) != 0 {
+		t.Errorf("after clean: %v, %v and %d schemas, want none", names, err, p.schemas(t))
+	}
+	clean("")
+}
+
+// A database that has become another environment's is left alone, whatever is in it.
+func TestAnotherEnvironmentIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	for _, env := range []string{"sandbox", "production"} {
+		var out bytes.Buffer
+		opts := testOptions(t, &out, "never started")
+		opts.DatabaseURL = testDatabase(t, env)
+		if err := Run(t.Context(), opts, "duplicate_delivery"); !errors.Is(err, sentinel.ErrEnvironment) {
+			t.Errorf("run on %s: got %v, want a refusal", env, err)
+		}
+		if err := Clean(t.Context(), opts, -1, "all"); !errors.Is(err, sentinel.ErrEnvironment) {
+			t.Errorf("clean on %s: got %v, want a refusal", env, err)
+		}
+	}
+	url := testDatabase(t, "test")
+	p := testPlace(t, url)
+	c, err := p.newCorner(t.Context(), "duplicate_delivery")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.pool.Exec(t.Context(), `update environment_sentinel set env = 'sandbox'`); err != nil {
+		t.Fatal(err)
+	}
+	r := &run{corner: c}
+	done, err := r.inject(t.Context(), "a fault", func(context.Context) error { t.Error("the fault was injected"); return nil }, nil)
+	if done || !errors.Is(err, sentinel.ErrEnvironment) {
+		t.Errorf("inject: got %v, %v; want a refusal", done, err)
+	}
+	if err := c.close(t.Context()); !errors.Is(err, sentinel.ErrEnvironment) || p.schemas(t) != 1 {
+		t.Errorf("close: got %v and %d schemas, want a refusal and the schema", err, p.schemas(t))
+	}
+	opts := Options{DatabaseURL: url, ElasticURL: labtest.ElasticURL(t), Environment: "dev", Out: &bytes.Buffer{}}
+	if err := Clean(t.Context(), opts, -1, "all"); err == nil {
+		t.Error("clean with WORDLOOM_ENV=dev: got no error")
+	}
+}
+
+func TestKeepLast(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	var all []evidence.Dir
+	for range 4 {
+		d, err := evidence.Create(root, "es_429_inject", evidenceTime())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, d)
+	}
+	var out bytes.Buffer
+	if err := Clean(t.Context(), Options{Out: &out, Evidence: root}, 2, "all"); err != nil {
+		t.Fatal(err)
+	}
+	left, err := evidence.Runs(root, "es_429_inject")
+	if err != nil || len(left) != 2 || left[0] != all[2] || left[1] != all[3] {
+		t.Errorf("left: got %v, %v; want the newest two of %v", left, err, all)
+	}
+}

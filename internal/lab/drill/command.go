@@ -1,0 +1,190 @@
+package drill
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+const defaultEvidence = "evidence"
+
+// scenarioArgs wants scenarios, all of them, or the few that every change has to pass.
+const scenarioArgs = "SCENARIO...|all|fast"
+
+// flags that several of the commands have.
+type flags struct {
+	evidence string
+	run      string
+}
+
+func (f *flags) add(cmd *cobra.Command, withRun bool) {
+	cmd.Flags().StringVar(&f.evidence, "evidence", defaultEvidence, "`DIR` of the evidence")
+	if withRun {
+		cmd.Flags().StringVar(&f.run, "run", "", "the run to look at (default the newest)")
+	}
+}
+
+// Commands returns `weftlab list`, `run`, `verify`, `export` and `clean`.
+func Commands() []*cobra.Command {
+	return []*cobra.Command{listCommand(), runCommand(), verifyCommand(), exportCommand(), cleanCommand()}
+}
+
+// interruptible returns a context that a SIGINT ends; the caller sees to the other ways.
+func interruptible(cmd *cobra.Command) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(cmd.Context(), os.Interrupt)
+}
+
+func listCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:          "list [SCENARIO...]",
+		Short:        "Name the failure drills, what they do, what they must show, and their parameters",
+		SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				args = []string{"all"}
+			}
+			return List(cmd.OutOrStdout(), args...)
+		},
+	}
+}
+
+func serverOptions(cmd *cobra.Command, f *flags) Options {
+	return Options{
+		Out: cmd.OutOrStdout(), Progress: cmd.ErrOrStderr(), Environ: os.Environ(), Evidence: f.evidence,
+		DatabaseURL: os.Getenv("DATABASE_URL"), ElasticURL: os.Getenv("ELASTIC_URL"), Environment: os.Getenv("WORDLOOM_ENV"),
+	}
+}
+
+func runCommand() *cobra.Command {
+	var f flags
+	var set []string
+	var without bool
+	var binary string
+	var heapMB int
+	cmd := &cobra.Command{
+		Use:   "run " + scenarioArgs,
+		Short: "Trigger failures and keep the evidence of what weft does about them",
+		Long: `Run failure drills: start weft, trigger the failure, wait for what weft does about it,
+undo the failure, and leave the evidence in a directory of its own: what was done, the
+metrics before and after, logs, spans, and what the database and Elasticsearch hold.
+
+It starts a PostgreSQL and an Elasticsearch, once for all scenarios. Where DATABASE_URL
+or ELASTIC_URL is set it works there instead, in a schema, an index and a leader group of
+its own that are removed in the end, and only if environment_sentinel (or else the
+database's name) says test or dev. Drills that stop servers start their own anyway.
+
+Exit code 0 means that the drills were carried out. What they show is for verify to say.`,
+		Example: `  weftlab run es_down_connect
+  weftlab run es_429_inject --set ratio=0.3 --set seed=7
+  weftlab run all && weftlab verify all
+  weftlab run es_bulk_partial --without-fault && weftlab verify es_bulk_partial   # which must fail`,
+		Args:         cobra.MinimumNArgs(1),
+		SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, stop := interruptible(cmd)
+			defer stop()
+			opts := serverOptions(cmd, &f)
+			opts.Set, opts.WithoutFault, opts.Binary, opts.HeapMB = set, without, binary, heapMB
+			return Run(ctx, opts, args...)
+		},
+	}
+	f.add(cmd, false)
+	cmd.Flags().StringArrayVar(&set, "set", nil, "a parameter of the scenario as `NAME=VALUE`; list names them")
+	cmd.Flags().BoolVar(&without, "without-fault", false, "do everything but trigger the failure; verify must find that out")
+	cmd.Flags().StringVar(&binary, "weft", "", "run this weft `FILE` instead of building one")
+	cmd.Flags().IntVar(&heapMB, "elastic-heap", 0, "Elasticsearch's heap in MiB (default that of the stack)")
+	return cmd
+}
+
+func verifyCommand() *cobra.Command {
+	var f flags
+	cmd := &cobra.Command{
+		Use:   "verify " + scenarioArgs,
+		Short: "Judge drills by their evidence alone",
+		Long: `Judge the newest run of each scenario by what it has left in its directory, print every
+assertion with what was seen and what was needed, and keep the table beside it in
+_result.json. It needs no server.
+
+Exit code 0 means that every assertion holds, 1 that one does not or that there is no
+evidence.`,
+		Example: `  weftlab verify es_down_connect
+  weftlab verify es_down_connect --run 20261121T164207Z
+  weftlab verify all`,
+		Args:         cobra.MinimumNArgs(1),
+		SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return VerifyAll(cmd.OutOrStdout(), f.evidence, f.run, args...)
+		},
+	}
+	f.add(cmd, true)
+	return cmd
+}
+
+func exportCommand() *cobra.Command {
+	var f flags
+	opts := ExportOptions{}
+	cmd := &cobra.Command{
+		Use:   "export SCENARIO",
+		Short: "Write the traces of a drill's events and batches beside its evidence",
+		Long: `Write the traces of events (by outbox_event_id, spans outbox.process) and of batches (by
+claim_batch_id, spans projection.process_batch) into _exports of the run, in the form of
+Jaeger's API, and print how many there are. Without --event and --batch these are the
+run's first events and their batches.
+
+The traces come from the Jaeger that JAEGER_URL names; the run must have been given its
+OTLP endpoint (OTEL_EXPORTER_OTLP_ENDPOINT, or JAEGER_URL alone for port 4318). Without
+JAEGER_URL they come from the spans that the run has received itself.
+
+Exit code 1 means that something has no trace.`,
+		Example: `  weftlab export es_down_connect
+  JAEGER_URL=http://localhost:16686 weftlab export es_429_inject --limit 20 --lookback 2h`,
+		Args:         cobra.ExactArgs(1),
+		SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, stop := interruptible(cmd)
+			defer stop()
+			opts.Out, opts.Evidence, opts.Run, opts.JaegerURL = cmd.OutOrStdout(), f.evidence, f.run, os.Getenv("JAEGER_URL")
+			return Export(ctx, opts, args[0])
+		},
+	}
+	f.add(cmd, true)
+	cmd.Flags().StringArrayVar(&opts.Events, "event", nil, "`ID` of an outbox row; may be given again")
+	cmd.Flags().StringArrayVar(&opts.Batches, "batch", nil, "`ID` of a claim batch; may be given again")
+	cmd.Flags().StringVar(&opts.Service, "service", "", "service name in Jaeger (default that of the run)")
+	cmd.Flags().DurationVar(&opts.Lookback, "lookback", time.Hour, "how far back Jaeger looks")
+	cmd.Flags().IntVar(&opts.Limit, "limit", 20, "traces of one question to Jaeger, and events where none are named")
+	return cmd
+}
+
+func cleanCommand() *cobra.Command {
+	var f flags
+	var keep int
+	cmd := &cobra.Command{
+		Use:   "clean " + scenarioArgs,
+		Short: "Undo what a killed run has left behind, and remove old evidence",
+		Long: `Remove from the servers that DATABASE_URL and ELASTIC_URL name what runs have left there
+because they were killed: their index with any block on it, the sessions of their
+instances, their schema. A run that is under way is left alone. A run that comes to its
+end, whatever end, has done so itself, and servers that it has started are gone with it.
+
+It may be called again, and looks at the environment of the database first, as run does.`,
+		Example: `  weftlab clean all
+  weftlab clean es_write_block_4xx --keep-last 10`,
+		Args:         cobra.MinimumNArgs(1),
+		SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, stop := interruptible(cmd)
+			defer stop()
+			if !cmd.Flags().Changed("keep-last") {
+				keep = -1
+			}
+			return Clean(ctx, serverOptions(cmd, &f), keep, args...)
+		},
+	}
+	f.add(cmd, false)
+	cmd.Flags().IntVar(&keep, "keep-last", 0, "remove the evidence of all but the newest `N` runs of each scenario")
+	return cmd
+}

@@ -1,0 +1,254 @@
+package drill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/history"
+	"github.com/samuelhu324-dev/weft/internal/lab/reconcile"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+const entityType = "block"
+
+// newKey names an entity that nobody has.
+func newKey() outbox.Key { return outbox.Key{Type: entityType, ID: uuid.New()} }
+
+// change is what the drill's application does to an entity.
+type change struct {
+	key  outbox.Key
+	op   outbox.Op
+	role string
+	// version, when not 0, is that of the row and the event; such a row is written as it was
+	// before, which is what a repeated delivery finds.
+	version int64
+	text    string
+}
+
+const upsertRow = `
+insert into search_index (id, entity_type, entity_id, text, snippet, rank_score, event_version, created_at, updated_at)
+values (gen_random_uuid(), $1, $2, $3::text, left($3::text, 80), 1, $4, clock_timestamp(), clock_timestamp())
+on conflict (entity_type, entity_id) do update
+set text = excluded.text, snippet = excluded.snippet, event_version = excluded.event_version, updated_at = clock_timestamp()
+where search_index.event_version < excluded.event_version`
+
+// enqueue writes changes as an application does: the rows and their events in one
+// transaction.
+func (r *run) enqueue(ctx context.Context, changes ...change) ([]evidence.Event, error) {
+	return r.enqueueAnd(ctx, nil, changes...)
+}
+
+// enqueueAnd does something else in the end of the transaction.
+func (r *run) enqueueAnd(ctx context.Context, and func(context.Context, pgx.Tx, []evidence.Event) error, changes ...change) ([]evidence.Event, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryBound)
+	defer cancel()
+	version := time.Now().UnixMicro()
+	events := make([]outbox.NewEvent, len(changes))
+	written := make([]evidence.Event, len(changes))
+	err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
+		for i, c := range changes {
+			e := outbox.NewEvent{ID: uuid.New(), Key: c.key, Op: c.op, Version: c.version}
+			if e.Version == 0 {
+				e.Version = version + int64(i)
+			}
+			events[i] = e
+			written[i] = evidence.Event{ID: e.ID, Entity: c.key.String(), Op: string(c.op), Version: e.Version, Role: c.role}
+			var err error
+			if c.op == outbox.Delete {
+				_, err = tx.Exec(ctx, `delete from search_index where entity_type = $1 and entity_id = $2`, c.key.Type, [16]byte(c.key.ID))
+			} else {
+				text := c.text
+				if text == "" {
+					text = fmt.Sprintf("a block of the drill %s, %s", r.scenario.Name, c.role)
+				}
+				_, err = tx.Exec(ctx, upsertRow, c.key.Type, [16]byte(c.key.ID), text, e.Version)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if err := outbox.Enqueue(ctx, tx, searchOutbox, events...); err != nil || and == nil {
+			return err
+		}
+		return and(ctx, tx, written)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("write events: %w", err)
+	}
+	r.note(written...)
+	r.step("wrote %s in one transaction with their rows", counted(len(events), "event"))
+	return written, nil
+}
+
+// note puts events into the recipe.
+func (r *run) note(events ...evidence.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.recipe.Events = append(r.recipe.Events, events...)
+}
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func idsOf(events []evidence.Event) [][16]byte {
+	ids := make([][16]byte, len(events))
+	for i, e := range events {
+		ids[i] = e.ID
+	}
+	return ids
+}
+
+// become waits until all of the events have a status of those.
+func (r *run) become(ctx context.Context, events []evidence.Event, statuses ...string) error {
+	what := fmt.Sprintf("%s to be %v", counted(len(events), "event"), statuses)
+	return r.await(ctx, what, func(ctx context.Context) error {
+		var left int
+		err := r.pool.QueryRow(ctx, `select count(*) from `+searchOutbox+` where id = any ($1) and status <> all ($2)`, idsOf(events), statuses).Scan(&left)
+		if err == nil && left > 0 {
+			err = fmt.Errorf("%d are not", left)
+		}
+		return err
+	})
+}
+
+// drained waits until nothing is pending or processing.
+func (r *run) drained(ctx context.Context) error {
+	return r.await(ctx, "drained outbox", func(ctx context.Context) error {
+		var left int
+		err := r.pool.QueryRow(ctx, `select count(*) from `+searchOutbox+` where status in ('pending', 'processing')`).Scan(&left)
+		if err == nil && left > 0 {
+			err = fmt.Errorf("%s left", counted(left, "event"))
+		}
+		return err
+	})
+}
+
+// row is one of an outbox table, as a probe has it.
+type row struct {
+	ID           uuid.UUID  `json:"id"`
+	EntityType   string     `json:"entity_type"`
+	EntityID     uuid.UUID  `json:"entity_id"`
+	Op           string     `json:"op"`
+	Version      int64      `json:"event_version"`
+	Status       string     `json:"status"`
+	Owner        *string    `json:"owner"`
+	Epoch        *int64     `json:"epoch"`
+	Attempts     int        `json:"attempts"`
+	Reclaims     int        `json:"reclaims"`
+	NextRetryAt  *time.Time `json:"next_retry_at"`
+	CreatedAt    time.Time  `json:"created_at"`
+	ProcessedAt  *time.Time `json:"processed_at"`
+	Reason       *string    `json:"error_reason"`
+	Error        *string    `json:"error"`
+	Replays      int        `json:"replay_count"`
+	ReplayedBy   *string    `json:"last_replayed_by"`
+	ReplayReason *string    `json:"last_replayed_reason"`
+}
+
+func (r *run) rows(ctx context.Context) ([]row, error) {
+	rows, err := r.pool.Query(ctx, `
+select id, entity_type, entity_id, op, event_version, status, owner, epoch, attempts, reclaims, next_retry_at, created_at,
+       processed_at, error_reason, error, replay_count, last_replayed_by, last_replayed_reason
+from `+searchOutbox+` order by event_version, id`)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(rw pgx.CollectableRow) (o row, err error) {
+		err = rw.Scan((*[16]byte)(&o.ID), &o.EntityType, (*[16]byte)(&o.EntityID), &o.Op, &o.Version, &o.Status, &o.Owner, &o.Epoch, &o.Attempts,
+			&o.Reclaims, &o.NextRetryAt, &o.CreatedAt, &o.ProcessedAt, &o.Reason, &o.Error, &o.Replays, &o.ReplayedBy, &o.ReplayReason)
+		return o, err
+	})
+}
+
+// document is what Elasticsearch has of an entity.
+type document struct {
+	Found   bool  `json:"found"`
+	Version int64 `json:"_version"`
+}
+
+func (r *run) document(ctx context.Context, entity string) (d document, err error) {
+	err = r.es.Do(ctx, http.MethodGet, "/"+r.index+"/_doc/"+url.PathEscape(entity), nil, &d)
+	if e, ok := errors.AsType[*reconcile.StatusError](err); ok && e.Code == http.StatusNotFound {
+		return document{}, nil
+	}
+	return d, err
+}
+
+// auditRow is one of weft_audit.
+type auditRow struct {
+	At         time.Time      `json:"at"`
+	Actor      string         `json:"actor"`
+	Action     string         `json:"action"`
+	Why        string         `json:"why"`
+	Projection *string        `json:"projection"`
+	FromOwner  *string        `json:"from_owner"`
+	FromEpoch  *int64         `json:"from_epoch"`
+	ByEpoch    *int64         `json:"by_epoch"`
+	Count      int            `json:"count"`
+	Detail     map[string]any `json:"detail"`
+}
+
+func (r *run) audit(ctx context.Context) ([]auditRow, error) {
+	rows, err := r.pool.Query(ctx, `
+select at, actor, action, why, projection, from_owner, from_epoch, by_epoch, count, detail from weft_audit order by id`)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[auditRow])
+}
+
+// maxDocuments is how many documents are looked up by name; more are left to the
+// comparison of the stores.
+const maxDocuments = 200
+
+// probes takes what every drill wants to know in the end: the rows, the audit, the record
+// that the database keeps of itself, the documents.
+func (r *run) probes(ctx context.Context) error {
+	rows, err := r.rows(ctx)
+	if err != nil {
+		return fmt.Errorf("probe outbox: %w", err)
+	}
+	audit, err := r.audit(ctx)
+	if err != nil {
+		return fmt.Errorf("probe audit: %w", err)
+	}
+	log, err := history.Read(ctx, r.pool, searchOutbox, r.group)
+	if err != nil {
+		return fmt.Errorf("probe history: %w", err)
+	}
+	for _, t := range log.Terms {
+		r.mu.Lock()
+		r.timeline = append(r.timeline, evidence.Mark{At: t.At.UTC(), Kind: evidence.Term, Instance: t.Instance, What: fmt.Sprintf("epoch %d of %s", t.Epoch, t.Instance)})
+		r.mu.Unlock()
+	}
+	errs := []error{r.probe("outbox", rows), r.probe("audit", audit), r.compact("history", log)}
+	if names, err := r.indices(ctx, r.index); err != nil || len(names) == 0 {
+		return errors.Join(append(errs, err)...) // nobody has made it
+	}
+	documents := map[string]document{}
+	for _, e := range r.recipe.Events {
+		if len(documents) == maxDocuments {
+			break
+		}
+		if documents[e.Entity], err = r.document(ctx, e.Entity); err != nil {
+			return fmt.Errorf("probe documents: %w", err)
+		}
+	}
+	end, err := history.ReadEnd(ctx, r.pool, r.es, r.index)
+	if err != nil {
+		return fmt.Errorf("probe stores: %w", err)
+	}
+	return errors.Join(append(errs, r.probe("documents", documents), r.compact("stores", end))...)
+}

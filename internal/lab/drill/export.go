@@ -1,0 +1,288 @@
+package drill
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/collector"
+	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/watch"
+)
+
+// ExportOptions of [Export].
+type ExportOptions struct {
+	Out       io.Writer
+	Evidence  string
+	Run       string // empty: the newest
+	JaegerURL string // empty: the spans that the run has received itself
+	Service   string // empty: that of the run
+	Lookback  time.Duration
+	Limit     int      // traces of one query, and events where none are named
+	Events    []string // ids of outbox rows
+	Batches   []string // claim batch ids
+}
+
+// Export is what was exported, as it is kept in _exports/_exported.json.
+type exported struct {
+	Source  string    `json:"source"` // capture, or the address of a Jaeger
+	Service string    `json:"service"`
+	At      time.Time `json:"at"`
+	Queries []query   `json:"queries"`
+	Traces  int       `json:"traces"` // different ones
+	Spans   int       `json:"spans"`
+}
+
+// query is one question for traces.
+type query struct {
+	By        string `json:"by"` // event, batch
+	ID        string `json:"id"`
+	Operation string `json:"operation"`
+	File      string `json:"file"`
+	Traces    int    `json:"traces"`
+	Spans     int    `json:"spans"`
+
+	tag string
+}
+
+// ExportedFile is where the counts of an export are.
+const ExportedFile = evidence.ExportDir + "/_exported.json"
+
+// traceSource answers questions for traces, in Jaeger's form.
+type traceSource interface {
+	find(ctx context.Context, q query) (json.RawMessage, map[string]int, error) // spans by trace
+	hint(ctx context.Context) string
+}
+
+// Export writes the traces of events and batches of a run beside its evidence. An event or
+// batch that has none is an error, after all were asked for.
+func Export(ctx context.Context, opts ExportOptions, scenario string) error {
+	if _, err := lookUp([]string{scenario}); err != nil {
+		return err
+	}
+	d, err := evidence.Find(opts.Evidence, scenario, opts.Run)
+	if err != nil {
+		return err
+	}
+	e, err := evidence.Open(d)
+	if err != nil {
+		return err
+	}
+	service := cmp.Or(opts.Service, e.Recipe.Service)
+	var source traceSource = capture{e.Spans}
+	out := exported{Source: "capture", Service: service, At: time.Now().UTC(), Queries: opts.queries(e)}
+	if opts.JaegerURL != "" {
+		out.Source = evidence.Address(opts.JaegerURL)
+		source = jaeger{watch.NewTraces(opts.JaegerURL), service, opts.Lookback, opts.Limit}
+	}
+	if len(e.Recipe.Settings) == 0 {
+		return errors.New("export: no instance of weft takes part in this drill, and so there are no traces")
+	}
+	if len(out.Queries) == 0 {
+		return errors.New("export: the run has no event; name one with --event or --batch")
+	}
+	seen := map[string]int{}
+	var missing []string
+	for i := range out.Queries {
+		q := &out.Queries[i]
+		traces, spans, err := source.find(ctx, *q)
+		if err != nil {
+			return fmt.Errorf("export: %w", err)
+		}
+		for _, n := range spans {
+			q.Spans += n
+		}
+		q.Traces = len(spans)
+		maps.Copy(seen, spans)
+		if q.Traces == 0 {
+			missing = append(missing, q.By+" "+q.ID)
+		}
+		if err := d.Write(q.File, map[string]any{"data": traces}); err != nil {
+			return err
+		}
+	}
+	out.Traces = len(seen)
+	for _, n := range seen {
+		out.Spans += n
+	}
+	if err := d.Write(ExportedFile, out); err != nil {
+		return err
+	}
+	out.write(opts.Out, d)
+	if len(missing) > 0 {
+		return fmt.Errorf("export: no trace of %s in %s; %s", strings.Join(missing, ", "), out.Source, source.hint(ctx))
+	}
+	return nil
+}
+
+// queries are those for what was named, or else for the run's first events and the batches
+// that they were in.
+func (o ExportOptions) queries(e *evidence.Evidence) []query {
+	events, batches := o.Events, o.Batches
+	if len(events)+len(batches) == 0 {
+		for _, event := range e.Recipe.Events {
+			if len(events) == o.Limit {
+				break
+			}
+			events = append(events, event.ID.String())
+		}
+		for _, s := range e.SpansOf(spanEvent) {
+			batch := fmt.Sprint(s.Attrs["wordloom.claim_batch_id"])
+			if slices.Contains(events, fmt.Sprint(s.Attrs["wordloom.outbox_event_id"])) && !slices.Contains(batches, batch) {
+				batches = append(batches, batch)
+			}
+		}
+	}
+	var out []query
+	for _, id := range events {
+		out = append(out, query{By: "event", ID: id, Operation: spanEvent, tag: "wordloom.outbox_event_id", File: evidence.ExportDir + "/traces-event-" + fileName(id) + ".json"})
+	}
+	for _, id := range batches {
+		out = append(out, query{By: "batch", ID: id, Operation: spanBatch, tag: "wordloom.claim_batch_id", File: evidence.ExportDir + "/traces-batch-" + fileName(id) + ".json"})
+	}
+	return out
+}
+
+// fileName is an id as part of a file's name.
+func fileName(id string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '-' {
+			return r
+		}
+		return '_'
+	}, id)
+}
+
+func (x *exported) write(w io.Writer, d evidence.Dir) {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "BY\tID\tOPERATION\tTRACES\tSPANS\tFILE")
+	for _, q := range x.Queries {
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%d\t%s\n", q.By, q.ID, q.Operation, q.Traces, q.Spans, q.File)
+	}
+	_ = tw.Flush()
+	fmt.Fprintf(w, "%s with %s from %s, service %s, in %s\n", counted(x.Traces, "trace"), counted(x.Spans, "span"), x.Source, x.Service, d)
+}
+
+// jaeger is a Jaeger as a source.
+type jaeger struct {
+	traces   *watch.Traces
+	service  string
+	lookback time.Duration
+	limit    int
+}
+
+func (j jaeger) find(ctx context.Context, q query) (json.RawMessage, map[string]int, error) {
+	found, raw, err := j.traces.FindRaw(ctx, watch.Query{
+		Service: j.service, Operation: q.Operation, Tags: map[string]string{q.tag: q.ID}, Limit: j.limit, Lookback: j.lookback,
+	})
+	spans := map[string]int{}
+	for _, t := range found {
+		spans[t.ID] = len(t.Spans)
+	}
+	return raw, spans, err
+}
+
+func (j jaeger) hint(ctx context.Context) string {
+	names, err := j.traces.Services(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	slices.Sort(names)
+	return fmt.Sprintf("Jaeger knows the services %v; was the run given its OTLP endpoint (OTEL_EXPORTER_OTLP_ENDPOINT)?", names)
+}
+
+// capture is the run's own receiver as a source.
+type capture struct{ spans []collector.Span }
+
+func (c capture) hint(context.Context) string {
+	return fmt.Sprintf("the run has received %d spans", len(c.spans))
+}
+
+func (c capture) find(_ context.Context, q query) (json.RawMessage, map[string]int, error) {
+	var order []string
+	of := map[string][]collector.Span{}
+	for _, s := range c.spans {
+		if s.Name == q.Operation && fmt.Sprint(s.Attrs[q.tag]) == q.ID && of[s.Trace] == nil {
+			of[s.Trace] = []collector.Span{}
+			order = append(order, s.Trace)
+		}
+	}
+	counts := map[string]int{}
+	for _, s := range c.spans {
+		if of[s.Trace] != nil {
+			of[s.Trace] = append(of[s.Trace], s)
+			counts[s.Trace]++
+		}
+	}
+	traces := make([]any, 0, len(order))
+	for _, id := range order {
+		traces = append(traces, inJaegersForm(id, of[id]))
+	}
+	raw, err := json.Marshal(traces)
+	return raw, counts, err
+}
+
+// inJaegersForm writes a trace as Jaeger's API does, so that what reads the one reads the
+// other.
+func inJaegersForm(id string, spans []collector.Span) any {
+	type tag struct {
+		Key   string `json:"key"`
+		Type  string `json:"type"`
+		Value any    `json:"value"`
+	}
+	tagsOf := func(attrs map[string]any) []tag {
+		tags := []tag{}
+		for _, k := range slices.Sorted(maps.Keys(attrs)) {
+			kind := "string"
+			switch v := attrs[k].(type) {
+			case bool:
+				kind = "bool"
+			case json.Number:
+				kind = "int64"
+				if strings.ContainsAny(v.String(), ".eE") {
+					kind = "float64"
+				}
+			}
+			tags = append(tags, tag{k, kind, attrs[k]})
+		}
+		return tags
+	}
+	type reference struct {
+		Type    string `json:"refType"`
+		TraceID string `json:"traceID"`
+		SpanID  string `json:"spanID"`
+	}
+	processes, known := map[string]any{}, map[string]string{}
+	out := make([]any, 0, len(spans))
+	for _, s := range spans {
+		instance := fmt.Sprint(s.Resource["service.instance.id"])
+		if known[instance] == "" {
+			known[instance] = fmt.Sprintf("p%d", len(known)+1)
+			processes[known[instance]] = map[string]any{"serviceName": fmt.Sprint(s.Resource["service.name"]), "tags": tagsOf(s.Resource)}
+		}
+		references := []reference{}
+		if s.Parent != "" {
+			references = append(references, reference{"CHILD_OF", s.Trace, s.Parent})
+		}
+		for _, l := range s.Links {
+			references = append(references, reference{"FOLLOWS_FROM", l.Trace, l.Span})
+		}
+		tags := append(tagsOf(s.Attrs), tag{"span.kind", "string", strings.ToLower(s.Kind)})
+		if s.Error {
+			tags = append(tags, tag{"error", "bool", true}, tag{"otel.status_description", "string", s.Status})
+		}
+		out = append(out, map[string]any{
+			"traceID": s.Trace, "spanID": s.ID, "operationName": s.Name, "references": references,
+			"startTime": s.Start.UnixMicro(), "duration": s.End.Sub(s.Start).Microseconds(), "tags": tags, "processID": known[instance],
+		})
+	}
+	return map[string]any{"traceID": id, "spans": out, "processes": processes}
+}

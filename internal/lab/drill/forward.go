@@ -1,0 +1,90 @@
+package drill
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	traces "go.opentelemetry.io/proto/otlp/trace/v1"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/collector"
+)
+
+const forwardBound = 5 * time.Second
+
+// forwarder passes on what a run receives to the collector that the caller's environment
+// names, so that the traces of a drill can be looked at where all others are.
+type forwarder struct {
+	client otlptrace.Client
+	to     string
+	lost   atomic.Int64 // requests that it did not take
+}
+
+// newForwarder returns nil when nobody else wants the spans. Where they go is said as for
+// any program that exports traces, by OTEL_EXPORTER_OTLP_ENDPOINT and its relatives; a
+// Jaeger that is named alone takes OTLP on its usual port.
+func newForwarder(ctx context.Context, environ []string) (*forwarder, error) {
+	env := map[string]string{}
+	for _, e := range environ {
+		name, value, _ := strings.Cut(e, "=")
+		env[name] = value
+	}
+	to := env["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"]
+	if to == "" {
+		to = env["OTEL_EXPORTER_OTLP_ENDPOINT"]
+	}
+	protocol := env["OTEL_EXPORTER_OTLP_PROTOCOL"]
+	var client otlptrace.Client
+	switch jaeger := env["JAEGER_URL"]; {
+	case to == "" && jaeger == "":
+		return nil, nil //nolint:nilnil // nobody wants them
+	case to == "":
+		u, err := url.Parse(jaeger)
+		if err != nil || u.Hostname() == "" {
+			return nil, fmt.Errorf("JAEGER_URL: want a URL with a host")
+		}
+		to = "http://" + net.JoinHostPort(u.Hostname(), "4318")
+		client = otlptracehttp.NewClient(otlptracehttp.WithEndpointURL(to + "/v1/traces"))
+	case protocol == "grpc" || protocol == "" && strings.HasSuffix(strings.TrimRight(to, "/"), ":4317"):
+		client = otlptracegrpc.NewClient() // reads the rest of the environment itself
+	default:
+		client = otlptracehttp.NewClient()
+	}
+	if err := client.Start(ctx); err != nil {
+		return nil, fmt.Errorf("forward spans to %s: %w", to, err)
+	}
+	return &forwarder{client: client, to: to}, nil
+}
+
+// attach makes the forwarder see what c receives.
+func (f *forwarder) attach(c *collector.Collector) {
+	if f == nil {
+		return
+	}
+	c.Forward(func(ctx context.Context, spans []*traces.ResourceSpans) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), forwardBound)
+		defer cancel()
+		if err := f.client.UploadTraces(ctx, spans); err != nil {
+			f.lost.Add(1)
+		}
+	})
+}
+
+func (f *forwarder) close(ctx context.Context) error {
+	if f == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), forwardBound)
+	defer cancel()
+	if err := f.client.Stop(ctx); err != nil {
+		return fmt.Errorf("forward spans to %s: %w", f.to, err)
+	}
+	return nil
+}

@@ -1,0 +1,396 @@
+package drill
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/await"
+	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+)
+
+// skipPhase is one of the two parts of lab003_skip_locked.
+type skipPhase struct {
+	Seconds  float64        `json:"seconds"`
+	Events   int            `json:"events"`
+	PerSec   float64        `json:"events_per_second"`
+	Claims   int            `json:"claims"`
+	Longest  float64        `json:"longest_claim_ms"`
+	Owners   map[string]int `json:"owners"`   // events of each
+	Samples  int            `json:"samples"`  // looks at the sessions while there was work
+	Blocked  int            `json:"blocked"`  // … in which a claimer waited for the other's lock
+	TwoWork  int            `json:"two_work"` // … in which both held claimed rows
+	Blockers map[string]int `json:"blockers"` // who waited for whom
+}
+
+const (
+	withSkip    = "skip_locked"
+	withoutSkip = "no_skip_locked"
+)
+
+// lab003SkipLocked claims the same backlog twice: with SKIP LOCKED, and without.
+func lab003SkipLocked() Scenario {
+	return Scenario{
+		Name:  "lab003_skip_locked",
+		About: "two claimers of the drill's own work off a backlog with FOR UPDATE SKIP LOCKED, and then one without SKIP LOCKED",
+		Shows: "claims that wait for the other claimer, a lower throughput, and one claimer at work at a time",
+		Params: []Param{
+			{"events", "400", "events of each part"},
+			{"batch", "20", "events of one claim"},
+			{"work_ms", "100", "work on a batch within the claim's transaction, in milliseconds"},
+		},
+		Slow: true,
+		run: func(ctx context.Context, r *run) error {
+			book, err := newLedger()
+			if err == nil {
+				err = book.keep(r, true)
+			}
+			if err != nil {
+				return err
+			}
+			first, err := r.claimPhase(ctx, withSkip, " skip locked", book)
+			if err != nil {
+				return err
+			}
+			clause := " skip locked"
+			if _, err := r.inject(ctx, "claims without SKIP LOCKED", func(context.Context) error { clause = ""; return nil }, nil); err != nil {
+				return err
+			}
+			second, err := r.claimPhase(ctx, withoutSkip, clause, book)
+			if err != nil {
+				return err
+			}
+			if err := book.keep(r, false); err != nil {
+				return err
+			}
+			return r.probe("phases", map[string]*skipPhase{withSkip: first, withoutSkip: second})
+		},
+		verify: func(j *judge) {
+			phases := map[string]skipPhase{}
+			if err := j.Probe("phases", &phases); err != nil {
+				j.check("both parts were probed", evidence.ProbeFile("phases"), err.Error(), "figures", false)
+			}
+			file := evidence.ProbeFile("phases")
+			with, without := phases[withSkip], phases[withoutSkip]
+			j.number("with SKIP LOCKED: looks that found a claimer waiting for the other", file, float64(with.Blocked), 0)
+			j.least("without: looks that found a claimer waiting for the other", file, float64(without.Blocked), 1)
+			j.check("without: … of those there were", file, fmt.Sprintf("%d of %d (%v)", without.Blocked, without.Samples, without.Blockers), "most", 2*without.Blocked > without.Samples)
+			j.check("throughput without, in events per second", file, fmt.Sprintf("%.0f, with it %.0f", without.PerSec, with.PerSec), "less than three quarters",
+				without.PerSec > 0 && without.PerSec < 0.75*with.PerSec)
+			j.check("longest claim without", file, fmt.Sprintf("%.1f ms, with it %.1f ms", without.Longest, with.Longest), "longer", without.Longest > with.Longest)
+			j.least("with SKIP LOCKED: looks in which both claimers were at work", file, float64(with.TwoWork), 1)
+			j.check("without: share of the looks in which only one was", file, share(without.Samples-without.TwoWork, without.Samples)+fmt.Sprintf(", with it %s; owners %v", share(with.Samples-with.TwoWork, with.Samples), without.Owners),
+				"at least two thirds, and more than with it", without.Samples > 0 && 3*without.TwoWork <= without.Samples && without.TwoWork*with.Samples < with.TwoWork*without.Samples)
+			for _, p := range []string{withSkip, withoutSkip} {
+				j.number(p+": events processed", metricFiles, j.Delta("weftlab_processed_events_total", "phase="+p), float64(phases[p].Events))
+			}
+			j.ended("", "done")
+		},
+	}
+}
+
+func share(n, of int) string {
+	if of == 0 {
+		return "none"
+	}
+	return fmt.Sprintf("%d %%", 100*n/of)
+}
+
+// claimPhase lets two claimers work off a backlog.
+func (r *run) claimPhase(ctx context.Context, phase, clause string, book *ledger) (*skipPhase, error) {
+	n, err := r.count("events", 10, 100000)
+	if err != nil {
+		return nil, err
+	}
+	batch, err := r.count("batch", 1, 1000)
+	if err != nil {
+		return nil, err
+	}
+	work, err := r.count("work_ms", 1, 1000)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := r.enqueue(ctx, upserts(n, phase)...); err != nil {
+		return nil, err
+	}
+	p := &skipPhase{Events: n, Owners: map[string]int{}, Blockers: map[string]int{}}
+	began := time.Now()
+	err = r.both(ctx, phase, book, func(ctx context.Context, c *claimer) (int, error) {
+		return c.claimAndWork(ctx, clause, batch, time.Duration(work)*time.Millisecond)
+	}, func(ctx context.Context, conn *pgx.Conn) error { return p.look(ctx, conn) })
+	if err != nil {
+		return nil, err
+	}
+	took := time.Since(began)
+	p.Seconds, p.PerSec = took.Seconds(), float64(n)/took.Seconds()
+	for _, e := range book.of(phase) {
+		if e.Event == "claim" {
+			p.Claims++
+			p.Longest = max(p.Longest, e.Waited)
+			if e.Claimed > 0 {
+				p.Owners[e.Claimer] += e.Claimed
+			}
+		}
+	}
+	r.step("%s: %d events in %.2f s, %.0f a second; %d of %d looks found a claimer waiting; owners %v", phase, n, p.Seconds, p.PerSec, p.Blocked, p.Samples, p.Owners)
+	return p, nil
+}
+
+// claimAndWork claims a batch, and works on it and settles it in the same transaction.
+func (c *claimer) claimAndWork(ctx context.Context, clause string, batch int, work time.Duration) (int, error) {
+	tx, err := c.conn.Begin(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	began := time.Now()
+	ids, err := collectIDs(tx.Query(ctx, `select id from `+searchOutbox+` where status = 'pending' order by event_version, id limit $1 for update`+clause, batch))
+	if err != nil {
+		return 0, err
+	}
+	c.book.claim(c, began, ids)
+	if len(ids) == 0 {
+		return 0, nil
+	}
+	if _, err := tx.Exec(ctx, `update `+searchOutbox+` set status = 'processing', owner = $2, processing_started_at = clock_timestamp() where id = any ($1)`, arrayOf(ids), c.name); err != nil {
+		return 0, err
+	}
+	if err := await.Sleep(ctx, work); err != nil {
+		return 0, err
+	}
+	for _, id := range ids {
+		c.book.process(c, id)
+	}
+	if _, err := tx.Exec(ctx, `update `+searchOutbox+` set status = 'done', processed_at = clock_timestamp() where id = any ($1)`, arrayOf(ids)); err != nil {
+		return 0, err
+	}
+	return len(ids), tx.Commit(ctx)
+}
+
+// look counts who works and who waits for whom.
+func (p *skipPhase) look(ctx context.Context, conn *pgx.Conn) error {
+	rows, err := conn.Query(ctx, `
+select a.application_name, coalesce(b.application_name, ''), a.state <> 'idle'
+from pg_stat_activity a
+left join pg_stat_activity b on b.pid = any (pg_blocking_pids(a.pid)) and a.wait_event in ('transactionid', 'tuple')
+where a.application_name in ('`+appName+`/w1', '`+appName+`/w2') and a.datname = current_database()`)
+	if err != nil {
+		return err
+	}
+	working, blocked := 0, false
+	var name, by string
+	var busy bool
+	if _, err := pgx.ForEachRow(rows, []any{&name, &by, &busy}, func() error {
+		switch {
+		case by != "":
+			blocked = true
+			p.Blockers[strings.TrimPrefix(name, appName+"/")+" for "+strings.TrimPrefix(by, appName+"/")]++
+		case busy:
+			working++
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if working == 0 && !blocked {
+		return nil
+	}
+	p.Samples++
+	if blocked {
+		p.Blocked++
+	}
+	if working == 2 {
+		p.TwoWork++
+	}
+	return nil
+}
+
+// atomicResult is what lab003_atomic_claim has found.
+type atomicResult struct {
+	Events     int                  `json:"events"`
+	Processed  int                  `json:"processed"`  // each time counts
+	Twice      map[string][]string  `json:"twice"`      // claimers of each event that was processed more than once
+	Documents  map[string]int64     `json:"documents"`  // writes of each document, by Elasticsearch's own count
+	Overwrites int                  `json:"overwrites"` // documents that were written more than once
+	OwnerOnly  map[uuid.UUID]string `json:"owner_only"` // what the table says of the events that were processed twice
+}
+
+// lab003AtomicClaim claims in two steps: who is pending, and then mine.
+func lab003AtomicClaim() Scenario {
+	return Scenario{
+		Name:  "lab003_atomic_claim",
+		About: "two claimers of the drill's own select pending events, pause, and update them to be theirs without looking again",
+		Shows: "the same events processed by both, by id, and documents written twice, of which the table says nothing",
+		Params: []Param{
+			{"events", "60", "events"},
+			{"batch", "10", "events of one claim"},
+			{"pause_ms", "50", "between the select and the update, in milliseconds"},
+		},
+		run: func(ctx context.Context, r *run) error {
+			n, err := r.count("events", 2, 10000)
+			if err != nil {
+				return err
+			}
+			batch, err := r.count("batch", 1, 1000)
+			if err != nil {
+				return err
+			}
+			pause, err := r.count("pause_ms", 1, 10000)
+			if err != nil {
+				return err
+			}
+			book, err := newLedger()
+			if err == nil {
+				err = book.keep(r, true)
+			}
+			if err == nil {
+				err = r.es.Do(ctx, http.MethodPut, "/"+r.index, map[string]any{"settings": map[string]any{"number_of_replicas": 0}}, nil)
+			}
+			if err != nil {
+				return err
+			}
+			events, err := r.enqueue(ctx, upserts(n, "raced for")...)
+			if err != nil {
+				return err
+			}
+			claim := (*claimer).claimAtOnce
+			if _, err := r.inject(ctx, "claims in two steps", func(context.Context) error { claim = (*claimer).claimInTwoSteps; return nil }, nil); err != nil {
+				return err
+			}
+			entities := map[uuid.UUID]string{}
+			for _, e := range events {
+				entities[e.ID] = e.Entity
+			}
+			const phase = "race"
+			err = r.both(ctx, phase, book, func(ctx context.Context, c *claimer) (int, error) {
+				ids, err := claim(c, ctx, batch, time.Duration(pause)*time.Millisecond)
+				if err != nil {
+					return 0, err
+				}
+				return len(ids), c.projectAll(ctx, ids, entities)
+			}, nil)
+			if err != nil {
+				return err
+			}
+			if err := book.keep(r, false); err != nil {
+				return err
+			}
+			return r.raced(ctx, book.of(phase), entities)
+		},
+		verify: func(j *judge) {
+			var got atomicResult
+			if err := j.Probe("race", &got); err != nil {
+				j.check("the race was probed", evidence.ProbeFile("race"), err.Error(), "figures", false)
+			}
+			file := evidence.ProbeFile("race")
+			j.least("events that both claimers have processed", file, float64(len(got.Twice)), 1)
+			for _, id := range slices.Sorted(maps.Keys(got.Twice))[:min(3, len(got.Twice))] {
+				by := got.Twice[id]
+				j.check("claimers of "+id, file, strings.Join(by, ", "), "w1, w2", slices.Contains(by, "w1") && slices.Contains(by, "w2"))
+				j.least("… in their log", evidence.LogDir, float64(len(j.Find("event=process", "event_id="+id))), 2)
+			}
+			j.check("events processed, each time counted", metricFiles, figure(j.Delta("weftlab_processed_events_total")), fmt.Sprintf("more than the %d there are", got.Events),
+				j.Delta("weftlab_processed_events_total") > float64(got.Events) && got.Events > 0)
+			j.number("documents that Elasticsearch was made to write more than once", file, float64(got.Overwrites), float64(len(got.Twice)))
+			j.ended("", "done")
+			j.number("of those events, rows that name one owner, as if nothing had been: the table does not tell", file, float64(len(got.OwnerOnly)), float64(len(got.Twice)))
+		},
+	}
+}
+
+// claimInTwoSteps is the bug.
+func (c *claimer) claimInTwoSteps(ctx context.Context, batch int, pause time.Duration) ([]uuid.UUID, error) {
+	began := time.Now()
+	ids, err := collectIDs(c.conn.Query(ctx, `select id from `+searchOutbox+` where status = 'pending' order by event_version, id limit $1`, batch))
+	if err != nil {
+		return nil, err
+	}
+	if err := await.Sleep(ctx, pause); err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		if _, err := c.conn.Exec(ctx, `update `+searchOutbox+` set status = 'processing', owner = $2, processing_started_at = clock_timestamp() where id = $1`, [16]byte(id), c.name); err != nil {
+			return nil, err
+		}
+	}
+	c.book.claim(c, began, ids)
+	return ids, nil
+}
+
+// claimAtOnce is how it is done.
+func (c *claimer) claimAtOnce(ctx context.Context, batch int, pause time.Duration) ([]uuid.UUID, error) {
+	began := time.Now()
+	ids, err := collectIDs(c.conn.Query(ctx, `
+update `+searchOutbox+` set status = 'processing', owner = $2, processing_started_at = clock_timestamp()
+where id = any (array(select id from `+searchOutbox+` where status = 'pending' order by event_version, id limit $1 for update skip locked))
+returning id`, batch, c.name))
+	if err != nil {
+		return nil, err
+	}
+	c.book.claim(c, began, ids)
+	return ids, await.Sleep(ctx, pause)
+}
+
+// projectAll writes a document for each event and settles them. Elasticsearch counts the
+// writes of a document.
+func (c *claimer) projectAll(ctx context.Context, ids []uuid.UUID, entities map[uuid.UUID]string) error {
+	for _, id := range ids {
+		body := map[string]any{"by": c.name, "event_id": id}
+		if err := c.r.es.Do(ctx, http.MethodPut, "/"+c.r.index+"/_doc/"+url.PathEscape(entities[id]), body, nil); err != nil {
+			return err
+		}
+		c.book.process(c, id)
+		if _, err := c.conn.Exec(ctx, `update `+searchOutbox+` set status = 'done', processed_at = clock_timestamp() where id = $1`, [16]byte(id)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// raced finds out who has processed what, and what the table says of it.
+func (r *run) raced(ctx context.Context, entries []claimEntry, entities map[uuid.UUID]string) error {
+	got := atomicResult{Events: len(entities), Twice: map[string][]string{}, Documents: map[string]int64{}, OwnerOnly: map[uuid.UUID]string{}}
+	by := map[uuid.UUID][]string{}
+	for _, e := range entries {
+		if e.Event == "process" {
+			got.Processed++
+			by[*e.ID] = append(by[*e.ID], e.Claimer)
+		}
+	}
+	rows, err := r.rows(ctx)
+	if err != nil {
+		return fmt.Errorf("probe outbox: %w", err)
+	}
+	for id, claimers := range by {
+		if len(claimers) < 2 {
+			continue
+		}
+		slices.Sort(claimers)
+		got.Twice[id.String()] = claimers
+		for _, o := range rows {
+			if o.ID == id && o.Owner != nil {
+				got.OwnerOnly[id] = *o.Owner
+			}
+		}
+	}
+	for _, entity := range entities {
+		d, err := r.document(ctx, entity)
+		if err != nil {
+			return fmt.Errorf("probe documents: %w", err)
+		}
+		got.Documents[entity] = d.Version
+		if d.Version > 1 {
+			got.Overwrites++
+		}
+	}
+	r.step("%d of %d events were processed twice, %d documents written more than once", len(got.Twice), got.Events, got.Overwrites)
+	return r.probe("race", got)
+}

@@ -1,0 +1,105 @@
+package drill
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Scenario is one drill.
+type Scenario struct {
+	Name   string
+	About  string // what is done
+	Shows  string // what the evidence must show
+	Params []Param
+	// Owned says that servers are stopped, which is only done to one's own.
+	Owned bool
+	// Slow says that it is left out where every change has to pass the drills.
+	Slow bool
+
+	// linked says that the way to Postgres is cut or slowed down. Otherwise it is direct:
+	// a certificate names the server and no link.
+	linked    bool
+	instances []instance // that run from the start, the first one as the leader
+	run       func(context.Context, *run) error
+	verify    func(*judge)
+}
+
+// Param is a setting of a scenario.
+type Param struct {
+	Name, Default, About string
+}
+
+// instance is a weft process of a scenario.
+type instance struct {
+	name string
+	env  []string
+}
+
+// one is a single instance with these settings.
+func one(env ...string) []instance { return []instance{{"a", env}} }
+
+// pair is a leader and a standby with these settings.
+func pair(env ...string) []instance { return []instance{{"a", env}, {"b", env}} }
+
+// Scenarios are all drills, in the order of the training ground.
+func Scenarios() []Scenario {
+	return []Scenario{
+		esDownConnect(), es429Inject(), esWriteBlock(), esBulkPartial(), dbClaimContention(), stuckReclaim(), duplicateDelivery(),
+		projectionVersion(), collectorDown(), lab003SkipLocked(), lab003AtomicClaim(),
+		leaderSIGTERM(), leaderSIGKILL(), leaderSIGSTOP(), lockSessionKilled(), leaderPartition(), pgRestart(), esRestart(),
+	}
+}
+
+// lookUp returns the scenarios of these names; "all" and "fast" mean those.
+func lookUp(names []string) ([]Scenario, error) {
+	all := Scenarios()
+	if len(names) == 1 && names[0] == "all" {
+		return all, nil
+	}
+	if len(names) == 1 && names[0] == "fast" {
+		return slices.DeleteFunc(all, func(s Scenario) bool { return s.Slow }), nil
+	}
+	var out []Scenario
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(s Scenario) bool { return s.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("no scenario is named %q; list names them", name)
+		}
+		out = append(out, all[i])
+	}
+	return out, nil
+}
+
+// fill returns the parameters of a run: the defaults, and over them what was set. A name
+// that no scenario knows is an error.
+func fill(scenarios []Scenario, set []string) (map[string]string, error) {
+	values := map[string]string{}
+	for _, s := range set {
+		name, value, ok := strings.Cut(s, "=")
+		if !ok {
+			return nil, fmt.Errorf("parameter %q: want NAME=VALUE", s)
+		}
+		known := slices.ContainsFunc(scenarios, func(sc Scenario) bool {
+			return slices.ContainsFunc(sc.Params, func(p Param) bool { return p.Name == name })
+		})
+		if !known {
+			return nil, fmt.Errorf("no parameter is named %q here; list names them", name)
+		}
+		values[name] = value
+	}
+	return values, nil
+}
+
+const (
+	runBound   = 5 * time.Minute
+	awaitBound = 45 * time.Second
+	queryBound = 10 * time.Second
+	pollPeriod = 20 * time.Millisecond
+
+	searchProjection = "search_index_to_elastic"
+	searchOutbox     = "search_outbox_events"
+	chronicleOutbox  = "chronicle_outbox_events"
+)

@@ -1,0 +1,163 @@
+package drill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// legacyOwner is the name of a worker that knows no epochs, as the one before weft.
+const legacyOwner = "worker-1"
+
+// stuckReclaim kills the leader between its claim and its settle: its bulk request is held
+// back by a proxy until the successor is done, and arrives then. And it leaves a row as a
+// worker of another kind does that was killed: claimed, without an epoch, its lease over.
+func stuckReclaim() Scenario {
+	return Scenario{
+		Name:  "stuck_reclaim",
+		About: "the leader is killed with SIGKILL after its claim, and a worker that knows no epochs has left a lease behind",
+		Shows: "leases taken back with an audit of from whom and by whom, and the rows finished by the successor",
+		Params: []Param{
+			{"events", "5", "events that the leader has claimed"},
+		},
+		instances: pair("OUTBOX_RECLAIM_INTERVAL_SECONDS=0.5"),
+		run: func(ctx context.Context, r *run) error {
+			n, err := r.count("events", 1, 1000)
+			if err != nil {
+				return err
+			}
+			a := r.member("a")
+			if !r.without {
+				a.Tap.Hold()
+			}
+			claimed, err := r.enqueue(ctx, upserts(n, "claimed")...)
+			if err != nil {
+				return err
+			}
+			if r.without {
+				return r.become(ctx, claimed, "done")
+			}
+			if err := r.holds(ctx, a); err != nil {
+				return err
+			}
+			if err := r.become(ctx, claimed, "processing"); err != nil {
+				return err
+			}
+			stuck, err := r.rows(ctx)
+			if err == nil {
+				err = r.probe("claimed", stuck)
+			}
+			if err != nil {
+				return err
+			}
+			_, err = r.inject(ctx, "SIGKILL of a after its claim", func(ctx context.Context) error {
+				r.scrape(ctx, a)
+				r.expectEnd(a)
+				_, err := a.instance.Kill()
+				return err
+			}, nil)
+			if err != nil {
+				return err
+			}
+			if err := r.become(ctx, claimed, "done"); err != nil {
+				return err
+			}
+			r.step("the request of a arrives, late")
+			a.Tap.Release()
+			return r.legacy(ctx)
+		},
+		verify: func(j *judge) {
+			n := float64(len(j.events("claimed")))
+			var before []row
+			if err := j.Probe("claimed", &before); err != nil {
+				j.check("the claim of a was probed", evidence.ProbeFile("claimed"), "none", "rows", false)
+			}
+			held := 0
+			for _, o := range before {
+				if o.Status == "processing" && o.Owner != nil && *o.Owner == "a" {
+					held++
+				}
+			}
+			j.number("rows that a had claimed and not settled", evidence.ProbeFile("claimed"), float64(held), n)
+			j.grewBy(n, "weft_reclaimed_events_total", "cause=older_epoch")
+			j.grewBy(1, "weft_reclaimed_events_total", "cause=lease_expired")
+			j.grewBy(0, "outbox_failed_total")
+			j.reclaimAuditedBy("b", "a", outbox.CauseOlderEpoch, int(n))
+			j.reclaimAuditedBy("b", legacyOwner, outbox.CauseLeaseExpired, 1)
+			j.lines(1, "event=reclaim.rows", "from_owner=a", "cause=older_epoch", "from_epoch=1", "by_epoch=2")
+			j.ended("", "done")
+			j.ofSuccessor("b")
+			for _, e := range j.events("claimed")[:min(1, int(n))] {
+				j.number("spans of a for its event (it died with them)", evidence.SpansFile, float64(len(j.SpansOf(spanEvent, "wordloom.outbox_event_id="+e.ID.String(), "attempt=1"))), 0)
+				j.equal("attempts at its event", evidence.SpansFile, j.results(e), "ok(2)")
+			}
+			j.storesEqual()
+		},
+	}
+}
+
+// holds waits until a bulk request of a member is held back.
+func (r *run) holds(ctx context.Context, m *member) error {
+	return r.await(ctx, "bulk request of "+m.name, func(context.Context) error {
+		if m.Tap.Held() == 0 {
+			return errors.New("none has come")
+		}
+		return nil
+	})
+}
+
+// legacy leaves a row as a killed worker without epochs does, and waits until it is done.
+func (r *run) legacy(ctx context.Context) error {
+	key, version := newKey(), time.Now().UnixMicro()
+	limited, cancel := context.WithTimeout(ctx, queryBound)
+	defer cancel()
+	e := evidence.Event{Entity: key.String(), Op: string(outbox.Upsert), Version: version, Role: "lease of another worker"}
+	tx, err := r.pool.Begin(limited)
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	defer func() { _ = tx.Rollback(limited) }()
+	if _, err := tx.Exec(limited, upsertRow, key.Type, [16]byte(key.ID), "claimed by a worker that is gone", version); err != nil {
+		return fmt.Errorf("write row: %w", err)
+	}
+	if err := tx.QueryRow(limited, `
+insert into `+searchOutbox+` (id, entity_type, entity_id, op, event_version, created_at, updated_at, status, owner, lease_until, processing_started_at)
+values (gen_random_uuid(), $1, $2, 'upsert', $3, clock_timestamp(), clock_timestamp(), 'processing', $4, clock_timestamp() - interval '1 second', clock_timestamp() - interval '31 seconds')
+returning id`, key.Type, [16]byte(key.ID), version, legacyOwner).Scan((*[16]byte)(&e.ID)); err != nil {
+		return fmt.Errorf("write claimed row: %w", err)
+	}
+	if err := tx.Commit(limited); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	r.note(e)
+	r.mark(evidence.Fault, "a lease of %s has run out", legacyOwner)
+	return r.become(ctx, []evidence.Event{e}, "done")
+}
+
+func (j *judge) reclaimAuditedBy(by, owner string, cause outbox.Cause, count int) {
+	seen := "none"
+	for _, a := range j.audits("reclaim") {
+		if a.FromOwner != nil && *a.FromOwner == owner {
+			seen = fmt.Sprintf("%d rows by %s: %s", a.Count, a.Actor, a.Why)
+		}
+	}
+	j.equal("audit of what was taken back from "+owner, evidence.ProbeFile("audit"), seen, fmt.Sprintf("%d rows by %s: %s", count, by, cause))
+}
+
+// ofSuccessor asserts that all events were settled by an instance.
+func (j *judge) ofSuccessor(name string) {
+	n := 0
+	log := j.history()
+	for _, e := range j.Recipe.Events {
+		for i := range log.Changes {
+			if c := &log.Changes[i]; c.Event == e.ID && c.To == "done" && c.Owner == name && c.Settles() {
+				n++
+			}
+		}
+	}
+	j.number("events settled by "+name, evidence.ProbeFile("history"), float64(n), float64(len(j.Recipe.Events)))
+}
