@@ -18,6 +18,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/drill"
 	"github.com/samuelhu324-dev/weft/internal/lab/failover"
 	"github.com/samuelhu324-dev/weft/internal/lab/load"
+	"github.com/samuelhu324-dev/weft/internal/lab/report"
 	"github.com/samuelhu324-dev/weft/internal/lab/stack"
 	"github.com/samuelhu324-dev/weft/internal/lab/trail"
 )
@@ -44,7 +45,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
-	root.AddCommand(newStackCommand(), bench.Command(), chaos.Command(), demo.Command(), failover.Command(), load.Command(), trail.Command())
+	root.AddCommand(newStackCommand(), bench.Command(), chaos.Command(), demo.Command(), failover.Command(), load.Command(), report.Command(), trail.Command())
 	root.AddCommand(drill.Commands()...)
 
 	err := root.ExecuteContext(ctx)
