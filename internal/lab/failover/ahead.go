@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/history"
+	"github.com/samuelhu324-dev/weft/internal/lab/producer"
 	"github.com/samuelhu324-dev/weft/internal/lab/stack"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -22,8 +23,8 @@ import (
 // examine finds what went with the old primary, and sees that weft names what it left
 // behind in Elasticsearch.
 func (r *run) examine(ctx context.Context, round *Round) error {
-	r.writer.pause()
-	defer r.writer.resume()
+	r.writer.Pause()
+	defer r.writer.Resume()
 	lost, err := r.missing(ctx)
 	if err != nil {
 		return err
@@ -76,7 +77,7 @@ func (r *run) examine(ctx context.Context, round *Round) error {
 	for k, e := range known {
 		exists[k] = e.row
 	}
-	if err := r.writer.renew(ctx, keys, exists); err != nil {
+	if err := r.writer.Renew(ctx, keys, exists); err != nil {
 		return err
 	}
 	if err := r.awaitDrained(ctx); err != nil {
@@ -94,7 +95,7 @@ func (r *run) examine(ctx context.Context, round *Round) error {
 // missing returns the acknowledged events that the primary has not, of those that no
 // round has looked for.
 func (r *run) missing(ctx context.Context) ([]history.Enqueued, error) {
-	all := r.writer.ledger()
+	all := r.writer.Ledger()
 	fresh := all[r.judged:]
 	r.judged = len(all)
 	ids := make([][16]byte, len(fresh))
@@ -184,7 +185,7 @@ func (r *run) comeBy(ctx context.Context, keys []outbox.Key, known map[outbox.Ke
 			if known[k].row {
 				e.Op = outbox.Upsert
 			}
-			if err := outbox.Enqueue(ctx, tx, outboxTable, e); err != nil {
+			if err := outbox.Enqueue(ctx, tx, producer.Table, e); err != nil {
 				return err
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/history"
+	"github.com/samuelhu324-dev/weft/internal/lab/producer"
 	"github.com/samuelhu324-dev/weft/internal/lab/stack"
 )
 
@@ -56,7 +57,7 @@ func (r *run) judge(ctx context.Context, result *Result) error {
 	if err := r.awaitDrained(ctx); err != nil {
 		return err
 	}
-	log, err := history.Read(ctx, r.pool, outboxTable, group)
+	log, err := history.Read(ctx, r.pool, producer.Table, group)
 	if err != nil {
 		return err
 	}
@@ -65,7 +66,7 @@ func (r *run) judge(ctx context.Context, result *Result) error {
 		return err
 	}
 	// What went with a primary is counted apart; the rest the last one must have.
-	acknowledged := r.writer.ledger()
+	acknowledged := r.writer.Ledger()
 	kept := slices.DeleteFunc(slices.Clone(acknowledged), func(e history.Enqueued) bool { return r.gone[e] })
 	list := func(what string, found []history.Finding) int {
 		for i, f := range found {
@@ -77,7 +78,7 @@ func (r *run) judge(ctx context.Context, result *Result) error {
 		}
 		return len(found)
 	}
-	result.Produced, result.Refused, result.LostWithPrimary = len(acknowledged), r.writer.refusals(), len(r.gone)
+	result.Produced, result.Refused, result.LostWithPrimary = len(acknowledged), r.writer.Refusals(), len(r.gone)
 	result.Lost = list("lost", history.Lost(log, kept))
 	result.OutOfOrder = list("out of order", history.OutOfOrder(log))
 	result.TwoClaimers = list("two claimers", history.TwoActive(log))

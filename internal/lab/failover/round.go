@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/history"
+	"github.com/samuelhu324-dev/weft/internal/lab/producer"
 	"github.com/samuelhu324-dev/weft/internal/lab/stack"
-	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // Round is one loss of the primary. Times are in milliseconds.
@@ -72,7 +72,7 @@ func (r *run) round(ctx context.Context) (*Round, error) {
 	if err := r.resumed(ctx, round, promoted); err != nil {
 		return nil, err
 	}
-	waited, err := r.writer.outage(ctx, promoted)
+	waited, err := r.writer.Outage(ctx, promoted)
 	if err != nil {
 		return nil, err
 	}
@@ -106,8 +106,8 @@ func (r *run) cutOff(ctx context.Context) error {
 		return err
 	}
 	// One of each kind reaches Elasticsearch and will be unknown to the new primary.
-	doomed := []change{{entity(edited), outbox.Upsert}, {entity(removed), outbox.Delete}, {entity(created), outbox.Upsert}}
-	if err := r.writer.write(ctx, doomed); err != nil {
+	doomed := []producer.Change{producer.Upsert(producer.Entity(edited)), producer.Delete(producer.Entity(removed)), producer.Upsert(producer.Entity(created))}
+	if err := r.writer.Write(ctx, doomed); err != nil {
 		return err
 	}
 	if err := r.awaitSettled(ctx, doomed); err != nil {
@@ -122,10 +122,10 @@ func (r *run) cutOff(ctx context.Context) error {
 }
 
 // awaitSettled is for entities that nobody else changes.
-func (r *run) awaitSettled(ctx context.Context, changes []change) error {
+func (r *run) awaitSettled(ctx context.Context, changes []producer.Change) error {
 	ids := make([][16]byte, len(changes))
 	for i, c := range changes {
-		ids[i] = c.key.ID
+		ids[i] = c.Key.ID
 	}
 	return r.awaitQuery(ctx, "the last changes are settled", `
 		select not exists (select from search_outbox_events where entity_id = any($1) and status <> 'done')`, ids)
@@ -142,7 +142,7 @@ func (r *run) resumed(ctx context.Context, round *Round, promoted time.Time) err
 		return err
 	}
 	return r.await(ctx, "an event is settled after the promotion", func(ctx context.Context) (bool, error) {
-		log, err := history.Since(ctx, r.pool, outboxTable, group, position-recent)
+		log, err := history.Since(ctx, r.pool, producer.Table, group, position-recent)
 		if err != nil {
 			return false, err
 		}

@@ -16,9 +16,9 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
 	"github.com/samuelhu324-dev/weft/internal/lab/history"
+	"github.com/samuelhu324-dev/weft/internal/lab/producer"
 	"github.com/samuelhu324-dev/weft/internal/lab/reconcile"
 	"github.com/samuelhu324-dev/weft/internal/lab/stack"
-	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 const (
@@ -30,6 +30,14 @@ const (
 	bound = time.Minute
 	// warm is how many events are to be settled before the primary is lost.
 	warm = 100
+)
+
+// Entities that the producer leaves alone: what is done to them while the replica is cut
+// off is lost for certain.
+const (
+	edited = producer.Entities + iota
+	removed
+	created
 )
 
 // Options of [Run].
@@ -58,7 +66,7 @@ type run struct {
 	random  *rand.Rand
 	servers *stack.Stack
 	fleet   *fleet.Fleet
-	writer  *writer
+	writer  *producer.Producer
 	es      *reconcile.Client
 
 	primary, replica stack.Server
@@ -130,8 +138,8 @@ func (r *run) all(ctx context.Context) (result *Result, err error) {
 	writingCtx, stop := context.WithCancel(ctx)
 	defer writing.Wait()
 	defer stop()
-	writing.Go(func() { r.writer.run(writingCtx) })
-	if err := r.writer.write(ctx, []change{{entity(edited), outbox.Upsert}, {entity(removed), outbox.Upsert}}); err != nil {
+	writing.Go(func() { r.writer.Run(writingCtx) })
+	if err := r.writer.Write(ctx, []producer.Change{producer.Upsert(producer.Entity(edited)), producer.Upsert(producer.Entity(removed))}); err != nil {
 		return nil, err
 	}
 	if err := r.awaitDone(ctx, warm); err != nil {
@@ -181,13 +189,13 @@ func (r *run) prepare(ctx context.Context) error {
 	if err = r.open(ctx); err != nil {
 		return err
 	}
-	if err := history.Install(ctx, r.pool, outboxTable); err != nil {
+	if err := history.Install(ctx, r.pool, producer.Table); err != nil {
 		return err
 	}
 	if r.es, err = reconcile.NewClient(r.servers.ElasticURL()); err != nil {
 		return err
 	}
-	if r.writer, err = newWriter(ctx, r.servers.PairURL(), r.opts.Seed); err != nil {
+	if r.writer, err = producer.New(ctx, r.servers.PairURL(), r.opts.Seed); err != nil {
 		return err
 	}
 	for _, name := range []string{"a", "b"} {
@@ -223,7 +231,7 @@ func (r *run) close() error {
 		errs = append(errs, r.fleet.Stop())
 	}
 	if r.writer != nil {
-		r.writer.pool.Close()
+		r.writer.Close()
 	}
 	if r.pool != nil {
 		r.pool.Close()

@@ -14,6 +14,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
 	"github.com/samuelhu324-dev/weft/internal/lab/history"
 	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/lab/producer"
 	"github.com/samuelhu324-dev/weft/internal/lab/reconcile"
 	"github.com/samuelhu324-dev/weft/internal/lab/stack"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -27,8 +28,8 @@ type split struct {
 	fleet   *fleet.Fleet
 	es      *reconcile.Client
 	index   string
-	old     *writer // the application that still writes to the old primary
-	young   *writer // the one that writes to the new
+	old     *producer.Producer // the application that still writes to the old primary
+	young   *producer.Producer // the one that writes to the new
 }
 
 func newSplit(t *testing.T) *split {
@@ -69,13 +70,13 @@ func newSplit(t *testing.T) *split {
 	return s
 }
 
-func (s *split) writer(server stack.Server) *writer {
+func (s *split) writer(server stack.Server) *producer.Producer {
 	s.t.Helper()
-	w, err := newWriter(s.t.Context(), s.servers.URL(server), 1)
+	w, err := producer.New(s.t.Context(), s.servers.URL(server), 1)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.t.Cleanup(w.pool.Close)
+	s.t.Cleanup(w.Close)
 	return w
 }
 
@@ -93,12 +94,12 @@ func (s *split) start(name string, env ...string) *fleet.Instance {
 }
 
 // settled writes the changes and waits until they are done on the writer's server.
-func (s *split) settled(w *writer, changes ...change) {
+func (s *split) settled(w *producer.Producer, changes ...producer.Change) {
 	s.t.Helper()
-	if err := w.write(s.t.Context(), changes); err != nil {
+	if err := w.Write(s.t.Context(), changes); err != nil {
 		s.t.Fatal(err)
 	}
-	labtest.Eventually(s.t, bound, func() bool { return one[bool](s.t, w.pool, drainedSQL) }, "the changes are done")
+	labtest.Eventually(s.t, bound, func() bool { return one[bool](s.t, w.Pool(), drainedSQL) }, "the changes are done")
 }
 
 const drainedSQL = `select not exists (select from search_outbox_events where status in ('pending', 'processing'))`
@@ -134,30 +135,31 @@ func TestOldPrimaryLivesOn(t *testing.T) {
 	t.Parallel()
 	s := newSplit(t)
 	a := s.start("a")
-	shared, quiet := entity(1), entity(2)
-	s.settled(s.old, change{shared, outbox.Upsert}, change{quiet, outbox.Upsert})
+	shared, quiet := producer.Entity(1), producer.Entity(2)
+	s.settled(s.old, producer.Upsert(shared), producer.Upsert(quiet))
 	labtest.Eventually(t, bound, func() bool {
-		return one[int](t, s.young.pool, `select count(*) from search_outbox_events where status = 'done'`) == 2
+		return one[int](t, s.young.Pool(), `select count(*) from search_outbox_events where status = 'done'`) == 2
 	}, "the replica has it")
 	if err := s.servers.Promote(t.Context(), stack.Replica); err != nil {
 		t.Fatal(err)
 	}
-	for _, w := range []*writer{s.old, s.young} {
-		if err := history.Install(t.Context(), w.pool, outboxTable); err != nil {
+	for _, w := range []*producer.Producer{s.old, s.young} {
+		if err := history.Install(t.Context(), w.Pool(), producer.Table); err != nil {
 			t.Fatal(err)
 		}
 	}
 	b := s.start("b", "DATABASE_URL="+s.servers.URL(stack.Replica))
 
 	// The old primary's application is ahead of the new one's by an hour.
-	s.old.last = time.Now().Add(time.Hour).UnixMicro()
-	s.settled(s.old, change{shared, outbox.Upsert})
+	hour := time.Now().Add(time.Hour).UnixMicro()
+	s.old.SkipTo(hour)
+	s.settled(s.old, producer.Upsert(shared))
 	before, text := s.document(shared)
-	s.settled(s.young, change{shared, outbox.Upsert}, change{quiet, outbox.Upsert})
+	s.settled(s.young, producer.Upsert(shared), producer.Upsert(quiet))
 	if after, now := s.document(shared); after != before || now != text {
 		t.Errorf("document that the old primary has written: got version %d %q, want still %d %q", after, now, before, text)
 	}
-	want := one[int64](t, s.young.pool, `select event_version from search_index where entity_id = $1`, [16]byte(quiet.ID))
+	want := one[int64](t, s.young.Pool(), `select event_version from search_index where entity_id = $1`, [16]byte(quiet.ID))
 	if got, _ := s.document(quiet); got != want {
 		t.Errorf("document that only the new primary has changed: got version %d, want %d", got, want)
 	}
@@ -165,8 +167,8 @@ func TestOldPrimaryLivesOn(t *testing.T) {
 	if err := alarms(b.Log, 0, named); err != nil || len(named) != 1 || !named[shared] {
 		t.Errorf("alarm on the new primary: got %v (%v), want %s", named, err, shared)
 	}
-	for name, w := range map[string]*writer{"old": s.old, "new": s.young} {
-		log, err := history.Read(t.Context(), w.pool, outboxTable, group)
+	for name, w := range map[string]*producer.Producer{"old": s.old, "new": s.young} {
+		log, err := history.Read(t.Context(), w.Pool(), producer.Table, group)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,8 +187,8 @@ func TestOldPrimaryLivesOn(t *testing.T) {
 		standby := strings.LastIndex(string(content), `"leader.standby"`)
 		return err == nil && standby > strings.LastIndex(string(content), `"leader.acquired"`)
 	}, "the old primary's leader stands by")
-	s.young.last = s.old.last
-	s.settled(s.young, change{shared, outbox.Upsert})
+	s.young.SkipTo(hour + time.Minute.Microseconds())
+	s.settled(s.young, producer.Upsert(shared))
 	if after, now := s.document(shared); after <= before || now == text {
 		t.Errorf("document after a newer change: got version %d %q, want a later one than %d", after, now, before)
 	}

@@ -1,0 +1,85 @@
+package nspawn
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// ErrImpossible is in the error of [Check] when no package helps: not root, or a kernel
+// or container that does not allow mounts and cgroups.
+var ErrImpossible = errors.New("this machine cannot run systemd-nspawn")
+
+// checkTimeout is for commands that take milliseconds.
+const checkTimeout = 20 * time.Second
+
+// Packages are Debian's packages that [Boot] needs.
+func Packages() []string { return []string{"systemd", "systemd-container", "dbus", "util-linux"} }
+
+// Check returns nil when machines can be booted here.
+func Check(ctx context.Context) error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("%w: it takes root", ErrImpossible)
+	}
+	if _, err := findCgroups("/proc/self/mountinfo"); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	for _, p := range []struct{ file, pkg string }{
+		{"unshare", "util-linux"}, {"nsenter", "util-linux"}, {"systemd-nspawn", "systemd-container"},
+		{"/lib/systemd/systemd", "systemd"}, {"dbus-daemon", "dbus"},
+	} {
+		if _, err := exec.LookPath(p.file); err != nil {
+			return fmt.Errorf("%s is missing: apt-get install %s", filepath.Base(p.file), p.pkg)
+		}
+	}
+	dir, err := os.MkdirTemp("", "weft-nspawn-")
+	if err != nil {
+		return fmt.Errorf("directory for a machine: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	try := exec.CommandContext(ctx, "unshare", "--mount", "--propagation", "private", "--", "sh", "-euc", mounts+"test -x \"$1/root/bin/sh\"", "sh", dir)
+	if out, err := try.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: an overlay of / cannot be mounted: %w: %s", ErrImpossible, err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// cgroups are the hierarchies that matter: the one of cgroup2, and in the hybrid layout
+// the named one beside it, which systemd keeps in step.
+type cgroups struct{ unified, named string }
+
+func findCgroups(mountinfo string) (cgroups, error) {
+	text, err := os.ReadFile(mountinfo)
+	if err != nil {
+		return cgroups{}, fmt.Errorf("%w: %w", ErrImpossible, err)
+	}
+	var found cgroups
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		// … mount point, options, optional fields, "-", type, source, options of the superblock
+		before, after, _ := strings.Cut(lines.Text(), " - ")
+		at, kind := strings.Fields(before), strings.Fields(after)
+		switch {
+		case len(at) < 6 || len(kind) < 3:
+		case kind[0] == "cgroup2" && found.unified == "":
+			found.unified = at[4]
+		case kind[0] == "cgroup" && strings.Contains(kind[2], "name=systemd"):
+			found.named = at[4]
+		}
+	}
+	if found.unified == "" {
+		return cgroups{}, fmt.Errorf("%w: no cgroup2 is mounted", ErrImpossible)
+	}
+	if _, err := os.Stat(filepath.Join(found.unified, "cgroup.subtree_control")); err != nil {
+		return cgroups{}, fmt.Errorf("%w: %w", ErrImpossible, err)
+	}
+	return found, nil
+}

@@ -1,0 +1,120 @@
+package nspawn
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// mounts makes the root of a machine, $1/root: this machine's files, and what is written
+// to them in memory.
+const mounts = `
+mount -t tmpfs -o size=2g,mode=0755 tmpfs "$1"
+mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" overlay "$1/root"
+`
+
+// keep is the keeper's script: $1 is the directory, the others are cgroups. It ends when
+// its standard input does.
+const keep = mounts + `
+echo ready
+cat >/dev/null || true
+dir=$1
+shift
+for group; do
+	[ ! -e "$group/cgroup.kill" ] || echo 1 >"$group/cgroup.kill"
+	tries=0
+	until find "$group" -depth -type d -exec rmdir {} + 2>/dev/null || [ ! -e "$group" ]; do
+		tries=$((tries + 1))
+		[ $tries -lt 200 ] || { echo "cgroup $group is still in use" >&2; break; }
+		sleep 0.05
+	done
+done
+umount "$dir/root" && umount "$dir" && rmdir "$dir"
+`
+
+// keeper holds the mounts of a machine and cleans up after it.
+type keeper struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	said  bytes.Buffer // on standard error; valid after the end
+	once  sync.Once
+	err   error
+}
+
+// startKeeper returns when the mounts are there.
+func startKeeper(dir string, groups ...string) (*keeper, error) {
+	k := &keeper{}
+	k.cmd = exec.Command("unshare", append([]string{"--mount", "--propagation", "private", "--", "sh", "-euc", keep, "sh", dir}, groups...)...)
+	k.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	k.cmd.Dir, k.cmd.Env = "/", environment()
+	k.cmd.Stderr = &k.said
+	in, err := k.cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("keeper: %w", err)
+	}
+	out, err := k.cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("keeper: %w", err)
+	}
+	k.stdin = in
+	if err := k.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("keeper: %w", err)
+	}
+	if line, _ := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		err := k.close()
+		return nil, fmt.Errorf("keeper: overlay not mounted: %w", err)
+	}
+	return k, nil
+}
+
+// enter is the beginning of a command that is to see the mounts.
+func (k *keeper) enter() []string {
+	return []string{"nsenter", fmt.Sprintf("--mount=/proc/%d/ns/mnt", k.cmd.Process.Pid), "--"}
+}
+
+// close returns when nothing of the machine is left.
+func (k *keeper) close() error {
+	k.once.Do(func() {
+		_ = k.stdin.Close()
+		k.err = k.cmd.Wait()
+		if said := strings.TrimSpace(k.said.String()); said != "" {
+			k.err = errors.Join(k.err, errors.New(said))
+		}
+		if k.err != nil {
+			k.err = fmt.Errorf("clean up: %w", k.err)
+		}
+	})
+	return k.err
+}
+
+// environment is all that a machine's commands see of the caller's.
+func environment(more ...string) []string {
+	return append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive"}, more...)
+}
+
+// in runs a command with a namespace's view and returns what it says on standard output.
+func in(ctx context.Context, prefix []string, stdin io.Reader, argv ...string) (string, error) {
+	args := append(prefix, argv...)
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	var out, diagnosis bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &diagnosis
+	cmd.Env, cmd.Dir = environment(), "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is the caller's to handle
+	cmd.WaitDelay = pipeGrace
+	err := cmd.Run()
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		err = fmt.Errorf("%s: %w\n%s", strings.Join(argv, " "), err, bytes.TrimSpace(append(diagnosis.Bytes(), out.Bytes()...)))
+	}
+	return out.String(), err
+}

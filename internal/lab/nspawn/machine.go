@@ -1,0 +1,305 @@
+package nspawn
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+const (
+	bootTimeout = 90 * time.Second // a second or two on an idle machine
+	execTimeout = 2 * time.Minute
+	pipeGrace   = 2 * time.Second
+)
+
+// Machine is a container that was booted. Its methods but Exec, Script and Show are not
+// safe for concurrent use.
+type Machine struct {
+	Name string // also its host name
+
+	dir     string
+	console string // file
+	groups  []string
+	keeper  *keeper
+
+	cmd    *exec.Cmd     // systemd-nspawn; nil while it is off
+	ended  chan struct{} // closed when that has been waited for
+	leader int           // its PID 1, as this machine counts
+}
+
+// Boot makes a machine and boots it; the messages of its boots go to the file console.
+func Boot(ctx context.Context, name, console string) (_ *Machine, err error) {
+	m := &Machine{Name: name, console: console}
+	found, err := findCgroups("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	group := fmt.Sprintf("weftlab-%d-%s", os.Getpid(), name)
+	m.groups = []string{filepath.Join(found.unified, group)}
+	if found.named != "" {
+		m.groups = append(m.groups, filepath.Join(found.named, group))
+	}
+	if m.dir, err = os.MkdirTemp("", "weft-nspawn-"); err != nil {
+		return nil, fmt.Errorf("directory of machine %s: %w", name, err)
+	}
+	if m.keeper, err = startKeeper(m.dir, m.groups...); err != nil {
+		return nil, errors.Join(fmt.Errorf("machine %s: %w", name, err), os.Remove(m.dir))
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("machine %s: %w", name, err), m.Close())
+		}
+	}()
+	if err = os.Mkdir(m.groups[0], 0o755); err != nil {
+		return nil, fmt.Errorf("cgroup: %w", err)
+	}
+	if err = m.prepare(ctx); err != nil {
+		return nil, err
+	}
+	return m, m.Start(ctx)
+}
+
+// prepare takes away what makes the machine this one.
+func (m *Machine) prepare(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	// What is enabled here, by units or by scripts of System V, is not there; nor is what
+	// forbids to start services.
+	_, err := in(ctx, m.keeper.enter(), nil, "sh", "-euc", `
+cd "$1"
+rm -rf etc/systemd/system etc/systemd/*.conf.d etc/rc?.d usr/sbin/policy-rc.d var/log/journal
+mkdir -p etc/systemd/system var/log/journal
+echo "$2" >etc/machine-id
+echo "$3" >etc/hostname
+`, "sh", filepath.Join(m.dir, "root"), strings.ReplaceAll(uuid.NewString(), "-", ""), m.Name)
+	return err
+}
+
+// Start boots a machine that is off, and returns when it is up.
+func (m *Machine) Start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, bootTimeout, fmt.Errorf("machine %s did not come up within %v; see %s", m.Name, bootTimeout, m.console))
+	defer cancel()
+	// Of the abstract kind: the machine is in our network, and there is no file to remove.
+	socket := "@" + filepath.Base(m.dir)
+	heard, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		return fmt.Errorf("listen to machine %s: %w", m.Name, err)
+	}
+	defer func() { _ = heard.Close() }()
+	if err := m.spawn(socket); err != nil {
+		return err
+	}
+	up := make(chan struct{})
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer close(up)
+	watch.Go(func() {
+		select {
+		case <-m.ended:
+		case <-ctx.Done():
+		case <-up:
+		}
+		_ = heard.SetReadDeadline(time.Unix(1, 0)) // wakes the reader
+	})
+	for message := make([]byte, 4096); ; {
+		n, err := heard.Read(message)
+		if err != nil {
+			if context.Cause(ctx) != nil {
+				err = context.Cause(ctx)
+			} else {
+				log, _ := os.ReadFile(m.console)
+				err = fmt.Errorf("machine %s ended while it booted:\n%s", m.Name, log[max(0, len(log)-2000):])
+			}
+			m.Kill()
+			return err
+		}
+		for line := range strings.Lines(string(message[:n])) {
+			line = strings.TrimSpace(line)
+			if pid, ok := strings.CutPrefix(line, "X_NSPAWN_LEADER_PID="); ok {
+				m.leader, _ = strconv.Atoi(pid)
+			}
+			if line == "READY=1" && m.leader > 0 {
+				return nil
+			}
+		}
+	}
+}
+
+// spawn starts systemd-nspawn in the machine's cgroup and mount namespace.
+func (m *Machine) spawn(socket string) error {
+	log, err := os.OpenFile(m.console, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("console of machine %s: %w", m.Name, err)
+	}
+	defer log.Close()
+	args := append([]string{"-euc", `echo 0 >"$1/cgroup.procs"; shift; exec "$@"`, "sh", m.groups[0]}, m.keeper.enter()...)
+	args = append(args, "systemd-nspawn", "--quiet", "--directory="+filepath.Join(m.dir, "root"),
+		"--machine="+m.Name, "--hostname="+m.Name, "--register=no", "--keep-unit", "--notify-ready=yes",
+		"--resolv-conf=off", "--timezone=off", "--link-journal=no", "--console=pipe", "--boot", "systemd.unit=multi-user.target")
+	cmd := exec.Command("sh", args...)
+	cmd.Env, cmd.Dir = environment("NOTIFY_SOCKET="+socket, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1"), "/"
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start machine %s: %w", m.Name, err)
+	}
+	m.cmd, m.leader, m.ended = cmd, 0, make(chan struct{})
+	go func(ended chan struct{}) {
+		_ = cmd.Wait() // how it ends is for those to say who end it
+		close(ended)
+	}(m.ended)
+	return nil
+}
+
+// Up reports whether it runs.
+func (m *Machine) Up() bool {
+	if m.cmd == nil {
+		return false
+	}
+	select {
+	case <-m.ended:
+		return false
+	default:
+		return m.leader > 0
+	}
+}
+
+// inside is the beginning of a command in the machine.
+func (m *Machine) inside() []string {
+	return []string{"nsenter", "--target=" + strconv.Itoa(m.leader), "--all", "--"}
+}
+
+// Exec runs a command in the machine and returns its standard output.
+func (m *Machine) Exec(ctx context.Context, argv ...string) (string, error) {
+	if !m.Up() {
+		return "", fmt.Errorf("%s in %s: the machine is off", argv[0], m.Name)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, execTimeout, fmt.Errorf("not over within %v", execTimeout))
+	defer cancel()
+	out, err := in(ctx, m.inside(), nil, argv...)
+	if err != nil {
+		err = fmt.Errorf("in %s: %w", m.Name, err)
+	}
+	return out, err
+}
+
+// Write writes a file of the machine, which is up.
+func (m *Machine) Write(ctx context.Context, path string, mode os.FileMode, content io.Reader) error {
+	ctx, cancel := context.WithTimeout(ctx, execTimeout)
+	defer cancel()
+	_, err := in(ctx, m.inside(), content, "sh", "-euc", `umask 077; cat >"$1"; chmod "$2" "$1"`, "sh", path, strconv.FormatUint(uint64(mode.Perm()), 8))
+	if err != nil {
+		return fmt.Errorf("write %s in %s: %w", path, m.Name, err)
+	}
+	return nil
+}
+
+// Show returns properties of a unit as systemctl shows them.
+func (m *Machine) Show(ctx context.Context, unit string, properties ...string) (map[string]string, error) {
+	out, err := m.Exec(ctx, "systemctl", "show", "--property="+strings.Join(properties, ","), unit)
+	if err != nil {
+		return nil, err
+	}
+	shown := map[string]string{}
+	for line := range strings.Lines(out) {
+		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+		shown[name] = value
+	}
+	return shown, nil
+}
+
+// Processes returns those of a unit, as this machine counts.
+func (m *Machine) Processes(ctx context.Context, unit string) ([]int, error) {
+	shown, err := m.Show(ctx, unit, "ControlGroup")
+	if err != nil {
+		return nil, err
+	}
+	if shown["ControlGroup"] == "" {
+		return nil, fmt.Errorf("processes of %s in %s: none", unit, m.Name)
+	}
+	text, err := os.ReadFile(filepath.Join(m.groups[0], "payload", shown["ControlGroup"], "cgroup.procs"))
+	if err != nil {
+		return nil, fmt.Errorf("processes of %s in %s: %w", unit, m.Name, err)
+	}
+	var pids []int
+	for field := range strings.FieldsSeq(string(text)) {
+		pid, err := strconv.Atoi(field)
+		if err != nil {
+			return nil, fmt.Errorf("processes of %s in %s: %w", unit, m.Name, err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}
+
+// PowerOff shuts the machine down in order, and returns when it is off.
+func (m *Machine) PowerOff(ctx context.Context) error {
+	if _, err := m.Exec(ctx, "systemctl", "--no-block", "poweroff"); err != nil && m.Up() {
+		return err
+	}
+	select {
+	case <-m.ended:
+		return m.empty(ctx)
+	case <-ctx.Done():
+		return fmt.Errorf("shut down %s: %w", m.Name, context.Cause(ctx))
+	case <-time.After(bootTimeout):
+		return fmt.Errorf("machine %s did not shut down within %v", m.Name, bootTimeout)
+	}
+}
+
+// Cut stops every process of the machine where it is, for good: none ends, closes a
+// connection or says a word. [Machine.Kill] comes next.
+func (m *Machine) Cut() error {
+	if err := os.WriteFile(filepath.Join(m.groups[0], "cgroup.freeze"), []byte("1"), 0o644); err != nil {
+		return fmt.Errorf("cut %s off: %w", m.Name, err)
+	}
+	return nil
+}
+
+// Kill ends all processes of the machine at once. What it has written is still there
+// when it starts again.
+func (m *Machine) Kill() {
+	if m.cmd == nil {
+		return
+	}
+	_ = os.WriteFile(filepath.Join(m.groups[0], "cgroup.kill"), []byte("1"), 0o644)
+	_ = os.WriteFile(filepath.Join(m.groups[0], "cgroup.freeze"), []byte("0"), 0o644)
+	<-m.ended
+	_ = m.empty(context.Background()) // the next start says so
+}
+
+// empty waits until the last process is gone, which may be a moment after the first.
+func (m *Machine) empty(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	for {
+		events, err := os.ReadFile(filepath.Join(m.groups[0], "cgroup.events"))
+		if err != nil || strings.Contains(string(events), "populated 0") {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("processes of %s remain: %w", m.Name, cmp.Or(context.Cause(ctx), ctx.Err()))
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// Close ends the machine and removes everything of it.
+func (m *Machine) Close() error {
+	m.Kill()
+	return m.keeper.close()
+}
