@@ -16,12 +16,13 @@ func (e *OccupiedError) Error() string {
 }
 
 // occupy leaves last_settle_at as it is: it is the table's, not the group's. A leader
-// that has not beaten for this long is gone, whatever its heartbeat.
+// that has not beaten for this long is gone, whatever its heartbeat; one whose term has not
+// occupied the table works on others.
 const occupy = `
 with fence as materialized ({fence}), other as materialized (
   select l.group_name, l.instance
   from weft_progress p join weft_leader l using (group_name)
-  where p.table_name = '{table}' and p.group_name <> $1
+  where p.table_name = '{table}' and p.group_name <> $1 and p.epoch = l.epoch
     and l.released_at is null and l.renewed_at > clock_timestamp() - interval '15 s'
 ), taken as (
   insert into weft_progress as p (table_name, group_name, projection, epoch, last_settle_at)
@@ -29,7 +30,7 @@ with fence as materialized ({fence}), other as materialized (
   on conflict (table_name) do update
   set group_name = excluded.group_name, projection = excluded.projection, epoch = excluded.epoch
   where not exists (select from weft_leader l
-                    where l.group_name = p.group_name and p.group_name <> $1
+                    where l.group_name = p.group_name and p.group_name <> $1 and p.epoch = l.epoch
                       and l.released_at is null and l.renewed_at > clock_timestamp() - interval '15 s')
   returning 1
 )

@@ -53,4 +53,14 @@ func TestOccupy(t *testing.T) {
 	if err := b.store.Occupy(t.Context(), 1); err != nil {
 		t.Errorf("after the other has handed over: %v", err)
 	}
+
+	// The next term of the first works on other tables only.
+	b.exec("update weft_leader set epoch = 2, renewed_at = now() where group_name = 'g'")
+	b.exec("update weft_leader set released_at = null, renewed_at = now() where group_name = 'other'")
+	if err := other.Occupy(t.Context(), 1); err != nil {
+		t.Errorf("while a term leads that has not occupied the table: %v", err)
+	}
+	if err := b.store.Occupy(t.Context(), 2); err == nil {
+		t.Error("that term has the table while the other leads")
+	}
 }
