@@ -13,6 +13,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/daemon"
+	"github.com/samuelhu324-dev/weft/internal/systemd"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
 )
 
@@ -67,7 +68,7 @@ var errSignal = errors.New("stopped by a signal")
 func (a *app) run(ctx context.Context, cfg config.Config, b build, load func() (config.Config, error)) error {
 	tel, err := telemetry.New(a.stderr, telemetry.Options{
 		Level: cfg.Log.Level, Format: cfg.Log.Format, Group: cfg.Group, Instance: cfg.Instance,
-		Env: cfg.Env, Version: b.Version, Commit: b.Commit, GoVer: b.Go,
+		Env: cfg.Env, Version: b.Version, Commit: b.Commit, GoVer: b.Go, Journal: systemd.ToJournal(a.stderr),
 	})
 	if err != nil {
 		return err

@@ -6,6 +6,9 @@
 //   - Log lines carry ts (RFC 3339 with nanoseconds, UTC), level, logger, msg and the
 //     constant fields env, instance, group and obs_schema.
 //
+//   - With [Options.Journal] a line's level is its priority in systemd's journal; the line
+//     itself is the same.
+//
 //   - What an outage repeats is thinned out, by what it is about: ten lines as they come,
 //     then the newest one per minute, with how many were left out in left_out. The last
 //     word gets out, at [zap.Logger.Sync] at the latest. No other line is ever left out:

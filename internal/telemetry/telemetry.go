@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.uber.org/zap"
+	"go.uber.org/zap/buffer"
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/term"
 )
@@ -21,6 +22,7 @@ const Schema = "weft-1"
 type Options struct {
 	Level    string // debug, info, warn, error; default info
 	Format   string // json, console, or auto: console on a terminal, else json; default auto
+	Journal  bool   // put the priority of systemd's journal before each line
 	Group    string
 	Instance string
 	Env      string // of log lines, and value of the label env; without it that is "unknown"
@@ -50,6 +52,9 @@ func New(w io.Writer, o Options) (*Telemetry, error) {
 	enc, err := encoder(w, cmp.Or(o.Format, "auto"))
 	if err != nil {
 		return nil, err
+	}
+	if o.Journal {
+		enc = journalEncoder{enc, buffer.NewPool()}
 	}
 	core := newLimiter(zapcore.NewCore(enc, zapcore.Lock(zapcore.AddSync(w)), level))
 	env := zap.Skip()

@@ -43,6 +43,32 @@ func lines(t *testing.T, b *bytes.Buffer) []map[string]any {
 	return out
 }
 
+func TestJournalPriority(t *testing.T) {
+	t.Parallel()
+	tel, b := setup(t, telemetry.Options{Level: "debug", Journal: true})
+	log := tel.Log.With(zap.Int("epoch", 7))
+	log.Debug("one")
+	log.Info("two")
+	log.Warn("three")
+	log.Error("four")
+	log.DPanic("five")
+	var got []string
+	for l := range strings.Lines(b.String()) {
+		prefix, rest, _ := strings.Cut(l, "{")
+		var line struct {
+			Msg   string `json:"msg"`
+			Epoch int    `json:"epoch"`
+		}
+		if err := json.Unmarshal([]byte("{"+rest), &line); err != nil || line.Epoch != 7 {
+			t.Fatalf("line %q: %v", l, err)
+		}
+		got = append(got, prefix+line.Msg)
+	}
+	if want := []string{"<7>one", "<6>two", "<4>three", "<3>four", "<2>five"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestJSONLine(t *testing.T) {
 	t.Parallel()
 	tel, b := setup(t, telemetry.Options{Env: "e", Group: "g", Instance: "i"})

@@ -1,0 +1,34 @@
+package systemd
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"syscall"
+	"testing"
+)
+
+// The manager names the stream that it has connected by device and inode.
+func TestToJournal(t *testing.T) {
+	var stat syscall.Stat_t
+	if err := syscall.Fstat(int(os.Stderr.Fd()), &stat); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("JOURNAL_STREAM", fmt.Sprintf("%d:%d", stat.Dev, stat.Ino))
+	if !ToJournal(os.Stderr) {
+		t.Error("standard error goes to the journal: got false")
+	}
+	if ToJournal(&bytes.Buffer{}) || ToJournal(os.Stdout) {
+		t.Error("something else: got true")
+	}
+	t.Setenv("JOURNAL_STREAM", fmt.Sprintf("%d:%d", stat.Dev, stat.Ino+1))
+	if ToJournal(os.Stderr) {
+		t.Error("standard error was sent elsewhere: got true")
+	}
+	for _, none := range []string{"", "nonsense"} {
+		t.Setenv("JOURNAL_STREAM", none)
+		if ToJournal(os.Stderr) {
+			t.Errorf("JOURNAL_STREAM=%q: got true", none)
+		}
+	}
+}
