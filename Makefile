@@ -60,7 +60,7 @@ deb: ## Build the Debian package of this commit into dist/
 test-deb: ## Build the package twice, and check it and its units with Debian's tools
 	@for tool in lintian systemd-analyze dpkg-deb man; do command -v $$tool >/dev/null || \
 		{ echo "$$tool is missing: apt-get install lintian systemd dpkg man-db" >&2; exit 1; }; done
-	go test -tags debian $(TESTFLAGS) ./deploy/...
+	go test -tags debian $(TESTFLAGS) ./deploy/... ./internal/lab/nspawn
 
 .PHONY: test-homes
 test-homes: ## Check the files for containers with the code of those who read them
@@ -113,6 +113,10 @@ trail: ## Follow what goes wrong from graph to row, and write the walk of docs/o
 .PHONY: failover
 failover: ## Stop PostgreSQL hard and promote its replica, five times under load
 	$(LAB) failover $(FAILOVERFLAGS)
+
+.PHONY: drill-systemd
+drill-systemd: ## Drill the package under systemd in two machines, from installation to removal (as root)
+	$(LAB) systemd $(SYSTEMDFLAGS)
 
 .PHONY: bench
 bench: ## Measure weft beside a bare bulk loader (SCENARIOS=distinct ...)

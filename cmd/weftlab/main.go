@@ -21,6 +21,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/report"
 	"github.com/samuelhu324-dev/weft/internal/lab/stack"
 	"github.com/samuelhu324-dev/weft/internal/lab/trail"
+	"github.com/samuelhu324-dev/weft/internal/lab/units"
 )
 
 func main() {
@@ -45,7 +46,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
-	root.AddCommand(newStackCommand(), bench.Command(), chaos.Command(), demo.Command(), failover.Command(), load.Command(), report.Command(), trail.Command())
+	root.AddCommand(newStackCommand(), bench.Command(), chaos.Command(), demo.Command(), failover.Command(), load.Command(), report.Command(), trail.Command(), units.Command())
 	root.AddCommand(drill.Commands()...)
 
 	err := root.ExecuteContext(ctx)
