@@ -28,8 +28,16 @@ func Check(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("%w: it takes root", ErrImpossible)
 	}
-	if _, err := findCgroups("/proc/self/mountinfo"); err != nil {
+	found, err := findCgroups("/proc/self/mountinfo")
+	if err != nil {
 		return err
+	}
+	group, err := os.MkdirTemp(found.unified, "weftlab-check-")
+	if err == nil {
+		err = os.Remove(group)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: a cgroup cannot be made: %w", ErrImpossible, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()

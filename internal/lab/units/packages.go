@@ -121,11 +121,17 @@ func buildOne(ctx context.Context, source, into string, env []string) (string, e
 	return lines[len(lines)-1], nil
 }
 
-// version returns that of a package file.
-func version(ctx context.Context, file string) (string, error) {
-	out, err := tool(ctx, "", nil, nil, "dpkg-deb", "--field", file, "Version")
-	if err != nil {
-		return "", fmt.Errorf("package: %w", err)
+// versions returns those of two package files, of which the second must be the newer.
+func versions(ctx context.Context, older, newer string) (both []string, err error) {
+	for _, file := range []string{older, newer} {
+		out, err := tool(ctx, "", nil, nil, "dpkg-deb", "--field", file, "Version")
+		if err != nil {
+			return nil, fmt.Errorf("package: %w", err)
+		}
+		both = append(both, strings.TrimSpace(out))
 	}
-	return strings.TrimSpace(out), nil
+	if _, err := tool(ctx, "", nil, nil, "dpkg", "--compare-versions", both[1], "gt", both[0]); err != nil {
+		return nil, fmt.Errorf("packages: version %s is not newer than %s", both[1], both[0])
+	}
+	return both, nil
 }

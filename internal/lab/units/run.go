@@ -174,23 +174,18 @@ func (r *run) prepare(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	for _, file := range []string{r.older, r.newer} {
-		v, err := version(ctx, file)
-		if err != nil {
-			return err
-		}
-		r.result.Versions = append(r.result.Versions, v)
+	var err error
+	if r.result.Versions, err = versions(ctx, r.older, r.newer); err != nil {
+		return err
 	}
 	for _, h := range r.hosts {
 		for _, unit := range append(instances(), service) {
-			var err error
 			if h.ports[unit], err = process.FreePort(); err != nil {
 				return fmt.Errorf("free port: %w", err)
 			}
 		}
 	}
 	r.settings = fmt.Sprintf("\nelastic:\n  url: %s\n  index: %s\n", r.servers.ElasticURL(), index)
-	var err error
 	if r.pool, err = pgxpool.New(ctx, r.servers.DatabaseURL()); err != nil {
 		return fmt.Errorf("open pool: %w", err)
 	}
