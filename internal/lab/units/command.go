@@ -19,9 +19,9 @@ func Command() *cobra.Command {
 		Short: "Drill a pair in two machines with a systemd of their own, from installation to removal",
 		Long: `Build the Debian package twice, under two versions, boot two containers with a systemd
 of their own, install the package, and drill the pair under load against a PostgreSQL
-and an Elasticsearch that are started here: start, stop, kill, freeze, upgrade, an outage
-of PostgreSQL, machines that are shut down and that go dark, instances of two groups on
-one machine, removal.
+and an Elasticsearch that are started here: start, reload, stop, kill, freeze, upgrade,
+an outage of PostgreSQL, machines that are shut down and that go dark, instances of two
+groups on one machine, removal.
 
 It takes root, and a kernel that allows mounts and cgroups; where that is not so it says
 so and fails. Debian's packages that are missing are installed. Nothing of it is left.

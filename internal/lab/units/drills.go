@@ -2,6 +2,7 @@ package units
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"syscall"
@@ -26,7 +27,7 @@ type drill struct {
 
 func drills() []drill {
 	return []drill{
-		{first, (*run).start}, {"stop", (*run).stop}, {"kill", (*run).kill}, {"freeze", (*run).freeze},
+		{first, (*run).start}, {"reload", (*run).reload}, {"stop", (*run).stop}, {"kill", (*run).kill}, {"freeze", (*run).freeze},
 		{upgrade, (*run).upgrade}, {"outage", (*run).outage}, {"shutdown", (*run).shutdown}, {"dark", (*run).dark},
 		{"groups", (*run).groups}, {"remove", (*run).remove},
 	}
@@ -97,6 +98,50 @@ func (r *run) start(ctx context.Context, d *Drill, _ pair) error {
 	}
 	d.Seen = fmt.Sprintf("%s; %s leads, %s stands by", strings.Join(ready, ", "), p.leader.Name, p.standby.Name)
 	return r.settles(ctx, 1)
+}
+
+// reload has the leader read its settings again, with another level of the log in them, and
+// once more without.
+func (r *run) reload(ctx context.Context, d *Drill, p pair) error {
+	before, err := p.leader.state(ctx, service)
+	if err != nil {
+		return err
+	}
+	if err := p.leader.add(ctx, "log:\n  level: debug\n"); err != nil {
+		return err
+	}
+	if _, err := p.leader.Exec(ctx, "systemctl", "reload", service); err != nil {
+		return err
+	}
+	err = r.awaitEvery(ctx, unitPoll, bound, "line at debug in the journal", func(ctx context.Context) error {
+		lines, err := p.leader.journal(ctx, service, "_SYSTEMD_INVOCATION_ID="+before.Invocation, "PRIORITY=7")
+		if err == nil && len(lines) == 0 {
+			err = errors.New("none")
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := p.leader.Exec(ctx, "sed", "-i", "/^log:$/,+1d", settingsFile); err != nil {
+		return err
+	}
+	if _, err := p.leader.Exec(ctx, "systemctl", "reload", service); err != nil {
+		return err
+	}
+	if err := r.settles(ctx, p.epoch); err != nil {
+		return err
+	}
+	now, err := r.back(ctx)
+	if err != nil {
+		return err
+	}
+	after, err := now.leader.state(ctx, service)
+	if err != nil {
+		return err
+	}
+	d.Seen = "lines at debug came and went; the process and its term are the same"
+	return expect(after.PID == before.PID && now.epoch == p.epoch, "process %d leads in epoch %d; before it was %d in %d", after.PID, now.epoch, before.PID, p.epoch)
 }
 
 // stop stops the leader's unit in order.

@@ -116,8 +116,8 @@ func TestJournal(t *testing.T) {
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	for want, opts := range map[string]Options{
-		`drill "sleep": want one of start, stop, kill`: {Only: []string{"kill", "sleep"}},
-		"packages: 1 files, want two":                  {Packages: []string{"one.deb"}},
+		`drill "sleep": want one of start, reload, stop`: {Only: []string{"kill", "sleep"}},
+		"packages: 1 files, want two":                    {Packages: []string{"one.deb"}},
 	} {
 		opts.Out, opts.Progress = io.Discard, io.Discard
 		if err := Run(t.Context(), opts); err == nil || !strings.Contains(err.Error(), want) {
