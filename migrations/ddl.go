@@ -130,13 +130,13 @@ func (m *migrator) ddl(ctx context.Context, table, stmt string) error {
 		if m.vacuumed(ctx, conn, table) {
 			wait = lockWaitAutovacuum
 		}
-		next := pause.NextBackOff()
-		if waited := time.Since(start); waited+next > m.opt.wait {
-			return &LockError{What: "a lock on " + table, Waited: waited, Holder: holder}
-		}
 		if !reported {
 			reported = true
 			m.report(0, 0, 0, "waiting for a lock on %s: %s", table, holder)
+		}
+		next := pause.NextBackOff()
+		if waited := time.Since(start); waited+next > m.opt.wait {
+			return &LockError{What: "a lock on " + table, Waited: waited, Holder: holder}
 		}
 		if err := sleep(ctx, next); err != nil {
 			return err
