@@ -48,9 +48,11 @@ test-pgbouncer: race-note ## Run the tests that need PgBouncer
 test-observability: race-note ## Run the tests that need Prometheus, and build Jaeger for them
 	@command -v prometheus >/dev/null && command -v promtool >/dev/null || \
 		{ echo "prometheus is missing: install it (Debian, Ubuntu: apt-get install --no-install-recommends prometheus)" >&2; exit 1; }; \
-	pkgs=$$(grep -rlE --include='*_test.go' '^//go:build observability$$' . | xargs -r -n1 dirname | sort -u); \
-	test -n "$$pkgs" || { echo "no test carries the build tag observability" >&2; exit 1; }; \
-	$(STACK) go test $(RACE) -tags observability $(TESTFLAGS) $$pkgs
+	files=$$(grep -rlE --include='*_test.go' '^//go:build observability$$' .); \
+	test -n "$$files" || { echo "no test carries the build tag observability" >&2; exit 1; }; \
+	pkgs=$$(dirname $$files | sort -u); \
+	tests=$$(sed -nE 's/^func (Test[A-Za-z0-9_]+)\(t \*testing\.T\).*/\1/p' $$files | paste -sd'|' -); \
+	$(STACK) go test $(RACE) -tags observability -run "^($$tests)$$" $(TESTFLAGS) $$pkgs
 
 .PHONY: deb
 deb: ## Build the Debian package of this commit into dist/

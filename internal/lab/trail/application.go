@@ -44,7 +44,7 @@ func newApplication(ctx context.Context, pool *pgxpool.Pool, collector string) (
 	if err != nil {
 		return nil, fmt.Errorf("traces of the application: %w", err)
 	}
-	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter, sdktrace.WithBatchTimeout(interval)),
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter), // whoever has seen a write can ask for its trace
 		sdktrace.WithResource(resource.NewSchemaless(attribute.String("service.name", appService))))
 	return &application{pool: pool, provider: provider, tracer: provider.Tracer("")}, nil
 }
