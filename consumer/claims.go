@@ -51,7 +51,7 @@ func (r *run) look(limit int) error {
 	}
 	if r.looks.wantsList() {
 		start := time.Now()
-		events, look, err := r.p.store.List(r.ctx, listSize)
+		events, look, err := r.p.store.List(r.ctx, r.looks.size)
 		if err != nil {
 			r.looks.failed()
 			return r.databaseFault("list", err)

@@ -152,8 +152,8 @@ func TestLooks(t *testing.T) {
 		}
 		// An expensive look: lists from now on, claimed piece by piece.
 		l.took(2, &outbox.Claimed{ReadyCandidates: 2, ReadyCost: 50 * time.Millisecond}, 0)
-		if !l.wantsList() {
-			t.Fatal("no list after an expensive look")
+		if !l.wantsList() || l.size != shortList {
+			t.Fatalf("no short list after an expensive look: %v, %d", l.wantsList(), l.size)
 		}
 		events := []outbox.Listed{{Key: newKey()}, {Key: newKey()}, {Key: newKey()}}
 		l.listed(events, 100*time.Millisecond, 100*time.Millisecond)
@@ -202,8 +202,8 @@ func TestLooksAtHotEntities(t *testing.T) {
 			t.Error("a list although hardly an entity repeats")
 		}
 		l.took(limit, full, limit/hotShare)
-		if !l.wantsList() {
-			t.Fatal("no list although entities repeat")
+		if !l.wantsList() || l.size != listSize {
+			t.Fatalf("no long list although entities repeat: %v, %d", l.wantsList(), l.size)
 		}
 		a, b := newKey(), newKey()
 		events := make([]outbox.Listed, 0, listSize)

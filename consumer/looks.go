@@ -14,7 +14,11 @@ const (
 	// piece by piece, until the first row of a list is found soon.
 	cheapLook = 5 * time.Millisecond
 	cheapRow  = 5 * time.Microsecond
+
+	// A list for the sake of hot entities is long, because it shows the more of them. One
+	// that only spares the steps over dead entries is shorter, because a claim waits for it.
 	listSize  = 100_000
+	shortList = 50_000
 
 	// When one of so many claimed events belongs to an entity that is being worked on, or
 	// a list has one of so many to spare, few entities have many events: lists are made
@@ -38,6 +42,7 @@ type looks struct {
 	nextLook time.Time // monotonic
 
 	listing  bool      // the head is expensive, or entities repeat
+	size     int       // of the next list
 	list     []stack   // what is left of the last list
 	nextList time.Time // monotonic
 }
@@ -81,7 +86,7 @@ func stacks(events []outbox.Listed) []stack {
 	return out
 }
 
-func newLooks(maxPause time.Duration) *looks { return &looks{max: maxPause} }
+func newLooks(maxPause time.Duration) *looks { return &looks{max: maxPause, size: listSize} }
 
 // wait returns how long until the next look.
 func (l *looks) wait() time.Duration { return max(0, time.Until(l.nextLook)) }
@@ -96,11 +101,16 @@ func (l *looks) wantsList() bool {
 func (l *looks) listed(events []outbox.Listed, look, cost time.Duration) {
 	l.list = stacks(events)
 	l.nextList = time.Now()
-	hot := len(events) == listSize && len(events)-len(l.list) >= len(events)/hotShare
+	short := len(events) < l.size
+	hot := !short && len(events)-len(l.list) >= len(events)/hotShare
+	l.size = shortList
+	if hot {
+		l.size = listSize
+	}
 	switch {
 	case look <= cheapLook:
 		l.listing = hot
-	case len(events) < listSize:
+	case short:
 		l.nextList = l.nextList.Add(listShare * cost)
 	}
 }
@@ -128,7 +138,7 @@ func (l *looks) take(limit int) []stack {
 // stay keeps to lists.
 func (l *looks) stay() {
 	if !l.listing {
-		l.listing, l.nextList = true, time.Now()
+		l.listing, l.nextList, l.size = true, time.Now(), listSize
 	}
 }
 
@@ -142,7 +152,10 @@ func (l *looks) took(limit int, c *outbox.Claimed, repeated int) {
 	dear := c.ReadyCost > cheapLook+time.Duration(c.ReadyCandidates)*cheapRow
 	hot := c.ReadyCandidates >= limit && repeated > 0 && repeated >= len(c.Ready)/hotShare
 	if !l.listing && len(l.list) == 0 && (headBlocked || dear || hot) {
-		l.listing, l.nextList = true, time.Now()
+		l.listing, l.nextList, l.size = true, time.Now(), listSize
+		if dear && !hot {
+			l.size = shortList
+		}
 	}
 	l.idle = c.DueCandidates+c.ReadyCandidates == 0 && len(l.list) == 0
 	switch {
