@@ -1,14 +1,14 @@
 package bench
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 	"slices"
 	"strconv"
 	"text/tabwriter"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/console"
 )
 
 // Result is what a scenario has shown. A figure that the scenario does not have is
@@ -173,14 +173,7 @@ func writeJSON(file string, results []*Result) error {
 	for _, r := range results {
 		byName[r.Scenario] = r
 	}
-	text, err := json.MarshalIndent(byName, "", "  ")
-	if err == nil {
-		err = os.WriteFile(file, append(text, '\n'), 0o644)
-	}
-	if err != nil {
-		return fmt.Errorf("figures: %w", err)
-	}
-	return nil
+	return console.WriteResult(file, byName)
 }
 
 // ratio returns the one that r has, and what it is of.

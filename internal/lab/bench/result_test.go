@@ -95,7 +95,7 @@ func TestJSONByScenario(t *testing.T) {
 	if got["backlog"]["claim_p99_ms"] != 5.0 || got["backlog"]["raw_eps"] != nil {
 		t.Errorf("backlog: got %v, want the p99 of all claims and no bare loader", got["backlog"])
 	}
-	if err := writeJSON(filepath.Join(file, "below"), nil); err == nil || !strings.HasPrefix(err.Error(), "figures: ") {
+	if err := writeJSON(filepath.Join(file, "below"), nil); err == nil || !strings.HasPrefix(err.Error(), "write result: ") {
 		t.Errorf("a file that cannot be written: got %v", err)
 	}
 }

@@ -13,20 +13,13 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
 	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+	"github.com/samuelhu324-dev/weft/internal/lab/stack/stacktest"
 )
 
-const (
-	asGuardian   = "WEFTLAB_BENCH_GUARDIAN"
-	smallestHeap = 256 // MiB
-)
+const smallestHeap = 256 // MiB
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asGuardian) != "" {
-		if err := stack.Guard(os.Stdin, os.Stdout); err != nil {
-			panic(err)
-		}
-		return
-	}
+	stacktest.Guard()
 	labtest.MainNoServers(m)
 }
 
@@ -40,7 +33,7 @@ func TestDistinct(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	self, err := os.Executable()
+	guardian, err := stacktest.Guardian()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +42,7 @@ func TestDistinct(t *testing.T) {
 		Out: &out, Progress: &progress, Environ: append(os.Environ(), "OUTBOX_BULK_SIZE=none of these counts"), HeapMB: smallestHeap,
 		Scenarios: []string{"distinct"}, Rounds: 1, Events: guarded, Binary: binary,
 		JSON: filepath.Join(dir, "bench.json"), SVG: filepath.Join(dir, "bench.svg"),
-		Guardian: append([]string{"/usr/bin/env", asGuardian + "=1", self}, stack.GuardianArgs()...),
+		Guardian: append(guardian, stack.GuardianArgs()...),
 	}
 	if err := Run(t.Context(), opts); err != nil {
 		t.Fatalf("%v\n%s\n%s", err, &out, &progress)

@@ -18,43 +18,12 @@ const exitTimeout = 40 * time.Second
 // holdTimeout bounds the wait for a request to be held back.
 const holdTimeout = 2 * time.Second
 
-// carryOut injects the fault of i into m, waits for its effect and heals it.
 func (r *run) carryOut(ctx context.Context, m *member, i *injection) error {
-	if infoOf(i.Step.Kind).servers && r.place.servers == nil {
+	info := infoOf(i.Step.Kind)
+	if info.servers && r.place.servers == nil {
 		return errSkip("the servers are not of this run")
 	}
-	switch i.Step.Kind {
-	case SIGKILL:
-		return r.kill(ctx, m, i)
-	case SIGTERM:
-		return r.terminate(ctx, m, i)
-	case SIGSTOP:
-		return r.freeze(ctx, m, i)
-	case Resign:
-		return r.resign(ctx, i)
-	case TerminateLock, TerminatePool, TerminateAll:
-		return r.endSessions(ctx, m, i)
-	case PartitionPostgres, PartitionElastic, PartitionBoth, LatencyPostgres, LatencyElastic, ResetMidBulk:
-		return r.network(ctx, m, i)
-	case PostgresRestartFast, PostgresRestartImmediate:
-		return r.restartPostgres(ctx, i)
-	case ElasticSIGKILL, ElasticRestart:
-		return r.restartElastic(ctx, i)
-	case Throttle429, TooLarge413, TruncatedBulk, GarbledBulk, DiskFull:
-		return r.falsify(ctx, i)
-	case WriteBlock:
-		return r.blockWrites(ctx, i)
-	case AliasRemoved:
-		return r.removeAlias(ctx, i)
-	case StrangerLock:
-		return r.lockRows(ctx, i)
-	case LongSnapshot:
-		return r.openSnapshot(ctx, i)
-	case SkewedClock:
-		return r.skew(ctx, m, i)
-	default:
-		return fmt.Errorf("fault %q is not implemented", i.Step.Kind)
-	}
+	return info.carryOut(r, ctx, m, i)
 }
 
 // kill is SIGKILL; the supervisor starts the instance again once another one leads, so
@@ -132,7 +101,7 @@ func (r *run) freeze(ctx context.Context, m *member, i *injection) (err error) {
 	return errors.Join(err, thaw)
 }
 
-func (r *run) resign(ctx context.Context, i *injection) error {
+func (r *run) resign(ctx context.Context, _ *member, i *injection) error {
 	if _, err := r.fleet.Output(ctx, "resign", "--help"); err != nil {
 		return errSkip("this weft has no command resign")
 	}
@@ -206,7 +175,7 @@ func (r *run) network(ctx context.Context, m *member, i *injection) (err error) 
 
 // blockWrites sets index.blocks.write. What weft sends meanwhile ends in failed, until
 // its breaker opens: it must be visible.
-func (r *run) blockWrites(ctx context.Context, i *injection) (err error) {
+func (r *run) blockWrites(ctx context.Context, _ *member, i *injection) (err error) {
 	index, err := r.indexOfAlias(ctx)
 	if err != nil {
 		return err
@@ -221,7 +190,7 @@ func (r *run) blockWrites(ctx context.Context, i *injection) (err error) {
 	return await.Sleep(ctx, i.Step.Hold)
 }
 
-func (r *run) removeAlias(ctx context.Context, i *injection) (err error) {
+func (r *run) removeAlias(ctx context.Context, _ *member, i *injection) (err error) {
 	index, err := r.indexOfAlias(ctx)
 	if err != nil {
 		return err

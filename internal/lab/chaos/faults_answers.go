@@ -12,7 +12,7 @@ import (
 
 // falsify makes all taps answer falsely for a while. A fault that met no request is
 // skipped.
-func (r *run) falsify(ctx context.Context, i *injection) (err error) {
+func (r *run) falsify(ctx context.Context, _ *member, i *injection) (err error) {
 	f := falsehood(i.Step)
 	f.Seed = r.opts.Seed + uint64(i.Step.N)
 	before := r.injectedBy(f.Kind)

@@ -18,7 +18,7 @@ const (
 )
 
 // restartPostgres measures from the moment the server accepts connections.
-func (r *run) restartPostgres(ctx context.Context, i *injection) error {
+func (r *run) restartPostgres(ctx context.Context, _ *member, i *injection) error {
 	stop := r.place.servers.StopServer
 	if i.Step.Kind == PostgresRestartImmediate {
 		stop = r.place.servers.StopServerImmediately
@@ -27,7 +27,7 @@ func (r *run) restartPostgres(ctx context.Context, i *injection) error {
 }
 
 // restartElastic measures from the moment the server accepts writes to another index.
-func (r *run) restartElastic(ctx context.Context, i *injection) error {
+func (r *run) restartElastic(ctx context.Context, _ *member, i *injection) error {
 	stop := r.place.servers.StopServer
 	if i.Step.Kind == ElasticSIGKILL {
 		stop = r.place.servers.KillServer
@@ -71,7 +71,7 @@ type snapshot struct {
 
 // openSnapshot leaves a snapshot open behind it: nothing that it could see is vacuumed
 // while other faults go on. A restart of the server ends it early.
-func (r *run) openSnapshot(ctx context.Context, i *injection) error {
+func (r *run) openSnapshot(ctx context.Context, _ *member, i *injection) error {
 	if r.snapshot != nil && r.snapshot.alive(ctx) {
 		return errSkip("one is open")
 	}
@@ -110,7 +110,7 @@ const (
 )
 
 // lockRows holds the locks of pending events as a session that weft knows nothing of.
-func (r *run) lockRows(ctx context.Context, i *injection) error {
+func (r *run) lockRows(ctx context.Context, _ *member, i *injection) error {
 	conn, err := pgx.Connect(ctx, r.place.databaseURL)
 	if err != nil {
 		return fmt.Errorf("connect as a stranger: %w", err)

@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -60,37 +61,40 @@ type kindInfo struct {
 	share   int  // of a deck of the schedule
 	aimed   bool // at an instance: mostly the leader, sometimes a standby
 	servers bool // needs servers that may be stopped
+
+	// carryOut injects the fault into a member, or around it, waits for its effect and heals it.
+	carryOut func(*run, context.Context, *member, *injection) error
 }
 
 func kindTable() []kindInfo {
 	return []kindInfo{
-		{SIGKILL, "an instance is killed, and started again by its supervisor", takeover, 3, true, false},
-		{SIGTERM, "an instance is asked to stop, and started again", handover, 2, true, false},
-		{Resign, "the leader is asked to hand over (weft resign)", handover, 2, false, false},
-		{SIGSTOP, "the leader is frozen for longer than the server waits for a silent session", takeover, 1, false, false},
-		{TerminateLock, "the server ends the leader's lock session", takeover, 2, false, false},
-		{TerminatePool, "the server ends all of an instance's sessions but the lock session", nothing, 1, true, false},
-		{TerminateAll, "the server ends all sessions of the leader", takeover, 1, false, false},
-		{PartitionPostgres, "no byte passes between the leader and PostgreSQL, and no connection ends", takeover, 1, false, false},
-		{PartitionElastic, "no byte passes between the leader and Elasticsearch, and no connection ends", nothing, 1, false, false},
-		{PartitionBoth, "no byte passes between the leader and both servers", takeover, 1, false, false},
-		{LatencyPostgres, "50 ms to 3 s more between an instance and PostgreSQL", nothing, 1, true, false},
-		{LatencyElastic, "50 ms to 3 s more between an instance and Elasticsearch", nothing, 1, true, false},
-		{ResetMidBulk, "connections are reset in the middle of bulk requests", nothing, 1, false, false},
-		{PostgresRestartFast, "PostgreSQL is stopped and started", restarted, 1, false, true},
-		{PostgresRestartImmediate, "PostgreSQL is stopped without a checkpoint and recovers", restarted, 1, false, true},
-		{ElasticSIGKILL, "Elasticsearch is killed and started", restarted, 1, false, true},
-		{ElasticRestart, "Elasticsearch is stopped and started", restarted, 1, false, true},
-		{Throttle429, "Elasticsearch refuses requests and documents with 429", nothing, 1, false, false},
-		{TooLarge413, "requests above a few KB are refused with 413", nothing, 1, false, false},
-		{TruncatedBulk, "answers to bulk requests end in their middle", nothing, 1, false, false},
-		{GarbledBulk, "answers to bulk requests are no JSON, lack items or name others", nothing, 1, false, false},
-		{WriteBlock, "the index is blocked for writes", nothing, 1, false, false},
-		{AliasRemoved, "the alias of the index is removed and put back", nothing, 1, false, false},
-		{StrangerLock, "somebody else holds row locks on pending events", nothing, 1, false, false},
-		{LongSnapshot, "a snapshot stays open, up to ten minutes, while other faults go on", nothing, 1, false, false},
-		{DiskFull, "Elasticsearch refuses writes because its disk is full", nothing, 1, false, false},
-		{SkewedClock, "an instance whose wall clock is five minutes off leads", nothing, 1, false, false},
+		{SIGKILL, "an instance is killed, and started again by its supervisor", takeover, 3, true, false, (*run).kill},
+		{SIGTERM, "an instance is asked to stop, and started again", handover, 2, true, false, (*run).terminate},
+		{Resign, "the leader is asked to hand over (weft resign)", handover, 2, false, false, (*run).resign},
+		{SIGSTOP, "the leader is frozen for longer than the server waits for a silent session", takeover, 1, false, false, (*run).freeze},
+		{TerminateLock, "the server ends the leader's lock session", takeover, 2, false, false, (*run).endSessions},
+		{TerminatePool, "the server ends all of an instance's sessions but the lock session", nothing, 1, true, false, (*run).endSessions},
+		{TerminateAll, "the server ends all sessions of the leader", takeover, 1, false, false, (*run).endSessions},
+		{PartitionPostgres, "no byte passes between the leader and PostgreSQL, and no connection ends", takeover, 1, false, false, (*run).network},
+		{PartitionElastic, "no byte passes between the leader and Elasticsearch, and no connection ends", nothing, 1, false, false, (*run).network},
+		{PartitionBoth, "no byte passes between the leader and both servers", takeover, 1, false, false, (*run).network},
+		{LatencyPostgres, "50 ms to 3 s more between an instance and PostgreSQL", nothing, 1, true, false, (*run).network},
+		{LatencyElastic, "50 ms to 3 s more between an instance and Elasticsearch", nothing, 1, true, false, (*run).network},
+		{ResetMidBulk, "connections are reset in the middle of bulk requests", nothing, 1, false, false, (*run).network},
+		{PostgresRestartFast, "PostgreSQL is stopped and started", restarted, 1, false, true, (*run).restartPostgres},
+		{PostgresRestartImmediate, "PostgreSQL is stopped without a checkpoint and recovers", restarted, 1, false, true, (*run).restartPostgres},
+		{ElasticSIGKILL, "Elasticsearch is killed and started", restarted, 1, false, true, (*run).restartElastic},
+		{ElasticRestart, "Elasticsearch is stopped and started", restarted, 1, false, true, (*run).restartElastic},
+		{Throttle429, "Elasticsearch refuses requests and documents with 429", nothing, 1, false, false, (*run).falsify},
+		{TooLarge413, "requests above a few KB are refused with 413", nothing, 1, false, false, (*run).falsify},
+		{TruncatedBulk, "answers to bulk requests end in their middle", nothing, 1, false, false, (*run).falsify},
+		{GarbledBulk, "answers to bulk requests are no JSON, lack items or name others", nothing, 1, false, false, (*run).falsify},
+		{WriteBlock, "the index is blocked for writes", nothing, 1, false, false, (*run).blockWrites},
+		{AliasRemoved, "the alias of the index is removed and put back", nothing, 1, false, false, (*run).removeAlias},
+		{StrangerLock, "somebody else holds row locks on pending events", nothing, 1, false, false, (*run).lockRows},
+		{LongSnapshot, "a snapshot stays open, up to ten minutes, while other faults go on", nothing, 1, false, false, (*run).openSnapshot},
+		{DiskFull, "Elasticsearch refuses writes because its disk is full", nothing, 1, false, false, (*run).falsify},
+		{SkewedClock, "an instance whose wall clock is five minutes off leads", nothing, 1, false, false, (*run).skew},
 	}
 }
 

@@ -1,11 +1,9 @@
 package chaos
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -74,17 +72,6 @@ func (r *Result) Err() error {
 		return nil
 	}
 	return errors.New("the run is not clean: " + strings.Join(bad, ", "))
-}
-
-func (r *Result) writeFile(name string) error {
-	b, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(name, append(b, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write result: %w", err)
-	}
-	return nil
 }
 
 // write prints the table of faults and the verdict.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/console"
 	"github.com/samuelhu324-dev/weft/internal/lab/history"
 )
 
@@ -78,7 +79,7 @@ func TestResultErr(t *testing.T) {
 func TestResultJSON(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "result.json")
-	if err := clean().writeFile(file); err != nil {
+	if err := console.WriteResult(file, clean()); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(file)
@@ -98,7 +99,7 @@ func TestResultJSON(t *testing.T) {
 	if diff := cmp.Diff(want, got["takeover_ms"]); diff != "" {
 		t.Errorf("takeover_ms (-want +got):\n%s", diff)
 	}
-	if err := clean().writeFile(filepath.Join(file, "below")); err == nil || !strings.Contains(err.Error(), "write result: ") {
+	if err := console.WriteResult(filepath.Join(file, "below"), clean()); err == nil || !strings.Contains(err.Error(), "write result: ") {
 		t.Errorf("a file that cannot be written: got %v", err)
 	}
 }

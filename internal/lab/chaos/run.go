@@ -114,7 +114,7 @@ func Run(ctx context.Context, opts Options) (err error) {
 	}
 	result.write(r.console)
 	if opts.JSON != "" {
-		if err := result.writeFile(opts.JSON); err != nil {
+		if err := console.WriteResult(opts.JSON, result); err != nil {
 			return err
 		}
 	}

@@ -1,12 +1,10 @@
 package demo
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -50,17 +48,6 @@ func (r *Result) Err() error {
 		return nil
 	}
 	return errors.New("the run is not clean: " + strings.Join(bad, ", "))
-}
-
-func (r *Result) writeFile(name string) error {
-	b, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(name, append(b, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write result: %w", err)
-	}
-	return nil
 }
 
 // verdict is the judged run.

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/console"
 	"github.com/samuelhu324-dev/weft/internal/lab/history"
 	"github.com/samuelhu324-dev/weft/internal/lab/reconcile"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -100,7 +101,7 @@ func TestJudge(t *testing.T) {
 func TestResultFile(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "result.json")
-	if err := (&Result{Produced: 7, TakeoverMS: 12.5}).writeFile(file); err != nil {
+	if err := console.WriteResult(file, &Result{Produced: 7, TakeoverMS: 12.5}); err != nil {
 		t.Fatal(err)
 	}
 	b, err := os.ReadFile(file)

@@ -135,7 +135,7 @@ func Run(ctx context.Context, opts Options) (err error) {
 	v.took = time.Since(r.began)
 	v.write(r.console)
 	if opts.JSON != "" {
-		if err := v.result.writeFile(opts.JSON); err != nil {
+		if err := console.WriteResult(opts.JSON, v.result); err != nil {
 			return err
 		}
 	}

@@ -2,11 +2,9 @@ package failover
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -143,15 +141,4 @@ func (r *Result) write(w io.Writer) {
 		verdict = "FAIL"
 	}
 	fmt.Fprintf(w, "%s (seed %d)\n", verdict, r.Seed)
-}
-
-func (r *Result) writeFile(name string) error {
-	b, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(name, append(b, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write result: %w", err)
-	}
-	return nil
 }

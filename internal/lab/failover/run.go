@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/console"
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
 	"github.com/samuelhu324-dev/weft/internal/lab/history"
 	"github.com/samuelhu324-dev/weft/internal/lab/producer"
@@ -119,7 +120,7 @@ func Run(ctx context.Context, opts Options) (err error) {
 	}
 	result.write(opts.Out)
 	if opts.JSON != "" {
-		if err := result.writeFile(opts.JSON); err != nil {
+		if err := console.WriteResult(opts.JSON, result); err != nil {
 			return err
 		}
 	}

@@ -2,11 +2,9 @@ package load
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -252,15 +250,4 @@ func (r *Result) write(w *console.Console) {
 	if r.Error != "" {
 		w.Line("the first error: %s", r.Error)
 	}
-}
-
-func (r *Result) writeFile(name string) error {
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err == nil {
-		err = os.WriteFile(name, append(text, '\n'), 0o644)
-	}
-	if err != nil {
-		return fmt.Errorf("write result: %w", err)
-	}
-	return nil
 }

@@ -15,12 +15,10 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/lab/pki"
 	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+	"github.com/samuelhu324-dev/weft/internal/lab/stack/stacktest"
 )
 
-const (
-	asGuardian = "WEFT_TEST_GUARDIAN"
-	heapMB     = 400
-)
+const heapMB = 400
 
 // shared is what all tests use: the servers, set before the first test and never changed.
 var shared struct {
@@ -29,18 +27,10 @@ var shared struct {
 }
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asGuardian) != "" {
-		if err := stack.Guard(os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
-	self, err := os.Executable()
+	stacktest.Guard()
+	guardian, err := stacktest.Guardian()
 	if err == nil {
-		shared.Stack, err = stack.Start(context.Background(), stack.Options{
-			Secured: true, HeapMB: heapMB, Guardian: []string{"/usr/bin/env", asGuardian + "=1", self},
-		})
+		shared.Stack, err = stack.Start(context.Background(), stack.Options{Secured: true, HeapMB: heapMB, Guardian: guardian})
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "secured servers:", err)

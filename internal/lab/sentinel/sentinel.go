@@ -1,5 +1,3 @@
-// Package sentinel says whether a database is one on which drills and loads may run: of
-// environment test or dev, and of no other.
 package sentinel
 
 import (

@@ -1,11 +1,9 @@
 package units
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -148,17 +146,6 @@ func orNothing(n float64, unit string) string {
 	default:
 		return fmt.Sprintf("%.0f %s", n, unit)
 	}
-}
-
-func (r *Result) writeFile(name string) error {
-	b, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(name, append(b, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write result: %w", err)
-	}
-	return nil
 }
 
 func inMillis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

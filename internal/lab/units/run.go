@@ -106,7 +106,7 @@ func Run(ctx context.Context, opts Options) (err error) {
 	}
 	r.result.write(opts.Out)
 	if opts.JSON != "" {
-		if err := r.result.writeFile(opts.JSON); err != nil {
+		if err := console.WriteResult(opts.JSON, r.result); err != nil {
 			return err
 		}
 	}
