@@ -50,16 +50,15 @@ func (r *run) look(limit int) error {
 		r.looks.stay()
 	}
 	if r.looks.wantsList() {
-		start := time.Now()
-		events, look, err := r.p.store.List(r.ctx, r.looks.size)
-		if err != nil {
+		if err := r.nextList(); err != nil {
 			r.looks.failed()
 			return r.databaseFault("list", err)
 		}
-		r.looks.listed(events, look, time.Since(start))
-		r.locked.keep(events) // what is not on the list comes after what is
 	}
 	piece := r.looks.take(limit)
+	if n := r.looks.wantsAhead(); n > 0 {
+		r.looks.ahead = r.beginList(n)
+	}
 	listed, older := r.choose(piece)
 	started := time.Now()
 	c, err := r.p.store.Claim(r.ctx, outbox.ClaimRequest{Epoch: r.term.Epoch(), Limit: limit, Listed: listed})
@@ -116,6 +115,7 @@ func (r *run) choose(piece []stack) (claim []uuid.UUID, older map[uuid.UUID][]ou
 // note files what a claim has brought, and returns how many of its ready events belong
 // to entities that were at work.
 func (r *run) note(limit int, c *outbox.Claimed, older map[uuid.UUID][]outbox.Listed) (repeated int) {
+	r.looks.ahead.note(c)
 	for _, b := range c.Blocked {
 		r.locked.add(b)
 	}

@@ -133,7 +133,7 @@ func TestGateBreaker(t *testing.T) {
 func TestLooks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLooks(50 * time.Millisecond)
+		l := newLooks(50*time.Millisecond, listSizes{long: longList, short: shortList})
 		if l.take(2) != nil || l.wait() != 0 {
 			t.Error("the first look is not at the head at once")
 		}
@@ -156,7 +156,7 @@ func TestLooks(t *testing.T) {
 			t.Fatalf("no short list after an expensive look: %v, %d", l.wantsList(), l.size)
 		}
 		events := []outbox.Listed{{Key: newKey()}, {Key: newKey()}, {Key: newKey()}}
-		l.listed(events, 100*time.Millisecond, 100*time.Millisecond)
+		l.listed(events, true, 100*time.Millisecond, 100*time.Millisecond)
 		for _, want := range []int{2, 1, 0} {
 			if got := l.take(2); got == nil || len(got) != want {
 				t.Fatalf("piece %v, want %d entities", got, want)
@@ -172,7 +172,7 @@ func TestLooks(t *testing.T) {
 			t.Error("no list after a pause")
 		}
 		// A cheap list ends it.
-		l.listed(nil, time.Millisecond, time.Millisecond)
+		l.listed(nil, true, time.Millisecond, time.Millisecond)
 		if l.take(2) != nil {
 			t.Error("still listing after a cheap list")
 		}
@@ -181,7 +181,7 @@ func TestLooks(t *testing.T) {
 		if !l.wantsList() {
 			t.Error("no list behind a blocked head")
 		}
-		l.listed(events, 100*time.Millisecond, 100*time.Millisecond)
+		l.listed(events, true, 100*time.Millisecond, 100*time.Millisecond)
 		l.forget()
 		if got := l.take(2); got == nil || len(got) != 0 {
 			t.Errorf("a forgotten list gave %v", got)
@@ -194,7 +194,7 @@ func TestLooks(t *testing.T) {
 func TestLooksAtHotEntities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLooks(50 * time.Millisecond)
+		l := newLooks(50*time.Millisecond, listSizes{long: longList, short: shortList})
 		const limit = 8
 		full := &outbox.Claimed{ReadyCandidates: limit, Ready: make([]outbox.Event, limit)}
 		l.took(limit, full, limit/hotShare-1)
@@ -202,31 +202,31 @@ func TestLooksAtHotEntities(t *testing.T) {
 			t.Error("a list although hardly an entity repeats")
 		}
 		l.took(limit, full, limit/hotShare)
-		if !l.wantsList() || l.size != listSize {
+		if !l.wantsList() || l.size != longList {
 			t.Fatalf("no long list although entities repeat: %v, %d", l.wantsList(), l.size)
 		}
 		a, b := newKey(), newKey()
-		events := make([]outbox.Listed, 0, listSize)
-		for v := range int64(listSize) {
+		events := make([]outbox.Listed, 0, longList)
+		for v := range int64(longList) {
 			k := a
 			if v%10 == 9 {
 				k = b
 			}
 			events = append(events, outbox.Listed{Key: k, Version: v})
 		}
-		events[0], events[listSize-10] = events[listSize-10], events[0] // a list by equal versions comes in any order
-		l.listed(events, time.Millisecond, time.Millisecond)
+		events[0], events[longList-10] = events[longList-10], events[0] // a list by equal versions comes in any order
+		l.listed(events, false, time.Millisecond, time.Millisecond)
 		first, second := l.take(limit), l.take(limit)
 		if len(first) != 1 || len(second) != 1 {
 			t.Fatalf("pieces of %d and %d entities, want 1 each: each has more than settle at once", len(first), len(second))
 		}
-		if s := first[0]; s.newest().Key != a || s.newest().Version != listSize-2 || len(s.older()) != listSize*9/10-1 {
+		if s := first[0]; s.newest().Key != a || s.newest().Version != longList-2 || len(s.older()) != longList*9/10-1 {
 			t.Errorf("version %d with %d older ones, want the newest with all others", s.newest().Version, len(s.older()))
 		}
 		if got := l.take(limit); got == nil || len(got) != 0 || !l.wantsList() {
 			t.Errorf("%d entities after the last one, want none and another list", len(got))
 		}
-		l.listed(events[:100], time.Millisecond, time.Millisecond)
+		l.listed(events[:100], true, time.Millisecond, time.Millisecond)
 		if l.take(limit); l.take(limit) == nil || l.take(limit) != nil {
 			t.Error("a list that ends the backlog is not followed by a look at the head")
 		}

@@ -17,7 +17,7 @@ const (
 
 	// A list for the sake of hot entities is long, because it shows the more of them. One
 	// that only spares the steps over dead entries is shorter, because a claim waits for it.
-	listSize  = 100_000
+	longList  = 100_000
 	shortList = 50_000
 
 	// When one of so many claimed events belongs to an entity that is being worked on, or
@@ -33,6 +33,9 @@ const (
 	listShare = 10
 )
 
+// listSizes are how many events a list shows at most.
+type listSizes struct{ long, short int }
+
 // looks paces the claims and decides where each one looks.
 type looks struct {
 	max time.Duration // longest pause when idle
@@ -42,8 +45,12 @@ type looks struct {
 	nextLook time.Time // monotonic
 
 	listing  bool      // the head is expensive, or entities repeat
+	sizes    listSizes // that a list may have
 	size     int       // of the next list
 	list     []stack   // what is left of the last list
+	whole    int       // entities of the last list
+	full     bool      // the last list did not reach the end
+	ahead    *ahead    // the list after it, begun before that is used up
 	nextList time.Time // monotonic
 }
 
@@ -86,7 +93,9 @@ func stacks(events []outbox.Listed) []stack {
 	return out
 }
 
-func newLooks(maxPause time.Duration) *looks { return &looks{max: maxPause, size: listSize} }
+func newLooks(maxPause time.Duration, sizes listSizes) *looks {
+	return &looks{max: maxPause, sizes: sizes, size: sizes.long}
+}
 
 // wait returns how long until the next look.
 func (l *looks) wait() time.Duration { return max(0, time.Until(l.nextLook)) }
@@ -96,16 +105,30 @@ func (l *looks) wantsList() bool {
 	return l.listing && len(l.list) == 0 && !time.Now().Before(l.nextList)
 }
 
-// listed notes a new list, how long it took to find its first row, and what all of it
-// has cost.
-func (l *looks) listed(events []outbox.Listed, look, cost time.Duration) {
+// wantsAhead returns how many events the next list must show when it is to be begun
+// now, and 0 otherwise: it begins with those that are left of this one. A list for the sake
+// of hot entities is not made ahead: it would double the memory of the longest one.
+func (l *looks) wantsAhead() int {
+	if !l.listing || !l.full || l.ahead != nil || l.size != l.sizes.short || len(l.list) == 0 || len(l.list) > l.whole/aheadShare {
+		return 0
+	}
+	n := l.size
+	for _, s := range l.list {
+		n += len(s)
+	}
+	return n
+}
+
+// listed notes a new list, whether it reached the end, how long it took to find its
+// first row, and what all of it has cost.
+func (l *looks) listed(events []outbox.Listed, short bool, look, cost time.Duration) {
 	l.list = stacks(events)
+	l.whole, l.full = len(l.list), !short
 	l.nextList = time.Now()
-	short := len(events) < l.size
 	hot := !short && len(events)-len(l.list) >= len(events)/hotShare
-	l.size = shortList
+	l.size = l.sizes.short
 	if hot {
-		l.size = listSize
+		l.size = l.sizes.long
 	}
 	switch {
 	case look <= cheapLook:
@@ -138,12 +161,12 @@ func (l *looks) take(limit int) []stack {
 // stay keeps to lists.
 func (l *looks) stay() {
 	if !l.listing {
-		l.listing, l.nextList, l.size = true, time.Now(), listSize
+		l.listing, l.nextList, l.size = true, time.Now(), l.sizes.long
 	}
 }
 
-// forget drops the list: rows that come before it may be ready again.
-func (l *looks) forget() { l.list = nil }
+// forget drops the lists: rows that come before them may be ready again.
+func (l *looks) forget() { l.list, l.ahead = nil, nil }
 
 // took notes a claim, what its limit was, and how many of its ready events belong to
 // entities that were at work.
@@ -152,9 +175,9 @@ func (l *looks) took(limit int, c *outbox.Claimed, repeated int) {
 	dear := c.ReadyCost > cheapLook+time.Duration(c.ReadyCandidates)*cheapRow
 	hot := c.ReadyCandidates >= limit && repeated > 0 && repeated >= len(c.Ready)/hotShare
 	if !l.listing && len(l.list) == 0 && (headBlocked || dear || hot) {
-		l.listing, l.nextList, l.size = true, time.Now(), listSize
+		l.listing, l.nextList, l.size = true, time.Now(), l.sizes.long
 		if dear && !hot {
-			l.size = shortList
+			l.size = l.sizes.short
 		}
 	}
 	l.idle = c.DueCandidates+c.ReadyCandidates == 0 && len(l.list) == 0

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,13 +17,27 @@ import (
 
 // dear is a store whose looks at the head are reported as expensive, as they are
 // while a long transaction holds back vacuum: claims go by lists.
-type dear struct{ *outbox.Store }
+type dear struct {
+	*outbox.Store
+	listing, beside atomic.Int64 // lists being made, and claims beside them
+}
 
-func (d dear) Claim(ctx context.Context, req outbox.ClaimRequest) (*outbox.Claimed, error) {
+func (d *dear) List(ctx context.Context, limit int) ([]outbox.Listed, time.Duration, error) {
+	d.listing.Add(1)
+	defer d.listing.Add(-1)
+	events, look, err := d.Store.List(ctx, limit)
+	if len(events) == limit {
+		look = time.Minute
+	}
+	return events, look, err
+}
+
+func (d *dear) Claim(ctx context.Context, req outbox.ClaimRequest) (*outbox.Claimed, error) {
 	c, err := d.Store.Claim(ctx, req)
 	if err == nil && req.Listed == nil {
 		c.ReadyCost = time.Minute
 	}
+	d.beside.Add(d.listing.Load())
 	return c, err
 }
 
@@ -32,20 +47,29 @@ func (d dear) Claim(ctx context.Context, req outbox.ClaimRequest) (*outbox.Claim
 // settled, and none is lost.
 func TestOrderPerEntity(t *testing.T) {
 	t.Parallel()
-	for name, wrap := range map[string]func(*outbox.Store) Store{
-		"AtTheHead": func(s *outbox.Store) Store { return s },
-		"ByLists":   func(s *outbox.Store) Store { return dear{s} },
-		"LostAnswers": func(s *outbox.Store) Store {
-			return &leaky{Store: s}
-		},
+	for _, tc := range []struct {
+		name     string
+		entities int
+		backlog  int       // of each writer, before the pipeline starts
+		lists    listSizes // 0: as they are
+		wrap     func(*outbox.Store) Store
+	}{
+		{"AtTheHead", 6, 0, listSizes{}, func(s *outbox.Store) Store { return s }},
+		{"ByLists", 6, 0, listSizes{}, func(s *outbox.Store) Store { return &dear{Store: s} }},
+		{"ByListsAhead", 300, 450, listSizes{long: 200, short: 100}, func(s *outbox.Store) Store { return &dear{Store: s} }},
+		{"LostAnswers", 6, 0, listSizes{}, func(s *outbox.Store) Store { return &leaky{Store: s} }},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			r := setup(t, func(c *Config) { c.BatchSize = 16 })
 			if err := history.Install(t.Context(), r.pool, outboxTable); err != nil {
 				t.Fatal(err)
 			}
-			r.pipe.store = wrap(r.store)
+			store := tc.wrap(r.store)
+			r.pipe.store = store
+			if tc.lists.long > 0 {
+				r.pipe.lists = tc.lists
+			}
 			var mu sync.Mutex
 			chance := rand.New(rand.NewPCG(7, 7))
 			r.proj.answer = func(outbox.Event) outbox.Outcome {
@@ -56,16 +80,20 @@ func TestOrderPerEntity(t *testing.T) {
 				}
 				return outbox.OK()
 			}
-			r.start()
 			const writers, each = 4, 150
-			acknowledged := make([][]history.Enqueued, writers)
+			acknowledged := make([][]history.Enqueued, 2*writers)
 			var wg sync.WaitGroup
 			for w := range writers {
-				wg.Go(func() { acknowledged[w] = r.produce(w, each) })
+				wg.Go(func() { acknowledged[writers+w] = r.produce(writers+w, tc.backlog, tc.entities) })
+			}
+			wg.Wait()
+			r.start()
+			for w := range writers {
+				wg.Go(func() { acknowledged[w] = r.produce(w, each, tc.entities) })
 			}
 			wg.Go(r.disturb)
 			wg.Wait()
-			r.await(map[string]int{"done": writers * each})
+			r.await(map[string]int{"done": writers * (tc.backlog + each)})
 			log, err := history.Read(t.Context(), r.pool, outboxTable, "g")
 			if err != nil {
 				t.Fatal(err)
@@ -87,19 +115,22 @@ func TestOrderPerEntity(t *testing.T) {
 			if r.proj.overlap {
 				t.Error("an entity was in two batches at once")
 			}
+			if d, ok := store.(*dear); ok && tc.backlog > 0 && d.beside.Load() == 0 {
+				t.Error("no claim was made beside a list")
+			}
 		})
 	}
 }
 
-// produce writes events for a few entities that it shares with the other writers. An
+// produce writes n events of some entities that it shares with the other writers. An
 // advisory lock stands for the entity's row; it is taken before the version is, and
 // the transaction stays open for a while.
-func (r *rig) produce(seed, n int) (out []history.Enqueued) {
+func (r *rig) produce(seed, n, entities int) (out []history.Enqueued) {
 	rnd := rand.New(rand.NewPCG(uint64(seed), 1))
 	ctx := context.Background()
 	for range n {
-		entity := rnd.IntN(6)
-		key := outbox.Key{Type: "block", ID: uuid.NewSHA1(uuid.Nil, []byte{byte(entity)})}
+		entity := rnd.IntN(entities)
+		key := outbox.Key{Type: "block", ID: uuid.NewSHA1(uuid.Nil, []byte{byte(entity), byte(entity >> 8)})}
 		tx, err := r.pool.Begin(ctx)
 		if err != nil {
 			r.t.Error(err)

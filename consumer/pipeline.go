@@ -86,6 +86,7 @@ type Pipeline struct {
 	gate    *gate
 	spans   *spans
 	pulse   pulse
+	lists   listSizes
 }
 
 // New returns a pipeline, or all that is wrong with cfg.
@@ -103,6 +104,7 @@ func New(store Store, proj Projection, cfg Config, log *zap.Logger, m *Metrics) 
 	return &Pipeline{
 		store: timed{store, m, proj.Name(), log}, proj: proj, cfg: cfg,
 		log: log, metrics: m, gate: newGate(cfg.BreakerThreshold, m.phaseOf(proj.Name())), spans: newSpans(cfg.Tracing, proj),
+		lists: listSizes{long: longList, short: shortList},
 	}, nil
 }
 
@@ -133,7 +135,7 @@ func (p *Pipeline) Run(ctx context.Context, term Term) error {
 	defer p.pulse.end()
 	r := &run{
 		p: p, ctx: ctx, term: term,
-		lanes: newLanes(), waits: newWaits(), locked: locked{}, looks: newLooks(p.cfg.Poll),
+		lanes: newLanes(), waits: newWaits(), locked: locked{}, looks: newLooks(p.cfg.Poll, p.lists),
 		results: make(chan *result, p.cfg.Concurrency),
 		window:  min(firstWindow, p.cfg.BatchSize),
 		renewAt: time.Now().Add(p.store.Lease() / 3),

@@ -33,6 +33,7 @@ type sample struct {
 	RoundTrips          float64
 	Retries             float64   // in all: above 0, more than the work was measured
 	Claims              []float64 // milliseconds
+	Lists               []float64
 
 	IdleLeader, IdleStandby float64 // per cent of a core
 }
@@ -301,7 +302,7 @@ from (select *, extract(epoch from processed_at - processing_started_at)::float8
 	if err != nil {
 		return out, err
 	}
-	out.Claims = log.claims
+	out.Claims, out.Lists = log.claims, log.lists
 	out.cost(from, to)
 	out.RoundTrips = perEvent(float64(log.roundTrips)+to.bulks, float64(w.events))
 	return out, nil

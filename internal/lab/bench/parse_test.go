@@ -30,6 +30,9 @@ const someLog = `2026-01-01 00:00:00.000 UTC|3/1|weft/bench/w/work|LOG:  duratio
 	select id
 	from t
 	where status = 'pending' and next_retry_at is null
+2026-01-01 00:00:01.100 UTC|3/5|weft/bench/w/work|LOG:  duration: 10.000 ms  execute stmtcache_1: update t set status = 'processing'
+2026-01-01 00:00:01.120 UTC|6/1|weft/bench/w/work|LOG:  duration: 30.000 ms  execute stmtcache_4: select id from t where status = 'pending' and next_retry_at is null
+2026-01-01 00:00:01.130 UTC|3/6|weft/bench/w/work|LOG:  duration: 20.000 ms  execute stmtcache_1: update t set status = 'processing'
 2026-01-01 00:00:02.000 UTC|3/4|weft/bench/w/work|LOG:  duration: 7.000 ms  execute stmtcache_1: update t set status = 'processing'
 `
 
@@ -45,7 +48,8 @@ func TestReadLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := statementLog{roundTrips: 3, claims: []float64{3.75, 4}}
+	// The first list went on for 3 ms after a claim, the second while claims were made.
+	want := statementLog{roundTrips: 6, claims: []float64{3.75, 3, 10, 20}, lists: []float64{4, 30}}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(statementLog{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -28,8 +28,18 @@ type statement struct {
 // statementLog sums up what a worker's sessions did.
 type statementLog struct {
 	roundTrips int
-	claims     []float64 // milliseconds, one per claim
+	claims     []float64 // milliseconds, one per claim, and the waits for lists
+	lists      []float64 // milliseconds, one per list of what is claimed later
 }
+
+// trip is what one round trip did.
+type trip struct {
+	claims, lists bool
+	ms            float64
+	end           time.Time
+}
+
+func (t *trip) start() time.Time { return t.end.Add(-time.Duration(t.ms * float64(time.Millisecond))) }
 
 // logSize is where the log ends now.
 func logSize(file string) (int64, error) {
@@ -52,34 +62,53 @@ func readLog(file string, offset int64, from, to time.Time) (statementLog, error
 		return statementLog{}, fmt.Errorf("log of PostgreSQL: %w", err)
 	}
 	from = from.Truncate(time.Millisecond) // the precision of the log
-	claimed, seen := map[string]bool{}, map[string]float64{}
-	var order []string
+	trips := map[string]*trip{}
+	var order []*trip
 	err = parseLog(f, func(s statement) {
 		if s.at.Before(from) || s.at.After(to) || !strings.HasSuffix(s.application, "/work") {
 			return
 		}
-		if _, ok := seen[s.transaction]; !ok {
-			order = append(order, s.transaction)
+		t := trips[s.transaction]
+		if t == nil {
+			t = &trip{}
+			trips[s.transaction] = t
+			order = append(order, t)
 		}
-		seen[s.transaction] += s.ms
-		if isClaim(s.text) {
-			claimed[s.transaction] = true
-		}
+		t.ms += s.ms
+		t.end = s.at
+		t.claims = t.claims || strings.Contains(s.text, "set status = 'processing'")
+		t.lists = t.lists || isList(s.text)
 	})
 	out := statementLog{roundTrips: len(order)}
 	for _, t := range order {
-		if claimed[t] {
-			out.claims = append(out.claims, seen[t])
+		if t.claims {
+			out.claims = append(out.claims, t.ms)
+		}
+		if t.lists {
+			out.lists = append(out.lists, t.ms)
+			if ms := waited(t, order); ms > 0 {
+				out.claims = append(out.claims, ms)
+			}
 		}
 	}
 	return out, err
 }
 
-// isClaim also holds for a look that only lists what is claimed later.
-func isClaim(text string) bool {
-	text = strings.TrimSpace(text)
-	return strings.Contains(text, "set status = 'processing'") ||
-		strings.HasPrefix(text, "select id") && strings.Contains(text, "next_retry_at is null")
+// isList recognises a look that only lists what is claimed later.
+func isList(text string) bool {
+	return strings.HasPrefix(strings.TrimSpace(text), "select id") && strings.Contains(text, "next_retry_at is null")
+}
+
+// waited returns for how many milliseconds a list was made with no claim beside it,
+// up to its end. The next claim may have waited for that.
+func waited(list *trip, order []*trip) float64 {
+	from := list.start()
+	for _, t := range order {
+		if t.claims && t.start().Before(list.end) && t.end.After(from) {
+			from = t.end
+		}
+	}
+	return max(0, float64(list.end.Sub(from))/float64(time.Millisecond))
 }
 
 // parseLog calls visit for each line that says how long a statement took, with the lines

@@ -49,6 +49,7 @@ type Result struct {
 	IdleStandby float64 `json:"idle_standby_cpu_percent,omitempty"`
 
 	Claim     *Claims `json:"claim,omitempty"` // of all rounds together
+	Lists     *Claims `json:"list,omitempty"`  // of ready rows, for several claims; what a claim has waited for one is a claim
 	Reference *Claims `json:"claim_reference,omitempty"`
 	ClaimP99  float64 `json:"claim_p99_ms,omitempty"`
 }
@@ -101,7 +102,7 @@ func middle(samples []sample) (m sample) {
 		IdleStandby: of(func(s sample) float64 { return s.IdleStandby }),
 	}
 	for _, s := range samples {
-		m.Claims = append(m.Claims, s.Claims...)
+		m.Claims, m.Lists = append(m.Claims, s.Claims...), append(m.Lists, s.Lists...)
 	}
 	return m
 }
@@ -115,7 +116,7 @@ func newResult(s scenario, w workload, sides []*side) *Result {
 		Scenario: s.name, Rounds: len(weft), Events: w.events, Cores: runtime.NumCPU(),
 		WeftEPS: m.EPS, WeftRounds: each(weft, eps), P50MS: m.P50MS, P99MS: m.P99MS, MaxMS: m.MaxMS, RSSMB: m.RSSMB, CPU: m.CPU,
 		Allocs: m.Allocs, WALBytes: m.WALBytes, RoundTrips: m.RoundTrips, Retries: m.Retries, IdleLeader: m.IdleLeader, IdleStandby: m.IdleStandby,
-		Claim: newClaims(m.Claims),
+		Claim: newClaims(m.Claims), Lists: newClaims(m.Lists),
 	}
 	if r.Claim != nil {
 		r.ClaimP99 = r.Claim.P99MS

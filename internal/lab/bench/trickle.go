@@ -91,7 +91,7 @@ func (s *site) sumTrickle(ctx context.Context, leader *fleet.Instance, w workloa
 	if err != nil {
 		return err
 	}
-	out.Claims = log.claims
+	out.Claims, out.Lists = log.claims, log.lists
 	out.RoundTrips = perEvent(float64(log.roundTrips)+bulks, float64(w.events))
 	return s.place.expect(ctx, weftIndex, w.events)
 }
