@@ -84,7 +84,7 @@ over (resign_requested) and replays of dead letters (replay).`,
 	cmd.Flags().Var(&since, "since", "only what happened since then: a time, or a duration ago")
 	cmd.Flags().IntVar(&f.Limit, "limit", 50, "show at most this many")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	config.AddFlags(cmd.Flags(), "database.url", "database.timeout")
+	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout")
 	return cmd
 }
 

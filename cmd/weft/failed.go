@@ -106,7 +106,7 @@ func (a *app) failedSub(cmd *cobra.Command, sel *selection, asJSON *bool,
 		return show(ctx, all, sel.selector(now))
 	}
 	cmd.Flags().BoolVar(asJSON, "json", false, "print JSON")
-	config.AddFlags(cmd.Flags(), "database.url", "database.timeout", "projections")
+	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "projections")
 	return cmd
 }
 

@@ -101,7 +101,7 @@ interrupted.`,
 	cmd.Flags().DurationVar(&f.wait, "wait", 30*time.Second, "how long to watch in the end until all are settled")
 	cmd.Flags().BoolVar(&f.keepGoing, "keep-going", false, "go on although everything fails again")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
-	config.AddFlags(cmd.Flags(), "database.url", "database.timeout", "group", "projections", "env")
+	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "group", "projections", "env")
 	return cmd
 }
 
