@@ -84,6 +84,8 @@ type projectionStatus struct {
 	OldestSecs   float64    `json:"oldest_age_seconds"`
 	NextRetryAt  *time.Time `json:"next_retry_at"`
 	LastSettleAt *time.Time `json:"last_settle_at"`
+
+	now time.Time // database clock
 }
 
 func (a *app) statusCommand() *cobra.Command {
@@ -153,7 +155,7 @@ func readStatus(ctx context.Context, cfg config.Config) (status, error) {
 		st.Projections = append(st.Projections, projectionStatus{
 			Projection: name, Table: table, Pending: s.Pending, Retrying: s.Retrying, Processing: s.Processing,
 			Failed: s.Failed, Stuck: s.Stuck, DoneEstimate: s.DoneEstimate, Lag: s.Lag(),
-			OldestSecs: s.Oldest.Seconds(), NextRetryAt: utc(s.NextRetry), LastSettleAt: utc(s.LastSettle),
+			OldestSecs: s.Oldest.Seconds(), NextRetryAt: utc(s.NextRetry), LastSettleAt: utc(s.LastSettle), now: s.Now,
 		})
 	}
 	return st, nil

@@ -33,7 +33,7 @@ func (st status) write(w io.Writer) error {
 			oldest = span(p.OldestSecs)
 		}
 		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%d\t%d\t~%s\t%d\t%s\t%s\t%s\n", p.Projection, p.Pending, p.Retrying, p.Processing,
-			p.Stuck, p.Failed, strconv.FormatInt(p.DoneEstimate, 10), p.Lag, oldest, clock(p.NextRetryAt), clock(p.LastSettleAt))
+			p.Stuck, p.Failed, strconv.FormatInt(p.DoneEstimate, 10), p.Lag, oldest, p.nextRetry(), p.lastSettle())
 	}
 	return tw.Flush()
 }
@@ -62,6 +62,23 @@ func (st status) leaderLine() string {
 		}
 		return fmt.Sprintf("nobody; the last was %s, epoch %d, which ended %s", st.LastTerm.Instance, st.LastTerm.Epoch, how)
 	}
+}
+
+func (p projectionStatus) nextRetry() string {
+	if p.NextRetryAt == nil {
+		return "-"
+	}
+	if d := p.NextRetryAt.Sub(p.now); d > 0 {
+		return "in " + span(d.Seconds())
+	}
+	return "due"
+}
+
+func (p projectionStatus) lastSettle() string {
+	if p.LastSettleAt == nil {
+		return "-"
+	}
+	return span(max(0, p.now.Sub(*p.LastSettleAt).Seconds())) + " ago"
 }
 
 // span writes seconds for people: three digits are enough.

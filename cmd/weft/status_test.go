@@ -24,7 +24,7 @@ func sample() status {
 	})
 	st.Projections = []projectionStatus{
 		{Projection: "search_index_to_elastic", Table: "search_outbox_events", Pending: 12, Retrying: 3, Processing: 2, Failed: 1, Stuck: 1,
-			DoneEstimate: 15000, Lag: 17, OldestSecs: 1.234, NextRetryAt: &retry, LastSettleAt: &settle},
+			DoneEstimate: 15000, Lag: 17, OldestSecs: 1.234, NextRetryAt: &retry, LastSettleAt: &settle, now: at(30)},
 		{Projection: "chronicle_events_to_entries", Table: "chronicle_outbox_events"},
 	}
 	return st
