@@ -30,7 +30,8 @@ where t.relnamespace = current_schema()::regnamespace and t.relname = any ($1)
 order by t.relname, pg_stat_get_numscans(c.oid), c.relname`
 
 // FindCostly returns the indexes on the outbox tables that cost weft throughput, those
-// that are read least first. It changes nothing.
+// that are read least first; a [*BehindError] where there is no such table. It changes
+// nothing.
 func FindCostly(ctx context.Context, db *pgx.Conn) ([]CostlyIndex, error) {
 	var tables, ours []string
 	for _, t := range outboxTables() {
@@ -38,6 +39,14 @@ func FindCostly(ctx context.Context, db *pgx.Conn) ([]CostlyIndex, error) {
 	}
 	for _, ix := range outboxIndexes() {
 		ours = append(ours, ix.name)
+	}
+	var there bool
+	err := db.QueryRow(ctx, `select exists (select from pg_class where relnamespace = current_schema()::regnamespace and relname = any ($1))`, tables).Scan(&there)
+	if err != nil {
+		return nil, fmt.Errorf("outbox tables: %w", err)
+	}
+	if !there {
+		return nil, &BehindError{Want: Latest}
 	}
 	rows, err := db.Query(ctx, costly, tables, ours)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -59,7 +60,7 @@ are those of this server alone. Nothing is changed.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	config.AddFlags(cmd.Flags(), "database.url", "database.timeout")
+	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout")
 	return cmd
 }
 
@@ -79,7 +80,7 @@ func writeDoctor(w io.Writer, found []migrations.CostlyIndex) error {
 		_, err := fmt.Fprintln(w, "nothing: the outbox tables have no index but the primary key and weft's own")
 		return err
 	}
-	fmt.Fprintf(w, "%d indexes are not weft's. Every claim and every settle writes into each of them.\n\n", len(found))
+	fmt.Fprintf(w, "Indexes that are not weft's: %d. Every claim and every settle writes into each of them.\n\n", len(found))
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "TABLE\tINDEX\tON\tKB\tREADS")
 	for _, c := range found {
@@ -88,11 +89,14 @@ func writeDoctor(w io.Writer, found []migrations.CostlyIndex) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
+	unread := slices.DeleteFunc(slices.Clone(found), func(c migrations.CostlyIndex) bool { return c.Scans > 0 || c.Constraint })
+	if len(unread) == 0 {
+		_, err := fmt.Fprintln(w, "\nEach of them is read, or holds a constraint.")
+		return err
+	}
 	fmt.Fprintln(w, "\nThose that your application never reads can go:")
-	for _, c := range found {
-		if c.Scans == 0 && !c.Constraint {
-			fmt.Fprintln(w, "  "+c.Drop())
-		}
+	for _, c := range unread {
+		fmt.Fprintln(w, "  "+c.Drop())
 	}
 	return nil
 }

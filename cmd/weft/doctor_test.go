@@ -16,6 +16,9 @@ func TestDoctor(t *testing.T) {
 	pool := labtest.Pool(t, url)
 	env := []string{"DATABASE_URL=" + url}
 
+	if got := weft(t, env, "doctor"); got.code != exitTryAgain || !strings.Contains(got.errOut, "run `weft migrate up`") {
+		t.Errorf("without tables: got %+v, want code %d", got, exitTryAgain)
+	}
 	if err := legacy.Create(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
