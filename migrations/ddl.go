@@ -195,19 +195,27 @@ func (m *migrator) writable(ctx context.Context) error {
 	}
 }
 
-// refuseActive returns an error while a leader sends heartbeats.
+// ActiveError says that an instance leads on the tables that [Down] would take away.
+type ActiveError struct{ Instance, Group string }
+
+// Error implements error.
+func (e *ActiveError) Error() string {
+	return fmt.Sprintf("instance %q leads group %q: stop every `weft run` on this database first, or use --force", e.Instance, e.Group)
+}
+
+// refuseActive returns an [*ActiveError] while a leader sends heartbeats.
 func (m *migrator) refuseActive(ctx context.Context, have int64) error {
 	if m.opt.force || have < versionTables {
 		return nil
 	}
-	var group, instance string
+	var active ActiveError
 	err := m.db.QueryRowContext(ctx, `select group_name, instance from `+m.qualify("weft_leader")+`
-		where released_at is null and renewed_at > clock_timestamp() - interval '10 s' limit 1`).Scan(&group, &instance)
+		where released_at is null and renewed_at > clock_timestamp() - interval '10 s' limit 1`).Scan(&active.Group, &active.Instance)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("look for a leader: %w", err)
 	}
-	return fmt.Errorf("instance %q leads group %q: stop every `weft run` on this database first", instance, group)
+	return &active
 }

@@ -125,8 +125,8 @@ func Up(ctx context.Context, url string, opts ...Option) ([]Step, error) {
 }
 
 // Down takes back the newest migration, or all of them with [ToZero]. It refuses
-// while an instance leads, unless [Force] is given, and it refuses a database that
-// is newer than this build with an [*AheadError].
+// with an [*ActiveError] while an instance leads, unless [Force] is given, and it
+// refuses a database that is newer than this build with an [*AheadError].
 func Down(ctx context.Context, url string, opts ...Option) ([]Step, error) {
 	return run(ctx, url, opts, func(ctx context.Context, m *migrator) ([]Step, error) {
 		have, err := readVersion(ctx, m.db)

@@ -75,9 +75,12 @@ func diagnose(err error) (int, string) {
 		return exitTryAgain, behind.Error()
 	}
 	if _, ok := errors.AsType[*migrations.AheadError](err); ok {
-		return exitRefused, oneLine(err)
+		return exitRefused, oneLine(err) + ": use the build that has migrated it"
 	}
 	if _, ok := errors.AsType[*migrations.RightsError](err); ok {
+		return exitRefused, oneLine(err)
+	}
+	if _, ok := errors.AsType[*migrations.ActiveError](err); ok {
 		return exitRefused, oneLine(err)
 	}
 	if _, ok := errors.AsType[*migrations.LockError](err); ok {

@@ -36,6 +36,16 @@ func TestMigrate(t *testing.T) {
 		t.Errorf("status after: got %+v", after)
 	}
 
+	pool := labtest.Pool(t, url)
+	if _, err := pool.Exec(t.Context(), `insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at) values ('g', 1, 'a', now(), now())`); err != nil {
+		t.Fatal(err)
+	}
+	if down := weft(t, env, "migrate", "down"); down.code != exitRefused || down.errOut != "weft: instance \"a\" leads group \"g\": stop every `weft run` on this database first, or use --force\n" {
+		t.Errorf("down beside a leader: got %+v, want code %d", down, exitRefused)
+	}
+	if _, err := pool.Exec(t.Context(), `delete from weft_leader`); err != nil {
+		t.Fatal(err)
+	}
 	if down := weft(t, env, "migrate", "down", "--all"); down.code != 0 || strings.Count(down.out, "taken back ") != int(migrations.Latest) {
 		t.Errorf("down: got %+v", down)
 	}
