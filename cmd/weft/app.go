@@ -36,12 +36,14 @@ DATABASE_URL is the only one that is required.
 
 Exit codes:
    0  done
-   1  the thing that was checked is bad: nobody leads, migrations are pending
-   3  inconclusive
+   1  the thing that was checked is bad: nobody leads, migrations are pending,
+      events failed again
+   3  inconclusive: what was asked for stands, and was not seen to be done in time
   64  the command line is wrong
   69  Postgres cannot be reached
   70  a fault of weft itself, or a stop without waiting
-  75  try again: a migration is missing, the server is read-only, or a port is taken
+  75  try again: a migration is missing, the server is read-only, a port is taken,
+      or a replay was interrupted
   77  refused: another environment, no permission, wrong password, no standby to
       take over
   78  the configuration is wrong: a bad value, an unknown database, a pooler in
