@@ -33,7 +33,7 @@ func newStackCommand() *cobra.Command {
 	var stateFile string
 	cmd := &cobra.Command{
 		Use:     "stack -- CMD [ARG…]",
-		Short:   "start a PostgreSQL and an Elasticsearch for a command, or keep them running",
+		Short:   "Start a PostgreSQL and an Elasticsearch for a command, or keep them running",
 		Long:    stackHelp,
 		Example: "  weftlab stack -- go test ./...\n  weftlab stack -- bash",
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -87,9 +87,10 @@ func startError(ctx, starting context.Context, err error) error {
 
 func newUpCommand(heapMB *int, stateFile *string) *cobra.Command {
 	return &cobra.Command{
-		Use:   "up",
-		Short: "start the servers and leave them running; print their URLs as shell exports",
-		Args:  cobra.NoArgs,
+		Use:     "up",
+		Short:   "Start the servers and leave them running; print their URLs as shell exports",
+		Example: "  eval \"$(weftlab stack up)\"",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT)
 			defer stop()
@@ -100,27 +101,32 @@ func newUpCommand(heapMB *int, stateFile *string) *cobra.Command {
 			if !started {
 				fmt.Fprintf(cmd.ErrOrStderr(), "stack: running since %s\n", state.StartedAt.Local().Format(time.DateTime))
 			}
-			printExports(cmd.OutOrStdout(), state)
+			printExports(cmd.OutOrStdout(), state, *stateFile)
 			return nil
 		},
 	}
 }
 
-func printExports(w io.Writer, state *stack.State) {
+func printExports(w io.Writer, state *stack.State, stateFile string) {
 	if state.Postgres != nil {
 		fmt.Fprintf(w, "export DATABASE_URL='%s'\n", state.Postgres.URL)
 	}
 	if state.Elastic != nil {
 		fmt.Fprintf(w, "export ELASTIC_URL='%s'\n", state.Elastic.URL)
 	}
-	fmt.Fprintln(w, "# stop them: weftlab stack down")
+	down := "weftlab stack down"
+	if stateFile != "" {
+		down += " --state '" + stateFile + "'"
+	}
+	fmt.Fprintln(w, "# stop them: "+down)
 }
 
 func newDownCommand(stateFile *string) *cobra.Command {
 	return &cobra.Command{
-		Use:   "down",
-		Short: "stop the servers that up left running and remove their data",
-		Args:  cobra.NoArgs,
+		Use:     "down",
+		Short:   "Stop the servers that up left running and remove their data",
+		Example: "  weftlab stack down",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			stopped, err := stack.Down(cmd.Context(), *stateFile)
 			if err != nil {
@@ -139,9 +145,10 @@ func newDownCommand(stateFile *string) *cobra.Command {
 func newStatusCommand(stateFile *string) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "show the servers that up left running; exit code 1 unless all of them run",
-		Args:  cobra.NoArgs,
+		Use:     "status",
+		Short:   "Show the servers that up left running; exit code 1 unless all of them run",
+		Example: "  weftlab stack status --json | jq .servers",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			state, err := stack.Status(*stateFile)
 			if err != nil {

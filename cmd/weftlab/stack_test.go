@@ -346,7 +346,9 @@ func TestStackUpStatusDown(t *testing.T) {
 func TestStackUsage(t *testing.T) {
 	t.Parallel()
 
-	for _, args := range [][]string{{"stack"}, {"stack", "true"}, {"stack", "--no-such-flag", "--", "true"}, {"nosuch"}, {"stack", "up", "x"}} {
+	for _, args := range [][]string{{"stack"}, {"stack", "true"}, {"stack", "--no-such-flag", "--", "true"}, {"nosuch"}, {"stack", "up", "x"},
+		{"run"}, {"verify"}, {"export", "a", "b"}, {"report"}, {"bench"}, {"chaos", "x"},
+	} {
 		var stdout, stderr bytes.Buffer
 		if got := run(args, &stdout, &stderr); got != exitUsage {
 			t.Errorf("weftlab %s: got exit code %d (%s), want %d", strings.Join(args, " "), got, &stderr, exitUsage)

@@ -30,9 +30,8 @@ Scenarios:` + about.String() + `
 
 backlog, retrying and longtx compare the time of a claim with that at 20,000 pending;
 adopted compares with the same run on weft's own tables, traced with one that exports
-no traces. With --compare or --against
-every scenario compares two builds of weft instead: rates, or where the scenario is
-about times, times.
+no traces. With --compare or --against every scenario compares two builds of weft
+instead: rates, or where the scenario is about times, times.
 
 The servers that DATABASE_URL and ELASTIC_URL name are left alone. Leave the machine
 alone while it runs: the figures are of the whole machine.`,

@@ -39,8 +39,10 @@ func interruptible(cmd *cobra.Command) (context.Context, context.CancelFunc) {
 
 func listCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:          "list [SCENARIO...]",
-		Short:        "Name the failure drills, what they do, what they must show, and their parameters",
+		Use:   "list [SCENARIO...]",
+		Short: "Name the failure drills, what they do, what they must show, and their parameters",
+		Example: `  weftlab list
+  weftlab list es_429_inject`,
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -92,7 +94,7 @@ Exit code 0 means that the drills were carried out. What they show is for verify
 		},
 	}
 	f.add(cmd, false)
-	cmd.Flags().StringArrayVar(&set, "set", nil, "a parameter of the scenario as `NAME=VALUE`; list names them")
+	cmd.Flags().StringArrayVar(&set, "set", nil, "a parameter of the scenario as `NAME=VALUE`; weftlab list names them")
 	cmd.Flags().BoolVar(&without, "without-fault", false, "do everything but trigger the failure; verify must find that out")
 	cmd.Flags().StringVar(&binary, "weft", "", "run this weft `FILE` instead of building one")
 	cmd.Flags().IntVar(&heapMB, "elastic-heap", 0, "Elasticsearch's heap in MiB (default that of the stack)")

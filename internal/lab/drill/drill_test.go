@@ -156,9 +156,9 @@ func evidenceTime() time.Time { return time.Date(2026, 11, 21, 17, 0, 0, 0, time
 func TestNamesAndParameters(t *testing.T) {
 	t.Parallel()
 	for want, do := range map[string]func() error{
-		`no scenario is named "es_up"; list names them`: func() error { return Run(t.Context(), Options{}, "es_up") },
-		`parameter "x": want NAME=VALUE`:                func() error { return Run(t.Context(), Options{Set: []string{"x"}}, "es_429_inject") },
-		`no parameter is named "ratoi" here; list names them`: func() error {
+		"no scenario is named \"es_up\"; `weftlab list` names them": func() error { return Run(t.Context(), Options{}, "es_up") },
+		`parameter "x": want NAME=VALUE`:                            func() error { return Run(t.Context(), Options{Set: []string{"x"}}, "es_429_inject") },
+		"no parameter is named \"ratoi\" here; `weftlab list` names them": func() error {
 			return Run(t.Context(), Options{Set: []string{"ratoi=1"}}, "es_429_inject")
 		},
 		`a run is of one scenario`: func() error { return VerifyAll(io.Discard, t.TempDir(), "x", "all") },

@@ -66,7 +66,7 @@ func lookUp(names []string) ([]Scenario, error) {
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(s Scenario) bool { return s.Name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("no scenario is named %q; list names them", name)
+			return nil, fmt.Errorf("no scenario is named %q; `weftlab list` names them", name)
 		}
 		out = append(out, all[i])
 	}
@@ -86,7 +86,7 @@ func fill(scenarios []Scenario, set []string) (map[string]string, error) {
 			return slices.ContainsFunc(sc.Params, func(p Param) bool { return p.Name == name })
 		})
 		if !known {
-			return nil, fmt.Errorf("no parameter is named %q here; list names them", name)
+			return nil, fmt.Errorf("no parameter is named %q here; `weftlab list` names them", name)
 		}
 		values[name] = value
 	}
