@@ -14,7 +14,7 @@ import (
 // Command returns `weftlab failover`.
 func Command() *cobra.Command {
 	var opts Options
-	var async bool
+	var sync, async bool
 	cmd := &cobra.Command{
 		Use:   "failover",
 		Short: "Lose the PostgreSQL primary under load, promote its replica, and check what came over",
@@ -33,7 +33,7 @@ new primary does not know. 1 means anything else.`,
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.Replication = stack.Synchronous
-			if async {
+			if async || !sync {
 				opts.Replication = stack.Asynchronous
 			}
 			if !cmd.Flags().Changed("seed") {
@@ -49,7 +49,7 @@ new primary does not know. 1 means anything else.`,
 	}
 	f := cmd.Flags()
 	f.IntVar(&opts.Times, "times", 5, "lose the primary `N` times")
-	f.Bool("sync", true, "commits wait for the replica")
+	f.BoolVar(&sync, "sync", true, "commits wait for the replica")
 	f.BoolVar(&async, "async", false, "commits do not wait, and the replica is cut off before the primary is lost")
 	cmd.MarkFlagsMutuallyExclusive("sync", "async")
 	f.DurationVar(&opts.Lag, "lag", 300*time.Millisecond, "with --async: how long before")
