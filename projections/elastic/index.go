@@ -113,7 +113,7 @@ func (s *Sink) look(ctx context.Context) (target, error) {
 	case err != nil:
 		return fault(fmt.Errorf("index lookup: %w", err))
 	case status == http.StatusNotFound:
-		return fault(fmt.Errorf("%w: neither an alias nor an index is named %q", errMissing, s.cfg.Index))
+		return fault(fmt.Errorf("%w: neither an alias nor an index is named %q; put the alias back, or restart weft, which makes an empty index", errMissing, s.cfg.Index))
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		e := parseWhole(body)
 		return fault(refused(s.host(), status, e.detail(status), s.cfg.Index, s.access()))
@@ -204,7 +204,8 @@ func (s *Sink) Ready(ctx context.Context) error {
 // EnsureIndex makes <name>-v1 with the mapping of this build and the alias <name>
 // over it when there is neither an alias nor an index of that name. What exists is
 // accepted, except an index made by another build for another mapping: the error is
-// [ErrMapping] then, as it is of Ready and of every write that looks the name up. It may be called by several processes at once.
+// [ErrMapping] then, as it is of Ready and of every write that looks the name up. It may
+// be called by several processes at once.
 func (s *Sink) EnsureIndex(ctx context.Context) error {
 	t, err := s.look(ctx)
 	if errors.Is(err, errMissing) {
