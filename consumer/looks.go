@@ -16,7 +16,8 @@ const (
 	cheapRow  = 5 * time.Microsecond
 
 	// A list for the sake of hot entities is long, because it shows the more of them. One
-	// that only spares the steps over dead entries is shorter, because a claim waits for it.
+	// that only spares the steps over dead entries is shorter, because a claim waits for the
+	// first of them.
 	longList  = 100_000
 	shortList = 50_000
 

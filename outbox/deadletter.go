@@ -129,9 +129,6 @@ func OpenDeadLetters(db DB, table, projection string, timeout time.Duration) (*D
 	return &DeadLetters{db: db, table: table, projection: projection, timeout: timeout}, nil
 }
 
-// Table returns the name of the outbox table.
-func (d *DeadLetters) Table() string { return d.table }
-
 // Projection returns the name given to OpenDeadLetters.
 func (d *DeadLetters) Projection() string { return d.projection }
 

@@ -35,7 +35,7 @@ const (
 var kindNames = [...]string{"unknown", "unreachable", "wrong_password", "unknown_database", "tls_refused",
 	"too_many_connections", "missing_migration", "wrong_environment", "pooler", "read_only", "permission_denied", "bad_parameter"}
 
-// String returns the kind's name as used in logs.
+// String returns the kind's name.
 func (k Kind) String() string {
 	if int(k) < len(kindNames) {
 		return kindNames[k]

@@ -114,9 +114,6 @@ func (s *server) Close() error {
 	return s.ended
 }
 
-// Log is the file that the server writes to.
-func (s *server) Log() string { return s.log }
-
 // Kill ends the server at once, as nobody asked for.
 func (s *server) Kill() error {
 	if err := syscall.Kill(s.process.PID(), syscall.SIGKILL); err != nil {
