@@ -25,7 +25,7 @@ BASE      ?= $(shell git rev-parse -q --verify origin/main || git rev-parse -q -
 
 .PHONY: help
 help: ## List the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build bin/weft and bin/weftlab
@@ -94,7 +94,7 @@ drills: ## Trigger every failure of the training ground, and judge the evidence 
 	$(LAB) verify $(DRILLS)
 
 .PHONY: drills-fast
-drills-fast: ## The same for the few that every change has to pass
+drills-fast: ## Trigger and judge the few that every change has to pass
 	$(MAKE) drills DRILLS=fast
 
 .PHONY: chaos
@@ -102,7 +102,7 @@ chaos: ## Break everything around a pair for three minutes, and check that nothi
 	$(LAB) chaos $(CHAOSFLAGS)
 
 .PHONY: soak
-soak: ## The same for half an hour, failovers of PostgreSQL, and a comparison of speed
+soak: ## Chaos for half an hour, failovers of PostgreSQL, and a comparison of speed
 	$(LAB) chaos --duration 30m $(CHAOSFLAGS)
 	$(LAB) failover --times 5 --sync
 	$(LAB) failover --times 5 --async
@@ -158,7 +158,7 @@ docs: ## Bring the generated parts of README.md, of docs and of the package up t
 	go test ./internal/lab/trail -run TestVocabularyIsWritten -update
 
 .PHONY: clean
-clean: ## Remove what the targets above wrote
+clean: ## Remove what was built, and the coverage; weftlab clean removes the evidence of drills
 	rm -rf bin dist cover.out cover.html
 
 .PHONY: race-note
