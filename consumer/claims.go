@@ -234,7 +234,7 @@ func (r *run) settleNow(put []outbox.Settlement) error {
 func (r *run) loadWaits() error {
 	for {
 		r.waits = newWaits()
-		err := r.p.store.Waits(r.ctx, r.term.Epoch(), r.waits.add)
+		err := r.p.store.Waits(r.ctx, r.lanes.all(), r.waits.add)
 		if err == nil {
 			r.p.pulse.beat()
 			r.p.setBlocked(r.waits.entities())

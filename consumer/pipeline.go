@@ -26,7 +26,7 @@ type Store interface {
 	Claim(ctx context.Context, r outbox.ClaimRequest) (*outbox.Claimed, error)
 	Settle(ctx context.Context, epoch int64, in []outbox.Settlement) (outbox.Settled, error)
 	Renew(ctx context.Context, epoch int64, events []outbox.Event) (int, error)
-	Waits(ctx context.Context, epoch int64, yield func(outbox.Wait)) error
+	Waits(ctx context.Context, known []outbox.Event, yield func(outbox.Wait)) error
 	Wake(ctx context.Context, epoch int64, reasons []outbox.Reason) (int, error)
 	GiveBackUnknown(ctx context.Context, epoch int64, known []outbox.Event) (int, error)
 	RecordProgress(ctx context.Context, epoch int64, lastSettle time.Time) error

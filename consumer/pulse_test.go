@@ -43,7 +43,7 @@ func (p *paper) Settle(context.Context, int64, []outbox.Settlement) (outbox.Sett
 	return outbox.Settled{}, nil
 }
 func (p *paper) Renew(context.Context, int64, []outbox.Event) (int, error) { return 0, nil }
-func (p *paper) Waits(ctx context.Context, _ int64, _ func(outbox.Wait)) error {
+func (p *paper) Waits(ctx context.Context, _ []outbox.Event, _ func(outbox.Wait)) error {
 	if p.wait == nil {
 		return nil
 	}

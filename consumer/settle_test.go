@@ -2,6 +2,8 @@ package consumer
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,14 +17,7 @@ func TestPipelineRowLockedByAStranger(t *testing.T) {
 	locked, free := newKey(), newKey()
 	r.enqueue(locked, 1, 2)
 	r.enqueue(free, 3)
-	tx, err := r.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(t.Context(), "select from search_outbox_events where event_version = 1 for update"); err != nil {
-		t.Fatal(err)
-	}
+	release := r.hold(1)
 	r.start()
 	labtest.Eventually(t, 10*time.Second, func() bool { return len(r.proj.versions(free)) == 1 }, "the free entity")
 	labtest.Eventually(t, 10*time.Second, func() bool {
@@ -33,9 +28,7 @@ func TestPipelineRowLockedByAStranger(t *testing.T) {
 	if got := r.proj.versions(locked); len(got) != 0 {
 		t.Errorf("projected %v past a locked row", got)
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	release()
 	r.await(map[string]int{"done": 3})
 }
 
@@ -45,15 +38,7 @@ func TestPipelineARowLockedDuringASettle(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
 	r.proj.entering, r.proj.leave = make(chan struct{}, 100), make(chan struct{})
-	r.exec("create table passed (version bigint)")
-	r.exec(`create function note() returns trigger language plpgsql as $$
-		begin
-			insert into passed select o.event_version from search_outbox_events o
-				where o.entity_id = new.entity_id and o.event_version < new.event_version and o.status not in ('done', 'failed');
-			return null;
-		end $$`)
-	r.exec(`create constraint trigger note after update on search_outbox_events deferrable initially deferred
-		for each row when (new.status = 'done') execute function note()`)
+	r.notePassed()
 	locked := newKey()
 	r.enqueue(locked, 1)
 	for i := range 6 {
@@ -65,23 +50,35 @@ func TestPipelineARowLockedDuringASettle(t *testing.T) {
 	}
 	r.start()
 	<-r.proj.entering
-	tx, err := r.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(t.Context(), "select from search_outbox_events where event_version = 1 for update"); err != nil {
-		t.Fatal(err)
-	}
+	release := r.hold(1)
 	close(r.proj.leave)
 	r.await(map[string]int{"done": 12, "processing": 2})
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	release()
 	r.await(map[string]int{"done": 14})
-	var passed int
-	if err := r.pool.QueryRow(t.Context(), "select count(*) from passed").Scan(&passed); err != nil || passed != 0 {
-		t.Errorf("%d unsettled events were passed (%v)", passed, err)
+	if n := r.count("passed"); n != 0 {
+		t.Errorf("%d unsettled events were passed", n)
+	}
+}
+
+// An event that the database refuses to settle is not passed until its lease is over.
+func TestPipelineARefusedRowIsNotPassed(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	key := newKey()
+	r.exec(`create function refuse() returns trigger language plpgsql as $$
+		begin if new.status = 'done' and new.event_version = 1 then raise exception 'not this one' using errcode = '23514'; end if; return new; end $$`)
+	r.exec("create trigger refuse before update on search_outbox_events for each row execute function refuse()")
+	r.enqueue(key, 1)
+	r.enqueue(newKey(), 2)
+	r.start()
+	r.await(map[string]int{"done": 1, "processing": 1})
+	labtest.Eventually(t, 10*time.Second, func() bool { return r.metric("mismatch") == 1 }, "the refusal")
+	r.enqueue(key, 3)
+	labtest.Eventually(t, 10*time.Second, func() bool {
+		return r.count("search_outbox_events where event_version = 3 and next_retry_at > now() + interval '5 s'") == 1
+	}, "version 3 to wait behind the refused version 1")
+	if got := r.proj.versions(key); slices.Contains(got, 3) {
+		t.Errorf("projected %v past an event that is not settled", got)
 	}
 }
 
@@ -100,6 +97,45 @@ func TestPipelineARefusedRowStandsAlone(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Errorf("stop: %v", err)
 	}
+}
+
+// notePassed lets the database note in the table passed each event that is not settled
+// when a later one of its entity is done.
+func (r *rig) notePassed() {
+	r.t.Helper()
+	r.exec("create table passed (version bigint)")
+	r.exec(`create function note() returns trigger language plpgsql as $$
+		begin
+			insert into passed select o.event_version from search_outbox_events o
+				where o.entity_id = new.entity_id and o.event_version < new.event_version and o.status not in ('done', 'failed');
+			return null;
+		end $$`)
+	r.exec(`create constraint trigger note after update on search_outbox_events deferrable initially deferred
+		for each row when (new.status = 'done') execute function note()`)
+}
+
+// hold locks the row of a version until release is called or the test ends.
+func (r *rig) hold(version int64) (release func()) {
+	r.t.Helper()
+	tx, err := r.pool.Begin(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var once sync.Once
+	release = func() { once.Do(func() { _ = tx.Rollback(context.Background()) }) }
+	r.t.Cleanup(release)
+	if _, err := tx.Exec(r.t.Context(), "select from search_outbox_events where event_version = $1 for update", version); err != nil {
+		r.t.Fatal(err)
+	}
+	return release
+}
+
+func (r *rig) count(from string) (n int) {
+	r.t.Helper()
+	if err := r.pool.QueryRow(context.Background(), "select count(*) from "+from).Scan(&n); err != nil {
+		r.t.Fatal(err)
+	}
+	return n
 }
 
 func TestHalvesAreCutBetweenEntities(t *testing.T) {

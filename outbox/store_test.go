@@ -396,7 +396,7 @@ func TestWakeAndWaits(t *testing.T) {
 		outbox.Settlement{Event: &ev[2], Verdict: outbox.Waiting, Delay: time.Hour},
 	)
 	waits := 0
-	if err := b.store.Waits(t.Context(), 1, func(outbox.Wait) { waits++ }); err != nil || waits != 3 {
+	if err := b.store.Waits(t.Context(), nil, func(outbox.Wait) { waits++ }); err != nil || waits != 3 {
 		t.Errorf("%d waits, %v, want 3", waits, err)
 	}
 	b.enqueue(4)
@@ -485,7 +485,7 @@ func TestInfiniteTimes(t *testing.T) {
 	b.exec("update search_outbox_events set next_retry_at = 'infinity' where entity_id = $1", [16]byte(parked.ID))
 	b.exec("update search_outbox_events set created_at = '-infinity' where entity_id = $1", [16]byte(odd.ID))
 	var waits []outbox.Wait
-	if err := b.store.Waits(t.Context(), 1, func(w outbox.Wait) { waits = append(waits, w) }); err != nil || len(waits) != 1 || time.Until(waits[0].At) < time.Hour {
+	if err := b.store.Waits(t.Context(), nil, func(w outbox.Wait) { waits = append(waits, w) }); err != nil || len(waits) != 1 || time.Until(waits[0].At) < time.Hour {
 		t.Errorf("waits %v, %v, want the parked one far away", waits, err)
 	}
 	c := b.claim(1, 10)
@@ -503,11 +503,15 @@ func TestWaitsNameWhatOthersHold(t *testing.T) {
 	b := setup(t)
 	b.enqueue(1)
 	b.enqueue(2)
-	b.claim(1, 1) // ours
+	ours := b.claim(1, 1).Ready
 	b.exec("update search_outbox_events set status = 'processing', owner = 'python', lease_until = now() + interval '20 s' where event_version = 2")
 	var versions []int64
-	if err := b.store.Waits(t.Context(), 1, func(w outbox.Wait) { versions = append(versions, w.Version) }); err != nil || len(versions) != 1 || versions[0] != 2 {
+	if err := b.store.Waits(t.Context(), ours, func(w outbox.Wait) { versions = append(versions, w.Version) }); err != nil || len(versions) != 1 || versions[0] != 2 {
 		t.Errorf("waits %v, %v, want the other worker's alone", versions, err)
+	}
+	versions = nil // ours is not at work any more, and could not be settled
+	if err := b.store.Waits(t.Context(), nil, func(w outbox.Wait) { versions = append(versions, w.Version) }); err != nil || len(versions) != 2 {
+		t.Errorf("waits %v, %v, want what is left in processing, too", versions, err)
 	}
 }
 
