@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -57,6 +58,41 @@ func TestPipelineARowLockedDuringASettle(t *testing.T) {
 	r.await(map[string]int{"done": 14})
 	if n := r.count("passed"); n != 0 {
 		t.Errorf("%d unsettled events were passed", n)
+	}
+}
+
+// A claimed row that somebody else has locked when an outage comes stops its entity,
+// nobody else and no heartbeat.
+func TestPipelineARowLockedInAnOutage(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.proj.entering, r.proj.leave = make(chan struct{}, 1000), make(chan struct{})
+	down := true
+	r.proj.fault = func([]outbox.Event) error {
+		if down {
+			return &outbox.Fault{Reason: outbox.ReasonESConnect, Shared: true, Err: errors.New("away")}
+		}
+		return nil
+	}
+	r.proj.ready = func() error { down = false; return nil }
+	locked, free := newKey(), newKey()
+	r.enqueue(locked, 1)
+	r.start()
+	<-r.proj.entering
+	r.enqueue(locked, 2)
+	labtest.Eventually(t, 10*time.Second, func() bool {
+		return r.count("search_outbox_events where status = 'processing' and event_version = 2") == 1
+	}, "version 2 to be claimed behind 1")
+	defer r.hold(2)()
+	r.enqueue(locked, 3)
+	r.enqueue(free, 4)
+	close(r.proj.leave)
+	labtest.Eventually(t, 8*time.Second, func() bool { return len(r.proj.versions(free)) == 1 }, "the free entity")
+	labtest.Eventually(t, 8*time.Second, func() bool {
+		return r.count("search_outbox_events where status = 'pending' and next_retry_at is not null and event_version = 3") == 1
+	}, "version 3 to wait behind the locked version 2")
+	if got := r.proj.versions(locked); slices.Contains(got, 3) {
+		t.Errorf("projected %v past a locked row", got)
 	}
 }
 

@@ -126,15 +126,22 @@ func (s *Store) Reclaim(ctx context.Context, r ReclaimRequest) ([]Reclaimed, err
 // sees what they have done.
 const settleDown = `select from weft_leader where group_name = $1 and epoch = $2 for update`
 
+// orphans passes over what somebody else holds: to wait for it with the leader's row in
+// hand would keep the heartbeat waiting, too.
 const orphans = `
-with fence as materialized ({fence}), given as (
-  update {table} o
-  set status = 'pending', owner = null, lease_until = null, processing_started_at = null,
-      updated_at = clock_timestamp()
+with fence as materialized ({fence}), unknown as materialized (
+  select o.ctid as tid
+  from {table} o
   where exists (select from fence)
     and status = 'processing' and owner = $3 and epoch = $2
     and not exists (select from unnest($4::uuid[], $5::timestamptz[]) as k(id, claimed_at)
                     where k.id = o.id and k.claimed_at = o.processing_started_at)
+  for update of o skip locked
+), given as (
+  update {table} o
+  set status = 'pending', owner = null, lease_until = null, processing_started_at = null,
+      updated_at = clock_timestamp()
+  where o.ctid = any (array(select tid from unknown))
   returning 1
 )
 select (select count(*) from fence), (select count(*) from given)`
@@ -142,7 +149,8 @@ select (select count(*) from fence), (select count(*) from given)`
 // GiveBackUnknown makes the rows ready again that are claimed under this owner and
 // epoch by another claim than known names for them. A claim whose answer was lost leaves such rows:
 // nobody works on them, and later events of their entities would pass them. Call it
-// after a failed claim, while no other claim of this store is under way.
+// after a failed claim, while no other claim of this store is under way. A row that
+// somebody else has locked is left as it is, and named by [Store.Waits].
 func (s *Store) GiveBackUnknown(ctx context.Context, epoch int64, known []Event) (int, error) {
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()

@@ -554,3 +554,25 @@ func TestGiveBackUnknownWaitsForOpenClaims(t *testing.T) {
 		t.Errorf("gave back %d, %v, want the row of the late claim", got.n, got.err)
 	}
 }
+
+// A row that somebody else has locked keeps neither the others nor the leader's
+// heartbeat waiting, and is named to those that must not pass it.
+func TestGiveBackUnknownPassesOverWhatOthersHold(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.enqueue(1)
+	b.enqueue(2)
+	ev := b.claim(1, 10).Ready
+	release := b.hold("id = $1", [16]byte(ev[0].ID))
+	n, err := b.store.GiveBackUnknown(t.Context(), 1, nil)
+	if err != nil || n != 1 {
+		t.Errorf("gave back %d, %v, want the row that nobody holds", n, err)
+	}
+	if r := b.row(ev[1].ID); r.Status != "pending" {
+		t.Errorf("free row is %+v, want ready", r)
+	}
+	release()
+	if n, err := b.store.GiveBackUnknown(t.Context(), 1, nil); err != nil || n != 1 {
+		t.Errorf("gave back %d, %v, want the row that was held", n, err)
+	}
+}
