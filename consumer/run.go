@@ -326,6 +326,11 @@ func (r *run) finish(res *result) error {
 			r.waits.add(w)
 		}
 	}
+	if res.given { // before what is behind it
+		if err := r.giveBack(r.lanes.giveUp()); err != nil {
+			return err
+		}
+	}
 	if res.unsure {
 		if err := r.loadWaits(); err != nil {
 			return err
@@ -336,9 +341,6 @@ func (r *run) finish(res *result) error {
 	}
 	if res.good {
 		r.window = min(2*r.window, r.p.cfg.BatchSize)
-	}
-	if res.given {
-		r.looks.forget()
 	}
 	if res.resumed {
 		r.looks.soon()

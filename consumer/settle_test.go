@@ -61,6 +61,58 @@ func TestPipelineARowLockedDuringASettle(t *testing.T) {
 	}
 }
 
+// givesBack calls back when it has settled an event of a version as given back.
+type givesBack struct {
+	dear
+	version int64
+	back    func()
+}
+
+func (g *givesBack) Settle(ctx context.Context, epoch int64, in []outbox.Settlement) (outbox.Settled, error) {
+	s, err := g.dear.Settle(ctx, epoch, in)
+	if err == nil && slices.ContainsFunc(in, func(st outbox.Settlement) bool {
+		return st.Verdict == outbox.GivenBack && st.Event.Version == g.version
+	}) {
+		g.back()
+	}
+	return s, err
+}
+
+// behindOlder has version 2 of an entity in flight, with 1 to settle with it without a
+// claim, and 3 claimed behind it.
+func (r *rig) behindOlder(store Store) outbox.Key {
+	r.t.Helper()
+	r.pipe.store = store
+	r.proj.entering, r.proj.leave = make(chan struct{}, 1000), make(chan struct{})
+	key := newKey()
+	r.enqueue(newKey(), 0) // taken from the head
+	r.enqueue(key, 1, 2)
+	r.start()
+	<-r.proj.entering
+	<-r.proj.entering
+	r.enqueue(key, 3)
+	labtest.Eventually(r.t, 10*time.Second, func() bool {
+		return r.count("search_outbox_events where status = 'processing' and event_version in (2, 3)") == 2 &&
+			r.count("search_outbox_events where status = 'pending' and event_version = 1") == 1
+	}, "versions 2 and 3 to be claimed without 1")
+	return key
+}
+
+// An event that a settle has given back is not passed by what was claimed behind it.
+func TestPipelineWhatIsBehindAnEventGivenBack(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(c *Config) { c.BatchSize = 1 })
+	r.notePassed()
+	store := &givesBack{dear: dear{Store: r.store}, version: 2}
+	r.behindOlder(store)
+	store.back = r.hold(1) // until 2 is given back
+	close(r.proj.leave)
+	r.await(map[string]int{"done": 4})
+	if n := r.count("passed"); n != 0 {
+		t.Errorf("%d unsettled events were passed", n)
+	}
+}
+
 // A claimed row that somebody else has locked when an outage comes stops its entity,
 // nobody else and no heartbeat.
 func TestPipelineARowLockedInAnOutage(t *testing.T) {
