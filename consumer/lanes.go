@@ -52,7 +52,8 @@ type batch struct {
 	groups   []*group
 	events   int
 	alone    bool
-	openings int // of the breaker, when it was sent
+	outage   bool // a shared fault was met on the way, whatever its reason
+	openings int  // of the breaker, when it was sent
 	id       string
 	span     *batchSpan
 }

@@ -174,7 +174,7 @@ func TestRetryPolicy(t *testing.T) {
 		{2, outbox.ReasonESConnect, true, true},
 	} {
 		p.TerminalOnTransient = tt.terminal
-		if got := p.exhausted(tt.attempts, tt.reason); got != tt.want {
+		if got := p.exhausted(tt.attempts, tt.reason.Transient()); got != tt.want {
 			t.Errorf("exhausted(%d, %s) with terminal %v is %v, want %v", tt.attempts, tt.reason, tt.terminal, got, tt.want)
 		}
 	}

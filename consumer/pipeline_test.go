@@ -384,6 +384,26 @@ func TestPipelineOutageEndsNoEventInFailed(t *testing.T) {
 	}
 }
 
+// Nor does one that fits no transient reason, as where a right has been taken away.
+func TestPipelineOutageOfUnknownReasonEndsNoEventInFailed(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	away := true
+	r.proj.fault = func([]outbox.Event) error {
+		if away {
+			return &outbox.Fault{Reason: outbox.ReasonUnknown, Shared: true, Err: errors.New("permission denied")}
+		}
+		return nil
+	}
+	r.enqueue(newKey(), 1)
+	r.start()
+	labtest.Eventually(t, 15*time.Second, func() bool {
+		return r.count("search_outbox_events where attempts > 4 or status = 'failed'") == 1
+	}, "more attempts than are allowed")
+	r.proj.set(func(*scripted) { away = false })
+	r.await(map[string]int{"done": 1})
+}
+
 func TestPipelineBreakerStopsAMassDeadLetter(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(c *Config) { c.BreakerThreshold = 5 })

@@ -3,8 +3,6 @@ package consumer
 import (
 	"math/rand/v2"
 	"time"
-
-	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // RetryPolicy decides when an event is tried again, and when no more.
@@ -33,9 +31,10 @@ func (p RetryPolicy) delay(attempts int, asked time.Duration) time.Duration {
 	return max(rand.N(p.ceiling(attempts)+1), asked)
 }
 
-// exhausted reports whether an event that fails once more for reason ends in failed.
-func (p RetryPolicy) exhausted(attempts int, reason outbox.Reason) bool {
-	if reason.Transient() && !p.TerminalOnTransient {
+// exhausted reports whether an event that fails once more ends in failed; transient says
+// that it is not the event's fault.
+func (p RetryPolicy) exhausted(attempts int, transient bool) bool {
+	if transient && !p.TerminalOnTransient {
 		return false
 	}
 	return attempts+1 >= p.MaxAttempts

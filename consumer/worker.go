@@ -76,6 +76,7 @@ func (p *Pipeline) project(ctx context.Context, b *batch, events []outbox.Event)
 	}
 	f := outbox.AsFault(err)
 	if f.Shared {
+		b.outage = true
 		p.outage(ctx, f)
 	} else if len(outcomes) == 0 && len(events) > 1 && (!f.Reason.Transient() || f.Reason == outbox.ReasonDBContention) {
 		half := len(events) / 2
@@ -179,7 +180,7 @@ func (p *Pipeline) decide(b *batch, e *outbox.Event, o *outbox.Outcome, v *verdi
 		}
 		return st
 	case outbox.Retry:
-		if !p.cfg.Retry.exhausted(e.Attempts, o.Reason) {
+		if !p.cfg.Retry.exhausted(e.Attempts, o.Reason.Transient() || b.outage) {
 			st.Delay = p.cfg.Retry.delay(e.Attempts, o.RetryAfter)
 			v.retry++
 			v.worst(o.Reason)
