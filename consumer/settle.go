@@ -22,7 +22,7 @@ func (r *run) settle(ctx context.Context, b *batch, in []outbox.Settlement) (out
 		if time.Now().After(until) {
 			r.p.log.Error("somebody else holds a row of an entity for too long; it is tried again when its lease is over",
 				zap.String("event", "outbox.settle_locked"), eventID(entity), zap.Int("rows", len(entity)), spanlog.IDs(ctx))
-			s.Mismatch += len(entity)
+			s.Mismatch += leave(entity)
 			continue
 		}
 		giveBack(entity)
@@ -61,7 +61,7 @@ func (r *run) settleFree(ctx context.Context, b *batch, in []outbox.Settlement) 
 		case refused:
 			r.p.log.Error("the database refuses to settle an entity; it is tried again when its lease is over",
 				zap.String("event", "outbox.settle_refused"), eventID(in), zap.Int("rows", len(in)), zap.Error(err), spanlog.IDs(ctx))
-			return outbox.Settled{Mismatch: len(in)}, nil, nil
+			return outbox.Settled{Mismatch: leave(in)}, nil, nil
 		}
 		if tries == 0 {
 			r.p.log.Warn("settle is repeated until the database answers", zap.String("event", "outbox.settle_fault"), zap.Error(err), spanlog.IDs(ctx))
@@ -116,6 +116,15 @@ func giveBack(entity []outbox.Settlement) {
 			entity[i] = outbox.Settlement{Event: entity[i].Event, Verdict: outbox.GivenBack}
 		}
 	}
+}
+
+// leave lets nobody count an entity's settlement that is not written, and returns how
+// many events keep their claims.
+func leave(entity []outbox.Settlement) int {
+	for i := range entity {
+		entity[i] = outbox.Settlement{Event: entity[i].Event, Verdict: outbox.GivenBack}
+	}
+	return len(entity)
 }
 
 // both joins the answers to two settles.

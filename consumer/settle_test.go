@@ -185,6 +185,9 @@ func TestPipelineARefusedRowStandsAlone(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Errorf("stop: %v", err)
 	}
+	if got := r.metric("processed", "upsert"); got != 19 {
+		t.Errorf("%v processed, want those that were settled", got)
+	}
 }
 
 // notePassed lets the database note in the table passed each event that is not settled
