@@ -42,8 +42,11 @@ func explain(err error) (code int, message string) {
 		}
 		return command.Code, command.Error()
 	}
-	if strings.HasPrefix(err.Error(), "unknown command") {
-		return exitUsage, err.Error()
+	// What cobra itself finds has no type.
+	for _, usage := range []string{"unknown command", "if any flags in the group"} {
+		if strings.HasPrefix(err.Error(), usage) {
+			return exitUsage, err.Error()
+		}
 	}
 	return exitBad, err.Error()
 }

@@ -39,7 +39,10 @@ alone while it runs: the figures are of the whole machine.`,
   weftlab bench distinct --rounds 9 --json bench.json --svg bench.svg
   weftlab bench backlog --events 200000 --rounds 1
   weftlab bench distinct --against main`,
-		Args:         cobra.MinimumNArgs(1),
+		Args: cobra.MatchAll(cobra.MinimumNArgs(1), func(_ *cobra.Command, args []string) error {
+			_, err := pick(args)
+			return err
+		}),
 		ValidArgs:    scenarioNames(),
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -83,7 +83,7 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
 	f.Var(&bounded{&opts.Rate, 10, 5000}, "rate", "events per second that the writer produces, 10 to 5000")
 	f.StringVar(&opts.JSON, "json", "", "write the figures to `FILE` as JSON")
 	f.StringVar(&opts.Evidence, "evidence", "", "keep the evidence in `DIR`, also that of a clean run")
-	f.StringVar(&opts.Binary, "binary", "", "run this weft `FILE` and build none, which leaves out skewed-clock")
+	f.StringVar(&opts.Binary, "weft", "", "run this weft `FILE` instead of building one, which leaves out skewed-clock")
 	f.IntVar(&opts.HeapMB, "elastic-heap", 0, "Elasticsearch's heap in MiB (default that of the stack)")
 	f.BoolVar(&list, "list", false, "name the faults and end")
 	return cmd

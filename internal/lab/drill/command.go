@@ -37,8 +37,17 @@ func interruptible(cmd *cobra.Command) (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(cmd.Context(), os.Interrupt)
 }
 
+// named requires at least n arguments, each the name of a scenario or of several.
+func named(n int) cobra.PositionalArgs {
+	return cobra.MatchAll(cobra.MinimumNArgs(n), func(_ *cobra.Command, args []string) error {
+		_, err := lookUp(args)
+		return err
+	})
+}
+
 func listCommand() *cobra.Command {
 	return &cobra.Command{
+		Args:  named(0),
 		Use:   "list [SCENARIO...]",
 		Short: "Name the failure drills, what they do, what they must show, and their parameters",
 		Example: `  weftlab list
@@ -83,7 +92,7 @@ Exit code 0 means that the drills were carried out. What they show is for verify
   weftlab run es_429_inject --set ratio=0.3 --set seed=7
   weftlab run all && weftlab verify all
   weftlab run es_bulk_partial --without-fault && weftlab verify es_bulk_partial   # which must fail`,
-		Args:         cobra.MinimumNArgs(1),
+		Args:         named(1),
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := interruptible(cmd)
@@ -115,7 +124,7 @@ evidence.`,
 		Example: `  weftlab verify es_down_connect
   weftlab verify es_down_connect --run 20261121T164207Z
   weftlab verify all`,
-		Args:         cobra.MinimumNArgs(1),
+		Args:         named(1),
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return VerifyAll(cmd.OutOrStdout(), f.evidence, f.run, args...)
@@ -143,7 +152,7 @@ JAEGER_URL they come from the spans that the run has received itself.
 Exit code 1 means that something has no trace.`,
 		Example: `  weftlab export es_down_connect
   JAEGER_URL=http://localhost:16686 weftlab export es_429_inject --limit 20 --lookback 2h`,
-		Args:         cobra.ExactArgs(1),
+		Args:         cobra.MatchAll(cobra.ExactArgs(1), named(1)),
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := interruptible(cmd)
@@ -175,7 +184,7 @@ end, whatever end, has done so itself, and servers that it has started are gone 
 It may be called again, and looks at the environment of the database first, as run does.`,
 		Example: `  weftlab clean all
   weftlab clean es_write_block_4xx --keep-last 10`,
-		Args:         cobra.MinimumNArgs(1),
+		Args:         named(1),
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := interruptible(cmd)
