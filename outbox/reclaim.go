@@ -126,44 +126,73 @@ func (s *Store) Reclaim(ctx context.Context, r ReclaimRequest) ([]Reclaimed, err
 // sees what they have done.
 const settleDown = `select from weft_leader where group_name = $1 and epoch = $2 for update`
 
-// orphans passes over what somebody else holds: to wait for it with the leader's row in
-// hand would keep the heartbeat waiting, too.
-const orphans = `
-with fence as materialized ({fence}), unknown as materialized (
-  select o.ctid as tid
-  from {table} o
+// unknown are the rows under this owner and epoch that nobody works on.
+const unknown = `
   where exists (select from fence)
     and status = 'processing' and owner = $3 and epoch = $2
     and not exists (select from unnest($4::uuid[], $5::timestamptz[]) as k(id, claimed_at)
-                    where k.id = o.id and k.claimed_at = o.processing_started_at)
-  for update of o skip locked
-), given as (
-  update {table} o
+                    where k.id = o.id and k.claimed_at = o.processing_started_at)`
+
+const orphansReady = `
   set status = 'pending', owner = null, lease_until = null, processing_started_at = null,
-      updated_at = clock_timestamp()
-  where o.ctid = any (array(select tid from unknown))
+      updated_at = clock_timestamp()`
+
+const orphans = `
+with fence as materialized ({fence}), given as (
+  update {table} o` + orphansReady + unknown + `
   returning 1
 )
 select (select count(*) from fence), (select count(*) from given)`
+
+// freeOrphans passes over what somebody else holds.
+const freeOrphans = `
+with fence as materialized ({fence}), free as materialized (
+  select o.ctid as tid from {table} o` + unknown + `
+  for update of o skip locked
+), given as (
+  update {table} o` + orphansReady + `
+  where o.ctid = any (array(select tid from free))
+  returning 1
+)
+select (select count(*) from fence), (select count(*) from given)`
+
+// orphansWait is how long others may hold a row that is given back, in PostgreSQL's
+// spelling: the leader's row is in hand meanwhile, and the heartbeat waits for it.
+const orphansWait = "set_config('lock_timeout', '200ms', true)"
 
 // GiveBackUnknown makes the rows ready again that are claimed under this owner and
 // epoch by another claim than known names for them. A claim whose answer was lost leaves such rows:
 // nobody works on them, and later events of their entities would pass them. Call it
 // after a failed claim, while no other claim of this store is under way. A row that
-// somebody else has locked is left as it is, and named by [Store.Waits].
+// somebody else keeps locked is left as it is, and named by [Store.Waits].
 func (s *Store) GiveBackUnknown(ctx context.Context, epoch int64, known []Event) (int, error) {
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
+	n, err := s.giveBackUnknown(ctx, epoch, known, s.sql.orphans)
+	if LockedOut(err) {
+		n, err = s.giveBackUnknown(ctx, epoch, known, s.sql.freeOrphans)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("give back unknown claims in %s: %w", s.cfg.Table, err)
+	}
+	return n, nil
+}
+
+func (s *Store) giveBackUnknown(ctx context.Context, epoch int64, known []Event, sql string) (n int, err error) {
 	ids, claimed := make(idArray, len(known)), make([]time.Time, len(known))
 	for i := range known {
 		ids[i], claimed[i] = id(known[i].ID), known[i].ClaimedAt
 	}
 	var b pgx.Batch
 	b.Queue(settleDown, s.cfg.Group, epoch)
-	b.Queue(s.sql.orphans, s.cfg.Group, epoch, s.cfg.Owner, ids, claimed)
-	var fences, n int
+	b.Queue("select " + orphansWait)
+	b.Queue(sql, s.cfg.Group, epoch, s.cfg.Owner, ids, claimed)
+	fences := 0
 	res := s.db.SendBatch(ctx, &b)
-	_, err := res.Exec()
+	_, err = res.Exec()
+	if err == nil {
+		_, err = res.Exec()
+	}
 	if err == nil {
 		err = res.QueryRow().Scan(&fences, &n)
 	}
@@ -173,8 +202,5 @@ func (s *Store) GiveBackUnknown(ctx context.Context, epoch int64, known []Event)
 	if err == nil && fences == 0 {
 		err = ErrFenced
 	}
-	if err != nil {
-		return 0, fmt.Errorf("give back unknown claims in %s: %w", s.cfg.Table, err)
-	}
-	return n, nil
+	return n, err
 }

@@ -48,6 +48,7 @@ type statements struct {
 	list, peek, glance                                                      string
 	settleDone, settleOver, settleRest, putOff, renew                       string
 	reclaim, waiting, wake, counts, oldest, last, progress, orphans, occupy string
+	freeOrphans                                                             string
 }
 
 var tableName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
@@ -95,6 +96,7 @@ func NewStore(db DB, cfg StoreConfig) (*Store, error) {
 		last:        fill(last),
 		progress:    fill(progress),
 		orphans:     fill(orphans),
+		freeOrphans: fill(freeOrphans),
 		occupy:      fill(occupy),
 	}}, nil
 }
