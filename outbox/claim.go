@@ -32,8 +32,8 @@ type Blocked struct {
 
 // Claimed is the result of a claim.
 type Claimed struct {
-	Due     []Event // their retry time had come; ordered by it, then by version
-	Ready   []Event // ordered by version, unless listed
+	Due     []Event // their retry time had come
+	Ready   []Event // of the lowest versions, unless listed
 	Blocked []Blocked
 	// DueCandidates and ReadyCandidates count the rows the claim looked at. Below
 	// the limit, the look reached the end of what is there.
@@ -97,7 +97,8 @@ const lookCost = `(select (extract(epoch from clock_timestamp() - statement_time
 
 // boldClaim updates the candidates as they are and waits, shortly, where somebody else
 // holds a lock. It writes each row once, keeps nothing and says least: a row that is
-// not among its answers is no longer pending, and no answer may mean the fence.
+// not among its answers is no longer pending, or has been changed in another way while
+// the claim waited, and no answer may mean the fence.
 const boldClaim = `
 with candidates as materialized (
   select ctid as tid{candidates}
@@ -144,12 +145,13 @@ const (
 )
 
 // Claim takes up to Limit due and up to Limit ready rows for the lease, in one
-// round trip. Rows locked by somebody else are passed over and reported in
-// Blocked. It returns [ErrFenced] when a newer epoch has been committed and there
-// was something to claim.
+// round trip unless somebody was in its way; then it may be twice as many. Rows locked by
+// somebody else are passed over and reported in Blocked. It returns [ErrFenced] when a
+// newer epoch has been committed and there was something to claim.
 func (s *Store) Claim(ctx context.Context, r ClaimRequest) (*Claimed, error) {
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
+	bold := &Claimed{}
 	if time.Since(s.born) >= time.Duration(s.carefulUntil.Load()) {
 		c, err := s.claim(ctx, r, false)
 		pg, ok := errors.AsType[*pgconn.PgError](err)
@@ -158,8 +160,10 @@ func (s *Store) Claim(ctx context.Context, r ClaimRequest) (*Claimed, error) {
 			s.carefulUntil.Store(int64(time.Since(s.born) + carefulFor))
 		case err != nil:
 			return nil, fmt.Errorf("claim from %s: %w", s.cfg.Table, err)
-		case c.Events() > 0:
+		case len(c.Ready) > 0 && len(c.Ready) == c.ReadyCandidates:
 			return c, nil
+		default:
+			bold = c
 		}
 	}
 	c, err := s.claim(ctx, r, true)
@@ -169,6 +173,7 @@ func (s *Store) Claim(ctx context.Context, r ClaimRequest) (*Claimed, error) {
 	if len(c.Blocked) > 0 {
 		s.carefulUntil.Store(int64(time.Since(s.born) + carefulFor))
 	}
+	c.Due, c.Ready = append(bold.Due, c.Due...), append(bold.Ready, c.Ready...)
 	return c, nil
 }
 
@@ -186,7 +191,7 @@ func (s *Store) claim(ctx context.Context, r ClaimRequest, careful bool) (*Claim
 		b.Queue("select " + boldWait)
 	}
 	lease := s.cfg.Lease.Microseconds()
-	b.Queue(text(s.sql.claimDue), s.cfg.Group, r.Epoch, s.cfg.Owner, lease, r.Limit)
+	b.Queue(s.sql.claimDue.careful, s.cfg.Group, r.Epoch, s.cfg.Owner, lease, r.Limit)
 	if r.Listed == nil {
 		b.Queue(text(s.sql.claimReady), s.cfg.Group, r.Epoch, s.cfg.Owner, lease, r.Limit)
 	} else {

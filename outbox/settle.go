@@ -360,18 +360,24 @@ func Sanitize(text string) string {
 }
 
 const wake = `
-with fence as materialized ({fence}), woken as (
-  update {table}
-  set next_retry_at = clock_timestamp(), updated_at = clock_timestamp()
+with fence as materialized ({fence}), asleep as materialized (
+  select ctid as tid
+  from {table}
   where exists (select from fence)
     and status = 'pending' and next_retry_at > now() and isfinite(next_retry_at) and (error_reason is null or error_reason = any ($3::text[]))
+  for update skip locked
+), woken as (
+  update {table} o
+  set next_retry_at = clock_timestamp(), updated_at = clock_timestamp()
+  where o.ctid = any (array(select tid from asleep))
   returning 1
 )
 select (select count(*) from fence), (select count(*) from woken)`
 
 // Wake makes the rows due that wait because of one of reasons, or behind another
-// event of their entity, and returns how many. It is called when an outage has ended, so that the batches it met go on at
-// once.
+// event of their entity, and returns how many. It is called when an outage has ended, so
+// that the batches it met go on at once. A row that somebody else has locked keeps its
+// retry time.
 func (s *Store) Wake(ctx context.Context, epoch int64, reasons []Reason) (int, error) {
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()

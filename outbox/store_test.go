@@ -410,6 +410,77 @@ func TestWakeAndWaits(t *testing.T) {
 	}
 }
 
+// A waiting row that somebody holds keeps nobody asleep but itself.
+func TestWakePassesOverWhatOthersHold(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for v := int64(1); v <= 3; v++ {
+		b.enqueue(v)
+	}
+	ev := b.claim(1, 10).Ready
+	for i := range ev {
+		b.settle(outbox.Settlement{Event: &ev[i], Verdict: outbox.Retry, Reason: outbox.ReasonESConnect, Delay: time.Hour})
+	}
+	tx, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "select from search_outbox_events where event_version = 2 for update"); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := b.store.Wake(t.Context(), 1, []outbox.Reason{outbox.ReasonESConnect}); err != nil || n != 2 {
+		t.Errorf("woke %d, %v, want the two that nobody holds", n, err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := b.store.Wake(t.Context(), 1, []outbox.Reason{outbox.ReasonESConnect}); err != nil || n != 1 {
+		t.Errorf("woke %d, %v, want the one that was held", n, err)
+	}
+}
+
+// A row that somebody changes while a claim waits for it stays pending: it is claimed or
+// named, so that nothing of its entity passes it.
+func TestClaimKnowsWhatIsChangedMeanwhile(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+	for round := range int64(10) { // a claim that waits for too long looks again anyway
+		b.store = b.newStore("a")
+		b.enqueue(10*round+1, 10*round+2)
+		tx, err := b.pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), "update search_outbox_events set tracestate = 'x=1' where event_version = $1", 10*round+1); err != nil {
+			t.Fatal(err)
+		}
+		answer := make(chan *outbox.Claimed, 1)
+		go func() {
+			c, err := b.store.Claim(t.Context(), outbox.ClaimRequest{Epoch: 1, Limit: 10})
+			if err != nil {
+				t.Error(err)
+				c = &outbox.Claimed{}
+			}
+			answer <- c
+		}()
+		for n := 0; n == 0 && len(answer) == 0; {
+			if err := b.pool.QueryRow(t.Context(), waiting).Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		c := <-answer
+		known := len(c.Ready) + len(c.Blocked)
+		if left := b.count("status = 'pending'"); known != 2 || left != len(c.Blocked) {
+			t.Fatalf("round %d: %d events claimed, %d rows named as locked, %d pending, want each of 2 in one of the first", round, len(c.Ready), len(c.Blocked), left)
+		}
+		b.exec("update search_outbox_events set status = 'done'")
+	}
+}
+
 func TestStats(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
