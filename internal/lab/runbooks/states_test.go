@@ -291,7 +291,14 @@ func (w *watcher) acts() map[string]func() {
 		"wait":                 settle(outbox.Settlement{Verdict: outbox.Waiting, NotBefore: time.Now().Add(time.Minute)}),
 		"fail":                 settle(outbox.Settlement{Verdict: outbox.Failed, Reason: outbox.ReasonES4xx, Detail: "now"}),
 		"give back":            settle(outbox.Settlement{Verdict: outbox.GivenBack}),
-		"give back unknown":    func() { w.must(w.store.GiveBackUnknown(ctx, epoch, nil)) },
+		"give back unknown": func() {
+			stranger, err := w.pool.Begin(ctx)
+			w.must(nil, err)
+			w.must(stranger.Exec(ctx, "select from "+table+" where status = 'processing' and epoch = $1 limit 1 for update", epoch))
+			w.must(w.store.GiveBackUnknown(ctx, epoch, nil)) // passes over that one
+			w.must(nil, stranger.Rollback(ctx))
+			w.must(w.store.GiveBackUnknown(ctx, epoch, nil))
+		},
 		"reclaim": func() {
 			w.must(w.store.Reclaim(ctx, outbox.ReclaimRequest{Epoch: epoch, Limit: 100, MaxProcessing: time.Minute, MaxReclaims: maxReclaims}))
 		},
