@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -172,11 +174,21 @@ func TestStackOfBothDiesWithItsOwner(t *testing.T) {
 		}
 	}
 
+	server := regexp.MustCompile(`/proc/(\d+) \S*java .*org\.elasticsearch\.bootstrap\.Elasticsearch`).FindStringSubmatch(arguments)
+	if server == nil {
+		t.Fatalf("processes: got %s, want the JVM of Elasticsearch", arguments)
+	}
+	attached := "/tmp/.java_pid" + server[1]
+	if _, err := os.Stat(attached); err != nil {
+		t.Errorf("the file of the JVM: %v", err)
+	}
+
 	if err := w.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	w.wantNothingLeftSoon(t)
 	_ = w.wait(t)
+	labtest.Eventually(t, bound, func() bool { _, err := os.Stat(attached); return errors.Is(err, fs.ErrNotExist) }, attached+" is gone")
 }
 
 func TestStackPassesTheExitCodeOn(t *testing.T) {

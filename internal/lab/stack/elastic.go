@@ -31,7 +31,8 @@ type elastic struct {
 	onEnd    func(*process.Process)
 	secured  *securedSpec // nil: everybody may do everything
 
-	port      int // 0 until the first start
+	port      int    // 0 until the first start
+	attached  string // what the JVM leaves in /tmp when it is killed
 	transport int
 	process   *process.Process // the launcher, parent of the server
 }
@@ -126,7 +127,10 @@ func (e *elastic) start(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		if !first || attempt == portAttempts || !strings.Contains(err.Error(), "BindException") && !strings.Contains(err.Error(), "Failed to bind") {
+		taken := first && (strings.Contains(err.Error(), "BindException") || strings.Contains(err.Error(), "Failed to bind"))
+		// A JVM that had the same process id, and was killed, has left its file in /tmp.
+		stale := strings.Contains(err.Error(), "Unable to attach entitlement agent")
+		if attempt == portAttempts || !taken && !stale {
 			return explainDisk(err, e.dir)
 		}
 	}
@@ -172,8 +176,12 @@ func (e *elastic) startOnce(ctx context.Context) error {
 	err = e.await(ctx)
 	if err != nil {
 		e.kill()
+		return err
 	}
-	return err
+	// The server attaches to itself. HotSpot keeps the file in /tmp, whatever its
+	// java.io.tmpdir is.
+	e.attached = fmt.Sprintf("/tmp/.java_pid%d", e.serverPID())
+	return nil
 }
 
 func (e *elastic) await(ctx context.Context) error {
@@ -233,14 +241,16 @@ func (e *elastic) serverPID() int {
 	return e.process.PID()
 }
 
-func (e *elastic) stop() {
-	if e.process != nil {
-		e.process.Stop(process.Step{Signal: syscall.SIGTERM, Wait: 20 * time.Second})
-	}
-}
+func (e *elastic) stop() { e.end(process.Step{Signal: syscall.SIGTERM, Wait: 20 * time.Second}) }
+func (e *elastic) kill() { e.end() }
 
-func (e *elastic) kill() {
-	if e.process != nil {
-		e.process.Stop()
+func (e *elastic) end(steps ...process.Step) {
+	if e.process == nil {
+		return
+	}
+	e.process.Stop(steps...)
+	if e.attached != "" {
+		_ = os.Remove(e.attached)
+		e.attached = ""
 	}
 }
