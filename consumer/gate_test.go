@@ -232,3 +232,58 @@ func TestLooksAtHotEntities(t *testing.T) {
 		}
 	})
 }
+
+// A backlog is sampled once: claims alone show late that few entities have many events.
+func TestLooksAtASampleOfABacklog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		sizes := listSizes{long: 1000, short: 500, sample: 100}
+		full := &outbox.Claimed{ReadyCandidates: sampleFrom, Ready: make([]outbox.Event, sampleFrom), ReadyCost: time.Millisecond}
+		list := func(events, entities int) (out []outbox.Listed) {
+			keys := make([]outbox.Key, entities)
+			for i := range keys {
+				keys[i] = newKey()
+			}
+			for v := range events {
+				out = append(out, outbox.Listed{Key: keys[v%entities], Version: int64(v)})
+			}
+			return out
+		}
+		for name, tc := range map[string]struct {
+			events  []outbox.Listed
+			short   bool
+			claimed int // entities of the first piece; -1: of the head
+			next    int // size of the list to be made at once
+		}{
+			"HotEntities":         {list(100, 10), false, 0, sizes.long},
+			"EachAnEntity":        {list(100, 100), false, -1, 0},
+			"HotAndSoonOver":      {list(50, 10), true, 10, 0},
+			"DistinctAndSoonOver": {list(50, 50), true, -1, 0},
+		} {
+			l := newLooks(50*time.Millisecond, sizes)
+			l.took(sampleFrom, full, 0)
+			if !l.wantsList() || l.size != sizes.sample {
+				t.Fatalf("%s: no sample of a backlog: %v, %d", name, l.wantsList(), l.size)
+			}
+			l.listed(tc.events, tc.short, time.Millisecond, time.Millisecond)
+			if got := l.wantsList(); got != (tc.next > 0) || got && l.size != tc.next {
+				t.Errorf("%s: another list at once: %v, of %d, want %d", name, got, l.size, tc.next)
+			}
+			piece := l.take(sampleFrom)
+			if claimed := len(piece); tc.claimed >= 0 && claimed != tc.claimed || (piece == nil) != (tc.claimed < 0) {
+				t.Errorf("%s: %d entities of the list are claimed (nil: %v), want %d", name, claimed, piece == nil, tc.claimed)
+			}
+			if tc.next > 0 {
+				continue
+			}
+			l.take(sampleFrom)
+			if l.took(sampleFrom, full, 0); l.wantsList() {
+				t.Errorf("%s: the same backlog is sampled twice", name)
+			}
+			l.took(sampleFrom, &outbox.Claimed{}, 0)
+			if l.took(sampleFrom, full, 0); !l.wantsList() {
+				t.Errorf("%s: no sample of the next backlog", name)
+			}
+		}
+	})
+}

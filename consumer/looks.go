@@ -21,6 +21,11 @@ const (
 	longList  = 100_000
 	shortList = 50_000
 
+	// With a backlog, one list is a sample: it shows whether entities repeat long before
+	// claims do, which hold few events of many entities at first.
+	sampleList = 20_000
+	sampleFrom = 512 // rows of a full claim; fewer are no backlog
+
 	// When one of so many claimed events belongs to an entity that is being worked on, or
 	// a list has one of so many to spare, few entities have many events: lists are made
 	// to claim the newest of each and let the others settle with it.
@@ -35,7 +40,7 @@ const (
 )
 
 // listSizes are how many events a list shows at most.
-type listSizes struct{ long, short int }
+type listSizes struct{ long, short, sample int }
 
 // looks paces the claims and decides where each one looks.
 type looks struct {
@@ -48,6 +53,7 @@ type looks struct {
 	listing  bool      // the head is expensive, or entities repeat
 	sizes    listSizes // that a list may have
 	size     int       // of the next list
+	sampled  bool      // since it was idle
 	list     []stack   // what is left of the last list
 	whole    int       // entities of the last list
 	full     bool      // the last list did not reach the end
@@ -126,7 +132,11 @@ func (l *looks) listed(events []outbox.Listed, short bool, look, cost time.Durat
 	l.list = stacks(events)
 	l.whole, l.full = len(l.list), !short
 	l.nextList = time.Now()
-	hot := !short && len(events)-len(l.list) >= len(events)/hotShare
+	repeats := len(events)-len(l.list) >= max(1, len(events)/hotShare)
+	hot := !short && repeats
+	if l.size == l.sizes.sample && look <= cheapLook && (hot || !repeats) {
+		l.list = nil // a longer one is worth more, or the head is
+	}
 	l.size = l.sizes.short
 	if hot {
 		l.size = l.sizes.long
@@ -174,14 +184,21 @@ func (l *looks) forget() { l.list, l.ahead = nil, nil }
 func (l *looks) took(limit int, c *outbox.Claimed, repeated int) {
 	headBlocked := len(c.Blocked) > limit/2 // somebody holds the locks: look behind them
 	dear := c.ReadyCost > cheapLook+time.Duration(c.ReadyCandidates)*cheapRow
-	hot := c.ReadyCandidates >= limit && repeated > 0 && repeated >= len(c.Ready)/hotShare
-	if !l.listing && len(l.list) == 0 && (headBlocked || dear || hot) {
-		l.listing, l.nextList, l.size = true, time.Now(), l.sizes.long
-		if dear && !hot {
-			l.size = l.sizes.short
+	full := c.ReadyCandidates >= limit
+	hot := full && repeated > 0 && repeated >= len(c.Ready)/hotShare
+	if !l.listing && len(l.list) == 0 {
+		switch {
+		case headBlocked, hot:
+			l.listing, l.nextList, l.size = true, time.Now(), l.sizes.long
+		case dear:
+			l.listing, l.nextList, l.size = true, time.Now(), l.sizes.short
+		case full && limit >= sampleFrom && !l.sampled:
+			l.listing, l.nextList, l.size = true, time.Now(), l.sizes.sample
+			l.sampled = true
 		}
 	}
 	l.idle = c.DueCandidates+c.ReadyCandidates == 0 && len(l.list) == 0
+	l.sampled = l.sampled && !l.idle
 	switch {
 	case c.Events() == 0 && len(c.Blocked) > 0: // all locked by somebody else
 		l.pause = min(max(2*l.pause, minPoll), l.max)

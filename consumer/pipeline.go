@@ -104,7 +104,7 @@ func New(store Store, proj Projection, cfg Config, log *zap.Logger, m *Metrics) 
 	return &Pipeline{
 		store: timed{store, m, proj.Name(), log}, proj: proj, cfg: cfg,
 		log: log, metrics: m, gate: newGate(cfg.BreakerThreshold, m.phaseOf(proj.Name())), spans: newSpans(cfg.Tracing, proj),
-		lists: listSizes{long: longList, short: shortList},
+		lists: listSizes{long: longList, short: shortList, sample: sampleList},
 	}, nil
 }
 
