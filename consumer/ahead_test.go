@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/zap"
 
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -98,27 +96,21 @@ func TestTheNextListIsMadeAhead(t *testing.T) {
 		const entities, each = 400, 5
 		store := newSwamp(entities, each)
 		proj := &scripted{applied: map[outbox.Key][]int64{}, flying: map[outbox.Key]bool{}}
-		m, err := NewMetrics(prometheus.NewRegistry(), []string{projName})
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := New(store, proj, Config{
-			Group: "g", BatchSize: 10, Concurrency: 2, Poll: time.Second, BreakerThreshold: 3, Grace: time.Second,
-			Retry: RetryPolicy{MaxAttempts: 4, BaseBackoff: time.Second, MaxBackoff: time.Second},
-		}, zap.NewNop(), m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := onPaper(t, store, proj)
 		p.lists = listSizes{long: 1000, short: 300}
-		ctx, cancel := context.WithCancel(t.Context())
+		term := &aTerm{epoch: 1, stop: make(chan struct{})}
 		done := make(chan error, 1)
-		go func() { done <- p.Run(ctx, &aTerm{epoch: 1, stop: make(chan struct{})}) }()
+		go func() { done <- p.Run(t.Context(), term) }()
 		for deadline := time.Now().Add(time.Hour); store.left() && time.Now().Before(deadline); {
 			time.Sleep(time.Second)
 		}
-		time.Sleep(time.Second) // for the last batches
-		cancel()
-		<-done
+		close(term.stop)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if len(proj.applied) != entities {
+			t.Errorf("%d entities were projected, want %d", len(proj.applied), entities)
+		}
 		for key, versions := range proj.applied {
 			if len(versions) != each || !slices.IsSorted(versions) {
 				t.Errorf("%v was projected at %v, want %d versions in order", key, versions, each)

@@ -49,7 +49,7 @@ func (r *run) look(limit int) error {
 	if r.lanes.older > 0 { // they are ready, at the head, and not to be claimed
 		r.looks.stay()
 	}
-	for r.looks.wantsList() {
+	for r.looks.wantsList() { // a sample may ask for more
 		if err := r.nextList(); err != nil {
 			r.looks.failed()
 			return r.databaseFault("list", err)

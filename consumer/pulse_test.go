@@ -84,8 +84,8 @@ func (p player) Project(ctx context.Context, events []outbox.Event) ([]outbox.Ou
 	return p.project(ctx, events)
 }
 
-// silence is how long a pipeline is silent at most, and at the end, of some minutes.
-func silence(t *testing.T, store Store, proj Projection) (most, last time.Duration, stop func()) {
+// onPaper is a pipeline without servers.
+func onPaper(t *testing.T, store Store, proj Projection) *Pipeline {
 	t.Helper()
 	m, err := NewMetrics(prometheus.NewRegistry(), []string{projName})
 	if err != nil {
@@ -98,6 +98,13 @@ func silence(t *testing.T, store Store, proj Projection) (most, last time.Durati
 	if err != nil {
 		t.Fatal(err)
 	}
+	return p
+}
+
+// silence is how long a pipeline is silent at most, and at the end, of some minutes.
+func silence(t *testing.T, store Store, proj Projection) (most, last time.Duration, stop func()) {
+	t.Helper()
+	p := onPaper(t, store, proj)
 	if s := p.Silent(); s != 0 {
 		t.Errorf("silent for %v before a term", s)
 	}

@@ -111,15 +111,13 @@ func giveBack(entity []outbox.Settlement) {
 	for i := range entity {
 		older = older || len(entity[i].Older) > 0
 	}
-	for i := range entity {
-		if older {
-			entity[i] = outbox.Settlement{Event: entity[i].Event, Verdict: outbox.GivenBack}
-		}
+	if older {
+		leave(entity)
 	}
 }
 
-// leave lets nobody count an entity's settlement that is not written, and returns how
-// many events keep their claims.
+// leave makes an entity's settlement one that nobody counts, and returns how many events
+// it has.
 func leave(entity []outbox.Settlement) int {
 	for i := range entity {
 		entity[i] = outbox.Settlement{Event: entity[i].Event, Verdict: outbox.GivenBack}

@@ -129,7 +129,8 @@ select c.id, c.entity_type, c.entity_id, '', c.event_version, 0, 0, 'epoch',
 from candidates c
 where c.id not in (select id from claimed) -- hashed, whatever the planner expects`
 
-// claimTexts are the two claims of one kind of candidate.
+// claimTexts are the two claims of one kind of candidate. Due rows are few, and always
+// claimed with care: a bold claim that takes none of them would not say that there were any.
 type claimTexts struct{ bold, careful string }
 
 func newClaimTexts(candidates string) claimTexts {
@@ -191,7 +192,7 @@ func (s *Store) claim(ctx context.Context, r ClaimRequest, careful bool) (*Claim
 		b.Queue("select " + boldWait)
 	}
 	lease := s.cfg.Lease.Microseconds()
-	b.Queue(s.sql.claimDue.careful, s.cfg.Group, r.Epoch, s.cfg.Owner, lease, r.Limit)
+	b.Queue(s.sql.claimDue, s.cfg.Group, r.Epoch, s.cfg.Owner, lease, r.Limit)
 	if r.Listed == nil {
 		b.Queue(text(s.sql.claimReady), s.cfg.Group, r.Epoch, s.cfg.Owner, lease, r.Limit)
 	} else {

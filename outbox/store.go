@@ -44,11 +44,11 @@ type Store struct {
 // statements are the texts with the table's name filled in, so that each call
 // sends the same string and meets the same prepared statement.
 type statements struct {
-	claimReady, claimDue, claimListed                                       claimTexts
+	claimReady, claimListed                                                 claimTexts
 	list, peek, glance                                                      string
 	settleDone, settleOver, settleRest, putOff, renew                       string
 	reclaim, waiting, wake, counts, oldest, last, progress, orphans, occupy string
-	freeOrphans                                                             string
+	freeOrphans, claimDue                                                   string
 }
 
 var tableName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
@@ -78,7 +78,7 @@ func NewStore(db DB, cfg StoreConfig) (*Store, error) {
 	filled := func(t claimTexts) claimTexts { return claimTexts{bold: fill(t.bold), careful: fill(t.careful)} }
 	return &Store{db: db, cfg: cfg, born: time.Now(), sql: statements{
 		claimReady:  filled(newClaimTexts(readyCandidates)),
-		claimDue:    filled(newClaimTexts(dueCandidates)),
+		claimDue:    fill(newClaimTexts(dueCandidates).careful),
 		claimListed: filled(newClaimTexts(listedCandidates)),
 		list:        fill(list),
 		peek:        fill(peek),

@@ -421,19 +421,11 @@ func TestWakePassesOverWhatOthersHold(t *testing.T) {
 	for i := range ev {
 		b.settle(outbox.Settlement{Event: &ev[i], Verdict: outbox.Retry, Reason: outbox.ReasonESConnect, Delay: time.Hour})
 	}
-	tx, err := b.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), "select from search_outbox_events where event_version = 2 for update"); err != nil {
-		t.Fatal(err)
-	}
+	release := b.hold("event_version = 2")
 	if n, err := b.store.Wake(t.Context(), 1, []outbox.Reason{outbox.ReasonESConnect}); err != nil || n != 2 {
 		t.Errorf("woke %d, %v, want the two that nobody holds", n, err)
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	release()
 	if n, err := b.store.Wake(t.Context(), 1, []outbox.Reason{outbox.ReasonESConnect}); err != nil || n != 1 {
 		t.Errorf("woke %d, %v, want the one that was held", n, err)
 	}
