@@ -33,7 +33,11 @@ build: ## Build bin/weft and bin/weftlab
 
 .PHONY: test
 test: race-note ## Run all tests against a real PostgreSQL and Elasticsearch
-	$(STACK) go test $(RACE) $(TESTFLAGS) ./...
+	$(STACK) go test $(RACE) -timeout 20m $(TESTFLAGS) ./...
+
+.PHONY: test-model
+test-model: ## Drive the scheduler through two million random steps
+	go test -run TestSchedulerKeepsOrderAndLosesNothing $(TESTFLAGS) ./consumer/schedule
 
 .PHONY: test-pgbouncer
 test-pgbouncer: race-note ## Run the tests that need PgBouncer

@@ -1,21 +1,21 @@
-// Package consumer is the ordered pipeline: claim, hold back, project, settle.
+// Package consumer is the pipeline of one outbox table while a term lasts. Package schedule
+// decides; this package carries out each action (list, lease, send, settle, probe) in a
+// goroutine of its own and hands the answer back. Package observe tells of it.
 //
 // # What is guaranteed
 //
-//   - Order per entity. At most one batch in flight holds events of an entity. Of
-//     several claimed events of one entity the newest is projected and the others
-//     settle with it as superseded. An event does not pass an earlier one of its
-//     entity that waits for retry or is locked by somebody else: it waits too.
-//   - No event is passed over. Every claimed event ends in exactly one of done,
-//     superseded, retry, failed, waiting or given back; what is left when the term
-//     is lost stays in processing and is reclaimed by the successor.
-//   - One entity's trouble holds up no other entity. A projection that fails for a
-//     whole batch without naming a shared fault is bisected down to the event.
-//   - An outage ends no event in failed. A shared fault stops the claims, the
-//     destination is probed, and work goes on with one small batch when it answers.
-//   - A bad release does not empty the backlog into the dead letter: after a number
-//     of final failures in a row the breaker opens and one event at a time is tried.
-//   - A graceful end finishes what has been sent and gives back the rest.
+//   - Nothing is sent before its lease is committed, and nothing without a proof of
+//     leadership that is fresh.
+//   - A settle is repeated until the database has answered or the term is over. After an
+//     answer that was lost the lease tells whether the settle took place: nothing is sent a
+//     second time for it.
+//   - A term ends when the outbox has given no connection or answer for [Config].CutOff,
+//     although the lock session lives: another instance may get one. Until then a database
+//     that is away ends no term.
+//   - While another worker claims rows of the table nothing is leased.
+//   - A graceful end settles what was sent, within the grace, releases the rest, and begins
+//     nothing.
+//   - Every goroutine has ended when Run returns.
 //
 // # What is not guaranteed
 //
@@ -23,13 +23,4 @@
 //     before the settle leaves its events to be projected again.
 //   - Order between entities, or between the batches of different terms, beyond what
 //     the destination's versions hold.
-//
-// # States
-//
-//	       shared fault                     answers             batch done
-//	open ───────────────▶ outage ─ probe ──────────▶ trial ───────────────▶ open
-//	 │                       ▲                         │ shared fault
-//	 │                       └─────────────────────────┘
-//	 │ final failures in a row                    success
-//	 └───────────────▶ broken ─ one event at a time ─────────────────────▶ open
 package consumer

@@ -4,10 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
+	"github.com/samuelhu324-dev/weft/consumer/observe"
+	"github.com/samuelhu324-dev/weft/consumer/schedule"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -21,16 +26,16 @@ type Projection interface {
 
 // Store is what the pipeline needs of the outbox; *outbox.Store has it.
 type Store interface {
-	Peek(ctx context.Context) (bool, error)
-	List(ctx context.Context, limit int) ([]outbox.Listed, time.Duration, error)
-	Claim(ctx context.Context, r outbox.ClaimRequest) (*outbox.Claimed, error)
-	Settle(ctx context.Context, epoch int64, in []outbox.Settlement) (outbox.Settled, error)
-	Renew(ctx context.Context, epoch int64, events []outbox.Event) (int, error)
-	Waits(ctx context.Context, known []outbox.Event, yield func(outbox.Wait)) error
-	Wake(ctx context.Context, epoch int64, reasons []outbox.Reason) (int, error)
-	GiveBackUnknown(ctx context.Context, epoch int64, known []outbox.Event) (int, error)
+	List(ctx context.Context, r outbox.ListRequest) (*outbox.List, error)
+	Lease(ctx context.Context, epoch int64, batch uuid.UUID, groups []outbox.Group) (*outbox.Lease, error)
+	Settle(ctx context.Context, epoch int64, batch uuid.UUID, in []outbox.Settlement) (outbox.Settled, error)
+	Resolve(ctx context.Context, epoch int64, batch uuid.UUID, in []outbox.Settlement) (outbox.Settled, bool, error)
+	Abandon(ctx context.Context, epoch int64, lost []uuid.UUID) (int, error)
+	PutOff(ctx context.Context, epoch int64, key outbox.Key, version int64, limit int) (int, error)
+	PutOffEntities(ctx context.Context, limit int, after outbox.ID) ([]outbox.Key, error)
+	Wake(ctx context.Context, epoch int64, reasons []outbox.Reason, limit int) (int, error)
+	ForeignClaim(ctx context.Context, within time.Duration) (time.Duration, bool, error)
 	RecordProgress(ctx context.Context, epoch int64, lastSettle time.Time) error
-	Lease() time.Duration
 }
 
 // Term is what the pipeline needs of a term of leadership; *leader.Term has it.
@@ -40,22 +45,28 @@ type Term interface {
 	Stopping() <-chan struct{} // closed when the term is to end gracefully
 }
 
+// RetryPolicy decides when an event is tried again, and when no more.
+type RetryPolicy = schedule.RetryPolicy
+
 // Config are the limits of a pipeline.
 type Config struct {
-	Group            string        // leader group
-	BatchSize        int           // most entities of a batch, and rows of a claim; 1 to 10,000
+	Group, Instance  string        // leader group, and this instance of it
+	BatchSize        int           // most entities of a batch; 1 to 10,000
 	Concurrency      int           // batches in flight; 1 to 32
 	Poll             time.Duration // longest pause of an idle leader; > 0
 	Retry            RetryPolicy
-	BreakerThreshold int           // final failures in a row that open the breaker; > 0
-	ProjectTimeout   time.Duration // deadline of one projection of one batch; 0 means 60 s
+	BreakerThreshold int           // entities in a row that end in failed before the breaker opens; > 0
+	ProjectTimeout   time.Duration // deadline of one call of the projection; 0 means 60 s
 	Grace            time.Duration // how long a graceful end waits for what is in flight
-	// CutOff ends a term that has had no connection to the outbox for so long, although
-	// the lock session lives: another instance may have one. 0 means 30 s.
+	// CutOff ends a term that has had no answer of the outbox for so long, although
+	// the lock session lives: another instance may get one. 0 means 30 s.
 	CutOff time.Duration
 
-	Tracing Tracing // optional
+	Tracing observe.Tracing // optional
 }
+
+// page is the most rows of one statement, if the batch size is not larger.
+const page = 5_000
 
 func (c *Config) validate() error {
 	var errs []error
@@ -64,7 +75,7 @@ func (c *Config) validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	check(c.Group != "", "group is empty")
+	check(c.Group != "" && c.Instance != "", "group %q, instance %q: want both", c.Group, c.Instance)
 	check(c.BatchSize >= 1 && c.BatchSize <= 10_000, "batch size %d: want 1 to 10000", c.BatchSize)
 	check(c.Concurrency >= 1 && c.Concurrency <= 32, "concurrency %d: want 1 to 32", c.Concurrency)
 	check(c.Poll > 0, "poll interval %v: want more than 0", c.Poll)
@@ -78,19 +89,25 @@ func (c *Config) validate() error {
 // Pipeline carries the events of one outbox table through one projection while a
 // term lasts. It may run one term after another, never two at once.
 type Pipeline struct {
-	store   Store
-	proj    Projection
-	cfg     Config
-	log     *zap.Logger
-	metrics *Metrics
-	gate    *gate
-	spans   *spans
-	pulse   pulse
-	lists   listSizes
+	store Store
+	proj  Projection
+	cfg   Config
+	tell  *observe.Observer
+	pulse pulse
+
+	mu    sync.Mutex
+	state State
+}
+
+// State is a pipeline's phase for readiness, status and metrics.
+type State struct {
+	schedule.State
+	Since  time.Time // local clock; for reading only
+	Outbox string    // why nothing can be done with the table; empty when it can
 }
 
 // New returns a pipeline, or all that is wrong with cfg.
-func New(store Store, proj Projection, cfg Config, log *zap.Logger, m *Metrics) (*Pipeline, error) {
+func New(store Store, proj Projection, cfg Config, log *zap.Logger, m *observe.Metrics) (*Pipeline, error) {
 	if cfg.ProjectTimeout == 0 {
 		cfg.ProjectTimeout = time.Minute
 	}
@@ -100,18 +117,45 @@ func New(store Store, proj Projection, cfg Config, log *zap.Logger, m *Metrics) 
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("pipeline of %s: %w", proj.Name(), err)
 	}
+	version := 0
+	if v, ok := proj.(interface{ Version() int }); ok {
+		version = v.Version()
+	}
 	log = log.Named("consumer").With(zap.String("projection", proj.Name()))
-	return &Pipeline{
-		store: timed{store, m, proj.Name(), log}, proj: proj, cfg: cfg,
-		log: log, metrics: m, gate: newGate(cfg.BreakerThreshold, m.phaseOf(proj.Name())), spans: newSpans(cfg.Tracing, proj),
-		lists: listSizes{long: longList, short: shortList, sample: sampleList},
-	}, nil
+	p := &Pipeline{store: store, proj: proj, cfg: cfg, tell: observe.New(proj.Name(), version, log, m, cfg.Tracing)}
+	p.show(schedule.State{Phase: schedule.Idle}, nil)
+	return p, nil
 }
 
 // State returns what the pipeline does at the moment.
-func (p *Pipeline) State() State { return p.gate.State() }
+func (p *Pipeline) State() State {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.state
+}
 
-// Silent returns for how long the pipeline has got nowhere, though it runs: no answer, no
+// show makes a phase known. batch is the one that has brought it about, if there is one.
+func (p *Pipeline) show(now schedule.State, batch *observe.Batch) {
+	p.mu.Lock()
+	before := p.state.State
+	p.state.State = now
+	if now.Phase != before.Phase {
+		p.state.Since = time.Now()
+	}
+	p.mu.Unlock()
+	if now.Phase != before.Phase {
+		p.tell.Phase(before, now, batch)
+	}
+}
+
+// trouble notes why nothing can be done with the table, or with an empty text that it can.
+func (p *Pipeline) trouble(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state.Outbox = text
+}
+
+// Silent returns for how long the pipeline has made no progress, though it runs: no answer, no
 // server found to be away, no batch landed. It stays below twice the longest of the
 // project timeout, the poll, half a minute and a call of the store.
 func (p *Pipeline) Silent() time.Duration { return p.pulse.silent() }
@@ -126,32 +170,41 @@ func (p *Pipeline) Name() string { return p.proj.Name() }
 func (p *Pipeline) Run(ctx context.Context, term Term) error {
 	outer := ctx
 	ctx, cancel := context.WithCancelCause(outbox.WithAuthority(ctx, outbox.Authority{
-		Group: p.cfg.Group, Epoch: term.Epoch(), Check: term.Check,
+		Group: p.cfg.Group, Epoch: term.Epoch(), Instance: p.cfg.Instance, Check: term.Check,
 	}))
 	defer cancel(nil)
-	p.gate.begin()
-	defer p.gate.end()
 	p.pulse.begin()
 	defer p.pulse.end()
 	r := &run{
-		p: p, ctx: ctx, term: term,
-		lanes: newLanes(), waits: newWaits(), locked: locked{}, looks: newLooks(p.cfg.Poll, p.lists),
-		results: make(chan *result, p.cfg.Concurrency),
-		window:  min(firstWindow, p.cfg.BatchSize),
-		renewAt: time.Now().Add(p.store.Lease() / 3),
+		p: p, ctx: ctx, term: term, began: time.Now(),
+		s: schedule.New(schedule.Config{
+			BatchSize: p.cfg.BatchSize, Concurrency: p.cfg.Concurrency, Page: max(page, p.cfg.BatchSize), Poll: p.cfg.Poll, Retry: p.cfg.Retry,
+			BreakerThreshold: p.cfg.BreakerThreshold, Jitter: func(d time.Duration) time.Duration { return rand.N(d + 1) }, NewID: newBatchID,
+		}),
+		answers: make(chan answer), over: make(chan struct{}), told: map[*schedule.Batch]*observe.Batch{}, lost: map[uuid.UUID]time.Time{},
 	}
+	p.show(r.s.State(), nil)
 	err := r.loop()
 	cancel(err) // a worker that is still out has nothing left to do
+	close(r.over)
 	r.workers.Wait()
-	p.setBlocked(0)
+	p.trouble("")
+	p.show(schedule.State{Phase: schedule.Idle}, nil)
+	p.tell.Waits(0, 0)
+	for _, b := range r.told {
+		b.Abandoned(err)
+	}
 	if errors.Is(err, outbox.ErrFenced) && outer.Err() == nil { // else it is another pipeline's news
-		p.metrics.fenced.WithLabelValues(p.Name()).Inc()
-		p.log.Warn("write refused: a newer epoch has taken over", zap.String("event", "outbox.fenced"),
-			zap.Int64("epoch", term.Epoch()), zap.Error(err))
+		p.tell.Fenced(term.Epoch(), err)
 	}
 	return err
 }
 
-func (p *Pipeline) setBlocked(n int) {
-	p.metrics.blocked.WithLabelValues(p.Name()).Set(float64(n))
+// newBatchID returns the claim_batch_id that joins the log lines of a batch.
+func newBatchID() uuid.UUID {
+	id, err := uuid.NewV7()
+	if err != nil {
+		id = uuid.New()
+	}
+	return id
 }

@@ -3,22 +3,24 @@ package consumer
 import (
 	"sync"
 	"time"
+
+	"github.com/samuelhu324-dev/weft/consumer/schedule"
 )
 
-// pulse tells for how long a pipeline has got nowhere. The loop gets somewhere when the
-// outbox or the destination answers, when either is found to be away, and when a batch
-// lands; a batch in flight when a call of its worker ends, whatever it brought. That the
+// pulse tracks the time since a pipeline last made progress. The loop makes progress when
+// the outbox or the destination answers, when either is found to be away, and when a batch
+// lands; a batch in flight when a call for it ends, whatever it brought. That the
 // loop turns is no progress. It is safe for concurrent use.
 type pulse struct {
 	mu     sync.Mutex
 	loop   time.Time // zero: it does not run
-	flight map[*batch]time.Time
+	flight map[*schedule.Batch]time.Time
 }
 
 func (p *pulse) begin() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.loop, p.flight = time.Now(), map[*batch]time.Time{}
+	p.loop, p.flight = time.Now(), map[*schedule.Batch]time.Time{}
 }
 
 func (p *pulse) end() {
@@ -33,16 +35,15 @@ func (p *pulse) beat() {
 	p.loop = time.Now()
 }
 
-// moved notes that b was launched or that a call of its worker has ended.
-func (p *pulse) moved(b *batch) {
+// moved notes that b was leased or that a call for it has ended.
+func (p *pulse) moved(b *schedule.Batch) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.flight[b] = time.Now()
 }
 
-// landed is called by the loop: a batch whose worker is done, and that nobody takes,
-// stalls with it.
-func (p *pulse) landed(b *batch) {
+// landed notes that b is settled.
+func (p *pulse) landed(b *schedule.Batch) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.flight, b)

@@ -1,4 +1,4 @@
-package consumer
+package consumer_test
 
 import (
 	"context"
@@ -13,53 +13,74 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/samuelhu324-dev/weft/consumer"
+	"github.com/samuelhu324-dev/weft/consumer/observe"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 const (
-	minutes  = 8
-	patience = 2 * time.Minute // what the documentation of Silent promises for these limits
+	minutes = 8
+	// quiet is what the documentation of Silent promises for these limits.
+	quiet = 2 * time.Minute
 )
 
-// paper is an outbox that answers as told; what is not told is empty.
+// paper is an outbox that answers as told; what is not told is empty. Its time is that of
+// a synctest bubble.
 type paper struct {
-	Store
-	claim func(ctx context.Context) (*outbox.Claimed, error)
-	wait  func(ctx context.Context) error
+	list    func(ctx context.Context) (*outbox.List, error)
+	lease   func(ctx context.Context) error
+	settle  func(ctx context.Context) error
+	resolve func(ctx context.Context) (settled bool, err error)
 }
 
-func (p *paper) Lease() time.Duration               { return 30 * time.Second }
-func (p *paper) Peek(context.Context) (bool, error) { return false, nil }
-func (p *paper) List(context.Context, int) ([]outbox.Listed, time.Duration, error) {
-	return nil, 0, nil
-}
-func (p *paper) Claim(ctx context.Context, _ outbox.ClaimRequest) (*outbox.Claimed, error) {
-	if p.claim == nil {
-		return &outbox.Claimed{}, nil
+func (p *paper) List(ctx context.Context, _ outbox.ListRequest) (*outbox.List, error) {
+	if p.list == nil {
+		return &outbox.List{}, nil
 	}
-	return p.claim(ctx)
+	return p.list(ctx)
 }
-func (p *paper) Settle(context.Context, int64, []outbox.Settlement) (outbox.Settled, error) {
-	return outbox.Settled{}, nil
-}
-func (p *paper) Renew(context.Context, int64, []outbox.Event) (int, error) { return 0, nil }
-func (p *paper) Waits(ctx context.Context, _ []outbox.Event, _ func(outbox.Wait)) error {
-	if p.wait == nil {
-		return nil
-	}
-	return p.wait(ctx)
-}
-func (p *paper) Wake(context.Context, int64, []outbox.Reason) (int, error) { return 0, nil }
-func (p *paper) GiveBackUnknown(context.Context, int64, []outbox.Event) (int, error) {
-	return 0, nil
-}
-func (p *paper) RecordProgress(context.Context, int64, time.Time) error { return nil }
 
-// one claims an event at each call, ten times a second.
-func one(context.Context) (*outbox.Claimed, error) {
-	time.Sleep(100 * time.Millisecond)
-	e := outbox.Event{ID: uuid.New(), Key: outbox.Key{Type: "block", ID: uuid.New()}, Op: outbox.Upsert, Version: 1}
-	return &outbox.Claimed{Ready: []outbox.Event{e}, ReadyCandidates: 1}, nil
+func (p *paper) Lease(ctx context.Context, _ int64, _ uuid.UUID, groups []outbox.Group) (*outbox.Lease, error) {
+	if p.lease != nil {
+		if err := p.lease(ctx); err != nil {
+			return nil, err
+		}
+	}
+	l := &outbox.Lease{Obstacles: make([]*outbox.Obstacle, len(groups))}
+	for _, g := range groups {
+		l.Events = append(l.Events, []outbox.Event{{Row: g.Rows[0], Op: outbox.Upsert}})
+	}
+	return l, nil
+}
+
+func (p *paper) Settle(ctx context.Context, _ int64, _ uuid.UUID, _ []outbox.Settlement) (outbox.Settled, error) {
+	if p.settle == nil {
+		return outbox.Settled{At: time.Now()}, nil
+	}
+	return outbox.Settled{At: time.Now()}, p.settle(ctx)
+}
+
+func (p *paper) Resolve(ctx context.Context, _ int64, _ uuid.UUID, _ []outbox.Settlement) (outbox.Settled, bool, error) {
+	if p.resolve == nil {
+		return outbox.Settled{At: time.Now()}, true, nil
+	}
+	settled, err := p.resolve(ctx)
+	return outbox.Settled{At: time.Now()}, settled, err
+}
+
+func (*paper) Abandon(context.Context, int64, []uuid.UUID) (int, error)             { return 0, nil }
+func (*paper) PutOff(context.Context, int64, outbox.Key, int64, int) (int, error)   { return 0, nil }
+func (*paper) PutOffEntities(context.Context, int, outbox.ID) ([]outbox.Key, error) { return nil, nil }
+func (*paper) Wake(context.Context, int64, []outbox.Reason, int) (int, error)       { return 0, nil }
+func (*paper) RecordProgress(context.Context, int64, time.Time) error               { return nil }
+func (*paper) ForeignClaim(context.Context, time.Duration) (time.Duration, bool, error) {
+	return 0, false, nil
+}
+
+// one lists an event at each call, ten times a second.
+func one(context.Context) (*outbox.List, error) {
+	time.Sleep(100 * time.Millisecond) // of the bubble's clock
+	return &outbox.List{Ready: []outbox.Row{{ID: outbox.UUID(uuid.New()), Key: newKey(), Version: 1}}}, nil
 }
 
 // player is a projection that answers as told; what is not told is well.
@@ -68,7 +89,7 @@ type player struct {
 	ready   func(context.Context) error
 }
 
-func (p player) Name() string { return projName }
+func (player) Name() string { return projName }
 
 func (p player) Ready(ctx context.Context) error {
 	if p.ready == nil {
@@ -85,34 +106,35 @@ func (p player) Project(ctx context.Context, events []outbox.Event) ([]outbox.Ou
 }
 
 // onPaper is a pipeline without servers.
-func onPaper(t *testing.T, store Store, proj Projection) *Pipeline {
+func onPaper(t *testing.T, store consumer.Store, proj consumer.Projection) (*consumer.Pipeline, *prometheus.Registry) {
 	t.Helper()
-	m, err := NewMetrics(prometheus.NewRegistry(), []string{projName})
+	reg := prometheus.NewRegistry()
+	m, err := observe.NewMetrics(reg, []string{projName})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := New(store, proj, Config{
-		Group: "g", BatchSize: 10, Concurrency: 3, Poll: time.Second, BreakerThreshold: 3, Grace: time.Second,
-		Retry: RetryPolicy{MaxAttempts: 4, BaseBackoff: time.Second, MaxBackoff: time.Second},
+	p, err := consumer.New(store, proj, consumer.Config{
+		Group: "g", Instance: "me", BatchSize: 10, Concurrency: 3, Poll: time.Second, BreakerThreshold: 3, Grace: time.Second,
+		Retry: consumer.RetryPolicy{MaxAttempts: 4, BaseBackoff: time.Second, MaxBackoff: time.Second}, CutOff: time.Hour,
 	}, zap.NewNop(), m)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p
+	return p, reg
 }
 
 // silence is how long a pipeline is silent at most, and at the end, of some minutes.
-func silence(t *testing.T, store Store, proj Projection) (most, last time.Duration, stop func()) {
+func silence(t *testing.T, store consumer.Store, proj consumer.Projection) (most, last time.Duration, stop func()) {
 	t.Helper()
-	p := onPaper(t, store, proj)
+	p, _ := onPaper(t, store, proj)
 	if s := p.Silent(); s != 0 {
-		t.Errorf("silent for %v before a term", s)
+		t.Errorf("silent for %v before a term, want 0", s)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx, &aTerm{epoch: 1, stop: make(chan struct{})}) }()
 	for range minutes * 60 {
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // of the bubble's clock
 		synctest.Wait()
 		last = p.Silent()
 		most = max(most, last)
@@ -121,43 +143,43 @@ func silence(t *testing.T, store Store, proj Projection) (most, last time.Durati
 		cancel()
 		<-done
 		if s := p.Silent(); s != 0 {
-			t.Errorf("silent for %v after the term", s)
+			t.Errorf("silent for %v after the term, want 0", s)
 		}
 	}
 }
 
-func TestSilenceOfWhatGetsSomewhere(t *testing.T) {
+func TestSilenceEndsWithProgress(t *testing.T) {
 	t.Parallel()
 	shared := &outbox.Fault{Reason: outbox.ReasonESConnect, Shared: true, Err: errors.New("refused")}
 	away := errors.New("no answer")
 	// By its deadline, a call without an answer ends.
-	slow := func(ctx context.Context, d time.Duration) {
+	slow := func(ctx context.Context, d time.Duration) error {
 		ctx, cancel := context.WithTimeout(ctx, d)
 		defer cancel()
 		<-ctx.Done()
+		return away
 	}
+	deaf := func(ctx context.Context) error { return slow(ctx, 10*time.Second) }
 	for _, tc := range []struct {
 		name  string
 		store *paper
 		proj  player
 	}{
 		{"Idle", &paper{}, player{}},
-		{"Busy", &paper{claim: one}, player{}},
-		{"DestinationAway", &paper{claim: one}, player{
+		{"Busy", &paper{list: one}, player{}},
+		{"DestinationAway", &paper{list: one}, player{
 			project: func(context.Context, []outbox.Event) ([]outbox.Outcome, error) { return nil, shared },
 			ready:   func(context.Context) error { return away }}},
-		{"DestinationDeaf", &paper{claim: one}, player{
+		{"DestinationDeaf", &paper{list: one}, player{
 			project: func(ctx context.Context, _ []outbox.Event) ([]outbox.Outcome, error) {
 				<-ctx.Done()
 				return nil, shared
 			},
 			ready: func(ctx context.Context) error { <-ctx.Done(); return away }}},
-		{"OutboxDeaf", &paper{claim: func(ctx context.Context) (*outbox.Claimed, error) {
-			slow(ctx, 10*time.Second)
-			return nil, away
-		}}, player{}},
-		{"WaitsNotLoaded", &paper{wait: func(ctx context.Context) error { slow(ctx, time.Minute); return away }}, player{}},
-		{"BreakerOpen", &paper{claim: one}, player{
+		{"ListsDeaf", &paper{list: func(ctx context.Context) (*outbox.List, error) { return nil, deaf(ctx) }}, player{}},
+		{"LeasesDeaf", &paper{list: one, lease: deaf}, player{}},
+		{"SettlesDeaf", &paper{list: one, settle: deaf, resolve: func(ctx context.Context) (bool, error) { return false, deaf(ctx) }}, player{}},
+		{"BreakerOpen", &paper{list: one}, player{
 			project: func(_ context.Context, events []outbox.Event) ([]outbox.Outcome, error) {
 				return slices.Repeat([]outbox.Outcome{{Verdict: outbox.Failed, Reason: outbox.ReasonES4xx}}, len(events)), nil
 			}}},
@@ -167,15 +189,15 @@ func TestSilenceOfWhatGetsSomewhere(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				most, _, stop := silence(t, tc.store, tc.proj)
 				stop()
-				if most > patience {
-					t.Errorf("silent for %v, want at most %v", most, patience)
+				if most > quiet {
+					t.Errorf("silent for %v, want at most %v", most, quiet)
 				}
 			})
 		})
 	}
 }
 
-func TestSilenceOfWhatHangs(t *testing.T) {
+func TestSilenceGrowsWhileACallHangs(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name string
@@ -183,21 +205,24 @@ func TestSilenceOfWhatHangs(t *testing.T) {
 	}{
 		{"OneBatchOfMany", func(free chan struct{}) (*paper, player) {
 			var first atomic.Bool
-			return &paper{claim: one}, player{project: func(_ context.Context, events []outbox.Event) ([]outbox.Outcome, error) {
+			return &paper{list: one}, player{project: func(_ context.Context, events []outbox.Event) ([]outbox.Outcome, error) {
 				if first.CompareAndSwap(false, true) {
 					<-free // whatever its deadline says
 				}
 				return slices.Repeat([]outbox.Outcome{outbox.OK()}, len(events)), nil
 			}}
 		}},
-		{"CallOfTheLoop", func(free chan struct{}) (*paper, player) {
-			return &paper{claim: func(context.Context) (*outbox.Claimed, error) {
-				<-free
-				return &outbox.Claimed{}, nil
+		{"OneSettleOfMany", func(free chan struct{}) (*paper, player) {
+			var first atomic.Bool
+			return &paper{list: one, settle: func(context.Context) error {
+				if first.CompareAndSwap(false, true) {
+					<-free
+				}
+				return nil
 			}}, player{}
 		}},
 		{"ProbeOfTheDestination", func(free chan struct{}) (*paper, player) {
-			return &paper{claim: one}, player{
+			return &paper{list: one}, player{
 				project: func(context.Context, []outbox.Event) ([]outbox.Outcome, error) {
 					return nil, &outbox.Fault{Reason: outbox.ReasonESConnect, Shared: true, Err: errors.New("refused")}
 				},

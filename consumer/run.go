@@ -2,228 +2,411 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
+	"github.com/google/uuid"
 
+	"github.com/samuelhu324-dev/weft/consumer/observe"
+	"github.com/samuelhu324-dev/weft/consumer/schedule"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// firstWindow is the size of the first batch of a term and after an outage: small, so
-// that the first settle comes soon and a fault meets few events. It doubles with
-// each good batch.
-const firstWindow = 64
-
-// trialSize is the size of a trial. Where the probe succeeds and the trial does not, one
-// goes out every half second for as long as that lasts. A single event would not show
-// whether the destination refuses everything.
-const trialSize = 8
-
 const (
-	probeTimeout     = 3 * time.Second
-	progressInterval = time.Second
+	probeTimeout = 3 * time.Second
+	upkeepEvery  = time.Second
+	// foreignFor is how long another worker's claim keeps the leader from leasing.
+	foreignFor = 10 * time.Second
+	// lostFor is for how long a lease may still be committed whose answer was lost: a disk
+	// that stalls holds up the commit.
+	lostFor = 2 * time.Minute
+	// putOffEntities is how many entities are named at once of which rows are put off.
+	putOffEntities = 1000
 )
 
-// run is one term of a pipeline. Its loop owns lanes, waits and looks; workers
-// touch none of them and answer through results.
-type run struct {
-	p    *Pipeline
-	ctx  context.Context
-	term Term
+// answer tells the loop what came of an action. An error ends the term.
+type answer func(now time.Time) error
 
-	lanes  *lanes
-	waits  *waits
-	looks  *looks
-	locked locked
-	window int
-	claims []claimSpan // the last ones; empty without traces
+// run is one term of a pipeline. Its loop owns the scheduler; workers carry out actions
+// and touch nothing of it.
+type run struct {
+	p     *Pipeline
+	ctx   context.Context
+	term  Term
+	s     *schedule.Scheduler
+	began time.Time
+	told  map[*schedule.Batch]*observe.Batch
 
 	workers sync.WaitGroup
-	results chan *result
+	answers chan answer
+	over    chan struct{} // closed when the loop has ended
 
-	orphans    bool // the answer to a claim or to a settle of the loop was lost
-	renewAt    time.Time
-	lastSettle time.Time // database clock
-	recorded   time.Time // the lastSettle that is written down
-	recordAt   time.Time
+	lost       map[uuid.UUID]time.Time // batches whose lease was not answered, and since when
+	lastSettle time.Time               // database clock
+	recorded   time.Time               // the lastSettle that is written down
+	upkeepAt   time.Time
+	keeping    bool      // upkeep is under way
+	foreign    bool      // another worker claims rows of the table
+	foreignEnd time.Time // until then it does, as far as known
 	faulty     bool      // the database does not answer, and the log says so
-	cutOff     time.Time // since when no connection can be had; zero when there is one
+	cutOff     time.Time // since when there has been no answer; zero when there was one
 }
 
+// loop takes answers and starts actions until the term is over.
 func (r *run) loop() error {
-	if err := r.loadWaits(); err != nil {
-		return err
-	}
 	stopping := r.term.Stopping()
+	var grace <-chan time.Time
 	for {
-		if err := r.reap(); err != nil {
-			return err
-		}
+		now := time.Now()
 		if err := context.Cause(r.ctx); err != nil {
 			return err
 		}
-		select {
-		case <-stopping:
-			return r.drain()
-		default:
-		}
-		if err := r.upkeep(); err != nil {
-			return err
-		}
-		pause, err := r.step()
-		if err != nil {
-			return err
-		}
-		if pause <= 0 {
-			continue
-		}
-		if err := r.sleep(min(pause, r.untilUpkeep()), stopping); err != nil {
-			return err
-		}
-	}
-}
-
-// sleep waits for d, a finished batch, the end of ctx or the wish to stop.
-func (r *run) sleep(d time.Duration, stopping <-chan struct{}) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case res := <-r.results:
-		return r.finish(res)
-	case <-stopping:
-		return nil
-	case <-r.ctx.Done():
-		return context.Cause(r.ctx)
-	}
-}
-
-// step does the next useful thing and returns how long there is nothing to do.
-func (r *run) step() (time.Duration, error) {
-	if r.orphans {
-		if d := r.looks.wait(); d > 0 {
-			return d, nil
-		}
-		return 0, r.resolve()
-	}
-	switch r.p.gate.State().Phase {
-	case PhaseOutage:
-		return r.probe()
-	case PhaseTrial:
-		return r.single(min(trialSize, r.p.cfg.BatchSize))
-	case PhaseBroken:
-		if d := r.p.gate.due(); d > 0 && r.lanes.inFlight() == 0 {
-			return d, nil
-		}
-		return r.single(1)
-	default:
-		return r.advance()
-	}
-}
-
-// advance keeps the pipeline full.
-func (r *run) advance() (time.Duration, error) {
-	if r.lanes.inFlight() >= r.p.cfg.Concurrency || r.lanes.alone() {
-		return time.Hour, nil
-	}
-	pause := r.looks.wait()
-	if pause == 0 && r.lanes.ready() < r.window && r.lanes.backlog() < 2*r.p.cfg.BatchSize {
-		if err := r.look(r.window); err != nil {
-			return 0, err
-		}
-		pause = r.looks.wait()
-	}
-	if err := r.holdBack(); err != nil {
-		return 0, err
-	}
-	if r.orphans {
-		return 0, nil
-	}
-	if b := r.lanes.next(r.window); b != nil {
-		if b.alone { // if it ends the process, the others must not have been with it
-			if err := r.giveBack(r.lanes.giveUp()); err != nil {
-				return 0, err
+		r.upkeep(now)
+		var until time.Time
+		for ok := true; ok; {
+			var a schedule.Action
+			if a, until, ok = r.s.Next(now); ok {
+				r.start(a)
 			}
 		}
-		r.launch(b)
-		return 0, nil
-	}
-	if r.lanes.backlog() >= 2*r.p.cfg.BatchSize || pause == 0 && r.lanes.ready() > 0 {
-		return time.Hour, nil // everything claimed is behind what is in flight
-	}
-	return pause, nil
-}
-
-// single lets one batch of at most n entities fly, with nothing beside it.
-func (r *run) single(n int) (time.Duration, error) {
-	if r.lanes.inFlight() > 0 {
-		return time.Hour, nil
-	}
-	if r.lanes.ready() == 0 {
-		if d := r.looks.wait(); d > 0 {
-			return d, nil
+		r.p.show(r.s.State(), nil)
+		r.p.tell.Waits(r.s.Blocked(), r.s.Apart())
+		if grace != nil && r.s.InFlight() == 0 {
+			return r.record(r.ctx)
 		}
-		if err := r.look(n); err != nil {
-			return 0, err
+		if !r.keeping && r.upkeepAt.Before(until) {
+			until = r.upkeepAt
 		}
-	}
-	if err := r.holdBack(); err != nil {
-		return 0, err
-	}
-	if r.orphans {
-		return 0, nil
-	}
-	b := r.lanes.next(n)
-	if b == nil {
-		return max(r.looks.wait(), time.Millisecond), nil
-	}
-	if err := r.giveBack(r.lanes.giveUp()); err != nil {
-		return 0, err
-	}
-	r.launch(b)
-	return 0, nil
-}
-
-// probe asks an unusable destination whether it answers again.
-func (r *run) probe() (time.Duration, error) {
-	if r.lanes.inFlight() > 0 {
-		return time.Hour, nil // their outcomes first
-	}
-	if err := r.giveBack(r.lanes.giveUp()); err != nil {
-		return 0, err
-	}
-	if d := r.p.gate.due(); d > 0 {
-		return d, nil
-	}
-	ctx, cancel := context.WithTimeout(r.ctx, probeTimeout)
-	defer cancel()
-	stop := make(chan struct{})
-	defer close(stop)
-	r.workers.Go(func() { // a probe does not delay a graceful end
+		timer := time.NewTimer(time.Until(until))
 		select {
-		case <-r.term.Stopping():
-			cancel()
-		case <-stop:
+		case f := <-r.answers:
+			if err := f(time.Now()); err != nil {
+				timer.Stop()
+				return err
+			}
+		case <-timer.C:
+		case <-stopping:
+			stopping = nil
+			r.s.Stop()
+			t := time.NewTimer(r.p.cfg.Grace)
+			defer t.Stop()
+			grace = t.C
+		case <-grace:
+			n := r.s.InFlight()
+			r.p.tell.DrainTimeout(n)
+			return fmt.Errorf("drain of %s: %d batches left after %v", r.p.Name(), n, r.p.cfg.Grace)
+		case <-r.ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// work runs f beside the loop, which then runs what f returns.
+func (r *run) work(f func() answer) {
+	r.workers.Go(func() {
+		a := f()
+		select {
+		case r.answers <- a:
+		case <-r.over:
 		}
 	})
-	err := r.p.proj.Ready(ctx)
-	r.p.gate.probed(err)
+}
+
+// start carries an action out.
+func (r *run) start(a schedule.Action) {
+	epoch := r.term.Epoch()
+	switch a.Kind {
+	case schedule.DoList, schedule.DoLookUp:
+		took := r.s.Listed
+		if a.Kind == schedule.DoLookUp {
+			took = r.s.LookedUp
+		}
+		r.work(func() answer {
+			l, err := r.p.store.List(r.ctx, a.List)
+			return func(now time.Time) error {
+				took(now, l, err)
+				return r.heard("list", err)
+			}
+		})
+	case schedule.DoLease:
+		r.lease(a)
+	case schedule.DoSend:
+		r.send(a)
+	case schedule.DoSettle:
+		r.settle(a.Batch)
+	case schedule.DoProbe:
+		r.probe()
+	case schedule.DoWake:
+		r.counted("wake", r.s.Woken, func() (int, error) {
+			return r.p.store.Wake(r.ctx, epoch, sharedReasons(), page)
+		})
+	case schedule.DoPutOff:
+		r.counted("put off", r.s.PutOff, func() (int, error) {
+			return r.p.store.PutOff(r.ctx, epoch, a.Key, a.Version, max(page, r.p.cfg.BatchSize))
+		})
+	case schedule.DoNamePutOff:
+		r.work(func() answer {
+			keys, err := r.p.store.PutOffEntities(r.ctx, putOffEntities, outbox.ID{})
+			return func(now time.Time) error {
+				r.s.PutOffNamed(now, keys, err)
+				return r.heard("name entities that are put off", err)
+			}
+		})
+	}
+}
+
+// counted runs a call that answers with a number of rows.
+func (r *run) counted(what string, took func(time.Time, int, error), call func() (int, error)) {
+	r.work(func() answer {
+		n, err := call()
+		return func(now time.Time) error {
+			took(now, n, err)
+			return r.heard(what, err)
+		}
+	})
+}
+
+// lease leases a batch. Nothing of it is sent before the answer is here.
+func (r *run) lease(a schedule.Action) {
+	r.work(func() answer {
+		started := time.Now()
+		l, err := r.p.store.Lease(r.ctx, r.term.Epoch(), a.Batch.ID, a.Groups)
+		told := r.p.tell.Leased(r.ctx, a.Batch.ID, len(a.Groups), started, l, err)
+		return func(now time.Time) error {
+			if err != nil && !outbox.Answered(err) {
+				r.lost[a.Batch.ID] = now
+			}
+			if told != nil {
+				r.told[a.Batch] = told
+				r.p.pulse.moved(a.Batch)
+			}
+			r.s.Leased(now, a.Batch, l, err)
+			return r.heard("lease", err)
+		}
+	})
+}
+
+// send projects a part of a batch. An error of the projection that is no fault of events
+// or destination ends the term.
+func (r *run) send(a schedule.Action) {
+	told := r.told[a.Batch]
+	events := a.Part.Events()
+	r.work(func() answer {
+		started := time.Now()
+		ctx := told.Context(r.ctx)
+		outcomes, err := r.p.call(ctx, events, a.Part.Limit)
+		took := time.Since(started)
+		told.Projected(ctx, started)
+		return func(now time.Time) error {
+			r.p.pulse.moved(a.Batch)
+			var f *outbox.Fault
+			if err != nil {
+				if cause := context.Cause(r.ctx); cause != nil {
+					return cause
+				}
+				if errors.Is(err, outbox.ErrFenced) {
+					return err
+				}
+				if aerr := r.term.Check(); aerr != nil {
+					return aerr
+				}
+				f = outbox.AsFault(err)
+			}
+			before := r.s.State().Phase
+			r.s.Sent(now, a.Part, outcomes, f, took)
+			if now := r.s.State(); now.Phase != before {
+				r.p.show(now, told)
+			}
+			return nil
+		}
+	})
+}
+
+// probe asks whether the destination answers. It does not delay a graceful end.
+func (r *run) probe() {
+	r.work(func() answer {
+		ctx, cancel := context.WithTimeout(r.ctx, probeTimeout)
+		defer cancel()
+		err := r.p.proj.Ready(ctx)
+		return func(now time.Time) error {
+			r.p.pulse.beat()
+			if b := r.s.Probed(now, err); b != nil {
+				r.p.show(r.s.State(), r.told[b])
+			}
+			return nil
+		}
+	})
+}
+
+// settle ends a batch: it repeats until the database has answered or the term is over.
+func (r *run) settle(b *schedule.Batch) {
+	told := r.told[b]
+	r.work(func() answer {
+		started := time.Now()
+		settled, err := r.settled(b, told)
+		return func(now time.Time) error {
+			if err != nil {
+				return err
+			}
+			delete(r.told, b)
+			r.p.pulse.landed(b)
+			told.Settled(b, settled, started)
+			if settled.Kept != nil {
+				told.Kept(settled.Kept)
+			}
+			left := map[outbox.Key]bool{}
+			for _, l := range settled.Left {
+				left[l.Key] = true
+				if errors.Is(l.Err, outbox.ErrChanged) { // who does that may be seen right now
+					r.upkeepAt = now
+				}
+			}
+			if !settled.At.IsZero() {
+				r.lastSettle = settled.At
+			}
+			r.s.Settled(now, b, left)
+			return r.heard("settle", nil)
+		}
+	})
+}
+
+func (r *run) settled(b *schedule.Batch, told *observe.Batch) (outbox.Settled, error) {
+	epoch := r.term.Epoch()
+	pause := 20 * time.Millisecond
+	for tries := 0; ; tries++ {
+		s, err := r.p.store.Settle(r.ctx, epoch, b.ID, b.Settlements)
+		if err == nil || errors.Is(err, outbox.ErrFenced) {
+			return s, err
+		}
+		if tries == 0 {
+			r.p.tell.SettleRepeated(told, err)
+		}
+		for {
+			r.p.pulse.moved(b)
+			timer := time.NewTimer(pause)
+			select {
+			case <-timer.C:
+			case <-r.ctx.Done():
+				timer.Stop()
+				return s, context.Cause(r.ctx)
+			}
+			pause = min(2*pause, time.Second)
+			s, done, err := r.p.store.Resolve(r.ctx, epoch, b.ID, b.Settlements)
+			if err == nil && !done {
+				break
+			}
+			if err == nil || errors.Is(err, outbox.ErrFenced) {
+				return s, err
+			}
+		}
+	}
+}
+
+// heard notes an answer of the outbox, or that there was none. It swallows what waiting
+// heals and returns what ends the term. A fault is told once until the database answers
+// again.
+func (r *run) heard(call string, err error) error {
 	r.p.pulse.beat()
-	if err != nil {
-		return 0, nil //nolint:nilerr // the gate keeps it and says when to ask again
+	if err == nil {
+		r.cutOff = time.Time{}
+		if r.faulty {
+			r.faulty = false
+			r.p.tell.DatabaseAnswers()
+			r.troubles("")
+		}
+		return nil
 	}
-	// What the outage has put off goes on now. Their times in memory are old then.
-	n, err := r.p.store.Wake(r.ctx, r.term.Epoch(), sharedReasons())
-	if err != nil {
-		return 0, r.databaseFault("wake", err)
+	if errors.Is(err, outbox.ErrFenced) {
+		return err
 	}
-	r.p.log.Debug("destination answers", zap.String("event", "projection.probe"), zap.Int("woken", n))
-	r.window = min(firstWindow, r.p.cfg.BatchSize)
-	r.looks.soon()
-	return 0, r.loadWaits()
+	if cause := context.Cause(r.ctx); cause != nil {
+		return cause
+	}
+	if outbox.Unreachable(err) {
+		if r.cutOff.IsZero() {
+			r.cutOff = time.Now()
+		}
+		if d := time.Since(r.cutOff); d > r.p.cfg.CutOff {
+			return fmt.Errorf("no answer of the outbox for %v: %w", d.Round(time.Millisecond), err)
+		}
+	}
+	if !r.faulty {
+		r.faulty = true
+		r.p.tell.DatabaseFault(call, err)
+	}
+	r.troubles("outbox: " + err.Error()) // the latest: the first one may say no more than that a connection broke
+	return nil
+}
+
+// troubles shows why nothing can be done with the table.
+func (r *run) troubles(fault string) {
+	if fault == "" && r.foreign {
+		fault = "another worker claims events of the table: stop it"
+	}
+	r.p.trouble(fault)
+}
+
+// upkeep writes the progress down, looks for claims of other workers, and removes leases
+// whose answers were lost, once a second.
+func (r *run) upkeep(now time.Time) {
+	if r.keeping || now.Before(r.upkeepAt) {
+		return
+	}
+	r.keeping, r.upkeepAt = true, now.Add(upkeepEvery)
+	lost, settle := slices.Collect(maps.Keys(r.lost)), r.lastSettle
+	recorded := r.recorded
+	r.work(func() answer {
+		epoch := r.term.Epoch()
+		ago, claimed, err := r.p.store.ForeignClaim(r.ctx, foreignFor)
+		if err == nil && !settle.Equal(recorded) {
+			if err = r.p.store.RecordProgress(r.ctx, epoch, settle); err == nil {
+				recorded = settle
+			}
+		}
+		if err == nil && len(lost) > 0 {
+			_, err = r.p.store.Abandon(r.ctx, epoch, lost)
+		}
+		return func(now time.Time) error {
+			r.keeping, r.recorded = false, recorded
+			if err == nil {
+				for _, id := range lost {
+					if now.Sub(r.lost[id]) > lostFor {
+						delete(r.lost, id)
+					}
+				}
+				if claimed && ago < now.Sub(r.began) {
+					r.foreignEnd = now.Add(foreignFor - ago)
+				}
+				r.see(now.Before(r.foreignEnd))
+			}
+			return r.heard("upkeep", err)
+		}
+	})
+}
+
+// see notes whether another worker claims rows of the table.
+func (r *run) see(foreign bool) {
+	if foreign != r.foreign {
+		r.foreign = foreign
+		r.p.tell.Foreign(foreign)
+		r.troubles("")
+	}
+	r.s.Foreign(foreign)
+}
+
+func (r *run) record(ctx context.Context) error {
+	if r.lastSettle.Equal(r.recorded) {
+		return nil
+	}
+	err := r.p.store.RecordProgress(ctx, r.term.Epoch(), r.lastSettle)
+	if errors.Is(err, outbox.ErrFenced) {
+		return err
+	}
+	return nil // the events are settled all the same
 }
 
 func sharedReasons() []outbox.Reason {
@@ -231,131 +414,4 @@ func sharedReasons() []outbox.Reason {
 		outbox.ReasonES429, outbox.ReasonES5xx, outbox.ReasonESTimeout, outbox.ReasonESConnect,
 		outbox.ReasonESRequest, outbox.ReasonDBUnavailable,
 	}
-}
-
-func (r *run) untilUpkeep() time.Duration {
-	return max(time.Millisecond, min(time.Until(r.renewAt), time.Until(r.recordAt)))
-}
-
-// upkeep renews the leases and writes the progress down.
-func (r *run) upkeep() error {
-	now := time.Now()
-	if now.After(r.renewAt) {
-		r.renewAt = now.Add(r.p.store.Lease() / 3)
-		if _, err := r.p.store.Renew(r.ctx, r.term.Epoch(), r.lanes.all()); err != nil {
-			r.renewAt = now.Add(time.Second)
-			if err := r.databaseFault("renew", err); err != nil {
-				return err
-			}
-		}
-	}
-	if now.After(r.recordAt) {
-		r.recordAt = now.Add(progressInterval)
-		return r.record()
-	}
-	return nil
-}
-
-func (r *run) record() error {
-	if r.lastSettle.Equal(r.recorded) {
-		return nil
-	}
-	if err := r.p.store.RecordProgress(r.ctx, r.term.Epoch(), r.lastSettle); err != nil {
-		return r.databaseFault("record progress", err)
-	}
-	r.recorded = r.lastSettle
-	return nil
-}
-
-// drain gives back what has not been sent and waits for what has been, at most for
-// the grace.
-func (r *run) drain() error {
-	if err := r.giveBack(r.lanes.giveUp()); err != nil {
-		return err
-	}
-	grace := time.NewTimer(r.p.cfg.Grace)
-	defer grace.Stop()
-	for r.lanes.inFlight() > 0 {
-		select {
-		case res := <-r.results:
-			if err := r.finish(res); err != nil {
-				return err
-			}
-			// Events that were held behind it were not sent either.
-			if err := r.giveBack(r.lanes.giveUp()); err != nil {
-				return err
-			}
-		case <-grace.C:
-			n := len(r.lanes.all())
-			r.p.log.Warn("grace is over: events left to the successor",
-				zap.String("event", "projection.drain_timeout"), zap.Int("events", n))
-			return fmt.Errorf("drain of %s: %d events left after %v", r.p.Name(), n, r.p.cfg.Grace)
-		case <-r.ctx.Done():
-			return context.Cause(r.ctx)
-		}
-	}
-	return r.record()
-}
-
-// reap takes the results that are there.
-func (r *run) reap() error {
-	for {
-		select {
-		case res := <-r.results:
-			if err := r.finish(res); err != nil {
-				return err
-			}
-		default:
-			return nil
-		}
-	}
-}
-
-// finish ends a batch.
-func (r *run) finish(res *result) error {
-	r.lanes.land(res.batch)
-	r.p.pulse.landed(res.batch)
-	if res.err != nil {
-		return res.err
-	}
-	for _, e := range res.back {
-		r.lanes.add(e, nil)
-	}
-	for _, w := range res.waits {
-		if !r.lanes.has(w.Key, w.ID) { // it was due at once, and is claimed again
-			r.waits.add(w)
-		}
-	}
-	if res.given { // before what is behind it
-		if err := r.giveBack(r.lanes.giveUp()); err != nil {
-			return err
-		}
-	}
-	if res.unsure {
-		if err := r.loadWaits(); err != nil {
-			return err
-		}
-	}
-	if res.at.After(r.lastSettle) {
-		r.lastSettle = res.at
-	}
-	if res.good {
-		r.window = min(2*r.window, r.p.cfg.BatchSize)
-	}
-	if res.resumed {
-		r.looks.soon()
-	}
-	return nil
-}
-
-func (r *run) launch(b *batch) {
-	b.openings, b.id = r.p.gate.openings(), newBatchID()
-	r.p.pulse.moved(b)
-	b.span = r.p.spans.batch(r.ctx, b, r.claims)
-	r.p.metrics.inflight.WithLabelValues(r.p.Name()).Add(float64(b.events))
-	r.workers.Go(func() {
-		res := r.work(b)
-		r.p.metrics.inflight.WithLabelValues(r.p.Name()).Sub(float64(b.events))
-		r.results <- res // never blocks: as many places as batches in flight
-	})
 }

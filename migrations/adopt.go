@@ -16,6 +16,9 @@ type found struct {
 	owned      bool // by the current role, or a role it is a member of
 	reloptions []string
 	columns    map[string]foundColumn
+	order      []string // of the columns
+	parent     bool     // other tables inherit from it
+	child      bool     // it inherits from another table, or is a partition
 }
 
 type foundColumn struct {
@@ -47,6 +50,14 @@ func (m *migrator) preflight(ctx context.Context, have int64) error {
 			return fmt.Errorf("inspect %s: %w", t.name, err)
 		}
 		errs = append(errs, m.fits(ctx, t, f))
+		if !t.outbox {
+			continue
+		}
+		h, err := m.inspect(ctx, historyTable(t.name))
+		if err != nil {
+			return fmt.Errorf("inspect %s: %w", historyTable(t.name), err)
+		}
+		errs = append(errs, m.fitsHistory(ctx, historyTable(t.name), h))
 	}
 	return errors.Join(errs...)
 }
@@ -57,9 +68,10 @@ func (m *migrator) inspect(ctx context.Context, name string) (found, error) {
 	var oid int64
 	var reloptions string
 	err := m.db.QueryRowContext(ctx, `select c.oid, c.relkind::text, pg_get_userbyid(c.relowner), pg_has_role(c.relowner, 'usage'),
-			coalesce(array_to_string(c.reloptions, ','), '')
+			coalesce(array_to_string(c.reloptions, ','), ''), exists (select from pg_inherits where inhparent = c.oid),
+			exists (select from pg_inherits where inhrelid = c.oid)
 		from pg_class c join pg_namespace n on n.oid = c.relnamespace
-		where n.nspname = $1 and c.relname = $2`, m.schema, name).Scan(&oid, &f.kind, &f.owner, &f.owned, &reloptions)
+		where n.nspname = $1 and c.relname = $2`, m.schema, name).Scan(&oid, &f.kind, &f.owner, &f.owned, &reloptions, &f.parent, &f.child)
 	if errors.Is(err, sql.ErrNoRows) {
 		return f, nil
 	}
@@ -70,7 +82,7 @@ func (m *migrator) inspect(ctx context.Context, name string) (found, error) {
 		f.reloptions = strings.Split(reloptions, ",")
 	}
 	rows, err := m.db.QueryContext(ctx, `select attname, format_type(atttypid, atttypmod), atthasdef or attidentity <> ''
-		from pg_attribute where attrelid = $1::bigint::oid and attnum > 0 and not attisdropped`, oid)
+		from pg_attribute where attrelid = $1::bigint::oid and attnum > 0 and not attisdropped order by attnum`, oid)
 	if err != nil {
 		return f, err
 	}
@@ -82,6 +94,7 @@ func (m *migrator) inspect(ctx context.Context, name string) (found, error) {
 			return f, err
 		}
 		f.columns[column] = c
+		f.order = append(f.order, column)
 	}
 	return f, rows.Err()
 }
@@ -94,8 +107,18 @@ func (m *migrator) fits(ctx context.Context, t table, f found) error {
 	if f.kind != "r" {
 		return fmt.Errorf("%s.%s is not an ordinary table (relkind %s): weft cannot adopt it; nothing was changed", m.schema, t.name, f.kind)
 	}
+	if f.parent && t.outbox {
+		return fmt.Errorf("%s.%s has inheritance children, whose rows weft would not see: move them into one table; nothing was changed", m.schema, t.name)
+	}
+	if f.child && t.outbox {
+		return fmt.Errorf("%s.%s inherits from another table or is a partition: weft cannot adopt it; nothing was changed", m.schema, t.name)
+	}
 	var errs []error
-	for _, c := range t.all() {
+	expected := t.all()
+	if t.outbox {
+		expected = append(expected[:len(expected):len(expected)], column{name: "behind", typ: "bigint"}) // of version 5
+	}
+	for _, c := range expected {
 		have, ok := f.columns[c.name]
 		switch {
 		case !ok && !c.addable():

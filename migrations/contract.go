@@ -69,10 +69,10 @@ func ownColumns() []column {
 	}
 }
 
-// autovacuum returns the storage settings of an outbox table. Every event leaves
-// two or three dead versions, and dead entries at the head of the claim indexes
-// are what a claim walks over; with the default scale factor of 0.2 a table that
-// keeps five million done rows would collect a million of them first. The worker
+// autovacuum returns the storage settings of an outbox table. Every event leaves a dead
+// version and, where finished events leave the table, a second one; dead entries at the
+// head of the list index are what a list steps over. With the default scale factor of 0.2 a
+// table that keeps five million done rows would collect a million of them first. The worker
 // then must not pause either: the table is small work, often.
 func autovacuum() []string {
 	return []string{

@@ -3,25 +3,26 @@ package migrations
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// CostlyIndex is an index on an outbox table that is neither weft's nor the primary
-// key. PostgreSQL writes an entry into it with every claim and every settle, whatever
-// its columns.
+// CostlyIndex is an index on an outbox table that this build does not need. PostgreSQL
+// writes an entry into it with every settle, whatever its columns.
 type CostlyIndex struct {
 	Table, Name string
 	Definition  string // as pg_get_indexdef prints it
 	Constraint  bool   // it holds a constraint, and cannot be dropped by itself
 	Bytes       int64
 	Scans       int64 // since the statistics were last reset, on this server
+	Older       bool  // weft's own, for builds before leases: to be dropped once no such build runs
 }
 
 const costly = `
 select t.relname, c.relname, pg_get_indexdef(c.oid),
-       exists (select from pg_constraint k where k.conindid = c.oid), pg_relation_size(c.oid), pg_stat_get_numscans(c.oid)
+       exists (select from pg_constraint k where k.conindid = c.oid), pg_relation_size(c.oid), pg_stat_get_numscans(c.oid), c.relname = any ($3)
 from pg_index i
 join pg_class c on c.oid = i.indexrelid
 join pg_class t on t.oid = i.indrelid
@@ -33,22 +34,31 @@ order by t.relname, pg_stat_get_numscans(c.oid), c.relname`
 // that are read least first; a [*BehindError] where there is no such table. It changes
 // nothing.
 func FindCostly(ctx context.Context, db *pgx.Conn) ([]CostlyIndex, error) {
-	var tables, ours []string
+	var tables, ours, older []string
 	for _, t := range outboxTables() {
 		tables = append(tables, t.name)
 	}
-	for _, ix := range outboxIndexes() {
-		ours = append(ours, ix.name)
+	for _, ix := range olderIndexes() {
+		older = append(older, ix.name)
 	}
-	var there bool
-	err := db.QueryRow(ctx, `select exists (select from pg_class where relnamespace = current_schema()::regnamespace and relname = any ($1))`, tables).Scan(&there)
+	for _, ix := range append(outboxIndexes(), leaseIndexes()...) {
+		if !slices.Contains(older, ix.name) {
+			ours = append(ours, ix.name)
+		}
+	}
+	var there, leases bool
+	err := db.QueryRow(ctx, `select exists (select from pg_class where relnamespace = current_schema()::regnamespace and relname = any ($1)),
+		exists (select from pg_class where relnamespace = current_schema()::regnamespace and relname = 'weft_lease')`, tables).Scan(&there, &leases)
 	if err != nil {
 		return nil, fmt.Errorf("outbox tables: %w", err)
 	}
 	if !there {
 		return nil, &BehindError{Want: Latest}
 	}
-	rows, err := db.Query(ctx, costly, tables, ours)
+	if !leases { // the build that fits this schema reads them
+		ours, older = append(ours, older...), nil
+	}
+	rows, err := db.Query(ctx, costly, tables, ours, older)
 	if err != nil {
 		return nil, fmt.Errorf("indexes of the outbox tables: %w", err)
 	}

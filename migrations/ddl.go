@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -120,7 +121,7 @@ func (m *migrator) ddl(ctx context.Context, table, stmt string) error {
 		if err := setLockTimeout(ctx, conn, min(wait, m.opt.wait)); err != nil {
 			return err
 		}
-		_, err := conn.ExecContext(ctx, stmt)
+		_, err := conn.ExecContext(ctx, stmt, pgx.QueryExecModeSimpleProtocol) // several statements are one transaction
 		code := pgCode(err)
 		if code != codeLockTimeout && code != codeDeadlock {
 			return err

@@ -13,10 +13,13 @@
 //   - One migrator per schema works at a time, under a session advisory lock that
 //     is polled for, so that waiting holds no snapshot. Another one waits.
 //   - Every step can be repeated. An index left invalid by an interrupted build is
-//     dropped and built again.
+//     dropped and built again. On a schema that is up to date [Up] brings the views and
+//     the history tables to the columns that the outbox tables have now.
 //   - A table whose columns do not fit is refused before anything is changed.
 //   - [Down] removes what is weft's own and leaves the tables, columns and rows of
-//     the contract.
+//     the contract. A history table that has finished events in it stays.
+//   - An instance of the build before works on this schema: a trigger moves the fence
+//     for it, and its indexes stay until somebody drops them (see [FindCostly]).
 //   - Everything happens in the schema that is current under the search_path of the
 //     URL; several schemas of one database may migrate at the same time.
 //
@@ -26,6 +29,8 @@
 //     began. It names them through [WithProgress] and gives up after [WithWait].
 //   - The steps are not one transaction. A migration that stops half-way is finished
 //     by the next [Up]; until then [Check] reports the older version.
+//   - Views pin the columns that they show: while they are there, the application can
+//     neither drop a column of an outbox table nor change its type (see views.go).
 //   - A migrator behind a transaction pooler is refused only when the pooler has
 //     moved its lock session; use a direct connection.
 package migrations

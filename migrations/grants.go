@@ -11,11 +11,28 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// grant is what `weft run` does with a table; columns narrow update.
+// Mode is what becomes of the finished events of one outbox table, for the rights that it
+// takes. The zero value of all but Table is to keep them.
+type Mode struct {
+	Table    string
+	Finished string // keep, archive or delete
+	// Retention says that the leader removes what is old: done rows, and days of the history.
+	Retention bool
+}
+
+// The ways of [Mode.Finished] that take more rights than to keep.
+const (
+	modeArchive = "archive"
+	modeDelete  = "delete"
+)
+
+// grant is what `weft run` does with a table or a function; columns narrow update.
 type grant struct {
-	table   string
+	object  string // a function with the types of its arguments
 	rights  []string
 	columns []string
+	// display marks what people read and instances do not: it is granted, and not missed.
+	display bool
 }
 
 func (g grant) String() string {
@@ -26,28 +43,78 @@ func (g grant) String() string {
 	return rights
 }
 
+// function reports whether the object is one.
+func (g grant) function() bool { return strings.HasSuffix(g.object, ")") }
+
+// on names the object as a grant has it.
+func (g grant) on(schema string) string {
+	if g.function() {
+		return "function " + schema + "." + g.object
+	}
+	return schema + "." + g.object
+}
+
 // grants is all that an instance needs. It may neither write events nor change what a
-// producer has written into one, and who did what and why in weft_audit stays as it was written.
-func grants() []grant {
+// producer has written into one, and who did what and why in weft_audit stays as it was
+// written. It may delete events, and days of the history, only where it has to.
+func grants(modes []Mode) []grant {
 	var all []grant
+	add := func(rights string, objects ...string) {
+		for _, o := range objects {
+			all = append(all, grant{object: o, rights: strings.Split(rights, ", ")})
+		}
+	}
 	for _, t := range outboxTables() {
-		g := grant{table: t.name, rights: []string{"select", "update"}}
+		m := modeOf(modes, t.name)
+		g := grant{object: t.name, rights: []string{"select", "update"}}
+		if m.Finished == modeArchive || m.Finished == modeDelete || m.Retention {
+			g.rights = append(g.rights, "delete")
+		}
 		for _, c := range t.all() {
 			if !produced(c.name) {
 				g.columns = append(g.columns, c.name)
 			}
 		}
+		g.columns = append(g.columns, "behind")
 		all = append(all, g)
-	}
-	add := func(rights string, tables ...string) {
-		for _, t := range tables {
-			all = append(all, grant{table: t, rights: strings.Split(rights, ", ")})
+		if m.Finished == modeArchive {
+			add("select, insert", historyTable(t.name))
+		} else {
+			all = append(all, grant{object: historyTable(t.name), rights: []string{"select"}, display: true})
 		}
 	}
 	add("select", "search_index", "chronicle_events", "environment_sentinel", versionTable)
-	all = append(all, grant{table: "weft_audit", rights: []string{"select", "insert", "update"}, columns: []string{"count", "detail"}})
+	all = append(all, grant{object: "weft_audit", rights: []string{"select", "insert", "update"}, columns: []string{"count", "detail"}})
+	all = append(all, grant{object: "weft_fence", rights: []string{"select", "update"}, columns: []string{"group_name"}}) // to lock it
 	add("select, insert, update", "weft_leader", "weft_term", "weft_progress")
-	add("select, insert, update, delete", "weft_instance", "chronicle_entries")
+	add("select, insert, update, delete", "weft_instance", "weft_lease", "chronicle_entries")
+	for _, v := range append([]string{inflightView}, liveViews()...) {
+		all = append(all, grant{object: v, rights: []string{"select"}, display: true})
+	}
+	add("execute", "weft_require(boolean, text)", "weft_forget(interval, interval, integer)",
+		"weft_history(text)", "weft_history_partitions(text)")
+	if slices.ContainsFunc(modes, func(m Mode) bool { return m.Finished == modeArchive }) {
+		add("execute", "weft_history_attach(text, date)", "weft_history_index(text, text)")
+	}
+	if slices.ContainsFunc(modes, func(m Mode) bool { return m.Retention }) {
+		add("execute", "weft_history_drop(text, text)")
+	}
+	return all
+}
+
+func modeOf(modes []Mode, table string) Mode {
+	for _, m := range modes {
+		if m.Table == table {
+			return m
+		}
+	}
+	return Mode{Table: table}
+}
+
+func liveViews() (all []string) {
+	for _, t := range outboxTables() {
+		all = append(all, liveView(t.name))
+	}
 	return all
 }
 
@@ -57,18 +124,20 @@ func produced(column string) bool {
 }
 
 // GrantSQL returns the statements that let role run weft in schema; both are given as
-// they are to stand in SQL. They may be repeated.
-func GrantSQL(schema, role string) []string {
+// they are to stand in SQL. They may be repeated. Tables without a mode keep their
+// finished events.
+func GrantSQL(schema, role string, modes ...Mode) []string {
 	out := []string{fmt.Sprintf("grant usage on schema %s to %s", schema, role)}
-	for _, g := range grants() {
-		out = append(out, fmt.Sprintf("grant %s on %s.%s to %s", g, schema, g.table, role))
+	for _, g := range grants(modes) {
+		out = append(out, fmt.Sprintf("grant %s on %s to %s", g, g.on(schema), role))
 	}
 	return out
 }
 
 // Grant lets role run weft in the schema that is current under the search_path of url,
-// whose role must own the tables. The tables must be there: see [Up].
-func Grant(ctx context.Context, url, role string) error {
+// whose role must own the tables, with tables in these modes. The tables must be there:
+// see [Up]. It takes no right away: a role that was granted more keeps it.
+func Grant(ctx context.Context, url, role string, modes ...Mode) error {
 	_, err := run(ctx, url, nil, func(ctx context.Context, m *migrator) ([]Step, error) {
 		have, err := readVersion(ctx, m.db)
 		if err != nil {
@@ -82,17 +151,17 @@ func Grant(ctx context.Context, url, role string) error {
 			return nil, fmt.Errorf("grant: %w", err)
 		}
 		defer func() { _ = tx.Rollback() }()
-		for _, statement := range GrantSQL(pgx.Identifier{m.schema}.Sanitize(), pgx.Identifier{role}.Sanitize()) {
+		for _, statement := range GrantSQL(pgx.Identifier{m.schema}.Sanitize(), pgx.Identifier{role}.Sanitize(), modes...) {
 			if _, err := tx.ExecContext(ctx, statement); err != nil {
 				return nil, fmt.Errorf("%s: %w", statement, err)
 			}
 		}
 		// The server only warns of a grant that grants nothing.
-		asked := wanted()
+		asked := wanted(modes)
 		var found []int
 		var text string
 		err = tx.QueryRowContext(ctx, "select coalesce(string_agg(ord::text, ' ' order by ord), '') from ("+rightsSQL+") lacking",
-			asked.tables, asked.rights, asked.columns, role).Scan(&text)
+			asked.objects, asked.rights, asked.columns, role).Scan(&text)
 		for _, word := range strings.Fields(text) {
 			ord, _ := strconv.Atoi(word)
 			found = append(found, ord)
@@ -123,35 +192,41 @@ func (e *RightsError) Error() string {
 		missing, mend = missing[:shown], mend[:shown]
 		more = fmt.Sprintf(", and %d more", n-shown)
 	}
-	return fmt.Sprintf("role %q lacks %s%s: %s; or run `weft migrate grant %s` as the owner of the tables",
+	return fmt.Sprintf("role %q lacks %s%s: %s; or run `weft migrate grant %s` as the owner of the tables, with the settings of the instance",
 		e.Role, strings.Join(missing, ", "), more, strings.Join(mend, "; "), e.Role)
 }
 
-// rightsSQL lists which of the rights $2 on the tables $1, or on their columns $3 where
+// rightsSQL lists which of the rights $2 on the objects $1, or on their columns $3 where
 // these are not empty, the role $4 lacks. What is not there yet is not its matter.
 const rightsSQL = `
 select w.ord::int
-from unnest($1::text[], $2::text[], $3::text[]) with ordinality as w (tab, priv, col, ord)
-where case when w.col = '' then has_table_privilege($4::name, to_regclass(w.tab), w.priv)
-           when exists (select from pg_attribute where attrelid = to_regclass(w.tab) and attname = w.col)
-           then has_column_privilege($4::name, to_regclass(w.tab), w.col, w.priv) end is false
+from unnest($1::text[], $2::text[], $3::text[]) with ordinality as w (object, priv, col, ord)
+where case when w.priv = 'execute' then has_function_privilege($4::name, to_regprocedure(w.object), w.priv)
+           when w.col = '' then has_table_privilege($4::name, to_regclass(w.object), w.priv)
+           when exists (select from pg_attribute where attrelid = to_regclass(w.object) and attname = w.col)
+           then has_column_privilege($4::name, to_regclass(w.object), w.col, w.priv) end is false
 order by w.ord`
 
 // rights are the grants as single questions, in the arrays of rightsSQL.
 type rights struct {
-	of                      []int // index into grants
-	tables, rights, columns []string
+	grants                   []grant
+	of                       []int // index into grants
+	objects, rights, columns []string
 }
 
-func wanted() (r rights) {
-	for i, g := range grants() {
+func wanted(modes []Mode) (r rights) {
+	r.grants = grants(modes)
+	for i, g := range r.grants {
+		if g.display {
+			continue
+		}
 		for _, right := range g.rights {
 			cols := []string{""}
 			if right == "update" && len(g.columns) > 0 {
 				cols = g.columns
 			}
 			for _, col := range cols {
-				r.of, r.tables = append(r.of, i), append(r.tables, g.table)
+				r.of, r.objects = append(r.of, i), append(r.objects, g.object)
 				r.rights, r.columns = append(r.rights, right), append(r.columns, col)
 			}
 		}
@@ -165,7 +240,7 @@ func (r rights) lacking(found []int, role, schema string) error {
 	for _, ord := range found {
 		i := r.of[ord-1]
 		g := lacks[i]
-		g.table = r.tables[ord-1]
+		g.object = r.objects[ord-1]
 		if right := r.rights[ord-1]; !slices.Contains(g.rights, right) {
 			g.rights = append(g.rights, right)
 		}
@@ -177,8 +252,12 @@ func (r rights) lacking(found []int, role, schema string) error {
 	e := &RightsError{Role: role}
 	for _, i := range slices.Sorted(maps.Keys(lacks)) {
 		g := lacks[i]
-		e.Missing = append(e.Missing, fmt.Sprintf("%s on %s", g, g.table))
-		e.Grants = append(e.Grants, fmt.Sprintf("grant %s on %s to %s", g, pgx.Identifier{schema, g.table}.Sanitize(), pgx.Identifier{role}.Sanitize()))
+		e.Missing = append(e.Missing, fmt.Sprintf("%s on %s", g, g.object))
+		on := pgx.Identifier{schema, g.object}.Sanitize()
+		if g.function() {
+			on = g.on(pgx.Identifier{schema}.Sanitize())
+		}
+		e.Grants = append(e.Grants, fmt.Sprintf("grant %s on %s to %s", g, on, pgx.Identifier{role}.Sanitize()))
 	}
 	return e
 }
@@ -190,8 +269,8 @@ type Rows interface {
 }
 
 // CheckRights returns a [*RightsError] when the role of the session may not do what
-// `weft run` does with its tables.
-func CheckRights(ctx context.Context, db Rows) error {
+// `weft run` does with its tables in these modes.
+func CheckRights(ctx context.Context, db Rows, modes ...Mode) error {
 	var role, path string
 	var schema *string
 	err := db.QueryRow(ctx, "select current_user, current_schema(), current_setting('search_path')").Scan(&role, &schema, &path)
@@ -202,8 +281,8 @@ func CheckRights(ctx context.Context, db Rows) error {
 		return &RightsError{Role: role, Missing: []string{"usage on a schema of search_path (" + path + ")"},
 			Grants: []string{"grant usage on schema … to " + pgx.Identifier{role}.Sanitize()}}
 	}
-	asked := wanted()
-	rows, err := db.Query(ctx, rightsSQL, asked.tables, asked.rights, asked.columns, role)
+	asked := wanted(modes)
+	rows, err := db.Query(ctx, rightsSQL, asked.objects, asked.rights, asked.columns, role)
 	if err != nil {
 		return fmt.Errorf("check rights: %w", err)
 	}

@@ -3,6 +3,7 @@ package migrations_test
 import (
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,14 +13,40 @@ import (
 
 const grantsFile = "../deploy/postgres/grants.sql"
 
+// allTables gives both outbox tables one mode.
+func allTables(finished string, retention bool) []migrations.Mode {
+	return []migrations.Mode{{Table: "search_outbox_events", Finished: finished, Retention: retention}, {Table: "chronicle_outbox_events", Finished: finished, Retention: retention}}
+}
+
 // TestGrantsFile holds that the file for those who grant by hand says what this build
 // needs. UPDATE=1 writes it.
 func TestGrantsFile(t *testing.T) {
 	t.Parallel()
+	base := migrations.GrantSQL("public", "weft")
 	want := `-- What weft run needs, as weft migrate grant weft gives it; made by go test ./migrations.
 -- By the owner of the tables, after each weft migrate up.
 
-` + strings.Join(migrations.GrantSQL("public", "weft"), ";\n") + ";\n"
+` + strings.Join(base, ";\n") + ";\n"
+	for _, more := range []struct {
+		what  string
+		modes []migrations.Mode
+	}{
+		{"outbox.finished is archive", allTables("archive", false)},
+		{"outbox.finished is delete", allTables("delete", false)},
+		{"outbox.retention is set, finished events are kept or deleted", allTables("keep", true)},
+		{"outbox.retention is set, finished events are archived", allTables("archive", true)},
+	} {
+		want += "\n-- Besides, where " + more.what + ":\n--\n"
+		for _, statement := range migrations.GrantSQL("public", "weft", more.modes...) {
+			// Of a right on the events themselves only delete is new.
+			if at := strings.Index(statement, "delete on public."); strings.HasPrefix(statement, "grant select, update") && at > 0 {
+				statement = "grant " + statement[at:]
+			}
+			if !slices.Contains(base, statement) {
+				want += "-- " + statement + ";\n"
+			}
+		}
+	}
 	if os.Getenv("UPDATE") != "" {
 		if err := os.WriteFile(grantsFile, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
@@ -70,6 +97,44 @@ func TestRights(t *testing.T) {
 		if err := migrations.CheckRights(t.Context(), pool); err != nil {
 			t.Errorf("after %q: %v", rights.Grants, err)
 		}
+	}
+
+	// What people read is granted, and not missed by an instance.
+	exec(t, owner, "revoke select on weft_inflight, search_outbox_events_live, search_outbox_history from "+name)
+	if err := migrations.CheckRights(t.Context(), pool); err != nil {
+		t.Errorf("without the views: %v", err)
+	}
+	// Each mode takes its own rights on its own table, and what grants them satisfies it.
+	for _, tc := range []struct {
+		modes []migrations.Mode
+		want  []string
+	}{
+		{[]migrations.Mode{{Table: "search_outbox_events", Finished: "delete"}}, []string{"delete on search_outbox_events"}},
+		{[]migrations.Mode{{Table: "chronicle_outbox_events", Finished: "archive"}}, []string{"delete on chronicle_outbox_events",
+			"insert on chronicle_outbox_history", "execute on weft_history_attach(text, date)", "execute on weft_history_index(text, text)"}},
+		{[]migrations.Mode{{Table: "chronicle_outbox_events", Finished: "keep", Retention: true}}, []string{"execute on weft_history_drop(text, text)"}},
+	} {
+		err := migrations.CheckRights(t.Context(), pool, tc.modes...)
+		rights, ok := errors.AsType[*migrations.RightsError](err)
+		if !ok || !slices.Equal(rights.Missing, tc.want) {
+			t.Errorf("modes %v: got %v, want %q to be missing", tc.modes, err, tc.want)
+			continue
+		}
+		for _, statement := range rights.Grants {
+			exec(t, owner, statement)
+		}
+		if err := migrations.CheckRights(t.Context(), pool, tc.modes...); err != nil {
+			t.Errorf("modes %v after %q: %v", tc.modes, rights.Grants, err)
+		}
+	}
+	if err := migrations.CheckRights(t.Context(), pool, allTables("archive", true)...); err == nil || !strings.Contains(err.Error(), "search_outbox_history") {
+		t.Errorf("archive for the other table: got %v, want its rights to be missing", err)
+	}
+	if err := migrations.Grant(t.Context(), dsn, name, allTables("archive", true)...); err != nil {
+		t.Fatal(err)
+	}
+	if err := migrations.CheckRights(t.Context(), pool, allTables("archive", true)...); err != nil {
+		t.Errorf("after the grant: %v", err)
 	}
 
 	exec(t, owner, "revoke all on all tables in schema public from "+name)

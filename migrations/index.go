@@ -32,19 +32,27 @@ func outboxIndexes() []index {
 }
 
 func (m *migrator) upIndexes(ctx context.Context) error {
-	all := outboxIndexes()
+	return m.ensureIndexes(ctx, outboxIndexes(), versionIndexes)
+}
+
+func (m *migrator) downIndexes(ctx context.Context) error {
+	return m.dropIndexes(ctx, outboxIndexes(), versionIndexes)
+}
+
+// ensureIndexes builds those of a version that are missing or invalid.
+func (m *migrator) ensureIndexes(ctx context.Context, all []index, version int64) error {
 	for i, ix := range all {
-		if err := m.ensureIndex(ctx, ix, i+1, len(all)); err != nil {
+		if err := m.ensureIndex(ctx, ix, version, i+1, len(all)); err != nil {
 			return fmt.Errorf("index %s: %w", ix.name, err)
 		}
 	}
 	return nil
 }
 
-func (m *migrator) downIndexes(ctx context.Context) error {
-	all := outboxIndexes()
+// dropIndexes drops those of a version that are there.
+func (m *migrator) dropIndexes(ctx context.Context, all []index, version int64) error {
 	for i, ix := range all {
-		m.report(versionIndexes, i+1, len(all), "dropping index %s", ix.name)
+		m.report(version, i+1, len(all), "dropping index %s", ix.name)
 		if err := m.concurrently(ctx, ix, "drop index concurrently if exists "+m.qualify(ix.name)); err != nil {
 			return fmt.Errorf("drop index %s: %w", ix.name, err)
 		}
@@ -57,7 +65,7 @@ func (m *migrator) downIndexes(ctx context.Context) error {
 const buildAttempts = 3
 
 // ensureIndex leaves a valid index, whatever it finds.
-func (m *migrator) ensureIndex(ctx context.Context, ix index, n, of int) error {
+func (m *migrator) ensureIndex(ctx context.Context, ix index, version int64, n, of int) error {
 	for attempt := 1; ; attempt++ {
 		st, err := m.indexState(ctx, ix)
 		if err != nil {
@@ -66,7 +74,7 @@ func (m *migrator) ensureIndex(ctx context.Context, ix index, n, of int) error {
 		if st.exists && st.builder != 0 {
 			// Left by a migrator that died: its server process goes on for a while, and
 			// may even finish.
-			if err := m.awaitBuilder(ctx, ix, n, of); err != nil {
+			if err := m.awaitBuilder(ctx, ix, version, n, of); err != nil {
 				return err
 			}
 			if st, err = m.indexState(ctx, ix); err != nil {
@@ -79,12 +87,12 @@ func (m *migrator) ensureIndex(ctx context.Context, ix index, n, of int) error {
 		case st.exists && st.valid:
 			return nil
 		case st.exists:
-			m.report(versionIndexes, n, of, "dropping unfinished index %s", ix.name)
+			m.report(version, n, of, "dropping unfinished index %s", ix.name)
 			if err := m.concurrently(ctx, ix, "drop index concurrently if exists "+m.qualify(ix.name)); err != nil {
 				return fmt.Errorf("drop unfinished: %w", err)
 			}
 		}
-		m.report(versionIndexes, n, of, "building index %s", ix.name)
+		m.report(version, n, of, "building index %s", ix.name)
 		err = m.build(ctx, ix)
 		if err == nil {
 			return nil
@@ -132,7 +140,7 @@ func (m *migrator) indexState(ctx context.Context, ix index) (indexState, error)
 	return st, nil
 }
 
-func (m *migrator) awaitBuilder(ctx context.Context, ix index, n, of int) error {
+func (m *migrator) awaitBuilder(ctx context.Context, ix index, version int64, n, of int) error {
 	start := time.Now()
 	reported := false
 	for {
@@ -146,7 +154,7 @@ func (m *migrator) awaitBuilder(ctx context.Context, ix index, n, of int) error 
 		}
 		if !reported {
 			reported = true
-			m.report(versionIndexes, n, of, "waiting for an earlier build of %s by %s", ix.name, holder)
+			m.report(version, n, of, "waiting for an earlier build of %s by %s", ix.name, holder)
 		}
 		if err := sleep(ctx, 200*time.Millisecond); err != nil {
 			return err

@@ -27,9 +27,10 @@ const (
 	versionTables   int64 = 2 // 00002_weft_tables.sql
 	versionIndexes  int64 = 3 // partial indexes of the outbox tables
 	versionHandOver int64 = 4 // columns of weft_leader that ask for a hand-over
+	versionLeases   int64 = 5 // leases on batches, and the fence apart from the leader's row
 
 	// Latest is the version this build needs.
-	Latest = versionHandOver
+	Latest = versionLeases
 
 	versionTable = "weft_schema_version"
 )
@@ -44,6 +45,8 @@ func migrationName(version int64) string {
 		return "outbox indexes"
 	case versionHandOver:
 		return "hand-over request"
+	case versionLeases:
+		return "leases on batches"
 	default:
 		return "unknown to this build"
 	}
@@ -101,7 +104,9 @@ func ToZero() Option { return func(o *options) { o.toZero = true } }
 func Force() Option { return func(o *options) { o.force = true } }
 
 // Up brings the database to [Latest] and returns what it applied; none when the
-// database was there, or beyond. url is anything pgx accepts; its search_path
+// database was there, or beyond. At [Latest] it looks whether the outbox tables have got
+// other columns since, and brings the views and the history tables up to them; it returns
+// that as one more step of [Latest]. url is anything pgx accepts; its search_path
 // decides the schema. On an error the steps are those that were finished.
 func Up(ctx context.Context, url string, opts ...Option) ([]Step, error) {
 	return run(ctx, url, opts, func(ctx context.Context, m *migrator) ([]Step, error) {
@@ -109,8 +114,16 @@ func Up(ctx context.Context, url string, opts ...Option) ([]Step, error) {
 		if err != nil {
 			return nil, err
 		}
-		if have >= Latest {
+		if have > Latest {
 			return nil, nil
+		}
+		if have == Latest {
+			start := time.Now()
+			changed, err := m.refresh(ctx)
+			if !changed {
+				return nil, err
+			}
+			return []Step{{Version: Latest, Name: "columns of views and history tables", Duration: time.Since(start)}}, err
 		}
 		if err := m.preflight(ctx, have); err != nil {
 			return nil, err
@@ -253,6 +266,9 @@ func (m *migrator) provider() (*goose.Provider, error) {
 			goose.NewGoMigration(versionHandOver,
 				&goose.GoFunc{RunDB: func(ctx context.Context, _ *sql.DB) error { return m.upHandOver(ctx) }},
 				&goose.GoFunc{RunDB: func(ctx context.Context, _ *sql.DB) error { return m.downHandOver(ctx) }}),
+			goose.NewGoMigration(versionLeases,
+				&goose.GoFunc{RunDB: func(ctx context.Context, _ *sql.DB) error { return m.upLeases(ctx) }},
+				&goose.GoFunc{RunDB: func(ctx context.Context, _ *sql.DB) error { return m.downLeases(ctx) }}),
 		))
 	if err != nil {
 		return nil, fmt.Errorf("load migrations: %w", err)

@@ -23,7 +23,7 @@ func TestUpOnEmptySchema(t *testing.T) {
 	if err := migrations.Check(t.Context(), pool); !errors.As(err, &behind) || behind.Have != 0 || behind.Want != migrations.Latest {
 		t.Errorf("check before: got %v, want behind at 0", err)
 	}
-	if got, want := versions(up(t, dsn)), []int64{1, 2, 3, 4}; !cmp.Equal(got, want) {
+	if got, want := versions(up(t, dsn)), []int64{1, 2, 3, 4, 5}; !cmp.Equal(got, want) {
 		t.Errorf("steps: got %v, want %v", got, want)
 	}
 	if err := migrations.Check(t.Context(), pool); err != nil {
@@ -33,8 +33,9 @@ func TestUpOnEmptySchema(t *testing.T) {
 		t.Errorf("steps of the second up: got %v, want none", got)
 	}
 	tables := query[string](t, pool, `select tablename::text from pg_tables where schemaname = current_schema() order by 1`)
-	if diff := cmp.Diff([]string{"chronicle_entries", "chronicle_events", "chronicle_outbox_events", "environment_sentinel", "search_index",
-		"search_outbox_events", "weft_audit", "weft_instance", "weft_leader", "weft_progress", "weft_schema_version", "weft_term"}, tables); diff != "" {
+	if diff := cmp.Diff([]string{"chronicle_entries", "chronicle_events", "chronicle_outbox_events", "chronicle_outbox_history", "environment_sentinel",
+		"search_index", "search_outbox_events", "search_outbox_history", "weft_audit", "weft_fence", "weft_instance", "weft_leader", "weft_lease",
+		"weft_progress", "weft_schema_version", "weft_term"}, tables); diff != "" {
 		t.Errorf("tables (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(wantIndexes, validIndexes(t, pool)); diff != "" {
@@ -94,24 +95,27 @@ func TestDown(t *testing.T) {
 	dsn, pool, filled := adopted(t, 400)
 	const mine = `select c.relname::text from pg_class c where c.relnamespace = quote_ident(current_schema())::regnamespace and c.relname like 'weft%'
 		union all select format('%s.%s', attrelid::regclass, attname) from pg_attribute
-			where attrelid in ('search_outbox_events'::regclass, 'chronicle_outbox_events'::regclass) and attname in ('epoch', 'reclaims')
+			where attrelid in ('search_outbox_events'::regclass, 'chronicle_outbox_events'::regclass) and attname in ('epoch', 'reclaims', 'behind')
+		union all select proname::text from pg_proc where pronamespace = quote_ident(current_schema())::regnamespace
+		union all select relname::text from pg_class where relnamespace = quote_ident(current_schema())::regnamespace and (relkind = 'v' or relname like '%history%')
 		union all select array_to_string(reloptions, ' ') from pg_class where relname like '%outbox_events' and reloptions is not null
 			and relnamespace = quote_ident(current_schema())::regnamespace`
 	up(t, dsn)
 
 	var steps []migrations.Step
 	var err error
-	for _, v := range []int64{4, 3} {
+	for _, v := range []int64{5, 4, 3} {
 		steps, err = migrations.Down(t.Context(), dsn)
 		if err != nil || !cmp.Equal(versions(steps), []int64{v}) {
 			t.Fatalf("down: got %v, %v, want version %d", versions(steps), err, v)
 		}
-		if got := one[int](t, pool, `select count(*) from pg_attribute where attrelid = 'weft_leader'::regclass and attname like 'resign%' and not attisdropped`); got != 0 {
-			t.Errorf("hand-over columns below version 4: got %d, want none", got)
+		got := one[int](t, pool, `select count(*) from pg_attribute where attrelid = 'weft_leader'::regclass and attname like 'resign%' and not attisdropped`)
+		if (got > 0) != (v == 5) {
+			t.Errorf("hand-over columns below version %d: got %d, want some at 4 alone", v, got)
 		}
 	}
 	if got := validIndexes(t, pool); len(got) != 0 {
-		t.Errorf("indexes after two steps: got %v, want none", got)
+		t.Errorf("indexes below version 3: got %v, want none", got)
 	}
 	var behind *migrations.BehindError
 	if err := migrations.Check(t.Context(), pool); !errors.As(err, &behind) || behind.Have != 2 {
@@ -134,7 +138,7 @@ func TestDown(t *testing.T) {
 	if steps, err := migrations.Down(t.Context(), dsn); err != nil || len(steps) != 0 {
 		t.Errorf("down at zero: got %v, %v, want nothing", steps, err)
 	}
-	if got, want := versions(up(t, dsn)), []int64{1, 2, 3, 4}; !cmp.Equal(got, want) {
+	if got, want := versions(up(t, dsn)), []int64{1, 2, 3, 4, 5}; !cmp.Equal(got, want) {
 		t.Errorf("up again: got %v, want %v", got, want)
 	}
 }
@@ -207,7 +211,7 @@ func TestSchemasOfOneDatabaseAtOnce(t *testing.T) {
 	admin := labtest.Pool(t, base)
 	var group errgroup.Group
 	var pools []*pgxpool.Pool
-	for _, schema := range []string{`one`, `two`, `"Th""ree"`} {
+	for _, schema := range []string{`one`, `two`, `"Th""re'e"`} {
 		exec(t, admin, "create schema "+schema)
 		dsn := with(t, base, "search_path", schema)
 		pool := labtest.Pool(t, dsn)
@@ -229,6 +233,9 @@ func TestSchemasOfOneDatabaseAtOnce(t *testing.T) {
 	for i, pool := range pools {
 		if diff := cmp.Diff(wantIndexes, validIndexes(t, pool)); diff != "" {
 			t.Errorf("indexes of schema %d (-want +got):\n%s", i, diff)
+		}
+		if !one[bool](t, pool, attach, 0) || one[int](t, pool, "select count(*) from search_outbox_history") != 0 {
+			t.Errorf("schema %d: no day of its history was made", i)
 		}
 	}
 }

@@ -39,6 +39,10 @@ func TestMisfitsAreRefusedBeforeAnyChange(t *testing.T) {
 		"NoEntity":        {`alter table search_outbox_events drop entity_id`, []string{"search_outbox_events", "no column entity_id (uuid)"}},
 		"View": {`alter table chronicle_entries rename to entries; create view chronicle_entries as select * from entries`,
 			[]string{"chronicle_entries", "not an ordinary table"}},
+		"Children":    {`create table more_events () inherits (search_outbox_events)`, []string{"search_outbox_events", "has inheritance children"}},
+		"Child":       {`create table base (); alter table search_outbox_events inherit base`, []string{"search_outbox_events", "inherits from another table"}},
+		"Partitioned": {`alter table search_outbox_events rename to o; create table search_outbox_events (like o) partition by list (op)`, []string{"search_outbox_events", "not an ordinary table"}},
+		"OtherBehind": {`alter table search_outbox_events add behind text`, []string{"behind", "is text", "expects bigint"}},
 		"SeveralAtOnce": {`alter table search_outbox_events alter event_version type integer; alter table chronicle_entries alter payload type text`,
 			[]string{"event_version", "payload", "expects jsonb"}},
 	}

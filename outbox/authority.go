@@ -12,8 +12,9 @@ var ErrFenced = errors.New("outbox: a newer epoch has taken over")
 // Authority is the right to act for one term of leadership. It travels in the
 // context of everything that is done under that term.
 type Authority struct {
-	Group string // name of the leader group
-	Epoch int64
+	Group    string // name of the leader group
+	Epoch    int64
+	Instance string // with group and epoch it names the term, also where an epoch was given out twice
 	// Check returns an error when the right is no longer proven. It reads the
 	// monotonic clock only and may be called from any goroutine; call it right
 	// before a write to a server that cannot check the epoch itself.

@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -18,6 +17,7 @@ import (
 func TestLocalClockReachesNoTable(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
+	b.makeHistory()
 	before := b.now().Add(-time.Minute)
 	url := b.pool.Config().ConnString()
 	synctest.Test(t, func(t *testing.T) { // the bubble's clock stands in the year 2000
@@ -30,7 +30,7 @@ func TestLocalClockReachesNoTable(t *testing.T) {
 		}
 		defer pool.Close()
 		off := &bench{t: t, pool: pool}
-		off.store = off.newStore("a")
+		off.store = off.newStore(pool, "a", outbox.Archive)
 		off.useEveryWrite()
 	})
 	columns := b.timeColumns()
@@ -61,50 +61,42 @@ func TestLocalClockReachesNoTable(t *testing.T) {
 func (b *bench) useEveryWrite() {
 	b.t.Helper()
 	ctx := b.t.Context()
-	must := func(what string, err error) {
+	must := func(what string, n int, err error) {
 		b.t.Helper()
-		if err != nil {
-			b.t.Fatalf("%s: %v", what, err)
+		if err != nil || n == 0 {
+			b.t.Fatalf("%s: %d, %v", what, n, err)
 		}
 	}
-	for v := int64(1); v <= 8; v++ {
-		b.enqueueFor(outbox.Key{Type: "block", ID: uuid.New()}, v)
+	for v := int64(1); v <= 6; v++ {
+		b.enqueue(v)
 	}
-	ev := b.claim(1, 8).Ready
-	if len(ev) != 8 {
-		b.t.Fatalf("claimed %d, want all 8", len(ev))
+	two := b.enqueue(7, 8)
+	x := b.leaseAll()
+	if x.Count() != 8 {
+		b.t.Fatalf("leased %d, want all 8", x.Count())
 	}
-	n, err := b.store.Renew(ctx, 1, ev)
-	if err != nil || n != len(ev) {
-		b.t.Fatalf("renewed %d, %v, want all", n, err)
+	delayed := func(v outbox.Verdict, reason outbox.Reason, i int) outbox.Settlement {
+		return outbox.Settlement{Event: &x.Events[i][0], Verdict: v, Reason: reason, Delay: time.Hour}
 	}
-	s := b.settle(
-		outbox.Settlement{Event: &ev[0], Verdict: outbox.Done},
-		outbox.Settlement{Event: &ev[1], Verdict: outbox.Retry, Reason: outbox.ReasonES5xx, Delay: time.Hour},
-		outbox.Settlement{Event: &ev[2], Verdict: outbox.Failed, Reason: outbox.ReasonES4xx},
-		outbox.Settlement{Event: &ev[3], Verdict: outbox.Waiting, Delay: time.Hour},
-		outbox.Settlement{Event: &ev[4], Verdict: outbox.GivenBack},
-		outbox.Settlement{Event: &ev[5], Verdict: outbox.Retry, Reason: outbox.ReasonESConnect, Delay: time.Hour},
-	)
-	if s.Rows != 6 {
-		b.t.Fatalf("settled %+v, want 6 rows", s)
+	s := b.settle(x, delayed(outbox.Done, "", 0), delayed(outbox.Superseded, "", 1), delayed(outbox.Retry, outbox.ReasonES5xx, 2),
+		delayed(outbox.Failed, outbox.ReasonES4xx, 3), delayed(outbox.Retry, outbox.ReasonESConnect, 4))
+	if s.At.IsZero() || len(s.Left) != 0 {
+		b.t.Fatalf("settled %+v, want 5 rows", s)
 	}
-	must("record progress", b.store.RecordProgress(ctx, 1, s.At))
-	_, err = b.store.Wake(ctx, 1, []outbox.Reason{outbox.ReasonESConnect})
-	must("wake", err)
-	_, err = b.store.GiveBackUnknown(ctx, 1, ev[6:7])
-	must("give back", err)
-	b.setEpoch(2)
-	got, err := b.store.Reclaim(ctx, outbox.ReclaimRequest{Epoch: 2, Limit: 10, MaxProcessing: time.Hour, MaxReclaims: 5})
-	must("reclaim", err)
-	if len(got) != 1 || got[0].Rows != 1 {
-		b.t.Fatalf("reclaimed %+v, want the one that was left", got)
-	}
+	must("record progress", 1, b.store.RecordProgress(ctx, 1, s.At))
+	n, err := b.store.Wake(ctx, 1, []outbox.Reason{outbox.ReasonESConnect}, 10)
+	must("wake", n, err)
+	n, err = b.store.PutOff(ctx, 1, two, 7, 10)
+	must("put off", n, err)
+	b.leaseAll()
+	b.setTerm(2, "a")
+	got, err := b.store.ReclaimLease(ctx, outbox.ReclaimRequest{Epoch: 2, MaxReclaims: 5})
+	must("reclaim", len(got), err)
 	r := b.beginReplay(outbox.Selector{})
-	if sent := b.send(r, ev[2].ID); len(sent) != 1 {
+	if sent := b.send(r, x.Events[3][0].ID); len(sent) != 1 {
 		b.t.Fatalf("replayed %v, want the one that has failed", sent)
 	}
-	must("end replay", r.End(ctx, outbox.ReplayOutcome{Outcome: "finished"}))
+	must("end replay", 1, r.End(ctx, outbox.ReplayOutcome{Outcome: "finished"}))
 }
 
 func (b *bench) now() (at time.Time) {

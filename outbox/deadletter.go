@@ -7,13 +7,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
 // DeadLetter is one row in failed.
 type DeadLetter struct {
-	ID      uuid.UUID
+	ID      ID
 	Key     Key
 	Op      Op
 	Version int64
@@ -49,11 +48,12 @@ type DeadLetterGroup struct {
 const NoReason = "none"
 
 // Selector says which dead letters are meant: those that fit everything that is set.
-// The zero value means all of them.
+// The zero value means all of them. An id of another kind than the table's column is read
+// anew from its text, and fits nothing when it is none.
 type Selector struct {
-	IDs        []uuid.UUID // none: any
+	IDs        []ID // none: any
 	EntityType string
-	EntityID   uuid.UUID
+	EntityID   ID
 	Reason     string    // one of [Reasons], or NoReason
 	Since      time.Time // failed at this time or later
 	Until      time.Time // failed before
@@ -61,7 +61,7 @@ type Selector struct {
 
 // All reports whether the selector leaves nothing out.
 func (s Selector) All() bool {
-	return len(s.IDs) == 0 && s.EntityType == "" && s.EntityID == uuid.Nil && s.Reason == "" && s.Since.IsZero() && s.Until.IsZero()
+	return len(s.IDs) == 0 && s.EntityType == "" && s.EntityID.IsZero() && s.Reason == "" && s.Since.IsZero() && s.Until.IsZero()
 }
 
 // clause is a condition that is built with its arguments.
@@ -76,17 +76,24 @@ func (c *clause) and(format string, arg any) {
 	fmt.Fprintf(&c.text, "\n    and "+format, len(c.args))
 }
 
-func (s Selector) clause() *clause {
+func (s Selector) clause(t *Table) *clause {
 	c := &clause{}
 	c.text.WriteString("status = 'failed'")
 	if len(s.IDs) > 0 {
-		c.and("id = any ($%d::uuid[])", rawIDs(s.IDs))
+		var ids []ID
+		for _, id := range s.IDs {
+			if id, err := ParseID(t.ID, id.String()); err == nil {
+				ids = append(ids, id)
+			}
+		}
+		c.and("id = any ($%d::"+t.ID.String()+"[])", arrayOf(ids, self[ID]))
 	}
 	if s.EntityType != "" {
 		c.and("entity_type = $%d::text", s.EntityType)
 	}
-	if s.EntityID != uuid.Nil {
-		c.and("entity_id = $%d::uuid", [16]byte(s.EntityID))
+	if !s.EntityID.IsZero() {
+		id, _ := ParseID(t.Entity, s.EntityID.String()) // null when it is none
+		c.and("entity_id = $%d::"+t.Entity.String(), &id)
 	}
 	if s.Reason != "" {
 		c.and("coalesce(nullif(error_reason, ''), '"+NoReason+"') = $%d::text", s.Reason)
@@ -100,14 +107,6 @@ func (s Selector) clause() *clause {
 	return c
 }
 
-func rawIDs(ids []uuid.UUID) [][16]byte {
-	out := make([][16]byte, len(ids))
-	for i, id := range ids {
-		out[i] = id
-	}
-	return out
-}
-
 // DeadLetters are the rows of one outbox table that ended in failed. They can be read
 // and sent again from any host, with or without a leader: a leader does not touch a
 // row in failed, and every write here names that status.
@@ -115,26 +114,35 @@ type DeadLetters struct {
 	db                DB
 	table, projection string
 	timeout           time.Duration
+	shape             *Table
+	sql               statements
 }
 
-// OpenDeadLetters returns the dead letters of a table. projection is the value of the
-// audit's column; one call takes at most timeout.
-func OpenDeadLetters(db DB, table, projection string, timeout time.Duration) (*DeadLetters, error) {
+// OpenDeadLetters returns the dead letters of a table, whose shape it reads. projection is
+// the value of the audit's column; one call takes at most timeout.
+func OpenDeadLetters(ctx context.Context, db DB, table, projection string, timeout time.Duration) (*DeadLetters, error) {
 	if !tableName.MatchString(table) {
 		return nil, fmt.Errorf("dead letters: table %q: want a plain lower-case name", table)
 	}
 	if timeout <= 0 {
 		return nil, errors.New("dead letters: timeout: want more than 0")
 	}
-	return &DeadLetters{db: db, table: table, projection: projection, timeout: timeout}, nil
+	shape, err := DescribeTable(ctx, db, table, timeout)
+	if err != nil {
+		return nil, fmt.Errorf("dead letters: %w", err)
+	}
+	return &DeadLetters{db: db, table: table, projection: projection, timeout: timeout, shape: shape, sql: loadStatements(shape)}, nil
 }
+
+// Shape returns what is known of the table.
+func (d *DeadLetters) Shape() *Table { return d.shape }
 
 // Projection returns the name given to OpenDeadLetters.
 func (d *DeadLetters) Projection() string { return d.projection }
 
 // List returns up to limit dead letters, the newest failure first.
 func (d *DeadLetters) List(ctx context.Context, s Selector, limit int) ([]DeadLetter, error) {
-	c := s.clause()
+	c := s.clause(d.shape)
 	c.args = append(c.args, limit)
 	sql := fmt.Sprintf(`
 select id, entity_type, entity_id, op, event_version, attempts, coalesce(error_reason, ''), coalesce(error, ''),
@@ -151,7 +159,7 @@ limit $%d`, d.table, c.text.String(), len(c.args))
 		l   DeadLetter
 	)
 	err := d.query(ctx, "list", sql, c.args, []any{
-		(*[16]byte)(&l.ID), &l.Key.Type, (*[16]byte)(&l.Key.ID), (*string)(&l.Op), &l.Version, &l.Attempts, &l.Reason, &l.Error,
+		&l.ID, &l.Key.Type, &l.Key.ID, (*string)(&l.Op), &l.Version, &l.Attempts, &l.Reason, &l.Error,
 		&l.CreatedAt, &l.FailedAt, &l.Traceparent, &l.Tracestate, &l.Replays, &l.ReplayedAt, &l.ReplayedBy, &l.ReplayReason,
 	}, func() {
 		out = append(out, l)
@@ -162,7 +170,7 @@ limit $%d`, d.table, c.text.String(), len(c.args))
 
 // Count returns how many dead letters there are.
 func (d *DeadLetters) Count(ctx context.Context, s Selector) (int64, error) {
-	c := s.clause()
+	c := s.clause(d.shape)
 	var n int64
 	err := d.query(ctx, "count", "select count(*) from "+d.table+" where "+c.text.String(), c.args, []any{&n}, func() {})
 	return n, err
@@ -170,7 +178,7 @@ func (d *DeadLetters) Count(ctx context.Context, s Selector) (int64, error) {
 
 // Summary counts dead letters by reason and entity type, the largest group first.
 func (d *DeadLetters) Summary(ctx context.Context, s Selector) ([]DeadLetterGroup, error) {
-	c := s.clause()
+	c := s.clause(d.shape)
 	sql := fmt.Sprintf(`
 select coalesce(error_reason, ''), entity_type, count(*), count(*) filter (where replay_count > 0),
        min(updated_at) filter (where isfinite(updated_at)), max(updated_at) filter (where isfinite(updated_at)),

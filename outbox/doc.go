@@ -1,41 +1,46 @@
 // Package outbox is the vocabulary of weft and the only place that holds SQL on
-// outbox tables.
+// outbox tables. Each statement stands whole in a file of the folder sql.
 //
 // # What is guaranteed
 //
-//   - Every write is fenced and guarded. A claim, settle, renewal or reclaim takes
-//     a key-share lock on the leader's row for its own epoch in the same statement;
-//     once a newer epoch has committed, the statement changes no row and the call
-//     returns [ErrFenced]. A settle also names the row's id, status, owner, epoch
-//     and the time of its claim: a row that has been reclaimed in between
-//     is left alone and counted as a mismatch, never as an error.
-//   - The cost of a claim follows the batch: it reads the heads of two partial
-//     indexes (ready and due), never the done rows, the waiting rows or the length
-//     of the backlog. [Store.List] says what is done when dead index entries pile up there.
+//   - Every write is fenced. A lease, settle, put-off or reclaim takes a key-share lock on
+//     the fence row of its own term in the same transaction; once a newer term has
+//     begun, nothing changes and the call returns [ErrFenced].
+//   - Nothing is settled without its lease, and no lease twice. A settle deletes the row of
+//     weft_lease first and is all or nothing with it, so that after an answer that was
+//     lost [Store.Resolve] can tell whether it took place.
+//   - An entity is settled whole or not at all, and only as it was leased: a row that
+//     somebody has changed, locks or keeps from being written leaves its entity open, and
+//     the others of the batch are settled.
+//   - No event is leased while an earlier one of its entity is open outside the batch: one
+//     that waits, is parked, is put off or is another worker's is found by the lease; one
+//     that is ready, too, unless a list from the head has shown that there is none.
+//   - Cost follows the batch, never the rows that are done, wait or lie in the backlog.
 //   - A replay changes rows in failed only, and counts each in the audit in the same
 //     statement. It needs no leader and is not fenced: a leader touches no such row.
 //   - All times in tables come from the database clock. Callers pass durations.
-//   - No transaction stays open between two calls.
+//   - Every statement has a deadline and a bound on its rows, and no transaction stays
+//     open between two calls.
 //
 // # What is not guaranteed
 //
 //   - Two events of one entity are seen in version order only if the producer holds
 //     a lock on the entity (normally the row it updates) while it writes both the
 //     entity and the event. A producer that does not may commit version 5 before
-//     version 4; weft then projects 5 first and 4 as already applied, because a
-//     projection reads the entity's state when it runs, not when it was written.
+//     version 4; weft may then project 5 first and 4 as already applied.
 //   - Delivery is at least once: a leader that dies between the projection and the
-//     settle leaves rows that its successor projects again.
+//     settle leaves events that its successor projects again.
 //
 // # The life of an event
 //
-//	              ┌───────── lease given back, reclaimed ─────────┐
-//	              ▼                                               │
-//	enqueue ─▶ pending ──────────── claim ───────────────────▶ processing ──▶ done
-//	              ▲  (ready, or due when next_retry_at has passed) │ │
-//	              └──────────── retry: attempts+1, next_retry_at ──┘ └──────▶ failed
-//	              ▲                                                  (dead letter)
-//	              └──────────── replay, audited ────────────────────────────┘
+//	             lease                      settle
+//	pending ─────────────▶ in flight ─────────────────────▶ done (kept, archived or deleted)
+//	  ▲  ▲   (the row is not written)  │        │ │
+//	  │  └── reclaim of the lease ─────┘        │ └───────▶ failed (dead letter)
+//	  ├──── retry: attempts+1, next_retry_at ───┘            │
+//	  └──── replay, audited ─────────────────────────────────┘
 //
-// The columns and their meaning are listed in docs/architecture.md.
+// A pending row is ready; or due or waiting, by its next_retry_at; or put off behind an
+// earlier one of its entity. A row in processing is one that another worker, which knows no
+// leases, has claimed. The columns and their meaning are listed in docs/architecture.md.
 package outbox

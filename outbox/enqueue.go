@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -17,7 +18,7 @@ type Tx interface {
 
 // NewEvent is an event to be written by an application.
 type NewEvent struct {
-	ID      uuid.UUID // the row; a random one when zero. Never the entity's id
+	ID      ID // the row; a random UUID when zero. Never the entity's id
 	Key     Key
 	Op      Op
 	Version int64 // larger than that of every earlier event of Key
@@ -26,15 +27,10 @@ type NewEvent struct {
 	Tracestate  string
 }
 
-const enqueue = `
-insert into {table} (id, entity_type, entity_id, op, event_version, traceparent, tracestate, created_at, updated_at)
-select id, entity_type, entity_id, op, event_version, nullif(traceparent, ''), nullif(tracestate, ''), clock_timestamp(), clock_timestamp()
-from unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[], $5::bigint[], $6::text[], $7::text[])
-  as t(id, entity_type, entity_id, op, event_version, traceparent, tracestate)`
-
 // Enqueue writes events into table inside the transaction that changes the
 // entities: both are committed, or neither. Order per entity is kept only if that
-// transaction holds a lock on the entity, as the update of its row does. Invalid
+// transaction holds a lock on the entity, as the update of its row does. Ids of events,
+// and of entities, are all of the kind of their column. Invalid
 // events are refused before anything is sent, with all that is wrong with them.
 func Enqueue(ctx context.Context, tx Tx, table string, events ...NewEvent) error {
 	if !tableName.MatchString(table) {
@@ -44,29 +40,32 @@ func Enqueue(ctx context.Context, tx Tx, table string, events ...NewEvent) error
 		return nil
 	}
 	n := len(events)
-	ids, entities := make([][16]byte, n), make([][16]byte, n)
+	in := slices.Clone(events)
 	types, ops := make([]string, n), make([]string, n)
 	versions := make([]int64, n)
 	parents, states := make([]string, n), make([]string, n)
 	var errs []error
-	for i := range events {
-		e := &events[i]
-		if err := e.validate(); err != nil {
+	for i := range in {
+		e := &in[i]
+		if e.ID.IsZero() {
+			e.ID = UUID(uuid.New())
+		}
+		err := e.validate()
+		if e.ID.kind != in[0].ID.kind || e.Key.ID.kind != in[0].Key.ID.kind {
+			err = errors.Join(err, errors.New("its ids are of another kind than those of the first event"))
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("event %d of %s: %w", i, e.Key, err))
-			continue
 		}
-		id := e.ID
-		if id == uuid.Nil {
-			id = uuid.New()
-		}
-		ids[i], entities[i], types[i], ops[i] = id, e.Key.ID, e.Key.Type, string(e.Op)
-		versions[i], parents[i], states[i] = e.Version, e.Traceparent, e.Tracestate
+		types[i], ops[i], versions[i], parents[i], states[i] = e.Key.Type, string(e.Op), e.Version, e.Traceparent, e.Tracestate
 	}
 	if len(errs) > 0 {
 		return fmt.Errorf("enqueue into %s: %w", table, errors.Join(errs...))
 	}
-	sql := strings.Replace(enqueue, "{table}", table, 1)
-	tag, err := tx.Exec(ctx, sql, ids, types, entities, ops, versions, parents, states)
+	sql := strings.NewReplacer("{table}", table, "{id}", in[0].ID.kind.String(), "{entity}", in[0].Key.ID.kind.String()).
+		Replace(statement("enqueue.sql"))
+	tag, err := tx.Exec(ctx, sql, arrayOf(in, func(e *NewEvent) *ID { return &e.ID }), types,
+		arrayOf(in, func(e *NewEvent) *ID { return &e.Key.ID }), ops, versions, parents, states)
 	if err != nil {
 		return fmt.Errorf("enqueue into %s: %w", table, err)
 	}
@@ -87,10 +86,13 @@ func (e *NewEvent) validate() error {
 	if strings.ContainsRune(e.Key.Type, 0) {
 		errs = append(errs, errors.New("entity type has a null byte, which Postgres cannot store"))
 	}
-	if e.Key.ID == uuid.Nil {
+	if u, ok := e.Key.ID.UUID(); e.Key.ID.IsZero() || ok && u == uuid.Nil || e.Key.ID == Text("") {
 		errs = append(errs, errors.New("entity id is zero"))
 	}
-	if e.ID != uuid.Nil && e.ID == e.Key.ID {
+	if n := len(e.Key.ID.raw); n > MaxTextID {
+		errs = append(errs, fmt.Errorf("entity id of %d bytes: want at most %d", n, MaxTextID))
+	}
+	if e.ID == e.Key.ID && e.ID.kind == KindUUID {
 		errs = append(errs, errors.New("event id equals the entity id: the row needs an id of its own"))
 	}
 	if e.Version < 0 {

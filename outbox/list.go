@@ -2,97 +2,154 @@ package outbox
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"math"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
-// Listed is a ready row as [Store.List] has seen it.
-type Listed struct {
-	ID      uuid.UUID
-	Key     Key
-	Op      Op
+// Position is a place in the order of events.
+type Position struct {
 	Version int64
+	ID      ID
 }
 
-const list = `
-select id, entity_type, entity_id, op, event_version, ` + lookCost + `
-from {table}
-where status = 'pending' and next_retry_at is null
-order by event_version
-limit $1`
+// ListRequest says what to list, and from where.
+type ListRequest struct {
+	Ready, Due int       // most rows of each kind; 0 for none
+	From       *Position // of the ready rows; nil for the head of the index
+	Newest     bool      // the newest ready rows instead
+	Entity     *Key      // the lowest open rows of one entity instead, Ready of them
+	// SuspectAfter is how many reclaims in a row make an event a suspect: it may be what
+	// ends the process.
+	SuspectAfter int
+}
 
-// listCost is for a list without rows, in the same transaction.
-const listCost = `select (extract(epoch from clock_timestamp() - now()) * 1000000)::bigint`
+// List is what a list has shown: at one moment, without a lease.
+type List struct {
+	Ready    []Row // lowest first
+	Due      []Row // their retry time has come
+	Suspects map[ID]bool
+	Look     time.Duration // time PostgreSQL took to find the first ready row
+}
 
-// List returns up to limit ready events, lowest version first, without claiming them,
-// and the time that PostgreSQL took to find the first.
-//
-// It is for two times. When a look at the head of the ready index is expensive, because
-// a long transaction anywhere in the database keeps the index entries of settled rows
-// alive and every look steps over all of them, one list serves many claims. And when
-// few entities have many events, a list shows which of them are worth a claim: the
-// newest of each entity, with which the others settle (see [Settlement]).
-//
-// Because all of it is seen at one moment, an event is on the list only together with
-// the earlier ones of its entity. (Looking from the last claimed version would not do:
-// an event that was committed late would be passed.)
-func (s *Store) List(ctx context.Context, limit int) ([]Listed, time.Duration, error) {
+// List returns what may go. It writes nothing.
+func (s *Store) List(ctx context.Context, r ListRequest) (*List, error) {
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
-	var b pgx.Batch
-	b.Queue(s.sql.list, limit)
-	b.Queue(listCost)
-	res := s.db.SendBatch(ctx, &b)
-	out, cost, err := readList(res)
-	if err == nil && len(out) == 0 {
-		var micros int64
-		err = res.QueryRow().Scan(&micros)
-		cost = time.Duration(micros) * time.Microsecond
-	}
-	if cerr := res.Close(); err == nil {
-		err = cerr
+	t := s.opened().table
+	var rows pgx.Rows
+	var err error
+	switch {
+	case r.Entity != nil:
+		rows, err = s.db.Query(ctx, s.sql("list_entity"), r.Entity.Type, &r.Entity.ID, r.Ready)
+	case r.Newest:
+		rows, err = s.db.Query(ctx, s.sql("list_newest"), r.Ready)
+	default:
+		from := r.From
+		if from == nil {
+			from = t.head()
+		}
+		rows, err = s.db.Query(ctx, s.sql("list"), r.Ready, from.Version, &from.ID, r.Due, r.SuspectAfter)
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("list ready events of %s: %w", s.cfg.Table, err)
-	}
-	return out, cost, nil
-}
-
-func readList(res pgx.BatchResults) (out []Listed, cost time.Duration, err error) {
-	rows, err := res.Query()
-	if err != nil {
-		return nil, 0, err
+		return nil, fmt.Errorf("list events of %s: %w", s.cfg.Table, err)
 	}
 	defer rows.Close()
-	var d rowDecoder
+	out := &List{}
+	d := decoder{table: t}
 	for rows.Next() {
-		l, c, err := d.decodeListed(rows)
-		if err != nil {
-			return nil, 0, err
+		if err := d.listed(rows, out); err != nil {
+			return nil, fmt.Errorf("list events of %s: %w", s.cfg.Table, err)
 		}
-		out, cost = append(out, l), c
 	}
-	return out, cost, rows.Err()
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("list events of %s: %w", s.cfg.Table, err)
+	}
+	if r.Newest {
+		for i, j := 0, len(out.Ready)-1; i < j; i, j = i+1, j-1 {
+			out.Ready[i], out.Ready[j] = out.Ready[j], out.Ready[i]
+		}
+	}
+	return out, nil
 }
 
-// peek answers whether there is anything to claim, without a write.
-const peek = `
-select (select true from {table} where status = 'pending' and next_retry_at is null
-        order by event_version limit 1) is not null
-    or (select true from {table} where status = 'pending' and next_retry_at is not null and next_retry_at <= now()
-        order by next_retry_at limit 1) is not null`
-
-// Peek reports whether a claim would find a row. An idle leader asks this instead
-// of claiming.
-func (s *Store) Peek(ctx context.Context) (bool, error) {
-	ctx, cancel := s.deadline(ctx)
-	defer cancel()
-	var found bool
-	if err := s.db.QueryRow(ctx, s.sql.peek).Scan(&found); err != nil {
-		return false, fmt.Errorf("peek at %s: %w", s.cfg.Table, err)
+// head returns the position before all events.
+func (t *Table) head() *Position {
+	p := &Position{Version: math.MinInt64, ID: UUID(uuid.Nil)}
+	if t.ID == KindNumber {
+		p.ID = Number(math.MinInt64)
 	}
-	return found, nil
+	return p
+}
+
+// decoder reads the answers of one statement by hand, because it is done for each event:
+// the driver's way costs three times as much. Texts that repeat are kept once, and ids
+// share few allocations.
+type decoder struct {
+	table   *Table
+	typ, op string
+	ids     strings.Builder
+}
+
+// idChunk is how many bytes of ids share an allocation.
+const idChunk = 32 << 10
+
+func (d *decoder) id(kind IDKind, raw []byte) (ID, error) {
+	if d.ids.Cap()-d.ids.Len() < len(raw) {
+		d.ids = strings.Builder{}
+		d.ids.Grow(max(idChunk, len(raw)))
+	}
+	from := d.ids.Len()
+	d.ids.Write(raw)
+	return idOf(kind, d.ids.String()[from:])
+}
+
+// repeated returns raw as a string, the last one if it is the same.
+func repeated(last *string, raw []byte) string {
+	if *last != string(raw) {
+		*last = string(raw)
+	}
+	return *last
+}
+
+// listed reads one row of a list.
+func (d *decoder) listed(rows pgx.Rows, out *List) error {
+	var r Row
+	raw := rows.RawValues()
+	if len(raw) != 8 || len(raw[0]) != 1 || len(raw[1]) != 6 || len(raw[5]) != 8 || len(raw[6]) != 1 || len(raw[7]) != 8 {
+		return fmt.Errorf("answer has %d columns of unexpected sizes", len(raw))
+	}
+	var err error
+	if r.ID, err = d.id(d.table.ID, raw[2]); err != nil {
+		return err
+	}
+	if r.Key.ID, err = d.id(d.table.Entity, raw[4]); err != nil {
+		return err
+	}
+	due, suspect := raw[0][0] == 1, raw[6][0] == 1
+	r.address = addressOf(raw[1])
+	r.Key.Type = repeated(&d.typ, raw[3])
+	r.Version = int64(binary.BigEndian.Uint64(raw[5]))
+	if suspect {
+		if out.Suspects == nil {
+			out.Suspects = map[ID]bool{}
+		}
+		out.Suspects[r.ID] = true
+	}
+	if due {
+		out.Due = append(out.Due, r)
+		return nil
+	}
+	out.Ready = append(out.Ready, r)
+	out.Look = time.Duration(binary.BigEndian.Uint64(raw[7])) * time.Microsecond
+	return nil
+}
+
+func addressOf(raw []byte) address {
+	return address{block: binary.BigEndian.Uint32(raw), offset: binary.BigEndian.Uint16(raw[4:])}
 }

@@ -23,15 +23,15 @@ func TestOccupy(t *testing.T) {
 		t.Errorf("under an epoch that is not: %v", err)
 	}
 	b.exec("insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at) values ('other', 1, 'o', now(), now())")
-	other, err := outbox.NewStore(b.pool, outbox.StoreConfig{Table: table, Projection: "p", Group: "other", Owner: "o", Lease: time.Minute})
+	other, err := outbox.OpenStore(t.Context(), b.pool, outbox.StoreConfig{Table: table, Projection: "p", Group: "other", Owner: "o", Lease: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
 	refused := func(when string) {
 		t.Helper()
 		err := other.Occupy(t.Context(), 1)
-		if o, ok := errors.AsType[*outbox.OccupiedError](err); !ok || o.Group != "g" || o.Instance != "x" || o.Table != table {
-			t.Errorf("%s: got %v, want that x of the group g works on the table", when, err)
+		if o, ok := errors.AsType[*outbox.OccupiedError](err); !ok || o.Group != "g" || o.Instance != "a" || o.Table != table {
+			t.Errorf("%s: got %v, want that a of the group g works on the table", when, err)
 		}
 	}
 	refused("while the first leads")

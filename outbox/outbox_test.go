@@ -2,10 +2,13 @@ package outbox_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
@@ -30,15 +33,15 @@ type bench struct {
 func setup(t *testing.T) *bench {
 	t.Helper()
 	b := &bench{t: t, pool: labtest.Pool(t, labtest.Database(t))}
-	b.store = b.newStore("a")
-	b.setEpoch(1)
+	b.store = b.newStore(b.pool, "a", outbox.Keep)
+	b.setTerm(1, "a")
 	return b
 }
 
-func (b *bench) newStore(owner string) *outbox.Store {
+func (b *bench) newStore(db outbox.DB, owner string, finished outbox.Finished) *outbox.Store {
 	b.t.Helper()
-	s, err := outbox.NewStore(b.pool, outbox.StoreConfig{
-		Table: table, Projection: "search_index_to_elastic", Group: "g", Owner: owner, Lease: leaseTime,
+	s, err := outbox.OpenStore(b.t.Context(), db, outbox.StoreConfig{
+		Table: table, Projection: "search_index_to_elastic", Group: "g", Owner: owner, Lease: leaseTime, Finished: finished,
 	})
 	if err != nil {
 		b.t.Fatal(err)
@@ -46,11 +49,18 @@ func (b *bench) newStore(owner string) *outbox.Store {
 	return s
 }
 
-func (b *bench) setEpoch(n int64) {
+// makeHistory makes one part of the history for all times.
+func (b *bench) makeHistory() {
+	b.t.Helper()
+	b.exec("create table search_outbox_history_all partition of search_outbox_history for values from (minvalue) to (maxvalue)")
+}
+
+// setTerm lets an instance lead under an epoch.
+func (b *bench) setTerm(n int64, instance string) {
 	b.t.Helper()
 	b.exec(`insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at)
-	        values ('g', $1, 'x', now(), now())
-	        on conflict (group_name) do update set epoch = excluded.epoch`, n)
+	        values ('g', $1, $2, now(), now())
+	        on conflict (group_name) do update set epoch = excluded.epoch, instance = excluded.instance`, n, instance)
 }
 
 func (b *bench) exec(sql string, args ...any) {
@@ -63,7 +73,7 @@ func (b *bench) exec(sql string, args ...any) {
 // enqueue writes one upsert per version for a new entity and returns its key.
 func (b *bench) enqueue(versions ...int64) outbox.Key {
 	b.t.Helper()
-	key := outbox.Key{Type: "block", ID: uuid.New()}
+	key := outbox.Key{Type: "block", ID: outbox.UUID(uuid.New())}
 	b.enqueueFor(key, versions...)
 	return key
 }
@@ -79,18 +89,70 @@ func (b *bench) enqueueFor(key outbox.Key, versions ...int64) {
 	}
 }
 
-func (b *bench) claim(epoch int64, limit int) *outbox.Claimed {
+// list returns all that may go.
+func (b *bench) list() *outbox.List {
 	b.t.Helper()
-	c, err := b.store.Claim(b.t.Context(), outbox.ClaimRequest{Epoch: epoch, Limit: limit})
+	l, err := b.store.List(b.t.Context(), outbox.ListRequest{Ready: 1000, Due: 1000, SuspectAfter: 3})
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	return c
+	return l
 }
 
-func (b *bench) settle(in ...outbox.Settlement) outbox.Settled {
+// groups makes one group of each entity of rows, in the order of their first rows.
+func groups(rows ...outbox.Row) (out []outbox.Group) {
+	at := map[outbox.Key]int{}
+	for _, r := range rows {
+		i, ok := at[r.Key]
+		if !ok {
+			i = len(out)
+			at[r.Key] = i
+			out = append(out, outbox.Group{Key: r.Key, Check: true})
+		}
+		out[i].Rows = append(out[i].Rows, r)
+	}
+	for i := range out {
+		slices.SortFunc(out[i].Rows, func(a, b outbox.Row) int { return a.Compare(&b) })
+	}
+	return out
+}
+
+// batch is what a lease has brought.
+type batch struct {
+	id uuid.UUID
+	*outbox.Lease
+}
+
+func (b *bench) lease(epoch int64, g ...outbox.Group) batch {
 	b.t.Helper()
-	s, err := b.store.Settle(b.t.Context(), 1, in)
+	id := uuid.New()
+	l, err := b.store.Lease(b.t.Context(), epoch, id, g)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return batch{id, l}
+}
+
+// leaseAll leases everything that may go.
+func (b *bench) leaseAll() batch {
+	b.t.Helper()
+	l := b.list()
+	return b.lease(1, groups(append(l.Due, l.Ready...)...)...)
+}
+
+// all gives every event of a batch one verdict.
+func (x batch) all(v outbox.Verdict) (out []outbox.Settlement) {
+	for _, g := range x.Events {
+		for i := range g {
+			out = append(out, outbox.Settlement{Event: &g[i], Verdict: v, Reason: outbox.ReasonES5xx, Detail: "x", Delay: time.Minute})
+		}
+	}
+	return out
+}
+
+func (b *bench) settle(x batch, in ...outbox.Settlement) outbox.Settled {
+	b.t.Helper()
+	s, err := b.store.Settle(b.t.Context(), 1, x.id, in)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -111,11 +173,11 @@ type row struct {
 	Lease    *time.Time
 }
 
-func (b *bench) row(id uuid.UUID) row {
+func (b *bench) row(id outbox.ID) row {
 	b.t.Helper()
 	var r row
 	err := b.pool.QueryRow(b.t.Context(), `select status, owner, epoch, attempts, reclaims, error_reason, error,
-		next_retry_at, processed_at, lease_until from search_outbox_events where id = $1`, [16]byte(id)).
+		next_retry_at, processed_at, lease_until from search_outbox_events where id = $1`, &id).
 		Scan(&r.Status, &r.Owner, &r.Epoch, &r.Attempts, &r.Reclaims, &r.Reason, &r.Error, &r.Retry, &r.Done, &r.Lease)
 	if err != nil {
 		b.t.Fatal(err)
@@ -125,7 +187,12 @@ func (b *bench) row(id uuid.UUID) row {
 
 func (b *bench) count(where string) (n int) {
 	b.t.Helper()
-	if err := b.pool.QueryRow(b.t.Context(), "select count(*) from "+table+" where "+where).Scan(&n); err != nil {
+	return b.number("select count(*) from " + table + " where " + where)
+}
+
+func (b *bench) number(sql string, args ...any) (n int) {
+	b.t.Helper()
+	if err := b.pool.QueryRow(b.t.Context(), sql, args...).Scan(&n); err != nil {
 		b.t.Fatal(err)
 	}
 	return n
@@ -150,4 +217,40 @@ func (b *bench) hold(where string, args ...any) (release func()) {
 	}
 	b.t.Cleanup(release)
 	return release
+}
+
+// waitFor asks until the answer is more than zero.
+func (b *bench) waitFor(sql string) {
+	b.t.Helper()
+	for b.number(sql) == 0 {
+		if err := b.t.Context().Err(); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+// counting counts the calls of a store.
+type counting struct {
+	outbox.DB
+	n int
+}
+
+func (c *counting) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	c.n++
+	return c.DB.Query(ctx, sql, args...)
+}
+
+func (c *counting) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	c.n++
+	return c.DB.QueryRow(ctx, sql, args...)
+}
+
+func (c *counting) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	c.n++
+	return c.DB.Exec(ctx, sql, args...)
+}
+
+func (c *counting) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	c.n++
+	return c.DB.SendBatch(ctx, b)
 }

@@ -6,19 +6,17 @@ import (
 	"time"
 )
 
-// Verdict is what becomes of one claimed event. The zero value is invalid on
+// Verdict is what becomes of one leased event. The zero value is invalid on
 // purpose: a forgotten outcome must not settle anything.
 type Verdict uint8
 
 // The verdicts. A projection answers Done, Retry or Failed; the consumer adds the
-// others.
+// other.
 const (
 	Done       Verdict = iota + 1 // projected, or found to be applied already
 	Superseded                    // settled together with a newer event of its entity
 	Retry                         // attempts+1, not before a delay
 	Failed                        // dead letter
-	Waiting                       // behind an event of its entity that waits for retry; no attempt
-	GivenBack                     // claimed and not sent; ready again at once, no attempt
 )
 
 // String returns the verdict's name as used in logs.
@@ -32,10 +30,6 @@ func (v Verdict) String() string {
 		return "retry"
 	case Failed:
 		return "failed"
-	case Waiting:
-		return "waiting"
-	case GivenBack:
-		return "given_back"
 	default:
 		return fmt.Sprintf("verdict(%d)", uint8(v))
 	}

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 	"unicode"
-
-	"github.com/google/uuid"
 )
 
 // ErrReplayUnknown means that the audit has no entry for a replay: nothing was sent
@@ -56,7 +54,7 @@ type Replay struct {
 	since time.Time // database clock: what fails again after it is not sent a second time
 
 	version int64 // of the last one listed
-	last    uuid.UUID
+	last    ID
 	begun   bool
 }
 
@@ -73,11 +71,6 @@ type ReplayOutcome struct {
 // OutcomeRunning is the outcome of a replay that has not ended, or was killed.
 const OutcomeRunning = "running"
 
-const beginReplay = `
-insert into weft_audit (at, actor, action, why, projection, count, detail)
-values (clock_timestamp(), $1, '` + ActionReplay + `', $2, $3, 0, $4::jsonb)
-returning id, at`
-
 // BeginReplay writes the order into the audit. Nothing is sent again yet.
 func (d *DeadLetters) BeginReplay(ctx context.Context, o ReplayOrder, matched int64) (*Replay, error) {
 	if err := o.Validate(); err != nil {
@@ -90,7 +83,7 @@ func (d *DeadLetters) BeginReplay(ctx context.Context, o ReplayOrder, matched in
 		return nil, fmt.Errorf("replay of %s: selector: %w", d.table, err)
 	}
 	r := &Replay{d: d, order: o}
-	err = d.query(ctx, "audited replay", beginReplay, []any{o.By, o.Why, d.projection, string(detail)}, []any{&r.id, &r.since}, func() {})
+	err = d.query(ctx, "audited replay", d.sql.get("replay_begin"), []any{o.By, o.Why, d.projection, string(detail)}, []any{&r.id, &r.since}, func() {})
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +102,7 @@ func (o ReplayOrder) describe() map[string]any {
 	if s.EntityType != "" {
 		out["entity_type"] = s.EntityType
 	}
-	if s.EntityID != uuid.Nil {
+	if !s.EntityID.IsZero() {
 		out["entity_id"] = s.EntityID
 	}
 	if s.Reason != "" {
@@ -133,18 +126,18 @@ func (r *Replay) AuditID() int64 { return r.id }
 // Next lists up to limit dead letters to be sent again, from the lowest version up, so
 // that of two events of one entity the earlier goes first. Each is listed once: what
 // fails again while the replay goes on is not listed a second time.
-func (r *Replay) Next(ctx context.Context, limit int) ([]uuid.UUID, error) {
-	c := r.order.Selector.clause()
+func (r *Replay) Next(ctx context.Context, limit int) ([]ID, error) {
+	c := r.order.Selector.clause(r.d.shape)
 	c.and("not (updated_at between $%d::timestamptz and clock_timestamp())", r.since)
 	if r.begun {
-		c.args = append(c.args, r.version, [16]byte(r.last))
-		fmt.Fprintf(&c.text, "\n    and (event_version, id) > ($%d::bigint, $%d::uuid)", len(c.args)-1, len(c.args))
+		c.args = append(c.args, r.version, &r.last)
+		fmt.Fprintf(&c.text, "\n    and (event_version, id) > ($%d::bigint, $%d::%s)", len(c.args)-1, len(c.args), r.d.shape.ID)
 	}
 	c.args = append(c.args, limit)
 	sql := fmt.Sprintf("select id, event_version from %s where %s\norder by event_version, id limit $%d", r.d.table, c.text.String(), len(c.args))
 	var (
-		ids []uuid.UUID
-		id  [16]byte
+		ids []ID
+		id  ID
 	)
 	err := r.d.query(ctx, "list", sql, c.args, []any{&id, &r.version}, func() {
 		ids = append(ids, id)
@@ -153,51 +146,23 @@ func (r *Replay) Next(ctx context.Context, limit int) ([]uuid.UUID, error) {
 	return ids, err
 }
 
-// send resets rows that are still in failed, and counts them in the audit in the same
-// transaction. A row that somebody else has locked is passed over.
-const send = `
-with audit as materialized (
-  select id from weft_audit where id = $4 for update
-), picked as materialized (
-  select o.id
-  from unnest($1::uuid[]) as t(id)
-  join {table} o on o.id = t.id
-  where exists (select from audit) and o.status is not distinct from 'failed'
-  for update of o skip locked
-), sent as (
-  update {table} o
-  set status = 'pending', attempts = 0, reclaims = 0, next_retry_at = null, owner = null, lease_until = null,
-      processing_started_at = null, processed_at = null, updated_at = clock_timestamp(),
-      replay_count = coalesce(o.replay_count, 0) + 1, last_replayed_at = clock_timestamp(),
-      last_replayed_by = $2, last_replayed_reason = $3
-  where o.id = any (array(select id from picked)) and o.status is not distinct from 'failed'
-  returning o.id
-), counted as (
-  update weft_audit a set count = a.count + (select count(*) from sent)
-  where a.id = (select id from audit)
-  returning 1
-)
-select (select count(*) from counted), s.id
-from (select 1) one left join sent s on true`
-
 // Send makes those of ids ready that are still in failed, in one statement, and returns
 // them. The rest was replayed, changed or deleted by somebody else in the meantime, or
 // is locked now. They lose their attempts and their wait; reason and error stay until
 // the next attempt has ended. It returns [ErrReplayUnknown], and has sent nothing, when
 // the audit's entry is gone.
-func (r *Replay) Send(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+func (r *Replay) Send(ctx context.Context, ids []ID) ([]ID, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
 	var (
 		audited int
-		id      *[16]byte
-		sent    []uuid.UUID
+		id      ID
+		sent    []ID
 	)
-	sql := strings.ReplaceAll(send, "{table}", r.d.table)
-	err := r.d.query(ctx, "replay", sql, []any{rawIDs(ids), r.order.By, r.order.Why, r.id}, []any{&audited, &id}, func() {
-		if id != nil {
-			sent = append(sent, *id)
+	err := r.d.query(ctx, "replay", r.d.sql.get("replay_send"), []any{arrayOf(ids, self[ID]), r.order.By, r.order.Why, r.id}, []any{&audited, &id}, func() {
+		if !id.IsZero() {
+			sent = append(sent, id)
 		}
 	})
 	switch {
@@ -215,25 +180,23 @@ func (r *Replay) Send(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error)
 type Fates struct {
 	Done   int
 	Failed int
-	Open   []uuid.UUID // pending or processing
+	Open   []ID // pending or processing
 	// Reason and Error are those of one that has failed again.
 	Reason, Error string
 }
 
 // Fates looks at rows by their ids. A row that is gone was done and pruned.
-func (r *Replay) Fates(ctx context.Context, ids []uuid.UUID) (Fates, error) {
+func (r *Replay) Fates(ctx context.Context, ids []ID) (Fates, error) {
 	var (
 		out                  Fates
-		id                   [16]byte
+		id                   ID
 		status, reason, text string
 	)
 	if len(ids) == 0 {
 		return out, nil
 	}
-	err := r.d.query(ctx, "fates", `
-select t.id, coalesce(o.status, 'done'), coalesce(o.error_reason, ''), coalesce(o.error, '')
-from unnest($1::uuid[]) as t(id) left join `+r.d.table+` o on o.id = t.id`,
-		[]any{rawIDs(ids)}, []any{&id, &status, &reason, &text}, func() {
+	err := r.d.query(ctx, "fates", r.d.sql.get("replay_fates"),
+		[]any{arrayOf(ids, self[ID])}, []any{&id, &status, &reason, &text}, func() {
 			switch status {
 			case "done":
 				out.Done++
@@ -247,10 +210,6 @@ from unnest($1::uuid[]) as t(id) left join `+r.d.table+` o on o.id = t.id`,
 	return out, err
 }
 
-const endReplay = `
-update weft_audit set detail = detail || $2::jsonb || jsonb_build_object('ended_at', clock_timestamp())
-where id = $1`
-
 // End writes the outcome into the audit.
 func (r *Replay) End(ctx context.Context, o ReplayOutcome) error {
 	detail, err := json.Marshal(o)
@@ -259,7 +218,7 @@ func (r *Replay) End(ctx context.Context, o ReplayOutcome) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.d.timeout)
 	defer cancel()
-	tag, err := r.d.db.Exec(ctx, endReplay, r.id, string(detail))
+	tag, err := r.d.db.Exec(ctx, r.d.sql.get("replay_end"), r.id, string(detail))
 	if err == nil && tag.RowsAffected() == 0 {
 		err = ErrReplayUnknown
 	}

@@ -18,7 +18,7 @@ import (
 
 func (b *bench) letters(db outbox.DB) *outbox.DeadLetters {
 	b.t.Helper()
-	d, err := outbox.OpenDeadLetters(db, table, "search_index_to_elastic", 10*time.Second)
+	d, err := outbox.OpenDeadLetters(b.t.Context(), db, table, "search_index_to_elastic", 10*time.Second)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -26,12 +26,12 @@ func (b *bench) letters(db outbox.DB) *outbox.DeadLetters {
 }
 
 // fail makes an event of a new entity and ends it in failed.
-func (b *bench) fail(typ string, version int64, reason, ago string) uuid.UUID {
+func (b *bench) fail(typ string, version int64, reason, ago string) outbox.ID {
 	b.t.Helper()
-	id := uuid.New()
+	id := outbox.UUID(uuid.New())
 	b.exec(`insert into search_outbox_events (id, entity_type, entity_id, op, event_version, status, attempts, error_reason, error, updated_at)
 		values ($1, $2, gen_random_uuid(), 'upsert', $3, 'failed', 4, nullif($4, ''), $4 || ' said no', now() - $5::interval)`,
-		[16]byte(id), typ, version, reason, ago)
+		&id, typ, version, reason, ago)
 	return id
 }
 
@@ -44,7 +44,7 @@ func (b *bench) beginReplay(s outbox.Selector) *outbox.Replay {
 	return r
 }
 
-func (b *bench) send(r *outbox.Replay, ids ...uuid.UUID) []uuid.UUID {
+func (b *bench) send(r *outbox.Replay, ids ...outbox.ID) []outbox.ID {
 	b.t.Helper()
 	sent, err := r.Send(b.t.Context(), ids)
 	if err != nil {
@@ -72,32 +72,32 @@ func TestDeadLettersAreFound(t *testing.T) {
 	bare := b.fail("book", 2, "", "2 h")
 	fresh := b.fail("tag", 3, "es_4xx", "1 min")
 	b.enqueue(4)
-	b.exec("update search_outbox_events set created_at = '-infinity', replay_count = 2, last_replayed_by = 'bob' where id = $1", [16]byte(old))
+	b.exec("update search_outbox_events set created_at = '-infinity', replay_count = 2, last_replayed_by = 'bob' where id = $1", &old)
 	d := b.letters(b.pool)
-	var entity uuid.UUID
-	if err := b.pool.QueryRow(t.Context(), "select entity_id from search_outbox_events where id = $1", [16]byte(fresh)).Scan((*[16]byte)(&entity)); err != nil {
+	var entity outbox.ID
+	if err := b.pool.QueryRow(t.Context(), "select entity_id from search_outbox_events where id = $1", &fresh).Scan(&entity); err != nil {
 		t.Fatal(err)
 	}
 	for name, tt := range map[string]struct {
 		s    outbox.Selector
-		want []uuid.UUID // newest failure first
+		want []outbox.ID // newest failure first
 	}{
-		"All":       {outbox.Selector{}, []uuid.UUID{fresh, bare, old}},
-		"ID":        {outbox.Selector{IDs: []uuid.UUID{bare, uuid.New()}}, []uuid.UUID{bare}},
-		"Type":      {outbox.Selector{EntityType: "book"}, []uuid.UUID{bare, old}},
-		"Entity":    {outbox.Selector{EntityType: "tag", EntityID: entity}, []uuid.UUID{fresh}},
+		"All":       {outbox.Selector{}, []outbox.ID{fresh, bare, old}},
+		"ID":        {outbox.Selector{IDs: []outbox.ID{bare, outbox.UUID(uuid.New())}}, []outbox.ID{bare}},
+		"Type":      {outbox.Selector{EntityType: "book"}, []outbox.ID{bare, old}},
+		"Entity":    {outbox.Selector{EntityType: "tag", EntityID: entity}, []outbox.ID{fresh}},
 		"OtherType": {outbox.Selector{EntityType: "book", EntityID: entity}, nil},
-		"Reason":    {outbox.Selector{Reason: "es_4xx"}, []uuid.UUID{fresh, old}},
-		"NoReason":  {outbox.Selector{Reason: outbox.NoReason}, []uuid.UUID{bare}},
-		"Since":     {outbox.Selector{Since: b.now().Add(-150 * time.Minute)}, []uuid.UUID{fresh, bare}},
-		"Until":     {outbox.Selector{Until: b.now().Add(-150 * time.Minute)}, []uuid.UUID{old}},
-		"Together":  {outbox.Selector{EntityType: "book", Reason: "es_4xx", Since: b.now().Add(-4 * time.Hour)}, []uuid.UUID{old}},
+		"Reason":    {outbox.Selector{Reason: "es_4xx"}, []outbox.ID{fresh, old}},
+		"NoReason":  {outbox.Selector{Reason: outbox.NoReason}, []outbox.ID{bare}},
+		"Since":     {outbox.Selector{Since: b.now().Add(-150 * time.Minute)}, []outbox.ID{fresh, bare}},
+		"Until":     {outbox.Selector{Until: b.now().Add(-150 * time.Minute)}, []outbox.ID{old}},
+		"Together":  {outbox.Selector{EntityType: "book", Reason: "es_4xx", Since: b.now().Add(-4 * time.Hour)}, []outbox.ID{old}},
 	} {
 		found, err := d.List(t.Context(), tt.s, 10)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		var got []uuid.UUID
+		var got []outbox.ID
 		for _, l := range found {
 			got = append(got, l.ID)
 		}
@@ -118,7 +118,7 @@ func TestDeadLettersAreFound(t *testing.T) {
 			t.Errorf("%s: All is %v", name, tt.s.All())
 		}
 	}
-	found, err := d.List(t.Context(), outbox.Selector{IDs: []uuid.UUID{old}}, 1)
+	found, err := d.List(t.Context(), outbox.Selector{IDs: []outbox.ID{old}}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,32 +136,35 @@ func TestDeadLettersAreFound(t *testing.T) {
 func TestReplayResetsOnlyWhatHasFailed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	key := b.enqueue(1, 2, 3, 4)
-	ev := b.claim(1, 4).Ready
-	b.settle(
+	key := b.enqueue(1, 2, 3)
+	b.enqueue(4)
+	x := b.leaseAll()
+	ev := x.Events[0]
+	b.settle(x,
 		outbox.Settlement{Event: &ev[0], Verdict: outbox.Failed, Reason: outbox.ReasonES4xx, Detail: "no"},
 		outbox.Settlement{Event: &ev[1], Verdict: outbox.Done},
 		outbox.Settlement{Event: &ev[2], Verdict: outbox.Retry, Reason: outbox.ReasonES429, Delay: time.Hour},
 	)
-	unknown := uuid.New()
-	all := []uuid.UUID{ev[0].ID, ev[1].ID, ev[2].ID, ev[3].ID, unknown}
+	y := b.leaseAll()
+	unknown := outbox.UUID(uuid.New())
+	all := []outbox.ID{ev[0].ID, ev[1].ID, ev[2].ID, y.Events[0][0].ID, unknown}
 	before := []row{b.row(all[1]), b.row(all[2]), b.row(all[3])}
 	r := b.beginReplay(outbox.Selector{IDs: all})
 	if sent := b.send(r, all...); !slices.Equal(sent, all[:1]) {
 		t.Fatalf("sent %v, want the one in failed, %v", sent, all[0])
 	}
-	if got := b.row(all[0]); got.Status != "pending" || got.Attempts != 0 || got.Reclaims != 0 || got.Owner != nil || got.Retry != nil || got.Lease != nil || *got.Error != "no" {
-		t.Errorf("replayed row is %+v, want ready, without attempts, with the error of the last one", got)
+	if got := b.row(all[0]); got.Status != "pending" || got.Attempts != 0 || got.Reclaims != 0 || got.Owner != nil || got.Retry == nil || got.Lease != nil || *got.Error != "no" {
+		t.Errorf("replayed row is %+v, want due, without attempts, with the error of the last one", got)
 	}
 	var n int
 	var by, why string
 	var at time.Time
 	if err := b.pool.QueryRow(t.Context(), "select replay_count, last_replayed_by, last_replayed_reason, last_replayed_at from search_outbox_events where id = $1",
-		[16]byte(all[0])).Scan(&n, &by, &why, &at); err != nil || n != 1 || by != "alice" || why != "mended" {
+		&all[0]).Scan(&n, &by, &why, &at); err != nil || n != 1 || by != "alice" || why != "mended" {
 		t.Errorf("the row holds %d, %q, %q (%v), want 1, alice, mended", n, by, why, err)
 	}
 	if diff := cmp.Diff(before, []row{b.row(all[1]), b.row(all[2]), b.row(all[3])}); diff != "" {
-		t.Errorf("rows that are done, waiting and claimed have changed:\n%s", diff)
+		t.Errorf("rows that are done, waiting and in flight have changed:\n%s", diff)
 	}
 	if sent := b.send(r, all...); len(sent) != 0 {
 		t.Errorf("a second time sent %v, want none", sent)
@@ -177,26 +180,26 @@ func TestReplayResetsOnlyWhatHasFailed(t *testing.T) {
 	if count != 1 || detail["outcome"] != "finished" || detail["done"] != 1.0 || detail["ended_at"] == nil || detail["table"] != table {
 		t.Errorf("audit: %d, %v, want one row, finished", count, detail)
 	}
-	// The settle of the claim that was open all the while is not disturbed.
-	if s := b.settle(outbox.Settlement{Event: &ev[3], Verdict: outbox.Done}); s.Rows != 1 {
-		t.Errorf("settled %+v, want the claimed one", s)
+	// The settle of the batch that was in flight all the while is not disturbed.
+	if s := b.settle(y, y.all(outbox.Done)...); len(s.Left) != 0 {
+		t.Errorf("settled %+v, want all of the batch", s)
 	}
-	if got := b.claim(1, 4).Ready; len(got) != 1 || got[0].ID != all[0] || got[0].Key != key {
-		t.Errorf("claimed %+v, want the replayed one", got)
+	if z := b.leaseAll(); z.Count() != 1 || z.Events[0][0].ID != all[0] || z.Events[0][0].Key != key {
+		t.Errorf("leased %+v, want the replayed one", z.Events)
 	}
 }
 
 func TestReplayListsEachOnceFromTheLowestVersion(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	var want []uuid.UUID
+	var want []outbox.ID
 	for _, v := range []int64{5, 3, 9, 3, 1} {
 		want = append(want, b.fail("block", v, "es_4xx", fmt.Sprintf("%d min", v)))
 	}
 	// A clock that was ahead: its failures are no less replayed.
 	want = append(want, b.fail("block", 7, "es_4xx", "-1 h"))
 	r := b.beginReplay(outbox.Selector{})
-	var got []uuid.UUID
+	var got []outbox.ID
 	var versions []int64
 	for {
 		ids, err := r.Next(t.Context(), 2)
@@ -208,10 +211,10 @@ func TestReplayListsEachOnceFromTheLowestVersion(t *testing.T) {
 		}
 		b.send(r, ids...)
 		// All of them fail again at once.
-		b.exec("update search_outbox_events set status = 'failed', updated_at = clock_timestamp() where id = any($1::uuid[])", raw(ids))
+		b.exec("update search_outbox_events set status = 'failed', updated_at = clock_timestamp() where id = any($1::uuid[])", outbox.IDs(ids, func(id *outbox.ID) *outbox.ID { return id }))
 		for _, id := range ids {
 			var v int64
-			if err := b.pool.QueryRow(t.Context(), "select event_version from search_outbox_events where id = $1", [16]byte(id)).Scan(&v); err != nil {
+			if err := b.pool.QueryRow(t.Context(), "select event_version from search_outbox_events where id = $1", &id).Scan(&v); err != nil {
 				t.Fatal(err)
 			}
 			got, versions = append(got, id), append(versions, v)
@@ -227,24 +230,17 @@ func TestReplayListsEachOnceFromTheLowestVersion(t *testing.T) {
 	}
 }
 
-func raw(ids []uuid.UUID) (out [][16]byte) {
-	for _, id := range ids {
-		out = append(out, id)
-	}
-	return out
-}
-
 func TestReplayPassesOverWhatOthersHold(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	held, free := b.fail("block", 1, "es_4xx", "1 h"), b.fail("block", 2, "es_4xx", "1 h")
 	r := b.beginReplay(outbox.Selector{})
 	release := b.hold("event_version = 1")
-	if sent := b.send(r, held, free); !slices.Equal(sent, []uuid.UUID{free}) {
+	if sent := b.send(r, held, free); !slices.Equal(sent, []outbox.ID{free}) {
 		t.Errorf("sent %v while a stranger holds the other, want %v", sent, free)
 	}
 	release()
-	if sent := b.send(r, held, free); !slices.Equal(sent, []uuid.UUID{held}) {
+	if sent := b.send(r, held, free); !slices.Equal(sent, []outbox.ID{held}) {
 		t.Errorf("sent %v then, want %v", sent, held)
 	}
 	if n, _ := b.audited(r.AuditID()); n != 2 {
@@ -255,7 +251,7 @@ func TestReplayPassesOverWhatOthersHold(t *testing.T) {
 func TestReplaysAtTheSameTimeShareTheRows(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	var ids []uuid.UUID
+	var ids []outbox.ID
 	for v := range int64(200) {
 		ids = append(ids, b.fail("block", v, "es_4xx", "1 h"))
 	}
@@ -313,7 +309,7 @@ func TestReplayNeedsItsAudit(t *testing.T) {
 	}
 	r := b.beginReplay(outbox.Selector{})
 	b.exec("delete from weft_audit")
-	if sent, err := r.Send(t.Context(), []uuid.UUID{id}); !errors.Is(err, outbox.ErrReplayUnknown) || len(sent) != 0 {
+	if sent, err := r.Send(t.Context(), []outbox.ID{id}); !errors.Is(err, outbox.ErrReplayUnknown) || len(sent) != 0 {
 		t.Errorf("sent %v, %v without an audit, want ErrReplayUnknown", sent, err)
 	}
 	if got := b.row(id); got.Status != "failed" {
@@ -333,15 +329,15 @@ func TestReplayByHand(t *testing.T) {
 	} {
 		b := setup(t)
 		b.enqueue(1)
-		ev := b.claim(1, 1).Ready
-		b.settle(outbox.Settlement{Event: &ev[0], Verdict: outbox.Failed, Reason: outbox.ReasonES4xx})
+		x := b.leaseAll()
+		b.settle(x, x.all(outbox.Failed)...)
 		b.exec(sql)
-		again := b.claim(1, 1)
-		if again.Events() != 1 || again.Ready[0].ID != ev[0].ID {
-			t.Fatalf("%s: claimed %+v, want the event", sql, again)
+		y := b.leaseAll()
+		if y.Count() != 1 || y.Events[0][0].ID != x.Events[0][0].ID {
+			t.Fatalf("%s: leased %+v, want the event", sql, y.Events)
 		}
-		if s := b.settle(outbox.Settlement{Event: &again.Ready[0], Verdict: outbox.Done}); s.Rows != 1 {
-			t.Errorf("%s: settled %+v, want one row", sql, s)
+		if s := b.settle(y, y.all(outbox.Done)...); len(s.Left) != 0 || b.count("status = 'done'") != 1 {
+			t.Errorf("%s: settled %+v, want the row done", sql, s)
 		}
 	}
 }
@@ -381,9 +377,9 @@ func TestReadAudit(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.enqueue(1)
-	b.claim(1, 1)
-	b.setEpoch(2)
-	if _, err := b.store.Reclaim(t.Context(), outbox.ReclaimRequest{Epoch: 2, Limit: 10, MaxProcessing: time.Hour, MaxReclaims: 5}); err != nil {
+	b.leaseAll()
+	b.setTerm(2, "a")
+	if _, err := b.store.ReclaimLease(t.Context(), outbox.ReclaimRequest{Epoch: 2, MaxReclaims: 5}); err != nil {
 		t.Fatal(err)
 	}
 	b.exec("update weft_audit set at = now() - interval '2 h'")

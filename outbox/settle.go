@@ -10,336 +10,380 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Settlement is what becomes of one claimed event.
+// Settlement is what becomes of one leased event. An event of a batch without one stays
+// as it is: open, and behind what is earlier of its entity.
 type Settlement struct {
 	Event   *Event
-	Verdict Verdict
-	// Older are ready events of the same entity, earlier and never claimed. Done settles
-	// them too; with Retry and Waiting they wait too, because the event may not pass
-	// them. After a Done, those are left in it that were settled: others have been changed
-	// by hand meanwhile.
-	Older  []Listed
-	Reason Reason
-	Detail string
-	// Delay before the next attempt, for Retry. The database's clock starts it.
-	Delay time.Duration
-	// NotBefore, when not zero, is the retry time itself instead of Delay: an event
-	// that waits behind another gets the other's time.
-	NotBefore time.Time
+	Verdict Verdict // Done, Superseded, Retry or Failed
+	Reason  Reason
+	Detail  string
+	Delay   time.Duration // before the next attempt, for Retry; the database's clock starts it
+
+	Outcome *Outcome // what the projection has said of the entity's newest event; for reports
 }
 
-// Settled counts what a settle did.
+// Settled is what a settle has changed.
 type Settled struct {
-	Rows     int       // rows changed
-	At       time.Time // database clock
-	Mismatch int       // rows that were no longer ours: reclaimed, replayed or changed by hand
-	Waits    []Wait    // rows that now wait, with the time the database gave them
+	At   time.Time // database clock, of [Store.Resolve] its own time; zero when nothing was settled
+	Left []Left
+	// Kept is why events that are done were left in the table instead of being archived or
+	// deleted; nil when they were not.
+	Kept error
 }
 
-// held is the guard of every write on a claimed row: it must be as it was claimed.
-// The spelling keeps the planner away from the indexes on status and owner. It
-// believes that they lead to next to nothing, because few rows are processing when
-// it takes its statistics, and would go through all that are for each id.
-const held = `
-    and o.status is not distinct from 'processing' and o.owner is not distinct from $3
-    and o.epoch is not distinct from $2`
+// Left is an entity of which nothing was settled: its events are open, without a lease.
+type Left struct {
+	Key Key
+	Err error // why
+}
 
-const settleDone = `
-with fence as materialized ({fence}), settled as (
-  update {table} o
-  set status = 'done', processed_at = now(), updated_at = now(),
-      owner = null, lease_until = null, next_retry_at = null, error_reason = null, error = null, reclaims = 0
-  where exists (select from fence) and o.id = any ($4::uuid[]) and o.processing_started_at is not distinct from $5{held}
-  returning 1
+// The reasons for Left besides the database's own.
+var (
+	// ErrChanged means that somebody has changed a row while it was leased.
+	ErrChanged = errors.New("outbox: a row was changed while it was leased")
+	// ErrLocked means that somebody else holds the lock of a row.
+	ErrLocked = errors.New("outbox: somebody else holds the lock of a row")
+	// ErrInterrupted means that the answer of a settle was lost before it came to the entity,
+	// or after it had left it for another reason.
+	ErrInterrupted = errors.New("outbox: the settle was interrupted")
 )
-select (select count(*) from fence), (select count(*) from settled), clock_timestamp()`
 
-// settleOver settles besides what the settled events supersede, as long as it is ready.
-// It says which, because a difference is rare.
-const settleOver = `
-with fence as materialized ({fence}), settled as (
-  update {table} o
-  set status = 'done', processed_at = now(), updated_at = now(),
-      owner = null, lease_until = null, next_retry_at = null, error_reason = null, error = null, reclaims = 0
-  where exists (select from fence) and o.id = any ($4::uuid[]) and o.processing_started_at is not distinct from $5{held}
-  returning o.id
-), superseded as (
-  update {table} o
-  set status = 'done', epoch = $2, processed_at = now(), updated_at = now(), error_reason = null, error = null, reclaims = 0
-  where o.id = any (array(select t.id from unnest($6::uuid[], $7::uuid[]) as t(id, head) where t.head in (select id from settled)))
-    and o.status is not distinct from 'pending' and o.next_retry_at is null
-  returning o.id
-)
-select (select count(*) from fence), (select count(*) from settled), clock_timestamp(),
-       (select count(*) from superseded), (select array_agg(id) from superseded having count(*) < $8)`
+// errNoLease means that the batch has no lease: an earlier settle has ended it.
+var errNoLease = errors.New("outbox: the batch has no lease")
 
-const settleRest = `
-with fence as materialized ({fence}), settled as (
-  update {table} o
-  set status = t.status, attempts = o.attempts + t.charge, updated_at = clock_timestamp(),
-      owner = null, lease_until = null, processing_started_at = null,
-      next_retry_at = case when t.status = 'failed' then null
-                           when t.not_before is not null then t.not_before
-                           when t.delay is not null then now() + t.delay * interval '1 microsecond'
-                           else o.next_retry_at end, -- given back: due again if it was
-      error_reason = coalesce(t.reason, o.error_reason), error = coalesce(t.error, o.error),
-      reclaims = case when t.charge > 0 then 0 else o.reclaims end
-  from unnest($4::uuid[], $5::timestamptz[], $6::text[], $7::integer[], $8::bigint[], $9::timestamptz[], $10::text[], $11::text[])
-       as t(id, claimed_at, status, charge, delay, not_before, reason, error)
-  where exists (select from fence) and o.id = t.id and o.processing_started_at is not distinct from t.claimed_at{held}
-  returning o.id, o.entity_type, o.entity_id, o.event_version, o.next_retry_at
-)
-select (select count(*) from fence), clock_timestamp(), s.id, s.entity_type, s.entity_id, s.event_version,
-       case when isfinite(s.next_retry_at) then s.next_retry_at end
-from (select 1) one left join settled s on true`
+// Settle writes the fate of a batch and ends its lease. All of an entity is settled, or
+// nothing; the events of an entity are neighbours in in. It returns [ErrFenced], and has
+// changed nothing, when a newer epoch has been committed. After another error nothing is
+// known: call [Store.Resolve].
+//
+// A settle takes one round trip unless something is in its way. What a lock or a change
+// keeps from being settled costs a second one; a refusal of the database splits the batch
+// until the entity that it is about stands alone.
+func (s *Store) Settle(ctx context.Context, epoch int64, batch uuid.UUID, in []Settlement) (Settled, error) {
+	b := settling{store: s, epoch: epoch, batch: batch, in: in, finished: s.cfg.Finished}
+	err := b.settle(ctx)
+	if err != nil {
+		return Settled{}, fmt.Errorf("settle in %s: %w", s.cfg.Table, err)
+	}
+	return b.out, nil
+}
 
-// putOff lets what is older than retried events wait until the first of those is due.
-const putOff = `
-with fence as materialized ({fence}), due as materialized (
-  select min(next_retry_at) as at from {table} where id = any ($4::uuid[])
-), settled as (
-  update {table} o
-  set next_retry_at = (select at from due), updated_at = clock_timestamp()
-  where exists (select from fence) and exists (select from due where at is not null) and o.id = any ($3::uuid[])
-    and o.status is not distinct from 'pending' and o.next_retry_at is null
-  returning o.id, o.entity_type, o.entity_id, o.event_version, o.next_retry_at
-)
-select (select count(*) from fence), clock_timestamp(), s.id, s.entity_type, s.entity_id, s.event_version,
-       case when isfinite(s.next_retry_at) then s.next_retry_at end
-from (select 1) one left join settled s on true`
+// Release ends the lease of a batch of which nothing was sent.
+func (s *Store) Release(ctx context.Context, epoch int64, batch uuid.UUID) error {
+	_, err := s.Settle(ctx, epoch, batch, nil)
+	return err
+}
 
-// Settle writes the fate of claimed events in one round trip and one transaction.
-// A row that is no longer held as it was claimed is left alone and counted in
-// Mismatch. It returns [ErrFenced], and has changed nothing, when a newer epoch
-// has been committed.
-func (s *Store) Settle(ctx context.Context, epoch int64, in []Settlement) (Settled, error) {
-	var done, rest []*Settlement
+// settling is a settle under way.
+type settling struct {
+	store    *Store
+	epoch    int64
+	batch    uuid.UUID
+	in       []Settlement
+	finished Finished
+	out      Settled
+}
+
+// settle tries the cheap way first, and the careful one when that meets a lock or a change.
+func (b *settling) settle(ctx context.Context) error {
+	err := b.plainly(ctx)
+	if code := sqlState(err); code == pgerrcode.LockNotAvailable || code == codeChanged {
+		err = b.carefully(ctx)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case sqlState(err) == codeFenced:
+		return ErrFenced
+	case sqlState(err) == codeNoLease:
+		return errNoLease
+	case !Refused(err) && sqlState(err) != pgerrcode.LockNotAvailable:
+		return err
+	case b.kept(ctx):
+		b.out.Kept = err
+		return nil
+	case b.halve() > 0:
+		return b.split(ctx)
+	default:
+		return b.leave(ctx, err)
+	}
+}
+
+// plainly settles all rows as they were leased, or none: what changed one, or holds its
+// lock, makes the transaction fail.
+func (b *settling) plainly(ctx context.Context) error {
+	ctx, cancel := b.store.deadline(ctx)
+	defer cancel()
+	at, err := b.write(ctx, b.store.db, b.in)
+	if err == nil {
+		b.out.At = at
+	}
+	return err
+}
+
+// kept leaves events that are done in the table, when the history may be what is refused.
+func (b *settling) kept(ctx context.Context) bool {
+	if b.finished == Keep {
+		return false
+	}
+	keep := *b
+	keep.finished = Keep
+	if keep.plainly(ctx) != nil {
+		return false
+	}
+	b.out = keep.out
+	return true
+}
+
+// lockWait is how long a settle waits for the locks of others.
+const lockWait = "select set_config('lock_timeout', '20ms', true)"
+
+// write sends the statements of a settle as one transaction.
+func (b *settling) write(ctx context.Context, db interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}, in []Settlement,
+) (at time.Time, err error) {
+	var q pgx.Batch
+	q.Queue(lockWait)
+	b.queueClose(&q)
+	var done, rest []Settlement
 	for i := range in {
 		switch in[i].Verdict {
 		case Done, Superseded:
-			done = append(done, &in[i])
-		case Retry, Failed, Waiting, GivenBack:
-			rest = append(rest, &in[i])
+			done = append(done, in[i])
+		case Retry, Failed:
+			rest = append(rest, in[i])
 		default:
-			return Settled{}, fmt.Errorf("settle in %s: event %s has no verdict", s.cfg.Table, in[i].Event.ID)
+			return at, fmt.Errorf("event %s has no verdict", in[i].Event.ID)
 		}
 	}
-	if len(in) == 0 {
-		return Settled{}, nil
-	}
-	ctx, cancel := s.deadline(ctx)
-	defer cancel()
-	var b pgx.Batch
-	b.Queue("select " + settleWait)
-	var claims [][]*Settlement // nearly all come from one claim or two
-	at := map[int64]int{}
-	for _, st := range done {
-		i, ok := at[st.Event.ClaimedAt.UnixMicro()]
-		if !ok {
-			i = len(claims)
-			at[st.Event.ClaimedAt.UnixMicro()] = i
-			claims = append(claims, nil)
-		}
-		claims[i] = append(claims[i], st)
-	}
-	for _, claim := range claims {
-		s.queueDone(&b, epoch, claim)
+	if len(done) > 0 {
+		q.Queue(b.store.sql("done_"+string(b.finished)), append(rowParams(done), done[0].Event.LeasedAt)...)
 	}
 	if len(rest) > 0 {
-		s.queueRest(&b, epoch, rest)
+		q.Queue(b.store.sql("not_done"), append(rowParams(rest), restParams(rest)...)...)
 	}
-	older := s.queueOff(&b, epoch, rest)
-	out := Settled{}
-	res := s.db.SendBatch(ctx, &b)
-	_, err := res.Exec()
-	for i := 0; err == nil && i < len(claims); i++ {
-		err = s.readDone(res, claims[i], &out)
+	res := db.SendBatch(ctx, &q)
+	_, err = res.Exec()
+	if err == nil {
+		_, err = res.Exec()
 	}
-	if err == nil && len(rest) > 0 {
-		out.Rows, err = s.readRest(res, &out, out.Rows)
-	}
-	if err == nil && older {
-		_, err = s.readRest(res, &out, 0)
+	for i := 2; err == nil && i < q.Len(); i++ {
+		err = res.QueryRow().Scan(nil, &at)
 	}
 	if cerr := res.Close(); err == nil {
 		err = cerr
 	}
+	return at, err
+}
+
+func (b *settling) queueClose(q *pgx.Batch) {
+	q.Queue(b.store.sql("close_lease"), b.store.cfg.Group, b.epoch, b.store.cfg.Owner, [16]byte(b.batch))
+}
+
+// rowParams are the parameters that name rows as they were leased.
+func rowParams(in []Settlement) []any {
+	return []any{
+		arrayOf(in, func(s *Settlement) *address { return &s.Event.address }), arrayOf(in, func(s *Settlement) *ID { return &s.Event.ID }),
+		arrayOf(in, func(s *Settlement) *rowVersion { return &s.Event.version }), len(in),
+	}
+}
+
+func restParams(in []Settlement) []any {
+	n := len(in)
+	final, delay, reason, detail := make([]bool, n), make([]int64, n), make([]string, n), make([]string, n)
+	for i := range in {
+		final[i], delay[i] = in[i].Verdict == Failed, in[i].Delay.Microseconds()
+		reason[i], detail[i] = string(in[i].Reason), Sanitize(in[i].Detail)
+	}
+	return []any{final, delay, reason, detail}
+}
+
+// carefully locks the rows first, wherever they are now, and settles the entities of which
+// it has all.
+func (b *settling) carefully(ctx context.Context) error {
+	ctx, cancel := b.store.deadline(ctx)
+	defer cancel()
+	tx, err := b.store.db.Begin(ctx)
 	if err != nil {
-		return Settled{}, fmt.Errorf("settle in %s: %w", s.cfg.Table, err)
-	}
-	out.Mismatch = len(in) - out.Rows
-	return out, nil
-}
-
-// queueDone queues the settlements of one claim.
-func (s *Store) queueDone(b *pgx.Batch, epoch int64, claim []*Settlement) {
-	ids := make(idArray, len(claim))
-	n := 0
-	for i, st := range claim {
-		ids[i] = id(st.Event.ID)
-		n += len(st.Older)
-	}
-	if n == 0 {
-		b.Queue(s.sql.settleDone, s.cfg.Group, epoch, s.cfg.Owner, ids, claim[0].Event.ClaimedAt)
-		return
-	}
-	older, heads := make(idArray, 0, n), make(idArray, 0, n)
-	for _, st := range claim {
-		for i := range st.Older {
-			older, heads = append(older, id(st.Older[i].ID)), append(heads, id(st.Event.ID))
-		}
-	}
-	b.Queue(s.sql.settleOver, s.cfg.Group, epoch, s.cfg.Owner, ids, claim[0].Event.ClaimedAt, older, heads, n)
-}
-
-func (s *Store) readDone(res pgx.BatchResults, claim []*Settlement, out *Settled) error {
-	n := 0
-	for _, st := range claim {
-		n += len(st.Older)
-	}
-	var fences, rows, superseded int
-	var which [][16]byte
-	into := []any{&fences, &rows, &out.At, &superseded, &which}
-	if n == 0 {
-		into = into[:3]
-	}
-	if err := res.QueryRow().Scan(into...); err != nil {
 		return err
 	}
-	if fences == 0 {
-		return ErrFenced
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	if _, err := tx.Exec(ctx, lockWait); err != nil {
+		return err
 	}
-	out.Rows += rows
-	if superseded < n {
-		settled := make(map[uuid.UUID]bool, len(which))
-		for _, x := range which {
-			settled[x] = true
+	locked, err := b.lock(ctx, tx)
+	if err != nil {
+		return err
+	}
+	var whole []Settlement
+	var left []Left
+	for from := 0; from < len(b.in); {
+		to := entityEnd(b.in, from)
+		if missing := slices.Index(locked[from:to], false); missing < 0 {
+			whole = append(whole, b.in[from:to]...)
+		} else {
+			left = append(left, Left{Key: b.in[from].Event.Key, Err: ErrChanged})
 		}
-		for _, st := range claim {
-			st.Older = slices.DeleteFunc(st.Older, func(l Listed) bool { return !settled[l.ID] })
+		from = to
+	}
+	at, err := b.write(ctx, tx, whole)
+	if err == nil {
+		err = tx.Commit(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	b.out.At, b.out.Left = at, append(b.out.Left, b.why(ctx, left)...)
+	return nil
+}
+
+// lock locks the rows that are as they were leased, and brings what is known of them up to
+// date. It reports which are locked.
+func (b *settling) lock(ctx context.Context, tx pgx.Tx) ([]bool, error) {
+	n := len(b.in)
+	ops := make([]string, n)
+	for i := range b.in {
+		ops[i] = string(b.in[i].Event.Op)
+	}
+	rows, err := tx.Query(ctx, b.store.sql("lock_rows"),
+		arrayOf(b.in, func(s *Settlement) *ID { return &s.Event.ID }), ops,
+		arrayOf(b.in, func(s *Settlement) *number { return (*number)(&s.Event.Version) }),
+		arrayOf(b.in, func(s *Settlement) *pgtype.Timestamptz { return &s.Event.retryAt.Timestamptz }),
+		arrayOf(b.in, func(s *Settlement) *ordinal { return (*ordinal)(&s.Event.replays) }))
+	if err != nil {
+		return nil, err
+	}
+	locked := make([]bool, n)
+	var (
+		ord     int
+		at      address
+		version rowVersion
+	)
+	_, err = pgx.ForEachRow(rows, []any{&ord, &at, &version}, func() error {
+		locked[ord-1] = true
+		b.in[ord-1].Event.address, b.in[ord-1].Event.version = at, version
+		return nil
+	})
+	return locked, err
+}
+
+// number is an element of a parameter.
+type number int64
+
+// Int64Value implements [pgtype.Int64Valuer].
+func (n *number) Int64Value() (pgtype.Int8, error) {
+	return pgtype.Int8{Int64: int64(*n), Valid: true}, nil
+}
+
+// why tells entities of which a row is locked from those of which one was changed. It is
+// for the log: an error leaves the reason as it is.
+func (b *settling) why(ctx context.Context, left []Left) []Left {
+	if len(left) == 0 {
+		return nil
+	}
+	changed, err := b.store.changed(ctx, b.in)
+	if err != nil {
+		return left
+	}
+	for i := range left {
+		of := func(s Settlement) bool { return s.Event.Key == left[i].Key }
+		from := slices.IndexFunc(b.in, of)
+		if slices.Index(changed[from:entityEnd(b.in, from)], true) < 0 {
+			left[i].Err = ErrLocked
 		}
+	}
+	return left
+}
+
+// changed reports which rows are no longer as they were leased.
+func (s *Store) changed(ctx context.Context, in []Settlement) ([]bool, error) {
+	rows, err := s.db.Query(ctx, s.sql("changed_rows"),
+		arrayOf(in, func(s *Settlement) *ID { return &s.Event.ID }), arrayOf(in, func(s *Settlement) *rowVersion { return &s.Event.version }))
+	if err != nil {
+		return nil, err
+	}
+	out := make([]bool, len(in))
+	var ord int
+	_, err = pgx.ForEachRow(rows, []any{&ord}, func() error {
+		out[ord-1] = true
+		return nil
+	})
+	return out, err
+}
+
+// entityEnd returns where the settlements of the entity end that begins at from.
+func entityEnd(in []Settlement, from int) int {
+	to := from + 1
+	for to < len(in) && in[to].Event.Key == in[from].Event.Key {
+		to++
+	}
+	return to
+}
+
+// halve returns the place nearest the middle where one entity's events end and another's
+// begin; 0 when all are one entity's.
+func (b *settling) halve() int {
+	middle := len(b.in) / 2
+	for d := range b.in {
+		for _, at := range [2]int{middle - d, middle + d} {
+			if at > 0 && at < len(b.in) && b.in[at-1].Event.Key != b.in[at].Event.Key {
+				return at
+			}
+		}
+	}
+	return 0
+}
+
+// split makes two leases of one and settles them one after the other.
+func (b *settling) split(ctx context.Context) error {
+	at := b.halve()
+	halves := [2]settling{}
+	args := []any{b.store.cfg.Group, b.epoch, b.store.cfg.Owner, [16]byte(b.batch)}
+	for i, in := range [2][]Settlement{b.in[:at], b.in[at:]} {
+		id := uuid.New()
+		halves[i] = settling{store: b.store, epoch: b.epoch, batch: id, in: in, finished: b.finished}
+		args = append(args, [16]byte(id), arrayOf(in, func(s *Settlement) *ID { return &s.Event.ID }))
+	}
+	limited, cancel := b.store.deadline(ctx)
+	defer cancel()
+	if _, err := b.store.db.Exec(limited, b.store.sql("split_lease"), args...); err != nil {
+		return err
+	}
+	for i := range halves {
+		h := &halves[i]
+		if err := h.settle(ctx); err != nil {
+			return err
+		}
+		if h.out.At.After(b.out.At) {
+			b.out.At = h.out.At
+		}
+		b.out.Left = append(b.out.Left, h.out.Left...)
 	}
 	return nil
 }
 
-// readRest adds the rows that it finds to n.
-func (s *Store) readRest(res pgx.BatchResults, out *Settled, n int) (int, error) {
-	rows, err := res.Query()
-	if err != nil {
-		return n, err
+// leave ends the lease of an entity that cannot be settled.
+func (b *settling) leave(ctx context.Context, why error) error {
+	ctx, cancel := b.store.deadline(ctx)
+	defer cancel()
+	var q pgx.Batch
+	b.queueClose(&q)
+	if err := b.store.db.SendBatch(ctx, &q).Close(); err != nil {
+		return err
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var (
-			fences   int
-			id, eid  *[16]byte
-			typ      *string
-			version  *int64
-			notAgain *time.Time
-		)
-		if err := rows.Scan(&fences, &out.At, &id, &typ, &eid, &version, &notAgain); err != nil {
-			return n, err
+	if len(b.in) > 0 {
+		if sqlState(why) == codeChanged {
+			why = ErrChanged
 		}
-		if fences == 0 {
-			return n, ErrFenced
-		}
-		if id == nil {
-			continue // no row changed
-		}
-		n++
-		if notAgain != nil {
-			out.Waits = append(out.Waits, Wait{ID: uuid.UUID(*id), Key: Key{*typ, uuid.UUID(*eid)}, Version: *version, At: *notAgain})
-		}
+		b.out.Left = append(b.out.Left, Left{Key: b.in[0].Event.Key, Err: why})
 	}
-	return n, rows.Err()
-}
-
-// queueOff queues what waits with rest, if there is any.
-func (s *Store) queueOff(b *pgx.Batch, epoch int64, rest []*Settlement) bool {
-	var older, heads idArray
-	for _, st := range rest {
-		if st.Verdict != Retry && st.Verdict != Waiting {
-			continue
-		}
-		for i := range st.Older {
-			older = append(older, id(st.Older[i].ID))
-		}
-		if len(st.Older) > 0 {
-			heads = append(heads, id(st.Event.ID))
-		}
-	}
-	if len(older) > 0 {
-		b.Queue(s.sql.putOff, s.cfg.Group, epoch, older, heads)
-	}
-	return len(older) > 0
-}
-
-func (s *Store) queueRest(b *pgx.Batch, epoch int64, rest []*Settlement) {
-	n := len(rest)
-	ids, claimed := make(idArray, n), make([]time.Time, n)
-	status, charge := make([]string, n), make([]int32, n)
-	delay, notBefore := make([]*int64, n), make([]*time.Time, n)
-	reason, detail := make([]*string, n), make([]*string, n)
-	for i, st := range rest {
-		ids[i], claimed[i] = id(st.Event.ID), st.Event.ClaimedAt
-		status[i] = "pending"
-		switch st.Verdict {
-		case Failed:
-			status[i], charge[i] = "failed", 1
-		case Retry:
-			charge[i] = 1
-		default: // waiting and given back are no attempts
-		}
-		if st.Verdict == Retry || st.Verdict == Waiting {
-			if st.NotBefore.IsZero() {
-				d := st.Delay.Microseconds()
-				delay[i] = &d
-			} else {
-				notBefore[i] = &st.NotBefore
-			}
-		}
-		if st.Reason != "" {
-			r, d := string(st.Reason), Sanitize(st.Detail)
-			reason[i], detail[i] = &r, &d
-		}
-	}
-	b.Queue(s.sql.settleRest, s.cfg.Group, epoch, s.cfg.Owner, ids, claimed, status, charge, delay, notBefore, reason, detail)
-}
-
-// Refused reports whether err is the database's refusal of what was sent, which
-// sending it again does not change: not a lost connection, a conflict, a full disk, a
-// cancelled statement or a server on its way down.
-func Refused(err error) bool {
-	pg, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok || len(pg.Code) < 2 {
-		return false
-	}
-	switch pg.Code[:2] {
-	case "08", "25", "40", "53", "55", "57", "58", "XX":
-		return false
-	default:
-		return true
-	}
-}
-
-// settleWait is how long a settle waits for the locks of others, in PostgreSQL's spelling.
-const settleWait = "set_config('lock_timeout', '1s', true)"
-
-// LockedOut reports whether err means that somebody else has held the lock of a row for
-// too long.
-func LockedOut(err error) bool {
-	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pg.Code == lockNotAvailable
-}
-
-// Unreachable reports whether err means that no connection could be had.
-func Unreachable(err error) bool {
-	_, ok := errors.AsType[*pgconn.ConnectError](err)
-	return ok
+	return nil
 }
 
 // maxDetail is enough for an Elasticsearch error with its cause.
@@ -357,41 +401,4 @@ func Sanitize(text string) string {
 		cut--
 	}
 	return text[:cut]
-}
-
-const wake = `
-with fence as materialized ({fence}), asleep as materialized (
-  select ctid as tid
-  from {table}
-  where exists (select from fence)
-    and status = 'pending' and next_retry_at > now() and isfinite(next_retry_at) and (error_reason is null or error_reason = any ($3::text[]))
-  for update skip locked
-), woken as (
-  update {table} o
-  set next_retry_at = clock_timestamp(), updated_at = clock_timestamp()
-  where o.ctid = any (array(select tid from asleep))
-  returning 1
-)
-select (select count(*) from fence), (select count(*) from woken)`
-
-// Wake makes the rows due that wait because of one of reasons, or behind another
-// event of their entity, and returns how many. It is called when an outage has ended, so
-// that the batches it met go on at once. A row that somebody else has locked keeps its
-// retry time.
-func (s *Store) Wake(ctx context.Context, epoch int64, reasons []Reason) (int, error) {
-	ctx, cancel := s.deadline(ctx)
-	defer cancel()
-	names := make([]string, len(reasons))
-	for i, r := range reasons {
-		names[i] = string(r)
-	}
-	var fences, n int
-	err := s.db.QueryRow(ctx, s.sql.wake, s.cfg.Group, epoch, names).Scan(&fences, &n)
-	if err == nil && fences == 0 {
-		err = ErrFenced
-	}
-	if err != nil {
-		return 0, fmt.Errorf("wake waiting events of %s: %w", s.cfg.Table, err)
-	}
-	return n, nil
 }

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -19,6 +19,7 @@ type DB interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
 // StoreConfig says whose rows a Store works on.
@@ -26,37 +27,36 @@ type StoreConfig struct {
 	Table      string        // outbox table, unqualified; found by search_path
 	Projection string        // value of the projection column of audit rows
 	Group      string        // leader group whose epoch fences the writes
-	Owner      string        // written to owner on claim; at most 120 characters
-	Lease      time.Duration // how long a claim lasts unless renewed; > 0
+	Owner      string        // the instance: names its leases and its fence; at most 120 characters
+	Lease      time.Duration // how long a lease is shown to last; > 0
 	Timeout    time.Duration // deadline of one call; 0 means 10 s
+	Finished   Finished      // what becomes of events that are done; empty means keep
 }
 
-// Store holds the statements on one outbox table. It is safe for concurrent use.
+// Store holds the statements on one outbox table. It is safe for concurrent use. [Store.Open]
+// comes before every other call.
 type Store struct {
-	db  DB
-	cfg StoreConfig
-	sql statements
-
-	born         time.Time    // origin of carefulUntil; carries the monotonic clock
-	carefulUntil atomic.Int64 // nanoseconds after born
+	db   DB
+	cfg  StoreConfig
+	open atomic.Pointer[opened]
 }
 
-// statements are the texts with the table's name filled in, so that each call
-// sends the same string and meets the same prepared statement.
-type statements struct {
-	claimReady, claimListed                                                 claimTexts
-	list, peek, glance                                                      string
-	settleDone, settleOver, settleRest, putOff, renew                       string
-	reclaim, waiting, wake, counts, oldest, last, progress, orphans, occupy string
-	freeOrphans, claimDue                                                   string
+// opened is what Open has learnt.
+type opened struct {
+	table *Table
+	sql   statements
 }
 
 var tableName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 
-// NewStore returns the store of one outbox table, or all that is wrong with cfg.
+// NewStore returns the store of one outbox table, or all that is wrong with cfg. It sends
+// nothing to the server.
 func NewStore(db DB, cfg StoreConfig) (*Store, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = 10 * time.Second
+	}
+	if cfg.Finished == "" {
+		cfg.Finished = Keep
 	}
 	var errs []error
 	if !tableName.MatchString(cfg.Table) {
@@ -71,48 +71,63 @@ func NewStore(db DB, cfg StoreConfig) (*Store, error) {
 	if cfg.Lease <= 0 {
 		errs = append(errs, fmt.Errorf("lease %v: want more than 0", cfg.Lease))
 	}
+	if err := cfg.Finished.validate(); err != nil {
+		errs = append(errs, err)
+	}
 	if len(errs) > 0 {
 		return nil, fmt.Errorf("outbox store: %w", errors.Join(errs...))
 	}
-	fill := strings.NewReplacer("{table}", cfg.Table, "{fence}", fence, "{held}", held).Replace
-	filled := func(t claimTexts) claimTexts { return claimTexts{bold: fill(t.bold), careful: fill(t.careful)} }
-	return &Store{db: db, cfg: cfg, born: time.Now(), sql: statements{
-		claimReady:  filled(newClaimTexts(readyCandidates)),
-		claimDue:    fill(newClaimTexts(dueCandidates).careful),
-		claimListed: filled(newClaimTexts(listedCandidates)),
-		list:        fill(list),
-		peek:        fill(peek),
-		settleDone:  fill(settleDone),
-		settleOver:  fill(settleOver),
-		settleRest:  fill(settleRest),
-		putOff:      fill(putOff),
-		renew:       fill(renew),
-		reclaim:     fill(reclaim),
-		waiting:     fill(waiting),
-		wake:        fill(wake),
-		counts:      fill(counts),
-		glance:      fill(glance),
-		oldest:      fill(oldest),
-		last:        fill(last),
-		progress:    fill(progress),
-		orphans:     fill(orphans),
-		freeOrphans: fill(freeOrphans),
-		occupy:      fill(occupy),
-	}}, nil
+	return &Store{db: db, cfg: cfg}, nil
+}
+
+// Open reads the table's shape. It returns a [*ShapeError] for a table that weft cannot
+// work on, and may be called again.
+func (s *Store) Open(ctx context.Context) error {
+	t, err := DescribeTable(ctx, s.db, s.cfg.Table, s.cfg.Timeout)
+	if err != nil {
+		return err
+	}
+	if s.cfg.Finished != Keep {
+		if err := checkFinished(ctx, s.db, t, s.cfg.Finished, s.cfg.Timeout); err != nil {
+			return err
+		}
+	}
+	s.open.Store(&opened{t, loadStatements(t)})
+	return nil
+}
+
+// OpenStore is NewStore followed by Open.
+func OpenStore(ctx context.Context, db DB, cfg StoreConfig) (*Store, error) {
+	s, err := NewStore(db, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.Open(ctx)
 }
 
 // Table returns the name of the outbox table.
 func (s *Store) Table() string { return s.cfg.Table }
 
-// Lease returns how long a claim lasts.
-func (s *Store) Lease() time.Duration { return s.cfg.Lease }
+// Shape returns what Open has read.
+func (s *Store) Shape() *Table { return s.opened().table }
+
+func (s *Store) opened() *opened {
+	o := s.open.Load()
+	if o == nil {
+		panic("outbox: store of " + s.cfg.Table + " is not open")
+	}
+	return o
+}
+
+// sql returns the statement of a file.
+func (s *Store) sql(name string) string { return s.opened().sql.get(name) }
 
 // SessionParams are settings for the sessions that a Store works on. The planner takes
-// its statistics when it pleases: when nothing was pending then, it believes that any
+// its statistics at any time: when nothing was pending then, it believes that any
 // index on status leads to next to nothing, and would read all pending rows and sort
-// them for each claim. The indexes made for the claims need no sort. A statement
+// them. The indexes made for the statements need no sort. A statement
 // that has waited for a lock must see what the holder has done. And no write waits for
-// the disk: what a crash of the server takes back, a claim or a settle, is claimed and
+// the disk: what a crash of the server takes back, a lease or a settle, is leased and
 // projected again. (The epoch is written on the leader's own session, which waits.)
 func SessionParams() map[string]string {
 	return map[string]string{
@@ -122,15 +137,56 @@ func SessionParams() map[string]string {
 	}
 }
 
-// fence takes a key-share lock on the leader's row of an epoch. It conflicts with
-// the bump to the next epoch, which changes a column of a unique key, and not with
-// the heartbeat, which does not: a statement under an old epoch either commits
-// before the bump or finds no row.
-const fence = `
-  select from weft_leader
-  where group_name = $1 and epoch = $2
-  for key share`
-
 func (s *Store) deadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, s.cfg.Timeout)
+}
+
+// fenced sends one statement that answers with the number of fences and a number of rows.
+func (s *Store) fenced(ctx context.Context, what, name string, epoch int64, args ...any) (n int, err error) {
+	ctx, cancel := s.deadline(ctx)
+	defer cancel()
+	var fences int
+	err = s.db.QueryRow(ctx, s.sql(name), append([]any{s.cfg.Group, epoch, s.cfg.Owner}, args...)...).Scan(&fences, &n)
+	if err == nil && fences == 0 {
+		err = ErrFenced
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%s of %s: %w", what, s.cfg.Table, err)
+	}
+	return n, nil
+}
+
+// The SQLSTATEs of weft_require.
+const (
+	codeFenced  = "WF001" // a newer epoch has been committed
+	codeNoLease = "WF002" // the batch has no lease
+	codeChanged = "WF003" // fewer rows changed than were to
+)
+
+func sqlState(err error) string {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pg.Code
+	}
+	return ""
+}
+
+// Answered reports whether err is the server's own word, so that the fate of the
+// statement is known: it changed nothing.
+func Answered(err error) bool { return sqlState(err) != "" }
+
+// Refused reports whether err is the database's refusal of what was sent, which
+// sending it again does not change: not a lost connection, a conflict, a full disk, a
+// cancelled statement or a server on its way down.
+func Refused(err error) bool {
+	code := sqlState(err)
+	switch {
+	case code == "", code == codeFenced, code == codeNoLease:
+		return false
+	case pgerrcode.IsConnectionException(code), pgerrcode.IsInvalidTransactionState(code), pgerrcode.IsTransactionRollback(code),
+		pgerrcode.IsInsufficientResources(code), pgerrcode.IsObjectNotInPrerequisiteState(code), pgerrcode.IsOperatorIntervention(code),
+		pgerrcode.IsSystemError(code), pgerrcode.IsInternalError(code):
+		return false
+	default:
+		return true
+	}
 }

@@ -15,15 +15,26 @@ import (
 )
 
 const (
-	// aheadTimeout bounds the look at the source; the outbox has no index by entity, so
-	// that it costs the size of the table.
+	// aheadTimeout bounds the look at the source, and the note in the audit.
 	aheadTimeout = 5 * time.Second
 	// A look that took longer than aheadCheap is followed by a pause of nine times as
-	// long: conflicts in every batch, as after a restore, must not eat the database.
+	// long: conflicts in every batch, as after a restore, must not eat the servers.
 	aheadCheap = time.Second
-	// aheadNamed is how many entities of a batch the log names.
+	// aheadNamed is how many entities the log names of a batch, and the audit of an hour.
 	aheadNamed = 5
+	// aheadEntry is for how long one entry of the audit counts the alarms.
+	aheadEntry = time.Hour
 )
+
+// ActionVersionAhead is the audit's action of documents that are newer than their source
+// rows; its detail is an [AheadDetail].
+const ActionVersionAhead = "version_ahead"
+
+// AheadDetail is the detail of such an entry, whose count is the number of refused writes.
+type AheadDetail struct {
+	Entities []string  `json:"entities"` // the first few
+	LastAt   time.Time `json:"last_at"`  // of the last refused write, by the database clock
+}
 
 // conflict is an event that Elasticsearch has refused for its version.
 type conflict struct {
@@ -33,8 +44,8 @@ type conflict struct {
 }
 
 // aheadCheck tells the conflicts of every day (a late event of an older version) from
-// documents that are newer than anything the source knows. Those stay as they are
-// while every event of their entity ends as done: nothing else would tell.
+// documents that are newer than their source rows. Those stay as they are while every
+// event of their entity ends as done: nothing else would tell.
 type aheadCheck struct {
 	pool    Querier
 	sink    Documents
@@ -44,6 +55,11 @@ type aheadCheck struct {
 
 	mu   sync.Mutex
 	next time.Time // monotonic; no look before it
+
+	auditing sync.Mutex
+	entry    int64 // of the audit; 0 before the first
+	epoch    int64 // under which it was written
+	begun    time.Time
 }
 
 func newAheadCheck(pool Querier, sink Documents, log *zap.Logger, reg prometheus.Registerer) (*aheadCheck, error) {
@@ -52,12 +68,12 @@ func newAheadCheck(pool Querier, sink Documents, log *zap.Logger, reg prometheus
 		pool: pool, sink: sink, log: log,
 		total: prometheus.NewCounter(prometheus.CounterOpts{
 			Name:        "weft_version_ahead_total",
-			Help:        "Writes refused because the document has a version that the source has never given out, as after a restore.",
+			Help:        "Writes refused because the document is newer than its source row, or has none: after a restore, or when versions were given out in another order than commits.",
 			ConstLabels: labels,
 		}),
 		skipped: prometheus.NewCounter(prometheus.CounterOpts{
 			Name:        "weft_version_conflicts_unexamined_total",
-			Help:        "Writes refused for their version that were not compared with the source: it did not answer, was asked just before, or the answer named no version.",
+			Help:        "Writes refused for their version that were not compared with the source: it did not answer, was asked just before, or one of the two has no version.",
 			ConstLabels: labels,
 		}),
 	}
@@ -95,16 +111,23 @@ func (c *aheadCheck) examine(ctx context.Context, conflicts []conflict) {
 	for i, a := range ahead {
 		*a.out = outbox.NoOp(outbox.NoopVersionAhead)
 		if i < aheadNamed {
-			c.log.Error("the document is newer than anything the source knows of its entity: was the database restored?",
+			c.log.Error("the document is newer than its source row and stays as it is: was the database restored, or are versions given out in another order than commits?",
 				zap.String("event", "version.ahead_of_source"), zap.String("event_id", a.event.ID.String()),
 				zap.String("entity_type", a.event.Key.Type), zap.String("entity_id", a.event.Key.ID.String()),
 				zap.String("op", string(a.event.Op)), zap.Int64("event_version", a.event.Version),
-				zap.Int64("source_version", a.known), zap.Int64("document_version", a.action.Held))
+				zap.Int64("source_version", a.row), zap.Int64("document_version", a.action.Held))
 		}
 	}
 	if more := len(ahead) - aheadNamed; more > 0 {
-		c.log.Error("more documents of the batch are newer than the source",
+		c.log.Error("more documents of the batch are newer than their source rows",
 			zap.String("event", "version.ahead_of_source"), zap.Int("entities", more))
+	}
+	if len(ahead) == 0 {
+		return
+	}
+	if err := c.audit(ctx, ahead); err != nil && ctx.Err() == nil {
+		c.log.Warn("documents newer than their source rows are missing from the audit, where weft status looks",
+			zap.String("event", "version.unrecorded"), zap.Int("entities", len(ahead)), zap.Error(err))
 	}
 }
 
@@ -120,53 +143,49 @@ func (c *aheadCheck) pause(d time.Duration) {
 	c.next = time.Now().Add(d)
 }
 
-// ahead is a conflict with what the source knows of the entity.
+// ahead is a conflict with the version of the entity's row; 0 when it has none.
 type ahead struct {
 	conflict
-	known int64
+	row int64
 }
 
-// aheadQuery returns the highest version of each key: of its row and of its events.
+// aheadQuery looks the row of each key up in the unique index.
 const aheadQuery = `
-with k as materialized (
-  select entity_type, entity_id, ord from unnest($1::text[], $2::uuid[]) with ordinality as k(entity_type, entity_id, ord)
-), events as materialized (
-  select o.entity_type, o.entity_id, max(o.event_version) as version
-  from search_outbox_events o join k on o.entity_type = k.entity_type and o.entity_id = k.entity_id
-  group by 1, 2
-)
-select k.ord, greatest(s.event_version, e.version, 0)
-from k
+select k.ord, s.event_version
+from unnest($1::text[], $2::uuid[]) with ordinality as k(entity_type, entity_id, ord)
 left join lateral (
   select i.event_version from search_index i where i.entity_type = k.entity_type and i.entity_id = k.entity_id limit 1
-) s on true
-left join events e on e.entity_type = k.entity_type and e.entity_id = k.entity_id`
+) s on true`
 
-// ahead returns those of conflicts whose document is newer than the source. Where the
-// document is to go and is gone already, its version does no harm: the events that knew
-// it may have been pruned.
+// ahead returns those of conflicts whose document is newer than its row, or is there
+// without one. A document that is to go and is gone does no harm, whatever its version. An
+// application that gives its rows no version leaves nothing to compare.
 func (c *aheadCheck) ahead(ctx context.Context, conflicts []conflict) ([]ahead, error) {
 	keys := make([]outbox.Event, len(conflicts))
 	for i := range conflicts {
-		keys[i] = outbox.Event{Key: conflicts[i].event.Key}
+		keys[i].Key = conflicts[i].event.Key
 	}
-	rows, err := c.pool.Query(ctx, aheadQuery, typesOf(keys), keysOf(keys))
+	rows, err := c.pool.Query(ctx, aheadQuery, types(keys), entities(keys))
 	if err != nil {
-		return nil, fmt.Errorf("known versions: %w", err)
+		return nil, fmt.Errorf("source versions: %w", err)
 	}
 	var (
-		found, deletes []ahead
-		ids            []string
-		ord, known     int64
+		found, doubtful []ahead
+		ids             []string
+		ord             int64
+		row             *int64
 	)
-	_, err = pgx.ForEachRow(rows, []any{&ord, &known}, func() error {
-		a := ahead{conflict: conflicts[ord-1], known: known}
+	_, err = pgx.ForEachRow(rows, []any{&ord, &row}, func() error {
+		a := ahead{conflict: conflicts[ord-1]}
+		if row != nil {
+			a.row = *row
+		}
 		switch {
-		case a.action.Held == 0:
+		case a.action.Held == 0, row != nil && a.row == 0:
 			c.skipped.Inc()
-		case a.action.Held <= known:
-		case a.action.Delete:
-			deletes = append(deletes, a)
+		case row != nil && a.action.Held <= a.row:
+		case row == nil || a.action.Delete:
+			doubtful = append(doubtful, a)
 			ids = append(ids, a.action.ID)
 		default:
 			found = append(found, a)
@@ -174,19 +193,66 @@ func (c *aheadCheck) ahead(ctx context.Context, conflicts []conflict) ([]ahead, 
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("known versions: %w", err)
+		return nil, fmt.Errorf("source versions: %w", err)
 	}
-	if len(deletes) == 0 {
+	if len(doubtful) == 0 {
 		return found, nil
 	}
 	live, err := c.sink.Live(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
-	for i, a := range deletes {
+	for i, a := range doubtful {
 		if live[i] {
 			found = append(found, a)
 		}
 	}
 	return found, nil
+}
+
+// auditQuery counts alarms in an entry of the audit, or begins one when that is gone.
+const auditQuery = `
+with fence as materialized (
+  select from weft_fence where group_name = $1 and epoch = $2 and instance = $3 for key share
+), counted as (
+  update weft_audit
+  set count = count + $5, detail = detail || jsonb_build_object('last_at', clock_timestamp())
+  where id = $7 and exists (select from fence)
+  returning id
+), begun as (
+  insert into weft_audit (actor, action, why, projection, by_epoch, count, detail)
+  select $3, '` + ActionVersionAhead + `', 'documents are newer than their source rows', $4, $2, $5,
+         jsonb_build_object('entities', $6::text[], 'last_at', clock_timestamp())
+  from fence
+  where not exists (select from counted)
+  returning id
+)
+select id from counted union all select id from begun`
+
+// audit notes the alarm where a shell finds it that has the database alone: one entry for
+// each hour of a term, with the first entities.
+func (c *aheadCheck) audit(ctx context.Context, found []ahead) error {
+	authority, ok := outbox.AuthorityFrom(ctx)
+	if !ok {
+		return nil
+	}
+	named := make([]string, min(len(found), aheadNamed))
+	for i := range named {
+		named[i] = found[i].event.Key.String()
+	}
+	ctx, cancel := context.WithTimeout(ctx, aheadTimeout)
+	defer cancel()
+	c.auditing.Lock()
+	defer c.auditing.Unlock()
+	if c.epoch != authority.Epoch || time.Since(c.begun) > aheadEntry {
+		c.entry, c.epoch, c.begun = 0, authority.Epoch, time.Now()
+	}
+	rows, err := c.pool.Query(ctx, auditQuery, authority.Group, authority.Epoch, authority.Instance, SearchIndexToElastic, len(found), named, c.entry)
+	if err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	if _, err = pgx.ForEachRow(rows, []any{&c.entry}, func() error { return nil }); err != nil {
+		return fmt.Errorf("audit: %w", err)
+	}
+	return nil
 }

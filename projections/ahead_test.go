@@ -1,11 +1,11 @@
 package projections
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap"
@@ -48,7 +48,7 @@ func setupIndexed(t *testing.T) *indexed {
 func (i *indexed) enqueue(e outbox.Event) outbox.Event {
 	i.t.Helper()
 	i.exec("insert into search_outbox_events (id, entity_type, entity_id, op, event_version) values ($1, $2, $3, $4, $5)",
-		[16]byte(e.ID), e.Key.Type, [16]byte(e.Key.ID), string(e.Op), e.Version)
+		&e.ID, e.Key.Type, &e.Key.ID, string(e.Op), e.Version)
 	return e
 }
 
@@ -56,14 +56,14 @@ func (i *indexed) enqueue(e outbox.Event) outbox.Event {
 func (i *indexed) upsert(k outbox.Key, version int64) outbox.Event {
 	i.t.Helper()
 	i.exec(`insert into search_index (entity_type, entity_id, text, event_version) values ($1, $2, 't', $3)
-		on conflict (entity_type, entity_id) do update set event_version = excluded.event_version`, k.Type, [16]byte(k.ID), version)
+		on conflict (entity_type, entity_id) do update set event_version = excluded.event_version`, k.Type, &k.ID, version)
 	return i.enqueue(event(outbox.Upsert, k, version))
 }
 
 // remove deletes the entity's row and writes the event of it.
 func (i *indexed) remove(k outbox.Key, version int64) outbox.Event {
 	i.t.Helper()
-	i.exec("delete from search_index where entity_id = $1", [16]byte(k.ID))
+	i.exec("delete from search_index where entity_id = $1", &k.ID)
 	return i.enqueue(event(outbox.Delete, k, version))
 }
 
@@ -142,17 +142,17 @@ func TestOrdinaryConflictsRaiseNoAlarm(t *testing.T) {
 		i.project([]outbox.Event{i.upsert(k, 10)}, written)
 		i.project([]outbox.Event{i.remove(k, 30)}, written)
 	}
-	i.exec("delete from search_outbox_events where entity_id = $1", [16]byte(pruned.ID))
-	i.exec("delete from search_outbox_events where entity_id = $1 and op = 'delete'", [16]byte(replayed.ID))
+	i.exec("delete from search_outbox_events where entity_id = $1", &pruned.ID)
+	i.exec("delete from search_outbox_events where entity_id = $1 and op = 'delete'", &replayed.ID)
 	// An application that leaves the version of the row to the events.
 	i.project([]outbox.Event{i.upsert(unversioned, 30)}, written)
-	i.exec("update search_index set event_version = 0 where entity_id = $1", [16]byte(unversioned.ID))
+	i.exec("update search_index set event_version = 0 where entity_id = $1", &unversioned.ID)
 
 	i.project([]outbox.Event{
 		i.enqueue(event(outbox.Upsert, gone, 20)), event(outbox.Upsert, pruned, 20),
 		i.enqueue(event(outbox.Delete, replayed, 20)), i.enqueue(event(outbox.Upsert, unversioned, 20)),
 	}, applied, applied, applied, applied)
-	i.wantCounts(0, 0)
+	i.wantCounts(0, 1) // without a version of the row nothing can be compared
 	if n := i.logs.Len(); n != 0 {
 		t.Errorf("log: got %v, want nothing", i.logs.All())
 	}
@@ -185,12 +185,117 @@ func TestAlarmNamesAFewAndCountsTheRest(t *testing.T) {
 	i.search.ahead.pause(0)
 	i.project(low[:1], tooNew)
 
-	i.exec("alter table search_outbox_events rename to hidden")
-	i.project(low[:2], applied, applied)
+	i.exec("alter table search_index rename column event_version to hidden")
+	i.search.ahead.examine(leading(t, 1), []conflict{
+		{event: &low[0], action: &elastic.Action{Held: 30}, out: &outbox.Outcome{}}, {event: &low[1], action: &elastic.Action{Held: 30}, out: &outbox.Outcome{}},
+	})
 	i.wantCounts(9, 3)
 	last := i.logs.All()[i.logs.Len()-1]
-	if cause, _ := last.ContextMap()["error"].(string); last.ContextMap()["event"] != "version.unexamined" || !strings.Contains(cause, "known versions: ") {
+	if cause, _ := last.ContextMap()["error"].(string); last.ContextMap()["event"] != "version.unexamined" || !strings.Contains(cause, "source versions: ") {
 		t.Errorf("log: got %v, want why nothing could be compared", last)
+	}
+}
+
+// The application gives out version 5, then 6, and commits 6 first.
+func TestVersionsCommittedInAnotherOrderRaiseTheAlarm(t *testing.T) {
+	t.Parallel()
+	i := setupIndexed(t)
+	edited, removed := key(), key()
+	i.project([]outbox.Event{i.upsert(edited, 6), i.upsert(removed, 6)}, written, written)
+	late := []outbox.Event{i.upsert(edited, 5), i.remove(removed, 5)}
+	i.exec("alter table search_outbox_events rename to hidden") // what it knows of version 6 is not asked for
+	i.project(late, tooNew, tooNew)
+	i.exec("alter table hidden rename to search_outbox_events")
+	i.wantCounts(2, 0)
+	lines := i.logs.FilterField(zap.String("event", "version.ahead_of_source")).All()
+	if len(lines) != 2 || lines[0].ContextMap()["source_version"] != int64(5) || lines[0].ContextMap()["document_version"] != int64(6) ||
+		lines[1].ContextMap()["source_version"] != int64(0) {
+		t.Errorf("log: got %v, want row 5 and document 6, then no row", lines)
+	}
+	i.project([]outbox.Event{i.upsert(edited, 7), i.remove(removed, 7)}, written, written)
+	i.wantCounts(2, 0)
+}
+
+func TestRowThatHasCaughtUpWithItsDocumentRaisesNoAlarm(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	k := key()
+	put := func(version int64) {
+		b.exec(`insert into search_index (entity_type, entity_id, text, event_version) values ($1, $2, 't', $3)
+			on conflict (entity_type, entity_id) do update set event_version = excluded.event_version`, k.Type, &k.ID, version)
+	}
+	put(5)
+	s := b.search(&sink{answer: func(actions []elastic.Action) ([]outbox.Outcome, error) {
+		put(6) // and another leader's last request has brought it here
+		actions[0].Held = 6
+		return []outbox.Outcome{outbox.NoOp(outbox.NoopAlreadyApplied)}, nil
+	}})
+	got, err := s.Project(leading(t, 1), []outbox.Event{event(outbox.Upsert, k, 5)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantOutcomes(t, got, []outbox.Outcome{outbox.NoOp(applied)})
+	if n := testutil.ToFloat64(s.ahead.total); n != 0 {
+		t.Errorf("weft_version_ahead_total: got %v, want 0", n)
+	}
+}
+
+func TestAlarmIsAuditedOnceAnHourOfATerm(t *testing.T) {
+	t.Parallel()
+	i := setupIndexed(t)
+	var low []outbox.Event
+	for range 7 {
+		k := key()
+		i.project([]outbox.Event{i.upsert(k, 30)}, written)
+		low = append(low, i.upsert(k, 20))
+	}
+	want := func(entries, count int64) {
+		t.Helper()
+		if got := one[int64](i.bench, "select count(*) from weft_audit where action = $1", ActionVersionAhead); got != entries {
+			t.Errorf("entries: got %d, want %d", got, entries)
+		}
+		if got := one[int64](i.bench, "select count from weft_audit order by id desc limit 1"); got != count {
+			t.Errorf("count of the newest: got %d, want %d", got, count)
+		}
+	}
+	i.project(low[:6], tooNew, tooNew, tooNew, tooNew, tooNew, tooNew)
+	want(1, 6)
+	i.project(low[6:], tooNew)
+	want(1, 7)
+	entries, err := outbox.ReadAudit(t.Context(), i.pool, outbox.AuditFilter{Action: ActionVersionAhead, Limit: 1}, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d AheadDetail
+	e := entries[0]
+	if err := json.Unmarshal(e.Detail, &d); err != nil || len(d.Entities) != aheadNamed || d.Entities[0] != low[0].Key.String() || !d.LastAt.After(e.At) {
+		t.Errorf("detail: got %s, %v, want the first five entities, and a last time after %v", e.Detail, err, e.At)
+	}
+	if e.Actor != "a" || e.Projection != SearchIndexToElastic || *e.ByEpoch != 1 || e.Why == "" {
+		t.Errorf("entry: got %+v, want instance, projection and epoch", e)
+	}
+
+	i.search.ahead.begun = time.Now().Add(-2 * aheadEntry)
+	i.project(low[6:], tooNew)
+	want(2, 1)
+	i.exec("delete from weft_audit")
+	i.project(low[6:], tooNew)
+	want(1, 1)
+	i.exec("update weft_leader set epoch = 2, instance = 'b'")
+	i.project(low[6:], tooNew)
+	want(1, 1) // a leader of the past writes nothing
+	i.exec("update weft_leader set epoch = 3, instance = 'a'")
+	if _, err := i.search.Project(leading(t, 3), low[6:]); err != nil {
+		t.Fatal(err)
+	}
+	want(2, 1)
+
+	i.exec("alter table weft_audit rename to hidden")
+	if _, err := i.search.Project(leading(t, 3), low[6:]); err != nil {
+		t.Fatal(err)
+	}
+	if n := i.logs.FilterField(zap.String("event", "version.unrecorded")).Len(); n != 1 {
+		t.Errorf("log: got %d lines about what is missing from the audit, want 1", n)
 	}
 }
 
@@ -200,7 +305,7 @@ func TestConflictWithoutAVersionIsNotExamined(t *testing.T) {
 	s := b.search(&sink{answer: func([]elastic.Action) ([]outbox.Outcome, error) {
 		return []outbox.Outcome{outbox.NoOp(outbox.NoopAlreadyApplied)}, nil
 	}})
-	got, err := s.Project(leading(t, 1), []outbox.Event{event(outbox.Upsert, outbox.Key{Type: "block", ID: uuid.New()}, 1)})
+	got, err := s.Project(leading(t, 1), []outbox.Event{event(outbox.Upsert, key(), 1)})
 	if err != nil {
 		t.Fatal(err)
 	}

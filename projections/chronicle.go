@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 	"go.uber.org/zap"
 
@@ -148,7 +147,7 @@ func (c *Chronicle) apply(ctx context.Context, a outbox.Authority, events []outb
 // there, and its entry was written or removed.
 const entriesQuery = `
 with fence as materialized (
-  select 1 from weft_leader where group_name = $1 and epoch = $2 for key share
+  select 1 from weft_fence where group_name = $1 and epoch = $2 and instance = $6 for key share
 ), keys as materialized (
   select k.id, k.remove, k.ord from unnest($3::uuid[], $4::boolean[]) with ordinality as k(id, remove, ord)
 ), source as materialized (
@@ -209,8 +208,11 @@ const summary = `
 func (c *Chronicle) write(ctx context.Context, a outbox.Authority, events []outbox.Event, idx []int, out []outbox.Outcome) error {
 	limited, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	b := selection{events: events, idx: idx}
-	rows, err := c.pool.Query(limited, entriesQuery, a.Group, a.Epoch, idsOf(b), removalsOf(b), c.version)
+	removals := make([]bool, len(idx))
+	for j, i := range idx {
+		removals[j] = events[i].Op == outbox.Delete
+	}
+	rows, err := c.pool.Query(limited, entriesQuery, a.Group, a.Epoch, outbox.IDs(idx, func(i *int) *outbox.ID { return &events[*i].Key.ID }), removals, c.version, a.Instance)
 	if err != nil {
 		return err
 	}
@@ -249,10 +251,10 @@ func (c *Chronicle) write(ctx context.Context, a outbox.Authority, events []outb
 }
 
 // correlation looks up the id of an event that was refused; the others come with theirs.
-func (c *Chronicle) correlation(ctx context.Context, id [16]byte) string {
+func (c *Chronicle) correlation(ctx context.Context, id outbox.ID) string {
 	limited, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	rows, err := c.pool.Query(limited, "select left(correlation_id, 128) from chronicle_events where id = $1", id)
+	rows, err := c.pool.Query(limited, "select left(correlation_id, 128) from chronicle_events where id = $1", &id)
 	if err != nil {
 		return "" // the event's fate is known without it
 	}
@@ -270,33 +272,3 @@ func chronicleOutcome(op outbox.Op, present, written, removed bool) outbox.Outco
 		return outbox.NoOp(outbox.NoopAlreadyApplied)
 	}
 }
-
-// selection is a part of a batch; idsOf and removalsOf pass its columns as array
-// parameters.
-type selection struct {
-	events []outbox.Event
-	idx    []int
-}
-
-type (
-	idsOf      selection
-	removalsOf selection
-)
-
-// Dimensions implements pgtype.ArrayGetter.
-func (s idsOf) Dimensions() []pgtype.ArrayDimension { return dimensions(len(s.idx)) }
-
-// Index implements pgtype.ArrayGetter.
-func (s idsOf) Index(i int) any { return (*uuidParam)(&s.events[s.idx[i]].Key.ID) }
-
-// IndexType implements pgtype.ArrayGetter.
-func (s idsOf) IndexType() any { return (*uuidParam)(nil) }
-
-// Dimensions implements pgtype.ArrayGetter.
-func (s removalsOf) Dimensions() []pgtype.ArrayDimension { return dimensions(len(s.idx)) }
-
-// Index implements pgtype.ArrayGetter.
-func (s removalsOf) Index(i int) any { return s.events[s.idx[i]].Op == outbox.Delete }
-
-// IndexType implements pgtype.ArrayGetter.
-func (s removalsOf) IndexType() any { return false }

@@ -14,8 +14,8 @@ import (
 // happened inserts a chronicle event and returns its key.
 func (b *bench) happened(kind, payload string) outbox.Key {
 	b.tb.Helper()
-	k := outbox.Key{Type: "chronicle_event", ID: uuid.New()}
-	b.exec("insert into chronicle_events (id, event_type, book_id, payload, occurred_at) values ($1, $2, $3, $4, now())", [16]byte(k.ID), kind, [16]byte(uuid.New()), payload)
+	k := outbox.Key{Type: "chronicle_event", ID: outbox.UUID(uuid.New())}
+	b.exec("insert into chronicle_events (id, event_type, book_id, payload, occurred_at) values ($1, $2, $3, $4, now())", &k.ID, kind, [16]byte(uuid.New()), payload)
 	return k
 }
 
@@ -103,13 +103,13 @@ func TestChronicleSummary(t *testing.T) {
 	} {
 		k := b.happened(x.kind, x.payload)
 		b.project(c, event(outbox.Upsert, k, 1))
-		if got := one[string](b, "select summary from chronicle_entries where id = $1", [16]byte(k.ID)); got != x.want {
+		if got := one[string](b, "select summary from chronicle_entries where id = $1", &k.ID); got != x.want {
 			t.Errorf("%s %s: got %q, want %q", x.kind, x.payload, got, x.want)
 		}
 	}
 	long := b.happened("note_edited", `{"text":"`+strings.Repeat("é", 1<<20)+`","from":"`+strings.Repeat("a", 1000)+`","to":"`+strings.Repeat("b", 1000)+`"}`)
 	b.project(c, event(outbox.Upsert, long, 1))
-	if got := one[int](b, "select length(summary) from chronicle_entries where id = $1", [16]byte(long.ID)); got > 200 || got < 100 {
+	if got := one[int](b, "select length(summary) from chronicle_entries where id = $1", &long.ID); got > 200 || got < 100 {
 		t.Errorf("length of a long summary: got %d, want at most 200", got)
 	}
 }
@@ -183,11 +183,11 @@ func TestChronicleRefusedRowHoldsNobody(t *testing.T) {
 			want = append(want, outbox.Reject(outbox.ReasonDeterministic, ""))
 			continue
 		}
-		b.exec("insert into books select book_id from chronicle_events where id = $1", [16]byte(k.ID))
+		b.exec("insert into books select book_id from chronicle_events where id = $1", &k.ID)
 		want = append(want, outbox.OK())
 	}
 	b.exec("alter table chronicle_entries add constraint entry_book foreign key (book_id) references books (id)")
-	b.exec("update chronicle_events set correlation_id = 'request of ' || id where id = any ($1)", [][16]byte{events[3].Key.ID, events[4].Key.ID})
+	b.exec("update chronicle_events set correlation_id = 'request of ' || id where id = any ($1)", []uuid.UUID{uuid.MustParse(events[3].Key.ID.String()), uuid.MustParse(events[4].Key.ID.String())})
 	for i := 3; i <= 4; i++ { // refused, and written
 		want[i].Correlation = "request of " + events[i].Key.ID.String()
 	}

@@ -8,10 +8,8 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -93,44 +91,15 @@ func oneLine(s string) string {
 	return string(runes[:min(len(runes), 500)])
 }
 
-// typesOf and keysOf pass columns of events as array parameters without a
-// copy per element.
-type (
-	typesOf []outbox.Event
-	keysOf  []outbox.Event
-
-	textParam string
-	uuidParam uuid.UUID
-)
-
-// TextValue implements pgtype.TextValuer.
-func (p *textParam) TextValue() (pgtype.Text, error) {
-	return pgtype.Text{String: string(*p), Valid: true}, nil
+// types and entities pass the keys of events as array parameters.
+func types(events []outbox.Event) []string {
+	out := make([]string, len(events))
+	for i := range events {
+		out[i] = events[i].Key.Type
+	}
+	return out
 }
 
-// UUIDValue implements pgtype.UUIDValuer.
-func (p *uuidParam) UUIDValue() (pgtype.UUID, error) {
-	return pgtype.UUID{Bytes: *p, Valid: true}, nil
+func entities(events []outbox.Event) any {
+	return outbox.IDs(events, func(e *outbox.Event) *outbox.ID { return &e.Key.ID })
 }
-
-func dimensions(n int) []pgtype.ArrayDimension {
-	return []pgtype.ArrayDimension{{Length: int32(n), LowerBound: 1}}
-}
-
-// Dimensions implements pgtype.ArrayGetter.
-func (a typesOf) Dimensions() []pgtype.ArrayDimension { return dimensions(len(a)) }
-
-// Index implements pgtype.ArrayGetter.
-func (a typesOf) Index(i int) any { return (*textParam)(&a[i].Key.Type) }
-
-// IndexType implements pgtype.ArrayGetter.
-func (a typesOf) IndexType() any { return (*textParam)(nil) }
-
-// Dimensions implements pgtype.ArrayGetter.
-func (a keysOf) Dimensions() []pgtype.ArrayDimension { return dimensions(len(a)) }
-
-// Index implements pgtype.ArrayGetter.
-func (a keysOf) Index(i int) any { return (*uuidParam)(&a[i].Key.ID) }
-
-// IndexType implements pgtype.ArrayGetter.
-func (a keysOf) IndexType() any { return (*uuidParam)(nil) }

@@ -23,7 +23,7 @@ const group = "test"
 
 // leading returns a context with the authority of epoch.
 func leading(tb testing.TB, epoch int64) context.Context {
-	return outbox.WithAuthority(tb.Context(), outbox.Authority{Group: group, Epoch: epoch, Check: func() error { return nil }})
+	return outbox.WithAuthority(tb.Context(), outbox.Authority{Group: group, Epoch: epoch, Instance: "a", Check: func() error { return nil }})
 }
 
 // bench is a migrated database whose leader is at epoch 1.
@@ -57,10 +57,10 @@ func one[T any](b *bench, sql string, args ...any) T {
 }
 
 func event(op outbox.Op, key outbox.Key, version int64) outbox.Event {
-	return outbox.Event{ID: uuid.New(), Key: key, Op: op, Version: version}
+	return outbox.Event{Row: outbox.Row{ID: outbox.UUID(uuid.New()), Key: key, Version: version}, Op: op}
 }
 
-func key() outbox.Key { return outbox.Key{Type: "block", ID: uuid.New()} }
+func key() outbox.Key { return outbox.Key{Type: "block", ID: outbox.UUID(uuid.New())} }
 
 var noDetail = cmpopts.IgnoreFields(outbox.Outcome{}, "Detail")
 

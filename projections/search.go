@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
@@ -40,7 +39,7 @@ type Search struct {
 	pool   Querier
 	sink   Documents
 	log    *zap.Logger
-	arenas sync.Pool // *arena
+	arenas elastic.FreeList[arena]
 	ahead  *aheadCheck
 }
 
@@ -52,9 +51,7 @@ func NewSearch(pool Querier, sink Documents, log *zap.Logger, reg prometheus.Reg
 	if err != nil {
 		return nil, err
 	}
-	s := &Search{pool: pool, sink: sink, log: log, ahead: ahead}
-	s.arenas.New = func() any { return new(arena) }
-	return s, nil
+	return &Search{pool: pool, sink: sink, log: log, ahead: ahead}, nil
 }
 
 // Name implements Projection.
@@ -107,7 +104,7 @@ type placed struct {
 // Project implements Projection. Like [elastic.Sink.Write] it may return complete
 // outcomes together with a Fault: a shared outage met on the way.
 func (s *Search) Project(ctx context.Context, events []outbox.Event) ([]outbox.Outcome, error) {
-	a := s.arenas.Get().(*arena)
+	a := s.arenas.Get()
 	defer func() {
 		clear(a.actions[:cap(a.actions)])
 		clear(a.conflicts[:cap(a.conflicts)])
@@ -176,7 +173,7 @@ func (s *Search) read(ctx context.Context, a *arena, events []outbox.Event) (int
 
 	limited, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	rows, err := s.pool.Query(limited, sourceQuery, pgx.QueryResultFormats{pgx.BinaryFormatCode}, typesOf(events), keysOf(events))
+	rows, err := s.pool.Query(limited, sourceQuery, pgx.QueryResultFormats{pgx.BinaryFormatCode}, types(events), entities(events))
 	if err != nil {
 		return 0, databaseFault(ctx, "source rows", err)
 	}
@@ -232,7 +229,7 @@ func (s *Search) write(ctx context.Context, a *arena, events []outbox.Event, out
 		}
 		a.ids = append(a.ids, e.Key.Type...)
 		a.ids = append(a.ids, ':')
-		a.ids = appendHyphenated(a.ids, e.Key.ID[:])
+		a.ids = e.Key.ID.AppendTo(a.ids)
 		a.ends = append(a.ends, len(a.ids))
 		a.actions = append(a.actions, act)
 		a.events = append(a.events, i)

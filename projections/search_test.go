@@ -26,7 +26,7 @@ import (
 func (b *bench) row(version int64, text string) outbox.Key {
 	b.tb.Helper()
 	k := key()
-	b.exec("insert into search_index (entity_type, entity_id, text, snippet, rank_score, event_version) values ($1, $2, $3, 's', 0.5, $4)", k.Type, [16]byte(k.ID), text, version)
+	b.exec("insert into search_index (entity_type, entity_id, text, snippet, rank_score, event_version) values ($1, $2, $3, 's', 0.5, $4)", k.Type, &k.ID, text, version)
 	return k
 }
 
@@ -92,14 +92,14 @@ func TestSearchDocument(t *testing.T) {
 		CreatedAt    time.Time `json:"created_at"`
 		UpdatedAt    time.Time `json:"updated_at"`
 	}
-	full, sparse := outbox.Key{Type: `bl"ock` + "\n", ID: uuid.New()}, key()
+	full, sparse := outbox.Key{Type: `bl"ock` + "\n", ID: outbox.UUID(uuid.New())}, key()
 	library, text := uuid.New().String(), "a\"b\\c\n\t\u2028 日本 \x01"
 	snippet, rank := "sn", 0.1
 	created, updated := time.Date(1969, 12, 31, 23, 59, 59, 999999000, time.UTC), time.Date(2026, 3, 4, 5, 6, 7, 120000000, time.UTC)
 	const insert = `insert into search_index (entity_type, entity_id, library_id, text, snippet, rank_score, event_version, created_at, updated_at)
 		values ($1, $2, $3, $4, $5, $6, $7, $8, $9)`
-	b.exec(insert, full.Type, [16]byte(full.ID), library, text, snippet, rank, int64(1)<<62, created, updated)
-	b.exec(insert, sparse.Type, [16]byte(sparse.ID), nil, "", nil, nil, 0, updated, updated)
+	b.exec(insert, full.Type, &full.ID, library, text, snippet, rank, int64(1)<<62, created, updated)
+	b.exec(insert, sparse.Type, &sparse.ID, nil, "", nil, nil, 0, updated, updated)
 	s := &sink{}
 	if _, err := b.search(s).Project(leading(t, 1), []outbox.Event{event(outbox.Upsert, full, 1), event(outbox.Upsert, sparse, 1)}); err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestSearchDocument(t *testing.T) {
 		{full.Type, full.ID.String(), &library, text, &snippet, &rank, 1 << 62, created, updated},
 		{EntityType: sparse.Type, EntityID: sparse.ID.String(), CreatedAt: updated, UpdatedAt: updated},
 	} {
-		k := outbox.Key{Type: want.EntityType, ID: uuid.MustParse(want.EntityID)}
+		k := outbox.Key{Type: want.EntityType, ID: outbox.UUID(uuid.MustParse(want.EntityID))}
 		body := s.written(t, k).Body
 		dec := json.NewDecoder(bytes.NewReader(body))
 		dec.DisallowUnknownFields()
@@ -133,7 +133,7 @@ func TestSearchValuesWithoutForm(t *testing.T) {
 	names := []string{"rank_score", "rank_score", "rank_score", "created_at", "updated_at", "updated_at"}
 	for i, set := range []string{"rank_score = 'NaN'", "rank_score = 'Infinity'", "rank_score = '-Infinity'", "created_at = 'infinity'", "updated_at = '-infinity'", "updated_at = '20000-01-01'"} {
 		k := b.row(1, "t")
-		b.exec("update search_index set "+set+" where entity_id = $1", [16]byte(k.ID))
+		b.exec("update search_index set "+set+" where entity_id = $1", &k.ID)
 		events = append(events, event(outbox.Upsert, k, int64(i)))
 	}
 	good := b.row(1, "t")
@@ -237,7 +237,7 @@ func TestSearchLooksKeysUp(t *testing.T) {
 	for range 1000 {
 		events = append(events, event(outbox.Upsert, key(), 1))
 	}
-	rows, err := b.pool.Query(t.Context(), "explain (costs off) "+sourceQuery, typesOf(events), keysOf(events))
+	rows, err := b.pool.Query(t.Context(), "explain (costs off) "+sourceQuery, types(events), entities(events))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,7 +270,7 @@ func TestSearchIntoElasticsearch(t *testing.T) {
 	}
 	good, big := b.row(10, "good"), b.row(10, strings.Repeat("long words ", 20<<20/11))
 	overflow := b.row(10, "rank")
-	b.exec("update search_index set rank_score = 1e300 where entity_id = $1", [16]byte(overflow.ID))
+	b.exec("update search_index set rank_score = 1e300 where entity_id = $1", &overflow.ID)
 	got, err := p.Project(leading(t, 1), []outbox.Event{
 		event(outbox.Upsert, good, 10), event(outbox.Upsert, overflow, 10), event(outbox.Upsert, big, 10),
 		event(outbox.Delete, key(), 3), event(outbox.Upsert, key(), 3),
@@ -281,7 +281,7 @@ func TestSearchIntoElasticsearch(t *testing.T) {
 	wantOutcomes(t, got, []outbox.Outcome{outbox.OK(), outbox.Reject(outbox.ReasonES4xx, ""), outbox.OK(), outbox.NoOp(outbox.NoopES404), outbox.NoOp(outbox.NoopSourceMissing)})
 
 	// Deleted, and then an older event of it comes late.
-	b.exec("delete from search_index where entity_id = $1", [16]byte(good.ID))
+	b.exec("delete from search_index where entity_id = $1", &good.ID)
 	for _, step := range []struct {
 		event outbox.Event
 		want  outbox.Outcome

@@ -18,14 +18,15 @@ const page = 2000
 
 // Store is what a Reclaimer needs of the outbox; *outbox.Store has it.
 type Store interface {
-	Reclaim(ctx context.Context, r outbox.ReclaimRequest) ([]outbox.Reclaimed, error)
+	ReclaimLease(ctx context.Context, r outbox.ReclaimRequest) ([]outbox.Reclaimed, error)
+	ReclaimRows(ctx context.Context, r outbox.ReclaimRequest) ([]outbox.Reclaimed, error)
 }
 
 // Config says how often to look and what is lost.
 type Config struct {
 	Projection    string        // value of the projection label
 	Interval      time.Duration // between two looks; > 0
-	MaxProcessing time.Duration // how long a row without an epoch may be processing; > 0
+	MaxProcessing time.Duration // how long another worker's row without a lease may be processing; > 0
 	MaxReclaims   int           // reclaims in a row that end an event in failed; > 1
 }
 
@@ -38,7 +39,7 @@ type Metrics struct {
 func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, error) {
 	m := &Metrics{reclaimed: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "weft_reclaimed_events_total",
-		Help: "Events whose lease was taken back, by cause.",
+		Help: "Events that were taken back from another term or worker, by cause.",
 	}, []string{"projection", "cause"})}
 	if err := reg.Register(m.reclaimed); err != nil {
 		return nil, err
@@ -51,7 +52,7 @@ func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, erro
 	return m, nil
 }
 
-// Reclaimer takes back lost leases of one outbox table. It is safe for concurrent
+// Reclaimer takes back what nobody can settle any more in one outbox table. It is safe for concurrent
 // use, though one at a time is enough.
 type Reclaimer struct {
 	store   Store
@@ -106,31 +107,48 @@ func (r *Reclaimer) Run(ctx context.Context, epoch int64) error {
 	}
 }
 
-// RunOnce takes back everything that is lost now and returns how many rows.
-func (r *Reclaimer) RunOnce(ctx context.Context, epoch int64) (int, error) {
-	total := 0
+// RunOnce takes back everything that is lost now and returns how many events. A term
+// begins with it: what ends the process is counted before it is tried again.
+func (r *Reclaimer) RunOnce(ctx context.Context, epoch int64) (total int, err error) {
+	request := outbox.ReclaimRequest{Epoch: epoch, Limit: page, MaxProcessing: r.cfg.MaxProcessing, MaxReclaims: r.cfg.MaxReclaims}
 	for {
-		got, err := r.store.Reclaim(ctx, outbox.ReclaimRequest{
-			Epoch: epoch, Limit: page, MaxProcessing: r.cfg.MaxProcessing, MaxReclaims: r.cfg.MaxReclaims,
-		})
+		got, err := r.store.ReclaimLease(ctx, request)
 		if err != nil {
 			return total, err
 		}
-		rows := 0
-		for _, g := range got {
-			rows += g.Rows
-			r.metrics.reclaimed.WithLabelValues(r.cfg.Projection, string(g.Cause)).Add(float64(g.Rows))
-			level := r.log.Info
-			if g.Failed {
-				level = r.log.Error
-			}
-			level("leases taken back", zap.String("event", "reclaim.rows"), zap.Int("rows", g.Rows),
-				zap.String("cause", string(g.Cause)), zap.String("from_owner", g.Owner), zap.Int64("from_epoch", g.Epoch),
-				zap.Int64("by_epoch", epoch), zap.Bool("failed", g.Failed))
+		if len(got) == 0 {
+			break
 		}
-		total += rows
-		if rows < page {
+		total += r.tell(got, epoch)
+	}
+	for {
+		got, err := r.store.ReclaimRows(ctx, request)
+		if err != nil {
+			return total, err
+		}
+		n := r.tell(got, epoch)
+		total += n
+		if n < page {
 			return total, nil
 		}
 	}
+}
+
+// tell counts and logs what was taken back, and returns how many events.
+func (r *Reclaimer) tell(got []outbox.Reclaimed, epoch int64) (rows int) {
+	for _, g := range got {
+		if g.Rows == 0 {
+			continue
+		}
+		rows += g.Rows
+		r.metrics.reclaimed.WithLabelValues(r.cfg.Projection, string(g.Cause)).Add(float64(g.Rows))
+		level := r.log.Info
+		if g.Failed {
+			level = r.log.Error
+		}
+		level("leases taken back", zap.String("event", "reclaim.rows"), zap.Int("rows", g.Rows),
+			zap.String("cause", string(g.Cause)), zap.String("from_owner", g.Owner), zap.Int64("from_epoch", g.Epoch),
+			zap.Int64("by_epoch", epoch), zap.Bool("failed", g.Failed))
+	}
+	return rows
 }

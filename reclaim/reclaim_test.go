@@ -22,12 +22,22 @@ func TestMain(m *testing.M) { labtest.MainNoServers(m) }
 // pages is a store that answers call after call. What a reclaim does to the rows is
 // tested with the statement, in package outbox.
 type pages struct {
+	leases   [][]outbox.Reclaimed
 	answers  [][]outbox.Reclaimed
 	errs     []error
 	requests []outbox.ReclaimRequest
 }
 
-func (p *pages) Reclaim(_ context.Context, r outbox.ReclaimRequest) ([]outbox.Reclaimed, error) {
+func (p *pages) ReclaimLease(context.Context, outbox.ReclaimRequest) ([]outbox.Reclaimed, error) {
+	if len(p.leases) == 0 {
+		return nil, nil
+	}
+	got := p.leases[0]
+	p.leases = p.leases[1:]
+	return got, nil
+}
+
+func (p *pages) ReclaimRows(_ context.Context, r outbox.ReclaimRequest) ([]outbox.Reclaimed, error) {
 	n := len(p.requests)
 	p.requests = append(p.requests, r)
 	if n < len(p.errs) && p.errs[n] != nil {
@@ -56,21 +66,24 @@ func newReclaimer(t *testing.T, store reclaim.Store) (*reclaim.Reclaimer, *obser
 
 func TestRunOnceTakesAllPagesAndSaysFromWhom(t *testing.T) {
 	t.Parallel()
-	store := &pages{answers: [][]outbox.Reclaimed{
+	settled := outbox.Reclaimed{Owner: "b", Epoch: 2, Cause: outbox.CauseOlderEpoch} // a lease without open events
+	store := &pages{leases: [][]outbox.Reclaimed{
+		{settled}, {{Owner: "b", Epoch: 3, Cause: outbox.CauseOlderEpoch, Rows: 64}},
+	}, answers: [][]outbox.Reclaimed{
 		{{Owner: "a", Epoch: 3, Cause: outbox.CauseOlderEpoch, Rows: 2000}},
 		{{Owner: "a", Epoch: 3, Cause: outbox.CauseOlderEpoch, Rows: 7}, {Owner: "py", Cause: outbox.CauseLeaseExpired, Failed: true, Rows: 1}},
 	}}
 	r, logs, reg := newReclaimer(t, store)
 	n, err := r.RunOnce(t.Context(), 4)
-	if err != nil || n != 2008 || len(store.requests) != 2 {
-		t.Fatalf("took back %d in %d calls, %v, want 2008 in 2", n, len(store.requests), err)
+	if err != nil || n != 2072 || len(store.requests) != 2 || len(store.leases) != 0 {
+		t.Fatalf("took back %d in %d calls, %v, want 2072: every lease, and two pages of rows", n, len(store.requests), err)
 	}
 	if got := store.requests[0]; got.Epoch != 4 || got.MaxProcessing != time.Minute || got.MaxReclaims != 10 {
 		t.Errorf("request %+v", got)
 	}
 	line := logs.FilterMessage("leases taken back").All()
-	if len(line) != 3 || line[0].ContextMap()["from_owner"] != "a" || line[0].ContextMap()["from_epoch"] != int64(3) ||
-		line[0].ContextMap()["cause"] != "older_epoch" || line[2].Level != zap.ErrorLevel {
+	if len(line) != 4 || line[1].ContextMap()["from_owner"] != "a" || line[1].ContextMap()["from_epoch"] != int64(3) ||
+		line[1].ContextMap()["cause"] != "older_epoch" || line[3].Level != zap.ErrorLevel {
 		t.Errorf("log lines %v, want owner, epoch and cause, and an error for what has failed", line)
 	}
 	families, err := reg.Gather()
@@ -81,8 +94,8 @@ func TestRunOnceTakesAllPagesAndSaysFromWhom(t *testing.T) {
 	for _, m := range families[0].Metric {
 		got[m.Label[0].GetValue()] = m.Counter.GetValue()
 	}
-	if got["older_epoch"] != 2007 || got["lease_expired"] != 1 || len(got) != len(outbox.Causes()) {
-		t.Errorf("counted %v, want every cause, 2007 and 1", got)
+	if got["older_epoch"] != 2071 || got["lease_expired"] != 1 || len(got) != len(outbox.Causes()) {
+		t.Errorf("counted %v, want every cause, 2071 and 1", got)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections"
 )
 
 // auditEntry is the JSON form of one entry. Names and units stay; fields may be added.
@@ -30,6 +32,9 @@ type auditEntry struct {
 	Detail     json.RawMessage `json:"detail"`
 }
 
+// actionPrune is the audit's action of a removal of finished events.
+const actionPrune = "prune"
+
 func (a *app) auditCommand() *cobra.Command {
 	var (
 		f      outbox.AuditFilter
@@ -39,9 +44,11 @@ func (a *app) auditCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Show who took back, ended, handed over or replayed what",
-		Long: `Show what was done beside the ordinary work, the newest first: leases that were taken
-back (reclaim), sessions of an old term that were ended (session_ended), requests to hand
-over (resign_requested) and replays of dead letters (replay).`,
+		Long: `Show what was done beside the ordinary work, the newest first: leases of an older term
+and claims of other workers that the leader has ended (reclaim), sessions of an old term
+that it has terminated (session_ended), requests to hand over (resign_requested), replays
+of dead letters (replay), removals of finished events (prune), and documents that are newer
+than their source rows (version_ahead).`,
 		Example: `  weft audit
   weft audit --action replay --since 24h --json`,
 		Args: noArgs,
@@ -49,7 +56,7 @@ over (resign_requested) and replays of dead letters (replay).`,
 			if f.Limit < 1 {
 				return usage(cmd, "--limit must be at least 1")
 			}
-			if actions := []string{"reclaim", "session_ended", "resign_requested", outbox.ActionReplay}; f.Action != "" && !slices.Contains(actions, f.Action) {
+			if actions := []string{"reclaim", "session_ended", "resign_requested", outbox.ActionReplay, actionPrune, projections.ActionVersionAhead}; f.Action != "" && !slices.Contains(actions, f.Action) {
 				return usage(cmd, fmt.Sprintf("--action %q is none of %s", f.Action, joined(actions)))
 			}
 			cfg, err := a.load(cmd)
@@ -115,17 +122,38 @@ func writeAudit(w io.Writer, found []outbox.AuditEntry) error {
 	return tw.Flush()
 }
 
-// outcomeOf says how a replay ended; other actions have no outcome but themselves.
+// outcomeOf says how a replay or a removal ended, and which documents are newer than their
+// source. Other actions have no outcome but themselves.
 func outcomeOf(e outbox.AuditEntry) string {
-	if e.Action != outbox.ActionReplay {
+	switch e.Action {
+	case projections.ActionVersionAhead:
+		var d projections.AheadDetail
+		if err := json.Unmarshal(e.Detail, &d); err != nil {
+			return "-"
+		}
+		return dash(plain(strings.Join(d.Entities, ", ")))
+	case outbox.ActionReplay, actionPrune:
+		return ended(e)
+	default:
 		return "-"
 	}
-	var o outbox.ReplayOutcome
-	if err := json.Unmarshal(e.Detail, &o); err != nil || o.Outcome == "" {
-		return "-"
+}
+
+// ended says how a replay or a removal ended.
+func ended(e outbox.AuditEntry) string {
+	var o struct {
+		outbox.ReplayOutcome
+		Deleted    int64    `json:"deleted"`
+		Partitions []string `json:"partitions"`
 	}
-	if o.Outcome == outbox.OutcomeRunning {
+	switch err := json.Unmarshal(e.Detail, &o); {
+	case err != nil || o.Outcome == "":
+		return "-"
+	case o.Outcome == outbox.OutcomeRunning:
 		return o.Outcome + ", or killed"
+	case e.Action == actionPrune:
+		return fmt.Sprintf("%s; %d deleted, %d days dropped", o.Outcome, o.Deleted, len(o.Partitions))
+	default:
+		return fmt.Sprintf("%s; %d done, %d failed again, %d open", o.Outcome, o.Done, o.Failed, o.Open)
 	}
-	return fmt.Sprintf("%s; %d done, %d failed again, %d open", o.Outcome, o.Done, o.Failed, o.Open)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -23,6 +22,8 @@ type doctorIndex struct {
 	Bytes      int64  `json:"bytes"`
 	Scans      int64  `json:"scans"`
 	Remedy     string `json:"remedy"` // empty for a constraint
+	// ForOlderBuilds marks weft's own that only builds before leases read.
+	ForOlderBuilds bool `json:"for_older_builds"`
 }
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -30,10 +31,11 @@ func (a *app) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Name what in the database costs weft throughput",
-		Long: `Name the indexes on the outbox tables that are neither weft's nor the primary key.
-PostgreSQL writes into each of them with every claim and every settle. Those that are
-never read can go; the counts of reads begin anew when the server's statistics do, and
-are those of this server alone. Nothing is changed.`,
+		Long: `Name the indexes on the outbox tables that are neither the primary key nor read by this
+build. PostgreSQL writes into each of them with every settle. Those of the application that
+are never read can go; the counts of reads begin anew when the server's statistics do, and
+are those of this server alone. Those of weft that only builds before leases read can go
+once no such build runs, and none is to come back. Nothing is changed.`,
 		Example: `  weft doctor
   weft doctor --json`,
 		Args: noArgs,
@@ -67,7 +69,7 @@ are those of this server alone. Nothing is changed.`,
 func doctorIndexes(found []migrations.CostlyIndex) []doctorIndex {
 	out := make([]doctorIndex, len(found))
 	for i, c := range found {
-		out[i] = doctorIndex{c.Table, c.Name, c.Definition, c.Constraint, c.Bytes, c.Scans, ""}
+		out[i] = doctorIndex{c.Table, c.Name, c.Definition, c.Constraint, c.Bytes, c.Scans, "", c.Older}
 		if !c.Constraint {
 			out[i].Remedy = c.Drop()
 		}
@@ -77,10 +79,10 @@ func doctorIndexes(found []migrations.CostlyIndex) []doctorIndex {
 
 func writeDoctor(w io.Writer, found []migrations.CostlyIndex) error {
 	if len(found) == 0 {
-		_, err := fmt.Fprintln(w, "nothing: the outbox tables have no index but the primary key and weft's own")
+		_, err := fmt.Fprintln(w, "nothing: the outbox tables have no index but the primary key and those that weft reads")
 		return err
 	}
-	fmt.Fprintf(w, "Indexes that are not weft's: %d. Every claim and every settle writes into each of them.\n\n", len(found))
+	fmt.Fprintf(w, "Indexes that weft does not read: %d. Every settle writes into each of them.\n\n", len(found))
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "TABLE\tINDEX\tON\tKB\tREADS")
 	for _, c := range found {
@@ -89,14 +91,32 @@ func writeDoctor(w io.Writer, found []migrations.CostlyIndex) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	unread := slices.DeleteFunc(slices.Clone(found), func(c migrations.CostlyIndex) bool { return c.Scans > 0 || c.Constraint })
-	if len(unread) == 0 {
-		_, err := fmt.Fprintln(w, "\nEach of them is read, or holds a constraint.")
-		return err
+	var unread, older []migrations.CostlyIndex
+	others := 0
+	for _, c := range found {
+		switch {
+		case c.Older:
+			older = append(older, c)
+		case c.Scans == 0 && !c.Constraint:
+			unread = append(unread, c)
+		default:
+			others++
+		}
 	}
-	fmt.Fprintln(w, "\nThose that your application never reads can go:")
-	for _, c := range unread {
+	if others > 0 && len(unread) == 0 {
+		fmt.Fprintln(w, "\nEach of the application's is read, or holds a constraint.")
+	}
+	writeDrops(w, "Those that your application never reads can go:", unread)
+	writeDrops(w, "weft's own, only for builds before leases; drop them once no such build runs (weft status lists the versions):", older)
+	return nil
+}
+
+func writeDrops(w io.Writer, what string, drop []migrations.CostlyIndex) {
+	if len(drop) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "\n"+what)
+	for _, c := range drop {
 		fmt.Fprintln(w, "  "+c.Drop())
 	}
-	return nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,13 +32,20 @@ func TestDoctor(t *testing.T) {
 		t.Fatalf("got %+v, %v", got, err)
 	}
 	onSearch := 0
+	var older []string
 	for _, f := range found {
-		if strings.HasPrefix(f.Index, "weft_") {
+		switch {
+		case f.ForOlderBuilds:
+			older = append(older, f.Index)
+		case strings.HasPrefix(f.Index, "weft_"):
 			t.Errorf("%s is weft's own", f.Index)
-		}
-		if f.Table == "search_outbox_events" {
+		case f.Table == "search_outbox_events":
 			onSearch++
 		}
+	}
+	slices.Sort(older)
+	if want := []string{"weft_chronicle_outbox_due", "weft_chronicle_outbox_ready", "weft_search_outbox_due", "weft_search_outbox_ready"}; !slices.Equal(older, want) {
+		t.Errorf("for builds before leases: got %v, want %v", older, want)
 	}
 	var want int
 	err := pool.QueryRow(t.Context(), `select count(*) from pg_indexes where schemaname = current_schema() and tablename = 'search_outbox_events'
@@ -48,6 +56,9 @@ func TestDoctor(t *testing.T) {
 
 	// Its own advice leaves nothing to say.
 	text := weft(t, env, "doctor").out
+	if !strings.Contains(text, "only for builds before leases; drop them once no such build runs") {
+		t.Errorf("the older indexes have no advice of their own:\n%s", text)
+	}
 	for _, line := range strings.Split(text, "\n") {
 		if drop, ok := strings.CutPrefix(line, "  drop index"); ok {
 			if _, err := pool.Exec(t.Context(), "drop index"+drop); err != nil {
@@ -55,7 +66,22 @@ func TestDoctor(t *testing.T) {
 			}
 		}
 	}
-	if got := weft(t, env, "doctor"); got.out != "nothing: the outbox tables have no index but the primary key and weft's own\n" {
+	if got := weft(t, env, "doctor"); got.out != "nothing: the outbox tables have no index but the primary key and those that weft reads\n" {
 		t.Errorf("after the advice: %q\nadvice: %s", got.out, text)
+	}
+}
+
+// A build before leases reads its indexes on a schema of its own: they are not named there.
+func TestDoctorBeforeLeases(t *testing.T) {
+	t.Parallel()
+	url := labtest.Schema(t)
+	if _, err := migrations.Up(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := migrations.Down(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	if got := weft(t, []string{"DATABASE_URL=" + url}, "doctor"); got.code != 0 || !strings.HasPrefix(got.out, "nothing:") {
+		t.Errorf("got %+v, want nothing", got)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/migrations"
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // The exit codes. Go itself exits 2 on a panic, so 2 has no meaning here.
@@ -79,6 +80,9 @@ func diagnose(err error) (int, string) {
 	}
 	if _, ok := errors.AsType[*migrations.RightsError](err); ok {
 		return exitRefused, oneLine(err)
+	}
+	if _, ok := errors.AsType[*outbox.ShapeError](err); ok {
+		return exitConfig, oneLine(err)
 	}
 	if _, ok := errors.AsType[*migrations.ActiveError](err); ok {
 		return exitRefused, oneLine(err)

@@ -99,7 +99,7 @@ func (a *app) failedSub(cmd *cobra.Command, sel *selection, asJSON *bool,
 		if err != nil {
 			return err
 		}
-		all, err := openLetters(pool, cfg)
+		all, err := openLetters(ctx, cmd, pool, cfg, sel)
 		if err != nil {
 			return err
 		}

@@ -8,7 +8,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
+	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/migrations"
+	"github.com/samuelhu324-dev/weft/projections"
 )
 
 func (a *app) migrateGrant() *cobra.Command {
@@ -17,8 +19,15 @@ func (a *app) migrateGrant() *cobra.Command {
 		Short: "Let a role run weft, with the rights that it needs and no others",
 		Long: `Grant a role what ` + "`weft run`" + ` needs: to read the source tables, to change an event's state
 but not the event, and to write weft's own tables. Run it as the owner of the tables,
-after each ` + "`weft migrate up`" + `; it may be repeated. The role must exist.`,
-		Example: "  weft migrate grant weft",
+after each ` + "`weft migrate up`" + `; it may be repeated. The role must exist.
+
+What becomes of finished events takes rights of its own, so give it the settings that the
+instances have: with outbox.finished archive the role may also delete events, write the
+history and make its days; with delete, delete events; with outbox.retention, delete events
+and drop days of the history that are over. It takes no right away: to go back to fewer,
+revoke them.`,
+		Example: `  weft migrate grant weft
+  weft migrate grant weft --finished archive --retention 30d`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" {
 				return usage(cmd, "want the name of one role")
@@ -26,8 +35,12 @@ after each ` + "`weft migrate up`" + `; it may be repeated. The role must exist.
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, err := a.load(cmd)
+			if err != nil {
+				return err
+			}
 			return a.migrate(cmd, func(ctx context.Context, url string) error {
-				err := migrations.Grant(ctx, url, args[0])
+				err := migrations.Grant(ctx, url, args[0], modes(cfg)...)
 				if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42704" {
 					return &exitError{exitBad, pg.Message + ": create it first; deploy/postgres/roles.sql shows how"}
 				}
@@ -40,5 +53,17 @@ after each ` + "`weft migrate up`" + `; it may be repeated. The role must exist.
 		},
 	}
 	databaseFlags(cmd)
+	config.AddFlags(cmd.Flags(), "projections", "outbox.finished", "outbox.retention")
 	return cmd
+}
+
+// modes are what the instances of a configuration do with finished events.
+func modes(cfg config.Config) []migrations.Mode {
+	var out []migrations.Mode
+	for _, name := range cfg.Projections {
+		out = append(out, migrations.Mode{
+			Table: projections.Registry{}.Table(name), Finished: cfg.Outbox.FinishedOf(name), Retention: cfg.Outbox.Retention > 0,
+		})
+	}
+	return out
 }

@@ -10,9 +10,11 @@ import (
 	"golang.org/x/term"
 
 	"github.com/samuelhu324-dev/weft/internal/replay"
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// meter shows how far a replay is: a bar on a terminal, now and then a line elsewhere.
+// meter shows the progress of long work on a projection: a bar on a terminal, a line every
+// ten seconds elsewhere.
 type meter struct {
 	out  io.Writer
 	what string
@@ -27,22 +29,33 @@ func newMeter(out io.Writer, what string) *meter {
 	return &meter{out: out, what: what, last: time.Now()}
 }
 
-func (m *meter) progress(p replay.Progress) {
+// replayed shows the progress of a replay.
+func (m *meter) replayed(p replay.Progress) {
+	m.show(p.Done+p.Failed+p.Skipped, p.Matched, fmt.Sprintf("replay, %d failed again", p.Failed),
+		"%d done, %d failed again, %d on the way, %d of %d sent", p.Done, p.Failed, p.Open, p.Sent, p.Matched)
+}
+
+// swept shows the progress of a removal.
+func (m *meter) swept(s outbox.Swept) {
+	m.show(s.Page, s.Pages, fmt.Sprintf("%d events", s.Deleted), "%d events, %d of %d pages read", s.Deleted, s.Page, s.Pages)
+}
+
+// show draws done of all beside a label, which fits 80 columns, or prints the line.
+func (m *meter) show(done, all int64, label, line string, args ...any) {
 	f, ok := m.out.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		if time.Since(m.last) >= meterEvery {
 			m.last = time.Now()
-			fmt.Fprintf(m.out, "weft: %s: %d done, %d failed again, %d on the way, %d of %d sent\n",
-				m.what, p.Done, p.Failed, p.Open, p.Sent, p.Matched)
+			fmt.Fprintf(m.out, "weft: %s: "+line+"\n", append([]any{m.what}, args...)...)
 		}
 		return
 	}
 	if m.bar == nil {
-		m.bar = progressbar.NewOptions64(p.Matched, progressbar.OptionSetWriter(m.out), progressbar.OptionSetWidth(30),
+		m.bar = progressbar.NewOptions64(all, progressbar.OptionSetWriter(m.out), progressbar.OptionSetWidth(30),
 			progressbar.OptionShowCount(), progressbar.OptionSetPredictTime(true), progressbar.OptionClearOnFinish())
 	}
-	m.bar.Describe(fmt.Sprintf("replay, %d failed again", p.Failed)) // fits 80 columns
-	_ = m.bar.Set64(min(p.Done+p.Failed+p.Skipped, p.Matched-1))     // at its end it is gone
+	m.bar.Describe(label)
+	_ = m.bar.Set64(min(done, all-1)) // a finished bar disappears
 }
 
 func (m *meter) note(text string) {

@@ -44,8 +44,15 @@ func databaseFlags(cmd *cobra.Command) {
 func (a *app) migrateUp() *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
-		Use:     "up",
-		Short:   "Apply every pending migration",
+		Use:   "up",
+		Short: "Apply every pending migration",
+		Long: `Apply every pending migration. On a schema that is up to date it looks whether the outbox
+tables have got other columns since, and brings what follows them up to those: the views
+TABLE_live and weft_inflight, and the history tables.
+
+The views pin the columns that they show: PostgreSQL refuses to drop a column of an outbox
+table, or to change its type, while they are there. Drop them, change the table, and run
+this command again; instances do without them meanwhile.`,
 		Example: "  weft migrate up",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -76,8 +76,8 @@ Exits 0 when all that was sent is done, or nobody leads; 1 when some failed agai
 ID is not in failed; 3 when some were not settled within --wait; 75 when it was
 interrupted.`,
 		Example: `  weft replay --reason es_4xx --since 2h --dry-run
-  weft replay --reason es_4xx --since 2h --by alice --why "mapping mended"
-  weft replay 7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11 --by alice --why "row mended"
+  weft replay --reason es_4xx --since 2h --by alice --why "mapping fixed"
+  weft replay 7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11 --by alice --why "row fixed"
   weft replay --all --limit 1000 --rate 100 --by alice --why "after the restore"`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -88,7 +88,7 @@ interrupted.`,
 			if err != nil {
 				return err
 			}
-			return a.replay(cmd.Context(), cfg, f)
+			return a.replay(cmd, cfg, f)
 		},
 	}
 	f.sel.addFlags(cmd)
@@ -135,8 +135,8 @@ func (f *replayFlags) check(cmd *cobra.Command, ids []string) error {
 	return nil
 }
 
-func (a *app) replay(ctx context.Context, cfg config.Config, f replayFlags) error {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+func (a *app) replay(cmd *cobra.Command, cfg config.Config, f replayFlags) error {
+	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
 		AppName: "weft/replay", MaxConns: 1, Statement: cfg.Database.Timeout})
@@ -151,7 +151,7 @@ func (a *app) replay(ctx context.Context, cfg config.Config, f replayFlags) erro
 	if err != nil {
 		return err
 	}
-	all, err := openLetters(pool, cfg)
+	all, err := openLetters(ctx, cmd, pool, cfg, &f.sel)
 	if err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (a *app) replayOne(ctx context.Context, pool *pgxpool.Pool, cfg config.Conf
 			st, err := leader.ReadState(ctx, pool, cfg.Group)
 			return st.Led(), err
 		},
-		Progress: m.progress, Note: m.note,
+		Progress: m.replayed, Note: m.note,
 	})
 }
 

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -58,10 +57,10 @@ func (m *moment) resolve(now time.Time) time.Time {
 
 // selection is what the flags say about dead letters.
 type selection struct {
-	ids           []uuid.UUID
+	ids           []outbox.ID
 	entity        string
 	entityType    string
-	entityID      uuid.UUID
+	entityID      outbox.ID
 	reason        string
 	since, before moment
 }
@@ -76,9 +75,9 @@ func (s *selection) addFlags(cmd *cobra.Command) {
 // parse reads ids and flags, or says what is wrong with them.
 func (s *selection) parse(cmd *cobra.Command, ids []string) error {
 	for _, text := range ids {
-		id, err := uuid.Parse(text)
-		if err != nil {
-			return usage(cmd, fmt.Sprintf("%q is no id of an event", text))
+		id, ok := eventID(text)
+		if !ok {
+			return usage(cmd, fmt.Sprintf("%q is no id of an event: want a UUID or a number", text))
 		}
 		if !slices.Contains(s.ids, id) {
 			s.ids = append(s.ids, id)
@@ -92,8 +91,8 @@ func (s *selection) parse(cmd *cobra.Command, ids []string) error {
 	}
 	kind, id, both := strings.Cut(s.entity, ":")
 	if !both {
-		if parsed, err := uuid.Parse(s.entity); err == nil {
-			s.entityID = parsed
+		if id, ok := eventID(s.entity); ok {
+			s.entityID = id
 			return nil
 		}
 	}
@@ -102,13 +101,48 @@ func (s *selection) parse(cmd *cobra.Command, ids []string) error {
 	}
 	s.entityType = kind
 	if both {
-		parsed, err := uuid.Parse(id)
-		if err != nil {
-			return usage(cmd, fmt.Sprintf("--entity %q: %q is no id", s.entity, id))
+		if id == "" {
+			return usage(cmd, fmt.Sprintf("--entity %q: the id is missing", s.entity))
 		}
-		s.entityID = parsed
+		s.entityID = outbox.Text(id)
 	}
 	return nil
+}
+
+// fits says what is wrong with an id that no table can have.
+func (s *selection) fits(cmd *cobra.Command, all []*outbox.DeadLetters) error {
+	check := func(what string, id outbox.ID, kindOf func(*outbox.Table) outbox.IDKind) error {
+		var kinds []string
+		for _, d := range all {
+			kind := kindOf(d.Shape())
+			if _, err := outbox.ParseID(kind, id.String()); err == nil {
+				return nil
+			}
+			if !slices.Contains(kinds, kind.String()) {
+				kinds = append(kinds, kind.String())
+			}
+		}
+		return usage(cmd, fmt.Sprintf("%q is no id of %s here: want a %s", id, what, strings.Join(kinds, " or a ")))
+	}
+	for _, id := range s.ids {
+		if err := check("an event", id, func(t *outbox.Table) outbox.IDKind { return t.ID }); err != nil {
+			return err
+		}
+	}
+	if s.entityID.IsZero() {
+		return nil
+	}
+	return check("an entity", s.entityID, func(t *outbox.Table) outbox.IDKind { return t.Entity })
+}
+
+// eventID reads an id of an event, of either kind.
+func eventID(text string) (outbox.ID, bool) {
+	for _, kind := range []outbox.IDKind{outbox.KindUUID, outbox.KindNumber} {
+		if id, err := outbox.ParseID(kind, text); err == nil {
+			return id, true
+		}
+	}
+	return outbox.ID{}, false
 }
 
 func joined[S ~string](all []S) string {
@@ -129,17 +163,18 @@ func (s *selection) selector(now time.Time) outbox.Selector {
 		Since: s.since.resolve(now), Until: s.before.resolve(now)}
 }
 
-// openLetters returns the dead letters of the configured projections.
-func openLetters(pool *pgxpool.Pool, cfg config.Config) ([]*outbox.DeadLetters, error) {
+// openLetters returns the dead letters of the configured projections, to which the
+// selection must fit.
+func openLetters(ctx context.Context, cmd *cobra.Command, pool *pgxpool.Pool, cfg config.Config, sel *selection) ([]*outbox.DeadLetters, error) {
 	var all []*outbox.DeadLetters
 	for _, name := range cfg.Projections {
-		d, err := outbox.OpenDeadLetters(pool, projections.Registry{}.Table(name), name, cfg.Database.Timeout)
+		d, err := outbox.OpenDeadLetters(ctx, pool, projections.Registry{}.Table(name), name, cfg.Database.Timeout)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, d)
 	}
-	return all, nil
+	return all, sel.fits(cmd, all)
 }
 
 // databaseNow reads the clock that the tables' times come from.

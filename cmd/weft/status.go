@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
@@ -74,9 +75,9 @@ type instanceStatus struct {
 type projectionStatus struct {
 	Projection   string     `json:"projection"`
 	Table        string     `json:"table"`
-	Pending      int64      `json:"pending"`
-	Retrying     int64      `json:"retrying"`
-	Processing   int64      `json:"processing"`
+	Pending      int64      `json:"pending"`    // ready, and not in flight
+	Retrying     int64      `json:"retrying"`   // waiting for their retry time, or put off
+	Processing   int64      `json:"processing"` // in flight, or claimed by another worker
 	Failed       int64      `json:"failed"`
 	Stuck        int64      `json:"stuck"`
 	DoneEstimate int64      `json:"done_estimate"`
@@ -85,7 +86,24 @@ type projectionStatus struct {
 	NextRetryAt  *time.Time `json:"next_retry_at"`
 	LastSettleAt *time.Time `json:"last_settle_at"`
 
+	InFlight        int64   `json:"in_flight"` // leased by the leader
+	Batches         int     `json:"batches"`
+	OldestBatchSecs float64 `json:"oldest_batch_age_seconds"`
+	PutOff          int64   `json:"put_off"`       // of retrying: behind an earlier event of their entity
+	Foreign         int64   `json:"other_workers"` // of processing: claimed by another worker or an older build
+
+	// VersionAhead is the alarm of the last day that documents are newer than their source
+	// rows; null when there was none.
+	VersionAhead *aheadStatus `json:"version_ahead"`
+
 	now time.Time // database clock
+}
+
+type aheadStatus struct {
+	Writes   int       `json:"refused_writes"`
+	FirstAt  time.Time `json:"first_at"`
+	LastAt   time.Time `json:"last_at"`
+	Entities []string  `json:"entities"` // the first few of the newest entry
 }
 
 func (a *app) statusCommand() *cobra.Command {
@@ -96,7 +114,15 @@ func (a *app) statusCommand() *cobra.Command {
 		Long: `Show who leads, which instances were seen, and the state of every projection, as the
 database has it. Works from any host. Exits 1 when nobody leads.
 
-Done events are an estimate of the server's statistics, marked with ~.`,
+READY events may go; WAITING ones have a retry time, and PUT OFF ones stand behind an
+earlier event of their entity. IN FLIGHT are those that the leader has leased, with the
+number of batches and the age of the oldest. OTHERS are claimed by another worker or an
+older build of weft. STUCK is what has been in flight for longer than --max-processing,
+or lies with a worker whose lease has ended. Done events are an estimate of the server's
+statistics, marked with ~.
+
+An entity that is tried in requests of its own shows in the leader's metric
+weft_isolated_entities only.`,
 		Example: `  weft status
   weft status --json | jq .projections`,
 		Args: noArgs,
@@ -148,17 +174,66 @@ func readStatus(ctx context.Context, cfg config.Config) (status, error) {
 	st := electionStatus(state, seen)
 	for _, name := range cfg.Projections {
 		table := projections.Registry{}.Table(name)
-		s, err := outbox.ReadStats(ctx, pool, table, cfg.Outbox.MaxProcessing)
+		p, err := readProjection(ctx, pool, name, table, cfg)
 		if err != nil {
 			return status{}, err
 		}
-		st.Projections = append(st.Projections, projectionStatus{
-			Projection: name, Table: table, Pending: s.Pending, Retrying: s.Retrying, Processing: s.Processing,
-			Failed: s.Failed, Stuck: s.Stuck, DoneEstimate: s.DoneEstimate, Lag: s.Lag(),
-			OldestSecs: s.Oldest.Seconds(), NextRetryAt: utc(s.NextRetry), LastSettleAt: utc(s.LastSettle), now: s.Now,
-		})
+		st.Projections = append(st.Projections, p)
 	}
 	return st, nil
+}
+
+func readProjection(ctx context.Context, pool *pgxpool.Pool, name, table string, cfg config.Config) (projectionStatus, error) {
+	store, err := outbox.OpenStore(ctx, pool, outbox.StoreConfig{
+		Table: table, Projection: name, Group: cfg.Group, Owner: "status", Lease: time.Second, Timeout: cfg.Database.Timeout,
+	})
+	if err != nil {
+		return projectionStatus{}, err
+	}
+	s, err := store.Stats(ctx, cfg.Outbox.MaxProcessing)
+	if err != nil {
+		return projectionStatus{}, err
+	}
+	f, err := store.Flight(ctx)
+	if err != nil {
+		return projectionStatus{}, err
+	}
+	alarms, err := outbox.ReadAudit(ctx, pool, outbox.AuditFilter{
+		Action: projections.ActionVersionAhead, Projection: name, Since: s.Now.Add(-aheadFor), Limit: aheadMost}, cfg.Database.Timeout)
+	if err != nil {
+		return projectionStatus{}, err
+	}
+	return projectionStatus{
+		Projection: name, Table: table, Pending: s.Pending, Retrying: s.Retrying, Processing: s.Processing,
+		Failed: s.Failed, Stuck: s.Stuck, DoneEstimate: s.DoneEstimate, Lag: s.Lag(),
+		OldestSecs: s.Oldest.Seconds(), NextRetryAt: utc(s.NextRetry), LastSettleAt: utc(s.LastSettle), now: s.Now,
+		InFlight: f.Events, Batches: f.Batches, OldestBatchSecs: f.OldestBatch.Seconds(), PutOff: f.PutOff, Foreign: f.Foreign,
+		VersionAhead: versionAhead(alarms),
+	}, nil
+}
+
+const (
+	// aheadFor is how long the alarm of documents newer than their source rows is shown.
+	aheadFor = 24 * time.Hour
+	// aheadMost bounds the entries that are read: a term writes one an hour.
+	aheadMost = 100
+)
+
+// versionAhead sums up the entries of the audit, the newest first.
+func versionAhead(alarms []outbox.AuditEntry) *aheadStatus {
+	var out *aheadStatus
+	for _, e := range alarms {
+		var d projections.AheadDetail
+		if json.Unmarshal(e.Detail, &d) != nil || d.LastAt.IsZero() { // written by hand
+			d.LastAt = e.At
+		}
+		if out == nil {
+			out = &aheadStatus{LastAt: d.LastAt.UTC(), Entities: append([]string{}, d.Entities...)}
+		}
+		out.Writes += e.Count
+		out.FirstAt = e.At.UTC()
+	}
+	return out
 }
 
 func electionStatus(s leader.State, seen []leader.Instance) status {

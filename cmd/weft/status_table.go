@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -26,16 +27,34 @@ func (st status) write(w io.Writer) error {
 		return err
 	}
 
-	fmt.Fprintln(tw, "\nPROJECTION\tPENDING\tRETRYING\tPROCESSING\tSTUCK\tFAILED\tDONE\tLAG\tOLDEST\tNEXT RETRY\tLAST SETTLE")
+	fmt.Fprintln(tw, "\nPROJECTION\tREADY\tWAITING\tPUT OFF\tIN FLIGHT\tOTHERS\tSTUCK\tFAILED\tDONE\tLAG\tOLDEST\tNEXT RETRY\tLAST SETTLE")
 	for _, p := range st.Projections {
 		oldest := "-"
 		if p.Lag > 0 {
 			oldest = span(p.OldestSecs)
 		}
-		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%d\t%d\t~%s\t%d\t%s\t%s\t%s\n", p.Projection, p.Pending, p.Retrying, p.Processing,
-			p.Stuck, p.Failed, strconv.FormatInt(p.DoneEstimate, 10), p.Lag, oldest, p.nextRetry(), p.lastSettle())
+		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%s\t%d\t%d\t%d\t~%d\t%d\t%s\t%s\t%s\n", p.Projection, p.Pending, max(0, p.Retrying-p.PutOff), p.PutOff,
+			p.inFlight(), p.Foreign, p.Stuck, p.Failed, p.DoneEstimate, p.Lag, oldest, p.nextRetry(), p.lastSettle())
 	}
-	return tw.Flush()
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	for _, p := range st.Projections {
+		if v := p.VersionAhead; v != nil {
+			fmt.Fprintf(w, "\nALARM   %s: documents are newer than their source rows and stay so: %d writes refused since %s, the last %s ago (%s)\n"+
+				"        see the runbook restored from a backup, docs/runbooks/restore-from-backup.md\n",
+				p.Projection, v.Writes, v.FirstAt.Format(time.RFC3339), span(max(0, p.now.Sub(v.LastAt).Seconds())), plain(strings.Join(v.Entities, ", ")))
+		}
+	}
+	return nil
+}
+
+// inFlight is as in "120 in 3, 0.4s": events, batches, age of the oldest.
+func (p projectionStatus) inFlight() string {
+	if p.Batches == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%d in %d, %s", p.InFlight, p.Batches, span(p.OldestBatchSecs))
 }
 
 func (st status) leaderLine() string {

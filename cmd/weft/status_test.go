@@ -23,8 +23,10 @@ func sample() status {
 		{Group: "books", Name: "b", Role: leader.RoleStandby, Version: "0.1.0", Host: "h2", PID: 12, Uptime: 72 * time.Hour, StartedAt: at(0), SeenAt: at(29), SeenAgo: 2340 * time.Millisecond},
 	})
 	st.Projections = []projectionStatus{
-		{Projection: "search_index_to_elastic", Table: "search_outbox_events", Pending: 12, Retrying: 3, Processing: 2, Failed: 1, Stuck: 1,
-			DoneEstimate: 15000, Lag: 17, OldestSecs: 1.234, NextRetryAt: &retry, LastSettleAt: &settle, now: at(30)},
+		{Projection: "search_index_to_elastic", Table: "search_outbox_events", Pending: 12, Retrying: 5, Processing: 11, Failed: 1, Stuck: 1,
+			DoneEstimate: 15000, Lag: 28, OldestSecs: 1.234, NextRetryAt: &retry, LastSettleAt: &settle, now: at(30),
+			InFlight: 10, Batches: 2, OldestBatchSecs: 0.43, PutOff: 2, Foreign: 1,
+			VersionAhead: &aheadStatus{Writes: 41, FirstAt: at(2).UTC(), LastAt: at(25).UTC(), Entities: []string{"book:b1", "block:b2"}}},
 		{Projection: "chronicle_events_to_entries", Table: "chronicle_outbox_events"},
 	}
 	return st
@@ -91,13 +93,20 @@ func TestStatusCountsRows(t *testing.T) {
 	t.Parallel()
 	url := labtest.Database(t)
 	pool := labtest.Pool(t, url)
-	if _, err := pool.Exec(t.Context(), `
-		insert into search_outbox_events (id, entity_type, entity_id, op, event_version, status, next_retry_at, created_at)
+	for _, sql := range []string{`
+		insert into search_outbox_events (id, entity_type, entity_id, op, event_version, status, next_retry_at, behind, created_at)
 		select gen_random_uuid(), 'book', gen_random_uuid(), 'upsert', n,
-		       case when n <= 5 then 'pending' when n <= 6 then 'processing' else 'failed' end,
-		       case when n in (4, 5) then now() + interval '1 hour' end, now() - interval '1 minute'
-		  from generate_series(1, 9) n`); err != nil {
-		t.Fatal(err)
+		       case when n <= 7 then 'pending' when n <= 8 then 'processing' else 'failed' end,
+		       case when n in (4, 5) then now() + interval '1 hour' end, case n when 5 then 4 end, now() - interval '1 minute'
+		  from generate_series(1, 11) n`, `
+		insert into weft_lease (batch, table_name, group_name, owner, epoch, leased_at, lease_until, uuids)
+		select gen_random_uuid(), 'search_outbox_events', 'weft', 'a', 1, now() - n * interval '20 seconds', now(),
+		       array(select id from search_outbox_events where event_version in (n, 2 * n + 5))
+		  from generate_series(1, 1) n`,
+	} {
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
 	}
 	r := weft(t, []string{"DATABASE_URL=" + url}, "status", "--json")
 	var st status
@@ -105,8 +114,53 @@ func TestStatusCountsRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := st.Projections[0]
-	if p.Pending != 3 || p.Retrying != 2 || p.Processing != 1 || p.Failed != 3 || p.Lag != 6 || p.OldestSecs < 60 || p.NextRetryAt == nil || p.LastSettleAt != nil {
+	if p.Pending != 3 || p.Retrying != 2 || p.PutOff != 1 || p.Failed != 3 || p.Lag != 8 || p.OldestSecs < 60 || p.NextRetryAt == nil || p.LastSettleAt != nil {
 		t.Errorf("got %+v", p)
+	}
+	if p.Processing != 3 || p.InFlight != 2 || p.Batches != 1 || p.Foreign != 1 || p.OldestBatchSecs < 20 || p.Stuck != 0 || p.VersionAhead != nil {
+		t.Errorf("in flight: got %+v, want a batch of two, one row of another worker, and nothing stuck", p)
+	}
+	r = weft(t, []string{"DATABASE_URL=" + url}, "status", "--json", "--max-processing=16s")
+	if err := json.Unmarshal([]byte(r.out), &st); err != nil {
+		t.Fatalf("%v: %s", err, r.errOut)
+	}
+	if got := st.Projections[0].Stuck; got != 2 {
+		t.Errorf("stuck after 16s: got %d, want the two of the batch", got)
+	}
+}
+
+func TestStatusShowsDocumentsNewerThanTheirSource(t *testing.T) {
+	t.Parallel()
+	url := labtest.Database(t)
+	pool := labtest.Pool(t, url)
+	if _, err := pool.Exec(t.Context(), `
+		insert into weft_audit (at, actor, action, why, projection, by_epoch, count, detail) values
+		(now() - interval '2 days',  'a', 'version_ahead', 'x', 'search_index_to_elastic', 1, 1000, '{"entities": ["book:old"]}'),
+		(now() - interval '3 hours', 'a', 'version_ahead', 'x', 'search_index_to_elastic', 1, 7, '{"entities": ["book:b1"]}'),
+		(now() - interval '2 hours', 'a', 'reclaim', 'x', 'search_index_to_elastic', 1, 1000, null),
+		(now() - interval '1 hour',  'a', 'version_ahead', 'x', 'search_index_to_elastic', 1, 2,
+		 jsonb_build_object('entities', array['book:b2', 'block:b3'], 'last_at', now() - interval '10 minutes'))`); err != nil {
+		t.Fatal(err)
+	}
+	r := weft(t, []string{"DATABASE_URL=" + url}, "status", "--json")
+	var st status
+	if err := json.Unmarshal([]byte(r.out), &st); err != nil {
+		t.Fatal(err)
+	}
+	v := st.Projections[0].VersionAhead
+	if v == nil || v.Writes != 9 || strings.Join(v.Entities, " ") != "book:b2 block:b3" || v.LastAt.Sub(v.FirstAt).Round(time.Minute) != 170*time.Minute {
+		t.Errorf("got %+v, want 9 writes of the last day, the last after 170 minutes, and the entities of the newest entry", v)
+	}
+	if st.Projections[1].VersionAhead != nil {
+		t.Errorf("%s: got %+v, want no alarm", st.Projections[1].Projection, st.Projections[1].VersionAhead)
+	}
+	r = weft(t, []string{"DATABASE_URL=" + url}, "status")
+	if want := "\nALARM   search_index_to_elastic: documents are newer than their source rows and stay so: 9 writes refused since "; !strings.Contains(r.out, want) || !strings.Contains(r.out, "(book:b2, block:b3)") {
+		t.Errorf("output lacks %q:\n%s", want, r.out)
+	}
+	r = weft(t, []string{"DATABASE_URL=" + url}, "audit", "--action=version_ahead")
+	if r.code != 0 || strings.Count(r.out, "version_ahead") != 3 || !strings.Contains(r.out, "book:b2, block:b3") {
+		t.Errorf("audit: got code %d and\n%s%s", r.code, r.out, r.errOut)
 	}
 }
 

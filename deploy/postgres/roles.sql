@@ -10,8 +10,9 @@
 --     DATABASE_URL=postgres://weft_owner@…  weft migrate grant weft
 --     DATABASE_URL=postgres://weft@…        weft run
 --
--- The second line does what grants.sql says, and is to be repeated after each migration. A
--- schema other than public: put its name here, and search_path=NAME into the URLs.
+-- The second line does what grants.sql says, and is to be repeated after each migration; give
+-- it the settings of the instances (--finished, --retention). A schema other than public: put
+-- its name here, and search_path=NAME into the URLs.
 -- Nothing in this file takes a right from anybody, and all of it may be repeated.
 
 do $$

@@ -1,6 +1,9 @@
 package arrows
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"slices"
 	"strings"
 	"testing"
@@ -16,7 +19,9 @@ var allowed = []struct {
 	{"leader", "an application may elect with it alone", nil},
 	{"outbox", "an application enqueues with it alone", nil},
 	{"migrations", "the schema is the contract; code follows it", nil},
-	{"consumer", "the pipeline knows no projection", []string{"outbox", "internal/spanlog"}},
+	{"consumer", "the pipeline knows no projection", []string{"consumer/schedule", "consumer/observe", "outbox"}},
+	{"consumer/schedule", "it decides and does nothing", []string{"outbox"}},
+	{"consumer/observe", "it tells what was decided", []string{"consumer/schedule", "outbox", "internal/spanlog"}},
 	{"reclaim", "it moves rows and looks at none", []string{"outbox"}},
 	{"projections/elastic", "the sink takes documents, not projections", []string{"outbox", "internal/spanlog"}},
 	{"projections", "a projection answers for events and drives nothing", []string{"outbox", "projections/elastic"}},
@@ -44,6 +49,76 @@ func TestArrows(t *testing.T) {
 				t.Errorf("%s imports %s: %s", rule.from, path, rule.why)
 			}
 		}
+	}
+}
+
+// TestSchedulerIsPure holds that nothing but what is handed in decides: package schedule
+// reaches no clock, no source of randomness, no server and no goroutine.
+func TestSchedulerIsPure(t *testing.T) {
+	t.Parallel()
+	pkgs := packages(t)
+	i := slices.IndexFunc(pkgs, func(p pkg) bool { return p.path() == "consumer/schedule" })
+	if i < 0 {
+		t.Fatal("no package consumer/schedule")
+	}
+	free := []string{"cmp", "maps", "math", "slices", "time", "github.com/google/uuid", module + "/outbox"}
+	for _, imp := range pkgs[i].Imports {
+		if !slices.Contains(free, imp) {
+			t.Errorf("consumer/schedule imports %s, want only %s", imp, strings.Join(free, ", "))
+		}
+	}
+	fset, parsed := files(t, pkgs[i])
+	for _, f := range parsed {
+		for _, problem := range impure(fset, f) {
+			t.Error(problem)
+		}
+	}
+}
+
+// impure names the goroutines that f starts, and its uses of the local clock and of ids
+// that are made from it or at random.
+func impure(fset *token.FileSet, f *ast.File) (problems []string) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			problems = append(problems, fset.Position(n.Pos()).String()+": a goroutine")
+		case *ast.SelectorExpr:
+			of, name := exprName(n.X), n.Sel.Name
+			clock := of == "time" && slices.Contains([]string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}, name)
+			made := of == "uuid" && strings.HasPrefix(name, "New")
+			if clock || made {
+				problems = append(problems, fset.Position(n.Pos()).String()+": "+of+"."+name+": it is handed in")
+			}
+		}
+		return true
+	})
+	return problems
+}
+
+// TestSchedulerIsPureRule shows that the rule sees what it is for.
+func TestSchedulerIsPureRule(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, body string
+		want       int
+	}{
+		{"Clock", "x := time.Now(); _ = time.Since(x)", 2},
+		{"Timer", "<-time.After(1)", 1},
+		{"Goroutine", "go g()", 1},
+		{"Random", "id := uuid.New()", 1},
+		{"HandedIn", "until := now.Add(time.Second); id := s.cfg.NewID(); _ = now.After(until)", 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			fset := token.NewFileSet()
+			f, err := parser.ParseFile(fset, "p.go", "package p\nfunc f() {\n"+tc.body+"\n}", 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := impure(fset, f); len(got) != tc.want {
+				t.Errorf("got %v, want %d problems", got, tc.want)
+			}
+		})
 	}
 }
 

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"cmp"
+	"strings"
 	"time"
 )
 
@@ -20,6 +22,7 @@ type Config struct {
 	Database  Database
 	Elastic   Elastic
 	Outbox    Outbox
+	Audit     Audit
 	Chronicle Chronicle
 	Leader    Leader
 	HTTP      HTTP
@@ -69,6 +72,30 @@ type Outbox struct {
 	TerminalOnTransient bool          // transient failures may end in failed
 	BreakerThreshold    int           // final failures in a row that pause a projection
 	ShutdownGrace       time.Duration
+	Finished            string        // see [Outbox.FinishedOf]
+	Retention           time.Duration // of finished events; 0 keeps them for ever
+}
+
+// FinishedOf returns what becomes of the finished events of a projection: keep, archive or
+// delete.
+func (o Outbox) FinishedOf(projection string) string {
+	if !strings.Contains(o.Finished, "=") {
+		return cmp.Or(o.Finished, finishedKeep)
+	}
+	for pair := range strings.SplitSeq(o.Finished, ",") {
+		if name, value, _ := strings.Cut(pair, "="); name == projection {
+			return value
+		}
+	}
+	return finishedKeep
+}
+
+// Audit says how long the records of who did what are kept: ended terms and the entries of
+// the audit. KeepFailures is for terms that ended by a fault, replays, removals of events, and
+// reclaims that ended in failed.
+type Audit struct {
+	Keep         time.Duration
+	KeepFailures time.Duration
 }
 
 // Chronicle tunes the projection chronicle_events_to_entries.

@@ -36,7 +36,7 @@ func parseInt(s string, lo, hi int) (int, error) {
 }
 
 func parseDuration(s string, lo, hi time.Duration) (time.Duration, error) {
-	d, err := time.ParseDuration(s)
+	d, err := ParseAge(s)
 	if err != nil {
 		if _, ferr := strconv.ParseFloat(s, 64); ferr == nil {
 			return 0, fmt.Errorf("the unit is missing: want a duration such as %ss or %sms", s, s)
@@ -44,6 +44,15 @@ func parseDuration(s string, lo, hi time.Duration) (time.Duration, error) {
 		return 0, errors.New("want a duration such as 500ms, 30s or 5m")
 	}
 	return d, inRange(d, lo, hi)
+}
+
+// ParseAge is [time.ParseDuration] that also reads whole days, as in 30d.
+func ParseAge(s string) (time.Duration, error) {
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		n, err := strconv.ParseUint(days, 10, 16)
+		return time.Duration(n) * day, err
+	}
+	return time.ParseDuration(s)
 }
 
 // parseSeconds reads the OUTBOX_*_SECONDS names: plain seconds, with a fraction.
@@ -163,6 +172,41 @@ func parseGroup(s string) (string, error) {
 		return "", errors.New("must be ASCII")
 	}
 	return parseName(s)
+}
+
+// parseFinished reads one of keep, archive and delete for all projections, or pairs of a
+// projection and one of them. It returns pairs in the order of the projections' names.
+func parseFinished(s string) (string, error) {
+	values := []string{finishedKeep, "archive", "delete"}
+	if !strings.ContainsAny(s, "=,") {
+		return parseOneOf(strings.ToLower(s), values...)
+	}
+	of := map[string]string{}
+	for pair := range strings.SplitSeq(s, ",") {
+		name, value, ok := strings.Cut(strings.TrimSpace(pair), "=")
+		name = strings.TrimSpace(name)
+		if !ok {
+			return "", fmt.Errorf("want one of %s, or PROJECTION=VALUE pairs separated by commas", strings.Join(values, ", "))
+		}
+		if _, err := parseOneOf(name, projectionNames...); err != nil {
+			return "", fmt.Errorf("unknown projection %q: %w", name, err)
+		}
+		if of[name] != "" {
+			return "", fmt.Errorf("%s is named twice", name)
+		}
+		v, err := parseOneOf(strings.ToLower(strings.TrimSpace(value)), values...)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", name, err)
+		}
+		of[name] = v
+	}
+	var pairs []string
+	for _, name := range projectionNames {
+		if v := of[name]; v != "" {
+			pairs = append(pairs, name+"="+v)
+		}
+	}
+	return strings.Join(pairs, ","), nil
 }
 
 func parseList(s string, allowed []string) ([]string, error) {

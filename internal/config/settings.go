@@ -21,6 +21,7 @@ type setting struct {
 	help   string
 	since  string
 
+	paired  bool // a mapping in YAML stands for pairs
 	secret  bool // errors mask the value
 	seconds bool // the environment form is a plain number of seconds
 	millis  bool // the environment form is a plain number of milliseconds
@@ -34,8 +35,12 @@ type setting struct {
 var projectionNames = []string{"search_index_to_elastic", "chronicle_events_to_entries"}
 
 const (
-	ms = time.Millisecond
-	s1 = time.Second
+	ms      = time.Millisecond
+	s1      = time.Second
+	day     = 24 * time.Hour
+	longest = 3650 * day
+
+	finishedKeep = "keep"
 )
 
 // table returns every setting, in the order of the documentation.
@@ -86,15 +91,15 @@ func table() []setting {
 		row("elastic.require_ready", "OUTBOX_REQUIRE_ES_READY", "require-es-ready", "true", "Readiness fails while Elasticsearch is unusable.").
 			bool(func(c *Config) *bool { return &c.Elastic.RequireReady }),
 
-		row("outbox.bulk_size", "OUTBOX_BULK_SIZE", "bulk-size", "2000", "Events of one claim.").
+		row("outbox.bulk_size", "OUTBOX_BULK_SIZE", "bulk-size", "2000", "Most entities of one batch.").
 			int(func(c *Config) *int { return &c.Outbox.BulkSize }, 1, 10000),
 		row("outbox.concurrency", "OUTBOX_CONCURRENCY", "concurrency", "3", "Batches in flight.").
 			int(func(c *Config) *int { return &c.Outbox.Concurrency }, 1, 32),
-		row("outbox.poll_interval", "OUTBOX_POLL_INTERVAL_SECONDS", "poll-interval", "100ms", "Longest pause between two claims when there is nothing to do.").
+		row("outbox.poll_interval", "OUTBOX_POLL_INTERVAL_SECONDS", "poll-interval", "100ms", "Longest pause between two lists when there is nothing to do.").
 			duration(func(c *Config) *time.Duration { return &c.Outbox.PollInterval }, ms, time.Minute).inSeconds(),
-		row("outbox.lease", "OUTBOX_LEASE_SECONDS", "lease", "30s", "Lease of a claimed event; longer than a request to Elasticsearch.").
+		row("outbox.lease", "OUTBOX_LEASE_SECONDS", "lease", "30s", "End that a lease shows, though it does not expire; longer than a request to Elasticsearch.").
 			duration(func(c *Config) *time.Duration { return &c.Outbox.Lease }, 3*s1, time.Hour).inSeconds(),
-		row("outbox.reclaim_interval", "OUTBOX_RECLAIM_INTERVAL_SECONDS", "reclaim-interval", "5s", "Pause between two looks for expired leases.").
+		row("outbox.reclaim_interval", "OUTBOX_RECLAIM_INTERVAL_SECONDS", "reclaim-interval", "5s", "Pause between two looks for claims of other workers that are over.").
 			duration(func(c *Config) *time.Duration { return &c.Outbox.ReclaimInterval }, 100*ms, time.Hour).inSeconds(),
 		row("outbox.max_attempts", "OUTBOX_MAX_ATTEMPTS", "max-attempts", "10", "Attempts before an event with an unknown fault ends in failed.").
 			int(func(c *Config) *int { return &c.Outbox.MaxAttempts }, 1, 10000),
@@ -106,10 +111,19 @@ func table() []setting {
 			duration(func(c *Config) *time.Duration { return &c.Outbox.MaxProcessing }, s1, 24*time.Hour).inSeconds(),
 		row("outbox.terminal_on_transient", "OUTBOX_TERMINAL_ON_TRANSIENT", "terminal-on-transient", "false", "Transient failures end in failed after the last attempt, too.").
 			bool(func(c *Config) *bool { return &c.Outbox.TerminalOnTransient }),
-		row("outbox.breaker_threshold", "WEFT_BREAKER_THRESHOLD", "breaker-threshold", "20", "Final failures in a row that pause a projection.").
+		row("outbox.breaker_threshold", "WEFT_BREAKER_THRESHOLD", "breaker-threshold", "20", "Entities in a row that end in failed before a projection is paused.").
 			int(func(c *Config) *int { return &c.Outbox.BreakerThreshold }, 1, 100000),
 		row("outbox.shutdown_grace", "OUTBOX_SHUTDOWN_GRACE_SECONDS", "shutdown-grace", "25s", "Time to finish what is in flight after a stop signal.").
 			duration(func(c *Config) *time.Duration { return &c.Outbox.ShutdownGrace }, 0, time.Hour).inSeconds(),
+		row("outbox.finished", "OUTBOX_FINISHED", "finished", finishedKeep, "What becomes of events that are done: they stay in the outbox table, move to its history table, or leave. One value for all projections, or PROJECTION=VALUE pairs separated by commas; a map in YAML.").
+			with("text", "keep, archive, delete", func(c *Config) *string { return &c.Outbox.Finished }, parseFinished).pairs(),
+		row("outbox.retention", "OUTBOX_RETENTION", "retention", "0s", "The leader removes finished events this long after they were done: rows that were kept, and days of the history; 0 for never.").
+			duration(func(c *Config) *time.Duration { return &c.Outbox.Retention }, 0, longest),
+
+		row("audit.keep", "WEFT_AUDIT_KEEP", "audit-keep", "720h", "How long ended terms and audit entries are kept; the newest 1000 terms always are.").
+			duration(func(c *Config) *time.Duration { return &c.Audit.Keep }, day, longest),
+		row("audit.keep_failures", "WEFT_AUDIT_KEEP_FAILURES", "audit-keep-failures", "8760h", "The same for terms that ended by a fault, replays, removals of events, and reclaims that ended in failed.").
+			duration(func(c *Config) *time.Duration { return &c.Audit.KeepFailures }, day, longest),
 
 		row("chronicle.projection_version", "CHRONICLE_PROJECTION_VERSION", "chronicle-projection-version", "1", "Version written with each chronicle entry.").
 			int(func(c *Config) *int { return &c.Chronicle.ProjectionVersion }, 1, 1<<31-1),
@@ -146,6 +160,7 @@ func row(key, env, flag, def, help string) setting {
 func (s setting) alt(env string) setting   { s.altEnv = env; return s }
 func (s setting) show(text string) setting { s.shown = text; return s }
 func (s setting) inSeconds() setting       { s.seconds = true; return s }
+func (s setting) pairs() setting           { s.paired = true; return s }
 
 func (s setting) with(kind, rng string, p func(*Config) *string, parse func(string) (string, error)) setting {
 	s.kind, s.rng = kind, rng

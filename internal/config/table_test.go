@@ -104,7 +104,7 @@ func TestMarkdown(t *testing.T) {
 			t.Errorf("row has %d bars, want 7: %s", n, line)
 		}
 	}
-	want := "| `outbox.lease` | `OUTBOX_LEASE_SECONDS` (seconds) | `--lease` | `30s` | duration, 3s to 1h | Lease of a claimed event; longer than a request to Elasticsearch. |\n"
+	want := "| `outbox.lease` | `OUTBOX_LEASE_SECONDS` (seconds) | `--lease` | `30s` | duration, 3s to 1h | End that a lease shows, though it does not expire; longer than a request to Elasticsearch. |\n"
 	if !strings.Contains(md, want) {
 		t.Errorf("row of outbox.lease is missing:\n%s", md)
 	}

@@ -53,6 +53,13 @@ func (c Config) Validate() error {
 	}
 	less("elastic.timeout", "outbox.max_processing", c.Elastic.Timeout, c.Outbox.MaxProcessing)
 
+	if c.Outbox.Retention != 0 && c.Outbox.Retention < time.Hour {
+		fail(short(c.Outbox.Retention)+": want 0, or an hour or more", "outbox.retention")
+	}
+	if c.Audit.KeepFailures < c.Audit.Keep {
+		fail(fmt.Sprintf("%s must not be shorter than audit.keep (%s)", short(c.Audit.KeepFailures), short(c.Audit.Keep)), "audit.keep_failures", "audit.keep")
+	}
+
 	c.Elastic.validate(fail)
 	return errors.Join(errs...)
 }

@@ -128,9 +128,34 @@ func (y *yamlFile) value(key string, n *yaml.Node, out map[string]any) {
 		}
 		out[key] = strings.Join(parts, ",")
 		y.places[key] = fmt.Sprintf("%s:%d", y.path, n.Line)
+	case n.Kind == yaml.MappingNode && y.paired(key):
+		y.pairs(key, n, out)
 	default:
 		y.problem(key, n, "want a single value here")
 	}
+}
+
+// pairs writes a mapping as its setting reads it from the environment.
+func (y *yamlFile) pairs(key string, n *yaml.Node, out map[string]any) {
+	var parts []string
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := n.Content[i], n.Content[i+1]
+		if k.Kind != yaml.ScalarNode || v.Kind != yaml.ScalarNode || strings.ContainsAny(k.Value+v.Value, "=,") {
+			y.problem(key, k, "want a name and a value in each line")
+			return
+		}
+		parts = append(parts, k.Value+"="+v.Value)
+	}
+	if len(parts) == 0 {
+		y.problem(key, n, "has no value; give one, or leave the key out")
+		return
+	}
+	out[key] = strings.Join(parts, ",")
+	y.places[key] = fmt.Sprintf("%s:%d", y.path, n.Line)
+}
+
+func (y *yamlFile) paired(key string) bool {
+	return slices.ContainsFunc(y.settings, func(s setting) bool { return s.key == key && s.paired })
 }
 
 func (y *yamlFile) known(key string) bool {

@@ -11,11 +11,12 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"go.uber.org/zap"
 
-	"github.com/samuelhu324-dev/weft/consumer"
+	"github.com/samuelhu324-dev/weft/consumer/schedule"
 	"github.com/samuelhu324-dev/weft/internal/admin"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/migrations"
+	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections"
 )
 
@@ -61,7 +62,7 @@ func (d *daemon) ready(ctx context.Context) error {
 			return nil
 		}
 		kind, text := postgres.Diagnose(Cause(err))
-		if kind != postgres.Unreachable && kind != postgres.TooManyConnections && !errors.Is(err, context.DeadlineExceeded) {
+		if !passing(kind, err) {
 			return err
 		}
 		d.tell(postgresName, errors.New(text))
@@ -70,6 +71,18 @@ func (d *daemon) ready(ctx context.Context) error {
 			return nil
 		case <-time.After(pause.NextBackOff()):
 		}
+	}
+}
+
+// passing reports whether waiting may heal what has ended a check.
+func passing(kind postgres.Kind, err error) bool {
+	switch kind {
+	case postgres.Unreachable, postgres.TooManyConnections:
+		return true
+	case postgres.Unknown:
+		return errors.Is(err, context.DeadlineExceeded) || outbox.Answered(err) && !outbox.Refused(err)
+	default:
+		return false
 	}
 }
 
@@ -82,13 +95,21 @@ func (d *daemon) check(ctx context.Context) error {
 	if err := postgres.CheckEnvironment(ctx, d.pool, d.cfg.Env); err != nil {
 		return err
 	}
-	if err := migrations.CheckRights(ctx, d.pool); err != nil {
+	if err := migrations.CheckRights(ctx, d.pool, d.modes()...); err != nil {
 		return err
 	}
 	err := migrations.Check(ctx, d.pool)
 	if ahead, ok := errors.AsType[*migrations.AheadError](err); ok {
 		d.log.Warn("database is newer than this build", zap.String("event", "migrations.ahead"), zap.Error(ahead))
-		return nil
+		err = nil
+	}
+	for _, l := range d.lanes {
+		if err == nil {
+			err = l.store.Open(ctx)
+		}
+	}
+	if err == nil {
+		d.prepareHistory(ctx)
 	}
 	return err
 }
@@ -161,13 +182,13 @@ func (d *daemon) look(leaving bool) {
 	}
 }
 
-func activity(p consumer.Phase) admin.Activity {
+func activity(p schedule.Phase) admin.Activity {
 	switch p {
-	case consumer.PhaseOpen:
+	case schedule.Running:
 		return admin.Running
-	case consumer.PhaseOutage, consumer.PhaseTrial:
+	case schedule.Outage, schedule.Trial:
 		return admin.Outage
-	case consumer.PhaseBroken:
+	case schedule.Broken:
 		return admin.Paused
 	default:
 		return admin.Idle
@@ -230,7 +251,7 @@ func (d *daemon) attend(ctx context.Context, l lane) error {
 			close(l.prepared)
 		}
 		err := p.Ready(ctx)
-		if s := l.pipeline.State(); err == nil && (s.Phase == consumer.PhaseOutage || s.Phase == consumer.PhaseTrial) {
+		if s := l.pipeline.State(); err == nil && (s.Phase == schedule.Outage || s.Phase == schedule.Trial) {
 			err = errors.New(s.Detail) // it answers, and does not take what it is sent
 		}
 		if !errors.Is(err, context.Canceled) {

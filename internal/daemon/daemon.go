@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/samuelhu324-dev/weft/consumer"
+	"github.com/samuelhu324-dev/weft/consumer/observe"
 	"github.com/samuelhu324-dev/weft/internal/admin"
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
@@ -59,6 +60,9 @@ type daemon struct {
 	elector *leader.Elector
 	lanes   []lane
 	gauges  *gauges
+
+	upkeepMetrics *upkeepMetrics
+
 	tracing *telemetry.Tracing // nil when traces are off
 
 	reload      Reload
@@ -156,7 +160,7 @@ func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {
 	target.Transport = d.elastic
 	target.Tracer = d.tracing.Tracer("weft/projections/elastic")
 	d.target = target
-	spans := consumer.Tracing{Tracer: d.tracing.Tracer("weft/consumer"), Sample: d.tracing.Sample()}
+	spans := observe.Tracing{Tracer: d.tracing.Tracer("weft/consumer"), Sample: d.tracing.Sample()}
 	projs, err := projections.Registry{}.Build(cfg.Projections, projections.Deps{
 		Pool: d.pool, Elastic: target, ChronicleVersion: cfg.Chronicle.ProjectionVersion,
 		Log: tel.Log, Registerer: tel.Contract,
@@ -164,7 +168,7 @@ func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {
 	if err != nil {
 		return err
 	}
-	pm, err := consumer.NewMetrics(tel.Contract, cfg.Projections)
+	pm, err := observe.NewMetrics(tel.Contract, cfg.Projections)
 	if err != nil {
 		return fmt.Errorf("pipeline metrics: %w", err)
 	}
@@ -175,17 +179,20 @@ func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {
 	if d.gauges, err = newGauges(tel.Contract, cfg.Projections); err != nil {
 		return fmt.Errorf("table gauges: %w", err)
 	}
+	if d.upkeepMetrics, err = newUpkeepMetrics(tel.Contract, cfg.Projections); err != nil {
+		return err
+	}
 	for _, p := range projs {
 		l := lane{proj: p, prepared: make(chan struct{}), takeover: &systemd.Pulse{}}
 		l.store, err = outbox.NewStore(d.pool, outbox.StoreConfig{
 			Table: p.Table(), Projection: p.Name(), Group: cfg.Group, Owner: cfg.Instance,
-			Lease: cfg.Outbox.Lease, Timeout: cfg.Database.Timeout,
+			Lease: cfg.Outbox.Lease, Timeout: cfg.Database.Timeout, Finished: outbox.Finished(cfg.Outbox.FinishedOf(p.Name())),
 		})
 		if err != nil {
 			return err
 		}
 		l.pipeline, err = consumer.New(l.store, p, consumer.Config{
-			Group: cfg.Group, BatchSize: cfg.Outbox.BulkSize, Concurrency: cfg.Outbox.Concurrency, Poll: cfg.Outbox.PollInterval,
+			Group: cfg.Group, Instance: cfg.Instance, BatchSize: cfg.Outbox.BulkSize, Concurrency: cfg.Outbox.Concurrency, Poll: cfg.Outbox.PollInterval,
 			Retry: consumer.RetryPolicy{
 				MaxAttempts: cfg.Outbox.MaxAttempts, BaseBackoff: cfg.Outbox.BaseBackoff, MaxBackoff: cfg.Outbox.MaxBackoff,
 				TerminalOnTransient: cfg.Outbox.TerminalOnTransient,
@@ -260,6 +267,7 @@ func (d *daemon) lead(ctx context.Context, t *leader.Term) error {
 		stop()
 		return nil
 	})
+	g.Go(func() error { d.records(until); return nil })
 	for _, l := range d.lanes {
 		g.Go(func() error {
 			if err := d.takeOver(until, l, t.Epoch()); err != nil || until.Err() != nil {
@@ -267,6 +275,7 @@ func (d *daemon) lead(ctx context.Context, t *leader.Term) error {
 			}
 			d.awaitPrepared(until, l)
 			g.Go(func() error { return l.reclaimer.Run(until, t.Epoch()) })
+			g.Go(func() error { d.upkeep(until, l, t.Epoch()); return nil })
 			return l.pipeline.Run(ctx, t)
 		})
 	}

@@ -26,7 +26,7 @@ type front struct {
 // rule answers a request itself and returns true, or returns false to let it pass.
 type rule func(w http.ResponseWriter, req *http.Request, body []byte) bool
 
-func newFront(t *testing.T, upstream string) *front {
+func newFront(t testing.TB, upstream string) *front {
 	t.Helper()
 	f := &front{upstream: upstream, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}}}
 	f.Server = httptest.NewServer(http.HandlerFunc(f.serve))
@@ -39,7 +39,7 @@ func newFront(t *testing.T, upstream string) *front {
 
 // proxied puts a link before the front, whose connections can be cut, and returns
 // the link's URL.
-func (f *front) proxied(t *testing.T) string {
+func (f *front) proxied(t testing.TB) string {
 	t.Helper()
 	f.link = newLink(t, f.Listener.Addr().String())
 	return f.link.through(f.URL)
@@ -102,7 +102,7 @@ type stale struct {
 
 // hold keeps every bulk request from now on until it is released; then it reaches
 // Elasticsearch even if its client has gone.
-func (f *front) hold(t *testing.T) *stale {
+func (f *front) hold(t testing.TB) *stale {
 	t.Helper()
 	gate := make(chan struct{})
 	s := &stale{arrived: make(chan []byte, 16), landed: make(chan []byte, 16)}
@@ -152,7 +152,7 @@ type lockLink struct {
 	conns  []net.Conn
 }
 
-func newLockLink(t *testing.T, upstream string) *lockLink {
+func newLockLink(t testing.TB, upstream string) *lockLink {
 	t.Helper()
 	var lc net.ListenConfig
 	ln, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")

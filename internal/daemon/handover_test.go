@@ -29,6 +29,8 @@ func TestDrainingIsShownUntilTheWorkIsSettled(t *testing.T) {
 			}
 			r.upsert(newKey(), 1, "in flight")
 			r.await(map[string]int{"processing": 1})
+			// Until the leader has heard of the lease, a stop would release it.
+			labtest.Eventually(t, 20*time.Second, func() bool { return a.metric("outbox_inflight_events") == 1 }, "the event to be in flight")
 			stopped := make(chan error, 1)
 			if resign {
 				if _, err := leader.Resign(t.Context(), r.pool, r.group, leader.Resignation{Epoch: 1, By: "alice", Why: "a test"}); err != nil {

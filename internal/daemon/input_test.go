@@ -22,7 +22,7 @@ type fate struct {
 func (r *rig) fate(key outbox.Key) (out []fate) {
 	r.t.Helper()
 	rows, err := r.pool.Query(context.Background(), `select status, coalesce(error_reason, ''), coalesce(error, '')
-		from search_outbox_events where entity_id = $1 order by event_version, created_at`, [16]byte(key.ID))
+		from search_outbox_events where entity_id = $1 order by event_version, created_at`, &key.ID)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -50,16 +50,16 @@ func TestBadInputAmongGood(t *testing.T) {
 	}
 	raw := func(key outbox.Key, op string, version int64) {
 		r.exec("insert into search_outbox_events (entity_type, entity_id, op, event_version) values ($1, $2, $3, $4)",
-			key.Type, [16]byte(key.ID), op, version)
+			key.Type, &key.ID, op, version)
 	}
 	document := func(key outbox.Key, version int64, text string, rank any) {
 		r.exec("insert into search_index (entity_type, entity_id, text, rank_score, event_version) values ($1, $2, $3, $4::text::float8, $5)",
-			key.Type, [16]byte(key.ID), text, rank, version)
+			key.Type, &key.ID, text, rank, version)
 		raw(key, "upsert", version)
 	}
 
 	unknownOp, unknownEntity, huge, twice := newKey(), newKey(), newKey(), newKey()
-	outOfRange, notANumber, negative, wide := newKey(), newKey(), newKey(), outbox.Key{Type: strings.Repeat("界", 50), ID: uuid.New()}
+	outOfRange, notANumber, negative, wide := newKey(), newKey(), newKey(), outbox.Key{Type: strings.Repeat("界", 50), ID: outbox.UUID(uuid.New())}
 	raw(unknownOp, "merge", 10)
 	raw(unknownEntity, "upsert", 10)
 	document(huge, 10, strings.Repeat("0123456789 abcdefghi ", 1_000_000), "1")
@@ -129,7 +129,7 @@ func TestNullByteIsRefusedAtTheProducer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = tx.Exec(t.Context(), "insert into search_index (entity_type, entity_id, text) values ('block', $1, $2)", [16]byte(key.ID), "a\x00b")
+	_, err = tx.Exec(t.Context(), "insert into search_index (entity_type, entity_id, text) values ('block', $1, $2)", &key.ID, "a\x00b")
 	if err == nil || !strings.Contains(err.Error(), "22021") {
 		t.Errorf("text with a null byte: %v, want Postgres's refusal", err)
 	}

@@ -15,7 +15,7 @@ import (
 
 // producer writes changes until it is stopped.
 type producer struct {
-	t       *testing.T
+	t       testing.TB
 	wg      sync.WaitGroup
 	end     context.CancelFunc
 	written atomic.Int64
@@ -32,16 +32,28 @@ func (r *rig) produce(perSecond int, keys []outbox.Key) *producer {
 }
 
 // produceFrom begins with a version.
-func (r *rig) produceFrom(version, perSecond int, keys []outbox.Key) *producer {
+func (r *rig) produceFrom(version int64, perSecond int, keys []outbox.Key) *producer {
+	r.t.Helper()
+	return r.produceWith(func(n int) int64 { return int64(n) + version }, perSecond, keys)
+}
+
+// produceNow gives events the microsecond as their version, as Wordloom does.
+func (r *rig) produceNow(perSecond int, keys []outbox.Key) *producer {
+	r.t.Helper()
+	return r.produceWith(func(int) int64 { return time.Now().UnixMicro() }, perSecond, keys)
+}
+
+func (r *rig) produceWith(version func(n int) int64, perSecond int, keys []outbox.Key) *producer {
 	r.t.Helper()
 	ctx, end := context.WithCancel(context.Background())
 	p := &producer{t: r.t, end: end}
+	writers := min(writers, perSecond)
 	for w := range writers {
 		p.wg.Go(func() {
-			tick := time.NewTicker(writers * time.Second / time.Duration(perSecond))
+			tick := time.NewTicker(time.Duration(writers) * time.Second / time.Duration(perSecond))
 			defer tick.Stop()
 			for n := w; ; n += writers {
-				c := change{key: keys[n%len(keys)], version: int64(n + version), op: outbox.Upsert, text: "version " + strconv.Itoa(n+1)}
+				c := change{key: keys[n%len(keys)], version: version(n), op: outbox.Upsert, text: "version " + strconv.Itoa(n+1)}
 				if n%7 == 6 {
 					c.op = outbox.Delete
 				}

@@ -47,6 +47,10 @@ weft_database_clock_skew_seconds
 weft_dead_letters projection
 weft_event_latency_seconds projection
 weft_fenced_writes_total projection
+weft_finished_kept_total projection
+weft_finished_swept_total action projection
+weft_history_missing_partitions projection
+weft_isolated_entities projection
 weft_lag_at_least projection
 weft_lag_count_age_seconds projection
 weft_last_settle_age_seconds projection
@@ -68,6 +72,7 @@ weft_table_readings_total projection result
 weft_config_last_reload_success_timestamp_seconds
 weft_config_last_reload_successful
 weft_trace_spans_total result
+weft_upkeep_runs_total result task
 weft_version_ahead_total projection
 weft_version_conflicts_unexamined_total projection
 weft_waiting_events projection

@@ -65,8 +65,7 @@ func TestNoSecretAndNoDocumentGetsOut(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(answer)
 		return true
 	})
-	keys := newKeys(12)
-	write := func(version int64) {
+	write := func(version int64, keys []outbox.Key) {
 		t.Helper()
 		var all []change
 		for _, k := range keys {
@@ -74,14 +73,16 @@ func TestNoSecretAndNoDocumentGetsOut(t *testing.T) {
 		}
 		r.write(all...) // one batch
 	}
-	write(1)
+	write(1, newKeys(12)) // so few that the breaker stays closed
 	labtest.Eventually(t, 30*time.Second, func() bool {
 		return a.metric("outbox_failed_total", `reason="es_4xx"`) > 0 && a.metric("outbox_retry_scheduled_total", `reason="es_5xx"`) > 0 &&
 			a.metric("outbox_retry_scheduled_total", `reason="es_other"`) > 0
 	}, "events that failed, and events that are retried")
 	f.set(refuse(http.StatusUnauthorized, "security_exception", bulks))
-	write(2)
-	labtest.Eventually(t, 30*time.Second, func() bool { return len(a.logs.with("event", "projection.outage")) > 0 }, "an outage")
+	write(2, newKeys(100)) // so many that it is an outage, although the probe succeeds
+	labtest.Eventually(t, 30*time.Second, func() bool {
+		return len(a.logs.with("event", "projection.outage")) > 0 && a.metric("weft_batches_total", `result="retry"`) > 0
+	}, "an outage, and the end of the batch that met it")
 	f.link.cut()
 	a.awaitReady(503, `"elasticsearch"`)
 	pg.cut()

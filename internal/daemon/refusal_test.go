@@ -28,7 +28,7 @@ func TestOneBadDocumentAmongAThousand(t *testing.T) {
 	all := documents(1000, 50)
 	bad := all[500].key
 	r.write(all...)
-	r.exec("update search_index set rank_score = 1e300 where entity_id = $1", [16]byte(bad.ID))
+	r.exec("update search_index set rank_score = 1e300 where entity_id = $1", &bad.ID)
 	a := r.start("a")
 	r.await(map[string]int{"done": 999, "failed": 1})
 	if got := r.fate(bad); got[0].Status != "failed" || got[0].Reason != "es_4xx" || !strings.Contains(got[0].Error, "rank_score") {

@@ -20,7 +20,7 @@ const manyFailures = "WEFT_BREAKER_THRESHOLD=100000"
 // replayAll replays all dead letters of the search projection.
 func (r *rig) replayAll(ctx context.Context, change func(*replay.Config)) (replay.Result, error) {
 	r.t.Helper()
-	letters, err := outbox.OpenDeadLetters(r.pool, outboxTable, "search_index_to_elastic", 10*time.Second)
+	letters, err := outbox.OpenDeadLetters(ctx, r.pool, outboxTable, "search_index_to_elastic", 10*time.Second)
 	if err != nil {
 		r.t.Fatal(err)
 	}

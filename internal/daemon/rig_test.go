@@ -35,7 +35,7 @@ const outboxTable = "search_outbox_events"
 // rig is a migrated database and an index of one test, and the instances that it
 // starts on them, as a role with the least rights.
 type rig struct {
-	t          *testing.T
+	t          testing.TB
 	url, index string
 	elastic    string
 	group      string
@@ -45,7 +45,7 @@ type rig struct {
 	reload     daemon.Reload // of the instances that are started from now on
 }
 
-func setup(t *testing.T) *rig {
+func setup(t testing.TB) *rig {
 	t.Helper()
 	dsn := labtest.Database(t)
 	runner := labtest.Runner(t, dsn) // dropped after the pool is closed
@@ -56,7 +56,7 @@ func setup(t *testing.T) *rig {
 	return r
 }
 
-func newRig(t *testing.T, url string) *rig {
+func newRig(t testing.TB, url string) *rig {
 	t.Helper()
 	return &rig{
 		t: t, url: url, index: labtest.Index(t), elastic: labtest.ElasticURL(t),
@@ -116,7 +116,7 @@ func (l *logs) all() string {
 
 // instance is one running daemon.
 type instance struct {
-	t    *testing.T
+	t    testing.TB
 	name string
 	logs *logs
 	reg  *prometheus.Registry
@@ -147,9 +147,9 @@ func (r *rig) run(cfg config.Config) *instance {
 	}()
 	in.stop = func() error { cancel(); <-in.done; return result }
 	r.t.Cleanup(func() {
-		_ = in.stop()
+		err := in.stop()
 		if r.t.Failed() {
-			r.t.Logf("log of %s:\n%s", in.name, in.logs.all())
+			r.t.Logf("%s ended with %v, and its log is:\n%s", in.name, err, in.logs.all())
 		}
 	})
 	return in
@@ -289,12 +289,12 @@ func (r *rig) tryWrite(ctx context.Context, changes ...change) error {
 		for _, c := range changes {
 			var err error
 			if c.op == outbox.Delete {
-				_, err = tx.Exec(ctx, "delete from search_index where entity_type = $1 and entity_id = $2", c.key.Type, [16]byte(c.key.ID))
+				_, err = tx.Exec(ctx, "delete from search_index where entity_type = $1 and entity_id = $2", c.key.Type, &c.key.ID)
 			} else {
 				_, err = tx.Exec(ctx, `insert into search_index (entity_type, entity_id, text, snippet, rank_score, event_version)
 					values ($1, $2, $3, left($3, 200), 1, $4)
 					on conflict (entity_type, entity_id) do update set text = excluded.text, snippet = excluded.snippet, event_version = excluded.event_version`,
-					c.key.Type, [16]byte(c.key.ID), c.text, c.version)
+					c.key.Type, &c.key.ID, c.text, c.version)
 			}
 			if err == nil {
 				err = outbox.Enqueue(ctx, tx, outboxTable, outbox.NewEvent{Key: c.key, Op: c.op, Version: c.version})
@@ -307,9 +307,10 @@ func (r *rig) tryWrite(ctx context.Context, changes ...change) error {
 	})
 }
 
+// counts returns how many events have which status, with those in flight as processing.
 func (r *rig) counts() map[string]int {
 	r.t.Helper()
-	rows, err := r.pool.Query(context.Background(), "select status, count(*) from search_outbox_events group by 1")
+	rows, err := r.pool.Query(context.Background(), "select status, count(*) from search_outbox_events_live group by 1")
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -371,10 +372,10 @@ func (r *rig) elasticCall(method, path, body string, into any) {
 // link is a way to a server that can be cut.
 type link struct {
 	*wire.Link
-	t *testing.T
+	t testing.TB
 }
 
-func newLink(t *testing.T, upstream string) *link {
+func newLink(t testing.TB, upstream string) *link {
 	t.Helper()
 	l, err := wire.NewLink(upstream)
 	if err != nil {
@@ -405,7 +406,7 @@ func (l *link) heal() {
 	}
 }
 
-func replaceHost(t *testing.T, raw, host string) string {
+func replaceHost(t testing.TB, raw, host string) string {
 	t.Helper()
 	u, err := url.Parse(raw)
 	if err != nil {
@@ -415,7 +416,7 @@ func replaceHost(t *testing.T, raw, host string) string {
 	return u.String()
 }
 
-func host(t *testing.T, raw string) string {
+func host(t testing.TB, raw string) string {
 	t.Helper()
 	u, err := url.Parse(raw)
 	if err != nil {
@@ -424,4 +425,4 @@ func host(t *testing.T, raw string) string {
 	return u.Host
 }
 
-func newKey() outbox.Key { return outbox.Key{Type: "block", ID: uuid.New()} }
+func newKey() outbox.Key { return outbox.Key{Type: "block", ID: outbox.UUID(uuid.New())} }

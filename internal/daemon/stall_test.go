@@ -58,6 +58,7 @@ func TestLeaderCutOffFromTheTablesHandsOver(t *testing.T) {
 	role, direct := "weft_cut_"+r.group, r.url
 	r.exec("create role " + role + " login")
 	r.exec("grant all on all tables in schema public to " + role)
+	r.exec("grant execute on all functions in schema public to " + role)
 	r.exec("grant pg_read_all_stats to " + role)
 	t.Cleanup(func() { r.exec("drop owned by " + role); r.exec("drop role " + role) })
 	r.url = strings.Replace(direct, "postgres@", role+"@", 1)
@@ -110,11 +111,13 @@ func TestEndOfLeadershipIsNoError(t *testing.T) {
 	}
 }
 
-// doneAfter waits for an event that is done under an epoch after the given one.
+// doneAfter waits for an event that is done under an epoch after the given one, and
+// returns that epoch.
 func (r *rig) doneAfter(epoch int64) (newest int64) {
 	r.t.Helper()
 	labtest.Eventually(r.t, 30*time.Second, func() bool {
-		err := r.pool.QueryRow(context.Background(), "select coalesce(max(epoch), 0) from search_outbox_events where status = 'done'").Scan(&newest)
+		err := r.pool.QueryRow(context.Background(), `select coalesce(max(l.epoch), 0) from weft_leader l
+			where l.group_name = $1 and exists (select from search_outbox_events where processed_at > l.acquired_at)`, r.group).Scan(&newest)
 		return err == nil && newest > epoch
 	}, fmt.Sprintf("an event done after epoch %d", epoch))
 	return newest

@@ -15,8 +15,8 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 )
 
-// A stop while Elasticsearch is slow waits for what has been sent, gives back what has
-// not, and leaves nothing in processing.
+// A stop while Elasticsearch is slow waits for what has been sent, leaves the rest ready,
+// and leaves nothing in flight.
 func TestStopWithSlowElastic(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

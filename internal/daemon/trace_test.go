@@ -65,11 +65,11 @@ func testTraces(t *testing.T, protocol string) {
 	// The producer's trace goes on, through the batch, to the request.
 	const trace, parent = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 	key, id := newKey(), uuid.New()
-	r.exec("insert into search_index (entity_type, entity_id, text, event_version) values ($1, $2, 'x', 1)", key.Type, [16]byte(key.ID))
+	r.exec("insert into search_index (entity_type, entity_id, text, event_version) values ($1, $2, 'x', 1)", key.Type, &key.ID)
 	enqueue := func(id uuid.UUID, key outbox.Key, op string) {
 		t.Helper()
 		r.exec(`insert into search_outbox_events (id, entity_type, entity_id, op, event_version, traceparent, tracestate)
-			values ($1, $2, $3, $4, 1, $5, 'vendor=1')`, [16]byte(id), key.Type, [16]byte(key.ID), op, "00-"+trace+"-"+parent+"-01")
+			values ($1, $2, $3, $4, 1, $5, 'vendor=1')`, [16]byte(id), key.Type, &key.ID, op, "00-"+trace+"-"+parent+"-01")
 	}
 	enqueue(id, key, "upsert")
 	e := spanOf(t, c, id, map[string]any{"result": "ok", "projection": "search_index_to_elastic", "op": "upsert", "attempt": int64(1)})

@@ -21,13 +21,13 @@ func TestStaleBulk(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		zombie  bool   // the old leader does not see that its lock session has ended
-		claims  bool   // it finds something to claim before its request is answered
+		leases  bool   // it finds something to lease before its request is answered
 		env     string // of the old leader
 		refused string // what the old leader is told when it writes to Postgres
 	}{
 		{name: "SessionTerminated", env: "OUTBOX_CONCURRENCY=3"},
 		{name: "ZombieSettles", zombie: true, env: "OUTBOX_CONCURRENCY=1", refused: "settle in search_outbox_events"},
-		{name: "ZombieClaims", zombie: true, claims: true, env: "OUTBOX_CONCURRENCY=3", refused: "claim from search_outbox_events"},
+		{name: "ZombieClaims", zombie: true, leases: true, env: "OUTBOX_CONCURRENCY=3", refused: "lease events of search_outbox_events"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -75,7 +75,7 @@ func TestStaleBulk(t *testing.T) {
 			want := 24
 			r.await(map[string]int{"done": want})
 
-			if tt.claims { // nobody else is there to be faster
+			if tt.leases { // nobody else is there to be faster
 				if err := b.stop(); err != nil {
 					t.Fatal(err)
 				}

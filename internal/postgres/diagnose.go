@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"syscall"
@@ -178,6 +179,8 @@ func diagnoseClient(err error, where string) (Kind, string) {
 		return Unreachable, fmt.Sprintf("no answer from Postgres%s in time: check the network, the firewall and the server", where)
 	case errors.As(err, &op), where != "" && !errors.Is(err, context.Canceled):
 		return Unreachable, fmt.Sprintf("Postgres%s cannot be reached: %s", where, cause(err))
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF), errors.Is(err, pgconn.ErrConnClosed):
+		return Unreachable, fmt.Sprintf("the connection to Postgres was closed on the way (%s): look at its log, or at a proxy before it", cause(err))
 	}
 	return Unknown, ""
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -43,6 +44,9 @@ func Normalize(raw string) (string, error) {
 	return "", errURL
 }
 
+// errExecMode refuses modes in which a parameter's type is guessed instead of asked for.
+var errExecMode = errors.New("default_query_exec_mode must be one of cache_statement, cache_describe, describe_exec")
+
 // ParseURL reads a URL or libpq's keyword form, with the PG* environment of libpq
 // filling what is absent. The connections it describes use [Dial]. Its errors name
 // no part of the password.
@@ -56,6 +60,9 @@ func ParseURL(raw string) (*pgxpool.Config, error) {
 		return nil, parseError(err)
 	}
 	cc := cfg.ConnConfig
+	if m := cc.DefaultQueryExecMode; m == pgx.QueryExecModeExec || m == pgx.QueryExecModeSimpleProtocol {
+		return nil, errExecMode
+	}
 	cc.DialFunc = Dial
 	cc.ConnectTimeout = cmp.Or(cc.ConnectTimeout, defaultConnectTimeout)
 	if !namesTarget(norm) && severalHosts(&cc.Config) {

@@ -84,6 +84,7 @@ func TestParseURLErrors(t *testing.T) {
 		"postgres://u:" + password + "@h/d?pool_max_conns=many":              "WEFT_DB_MAX_CONNS",
 		"postgres://u:" + password + "@h/d?sslrootcert=/x&sslmode=verify-ca": "sslrootcert",
 		"postgres://u:" + password + "@h/d?sslcert=/x":                       "sslcert",
+		"postgres://u:" + password + "@h/d?default_query_exec_mode=exec":     "cache_describe",
 		"host=a,b port=1,2,3 password=" + password:                           "one port, or one for each host",
 		"host=h password='" + password:                                       "not a valid Postgres URL",
 	} {

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -72,7 +70,7 @@ type run struct {
 	cfg     Config
 	replay  *outbox.Replay
 	res     Result
-	open    []uuid.UUID
+	open    []outbox.ID
 	futile  int       // failures since the last success
 	next    time.Time // not before: the pace
 	looked  time.Time
@@ -157,7 +155,7 @@ func (r *run) send(ctx context.Context) error {
 	}
 }
 
-func (r *run) sendBatch(ctx context.Context, ids []uuid.UUID) error {
+func (r *run) sendBatch(ctx context.Context, ids []outbox.ID) error {
 	sent, err := r.replay.Send(ctx, ids)
 	if err != nil {
 		return err

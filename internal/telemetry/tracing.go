@@ -131,7 +131,7 @@ func (t *Tracing) Tracer(name string) trace.Tracer {
 }
 
 // Sample is the policy for the spans of single events that went well.
-func (t *Tracing) Sample() func(producer trace.SpanContext, event [16]byte) bool {
+func (t *Tracing) Sample() func(producer trace.SpanContext, event uint64) bool {
 	if t == nil {
 		return nil
 	}

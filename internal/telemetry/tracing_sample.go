@@ -68,12 +68,12 @@ func newPolicy(o TracingOptions) (*Policy, error) {
 }
 
 // Event decides about the span of an event that went well. producer is invalid where
-// the event has no trace context.
-func (p *Policy) Event(producer trace.SpanContext, event [16]byte) bool {
+// the event has no trace context; event is 64 bits of its id, evenly spread.
+func (p *Policy) Event(producer trace.SpanContext, event uint64) bool {
 	if p.parents && producer.IsValid() {
 		return producer.IsSampled() && p.budget.take()
 	}
-	x := binary.BigEndian.Uint64(event[8:]) << 2 // a UUID's first two bits there are fixed
+	x := event
 	if producer.IsValid() {
 		id := producer.TraceID()
 		x = binary.BigEndian.Uint64(id[8:]) // as TraceIDRatioBased, for the same answer

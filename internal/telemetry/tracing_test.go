@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.opentelemetry.io/otel/attribute"
@@ -256,7 +256,7 @@ func TestTracingSamplers(t *testing.T) {
 		t.Run(tc.sampler, func(t *testing.T) {
 			t.Parallel()
 			tr := start(t, telemetry.TracingOptions{Enabled: true, Endpoint: "http://127.0.0.1:1", Sampler: tc.sampler, SamplerArg: tc.arg})
-			high := [16]byte{8: 0x3f, 9: 0xff}
+			const high = 0xfffc << 48
 			got := []bool{tr.Sample()(trace.SpanContext{}, high), tr.Sample()(sampled, high), tr.Sample()(unsampled, high)}
 			if want := []bool{tc.alone, tc.yes, tc.no}; !slices.Equal(got, want) {
 				t.Errorf("got %v, want %v", got, want)
@@ -286,7 +286,7 @@ func TestTracingRatio(t *testing.T) {
 	const n = 20_000
 	kept := 0
 	for range n {
-		if tr.Sample()(trace.SpanContext{}, uuid.New()) {
+		if tr.Sample()(trace.SpanContext{}, rand.Uint64()) {
 			kept++
 		}
 	}
@@ -301,7 +301,7 @@ func TestTracingBudget(t *testing.T) {
 	kept := 0
 	began := time.Now()
 	for range 1000 {
-		if tr.Sample()(trace.SpanContext{}, [16]byte{}) {
+		if tr.Sample()(trace.SpanContext{}, 0) {
 			kept++
 		}
 	}

@@ -3,6 +3,7 @@ package elastic
 import (
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -60,6 +61,39 @@ func TestRefusedRequestIsHalved(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantOutcomes(t, got, want[5:6])
+}
+
+// Something between weft and Elasticsearch cannot judge a document: its refusal is met by
+// the whole request, also where that carries one document. Elasticsearch's own is final.
+func TestRefusalWithoutTheProductHeaderIsShared(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{400, 402, 405, 406, 407, 409, 410, 412, 414, 415, 421, 422, 425, 426, 428, 431, 451} {
+		for _, n := range []int{1, 3} {
+			s, srv, _ := fakeSink(t, nil)
+			requests := 0
+			srv.Always(func(w http.ResponseWriter, _ *http.Request, _ func() []byte) {
+				requests++
+				w.Header().Del("X-Elastic-Product")
+				w.WriteHeader(status)
+				_, _ = io.WriteString(w, "<html>blocked by policy</html>")
+			})
+			got, err := s.Write(leading(t), docs(n))
+			if got != nil || requests != 1 {
+				t.Errorf("status %d for %d documents: got outcomes %v after %d requests, want none after one", status, n, got, requests)
+			}
+			f := wantFault(t, err, outbox.ReasonESRequest, true)
+			if !strings.Contains(f.Error(), "X-Elastic-Product") || !strings.Contains(f.Error(), strconv.Itoa(status)) {
+				t.Errorf("status %d: got %q, want it to name the header and the status", status, f)
+			}
+		}
+		s, srv, _ := fakeSink(t, nil)
+		srv.Script(elastictest.Status(status, `{"error":{"type":"illegal_argument_exception","reason":"no"}}`))
+		got, err := s.Write(leading(t), docs(1))
+		if err != nil {
+			t.Errorf("status %d of Elasticsearch: got error %v, want an outcome", status, err)
+		}
+		wantOutcomes(t, got, []outbox.Outcome{outbox.Reject(outbox.ReasonES4xx, "")})
+	}
 }
 
 // A request that is refused whatever is in it says nothing about documents.

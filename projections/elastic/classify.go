@@ -214,6 +214,8 @@ func broken(err error) bool {
 //	413                  bisect
 //	429                  es_429, shared, Retry-After
 //	other 4xx            bisect: one document may have spoilt the request
+//	the same, without    es_request_error, shared: something between weft and
+//	X-Elastic-Product    Elasticsearch, which cannot judge a document
 //	5xx                  es_5xx, shared, Retry-After
 //	anything else        es_other, shared
 func classifyStatus(status int, header http.Header, body []byte, now time.Time) *problem {
@@ -232,6 +234,8 @@ func classifyStatus(status int, header http.Header, body []byte, now time.Time) 
 		p.do = tooLong
 	case status == http.StatusTooManyRequests:
 		p.fault.Reason = outbox.ReasonES429
+	case status >= 400 && status < 500 && !product(header):
+		p.fault.Err = fmt.Errorf("%w: %w", p.fault.Err, errProduct)
 	case status >= 400 && status < 500:
 		p.do = bisect
 	case status >= 500 && status < 600:

@@ -109,7 +109,8 @@ type Sink struct {
 		seen time.Time // monotonic
 	}
 
-	payloads, answers sync.Pool
+	payloads FreeList[payload]
+	answers  sync.Pool
 }
 
 // New returns a Sink for cfg. Its metrics carry projectionName and are registered
@@ -160,7 +161,6 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName 
 	}
 	s.bodyCap.Store(int64(cfg.MaxBody))
 	s.aliasURL, s.plainURL = bulkURL(cfg, true), bulkURL(cfg, false)
-	s.payloads.New = func() any { return new(payload) }
 	s.answers.New = func() any { return new(answer) }
 	return s, nil
 }

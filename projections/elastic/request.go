@@ -30,7 +30,7 @@ func (s *Sink) putAnswer(a *answer) {
 // answer. It returns what the answer says of itself, for spans, and a *problem, or the
 // cause of ctx when that was cancelled.
 func (s *Sink) post(ctx context.Context, actions []Action, idx []int, kind nameKind, visit func(i int, it *item)) (outbox.Marks, error) {
-	p := s.payloads.Get().(*payload)
+	p := s.payloads.Get()
 	for _, i := range idx {
 		p.buf = appendAction(p.buf, &actions[i])
 	}
@@ -146,11 +146,14 @@ var errProduct = errors.New("the server does not say that it is Elasticsearch (n
 
 // genuine refuses the good answers of another product: they mean something else.
 func genuine(status int, header http.Header) error {
-	if status >= 200 && status < 300 && header.Get("X-Elastic-Product") != "Elasticsearch" {
+	if status >= 200 && status < 300 && !product(header) {
 		return errProduct
 	}
 	return nil
 }
+
+// product reports whether an answer says that it is Elasticsearch's own.
+func product(header http.Header) bool { return header.Get("X-Elastic-Product") == "Elasticsearch" }
 
 func (s *Sink) do(req *http.Request, dst *bytes.Buffer) (int, http.Header, error) {
 	res, err := s.client.Perform(req)

@@ -23,7 +23,8 @@ import (
 //	nil, any other error     the authority is no longer proven, or ctx was cancelled
 //
 // A deadline of ctx leaves the rest of the batch as es_timeout, which is an outage
-// only if nothing was answered before.
+// only if nothing was answered before. Items that all come back, each with an answer of
+// its own, are no Fault: the caller sees that none went through.
 //
 // With the last row some actions may have been written; repeating them is harmless.
 func (s *Sink) Write(ctx context.Context, actions []Action) ([]outbox.Outcome, error) {
@@ -131,9 +132,9 @@ func (r *run) attempt(ctx context.Context, idx []int) error {
 		return ended(ctx)
 	}
 	var (
-		done, throttled int
-		shared          *outbox.Outcome
-		loud            *outbox.Outcome
+		done   int
+		shared *outbox.Outcome
+		loud   *outbox.Outcome
 	)
 	ctx = r.s.trace.Start(ctx, "bulk")
 	defer r.s.trace.Close(ctx)
@@ -147,8 +148,6 @@ func (r *run) attempt(ctx context.Context, idx []int) error {
 			shared = &r.out[i]
 		case f.loud:
 			loud = &r.out[i]
-		case f.class == class429 || it.status == 503:
-			throttled++
 		}
 	})
 	if err != nil {
@@ -165,9 +164,6 @@ func (r *run) attempt(ctx context.Context, idx []int) error {
 		}
 	}
 	r.s.metrics.request(done, len(idx))
-	if shared == nil && throttled == len(idx) && len(idx) > 1 {
-		shared = &r.out[idx[0]] // the server, not the documents: nobody got through
-	}
 	if loud != nil {
 		r.s.log.Error("Elasticsearch answered with an item that fits no known case; it is retried",
 			zap.String("event", "elastic.unknown_answer"), zap.String("reason", string(loud.Reason)), zap.String("detail", loud.Detail), spanlog.IDs(ctx))

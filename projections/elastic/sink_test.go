@@ -343,16 +343,36 @@ outbox_es_bulk_requests_total{projection="p",result="success"} 0
 	}
 }
 
-// When the server lets nobody through, it is the server.
-func TestAllItemsThrottledIsAnOutage(t *testing.T) {
+// Items that all come back are reported one by one, whatever the size of the request, so
+// that the consumer can see that none went through.
+func TestItemsThatAllComeBackAreReported(t *testing.T) {
 	t.Parallel()
-	s, srv, _ := fakeSink(t, nil)
-	srv.FailItems(func(elastictest.Item) *elastictest.ItemFault {
-		return &elastictest.ItemFault{Status: 429, Type: "es_rejected_execution_exception", Reason: "queue is full"}
-	})
-	got, err := s.Write(leading(t), docs(2))
-	wantFault(t, err, outbox.ReasonES429, true)
-	wantOutcomes(t, got, repeat(outbox.Reject(outbox.ReasonES429, ""), 2))
+	mixed := []struct {
+		status int
+		want   outbox.Reason
+	}{
+		{429, outbox.ReasonES429}, {503, outbox.ReasonES5xx}, {500, outbox.ReasonES5xx}, {408, outbox.ReasonESTimeout},
+	}
+	for _, n := range []int{1, 2, 100} {
+		for kinds := range len(mixed) {
+			s, srv, _ := fakeSink(t, nil)
+			i := 0
+			srv.FailItems(func(elastictest.Item) *elastictest.ItemFault {
+				f := &elastictest.ItemFault{Status: mixed[i%(kinds+1)].status, Type: "some_exception", Reason: "not now"}
+				i++
+				return f
+			})
+			want := make([]outbox.Outcome, n)
+			for i := range want {
+				want[i] = outbox.Reject(mixed[i%(kinds+1)].want, "")
+			}
+			got, err := s.Write(leading(t), docs(n))
+			if err != nil {
+				t.Errorf("%d documents, %d statuses: got error %v, want the outcomes alone", n, kinds+1, err)
+			}
+			wantOutcomes(t, got, want)
+		}
+	}
 }
 
 func TestUnsendableActionsEndAlone(t *testing.T) {

@@ -9,12 +9,13 @@
 //   - A round begins with fresh tables (the binary's own migrations, vacuumed and
 //     analysed), a fresh index made by the binary itself, a checkpoint and an Elasticsearch at rest. Nothing of
 //     that is in the measured time, nor is the first, uncounted pass that warms up.
-//   - A rate is events / (first claim → last acknowledgement), from the table's
-//     processing_started_at and processed_at; that of the loader is events / (first
-//     request → last answer). A side counts only if every event is done, none is failed
+//   - A rate is events / (first lease → last acknowledgement), from processing_started_at
+//     and processed_at of the table or the history, and from Postgres's own log where
+//     finished events are deleted; that of the loader is events / (first request → last
+//     answer). A side counts only if every event is done, none is failed
 //     and the index holds as many documents as the source has rows.
 //   - What weft does is measured from outside: CPU from the kernel, by server; WAL from
-//     its position; claims and round trips from Postgres's own log, which writes down
+//     its position; leases, lists and round trips from Postgres's own log, which writes down
 //     every statement of weft in all rounds alike; allocations from weft's metrics.
 //
 // # What is not guaranteed
@@ -23,11 +24,13 @@
 //     ratios of one run are what counts.
 //   - The last acknowledgement is the start of the last settle: its few milliseconds are
 //     not counted.
-//   - Latencies of a drain are claim → acknowledgement; those of trickle are commit →
+//   - Latencies of a drain are lease → acknowledgement; those of trickle are commit →
 //     commit, from Postgres's commit timestamps.
-//   - A claim's time is what Postgres logs for all statements of its transaction: parse,
-//     plan and run, neither the network nor the commit.
+//   - The time of a lease or a list is what Postgres logs for all statements of its
+//     transaction: parse, plan and run, neither the network nor the commit.
 //   - Round trips count transactions of Postgres and bulk requests. A transaction of
 //     several round trips would count once; weft has none on the way of an event.
+//   - A vacuum that the drain makes necessary is measured by one that is run after it;
+//     what autovacuum has done of it by then is in the CPU of the drain.
 //   - CPU is counted in steps of 10 ms and covers the servers' own housekeeping.
 package bench

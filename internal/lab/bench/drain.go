@@ -25,14 +25,15 @@ const (
 // sample is what one side did in one round.
 type sample struct {
 	EPS                 float64 // events per second
-	P50MS, P99MS, MaxMS float64 // claim → acknowledgement, or commit → commit
+	P50MS, P99MS, MaxMS float64 // lease → acknowledgement, or commit → commit
 	RSSMB               float64
 	CPU                 cpu
 	Allocs              float64 // per event, as all that follow
 	WALBytes            float64
 	RoundTrips          float64
 	Retries             float64   // in all: above 0, more than the work was measured
-	Claims              []float64 // milliseconds
+	Vacuum              float64   // CPU µs of PostgreSQL for the vacuum after it
+	Claims              []float64 // milliseconds, of leases and lists
 	Lists               []float64
 
 	IdleLeader, IdleStandby float64 // per cent of a core
@@ -79,6 +80,9 @@ func (b *bench) newSite(ctx context.Context, binary string, w workload) (s *site
 	}
 	env := []string{"DATABASE_URL=" + s.url, "ELASTIC_URL=" + b.place.servers.ElasticURL(), "ELASTIC_INDEX=" + weftIndex,
 		"WEFT_GROUP=" + group, "WEFT_PROJECTIONS=search_index_to_elastic"}
+	if w.finished != "" {
+		env = append(env, "OUTBOX_FINISHED="+w.finished)
+	}
 	if w.traced {
 		env = append(env, "WORDLOOM_TRACING_ENABLED=true", "OTEL_TRACES_SAMPLER=traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.01",
 			"OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_EXPORTER_OTLP_ENDPOINT="+b.place.collector.GRPC)
@@ -193,7 +197,7 @@ func (s *site) watch(ctx context.Context, i *fleet.Instance, w workload, progres
 	if from, err = s.place.mark(ctx, nil); err != nil {
 		return from, to, err
 	}
-	moving, version, moved := false, int64(0), time.Now()
+	moving, version, moved := false, int64(firstVersion), time.Now()
 	for pause := firstPoll; ; {
 		began := time.Now()
 		next, found, err := s.head(ctx, version)
@@ -211,7 +215,7 @@ func (s *site) watch(ctx context.Context, i *fleet.Instance, w workload, progres
 			if done {
 				break
 			}
-			version = 0 // what was given back is below
+			version = firstVersion // what was released is below
 		}
 		if !moving && (!found || version > firstVersion) {
 			m, err := s.place.mark(ctx, i)
@@ -261,8 +265,9 @@ func (s *site) drained(ctx context.Context) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	err = s.conn.QueryRow(ctx, `select not exists (select from `+outboxTable+` where status = 'processing')
-and not exists (select from `+outboxTable+` where status = 'pending' and next_retry_at is null)
-and not exists (select from `+outboxTable+` where status = 'pending' and next_retry_at < now() + interval '1 hour')`).Scan(&done)
+and not exists (select from `+outboxTable+` where status = 'pending' and next_retry_at is null and event_version >= $1)
+and not exists (select from `+outboxTable+` where status = 'pending' and next_retry_at < now() + interval '1 hour' and event_version >= $1)`,
+		int64(firstVersion)).Scan(&done)
 	if err != nil {
 		return false, fmt.Errorf("look at the backlog: %w", err)
 	}
@@ -277,35 +282,76 @@ func (s *site) sum(ctx context.Context, i *fleet.Instance, w workload, from, to 
 	if err := stop(ctx, i); err != nil {
 		return out, err
 	}
-	var first, last time.Time
-	var seconds float64
-	var done, documents int
 	qctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	err = s.conn.QueryRow(qctx, `
-select count(*), min(processing_started_at), max(processed_at), extract(epoch from max(processed_at) - min(processing_started_at))::float8,
-       1000 * percentile_disc(0.5) within group (order by took), 1000 * percentile_disc(0.99) within group (order by took), 1000 * max(took),
-       (select count(*) from search_index)
-from (select *, extract(epoch from processed_at - processing_started_at)::float8 as took from `+outboxTable+` where status = 'done') done`).
-		Scan(&done, &first, &last, &seconds, &out.P50MS, &out.P99MS, &out.MaxMS, &documents)
+	done, first, last, err := s.times(qctx, w, &out)
 	if err != nil {
-		return out, fmt.Errorf("times of the events: %w", err)
+		return out, err
 	}
 	if done != w.events {
 		return out, fmt.Errorf("%d of %d events are done", done, w.events)
 	}
+	var documents int
+	if err := s.conn.QueryRow(qctx, "select count(*) from search_index").Scan(&documents); err != nil {
+		return out, fmt.Errorf("entities: %w", err)
+	}
 	if err := s.place.expect(ctx, weftIndex, documents); err != nil {
 		return out, err
 	}
-	out.EPS = perEvent(float64(w.events), seconds)
 	log, err := readLog(s.place.log, s.logged, first, last)
 	if err != nil {
 		return out, err
 	}
+	if w.finished == finishedDelete {
+		first, last = log.first, log.last
+	}
+	out.EPS = perEvent(float64(w.events), last.Sub(first).Seconds())
 	out.Claims, out.Lists = log.claims, log.lists
 	out.cost(from, to)
 	out.RoundTrips = perEvent(float64(log.roundTrips)+to.bulks, float64(w.events))
-	return out, nil
+	out.Vacuum, err = s.vacuum(ctx, w)
+	return out, err
+}
+
+// times counts the events that are done, and returns when the first was leased and the last
+// acknowledged. Of events that were deleted there are no times.
+func (s *site) times(ctx context.Context, w workload, out *sample) (done int, first, last time.Time, err error) {
+	table := outboxTable
+	switch w.finished {
+	case finishedArchive:
+		table = historyTable
+	case finishedDelete:
+		err = s.conn.QueryRow(ctx, `select $1 - count(*) from `+outboxTable+` where event_version >= $2`, w.events, int64(firstVersion)).Scan(&done)
+		if err != nil {
+			err = fmt.Errorf("count events: %w", err)
+		}
+		return done, first, last, err
+	}
+	err = s.conn.QueryRow(ctx, `
+select count(*), min(processing_started_at), max(processed_at),
+       1000 * percentile_disc(0.5) within group (order by took), 1000 * percentile_disc(0.99) within group (order by took), 1000 * max(took)
+from (select *, extract(epoch from processed_at - processing_started_at)::float8 as took from `+table+` where status = 'done') done`).
+		Scan(&done, &first, &last, &out.P50MS, &out.P99MS, &out.MaxMS)
+	if err != nil {
+		return 0, first, last, fmt.Errorf("times of the events: %w", err)
+	}
+	return done, first, last, nil
+}
+
+// vacuum removes what the drain has left dead, and returns what that cost PostgreSQL for
+// each event.
+func (s *site) vacuum(ctx context.Context, w workload) (float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+	defer cancel()
+	before, err := s.place.serversCPU()
+	if err != nil {
+		return 0, err
+	}
+	if _, err := s.conn.Exec(ctx, "vacuum (analyze) "+outboxTable); err != nil {
+		return 0, fmt.Errorf("vacuum: %w", err)
+	}
+	after, err := s.place.serversCPU()
+	return 1e6 * perEvent(after.postgres-before.postgres, float64(w.events)), err
 }
 
 // cost is what was spent between two moments, per event between them.

@@ -13,11 +13,12 @@ import (
 )
 
 const (
-	outboxTable = "search_outbox_events"
+	outboxTable  = "search_outbox_events"
+	historyTable = "search_outbox_history"
 	// firstVersion is that of event 0: the microseconds of 2026-01-01.
 	firstVersion = 1_767_225_600_000_000
 
-	loadTimeout  = 15 * time.Minute // two million rows on a busy machine
+	loadTimeout  = 30 * time.Minute // ten million rows on a busy machine
 	queryTimeout = 2 * time.Minute
 )
 
@@ -52,10 +53,17 @@ select gen_random_uuid(), 'block', md5('waits' || i)::uuid, 'upsert', {first} + 
        now() + interval '2 hours' + i * interval '1 ms', 'unknown_exception', 'unknown'
 from generate_series(0, {waiting} - 1) i`
 
+// blockedRows are one entity's, before all others: the first one is parked.
+const blockedRows = `
+insert into {table} (id, entity_type, entity_id, op, event_version, created_at, status, attempts, updated_at, replay_count, next_retry_at)
+select gen_random_uuid(), 'block', md5('blocked')::uuid, 'upsert', {first} - {blocked} + i, now(), 'pending', 0, now(), 0,
+       case when i = 0 then timestamptz 'infinity' end
+from generate_series(0, {blocked} - 1) i`
+
 func (w workload) sql(text string) string {
 	return strings.NewReplacer("{table}", outboxTable, "{events}", strconv.Itoa(w.events), "{entities}", strconv.Itoa(w.entities),
 		"{text}", strconv.Itoa(w.text), "{deletes}", strconv.FormatBool(w.deletes), "{parents}", strconv.FormatBool(w.parents), "{waiting}", strconv.Itoa(w.waiting),
-		"{first}", strconv.Itoa(firstVersion)).Replace(text)
+		"{blocked}", strconv.Itoa(w.blocked), "{first}", strconv.Itoa(firstVersion)).Replace(text)
 }
 
 // prepare makes the tables in the schema of conn: migrate is the work of the binary
@@ -78,6 +86,9 @@ func (w workload) fill(ctx context.Context, conn *pgx.Conn) error {
 	statements := []string{sourceRows, outboxRows}
 	if w.waiting > 0 {
 		statements = append(statements, waitingRows)
+	}
+	if w.blocked > 0 {
+		statements = append(statements, blockedRows)
 	}
 	statements = append(statements, "vacuum (analyze) search_index", "vacuum (analyze) {table}", "checkpoint")
 	for _, s := range statements {

@@ -33,6 +33,7 @@ const someLog = `2026-01-01 00:00:00.000 UTC|3/1|weft/bench/w/work|LOG:  duratio
 2026-01-01 00:00:01.100 UTC|3/5|weft/bench/w/work|LOG:  duration: 10.000 ms  execute stmtcache_1: update t set status = 'processing'
 2026-01-01 00:00:01.120 UTC|6/1|weft/bench/w/work|LOG:  duration: 30.000 ms  execute stmtcache_4: select id from t where status = 'pending' and next_retry_at is null
 2026-01-01 00:00:01.130 UTC|3/6|weft/bench/w/work|LOG:  duration: 20.000 ms  execute stmtcache_1: update t set status = 'processing'
+2026-01-01 00:00:01.140 UTC|6/2|weft/bench/w/work|LOG:  duration: 1.000 ms  execute stmtcache_5: delete from weft_lease
 2026-01-01 00:00:02.000 UTC|3/4|weft/bench/w/work|LOG:  duration: 7.000 ms  execute stmtcache_1: update t set status = 'processing'
 `
 
@@ -48,8 +49,10 @@ func TestReadLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The first list went on for 3 ms after a claim, the second while claims were made.
-	want := statementLog{roundTrips: 6, claims: []float64{3.75, 3, 10, 20}, lists: []float64{4, 30}}
+	want := statementLog{
+		roundTrips: 7, claims: []float64{3.75, 4, 10, 30, 20}, lists: []float64{4, 30},
+		first: second.Add(-750 * time.Microsecond), last: second.Add(140 * time.Millisecond),
+	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(statementLog{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -123,7 +126,7 @@ func errorText(err error) string {
 func TestPick(t *testing.T) {
 	t.Parallel()
 	if _, err := pick([]string{"distinct", "cold"}); err == nil ||
-		err.Error() != `no scenario is named "cold"; there are distinct, hot, mixed, trickle, backlog, retrying, longtx, adopted, traced` {
+		err.Error() != `no scenario is named "cold"; there are `+strings.Join(scenarioNames(), ", ") {
 		t.Errorf("got %v", err)
 	}
 	retrying := scenarioNamed(t, "retrying").load.scaled(2000)

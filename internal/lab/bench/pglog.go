@@ -28,15 +28,17 @@ type statement struct {
 // statementLog sums up what a worker's sessions did.
 type statementLog struct {
 	roundTrips int
-	claims     []float64 // milliseconds, one per claim, and the waits for lists
-	lists      []float64 // milliseconds, one per list of what is claimed later
+	claims     []float64 // milliseconds, one per lease and one per list
+	lists      []float64 // those of lists
+	first      time.Time // when the first lease began
+	last       time.Time // when the last settle ended
 }
 
 // trip is what one round trip did.
 type trip struct {
-	claims, lists bool
-	ms            float64
-	end           time.Time
+	claims, lists, settles bool
+	ms                     float64
+	end                    time.Time
 }
 
 func (t *trip) start() time.Time { return t.end.Add(-time.Duration(t.ms * float64(time.Millisecond))) }
@@ -51,7 +53,7 @@ func logSize(file string) (int64, error) {
 }
 
 // readLog reads what was logged behind offset between two moments of the database's
-// clock.
+// clock; a zero time is no bound.
 func readLog(file string, offset int64, from, to time.Time) (statementLog, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -65,7 +67,7 @@ func readLog(file string, offset int64, from, to time.Time) (statementLog, error
 	trips := map[string]*trip{}
 	var order []*trip
 	err = parseLog(f, func(s statement) {
-		if s.at.Before(from) || s.at.After(to) || !strings.HasSuffix(s.application, "/work") {
+		if s.at.Before(from) || !to.IsZero() && s.at.After(to) || !strings.HasSuffix(s.application, "/work") {
 			return
 		}
 		t := trips[s.transaction]
@@ -76,40 +78,41 @@ func readLog(file string, offset int64, from, to time.Time) (statementLog, error
 		}
 		t.ms += s.ms
 		t.end = s.at
-		t.claims = t.claims || strings.Contains(s.text, "set status = 'processing'")
+		t.claims = t.claims || isLease(s.text)
 		t.lists = t.lists || isList(s.text)
+		t.settles = t.settles || isSettle(s.text)
 	})
 	out := statementLog{roundTrips: len(order)}
 	for _, t := range order {
-		if t.claims {
+		if t.claims || t.lists {
 			out.claims = append(out.claims, t.ms)
 		}
 		if t.lists {
 			out.lists = append(out.lists, t.ms)
-			if ms := waited(t, order); ms > 0 {
-				out.claims = append(out.claims, ms)
-			}
+		}
+		if t.claims && (out.first.IsZero() || t.start().Before(out.first)) {
+			out.first = t.start()
+		}
+		if t.settles {
+			out.last = t.end
 		}
 	}
 	return out, err
 }
 
-// isList recognises a look that only lists what is claimed later.
-func isList(text string) bool {
-	return strings.HasPrefix(strings.TrimSpace(text), "select id") && strings.Contains(text, "next_retry_at is null")
+// isLease recognises what takes events: a lease, or a claim of a build before leases.
+func isLease(text string) bool {
+	return strings.Contains(text, "insert into weft_lease") || strings.Contains(text, "set status = 'processing'")
 }
 
-// waited returns for how many milliseconds a list was made with no claim beside it,
-// up to its end. The next claim may have waited for that.
-func waited(list *trip, order []*trip) float64 {
-	from := list.start()
-	for _, t := range order {
-		if t.claims && t.start().Before(list.end) && t.end.After(from) {
-			from = t.end
-		}
-	}
-	return max(0, float64(list.end.Sub(from))/float64(time.Millisecond))
+// isList recognises what only shows which events may be taken.
+func isList(text string) bool {
+	return strings.Contains(text, "as suspect") ||
+		strings.HasPrefix(strings.TrimSpace(text), "select id") && strings.Contains(text, "next_retry_at is null")
 }
+
+// isSettle recognises what ends a lease.
+func isSettle(text string) bool { return strings.Contains(text, "delete from weft_lease") }
 
 // parseLog calls visit for each line that says how long a statement took, with the lines
 // that go on with its text.

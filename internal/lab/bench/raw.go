@@ -86,7 +86,7 @@ where next_retry_at is null order by event_version`)
 		return nil, fmt.Errorf("read events: %w", err)
 	}
 	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e outbox.Event, err error) {
-		err = row.Scan(&e.Key.Type, (*[16]byte)(&e.Key.ID), &e.Op, &e.Version)
+		err = row.Scan(&e.Key.Type, &e.Key.ID, &e.Op, &e.Version)
 		return e, err
 	})
 	if err != nil {

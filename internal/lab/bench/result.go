@@ -23,7 +23,7 @@ type Result struct {
 	RatioToRaw  *Spread   `json:"ratio_to_raw,omitempty"`
 	RatioToOwn  *Spread   `json:"ratio_to_own_schema,omitempty"`
 	Traces      *Spread   `json:"ratio_to_untraced,omitempty"`
-	ClaimRatio  *Spread   `json:"claim_p99_ratio,omitempty"` // claim p99 to that at 20,000 pending
+	ClaimRatio  *Spread   `json:"claim_p99_ratio,omitempty"` // p99 of leases and lists to that at 20,000 pending
 	HeadToBase  *Spread   `json:"head_to_base,omitempty"`    // weft to the build it is compared with
 	Compared    string    `json:"head_to_base_of,omitempty"` // what figure of the two
 	WeftEPS     float64   `json:"weft_eps"`                  // events per second
@@ -34,12 +34,13 @@ type Result struct {
 	WeftRounds  []float64 `json:"weft_eps_rounds"`           // in their order
 	OtherRounds []float64 `json:"other_eps_rounds,omitempty"`
 
-	P50MS float64 `json:"p50_ms"` // claim → acknowledgement; for trickle commit → commit
+	P50MS float64 `json:"p50_ms"` // lease → acknowledgement, without those that are deleted; for trickle commit → commit
 	P99MS float64 `json:"p99_ms"`
 	MaxMS float64 `json:"max_ms"` // of all rounds
 
 	RSSMB       float64 `json:"rss_mb"` // the peak, of all rounds
 	CPU         cpu     `json:"cpu_us_per_event"`
+	Vacuum      float64 `json:"postgres_vacuum_us_per_event,omitempty"` // CPU of PostgreSQL after the drain
 	RawElastic  float64 `json:"raw_elasticsearch_cpu_us_per_event,omitempty"`
 	Allocs      float64 `json:"allocs_per_event"`
 	WALBytes    float64 `json:"wal_bytes_per_event"`
@@ -48,8 +49,8 @@ type Result struct {
 	IdleLeader  float64 `json:"idle_leader_cpu_percent,omitempty"` // of a core
 	IdleStandby float64 `json:"idle_standby_cpu_percent,omitempty"`
 
-	Claim     *Claims `json:"claim,omitempty"` // of all rounds together
-	Lists     *Claims `json:"list,omitempty"`  // of ready rows, for several claims; what a claim has waited for one is a claim
+	Claim     *Claims `json:"claim,omitempty"` // leases and lists, of all rounds together
+	Lists     *Claims `json:"list,omitempty"`  // those of lists alone
 	Reference *Claims `json:"claim_reference,omitempty"`
 	ClaimP99  float64 `json:"claim_p99_ms,omitempty"`
 }
@@ -95,6 +96,7 @@ func middle(samples []sample) (m sample) {
 			Postgres:      of(func(s sample) float64 { return s.CPU.Postgres }),
 			Elasticsearch: of(func(s sample) float64 { return s.CPU.Elasticsearch }),
 		},
+		Vacuum:      of(func(s sample) float64 { return s.Vacuum }),
 		Allocs:      of(func(s sample) float64 { return s.Allocs }),
 		WALBytes:    of(func(s sample) float64 { return s.WALBytes }),
 		RoundTrips:  of(func(s sample) float64 { return s.RoundTrips }),
@@ -114,7 +116,7 @@ func newResult(s scenario, w workload, sides []*side) *Result {
 	m := middle(weft)
 	r := &Result{
 		Scenario: s.name, Rounds: len(weft), Events: w.events, Cores: runtime.NumCPU(),
-		WeftEPS: m.EPS, WeftRounds: each(weft, eps), P50MS: m.P50MS, P99MS: m.P99MS, MaxMS: m.MaxMS, RSSMB: m.RSSMB, CPU: m.CPU,
+		WeftEPS: m.EPS, WeftRounds: each(weft, eps), P50MS: m.P50MS, P99MS: m.P99MS, MaxMS: m.MaxMS, RSSMB: m.RSSMB, CPU: m.CPU, Vacuum: m.Vacuum,
 		Allocs: m.Allocs, WALBytes: m.WALBytes, RoundTrips: m.RoundTrips, Retries: m.Retries, IdleLeader: m.IdleLeader, IdleStandby: m.IdleStandby,
 		Claim: newClaims(m.Claims), Lists: newClaims(m.Lists),
 	}
@@ -144,10 +146,10 @@ func newResult(s scenario, w workload, sides []*side) *Result {
 		r.HeadToBase, r.Compared = ratio(eps), "events per second"
 		switch s.kind {
 		case claims:
-			r.HeadToBase, r.Compared = ratio(claimP99), "claim p99"
+			r.HeadToBase, r.Compared = ratio(claimP99), "list and lease p99"
 		case trickle:
 			r.HeadToBase, r.Compared = ratio(p99), "latency p99"
-		case againstRaw, againstOwn, againstUntraced:
+		case againstRaw, againstOwn, againstUntraced, byItself:
 		}
 	}
 	return r
@@ -163,7 +165,9 @@ func (s sample) brief(k kind) string {
 	case trickle:
 		text += fmt.Sprintf(", p50 %.1f ms, p99 %.1f ms, idle %.2f %% and %.2f %%", s.P50MS, s.P99MS, s.IdleLeader, s.IdleStandby)
 	case claims:
-		text += fmt.Sprintf(", claim p50 %.2f ms, p99 %.2f ms, max %.2f ms", percentile(s.Claims, 50), claimP99(s), percentile(s.Claims, 100))
+		text += fmt.Sprintf(", list and lease p50 %.2f ms, p99 %.2f ms, max %.2f ms", percentile(s.Claims, 50), claimP99(s), percentile(s.Claims, 100))
+	case byItself:
+		text += fmt.Sprintf(", %.0f MB", s.RSSMB)
 	case againstRaw, againstOwn, againstUntraced:
 	}
 	return text
@@ -189,7 +193,7 @@ func (r *Result) ratio() (s *Spread, of string, lessIsBetter bool) {
 	case r.Traces != nil:
 		return r.Traces, "no traces", false
 	case r.ClaimRatio != nil:
-		return r.ClaimRatio, "claim p99 at 20,000", true
+		return r.ClaimRatio, "list and lease p99 at 20,000", true
 	default:
 		return nil, "", false
 	}
@@ -204,13 +208,13 @@ func writeTable(out io.Writer, results []*Result) error {
 		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%.1f\t%.1f\t%.1f\t%.0f\n", r.Scenario, r.Rounds, number(r.WeftEPS), number(r.OtherEPS),
 			ratio, of, r.P50MS, r.P99MS, r.MaxMS, r.RSSMB)
 	}
-	fmt.Fprintln(w, "\nper event\tCPU µs weft\tPostgres\tElasticsearch\tallocs\tWAL bytes\tround trips\tclaim p50 ms\tp99\tmax\tidle % leader\tstandby")
+	fmt.Fprintln(w, "\nper event\tCPU µs weft\tPostgres\tvacuum\tElasticsearch\tallocs\tWAL bytes\tround trips\tlist and lease p50 ms\tp99\tmax\tidle % leader\tstandby")
 	for _, r := range results {
 		c := r.Claim
 		if c == nil {
 			c = &Claims{}
 		}
-		fmt.Fprintf(w, "%s\t%.1f\t%.1f\t%.1f\t%.2f\t%.0f\t%.4f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\n", r.Scenario, r.CPU.Weft, r.CPU.Postgres, r.CPU.Elasticsearch,
+		fmt.Fprintf(w, "%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f\t%.0f\t%.4f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\n", r.Scenario, r.CPU.Weft, r.CPU.Postgres, r.Vacuum, r.CPU.Elasticsearch,
 			r.Allocs, r.WALBytes, r.RoundTrips, c.P50MS, c.P99MS, c.MaxMS, r.IdleLeader, r.IdleStandby)
 	}
 	if err := w.Flush(); err != nil {

@@ -51,7 +51,7 @@ func TestResultRatios(t *testing.T) {
 		{"traced", sideUntraced, func(r *Result) *Spread { return r.Traces }, rates, ""},
 		{"backlog", sideReference, func(r *Result) *Spread { return r.ClaimRatio }, claimTimes, ""},
 		{"hot", sideBase, func(r *Result) *Spread { return r.HeadToBase }, rates, "events per second"},
-		{"longtx", sideBase, func(r *Result) *Spread { return r.HeadToBase }, claimTimes, "claim p99"},
+		{"longtx", sideBase, func(r *Result) *Spread { return r.HeadToBase }, claimTimes, "list and lease p99"},
 		{"trickle", sideBase, func(r *Result) *Spread { return r.HeadToBase }, latencies, "latency p99"},
 		{"trickle", "", func(*Result) *Spread { return nil }, nil, ""},
 	} {
@@ -154,7 +154,7 @@ func TestChart(t *testing.T) {
 	if diff := cmp.Diff([]string{"141.0", "376.0", "376.0"}, bars); diff != "" {
 		t.Errorf("lengths of the bars (-want +got):\n%s", diff)
 	}
-	for _, want := range []string{"distinct", "hot", "backlog", "0.60 (0.25–0.70)", "1.60 (1.20–1.70)", "claim p99 at 20,000 — less is better"} {
+	for _, want := range []string{"distinct", "hot", "backlog", "0.60 (0.25–0.70)", "1.60 (1.20–1.70)", "list and lease p99 at 20,000 — less is better"} {
 		if !slices.Contains(texts, want) {
 			t.Errorf("no text %q in %q", want, texts)
 		}

@@ -69,17 +69,18 @@ func TestDistinct(t *testing.T) {
 	if got.Retries != 0 {
 		t.Errorf("retries: got %v, want none: nothing is broken", got.Retries)
 	}
-	// A claim, a read, a bulk request and a settle for each batch: six while batches grow
-	// and ten of two thousand; and a few looks and heartbeats.
-	if n := got.RoundTrips * guarded; n < 4*12 || n > 4*16+60 {
+	// A lease, a read, a bulk request and a settle for each batch: six while batches grow
+	// and ten of two thousand; a few lists; and some for each second, of which there are
+	// many on a busy machine.
+	if n := got.RoundTrips * guarded; n < 4*12 || n > 4*16+120 {
 		t.Errorf("round trips: got %.0f for %d events", n, guarded)
 	}
 	// At full length it is 1.3; the start of the process is in this figure.
 	if got.Allocs > 3.5 {
 		t.Errorf("allocations per event: got %.2f, want at most 3.5", got.Allocs)
 	}
-	if got.WALBytes > 1500 {
-		t.Errorf("WAL per event: got %.0f bytes, want at most 1,500", got.WALBytes)
+	if got.WALBytes > 800 {
+		t.Errorf("WAL per event: got %.0f bytes, want at most 800", got.WALBytes)
 	}
 	if got.Rounds != 1 || got.Events != guarded || got.RatioToRaw == nil || got.RatioToRaw.Median != got.WeftEPS/got.RawEPS {
 		t.Errorf("got %+v, want one round and all events and the ratio of both rates", got)

@@ -13,33 +13,40 @@ const (
 	againstRaw      kind = iota // rate, against the bare loader
 	againstOwn                  // rate, against the same on weft's own schema
 	againstUntraced             // rate, against the same without traces
-	claims                      // time of a claim, against that at referenceEvents pending
+	claims                      // time of lists and leases, against that at referenceEvents pending
 	trickle                     // latency of single events, and the cost of waiting for them
+	byItself                    // what a backlog of a kind costs
 )
 
 const (
-	// referenceEvents are pending where a claim is compared with.
+	// referenceEvents are pending where lists and leases are compared with.
 	referenceEvents = 20_000
-	// referenceDrains: one drain of so few events has too few claims for a p99.
+	// referenceDrains: one drain of so few events has too few leases for a p99.
 	referenceDrains = 3
 	// hotShare is the number of events per entity of the hot scenario.
 	hotShare = 20
 
 	defaultText = 200
+
+	finishedArchive = "archive"
+	finishedDelete  = "delete"
 )
 
 // workload is a backlog.
 type workload struct {
 	events   int
-	entities int  // event i is of entity i mod entities
-	text     int  // bytes
-	deletes  bool // every third event beyond the first of its entity is a delete
-	adopted  bool // in the tables of a deployment that weft has adopted
-	parents  bool // each event has the trace context of its producer
-	traced   bool // weft exports the spans of one event in a hundred
-	waiting  int  // rows of other entities that wait for their retry
-	snapshot bool // a transaction from before the drain stays open
-	drains   int  // times over, in fresh tables
+	entities int    // event i is of entity i mod entities
+	text     int    // bytes
+	deletes  bool   // every third event beyond the first of its entity is a delete
+	adopted  bool   // in the tables of a deployment that weft has adopted
+	parents  bool   // each event has the trace context of its producer
+	traced   bool   // weft exports the spans of one event in a hundred
+	waiting  int    // rows of other entities that wait for their retry
+	blocked  int    // rows of one entity, ready, behind one of them that is parked
+	snapshot bool   // a transaction from before the drain stays open
+	before   int    // trickle: events that are drained first
+	finished string // what becomes of events that are done; empty is keep
+	drains   int    // times over, in fresh tables
 }
 
 type scenario struct {
@@ -51,6 +58,10 @@ type scenario struct {
 
 func scenarios() []scenario {
 	distinct := func(n int) workload { return workload{events: n, entities: n, text: defaultText, drains: 1} }
+	finishing := func(w workload, how string) workload {
+		w.finished = how
+		return w
+	}
 	hot, mixed, adopted, traced := distinct(100_000), distinct(100_000), distinct(100_000), distinct(100_000)
 	hot.entities = hot.events / hotShare
 	mixed.entities, mixed.text, mixed.deletes = mixed.events*7/10, 2000, true
@@ -59,16 +70,27 @@ func scenarios() []scenario {
 	retrying, longtx := distinct(referenceEvents), distinct(1_000_000)
 	retrying.waiting, retrying.drains = 200_000, referenceDrains
 	longtx.snapshot = true
+	held := distinct(10_000)
+	held.snapshot, held.before = true, 1_000_000
+	waiting, blocked, single := distinct(referenceEvents), distinct(referenceEvents), distinct(60_000)
+	waiting.waiting, blocked.blocked, single.entities = 10_000_000, 10_000_000, 1
 	return []scenario{
 		{"distinct", "every event another entity, 200-byte text", againstRaw, distinct(100_000)},
+		{"distinct-archive", "as distinct, with finished events moved to the history", againstRaw, finishing(distinct(100_000), finishedArchive)},
+		{"distinct-delete", "as distinct, with finished events deleted", againstRaw, finishing(distinct(100_000), finishedDelete)},
 		{"hot", "100,000 events over 5,000 entities; the loader is fed every event", againstRaw, hot},
 		{"mixed", "upserts, second upserts and deletes of 2 kB documents", againstRaw, mixed},
 		{"trickle", "500 events a second for 20 s, then 20 s without any", trickle, distinct(10_000)},
 		{"backlog", "2,000,000 events pending", claims, distinct(2_000_000)},
 		{"retrying", "20,000 events between 200,000 that wait for their retry", claims, retrying},
 		{"longtx", "1,000,000 events, and a snapshot from before them held open", claims, longtx},
+		{"trickle-longtx", "as trickle, under a snapshot from before 1,000,000 events", trickle, held},
 		{"adopted", "as distinct, in the Wordloom schema with its eleven indexes", againstOwn, adopted},
+		{"adopted-archive", "as adopted, with finished events moved to the history", againstOwn, finishing(adopted, finishedArchive)},
 		{"traced", "as distinct, with traces of one event in a hundred", againstUntraced, traced},
+		{"waiting", "20,000 events between 10,000,000 that wait for their retry", byItself, waiting},
+		{"blocked", "20,000 events behind 10,000,000 of one entity of which the first is parked", byItself, blocked},
+		{"single", "60,000 events of one entity", byItself, single},
 	}
 }
 
@@ -101,12 +123,12 @@ func (w workload) scaled(events int) workload {
 		return w
 	}
 	scale := func(n int) int { return int(int64(n) * int64(events) / int64(w.events)) }
-	w.entities, w.waiting = max(scale(w.entities), 1), scale(w.waiting)
+	w.entities, w.waiting, w.blocked, w.before = max(scale(w.entities), 1), scale(w.waiting), scale(w.blocked), scale(w.before)
 	w.events = events
 	return w
 }
 
-// reference is what a claim of this workload is compared with.
+// reference is what lists and leases of this workload are compared with.
 func (w workload) reference() workload {
 	n := min(referenceEvents, w.events)
 	return workload{events: n, entities: n, text: defaultText, drains: referenceDrains}

@@ -29,11 +29,27 @@ func (b *bench) trickle(ctx context.Context, binary string, w workload, progress
 		return out, err
 	}
 	defer func() { err = errors.Join(err, s.close(ctx)) }()
+	if w.before > 0 {
+		earlier := workload{events: w.before, entities: w.before, text: w.text}
+		if err := earlier.fill(ctx, s.conn); err != nil {
+			return out, err
+		}
+	}
+	if w.snapshot {
+		release, err := s.holdSnapshot(ctx)
+		if err != nil {
+			return out, err
+		}
+		defer release()
+	}
 	leader, err := s.start(ctx, "leader")
 	if err != nil {
 		return out, err
 	}
 	if err := leader.Ready(ctx); err != nil {
+		return out, err
+	}
+	if err := s.settled(ctx, leader); err != nil {
 		return out, err
 	}
 	standby, err := s.fleet.Start(ctx, "standby")
@@ -84,7 +100,9 @@ func (s *site) sumTrickle(ctx context.Context, leader *fleet.Instance, w workloa
 	qctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	var first, last time.Time
-	if err := s.conn.QueryRow(qctx, `select min(processing_started_at), max(processed_at) from `+outboxTable).Scan(&first, &last); err != nil {
+	err := s.conn.QueryRow(qctx, `select min(processing_started_at), max(processed_at) from `+outboxTable+` where event_version >= $1`,
+		w.trickleVersion(0)).Scan(&first, &last)
+	if err != nil {
 		return fmt.Errorf("times of the events: %w", err)
 	}
 	log, err := readLog(s.place.log, s.logged, first, last)
@@ -93,7 +111,7 @@ func (s *site) sumTrickle(ctx context.Context, leader *fleet.Instance, w workloa
 	}
 	out.Claims, out.Lists = log.claims, log.lists
 	out.RoundTrips = perEvent(float64(log.roundTrips)+bulks, float64(w.events))
-	return s.place.expect(ctx, weftIndex, w.events)
+	return s.place.expect(ctx, weftIndex, w.before+w.events)
 }
 
 // written are events with the transactions that committed them.
@@ -111,6 +129,9 @@ source as (
 insert into ` + outboxTable + ` (id, entity_type, entity_id, op, event_version, created_at, status, attempts, updated_at, replay_count)
 select id, 'block', entity_id, 'upsert', version, now(), 'pending', 0, now(), 0 from event
 returning pg_current_xact_id()::text`
+
+// trickleVersion is that of event i, after those that were drained before.
+func (w workload) trickleVersion(i int) int64 { return firstVersion + int64(w.before+i) }
 
 // write commits w.events events, each when its time has come. A writer that is late
 // does not make the next ones late.
@@ -139,7 +160,7 @@ func (s *site) write(ctx context.Context, w workload, progress func(share float6
 			for i := range due {
 				out.ids[i] = uuid.New()
 				qctx, cancel := context.WithTimeout(gctx, queryTimeout)
-				err := pool.QueryRow(qctx, writeOne, out.ids[i], [16]byte(uuid.New()), firstVersion+i, string(text)).Scan(&out.transactions[i])
+				err := pool.QueryRow(qctx, writeOne, out.ids[i], [16]byte(uuid.New()), w.trickleVersion(i), string(text)).Scan(&out.transactions[i])
 				cancel()
 				if err != nil {
 					return fmt.Errorf("write an event: %w", err)
@@ -175,8 +196,8 @@ func (s *site) settled(ctx context.Context, i *fleet.Instance) error {
 		if i.HasEnded() {
 			return i.Ending()
 		}
-		if time.Since(began) > stallTimeout {
-			return fmt.Errorf("events are not settled after %v", stallTimeout)
+		if time.Since(began) > drainTimeout {
+			return fmt.Errorf("events are not settled after %v", drainTimeout)
 		}
 		if err := sleep(ctx, poll); err != nil {
 			return err

@@ -35,8 +35,8 @@ cut, slowed down and reset, servers restarted, answers falsified.
 
 In the end everything is healed and drained, and what the database recorded of itself,
 what passed to Elasticsearch, and both stores are judged: no event lost or out of order,
-no document taken back or come back, one claimer at a time, both stores equal. A table
-says how long takeovers took. The servers that DATABASE_URL and ELASTIC_URL name are
+no document taken back or come back, one claimer at a time, no verdict and no send
+without a lease, both stores equal. A table says how long takeovers took. The servers that DATABASE_URL and ELASTIC_URL name are
 left alone: chaos starts its own.
 
 Exit code 0 means that every figure is 0 and the stores are equal; 1 means anything
@@ -45,6 +45,8 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
   weftlab chaos --duration 30m --json chaos.json
   weftlab chaos --only sigkill,sigstop --faults 20
   weftlab chaos --seed 42 --evidence ./evidence
+  weftlab chaos --upgrade v1.2.0
+  weftlab chaos --finished archive
   weftlab chaos --list`,
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
@@ -83,6 +85,8 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
 	f.Var(&bounded{&opts.Rate, 10, 5000}, "rate", "events per second that the writer produces, 10 to 5000")
 	f.StringVar(&opts.JSON, "json", "", "write the figures to `FILE` as JSON")
 	f.StringVar(&opts.Evidence, "evidence", "", "keep the evidence in `DIR`, also that of a clean run")
+	f.StringVar((*string)(&opts.Finished), "finished", "", "what becomes of events that are done: keep, archive or delete (default weft's own)")
+	f.StringVar(&opts.Upgrade, "upgrade", "", "let instances of another build, a `BINARY|REVISION`, and of this one lead in turns")
 	f.StringVar(&opts.Binary, "weft", "", "run this weft `FILE` instead of building one, which leaves out skewed-clock")
 	f.IntVar(&opts.HeapMB, "elastic-heap", 0, "Elasticsearch's heap in MiB (default that of the stack)")
 	f.BoolVar(&list, "list", false, "name the faults and end")

@@ -11,6 +11,9 @@
 //   - What is judged was not written by weft: the record that the database keeps (package
 //     history), what passed on the way to Elasticsearch (package wire), and both stores
 //     (package reconcile). A run passes only when every figure is 0.
+//   - With another build, by --upgrade, every start of an instance takes the one that its
+//     last process was not of, so that all successions occur: of each build by itself and by
+//     the other. Migrations and commands are those of this build.
 //   - A fault that could not be injected is counted as skipped, with the reason. An
 //     instance that ends without being asked to, or does not end well, fails the run; so
 //     does one that is not well again within a minute and a half of the heal.

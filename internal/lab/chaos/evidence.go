@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/history"
 )
@@ -20,8 +22,8 @@ import (
 //
 //	postgres.log, elastic.log    the servers'
 //	schedule.txt                 every fault as it was carried out
-//	record.csv.gz, terms.csv, source.csv.gz
-//	                             what the database recorded of events, epochs and rows
+//	record.csv.gz, leases.csv.gz, terms.csv, source.csv.gz
+//	                             what the database recorded of events, leases, epochs and rows
 //	bulk.csv.gz                  what passed to Elasticsearch, and its answers
 //	findings.txt                 what is wrong, with the story of each entity
 
@@ -78,6 +80,14 @@ func (r *run) keepRecord(log *history.Log, applied []history.Applied) error {
 		}
 		return nil
 	}
+	leases := func(w *csv.Writer) error {
+		_ = w.Write([]string{"seq", "tx", "at", "batch", "owner", "epoch", "by", "ended_tx", "ended", "ended_by", "settled", "reclaimed", "events"})
+		for _, l := range log.Leases {
+			_ = w.Write([]string{integer(l.Seq), strconv.FormatUint(l.Tx, 10), l.At.UTC().Format(stamp), l.Batch.String(), l.Owner, integer(l.Epoch), l.By,
+				strconv.FormatUint(l.EndedTx, 10), moment(l.Ended), l.EndedBy, strconv.Itoa(l.Settled), strconv.Itoa(l.Reclaimed), strings.Trim(fmt.Sprint(l.Events), "[]")})
+		}
+		return nil
+	}
 	terms := func(w *csv.Writer) error {
 		_ = w.Write([]string{"seq", "at", "epoch", "instance"})
 		for _, t := range log.Terms {
@@ -97,18 +107,22 @@ func (r *run) keepRecord(log *history.Log, applied []history.Applied) error {
 		_ = w.Write([]string{"request", "instance", "sent", "answered", "op", "id", "version", "status", "result", "seq_no", "primary_term", "result_version", "forwarded", "known"})
 		for n := range applied {
 			a := &applied[n]
-			answered := ""
-			if !a.Answered.IsZero() {
-				answered = a.Answered.UTC().Format(stamp)
-			}
-			_ = w.Write([]string{integer(a.Request), a.Instance, a.Sent.UTC().Format(stamp), answered, a.Op, a.ID, integer(a.Version),
+			_ = w.Write([]string{integer(a.Request), a.Instance, a.Sent.UTC().Format(stamp), moment(a.Answered), a.Op, a.ID, integer(a.Version),
 				strconv.Itoa(a.Status), a.Result, integer(a.SeqNo), integer(a.PrimaryTerm), integer(a.ResultVersion),
 				strconv.FormatBool(a.Forwarded), strconv.FormatBool(a.Known)})
 		}
 		return nil
 	}
-	return errors.Join(r.keepTable("record.csv.gz", record), r.keepTable("terms.csv", terms),
+	return errors.Join(r.keepTable("record.csv.gz", record), r.keepTable("leases.csv.gz", leases), r.keepTable("terms.csv", terms),
 		r.keepTable("source.csv.gz", source), r.keepTable("bulk.csv.gz", bulk))
+}
+
+// moment is empty for a time that never came.
+func moment(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return at.UTC().Format(stamp)
 }
 
 func (r *run) keepTable(name string, fill func(*csv.Writer) error) error {

@@ -148,6 +148,13 @@ func (r *run) network(ctx context.Context, m *member, i *injection) (err error) 
 	switch s.Kind {
 	case PartitionPostgres:
 		err = m.Postgres.HalfOpen()
+	case LostAnswer: // what arrived is carried out: a lease, a settle
+		err = m.Postgres.HalfOpen()
+		if err == nil {
+			err = await.Sleep(ctx, s.Latency)
+		}
+		i.At = time.Now()
+		err = errors.Join(err, m.Postgres.Cut())
 	case PartitionElastic:
 		err = m.Elastic.HalfOpen()
 	case PartitionBoth:

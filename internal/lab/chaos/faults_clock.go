@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/await"
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // skew lets an instance lead whose wall clock is wrong, and looks for that clock in
@@ -69,8 +70,9 @@ func (r *run) skew(ctx context.Context, m *member, i *injection) (err error) {
 	}
 	// What it has written itself is younger than its start, and not of the future.
 	itsTerm := fmt.Sprintf("epoch = %d", l.epoch)
+	itsEvents := fmt.Sprintf("id in (select h.event_id from weftlab_history h where h.tx in (select e.tx from weftlab_lease e where e.epoch = %d and e.events is null))", l.epoch)
 	found, err := r.wrongTimes(ctx, i.At, map[string]string{
-		outboxTable: itsTerm, "weft_leader": itsTerm, "weft_term": itsTerm, "weft_progress": itsTerm,
+		outboxTable: itsEvents, outbox.HistoryTable(outboxTable): itsEvents, "weft_lease": itsTerm, "weft_leader": itsTerm, "weft_term": itsTerm, "weft_progress": itsTerm,
 		"weft_instance": fmt.Sprintf("instance = '%s'", odd.name), "weft_audit": fmt.Sprintf("by_epoch = %d", l.epoch),
 	})
 	r.clocks = append(r.clocks, found...)
@@ -88,8 +90,8 @@ const timeColumns = `
 select c.table_name, c.column_name
 from information_schema.columns c
 where c.table_schema = current_schema() and c.data_type = 'timestamp with time zone'
-  and (c.table_name like 'weft\_%' and c.table_name <> 'weft_schema_version' or c.table_name = $1)
-  and not (c.table_name = $1 and c.column_name = 'created_at') -- the application's
+  and (c.table_name like 'weft\_%' and c.table_name <> 'weft_schema_version' or c.table_name in ($1, $2))
+  and not (c.table_name in ($1, $2) and c.column_name = 'created_at') -- the application's
 order by 1, 2`
 
 // wrongTimes returns the times in weft's tables that are earlier than since or later
@@ -98,7 +100,7 @@ order by 1, 2`
 func (r *run) wrongTimes(ctx context.Context, since time.Time, where map[string]string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	rows, err := r.place.pool.Query(ctx, timeColumns, outboxTable)
+	rows, err := r.place.pool.Query(ctx, timeColumns, outboxTable, outbox.HistoryTable(outboxTable))
 	if err != nil {
 		return nil, fmt.Errorf("list columns with times: %w", err)
 	}
@@ -115,6 +117,9 @@ func (r *run) wrongTimes(ctx context.Context, since time.Time, where map[string]
 			condition = "true"
 		case condition == "", strings.HasPrefix(c.Column, "resign_"): // asked of an earlier term
 			continue
+		}
+		if c.Column == "next_retry_at" {
+			condition += " and behind is null" // else the time is an hour ahead, for older builds
 		}
 		limit := slack
 		if strings.Contains(c.Column, "until") || strings.Contains(c.Column, "next_") {

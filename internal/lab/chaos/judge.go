@@ -22,6 +22,7 @@ func (r *run) judge(ctx context.Context) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	log.Finished = r.opts.Finished
 	end, err := history.ReadEnd(ctx, r.place.pool, r.place.es, r.place.index)
 	if err != nil {
 		return nil, err
@@ -31,11 +32,12 @@ func (r *run) judge(ctx context.Context) (*Result, error) {
 		return nil, err
 	}
 	r.clocks = append(r.clocks, wrong...)
-	known := history.Run{Log: log, Acknowledged: r.writer.ledger.acknowledged, Applied: r.recorder.Applied(), End: end}
+	known := history.Run{Log: log, Acknowledged: r.writer.ledger.acknowledged, Applied: r.recorder.Applied(), Crashes: r.crashes(), End: end}
 	v := history.Check(known)
 	result := r.measured(log, took)
 	result.Bulk = len(known.Applied)
 	result.Lost, result.OutOfOrder, result.TwoClaimers = len(v.Lost), len(v.OutOfOrder), len(v.TwoActive)
+	result.Unleased, result.SentEarly, result.Twice, result.Kept = len(v.Unleased), len(v.SentEarly), len(v.Twice), len(v.Kept)
 	result.Regressions, result.Resurrected = len(v.Regressions), len(v.Resurrected)
 	result.WallClock, result.Surprises, result.Failed = len(r.clocks), len(r.surprises), len(v.DeadLetters)
 	result.Missing, result.Extra, result.Stale = end.Compared.Missing, end.Compared.Extra, end.Compared.Stale
@@ -52,8 +54,19 @@ func (r *run) measured(log *history.Log, took time.Duration) *Result {
 	out := &Result{
 		Seed: r.opts.Seed, Seconds: math.Round(took.Seconds()*10) / 10,
 		Produced: r.writer.ledger.produced(), Unknown: r.writer.ledger.unknown, Terms: len(log.Terms),
+		Finished: string(r.opts.Finished), Upgrade: r.opts.Upgrade, OtherTerms: otherTerms(log.Terms, r.starts), Leases: len(log.Leases),
 	}
 	out.count(log, r.injections)
+	return out
+}
+
+// crashes are the times in which PostgreSQL lost what had not reached the disk.
+func (r *run) crashes() (out []history.FaultMark) {
+	for _, i := range r.injections {
+		if i.Step.Kind == PostgresRestartImmediate && i.Skipped == "" {
+			out = append(out, history.FaultMark{Name: string(i.Step.Kind), At: i.At, Until: i.Accepts})
+		}
+	}
 	return out
 }
 

@@ -22,6 +22,7 @@ const (
 	TerminatePool            Kind = "terminate-pool"
 	TerminateAll             Kind = "terminate-all"
 	PartitionPostgres        Kind = "partition-postgres"
+	LostAnswer               Kind = "lost-answer"
 	PartitionElastic         Kind = "partition-elastic"
 	PartitionBoth            Kind = "partition-both"
 	LatencyPostgres          Kind = "latency-postgres"
@@ -76,6 +77,7 @@ func kindTable() []kindInfo {
 		{TerminatePool, "the server ends all of an instance's sessions but the lock session", nothing, 1, true, false, (*run).endSessions},
 		{TerminateAll, "the server ends all sessions of the leader", takeover, 1, false, false, (*run).endSessions},
 		{PartitionPostgres, "no byte passes between the leader and PostgreSQL, and no connection ends", takeover, 1, false, false, (*run).network},
+		{LostAnswer, "PostgreSQL's answers to the leader are lost on their way, and then it is away", takeover, 1, false, false, (*run).network},
 		{PartitionElastic, "no byte passes between the leader and Elasticsearch, and no connection ends", nothing, 1, false, false, (*run).network},
 		{PartitionBoth, "no byte passes between the leader and both servers", takeover, 1, false, false, (*run).network},
 		{LatencyPostgres, "50 ms to 3 s more between an instance and PostgreSQL", nothing, 1, true, false, (*run).network},

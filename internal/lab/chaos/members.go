@@ -17,6 +17,7 @@ type member struct {
 	name     string
 	instance *fleet.Instance
 	asked    bool // the end of instance was asked for
+	other    bool // instance is of the other build
 
 	*wire.Ways
 }
@@ -30,9 +31,23 @@ func (m *member) env() []string {
 	return []string{"DATABASE_URL=" + m.DatabaseURL, "ELASTIC_URL=" + m.ElasticURL}
 }
 
-// start gives the name a new process; binary is the fleet's own when empty.
+// start is that of a process.
+type start struct {
+	name  string
+	at    time.Time
+	other bool // of the other build
+}
+
+// start gives the name a new process; binary is the fleet's own when empty, or in turns that
+// of the other build.
 func (r *run) start(ctx context.Context, m *member, binary string) (err error) {
 	m.asked = false
+	if binary == "" && r.otherBinary != "" {
+		if m.other = !m.other; m.other {
+			binary = r.otherBinary
+		}
+	}
+	r.starts = append(r.starts, start{m.name, time.Now(), m.other})
 	m.instance, err = r.fleet.StartWith(ctx, fleet.Options{Name: m.name, Env: m.env(), Binary: binary})
 	return err
 }

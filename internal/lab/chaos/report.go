@@ -25,6 +25,15 @@ type Result struct {
 	// too busy for a heartbeat in three seconds has some: no figure of the verdict.
 	Spontaneous int `json:"spontaneous_terms"`
 
+	Finished   string `json:"finished,omitempty"` // what became of events that were done
+	Upgrade    string `json:"upgrade,omitempty"`  // the other build that led in turns
+	OtherTerms int    `json:"other_build_terms"`  // of Terms
+	Leases     int    `json:"leases"`
+	Kept       int    `json:"kept"` // finished events that stayed in the table although they were to be archived or deleted
+
+	Unleased    int  `json:"unleased"`     // verdicts without a lease
+	SentEarly   int  `json:"sent_early"`   // items that were sent without a committed lease
+	Twice       int  `json:"done_twice"`   // events that were done or archived more than once
 	Lost        int  `json:"lost"`         // events without an end, and committed ones that were never recorded
 	OutOfOrder  int  `json:"out_of_order"` // events done before an earlier one of their entity
 	Regressions int  `json:"regressions"`  // writes that took a document to an older version
@@ -52,18 +61,26 @@ type Spread struct {
 // Err returns nil when every figure is what it must be, and otherwise says which is not.
 func (r *Result) Err() error {
 	var bad []string
+	kept := r.Kept
+	if r.Upgrade != "" {
+		kept = 0 // an older build keeps them
+	}
 	for _, f := range []struct {
 		n    int
 		what string
 	}{
 		{r.Lost, "lost events"}, {r.OutOfOrder, "events out of order"}, {r.Regressions, "writes back to an older version"},
 		{r.Resurrected, "resurrected documents"}, {r.TwoClaimers, "acts of a second claimer"}, {r.WallClock, "columns with times of another clock"},
+		{r.Unleased, "verdicts without a lease"}, {r.SentEarly, "sends without a lease"}, {r.Twice, "events done or archived twice"}, {kept, "finished events that stayed in the table"},
 		{r.Surprises, "instances that ended by themselves or badly"},
 		{r.Missing, "missing documents"}, {r.Extra, "extra documents"}, {r.Stale, "stale documents"},
 	} {
 		if f.n != 0 {
 			bad = append(bad, fmt.Sprintf("%d %s", f.n, f.what))
 		}
+	}
+	if r.Upgrade != "" && (r.OtherTerms == 0 || r.OtherTerms == r.Terms) {
+		bad = append(bad, fmt.Sprintf("%d of %d terms of the other build", r.OtherTerms, r.Terms))
 	}
 	if !r.Converged && len(bad) == 0 {
 		bad = append(bad, "not converged")
@@ -101,6 +118,13 @@ func (r *Result) write(w io.Writer) {
 		r.Faults, r.Seconds, r.Terms, r.Spontaneous, r.Produced, r.Failed, r.Bulk)
 	fmt.Fprintf(w, "%d lost, %d out of order, %d regressions, %d resurrected, %d acts of a second claimer, %d times of another clock; %d missing, %d extra, %d stale\n",
 		r.Lost, r.OutOfOrder, r.Regressions, r.Resurrected, r.TwoClaimers, r.WallClock, r.Missing, r.Extra, r.Stale)
+	fmt.Fprintf(w, "%d leases; %d verdicts and %d sends without one, %d done twice\n", r.Leases, r.Unleased, r.SentEarly, r.Twice)
+	if r.Finished != "" {
+		fmt.Fprintf(w, "finished events: %s; %d stayed in the table\n", r.Finished, r.Kept)
+	}
+	if r.Upgrade != "" {
+		fmt.Fprintf(w, "%d terms were of the other build, %s\n", r.OtherTerms, r.Upgrade)
+	}
 	verdict := "PASS"
 	if err := r.Err(); err != nil {
 		verdict = "FAIL: " + err.Error()

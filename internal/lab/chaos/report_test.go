@@ -56,6 +56,12 @@ func TestResultErr(t *testing.T) {
 		"1 writes back to an older version":   func(r *Result) { r.Regressions = 1 },
 		"1 resurrected documents":             func(r *Result) { r.Resurrected = 1 },
 		"1 acts of a second claimer":          func(r *Result) { r.TwoClaimers = 1 },
+		"2 verdicts without a lease":          func(r *Result) { r.Unleased = 2 },
+		"3 sends without a lease":             func(r *Result) { r.SentEarly = 3 },
+		"1 events done or archived twice":     func(r *Result) { r.Twice = 1 },
+		"1 finished events that stayed":       func(r *Result) { r.Kept = 1 },
+		"0 of 3 terms of the other build":     func(r *Result) { r.Upgrade = "v1" },
+		"3 of 3 terms of the other build":     func(r *Result) { r.Upgrade, r.OtherTerms = "v1", 3 },
 		"1 columns with times of another":     func(r *Result) { r.WallClock = 1 },
 		"1 instances that ended by themselve": func(r *Result) { r.Surprises = 1 },
 		"1 missing documents":                 func(r *Result) { r.Missing, r.Converged = 1, false },
@@ -90,7 +96,7 @@ func TestResultJSON(t *testing.T) {
 	if err := json.Unmarshal(text, &got); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"seed", "faults", "lost", "out_of_order", "regressions", "resurrected", "two_claimers", "converged"} {
+	for _, name := range []string{"seed", "faults", "lost", "out_of_order", "regressions", "resurrected", "two_claimers", "unleased", "sent_early", "done_twice", "converged"} {
 		if _, ok := got[name]; !ok {
 			t.Errorf("no %q in %s", name, text)
 		}
@@ -110,16 +116,15 @@ func at(ms int) time.Time {
 }
 
 func settledAt(ms int, epoch int64) history.Change {
-	return history.Change{At: at(ms), From: history.Processing, To: history.Done, Epoch: epoch, Owner: fmt.Sprint(epoch)}
+	return history.Change{At: at(ms), From: history.Pending, To: history.Done, Epoch: epoch, Owner: fmt.Sprint(epoch)}
 }
 
 func TestResultCount(t *testing.T) {
 	t.Parallel()
 	log := &history.Log{Terms: []history.Term{{At: at(50), Epoch: 4}, {At: at(290), Epoch: 5}}, Changes: []history.Change{
 		settledAt(100, 4), settledAt(250, 4),
-		{At: at(300), From: history.Processing, To: history.Pending, Epoch: 4, Reclaim: true},
-		{At: at(310), From: history.Pending, To: history.Processing, Epoch: 5},
-		{At: at(320), From: history.Processing, To: history.Pending, Epoch: 5}, // a retry carries nothing
+		{At: at(300), From: history.Pending, To: history.Pending, Epoch: 4, Owner: "4", Reclaim: true},
+		{At: at(320), From: history.Pending, To: history.Pending, Epoch: 5, Owner: "5"}, // a retry carries nothing
 		settledAt(330, 5),
 	}}
 	for _, tc := range []struct {
@@ -147,5 +152,14 @@ func TestResultCount(t *testing.T) {
 		if r.Faults != 1 || r.Injected[tc.kind] != 1 || r.Skipped[tc.kind] != 1 {
 			t.Errorf("%s: got %d faults, injected %v, skipped %v, want one of each", tc.kind, r.Faults, r.Injected, r.Skipped)
 		}
+	}
+}
+
+func TestOtherTerms(t *testing.T) {
+	t.Parallel()
+	starts := []start{{"a", at(0), true}, {"b", at(1), false}, {"a", at(100), false}, {"b", at(200), true}}
+	terms := []history.Term{{At: at(50), Instance: "a"}, {At: at(90), Instance: "b"}, {At: at(150), Instance: "a"}, {At: at(250), Instance: "b"}, {At: at(300), Instance: "c"}}
+	if got := otherTerms(terms, starts); got != 2 {
+		t.Errorf("terms of the other build: got %d, want the first and the fourth", got)
 	}
 }

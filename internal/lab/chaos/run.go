@@ -16,6 +16,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
 	"github.com/samuelhu324-dev/weft/internal/lab/history"
 	"github.com/samuelhu324-dev/weft/internal/lab/wire"
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // Options of [Run].
@@ -30,6 +31,9 @@ type Options struct {
 	Only      []Kind        // empty: all
 	Seed      uint64
 	Rate      int // events per second
+
+	Finished outbox.Finished // what becomes of events that are done; empty: weft's default
+	Upgrade  string          // binary or revision of another build, which leads in turns with this one; empty means none
 
 	JSON     string // file for the result; empty means none
 	Evidence string // directory for the evidence, kept in any case; empty: a temporary one, kept on failure
@@ -58,13 +62,15 @@ type run struct {
 	began   time.Time
 	opened  time.Time // by the database's clock, before weft was there
 
-	place    *place
-	fleet    *fleet.Fleet
-	skewed   string // binary with a wrong wall clock; empty when none was built
-	recorder *wire.Recorder
-	members  []*member
-	writer   *writer
-	snapshot *snapshot // open, or nil
+	place       *place
+	fleet       *fleet.Fleet
+	skewed      string // binary with a wrong wall clock; empty when none was built
+	otherBinary string // of the other build; empty when there is none
+	starts      []start
+	recorder    *wire.Recorder
+	members     []*member
+	writer      *writer
+	snapshot    *snapshot // open, or nil
 
 	injections []*injection
 	surprises  []string // instances that ended by themselves
@@ -185,6 +191,10 @@ func (r *run) prepare(ctx context.Context) error {
 		r.console.Line("Built weft in %.1f s", time.Since(start).Seconds())
 		return nil
 	})
+	g.Go(func() (err error) {
+		r.otherBinary, err = otherBuild(gctx, r.opts.Upgrade, r.builds())
+		return err
+	})
 	if err := g.Wait(); err != nil {
 		return err
 	}
@@ -195,6 +205,9 @@ func (r *run) prepare(ctx context.Context) error {
 	r.fleet = &fleet.Fleet{Binary: binary, Dir: r.dir, Env: fleet.Environment(r.opts.Environ, false,
 		"DATABASE_URL="+r.place.databaseURL, "ELASTIC_URL="+r.place.elasticURL, "ELASTIC_INDEX="+r.place.index,
 		"WEFT_GROUP="+group, "GOTRACEBACK=all")}
+	if r.opts.Finished != "" {
+		r.fleet.Env = append(r.fleet.Env, "OUTBOX_FINISHED="+string(r.opts.Finished))
+	}
 	if r.opened, err = r.now(ctx); err != nil {
 		return err
 	}
@@ -212,6 +225,7 @@ func (r *run) prepare(ctx context.Context) error {
 	}
 	for n := range r.opts.Instances {
 		m, err := newMember(string(rune('a'+n)), r.place, r.recorder)
+		m.other = n%2 == 1 // its first process is of the other build than that of its neighbour
 		r.members = append(r.members, m)
 		if err != nil {
 			return err

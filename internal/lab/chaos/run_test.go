@@ -11,6 +11,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
 	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // short is a run of a few cheap faults on the test's servers. It returns what was to
@@ -25,6 +26,9 @@ func short(t *testing.T, overlay map[string][]byte, opts Options) (string, *Resu
 	var out bytes.Buffer
 	opts.Out, opts.Progress, opts.Environ = &out, io.Discard, os.Environ()
 	opts.Instances, opts.Rate, opts.Binary = 2, 200, binary
+	if opts.Upgrade != "" {
+		opts.Upgrade = binary // a build of its own to the run
+	}
 	opts.JSON, opts.Evidence = filepath.Join(dir, "result.json"), filepath.Join(dir, "evidence")
 	opts.DatabaseURL, opts.ElasticURL, opts.Index = labtest.Database(t), labtest.ElasticURL(t), labtest.Index(t)
 	verdict := Run(t.Context(), opts)
@@ -37,7 +41,7 @@ func short(t *testing.T, overlay map[string][]byte, opts Options) (string, *Resu
 	if err := json.Unmarshal(text, &result); err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{"schedule.txt", "record.csv.gz", "bulk.csv.gz", "findings.txt", "weft-a.jsonl"} {
+	for _, file := range []string{"schedule.txt", "record.csv.gz", "leases.csv.gz", "bulk.csv.gz", "findings.txt", "weft-a.jsonl"} {
 		if info, err := os.Stat(filepath.Join(opts.Evidence, file)); err != nil || info.Size() == 0 {
 			t.Errorf("evidence %s: got %v, want a file that is not empty", file, err)
 		}
@@ -64,6 +68,46 @@ func TestShortRunIsClean(t *testing.T) {
 	}
 }
 
+// Each start of an instance takes the other build, and both lead.
+func TestShortRunOfTwoBuilds(t *testing.T) {
+	t.Parallel()
+	out, result, err := short(t, nil, Options{Faults: 3, Only: []Kind{SIGTERM, SIGKILL}, Seed: 14, Upgrade: "binary", Finished: outbox.Discard})
+	if err != nil {
+		t.Errorf("verdict: got %v, want none", err)
+	}
+	if result.OtherTerms == 0 || result.OtherTerms == result.Terms || !strings.Contains(out, "terms were of the other build") {
+		t.Errorf("terms: got %d of the other build of %d, want some of each", result.OtherTerms, result.Terms)
+	}
+	if result.Finished != "delete" || !strings.Contains(out, "finished events: delete; 0 stayed in the table") {
+		t.Errorf("finished events: got %q with %d kept, want all deleted", result.Finished, result.Kept)
+	}
+	_, err = otherBuild(t.Context(), "no-such-revision", t.TempDir())
+	if err == nil || !strings.Contains(err.Error(), "no-such-revision is neither a file nor a revision") {
+		t.Errorf("unknown revision: got %v, want its name", err)
+	}
+}
+
+// A build that forgets about every other lease when it settles cannot pass.
+func TestShortRunRejectsSettlesWithoutALease(t *testing.T) {
+	t.Parallel()
+	overlay, err := fleet.Replaced(t.Context(), "outbox/settle.go", `	q.Queue(lockWait)
+	b.queueClose(&q)
+`, `	q.Queue(lockWait)
+	if len(in)%2 == 1 {
+		b.queueClose(&q)
+	} else {
+		q.Queue("select")
+	}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, result, err := short(t, overlay, Options{Faults: 1, Only: []Kind{SIGKILL}, Seed: 15})
+	if err == nil || result.Unleased == 0 || !strings.Contains(out, "verdicts without a lease") {
+		t.Errorf("verdict: got %v with %+v, want verdicts without a lease", err, result)
+	}
+}
+
 // A build that writes documents without their versions cannot pass.
 func TestShortRunRejectsWritesWithoutVersions(t *testing.T) {
 	t.Parallel()
@@ -83,8 +127,8 @@ func TestShortRunRejectsWritesWithoutVersions(t *testing.T) {
 // A build in which events pass earlier ones that wait for their retry cannot pass.
 func TestShortRunRejectsOvertaking(t *testing.T) {
 	t.Parallel()
-	overlay, err := fleet.Replaced(t.Context(), "consumer/waits.go",
-		"if earlier(x.version, x.id, e) && (!ok || x.at.After(at)) {", "if false && earlier(x.version, x.id, e) {")
+	overlay, err := fleet.Replaced(t.Context(), "outbox/sql/lease.sql",
+		"where q.entity_id = d.entity_id and q.entity_type = d.entity_type", "where false and q.entity_id = d.entity_id and q.entity_type = d.entity_type")
 	if err != nil {
 		t.Fatal(err)
 	}

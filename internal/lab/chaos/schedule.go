@@ -98,6 +98,9 @@ func (s *schedule) detail(step *Step) {
 		step.Variant = s.random.IntN(2) // 1: with a bulk request that arrives afterwards
 	case PartitionPostgres, PartitionBoth:
 		step.Hold = s.between(6*second, 9*second)
+	case LostAnswer:
+		step.Latency = s.between(0, 300*time.Millisecond)
+		step.Hold = s.between(500*time.Millisecond, 4*second)
 	case PartitionElastic:
 		step.Hold = s.between(2*second, 6*second)
 	case LatencyPostgres, LatencyElastic:

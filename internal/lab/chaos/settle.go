@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/samuelhu324-dev/weft/outbox"
-
 	"github.com/samuelhu324-dev/weft/internal/lab/await"
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // drainTimeout bounds the end: the longest wait for a retry is 30 s.
@@ -71,7 +69,7 @@ func (r *run) drain(ctx context.Context) error {
 		err := r.place.pool.QueryRow(query, `
 select string_agg(t.line, ', ') from (
   select format('%s %s%s%s', count(*), status, ' by ' || owner, ' for ' || error_reason) as line
-  from `+outboxTable+` where status in ('pending', 'processing')
+  from `+outboxTable+`_live where status in ('pending', 'processing')
   group by status, owner, error_reason order by count(*) desc limit 8) t`).Scan(&left)
 		if err == nil && left != nil {
 			err = errors.New("left are " + *left)
@@ -85,18 +83,18 @@ func (r *run) deadEnds(ctx context.Context) ([]outbox.Key, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	rows, err := r.place.pool.Query(ctx, `
-select distinct f.entity_type, f.entity_id
+select f.entity_type, f.entity_id
 from `+outboxTable+` f
-where f.status = 'failed' and not exists (
-  select from `+outboxTable+` n
-  where n.entity_type = f.entity_type and n.entity_id = f.entity_id and n.event_version > f.event_version and n.status = 'done')`)
+left join (
+  select entity_type, entity_id, max(event_version) as done from weftlab_history
+  where source = $1 and new_status in ('done', 'archived', 'deleted') group by 1, 2) h using (entity_type, entity_id)
+where f.status = 'failed'
+group by 1, 2, h.done having h.done is null or h.done < max(f.event_version)`, outboxTable)
 	if err != nil {
 		return nil, fmt.Errorf("look for dead ends: %w", err)
 	}
 	keys, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k outbox.Key, err error) {
-		var id [16]byte
-		err = row.Scan(&k.Type, &id)
-		k.ID = uuid.UUID(id)
+		err = row.Scan(&k.Type, &k.ID)
 		return k, err
 	})
 	if err != nil {

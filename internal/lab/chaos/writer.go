@@ -169,21 +169,21 @@ func (w *writer) carefully(ctx context.Context, tx pgx.Tx, random *rand.Rand) ([
 // step is one change of an entity whose row, if there is one, is locked.
 func (w *writer) step(ctx context.Context, tx pgx.Tx, random *rand.Rand, key outbox.Key, there *bool) (*outbox.NewEvent, error) {
 	if *there && random.IntN(6) == 0 {
-		if _, err := tx.Exec(ctx, deleteRow, key.Type, [16]byte(key.ID)); err != nil {
+		if _, err := tx.Exec(ctx, deleteRow, key.Type, &key.ID); err != nil {
 			return nil, err
 		}
 		*there = false
 		return w.event(key, outbox.Delete, w.clock.next()), nil
 	}
 	if !*there {
-		tag, err := tx.Exec(ctx, insertRow, key.Type, [16]byte(key.ID), words(random), random.Float64())
+		tag, err := tx.Exec(ctx, insertRow, key.Type, &key.ID, words(random), random.Float64())
 		if err != nil || tag.RowsAffected() == 0 {
 			return nil, err // somebody else was faster
 		}
 		*there = true
 	}
 	version := w.clock.next()
-	tag, err := tx.Exec(ctx, updateRow, key.Type, [16]byte(key.ID), words(random), random.Float64(), version)
+	tag, err := tx.Exec(ctx, updateRow, key.Type, &key.ID, words(random), random.Float64(), version)
 	if err == nil && tag.RowsAffected() != 1 {
 		err = fmt.Errorf("%w: version %d of locked %s written to %d rows", errWriter, version, key, tag.RowsAffected())
 	}
@@ -197,7 +197,7 @@ func (w *writer) carelessly(ctx context.Context, tx pgx.Tx, random *rand.Rand, k
 	if err := await.Sleep(ctx, time.Duration(random.IntN(250))*time.Millisecond); err != nil {
 		return nil, err
 	}
-	tag, err := tx.Exec(ctx, updateRow, key.Type, [16]byte(key.ID), words(random), random.Float64(), version)
+	tag, err := tx.Exec(ctx, updateRow, key.Type, &key.ID, words(random), random.Float64(), version)
 	if err != nil {
 		return nil, err
 	}
@@ -222,18 +222,18 @@ func (w *writer) again(ctx context.Context, key outbox.Key) error {
 		if !there {
 			return []outbox.NewEvent{*w.event(key, outbox.Delete, version)}, nil
 		}
-		_, err = tx.Exec(ctx, updateRow, key.Type, [16]byte(key.ID), "written again", 1.0, version)
+		_, err = tx.Exec(ctx, updateRow, key.Type, &key.ID, "written again", 1.0, version)
 		return []outbox.NewEvent{*w.event(key, outbox.Upsert, version)}, err
 	})
 }
 
 func (w *writer) event(key outbox.Key, op outbox.Op, version int64) *outbox.NewEvent {
-	return &outbox.NewEvent{ID: uuid.New(), Key: key, Op: op, Version: version}
+	return &outbox.NewEvent{ID: outbox.UUID(uuid.New()), Key: key, Op: op, Version: version}
 }
 
 func exists(ctx context.Context, tx pgx.Tx, sql string, key outbox.Key, args ...any) (bool, error) {
 	var version int64
-	err := tx.QueryRow(ctx, sql, append([]any{key.Type, [16]byte(key.ID)}, args...)...).Scan(&version)
+	err := tx.QueryRow(ctx, sql, append([]any{key.Type, &key.ID}, args...)...).Scan(&version)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}
@@ -247,10 +247,13 @@ func pick(random *rand.Rand) outbox.Key {
 	}
 	var id uuid.UUID
 	id[0], id[14], id[15] = 0xc0, byte(n>>8), byte(n)
-	return outbox.Key{Type: "block", ID: id}
+	return outbox.Key{Type: "block", ID: outbox.UUID(id)}
 }
 
-func careless(key outbox.Key) bool { return key.ID[15]%3 == 0 }
+func careless(key outbox.Key) bool {
+	id, _ := key.ID.UUID()
+	return id[15]%3 == 0
+}
 
 // words is a text of 20 to some 2,000 bytes, short ones being more frequent.
 func words(random *rand.Rand) string {

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/samuelhu324-dev/weft/internal/lab/history"
 	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -58,7 +60,7 @@ func TestWriterIsLawful(t *testing.T) {
 	for key, c := range newest {
 		var version int64
 		err := pool.QueryRow(t.Context(), "select coalesce((select event_version from search_index where entity_type = $1 and entity_id = $2), 0)",
-			key.Type, [16]byte(key.ID)).Scan(&version)
+			key.Type, &key.ID).Scan(&version)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,7 +75,7 @@ func TestWriterWritesAgain(t *testing.T) {
 	t.Parallel()
 	pool := labtest.Pool(t, labtest.Database(t))
 	w := &writer{pool: pool}
-	key := outbox.Key{Type: "block", ID: [16]byte{1}}
+	key := outbox.Key{Type: "block", ID: outbox.UUID(uuid.UUID([16]byte{1}))}
 	read := func() (op string, version int64) {
 		t.Helper()
 		err := pool.QueryRow(t.Context(), "select op, event_version from search_outbox_events order by event_version desc limit 1").Scan(&op, &version)
@@ -88,7 +90,7 @@ func TestWriterWritesAgain(t *testing.T) {
 	if op, _ := read(); op != "delete" {
 		t.Errorf("event of an entity without a row: got %s, want delete", op)
 	}
-	if _, err := pool.Exec(t.Context(), insertRow, key.Type, [16]byte(key.ID), "text", 1.0); err != nil {
+	if _, err := pool.Exec(t.Context(), insertRow, key.Type, &key.ID, "text", 1.0); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.again(t.Context(), key); err != nil {

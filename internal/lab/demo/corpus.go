@@ -37,7 +37,7 @@ var namespace = uuid.NewSHA1(uuid.NameSpaceURL, []byte("https://pkg.go.dev/std")
 
 // SymbolKey returns the key of the document of a symbol.
 func SymbolKey(kind, symbol string) outbox.Key {
-	return outbox.Key{Type: kind, ID: uuid.NewSHA1(namespace, []byte(kind+" "+symbol))}
+	return outbox.Key{Type: kind, ID: outbox.UUID(uuid.NewSHA1(namespace, []byte(kind+" "+symbol)))}
 }
 
 // rank puts a package above its types, an exported symbol above the others, and a

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
-	"github.com/google/uuid"
+	"github.com/samuelhu324-dev/weft/outbox"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/console"
 	"github.com/samuelhu324-dev/weft/internal/lab/history"
@@ -93,25 +94,22 @@ func (v *verdict) leader() string {
 }
 
 // drain returns how many events have at most the given version and are done, and the time from
-// the first claim of one of them to the last settle.
+// the first lease of one of them to the last settle.
 func drain(log *history.Log, upTo int64) (events int, took time.Duration) {
-	var first, last time.Time
-	done := map[uuid.UUID]bool{}
+	var last time.Time
+	done := map[outbox.ID]bool{}
 	for i := range log.Changes {
 		c := &log.Changes[i]
-		if c.Version > upTo {
-			continue
-		}
-		if c.To == history.Processing && first.IsZero() {
-			first = c.At
-		}
-		if c.To == history.Done && !done[c.Event] {
+		if c.Version <= upTo && c.To == history.Done && !done[c.Event] {
 			done[c.Event] = true
 			last = c.At
 		}
 	}
-	if len(done) == 0 {
-		return 0, 0
+	first := last
+	for _, l := range log.Leases {
+		if l.At.Before(first) && slices.ContainsFunc(l.Events, func(id outbox.ID) bool { return done[id] }) {
+			first = l.At
+		}
 	}
 	return len(done), last.Sub(first)
 }

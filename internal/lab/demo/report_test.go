@@ -17,31 +17,33 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
+func eventID(i int) outbox.ID { return outbox.UUID(uuid.UUID{15: byte(i)}) }
+
 // smallLog is the sound history of three events of one load and one later edit.
 func smallLog() (*history.Log, []history.Enqueued) {
 	at := func(ms int) time.Time { return time.UnixMilli(1_000_000 + int64(ms)) }
-	log := &history.Log{Exact: true}
+	log := &history.Log{Exact: true, Terms: []history.Term{{At: at(0), Epoch: 1, Instance: "a"}}}
 	var ledger []history.Enqueued
-	add := func(i, ms int, from, to history.Status) {
-		id := uuid.UUID{15: byte(i)}
-		key := outbox.Key{Type: "func", ID: id}
-		c := history.Change{Seq: int64(len(log.Changes)), Tx: uint64(len(log.Changes)), At: at(ms), Event: id, Key: key, Version: int64(i), From: from, To: to}
-		if from != "" {
-			c.Owner, c.Epoch = "a", 1
-		} else {
-			ledger = append(ledger, history.Enqueued{Event: id, Key: key, Version: int64(i)})
-			log.Rows = append(log.Rows, history.Row{Event: id, Status: history.Done})
+	change := func(i, ms int, from, to history.Status) {
+		id := eventID(i)
+		c := history.Change{
+			Seq: int64(len(log.Changes)), Tx: uint64(len(log.Changes)), At: at(ms), Event: id,
+			Key: outbox.Key{Type: "func", ID: id}, Version: int64(i), From: from, To: to,
 		}
 		log.Changes = append(log.Changes, c)
 	}
 	for i := 1; i <= 4; i++ {
-		add(i, 0, "", history.Pending)
+		id := eventID(i)
+		change(i, 0, "", history.Pending)
+		ledger = append(ledger, history.Enqueued{Event: id, Key: outbox.Key{Type: "func", ID: id}, Version: int64(i)})
+		log.Rows = append(log.Rows, history.Row{Event: id, Status: history.Done})
 	}
 	for i := 1; i <= 4; i++ {
-		add(i, 100*i, history.Pending, history.Processing)
-	}
-	for i := 1; i <= 4; i++ {
-		add(i, 1000+100*i, history.Processing, history.Done)
+		change(i, 1000+100*i, history.Pending, history.Done)
+		log.Leases = append(log.Leases, &history.Lease{
+			Seq: int64(i), Batch: uuid.UUID{15: byte(i)}, Owner: "a", Epoch: 1, By: "a", Events: []outbox.ID{eventID(i)},
+			At: at(100 * i), Ended: at(1000 + 100*i), EndedBy: "a", EndedSeq: int64(10 + i), Settled: 1,
+		})
 	}
 	return log, ledger
 }
@@ -79,12 +81,12 @@ func TestJudge(t *testing.T) {
 		t.Parallel()
 		log, ledger := smallLog()
 		log.Rows[1].Status = history.Failed
-		log.Changes[len(log.Changes)-1].Epoch = 0
+		log.Leases[3].Epoch = 0
 		log.Exact = false
 		compared := &reconcile.Report{Rows: 4, Documents: 4, Missing: 1, Extra: 1, Stale: 2,
 			Examples: []reconcile.Difference{{Kind: reconcile.Extra, ID: "func:x"}}}
 		v := judge(log, ledger, compared, nil, 3)
-		want := Result{Produced: 4, Documents: 4, Missing: 1, Extra: 1, Stale: 2, LostEvents: 1, TwoActive: 1, EventsPerSecond: 2}
+		want := Result{Produced: 4, Documents: 4, Missing: 1, Extra: 1, Stale: 2, LostEvents: 1, TwoActive: 2, EventsPerSecond: 2} // its lease and its settle
 		if diff := cmp.Diff(want, v.result); diff != "" {
 			t.Errorf("result (-want +got):\n%s", diff)
 		}

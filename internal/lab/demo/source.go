@@ -193,7 +193,7 @@ func (s *source) change(ctx context.Context, op outbox.Op, docs []Document,
 			if !slices.Contains(held, d.Key) {
 				continue
 			}
-			e := outbox.NewEvent{ID: uuid.New(), Key: d.Key, Op: op, Version: s.clock.next()}
+			e := outbox.NewEvent{ID: outbox.UUID(uuid.New()), Key: d.Key, Op: op, Version: s.clock.next()}
 			changed, versions, events = append(changed, d), append(versions, e.Version), append(events, e)
 			written = append(written, history.Enqueued{Event: e.ID, Key: e.Key, Version: e.Version})
 		}
@@ -215,12 +215,12 @@ func (s *source) change(ctx context.Context, op outbox.Op, docs []Document,
 	return len(written), nil
 }
 
-func columns(docs []Document) (types []string, ids [][16]byte) {
-	types, ids = make([]string, len(docs)), make([][16]byte, len(docs))
+func columns(docs []Document) (types []string, ids any) {
+	types = make([]string, len(docs))
 	for i, d := range docs {
-		types[i], ids[i] = d.Key.Type, d.Key.ID
+		types[i] = d.Key.Type
 	}
-	return types, ids
+	return types, outbox.IDs(docs, func(d *Document) *outbox.ID { return &d.Key.ID })
 }
 
 func keys(ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]outbox.Key, error) {
@@ -229,7 +229,7 @@ func keys(ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]outbox.Key
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (k outbox.Key, err error) {
-		err = row.Scan(&k.Type, (*[16]byte)(&k.ID))
+		err = row.Scan(&k.Type, &k.ID)
 		return k, err
 	})
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
 )
 
-// The claimers of the deliberate bugs are code of the drill: weft claims in one statement
-// and has no way to do it otherwise.
+// The claimers of the deliberate bugs are code of the drill: weft leases events by one row
+// in one statement, and has no way to do it otherwise.
 
 // claimer is a worker as the ones before weft were: it claims, processes, settles.
 type claimer struct {

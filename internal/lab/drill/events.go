@@ -19,8 +19,14 @@ import (
 
 const entityType = "block"
 
+// uuidOf is for ids that were made here, which are UUIDs.
+func uuidOf(id outbox.ID) uuid.UUID {
+	u, _ := id.UUID()
+	return u
+}
+
 // newKey names an entity that nobody has.
-func newKey() outbox.Key { return outbox.Key{Type: entityType, ID: uuid.New()} }
+func newKey() outbox.Key { return outbox.Key{Type: entityType, ID: outbox.UUID(uuid.New())} }
 
 // change is what the drill's application does to an entity.
 type change struct {
@@ -55,21 +61,21 @@ func (r *run) enqueueAnd(ctx context.Context, and func(context.Context, pgx.Tx, 
 	written := make([]evidence.Event, len(changes))
 	err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
 		for i, c := range changes {
-			e := outbox.NewEvent{ID: uuid.New(), Key: c.key, Op: c.op, Version: c.version}
+			e := outbox.NewEvent{ID: outbox.UUID(uuid.New()), Key: c.key, Op: c.op, Version: c.version}
 			if e.Version == 0 {
 				e.Version = version + int64(i)
 			}
 			events[i] = e
-			written[i] = evidence.Event{ID: e.ID, Entity: c.key.String(), Op: string(c.op), Version: e.Version, Role: c.role}
+			written[i] = evidence.Event{ID: uuidOf(e.ID), Entity: c.key.String(), Op: string(c.op), Version: e.Version, Role: c.role}
 			var err error
 			if c.op == outbox.Delete {
-				_, err = tx.Exec(ctx, `delete from search_index where entity_type = $1 and entity_id = $2`, c.key.Type, [16]byte(c.key.ID))
+				_, err = tx.Exec(ctx, `delete from search_index where entity_type = $1 and entity_id = $2`, c.key.Type, &c.key.ID)
 			} else {
 				text := c.text
 				if text == "" {
 					text = fmt.Sprintf("a block of the drill %s, %s", r.scenario.Name, c.role)
 				}
-				_, err = tx.Exec(ctx, upsertRow, c.key.Type, [16]byte(c.key.ID), text, e.Version)
+				_, err = tx.Exec(ctx, upsertRow, c.key.Type, &c.key.ID, text, e.Version)
 			}
 			if err != nil {
 				return err
@@ -110,12 +116,13 @@ func idsOf(events []evidence.Event) [][16]byte {
 	return ids
 }
 
-// become waits until all of the events have a status of those.
+// become waits until all of the events have a status of those, where an event in flight is
+// processing.
 func (r *run) become(ctx context.Context, events []evidence.Event, statuses ...string) error {
 	what := fmt.Sprintf("%s to be %v", counted(len(events), "event"), statuses)
 	return r.await(ctx, what, func(ctx context.Context) error {
 		var left int
-		err := r.pool.QueryRow(ctx, `select count(*) from `+searchOutbox+` where id = any ($1) and status <> all ($2)`, idsOf(events), statuses).Scan(&left)
+		err := r.pool.QueryRow(ctx, `select count(*) from `+searchLive+` where id = any ($1) and status <> all ($2)`, idsOf(events), statuses).Scan(&left)
 		if err == nil && left > 0 {
 			err = fmt.Errorf("%d are not", left)
 		}
@@ -123,7 +130,34 @@ func (r *run) become(ctx context.Context, events []evidence.Event, statuses ...s
 	})
 }
 
-// drained waits until nothing is pending or processing.
+// flight is a batch in flight, as a probe has it.
+type flight struct {
+	Batch      uuid.UUID   `json:"batch"`
+	Owner      string      `json:"owner"`
+	Epoch      int64       `json:"epoch"`
+	LeasedAt   time.Time   `json:"leased_at"`
+	LeaseUntil time.Time   `json:"lease_until"`
+	Events     []uuid.UUID `json:"events"`
+}
+
+// flights reads the leases of the outbox.
+func (r *run) flights(ctx context.Context) ([]flight, error) {
+	rows, err := r.pool.Query(ctx, `
+select batch, owner, epoch, leased_at, lease_until, uuids from weft_lease where table_name = $1 order by leased_at`, searchOutbox)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (f flight, err error) {
+		var ids [][16]byte
+		err = row.Scan((*[16]byte)(&f.Batch), &f.Owner, &f.Epoch, &f.LeasedAt, &f.LeaseUntil, &ids)
+		for _, id := range ids {
+			f.Events = append(f.Events, id)
+		}
+		return f, err
+	})
+}
+
+// drained waits until nothing is open.
 func (r *run) drained(ctx context.Context) error {
 	return r.await(ctx, "drained outbox", func(ctx context.Context) error {
 		var left int
@@ -135,7 +169,7 @@ func (r *run) drained(ctx context.Context) error {
 	})
 }
 
-// row is one of an outbox table, as a probe has it.
+// row is one of an outbox table, as a probe has it. What is in flight is processing.
 type row struct {
 	ID           uuid.UUID  `json:"id"`
 	EntityType   string     `json:"entity_type"`
@@ -161,7 +195,7 @@ func (r *run) rows(ctx context.Context) ([]row, error) {
 	rows, err := r.pool.Query(ctx, `
 select id, entity_type, entity_id, op, event_version, status, owner, epoch, attempts, reclaims, next_retry_at, created_at,
        processed_at, error_reason, error, replay_count, last_replayed_by, last_replayed_reason
-from `+searchOutbox+` order by event_version, id`)
+from `+searchLive+` order by event_version, id`)
 	if err != nil {
 		return nil, err
 	}

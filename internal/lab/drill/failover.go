@@ -166,7 +166,7 @@ func (r *run) noteFirst(ctx context.Context, fault time.Time) error {
 	defer cancel()
 	rows, err := r.pool.Query(ctx, `
 select event_id, entity_type || ':' || entity_id, op, event_version from weftlab_history
-where at > $1 and old_status = 'processing' and new_status = 'done' order by seq limit $2`, fault, noted)
+where at > $1 and old_status = 'pending' and new_status = 'done' order by seq limit $2`, fault, noted)
 	if err != nil {
 		return fmt.Errorf("read first settled events: %w", err)
 	}
@@ -186,7 +186,8 @@ where at > $1 and old_status = 'processing' and new_status = 'done' order by seq
 func (r *run) succeeded(ctx context.Context, epoch int64) error {
 	return r.await(ctx, "event of a successor", func(ctx context.Context) error {
 		var done bool
-		err := r.pool.QueryRow(ctx, `select exists (select from weftlab_history where new_status = 'done' and epoch > $1)`, epoch).Scan(&done)
+		err := r.pool.QueryRow(ctx, `
+select exists (select from weftlab_lease l join weftlab_history h using (tx) where l.epoch > $1 and l.events is null and h.new_status = 'done')`, epoch).Scan(&done)
 		if err == nil && !done {
 			err = fmt.Errorf("none is done under an epoch above %d", epoch)
 		}
@@ -232,7 +233,7 @@ func (j *judge) failedOver(takeover bool, bound time.Duration) {
 		what     string
 		findings []history.Finding
 	}{
-		{"acts of a second active instance", v.TwoActive}, {"events lost", v.Lost}, {"events out of order", v.OutOfOrder},
+		{"acts of a second active instance", v.TwoActive}, {"verdicts without a lease", v.Unleased}, {"events lost", v.Lost}, {"events out of order", v.OutOfOrder},
 		{"documents taken back to an older version", v.Regressions}, {"deleted documents that came back", v.Resurrected},
 		{"documents that differ from their rows", v.Diverged}, {"dead letters", v.DeadLetters},
 	} {

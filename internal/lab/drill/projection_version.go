@@ -85,7 +85,7 @@ func projectionVersion() Scenario {
 func (r *run) chronicled(ctx context.Context, id uuid.UUID, role, probe string) error {
 	limited, cancel := context.WithTimeout(ctx, queryBound)
 	defer cancel()
-	e := outbox.NewEvent{ID: uuid.New(), Key: outbox.Key{Type: chronicleType, ID: id}, Op: outbox.Upsert, Version: time.Now().UnixMicro()}
+	e := outbox.NewEvent{ID: outbox.UUID(uuid.New()), Key: outbox.Key{Type: chronicleType, ID: outbox.UUID(id)}, Op: outbox.Upsert, Version: time.Now().UnixMicro()}
 	err := pgx.BeginFunc(limited, r.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(limited, `
 insert into chronicle_events (id, event_type, book_id, payload, schema_version, provenance, source, actor_kind, occurred_at, created_at)
@@ -98,11 +98,11 @@ on conflict (id) do nothing`, [16]byte(id)); err != nil {
 	if err != nil {
 		return fmt.Errorf("write chronicle event: %w", err)
 	}
-	r.note(evidence.Event{ID: e.ID, Entity: e.Key.String(), Op: string(e.Op), Version: e.Version, Role: role})
+	r.note(evidence.Event{ID: uuidOf(e.ID), Entity: e.Key.String(), Op: string(e.Op), Version: e.Version, Role: role})
 	r.step("enqueued chronicle event %s, %s", id, role)
 	if err := r.await(ctx, "entry", func(ctx context.Context) error {
 		var status string
-		err := r.pool.QueryRow(ctx, `select status from `+chronicleOutbox+` where id = $1`, [16]byte(e.ID)).Scan(&status)
+		err := r.pool.QueryRow(ctx, `select status from `+chronicleOutbox+` where id = $1`, &e.ID).Scan(&status)
 		if err == nil && status != "done" {
 			err = fmt.Errorf("the event is %s", status)
 		}

@@ -101,5 +101,6 @@ const (
 
 	searchProjection = "search_index_to_elastic"
 	searchOutbox     = "search_outbox_events"
+	searchLive       = "search_outbox_events_live" // in flight shows as processing
 	chronicleOutbox  = "chronicle_outbox_events"
 )

@@ -6,25 +6,28 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/history"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // legacyOwner is the name of a worker that knows no epochs, as the one before weft.
 const legacyOwner = "worker-1"
 
-// stuckReclaim kills the leader between its claim and its settle: its bulk request is held
-// back by a proxy until the successor is done, and arrives then. And it leaves a row as a
-// worker of another kind does that was killed: claimed, without an epoch, its lease over.
+// stuckReclaim kills the leader between its lease and its settle: a proxy holds its bulk
+// request back until the successor is done, and lets it arrive then. And it leaves a row as
+// a worker of another kind does that was killed: claimed, without an epoch, its lease over.
 func stuckReclaim() Scenario {
 	return Scenario{
 		Name:  "stuck_reclaim",
-		About: "the leader is killed with SIGKILL after its claim, and a worker that knows no epochs has left a lease behind",
-		Shows: "leases taken back with an audit of from whom and by whom, and the rows finished by the successor",
+		About: "the leader is killed with SIGKILL with a batch in flight, and another worker has left a claim in the table whose lease is over",
+		Shows: "lease and claim taken back with an audit of from whom and by whom, and the rows finished by the successor, who waits for no lease to end",
 		Params: []Param{
-			{"events", "5", "events that the leader has claimed"},
+			{"events", "5", "events that the leader has in flight"},
 		},
-		instances: pair("OUTBOX_RECLAIM_INTERVAL_SECONDS=0.5"),
+		instances: pair("OUTBOX_RECLAIM_INTERVAL_SECONDS=0.5", "OUTBOX_LEASE_SECONDS=300"),
 		run: func(ctx context.Context, r *run) error {
 			n, err := r.count("events", 1, 1000)
 			if err != nil {
@@ -54,7 +57,14 @@ func stuckReclaim() Scenario {
 			if err != nil {
 				return err
 			}
-			_, err = r.inject(ctx, "SIGKILL of a after its claim", func(ctx context.Context) error {
+			leased, err := r.flights(ctx)
+			if err == nil {
+				err = r.probe("leases", leased)
+			}
+			if err != nil {
+				return err
+			}
+			_, err = r.inject(ctx, "SIGKILL of a with its batch in flight", func(ctx context.Context) error {
 				r.scrape(ctx, a)
 				r.expectEnd(a)
 				_, err := a.instance.Kill()
@@ -74,7 +84,7 @@ func stuckReclaim() Scenario {
 			n := float64(len(j.events("claimed")))
 			var before []row
 			if err := j.Probe("claimed", &before); err != nil {
-				j.check("the claim of a was probed", evidence.ProbeFile("claimed"), "none", "rows", false)
+				j.check("what a had in flight was probed", evidence.ProbeFile("claimed"), "none", "rows", false)
 			}
 			held := 0
 			for _, o := range before {
@@ -82,13 +92,15 @@ func stuckReclaim() Scenario {
 					held++
 				}
 			}
-			j.number("rows that a had claimed and not settled", evidence.ProbeFile("claimed"), float64(held), n)
+			j.number("rows that a had in flight and not settled", evidence.ProbeFile("claimed"), float64(held), n)
+			j.endedBefore()
 			j.grewBy(n, "weft_reclaimed_events_total", "cause=older_epoch")
 			j.grewBy(1, "weft_reclaimed_events_total", "cause=lease_expired")
 			j.grewBy(0, "outbox_failed_total")
 			j.reclaimAuditedBy("b", "a", outbox.CauseOlderEpoch, int(n))
 			j.reclaimAuditedBy("b", legacyOwner, outbox.CauseLeaseExpired, 1)
 			j.lines(1, "event=reclaim.rows", "from_owner=a", "cause=older_epoch", "from_epoch=1", "by_epoch=2")
+			j.lines(1, "event=reclaim.rows", "from_owner="+legacyOwner, "cause=lease_expired")
 			j.ended("", "done")
 			j.ofSuccessor("b")
 			for _, e := range j.events("claimed")[:min(1, int(n))] {
@@ -110,32 +122,63 @@ func (r *run) holds(ctx context.Context, m *member) error {
 	})
 }
 
-// legacy leaves a row as a killed worker without epochs does, and waits until it is done.
+// legacy leaves a claim in the table as a killed worker of another kind does, and waits
+// until its event is done.
 func (r *run) legacy(ctx context.Context) error {
 	key, version := newKey(), time.Now().UnixMicro()
 	limited, cancel := context.WithTimeout(ctx, queryBound)
 	defer cancel()
-	e := evidence.Event{Entity: key.String(), Op: string(outbox.Upsert), Version: version, Role: "lease of another worker"}
+	e := evidence.Event{Entity: key.String(), Op: string(outbox.Upsert), Version: version, Role: "claim of another worker"}
 	tx, err := r.pool.Begin(limited)
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback(limited) }()
-	if _, err := tx.Exec(limited, upsertRow, key.Type, [16]byte(key.ID), "claimed by a worker that is gone", version); err != nil {
+	if _, err := tx.Exec(limited, upsertRow, key.Type, &key.ID, "claimed by a worker that is gone", version); err != nil {
 		return fmt.Errorf("write row: %w", err)
 	}
 	if err := tx.QueryRow(limited, `
 insert into `+searchOutbox+` (id, entity_type, entity_id, op, event_version, created_at, updated_at, status, owner, lease_until, processing_started_at)
 values (gen_random_uuid(), $1, $2, 'upsert', $3, clock_timestamp(), clock_timestamp(), 'processing', $4, clock_timestamp() - interval '1 second', clock_timestamp() - interval '31 seconds')
-returning id`, key.Type, [16]byte(key.ID), version, legacyOwner).Scan((*[16]byte)(&e.ID)); err != nil {
+returning id`, key.Type, &key.ID, version, legacyOwner).Scan((*[16]byte)(&e.ID)); err != nil {
 		return fmt.Errorf("write claimed row: %w", err)
 	}
 	if err := tx.Commit(limited); err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
 	r.note(e)
-	r.mark(evidence.Fault, "a lease of %s has run out", legacyOwner)
+	r.mark(evidence.Fault, "the lease of a claim of %s has run out", legacyOwner)
 	return r.become(ctx, []evidence.Event{e}, "done")
+}
+
+// endedBefore asserts that the successor has ended the lease of the killed leader, and
+// settled its events, long before it would have run out.
+func (j *judge) endedBefore() {
+	var leased []flight
+	if err := j.Probe("leases", &leased); err != nil || len(leased) == 0 {
+		j.check("the lease of a was probed", evidence.ProbeFile("leases"), "none", "a lease", false)
+		return
+	}
+	lasted, mine := leased[0], map[uuid.UUID]bool{}
+	for _, l := range leased {
+		for _, id := range l.Events {
+			mine[id] = true
+		}
+	}
+	j.equal("who had leased them", evidence.ProbeFile("leases"), fmt.Sprintf("%s, epoch %d", lasted.Owner, lasted.Epoch), "a, epoch 1")
+	reclaimed, early := 0, 0
+	log := j.history()
+	for i := range log.Changes {
+		switch c := &log.Changes[i]; {
+		case !mine[uuidOf(c.Event)]:
+		case c.Reclaim && c.By == "b" && c.To == history.Pending:
+			reclaimed++
+		case c.Done() && c.At.Before(lasted.LeaseUntil):
+			early++
+		}
+	}
+	j.number("of its events, those that b took back", evidence.ProbeFile("history"), float64(reclaimed), float64(len(mine)))
+	j.number("… and that were done before the lease of a would have run out", evidence.ProbeFile("history"), float64(early), float64(len(mine)))
 }
 
 func (j *judge) reclaimAuditedBy(by, owner string, cause outbox.Cause, count int) {
@@ -154,7 +197,7 @@ func (j *judge) ofSuccessor(name string) {
 	log := j.history()
 	for _, e := range j.Recipe.Events {
 		for i := range log.Changes {
-			if c := &log.Changes[i]; c.Event == e.ID && c.To == "done" && c.Owner == name && c.Settles() {
+			if c := &log.Changes[i]; uuidOf(c.Event) == e.ID && c.To == "done" && c.Owner == name && c.Settles() {
 				n++
 			}
 		}

@@ -98,10 +98,7 @@ func (r *run) missing(ctx context.Context) ([]history.Enqueued, error) {
 	all := r.writer.Ledger()
 	fresh := all[r.judged:]
 	r.judged = len(all)
-	ids := make([][16]byte, len(fresh))
-	for i, e := range fresh {
-		ids[i] = e.Event
-	}
+	ids := outbox.IDs(fresh, func(e *history.Enqueued) *outbox.ID { return &e.Event })
 	rows, err := r.pool.Query(ctx, `select ord from unnest($1::uuid[]) with ordinality as e(id, ord)
 		where not exists (select from search_outbox_events o where o.id = e.id) order by ord`, ids)
 	if err != nil {
@@ -132,7 +129,7 @@ func (r *run) known(ctx context.Context, keys []outbox.Key) (map[outbox.Key]sour
 			select exists (select from search_index where entity_type = $1 and entity_id = $2),
 			       greatest((select event_version from search_index where entity_type = $1 and entity_id = $2),
 			                (select max(event_version) from search_outbox_events where entity_type = $1 and entity_id = $2), 0)`,
-			k.Type, [16]byte(k.ID)).Scan(&s.row, &s.version)
+			k.Type, &k.ID).Scan(&s.row, &s.version)
 		if err != nil {
 			return nil, fmt.Errorf("known version of %s: %w", k, err)
 		}
@@ -181,7 +178,7 @@ func (r *run) provoke(ctx context.Context, keys []outbox.Key, known map[outbox.K
 func (r *run) comeBy(ctx context.Context, keys []outbox.Key, known map[outbox.Key]source) error {
 	err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
 		for _, k := range keys {
-			e := outbox.NewEvent{ID: uuid.New(), Key: k, Op: outbox.Delete, Version: max(known[k].version, 1)}
+			e := outbox.NewEvent{ID: outbox.UUID(uuid.New()), Key: k, Op: outbox.Delete, Version: max(known[k].version, 1)}
 			if known[k].row {
 				e.Op = outbox.Upsert
 			}
@@ -212,7 +209,7 @@ func alarms(name string, offset int64, named map[outbox.Key]bool) error {
 			EntityID   uuid.UUID `json:"entity_id"`
 		}
 		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Event == "version.ahead_of_source" && line.EntityType != "" {
-			named[outbox.Key{Type: line.EntityType, ID: line.EntityID}] = true
+			named[outbox.Key{Type: line.EntityType, ID: outbox.UUID(line.EntityID)}] = true
 		}
 	}
 	if err := lines.Err(); err != nil {
@@ -227,5 +224,5 @@ func keyOf(document string) (outbox.Key, error) {
 	if err != nil {
 		return outbox.Key{}, fmt.Errorf("document %q: %w", document, err)
 	}
-	return outbox.Key{Type: typ, ID: parsed}, nil
+	return outbox.Key{Type: typ, ID: outbox.UUID(parsed)}, nil
 }

@@ -12,7 +12,8 @@
 // # What is checked
 //
 //   - On the record that the database keeps of itself, which goes over with the data: no
-//     event of the new primary lost, none out of order, one claimer at a time.
+//     event of the new primary lost, none out of order or done twice, every verdict by the
+//     lease on its event, one claimer at a time.
 //   - With synchronous replication: nothing that the producer saw committed is lost.
 //   - With asynchronous replication, where the replica is cut off a moment before the
 //     primary is lost: what the producer saw committed and the new primary never had is

@@ -27,6 +27,8 @@ type Result struct {
 	Refused         int  `json:"refused"`           // transactions that it saw fail
 	LostWithPrimary int  `json:"lost_with_primary"` // acknowledged, and unknown to the new primary
 	Lost            int  `json:"lost"`              // of the events that the new primaries had
+	Unleased        int  `json:"unleased"`          // verdicts without a lease
+	Twice           int  `json:"done_twice"`
 	OutOfOrder      int  `json:"out_of_order"`
 	TwoClaimers     int  `json:"two_claimers"`
 	Failed          int  `json:"failed"`    // dead letters
@@ -78,6 +80,8 @@ func (r *run) judge(ctx context.Context, result *Result) error {
 	}
 	result.Produced, result.Refused, result.LostWithPrimary = len(acknowledged), r.writer.Refusals(), len(r.gone)
 	result.Lost = list("lost", history.Lost(log, kept))
+	result.Unleased = list("without a lease", history.Unleased(log))
+	result.Twice = list("done twice", history.Twice(log))
 	result.OutOfOrder = list("out of order", history.OutOfOrder(log))
 	result.TwoClaimers = list("two claimers", history.TwoActive(log))
 	result.Failed = list("failed", history.DeadLetters(log))
@@ -104,7 +108,8 @@ func (r *Result) Err() error {
 		n    int
 		what string
 	}{
-		{r.Lost, "lost events"}, {r.OutOfOrder, "events out of order"}, {r.TwoClaimers, "acts of a second claimer"},
+		{r.Lost, "lost events"}, {r.Unleased, "verdicts without a lease"}, {r.Twice, "events done twice"},
+		{r.OutOfOrder, "events out of order"}, {r.TwoClaimers, "acts of a second claimer"},
 		{r.Failed, "dead letters"}, {r.Unnamed, "documents ahead of the source that no alarm named"},
 	} {
 		if f.n != 0 {
@@ -134,8 +139,8 @@ func (r *Result) write(w io.Writer) {
 			round.OutageMS, round.Lost, round.Ahead, round.Named)
 	}
 	_ = table.Flush()
-	fmt.Fprintf(w, "%s replication, %d events committed, %d lost with a primary; of the rest %d lost, %d out of order, %d failed; %d acts of a second claimer\n",
-		r.Replication, r.Produced, r.LostWithPrimary, r.Lost, r.OutOfOrder, r.Failed, r.TwoClaimers)
+	fmt.Fprintf(w, "%s replication, %d events committed, %d lost with a primary; of the rest %d lost, %d without a lease, %d done twice, %d out of order, %d failed; %d acts of a second claimer\n",
+		r.Replication, r.Produced, r.LostWithPrimary, r.Lost, r.Unleased, r.Twice, r.OutOfOrder, r.Failed, r.TwoClaimers)
 	verdict := "PASS"
 	if err := r.Err(); err != nil {
 		verdict = "FAIL"

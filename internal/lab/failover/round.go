@@ -10,6 +10,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/history"
 	"github.com/samuelhu324-dev/weft/internal/lab/producer"
 	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // Round is one loss of the primary. Times are in milliseconds.
@@ -123,10 +124,7 @@ func (r *run) cutOff(ctx context.Context) error {
 
 // awaitSettled is for entities that nobody else changes.
 func (r *run) awaitSettled(ctx context.Context, changes []producer.Change) error {
-	ids := make([][16]byte, len(changes))
-	for i, c := range changes {
-		ids[i] = c.Key.ID
-	}
+	ids := outbox.IDs(changes, func(c *producer.Change) *outbox.ID { return &c.Key.ID })
 	return r.awaitQuery(ctx, "the last changes are settled", `
 		select not exists (select from search_outbox_events where entity_id = any($1) and status <> 'done')`, ids)
 }
@@ -147,7 +145,7 @@ func (r *run) resumed(ctx context.Context, round *Round, promoted time.Time) err
 			return false, err
 		}
 		for _, c := range log.Changes {
-			if c.To != history.Done || !c.Settles() || c.At.Before(promoted) {
+			if !c.Done() || !c.Settles() || c.At.Before(promoted) {
 				continue
 			}
 			round.SettleMS, round.Instance, round.Epoch = millis(c.At.Sub(promoted)), c.Owner, c.Epoch

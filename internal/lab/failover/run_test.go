@@ -58,6 +58,8 @@ func TestVerdict(t *testing.T) {
 	}
 	for want, spoil := range map[string]func(*Result){
 		"1 lost events":               func(r *Result) { r.Lost = 1 },
+		"7 verdicts without a lease":  func(r *Result) { r.Unleased = 7 },
+		"8 events done twice":         func(r *Result) { r.Twice = 8 },
 		"2 events out of order":       func(r *Result) { r.OutOfOrder = 2 },
 		"3 acts of a second claimer":  func(r *Result) { r.TwoClaimers = 3 },
 		"4 dead letters":              func(r *Result) { r.Failed = 4 },

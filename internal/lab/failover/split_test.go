@@ -159,7 +159,7 @@ func TestOldPrimaryLivesOn(t *testing.T) {
 	if after, now := s.document(shared); after != before || now != text {
 		t.Errorf("document that the old primary has written: got version %d %q, want still %d %q", after, now, before, text)
 	}
-	want := one[int64](t, s.young.Pool(), `select event_version from search_index where entity_id = $1`, [16]byte(quiet.ID))
+	want := one[int64](t, s.young.Pool(), `select event_version from search_index where entity_id = $1`, &quiet.ID)
 	if got, _ := s.document(quiet); got != want {
 		t.Errorf("document that only the new primary has changed: got version %d, want %d", got, want)
 	}

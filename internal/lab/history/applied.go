@@ -58,5 +58,5 @@ func keyOf(document string) outbox.Key {
 	if err != nil {
 		return outbox.Key{Type: document}
 	}
-	return outbox.Key{Type: typ, ID: entity}
+	return outbox.Key{Type: typ, ID: outbox.UUID(entity)}
 }

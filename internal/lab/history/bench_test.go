@@ -31,11 +31,13 @@ func million(entities int) Run {
 		before = make([]int64, entities)
 	)
 	for i := range keys {
-		keys[i] = outbox.Key{Type: "block", ID: uuid.UUID{0: 0xc0}}
-		binary.BigEndian.PutUint32(keys[i].ID[12:], uint32(i))
+		keys[i] = outbox.Key{Type: "block", ID: numbered(0xc0, uint64(i))}
 		docs[i] = keys[i].String()
 	}
-	var seq int64
+	var (
+		seq   int64
+		marks []mark
+	)
 	add := func(c Change) {
 		seq++
 		c.Seq, c.Tx, c.At = seq, tx, now
@@ -57,26 +59,28 @@ func million(entities int) Run {
 				e = random.IntN(entities/10 + 1)
 			}
 			version := int64(len(log.Changes)) + 1
-			c := Change{Key: keys[e], Version: version, Op: outbox.Upsert, To: Pending}
-			binary.BigEndian.PutUint64(c.Event[:], uint64(version))
+			c := Change{Event: numbered(0, uint64(version)), Key: keys[e], Version: version, Op: outbox.Upsert, To: Pending}
 			tx++
 			now = now.Add(100 * time.Microsecond)
 			add(c)
 			log.Source = append(log.Source, SourceChange{Seq: seq, Tx: tx, At: now, Key: c.Key, Version: version})
 			log.Rows = append(log.Rows, Row{Event: c.Event, Status: Done})
 			run.Acknowledged = append(run.Acknowledged, Enqueued{Event: c.Event, Key: c.Key, Version: version})
-			c.Owner, c.Epoch, c.By = owner, epoch, owner
+			c.By = owner
 			batch[e] = append(batch[e], c)
 		}
 		round := func(to Status, attempts int) {
 			tx++
+			seq++
 			now = now.Add(time.Millisecond)
+			lease := mark{seq: seq, tx: tx, at: now, owner: owner, by: owner, epoch: epoch}
+			binary.BigEndian.PutUint64(lease.batch[:], uint64(seq))
 			for _, group := range batch {
 				for _, c := range group {
-					c.From, c.To, c.Attempts = Pending, Processing, attempts
-					add(c)
+					lease.events = append(lease.events, c.Event)
 				}
 			}
+			marks = append(marks, lease)
 			for e, group := range batch {
 				a := Applied{
 					Request: request, Instance: owner, Sent: now, Answered: now.Add(3 * time.Millisecond), Op: Index, ID: docs[e],
@@ -95,10 +99,13 @@ func million(entities int) Run {
 				run.Applied = append(run.Applied, a)
 			}
 			tx++
+			seq++
 			now = now.Add(4 * time.Millisecond)
+			lease.seq, lease.tx, lease.at, lease.end, lease.events = seq, tx, now, true, nil
+			marks = append(marks, lease)
 			for _, group := range batch {
 				for _, c := range group {
-					c.From, c.To, c.Attempts = Processing, to, attempts
+					c.From, c.To, c.Attempts = Pending, to, attempts
 					if to == Pending {
 						c.Attempts++
 					}
@@ -118,7 +125,14 @@ func million(entities int) Run {
 			run.End.Documents[docs[e]] = v
 		}
 	}
+	log.attribute(marks)
 	return run
+}
+
+func numbered(first byte, n uint64) outbox.ID {
+	u := uuid.UUID{0: first}
+	binary.BigEndian.PutUint64(u[8:], n)
+	return outbox.UUID(u)
 }
 
 // BenchmarkCheck judges a million changes. Memory is that of the log and of the checks.

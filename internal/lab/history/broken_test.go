@@ -1,129 +1,31 @@
 package history_test
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
-	"slices"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/consumer"
 	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
-
-// careless is a projection that asks for no version: it writes an older state over
-// whatever is there.
-type careless struct {
-	consumer.Projection
-	url   string // of the index, through the tap
-	after int64  // events up to this version are written carelessly
-}
-
-func (c *careless) Project(ctx context.Context, events []outbox.Event) ([]outbox.Outcome, error) {
-	out := make([]outbox.Outcome, len(events))
-	for i, e := range events {
-		if e.Version > c.after {
-			one, err := c.Projection.Project(ctx, events[i:i+1])
-			if err != nil {
-				return nil, err
-			}
-			out[i] = one[0]
-			continue
-		}
-		var body bytes.Buffer
-		enc := json.NewEncoder(&body)
-		_ = enc.Encode(map[string]any{"index": map[string]string{"_id": e.Key.String()}})
-		_ = enc.Encode(map[string]any{"entity_type": e.Key.Type, "entity_id": e.Key.ID, "text": "an older state", "event_version": e.Version})
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+"/_bulk", &body)
-		if err != nil {
-			return nil, err
-		}
-		req.Header.Set("Content-Type", "application/x-ndjson")
-		req.Close = true
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			return nil, err
-		}
-		_ = res.Body.Close()
-		if res.StatusCode != http.StatusOK {
-			return nil, fmt.Errorf("bulk: %s", res.Status)
-		}
-		out[i] = outbox.OK()
-	}
-	return out, nil
-}
-
-// lazy is a projection that does not write some events, and says that it has.
-type lazy struct {
-	consumer.Projection
-	version int64
-}
-
-func (l *lazy) Project(ctx context.Context, events []outbox.Event) ([]outbox.Outcome, error) {
-	if i := slices.IndexFunc(events, func(e outbox.Event) bool { return e.Version == l.version }); i >= 0 {
-		return slices.Repeat([]outbox.Outcome{outbox.OK()}, len(events)), nil
-	}
-	return l.Projection.Project(ctx, events)
-}
-
-// forgetful is a store that hands out one event only after the next claim.
-type forgetful struct {
-	consumer.Store
-	version int64
-	mu      sync.Mutex
-	held    []outbox.Event
-	later   bool // a later event has been handed out
-}
-
-func (f *forgetful) Claim(ctx context.Context, req outbox.ClaimRequest) (*outbox.Claimed, error) {
-	c, err := f.Store.Claim(ctx, req)
-	if err != nil {
-		return c, err
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.later {
-		c.Ready = append(c.Ready, f.held...)
-		f.held = nil
-	}
-	c.Ready = slices.DeleteFunc(c.Ready, func(e outbox.Event) bool {
-		hold := e.Version == f.version && !f.later
-		if hold {
-			f.held = append(f.held, e)
-		}
-		return hold
-	})
-	return c, nil
-}
-
-// Peek sees what is held.
-func (f *forgetful) Peek(ctx context.Context) (bool, error) {
-	f.mu.Lock()
-	held := f.later && len(f.held) > 0
-	f.mu.Unlock()
-	if held {
-		return true, nil
-	}
-	return f.Store.Peek(ctx)
-}
-
-func (f *forgetful) release() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.later = true
-}
 
 // A sound pair, a takeover and a bulk request of the old leader that arrives when the
 // new one has written newer states: nothing is found.
 func TestSoundPair(t *testing.T) {
 	t.Parallel()
+	for _, finished := range []outbox.Finished{outbox.Keep, outbox.Archive, outbox.Discard} {
+		t.Run(string(finished), func(t *testing.T) {
+			t.Parallel()
+			soundPair(t, finished)
+		})
+	}
+}
+
+func soundPair(t *testing.T, finished outbox.Finished) {
+	t.Helper()
 	r := setup(t)
+	r.finished = finished
 	updated, deleted, recreated := newKey(), newKey(), newKey()
 	a := r.member("a", 1)
 	stopA := a.run()
@@ -135,7 +37,7 @@ func TestSoundPair(t *testing.T) {
 	for _, k := range []outbox.Key{updated, deleted, recreated} {
 		r.write(k, 2)
 	}
-	labtest.Eventually(t, 20*time.Second, func() bool { return a.tap.Held() > 0 && r.processing() == 3 }, "a's bulk request is held, and all is claimed")
+	labtest.Eventually(t, 20*time.Second, func() bool { return a.tap.Held() > 0 && r.count(inFlight) == 3 }, "a's bulk request is held, and all is leased")
 
 	b := r.member("b", 2)
 	reclaim(t, b, 3)
@@ -158,6 +60,9 @@ func TestSoundPair(t *testing.T) {
 	if err := v.Err(); err != nil {
 		t.Errorf("got %v, want nothing", err)
 	}
+	if len(v.Kept) > 0 {
+		t.Errorf("kept in the table: got %v, want nothing", v.Kept)
+	}
 	refused := 0
 	for _, i := range r.rec.Applied() {
 		if i.Instance == "a" && i.Status == http.StatusConflict {
@@ -172,13 +77,19 @@ func TestSoundPair(t *testing.T) {
 // reclaim takes over what earlier terms hold.
 func reclaim(t *testing.T, m *member, want int) {
 	t.Helper()
-	taken, err := m.store.(*outbox.Store).Reclaim(t.Context(), outbox.ReclaimRequest{Epoch: m.epoch, Limit: 100, MaxProcessing: time.Hour, MaxReclaims: 5})
-	if err != nil {
-		t.Fatal(err)
-	}
+	request := outbox.ReclaimRequest{Epoch: m.epoch, Limit: 100, MaxProcessing: time.Hour, MaxReclaims: 5}
 	rows := 0
-	for _, r := range taken {
-		rows += r.Rows
+	for {
+		taken, err := m.store.(*outbox.Store).ReclaimLease(t.Context(), request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(taken) == 0 {
+			break
+		}
+		for _, r := range taken {
+			rows += r.Rows
+		}
 	}
 	if rows != want {
 		t.Fatalf("reclaimed %d rows, want %d", rows, want)
@@ -188,30 +99,28 @@ func reclaim(t *testing.T, m *member, want int) {
 func TestBrokenPipelines(t *testing.T) {
 	t.Parallel()
 
-	// An instance whose claims and settles ask for no epoch goes on after it was followed.
-	t.Run("TwoClaimers", func(t *testing.T) {
+	// An instance whose leases and settles ask for another fence goes on after it was followed.
+	t.Run("UnfencedLease", func(t *testing.T) {
 		t.Parallel()
 		r := setup(t)
 		key := newKey()
 		a := r.member("a", 1)
+		r.exec(r.pool, `insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at) values ('another', 1, 'a', now(), now())`)
+		a.store = a.open("another", outbox.Keep)
 		r.member("b", 2)
 		r.write(key, 1)
-		row := outbox.Event{Key: key, Op: outbox.Upsert, Version: 1}
-		if n := r.exec(a.pool, `update search_outbox_events set status = 'processing', owner = 'a', epoch = 1 where status = 'pending'`); n != 1 {
-			t.Fatalf("claimed %d events, want 1", n)
-		}
-		authority := outbox.Authority{Group: group, Epoch: 1, Check: func() error { return nil }}
-		if _, err := a.proj.Project(outbox.WithAuthority(t.Context(), authority), []outbox.Event{row}); err != nil {
+		stop := a.run()
+		r.settled()
+		if err := stop(); err != nil {
 			t.Fatal(err)
 		}
-		r.exec(a.pool, `update search_outbox_events set status = 'done', owner = null where status = 'processing'`)
 		expect(t, r.check(), key,
-			`one claimer: version 1 (event `+r.ledger[0].Event.String()+`): claim by "a" under epoch 1 after epoch 2 was committed`,
-			`one claimer: settle by "a" under epoch 1 after epoch 2 was committed`)
+			`one claimer: version 1 (event `+r.ledger[0].Event.String()+`): lease by "a" under epoch 1 after epoch 2 was committed`,
+			`one claimer: settle of what "a" leased under epoch 1 after epoch 2 was committed`)
 	})
 
-	// A settle that names the row and not the claim ends somebody else's.
-	t.Run("SettleOfAnothersClaim", func(t *testing.T) {
+	// A settle that names the batch and not its holder ends somebody else's.
+	t.Run("SettleOfAnothersLease", func(t *testing.T) {
 		t.Parallel()
 		r := setup(t)
 		key := newKey()
@@ -220,16 +129,136 @@ func TestBrokenPipelines(t *testing.T) {
 		stop := a.run()
 		r.write(key, 1)
 		labtest.Eventually(t, 20*time.Second, func() bool { return a.tap.Held() > 0 }, "a's bulk request is held")
-		if n := r.exec(b.pool, `update search_outbox_events set status = 'done', owner = null where id = $1`, r.ledger[0].Event); n != 1 {
-			t.Fatalf("settled %d events, want 1", n)
-		}
+		r.exec(b.pool, `with ended as (delete from weft_lease) update search_outbox_events set status = 'done', processed_at = now()`)
 		a.tap.Release()
 		if err := stop(); err != nil {
 			t.Fatal(err)
 		}
 		expect(t, r.check(), key,
-			`one claimer: settle by a session of "b" of what "a" holds under epoch 2`,
+			`one claimer: settle of what "a" leased by a session of "b" under epoch 2`,
 			`no event lost: done before Elasticsearch had confirmed a version of its document`)
+	})
+
+	t.Run("SettleWithoutItsLease", func(t *testing.T) {
+		t.Parallel()
+		r := setup(t)
+		key := newKey()
+		a := r.member("a", 1)
+		a.store = &settler{Store: a.store, before: func(ids any) {
+			r.exec(a.pool, `update search_outbox_events set status = 'done', processed_at = now() where id = any ($1::uuid[])`, ids)
+		}}
+		r.write(key, 1)
+		stop := a.run()
+		r.settled()
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, r.check(), key, `a lease for every verdict: version 1 (event `+r.ledger[0].Event.String()+`): became done without a lease`)
+	})
+
+	t.Run("SendWithoutALease", func(t *testing.T) {
+		t.Parallel()
+		r := setup(t)
+		key := newKey()
+		a := r.member("a", 1)
+		a.store = &hasty{Store: a.store}
+		r.write(key, 1)
+		stop := a.run()
+		r.settled()
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, r.check(), key, "a lease before every send: sent without a lease on an event of its entity: index version 1 by a")
+	})
+
+	t.Run("SendBeforeTheLeaseIsCommitted", func(t *testing.T) {
+		t.Parallel()
+		r := setup(t)
+		key := newKey()
+		a := r.member("a", 1)
+		a.store = a.openOn(&tardy{Pool: a.pool}, group, outbox.Keep)
+		r.write(key, 1)
+		stop := a.run()
+		r.settled()
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, r.check(), key, "a lease before every send: sent without a lease on an event of its entity: index version 1 by a")
+	})
+
+	t.Run("RowDoneTwice", func(t *testing.T) {
+		t.Parallel()
+		r := setup(t)
+		key := newKey()
+		a := r.member("a", 1)
+		a.store = &settler{Store: a.store, after: func(ids any) {
+			r.exec(a.pool, `update search_outbox_events set status = 'done', processed_at = now() where id = any ($1::uuid[])`, ids)
+		}}
+		r.write(key, 1)
+		stop := a.run()
+		r.settled()
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, r.check(), key, "done once: done once more, after transaction ")
+	})
+
+	// An archive whose move is half a one.
+	t.Run("LostArchiveMove", func(t *testing.T) {
+		t.Parallel()
+		r := setup(t)
+		key := newKey()
+		r.finished = outbox.Archive
+		a := r.member("a", 1)
+		a.store = a.open(group, outbox.Discard)
+		r.write(key, 1)
+		stop := a.run()
+		r.settled()
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, r.check(), key, `no event lost: version 1 (event `+r.ledger[0].Event.String()+`): removed from the table, and not moved to its history, when it was pending`)
+	})
+
+	t.Run("ArchivedEventIsGone", func(t *testing.T) {
+		t.Parallel()
+		r := setup(t)
+		key := newKey()
+		r.finished = outbox.Archive
+		stop := r.member("a", 1).run()
+		r.write(key, 1)
+		r.settled()
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		if n := r.exec(r.pool, `delete from search_outbox_history`); n != 1 {
+			t.Fatalf("events in the history: got %d, want 1", n)
+		}
+		expect(t, r.check(), key, `no event lost: version 1 (event `+r.ledger[0].Event.String()+`): archived, and not in the history`)
+	})
+
+	// A list that goes on where the last one ended misses what was committed before that
+	// place meanwhile.
+	t.Run("ListContinuedByALaterSnapshot", func(t *testing.T) {
+		t.Parallel()
+		r := setup(t)
+		key := newKey()
+		a := r.member("a", 1)
+		store := &continuing{Store: a.store}
+		a.store = store
+		r.write(key, 5)
+		stop := a.run()
+		r.settled()
+		r.late(key, 3)
+		r.write(key, 7)
+		labtest.Eventually(t, 20*time.Second, func() bool { return r.count(unsettled) == 1 }, "the latest event is done")
+		store.begin()
+		r.settled()
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, r.check(), key,
+			"order per entity: version 7 (event "+r.ledger[2].Event.String()+"): done while earlier events were unsettled: 1, the oldest version 3 (event "+r.ledger[1].Event.String()+", pending)")
 	})
 
 	t.Run("EventDropped", func(t *testing.T) {
@@ -246,7 +275,7 @@ func TestBrokenPipelines(t *testing.T) {
 		r.exec(r.pool, `update search_outbox_events set status = 'done' where status = 'pending'`)
 		event := "version 2 (event " + r.ledger[1].Event.String() + "): "
 		expect(t, r.check(), key,
-			"no event lost: "+event+"became done without a claim",
+			"a lease for every verdict: "+event+"became done without a lease",
 			"no event lost: "+event+"done when Elasticsearch had confirmed no newer version of its document than 1",
 			"convergence: "+event+"stale")
 	})
@@ -316,24 +345,18 @@ func TestBrokenPipelines(t *testing.T) {
 		r := setup(t)
 		key := newKey()
 		a := r.member("a", 1)
-		store := &forgetful{Store: a.store, version: 1}
+		store := &hiding{Store: a.store, version: 1}
 		a.store = store
 		r.write(key, 1)
 		r.write(key, 2)
 		stop := a.run()
-		labtest.Eventually(t, 20*time.Second, func() bool {
-			var done bool
-			if err := r.pool.QueryRow(t.Context(), `select exists (select from search_outbox_events where status = 'done')`).Scan(&done); err != nil {
-				t.Fatal(err)
-			}
-			return done
-		}, "the later event is done")
-		store.release()
+		labtest.Eventually(t, 20*time.Second, func() bool { return r.count(unsettled) == 1 }, "the later event is done")
+		store.released.Store(true)
 		r.settled()
 		if err := stop(); err != nil {
 			t.Fatal(err)
 		}
 		expect(t, r.check(), key,
-			"order per entity: version 2 (event "+r.ledger[1].Event.String()+"): done while earlier events were unsettled: 1, the oldest version 1 (event "+r.ledger[0].Event.String()+", processing)")
+			"order per entity: version 2 (event "+r.ledger[1].Event.String()+"): done while earlier events were unsettled: 1, the oldest version 1 (event "+r.ledger[0].Event.String()+", pending)")
 	})
 }

@@ -6,14 +6,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // Finding is one place where the record contradicts an invariant.
 type Finding struct {
-	Event   uuid.UUID // zero when it is about no single event
+	Event   outbox.ID // zero when it is about no single event
 	Key     outbox.Key
 	Version int64
 	At      time.Time // zero when it is the end of the run
@@ -25,7 +23,7 @@ func (f Finding) String() string {
 	switch {
 	case f.Key == (outbox.Key{}):
 		return f.What
-	case f.Event == uuid.Nil:
+	case f.Event.IsZero():
 		return fmt.Sprintf("%s version %d: %s", f.Key, f.Version, f.What)
 	default:
 		return fmt.Sprintf("%s version %d (event %s): %s", f.Key, f.Version, f.Event, f.What)
@@ -40,15 +38,19 @@ func finding(c *Change, format string, args ...any) Finding {
 type Run struct {
 	Log          *Log
 	Acknowledged []Enqueued
-	Applied      []Applied // all of the run; nil when nothing recorded it
-	End          *End      // nil when nobody looked
+	Applied      []Applied   // all of the run; nil when nothing recorded it
+	Crashes      []FaultMark // of PostgreSQL: see [SentEarly]
+	End          *End        // nil when nobody looked
 }
 
 // Verdict is what the checks found.
 type Verdict struct {
 	// Each of these breaks an invariant.
 	TwoActive   []Finding
+	Unleased    []Finding
+	SentEarly   []Finding
 	Lost        []Finding // [Lost] and [Unprojected]
+	Twice       []Finding
 	OutOfOrder  []Finding
 	Regressions []Finding
 	Resurrected []Finding
@@ -56,14 +58,17 @@ type Verdict struct {
 	// These are legal ends, for whoever operates weft to act on.
 	DeadLetters []Finding
 	Unsettled   []Finding // documents of entities whose newest event is one
+	Kept        []Finding
 }
 
 // Check runs all checks for which r has the record.
 func Check(r Run) *Verdict {
 	v := &Verdict{
-		TwoActive: TwoActive(r.Log), Lost: Lost(r.Log, r.Acknowledged), OutOfOrder: OutOfOrder(r.Log), DeadLetters: DeadLetters(r.Log),
+		TwoActive: TwoActive(r.Log), Unleased: Unleased(r.Log), Lost: Lost(r.Log, r.Acknowledged), Twice: Twice(r.Log),
+		OutOfOrder: OutOfOrder(r.Log), DeadLetters: DeadLetters(r.Log), Kept: Kept(r.Log),
 	}
 	if r.Applied != nil {
+		v.SentEarly = SentEarly(r.Log, r.Applied, r.Crashes)
 		v.Lost = append(v.Lost, Unprojected(r.Log, r.Applied)...)
 		docs := documents(r.Applied)
 		v.Regressions, v.Resurrected = regressions(r.Log, docs, r.End), resurrected(r.Log, docs, r.End)
@@ -84,7 +89,8 @@ type Breach struct {
 func (v *Verdict) Breaches() []Breach {
 	var out []Breach
 	for _, b := range []Breach{
-		{"one claimer", v.TwoActive}, {"no event lost", v.Lost}, {"order per entity", v.OutOfOrder},
+		{"one claimer", v.TwoActive}, {"a lease for every verdict", v.Unleased}, {"a lease before every send", v.SentEarly},
+		{"no event lost", v.Lost}, {"done once", v.Twice}, {"order per entity", v.OutOfOrder},
 		{"versions never go back", v.Regressions}, {"deleted documents stay deleted", v.Resurrected}, {"convergence", v.Diverged},
 	} {
 		if len(b.Findings) > 0 {

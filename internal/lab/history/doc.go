@@ -3,13 +3,20 @@
 //
 // # What is recorded
 //
-// [Install] puts triggers on the outbox table and on weft_leader, [InstallSource] on
-// search_index. They write, in the transaction of the change itself, one row per changed
-// event (transaction, event, entity, version, op, status before and after, owner, epoch,
-// attempts, session), one per new epoch and one per changed source row into append-only
-// tables beside them. Nothing of weft knows about it; no change can be hidden from it,
-// and none is recorded that did not commit. Renewals of a lease change none of the
-// recorded columns and are left out.
+// [Install] puts triggers on the outbox table, its history, weft_lease and weft_leader,
+// [InstallSource] on search_index. They write, in the transaction of the change itself,
+// into append-only tables beside them: one row per changed event (transaction, event,
+// entity, version, op, status before and after, attempts, session), also when it leaves
+// the table or comes into the history; two per lease, its begin with the events and its
+// end; one per new epoch and one per changed source row. Nothing of weft knows about it; no
+// change can be hidden from it, and none is recorded that did not commit. What only puts an
+// event off changes none of the recorded columns and is left out.
+//
+// An event is in flight from the commit of a lease that names it to the commit of the
+// lease's end. [Read] attributes a change to the lease that its transaction has ended: that
+// is whose verdict it is. An older build of weft claims in the row, and so do other
+// workers: such a claim is the lease of one event, so that the checks judge a run in which
+// both builds lead in turns.
 //
 // The order is that of commit, from pg_xact_commit_timestamp. Of two transactions one
 // of which waited for a lock of the other, which is what the checks are about, it is
@@ -25,12 +32,16 @@
 //
 // [Check] does all of it.
 //
-//   - [TwoActive]: one claimer. Epochs grow and belong to one instance each; no claim or
-//     settle commits under one that is older than the newest; nobody takes what is
-//     claimed, or settles or reclaims what is not its to settle or reclaim.
-//   - [Lost]: every event has a fate. It ends done or failed, by a claim of its own or
-//     with a later event of its entity in one transaction, with no gap in its record; what the producer saw committed is there. [Unprojected]: none is done
-//     before Elasticsearch confirmed a version as new as its own.
+//   - [TwoActive]: one claimer. Epochs grow and belong to one instance each; no lease or
+//     settle commits under one that is older than the newest; nobody leases what another
+//     term holds, or settles or reclaims what is not its to settle or reclaim.
+//   - [Unleased]: every verdict belongs to the lease that its transaction has ended.
+//   - [SentEarly]: nothing is sent for an entity before a lease on one of its events has
+//     committed.
+//   - [Lost]: every event has a fate. It ends done or failed, in the table, in the history
+//     or deleted by a settle, with no gap in its record; what the producer saw committed is
+//     there. [Unprojected]: none is done before Elasticsearch confirmed a version as new as
+//     its own. [Twice]: none is done or archived more than once.
 //   - [Regressions]: versions never go back, in Elasticsearch's own order of writes, and
 //     all its answers are those of a register that refuses older versions, with lost
 //     answers meaning either. [Resurrected]: no deleted document comes back.
@@ -41,12 +52,16 @@
 //     whose newest event is a dead letter (unsettled).
 //   - [Takeovers]: how long a fault was felt, and by how many events.
 //
-// A million changes are judged in a few seconds and within a gigabyte (BenchmarkCheck).
+// A million changes are judged in some ten seconds and within two gigabytes (BenchmarkCheck).
 //
 // # What is not
 //
 //   - Whether a reclaim was due. Who reclaimed or settled is known from sessions that are
-//     named as weft names them, and otherwise taken to be the holder of the claim.
+//     named as weft names them, and otherwise taken to be the holder of the lease.
+//   - A send without a lease that could be a late one of an earlier lease: a version that
+//     was known before that lease ended.
+//   - What a crash of PostgreSQL takes back: weft does not wait for the disk, and neither
+//     does the record of what it does.
 //   - Two events of one entity with one version: neither is the earlier.
 //   - Order behind a dead letter: by default later events of its entity may proceed.
 //   - What Elasticsearch does when it has forgotten a delete, after index.gc_deletes or

@@ -1,7 +1,6 @@
 package history
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -193,5 +192,5 @@ func deadEnds(log *Log) map[outbox.Key]*Change {
 }
 
 func compareKeys(a, b outbox.Key) int {
-	return cmp.Or(cmp.Compare(a.Type, b.Type), bytes.Compare(a.ID[:], b.ID[:]))
+	return cmp.Or(cmp.Compare(a.Type, b.Type), a.ID.Compare(b.ID))
 }

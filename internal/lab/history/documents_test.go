@@ -231,8 +231,7 @@ func TestResurrected(t *testing.T) {
 	}
 	deadLetter := &script{}
 	deadLetter.commit(enqueued(9))
-	deadLetter.commit(claimed(9, "a", 1))
-	deadLetter.commit(settled(9, Failed, "a", 1))
+	deadLetter.batch("a", 1, became(9, Failed))
 	for name, tc := range map[string]struct {
 		log     *Log
 		traffic *traffic
@@ -258,7 +257,7 @@ func TestResurrected(t *testing.T) {
 			[]string{"version 5: deleted, and there at the end as version 5, without a row"},
 		},
 		"ThereAtTheEndForADeadLetter": {
-			&deadLetter.log, newTraffic().send(Index, 3).send(Delete, 5).send(Index, 5), extra(5), nil,
+			deadLetter.read(), newTraffic().send(Index, 3).send(Delete, 5).send(Index, 5), extra(5), nil,
 		},
 		"NeverDeletedIsNoResurrection": {&Log{}, newTraffic().send(Delete, 2).send(Index, 3), extra(3), nil},
 	} {
@@ -272,42 +271,38 @@ func TestResurrected(t *testing.T) {
 
 func TestUnprojected(t *testing.T) {
 	t.Parallel()
-	done := func(version int64) *script {
+	ended := func(c Change) *script {
 		s := &script{}
-		s.commit(enqueued(version))
-		s.commit(claimed(version, "a", 1))
+		s.commit(enqueued(c.Version))
+		l := s.lease("a", 1, c.Version)
 		s.tx += 100 // milliseconds
-		s.commit(settled(version, Done, "a", 1))
+		s.end(l, "a", c)
 		return s
 	}
+	projected := func(version int64) *script { return ended(done(version)) }
 	for name, tc := range map[string]struct {
 		script  *script
 		traffic *traffic
 		want    []string
 	}{
-		"Written":         {done(3), newTraffic().send(Index, 3), nil},
-		"RowWasNewer":     {done(3), newTraffic().send(Index, 7), nil},
-		"RefusedAsOlder":  {done(3), newTraffic().send(Index, 3, conflict), nil},
-		"DeletedNothing":  {done(3), newTraffic().send(Delete, 3, missing), nil},
-		"NothingSent":     {done(3), newTraffic(), []string{"version 3 (event 00000000-0000-0000-0000-000000000003): done before Elasticsearch had confirmed"}},
-		"OlderSent":       {done(3), newTraffic().send(Index, 2), []string{"no newer version of its document than 2"}},
-		"Withheld":        {done(3), newTraffic().send(Index, 3, withheld), []string{"before Elasticsearch had confirmed"}},
-		"NoAnswer":        {done(3), newTraffic().send(Index, 3, unanswered), []string{"before Elasticsearch had confirmed"}},
-		"Throttled":       {done(3), newTraffic().send(Index, 3, throttled), []string{"before Elasticsearch had confirmed"}},
-		"NoIndex":         {done(3), newTraffic().send(Delete, 3, noIndex), []string{"before Elasticsearch had confirmed"}},
-		"OnlyAfterwards":  {done(3), newTraffic().send(Index, 1).send(Index, 3, anHourOn), []string{"no newer version of its document than 1"}},
-		"AnotherDocument": {done(3), newTraffic().send(Index, 3, func(a *Applied) { a.ID = another.String() }), []string{"before Elasticsearch had confirmed"}},
-		"DeadLetterIsFine": {func() *script {
-			s := &script{}
-			s.commit(enqueued(1))
-			s.commit(claimed(1, "a", 1))
-			s.commit(settled(1, Failed, "a", 1))
-			return s
-		}(), newTraffic(), nil},
+		"Written":          {projected(3), newTraffic().send(Index, 3), nil},
+		"RowWasNewer":      {projected(3), newTraffic().send(Index, 7), nil},
+		"RefusedAsOlder":   {projected(3), newTraffic().send(Index, 3, conflict), nil},
+		"DeletedNothing":   {projected(3), newTraffic().send(Delete, 3, missing), nil},
+		"NothingSent":      {projected(3), newTraffic(), []string{"version 3 (event 00000000-0000-0000-0000-000000000003): done before Elasticsearch had confirmed"}},
+		"OlderSent":        {projected(3), newTraffic().send(Index, 2), []string{"no newer version of its document than 2"}},
+		"Withheld":         {projected(3), newTraffic().send(Index, 3, withheld), []string{"before Elasticsearch had confirmed"}},
+		"NoAnswer":         {projected(3), newTraffic().send(Index, 3, unanswered), []string{"before Elasticsearch had confirmed"}},
+		"Throttled":        {projected(3), newTraffic().send(Index, 3, throttled), []string{"before Elasticsearch had confirmed"}},
+		"NoIndex":          {projected(3), newTraffic().send(Delete, 3, noIndex), []string{"before Elasticsearch had confirmed"}},
+		"OnlyAfterwards":   {projected(3), newTraffic().send(Index, 1).send(Index, 3, anHourOn), []string{"no newer version of its document than 1"}},
+		"AnotherDocument":  {projected(3), newTraffic().send(Index, 3, func(a *Applied) { a.ID = another.String() }), []string{"before Elasticsearch had confirmed"}},
+		"DeletedAsDone":    {ended(removed(3, Pending)), newTraffic(), []string{"before Elasticsearch had confirmed"}},
+		"DeadLetterIsFine": {ended(became(1, Failed)), newTraffic(), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			expect(t, "unprojected", Unprojected(&tc.script.log, tc.traffic.applied), tc.want...)
+			expect(t, "unprojected", Unprojected(tc.script.read(), tc.traffic.applied), tc.want...)
 		})
 	}
 }
@@ -321,15 +316,18 @@ func TestStory(t *testing.T) {
 		{Tx: 21, At: start, Key: another, Version: 99},
 	}
 	w := newTraffic().send(Index, 3).send(Index, 2, conflict).send(Index, 2, unanswered).send(Index, 2, withheld)
-	got := Story(&s.log, w.applied, entity)
+	log := s.read()
+	got := Story(log, w.applied, entity)
 	at := 0
 	for _, want := range []string{
 		"book:00000000-0000-0000-0000-0000000000aa\n",
 		"03:04:05.001000 row      written as version 1, tx 1\n",
 		"03:04:05.002000 event    version 1  new→pending attempts 0, tx 2",
-		"event    version 1  pending→processing a epoch 1 attempts 0",
+		"lease    00000000-0000-0003-0000-000000000000 of a epoch 1 begins: 1 of its 1 events, tx 3\n",
+		"event    version 1  pending→done a epoch 1 attempts 0",
+		"of a epoch 1 ends: 1 events settled, 0 reclaimed, tx 5\n",
 		"term     epoch 2 of b\n",
-		"version 2  processing→pending reclaimed from a epoch 1 attempts 1",
+		"version 2  pending→pending reclaimed from a epoch 1 by a session of b attempts 1",
 		"document index version 3 by a, request 1: 200 updated as version 3, term 1 seq_no 1, after 10ms\n",
 		"request 2: 409 after 10ms\n",
 		"request 3: no answer\n",
@@ -345,7 +343,7 @@ func TestStory(t *testing.T) {
 	if strings.Contains(got, "99") {
 		t.Errorf("got\n%s\nwant nothing of another entity", got)
 	}
-	if got := Story(&s.log, w.applied, outbox.Key{Type: "tag", ID: uuid.UUID{1}}); got != "" {
+	if got := Story(log, w.applied, outbox.Key{Type: "tag", ID: outbox.UUID(uuid.UUID{1})}); got != "" {
 		t.Errorf("story of an unknown entity: got %q, want none", got)
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/google/uuid"
-
 	"github.com/samuelhu324-dev/weft/internal/lab/reconcile"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -101,7 +99,7 @@ func lastSource(log *Log) map[outbox.Key]*SourceChange {
 }
 
 // newestEvent is for the few entities that are found.
-func newestEvent(log *Log, key outbox.Key) uuid.UUID {
+func newestEvent(log *Log, key outbox.Key) outbox.ID {
 	var newest *Change
 	for i := range log.Changes {
 		if c := &log.Changes[i]; c.Key == key && (newest == nil || c.Version > newest.Version) {
@@ -109,7 +107,7 @@ func newestEvent(log *Log, key outbox.Key) uuid.UUID {
 		}
 	}
 	if newest == nil {
-		return uuid.Nil
+		return outbox.ID{}
 	}
 	return newest.Event
 }

@@ -2,7 +2,6 @@ package history
 
 import (
 	"testing"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/reconcile"
 )
@@ -19,9 +18,8 @@ func TestDiverged(t *testing.T) {
 	ended := func(to Status) []Change {
 		s := takeover()
 		s.commit(enqueued(9))
-		s.commit(claimed(9, "b", 2))
-		s.commit(settled(9, to, "b", 2))
-		return s.log.Changes
+		s.batch("b", 2, became(9, to))
+		return s.read().Changes
 	}
 	for name, tc := range map[string]struct {
 		log                 Log
@@ -69,32 +67,35 @@ func TestDiverged(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	sound := newTraffic().send(Index, 1)
-	late := func(s *script) *script { // so that the requests lie before the settles
-		for i := range s.log.Terms {
-			s.log.Terms[i].At = s.log.Terms[i].At.Add(time.Hour)
-		}
-		for i := range s.log.Changes {
-			s.log.Changes[i].At = s.log.Changes[i].At.Add(time.Hour)
-		}
-		return s
-	}
-	v := Check(Run{Log: &late(takeover()).log, Applied: sound.send(Index, 3).applied, End: ends(3)})
+	// Requests are 20 and 40 ms after the start.
+	sound := &script{}
+	sound.term(1, "a")
+	sound.commit(enqueued(1), enqueued(3))
+	one := sound.lease("a", 1, 1)
+	sound.tx = 34
+	sound.end(one, "a", done(1))
+	three := sound.lease("a", 1, 3)
+	sound.tx = 59
+	sound.end(three, "a", done(3))
+	v := Check(Run{Log: sound.read(), Applied: newTraffic().send(Index, 1).send(Index, 3).applied, End: ends(3)})
 	if err := v.Err(); err != nil || len(v.Breaches()) != 0 {
 		t.Errorf("sound run: got %v", err)
 	}
 
-	s := late(takeover())
-	s.commit(claimed(9, "a", 1))
+	s := takeover()
+	s.batch("a", 1, became(6, Failed))
+	s.commit(enqueued(7))
+	s.commit(enqueued(8))
+	s.commit(done(8), Change{Version: 1, From: Done, To: Done})
 	v = Check(Run{
-		Log: &s.log, Applied: newTraffic().send(Index, 3).send(Index, 2).send(Delete, 5).send(Index, 4).applied,
+		Log: s.read(), Applied: newTraffic().send(Index, 3).send(Index, 2).send(Delete, 5).send(Index, 4).applied,
 		End: &End{Differences: []reconcile.Difference{{Kind: reconcile.Missing, ID: entity.String()}}},
 	})
 	var got []string
 	for _, b := range v.Breaches() {
 		got = append(got, b.Invariant)
 	}
-	want := []string{"one claimer", "no event lost", "versions never go back", "deleted documents stay deleted", "convergence"}
+	want := []string{"one claimer", "a lease for every verdict", "a lease before every send", "no event lost", "done once", "order per entity", "versions never go back", "deleted documents stay deleted", "convergence"}
 	if len(got) != len(want) {
 		t.Fatalf("breaches: got %v, want %v", got, want)
 	}

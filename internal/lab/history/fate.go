@@ -5,71 +5,70 @@ import (
 	"sort"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // Enqueued names an event that the producer saw committed.
 type Enqueued struct {
-	Event   uuid.UUID
+	Event   outbox.ID
 	Key     outbox.Key
 	Version int64
 }
 
-// settling is what one transaction settles of one entity.
-type settling struct {
-	tx  uint64
-	key outbox.Key
-}
-
 // Lost returns the events without a fate: that are neither done nor failed at the end,
-// that became so without a claim, of them or of a later event of their entity that was settled with
-// them, whose record has a gap or whose row is gone or says
-// otherwise; and those of acknowledged that are not in the record. An event whose
-// commit was answered by an error does not belong in acknowledged: nobody knows whether
-// it exists, and when it does, the record has it.
+// whose record has a gap, or whose row is gone, was removed before it was done or says
+// otherwise; those that were archived and are not in the history; and those of acknowledged
+// that are not in the record. An event whose commit was answered by an error does not
+// belong in acknowledged: nobody knows whether it exists, and when it does, the record has
+// it.
+//
+// It proves that what the producer saw committed has come to an end that somebody can
+// point to: a row that is done or failed, a row of the history, or, where finished events
+// are deleted, the settle that deleted it.
 func Lost(log *Log, acknowledged []Enqueued) []Finding {
 	var (
 		found       []Finding
 		last, order = lasts(log)
-		rows        = make(map[uuid.UUID]Status, len(log.Rows))
-		before      = make(map[uuid.UUID]Status, len(last))
+		rows        = make(map[outbox.ID]Status, len(log.Rows))
+		history     = make(map[outbox.ID]int, len(log.History))
+		before      = make(map[outbox.ID]Status, len(last))
 	)
 	for _, r := range log.Rows {
 		rows[r.Event] = r.Status
 	}
-	// Newest versions that a transaction has settled: with them, ready earlier events of
-	// the entity may become done.
-	supersedes := map[settling]int64{}
-	for i := range log.Changes {
-		if c := &log.Changes[i]; c.Settles() && c.To == Done {
-			k := settling{c.Tx, c.Key}
-			supersedes[k] = max(supersedes[k], c.Version)
-		}
+	for _, e := range log.History {
+		history[e]++
 	}
 	for i := range log.Changes {
 		c := &log.Changes[i]
 		was, seen := before[c.Event]
 		switch {
+		case c.From == Archived:
+			continue // for Twice
 		case seen && was != c.From && c.From == "":
 			found = append(found, finding(c, "enqueued once more after it was %s", was))
 		case seen && was != c.From:
 			found = append(found, finding(c, "its change from %s to %s was never recorded", was, c.From))
-		case c.From == Pending && c.settled() && (c.To != Done || supersedes[settling{c.Tx, c.Key}] <= c.Version):
-			found = append(found, finding(c, "became %s without a claim", c.To))
+		case c.From.open() && c.To == Deleted && log.Finished != outbox.Discard:
+			found = append(found, finding(c, "removed from the table, and not moved to its history, when it was %s", c.From))
 		}
 		before[c.Event] = c.To
 	}
 	for _, id := range order {
 		c := last[id]
 		status, there := rows[id]
+		gone := c.To == Archived || c.To == Deleted
 		switch {
+		case there && gone:
+			found = append(found, finding(c, "recorded as %s, and the table says %s", c.To, status))
+		case gone && c.To == Archived && history[id] == 0:
+			found = append(found, finding(c, "archived, and not in the history"))
+		case gone:
 		case !there:
 			found = append(found, finding(c, "its row is gone, last %s", c.To))
-		case !c.settled() && (status == Done || status == Failed):
+		case c.To.open() && !status.open():
 			found = append(found, finding(c, "%s was never recorded, last %s", status, c.To))
-		case !c.settled():
+		case c.To.open():
 			found = append(found, finding(c, "ended %s after %d attempts", c.To, c.Attempts))
 		case status != c.To:
 			found = append(found, finding(c, "recorded as %s, and the table says %s", c.To, status))
@@ -78,6 +77,68 @@ func Lost(log *Log, acknowledged []Enqueued) []Finding {
 	for _, a := range acknowledged {
 		if last[a.Event] == nil {
 			found = append(found, Finding{Event: a.Event, Key: a.Key, Version: a.Version, What: "committed by the producer and never recorded"})
+		}
+	}
+	return found
+}
+
+// Twice returns the events that were done more than once without a replay, or archived
+// more than once, or are both in the table and in its history.
+//
+// It proves that a settle whose answer was lost was not carried out again, and that no
+// event is counted twice by whoever reads the history.
+func Twice(log *Log) []Finding {
+	var (
+		found       []Finding
+		last, order = lasts(log)
+		done        = make(map[outbox.ID]uint64, len(last)) // by transaction
+		history     = make(map[outbox.ID]int, len(log.History))
+		rows        = make(map[outbox.ID]bool, len(log.Rows))
+	)
+	for i := range log.Changes {
+		c := &log.Changes[i]
+		tx, was := done[c.Event]
+		again := c.From == c.To && (c.To == Done || c.To == Archived)
+		switch {
+		case was && (again || c.Done()):
+			found = append(found, finding(c, "%s once more, after transaction %d", c.To, tx))
+		case again && c.To == Archived:
+			found = append(found, finding(c, "archived, and not removed from the table"))
+		case again:
+			found = append(found, finding(c, "done once more"))
+		}
+		if c.Done() {
+			done[c.Event] = c.Tx
+		}
+	}
+	for _, r := range log.Rows {
+		rows[r.Event] = true
+	}
+	for _, e := range log.History {
+		history[e]++
+	}
+	for _, id := range order {
+		switch n := history[id]; {
+		case n > 1:
+			found = append(found, finding(last[id], "%d times in the history", n))
+		case n == 1 && rows[id]:
+			found = append(found, finding(last[id], "in the history, and in the table"))
+		}
+	}
+	return found
+}
+
+// Kept returns the events that are done and still in the table, where weft was told to
+// archive or to delete them.
+func Kept(log *Log) []Finding {
+	if log.Finished != outbox.Archive && log.Finished != outbox.Discard {
+		return nil
+	}
+	var found []Finding
+	last, order := lasts(log)
+	for _, id := range order {
+		if c := last[id]; c.To == Done {
+			found = append(found, finding(c, "done, and kept in the table"))
 		}
 	}
 	return found
@@ -96,8 +157,8 @@ func DeadLetters(log *Log) []Finding {
 }
 
 // lasts returns the last change of each event, and the events in the order of their first.
-func lasts(log *Log) (last map[uuid.UUID]*Change, order []uuid.UUID) {
-	last = make(map[uuid.UUID]*Change, len(log.Rows))
+func lasts(log *Log) (last map[outbox.ID]*Change, order []outbox.ID) {
+	last = make(map[outbox.ID]*Change, len(log.Rows))
 	for i := range log.Changes {
 		c := &log.Changes[i]
 		if last[c.Event] == nil {
@@ -127,7 +188,7 @@ func Unprojected(log *Log, applied []Applied) []Finding {
 	var found []Finding
 	for i := range log.Changes {
 		c := &log.Changes[i]
-		if c.To != Done || c.From == Done {
+		if !c.Done() {
 			continue
 		}
 		switch v := confirmed[c.Key.String()].before(c.At); {
@@ -172,52 +233,4 @@ func byTime(applied []Applied) []*Applied {
 	}
 	slices.SortStableFunc(out, func(a, b *Applied) int { return a.Sent.Compare(b.Sent) })
 	return out
-}
-
-// Fates counts what became of claims: Claimed is the sum of the others.
-type Fates struct {
-	Claimed   int
-	Done      int // superseded ones among them
-	Retried   int
-	GivenBack int // not sent, or behind another that waits
-	Failed    int
-	Reclaimed int // the ones that ended in failed among them
-	Held      int // at the end of the record
-
-	Unclaimed int // became done with a later event of their entity
-}
-
-// CountFates counts the claims of the record and what became of them.
-func CountFates(log *Log) Fates {
-	var f Fates
-	attempts := map[uuid.UUID]int{}
-	for i := range log.Changes {
-		c := &log.Changes[i]
-		switch {
-		case c.claim():
-			if c.From != Processing {
-				f.Claimed++
-				f.Held++
-			}
-			attempts[c.Event] = c.Attempts
-			continue
-		case c.From != Processing:
-			if c.From == Pending && c.To == Done {
-				f.Unclaimed++
-			}
-			continue
-		case c.Reclaim:
-			f.Reclaimed++
-		case c.To == Done:
-			f.Done++
-		case c.To == Failed:
-			f.Failed++
-		case c.Attempts > attempts[c.Event]:
-			f.Retried++
-		default:
-			f.GivenBack++
-		}
-		f.Held--
-	}
-	return f
 }

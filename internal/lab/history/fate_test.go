@@ -4,11 +4,15 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 func TestLost(t *testing.T) {
 	t.Parallel()
+	archive := func(s *script) {
+		s.log.Finished = outbox.Archive
+		s.commit(enqueued(4))
+	}
 	histories := map[string]struct {
 		doctor       func(s *script)
 		acknowledged []Enqueued
@@ -18,23 +22,13 @@ func TestLost(t *testing.T) {
 			doctor: func(s *script) { s.commit(enqueued(4)) },
 			want:   []string{"ended pending"},
 		},
-		"StillProcessing": {
+		"StillInFlight": {
+			doctor: func(s *script) { s.commit(enqueued(4)); s.lease("b", 2, 4) },
+			want:   []string{"ended pending"},
+		},
+		"StillClaimedByAnOlderBuild": {
 			doctor: func(s *script) { s.commit(enqueued(4)); s.commit(claimed(4, "b", 2)) },
 			want:   []string{"ended processing"},
-		},
-		"FailedWithoutAClaim": {
-			doctor: func(s *script) {
-				s.commit(enqueued(4))
-				s.commit(Change{Version: 4, From: Pending, To: Failed})
-			},
-			want: []string{"became failed without a claim"},
-		},
-		"DroppedWithoutAClaim": {
-			doctor: func(s *script) {
-				s.commit(enqueued(4))
-				s.commit(Change{Version: 4, From: Pending, To: Done})
-			},
-			want: []string{"became done without a claim"},
 		},
 		"ClaimHasNoEnd": {
 			doctor: func(s *script) {
@@ -46,12 +40,8 @@ func TestLost(t *testing.T) {
 			want: []string{"its change from processing to pending was never recorded"},
 		},
 		"EnqueuedTwice": {
-			doctor: func(s *script) {
-				s.commit(enqueued(1))
-				s.commit(claimed(1, "b", 2))
-				s.commit(settled(1, Done, "b", 2))
-			},
-			want: []string{"enqueued once more after it was done"},
+			doctor: func(s *script) { s.commit(enqueued(1)); s.batch("b", 2, done(1)) },
+			want:   []string{"enqueued once more after it was done"},
 		},
 		"DoneNeverRecorded": {
 			doctor: func(s *script) {
@@ -69,6 +59,26 @@ func TestLost(t *testing.T) {
 			doctor: func(s *script) { s.log.Rows[0].Status = Failed },
 			want:   []string{"recorded as done, and the table says failed"},
 		},
+		"RemovedBeforeItWasDone": {
+			doctor: func(s *script) { s.commit(enqueued(4)); s.batch("b", 2, removed(4, Pending)) },
+			want:   []string{"removed from the table, and not moved to its history, when it was pending"},
+		},
+		"LostArchiveMove": {
+			doctor: func(s *script) { archive(s); s.batch("b", 2, removed(4, Pending)) },
+			want:   []string{"version 4 (event 00000000-0000-0000-0000-000000000004): removed from the table, and not moved to its history, when it was pending"},
+		},
+		"GoneFromTheHistory": {
+			doctor: func(s *script) { archive(s); s.batch("b", 2, removed(4, Pending), copied(4)); s.log.History = nil },
+			want:   []string{"archived, and not in the history"},
+		},
+		"RemovedAndStillThere": {
+			doctor: func(s *script) {
+				archive(s)
+				s.batch("b", 2, removed(4, Pending), copied(4))
+				s.log.Rows = append(s.log.Rows, Row{id(4), Pending})
+			},
+			want: []string{"recorded as archived, and the table says pending"},
+		},
 		"NeverRecorded": {
 			doctor:       func(*script) {},
 			acknowledged: []Enqueued{{id(1), entity, 1}, {id(9), entity, 9}},
@@ -80,7 +90,61 @@ func TestLost(t *testing.T) {
 			t.Parallel()
 			s := takeover()
 			tc.doctor(s)
-			expect(t, "lost", Lost(&s.log, tc.acknowledged), tc.want...)
+			expect(t, "lost", Lost(s.read(), tc.acknowledged), tc.want...)
+		})
+	}
+}
+
+func TestTwice(t *testing.T) {
+	t.Parallel()
+	histories := map[string]struct {
+		doctor func(s *script) // of takeover, after which 4 is pending
+		want   []string
+	}{
+		"DoneAgainInPlace": {
+			func(s *script) { s.batch("b", 2, done(4)); s.commit(Change{Version: 4, From: Done, To: Done}) },
+			[]string{"version 4 (event 00000000-0000-0000-0000-000000000004): done once more, after transaction"},
+		},
+		"OpenedAndDoneAgain": {
+			func(s *script) {
+				s.batch("b", 2, done(4))
+				s.commit(Change{Version: 4, From: Done, To: Pending})
+				s.batch("b", 2, done(4))
+			},
+			[]string{"done once more"},
+		},
+		"DoneAndThenArchivedByASettle": {
+			func(s *script) {
+				s.batch("b", 2, done(4))
+				s.commit(Change{Version: 4, From: Done, To: Pending})
+				s.batch("b", 2, removed(4, Pending), copied(4))
+			},
+			[]string{"archived once more"},
+		},
+		"ArchivedTwice": {
+			func(s *script) { s.batch("b", 2, removed(4, Pending), copied(4)); s.commit(copied(4)) },
+			[]string{"archived once more", "2 times in the history"},
+		},
+		"CopiedIntoTheHistory": {
+			func(s *script) { s.batch("b", 2, done(4)); s.log.History = append(s.log.History, id(4)) },
+			[]string{"in the history, and in the table"},
+		},
+		"ArchivedAndNotRemoved": {
+			func(s *script) { s.end(s.lease("b", 2, 4), "b", copied(4)) },
+			[]string{"archived, and not removed from the table", "in the history, and in the table"},
+		},
+		"ReplayIsNone": {
+			func(s *script) { s.batch("b", 2, became(4, Failed)); s.commit(replayed(4)); s.batch("b", 2, done(4)) },
+			nil,
+		},
+	}
+	for name, tc := range histories {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := takeover()
+			s.commit(enqueued(4))
+			tc.doctor(s)
+			expect(t, "twice", Twice(s.read()), tc.want...)
 		})
 	}
 }
@@ -88,24 +152,8 @@ func TestLost(t *testing.T) {
 func TestDeadLetters(t *testing.T) {
 	t.Parallel()
 	s := takeover()
-	expect(t, "dead letters", DeadLetters(&s.log))
+	expect(t, "dead letters", DeadLetters(s.read()))
 	s.commit(enqueued(4))
-	s.commit(claimed(4, "b", 2))
-	s.commit(Change{Version: 4, From: Processing, To: Failed, Owner: "b", Epoch: 2, Attempts: 1})
-	expect(t, "dead letters", DeadLetters(&s.log), "ended failed after 1 attempts")
-}
-
-func TestCountFates(t *testing.T) {
-	t.Parallel()
-	s := takeover()
-	s.commit(enqueued(4), enqueued(5), enqueued(6))
-	s.commit(claimed(4, "b", 2), claimed(5, "b", 2), claimed(6, "b", 2))
-	retry := settled(4, Pending, "b", 2)
-	retry.Attempts = 1
-	s.commit(retry, settled(5, Pending, "b", 2), settled(6, Failed, "b", 2))
-	s.commit(claimed(5, "b", 2))
-	want := Fates{Claimed: 9, Done: 3, Retried: 1, GivenBack: 1, Failed: 1, Reclaimed: 2, Held: 1}
-	if diff := cmp.Diff(want, CountFates(&s.log)); diff != "" {
-		t.Errorf("fates (-want +got):\n%s", diff)
-	}
+	s.batch("b", 2, Change{Version: 4, From: Pending, To: Failed, Attempts: 1})
+	expect(t, "dead letters", DeadLetters(s.read()), "ended failed after 1 attempts")
 }

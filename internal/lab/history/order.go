@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/google/uuid"
-
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -30,7 +28,7 @@ func OutOfOrder(log *Log) []Finding {
 
 // queued is an event that is neither done nor failed.
 type queued struct {
-	id      uuid.UUID
+	id      outbox.ID
 	version int64
 	since   int // position of the transaction that queued it among the entity's changes; -1 before the record
 	status  Status
@@ -40,7 +38,7 @@ type queued struct {
 func overtakers(changes []*Change) []Finding {
 	var (
 		found []Finding
-		queue = map[uuid.UUID]*queued{}
+		queue = map[outbox.ID]*queued{}
 	)
 	for start := 0; start < len(changes); {
 		end := start
@@ -58,10 +56,10 @@ func overtakers(changes []*Change) []Finding {
 				queue[c.Event] = e
 			}
 			e.status = c.To
-			if c.To == Done && (newest == nil || c.Version > newest.Version) {
+			if c.Done() && (newest == nil || c.Version > newest.Version) {
 				newest, since = c, e.since
 			}
-			if c.settled() {
+			if !c.To.open() {
 				delete(queue, c.Event)
 			}
 		}

@@ -12,103 +12,116 @@ func TestOutOfOrder(t *testing.T) {
 			func(s *script) {
 				s.commit(enqueued(1))
 				s.commit(enqueued(2))
-				s.commit(claimed(2, "a", 1))
-				s.commit(settled(2, Done, "a", 1))
+				s.batch("a", 1, done(2))
 			},
 			[]string{"earlier events were unsettled: 1, the oldest version 1"},
 		},
-		"EarlierProcessing": {
+		"EarlierInFlight": {
 			func(s *script) {
 				s.commit(enqueued(1), enqueued(2))
-				s.commit(claimed(1, "a", 1), claimed(2, "a", 1))
-				s.commit(settled(2, Done, "a", 1))
-				s.commit(settled(1, Done, "a", 1))
+				l := s.lease("a", 1, 1)
+				s.batch("a", 1, done(2))
+				s.end(l, "a", done(1))
 			},
 			[]string{"the oldest version 1"},
+		},
+		"EarlierClaimedByAnOlderBuild": {
+			func(s *script) {
+				s.commit(enqueued(1), enqueued(2))
+				s.commit(claimed(1, "a", 1))
+				s.batch("b", 2, done(2))
+			},
+			[]string{"the oldest version 1 (event 00000000-0000-0000-0000-000000000001, processing)"},
+		},
+		// A list that goes on where the last one ended does not see what was committed
+		// before that place meanwhile, and shows what came after it.
+		"ListContinuedByALaterSnapshot": {
+			func(s *script) {
+				s.commit(enqueued(5)) // and many more: the first list ends here
+				s.commit(enqueued(3))
+				s.commit(enqueued(6))
+				s.batch("a", 1, done(5))
+				s.batch("a", 1, done(6)) // the second begins after 5
+				s.batch("a", 1, done(3))
+			},
+			[]string{"version 6 (event 00000000-0000-0000-0000-000000000006): done while earlier events were unsettled: 1, the oldest version 3"},
 		},
 		// Nothing says in which order one statement writes its rows.
 		"EarlierInTheSameInsertWrittenLast": {
 			func(s *script) {
 				s.commit(enqueued(2), enqueued(1))
-				s.commit(claimed(2, "a", 1))
-				s.commit(settled(2, Done, "a", 1))
+				s.batch("a", 1, done(2))
 			},
 			[]string{"the oldest version 1"},
 		},
 		"EarlierWaitsForRetry": {
 			func(s *script) {
 				s.commit(enqueued(1), enqueued(2))
-				s.commit(claimed(1, "a", 1))
-				s.commit(settled(1, Pending, "a", 1))
-				s.commit(claimed(2, "a", 1))
-				s.commit(settled(2, Done, "a", 1))
+				s.batch("a", 1, retried(1))
+				s.batch("a", 1, done(2))
 			},
 			[]string{"the oldest version 1"},
 		},
 		"RetriedInTheSameSettle": {
 			func(s *script) {
 				s.commit(enqueued(1), enqueued(2))
-				s.commit(claimed(1, "a", 1), claimed(2, "a", 1))
-				s.commit(settled(1, Pending, "a", 1), settled(2, Done, "a", 1))
+				s.batch("a", 1, retried(1), done(2))
 			},
 			[]string{"the oldest version 1"},
+		},
+		"PassedByOneThatIsArchived": {
+			func(s *script) {
+				s.commit(enqueued(1), enqueued(2))
+				s.batch("a", 1, removed(2, Pending), copied(2))
+			},
+			[]string{"version 2 (event 00000000-0000-0000-0000-000000000002): done while earlier events"},
 		},
 		"OldestOfSeveral": {
 			func(s *script) {
 				s.commit(enqueued(1), enqueued(2), enqueued(3))
-				s.commit(claimed(3, "a", 1))
-				s.commit(settled(3, Done, "a", 1))
+				s.batch("a", 1, done(3))
 			},
 			[]string{"earlier events were unsettled: 2, the oldest version 1"},
 		},
 		"ThereBeforeTheRecord": {
 			func(s *script) {
 				s.commit(enqueued(2))
-				s.commit(claimed(1, "a", 1))
-				s.commit(claimed(2, "a", 1))
-				s.commit(settled(2, Done, "a", 1))
+				s.batch("a", 1, retried(1))
+				s.batch("a", 1, done(2))
 			},
 			[]string{"the oldest version 1"},
 		},
 		"PutOffEventPassedBySupersedingOthers": {
 			func(s *script) {
 				s.commit(enqueued(1), enqueued(2), enqueued(3))
-				s.commit(claimed(1, "a", 1))
-				s.commit(settled(1, Pending, "a", 1))
-				s.commit(claimed(2, "a", 1), claimed(3, "a", 1))
-				s.commit(settled(3, Done, "a", 1), settled(2, Done, "a", 1))
+				s.batch("a", 1, retried(1))
+				s.batch("a", 1, done(3), done(2))
 			},
 			[]string{"version 3 (event 00000000-0000-0000-0000-000000000003): done while earlier events were unsettled: 1, the oldest version 1"},
 		},
 		"SupersededOneSettledLater": {
 			func(s *script) {
 				s.commit(enqueued(1), enqueued(2))
-				s.commit(claimed(1, "a", 1), claimed(2, "a", 1))
-				s.commit(settled(2, Done, "a", 1))
-				s.commit(reclaimed(1, "a", 1))
-				s.commit(claimed(1, "b", 2))
-				s.commit(settled(1, Done, "b", 2))
+				s.end(s.lease("a", 1, 1, 2), "a", done(2))
+				s.batch("b", 2, done(1))
 			},
 			[]string{"the oldest version 1"},
 		},
 		"ReplayedEventIsPassedByALaterOne": {
 			func(s *script) {
 				s.commit(enqueued(1))
-				s.commit(claimed(1, "a", 1))
-				s.commit(settled(1, Failed, "a", 1))
-				s.commit(Change{Version: 1, From: Failed, To: Pending})
+				s.batch("a", 1, became(1, Failed))
+				s.commit(replayed(1))
 				s.commit(enqueued(2))
-				s.commit(claimed(2, "a", 1))
-				s.commit(settled(2, Done, "a", 1))
+				s.batch("a", 1, done(2))
 			},
 			[]string{"the oldest version 1"},
 		},
 		"DeadLetterMayBePassed": {
 			func(s *script) {
 				s.commit(enqueued(1), enqueued(2))
-				s.commit(claimed(1, "a", 1), claimed(2, "a", 1))
-				s.commit(settled(1, Failed, "a", 1))
-				s.commit(settled(2, Done, "a", 1))
+				s.batch("a", 1, became(1, Failed))
+				s.batch("a", 1, done(2))
 			},
 			nil,
 		},
@@ -118,7 +131,7 @@ func TestOutOfOrder(t *testing.T) {
 			t.Parallel()
 			s := &script{}
 			tc.history(s)
-			expect(t, "out of order", OutOfOrder(&s.log), tc.want...)
+			expect(t, "out of order", OutOfOrder(s.read()), tc.want...)
 		})
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -27,43 +26,50 @@ const (
 	readTimeout = 5 * time.Minute
 )
 
-// Status is the value of the column of that name.
+// Status is the value of the column of that name, or what became of the row.
 type Status string
 
 // The states of an event; the empty Status is that of an event before it was enqueued.
 const (
 	Pending    Status = "pending"
-	Processing Status = "processing"
+	Processing Status = "processing" // claimed in the row: by another worker, or by an older build of weft
 	Done       Status = "done"
 	Failed     Status = "failed"
+	Archived   Status = "archived" // done, and moved to the history table
+	Deleted    Status = "deleted"  // the row has left the table, and is in no history
 )
+
+// open reports whether an event in this state is still to be done.
+func (s Status) open() bool { return s == Pending || s == Processing }
 
 // Change is one change of one event.
 type Change struct {
 	Seq      int64     // grows with the time of the statement; ties of At are resolved by it
 	Tx       uint64    // transaction
 	At       time.Time // when the transaction committed; see [Log.Exact]
-	Event    uuid.UUID
+	Event    outbox.ID
 	Key      outbox.Key
 	Version  int64
 	Op       outbox.Op
-	From, To Status // From is empty when the event was enqueued
-	Owner    string // who holds the claim, or held it before this change
-	Epoch    int64  // of that claim; 0 when it was claimed under none
+	From, To Status // From is empty when the event was enqueued; both are archived for a row that came into the history and left no table
+	Owner    string // who held the lease that the transaction ended, or claims the row, or did; empty when there was no lease
+	Epoch    int64  // of that lease; 0 when it was claimed under none
 	Attempts int    // after the change
 	Reclaim  bool   // a lease taken back, by another or a later term than Epoch
 	By       string // instance whose session wrote it; empty when the session is none of weft's
 }
 
-// claim reports whether c took an event.
-func (c *Change) claim() bool { return c.To == Processing }
+// settled reports whether c ended its event, one way or the other.
+func (c *Change) settled() bool { return c.From.open() && !c.To.open() }
 
-// settled reports whether c left its event done or failed.
-func (c *Change) settled() bool { return c.To == Done || c.To == Failed }
+// Done reports whether c is the end of an event that was projected, whatever becomes of
+// its row.
+func (c *Change) Done() bool { return c.settled() && c.To != Failed }
 
-// Settles reports whether the owner of the claim ended it: with done, failed, a
-// retry, or by giving it back.
-func (c *Change) Settles() bool { return c.From == Processing && c.To != Processing && !c.Reclaim }
+// Settles reports whether c is the verdict of who held the event: done, failed or a retry.
+func (c *Change) Settles() bool {
+	return c.From.open() && c.To != Processing && !c.Reclaim && c.Owner != ""
+}
 
 // Term is the begin of a term of leadership.
 type Term struct {
@@ -85,7 +91,7 @@ type SourceChange struct {
 
 // Row is an event as the outbox table has it at the end.
 type Row struct {
-	Event  uuid.UUID
+	Event  outbox.ID
 	Status Status
 }
 
@@ -93,9 +99,15 @@ type Row struct {
 type Log struct {
 	Exact   bool           // At is the time of commit; otherwise that of the statement
 	Changes []Change       // in the order of At; changes of one transaction are adjacent
+	Leases  []*Lease       // in the order of At; claims in rows are among them
 	Terms   []Term         // in the order of At
 	Source  []SourceChange // in the order of At; empty without [InstallSource]
-	Rows    []Row
+	Rows    []Row          // of the table at the end
+	History []outbox.ID    // rows of the history table at the end
+
+	// Finished is what weft was told to do with events that are done; empty means keep.
+	// Whoever reads the log sets it.
+	Finished outbox.Finished
 }
 
 const changes = `
@@ -104,6 +116,12 @@ select seq, tx::text::bigint, {at}, event_id, entity_type, entity_id, event_vers
 from weftlab_history
 where source = $1 and seq > $2
 order by 3, min(seq) over (partition by tx), seq`
+
+const leases = `
+select seq, tx::text::bigint, {at}, batch, owner, epoch, events is null, coalesce(events, '{}'), application
+from weftlab_lease
+where source = $1 and (seq > $2 or batch in (select e.batch from weftlab_lease e where e.seq > $2 and e.events is null))
+order by 3, 1`
 
 const terms = `
 select seq, {at}, epoch, instance
@@ -134,6 +152,14 @@ func Read(ctx context.Context, db DB, table, group string) (*Log, error) {
 	log.Rows, err = collect(ctx, db, `select id, status from `+pgx.Identifier{table}.Sanitize(), known.scanRow)
 	if err != nil {
 		return nil, fmt.Errorf("read rows of %s: %w", table, err)
+	}
+	there, err := archived(ctx, db, table)
+	if err != nil || !there {
+		return log, err
+	}
+	log.History, err = collect(ctx, db, `select id from `+pgx.Identifier{outbox.HistoryTable(table)}.Sanitize(), pgx.RowTo[outbox.ID])
+	if err != nil {
+		return nil, fmt.Errorf("read the history of %s: %w", table, err)
 	}
 	return log, nil
 }
@@ -170,6 +196,12 @@ func since(ctx context.Context, db DB, table, group string, seq int64) (log *Log
 	if log.Changes, err = collect(ctx, db, strings.ReplaceAll(changes, "{at}", at), words{}.scanChange, table, seq); err != nil {
 		return nil, "", fmt.Errorf("read history of %s: %w", table, err)
 	}
+	marks, err := collect(ctx, db, strings.ReplaceAll(leases, "{at}", at), words{}.scanMark, table, seq)
+	if err != nil {
+		return nil, "", fmt.Errorf("read leases of %s: %w", table, err)
+	}
+	log.Changes = moves(log.Changes)
+	log.attribute(marks)
 	if log.Terms, err = collect(ctx, db, strings.ReplaceAll(terms, "{at}", at), scanTerm, group, seq); err != nil {
 		return nil, "", fmt.Errorf("read terms of %s: %w", group, err)
 	}
@@ -200,11 +232,22 @@ func (w words) scanChange(row pgx.CollectableRow) (c Change, err error) {
 		tx                             int64
 		typ, op, from, to, owner, name string
 	)
-	err = row.Scan(&c.Seq, &tx, &c.At, (*[16]byte)(&c.Event), &typ, (*[16]byte)(&c.Key.ID), &c.Version, &op,
+	err = row.Scan(&c.Seq, &tx, &c.At, &c.Event, &typ, &c.Key.ID, &c.Version, &op,
 		&from, &to, &owner, &c.Epoch, &c.Attempts, &c.Reclaim, &name)
 	c.Tx, c.Key.Type, c.Op, c.Owner = uint64(tx), w.intern(typ), outbox.Op(w.intern(op)), w.intern(owner)
 	c.From, c.To, c.By = Status(w.intern(from)), Status(w.intern(to)), w.intern(instanceOf(name))
 	return c, err
+}
+
+func (w words) scanMark(row pgx.CollectableRow) (m mark, err error) {
+	var (
+		tx          int64
+		owner, name string
+		batch       [16]byte
+	)
+	err = row.Scan(&m.seq, &tx, &m.at, &batch, &owner, &m.epoch, &m.end, &m.events, &name)
+	m.tx, m.batch, m.owner, m.by = uint64(tx), batch, w.intern(owner), w.intern(instanceOf(name))
+	return m, err
 }
 
 // instanceOf reads the application_name of a session; a name that was shortened to fit
@@ -225,14 +268,14 @@ func scanTerm(row pgx.CollectableRow) (t Term, err error) {
 func (w words) scanSource(row pgx.CollectableRow) (c SourceChange, err error) {
 	var tx int64
 	var typ string
-	err = row.Scan(&c.Seq, &tx, &c.At, &typ, (*[16]byte)(&c.Key.ID), &c.Version, &c.Deleted)
+	err = row.Scan(&c.Seq, &tx, &c.At, &typ, &c.Key.ID, &c.Version, &c.Deleted)
 	c.Tx, c.Key.Type = uint64(tx), w.intern(typ)
 	return c, err
 }
 
 func (w words) scanRow(row pgx.CollectableRow) (r Row, err error) {
 	var status string
-	err = row.Scan((*[16]byte)(&r.Event), &status)
+	err = row.Scan(&r.Event, &status)
 	r.Status = Status(w.intern(status))
 	return r, err
 }

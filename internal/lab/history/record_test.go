@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -21,135 +19,46 @@ const (
 	group = "history"
 )
 
-type fixture struct {
-	t    *testing.T
-	pool *pgxpool.Pool
-}
-
-func setup(t *testing.T) *fixture {
-	t.Helper()
-	pool := labtest.Pool(t, labtest.Database(t))
-	for range 2 { // a second call changes nothing
-		if err := Install(t.Context(), pool, table); err != nil {
-			t.Fatalf("Install: %v", err)
-		}
-	}
-	return &fixture{t: t, pool: pool}
-}
-
-func (f *fixture) exec(sql string, args ...any) {
-	f.t.Helper()
-	if _, err := f.pool.Exec(f.t.Context(), sql, args...); err != nil {
-		f.t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-func (f *fixture) lead(epoch int64, instance string) {
-	f.t.Helper()
-	f.exec(`insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at) values ($1, $2, $3, now(), now())
-	        on conflict (group_name) do update set epoch = excluded.epoch, instance = excluded.instance`, group, epoch, instance)
-}
-
-func (f *fixture) store(owner string) *outbox.Store {
-	f.t.Helper()
-	s, err := outbox.NewStore(f.pool, outbox.StoreConfig{Table: table, Projection: "p", Group: group, Owner: owner, Lease: time.Minute})
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return s
-}
-
-func (f *fixture) enqueue(versions ...int64) {
-	f.t.Helper()
-	var events []outbox.NewEvent
-	for _, v := range versions {
-		events = append(events, outbox.NewEvent{ID: id(v), Key: entity, Op: outbox.Upsert, Version: v})
-	}
-	err := pgx.BeginFunc(f.t.Context(), f.pool, func(tx pgx.Tx) error {
-		return outbox.Enqueue(f.t.Context(), tx, table, events...)
-	})
-	if err != nil {
-		f.t.Fatal(err)
-	}
-}
-
-func (f *fixture) claim(s *outbox.Store, epoch int64) []outbox.Event {
-	f.t.Helper()
-	c, err := s.Claim(f.t.Context(), outbox.ClaimRequest{Epoch: epoch, Limit: 10})
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return append(c.Due, c.Ready...)
-}
-
-func (f *fixture) settle(s *outbox.Store, epoch int64, v outbox.Verdict, events ...outbox.Event) {
-	f.t.Helper()
-	var in []outbox.Settlement
-	for i := range events {
-		in = append(in, outbox.Settlement{Event: &events[i], Verdict: v, Reason: outbox.ReasonES429})
-	}
-	if _, err := s.Settle(f.t.Context(), epoch, in); err != nil {
-		f.t.Fatal(err)
-	}
-}
-
-func (f *fixture) read() *Log {
-	f.t.Helper()
-	log, err := Read(f.t.Context(), f.pool, table, group)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return log
-}
-
-func lines(log *Log) []string {
-	var out []string
-	for _, c := range log.Changes {
-		line := fmt.Sprintf("%d %s %s>%s", c.Version, c.Op, c.From, c.To)
-		if c.Owner != "" {
-			line += fmt.Sprintf(" %s@%d attempts=%d", c.Owner, c.Epoch, c.Attempts)
-		}
-		if c.Reclaim {
-			line += " reclaim"
-		}
-		out = append(out, line)
-	}
-	return out
-}
-
 func TestRecord(t *testing.T) {
 	t.Parallel()
 
 	t.Run("LifeOfEvents", func(t *testing.T) {
 		t.Parallel()
 		f := setup(t)
-		a, b := f.store("a"), f.store("b")
+		a, b := f.store("a", outbox.Keep), f.store("b", outbox.Keep)
 		f.lead(1, "a")
 		f.enqueue(1)
-		f.settle(a, 1, outbox.Retry, f.claim(a, 1)...)
-		claimed := f.claim(a, 1)
-		if _, err := a.Renew(t.Context(), 1, claimed); err != nil {
-			t.Fatal(err)
-		}
+		f.round(a, 1, outbox.Retry)
+		f.exec(`update search_outbox_events set next_retry_at = now()`)
+		f.lease(a, 1)
 		f.exec(`update weft_leader set renewed_at = clock_timestamp()`)
 		f.lead(2, "b")
-		if _, err := b.Reclaim(t.Context(), outbox.ReclaimRequest{Epoch: 2, Limit: 10, MaxProcessing: time.Hour, MaxReclaims: 5}); err != nil {
-			t.Fatal(err)
-		}
-		f.settle(b, 2, outbox.Done, f.claim(b, 2)...)
+		f.reclaim(b, 2)
+		f.round(b, 2, outbox.Done)
+		f.exec(`delete from search_outbox_events`)
 
 		log := f.read()
 		want := []string{
 			"1 upsert >pending",
-			"1 upsert pending>processing a@1 attempts=0",
-			"1 upsert processing>pending a@1 attempts=1",
-			"1 upsert pending>processing a@1 attempts=1",
-			"1 upsert processing>pending a@1 attempts=2 reclaim",
-			"1 upsert pending>processing b@2 attempts=2",
-			"1 upsert processing>done b@2 attempts=2",
+			"1 upsert pending>pending a@1 attempts=1",
+			"1 upsert pending>pending a@1 attempts=2 reclaim",
+			"1 upsert pending>done b@2 attempts=2",
+			"1 upsert done>deleted",
 		}
 		if diff := cmp.Diff(want, lines(log)); diff != "" {
 			t.Errorf("changes (-want +got):\n%s", diff)
+		}
+		var leases []string
+		for _, l := range log.Leases {
+			leases = append(leases, fmt.Sprintf("%s@%d of %v: %v, %d settled, %d reclaimed", l.Owner, l.Epoch, l.Events, l.Ended.After(l.At), l.Settled, l.Reclaimed))
+		}
+		want = []string{
+			fmt.Sprintf("a@1 of [%s]: true, 1 settled, 0 reclaimed", id(1)),
+			fmt.Sprintf("a@1 of [%s]: true, 0 settled, 1 reclaimed", id(1)),
+			fmt.Sprintf("b@2 of [%s]: true, 1 settled, 0 reclaimed", id(1)),
+		}
+		if diff := cmp.Diff(want, leases); diff != "" {
+			t.Errorf("leases (-want +got):\n%s", diff)
 		}
 		var terms []string
 		for _, term := range log.Terms {
@@ -158,12 +67,70 @@ func TestRecord(t *testing.T) {
 		if diff := cmp.Diff([]string{"1 a", "2 b"}, terms); diff != "" {
 			t.Errorf("terms (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff([]Row{{id(1), Done}}, log.Rows); diff != "" {
-			t.Errorf("rows (-want +got):\n%s", diff)
+		f.sound(log)
+	})
+
+	t.Run("Archive", func(t *testing.T) {
+		t.Parallel()
+		f := setup(t)
+		a := f.archive()
+		f.enqueue(1)
+		f.round(a, 1, outbox.Done)
+		log := f.read()
+		log.Finished = outbox.Archive
+		if diff := cmp.Diff([]string{"1 upsert >pending", "1 upsert pending>archived a@1 attempts=0"}, lines(log)); diff != "" {
+			t.Errorf("changes (-want +got):\n%s", diff)
 		}
-		expect(t, "two active", TwoActive(log))
-		expect(t, "out of order", OutOfOrder(log))
-		expect(t, "lost", Lost(log, []Enqueued{{id(1), entity, 1}}))
+		if len(log.Rows) != 0 || len(log.History) != 1 || log.History[0] != id(1) {
+			t.Errorf("got rows %v and history %v, want the event in the history", log.Rows, log.History)
+		}
+		f.sound(log)
+	})
+
+	t.Run("Delete", func(t *testing.T) {
+		t.Parallel()
+		f := setup(t)
+		a := f.store("a", outbox.Discard)
+		f.lead(1, "a")
+		f.enqueue(1, 2)
+		f.round(a, 1, outbox.Done)
+		log := f.read()
+		log.Finished = outbox.Discard
+		want := []string{"1 upsert >pending", "2 upsert >pending", "1 upsert pending>deleted a@1 attempts=0", "2 upsert pending>deleted a@1 attempts=0"}
+		got := lines(log)
+		slices.Sort(got[2:]) // of one statement
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("changes (-want +got):\n%s", diff)
+		}
+		f.sound(log)
+	})
+
+	// Claims in rows, as an older build and other workers write them.
+	t.Run("ClaimsInRows", func(t *testing.T) {
+		t.Parallel()
+		f := setup(t)
+		f.lead(1, "a")
+		f.enqueue(1, 2)
+		f.exec(`update search_outbox_events set status = 'processing', owner = 'a', epoch = 1`)
+		f.exec(`update search_outbox_events set lease_until = now()`) // a renewal
+		f.exec(`update search_outbox_events set status = 'done', owner = null, processed_at = now() where event_version = 1`)
+		f.lead(2, "b")
+		f.reclaim(f.store("b", outbox.Keep), 2)
+		f.round(f.store("b", outbox.Keep), 2, outbox.Done)
+		log := f.read()
+		got := lines(log)
+		slices.Sort(got[2:4])
+		want := []string{
+			"1 upsert >pending", "2 upsert >pending", "1 upsert pending>processing a@1 attempts=0", "2 upsert pending>processing a@1 attempts=0",
+			"1 upsert processing>done a@1 attempts=0", "2 upsert processing>pending a@1 attempts=1 reclaim", "2 upsert pending>done b@2 attempts=1",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("changes (-want +got):\n%s", diff)
+		}
+		if len(log.Leases) != 3 {
+			t.Errorf("got %d leases, want two claims and a batch", len(log.Leases))
+		}
+		f.sound(log)
 	})
 
 	t.Run("Source", func(t *testing.T) {
@@ -175,10 +142,10 @@ func TestRecord(t *testing.T) {
 			}
 		}
 		insert := `insert into search_index (id, entity_type, entity_id, text, event_version) values (gen_random_uuid(), $1, $2, 'text', $3)`
-		f.exec(insert, entity.Type, [16]byte(entity.ID), 1)
-		f.exec(insert, another.Type, [16]byte(another.ID), 2)
+		f.exec(insert, entity.Type, &entity.ID, 1)
+		f.exec(insert, another.Type, &another.ID, 2)
 		f.exec(`update search_index set event_version = event_version + 2`)
-		f.exec(`delete from search_index where entity_id = $1`, [16]byte(entity.ID))
+		f.exec(`delete from search_index where entity_id = $1`, &entity.ID)
 		log := f.read()
 		var got []string
 		for i := range log.Source {
@@ -209,11 +176,11 @@ func TestRecord(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			key := outbox.Key{Type: "book", ID: uuid.New()}
+			key := outbox.Key{Type: "book", ID: outbox.UUID(uuid.New())}
 			if _, err := tx.Exec(t.Context(), `select set_config('application_name', $1, true)`, application); err != nil {
 				t.Fatal(err)
 			}
-			if err := outbox.Enqueue(t.Context(), tx, table, outbox.NewEvent{Key: key, Op: outbox.Upsert, Version: 1}); err != nil {
+			if err := outbox.Enqueue(t.Context(), tx, table, outbox.NewEvent{ID: outbox.UUID(uuid.New()), Key: key, Op: outbox.Upsert, Version: 1}); err != nil {
 				t.Fatal(err)
 			}
 			if err := tx.Commit(t.Context()); err != nil {
@@ -241,15 +208,21 @@ func TestRecord(t *testing.T) {
 		}
 		f.lead(1, "a")
 		f.enqueue(1)
+		a := f.store("a", outbox.Keep)
+		batch, events := f.lease(a, 1)
 		before := position()
+		f.settle(a, 1, outbox.Done, batch, events)
 		f.lead(2, "b")
 		f.enqueue(2)
 		log, err := Since(t.Context(), f.pool, table, group, before)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(log.Changes) != 1 || log.Changes[0].Version != 2 || len(log.Terms) != 1 || log.Terms[0].Epoch != 2 {
-			t.Errorf("got %+v, want the second event and the second term", log)
+		if diff := cmp.Diff([]string{"1 upsert pending>done a@1 attempts=0", "2 upsert >pending"}, lines(log)); diff != "" {
+			t.Errorf("changes (-want +got):\n%s", diff)
+		}
+		if len(log.Terms) != 1 || log.Terms[0].Epoch != 2 {
+			t.Errorf("got terms %+v, want the second", log.Terms)
 		}
 	})
 
@@ -312,19 +285,25 @@ func TestRecord(t *testing.T) {
 func TestRecordShowsAnUnfencedWriter(t *testing.T) {
 	t.Parallel()
 	f := setup(t)
-	a, b := f.store("a"), f.store("b")
+	a, b := f.store("a", outbox.Keep), f.store("b", outbox.Keep)
 	f.lead(1, "a")
 	f.enqueue(1, 2)
-	f.claim(a, 1)
+	batch, _ := f.lease(a, 1)
 	f.lead(2, "b")
-	f.exec(`update search_outbox_events set status = 'done', owner = null where event_version = 2`)
-	if _, err := b.Reclaim(t.Context(), outbox.ReclaimRequest{Epoch: 2, Limit: 10, MaxProcessing: time.Hour, MaxReclaims: 5}); err != nil {
+	err := pgx.BeginFunc(t.Context(), f.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), `delete from weft_lease where batch = $1`, batch); err != nil {
+			return err
+		}
+		_, err := tx.Exec(t.Context(), `update search_outbox_events set status = 'done' where event_version = 2`)
+		return err
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
-	f.settle(b, 2, outbox.Done, f.claim(b, 2)...)
+	f.round(b, 2, outbox.Done)
 
 	log := f.read()
-	expect(t, "two active", TwoActive(log), `settle by "a" under epoch 1 after epoch 2`)
+	expect(t, "two active", TwoActive(log), `settle of what "a" leased under epoch 1 after epoch 2`)
 	expect(t, "out of order", OutOfOrder(log), "the oldest version 1")
-	expect(t, "lost", Lost(log, []Enqueued{{uuid.New(), entity, 7}}), "never recorded")
+	expect(t, "lost", Lost(log, []Enqueued{{outbox.UUID(uuid.New()), entity, 7}}), "never recorded")
 }

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/samuelhu324-dev/weft/consumer"
+	"github.com/samuelhu324-dev/weft/consumer/observe"
 	"github.com/samuelhu324-dev/weft/internal/lab/history"
 	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/internal/lab/reconcile"
@@ -36,12 +37,14 @@ type rig struct {
 	rec        *wire.Recorder
 	taps       []*wire.Tap
 	ledger     []history.Enqueued
+	finished   outbox.Finished // as the record is judged; members begin with it
 }
 
 func setup(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, dsn: labtest.Database(t), index: labtest.Index(t), rec: wire.NewRecorder()}
+	r := &rig{t: t, dsn: labtest.Database(t), index: labtest.Index(t), rec: wire.NewRecorder(), finished: outbox.Keep}
 	r.pool = labtest.Pool(t, r.dsn)
+	r.exec(r.pool, `select weft_history_attach($1, (now() at time zone 'UTC')::date + n) from generate_series(0, 1) n`, table)
 	if err := history.Install(t.Context(), r.pool, table); err != nil {
 		t.Fatal(err)
 	}
@@ -67,31 +70,33 @@ func (r *rig) lead(epoch int64, instance string) {
 	                on conflict (group_name) do update set epoch = excluded.epoch, instance = excluded.instance`, group, epoch, instance)
 }
 
-func newKey() outbox.Key { return outbox.Key{Type: "book", ID: uuid.New()} }
+func newID() outbox.ID { return outbox.UUID(uuid.New()) }
+
+func newKey() outbox.Key { return outbox.Key{Type: "book", ID: newID()} }
 
 // write commits a new state of an entity, and remove its end, with their events.
 func (r *rig) write(key outbox.Key, version int64) {
 	r.t.Helper()
-	r.commit(outbox.NewEvent{ID: uuid.New(), Key: key, Op: outbox.Upsert, Version: version}, `
+	r.commit(outbox.NewEvent{ID: newID(), Key: key, Op: outbox.Upsert, Version: version}, `
 		insert into search_index (id, entity_type, entity_id, text, event_version) values (gen_random_uuid(), $1, $2, 'version ' || $3::bigint, $3)
 		on conflict (entity_type, entity_id) do update set text = excluded.text, event_version = excluded.event_version`, version)
 }
 
 func (r *rig) remove(key outbox.Key, version int64) {
 	r.t.Helper()
-	r.commit(outbox.NewEvent{ID: uuid.New(), Key: key, Op: outbox.Delete, Version: version}, `delete from search_index where entity_type = $1 and entity_id = $2`)
+	r.commit(outbox.NewEvent{ID: newID(), Key: key, Op: outbox.Delete, Version: version}, `delete from search_index where entity_type = $1 and entity_id = $2`)
 }
 
 // late commits an event that comes after newer ones, and leaves the row as it is.
 func (r *rig) late(key outbox.Key, version int64) {
 	r.t.Helper()
-	r.commit(outbox.NewEvent{ID: uuid.New(), Key: key, Op: outbox.Upsert, Version: version}, `select $1::text, $2::uuid`)
+	r.commit(outbox.NewEvent{ID: newID(), Key: key, Op: outbox.Upsert, Version: version}, `select $1::text, $2::uuid`)
 }
 
 func (r *rig) commit(e outbox.NewEvent, sql string, args ...any) {
 	r.t.Helper()
 	err := pgx.BeginFunc(r.t.Context(), r.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(r.t.Context(), sql, append([]any{e.Key.Type, [16]byte(e.Key.ID)}, args...)...); err != nil {
+		if _, err := tx.Exec(r.t.Context(), sql, append([]any{e.Key.Type, &e.Key.ID}, args...)...); err != nil {
 			return err
 		}
 		return outbox.Enqueue(r.t.Context(), tx, table, e)
@@ -102,25 +107,24 @@ func (r *rig) commit(e outbox.NewEvent, sql string, args ...any) {
 	r.ledger = append(r.ledger, history.Enqueued{Event: e.ID, Key: e.Key, Version: e.Version})
 }
 
-// processing counts the claimed events.
-func (r *rig) processing() (n int) {
+// count answers a query with a number.
+func (r *rig) count(sql string) (n int) {
 	r.t.Helper()
-	if err := r.pool.QueryRow(r.t.Context(), `select count(*) from search_outbox_events where status = 'processing'`).Scan(&n); err != nil {
-		r.t.Fatal(err)
+	if err := r.pool.QueryRow(r.t.Context(), sql).Scan(&n); err != nil {
+		r.t.Fatalf("%s: %v", sql, err)
 	}
 	return n
 }
 
+const (
+	inFlight  = `select count(*) from weft_inflight`
+	unsettled = `select count(*) from search_outbox_events where status <> 'done'`
+)
+
 // settled waits until every event is done.
 func (r *rig) settled() {
 	r.t.Helper()
-	labtest.Eventually(r.t, 20*time.Second, func() bool {
-		var left int
-		if err := r.pool.QueryRow(r.t.Context(), `select count(*) from search_outbox_events where status <> 'done'`).Scan(&left); err != nil {
-			r.t.Fatal(err)
-		}
-		return left == 0
-	}, "all events are done")
+	labtest.Eventually(r.t, 20*time.Second, func() bool { return r.count(unsettled) == 0 }, "all events are done")
 }
 
 // check judges the run when everything has come to its end.
@@ -135,6 +139,7 @@ func (r *rig) check() *history.Verdict {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	log.Finished = r.finished
 	es, err := reconcile.NewClient(labtest.ElasticURL(r.t))
 	if err != nil {
 		r.t.Fatal(err)
@@ -207,10 +212,8 @@ func (r *rig) member(name string, epoch int64) *member {
 	}
 	m := &member{rig: r, name: name, epoch: epoch, stop: make(chan struct{}), pool: labtest.Pool(r.t, r.dsn+separator+"application_name=weft/"+group+"/"+name+"/work")}
 	r.lead(epoch, name)
-	store, err := outbox.NewStore(m.pool, outbox.StoreConfig{Table: table, Projection: "p", Group: group, Owner: name, Lease: time.Minute})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	store := m.open(group, r.finished)
+	var err error
 	if m.tap, err = wire.NewTap(name, labtest.ElasticURL(r.t), r.rec); err != nil {
 		r.t.Fatal(err)
 	}
@@ -232,16 +235,34 @@ func (r *rig) member(name string, epoch int64) *member {
 	return m
 }
 
+// open returns a store of the member's.
+func (m *member) open(group string, finished outbox.Finished) *outbox.Store {
+	m.rig.t.Helper()
+	return m.openOn(m.pool, group, finished)
+}
+
+// openOn returns a store of the member's on another way to its database.
+func (m *member) openOn(db outbox.DB, group string, finished outbox.Finished) *outbox.Store {
+	m.rig.t.Helper()
+	store, err := outbox.OpenStore(m.rig.t.Context(), db, outbox.StoreConfig{
+		Table: table, Projection: "p", Group: group, Owner: m.name, Lease: time.Minute, Finished: finished,
+	})
+	if err != nil {
+		m.rig.t.Fatal(err)
+	}
+	return store
+}
+
 // run starts the pipeline and returns what ends it gracefully.
 func (m *member) run() (stop func() error) {
 	t := m.rig.t
 	t.Helper()
-	metrics, err := consumer.NewMetrics(prometheus.NewRegistry(), []string{m.proj.Name()})
+	metrics, err := observe.NewMetrics(prometheus.NewRegistry(), []string{m.proj.Name()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	pipe, err := consumer.New(m.store, m.proj, consumer.Config{
-		Group: group, BatchSize: 100, Concurrency: 2, Poll: 10 * time.Millisecond, BreakerThreshold: 20, Grace: 10 * time.Second,
+		Group: group, Instance: m.name, BatchSize: 100, Concurrency: 4, Poll: 10 * time.Millisecond, BreakerThreshold: 20, Grace: 10 * time.Second,
 		Retry: consumer.RetryPolicy{MaxAttempts: 4, BaseBackoff: 10 * time.Millisecond, MaxBackoff: 50 * time.Millisecond},
 	}, zap.NewNop(), metrics)
 	if err != nil {

@@ -11,8 +11,9 @@ import (
 )
 
 // Story tells what is known of one entity, a line for each change of its row and of its
-// events, each request about its document and each term that began meanwhile, in the
-// order of time. Times of requests are those of the process that recorded them.
+// events, each begin and end of a lease on them, each request about its document and each
+// term that began between, in the order of time. Times of requests are those of the process
+// that recorded them.
 func Story(log *Log, applied []Applied, key outbox.Key) string {
 	type line struct {
 		at   time.Time
@@ -27,9 +28,26 @@ func Story(log *Log, applied []Applied, key outbox.Key) string {
 			add(c.At, "row      %s, tx %d", c, c.Tx)
 		}
 	}
+	mine := map[outbox.ID]bool{}
 	for i := range log.Changes {
 		if c := &log.Changes[i]; c.Key == key {
+			mine[c.Event] = true
 			add(c.At, "event    %s", c.line())
+		}
+	}
+	for _, l := range log.Leases {
+		n := 0
+		for _, e := range l.Events {
+			if mine[e] {
+				n++
+			}
+		}
+		if n == 0 || l.inRow() {
+			continue
+		}
+		add(l.At, "lease    %s of %s epoch %d begins: %d of its %d events, tx %d", l.Batch, l.Owner, l.Epoch, n, len(l.Events), l.Tx)
+		if !l.Ended.IsZero() {
+			add(l.Ended, "lease    %s of %s epoch %d ends: %d events settled, %d reclaimed, tx %d", l.Batch, l.Owner, l.Epoch, l.Settled, l.Reclaimed, l.EndedTx)
 		}
 	}
 	id := key.String()

@@ -5,7 +5,7 @@ import (
 	"sort"
 	"time"
 
-	"github.com/google/uuid"
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // FaultMark says what was done to the system, and when by the database's clock.
@@ -50,7 +50,7 @@ func (t *Takeover) Gap() time.Duration { return t.First.Sub(t.Last) }
 func Takeovers(log *Log, faults []FaultMark) []Takeover {
 	var settles []*Change
 	for i := range log.Changes {
-		if c := &log.Changes[i]; c.To == Done && c.Settles() {
+		if c := &log.Changes[i]; c.Done() && c.Settles() {
 			settles = append(settles, c)
 		}
 	}
@@ -118,7 +118,7 @@ func (l *Log) FirstDoneAfter(at time.Time) (Change, bool) {
 
 func (l *Log) firstDone(want func(*Change) bool) (Change, bool) {
 	for i := range l.Changes {
-		if c := &l.Changes[i]; c.To == Done && c.Settles() && want(c) {
+		if c := &l.Changes[i]; c.Done() && c.Settles() && want(c) {
 			return *c, true
 		}
 	}
@@ -131,8 +131,8 @@ type life struct{ enqueued, ended time.Time }
 // livesOf returns the lives of the events that were long under way, in the order of
 // their beginning.
 func livesOf(log *Log) []life {
-	var order []uuid.UUID
-	lives := map[uuid.UUID]*life{}
+	var order []outbox.ID
+	lives := map[outbox.ID]*life{}
 	for i := range log.Changes {
 		c := &log.Changes[i]
 		if c.From == "" {

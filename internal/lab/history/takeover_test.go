@@ -9,26 +9,26 @@ import (
 
 func TestFirstDone(t *testing.T) {
 	t.Parallel()
-	s := takeover()
+	log := takeover().read()
 	for epoch, want := range map[int64]int64{1: 1, 2: 3} {
-		if got, ok := s.log.FirstDone(epoch); !ok || got.Version != want {
+		if got, ok := log.FirstDone(epoch); !ok || got.Version != want {
 			t.Errorf("first done from epoch %d: got version %d (%v), want %d", epoch, got.Version, ok, want)
 		}
 	}
-	if got, ok := s.log.FirstDone(3); ok {
+	if got, ok := log.FirstDone(3); ok {
 		t.Errorf("first done from epoch 3: got %+v, want none", got)
 	}
 }
 
 func TestFirstDoneAfter(t *testing.T) {
 	t.Parallel()
-	s := takeover()
-	all := s.log.Changes
+	log := takeover().read()
+	all := log.Changes
 	last := all[len(all)-1].At
-	if got, ok := s.log.FirstDoneAfter(last.Add(-time.Microsecond)); !ok || got.Version != 3 {
+	if got, ok := log.FirstDoneAfter(last.Add(-time.Microsecond)); !ok || got.Version != 3 {
 		t.Errorf("got version %d (%v), want 3", got.Version, ok)
 	}
-	if got, ok := s.log.FirstDoneAfter(last); ok {
+	if got, ok := log.FirstDoneAfter(last); ok {
 		t.Errorf("after the last: got %+v, want none", got)
 	}
 }
@@ -42,25 +42,25 @@ func TestTakeovers(t *testing.T) {
 	for v := range int64(3) {
 		at(100+int(v), func() { s.commit(enqueued(v + 1)) })
 	}
-	at(200, func() { s.commit(claimed(1, "a", 1)) })
-	at(300, func() { s.commit(settled(1, Done, "a", 1)) })
-	at(310, func() { s.commit(claimed(2, "a", 1)) })
+	at(200, func() { s.lease("a", 1, 1) })
+	at(300, func() { s.end(s.marks[0].batch, "a", done(1)) })
+	at(310, func() { s.lease("a", 1, 2) })
 	// killed at 400
 	at(450, func() { s.term(2, "b") })
-	at(455, func() { s.commit(reclaimed(2, "a", 1)) })
-	at(460, func() { s.commit(claimed(2, "b", 2)) })
-	at(470, func() { s.commit(settled(2, Done, "b", 2)) })
+	at(455, func() { s.end(s.marks[2].batch, "b", reclaimed(2)) })
+	at(460, func() { s.lease("b", 2, 2) })
+	at(470, func() { s.end(s.marks[4].batch, "b", done(2)) })
 	// frozen at 600; c begins a term, and is gone before it settles anything
 	at(5000, func() { s.term(3, "c") })
 	at(5500, func() { s.term(4, "a") })
-	at(5600, func() { s.commit(claimed(3, "a", 4)) })
+	at(5600, func() { s.commit(claimed(3, "a", 4)) }) // of an older build
 	at(5700, func() { s.commit(settled(3, Done, "a", 4)) })
 	// throttled from 6000 to 9000
 	at(6100, func() { s.commit(enqueued(4)) })
-	at(9500, func() { s.commit(claimed(4, "a", 4)) })
-	at(9600, func() { s.commit(settled(4, Done, "a", 4)) })
+	at(9500, func() { s.lease("a", 4, 4) })
+	at(9600, func() { s.end(s.marks[6].batch, "a", removed(4, Pending)) })
 
-	got := Takeovers(&s.log, []FaultMark{
+	got := Takeovers(s.read(), []FaultMark{
 		{Name: "sigkill", At: ms(400), Epoch: 1},
 		{Name: "sigstop", At: ms(600), Epoch: 2},
 		{Name: "throttle", At: ms(6000), Epoch: 4, Until: ms(9000)},
@@ -96,7 +96,7 @@ func TestTakeovers(t *testing.T) {
 func TestTakeoverBelongsToTheLastFault(t *testing.T) {
 	t.Parallel()
 	s := takeover() // term 2 begins with transaction 7
-	got := Takeovers(&s.log, []FaultMark{
+	got := Takeovers(s.read(), []FaultMark{
 		{Name: "first", At: start.Add(2 * time.Millisecond), Epoch: 1},
 		{Name: "second", At: start.Add(6 * time.Millisecond), Epoch: 1},
 	})

@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/await"
@@ -66,7 +65,7 @@ type tally struct {
 	mu      sync.Mutex
 	latency []time.Duration
 	late    []time.Duration
-	events  []uuid.UUID
+	events  []outbox.ID
 	first   error
 	failed  int
 }
@@ -209,11 +208,8 @@ select count(*) filter (where status = 'done'), count(*) filter (where status = 
 from ` + Table + ` where id = any ($1)`
 
 // await waits until the events are settled.
-func (r *Result) await(ctx context.Context, opts Options, events []uuid.UUID, screen *console.Console) error {
-	ids := make([][16]byte, len(events))
-	for i, id := range events {
-		ids[i] = id
-	}
+func (r *Result) await(ctx context.Context, opts Options, events []outbox.ID, screen *console.Console) error {
+	ids := outbox.IDs(events, func(id *outbox.ID) *outbox.ID { return id })
 	return await.Await(ctx, opts.Wait, waitPeriod, "end of all events", func(ctx context.Context) error {
 		var failed int
 		var seconds []float64
@@ -226,8 +222,8 @@ func (r *Result) await(ctx context.Context, opts Options, events []uuid.UUID, sc
 		}
 		s := spread(took)
 		r.EndToEnd = &s
-		screen.Refresh(fmt.Sprintf("done %s of %s, %d failed", console.Number(r.Done), console.Number(len(ids)), failed))
-		if left := len(ids) - r.Done - failed; left > 0 {
+		screen.Refresh(fmt.Sprintf("done %s of %s, %d failed", console.Number(r.Done), console.Number(len(events)), failed))
+		if left := len(events) - r.Done - failed; left > 0 {
 			return fmt.Errorf("%s are neither done nor failed", console.Number(left))
 		}
 		return nil

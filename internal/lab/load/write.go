@@ -67,7 +67,7 @@ func (w *writer) prepare(ctx context.Context, made func(int)) error {
 	for len(w.entities) < n {
 		batch := make([]outbox.Key, min(fillBatch, n-len(w.entities)))
 		for i := range batch {
-			batch[i] = outbox.Key{Type: entityType, ID: uuid.New()}
+			batch[i] = outbox.Key{Type: entityType, ID: outbox.UUID(uuid.New())}
 		}
 		random := rand.New(rand.NewPCG(w.Seed, uint64(len(w.entities))))
 		_, err := w.transact(ctx, func(ctx context.Context, tx pgx.Tx) ([]outbox.NewEvent, error) {
@@ -107,7 +107,7 @@ func (w *writer) operation(ctx context.Context, n int) ([]outbox.NewEvent, error
 	var key outbox.Key
 	switch {
 	case scenario == Create:
-		key = outbox.Key{Type: entityType, ID: uuid.New()}
+		key = outbox.Key{Type: entityType, ID: outbox.UUID(uuid.New())}
 	case w.Scenario == Delete:
 		key = w.entities[n]
 	case w.Scenario == Hot && random.IntN(5) > 0:
@@ -134,26 +134,26 @@ func (w *writer) operation(ctx context.Context, n int) ([]outbox.NewEvent, error
 func (w *writer) upsert(ctx context.Context, tx pgx.Tx, key outbox.Key, random *rand.Rand) (*outbox.NewEvent, error) {
 	text := words(random, w.Bytes)
 	for {
-		if _, err := tx.Exec(ctx, insertRow, key.Type, [16]byte(key.ID)); err != nil {
+		if _, err := tx.Exec(ctx, insertRow, key.Type, &key.ID); err != nil {
 			return nil, err
 		}
 		var version int64
-		err := tx.QueryRow(ctx, updateRow, key.Type, [16]byte(key.ID), text, random.Float64()).Scan(&version)
+		err := tx.QueryRow(ctx, updateRow, key.Type, &key.ID, text, random.Float64()).Scan(&version)
 		if errors.Is(err, pgx.ErrNoRows) {
 			continue // removed between the two
 		}
-		return &outbox.NewEvent{ID: uuid.New(), Key: key, Op: outbox.Upsert, Version: version}, err
+		return &outbox.NewEvent{ID: outbox.UUID(uuid.New()), Key: key, Op: outbox.Upsert, Version: version}, err
 	}
 }
 
 // remove returns nil when the row is not there.
 func (w *writer) remove(ctx context.Context, tx pgx.Tx, key outbox.Key) (*outbox.NewEvent, error) {
 	var version int64
-	err := tx.QueryRow(ctx, deleteRow, key.Type, [16]byte(key.ID)).Scan(&version)
+	err := tx.QueryRow(ctx, deleteRow, key.Type, &key.ID).Scan(&version)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
-	return &outbox.NewEvent{ID: uuid.New(), Key: key, Op: outbox.Delete, Version: version}, err
+	return &outbox.NewEvent{ID: outbox.UUID(uuid.New()), Key: key, Op: outbox.Delete, Version: version}, err
 }
 
 // transact changes rows and enqueues their events in one transaction.

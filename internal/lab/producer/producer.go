@@ -106,8 +106,10 @@ func (p *Producer) Run(ctx context.Context) {
 // Entity returns the n-th entity.
 func Entity(n uint64) outbox.Key {
 	k := outbox.Key{Type: "block"}
-	copy(k.ID[:], "failover")
-	binary.BigEndian.PutUint64(k.ID[8:], n)
+	var id uuid.UUID
+	copy(id[:], "failover")
+	binary.BigEndian.PutUint64(id[8:], n)
+	k.ID = outbox.UUID(id)
 	return k
 }
 
@@ -129,16 +131,16 @@ func (p *Producer) Write(ctx context.Context, changes []Change) error {
 	defer cancel()
 	began := time.Now()
 	// In the order of the keys, so that no two transactions wait for each other.
-	slices.SortFunc(changes, func(a, b Change) int { return slices.Compare(a.Key.ID[:], b.Key.ID[:]) })
+	slices.SortFunc(changes, func(a, b Change) int { return a.Key.ID.Compare(b.Key.ID) })
 	var written []history.Enqueued
 	err := pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
 		for _, c := range changes {
-			e := outbox.NewEvent{ID: uuid.New(), Key: c.Key, Op: c.Op, Version: p.version()}
+			e := outbox.NewEvent{ID: outbox.UUID(uuid.New()), Key: c.Key, Op: c.Op, Version: p.version()}
 			var err error
 			if c.Op == outbox.Delete {
-				_, err = tx.Exec(ctx, `delete from search_index where entity_type = $1 and entity_id = $2`, c.Key.Type, [16]byte(c.Key.ID))
+				_, err = tx.Exec(ctx, `delete from search_index where entity_type = $1 and entity_id = $2`, c.Key.Type, &c.Key.ID)
 			} else {
-				_, err = tx.Exec(ctx, upsertRow, c.Key.Type, [16]byte(c.Key.ID), fmt.Sprintf("text of version %d", e.Version), e.Version)
+				_, err = tx.Exec(ctx, upsertRow, c.Key.Type, &c.Key.ID, fmt.Sprintf("text of version %d", e.Version), e.Version)
 			}
 			if err == nil {
 				err = outbox.Enqueue(ctx, tx, Table, e)

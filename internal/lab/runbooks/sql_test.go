@@ -3,6 +3,7 @@ package runbooks
 import (
 	"context"
 	"path"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,18 @@ select gen_random_uuid(), 'book', md5('e' || n % 50)::uuid, case when n % 7 = 0 
        n % 3, case when n % 3 > 0 then 'alice' end
 from generate_series(1, 200) n, lateral (select (array['pending', 'processing', 'done', 'failed'])[1 + n % 4]) x(s);
 
+update search_outbox_events set next_retry_at = now() + interval '1 hour', behind = event_version - 1
+where status = 'pending' and event_version % 5 = 0;
+
+insert into weft_lease (batch, table_name, group_name, owner, epoch, leased_at, lease_until, uuids)
+select gen_random_uuid(), 'search_outbox_events', 'weft', case b when 0 then 'a' else 'b' end, 3 - b, now() - b * interval '1 hour', now() + interval '1 minute',
+       array_agg(id)
+from search_outbox_events, lateral (select event_version / 4000000 % 2) x(b)
+where status = 'pending' and next_retry_at is null group by b;
+
+select weft_history_attach('search_outbox_events', current_date + n) from generate_series(-1, 3) n;
+insert into search_outbox_history select * from search_outbox_events where status = 'done' and event_version < 50000000;
+
 insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at) values ('weft', 3, 'a', now(), now());
 insert into weft_term (group_name, epoch, instance, acquired_at, ended_at, end_reason)
 values ('weft', 1, 'a', now() - interval '2 hours', now() - interval '1 hour', 'resigned'),
@@ -44,7 +57,36 @@ values ('search_outbox_events', 'weft', 'search_index_to_elastic', 3, now()),
        ('chronicle_outbox_events', 'weft', 'chronicle_events_to_entries', 3, '-infinity');
 insert into weft_audit (actor, action, why, projection, from_owner, from_epoch, by_epoch, count, detail)
 values ('a', 'reclaim', 'older_epoch', 'search_index_to_elastic', 'b', 2, 3, 17, null),
-       ('alice', 'replay', 'mapping mended', 'search_index_to_elastic', null, null, null, 3, '{"outcome": "running", "selector": {"all": true}}');`
+       ('alice', 'replay', 'mapping fixed', 'search_index_to_elastic', null, null, null, 3, '{"outcome": "running", "selector": {"all": true}}'),
+       ('a', 'version_ahead', 'documents are newer than their source rows', 'search_index_to_elastic', null, null, 3, 9, '{"entities": ["book:x"]}');`
+
+var (
+	remarks = regexp.MustCompile(`--[^\n]*`)
+	reopens = regexp.MustCompile(`(?s)\bset\b[^;]*\bstatus = 'pending'`)
+)
+
+// TestRowsAreReopenedAsDue holds that no page makes an open row ready by hand: a list that
+// the leader has made before lacks the row, and a later event of its entity could go first.
+func TestRowsAreReopenedAsDue(t *testing.T) {
+	t.Parallel()
+	n := 0
+	for _, p := range documents(t) {
+		for _, b := range p.blocks {
+			for statement := range strings.SplitSeq(remarks.ReplaceAllString(b.text, ""), ";") {
+				if b.language != "sql" || !reopens.MatchString(statement) {
+					continue
+				}
+				n++
+				if !strings.Contains(statement, "next_retry_at = now()") {
+					t.Errorf("%s opens rows again without next_retry_at = now():%s", p.at(b), statement)
+				}
+			}
+		}
+	}
+	if n == 0 {
+		t.Error("got no statement that opens rows again, want that of the pages")
+	}
+}
 
 // TestQueriesRun runs every SQL block of every document as it is written.
 func TestQueriesRun(t *testing.T) {

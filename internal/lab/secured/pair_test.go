@@ -120,7 +120,7 @@ func (s *site) produce(n int) {
 			if _, err := tx.Exec(s.t.Context(), `insert into search_index (entity_type, entity_id, text, event_version) values ('book', $1, 'x', 1)`, id); err != nil {
 				return err
 			}
-			if err := outbox.Enqueue(s.t.Context(), tx, "search_outbox_events", outbox.NewEvent{Key: outbox.Key{Type: "book", ID: id}, Op: outbox.Upsert, Version: 1}); err != nil {
+			if err := outbox.Enqueue(s.t.Context(), tx, "search_outbox_events", outbox.NewEvent{Key: outbox.Key{Type: "book", ID: outbox.UUID(id)}, Op: outbox.Upsert, Version: 1}); err != nil {
 				return err
 			}
 		}

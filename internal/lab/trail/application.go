@@ -76,7 +76,7 @@ func (a *application) write(ctx context.Context, what string, changes ...change)
 	err = pgx.BeginFunc(ctx, a.pool, func(tx pgx.Tx) error {
 		for _, c := range changes {
 			e := outbox.NewEvent{
-				ID: uuid.New(), Key: outbox.Key{Type: "block", ID: uuid.New()}, Op: c.op,
+				ID: outbox.UUID(uuid.New()), Key: outbox.Key{Type: "block", ID: outbox.UUID(uuid.New())}, Op: c.op,
 				Version:     time.Now().UnixMicro() + a.version.Add(1),
 				Traceparent: carrier.Get("traceparent"), Tracestate: carrier.Get("tracestate"),
 			}
@@ -86,7 +86,7 @@ func (a *application) write(ctx context.Context, what string, changes ...change)
 			}
 			if _, err := tx.Exec(ctx, `insert into search_index (id, entity_type, entity_id, text, snippet, rank_score, event_version)
 				values (gen_random_uuid(), $1, $2, 'The weft crosses the warp.', 'weft', $3, $4)`,
-				e.Key.Type, [16]byte(e.Key.ID), c.rank, e.Version); err != nil {
+				e.Key.Type, &e.Key.ID, c.rank, e.Version); err != nil {
 				return err
 			}
 		}

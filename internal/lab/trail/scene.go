@@ -176,12 +176,8 @@ func (l *lab) awaitCaughtUp(ctx context.Context) error {
 
 // awaitSettled waits until the events are done or failed.
 func (l *lab) awaitSettled(ctx context.Context, events ...outbox.NewEvent) error {
-	ids := make([][16]byte, len(events))
-	for i, e := range events {
-		ids[i] = e.ID
-	}
 	return l.awaitQuery(ctx, "the events are settled", `select count(*) = cardinality($1::uuid[]) from search_outbox_events
-		where id = any($1) and status in ('done', 'failed')`, ids)
+		where id = any($1) and status in ('done', 'failed')`, outbox.IDs(events, func(e *outbox.NewEvent) *outbox.ID { return &e.ID }))
 }
 
 func (l *lab) awaitQuery(ctx context.Context, what, sql string, args ...any) error {

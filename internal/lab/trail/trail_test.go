@@ -11,11 +11,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/uuid"
-
 	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/internal/lab/watch"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // TestTrail lets things go wrong once, and looks at what that left from several sides.
@@ -105,7 +104,7 @@ func testChain(t *testing.T, l *lab, e *evidence) {
 	var failed, done int
 	for _, r := range partial.Rows {
 		switch {
-		case r.ID == e.poisoned.ID && r.Status == "failed" && r.Reason == "es_4xx":
+		case outbox.UUID(r.ID) == e.poisoned.ID && r.Status == "failed" && r.Reason == "es_4xx":
 			failed++
 		case r.Status == "done":
 			done++
@@ -227,7 +226,7 @@ func testServiceAndOperation(t *testing.T, l *lab, _ *evidence) {
 // the id of the entity is not taken for it, and that no span of a batch has it.
 func testOutboxEventID(t *testing.T, l *lab, e *evidence) {
 	const key = "wordloom.outbox_event_id"
-	for name, event := range map[string]struct{ id, entity uuid.UUID }{
+	for name, event := range map[string]struct{ id, entity outbox.ID }{
 		"poisoned": {e.poisoned.ID, e.poisoned.Key.ID}, "deleted": {e.deleted.ID, e.deleted.Key.ID},
 	} {
 		found := spans(t, l, watch.Query{Service: service, Operation: spanEvent, Tags: map[string]string{key: event.id.String()}})

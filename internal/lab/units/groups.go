@@ -111,7 +111,7 @@ func (r *run) chronicle(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return outbox.Enqueue(write, tx, "chronicle_outbox_events", outbox.NewEvent{Key: outbox.Key{Type: "chronicle_event", ID: id}, Op: outbox.Upsert, Version: time.Now().UnixMicro()})
+		return outbox.Enqueue(write, tx, "chronicle_outbox_events", outbox.NewEvent{Key: outbox.Key{Type: "chronicle_event", ID: outbox.UUID(id)}, Op: outbox.Upsert, Version: time.Now().UnixMicro()})
 	})
 	if err != nil {
 		return fmt.Errorf("write a chronicle event: %w", err)

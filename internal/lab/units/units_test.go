@@ -51,10 +51,10 @@ func record(from time.Time, epochs map[int64][]int) *history.Log {
 			if i == 0 {
 				log.Terms = append(log.Terms, history.Term{At: at.Add(-time.Millisecond), Epoch: epoch, Instance: "i"})
 			}
-			c := history.Change{At: at, Event: uuid.New(), Key: outbox.Key{Type: "block", ID: uuid.New()}, From: history.Processing, To: history.Done, Owner: "i", Epoch: epoch}
-			claim := c
-			claim.From, claim.To = history.Pending, history.Processing
-			log.Changes = append(log.Changes, claim, c)
+			log.Changes = append(log.Changes, history.Change{
+				At: at, Event: outbox.UUID(uuid.New()), Key: outbox.Key{Type: "block", ID: outbox.UUID(uuid.New())},
+				From: history.Pending, To: history.Done, Owner: "i", Epoch: epoch,
+			})
 		}
 	}
 	slices.SortStableFunc(log.Changes, func(a, b history.Change) int { return a.At.Compare(b.At) })

@@ -81,10 +81,10 @@ func (p *pair) write(ctx context.Context, n int) error {
 		events := make([]outbox.NewEvent, n)
 		for i := range events {
 			version := time.Now().UnixMicro()
-			events[i] = outbox.NewEvent{ID: uuid.New(), Key: outbox.Key{Type: "block", ID: uuid.New()}, Op: outbox.Upsert, Version: version}
+			events[i] = outbox.NewEvent{Key: outbox.Key{Type: "block", ID: outbox.UUID(uuid.New())}, Op: outbox.Upsert, Version: version}
 			if _, err := tx.Exec(ctx, `insert into search_index (id, entity_type, entity_id, text, snippet, event_version)
 				values (gen_random_uuid(), $1, $2, $3, '1', $4)`,
-				events[i].Key.Type, [16]byte(events[i].Key.ID), fmt.Sprint("text ", i), version); err != nil {
+				events[i].Key.Type, &events[i].Key.ID, fmt.Sprint("text ", i), version); err != nil {
 				return err
 			}
 		}

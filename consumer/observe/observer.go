@@ -1,0 +1,176 @@
+package observe
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/samuelhu324-dev/weft/consumer/schedule"
+	"github.com/samuelhu324-dev/weft/internal/spanlog"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// Observer tells of one pipeline. Its methods may be called from any goroutine; those of a
+// batch from one at a time.
+type Observer struct {
+	projection string
+	log        *zap.Logger
+	metrics    *Metrics
+	spans      *spans
+}
+
+// New returns the observer of a projection. version is that of its documents, 0 for none.
+func New(projection string, version int, log *zap.Logger, m *Metrics, t Tracing) *Observer {
+	return &Observer{projection: projection, log: log, metrics: m, spans: newSpans(t, projection, version)}
+}
+
+// Phase tells of a change of the phase. batch is the one that has brought it about, if
+// there is one.
+func (o *Observer) Phase(before, now schedule.State, batch *Batch) {
+	o.metrics.show(o.projection, now.Phase)
+	reason := zap.String("reason", string(now.Reason))
+	switch {
+	case now.Phase == before.Phase:
+	case now.Phase == schedule.Outage && before.Phase != schedule.Trial:
+		o.log.Warn("destination unusable: nothing is sent until it answers",
+			zap.String("event", "projection.outage"), reason, zap.String("error", now.Detail), batch.ids())
+	case now.Phase == schedule.Broken:
+		o.log.Error("breaker open: too many entities have failed in a row, one at a time is tried",
+			zap.String("event", "projection.breaker_open"), reason, zap.String("detail", now.Detail), batch.ids())
+	case now.Phase == schedule.Trial:
+		o.log.Debug("destination answers", zap.String("event", "projection.probe"))
+	case now.Phase == schedule.Running && before.Phase != schedule.Idle:
+		o.log.Info("projection resumes", zap.String("event", "projection.resumed"), batch.ids())
+	}
+}
+
+// Waits shows how many entities wait, and how many are tried apart.
+func (o *Observer) Waits(blocked, apart int) {
+	o.metrics.blocked.WithLabelValues(o.projection).Set(float64(blocked))
+	o.metrics.apart.WithLabelValues(o.projection).Set(float64(apart))
+}
+
+// Fenced tells that a write was refused under an epoch.
+func (o *Observer) Fenced(epoch int64, err error) {
+	o.metrics.fenced.WithLabelValues(o.projection).Inc()
+	o.log.Warn("write refused: a newer epoch has taken over", zap.String("event", "outbox.fenced"), zap.Int64("epoch", epoch), zap.Error(err))
+}
+
+// DatabaseFault tells that the outbox does not answer; call is what was asked.
+func (o *Observer) DatabaseFault(call string, err error) {
+	o.log.Warn("outbox does not answer", zap.String("event", "outbox.fault"), zap.String("call", call), zap.Error(err))
+}
+
+// DatabaseAnswers tells that it does again.
+func (o *Observer) DatabaseAnswers() {
+	o.log.Info("outbox answers", zap.String("event", "outbox.recovered"))
+}
+
+// Foreign tells that another worker claims events of the table, or no longer does.
+func (o *Observer) Foreign(yes bool) {
+	if yes {
+		o.log.Error("another worker claims events of the table: stop it; nothing is leased while it does", zap.String("event", "outbox.foreign"))
+		return
+	}
+	o.log.Info("the other worker claims no more events", zap.String("event", "outbox.foreign"))
+}
+
+// Panic tells of a projection that panicked.
+func (o *Observer) Panic(ctx context.Context, value any, stack []byte) {
+	o.log.Error("projection panicked", zap.String("event", "projection.panic"), zap.Any("panic", value), zap.ByteString("stack", stack), spanlog.IDs(ctx))
+}
+
+// SettleRepeated tells that the answer to a settle was lost, the first time.
+func (o *Observer) SettleRepeated(b *Batch, err error) {
+	o.log.Warn("settle is repeated until the database answers", zap.String("event", "outbox.settle_fault"), zap.Error(err), b.ids())
+}
+
+// DrainTimeout tells that batches are left to the successor.
+func (o *Observer) DrainTimeout(batches int) {
+	o.log.Warn("grace is over: batches left to the successor", zap.String("event", "projection.drain_timeout"), zap.Int("batches", batches))
+}
+
+// Batch tells of one batch. A nil Batch is none.
+type Batch struct {
+	o       *Observer
+	of      *schedule.Batch
+	id      string
+	started time.Time
+	size    int
+	span    *batchSpan
+}
+
+// Leased tells of a lease that began at started, and returns the batch that came of it, nil
+// when there was an error or nothing was leased.
+func (o *Observer) Leased(ctx context.Context, id uuid.UUID, asked int, started time.Time, l *outbox.Lease, err error) *Batch {
+	n, blocked := 0, 0
+	if err == nil {
+		n = l.Count()
+		for _, x := range l.Obstacles {
+			if x != nil {
+				blocked++
+			}
+		}
+	}
+	claim := o.spans.claim(ctx, started, asked, l, n, blocked, err)
+	if err != nil || n+blocked == 0 {
+		return nil
+	}
+	o.metrics.stage(ctx, o.projection, stageClaim, started)
+	if ce := o.log.Check(zap.DebugLevel, "leased"); ce != nil {
+		due := l.Due()
+		ce.Write(zap.String("event", "outbox.claim"), zap.String("claim_batch_id", id.String()), zap.Int("due", due),
+			zap.Int("ready", n-due), zap.Int("blocked", blocked), zap.Float64("latency_ms", milliseconds(time.Since(started))))
+	}
+	if n == 0 {
+		return nil
+	}
+	o.metrics.inflight.WithLabelValues(o.projection).Add(float64(n))
+	b := &Batch{o: o, id: id.String(), started: time.Now(), size: n}
+	b.span = o.spans.batch(ctx, b, l, claim)
+	return b
+}
+
+// Context returns the context that carries the batch's span, or else ctx.
+func (b *Batch) Context(ctx context.Context) context.Context {
+	if b == nil || b.span == nil {
+		return ctx
+	}
+	return b.span.ctx
+}
+
+// Projected tells that a call of the projection has ended that began at started.
+func (b *Batch) Projected(ctx context.Context, started time.Time) {
+	b.o.metrics.stage(ctx, b.o.projection, stageProject, started)
+	if b.span != nil {
+		b.span.span.AddEvent("projected")
+	}
+}
+
+// Settled tells of a settle that began at started.
+func (b *Batch) Settled(of *schedule.Batch, s outbox.Settled, started time.Time) {
+	b.o.metrics.stage(b.Context(context.Background()), b.o.projection, stageSettle, started)
+	b.o.metrics.inflight.WithLabelValues(b.o.projection).Sub(float64(b.size))
+	b.of = of
+	sum := summarize(of, s)
+	b.span.finish(sum)
+	b.o.report(b, sum)
+}
+
+// Abandoned tells of a batch whose fate is not known: the term is over.
+func (b *Batch) Abandoned(err error) {
+	b.o.metrics.inflight.WithLabelValues(b.o.projection).Sub(float64(b.size))
+	b.span.abandon(err)
+}
+
+// ids is the log field of the batch's span.
+func (b *Batch) ids() zap.Field {
+	if b == nil || b.span == nil {
+		return zap.Skip()
+	}
+	return spanlog.Of(b.span.span.SpanContext())
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -1,0 +1,242 @@
+package schedule
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// Group is the leased events of one entity, lowest first. The last one is projected.
+type Group struct {
+	Key     outbox.Key
+	Events  []outbox.Event
+	Outcome outbox.Outcome // of the last event; its verdict is zero until it is known
+
+	of *entity
+}
+
+// Newest returns the event that is projected.
+func (g *Group) Newest() *outbox.Event { return &g.Events[len(g.Events)-1] }
+
+// Earliest returns the event that carries attempts, reason and retry time of the group.
+func (g *Group) Earliest() *outbox.Event { return &g.Events[0] }
+
+// way is how a batch is tried.
+type way uint8
+
+const (
+	together way = iota // beside others
+	alone               // with nothing else leased: it may be what ends the process
+	apart               // one entity to a request: with each, whole requests have failed
+	trial               // whether the destination takes anything at all
+)
+
+// Batch is what is leased, projected and settled together.
+type Batch struct {
+	ID          uuid.UUID
+	Groups      []Group             // once it is leased
+	Settlements []outbox.Settlement // once every group has an outcome; none for a release
+	Reason      outbox.Reason       // of the worst outcome
+
+	way    way
+	picked []*entity // before it is leased
+	opened int       // openings of the breaker when it was leased
+	step   step
+	parts  []*Part // to be sent
+	flying int     // parts that are being sent
+	doubts []*Part // that have met a fault, until a probe has answered
+	met    *outbox.Fault
+	good   bool // an event of it has gone through
+}
+
+// step is how far a batch has come.
+type step uint8
+
+const (
+	leasing step = iota
+	sending
+	settleable
+	settling
+)
+
+// Size returns the number of events.
+func (b *Batch) Size() (n int) {
+	for i := range b.Groups {
+		n += len(b.Groups[i].Events)
+	}
+	return n
+}
+
+// Apart reports whether its entities are tried in requests of their own.
+func (b *Batch) Apart() bool { return b.way == apart }
+
+// Part is what one call of the projection carries: some groups of a batch.
+type Part struct {
+	Batch  *Batch
+	Groups []int
+	// Limit is the deadline of the call when it is shorter than the configured one; else 0.
+	Limit time.Duration
+
+	narrowed bool // cut out of a part that met a fault
+}
+
+// Events returns the events to be projected.
+func (p *Part) Events() []outbox.Event {
+	out := make([]outbox.Event, len(p.Groups))
+	for i, n := range p.Groups {
+		out[i] = *p.Batch.Groups[n].Newest()
+	}
+	return out
+}
+
+// rest returns the part without what its answer has decided: a fault on the way has left
+// the others without an answer of their own.
+func (p *Part) rest() *Part {
+	rest := &Part{Batch: p.Batch, Limit: p.Limit, narrowed: p.narrowed}
+	for _, n := range p.Groups {
+		if o := &p.Batch.Groups[n].Outcome; o.Verdict == outbox.Retry && o.Reason.Transient() {
+			*o = outbox.Outcome{}
+			rest.Groups = append(rest.Groups, n)
+		}
+	}
+	return rest
+}
+
+const (
+	// narrowWays is into how many parts a part is cut that met a fault; a part of up to
+	// twice as many entities is cut into single ones.
+	narrowWays = 16
+	// narrowFlying bounds the parts of one batch that are being sent.
+	narrowFlying = 16
+	// narrowLimit is the deadline of a part that was cut out, while a healthy call takes a
+	// quarter of it at most. It doubles with the attempts of an event, a few times.
+	narrowLimit   = 500 * time.Millisecond
+	narrowDoubled = 4
+)
+
+// asks returns what the batch's lease is asked for.
+func (b *Batch) asks() []outbox.Group {
+	out := make([]outbox.Group, len(b.picked))
+	for i, e := range b.picked {
+		out[i] = outbox.Group{Key: e.key, Rows: e.leased, Check: e.check}
+	}
+	return out
+}
+
+// lease takes the answer to the batch's lease.
+func (b *Batch) lease(l *outbox.Lease) {
+	b.Groups = make([]Group, 0, len(b.picked))
+	for i, events := range l.Events {
+		if e := b.picked[i]; len(events) > 0 {
+			b.Groups = append(b.Groups, Group{Key: e.key, Events: events, of: e})
+		}
+	}
+	all := &Part{Batch: b, Groups: make([]int, len(b.Groups))}
+	for i := range all.Groups {
+		all.Groups[i] = i
+	}
+	b.step, b.parts = sending, []*Part{all}
+}
+
+// narrow cuts a part into smaller ones. quick is the deadline of each; 0 for none. They are
+// not sent in their order, because what is wrong with one may be wrong with its neighbours.
+func (b *Batch) narrow(p *Part, ways int, quick time.Duration) {
+	size := max(1, (len(p.Groups)+ways-1)/ways)
+	if len(p.Groups) <= 8*ways {
+		size = 1
+	}
+	var cuts []*Part
+	for from := 0; from < len(p.Groups); from += size {
+		cut := &Part{Batch: b, Groups: p.Groups[from:min(from+size, len(p.Groups))], narrowed: true, Limit: quick}
+		if size == 1 {
+			cut.Limit = doubled(quick, min(b.Groups[cut.Groups[0]].Earliest().Attempts, narrowDoubled), time.Hour)
+		}
+		cuts = append(cuts, cut)
+	}
+	for from := range narrowWays {
+		for i := from; i < len(cuts); i += narrowWays {
+			b.parts = append(b.parts, cuts[i])
+		}
+	}
+}
+
+// lose gives the groups of a part the outcome of a fault, those of them without one.
+func (b *Batch) lose(p *Part, f *outbox.Fault) {
+	for _, n := range p.Groups {
+		if o := &b.Groups[n].Outcome; o.Verdict == 0 {
+			*o = outbox.Outcome{Verdict: outbox.Retry, Reason: f.Reason, Detail: f.Err.Error(), RetryAfter: f.RetryAfter, Marks: f.Marks}
+		}
+	}
+}
+
+// giveUp ends the sending: whatever has not come back is lost to f.
+func (b *Batch) giveUp(f *outbox.Fault) {
+	for _, p := range append(b.parts, b.doubts...) {
+		b.lose(p, f)
+	}
+	b.parts, b.doubts = nil, nil
+}
+
+// decided reports whether every group has its outcome.
+func (b *Batch) decided() bool {
+	return b.step == sending && len(b.parts) == 0 && b.flying == 0 && len(b.doubts) == 0
+}
+
+// judge makes the outcomes settlements. The breaker and the retry policy have their say.
+func (s *Scheduler) judge(now time.Time, b *Batch) {
+	b.Settlements = make([]outbox.Settlement, 0, b.Size())
+	worst := func(r outbox.Reason, v outbox.Verdict) {
+		if b.Reason == "" || v == outbox.Failed {
+			b.Reason = r
+		}
+	}
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		st := s.decide(now, b, g)
+		if st.Verdict != outbox.Done {
+			worst(st.Reason, st.Verdict)
+			b.Settlements = append(b.Settlements, st)
+			continue
+		}
+		for j := range g.Events {
+			older := st
+			older.Event = &g.Events[j]
+			if j < len(g.Events)-1 {
+				older.Verdict = outbox.Superseded
+			}
+			b.Settlements = append(b.Settlements, older)
+		}
+	}
+}
+
+// decide makes the outcome of a group the settlement of one of its events: of the newest,
+// or, for a retry, of the earliest.
+func (s *Scheduler) decide(now time.Time, b *Batch, g *Group) outbox.Settlement {
+	o := &g.Outcome
+	st := outbox.Settlement{Event: g.Newest(), Verdict: o.Verdict, Reason: o.Reason, Detail: o.Detail, Outcome: o}
+	switch o.Verdict {
+	case outbox.Done:
+		return st
+	case outbox.Retry:
+		st.Event = g.Earliest()
+		if !s.cfg.Retry.exhausted(st.Event.Attempts, o.Reason.Transient() || b.met != nil) {
+			st.Delay = max(s.cfg.Jitter(s.cfg.Retry.ceiling(st.Event.Attempts)), o.RetryAfter)
+			return st
+		}
+	case outbox.Failed:
+	default:
+		o.Reason, o.Detail = outbox.ReasonUnknown, "projection answered "+o.Verdict.String()
+		o.Verdict = outbox.Retry
+		return s.decide(now, b, g)
+	}
+	allowed, after := s.gate.final(now, g.Key, o.Reason, o.Detail)
+	if !allowed {
+		s.stale = true
+		st.Event, st.Verdict, st.Delay = g.Earliest(), outbox.Retry, after
+		return st
+	}
+	st.Verdict = outbox.Failed
+	return st
+}

@@ -1,0 +1,155 @@
+package schedule
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+const (
+	// recheck bounds how long a barrier is kept before the database is asked again.
+	recheck = 5 * time.Second
+	// sweepEvery is how often entities are looked for of which rows are put off. Where some are
+	// known it is oftener, as the row in their way may vanish; each costs a list, so that it is
+	// one in sweepShare at most.
+	sweepEvery = time.Minute
+	sweepShare = 50 * time.Millisecond
+)
+
+// barrier lets rows of an entity wait without asking the database again.
+type barrier struct {
+	version int64 // of the earliest row in the way
+	self    bool  // that one has to wait, too: it could not be settled
+	tries   int   // times in a row that it could not
+	until   time.Time
+	blocked int // rows behind it that the last list has shown
+}
+
+// blocks reports whether a row has to wait behind a barrier. When the row that was in the
+// way may go itself, there is none any more.
+func (c *candidates) blocks(now time.Time, r *outbox.Row) bool {
+	b := c.barriers[r.Key]
+	switch {
+	case b == nil || !now.Before(b.until) || r.Version < b.version:
+		return false
+	case r.Version == b.version && !b.self:
+		delete(c.barriers, r.Key)
+		return false
+	default:
+		b.blocked++
+		return true
+	}
+}
+
+// bar notes what stands in the way of a group. The rows before it may go, the others come
+// back with a list.
+func (c *candidates) bar(now time.Time, e *entity, o *outbox.Obstacle) {
+	if o.Ready || o.Wait == 0 && !o.Foreign {
+		c.lookUp(e.key)
+		return
+	}
+	c.barriers[e.key] = &barrier{version: o.Version, until: now.Add(min(max(o.Wait, minPoll), recheck))}
+	e.rows = nil
+	before := slices.IndexFunc(e.leased, func(r outbox.Row) bool { return r.Version >= o.Version })
+	if before > 0 {
+		e.rows, e.begun, e.sure, e.aside = e.leased[:before:before], c.begun, false, true
+	}
+}
+
+// hold puts an entity off that could not be settled, longer each time.
+func (c *candidates) hold(now time.Time, e *entity, version int64, retry RetryPolicy) {
+	b := c.barriers[e.key]
+	if b == nil || !b.self {
+		b = &barrier{self: true}
+		c.barriers[e.key] = b
+	}
+	b.version, b.until = version, now.Add(retry.ceiling(b.tries))
+	b.tries++
+	e.rows = nil
+}
+
+// settled notes that an entity was.
+func (c *candidates) settled(key outbox.Key) {
+	delete(c.barriers, key)
+	if c.putOff[key] {
+		c.lookUp(key)
+	}
+}
+
+// lookUp asks for the list of an entity's own rows.
+func (c *candidates) lookUp(key outbox.Key) {
+	if !slices.Contains(c.lookups, key) {
+		c.lookups = append(c.lookups, key)
+	}
+}
+
+// wantPutOffs asks for the rows to be put off that wait, those of the entity with the most
+// of them first.
+func (c *candidates) wantPutOffs() {
+	for key, b := range c.barriers {
+		if b.blocked > 0 && !slices.Contains(c.putOffs, key) {
+			c.putOffs = append(c.putOffs, key)
+		}
+	}
+	from := c.putOffs
+	if c.putting {
+		from = from[1:]
+	}
+	blocked := func(key outbox.Key) int {
+		if b := c.barriers[key]; b != nil {
+			return b.blocked
+		}
+		return 0
+	}
+	slices.SortFunc(from, func(a, b outbox.Key) int { return cmp.Compare(blocked(b), blocked(a)) })
+	c.putOffs = c.putOffs[:min(len(c.putOffs), 1000)]
+}
+
+// wantsPutOff returns the entity of which rows are to be put off next, and behind which
+// version.
+func (c *candidates) wantsPutOff() (key outbox.Key, version int64, ok bool) {
+	for !c.putting && len(c.putOffs) > 0 {
+		key = c.putOffs[0]
+		if b := c.barriers[key]; b != nil {
+			c.putting = true
+			return key, b.version, true
+		}
+		c.putOffs = c.putOffs[1:]
+	}
+	return key, math.MinInt64, false
+}
+
+// putOffDone notes that n rows were put off; all of them when n is less than a page.
+func (c *candidates) putOffDone(n, page int) {
+	key := c.putOffs[0]
+	c.putting, c.putOffs = false, c.putOffs[1:]
+	if n > 0 {
+		c.putOff[key] = true
+	}
+	if n >= page {
+		c.putOffs = append(c.putOffs, key)
+	}
+}
+
+// sweepAfter returns the pause until entities are looked for again of which rows are put
+// off; the last time there were n.
+func sweepAfter(n int) time.Duration {
+	if n == 0 {
+		return sweepEvery
+	}
+	return min(max(time.Duration(n)*sweepShare, recheck), sweepEvery)
+}
+
+// looked takes the list of one entity's own rows.
+func (c *candidates) looked(now time.Time, l *outbox.List) {
+	key, begun := c.lookups[0], c.looking
+	c.looking, c.lookups = 0, c.lookups[1:]
+	if len(l.Ready)+len(l.Due) == 0 {
+		delete(c.putOff, key)
+		return
+	}
+	c.add(now, append(l.Ready, l.Due...), begun, false, inDue, nil)
+}

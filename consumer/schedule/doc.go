@@ -1,0 +1,42 @@
+// Package schedule decides what the leader does next with the events of one outbox
+// table: what to list, which entities to lease together, what to send, what becomes of
+// each event, and when to stop and probe. It is pure: it makes no call, starts no
+// goroutine and reads no clock. [Scheduler.Next] names one action at a time; whoever
+// carries it out reports the answer to the method that is named after it. The answers,
+// the times and the source of randomness that are handed in decide everything.
+//
+// # What is guaranteed
+//
+//   - One order everywhere: by (event_version, id). An entity is in one batch at a time,
+//     as one group of its lowest rows. The newest event of a group is projected, the
+//     others are superseded by it, or stay behind the earliest one.
+//   - Nothing is passed over. Every leased event is settled with a verdict or stays open;
+//     what stays open comes back with a later list.
+//   - The database decides, at the lease, which rows wait behind an earlier one. The
+//     barriers kept here spare it the same question, for five seconds at most, and may be
+//     forgotten at any time.
+//   - Nobody holds up anybody. Due and ready entities take turns. An entity with which whole
+//     requests fail is tried beside the others, in requests of its own. An entity that
+//     cannot be settled, or may be what ends the process, is put aside. When rows that must
+//     wait fill the lists, they are put off in the table, and lists begin behind them.
+//   - An outage needs proof: a probe that fails, or faults of several entities with none
+//     that goes through. It ends no event in failed.
+//   - Memory is bounded by two lists and the entities met while they are used.
+//
+// # What is not guaranteed
+//
+//   - That a list is complete. It is a hint; a later one shows what it has missed.
+//   - That two instances decide alike: a term begins with an empty memory.
+//
+// # Phases
+//
+//	          probe fails, or no entity goes through        probe answers
+//	running ─────────────────────────────────────▶ outage ───────────────▶ trial
+//	 ▲ ▲ │                                           ▲                      │ │
+//	 │ │ │ final failures of different entities      └── nothing goes ──────┘ │
+//	 │ │ └────────────▶ broken (one entity at a time)    through              │
+//	 │ └──────────────────┘ an event goes through                             │
+//	 └───────────────────── an event goes through, or is refused for good ────┘
+//
+// Final failures in a row lead from trial to broken as well, and an outage from broken.
+package schedule

@@ -1,0 +1,139 @@
+package schedule
+
+import (
+	"time"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// Phase is what a pipeline does at the moment.
+type Phase string
+
+// The phases; the package documentation draws them. The values are those of logs, metrics
+// and status.
+const (
+	Idle    Phase = "idle" // not leading
+	Running Phase = "open"
+	Outage  Phase = "outage"
+	Trial   Phase = "trial"
+	Broken  Phase = "broken"
+)
+
+// Phases returns all of them.
+func Phases() []Phase { return []Phase{Idle, Running, Outage, Trial, Broken} }
+
+// State is a phase for readiness, status and metrics.
+type State struct {
+	Phase  Phase
+	Reason outbox.Reason // why, in outage, trial and broken
+	Detail string        // the fault's text
+}
+
+const (
+	firstProbe   = 100 * time.Millisecond
+	maxProbe     = 500 * time.Millisecond // work goes on within a second of recovery
+	firstAttempt = time.Second            // broken: one entity at a time, slower and slower
+	maxAttempt   = 30 * time.Second
+
+	// outageAfter is how many entities must meet a fault by themselves, with none going
+	// through between, before that counts as an outage although probes succeed.
+	outageAfter = 64
+	// trialSize is how many entities the first trial of an outage has. Later ones have one:
+	// they cost an attempt each.
+	trialSize = 8
+)
+
+// gate keeps the phase.
+type gate struct {
+	threshold int // final failures in a row that open the breaker
+	state     State
+
+	faulted map[outbox.Key]bool // met a fault alone since an event went through
+	finals  map[outbox.Key]bool // failed for good since an event went through
+	trials  int                 // of this outage
+	opened  int                 // how often the breaker has opened
+	backoff time.Duration       // until the next probe or attempt
+	next    time.Time
+}
+
+func newGate(threshold int) gate {
+	return gate{
+		threshold: threshold, state: State{Phase: Running},
+		faulted: map[outbox.Key]bool{}, finals: map[outbox.Key]bool{},
+	}
+}
+
+func (g *gate) set(p Phase, r outbox.Reason, detail string) { g.state = State{p, r, detail} }
+
+// outage notes that the destination is unusable.
+func (g *gate) outage(now time.Time, f *outbox.Fault) {
+	if g.state.Phase == Trial {
+		g.backoff = min(2*g.backoff, maxProbe)
+	} else {
+		g.trials, g.backoff = 0, firstProbe
+	}
+	clear(g.faulted)
+	g.next = now.Add(max(g.backoff, min(f.RetryAfter, maxAttempt)))
+	g.set(Outage, f.Reason, f.Err.Error())
+}
+
+// unanswered notes a probe that failed during an outage.
+func (g *gate) unanswered(now time.Time, err error) {
+	g.backoff = min(2*g.backoff, maxProbe)
+	g.next = now.Add(g.backoff)
+	g.state.Detail = err.Error()
+}
+
+// trial lets entities be tried, since the destination answers.
+func (g *gate) trial() { g.state.Phase = Trial }
+
+// run opens the gate.
+func (g *gate) run() {
+	clear(g.faulted)
+	clear(g.finals)
+	g.set(Running, "", "")
+}
+
+// through notes an event that was projected, in a batch that was leased after so many
+// openings of the breaker: an older one does not close it.
+func (g *gate) through(opened int) {
+	clear(g.faulted)
+	if g.state.Phase == Broken && opened < g.opened {
+		return
+	}
+	clear(g.finals)
+	if g.state.Phase == Trial || g.state.Phase == Broken {
+		g.run()
+	}
+}
+
+// alone notes an entity that has met a fault by itself. It reports whether that makes an
+// outage.
+func (g *gate) alone(key outbox.Key) bool {
+	g.faulted[key] = true
+	return len(g.faulted) >= outageAfter
+}
+
+// final asks whether an event of an entity may end in failed. When it is one entity too
+// many in a row, the breaker opens, and the event is kept for a retry.
+func (g *gate) final(now time.Time, key outbox.Key, r outbox.Reason, detail string) (allowed bool, retry time.Duration) {
+	g.finals[key] = true
+	switch {
+	case g.state.Phase == Broken:
+		if !now.Before(g.next) { // else it was in flight when the breaker opened
+			g.backoff = min(2*g.backoff, maxAttempt)
+			g.next = now.Add(g.backoff)
+		}
+		return false, g.backoff
+	case len(g.finals) <= g.threshold:
+		if g.state.Phase == Trial { // the destination answers, even if it refuses
+			g.set(Running, "", "")
+		}
+		return true, 0
+	}
+	g.opened++
+	g.backoff = firstAttempt
+	g.next = now.Add(g.backoff)
+	g.set(Broken, r, detail)
+	return false, g.backoff
+}

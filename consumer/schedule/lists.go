@@ -1,0 +1,165 @@
+package schedule
+
+import (
+	"slices"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+const (
+	minPoll = 4 * time.Millisecond // pause after a list that showed less than it was asked for
+
+	// A list is short at first, so that the first settle of a term comes soon, and grows
+	// while there is a backlog; to the longest while that shows several events of an entity,
+	// of which only the newest need be projected.
+	shortList  = 256
+	firstLists = 8 // the second is so many times as long as the first
+	wideList   = 20_000
+	longList   = 40_000
+	dueList    = 4_000
+	// nextBatches is when the next list of a backlog is begun: with enough entities left for
+	// so many batches. A list shows again what is left and what is in flight.
+	nextBatches = 2
+
+	// A list that takes PostgreSQL longer to find its first row has stepped over dead
+	// entries. From then on lists begin at a cursor, and at the head now and then: for one
+	// of headShare of the time at most.
+	cheapLook = 5 * time.Millisecond
+	headEvery = time.Second
+	headShare = 20
+
+	// Of two rows the one of the lower version may be committed later. A list that begins at a
+	// cursor begins where those have ended that are older than this.
+	lateCommit = 250 * time.Millisecond
+
+	// When one of so many listed rows has to wait, and the list is full or they are a crowd,
+	// they are put off in the table, and lists begin behind them until that is done.
+	clogged = 4
+	crowd   = 1_000
+)
+
+// longer returns the size of the list after a full one that has shown so many rows that may
+// go. The third one is the longest, as a sample of the backlog.
+func (c *candidates) longer(taken int) int {
+	switch {
+	case c.size < firstLists*shortList:
+		return firstLists * c.size
+	case c.size < wideList || taken > len(c.ready)*5/4:
+		return longList
+	default:
+		return wideList
+	}
+}
+
+// end is the last ready row that a list has shown.
+type end struct {
+	at  time.Time
+	row *outbox.Position
+}
+
+// wantsList returns the next list, if it is time for one.
+func (c *candidates) wantsList(now time.Time) (r outbox.ListRequest, ok bool) {
+	if c.listing || now.Before(c.nextList) || len(c.ready) > c.enough() {
+		return r, false
+	}
+	r = outbox.ListRequest{Ready: c.size, SuspectAfter: suspectAfter}
+	if len(c.due) < dueList/2 {
+		r.Due = dueList
+	}
+	if c.skipping && now.Before(c.nextHead) {
+		switch {
+		case len(c.ready) > 0:
+			r.From = c.lowest()
+		case len(c.putOffs) > 0 && !c.asked.Newest:
+			r.Newest, r.Due = true, 0
+		default:
+			r.From = c.cursor()
+		}
+	}
+	if c.backwards {
+		r = outbox.ListRequest{Ready: shortList, Newest: true}
+	}
+	c.listing, c.asked, c.askedAt, c.begun = true, r, now, c.tick()
+	return r, true
+}
+
+// enough returns with how many entities left the next list is begun.
+func (c *candidates) enough() int {
+	if !c.more {
+		return 0
+	}
+	return nextBatches * c.last
+}
+
+// cursor returns where lists begin while the head is expensive; nil for the head.
+func (c *candidates) cursor() *outbox.Position {
+	if len(c.ends) == 0 {
+		return nil
+	}
+	return c.ends[0].row
+}
+
+func (c *candidates) ended(now time.Time, row *outbox.Position) {
+	c.ends = append(c.ends, end{now, row})
+	for len(c.ends) > 1 && now.Sub(c.ends[1].at) >= lateCommit {
+		c.ends = c.ends[1:]
+	}
+}
+
+func position(r outbox.Row) *outbox.Position { return &outbox.Position{Version: r.Version, ID: r.ID} }
+
+func compareRows(a, b outbox.Row) int { return a.Compare(&b) }
+
+// listed takes a list. It takes the place of what is left of the last one.
+func (c *candidates) listed(now time.Time, l *outbox.List, poll time.Duration) {
+	c.listing = false
+	for _, e := range c.ready {
+		e.forget()
+	}
+	c.ready = c.ready[:0]
+	c.prune(now)
+	head := c.asked.From == nil && !c.asked.Newest
+	taken := c.add(now, l.Ready, c.begun, head, inReady, nil)
+	c.add(now, l.Due, c.begun, false, inDue, l.Suspects)
+	if c.backwards && c.asked.Newest {
+		slices.Reverse(c.ready)
+		c.backwards, c.more = false, false
+		c.nextList = now.Add(min(10*minPoll, poll))
+		return
+	}
+
+	full := len(l.Ready) >= c.asked.Ready
+	dueFull := c.asked.Due > 0 && len(l.Due) >= c.asked.Due
+	blocked := 0
+	for _, b := range c.barriers {
+		blocked += b.blocked
+	}
+	clog := (full || dueFull || blocked > crowd) && blocked > (len(l.Ready)+len(l.Due))/clogged
+	if clog {
+		c.wantPutOffs()
+	}
+	if n := len(l.Ready); n > 0 {
+		c.ended(now, position(l.Ready[n-1]))
+	}
+	if head {
+		c.skipping = clog || l.Look > cheapLook
+		c.nextHead = now.Add(max(headEvery, headShare*l.Look))
+	}
+	c.more = full && c.left() > 0
+	took := now.Sub(c.askedAt) // a list that shows nothing to do is not half of the time
+	switch {
+	case c.more:
+		c.pause, c.size = 0, c.longer(taken)
+	case full:
+		c.pause = min(max(10*minPoll, took), poll)
+	case c.left() == 0:
+		c.pause = min(max(2*c.pause, minPoll, took), poll)
+	default:
+		c.pause = min(max(minPoll, took), poll)
+	}
+	if !full {
+		c.size = max(shortList, min(c.size, 4*len(l.Ready)))
+	}
+	c.nextList = now.Add(c.pause)
+}

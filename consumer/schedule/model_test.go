@@ -1,0 +1,551 @@
+package schedule_test
+
+import (
+	"container/heap"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/samuelhu324-dev/weft/consumer/schedule"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// world is a model of an outbox table, of its database's rules for lists, leases and
+// settles, and of a destination: what a scheduler needs to be driven, without I/O.
+type world struct {
+	t     *testing.T
+	rnd   *rand.Rand
+	now   time.Time
+	queue answers
+	s     *schedule.Scheduler
+	plan  plan
+
+	rows   []*row                   // in the order of (version, id)
+	byKey  map[outbox.Key][]*row    // in the order of their commits
+	open   int                      // rows that are pending
+	leased map[*row]*schedule.Batch // what is in flight
+	nextID int64
+	commit int64
+	steps  int
+
+	bad      map[outbox.Key]bool // a request with one of them fails as a whole
+	doomed   map[outbox.Key]bool // refused for good
+	outage   bool
+	restless bool // faults may happen
+}
+
+// plan says how a world behaves.
+type plan struct {
+	entities             int
+	late                 float64 // share of events that commit after a later version was given out
+	lost, locked, change float64 // shares of leases, settles and rows that meet trouble
+	retry                float64 // share of events that are refused for a while
+	outages              bool
+	parked               float64 // share of events that somebody parks
+}
+
+type row struct {
+	id       outbox.ID
+	key      outbox.Key
+	version  int64
+	commit   int64 // order of the commits
+	status   string
+	retryAt  time.Time
+	parked   bool
+	behind   bool
+	attempts int
+	written  int // changes, as xmin
+	doneAt   time.Time
+	made     time.Time
+}
+
+func (r *row) waits(now time.Time) bool {
+	return r.status == "pending" && !r.behind && (r.parked || r.retryAt.After(now))
+}
+
+// ready is what the ready index holds.
+func (r *row) ready() bool {
+	return r.status == "pending" && !r.behind && !r.parked && r.retryAt.IsZero()
+}
+
+func (r *row) due(now time.Time) bool {
+	return r.status == "pending" && !r.behind && !r.parked && !r.retryAt.IsZero() && !r.retryAt.After(now)
+}
+
+// answers are events of the model in the order of time.
+type answers []answer
+
+type answer struct {
+	at   time.Time
+	seq  int
+	what func()
+}
+
+func (a answers) Len() int { return len(a) }
+func (a answers) Less(i, j int) bool {
+	return a[i].at.Before(a[j].at) || a[i].at.Equal(a[j].at) && a[i].seq < a[j].seq
+}
+func (a answers) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
+func (a *answers) Push(x any)   { *a = append(*a, x.(answer)) }
+func (a *answers) Pop() any {
+	x := (*a)[len(*a)-1]
+	*a = (*a)[:len(*a)-1]
+	return x
+}
+
+var errAway = errors.New("away")
+
+func newWorld(t *testing.T, seed uint64, p plan) *world {
+	w := &world{
+		t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_000_000, 0), plan: p,
+		byKey: map[outbox.Key][]*row{}, leased: map[*row]*schedule.Batch{},
+		bad: map[outbox.Key]bool{}, doomed: map[outbox.Key]bool{}, restless: true,
+	}
+	ids := uint64(0)
+	w.s = schedule.New(schedule.Config{
+		BatchSize: 50, Concurrency: 3, Page: 200, Poll: 100 * time.Millisecond, BreakerThreshold: 20,
+		Retry:  schedule.RetryPolicy{MaxAttempts: 1000, BaseBackoff: 500 * time.Millisecond, MaxBackoff: 30 * time.Second},
+		Jitter: func(d time.Duration) time.Duration { return time.Duration(w.rnd.Int64N(int64(d) + 1)) },
+		NewID: func() uuid.UUID {
+			ids++
+			return uuid.UUID{8: byte(ids >> 24), 9: byte(ids >> 16), 10: byte(ids >> 8), 11: byte(ids)}
+		},
+	})
+	return w
+}
+
+func (w *world) chance(share float64) bool { return w.restless && w.rnd.Float64() < share }
+
+// after runs what at a time.
+func (w *world) after(d time.Duration, what func()) {
+	w.steps++
+	heap.Push(&w.queue, answer{w.now.Add(d), w.steps, what})
+}
+
+func (w *world) latency() time.Duration { return time.Duration(1+w.rnd.IntN(4000)) * time.Microsecond }
+
+// enqueue commits events of one entity, now or, those of late transactions, soon.
+func (w *world) enqueue(key outbox.Key) {
+	w.nextID++
+	r := &row{id: outbox.Number(w.nextID), key: key, version: w.nextID, status: "pending"}
+	if w.rnd.Float64() < 0.02 && w.nextID > 1 { // versions may tie
+		r.version--
+	}
+	put := func() {
+		w.commit++
+		r.commit, r.made = w.commit, w.now
+		at, _ := slices.BinarySearchFunc(w.rows, r, compareRows)
+		w.rows = slices.Insert(w.rows, at, r)
+		w.byKey[key] = append(w.byKey[key], r)
+		w.open++
+		if w.chance(w.plan.parked) {
+			r.parked = true
+			w.after(time.Duration(w.rnd.IntN(20))*time.Second, func() {
+				r.parked, r.retryAt = false, w.now
+				r.written++
+			})
+		}
+	}
+	if w.rnd.Float64() < w.plan.late {
+		w.after(time.Duration(w.rnd.IntN(3000))*time.Millisecond, put)
+		return
+	}
+	put()
+}
+
+func compareRows(a, b *row) int {
+	x, y := a.listed(), b.listed()
+	return x.Compare(&y)
+}
+
+func (r *row) listed() outbox.Row { return outbox.Row{ID: r.id, Key: r.key, Version: r.version} }
+
+// run lets the scheduler work for a time.
+func (w *world) run(d time.Duration) {
+	end := w.now.Add(d)
+	for w.now.Before(end) {
+		var until time.Time
+		for ok := true; ok; {
+			var a schedule.Action
+			if a, until, ok = w.s.Next(w.now); ok {
+				w.start(a)
+			}
+		}
+		next := end
+		if until.Before(next) {
+			next = until
+		}
+		if len(w.queue) > 0 && !w.queue[0].at.After(next) {
+			a := heap.Pop(&w.queue).(answer)
+			w.now = a.at
+			a.what()
+			continue
+		}
+		w.now = next
+	}
+}
+
+// start carries an action out: the statement sees the table some time after it was asked
+// for, and the answer comes some time later.
+func (w *world) start(a schedule.Action) {
+	statement := func(run func() (answer func())) {
+		w.after(w.latency(), func() {
+			answer := run()
+			w.after(w.latency(), answer)
+		})
+	}
+	switch a.Kind {
+	case schedule.DoList, schedule.DoLookUp:
+		took := w.s.Listed
+		if a.Kind == schedule.DoLookUp {
+			took = w.s.LookedUp
+		}
+		statement(func() func() {
+			if w.chance(0.01) {
+				return func() { took(w.now, nil, errAway) }
+			}
+			l := w.list(a.List)
+			return func() { took(w.now, l, nil) }
+		})
+	case schedule.DoLease:
+		statement(func() func() {
+			l := w.lease(a.Batch, a.Groups)
+			if w.chance(w.plan.lost) { // nothing is sent under it
+				w.release(a.Batch)
+				return func() { w.s.Leased(w.now, a.Batch, nil, errAway) }
+			}
+			return func() { w.s.Leased(w.now, a.Batch, l, nil) }
+		})
+	case schedule.DoSend:
+		out, f := w.project(a.Part)
+		d := w.latency()
+		if f != nil && f.Reason == outbox.ReasonESTimeout {
+			d = 15 * time.Second
+			if a.Part.Limit > 0 {
+				d = a.Part.Limit
+			}
+		}
+		w.after(d, func() { w.s.Sent(w.now, a.Part, out, f, d) })
+	case schedule.DoSettle:
+		statement(func() func() {
+			left := w.settle(a.Batch)
+			return func() { w.s.Settled(w.now, a.Batch, left) }
+		})
+	case schedule.DoProbe:
+		var err error
+		if w.outage {
+			err = errAway
+		}
+		w.after(w.latency(), func() { w.s.Probed(w.now, err) })
+	case schedule.DoWake:
+		statement(func() func() { return func() { w.s.Woken(w.now, 0, nil) } })
+	case schedule.DoPutOff:
+		statement(func() func() {
+			n := w.putOff(a.Key, a.Version, 200)
+			return func() { w.s.PutOff(w.now, n, nil) }
+		})
+	case schedule.DoNamePutOff:
+		statement(func() func() {
+			var keys []outbox.Key
+			for key, rows := range w.byKey {
+				if slices.ContainsFunc(rows, func(r *row) bool { return r.behind && r.status == "pending" }) {
+					keys = append(keys, key)
+				}
+			}
+			slices.SortFunc(keys, func(a, b outbox.Key) int { return a.ID.Compare(b.ID) })
+			return func() { w.s.PutOffNamed(w.now, keys, nil) }
+		})
+	}
+}
+
+func (w *world) list(r outbox.ListRequest) *outbox.List {
+	l := &outbox.List{}
+	if r.Entity != nil {
+		rows := slices.SortedFunc(slices.Values(w.byKey[*r.Entity]), compareRows)
+		for _, x := range rows {
+			if x.ready() || x.due(w.now) || x.behind && x.status == "pending" {
+				l.Due = append(l.Due, x.listed())
+			}
+		}
+		l.Due = l.Due[:min(len(l.Due), r.Ready)]
+		return l
+	}
+	from := 0
+	if r.From != nil {
+		from, _ = slices.BinarySearchFunc(w.rows, &row{id: r.From.ID, version: r.From.Version}, compareRows)
+	}
+	for _, x := range w.rows[from:] {
+		if x.ready() && len(l.Ready) < r.Ready {
+			l.Ready = append(l.Ready, x.listed())
+		}
+	}
+	if r.Newest {
+		l.Ready = nil
+		for _, x := range slices.Backward(w.rows) {
+			if x.ready() && len(l.Ready) < r.Ready {
+				l.Ready = append(l.Ready, x.listed())
+			}
+		}
+		slices.Reverse(l.Ready)
+	}
+	var due []*row
+	for _, x := range w.rows {
+		if x.due(w.now) {
+			due = append(due, x)
+		}
+	}
+	slices.SortStableFunc(due, func(a, b *row) int { return a.retryAt.Compare(b.retryAt) })
+	for _, x := range due[:min(len(due), r.Due)] {
+		l.Due = append(l.Due, x.listed())
+	}
+	return l
+}
+
+// lease is lease.sql: it looks an entity up only when it is marked or has a waiting row.
+func (w *world) lease(b *schedule.Batch, groups []outbox.Group) *outbox.Lease {
+	l := &outbox.Lease{Events: make([][]outbox.Event, len(groups)), Obstacles: make([]*outbox.Obstacle, len(groups))}
+	seen := map[outbox.Key]bool{}
+	for i, g := range groups {
+		if seen[g.Key] {
+			w.t.Fatalf("batch has two groups of %s", g.Key)
+		}
+		seen[g.Key] = true
+		var picked []*row
+		doubt := g.Check
+		for _, x := range w.byKey[g.Key] {
+			doubt = doubt || x.waits(w.now) || x.due(w.now) || x.behind && x.status == "pending"
+			if slices.ContainsFunc(g.Rows, func(r outbox.Row) bool { return r.ID == x.id }) &&
+				(x.ready() || x.due(w.now) || x.behind && x.status == "pending") {
+				picked = append(picked, x)
+			}
+		}
+		if len(picked) == 0 {
+			continue
+		}
+		slices.SortFunc(picked, compareRows)
+		newest := picked[len(picked)-1]
+		if doubt {
+			var first *row
+			for _, x := range w.byKey[g.Key] {
+				if x.status == "pending" && compareRows(x, newest) < 0 && !slices.Contains(picked, x) && (first == nil || compareRows(x, first) < 0) {
+					first = x
+				}
+			}
+			if first != nil {
+				o := &outbox.Obstacle{Position: outbox.Position{Version: first.version, ID: first.id}, Ready: first.retryAt.IsZero() && !first.parked && !first.behind}
+				if first.parked {
+					o.Wait = 24 * time.Hour
+				} else if first.retryAt.After(w.now) {
+					o.Wait = first.retryAt.Sub(w.now)
+				}
+				l.Obstacles[i] = o
+				continue
+			}
+		}
+		for _, x := range picked {
+			if other := w.leased[x]; other != nil {
+				w.t.Fatalf("event %s of %s is in two batches", x.id, x.key)
+			}
+			w.leased[x] = b
+			l.Events[i] = append(l.Events[i], outbox.Event{Row: x.listed(), Op: outbox.Upsert, Attempts: x.attempts})
+			if w.chance(w.plan.change) { // somebody changes it while it is in flight
+				w.after(w.latency(), func() {
+					if x.status == "pending" {
+						x.written++
+					}
+				})
+			}
+		}
+	}
+	return l
+}
+
+func (w *world) release(b *schedule.Batch) {
+	for r, of := range w.leased {
+		if of == b {
+			delete(w.leased, r)
+		}
+	}
+}
+
+func (w *world) row(id outbox.ID, key outbox.Key) *row {
+	for _, r := range w.byKey[key] {
+		if r.id == id {
+			return r
+		}
+	}
+	w.t.Fatalf("no row %s", id)
+	return nil
+}
+
+// project is the destination.
+func (w *world) project(p *schedule.Part) ([]outbox.Outcome, *outbox.Fault) {
+	events := p.Events()
+	fault := func(r outbox.Reason) *outbox.Fault { return &outbox.Fault{Reason: r, Shared: true, Err: errAway} }
+	if w.outage {
+		return nil, fault(outbox.ReasonESConnect)
+	}
+	out := make([]outbox.Outcome, len(events))
+	for i := range events {
+		switch key := events[i].Key; {
+		case w.bad[key]:
+			return nil, fault([]outbox.Reason{outbox.ReasonESRequest, outbox.ReasonESTimeout}[w.rnd.IntN(2)])
+		case w.doomed[key]:
+			out[i] = outbox.Reject(outbox.ReasonES4xx, "refused")
+		case w.chance(w.plan.retry):
+			out[i] = outbox.Reject(outbox.ReasonES5xx, "later")
+		default:
+			out[i] = outbox.OK()
+		}
+	}
+	return out, nil
+}
+
+// settle is a settle: an entity whole or not at all.
+func (w *world) settle(b *schedule.Batch) map[outbox.Key]bool {
+	left := map[outbox.Key]bool{}
+	for i := range b.Groups {
+		if len(b.Settlements) > 0 && w.chance(w.plan.locked) {
+			left[b.Groups[i].Key] = true
+		}
+	}
+	for i := range b.Settlements {
+		st := &b.Settlements[i]
+		r := w.row(st.Event.ID, st.Event.Key)
+		if left[r.key] {
+			continue
+		}
+		if w.leased[r] != b {
+			w.t.Fatalf("event %s is settled without its lease", r.id)
+		}
+		r.written++
+		switch st.Verdict {
+		case outbox.Done, outbox.Superseded:
+			w.check(r, b)
+			r.status, r.doneAt = "done", w.now
+			w.open--
+		case outbox.Failed:
+			r.status = "failed"
+			w.open--
+		case outbox.Retry:
+			r.attempts++
+			r.retryAt, r.behind = w.now.Add(st.Delay), false
+		}
+	}
+	w.release(b)
+	return left
+}
+
+// check is the order of the contract: no earlier event of the entity that was committed
+// before this one is open, unless it is settled with it.
+func (w *world) check(r *row, b *schedule.Batch) {
+	for _, x := range w.byKey[r.key] {
+		if x.status == "pending" && compareRows(x, r) < 0 && x.commit <= r.commit && w.leased[x] != b {
+			w.t.Fatalf("event %s (version %d) of %s is done while %s (version %d) is open", r.id, r.version, r.key, x.id, x.version)
+		}
+	}
+}
+
+func (w *world) putOff(key outbox.Key, version int64, limit int) (n int) {
+	for _, r := range slices.SortedFunc(slices.Values(w.byKey[key]), compareRows) {
+		if n < limit && (r.ready() || r.due(w.now)) && r.version > version {
+			r.behind, r.retryAt = true, w.now.Add(time.Hour)
+			r.written++
+			n++
+		}
+	}
+	return n
+}
+
+// forget drops rows that are done, so that the model stays fast.
+func (w *world) forget() {
+	done := func(r *row) bool { return r.status != "pending" && w.leased[r] == nil }
+	w.rows = slices.DeleteFunc(w.rows, done)
+	for key, rows := range w.byKey {
+		if rows = slices.DeleteFunc(rows, done); len(rows) == 0 {
+			delete(w.byKey, key)
+		} else {
+			w.byKey[key] = rows
+		}
+	}
+}
+
+func entity(n int) outbox.Key { return outbox.Key{Type: "block", ID: outbox.Number(int64(n))} }
+
+// TestSchedulerKeepsOrderAndLosesNothing drives schedulers through random worlds: commits
+// in another order than versions, lost leases, rows that somebody locks, changes or parks,
+// outages, entities that spoil every request. At no step may an event pass an earlier one;
+// once the trouble is over everything must be done soon.
+func TestSchedulerKeepsOrderAndLosesNothing(t *testing.T) {
+	t.Parallel()
+	plans := map[string]plan{
+		"Calm":      {entities: 300},
+		"Hot":       {entities: 7, late: 0.05},
+		"Late":      {entities: 40, late: 0.3, retry: 0.01},
+		"Lossy":     {entities: 60, late: 0.1, lost: 0.05, locked: 0.02, change: 0.02, retry: 0.02},
+		"Outages":   {entities: 100, late: 0.1, retry: 0.02, outages: true},
+		"Parked":    {entities: 30, late: 0.1, parked: 0.01, retry: 0.01},
+		"Nightmare": {entities: 50, late: 0.2, lost: 0.05, locked: 0.03, change: 0.03, retry: 0.05, outages: true, parked: 0.005},
+	}
+	for name, p := range plans {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			steps := 0
+			for seed := range uint64(modelSeeds) {
+				w := newWorld(t, seed, p)
+				w.live()
+				w.settleDown()
+				steps += w.steps
+			}
+			t.Logf("%d steps", steps)
+		})
+	}
+}
+
+// live lets events come for two minutes, with trouble.
+func (w *world) live() {
+	for second := range 120 {
+		for range w.rnd.IntN(200) {
+			w.enqueue(entity(w.rnd.IntN(w.plan.entities)))
+		}
+		if second%20 == 10 {
+			clear(w.bad)
+			for range w.rnd.IntN(4) {
+				w.bad[entity(w.rnd.IntN(w.plan.entities))] = true
+			}
+		}
+		if w.plan.outages {
+			w.outage = w.rnd.IntN(6) == 0
+		}
+		w.run(time.Second)
+		w.forget()
+		if got, most := w.s.Memory(), 40*w.plan.entities+20_000; got > most {
+			w.t.Fatalf("the scheduler remembers %d things, want at most %d", got, most)
+		}
+	}
+}
+
+// settleDown ends the trouble, and expects every event to be done within two minutes.
+func (w *world) settleDown() {
+	clear(w.bad)
+	w.outage, w.restless = false, false
+	for range 120 {
+		w.run(time.Second)
+		w.forget()
+		if w.open == 0 && len(w.queue) < 10 {
+			return
+		}
+	}
+	left := []string{}
+	for _, r := range w.rows {
+		if r.status == "pending" && len(left) < 5 {
+			left = append(left, fmt.Sprintf("%s v%d of %s retry %v behind %v parked %v", r.id, r.version, r.key, r.retryAt.Sub(w.now), r.behind, r.parked))
+		}
+	}
+	w.t.Fatalf("%d events are open two minutes after the trouble, phase %v: %v", w.open, w.s.State(), left)
+}

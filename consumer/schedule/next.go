@@ -1,0 +1,212 @@
+package schedule
+
+import (
+	"time"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// Next returns what to do now; ok is false when there is nothing, until the time that is
+// returned or the next answer. Call it again until ok is false.
+func (s *Scheduler) Next(now time.Time) (a Action, until time.Time, ok bool) {
+	for _, b := range s.batches {
+		switch {
+		case b.step == settleable:
+			b.step = settling
+			return Action{Kind: DoSettle, Batch: b}, until, true
+		case b.step == sending && len(b.parts) > 0 && b.flying < narrowFlying:
+			p := b.parts[0]
+			b.parts = b.parts[1:]
+			b.flying++
+			return Action{Kind: DoSend, Part: p, Batch: b}, until, true
+		case len(b.doubts) > 0 && !s.probing:
+			s.probing = true
+			return Action{Kind: DoProbe}, until, true
+		}
+	}
+	if s.stopping {
+		return a, now.Add(time.Hour), false
+	}
+	if now.Before(s.waitFor) {
+		return a, s.waitFor, false
+	}
+	if s.toWake && !s.waking {
+		s.waking = true
+		return Action{Kind: DoWake}, until, true
+	}
+	if a, ok = s.work(now); ok {
+		return a, until, true
+	}
+	return a, s.until(now), false
+}
+
+// work returns the next step of the phase.
+func (s *Scheduler) work(now time.Time) (a Action, ok bool) {
+	switch phase := s.gate.state.Phase; {
+	case phase == Outage:
+		if len(s.batches) > 0 || s.probing || now.Before(s.gate.next) {
+			return a, false // their outcomes first
+		}
+		s.probing = true
+		return Action{Kind: DoProbe}, true
+	case s.foreign:
+		return a, false
+	case phase == Running:
+		if b := s.lease(); b != nil {
+			return Action{Kind: DoLease, Batch: b, Groups: b.asks()}, true
+		}
+	case len(s.batches) == 0 && (phase != Broken || !now.Before(s.gate.next)):
+		if phase == Broken && s.stale {
+			s.renew(now)
+		} else if b := s.try(phase); b != nil {
+			return Action{Kind: DoLease, Batch: b, Groups: b.asks()}, true
+		}
+	}
+	return s.look(now)
+}
+
+// renew makes an attempt of the breaker begin with a list of its own: with the newest rows
+// and with the lowest ones in turn, because what fails may stand at either end.
+func (s *Scheduler) renew(now time.Time) {
+	if s.c.listing {
+		return // made before, and dropped when it is here
+	}
+	s.stale, s.newest = false, !s.newest
+	s.waiting, s.suspects = nil, nil
+	s.c.drop()
+	s.c.nextList, s.c.backwards = now, s.newest
+}
+
+// look returns the next list, or what keeps lists short.
+func (s *Scheduler) look(now time.Time) (a Action, ok bool) {
+	if r, ok := s.c.wantsList(now); ok {
+		return Action{Kind: DoList, List: r}, true
+	}
+	if s.c.looking == 0 && len(s.c.lookups) > 0 {
+		s.c.looking = s.c.tick()
+		return Action{Kind: DoLookUp, List: outbox.ListRequest{Entity: &s.c.lookups[0], Ready: lookUpRows}}, true
+	}
+	if key, version, ok := s.c.wantsPutOff(); ok {
+		return Action{Kind: DoPutOff, Key: key, Version: version}, true
+	}
+	if !s.c.naming && !now.Before(s.c.nextOff) {
+		s.c.naming = true
+		return Action{Kind: DoNamePutOff}, true
+	}
+	return a, false
+}
+
+// until returns when there may be something to do without an answer.
+func (s *Scheduler) until(now time.Time) time.Time {
+	t := now.Add(time.Hour)
+	at := func(x time.Time) {
+		if x.After(now) && x.Before(t) {
+			t = x
+		}
+	}
+	if phase := s.gate.state.Phase; phase == Outage || phase == Broken {
+		at(s.gate.next)
+	}
+	if !s.c.listing && !s.foreign {
+		at(s.c.nextList)
+	}
+	at(s.c.nextOff)
+	return t
+}
+
+// lease returns the next batch to lease, if there is one and room for it.
+func (s *Scheduler) lease() *Batch {
+	var n [trial + 1]int
+	for _, b := range s.batches {
+		n[b.way]++
+	}
+	if n[alone] > 0 {
+		return nil
+	}
+	if len(s.waiting) > 0 && n[apart] == 0 {
+		if b := s.bringAside(&s.waiting, apartSize, apart); b != nil {
+			return b
+		}
+	}
+	if len(s.suspects) > 0 && !s.others {
+		if len(s.batches) > 0 {
+			return nil
+		}
+		if b := s.bringAside(&s.suspects, 1, alone); b != nil {
+			s.others = true
+			return b
+		}
+	}
+	if n[together] >= s.cfg.Concurrency {
+		return nil
+	}
+	turn := s.others
+	s.others = false
+	b := s.batch(s.c.take(s.window, min(s.cfg.Page, 4*s.window), s.aside), together)
+	if b == nil && turn && len(s.suspects) > 0 {
+		return s.lease()
+	}
+	return b
+}
+
+// aside puts entities away that are not to be in a batch with others.
+func (s *Scheduler) aside(e *entity) bool {
+	switch {
+	case s.apart[e.key]:
+		s.waiting = append(s.waiting, e.key)
+	case e.suspect:
+		s.suspects = append(s.suspects, e.key)
+	default:
+		return false
+	}
+	return true
+}
+
+// bringAside makes a batch of up to limit of the entities of a queue.
+func (s *Scheduler) bringAside(queue *[]outbox.Key, limit int, w way) *Batch {
+	var picked []*entity
+	for len(picked) < limit && len(*queue) > 0 {
+		key := (*queue)[0]
+		*queue = (*queue)[1:]
+		if e := s.c.bring(key); e != nil {
+			s.c.begin(e, s.cfg.Page/limit)
+			picked = append(picked, e)
+		}
+	}
+	return s.batch(picked, w)
+}
+
+// try returns a batch that shows whether the destination takes anything: of entities that
+// have not met the trouble, as long as there are some.
+func (s *Scheduler) try(phase Phase) *Batch {
+	limit := 1
+	if phase == Trial && s.gate.trials == 0 {
+		limit = trialSize
+	}
+	picked := s.c.take(limit, 4*limit, func(e *entity) bool {
+		if s.gate.finals[e.key] && !s.apart[e.key] {
+			s.waiting = append(s.waiting, e.key)
+			return true
+		}
+		return s.aside(e)
+	})
+	if len(picked) > 0 {
+		s.gate.trials++
+		return s.batch(picked, trial)
+	}
+	for _, queue := range []*[]outbox.Key{&s.waiting, &s.suspects} {
+		if b := s.bringAside(queue, 1, trial); b != nil {
+			return b
+		}
+	}
+	return nil
+}
+
+func (s *Scheduler) batch(picked []*entity, w way) *Batch {
+	if len(picked) == 0 {
+		return nil
+	}
+	b := &Batch{ID: s.cfg.NewID(), way: w, picked: picked, opened: s.gate.opened}
+	s.batches = append(s.batches, b)
+	return b
+}

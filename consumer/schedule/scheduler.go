@@ -1,0 +1,295 @@
+package schedule
+
+import (
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// Config are the limits of a scheduler.
+type Config struct {
+	BatchSize        int // most entities of a batch; > 0
+	Concurrency      int // batches in flight; > 0
+	Page             int // most rows of a batch, and of one put off; > 0
+	Poll             time.Duration
+	Retry            RetryPolicy
+	BreakerThreshold int // entities in a row that end in failed before the breaker opens; > 0
+
+	Jitter func(time.Duration) time.Duration // a random time up to the one given
+	NewID  func() uuid.UUID                  // of a batch
+}
+
+// Kind is what an action does.
+type Kind uint8
+
+// The kinds, each with the method that takes the answer.
+const (
+	DoList       Kind = iota + 1 // Listed
+	DoLookUp                     // LookedUp: the list of one entity's own rows
+	DoLease                      // Leased
+	DoSend                       // Sent
+	DoSettle                     // Settled; without settlements the lease is released
+	DoProbe                      // Probed
+	DoWake                       // Woken
+	DoPutOff                     // PutOff
+	DoNamePutOff                 // PutOffNamed: the entities of which rows are put off
+)
+
+// Action is something to do.
+type Action struct {
+	Kind    Kind
+	List    outbox.ListRequest // DoList, DoLookUp
+	Batch   *Batch             // DoLease, DoSettle
+	Groups  []outbox.Group     // DoLease
+	Part    *Part              // DoSend
+	Key     outbox.Key         // DoPutOff
+	Version int64              // DoPutOff: the row in the way
+}
+
+const (
+	// firstWindow is the size of the first batch of a term and after an outage: small, so
+	// that the first settle comes soon and a fault meets few events. It doubles with each
+	// batch of which nothing is retried or fails.
+	firstWindow = 64
+	// apartSize is how many entities are tried apart at once.
+	apartSize = 64
+	// maxApart bounds the entities that are known to need requests of their own.
+	maxApart = 10_000
+	// lookUpRows is how many rows of one entity are listed.
+	lookUpRows = 1_000
+)
+
+// Scheduler decides for one term. It belongs to one goroutine.
+type Scheduler struct {
+	cfg  Config
+	gate gate
+	c    candidates
+
+	window  int
+	batches []*Batch // leased, or being leased
+
+	apart    map[outbox.Key]bool // entities to be tried in requests of their own
+	waiting  []outbox.Key        // those of them that are aside
+	suspects []outbox.Key        // candidates that may end the process, aside
+	others   bool                // after a suspect, the others have a turn
+	stale    bool                // an attempt of the breaker came after the last list
+	newest   bool                // the last attempt was of the newest
+
+	probing, waking, toWake bool
+	woken                   uint64        // serial of the end of the last wake
+	typical                 time.Duration // of a call that went well
+	stopping, foreign       bool
+
+	fault   time.Duration // pause after faults of the database in a row
+	waitFor time.Time     // no call to the database before
+}
+
+// New returns a scheduler for a term that begins.
+func New(cfg Config) *Scheduler {
+	return &Scheduler{
+		cfg: cfg, gate: newGate(cfg.BreakerThreshold), c: newCandidates(),
+		window: min(firstWindow, cfg.BatchSize), apart: map[outbox.Key]bool{},
+	}
+}
+
+// State returns the phase.
+func (s *Scheduler) State() State { return s.gate.state }
+
+// InFlight returns the number of batches that are leased or being leased.
+func (s *Scheduler) InFlight() int { return len(s.batches) }
+
+// Batches returns their ids.
+func (s *Scheduler) Batches() (ids []uuid.UUID) {
+	for _, b := range s.batches {
+		ids = append(ids, b.ID)
+	}
+	return ids
+}
+
+func (s *Scheduler) remove(b *Batch) {
+	s.batches = slices.DeleteFunc(s.batches, func(x *Batch) bool { return x == b })
+}
+
+// Blocked returns how many entities are known to wait.
+func (s *Scheduler) Blocked() int { return len(s.c.barriers) }
+
+// Apart returns how many entities are tried in requests of their own.
+func (s *Scheduler) Apart() int { return len(s.apart) }
+
+// Stop lets what is leased be finished, and nothing else be begun.
+func (s *Scheduler) Stop() { s.stopping = true }
+
+// Foreign notes whether another worker claims rows of the table. While it does, nothing is
+// leased.
+func (s *Scheduler) Foreign(yes bool) {
+	if yes && !s.foreign {
+		s.c.drop()
+	}
+	s.foreign = yes
+}
+
+// Listed takes the answer to DoList.
+func (s *Scheduler) Listed(now time.Time, l *outbox.List, err error) {
+	if err != nil {
+		s.c.listing = false
+		s.databaseFault(now)
+		return
+	}
+	s.fault = 0
+	s.c.listed(now, l, s.cfg.Poll)
+	if s.gate.state.Phase == Trial && !s.toWake && s.c.begun > s.woken && s.c.left()+len(s.waiting)+len(s.suspects) == 0 && len(s.batches) == 0 {
+		s.gate.run() // there is nothing to try it with
+	}
+}
+
+// LookedUp takes the answer to DoLookUp.
+func (s *Scheduler) LookedUp(now time.Time, l *outbox.List, err error) {
+	if err != nil {
+		s.c.looking = 0
+		s.databaseFault(now)
+		return
+	}
+	s.fault = 0
+	s.c.looked(now, l)
+}
+
+// Leased takes the answer to DoLease.
+func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) {
+	if err != nil {
+		for _, e := range b.picked {
+			s.c.land(e)
+		}
+		s.remove(b)
+		s.c.drop()
+		s.databaseFault(now)
+		return
+	}
+	s.fault = 0
+	for i, o := range l.Obstacles {
+		if o != nil {
+			s.c.bar(now, b.picked[i], o)
+		}
+		if len(l.Events[i]) == 0 {
+			s.c.land(b.picked[i])
+		}
+	}
+	b.lease(l)
+	b.picked = nil
+	switch phase := s.gate.state.Phase; {
+	case len(b.Groups) == 0:
+		s.remove(b)
+	case s.stopping, phase == Outage, phase != Running && b.way != trial:
+		b.step, b.parts = settleable, nil // release it
+	case b.way == apart:
+		p := b.parts[0]
+		b.parts = nil
+		b.narrow(p, len(p.Groups), s.quick())
+	}
+}
+
+// Probed takes the answer to DoProbe. It returns the batch that has brought an outage
+// about, if one has.
+func (s *Scheduler) Probed(now time.Time, err error) (cause *Batch) {
+	s.probing = false
+	if s.gate.state.Phase == Outage {
+		if err != nil {
+			s.gate.unanswered(now, err)
+			return nil
+		}
+		s.gate.trial()
+		s.toWake, s.window = true, min(firstWindow, s.cfg.BatchSize)
+		s.c.drop()
+		s.c.nextList, s.c.pause = now, 0
+		return nil
+	}
+	for _, b := range s.batches {
+		if len(b.doubts) == 0 {
+			continue
+		}
+		if err != nil {
+			s.unusable(now, b.met)
+			return b
+		}
+		// Others may well go through: whose fault is it?
+		doubts := b.doubts
+		b.doubts = nil
+		for _, p := range doubts {
+			p.narrowed = true
+			s.faulted(now, p, b.met)
+		}
+		s.close(now, b)
+	}
+	return nil
+}
+
+// Woken takes the answer to DoWake.
+func (s *Scheduler) Woken(now time.Time, n int, err error) {
+	s.waking = false
+	switch {
+	case err != nil:
+		s.databaseFault(now)
+	case n < s.cfg.Page:
+		s.fault, s.toWake, s.woken = 0, false, s.c.tick()
+		s.c.nextList = now // it shows what has been woken
+	}
+}
+
+// Settled takes the answer to DoSettle. left are the entities of which nothing was
+// settled.
+func (s *Scheduler) Settled(now time.Time, b *Batch, left map[outbox.Key]bool) {
+	s.remove(b)
+	good := b.good
+	for i := range b.Groups {
+		g := &b.Groups[i]
+		switch {
+		case left[g.Key]:
+			s.c.hold(now, g.of, g.Earliest().Version, s.cfg.Retry)
+			good = false
+		case g.Outcome.Verdict == outbox.Done:
+			s.c.settled(g.Key)
+		default:
+			good = false
+		}
+		s.c.land(g.of)
+	}
+	if good {
+		s.window = min(2*s.window, s.cfg.BatchSize)
+	}
+}
+
+// PutOff takes the answer to DoPutOff.
+func (s *Scheduler) PutOff(now time.Time, n int, err error) {
+	if err != nil {
+		s.c.putting = false
+		s.databaseFault(now)
+		return
+	}
+	s.fault = 0
+	s.c.putOffDone(n, s.cfg.Page)
+	if soon := now.Add(recheck); n > 0 && soon.Before(s.c.nextOff) {
+		s.c.nextOff = soon
+	}
+}
+
+// PutOffNamed takes the answer to DoNamePutOff.
+func (s *Scheduler) PutOffNamed(now time.Time, keys []outbox.Key, err error) {
+	s.c.naming, s.c.nextOff = false, now.Add(sweepAfter(len(keys)))
+	if err != nil {
+		s.c.nextOff = now
+		s.databaseFault(now)
+		return
+	}
+	for _, key := range keys {
+		s.c.putOff[key] = true
+		s.c.lookUp(key)
+	}
+}
+
+// databaseFault makes the next calls to the database wait, longer each time.
+func (s *Scheduler) databaseFault(now time.Time) {
+	s.fault = min(max(2*s.fault, 20*time.Millisecond), time.Second)
+	s.waitFor = now.Add(s.fault)
+}

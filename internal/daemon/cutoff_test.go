@@ -1,0 +1,147 @@
+package daemon_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/samuelhu324-dev/weft/consumer"
+	"github.com/samuelhu324-dev/weft/consumer/observe"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// heldTerm is a term whose lock session lives for ever.
+type heldTerm struct{}
+
+func (heldTerm) Epoch() int64              { return 1 }
+func (heldTerm) Check() error              { return nil }
+func (heldTerm) Stopping() <-chan struct{} { return nil }
+
+// nowhere is a projection that takes everything.
+type nowhere struct{ projected chan int }
+
+func (nowhere) Name() string                { return "nowhere" }
+func (nowhere) Ready(context.Context) error { return nil }
+
+func (n nowhere) Project(_ context.Context, events []outbox.Event) ([]outbox.Outcome, error) {
+	out := make([]outbox.Outcome, len(events))
+	for i := range out {
+		out[i] = outbox.OK()
+	}
+	n.projected <- len(events)
+	return out, nil
+}
+
+// A leader that gets no connection to the tables ends its term, although its lock session
+// lives: another instance may get one. A way that is silent, so that dialling outlasts the
+// deadline of every call, counts as much as a server that refuses connections.
+func TestCutOffFromTheTablesEndsTheTerm(t *testing.T) {
+	t.Parallel()
+	for name, serve := range map[string]func(net.Conn){
+		"Silent": nil, // the kernel accepts, and nobody says anything
+		"Refused": func(conn net.Conn) {
+			b := pgproto3.NewBackend(conn, conn)
+			if _, err := b.ReceiveStartupMessage(); err == nil {
+				b.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: "53300", Message: "too many connections for role"})
+				_ = b.Flush()
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testCutOff(t, blindAlley(t, serve))
+		})
+	}
+}
+
+// blindAlley returns an address at which connections are served so.
+func blindAlley(t *testing.T, serve func(net.Conn)) string {
+	t.Helper()
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	t.Cleanup(func() { _ = ln.Close(); wg.Wait() })
+	if serve != nil {
+		wg.Go(func() {
+			for {
+				conn, err := ln.Accept()
+				if err != nil {
+					return
+				}
+				serve(conn)
+				_ = conn.Close()
+			}
+		})
+	}
+	return ln.Addr().String()
+}
+
+func testCutOff(t *testing.T, elsewhere string) {
+	t.Helper()
+	r := setup(t)
+	var away atomic.Bool
+	const app = "weft-cut-off"
+	pool, err := postgres.NewPool(t.Context(), r.url, postgres.Options{
+		AppName: app, Params: outbox.SessionParams(), Around: func(dial pgconn.DialFunc) pgconn.DialFunc {
+			return func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if away.Load() {
+					addr = elsewhere
+				}
+				return dial(ctx, network, addr)
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	const callTimeout, cutOff = 2 * time.Second, time.Second
+	store, err := outbox.OpenStore(t.Context(), pool, outbox.StoreConfig{
+		Table: outboxTable, Projection: "nowhere", Group: r.group, Owner: "a", Lease: 30 * time.Second, Timeout: callTimeout,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.exec("insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at) values ($1, 1, 'a', now(), now())", r.group)
+	metrics, err := observe.NewMetrics(prometheus.NewRegistry(), []string{"nowhere"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	proj := nowhere{projected: make(chan int, 10)}
+	pipe, err := consumer.New(store, proj, consumer.Config{
+		Group: r.group, Instance: "a", BatchSize: 100, Concurrency: 2, Poll: 100 * time.Millisecond,
+		Retry:            consumer.RetryPolicy{MaxAttempts: 10, BaseBackoff: 50 * time.Millisecond, MaxBackoff: time.Second},
+		BreakerThreshold: 20, Grace: time.Second, CutOff: cutOff,
+	}, zaptest.NewLogger(t), metrics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- pipe.Run(context.Background(), heldTerm{}) }()
+	r.upsert(newKey(), 1, "x")
+	<-proj.projected
+	r.await(map[string]int{"done": 1})
+
+	away.Store(true)
+	r.exec("select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1 and datname = current_database()", app)
+	select {
+	case err := <-ended:
+		if err == nil || errors.Is(err, outbox.ErrFenced) || !outbox.Unreachable(err) {
+			t.Errorf("the term ended with %v, want that the outbox does not answer", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("the term goes on without an answer")
+	}
+}

@@ -1,0 +1,374 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/samuelhu324-dev/weft/migrations"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+const (
+	upkeepEvery  = time.Hour
+	upkeepRetry  = time.Minute // after a fault
+	columnsEvery = time.Minute
+
+	// daysAhead is how many days of a history are ready before they begin: as long as nobody
+	// may lead without an event that stays in its table.
+	daysAhead = 7
+	// indexLimit bounds the build of a day's index, which holds back vacuum.
+	indexLimit = 10 * time.Minute
+
+	// A sweep moves at most sweepRate events a second and works a fifth of the time; one that
+	// took t is repeated no sooner than sweepShare*t later.
+	sweepRate  = 2000
+	sweepEase  = 4
+	sweepShare = 20
+
+	recordsPage = 1000
+)
+
+// The tasks of the upkeep: values of the label task.
+const (
+	taskColumns = "columns" // of the outbox table and its history agree
+	taskDays    = "days"    // of the history are attached ahead
+	taskIndex   = "index"   // of days that are over
+	taskDrop    = "drop"    // of days beyond the retention
+	taskSweep   = "sweep"   // for finished events that are still in the table
+	taskRecords = "records" // of terms and audit that are old
+)
+
+// upkeepMetrics count what the leader does beside the events.
+type upkeepMetrics struct {
+	runs    *prometheus.CounterVec
+	swept   *prometheus.CounterVec
+	missing *prometheus.GaugeVec
+}
+
+func newUpkeepMetrics(reg prometheus.Registerer, projections []string) (*upkeepMetrics, error) {
+	m := &upkeepMetrics{
+		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "weft_upkeep_runs_total", Help: "Runs of the leader's upkeep, by task and result. A task that fails is repeated a minute later.",
+		}, []string{"task", "result"}),
+		swept: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "weft_finished_swept_total", Help: "Finished events that a sweep has moved to the history or deleted, by action: those that a settle has left in the table.",
+		}, []string{"projection", "action"}),
+		missing: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "weft_history_missing_partitions", Help: "Partitions that the history lacks for the days from today to a week ahead, where finished events are archived.",
+		}, []string{"projection"}),
+	}
+	for _, c := range []prometheus.Collector{m.runs, m.swept, m.missing} {
+		if err := reg.Register(c); err != nil {
+			return nil, fmt.Errorf("upkeep metrics: %w", err)
+		}
+	}
+	for _, task := range []string{taskColumns, taskDays, taskIndex, taskDrop, taskSweep, taskRecords} {
+		m.runs.WithLabelValues(task, readingOK)
+		m.runs.WithLabelValues(task, readingFailed)
+	}
+	for _, p := range projections {
+		m.missing.WithLabelValues(p)
+		m.swept.WithLabelValues(p, "moved")
+		m.swept.WithLabelValues(p, "deleted")
+	}
+	return m, nil
+}
+
+// finished returns what becomes of a lane's finished events.
+func (d *daemon) finished(l lane) outbox.Finished {
+	return outbox.Finished(d.cfg.Outbox.FinishedOf(l.proj.Name()))
+}
+
+// modes are what the lanes need rights for.
+func (d *daemon) modes() []migrations.Mode {
+	out := make([]migrations.Mode, len(d.lanes))
+	for i, l := range d.lanes {
+		out[i] = migrations.Mode{Table: l.proj.Table(), Finished: string(d.finished(l)), Retention: d.cfg.Outbox.Retention > 0}
+	}
+	return out
+}
+
+// task is one thing that is done again and again.
+type task struct {
+	name  string
+	run   func(context.Context) error
+	every time.Duration
+	due   time.Time
+	// failed keeps a fault that lasts from being logged each time.
+	failed bool
+}
+
+// upkeep keeps a lane's history in order and moves or deletes what is finished and still in
+// the table, until ctx ends. No fault of it is the term's: events are settled without it.
+func (d *daemon) upkeep(ctx context.Context, l lane, epoch int64) {
+	u := &upkeep{d: d, lane: l, epoch: epoch, finished: d.finished(l), retention: d.cfg.Outbox.Retention,
+		log: d.log.Named("upkeep").With(zap.String("projection", l.proj.Name()))}
+	archive := u.finished == outbox.Archive
+	var short, long []*task
+	add := func(list *[]*task, wanted bool, name string, every, after time.Duration, run func(context.Context) error) {
+		if wanted {
+			*list = append(*list, &task{name: name, run: run, every: every, due: time.Now().Add(after)})
+		}
+	}
+	add(&short, archive, taskDays, upkeepEvery, 0, u.days)
+	add(&short, archive, taskColumns, columnsEvery, 0, u.columns)
+	add(&short, u.retention > 0, taskDrop, upkeepEvery, 0, u.drop)
+	add(&short, archive, taskIndex, upkeepEvery, 0, u.index)
+	add(&long, archive || u.finished == outbox.Discard || u.retention > 0, taskSweep, upkeepEvery, upkeepRetry, u.sweep)
+	var g errgroup.Group
+	for _, tasks := range [][]*task{short, long} {
+		g.Go(func() error { d.repeat(ctx, u.log, tasks); return nil })
+	}
+	_ = g.Wait()
+}
+
+// records keeps weft_term and weft_audit at a bounded size until ctx ends.
+func (d *daemon) records(ctx context.Context) {
+	d.repeat(ctx, d.log.Named("upkeep"), []*task{{name: taskRecords, every: upkeepEvery, due: time.Now().Add(upkeepRetry), run: d.forget}})
+}
+
+// forget deletes the terms and entries of the audit that are older than the configuration
+// wants to keep.
+func (d *daemon) forget(ctx context.Context) error {
+	for {
+		n, err := outbox.ForgetRecords(ctx, d.pool, d.cfg.Audit.Keep, d.cfg.Audit.KeepFailures, recordsPage, d.cfg.Database.Timeout)
+		if err != nil || n < recordsPage {
+			return err
+		}
+	}
+}
+
+// repeat runs each task when it is due, one at a time, until ctx ends.
+func (d *daemon) repeat(ctx context.Context, log *zap.Logger, tasks []*task) {
+	if len(tasks) == 0 {
+		return
+	}
+	for {
+		next := slices.MinFunc(tasks, func(a, b *task) int { return a.due.Compare(b.due) })
+		timer := time.NewTimer(time.Until(next.due))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		start := time.Now()
+		err := next.run(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		pause := max(next.every, sweepShare*time.Since(start))
+		if err != nil {
+			pause = min(upkeepRetry, next.every)
+			d.upkeepMetrics.runs.WithLabelValues(next.name, readingFailed).Inc()
+			if !next.failed {
+				log.Error("upkeep does not succeed; it is tried again every minute", zap.String("event", "upkeep.fault"), zap.String("task", next.name), zap.Error(err))
+			}
+		} else {
+			d.upkeepMetrics.runs.WithLabelValues(next.name, readingOK).Inc()
+		}
+		next.failed = err != nil
+		next.due = time.Now().Add(pause)
+	}
+}
+
+// upkeep is the upkeep of one lane in one term.
+type upkeep struct {
+	d         *daemon
+	lane      lane
+	epoch     int64
+	finished  outbox.Finished
+	retention time.Duration
+	log       *zap.Logger
+}
+
+func (u *upkeep) open(ctx context.Context) (*outbox.FinishedEvents, error) {
+	return outbox.OpenFinishedEvents(ctx, u.d.pool, u.lane.proj.Table(), u.d.cfg.Database.Timeout)
+}
+
+// days attaches the days that the history will need.
+func (u *upkeep) days(ctx context.Context) error {
+	f, err := u.open(ctx)
+	if err != nil {
+		return err
+	}
+	parts, now, err := f.Partitions(ctx)
+	if err != nil {
+		return err
+	}
+	today := now.UTC().Truncate(24 * time.Hour)
+	missing := 0
+	for i := range daysAhead + 1 {
+		day := today.AddDate(0, 0, i)
+		if slices.ContainsFunc(parts, func(p outbox.Partition) bool { return covers(p, day) }) {
+			continue
+		}
+		made, aerr := f.Attach(ctx, day)
+		if aerr != nil {
+			missing++
+			err = errors.Join(err, aerr)
+			continue
+		}
+		if made {
+			u.log.Info("day of the history made", zap.String("event", "history.attached"), zap.String("day", day.Format(time.DateOnly)))
+		}
+	}
+	u.d.upkeepMetrics.missing.WithLabelValues(u.lane.proj.Name()).Set(float64(missing))
+	return err
+}
+
+// covers reports whether a partition takes what is finished at the beginning of a day.
+func covers(p outbox.Partition, day time.Time) bool {
+	return (p.From.IsZero() || !p.From.After(day)) && (p.Until.IsZero() || p.Until.After(day)) && !p.Detaching
+}
+
+// prepareHistory makes the days that a leader needs, so that the first batch after a long
+// stop is archived, too. The leader sees to what fails here.
+func (d *daemon) prepareHistory(ctx context.Context) {
+	for _, l := range d.lanes {
+		if d.finished(l) != outbox.Archive {
+			continue
+		}
+		u := &upkeep{d: d, lane: l, log: d.log.Named("upkeep").With(zap.String("projection", l.proj.Name()))}
+		if err := u.days(ctx); err != nil && ctx.Err() == nil {
+			u.log.Warn("days of the history could not be made; the leader tries again", zap.String("event", "upkeep.fault"), zap.String("task", taskDays), zap.Error(err))
+		}
+	}
+}
+
+// columns makes sure that the history takes all that the outbox table has: an instance reads
+// the columns anew when the application has changed them.
+func (u *upkeep) columns(ctx context.Context) error {
+	f, err := u.open(ctx)
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(f.Shape().Columns, u.lane.store.Shape().Columns) {
+		if err := u.lane.store.Open(ctx); err != nil {
+			return err
+		}
+		u.log.Info("columns of the outbox table have changed", zap.String("event", "outbox.columns"), zap.Strings("columns", f.Shape().Columns))
+	}
+	lacking, err := f.Lacking(ctx)
+	if err == nil && len(lacking) > 0 {
+		err = fmt.Errorf("history %s lacks columns of its outbox table (%s): run `weft migrate up`; until then finished events stay in the table",
+			f.Shape().History(), strings.Join(lacking, ", "))
+	}
+	return err
+}
+
+// index builds the indexes of days that are over, one after the other.
+func (u *upkeep) index(ctx context.Context) error {
+	f, err := u.open(ctx)
+	if err != nil {
+		return err
+	}
+	parts, _, err := f.Partitions(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range parts {
+		if !p.Closed || p.Indexed || p.Detaching {
+			continue
+		}
+		start := time.Now()
+		built, berr := f.IndexClosed(ctx, p.Name, indexLimit)
+		err = errors.Join(err, berr)
+		if built {
+			u.log.Info("day of the history indexed", zap.String("event", "history.indexed"), zap.String("partition", p.Name), zap.Duration("took", time.Since(start)))
+		}
+	}
+	return err
+}
+
+// drop drops the days of the history that the retention is over for.
+func (u *upkeep) drop(ctx context.Context) error {
+	f, err := u.open(ctx)
+	if err != nil {
+		return err
+	}
+	parts, now, err := f.Partitions(ctx)
+	if err != nil {
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.UndefinedTable {
+			return nil // a history that somebody has removed has no days
+		}
+		return err
+	}
+	var dropped []string
+	var events int64
+	for _, p := range parts {
+		if !p.Closed || p.Until.After(now.Add(-u.retention)) {
+			continue
+		}
+		ok, derr := f.Drop(ctx, p.Name)
+		err = errors.Join(err, derr)
+		if ok {
+			dropped, events = append(dropped, p.Name), events+p.Estimate
+		}
+	}
+	if len(dropped) > 0 {
+		err = errors.Join(err, u.audit(ctx, f, events, map[string]any{"partitions": dropped, "estimated": true}))
+		u.log.Info("days of the history dropped", zap.String("event", "history.dropped"), zap.Strings("partitions", dropped))
+	}
+	return err
+}
+
+// sweep moves or deletes what is finished and still in the table.
+func (u *upkeep) sweep(ctx context.Context) error {
+	f, err := u.open(ctx)
+	if err != nil {
+		return err
+	}
+	if err := f.CheckRemoval(ctx); err != nil {
+		return err
+	}
+	s := outbox.Sweep{Move: u.finished == outbox.Archive, Rate: sweepRate, Ease: sweepEase}
+	if u.finished != outbox.Discard {
+		s.Older = u.retention
+	}
+	var last outbox.Swept
+	swept := u.d.upkeepMetrics.swept
+	s.Progress = func(now outbox.Swept) {
+		swept.WithLabelValues(u.lane.proj.Name(), "moved").Add(float64(now.Moved - last.Moved))
+		swept.WithLabelValues(u.lane.proj.Name(), "deleted").Add(float64(now.Deleted - last.Deleted))
+		last = now
+	}
+	start := time.Now()
+	got, err := f.Sweep(ctx, s)
+	if got.Deleted > 0 && u.finished != outbox.Discard { // what a settle would have deleted needs no audit
+		err = errors.Join(err, u.audit(ctx, f, got.Deleted, map[string]any{"table": f.Shape().Name}))
+	}
+	if got.Moved+got.Deleted > 0 {
+		u.log.Info("finished events swept out of the table", zap.String("event", "finished.swept"), zap.Int64("moved", got.Moved),
+			zap.Int64("deleted", got.Deleted), zap.Duration("took", time.Since(start)))
+	}
+	return err
+}
+
+// audit writes down what the retention has removed, also when the term ends just then.
+func (u *upkeep) audit(ctx context.Context, f *outbox.FinishedEvents, events int64, detail map[string]any) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
+	defer cancel()
+	text, err := json.Marshal(detail)
+	if err != nil {
+		return fmt.Errorf("audit of a removal: %w", err)
+	}
+	id, err := f.BeginPruning(ctx, outbox.Pruning{
+		By: u.d.cfg.Instance, Why: "outbox.retention is " + u.retention.String(), Projection: u.lane.proj.Name(), Epoch: u.epoch, Detail: string(text),
+	})
+	if err == nil {
+		err = f.EndPruning(ctx, id, events, `{"outcome": "finished"}`)
+	}
+	return err
+}

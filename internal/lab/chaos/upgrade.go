@@ -1,0 +1,52 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/history"
+)
+
+// buildRevision builds the revision $1 of the repository around it in the directory $2, as
+// the file $3.
+const buildRevision = `set -e
+commit=$(git rev-parse --verify --quiet "$1^{commit}") || { echo "$1 is neither a file nor a revision"; exit 1; }
+git clone --quiet --shared --no-checkout "$(git rev-parse --show-toplevel)" "$2"
+cd "$2"
+git checkout --quiet --detach "$commit"
+CGO_ENABLED=0 go build -o "$3" ./cmd/weft`
+
+// otherBuild returns the binary of another build, nothing for nothing.
+func otherBuild(ctx context.Context, what, dir string) (binary string, err error) {
+	if what == "" {
+		return "", nil
+	}
+	if info, err := os.Stat(what); err == nil && !info.IsDir() {
+		return filepath.Abs(what)
+	}
+	binary = filepath.Join(dir, "weft-other")
+	out, err := exec.CommandContext(ctx, "sh", "-c", buildRevision, "sh", what, filepath.Join(dir, "other"), binary).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build of %s: %w\n%s", what, err, out)
+	}
+	return binary, nil
+}
+
+// otherTerms counts the terms that instances of the other build began.
+func otherTerms(terms []history.Term, starts []start) (n int) {
+	for _, t := range terms {
+		for _, s := range slices.Backward(starts) {
+			if s.name == t.Instance && s.at.Before(t.At) {
+				if s.other {
+					n++
+				}
+				break
+			}
+		}
+	}
+	return n
+}

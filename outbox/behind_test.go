@@ -1,0 +1,182 @@
+package outbox_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// TestPutOff: rows behind one that waits leave the lists, and come back by themselves when
+// nothing earlier is open.
+func TestPutOff(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	key := b.enqueue(1, 2, 3, 4)
+	other := b.enqueue(5)
+	b.exec("update search_outbox_events set next_retry_at = 'infinity' where event_version = 1")
+	put := func(limit, want int) {
+		t.Helper()
+		n, err := b.store.PutOff(t.Context(), 1, key, 1, limit)
+		if err != nil || n != want {
+			t.Errorf("put off %d, %v, want %d", n, err, want)
+		}
+	}
+	put(2, 2)
+	if got := versions(b.list().Ready); !slices.Equal(got, []int64{4, 5}) {
+		t.Errorf("listed %v, want 4 and the other entity's 5", got)
+	}
+	put(9, 1)
+	put(9, 0)
+	l := b.list()
+	if len(l.Ready) != 1 || l.Ready[0].Key != other || len(l.Due) != 0 {
+		t.Errorf("listed %v and %v, want the other entity alone", l.Ready, l.Due)
+	}
+	own := func() []outbox.Row {
+		t.Helper()
+		l, err := b.store.List(t.Context(), outbox.ListRequest{Ready: 9, Entity: &key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.Concat(l.Due, l.Ready)
+	}
+	rows := own()
+	if got := versions(rows); !slices.Equal(got, []int64{2, 3, 4}) {
+		t.Fatalf("the entity's own rows %v, want 2 to 4", got)
+	}
+	x := b.lease(1, groups(rows...)...)
+	if o := x.Obstacles[0]; x.Count() != 0 || o == nil || o.Version != 1 || o.Wait != 24*time.Hour {
+		t.Errorf("leased %d with version 1 parked, obstacle %+v", x.Count(), o)
+	}
+	keys, err := b.store.PutOffEntities(t.Context(), 9, outbox.ID{})
+	if err != nil || !slices.Equal(keys, []outbox.Key{key}) {
+		t.Errorf("entities put off: %v, %v, want %s", keys, err, key)
+	}
+	b.exec("update search_outbox_events set status = 'done' where event_version = 1")
+	x = b.lease(1, groups(own()...)...)
+	if x.Count() != 3 {
+		t.Errorf("leased %d, want all three once version 1 is done, whatever their retry time", x.Count())
+	}
+	b.settle(x, x.all(outbox.Done)...)
+	if got := b.count("behind is not null or status <> 'done'"); got != 1 {
+		t.Errorf("%d rows are put off or open, want the other entity's", got)
+	}
+}
+
+func TestPutOffPassesOverWhatOthersHold(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	key := b.enqueue(1, 2, 3)
+	defer b.hold("event_version = 2")()
+	if n, err := b.store.PutOff(t.Context(), 1, key, 1, 9); err != nil || n != 1 {
+		t.Errorf("put off %d, %v, want the one that is free", n, err)
+	}
+}
+
+func TestPutOffEntitiesInPages(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	want := map[outbox.Key]bool{}
+	for range 5 {
+		key := b.enqueue(1, 2, 3)
+		want[key] = true
+		if n, err := b.store.PutOff(t.Context(), 1, key, 1, 9); err != nil || n != 2 {
+			t.Fatalf("put off %d, %v", n, err)
+		}
+	}
+	var after outbox.ID
+	for {
+		page, err := b.store.PutOffEntities(t.Context(), 2, after)
+		if err != nil || len(page) > 2 {
+			t.Fatalf("page %v, %v", page, err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		for _, k := range page {
+			if !want[k] {
+				t.Errorf("%s is named twice, or is not put off", k)
+			}
+			delete(want, k)
+		}
+		after = page[len(page)-1].ID
+	}
+	if len(want) > 0 {
+		t.Errorf("%v are not named", want)
+	}
+}
+
+// TestWake: what an outage has put off is due at once; what waits for another reason, is
+// parked, or is somebody else's keeps its time.
+func TestWake(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for v := range int64(6) {
+		b.enqueue(v)
+	}
+	b.exec("update search_outbox_events set next_retry_at = now() + interval '1 h', error_reason = 'es_connect'")
+	b.exec("update search_outbox_events set error_reason = 'es_429' where event_version = 1")
+	b.exec("update search_outbox_events set next_retry_at = 'infinity' where event_version = 2")
+	b.exec("update search_outbox_events set behind = 0 where event_version = 3")
+	defer b.hold("event_version = 4")()
+	n, err := b.store.Wake(t.Context(), 1, []outbox.Reason{outbox.ReasonESConnect, outbox.ReasonESTimeout}, 10)
+	if err != nil || n != 2 {
+		t.Errorf("woke %d, %v, want 2", n, err)
+	}
+	if got := versions(b.list().Due); !slices.Equal(got, []int64{0, 5}) {
+		t.Errorf("due are %v, want 0 and 5", got)
+	}
+}
+
+// TestForeignClaim: another worker's claim says that it runs.
+func TestForeignClaim(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	look := func() (time.Duration, bool) {
+		t.Helper()
+		ago, ok, err := b.store.ForeignClaim(t.Context(), time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ago, ok
+	}
+	b.enqueue(1)
+	b.leaseAll()
+	if _, ok := look(); ok {
+		t.Error("the store's own lease counts as another worker's claim")
+	}
+	b.exec("update search_outbox_events set status = 'processing', processing_started_at = now() - interval '10 s', lease_until = now() + interval '20 s'")
+	if ago, ok := look(); !ok || ago < 10*time.Second || ago > 50*time.Second {
+		t.Errorf("claimed %v ago, %v, want 10 s", ago, ok)
+	}
+	b.exec("update search_outbox_events set processing_started_at = now() - interval '2 min'")
+	if _, ok := look(); ok {
+		t.Error("a claim from before counts")
+	}
+	b.exec("update search_outbox_events set processing_started_at = now() + interval '1 hour'")
+	if _, ok := look(); ok {
+		t.Error("a claim counts that was made before the clock was set back by an hour")
+	}
+}
+
+// TestInfiniteTimes: an application may have written them.
+func TestInfiniteTimes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.enqueue(1)
+	b.enqueue(2)
+	b.exec("update search_outbox_events set created_at = '-infinity', next_retry_at = '-infinity' where event_version = 1")
+	b.exec("update search_outbox_events set created_at = 'infinity' where event_version = 2")
+	x := b.leaseAll()
+	if x.Count() != 2 {
+		t.Fatalf("leased %d, want both", x.Count())
+	}
+	b.exec("update search_outbox_events set updated_at = updated_at") // by the careful way as well
+	if s := b.settle(x, x.all(outbox.Done)...); len(s.Left) != 0 || b.count("status = 'done'") != 2 {
+		t.Errorf("settled %+v, want both", s)
+	}
+	if _, err := b.store.Stats(t.Context(), time.Minute); err != nil {
+		t.Error(err)
+	}
+}

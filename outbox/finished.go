@@ -1,0 +1,88 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Finished says what becomes of events that are done. Failed and pending events always
+// stay in the table.
+//
+// It may be changed between two runs of an instance, in every direction: with Archive and
+// Discard the leader moves or deletes, slowly, also what is done and still in the table
+// (see [FinishedEvents.Sweep]); what is in the history stays there.
+type Finished string
+
+// The ways.
+const (
+	Keep    Finished = "keep"    // they stay in the table
+	Archive Finished = "archive" // they move to a history table of the same columns
+	Discard Finished = "delete"  // they leave
+)
+
+func (f Finished) validate() error {
+	switch f {
+	case Keep, Archive, Discard:
+		return nil
+	default:
+		return fmt.Errorf("finished %q: want keep, archive or delete", f)
+	}
+}
+
+// unfit lists what else would hear of a row that leaves its table, or keep it from leaving.
+//
+//	$1 table, $2 what becomes of finished events, $3 history table
+//
+// Triggers that fire in replication sessions alone, and disabled ones, hear of nothing.
+const unfit = `
+select 'has a trigger on delete (' || tgname || ')', 'drop it, or keep finished events'
+from pg_trigger where tgrelid = to_regclass($1) and not tgisinternal and tgtype & 8 <> 0 and tgenabled not in ('D', 'R')
+union all
+select 'has a rule (' || rulename || ')', 'drop it, or keep finished events'
+from pg_rewrite where ev_class = to_regclass($1) and ev_enabled not in ('D', 'R')
+union all
+select 'has row security', 'turn it off, or keep finished events'
+from pg_class where oid = to_regclass($1) and relrowsecurity
+union all
+select 'is referenced by a foreign key (' || conname || ' of ' || conrelid::regclass || ')', 'drop it, or keep finished events'
+from pg_constraint where contype = 'f' and confrelid = to_regclass($1)
+union all
+select 'is published (' || p.pubname || ') without a replica identity', 'alter table … replica identity, or keep finished events'
+from pg_publication_tables p join pg_class c on c.oid = to_regclass($1) and c.relname = p.tablename
+     join pg_namespace n on n.oid = c.relnamespace and n.nspname = p.schemaname
+     join pg_publication b on b.pubname = p.pubname
+where (b.pubdelete or b.pubupdate)
+  and (c.relreplident = 'n'
+       or c.relreplident = 'd' and not exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary and i.indimmediate)
+       or c.relreplident = 'i' and not exists (select from pg_index i where i.indrelid = c.oid and i.indisreplident))
+union all
+select 'has no history table', 'run weft migrate up, or keep finished events'
+where $2 = 'archive' and to_regclass($3) is null
+limit 1`
+
+// checkFinished returns a [*ShapeError] for a table whose rows must not leave it.
+func checkFinished(ctx context.Context, db DB, t *Table, f Finished, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	rows, err := db.Query(ctx, unfit, t.Name, string(f), t.History())
+	if err != nil {
+		return fmt.Errorf("triggers and rules of %s: %w", t.Name, err)
+	}
+	e := &ShapeError{Table: t.Name}
+	found := 0
+	_, err = pgx.ForEachRow(rows, []any{&e.Why, &e.Remedy}, func() error {
+		found++
+		return nil
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("triggers and rules of %s: %w", t.Name, err)
+	case found > 0:
+		e.Why = fmt.Sprintf("cannot %s finished events: it %s", f, e.Why)
+		return e
+	}
+	return nil
+}

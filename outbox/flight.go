@@ -1,0 +1,31 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Flight is where the open rows of a table are, of which [Stats] counts the kinds.
+type Flight struct {
+	Batches     int           // leased
+	Events      int64         // of these batches
+	OldestBatch time.Duration // since it was leased; 0 when there is none
+	PutOff      int64         // behind an earlier event of their entity; part of Stats.Retrying
+	Foreign     int64         // claimed by another worker, or by an older build; part of Stats.Processing
+}
+
+// Flight reads the leases of the table, and counts what is put off and what others have
+// claimed. Its cost grows with the number of these rows.
+func (s *Store) Flight(ctx context.Context) (Flight, error) {
+	ctx, cancel := s.deadline(ctx)
+	defer cancel()
+	var f Flight
+	var age float64
+	err := s.db.QueryRow(ctx, s.sql("flight")).Scan(&f.Batches, &f.Events, &age, &f.PutOff, &f.Foreign)
+	if err != nil {
+		return Flight{}, fmt.Errorf("leases of %s: %w", s.cfg.Table, err)
+	}
+	f.OldestBatch = max(0, time.Duration(age*float64(time.Second)))
+	return f, nil
+}

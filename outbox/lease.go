@@ -1,0 +1,207 @@
+package outbox
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// Group is the rows of one entity that are to be leased together, lowest first.
+type Group struct {
+	Key  Key
+	Rows []Row
+	// Check has the database make sure that no open row of the entity comes before them.
+	// Without it, the rows must come from one list that began at the head, and none of the
+	// entity's may have been leased since that list was begun.
+	Check bool
+}
+
+// Obstacle is the earliest open row in the way of a group.
+type Obstacle struct {
+	Position
+	Ready   bool          // it may go itself
+	Foreign bool          // another worker has claimed it
+	Wait    time.Duration // until it may go; at most a day is told
+}
+
+// Lease is the answer to a lease, by group. A group of which no row is as it was listed
+// has neither events nor an obstacle.
+type Lease struct {
+	Events    [][]Event // lowest first
+	Obstacles []*Obstacle
+}
+
+// Count returns the number of leased events.
+func (l *Lease) Count() (n int) {
+	for _, g := range l.Events {
+		n += len(g)
+	}
+	return n
+}
+
+// Due returns how many of them were due: tried before, sent again, or taken back.
+func (l *Lease) Due() (n int) {
+	for _, g := range l.Events {
+		for i := range g {
+			if g[i].Due() {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// Lease leases the groups as one batch, at most one group of an entity: of each group all
+// rows that are as they were listed, or none when there is an obstacle. It returns
+// [ErrFenced] when a newer epoch has been committed. After an error that is not [Answered]
+// the lease may exist: send nothing, and see [Store.Abandon].
+func (s *Store) Lease(ctx context.Context, epoch int64, batch uuid.UUID, groups []Group) (*Lease, error) {
+	ctx, cancel := s.deadline(ctx)
+	defer cancel()
+	type asked struct {
+		row     *Row
+		n, rows ordinal
+	}
+	var in []asked
+	for i := range groups {
+		g := &groups[i]
+		rows := ordinal(len(g.Rows))
+		if g.Check {
+			rows = 0
+		}
+		for j := range g.Rows {
+			in = append(in, asked{&g.Rows[j], ordinal(i), rows})
+		}
+	}
+	rows, err := s.db.Query(ctx, s.sql("lease"), s.cfg.Group, epoch, s.cfg.Owner, [16]byte(batch), s.cfg.Lease.Microseconds(),
+		arrayOf(in, func(a *asked) *address { return &a.row.address }), arrayOf(in, func(a *asked) *ID { return &a.row.ID }),
+		arrayOf(in, func(a *asked) *ordinal { return &a.n }), arrayOf(in, func(a *asked) *ordinal { return &a.rows }))
+	if err != nil {
+		return nil, fmt.Errorf("lease events of %s: %w", s.cfg.Table, err)
+	}
+	defer rows.Close()
+	a := leaseAnswer{
+		decoder: decoder{table: s.opened().table}, events: make([]Event, 0, len(in)),
+		out: &Lease{Events: make([][]Event, len(groups)), Obstacles: make([]*Obstacle, len(groups))},
+	}
+	for rows.Next() {
+		if err := a.row(rows); err != nil {
+			return nil, fmt.Errorf("lease events of %s: %w", s.cfg.Table, err)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("lease events of %s: %w", s.cfg.Table, err)
+	}
+	a.group()
+	return a.out, nil
+}
+
+// ordinal is an element of a parameter.
+type ordinal int32
+
+// Int64Value implements [pgtype.Int64Valuer].
+func (n *ordinal) Int64Value() (pgtype.Int8, error) {
+	return pgtype.Int8{Int64: int64(*n), Valid: true}, nil
+}
+
+// leaseAnswer collects the rows of an answer to lease.sql.
+type leaseAnswer struct {
+	decoder
+	out    *Lease
+	events []Event
+	groups []int // of events
+}
+
+func (a *leaseAnswer) row(rows pgx.Rows) error {
+	var e Event
+	n, wait, err := a.read(rows.RawValues(), &e)
+	switch {
+	case err != nil:
+		return err
+	case n < 0:
+		return ErrFenced
+	case n >= len(a.out.Events):
+		return fmt.Errorf("answer is for group %d of %d", n+1, len(a.out.Events))
+	case wait != nil:
+		foreign := e.Op == "processing"
+		a.out.Obstacles[n] = &Obstacle{
+			Position: Position{e.Version, e.ID}, Foreign: foreign, Ready: !foreign && e.Attempts == 1,
+			Wait: time.Duration(*wait * float64(time.Second)),
+		}
+		return nil
+	}
+	a.events, a.groups = append(a.events, e), append(a.groups, n)
+	return nil
+}
+
+// leaseColumns are those of an answer to lease.sql.
+const leaseColumns = 17
+
+// read reads the wire by hand; see decoder.
+func (a *leaseAnswer) read(raw [][]byte, e *Event) (n int, wait *float64, err error) {
+	if len(raw) != leaseColumns {
+		return 0, nil, fmt.Errorf("answer has %d columns", len(raw))
+	}
+	for i, size := range [leaseColumns]int{0: 4, 5: 8, 6: 4, 7: 4, 8: 8, 11: 6, 12: 4, 14: 4} {
+		if size > 0 && len(raw[i]) != size {
+			return 0, nil, fmt.Errorf("answer has %d bytes in column %d, want %d", len(raw[i]), i+1, size)
+		}
+	}
+	if n = int(int32(binary.BigEndian.Uint32(raw[0]))); n < 0 {
+		return n, nil, nil
+	}
+	if e.ID, err = a.id(a.table.ID, raw[1]); err != nil {
+		return 0, nil, err
+	}
+	if e.Key.ID, err = a.id(a.table.Entity, raw[3]); err != nil {
+		return 0, nil, err
+	}
+	e.Key.Type, e.Op = repeated(&a.typ, raw[2]), Op(repeated(&a.op, raw[4]))
+	e.Version = int64(binary.BigEndian.Uint64(raw[5]))
+	e.Attempts, e.Reclaims = int(int32(binary.BigEndian.Uint32(raw[6]))), int(int32(binary.BigEndian.Uint32(raw[7])))
+	e.CreatedAt = timestamp(int64(binary.BigEndian.Uint64(raw[8])))
+	e.Traceparent, e.Tracestate = string(raw[9]), string(raw[10])
+	e.address, e.version = addressOf(raw[11]), rowVersion(binary.BigEndian.Uint32(raw[12]))
+	if len(raw[13]) == 8 {
+		e.retryAt = momentOf(int64(binary.BigEndian.Uint64(raw[13])))
+	}
+	e.replays = int32(binary.BigEndian.Uint32(raw[14]))
+	if len(raw[15]) == 8 {
+		e.LeasedAt = timestamp(int64(binary.BigEndian.Uint64(raw[15])))
+	}
+	if len(raw[16]) == 8 {
+		f := math.Float64frombits(binary.BigEndian.Uint64(raw[16]))
+		wait = &f
+	}
+	return n, wait, nil
+}
+
+// group hands the events out to their groups. They nearly always come in order.
+func (a *leaseAnswer) group() {
+	for i, from := 0, 0; i <= len(a.events); i++ {
+		if i < len(a.events) && (i == from || a.groups[i] == a.groups[from]) {
+			continue
+		}
+		if from < i {
+			part := a.events[from:i:i]
+			if of := &a.out.Events[a.groups[from]]; *of == nil {
+				*of = part
+			} else {
+				*of = append(*of, part...)
+			}
+		}
+		from = i
+	}
+	for _, g := range a.out.Events {
+		if len(g) > 1 {
+			slices.SortFunc(g, func(x, y Event) int { return x.Compare(&y.Row) })
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package outbox
+
+import (
+	"math"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// Columns of batches are sent as arrays. The driver asks for each element as an interface:
+// a pointer into a slice is one without an allocation.
+
+// array is a parameter of n elements; at returns a pointer to one of them.
+type array struct {
+	n  int
+	at func(i int) any
+	of any // a nil pointer of the elements' type
+}
+
+// Dimensions implements [pgtype.ArrayGetter].
+func (a array) Dimensions() []pgtype.ArrayDimension {
+	return []pgtype.ArrayDimension{{Length: int32(a.n), LowerBound: 1}}
+}
+
+// Index implements [pgtype.ArrayGetter].
+func (a array) Index(i int) any { return a.at(i) }
+
+// IndexType implements [pgtype.ArrayGetter].
+func (a array) IndexType() any { return a.of }
+
+// arrayOf passes a field of the elements of s.
+func arrayOf[S, E any](s []S, field func(*S) *E) array {
+	return array{n: len(s), at: func(i int) any { return field(&s[i]) }, of: (*E)(nil)}
+}
+
+func self[E any](e *E) *E { return e }
+
+// IDs passes ids as a parameter of type uuid[], bigint[] or text[]; field returns the id
+// of an element.
+func IDs[S any](s []S, field func(*S) *ID) any { return arrayOf(s, field) }
+
+// address is where a row is: a hint, for an update moves it.
+type address struct {
+	block  uint32
+	offset uint16
+}
+
+// TIDValue implements [pgtype.TIDValuer].
+func (a *address) TIDValue() (pgtype.TID, error) {
+	return pgtype.TID{BlockNumber: a.block, OffsetNumber: a.offset, Valid: true}, nil
+}
+
+// ScanTID implements [pgtype.TIDScanner].
+func (a *address) ScanTID(v pgtype.TID) error {
+	a.block, a.offset = v.BlockNumber, v.OffsetNumber
+	return nil
+}
+
+// rowVersion is a row's xmin: the transaction that has written this version of it. With
+// the address it says that nothing has changed the row since.
+type rowVersion uint32
+
+// Uint32Value implements [pgtype.Uint32Valuer].
+func (x *rowVersion) Uint32Value() (pgtype.Uint32, error) {
+	return pgtype.Uint32{Uint32: uint32(*x), Valid: true}, nil
+}
+
+// ScanUint32 implements [pgtype.Uint32Scanner].
+func (x *rowVersion) ScanUint32(v pgtype.Uint32) error {
+	*x = rowVersion(v.Uint32)
+	return nil
+}
+
+// moment is a timestamptz that may be null or infinite.
+type moment struct{ pgtype.Timestamptz }
+
+// momentOf reads a timestamptz of the wire.
+func momentOf(micros int64) moment {
+	switch micros {
+	case math.MaxInt64:
+		return moment{pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}}
+	case math.MinInt64:
+		return moment{pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}}
+	default:
+		return moment{pgtype.Timestamptz{Time: timestamp(micros), Valid: true}}
+	}
+}
+
+// pgEpoch is PostgreSQL's zero, 2000-01-01, in seconds of Unix.
+const pgEpoch = 946684800
+
+// timestamp reads a finite timestamptz of the wire.
+func timestamp(micros int64) time.Time { return time.Unix(pgEpoch+micros/1e6, micros%1e6*1e3) }

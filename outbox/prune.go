@@ -1,0 +1,256 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5"
+)
+
+// FinishedEvents are the done rows of one outbox table, and its history. They can be
+// removed and moved from any host, with or without a leader: nothing else of weft touches a
+// row in done, and every write here names that status, so that several may work at once.
+type FinishedEvents struct {
+	db      DB
+	table   *Table
+	sql     statements
+	timeout time.Duration
+}
+
+// OpenFinishedEvents returns the finished events of a table, whose shape it reads. One call
+// takes at most timeout, unless it says otherwise.
+func OpenFinishedEvents(ctx context.Context, db DB, table string, timeout time.Duration) (*FinishedEvents, error) {
+	if timeout <= 0 {
+		return nil, errors.New("finished events: timeout: want more than 0")
+	}
+	t, err := DescribeTable(ctx, db, table, timeout)
+	if err != nil {
+		return nil, fmt.Errorf("finished events: %w", err)
+	}
+	f := &FinishedEvents{db: db, table: t, sql: loadStatements(t), timeout: timeout}
+	fill := strings.NewReplacer("{moved}", t.moved(), "{filed}", filedAt)
+	for name, text := range f.sql {
+		f.sql[name] = fill.Replace(text)
+	}
+	return f, nil
+}
+
+// Shape returns what is known of the table.
+func (f *FinishedEvents) Shape() *Table { return f.table }
+
+// CheckRemoval returns a [*ShapeError] when rows must not leave the table, because something
+// else would hear of it or keep them from leaving.
+func (f *FinishedEvents) CheckRemoval(ctx context.Context) error {
+	return checkFinished(ctx, f.db, f.table, Discard, f.timeout)
+}
+
+// quoted returns the columns as they stand in a list.
+func (t *Table) quoted() string {
+	names := make([]string, len(t.Columns))
+	for i, c := range t.Columns {
+		names[i] = pgx.Identifier{c}.Sanitize()
+	}
+	return strings.Join(names, ", ")
+}
+
+// filedAt is the time under which a done row belongs into the history. Of one without a
+// time, or with one that has not come yet, nothing better is known than that it was before now.
+const filedAt = `case when o.processed_at >= '2000-01-02' and o.processed_at <= now() then o.processed_at else now() end`
+
+// moved returns the values of the columns of a row that was done before it is moved.
+func (t *Table) moved() string {
+	values := slices.Clone(t.Columns)
+	for i, c := range values {
+		values[i] = "o." + pgx.Identifier{c}.Sanitize()
+		if c == "processed_at" {
+			values[i] = filedAt
+		}
+	}
+	return strings.Join(values, ", ")
+}
+
+// Sweep is one pass over a table, from its first page to its last, for rows that are done.
+// It reads by ranges of addresses, a few pages in a statement, so that it needs no index,
+// holds no snapshot for longer than that, and costs the same beside any backlog. What
+// somebody else has locked is passed over: the next sweep finds it.
+type Sweep struct {
+	// Move moves rows to the history; else they are deleted.
+	Move bool
+	// Older limits a deletion to rows that were done this long ago; 0 takes all. With Move
+	// it names the age from which a row is deleted rather than moved; 0 moves all.
+	Older time.Duration
+	// Rate is how many rows go in a second; 0 sets no limit.
+	Rate int
+	// Ease is how long the sweep rests after each statement, in multiples of the time that
+	// the statement took.
+	Ease int
+	// CountOnly counts what would be deleted, and changes nothing.
+	CountOnly bool
+	// Progress is told after every statement.
+	Progress func(Swept)
+}
+
+// Swept is how far a sweep has come.
+type Swept struct {
+	Page, Pages    int64 // pages that were read, of how many
+	Moved, Deleted int64 // rows; with CountOnly Deleted are those that would be
+}
+
+const (
+	sweepPages = 128  // of a statement: 1 MiB
+	sweepRows  = 1000 // of a statement at most, so that its locks are held for milliseconds
+)
+
+// Sweep goes over the table once. The result is right with an error, too: what was moved or
+// deleted until then stays so.
+func (f *FinishedEvents) Sweep(ctx context.Context, s Sweep) (out Swept, err error) {
+	if out.Pages, err = f.pages(ctx); err != nil {
+		return out, err
+	}
+	limit := sweepRows
+	if s.Rate > 0 {
+		limit = min(sweepRows, max(1, s.Rate/4))
+	}
+	for out.Page < out.Pages {
+		start := time.Now()
+		to := min(out.Page+sweepPages, out.Pages)
+		picked, moved, deleted, err := f.sweepPages(ctx, s, out.Page, to, limit)
+		if err != nil {
+			return out, err
+		}
+		out.Moved, out.Deleted = out.Moved+moved, out.Deleted+deleted
+		if s.CountOnly || picked < int64(limit) || moved+deleted == 0 {
+			out.Page = to
+		}
+		if s.Progress != nil {
+			s.Progress(out)
+		}
+		rest := time.Since(start) * time.Duration(s.Ease)
+		if s.Rate > 0 {
+			rest = max(rest, time.Duration(moved+deleted)*time.Second/time.Duration(s.Rate)-time.Since(start))
+		}
+		if err := pause(ctx, rest); err != nil {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// sweepPages takes up to limit done rows off the pages from, up to and without to. Days that
+// the history lacks are made on the way.
+func (f *FinishedEvents) sweepPages(ctx context.Context, s Sweep, from, to int64, limit int) (picked, moved, deleted int64, err error) {
+	name := "prune_delete"
+	switch {
+	case s.CountOnly:
+		name = "prune_count"
+	case s.Move:
+		name = "prune_move"
+	}
+	var older any
+	if s.Older > 0 {
+		older = s.Older.Microseconds()
+	}
+	first, last := &address{block: uint32(from)}, &address{block: uint32(to)}
+	sweep := func() error {
+		ctx, cancel := context.WithTimeout(ctx, f.timeout)
+		defer cancel()
+		return f.db.QueryRow(ctx, f.sql.get(name), first, last, limit, older).Scan(&picked, &moved, &deleted)
+	}
+	err = sweep()
+	if s.Move && sqlState(err) == pgerrcode.CheckViolation { // no partition of the history takes one of the rows
+		if err = f.attachDays(ctx, first, last, older); err == nil {
+			err = sweep()
+		}
+	}
+	return picked, moved, deleted, wrapped("sweep", f.table.Name, err)
+}
+
+func (f *FinishedEvents) pages(ctx context.Context) (n int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, f.timeout)
+	defer cancel()
+	err = f.db.QueryRow(ctx, f.sql.get("prune_pages")).Scan(&n)
+	return n, wrapped("size", f.table.Name, err)
+}
+
+// attachDays makes the days that rows on some pages belong to.
+func (f *FinishedEvents) attachDays(ctx context.Context, first, last *address, older any) error {
+	limited, cancel := context.WithTimeout(ctx, f.timeout)
+	defer cancel()
+	rows, err := f.db.Query(limited, f.sql.get("prune_days"), first, last, older)
+	if err != nil {
+		return err
+	}
+	days, err := pgx.CollectRows(rows, pgx.RowTo[time.Time])
+	for i := 0; i < len(days) && err == nil; i++ {
+		_, err = f.Attach(ctx, days[i])
+	}
+	return err
+}
+
+// ActionPrune is the audit's action of a removal of finished events.
+const ActionPrune = "prune"
+
+// Pruning is an entry of the audit: who removes finished events, and why.
+type Pruning struct {
+	By         string // an instance or a person; at most 120 characters
+	Why        string
+	Projection string
+	Epoch      int64  // of the leader; 0 for a person
+	Detail     string // JSON object
+}
+
+// BeginPruning writes into the audit that events are about to be removed, and returns the
+// entry's id.
+func (f *FinishedEvents) BeginPruning(ctx context.Context, p Pruning) (id int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, f.timeout)
+	defer cancel()
+	var epoch any
+	if p.Epoch > 0 {
+		epoch = p.Epoch
+	}
+	err = f.db.QueryRow(ctx, f.sql.get("prune_begin"), p.By, p.Why, p.Projection, epoch, p.Detail).Scan(&id)
+	return id, wrapped("audit of a removal", f.table.Name, err)
+}
+
+// EndPruning writes into the audit how many events were removed. detail is a JSON object.
+func (f *FinishedEvents) EndPruning(ctx context.Context, id, events int64, detail string) error {
+	ctx, cancel := context.WithTimeout(ctx, f.timeout)
+	defer cancel()
+	_, err := f.db.Exec(ctx, f.sql.get("prune_end"), id, events, detail)
+	return wrapped("audit of a removal", f.table.Name, err)
+}
+
+// ForgetRecords deletes one page of ended terms and audit entries that are older than keep;
+// terms that ended by a fault, replays, removals, and reclaims that ended in failed only when
+// they are older than failures. The newest 1,000 terms of a group stay. It returns how many rows
+// of the larger kind went, so that a caller goes on until that is less than page. keep must be a
+// day or more, failures at least keep.
+func ForgetRecords(ctx context.Context, db DB, keep, failures time.Duration, page int, timeout time.Duration) (n int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err = db.QueryRow(ctx, "select weft_forget($1::bigint * interval '1 microsecond', $2::bigint * interval '1 microsecond', $3)",
+		keep.Microseconds(), failures.Microseconds(), page).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("old terms and audit entries: %w", err)
+	}
+	return n, nil
+}

@@ -1,0 +1,152 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// Partition is one partition of a history, as a rule a UTC day.
+type Partition struct {
+	Name string
+	// From and Until are its bounds: processed_at is From or later, and before Until. The zero
+	// time is no bound.
+	From, Until time.Time
+	Closed      bool // it is over for [closedAfter], by the clock of the database: nothing writes it but moves
+	Indexed     bool // an event is found in it by its id without reading all of it
+	Detaching   bool // somebody has begun to detach it
+	Bytes       int64
+	Estimate    int64 // of its rows, by the server's statistics
+}
+
+// closedAfter is how long after its end a day counts as closed: a settle that began before
+// midnight is over by then.
+const closedAfter = 10 * time.Minute
+
+// Partitions lists the partitions of the history, the earliest first, and the database's time.
+func (f *FinishedEvents) Partitions(ctx context.Context) (out []Partition, now time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, f.timeout)
+	defer cancel()
+	rows, err := f.db.Query(ctx, f.sql.get("history_partitions"))
+	if err != nil {
+		return nil, now, wrapped("history", f.table.Name, err)
+	}
+	var (
+		p           Partition
+		from, until pgtype.Timestamptz
+	)
+	_, err = pgx.ForEachRow(rows, []any{&p.Name, &from, &until, &p.Indexed, &p.Detaching, &p.Bytes, &p.Estimate, &now}, func() error {
+		if p.Name == "" {
+			return nil
+		}
+		p.From, p.Until = from.Time, until.Time // zero where infinite
+		p.Closed = !p.Until.IsZero() && p.Until.Add(closedAfter).Before(now)
+		out = append(out, p)
+		return nil
+	})
+	return out, now, wrapped("history", f.table.Name, err)
+}
+
+// Attach makes the partition of the UTC day that a time is in, and reports whether there
+// was none. The day may be at most a month ahead.
+func (f *FinishedEvents) Attach(ctx context.Context, day time.Time) (made bool, err error) {
+	return f.ask(ctx, "day of the history", "history_attach", day)
+}
+
+// IndexClosed builds the index of a partition that is over, and reports whether there was
+// none. Until it is built, which limit bounds, it shuts out whoever moves rows into that day,
+// and holds back vacuum.
+func (f *FinishedEvents) IndexClosed(ctx context.Context, partition string, limit time.Duration) (built bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tx, err := f.db.Begin(ctx)
+	if err != nil {
+		return false, wrapped("index of the history", f.table.Name, err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	_, err = tx.Exec(ctx, "select set_config('statement_timeout', $1, true)", strconv.FormatInt(limit.Milliseconds(), 10))
+	if err == nil {
+		err = tx.QueryRow(ctx, f.sql.get("history_index"), partition).Scan(&built)
+	}
+	if err == nil {
+		err = tx.Commit(ctx)
+	}
+	return built, wrapped("index of the history", f.table.Name, err)
+}
+
+// dropTries is how often Drop asks for a lock that it does not wait for.
+const dropTries = 100
+
+// Drop drops a partition that is over, with the rights of whoever owns the history, and
+// reports whether it was there. It never waits for a lock, so that nobody waits behind it:
+// it returns an error when the history was in use at each of a hundred tries.
+func (f *FinishedEvents) Drop(ctx context.Context, partition string) (dropped bool, err error) {
+	for try := 0; ; try++ {
+		dropped, err = f.ask(ctx, "drop of a day of the history", "history_drop", partition)
+		if sqlState(err) != pgerrcode.LockNotAvailable || try == dropTries {
+			return dropped, err
+		}
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return false, err
+		}
+	}
+}
+
+// Owned reports whether the role of the session owns the history.
+func (f *FinishedEvents) Owned(ctx context.Context) (bool, error) {
+	return f.ask(ctx, "owner of the history", "history_owned")
+}
+
+// Session is one session outside of a transaction; *pgx.Conn is one.
+type Session interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// DetachAndDrop detaches a partition without shutting anybody out and drops it. The role must
+// own the history. It waits for transactions that use the history as long as the session's
+// statement_timeout says; when that is not enough the partition stays half-detached, and the
+// next call goes on.
+func (f *FinishedEvents) DetachAndDrop(ctx context.Context, session Session, p Partition) error {
+	history, name := pgx.Identifier{f.table.History()}.Sanitize(), pgx.Identifier{p.Name}.Sanitize()
+	how := "concurrently"
+	if p.Detaching {
+		how = "finalize"
+	}
+	for _, statement := range []string{"alter table " + history + " detach partition " + name + " " + how, "drop table " + name} {
+		if _, err := session.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("detach %s: %w", p.Name, err)
+		}
+	}
+	return nil
+}
+
+// Lacking names the columns of the table that its history lacks: while there are any,
+// finished events stay in the table.
+func (f *FinishedEvents) Lacking(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, f.timeout)
+	defer cancel()
+	rows, err := f.db.Query(ctx, f.sql.get("history_lacks"))
+	if err != nil {
+		return nil, wrapped("columns of the history", f.table.Name, err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return names, wrapped("columns of the history", f.table.Name, err)
+}
+
+// ask sends a statement that answers with yes or no; no answer is a no.
+func (f *FinishedEvents) ask(ctx context.Context, what, name string, args ...any) (yes bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, f.timeout)
+	defer cancel()
+	err = f.db.QueryRow(ctx, f.sql.get(name), args...).Scan(&yes)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	return yes, wrapped(what, f.table.Name, err)
+}

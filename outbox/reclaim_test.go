@@ -1,0 +1,138 @@
+package outbox_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+func (b *bench) reclaimLease(epoch int64, most int) []outbox.Reclaimed {
+	b.t.Helper()
+	got, err := b.store.ReclaimLease(b.t.Context(), outbox.ReclaimRequest{Epoch: epoch, MaxReclaims: most})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return got
+}
+
+// TestReclaimLease: the events of an older term's lease are due at once, with an attempt
+// counted; what was settled or changed since stays as it is.
+func TestReclaimLease(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for v := range int64(5) {
+		b.enqueue(v)
+	}
+	l := b.list()
+	x := b.lease(1, groups(l.Ready[:4]...)...)
+	if got := b.reclaimLease(1, 5); len(got) != 0 {
+		t.Errorf("reclaimed %+v of the term's own lease", got)
+	}
+	b.exec("update search_outbox_events set status = 'failed', updated_at = clock_timestamp() where event_version = 1")
+	b.exec("update search_outbox_events set op = 'delete', updated_at = clock_timestamp() where event_version = 2")
+	release := b.hold("event_version = 3")
+	b.setTerm(2, "a")
+	got := b.reclaimLease(2, 5)
+	release()
+	want := []outbox.Reclaimed{{Owner: "a", Epoch: 1, Cause: outbox.CauseOlderEpoch, Rows: 1}}
+	if !slices.Equal(got, want) {
+		t.Errorf("reclaimed %+v, want %+v", got, want)
+	}
+	if r := b.row(x.Events[0][0].ID); r.Status != "pending" || r.Attempts != 1 || r.Reclaims != 1 || r.Retry == nil || r.Retry.After(b.now()) {
+		t.Errorf("reclaimed row is %+v, want it due, with an attempt and a reclaim", r)
+	}
+	if got := b.count("event_version in (2, 3, 4) and status = 'pending' and next_retry_at is null and attempts = 0"); got != 3 {
+		t.Errorf("%d rows are as they were, want the changed, the locked and the ready one", got)
+	}
+	if got := b.number("select count from weft_audit where action = 'reclaim' and why = 'older_epoch' and from_owner = 'a' and from_epoch = 1 and by_epoch = 2"); got != 1 {
+		t.Errorf("the audit names %d rows, want 1", got)
+	}
+	if got := b.reclaimLease(2, 5); len(got) != 0 || b.number("select count(*) from weft_lease") != 0 {
+		t.Errorf("reclaimed %+v, want no lease left", got)
+	}
+}
+
+// TestReclaimLeaseOfAnotherInstance: an asynchronous failover may give an epoch out twice.
+func TestReclaimLeaseOfAnotherInstance(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.enqueue(1)
+	b.leaseAll()
+	b.setTerm(1, "b")
+	b.store = b.newStore(b.pool, "b", outbox.Keep)
+	if got := b.reclaimLease(1, 5); len(got) != 1 || got[0].Owner != "a" || got[0].Rows != 1 {
+		t.Errorf("reclaimed %+v, want the lease of a", got)
+	}
+}
+
+// TestReclaimFindsAnEventThatEndsItsWorkers, and leaves its neighbours alone.
+func TestReclaimFindsAnEventThatEndsItsWorkers(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.enqueue(1)
+	b.enqueue(2)
+	b.exec("update search_outbox_events set reclaims = 4 where event_version = 1")
+	b.leaseAll()
+	b.setTerm(2, "a")
+	got := b.reclaimLease(2, 5)
+	if len(got) != 2 || got[0].Failed == got[1].Failed || got[0].Rows != 1 || got[1].Rows != 1 {
+		t.Errorf("reclaimed %+v, want one that ends in failed and one that does not", got)
+	}
+	if got := b.count("event_version = 1 and status = 'failed' and reclaims = 5 and error_reason = 'unknown_exception' and error like 'reclaimed 5 times in a row%'"); got != 1 {
+		t.Error("the event that was reclaimed five times is not in failed, or does not say why")
+	}
+	if got := b.number("select count(*) from weft_audit where why = 'older_epoch, ended in failed'"); got != 1 {
+		t.Errorf("%d entries of the audit say so, want 1", got)
+	}
+}
+
+// TestReclaimRows takes back what an older build and other workers have claimed in rows.
+func TestReclaimRows(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	claim := func(version int, set string) {
+		b.enqueue(int64(version))
+		b.exec("update search_outbox_events set status = 'processing', processing_started_at = now() - interval '1 min' where event_version = $1", version)
+		b.exec("update search_outbox_events set "+set+" where event_version = $1", version)
+	}
+	claim(1, "owner = 'b', epoch = 1, lease_until = now() + interval '1 h'") // an older build's
+	claim(2, "owner = 'w', lease_until = now() + interval '1 h'")
+	claim(3, "owner = 'w', lease_until = now() - interval '1 s'")
+	claim(4, "processing_started_at = now() - interval '2 h'")
+	claim(5, "owner = null")
+	claim(6, "owner = 'w', lease_until = now() - interval '1 s'")
+	release := b.hold("event_version = 6")
+	defer release()
+	var got []outbox.Reclaimed
+	for {
+		part, err := b.store.ReclaimRows(t.Context(), outbox.ReclaimRequest{Epoch: 1, Limit: 2, MaxProcessing: time.Hour, MaxReclaims: 5})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(part) == 0 {
+			break
+		}
+		got = append(got, part...)
+	}
+	rows := map[outbox.Reclaimed]bool{}
+	for _, r := range got {
+		rows[r] = true
+	}
+	for _, want := range []outbox.Reclaimed{
+		{Owner: "b", Epoch: 1, Cause: outbox.CauseOlderEpoch, Rows: 1},
+		{Owner: "w", Cause: outbox.CauseLeaseExpired, Rows: 1},
+		{Cause: outbox.CauseMaxProcessing, Rows: 1},
+	} {
+		if !rows[want] || len(got) != 3 {
+			t.Errorf("reclaimed %+v, want %+v among three", got, want)
+		}
+	}
+	if got := b.count("status = 'processing' and event_version in (2, 5, 6)"); got != 3 {
+		t.Errorf("%d rows are left to their workers, want 3", got)
+	}
+	if got := b.count("status = 'pending' and event_version in (1, 3, 4) and next_retry_at <= now() and attempts = 1 and owner is null"); got != 3 {
+		t.Errorf("%d rows are due, want 3", got)
+	}
+}

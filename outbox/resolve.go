@@ -1,0 +1,77 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Resolve finds out what became of a settle whose answer was lost. settled is false when
+// the lease is there: nothing was changed, and Settle may be called again. Otherwise the
+// answer says what was settled.
+func (s *Store) Resolve(ctx context.Context, epoch int64, batch uuid.UUID, in []Settlement) (out Settled, settled bool, err error) {
+	ctx, cancel := s.deadline(ctx)
+	defer cancel()
+	var fences, leases int
+	var at time.Time
+	err = s.db.QueryRow(ctx, s.sql("lease_fate"), s.cfg.Group, epoch, s.cfg.Owner, [16]byte(batch)).Scan(&fences, &leases, &at)
+	if err == nil && fences == 0 {
+		err = ErrFenced
+	}
+	if err != nil || leases > 0 {
+		return out, false, wrapped("fate of a lease", s.cfg.Table, err)
+	}
+	if _, err := s.fenced(ctx, "leases of parts", "end_parts", epoch, arrayOf(in, func(s *Settlement) *ID { return &s.Event.ID })); err != nil {
+		return out, false, err
+	}
+	changed, err := s.changed(ctx, in)
+	if err != nil {
+		return out, false, wrapped("fates of events", s.cfg.Table, err)
+	}
+	for from := 0; from < len(in); {
+		to := entityEnd(in, from)
+		if slices.Index(changed[from:to], false) >= 0 {
+			out.Left = append(out.Left, Left{Key: in[from].Event.Key, Err: ErrInterrupted})
+		} else {
+			out.At = at
+		}
+		from = to
+	}
+	return out, true, nil
+}
+
+func wrapped(what, table string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s of %s: %w", what, table, err)
+}
+
+// Abandon removes the leases of batches whose answers were lost, where there are any:
+// nothing was sent under them.
+func (s *Store) Abandon(ctx context.Context, epoch int64, lost []uuid.UUID) (int, error) {
+	return s.fenced(ctx, "abandoned leases", "abandon", epoch, rawUUIDs(lost))
+}
+
+func rawUUIDs(ids []uuid.UUID) [][16]byte {
+	out := make([][16]byte, len(ids))
+	for i, id := range ids {
+		out[i] = id
+	}
+	return out
+}
+
+// Unreachable reports whether err means that the server gave no answer in time: no
+// connection could be had, be it refused by the server's own word, or it was lost, or a call
+// outlived its deadline.
+func Unreachable(err error) bool {
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return true
+	}
+	return err != nil && !Answered(err) && !errors.Is(err, ErrFenced)
+}

@@ -1,0 +1,8 @@
+-- Says how long ago another worker has claimed a row, if it did so within $1 microseconds. A
+-- time that lies farther ahead is of a clock that was set back since, and says nothing.
+select extract(epoch from clock_timestamp() - max(processing_started_at))::float8
+from (select processing_started_at from {table}
+      where status = 'processing' and epoch is null
+      order by lease_until desc nulls last limit 1000) p
+where processing_started_at > clock_timestamp() - $1::bigint * interval '1 microsecond'
+  and processing_started_at < clock_timestamp() + $1::bigint * interval '1 microsecond'

@@ -1,0 +1,17 @@
+-- Lists what may go, without a lease: in one snapshot the lowest ready rows at or after a
+-- position, and the rows whose retry time has come.
+--   $1 most ready rows, $2 version and $3 id of the position, $4 most due rows
+-- Answers due, address, id, entity, version, whether the row is a suspect (reclaimed $5
+-- times or more), and the microseconds until the first row was found.
+(select false as due, ctid, id, entity_type, entity_id, event_version, false as suspect,
+        (select (extract(epoch from clock_timestamp() - statement_timestamp()) * 1000000)::bigint) as cost
+ from {table}
+ where status = 'pending' and next_retry_at is null and (event_version, id) >= ($2, $3)
+ order by event_version, id
+ limit $1)
+union all
+(select true, ctid, id, entity_type, entity_id, event_version, reclaims >= $5, 0
+ from {table}
+ where status = 'pending' and next_retry_at is not null and behind is null and next_retry_at <= now()
+ order by next_retry_at, event_version
+ limit $4)

@@ -1,0 +1,41 @@
+-- Takes back the oldest lease of another term, with the audit. An attempt and a reclaim
+-- are counted on the rows that nothing has touched since; they are due at once. An event
+-- that was reclaimed $5 times in a row ends in failed.
+--   $1 group, $2 epoch, $3 instance, $4 projection, $5 most reclaims
+with fence as materialized ({fence}
+), old as materialized (
+  select * from weft_lease
+  where table_name = '{table}' and (epoch <> $2 or owner <> $3) and exists (select from fence)
+  order by leased_at
+  limit 1
+  for update skip locked
+), closed as (
+  delete from weft_lease l using old where l.batch = old.batch
+  returning 1
+), mine as materialized (
+  select o.ctid as address
+  from old cross join lateral unnest(old.{ids}) as e(id) join {table} o on o.id = e.id
+  where o.status is not distinct from 'pending' and o.updated_at <= old.leased_at
+  for no key update of o skip locked
+), reset as (
+  update {table} o
+  set status = case when o.reclaims + 1 >= $5 then 'failed' else 'pending' end,
+      next_retry_at = case when o.reclaims + 1 < $5 then now() end, behind = null,
+      attempts = o.attempts + 1, reclaims = o.reclaims + 1, updated_at = clock_timestamp(),
+      error_reason = case when o.reclaims + 1 >= $5 then 'unknown_exception' else o.error_reason end,
+      error = case when o.reclaims + 1 >= $5
+                   then format('reclaimed %s times in a row without being settled: the worker that tries this event ends', o.reclaims + 1)
+                   else o.error end
+  where o.ctid = any (array(select address from mine)) and o.status is not distinct from 'pending'
+  returning o.status
+), counted as (
+  select o.owner, o.epoch, 'older_epoch' as cause, r.failed, r.rows
+  from old o
+  left join (select status = 'failed' as failed, count(*) as rows from reset group by 1) r on true
+), audited as (
+  insert into weft_audit (actor, action, why, projection, from_owner, from_epoch, by_epoch, count)
+  select $3, 'reclaim', cause || case when failed then ', ended in failed' else '' end, $4, owner, epoch, $2, rows
+  from counted where rows > 0
+)
+select (select count(*) from fence), c.owner, c.epoch, c.cause, coalesce(c.failed, false), coalesce(c.rows, 0)
+from (select 1) one left join counted c on true

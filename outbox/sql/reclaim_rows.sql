@@ -1,0 +1,41 @@
+-- Takes back rows in processing, with the audit: those that an older build of weft has
+-- claimed under an earlier term at once, another worker's when their lease has ended.
+--   $1 group, $2 epoch, $3 instance, $4 projection, $5 most reclaims, $6 most rows,
+--   $7 longest processing without a lease in microseconds
+with fence as materialized ({fence}
+), stale as materialized (
+  select ctid as address,
+         case when epoch is not null then 'older_epoch'
+              when lease_until < clock_timestamp() then 'lease_expired'
+              else 'max_processing' end as cause,
+         coalesce(owner, '') as owner, coalesce(epoch, 0) as epoch
+  from {table}
+  where status = 'processing' and exists (select from fence)
+    and (epoch is not null
+         or lease_until < clock_timestamp()
+         or lease_until is null and coalesce(processing_started_at < clock_timestamp() - $7::bigint * interval '1 microsecond', true))
+  order by lease_until
+  limit $6
+  for no key update skip locked
+), reset as (
+  update {table} o
+  set status = case when o.reclaims + 1 >= $5 then 'failed' else 'pending' end,
+      next_retry_at = case when o.reclaims + 1 < $5 then now() end, behind = null,
+      owner = null, lease_until = null, processing_started_at = null, epoch = null,
+      attempts = o.attempts + 1, reclaims = o.reclaims + 1, updated_at = clock_timestamp(),
+      error_reason = case when o.reclaims + 1 >= $5 then 'unknown_exception' else o.error_reason end,
+      error = case when o.reclaims + 1 >= $5
+                   then format('reclaimed %s times in a row without being settled: the worker that tries this event ends', o.reclaims + 1)
+                   else o.error end
+  from stale s
+  where o.ctid = s.address and o.status is not distinct from 'processing'
+  returning s.owner, s.epoch, s.cause, o.status = 'failed' as failed
+), counted as (
+  select owner, epoch, cause, failed, count(*) as rows from reset group by 1, 2, 3, 4
+), audited as (
+  insert into weft_audit (actor, action, why, projection, from_owner, from_epoch, by_epoch, count)
+  select $3, 'reclaim', cause || case when failed then ', ended in failed' else '' end, $4, owner, nullif(epoch, 0), $2, rows
+  from counted
+)
+select (select count(*) from fence), c.owner, c.epoch, c.cause, coalesce(c.failed, false), coalesce(c.rows, 0)
+from (select 1) one left join counted c on true

@@ -1,0 +1,27 @@
+-- Opens events again that are still in failed, and counts them in the audit in the same
+-- transaction. They are due, not ready, so that a list that was made before cannot let a
+-- later event of their entity pass. What somebody else has locked is passed over.
+--   $1 ids, $2 who, $3 why, $4 entry of the audit
+with audit as materialized (
+  select id from weft_audit where id = $4 for update
+), picked as materialized (
+  select o.id
+  from unnest($1::{id}[]) as t(id)
+  join {table} o on o.id = t.id
+  where exists (select from audit) and o.status is not distinct from 'failed'
+  for update of o skip locked
+), sent as (
+  update {table} o
+  set status = 'pending', attempts = 0, reclaims = 0, next_retry_at = clock_timestamp(), behind = null, owner = null, lease_until = null,
+      processing_started_at = null, processed_at = null, updated_at = clock_timestamp(),
+      replay_count = coalesce(o.replay_count, 0) + 1, last_replayed_at = clock_timestamp(),
+      last_replayed_by = $2, last_replayed_reason = $3
+  where o.id = any (array(select id from picked)) and o.status is not distinct from 'failed'
+  returning o.id
+), counted as (
+  update weft_audit a set count = a.count + (select count(*) from sent)
+  where a.id = (select id from audit)
+  returning 1
+)
+select (select count(*) from counted), s.id
+from (select 1) one left join sent s on true
