@@ -15,7 +15,7 @@ import (
 
 const (
 	pageOfRows = 5_000  // most rows of a lease and of a settle
-	listOfRows = 44_000 // most rows of a list: ready and due ones
+	listOfRows = 84_000 // most rows of a list: ready and due ones
 )
 
 // bounded holds that no statement carried more than it may.

@@ -18,8 +18,8 @@ type Group struct {
 	Key  Key
 	Rows []Row
 	// Check has the database make sure that no open row of the entity comes before them.
-	// Without it, the rows must come from one list that began at the head, and none of the
-	// entity's may have been leased since that list was begun.
+	// Without it, the rows must come from one list that began at the head, and all rows of
+	// the entity that were in flight then, or have been leased since, must be settled.
 	Check bool
 }
 

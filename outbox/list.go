@@ -24,6 +24,9 @@ type ListRequest struct {
 	From       *Position // of the ready rows; nil for the head of the index
 	Newest     bool      // the newest ready rows instead
 	Entity     *Key      // the lowest open rows of one entity instead, Ready of them
+	// Without are batches in flight, of which the ready rows are not listed. A batch whose
+	// lease may be lost is none of them.
+	Without []uuid.UUID
 	// SuspectAfter is how many reclaims in a row make an event a suspect: it may be what
 	// ends the process.
 	SuspectAfter int
@@ -54,7 +57,7 @@ func (s *Store) List(ctx context.Context, r ListRequest) (*List, error) {
 		if from == nil {
 			from = t.head()
 		}
-		rows, err = s.db.Query(ctx, s.sql("list"), r.Ready, from.Version, &from.ID, r.Due, r.SuspectAfter)
+		rows, err = s.db.Query(ctx, s.sql("list"), r.Ready, from.Version, &from.ID, r.Due, r.SuspectAfter, rawUUIDs(r.Without))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list events of %s: %w", s.cfg.Table, err)

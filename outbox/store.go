@@ -125,13 +125,17 @@ func (s *Store) sql(name string) string { return s.opened().sql.get(name) }
 // SessionParams are settings for the sessions that a Store works on. The planner takes
 // its statistics at any time: when nothing was pending then, it believes that any
 // index on status leads to next to nothing, and would read all pending rows and sort
-// them. The indexes made for the statements need no sort. A statement
-// that has waited for a lock must see what the holder has done. And no write waits for
-// the disk: what a crash of the server takes back, a lease or a settle, is leased and
-// projected again. (The epoch is written on the leader's own session, which waits.)
+// them. The indexes made for the statements need no sort. A plan that knows the parameters
+// looks thousands of addresses up by their ids, at four times the cost, and is made anew
+// for each of them; and as a sort that cannot be avoided counts as dear, every lease would
+// be compiled. A statement that has waited for a lock must see what the holder has done.
+// And no write waits for the disk: what a crash of the server takes back, a lease or a
+// settle, is leased and projected again. (The epoch is written on the leader's own session,
+// which waits.)
 func SessionParams() map[string]string {
 	return map[string]string{
 		"enable_sort": "off", "enable_incremental_sort": "off",
+		"plan_cache_mode": "force_generic_plan", "jit": "off",
 		"default_transaction_isolation": "read committed",
 		"synchronous_commit":            "off",
 	}

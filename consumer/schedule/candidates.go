@@ -26,6 +26,7 @@ type entity struct {
 	check  bool   // whether the database is to look for earlier rows
 	flying bool   // the lease is not over
 	landed uint64 // serial
+	left   uint64 // serial of the last landing that left leased rows open
 }
 
 // queue says in which queue an entity stands.
@@ -141,10 +142,13 @@ func (c *candidates) add(now time.Time, rows []outbox.Row, begun uint64, sure bo
 			e = &fresh[len(fresh)-1]
 			c.entities[r.Key] = e
 		}
-		if len(e.rows) == 0 {
+		switch {
+		case len(e.rows) == 0:
 			e.rows, e.begun, e.sure = rows[i:i+1:i+1], begun, sure && e.queue == none
 			c.push(e, to)
-		} else {
+		case e.sure && sure && e.begun < begun: // what this list does not show again is beyond its end
+			e.rows, e.begun = rows[i:i+1:i+1], begun
+		default:
 			e.rows = append(e.rows, *r)
 			e.sure = e.sure && sure && e.begun == begun
 		}
@@ -185,7 +189,7 @@ func (c *candidates) take(limit, page int, refuse func(*entity) bool) (out []*en
 		switch {
 		case len(e.rows) == 0:
 		case e.flying, refuse != nil && refuse(e):
-			e.aside, e.sure = true, false
+			e.aside = true
 		default:
 			c.begin(e, page-rows)
 			rows += len(e.leased)
@@ -223,19 +227,23 @@ func (c *candidates) begin(e *entity, limit int) {
 		slices.SortFunc(e.rows, compareRows)
 		e.rows = slices.CompactFunc(e.rows, func(a, b outbox.Row) bool { return a.ID == b.ID })
 	}
-	e.check = !e.sure || e.landed > e.begun
+	e.check = !e.sure || e.left > e.begun
 	e.leased, e.flying, e.suspect = e.rows, true, e.suspect && len(e.rows) > limit
 	if len(e.rows) > limit {
 		e.leased, e.rows = e.rows[:limit:limit], e.rows[limit:]
-		e.sure, e.aside = false, true
+		e.aside = true
 	} else {
 		e.rows, e.aside = nil, false
 	}
 }
 
-// land ends the lease of an entity. What was put aside meanwhile may go.
-func (c *candidates) land(e *entity) {
+// land ends the lease of an entity, of which all rows are settled or some are left open.
+// What was put aside meanwhile may go.
+func (c *candidates) land(e *entity, all bool) {
 	e.flying, e.landed = false, c.tick()
+	if !all {
+		e.left = e.landed
+	}
 	if e.aside && len(e.rows) > 0 {
 		c.push(e, inAgain)
 	}

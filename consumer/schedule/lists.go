@@ -11,16 +11,18 @@ const (
 	minPoll = 4 * time.Millisecond // pause after a list that showed less than it was asked for
 
 	// A list is short at first, so that the first settle of a term comes soon, and grows
-	// while there is a backlog; to the longest while that shows several events of an entity,
-	// of which only the newest need be projected.
-	shortList  = 256
-	firstLists = 8 // the second is so many times as long as the first
-	wideList   = 20_000
-	longList   = 40_000
-	dueList    = 4_000
+	// while there is a backlog; the more so the more events of an entity it shows, of which
+	// only the newest need be projected.
+	shortList   = 256
+	firstLists  = 8 // the second is so many times as long as the first
+	wideList    = 20_000
+	longList    = 40_000
+	longestList = 80_000
+	severalRows = 4 // of an entity: the longest list is worth its memory
+	dueList     = 4_000
 	// nextBatches is when the next list of a backlog is begun: with enough entities left for
-	// so many batches. A list shows again what is left and what is in flight.
-	nextBatches = 2
+	// so many batches. A list shows again what is left.
+	nextBatches = 1
 
 	// A list that takes PostgreSQL longer to find its first row has stepped over dead
 	// entries. From then on lists begin at a cursor, and at the head now and then: for one
@@ -45,6 +47,8 @@ func (c *candidates) longer(taken int) int {
 	switch {
 	case c.size < firstLists*shortList:
 		return firstLists * c.size
+	case taken > severalRows*len(c.ready):
+		return longestList
 	case c.size < wideList || taken > len(c.ready)*5/4:
 		return longList
 	default:

@@ -280,6 +280,9 @@ func (w *world) list(r outbox.ListRequest) *outbox.List {
 		from, _ = slices.BinarySearchFunc(w.rows, &row{id: r.From.ID, version: r.From.Version}, compareRows)
 	}
 	for _, x := range w.rows[from:] {
+		if b := w.leased[x]; b != nil && slices.Contains(r.Without, b.ID) {
+			continue
+		}
 		if x.ready() && len(l.Ready) < r.Ready {
 			l.Ready = append(l.Ready, x.listed())
 		}

@@ -80,6 +80,7 @@ func (s *Scheduler) renew(now time.Time) {
 // look returns the next list, or what keeps lists short.
 func (s *Scheduler) look(now time.Time) (a Action, ok bool) {
 	if r, ok := s.c.wantsList(now); ok {
+		r.Without = s.Batches()
 		return Action{Kind: DoList, List: r}, true
 	}
 	if s.c.looking == 0 && len(s.c.lookups) > 0 {

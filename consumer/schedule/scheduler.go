@@ -160,7 +160,7 @@ func (s *Scheduler) LookedUp(now time.Time, l *outbox.List, err error) {
 func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) {
 	if err != nil {
 		for _, e := range b.picked {
-			s.c.land(e)
+			s.c.land(e, false)
 		}
 		s.remove(b)
 		s.c.drop()
@@ -173,7 +173,7 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 			s.c.bar(now, b.picked[i], o)
 		}
 		if len(l.Events[i]) == 0 {
-			s.c.land(b.picked[i])
+			s.c.land(b.picked[i], false)
 		}
 	}
 	b.lease(l)
@@ -244,16 +244,15 @@ func (s *Scheduler) Settled(now time.Time, b *Batch, left map[outbox.Key]bool) {
 	good := b.good
 	for i := range b.Groups {
 		g := &b.Groups[i]
+		done := g.Outcome.Verdict == outbox.Done && !left[g.Key]
 		switch {
 		case left[g.Key]:
 			s.c.hold(now, g.of, g.Earliest().Version, s.cfg.Retry)
-			good = false
-		case g.Outcome.Verdict == outbox.Done:
+		case done:
 			s.c.settled(g.Key)
-		default:
-			good = false
 		}
-		s.c.land(g.of)
+		s.c.land(g.of, done && len(g.Events) == len(g.of.leased))
+		good = good && done
 	}
 	if good {
 		s.window = min(2*s.window, s.cfg.BatchSize)

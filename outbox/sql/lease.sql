@@ -29,7 +29,9 @@ with fence as materialized ({fence}
 ), many as materialized (
   select count(*) >= 200 as yes from waiting
 ), short as materialized (
-  select n from picked where asked > 1 group by n, asked having count(*) < asked
+  select n from picked
+  where (select count(*) from picked) < cardinality($6::tid[]) and asked > 1
+  group by n, asked having count(*) < asked
 ), doubtful as materialized (
   select n, entity_type, entity_id, max(event_version) as event_version,
          (array_agg(id order by event_version desc, id desc))[1] as id

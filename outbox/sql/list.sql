@@ -1,12 +1,14 @@
 -- Lists what may go, without a lease: in one snapshot the lowest ready rows at or after a
--- position, and the rows whose retry time has come.
---   $1 most ready rows, $2 version and $3 id of the position, $4 most due rows
+-- position that are in none of some leases, and the rows whose retry time has come.
+--   $1 most ready rows, $2 version and $3 id of the position, $4 most due rows,
+--   $6 batches of the leases
 -- Answers due, address, id, entity, version, whether the row is a suspect (reclaimed $5
 -- times or more), and the microseconds until the first row was found.
 (select false as due, ctid, id, entity_type, entity_id, event_version, false as suspect,
         (select (extract(epoch from clock_timestamp() - statement_timestamp()) * 1000000)::bigint) as cost
  from {table}
  where status = 'pending' and next_retry_at is null and (event_version, id) >= ($2, $3)
+   and id not in (select unnest({ids}) from weft_lease where batch = any($6::uuid[]))
  order by event_version, id
  limit $1)
 union all
