@@ -58,14 +58,14 @@ type Config struct {
 	BreakerThreshold int           // entities in a row that end in failed before the breaker opens; > 0
 	ProjectTimeout   time.Duration // deadline of one call of the projection; 0 means 60 s
 	Grace            time.Duration // how long a graceful end waits for what is in flight
-	// CutOff ends a term that has had no answer of the outbox for so long, although
-	// the lock session lives: another instance may get one. 0 means 30 s.
+	// CutOff ends a term that has had no answer from the outbox for this long, although the
+	// lock session lives: another instance may get through. 0 means 30 s.
 	CutOff time.Duration
 
 	Tracing observe.Tracing // optional
 }
 
-// page is the most rows of one statement, if the batch size is not larger.
+// page is the row limit of one statement, unless the batch size is larger.
 const page = 5_000
 
 func (c *Config) validate() error {
@@ -134,7 +134,7 @@ func (p *Pipeline) State() State {
 	return p.state
 }
 
-// show makes a phase known. batch is the one that has brought it about, if there is one.
+// show publishes a phase. batch is the one that caused the change; nil for none.
 func (p *Pipeline) show(now schedule.State, batch *observe.Batch) {
 	p.mu.Lock()
 	before := p.state.State
@@ -148,7 +148,7 @@ func (p *Pipeline) show(now schedule.State, batch *observe.Batch) {
 	}
 }
 
-// trouble notes why nothing can be done with the table, or with an empty text that it can.
+// trouble sets why the pipeline cannot work on the table; an empty text means that it can.
 func (p *Pipeline) trouble(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

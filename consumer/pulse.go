@@ -9,8 +9,8 @@ import (
 
 // pulse tracks the time since a pipeline last made progress. The loop makes progress when
 // the outbox or the destination answers, when either is found to be away, and when a batch
-// lands; a batch in flight when a call for it ends, whatever it brought. That the
-// loop turns is no progress. It is safe for concurrent use.
+// is settled. A batch in flight makes progress when a call for it ends, with or without an
+// error. An iteration of the loop alone is no progress. It is safe for concurrent use.
 type pulse struct {
 	mu     sync.Mutex
 	loop   time.Time // zero: it does not run
@@ -50,8 +50,8 @@ func (p *pulse) landed(b *schedule.Batch) {
 	p.loop = time.Now()
 }
 
-// silent returns the silence of the batch that is silent for longest; with nothing in
-// flight, that of the loop, which may wait for those that are.
+// silent returns the longest time without progress among the batches in flight; with none,
+// that of the loop. The loop does not count otherwise: it may be waiting for them.
 func (p *pulse) silent() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

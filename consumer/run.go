@@ -21,10 +21,10 @@ const (
 	upkeepEvery  = time.Second
 	// foreignFor is how long another worker's claim keeps the leader from leasing.
 	foreignFor = 10 * time.Second
-	// lostFor is for how long a lease may still be committed whose answer was lost: a disk
-	// that stalls holds up the commit.
+	// lostFor is how long after a lost answer a lease may still be committed: a stalled disk
+	// delays the commit.
 	lostFor = 2 * time.Minute
-	// putOffEntities is how many entities are named at once of which rows are put off.
+	// putOffEntities is how many entities with rows put off one call names.
 	putOffEntities = 1000
 )
 
@@ -268,7 +268,7 @@ func (r *run) settle(b *schedule.Batch) {
 			if !settled.At.IsZero() {
 				r.lastSettle = settled.At
 			}
-			r.s.Settled(now, b, left)
+			r.s.Settled(now, b, left, settled.Guessed)
 			return r.heard("settle", nil)
 		}
 	})
@@ -306,9 +306,9 @@ func (r *run) settled(b *schedule.Batch, told *observe.Batch) (outbox.Settled, e
 	}
 }
 
-// heard notes an answer of the outbox, or that there was none. It swallows what waiting
-// heals and returns what ends the term. A fault is told once until the database answers
-// again.
+// heard notes an answer of the outbox, or that there was none. It returns errors that end
+// the term, and swallows those that may pass. It reports a fault once until the database
+// answers again.
 func (r *run) heard(call string, err error) error {
 	r.p.pulse.beat()
 	if err == nil {
@@ -342,7 +342,7 @@ func (r *run) heard(call string, err error) error {
 	return nil
 }
 
-// troubles shows why nothing can be done with the table.
+// troubles publishes why the pipeline cannot work on the table.
 func (r *run) troubles(fault string) {
 	if fault == "" && r.foreign {
 		fault = "another worker claims events of the table: stop it"
@@ -350,8 +350,8 @@ func (r *run) troubles(fault string) {
 	r.p.trouble(fault)
 }
 
-// upkeep writes the progress down, looks for claims of other workers, and removes leases
-// whose answers were lost, once a second.
+// upkeep records the progress, looks for claims of other workers, and removes leases whose
+// answers were lost, once a second.
 func (r *run) upkeep(now time.Time) {
 	if r.keeping || now.Before(r.upkeepAt) {
 		return

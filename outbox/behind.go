@@ -8,15 +8,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// PutOff lets up to limit ready or due rows of an entity wait behind its row of a version,
-// lowest first, and returns how many. They leave the indexes that lists read, and can be
-// leased once nothing earlier of the entity is open.
+// PutOff puts off up to limit ready or due rows of an entity behind its row of the given
+// version, lowest first, and returns how many. They leave the indexes that lists read, and
+// can be leased once nothing earlier of the entity is open.
 func (s *Store) PutOff(ctx context.Context, epoch int64, key Key, version int64, limit int) (int, error) {
 	return s.fenced(ctx, "put off events", "put_off", epoch, key.Type, &key.ID, version, limit)
 }
 
-// PutOffEntities names up to limit entities of which rows are put off, those after an
-// entity's id if that is not zero.
+// PutOffEntities names up to limit entities with rows put off, those with ids beyond after
+// if that is not zero.
 func (s *Store) PutOffEntities(ctx context.Context, limit int, after ID) ([]Key, error) {
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
@@ -38,9 +38,10 @@ func (s *Store) PutOffEntities(ctx context.Context, limit int, after ID) ([]Key,
 	return out, nil
 }
 
-// Wake makes up to limit rows due that wait because of one of reasons, and returns how
-// many. It is called when an outage has ended, so that the batches it met go on at once.
-// Rows that somebody else has locked, or has parked for more than a day, keep their time.
+// Wake makes up to limit rows due that wait because of one of reasons, and returns how many.
+// The leader calls it at the end of an outage, so that the events it delayed go on at once.
+// Rows that another session has locked, or that are parked for more than a day, keep their
+// time.
 func (s *Store) Wake(ctx context.Context, epoch int64, reasons []Reason, limit int) (int, error) {
 	names := make([]string, len(reasons))
 	for i, r := range reasons {

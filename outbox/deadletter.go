@@ -47,9 +47,9 @@ type DeadLetterGroup struct {
 // NoReason selects, in [Selector.Reason], the dead letters without one.
 const NoReason = "none"
 
-// Selector says which dead letters are meant: those that fit everything that is set.
-// The zero value means all of them. An id of another kind than the table's column is read
-// anew from its text, and fits nothing when it is none.
+// Selector says which dead letters are meant: those that fit everything that is set. The
+// zero value means all of them. An id of another kind than the table's column is parsed
+// again from its text; when that fails it matches nothing.
 type Selector struct {
 	IDs        []ID // none: any
 	EntityType string

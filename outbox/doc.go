@@ -9,12 +9,12 @@
 //   - Nothing is settled without its lease, and no lease twice. A settle deletes the row of
 //     weft_lease first and is all or nothing with it, so that after an answer that was
 //     lost [Store.Resolve] can tell whether it took place.
-//   - An entity is settled whole or not at all, and only as it was leased: a row that
-//     somebody has changed, locks or keeps from being written leaves its entity open, and
-//     the others of the batch are settled.
-//   - No event is leased while an earlier one of its entity is open outside the batch: one
-//     that waits, is parked, is put off or is another worker's is found by the lease; one
-//     that is ready, too, unless a list from the head has shown that there is none.
+//   - An entity is settled whole or not at all. When another session has changed or locked
+//     one of its rows, or the database refuses the write, the entity stays open and the
+//     others of the batch are settled.
+//   - No event is leased while an earlier one of its entity is open outside the batch. The
+//     lease finds an earlier event that waits, is parked, is put off or is another worker's.
+//     It also finds a ready one, unless a list from the head has shown that there is none.
 //   - Cost follows the batch, never the rows that are done, wait or lie in the backlog.
 //   - A replay changes rows in failed only, and counts each in the audit in the same
 //     statement. It needs no leader and is not fenced: a leader touches no such row.

@@ -97,12 +97,12 @@ func (s *Story) TraceID() string {
 type Search struct {
 	Partitions int       // of the history that were searched
 	Since      time.Time // the beginning of the earliest of them; zero without one
-	// Skipped names partitions that could not be read in time: they have no index, because
-	// they are written or were not indexed yet, and are large.
+	// Skipped names large partitions that could not be read in time: they have no index yet,
+	// or are still being written.
 	Skipped []string
 }
 
-// Stories tell of the events of one outbox table and its history. They read only.
+// Stories looks up events of one outbox table and its history. It only reads.
 type Stories struct{ *FinishedEvents }
 
 // OpenStories returns the stories of a table, whose shape it reads. One statement takes at
@@ -118,7 +118,7 @@ func OpenStories(ctx context.Context, db DB, table string, timeout time.Duration
 // Find returns the story of an event, or nil when neither the table nor the history has it.
 // It looks into the table by the primary key, then into the days of the history that have an
 // index, the newest first, and last into those that have none, which it has to read whole.
-// An id of another kind than the table's is none of its events.
+// It finds nothing for an id of another kind than the table's.
 func (s *Stories) Find(ctx context.Context, id ID) (*Story, Search, error) {
 	id, err := ParseID(s.table.ID, id.String())
 	if err != nil {

@@ -12,15 +12,15 @@ import (
 // stay in the table.
 //
 // It may be changed between two runs of an instance, in every direction: with Archive and
-// Discard the leader moves or deletes, slowly, also what is done and still in the table
-// (see [FinishedEvents.Sweep]); what is in the history stays there.
+// Discard the leader also moves or deletes, slowly, done rows that are still in the table
+// (see [FinishedEvents.Sweep]); rows in the history stay there.
 type Finished string
 
 // The ways.
 const (
 	Keep    Finished = "keep"    // they stay in the table
 	Archive Finished = "archive" // they move to a history table of the same columns
-	Discard Finished = "delete"  // they leave
+	Discard Finished = "delete"  // they are deleted
 )
 
 func (f Finished) validate() error {
@@ -32,11 +32,11 @@ func (f Finished) validate() error {
 	}
 }
 
-// unfit lists what else would hear of a row that leaves its table, or keep it from leaving.
+// unfit lists what would react to the deletion of a row, or prevent it.
 //
 //	$1 table, $2 what becomes of finished events, $3 history table
 //
-// Triggers that fire in replication sessions alone, and disabled ones, hear of nothing.
+// Disabled triggers, and those that fire in replication sessions only, do not count.
 const unfit = `
 select 'has a trigger on delete (' || tgname || ')', 'drop it, or keep finished events'
 from pg_trigger where tgrelid = to_regclass($1) and not tgisinternal and tgtype & 8 <> 0 and tgenabled not in ('D', 'R')

@@ -28,7 +28,7 @@ type Obstacle struct {
 	Position
 	Ready   bool          // it may go itself
 	Foreign bool          // another worker has claimed it
-	Wait    time.Duration // until it may go; at most a day is told
+	Wait    time.Duration // until it may go, a day at most
 }
 
 // Lease is the answer to a lease, by group. A group of which no row is as it was listed

@@ -24,15 +24,15 @@ type ListRequest struct {
 	From       *Position // of the ready rows; nil for the head of the index
 	Newest     bool      // the newest ready rows instead
 	Entity     *Key      // the lowest open rows of one entity instead, Ready of them
-	// Without are batches in flight, of which the ready rows are not listed. A batch whose
-	// lease may be lost is none of them.
+	// Without names batches in flight, whose ready rows are left out. It must not name a
+	// batch whose lease may be lost.
 	Without []uuid.UUID
-	// SuspectAfter is how many reclaims in a row make an event a suspect: it may be what
-	// ends the process.
+	// SuspectAfter is how many consecutive reclaims make an event a suspect: it may be the
+	// cause of crashes.
 	SuspectAfter int
 }
 
-// List is what a list has shown: at one moment, without a lease.
+// List is the answer to a list: one snapshot, without a lease.
 type List struct {
 	Ready    []Row // lowest first
 	Due      []Row // their retry time has come
@@ -90,9 +90,9 @@ func (t *Table) head() *Position {
 	return p
 }
 
-// decoder reads the answers of one statement by hand, because it is done for each event:
-// the driver's way costs three times as much. Texts that repeat are kept once, and ids
-// share few allocations.
+// decoder parses the raw answers of one statement, because it runs for each event: the
+// driver's scan costs three times as much. Texts that repeat are kept once, and ids share
+// few allocations.
 type decoder struct {
 	table   *Table
 	typ, op string

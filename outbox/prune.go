@@ -43,8 +43,8 @@ func OpenFinishedEvents(ctx context.Context, db DB, table string, timeout time.D
 // Shape returns what is known of the table.
 func (f *FinishedEvents) Shape() *Table { return f.table }
 
-// CheckRemoval returns a [*ShapeError] when rows must not leave the table, because something
-// else would hear of it or keep them from leaving.
+// CheckRemoval returns a [*ShapeError] when rows must not be deleted from the table, because
+// something would react to the deletion or prevent it.
 func (f *FinishedEvents) CheckRemoval(ctx context.Context) error {
 	return checkFinished(ctx, f.db, f.table, Discard, f.timeout)
 }
@@ -58,8 +58,8 @@ func (t *Table) quoted() string {
 	return strings.Join(names, ", ")
 }
 
-// filedAt is the time under which a done row belongs into the history. Of one without a
-// time, or with one that has not come yet, nothing better is known than that it was before now.
+// filedAt is the time by which a done row is filed in the history. A row without a plausible
+// time, or with one in the future, is filed under now.
 const filedAt = `case when o.processed_at >= '2000-01-02' and o.processed_at <= now() then o.processed_at else now() end`
 
 // moved returns the values of the columns of a row that was done before it is moved.
@@ -76,8 +76,8 @@ func (t *Table) moved() string {
 
 // Sweep is one pass over a table, from its first page to its last, for rows that are done.
 // It reads by ranges of addresses, a few pages in a statement, so that it needs no index,
-// holds no snapshot for longer than that, and costs the same beside any backlog. What
-// somebody else has locked is passed over: the next sweep finds it.
+// holds no snapshot for longer than that, and costs the same beside any backlog. It skips
+// rows that another session has locked: the next sweep finds them.
 type Sweep struct {
 	// Move moves rows to the history; else they are deleted.
 	Move bool
@@ -91,7 +91,7 @@ type Sweep struct {
 	Ease int
 	// CountOnly counts what would be deleted, and changes nothing.
 	CountOnly bool
-	// Progress is told after every statement.
+	// Progress is called after every statement.
 	Progress func(Swept)
 }
 
@@ -106,8 +106,8 @@ const (
 	sweepRows  = 1000 // of a statement at most, so that its locks are held for milliseconds
 )
 
-// Sweep goes over the table once. The result is right with an error, too: what was moved or
-// deleted until then stays so.
+// Sweep goes over the table once. The result is valid with an error, too: rows moved or
+// deleted until then stay so.
 func (f *FinishedEvents) Sweep(ctx context.Context, s Sweep) (out Swept, err error) {
 	if out.Pages, err = f.pages(ctx); err != nil {
 		return out, err
@@ -155,8 +155,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// sweepPages takes up to limit done rows off the pages from, up to and without to. Days that
-// the history lacks are made on the way.
+// sweepPages takes up to limit done rows off the pages in [from, to). It makes the days that
+// the history lacks.
 func (f *FinishedEvents) sweepPages(ctx context.Context, s Sweep, from, to int64, limit int) (picked, moved, deleted int64, err error) {
 	name := "prune_delete"
 	switch {

@@ -61,8 +61,8 @@ func (f *FinishedEvents) Attach(ctx context.Context, day time.Time) (made bool, 
 }
 
 // IndexClosed builds the index of a partition that is over, and reports whether there was
-// none. Until it is built, which limit bounds, it shuts out whoever moves rows into that day,
-// and holds back vacuum.
+// none. The build takes limit at most. Meanwhile it blocks moves into that day, and holds
+// back vacuum.
 func (f *FinishedEvents) IndexClosed(ctx context.Context, partition string, limit time.Duration) (built bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -84,9 +84,9 @@ func (f *FinishedEvents) IndexClosed(ctx context.Context, partition string, limi
 // dropTries is how often Drop asks for a lock that it does not wait for.
 const dropTries = 100
 
-// Drop drops a partition that is over, with the rights of whoever owns the history, and
-// reports whether it was there. It never waits for a lock, so that nobody waits behind it:
-// it returns an error when the history was in use at each of a hundred tries.
+// Drop drops a partition that is over, with the rights of the history's owner, and reports
+// whether it was there. It never waits for a lock, so that nobody waits behind it: it
+// returns an error when the history was in use at each of a hundred tries.
 func (f *FinishedEvents) Drop(ctx context.Context, partition string) (dropped bool, err error) {
 	for try := 0; ; try++ {
 		dropped, err = f.ask(ctx, "drop of a day of the history", "history_drop", partition)
@@ -109,10 +109,10 @@ type Session interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// DetachAndDrop detaches a partition without shutting anybody out and drops it. The role must
-// own the history. It waits for transactions that use the history as long as the session's
-// statement_timeout says; when that is not enough the partition stays half-detached, and the
-// next call goes on.
+// DetachAndDrop detaches a partition without blocking other sessions and drops it. The role
+// must own the history. It waits for transactions that use the history as long as the
+// session's statement_timeout says; when that is not enough the partition stays
+// half-detached, and the next call goes on.
 func (f *FinishedEvents) DetachAndDrop(ctx context.Context, session Session, p Partition) error {
 	history, name := pgx.Identifier{f.table.History()}.Sanitize(), pgx.Identifier{p.Name}.Sanitize()
 	how := "concurrently"
@@ -140,7 +140,7 @@ func (f *FinishedEvents) Lacking(ctx context.Context) ([]string, error) {
 	return names, wrapped("columns of the history", f.table.Name, err)
 }
 
-// ask sends a statement that answers with yes or no; no answer is a no.
+// ask sends a statement that answers with yes or no; an answer without rows is a no.
 func (f *FinishedEvents) ask(ctx context.Context, what, name string, args ...any) (yes bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()

@@ -40,15 +40,15 @@ type Reclaimed struct {
 }
 
 // ReclaimLease takes back one lease of another term, the oldest, with the events that
-// nothing has touched since. It answers nothing when there is no such lease, and
-// [ErrFenced] when a newer epoch has taken over.
+// nothing has touched since. It returns nothing when there is no such lease, and [ErrFenced]
+// when a newer epoch has taken over.
 func (s *Store) ReclaimLease(ctx context.Context, r ReclaimRequest) ([]Reclaimed, error) {
 	return s.reclaim(ctx, "reclaim_lease", r, r.MaxReclaims)
 }
 
 // ReclaimRows takes back up to Limit rows in processing: those that an older build of weft
 // has claimed, and those of another worker whose lease has ended. Call it again until it
-// answers for fewer rows.
+// returns fewer rows.
 func (s *Store) ReclaimRows(ctx context.Context, r ReclaimRequest) ([]Reclaimed, error) {
 	return s.reclaim(ctx, "reclaim_rows", r, r.MaxReclaims, r.Limit, r.MaxProcessing.Microseconds())
 }

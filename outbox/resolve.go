@@ -33,6 +33,7 @@ func (s *Store) Resolve(ctx context.Context, epoch int64, batch uuid.UUID, in []
 	if err != nil {
 		return out, false, wrapped("fates of events", s.cfg.Table, err)
 	}
+	out.Guessed = true
 	for from := 0; from < len(in); {
 		to := entityEnd(in, from)
 		if slices.Index(changed[from:to], false) >= 0 {
@@ -66,9 +67,8 @@ func rawUUIDs(ids []uuid.UUID) [][16]byte {
 	return out
 }
 
-// Unreachable reports whether err means that the server gave no answer in time: no
-// connection could be had, be it refused by the server's own word, or it was lost, or a call
-// outlived its deadline.
+// Unreachable reports whether err means that the server gave no answer in time: a connection
+// failed, was refused by the server or was lost, or a call exceeded its deadline.
 func Unreachable(err error) bool {
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return true

@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Settlement is what becomes of one leased event. An event of a batch without one stays
-// as it is: open, and behind what is earlier of its entity.
+// Settlement is what becomes of one leased event. An event of a batch without a settlement
+// stays as it is: open, and behind the earlier events of its entity.
 type Settlement struct {
 	Event   *Event
 	Verdict Verdict // Done, Superseded, Retry or Failed
@@ -31,6 +31,9 @@ type Settlement struct {
 type Settled struct {
 	At   time.Time // database clock, of [Store.Resolve] its own time; zero when nothing was settled
 	Left []Left
+	// Guessed is set by [Store.Resolve]: events whose rows have changed count as settled,
+	// though somebody else may have changed them.
+	Guessed bool
 	// Kept is why events that are done were left in the table instead of being archived or
 	// deleted; nil when they were not.
 	Kept error
@@ -48,22 +51,22 @@ var (
 	ErrChanged = errors.New("outbox: a row was changed while it was leased")
 	// ErrLocked means that somebody else holds the lock of a row.
 	ErrLocked = errors.New("outbox: somebody else holds the lock of a row")
-	// ErrInterrupted means that the answer of a settle was lost before it came to the entity,
-	// or after it had left it for another reason.
+	// ErrInterrupted means that the answer of a settle was lost before the settle came to
+	// the entity, or after it had left the entity open for another reason.
 	ErrInterrupted = errors.New("outbox: the settle was interrupted")
 )
 
 // errNoLease means that the batch has no lease: an earlier settle has ended it.
 var errNoLease = errors.New("outbox: the batch has no lease")
 
-// Settle writes the fate of a batch and ends its lease. All of an entity is settled, or
-// nothing; the events of an entity are neighbours in in. It returns [ErrFenced], and has
-// changed nothing, when a newer epoch has been committed. After another error nothing is
-// known: call [Store.Resolve].
+// Settle writes the fate of a batch and ends its lease. An entity is settled whole or not at
+// all; its events must be adjacent in in. It returns [ErrFenced], and has changed nothing,
+// when a newer epoch has been committed. After any other error the outcome is unknown: call
+// [Store.Resolve].
 //
-// A settle takes one round trip unless something is in its way. What a lock or a change
-// keeps from being settled costs a second one; a refusal of the database splits the batch
-// until the entity that it is about stands alone.
+// A settle takes one round trip unless something is in its way. A locked or changed row
+// costs a second one. When the database refuses a write, the settle splits the batch until
+// the refused entity stands alone.
 func (s *Store) Settle(ctx context.Context, epoch int64, batch uuid.UUID, in []Settlement) (Settled, error) {
 	b := settling{store: s, epoch: epoch, batch: batch, in: in, finished: s.cfg.Finished}
 	err := b.settle(ctx)
@@ -114,8 +117,8 @@ func (b *settling) settle(ctx context.Context) error {
 	}
 }
 
-// plainly settles all rows as they were leased, or none: what changed one, or holds its
-// lock, makes the transaction fail.
+// plainly settles all rows as they were leased, or none: a changed or locked row makes the
+// transaction fail.
 func (b *settling) plainly(ctx context.Context) error {
 	ctx, cancel := b.store.deadline(ctx)
 	defer cancel()
@@ -126,7 +129,8 @@ func (b *settling) plainly(ctx context.Context) error {
 	return err
 }
 
-// kept leaves events that are done in the table, when the history may be what is refused.
+// kept settles again with the done events left in the table, in case the database refused
+// only to archive or delete them. It reports whether that succeeded.
 func (b *settling) kept(ctx context.Context) bool {
 	if b.finished == Keep {
 		return false

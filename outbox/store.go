@@ -122,16 +122,15 @@ func (s *Store) opened() *opened {
 // sql returns the statement of a file.
 func (s *Store) sql(name string) string { return s.opened().sql.get(name) }
 
-// SessionParams are settings for the sessions that a Store works on. The planner takes
-// its statistics at any time: when nothing was pending then, it believes that any
-// index on status leads to next to nothing, and would read all pending rows and sort
-// them. The indexes made for the statements need no sort. A plan that knows the parameters
-// looks thousands of addresses up by their ids, at four times the cost, and is made anew
-// for each of them; and as a sort that cannot be avoided counts as dear, every lease would
-// be compiled. A statement that has waited for a lock must see what the holder has done.
-// And no write waits for the disk: what a crash of the server takes back, a lease or a
-// settle, is leased and projected again. (The epoch is written on the leader's own session,
-// which waits.)
+// SessionParams are settings for the sessions that a Store works on. The planner's
+// statistics may be from a moment when nothing was pending: then it expects next to no rows
+// from any index on status, and would read all pending rows and sort them. The indexes made
+// for the statements need no sort. A plan that knows the parameters looks thousands of
+// addresses up by their ids, at four times the cost, and is made anew for each of them; and
+// as an unavoidable sort counts as expensive, PostgreSQL would compile every lease. A
+// statement that has waited for a lock must see what the holder has done. No write waits for
+// the disk: a crash of the server may lose a lease or a settle, whose events are leased and
+// projected again. (The epoch is written on the leader's own session, which waits.)
 func SessionParams() map[string]string {
 	return map[string]string{
 		"enable_sort": "off", "enable_incremental_sort": "off",
@@ -174,13 +173,13 @@ func sqlState(err error) string {
 	return ""
 }
 
-// Answered reports whether err is the server's own word, so that the fate of the
-// statement is known: it changed nothing.
+// Answered reports whether the server itself returned err, so that the statement is known to
+// have changed nothing.
 func Answered(err error) bool { return sqlState(err) != "" }
 
-// Refused reports whether err is the database's refusal of what was sent, which
-// sending it again does not change: not a lost connection, a conflict, a full disk, a
-// cancelled statement or a server on its way down.
+// Refused reports whether err is the database's refusal of what was sent, which sending it
+// again does not change: not a lost connection, a conflict, a full disk, a cancelled
+// statement or a server that is shutting down.
 func Refused(err error) bool {
 	code := sqlState(err)
 	switch {

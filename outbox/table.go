@@ -18,7 +18,7 @@ type Table struct {
 	Columns    []string // in their order
 }
 
-// ShapeError means that a table is none that weft can work on.
+// ShapeError means that weft cannot work on a table.
 type ShapeError struct{ Table, Why, Remedy string }
 
 // Error implements error.

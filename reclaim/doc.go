@@ -1,4 +1,4 @@
-// Package reclaim takes back what nobody can settle any more.
+// Package reclaim takes back events that their holders can no longer settle.
 //
 // # What is guaranteed
 //
@@ -7,8 +7,8 @@
 //     once. Nothing waits for a lease to end.
 //   - Rows in processing are another worker's, or an older build's. Those that an older
 //     build has claimed under an earlier term are taken back at the same time; those of
-//     another worker when their lease has ended, or, without one, after some time. Both are
-//     looked for once per interval from then on.
+//     another worker when their lease has ended, or, without one, after some time. The
+//     reclaimer looks for both once per interval from then on.
 //   - Each reclaim is one guarded statement under the leader's epoch, a page of rows at
 //     most, that also writes the audit: who took how many rows, from which owner and epoch,
 //     and why.

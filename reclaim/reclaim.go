@@ -52,8 +52,8 @@ func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, erro
 	return m, nil
 }
 
-// Reclaimer takes back what nobody can settle any more in one outbox table. It is safe for concurrent
-// use, though one at a time is enough.
+// Reclaimer takes back the events of one outbox table that their holders can no longer
+// settle. It is safe for concurrent use, though one at a time is enough.
 type Reclaimer struct {
 	store   Store
 	cfg     Config
@@ -107,8 +107,8 @@ func (r *Reclaimer) Run(ctx context.Context, epoch int64) error {
 	}
 }
 
-// RunOnce takes back everything that is lost now and returns how many events. A term
-// begins with it: what ends the process is counted before it is tried again.
+// RunOnce takes back everything that is lost now and returns how many events. A term begins
+// with it: an event that ends the process is counted before it is tried again.
 func (r *Reclaimer) RunOnce(ctx context.Context, epoch int64) (total int, err error) {
 	request := outbox.ReclaimRequest{Epoch: epoch, Limit: page, MaxProcessing: r.cfg.MaxProcessing, MaxReclaims: r.cfg.MaxReclaims}
 	for {

@@ -38,11 +38,11 @@ func advise(s *outbox.Story, state leader.State, maxProcessing time.Duration) st
 	case outbox.PlaceClaimed:
 		return adviseClaimed(s) + led
 	case outbox.PlaceFailed:
-		return fmt.Sprintf("Mend the cause, then: weft replay %s --by YOU --why \"…\". It is tried no more by itself, and holds up nobody.", id)
+		return fmt.Sprintf("Fix the cause, then: weft replay %s --by YOU --why \"…\". weft does not try it again by itself, and it holds up no other event.", id)
 	case outbox.PlaceDone, outbox.PlaceArchived:
 		return "Nothing: it is done. An event says only that its entity has changed; to write the document anew, change the source row or rebuild."
 	default:
-		return fmt.Sprintf("Its status %q is none of weft's, so that weft leaves it alone: ask who has set it.", plain(s.Status))
+		return fmt.Sprintf("Its status %q is none of weft's, so weft leaves it alone: find out who set it.", plain(s.Status))
 	}
 }
 

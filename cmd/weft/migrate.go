@@ -46,8 +46,8 @@ func (a *app) migrateUp() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Apply every pending migration",
-		Long: `Apply every pending migration. On a schema that is up to date it looks whether the outbox
-tables have got other columns since, and brings what follows them up to those: the views
+		Long: `Apply every pending migration. On a schema that is up to date it checks whether the columns
+of the outbox tables have changed since, and updates what depends on them: the views
 TABLE_live and weft_inflight, and the history tables.
 
 The views pin the columns that they show: PostgreSQL refuses to drop a column of an outbox

@@ -1,5 +1,5 @@
-// Package observe tells what a pipeline does: in metrics, in spans and in log lines, under
-// the names of the contract. It decides nothing.
+// Package observe records what a pipeline does in metrics, spans and log lines, under the
+// names of the contract. It decides nothing.
 //
 // # What is guaranteed
 //
@@ -10,13 +10,11 @@
 //     spans, its log lines and its counters say the same.
 //   - Every series exists at zero from the start. No identifier is a label.
 //   - An event that was retried, failed or changed nothing has a span whatever the sampling;
-//     one that a newer event has superseded goes by the sampling. Without a tracer no span is
-//     made.
+//     a superseded event has one when it is sampled. Without a tracer there are no spans.
 //
 // # What is not guaranteed
 //
-//   - That a batch is counted whose settle was committed when the process ended, or whose
-//     term was over before the answer came.
-//   - That the log has a line for each event: a fault that repeats is thinned out by the
-//     logger.
+//   - That a batch is counted when its process or term ended after the settle was committed
+//     and before the answer came.
+//   - That the log has a line for each event: the logger drops most repetitions of a fault.
 package observe

@@ -12,8 +12,8 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// Observer tells of one pipeline. Its methods may be called from any goroutine; those of a
-// batch from one at a time.
+// Observer records what one pipeline does in metrics, spans and log lines. Its methods are
+// safe for concurrent use; those of one batch are not.
 type Observer struct {
 	projection string
 	log        *zap.Logger
@@ -26,8 +26,7 @@ func New(projection string, version int, log *zap.Logger, m *Metrics, t Tracing)
 	return &Observer{projection: projection, log: log, metrics: m, spans: newSpans(t, projection, version)}
 }
 
-// Phase tells of a change of the phase. batch is the one that has brought it about, if
-// there is one.
+// Phase records a change of the phase. batch is the one that caused it; nil for none.
 func (o *Observer) Phase(before, now schedule.State, batch *Batch) {
 	o.metrics.show(o.projection, now.Phase)
 	reason := zap.String("reason", string(now.Reason))
@@ -52,23 +51,23 @@ func (o *Observer) Waits(blocked, apart int) {
 	o.metrics.apart.WithLabelValues(o.projection).Set(float64(apart))
 }
 
-// Fenced tells that a write was refused under an epoch.
+// Fenced records that the database refused a write under an epoch.
 func (o *Observer) Fenced(epoch int64, err error) {
 	o.metrics.fenced.WithLabelValues(o.projection).Inc()
 	o.log.Warn("write refused: a newer epoch has taken over", zap.String("event", "outbox.fenced"), zap.Int64("epoch", epoch), zap.Error(err))
 }
 
-// DatabaseFault tells that the outbox does not answer; call is what was asked.
+// DatabaseFault records that the outbox does not answer; call names the failed call.
 func (o *Observer) DatabaseFault(call string, err error) {
 	o.log.Warn("outbox does not answer", zap.String("event", "outbox.fault"), zap.String("call", call), zap.Error(err))
 }
 
-// DatabaseAnswers tells that it does again.
+// DatabaseAnswers records that the outbox answers again.
 func (o *Observer) DatabaseAnswers() {
 	o.log.Info("outbox answers", zap.String("event", "outbox.recovered"))
 }
 
-// Foreign tells that another worker claims events of the table, or no longer does.
+// Foreign records that another worker claims events of the table, or no longer does.
 func (o *Observer) Foreign(yes bool) {
 	if yes {
 		o.log.Error("another worker claims events of the table: stop it; nothing is leased while it does", zap.String("event", "outbox.foreign"))
@@ -77,22 +76,22 @@ func (o *Observer) Foreign(yes bool) {
 	o.log.Info("the other worker claims no more events", zap.String("event", "outbox.foreign"))
 }
 
-// Panic tells of a projection that panicked.
+// Panic records a panic of the projection.
 func (o *Observer) Panic(ctx context.Context, value any, stack []byte) {
 	o.log.Error("projection panicked", zap.String("event", "projection.panic"), zap.Any("panic", value), zap.ByteString("stack", stack), spanlog.IDs(ctx))
 }
 
-// SettleRepeated tells that the answer to a settle was lost, the first time.
+// SettleRepeated records the first lost answer to a settle.
 func (o *Observer) SettleRepeated(b *Batch, err error) {
 	o.log.Warn("settle is repeated until the database answers", zap.String("event", "outbox.settle_fault"), zap.Error(err), b.ids())
 }
 
-// DrainTimeout tells that batches are left to the successor.
+// DrainTimeout records how many batches are left to the successor.
 func (o *Observer) DrainTimeout(batches int) {
 	o.log.Warn("grace is over: batches left to the successor", zap.String("event", "projection.drain_timeout"), zap.Int("batches", batches))
 }
 
-// Batch tells of one batch. A nil Batch is none.
+// Batch records one batch. A nil Batch is none.
 type Batch struct {
 	o       *Observer
 	of      *schedule.Batch
@@ -102,8 +101,8 @@ type Batch struct {
 	span    *batchSpan
 }
 
-// Leased tells of a lease that began at started, and returns the batch that came of it, nil
-// when there was an error or nothing was leased.
+// Leased records a lease that began at started, and returns its batch; nil after an error or
+// when nothing was leased.
 func (o *Observer) Leased(ctx context.Context, id uuid.UUID, asked int, started time.Time, l *outbox.Lease, err error) *Batch {
 	n, blocked := 0, 0
 	if err == nil {
@@ -141,7 +140,7 @@ func (b *Batch) Context(ctx context.Context) context.Context {
 	return b.span.ctx
 }
 
-// Projected tells that a call of the projection has ended that began at started.
+// Projected records a call of the projection that began at started and has ended.
 func (b *Batch) Projected(ctx context.Context, started time.Time) {
 	b.o.metrics.stage(ctx, b.o.projection, stageProject, started)
 	if b.span != nil {
@@ -149,7 +148,7 @@ func (b *Batch) Projected(ctx context.Context, started time.Time) {
 	}
 }
 
-// Settled tells of a settle that began at started.
+// Settled records a settle that began at started.
 func (b *Batch) Settled(of *schedule.Batch, s outbox.Settled, started time.Time) {
 	b.o.metrics.stage(b.Context(context.Background()), b.o.projection, stageSettle, started)
 	b.o.metrics.inflight.WithLabelValues(b.o.projection).Sub(float64(b.size))
@@ -159,7 +158,7 @@ func (b *Batch) Settled(of *schedule.Batch, s outbox.Settled, started time.Time)
 	b.o.report(b, sum)
 }
 
-// Abandoned tells of a batch whose fate is not known: the term is over.
+// Abandoned records a batch whose fate is unknown because the term is over.
 func (b *Batch) Abandoned(err error) {
 	b.o.metrics.inflight.WithLabelValues(b.o.projection).Sub(float64(b.size))
 	b.span.abandon(err)

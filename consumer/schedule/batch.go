@@ -33,7 +33,7 @@ const (
 	trial               // whether the destination takes anything at all
 )
 
-// Batch is what is leased, projected and settled together.
+// Batch is a set of entities that are leased, projected and settled together.
 type Batch struct {
 	ID          uuid.UUID
 	Groups      []Group             // once it is leased
@@ -91,8 +91,8 @@ func (p *Part) Events() []outbox.Event {
 	return out
 }
 
-// rest returns the part without what its answer has decided: a fault on the way has left
-// the others without an answer of their own.
+// rest returns the part without the groups that its answer has decided: a shared fault has
+// left the others without an outcome of their own.
 func (p *Part) rest() *Part {
 	rest := &Part{Batch: p.Batch, Limit: p.Limit, narrowed: p.narrowed}
 	for _, n := range p.Groups {
@@ -105,18 +105,19 @@ func (p *Part) rest() *Part {
 }
 
 const (
-	// narrowWays is into how many parts a part is cut that met a fault; a part of up to
-	// twice as many entities is cut into single ones.
+	// narrowWays is into how many parts a part is cut that met a fault; a part of up to eight
+	// times as many entities is cut into single ones.
 	narrowWays = 16
 	// narrowFlying bounds the parts of one batch that are being sent.
 	narrowFlying = 16
-	// narrowLimit is the deadline of a part that was cut out, while a healthy call takes a
-	// quarter of it at most. It doubles with the attempts of an event, a few times.
+	// narrowLimit is the deadline of a part that was cut out, as long as a healthy call
+	// takes a quarter of it at most. It doubles with each attempt of an event, up to
+	// narrowDoubled times.
 	narrowLimit   = 500 * time.Millisecond
 	narrowDoubled = 4
 )
 
-// asks returns what the batch's lease is asked for.
+// asks returns the groups that the batch wants to lease.
 func (b *Batch) asks() []outbox.Group {
 	out := make([]outbox.Group, len(b.picked))
 	for i, e := range b.picked {
@@ -162,7 +163,7 @@ func (b *Batch) narrow(p *Part, ways int, quick time.Duration) {
 	}
 }
 
-// lose gives the groups of a part the outcome of a fault, those of them without one.
+// lose makes those groups of a part that have no outcome yet retry because of f.
 func (b *Batch) lose(p *Part, f *outbox.Fault) {
 	for _, n := range p.Groups {
 		if o := &b.Groups[n].Outcome; o.Verdict == 0 {
@@ -171,7 +172,7 @@ func (b *Batch) lose(p *Part, f *outbox.Fault) {
 	}
 }
 
-// giveUp ends the sending: whatever has not come back is lost to f.
+// giveUp stops sending: the groups of parts that are unsent or in doubt retry because of f.
 func (b *Batch) giveUp(f *outbox.Fault) {
 	for _, p := range append(b.parts, b.doubts...) {
 		b.lose(p, f)
@@ -184,7 +185,7 @@ func (b *Batch) decided() bool {
 	return b.step == sending && len(b.parts) == 0 && b.flying == 0 && len(b.doubts) == 0
 }
 
-// judge makes the outcomes settlements. The breaker and the retry policy have their say.
+// judge turns the outcomes into settlements, as the breaker and the retry policy allow.
 func (s *Scheduler) judge(now time.Time, b *Batch) {
 	b.Settlements = make([]outbox.Settlement, 0, b.Size())
 	worst := func(r outbox.Reason, v outbox.Verdict) {
@@ -211,8 +212,8 @@ func (s *Scheduler) judge(now time.Time, b *Batch) {
 	}
 }
 
-// decide makes the outcome of a group the settlement of one of its events: of the newest,
-// or, for a retry, of the earliest.
+// decide turns the outcome of a group into the settlement of its newest event, or, for a
+// retry, of its earliest.
 func (s *Scheduler) decide(now time.Time, b *Batch, g *Group) outbox.Settlement {
 	o := &g.Outcome
 	st := outbox.Settlement{Event: g.Newest(), Verdict: o.Verdict, Reason: o.Reason, Detail: o.Detail, Outcome: o}

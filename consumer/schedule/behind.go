@@ -12,9 +12,9 @@ import (
 const (
 	// recheck bounds how long a barrier is kept before the database is asked again.
 	recheck = 5 * time.Second
-	// sweepEvery is how often entities are looked for of which rows are put off. Where some are
-	// known it is oftener, as the row in their way may vanish; each costs a list, so that it is
-	// one in sweepShare at most.
+	// sweepEvery is the pause between two searches for entities with rows put off. While
+	// there are some the pause is shorter, as the row in their way may vanish. Each entity
+	// costs a list, so the pause is sweepShare for each of them.
 	sweepEvery = time.Minute
 	sweepShare = 50 * time.Millisecond
 )
@@ -28,8 +28,8 @@ type barrier struct {
 	blocked int // rows behind it that the last list has shown
 }
 
-// blocks reports whether a row has to wait behind a barrier. When the row that was in the
-// way may go itself, there is none any more.
+// blocks reports whether a row has to wait behind a barrier. It removes the barrier when the
+// row is the one that was in the way and may go now.
 func (c *candidates) blocks(now time.Time, r *outbox.Row) bool {
 	b := c.barriers[r.Key]
 	switch {
@@ -44,8 +44,8 @@ func (c *candidates) blocks(now time.Time, r *outbox.Row) bool {
 	}
 }
 
-// bar notes what stands in the way of a group. The rows before it may go, the others come
-// back with a list.
+// bar notes the obstacle of a group. The rows before it may go; a later list shows the
+// others again.
 func (c *candidates) bar(now time.Time, e *entity, o *outbox.Obstacle) {
 	if o.Ready || o.Wait == 0 && !o.Foreign {
 		c.lookUp(e.key)
@@ -59,7 +59,7 @@ func (c *candidates) bar(now time.Time, e *entity, o *outbox.Obstacle) {
 	}
 }
 
-// hold puts an entity off that could not be settled, longer each time.
+// hold delays an entity that could not be settled, longer each time.
 func (c *candidates) hold(now time.Time, e *entity, version int64, retry RetryPolicy) {
 	b := c.barriers[e.key]
 	if b == nil || !b.self {
@@ -86,8 +86,8 @@ func (c *candidates) lookUp(key outbox.Key) {
 	}
 }
 
-// wantPutOffs asks for the rows to be put off that wait, those of the entity with the most
-// of them first.
+// wantPutOffs queues the entities with blocked rows for a put-off, the one with the most
+// such rows first.
 func (c *candidates) wantPutOffs() {
 	for key, b := range c.barriers {
 		if b.blocked > 0 && !slices.Contains(c.putOffs, key) {
@@ -108,8 +108,8 @@ func (c *candidates) wantPutOffs() {
 	c.putOffs = c.putOffs[:min(len(c.putOffs), 1000)]
 }
 
-// wantsPutOff returns the entity of which rows are to be put off next, and behind which
-// version.
+// wantsPutOff returns the entity whose rows to put off next, and the version to put them
+// behind.
 func (c *candidates) wantsPutOff() (key outbox.Key, version int64, ok bool) {
 	for !c.putting && len(c.putOffs) > 0 {
 		key = c.putOffs[0]
@@ -134,8 +134,8 @@ func (c *candidates) putOffDone(n, page int) {
 	}
 }
 
-// sweepAfter returns the pause until entities are looked for again of which rows are put
-// off; the last time there were n.
+// sweepAfter returns the pause before the next search for entities with rows put off, when
+// the last one found n.
 func sweepAfter(n int) time.Duration {
 	if n == 0 {
 		return sweepEvery

@@ -8,15 +8,17 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// suspectAfter is how many reclaims in a row make an event one that may end the process.
+// suspectAfter is how many consecutive reclaims mark an event as the possible cause of
+// crashes.
 const suspectAfter = 3
 
-// entity is what is known of one: the rows that it may have leased next, as lists have
-// shown them, and its last lease.
+// entity is the state of one entity: the rows to lease next, as lists have shown them, and
+// its last lease.
 type entity struct {
 	key     outbox.Key
 	rows    []outbox.Row // none: it is no candidate
-	begun   uint64       // serial of the list that showed them
+	begun   uint64       // serial of the list that showed them first
+	shown   uint64       // and of the one that showed them last
 	sure    bool         // that list began at the head: nothing earlier of the entity was ready
 	suspect bool
 	aside   bool // not in a queue, but its rows outlive the list that showed them
@@ -27,6 +29,21 @@ type entity struct {
 	flying bool   // the lease is not over
 	landed uint64 // serial
 	left   uint64 // serial of the last landing that left leased rows open
+}
+
+// compact sorts the rows, and of a row that several lists have shown keeps the last showing.
+func (e *entity) compact() {
+	if len(e.rows) < 2 {
+		return
+	}
+	slices.SortStableFunc(e.rows, compareRows)
+	kept := e.rows[:0]
+	for i, r := range e.rows {
+		if i+1 == len(e.rows) || e.rows[i+1].ID != r.ID {
+			kept = append(kept, r)
+		}
+	}
+	e.rows = kept
 }
 
 // queue says in which queue an entity stands.
@@ -55,9 +72,11 @@ type candidates struct {
 	listing  bool
 	asked    outbox.ListRequest
 	askedAt  time.Time
+	passing  int    // rows in flight that the list passes over
 	begun    uint64 // of the list that is being made, or else of the last one
 	size     int    // of the next list
 	more     bool   // the last list did not show all
+	taken    bool   // something has been leased since it was here
 	last     int    // entities of the last batch
 	pause    time.Duration
 	nextList time.Time
@@ -98,7 +117,7 @@ func (c *candidates) drop() {
 // left returns the number of entities in the queues.
 func (c *candidates) left() int { return len(c.ready) + len(c.due) + len(c.again) }
 
-// lowest returns the position of the first row that is to be leased of the last list; nil
+// lowest returns the position of the last list's first row that is still to be leased; nil
 // when there is none.
 func (c *candidates) lowest() *outbox.Position {
 	for _, e := range c.ready {
@@ -109,7 +128,8 @@ func (c *candidates) lowest() *outbox.Position {
 	return nil
 }
 
-// prune forgets what no list can ask about any more.
+// prune drops entities that neither a queue, a lease nor the current list needs, and
+// barriers that have expired.
 func (c *candidates) prune(now time.Time) {
 	maps.DeleteFunc(c.entities, func(_ outbox.Key, e *entity) bool {
 		return !e.flying && e.landed < c.begun && len(e.rows) == 0 && e.queue == none
@@ -123,8 +143,8 @@ func (c *candidates) prune(now time.Time) {
 // chunk is how many entities share an allocation.
 const chunk = 256
 
-// add makes rows candidates: those of one entity are one, where its first row stands. It
-// returns how many rows may go.
+// add makes rows candidates. The rows of one entity form one candidate, in the place of its
+// first row. It returns how many rows may go.
 func (c *candidates) add(now time.Time, rows []outbox.Row, begun uint64, sure bool, to queue, suspects map[outbox.ID]bool) (taken int) {
 	var fresh []entity
 	for i := range rows {
@@ -149,9 +169,13 @@ func (c *candidates) add(now time.Time, rows []outbox.Row, begun uint64, sure bo
 		case e.sure && sure && e.begun < begun: // what this list does not show again is beyond its end
 			e.rows, e.begun = rows[i:i+1:i+1], begun
 		default:
+			if e.shown < begun {
+				e.compact()
+			}
 			e.rows = append(e.rows, *r)
 			e.sure = e.sure && sure && e.begun == begun
 		}
+		e.shown = begun
 		e.suspect = e.suspect || suspects[r.ID]
 	}
 	return taken
@@ -180,8 +204,8 @@ func (e *entity) flies(r *outbox.Row, begun uint64) bool {
 }
 
 // take removes up to limit entities and page rows from the queues, which take turns, and
-// begins their leases. An entity that is in flight waits for its landing; one that refuse
-// returns true for is put aside, too.
+// begins their leases. It sets aside an entity that is in flight, until that lands, and one
+// for which refuse returns true.
 func (c *candidates) take(limit, page int, refuse func(*entity) bool) (out []*entity) {
 	rows := 0
 	for len(out) < limit && rows < page && c.left() > 0 {
@@ -196,7 +220,7 @@ func (c *candidates) take(limit, page int, refuse func(*entity) bool) (out []*en
 			out = append(out, e)
 		}
 	}
-	c.last = len(out)
+	c.last, c.taken = len(out), c.taken || len(out) > 0
 	return out
 }
 
@@ -223,10 +247,7 @@ func (c *candidates) bring(key outbox.Key) *entity {
 // begin begins the lease of at most limit of an entity's rows; the rest waits for its
 // landing.
 func (c *candidates) begin(e *entity, limit int) {
-	if len(e.rows) > 1 {
-		slices.SortFunc(e.rows, compareRows)
-		e.rows = slices.CompactFunc(e.rows, func(a, b outbox.Row) bool { return a.ID == b.ID })
-	}
+	e.compact()
 	e.check = !e.sure || e.left > e.begun
 	e.leased, e.flying, e.suspect = e.rows, true, e.suspect && len(e.rows) > limit
 	if len(e.rows) > limit {
@@ -237,8 +258,8 @@ func (c *candidates) begin(e *entity, limit int) {
 	}
 }
 
-// land ends the lease of an entity, of which all rows are settled or some are left open.
-// What was put aside meanwhile may go.
+// land ends the lease of an entity; all tells whether every row of it is settled. Rows that
+// were set aside meanwhile may go.
 func (c *candidates) land(e *entity, all bool) {
 	e.flying, e.landed = false, c.tick()
 	if !all {

@@ -10,14 +10,14 @@
 //   - One order everywhere: by (event_version, id). An entity is in one batch at a time,
 //     as one group of its lowest rows. The newest event of a group is projected, the
 //     others are superseded by it, or stay behind the earliest one.
-//   - Nothing is passed over. Every leased event is settled with a verdict or stays open;
-//     what stays open comes back with a later list.
+//   - No event is skipped. Every leased event is settled with a verdict or stays open; a
+//     later list shows it again.
 //   - The database decides, at the lease, which rows wait behind an earlier one. The
-//     barriers kept here spare it the same question, for five seconds at most, and may be
-//     forgotten at any time.
-//   - Nobody holds up anybody. Due and ready entities take turns. An entity with which whole
-//     requests fail is tried beside the others, in requests of its own. An entity that
-//     cannot be settled, or may be what ends the process, is put aside. When rows that must
+//     barriers kept here avoid asking again, for five seconds at most, and may be dropped at
+//     any time.
+//   - No entity holds up another. Due and ready entities take turns. An entity with which
+//     whole requests fail is tried beside the others, in requests of its own. An entity that
+//     cannot be settled, or may be the cause of crashes, is set aside. When rows that must
 //     wait fill the lists, they are put off in the table, and lists begin behind them.
 //   - An outage needs proof: a probe that fails, or faults of several entities with none
 //     that goes through. It ends no event in failed.

@@ -84,7 +84,7 @@ func (g *gate) unanswered(now time.Time, err error) {
 	g.state.Detail = err.Error()
 }
 
-// trial lets entities be tried, since the destination answers.
+// trial begins trials, since the destination answers.
 func (g *gate) trial() { g.state.Phase = Trial }
 
 // run opens the gate.
@@ -94,8 +94,9 @@ func (g *gate) run() {
 	g.set(Running, "", "")
 }
 
-// through notes an event that was projected, in a batch that was leased after so many
-// openings of the breaker: an older one does not close it.
+// through notes an event that was projected. opened counts the openings of the breaker
+// before its batch was leased: a batch from before the last opening does not close the
+// breaker.
 func (g *gate) through(opened int) {
 	clear(g.faulted)
 	if g.state.Phase == Broken && opened < g.opened {
@@ -114,8 +115,8 @@ func (g *gate) alone(key outbox.Key) bool {
 	return len(g.faulted) >= outageAfter
 }
 
-// final asks whether an event of an entity may end in failed. When it is one entity too
-// many in a row, the breaker opens, and the event is kept for a retry.
+// final reports whether an event of an entity may end in failed. When that is one entity too
+// many in a row, it opens the breaker, and the event retries after the pause retry.
 func (g *gate) final(now time.Time, key outbox.Key, r outbox.Reason, detail string) (allowed bool, retry time.Duration) {
 	g.finals[key] = true
 	switch {

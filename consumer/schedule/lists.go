@@ -24,25 +24,27 @@ const (
 	// so many batches. A list shows again what is left.
 	nextBatches = 1
 
-	// A list that takes PostgreSQL longer to find its first row has stepped over dead
-	// entries. From then on lists begin at a cursor, and at the head now and then: for one
-	// of headShare of the time at most.
+	// When PostgreSQL takes longer than cheapLook to find the first row of a list, it has
+	// stepped over dead index entries. From then on lists begin at a cursor, and at the head
+	// now and then, for 1/headShare of the time at most.
 	cheapLook = 5 * time.Millisecond
+	passRow   = 2 * time.Microsecond // and a row in flight may take it so long
 	headEvery = time.Second
 	headShare = 20
 
-	// Of two rows the one of the lower version may be committed later. A list that begins at a
-	// cursor begins where those have ended that are older than this.
+	// Of two rows the one with the lower version may be committed later. So a cursor is the
+	// end of a list that is at least this old.
 	lateCommit = 250 * time.Millisecond
 
-	// When one of so many listed rows has to wait, and the list is full or they are a crowd,
-	// they are put off in the table, and lists begin behind them until that is done.
+	// When more than 1/clogged of the listed rows have to wait, and the list is full or more
+	// than crowd rows wait, they are put off in the table. Until that is done lists begin
+	// behind them.
 	clogged = 4
 	crowd   = 1_000
 )
 
-// longer returns the size of the list after a full one that has shown so many rows that may
-// go. The third one is the longest, as a sample of the backlog.
+// longer returns the size of the next list after a full one with taken rows that may go. The
+// third list is a long one, as a sample of the backlog.
 func (c *candidates) longer(taken int) int {
 	switch {
 	case c.size < firstLists*shortList:
@@ -64,7 +66,7 @@ type end struct {
 
 // wantsList returns the next list, if it is time for one.
 func (c *candidates) wantsList(now time.Time) (r outbox.ListRequest, ok bool) {
-	if c.listing || now.Before(c.nextList) || len(c.ready) > c.enough() {
+	if c.listing || now.Before(c.nextList) || len(c.ready) > c.enough() || c.left() > 0 && !c.taken {
 		return r, false
 	}
 	r = outbox.ListRequest{Ready: c.size, SuspectAfter: suspectAfter}
@@ -88,7 +90,7 @@ func (c *candidates) wantsList(now time.Time) (r outbox.ListRequest, ok bool) {
 	return r, true
 }
 
-// enough returns with how many entities left the next list is begun.
+// enough returns how many entities may be left when the next list begins.
 func (c *candidates) enough() int {
 	if !c.more {
 		return 0
@@ -115,9 +117,9 @@ func position(r outbox.Row) *outbox.Position { return &outbox.Position{Version: 
 
 func compareRows(a, b outbox.Row) int { return a.Compare(&b) }
 
-// listed takes a list. It takes the place of what is left of the last one.
+// listed takes a list, which replaces what is left of the last one.
 func (c *candidates) listed(now time.Time, l *outbox.List, poll time.Duration) {
-	c.listing = false
+	c.listing, c.taken = false, false
 	for _, e := range c.ready {
 		e.forget()
 	}
@@ -147,7 +149,7 @@ func (c *candidates) listed(now time.Time, l *outbox.List, poll time.Duration) {
 		c.ended(now, position(l.Ready[n-1]))
 	}
 	if head {
-		c.skipping = clog || l.Look > cheapLook
+		c.skipping = clog || l.Look > cheapLook+time.Duration(c.passing)*passRow
 		c.nextHead = now.Add(max(headEvery, headShare*l.Look))
 	}
 	c.more = full && c.left() > 0

@@ -234,7 +234,11 @@ func (w *world) start(a schedule.Action) {
 	case schedule.DoSettle:
 		statement(func() func() {
 			left := w.settle(a.Batch)
-			return func() { w.s.Settled(w.now, a.Batch, left) }
+			guessed := w.chance(w.plan.lost)
+			if guessed { // somebody has changed the rows since that were left
+				clear(left)
+			}
+			return func() { w.s.Settled(w.now, a.Batch, left, guessed) }
 		})
 	case schedule.DoProbe:
 		var err error

@@ -6,8 +6,8 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// Next returns what to do now; ok is false when there is nothing, until the time that is
-// returned or the next answer. Call it again until ok is false.
+// Next returns one action to carry out now. Call it until ok is false: then there is nothing
+// to do before the time until or the next answer.
 func (s *Scheduler) Next(now time.Time) (a Action, until time.Time, ok bool) {
 	for _, b := range s.batches {
 		switch {
@@ -65,8 +65,8 @@ func (s *Scheduler) work(now time.Time) (a Action, ok bool) {
 	return s.look(now)
 }
 
-// renew makes an attempt of the breaker begin with a list of its own: with the newest rows
-// and with the lowest ones in turn, because what fails may stand at either end.
+// renew makes the next attempt of the breaker begin with a new list, of the newest and of
+// the lowest rows by turns, because the events that fail may be at either end.
 func (s *Scheduler) renew(now time.Time) {
 	if s.c.listing {
 		return // made before, and dropped when it is here
@@ -77,10 +77,13 @@ func (s *Scheduler) renew(now time.Time) {
 	s.c.nextList, s.c.backwards = now, s.newest
 }
 
-// look returns the next list, or what keeps lists short.
+// look returns the next list, look-up or put-off, if one is due.
 func (s *Scheduler) look(now time.Time) (a Action, ok bool) {
 	if r, ok := s.c.wantsList(now); ok {
-		r.Without = s.Batches()
+		r.Without, s.c.passing = s.Batches(), 0
+		for _, b := range s.batches {
+			s.c.passing += b.Size()
+		}
 		return Action{Kind: DoList, List: r}, true
 	}
 	if s.c.looking == 0 && len(s.c.lookups) > 0 {
@@ -150,7 +153,8 @@ func (s *Scheduler) lease() *Batch {
 	return b
 }
 
-// aside puts entities away that are not to be in a batch with others.
+// aside sets an entity aside that must not share a batch with others, and reports whether it
+// did.
 func (s *Scheduler) aside(e *entity) bool {
 	switch {
 	case s.apart[e.key]:
@@ -178,7 +182,7 @@ func (s *Scheduler) bringAside(queue *[]outbox.Key, limit int, w way) *Batch {
 }
 
 // try returns a batch that shows whether the destination takes anything: of entities that
-// have not met the trouble, as long as there are some.
+// have not met the fault, as long as there are some.
 func (s *Scheduler) try(phase Phase) *Batch {
 	limit := 1
 	if phase == Trial && s.gate.trials == 0 {

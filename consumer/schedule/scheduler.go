@@ -119,7 +119,7 @@ func (s *Scheduler) Blocked() int { return len(s.c.barriers) }
 // Apart returns how many entities are tried in requests of their own.
 func (s *Scheduler) Apart() int { return len(s.apart) }
 
-// Stop lets what is leased be finished, and nothing else be begun.
+// Stop lets the leased batches finish, and begins no others.
 func (s *Scheduler) Stop() { s.stopping = true }
 
 // Foreign notes whether another worker claims rows of the table. While it does, nothing is
@@ -190,8 +190,8 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 	}
 }
 
-// Probed takes the answer to DoProbe. It returns the batch that has brought an outage
-// about, if one has.
+// Probed takes the answer to DoProbe. It returns the batch whose fault began an outage; nil
+// for none.
 func (s *Scheduler) Probed(now time.Time, err error) (cause *Batch) {
 	s.probing = false
 	if s.gate.state.Phase == Outage {
@@ -237,9 +237,9 @@ func (s *Scheduler) Woken(now time.Time, n int, err error) {
 	}
 }
 
-// Settled takes the answer to DoSettle. left are the entities of which nothing was
-// settled.
-func (s *Scheduler) Settled(now time.Time, b *Batch, left map[outbox.Key]bool) {
+// Settled takes the answer to DoSettle. left are the entities that were not settled; when
+// the answer is guessed, a row of the others may be open, too.
+func (s *Scheduler) Settled(now time.Time, b *Batch, left map[outbox.Key]bool, guessed bool) {
 	s.remove(b)
 	good := b.good
 	for i := range b.Groups {
@@ -251,7 +251,7 @@ func (s *Scheduler) Settled(now time.Time, b *Batch, left map[outbox.Key]bool) {
 		case done:
 			s.c.settled(g.Key)
 		}
-		s.c.land(g.of, done && len(g.Events) == len(g.of.leased))
+		s.c.land(g.of, done && !guessed && len(g.Events) == len(g.of.leased))
 		good = good && done
 	}
 	if good {

@@ -6,7 +6,7 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// quick is the deadline of a part that may take every request down with it.
+// quick is the deadline of a part whose request is likely to fail as a whole.
 func (s *Scheduler) quick() time.Duration { return max(narrowLimit, 4*s.typical) }
 
 // Sent takes the answer to DoSend: the outcomes of the events, a fault without outcomes,
@@ -32,7 +32,7 @@ func (s *Scheduler) Sent(now time.Time, p *Part, outcomes []outbox.Outcome, f *o
 	s.close(now, b)
 }
 
-// outcomes notes what has become of the events of a part.
+// outcomes notes the outcomes of a part's events.
 func (s *Scheduler) outcomes(p *Part, outcomes []outbox.Outcome, took time.Duration) {
 	b, good := p.Batch, false
 	for i, n := range p.Groups {
@@ -49,8 +49,8 @@ func (s *Scheduler) outcomes(p *Part, outcomes []outbox.Outcome, took time.Durat
 	}
 }
 
-// noneThrough returns the fault of an answer that takes no event, for passing reasons.
-// Events that failed for good say nothing about the others.
+// noneThrough returns the fault of an answer that takes no event, for transient reasons; nil
+// otherwise. It ignores final failures: they say nothing about the other events.
 func noneThrough(outcomes []outbox.Outcome) *outbox.Fault {
 	var o *outbox.Outcome
 	for i := range outcomes {
@@ -72,8 +72,8 @@ type errText string
 
 func (e errText) Error() string { return string(e) }
 
-// suspect notes a part of which every event has come back. They are each known to have met
-// the fault, so that there is nothing to narrow down.
+// suspect notes a part of which no event went through. Each event to be retried has met the
+// fault, so there is nothing to narrow down.
 func (s *Scheduler) suspect(now time.Time, p *Part, f *outbox.Fault) {
 	p.Batch.met = f
 	for _, n := range p.Groups {
@@ -84,8 +84,8 @@ func (s *Scheduler) suspect(now time.Time, p *Part, f *outbox.Fault) {
 	}
 }
 
-// blame notes an entity that has met a fault by itself, and reports whether there have been
-// too many of them. An entity that is known for it says nothing about the others.
+// blame notes an entity that has met a fault by itself, and reports whether so many have
+// that it is an outage. An entity that is already tried apart does not count.
 func (s *Scheduler) blame(key outbox.Key) (outage bool) {
 	if s.apart[key] {
 		return false
@@ -96,7 +96,7 @@ func (s *Scheduler) blame(key outbox.Key) (outage bool) {
 	return s.gate.alone(key)
 }
 
-// faulted notes a part of which no fate is known.
+// faulted handles a part that met a fault and has no outcomes.
 func (s *Scheduler) faulted(now time.Time, p *Part, f *outbox.Fault) {
 	b := p.Batch
 	switch phase := s.gate.state.Phase; {
@@ -141,7 +141,7 @@ func (s *Scheduler) faulted(now time.Time, p *Part, f *outbox.Fault) {
 	b.doubts = append(b.doubts, p)
 }
 
-// unusable begins an outage, or goes on with it.
+// unusable begins an outage, or continues it.
 func (s *Scheduler) unusable(now time.Time, f *outbox.Fault) {
 	s.gate.outage(now, f)
 	for _, b := range s.batches {
@@ -153,7 +153,7 @@ func (s *Scheduler) unusable(now time.Time, f *outbox.Fault) {
 	}
 }
 
-// close judges a batch of which every outcome is known.
+// close judges a batch once every outcome is known.
 func (s *Scheduler) close(now time.Time, b *Batch) {
 	if b.decided() {
 		s.judge(now, b)

@@ -152,7 +152,7 @@ func (p *play) answer(t *testing.T, d *datadriven.TestData) {
 		for _, e := range args(d, "left") {
 			left[outbox.Key{Type: "block", ID: outbox.Text(e)}] = true
 		}
-		p.s.Settled(p.now, p.batches[name], left)
+		p.s.Settled(p.now, p.batches[name], left, d.HasArg("guessed"))
 	case "probed":
 		p.s.Probed(p.now, err)
 	case "woken":

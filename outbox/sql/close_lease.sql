@@ -1,5 +1,5 @@
--- Ends a lease: the first statement of a settle. Nothing of the transaction happens unless
--- the fence is ours and the lease was there.
+-- Ends a lease: the first statement of a settle. The transaction fails unless the fence is
+-- ours and the lease was there.
 --   $1 group, $2 epoch, $3 instance, $4 batch
 with fence as materialized ({fence}
 ), closed as (

@@ -1,5 +1,5 @@
--- Ends the leases that a settle has split a batch into and has not come to. It waits for
--- one that is still being settled.
+-- Ends those leases of a split batch that the settle has not come to. It waits for one
+-- that is still being settled.
 --   $1 group, $2 epoch, $3 instance, $4 events of the batch
 with fence as materialized ({fence}
 ), gone as (

@@ -1,4 +1,4 @@
--- Says what of the open rows is where, for people: counts.sql has the rest.
+-- Counts where the open rows are, for display. counts.sql counts the rows of each kind.
 -- Answers batches, their events, the age in seconds of the oldest batch, rows that are put
 -- off, rows that another worker has claimed.
 select count(*), coalesce(sum(cardinality({ids})), 0)::bigint,

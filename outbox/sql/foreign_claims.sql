@@ -1,5 +1,6 @@
--- Says how long ago another worker has claimed a row, if it did so within $1 microseconds. A
--- time that lies farther ahead is of a clock that was set back since, and says nothing.
+-- Answers how long ago another worker claimed a row, if it did so within $1 microseconds.
+-- A time that lies farther ahead comes from a clock that was set back since, and is
+-- ignored.
 select extract(epoch from clock_timestamp() - max(processing_started_at))::float8
 from (select processing_started_at from {table}
       where status = 'processing' and epoch is null

@@ -1,8 +1,8 @@
--- Leases a batch: one row in weft_lease names its events, which are not written.
--- An entity is left out, with the reason, when an open row of it that is earlier than its
--- newest row here is not part of the batch. The entities that are to be looked up, those
--- of which a row waits, and those of which a row is not as it was listed are looked up by
--- the index on the entity. Of the others the list has shown that there is no earlier one.
+-- Leases a batch: one row in weft_lease names its events, which are not written. Leaves an
+-- entity out, with the reason, when an open row of it is earlier than its newest row here
+-- and not part of the batch. Looks up, by the index on the entity, the entities for which
+-- the caller asks that, those with a waiting row, and those with a row that has changed
+-- since the list. For the others the list has shown that there is no earlier row.
 --   $1 group, $2 epoch, $3 instance, $4 batch, $5 length of the lease in microseconds,
 --   $6 addresses, $7 ids, $8 ordinals of the entities, $9 rows of the entity that are asked
 --   for, 0 to look it up

@@ -1,5 +1,6 @@
--- Lists what may go, without a lease: in one snapshot the lowest ready rows at or after a
--- position that are in none of some leases, and the rows whose retry time has come.
+-- Lists rows that may go, without a lease. In one snapshot: the lowest ready rows at or
+-- after a position that none of the given leases names, and the rows whose retry time has
+-- come.
 --   $1 most ready rows, $2 version and $3 id of the position, $4 most due rows,
 --   $6 batches of the leases
 -- Answers due, address, id, entity, version, whether the row is a suspect (reclaimed $5

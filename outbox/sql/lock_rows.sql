@@ -1,5 +1,5 @@
--- Locks the rows of a batch that are as they were leased, wherever they are now, and
--- passes over what somebody else has locked.
+-- Locks the rows of a batch that are as they were leased, wherever they are now, and skips
+-- rows that another session has locked.
 --   $1 ids, $2 ops, $3 versions, $4 retry times, $5 replay counts
 -- Answers the ordinals of the rows that are locked now, their addresses and versions.
 select s.ord, o.ctid, o.xmin

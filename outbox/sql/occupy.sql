@@ -1,5 +1,5 @@
--- Takes the table for a group, unless the leader of another group works on it. That one
--- has not beaten for 15 s when it is gone, whatever its heartbeat.
+-- Takes the table for a group, unless the leader of another group works on it. That leader
+-- counts as gone after 15 s without a heartbeat, whatever its interval.
 --   $1 group, $2 epoch, $3 instance, $4 projection
 -- last_settle_at stays as it is: it is the table's, not the group's.
 with fence as materialized ({fence}

@@ -1,4 +1,5 @@
--- Deletes done rows on some pages of the table, and passes over what somebody else has locked.
+-- Deletes done rows on some pages of the table, and skips rows that another session has
+-- locked.
 --   $1 first address, $2 address after the last, $3 most rows, $4 least age in microseconds; null for any
 with picked as materialized (
   select ctid as address

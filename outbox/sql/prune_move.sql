@@ -1,5 +1,5 @@
--- Moves done rows on some pages of the table to the history, and deletes those that are too
--- old for it. What somebody else has locked is passed over.
+-- Moves done rows on some pages of the table to the history, and deletes those that are
+-- too old for it. Skips rows that another session has locked.
 --   $1 first address, $2 address after the last, $3 most rows, $4 age in microseconds from which a row is deleted; null for none
 -- A time that fits no day, because another worker wrote none or one of the future, becomes now.
 with picked as materialized (

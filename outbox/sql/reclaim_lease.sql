@@ -1,6 +1,6 @@
--- Takes back the oldest lease of another term, with the audit. An attempt and a reclaim
--- are counted on the rows that nothing has touched since; they are due at once. An event
--- that was reclaimed $5 times in a row ends in failed.
+-- Takes back the oldest lease of another term, with the audit. Rows that nothing has
+-- changed since count an attempt and a reclaim, and are due at once. An event that was
+-- reclaimed $5 times in a row ends in failed.
 --   $1 group, $2 epoch, $3 instance, $4 projection, $5 most reclaims
 with fence as materialized ({fence}
 ), old as materialized (

@@ -1,4 +1,4 @@
--- Makes rows due that an outage has put off: those that wait because of one of $4.
+-- Makes rows due that an outage delays: those that wait because of one of $4.
 --   $1 group, $2 epoch, $3 instance, $4 reasons, $5 most rows
 with fence as materialized ({fence}
 ), asleep as materialized (
