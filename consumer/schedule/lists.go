@@ -15,7 +15,7 @@ const (
 	// only the newest need be projected.
 	shortList   = 256
 	firstLists  = 8 // the second is so many times as long as the first
-	wideList    = 20_000
+	wideList    = 10_000
 	longList    = 40_000
 	longestList = 80_000
 	severalRows = 4 // of an entity: the longest list is worth its memory
