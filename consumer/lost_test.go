@@ -202,7 +202,7 @@ func TestCutOff(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := setup(t, linked, func(o *options) { o.CutOff, o.timeout, o.dial = 500*time.Millisecond, 200*time.Millisecond, c.dial })
+			r := setup(t, linked, func(o *options) { o.CutOff, o.timeout, o.dial = 500*time.Millisecond, 2*time.Second, c.dial })
 			r.enqueue(newKey(), 1)
 			if err := c.fault(r); err != nil {
 				t.Fatal(err)
@@ -229,7 +229,7 @@ func TestTermAfterACutOff(t *testing.T) {
 	for name, committed := range map[string]bool{"SettleNotMade": false, "SettleCommitted": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := setup(t, linked, func(o *options) { o.CutOff, o.timeout = 500*time.Millisecond, 200*time.Millisecond })
+			r := setup(t, linked, func(o *options) { o.CutOff, o.timeout = 500*time.Millisecond, 2*time.Second })
 			r.notePassed()
 			var once atomic.Bool
 			breaks := func() error {
