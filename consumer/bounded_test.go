@@ -153,7 +153,7 @@ func TestManyWaitingRowsDoNotDelayTheBegin(t *testing.T) {
 	}
 }
 
-// Events that were reclaimed several times may be what ends the process: each is tried with
+// Events that were reclaimed several times may be the cause of crashes: each is tried with
 // nothing else leased, at the cost of a few rows, and the others go on between them.
 func TestSuspectsAreTriedAloneAndCheaply(t *testing.T) {
 	t.Parallel()

@@ -207,17 +207,23 @@ func TestCutOff(t *testing.T) {
 			if err := c.fault(r); err != nil {
 				t.Fatal(err)
 			}
-			ended := make(chan error, 1)
-			go func() { ended <- r.pipe.Run(t.Context(), r.term) }()
-			select {
-			case err := <-ended:
-				if err == nil || !strings.Contains(err.Error(), "no answer of the outbox for") {
-					t.Errorf("Run returned %v, want that there is no answer", err)
-				}
-			case <-time.After(patience):
-				t.Error("the term goes on without a way to its tables")
-			}
+			r.endsCutOff()
 		})
+	}
+}
+
+// endsCutOff runs a term, and expects it to end because the outbox does not answer.
+func (r *rig) endsCutOff() {
+	r.t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- r.pipe.Run(r.t.Context(), r.term) }()
+	select {
+	case err := <-ended:
+		if err == nil || !strings.Contains(err.Error(), "no answer of the outbox for") {
+			r.t.Errorf("Run returned %v, want that there is no answer", err)
+		}
+	case <-time.After(patience):
+		r.t.Fatal("the term goes on without a way to its tables")
 	}
 }
 
@@ -246,16 +252,7 @@ func TestTermAfterACutOff(t *testing.T) {
 			}
 			key := newKey()
 			r.enqueue(key, 1, 2)
-			ended := make(chan error, 1)
-			go func() { ended <- r.pipe.Run(t.Context(), r.term) }()
-			select {
-			case err := <-ended:
-				if err == nil || !strings.Contains(err.Error(), "no answer of the outbox for") {
-					t.Errorf("Run returned %v, want that there is no answer", err)
-				}
-			case <-time.After(patience):
-				t.Fatal("the term goes on without a way to its tables")
-			}
+			r.endsCutOff()
 			if got := r.metric("outbox_inflight_events"); got != 0 {
 				t.Errorf("%v events are shown in flight after the term, want none", got)
 			}

@@ -20,7 +20,7 @@ import (
 // settled, none is done twice, without a lease or never.
 func TestOrderPerEntity(t *testing.T) {
 	t.Parallel()
-	dear := func(w *watched) consumerStore { return &expensive{watched: w, look: 10 * time.Millisecond} }
+	costly := func(w *watched) consumerStore { return &expensive{watched: w, look: 10 * time.Millisecond} }
 	for _, tc := range []struct {
 		name     string
 		entities int
@@ -29,8 +29,8 @@ func TestOrderPerEntity(t *testing.T) {
 		lossy    bool                         // answers of the database are lost
 	}{
 		{"AtTheHead", 6, 0, nil, false},
-		{"BehindTheHead", 6, 0, dear, false},
-		{"FromPrefetchedLists", 300, 450, dear, false},
+		{"BehindTheHead", 6, 0, costly, false},
+		{"FromPrefetchedLists", 300, 450, costly, false},
 		{"WithLostAnswers", 6, 0, nil, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

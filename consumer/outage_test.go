@@ -245,9 +245,9 @@ func TestFaultOfABatchIsNarrowedDownToItsEvent(t *testing.T) {
 func TestEntityThatFailsWholeRequestsHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	bad, mended := newKey(), false
+	bad, fixed := newKey(), false
 	r.proj.fault = func(events []outbox.Event) error {
-		if !mended && slices.ContainsFunc(events, func(e outbox.Event) bool { return e.Key == bad }) {
+		if !fixed && slices.ContainsFunc(events, func(e outbox.Event) bool { return e.Key == bad }) {
 			return &outbox.Fault{Reason: outbox.ReasonES5xx, Shared: true, Err: errors.New("502 bad gateway")}
 		}
 		return nil
@@ -275,7 +275,7 @@ func TestEntityThatFailsWholeRequestsHoldsUpNobody(t *testing.T) {
 	if !named {
 		t.Error("no log line names the entity")
 	}
-	r.proj.set(func(*scripted) { mended = true })
+	r.proj.set(func(*scripted) { fixed = true })
 	r.await(map[string]int{"done": 561})
 	r.eventually(func() bool { return r.metric("weft_isolated_entities") == 0 }, "the entity to be as the others")
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -111,27 +110,10 @@ func TestHeartbeatsPassAWaitingTrigger(t *testing.T) {
 	dsn, pool := atVersionFour(t, 200)
 	exec(t, pool, `insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at) values ('other', 1, 'b', now(), now())`)
 	_, release := hold(t, pool, `update weft_leader set renewed_at = now() where group_name = 'other'`)
-	done := make(chan error, 1)
-	go func() {
-		_, err := migrations.Up(t.Context(), dsn)
-		done <- err
-	}()
-	for range 2 {
-		labtest.Eventually(t, 30*time.Second, func() bool {
-			return one[int](t, pool, `select count(*) from pg_locks where not granted and mode = 'ShareRowExclusiveLock'
-				and relation = 'weft_leader'::regclass and database = (select oid from pg_database where datname = current_database())`) == 1
-		}, "the trigger queues for the leaders' table")
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	upBeside(t, dsn, pool, "ShareRowExclusiveLock", "weft_leader", release, func(ctx context.Context) error {
 		_, err := pool.Exec(ctx, `update weft_leader set renewed_at = now() where group_name = 'weft'`)
-		cancel()
-		if err != nil {
-			t.Fatalf("heartbeat behind the trigger: %v", err)
-		}
-	}
-	release()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+		return err
+	})
 }
 
 // A migration that is interrupted at any of its parts is finished by the next one.
@@ -204,7 +186,7 @@ func TestForgetKeepsWhatIsNew(t *testing.T) {
 	exec(t, owner, `update weft_term set ended_at = now() - interval '60 days' where epoch = 4`)
 	exec(t, owner, `update weft_term set ended_at = now() - interval '2 days' where epoch = 5`)
 	exec(t, owner, `insert into weft_audit (at, actor, action, why) select now() - age, 'a', action, why
-		from (values ('reclaim', 'older_epoch'), ('reclaim', 'older_epoch, ended in failed'), ('replay', 'mended'), ('prune', 'old'), ('resign_requested', 'x')) k(action, why),
+		from (values ('reclaim', 'older_epoch'), ('reclaim', 'older_epoch, ended in failed'), ('replay', 'fixed'), ('prune', 'old'), ('resign_requested', 'x')) k(action, why),
 		     (values (interval '2 days'), (interval '60 days'), (interval '2 years')) a(age)`)
 
 	const forget = "select weft_forget($1::interval, $2::interval, $3::int)"
@@ -222,7 +204,7 @@ func TestForgetKeepsWhatIsNew(t *testing.T) {
 	}
 	left := query[string](t, owner, `select action || ' ' || why || ' ' || extract(day from date_trunc('day', now() - at))::text from weft_audit order by 1`)
 	wantLeft := []string{"prune old 2", "prune old 60", "reclaim older_epoch 2", "reclaim older_epoch, ended in failed 2", "reclaim older_epoch, ended in failed 60",
-		"replay mended 2", "replay mended 60", "resign_requested x 2"}
+		"replay fixed 2", "replay fixed 60", "resign_requested x 2"}
 	if diff := cmp.Diff(wantLeft, left); diff != "" {
 		t.Errorf("audit (-want +got):\n%s", diff)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/internal/lab/legacy"
@@ -41,6 +42,13 @@ func TestWritersPassAWaitingAlter(t *testing.T) {
 	t.Parallel()
 	dsn, pool, _ := adopted(t, 200)
 	_, release := hold(t, pool, "select count(*) from search_outbox_events")
+	upBeside(t, dsn, pool, "AccessExclusiveLock", "search_outbox_events", release, func(ctx context.Context) error { return legacy.Produce(ctx, pool) })
+}
+
+// upBeside migrates while a lock is held that it needs, and each time that it queues expects
+// others to get past it. release frees the lock.
+func upBeside(t *testing.T, dsn string, pool *pgxpool.Pool, mode, relation string, release func(), others func(context.Context) error) {
+	t.Helper()
 	done := make(chan error, 1)
 	go func() {
 		_, err := migrations.Up(t.Context(), dsn)
@@ -48,15 +56,14 @@ func TestWritersPassAWaitingAlter(t *testing.T) {
 	}()
 	for range 3 {
 		labtest.Eventually(t, 30*time.Second, func() bool {
-			return one[int](t, pool, `select count(*) from pg_locks where not granted and mode = 'AccessExclusiveLock'
-				and relation = 'search_outbox_events'::regclass and database = (select oid from pg_database where datname = current_database())`) == 1
-		}, "the ALTER queues for the table")
-		// Twenty times what an attempt may take.
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		err := legacy.Produce(ctx, pool)
+			return one[int](t, pool, `select count(*) from pg_locks where not granted and mode = $1
+				and relation = $2::regclass and database = (select oid from pg_database where datname = current_database())`, mode, relation) == 1
+		}, "the migration queues for "+relation)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // twenty times what an attempt may take
+		err := others(ctx)
 		cancel()
 		if err != nil {
-			t.Fatalf("writer behind the ALTER: %v", err)
+			t.Fatalf("behind the migration: %v", err)
 		}
 	}
 	release()

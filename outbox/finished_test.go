@@ -154,8 +154,8 @@ func TestSettleKeepsWhatItCannotRemove(t *testing.T) {
 	t.Parallel()
 	const insert, remove = "revoke insert on " + history + " from {role}", "revoke delete on " + table + " from {role}"
 	for name, tc := range map[string]struct {
-		finished        outbox.Finished
-		sql, want, mend string
+		finished          outbox.Finished
+		sql, want, remedy string
 	}{
 		"Partition":      {outbox.Archive, "drop table {today}", "no partition of relation", "select weft_history_attach('" + table + "', (now() at time zone 'UTC')::date)"},
 		"RightToInsert":  {outbox.Archive, insert, "permission denied for table " + history, "grant insert on " + history + " to {role}"},
@@ -194,13 +194,13 @@ func TestSettleKeepsWhatItCannotRemove(t *testing.T) {
 			if got := b.count("status = 'done' and processed_at is not null and attempts = 0"); got != 1 {
 				t.Errorf("%d done rows in the table, want 1", got)
 			}
-			b.exec(fill.Replace(tc.mend))
+			b.exec(fill.Replace(tc.remedy))
 			if err := b.store.Open(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			b.settleOne(nil)
 			if got := b.count("status = 'done'"); got != 1 {
-				t.Errorf("%d done rows in the table after %q, want no more than before", got, tc.mend)
+				t.Errorf("%d done rows in the table after %q, want no more than before", got, tc.remedy)
 			}
 		})
 	}

@@ -347,19 +347,12 @@ func TestHistoryIsMaintainedByPartition(t *testing.T) {
 	defer conn.Release()
 
 	// A reader keeps the first from being detached whole; the next call finishes it.
-	reader, err := b.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = reader.Rollback(context.Background()) }()
-	if _, err := reader.Exec(t.Context(), "select count(*) from "+history); err != nil {
-		t.Fatal(err)
-	}
+	leave := b.readHistory()
 	limit(t, conn, "200ms")
 	if err := f.DetachAndDrop(t.Context(), conn.Conn(), parts[0]); err == nil || !strings.Contains(err.Error(), "statement timeout") {
 		t.Errorf("detach beside a reader: got %v, want a timeout", err)
 	}
-	_ = reader.Rollback(t.Context())
+	leave()
 	again, _, err := f.Partitions(t.Context())
 	if err != nil || len(again) != 4 || !again[0].Detaching {
 		t.Fatalf("half-detached: got %+v, %v", again, err)
@@ -384,7 +377,23 @@ func TestHistoryIsMaintainedByPartition(t *testing.T) {
 	}
 }
 
-// TestHalfDetachedPartitionIsDroppedByTheFunction, too.
+// readHistory keeps a reader on the history until leave is called.
+func (b *bench) readHistory() (leave func()) {
+	b.t.Helper()
+	reader, err := b.pool.Begin(b.t.Context())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	leave = func() { _ = reader.Rollback(context.Background()) }
+	b.t.Cleanup(leave)
+	if _, err := reader.Exec(b.t.Context(), "select count(*) from "+history); err != nil {
+		b.t.Fatal(err)
+	}
+	return leave
+}
+
+// TestHalfDetachedPartitionIsDroppedByTheFunction: a detach that a reader has interrupted
+// does not keep the function from dropping the partition.
 func TestHalfDetachedPartitionIsDroppedByTheFunction(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -399,19 +408,12 @@ func TestHalfDetachedPartitionIsDroppedByTheFunction(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	reader, err := b.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = reader.Rollback(context.Background()) }()
-	if _, err := reader.Exec(t.Context(), "select count(*) from "+history); err != nil {
-		t.Fatal(err)
-	}
+	leave := b.readHistory()
 	limit(t, conn, "100ms")
 	if err := f.DetachAndDrop(t.Context(), conn.Conn(), parts[0]); err == nil {
 		t.Fatal("detached beside a reader")
 	}
-	_ = reader.Rollback(t.Context())
+	leave()
 	if dropped, err := f.Drop(t.Context(), parts[0].Name); err != nil || !dropped {
 		t.Errorf("drop: got %v, %v, want it dropped", dropped, err)
 	}

@@ -26,7 +26,7 @@ type ReclaimRequest struct {
 	Limit         int           // rows of one statement; > 0
 	MaxProcessing time.Duration // a row without a lease may be processing this long
 	// MaxReclaims ends an event in failed that was reclaimed this often in a row
-	// without being settled: it ends the process that tries it.
+	// without being settled: it crashes the process that tries it.
 	MaxReclaims int
 }
 

@@ -37,7 +37,7 @@ func (b *bench) fail(typ string, version int64, reason, ago string) outbox.ID {
 
 func (b *bench) beginReplay(s outbox.Selector) *outbox.Replay {
 	b.t.Helper()
-	r, err := b.letters(b.pool).BeginReplay(b.t.Context(), outbox.ReplayOrder{By: "alice", Why: "mended", Selector: s}, 0)
+	r, err := b.letters(b.pool).BeginReplay(b.t.Context(), outbox.ReplayOrder{By: "alice", Why: "fixed", Selector: s}, 0)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -160,8 +160,8 @@ func TestReplayResetsOnlyWhatHasFailed(t *testing.T) {
 	var by, why string
 	var at time.Time
 	if err := b.pool.QueryRow(t.Context(), "select replay_count, last_replayed_by, last_replayed_reason, last_replayed_at from search_outbox_events where id = $1",
-		&all[0]).Scan(&n, &by, &why, &at); err != nil || n != 1 || by != "alice" || why != "mended" {
-		t.Errorf("the row holds %d, %q, %q (%v), want 1, alice, mended", n, by, why, err)
+		&all[0]).Scan(&n, &by, &why, &at); err != nil || n != 1 || by != "alice" || why != "fixed" {
+		t.Errorf("the row holds %d, %q, %q (%v), want 1, alice, fixed", n, by, why, err)
 	}
 	if diff := cmp.Diff(before, []row{b.row(all[1]), b.row(all[2]), b.row(all[3])}); diff != "" {
 		t.Errorf("rows that are done, waiting and in flight have changed:\n%s", diff)
@@ -412,7 +412,7 @@ func TestReadAudit(t *testing.T) {
 		t.Fatal(err)
 	}
 	replay, reclaim := found[0], found[1]
-	if replay.ID != r.AuditID() || replay.Actor != "alice" || replay.Why != "mended" || !strings.Contains(string(replay.Detail), `"reason": "es_4xx"`) {
+	if replay.ID != r.AuditID() || replay.Actor != "alice" || replay.Why != "fixed" || !strings.Contains(string(replay.Detail), `"reason": "es_4xx"`) {
 		t.Errorf("got %+v, want who, why and the selector", replay)
 	}
 	if reclaim.FromOwner != "a" || *reclaim.FromEpoch != 1 || *reclaim.ByEpoch != 2 || reclaim.Count != 1 || string(reclaim.Detail) != "null" {

@@ -13,7 +13,7 @@
 //     most, that also writes the audit: who took how many rows, from which owner and epoch,
 //     and why.
 //   - A reclaim counts an attempt. An event that was reclaimed many times in a row
-//     without being settled ends in failed: it is what ends the process.
+//     without being settled ends in failed: it is the likely cause of crashes.
 //
 // # What is not guaranteed
 //

@@ -108,7 +108,7 @@ func (r *Reclaimer) Run(ctx context.Context, epoch int64) error {
 }
 
 // RunOnce takes back everything that is lost now and returns how many events. A term begins
-// with it: an event that ends the process is counted before it is tried again.
+// with it: an event that crashes the process is counted before it is tried again.
 func (r *Reclaimer) RunOnce(ctx context.Context, epoch int64) (total int, err error) {
 	request := outbox.ReclaimRequest{Epoch: epoch, Limit: page, MaxProcessing: r.cfg.MaxProcessing, MaxReclaims: r.cfg.MaxReclaims}
 	for {

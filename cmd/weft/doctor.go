@@ -79,7 +79,7 @@ func doctorIndexes(found []migrations.CostlyIndex) []doctorIndex {
 
 func writeDoctor(w io.Writer, found []migrations.CostlyIndex) error {
 	if len(found) == 0 {
-		_, err := fmt.Fprintln(w, "nothing: the outbox tables have no index but the primary key and those that weft reads")
+		_, err := fmt.Fprintln(w, "no index to drop: the outbox tables have their primary key and the indexes that weft reads")
 		return err
 	}
 	fmt.Fprintf(w, "Indexes that weft does not read: %d. Every settle writes into each of them.\n\n", len(found))
@@ -106,7 +106,7 @@ func writeDoctor(w io.Writer, found []migrations.CostlyIndex) error {
 	if others > 0 && len(unread) == 0 {
 		fmt.Fprintln(w, "\nEach of the application's is read, or holds a constraint.")
 	}
-	writeDrops(w, "Those that your application never reads can go:", unread)
+	writeDrops(w, "Your application never reads these; they can go:", unread)
 	writeDrops(w, "weft's own, only for builds before leases; drop them once no such build runs (weft status lists the versions):", older)
 	return nil
 }

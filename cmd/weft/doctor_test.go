@@ -66,7 +66,7 @@ func TestDoctor(t *testing.T) {
 			}
 		}
 	}
-	if got := weft(t, env, "doctor"); got.out != "nothing: the outbox tables have no index but the primary key and those that weft reads\n" {
+	if got := weft(t, env, "doctor"); got.out != "no index to drop: the outbox tables have their primary key and the indexes that weft reads\n" {
 		t.Errorf("after the advice: %q\nadvice: %s", got.out, text)
 	}
 }
@@ -81,7 +81,7 @@ func TestDoctorBeforeLeases(t *testing.T) {
 	if _, err := migrations.Down(t.Context(), url); err != nil {
 		t.Fatal(err)
 	}
-	if got := weft(t, []string{"DATABASE_URL=" + url}, "doctor"); got.code != 0 || !strings.HasPrefix(got.out, "nothing:") {
-		t.Errorf("got %+v, want nothing", got)
+	if got := weft(t, []string{"DATABASE_URL=" + url}, "doctor"); got.code != 0 || !strings.HasPrefix(got.out, "no index to drop:") {
+		t.Errorf("got %+v, want no index to drop", got)
 	}
 }

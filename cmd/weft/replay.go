@@ -286,7 +286,7 @@ func (r replayed) verdict(wanted int) error {
 	}
 	switch {
 	case stopped:
-		return &exitError{exitBad, fmt.Sprintf("stopped: all of the last %d failed again%s; mend the cause first, or use --keep-going", replay.Futile, sample)}
+		return &exitError{exitBad, fmt.Sprintf("stopped: all of the last %d failed again%s; fix the cause first, or use --keep-going", replay.Futile, sample)}
 	case failed > 0:
 		return &exitError{exitBad, fmt.Sprintf("%d failed again%s", failed, sample)}
 	case wanted > 0 && matched-skipped < int64(wanted):

@@ -222,7 +222,7 @@ func TestReplayWithoutLeader(t *testing.T) {
 	if got := m.one("select count(*)::text from weft_audit"); got != "0" {
 		t.Errorf("a dry run has left %s entries in the audit", got)
 	}
-	r = weft(t, m.env, "replay", "--reason=es_4xx", "--limit=3", "--by=alice", "--why=mapping mended", "--wait=1h")
+	r = weft(t, m.env, "replay", "--reason=es_4xx", "--limit=3", "--by=alice", "--why=mapping fixed", "--wait=1h")
 	want := "search_index_to_elastic: 3 of 3 replayed; nobody leads, so that they wait for an instance\n" +
 		"chronicle_events_to_entries: 1 of 1 replayed; nobody leads, so that they wait for an instance\n"
 	if r.code != 0 || r.out != want || r.errOut != "" {
@@ -250,7 +250,7 @@ func TestReplayWithoutLeader(t *testing.T) {
 	}
 
 	r = weft(t, m.env, "audit", "--action=replay", "--projection=search_index_to_elastic")
-	line := regexp.MustCompile(`(?m)^\S+Z  replay  alice  3      search_index_to_elastic  -     mapping mended  finished; 0 done, 0 failed again, 3 open$`)
+	line := regexp.MustCompile(`(?m)^\S+Z  replay  alice  3      search_index_to_elastic  -     mapping fixed  finished; 0 done, 0 failed again, 3 open$`)
 	if r.code != 0 || !line.MatchString(r.out) || strings.Count(r.out, "\n") != 4 {
 		t.Errorf("audit: got code %d and\n%s, want three replays, one as %s", r.code, r.out, line)
 	}
@@ -305,7 +305,7 @@ func TestReplayStopsWhenNothingGoesThrough(t *testing.T) {
 	got := replayed{Projections: []replayedByProject{{Projection: "p", Matched: 90, Replayed: 10, Failed: 10, Outcome: replay.Stopped, Watched: true, Reason: "es_4xx", Error: "no"}}}
 	err := got.verdict(0)
 	code, lines := explain(err)
-	if want := "stopped: all of the last 10 failed again (es_4xx: no); mend the cause first, or use --keep-going"; code != exitBad || lines[0] != want {
+	if want := "stopped: all of the last 10 failed again (es_4xx: no); fix the cause first, or use --keep-going"; code != exitBad || lines[0] != want {
 		t.Errorf("got %d, %q, want %q", code, lines, want)
 	}
 }

@@ -115,7 +115,7 @@ func (a *app) statusCommand() *cobra.Command {
 database has it. Works from any host. Exits 1 when nobody leads.
 
 READY events may go; WAITING ones have a retry time, and PUT OFF ones stand behind an
-earlier event of their entity. IN FLIGHT are those that the leader has leased, with the
+earlier event of their entity. IN FLIGHT events are leased by the leader, with the
 number of batches and the age of the oldest. OTHERS are claimed by another worker or an
 older build of weft. STUCK events have been in flight for longer than --max-processing,
 or are claimed by a worker whose lease has ended. Done events are an estimate of the server's

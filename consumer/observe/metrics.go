@@ -53,7 +53,7 @@ func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, erro
 		fenced:      counter("weft_fenced_writes_total", "Terms that ended because a lease or settle was refused under their epoch."),
 		kept:        counter("weft_finished_kept_total", "Batches whose finished events stayed in the table, because they could not be archived or deleted."),
 		inflight:    gauge("outbox_inflight_events", "Events that are being projected by this instance."),
-		blocked:     gauge("weft_blocked_entities", "Entities whose events wait behind an earlier one, of those that came up lately."),
+		blocked:     gauge("weft_blocked_entities", "Entities that the latest lists showed and whose events wait behind an earlier one."),
 		apart:       gauge("weft_isolated_entities", "Entities that are tried in requests of their own, because whole requests have failed with them."),
 		lastSuccess: gauge("outbox_last_success_timestamp_seconds", "When an event was last done, by the database clock; 0 before the first."),
 		phase:       gauge("weft_pipeline_phase", "1 for the phase that the pipeline of this instance is in, 0 for the others.", "phase"),

@@ -137,7 +137,7 @@ func diagnoseServer(err error, cfg *pgconn.Config, where string) (Kind, string) 
 		return Pooler, fmt.Sprintf("a transaction-pooling proxy stands before Postgres (%s): %s", said, sayPooler)
 	case "08P01":
 		if strings.Contains(said, "startup parameter") {
-			return Pooler, fmt.Sprintf("a connection pooler%s refuses the session's settings (%s): %s", where, said, sayPooler)
+			return Pooler, fmt.Sprintf("a connection pooler%s refuses the session's settings (%s): point DATABASE_URL at Postgres itself, or name the setting in ignore_startup_parameters of a PgBouncer in session mode", where, said)
 		}
 	}
 	if cfg != nil && (pe.Code == "42704" || pe.Code == "22023") {

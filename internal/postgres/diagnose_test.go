@@ -193,7 +193,7 @@ func TestDiagnoseScripted(t *testing.T) {
 		{"TLSWanted", "28000", `no pg_hba.conf entry for host "10.0.0.1", user "weft", database "d", no encryption`, postgres.TLSRefused, "sslmode=require"},
 		{"Starting", "57P03", "the database system is starting up", postgres.Unreachable, "wait for it"},
 		{"Full", "53300", "sorry, too many clients already", postgres.TooManyConnections, "raise max_connections"},
-		{"PgBouncerParameter", "08P01", "unsupported startup parameter: statement_timeout", postgres.Pooler, "point DATABASE_URL at Postgres itself"},
+		{"PgBouncerParameter", "08P01", "unsupported startup parameter: statement_timeout", postgres.Pooler, "name the setting in ignore_startup_parameters"},
 		{"PgBouncerDatabase", "3D000", "no such database: d", postgres.UnknownDatabase, "no such database: d"},
 		{"PgBouncerOldDatabase", "08P01", "no such database: d", postgres.UnknownDatabase, "the pooler"},
 		{"PgBouncerPassword", "08P01", "password authentication failed", postgres.WrongPassword, "the pooler"},

@@ -108,12 +108,7 @@ func TestBrokenPipelines(t *testing.T) {
 		r.exec(r.pool, `insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at) values ('another', 1, 'a', now(), now())`)
 		a.store = a.open("another", outbox.Keep)
 		r.member("b", 2)
-		r.write(key, 1)
-		stop := a.run()
-		r.settled()
-		if err := stop(); err != nil {
-			t.Fatal(err)
-		}
+		a.carry(key)
 		expect(t, r.check(), key,
 			`one claimer: version 1 (event `+r.ledger[0].Event.String()+`): lease by "a" under epoch 1 after epoch 2 was committed`,
 			`one claimer: settle of what "a" leased under epoch 1 after epoch 2 was committed`)
@@ -147,12 +142,7 @@ func TestBrokenPipelines(t *testing.T) {
 		a.store = &settler{Store: a.store, before: func(ids any) {
 			r.exec(a.pool, `update search_outbox_events set status = 'done', processed_at = now() where id = any ($1::uuid[])`, ids)
 		}}
-		r.write(key, 1)
-		stop := a.run()
-		r.settled()
-		if err := stop(); err != nil {
-			t.Fatal(err)
-		}
+		a.carry(key)
 		expect(t, r.check(), key, `a lease for every verdict: version 1 (event `+r.ledger[0].Event.String()+`): became done without a lease`)
 	})
 
@@ -162,12 +152,7 @@ func TestBrokenPipelines(t *testing.T) {
 		key := newKey()
 		a := r.member("a", 1)
 		a.store = &hasty{Store: a.store}
-		r.write(key, 1)
-		stop := a.run()
-		r.settled()
-		if err := stop(); err != nil {
-			t.Fatal(err)
-		}
+		a.carry(key)
 		expect(t, r.check(), key, "a lease before every send: sent without a lease on an event of its entity: index version 1 by a")
 	})
 
@@ -177,12 +162,7 @@ func TestBrokenPipelines(t *testing.T) {
 		key := newKey()
 		a := r.member("a", 1)
 		a.store = a.openOn(&tardy{Pool: a.pool}, group, outbox.Keep)
-		r.write(key, 1)
-		stop := a.run()
-		r.settled()
-		if err := stop(); err != nil {
-			t.Fatal(err)
-		}
+		a.carry(key)
 		expect(t, r.check(), key, "a lease before every send: sent without a lease on an event of its entity: index version 1 by a")
 	})
 
@@ -194,12 +174,7 @@ func TestBrokenPipelines(t *testing.T) {
 		a.store = &settler{Store: a.store, after: func(ids any) {
 			r.exec(a.pool, `update search_outbox_events set status = 'done', processed_at = now() where id = any ($1::uuid[])`, ids)
 		}}
-		r.write(key, 1)
-		stop := a.run()
-		r.settled()
-		if err := stop(); err != nil {
-			t.Fatal(err)
-		}
+		a.carry(key)
 		expect(t, r.check(), key, "done once: done once more, after transaction ")
 	})
 
@@ -211,12 +186,7 @@ func TestBrokenPipelines(t *testing.T) {
 		r.finished = outbox.Archive
 		a := r.member("a", 1)
 		a.store = a.open(group, outbox.Discard)
-		r.write(key, 1)
-		stop := a.run()
-		r.settled()
-		if err := stop(); err != nil {
-			t.Fatal(err)
-		}
+		a.carry(key)
 		expect(t, r.check(), key, `no event lost: version 1 (event `+r.ledger[0].Event.String()+`): removed from the table, and not moved to its history, when it was pending`)
 	})
 
@@ -225,12 +195,7 @@ func TestBrokenPipelines(t *testing.T) {
 		r := setup(t)
 		key := newKey()
 		r.finished = outbox.Archive
-		stop := r.member("a", 1).run()
-		r.write(key, 1)
-		r.settled()
-		if err := stop(); err != nil {
-			t.Fatal(err)
-		}
+		r.member("a", 1).carry(key)
 		if n := r.exec(r.pool, `delete from search_outbox_history`); n != 1 {
 			t.Fatalf("events in the history: got %d, want 1", n)
 		}
@@ -265,12 +230,7 @@ func TestBrokenPipelines(t *testing.T) {
 		t.Parallel()
 		r := setup(t)
 		key := newKey()
-		stop := r.member("a", 1).run()
-		r.write(key, 1)
-		r.settled()
-		if err := stop(); err != nil {
-			t.Fatal(err)
-		}
+		r.member("a", 1).carry(key)
 		r.write(key, 2)
 		r.exec(r.pool, `update search_outbox_events set status = 'done' where status = 'pending'`)
 		event := "version 2 (event " + r.ledger[1].Event.String() + "): "

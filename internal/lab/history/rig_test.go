@@ -279,3 +279,14 @@ func (m *member) run() (stop func() error) {
 	t.Cleanup(func() { cancel(); _ = stop() })
 	return stop
 }
+
+// carry carries one new event of an entity, from the start of the pipeline to its end.
+func (m *member) carry(key outbox.Key) {
+	m.rig.t.Helper()
+	m.rig.write(key, 1)
+	stop := m.run()
+	m.rig.settled()
+	if err := stop(); err != nil {
+		m.rig.t.Fatal(err)
+	}
+}
