@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -48,7 +48,7 @@ func TestManyEventsOfFewEntities(t *testing.T) {
 			r.enqueueMany(100, 1_000_000) // their versions are higher than all of these
 			r.start()
 			newest := func(k outbox.Key) bool { v := r.proj.versions(k); return len(v) > 0 && v[len(v)-1] == int64(c.each) }
-			labtest.Eventually(t, 5*patience, func() bool { return !slices.ContainsFunc(keys, func(k outbox.Key) bool { return !newest(k) }) }, "all of it to be sent")
+			testenv.Eventually(t, 5*patience, func() bool { return !slices.ContainsFunc(keys, func(k outbox.Key) bool { return !newest(k) }) }, "all of it to be sent")
 			r.await(map[string]int{"done": c.entities*c.each + 100})
 			r.bounded()
 			calls := 0
@@ -120,7 +120,7 @@ func TestManyEventsBehindARetryHoldUpNobody(t *testing.T) {
 	}
 	r.proj.set(func(*scripted) { busy = false })
 	r.exec("update search_outbox_events set next_retry_at = now() where event_version = 0")
-	labtest.Eventually(t, 3*patience, func() bool { return r.count("search_outbox_events where status = 'pending'") == 0 }, "the entity to go on")
+	testenv.Eventually(t, 3*patience, func() bool { return r.count("search_outbox_events where status = 'pending'") == 0 }, "the entity to go on")
 	r.bounded()
 	if got := r.proj.versions(stuck); !slices.IsSorted(got) || got[len(got)-1] != many {
 		t.Errorf("projected %v, want %d last", got, many)

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -305,5 +305,5 @@ func TestGraceIsNotWaitedForBeyondItsEnd(t *testing.T) {
 	if err := stop(); err == nil || !strings.Contains(err.Error(), "left after") {
 		t.Errorf("stop: %v, want that a batch is left", err)
 	}
-	labtest.Eventually(t, patience, func() bool { return r.count("weft_lease") == 1 && r.counts()["pending"] == 1 }, "the event with its lease")
+	testenv.Eventually(t, patience, func() bool { return r.count("weft_lease") == 1 && r.counts()["pending"] == 1 }, "the event with its lease")
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -143,8 +143,8 @@ func TestParkedEventHoldsUpItsEntityAlone(t *testing.T) {
 				t.Errorf("projected %v past a parked event", got)
 			}
 			r.exec(c.release)
-			labtest.Eventually(t, c.soon, func() bool { return len(r.proj.versions(key)) > 0 }, "the entity to go on")
-			labtest.Eventually(t, 3*patience, func() bool { v := r.proj.versions(key); return v[len(v)-1] == int64(c.behind) }, "all of it")
+			testenv.Eventually(t, c.soon, func() bool { return len(r.proj.versions(key)) > 0 }, "the entity to go on")
+			testenv.Eventually(t, 3*patience, func() bool { v := r.proj.versions(key); return v[len(v)-1] == int64(c.behind) }, "all of it")
 			r.eventually(func() bool { return r.counts()["pending"] == 0 }, "all of it to be done")
 			if got := r.proj.versions(key); !slices.IsSorted(got) {
 				t.Errorf("projected %v", got)

@@ -20,12 +20,12 @@ import (
 
 	"github.com/samuelhu324-dev/weft/consumer"
 	"github.com/samuelhu324-dev/weft/consumer/observe"
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-func TestMain(m *testing.M) { labtest.Main(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 const (
 	outboxTable = "search_outbox_events"
@@ -266,10 +266,10 @@ type options struct {
 
 func setup(t *testing.T, change ...func(*options)) *rig {
 	t.Helper()
-	dsn := labtest.Database(t)
+	dsn := testenv.Database(t)
 	core, logs := observer.New(zap.InfoLevel)
 	r := &rig{
-		t: t, pool: labtest.Pool(t, dsn), reg: prometheus.NewRegistry(), logs: logs,
+		t: t, pool: testenv.Pool(t, dsn), reg: prometheus.NewRegistry(), logs: logs,
 		proj: &scripted{applied: map[outbox.Key][]int64{}, flying: map[outbox.Key]bool{}},
 		term: &aTerm{epoch: 1, stop: make(chan struct{})},
 	}
@@ -434,7 +434,7 @@ func (r *rig) await(want map[string]int) {
 
 func (r *rig) eventually(cond func() bool, what string) {
 	r.t.Helper()
-	labtest.Eventually(r.t, patience, cond, what)
+	testenv.Eventually(r.t, patience, cond, what)
 }
 
 // noLeases waits until nothing is in flight.
@@ -446,7 +446,7 @@ func (r *rig) noLeases() {
 // metric returns the sum of the series that have these labels.
 func (r *rig) metric(name string, labels ...string) float64 {
 	r.t.Helper()
-	sum, _ := labtest.Metric(r.t, r.reg, name, labels...)
+	sum, _ := testenv.Metric(r.t, r.reg, name, labels...)
 	return sum
 }
 

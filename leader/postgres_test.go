@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 func TestLockDoesNotStack(t *testing.T) {
@@ -77,7 +77,7 @@ func TestLockSessionsHoldNoSnapshot(t *testing.T) {
 	b.wait(t, RoleStandby)
 	for _, name := range []string{"a", "b"} {
 		idle := 0
-		labtest.Eventually(t, patience, func() bool {
+		testenv.Eventually(t, patience, func() bool {
 			var state string
 			var pinned bool
 			err := s.pool.QueryRow(t.Context(), `select coalesce(state, ''), backend_xmin is not null from pg_stat_activity
@@ -109,7 +109,7 @@ func TestServersThatAreRefused(t *testing.T) {
 		t.Parallel()
 		s := newSite(t)
 		a := s.joinURL(t, with(s.url, "default_transaction_read_only=on"), quick("a"), nil)
-		labtest.Eventually(t, patience, func() bool { return errors.Is(a.Status().Err, ErrReadOnly) }, "refused as read-only")
+		testenv.Eventually(t, patience, func() bool { return errors.Is(a.Status().Err, ErrReadOnly) }, "refused as read-only")
 		if st := a.Status(); st.Role != RoleDisconnected {
 			t.Errorf("role: got %s, want disconnected", st.Role)
 		}
@@ -138,10 +138,10 @@ func TestServersThatAreRefused(t *testing.T) {
 
 	t.Run("WithoutMigrationsRunEnds", func(t *testing.T) {
 		t.Parallel()
-		if err := fatal(t, labtest.Schema(t)); !errors.Is(err, ErrNotMigrated) {
+		if err := fatal(t, testenv.Schema(t)); !errors.Is(err, ErrNotMigrated) {
 			t.Errorf("Run: got %v, want ErrNotMigrated", err)
 		}
-		if _, err := ReadState(t.Context(), labtest.Pool(t, labtest.Schema(t)), testGroup); !errors.Is(err, ErrNotMigrated) {
+		if _, err := ReadState(t.Context(), testenv.Pool(t, testenv.Schema(t)), testGroup); !errors.Is(err, ErrNotMigrated) {
 			t.Errorf("ReadState: got %v, want ErrNotMigrated", err)
 		}
 	})
@@ -165,7 +165,7 @@ func TestSettingsOfTheDatabaseDoNotEndTheSession(t *testing.T) {
 	a := s.join(t, cfg, nil)
 	term := a.nextTerm(t)
 	began := s.state(t).AcquiredAt
-	labtest.Eventually(t, patience, func() bool { return s.state(t).RenewedAt.Sub(began) > 1500*time.Millisecond }, "beats for 1.5 s")
+	testenv.Eventually(t, patience, func() bool { return s.state(t).RenewedAt.Sub(began) > 1500*time.Millisecond }, "beats for 1.5 s")
 	if err := term.Check(); err != nil {
 		t.Errorf("Check: got %v, want nil", err)
 	}
@@ -179,7 +179,7 @@ func TestForeignHolderIsNamedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := s.join(t, quick("a"), nil)
-	labtest.Eventually(t, patience, func() bool { return a.Status().Holder == "cron job" }, "the stranger is seen")
+	testenv.Eventually(t, patience, func() bool { return a.Status().Holder == "cron job" }, "the stranger is seen")
 	if st := s.state(t); !st.LockHeld || st.LockMatches || st.Led() || st.LockApp != "cron job" {
 		t.Errorf("state: got %+v, want held by a stranger", st)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 func (s *site) resign(t *testing.T, epoch int64) {
@@ -85,7 +85,7 @@ func TestResign(t *testing.T) {
 			t.Errorf("status: got %+v, want the leader of epoch 1, draining", st)
 		}
 		close(release)
-		labtest.Eventually(t, patience, func() bool { return s.state(t).ReleasedAt != nil }, "the lock is released")
+		testenv.Eventually(t, patience, func() bool { return s.state(t).ReleasedAt != nil }, "the lock is released")
 	})
 
 	t.Run("LeadsAgainWhenNobodyElseDoes", func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestResign(t *testing.T) {
 		s.exec(t, "update weft_leader set resign_epoch = epoch - 1, resign_by = 'x', resign_why = 'x', resign_asked_at = now()")
 		s.exec(t, "select pg_notify($1, '1')", channel(testGroup))
 		renewed := s.state(t).RenewedAt
-		labtest.Eventually(t, patience, func() bool { return s.state(t).RenewedAt.Sub(renewed) > time.Second }, "beats for a second")
+		testenv.Eventually(t, patience, func() bool { return s.state(t).RenewedAt.Sub(renewed) > time.Second }, "beats for a second")
 		if st := a.Status(); st.Role != RoleLeader || st.Epoch != 1 {
 			t.Errorf("status: got %+v, want leader of epoch 1", st)
 		}

@@ -15,7 +15,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 const (
@@ -32,8 +32,8 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	url := labtest.Database(t)
-	return &site{url: labtest.As(t, url, labtest.Runner(t, url)), owner: url, pool: labtest.Pool(t, url)}
+	url := testenv.Database(t)
+	return &site{url: testenv.As(t, url, testenv.Runner(t, url)), owner: url, pool: testenv.Pool(t, url)}
 }
 
 // quick keeps the relations and makes the server's idle timeout bearable.
@@ -163,7 +163,7 @@ func (m *member) nextTerm(t *testing.T) *Term {
 
 func (m *member) wait(t *testing.T, role Role) {
 	t.Helper()
-	labtest.Eventually(t, patience, func() bool { return m.Status().Role == role }, m.cfg.Instance+" is "+string(role))
+	testenv.Eventually(t, patience, func() bool { return m.Status().Role == role }, m.cfg.Instance+" is "+string(role))
 }
 
 func (m *member) event(name string) int {

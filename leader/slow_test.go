@@ -18,8 +18,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
 )
 
 // link returns a way to the server that can be slow or silent, and the URL that takes it.
@@ -111,7 +111,7 @@ func TestSlowServer(t *testing.T) {
 	beats := func(t *testing.T, s *site, of time.Duration) {
 		t.Helper()
 		began := s.state(t).RenewedAt
-		labtest.Eventually(t, patience, func() bool { return s.state(t).RenewedAt.Sub(began) > of }, "heartbeats go on")
+		testenv.Eventually(t, patience, func() bool { return s.state(t).RenewedAt.Sub(began) > of }, "heartbeats go on")
 	}
 
 	t.Run("KeepsItsLeaderWithinTheTrustWindow", func(t *testing.T) {
@@ -134,8 +134,8 @@ func TestSlowServer(t *testing.T) {
 		s, links, a, b := pair(t)
 		began := time.Now()
 		slow(t, links, 450*time.Millisecond, 50*time.Millisecond) // one proof takes longer than the next may
-		labtest.Eventually(t, patience, func() bool { return a.stepDowns() == 1 }, "a steps down")
-		labtest.Eventually(t, patience, func() bool { return time.Since(began) > 6*time.Second }, "six slow seconds")
+		testenv.Eventually(t, patience, func() bool { return a.stepDowns() == 1 }, "a steps down")
+		testenv.Eventually(t, patience, func() bool { return time.Since(began) > 6*time.Second }, "six slow seconds")
 		// A term needs a new session each time, and a rest before it.
 		if down := a.stepDowns() + b.stepDowns(); down > 4 {
 			t.Errorf("step-downs in six seconds: got %v, want a few", down)
@@ -146,7 +146,7 @@ func TestSlowServer(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		labtest.Eventually(t, patience, func() bool { return s.state(t).Led() }, "somebody leads again")
+		testenv.Eventually(t, patience, func() bool { return s.state(t).Led() }, "somebody leads again")
 		epoch := s.state(t).Epoch
 		beats(t, s, time.Second)
 		if got := s.state(t).Epoch; got > epoch+1 { // a loss may have been under way
@@ -232,7 +232,7 @@ func TestLimitsAreOutlived(t *testing.T) {
 	term := a.nextTerm(t)
 	pid, began := s.state(t).LockPID, s.state(t).AcquiredAt
 	backends := map[int32]bool{}
-	labtest.Eventually(t, patience, func() bool {
+	testenv.Eventually(t, patience, func() bool {
 		var backend int32
 		err := work.QueryRow(t.Context(), "select pg_backend_pid()").Scan(&backend)
 		// On a busy machine the server may end an idle session before the pool does.

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 func TestTakeover(t *testing.T) {
@@ -29,7 +29,7 @@ func TestTakeover(t *testing.T) {
 		first := a.nextTerm(t)
 		b := s.join(t, Config{Group: testGroup, Instance: "b"}, nil)
 		b.wait(t, RoleStandby)
-		labtest.Eventually(t, patience, func() bool { return b.Status().Holder == "a" }, "b sees a lead")
+		testenv.Eventually(t, patience, func() bool { return b.Status().Holder == "a" }, "b sees a lead")
 
 		before := s.state(t)
 		if !before.Led() || before.Instance != "a" || before.Epoch != 1 || before.LockApp != "weft/pair/a/lock" {

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/legacy"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/legacy"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
@@ -32,7 +32,7 @@ func TestAdoptLiveDeployment(t *testing.T) {
 	var written atomic.Int64
 	var longest [writers]time.Duration
 	var group errgroup.Group
-	app := labtest.Pool(t, dsn)
+	app := testenv.Pool(t, dsn)
 	for i := range writers {
 		group.Go(func() error {
 			for {
@@ -50,7 +50,7 @@ func TestAdoptLiveDeployment(t *testing.T) {
 			}
 		})
 	}
-	labtest.Eventually(t, 30*time.Second, func() bool { return written.Load() >= 2*writers }, "all writers write")
+	testenv.Eventually(t, 30*time.Second, func() bool { return written.Load() >= 2*writers }, "all writers write")
 	during := written.Load()
 	start := time.Now()
 	steps, err := migrations.Up(t.Context(), dsn)
@@ -142,7 +142,7 @@ func TestAdoptOldDeployment(t *testing.T) {
 	}
 	columns := `select string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' order by attname)
 		from pg_attribute where attrelid = $1::regclass and attnum > 0 and not attisdropped`
-	fresh := labtest.Pool(t, labtest.Database(t))
+	fresh := testenv.Pool(t, testenv.Database(t))
 	for _, table := range []string{"search_outbox_events", "chronicle_outbox_events", "search_index", "chronicle_events", "chronicle_entries", "environment_sentinel"} {
 		if diff := cmp.Diff(one[string](t, fresh, columns, table), one[string](t, pool, columns, table)); diff != "" {
 			t.Errorf("columns of %s (-created +adopted):\n%s", table, diff)

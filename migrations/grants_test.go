@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
@@ -65,11 +65,11 @@ func TestGrantsFile(t *testing.T) {
 // of them it is told nothing.
 func TestRights(t *testing.T) {
 	t.Parallel()
-	dsn := labtest.Database(t)
-	owner := labtest.Pool(t, dsn)
-	user := labtest.Runner(t, dsn)
+	dsn := testenv.Database(t)
+	owner := testenv.Pool(t, dsn)
+	user := testenv.Runner(t, dsn)
 	name := user.Username()
-	pool := labtest.Pool(t, labtest.As(t, dsn, user))
+	pool := testenv.Pool(t, testenv.As(t, dsn, user))
 	if err := migrations.CheckRights(t.Context(), pool); err != nil {
 		t.Fatalf("with all rights: %v", err)
 	}
@@ -152,18 +152,18 @@ func TestRights(t *testing.T) {
 
 func TestGrantNeedsTheTables(t *testing.T) {
 	t.Parallel()
-	dsn := labtest.Schema(t)
+	dsn := testenv.Schema(t)
 	var behind *migrations.BehindError
 	if err := migrations.Grant(t.Context(), dsn, "nobody"); !errors.As(err, &behind) {
 		t.Errorf("before the migrations: got %v, want a BehindError", err)
 	}
 	up(t, dsn)
 	wantError(t, migrations.Grant(t.Context(), dsn, `no"body`), `grant usage on schema`, `role "no"body" does not exist`)
-	if err := migrations.CheckRights(t.Context(), labtest.Pool(t, dsn)); err != nil {
+	if err := migrations.CheckRights(t.Context(), testenv.Pool(t, dsn)); err != nil {
 		t.Errorf("rights of the owner: %v", err)
 	}
-	runner, other := labtest.Runner(t, dsn), labtest.Runner(t, dsn)
-	exec(t, labtest.Pool(t, dsn), "revoke select on search_index from "+other.Username())
-	wantError(t, migrations.Grant(t.Context(), labtest.As(t, dsn, runner), other.Username()),
+	runner, other := testenv.Runner(t, dsn), testenv.Runner(t, dsn)
+	exec(t, testenv.Pool(t, dsn), "revoke select on search_index from "+other.Username())
+	wantError(t, migrations.Grant(t.Context(), testenv.As(t, dsn, runner), other.Username()),
 		`role "`+runner.Username()+`" may not grant what it does not own`, "select on search_index")
 }

@@ -12,23 +12,23 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/legacy"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/legacy"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
-func TestMain(m *testing.M) { labtest.Main(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 // setup returns an empty schema in a database of its own, so that no other test's
 // snapshot holds up a concurrent index build.
 func setup(t *testing.T) (dsn string, pool *pgxpool.Pool) {
 	t.Helper()
-	base := labtest.Database(t)
-	if _, err := labtest.Pool(t, base).Exec(t.Context(), "create schema app"); err != nil {
+	base := testenv.Database(t)
+	if _, err := testenv.Pool(t, base).Exec(t.Context(), "create schema app"); err != nil {
 		t.Fatalf("create schema: %v", err)
 	}
 	dsn = with(t, base, "search_path", "app")
-	return dsn, labtest.Pool(t, dsn)
+	return dsn, testenv.Pool(t, dsn)
 }
 
 // adopted returns a schema with a Wordloom deployment of n outbox rows in it.

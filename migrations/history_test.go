@@ -11,18 +11,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
 // archiver returns a role that may do what an instance does that archives.
 func archiver(t *testing.T, dsn string, retention bool) (*pgxpool.Pool, string) {
 	t.Helper()
-	user := labtest.Runner(t, dsn)
+	user := testenv.Runner(t, dsn)
 	if err := migrations.Grant(t.Context(), dsn, user.Username(), allTables("archive", retention)...); err != nil {
 		t.Fatal(err)
 	}
-	return labtest.Pool(t, labtest.As(t, dsn, user)), user.Username()
+	return testenv.Pool(t, testenv.As(t, dsn, user)), user.Username()
 }
 
 const (
@@ -131,8 +131,8 @@ func TestPartitionsAreAttachedByCallersWithoutTables(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", sql, err, what)
 		}
 	}
-	user := labtest.Runner(t, dsn)
-	keeper := labtest.Pool(t, labtest.As(t, dsn, user))
+	user := testenv.Runner(t, dsn)
+	keeper := testenv.Pool(t, testenv.As(t, dsn, user))
 	for _, sql := range []string{attach, indexDay, dropDay} {
 		if _, err := keeper.Exec(t.Context(), sql, 1); code(err) != "42501" {
 			t.Errorf("%s as a role that keeps its events: got %v, want permission denied", sql, err)

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
@@ -62,11 +62,11 @@ func TestLeaderOfAnOlderBuildMovesTheFence(t *testing.T) {
 	t.Parallel()
 	dsn, owner := setup(t)
 	up(t, dsn)
-	user := labtest.Runner(t, dsn)
+	user := testenv.Runner(t, dsn)
 	name := user.Username()
 	exec(t, owner, "revoke all on all tables in schema app from "+name+"; revoke all on all functions in schema app from "+name)
 	exec(t, owner, strings.ReplaceAll(grantsBeforeLeases, "%[1]s", name))
-	old := labtest.Pool(t, labtest.As(t, dsn, user))
+	old := testenv.Pool(t, testenv.As(t, dsn, user))
 
 	const bump = `insert into weft_leader as w (group_name, epoch, instance, lock_backend_pid, acquired_at, renewed_at)
 		values ('weft', $1, $2, pg_backend_pid(), clock_timestamp(), clock_timestamp())
@@ -179,7 +179,7 @@ func TestForgetKeepsWhatIsNew(t *testing.T) {
 	t.Parallel()
 	dsn, owner := setup(t)
 	up(t, dsn)
-	pool := labtest.Pool(t, labtest.As(t, dsn, labtest.Runner(t, dsn)))
+	pool := testenv.Pool(t, testenv.As(t, dsn, testenv.Runner(t, dsn)))
 	exec(t, owner, `insert into weft_term (group_name, epoch, instance, acquired_at, ended_at, end_reason)
 		select g, i, 'a', now() - interval '2 years', now() - interval '2 years', 'stopped' from generate_series(1, 1010) i, unnest(array['weft', 'other']) g`)
 	exec(t, owner, `update weft_term set ended_at = now() - interval '60 days', end_reason = 'replaced' where epoch = 3`)

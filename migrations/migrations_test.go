@@ -9,15 +9,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/legacy"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/legacy"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
 func TestUpOnEmptySchema(t *testing.T) {
 	t.Parallel()
-	dsn := labtest.Schema(t)
-	pool := labtest.Pool(t, dsn)
+	dsn := testenv.Schema(t)
+	pool := testenv.Pool(t, dsn)
 
 	var behind *migrations.BehindError
 	if err := migrations.Check(t.Context(), pool); !errors.As(err, &behind) || behind.Have != 0 || behind.Want != migrations.Latest {
@@ -47,7 +47,7 @@ func TestUpOnEmptySchema(t *testing.T) {
 // wantProducerDefaults inserts with the producer's columns only.
 func wantProducerDefaults(t *testing.T, dsn string) {
 	t.Helper()
-	pool := labtest.Pool(t, dsn)
+	pool := testenv.Pool(t, dsn)
 	for _, table := range []string{"search_outbox_events", "chronicle_outbox_events"} {
 		got := one[string](t, pool, `insert into `+table+` (id, entity_type, entity_id, op, event_version, traceparent, tracestate)
 			values (gen_random_uuid(), 'block', gen_random_uuid(), 'upsert', 1, null, null)
@@ -61,7 +61,7 @@ func wantProducerDefaults(t *testing.T, dsn string) {
 
 func TestStatus(t *testing.T) {
 	t.Parallel()
-	dsn := labtest.Schema(t)
+	dsn := testenv.Schema(t)
 	before, err := migrations.Status(t.Context(), dsn)
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func TestStatus(t *testing.T) {
 			t.Errorf("before: got %+v, want a named pending migration", s)
 		}
 	}
-	if got := len(query[string](t, labtest.Pool(t, dsn), `select tablename::text from pg_tables where schemaname = current_schema()`)); got != 0 {
+	if got := len(query[string](t, testenv.Pool(t, dsn), `select tablename::text from pg_tables where schemaname = current_schema()`)); got != 0 {
 		t.Errorf("tables made by status: got %d, want 0", got)
 	}
 	up(t, dsn)
@@ -145,9 +145,9 @@ func TestDown(t *testing.T) {
 
 func TestDownRefusesWhileAnInstanceLeads(t *testing.T) {
 	t.Parallel()
-	dsn := labtest.Schema(t)
+	dsn := testenv.Schema(t)
 	up(t, dsn)
-	pool := labtest.Pool(t, dsn)
+	pool := testenv.Pool(t, dsn)
 	exec(t, pool, `insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at) values ('g', 1, 'weft-1', now(), now())`)
 	wantError(t, downError(t, dsn), "weft-1", "stop")
 	exec(t, pool, `update weft_leader set released_at = now()`)
@@ -164,9 +164,9 @@ func downError(t *testing.T, dsn string) error {
 
 func TestNewerDatabaseIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	dsn := labtest.Schema(t)
+	dsn := testenv.Schema(t)
 	up(t, dsn)
-	pool := labtest.Pool(t, dsn)
+	pool := testenv.Pool(t, dsn)
 	exec(t, pool, `insert into weft_schema_version (version_id, is_applied) values (99, true)`)
 	var ahead *migrations.AheadError
 	if err := migrations.Check(t.Context(), pool); !errors.As(err, &ahead) || ahead.Have != 99 {
@@ -207,14 +207,14 @@ func TestTwoMigratorsAtOnce(t *testing.T) {
 
 func TestSchemasOfOneDatabaseAtOnce(t *testing.T) {
 	t.Parallel()
-	base := labtest.Database(t)
-	admin := labtest.Pool(t, base)
+	base := testenv.Database(t)
+	admin := testenv.Pool(t, base)
 	var group errgroup.Group
 	var pools []*pgxpool.Pool
 	for _, schema := range []string{`one`, `two`, `"Th""re'e"`} {
 		exec(t, admin, "create schema "+schema)
 		dsn := with(t, base, "search_path", schema)
-		pool := labtest.Pool(t, dsn)
+		pool := testenv.Pool(t, dsn)
 		if err := legacy.Create(t.Context(), pool); err != nil {
 			t.Fatal(err)
 		}

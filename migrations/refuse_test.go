@@ -8,8 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/legacy"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/legacy"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
@@ -49,8 +49,8 @@ func TestMisfitsAreRefusedBeforeAnyChange(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dsn := labtest.Schema(t)
-			pool := labtest.Pool(t, dsn)
+			dsn := testenv.Schema(t)
+			pool := testenv.Pool(t, dsn)
 			if err := legacy.Create(t.Context(), pool); err != nil {
 				t.Fatal(err)
 			}
@@ -75,8 +75,8 @@ func definition(t *testing.T, pool *pgxpool.Pool) string {
 
 func TestWiderTypesAreAdopted(t *testing.T) {
 	t.Parallel()
-	dsn := labtest.Schema(t)
-	pool := labtest.Pool(t, dsn)
+	dsn := testenv.Schema(t)
+	pool := testenv.Pool(t, dsn)
 	if err := legacy.Create(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestSearchPath(t *testing.T) {
 
 func TestReadOnlyServer(t *testing.T) {
 	t.Parallel()
-	dsn := labtest.Schema(t)
+	dsn := testenv.Schema(t)
 	_, err := migrations.Up(t.Context(), with(t, dsn, "default_transaction_read_only", "on"))
 	wantError(t, err, "read-only", "primary")
 }
@@ -152,6 +152,6 @@ func TestPrivileges(t *testing.T) {
 	}
 
 	up(t, dsn)
-	weak := labtest.Pool(t, limited)
+	weak := testenv.Pool(t, limited)
 	wantError(t, migrations.Check(t.Context(), weak), "grant select", "weft_schema_version")
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
@@ -123,7 +123,7 @@ func TestUpFollowsTheColumnsOfTheOutbox(t *testing.T) {
 	t.Parallel()
 	dsn, pool, _ := adopted(t, 200)
 	up(t, dsn)
-	reader := labtest.Runner(t, dsn).Username()
+	reader := testenv.Runner(t, dsn).Username()
 	same := func(what string) {
 		t.Helper()
 		if diff := cmp.Diff(query[string](t, pool, columnsOf, "search_outbox_events"), query[string](t, pool, columnsOf, "search_outbox_events_live")); diff != "" {

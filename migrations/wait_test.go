@@ -10,15 +10,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/legacy"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/legacy"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
 func TestTableLockNamesTheHolderAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	dsn, pool, _ := adopted(t, 200)
-	holders := labtest.Pool(t, with(t, dsn, "application_name", "nightly-report"))
+	holders := testenv.Pool(t, with(t, dsn, "application_name", "nightly-report"))
 	pid, release := hold(t, holders, "select count(*) from search_outbox_events")
 
 	var l lines
@@ -55,7 +55,7 @@ func upBeside(t *testing.T, dsn string, pool *pgxpool.Pool, mode, relation strin
 		done <- err
 	}()
 	for range 3 {
-		labtest.Eventually(t, 30*time.Second, func() bool {
+		testenv.Eventually(t, 30*time.Second, func() bool {
 			return one[int](t, pool, `select count(*) from pg_locks where not granted and mode = $1
 				and relation = $2::regclass and database = (select oid from pg_database where datname = current_database())`, mode, relation) == 1
 		}, "the migration queues for "+relation)
@@ -142,7 +142,7 @@ func TestBuildOfADeadMigratorIsAwaited(t *testing.T) {
 			where status = 'pending' and next_retry_at is null`)
 		built <- err
 	}()
-	labtest.Eventually(t, 20*time.Second, func() bool {
+	testenv.Eventually(t, 20*time.Second, func() bool {
 		return one[int](t, pool, `select count(*) from pg_stat_progress_create_index where datname = current_database() and phase like 'waiting%'`) == 1
 	}, "the build waits for the snapshot")
 	oid := one[uint32](t, pool, `select 'weft_search_outbox_ready'::regclass::oid`)

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -205,7 +205,7 @@ func (s *slowDay) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 // TestStoryOfNumberedEvents: ids of the table's own kind.
 func TestStoryOfNumberedEvents(t *testing.T) {
 	t.Parallel()
-	pool := labtest.Pool(t, labtest.Database(t))
+	pool := testenv.Pool(t, testenv.Database(t))
 	b := &bench{t: t, pool: pool}
 	b.exec(`create table orders_outbox_events (like search_outbox_events including defaults); alter table orders_outbox_events drop id, drop entity_id;
 		alter table orders_outbox_events add id bigint primary key, add entity_id text not null;

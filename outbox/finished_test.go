@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -171,16 +171,16 @@ func TestSettleKeepsWhatItCannotRemove(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dsn := labtest.Database(t)
-			b := &bench{t: t, pool: labtest.Pool(t, dsn)}
+			dsn := testenv.Database(t)
+			b := &bench{t: t, pool: testenv.Pool(t, dsn)}
 			b.setTerm(1, "a")
 			b.attach(0)
-			user := labtest.Runner(t, dsn)
+			user := testenv.Runner(t, dsn)
 			err := migrations.Grant(t.Context(), dsn, user.Username(), migrations.Mode{Table: table, Finished: string(tc.finished)})
 			if err != nil {
 				t.Fatal(err)
 			}
-			runner := labtest.Pool(t, labtest.As(t, dsn, user))
+			runner := testenv.Pool(t, testenv.As(t, dsn, user))
 			b.store = b.newStore(runner, "a", tc.finished)
 			var today string
 			if err := b.pool.QueryRow(t.Context(), "select name from weft_history_partitions($1)", table).Scan(&today); err != nil {

@@ -11,11 +11,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-func TestMain(m *testing.M) { labtest.Main(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 const (
 	table     = "search_outbox_events"
@@ -32,7 +32,7 @@ type bench struct {
 
 func setup(t *testing.T) *bench {
 	t.Helper()
-	b := &bench{t: t, pool: labtest.Pool(t, labtest.Database(t))}
+	b := &bench{t: t, pool: testenv.Pool(t, testenv.Database(t))}
 	b.store = b.newStore(b.pool, "a", outbox.Keep)
 	b.setTerm(1, "a")
 	return b

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/legacy"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/legacy"
 	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -198,8 +198,8 @@ const (
 // nothing to do with: done, waiting for their retry, and dead.
 func crowded(t *testing.T, adopted bool, statistics string) *bench {
 	t.Helper()
-	url := labtest.Schema(t)
-	b := &bench{t: t, pool: labtest.Pool(t, url)}
+	url := testenv.Schema(t)
+	b := &bench{t: t, pool: testenv.Pool(t, url)}
 	if adopted {
 		if err := legacy.Create(t.Context(), b.pool); err != nil {
 			t.Fatal(err)

@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -14,7 +14,7 @@ import (
 // isolation the database was told to use by default.
 func TestSessionParamsWinOverTheDatabase(t *testing.T) {
 	t.Parallel()
-	url := labtest.Database(t)
+	url := testenv.Database(t)
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)

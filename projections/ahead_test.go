@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
@@ -27,10 +27,10 @@ type indexed struct {
 
 func setupIndexed(t *testing.T) *indexed {
 	t.Helper()
-	i := &indexed{bench: setup(t), t: t, index: labtest.Index(t)}
+	i := &indexed{bench: setup(t), t: t, index: testenv.Index(t)}
 	core, logs := observer.New(zap.WarnLevel)
 	i.logs = logs
-	sink, err := elastic.New(elastic.Config{URLs: []string{labtest.ElasticURL(t)}, Index: i.index}, zap.NewNop(), prometheus.NewRegistry(), SearchIndexToElastic)
+	sink, err := elastic.New(elastic.Config{URLs: []string{testenv.ElasticURL(t)}, Index: i.index}, zap.NewNop(), prometheus.NewRegistry(), SearchIndexToElastic)
 	if err != nil {
 		t.Fatal(err)
 	}

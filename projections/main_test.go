@@ -12,12 +12,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
-func TestMain(m *testing.M) { labtest.Main(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 const group = "test"
 
@@ -34,7 +34,7 @@ type bench struct {
 
 func setup(tb testing.TB) *bench {
 	tb.Helper()
-	b := &bench{tb: tb, pool: labtest.Pool(tb, labtest.Database(tb))}
+	b := &bench{tb: tb, pool: testenv.Pool(tb, testenv.Database(tb))}
 	b.exec("insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at) values ($1, 1, 'a', now(), now())", group)
 	return b
 }

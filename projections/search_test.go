@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
@@ -255,8 +255,8 @@ func TestSearchLooksKeysUp(t *testing.T) {
 func TestSearchIntoElasticsearch(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	index := labtest.Index(t)
-	sink, err := elastic.New(elastic.Config{URLs: []string{labtest.ElasticURL(t)}, Index: index}, zap.NewNop(), prometheus.NewRegistry(), SearchIndexToElastic)
+	index := testenv.Index(t)
+	sink, err := elastic.New(elastic.Config{URLs: []string{testenv.ElasticURL(t)}, Index: index}, zap.NewNop(), prometheus.NewRegistry(), SearchIndexToElastic)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +306,7 @@ func TestSearchIntoElasticsearch(t *testing.T) {
 
 func found(t *testing.T, index, id string) bool {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodHead, fmt.Sprintf("%s/%s/_doc/%s", labtest.ElasticURL(t), index, id), http.NoBody)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodHead, fmt.Sprintf("%s/%s/_doc/%s", testenv.ElasticURL(t), index, id), http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}

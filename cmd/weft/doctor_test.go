@@ -6,15 +6,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/legacy"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/legacy"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
 func TestDoctor(t *testing.T) {
 	t.Parallel()
-	url := labtest.Schema(t)
-	pool := labtest.Pool(t, url)
+	url := testenv.Schema(t)
+	pool := testenv.Pool(t, url)
 	env := []string{"DATABASE_URL=" + url}
 
 	if got := weft(t, env, "doctor"); got.code != exitTryAgain || !strings.Contains(got.errOut, "run `weft migrate up`") {
@@ -74,7 +74,7 @@ func TestDoctor(t *testing.T) {
 // A build before leases reads its indexes on a schema of its own: they are not named there.
 func TestDoctorBeforeLeases(t *testing.T) {
 	t.Parallel()
-	url := labtest.Schema(t)
+	url := testenv.Schema(t)
 	if _, err := migrations.Up(t.Context(), url); err != nil {
 		t.Fatal(err)
 	}

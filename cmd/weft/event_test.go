@@ -7,15 +7,15 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 // TestEvent: wherever an event is, the command finds it, says where, and what to do.
 func TestEvent(t *testing.T) {
 	t.Parallel()
-	dsn := labtest.Database(t)
-	pool := labtest.Pool(t, dsn)
-	env := []string{"DATABASE_URL=" + labtest.As(t, dsn, labtest.Runner(t, dsn))}
+	dsn := testenv.Database(t)
+	pool := testenv.Pool(t, dsn)
+	env := []string{"DATABASE_URL=" + testenv.As(t, dsn, testenv.Runner(t, dsn))}
 	exec := func(sql string, args ...any) {
 		t.Helper()
 		if _, err := pool.Exec(t.Context(), sql, args...); err != nil {

@@ -4,20 +4,20 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
 func TestMigrateGrant(t *testing.T) {
 	t.Parallel()
-	dsn := labtest.Database(t)
-	owner := labtest.Pool(t, dsn)
-	user := labtest.Runner(t, dsn)
+	dsn := testenv.Database(t)
+	owner := testenv.Pool(t, dsn)
+	user := testenv.Runner(t, dsn)
 	name := user.Username()
 	if _, err := owner.Exec(t.Context(), "revoke update (status) on search_outbox_events from "+name); err != nil {
 		t.Fatal(err)
 	}
-	asRunner := []string{"DATABASE_URL=" + labtest.As(t, dsn, user)}
+	asRunner := []string{"DATABASE_URL=" + testenv.As(t, dsn, user)}
 
 	for _, tc := range []struct {
 		name string
@@ -38,7 +38,7 @@ func TestMigrateGrant(t *testing.T) {
 		}
 	}
 
-	pool := labtest.Pool(t, labtest.As(t, dsn, user))
+	pool := testenv.Pool(t, testenv.As(t, dsn, user))
 	const search, chronicle = "search_outbox_events", "chronicle_outbox_events"
 	if err := migrations.CheckRights(t.Context(), pool, migrations.Mode{Table: search, Finished: "archive", Retention: true}, migrations.Mode{Table: chronicle, Retention: true}); err != nil {
 		t.Errorf("rights of the modes that were named: %v", err)

@@ -6,13 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
 func TestMigrate(t *testing.T) {
 	t.Parallel()
-	url := labtest.Schema(t)
+	url := testenv.Schema(t)
 	env := []string{"DATABASE_URL=" + strings.Replace(url, "postgres://", "postgresql+psycopg://", 1)}
 
 	before := weft(t, env, "migrate", "status", "--json")
@@ -36,7 +36,7 @@ func TestMigrate(t *testing.T) {
 		t.Errorf("status after: got %+v", after)
 	}
 
-	pool := labtest.Pool(t, url)
+	pool := testenv.Pool(t, url)
 	if _, err := pool.Exec(t.Context(), `insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at) values ('g', 1, 'a', now(), now())`); err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestMigrate(t *testing.T) {
 
 func TestMigrateRefusals(t *testing.T) {
 	t.Parallel()
-	url := labtest.Schema(t)
+	url := testenv.Schema(t)
 	for _, tc := range []struct {
 		name, url, env string
 		code           int

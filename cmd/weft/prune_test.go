@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
@@ -18,8 +18,8 @@ import (
 // ten of today and five of each of two days of the past in both.
 func finishedSite(t *testing.T) (dsn string, owner *pgxpool.Pool) {
 	t.Helper()
-	dsn = labtest.Database(t)
-	owner = labtest.Pool(t, dsn)
+	dsn = testenv.Database(t)
+	owner = testenv.Pool(t, dsn)
 	for _, sql := range []string{
 		`select weft_history_attach('search_outbox_events', (now() at time zone 'UTC')::date - d) from unnest(array[0, 40, 50]) d`,
 		fmt.Sprintf(fillFinished, "search_outbox_events", 10, 0), fmt.Sprintf(fillFinished, "search_outbox_events", 5, 40), fmt.Sprintf(fillFinished, "search_outbox_events", 5, 50),
@@ -99,8 +99,8 @@ func TestPrune(t *testing.T) {
 func TestPruneByARoleThatOwnsNothing(t *testing.T) {
 	t.Parallel()
 	dsn, owner := finishedSite(t)
-	user := labtest.Runner(t, dsn)
-	env := []string{"DATABASE_URL=" + labtest.As(t, dsn, user)}
+	user := testenv.Runner(t, dsn)
+	env := []string{"DATABASE_URL=" + testenv.As(t, dsn, user)}
 	if r := weft(t, env, "prune", "--older-than=30d"); r.code != exitRefused || !strings.Contains(r.errOut, "permission denied") {
 		t.Errorf("without the right: got %+v, want code %d", r, exitRefused)
 	}
@@ -147,7 +147,7 @@ func TestPruneInterrupted(t *testing.T) {
 	go func() {
 		code <- a.execute(ctx, []string{"prune", "--older-than=30d", "--projection=search_index_to_elastic", "--rate=4"})
 	}()
-	labtest.Eventually(t, 20*time.Second, func() bool { return !strings.HasPrefix(text(t, owner, leftFinished), "20 ") }, "the first row is deleted")
+	testenv.Eventually(t, 20*time.Second, func() bool { return !strings.HasPrefix(text(t, owner, leftFinished), "20 ") }, "the first row is deleted")
 	cancel()
 	if got := <-code; got != exitTryAgain || !strings.Contains(errOut.String(), "interrupted: what is removed stays removed") {
 		t.Errorf("got code %d and %q, want %d", got, errOut.String(), exitTryAgain)

@@ -11,8 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/internal/replay"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -25,8 +25,8 @@ type morgue struct {
 
 func newMorgue(t *testing.T) *morgue {
 	t.Helper()
-	url := labtest.Database(t)
-	return &morgue{t, labtest.Pool(t, url), []string{"DATABASE_URL=" + url}}
+	url := testenv.Database(t)
+	return &morgue{t, testenv.Pool(t, url), []string{"DATABASE_URL=" + url}}
 }
 
 func (m *morgue) exec(sql string, args ...any) {
@@ -180,7 +180,7 @@ func TestReplayRefuses(t *testing.T) {
 	who := []string{"replay", "--all", "--by=alice", "--why=x"}
 	t.Run("WithoutMigration", func(t *testing.T) {
 		t.Parallel()
-		r := weft(t, []string{"DATABASE_URL=" + labtest.Schema(t)}, who...)
+		r := weft(t, []string{"DATABASE_URL=" + testenv.Schema(t)}, who...)
 		if r.code != exitTryAgain || !strings.Contains(r.errOut, "run `weft migrate up`") {
 			t.Errorf("got code %d and %q", r.code, r.errOut)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/leader"
 )
 
@@ -26,8 +26,8 @@ type crew struct {
 
 func newCrew(t *testing.T) *crew {
 	t.Helper()
-	url := labtest.Database(t)
-	return &crew{t: t, url: url, pool: labtest.Pool(t, url), env: []string{"DATABASE_URL=" + url, "WEFT_GROUP=crew"}}
+	url := testenv.Database(t)
+	return &crew{t: t, url: url, pool: testenv.Pool(t, url), env: []string{"DATABASE_URL=" + url, "WEFT_GROUP=crew"}}
 }
 
 // join runs an instance until the test ends; drain is what it does when asked to end.
@@ -61,9 +61,9 @@ func (c *crew) join(name string, drain func()) {
 			c.t.Errorf("Run of %s: %v", name, err)
 		}
 	})
-	labtest.Eventually(c.t, 20*time.Second, func() bool { return e.Status().Role != leader.RoleDisconnected }, name+" is there")
+	testenv.Eventually(c.t, 20*time.Second, func() bool { return e.Status().Role != leader.RoleDisconnected }, name+" is there")
 	if name == "a" {
-		labtest.Eventually(c.t, 20*time.Second, func() bool { return e.Status().Role == leader.RoleLeader }, "a leads")
+		testenv.Eventually(c.t, 20*time.Second, func() bool { return e.Status().Role == leader.RoleLeader }, "a leads")
 	}
 	c.announce(name, e.Status().Role)
 }
@@ -132,7 +132,7 @@ func TestResignRefuses(t *testing.T) {
 	t.Parallel()
 	t.Run("WithoutMigration", func(t *testing.T) {
 		t.Parallel()
-		r := weft(t, []string{"DATABASE_URL=" + labtest.Schema(t)}, "resign", "--why=x")
+		r := weft(t, []string{"DATABASE_URL=" + testenv.Schema(t)}, "resign", "--why=x")
 		if r.code != exitTryAgain || !strings.Contains(r.errOut, "run `weft migrate up`") {
 			t.Errorf("got code %d and %q", r.code, r.errOut)
 		}

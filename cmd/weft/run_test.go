@@ -13,8 +13,8 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/daemon"
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 type running struct {
@@ -116,12 +116,12 @@ func TestDaemonErrorIsOneLine(t *testing.T) {
 // over.
 func TestRun(t *testing.T) {
 	t.Parallel()
-	db := "DATABASE_URL=" + labtest.Database(t)
-	env := []string{db, "ELASTIC_URL=" + labtest.ElasticURL(t), "ELASTIC_INDEX=" + labtest.Index(t),
+	db := "DATABASE_URL=" + testenv.Database(t)
+	env := []string{db, "ELASTIC_URL=" + testenv.ElasticURL(t), "ELASTIC_INDEX=" + testenv.Index(t),
 		"WEFT_GROUP=g", "WEFT_INSTANCE=a", "OUTBOX_METRICS_PORT=0"}
 	r := start(t, runDaemon, env...)
 	var st result
-	labtest.Eventually(t, 30*time.Second, func() bool {
+	testenv.Eventually(t, 30*time.Second, func() bool {
 		st = weft(t, []string{db, "WEFT_GROUP=g"}, "status")
 		return st.code == 0 && strings.Contains(st.out, "127.0.0.1:")
 	}, "a leader in weft status")
@@ -130,7 +130,7 @@ func TestRun(t *testing.T) {
 	}
 	addr := st.out[strings.Index(st.out, "127.0.0.1:"):]
 	addr = addr[:strings.IndexAny(addr, " \n")]
-	labtest.Eventually(t, 30*time.Second, func() bool { return ready(t, addr) == http.StatusOK }, "ready")
+	testenv.Eventually(t, 30*time.Second, func() bool { return ready(t, addr) == http.StatusOK }, "ready")
 
 	r.signals <- syscall.SIGTERM
 	if got := <-r.code; got != 0 {
@@ -166,12 +166,12 @@ func TestRunRefusals(t *testing.T) {
 	}{
 		{"MissingMigration", func(t *testing.T) []string {
 			t.Helper()
-			return []string{"DATABASE_URL=" + labtest.Schema(t)}
+			return []string{"DATABASE_URL=" + testenv.Schema(t)}
 		},
 			exitTryAgain, "run `weft migrate up`\n"},
 		{"WrongEnvironment", func(t *testing.T) []string {
 			t.Helper()
-			return []string{"DATABASE_URL=" + labtest.Schema(t), "WORDLOOM_ENV=dev"}
+			return []string{"DATABASE_URL=" + testenv.Schema(t), "WORDLOOM_ENV=dev"}
 		}, exitRefused, "weft: WORDLOOM_ENV is dev, but database "},
 		{"UnknownDatabase", func(t *testing.T) []string {
 			t.Helper()
@@ -180,7 +180,7 @@ func TestRunRefusals(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			env := append(tc.env(t), "ELASTIC_URL="+labtest.ElasticURL(t), "ELASTIC_INDEX="+labtest.Index(t), "OUTBOX_METRICS_PORT=0")
+			env := append(tc.env(t), "ELASTIC_URL="+testenv.ElasticURL(t), "ELASTIC_INDEX="+testenv.Index(t), "OUTBOX_METRICS_PORT=0")
 			r := start(t, runDaemon, env...)
 			if got := <-r.code; got != tc.code {
 				t.Errorf("got code %d, want %d", got, tc.code)

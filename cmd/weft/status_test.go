@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/projections"
 )
@@ -69,7 +69,7 @@ func TestStatusNobody(t *testing.T) {
 
 func TestStatusEmptyDatabase(t *testing.T) {
 	t.Parallel()
-	env := []string{"DATABASE_URL=" + labtest.Database(t), "WEFT_GROUP=nobody"}
+	env := []string{"DATABASE_URL=" + testenv.Database(t), "WEFT_GROUP=nobody"}
 	r := weft(t, env, "status")
 	if want := "weft: nobody leads group nobody: start `weft run`, or look at the log of the instances\n"; r.code != exitBad || r.errOut != want {
 		t.Errorf("got code %d and %q, want %d and %q", r.code, r.errOut, exitBad, want)
@@ -91,8 +91,8 @@ func TestStatusEmptyDatabase(t *testing.T) {
 
 func TestStatusCountsRows(t *testing.T) {
 	t.Parallel()
-	url := labtest.Database(t)
-	pool := labtest.Pool(t, url)
+	url := testenv.Database(t)
+	pool := testenv.Pool(t, url)
 	for _, sql := range []string{`
 		insert into search_outbox_events (id, entity_type, entity_id, op, event_version, status, next_retry_at, behind, created_at)
 		select gen_random_uuid(), 'book', gen_random_uuid(), 'upsert', n,
@@ -131,8 +131,8 @@ func TestStatusCountsRows(t *testing.T) {
 
 func TestStatusShowsDocumentsNewerThanTheirSource(t *testing.T) {
 	t.Parallel()
-	url := labtest.Database(t)
-	pool := labtest.Pool(t, url)
+	url := testenv.Database(t)
+	pool := testenv.Pool(t, url)
 	if _, err := pool.Exec(t.Context(), `
 		insert into weft_audit (at, actor, action, why, projection, by_epoch, count, detail) values
 		(now() - interval '2 days',  'a', 'version_ahead', 'x', 'search_index_to_elastic', 1, 1000, '{"entities": ["book:old"]}'),
@@ -166,7 +166,7 @@ func TestStatusShowsDocumentsNewerThanTheirSource(t *testing.T) {
 
 func TestStatusNotMigrated(t *testing.T) {
 	t.Parallel()
-	r := weft(t, []string{"DATABASE_URL=" + labtest.Schema(t)}, "status")
+	r := weft(t, []string{"DATABASE_URL=" + testenv.Schema(t)}, "status")
 	if want := "weft: weft's tables are missing from this database (the schema is not up to date): run `weft migrate up`\n"; r.code != exitTryAgain || r.errOut != want {
 		t.Errorf("got code %d and %q, want %d and %q", r.code, r.errOut, exitTryAgain, want)
 	}

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
 // The exit codes of weftlab's own; `stack -- CMD` passes on that of CMD. Go itself

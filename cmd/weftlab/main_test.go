@@ -5,8 +5,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
 // asProgram makes the test binary weftlab, and its guardian.
@@ -16,7 +16,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 	}
-	labtest.Main(m)
+	testenv.Main(m)
 }
 
 func TestExplain(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
 const stackHelp = `stack -- CMD starts a PostgreSQL and an Elasticsearch, runs CMD with DATABASE_URL

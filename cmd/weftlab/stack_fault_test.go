@@ -10,8 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
 func TestServersAreStoppedKilledAndStartedAgain(t *testing.T) {
@@ -24,7 +24,7 @@ func TestServersAreStoppedKilledAndStartedAgain(t *testing.T) {
 	var progress strings.Builder
 	s, err := stack.Start(t.Context(), stack.Options{
 		Progress:   &progress,
-		ElasticURL: labtest.ElasticURL(t),
+		ElasticURL: testenv.ElasticURL(t),
 		Guardian:   append([]string{"/usr/bin/env", asProgram + "=1", self}, stack.GuardianArgs()...),
 	})
 	if err != nil {
@@ -47,7 +47,7 @@ func TestServersAreStoppedKilledAndStartedAgain(t *testing.T) {
 		err = conn.QueryRow(t.Context(), statement).Scan(&answer)
 		return answer, err
 	}
-	if _, err := labtest.Pool(t, s.DatabaseURL()).Exec(t.Context(), "create table kept as select 'here' as word"); err != nil {
+	if _, err := testenv.Pool(t, s.DatabaseURL()).Exec(t.Context(), "create table kept as select 'here' as word"); err != nil {
 		t.Fatalf("create table: %v", err)
 	}
 
@@ -111,7 +111,7 @@ func TestServersDieWithTheirGuardian(t *testing.T) {
 	if err := syscall.Kill(guardian, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	labtest.Eventually(t, bound, func() bool {
+	testenv.Eventually(t, bound, func() bool {
 		return !strings.Contains(strings.Join(w.left(t), "\n"), "bin/postgres")
 	}, "PostgreSQL is gone")
 	if err := w.cmd.Process.Signal(syscall.SIGTERM); err != nil {

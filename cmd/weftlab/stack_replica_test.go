@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
 // replicated starts a PostgreSQL with a replica, and no Elasticsearch.
@@ -21,7 +21,7 @@ func replicated(t *testing.T, kind stack.Replication) *stack.Stack {
 		t.Fatal(err)
 	}
 	s, err := stack.Start(t.Context(), stack.Options{
-		ElasticURL:  labtest.ElasticURL(t),
+		ElasticURL:  testenv.ElasticURL(t),
 		Replication: kind,
 		Guardian:    append([]string{"/usr/bin/env", asProgram + "=1", self}, stack.GuardianArgs()...),
 	})
@@ -111,7 +111,7 @@ func TestReplicaNeedsAServerOfOurs(t *testing.T) {
 	t.Parallel()
 
 	_, err := stack.Start(t.Context(), stack.Options{
-		DatabaseURL: labtest.Schema(t), ElasticURL: labtest.ElasticURL(t), Replication: stack.Asynchronous,
+		DatabaseURL: testenv.Schema(t), ElasticURL: testenv.ElasticURL(t), Replication: stack.Asynchronous,
 	})
 	if err == nil || !strings.Contains(err.Error(), "DATABASE_URL is set") {
 		t.Errorf("start with a replica of the caller's server: got %v, want a refusal", err)

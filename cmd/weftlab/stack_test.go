@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 const (
@@ -60,7 +60,7 @@ func newWeftlab(t *testing.T, ours []string, args ...string) *weftlab {
 // postgresOnly saves starting an Elasticsearch where one server will do.
 func postgresOnly(t *testing.T) []string {
 	t.Helper()
-	return []string{"ELASTIC_URL=" + labtest.ElasticURL(t)}
+	return []string{"ELASTIC_URL=" + testenv.ElasticURL(t)}
 }
 
 // openTempDir, unlike t.TempDir, can be entered by the account that the servers run as.
@@ -92,7 +92,7 @@ func (w *weftlab) start(t *testing.T) {
 
 func (w *weftlab) awaitReady(t *testing.T) (urls string) {
 	t.Helper()
-	labtest.Eventually(t, bound, func() bool {
+	testenv.Eventually(t, bound, func() bool {
 		content, err := os.ReadFile(w.ready)
 		urls = string(content)
 		return err == nil
@@ -150,7 +150,7 @@ func (w *weftlab) wantNothingLeft(t *testing.T) {
 
 func (w *weftlab) wantNothingLeftSoon(t *testing.T) {
 	t.Helper()
-	labtest.Eventually(t, bound, func() bool { return len(w.left(t)) == 0 }, "no process and no file is left")
+	testenv.Eventually(t, bound, func() bool { return len(w.left(t)) == 0 }, "no process and no file is left")
 }
 
 func TestStackOfBothDiesWithItsOwner(t *testing.T) {
@@ -163,7 +163,7 @@ func TestStackOfBothDiesWithItsOwner(t *testing.T) {
 		t.Fatalf("URLs: got %q, want two of its own", urls)
 	}
 	var version, tracks string
-	row := labtest.Pool(t, urls[0]).QueryRow(t.Context(), "select current_setting('server_version'), current_setting('track_commit_timestamp')")
+	row := testenv.Pool(t, urls[0]).QueryRow(t.Context(), "select current_setting('server_version'), current_setting('track_commit_timestamp')")
 	if err := row.Scan(&version, &tracks); err != nil || version != "17.6" || tracks != "on" {
 		t.Errorf("PostgreSQL: got %q, track_commit_timestamp %q (%v), want 17.6, on", version, tracks, err)
 	}
@@ -188,7 +188,7 @@ func TestStackOfBothDiesWithItsOwner(t *testing.T) {
 	}
 	w.wantNothingLeftSoon(t)
 	_ = w.wait(t)
-	labtest.Eventually(t, bound, func() bool { _, err := os.Stat(attached); return errors.Is(err, fs.ErrNotExist) }, attached+" is gone")
+	testenv.Eventually(t, bound, func() bool { _, err := os.Stat(attached); return errors.Is(err, fs.ErrNotExist) }, attached+" is gone")
 }
 
 func TestStackPassesTheExitCodeOn(t *testing.T) {
@@ -237,7 +237,7 @@ func TestStackGoesDownOnSignals(t *testing.T) {
 		t.Parallel()
 		w := newWeftlab(t, nil, "stack", "--", "true")
 		w.start(t)
-		labtest.Eventually(t, bound, func() bool { return len(w.left(t)) > 0 }, "it has begun to start")
+		testenv.Eventually(t, bound, func() bool { return len(w.left(t)) > 0 }, "it has begun to start")
 		if err := w.cmd.Process.Signal(syscall.SIGINT); err != nil {
 			t.Fatal(err)
 		}
@@ -275,7 +275,7 @@ func TestStackGoesDownWithGoRun(t *testing.T) {
 func TestStackUsesServersThatAreNamed(t *testing.T) {
 	t.Parallel()
 
-	database, elastic := os.Getenv("DATABASE_URL"), labtest.ElasticURL(t)
+	database, elastic := os.Getenv("DATABASE_URL"), testenv.ElasticURL(t)
 	w := newWeftlab(t, []string{"DATABASE_URL=" + database, "ELASTIC_URL=" + elastic}, "stack", "--", "sh", "-c", `echo "$DATABASE_URL $ELASTIC_URL"`)
 	var stdout bytes.Buffer
 	w.cmd.Stdout = &stdout
@@ -315,7 +315,7 @@ func TestStackUpStatusDown(t *testing.T) {
 		t.Fatalf("up: got %d %q, want 0 and an export", code, exports)
 	}
 	url := strings.Split(exports, "'")[1]
-	labtest.Pool(t, url)
+	testenv.Pool(t, url)
 	up := temps[len(temps)-1]
 	if len(up.left(t)) == 0 {
 		t.Error("processes after up: got none, want the server")
@@ -335,7 +335,7 @@ func TestStackUpStatusDown(t *testing.T) {
 	if err := syscall.Kill(status.Servers[0].PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	labtest.Eventually(t, bound, func() bool {
+	testenv.Eventually(t, bound, func() bool {
 		code, out = weftlab("status")
 		return code == exitBad && strings.Contains(out, "ended")
 	}, "status says that the server ended")

@@ -13,11 +13,11 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/samuelhu324-dev/weft/consumer/schedule"
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-func TestMain(m *testing.M) { labtest.MainNoServers(m) }
+func TestMain(m *testing.M) { testenv.MainNoServers(m) }
 
 const projName = "test"
 
@@ -173,7 +173,7 @@ func (f *flight) answered(outcomes []outbox.Outcome, groups ...[]outbox.Event) (
 // wantMetric holds that the series with these labels sum up to want.
 func (f *flight) wantMetric(want float64, name string, labels ...string) {
 	f.t.Helper()
-	if got, n := labtest.Metric(f.t, f.reg, name, labels...); got != want || n == 0 {
+	if got, n := testenv.Metric(f.t, f.reg, name, labels...); got != want || n == 0 {
 		f.t.Errorf("%s%v is %v in %d series, want %v", name, labels, got, n, want)
 	}
 }

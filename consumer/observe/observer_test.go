@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/samuelhu324-dev/weft/consumer/schedule"
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -28,7 +28,7 @@ func TestEverySeriesExistsAtZero(t *testing.T) {
 		"weft_finished_kept_total": 1, "weft_blocked_entities": 1, "weft_isolated_entities": 1, "weft_pipeline_phase": 5,
 		"weft_stage_duration_seconds": 3, "weft_event_latency_seconds": 1,
 	} {
-		if sum, n := labtest.Metric(t, f.reg, name, "projection", projName); n != want || sum != 0 {
+		if sum, n := testenv.Metric(t, f.reg, name, "projection", projName); n != want || sum != 0 {
 			t.Errorf("%s has %d series of %v in all, want %d of 0", name, n, sum, want)
 		}
 	}

@@ -20,12 +20,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/process"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 	"github.com/samuelhu324-dev/weft/leader"
 )
 
-func TestMain(m *testing.M) { labtest.Main(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 const (
 	tree  = "../.."
@@ -183,12 +183,12 @@ func TestPairInContainers(t *testing.T) {
 		t.Errorf("weft version says %q", got)
 	}
 
-	url, index := labtest.Database(t), labtest.Index(t)
-	pool := labtest.Pool(t, url)
-	env := []string{"DATABASE_URL=" + url, "ELASTIC_URL=" + labtest.ElasticURL(t), "ELASTIC_INDEX=" + index}
+	url, index := testenv.Database(t), testenv.Index(t)
+	pool := testenv.Pool(t, url)
+	env := []string{"DATABASE_URL=" + url, "ELASTIC_URL=" + testenv.ElasticURL(t), "ELASTIC_INDEX=" + index}
 	leads := func(want string) {
 		t.Helper()
-		labtest.Eventually(t, time.Minute, func() bool {
+		testenv.Eventually(t, time.Minute, func() bool {
 			st, err := leader.ReadState(t.Context(), pool, "weft")
 			return err == nil && st.Led() && st.Instance == want
 		}, want+" leads")
@@ -198,7 +198,7 @@ func TestPairInContainers(t *testing.T) {
 	ports["b"] = p.start("b", env...)
 	for name, port := range ports {
 		for _, path := range []string{"/health/live", "/health/ready"} {
-			labtest.Eventually(t, time.Minute, func() bool { return status(t, port, path) == http.StatusOK }, name+path)
+			testenv.Eventually(t, time.Minute, func() bool { return status(t, port, path) == http.StatusOK }, name+path)
 		}
 		p.locked(name)
 	}
@@ -289,7 +289,7 @@ func carried(t *testing.T, pool *pgxpool.Pool, round int) {
 	if _, err := pool.Exec(t.Context(), sql, round); err != nil {
 		t.Fatal(err)
 	}
-	labtest.Eventually(t, time.Minute, func() bool {
+	testenv.Eventually(t, time.Minute, func() bool {
 		var left int
 		if err := pool.QueryRow(t.Context(), `select count(*) from search_outbox_events where status <> 'done' or reclaims > 0`).Scan(&left); err != nil {
 			t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
-	"github.com/samuelhu324-dev/weft/internal/lab/pki"
+	"github.com/samuelhu324-dev/weft/internal/testenv/pki"
 )
 
 // secretFile writes a file that is nobody else's to read.

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/daemon"
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -109,7 +109,7 @@ func TestElasticAwayAtStartAndLater(t *testing.T) {
 		keys = append(keys, k)
 		r.upsert(k, 1, "x")
 	}
-	labtest.Eventually(t, 20*time.Second, func() bool {
+	testenv.Eventually(t, 20*time.Second, func() bool {
 		return a.metric("outbox_retry_scheduled_total", `reason="es_connect"`) > 0
 	}, "a retry for es_connect")
 	p.heal()
@@ -155,7 +155,7 @@ func TestStartRefuses(t *testing.T) {
 	}
 	t.Run("MissingMigration", func(t *testing.T) {
 		t.Parallel()
-		err := run(t, newRig(t, labtest.Schema(t)))
+		err := run(t, newRig(t, testenv.Schema(t)))
 		if _, ok := errors.AsType[*migrations.BehindError](err); !ok || !strings.Contains(err.Error(), "weft migrate up") {
 			t.Errorf("error %v, want one that says to migrate", err)
 		}

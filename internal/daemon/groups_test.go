@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 // Two groups on one set of tables would take each other's claims away: the second
@@ -19,7 +19,7 @@ func TestSecondGroupWaits(t *testing.T) {
 	r.await(map[string]int{"done": 1})
 
 	b := r.start("b", "WEFT_GROUP="+r.group+"-too")
-	labtest.Eventually(t, 20*time.Second, func() bool { return len(b.logs.with("event", "outbox.occupied")) > 0 }, "b to say that it waits")
+	testenv.Eventually(t, 20*time.Second, func() bool { return len(b.logs.with("event", "outbox.occupied")) > 0 }, "b to say that it waits")
 	for v := range int64(50) {
 		r.upsert(newKey(), v+2, "y")
 	}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/legacy"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/legacy"
 	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -170,8 +170,8 @@ func TestAdoptsALiveDatabase(t *testing.T) {
 	if testing.Short() {
 		n = 5_000
 	}
-	url := labtest.Schema(t)
-	pool := labtest.Pool(t, url)
+	url := testenv.Schema(t)
+	pool := testenv.Pool(t, url)
 	if err := legacy.Create(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func TestAdoptsALiveDatabase(t *testing.T) {
 			}
 			return out
 		}
-		labtest.Eventually(t, 3*time.Minute, func() bool {
+		testenv.Eventually(t, 3*time.Minute, func() bool {
 			got := count()
 			return got["pending"] == 0 && got["processing"] == 0
 		}, table+" to be drained")

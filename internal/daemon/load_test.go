@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -106,7 +106,7 @@ func TestLeadershipForcedBackAndForth(t *testing.T) {
 	a, b := r.start("a", "ELASTIC_URL="+r.tap("a", rec)), r.start("b", "ELASTIC_URL="+r.tap("b", rec))
 	a.awaitReady(200)
 	b.awaitReady(200)
-	labtest.Eventually(t, 10*time.Second, func() bool { return r.leader() != "" }, "a leader")
+	testenv.Eventually(t, 10*time.Second, func() bool { return r.leader() != "" }, "a leader")
 
 	p := r.produce(400, newKeys(8))
 	ends := 0

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 // countUpdates has the database count the rows of each UPDATE of the outbox.
@@ -49,14 +49,14 @@ func TestOutageUnderLoad(t *testing.T) {
 			a := r.start("a", "ELASTIC_URL="+f.proxied(t), "OUTBOX_MAX_ATTEMPTS=3", "WEFT_ES_TIMEOUT="+tt.timeout)
 			a.awaitReady(200, `"role": "leader"`)
 			p := r.produce(300, newKeys(2000))
-			labtest.Eventually(t, 20*time.Second, func() bool { return r.counts()["done"] > 300 }, "a stream of events")
+			testenv.Eventually(t, 20*time.Second, func() bool { return r.counts()["done"] > 300 }, "a stream of events")
 
 			back := tt.away(t, f)
 			begin := r.now()
 			<-time.After(tt.length)
 			end := r.now()
 			back()
-			labtest.Eventually(t, 30*time.Second, func() bool { return r.doneSince(end) > 0 }, "work to go on")
+			testenv.Eventually(t, 30*time.Second, func() bool { return r.doneSince(end) > 0 }, "work to go on")
 			n := p.stop()
 			stopped := r.now()
 			r.await(map[string]int{"done": n})

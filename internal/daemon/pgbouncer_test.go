@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/daemon"
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 // sessionParameters are what weft sets on its sessions; a pooler that lets clients
@@ -89,7 +89,7 @@ ignore_startup_parameters = %s
 		}
 	})
 	addr := fmt.Sprintf("127.0.0.1:%d", port)
-	labtest.Eventually(t, 10*time.Second, func() bool {
+	testenv.Eventually(t, 10*time.Second, func() bool {
 		c, err := net.Dial("tcp", addr)
 		if err == nil {
 			_ = c.Close()

@@ -11,7 +11,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/daemon"
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
@@ -32,7 +32,7 @@ func (r *rig) reloadable() (ask func(in *instance, event string, environ ...stri
 			r.t.Fatal("the request was not taken")
 		}
 		var lines []map[string]any
-		labtest.Eventually(r.t, 30*time.Second, func() bool {
+		testenv.Eventually(r.t, 30*time.Second, func() bool {
 			lines = in.logs.with("event", event)
 			return len(lines) > before
 		}, event)

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 // ear is the service manager's end of the socket.
@@ -54,7 +54,7 @@ func (e *ear) heard(word string) bool {
 
 func (e *ear) await(t *testing.T, word string) {
 	t.Helper()
-	labtest.Eventually(t, 30*time.Second, func() bool { return e.heard(word) }, "the service manager to hear "+word)
+	testenv.Eventually(t, 30*time.Second, func() bool { return e.heard(word) }, "the service manager to hear "+word)
 }
 
 // TestServiceManager is the life of an instance as its service manager hears of it. It

@@ -22,13 +22,13 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/daemon"
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/wire"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-func TestMain(m *testing.M) { labtest.Main(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 const outboxTable = "search_outbox_events"
 
@@ -47,8 +47,8 @@ type rig struct {
 
 func setup(t testing.TB) *rig {
 	t.Helper()
-	dsn := labtest.Database(t)
-	runner := labtest.Runner(t, dsn) // dropped after the pool is closed
+	dsn := testenv.Database(t)
+	runner := testenv.Runner(t, dsn) // dropped after the pool is closed
 	r := newRig(t, dsn)
 	if u, err := url.Parse(dsn); err == nil {
 		r.owner, r.runner = u.User.String(), runner
@@ -59,8 +59,8 @@ func setup(t testing.TB) *rig {
 func newRig(t testing.TB, url string) *rig {
 	t.Helper()
 	return &rig{
-		t: t, url: url, index: labtest.Index(t), elastic: labtest.ElasticURL(t),
-		group: "t" + strings.ReplaceAll(uuid.NewString(), "-", "")[:12], pool: labtest.Pool(t, url),
+		t: t, url: url, index: testenv.Index(t), elastic: testenv.ElasticURL(t),
+		group: "t" + strings.ReplaceAll(uuid.NewString(), "-", "")[:12], pool: testenv.Pool(t, url),
 	}
 }
 
@@ -163,7 +163,7 @@ func (r *rig) config(name string, env ...string) config.Config {
 func (r *rig) environ(name string) []string {
 	dsn := r.url
 	if u, err := url.Parse(dsn); err == nil && r.runner != nil && u.User.String() == r.owner {
-		dsn = labtest.As(r.t, dsn, r.runner)
+		dsn = testenv.As(r.t, dsn, r.runner)
 	}
 	return []string{
 		"DATABASE_URL=" + dsn, "ELASTIC_URL=" + r.elastic, "ELASTIC_INDEX=" + r.index, "WEFT_GROUP=" + r.group,
@@ -182,7 +182,7 @@ func (r *rig) load(environ []string) config.Config {
 
 func (in *instance) address() (addr string) {
 	in.t.Helper()
-	labtest.Eventually(in.t, 20*time.Second, func() bool {
+	testenv.Eventually(in.t, 20*time.Second, func() bool {
 		if lines := in.logs.with("msg", "serving"); len(lines) > 0 {
 			addr, _ = lines[0]["address"].(string)
 		}
@@ -213,7 +213,7 @@ func (in *instance) get(path string) (int, string) {
 
 func (in *instance) awaitReady(want int, contains ...string) {
 	in.t.Helper()
-	labtest.Eventually(in.t, 30*time.Second, func() bool {
+	testenv.Eventually(in.t, 30*time.Second, func() bool {
 		status, body := in.get("/health/ready")
 		for _, c := range contains {
 			if !strings.Contains(body, c) {
@@ -329,7 +329,7 @@ func (r *rig) counts() map[string]int {
 
 func (r *rig) await(want map[string]int) {
 	r.t.Helper()
-	labtest.Eventually(r.t, 60*time.Second, func() bool { return maps.Equal(r.counts(), want) }, fmt.Sprintf("counts %v", want))
+	testenv.Eventually(r.t, 60*time.Second, func() bool { return maps.Equal(r.counts(), want) }, fmt.Sprintf("counts %v", want))
 }
 
 // document returns what Elasticsearch holds of a key: found, its version, its body.

@@ -11,9 +11,9 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/wire"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
 )
 
 // TestCloseDoesNotWaitForASilentServer leaves the pool with idle connections, one with a
@@ -23,7 +23,7 @@ func TestCloseDoesNotWaitForASilentServer(t *testing.T) {
 	for name, silent := range map[string]bool{"Silent": true, "Answering": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := labtest.Schema(t)
+			url := testenv.Schema(t)
 			cfg, err := pgxpool.ParseConfig(url)
 			if err != nil {
 				t.Fatal(err)
@@ -43,7 +43,7 @@ func TestCloseDoesNotWaitForASilentServer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			labtest.Eventually(t, 20*time.Second, func() bool { return d.pool.Stat().IdleConns() >= 3 }, "warm connections")
+			testenv.Eventually(t, 20*time.Second, func() bool { return d.pool.Stat().IdleConns() >= 3 }, "warm connections")
 			if silent {
 				if err := link.HalfOpen(); err != nil {
 					t.Fatal(err)

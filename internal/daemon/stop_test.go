@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 // A stop while Elasticsearch is slow waits for what has been sent, leaves the rest ready,
@@ -37,7 +37,7 @@ func TestStopWithSlowElastic(t *testing.T) {
 		return true
 	})
 	r.write(documents(100, 10)...)
-	labtest.Eventually(t, 10*time.Second, func() bool { return f.bulks.Load() == 2 }, "two bulk requests under way")
+	testenv.Eventually(t, 10*time.Second, func() bool { return f.bulks.Load() == 2 }, "two bulk requests under way")
 	start := time.Now()
 	if err := a.stop(); err != nil {
 		t.Errorf("stop returned %v", err)
@@ -142,7 +142,7 @@ func TestPasswordsAreNotShown(t *testing.T) {
 	f.set(refuse(http.StatusUnauthorized, "security_exception", everything))
 	r.upsert(newKey(), 1, "x")
 	down := func(name string) {
-		labtest.Eventually(t, 20*time.Second, func() bool {
+		testenv.Eventually(t, 20*time.Second, func() bool {
 			return slices.ContainsFunc(a.logs.with("event", "dependency.down"), func(l map[string]any) bool { return l["dependency"] == name })
 		}, "a line about "+name)
 		look()

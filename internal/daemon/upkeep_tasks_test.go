@@ -18,7 +18,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections"
@@ -36,13 +36,13 @@ func (table) Table() string { return searchEvents }
 // the owner.
 func newUpkeep(t *testing.T, finished outbox.Finished, retention time.Duration) (*upkeep, *pgxpool.Pool) {
 	t.Helper()
-	dsn := labtest.Database(t)
-	owner := labtest.Pool(t, dsn)
-	runner := labtest.Runner(t, dsn)
+	dsn := testenv.Database(t)
+	owner := testenv.Pool(t, dsn)
+	runner := testenv.Runner(t, dsn)
 	if err := migrations.Grant(t.Context(), dsn, runner.Username(), migrations.Mode{Table: searchEvents, Finished: string(finished), Retention: retention > 0}); err != nil {
 		t.Fatal(err)
 	}
-	pool := labtest.Pool(t, labtest.As(t, dsn, runner))
+	pool := testenv.Pool(t, testenv.As(t, dsn, runner))
 	cfg := config.Default()
 	cfg.Instance, cfg.Outbox.Finished, cfg.Outbox.Retention = "weft-a", string(finished), retention
 	d := &daemon{cfg: cfg, log: zap.NewNop(), pool: pool}

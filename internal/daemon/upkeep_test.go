@@ -7,8 +7,8 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/daemon"
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
@@ -52,7 +52,7 @@ func TestFinishedEventsAreArchived(t *testing.T) {
 	if got := a.metric("weft_finished_kept_total") + a.metric("weft_history_missing_partitions"); got != 0 {
 		t.Errorf("batches kept and days missing: got %v, want 0", got)
 	}
-	labtest.Eventually(t, 20*time.Second, func() bool { return a.metric("weft_upkeep_runs_total", `task="days"`, `result="ok"`) >= 1 }, "the leader has looked after its days")
+	testenv.Eventually(t, 20*time.Second, func() bool { return a.metric("weft_upkeep_runs_total", `task="days"`, `result="ok"`) >= 1 }, "the leader has looked after its days")
 	if got := a.metric("weft_upkeep_runs_total", `result="failed"`); got != 0 {
 		t.Errorf("failed upkeep: got %v, want 0", got)
 	}

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/history"
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/reconcile"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/history"
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -59,7 +59,7 @@ func TestStaleBulk(t *testing.T) {
 				}
 			}
 			r.await(map[string]int{"done": 4})
-			labtest.Eventually(t, 10*time.Second, func() bool { return r.progressed() }, "the progress to be written down")
+			testenv.Eventually(t, 10*time.Second, func() bool { return r.progressed() }, "the progress to be written down")
 
 			s := f.hold(t)
 			r.write(old...)
@@ -85,7 +85,7 @@ func TestStaleBulk(t *testing.T) {
 				s.release()
 			}
 			if tt.zombie {
-				labtest.Eventually(t, 10*time.Second, func() bool {
+				testenv.Eventually(t, 10*time.Second, func() bool {
 					lines := a.logs.with("event", "outbox.fenced")
 					return len(lines) > 0 && strings.Contains(lines[0]["error"].(string), tt.refused)
 				}, "a refusal of "+tt.refused)

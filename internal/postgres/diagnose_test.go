@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 const password = "Zz9hunter2Zz9"
@@ -38,7 +38,7 @@ func with(t *testing.T, dsn string, change func(u *url.URL, q url.Values)) strin
 func role(t *testing.T, dsn, attributes string) string {
 	t.Helper()
 	name := "weft_e_" + strings.ToLower(rand.Text()[:12])
-	pool := labtest.Pool(t, dsn)
+	pool := testenv.Pool(t, dsn)
 	if _, err := pool.Exec(t.Context(), "create role "+name+" login "+attributes); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestDiagnoseRealServer(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			dsn := with(t, labtest.Schema(t), func(u *url.URL, _ url.Values) { u.User = url.UserPassword(u.User.Username(), password) })
+			dsn := with(t, testenv.Schema(t), func(u *url.URL, _ url.Values) { u.User = url.UserPassword(u.User.Username(), password) })
 			err := tc.fail(t, dsn)
 			if err == nil {
 				t.Fatal("got no error to diagnose")

@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 func TestCheckEnvironment(t *testing.T) {
@@ -33,7 +33,7 @@ func TestCheckEnvironment(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			conn := connect(t, labtest.Schema(t))
+			conn := connect(t, testenv.Schema(t))
 			if tc.sentinel != "" {
 				exec(t, conn, "create table environment_sentinel(id int primary key, env text not null)")
 			}
@@ -62,7 +62,7 @@ func TestCheckEnvironment(t *testing.T) {
 
 func TestCheckEnvironmentUnreadable(t *testing.T) {
 	t.Parallel()
-	dsn := labtest.Schema(t)
+	dsn := testenv.Schema(t)
 	name := role(t, dsn, "")
 	owner := connect(t, dsn)
 	exec(t, owner, "create table environment_sentinel(id int primary key, env text not null)")

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/pki"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/testenv/pki"
 )
 
 // A login sees what is new in a URL and behind it, takes it for new connections, and does

@@ -4,15 +4,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 // TestReadRebuild holds that the application's own table is read, and that one that is
 // missing or another is no fault.
 func TestReadRebuild(t *testing.T) {
 	t.Parallel()
-	pool := labtest.Pool(t, labtest.Database(t))
+	pool := testenv.Pool(t, testenv.Database(t))
 	finished := time.Date(2026, 2, 14, 16, 42, 7, 0, time.UTC)
 	for _, step := range []struct {
 		name, sql string

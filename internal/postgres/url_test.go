@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 func TestNormalize(t *testing.T) {
@@ -104,7 +104,7 @@ func TestParseURLErrors(t *testing.T) {
 
 func TestPoolSession(t *testing.T) {
 	t.Parallel()
-	pool, err := postgres.NewPool(t.Context(), labtest.Schema(t), postgres.Options{
+	pool, err := postgres.NewPool(t.Context(), testenv.Schema(t), postgres.Options{
 		AppName: "weft/g/i/work", MaxConns: 2, Statement: 7 * time.Second, Lock: 1500 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)

@@ -4,13 +4,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 func TestVitals(t *testing.T) {
 	t.Parallel()
-	pool := labtest.Pool(t, labtest.Database(t)) // alone in its database
+	pool := testenv.Pool(t, testenv.Database(t)) // alone in its database
 	holder, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +41,7 @@ func TestVitals(t *testing.T) {
 	if err := holder.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	labtest.Eventually(t, 20*time.Second, func() bool { // autovacuum may pass by
+	testenv.Eventually(t, 20*time.Second, func() bool { // autovacuum may pass by
 		v, err = postgres.ReadVitals(t.Context(), pool)
 		return err == nil && v.OldestSnapshot == 0
 	}, "no snapshot that holds back vacuum")

@@ -16,7 +16,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections/elastic/elastictest"
 )
@@ -24,7 +24,7 @@ import (
 // es calls the real server and returns the answer of a 2xx.
 func es(t *testing.T, method, path, body string) []byte {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, labtest.ElasticURL(t)+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(t.Context(), method, testenv.ElasticURL(t)+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,9 +45,9 @@ func es(t *testing.T, method, path, body string) []byte {
 // realSink returns a Sink on a fresh name of the real server and what it logs.
 func realSink(t *testing.T) (*Sink, string, *observer.ObservedLogs) {
 	t.Helper()
-	index := labtest.Index(t)
+	index := testenv.Index(t)
 	core, logs := observer.New(zap.InfoLevel)
-	s, err := New(Config{URLs: []string{labtest.ElasticURL(t)}, Index: index}, zap.New(core), prometheus.NewRegistry(), "p")
+	s, err := New(Config{URLs: []string{testenv.ElasticURL(t)}, Index: index}, zap.New(core), prometheus.NewRegistry(), "p")
 	if err != nil {
 		t.Fatal(err)
 	}

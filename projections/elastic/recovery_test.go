@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/projections/elastic/elastictest"
 )
 
@@ -119,7 +119,7 @@ func TestDeadConnectionsCostOneProbe(t *testing.T) {
 	srv := elastictest.New(t)
 	p := newPath(t, srv.URL)
 	s, _ := newSink(t, Config{URLs: []string{"http://" + p.listener.Addr().String()}, Index: "docs"})
-	labtest.Eventually(t, 30*time.Second, func() bool {
+	testenv.Eventually(t, 30*time.Second, func() bool {
 		var group errgroup.Group
 		for range 8 {
 			group.Go(func() error { return s.Ready(t.Context()) })

@@ -21,7 +21,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/admin"
 	"github.com/samuelhu324-dev/weft/internal/config"
-	"github.com/samuelhu324-dev/weft/internal/lab/pki"
+	"github.com/samuelhu324-dev/weft/internal/testenv/pki"
 )
 
 // kind returns the one object of its kind.

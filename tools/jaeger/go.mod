@@ -2,7 +2,7 @@ module github.com/samuelhu324-dev/weft/tools/jaeger
 
 go 1.24.6
 
-// Jaeger all-in-one, for internal/lab/watch. What follows the first requirement is the
+// Jaeger all-in-one, for internal/testenv/watch. What follows the first requirement is the
 // list of Jaeger's own go.mod, and go.sum is Jaeger's go.sum with Jaeger itself added:
 // `go mod tidy` would fetch the modules of its tests, too.
 tool github.com/jaegertracing/jaeger/cmd/all-in-one

@@ -1,5 +1,5 @@
 // Package await polls until something is so, and says what was missing when it is not so
-// in time. It is for the workshop's programs; tests have labtest.Eventually.
+// in time. It is for the workshop's programs; tests have testenv.Eventually.
 //
 // # What is guaranteed
 //

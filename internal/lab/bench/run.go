@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
-	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
 // warmEvents bound the pass that makes the servers warm.

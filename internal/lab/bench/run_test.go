@@ -11,16 +11,16 @@ import (
 	"testing"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/stack"
-	"github.com/samuelhu324-dev/weft/internal/lab/stack/stacktest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack/stacktest"
 )
 
 const smallestHeap = 256 // MiB
 
 func TestMain(m *testing.M) {
 	stacktest.Guard()
-	labtest.MainNoServers(m)
+	testenv.MainNoServers(m)
 }
 
 // guarded is the number of events of a run whose cost is held.

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
-	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
 // tick is the kernel's unit of CPU time on every Linux that Go runs on.

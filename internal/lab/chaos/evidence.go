@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/history"
+	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 )
 
 // The evidence is what a person needs to find out what happened: beside the logs of

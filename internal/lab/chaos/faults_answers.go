@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/await"
-	"github.com/samuelhu324-dev/weft/internal/lab/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
 )
 
 // falsify makes all taps answer falsely for a while. A fault that met no request is

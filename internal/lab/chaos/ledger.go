@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/history"
+	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 

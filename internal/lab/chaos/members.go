@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
-	"github.com/samuelhu324-dev/weft/internal/lab/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
 )
 
 // member is one name in the group: the process that bears it at the moment, and its

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/await"
-	"github.com/samuelhu324-dev/weft/internal/lab/history"
+	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 )
 
 const (

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/reconcile"
-	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
 const defaultIndex = "weft-chaos"

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -30,7 +30,7 @@ func short(t *testing.T, overlay map[string][]byte, opts Options) (string, *Resu
 		opts.Upgrade = binary // a build of its own to the run
 	}
 	opts.JSON, opts.Evidence = filepath.Join(dir, "result.json"), filepath.Join(dir, "evidence")
-	opts.DatabaseURL, opts.ElasticURL, opts.Index = labtest.Database(t), labtest.ElasticURL(t), labtest.Index(t)
+	opts.DatabaseURL, opts.ElasticURL, opts.Index = testenv.Database(t), testenv.ElasticURL(t), testenv.Index(t)
 	verdict := Run(t.Context(), opts)
 	t.Logf("%s\n%v", &out, verdict)
 	var result Result

@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/history"
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -16,7 +16,7 @@ import (
 // committed out of order, those of the locked ones never, and no row goes back.
 func TestWriterIsLawful(t *testing.T) {
 	t.Parallel()
-	pool := labtest.Pool(t, labtest.Database(t))
+	pool := testenv.Pool(t, testenv.Database(t))
 	if err := history.Install(t.Context(), pool, outboxTable); err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func TestWriterIsLawful(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.run(ctx) }()
-	labtest.Eventually(t, time.Minute, func() bool { return w.ledger.produced() > 1500 }, "1,500 events are written")
+	testenv.Eventually(t, time.Minute, func() bool { return w.ledger.produced() > 1500 }, "1,500 events are written")
 	stop()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func TestWriterIsLawful(t *testing.T) {
 // An application that is told "again" after a dead letter writes what is there now.
 func TestWriterWritesAgain(t *testing.T) {
 	t.Parallel()
-	pool := labtest.Pool(t, labtest.Database(t))
+	pool := testenv.Pool(t, testenv.Database(t))
 	w := &writer{pool: pool}
 	key := outbox.Key{Type: "block", ID: outbox.UUID(uuid.UUID([16]byte{1}))}
 	read := func() (op string, version int64) {

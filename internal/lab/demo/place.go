@@ -14,9 +14,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/reconcile"
-	"github.com/samuelhu324-dev/weft/internal/lab/stack"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
 const cleanTimeout = 20 * time.Second

@@ -8,19 +8,19 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/reconcile"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 )
 
 // On servers of the user the demo keeps to itself and leaves nothing.
 func TestPlaceOnTheUsersServers(t *testing.T) {
 	t.Parallel()
-	es, err := reconcile.NewClient(labtest.ElasticURL(t))
+	es, err := reconcile.NewClient(testenv.ElasticURL(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer es.Close()
-	p, err := openPlace(t.Context(), os.Getenv("DATABASE_URL"), labtest.ElasticURL(t), nil)
+	p, err := openPlace(t.Context(), os.Getenv("DATABASE_URL"), testenv.ElasticURL(t), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestPlaceOnTheUsersServers(t *testing.T) {
 
 func TestPlaceNamesTheServerThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	_, err := openPlace(t.Context(), "postgres://nobody@127.0.0.1:1/none", labtest.ElasticURL(t), nil)
+	_, err := openPlace(t.Context(), "postgres://nobody@127.0.0.1:1/none", testenv.ElasticURL(t), nil)
 	if err == nil || !strings.Contains(err.Error(), "DATABASE_URL") {
 		t.Errorf("got %v, want an error that names DATABASE_URL", err)
 	}

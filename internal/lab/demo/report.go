@@ -13,8 +13,8 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/console"
-	"github.com/samuelhu324-dev/weft/internal/lab/history"
-	"github.com/samuelhu324-dev/weft/internal/lab/reconcile"
+	"github.com/samuelhu324-dev/weft/internal/testenv/history"
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 )
 
 // Result is what --json writes.

@@ -12,8 +12,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/console"
-	"github.com/samuelhu324-dev/weft/internal/lab/history"
-	"github.com/samuelhu324-dev/weft/internal/lab/reconcile"
+	"github.com/samuelhu324-dev/weft/internal/testenv/history"
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 

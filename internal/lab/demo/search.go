@@ -10,7 +10,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/reconcile"
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 )
 
 // search is one of the queries that the demo shows.

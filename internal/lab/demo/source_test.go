@@ -10,16 +10,16 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/history"
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-func TestMain(m *testing.M) { labtest.Main(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 func newSource(t *testing.T) *source {
 	t.Helper()
-	pool := labtest.Pool(t, labtest.Database(t))
+	pool := testenv.Pool(t, testenv.Database(t))
 	if err := history.Install(t.Context(), pool, outboxTable); err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func TestStreamCommitsInVersionOrder(t *testing.T) {
 	st := &stream{source: s, docs: docs, seed: 1}
 	ended := make(chan error, 1)
 	go func() { ended <- st.run(ctx) }()
-	labtest.Eventually(t, 60*time.Second, func() bool { return s.produced() >= enough }, "400 events")
+	testenv.Eventually(t, 60*time.Second, func() bool { return s.produced() >= enough }, "400 events")
 	stop()
 	if err := <-ended; err != nil {
 		t.Fatal(err)

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/history"
+	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 )
 
 const (

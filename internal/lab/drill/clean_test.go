@@ -10,14 +10,14 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/internal/lab/sentinel"
-	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
 func testPlace(t *testing.T, databaseURL string) *place {
 	t.Helper()
-	p, err := openPlace(t.Context(), databaseURL, labtest.ElasticURL(t), "", stack.Options{})
+	p, err := openPlace(t.Context(), databaseURL, testenv.ElasticURL(t), "", stack.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestCleanAfterACrash(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	opts := Options{Out: &out, Evidence: t.TempDir(), DatabaseURL: url, ElasticURL: labtest.ElasticURL(t), Environment: "dev"}
+	opts := Options{Out: &out, Evidence: t.TempDir(), DatabaseURL: url, ElasticURL: testenv.ElasticURL(t), Environment: "dev"}
 	clean := func(want string) {
 		t.Helper()
 		out.Reset()
@@ -77,7 +77,7 @@ func TestCleanAfterACrash(t *testing.T) {
 	if err := c.session.Close(context.WithoutCancel(t.Context())); err != nil { // as its death would
 		t.Fatal(err)
 	}
-	labtest.Eventually(t, time.Minute, func() bool {
+	testenv.Eventually(t, time.Minute, func() bool {
 		out.Reset()
 		return Clean(t.Context(), opts, -1, "es_write_block_4xx") == nil && strings.Contains(out.String(), "removed schema "+c.schema)
 	}, "the clean of what is left")
@@ -118,7 +118,7 @@ func TestAnotherEnvironmentIsLeftAlone(t *testing.T) {
 	if err := c.close(t.Context()); !errors.Is(err, sentinel.ErrEnvironment) || p.schemas(t) != 1 {
 		t.Errorf("close: got %v and %d schemas, want a refusal and the schema", err, p.schemas(t))
 	}
-	opts := Options{DatabaseURL: url, ElasticURL: labtest.ElasticURL(t), Environment: "dev", Out: &bytes.Buffer{}}
+	opts := Options{DatabaseURL: url, ElasticURL: testenv.ElasticURL(t), Environment: "dev", Out: &bytes.Buffer{}}
 	if err := Clean(t.Context(), opts, -1, "all"); err == nil {
 		t.Error("clean with WORDLOOM_ENV=dev: got no error")
 	}

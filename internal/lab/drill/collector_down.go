@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/collector"
 	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
 )
 
 // collectorDown stops the collector under a leader, and starts another instance without

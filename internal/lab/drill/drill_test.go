@@ -12,14 +12,14 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 // testDatabase is a database of environment env.
 func testDatabase(t *testing.T, env string) string {
 	t.Helper()
-	url := labtest.Database(t)
-	if _, err := labtest.Pool(t, url).Exec(t.Context(), `insert into environment_sentinel (id, env) values (1, $1)`, env); err != nil {
+	url := testenv.Database(t)
+	if _, err := testenv.Pool(t, url).Exec(t.Context(), `insert into environment_sentinel (id, env) values (1, $1)`, env); err != nil {
 		t.Fatal(err)
 	}
 	return url
@@ -30,7 +30,7 @@ func testOptions(t *testing.T, out io.Writer, binary string) Options {
 	t.Helper()
 	return Options{
 		Out: out, Progress: io.Discard, Environ: os.Environ(), Evidence: t.TempDir(), Binary: binary,
-		DatabaseURL: testDatabase(t, "test"), ElasticURL: labtest.ElasticURL(t),
+		DatabaseURL: testDatabase(t, "test"), ElasticURL: testenv.ElasticURL(t),
 	}
 }
 

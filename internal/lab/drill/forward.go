@@ -14,7 +14,7 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	traces "go.opentelemetry.io/proto/otlp/trace/v1"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/collector"
+	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
 )
 
 const forwardBound = 5 * time.Second

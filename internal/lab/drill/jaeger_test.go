@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
-	"github.com/samuelhu324-dev/weft/internal/lab/watch"
+	"github.com/samuelhu324-dev/weft/internal/testenv/watch"
 )
 
 // A real Jaeger is forwarded the spans of a run, and has as many of each event and batch as

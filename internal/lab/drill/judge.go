@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/collector"
 	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
-	"github.com/samuelhu324-dev/weft/internal/lab/history"
+	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
+	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 )
 
 // Verify judges a run by its evidence and leaves the result beside it.

@@ -3,13 +3,13 @@ package drill
 import (
 	"testing"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/stack/stacktest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack/stacktest"
 )
 
 func TestMain(m *testing.M) {
 	stacktest.Guard()
-	labtest.Main(m)
+	testenv.Main(m)
 }
 
 func guardian(t *testing.T) []string {

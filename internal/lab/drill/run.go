@@ -13,12 +13,12 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/await"
-	"github.com/samuelhu324-dev/weft/internal/lab/collector"
 	"github.com/samuelhu324-dev/weft/internal/lab/console"
 	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
-	"github.com/samuelhu324-dev/weft/internal/lab/history"
-	"github.com/samuelhu324-dev/weft/internal/lab/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
+	"github.com/samuelhu324-dev/weft/internal/testenv/history"
+	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
 )
 
 // run is one run of a scenario.

@@ -10,10 +10,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
-func TestMain(m *testing.M) { labtest.MainNoServers(m) }
+func TestMain(m *testing.M) { testenv.MainNoServers(m) }
 
 const text = `# HELP outbox_processed_total Events.
 # TYPE outbox_processed_total counter

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/collector"
+	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
 )
 
 // Evidence is a directory as it was read.

@@ -12,11 +12,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
-	"github.com/samuelhu324-dev/weft/internal/lab/history"
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/internal/lab/producer"
-	"github.com/samuelhu324-dev/weft/internal/lab/reconcile"
-	"github.com/samuelhu324-dev/weft/internal/lab/stack"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/history"
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -34,10 +34,10 @@ type split struct {
 
 func newSplit(t *testing.T) *split {
 	t.Helper()
-	s := &split{t: t, index: labtest.Index(t)}
+	s := &split{t: t, index: testenv.Index(t)}
 	var err error
 	s.servers, err = stack.Start(t.Context(), stack.Options{
-		Progress: io.Discard, ElasticURL: labtest.ElasticURL(t), Replication: stack.Asynchronous, Guardian: guardian(t),
+		Progress: io.Discard, ElasticURL: testenv.ElasticURL(t), Replication: stack.Asynchronous, Guardian: guardian(t),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func newSplit(t *testing.T) *split {
 			t.Errorf("close: %v", err)
 		}
 	})
-	if s.es, err = reconcile.NewClient(labtest.ElasticURL(t)); err != nil {
+	if s.es, err = reconcile.NewClient(testenv.ElasticURL(t)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.es.Close)
@@ -57,7 +57,7 @@ func newSplit(t *testing.T) *split {
 		t.Fatal(err)
 	}
 	s.fleet = &fleet.Fleet{Binary: binary, Dir: t.TempDir(), Env: fleet.Environment(os.Environ(), false,
-		"DATABASE_URL="+s.servers.PairURL(), "ELASTIC_URL="+labtest.ElasticURL(t), "ELASTIC_INDEX="+s.index,
+		"DATABASE_URL="+s.servers.PairURL(), "ELASTIC_URL="+testenv.ElasticURL(t), "ELASTIC_INDEX="+s.index,
 		"WEFT_GROUP="+group, "WEFT_PROJECTIONS=search_index_to_elastic")}
 	t.Cleanup(func() {
 		if err := s.fleet.Stop(); err != nil {
@@ -99,7 +99,7 @@ func (s *split) settled(w *producer.Producer, changes ...producer.Change) {
 	if err := w.Write(s.t.Context(), changes); err != nil {
 		s.t.Fatal(err)
 	}
-	labtest.Eventually(s.t, bound, func() bool { return one[bool](s.t, w.Pool(), drainedSQL) }, "the changes are done")
+	testenv.Eventually(s.t, bound, func() bool { return one[bool](s.t, w.Pool(), drainedSQL) }, "the changes are done")
 }
 
 const drainedSQL = `select not exists (select from search_outbox_events where status in ('pending', 'processing'))`
@@ -137,7 +137,7 @@ func TestOldPrimaryLivesOn(t *testing.T) {
 	a := s.start("a")
 	shared, quiet := producer.Entity(1), producer.Entity(2)
 	s.settled(s.old, producer.Upsert(shared), producer.Upsert(quiet))
-	labtest.Eventually(t, bound, func() bool {
+	testenv.Eventually(t, bound, func() bool {
 		return one[int](t, s.young.Pool(), `select count(*) from search_outbox_events where status = 'done'`) == 2
 	}, "the replica has it")
 	if err := s.servers.Promote(t.Context(), stack.Replica); err != nil {
@@ -182,7 +182,7 @@ func TestOldPrimaryLivesOn(t *testing.T) {
 	if err := s.servers.StopServer(t.Context(), stack.Postgres); err != nil {
 		t.Fatal(err)
 	}
-	labtest.Eventually(t, bound, func() bool {
+	testenv.Eventually(t, bound, func() bool {
 		content, err := os.ReadFile(a.Log)
 		standby := strings.LastIndex(string(content), `"leader.standby"`)
 		return err == nil && standby > strings.LastIndex(string(content), `"leader.acquired"`)

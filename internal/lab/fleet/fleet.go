@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/process"
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
 const (

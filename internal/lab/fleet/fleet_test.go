@@ -17,10 +17,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
-func TestMain(m *testing.M) { labtest.MainNoServers(m) }
+func TestMain(m *testing.M) { testenv.MainNoServers(m) }
 
 // newFleet returns a fleet whose binary is a shell script.
 func newFleet(t *testing.T, script string) *Fleet {
@@ -51,7 +51,7 @@ func (f *Fleet) mustStart(t *testing.T, name string) *Instance {
 
 func waitLog(t *testing.T, i *Instance, text string) {
 	t.Helper()
-	labtest.Eventually(t, 10*time.Second, func() bool { return strings.Contains(tail(i.Log), text) }, "log has "+text)
+	testenv.Eventually(t, 10*time.Second, func() bool { return strings.Contains(tail(i.Log), text) }, "log has "+text)
 }
 
 func TestFleet(t *testing.T) {
@@ -90,7 +90,7 @@ func TestFleet(t *testing.T) {
 			t.Fatalf("kill: %v at %v, want it after %v", err, at, before)
 		}
 		<-a.Ended()
-		labtest.Eventually(t, 10*time.Second, func() bool { return syscall.Kill(-a.PID, 0) == syscall.ESRCH }, "the process group is empty")
+		testenv.Eventually(t, 10*time.Second, func() bool { return syscall.Kill(-a.PID, 0) == syscall.ESRCH }, "the process group is empty")
 		if err := f.Died(func(i *Instance) bool { return i == a }); err != nil {
 			t.Errorf("a killed instance is reported: %v", err)
 		}

@@ -10,12 +10,12 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-func TestMain(m *testing.M) { labtest.Main(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 func TestSettings(t *testing.T) {
 	t.Parallel()
@@ -66,7 +66,7 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{pool: labtest.Pool(t, labtest.Database(t))}
+	r := &rig{pool: testenv.Pool(t, testenv.Database(t))}
 	r.exec(t, `insert into environment_sentinel (id, env) values (1, 'test')`)
 	return r
 }

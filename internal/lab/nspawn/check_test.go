@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
-func TestMain(m *testing.M) { labtest.MainNoServers(m) }
+func TestMain(m *testing.M) { testenv.MainNoServers(m) }
 
 // hierarchy is a directory that looks like the root of cgroup2.
 func hierarchy(t *testing.T) string {

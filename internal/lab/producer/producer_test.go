@@ -5,11 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-func TestMain(m *testing.M) { labtest.MainNoServers(m) }
+func TestMain(m *testing.M) { testenv.MainNoServers(m) }
 
 // TestNobodyAnswers holds that a producer goes on without its database, and takes
 // nothing for committed.
@@ -29,7 +29,7 @@ func TestNobodyAnswers(t *testing.T) {
 		defer close(ended)
 		p.Run(ctx)
 	}()
-	labtest.Eventually(t, time.Minute, func() bool { return p.Refusals() > writers }, "more refusals")
+	testenv.Eventually(t, time.Minute, func() bool { return p.Refusals() > writers }, "more refusals")
 	stop()
 	<-ended
 	if got := p.Ledger(); len(got) != 0 {

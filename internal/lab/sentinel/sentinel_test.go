@@ -5,11 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
-func TestMain(m *testing.M) { labtest.Main(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 func TestCheck(t *testing.T) {
 	t.Parallel()
@@ -29,7 +29,7 @@ func TestCheck(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			pool := labtest.Pool(t, labtest.Database(t))
+			pool := testenv.Pool(t, testenv.Database(t))
 			if c.env != "" {
 				if _, err := pool.Exec(t.Context(), `insert into environment_sentinel (id, env) values (1, $1)`, c.env); err != nil {
 					t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/watch"
+	"github.com/samuelhu324-dev/weft/internal/testenv/watch"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/watch"
+	"github.com/samuelhu324-dev/weft/internal/testenv/watch"
 )
 
 // Trail is one series that has moved, followed to the rows.

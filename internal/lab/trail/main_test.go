@@ -5,7 +5,7 @@ package trail
 import (
 	"testing"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
-func TestMain(m *testing.M) { labtest.MainNoServers(m) }
+func TestMain(m *testing.M) { testenv.MainNoServers(m) }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/watch"
+	"github.com/samuelhu324-dev/weft/internal/testenv/watch"
 )
 
 // testVocabulary holds that what weft has used in the run is in the table, and that what

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
-	"github.com/samuelhu324-dev/weft/internal/lab/stack"
-	"github.com/samuelhu324-dev/weft/internal/lab/watch"
-	"github.com/samuelhu324-dev/weft/internal/lab/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
+	"github.com/samuelhu324-dev/weft/internal/testenv/watch"
+	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/watch"
+	"github.com/samuelhu324-dev/weft/internal/testenv/watch"
 )
 
 // The operations of weft's spans.

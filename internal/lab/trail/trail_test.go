@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-	"github.com/samuelhu324-dev/weft/internal/lab/watch"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/watch"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -23,7 +23,7 @@ func TestTrail(t *testing.T) {
 	t.Parallel()
 	l, err := open(t.Context(), Options{
 		Out: t.Output(), Progress: os.Stderr, Environ: os.Environ(), Dir: t.TempDir(),
-		DatabaseURL: labtest.Database(t), ElasticURL: labtest.ElasticURL(t), Index: labtest.Index(t),
+		DatabaseURL: testenv.Database(t), ElasticURL: testenv.ElasticURL(t), Index: testenv.Index(t),
 	})
 	t.Cleanup(func() {
 		if err := l.close(); err != nil {

@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/watch"
+	"github.com/samuelhu324-dev/weft/internal/testenv/watch"
 )
 
 // How much of a long answer is shown.

@@ -1,9 +1,0 @@
-package process
-
-import (
-	"testing"
-
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-)
-
-func TestMain(m *testing.M) { labtest.MainNoServers(m) }

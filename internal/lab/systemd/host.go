@@ -1,0 +1,143 @@
+package systemd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/nspawn"
+)
+
+const service = "weft.service"
+
+// host is one of the two machines.
+type host struct {
+	*nspawn.Machine
+	ports map[string]int // of metrics, by unit: the machines share one address
+}
+
+// state is a unit as systemd knows it.
+type state struct {
+	Active, Sub, Result, Status, Invocation string
+	PID, Restarts, Exit                     int
+	Exited                                  bool // by itself, with Exit
+}
+
+func (s state) String() string {
+	return fmt.Sprintf("%s (%s), result %s, %d restarts, %q", s.Active, s.Sub, s.Result, s.Restarts, s.Status)
+}
+
+func (h *host) state(ctx context.Context, unit string) (state, error) {
+	p, err := h.Show(ctx, unit, "ActiveState", "SubState", "Result", "StatusText", "InvocationID", "MainPID", "NRestarts", "ExecMainStatus", "ExecMainCode")
+	if err != nil {
+		return state{}, err
+	}
+	s := state{Active: p["ActiveState"], Sub: p["SubState"], Result: p["Result"], Status: p["StatusText"], Invocation: p["InvocationID"]}
+	var errs []error
+	for name, into := range map[string]*int{"MainPID": &s.PID, "NRestarts": &s.Restarts, "ExecMainStatus": &s.Exit} {
+		var err error
+		*into, err = strconv.Atoi(p[name])
+		errs = append(errs, err)
+	}
+	s.Exited = p["ExecMainCode"] == "1" // CLD_EXITED
+	if err := errors.Join(errs...); err != nil {
+		return state{}, fmt.Errorf("properties of %s in %s: %w", unit, h.Name, err)
+	}
+	return s, nil
+}
+
+// signal sends a signal to the process of a unit, and returns the time just before.
+func (h *host) signal(ctx context.Context, unit string, sig syscall.Signal) (time.Time, error) {
+	pids, err := h.Processes(ctx, unit)
+	if err != nil {
+		return time.Time{}, err
+	}
+	at := time.Now()
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, sig); err != nil {
+			return at, fmt.Errorf("signal %v to %s in %s: %w", sig, unit, h.Name, err)
+		}
+	}
+	return at, nil
+}
+
+// install brings a package into the machine and has apt install it.
+func (h *host) install(ctx context.Context, deb string) error {
+	f, err := os.Open(deb)
+	if err != nil {
+		return fmt.Errorf("package: %w", err)
+	}
+	defer f.Close()
+	inside := "/root/" + filepath.Base(deb)
+	if err := h.Write(ctx, inside, 0o644, f); err != nil {
+		return err
+	}
+	_, err = h.Exec(ctx, "apt-get", "install", "--yes", "--no-install-recommends", inside)
+	return err
+}
+
+// line is a line of the journal.
+type line struct {
+	Priority string `json:"PRIORITY"`
+	Message  string `json:"MESSAGE"`
+	Kind     string `json:"_TRANSPORT"` // stdout: of the process itself
+}
+
+// journal returns what the journal has of a unit: of the process and of systemd about it.
+// matches narrow it down.
+func (h *host) journal(ctx context.Context, unit string, matches ...string) ([]line, error) {
+	out, err := h.Exec(ctx, append([]string{"journalctl", "--quiet", "--output=json", "--output-fields=PRIORITY,MESSAGE,_TRANSPORT", "--unit=" + unit}, matches...)...)
+	if err != nil {
+		return nil, err
+	}
+	return parseJournal(out)
+}
+
+func parseJournal(text string) ([]line, error) {
+	var lines []line
+	for entry := range strings.Lines(text) {
+		var l line
+		// A message that is no text is a list of numbers: nothing of ours.
+		if err := json.Unmarshal([]byte(entry), &l); err != nil && !errors.As(err, new(*json.UnmarshalTypeError)) {
+			return nil, fmt.Errorf("journal: %w", err)
+		}
+		lines = append(lines, l)
+	}
+	return lines, nil
+}
+
+// contains reports whether a message has text in it.
+func contains(lines []line, text string) bool {
+	for _, l := range lines {
+		if strings.Contains(l.Message, text) {
+			return true
+		}
+	}
+	return false
+}
+
+// misjudged returns the first line of weft's that the journal keeps under another
+// priority than its level, and how many lines it has looked at.
+func misjudged(lines []line) (looked int, bad string) {
+	for _, l := range lines {
+		var own struct {
+			Level string `json:"level"`
+		}
+		if l.Kind != "stdout" || json.Unmarshal([]byte(l.Message), &own) != nil || own.Level == "" {
+			continue
+		}
+		looked++
+		want := map[string]string{"debug": "7", "info": "6", "warn": "4", "error": "3"}[own.Level]
+		if l.Priority != want && bad == "" {
+			bad = fmt.Sprintf("priority %s, want %s: %s", l.Priority, want, l.Message)
+		}
+	}
+	return looked, bad
+}

@@ -1,0 +1,151 @@
+package systemd
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/history"
+)
+
+// upgradeLimit is the longest pause between two settled events in an upgrade.
+const upgradeLimit = time.Second
+
+// Drill is one line of the table.
+type Drill struct {
+	Name string `json:"name"`
+	// FirstMS is from the fault to the first event that the successor settled, or from the
+	// start of PostgreSQL to the first settled event.
+	FirstMS float64 `json:"first_ms,omitempty"`
+	// PauseMS is the longest time between two settled events while the drill lasted.
+	PauseMS float64 `json:"pause_ms,omitempty"`
+	// BackS is from the fault until both units were well again, one leading.
+	BackS float64 `json:"back_s,omitempty"`
+	Seen  string  `json:"seen"`
+
+	began, ended time.Time
+	mark         history.FaultMark // zero when nobody was to take over
+	server       time.Time         // when PostgreSQL was started again
+}
+
+// Result is what --json writes.
+type Result struct {
+	Versions []string `json:"versions"` // of the packages
+	Drills   []*Drill `json:"drills"`
+	Seconds  float64  `json:"seconds"`
+
+	Produced    int  `json:"produced"` // events that the producer saw committed
+	Refused     int  `json:"refused"`  // transactions that it saw fail
+	Terms       int  `json:"terms"`
+	Lost        int  `json:"lost"`
+	OutOfOrder  int  `json:"out_of_order"`
+	TwoClaimers int  `json:"two_claimers"`
+	Failed      int  `json:"failed"`    // events that ended in the dead letter
+	Misjudged   int  `json:"misjudged"` // machines in whose journal a line has not the priority of its level
+	LogLines    int  `json:"log_lines"` // that were looked at for that
+	Converged   bool `json:"converged"` // both stores are equal
+
+	findings []string
+}
+
+// Err returns nil for a clean run, and otherwise says what was wrong.
+func (r *Result) Err() error {
+	var bad []string
+	for _, f := range []struct {
+		n    int
+		what string
+	}{
+		{r.Lost, "lost events"}, {r.OutOfOrder, "events out of order"}, {r.TwoClaimers, "acts of a second claimer"},
+		{r.Failed, "dead letters"}, {r.Misjudged, "journals with wrong priorities"},
+	} {
+		if f.n != 0 {
+			bad = append(bad, fmt.Sprintf("%d %s", f.n, f.what))
+		}
+	}
+	if !r.Converged {
+		bad = append(bad, "the stores differ")
+	}
+	for _, d := range r.Drills {
+		if d.Name == upgrade && d.PauseMS > inMillis(upgradeLimit) {
+			bad = append(bad, fmt.Sprintf("nothing was settled for %.0f ms in an upgrade", d.PauseMS))
+		}
+	}
+	if len(bad) == 0 {
+		return nil
+	}
+	return errors.New("the run is not clean: " + strings.Join(bad, ", "))
+}
+
+// measure fills in the times of the drills from the record.
+func (r *Result) measure(log *history.Log) {
+	var marks []history.FaultMark
+	var marked []*Drill
+	for _, d := range r.Drills {
+		d.PauseMS = inMillis(longestPause(log, d.began, d.ended))
+		if !d.mark.At.IsZero() {
+			marks, marked = append(marks, d.mark), append(marked, d)
+		}
+		if first, ok := log.FirstDoneAfter(d.server); ok && !d.server.IsZero() {
+			d.FirstMS = inMillis(first.At.Sub(d.server))
+		}
+	}
+	for i, t := range history.Takeovers(log, marks) {
+		if t.Happened() {
+			marked[i].FirstMS = inMillis(t.Settle())
+		}
+	}
+}
+
+// longestPause is the longest time between two settled events that follow each other, of
+// those around from until to.
+func longestPause(log *history.Log, from, to time.Time) (longest time.Duration) {
+	var last time.Time
+	for i := range log.Changes {
+		c := &log.Changes[i]
+		if c.To != history.Done || !c.Settles() {
+			continue
+		}
+		if !last.IsZero() && c.At.After(from) && last.Before(to) {
+			longest = max(longest, c.At.Sub(last))
+		}
+		last = c.At
+	}
+	return longest
+}
+
+func (r *Result) write(w io.Writer) {
+	for _, f := range r.findings {
+		fmt.Fprintf(w, "  %s\n", f)
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "drill\tfirst settled\tlongest pause\tpair well again\tseen")
+	for _, d := range r.Drills {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", d.Name, orNothing(d.FirstMS, "ms"), orNothing(d.PauseMS, "ms"), orNothing(d.BackS, "s"), d.Seen)
+	}
+	_ = table.Flush()
+	fmt.Fprintf(w, "%d events committed in %.0f s, %d transactions refused, %d terms; %d lost, %d out of order, %d failed; %d acts of a second claimer\n",
+		r.Produced, r.Seconds, r.Refused, r.Terms, r.Lost, r.OutOfOrder, r.Failed, r.TwoClaimers)
+	verdict := "PASS"
+	if err := r.Err(); err != nil {
+		verdict = "FAIL"
+	}
+	fmt.Fprintf(w, "%s (%s)\n", verdict, strings.Join(r.Versions, ", then "))
+}
+
+func orNothing(n float64, unit string) string {
+	switch {
+	case n == 0:
+		return ""
+	case unit == "s":
+		return fmt.Sprintf("%.1f s", n)
+	case n >= 10_000:
+		return fmt.Sprintf("%.1f s", n/1000)
+	default:
+		return fmt.Sprintf("%.0f %s", n, unit)
+	}
+}
+
+func inMillis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

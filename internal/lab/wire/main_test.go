@@ -1,9 +1,0 @@
-package wire
-
-import (
-	"testing"
-
-	"github.com/samuelhu324-dev/weft/internal/lab/labtest"
-)
-
-func TestMain(m *testing.M) { labtest.Main(m) }

@@ -1,0 +1,148 @@
+package testenv
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/migrations"
+)
+
+// Database makes a database with all of weft's migrations applied and returns its URL.
+// It is dropped when the test ends, with whatever sessions are still in it.
+func Database(t testing.TB) string {
+	t.Helper()
+	base := server(t, databaseEnv)
+	template, err := migratedTemplate(t.Context(), base)
+	if err != nil {
+		t.Fatalf("testenv: migrated template: %v", err)
+	}
+
+	name := uniqueName(t.Name(), "weft_test_", "_")
+	dsn, err := withDatabase(base, name)
+	if err != nil {
+		t.Fatalf("testenv: %v", err)
+	}
+	quoted := pgx.Identifier{name}.Sanitize()
+	create := "create database " + quoted + " template " + pgx.Identifier{template}.Sanitize()
+	if err := execOn(t.Context(), base, create); err != nil {
+		t.Fatalf("testenv: make database: %v", err)
+	}
+	t.Cleanup(func() {
+		err := execOn(context.Background(), base, "drop database "+quoted+" with (force)")
+		if err != nil {
+			t.Errorf("testenv: drop database %s: %v", name, err)
+		}
+	})
+	return dsn
+}
+
+// migratedTemplate returns the name of this process's database that has the migrations
+// and takes no sessions (a database with sessions cannot be copied).
+func migratedTemplate(ctx context.Context, base string) (string, error) {
+	name, key, err := templateName()
+	if err != nil {
+		return "", err
+	}
+	err = onSession(ctx, base, func(ctx context.Context, conn *pgx.Conn) error {
+		found, err := hasDatabase(ctx, conn, name)
+		if err != nil || found {
+			return err
+		}
+		if err := lock(ctx, conn, key); err != nil {
+			return err
+		}
+		found, err = hasDatabase(ctx, conn, name)
+		if err != nil || found {
+			return err
+		}
+		return buildTemplate(ctx, conn, base, name)
+	})
+	return name, err
+}
+
+const buildingSuffix = "_building"
+
+// templateName also returns the advisory lock that is held while the template is built.
+// A template belongs to one process: what a build's migrations do is in its SQL and in
+// its code, so nothing shorter than the test binary would tell two of them apart.
+func templateName() (name string, key int64, err error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return "", 0, err
+	}
+	executable, err := os.Executable()
+	if err != nil {
+		return "", 0, err
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%d", host, executable, os.Getpid()))
+	return "weft_template_" + hex.EncodeToString(sum[:8]), int64(binary.BigEndian.Uint64(sum[:8])), nil
+}
+
+// dropTemplate is for the end of the process; there may be no template.
+func dropTemplate(base string) error {
+	name, _, err := templateName()
+	if err != nil {
+		return err
+	}
+	return execOn(context.Background(), base,
+		"drop database if exists "+pgx.Identifier{name}.Sanitize()+" with (force)",
+		"drop database if exists "+pgx.Identifier{name + buildingSuffix}.Sanitize()+" with (force)")
+}
+
+// buildTemplate migrates under another name first: a build that dies half-way is never
+// taken for a template.
+func buildTemplate(ctx context.Context, conn *pgx.Conn, base, name string) error {
+	building := name + buildingSuffix
+	dsn, err := withDatabase(base, building)
+	if err != nil {
+		return err
+	}
+	from, to := pgx.Identifier{building}.Sanitize(), pgx.Identifier{name}.Sanitize()
+	for _, statement := range []string{"drop database if exists " + from + " with (force)", "create database " + from + " template template0"} {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	if _, err := migrations.Up(ctx, dsn); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	for _, statement := range []string{
+		"alter database " + from + " allow_connections false",
+		"select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = '" + building + "'",
+		"alter database " + from + " rename to " + to,
+	} {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func hasDatabase(ctx context.Context, conn *pgx.Conn, name string) (found bool, err error) {
+	err = conn.QueryRow(ctx, "select exists (select from pg_database where datname = $1)", name).Scan(&found)
+	return found, err
+}
+
+// lock polls, because a blocking waiter keeps a snapshot that holds up vacuum and
+// concurrent index builds in the same database.
+func lock(ctx context.Context, conn *pgx.Conn, key int64) error {
+	for {
+		var held bool
+		if err := conn.QueryRow(ctx, "select pg_try_advisory_lock($1)", key).Scan(&held); err != nil || held {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

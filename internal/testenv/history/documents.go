@@ -1,0 +1,196 @@
+package history
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// deletesKept is how long Elasticsearch remembers the version of a deleted document
+// (index.gc_deletes of the indices that weft creates). It may forget all of them when
+// the primary term changes: after a restart, or when a shard moves.
+const deletesKept = time.Hour
+
+// forgotten reports whether Elasticsearch may have forgotten the delete d when it
+// decided about a.
+func forgotten(d, a *Applied) bool {
+	return a.PrimaryTerm > d.PrimaryTerm || a.Answered.Sub(d.Sent) > deletesKept
+}
+
+// document is what was asked for one document.
+type document struct {
+	id    string
+	items []*Applied // all that reached Elasticsearch, in the order of sending
+	wrote []*Applied // those that it confirmed, in its own order
+}
+
+// documents groups applied, in the order in which the documents first appear.
+func documents(applied []Applied) []*document {
+	var out []*document
+	byID := map[string]*document{}
+	for _, a := range byTime(applied) {
+		if !a.Forwarded {
+			continue
+		}
+		d := byID[a.ID]
+		if d == nil {
+			d = &document{id: a.ID}
+			byID[a.ID] = d
+			out = append(out, d)
+		}
+		d.items = append(d.items, a)
+		if a.wrote() {
+			d.wrote = append(d.wrote, a)
+		}
+	}
+	for _, d := range out {
+		slices.SortStableFunc(d.wrote, func(a, b *Applied) int {
+			return cmp.Or(cmp.Compare(a.PrimaryTerm, b.PrimaryTerm), cmp.Compare(a.SeqNo, b.SeqNo))
+		})
+	}
+	return out
+}
+
+// judge compares each confirmed write with the one before it.
+func (d *document) judge(eras eras) (regressions, resurrected []Finding) {
+	for i, a := range d.wrote {
+		if i == 0 {
+			if a.ResultVersion != a.Version {
+				regressions = append(regressions, eras.finding(a, "%s written as version %d, asked for was %d", a.Op, a.ResultVersion, a.Version))
+			}
+			continue
+		}
+		p := d.wrote[i-1]
+		switch {
+		case a.Version < p.Version && p.Op == Delete && a.Op == Index:
+			resurrected = append(resurrected, eras.finding(a, "index %s", eras.after(p, a)))
+		case a.Version < p.Version && p.Op == Delete && forgotten(p, a):
+			// A late delete of what was deleted, and is forgotten, changes nothing.
+		case a.Version < p.Version:
+			regressions = append(regressions, eras.finding(a, "%s %s", a.Op, eras.after(p, a)))
+		case a.ResultVersion != a.Version:
+			regressions = append(regressions, eras.finding(a, "%s written as version %d, asked for was %d", a.Op, a.ResultVersion, a.Version))
+		}
+	}
+	return regressions, resurrected
+}
+
+// Regressions returns the writes by which a document went back: that Elasticsearch
+// applied after one of a newer version, or under another version than was asked for. In
+// its own order, of primary terms and sequence numbers, each offending write is named.
+// What is left is put to a model of a register that takes no older version, with the
+// times of requests and answers, lost answers and what the documents are at the end: if
+// no order of the writes explains all answers, a write was lost or went back unseen.
+func Regressions(log *Log, applied []Applied, end *End) []Finding {
+	return regressions(log, documents(applied), end)
+}
+
+func regressions(log *Log, docs []*document, end *End) []Finding {
+	var found []Finding
+	eras := erasOf(log)
+	for _, d := range docs {
+		back, again := d.judge(eras)
+		found = append(found, back...)
+		if len(back)+len(again) == 0 {
+			found = append(found, d.explain(end)...)
+		}
+	}
+	return found
+}
+
+// Resurrected returns the writes of older versions that brought a deleted document
+// back, and the documents that are there at the end although their row is gone and
+// Elasticsearch had confirmed a delete as new as they are.
+func Resurrected(log *Log, applied []Applied, end *End) []Finding {
+	return resurrected(log, documents(applied), end)
+}
+
+func resurrected(log *Log, docs []*document, end *End) []Finding {
+	var (
+		found []Finding
+		eras  = erasOf(log)
+		extra = map[string]bool{}
+		dead  = deadEnds(log)
+	)
+	if end != nil {
+		for _, d := range end.Differences {
+			extra[d.ID] = d.Kind == reconcile.Extra
+		}
+	}
+	for _, d := range docs {
+		_, again := d.judge(eras)
+		found = append(found, again...)
+		if !extra[d.id] || len(again) > 0 || dead[keyOf(d.id)] != nil {
+			continue
+		}
+		version := end.Documents[d.id]
+		for _, a := range slices.Backward(d.wrote) {
+			if a.Op == Delete && a.Version >= version {
+				found = append(found, eras.finding(a, "deleted, and there at the end as version %d, without a row", version))
+				break
+			}
+		}
+	}
+	return found
+}
+
+// eras are the terms of each instance.
+type eras map[string][]Term
+
+func erasOf(log *Log) eras {
+	e := eras{}
+	for _, t := range log.Terms {
+		e[t.Instance] = append(e[t.Instance], t)
+	}
+	return e
+}
+
+// epoch returns the newest term that a's instance had begun when a was sent, 0 when
+// none is known.
+func (e eras) epoch(a *Applied) int64 {
+	for _, t := range slices.Backward(e[a.Instance]) {
+		if !t.At.After(a.Sent) {
+			return t.Epoch
+		}
+	}
+	return 0
+}
+
+// after says that a was applied although p was newer.
+func (e eras) after(p, a *Applied) string {
+	text := fmt.Sprintf("applied after %s of version %d by %q", p.Op, p.Version, p.Instance)
+	if now, before := e.epoch(a), e.epoch(p); now > 0 && now < before {
+		text += fmt.Sprintf(": epoch %d has written after epoch %d", now, before)
+	}
+	return text
+}
+
+func (e eras) finding(a *Applied, format string, args ...any) Finding {
+	where := fmt.Sprintf(" (request %d of %q, term %d, seq_no %d)", a.Request, a.Instance, a.PrimaryTerm, a.SeqNo)
+	return Finding{Key: a.key(), Version: a.Version, At: a.Sent, What: fmt.Sprintf(format, args...) + where}
+}
+
+// deadEnds returns the entities whose newest event ended failed.
+func deadEnds(log *Log) map[outbox.Key]*Change {
+	last, order := lasts(log)
+	newest := map[outbox.Key]*Change{}
+	for _, id := range order {
+		if c := last[id]; newest[c.Key] == nil || c.Version >= newest[c.Key].Version {
+			newest[c.Key] = c
+		}
+	}
+	for k, c := range newest {
+		if c.To != Failed {
+			delete(newest, k)
+		}
+	}
+	return newest
+}
+
+func compareKeys(a, b outbox.Key) int {
+	return cmp.Or(cmp.Compare(a.Type, b.Type), a.ID.Compare(b.ID))
+}

@@ -1,0 +1,68 @@
+package testenv
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+const (
+	databaseEnv = "DATABASE_URL"
+	elasticEnv  = "ELASTIC_URL"
+
+	howToStart = "start the servers with `make test`, or `go run ./cmd/weftlab stack -- go test ./...`"
+)
+
+// Main is the TestMain of a package whose tests need servers: it ends the process
+// with code 1 and one line when DATABASE_URL or ELASTIC_URL is not set, and checks
+// for leaked goroutines after the tests. opts are passed to goleak; its Cleanup is taken.
+// It does not return.
+func Main(m *testing.M, opts ...goleak.Option) {
+	if missing := missingServers(os.Getenv); missing != "" {
+		fmt.Fprintln(os.Stderr, missing)
+		os.Exit(1)
+	}
+	base := os.Getenv(databaseEnv)
+	goleak.VerifyTestMain(m, append(opts, goleak.Cleanup(func(code int) {
+		if err := dropTemplate(base); err != nil {
+			fmt.Fprintf(os.Stderr, "testenv: drop migrated template: %v\n", err)
+			code = max(code, 1)
+		}
+		os.Exit(code)
+	}))...)
+}
+
+// MainNoServers is the TestMain of a package whose tests need no servers: it only
+// checks for leaked goroutines. It does not return.
+func MainNoServers(m *testing.M, opts ...goleak.Option) {
+	goleak.VerifyTestMain(m, opts...)
+}
+
+func missingServers(getenv func(string) string) string {
+	var unset []string
+	for _, name := range []string{databaseEnv, elasticEnv} {
+		if getenv(name) == "" {
+			unset = append(unset, name)
+		}
+	}
+	switch len(unset) {
+	case 0:
+		return ""
+	case 1:
+		return fmt.Sprintf("testenv: %s is not set: %s", unset[0], howToStart)
+	default:
+		return fmt.Sprintf("testenv: %s are not set: %s", strings.Join(unset, " and "), howToStart)
+	}
+}
+
+func server(t testing.TB, name string) string {
+	t.Helper()
+	value := os.Getenv(name)
+	if value == "" {
+		t.Fatalf("testenv: %s is not set: %s", name, howToStart)
+	}
+	return value
+}

@@ -1,0 +1,136 @@
+package testenv
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	// serverTimeout bounds one piece of housekeeping; a loaded two-core machine
+	// copies a template in well under a second.
+	serverTimeout = 30 * time.Second
+
+	// A test that leaves a transaction open would hold its own schema for ever.
+	dropLockTimeout = "10s"
+)
+
+// Schema makes an empty schema in the database of DATABASE_URL and returns a URL whose
+// sessions have it, and nothing else, on their search_path. Sessions that still hold
+// locks in it when the test ends fail the test.
+func Schema(t testing.TB) string {
+	t.Helper()
+	base := server(t, databaseEnv)
+	name := uniqueName(t.Name(), "weft_test_", "_")
+	quoted := pgx.Identifier{name}.Sanitize()
+
+	dsn, err := withSearchPath(base, name)
+	if err != nil {
+		t.Fatalf("testenv: %v", err)
+	}
+	if err := execOn(t.Context(), base, "create schema "+quoted); err != nil {
+		t.Fatalf("testenv: make schema: %v", err)
+	}
+	t.Cleanup(func() {
+		err := execOn(context.Background(), base,
+			"set lock_timeout = '"+dropLockTimeout+"'",
+			"drop schema "+quoted+" cascade")
+		if err != nil {
+			t.Errorf("testenv: drop schema %s: %v", name, err)
+		}
+	})
+	return dsn
+}
+
+// Pool opens a pool on url and closes it when the test ends. It fails the test when
+// the server does not answer.
+func Pool(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatalf("testenv: open pool: %v", err)
+	}
+	t.Cleanup(pool.Close)
+
+	ctx, cancel := context.WithTimeout(t.Context(), serverTimeout)
+	defer cancel()
+	if err := pool.Ping(ctx); err != nil {
+		t.Fatalf("testenv: open pool: %v", err)
+	}
+	return pool
+}
+
+// execOn runs statements, one at a time and outside a transaction, on a session of its own.
+func execOn(ctx context.Context, dsn string, statements ...string) error {
+	return onSession(ctx, dsn, func(ctx context.Context, conn *pgx.Conn) error {
+		for _, statement := range statements {
+			if _, err := conn.Exec(ctx, statement); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func onSession(ctx context.Context, dsn string, do func(context.Context, *pgx.Conn) error) error {
+	ctx, cancel := context.WithTimeout(ctx, serverTimeout)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	return do(ctx, conn)
+}
+
+func withSearchPath(base, schema string) (string, error) {
+	u, err := parseURL(base)
+	if err != nil {
+		return "", err
+	}
+	query := u.Query()
+	query.Set("search_path", schema)
+	u.RawQuery = query.Encode()
+	return u.String(), nil
+}
+
+func withDatabase(base, name string) (string, error) {
+	u, err := parseURL(base)
+	if err != nil {
+		return "", err
+	}
+	u.Path = "/" + name
+	return u.String(), nil
+}
+
+func parseURL(base string) (*url.URL, error) {
+	u, err := url.Parse(base)
+	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
+		return nil, fmt.Errorf("%s must be a postgres:// URL for the tests", databaseEnv)
+	}
+	return u, nil
+}
+
+// uniqueName is prefix, the readable part of the test's name, and 48 random bits, with
+// sep between them: at most 53 bytes, under PostgreSQL's 63, lower case letters, digits and sep.
+func uniqueName(test, prefix, sep string) string {
+	const readable = 30
+	var random [6]byte
+	_, _ = rand.Read(random[:])
+	words := strings.FieldsFunc(strings.ToLower(test), func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
+	})
+	name := strings.Join(words, sep)
+	if len(name) > readable {
+		name = strings.Trim(name[:readable], sep)
+	}
+	return prefix + name + sep + hex.EncodeToString(random[:])
+}

@@ -1,0 +1,43 @@
+package testenv
+
+import (
+	"context"
+	"crypto/rand"
+	"net/url"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/migrations"
+)
+
+// Runner makes a role that may do in the migrated database at dsn what `weft run` needs,
+// and nothing else. It is dropped when the test ends.
+func Runner(t testing.TB, dsn string) *url.Userinfo {
+	t.Helper()
+	name, password := uniqueName(t.Name(), "weft_test_", "_"), rand.Text()
+	quoted := pgx.Identifier{name}.Sanitize()
+	if err := execOn(t.Context(), dsn, "create role "+quoted+" login password '"+password+"'"); err != nil {
+		t.Fatalf("testenv: make role: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := execOn(context.Background(), dsn, "set statement_timeout = 0", "set default_transaction_read_only = off", "drop owned by "+quoted, "drop role "+quoted); err != nil {
+			t.Errorf("testenv: drop role %s: %v", name, err)
+		}
+	})
+	if err := migrations.Grant(t.Context(), dsn, name); err != nil {
+		t.Fatalf("testenv: grant to role: %v", err)
+	}
+	return url.UserPassword(name, password)
+}
+
+// As returns dsn with another user.
+func As(t testing.TB, dsn string, user *url.Userinfo) string {
+	t.Helper()
+	u, err := parseURL(dsn)
+	if err != nil {
+		t.Fatalf("testenv: %v", err)
+	}
+	u.User = user
+	return u.String()
+}

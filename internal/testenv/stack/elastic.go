@@ -1,0 +1,256 @@
+package stack
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
+)
+
+const elasticBound = 3 * time.Minute
+
+// elastic is one node; start and stop may be repeated and keep data and ports.
+type elastic struct {
+	home     string
+	javaHome string
+	heapMB   int
+	dir      string // holds config, data, logs and tmp
+	cluster  string
+	who      *account
+	spawner  *process.Spawner
+	onEnd    func(*process.Process)
+	secured  *securedSpec // nil: everybody may do everything
+
+	port      int    // 0 until the first start
+	attached  string // what the JVM leaves in /tmp when it is killed
+	transport int
+	process   *process.Process // the launcher, parent of the server
+}
+
+func (e *elastic) log() string { return filepath.Join(e.dir, "server.log") }
+
+func (e *elastic) url() string {
+	scheme := "http"
+	if e.secured != nil {
+		scheme = "https"
+	}
+	return fmt.Sprintf("%s://127.0.0.1:%d", scheme, e.port)
+}
+
+func (e *elastic) at(name string) string { return filepath.Join(e.dir, name) }
+
+func (e *elastic) prepare() error {
+	for _, name := range []string{"config", "config/jvm.options.d", "data", "logs", "tmp"} {
+		if err := os.Mkdir(e.at(name), 0o700); err != nil {
+			return explainDisk(err, e.dir)
+		}
+		if err := e.who.own(e.at(name)); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"jvm.options", "log4j2.properties"} {
+		content, err := os.ReadFile(filepath.Join(e.home, "config", name))
+		if err != nil {
+			return err
+		}
+		if err := e.config(name, withoutGCLog(string(content))); err != nil {
+			return err
+		}
+	}
+	if e.secured != nil {
+		for name, content := range e.secured.Files {
+			if err := e.config(name, content); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// withoutGCLog drops the option that keeps up to 2 GB of garbage collection logs.
+func withoutGCLog(options string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(options) {
+		if !strings.HasPrefix(line, "-Xlog:gc") {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
+}
+
+func (e *elastic) config(name, content string) error {
+	file := filepath.Join(e.at("config"), name)
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		return explainDisk(err, e.dir)
+	}
+	return e.who.own(file)
+}
+
+func (e *elastic) settings() string {
+	return strings.Join(append(e.securitySettings(),
+		"cluster.name: "+e.cluster,
+		"node.name: weft",
+		"discovery.type: single-node",
+		"network.host: 127.0.0.1",
+		fmt.Sprintf("http.port: %d", e.port),
+		fmt.Sprintf("transport.port: %d", e.transport),
+		"path.data: "+e.at("data"),
+		"path.logs: "+e.at("logs"),
+		"action.auto_create_index: false",
+		"cluster.routing.allocation.disk.threshold_enabled: false",
+		"",
+	), "\n")
+}
+
+// start returns when the server answers, or with the reason why it does not.
+func (e *elastic) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, elasticBound, fmt.Errorf("elasticsearch %w within %v", errTimeout, elasticBound))
+	defer cancel()
+	first := e.port == 0
+	for attempt := 1; ; attempt++ {
+		if first {
+			if err := e.choosePorts(); err != nil {
+				return err
+			}
+		}
+		err := e.startOnce(ctx)
+		if err == nil {
+			return nil
+		}
+		taken := first && (strings.Contains(err.Error(), "BindException") || strings.Contains(err.Error(), "Failed to bind"))
+		// A JVM that had the same process id, and was killed, has left its file in /tmp.
+		stale := strings.Contains(err.Error(), "Unable to attach entitlement agent")
+		if attempt == portAttempts || !taken && !stale {
+			return explainDisk(err, e.dir)
+		}
+	}
+}
+
+func (e *elastic) choosePorts() error {
+	var err error
+	for e.port, e.transport = 0, 0; err == nil && e.port == e.transport; {
+		if e.port, err = process.FreePort(); err == nil {
+			e.transport, err = process.FreePort()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("free port: %w", err)
+	}
+	return e.config("elasticsearch.yml", e.settings())
+}
+
+func (e *elastic) startOnce(ctx context.Context) error {
+	log, err := os.OpenFile(e.log(), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+
+	cmd := exec.Command(filepath.Join(e.home, "bin", "elasticsearch"))
+	cmd.Dir = e.dir
+	cmd.Env = process.Env(e.dir,
+		"ES_JAVA_HOME="+e.javaHome,
+		"ES_PATH_CONF="+e.at("config"),
+		"ES_TMPDIR="+e.at("tmp"),
+		fmt.Sprintf("ES_JAVA_OPTS=-Xms%dm -Xmx%dm -XX:-UsePerfData", e.heapMB, e.heapMB),
+		// Of the launcher, which runs for a second and would leave files in the system's
+		// directory for temporary ones.
+		"CLI_JAVA_OPTS=-XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir="+e.at("tmp"),
+	)
+	cmd.Stdout, cmd.Stderr = log, log
+	// The server ends by itself when its launcher is gone.
+	e.process, err = e.spawner.Start(cmd, e.who.credential(), syscall.SIGKILL, e.onEnd)
+	if err != nil {
+		return fmt.Errorf("elasticsearch: %w", err)
+	}
+	err = e.await(ctx)
+	if err != nil {
+		e.kill()
+		return err
+	}
+	// The server attaches to itself. HotSpot keeps the file in /tmp, whatever its
+	// java.io.tmpdir is.
+	e.attached = fmt.Sprintf("/tmp/.java_pid%d", e.serverPID())
+	return nil
+}
+
+func (e *elastic) await(ctx context.Context) error {
+	for {
+		if cluster, err := e.health(ctx); err == nil && cluster == e.cluster {
+			return nil
+		}
+		select {
+		case <-e.process.Ended():
+			return e.process.EndedError("elasticsearch", e.log())
+		case <-ctx.Done():
+			if errors.Is(context.Cause(ctx), errTimeout) {
+				return fmt.Errorf("%w\n%s", context.Cause(ctx), process.Tail(e.log()))
+			}
+			return context.Cause(ctx)
+		case <-time.After(readyPoll):
+		}
+	}
+}
+
+// clusterHealth returns the name of the cluster that answers at url. This build of the
+// server has no GET /.
+func clusterHealth(ctx context.Context, client *http.Client, url string) (cluster string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(url, "/")+"/_cluster/health", nil)
+	if err != nil {
+		return "", err
+	}
+	request.Close = true
+	response, err := client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
+	if err != nil {
+		return "", err
+	}
+	if response.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("GET /_cluster/health: %s", response.Status)
+	}
+	var health struct {
+		Cluster string `json:"cluster_name"`
+	}
+	if err := json.Unmarshal(body, &health); err != nil || health.Cluster == "" {
+		return "", errors.New("GET /_cluster/health: not the answer of an Elasticsearch")
+	}
+	return health.Cluster, nil
+}
+
+// serverPID is the JVM that serves, not the one that launched it.
+func (e *elastic) serverPID() int {
+	if below := descendants(e.process.PID()); len(below) > 0 {
+		return below[0]
+	}
+	return e.process.PID()
+}
+
+func (e *elastic) stop() { e.end(process.Step{Signal: syscall.SIGTERM, Wait: 20 * time.Second}) }
+func (e *elastic) kill() { e.end() }
+
+func (e *elastic) end(steps ...process.Step) {
+	if e.process == nil {
+		return
+	}
+	e.process.Stop(steps...)
+	if e.attached != "" {
+		_ = os.Remove(e.attached)
+		e.attached = ""
+	}
+}

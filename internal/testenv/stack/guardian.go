@@ -1,0 +1,344 @@
+package stack
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
+)
+
+// GuardianArgs are the arguments with which a program that calls [Start] is started
+// again by it, to call [Guard]. See [Options.Guardian].
+func GuardianArgs() []string { return []string{"stack", "guardian"} }
+
+var (
+	errOwnerGone = errors.New("the owner is gone")
+	errTold      = errors.New("told to stop")
+)
+
+const childrenBound = 10 * time.Second
+
+// Guard is the guardian: it starts the servers that in asks for, reports to out, and
+// returns when in ends or it gets a SIGTERM and everything is stopped and removed.
+// It takes over the process: signals, orphans and standard input and output.
+func Guard(in io.Reader, out io.Writer) error {
+	// The terminal's signals are for the owner. Writing to an owner that died must be
+	// an error, not the end.
+	signal.Ignore(syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE, syscall.SIGTSTP, syscall.SIGTTOU)
+	if err := adoptOrphans(); err != nil {
+		return fmt.Errorf("adopt orphans: %w", err)
+	}
+	g := &guardian{
+		requests: make(chan request),
+		ends:     make(chan serverEnd, 16),
+		out:      json.NewEncoder(out),
+	}
+	decoder := json.NewDecoder(in)
+	if err := decoder.Decode(&g.spec); err != nil {
+		return fmt.Errorf("spec: %w", err)
+	}
+
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	terms := make(chan os.Signal, 1)
+	signal.Notify(terms, syscall.SIGTERM)
+	defer signal.Stop(terms)
+	// Neither goroutine is joined: the first may be in a read that nothing interrupts,
+	// and the process ends when Guard returns.
+	go g.read(ctx, decoder, cancel)
+	go func() {
+		<-terms
+		cancel(errTold)
+	}()
+	return g.run(ctx)
+}
+
+type serverEnd struct {
+	server  Server
+	process *process.Process
+}
+
+type guardian struct {
+	spec     spec
+	requests chan request
+	ends     chan serverEnd
+	dir      *workDir
+	spawner  *process.Spawner
+	postgres *postgres
+	replica  *postgres
+	elastic  *elastic
+
+	outMu sync.Mutex
+	out   *json.Encoder
+
+	command request // the owner's, to be killed with it
+	state   *State  // once detached
+	file    string
+}
+
+func (g *guardian) emit(e event) {
+	g.outMu.Lock()
+	defer g.outMu.Unlock()
+	_ = g.out.Encode(e)
+}
+
+// read passes requests on until the owner's end of the pipe is closed, by it or by its
+// death.
+func (g *guardian) read(ctx context.Context, decoder *json.Decoder, cancel context.CancelCauseFunc) {
+	detached := false
+	for {
+		var r request
+		if err := decoder.Decode(&r); err != nil {
+			if !detached {
+				cancel(errOwnerGone)
+			}
+			return
+		}
+		detached = detached || r.Op == opDetach
+		select {
+		case g.requests <- r:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (g *guardian) run(ctx context.Context) (err error) {
+	sweep(g.spec.DataRoot)
+	g.dir, err = newWorkDir(g.spec.DataRoot, g.spec.Account)
+	if err != nil {
+		g.emit(event{Kind: eventFailed, Error: err.Error()})
+		return err
+	}
+	defer func() { err = errors.Join(err, g.dir.remove()) }()
+	if crashes, err := os.Create(filepath.Join(g.dir.path, "guardian.log")); err == nil {
+		_ = debug.SetCrashOutput(crashes, debug.CrashOptions{})
+		_ = crashes.Close()
+	}
+	g.spawner = process.NewSpawner()
+	defer g.spawner.Close()
+	defer g.stopAll()
+
+	if err := g.startAll(ctx); err != nil {
+		g.emit(event{Kind: eventFailed, Error: err.Error()})
+		return err
+	}
+	g.emit(event{Kind: eventReady, Dir: g.dir.path})
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case r := <-g.requests:
+			g.handle(ctx, r)
+		case end := <-g.ends:
+			if !end.process.Expected() {
+				g.emit(event{Kind: eventEnded, Server: end.server, Error: end.process.Ending()})
+			}
+		}
+	}
+}
+
+func (g *guardian) startAll(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	if g.spec.PostgresHome != "" {
+		primary, err := g.newPostgres(Postgres)
+		if err != nil {
+			return err
+		}
+		g.postgres = primary
+		group.Go(func() error {
+			began := time.Now()
+			if err := primary.prepare(ctx); err != nil {
+				return err
+			}
+			if err := g.startOne(ctx, Postgres, began); err != nil || g.spec.Replication == NoReplica {
+				return err
+			}
+			replica, err := g.newPostgres(Replica)
+			if err != nil {
+				return err
+			}
+			g.replica = replica
+			return g.makeReplica(ctx, Replica, g.spec.Replication)
+		})
+	}
+	if g.spec.ElasticHome != "" {
+		dir, err := g.dir.sub(g.spec.Account, "elastic")
+		if err != nil {
+			return err
+		}
+		g.elastic = &elastic{
+			home: g.spec.ElasticHome, javaHome: g.spec.JavaHome, heapMB: g.spec.HeapMB, dir: dir, cluster: clusterName(),
+			who: g.spec.Account, spawner: g.spawner, onEnd: g.noteEnd(Elastic), secured: g.spec.Secured,
+		}
+		group.Go(func() error {
+			began := time.Now()
+			if err := g.elastic.prepare(); err != nil {
+				return fmt.Errorf("elasticsearch: %w", err)
+			}
+			return g.startOne(ctx, Elastic, began)
+		})
+	}
+	return group.Wait()
+}
+
+func (g *guardian) newPostgres(server Server) (*postgres, error) {
+	dir, err := g.dir.sub(g.spec.Account, string(server))
+	if err != nil {
+		return nil, err
+	}
+	p := &postgres{home: g.spec.PostgresHome, dir: dir, who: g.spec.Account, spawner: g.spawner, onEnd: g.noteEnd(server), secured: g.spec.Secured}
+	if p.secured != nil {
+		p.clientDir, err = g.writeClientFiles()
+	}
+	return p, err
+}
+
+// cluster is nil for what is no PostgreSQL of this stack.
+func (g *guardian) cluster(server Server) *postgres {
+	switch server {
+	case Postgres:
+		return g.postgres
+	case Replica:
+		return g.replica
+	default:
+		return nil
+	}
+}
+
+func clusterName() string {
+	var random [6]byte
+	_, _ = rand.Read(random[:])
+	return "weft-" + hex.EncodeToString(random[:])
+}
+
+func (g *guardian) noteEnd(server Server) func(*process.Process) {
+	return func(p *process.Process) {
+		select {
+		case g.ends <- serverEnd{server, p}:
+		default:
+		}
+	}
+}
+
+func (g *guardian) startOne(ctx context.Context, server Server, began time.Time) error {
+	up := event{Kind: eventUp, Server: server}
+	switch server {
+	case Postgres, Replica:
+		cluster := g.cluster(server)
+		if err := cluster.start(ctx); err != nil {
+			return err
+		}
+		up.PID, up.URL = cluster.process.PID(), cluster.url(databaseName)
+	case Elastic:
+		if err := g.elastic.start(ctx); err != nil {
+			return err
+		}
+		up.PID, up.URL = g.elastic.serverPID(), g.elastic.url()
+	}
+	up.Seconds = time.Since(began).Seconds()
+	g.emit(up)
+	return nil
+}
+
+func (g *guardian) handle(ctx context.Context, r request) {
+	if r.Op == opCommand {
+		g.command = r
+		return
+	}
+	done := event{Kind: eventDone, Server: r.Server}
+	if err := g.do(ctx, r); err != nil {
+		done.Error = err.Error()
+	}
+	g.emit(done)
+}
+
+func (g *guardian) do(ctx context.Context, r request) error {
+	if r.Op == opDetach {
+		g.file, g.state = r.StateFile, g.describe()
+		return g.state.write(g.file)
+	}
+	cluster := g.cluster(r.Server)
+	var running *process.Process
+	var stop, kill func()
+	switch {
+	case cluster != nil:
+		running, stop, kill = cluster.process, cluster.stop, cluster.kill
+	case r.Server == Elastic && g.elastic != nil:
+		running, stop, kill = g.elastic.process, g.elastic.stop, g.elastic.kill
+	default:
+		return fmt.Errorf("%q is not a server of this stack", r.Server)
+	}
+	switch {
+	case r.Op == opStop:
+		stop()
+	case r.Op == opKill:
+		kill()
+	case r.Op == opStart:
+		if running.HasEnded() {
+			return g.startOne(ctx, r.Server, time.Now())
+		}
+	case cluster == nil:
+		return fmt.Errorf("%s cannot do that", r.Server.title())
+	case r.Op == opQuit:
+		cluster.quit()
+	case r.Op == opPromote:
+		return cluster.promote(ctx)
+	case r.Op == opReplica:
+		return g.makeReplica(ctx, r.Server, r.Replication)
+	default:
+		return fmt.Errorf("unknown operation %q", r.Op)
+	}
+	return nil
+}
+
+// describe is called once everything is up.
+func (g *guardian) describe() *State {
+	state := &State{Guardian: identify(os.Getpid()), Dir: g.dir.path, StartedAt: time.Now().UTC().Truncate(time.Second)}
+	if g.postgres != nil {
+		state.Postgres = &RunningServer{URL: g.postgres.url(databaseName), Process: identify(g.postgres.process.PID())}
+	}
+	if g.elastic != nil {
+		state.Elastic = &RunningServer{URL: g.elastic.url(), Process: identify(g.elastic.serverPID())}
+	}
+	return state
+}
+
+// stopAll leaves no process below the guardian.
+func (g *guardian) stopAll() {
+	killCommand(g.command)
+	var group errgroup.Group
+	group.Go(func() error {
+		if g.elastic != nil {
+			g.elastic.kill() // its data goes with it
+		}
+		return nil
+	})
+	for _, cluster := range []*postgres{g.postgres, g.replica} {
+		group.Go(func() error {
+			if cluster != nil {
+				cluster.quit() // no checkpoint, no wait for a replica
+			}
+			return nil
+		})
+	}
+	_ = group.Wait()
+	killChildren(childrenBound)
+	if g.state != nil {
+		g.state.remove(g.file)
+	}
+}

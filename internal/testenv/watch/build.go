@@ -1,0 +1,119 @@
+package watch
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
+)
+
+const (
+	buildBound    = 20 * time.Minute // cold caches on a slow machine
+	goBound       = time.Minute
+	ownModule     = "github.com/samuelhu324-dev/weft"
+	jaegerPackage = "github.com/jaegertracing/jaeger/cmd/all-in-one"
+	jaegerVersion = "v1.76.0"
+)
+
+// BuildJaeger returns Jaeger's binary, building it if it is not in the cache. What is
+// being done goes to progress.
+func BuildJaeger(ctx context.Context, progress io.Writer) (binary string, err error) {
+	root, err := Sources(ctx)
+	if err != nil {
+		return "", err
+	}
+	module := filepath.Join(root, "tools", "jaeger")
+	dir, err := stack.CacheDir()
+	if err != nil {
+		return "", err
+	}
+	dir = filepath.Join(dir, "jaeger")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("cache directory: %w", err)
+	}
+	name, err := jaegerName(ctx, module)
+	if err != nil {
+		return "", fmt.Errorf("pins of Jaeger: %w", err)
+	}
+	binary = filepath.Join(dir, name)
+	if _, err := os.Stat(binary); err == nil {
+		return binary, nil
+	}
+	unlock, err := stack.LockFile(ctx, filepath.Join(dir, "lock"), func() {
+		fmt.Fprintln(progress, "watch: waiting for another process that builds Jaeger")
+	})
+	if err != nil {
+		return "", fmt.Errorf("lock of the cache: %w", err)
+	}
+	defer unlock()
+	if _, err := os.Stat(binary); err == nil {
+		return binary, nil
+	}
+	fmt.Fprintf(progress, "watch: building Jaeger %s, which takes minutes the first time\n", jaegerVersion)
+	began := time.Now()
+	if err := compile(ctx, module, binary); err != nil {
+		return "", fmt.Errorf("build Jaeger %s: %w", jaegerVersion, err)
+	}
+	fmt.Fprintf(progress, "watch: built %s in %.0f s\n", binary, time.Since(began).Seconds())
+	return binary, nil
+}
+
+// Sources returns the top directory of weft's sources.
+func Sources(ctx context.Context) (string, error) {
+	root, err := ask(ctx, "list", "-m", "-f", "{{.Dir}}", ownModule)
+	if err != nil {
+		return "", fmt.Errorf("sources of weft: %w", err)
+	}
+	return root, nil
+}
+
+// compile runs under the lock. The binary gets its name when it is whole.
+func compile(ctx context.Context, module, binary string) error {
+	ctx, cancel := context.WithTimeout(ctx, buildBound)
+	defer cancel()
+	unnamed := binary + ".new"
+	cmd := exec.CommandContext(ctx, "go", "build", "-mod=readonly", "-trimpath", "-ldflags=-s -w", "-o", unnamed, jaegerPackage)
+	cmd.Dir = module
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", cmp.Or(ctx.Err(), err), out)
+	}
+	return os.Rename(unnamed, binary)
+}
+
+// jaegerName tells binaries of other pins and of other versions of Go apart.
+func jaegerName(ctx context.Context, module string) (string, error) {
+	h := sha256.New()
+	for _, file := range []string{"go.mod", "go.sum"} {
+		content, err := os.ReadFile(filepath.Join(module, file))
+		if err != nil {
+			return "", err
+		}
+		h.Write(content)
+	}
+	version, err := ask(ctx, "env", "GOVERSION", "GOOS", "GOARCH")
+	if err != nil {
+		return "", err
+	}
+	h.Write([]byte(version))
+	return "jaeger-" + jaegerVersion + "-" + hex.EncodeToString(h.Sum(nil)[:6]), nil
+}
+
+func ask(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, goBound)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "go", args...).Output()
+	if err != nil {
+		return "", fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}

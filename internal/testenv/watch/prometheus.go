@@ -1,0 +1,149 @@
+package watch
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
+)
+
+const (
+	installPrometheus = "install it (Debian, Ubuntu: apt-get install --no-install-recommends prometheus)"
+	defaultInterval   = time.Second
+)
+
+// Target is one instance to be scraped.
+type Target struct {
+	Job     string
+	Address string // host and port
+}
+
+// PrometheusOptions say what is scraped and evaluated, and how often.
+type PrometheusOptions struct {
+	Dir      string        // of the data, the configuration and the log; it must exist
+	Rules    []string      // files of rules
+	Interval time.Duration // of scrapes and evaluations; 0 is a second
+	Targets  []Target
+}
+
+// Prometheus is a running server. Its methods are safe for concurrent use.
+type Prometheus struct {
+	*server
+	client *client
+	dir    string
+	port   int
+}
+
+// StartPrometheus returns when the server answers.
+func StartPrometheus(ctx context.Context, opts PrometheusOptions) (*Prometheus, error) {
+	binary, err := lookUp("prometheus")
+	if err != nil {
+		return nil, err
+	}
+	dir, err := filepath.Abs(opts.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("prometheus: %w", err)
+	}
+	p := &Prometheus{client: newClient("Prometheus"), dir: dir}
+	file, err := p.configure(opts)
+	if err != nil {
+		return nil, fmt.Errorf("prometheus: %w", err)
+	}
+	data, err := os.MkdirTemp(dir, "prometheus-") // of its own: what another run has left there would still count
+	if err != nil {
+		return nil, fmt.Errorf("prometheus: %w", err)
+	}
+	p.server, err = launch(ctx, "prometheus", dir, func() (*exec.Cmd, error) {
+		if p.port, err = process.FreePort(); err != nil {
+			return nil, err
+		}
+		return exec.Command(binary,
+			"--config.file="+file, "--storage.tsdb.path="+data, "--storage.tsdb.retention.time=1d",
+			"--web.listen-address="+loopback(p.port),
+			"--enable-feature=exemplar-storage"), nil
+	}, func(ctx context.Context) error {
+		var flags map[string]string
+		if _, err := p.client.get(ctx, p.URL()+"/api/v1/status/flags", &flags); err != nil {
+			return err
+		}
+		if flags["config.file"] != file {
+			return errors.New("another Prometheus listens there")
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func lookUp(program string) (string, error) {
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return "", fmt.Errorf("no %s on the PATH: %s", program, installPrometheus)
+	}
+	return path, nil
+}
+
+// URL is where it answers.
+func (p *Prometheus) URL() string { return "http://" + loopback(p.port) }
+
+func (p *Prometheus) targetFile() string { return filepath.Join(p.dir, "targets.json") }
+
+func (p *Prometheus) configure(opts PrometheusOptions) (file string, err error) {
+	if err := p.SetTargets(opts.Targets...); err != nil {
+		return "", err
+	}
+	interval := cmp.Or(opts.Interval, defaultInterval).String()
+	rules := make([]string, len(opts.Rules))
+	for i, r := range opts.Rules {
+		if rules[i], err = filepath.Abs(r); err != nil {
+			return "", err
+		}
+	}
+	content, err := yaml.Marshal(map[string]any{
+		"global":     map[string]any{"scrape_interval": interval, "evaluation_interval": interval, "scrape_timeout": interval},
+		"rule_files": rules,
+		"scrape_configs": []any{map[string]any{
+			"job_name": "unnamed", "file_sd_configs": []any{map[string]any{"files": []string{p.targetFile()}}},
+		}},
+	})
+	if err != nil {
+		return "", err
+	}
+	file = filepath.Join(p.dir, "prometheus.yml")
+	return file, os.WriteFile(file, content, 0o644)
+}
+
+// SetTargets replaces what is scraped. The server reads the file anew when it changes.
+func (p *Prometheus) SetTargets(targets ...Target) error {
+	type group struct {
+		Targets []string          `json:"targets"`
+		Labels  map[string]string `json:"labels"`
+	}
+	groups := make([]group, 0, len(targets))
+	for _, t := range targets {
+		groups = append(groups, group{[]string{t.Address}, map[string]string{"job": t.Job}})
+	}
+	content, err := json.Marshal(groups)
+	if err != nil {
+		return fmt.Errorf("targets: %w", err)
+	}
+	unnamed := p.targetFile() + ".new"
+	if err := os.WriteFile(unnamed, content, 0o644); err != nil {
+		return fmt.Errorf("targets: %w", err)
+	}
+	if err := os.Rename(unnamed, p.targetFile()); err != nil {
+		return fmt.Errorf("targets: %w", err)
+	}
+	return nil
+}

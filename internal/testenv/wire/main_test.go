@@ -1,0 +1,9 @@
+package wire
+
+import (
+	"testing"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }

@@ -1,0 +1,46 @@
+package wire
+
+import (
+	"sync"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/history"
+)
+
+// Recorder keeps what taps have seen, in memory. It is safe for concurrent use.
+type Recorder struct {
+	mu      sync.Mutex
+	request int64
+	applied []history.Applied
+}
+
+// NewRecorder returns an empty record, for any number of taps.
+func NewRecorder() *Recorder { return new(Recorder) }
+
+// Applied returns the items of all requests that have ended, in the order of their ends,
+// those of one request in its own. The slice is shared: it is for reading.
+func (r *Recorder) Applied() []history.Applied {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := len(r.applied)
+	return r.applied[:n:n] // what is in it stays as it is
+}
+
+// Len returns how many items Applied would return.
+func (r *Recorder) Len() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.applied)
+}
+
+func (r *Recorder) next() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.request++
+	return r.request
+}
+
+func (r *Recorder) add(items []history.Applied) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.applied = append(r.applied, items...)
+}
