@@ -48,6 +48,12 @@ test-pgbouncer: race-note ## Run the tests that need PgBouncer
 	test -n "$$pkgs" || { echo "no test carries the build tag pgbouncer" >&2; exit 1; }; \
 	$(STACK) go test $(RACE) -tags pgbouncer -run PgBouncer $(TESTFLAGS) $$pkgs
 
+.PHONY: test-python
+test-python: build ## Check and test the Python client, and build its wheel into dist/
+	@python3 -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
+		{ echo "Python 3.10 or newer with venv is missing: install it (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	$(STACK) clients/python/check dist
+
 .PHONY: test-observability
 test-observability: race-note ## Run the tests that need Prometheus, and build Jaeger for them
 	@command -v prometheus >/dev/null && command -v promtool >/dev/null || \
