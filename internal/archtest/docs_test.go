@@ -43,6 +43,15 @@ func TestConfigurationPage(t *testing.T) {
 	}
 }
 
+// TestReadmeIsShort holds that the README is read in a few minutes: what grows belongs into docs.
+func TestReadmeIsShort(t *testing.T) {
+	t.Parallel()
+	const most = 900
+	if n := len(strings.Fields(read(t, filepath.Join(tree, "README.md")))); n > most {
+		t.Errorf("README.md has %d words, want at most %d", n, most)
+	}
+}
+
 // TestExitCodesAreListed holds that docs/cli.md, and with it the help and the manual page
 // that it is made from, explains every exit code of weft.
 func TestExitCodesAreListed(t *testing.T) {
