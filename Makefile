@@ -162,8 +162,9 @@ fuzz: ## Run every fuzz test for FUZZTIME (10s)
 	done'
 
 .PHONY: docs
-docs: ## Bring the generated parts of README.md, of docs and of the package up to date
-	go test ./internal/archtest -run TestReadmeConfiguration -update
+docs: ## Bring the generated parts of docs and of the package up to date
+	go run ./cmd/weft man --markdown >docs/cli.md
+	go test ./internal/archtest -run TestConfigurationPage -update
 	go test ./internal/config -run TestTemplate -update
 	go test ./internal/lab/trail -run TestVocabularyIsWritten -update
 

@@ -49,7 +49,7 @@ func (e *Elector) Status() Status {
 	return st
 }
 
-// Silent returns for how long the election has got nowhere, though it runs: no answer of
+// Silent returns for how long the election has made no progress, though it runs: no answer of
 // the server, and none found to be missing. It grows while a call outlives its deadline
 // and while Work does not return after the loss of its term; else it stays below half a
 // minute and twice the idle timeout.

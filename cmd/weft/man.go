@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -10,21 +11,26 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// manCommand writes the manual pages that a package installs. They are made from the
-// help texts, and the same build writes the same bytes.
+// manCommand writes the manual pages that a package installs, or docs/cli.md. They are
+// made from the help texts, and the same build writes the same bytes.
 func (a *app) manCommand(b build) *cobra.Command {
-	return &cobra.Command{
+	var markdown bool
+	cmd := &cobra.Command{
 		Use:     "man DIRECTORY",
 		Short:   "Write the manual pages",
 		Example: "  SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) weft man /usr/local/share/man/man1",
 		Hidden:  true,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
+			if len(args) != 1 && !markdown {
 				return usage(cmd, "want one directory")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if markdown {
+				_, err := io.WriteString(a.stdout, commandLinePage(cmd.Root()))
+				return err
+			}
 			at, err := sourceDate(a.environ)
 			if err != nil {
 				return err
@@ -39,6 +45,8 @@ func (a *app) manCommand(b build) *cobra.Command {
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&markdown, "markdown", false, "print the help of all commands as one page instead")
+	return cmd
 }
 
 // sourceDate is the day of the pages: SOURCE_DATE_EPOCH as reproducible builds set it.

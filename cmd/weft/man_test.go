@@ -37,3 +37,13 @@ func TestManNeedsADate(t *testing.T) {
 		}
 	}
 }
+
+// TestCommandLinePage holds that docs/cli.md is the help of this build; `make docs` writes it.
+func TestCommandLinePage(t *testing.T) {
+	t.Parallel()
+	r := weft(t, nil, "man", "--markdown")
+	if r.code != 0 || r.errOut != "" {
+		t.Fatalf("got code %d and %q on standard error", r.code, r.errOut)
+	}
+	golden(t, "../../../docs/cli.md", r.out)
+}

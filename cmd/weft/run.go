@@ -55,7 +55,7 @@ take a restart.`,
 	return cmd
 }
 
-// Garbage is collected seldom, and harder near the limit, in bytes, which is no wall.
+// A high GOGC keeps collections rare; the soft memory limit, in bytes, makes them frequent near it.
 // Collecting at every doubling takes the time of the servers that share the machine.
 const (
 	gcPercent   = 400

@@ -9,7 +9,9 @@
 //     guarantee and what they do not.
 //   - No production package has an init function, or a package-level variable that
 //     something can change.
-//   - The parts of README.md that come from the code agree with it.
+//   - What the documents say of the code is so: settings, exit codes, metrics, log
+//     events, tests, and the functions of docs/walk.md. Their links and anchors lead
+//     somewhere, and neither they nor the comments use a retired word.
 //
 // # What is not guaranteed
 //

@@ -2,6 +2,7 @@ package archtest
 
 import (
 	"flag"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,23 +15,23 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/config"
 )
 
-var update = flag.Bool("update", false, "write the generated parts of README.md")
+var update = flag.Bool("update", false, "write the generated part of docs/configuration.md")
 
 const tree = "../.." // the top, from the directory the tests run in
 
-// TestReadmeConfiguration holds that the table of settings is the one the program
-// uses. `make docs` writes it.
-func TestReadmeConfiguration(t *testing.T) {
+// TestConfigurationPage holds that the tables of settings are those that the program
+// uses. `make docs` writes them.
+func TestConfigurationPage(t *testing.T) {
 	t.Parallel()
 	const begin, end = "<!-- configuration: written by make docs -->\n", "<!-- end of configuration -->\n"
-	path := filepath.Join(tree, "README.md")
+	path := filepath.Join(tree, "docs/configuration.md")
 	text := read(t, path)
 	head, rest, ok := strings.Cut(text, begin)
 	got, tail, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		t.Fatalf("README.md has no %q … %q", begin, end)
+		t.Fatalf("%s has no %q … %q", path, begin, end)
 	}
-	want := "\n" + config.Markdown() + "\n"
+	want := "\n" + config.Markdown()
 	if *update {
 		if err := os.WriteFile(path, []byte(head+begin+want+end+tail), 0o644); err != nil {
 			t.Fatal(err)
@@ -38,34 +39,47 @@ func TestReadmeConfiguration(t *testing.T) {
 		return
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("README.md does not list the settings as they are; run `make docs` (-want +got):\n%s", diff)
+		t.Errorf("%s does not list the settings as they are; run `make docs` (-want +got):\n%s", path, diff)
 	}
 }
 
-// TestReadmeExitCodes holds that every exit code of weft has its row.
-func TestReadmeExitCodes(t *testing.T) {
+// TestReadmeIsShort holds that the README is read in a few minutes: what grows belongs into docs.
+func TestReadmeIsShort(t *testing.T) {
+	t.Parallel()
+	const most = 900
+	if n := len(strings.Fields(read(t, filepath.Join(tree, "README.md")))); n > most {
+		t.Errorf("README.md has %d words, want at most %d", n, most)
+	}
+}
+
+// TestExitCodesAreListed holds that docs/cli.md, and with it the help and the manual page
+// that it is made from, explains every exit code of weft.
+func TestExitCodesAreListed(t *testing.T) {
 	t.Parallel()
 	codes := exitCode.FindAllStringSubmatch(read(t, filepath.Join(tree, "cmd/weft/exit.go")), -1)
 	if len(codes) < 5 {
 		t.Fatalf("cmd/weft/exit.go: found %d exit codes, want all of them", len(codes))
 	}
-	text := read(t, filepath.Join(tree, "README.md"))
+	text := read(t, filepath.Join(tree, "docs/cli.md"))
 	for _, c := range codes {
-		if !strings.Contains(text, "\n| "+c[1]+" | ") {
-			t.Errorf("README.md has no row for exit code %s", c[1])
+		if line := fmt.Sprintf("\n%4s  ", c[1]); !strings.Contains(text, line) {
+			t.Errorf("docs/cli.md does not explain exit code %s", c[1])
 		}
 	}
 }
 
 var (
 	exitCode = regexp.MustCompile(`(?m)^\texit[A-Z]\w* += (\d+)$`)
-	link     = regexp.MustCompile(`\]\(([^)#\s]+)(#[^)\s]*)?\)`)
+	link     = regexp.MustCompile(`\]\(([^)#\s]*)(?:#([^)\s]*))?\)`)
+	fence    = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	heading  = regexp.MustCompile(`(?m)^#+ +(.+)$`)
+	notSlug  = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 	testName = regexp.MustCompile("`(Test[A-Za-z0-9_]+)(?:/[A-Za-z0-9_/]+)?`")
 	testFunc = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9_]+)\(`)
 )
 
-// TestDocsReferences holds that what the documents point at is there: files, and
-// the tests that are named as evidence.
+// TestDocsReferences holds that what the documents point at is there: files, the headings
+// in them, and the tests that are named as evidence.
 func TestDocsReferences(t *testing.T) {
 	t.Parallel()
 	tests := map[string]bool{}
@@ -76,12 +90,18 @@ func TestDocsReferences(t *testing.T) {
 	})
 	walk(t, ".md", func(path string) {
 		text := read(t, path)
-		for _, m := range link.FindAllStringSubmatch(text, -1) {
+		for _, m := range link.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
 			if strings.Contains(m[1], "://") || strings.HasPrefix(m[1], "mailto:") {
 				continue
 			}
-			if _, err := os.Stat(filepath.Join(filepath.Dir(path), m[1])); err != nil {
+			to := path
+			if m[1] != "" {
+				to = filepath.Join(filepath.Dir(path), m[1])
+			}
+			if _, err := os.Stat(to); err != nil {
 				t.Errorf("%s: link to %s: %v", path, m[1], err)
+			} else if m[2] != "" && !anchors(read(t, to))[m[2]] {
+				t.Errorf("%s: link to %s#%s, and there is no such heading", path, m[1], m[2])
 			}
 		}
 		for _, m := range testName.FindAllStringSubmatch(text, -1) {
@@ -90,6 +110,34 @@ func TestDocsReferences(t *testing.T) {
 			}
 		}
 	})
+}
+
+// anchors returns the anchors that GitHub gives to the headings of a page.
+func anchors(page string) map[string]bool {
+	all := map[string]bool{}
+	for _, m := range heading.FindAllStringSubmatch(fence.ReplaceAllString(page, ""), -1) {
+		title := link.ReplaceAllString(strings.ToLower(m[1]), "")
+		slug := strings.ReplaceAll(notSlug.ReplaceAllString(title, ""), " ", "-")
+		name := slug
+		for n := 1; all[name]; n++ {
+			name = fmt.Sprintf("%s-%d", slug, n)
+		}
+		all[name] = true
+	}
+	return all
+}
+
+func TestAnchors(t *testing.T) {
+	t.Parallel()
+	got := anchors("# One entity's trouble\n\n## A `b_c`: d\n```sh\n# no heading\n```\n## Two\n## Two\n### [Kill](x.md) -9\n")
+	for _, want := range []string{"one-entitys-trouble", "a-b_c-d", "two", "two-1", "kill--9"} {
+		if !got[want] {
+			t.Errorf("%s is missing among %v", want, got)
+		}
+	}
+	if len(got) != 5 {
+		t.Errorf("got %v, want five anchors", got)
+	}
 }
 
 // walk calls f for each file of the tree whose name ends in suffix.

@@ -38,40 +38,72 @@ func (v *flagValue) String() string     { return v.text }
 func (v *flagValue) Set(s string) error { v.text = s; return nil }
 func (v *flagValue) Type() string       { return v.kind }
 
-// Markdown returns the table of all settings for the README.
+// Markdown returns the reference of all settings: the ten that a deployment looks at
+// first, then the others by subject, a table for each.
 func Markdown() string {
+	groups := []struct {
+		title string
+		keys  []string // whole keys, or sections of keys
+	}{
+		{"The ten that matter first", []string{
+			"database.url", "elastic.url", "elastic.index", "instance", "env",
+			"outbox.bulk_size", "outbox.concurrency", "outbox.shutdown_grace", "outbox.finished", "outbox.retention",
+		}},
+		{"Which instance, and what it works on", []string{"group", "projections", "chronicle"}},
+		{"Leadership", []string{"leader"}},
+		{"Batches and retries", []string{"outbox"}},
+		{"Postgres", []string{"database"}},
+		{"Elasticsearch", []string{"elastic"}},
+		{"Records of terms and reclaims", []string{"audit"}},
+		{"Health, metrics and the log", []string{"http", "log"}},
+		{"Traces", []string{"tracing"}},
+	}
 	var b strings.Builder
-	b.WriteString("| Setting | Environment | Flag | Default | Values | Meaning |\n|---|---|---|---|---|---|\n")
-	for _, s := range table() {
-		key, env := "`"+s.key+"`", "`"+s.env+"`"
-		if s.altEnv != "" {
-			env += ", `" + s.altEnv + "`"
-		}
-		if s.ownEnv != "" {
-			env += ", `" + s.ownEnv + "`"
-		}
-		switch {
-		case s.seconds:
-			env += " (seconds)"
-		case s.millis:
-			env += " (milliseconds)"
-		}
-		flag := ""
-		if s.flag != "" {
-			flag = "`--" + s.flag + "`"
-		}
-		if s.secret {
-			key += ", `" + s.fileKey() + "`"
-			env += ", `" + s.fileEnv() + "`"
-			flag = strings.TrimPrefix(flag+", `--"+s.fileFlag()+"`", ", ")
-		}
-		def := s.shown
-		if def == "" && s.def != "" {
-			def = "`" + strings.ReplaceAll(s.def, ",", "`, `") + "`"
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", key, env, flag, def, s.values(), s.help)
+	left := table()
+	for _, g := range groups {
+		fmt.Fprintf(&b, "## %s\n\n| Setting | Environment | Flag | Default | Values | Meaning |\n|---|---|---|---|---|---|\n", g.title)
+		left = slices.DeleteFunc(left, func(s setting) bool {
+			section, _, _ := strings.Cut(s.key, ".")
+			in := slices.Contains(g.keys, s.key) || slices.Contains(g.keys, section)
+			if in {
+				b.WriteString(s.markdown())
+			}
+			return in
+		})
+		b.WriteString("\n")
 	}
 	return b.String()
+}
+
+// markdown returns the setting's row of its table.
+func (s setting) markdown() string {
+	key, env := "`"+s.key+"`", "`"+s.env+"`"
+	if s.altEnv != "" {
+		env += ", `" + s.altEnv + "`"
+	}
+	if s.ownEnv != "" {
+		env += ", `" + s.ownEnv + "`"
+	}
+	switch {
+	case s.seconds:
+		env += " (seconds)"
+	case s.millis:
+		env += " (milliseconds)"
+	}
+	flag := ""
+	if s.flag != "" {
+		flag = "`--" + s.flag + "`"
+	}
+	if s.secret {
+		key += ", `" + s.fileKey() + "`"
+		env += ", `" + s.fileEnv() + "`"
+		flag = strings.TrimPrefix(flag+", `--"+s.fileFlag()+"`", ", ")
+	}
+	def := s.shown
+	if def == "" && s.def != "" {
+		def = "`" + strings.ReplaceAll(s.def, ",", "`, `") + "`"
+	}
+	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s |\n", key, env, flag, def, s.values(), s.help)
 }
 
 // values says what a setting may be.

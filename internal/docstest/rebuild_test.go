@@ -16,7 +16,7 @@ import (
 )
 
 // TestRestoredDatabaseIsMended follows two pages as they are written: the database goes
-// back to a backup, the same index cannot be mended, and a new one takes its place.
+// back to a backup, the same index cannot be repaired, and a new one takes its place.
 func TestRestoredDatabaseIsMended(t *testing.T) {
 	t.Parallel()
 	page := document(t, folder+"/index-rebuild.md")

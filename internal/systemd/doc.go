@@ -5,10 +5,10 @@
 // # What is guaranteed
 //
 //   - READY is sent once, when the caller can do its work. Until then the manager's
-//     patience with the start is renewed, by the rule that feeds the watchdog: a start
+//     timeout for the start is extended, by the rule that feeds the watchdog: a start
 //     that waits for a server does not time out, one that hangs does.
-//   - The watchdog is fed while every [Part] with something to do got somewhere within
-//     its limit, and not for the sake of a timer that still ticks. A part gets somewhere
+//   - The watchdog is fed while every [Part] with something to do made progress within
+//     its limit, and not for the sake of a timer that still ticks. A part makes progress
 //     by an answer, or by learning that a server it needs is away: an outage, however
 //     long, keeps no food back. A call that does not end at its deadline, a wait that
 //     nobody ends and a loop that turns without asking anything do.

@@ -36,7 +36,7 @@ type Manager struct {
 	mu      sync.Mutex
 	ready   bool
 	status  string
-	fed     time.Time // or when the start's patience was renewed
+	fed     time.Time // or when the start's timeout was extended
 	stalled []string
 	mute    bool // the last message could not be sent
 }

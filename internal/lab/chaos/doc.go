@@ -7,7 +7,7 @@
 //     begins and what it meets is not: processes and servers are real.
 //   - The instances are the production binary with its default settings. They know
 //     nothing of the run; each has ways of its own to both servers, which package wire
-//     can slow down, cut and falsify.
+//     can slow down, cut and corrupt.
 //   - What is judged was not written by weft: the record that the database keeps (package
 //     history), what passed on the way to Elasticsearch (package wire), and both stores
 //     (package reconcile). A run passes only when every figure is 0.

@@ -55,7 +55,7 @@ func TestScheduleDealsWholeDecks(t *testing.T) {
 }
 
 // What a fault is for follows from its parameters: a leader that is frozen for less
-// than the server's patience would stay the leader.
+// than the server's timeout would stay the leader.
 func TestScheduleParameters(t *testing.T) {
 	t.Parallel()
 	const idleSession = 5 * time.Second // weft's default

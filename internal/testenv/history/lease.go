@@ -27,7 +27,7 @@ type Lease struct {
 	EndedTx  uint64
 	EndedSeq int64
 	// What the transaction that ended it did with its events.
-	Settled   int // done, failed or to be tried again; a claim in a row that was given back counts, too
+	Settled   int // done, failed or to be tried again; a claim in a row that was released counts, too
 	Reclaimed int
 }
 

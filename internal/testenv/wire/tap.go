@@ -25,7 +25,7 @@ const (
 )
 
 // Tap stands before Elasticsearch, on a loopback port of its own: it records all bulk
-// items and falsifies what it is told to. Its methods are safe for concurrent use.
+// items and corrupts what it is told to. Its methods are safe for concurrent use.
 type Tap struct {
 	instance string
 	upstream *url.URL
