@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -80,16 +79,10 @@ func rowError(err error) (string, bool) {
 	return oneLine(detail), true
 }
 
-// oneLine makes s fit for the column error: one line, at most 500 characters.
-func oneLine(s string) string {
-	runes := []rune(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "\ufffd")))
-	return string(runes[:min(len(runes), 500)])
-}
+// maxDetail is the longest detail of an outcome, in characters.
+const maxDetail = 500
+
+func oneLine(s string) string { return outbox.OneLine(s, maxDetail) }
 
 // types and entities pass the keys of events as array parameters.
 func types(events []outbox.Event) []string {

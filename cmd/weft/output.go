@@ -3,10 +3,11 @@ package main
 import (
 	"encoding/json"
 	"io"
+	"math"
 	"strconv"
-	"strings"
 	"time"
-	"unicode"
+
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // show prints v as JSON, or by table for a person.
@@ -25,20 +26,12 @@ func (a *app) json(v any) error {
 
 // plain puts a text from the database on one line, without characters that control a terminal.
 func plain(s string) string {
-	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
+	return outbox.OneLine(s, math.MaxInt)
 }
 
 // short is plain, cut to 60 characters so that a table fits.
 func short(s string) string {
-	const most = 60
-	r := []rune(plain(s))
-	if len(r) == 0 {
-		return "-"
-	}
-	if len(r) > most {
-		return string(r[:most-1]) + "…"
-	}
-	return string(r)
+	return dash(outbox.OneLine(s, 60))
 }
 
 // span writes a number of seconds with about three digits.

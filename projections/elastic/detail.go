@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // maxDetail is the longest detail in characters.
@@ -89,7 +89,7 @@ func (c *cause) detail(status int) string {
 			b.WriteString(reason)
 		}
 	}
-	return sanitise(b.String())
+	return outbox.OneLine(b.String(), maxDetail)
 }
 
 // cutQuote cuts a reason before the words with which Elasticsearch begins to
@@ -142,26 +142,4 @@ func harmless(s string) bool {
 	default:
 		return false
 	}
-}
-
-// sanitise makes s one line of valid UTF-8 without control characters, at most
-// maxDetail characters long.
-func sanitise(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "\ufffd"))
-	if utf8.RuneCountInString(s) <= maxDetail {
-		return s
-	}
-	n := 0
-	for i := range s {
-		if n == maxDetail-1 {
-			return s[:i] + "…"
-		}
-		n++
-	}
-	return s
 }

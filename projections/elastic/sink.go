@@ -184,7 +184,7 @@ func (r *run) alone(ctx context.Context, idx []int, p *problem) error {
 	case tooLong:
 		r.fail(i, fmt.Sprintf("document of %d bytes is too large for Elasticsearch or a proxy before it (413); see http.max_content_length", size))
 	case bisect:
-		r.fail(i, sanitise(p.fault.Err.Error()))
+		r.fail(i, outbox.OneLine(p.fault.Err.Error(), maxDetail))
 		r.refused = append(r.refused, i)
 		if r.answered == 0 && len(r.refused) >= manyRefused {
 			r.blameRequest(p)
@@ -233,7 +233,7 @@ func (r *run) lose(idx []int, f *outbox.Fault) {
 
 func (r *run) mark(idx []int, f *outbox.Fault) {
 	for _, i := range idx {
-		r.out[i] = outbox.Outcome{Verdict: outbox.Retry, Reason: f.Reason, Detail: sanitise(f.Error()), RetryAfter: f.RetryAfter, Marks: f.Marks}
+		r.out[i] = outbox.Outcome{Verdict: outbox.Retry, Reason: f.Reason, Detail: outbox.OneLine(f.Error(), maxDetail), RetryAfter: f.RetryAfter, Marks: f.Marks}
 		r.class[i] = classOf(f.Reason)
 	}
 }
