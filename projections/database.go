@@ -39,7 +39,7 @@ func databaseFault(ctx context.Context, what string, err error) error {
 	f := &outbox.Fault{Reason: outbox.ReasonUnknown, Err: fmt.Errorf("%s: %w", what, err)}
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
-		// What is not the server's own word is the connection's.
+		// An error without a SQLSTATE is one of the connection.
 		f.Reason, f.Shared = outbox.ReasonDBUnavailable, true
 		return f
 	}
