@@ -11,31 +11,31 @@ import (
 	"go.uber.org/zap"
 )
 
-// What became of a backend in the way; the values of the label outcome.
+// The outcomes of a blocking session; the values of the label outcome.
 const (
 	outcomeEnded   = "ended"
 	outcomeRefused = "refused"
 )
 
 const (
-	blockedAfter   = 100 * time.Millisecond // a bump takes about one; by then it is waiting for somebody
+	blockedAfter   = 100 * time.Millisecond // a bump takes about 1 ms; after this it waits for another session
 	blockedLookMin = 200 * time.Millisecond
 	blockedLookMax = time.Second
-	endTimeout     = 2 * time.Second // of ending one session, and of recording it
+	endTimeout     = 2 * time.Second // to terminate one session, and to record that
 )
 
-// blocker is a backend that holds up the bump.
+// blocker is a session that blocks the bump of the epoch.
 type blocker struct {
 	pid         int32 // 0 for a prepared transaction
 	started     time.Time
 	user        string
 	application string
 	outcome     string
-	auditErr    error // ended, but not recorded
+	auditErr    error // the session was terminated, and the audit could not be written
 }
 
-// clearWay works on a connection of its own, because the lock session is waiting.
-func (s *pgSession) clearWay(ctx context.Context) ([]blocker, error) {
+// terminateBlockers opens a second connection, because the lock session is waiting.
+func (s *pgSession) terminateBlockers(ctx context.Context) ([]blocker, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	conn, err := s.dial(ctx)
@@ -80,9 +80,9 @@ func listBlockers(ctx context.Context, conn *pgx.Conn, waiting uint32) ([]blocke
 	})
 }
 
-// endBackend checks all of it again in the statement that terminates: the process id may
-// belong to somebody else by now. The bump may go on, and the look-out be over, before the
-// answer is here; it is waited for, or nobody would know who was ended.
+// endBackend terminates b. The statement checks user, name and start time again, because the
+// process id may belong to another session by now. endBackend waits for the answer even when
+// ctx ends, so that every terminated session is logged.
 func (s *pgSession) endBackend(ctx context.Context, conn *pgx.Conn, b *blocker) (ended bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
@@ -98,7 +98,7 @@ func (s *pgSession) endBackend(ctx context.Context, conn *pgx.Conn, b *blocker) 
 	return ended, err
 }
 
-// auditEnded records what is done already, so it does not depend on the caller's context.
+// auditEnded records a termination. It ignores the caller's context: the session is gone.
 func (s *pgSession) auditEnded(conn *pgx.Conn, b *blocker) error {
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
@@ -116,15 +116,15 @@ func (s *pgSession) auditEnded(conn *pgx.Conn, b *blocker) error {
 	return err
 }
 
-// enthrone bumps the epoch, however long others keep the row.
-func (e *Elector) enthrone(ctx context.Context, s session) (grant, error) {
+// beginTerm bumps the epoch. It waits as long as another transaction holds the row.
+func (e *Elector) beginTerm(ctx context.Context, s session) (grant, error) {
 	watch, stop := context.WithCancel(ctx)
 	watching := make(chan struct{})
 	go func() {
 		defer close(watching)
 		e.watchBlockers(watch, s)
 	}()
-	// Not joined here: a record still being written must not hold up the work.
+	// round joins it: the work must not wait for an audit record.
 	e.watching = watching
 	defer stop()
 
@@ -147,31 +147,31 @@ func (e *Elector) enthrone(ctx context.Context, s session) (grant, error) {
 	}
 }
 
-// watchBlockers looks who is in the way until ctx is done, and tells of each once.
+// watchBlockers polls for sessions that block the new epoch and logs each once, until ctx is done.
 func (e *Elector) watchBlockers(ctx context.Context, s session) {
 	type identity struct {
 		pid     int32
 		started int64
 	}
-	told := map[identity]bool{}
+	logged := map[identity]bool{}
 	wait := blockedAfter
 	for look := blockedLookMin; pause(ctx, wait); wait, look = look, min(2*look, blockedLookMax) {
-		found, err := s.clearWay(ctx)
+		found, err := s.terminateBlockers(ctx)
 		for _, b := range found {
 			id := identity{b.pid, b.started.UnixNano()}
-			if told[id] {
+			if logged[id] {
 				continue
 			}
-			told[id] = true
-			e.tellBlocker(b)
+			logged[id] = true
+			e.logBlocker(b)
 		}
 		if err != nil && ctx.Err() == nil {
-			e.log.Warn("look for sessions that hold up the new term", zap.String("event", "leader.blocked"), zap.Error(err))
+			e.log.Warn("the sessions that block the new term could not be listed or terminated", zap.String("event", "leader.blocked"), zap.Error(err))
 		}
 	}
 }
 
-func (e *Elector) tellBlocker(b blocker) {
+func (e *Elector) logBlocker(b blocker) {
 	e.met.sessionsEnded.WithLabelValues(b.outcome).Inc()
 	fields := []zap.Field{
 		zap.Int32("pid", b.pid), zap.String("user", b.user), zap.String("application_name", b.application),

@@ -19,11 +19,11 @@ const (
 	redialMax = time.Second
 )
 
-// resignRest is how long an instance that has handed over lets others try, in heartbeats:
-// for a standby that is just connecting again. If nobody takes the lock, it does.
+// resignRest is how long an instance that has handed over does not campaign, in heartbeats.
+// It gives a standby time to reconnect; after it the instance may win again.
 const resignRest = 3
 
-// maxRest bounds the growing rest after terms that fail one after the other, in heartbeats.
+// maxRest bounds the pause between consecutive failed terms, in heartbeats.
 const maxRest = 16
 
 // Work is what a leader does. ctx is cancelled with a cause that wraps [ErrLost] when the
@@ -31,8 +31,8 @@ const maxRest = 16
 // asked for, ctx stays alive and t.Stopping is closed: drain and return. The elector waits
 // for Work in both cases and frees the lock only then.
 //
-// Returning while the term is fine, with or without an error, gives the lock up and lets
-// others try first.
+// When Work returns while the term lasts, with or without an error, the elector frees the
+// lock and lets others try first.
 type Work func(ctx context.Context, t *Term) error
 
 // Elector takes part in the election of one group.
@@ -47,16 +47,16 @@ type Elector struct {
 	mu     sync.Mutex // guards status, term and moved
 	status Status
 	term   *Term
-	moved  time.Time // when the last step ended; zero while Run does not run
+	moved  time.Time // end of the last step; zero while Run does not run
 
 	// The rest belongs to the goroutine of Run.
 	everProven bool
-	fault      string        // kind of the trouble that was logged last
+	fault      string        // kind of the fault that was logged last
 	restUntil  time.Time     // no campaign before
-	yielding   bool          // the rest is for another one to win, and ends when it has
-	failures   int           // terms in a row that ended by Work's doing
-	unrecorded *ended        // end of a lost term that could not be written
-	watching   chan struct{} // closed when the look-out for blockers has ended
+	yielding   bool          // the rest ends as soon as another instance leads
+	failures   int           // consecutive terms that ended because Work returned
+	unrecorded *ended        // end of a lost term that is not in the database yet
+	watching   chan struct{} // closed when watchBlockers has returned
 	foreignPID int32
 }
 
@@ -98,12 +98,12 @@ func newElector(cfg Config, open func(context.Context) (session, error), log *za
 
 // Run campaigns and leads until ctx is done, which asks for a graceful end: a leader
 // closes Stopping, keeps its term until Work has returned, frees the lock, and Run
-// returns nil. Trouble that can pass is waited out.
+// returns nil. It retries after every fault that may pass.
 //
-// It returns an error for what waiting cannot heal: a [*PanicError], or a fault of the
-// configuration found before a connection has ever been proven ([ErrPooled],
-// [ErrNotMigrated], [ErrServerTooOld], refused credentials, a missing database). Later
-// the same faults only show in Status, because then the database changed, not we.
+// It returns an error that a retry cannot fix: a [*PanicError], or a fault of the
+// configuration before the first connection is proven ([ErrPooled], [ErrNotMigrated],
+// [ErrServerTooOld], refused credentials, a missing database). Later the same faults only
+// show in Status, because then the database has changed and not the configuration.
 func (e *Elector) Run(ctx context.Context, work Work) error {
 	if !e.running.CompareAndSwap(false, true) {
 		return errors.New("leader: already running")
@@ -140,8 +140,8 @@ func (e *Elector) Run(ctx context.Context, work Work) error {
 	return nil
 }
 
-// round is the life of one session: proven, standing by, perhaps leading. Nil means that
-// the next one may be opened at once.
+// round opens one session, campaigns on it, and leads if it wins. Nil means that the next
+// session may be opened at once.
 func (e *Elector) round(ctx context.Context, work Work) error {
 	octx, cancel := context.WithTimeout(ctx, dialTimeout)
 	s, err := e.open(octx)
@@ -178,8 +178,8 @@ func (e *Elector) campaign(ctx context.Context, s session) error {
 	for ctx.Err() == nil {
 		start := time.Now()
 		if rest := e.restUntil.Sub(start); rest > 0 {
-			// The server would end a session that is silent for long.
-			st, err := e.lookAround(ctx, s)
+			// Without a statement the server would end the session as idle.
+			st, err := e.readHolder(ctx, s)
 			if err != nil {
 				return err
 			}
@@ -198,14 +198,14 @@ func (e *Elector) campaign(ctx context.Context, s session) error {
 		won, err := s.tryLock(pctx)
 		cancel()
 		if err != nil {
-			return err // also when it could go on: the lock may have been given and the answer lost
+			return err // the lock may be held although the answer was lost: close the session
 		}
 		if won {
 			return nil
 		}
 		e.proven(start)
 		if !start.Before(look) {
-			if _, err := e.lookAround(ctx, s); err != nil {
+			if _, err := e.readHolder(ctx, s); err != nil {
 				return err
 			}
 			look = start.Add(e.cfg.Heartbeat)
@@ -215,23 +215,23 @@ func (e *Elector) campaign(ctx context.Context, s session) error {
 	return nil
 }
 
-func (e *Elector) lookAround(ctx context.Context, s session) (State, error) {
+func (e *Elector) readHolder(ctx context.Context, s session) (State, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.Trust)
 	defer cancel()
 	st, err := s.state(ctx)
 	if err == nil {
-		e.sawHolder(st)
+		e.setHolder(st)
 	}
 	return st, err
 }
 
-// rest keeps this instance from campaigning, so that another one can win.
+// rest keeps this instance from campaigning for some heartbeats, so that another can win.
 func (e *Elector) rest(heartbeats int) {
 	d := time.Duration(min(heartbeats, maxRest)) * e.cfg.Heartbeat
 	e.restUntil, e.yielding = time.Now().Add(d+rand.N(d/5+1)), false
 }
 
-// disconnected notes trouble and logs it when it is of another kind than before.
+// disconnected records a fault, and logs it unless the last one was of the same kind.
 func (e *Elector) disconnected(err error) {
 	fault := faultOf(err)
 	if !e.become(RoleDisconnected, nil, err) && fault == e.fault {
@@ -242,14 +242,14 @@ func (e *Elector) disconnected(err error) {
 		zap.String("reason", fault), zap.Int64("epoch", e.Status().HolderEpoch), zap.Error(err))
 }
 
-// recordEnd writes down the end of a lost term that could not be written at the time.
+// recordEnd records the end of a lost term that the lost session could not record.
 func (e *Elector) recordEnd(ctx context.Context, s session) {
 	if e.unrecorded == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.Trust)
 	defer cancel()
-	// Best effort: the next leader closes the term anyway, without our reason.
+	// Best effort: the next leader closes the term anyway, without the reason.
 	if err := s.endTerm(ctx, e.unrecorded.epoch, e.unrecorded.reason); err == nil {
 		e.unrecorded = nil
 	}

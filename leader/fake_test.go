@@ -89,7 +89,7 @@ func (s *scripted) bump(ctx context.Context) (grant, error) {
 	return g, nil
 }
 
-func (s *scripted) clearWay(context.Context) ([]blocker, error) { return nil, nil }
+func (s *scripted) terminateBlockers(context.Context) ([]blocker, error) { return nil, nil }
 
 func (s *scripted) beat(ctx context.Context, epoch int64) (*Resignation, error) {
 	s.mu.Lock()

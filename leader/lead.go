@@ -9,9 +9,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// lead runs one term on s, which has just won the lock. Nil means a regular end.
+// lead runs one term on s, which has just won the lock. It returns nil after a regular end.
 func (e *Elector) lead(ctx context.Context, s session, work Work) error {
-	g, err := e.enthrone(ctx, s)
+	g, err := e.beginTerm(ctx, s)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -33,40 +33,40 @@ func (e *Elector) lead(ctx context.Context, s session, work Work) error {
 		}()
 		err = guarded(t, work)
 	}()
-	unask := context.AfterFunc(ctx, func() { e.drain(t, reasonStopped) })
-	defer unask()
+	cancelDrain := context.AfterFunc(ctx, func() { e.drain(t, reasonStopped) })
+	defer cancelDrain()
 	e.log.Info("leading", zap.String("event", "leader.acquired"), zap.Int64("epoch", t.epoch))
 
 	e.beat(running, s, t, g.proof)
 
 	if l, lost := t.loss(); lost {
 		e.lost(t, l)
-		return e.bury(ctx, s, t, l, <-result)
+		return e.closeLostTerm(ctx, s, t, l, <-result)
 	}
-	// Work has returned; whatever it left running must not pass for the leader.
+	// Work has returned: end the term, so that goroutines it left behind fail Check.
 	err = <-result
 	if !t.end() {
 		l, _ := t.loss()
 		e.lost(t, l)
-		return e.bury(ctx, s, t, l, err)
+		return e.closeLostTerm(ctx, s, t, l, err)
 	}
 	return e.release(ctx, s, t, err)
 }
 
-// drain asks for a graceful end of t; it reports whether nobody had before.
+// drain asks for a graceful end of t. It reports whether this is the first request.
 func (e *Elector) drain(t *Term, reason string) (first bool) {
 	if !t.stop(reason) {
 		return false
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.term == t { // else the term has ended by itself
+	if e.term == t { // else the term has ended
 		e.setRole(RoleDraining)
 	}
 	return true
 }
 
-// resign drains t because r asks for it.
+// resign drains t at the request r.
 func (e *Elector) resign(t *Term, r *Resignation) {
 	if e.drain(t, reasonResigned) {
 		e.log.Info("asked to hand over", zap.String("event", "leader.resign"), zap.Int64("epoch", t.epoch),
@@ -74,9 +74,9 @@ func (e *Elector) resign(t *Term, r *Resignation) {
 	}
 }
 
-// beat proves the term again and again until Work has returned or the term is lost.
+// beat sends heartbeats until Work has returned or the term is lost.
 func (e *Elector) beat(running context.Context, s session, t *Term, proof time.Time) {
-	// A heartbeat that hangs must not hold up the end of trust.
+	// The trust window must end on time although a heartbeat hangs.
 	expiry := time.AfterFunc(time.Until(t.until()), func() { _ = t.Check() })
 	defer expiry.Stop()
 
@@ -121,14 +121,14 @@ func (e *Elector) beat(running context.Context, s session, t *Term, proof time.T
 			t.lose(reasonSessionClosed, err)
 			return
 		default:
-			// The session lives and the proof is still good: the server may recover in time.
+			// The session lives and the last proof is fresh: try again soon.
 			e.trouble(err)
 			next = time.Now().Add(e.cfg.Heartbeat / 5)
 		}
 	}
 }
 
-// lost tells the world, before Work has been joined.
+// lost publishes and logs the loss of a term, before Work has returned.
 func (e *Elector) lost(t *Term, l *lossError) {
 	e.become(RoleDisconnected, nil, l)
 	e.fault = faultOf(l)
@@ -137,8 +137,8 @@ func (e *Elector) lost(t *Term, l *lossError) {
 		zap.String("reason", l.reason), zap.Error(l.err))
 }
 
-// bury ends a lost term after Work has returned result.
-func (e *Elector) bury(ctx context.Context, s session, t *Term, l *lossError, result error) error {
+// closeLostTerm records the end of a lost term after Work has returned result.
+func (e *Elector) closeLostTerm(ctx context.Context, s session, t *Term, l *lossError, result error) error {
 	e.rest(1)
 	e.failures = 0
 	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.Heartbeat)
@@ -157,7 +157,7 @@ func (e *Elector) bury(ctx context.Context, s session, t *Term, l *lossError, re
 	return l
 }
 
-// release gives up a term that is still held.
+// release ends a term whose lock this session still holds.
 func (e *Elector) release(ctx context.Context, s session, t *Term, result error) error {
 	reason := reasonWorkReturned
 	panicked, _ := errors.AsType[*PanicError](result)
@@ -172,7 +172,7 @@ func (e *Elector) release(ctx context.Context, s session, t *Term, result error)
 		reason = reasonWorkFailed
 	}
 
-	// The caller's context is done already when it asked for the end.
+	// ctx is done when the caller has asked for the end.
 	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.Trust)
 	unlocked, err := s.release(rctx, t.epoch, reason)
 	cancel()
@@ -189,7 +189,7 @@ func (e *Elector) release(ctx context.Context, s session, t *Term, result error)
 		fields = append(fields, zap.NamedError("work_error", result))
 	}
 	if err != nil || !unlocked {
-		// Closing the session frees the lock all the same.
+		// Closing the session frees the lock anyway.
 		fields = append(fields, zap.Bool("unlocked", unlocked), zap.Error(err))
 	}
 	if result != nil || err != nil || !unlocked {
@@ -211,14 +211,14 @@ func (e *Elector) release(ctx context.Context, s session, t *Term, result error)
 		return nil
 	}
 	if time.Since(t.base) > 2*maxRest*e.cfg.Heartbeat {
-		e.failures = 0 // this one had worked
+		e.failures = 0 // this term had worked
 	}
 	e.failures++
 	e.rest(1 << min(e.failures-1, 10))
 	return nil
 }
 
-// guarded turns a panic of work into an error.
+// guarded runs work and returns a panic as an error.
 func guarded(t *Term, work Work) (err error) {
 	defer func() {
 		if value := recover(); value != nil {

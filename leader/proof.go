@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// prove is the start-up proof of a connection: a primary that takes writes, a backend of
-// its own, the timeouts in force. It leaves the statements of the election prepared.
+// prove checks a new connection: the server is a primary that takes writes, the connection
+// has its own backend, and the timeouts apply. It prepares the statements of the election.
 func (s *pgSession) prove(ctx context.Context) error {
 	var recovering, readOnly bool
 	err := s.conn.QueryRow(ctx, `
@@ -42,8 +42,9 @@ func (s *pgSession) prove(ctx context.Context) error {
 	return nil
 }
 
-// applySettings matters where a pooler in session mode swallows start-up parameters. A
-// bump that is not durable could be given out again after a crash of the server.
+// applySettings sets the session's parameters again: a pooler in session mode drops those of
+// the start-up packet. With synchronous_commit off, a crash of the server could forget a bump
+// and give out its epoch twice.
 func (s *pgSession) applySettings(ctx context.Context) error {
 	var names, values []string
 	for _, set := range sessionSettings(s.cfg) {
@@ -58,8 +59,8 @@ func (s *pgSession) applySettings(ctx context.Context) error {
 	return s.wrap("session settings", err)
 }
 
-// proveBackend looks closer only if the server at the other end of the socket is not the
-// one that runs the statements: a pooler, which may be in session mode.
+// proveBackend tests for transaction pooling when the process id of the start-up packet is
+// not that of the backend: then a pooler is in between, which may be in session mode.
 func (s *pgSession) proveBackend(ctx context.Context) error {
 	if s.conn.PgConn().PID() == s.pid {
 		return nil
@@ -85,7 +86,7 @@ type backend interface {
 	rollback(ctx context.Context) error
 }
 
-// poolingRounds is how often the proof gives a pooler the chance to change backends.
+// poolingRounds is how many times provePooling invites a pooler to change backends.
 const poolingRounds = 3
 
 // provePooling returns ErrPooled if first and second are seen with the same backend, or

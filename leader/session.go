@@ -20,20 +20,20 @@ type session interface {
 	// tryLock tries for a while, a Poll apart. It may succeed once in the life of a
 	// session: taking it again would stack it.
 	tryLock(ctx context.Context) (bool, error)
-	// bump starts a term; the error wraps errBlocked when another transaction is in the way.
+	// bump starts a term; the error wraps errBlocked when another transaction blocks it.
 	bump(ctx context.Context) (grant, error)
-	// clearWay ends the group's own transactions that block bump and names all that do.
-	// It is called while bump waits, from another goroutine.
-	clearWay(ctx context.Context) ([]blocker, error)
-	// beat renews the row and proves the lock; errLockMissing and errEpochReplaced are final.
-	// It returns a request to hand over, nil if there is none.
+	// terminateBlockers terminates the group's own sessions that block bump, and returns all
+	// sessions that do. Another goroutine calls it while bump waits.
+	terminateBlockers(ctx context.Context) ([]blocker, error)
+	// beat renews the row and proves the lock; errLockMissing and errEpochReplaced end the
+	// term. It returns a request to hand over, or nil.
 	beat(ctx context.Context, epoch int64) (*Resignation, error)
-	// idle waits until ctx is done or the leader of epoch is woken, and returns nil, or
-	// until the session has ended.
+	// idle returns nil when ctx is done or a notification names epoch, and an error when the
+	// session has ended.
 	idle(ctx context.Context, epoch int64) error
-	// state tells who leads.
+	// state reads who leads.
 	state(ctx context.Context) (State, error)
-	// endTerm records why a term ended, unless somebody has recorded it already.
+	// endTerm records why a term ended, unless that is recorded already.
 	endTerm(ctx context.Context, epoch int64, reason string) error
 	// release records the end and frees the lock; unlocked is false if it was not held.
 	release(ctx context.Context, epoch int64, reason string) (unlocked bool, err error)
@@ -56,7 +56,7 @@ type pgSession struct {
 	started time.Time // the backend's start, database clock
 }
 
-// Names of the statements that are prepared while standing by.
+// The statements that a standby prepares.
 const (
 	stmtTryLock = "weft_try_lock"
 	stmtBump    = "weft_bump"
@@ -64,7 +64,7 @@ const (
 	stmtBeat    = "weft_beat"
 )
 
-// openSession dials, proves the connection, and prepares what must be fast later.
+// openSession dials, proves the connection, and prepares the statements of the election.
 func openSession(ctx context.Context, cfg Config, dial Dial) (session, error) {
 	conn, err := dial(ctx)
 	if err != nil {
@@ -84,8 +84,8 @@ func (s *pgSession) tryLock(ctx context.Context) (bool, error) {
 	return tag.RowsAffected() == 1, s.wrap("try lock", err)
 }
 
-// bump also listens for requests to hand over, from the moment that the term begins and
-// in the same round trip.
+// bump also listens for requests to hand over, in the same round trip, so that none is
+// missed from the start of the term.
 func (s *pgSession) bump(ctx context.Context) (grant, error) {
 	g := grant{proof: time.Now()}
 	var b pgx.Batch
@@ -127,7 +127,7 @@ func (s *pgSession) beat(ctx context.Context, epoch int64) (*Resignation, error)
 	return &r, nil
 }
 
-// idle reads from the socket, so that the end of the session is seen when it happens.
+// idle reads from the socket, so that it returns as soon as the session ends.
 func (s *pgSession) idle(ctx context.Context, epoch int64) error {
 	for ctx.Err() == nil {
 		n, err := s.conn.WaitForNotification(ctx)
@@ -153,8 +153,8 @@ func (s *pgSession) endTerm(ctx context.Context, epoch int64, reason string) err
 	return s.wrap("end term", err)
 }
 
-// release uses two statements: an unlock in the transaction that marks the row would
-// let the successor in while the row is still locked.
+// release uses two statements: with the unlock inside the first transaction the successor
+// would get the lock while the row is still locked.
 func (s *pgSession) release(ctx context.Context, epoch int64, reason string) (unlocked bool, err error) {
 	if _, err := s.conn.Exec(ctx, releaseSQL, pgx.QueryExecModeExec, s.cfg.Group, epoch, reason); err != nil {
 		return false, s.wrap("mark release", err)
@@ -174,7 +174,7 @@ func closeConn(ctx context.Context, conn *pgx.Conn) {
 	select {
 	case <-pg.CleanupDone():
 	case <-ctx.Done():
-		_ = pg.Conn().Close() // the driver would go on saying goodbye to a silent server
+		_ = pg.Conn().Close() // else the driver waits for a server that does not answer
 	}
 }
 

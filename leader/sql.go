@@ -9,8 +9,8 @@ const heldSQL = `exists (
        and (l.classid::bigint << 32) | l.objid::bigint = $2::bigint)`
 
 // tryLockSQL tries $2 times, $3 seconds apart, and returns a row when the lock is won.
-// The server waits, because to wake a process twenty times a second costs it more than
-// one per cent of a core. It holds a snapshot meanwhile, so it must be short.
+// The loop runs in the server, because twenty wake-ups of a process per second cost more
+// than 1% of a core. The statement holds a snapshot, so it must be short.
 const tryLockSQL = `
 select from generate_series(1, $2::integer) as i
  where case when pg_try_advisory_lock($1::bigint) then true
@@ -19,7 +19,7 @@ select from generate_series(1, $2::integer) as i
  limit 1`
 
 // bumpSQL starts a term: $1 group, $2 key, $3 instance, $4 start of this backend. One
-// statement, because it is on the way from the lock to the work. It changes nothing
+// statement, because the takeover waits for it. It changes nothing
 // unless the lock is held. weft_term keeps epochs growing when the row was removed.
 const bumpSQL = `
 with bumped as (
@@ -43,7 +43,7 @@ with bumped as (
 select epoch from bumped`
 
 // beatSQL renews the row of the term $3 and proves the lock. No column of a unique key
-// changes, so it does not conflict with FOR KEY SHARE. It brings back a request to hand over.
+// changes, so it does not conflict with FOR KEY SHARE. It returns a request to hand over.
 const beatSQL = `
 with held as materialized (
     select ` + heldSQL + ` as ok

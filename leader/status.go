@@ -14,8 +14,8 @@ type Role string
 const (
 	RoleLeader       Role = "leader"
 	RoleDraining     Role = "draining"     // still the leader, asked for a graceful end
-	RoleStandby      Role = "standby"      // connected, proven, and trying
-	RoleDisconnected Role = "disconnected" // no session that could win
+	RoleStandby      Role = "standby"      // its session is proven and tries for the lock
+	RoleDisconnected Role = "disconnected" // it has no session
 )
 
 // Status is what one instance knows about the election.
@@ -24,12 +24,12 @@ type Status struct {
 	Since time.Time // of Role, local clock
 	Epoch int64     // of the running term; 0 when this instance does not lead
 
-	Holder      string // who leads, as far as known: an instance, or the application_name of a stranger; may be empty
+	Holder      string // the leader, as last read: an instance, or the application_name of a foreign session; may be empty
 	HolderEpoch int64  // newest epoch seen
 
 	LastProof time.Time     // start of the last successful heartbeat or poll, local clock
 	ProofAge  time.Duration // its age; 0 before the first
-	Err       error         // the last trouble with the connection, nil when there is none now
+	Err       error         // the last fault of the connection; nil when it works
 }
 
 // Status may be called from any goroutine. It never reports a leader whose proof is too old.
@@ -49,10 +49,10 @@ func (e *Elector) Status() Status {
 	return st
 }
 
-// Silent returns for how long the election has made no progress, though it runs: no answer of
-// the server, and none found to be missing. It grows while a call outlives its deadline
-// and while Work does not return after the loss of its term; else it stays below half a
-// minute and twice the idle timeout.
+// Silent returns the time since the election last made progress; 0 while Run does not run.
+// An answer of the server is progress, and so is a call that fails in time. Silent grows
+// while a call outlives its deadline and while Work does not return after the loss of its
+// term; otherwise it stays below 30 s and twice the idle timeout.
 func (e *Elector) Silent() time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -62,21 +62,21 @@ func (e *Elector) Silent() time.Duration {
 	return time.Since(e.moved)
 }
 
-// moves notes the end of a step.
+// moves records progress.
 func (e *Elector) moves() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.moved = time.Now()
 }
 
-// rests notes the end of Run.
+// rests records the end of Run.
 func (e *Elector) rests() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.moved = time.Time{}
 }
 
-// become changes the role; it reports whether that was a change.
+// become sets the role, and reports whether it was another one before.
 func (e *Elector) become(role Role, t *Term, err error) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -93,7 +93,7 @@ func (e *Elector) become(role Role, t *Term, err error) bool {
 	return e.setRole(role)
 }
 
-// setRole is called with mu held; it reports whether that was a change.
+// setRole needs mu locked; it reports whether the role was another one before.
 func (e *Elector) setRole(role Role) bool {
 	changed := e.status.Role != role
 	if changed {
@@ -118,15 +118,15 @@ func (e *Elector) proven(at time.Time) {
 	e.status.LastProof, e.status.Err, e.moved = at, nil, time.Now()
 }
 
-// trouble is a failed heartbeat that is tried again.
+// trouble records a failed heartbeat that beat repeats.
 func (e *Elector) trouble(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.status.Err, e.moved = err, time.Now()
 }
 
-// sawHolder notes who leads while this instance stands by.
-func (e *Elector) sawHolder(st State) {
+// setHolder records who leads while this instance is a standby.
+func (e *Elector) setHolder(st State) {
 	holder := ""
 	foreign := false
 	switch {

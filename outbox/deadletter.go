@@ -2,12 +2,9 @@ package outbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // DeadLetter is one row in failed.
@@ -111,11 +108,8 @@ func (s Selector) clause(t *Table) *clause {
 // and sent again from any host, with or without a leader: a leader does not touch a
 // row in failed, and every write here names that status.
 type DeadLetters struct {
-	db                DB
-	table, projection string
-	timeout           time.Duration
-	shape             *Table
-	sql               statements
+	*access
+	projection string
 }
 
 // OpenDeadLetters returns the dead letters of a table, whose shape it reads. projection is
@@ -124,25 +118,19 @@ func OpenDeadLetters(ctx context.Context, db DB, table, projection string, timeo
 	if !tableName.MatchString(table) {
 		return nil, fmt.Errorf("dead letters: table %q: want a plain lower-case name", table)
 	}
-	if timeout <= 0 {
-		return nil, errors.New("dead letters: timeout: want more than 0")
-	}
-	shape, err := DescribeTable(ctx, db, table, timeout)
+	a, err := openAccess(ctx, db, table, timeout)
 	if err != nil {
 		return nil, fmt.Errorf("dead letters: %w", err)
 	}
-	return &DeadLetters{db: db, table: table, projection: projection, timeout: timeout, shape: shape, sql: loadStatements(shape)}, nil
+	return &DeadLetters{access: a, projection: projection}, nil
 }
-
-// Shape returns what is known of the table.
-func (d *DeadLetters) Shape() *Table { return d.shape }
 
 // Projection returns the name given to OpenDeadLetters.
 func (d *DeadLetters) Projection() string { return d.projection }
 
 // List returns up to limit dead letters, the newest failure first.
 func (d *DeadLetters) List(ctx context.Context, s Selector, limit int) ([]DeadLetter, error) {
-	c := s.clause(d.shape)
+	c := s.clause(d.table)
 	c.args = append(c.args, limit)
 	sql := fmt.Sprintf(`
 select id, entity_type, entity_id, op, event_version, attempts, coalesce(error_reason, ''), coalesce(error, ''),
@@ -153,12 +141,12 @@ select id, entity_type, entity_id, op, event_version, attempts, coalesce(error_r
 from %s
 where %s
 order by updated_at desc, id
-limit $%d`, d.table, c.text.String(), len(c.args))
+limit $%d`, d.table.Name, c.text.String(), len(c.args))
 	var (
 		out []DeadLetter
 		l   DeadLetter
 	)
-	err := d.query(ctx, "list", sql, c.args, []any{
+	err := d.each(ctx, "list of dead letters", sql, c.args, []any{
 		&l.ID, &l.Key.Type, &l.Key.ID, (*string)(&l.Op), &l.Version, &l.Attempts, &l.Reason, &l.Error,
 		&l.CreatedAt, &l.FailedAt, &l.Traceparent, &l.Tracestate, &l.Replays, &l.ReplayedAt, &l.ReplayedBy, &l.ReplayReason,
 	}, func() {
@@ -170,15 +158,15 @@ limit $%d`, d.table, c.text.String(), len(c.args))
 
 // Count returns how many dead letters there are.
 func (d *DeadLetters) Count(ctx context.Context, s Selector) (int64, error) {
-	c := s.clause(d.shape)
+	c := s.clause(d.table)
 	var n int64
-	err := d.query(ctx, "count", "select count(*) from "+d.table+" where "+c.text.String(), c.args, []any{&n}, func() {})
+	err := d.one(ctx, "count of dead letters", "select count(*) from "+d.table.Name+" where "+c.text.String(), c.args, &n)
 	return n, err
 }
 
 // Summary counts dead letters by reason and entity type, the largest group first.
 func (d *DeadLetters) Summary(ctx context.Context, s Selector) ([]DeadLetterGroup, error) {
-	c := s.clause(d.shape)
+	c := s.clause(d.table)
 	sql := fmt.Sprintf(`
 select coalesce(error_reason, ''), entity_type, count(*), count(*) filter (where replay_count > 0),
        min(updated_at) filter (where isfinite(updated_at)), max(updated_at) filter (where isfinite(updated_at)),
@@ -186,29 +174,15 @@ select coalesce(error_reason, ''), entity_type, count(*), count(*) filter (where
 from %s
 where %s
 group by 1, 2
-order by 3 desc, 1, 2`, d.table, c.text.String())
+order by 3 desc, 1, 2`, d.table.Name, c.text.String())
 	var (
 		out []DeadLetterGroup
 		g   DeadLetterGroup
 	)
-	err := d.query(ctx, "summary", sql, c.args,
+	err := d.each(ctx, "summary of dead letters", sql, c.args,
 		[]any{&g.Reason, &g.EntityType, &g.Rows, &g.Replayed, &g.Oldest, &g.Newest, &g.Sample}, func() {
 			out = append(out, g)
 			g = DeadLetterGroup{}
 		})
 	return out, err
-}
-
-// query scans each row into the targets and calls f.
-func (d *DeadLetters) query(ctx context.Context, what, sql string, args, into []any, f func()) error {
-	ctx, cancel := context.WithTimeout(ctx, d.timeout)
-	defer cancel()
-	rows, err := d.db.Query(ctx, sql, args...)
-	if err == nil {
-		_, err = pgx.ForEachRow(rows, into, func() error { f(); return nil })
-	}
-	if err != nil {
-		return fmt.Errorf("%s of dead letters in %s: %w", what, d.table, err)
-	}
-	return nil
 }

@@ -3,7 +3,6 @@ package outbox
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -139,21 +138,19 @@ func (s *Story) targets() []any {
 }
 
 func (s *Stories) inTable(ctx context.Context, id ID) (*Story, error) {
-	limited, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
 	var (
 		out          Story
 		retry        pgtype.Timestamptz
 		claim, lease StoryLease
 	)
-	err := s.db.QueryRow(limited, s.sql.get("story"), &id).Scan(append(out.targets(), &retry, &out.Behind,
+	err := s.one(ctx, "event", s.sql.get("story"), []any{&id}, append(out.targets(), &retry, &out.Behind,
 		&claim.Owner, &claim.Epoch, &claim.Until, &claim.Since,
 		&lease.Batch, &lease.Owner, &lease.Epoch, &lease.Since, &lease.Until)...)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, wrapped("event", s.table.Name, err)
+		return nil, err
 	}
 	if retry.Valid && retry.InfinityModifier == pgtype.Finite {
 		out.RetryAt = &retry.Time
@@ -196,23 +193,17 @@ func (s *Story) place(retry pgtype.Timestamptz, claim, lease StoryLease) {
 
 // before adds the entity's open events before this one.
 func (s *Stories) before(ctx context.Context, story *Story) error {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
 	r := &story.Row
-	rows, err := s.db.Query(ctx, s.sql.get("story_before"), r.Key.Type, &r.Key.ID, r.Version, &r.ID, MaxBefore+1)
-	if err != nil {
-		return wrapped("earlier events", s.table.Name, err)
-	}
 	var e Earlier
-	_, err = pgx.ForEachRow(rows, []any{&e.ID, &e.Version, &e.Status, &e.RetryAt, &e.Behind, &e.InFlight}, func() error {
-		story.Before = append(story.Before, e)
-		e = Earlier{}
-		return nil
-	})
+	err := s.each(ctx, "earlier events", s.sql.get("story_before"), []any{r.Key.Type, &r.Key.ID, r.Version, &r.ID, MaxBefore + 1},
+		[]any{&e.ID, &e.Version, &e.Status, &e.RetryAt, &e.Behind, &e.InFlight}, func() {
+			story.Before = append(story.Before, e)
+			e = Earlier{}
+		})
 	if story.More = len(story.Before) > MaxBefore; story.More {
 		story.Before = story.Before[:MaxBefore]
 	}
-	return wrapped("earlier events", s.table.Name, err)
+	return err
 }
 
 // inHistory looks into the partitions one after the other: no index covers them all.
@@ -251,8 +242,6 @@ func (s *Stories) inHistory(ctx context.Context, id ID) (*Story, Search, error) 
 }
 
 func (s *Stories) inPartition(ctx context.Context, id ID, p Partition) (*Story, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
 	bound := func(t time.Time, none pgtype.InfinityModifier) pgtype.Timestamptz {
 		if t.IsZero() {
 			return pgtype.Timestamptz{InfinityModifier: none, Valid: true}
@@ -260,12 +249,13 @@ func (s *Stories) inPartition(ctx context.Context, id ID, p Partition) (*Story, 
 		return pgtype.Timestamptz{Time: t, Valid: true}
 	}
 	out := Story{Place: PlaceArchived, Partition: p.Name}
-	err := s.db.QueryRow(ctx, s.sql.get("story_archived"), &id, bound(p.From, pgtype.NegativeInfinity), bound(p.Until, pgtype.Infinity)).Scan(out.targets()...)
+	bounds := []any{&id, bound(p.From, pgtype.NegativeInfinity), bound(p.Until, pgtype.Infinity)}
+	err := s.one(ctx, "event in "+p.Name, s.sql.get("story_archived"), bounds, out.targets()...)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("event in %s: %w", p.Name, err)
+		return nil, err
 	}
 	return &out, nil
 }

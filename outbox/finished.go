@@ -2,8 +2,8 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -64,25 +64,15 @@ where $2 = 'archive' and to_regclass($3) is null
 limit 1`
 
 // checkFinished returns a [*ShapeError] for a table whose rows must not leave it.
-func checkFinished(ctx context.Context, db DB, t *Table, f Finished, timeout time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	rows, err := db.Query(ctx, unfit, t.Name, string(f), t.History())
-	if err != nil {
-		return fmt.Errorf("triggers and rules of %s: %w", t.Name, err)
-	}
-	e := &ShapeError{Table: t.Name}
-	found := 0
-	_, err = pgx.ForEachRow(rows, []any{&e.Why, &e.Remedy}, func() error {
-		found++
-		return nil
-	})
+func (a *access) checkFinished(ctx context.Context, f Finished) error {
+	e := &ShapeError{Table: a.table.Name}
+	err := a.one(ctx, "triggers and rules", unfit, []any{a.table.Name, string(f), a.table.History()}, &e.Why, &e.Remedy)
 	switch {
-	case err != nil:
-		return fmt.Errorf("triggers and rules of %s: %w", t.Name, err)
-	case found > 0:
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err == nil:
 		e.Why = fmt.Sprintf("cannot %s finished events: it %s", f, e.Why)
-		return e
+		err = e
 	}
-	return nil
+	return err
 }

@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"fmt"
 	"time"
 )
 
@@ -18,14 +17,9 @@ type Flight struct {
 // Flight reads the leases of the table, and counts what is put off and what others have
 // claimed. Its cost grows with the number of these rows.
 func (s *Store) Flight(ctx context.Context) (Flight, error) {
-	ctx, cancel := s.deadline(ctx)
-	defer cancel()
 	var f Flight
 	var age float64
-	err := s.db.QueryRow(ctx, s.sql("flight")).Scan(&f.Batches, &f.Events, &age, &f.PutOff, &f.Foreign)
-	if err != nil {
-		return Flight{}, fmt.Errorf("leases of %s: %w", s.cfg.Table, err)
-	}
+	err := s.opened().one(ctx, "leases", s.sql("flight"), nil, &f.Batches, &f.Events, &age, &f.PutOff, &f.Foreign)
 	f.OldestBatch = max(0, time.Duration(age*float64(time.Second)))
-	return f, nil
+	return f, err
 }

@@ -19,16 +19,15 @@ func (e *OccupiedError) Error() string {
 // [*OccupiedError] while the leader of another group works on the table, and
 // [ErrFenced] when a newer epoch has taken over.
 func (s *Store) Occupy(ctx context.Context, epoch int64) error {
-	ctx, cancel := s.deadline(ctx)
-	defer cancel()
 	var fences, taken int
 	other := OccupiedError{Table: s.cfg.Table}
-	err := s.db.QueryRow(ctx, s.sql("occupy"), s.cfg.Group, epoch, s.cfg.Owner, s.cfg.Projection).Scan(&fences, &taken, &other.Group, &other.Instance)
+	const what = "group"
+	err := s.opened().one(ctx, what, s.sql("occupy"), []any{s.cfg.Group, epoch, s.cfg.Owner, s.cfg.Projection}, &fences, &taken, &other.Group, &other.Instance)
 	switch {
 	case err != nil:
-		return fmt.Errorf("occupy %s: %w", s.cfg.Table, err)
+		return err
 	case fences == 0:
-		return fmt.Errorf("occupy %s: %w", s.cfg.Table, ErrFenced)
+		return wrapped(what, s.cfg.Table, ErrFenced)
 	case taken == 0:
 		return &other
 	}

@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,38 +14,22 @@ import (
 // FinishedEvents are the done rows of one outbox table, and its history. They can be
 // removed and moved from any host, with or without a leader: nothing else of weft touches a
 // row in done, and every write here names that status, so that several may work at once.
-type FinishedEvents struct {
-	db      DB
-	table   *Table
-	sql     statements
-	timeout time.Duration
-}
+type FinishedEvents struct{ *access }
 
 // OpenFinishedEvents returns the finished events of a table, whose shape it reads. One call
 // takes at most timeout, unless it says otherwise.
 func OpenFinishedEvents(ctx context.Context, db DB, table string, timeout time.Duration) (*FinishedEvents, error) {
-	if timeout <= 0 {
-		return nil, errors.New("finished events: timeout: want more than 0")
-	}
-	t, err := DescribeTable(ctx, db, table, timeout)
+	a, err := openAccess(ctx, db, table, timeout)
 	if err != nil {
 		return nil, fmt.Errorf("finished events: %w", err)
 	}
-	f := &FinishedEvents{db: db, table: t, sql: loadStatements(t), timeout: timeout}
-	fill := strings.NewReplacer("{moved}", t.moved(), "{filed}", filedAt)
-	for name, text := range f.sql {
-		f.sql[name] = fill.Replace(text)
-	}
-	return f, nil
+	return &FinishedEvents{a}, nil
 }
-
-// Shape returns what is known of the table.
-func (f *FinishedEvents) Shape() *Table { return f.table }
 
 // CheckRemoval returns a [*ShapeError] when rows must not be deleted from the table, because
 // something would react to the deletion or prevent it.
 func (f *FinishedEvents) CheckRemoval(ctx context.Context) error {
-	return checkFinished(ctx, f.db, f.table, Discard, f.timeout)
+	return f.checkFinished(ctx, Discard)
 }
 
 // quoted returns the columns as they stand in a list.
@@ -109,7 +92,7 @@ const (
 // Sweep goes over the table once. The result is valid with an error, too: rows moved or
 // deleted until then stay so.
 func (f *FinishedEvents) Sweep(ctx context.Context, s Sweep) (out Swept, err error) {
-	if out.Pages, err = f.pages(ctx); err != nil {
+	if err = f.one(ctx, "size", f.sql.get("prune_pages"), nil, &out.Pages); err != nil {
 		return out, err
 	}
 	limit := sweepRows
@@ -171,9 +154,7 @@ func (f *FinishedEvents) sweepPages(ctx context.Context, s Sweep, from, to int64
 	}
 	first, last := &address{block: uint32(from)}, &address{block: uint32(to)}
 	sweep := func() error {
-		ctx, cancel := context.WithTimeout(ctx, f.timeout)
-		defer cancel()
-		return f.db.QueryRow(ctx, f.sql.get(name), first, last, limit, older).Scan(&picked, &moved, &deleted)
+		return f.one(ctx, "sweep", f.sql.get(name), []any{first, last, limit, older}, &picked, &moved, &deleted)
 	}
 	err = sweep()
 	if s.Move && sqlState(err) == pgerrcode.CheckViolation { // no partition of the history takes one of the rows
@@ -181,25 +162,14 @@ func (f *FinishedEvents) sweepPages(ctx context.Context, s Sweep, from, to int64
 			err = sweep()
 		}
 	}
-	return picked, moved, deleted, wrapped("sweep", f.table.Name, err)
-}
-
-func (f *FinishedEvents) pages(ctx context.Context) (n int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, f.timeout)
-	defer cancel()
-	err = f.db.QueryRow(ctx, f.sql.get("prune_pages")).Scan(&n)
-	return n, wrapped("size", f.table.Name, err)
+	return picked, moved, deleted, err
 }
 
 // attachDays makes the days that rows on some pages belong to.
 func (f *FinishedEvents) attachDays(ctx context.Context, first, last *address, older any) error {
-	limited, cancel := context.WithTimeout(ctx, f.timeout)
-	defer cancel()
-	rows, err := f.db.Query(limited, f.sql.get("prune_days"), first, last, older)
-	if err != nil {
-		return err
-	}
-	days, err := pgx.CollectRows(rows, pgx.RowTo[time.Time])
+	var days []time.Time
+	var day time.Time
+	err := f.each(ctx, "days of rows", f.sql.get("prune_days"), []any{first, last, older}, []any{&day}, func() { days = append(days, day) })
 	for i := 0; i < len(days) && err == nil; i++ {
 		_, err = f.Attach(ctx, days[i])
 	}
@@ -221,22 +191,18 @@ type Pruning struct {
 // BeginPruning writes into the audit that events are about to be removed, and returns the
 // entry's id.
 func (f *FinishedEvents) BeginPruning(ctx context.Context, p Pruning) (id int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, f.timeout)
-	defer cancel()
 	var epoch any
 	if p.Epoch > 0 {
 		epoch = p.Epoch
 	}
-	err = f.db.QueryRow(ctx, f.sql.get("prune_begin"), p.By, p.Why, p.Projection, epoch, p.Detail).Scan(&id)
-	return id, wrapped("audit of a removal", f.table.Name, err)
+	err = f.one(ctx, "audit of a removal", f.sql.get("prune_begin"), []any{p.By, p.Why, p.Projection, epoch, p.Detail}, &id)
+	return id, err
 }
 
 // EndPruning writes into the audit how many events were removed. detail is a JSON object.
 func (f *FinishedEvents) EndPruning(ctx context.Context, id, events int64, detail string) error {
-	ctx, cancel := context.WithTimeout(ctx, f.timeout)
-	defer cancel()
-	_, err := f.db.Exec(ctx, f.sql.get("prune_end"), id, events, detail)
-	return wrapped("audit of a removal", f.table.Name, err)
+	_, err := f.exec(ctx, "audit of a removal", f.sql.get("prune_end"), id, events, detail)
+	return err
 }
 
 // ForgetRecords deletes one page of ended terms and audit entries that are older than keep;

@@ -32,26 +32,20 @@ const closedAfter = 10 * time.Minute
 
 // Partitions lists the partitions of the history, the earliest first, and the database's time.
 func (f *FinishedEvents) Partitions(ctx context.Context) (out []Partition, now time.Time, err error) {
-	ctx, cancel := context.WithTimeout(ctx, f.timeout)
-	defer cancel()
-	rows, err := f.db.Query(ctx, f.sql.get("history_partitions"))
-	if err != nil {
-		return nil, now, wrapped("history", f.table.Name, err)
-	}
 	var (
 		p           Partition
 		from, until pgtype.Timestamptz
+		into        = []any{&p.Name, &from, &until, &p.Indexed, &p.Detaching, &p.Bytes, &p.Estimate, &now}
 	)
-	_, err = pgx.ForEachRow(rows, []any{&p.Name, &from, &until, &p.Indexed, &p.Detaching, &p.Bytes, &p.Estimate, &now}, func() error {
+	err = f.each(ctx, "history", f.sql.get("history_partitions"), nil, into, func() {
 		if p.Name == "" {
-			return nil
+			return
 		}
 		p.From, p.Until = from.Time, until.Time // zero where infinite
 		p.Closed = !p.Until.IsZero() && p.Until.Add(closedAfter).Before(now)
 		out = append(out, p)
-		return nil
 	})
-	return out, now, wrapped("history", f.table.Name, err)
+	return out, now, err
 }
 
 // Attach makes the partition of the UTC day that a time is in, and reports whether there
@@ -129,24 +123,17 @@ func (f *FinishedEvents) DetachAndDrop(ctx context.Context, session Session, p P
 
 // Lacking names the columns of the table that its history lacks: while there are any,
 // finished events stay in the table.
-func (f *FinishedEvents) Lacking(ctx context.Context) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, f.timeout)
-	defer cancel()
-	rows, err := f.db.Query(ctx, f.sql.get("history_lacks"))
-	if err != nil {
-		return nil, wrapped("columns of the history", f.table.Name, err)
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	return names, wrapped("columns of the history", f.table.Name, err)
+func (f *FinishedEvents) Lacking(ctx context.Context) (names []string, err error) {
+	var name string
+	err = f.each(ctx, "columns of the history", f.sql.get("history_lacks"), nil, []any{&name}, func() { names = append(names, name) })
+	return names, err
 }
 
 // ask sends a statement that answers with yes or no; an answer without rows is a no.
 func (f *FinishedEvents) ask(ctx context.Context, what, name string, args ...any) (yes bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, f.timeout)
-	defer cancel()
-	err = f.db.QueryRow(ctx, f.sql.get(name), args...).Scan(&yes)
+	err = f.one(ctx, what, f.sql.get(name), args, &yes)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}
-	return yes, wrapped(what, f.table.Name, err)
+	return yes, err
 }

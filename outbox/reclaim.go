@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"fmt"
 	"time"
 )
 
@@ -54,34 +53,23 @@ func (s *Store) ReclaimRows(ctx context.Context, r ReclaimRequest) ([]Reclaimed,
 }
 
 func (s *Store) reclaim(ctx context.Context, name string, r ReclaimRequest, args ...any) ([]Reclaimed, error) {
-	ctx, cancel := s.deadline(ctx)
-	defer cancel()
-	rows, err := s.db.Query(ctx, s.sql(name), append([]any{s.cfg.Group, r.Epoch, s.cfg.Owner, s.cfg.Projection}, args...)...)
-	if err != nil {
-		return nil, fmt.Errorf("reclaim in %s: %w", s.cfg.Table, err)
+	var (
+		out          []Reclaimed
+		owner, cause *string
+		epoch        *int64
+		got          Reclaimed
+	)
+	const what = "reclaim"
+	fences := 1
+	err := s.opened().each(ctx, what, s.sql(name), append([]any{s.cfg.Group, r.Epoch, s.cfg.Owner, s.cfg.Projection}, args...),
+		[]any{&fences, &owner, &epoch, &cause, &got.Failed, &got.Rows}, func() {
+			if owner != nil {
+				got.Owner, got.Epoch, got.Cause = *owner, *epoch, Cause(*cause)
+				out = append(out, got)
+			}
+		})
+	if err == nil && fences == 0 {
+		err = wrapped(what, s.cfg.Table, ErrFenced)
 	}
-	defer rows.Close()
-	var out []Reclaimed
-	for rows.Next() {
-		var (
-			fences       int
-			owner, cause *string
-			epoch        *int64
-			got          Reclaimed
-		)
-		if err := rows.Scan(&fences, &owner, &epoch, &cause, &got.Failed, &got.Rows); err != nil {
-			return nil, fmt.Errorf("reclaim in %s: %w", s.cfg.Table, err)
-		}
-		if fences == 0 {
-			return nil, fmt.Errorf("reclaim in %s: %w", s.cfg.Table, ErrFenced)
-		}
-		if owner != nil {
-			got.Owner, got.Epoch, got.Cause = *owner, *epoch, Cause(*cause)
-			out = append(out, got)
-		}
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("reclaim in %s: %w", s.cfg.Table, err)
-	}
-	return out, nil
+	return out, err
 }

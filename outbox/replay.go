@@ -74,20 +74,16 @@ const OutcomeRunning = "running"
 // BeginReplay writes the order into the audit. Nothing is sent again yet.
 func (d *DeadLetters) BeginReplay(ctx context.Context, o ReplayOrder, matched int64) (*Replay, error) {
 	if err := o.Validate(); err != nil {
-		return nil, fmt.Errorf("replay of %s: %w", d.table, err)
+		return nil, fmt.Errorf("replay of %s: %w", d.table.Name, err)
 	}
 	detail, err := json.Marshal(map[string]any{
-		"table": d.table, "selector": o.describe(), "matched": matched, "outcome": OutcomeRunning,
+		"table": d.table.Name, "selector": o.describe(), "matched": matched, "outcome": OutcomeRunning,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("replay of %s: selector: %w", d.table, err)
+		return nil, fmt.Errorf("replay of %s: selector: %w", d.table.Name, err)
 	}
 	r := &Replay{d: d, order: o}
-	err = d.query(ctx, "audited replay", d.sql.get("replay_begin"), []any{o.By, o.Why, d.projection, string(detail)}, []any{&r.id, &r.since}, func() {})
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
+	return r, d.one(ctx, "audited replay", d.sql.get("replay_begin"), []any{o.By, o.Why, d.projection, string(detail)}, &r.id, &r.since)
 }
 
 // describe is the selector as the audit keeps it.
@@ -127,19 +123,19 @@ func (r *Replay) AuditID() int64 { return r.id }
 // that of two events of one entity the earlier goes first. Each is listed once: what
 // fails again while the replay goes on is not listed a second time.
 func (r *Replay) Next(ctx context.Context, limit int) ([]ID, error) {
-	c := r.order.Selector.clause(r.d.shape)
+	c := r.order.Selector.clause(r.d.table)
 	c.and("not (updated_at between $%d::timestamptz and clock_timestamp())", r.since)
 	if r.begun {
 		c.args = append(c.args, r.version, &r.last)
-		fmt.Fprintf(&c.text, "\n    and (event_version, id) > ($%d::bigint, $%d::%s)", len(c.args)-1, len(c.args), r.d.shape.ID)
+		fmt.Fprintf(&c.text, "\n    and (event_version, id) > ($%d::bigint, $%d::%s)", len(c.args)-1, len(c.args), r.d.table.ID)
 	}
 	c.args = append(c.args, limit)
-	sql := fmt.Sprintf("select id, event_version from %s where %s\norder by event_version, id limit $%d", r.d.table, c.text.String(), len(c.args))
+	sql := fmt.Sprintf("select id, event_version from %s where %s\norder by event_version, id limit $%d", r.d.table.Name, c.text.String(), len(c.args))
 	var (
 		ids []ID
 		id  ID
 	)
-	err := r.d.query(ctx, "list", sql, c.args, []any{&id, &r.version}, func() {
+	err := r.d.each(ctx, "list of dead letters", sql, c.args, []any{&id, &r.version}, func() {
 		ids = append(ids, id)
 		r.last, r.begun = id, true
 	})
@@ -160,7 +156,7 @@ func (r *Replay) Send(ctx context.Context, ids []ID) ([]ID, error) {
 		id      ID
 		sent    []ID
 	)
-	err := r.d.query(ctx, "replay", r.d.sql.get("replay_send"), []any{arrayOf(ids, self[ID]), r.order.By, r.order.Why, r.id}, []any{&audited, &id}, func() {
+	err := r.d.each(ctx, "replay", r.d.sql.get("replay_send"), []any{arrayOf(ids, self[ID]), r.order.By, r.order.Why, r.id}, []any{&audited, &id}, func() {
 		if !id.IsZero() {
 			sent = append(sent, id)
 		}
@@ -169,9 +165,9 @@ func (r *Replay) Send(ctx context.Context, ids []ID) ([]ID, error) {
 	case err != nil:
 		return nil, err
 	case audited == 0:
-		return nil, fmt.Errorf("replay of %s: entry %d: %w", r.d.table, r.id, ErrReplayUnknown)
+		return nil, fmt.Errorf("replay of %s: entry %d: %w", r.d.table.Name, r.id, ErrReplayUnknown)
 	case len(sent) > len(ids):
-		return sent, fmt.Errorf("replay of %s: %d rows changed for %d ids", r.d.table, len(sent), len(ids))
+		return sent, fmt.Errorf("replay of %s: %d rows changed for %d ids", r.d.table.Name, len(sent), len(ids))
 	}
 	return sent, nil
 }
@@ -195,7 +191,7 @@ func (r *Replay) Fates(ctx context.Context, ids []ID) (Fates, error) {
 	if len(ids) == 0 {
 		return out, nil
 	}
-	err := r.d.query(ctx, "fates", r.d.sql.get("replay_fates"),
+	err := r.d.each(ctx, "fates of replayed events", r.d.sql.get("replay_fates"),
 		[]any{arrayOf(ids, self[ID])}, []any{&id, &status, &reason, &text}, func() {
 			switch status {
 			case "done":
@@ -214,16 +210,12 @@ func (r *Replay) Fates(ctx context.Context, ids []ID) (Fates, error) {
 func (r *Replay) End(ctx context.Context, o ReplayOutcome) error {
 	detail, err := json.Marshal(o)
 	if err != nil {
-		return fmt.Errorf("replay of %s: outcome: %w", r.d.table, err)
+		return fmt.Errorf("replay of %s: outcome: %w", r.d.table.Name, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.d.timeout)
-	defer cancel()
-	tag, err := r.d.db.Exec(ctx, r.d.sql.get("replay_end"), r.id, string(detail))
-	if err == nil && tag.RowsAffected() == 0 {
-		err = ErrReplayUnknown
+	const what = "outcome of the replay"
+	n, err := r.d.exec(ctx, what, r.d.sql.get("replay_end"), r.id, string(detail))
+	if err == nil && n == 0 {
+		err = wrapped(what, r.d.table.Name, ErrReplayUnknown)
 	}
-	if err != nil {
-		return fmt.Errorf("outcome of the replay of %s: %w", r.d.table, err)
-	}
-	return nil
+	return err
 }

@@ -3,7 +3,6 @@ package outbox
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -31,7 +30,7 @@ func (s *Store) Resolve(ctx context.Context, epoch int64, batch uuid.UUID, in []
 	}
 	changed, err := s.changed(ctx, in)
 	if err != nil {
-		return out, false, wrapped("fates of events", s.cfg.Table, err)
+		return out, false, err
 	}
 	out.Guessed = true
 	for from := 0; from < len(in); {
@@ -44,13 +43,6 @@ func (s *Store) Resolve(ctx context.Context, epoch int64, batch uuid.UUID, in []
 		from = to
 	}
 	return out, true, nil
-}
-
-func wrapped(what, table string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s of %s: %w", what, table, err)
 }
 
 // Abandon removes the leases of batches whose answers were lost, where there are any:

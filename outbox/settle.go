@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
+	"unicode"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgerrcode"
@@ -203,7 +203,7 @@ func restParams(in []Settlement) []any {
 	final, delay, reason, detail := make([]bool, n), make([]int64, n), make([]string, n), make([]string, n)
 	for i := range in {
 		final[i], delay[i] = in[i].Verdict == Failed, in[i].Delay.Microseconds()
-		reason[i], detail[i] = string(in[i].Reason), Sanitize(in[i].Detail)
+		reason[i], detail[i] = string(in[i].Reason), OneLine(in[i].Detail, maxDetail)
 	}
 	return []any{final, delay, reason, detail}
 }
@@ -307,17 +307,11 @@ func (b *settling) why(ctx context.Context, left []Left) []Left {
 
 // changed reports which rows are no longer as they were leased.
 func (s *Store) changed(ctx context.Context, in []Settlement) ([]bool, error) {
-	rows, err := s.db.Query(ctx, s.sql("changed_rows"),
-		arrayOf(in, func(s *Settlement) *ID { return &s.Event.ID }), arrayOf(in, func(s *Settlement) *rowVersion { return &s.Event.version }))
-	if err != nil {
-		return nil, err
-	}
 	out := make([]bool, len(in))
 	var ord int
-	_, err = pgx.ForEachRow(rows, []any{&ord}, func() error {
-		out[ord-1] = true
-		return nil
-	})
+	err := s.opened().each(ctx, "fates of events", s.sql("changed_rows"),
+		[]any{arrayOf(in, func(s *Settlement) *ID { return &s.Event.ID }), arrayOf(in, func(s *Settlement) *rowVersion { return &s.Event.version })},
+		[]any{&ord}, func() { out[ord-1] = true })
 	return out, err
 }
 
@@ -390,19 +384,20 @@ func (b *settling) leave(ctx context.Context, why error) error {
 	return nil
 }
 
-// maxDetail is enough for an Elasticsearch error with its cause.
+// maxDetail is enough for an Elasticsearch error with its cause, in characters.
 const maxDetail = 1000
 
-// Sanitize makes a text fit for the column error: valid UTF-8, no null bytes,
-// which Postgres refuses, and at most 1,000 bytes.
-func Sanitize(text string) string {
-	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "")
-	if len(text) <= maxDetail {
-		return text
+// OneLine makes a text fit for a column, a log and a terminal: valid UTF-8, one space for
+// each run of spaces and control characters, and at most most characters.
+func OneLine(text string, most int) string {
+	if text == "" {
+		return ""
 	}
-	cut := maxDetail
-	for !utf8.RuneStart(text[cut]) {
-		cut--
+	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "\uFFFD"), func(r rune) bool {
+		return unicode.IsSpace(r) || unicode.IsControl(r)
+	}), " ")
+	if r := []rune(text); len(r) > most {
+		return string(r[:most-1]) + "…"
 	}
-	return text[:cut]
+	return text
 }

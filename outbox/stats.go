@@ -34,16 +34,12 @@ func (s Stats) Lag() int64 { return s.Pending + s.Retrying + s.Processing }
 // RecordProgress writes down when the last settle of this epoch was, by the
 // database clock. It returns [ErrFenced] when a newer epoch has taken over.
 func (s *Store) RecordProgress(ctx context.Context, epoch int64, lastSettle time.Time) error {
-	ctx, cancel := s.deadline(ctx)
-	defer cancel()
-	tag, err := s.db.Exec(ctx, s.sql("record_progress"), s.cfg.Group, epoch, s.cfg.Owner, s.cfg.Projection, lastSettle)
-	if err == nil && tag.RowsAffected() == 0 {
-		err = ErrFenced
+	const what = "progress"
+	n, err := s.opened().exec(ctx, what, s.sql("record_progress"), s.cfg.Group, epoch, s.cfg.Owner, s.cfg.Projection, lastSettle)
+	if err == nil && n == 0 {
+		err = wrapped(what, s.cfg.Table, ErrFenced)
 	}
-	if err != nil {
-		return fmt.Errorf("record progress of %s: %w", s.cfg.Table, err)
-	}
-	return nil
+	return err
 }
 
 // ReadStats returns the state of a table. Its cost grows with the number of

@@ -38,13 +38,7 @@ type StoreConfig struct {
 type Store struct {
 	db   DB
 	cfg  StoreConfig
-	open atomic.Pointer[opened]
-}
-
-// opened is what Open has learnt.
-type opened struct {
-	table *Table
-	sql   statements
+	open atomic.Pointer[access]
 }
 
 var tableName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
@@ -83,16 +77,16 @@ func NewStore(db DB, cfg StoreConfig) (*Store, error) {
 // Open reads the table's shape. It returns a [*ShapeError] for a table that weft cannot
 // work on, and may be called again.
 func (s *Store) Open(ctx context.Context) error {
-	t, err := DescribeTable(ctx, s.db, s.cfg.Table, s.cfg.Timeout)
+	a, err := openAccess(ctx, s.db, s.cfg.Table, s.cfg.Timeout)
 	if err != nil {
 		return err
 	}
 	if s.cfg.Finished != Keep {
-		if err := checkFinished(ctx, s.db, t, s.cfg.Finished, s.cfg.Timeout); err != nil {
+		if err := a.checkFinished(ctx, s.cfg.Finished); err != nil {
 			return err
 		}
 	}
-	s.open.Store(&opened{t, loadStatements(t)})
+	s.open.Store(a)
 	return nil
 }
 
@@ -111,12 +105,12 @@ func (s *Store) Table() string { return s.cfg.Table }
 // Shape returns what Open has read.
 func (s *Store) Shape() *Table { return s.opened().table }
 
-func (s *Store) opened() *opened {
-	o := s.open.Load()
-	if o == nil {
+func (s *Store) opened() *access {
+	a := s.open.Load()
+	if a == nil {
 		panic("outbox: store of " + s.cfg.Table + " is not open")
 	}
-	return o
+	return a
 }
 
 // sql returns the statement of a file.
@@ -146,17 +140,12 @@ func (s *Store) deadline(ctx context.Context) (context.Context, context.CancelFu
 
 // fenced sends one statement that answers with the number of fences and a number of rows.
 func (s *Store) fenced(ctx context.Context, what, name string, epoch int64, args ...any) (n int, err error) {
-	ctx, cancel := s.deadline(ctx)
-	defer cancel()
 	var fences int
-	err = s.db.QueryRow(ctx, s.sql(name), append([]any{s.cfg.Group, epoch, s.cfg.Owner}, args...)...).Scan(&fences, &n)
+	err = s.opened().one(ctx, what, s.sql(name), append([]any{s.cfg.Group, epoch, s.cfg.Owner}, args...), &fences, &n)
 	if err == nil && fences == 0 {
-		err = ErrFenced
+		err = wrapped(what, s.cfg.Table, ErrFenced)
 	}
-	if err != nil {
-		return 0, fmt.Errorf("%s of %s: %w", what, s.cfg.Table, err)
-	}
-	return n, nil
+	return n, err
 }
 
 // The SQLSTATEs of weft_require.

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// aheadTimeout bounds the look at the source, and the note in the audit.
+	// aheadTimeout bounds the query of the source, and the entry in the audit.
 	aheadTimeout = 5 * time.Second
-	// A look that took longer than aheadCheap is followed by a pause of nine times as
-	// long: conflicts in every batch, as after a restore, must not eat the servers.
+	// A query that took longer than aheadCheap is followed by a pause nine times as long:
+	// conflicts in every batch, as after a restore, must not load the servers.
 	aheadCheap = time.Second
 	// aheadNamed is how many entities the log names of a batch, and the audit of an hour.
 	aheadNamed = 5
-	// aheadEntry is for how long one entry of the audit counts the alarms.
+	// aheadEntry is how long one entry of the audit counts alarms.
 	aheadEntry = time.Hour
 )
 
@@ -43,9 +43,9 @@ type conflict struct {
 	out    *outbox.Outcome
 }
 
-// aheadCheck tells the conflicts of every day (a late event of an older version) from
-// documents that are newer than their source rows. Those stay as they are while every
-// event of their entity ends as done: nothing else would tell.
+// aheadCheck tells ordinary conflicts (a late event of an older version) from documents that
+// are newer than their source rows. Such a document never changes although every event of
+// its entity ends as done, so only this check shows it.
 type aheadCheck struct {
 	pool    Querier
 	sink    Documents
@@ -85,8 +85,9 @@ func newAheadCheck(pool Querier, sink Documents, log *zap.Logger, reg prometheus
 	return c, nil
 }
 
-// examine makes those of conflicts a version_ahead_of_source that are one. What cannot
-// be found out stays already_applied: the events are settled either way.
+// examine turns the conflicts with a document newer than its source row into
+// version_ahead_of_source. A conflict that it cannot examine stays already_applied: the
+// event is settled either way.
 func (c *aheadCheck) examine(ctx context.Context, conflicts []conflict) {
 	if !c.due() {
 		c.skipped.Add(float64(len(conflicts)))
@@ -157,9 +158,9 @@ left join lateral (
   select i.event_version from search_index i where i.entity_type = k.entity_type and i.entity_id = k.entity_id limit 1
 ) s on true`
 
-// ahead returns those of conflicts whose document is newer than its row, or is there
-// without one. A document that is to go and is gone does no harm, whatever its version. An
-// application that gives its rows no version leaves nothing to compare.
+// ahead returns the conflicts whose document is newer than its row, or exists without one. A
+// deleted document without a row is harmless, whatever its version. Rows without a version
+// cannot be compared.
 func (c *aheadCheck) ahead(ctx context.Context, conflicts []conflict) ([]ahead, error) {
 	keys := make([]outbox.Event, len(conflicts))
 	for i := range conflicts {
@@ -210,7 +211,7 @@ func (c *aheadCheck) ahead(ctx context.Context, conflicts []conflict) ([]ahead, 
 	return found, nil
 }
 
-// auditQuery counts alarms in an entry of the audit, or begins one when that is gone.
+// auditQuery adds alarms to an entry of the audit, or inserts one when there is none.
 const auditQuery = `
 with fence as materialized (
   select from weft_fence where group_name = $1 and epoch = $2 and instance = $3 for key share
@@ -229,8 +230,8 @@ with fence as materialized (
 )
 select id from counted union all select id from begun`
 
-// audit notes the alarm where a shell finds it that has the database alone: one entry for
-// each hour of a term, with the first entities.
+// audit records the alarm in the database, where weft status reads it: one entry for each
+// hour of a term, with the first entities.
 func (c *aheadCheck) audit(ctx context.Context, found []ahead) error {
 	authority, ok := outbox.AuthorityFrom(ctx)
 	if !ok {

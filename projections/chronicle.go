@@ -114,7 +114,7 @@ func (c *Chronicle) Project(ctx context.Context, events []outbox.Event) ([]outbo
 	case f.Shared:
 		return out, f
 	default:
-		c.log.Warn("part of a batch has no known fate; it is retried", zap.String("event", "projection.unknown_fate"),
+		c.log.Warn("the fate of a part of a batch is unknown; weft retries it", zap.String("event", "projection.unknown_fate"),
 			zap.String("reason", string(f.Reason)), zap.Error(f.Err))
 		return out, nil
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -40,7 +39,7 @@ func databaseFault(ctx context.Context, what string, err error) error {
 	f := &outbox.Fault{Reason: outbox.ReasonUnknown, Err: fmt.Errorf("%s: %w", what, err)}
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
-		// What is not the server's own word is the connection's.
+		// An error without a SQLSTATE is one of the connection.
 		f.Reason, f.Shared = outbox.ReasonDBUnavailable, true
 		return f
 	}
@@ -80,16 +79,10 @@ func rowError(err error) (string, bool) {
 	return oneLine(detail), true
 }
 
-// oneLine makes s fit for the column error: one line, at most 500 characters.
-func oneLine(s string) string {
-	runes := []rune(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "\ufffd")))
-	return string(runes[:min(len(runes), 500)])
-}
+// maxDetail is the longest detail of an outcome, in characters.
+const maxDetail = 500
+
+func oneLine(s string) string { return outbox.OneLine(s, maxDetail) }
 
 // types and entities pass the keys of events as array parameters.
 func types(events []outbox.Event) []string {

@@ -17,8 +17,8 @@
 //
 //   - Writes are at least once. Each destination makes repeats harmless in its own
 //     way: Elasticsearch by external versions, Postgres by the epoch and the key.
-//   - The look for such documents costs the size of the outbox, so it is bounded in time
-//     and in how often it is taken; what was not looked at is counted. Where the source
-//     has no row, a version that only a pruned event knew is no alarm when the document is
-//     gone; where it has a row whose version the application does not keep, it is one.
+//   - The search for such documents costs the size of the outbox, so its duration and its
+//     rate are bounded, and a metric counts the conflicts that were not examined. For an
+//     entity without a row, a version that only a pruned event had raises no alarm when
+//     the document is gone; for a row whose version the application does not keep, it does.
 package projections

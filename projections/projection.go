@@ -19,7 +19,7 @@ const (
 type Projection interface {
 	// Name is the value of the projection label.
 	Name() string
-	// Table is the outbox table whose events it takes.
+	// Table is the outbox table whose events it projects.
 	Table() string
 	// Destination names the server it writes to, for readiness and logs.
 	Destination() string
@@ -31,7 +31,7 @@ type Projection interface {
 	// Ready returns nil when the destination is usable, and says what is wrong
 	// otherwise. It is cheap and is used by readiness and to probe an outage.
 	Ready(ctx context.Context) error
-	// Close lets go of idle connections of its own. No other method may be called
+	// Close closes its own idle connections. No other method may be called
 	// afterwards.
 	Close()
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
-// Deps is what projections are built from. Each takes what it needs.
+// Deps are the dependencies of projections. Each projection uses those that it needs.
 type Deps struct {
 	Pool             Querier
 	Elastic          elastic.Config
@@ -22,7 +22,7 @@ type Deps struct {
 	Registerer       prometheus.Registerer
 }
 
-// constructors is the one place that knows which projections there are.
+// constructors lists the projections.
 func constructors() map[string]func(Deps) (Projection, error) {
 	return map[string]func(Deps) (Projection, error){
 		SearchIndexToElastic: func(d Deps) (Projection, error) {
@@ -89,9 +89,8 @@ func (r Registry) Build(names []string, d Deps) ([]Projection, error) {
 	return out, nil
 }
 
-// Preparer is implemented by projections whose destination can be made, such as an
-// index. Prepare is to be called before the first Project of a process; it does
-// nothing where the destination exists.
+// Preparer is a projection that can create its destination, such as an index. Call Prepare
+// before the first Project of a process; it does nothing when the destination exists.
 type Preparer interface {
 	Prepare(ctx context.Context) error
 }

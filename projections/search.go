@@ -18,7 +18,7 @@ type Documents interface {
 	Write(ctx context.Context, actions []elastic.Action) ([]outbox.Outcome, error)
 	Ready(ctx context.Context) error
 	EnsureIndex(ctx context.Context) error
-	// Live says of each document whether it is there.
+	// Live reports for each document whether it exists.
 	Live(ctx context.Context, ids []string) ([]bool, error)
 	Close()
 }
@@ -71,11 +71,11 @@ func (s *Search) Close() { s.sink.Close() }
 // Ready implements Projection.
 func (s *Search) Ready(ctx context.Context) error { return s.sink.Ready(ctx) }
 
-// Prepare implements Preparer: it makes the index where there is none.
+// Prepare implements Preparer: it creates the index if it is missing.
 func (s *Search) Prepare(ctx context.Context) error { return s.sink.EnsureIndex(ctx) }
 
-// arenaBudget is how many bytes of documents are held at once; the rest of the
-// batch is read when they are written.
+// arenaBudget bounds the documents in memory, in bytes; the rest of the batch is read
+// when they are written.
 const arenaBudget = 32 << 20
 
 // maxPooledArena is the largest arena kept for the next batch, in bytes.
@@ -140,7 +140,7 @@ func (s *Search) Project(ctx context.Context, events []outbox.Event) ([]outbox.O
 			if f.Shared {
 				return out, f
 			}
-			s.log.Warn("part of a batch has no known fate; it is retried", zap.String("event", "projection.unknown_fate"),
+			s.log.Warn("the fate of a part of a batch is unknown; weft retries it", zap.String("event", "projection.unknown_fate"),
 				zap.String("reason", string(f.Reason)), zap.Error(f.Err))
 		}
 		known = true
@@ -191,8 +191,8 @@ func (s *Search) read(ctx context.Context, a *arena, events []outbox.Event) (int
 		last = at
 		if len(a.json) > 0 && len(a.json)+len(row.text) > arenaBudget {
 			// Rows come in the order of the keys (a nested loop is the only plan for
-			// the lateral limit); the rest is left to the next round, and its transfer
-			// is cut off with the connection.
+			// the lateral limit). The next round reads the rest; closing the rows here
+			// ends their transfer.
 			cancel()
 			return at, nil
 		}
@@ -207,8 +207,8 @@ func (s *Search) read(ctx context.Context, a *arena, events []outbox.Event) (int
 	return len(events), nil
 }
 
-// write sends what read has found and fills out. On a Fault, out may be complete
-// or untouched.
+// write sends the documents of read and fills out. On a Fault, out is complete or
+// untouched.
 func (s *Search) write(ctx context.Context, a *arena, events []outbox.Event, out []outbox.Outcome) error {
 	a.actions, a.events, a.ids, a.ends = a.actions[:0], a.events[:0], a.ids[:0], a.ends[:0]
 	for i := range events {

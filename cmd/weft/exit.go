@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -76,19 +75,19 @@ func diagnose(err error) (int, string) {
 		return exitTryAgain, behind.Error()
 	}
 	if _, ok := errors.AsType[*migrations.AheadError](err); ok {
-		return exitRefused, oneLine(err) + ": use the build that has migrated it"
+		return exitRefused, plain(err.Error()) + ": use the build that has migrated it"
 	}
 	if _, ok := errors.AsType[*migrations.RightsError](err); ok {
-		return exitRefused, oneLine(err)
+		return exitRefused, plain(err.Error())
 	}
 	if _, ok := errors.AsType[*outbox.ShapeError](err); ok {
-		return exitConfig, oneLine(err)
+		return exitConfig, plain(err.Error())
 	}
 	if _, ok := errors.AsType[*migrations.ActiveError](err); ok {
-		return exitRefused, oneLine(err)
+		return exitRefused, plain(err.Error())
 	}
 	if _, ok := errors.AsType[*migrations.LockError](err); ok {
-		return exitTryAgain, oneLine(err)
+		return exitTryAgain, plain(err.Error())
 	}
 	kind, msg := postgres.Diagnose(err)
 	switch kind {
@@ -104,16 +103,14 @@ func diagnose(err error) (int, string) {
 	}
 	switch {
 	case errors.Is(err, leader.ErrServerTooOld):
-		return exitConfig, oneLine(err)
+		return exitConfig, plain(err.Error())
 	case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EADDRNOTAVAIL): // who has it may leave; an interface may come
-		return exitTryAgain, oneLine(err)
+		return exitTryAgain, plain(err.Error())
 	case errors.Is(err, syscall.EACCES):
-		return exitRefused, oneLine(err)
+		return exitRefused, plain(err.Error())
 	case errors.Is(err, context.DeadlineExceeded):
-		return exitUnavailable, "no answer in time: " + oneLine(err)
+		return exitUnavailable, "no answer in time: " + plain(err.Error())
 	default:
 		return exitInternal, msg
 	}
 }
-
-func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

@@ -55,8 +55,8 @@ take a restart.`,
 	return cmd
 }
 
-// A high GOGC keeps collections rare; the soft memory limit, in bytes, makes them frequent near it.
-// Collecting at every doubling takes the time of the servers that share the machine.
+// A high GOGC keeps collections rare, because they take CPU from the servers on the same
+// machine; the soft memory limit, in bytes, makes them frequent near 80 MiB.
 const (
 	gcPercent   = 400
 	memoryLimit = 80 << 20

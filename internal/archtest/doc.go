@@ -12,6 +12,8 @@
 //   - What the documents say of the code is so: settings, exit codes, metrics, log
 //     events, tests, and the functions of docs/walk.md. Their links and anchors lead
 //     somewhere, and neither they nor the comments use a retired word.
+//   - No public name is lost: testdata/frozen.txt is a snapshot of log keys, metrics,
+//     flags, settings, SQL names and all else that others rely on, and only grows.
 //
 // # What is not guaranteed
 //

@@ -156,8 +156,8 @@ type Value struct {
 	Source string `json:"source"`
 }
 
-// Default returns the settings before any layer, and with an empty Database.URL,
-// Instance included. It does not pass Validate until the URL is set.
+// Default returns the default settings, with the instance's name from the host. It does not
+// pass Validate until Database.URL is set.
 func Default() Config {
 	var c Config
 	c.sources = map[string]string{}
@@ -173,9 +173,9 @@ func Default() Config {
 	return c
 }
 
-// derive fits the settings that depend on another one: a deployment that sets a short
-// lease alone, as drills do, gets a request timeout that fits in it, and a password of
-// its own becomes part of the database's URL.
+// derive adjusts the settings that depend on another one: with a short lease alone, as in
+// drills, the request timeout shrinks to fit in it, and a separate password becomes part of
+// the database's URL.
 func (c *Config) derive() {
 	if c.Database.Password != "" && c.Database.URL != "" {
 		c.Database.URL = withPassword(c.Database.URL, c.Database.Password)

@@ -21,5 +21,21 @@
 //     ignored, because a Wordloom environment carries names of other programs;
 //     [Config.Warnings] lists the ones that look like ours.
 //   - Nothing is watched: a change of a file counts when the caller loads again.
-//     [Config.Changed] says what is different then, [Config.With] takes a part of it.
+//     [Config.Changed] lists the differences then, [Config.With] applies a part of them.
+//
+// # What koanf does, and what it does not
+//
+// koanf reads the file and merges the layers: loader.merge hands it each layer, with the
+// defaults below the first. Its providers env and posflag would read the other two layers
+// with one line each:
+//
+//	k.Load(env.Provider(".", env.Opt{TransformFunc: key}), nil)
+//	k.Load(posflag.Provider(flags, ".", k), nil)
+//
+// They deliver values without their places, and a later layer replaces an earlier value
+// before anybody has checked it. weft must report a bad OUTBOX_BULK_SIZE although --bulk-size
+// overrides it, name both places of a wrong relation, refuse two names of one setting with
+// different values, read NAME_FILE, and take OUTBOX_LEASE_SECONDS in seconds. So the loader
+// builds each layer from the table of settings as text with its place ([Problem].Place),
+// checks every value there, and merges the checked ones.
 package config

@@ -53,9 +53,11 @@ func (p *Problem) Error() string {
 type entry struct{ text, place string }
 
 // Load reads all layers. On error it returns every problem found, joined, each a
-// *Problem; the Config is then of no use.
+// *Problem; the Config is then invalid.
 func Load(o Options) (Config, error) {
+	c := Default()
 	l := loader{settings: table(), sources: map[string]string{}, k: koanf.New(".")}
+	l.defaults(&c)
 	env := environ(o.Environ)
 
 	path, place := o.File, "flag --config"
@@ -75,7 +77,6 @@ func Load(o Options) (Config, error) {
 		l.flags(o.Flags)
 	}
 
-	c := Default()
 	c.sources, c.warnings = l.sources, l.warnings
 	for _, s := range l.settings {
 		if !l.k.Exists(s.key) {
@@ -169,6 +170,21 @@ func (l *loader) merge(layer map[string]entry) {
 		values[s.key] = s.get(&scratch)
 		l.sources[s.key] = e.place
 	}
+	l.load(values)
+}
+
+// defaults is the lowest layer. Its values have no source.
+func (l *loader) defaults(c *Config) {
+	values := map[string]any{}
+	for _, s := range l.settings {
+		if s.def != "" {
+			values[s.key] = s.get(c)
+		}
+	}
+	l.load(values)
+}
+
+func (l *loader) load(values map[string]any) {
 	if err := l.k.Load(confmap.Provider(values, "."), nil); err != nil {
 		l.report("", "", "merge settings: "+err.Error())
 	}
@@ -227,7 +243,7 @@ func (l *loader) file(path, place string) {
 	l.merge(layer)
 }
 
-// put adds the value of a setting to a layer: as it is given, or as the file says that
+// put adds the value of a setting to a layer: the direct one, or the content of the file that
 // is named instead.
 func (l *loader) put(layer map[string]entry, s setting, direct *entry, name string, file *entry, fileName string) {
 	switch {
@@ -246,7 +262,7 @@ func (l *loader) put(layer map[string]entry, s setting, direct *entry, name stri
 	}
 }
 
-// warnOpen tells, once, of a file with secrets that is open to everybody.
+// warnOpen warns once of a file with secrets that every user may read or change.
 func (l *loader) warnOpen(path string) {
 	if text := tooOpen(path); text != "" && !slices.Contains(l.warnings, text) {
 		l.warnings = append(l.warnings, text)

@@ -18,14 +18,14 @@ import (
 	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
-// elasticKeys are the settings by which Elasticsearch is known and logged in to.
+// elasticKeys are the settings of the access to Elasticsearch.
 var elasticKeys = []string{
 	"elastic.url", "elastic.username", "elastic.password", "elastic.api_key", "elastic.service_token",
 	"elastic.ca_file", "elastic.ca_fingerprint", "elastic.client_cert_file", "elastic.client_key_file",
 }
 
-// elasticConfig returns where the documents go, without whom the URL names, and how to
-// log in there.
+// elasticConfig returns the destination of the documents, without the user of the URL, and
+// the access to it.
 func elasticConfig(c config.Elastic) (out elastic.Config, access elastic.Access, err error) {
 	u, err := url.Parse(c.URL.Reveal())
 	if err != nil {
@@ -58,8 +58,8 @@ func elasticConfig(c config.Elastic) (out elastic.Config, access elastic.Access,
 	return elastic.Config{URLs: []string{u.String()}, Index: c.Index, RequestTimeout: c.Timeout, MaxBody: c.MaxBody}, access, nil
 }
 
-// relogin has new connections to Postgres log in as next says, if the server lets them,
-// and replaces those of the pool. The lock session stays: it is logged in.
+// relogin tries the password and certificates of next. If Postgres accepts them, new
+// connections use them and the pool replaces its old ones. The lock session stays as it is.
 func (d *daemon) relogin(ctx context.Context, next config.Config) error {
 	raw := next.Database.URL.Reveal()
 	if differs, err := d.login.Differs(raw); err != nil || !differs {
@@ -73,7 +73,7 @@ func (d *daemon) relogin(ctx context.Context, next config.Config) error {
 	case kind == postgres.Unreachable, kind == postgres.TooManyConnections, kind == postgres.ReadOnly:
 		d.log.Warn("reload: the new access to Postgres could not be tried", zap.String("event", "config.untried"), zap.String("error", text))
 	default:
-		return errors.New(text + "; reload again once that is mended")
+		return errors.New(text + "; reload again once that is fixed")
 	}
 	if err := d.login.Change(raw); err != nil {
 		return err
@@ -82,8 +82,8 @@ func (d *daemon) relogin(ctx context.Context, next config.Config) error {
 	return nil
 }
 
-// reaccess has requests to Elasticsearch log in as next says, unless the server refuses
-// that.
+// reaccess makes requests to Elasticsearch use the access of next, unless the server refuses
+// it.
 func (d *daemon) reaccess(ctx context.Context, next config.Config) error {
 	target, access, err := elasticConfig(next.Elastic)
 	if err != nil {
@@ -103,8 +103,7 @@ func (d *daemon) reaccess(ctx context.Context, next config.Config) error {
 	return d.elastic.Change(access)
 }
 
-// tryElastic returns an error when the server does not accept access; other trouble is
-// none of it.
+// tryElastic returns an error when the server refuses access, and nil after any other fault.
 func tryElastic(ctx context.Context, target elastic.Config, access elastic.Access, log *zap.Logger) error {
 	transport, err := elastic.NewTransport(access)
 	if err != nil {
@@ -118,7 +117,7 @@ func tryElastic(ctx context.Context, target elastic.Config, access elastic.Acces
 	defer sink.Close()
 	err = sink.Ready(ctx)
 	if elastic.IsAccess(err) {
-		return fmt.Errorf("%w; reload again once that is mended", err)
+		return fmt.Errorf("%w; reload again once that is fixed", err)
 	}
 	if err != nil {
 		log.Warn("reload: the new access to Elasticsearch could not be tried", zap.String("event", "config.untried"), zap.Error(err))

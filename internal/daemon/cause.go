@@ -8,8 +8,8 @@ import (
 	"github.com/samuelhu324-dev/weft/leader"
 )
 
-// Cause translates the errors of packages that stand on nothing of ours into those
-// that postgres.Diagnose and the exit codes know.
+// Cause translates errors of package leader, which imports nothing of weft, into those that
+// [postgres.Diagnose] and the exit codes know.
 func Cause(err error) error {
 	switch {
 	case errors.Is(err, leader.ErrPooled):

@@ -26,13 +26,12 @@ import (
 	"github.com/samuelhu324-dev/weft/reclaim"
 )
 
-// minReclaims is how often in a row an event is reclaimed at least before it counts as
-// what ends the process. Some of them may have another reason: a term that was lost
-// while a request hung looks the same.
+// minReclaims is how many consecutive reclaims mark an event as the likely cause of crashes.
+// It is high because a term that is lost while a request hangs also reclaims its events.
 const minReclaims = 10
 
-// lane is one projection with everything that works for it.
-type lane struct {
+// projector is one projection with its store, pipeline and reclaimer.
+type projector struct {
 	proj      projections.Projection
 	store     *outbox.Store
 	pipeline  *consumer.Pipeline
@@ -41,7 +40,7 @@ type lane struct {
 	takeover  *systemd.Pulse
 }
 
-// daemon is a process that runs. Its fields do not change after build.
+// daemon is one instance. Its fields do not change after build.
 type daemon struct {
 	cfg     config.Config
 	log     *zap.Logger
@@ -50,16 +49,16 @@ type daemon struct {
 	manager *systemd.Manager
 	start   systemd.Pulse
 
-	health  *admin.Health
-	server  *admin.Server
-	pool    *pgxpool.Pool
-	sockets *sockets // of pool
-	login   *postgres.Login
-	target  elastic.Config
-	elastic *elastic.Transport
-	elector *leader.Elector
-	lanes   []lane
-	gauges  *gauges
+	health     *admin.Health
+	server     *admin.Server
+	pool       *pgxpool.Pool
+	sockets    *sockets // of pool
+	login      *postgres.Login
+	target     elastic.Config
+	elastic    *elastic.Transport
+	elector    *leader.Elector
+	projectors []projector
+	gauges     *gauges
 
 	upkeepMetrics *upkeepMetrics
 
@@ -70,8 +69,8 @@ type daemon struct {
 	changeLevel func(to zapcore.Level, by string) // of log
 }
 
-// Run runs the instance until ctx ends, which hands leadership over, or until it
-// meets trouble that only a person can heal. It returns nil after a graceful end.
+// Run runs the instance until ctx ends, which hands leadership over, or until a fault that
+// only a person can fix. It returns nil after a graceful end.
 func Run(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, version string, reload Reload) error {
 	d := &daemon{
 		cfg: cfg, log: tel.Log, changeLevel: tel.ChangeLevel, reload: reload, version: version, started: time.Now(),
@@ -84,7 +83,7 @@ func Run(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, versi
 	return d.run(ctx)
 }
 
-// build makes the parts. It sends nothing to a server.
+// build constructs the parts. It sends nothing to a server.
 func (d *daemon) build(ctx context.Context, tel *telemetry.Telemetry) error {
 	cfg := d.cfg
 	var err error
@@ -132,9 +131,9 @@ func (d *daemon) build(ctx context.Context, tel *telemetry.Telemetry) error {
 	return err
 }
 
-// close lets go of the connections of what build has made.
+// close closes the connections of the parts.
 func (d *daemon) close() {
-	for _, l := range d.lanes {
+	for _, l := range d.projectors {
 		l.proj.Close()
 	}
 	defer d.tracing.Shutdown(flushGrace)
@@ -142,7 +141,7 @@ func (d *daemon) close() {
 		return
 	}
 	hurry := time.AfterFunc(closeGrace, func() {
-		d.log.Warn("Postgres takes no leave; closing the sockets", zap.String("event", "pool.cut"), zap.Int("connections", d.sockets.cut()))
+		d.log.Warn("pool did not close in time; closing its connections by force", zap.String("event", "pool.cut"), zap.Int("connections", d.sockets.cut()))
 	})
 	defer hurry.Stop()
 	d.pool.Close()
@@ -183,7 +182,7 @@ func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {
 		return err
 	}
 	for _, p := range projs {
-		l := lane{proj: p, prepared: make(chan struct{}), takeover: &systemd.Pulse{}}
+		l := projector{proj: p, prepared: make(chan struct{}), takeover: &systemd.Pulse{}}
 		l.store, err = outbox.NewStore(d.pool, outbox.StoreConfig{
 			Table: p.Table(), Projection: p.Name(), Group: cfg.Group, Owner: cfg.Instance,
 			Lease: cfg.Outbox.Lease, Timeout: cfg.Database.Timeout, Finished: outbox.Finished(cfg.Outbox.FinishedOf(p.Name())),
@@ -209,14 +208,14 @@ func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {
 		if err != nil {
 			return err
 		}
-		d.lanes = append(d.lanes, l)
+		d.projectors = append(d.projectors, l)
 	}
 	return nil
 }
 
-// run starts the parts and ends them in the order that the package promises.
+// run starts the parts, and ends them in the order that the package comment gives.
 func (d *daemon) run(ctx context.Context) error {
-	// The surroundings outlive ctx: the hand-over needs them.
+	// Health, metrics and presence outlive ctx: the hand-over needs them.
 	around, endAround := context.WithCancel(context.WithoutCancel(ctx))
 	defer endAround()
 	inner, fail := context.WithCancelCause(ctx)
@@ -239,7 +238,7 @@ func (d *daemon) run(ctx context.Context) error {
 	if err == nil && inner.Err() == nil {
 		surround("presence", d.announce)
 		surround("gauges", d.measure)
-		for _, l := range d.lanes {
+		for _, l := range d.projectors {
 			surround("destination", func(ctx context.Context) error { return d.attend(ctx, l) })
 		}
 		err = d.elector.Run(inner, d.lead)
@@ -253,8 +252,7 @@ func (d *daemon) run(ctx context.Context) error {
 	return errors.Join(err, g.Wait())
 }
 
-// lead is the work of one term. Trouble with one projection's tables does not keep
-// the others from running.
+// lead is the work of one term. A fault of one projection's tables does not stop the others.
 func (d *daemon) lead(ctx context.Context, t *leader.Term) error {
 	g, ctx := errgroup.WithContext(ctx)
 	until, stop := context.WithCancel(ctx) // the graceful end, for what has nothing in flight
@@ -268,7 +266,7 @@ func (d *daemon) lead(ctx context.Context, t *leader.Term) error {
 		return nil
 	})
 	g.Go(func() error { d.records(until); return nil })
-	for _, l := range d.lanes {
+	for _, l := range d.projectors {
 		g.Go(func() error {
 			if err := d.takeOver(until, l, t.Epoch()); err != nil || until.Err() != nil {
 				return err
@@ -282,9 +280,9 @@ func (d *daemon) lead(ctx context.Context, t *leader.Term) error {
 	return g.Wait()
 }
 
-// awaitPrepared gives the destination of a first start the time to be made: events that
-// come before it would be tried in vain.
-func (d *daemon) awaitPrepared(ctx context.Context, l lane) {
+// awaitPrepared waits at a first start until the destination exists: events projected before
+// that would fail.
+func (d *daemon) awaitPrepared(ctx context.Context, l projector) {
 	timer := time.NewTimer(prepareWait)
 	defer timer.Stop()
 	select {
@@ -294,9 +292,9 @@ func (d *daemon) awaitPrepared(ctx context.Context, l lane) {
 	}
 }
 
-// takeOver occupies the table, takes back what older terms have left, and repeats it
-// until it has succeeded or ctx has ended.
-func (d *daemon) takeOver(ctx context.Context, l lane, epoch int64) error {
+// takeOver occupies the table and reclaims the leases of older terms. It retries until it
+// succeeds or ctx ends.
+func (d *daemon) takeOver(ctx context.Context, l projector, epoch int64) error {
 	defer l.takeover.Rest()
 	for tries := 0; ; tries++ {
 		l.takeover.Beat()
@@ -311,11 +309,11 @@ func (d *daemon) takeOver(ctx context.Context, l lane, epoch int64) error {
 			return fmt.Errorf("takeover of %s: %w", l.store.Table(), err)
 		case errors.As(err, new(*outbox.OccupiedError)):
 			if tries%300 == 0 { // a minute
-				d.log.Error("another group works on the table; waiting until it does not",
+				d.log.Error("another group works on the table; waiting until it stops",
 					zap.String("event", "outbox.occupied"), zap.String("projection", l.proj.Name()), zap.Error(err))
 			}
 		case tries == 0:
-			d.log.Warn("takeover waits for the reclaim of what the old term has left",
+			d.log.Warn("takeover waits until the leases of the old term are reclaimed",
 				zap.String("event", "reclaim.fault"), zap.String("projection", l.proj.Name()), zap.Error(err))
 		}
 		select {

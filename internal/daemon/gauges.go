@@ -22,7 +22,7 @@ type gauges struct {
 	clocks                                          map[string]*clocks // by projection
 }
 
-// clocks hold the moments whose age grows between two readings.
+// clocks hold the moments whose ages grow between two readings.
 type clocks struct{ settled, counted moment }
 
 // moment is a point of the monotonic clock.

@@ -21,26 +21,26 @@ const (
 	// measureShare bounds the cost: a reading that took t is repeated no sooner than
 	// measureShare*t later, and so is the count of a longer backlog: 1 % for both.
 	measureShare = 200
-	// What took long may have waited for the network, so the pauses have an end.
+	// The pauses are bounded, because a slow reading may have waited for the network.
 	measureMax = 5 * time.Minute
 	countMax   = 15 * time.Minute
 )
 
-// tally is what is known of one table.
+// tally is the last count of one table.
 type tally struct {
-	lane    *lane
-	counted *outbox.Stats // by the last full count; nil before the first
-	at      time.Time     // of that count
-	due     time.Time     // of the next one
-	oldest  time.Duration // at the last reading
-	read    time.Time     // of it; zero before the first
+	projector *projector
+	counted   *outbox.Stats // by the last full count; nil before the first
+	at        time.Time     // of that count
+	due       time.Time     // of the next one
+	oldest    time.Duration // at the last reading
+	read      time.Time     // of it; zero before the first
 }
 
 // measure reads the tables until ctx ends.
 func (d *daemon) measure(ctx context.Context) error {
-	tallies := make([]tally, len(d.lanes))
+	tallies := make([]tally, len(d.projectors))
 	for i := range tallies {
-		tallies[i].lane = &d.lanes[i]
+		tallies[i].projector = &d.projectors[i]
 	}
 	failures, faulty := 0, false
 	for {
@@ -88,9 +88,9 @@ func (d *daemon) readServer(ctx context.Context) error {
 	if err == nil {
 		d.gauges.server(v)
 	}
-	for i := 0; i < len(d.lanes) && err == nil; i++ {
+	for i := 0; i < len(d.projectors) && err == nil; i++ {
 		var r postgres.Rebuild
-		name := d.lanes[i].proj.Name()
+		name := d.projectors[i].proj.Name()
 		if r, err = postgres.ReadRebuild(ctx, d.pool, name); err == nil {
 			d.gauges.rebuild(name, r)
 		}
@@ -98,11 +98,11 @@ func (d *daemon) readServer(ctx context.Context) error {
 	return err
 }
 
-// readTable takes a glance at a table, and counts a long backlog when that is due. It
-// returns what the glance took.
+// readTable reads a table's bounded counts, and counts a long backlog when that is due. It
+// returns the duration of the bounded read.
 func (d *daemon) readTable(ctx context.Context, t *tally) (time.Duration, error) {
-	name, start := t.lane.proj.Name(), time.Now()
-	s, err := t.lane.store.Glance(ctx, d.cfg.Outbox.MaxProcessing, glanceLimit)
+	name, start := t.projector.proj.Name(), time.Now()
+	s, err := t.projector.store.Glance(ctx, d.cfg.Outbox.MaxProcessing, glanceLimit)
 	took := time.Since(start)
 	if err != nil {
 		d.gauges.readings.WithLabelValues(name, readingFailed).Inc()
@@ -133,7 +133,7 @@ func (d *daemon) readTable(ctx context.Context, t *tally) (time.Duration, error)
 // count counts a long backlog.
 func (t *tally) count(ctx context.Context, maxProcessing time.Duration) error {
 	start := time.Now()
-	s, err := t.lane.store.Stats(ctx, maxProcessing)
+	s, err := t.projector.store.Stats(ctx, maxProcessing)
 	if err == nil || !outbox.Unreachable(err) {
 		t.due = time.Now().Add(min(measureShare*time.Since(start), countMax))
 	}
@@ -143,7 +143,7 @@ func (t *tally) count(ctx context.Context, maxProcessing time.Duration) error {
 	return err
 }
 
-// merged takes from a glance what it has seen whole, and the rest from the last count.
+// merged returns the bounded counts, replaced by those of the last full count where they met their limit.
 func merged(glance, counted outbox.Stats) outbox.Stats {
 	for _, n := range []struct {
 		now  *int64

@@ -16,23 +16,23 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/config"
 )
 
-// Reload is how a running instance takes up changed settings, and files that its settings
-// name. The zero value is one that never does.
+// Reload lets a running instance apply changed settings, and changed files that its settings
+// name. The zero value never reloads.
 type Reload struct {
 	Asked <-chan os.Signal              // each value asks for one
 	Load  func() (config.Config, error) // reads all layers anew
 }
 
-// hook takes up some settings while the instance runs.
+// hook applies some settings while the instance runs.
 type hook struct {
 	name string
 	keys []string
-	// apply is called at every reload, because a file may have changed behind a setting that
-	// has not. When it returns an error, all is as it was.
+	// apply runs at every reload, because the file behind an unchanged setting may have
+	// changed. It changes nothing when it returns an error.
 	apply func(ctx context.Context, next config.Config) error
 }
 
-// hooks are tried in this order, each whatever becomes of the others.
+// hooks run in this order; the failure of one does not stop the others.
 func (d *daemon) hooks() []hook {
 	return []hook{
 		{"access to Postgres", []string{"database.url", "database.password"}, d.relogin},
@@ -62,7 +62,7 @@ func (d *daemon) reloads(ctx context.Context) error {
 	}
 }
 
-// takeUp returns the settings that are in force afterwards.
+// takeUp applies next, and returns the settings that are in force afterwards.
 func (d *daemon) takeUp(ctx context.Context, live config.Config) config.Config {
 	failed := func(what string, err error) {
 		d.log.Error("reload: "+what+" stays as it was", zap.String("event", "config.reload_failed"), zap.Error(err))

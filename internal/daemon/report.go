@@ -15,39 +15,39 @@ import (
 const (
 	projectTimeout = time.Minute // of one batch
 
-	// Some way above the longest step of a healthy part: what is silent for longer will
-	// not come back by itself.
+	// These limits are well above the longest step of a healthy part: a part that is silent
+	// for longer does not recover by itself.
 	startLimit    = 6 * checkTimeout
 	electionLimit = 30 * time.Second // and twice the idle timeout
 	longestRest   = 30 * time.Second // of a pipeline whose breaker is open
 	scanShare     = 6                // what a scan of the waiting events may take, in timeouts of a statement
 )
 
-// report tells the service manager what health knows, and feeds its watchdog.
+// report sends the state of health to the service manager, and feeds its watchdog.
 func (d *daemon) report(leaving bool) {
 	st := d.elector.Status()
 	able := st.Role != leader.RoleDisconnected && !leaving
 	d.manager.Tell(systemd.State{Ready: able, Status: summary(d.health.Report(), st.Holder), Parts: d.parts()})
 }
 
-// parts are those whose standstill ends what weft is for. What else runs (gauges,
-// presence, the look at the destinations) makes calls with deadlines, and nothing waits
-// for it.
+// parts returns the parts without whose progress no event flows. The others (gauges,
+// presence, checks of the destinations) only make calls with deadlines, and no part waits
+// for them.
 func (d *daemon) parts() []systemd.Part {
-	lane := 2 * max(projectTimeout, scanShare*d.cfg.Database.Timeout, d.cfg.Outbox.PollInterval, longestRest)
+	projector := 2 * max(projectTimeout, scanShare*d.cfg.Database.Timeout, d.cfg.Outbox.PollInterval, longestRest)
 	parts := []systemd.Part{
 		{Name: "start", Silent: d.start.Silent(), Limit: startLimit},
 		{Name: "election", Silent: d.elector.Silent(), Limit: electionLimit + 2*d.cfg.Leader.IdleSession},
 	}
-	for _, l := range d.lanes {
+	for _, l := range d.projectors {
 		name := l.proj.Name()
-		parts = append(parts, systemd.Part{Name: "takeover of " + name, Silent: l.takeover.Silent(), Limit: lane},
-			systemd.Part{Name: name, Silent: l.pipeline.Silent(), Limit: lane})
+		parts = append(parts, systemd.Part{Name: "takeover of " + name, Silent: l.takeover.Silent(), Limit: projector},
+			systemd.Part{Name: name, Silent: l.pipeline.Silent(), Limit: projector})
 	}
 	return parts
 }
 
-// summary is the report in one line.
+// summary returns the state of health in one line.
 func summary(r admin.Report, holder string) string {
 	parts := []string{string(r.Role)}
 	if r.Epoch > 0 {

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// sockets are the connections of the pool, so that its end can be hurried: the driver
-// says goodbye to each server for up to 15 seconds, also to one that no longer answers.
+// sockets are the connections of the pool. The driver waits for up to 15 seconds when it
+// closes one, also for a server that no longer answers; cut ends that wait.
 type sockets struct {
 	dialing context.Context // ends when they are cut
 	end     context.CancelFunc
@@ -36,7 +36,7 @@ func (c *socket) Close() error {
 	return c.Conn.Close()
 }
 
-// around returns dial with what it opens under watch.
+// around wraps dial so that sockets knows its connections.
 func (s *sockets) around(dial pgconn.DialFunc) pgconn.DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -58,7 +58,7 @@ func (s *sockets) around(dial pgconn.DialFunc) pgconn.DialFunc {
 	}
 }
 
-// cut closes what is open, lets nothing new be opened, and returns how many it closed.
+// cut closes all open connections, refuses new ones, and returns how many it closed.
 func (s *sockets) cut() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -66,7 +66,7 @@ func TestCloseDoesNotWaitForASilentServer(t *testing.T) {
 			} else {
 				t.Logf("closed after %v", took)
 			}
-			if cut := logs.FilterMessage("Postgres takes no leave; closing the sockets").Len() == 1; cut != silent {
+			if cut := logs.FilterMessage("pool did not close in time; closing its connections by force").Len() == 1; cut != silent {
 				t.Errorf("cut: got %v, want %v: %v", cut, silent, logs.All())
 			}
 			if got := len(d.sockets.open); got != 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
 )
 
-// flushGrace is for the spans of what has ended last. The lock is free by then.
+// flushGrace is the time to export the last spans. The lock is free by then.
 const flushGrace = 2 * time.Second
 
 func tracingOptions(cfg config.Config, version string) telemetry.TracingOptions {

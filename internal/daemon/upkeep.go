@@ -24,14 +24,14 @@ const (
 	upkeepRetry  = time.Minute // after a fault
 	columnsEvery = time.Minute
 
-	// daysAhead is how many days of a history are ready before they begin: as long as nobody
-	// may lead without an event that stays in its table.
+	// daysAhead is how many days of a history exist in advance: for so long there may be no
+	// leader before a finished event has to stay in its table.
 	daysAhead = 7
 	// indexLimit bounds the build of a day's index, which holds back vacuum.
 	indexLimit = 10 * time.Minute
 
-	// A sweep moves at most sweepRate events a second and works a fifth of the time; one that
-	// took t is repeated no sooner than sweepShare*t later.
+	// A sweep moves at most sweepRate events per second and works a fifth of the time. After a
+	// sweep of duration t the next begins no sooner than sweepShare*t later.
 	sweepRate  = 2000
 	sweepEase  = 4
 	sweepShare = 20
@@ -39,7 +39,7 @@ const (
 	recordsPage = 1000
 )
 
-// The tasks of the upkeep: values of the label task.
+// The tasks of the upkeep; the values of the label task.
 const (
 	taskColumns = "columns" // of the outbox table and its history agree
 	taskDays    = "days"    // of the history are attached ahead
@@ -49,7 +49,7 @@ const (
 	taskRecords = "records" // of terms and audit that are old
 )
 
-// upkeepMetrics count what the leader does beside the events.
+// upkeepMetrics count the upkeep tasks of the leader.
 type upkeepMetrics struct {
 	runs    *prometheus.CounterVec
 	swept   *prometheus.CounterVec
@@ -85,34 +85,34 @@ func newUpkeepMetrics(reg prometheus.Registerer, projections []string) (*upkeepM
 	return m, nil
 }
 
-// finished returns what becomes of a lane's finished events.
-func (d *daemon) finished(l lane) outbox.Finished {
+// finished returns the setting outbox.finished of a projector.
+func (d *daemon) finished(l projector) outbox.Finished {
 	return outbox.Finished(d.cfg.Outbox.FinishedOf(l.proj.Name()))
 }
 
-// modes are what the lanes need rights for.
+// modes returns the modes that the projectors need database rights for.
 func (d *daemon) modes() []migrations.Mode {
-	out := make([]migrations.Mode, len(d.lanes))
-	for i, l := range d.lanes {
+	out := make([]migrations.Mode, len(d.projectors))
+	for i, l := range d.projectors {
 		out[i] = migrations.Mode{Table: l.proj.Table(), Finished: string(d.finished(l)), Retention: d.cfg.Outbox.Retention > 0}
 	}
 	return out
 }
 
-// task is one thing that is done again and again.
+// task is a periodic part of the upkeep.
 type task struct {
 	name  string
 	run   func(context.Context) error
 	every time.Duration
 	due   time.Time
-	// failed keeps a fault that lasts from being logged each time.
+	// failed is set while a fault lasts, so that it is logged once.
 	failed bool
 }
 
-// upkeep keeps a lane's history in order and moves or deletes what is finished and still in
-// the table, until ctx ends. No fault of it is the term's: events are settled without it.
-func (d *daemon) upkeep(ctx context.Context, l lane, epoch int64) {
-	u := &upkeep{d: d, lane: l, epoch: epoch, finished: d.finished(l), retention: d.cfg.Outbox.Retention,
+// upkeep maintains a projector's history, and moves or deletes finished events that are still
+// in the table, until ctx ends. Its faults do not end the term: settles do not need it.
+func (d *daemon) upkeep(ctx context.Context, l projector, epoch int64) {
+	u := &upkeep{d: d, projector: l, epoch: epoch, finished: d.finished(l), retention: d.cfg.Outbox.Retention,
 		log: d.log.Named("upkeep").With(zap.String("projection", l.proj.Name()))}
 	archive := u.finished == outbox.Archive
 	var short, long []*task
@@ -133,13 +133,12 @@ func (d *daemon) upkeep(ctx context.Context, l lane, epoch int64) {
 	_ = g.Wait()
 }
 
-// records keeps weft_term and weft_audit at a bounded size until ctx ends.
+// records bounds the size of weft_term and weft_audit until ctx ends.
 func (d *daemon) records(ctx context.Context) {
 	d.repeat(ctx, d.log.Named("upkeep"), []*task{{name: taskRecords, every: upkeepEvery, due: time.Now().Add(upkeepRetry), run: d.forget}})
 }
 
-// forget deletes the terms and entries of the audit that are older than the configuration
-// wants to keep.
+// forget deletes terms and audit entries that are older than the configuration keeps them.
 func (d *daemon) forget(ctx context.Context) error {
 	for {
 		n, err := outbox.ForgetRecords(ctx, d.pool, d.cfg.Audit.Keep, d.cfg.Audit.KeepFailures, recordsPage, d.cfg.Database.Timeout)
@@ -149,7 +148,7 @@ func (d *daemon) forget(ctx context.Context) error {
 	}
 }
 
-// repeat runs each task when it is due, one at a time, until ctx ends.
+// repeat runs the tasks when they are due, one at a time, until ctx ends.
 func (d *daemon) repeat(ctx context.Context, log *zap.Logger, tasks []*task) {
 	if len(tasks) == 0 {
 		return
@@ -173,7 +172,7 @@ func (d *daemon) repeat(ctx context.Context, log *zap.Logger, tasks []*task) {
 			pause = min(upkeepRetry, next.every)
 			d.upkeepMetrics.runs.WithLabelValues(next.name, readingFailed).Inc()
 			if !next.failed {
-				log.Error("upkeep does not succeed; it is tried again every minute", zap.String("event", "upkeep.fault"), zap.String("task", next.name), zap.Error(err))
+				log.Error("upkeep fails; weft tries again every minute", zap.String("event", "upkeep.fault"), zap.String("task", next.name), zap.Error(err))
 			}
 		} else {
 			d.upkeepMetrics.runs.WithLabelValues(next.name, readingOK).Inc()
@@ -183,10 +182,10 @@ func (d *daemon) repeat(ctx context.Context, log *zap.Logger, tasks []*task) {
 	}
 }
 
-// upkeep is the upkeep of one lane in one term.
+// upkeep maintains the history and table of one projector during one term.
 type upkeep struct {
 	d         *daemon
-	lane      lane
+	projector projector
 	epoch     int64
 	finished  outbox.Finished
 	retention time.Duration
@@ -194,10 +193,10 @@ type upkeep struct {
 }
 
 func (u *upkeep) open(ctx context.Context) (*outbox.FinishedEvents, error) {
-	return outbox.OpenFinishedEvents(ctx, u.d.pool, u.lane.proj.Table(), u.d.cfg.Database.Timeout)
+	return outbox.OpenFinishedEvents(ctx, u.d.pool, u.projector.proj.Table(), u.d.cfg.Database.Timeout)
 }
 
-// days attaches the days that the history will need.
+// days attaches the days that the history needs next.
 func (u *upkeep) days(ctx context.Context) error {
 	f, err := u.open(ctx)
 	if err != nil {
@@ -224,38 +223,38 @@ func (u *upkeep) days(ctx context.Context) error {
 			u.log.Info("day of the history made", zap.String("event", "history.attached"), zap.String("day", day.Format(time.DateOnly)))
 		}
 	}
-	u.d.upkeepMetrics.missing.WithLabelValues(u.lane.proj.Name()).Set(float64(missing))
+	u.d.upkeepMetrics.missing.WithLabelValues(u.projector.proj.Name()).Set(float64(missing))
 	return err
 }
 
-// covers reports whether a partition takes what is finished at the beginning of a day.
+// covers reports whether a partition takes events that are finished at the beginning of a day.
 func covers(p outbox.Partition, day time.Time) bool {
 	return (p.From.IsZero() || !p.From.After(day)) && (p.Until.IsZero() || p.Until.After(day)) && !p.Detaching
 }
 
-// prepareHistory makes the days that a leader needs, so that the first batch after a long
-// stop is archived, too. The leader sees to what fails here.
+// prepareHistory creates the days that a leader needs, so that the first batch after a long
+// stop is archived, too. The upkeep of the term repeats it after a failure.
 func (d *daemon) prepareHistory(ctx context.Context) {
-	for _, l := range d.lanes {
+	for _, l := range d.projectors {
 		if d.finished(l) != outbox.Archive {
 			continue
 		}
-		u := &upkeep{d: d, lane: l, log: d.log.Named("upkeep").With(zap.String("projection", l.proj.Name()))}
+		u := &upkeep{d: d, projector: l, log: d.log.Named("upkeep").With(zap.String("projection", l.proj.Name()))}
 		if err := u.days(ctx); err != nil && ctx.Err() == nil {
 			u.log.Warn("days of the history could not be made; the leader tries again", zap.String("event", "upkeep.fault"), zap.String("task", taskDays), zap.Error(err))
 		}
 	}
 }
 
-// columns makes sure that the history takes all that the outbox table has: an instance reads
-// the columns anew when the application has changed them.
+// columns reads the table's columns again after the application has changed them, and returns
+// an error when the history lacks one.
 func (u *upkeep) columns(ctx context.Context) error {
 	f, err := u.open(ctx)
 	if err != nil {
 		return err
 	}
-	if !slices.Equal(f.Shape().Columns, u.lane.store.Shape().Columns) {
-		if err := u.lane.store.Open(ctx); err != nil {
+	if !slices.Equal(f.Shape().Columns, u.projector.store.Shape().Columns) {
+		if err := u.projector.store.Open(ctx); err != nil {
 			return err
 		}
 		u.log.Info("columns of the outbox table have changed", zap.String("event", "outbox.columns"), zap.Strings("columns", f.Shape().Columns))
@@ -268,7 +267,7 @@ func (u *upkeep) columns(ctx context.Context) error {
 	return err
 }
 
-// index builds the indexes of days that are over, one after the other.
+// index builds the missing indexes of past days, one after the other.
 func (u *upkeep) index(ctx context.Context) error {
 	f, err := u.open(ctx)
 	if err != nil {
@@ -292,7 +291,7 @@ func (u *upkeep) index(ctx context.Context) error {
 	return err
 }
 
-// drop drops the days of the history that the retention is over for.
+// drop drops the days of the history that are older than the retention.
 func (u *upkeep) drop(ctx context.Context) error {
 	f, err := u.open(ctx)
 	if err != nil {
@@ -324,7 +323,7 @@ func (u *upkeep) drop(ctx context.Context) error {
 	return err
 }
 
-// sweep moves or deletes what is finished and still in the table.
+// sweep moves or deletes the finished events that are still in the table.
 func (u *upkeep) sweep(ctx context.Context) error {
 	f, err := u.open(ctx)
 	if err != nil {
@@ -340,8 +339,8 @@ func (u *upkeep) sweep(ctx context.Context) error {
 	var last outbox.Swept
 	swept := u.d.upkeepMetrics.swept
 	s.Progress = func(now outbox.Swept) {
-		swept.WithLabelValues(u.lane.proj.Name(), "moved").Add(float64(now.Moved - last.Moved))
-		swept.WithLabelValues(u.lane.proj.Name(), "deleted").Add(float64(now.Deleted - last.Deleted))
+		swept.WithLabelValues(u.projector.proj.Name(), "moved").Add(float64(now.Moved - last.Moved))
+		swept.WithLabelValues(u.projector.proj.Name(), "deleted").Add(float64(now.Deleted - last.Deleted))
 		last = now
 	}
 	start := time.Now()
@@ -356,7 +355,7 @@ func (u *upkeep) sweep(ctx context.Context) error {
 	return err
 }
 
-// audit writes down what the retention has removed, also when the term ends just then.
+// audit records what the retention has removed, also when the term has just ended.
 func (u *upkeep) audit(ctx context.Context, f *outbox.FinishedEvents, events int64, detail map[string]any) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
@@ -365,7 +364,7 @@ func (u *upkeep) audit(ctx context.Context, f *outbox.FinishedEvents, events int
 		return fmt.Errorf("audit of a removal: %w", err)
 	}
 	id, err := f.BeginPruning(ctx, outbox.Pruning{
-		By: u.d.cfg.Instance, Why: "outbox.retention is " + u.retention.String(), Projection: u.lane.proj.Name(), Epoch: u.epoch, Detail: string(text),
+		By: u.d.cfg.Instance, Why: "outbox.retention is " + u.retention.String(), Projection: u.projector.proj.Name(), Epoch: u.epoch, Detail: string(text),
 	})
 	if err == nil {
 		err = f.EndPruning(ctx, id, events, `{"outcome": "finished"}`)

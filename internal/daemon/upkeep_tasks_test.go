@@ -32,7 +32,7 @@ type table struct{ projections.Projection }
 func (table) Name() string  { return projections.SearchIndexToElastic }
 func (table) Table() string { return searchEvents }
 
-// newUpkeep returns the upkeep of a lane under a role with the least rights, and the pool of
+// newUpkeep returns the upkeep of a projector under a role with the least rights, and the pool of
 // the owner.
 func newUpkeep(t *testing.T, finished outbox.Finished, retention time.Duration) (*upkeep, *pgxpool.Pool) {
 	t.Helper()
@@ -50,12 +50,12 @@ func newUpkeep(t *testing.T, finished outbox.Finished, retention time.Duration) 
 	if d.upkeepMetrics, err = newUpkeepMetrics(prometheus.NewRegistry(), []string{projections.SearchIndexToElastic}); err != nil {
 		t.Fatal(err)
 	}
-	l := lane{proj: table{}}
+	l := projector{proj: table{}}
 	l.store, err = outbox.OpenStore(t.Context(), pool, outbox.StoreConfig{Table: searchEvents, Group: "g", Owner: "weft-a", Lease: time.Minute, Finished: finished})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &upkeep{d: d, lane: l, epoch: 7, finished: finished, retention: retention, log: zap.NewNop()}, owner
+	return &upkeep{d: d, projector: l, epoch: 7, finished: finished, retention: retention, log: zap.NewNop()}, owner
 }
 
 func exec(t *testing.T, pool *pgxpool.Pool, sql string) {
@@ -179,7 +179,7 @@ func TestUpkeepFollowsTheColumns(t *testing.T) {
 	if err := u.columns(t.Context()); err != nil {
 		t.Errorf("after the history has got them: %v", err)
 	}
-	if got := u.lane.store.Shape().Columns; !cmp.Equal(got[len(got)-2:], []string{"tenant", "region"}) {
+	if got := u.projector.store.Shape().Columns; !cmp.Equal(got[len(got)-2:], []string{"tenant", "region"}) {
 		t.Errorf("the store knows %v, want the new columns", got)
 	}
 }

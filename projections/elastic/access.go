@@ -15,8 +15,9 @@ import (
 	"time"
 )
 
-// Access says how to know the server and how to log in. The zero value trusts the
-// system's authorities and shows nothing. At most one way to log in may be given.
+// Access says how to verify the server and how to log in. The zero value trusts the
+// system's certificate authorities and sends no credentials. At most one kind of
+// credentials may be given.
 type Access struct {
 	Username, Password string
 	APIKey             string // base64, as Elasticsearch hands it out
@@ -31,7 +32,7 @@ type Access struct {
 	ClientCert, ClientKey []byte
 }
 
-// header is the value of Authorization, empty when there is nothing to show.
+// header returns the value of Authorization, empty without credentials.
 func (a Access) header() (string, error) {
 	var given []string
 	if a.Username != "" {
@@ -53,7 +54,7 @@ func (a Access) header() (string, error) {
 	}
 }
 
-// who names the credentials in messages.
+// who names the credentials for messages.
 func (a Access) who() string {
 	switch {
 	case a.Username != "":
@@ -115,8 +116,8 @@ func pinned(s tls.ConnectionState, want []byte) error {
 	return err
 }
 
-// Transport carries requests under an Access that may be exchanged while it is in use:
-// what is under way ends under the old one. It is an [http.RoundTripper] for Config.
+// Transport is an [http.RoundTripper] for Config whose Access may be replaced while it is in
+// use. Requests in flight end under the old one.
 type Transport struct {
 	mu      sync.RWMutex
 	access  Access
@@ -139,8 +140,7 @@ func (t *Transport) Differs(a Access) bool {
 	return !reflect.DeepEqual(now, a)
 }
 
-// Change makes all requests from now on use a. When it returns an error nothing has
-// changed.
+// Change makes all later requests use a. It changes nothing when it returns an error.
 func (t *Transport) Change(a Access) error {
 	header, err := a.header()
 	if err != nil {
@@ -193,7 +193,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// CloseIdleConnections is for whoever thinks that they lead nowhere.
+// CloseIdleConnections closes connections that a caller believes to be dead.
 func (t *Transport) CloseIdleConnections() {
 	through, _, _ := t.current()
 	through.CloseIdleConnections()

@@ -37,16 +37,16 @@ func (c class) String() string {
 	return [classes]string{"none", "429", "4xx", "5xx", "conflict", "index", "invalid", "request", "other"}[c]
 }
 
-// fate is what became of one item.
+// fate is the result of one item.
 type fate struct {
-	outcome outbox.Outcome
-	class   class
-	shared  bool  // every item would meet it: the index, not the document, is in trouble
-	loud    bool  // outside of what is known of Elasticsearch
-	held    int64 // version of the document, with classConflict
+	outcome    outbox.Outcome
+	class      class
+	shared     bool  // every item would meet it: the index, not the document, is in trouble
+	unexpected bool  // outside of what is known of Elasticsearch
+	held       int64 // version of the document, with classConflict
 }
 
-// classifyItem is the table for items. In the order of the rows:
+// classifyItem classifies one item; the first row that fits counts:
 //
 //	2xx without error                              done
 //	409 version_conflict_engine_exception          done, already_applied
@@ -59,13 +59,13 @@ type fate struct {
 //	429                                            retry es_429
 //	5xx                                            retry es_5xx
 //	408                                            retry es_timeout
-//	404, 409 of any other kind                     retry es_other, loud
+//	404, 409 of any other kind                     retry es_other, unexpected
 //	other 4xx                                      failed es_4xx
-//	anything else                                  retry es_other, loud
+//	anything else                                  retry es_other, unexpected
 //
-// A shared row is a fault of the index or of the credentials: no document must end
-// in the dead letter for it. The exception is the index write block, which an
-// operator sets on purpose and which must be visible as es_4xx.
+// A shared fault is one of the index or of the credentials, so no document may end as a
+// dead letter because of it. The exception is the index write block, which an operator
+// sets on purpose and which must show as es_4xx.
 func classifyItem(it *item) fate {
 	if it.err == nil {
 		switch {
@@ -84,9 +84,9 @@ func classifyItem(it *item) fate {
 		f.shared = true
 		return f
 	}
-	loud := func() fate {
+	unexpected := func() fate {
 		f := reject(outbox.ReasonESOther, classOther)
-		f.loud = true
+		f.unexpected = true
 		return f
 	}
 	switch e.Type {
@@ -124,15 +124,15 @@ func classifyItem(it *item) fate {
 	case it.status >= 500:
 		return reject(outbox.ReasonES5xx, class5xx)
 	case it.status == http.StatusNotFound, it.status == http.StatusConflict:
-		return loud()
+		return unexpected()
 	case it.status >= 400:
 		return reject(outbox.ReasonES4xx, class4xx)
 	default:
-		return loud()
+		return unexpected()
 	}
 }
 
-// remedy says what to do about a whole request that brought no items.
+// remedy is how to continue after a request without items.
 type remedy uint8
 
 const (
@@ -142,7 +142,7 @@ const (
 	cut                   // as bisect: the connection broke inside a large body
 )
 
-// problem is why a whole request brought no fate.
+// problem is the fault of a request after which the fate of its items is unknown.
 type problem struct {
 	do    remedy
 	fault outbox.Fault
@@ -150,12 +150,12 @@ type problem struct {
 
 func (p *problem) Error() string { return p.fault.Error() }
 
-// largeBody is the size in bytes from which a connection that breaks while the
-// body is being sent is taken for a size limit. (A server that refuses a body may
-// close the connection without an answer.)
+// largeBody is the size in bytes from which a connection that breaks while the body is
+// sent counts as refused for its size: a server may close the connection instead of
+// answering 413.
 const largeBody = 1 << 20
 
-// classifyError is the table for requests that got no answer:
+// classifyError classifies requests without an answer:
 //
 //	no connection (DNS, refused, TLS, dial timeout)      es_connect, shared
 //	no answer within the deadline                        es_timeout, shared
@@ -164,8 +164,8 @@ const largeBody = 1 << 20
 //	the answer is not from Elasticsearch                 es_request_error, shared
 //	anything else                                        es_other, shared
 //
-// A timeout leaves the fate open; it counts as an outage because the next request
-// would most likely hang as well.
+// After a timeout the fate is unknown. It counts as an outage, because the next request
+// would probably hang as well.
 func classifyError(err error, size, sent int) *problem {
 	fault := func(r outbox.Reason) *problem {
 		return &problem{fault: outbox.Fault{Reason: r, Shared: true, Err: err}}
@@ -206,14 +206,13 @@ func broken(err error) bool {
 		bytes.Contains([]byte(err.Error()), []byte("server closed idle connection"))
 }
 
-// classifyStatus is the table for whole requests that were answered with a status
-// other than 2xx:
+// classifyStatus classifies requests that were answered with a status other than 2xx:
 //
 //	401, 403, 404        es_request_error, shared: credentials or name
 //	408                  es_timeout, shared
 //	413                  bisect
 //	429                  es_429, shared, Retry-After
-//	other 4xx            bisect: one document may have spoilt the request
+//	other 4xx            bisect: one document may be the cause
 //	the same, without    es_request_error, shared: something between weft and
 //	X-Elastic-Product    Elasticsearch, which cannot judge a document
 //	5xx                  es_5xx, shared, Retry-After
@@ -246,10 +245,10 @@ func classifyStatus(status int, header http.Header, body []byte, now time.Time) 
 	return p
 }
 
-// maxRetryAfter bounds what a server or proxy may ask for.
+// maxRetryAfter bounds the wait that a server or proxy may ask for.
 const maxRetryAfter = 5 * time.Minute
 
-// retryAfter reads seconds or an HTTP date; 0 when there is nothing usable.
+// retryAfter reads seconds or an HTTP date; 0 when the header has neither.
 func retryAfter(v string, now time.Time) time.Duration {
 	if v == "" {
 		return 0

@@ -26,15 +26,15 @@ func TestClassifyItem(t *testing.T) {
 	retry := func(r outbox.Reason) outbox.Outcome { return outbox.Outcome{Verdict: outbox.Retry, Reason: r} }
 	failed := func(r outbox.Reason) outbox.Outcome { return outbox.Outcome{Verdict: outbox.Failed, Reason: r} }
 	cases := []struct {
-		name   string
-		status int
-		del    bool
-		result string
-		err    string
-		want   outbox.Outcome
-		class  string
-		shared bool
-		loud   bool
+		name       string
+		status     int
+		del        bool
+		result     string
+		err        string
+		want       outbox.Outcome
+		class      string
+		shared     bool
+		unexpected bool
 	}{
 		{"Created", 201, false, "created", "", outbox.OK(), "none", false, false},
 		{"Updated", 200, false, "updated", "", outbox.OK(), "none", false, false},
@@ -79,8 +79,8 @@ func TestClassifyItem(t *testing.T) {
 			if d := cmp.Diff(c.want, got.outcome, noDetail); d != "" {
 				t.Errorf("outcome (-want +got):\n%s", d)
 			}
-			if got.class.String() != c.class || got.shared != c.shared || got.loud != c.loud {
-				t.Errorf("got class=%s shared=%t loud=%t, want class=%s shared=%t loud=%t", got.class, got.shared, got.loud, c.class, c.shared, c.loud)
+			if got.class.String() != c.class || got.shared != c.shared || got.unexpected != c.unexpected {
+				t.Errorf("got class=%s shared=%t unexpected=%t, want class=%s shared=%t unexpected=%t", got.class, got.shared, got.unexpected, c.class, c.shared, c.unexpected)
 			}
 			if got.outcome.Verdict != outbox.Done && got.outcome.Detail == "" {
 				t.Errorf("detail: got none")

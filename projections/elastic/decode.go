@@ -22,10 +22,13 @@ var (
 	errSyntax    = errors.New("malformed JSON")
 )
 
-// decode calls visit for every item of a _bulk answer, in order, and returns how
-// many there were. It accepts only complete, valid JSON of the expected shape, but
-// visit runs before the end has been seen: on an error, what visit learnt counts
-// for nothing. item is reused between calls. Success costs no allocation.
+// decode calls visit for every item of a _bulk answer, in order, and returns the number of
+// items. It accepts only complete, valid JSON of the expected shape, but it calls visit
+// before it has read the end: on an error the caller discards what visit has learnt. decode
+// reuses item between calls, and allocates nothing on success.
+//
+// encoding/json takes 2.5 µs and seven allocations for an item of a filtered answer, decode
+// 0.4 µs (BenchmarkDecode, best of six): a fifth of what weft spends on an event.
 func decode(data []byte, visit func(i int, it *item) error) (int, error) {
 	c := cursor{data: data}
 	var it item

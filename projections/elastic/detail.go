@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // maxDetail is the longest detail in characters.
@@ -34,8 +34,7 @@ func parseCause(raw []byte) cause {
 	return c
 }
 
-// parseWhole reads the body of an answer that is not 2xx. A proxy's page is not
-// repeated.
+// parseWhole reads the body of an answer that is not 2xx. It leaves out a proxy's page.
 func parseWhole(body []byte) cause {
 	var whole struct {
 		Error json.RawMessage `json:"error"`
@@ -64,13 +63,13 @@ func (c *cause) heldVersion() int64 {
 	return v
 }
 
-// floodStage recognises the block of a full disk under all its names.
+// floodStage reports whether an error is the block of a full disk, which has several names.
 func (c *cause) floodStage() bool {
 	return c.has("read-only-allow-delete") || c.has("read-only / allow delete") || c.has("flood-stage")
 }
 
-// detail is the sanitised text of c for people: types and reasons, at most
-// maxDetail characters of valid UTF-8 on one line, nothing of the document.
+// detail returns the types and reasons of c on one line of at most maxDetail characters. It
+// leaves out all text of the document.
 func (c *cause) detail(status int) string {
 	var b strings.Builder
 	b.WriteString("status ")
@@ -89,11 +88,10 @@ func (c *cause) detail(status int) string {
 			b.WriteString(reason)
 		}
 	}
-	return sanitise(b.String())
+	return outbox.OneLine(b.String(), maxDetail)
 }
 
-// cutQuote cuts a reason before the words with which Elasticsearch begins to
-// repeat the document.
+// cutQuote cuts a reason where Elasticsearch begins to quote the document.
 func cutQuote(s string) string {
 	for _, words := range []string{"Preview of field's value", "original message", "prefix of the first immense term", "For input string", "[Source:"} {
 		if i := strings.Index(s, words); i >= 0 {
@@ -103,8 +101,8 @@ func cutQuote(s string) string {
 	return strings.TrimRight(s, " .,:;(\n")
 }
 
-// mask replaces what stands in brackets or quotes, unless it is the name of a field
-// type or a number that is not finite.
+// mask replaces the text in brackets or quotes, unless it is the name of a field type or a
+// number that is not finite.
 func mask(s string) string {
 	var b strings.Builder
 	for {
@@ -142,26 +140,4 @@ func harmless(s string) bool {
 	default:
 		return false
 	}
-}
-
-// sanitise makes s one line of valid UTF-8 without control characters, at most
-// maxDetail characters long.
-func sanitise(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "\ufffd"))
-	if utf8.RuneCountInString(s) <= maxDetail {
-		return s
-	}
-	n := 0
-	for i := range s {
-		if n == maxDetail-1 {
-			return s[:i] + "…"
-		}
-		n++
-	}
-	return s
 }

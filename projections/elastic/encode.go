@@ -16,8 +16,8 @@ type Action struct {
 	Delete  bool
 	Body    []byte // one JSON object without newline; unused with Delete
 
-	// Held is set by Write when the action was refused for its version: that of the
-	// document in Elasticsearch, 0 when the answer does not say it.
+	// Held is the version of the document in Elasticsearch. Write sets it when the action was
+	// refused for its version; it is 0 when the answer does not name one.
 	Held int64
 }
 
@@ -94,7 +94,7 @@ func appendAction(dst []byte, a *Action) []byte {
 	return dst
 }
 
-// lineSize is about what appendAction appends for a.
+// lineSize estimates the bytes that appendAction appends for a.
 func lineSize(a *Action) int {
 	const frame = 90
 	if a.Delete {
@@ -157,7 +157,7 @@ func (p *payload) detach() {
 	p.buf = p.buf[:0]
 }
 
-// read says how many bytes the transport has taken.
+// read returns how many bytes the transport has read.
 func (p *payload) read() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

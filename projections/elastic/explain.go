@@ -61,7 +61,7 @@ func explained(err error, host string, a Access) error {
 	return err
 }
 
-// refused says why the server does not let us do what was asked, and what to do about it.
+// refused returns why the server refuses a request, and what to do about it.
 func refused(host string, status int, detail, index string, a Access) error {
 	said := fmt.Sprintf("Elasticsearch at %s (%s)", host, detail)
 	switch {
@@ -83,8 +83,8 @@ func refused(host string, status int, detail, index string, a Access) error {
 // few privileges.
 var ErrRefused = errors.New("no access")
 
-// IsAccess reports whether err is about credentials or certificates: what waiting does
-// not heal.
+// IsAccess reports whether err is about credentials or certificates, which a retry does not
+// fix.
 func IsAccess(err error) bool {
 	_, handshake := errors.AsType[*handshakeError](err)
 	return handshake || errors.Is(err, ErrRefused)

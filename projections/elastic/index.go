@@ -37,11 +37,11 @@ const elasticGCDeletes = time.Minute
 
 const (
 	readyTimeout = 5 * time.Second
-	// plainTrust is how long a plain index is taken to exist without a look.
+	// plainTrust is how long the sink assumes that a plain index still exists.
 	plainTrust = 5 * time.Second
 )
 
-// nameKind is what the configured name stands for.
+// nameKind says whether the configured name is an alias or an index.
 type nameKind uint8
 
 const (
@@ -61,7 +61,7 @@ func MappingHash() string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// indexInfo is what GET /<name> says of one index.
+// indexInfo is one index in the answer to GET /<name>.
 type indexInfo struct {
 	Aliases map[string]struct {
 		IsWriteIndex *bool `json:"is_write_index"`
@@ -81,7 +81,7 @@ type indexInfo struct {
 	} `json:"settings"`
 }
 
-// target is what the configured name leads to.
+// target is the index that the configured name resolves to.
 type target struct {
 	kind  nameKind
 	index string // the index that takes the writes
@@ -162,7 +162,7 @@ func resolve(name string, indexes map[string]indexInfo) (target, error) {
 	return target{kind: nameAlias, index: writers[0], info: indexes[writers[0]]}, nil
 }
 
-// nameKind returns what is known of the name, looking it up where that is too little.
+// nameKind returns the kind of the name. It asks Elasticsearch when it does not know it, or not recently.
 func (s *Sink) nameKind(ctx context.Context) (nameKind, error) {
 	s.target.Lock()
 	kind, seen := s.target.kind, s.target.seen
@@ -181,10 +181,10 @@ func (s *Sink) forget() {
 	s.target.Unlock()
 }
 
-// Ready returns nil when the index can be written to, and otherwise an error that
-// names what is wrong: unreachable, not let in, missing, an alias without exactly one
-// write index, a full disk. An index write block is not looked for: it concerns
-// documents, which end as es_4xx. One small request, at most 5 s.
+// Ready returns nil when the index takes writes, and otherwise an error that names the
+// cause: the server is unreachable or refuses the credentials, the index is missing, the
+// alias has not exactly one write index, the disk is full. It ignores an index write block,
+// which concerns documents: those end as es_4xx. It sends one small request, for at most 5 s.
 func (s *Sink) Ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, min(readyTimeout, s.cfg.RequestTimeout))
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"github.com/elastic/go-elasticsearch/v8/esapi"
 )
 
-// Live says of each document whether it is there. A deleted one is not, although
+// Live reports for each id whether the document exists. A deleted document does not, although
 // Elasticsearch still knows its version.
 func (s *Sink) Live(ctx context.Context, ids []string) ([]bool, error) {
 	body := append([]byte(nil), `{"ids":[`...)

@@ -27,8 +27,8 @@ func (s *Sink) putAnswer(a *answer) {
 }
 
 // post sends the actions at idx as one request and calls visit for each item of the
-// answer. It returns what the answer says of itself, for spans, and a *problem, or the
-// cause of ctx when that was cancelled.
+// answer. It returns the marks of the answer, for spans, and a *problem, or the cause of ctx
+// when that was cancelled.
 func (s *Sink) post(ctx context.Context, actions []Action, idx []int, kind nameKind, visit func(i int, it *item)) (outbox.Marks, error) {
 	p := s.payloads.Get()
 	for _, i := range idx {
@@ -80,8 +80,8 @@ func (s *Sink) post(ctx context.Context, actions []Action, idx []int, kind nameK
 	return marks, nil
 }
 
-// ended is the error of a call whose ctx has ended: the cause of the cancellation,
-// or the problem of a deadline that the caller has set for the whole batch.
+// ended returns the error of a call whose ctx has ended: the cause of the cancellation, or a
+// *problem when the deadline of the whole batch has passed.
 func ended(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if errors.Is(cause, context.DeadlineExceeded) {
@@ -90,8 +90,8 @@ func ended(ctx context.Context) error {
 	return cause
 }
 
-// garbled is the problem of an answer that cannot be read: no fate is known, but
-// the next request may well do better.
+// garbled returns the problem of an answer that cannot be decoded: the fate of the items is
+// unknown, and the next request may succeed.
 func garbled(err error) *problem {
 	return &problem{fault: outbox.Fault{Reason: outbox.ReasonESRequest, Err: fmt.Errorf("bulk answer: %w", err)}}
 }
@@ -144,7 +144,7 @@ func (s *Sink) call(ctx context.Context, req esapi.Request) (int, []byte, error)
 
 var errProduct = errors.New("the server does not say that it is Elasticsearch (no X-Elastic-Product header)")
 
-// genuine refuses the good answers of another product: they mean something else.
+// genuine returns an error for a 2xx answer of another product, which does not confirm a write.
 func genuine(status int, header http.Header) error {
 	if status >= 200 && status < 300 && !product(header) {
 		return errProduct
@@ -152,7 +152,7 @@ func genuine(status int, header http.Header) error {
 	return nil
 }
 
-// product reports whether an answer says that it is Elasticsearch's own.
+// product reports whether an answer names Elasticsearch as its sender.
 func product(header http.Header) bool { return header.Get("X-Elastic-Product") == "Elasticsearch" }
 
 func (s *Sink) do(req *http.Request, dst *bytes.Buffer) (int, http.Header, error) {

@@ -11,22 +11,22 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// Write sends actions in order, at most one per document, and says of each what
-// became of it. A batch above Config.MaxBody travels as several requests, one after
-// the other; ctx must carry an [outbox.Authority]. Bodies are not kept.
+// Write sends actions in order, at most one per document, and returns an outcome for each.
+// It sends a batch above Config.MaxBody as several requests, one after the other. ctx must
+// carry an [outbox.Authority]. Write keeps no body.
 //
-// The outcomes are either nil or complete and to be settled, whatever the error:
+// The outcomes are either nil, or complete and to be settled, whatever the error:
 //
-//	outcomes, nil            the fate of every action, Retry where it is not known
-//	outcomes, *outbox.Fault  the same, and a shared outage has been met on the way
-//	nil, *outbox.Fault       no answer told the fate of any action
+//	outcomes, nil            the fate of every action, Retry where it is unknown
+//	outcomes, *outbox.Fault  the same, and Write has met a shared outage
+//	nil, *outbox.Fault       the fate of every action is unknown
 //	nil, any other error     the authority is no longer proven, or ctx was cancelled
 //
-// A deadline of ctx leaves the rest of the batch as es_timeout, which is an outage
-// only if nothing was answered before. Items that all come back, each with an answer of
-// its own, are no Fault: the caller sees that none went through.
+// After the deadline of ctx the rest of the batch ends as es_timeout, which is an outage
+// only if no request was answered. When Elasticsearch refuses every item with an answer of
+// its own, that is no Fault: the outcomes show it.
 //
-// With the last row some actions may have been written; repeating them is harmless.
+// With the last row some actions may be written; repeating them is harmless.
 func (s *Sink) Write(ctx context.Context, actions []Action) ([]outbox.Outcome, error) {
 	if len(actions) == 0 {
 		return nil, nil
@@ -72,11 +72,11 @@ type run struct {
 	fault    *outbox.Fault // the first one, or the first shared one
 }
 
-// manyRefused is how many documents in a row may be refused alone, with none
-// accepted, before it is the request and not the documents that is at fault.
+// manyRefused is how many consecutive single documents may be refused, with none accepted,
+// before the request counts as the cause and not the documents.
 const manyRefused = 8
 
-// sendAll cuts idx into requests of at most the body cap.
+// sendAll splits idx into requests of at most the body limit.
 func (r *run) sendAll(ctx context.Context, idx []int) error {
 	for len(idx) > 0 {
 		limit, n, size := int(r.s.bodyCap.Load()), 0, 0
@@ -95,8 +95,8 @@ func (r *run) sendAll(ctx context.Context, idx []int) error {
 	return nil
 }
 
-// send sends one request, and its halves when it is refused as a whole. Its error
-// ends the call.
+// send sends one request, and its halves when the whole request is refused. Its error ends
+// the call of Write.
 func (r *run) send(ctx context.Context, idx []int) error {
 	if r.fault != nil && r.fault.Shared {
 		r.mark(idx, r.fault)
@@ -123,7 +123,7 @@ func (r *run) send(ctx context.Context, idx []int) error {
 	return r.alone(ctx, idx, p)
 }
 
-// attempt sends one request and notes the fate of its items.
+// attempt sends one request and records the fate of its items.
 func (r *run) attempt(ctx context.Context, idx []int) error {
 	if err := outbox.CheckAuthority(ctx); err != nil {
 		return fmt.Errorf("before bulk request: %w", err)
@@ -132,9 +132,9 @@ func (r *run) attempt(ctx context.Context, idx []int) error {
 		return ended(ctx)
 	}
 	var (
-		done   int
-		shared *outbox.Outcome
-		loud   *outbox.Outcome
+		done       int
+		shared     *outbox.Outcome
+		unexpected *outbox.Outcome
 	)
 	ctx = r.s.trace.Start(ctx, "bulk")
 	defer r.s.trace.Close(ctx)
@@ -146,8 +146,8 @@ func (r *run) attempt(ctx context.Context, idx []int) error {
 			done++
 		case f.shared:
 			shared = &r.out[i]
-		case f.loud:
-			loud = &r.out[i]
+		case f.unexpected:
+			unexpected = &r.out[i]
 		}
 	})
 	if err != nil {
@@ -164,9 +164,9 @@ func (r *run) attempt(ctx context.Context, idx []int) error {
 		}
 	}
 	r.s.metrics.request(done, len(idx))
-	if loud != nil {
-		r.s.log.Error("Elasticsearch answered with an item that fits no known case; it is retried",
-			zap.String("event", "elastic.unknown_answer"), zap.String("reason", string(loud.Reason)), zap.String("detail", loud.Detail), spanlog.IDs(ctx))
+	if unexpected != nil {
+		r.s.log.Error("Elasticsearch gave an unknown answer for a document; weft retries it",
+			zap.String("event", "elastic.unknown_answer"), zap.String("reason", string(unexpected.Reason)), zap.String("detail", unexpected.Detail), spanlog.IDs(ctx))
 	}
 	if shared != nil {
 		r.s.forget() // the name may have become something else
@@ -175,8 +175,8 @@ func (r *run) attempt(ctx context.Context, idx []int) error {
 	return nil
 }
 
-// alone decides about a single document whose request failed in a way that a
-// document can cause.
+// alone decides the fate of a single document whose request failed in a way that the
+// document may have caused.
 func (r *run) alone(ctx context.Context, idx []int, p *problem) error {
 	i := idx[0]
 	size := lineSize(&r.actions[i])
@@ -184,7 +184,7 @@ func (r *run) alone(ctx context.Context, idx []int, p *problem) error {
 	case tooLong:
 		r.fail(i, fmt.Sprintf("document of %d bytes is too large for Elasticsearch or a proxy before it (413); see http.max_content_length", size))
 	case bisect:
-		r.fail(i, sanitise(p.fault.Err.Error()))
+		r.fail(i, outbox.OneLine(p.fault.Err.Error(), maxDetail))
 		r.refused = append(r.refused, i)
 		if r.answered == 0 && len(r.refused) >= manyRefused {
 			r.blameRequest(p)
@@ -211,8 +211,8 @@ func (r *run) alone(ctx context.Context, idx []int, p *problem) error {
 	return nil
 }
 
-// blameRequest takes back the verdict on documents that were refused one by one
-// while none was accepted.
+// blameRequest turns the failures of documents that were refused one by one into retries:
+// none was accepted, so the request is the likely cause.
 func (r *run) blameRequest(p *problem) {
 	f := p.fault
 	f.Shared = true
@@ -225,7 +225,7 @@ func (r *run) fail(i int, detail string) {
 	r.class[i] = class4xx
 }
 
-// lose notes that the fate of idx is unknown because of f.
+// lose records that the fate of idx is unknown because of f.
 func (r *run) lose(idx []int, f *outbox.Fault) {
 	r.note(f)
 	r.mark(idx, f)
@@ -233,7 +233,7 @@ func (r *run) lose(idx []int, f *outbox.Fault) {
 
 func (r *run) mark(idx []int, f *outbox.Fault) {
 	for _, i := range idx {
-		r.out[i] = outbox.Outcome{Verdict: outbox.Retry, Reason: f.Reason, Detail: sanitise(f.Error()), RetryAfter: f.RetryAfter, Marks: f.Marks}
+		r.out[i] = outbox.Outcome{Verdict: outbox.Retry, Reason: f.Reason, Detail: outbox.OneLine(f.Error(), maxDetail), RetryAfter: f.RetryAfter, Marks: f.Marks}
 		r.class[i] = classOf(f.Reason)
 	}
 }
@@ -263,8 +263,8 @@ func (r *run) size(idx []int) int {
 	return n
 }
 
-// finish counts the items and decides what the caller gets; sent is how many
-// actions were fit to be sent.
+// finish counts the items and returns the results of Write; sent is the number of actions
+// that were sent.
 func (r *run) finish(ctx context.Context, sent int) ([]outbox.Outcome, error) {
 	if n := len(r.refused); n > 1 && r.answered == 0 && n == sent {
 		r.blameRequest(&problem{fault: outbox.Fault{
@@ -289,24 +289,24 @@ func (r *run) finish(ctx context.Context, sent int) ([]outbox.Outcome, error) {
 	case r.fault.Shared:
 		return r.out, r.fault
 	default:
-		r.s.log.Warn("part of a batch has no known fate; it is retried", zap.String("event", "projection.unknown_fate"),
+		r.s.log.Warn("the fate of a part of a batch is unknown; weft retries it", zap.String("event", "projection.unknown_fate"),
 			zap.String("reason", string(r.fault.Reason)), zap.Error(r.fault.Err), spanlog.IDs(ctx))
 		return r.out, nil
 	}
 }
 
-// shrinkFloor is the smallest body cap in bytes that shrink sets.
+// shrinkFloor is the smallest body limit that shrink sets, in bytes.
 const shrinkFloor = 64 << 10
 
-// shrink lowers the body cap after a server or proxy has refused a body of size
-// bytes, so that not every batch has to find the limit again.
+// shrink lowers the body limit after a server or proxy has refused a body of size bytes, so
+// that later batches stay below its limit.
 func (s *Sink) shrink(p *problem, size int) {
 	if p.do != tooLong {
 		return
 	}
 	limit := max(int64(size/2), shrinkFloor)
 	if old := s.bodyCap.Load(); limit < old && s.bodyCap.CompareAndSwap(old, limit) {
-		s.log.Warn("Elasticsearch or a proxy before it refuses large requests (413): sending smaller ones until restart; raise the limit there or lower max body",
+		s.log.Warn("Elasticsearch or a proxy before it refuses large requests (413); weft sends smaller ones until its restart: raise the limit there, or lower elastic.max_body",
 			zap.String("event", "elastic.too_large"), zap.Int("refused_bytes", size), zap.Int64("max_body_bytes", limit))
 	}
 }

@@ -63,7 +63,7 @@ func (i *instrumentation) Close(ctx context.Context) {
 func (i *instrumentation) RecordError(ctx context.Context, err error) {
 	if s := requestOf(ctx); s != nil {
 		s.SetAttributes(semconv.ErrorTypeKey.String(errorType(err)))
-		s.SetStatus(codes.Error, sanitise(err.Error()))
+		s.SetStatus(codes.Error, outbox.OneLine(err.Error(), maxDetail))
 	}
 }
 

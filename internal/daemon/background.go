@@ -29,12 +29,12 @@ const (
 	checkTimeout  = 5 * time.Second
 	prepareWait   = time.Second // of a leader for the destination that attend makes
 
-	// A stop that has settled everything is over a second later, whatever Postgres does.
+	// After the last settle a stop ends within a second, also when Postgres does not answer.
 	withdrawTimeout = 500 * time.Millisecond
 	closeGrace      = 500 * time.Millisecond
 )
 
-// every calls f at once and then once per interval until ctx ends.
+// every calls f now and then once per interval, until ctx ends.
 func every(ctx context.Context, interval time.Duration, f func(context.Context)) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -49,7 +49,7 @@ func every(ctx context.Context, interval time.Duration, f func(context.Context))
 }
 
 // ready waits until the database answers and is the one that this build and its
-// configuration expect. It returns an error for what waiting does not heal, and nil
+// configuration expect. It returns an error for a fault that a retry cannot fix, and nil
 // when ctx ends.
 func (d *daemon) ready(ctx context.Context) error {
 	pause := backoff.NewExponentialBackOff()
@@ -74,7 +74,7 @@ func (d *daemon) ready(ctx context.Context) error {
 	}
 }
 
-// passing reports whether waiting may heal what has ended a check.
+// passing reports whether the fault that ended a check may pass.
 func passing(kind postgres.Kind, err error) bool {
 	switch kind {
 	case postgres.Unreachable, postgres.TooManyConnections:
@@ -103,7 +103,7 @@ func (d *daemon) check(ctx context.Context) error {
 		d.log.Warn("database is newer than this build", zap.String("event", "migrations.ahead"), zap.Error(ahead))
 		err = nil
 	}
-	for _, l := range d.lanes {
+	for _, l := range d.projectors {
 		if err == nil {
 			err = l.store.Open(ctx)
 		}
@@ -114,7 +114,7 @@ func (d *daemon) check(ctx context.Context) error {
 	return err
 }
 
-// tell records a dependency's state and logs when it has changed.
+// tell records a dependency's state, and logs it when it changes.
 func (d *daemon) tell(name string, err error) {
 	if !d.health.Set(name, err) {
 		return
@@ -126,8 +126,8 @@ func (d *daemon) tell(name string, err error) {
 	d.log.Info("dependency usable", zap.String("event", "dependency.up"), zap.String("dependency", name))
 }
 
-// watch carries what the election and the pipelines know into health. Once stopping is
-// closed the instance is stopping, whatever it still has to finish.
+// watch copies the state of the election and of the pipelines into health. After stopping is
+// closed, health says stopping although work may still be in flight.
 func (d *daemon) watch(ctx context.Context, stopping <-chan struct{}) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -162,7 +162,7 @@ func (d *daemon) look(leaving bool) {
 		_, text := postgres.Diagnose(Cause(st.Err))
 		trouble = errors.New(text)
 	}
-	for _, l := range d.lanes {
+	for _, l := range d.projectors {
 		if text := l.pipeline.State().Outbox; text != "" && trouble == nil {
 			trouble = errors.New(text)
 		}
@@ -176,7 +176,7 @@ func (d *daemon) look(leaving bool) {
 	if role != "" {
 		d.health.SetRole(role, epoch)
 	}
-	for _, l := range d.lanes {
+	for _, l := range d.projectors {
 		s := l.pipeline.State()
 		d.health.SetProjection(l.proj.Name(), activity(s.Phase), cmp.Or(s.Detail, string(s.Reason)))
 	}
@@ -195,8 +195,8 @@ func activity(p schedule.Phase) admin.Activity {
 	}
 }
 
-// announce keeps the presence of this instance up to date, a change of its role at
-// once, and withdraws it at the end.
+// announce writes the presence of this instance regularly and after each change of its role,
+// and withdraws it at the end.
 func (d *daemon) announce(ctx context.Context) error {
 	host, err := os.Hostname()
 	if err != nil {
@@ -228,8 +228,8 @@ func (d *daemon) announce(ctx context.Context) error {
 	return err
 }
 
-// attend makes a projection's destination once, and keeps an eye on it.
-func (d *daemon) attend(ctx context.Context, l lane) error {
+// attend creates a projection's destination once, and then checks it regularly.
+func (d *daemon) attend(ctx context.Context, l projector) error {
 	p := l.proj
 	name := p.Destination()
 	d.health.Require(name, d.cfg.Elastic.RequireReady)
@@ -252,7 +252,7 @@ func (d *daemon) attend(ctx context.Context, l lane) error {
 		}
 		err := p.Ready(ctx)
 		if s := l.pipeline.State(); err == nil && (s.Phase == schedule.Outage || s.Phase == schedule.Trial) {
-			err = errors.New(s.Detail) // it answers, and does not take what it is sent
+			err = errors.New(s.Detail) // it answers, and refuses the writes
 		}
 		if !errors.Is(err, context.Canceled) {
 			d.tell(name, err)

@@ -1,0 +1,67 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// access sends the statements on one outbox table. Each call has timeout as its deadline,
+// and its error names the table.
+type access struct {
+	db      DB
+	table   *Table
+	sql     statements
+	timeout time.Duration
+}
+
+// openAccess reads the table's shape.
+func openAccess(ctx context.Context, db DB, table string, timeout time.Duration) (*access, error) {
+	if timeout <= 0 {
+		return nil, errors.New("timeout: want more than 0")
+	}
+	t, err := DescribeTable(ctx, db, table, timeout)
+	if err != nil {
+		return nil, err
+	}
+	return &access{db: db, table: t, sql: loadStatements(t), timeout: timeout}, nil
+}
+
+// Shape returns what is known of the table.
+func (a *access) Shape() *Table { return a.table }
+
+// one scans the one row of an answer.
+func (a *access) one(ctx context.Context, what, sql string, args []any, into ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	return wrapped(what, a.table.Name, a.db.QueryRow(ctx, sql, args...).Scan(into...))
+}
+
+// each scans every row of an answer and calls f after it.
+func (a *access) each(ctx context.Context, what, sql string, args, into []any, f func()) error {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	rows, err := a.db.Query(ctx, sql, args...)
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, into, func() error { f(); return nil })
+	}
+	return wrapped(what, a.table.Name, err)
+}
+
+// exec returns how many rows a statement has changed.
+func (a *access) exec(ctx context.Context, what, sql string, args ...any) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	tag, err := a.db.Exec(ctx, sql, args...)
+	return tag.RowsAffected(), wrapped(what, a.table.Name, err)
+}
+
+func wrapped(what, table string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s of %s: %w", what, table, err)
+}
