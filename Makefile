@@ -157,7 +157,7 @@ fuzz: ## Run every fuzz test for FUZZTIME (10s)
 
 .PHONY: docs
 docs: ## Bring the generated parts of README.md, of docs and of the package up to date
-	go test ./internal/archtest -run TestReadmeConfiguration -update
+	go test ./internal/archtest -run 'TestReadmeConfiguration|TestFrozenNames' -update
 	go test ./internal/config -run TestTemplate -update
 	go test ./internal/lab/trail -run TestVocabularyIsWritten -update
 

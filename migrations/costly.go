@@ -33,7 +33,7 @@ order by t.relname, pg_stat_get_numscans(c.oid), c.relname`
 // FindCostly returns the indexes on the outbox tables that cost weft throughput, those
 // that are read least first; a [*BehindError] where there is no such table. It changes
 // nothing.
-func FindCostly(ctx context.Context, db *pgx.Conn) ([]CostlyIndex, error) {
+func FindCostly(ctx context.Context, db Rows) ([]CostlyIndex, error) {
 	var tables, ours, older []string
 	for _, t := range outboxTables() {
 		tables = append(tables, t.name)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,10 +10,10 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
-	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections"
 )
@@ -59,30 +60,18 @@ than their source rows (version_ahead).`,
 			if actions := []string{"reclaim", "session_ended", "resign_requested", outbox.ActionReplay, actionPrune, projections.ActionVersionAhead}; f.Action != "" && !slices.Contains(actions, f.Action) {
 				return usage(cmd, fmt.Sprintf("--action %q is none of %s", f.Action, joined(actions)))
 			}
-			cfg, err := a.load(cmd)
-			if err != nil {
-				return err
-			}
-			ctx := cmd.Context()
-			pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
-				AppName: "weft/audit", MaxConns: 1, Statement: cfg.Database.Timeout})
-			if err != nil {
-				return err
-			}
-			defer pool.Close()
-			now, err := databaseNow(ctx, pool)
-			if err != nil {
-				return err
-			}
-			f.Since = since.resolve(now)
-			found, err := outbox.ReadAudit(ctx, pool, f, cfg.Database.Timeout)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return a.json(auditEntries(found))
-			}
-			return writeAudit(a.stdout, found)
+			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+				now, err := databaseNow(ctx, pool)
+				if err != nil {
+					return err
+				}
+				f.Since = since.resolve(now)
+				found, err := outbox.ReadAudit(ctx, pool, f, cfg.Database.Timeout)
+				if err != nil {
+					return err
+				}
+				return a.show(asJSON, auditEntries(found), func(w io.Writer) error { return writeAudit(w, found) })
+			})
 		},
 	}
 	cmd.Flags().StringVar(&f.Action, "action", "", "only this `action`")
@@ -91,7 +80,7 @@ than their source rows (version_ahead).`,
 	cmd.Flags().Var(&since, "since", "only what happened since then: a time, or a duration ago")
 	cmd.Flags().IntVar(&f.Limit, "limit", 50, "show at most this many")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout")
+	databaseFlags(cmd)
 	return cmd
 }
 

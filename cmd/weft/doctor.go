@@ -6,10 +6,10 @@ import (
 	"io"
 	"text/tabwriter"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
-	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
@@ -40,29 +40,19 @@ once no such build runs, and none is to come back. Nothing is changed.`,
   weft doctor --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := a.load(cmd)
-			if err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), cfg.Database.Timeout)
-			defer cancel()
-			conn, err := postgres.Connect(ctx, cfg.Database.URL.Reveal(), postgres.Options{AppName: "weft/doctor", Statement: cfg.Database.Timeout})
-			if err != nil {
-				return err
-			}
-			defer func() { _ = conn.Close(ctx) }()
-			found, err := migrations.FindCostly(ctx, conn)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return a.json(doctorIndexes(found))
-			}
-			return writeDoctor(a.stdout, found)
+			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+				ctx, cancel := context.WithTimeout(ctx, cfg.Database.Timeout)
+				defer cancel()
+				found, err := migrations.FindCostly(ctx, pool)
+				if err != nil {
+					return err
+				}
+				return a.show(asJSON, doctorIndexes(found), func(w io.Writer) error { return writeDoctor(w, found) })
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout")
+	databaseFlags(cmd)
 	return cmd
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -10,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
-	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections"
@@ -94,39 +94,23 @@ it may be there.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := a.load(cmd)
-			if err != nil {
-				return err
-			}
 			id, _ := eventID(args[0])
-			return a.event(cmd.Context(), cfg, id, asJSON)
+			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+				found, searches, err := findEvent(ctx, pool, cfg, id)
+				if err != nil {
+					return err
+				}
+				err = a.show(asJSON, found, func(w io.Writer) error { return writeStories(w, found) })
+				if err == nil && len(found) == 0 {
+					err = notFound(id, searches)
+				}
+				return err
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "group", "projections", "outbox.max_processing")
+	databaseFlags(cmd, "group", "projections", "outbox.max_processing")
 	return cmd
-}
-
-func (a *app) event(ctx context.Context, cfg config.Config, id outbox.ID, asJSON bool) error {
-	pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
-		AppName: "weft/event", MaxConns: 1, Statement: cfg.Database.Timeout})
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	found, searches, err := findEvent(ctx, pool, cfg, id)
-	if err != nil {
-		return err
-	}
-	if asJSON {
-		err = a.json(found)
-	} else {
-		err = writeStories(a.stdout, found)
-	}
-	if err != nil || len(found) > 0 {
-		return err
-	}
-	return notFound(id, searches)
 }
 
 // findEvent looks for an event in the tables of the configured projections. A number may be

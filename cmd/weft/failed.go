@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -11,12 +10,11 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
-	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -84,29 +82,16 @@ func (a *app) failedSub(cmd *cobra.Command, sel *selection, asJSON *bool,
 		if err := sel.parse(cmd, args); err != nil {
 			return err
 		}
-		cfg, err := a.load(cmd)
-		if err != nil {
-			return err
-		}
-		ctx := cmd.Context()
-		pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
-			AppName: "weft/failed", MaxConns: 1, Statement: cfg.Database.Timeout})
-		if err != nil {
-			return err
-		}
-		defer pool.Close()
-		now, err := databaseNow(ctx, pool)
-		if err != nil {
-			return err
-		}
-		all, err := openLetters(ctx, cmd, pool, cfg, sel)
-		if err != nil {
-			return err
-		}
-		return show(ctx, all, sel.selector(now))
+		return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+			all, s, err := sel.open(ctx, cmd, pool, cfg)
+			if err != nil {
+				return err
+			}
+			return show(ctx, all, s)
+		})
 	}
 	cmd.Flags().BoolVar(asJSON, "json", false, "print JSON")
-	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "projections")
+	databaseFlags(cmd, "projections")
 	return cmd
 }
 
@@ -127,10 +112,7 @@ func (a *app) failedSummary() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if asJSON {
-			return a.json(groups)
-		}
-		return writeGroups(a.stdout, groups)
+		return a.show(asJSON, groups, func(w io.Writer) error { return writeGroups(w, groups) })
 	})
 }
 
@@ -159,10 +141,7 @@ func (a *app) failedList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if asJSON {
-			return a.json(out)
-		}
-		return out.write(a.stdout)
+		return a.show(asJSON, out, out.write)
 	})
 }
 
@@ -189,12 +168,7 @@ them is not in failed.`,
 		if err != nil {
 			return err
 		}
-		if asJSON {
-			err = a.json(out.Listed)
-		} else {
-			err = out.writeFull(a.stdout)
-		}
-		if err != nil {
+		if err := a.show(asJSON, out.Listed, out.writeFull); err != nil {
 			return err
 		}
 		var missing []string
@@ -208,12 +182,6 @@ them is not in failed.`,
 		}
 		return nil
 	})
-}
-
-func (a *app) json(v any) error {
-	enc := json.NewEncoder(a.stdout)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
 }
 
 func summarize(ctx context.Context, all []*outbox.DeadLetters, s outbox.Selector) ([]deadLetterGroup, error) {
@@ -321,22 +289,4 @@ func (d deadLetters) writeFull(w io.Writer) error {
 		}
 	}
 	return nil
-}
-
-// plain makes a text of the tables one line that does nothing to a terminal.
-func plain(s string) string {
-	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
-}
-
-// short cuts a text to what leaves room for the rest of the table.
-func short(s string) string {
-	const most = 60
-	r := []rune(plain(s))
-	if len(r) == 0 {
-		return "-"
-	}
-	if len(r) > most {
-		return string(r[:most-1]) + "…"
-	}
-	return string(r)
 }

@@ -52,8 +52,7 @@ revoke them.`,
 			})
 		},
 	}
-	databaseFlags(cmd)
-	config.AddFlags(cmd.Flags(), "projections", "outbox.finished", "outbox.retention")
+	databaseFlags(cmd, "env", "projections", "outbox.finished", "outbox.retention")
 	return cmd
 }
 

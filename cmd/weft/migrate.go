@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os/signal"
 	"syscall"
@@ -37,10 +36,6 @@ rows stay, no table is rewritten, and writers keep writing.`,
 	return cmd
 }
 
-func databaseFlags(cmd *cobra.Command) {
-	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "env")
-}
-
 func (a *app) migrateUp() *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
@@ -67,7 +62,7 @@ this command again; instances do without them meanwhile.`,
 		},
 	}
 	cmd.Flags().DurationVar(&wait, "wait", 5*time.Minute, "longest wait for a lock that another session holds")
-	databaseFlags(cmd)
+	databaseFlags(cmd, "env")
 	return cmd
 }
 
@@ -101,7 +96,7 @@ application stay; only what is weft's own goes.`,
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "take back all migrations")
 	cmd.Flags().BoolVar(&force, "force", false, "go ahead although an instance leads")
-	databaseFlags(cmd)
+	databaseFlags(cmd, "env")
 	return cmd
 }
 
@@ -185,7 +180,7 @@ func (a *app) migrateStatus() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	databaseFlags(cmd)
+	databaseFlags(cmd, "env")
 	return cmd
 }
 
@@ -204,9 +199,7 @@ func (a *app) showMigrations(list []migrations.State, asJSON bool) error {
 		rows = append(rows, r)
 	}
 	if asJSON {
-		enc := json.NewEncoder(a.stdout)
-		enc.SetIndent("", "  ")
-		if err := enc.Encode(rows); err != nil {
+		if err := a.json(rows); err != nil {
 			return err
 		}
 	} else {

@@ -8,15 +8,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
@@ -104,12 +103,10 @@ day of the history was in use.`,
 			if err := f.check(cmd); err != nil {
 				return err
 			}
-			cfg, err := a.load(cmd)
-			if err != nil {
-				return err
-			}
 			f.by = cmp.Or(f.by, a.person())
-			return a.prune(cmd.Context(), cfg, f)
+			return a.writing(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+				return a.prune(ctx, cfg, pool, f)
+			})
 		},
 	}
 	cmd.Flags().Var(&f.olderThan, "older-than", "remove what was done this long ago, as in 30d or 36h (required)")
@@ -119,7 +116,7 @@ day of the history was in use.`,
 	cmd.Flags().IntVar(&f.rate, "rate", 5000, "rows per second; 0 for as fast as it goes")
 	cmd.Flags().DurationVar(&f.wait, "wait", time.Minute, "longest wait for transactions that use a day of the history")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
-	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "projections", "env")
+	databaseFlags(cmd, "projections", "env")
 	return cmd
 }
 
@@ -165,18 +162,7 @@ type pruner struct {
 	meter *meter
 }
 
-func (a *app) prune(ctx context.Context, cfg config.Config, f pruneFlags) error {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
-		AppName: "weft/prune", MaxConns: 1, Statement: cfg.Database.Timeout})
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	if err := mayWrite(ctx, pool, cfg); err != nil {
-		return err
-	}
+func (a *app) prune(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, f pruneFlags) (err error) {
 	names := cfg.Projections
 	if f.projection != "" {
 		names = []string{f.projection}
@@ -200,12 +186,7 @@ func (a *app) prune(ctx context.Context, cfg config.Config, f pruneFlags) error 
 		_ = out.write(a.stderr)
 		return err
 	}
-	if f.asJSON {
-		err = a.json(out)
-	} else {
-		err = out.write(a.stdout)
-	}
-	if err == nil && interrupted {
+	if err = a.show(f.asJSON, out, out.write); err == nil && interrupted {
 		err = &exitError{exitTryAgain, "interrupted: what is removed stays removed; run the command again for the rest"}
 	}
 	return err

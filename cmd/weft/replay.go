@@ -4,16 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
-	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/replay"
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -84,11 +81,9 @@ interrupted.`,
 			if err := f.check(cmd, args); err != nil {
 				return err
 			}
-			cfg, err := a.load(cmd)
-			if err != nil {
-				return err
-			}
-			return a.replay(cmd, cfg, f)
+			return a.writing(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+				return a.replay(ctx, cmd, cfg, pool, f)
+			})
 		},
 	}
 	f.sel.addFlags(cmd)
@@ -101,7 +96,7 @@ interrupted.`,
 	cmd.Flags().DurationVar(&f.wait, "wait", 30*time.Second, "how long to watch in the end until all are settled")
 	cmd.Flags().BoolVar(&f.keepGoing, "keep-going", false, "go on although everything fails again")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
-	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "group", "projections", "env")
+	databaseFlags(cmd, "group", "projections", "env")
 	return cmd
 }
 
@@ -135,27 +130,11 @@ func (f *replayFlags) check(cmd *cobra.Command, ids []string) error {
 	return nil
 }
 
-func (a *app) replay(cmd *cobra.Command, cfg config.Config, f replayFlags) error {
-	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
-		AppName: "weft/replay", MaxConns: 1, Statement: cfg.Database.Timeout})
+func (a *app) replay(ctx context.Context, cmd *cobra.Command, cfg config.Config, pool *pgxpool.Pool, f replayFlags) error {
+	all, sel, err := f.sel.open(ctx, cmd, pool, cfg)
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
-	if err := mayWrite(ctx, pool, cfg); err != nil {
-		return err
-	}
-	now, err := databaseNow(ctx, pool)
-	if err != nil {
-		return err
-	}
-	all, err := openLetters(ctx, cmd, pool, cfg, &f.sel)
-	if err != nil {
-		return err
-	}
-	sel := f.sel.selector(now)
 	out := replayed{DryRun: f.dryRun, By: f.by, Why: f.why, Projections: []replayedByProject{}, Groups: []deadLetterGroup{}}
 	if f.dryRun {
 		return a.dryRun(ctx, all, sel, f, out)
@@ -175,11 +154,7 @@ func (a *app) replay(cmd *cobra.Command, cfg config.Config, f replayFlags) error
 		fmt.Fprintf(a.stderr, "weft: %s\n", out.progress())
 		return err
 	}
-	if f.asJSON {
-		err = a.json(out)
-	} else {
-		err = out.write(a.stdout)
-	}
+	err = a.show(f.asJSON, out, out.write)
 	switch {
 	case err != nil:
 		return err

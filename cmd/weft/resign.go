@@ -2,19 +2,15 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os/signal"
 	"os/user"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
-	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/leader"
 )
 
@@ -73,14 +69,12 @@ standby alike.`,
 			if err := f.check(cmd); err != nil {
 				return err
 			}
-			cfg, err := a.load(cmd)
-			if err != nil {
-				return err
-			}
-			if f.own && !cfg.Given("instance") {
-				return usage(cmd, "--own needs the name of the instance: set WEFT_INSTANCE as it is set for `weft run`, or --instance")
-			}
-			return a.resign(cmd.Context(), cfg, f)
+			return a.writing(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+				if f.own && !cfg.Given("instance") {
+					return usage(cmd, "--own needs the name of the instance: set WEFT_INSTANCE as it is set for `weft run`, or --instance")
+				}
+				return a.resign(ctx, cfg, pool, f)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&f.by, "by", "", "who asks (default the OS user)")
@@ -89,7 +83,7 @@ standby alike.`,
 	cmd.Flags().BoolVar(&f.force, "force", false, "ask although no standby was seen")
 	cmd.Flags().BoolVar(&f.own, "own", false, "ask only if the instance of this configuration leads")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
-	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "group", "instance", "env")
+	databaseFlags(cmd, "group", "instance", "env")
 	return cmd
 }
 
@@ -117,16 +111,7 @@ func (f resignFlags) check(cmd *cobra.Command) error {
 	return nil
 }
 
-func (a *app) resign(ctx context.Context, cfg config.Config, f resignFlags) error {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
-		AppName: "weft/resign", MaxConns: 1, Statement: cfg.Database.Timeout})
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-
+func (a *app) resign(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, f resignFlags) error {
 	st, err := mayResign(ctx, pool, cfg, f)
 	if err != nil {
 		return err
@@ -157,9 +142,6 @@ func (a *app) resign(ctx context.Context, cfg config.Config, f resignFlags) erro
 // error when that is as it should be.
 func mayResign(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, f resignFlags) (leader.State, error) {
 	var none leader.State
-	if err := mayWrite(ctx, pool, cfg); err != nil {
-		return none, err
-	}
 	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
 	defer cancel()
 	st, err := leader.ReadState(ctx, pool, cfg.Group)
@@ -247,9 +229,7 @@ func notSeen(ctx context.Context, pool *pgxpool.Pool, r resignation, wait time.D
 
 func (a *app) showResignation(r resignation, asJSON bool) error {
 	if asJSON {
-		enc := json.NewEncoder(a.stdout)
-		enc.SetIndent("", "  ")
-		return enc.Encode(r)
+		return a.json(r)
 	}
 	line := fmt.Sprintf("%s, epoch %d, was asked to hand over", r.From.Instance, r.From.Epoch)
 	if r.To != nil {

@@ -8,13 +8,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
-	"github.com/samuelhu324-dev/weft/internal/postgres"
-	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections"
 )
@@ -158,51 +155,22 @@ func (s *selection) filtered() bool {
 	return s.entity != "" || s.reason != "" || s.since.set || s.before.set
 }
 
-func (s *selection) selector(now time.Time) outbox.Selector {
-	return outbox.Selector{IDs: s.ids, EntityType: s.entityType, EntityID: s.entityID, Reason: s.reason,
-		Since: s.since.resolve(now), Until: s.before.resolve(now)}
-}
-
-// openLetters returns the dead letters of the configured projections, to which the
-// selection must fit.
-func openLetters(ctx context.Context, cmd *cobra.Command, pool *pgxpool.Pool, cfg config.Config, sel *selection) ([]*outbox.DeadLetters, error) {
+// open returns the dead letters of the configured projections, which the selection must fit,
+// and the selection with its times in the database's clock.
+func (s *selection) open(ctx context.Context, cmd *cobra.Command, pool *pgxpool.Pool, cfg config.Config) ([]*outbox.DeadLetters, outbox.Selector, error) {
+	sel := outbox.Selector{IDs: s.ids, EntityType: s.entityType, EntityID: s.entityID, Reason: s.reason}
+	now, err := databaseNow(ctx, pool)
+	if err != nil {
+		return nil, sel, err
+	}
+	sel.Since, sel.Until = s.since.resolve(now), s.before.resolve(now)
 	var all []*outbox.DeadLetters
 	for _, name := range cfg.Projections {
 		d, err := outbox.OpenDeadLetters(ctx, pool, projections.Registry{}.Table(name), name, cfg.Database.Timeout)
 		if err != nil {
-			return nil, err
+			return nil, sel, err
 		}
 		all = append(all, d)
 	}
-	return all, sel.fits(cmd, all)
-}
-
-// databaseNow reads the clock that the tables' times come from.
-func databaseNow(ctx context.Context, db interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}) (now time.Time, err error) {
-	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
-	defer cancel()
-	if err := db.QueryRow(ctx, "select clock_timestamp()").Scan(&now); err != nil {
-		return now, fmt.Errorf("database clock: %w", err)
-	}
-	return now, nil
-}
-
-// mayWrite returns why this command must not write: a replica, another environment, a
-// schema that is too old.
-func mayWrite(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) error {
-	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
-	defer cancel()
-	if err := postgres.CheckWritable(ctx, pool); err != nil {
-		return err
-	}
-	if err := postgres.CheckEnvironment(ctx, pool, cfg.Env); err != nil {
-		return err
-	}
-	err := migrations.Check(ctx, pool)
-	if _, ahead := errors.AsType[*migrations.AheadError](err); ahead {
-		return nil
-	}
-	return err
+	return all, sel, s.fits(cmd, all)
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
-	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections"
@@ -127,42 +126,27 @@ weft_isolated_entities only.`,
   weft status --json | jq .projections`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := a.load(cmd)
-			if err != nil {
+			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+				st, err := readStatus(ctx, cfg, pool)
+				if err != nil {
+					return err
+				}
+				err = a.show(asJSON, st, st.write)
+				if err == nil && st.Leader == nil {
+					err = &exitError{exitBad, "nobody leads group " + st.Group + ": start `weft run`, or look at the log of the instances"}
+				}
 				return err
-			}
-			st, err := readStatus(cmd.Context(), cfg)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				enc := json.NewEncoder(a.stdout)
-				enc.SetIndent("", "  ")
-				err = enc.Encode(st)
-			} else {
-				err = st.write(a.stdout)
-			}
-			if err == nil && st.Leader == nil {
-				err = &exitError{exitBad, "nobody leads group " + st.Group + ": start `weft run`, or look at the log of the instances"}
-			}
-			return err
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "group", "projections", "outbox.max_processing")
+	databaseFlags(cmd, "group", "projections", "outbox.max_processing")
 	return cmd
 }
 
-func readStatus(ctx context.Context, cfg config.Config) (status, error) {
+func readStatus(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) (status, error) {
 	ctx, cancel := context.WithTimeout(ctx, max(30*time.Second, 3*cfg.Database.Timeout))
 	defer cancel()
-	pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
-		AppName: "weft/status", MaxConns: 2, Statement: cfg.Database.Timeout})
-	if err != nil {
-		return status{}, err
-	}
-	defer pool.Close()
-
 	state, err := leader.ReadState(ctx, pool, cfg.Group)
 	if err != nil {
 		return status{}, err
@@ -268,11 +252,3 @@ func electionStatus(s leader.State, seen []leader.Instance) status {
 
 // goneAfter is how long an instance may be silent; it reports every two seconds.
 const goneAfter = 7 * time.Second
-
-func utc(t *time.Time) *time.Time {
-	if t == nil {
-		return nil
-	}
-	u := t.UTC()
-	return &u
-}

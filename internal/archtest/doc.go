@@ -9,6 +9,8 @@
 //     guarantee and what they do not.
 //   - No production package has an init function, or a package-level variable that
 //     something can change.
+//   - No public name is lost: testdata/frozen.txt is a snapshot of log keys, metrics,
+//     flags, settings, SQL names and all else that others rely on, and only grows.
 //   - The parts of README.md that come from the code agree with it.
 //
 // # What is not guaranteed

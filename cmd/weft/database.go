@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/migrations"
+)
+
+// A query is what a command does with the database. The pool has one connection.
+type query func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error
+
+// databaseFlags adds the flags of the database and of further settings.
+func databaseFlags(cmd *cobra.Command, keys ...string) {
+	config.AddFlags(cmd.Flags(), append([]string{"database.url", "database.password", "database.timeout"}, keys...)...)
+}
+
+// reading runs q for a command that changes nothing.
+func (a *app) reading(cmd *cobra.Command, q query) error {
+	cfg, err := a.load(cmd)
+	if err != nil {
+		return err
+	}
+	ctx, name := cmd.Context(), strings.Fields(cmd.CommandPath())[1]
+	pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
+		AppName: "weft/" + name, MaxConns: 1, Statement: cfg.Database.Timeout})
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return q(ctx, cfg, pool)
+}
+
+// writing runs q for a command that changes rows, after a check that it may. SIGTERM and
+// SIGINT end the context of q.
+func (a *app) writing(cmd *cobra.Command, q query) error {
+	return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+		ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+		defer stop()
+		if err := mayWrite(ctx, pool, cfg); err != nil {
+			return err
+		}
+		return q(ctx, cfg, pool)
+	})
+}
+
+// mayWrite returns why a command must not write: a replica, another environment, a schema
+// that is too old. A newer schema is no obstacle.
+func mayWrite(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
+	defer cancel()
+	if err := postgres.CheckWritable(ctx, pool); err != nil {
+		return err
+	}
+	if err := postgres.CheckEnvironment(ctx, pool, cfg.Env); err != nil {
+		return err
+	}
+	err := migrations.Check(ctx, pool)
+	if _, ahead := errors.AsType[*migrations.AheadError](err); ahead {
+		return nil
+	}
+	return err
+}
+
+// databaseNow reads the database's clock, which writes the times in the tables.
+func databaseNow(ctx context.Context, pool *pgxpool.Pool) (now time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
+	defer cancel()
+	if err := pool.QueryRow(ctx, "select clock_timestamp()").Scan(&now); err != nil {
+		return now, fmt.Errorf("database clock: %w", err)
+	}
+	return now, nil
+}
