@@ -92,7 +92,7 @@ func NewDeclared(d Declaration, pool BatchQuerier, sink Documents, log *zap.Logg
 		return nil, err
 	}
 	return newIndex(&Index{
-		name: d.Name, table: d.Table, sink: sink, log: log,
+		name: d.Name, table: d.Table, destination: "elasticsearch/" + d.Index, sink: sink, log: log,
 		source:   newDeclaredSource(d, pool),
 		appendID: func(dst []byte, key *outbox.Key) []byte { return key.ID.AppendTo(dst) },
 	}, pool, reg)

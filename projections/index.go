@@ -37,6 +37,7 @@ type Documents interface {
 // given out a version as high as that of the document (version_ahead_of_source).
 type Index struct {
 	name, table string
+	destination string
 	source      source
 	appendID    func(dst []byte, key *outbox.Key) []byte // of the document
 	sink        Documents
@@ -70,7 +71,7 @@ func (s *Index) Name() string { return s.name }
 func (s *Index) Table() string { return s.table }
 
 // Destination implements Projection.
-func (s *Index) Destination() string { return "elasticsearch" }
+func (s *Index) Destination() string { return s.destination }
 
 // Close implements Projection.
 func (s *Index) Close() { s.sink.Close() }

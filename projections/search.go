@@ -17,7 +17,8 @@ const searchTable = "search_outbox_events"
 // registers its metrics with reg.
 func NewSearch(pool Querier, sink Documents, log *zap.Logger, reg prometheus.Registerer) (*Index, error) {
 	return newIndex(&Index{
-		name: SearchIndexToElastic, table: searchTable, source: searchSource{pool}, sink: sink, log: log,
+		name: SearchIndexToElastic, table: searchTable, destination: "elasticsearch",
+		source: searchSource{pool}, sink: sink, log: log,
 		appendID: func(dst []byte, key *outbox.Key) []byte {
 			return key.ID.AppendTo(append(append(dst, key.Type...), ':'))
 		},

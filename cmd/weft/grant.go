@@ -10,7 +10,6 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/migrations"
-	"github.com/samuelhu324-dev/weft/projections"
 )
 
 func (a *app) migrateGrant() *cobra.Command {
@@ -61,7 +60,7 @@ func modes(cfg config.Config) []migrations.Mode {
 	var out []migrations.Mode
 	for _, name := range cfg.Projections {
 		out = append(out, migrations.Mode{
-			Table: projections.Registry{}.Table(name), Finished: cfg.Outbox.FinishedOf(name), Retention: cfg.Outbox.Retention > 0,
+			Table: cfg.Registry().Table(name), Finished: cfg.Outbox.FinishedOf(name), Retention: cfg.Outbox.Retention > 0,
 		})
 	}
 	return out

@@ -11,6 +11,8 @@ import (
 	"github.com/knadh/koanf/providers/confmap"
 	"github.com/knadh/koanf/v2"
 	"github.com/spf13/pflag"
+
+	"github.com/samuelhu324-dev/weft/projections"
 )
 
 // DefaultFile is read when it exists and no other file is named.
@@ -76,7 +78,7 @@ func Load(o Options) (Config, error) {
 	}
 
 	c := Default()
-	c.sources, c.warnings = l.sources, l.warnings
+	c.sources, c.warnings, c.Declared = l.sources, l.warnings, l.declared
 	for _, s := range l.settings {
 		if !l.k.Exists(s.key) {
 			continue
@@ -113,6 +115,7 @@ type loader struct {
 	broken   []string // keys that already have a problem
 	warnings []string
 	problems []error
+	declared []projections.Declaration
 }
 
 func (l *loader) report(key, place, msg string) {
@@ -161,7 +164,7 @@ func (l *loader) merge(layer map[string]entry) {
 		if !ok {
 			continue
 		}
-		var scratch Config
+		scratch := Config{Declared: l.declared}
 		if err := s.set(&scratch, e.text); err != nil {
 			l.report(s.key, e.place, badValue(s, e.text, err))
 			continue
@@ -210,6 +213,7 @@ func (l *loader) file(path, place string) {
 	for _, pr := range p.problems {
 		l.report(pr.Key, pr.Place, pr.Msg)
 	}
+	l.declared = p.declared
 	layer := map[string]entry{}
 	for _, s := range l.settings {
 		get := func(key string) *entry {

@@ -95,23 +95,26 @@ func (d *daemon) reaccess(ctx context.Context, next config.Config) error {
 	if !d.elastic.Differs(access) {
 		return nil
 	}
-	if slices.Contains(d.cfg.Projections, projections.SearchIndexToElastic) {
-		if err := tryElastic(ctx, target, access, d.log); err != nil {
+	for _, name := range d.cfg.Projections {
+		if err := d.tryElastic(ctx, name, target, access); err != nil {
 			return err
 		}
 	}
 	return d.elastic.Change(access)
 }
 
-// tryElastic returns an error when the server does not accept access; other trouble is
-// none of it.
-func tryElastic(ctx context.Context, target elastic.Config, access elastic.Access, log *zap.Logger) error {
+// tryElastic returns an error when the server does not accept access for a projection; other
+// trouble is none of it.
+func (d *daemon) tryElastic(ctx context.Context, projection string, target elastic.Config, access elastic.Access) error {
+	if projection == projections.ChronicleEventsToEntries {
+		return nil
+	}
 	transport, err := elastic.NewTransport(access)
 	if err != nil {
 		return err
 	}
 	target.Transport = transport
-	sink, err := elastic.New(target, zap.NewNop(), prometheus.NewRegistry(), projections.SearchIndexToElastic)
+	sink, err := d.cfg.Registry().Sink(projection, target, zap.NewNop(), prometheus.NewRegistry())
 	if err != nil {
 		return err
 	}
@@ -121,7 +124,7 @@ func tryElastic(ctx context.Context, target elastic.Config, access elastic.Acces
 		return fmt.Errorf("%w; reload again once that is mended", err)
 	}
 	if err != nil {
-		log.Warn("reload: the new access to Elasticsearch could not be tried", zap.String("event", "config.untried"), zap.Error(err))
+		d.log.Warn("reload: the new access to Elasticsearch could not be tried", zap.String("event", "config.untried"), zap.Error(err))
 	}
 	return nil
 }
