@@ -85,6 +85,9 @@ type indexInfo struct {
 	} `json:"settings"`
 }
 
+// IsMissing reports whether err says that there is neither an alias nor an index of the name.
+func IsMissing(err error) bool { return errors.Is(err, errMissing) }
+
 // target is what the configured name leads to.
 type target struct {
 	kind  nameKind
@@ -233,10 +236,11 @@ func (s *Sink) EnsureIndex(ctx context.Context) error {
 	return nil
 }
 
-func (s *Sink) create(ctx context.Context) error {
+// definition returns the mappings and settings of an index made here.
+func (s *Sink) definition() (map[string]any, error) {
 	var mapping map[string]any
 	if err := json.Unmarshal(s.cfg.Mapping, &mapping); err != nil {
-		return fmt.Errorf("mapping: %w", err)
+		return nil, fmt.Errorf("mapping: %w", err)
 	}
 	meta, _ := mapping["_meta"].(map[string]any)
 	if meta == nil {
@@ -252,15 +256,20 @@ func (s *Sink) create(ctx context.Context) error {
 	if len(s.cfg.Settings) > 0 {
 		var own map[string]any
 		if err := json.Unmarshal(s.cfg.Settings, &own); err != nil {
-			return fmt.Errorf("settings: %w", err)
+			return nil, fmt.Errorf("settings: %w", err)
 		}
 		maps.Copy(settings, flatten("", own))
 	}
-	body, err := json.Marshal(map[string]any{
-		"aliases":  map[string]any{s.cfg.Index: map[string]any{"is_write_index": true}},
-		"mappings": mapping,
-		"settings": settings,
-	})
+	return map[string]any{"mappings": mapping, "settings": settings}, nil
+}
+
+func (s *Sink) create(ctx context.Context) error {
+	definition, err := s.definition()
+	if err != nil {
+		return err
+	}
+	definition["aliases"] = map[string]any{s.cfg.Index: map[string]any{"is_write_index": true}}
+	body, err := json.Marshal(definition)
 	if err != nil {
 		return fmt.Errorf("index definition: %w", err)
 	}
