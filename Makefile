@@ -24,16 +24,46 @@ BASE      ?= $(shell git rev-parse -q --verify origin/main || git rev-parse -q -
 .DEFAULT_GOAL := help
 
 .PHONY: help
-help: ## List the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+help:
+	@awk 'BEGIN {FS = ":.*## "} /^##@ / {print "\n" substr($$0, 5) ":"} /^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##@ Build and test
 
 .PHONY: build
 build: ## Build bin/weft and bin/weftlab
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/weft ./cmd/weftlab
 
+.PHONY: test-fast
+test-fast: ## Run the product's tests that need no server, in under a minute
+	env -u DATABASE_URL -u ELASTIC_URL go test -short $(TESTFLAGS) $$(go list ./... | grep -vE '/(cmd/weftlab|internal/(lab|testenv|tlstest))(/|$$)')
+
 .PHONY: test
 test: race-note ## Run all tests against a real PostgreSQL and Elasticsearch
 	$(STACK) go test $(RACE) -timeout 20m $(TESTFLAGS) ./...
+
+.PHONY: lint
+lint: ## Check format, code and module files
+	$(LINT) run ./...
+	go mod tidy -diff
+
+.PHONY: fmt
+fmt: ## Format the code
+	$(LINT) fmt ./...
+
+.PHONY: cover
+cover: ## Write cover.html: what the tests reach, over all packages
+	$(STACK) go test -coverpkg=./... -coverprofile=cover.out ./...
+	go tool cover -html=cover.out -o cover.html
+	@go tool cover -func=cover.out | tail -n 1
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz test for FUZZTIME (10s)
+	@FUZZTIME=$(FUZZTIME) $(STACK) sh -ec ' \
+	grep -roE --include="*_test.go" "^func Fuzz[A-Za-z0-9_]+" . | sed "s/func //" | sort | \
+	while IFS=: read -r file name; do \
+		echo "$$name in $$(dirname "$$file")"; \
+		go test -run "^$$" -fuzz "^$$name$$" -fuzztime "$$FUZZTIME" "$$(dirname "$$file")" </dev/null; \
+	done'
 
 .PHONY: test-model
 test-model: ## Drive the scheduler through two million random steps
@@ -58,16 +88,6 @@ test-observability: race-note ## Run the tests that need Prometheus, and build J
 	tests=$$(sed -nE 's/^func (Test[A-Za-z0-9_]+)\(t \*testing\.T\).*/\1/p' $$files | paste -sd'|' -); \
 	$(STACK) go test $(RACE) -tags observability -run "^($$tests)$$" $(TESTFLAGS) $$pkgs
 
-.PHONY: deb
-deb: ## Build the Debian package of this commit into dist/
-	deploy/deb/build dist
-
-.PHONY: test-deb
-test-deb: ## Build the package twice, and check it and its units with Debian's tools
-	@for tool in lintian systemd-analyze dpkg-deb man; do command -v $$tool >/dev/null || \
-		{ echo "$$tool is missing: apt-get install lintian systemd dpkg man-db" >&2; exit 1; }; done
-	go test -tags debian $(TESTFLAGS) ./deploy/... ./internal/lab/nspawn
-
 .PHONY: test-homes
 test-homes: ## Check the files for containers with the code of those who read them
 	cd tools/homes && $(subst tools/go.mod,../go.mod,$(LINT)) run ./...
@@ -79,14 +99,13 @@ test-container: race-note ## Build the image, and run a pair of it with podman
 		{ echo "$$tool is missing: apt-get install --no-install-recommends podman runc busybox-static" >&2; exit 1; }; done
 	$(STACK) go test $(RACE) -tags container $(TESTFLAGS) ./deploy/container/...
 
-.PHONY: lint
-lint: ## Check format, code and module files
-	$(LINT) run ./...
-	go mod tidy -diff
+.PHONY: test-deb
+test-deb: ## Build the package twice, and check it and its units with Debian's tools
+	@for tool in lintian systemd-analyze dpkg-deb man; do command -v $$tool >/dev/null || \
+		{ echo "$$tool is missing: apt-get install lintian systemd dpkg man-db" >&2; exit 1; }; done
+	go test -tags debian $(TESTFLAGS) ./deploy/... ./internal/lab/nspawn
 
-.PHONY: fmt
-fmt: ## Format the code
-	$(LINT) fmt ./...
+##@ See it work
 
 .PHONY: demo
 demo: ## Watch two instances carry the documentation of Go's standard library
@@ -105,6 +124,10 @@ drills-fast: ## Trigger and judge the few that every change has to pass
 chaos: ## Break everything around a pair for three minutes, and check that nothing is lost
 	$(LAB) chaos $(CHAOSFLAGS)
 
+.PHONY: failover
+failover: ## Stop PostgreSQL hard and promote its replica, five times under load
+	$(LAB) failover $(FAILOVERFLAGS)
+
 .PHONY: soak
 soak: ## Chaos for half an hour, failovers of PostgreSQL, and a comparison of speed
 	$(LAB) chaos --duration 30m $(CHAOSFLAGS)
@@ -115,10 +138,6 @@ soak: ## Chaos for half an hour, failovers of PostgreSQL, and a comparison of sp
 .PHONY: trail
 trail: ## Follow what goes wrong from graph to row, and write the walk of docs/observability.md
 	$(LAB) trail --docs docs $(TRAILFLAGS)
-
-.PHONY: failover
-failover: ## Stop PostgreSQL hard and promote its replica, five times under load
-	$(LAB) failover $(FAILOVERFLAGS)
 
 .PHONY: drill-systemd
 drill-systemd: ## Drill the package under systemd in two machines, from installation to removal (as root)
@@ -132,6 +151,8 @@ bench: ## Measure weft beside a bare bulk loader (SCENARIOS=distinct ...)
 bench-guard: ## Compare this tree with the merge base, in one run
 	$(LAB) bench distinct --against "$$(git merge-base HEAD $(BASE))" --rounds 5 --events 50000 $(BENCHFLAGS)
 
+##@ Maintain
+
 .PHONY: stack-up
 stack-up: ## Start PostgreSQL and Elasticsearch and leave them running
 	@$(LAB) stack up
@@ -140,26 +161,15 @@ stack-up: ## Start PostgreSQL and Elasticsearch and leave them running
 stack-down: ## Stop what stack-up started
 	$(LAB) stack down
 
-.PHONY: cover
-cover: ## Write cover.html: what the tests reach, over all packages
-	$(STACK) go test -coverpkg=./... -coverprofile=cover.out ./...
-	go tool cover -html=cover.out -o cover.html
-	@go tool cover -func=cover.out | tail -n 1
-
-.PHONY: fuzz
-fuzz: ## Run every fuzz test for FUZZTIME (10s)
-	@FUZZTIME=$(FUZZTIME) $(STACK) sh -ec ' \
-	grep -roE --include="*_test.go" "^func Fuzz[A-Za-z0-9_]+" . | sed "s/func //" | sort | \
-	while IFS=: read -r file name; do \
-		echo "$$name in $$(dirname "$$file")"; \
-		go test -run "^$$" -fuzz "^$$name$$" -fuzztime "$$FUZZTIME" "$$(dirname "$$file")" </dev/null; \
-	done'
-
 .PHONY: docs
 docs: ## Bring the generated parts of README.md, of docs and of the package up to date
 	go test ./internal/archtest -run 'TestReadmeConfiguration|TestFrozenNames' -update
 	go test ./internal/config -run TestTemplate -update
 	go test ./internal/lab/trail -run TestVocabularyIsWritten -update
+
+.PHONY: deb
+deb: ## Build the Debian package of this commit into dist/
+	deploy/deb/build dist
 
 .PHONY: clean
 clean: ## Remove what was built, and the coverage; weftlab clean removes the evidence of drills

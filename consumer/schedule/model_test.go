@@ -499,11 +499,15 @@ func TestSchedulerKeepsOrderAndLosesNothing(t *testing.T) {
 		"Parked":    {entities: 30, late: 0.1, parked: 0.01, retry: 0.01},
 		"Nightmare": {entities: 50, late: 0.2, lost: 0.05, locked: 0.03, change: 0.03, retry: 0.05, outages: true, parked: 0.005},
 	}
+	seeds := uint64(modelSeeds)
+	if testing.Short() {
+		seeds = 1
+	}
 	for name, p := range plans {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			steps := 0
-			for seed := range uint64(modelSeeds) {
+			for seed := range seeds {
 				w := newWorld(t, seed, p)
 				w.live()
 				w.settleDown()

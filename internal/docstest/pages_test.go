@@ -17,7 +17,7 @@ import (
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 const (
-	tree   = "../../.." // the top, from the directory the tests run in
+	tree   = "../.." // the top, from the directory the tests run in
 	folder = "docs/runbooks"
 )
 

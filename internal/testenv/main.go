@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -18,15 +19,19 @@ const (
 
 // Main is the TestMain of a package whose tests need servers: it ends the process
 // with code 1 and one line when DATABASE_URL or ELASTIC_URL is not set, and checks
-// for leaked goroutines after the tests. opts are passed to goleak; its Cleanup is taken.
-// It does not return.
+// for leaked goroutines after the tests. With -short the tests that ask for a missing
+// server skip instead. opts are passed to goleak; its Cleanup is taken. It does not return.
 func Main(m *testing.M, opts ...goleak.Option) {
-	if missing := missingServers(os.Getenv); missing != "" {
+	flag.Parse()
+	if missing := missingServers(os.Getenv); missing != "" && !testing.Short() {
 		fmt.Fprintln(os.Stderr, missing)
 		os.Exit(1)
 	}
 	base := os.Getenv(databaseEnv)
 	goleak.VerifyTestMain(m, append(opts, goleak.Cleanup(func(code int) {
+		if base == "" {
+			os.Exit(code)
+		}
 		if err := dropTemplate(base); err != nil {
 			fmt.Fprintf(os.Stderr, "testenv: drop migrated template: %v\n", err)
 			code = max(code, 1)
@@ -61,6 +66,9 @@ func missingServers(getenv func(string) string) string {
 func server(t testing.TB, name string) string {
 	t.Helper()
 	value := os.Getenv(name)
+	if value == "" && testing.Short() {
+		t.Skipf("needs a server: %s is not set", name)
+	}
 	if value == "" {
 		t.Fatalf("testenv: %s is not set: %s", name, howToStart)
 	}
