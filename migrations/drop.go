@@ -44,8 +44,8 @@ func DropOutbox(ctx context.Context, url string, spec DropSpec, apply bool, opts
 func (m *migrator) findOutbox(ctx context.Context, spec DropSpec) (string, error) {
 	var names string
 	err := m.db.QueryRowContext(ctx, `select coalesce(string_agg(w.table_name, ' ' order by w.table_name), '') from `+m.qualify(registryTable)+` w
-		left join pg_class c on c.oid = to_regclass(nullif($2, '')) left join pg_namespace n on n.oid = c.relnamespace
-		where w.table_name = $1 or w.source in ($2, format('%I.%I', n.nspname, c.relname))`, spec.Name, spec.Table).Scan(&names)
+		where w.table_name = $1 or w.source = $2 or w.source = (select format('%I.%I', n.nspname, c.relname)
+			from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(nullif($2, '')))`, spec.Name, spec.Table).Scan(&names)
 	found := strings.Fields(names)
 	switch {
 	case err != nil:
