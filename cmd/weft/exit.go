@@ -87,6 +87,9 @@ func diagnose(err error) (int, string) {
 	if _, ok := errors.AsType[*migrations.ActiveError](err); ok {
 		return exitRefused, oneLine(err)
 	}
+	if _, ok := errors.AsType[*migrations.OutboxError](err); ok {
+		return exitRefused, oneLine(err)
+	}
 	if _, ok := errors.AsType[*migrations.LockError](err); ok {
 		return exitTryAgain, oneLine(err)
 	}

@@ -46,6 +46,13 @@ revoke them.`,
 				if err != nil {
 					return err
 				}
+				owners, err := migrations.GrantSources(ctx, url, args[0])
+				if err != nil {
+					return err
+				}
+				for _, statement := range owners {
+					fmt.Fprintln(a.stderr, "weft: warning: a source table is its owner's to grant: "+statement)
+				}
 				_, err = fmt.Fprintln(a.stdout, "granted to "+args[0])
 				return err
 			})
