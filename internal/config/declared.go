@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -27,6 +28,13 @@ import (
 
 // Registry returns the projections that there are: built in, and declared.
 func (c Config) Registry() projections.Registry { return projections.Registry{Declared: c.Declared} }
+
+// PlaceOf returns the line of the configuration file where a setting of a declared
+// projection stands, or else the projection.
+func (c Config) PlaceOf(projection, setting string) string {
+	key := "projections." + projection
+	return cmp.Or(c.sources[key+"."+setting], c.sources[key])
+}
 
 // names lists the projections that may be run.
 func (c *Config) names() []string {
@@ -90,6 +98,7 @@ func (y *yamlFile) declaration(name, n *yaml.Node) {
 		"index.settings": func(s string) (err error) { d.Settings, err = y.beside(s); return err },
 	}
 	before := len(y.problems)
+	y.places["projections."+name.Value] = fmt.Sprintf("%s:%d", y.path, name.Line)
 	y.fields("projections."+name.Value, "", n, fields)
 	if len(y.problems) > before {
 		return
@@ -117,6 +126,7 @@ func (y *yamlFile) fields(key, prefix string, n *yaml.Node, fields map[string]fu
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k, v := n.Content[i], n.Content[i+1]
 		name := prefix + k.Value
+		y.places[key+"."+name] = fmt.Sprintf("%s:%d", y.path, k.Line)
 		if set, ok := fields[name]; ok {
 			if v.Kind != yaml.ScalarNode || v.Tag == "!!null" {
 				y.problem(key+"."+name, v, "want a single value here")

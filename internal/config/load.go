@@ -214,6 +214,11 @@ func (l *loader) file(path, place string) {
 		l.report(pr.Key, pr.Place, pr.Msg)
 	}
 	l.declared = p.declared
+	for key, place := range p.places {
+		if strings.HasPrefix(key, "projections.") {
+			l.sources[key] = place
+		}
+	}
 	layer := map[string]entry{}
 	for _, s := range l.settings {
 		get := func(key string) *entry {

@@ -58,6 +58,20 @@ func elasticConfig(c config.Elastic) (out elastic.Config, access elastic.Access,
 	return elastic.Config{URLs: []string{u.String()}, Index: c.Index, RequestTimeout: c.Timeout, MaxBody: c.MaxBody}, access, nil
 }
 
+// ElasticConfig returns how a command reaches Elasticsearch.
+func ElasticConfig(c config.Elastic) (elastic.Config, error) {
+	out, access, err := elasticConfig(c)
+	if err != nil {
+		return out, err
+	}
+	transport, err := elastic.NewTransport(access)
+	if err != nil {
+		return out, err
+	}
+	out.Transport = transport
+	return out, nil
+}
+
 // relogin has new connections to Postgres log in as next says, if the server lets them,
 // and replaces those of the pool. The lock session stays: it is logged in.
 func (d *daemon) relogin(ctx context.Context, next config.Config) error {
