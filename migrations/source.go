@@ -165,70 +165,50 @@ func (w watched) ids(of, typ string) string {
 	return strings.Join(parts, ", ")
 }
 
-// sourcesSQL lists the tables whose triggers fill an outbox, with whether the role $2 may read
-// each: what a projection reads besides the events.
-const sourcesSQL = `
-select distinct format('%I', n.nspname), format('%I.%I', n.nspname, c.relname), has_schema_privilege($2::name, n.oid, 'usage') and has_table_privilege($2::name, c.oid, 'select')
-from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_namespace own on own.oid = p.pronamespace
+// unreadable lists the grants that let the role $2 read the tables whose triggers fill an
+// outbox, of those that it may not read.
+const unreadable = `
+select distinct format('grant usage on schema %1$I to %3$I; grant select on %1$I.%2$I to %3$I', n.nspname, c.relname, $2::text)
+from {registry} w
+join pg_proc p on p.proname ~ ('^' || regexp_replace(w.table_name, '_events$', '') || '_changed_[0-9]+$')
+join pg_namespace own on own.oid = p.pronamespace and own.nspname = $1
+join pg_trigger t on t.tgfoid = p.oid
 join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
-where own.nspname = $1 and p.proname ~ '_changed_[0-9]+$'
-  and exists (select from unnest($3::text[]) as base where p.proname like replace(base, '_', '\_') || '\_changed\_%')
-order by 2`
+where not has_schema_privilege($2::name, n.oid, 'usage') or not has_table_privilege($2::name, c.oid, 'select')
+order by 1`
 
 // GrantSources lets role read the tables whose changes the outboxes have. It returns the
 // statements that only the owner of a table may run.
 func GrantSources(ctx context.Context, url, role string) (owners []string, err error) {
 	_, err = run(ctx, url, nil, func(ctx context.Context, m *migrator) ([]Step, error) {
-		before, err := m.readSources(ctx, role)
+		grants, err := m.unreadable(ctx, role)
 		if err != nil {
 			return nil, err
 		}
-		quoted := pgx.Identifier{role}.Sanitize()
-		grants := map[string]string{}
-		for _, s := range before {
-			grants[s.table] = fmt.Sprintf("grant usage on schema %s to %s; grant select on %s to %s", s.schema, quoted, s.table, quoted)
-			if s.readable {
-				continue
-			}
-			if _, err := m.db.ExecContext(ctx, grants[s.table], pgx.QueryExecModeSimpleProtocol); err != nil && pgCode(err) != codePrivilege {
-				return nil, fmt.Errorf("grant select on %s: %w", s.table, err)
+		for _, g := range grants {
+			if _, err := m.db.ExecContext(ctx, g, pgx.QueryExecModeSimpleProtocol); err != nil && pgCode(err) != codePrivilege {
+				return nil, fmt.Errorf("%s: %w", g, err)
 			}
 		}
 		// The server only warns of a grant that grants nothing.
-		after, err := m.readSources(ctx, role)
-		for _, s := range after {
-			if !s.readable {
-				owners = append(owners, grants[s.table])
-			}
-		}
+		owners, err = m.unreadable(ctx, role)
 		return nil, err
 	})
 	return owners, err
 }
 
-type sourceRight struct {
-	schema, table string // as SQL has them
-	readable      bool
-}
-
-func (m *migrator) readSources(ctx context.Context, role string) (all []sourceRight, err error) {
-	var bases []string
-	for _, t := range m.outboxes {
-		if t.registered {
-			bases = append(bases, outboxBase(t.name))
-		}
-	}
-	rows, err := m.db.QueryContext(ctx, sourcesSQL, m.schema, role, bases)
+func (m *migrator) unreadable(ctx context.Context, role string) (grants []string, err error) {
+	rows, err := m.db.QueryContext(ctx, strings.Replace(unreadable, "{registry}", m.qualify(registryTable), 1), m.schema, role)
 	if err != nil {
-		return nil, fmt.Errorf("source tables: %w", err)
+		return nil, fmt.Errorf("rights on the source tables: %w", err)
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var s sourceRight
-		if err := rows.Scan(&s.schema, &s.table, &s.readable); err != nil {
-			return nil, fmt.Errorf("source tables: %w", err)
+		var g string
+		if err := rows.Scan(&g); err != nil {
+			return nil, fmt.Errorf("rights on the source tables: %w", err)
 		}
-		all = append(all, s)
+		grants = append(grants, g)
 	}
-	return all, rows.Err()
+	return grants, rows.Err()
 }

@@ -58,6 +58,8 @@ each other until they commit. A transaction that touches several entities in an 
 its own may get 40P01 (deadlock), and under repeatable read or serializable 40001: retry it.
 TRUNCATE of the table or its children is refused. Nothing fires, and nothing is carried,
 under session_replication_role = replica and for rows that logical replication applies.
+Writes fail once the key, or the column of a child, has another name or type: drop the outbox
+before, and make it again.
 
 Events carry the trace context that the application sets in its transaction:
   select set_config('weft.traceparent', '00-…', true), set_config('weft.tracestate', '…', true)
@@ -86,7 +88,7 @@ printed SQL: weft migrate up makes the history and the views, then weft migrate 
 	cmd.Flags().StringVar(&spec.Key, "key", "", "unique `column` that is the entity's id (default the primary key)")
 	cmd.Flags().StringVar(&spec.EntityType, "type", "", "entity `type` of the events (default the table's name)")
 	cmd.Flags().StringVar(&spec.Name, "name", "", "`name` of the outbox table (default TABLE_outbox_events)")
-	cmd.Flags().StringVar(&children, "children", "", "tables whose rows are part of an entity, as `TABLE:COLUMN,…`; COLUMN has the entity's id")
+	cmd.Flags().StringVar(&children, "children", "", "tables whose rows are part of an entity, as `TABLE:COLUMN` pairs separated by commas; COLUMN has the entity's id")
 	cmd.Flags().BoolVar(&apply, "apply", false, "run the SQL instead of printing it")
 	cmd.Flags().DurationVar(&wait, "wait", 5*time.Minute, "longest wait for a lock that another session holds")
 	databaseFlags(cmd)

@@ -13,6 +13,9 @@ set local lock_timeout = '500ms'; -- others queue behind a lock that this waits 
 -- do for a row. A transaction that touches several entities in more than one statement, in
 -- another order than others do, may get 40P01 (deadlock), and under repeatable read or
 -- serializable 40001: retry it.
+--
+-- The functions name the key and the columns of the children: writes fail once one of these
+-- has another name or type. Drop the outbox before, and make it again.
 
 -- The outbox: one row for each event.
 create table "public"."product_outbox_events" (
@@ -63,12 +66,16 @@ create sequence "public"."product_outbox_version" as bigint cache 1 owned by "pu
 -- Microseconds of today: above every version of an outbox that was here before.
 select setval('"public"."product_outbox_version"', (extract(epoch from clock_timestamp()) * 1000000)::bigint);
 
--- Writes an event for each of the entities.
+-- Writes an event for each of the entities. Planning would cost more than the work, so a session
+-- plans once; the tables may be empty then, and without enable_seqscan the plans stay right
+-- while they grow.
 create function "public"."product_outbox_touch"(p_ids bigint[]) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set row_security = off as $weft$
+language plpgsql set search_path = pg_catalog, pg_temp set row_security = off set plan_cache_mode = force_generic_plan set enable_seqscan = off as $weft$
 declare
 	ids      bigint[];
 	versions bigint[];
+	was      boolean[]; -- deleted, as the version row has it
+	gone     boolean[]; -- deleted, as it is
 	parent   text := nullif(current_setting('weft.traceparent', true), '');
 begin
 	-- In the order of the ids, so that two statements cannot wait for each other. The version
@@ -78,22 +85,20 @@ begin
 		insert into "public"."product_outbox_versions" as v (entity_id, version)
 		select i.id, nextval('"public"."product_outbox_version"') from (select u.id from unnest(p_ids) as u(id) order by u.id) i
 		on conflict (entity_id) do update set version = nextval('"public"."product_outbox_version"'), updated_at = now()
-		returning v.entity_id, v.version
+		returning v.entity_id, v.version, v.deleted
 	)
-	select array_agg(b.entity_id), array_agg(b.version) into ids, versions from bumped b;
+	select array_agg(b.entity_id), array_agg(b.version), array_agg(b.deleted) into ids, versions, was from bumped b;
 
 	-- A statement of its own, whose snapshot is younger than the locks: it sees what those
 	-- that held them have done to the entity.
-	with touched as (
-		select t.id, t.version, not exists (select from shop.product s where s."id" = t.id) as deleted
-		from unnest(ids, versions) as t(id, version)
-	), marked as (
-		update "public"."product_outbox_versions" v set deleted = t.deleted from touched t where v.entity_id = t.id and v.deleted <> t.deleted
-	)
+	gone := array(select not exists (select from shop.product s where s."id" = t.id) from unnest(ids) with ordinality as t(id, n) order by t.n);
+	if gone <> was then
+		update "public"."product_outbox_versions" v set deleted = t.gone from unnest(ids, gone, was) as t(id, gone, was) where v.entity_id = t.id and t.gone <> t.was;
+	end if;
 	insert into "public"."product_outbox_events" (entity_type, entity_id, op, event_version, traceparent, tracestate, created_at, updated_at)
-	select 'product', t.id, case when t.deleted then 'delete' else 'upsert' end, t.version,
+	select 'product', t.id, case when t.gone then 'delete' else 'upsert' end, t.version,
 	       case when length(parent) <= 512 then parent end, nullif(current_setting('weft.tracestate', true), ''), clock_timestamp(), clock_timestamp()
-	from touched t;
+	from unnest(ids, versions, gone) as t(id, version, gone);
 end $weft$;
 revoke all on function "public"."product_outbox_touch"(bigint[]) from public;
 
