@@ -175,7 +175,7 @@ func (m *migrator) createStatements(name, entityType, key string, k keyColumn, t
 		watch.WriteString(strings.NewReplacer(append(common, "{watched_comment}", comment, "{watched}", w.sql, "{changed}", m.qualify(fmt.Sprintf("%s_changed_%d", base, i+1)),
 			"{old_ids}", w.ids("weft_old", k.typ), "{new_ids}", w.ids("weft_new", k.typ), "{same_row}", w.sameRow())...).Replace(template("outbox_watch.sql")))
 	}
-	return strings.NewReplacer(append(common, "{source_comment}", comment(source.sql), "{source}", source.sql, "{source_text}", literal(source.sql), "{key}", pgx.Identifier{key}.Sanitize(),
+	return strings.NewReplacer(append(common, "{source_comment}", comment(source.sql), "{source}", source.sql, "{source_text}", literal(source.sql), "{key}", pgx.Identifier{key}.Sanitize(), "{key_text}", literal(key),
 		"{create_outbox}", t.create(m.qualify(name)), "{create_indexes}", indexes.String(), "{outbox}", m.qualify(name), "{name_text}", literal(name),
 		"{versions}", m.qualify(versionsTable(name)), "{storage}", strings.Join(t.storage(), ", "),
 		"{sequence}", m.qualify(base+"_version"), "{sequence_text}", literal(m.qualify(base+"_version")),

@@ -17,7 +17,7 @@ func TestHelp(t *testing.T) {
 		"failed.txt": {"failed"}, "failed-summary.txt": {"failed", "summary"}, "failed-list.txt": {"failed", "list"}, "failed-show.txt": {"failed", "show"},
 		"replay.txt": {"replay"}, "audit.txt": {"audit"}, "doctor.txt": {"doctor"}, "event.txt": {"event"}, "prune.txt": {"prune"}, "migrate-grant.txt": {"migrate", "grant"},
 		"outbox.txt": {"outbox"}, "outbox-create.txt": {"outbox", "create"}, "outbox-drop.txt": {"outbox", "drop"}, "outbox-list.txt": {"outbox", "list"},
-		"projection.txt": {"projection"}, "projection-list.txt": {"projection", "list"}, "projection-check.txt": {"projection", "check"}, "projection-render.txt": {"projection", "render"},
+		"load.txt": {"load"}, "projection.txt": {"projection"}, "projection-list.txt": {"projection", "list"}, "projection-check.txt": {"projection", "check"}, "projection-render.txt": {"projection", "render"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

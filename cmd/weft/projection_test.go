@@ -108,6 +108,9 @@ func TestDeclaredProjectionRuns(t *testing.T) {
 			t.Errorf("weft run ended with %d: %s", code, r.errOut)
 		}
 	}()
+	if r := weft(t, s.env, "load", "products", "--page", "7"); r.code != 0 || !strings.HasPrefix(r.out, "products: 50 rows read, 50 events written in ") {
+		t.Errorf("load: %+v", r)
+	}
 	s.exec("update shop.product set name = 'lamp' where id = 7")
 	s.exec("insert into shop.variant values (1, 7, 'L-7'), (2, 8, 'X-8')")
 	s.exec("update shop.product set price = 9.99 where id between 1 and 20")
@@ -117,7 +120,7 @@ func TestDeclaredProjectionRuns(t *testing.T) {
 	}
 	eventually("the documents", func() bool {
 		doc := s.document("7")
-		return doc["name"] == "lamp" && doc["price"] == 9.99 && len(doc["variants"].([]any)) == 1 && s.document("20") != nil
+		return doc["name"] == "lamp" && doc["price"] == 9.99 && len(doc["variants"].([]any)) == 1 && s.document("20") != nil && s.document("50") != nil
 	})
 	s.exec("update shop.variant set product_id = 8 where id = 1") // moved: both change
 	s.exec("update shop.product set deleted_at = now() where id = 9")
@@ -125,6 +128,11 @@ func TestDeclaredProjectionRuns(t *testing.T) {
 	eventually("the moved child, and the deletes", func() bool {
 		return len(s.document("7")["variants"].([]any)) == 0 && len(s.document("8")["variants"].([]any)) == 2 && s.document("9") == nil && s.document("10") == nil
 	})
+	for args, want := range map[string]string{"": "49 rows read, 0 events", "--again": "49 rows read, 49 events"} {
+		if r := weft(t, s.env, append([]string{"load", "products"}, strings.Fields(args)...)...); r.code != 0 || !strings.Contains(r.out, want) {
+			t.Errorf("load %s: %+v, want %q", args, r, want)
+		}
+	}
 	if r := weft(t, s.env, "status"); r.code != 0 || !strings.Contains(r.out, "products") {
 		t.Errorf("status: %+v", r)
 	}

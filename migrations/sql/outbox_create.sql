@@ -76,4 +76,4 @@ begin
 end {quote};
 revoke all on function {refuse}() from public;
 {watch}
-insert into {registry} (table_name, entity_type, source) values ({name_text}, {entity_type}, {source_text});
+insert into {registry} (table_name, entity_type, source, key_column) values ({name_text}, {entity_type}, {source_text}, {key_text});

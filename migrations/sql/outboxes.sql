@@ -6,6 +6,7 @@ create table if not exists {schema}.weft_outbox (
 	table_name  varchar(63) primary key,  -- in this schema
 	entity_type varchar(50) not null,     -- of its events
 	source      text        not null,     -- the table whose changes it has, as schema.table in SQL
+	key_column  text        not null,     -- of the source: the entity's id
 	created_at  timestamptz not null default now()
 );
 
