@@ -129,11 +129,7 @@ func (c *checker) fields(shape *declaredShape) {
 
 // plan looks for tables that the query reads from end to end for each batch.
 func (c *checker) plan(ctx context.Context, shape *declaredShape) error {
-	rows, err := c.pool.Query(ctx, "select entity_id::text from "+pgx.Identifier{c.declaration.Table}.Sanitize()+" limit $1", checkPage)
-	if err != nil {
-		return fmt.Errorf("entities of %s: %w", c.declaration.Table, err)
-	}
-	texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	texts, err := c.entities(ctx)
 	if err != nil {
 		return fmt.Errorf("entities of %s: %w", c.declaration.Table, err)
 	}
@@ -146,7 +142,7 @@ func (c *checker) plan(ctx context.Context, shape *declaredShape) error {
 		events = append(events, outbox.Event{Row: outbox.Row{Key: outbox.Key{ID: id}}})
 	}
 	if len(events) == 0 {
-		c.warn("source.query", "the outbox table has no event yet: the plan was not looked at", "check again when it has some")
+		c.warn("source.query", "there is no entity yet: the plan was not looked at", "check again when there are some")
 		return nil
 	}
 	var plan []struct{ Plan planNode }
@@ -166,6 +162,32 @@ func (c *checker) plan(ctx context.Context, shape *declaredShape) error {
 		p.Plan.scans(scanned)
 	}
 	return c.large(ctx, slices.Sorted(maps.Keys(scanned)))
+}
+
+// sourceOf reads the table and the key that an outbox has the changes of.
+const sourceOf = "select source, key_column from weft_outbox where table_name = $1"
+
+// entities returns ids for which a plan is made: of events, or of the table they will be of.
+func (c *checker) entities(ctx context.Context) ([]string, error) {
+	rows, err := c.pool.Query(ctx, "select entity_id::text from "+pgx.Identifier{c.declaration.Table}.Sanitize()+" limit $1", checkPage)
+	if err != nil {
+		return nil, err
+	}
+	texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(texts) > 0 {
+		return texts, err
+	}
+	var source, key string
+	if rows, err = c.pool.Query(ctx, sourceOf, c.declaration.Table); err != nil {
+		return nil, err
+	}
+	if _, err = pgx.ForEachRow(rows, []any{&source, &key}, func() error { return nil }); err != nil || source == "" {
+		return nil, err // an outbox that the application has made
+	}
+	if rows, err = c.pool.Query(ctx, "select "+pgx.Identifier{key}.Sanitize()+"::text from "+source+" limit $1", checkPage); err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 // planNode is the part of a plan that is looked at.
