@@ -41,7 +41,7 @@ func (m *migrator) preflight(ctx context.Context, have int64) error {
 	}
 	tables := contractTables()
 	if have >= versionContract {
-		tables = outboxTables() // only these are touched again
+		tables = m.outboxes // only these are touched again
 	}
 	var errs []error
 	for _, t := range tables {
@@ -115,8 +115,8 @@ func (m *migrator) fits(ctx context.Context, t table, f found) error {
 	}
 	var errs []error
 	expected := t.all()
-	if t.outbox {
-		expected = append(expected[:len(expected):len(expected)], column{name: "behind", typ: "bigint"}) // of version 5
+	if t.outbox && !t.registered {
+		expected = append(expected, behindColumn())
 	}
 	for _, c := range expected {
 		have, ok := f.columns[c.name]
@@ -194,7 +194,7 @@ func (t table) changes(f found) []string {
 		return alter
 	}
 	var set []string
-	for _, o := range autovacuum() {
+	for _, o := range t.storage() {
 		name, _, _ := strings.Cut(o, "=")
 		if !slices.ContainsFunc(f.reloptions, func(r string) bool { return strings.HasPrefix(r, name+"=") }) {
 			set = append(set, o)
@@ -237,8 +237,7 @@ func (m *migrator) upContract(ctx context.Context) error {
 // downContract takes weft's columns and settings off the outbox tables. The tables
 // and the contract's columns stay: the application has them in its models.
 func (m *migrator) downContract(ctx context.Context) error {
-	tables := outboxTables()
-	for i, t := range tables {
+	for i, t := range m.outboxes {
 		f, err := m.inspect(ctx, t.name)
 		if err != nil {
 			return fmt.Errorf("inspect %s: %w", t.name, err)
@@ -261,7 +260,7 @@ func (m *migrator) downContract(ctx context.Context) error {
 		if len(alter) == 0 {
 			continue
 		}
-		m.report(versionContract, i+1, len(tables), "removing weft's columns from %s", t.name)
+		m.report(versionContract, i+1, len(m.outboxes), "removing weft's columns from %s", t.name)
 		if err := m.ddl(ctx, t.name, "alter table "+m.qualify(t.name)+" "+strings.Join(alter, ", ")); err != nil {
 			return fmt.Errorf("give back table %s: %w", t.name, err)
 		}

@@ -28,12 +28,17 @@ func (c column) addable() bool { return c.name != "id" && (!c.notNull || c.def !
 // table is one table of the contract. outbox tables also get weft's own columns
 // and indexes; written ones are updated by weft, so their text columns must be as
 // wide as the contract says and their defaults must be there.
+//
+// Of the outbox tables, those that weft_outbox names are registered: no build before version
+// 6 works on them, so that they have all columns and settings from the start.
 type table struct {
-	name    string
-	outbox  bool
-	written bool
-	columns []column
-	unique  string
+	name       string
+	outbox     bool
+	registered bool
+	versions   bool // it has a table of version rows
+	written    bool
+	columns    []column
+	unique     string
 }
 
 // create returns the statement for a database that lacks the table.
@@ -49,16 +54,28 @@ func (t table) create(qualified string) string {
 	}
 	b.WriteString("\n)")
 	if t.outbox {
-		b.WriteString(" with (" + strings.Join(autovacuum(), ", ") + ")")
+		b.WriteString(" with (" + strings.Join(t.storage(), ", ") + ")")
 	}
 	return b.String()
 }
 
 func (t table) all() []column {
+	columns := t.columns[:len(t.columns):len(t.columns)]
 	if t.outbox {
-		return append(t.columns[:len(t.columns):len(t.columns)], ownColumns()...)
+		columns = append(columns, ownColumns()...)
 	}
-	return t.columns
+	if t.registered {
+		columns = append(columns, behindColumn())
+	}
+	return columns
+}
+
+// storage returns the settings that the table is created with.
+func (t table) storage() []string {
+	if t.registered {
+		return append(autovacuum(), noTruncate+"=off")
+	}
+	return autovacuum()
 }
 
 // ownColumns are weft's on an outbox table. The producer does not know them.
@@ -68,6 +85,17 @@ func ownColumns() []column {
 		{name: "reclaims", typ: "integer", notNull: true, def: "0"},
 	}
 }
+
+// since returns the version that made the table's history and views.
+func (t table) since() int64 {
+	if t.registered {
+		return versionOutboxes
+	}
+	return versionLeases
+}
+
+// behindColumn is weft's since version 5: the version of the earlier event that a row waits for.
+func behindColumn() column { return column{name: "behind", typ: "bigint"} }
 
 // autovacuum returns the storage settings of an outbox table. Every event leaves a dead
 // version and, where finished events leave the table, a second one; dead entries at the

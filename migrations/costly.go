@@ -3,7 +3,6 @@ package migrations
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -35,19 +34,25 @@ order by t.relname, pg_stat_get_numscans(c.oid), c.relname`
 // nothing.
 func FindCostly(ctx context.Context, db Rows) ([]CostlyIndex, error) {
 	var tables, ours, older []string
-	for _, t := range outboxTables() {
+	registered, err := ListOutboxes(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	known := outboxTables()
+	for _, o := range registered {
+		known = append(known, registeredTable(o.Name, false))
+	}
+	for _, t := range known {
 		tables = append(tables, t.name)
 	}
-	for _, ix := range olderIndexes() {
+	for _, ix := range olderIndexes(known) {
 		older = append(older, ix.name)
 	}
-	for _, ix := range append(outboxIndexes(), leaseIndexes()...) {
-		if !slices.Contains(older, ix.name) {
-			ours = append(ours, ix.name)
-		}
+	for _, ix := range currentIndexes(known) {
+		ours = append(ours, ix.name)
 	}
 	var there, leases bool
-	err := db.QueryRow(ctx, `select exists (select from pg_class where relnamespace = current_schema()::regnamespace and relname = any ($1)),
+	err = db.QueryRow(ctx, `select exists (select from pg_class where relnamespace = current_schema()::regnamespace and relname = any ($1)),
 		exists (select from pg_class where relnamespace = current_schema()::regnamespace and relname = 'weft_lease')`, tables).Scan(&there, &leases)
 	if err != nil {
 		return nil, fmt.Errorf("outbox tables: %w", err)

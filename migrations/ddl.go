@@ -18,13 +18,20 @@ const (
 	codeReadOnly    = "25006"
 	codeLockTimeout = "55P03"
 	codeDeadlock    = "40P01"
+	codeInUse       = "55006"
 )
 
 func pgCode(err error) string {
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+	if pgErr := pgError(err); pgErr != nil {
 		return pgErr.Code
 	}
 	return ""
+}
+
+// pgError returns the error of the server in err, nil when there is none.
+func pgError(err error) *pgconn.PgError {
+	pgErr, _ := errors.AsType[*pgconn.PgError](err)
+	return pgErr
 }
 
 // How long a statement that shuts writers out may queue: they queue behind it. An
@@ -102,6 +109,11 @@ func readHolder(ctx context.Context, q querier, where string, args ...any) (Hold
 // ddl runs one short statement that may need an exclusive lock on table. While the
 // lock is taken it makes room for the writers behind it and tries again.
 func (m *migrator) ddl(ctx context.Context, table, stmt string) error {
+	return m.ddlOn(ctx, table, m.qualify(table), stmt)
+}
+
+// ddlOn is ddl for a table of any schema, whose name SQL has as qualified.
+func (m *migrator) ddlOn(ctx context.Context, table, qualified, stmt string) error {
 	if err := m.lock.check(ctx); err != nil {
 		return err
 	}
@@ -126,9 +138,9 @@ func (m *migrator) ddl(ctx context.Context, table, stmt string) error {
 		if code != codeLockTimeout && code != codeDeadlock {
 			return err
 		}
-		holder, _ := readHolder(ctx, conn, "a.pid in (select l.pid from "+tableLocks+")", m.qualify(table))
+		holder, _ := readHolder(ctx, conn, "a.pid in (select l.pid from "+tableLocks+")", qualified)
 		wait = lockWait
-		if m.vacuumed(ctx, conn, table) {
+		if m.vacuumed(ctx, conn, qualified) {
 			wait = lockWaitAutovacuum
 		}
 		if !reported {
@@ -150,9 +162,9 @@ const tableLocks = `pg_locks l where l.granted and l.locktype = 'relation' and l
 
 // vacuumed reports whether somebody holds the lock that a vacuum takes. Modes of
 // locks are public; that the holder is an autovacuum worker is not.
-func (m *migrator) vacuumed(ctx context.Context, q querier, table string) bool {
+func (m *migrator) vacuumed(ctx context.Context, q querier, qualified string) bool {
 	var yes bool
-	err := q.QueryRowContext(ctx, "select exists (select 1 from "+tableLocks+" and l.mode = 'ShareUpdateExclusiveLock')", m.qualify(table)).Scan(&yes)
+	err := q.QueryRowContext(ctx, "select exists (select 1 from "+tableLocks+" and l.mode = 'ShareUpdateExclusiveLock')", qualified).Scan(&yes)
 	return err == nil && yes // without an answer the short wait will do
 }
 

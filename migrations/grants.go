@@ -57,14 +57,14 @@ func (g grant) on(schema string) string {
 // grants is all that an instance needs. It may neither write events nor change what a
 // producer has written into one, and who did what and why in weft_audit stays as it was
 // written. It may delete events, and days of the history, only where it has to.
-func grants(modes []Mode) []grant {
+func grants(tables []table, modes []Mode) []grant {
 	var all []grant
 	add := func(rights string, objects ...string) {
 		for _, o := range objects {
 			all = append(all, grant{object: o, rights: strings.Split(rights, ", ")})
 		}
 	}
-	for _, t := range outboxTables() {
+	for _, t := range tables {
 		m := modeOf(modes, t.name)
 		g := grant{object: t.name, rights: []string{"select", "update"}}
 		if m.Finished == modeArchive || m.Finished == modeDelete || m.Retention {
@@ -75,8 +75,13 @@ func grants(modes []Mode) []grant {
 				g.columns = append(g.columns, c.name)
 			}
 		}
-		g.columns = append(g.columns, "behind")
+		if !t.registered {
+			g.columns = append(g.columns, behindColumn().name)
+		}
 		all = append(all, g)
+		if t.versions {
+			add("select", versionsTable(t.name))
+		}
 		if m.Finished == modeArchive {
 			add("select, insert", historyTable(t.name))
 		} else {
@@ -88,7 +93,11 @@ func grants(modes []Mode) []grant {
 	all = append(all, grant{object: "weft_fence", rights: []string{"select", "update"}, columns: []string{"group_name"}}) // to lock it
 	add("select, insert, update", "weft_leader", "weft_term", "weft_progress")
 	add("select, insert, update, delete", "weft_instance", "weft_lease", "chronicle_entries")
-	for _, v := range append([]string{inflightView}, liveViews()...) {
+	views := []string{inflightView}
+	for _, t := range tables {
+		views = append(views, liveView(t.name))
+	}
+	for _, v := range append(views, registryTable) {
 		all = append(all, grant{object: v, rights: []string{"select"}, display: true})
 	}
 	add("execute", "weft_require(boolean, text)", "weft_forget(interval, interval, integer)",
@@ -111,11 +120,16 @@ func modeOf(modes []Mode, table string) Mode {
 	return Mode{Table: table}
 }
 
-func liveViews() (all []string) {
-	for _, t := range outboxTables() {
-		all = append(all, liveView(t.name))
+// withModes returns the tables of the contract, and the others that a mode names: an
+// instance needs no right on an outbox table that it does not work on.
+func withModes(modes []Mode) []table {
+	tables := outboxTables()
+	for _, m := range modes {
+		if m.Table != "" && !slices.ContainsFunc(tables, func(t table) bool { return t.name == m.Table }) {
+			tables = append(tables, registeredTable(m.Table, true))
+		}
 	}
-	return all
+	return tables
 }
 
 // produced reports whether a column of an outbox table is the producer's.
@@ -124,11 +138,15 @@ func produced(column string) bool {
 }
 
 // GrantSQL returns the statements that let role run weft in schema; both are given as
-// they are to stand in SQL. They may be repeated. Tables without a mode keep their
-// finished events.
+// they are to stand in SQL. They may be repeated. Of the contract's tables, those without a
+// mode keep their finished events.
 func GrantSQL(schema, role string, modes ...Mode) []string {
+	return grantSQL(schema, role, withModes(modes), modes)
+}
+
+func grantSQL(schema, role string, tables []table, modes []Mode) []string {
 	out := []string{fmt.Sprintf("grant usage on schema %s to %s", schema, role)}
-	for _, g := range grants(modes) {
+	for _, g := range grants(tables, modes) {
 		out = append(out, fmt.Sprintf("grant %s on %s to %s", g, g.on(schema), role))
 	}
 	return out
@@ -146,18 +164,23 @@ func Grant(ctx context.Context, url, role string, modes ...Mode) error {
 		if have < Latest {
 			return nil, &BehindError{Have: have, Want: Latest}
 		}
+		for _, mode := range modes {
+			if !slices.Contains(m.outboxNames(), mode.Table) {
+				return nil, &OutboxError{mode.Table, "is no outbox table that weft knows", "make it with `weft outbox create`"}
+			}
+		}
 		tx, err := m.db.BeginTx(ctx, nil)
 		if err != nil {
 			return nil, fmt.Errorf("grant: %w", err)
 		}
 		defer func() { _ = tx.Rollback() }()
-		for _, statement := range GrantSQL(pgx.Identifier{m.schema}.Sanitize(), pgx.Identifier{role}.Sanitize(), modes...) {
+		for _, statement := range grantSQL(pgx.Identifier{m.schema}.Sanitize(), pgx.Identifier{role}.Sanitize(), m.outboxes, modes) {
 			if _, err := tx.ExecContext(ctx, statement); err != nil {
 				return nil, fmt.Errorf("%s: %w", statement, err)
 			}
 		}
 		// The server only warns of a grant that grants nothing.
-		asked := wanted(modes)
+		asked := wanted(m.outboxes, modes)
 		var found []int
 		var text string
 		err = tx.QueryRowContext(ctx, "select coalesce(string_agg(ord::text, ' ' order by ord), '') from ("+rightsSQL+") lacking",
@@ -214,8 +237,8 @@ type rights struct {
 	objects, rights, columns []string
 }
 
-func wanted(modes []Mode) (r rights) {
-	r.grants = grants(modes)
+func wanted(tables []table, modes []Mode) (r rights) {
+	r.grants = grants(tables, modes)
 	for i, g := range r.grants {
 		if g.display {
 			continue
@@ -281,7 +304,7 @@ func CheckRights(ctx context.Context, db Rows, modes ...Mode) error {
 		return &RightsError{Role: role, Missing: []string{"usage on a schema of search_path (" + path + ")"},
 			Grants: []string{"grant usage on schema … to " + pgx.Identifier{role}.Sanitize()}}
 	}
-	asked := wanted(modes)
+	asked := wanted(withModes(modes), modes)
 	rows, err := db.Query(ctx, rightsSQL, asked.objects, asked.rights, asked.columns, role)
 	if err != nil {
 		return fmt.Errorf("check rights: %w", err)

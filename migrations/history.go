@@ -149,6 +149,10 @@ func (m *migrator) upHistory(ctx context.Context) error {
 	if _, err := m.refreshHistories(ctx); err != nil {
 		return err
 	}
+	return m.historyFunctions(ctx)
+}
+
+func (m *migrator) historyFunctions(ctx context.Context) error {
 	var cases strings.Builder
 	for _, t := range outboxTables() {
 		fmt.Fprintf(&cases, "when '%s' then to_regclass(format('%%I.%%I', {name}, '%s')) ", t.name, historyTable(t.name))
@@ -165,7 +169,7 @@ func (m *migrator) downHistory(ctx context.Context) error {
 	if err := m.script(ctx, "weft_audit", dropHistoryFunctions); err != nil {
 		return fmt.Errorf("functions of the history: %w", err)
 	}
-	for _, t := range outboxTables() {
+	for _, t := range m.outboxes {
 		name := historyTable(t.name)
 		f, err := m.inspect(ctx, name)
 		if err != nil {
@@ -193,7 +197,7 @@ func (m *migrator) downHistory(ctx context.Context) error {
 // their outbox tables have got since. It returns whether there was one.
 func (m *migrator) refreshHistories(ctx context.Context) (bool, error) {
 	done := false
-	for _, t := range outboxTables() {
+	for _, t := range m.outboxes {
 		f, err := m.inspect(ctx, t.name)
 		if err != nil {
 			return done, fmt.Errorf("inspect %s: %w", t.name, err)
@@ -205,7 +209,7 @@ func (m *migrator) refreshHistories(ctx context.Context) (bool, error) {
 		}
 		var statement string
 		if h.kind == "" {
-			m.report(versionLeases, 0, 0, "creating table %s", name)
+			m.report(t.since(), 0, 0, "creating table %s", name)
 			statement = m.createHistory(t, f)
 		} else {
 			if err := m.fitsHistory(ctx, name, h); err != nil {
@@ -218,7 +222,7 @@ func (m *migrator) refreshHistories(ctx context.Context) (bool, error) {
 			if len(alter) == 0 {
 				continue
 			}
-			m.report(versionLeases, 0, 0, "adopting the columns of %s in %s (%d changes)", t.name, name, len(alter))
+			m.report(t.since(), 0, 0, "adopting the columns of %s in %s (%d changes)", t.name, name, len(alter))
 			statement = "alter table " + m.qualify(name) + " " + strings.Join(alter, ", ")
 		}
 		if err := m.ddl(ctx, name, statement); err != nil {

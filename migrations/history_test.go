@@ -263,6 +263,7 @@ func TestDownKeepsAHistoryWithEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	var l lines
+	downTo(t, dsn, 5)
 	if _, err := migrations.Down(t.Context(), dsn, l.option()); err != nil {
 		t.Fatal(err)
 	}

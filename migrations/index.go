@@ -17,9 +17,9 @@ type index struct {
 
 // outboxIndexes are partial, so that a claim reads heads of indexes that hold live
 // work only, whatever number of done rows the table keeps.
-func outboxIndexes() []index {
+func outboxIndexes(tables []table) []index {
 	var all []index
-	for _, t := range outboxTables() {
+	for _, t := range tables {
 		prefix := "weft_" + strings.TrimSuffix(t.name, "_events")
 		all = append(all,
 			index{prefix + "_ready", t.name, "(event_version) where status = 'pending' and next_retry_at is null"},
@@ -32,11 +32,11 @@ func outboxIndexes() []index {
 }
 
 func (m *migrator) upIndexes(ctx context.Context) error {
-	return m.ensureIndexes(ctx, outboxIndexes(), versionIndexes)
+	return m.ensureIndexes(ctx, outboxIndexes(m.outboxes), versionIndexes)
 }
 
 func (m *migrator) downIndexes(ctx context.Context) error {
-	return m.dropIndexes(ctx, outboxIndexes(), versionIndexes)
+	return m.dropIndexes(ctx, outboxIndexes(m.outboxes), versionIndexes)
 }
 
 // ensureIndexes builds those of a version that are missing or invalid.

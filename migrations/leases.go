@@ -91,8 +91,7 @@ func (m *migrator) upLeases(ctx context.Context) error {
 	if err := m.script(ctx, "weft_leader", leaseTables); err != nil {
 		return fmt.Errorf("lease tables: %w", err)
 	}
-	tables := outboxTables()
-	for i, t := range tables {
+	for i, t := range m.outboxes {
 		f, err := m.inspect(ctx, t.name)
 		if err != nil {
 			return fmt.Errorf("inspect %s: %w", t.name, err)
@@ -108,12 +107,12 @@ func (m *migrator) upLeases(ctx context.Context) error {
 		if len(alter) == 0 {
 			continue
 		}
-		m.report(versionLeases, i+1, len(tables), "adding a column to %s", t.name)
+		m.report(versionLeases, i+1, len(m.outboxes), "adding a column to %s", t.name)
 		if err := m.ddl(ctx, t.name, "alter table "+m.qualify(t.name)+" "+strings.Join(alter, ", ")); err != nil {
 			return fmt.Errorf("column of %s: %w", t.name, err)
 		}
 	}
-	if err := m.ensureIndexes(ctx, leaseIndexes(), versionLeases); err != nil {
+	if err := m.ensureIndexes(ctx, leaseIndexes(m.outboxes), versionLeases); err != nil {
 		return err
 	}
 	if err := m.upHistory(ctx); err != nil {
@@ -128,10 +127,10 @@ func (m *migrator) upLeases(ctx context.Context) error {
 
 func (m *migrator) downLeases(ctx context.Context) error {
 	// The build before this one looks for work by them; weft doctor lets them be dropped.
-	if err := m.ensureIndexes(ctx, outboxIndexes(), versionLeases); err != nil {
+	if err := m.ensureIndexes(ctx, outboxIndexes(m.outboxes), versionLeases); err != nil {
 		return err
 	}
-	for _, t := range outboxTables() {
+	for _, t := range m.outboxes {
 		if err := m.ddl(ctx, t.name, "drop view if exists "+m.qualify(liveView(t.name))); err != nil {
 			return fmt.Errorf("view %s: %w", liveView(t.name), err)
 		}
@@ -142,10 +141,10 @@ func (m *migrator) downLeases(ctx context.Context) error {
 	if err := m.script(ctx, "weft_leader", dropForget+dropLeaseTables); err != nil {
 		return fmt.Errorf("lease tables: %w", err)
 	}
-	if err := m.dropIndexes(ctx, leaseIndexes(), versionLeases); err != nil {
+	if err := m.dropIndexes(ctx, leaseIndexes(m.outboxes), versionLeases); err != nil {
 		return err
 	}
-	for _, t := range outboxTables() {
+	for _, t := range m.outboxes {
 		f, err := m.inspect(ctx, t.name)
 		if err != nil {
 			return fmt.Errorf("inspect %s: %w", t.name, err)
@@ -163,9 +162,9 @@ func (m *migrator) downLeases(ctx context.Context) error {
 
 // leaseIndexes serve lists, leases and what is put off. Those of version 3 that this build
 // does not read stay for older builds: see [FindCostly].
-func leaseIndexes() []index {
+func leaseIndexes(tables []table) []index {
 	var all []index
-	for _, t := range outboxTables() {
+	for _, t := range tables {
 		prefix := "weft_" + strings.TrimSuffix(t.name, "_events")
 		all = append(all,
 			index{prefix + "_list", t.name, "(event_version, id) where status = 'pending' and next_retry_at is null"},
@@ -178,10 +177,16 @@ func leaseIndexes() []index {
 }
 
 // olderIndexes are those that only builds before leases read.
-func olderIndexes() []index {
-	return slices.DeleteFunc(outboxIndexes(), func(ix index) bool {
+func olderIndexes(tables []table) []index {
+	return slices.DeleteFunc(outboxIndexes(tables), func(ix index) bool {
 		return !strings.HasSuffix(ix.name, "_ready") && !strings.HasSuffix(ix.name, "_due")
 	})
+}
+
+// currentIndexes are those that this build reads.
+func currentIndexes(tables []table) []index {
+	older := olderIndexes(tables)
+	return slices.DeleteFunc(append(outboxIndexes(tables), leaseIndexes(tables)...), func(ix index) bool { return slices.Contains(older, ix) })
 }
 
 // forget bounds the size of weft_term and weft_audit. Its owner's rights stand in for a
@@ -231,13 +236,18 @@ func (m *migrator) script(ctx context.Context, table, sql string) error {
 	return m.ddl(ctx, table, strings.NewReplacer("{schema}", pgx.Identifier{m.schema}.Sanitize(), "{name}", name).Replace(sql))
 }
 
-// refresh brings what follows the outbox tables up to the columns that they have now: the
-// views and the history tables. It returns whether there was anything to do.
+// refresh gives the outbox tables of the application what they lack, and brings what follows
+// the columns of an outbox table up to them: the views and the history tables. It returns
+// whether there was anything to do.
 func (m *migrator) refresh(ctx context.Context) (bool, error) {
+	adopted, err := m.refreshOutboxes(ctx)
+	if err != nil {
+		return adopted, err
+	}
 	history, err := m.refreshHistories(ctx)
 	if err != nil {
-		return false, err
+		return adopted || history, err
 	}
 	views, err := m.refreshViews(ctx)
-	return history || views, err
+	return adopted || history || views, err
 }

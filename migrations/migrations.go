@@ -28,9 +28,10 @@ const (
 	versionIndexes  int64 = 3 // partial indexes of the outbox tables
 	versionHandOver int64 = 4 // columns of weft_leader that ask for a hand-over
 	versionLeases   int64 = 5 // leases on batches, and the fence apart from the leader's row
+	versionOutboxes int64 = 6 // weft_outbox: outbox tables besides those of the contract
 
 	// Latest is the version this build needs.
-	Latest = versionLeases
+	Latest = versionOutboxes
 
 	versionTable = "weft_schema_version"
 )
@@ -47,6 +48,8 @@ func migrationName(version int64) string {
 		return "hand-over request"
 	case versionLeases:
 		return "leases on batches"
+	case versionOutboxes:
+		return "outbox tables of the application"
 	default:
 		return "unknown to this build"
 	}
@@ -177,6 +180,8 @@ type migrator struct {
 	schema string
 	role   string
 	opt    options
+	// outboxes are the outbox tables that there are: those of the contract, and those that weft_outbox names.
+	outboxes []table
 }
 
 func run(ctx context.Context, url string, opts []Option, f func(context.Context, *migrator) ([]Step, error)) ([]Step, error) {
@@ -209,6 +214,9 @@ func run(ctx context.Context, url string, opts []Option, f func(context.Context,
 		return nil, err
 	}
 	defer m.lock.release()
+	if m.outboxes, err = m.knownOutboxes(ctx); err != nil {
+		return nil, m.explain(ctx, err)
+	}
 	done, err := f(ctx, m)
 	return done, m.explain(ctx, err)
 }
@@ -269,6 +277,9 @@ func (m *migrator) provider() (*goose.Provider, error) {
 			goose.NewGoMigration(versionLeases,
 				&goose.GoFunc{RunDB: func(ctx context.Context, _ *sql.DB) error { return m.upLeases(ctx) }},
 				&goose.GoFunc{RunDB: func(ctx context.Context, _ *sql.DB) error { return m.downLeases(ctx) }}),
+			goose.NewGoMigration(versionOutboxes,
+				&goose.GoFunc{RunDB: func(ctx context.Context, _ *sql.DB) error { return m.upOutboxes(ctx) }},
+				&goose.GoFunc{RunDB: func(ctx context.Context, _ *sql.DB) error { return m.downOutboxes(ctx) }}),
 		))
 	if err != nil {
 		return nil, fmt.Errorf("load migrations: %w", err)

@@ -23,7 +23,7 @@ func TestUpOnEmptySchema(t *testing.T) {
 	if err := migrations.Check(t.Context(), pool); !errors.As(err, &behind) || behind.Have != 0 || behind.Want != migrations.Latest {
 		t.Errorf("check before: got %v, want behind at 0", err)
 	}
-	if got, want := versions(up(t, dsn)), []int64{1, 2, 3, 4, 5}; !cmp.Equal(got, want) {
+	if got, want := versions(up(t, dsn)), []int64{1, 2, 3, 4, 5, 6}; !cmp.Equal(got, want) {
 		t.Errorf("steps: got %v, want %v", got, want)
 	}
 	if err := migrations.Check(t.Context(), pool); err != nil {
@@ -35,7 +35,7 @@ func TestUpOnEmptySchema(t *testing.T) {
 	tables := query[string](t, pool, `select tablename::text from pg_tables where schemaname = current_schema() order by 1`)
 	if diff := cmp.Diff([]string{"chronicle_entries", "chronicle_events", "chronicle_outbox_events", "chronicle_outbox_history", "environment_sentinel",
 		"search_index", "search_outbox_events", "search_outbox_history", "weft_audit", "weft_fence", "weft_instance", "weft_leader", "weft_lease",
-		"weft_progress", "weft_schema_version", "weft_term"}, tables); diff != "" {
+		"weft_outbox", "weft_progress", "weft_schema_version", "weft_term"}, tables); diff != "" {
 		t.Errorf("tables (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(wantIndexes, validIndexes(t, pool)); diff != "" {
@@ -104,14 +104,14 @@ func TestDown(t *testing.T) {
 
 	var steps []migrations.Step
 	var err error
-	for _, v := range []int64{5, 4, 3} {
+	for _, v := range []int64{6, 5, 4, 3} {
 		steps, err = migrations.Down(t.Context(), dsn)
 		if err != nil || !cmp.Equal(versions(steps), []int64{v}) {
 			t.Fatalf("down: got %v, %v, want version %d", versions(steps), err, v)
 		}
 		got := one[int](t, pool, `select count(*) from pg_attribute where attrelid = 'weft_leader'::regclass and attname like 'resign%' and not attisdropped`)
-		if (got > 0) != (v == 5) {
-			t.Errorf("hand-over columns below version %d: got %d, want some at 4 alone", v, got)
+		if (got > 0) != (v > 4) {
+			t.Errorf("hand-over columns below version %d: got %d, want some from 4 on", v, got)
 		}
 	}
 	if got := validIndexes(t, pool); len(got) != 0 {
@@ -138,7 +138,7 @@ func TestDown(t *testing.T) {
 	if steps, err := migrations.Down(t.Context(), dsn); err != nil || len(steps) != 0 {
 		t.Errorf("down at zero: got %v, %v, want nothing", steps, err)
 	}
-	if got, want := versions(up(t, dsn)), []int64{1, 2, 3, 4, 5}; !cmp.Equal(got, want) {
+	if got, want := versions(up(t, dsn)), []int64{1, 2, 3, 4, 5, 6}; !cmp.Equal(got, want) {
 		t.Errorf("up again: got %v, want %v", got, want)
 	}
 }
@@ -153,6 +153,16 @@ func TestDownRefusesWhileAnInstanceLeads(t *testing.T) {
 	exec(t, pool, `update weft_leader set released_at = now()`)
 	if err := downError(t, dsn); err != nil {
 		t.Errorf("down after the hand-over: %v", err)
+	}
+}
+
+// downTo takes migrations back until the schema is at version.
+func downTo(t *testing.T, dsn string, version int64) {
+	t.Helper()
+	for have := migrations.Latest; have > version; have-- {
+		if err := downError(t, dsn); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

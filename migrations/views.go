@@ -62,15 +62,13 @@ where l.table_name = '{table}'`
 // table's. It returns whether there was one.
 func (m *migrator) refreshViews(ctx context.Context) (bool, error) {
 	done := false
-	var parts []string
-	for _, t := range outboxTables() {
+	for _, t := range m.outboxes {
 		f, err := m.inspect(ctx, t.name)
 		if err != nil {
 			return done, fmt.Errorf("inspect %s: %w", t.name, err)
 		}
 		fill := strings.NewReplacer("{table}", t.name, "{ids}", leaseColumn(f),
 			"{columns}", strings.Join(liveColumns(f, false), ", "), "{leased}", strings.Join(liveColumns(f, true), ", "))
-		parts = append(parts, fill.Replace(inflightSQL))
 		v, err := m.inspect(ctx, liveView(t.name))
 		if err != nil {
 			return done, fmt.Errorf("inspect %s: %w", liveView(t.name), err)
@@ -81,17 +79,50 @@ func (m *migrator) refreshViews(ctx context.Context) (bool, error) {
 		if v.kind == "v" && slices.Equal(v.order, f.order) && sameTypes(v, f) {
 			continue
 		}
-		m.report(versionLeases, 0, 0, "making view %s", liveView(t.name))
+		m.report(t.since(), 0, 0, "making view %s", liveView(t.name))
 		if err := m.view(ctx, liveView(t.name), fill.Replace(liveSQL)); err != nil {
 			return done, err
 		}
 		done = true
 	}
-	v, err := m.inspect(ctx, inflightView)
-	if err != nil || v.kind == "v" {
+	shown, err := m.inFlightTables(ctx)
+	if err != nil || slices.Equal(shown, m.outboxNames()) {
 		return done, err
 	}
-	return true, m.view(ctx, inflightView, strings.Join(parts, " union all "))
+	query, err := m.inflightOf(ctx, m.outboxes)
+	if err != nil {
+		return done, err
+	}
+	return true, m.view(ctx, inflightView, query)
+}
+
+// inflightOf returns the query of the view over these outbox tables.
+func (m *migrator) inflightOf(ctx context.Context, tables []table) (string, error) {
+	parts := make([]string, len(tables))
+	for i, t := range tables {
+		f, err := m.inspect(ctx, t.name)
+		if err != nil {
+			return "", fmt.Errorf("inspect %s: %w", t.name, err)
+		}
+		parts[i] = strings.NewReplacer("{table}", t.name, "{ids}", leaseColumn(f)).Replace(inflightSQL)
+	}
+	return strings.Join(parts, " union all "), nil
+}
+
+// inFlightTables returns the outbox tables that weft_inflight reads, in the order of their
+// names; none where there is no such view.
+func (m *migrator) inFlightTables(ctx context.Context) ([]string, error) {
+	var names string
+	err := m.db.QueryRowContext(ctx, `select coalesce(string_agg(distinct c.relname, ' '), '')
+		from pg_rewrite r join pg_depend d on d.classid = 'pg_rewrite'::regclass and d.objid = r.oid and d.refclassid = 'pg_class'::regclass
+		join pg_class c on c.oid = d.refobjid and c.relkind = 'r' and c.relname <> 'weft_lease'
+		where r.ev_class = to_regclass($1)`, m.qualify(inflightView)).Scan(&names)
+	if err != nil {
+		return nil, fmt.Errorf("tables of %s: %w", inflightView, err)
+	}
+	tables := strings.Fields(names)
+	slices.Sort(tables)
+	return tables, nil
 }
 
 // sameTypes compares the columns of a view with its table's, text types without their lengths:
@@ -116,19 +147,32 @@ func (m *migrator) view(ctx context.Context, name, query string) error {
 	create := "view {schema}." + pgx.Identifier{name}.Sanitize() + " as " + query
 	err := m.script(ctx, name, "create or replace "+create)
 	if pgCode(err) == codeViewShape {
-		var grants string
-		err = m.db.QueryRowContext(ctx, `select coalesce(string_agg(format('grant %s on %s to %s', a.privilege_type, c.oid::regclass,
-				case when a.grantee = 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end), '; '), '')
-			from pg_class c cross join lateral aclexplode(c.relacl) a
-			where c.oid = to_regclass($1) and a.grantee <> c.relowner`, m.qualify(name)).Scan(&grants)
-		if err == nil {
-			err = m.script(ctx, name, "drop view {schema}."+pgx.Identifier{name}.Sanitize()+"; create "+create+"; "+grants)
+		var anew string
+		if anew, err = m.viewAnew(ctx, name, query); err == nil {
+			err = m.script(ctx, name, anew)
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("view %s: %w", name, err)
 	}
 	return nil
+}
+
+// viewAnew returns the statements that drop a view and make it again with the rights on it.
+func (m *migrator) viewAnew(ctx context.Context, name, query string) (string, error) {
+	var grants string
+	err := m.db.QueryRowContext(ctx, `select coalesce(string_agg(format('grant %s on %s to %s', a.privilege_type, c.oid::regclass,
+				case when a.grantee = 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end), '; '), '')
+			from pg_class c cross join lateral aclexplode(c.relacl) a
+			where c.oid = to_regclass($1) and a.grantee <> c.relowner`, m.qualify(name)).Scan(&grants)
+	if err != nil {
+		return "", fmt.Errorf("rights on view %s: %w", name, err)
+	}
+	if grants != "" {
+		grants += ";"
+	}
+	view := "{schema}." + pgx.Identifier{name}.Sanitize()
+	return "drop view if exists " + view + ";\ncreate view " + view + " as " + query + ";\n" + grants, nil
 }
 
 // leaseColumn returns the column of weft_lease that has the ids of a table's events.

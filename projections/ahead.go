@@ -47,11 +47,13 @@ type conflict struct {
 // are newer than their source rows. Such a document never changes although every event of
 // its entity ends as done, so only this check shows it.
 type aheadCheck struct {
-	pool    Querier
-	sink    Documents
-	log     *zap.Logger
-	total   prometheus.Counter
-	skipped prometheus.Counter
+	projection string
+	pool       Querier
+	source     source
+	sink       Documents
+	log        *zap.Logger
+	total      prometheus.Counter
+	skipped    prometheus.Counter
 
 	mu   sync.Mutex
 	next time.Time // monotonic; no look before it
@@ -62,10 +64,10 @@ type aheadCheck struct {
 	begun    time.Time
 }
 
-func newAheadCheck(pool Querier, sink Documents, log *zap.Logger, reg prometheus.Registerer) (*aheadCheck, error) {
-	labels := prometheus.Labels{"projection": SearchIndexToElastic}
+func newAheadCheck(projection string, pool Querier, source source, sink Documents, log *zap.Logger, reg prometheus.Registerer) (*aheadCheck, error) {
+	labels := prometheus.Labels{"projection": projection}
 	c := &aheadCheck{
-		pool: pool, sink: sink, log: log,
+		projection: projection, pool: pool, source: source, sink: sink, log: log,
 		total: prometheus.NewCounter(prometheus.CounterOpts{
 			Name:        "weft_version_ahead_total",
 			Help:        "Writes refused because the document is newer than its source row, or has none: after a restore, or when versions were given out in another order than commits.",
@@ -79,7 +81,7 @@ func newAheadCheck(pool Querier, sink Documents, log *zap.Logger, reg prometheus
 	}
 	for _, m := range []prometheus.Collector{c.total, c.skipped} {
 		if err := reg.Register(m); err != nil {
-			return nil, fmt.Errorf("metrics of %s: %w", SearchIndexToElastic, err)
+			return nil, fmt.Errorf("metrics of %s: %w", projection, err)
 		}
 	}
 	return c, nil
@@ -150,14 +152,6 @@ type ahead struct {
 	row int64
 }
 
-// aheadQuery looks the row of each key up in the unique index.
-const aheadQuery = `
-select k.ord, s.event_version
-from unnest($1::text[], $2::uuid[]) with ordinality as k(entity_type, entity_id, ord)
-left join lateral (
-  select i.event_version from search_index i where i.entity_type = k.entity_type and i.entity_id = k.entity_id limit 1
-) s on true`
-
 // ahead returns the conflicts whose document is newer than its row, or exists without one. A
 // deleted document without a row is harmless, whatever its version. Rows without a version
 // cannot be compared.
@@ -166,18 +160,19 @@ func (c *aheadCheck) ahead(ctx context.Context, conflicts []conflict) ([]ahead, 
 	for i := range conflicts {
 		keys[i].Key = conflicts[i].event.Key
 	}
-	rows, err := c.pool.Query(ctx, aheadQuery, types(keys), entities(keys))
+	rows, err := c.source.versions(ctx, keys)
+	if err == nil && len(rows) != len(keys) {
+		err = fmt.Errorf("%d answers for %d entities", len(rows), len(keys))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("source versions: %w", err)
 	}
 	var (
 		found, doubtful []ahead
 		ids             []string
-		ord             int64
-		row             *int64
 	)
-	_, err = pgx.ForEachRow(rows, []any{&ord, &row}, func() error {
-		a := ahead{conflict: conflicts[ord-1]}
+	for i, row := range rows {
+		a := ahead{conflict: conflicts[i]}
 		if row != nil {
 			a.row = *row
 		}
@@ -191,10 +186,6 @@ func (c *aheadCheck) ahead(ctx context.Context, conflicts []conflict) ([]ahead, 
 		default:
 			found = append(found, a)
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("source versions: %w", err)
 	}
 	if len(doubtful) == 0 {
 		return found, nil
@@ -248,7 +239,7 @@ func (c *aheadCheck) audit(ctx context.Context, found []ahead) error {
 	if c.epoch != authority.Epoch || time.Since(c.begun) > aheadEntry {
 		c.entry, c.epoch, c.begun = 0, authority.Epoch, time.Now()
 	}
-	rows, err := c.pool.Query(ctx, auditQuery, authority.Group, authority.Epoch, authority.Instance, SearchIndexToElastic, len(found), named, c.entry)
+	rows, err := c.pool.Query(ctx, auditQuery, authority.Group, authority.Epoch, authority.Instance, c.projection, len(found), named, c.entry)
 	if err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}

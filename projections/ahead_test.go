@@ -20,7 +20,7 @@ import (
 type indexed struct {
 	*bench
 	t      *testing.T
-	search *Search
+	search *Index
 	index  string
 	logs   *observer.ObservedLogs
 }

@@ -111,7 +111,7 @@ func (s *sink) Live(_ context.Context, ids []string) ([]bool, error) {
 }
 
 // search returns a Search on the bench's database.
-func (b *bench) search(documents Documents) *Search {
+func (b *bench) search(documents Documents) *Index {
 	b.tb.Helper()
 	s, err := NewSearch(b.pool, documents, zaptest.NewLogger(b.tb), prometheus.NewRegistry())
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 // Deps are the dependencies of projections. Each projection uses those that it needs.
 type Deps struct {
-	Pool             Querier
+	Pool             BatchQuerier
 	Elastic          elastic.Config
 	ChronicleVersion int // 1 or more
 	Log              *zap.Logger
@@ -23,10 +23,10 @@ type Deps struct {
 }
 
 // constructors lists the projections.
-func constructors() map[string]func(Deps) (Projection, error) {
-	return map[string]func(Deps) (Projection, error){
+func (r Registry) constructors() map[string]func(Deps) (Projection, error) {
+	all := map[string]func(Deps) (Projection, error){
 		SearchIndexToElastic: func(d Deps) (Projection, error) {
-			sink, err := elastic.New(d.Elastic, d.Log, d.Registerer, SearchIndexToElastic)
+			sink, err := r.Sink(SearchIndexToElastic, d.Elastic, d.Log, d.Registerer)
 			if err != nil {
 				return nil, err
 			}
@@ -36,15 +36,26 @@ func constructors() map[string]func(Deps) (Projection, error) {
 			return NewChronicle(d.Pool, d.ChronicleVersion, d.Log)
 		},
 	}
+	for _, declared := range r.Declared {
+		all[declared.Name] = func(d Deps) (Projection, error) {
+			sink, err := r.Sink(declared.Name, d.Elastic, d.Log, d.Registerer)
+			if err != nil {
+				return nil, err
+			}
+			return NewDeclared(declared, d.Pool, sink, d.Log, d.Registerer)
+		}
+	}
+	return all
 }
 
-// Registry builds projections by name. Its zero value is ready for use.
-type Registry struct{}
+// Registry builds projections by name: those of this package, and declared ones. Its zero
+// value is ready for use.
+type Registry struct{ Declared []Declaration }
 
 // Names lists the projections that can be built, sorted.
-func (Registry) Names() []string {
+func (r Registry) Names() []string {
 	var names []string
-	for name := range constructors() {
+	for name := range r.constructors() {
 		names = append(names, name)
 	}
 	slices.Sort(names)
@@ -53,8 +64,24 @@ func (Registry) Names() []string {
 
 // Table returns the outbox table of a projection, or "" when there is none of that
 // name.
-func (Registry) Table(name string) string {
+func (r Registry) Table(name string) string {
+	for _, d := range r.Declared {
+		if d.Name == name {
+			return d.Table
+		}
+	}
 	return map[string]string{SearchIndexToElastic: searchTable, ChronicleEventsToEntries: chronicleTable}[name]
+}
+
+// Sink returns the sink of a projection that writes to Elasticsearch. Its metrics are
+// registered with reg.
+func (r Registry) Sink(name string, base elastic.Config, log *zap.Logger, reg prometheus.Registerer) (*elastic.Sink, error) {
+	for _, d := range r.Declared {
+		if d.Name == name {
+			return elastic.New(d.target(base), log, reg, name)
+		}
+	}
+	return elastic.New(base, log, reg, name)
 }
 
 // Build makes the projections of names, each at most once, in that order. Nothing is
@@ -66,7 +93,7 @@ func (r Registry) Build(names []string, d Deps) ([]Projection, error) {
 		seen = map[string]bool{}
 	)
 	for _, name := range names {
-		build, ok := constructors()[name]
+		build, ok := r.constructors()[name]
 		switch {
 		case !ok:
 			errs = append(errs, fmt.Errorf("unknown projection %q: want one of %s", name, strings.Join(r.Names(), ", ")))

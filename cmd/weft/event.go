@@ -13,7 +13,6 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
-	"github.com/samuelhu324-dev/weft/projections"
 )
 
 // eventStory is the JSON form of one event. Names and units stay; fields may be added.
@@ -118,7 +117,7 @@ it may be there.`,
 func findEvent(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, id outbox.ID) (found []eventStory, searches []outbox.Search, err error) {
 	found = []eventStory{}
 	for _, name := range cfg.Projections {
-		table := projections.Registry{}.Table(name)
+		table := cfg.Registry().Table(name)
 		stories, err := outbox.OpenStories(ctx, pool, table, cfg.Database.Timeout)
 		if err != nil {
 			return nil, nil, err

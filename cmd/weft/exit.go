@@ -86,6 +86,9 @@ func diagnose(err error) (int, string) {
 	if _, ok := errors.AsType[*migrations.ActiveError](err); ok {
 		return exitRefused, plain(err.Error())
 	}
+	if _, ok := errors.AsType[*migrations.OutboxError](err); ok {
+		return exitRefused, oneLine(err)
+	}
 	if _, ok := errors.AsType[*migrations.LockError](err); ok {
 		return exitTryAgain, plain(err.Error())
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/migrations"
-	"github.com/samuelhu324-dev/weft/projections"
 )
 
 func (a *app) migrateGrant() *cobra.Command {
@@ -47,6 +46,13 @@ revoke them.`,
 				if err != nil {
 					return err
 				}
+				owners, err := migrations.GrantSources(ctx, url, args[0])
+				if err != nil {
+					return err
+				}
+				for _, statement := range owners {
+					fmt.Fprintln(a.stderr, "weft: warning: a source table is its owner's to grant: "+statement)
+				}
 				_, err = fmt.Fprintln(a.stdout, "granted to "+args[0])
 				return err
 			})
@@ -61,7 +67,7 @@ func modes(cfg config.Config) []migrations.Mode {
 	var out []migrations.Mode
 	for _, name := range cfg.Projections {
 		out = append(out, migrations.Mode{
-			Table: projections.Registry{}.Table(name), Finished: cfg.Outbox.FinishedOf(name), Retention: cfg.Outbox.Retention > 0,
+			Table: cfg.Registry().Table(name), Finished: cfg.Outbox.FinishedOf(name), Retention: cfg.Outbox.Retention > 0,
 		})
 	}
 	return out

@@ -16,6 +16,8 @@ func TestHelp(t *testing.T) {
 		"migrate-up.txt": {"migrate", "up"}, "migrate-down.txt": {"migrate", "down"}, "migrate-status.txt": {"migrate", "status"},
 		"failed.txt": {"failed"}, "failed-summary.txt": {"failed", "summary"}, "failed-list.txt": {"failed", "list"}, "failed-show.txt": {"failed", "show"},
 		"replay.txt": {"replay"}, "audit.txt": {"audit"}, "doctor.txt": {"doctor"}, "event.txt": {"event"}, "prune.txt": {"prune"}, "migrate-grant.txt": {"migrate", "grant"},
+		"outbox.txt": {"outbox"}, "outbox-create.txt": {"outbox", "create"}, "outbox-drop.txt": {"outbox", "drop"}, "outbox-list.txt": {"outbox", "list"},
+		"load.txt": {"load"}, "projection.txt": {"projection"}, "projection-list.txt": {"projection", "list"}, "projection-check.txt": {"projection", "check"}, "projection-render.txt": {"projection", "render"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -87,7 +89,8 @@ func TestConfigurationErrors(t *testing.T) {
 	want := "weft: configuration: outbox.bulk_size: value \"lots\": want a whole number from 1 to 10000 (env OUTBOX_BULK_SIZE)\n" +
 		"weft: configuration: unknown setting WEFT_GRUOP; did you mean \"WEFT_GROUP\"? (env WEFT_GRUOP)\n" +
 		"weft: configuration: database.url: is required: set DATABASE_URL, or database.url in the configuration file\n"
-	for _, args := range [][]string{{"run"}, {"run", "--check-config"}, {"status"}, {"resign", "--why=x"}, {"failed", "list"}, {"audit"}, {"event", "7"}, {"prune", "--older-than=30d"}, {"doctor"}, {"replay", "--all", "--dry-run"}, {"migrate", "up"}, {"migrate", "down"}, {"migrate", "status"}, {"migrate", "grant", "x"}} {
+	for _, args := range [][]string{{"run"}, {"run", "--check-config"}, {"status"}, {"resign", "--why=x"}, {"failed", "list"}, {"audit"}, {"event", "7"}, {"prune", "--older-than=30d"}, {"doctor"}, {"replay", "--all", "--dry-run"}, {"migrate", "up"}, {"migrate", "down"}, {"migrate", "status"}, {"migrate", "grant", "x"},
+		{"outbox", "create", "--table", "x"}, {"outbox", "drop", "--name", "x"}, {"outbox", "list"}} {
 		if r := weft(t, env, args...); r.code != exitConfig || r.errOut != want || r.out != "" {
 			t.Errorf("%v: got code %d, output %q and\n%s\nwant %d and\n%s", args, r.code, r.out, r.errOut, exitConfig, want)
 		}

@@ -40,6 +40,13 @@ func (m *meter) swept(s outbox.Swept) {
 	m.show(s.Page, s.Pages, fmt.Sprintf("%d events", s.Deleted), "%d events, %d of %d pages read", s.Deleted, s.Page, s.Pages)
 }
 
+// loaded shows the progress of a load; all is an estimate.
+func (m *meter) loaded(l loaded, all int64, since time.Duration) {
+	rate := float64(l.Rows) / max(since.Seconds(), 0.001)
+	left := time.Duration(float64(all-l.Rows) / max(rate, 1) * float64(time.Second)).Round(time.Second)
+	m.show(l.Rows, all, fmt.Sprintf("%d events", l.Events), "%d of about %d rows read, %d events written, %.0f rows/s, about %s left", l.Rows, all, l.Events, rate, left)
+}
+
 // show draws done of all beside a label, which fits 80 columns, or prints the line.
 func (m *meter) show(done, all int64, label, line string, args ...any) {
 	f, ok := m.out.(*os.File)

@@ -21,7 +21,6 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/outbox"
-	"github.com/samuelhu324-dev/weft/projections"
 )
 
 // age is a flag that takes a duration, also in days.
@@ -105,6 +104,9 @@ day of the history was in use.`,
 			}
 			f.by = cmp.Or(f.by, a.person())
 			return a.writing(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+				if names := cfg.Registry().Names(); f.projection != "" && !slices.Contains(names, f.projection) {
+					return usage(cmd, fmt.Sprintf("--projection %q is none of %s", f.projection, strings.Join(names, ", ")))
+				}
 				return a.prune(ctx, cfg, pool, f)
 			})
 		},
@@ -121,7 +123,6 @@ day of the history was in use.`,
 }
 
 func (f *pruneFlags) check(cmd *cobra.Command) error {
-	names := projections.Registry{}.Names()
 	switch {
 	case f.olderThan == 0:
 		return usage(cmd, "--older-than is missing: say how long finished events are kept")
@@ -129,8 +130,6 @@ func (f *pruneFlags) check(cmd *cobra.Command) error {
 		return usage(cmd, "--rate must not be negative")
 	case f.wait < time.Second:
 		return usage(cmd, "--wait must be at least 1s")
-	case f.projection != "" && !slices.Contains(names, f.projection):
-		return usage(cmd, fmt.Sprintf("--projection %q is none of %s", f.projection, strings.Join(names, ", ")))
 	case len([]rune(f.by)) > 120:
 		return usage(cmd, "--by must not be longer than 120 characters")
 	}
@@ -169,7 +168,7 @@ func (a *app) prune(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, 
 	}
 	out := pruned{DryRun: f.dryRun, By: f.by, OlderThanSecs: time.Duration(f.olderThan).Seconds(), Projections: []prunedByProject{}}
 	for _, name := range names {
-		table := projections.Registry{}.Table(name)
+		table := cfg.Registry().Table(name)
 		out.Projections = append(out.Projections, prunedByProject{Projection: name, Table: table, Partitions: []prunedPartition{}, Outcome: pruneFinished})
 		one := &out.Projections[len(out.Projections)-1]
 		var events *outbox.FinishedEvents

@@ -13,7 +13,6 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/outbox"
-	"github.com/samuelhu324-dev/weft/projections"
 )
 
 // moment is a flag that takes a time, or how long ago it was by the database's clock.
@@ -166,7 +165,7 @@ func (s *selection) open(ctx context.Context, cmd *cobra.Command, pool *pgxpool.
 	sel.Since, sel.Until = s.since.resolve(now), s.before.resolve(now)
 	var all []*outbox.DeadLetters
 	for _, name := range cfg.Projections {
-		d, err := outbox.OpenDeadLetters(ctx, pool, projections.Registry{}.Table(name), name, cfg.Database.Timeout)
+		d, err := outbox.OpenDeadLetters(ctx, pool, cfg.Registry().Table(name), name, cfg.Database.Timeout)
 		if err != nil {
 			return nil, sel, err
 		}

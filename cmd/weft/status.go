@@ -157,7 +157,7 @@ func readStatus(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) (sta
 	}
 	st := electionStatus(state, seen)
 	for _, name := range cfg.Projections {
-		table := projections.Registry{}.Table(name)
+		table := cfg.Registry().Table(name)
 		p, err := readProjection(ctx, pool, name, table, cfg)
 		if err != nil {
 			return status{}, err

@@ -21,6 +21,7 @@ grant select, insert, update, delete on public.chronicle_entries to weft;
 grant select on public.weft_inflight to weft;
 grant select on public.search_outbox_events_live to weft;
 grant select on public.chronicle_outbox_events_live to weft;
+grant select on public.weft_outbox to weft;
 grant execute on function public.weft_require(boolean, text) to weft;
 grant execute on function public.weft_forget(interval, interval, integer) to weft;
 grant execute on function public.weft_history(text) to weft;

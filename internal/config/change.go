@@ -2,6 +2,7 @@ package config
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -13,6 +14,9 @@ func (c Config) Changed(next Config) (keys []string) {
 		if s.get(&c) != s.get(&next) && (c.Given(s.key) || next.Given(s.key)) {
 			keys = append(keys, s.key)
 		}
+	}
+	if !reflect.DeepEqual(c.Declared, next.Declared) && !slices.Contains(keys, "projections") {
+		keys = append(keys, "projections")
 	}
 	return keys
 }

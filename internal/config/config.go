@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"strings"
 	"time"
+
+	"github.com/samuelhu324-dev/weft/projections"
 )
 
 // Config is the whole of weft's settings. Load and Default fill it; it is a plain
@@ -18,6 +20,8 @@ type Config struct {
 	Instance string
 	// Projections lists the projections to run, without duplicates.
 	Projections []string
+	// Declared are the projections of the configuration file, whether they run or not.
+	Declared []projections.Declaration
 
 	Database  Database
 	Elastic   Elastic

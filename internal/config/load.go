@@ -11,6 +11,8 @@ import (
 	"github.com/knadh/koanf/providers/confmap"
 	"github.com/knadh/koanf/v2"
 	"github.com/spf13/pflag"
+
+	"github.com/samuelhu324-dev/weft/projections"
 )
 
 // DefaultFile is read when it exists and no other file is named.
@@ -77,7 +79,7 @@ func Load(o Options) (Config, error) {
 		l.flags(o.Flags)
 	}
 
-	c.sources, c.warnings = l.sources, l.warnings
+	c.sources, c.warnings, c.Declared = l.sources, l.warnings, l.declared
 	for _, s := range l.settings {
 		if !l.k.Exists(s.key) {
 			continue
@@ -114,6 +116,7 @@ type loader struct {
 	broken   []string // keys that already have a problem
 	warnings []string
 	problems []error
+	declared []projections.Declaration
 }
 
 func (l *loader) report(key, place, msg string) {
@@ -162,7 +165,7 @@ func (l *loader) merge(layer map[string]entry) {
 		if !ok {
 			continue
 		}
-		var scratch Config
+		scratch := Config{Declared: l.declared}
 		if err := s.set(&scratch, e.text); err != nil {
 			l.report(s.key, e.place, badValue(s, e.text, err))
 			continue
@@ -225,6 +228,12 @@ func (l *loader) file(path, place string) {
 	}
 	for _, pr := range p.problems {
 		l.report(pr.Key, pr.Place, pr.Msg)
+	}
+	l.declared = p.declared
+	for key, place := range p.places {
+		if strings.HasPrefix(key, "projections.") {
+			l.sources[key] = place
+		}
 	}
 	layer := map[string]entry{}
 	for _, s := range l.settings {

@@ -176,7 +176,7 @@ func parseGroup(s string) (string, error) {
 
 // parseFinished reads one of keep, archive and delete for all projections, or pairs of a
 // projection and one of them. It returns pairs in the order of the projections' names.
-func parseFinished(s string) (string, error) {
+func parseFinished(s string, projections []string) (string, error) {
 	values := []string{finishedKeep, "archive", "delete"}
 	if !strings.ContainsAny(s, "=,") {
 		return parseOneOf(strings.ToLower(s), values...)
@@ -188,7 +188,7 @@ func parseFinished(s string) (string, error) {
 		if !ok {
 			return "", fmt.Errorf("want one of %s, or PROJECTION=VALUE pairs separated by commas", strings.Join(values, ", "))
 		}
-		if _, err := parseOneOf(name, projectionNames...); err != nil {
+		if _, err := parseOneOf(name, projections...); err != nil {
 			return "", fmt.Errorf("unknown projection %q: %w", name, err)
 		}
 		if of[name] != "" {
@@ -201,7 +201,7 @@ func parseFinished(s string) (string, error) {
 		of[name] = v
 	}
 	var pairs []string
-	for _, name := range projectionNames {
+	for _, name := range projections {
 		if v := of[name]; v != "" {
 			pairs = append(pairs, name+"="+v)
 		}

@@ -116,7 +116,7 @@ func table() []setting {
 		row("outbox.shutdown_grace", "OUTBOX_SHUTDOWN_GRACE_SECONDS", "shutdown-grace", "25s", "Time to finish what is in flight after a stop signal.").
 			duration(func(c *Config) *time.Duration { return &c.Outbox.ShutdownGrace }, 0, time.Hour).inSeconds(),
 		row("outbox.finished", "OUTBOX_FINISHED", "finished", finishedKeep, "What becomes of events that are done: they stay in the outbox table, move to its history table, or leave. One value for all projections, or PROJECTION=VALUE pairs separated by commas; a map in YAML.").
-			with("text", "keep, archive, delete", func(c *Config) *string { return &c.Outbox.Finished }, parseFinished).pairs(),
+			finished(),
 		row("outbox.retention", "OUTBOX_RETENTION", "retention", "0s", "The leader removes finished events this long after they were done: rows that were kept, and days of the history; 0 for never.").
 			duration(func(c *Config) *time.Duration { return &c.Outbox.Retention }, 0, longest),
 
@@ -236,9 +236,19 @@ const plainSeconds = "\x00seconds"
 func (s setting) list() setting {
 	s.kind, s.rng = "list", strings.Join(projectionNames, ", ")
 	s.set = func(c *Config, text string) error {
-		return store(&c.Projections, text, func(t string) ([]string, error) { return parseList(t, projectionNames) })
+		return store(&c.Projections, text, func(t string) ([]string, error) { return parseList(t, c.names()) })
 	}
 	s.get = func(c *Config) string { return strings.Join(c.Projections, ",") }
+	return s
+}
+
+// finished is the setting of outbox.finished, whose pairs name projections.
+func (s setting) finished() setting {
+	s.kind, s.rng, s.paired = "text", "keep, archive, delete", true
+	s.set = func(c *Config, text string) error {
+		return store(&c.Outbox.Finished, text, func(t string) (string, error) { return parseFinished(t, c.names()) })
+	}
+	s.get = func(c *Config) string { return c.Outbox.Finished }
 	return s
 }
 

@@ -29,7 +29,7 @@ func (c Config) Validate() error {
 		if text == "" && (s.def == "" || s.key == "database.url") && s.key != "instance" {
 			continue
 		}
-		var scratch Config
+		scratch := Config{Declared: c.Declared}
 		if err := s.set(&scratch, text); err != nil {
 			fail(badValue(s, text, err), s.key)
 		}

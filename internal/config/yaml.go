@@ -11,6 +11,8 @@ import (
 
 	"github.com/knadh/koanf/providers/file"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/samuelhu324-dev/weft/projections"
 )
 
 // yamlFile is a koanf parser that keeps the line of every value, takes scalars as
@@ -21,6 +23,7 @@ type yamlFile struct {
 	settings []setting
 	places   map[string]string
 	problems []*Problem
+	declared []projections.Declaration
 }
 
 func (y *yamlFile) provider() *file.File { return file.Provider(y.path) }
@@ -128,6 +131,8 @@ func (y *yamlFile) value(key string, n *yaml.Node, out map[string]any) {
 		}
 		out[key] = strings.Join(parts, ",")
 		y.places[key] = fmt.Sprintf("%s:%d", y.path, n.Line)
+	case n.Kind == yaml.MappingNode && key == "projections":
+		y.declarations(n, out)
 	case n.Kind == yaml.MappingNode && y.paired(key):
 		y.pairs(key, n, out)
 	default:

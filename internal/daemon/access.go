@@ -58,6 +58,20 @@ func elasticConfig(c config.Elastic) (out elastic.Config, access elastic.Access,
 	return elastic.Config{URLs: []string{u.String()}, Index: c.Index, RequestTimeout: c.Timeout, MaxBody: c.MaxBody}, access, nil
 }
 
+// ElasticConfig returns how a command reaches Elasticsearch.
+func ElasticConfig(c config.Elastic) (elastic.Config, error) {
+	out, access, err := elasticConfig(c)
+	if err != nil {
+		return out, err
+	}
+	transport, err := elastic.NewTransport(access)
+	if err != nil {
+		return out, err
+	}
+	out.Transport = transport
+	return out, nil
+}
+
 // relogin tries the password and certificates of next. If Postgres accepts them, new
 // connections use them and the pool replaces its old ones. The lock session stays as it is.
 func (d *daemon) relogin(ctx context.Context, next config.Config) error {
@@ -95,22 +109,26 @@ func (d *daemon) reaccess(ctx context.Context, next config.Config) error {
 	if !d.elastic.Differs(access) {
 		return nil
 	}
-	if slices.Contains(d.cfg.Projections, projections.SearchIndexToElastic) {
-		if err := tryElastic(ctx, target, access, d.log); err != nil {
+	for _, name := range d.cfg.Projections {
+		if err := d.tryElastic(ctx, name, target, access); err != nil {
 			return err
 		}
 	}
 	return d.elastic.Change(access)
 }
 
-// tryElastic returns an error when the server refuses access, and nil after any other fault.
-func tryElastic(ctx context.Context, target elastic.Config, access elastic.Access, log *zap.Logger) error {
+// tryElastic returns an error when the server refuses access for a projection, and nil after
+// any other fault.
+func (d *daemon) tryElastic(ctx context.Context, projection string, target elastic.Config, access elastic.Access) error {
+	if projection == projections.ChronicleEventsToEntries {
+		return nil
+	}
 	transport, err := elastic.NewTransport(access)
 	if err != nil {
 		return err
 	}
 	target.Transport = transport
-	sink, err := elastic.New(target, zap.NewNop(), prometheus.NewRegistry(), projections.SearchIndexToElastic)
+	sink, err := d.cfg.Registry().Sink(projection, target, zap.NewNop(), prometheus.NewRegistry())
 	if err != nil {
 		return err
 	}
@@ -120,7 +138,7 @@ func tryElastic(ctx context.Context, target elastic.Config, access elastic.Acces
 		return fmt.Errorf("%w; reload again once that is fixed", err)
 	}
 	if err != nil {
-		log.Warn("reload: the new access to Elasticsearch could not be tried", zap.String("event", "config.untried"), zap.Error(err))
+		d.log.Warn("reload: the new access to Elasticsearch could not be tried", zap.String("event", "config.untried"), zap.Error(err))
 	}
 	return nil
 }

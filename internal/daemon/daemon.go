@@ -160,7 +160,7 @@ func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {
 	target.Tracer = d.tracing.Tracer("weft/projections/elastic")
 	d.target = target
 	spans := observe.Tracing{Tracer: d.tracing.Tracer("weft/consumer"), Sample: d.tracing.Sample()}
-	projs, err := projections.Registry{}.Build(cfg.Projections, projections.Deps{
+	projs, err := cfg.Registry().Build(cfg.Projections, projections.Deps{
 		Pool: d.pool, Elastic: target, ChronicleVersion: cfg.Chronicle.ProjectionVersion,
 		Log: tel.Log, Registerer: tel.Contract,
 	})

@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -39,6 +40,15 @@ type Config struct {
 
 	Index string // alias over Index-vN, or an existing plain index
 
+	// Mapping is what an index made here gets, as the mappings object of Elasticsearch; nil
+	// means the one of search_index. Its hash is kept in _meta and compared at start.
+	Mapping json.RawMessage
+	// Settings are those of an index made here, beside weft's own: one shard, and an hour's
+	// memory of deleted documents. They win where they name the same.
+	Settings json.RawMessage
+	// Pipeline is an ingest pipeline that every document passes; empty means the index's own.
+	Pipeline string
+
 	// RequestTimeout bounds one request from the first byte to the last byte of the
 	// answer: 100 ms to 5 min, default 15 s.
 	RequestTimeout time.Duration
@@ -68,6 +78,15 @@ func (c Config) validate() error {
 	if err := validIndexName(c.Index); err != nil {
 		errs = append(errs, err)
 	}
+	for _, o := range []struct {
+		what string
+		json json.RawMessage
+	}{{"mapping", c.Mapping}, {"settings", c.Settings}} {
+		var object map[string]any
+		if err := json.Unmarshal(o.json, &object); len(o.json) > 0 && err != nil {
+			errs = append(errs, fmt.Errorf("%s of index %s: want a JSON object: %w", o.what, c.Index, err))
+		}
+	}
 	if c.RequestTimeout < minRequestTimeout || c.RequestTimeout > maxRequestTimeout {
 		errs = append(errs, fmt.Errorf("request timeout %s: want %s to %s", c.RequestTimeout, minRequestTimeout, maxRequestTimeout))
 	}
@@ -94,6 +113,7 @@ func validIndexName(name string) error {
 // several goroutines at once.
 type Sink struct {
 	cfg     Config
+	mapping string // its hash
 	client  *elastictransport.Client
 	log     *zap.Logger
 	metrics *metrics
@@ -118,6 +138,9 @@ type Sink struct {
 func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName string) (*Sink, error) {
 	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, DefaultRequestTimeout)
 	cfg.MaxBody = cmp.Or(cfg.MaxBody, DefaultMaxBody)
+	if len(cfg.Mapping) == 0 {
+		cfg.Mapping = mappingJSON
+	}
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("elastic configuration: %w", err)
 	}
@@ -154,6 +177,7 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName 
 	}
 	s := &Sink{
 		cfg:     cfg,
+		mapping: mappingHash(cfg.Mapping),
 		client:  client,
 		log:     log.Named("elastic").With(zap.String("projection", projectionName), zap.String("index", cfg.Index)),
 		metrics: m,
@@ -173,6 +197,9 @@ func bulkURL(cfg Config, alias bool) *url.URL {
 	q := "filter_path=items.*.status,items.*._id,items.*.error,items.*.result&timeout=" + fmt.Sprintf("%dms", wait.Milliseconds())
 	if alias {
 		q += "&require_alias=true"
+	}
+	if cfg.Pipeline != "" {
+		q += "&pipeline=" + url.QueryEscape(cfg.Pipeline)
 	}
 	return &url.URL{Path: "/" + cfg.Index + "/_bulk", RawQuery: q}
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -50,12 +51,15 @@ const (
 	namePlain
 )
 
-// MappingHash identifies the mapping of this build; it is kept in _meta of the
+// MappingHash identifies the mapping of search_index; it is kept in _meta of the
 // indexes made here.
-func MappingHash() string {
+func MappingHash() string { return mappingHash(mappingJSON) }
+
+// mappingHash identifies a mapping, whatever its white space.
+func mappingHash(mapping []byte) string {
 	var compact bytes.Buffer
-	if err := json.Compact(&compact, mappingJSON); err != nil {
-		panic("elastic: embedded mapping: " + err.Error()) // a broken build; a test covers it
+	if err := json.Compact(&compact, mapping); err != nil {
+		panic("elastic: mapping: " + err.Error()) // New has validated it, and a test the embedded one
 	}
 	sum := sha256.Sum256(compact.Bytes())
 	return hex.EncodeToString(sum[:8])
@@ -80,6 +84,9 @@ type indexInfo struct {
 		} `json:"index"`
 	} `json:"settings"`
 }
+
+// IsMissing reports whether err says that there is neither an alias nor an index of the name.
+func IsMissing(err error) bool { return errors.Is(err, errMissing) }
 
 // target is the index that the configured name resolves to.
 type target struct {
@@ -130,7 +137,7 @@ func (s *Sink) look(ctx context.Context) (target, error) {
 	if err != nil {
 		return fault(err)
 	}
-	if got, want := t.info.Mappings.Meta.Weft.MappingHash, MappingHash(); got != "" && got != want {
+	if got, want := t.info.Mappings.Meta.Weft.MappingHash, s.mapping; got != "" && got != want {
 		return fault(fmt.Errorf("%w: %q has mapping %s, this build has %s; run the build that made it, or make %s-vN anew with this build's mapping and move the alias",
 			ErrMapping, t.index, got, want, s.cfg.Index))
 	}
@@ -229,21 +236,40 @@ func (s *Sink) EnsureIndex(ctx context.Context) error {
 	return nil
 }
 
-func (s *Sink) create(ctx context.Context) error {
+// definition returns the mappings and settings of an index made here.
+func (s *Sink) definition() (map[string]any, error) {
 	var mapping map[string]any
-	if err := json.Unmarshal(mappingJSON, &mapping); err != nil {
-		return fmt.Errorf("embedded mapping: %w", err)
+	if err := json.Unmarshal(s.cfg.Mapping, &mapping); err != nil {
+		return nil, fmt.Errorf("mapping: %w", err)
 	}
-	mapping["_meta"] = map[string]any{"weft": map[string]any{"mapping_hash": MappingHash()}}
-	body, err := json.Marshal(map[string]any{
-		"aliases":  map[string]any{s.cfg.Index: map[string]any{"is_write_index": true}},
-		"mappings": mapping,
-		"settings": map[string]any{
-			"index.number_of_shards":     1,
-			"index.auto_expand_replicas": "0-1",
-			"index.gc_deletes":           "1h",
-		},
-	})
+	meta, _ := mapping["_meta"].(map[string]any)
+	if meta == nil {
+		meta = map[string]any{}
+	}
+	meta["weft"] = map[string]any{"mapping_hash": s.mapping}
+	mapping["_meta"] = meta
+	settings := map[string]any{
+		"index.number_of_shards":     1,
+		"index.auto_expand_replicas": "0-1",
+		"index.gc_deletes":           "1h",
+	}
+	if len(s.cfg.Settings) > 0 {
+		var own map[string]any
+		if err := json.Unmarshal(s.cfg.Settings, &own); err != nil {
+			return nil, fmt.Errorf("settings: %w", err)
+		}
+		maps.Copy(settings, flatten("", own))
+	}
+	return map[string]any{"mappings": mapping, "settings": settings}, nil
+}
+
+func (s *Sink) create(ctx context.Context) error {
+	definition, err := s.definition()
+	if err != nil {
+		return err
+	}
+	definition["aliases"] = map[string]any{s.cfg.Index: map[string]any{"is_write_index": true}}
+	body, err := json.Marshal(definition)
 	if err != nil {
 		return fmt.Errorf("index definition: %w", err)
 	}
@@ -268,6 +294,24 @@ func (s *Sink) create(ctx context.Context) error {
 		return fmt.Errorf("index %q exists, but the alias %q does not: add it with POST /_aliases, or delete the index if it is not needed", index, s.cfg.Index)
 	}
 	return nil
+}
+
+// flatten writes settings under their full names, so that those of two objects can be told
+// to be the same.
+func flatten(prefix string, settings map[string]any) map[string]any {
+	out := map[string]any{}
+	for name, v := range settings {
+		name = prefix + name
+		if inner, ok := v.(map[string]any); ok {
+			maps.Copy(out, flatten(name+".", inner))
+			continue
+		}
+		if !strings.HasPrefix(name, "index.") {
+			name = "index." + name
+		}
+		out[name] = v
+	}
+	return out
 }
 
 // gcDeletes reads a duration as Elasticsearch writes it.

@@ -1,0 +1,254 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/migrations"
+)
+
+func (a *app) outboxCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "outbox",
+		Short: "Make and drop the outbox of a table of your own",
+		Long: `Give a table of the application an outbox: a table of events that triggers fill, in the
+transaction that changes the row.`,
+		Example: `  weft outbox create --table shop.product --children shop.variant:product_id
+  weft outbox list
+  weft outbox drop --table shop.product`,
+		Args: cobra.ArbitraryArgs,
+		RunE: group,
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	cmd.AddCommand(a.outboxCreate(), a.outboxDrop(), a.outboxList())
+	return cmd
+}
+
+func (a *app) outboxCreate() *cobra.Command {
+	var spec migrations.OutboxSpec
+	var children string
+	var apply bool
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "create",
+		Short: "Make an outbox for a table, and the triggers that fill it",
+		Long: `Print the SQL that gives a table an outbox, or run it with --apply. Run it as the owner of
+the table, who may also create tables in weft's schema; weft's schema is the first one of
+search_path in the database URL. It makes there
+
+  NAME_outbox_events    the events, one row for each change that is to be carried
+  NAME_outbox_versions  the version of each entity, which outlives the entity
+  triggers              on the table and its children, with their functions
+
+One event is written for each entity that a statement touches, in its transaction: a bulk
+update of many children is one insert. Writers need no right on the outbox. Moving a child
+to another parent touches both. An update that changes no column writes nothing.
+
+What writers notice: two transactions that change one entity, or its children, wait for
+each other until they commit. A transaction that touches several entities in an order of
+its own may get 40P01 (deadlock), and under repeatable read or serializable 40001: retry it.
+TRUNCATE of the table or its children is refused. Nothing fires, and nothing is carried,
+under session_replication_role = replica and for rows that logical replication applies.
+Writes fail once the key, or the column of a child, has another name or type: drop the outbox
+before, and make it again.
+
+Events carry the trace context that the application sets in its transaction:
+  select set_config('weft.traceparent', '00-…', true), set_config('weft.tracestate', '…', true)
+An application that prefers calls to triggers calls weft_enqueue(table, type, id, op, version).
+
+After --apply: weft migrate grant gives weft's role its rights on the outbox. After the
+printed SQL: weft migrate up makes the history and the views, then weft migrate grant.`,
+		Example: `  weft outbox create --table shop.product > product_outbox.sql
+  weft outbox create --table shop.product --children shop.variant:product_id --apply
+  weft outbox create --table '"Shop"."Order Line"' --key 'Line No' --name order_line_outbox_events`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if spec.Table == "" {
+				return usage(cmd, "want the table, with --table")
+			}
+			if spec.Children, err = parseChildren(children); err != nil {
+				return usage(cmd, err.Error())
+			}
+			return a.migrate(cmd, func(ctx context.Context, url string) error {
+				plan, err := migrations.CreateOutbox(ctx, url, spec, apply, a.progress(), migrations.WithWait(wait))
+				return a.outboxDone(plan, err, apply, "created ")
+			})
+		},
+	}
+	cmd.Flags().StringVar(&spec.Table, "table", "", "`table` whose changes are to be carried, as SQL names it")
+	cmd.Flags().StringVar(&spec.Key, "key", "", "unique `column` that is the entity's id (default the primary key)")
+	cmd.Flags().StringVar(&spec.EntityType, "type", "", "entity `type` of the events (default the table's name)")
+	cmd.Flags().StringVar(&spec.Name, "name", "", "`name` of the outbox table (default TABLE_outbox_events)")
+	cmd.Flags().StringVar(&children, "children", "", "tables whose rows are part of an entity, as `TABLE:COLUMN` pairs separated by commas; COLUMN has the entity's id")
+	cmd.Flags().BoolVar(&apply, "apply", false, "run the SQL instead of printing it")
+	cmd.Flags().DurationVar(&wait, "wait", 5*time.Minute, "longest wait for a lock that another session holds")
+	databaseFlags(cmd)
+	return cmd
+}
+
+func (a *app) outboxDrop() *cobra.Command {
+	var spec migrations.DropSpec
+	var apply bool
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "drop",
+		Short: "Take back what weft outbox create has made",
+		Long: `Print the SQL that takes an outbox back, or run it with --apply: triggers, functions,
+versions, events, history and views. Take its projection out of the configuration of every
+instance first.
+
+It refuses while events are not done, or the history has some, unless --force is given.
+Versions are lost with it. An outbox that is made again for the table begins at a higher one,
+taken from the clock, so that documents of before do not refuse it.`,
+		Example: `  weft outbox drop --table shop.product
+  weft outbox drop --name product_outbox_events --apply`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if (spec.Table == "") == (spec.Name == "") {
+				return usage(cmd, "want either --table or --name")
+			}
+			return a.migrate(cmd, func(ctx context.Context, url string) error {
+				plan, err := migrations.DropOutbox(ctx, url, spec, apply, a.progress(), migrations.WithWait(wait))
+				return a.outboxDone(plan, err, apply, "dropped ")
+			})
+		},
+	}
+	cmd.Flags().StringVar(&spec.Table, "table", "", "`table` whose outbox is to go, as SQL names it")
+	cmd.Flags().StringVar(&spec.Name, "name", "", "`name` of the outbox table")
+	cmd.Flags().BoolVar(&apply, "apply", false, "run the SQL instead of printing it")
+	cmd.Flags().BoolVar(&spec.Force, "force", false, "throw away events that are not done, and the history")
+	cmd.Flags().DurationVar(&wait, "wait", 5*time.Minute, "longest wait for a lock that another session holds")
+	databaseFlags(cmd)
+	return cmd
+}
+
+// outboxDone prints the plan that was asked for, or what was done.
+func (a *app) outboxDone(plan *migrations.OutboxPlan, err error, apply bool, verb string) error {
+	if plan != nil {
+		for _, w := range plan.Warnings {
+			fmt.Fprintln(a.stderr, "weft: warning: "+w)
+		}
+	}
+	switch {
+	case err != nil:
+		return err
+	case apply:
+		_, err = fmt.Fprintln(a.stdout, verb+plan.Name)
+	default:
+		_, err = fmt.Fprint(a.stdout, plan.SQL())
+	}
+	return err
+}
+
+// parseChildren reads TABLE:COLUMN pairs. A comma or colon between double quotes belongs to
+// a name.
+func parseChildren(text string) (children []migrations.Child, err error) {
+	if text == "" {
+		return nil, nil
+	}
+	for _, pair := range splitNames(text, ',') {
+		parts := splitNames(pair, ':')
+		if len(parts) != 2 || parts[0] == "" || parts[1] == "" {
+			return nil, errors.New("--children: want TABLE:COLUMN pairs, not " + fmt.Sprintf("%q", pair))
+		}
+		column := parts[1]
+		if len(column) > 2 && column[0] == '"' && column[len(column)-1] == '"' {
+			column = strings.ReplaceAll(column[1:len(column)-1], `""`, `"`)
+		}
+		children = append(children, migrations.Child{Table: parts[0], Column: column})
+	}
+	return children, nil
+}
+
+func splitNames(text string, at rune) []string {
+	quoted := false
+	parts := []string{""}
+	for _, r := range text {
+		if r == '"' {
+			quoted = !quoted
+		}
+		if r == at && !quoted {
+			parts = append(parts, "")
+			continue
+		}
+		parts[len(parts)-1] += string(r)
+	}
+	for i := range parts {
+		parts[i] = strings.TrimSpace(parts[i])
+	}
+	return parts
+}
+
+// outboxRow is the JSON form of an outbox table. Names and units stay; fields may be added.
+type outboxRow struct {
+	Name       string `json:"name"`
+	EntityType string `json:"entity_type"`
+	Source     string `json:"source"`
+	Open       int64  `json:"open"` // pending or processing
+}
+
+func (a *app) outboxList() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the outboxes that weft outbox create has made",
+		Long:  `List the outboxes that weft outbox create has made, with the events that are still to be carried.`,
+		Example: `  weft outbox list
+  weft outbox list --json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := a.load(cmd)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), cfg.Database.Timeout)
+			defer cancel()
+			conn, err := postgres.Connect(ctx, cfg.Database.URL.Reveal(), postgres.Options{AppName: "weft/outbox", Statement: cfg.Database.Timeout})
+			if err != nil {
+				return err
+			}
+			defer func() { _ = conn.Close(ctx) }()
+			found, err := migrations.ListOutboxes(ctx, conn)
+			if err != nil {
+				return err
+			}
+			rows := make([]outboxRow, len(found))
+			for i, o := range found {
+				rows[i] = outboxRow{Name: o.Name, EntityType: o.EntityType, Source: o.Source}
+				err := conn.QueryRow(ctx, "select count(*) from "+pgx.Identifier{o.Name}.Sanitize()+" where status in ('pending', 'processing')").Scan(&rows[i].Open)
+				if err != nil {
+					return fmt.Errorf("open events of %s: %w", o.Name, err)
+				}
+			}
+			if asJSON {
+				return a.json(rows)
+			}
+			return a.showOutboxes(rows)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout")
+	return cmd
+}
+
+func (a *app) showOutboxes(rows []outboxRow) error {
+	if len(rows) == 0 {
+		_, err := fmt.Fprintln(a.stdout, "no outbox: weft outbox create makes one")
+		return err
+	}
+	tw := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "NAME\tENTITY TYPE\tSOURCE\tOPEN")
+	for _, r := range rows {
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\n", r.Name, r.EntityType, r.Source, r.Open)
+	}
+	return tw.Flush()
+}

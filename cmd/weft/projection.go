@@ -1,0 +1,287 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/daemon"
+	"github.com/samuelhu324-dev/weft/projections"
+)
+
+func (a *app) projectionCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "projection",
+		Short: "Check the projections of the configuration file, and show their documents",
+		Long: `Look at the projections that the configuration file declares, before an instance runs them.
+Nothing is written.`,
+		Example: `  weft projection list
+  weft projection check
+  weft projection render products --id 17`,
+		Args: cobra.ArbitraryArgs,
+		RunE: group,
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	cmd.AddCommand(a.projectionList(), a.projectionCheck(), a.projectionRender())
+	return cmd
+}
+
+// listedProjection is what weft projection list says of one.
+type listedProjection struct {
+	Name     string `json:"name"`
+	Table    string `json:"table"`
+	Index    string `json:"index"` // empty for a built-in one
+	Declared bool   `json:"declared"`
+	Runs     bool   `json:"runs"`
+}
+
+func (a *app) projectionList() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "list",
+		Short:   "List the projections that there are",
+		Long:    `List the built-in projections and those of the configuration file, and which of them run.`,
+		Example: "  weft projection list\n  weft projection list --json",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := a.load(cmd)
+			if err != nil {
+				return err
+			}
+			var out []listedProjection
+			for _, name := range cfg.Registry().Names() {
+				p := listedProjection{Name: name, Table: cfg.Registry().Table(name), Runs: slices.Contains(cfg.Projections, name)}
+				for _, d := range cfg.Declared {
+					if d.Name == name {
+						p.Declared, p.Index = true, d.Index
+					}
+				}
+				out = append(out, p)
+			}
+			return a.show(asJSON, out, func(w io.Writer) error {
+				t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+				fmt.Fprintln(t, "PROJECTION\tOUTBOX TABLE\tINDEX\tDECLARED\tRUNS")
+				for _, p := range out {
+					fmt.Fprintf(t, "%s\t%s\t%s\t%t\t%t\n", p.Name, p.Table, dash(p.Index), p.Declared, p.Runs)
+				}
+				return t.Flush()
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	databaseFlags(cmd, "projections")
+	return cmd
+}
+
+// checkedProjection is what weft projection check says of one.
+type checkedProjection struct {
+	Projection string                `json:"projection"`
+	Findings   []projections.Finding `json:"findings"`
+}
+
+func (a *app) projectionCheck() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "check [PROJECTION]...",
+		Short: "Try declared projections before an instance runs them",
+		Long: `Try the projections of the configuration file, all of them or those that are named: the
+query with its columns and its plan for a full batch, the outbox table, the fields beside the
+mapping, and what Elasticsearch says of mapping and settings. Nothing is written.
+
+Exits 0 when nothing stands in the way, and 1 when something does. Warnings change nothing.`,
+		Example: `  weft projection check
+  weft projection check products --json`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+				deps, names, err := declaredDeps(cmd, cfg, pool, names)
+				if err != nil {
+					return err
+				}
+				var out []checkedProjection
+				bad := 0
+				for _, name := range names {
+					found, err := cfg.Registry().Check(ctx, name, deps)
+					if err != nil {
+						return fmt.Errorf("check projection %s: %w", name, err)
+					}
+					out = append(out, checkedProjection{name, append([]projections.Finding{}, found...)})
+					for _, f := range found {
+						if !f.Warning {
+							bad++
+						}
+					}
+				}
+				if err := a.show(asJSON, out, func(w io.Writer) error { return writeFindings(w, cfg, out) }); err != nil {
+					return err
+				}
+				if bad > 0 {
+					return &exitError{exitBad, fmt.Sprintf("%d of the findings stand in the way", bad)}
+				}
+				return nil
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	databaseFlags(cmd, "elastic.url", "elastic.timeout")
+	return cmd
+}
+
+// declaredDeps returns what declared projections are built from, and the names of those
+// that are meant: all of them when none is named.
+func declaredDeps(cmd *cobra.Command, cfg config.Config, pool *pgxpool.Pool, names []string) (projections.Deps, []string, error) {
+	var all []string
+	for _, d := range cfg.Declared {
+		all = append(all, d.Name)
+	}
+	if len(all) == 0 {
+		return projections.Deps{}, nil, usage(cmd, "the configuration declares no projection; name its file with --config")
+	}
+	if len(names) == 0 {
+		names = all
+	}
+	for _, name := range names {
+		if !slices.Contains(all, name) {
+			return projections.Deps{}, nil, usage(cmd, fmt.Sprintf("%q is not declared: want one of %s", name, all))
+		}
+	}
+	target, err := daemon.ElasticConfig(cfg.Elastic)
+	return projections.Deps{Pool: pool, Elastic: target}, names, err
+}
+
+func writeFindings(w io.Writer, cfg config.Config, checked []checkedProjection) error {
+	for _, c := range checked {
+		if len(c.Findings) == 0 {
+			fmt.Fprintf(w, "%s: nothing stands in the way\n", c.Projection)
+			continue
+		}
+		fmt.Fprintf(w, "%s:\n", c.Projection)
+		for _, f := range c.Findings {
+			kind := "error"
+			if f.Warning {
+				kind = "warning"
+			}
+			fmt.Fprintf(w, "  %s: %s: %s", kind, f.Setting, plain(f.What))
+			if f.Remedy != "" {
+				fmt.Fprintf(w, "; %s", f.Remedy)
+			}
+			if place := cfg.PlaceOf(c.Projection, f.Setting); place != "" {
+				fmt.Fprintf(w, " (%s)", place)
+			}
+			fmt.Fprintln(w)
+		}
+	}
+	return nil
+}
+
+func (a *app) projectionRender() *cobra.Command {
+	var id string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "render PROJECTION --id ID",
+		Short: "Show the document of one entity, as it would be written and as it is",
+		Long: `Show the document that a declared projection makes of one entity now, beside the one that
+the index has: - for what is there, + for what would be written. Nothing is written.
+
+Exits 0 when they are equal, and 1 when they differ.`,
+		Example: `  weft projection render products --id 17
+  weft projection render products --id 17 --json`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 || id == "" {
+				return usage(cmd, "want one projection, and an entity with --id")
+			}
+			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+				deps, names, err := declaredDeps(cmd, cfg, pool, args)
+				if err != nil {
+					return err
+				}
+				r, err := cfg.Registry().Render(ctx, names[0], id, deps)
+				if err != nil {
+					return fmt.Errorf("render %s of projection %s: %w", id, names[0], err)
+				}
+				differ := !equalJSON(r.Document, r.Indexed)
+				if err := a.show(asJSON, r, func(w io.Writer) error { return writeRendered(w, r, differ) }); err != nil {
+					return err
+				}
+				if differ || r.Problem != "" {
+					return &exitError{exitBad, "the document of " + r.ID + " is not what would be written"}
+				}
+				return nil
+			})
+		},
+	}
+	cmd.Flags().StringVar(&id, "id", "", "id of the entity, as the outbox table has it")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	databaseFlags(cmd, "elastic.url", "elastic.timeout")
+	return cmd
+}
+
+func writeRendered(w io.Writer, r *projections.Rendered, differ bool) error {
+	fmt.Fprintf(w, "document %s: version %d in the source, %d in the index\n", r.ID, r.Version, r.IndexedVersion)
+	switch {
+	case r.Problem != "":
+		fmt.Fprintf(w, "it would fail: %s\n", r.Problem)
+	case !differ && r.Document == nil:
+		fmt.Fprintln(w, "there is no document, and none would be written")
+	case r.Document == nil:
+		fmt.Fprintln(w, "it would be deleted:")
+	case r.Indexed == nil:
+		fmt.Fprintln(w, "it would be new:")
+	}
+	have, want := fieldsOf(r.Indexed), fieldsOf(r.Document)
+	names := maps.Clone(have)
+	maps.Copy(names, want)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		before, there := have[name]
+		after, written := want[name]
+		if there && written && equalJSON(before, after) {
+			fmt.Fprintf(w, "  %s: %s\n", name, after)
+			continue
+		}
+		if there {
+			fmt.Fprintf(w, "- %s: %s\n", name, before)
+		}
+		if written {
+			fmt.Fprintf(w, "+ %s: %s\n", name, after)
+		}
+	}
+	return nil
+}
+
+func fieldsOf(document json.RawMessage) map[string]json.RawMessage {
+	fields := map[string]json.RawMessage{}
+	if len(document) > 0 {
+		_ = json.Unmarshal(document, &fields) // it was made here, or by Elasticsearch
+	}
+	return fields
+}
+
+// equalJSON compares values, numbers as they are written.
+func equalJSON(a, b json.RawMessage) bool {
+	return bytes.Equal(canonical(a), canonical(b))
+}
+
+// canonical writes a value with sorted keys and without white space.
+func canonical(v json.RawMessage) []byte {
+	dec := json.NewDecoder(bytes.NewReader(v))
+	dec.UseNumber()
+	var any any
+	if len(v) == 0 || dec.Decode(&any) != nil {
+		return v
+	}
+	out, err := json.Marshal(any)
+	if err != nil {
+		return v
+	}
+	return out
+}

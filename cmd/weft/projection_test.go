@@ -1,0 +1,192 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+)
+
+const shopTables = `
+create schema shop;
+create table shop.product (id bigint primary key, name text, price numeric, deleted_at timestamptz);
+create table shop.variant (id bigint primary key, product_id bigint references shop.product, sku text);
+create index on shop.variant (product_id);
+insert into shop.product (id, name, price) select i, 'product ' || i, i * 1.10 from generate_series(1, 50) i;`
+
+const shopQuery = `
+        select p.id as entity_id, v.version, p.deleted_at is not null as deleted, p.name, p.price,
+               coalesce((select json_agg(json_build_object('sku', x.sku) order by x.id) from shop.variant x where x.product_id = p.id), '[]') as variants
+        from shop.product p join product_outbox_versions v on v.entity_id = p.id
+        where p.id = any($1)`
+
+const shopMapping = `{"dynamic": "strict", "properties": {"name": {"type": "text"}, "price": {"type": "double"},
+	"variants": {"properties": {"sku": {"type": "keyword"}}}}}`
+
+// shop is a database with products, their outbox, and a configuration that projects them.
+type shop struct {
+	t     *testing.T
+	pool  *pgxpool.Pool
+	index string
+	env   []string
+	file  string
+}
+
+func newShop(t *testing.T) *shop {
+	t.Helper()
+	dsn := testenv.Database(t)
+	s := &shop{t: t, pool: testenv.Pool(t, dsn), index: testenv.Index(t), file: filepath.Join(t.TempDir(), "weft.yaml")}
+	s.env = []string{"DATABASE_URL=" + dsn, "ELASTIC_URL=" + testenv.ElasticURL(t), "WEFT_CONFIG=" + s.file, "OUTBOX_METRICS_PORT=0", "WEFT_GROUP=shop"}
+	s.exec(shopTables)
+	s.declare(shopQuery, shopMapping)
+	if r := weft(t, s.env, "outbox", "create", "--table", "shop.product", "--children", "shop.variant:product_id", "--apply"); r.code != 0 {
+		t.Fatalf("outbox create: %+v", r)
+	}
+	return s
+}
+
+func (s *shop) exec(sql string) {
+	s.t.Helper()
+	if _, err := s.pool.Exec(s.t.Context(), sql); err != nil {
+		s.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func (s *shop) declare(query, mapping string) {
+	s.t.Helper()
+	text := "projections:\n  products:\n    outbox: {table: product_outbox_events}\n    source:\n      query: |" + query +
+		"\n    index: {name: " + s.index + ", mapping: products.json}\n"
+	for name, text := range map[string]string{s.file: text, filepath.Join(filepath.Dir(s.file), "products.json"): mapping} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// document returns the fields of a document, nil when there is none.
+func (s *shop) document(id string) map[string]any {
+	s.t.Helper()
+	res, err := http.Get(testenv.ElasticURL(s.t) + "/" + s.index + "/_doc/" + id)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var doc struct {
+		Source map[string]any `json:"_source"`
+	}
+	if err := json.Unmarshal(text, &doc); err != nil {
+		s.t.Fatal(err)
+	}
+	return doc.Source
+}
+
+// A table of the application gets an outbox and a declaration, and is searchable: rows,
+// children, soft and hard deletes.
+func TestDeclaredProjectionRuns(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	r := start(t, runDaemon, s.env...)
+	defer func() {
+		if t.Failed() {
+			t.Log(r.errOut)
+		}
+		r.signals <- syscall.SIGTERM
+		if code := <-r.code; code != 0 {
+			t.Errorf("weft run ended with %d: %s", code, r.errOut)
+		}
+	}()
+	if r := weft(t, s.env, "load", "products", "--page", "7"); r.code != 0 || !strings.HasPrefix(r.out, "products: 50 rows read, 50 events written in ") {
+		t.Errorf("load: %+v", r)
+	}
+	s.exec("update shop.product set name = 'lamp' where id = 7")
+	s.exec("insert into shop.variant values (1, 7, 'L-7'), (2, 8, 'X-8')")
+	s.exec("update shop.product set price = 9.99 where id between 1 and 20")
+	eventually := func(what string, ok func() bool) {
+		t.Helper()
+		testenv.Eventually(t, time.Minute, ok, what)
+	}
+	eventually("the documents", func() bool {
+		doc := s.document("7")
+		return doc["name"] == "lamp" && doc["price"] == 9.99 && len(doc["variants"].([]any)) == 1 && s.document("20") != nil && s.document("50") != nil
+	})
+	s.exec("update shop.variant set product_id = 8 where id = 1") // moved: both change
+	s.exec("update shop.product set deleted_at = now() where id = 9")
+	s.exec("delete from shop.product where id = 10")
+	eventually("the moved child, and the deletes", func() bool {
+		return len(s.document("7")["variants"].([]any)) == 0 && len(s.document("8")["variants"].([]any)) == 2 && s.document("9") == nil && s.document("10") == nil
+	})
+	for args, want := range map[string]string{"": "49 rows read, 0 events", "--again": "49 rows read, 49 events"} {
+		if r := weft(t, s.env, append([]string{"load", "products"}, strings.Fields(args)...)...); r.code != 0 || !strings.Contains(r.out, want) {
+			t.Errorf("load %s: %+v, want %q", args, r, want)
+		}
+	}
+	if r := weft(t, s.env, "status"); r.code != 0 || !strings.Contains(r.out, "products") {
+		t.Errorf("status: %+v", r)
+	}
+	if r := weft(t, s.env, "projection", "check"); r.code != 0 || r.out != "products: nothing stands in the way\n" {
+		t.Errorf("check: %+v", r)
+	}
+	if r := weft(t, s.env, "projection", "render", "products", "--id", "8"); r.code != 0 || !strings.Contains(r.out, "  price: 9.99\n") {
+		t.Errorf("render: %+v", r)
+	}
+}
+
+func TestProjectionCheckFindings(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.exec("drop index shop.variant_product_id_idx; insert into shop.variant select i, 1 + i % 50, i from generate_series(1, 20000) i; analyze shop.variant")
+	s.exec("update shop.product set price = 1")
+	s.declare(strings.Replace(shopQuery, "p.name", "p.name, p.id as number", 1),
+		strings.Replace(shopMapping, `{"name":`, `{"colour": {"type": "nope"}, "name":`, 1))
+	r := weft(t, s.env, "projection", "check", "products")
+	for _, want := range []string{
+		"error: index.mapping: the mapping is strict and lacks field number: every document would be refused; add the field to properties, or leave its column out of the query (" + s.file + ":",
+		"warning: source.query: nothing fills field colour of the mapping",
+		`error: source.query: for each batch it reads all 20000 rows of "shop"."variant"; make an index`,
+		"error: index.mapping: Elasticsearch refuses it: The mapper type [nope] declared on field [colour] does not exist",
+	} {
+		if r.code != exitBad || !strings.Contains(r.out, want) {
+			t.Errorf("got %+v, want %q", r, want)
+		}
+	}
+
+	s.declare(strings.Replace(shopQuery, "p.name", "p.nmae", 1), shopMapping)
+	if r := weft(t, s.env, "projection", "check"); r.code != exitBad || !strings.Contains(r.out, "column p.nmae does not exist") || !strings.Contains(r.out, s.file+":5)") {
+		t.Errorf("unknown column: %+v", r)
+	}
+	s.exec("insert into shop.product (id, name, price) values (1000, 'nan', 'NaN')")
+	s.declare(shopQuery, shopMapping)
+	if r := weft(t, s.env, "projection", "render", "products", "--id", "1000"); r.code != exitBad || !strings.Contains(r.out, "it would fail: field price: NaN is not a finite number") {
+		t.Errorf("render of NaN: %+v", r)
+	}
+	if r := weft(t, s.env, "projection", "render", "products", "--id", "1"); r.code != exitBad || !strings.Contains(r.out, "it would be new:\n+ name: \"product 1\"\n") {
+		t.Errorf("render of a new one: %+v", r)
+	}
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"check", "chronicle"}, `"chronicle" is not declared: want one of [products]`},
+		{[]string{"render", "products"}, "want one projection, and an entity with --id"},
+	} {
+		if r := weft(t, s.env, append([]string{"projection"}, tc.args...)...); r.code != exitUsage || !strings.Contains(r.errOut, tc.want) {
+			t.Errorf("%v: %+v, want %q", tc.args, r, tc.want)
+		}
+	}
+	if r := weft(t, s.env, "projection", "list"); !strings.Contains(r.out, "products                     product_outbox_events    "+s.index) {
+		t.Errorf("list: %+v", r)
+	}
+}

@@ -1,0 +1,101 @@
+package config_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/samuelhu324-dev/weft/projections"
+)
+
+var anyFile = regexp.MustCompile(`\(/\S*weft\.yaml:`)
+
+const declaredYAML = `projections:
+  products:
+    outbox: {table: product_outbox_events}
+    source:
+      query: |
+        select id as entity_id, version, name
+        from product where id = any($1)
+      nulls: drop
+    index: {name: products, mapping: MAPPING, pipeline: tidy}
+  search_index_to_elastic:
+outbox:
+  finished: {products: archive}
+`
+
+func TestDeclaredProjection(t *testing.T) {
+	t.Parallel()
+	mapping := filepath.Join(t.TempDir(), "products.json")
+	if err := os.WriteFile(mapping, []byte(`{"dynamic": "strict"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := load(t, strings.Replace(declaredYAML, "MAPPING", mapping, 1), []string{dsn})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []projections.Declaration{{
+		Name: "products", Table: "product_outbox_events", Query: "select id as entity_id, version, name\nfrom product where id = any($1)\n",
+		DropNulls: true, Index: "products", Mapping: []byte(`{"dynamic": "strict"}`), Pipeline: "tidy",
+	}}
+	if d := cmp.Diff(want, c.Declared); d != "" {
+		t.Errorf("declared (-want +got):\n%s", d)
+	}
+	if d := cmp.Diff([]string{"products", "search_index_to_elastic"}, c.Projections); d != "" {
+		t.Errorf("projections (-want +got):\n%s", d)
+	}
+	if got := c.Outbox.FinishedOf("products"); got != "archive" {
+		t.Errorf("finished: got %s", got)
+	}
+	if got := c.Registry().Table("products"); got != "product_outbox_events" {
+		t.Errorf("table: got %q", got)
+	}
+
+	// Another layer chooses among those that are declared.
+	c, err = load(t, strings.Replace(declaredYAML, "MAPPING", mapping, 1), []string{dsn, "WEFT_PROJECTIONS=products"})
+	if err != nil || len(c.Projections) != 1 || c.Projections[0] != "products" {
+		t.Errorf("chosen: got %v, %v", c.Projections, err)
+	}
+	// A change of a declaration is one of the setting.
+	next, err := load(t, strings.NewReplacer("MAPPING", mapping, "version, name", "version, name, price").Replace(declaredYAML), []string{dsn, "WEFT_PROJECTIONS=products"})
+	if err != nil || !cmp.Equal(c.Changed(next), []string{"projections"}) {
+		t.Errorf("changed: got %v, %v", c.Changed(next), err)
+	}
+}
+
+func TestDeclaredProblems(t *testing.T) {
+	t.Parallel()
+	const good = "outbox: {table: a_outbox}, source: {query: 'select $1'}, index: {name: a}"
+	for _, tc := range []struct{ name, yaml, want string }{
+		{"NoDeclaration", "projections:\n  products:\n", "projections.products: want a declaration with outbox.table, source.query and index.name (F:2)"},
+		{"Misspelt", "projections:\n  search_index_to_elasic:\n", `did you mean "search_index_to_elastic"? (F:2)`},
+		{"BuiltIn", "projections:\n  search_index_to_elastic: {" + good + "}\n", "projections.search_index_to_elastic: is built in"},
+		{"Twice", "projections:\n  a: {" + good + "}\n  a: {" + good + "}\n", "projections.a: is declared twice (F:3)"},
+		{"UnknownKey", "projections:\n  a: {" + good + ", sauce: 1}\n", "projections.a.sauce: unknown setting (F:2)"},
+		{"UnknownInner", "projections:\n  a: {outbox: {tabel: x}}\n", `projections.a.outbox.tabel: unknown setting; did you mean "outbox.table"? (F:2)`},
+		{"NotAMapping", "projections:\n  a: {outbox: x}\n", "projections.a.outbox: want a mapping of settings here (F:2)"},
+		{"NotAValue", "projections:\n  a: {outbox: {table: [x]}}\n", "projections.a.outbox.table: want a single value here (F:2)"},
+		{"Nulls", "projections:\n  a: {source: {nulls: no}}\n", `projections.a.source.nulls: value "no": want one of keep, drop`},
+		{"IndexName", "projections:\n  a: {index: {name: Upper}}\n", `projections.a.index.name: value "Upper"`},
+		{"NoMapping", "projections:\n  a: {index: {mapping: /nowhere.json}}\n", `projections.a.index.mapping: value "/nowhere.json": file /nowhere.json: no such file or directory (F:2)`},
+		{"Incomplete", "projections:\n  a: {outbox: {table: x}}\n", "projections.a: source.query is empty: want a query that returns entity_id, version and the fields of the document (F:2)"},
+		{"SameIndex", "projections:\n  a: {" + good + "}\n  b: {outbox: {table: b_outbox}, source: {query: 'select $1'}, index: {name: a}}\n", "projections.b: writes to index a, as a does"},
+		{"SameTable", "projections:\n  a: {" + good + "}\n  b: {outbox: {table: a_outbox}, source: {query: 'select $1'}, index: {name: b}}\n", "projections.b: reads outbox table a_outbox, as a does"},
+		{"None", "projections: {}\n", "projections: names no projection"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := load(t, tc.yaml, []string{dsn})
+			if err == nil {
+				t.Fatal("got no error")
+			}
+			if text := anyFile.ReplaceAllString(err.Error(), "(F:"); !strings.Contains(text, tc.want) || strings.Contains(text, "unknown name") {
+				t.Errorf("got %s, want %q", text, tc.want)
+			}
+		})
+	}
+}

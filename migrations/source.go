@@ -1,0 +1,214 @@
+package migrations
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// watched is a table whose changes an outbox gets: the source, or one with its children.
+type watched struct {
+	oid     int64
+	name    string
+	sql     string   // schema and name, as SQL has them
+	primary []string // columns of the primary key
+	columns []string // those that hold an entity's id
+}
+
+// sourceSQL reads what decides whether triggers on a table see all of its changes. The table's
+// name is as SQL has it.
+const sourceSQL = `
+select c.oid, c.relname, format('%I.%I', n.nspname, c.relname), coalesce(array_to_json(array(
+           select a.attname from pg_index i cross join lateral unnest(i.indkey) with ordinality as k(attnum, ord)
+           join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+           where i.indrelid = c.oid and i.indisprimary order by k.ord))::text, '[]'),
+       case when c.relkind = 'p' then 'is partitioned: triggers on it miss what is written into a partition directly'
+            when c.relispartition then 'is a partition: triggers on it miss what is written through its parent'
+            when c.relkind = 'v' then 'is a view: it has no rows of its own to watch; name the tables behind it'
+            when c.relkind = 'm' then 'is a materialized view: a refresh fires no trigger; name the tables behind it'
+            when c.relkind = 'f' then 'is a foreign table: changes on its server fire no trigger here'
+            when c.relkind <> 'r' then 'is no table'
+            when c.relpersistence = 't' then 'is a temporary table'
+            when c.relpersistence = 'u' then 'is unlogged: a crash empties it, and no event says so'
+            when exists (select from pg_inherits where inhrelid = c.oid or inhparent = c.oid)
+                 then 'is part of an inheritance tree: triggers on it miss what is written through another of its tables'
+            when exists (select from pg_subscription_rel where srrelid = c.oid)
+                 then 'is filled by a logical replication subscription, which fires no statement triggers'
+            when row_security_active(c.oid) then format('has row security that applies to role %s, which would take hidden rows for deleted ones: run this as a role that bypasses it', current_user)
+            when not has_table_privilege(c.oid, 'select') or not has_table_privilege(c.oid, 'trigger')
+                 then format('belongs to %s, and role %s may not read it and create triggers on it: run this as its owner', pg_get_userbyid(c.relowner), current_user)
+            else '' end
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where c.oid = to_regclass($1)`
+
+// keySQL reads one column of a table.
+const keySQL = `
+select format_type(a.atttypid, null),
+       exists (select from pg_index i where i.indrelid = a.attrelid and i.indisunique and i.indisvalid and i.indpred is null
+               and i.indnkeyatts = 1 and i.indkey[0] = a.attnum),
+       exists (select from pg_index i where i.indrelid = a.attrelid and i.indisvalid and i.indpred is null and i.indkey[0] = a.attnum),
+       coalesce((select collisdeterministic from pg_collation where oid = a.attcollation), true)
+from pg_attribute a where a.attrelid = $1::bigint::oid and a.attname = $2 and a.attnum > 0 and not a.attisdropped`
+
+type keyColumn struct {
+	typ            string // of an outbox's entity_id; empty for a type that cannot be one
+	declared       string
+	unique, lookup bool // there is a unique index on it alone, an index that it leads
+	deterministic  bool
+}
+
+// readSource returns a table that can be watched. name is as SQL has it.
+func (m *migrator) readSource(ctx context.Context, name string) (watched, error) {
+	var w watched
+	var primary, unfit string
+	err := m.db.QueryRowContext(ctx, sourceSQL, name).Scan(&w.oid, &w.name, &w.sql, &primary, &unfit)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return w, &OutboxError{name, "does not exist, or is not visible", "name it as SQL does, as in shop.product or '\"Shop\".\"Product\"'"}
+	case err != nil:
+		return w, fmt.Errorf("read table %s: %w", name, err)
+	case unfit != "":
+		return w, &OutboxError{w.sql, unfit, "weft cannot see all of its changes; nothing was changed"}
+	}
+	return w, decodeList(primary, &w.primary)
+}
+
+func (m *migrator) readKey(ctx context.Context, w watched, column string) (keyColumn, error) {
+	var k keyColumn
+	err := m.db.QueryRowContext(ctx, keySQL, w.oid, column).Scan(&k.declared, &k.unique, &k.lookup, &k.deterministic)
+	if errors.Is(err, sql.ErrNoRows) {
+		return k, &OutboxError{w.sql, fmt.Sprintf("has no column %q", column), "name it as the table has it, in its case and without quotes"}
+	}
+	if err != nil {
+		return k, fmt.Errorf("read column %s of %s: %w", column, w.sql, err)
+	}
+	k.typ = map[string]string{"uuid": "uuid", "smallint": "bigint", "integer": "bigint", "bigint": "bigint",
+		"text": "text", "character varying": "text"}[k.declared]
+	return k, nil
+}
+
+// readEntityKey returns the key of the source and its type, or why it cannot be one.
+func (m *migrator) readEntityKey(ctx context.Context, w watched, column string) (name string, k keyColumn, err error) {
+	if column == "" {
+		if len(w.primary) != 1 {
+			return "", k, &OutboxError{w.sql, fmt.Sprintf("has a primary key of %d columns", len(w.primary)),
+				"name one unique column with --key; for a key of several columns give the table a column that joins them, or call weft_enqueue"}
+		}
+		column = w.primary[0]
+	}
+	k, err = m.readKey(ctx, w, column)
+	switch {
+	case err != nil:
+		return column, k, err
+	case k.typ == "":
+		err = &OutboxError{w.sql, fmt.Sprintf("has the key %q of type %s", column, k.declared), "entities need a uuid, a smallint, integer or bigint, a text or a varchar"}
+	case !k.deterministic:
+		err = &OutboxError{w.sql, fmt.Sprintf("has the key %q of a nondeterministic collation", column), "ids that differ must not be equal: use another key"}
+	case !k.unique:
+		err = &OutboxError{w.sql, fmt.Sprintf("has the key %q without a unique index on it alone", column), "create one, or name another column with --key"}
+	}
+	return column, k, err
+}
+
+// addChild has w, or the table among all that the child names, watched for the parent's id in
+// one of its columns. It returns a warning where each lookup of children would read the table.
+func (m *migrator) addChild(ctx context.Context, all []watched, c Child, parent keyColumn) (_ []watched, warning string, err error) {
+	w, err := m.readSource(ctx, c.Table)
+	if err != nil {
+		return all, "", err
+	}
+	k, err := m.readKey(ctx, w, c.Column)
+	if err != nil {
+		return all, "", err
+	}
+	if k.typ != parent.typ {
+		return all, "", &OutboxError{w.sql, fmt.Sprintf("has the column %q of type %s, which cannot hold keys of type %s", c.Column, k.declared, parent.declared), "name the column that refers to the parent"}
+	}
+	if !k.lookup {
+		warning = fmt.Sprintf("no index of %s begins with %q: a query that reads an entity with its children reads the whole table; create index concurrently on %s (%s)",
+			w.sql, c.Column, w.sql, pgx.Identifier{c.Column}.Sanitize())
+	}
+	for i := range all {
+		if all[i].oid == w.oid {
+			all[i].columns = append(all[i].columns, c.Column)
+			return all, warning, nil
+		}
+	}
+	w.columns = []string{c.Column}
+	return append(all, w), warning, nil
+}
+
+// sameRow joins the rows of an update, before and after: by the primary key, or by all of the
+// row where there is none. As texts, which every type has; what is joined is compared exactly.
+func (w watched) sameRow() string {
+	if len(w.primary) == 0 {
+		return "(weft_old.*)::text = (weft_new.*)::text"
+	}
+	parts := make([]string, len(w.primary))
+	for i, c := range w.primary {
+		name := pgx.Identifier{c}.Sanitize()
+		parts[i] = "weft_old." + name + "::text = weft_new." + name + "::text"
+	}
+	return strings.Join(parts, " and ")
+}
+
+// ids returns the rows of a VALUES list with the ids in a transition table.
+func (w watched) ids(of, typ string) string {
+	parts := make([]string, len(w.columns))
+	for i, c := range w.columns {
+		parts[i] = "(" + of + "." + pgx.Identifier{c}.Sanitize() + "::" + typ + ")"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// unreadable lists the grants that let the role $2 read the tables whose triggers fill an
+// outbox, of those that it may not read.
+const unreadable = `
+select distinct format('grant usage on schema %1$I to %3$I; grant select on %1$I.%2$I to %3$I', n.nspname, c.relname, $2::text)
+from {registry} w
+join pg_proc p on p.proname ~ ('^' || regexp_replace(w.table_name, '_events$', '') || '_changed_[0-9]+$')
+join pg_namespace own on own.oid = p.pronamespace and own.nspname = $1
+join pg_trigger t on t.tgfoid = p.oid
+join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
+where not has_schema_privilege($2::name, n.oid, 'usage') or not has_table_privilege($2::name, c.oid, 'select')
+order by 1`
+
+// GrantSources lets role read the tables whose changes the outboxes have. It returns the
+// statements that only the owner of a table may run.
+func GrantSources(ctx context.Context, url, role string) (owners []string, err error) {
+	_, err = run(ctx, url, nil, func(ctx context.Context, m *migrator) ([]Step, error) {
+		grants, err := m.unreadable(ctx, role)
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range grants {
+			if _, err := m.db.ExecContext(ctx, g, pgx.QueryExecModeSimpleProtocol); err != nil && pgCode(err) != codePrivilege {
+				return nil, fmt.Errorf("%s: %w", g, err)
+			}
+		}
+		// The server only warns of a grant that grants nothing.
+		owners, err = m.unreadable(ctx, role)
+		return nil, err
+	})
+	return owners, err
+}
+
+func (m *migrator) unreadable(ctx context.Context, role string) (grants []string, err error) {
+	rows, err := m.db.QueryContext(ctx, strings.Replace(unreadable, "{registry}", m.qualify(registryTable), 1), m.schema, role)
+	if err != nil {
+		return nil, fmt.Errorf("rights on the source tables: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var g string
+		if err := rows.Scan(&g); err != nil {
+			return nil, fmt.Errorf("rights on the source tables: %w", err)
+		}
+		grants = append(grants, g)
+	}
+	return grants, rows.Err()
+}

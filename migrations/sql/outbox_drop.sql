@@ -1,0 +1,14 @@
+-- Takes back what weft outbox create has made of {name_comment}.
+
+-- The triggers first: this waits for the writers that are at work, and shuts new ones out.
+{drop_triggers}
+{guard}
+-- What shows its events in flight.
+{inflight}
+drop view if exists {live};
+{drop_functions}
+-- The sequence goes with the versions.
+drop table if exists {history}, {outbox}, {versions};
+delete from {schema}.weft_lease where table_name = {name_text};
+delete from {schema}.weft_progress where table_name = {name_text};
+delete from {registry} where table_name = {name_text};

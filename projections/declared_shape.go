@@ -1,0 +1,142 @@
+package projections
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// declaredShape is what the query answers, and the statement that reads it.
+type declaredShape struct {
+	entity   outbox.IDKind
+	fields   []declaredField
+	sql      string
+	versions string
+}
+
+type declaredField struct {
+	name   string
+	prefix []byte // the name as JSON has it, with a colon
+	oid    uint32 // of the value as it is sent
+	append appendValue
+}
+
+// The columns that are no fields, in the order in which they are read.
+const (
+	columnEntity = iota
+	columnVersion
+	columnDeleted
+	reservedColumns
+)
+
+var reserved = [reservedColumns]string{"entity_id", "version", "deleted"}
+
+// shapeOf decides how each column of the query is read, or says what is wrong with them.
+func shapeOf(d Declaration, entity outbox.IDKind, columns []pgconn.FieldDescription, categories map[uint32]string) (*declaredShape, error) {
+	shape := &declaredShape{entity: entity}
+	exprs := []string{`q."entity_id"::` + entity.String(), `q."version"::bigint`, "false"}
+	seen := map[string]bool{}
+	var errs []error
+	for i, c := range columns {
+		switch {
+		case c.Name == "?column?":
+			errs = append(errs, fmt.Errorf("column %d has no name: give it one with `as`", i+1))
+			continue
+		case seen[c.Name]:
+			errs = append(errs, fmt.Errorf("two columns are named %q: give one another name with `as`", c.Name))
+			continue
+		}
+		seen[c.Name] = true
+		column := "q." + pgx.Identifier{c.Name}.Sanitize()
+		switch c.Name {
+		case reserved[columnEntity], reserved[columnVersion]:
+		case reserved[columnDeleted]:
+			if c.DataTypeOID != boolOID {
+				errs = append(errs, errors.New("column deleted is no boolean: write a condition, as in `deleted_at is not null as deleted`"))
+			}
+			exprs[columnDeleted] = "coalesce(" + column + ", false)"
+		default:
+			v := valueOf(c.DataTypeOID, categories[c.DataTypeOID])
+			exprs = append(exprs, strings.ReplaceAll(v.expr, "{column}", column))
+			prefix := append(appendText(nil, []byte(c.Name)), ':')
+			shape.fields = append(shape.fields, declaredField{name: c.Name, prefix: prefix, oid: v.oid, append: v.append})
+		}
+	}
+	for _, name := range reserved[:columnDeleted] {
+		if !seen[name] {
+			errs = append(errs, fmt.Errorf("there is no column %s: name the column that has it, as in `p.id as %s`", name, name))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	from := "\nfrom (\n" + d.query() + "\n) as q"
+	shape.sql = "select " + strings.Join(exprs, ", ") + from
+	shape.versions = "select " + strings.Join(exprs[:columnDeleted], ", ") + from
+	return shape, nil
+}
+
+// document appends the JSON document of a row. Its error names the field.
+func (shape *declaredShape) document(dst []byte, raw [][]byte, dropNulls bool) (_ []byte, err error) {
+	dst = append(dst, '{')
+	first := true
+	for i, f := range shape.fields {
+		if raw[i] == nil && dropNulls {
+			continue
+		}
+		if !first {
+			dst = append(dst, ',')
+		}
+		first = false
+		dst = append(dst, f.prefix...)
+		if raw[i] == nil {
+			dst = append(dst, "null"...)
+			continue
+		}
+		if dst, err = f.append(dst, raw[i]); err != nil {
+			return dst, fmt.Errorf("field %s: %w", f.name, err)
+		}
+	}
+	return append(dst, '}'), nil
+}
+
+// fits returns errShape when the columns are not those of the shape.
+func (shape *declaredShape) fits(columns []pgconn.FieldDescription) error {
+	if len(columns) != reservedColumns+len(shape.fields) {
+		return errShape
+	}
+	for i, c := range columns {
+		binary := c.Format == pgx.BinaryFormatCode
+		switch {
+		case i < reservedColumns && !binary && shape.entity != outbox.KindText:
+			return fmt.Errorf("column %s is not in binary format", reserved[i])
+		case i >= reservedColumns && c.DataTypeOID != shape.fields[i-reservedColumns].oid:
+			return errShape
+		case i >= reservedColumns && !binary && c.DataTypeOID != textOID:
+			return fmt.Errorf("field %s is not in binary format", shape.fields[i-reservedColumns].name)
+		}
+	}
+	return nil
+}
+
+// id reads an entity's id.
+func (shape *declaredShape) id(raw []byte) (outbox.ID, error) {
+	switch {
+	case raw == nil:
+		return outbox.ID{}, errors.New("entity_id is null")
+	case shape.entity == outbox.KindUUID:
+		u, err := uuid.FromBytes(raw)
+		return outbox.UUID(u), err
+	case shape.entity == outbox.KindNumber:
+		return outbox.Number(int64(binary.BigEndian.Uint64(raw))), nil
+	default:
+		return outbox.Text(string(raw)), nil
+	}
+}

@@ -1,0 +1,377 @@
+package projections
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// BatchQuerier is a Querier that sends several statements at once.
+type BatchQuerier interface {
+	Querier
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}
+
+// declaredSource reads the rows of a declaration.
+type declaredSource struct {
+	declaration Declaration
+	pool        BatchQuerier
+
+	mu        sync.Mutex
+	shape     *declaredShape // nil until it is known, and after the answer has changed
+	described int            // times
+}
+
+func newDeclaredSource(d Declaration, pool BatchQuerier) *declaredSource {
+	return &declaredSource{declaration: d, pool: pool}
+}
+
+// guardQuery makes the rest of a batch, which is one transaction, read only, with a plan for
+// the very entities and texts that depend on no setting of the role. The sessions of weft
+// avoid sorts and plan once, which suits its own statements alone.
+const guardQuery = `
+select set_config('transaction_read_only', 'on', true), set_config('plan_cache_mode', 'force_custom_plan', true),
+       set_config('enable_sort', 'on', true), set_config('enable_incremental_sort', 'on', true),
+       set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO, YMD', true), set_config('IntervalStyle', 'iso_8601', true),
+       set_config('bytea_output', 'hex', true), set_config('extra_float_digits', '1', true)`
+
+// ask runs a query under the guard, and f on its rows.
+func (s *declaredSource) ask(ctx context.Context, sql string, f func(pgx.Rows) error, args ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	b := &pgx.Batch{}
+	b.Queue(guardQuery)
+	b.Queue(sql, args...)
+	answers := s.pool.SendBatch(ctx, b)
+	_, err := answers.Exec()
+	if err == nil {
+		var rows pgx.Rows
+		if rows, err = answers.Query(); err == nil {
+			err = f(rows)
+			if errors.Is(err, errOverBudget) {
+				cancel() // the rest is not worth its transfer; the connection goes with it
+			}
+			rows.Close()
+			if err == nil {
+				err = rows.Err()
+			}
+		}
+	}
+	if closed := answers.Close(); err == nil {
+		err = closed
+	}
+	return err
+}
+
+// prepare implements source.
+func (s *declaredSource) prepare(ctx context.Context) error {
+	_, err := s.known(ctx)
+	return err
+}
+
+// known returns the shape of the answer, which it asks for once.
+func (s *declaredSource) known(ctx context.Context) (*declaredShape, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.shape != nil {
+		return s.shape, nil
+	}
+	shape, err := s.describe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.shape = shape
+	return shape, nil
+}
+
+func (s *declaredSource) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shape = nil
+}
+
+// entityQuery reads the type of the outbox table's entity ids.
+const entityQuery = `
+select format_type(atttypid, null) from pg_attribute
+where attrelid = to_regclass($1) and attname = 'entity_id' and not attisdropped`
+
+// describe asks the database what the query answers. Its errors are *outbox.Fault, shared by
+// all events.
+func (s *declaredSource) describe(ctx context.Context) (*declaredShape, error) {
+	kind, err := s.entityKind(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var columns []pgconn.FieldDescription
+	query := "select * from (\n" + s.declaration.query() + "\n) as q limit 0"
+	limited, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	rows, err := s.pool.Query(limited, query, pgx.QueryExecModeDescribeExec, noIDs(kind)) // described anew, whatever is cached
+	if err == nil {
+		columns = append(columns, rows.FieldDescriptions()...)
+		rows.Close()
+		err = rows.Err()
+	}
+	if err != nil {
+		if state, ok := errors.AsType[*pgconn.PgError](err); ok && !pgerrcode.IsConnectionException(state.Code) {
+			return nil, s.fault(fmt.Errorf("query refused: %w; %s", err, remedyOf(state)))
+		}
+		return nil, databaseFault(ctx, "source query", err)
+	}
+	categories, err := s.categories(ctx, columns)
+	if err != nil {
+		return nil, databaseFault(ctx, "types of the source query", err)
+	}
+	shape, err := shapeOf(s.declaration, kind, columns, categories)
+	if err != nil {
+		return nil, s.fault(err)
+	}
+	// Every connection may have prepared the statement for the columns that were.
+	s.described++
+	name := fmt.Sprintf("/* %s, %d */ ", s.declaration.Name, s.described)
+	shape.sql, shape.versions = name+shape.sql, name+shape.versions
+	return shape, nil
+}
+
+func (s *declaredSource) fault(err error) error {
+	return &outbox.Fault{Reason: outbox.ReasonUnknown, Shared: true, Err: fmt.Errorf("source.query of projection %s: %w", s.declaration.Name, err)}
+}
+
+// remedyOf says what to do about the refusal of a query.
+func remedyOf(pg *pgconn.PgError) string {
+	switch pg.Code {
+	case pgerrcode.InsufficientPrivilege:
+		return "grant select on it to weft's role"
+	case pgerrcode.ReadOnlySQLTransaction:
+		return "a source query only reads: take the writing part out"
+	default:
+		return "correct the query, and try it with `weft projection check`"
+	}
+}
+
+func (s *declaredSource) entityKind(ctx context.Context) (outbox.IDKind, error) {
+	rows, err := s.pool.Query(ctx, entityQuery, s.declaration.Table)
+	if err != nil {
+		return 0, databaseFault(ctx, "outbox table", err)
+	}
+	types, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	switch {
+	case err != nil:
+		return 0, databaseFault(ctx, "outbox table", err)
+	case len(types) == 0:
+		return 0, s.fault(fmt.Errorf("there is no outbox table %s: make it with `weft outbox create`, or correct outbox.table", s.declaration.Table))
+	}
+	switch types[0] {
+	case "uuid":
+		return outbox.KindUUID, nil
+	case "bigint":
+		return outbox.KindNumber, nil
+	default:
+		return outbox.KindText, nil
+	}
+}
+
+// noIDs is an empty array of ids.
+func noIDs(kind outbox.IDKind) any {
+	switch kind {
+	case outbox.KindUUID:
+		return []uuid.UUID{}
+	case outbox.KindNumber:
+		return []int64{}
+	default:
+		return []string{}
+	}
+}
+
+// typesQuery reads the categories of types, as a letter of pg_type.typcategory.
+const typesQuery = `select oid, typcategory::text from pg_type where oid = any($1::oid[])`
+
+func (s *declaredSource) categories(ctx context.Context, columns []pgconn.FieldDescription) (map[uint32]string, error) {
+	oids := make([]uint32, len(columns))
+	for i, c := range columns {
+		oids[i] = c.DataTypeOID
+	}
+	rows, err := s.pool.Query(ctx, typesQuery, oids)
+	if err != nil {
+		return nil, err
+	}
+	out := map[uint32]string{}
+	var oid uint32
+	var category string
+	_, err = pgx.ForEachRow(rows, []any{&oid, &category}, func() error {
+		out[oid] = category
+		return nil
+	})
+	return out, err
+}
+
+// errOverBudget means that the rows are larger than what is held at once.
+var errOverBudget = errors.New("rows over the budget")
+
+// errShape means that the answer is no longer what describe has seen.
+var errShape = errors.New("columns of the answer have changed")
+
+// read implements source.
+func (s *declaredSource) read(ctx context.Context, a *arena, events []outbox.Event) (int, error) {
+	a.begin(len(events))
+	shape, err := s.known(ctx)
+	if err != nil {
+		return 0, err
+	}
+	n, err := s.fill(ctx, shape, a, events, 0)
+	if stale(err) {
+		// A column was added, dropped or changed. Once: what is refused again is an error.
+		s.forget()
+		if shape, err = s.known(ctx); err != nil {
+			return 0, err
+		}
+		a.begin(len(events))
+		n, err = s.fill(ctx, shape, a, events, 0)
+	}
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.ReadOnlySQLTransaction {
+		return 0, s.fault(fmt.Errorf("%w; %s", err, remedyOf(pg)))
+	}
+	if err != nil {
+		return 0, databaseFault(ctx, "source rows of "+s.declaration.Name, err)
+	}
+	return n, nil
+}
+
+// stale reports whether err may come from a table that has changed since describe.
+func stale(err error) bool {
+	if errors.Is(err, errShape) {
+		return true
+	}
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (pg.Code == pgerrcode.FeatureNotSupported || strings.HasPrefix(pg.Code, "42"))
+}
+
+// fill reads the rows of events, whose place in the round begins at from. When a row makes
+// the query fail, it halves the entities until the failing one is alone, and notes that.
+func (s *declaredSource) fill(ctx context.Context, shape *declaredShape, a *arena, events []outbox.Event, from int) (int, error) {
+	begin := len(a.json)
+	err := s.query(ctx, shape, a, events, from)
+	bad, ofRow := rowError(err)
+	half := len(events) / 2
+	switch {
+	case err == nil:
+		return from + len(events), nil
+	case ofRow && half == 0:
+		a.rows[from] = placed{found: true, bad: errors.New("source query: " + bad)}
+		a.json = a.json[:begin]
+		return from + 1, nil
+	case errors.Is(err, errOverBudget) && from > 0:
+		clear(a.rows[from : from+len(events)])
+		return from, nil
+	case !ofRow && !errors.Is(err, errOverBudget):
+		return 0, err
+	}
+	clear(a.rows[from : from+len(events)])
+	a.json = a.json[:begin]
+	n, err := s.fill(ctx, shape, a, events[:half], from)
+	if err != nil || n < from+half || !ofRow { // what was over the budget is the next round's
+		return n, err
+	}
+	return s.fill(ctx, shape, a, events[half:], from+half)
+}
+
+// query reads the rows of events into a.
+func (s *declaredSource) query(ctx context.Context, shape *declaredShape, a *arena, events []outbox.Event, from int) error {
+	at := make(map[outbox.ID]int, len(events))
+	for i := range events {
+		at[events[i].Key.ID] = from + i
+	}
+	return s.ask(ctx, shape.sql, func(rows pgx.Rows) error {
+		if err := shape.fits(rows.FieldDescriptions()); err != nil {
+			return err
+		}
+		for rows.Next() {
+			raw := rows.RawValues()
+			id, err := shape.id(raw[columnEntity])
+			if err != nil {
+				return s.fault(err)
+			}
+			i, ok := at[id]
+			if !ok {
+				return s.fault(fmt.Errorf("it returned entity %s, which it was not asked for: filter by $1 the column that it returns as entity_id", id))
+			}
+			if size := rawSize(raw); len(a.json) > 0 && len(a.json)+size > arenaBudget && len(events) > 1 {
+				return errOverBudget
+			}
+			s.place(shape, a, &a.rows[i], raw)
+		}
+		return rows.Err()
+	}, entities(events))
+}
+
+// place puts one row into the arena.
+func (s *declaredSource) place(shape *declaredShape, a *arena, p *placed, raw [][]byte) {
+	if p.found {
+		p.bad = errors.New("source query: it returned more than one row of this entity: group by the key, or filter")
+		return
+	}
+	p.found, p.from = true, len(a.json)
+	version := raw[columnVersion]
+	if version == nil {
+		p.bad = errors.New("source query: version is null")
+		return
+	}
+	p.version = int64(binary.BigEndian.Uint64(version))
+	if p.version < 0 {
+		p.bad = fmt.Errorf("source query: version %d: want 0 or more, as Elasticsearch does", p.version)
+		return
+	}
+	if p.deleted = raw[columnDeleted][0] == 1; p.deleted {
+		return
+	}
+	a.json, p.bad = shape.document(a.json, raw[reservedColumns:], s.declaration.DropNulls)
+	p.to = len(a.json)
+}
+
+func rawSize(raw [][]byte) (n int) {
+	for _, v := range raw {
+		n += len(v)
+	}
+	return n
+}
+
+// versions implements source.
+func (s *declaredSource) versions(ctx context.Context, events []outbox.Event) ([]*int64, error) {
+	shape, err := s.known(ctx)
+	if err != nil {
+		return nil, err
+	}
+	of := make(map[outbox.ID]*int64, len(events))
+	err = s.ask(ctx, shape.versions, func(rows pgx.Rows) error {
+		for rows.Next() {
+			raw := rows.RawValues()
+			id, err := shape.id(raw[columnEntity])
+			if err != nil {
+				return err
+			}
+			if raw[columnVersion] != nil {
+				v := int64(binary.BigEndian.Uint64(raw[columnVersion]))
+				of[id] = &v
+			}
+		}
+		return rows.Err()
+	}, entities(events))
+	if err != nil {
+		return nil, err
+	}
+	out := make([]*int64, len(events))
+	for i := range events {
+		out[i] = of[events[i].Key.ID]
+	}
+	return out, nil
+}

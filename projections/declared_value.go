@@ -1,0 +1,141 @@
+package projections
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// appendValue appends the JSON form of a value that is not null. v is as on the wire.
+type appendValue func(dst, v []byte) ([]byte, error)
+
+const (
+	boolOID = pgtype.BoolOID
+	textOID = pgtype.TextOID
+)
+
+// value says how the values of a type are sent and written.
+type value struct {
+	expr   string // {column} stands for the column
+	oid    uint32 // of the expression
+	append appendValue
+}
+
+// valueOf returns how a type becomes JSON:
+//
+//	boolean                           true, false
+//	smallint, integer, bigint         a number
+//	real, double precision            a number; NaN and the infinities have no form
+//	numeric                           a number with all of its digits; the same
+//	text, varchar, char, uuid, …      a string
+//	timestamptz                       a string as in RFC 3339, in UTC
+//	timestamp, date, interval         a string as in ISO 8601
+//	bytea                             a string in base64
+//	json, jsonb                       itself
+//	arrays, composites                as PostgreSQL's to_json has them
+//	anything else                     a string as PostgreSQL prints it
+//
+// category is the type's in pg_type.
+func valueOf(oid uint32, category string) value {
+	as := func(f appendValue) value { return value{"{column}", oid, f} }
+	text := func(expr string, f appendValue) value { return value{expr, textOID, f} }
+	switch oid {
+	case pgtype.BoolOID:
+		return as(appendBool)
+	case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID:
+		return as(appendInt)
+	case pgtype.Float8OID:
+		return as(appendFloat)
+	case pgtype.Float4OID:
+		return as(appendFloat4)
+	case pgtype.NumericOID:
+		return text("{column}::text", appendNumeric)
+	case pgtype.TextOID:
+		return as(appendString)
+	case pgtype.UUIDOID:
+		return as(func(dst, v []byte) ([]byte, error) { return appendUUID(dst, v), nil })
+	case pgtype.TimestamptzOID:
+		return as(appendTime)
+	case pgtype.TimestampOID:
+		return text("to_json({column}) #>> '{}'", appendString)
+	case pgtype.ByteaOID:
+		return as(appendBytes)
+	case pgtype.JSONOID, pgtype.JSONBOID:
+		return text("{column}::text", appendJSON)
+	}
+	switch category {
+	case "A", "C":
+		return text("to_json({column})::text", appendJSON)
+	default:
+		return text("{column}::text", appendString)
+	}
+}
+
+func appendBool(dst, v []byte) ([]byte, error) {
+	if len(v) != 1 {
+		return dst, fmt.Errorf("%d bytes, want a boolean", len(v))
+	}
+	return strconv.AppendBool(dst, v[0] != 0), nil
+}
+
+func appendInt(dst, v []byte) ([]byte, error) {
+	switch len(v) {
+	case 2:
+		return strconv.AppendInt(dst, int64(int16(binary.BigEndian.Uint16(v))), 10), nil
+	case 4:
+		return strconv.AppendInt(dst, int64(int32(binary.BigEndian.Uint32(v))), 10), nil
+	case 8:
+		return strconv.AppendInt(dst, int64(binary.BigEndian.Uint64(v)), 10), nil
+	default:
+		return dst, fmt.Errorf("%d bytes, want a whole number", len(v))
+	}
+}
+
+func appendFloat4(dst, v []byte) ([]byte, error) {
+	if len(v) != 4 {
+		return dst, fmt.Errorf("%d bytes, want a float4", len(v))
+	}
+	f := float64(math.Float32frombits(binary.BigEndian.Uint32(v)))
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return dst, fmt.Errorf("%v is not a finite number", f)
+	}
+	return strconv.AppendFloat(dst, f, 'g', -1, 32), nil
+}
+
+// appendNumeric appends a numeric, whose text is a number of JSON unless it is none at all.
+func appendNumeric(dst, v []byte) ([]byte, error) {
+	if len(v) == 0 || v[len(v)-1] < '0' || v[len(v)-1] > '9' { // NaN, Infinity
+		return dst, fmt.Errorf("%s is not a finite number", v)
+	}
+	return append(dst, v...), nil
+}
+
+func appendString(dst, v []byte) ([]byte, error) { return appendText(dst, v), nil }
+
+func appendBytes(dst, v []byte) ([]byte, error) {
+	return append(base64.StdEncoding.AppendEncode(append(dst, '"'), v), '"'), nil
+}
+
+// appendJSON appends JSON as it is. A line break stands only between its parts, and would
+// end the line of a bulk request.
+func appendJSON(dst, v []byte) ([]byte, error) {
+	if len(v) == 0 {
+		return dst, errors.New("no JSON")
+	}
+	from := len(dst)
+	dst = append(dst, v...)
+	if bytes.ContainsAny(v, "\n\r") {
+		for i := from; i < len(dst); i++ {
+			if dst[i] == '\n' || dst[i] == '\r' {
+				dst[i] = ' '
+			}
+		}
+	}
+	return dst, nil
+}

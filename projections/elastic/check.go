@@ -1,0 +1,97 @@
+package elastic
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/elastic/go-elasticsearch/v8/esapi"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// ErrUnchecked means that the user may not have a definition checked: that takes the
+// cluster privilege manage_index_templates.
+var ErrUnchecked = errors.New("elastic: the user may not have a definition checked")
+
+// CheckDefinition has Elasticsearch check the mapping and the settings of the index, and
+// makes nothing. Its error says what the server refuses.
+func (s *Sink) CheckDefinition(ctx context.Context) error {
+	definition, err := s.definition()
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(map[string]any{"index_patterns": []string{s.cfg.Index + "-weft-check"}, "priority": 1 << 30, "template": definition})
+	if err != nil {
+		return fmt.Errorf("index definition: %w", err)
+	}
+	status, answer, err := s.call(ctx, esapi.IndicesSimulateTemplateRequest{Instrument: s.client.InstrumentationEnabled(), Body: bytes.NewReader(body)})
+	switch {
+	case err != nil:
+		return fmt.Errorf("elasticsearch: %w", err)
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		return ErrUnchecked
+	case status != http.StatusOK:
+		return errors.New(rootCause(answer))
+	}
+	return nil
+}
+
+// rootCause returns the cause that the others of an error were caused by.
+func rootCause(answer []byte) string {
+	type failure struct {
+		Reason   string          `json:"reason"`
+		CausedBy json.RawMessage `json:"caused_by"`
+	}
+	var whole struct {
+		Error json.RawMessage `json:"error"`
+	}
+	if err := json.Unmarshal(answer, &whole); err != nil {
+		return outbox.OneLine(string(answer), maxDetail)
+	}
+	reason, next := "", whole.Error
+	for len(next) > 0 {
+		var f failure
+		if err := json.Unmarshal(next, &f); err != nil || f.Reason == "" {
+			break
+		}
+		reason, next = f.Reason, f.CausedBy
+	}
+	return outbox.OneLine(reason, maxDetail)
+}
+
+// Found is a document as the index has it.
+type Found struct {
+	ID      string
+	Version int64
+	Source  json.RawMessage
+}
+
+// Get returns the document of an id, by its newest state; nil when there is none.
+func (s *Sink) Get(ctx context.Context, id string) (*Found, error) {
+	status, answer, err := s.call(ctx, esapi.GetRequest{Instrument: s.client.InstrumentationEnabled(), Index: s.cfg.Index, DocumentID: id})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read document: %w", err)
+	case status == http.StatusNotFound:
+		return nil, nil //nolint:nilnil // there is no document, and nothing has failed
+	case status != http.StatusOK:
+		e := parseWhole(answer)
+		return nil, fmt.Errorf("read document: %s", e.detail(status))
+	}
+	var doc struct {
+		Found   bool            `json:"found"`
+		Version int64           `json:"_version"`
+		Source  json.RawMessage `json:"_source"`
+	}
+	if err := json.Unmarshal(answer, &doc); err != nil {
+		return nil, fmt.Errorf("read document: %w", err)
+	}
+	if !doc.Found {
+		return nil, nil //nolint:nilnil // as above
+	}
+	return &Found{ID: id, Version: doc.Version, Source: doc.Source}, nil
+}
