@@ -20,6 +20,10 @@
 //     the contract. A history table that has finished events in it stays.
 //   - An instance of the build before works on this schema: a trigger moves the fence
 //     for it, and its indexes stay until somebody drops them (see [FindCostly]).
+//   - [CreateOutbox] gives a table of the application an outbox: a table of events, a version
+//     row for each entity, and triggers that write one event for each entity that a statement
+//     touches, in its transaction. Versions have the order of the commits. [DropOutbox] takes
+//     it back. weft_outbox names these tables; [Up] keeps what weft needs of them.
 //   - Everything happens in the schema that is current under the search_path of the
 //     URL; several schemas of one database may migrate at the same time.
 //
@@ -31,6 +35,8 @@
 //     by the next [Up]; until then [Check] reports the older version.
 //   - Views pin the columns that they show: while they are there, the application can
 //     neither drop a column of an outbox table nor change its type (see views.go).
+//   - Triggers do not fire in sessions that replicate, nor for rows that logical replication
+//     applies, nor for a partition: [CreateOutbox] refuses the tables of which it can tell.
 //   - A migrator behind a transaction pooler is refused only when the pooler has
 //     moved its lock session; use a direct connection.
 package migrations

@@ -55,6 +55,16 @@ func (t table) withTypes(id, entity string) table {
 	return t
 }
 
+// registeredSQL reads the tables that weft_outbox names, with the types of their ids.
+const registeredSQL = `
+select w.table_name, coalesce(format_type(i.atttypid, null), ''), coalesce(format_type(e.atttypid, null), ''),
+       to_regclass(format('%I.%I', $1::text, regexp_replace(w.table_name, '_events$', '') || '_versions')) is not null
+from {registry} w
+cross join lateral to_regclass(format('%I.%I', $1::text, w.table_name)) as c
+left join pg_attribute i on i.attrelid = c and i.attname = 'id'
+left join pg_attribute e on e.attrelid = c and e.attname = 'entity_id'
+order by w.table_name`
+
 // knownOutboxes returns the contract's outbox tables, and those that weft_outbox names.
 func (m *migrator) knownOutboxes(ctx context.Context) ([]table, error) {
 	tables := outboxTables()
@@ -63,13 +73,7 @@ func (m *migrator) knownOutboxes(ctx context.Context) ([]table, error) {
 	if err != nil || !exists {
 		return tables, err
 	}
-	rows, err := m.db.QueryContext(ctx, `select w.table_name, coalesce(format_type(i.atttypid, null), ''), coalesce(format_type(e.atttypid, null), ''),
-			to_regclass(format('%I.%I', $1::text, regexp_replace(w.table_name, '_events$', '') || '_versions')) is not null
-		from `+m.qualify(registryTable)+` w
-		cross join lateral to_regclass(format('%I.%I', $1::text, w.table_name)) as c
-		left join pg_attribute i on i.attrelid = c and i.attname = 'id'
-		left join pg_attribute e on e.attrelid = c and e.attname = 'entity_id'
-		order by w.table_name`, m.schema)
+	rows, err := m.db.QueryContext(ctx, strings.Replace(registeredSQL, "{registry}", m.qualify(registryTable), 1), m.schema)
 	if err != nil {
 		return nil, fmt.Errorf("outbox tables: %w", err)
 	}

@@ -364,3 +364,43 @@ func TestGrantSources(t *testing.T) {
 	pool := testenv.Pool(t, testenv.As(t, s.dsn, user))
 	one[int](t, pool, `select count(*) from shop.product p join shop.variant v on v.product_id = p.id left join product_outbox_versions o on o.entity_id = p.id`)
 }
+
+// The role of an instance of version 5 knows nothing of weft_outbox, and archives on.
+func TestRoleOfTheBuildBeforeArchivesOnThisSchema(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.Database(t)
+	owner := testenv.Pool(t, dsn)
+	pool, role := archiver(t, dsn, false)
+	exec(t, owner, `revoke all on weft_outbox from `+role)
+	if !one[bool](t, pool, attach, 0) {
+		t.Error("today's partition was not made")
+	}
+	if _, err := pool.Exec(t.Context(), `select weft_history('product_outbox_events')`); code(err) != "42501" {
+		t.Errorf("history of a table of the application: got %v, want permission denied", err)
+	}
+}
+
+// The outbox is made in weft's schema, whatever its name, for a table of any other.
+func TestOutboxInASchemaOfAnotherName(t *testing.T) {
+	t.Parallel()
+	base := testenv.Database(t)
+	exec(t, testenv.Pool(t, base), `create schema "We""ft's"; create table public.thing (id int primary key)`)
+	dsn := with(t, base, "search_path", `"We""ft's"`)
+	pool := testenv.Pool(t, dsn)
+	up(t, dsn)
+	if _, err := migrations.CreateOutbox(t.Context(), dsn, migrations.OutboxSpec{Table: "public.thing"}, true); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, pool, `insert into public.thing values (7)`)
+	one[string](t, pool, `select weft_enqueue('thing_outbox_events', null, '7', 'upsert')::text`)
+	if got := query[string](t, pool, `select op || ' ' || entity_id from thing_outbox_events order by event_version`); !slices.Equal(got, []string{"upsert 7", "upsert 7"}) {
+		t.Errorf("events: got %q, want that of the trigger and that of the call", got)
+	}
+	if !one[bool](t, pool, `select weft_history_attach('thing_outbox_events', current_date)`) {
+		t.Error("no day of the history was made")
+	}
+	if _, err := migrations.DropOutbox(t.Context(), dsn, migrations.DropSpec{Table: "public.thing", Force: true}, true); err != nil {
+		t.Error(err)
+	}
+	exec(t, pool, `insert into public.thing values (8)`)
+}
