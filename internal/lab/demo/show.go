@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/console"
-	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 )
@@ -281,5 +280,5 @@ func (r *run) progress(ctx context.Context) {
 }
 
 func (r *run) healthy() error {
-	return r.fleet.Died(func(i *fleet.Instance) bool { return r.killed[i] })
+	return r.fleet.Died()
 }

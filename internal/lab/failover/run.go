@@ -260,7 +260,7 @@ func (r *run) await(ctx context.Context, what string, ask func(context.Context) 
 		case ok:
 			return nil
 		}
-		if err := r.fleet.Died(func(*fleet.Instance) bool { return false }); err != nil {
+		if err := r.fleet.Died(); err != nil {
 			return err
 		}
 		select {

@@ -199,7 +199,7 @@ func (l *lab) await(ctx context.Context, what string, ask func(context.Context) 
 			return nil
 		}
 		last = err
-		if err := l.fleet.Died(func(*fleet.Instance) bool { return false }); err != nil {
+		if err := l.fleet.Died(); err != nil {
 			return err
 		}
 		if err := sleep(ctx, poll); err != nil {

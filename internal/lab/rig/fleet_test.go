@@ -1,4 +1,4 @@
-package fleet
+package rig
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
-func TestMain(m *testing.M) { testenv.MainNoServers(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 // newFleet returns a fleet whose binary is a shell script.
 func newFleet(t *testing.T, script string) *Fleet {
@@ -81,7 +81,7 @@ func TestFleet(t *testing.T) {
 		f := newFleet(t, graceful)
 		a := f.mustStart(t, "a")
 		waitLog(t, a, "up run a ")
-		if err := f.Died(func(*Instance) bool { return false }); err != nil {
+		if err := f.Died(); err != nil {
 			t.Errorf("died while it runs: %v", err)
 		}
 		before := time.Now()
@@ -91,11 +91,17 @@ func TestFleet(t *testing.T) {
 		}
 		<-a.Ended()
 		testenv.Eventually(t, 10*time.Second, func() bool { return syscall.Kill(-a.PID, 0) == syscall.ESRCH }, "the process group is empty")
-		if err := f.Died(func(i *Instance) bool { return i == a }); err != nil {
+		if err := f.Died(); err != nil {
 			t.Errorf("a killed instance is reported: %v", err)
 		}
-		if err := f.Died(func(*Instance) bool { return false }); err == nil || !strings.Contains(err.Error(), "up run a") {
-			t.Errorf("an instance that ended: got %v, want its log", err)
+	})
+
+	t.Run("EndByItselfIsReported", func(t *testing.T) {
+		t.Parallel()
+		f := newFleet(t, `echo "up $1"; exit 3`)
+		<-f.mustStart(t, "a").Ended()
+		if err := f.Died(); err == nil || !strings.Contains(err.Error(), "up run") || !strings.Contains(err.Error(), "exit status 3") {
+			t.Errorf("an instance that ended: got %v, want its exit status and its log", err)
 		}
 	})
 
@@ -167,7 +173,7 @@ func TestFleet(t *testing.T) {
 		t.Parallel()
 		f, other := newFleet(t, `echo first; exit 1`), newFleet(t, `echo "second $1 $X $Y"`)
 		f.Env = append(f.Env, "X=1", "Y=1")
-		i, err := f.StartWith(t.Context(), Options{Name: "a", Binary: other.Binary, Env: []string{"Y=2"}})
+		i, err := f.StartWith(t.Context(), InstanceOptions{Name: "a", Binary: other.Binary, Env: []string{"Y=2"}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package sentinel
+package rig
 
 import (
 	"errors"
@@ -9,9 +9,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
-
-func TestCheck(t *testing.T) {
+func TestCheckEnvironment(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, env, want string // env is empty for no sentinel
@@ -35,12 +33,12 @@ func TestCheck(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			got, err := Check(t.Context(), pool, c.want)
+			got, err := CheckEnvironment(t.Context(), pool, c.want)
 			if got != c.get || errors.Is(err, ErrEnvironment) != c.refused || errors.As(err, new(*postgres.EnvironmentError)) != c.other || (err == nil) != (!c.refused && !c.other) {
-				t.Errorf("Check: got %q, %v; want %q, refused %v, another one %v", got, err, c.get, c.refused, c.other)
+				t.Errorf("CheckEnvironment: got %q, %v; want %q, refused %v, another one %v", got, err, c.get, c.refused, c.other)
 			}
 			if c.refused && !strings.Contains(err.Error(), "environment_sentinel") {
-				t.Errorf("Check: got %q, want it to say where to correct it", err)
+				t.Errorf("CheckEnvironment: got %q, want it to say where to correct it", err)
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-package console
+package rig
 
 import (
 	"strings"
@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-func TestConsoleWithoutTerminal(t *testing.T) {
+func TestScreenWithoutTerminal(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
-	c := New(&out, time.Hour)
+	c := NewScreen(&out, time.Hour)
 	c.Line("one %d", 1)
 	c.Refresh("status")
 	c.Refresh("left out: too soon")
@@ -19,6 +19,7 @@ func TestConsoleWithoutTerminal(t *testing.T) {
 		t.Errorf("output: got %q, want %q", got, want)
 	}
 }
+
 func TestNumber(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 123456: "123,456", 1234567: "1,234,567", -1000: "-1,000", -100: "-100"} {
