@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/await"
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 )
 
 // The claimers of the deliberate bugs are code of the drill: weft leases events by one row
@@ -108,7 +108,7 @@ func (l *ledger) keep(r *run, before bool) error {
 	r.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return evidence.WriteLines(r.dir, evidence.LogDir+"/"+claimersFile, l.entries)
+	return verdict.WriteLines(r.dir, verdict.LogDir+"/"+claimersFile, l.entries)
 }
 
 // both runs two claimers until each has found nothing more to claim, and the sampler beside

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
 	"github.com/samuelhu324-dev/weft/internal/lab/sentinel"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
@@ -127,9 +127,9 @@ func TestAnotherEnvironmentIsLeftAlone(t *testing.T) {
 func TestKeepLast(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	var all []evidence.Dir
+	var all []verdict.Dir
 	for range 4 {
-		d, err := evidence.Create(root, "es_429_inject", evidenceTime())
+		d, err := verdict.Create(root, "es_429_inject", evidenceTime())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +139,7 @@ func TestKeepLast(t *testing.T) {
 	if err := Clean(t.Context(), Options{Out: &out, Evidence: root}, 2, "all"); err != nil {
 		t.Fatal(err)
 	}
-	left, err := evidence.Runs(root, "es_429_inject")
+	left, err := verdict.Runs(root, "es_429_inject")
 	if err != nil || len(left) != 2 || left[0] != all[2] || left[1] != all[3] {
 		t.Errorf("left: got %v, %v; want the newest two of %v", left, err, all)
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
 )
 
@@ -75,21 +75,21 @@ func collectorDown() Scenario {
 						seen = fmt.Sprintf("enabled %s, reachable %s, exporter %s, target %v", l.Get("enabled"), l.Get("collector_reachable"), l.Get("exporter_configured"), l.Get("otlp_target") != "")
 					}
 				}
-				j.equal("startup line in "+c.file, evidence.LogDir, seen, fmt.Sprintf("enabled true, reachable %s, exporter true, target true", c.reachable))
+				j.Equal("startup line in "+c.file, verdict.LogDir, seen, fmt.Sprintf("enabled true, reachable %s, exporter true, target true", c.reachable))
 			}
-			j.lines(1, "event=tracing.export_failed")
-			j.grew("weft_trace_spans_total", "result=failed")
+			j.Logged(1, "event=tracing.export_failed")
+			j.Grew("weft_trace_spans_total", "result=failed")
 			for _, role := range []string{"with a collector", "without a collector", "after a takeover"} {
 				j.ended(role, "done")
 			}
-			for _, e := range j.events("with a collector")[:1] {
-				j.spans(spanEvent, "wordloom.outbox_event_id="+e.ID.String())
+			for _, e := range j.Events("with a collector")[:1] {
+				j.Spans(spanEvent, "wordloom.outbox_event_id="+e.ID.String())
 			}
-			for _, e := range j.events("after a takeover")[:1] {
-				j.number("spans of an event of the time without a collector", evidence.SpansFile, float64(len(j.SpansOf(spanEvent, "wordloom.outbox_event_id="+e.ID.String()))), 0)
+			for _, e := range j.Events("after a takeover")[:1] {
+				j.Number("spans of an event of the time without a collector", verdict.SpansFile, float64(len(j.SpansOf(spanEvent, "wordloom.outbox_event_id="+e.ID.String()))), 0)
 			}
-			j.grewBy(0, "outbox_failed_total")
-			j.grewBy(0, "outbox_retry_scheduled_total")
+			j.GrewBy(0, "outbox_failed_total")
+			j.GrewBy(0, "outbox_retry_scheduled_total")
 			j.storesEqual()
 		},
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/await"
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -77,12 +77,12 @@ func dbClaimContention() Scenario {
 		verify: func(j *judge) {
 			var c contention
 			if err := j.Probe("contention", &c); err != nil {
-				j.check("the contention was probed", evidence.ProbeFile("contention"), err.Error(), "times", false)
+				j.Check("the contention was probed", verdict.ProbeFile("contention"), err.Error(), "times", false)
 			}
 			j.rowsWereLocked(&c)
 			j.leasesWereLocked(&c)
 			j.rivalClaimed(&c)
-			j.grewBy(0, "outbox_failed_total")
+			j.GrewBy(0, "outbox_failed_total")
 			j.ended("", "done")
 			j.storesEqual()
 		},
@@ -91,7 +91,7 @@ func dbClaimContention() Scenario {
 
 // lockedRows lets another session hold rows from before they are due.
 func (r *run) lockedRows(ctx context.Context, n int, c *contention) error {
-	later := func(ctx context.Context, tx pgx.Tx, events []evidence.Event) error {
+	later := func(ctx context.Context, tx pgx.Tx, events []verdict.Event) error {
 		_, err := tx.Exec(ctx, `update `+searchOutbox+` set next_retry_at = now() + $2 * interval '1 second' where id = any ($1)`,
 			idsOf(events), dueIn.Seconds())
 		return err
@@ -154,7 +154,7 @@ func (r *run) stranger(ctx context.Context, what string, lock func(context.Conte
 }
 
 func (j *judge) rowsWereLocked(c *contention) {
-	locked := j.events("locked")
+	locked := j.Events("locked")
 	// The pauses are 0.5 s, 1 s, 2 s at least: a loop without them would leave hundreds of lines.
 	for _, e := range locked {
 		_, entity, _ := strings.Cut(e.Entity, ":")
@@ -172,13 +172,13 @@ func (j *judge) rowsWereLocked(c *contention) {
 			pauses = append(pauses, pause.Round(10*time.Millisecond).String())
 			grow = grow && pause >= firstPause<<(i-1)*9/10 // two clocks measure it
 		}
-		j.check("pauses between the attempts to settle "+e.ID.String()+" while its row was locked", evidence.LogDir, strings.Join(pauses, ", "),
+		j.Check("pauses between the attempts to settle "+e.ID.String()+" while its row was locked", verdict.LogDir, strings.Join(pauses, ", "),
 			"two or more, from "+firstPause.String()+" doubling, of 5 at most", grow && len(at) <= 6)
 	}
-	j.check("the locks lasted", evidence.ProbeFile("contention"), c.RowsTo.Sub(c.RowsFrom).Round(time.Millisecond).String(), "at least "+(dueIn+rowsFor).String(), c.RowsTo.Sub(c.RowsFrom) >= dueIn+rowsFor)
-	j.least("events of other entities that were done meanwhile", evidence.ProbeFile("contention"), float64(c.Beside), float64(max(1, len(locked))))
-	j.least("outbox_owner_mismatch_skips_total grew by", metricFiles, j.Delta("outbox_owner_mismatch_skips_total"), float64(3*len(locked)))
-	j.spans(spanBatch, "mismatch_count="+strconv.Itoa(len(locked)))
+	j.Check("the locks lasted", verdict.ProbeFile("contention"), c.RowsTo.Sub(c.RowsFrom).Round(time.Millisecond).String(), "at least "+(dueIn+rowsFor).String(), c.RowsTo.Sub(c.RowsFrom) >= dueIn+rowsFor)
+	j.Least("events of other entities that were done meanwhile", verdict.ProbeFile("contention"), float64(c.Beside), float64(max(1, len(locked))))
+	j.Least("outbox_owner_mismatch_skips_total grew by", verdict.MetricsDir, j.Delta("outbox_owner_mismatch_skips_total"), float64(3*len(locked)))
+	j.Spans(spanBatch, "mismatch_count="+strconv.Itoa(len(locked)))
 	early := 0
 	for _, e := range locked {
 		for _, s := range j.SpansOf(spanEvent, "wordloom.outbox_event_id="+e.ID.String(), "result=ok") {
@@ -187,7 +187,7 @@ func (j *judge) rowsWereLocked(c *contention) {
 			}
 		}
 	}
-	j.number("locked events that counted as done before their locks were gone", evidence.SpansFile, float64(early), 0)
+	j.Number("locked events that counted as done before their locks were gone", verdict.SpansFile, float64(early), 0)
 }
 
 // lockedLeases lets another session lock the table of leases, as a VACUUM FULL of it would.
@@ -218,7 +218,7 @@ func (r *run) lockedLeases(ctx context.Context, n int, c *contention) error {
 
 func (j *judge) leasesWereLocked(c *contention) {
 	early := 0
-	for _, e := range j.events("leased late") {
+	for _, e := range j.Events("leased late") {
 		for _, s := range j.SpansOf(spanEvent, "wordloom.outbox_event_id="+e.ID.String()) {
 			if s.Start.Before(c.LeaseTo) {
 				early++
@@ -226,8 +226,8 @@ func (j *judge) leasesWereLocked(c *contention) {
 		}
 	}
 	claims := longest(within(j.SpansOf(spanClaim), c.LeaseFrom, c.LeaseTo))
-	j.check("while no lease could be written: longest claim", evidence.SpansFile, claims.Round(time.Millisecond).String(), "at least "+(leaseFor/2).String(), claims >= leaseFor/2)
-	j.number("… events whose processing began before it was: the time went into the lease", evidence.SpansFile, float64(early), 0)
+	j.Check("while no lease could be written: longest claim", verdict.SpansFile, claims.Round(time.Millisecond).String(), "at least "+(leaseFor/2).String(), claims >= leaseFor/2)
+	j.Number("… events whose processing began before it was: the time went into the lease", verdict.SpansFile, float64(early), 0)
 }
 
 // rivalClaims lets another worker claim rows that are in flight, while Elasticsearch is slow.
@@ -311,23 +311,23 @@ where id = any ($1) and status = 'pending'`, idsOf(events), rival)
 }
 
 func (j *judge) rivalClaimed(c *contention) {
-	n := len(j.events("taken over"))
+	n := len(j.Events("taken over"))
 	claims, batches := longest(within(j.SpansOf(spanClaim), c.HeldFrom, c.HeldTo)), longest(within(j.SpansOf(spanBatch), c.HeldFrom, c.HeldTo))
-	j.check("while Elasticsearch was slow: longest claim, longest batch: the time went into the processing", evidence.SpansFile,
+	j.Check("while Elasticsearch was slow: longest claim, longest batch: the time went into the processing", verdict.SpansFile,
 		fmt.Sprintf("%v, %v", claims.Round(time.Millisecond), batches.Round(time.Millisecond)),
 		fmt.Sprintf("a batch of at least %v, and no claim", heldFor), batches >= heldFor && claims < heldFor)
-	j.least("most events in flight at once", evidence.SeriesFile, j.most("outbox_inflight_events"), float64(n))
+	j.Least("most events in flight at once", verdict.SeriesFile, j.Most("outbox_inflight_events"), float64(n))
 	changed := 0
-	for _, e := range j.events("taken over") {
+	for _, e := range j.Events("taken over") {
 		for _, l := range j.Find("event=outbox.settle_left", "event_id="+e.ID.String()) {
 			if strings.Contains(l.Get("error"), "was changed") {
 				changed++
 			}
 		}
 	}
-	j.number("events that were claimed under the leader's lease, and left to the other worker", evidence.LogDir, float64(changed), float64(n))
-	j.lines(1, "event=outbox.foreign", "level=error")
-	j.lines(1, "event=outbox.foreign", "level=info")
+	j.Number("events that were claimed under the leader's lease, and left to the other worker", verdict.LogDir, float64(changed), float64(n))
+	j.Logged(1, "event=outbox.foreign", "level=error")
+	j.Logged(1, "event=outbox.foreign", "level=info")
 	j.ready("while another worker claimed rows, readiness", "ready_rival", http.StatusServiceUnavailable)
 	var seen readiness
 	_ = j.Probe("ready_rival", &seen)
@@ -336,11 +336,11 @@ func (j *judge) rivalClaimed(c *contention) {
 	}
 	_ = json.Unmarshal(seen.Body, &body)
 	why := body.Dependencies["postgres"].Error
-	j.check("… it says why", evidence.ProbeFile("ready_rival"), why, "another worker", strings.Contains(why, "another worker"))
-	j.number("events in flight meanwhile", evidence.ProbeFile("contention"), float64(c.Flying), 0)
-	j.number("claims meanwhile", evidence.SpansFile, float64(len(within(j.SpansOf(spanClaim), c.RivalFrom, c.RivalTo))), 0)
+	j.Check("… it says why", verdict.ProbeFile("ready_rival"), why, "another worker", strings.Contains(why, "another worker"))
+	j.Number("events in flight meanwhile", verdict.ProbeFile("contention"), float64(c.Flying), 0)
+	j.Number("claims meanwhile", verdict.SpansFile, float64(len(within(j.SpansOf(spanClaim), c.RivalFrom, c.RivalTo))), 0)
 	j.ready("afterwards, readiness", "ready_alone", http.StatusOK)
-	j.grewBy(float64(n), "weft_reclaimed_events_total", "cause=lease_expired")
+	j.GrewBy(float64(n), "weft_reclaimed_events_total", "cause=lease_expired")
 	j.reclaimAuditedBy("a", rival, outbox.CauseLeaseExpired, n)
 }
 

@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
 	"github.com/samuelhu324-dev/weft/internal/lab/sentinel"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
@@ -202,8 +202,8 @@ func VerifyAll(out io.Writer, root, run string, names ...string) error {
 	type line struct{ name, run, verdict string }
 	var lines []line
 	for _, s := range scenarios {
-		d, err := evidence.Find(root, s.Name, run)
-		var result *evidence.Result
+		d, err := verdict.Find(root, s.Name, run)
+		var result *verdict.Result
 		if err == nil {
 			result, err = Verify(d)
 		}
@@ -213,7 +213,7 @@ func VerifyAll(out io.Writer, root, run string, names ...string) error {
 			bad = append(bad, s.Name)
 			lines = append(lines, line{s.Name, d.Run, "FAILED: " + err.Error()})
 		default:
-			WriteResult(out, result)
+			result.WriteTable(out)
 			fmt.Fprintln(out)
 			verdict := fmt.Sprintf("ok, %d assertions", len(result.Checks))
 			if !result.OK {
@@ -265,7 +265,7 @@ func Clean(ctx context.Context, opts Options, keepLast int, names ...string) err
 		return nil
 	}
 	for _, s := range scenarios {
-		removed, err := evidence.Keep(opts.Evidence, s.Name, keepLast)
+		removed, err := verdict.Keep(opts.Evidence, s.Name, keepLast)
 		if err != nil {
 			return err
 		}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -48,28 +48,28 @@ func duplicateDelivery() Scenario {
 			return err
 		},
 		verify: func(j *judge) {
-			j.grewBy(1, "outbox_idempotent_noop_total", "op=delete", "reason=es_404")
-			j.grewBy(1, "outbox_idempotent_noop_total", "op=upsert", "reason=superseded")
-			j.grewBy(0, "outbox_failed_total")
-			j.grewBy(0, "outbox_retry_scheduled_total")
+			j.GrewBy(1, "outbox_idempotent_noop_total", "op=delete", "reason=es_404")
+			j.GrewBy(1, "outbox_idempotent_noop_total", "op=upsert", "reason=superseded")
+			j.GrewBy(0, "outbox_failed_total")
+			j.GrewBy(0, "outbox_retry_scheduled_total")
 			j.ended("", "done")
 			for _, role := range []string{"delete again", "upsert again", "upsert, at once"} {
 				j.ended(role, "done")
 			}
-			for _, e := range j.events("delete again") {
-				j.spans(spanEvent, "wordloom.outbox_event_id="+e.ID.String(), "noop=true", "deduped=true", "reason=es_404")
+			for _, e := range j.Events("delete again") {
+				j.Spans(spanEvent, "wordloom.outbox_event_id="+e.ID.String(), "noop=true", "deduped=true", "reason=es_404")
 			}
-			j.spans(spanEvent, "noop=true", "deduped=true", "reason=superseded")
+			j.Spans(spanEvent, "noop=true", "deduped=true", "reason=superseded")
 			documents := j.documents()
 			var before document
 			if err := j.Probe("document_before", &before); err != nil {
-				j.check("the document was probed", evidence.ProbeFile("document_before"), err.Error(), "a document", false)
+				j.Check("the document was probed", verdict.ProbeFile("document_before"), err.Error(), "a document", false)
 			}
-			for _, e := range j.events("upsert") {
-				j.equal("the upserted document after the repetition", evidence.ProbeFile("documents"), fmt.Sprintf("%+v", documents[e.Entity]), fmt.Sprintf("%+v", before))
+			for _, e := range j.Events("upsert") {
+				j.Equal("the upserted document after the repetition", verdict.ProbeFile("documents"), fmt.Sprintf("%+v", documents[e.Entity]), fmt.Sprintf("%+v", before))
 			}
-			for _, e := range j.events("created") {
-				j.equal("the deleted document after the repetition", evidence.ProbeFile("documents"), fmt.Sprint(documents[e.Entity].Found), "false")
+			for _, e := range j.Events("created") {
+				j.Equal("the deleted document after the repetition", verdict.ProbeFile("documents"), fmt.Sprint(documents[e.Entity].Found), "false")
 			}
 			j.storesEqual()
 		},
@@ -77,7 +77,7 @@ func duplicateDelivery() Scenario {
 }
 
 // settled writes changes and waits until they are done.
-func (r *run) settled(ctx context.Context, changes ...change) ([]evidence.Event, error) {
+func (r *run) settled(ctx context.Context, changes ...change) ([]verdict.Event, error) {
 	events, err := r.enqueue(ctx, changes...)
 	if err != nil {
 		return nil, err

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -75,25 +75,25 @@ func es429Inject() Scenario {
 		verify: func(j *judge) {
 			var done throttling
 			if err := j.Probe("injection", &done); err != nil {
-				j.check("the injection was probed", evidence.ProbeFile("injection"), err.Error(), "figures", false)
+				j.Check("the injection was probed", verdict.ProbeFile("injection"), err.Error(), "figures", false)
 			}
 			hit := float64(done.Hit)
-			j.least("documents that the proxy refused", evidence.ProbeFile("injection"), hit, 1)
+			j.Least("documents that the proxy refused", verdict.ProbeFile("injection"), hit, 1)
 			if done.Mode == wire.EveryNth && done.EveryN > 0 {
-				j.number(fmt.Sprintf("… every %d. of %d", done.EveryN, done.Seen), evidence.ProbeFile("injection"), hit, float64(done.Seen/done.EveryN))
+				j.Number(fmt.Sprintf("… every %d. of %d", done.EveryN, done.Seen), verdict.ProbeFile("injection"), hit, float64(done.Seen/done.EveryN))
 			}
-			j.grewBy(hit, "outbox_retry_scheduled_total", "reason=es_429")
-			j.grewBy(hit, "outbox_es_bulk_item_failures_total", "failure_class=429")
-			j.grewBy(0, "outbox_failed_total")
-			j.grewBy(0, "outbox_terminal_failed_total")
+			j.GrewBy(hit, "outbox_retry_scheduled_total", "reason=es_429")
+			j.GrewBy(hit, "outbox_es_bulk_item_failures_total", "failure_class=429")
+			j.GrewBy(0, "outbox_failed_total")
+			j.GrewBy(0, "outbox_terminal_failed_total")
 			j.ended("", "done")
-			j.spans(spanEvent, "reason=es_429", "result=retry", "wordloom.labs.es_429.injected=true", "wordloom.labs.es_429.mode="+done.Mode)
+			j.Spans(spanEvent, "reason=es_429", "result=retry", "wordloom.labs.es_429.injected=true", "wordloom.labs.es_429.mode="+done.Mode)
 			all := len(j.SpansOf(spanEvent, "reason=es_429"))
 			marked := len(j.SpansOf(spanEvent, "reason=es_429", "wordloom.labs.es_429.injected=true"))
-			j.number("spans of events with es_429 that are not marked as injected", evidence.SpansFile, float64(all-marked), 0)
+			j.Number("spans of events with es_429 that are not marked as injected", verdict.SpansFile, float64(all-marked), 0)
 			wrong := len(j.SpansOf(spanEvent, "result=ok", "wordloom.labs.es_429.injected=true"))
-			j.number("spans of events that went well and are marked", evidence.SpansFile, float64(wrong), 0)
-			j.lines(1, "event=projection.event", "result=retry", "reason=es_429")
+			j.Number("spans of events that went well and are marked", verdict.SpansFile, float64(wrong), 0)
+			j.Logged(1, "event=projection.event", "result=retry", "reason=es_429")
 			j.storesEqual()
 		},
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -49,23 +49,23 @@ func esBulkPartial() Scenario {
 			return r.become(ctx, events, "done", "failed")
 		},
 		verify: func(j *judge) {
-			good, poisoned := j.events("good"), j.events("poisoned")
-			j.grew("outbox_es_bulk_requests_total", "result=partial")
-			j.grewBy(float64(len(good)), "outbox_es_bulk_items_total", "op=upsert", "result=success")
-			j.grewBy(float64(len(good)), "outbox_processed_total", "op=upsert")
-			j.grewBy(1, "outbox_failed_total", "op=upsert", "reason=es_4xx")
-			j.grewBy(0, "outbox_retry_scheduled_total")
-			j.spans(spanBatch, "result=partial", "success_count="+strconv.Itoa(len(good)), "failure_count=1")
+			good, poisoned := j.Events("good"), j.Events("poisoned")
+			j.Grew("outbox_es_bulk_requests_total", "result=partial")
+			j.GrewBy(float64(len(good)), "outbox_es_bulk_items_total", "op=upsert", "result=success")
+			j.GrewBy(float64(len(good)), "outbox_processed_total", "op=upsert")
+			j.GrewBy(1, "outbox_failed_total", "op=upsert", "reason=es_4xx")
+			j.GrewBy(0, "outbox_retry_scheduled_total")
+			j.Spans(spanBatch, "result=partial", "success_count="+strconv.Itoa(len(good)), "failure_count=1")
 			j.ended("good", "done")
 			j.ended("poisoned", "failed")
 			for _, e := range poisoned {
 				id := e.ID.String()
-				failed := j.spans(spanEvent, "wordloom.outbox_event_id="+id, "result=failed", "reason=es_4xx")
-				j.check("… it is an error", evidence.SpansFile, strconv.FormatBool(len(failed) > 0 && failed[0].Error), "true", len(failed) > 0 && failed[0].Error)
-				j.lines(1, "event=projection.event", "level=error", "event_id="+id, "result=failed", "reason=es_4xx")
+				failed := j.Spans(spanEvent, "wordloom.outbox_event_id="+id, "result=failed", "reason=es_4xx")
+				j.Check("… it is an error", verdict.SpansFile, strconv.FormatBool(len(failed) > 0 && failed[0].Error), "true", len(failed) > 0 && failed[0].Error)
+				j.Logged(1, "event=projection.event", "level=error", "event_id="+id, "result=failed", "reason=es_4xx")
 				_, entity, _ := strings.Cut(e.Entity, ":")
-				j.number("series with its id, or that of its entity", evidence.AfterFile, float64(j.inMetrics(id)+j.inMetrics(entity)), 0)
-				j.equal("its document", evidence.ProbeFile("documents"), strconv.FormatBool(j.documents()[e.Entity].Found), "false")
+				j.Number("series with its id, or that of its entity", verdict.AfterFile, float64(j.inMetrics(id)+j.inMetrics(entity)), 0)
+				j.Equal("its document", verdict.ProbeFile("documents"), strconv.FormatBool(j.documents()[e.Entity].Found), "false")
 			}
 		},
 	}
@@ -73,7 +73,7 @@ func esBulkPartial() Scenario {
 
 // inMetrics counts how often a text is in the last metrics.
 func (j *judge) inMetrics(text string) int {
-	b, err := os.ReadFile(j.File(evidence.AfterFile))
+	b, err := os.ReadFile(j.File(verdict.AfterFile))
 	if err != nil {
 		return -1
 	}
@@ -81,7 +81,7 @@ func (j *judge) inMetrics(text string) int {
 }
 
 // firstID is that of the first event, or zero.
-func firstID(events []evidence.Event) uuid.UUID {
+func firstID(events []verdict.Event) uuid.UUID {
 	if len(events) == 0 {
 		return uuid.Nil
 	}

@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -91,30 +91,30 @@ func esDownConnect() Scenario {
 			return r.saysReady(ctx, m, http.StatusOK, "ready_after")
 		},
 		verify: func(j *judge) {
-			j.grew("outbox_retry_scheduled_total", "op=delete", "reason=es_connect")
-			j.grewBy(0, "outbox_failed_total")
-			j.grewBy(0, "outbox_terminal_failed_total")
-			j.spans(spanBatch, "result=retry", "reason=es_connect")
-			deletes := j.events("delete")
+			j.Grew("outbox_retry_scheduled_total", "op=delete", "reason=es_connect")
+			j.GrewBy(0, "outbox_failed_total")
+			j.GrewBy(0, "outbox_terminal_failed_total")
+			j.Spans(spanBatch, "result=retry", "reason=es_connect")
+			deletes := j.Events("delete")
 			for _, e := range deletes {
 				seen := j.results(e)
-				j.check("attempts at the delete, by its id", evidence.SpansFile, seen, "retry(1), …, ok", retriedThenDone(seen))
-				found := j.lines(1, "event=projection.event", "event_id="+e.ID.String(), "reason=es_connect", "result=retry")
-				j.check("… they lead to its trace", evidence.LogDir, strconv.FormatBool(len(found) > 0 && found[0].Get("trace_id") != "" && found[0].Get("span_id") != ""), "true",
+				j.Check("attempts at the delete, by its id", verdict.SpansFile, seen, "retry(1), …, ok", retriedThenDone(seen))
+				found := j.Logged(1, "event=projection.event", "event_id="+e.ID.String(), "reason=es_connect", "result=retry")
+				j.Check("… they lead to its trace", verdict.LogDir, strconv.FormatBool(len(found) > 0 && found[0].Get("trace_id") != "" && found[0].Get("span_id") != ""), "true",
 					len(found) > 0 && found[0].Get("trace_id") != "" && found[0].Get("span_id") != "")
 			}
 			j.ready("while it was down, readiness", "ready_down", http.StatusServiceUnavailable)
 			j.ready("after the recovery, readiness", "ready_after", http.StatusOK)
 			j.ended("", "done")
 			attempts := j.rows()[firstID(deletes)].Attempts
-			j.least("attempts of the delete that are counted in its row", evidence.ProbeFile("outbox"), float64(attempts), 1)
+			j.Least("attempts of the delete that are counted in its row", verdict.ProbeFile("outbox"), float64(attempts), 1)
 			j.storesEqual()
 		},
 	}
 }
 
 // triedAgain waits until a retry of all the events is scheduled.
-func (r *run) triedAgain(ctx context.Context, events []evidence.Event) error {
+func (r *run) triedAgain(ctx context.Context, events []verdict.Event) error {
 	return r.await(ctx, "retry", func(ctx context.Context) error {
 		var n int
 		err := r.pool.QueryRow(ctx, `select count(*) from `+searchOutbox+` where id = any ($1) and attempts > 0 and error_reason is not null`, idsOf(events)).Scan(&n)
@@ -128,8 +128,8 @@ func (r *run) triedAgain(ctx context.Context, events []evidence.Event) error {
 func (j *judge) ready(what, probe string, want int) {
 	var seen readiness
 	if err := j.Probe(probe, &seen); err != nil {
-		j.check(what, evidence.ProbeFile(probe), err.Error(), strconv.Itoa(want), false)
+		j.Check(what, verdict.ProbeFile(probe), err.Error(), strconv.Itoa(want), false)
 		return
 	}
-	j.number(what, evidence.ProbeFile(probe), float64(seen.Status), float64(want))
+	j.Number(what, verdict.ProbeFile(probe), float64(seen.Status), float64(want))
 }

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -67,19 +67,19 @@ func esWriteBlock() Scenario {
 			if err != nil {
 				return err
 			}
-			if err := r.dir.WriteText(evidence.LogDir+"/replay.json", out); err != nil {
+			if err := r.dir.WriteText(verdict.LogDir+"/replay.json", out); err != nil {
 				return err
 			}
 			return r.become(ctx, events, "done")
 		},
 		verify: func(j *judge) {
 			n := float64(len(j.Recipe.Events))
-			j.grewBy(n, "outbox_failed_total", "op=upsert", "reason=es_4xx")
-			j.grewBy(n, "outbox_terminal_failed_total", "op=upsert", "reason=es_4xx")
-			j.grewBy(0, "outbox_retry_scheduled_total")
+			j.GrewBy(n, "outbox_failed_total", "op=upsert", "reason=es_4xx")
+			j.GrewBy(n, "outbox_terminal_failed_total", "op=upsert", "reason=es_4xx")
+			j.GrewBy(0, "outbox_retry_scheduled_total")
 			var blocked []row
 			if err := j.Probe("blocked", &blocked); err != nil {
-				j.check("the outbox was probed while the block was on", evidence.ProbeFile("blocked"), err.Error(), "rows", false)
+				j.Check("the outbox was probed while the block was on", verdict.ProbeFile("blocked"), err.Error(), "rows", false)
 			}
 			failed := 0
 			for _, o := range blocked {
@@ -87,11 +87,11 @@ func esWriteBlock() Scenario {
 					failed++
 				}
 			}
-			j.number("rows in failed with es_4xx and the server's words, while the block was on", evidence.ProbeFile("blocked"), float64(failed), n)
+			j.Number("rows in failed with es_4xx and the server's words, while the block was on", verdict.ProbeFile("blocked"), float64(failed), n)
 			for _, e := range j.Recipe.Events {
-				j.equal("attempts at "+e.ID.String()+", anew after the replay", evidence.SpansFile, j.results(e), "failed(1), ok(1)")
+				j.Equal("attempts at "+e.ID.String()+", anew after the replay", verdict.SpansFile, j.results(e), "failed(1), ok(1)")
 			}
-			j.lines(len(j.Recipe.Events), "event=projection.event", "level=error", "result=failed", "reason=es_4xx")
+			j.Logged(len(j.Recipe.Events), "event=projection.event", "level=error", "result=failed", "reason=es_4xx")
 			j.ended("", "done")
 			replayed, rows := 0, j.rows()
 			for _, e := range j.Recipe.Events {
@@ -99,21 +99,21 @@ func esWriteBlock() Scenario {
 					replayed++
 				}
 			}
-			j.number("rows that say who replayed them and why", evidence.ProbeFile("outbox"), float64(replayed), n)
+			j.Number("rows that say who replayed them and why", verdict.ProbeFile("outbox"), float64(replayed), n)
 			count := 0
 			for _, a := range j.audits("replay") {
 				if a.Actor == replayBy && a.Why == replayWhy {
 					count += a.Count
 				}
 			}
-			j.number("replayed rows in the audit", evidence.ProbeFile("audit"), float64(count), n)
+			j.Number("replayed rows in the audit", verdict.ProbeFile("audit"), float64(count), n)
 			found := 0
 			for _, d := range j.documents() {
 				if d.Found {
 					found++
 				}
 			}
-			j.number("documents in the end", evidence.ProbeFile("documents"), float64(found), n)
+			j.Number("documents in the end", verdict.ProbeFile("documents"), float64(found), n)
 			j.storesEqual()
 		},
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -48,17 +48,17 @@ where search_index.event_version < excluded.event_version`
 
 // enqueue writes changes as an application does: the rows and their events in one
 // transaction.
-func (r *run) enqueue(ctx context.Context, changes ...change) ([]evidence.Event, error) {
+func (r *run) enqueue(ctx context.Context, changes ...change) ([]verdict.Event, error) {
 	return r.enqueueAnd(ctx, nil, changes...)
 }
 
 // enqueueAnd does something else in the end of the transaction.
-func (r *run) enqueueAnd(ctx context.Context, and func(context.Context, pgx.Tx, []evidence.Event) error, changes ...change) ([]evidence.Event, error) {
+func (r *run) enqueueAnd(ctx context.Context, and func(context.Context, pgx.Tx, []verdict.Event) error, changes ...change) ([]verdict.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryBound)
 	defer cancel()
 	version := time.Now().UnixMicro()
 	events := make([]outbox.NewEvent, len(changes))
-	written := make([]evidence.Event, len(changes))
+	written := make([]verdict.Event, len(changes))
 	err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
 		for i, c := range changes {
 			e := outbox.NewEvent{ID: outbox.UUID(uuid.New()), Key: c.key, Op: c.op, Version: c.version}
@@ -66,7 +66,7 @@ func (r *run) enqueueAnd(ctx context.Context, and func(context.Context, pgx.Tx, 
 				e.Version = version + int64(i)
 			}
 			events[i] = e
-			written[i] = evidence.Event{ID: uuidOf(e.ID), Entity: c.key.String(), Op: string(c.op), Version: e.Version, Role: c.role}
+			written[i] = verdict.Event{ID: uuidOf(e.ID), Entity: c.key.String(), Op: string(c.op), Version: e.Version, Role: c.role}
 			var err error
 			if c.op == outbox.Delete {
 				_, err = tx.Exec(ctx, `delete from search_index where entity_type = $1 and entity_id = $2`, c.key.Type, &c.key.ID)
@@ -95,7 +95,7 @@ func (r *run) enqueueAnd(ctx context.Context, and func(context.Context, pgx.Tx, 
 }
 
 // note puts events into the recipe.
-func (r *run) note(events ...evidence.Event) {
+func (r *run) note(events ...verdict.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.recipe.Events = append(r.recipe.Events, events...)
@@ -108,7 +108,7 @@ func counted(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-func idsOf(events []evidence.Event) [][16]byte {
+func idsOf(events []verdict.Event) [][16]byte {
 	ids := make([][16]byte, len(events))
 	for i, e := range events {
 		ids[i] = e.ID
@@ -118,7 +118,7 @@ func idsOf(events []evidence.Event) [][16]byte {
 
 // become waits until all of the events have a status of those, where an event in flight is
 // processing.
-func (r *run) become(ctx context.Context, events []evidence.Event, statuses ...string) error {
+func (r *run) become(ctx context.Context, events []verdict.Event, statuses ...string) error {
 	what := fmt.Sprintf("%s to be %v", counted(len(events), "event"), statuses)
 	return r.await(ctx, what, func(ctx context.Context) error {
 		var left int
@@ -264,7 +264,7 @@ func (r *run) probes(ctx context.Context) error {
 	}
 	for _, t := range log.Terms {
 		r.mu.Lock()
-		r.timeline = append(r.timeline, evidence.Mark{At: t.At.UTC(), Kind: evidence.Term, Instance: t.Instance, What: fmt.Sprintf("epoch %d of %s", t.Epoch, t.Instance)})
+		r.timeline = append(r.timeline, verdict.Mark{At: t.At.UTC(), Kind: verdict.Term, Instance: t.Instance, What: fmt.Sprintf("epoch %d of %s", t.Epoch, t.Instance)})
 		r.mu.Unlock()
 	}
 	errs := []error{r.probe("outbox", rows), r.probe("audit", audit), r.compact("history", log)}

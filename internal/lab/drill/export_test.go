@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 )
 
 // ranOnce runs a scenario and returns its evidence.
-func ranOnce(t *testing.T, opts Options, scenario string) *evidence.Evidence {
+func ranOnce(t *testing.T, opts Options, scenario string) *verdict.Evidence {
 	t.Helper()
 	if err := Run(t.Context(), opts, scenario); err != nil {
 		t.Fatalf("run: %v\n%s", err, opts.Out)
@@ -30,8 +30,8 @@ func exportOfTheCapture(t *testing.T, binary string) {
 	if err := Export(t.Context(), export, "es_bulk_partial"); err != nil {
 		t.Fatal(err)
 	}
-	var counts exported
-	if err := e.Read(ExportedFile, &counts); err != nil {
+	var counts verdict.Exported
+	if err := e.Read(verdict.ExportedFile, &counts); err != nil {
 		t.Fatal(err)
 	}
 	batches := 0
@@ -51,7 +51,7 @@ func exportOfTheCapture(t *testing.T, binary string) {
 	if err := Export(t.Context(), export, "es_bulk_partial"); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(e.File(evidence.ExportDir + "/traces-event-" + poisoned + ".json"))
+	text, err := os.ReadFile(e.File(verdict.ExportDir + "/traces-event-" + poisoned + ".json"))
 	if err != nil {
 		t.Fatal(err)
 	}

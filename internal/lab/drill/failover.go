@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/await"
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
 	"github.com/samuelhu324-dev/weft/internal/lab/load"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -170,8 +170,8 @@ where at > $1 and old_status = 'pending' and new_status = 'done' order by seq li
 	if err != nil {
 		return fmt.Errorf("read first settled events: %w", err)
 	}
-	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (evidence.Event, error) {
-		e := evidence.Event{Role: "first after the fault"}
+	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (verdict.Event, error) {
+		e := verdict.Event{Role: "first after the fault"}
 		err := row.Scan((*[16]byte)(&e.ID), &e.Entity, &e.Op, &e.Version)
 		return e, err
 	})
@@ -198,19 +198,19 @@ select exists (select from weftlab_lease l join weftlab_history h using (tx) whe
 // failedOver asserts what holds in each failover.
 func (j *judge) failedOver(takeover bool, bound time.Duration) {
 	var f failure
-	file := evidence.ProbeFile("failure")
+	file := verdict.ProbeFile("failure")
 	if err := j.Probe("failure", &f); err != nil {
-		j.check("the failover was probed", file, err.Error(), "times", false)
+		j.Check("the failover was probed", file, err.Error(), "times", false)
 		return
 	}
 	var end history.End
 	var applied []history.Applied
 	if err := errors.Join(j.Probe("stores", &end), j.Probe("bulk", &applied)); err != nil {
-		j.check("the stores were probed", evidence.ProbeFile("stores"), err.Error(), "documents", false)
+		j.Check("the stores were probed", verdict.ProbeFile("stores"), err.Error(), "documents", false)
 		return
 	}
 	log := j.history()
-	j.least("events that the load committed", file, float64(len(f.Produced)), 2*loadPart)
+	j.Least("events that the load committed", file, float64(len(f.Produced)), 2*loadPart)
 	switch {
 	case takeover:
 		t := history.Takeovers(log, []history.FaultMark{f.Fault})[0]
@@ -218,15 +218,15 @@ func (j *judge) failedOver(takeover bool, bound time.Duration) {
 		if t.Happened() {
 			seen = fmt.Sprintf("%v by %s, epoch %d", t.Settle().Round(time.Millisecond), t.Instance, t.Epoch)
 		}
-		j.check("from the fault to the successor's first settled event", evidence.ProbeFile("history"), seen, "at most "+bound.String(), t.Happened() && t.Settle() <= bound)
-		j.check("terms", evidence.ProbeFile("history"), strconv.Itoa(len(log.Terms)), "at least 2, by different instances", len(log.Terms) >= 2 && log.Terms[0].Instance != log.Terms[1].Instance)
+		j.Check("from the fault to the successor's first settled event", verdict.ProbeFile("history"), seen, "at most "+bound.String(), t.Happened() && t.Settle() <= bound)
+		j.Check("terms", verdict.ProbeFile("history"), strconv.Itoa(len(log.Terms)), "at least 2, by different instances", len(log.Terms) >= 2 && log.Terms[0].Instance != log.Terms[1].Instance)
 	default:
 		first, ok := log.FirstDoneAfter(f.Accepts)
 		seen := "the server was not restarted"
 		if ok && !f.Accepts.IsZero() {
 			seen = first.At.Sub(f.Accepts).Round(time.Millisecond).String()
 		}
-		j.check("from the server's first accepted request to the first settled event", evidence.ProbeFile("history"), seen, "at most "+bound.String(), ok && !f.Accepts.IsZero() && first.At.Sub(f.Accepts) <= bound)
+		j.Check("from the server's first accepted request to the first settled event", verdict.ProbeFile("history"), seen, "at most "+bound.String(), ok && !f.Accepts.IsZero() && first.At.Sub(f.Accepts) <= bound)
 	}
 	v := history.Check(history.Run{Log: log, Acknowledged: f.Produced, Applied: applied, End: &end})
 	for _, c := range []struct {
@@ -241,7 +241,7 @@ func (j *judge) failedOver(takeover bool, bound time.Duration) {
 		if len(c.findings) > 0 {
 			seen += ": " + c.findings[0].String()
 		}
-		j.check(c.what, evidence.ProbeFile("history"), seen, "0", len(c.findings) == 0)
+		j.Check(c.what, verdict.ProbeFile("history"), seen, "0", len(c.findings) == 0)
 	}
 }
 
@@ -255,9 +255,9 @@ func leaderSIGTERM() Scenario {
 			return r.endWell(ctx, m)
 		}, nil)
 	}, func(j *judge) {
-		j.grewBy(0, "weft_reclaimed_events_total")
-		j.number("rows that were taken back, in the audit", evidence.ProbeFile("audit"), float64(len(j.audits("reclaim"))), 0)
-		j.grewBy(0, "outbox_owner_mismatch_skips_total")
+		j.GrewBy(0, "weft_reclaimed_events_total")
+		j.Number("rows that were taken back, in the audit", verdict.ProbeFile("audit"), float64(len(j.audits("reclaim"))), 0)
+		j.GrewBy(0, "outbox_owner_mismatch_skips_total")
 	})
 }
 
@@ -322,7 +322,7 @@ select count(*) from (
 		}, nil)
 	}, func(j *judge) {
 		j.stillStandsBy()
-		j.grew("weft_leader_step_downs_total")
+		j.Grew("weft_leader_step_downs_total")
 	})
 }
 
@@ -347,8 +347,8 @@ func (j *judge) stillStandsBy() {
 		return // said before
 	}
 	old := "instance=" + f.Leader
-	j.number("the old leader says that it leads", evidence.AfterFile, j.After.Sum("weft_leader_is_leader", old), 0)
-	j.least("times that the old leader has become a standby since", metricFiles, j.Delta("weft_leader_transitions_total", old, "to=standby"), 1)
+	j.Number("the old leader says that it leads", verdict.AfterFile, j.After.Sum("weft_leader_is_leader", old), 0)
+	j.Least("times that the old leader has become a standby since", verdict.MetricsDir, j.Delta("weft_leader_transitions_total", old, "to=standby"), 1)
 }
 
 // faultOfLeader injects a fault into the leader, waits for the successor and takes the fault
@@ -407,7 +407,7 @@ func pgRestart() Scenario {
 			return conn.Close(ctx)
 		})
 	}, func(j *judge) {
-		j.least("terms", evidence.ProbeFile("history"), float64(len(j.history().Terms)), 2)
+		j.Least("terms", verdict.ProbeFile("history"), float64(len(j.history().Terms)), 2)
 	})
 }
 
@@ -427,9 +427,9 @@ func esRestart() Scenario {
 			return r.es.Do(ctx, "GET", "/_cluster/health/"+index+"?wait_for_status=yellow&timeout=1s", nil, nil)
 		})
 	}, func(j *judge) {
-		j.grew("outbox_retry_scheduled_total")
-		j.grewBy(0, "outbox_failed_total")
-		j.number("terms", evidence.ProbeFile("history"), float64(len(j.history().Terms)), 1)
+		j.Grew("outbox_retry_scheduled_total")
+		j.GrewBy(0, "outbox_failed_total")
+		j.Number("terms", verdict.ProbeFile("history"), float64(len(j.history().Terms)), 1)
 	})
 }
 
@@ -449,7 +449,7 @@ func (r *run) restart(ctx context.Context, f *failure, server stack.Server, what
 	if err := errors.Join(err, <-started); err != nil {
 		return err
 	}
-	r.mark(evidence.Heal, "%s takes work again", server)
+	r.mark(verdict.Heal, "%s takes work again", server)
 	r.pool.Reset()
 	r.place.pool.Reset()
 	return r.await(ctx, "settled event after the restart", func(ctx context.Context) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/await"
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 )
 
 // skipPhase is one of the two parts of lab003_skip_locked.
@@ -76,21 +76,21 @@ func lab003SkipLocked() Scenario {
 		verify: func(j *judge) {
 			phases := map[string]skipPhase{}
 			if err := j.Probe("phases", &phases); err != nil {
-				j.check("both parts were probed", evidence.ProbeFile("phases"), err.Error(), "figures", false)
+				j.Check("both parts were probed", verdict.ProbeFile("phases"), err.Error(), "figures", false)
 			}
-			file := evidence.ProbeFile("phases")
+			file := verdict.ProbeFile("phases")
 			with, without := phases[withSkip], phases[withoutSkip]
-			j.number("with SKIP LOCKED: looks that found a claimer waiting for the other", file, float64(with.Blocked), 0)
-			j.least("without: looks that found a claimer waiting for the other", file, float64(without.Blocked), 1)
-			j.check("without: … of those there were", file, fmt.Sprintf("%d of %d (%v)", without.Blocked, without.Samples, without.Blockers), "most", 2*without.Blocked > without.Samples)
-			j.check("throughput without, in events per second", file, fmt.Sprintf("%.0f, with it %.0f", without.PerSec, with.PerSec), "less than three quarters",
+			j.Number("with SKIP LOCKED: looks that found a claimer waiting for the other", file, float64(with.Blocked), 0)
+			j.Least("without: looks that found a claimer waiting for the other", file, float64(without.Blocked), 1)
+			j.Check("without: … of those there were", file, fmt.Sprintf("%d of %d (%v)", without.Blocked, without.Samples, without.Blockers), "most", 2*without.Blocked > without.Samples)
+			j.Check("throughput without, in events per second", file, fmt.Sprintf("%.0f, with it %.0f", without.PerSec, with.PerSec), "less than three quarters",
 				without.PerSec > 0 && without.PerSec < 0.75*with.PerSec)
-			j.check("longest claim without", file, fmt.Sprintf("%.1f ms, with it %.1f ms", without.Longest, with.Longest), "longer", without.Longest > with.Longest)
-			j.least("with SKIP LOCKED: looks in which both claimers were at work", file, float64(with.TwoWork), 1)
-			j.check("without: share of the looks in which only one was", file, share(without.Samples-without.TwoWork, without.Samples)+fmt.Sprintf(", with it %s; owners %v", share(with.Samples-with.TwoWork, with.Samples), without.Owners),
+			j.Check("longest claim without", file, fmt.Sprintf("%.1f ms, with it %.1f ms", without.Longest, with.Longest), "longer", without.Longest > with.Longest)
+			j.Least("with SKIP LOCKED: looks in which both claimers were at work", file, float64(with.TwoWork), 1)
+			j.Check("without: share of the looks in which only one was", file, share(without.Samples-without.TwoWork, without.Samples)+fmt.Sprintf(", with it %s; owners %v", share(with.Samples-with.TwoWork, with.Samples), without.Owners),
 				"at least two thirds, and more than with it", without.Samples > 0 && 3*without.TwoWork <= without.Samples && without.TwoWork*with.Samples < with.TwoWork*without.Samples)
 			for _, p := range []string{withSkip, withoutSkip} {
-				j.number(p+": events processed", metricFiles, j.Delta("weftlab_processed_events_total", "phase="+p), float64(phases[p].Events))
+				j.Number(p+": events processed", verdict.MetricsDir, j.Delta("weftlab_processed_events_total", "phase="+p), float64(phases[p].Events))
 			}
 			j.ended("", "done")
 		},
@@ -288,20 +288,20 @@ func lab003AtomicClaim() Scenario {
 		verify: func(j *judge) {
 			var got atomicResult
 			if err := j.Probe("race", &got); err != nil {
-				j.check("the race was probed", evidence.ProbeFile("race"), err.Error(), "figures", false)
+				j.Check("the race was probed", verdict.ProbeFile("race"), err.Error(), "figures", false)
 			}
-			file := evidence.ProbeFile("race")
-			j.least("events that both claimers have processed", file, float64(len(got.Twice)), 1)
+			file := verdict.ProbeFile("race")
+			j.Least("events that both claimers have processed", file, float64(len(got.Twice)), 1)
 			for _, id := range slices.Sorted(maps.Keys(got.Twice))[:min(3, len(got.Twice))] {
 				by := got.Twice[id]
-				j.check("claimers of "+id, file, strings.Join(by, ", "), "w1, w2", slices.Contains(by, "w1") && slices.Contains(by, "w2"))
-				j.least("… in their log", evidence.LogDir, float64(len(j.Find("event=process", "event_id="+id))), 2)
+				j.Check("claimers of "+id, file, strings.Join(by, ", "), "w1, w2", slices.Contains(by, "w1") && slices.Contains(by, "w2"))
+				j.Least("… in their log", verdict.LogDir, float64(len(j.Find("event=process", "event_id="+id))), 2)
 			}
-			j.check("events processed, each time counted", metricFiles, figure(j.Delta("weftlab_processed_events_total")), fmt.Sprintf("more than the %d there are", got.Events),
+			j.Check("events processed, each time counted", verdict.MetricsDir, verdict.Figure(j.Delta("weftlab_processed_events_total")), fmt.Sprintf("more than the %d there are", got.Events),
 				j.Delta("weftlab_processed_events_total") > float64(got.Events) && got.Events > 0)
-			j.number("documents that Elasticsearch was made to write more than once", file, float64(got.Overwrites), float64(len(got.Twice)))
+			j.Number("documents that Elasticsearch was made to write more than once", file, float64(got.Overwrites), float64(len(got.Twice)))
 			j.ended("", "done")
-			j.number("of those events, rows that name one owner, as if nothing had been: the table does not tell", file, float64(len(got.OwnerOnly)), float64(len(got.Twice)))
+			j.Number("of those events, rows that name one owner, as if nothing had been: the table does not tell", file, float64(len(got.OwnerOnly)), float64(len(got.Twice)))
 		},
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/await"
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
 )
 
@@ -65,7 +65,7 @@ func (r *run) launch(ctx context.Context, name string, env ...string) (*member, 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.members = append(r.members, m)
-	r.recipe.Settings[name] = evidence.Settings(append(append([]string(nil), r.fleet.Env...), own...))
+	r.recipe.Settings[name] = verdict.Settings(append(append([]string(nil), r.fleet.Env...), own...))
 	return m, nil
 }
 
@@ -93,7 +93,7 @@ func (r *run) scrape(ctx context.Context, m *member) {
 	if err != nil {
 		return
 	}
-	families, err := evidence.Parse(text)
+	families, err := verdict.Parse(text)
 	if err != nil {
 		return
 	}
@@ -103,8 +103,8 @@ func (r *run) scrape(ctx context.Context, m *member) {
 		r.before[m.name] = families
 	}
 	r.after[m.name] = families
-	if changed := evidence.Changed(m.last, families.Samples()); len(changed) > 0 {
-		r.changes = append(r.changes, evidence.Change{At: time.Now().UTC(), Instance: m.name, Values: changed})
+	if changed := verdict.Changed(m.last, families.Samples()); len(changed) > 0 {
+		r.changes = append(r.changes, verdict.Change{At: time.Now().UTC(), Instance: m.name, Values: changed})
 	}
 }
 

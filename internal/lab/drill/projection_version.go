@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -63,19 +63,19 @@ func projectionVersion() Scenario {
 			for i := range versions {
 				name := "entry_v" + strconv.Itoa(i+1)
 				if err := j.Probe(name, &versions[i]); err != nil {
-					j.check("the entry was probed", evidence.ProbeFile(name), err.Error(), "an entry", false)
+					j.Check("the entry was probed", verdict.ProbeFile(name), err.Error(), "an entry", false)
 				}
-				j.number("projection_version of the entry "+[]string{"at first", "in the end"}[i], evidence.ProbeFile(name), float64(versions[i].Version), float64(i+1))
+				j.Number("projection_version of the entry "+[]string{"at first", "in the end"}[i], verdict.ProbeFile(name), float64(versions[i].Version), float64(i+1))
 			}
-			j.equal("it is the same entry", evidence.ProbeFile("entry_v2"), versions[1].ID.String(), versions[0].ID.String())
+			j.Equal("it is the same entry", verdict.ProbeFile("entry_v2"), versions[1].ID.String(), versions[0].ID.String())
 			for i, role := range []string{"at version 1", "at version 2"} {
-				for _, e := range j.events(role) {
-					j.spans(spanEvent, "wordloom.outbox_event_id="+e.ID.String(), "projection_version="+strconv.Itoa(i+1), "result=ok")
+				for _, e := range j.Events(role) {
+					j.Spans(spanEvent, "wordloom.outbox_event_id="+e.ID.String(), "projection_version="+strconv.Itoa(i+1), "result=ok")
 				}
 			}
-			j.grewBy(2, "outbox_processed_total", "projection="+chronicleProjection, "op=upsert")
-			j.grewBy(0, "outbox_failed_total")
-			j.grewBy(0, "outbox_retry_scheduled_total")
+			j.GrewBy(2, "outbox_processed_total", "projection="+chronicleProjection, "op=upsert")
+			j.GrewBy(0, "outbox_failed_total")
+			j.GrewBy(0, "outbox_retry_scheduled_total")
 		},
 	}
 }
@@ -98,7 +98,7 @@ on conflict (id) do nothing`, [16]byte(id)); err != nil {
 	if err != nil {
 		return fmt.Errorf("write chronicle event: %w", err)
 	}
-	r.note(evidence.Event{ID: uuidOf(e.ID), Entity: e.Key.String(), Op: string(e.Op), Version: e.Version, Role: role})
+	r.note(verdict.Event{ID: uuidOf(e.ID), Entity: e.Key.String(), Op: string(e.Op), Version: e.Version, Role: role})
 	r.step("enqueued chronicle event %s, %s", id, role)
 	if err := r.await(ctx, "entry", func(ctx context.Context) error {
 		var status string

@@ -14,8 +14,8 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/lab/await"
 	"github.com/samuelhu324-dev/weft/internal/lab/console"
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
@@ -28,7 +28,7 @@ type run struct {
 	set      map[string]string // parameters
 	without  bool              // the fault
 	console  *console.Console
-	dir      evidence.Dir
+	dir      verdict.Dir
 	cancel   context.CancelCauseFunc
 
 	fleet     *fleet.Fleet
@@ -38,13 +38,13 @@ type run struct {
 	undone    []undo
 
 	mu       sync.Mutex // of what follows
-	recipe   evidence.Recipe
-	timeline []evidence.Mark
+	recipe   verdict.Recipe
+	timeline []verdict.Mark
 	terminal []byte
 	probed   map[string]bool
-	before   map[string]evidence.Families
-	after    map[string]evidence.Families
-	changes  []evidence.Change
+	before   map[string]verdict.Families
+	after    map[string]verdict.Families
+	changes  []verdict.Change
 }
 
 // undo takes a fault back.
@@ -74,13 +74,13 @@ const quietPeriod = 5 * time.Second
 func newRun(ctx context.Context, s runSpec) (r *run, err error) {
 	r = &run{
 		scenario: s.scenario, set: s.set, without: s.without, console: console.New(s.out, quietPeriod), recorder: wire.NewRecorder(),
-		probed: map[string]bool{}, before: map[string]evidence.Families{}, after: map[string]evidence.Families{},
+		probed: map[string]bool{}, before: map[string]verdict.Families{}, after: map[string]verdict.Families{},
 	}
 	if r.corner, err = s.place.newCorner(ctx, s.scenario.Name); err != nil {
 		return nil, err
 	}
 	if r.collector, err = collector.Start(ctx); err == nil {
-		r.dir, err = evidence.Create(s.evidence, s.scenario.Name, time.Now())
+		r.dir, err = verdict.Create(s.evidence, s.scenario.Name, time.Now())
 	}
 	if err != nil {
 		return nil, errors.Join(err, r.close(ctx))
@@ -95,12 +95,12 @@ func newRun(ctx context.Context, s runSpec) (r *run, err error) {
 		"WORDLOOM_ENV="+r.environment, "WEFT_PROJECTIONS="+searchProjection, "WEFT_LOG_LEVEL=debug", "GOTRACEBACK=all",
 		"WORDLOOM_TRACING_ENABLED=true", "OTEL_SERVICE_NAME="+service(s.environ), "OTEL_TRACES_SAMPLER=always_on", "OTEL_BSP_SCHEDULE_DELAY=200",
 		"OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_EXPORTER_OTLP_ENDPOINT="+r.collector.HTTP)
-	r.fleet = &fleet.Fleet{Binary: s.binary, Dir: r.dir.File(evidence.LogDir), Env: environ}
-	r.recipe = evidence.Recipe{
-		Scenario: s.scenario.Name, Run: r.dir.Run, About: s.scenario.About, Outcome: evidence.Running, Started: time.Now().UTC(),
-		Environment: r.environment, Servers: servers, Postgres: evidence.Address(r.base), Elastic: evidence.Address(r.elasticURL),
+	r.fleet = &fleet.Fleet{Binary: s.binary, Dir: r.dir.File(verdict.LogDir), Env: environ}
+	r.recipe = verdict.Recipe{
+		Scenario: s.scenario.Name, Run: r.dir.Run, About: s.scenario.About, Outcome: verdict.Running, Started: time.Now().UTC(),
+		Environment: r.environment, Servers: servers, Postgres: verdict.Address(r.base), Elastic: verdict.Address(r.elasticURL),
 		Schema: r.schema, Index: r.index, Group: r.group, Weft: s.version, Service: service(s.environ), WithoutFault: s.without,
-		Parameters: map[string]any{}, Settings: map[string]map[string]string{}, Faults: []string{}, Events: []evidence.Event{},
+		Parameters: map[string]any{}, Settings: map[string]map[string]string{}, Faults: []string{}, Events: []verdict.Event{},
 	}
 	for _, p := range s.scenario.Params {
 		r.recipe.Parameters[p.Name] = r.param(p.Name)
@@ -150,12 +150,12 @@ func (r *run) carryOut(ctx context.Context) (err error) {
 		err = fmt.Errorf("%w (%w)", cause, err)
 	}
 	err = errors.Join(err, r.finish(context.WithoutCancel(ctx), err == nil))
-	r.recipe.Outcome, r.recipe.Ended = evidence.Completed, time.Now().UTC()
+	r.recipe.Outcome, r.recipe.Ended = verdict.Completed, time.Now().UTC()
 	switch {
 	case caller.Err() != nil:
-		r.recipe.Outcome = evidence.Interrupted
+		r.recipe.Outcome = verdict.Interrupted
 	case err != nil:
-		r.recipe.Outcome, r.recipe.Error = evidence.Failed, err.Error()
+		r.recipe.Outcome, r.recipe.Error = verdict.Failed, err.Error()
 	}
 	return errors.Join(err, r.keepRecipe(), r.close(ctx))
 }
@@ -212,14 +212,14 @@ func (r *run) finish(ctx context.Context, well bool) error {
 	r.collector.Close()
 	errs = append(errs,
 		r.probe("bulk", r.recorder.Applied()),
-		evidence.WriteLines(r.dir, evidence.SpansFile, r.collector.Spans()),
+		verdict.WriteLines(r.dir, verdict.SpansFile, r.collector.Spans()),
 		r.keepMetrics(),
 	)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	slices.SortStableFunc(r.timeline, func(a, b evidence.Mark) int { return a.At.Compare(b.At) })
-	errs = append(errs, evidence.WriteLines(r.dir, evidence.TimelineFile, r.timeline),
-		r.dir.WriteText(evidence.LogDir+"/drill.log", r.terminal))
+	slices.SortStableFunc(r.timeline, func(a, b verdict.Mark) int { return a.At.Compare(b.At) })
+	errs = append(errs, verdict.WriteLines(r.dir, verdict.TimelineFile, r.timeline),
+		r.dir.WriteText(verdict.LogDir+"/drill.log", r.terminal))
 	return errors.Join(errs...)
 }
 
@@ -233,7 +233,7 @@ func (r *run) close(ctx context.Context) error {
 func (r *run) keepRecipe() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.dir.Write(evidence.RecipeFile, r.recipe)
+	return r.dir.Write(verdict.RecipeFile, r.recipe)
 }
 
 // probe keeps what was found.
@@ -245,15 +245,15 @@ func (r *run) probe(name string, v any) error {
 	if again {
 		return fmt.Errorf("evidence: probe %s was taken already", name)
 	}
-	return r.dir.Write(evidence.ProbeFile(name), v)
+	return r.dir.Write(verdict.ProbeFile(name), v)
 }
 
 // step says what is done next.
-func (r *run) step(format string, args ...any) { r.mark(evidence.Step, format, args...) }
+func (r *run) step(format string, args ...any) { r.mark(verdict.Step, format, args...) }
 
-func (r *run) mark(kind evidence.MarkKind, format string, args ...any) {
+func (r *run) mark(kind verdict.MarkKind, format string, args ...any) {
 	what := fmt.Sprintf(format, args...)
-	m := evidence.Mark{At: time.Now().UTC(), Kind: kind, What: what}
+	m := verdict.Mark{At: time.Now().UTC(), Kind: kind, What: what}
 	r.mu.Lock()
 	r.timeline = append(r.timeline, m)
 	line := fmt.Sprintf("%6.1f s  %-5s  %s\n", m.At.Sub(r.recipe.Started).Seconds(), kind, what)
@@ -275,7 +275,7 @@ func (r *run) inject(ctx context.Context, what string, do func(context.Context) 
 	if back != nil {
 		r.undone = append(r.undone, undo{what, back})
 	}
-	r.mark(evidence.Fault, "%s", what)
+	r.mark(verdict.Fault, "%s", what)
 	r.mu.Lock()
 	r.recipe.Faults = append(r.recipe.Faults, what)
 	r.mu.Unlock()
@@ -297,7 +297,7 @@ func (r *run) heal(ctx context.Context) error {
 		if err := u.do(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("undo %s: %w", u.what, err))
 		}
-		r.mark(evidence.Heal, "over: %s", u.what)
+		r.mark(verdict.Heal, "over: %s", u.what)
 	}
 	r.undone = nil
 	return errors.Join(errs...)
@@ -353,11 +353,11 @@ func (r *run) keepMetrics() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var errs []error
-	for file, scrapes := range map[string]map[string]evidence.Families{evidence.BeforeFile: r.before, evidence.AfterFile: r.after} {
-		text, err := evidence.Merge(scrapes)
+	for file, scrapes := range map[string]map[string]verdict.Families{verdict.BeforeFile: r.before, verdict.AfterFile: r.after} {
+		text, err := verdict.Merge(scrapes)
 		errs = append(errs, err, r.dir.WriteText(file, text))
 	}
-	return errors.Join(append(errs, evidence.WriteLines(r.dir, evidence.SeriesFile, r.changes))...)
+	return errors.Join(append(errs, verdict.WriteLines(r.dir, verdict.SeriesFile, r.changes))...)
 }
 
 // compact is for a probe that is large.
@@ -366,5 +366,5 @@ func (r *run) compact(name string, v any) error {
 	if err != nil {
 		return fmt.Errorf("probe %s: %w", name, err)
 	}
-	return os.WriteFile(r.dir.File(evidence.ProbeFile(name)), append(text, '\n'), 0o644)
+	return os.WriteFile(r.dir.File(verdict.ProbeFile(name)), append(text, '\n'), 0o644)
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -81,10 +81,10 @@ func stuckReclaim() Scenario {
 			return r.legacy(ctx)
 		},
 		verify: func(j *judge) {
-			n := float64(len(j.events("claimed")))
+			n := float64(len(j.Events("claimed")))
 			var before []row
 			if err := j.Probe("claimed", &before); err != nil {
-				j.check("what a had in flight was probed", evidence.ProbeFile("claimed"), "none", "rows", false)
+				j.Check("what a had in flight was probed", verdict.ProbeFile("claimed"), "none", "rows", false)
 			}
 			held := 0
 			for _, o := range before {
@@ -92,20 +92,20 @@ func stuckReclaim() Scenario {
 					held++
 				}
 			}
-			j.number("rows that a had in flight and not settled", evidence.ProbeFile("claimed"), float64(held), n)
+			j.Number("rows that a had in flight and not settled", verdict.ProbeFile("claimed"), float64(held), n)
 			j.endedBefore()
-			j.grewBy(n, "weft_reclaimed_events_total", "cause=older_epoch")
-			j.grewBy(1, "weft_reclaimed_events_total", "cause=lease_expired")
-			j.grewBy(0, "outbox_failed_total")
+			j.GrewBy(n, "weft_reclaimed_events_total", "cause=older_epoch")
+			j.GrewBy(1, "weft_reclaimed_events_total", "cause=lease_expired")
+			j.GrewBy(0, "outbox_failed_total")
 			j.reclaimAuditedBy("b", "a", outbox.CauseOlderEpoch, int(n))
 			j.reclaimAuditedBy("b", legacyOwner, outbox.CauseLeaseExpired, 1)
-			j.lines(1, "event=reclaim.rows", "from_owner=a", "cause=older_epoch", "from_epoch=1", "by_epoch=2")
-			j.lines(1, "event=reclaim.rows", "from_owner="+legacyOwner, "cause=lease_expired")
+			j.Logged(1, "event=reclaim.rows", "from_owner=a", "cause=older_epoch", "from_epoch=1", "by_epoch=2")
+			j.Logged(1, "event=reclaim.rows", "from_owner="+legacyOwner, "cause=lease_expired")
 			j.ended("", "done")
 			j.ofSuccessor("b")
-			for _, e := range j.events("claimed")[:min(1, int(n))] {
-				j.number("spans of a for its event (it died with them)", evidence.SpansFile, float64(len(j.SpansOf(spanEvent, "wordloom.outbox_event_id="+e.ID.String(), "attempt=1"))), 0)
-				j.equal("attempts at its event", evidence.SpansFile, j.results(e), "ok(2)")
+			for _, e := range j.Events("claimed")[:min(1, int(n))] {
+				j.Number("spans of a for its event (it died with them)", verdict.SpansFile, float64(len(j.SpansOf(spanEvent, "wordloom.outbox_event_id="+e.ID.String(), "attempt=1"))), 0)
+				j.Equal("attempts at its event", verdict.SpansFile, j.results(e), "ok(2)")
 			}
 			j.storesEqual()
 		},
@@ -128,7 +128,7 @@ func (r *run) legacy(ctx context.Context) error {
 	key, version := newKey(), time.Now().UnixMicro()
 	limited, cancel := context.WithTimeout(ctx, queryBound)
 	defer cancel()
-	e := evidence.Event{Entity: key.String(), Op: string(outbox.Upsert), Version: version, Role: "claim of another worker"}
+	e := verdict.Event{Entity: key.String(), Op: string(outbox.Upsert), Version: version, Role: "claim of another worker"}
 	tx, err := r.pool.Begin(limited)
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
@@ -147,8 +147,8 @@ returning id`, key.Type, &key.ID, version, legacyOwner).Scan((*[16]byte)(&e.ID))
 		return fmt.Errorf("commit: %w", err)
 	}
 	r.note(e)
-	r.mark(evidence.Fault, "the lease of a claim of %s has run out", legacyOwner)
-	return r.become(ctx, []evidence.Event{e}, "done")
+	r.mark(verdict.Fault, "the lease of a claim of %s has run out", legacyOwner)
+	return r.become(ctx, []verdict.Event{e}, "done")
 }
 
 // endedBefore asserts that the successor has ended the lease of the killed leader, and
@@ -156,7 +156,7 @@ returning id`, key.Type, &key.ID, version, legacyOwner).Scan((*[16]byte)(&e.ID))
 func (j *judge) endedBefore() {
 	var leased []flight
 	if err := j.Probe("leases", &leased); err != nil || len(leased) == 0 {
-		j.check("the lease of a was probed", evidence.ProbeFile("leases"), "none", "a lease", false)
+		j.Check("the lease of a was probed", verdict.ProbeFile("leases"), "none", "a lease", false)
 		return
 	}
 	lasted, mine := leased[0], map[uuid.UUID]bool{}
@@ -165,7 +165,7 @@ func (j *judge) endedBefore() {
 			mine[id] = true
 		}
 	}
-	j.equal("who had leased them", evidence.ProbeFile("leases"), fmt.Sprintf("%s, epoch %d", lasted.Owner, lasted.Epoch), "a, epoch 1")
+	j.Equal("who had leased them", verdict.ProbeFile("leases"), fmt.Sprintf("%s, epoch %d", lasted.Owner, lasted.Epoch), "a, epoch 1")
 	reclaimed, early := 0, 0
 	log := j.history()
 	for i := range log.Changes {
@@ -177,8 +177,8 @@ func (j *judge) endedBefore() {
 			early++
 		}
 	}
-	j.number("of its events, those that b took back", evidence.ProbeFile("history"), float64(reclaimed), float64(len(mine)))
-	j.number("… and that were done before the lease of a would have run out", evidence.ProbeFile("history"), float64(early), float64(len(mine)))
+	j.Number("of its events, those that b took back", verdict.ProbeFile("history"), float64(reclaimed), float64(len(mine)))
+	j.Number("… and that were done before the lease of a would have run out", verdict.ProbeFile("history"), float64(early), float64(len(mine)))
 }
 
 func (j *judge) reclaimAuditedBy(by, owner string, cause outbox.Cause, count int) {
@@ -188,7 +188,7 @@ func (j *judge) reclaimAuditedBy(by, owner string, cause outbox.Cause, count int
 			seen = fmt.Sprintf("%d rows by %s: %s", a.Count, a.Actor, a.Why)
 		}
 	}
-	j.equal("audit of what was taken back from "+owner, evidence.ProbeFile("audit"), seen, fmt.Sprintf("%d rows by %s: %s", count, by, cause))
+	j.Equal("audit of what was taken back from "+owner, verdict.ProbeFile("audit"), seen, fmt.Sprintf("%d rows by %s: %s", count, by, cause))
 }
 
 // ofSuccessor asserts that all events were settled by an instance.
@@ -202,5 +202,5 @@ func (j *judge) ofSuccessor(name string) {
 			}
 		}
 	}
-	j.number("events settled by "+name, evidence.ProbeFile("history"), float64(n), float64(len(j.Recipe.Events)))
+	j.Number("events settled by "+name, verdict.ProbeFile("history"), float64(n), float64(len(j.Recipe.Events)))
 }

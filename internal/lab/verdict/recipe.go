@@ -1,4 +1,4 @@
-package evidence
+package verdict
 
 import (
 	"net/url"
@@ -74,24 +74,6 @@ const (
 	Term  MarkKind = "term"
 )
 
-// Result is what a verification says.
-type Result struct {
-	Scenario string    `json:"scenario"`
-	Run      string    `json:"run_id"`
-	OK       bool      `json:"ok"`
-	Checks   []Check   `json:"checks"`
-	Verified time.Time `json:"verified_at"`
-}
-
-// Check is one assertion.
-type Check struct {
-	Assertion string `json:"assertion"`
-	Source    string `json:"source"` // file of the evidence
-	Seen      string `json:"seen"`
-	Needed    string `json:"needed"`
-	Pass      bool   `json:"pass"`
-}
-
 // Address is what of a URL may be written down: host, port and path.
 func Address(raw string) string {
 	u, err := url.Parse(raw)
@@ -119,4 +101,28 @@ func Settings(environ []string) map[string]string {
 		}
 	}
 	return out
+}
+
+// ExportedFile says what an export of traces has found.
+const ExportedFile = ExportDir + "/_exported.json"
+
+// Exported is what an export of traces has found.
+type Exported struct {
+	Source  string    `json:"source"` // capture, or the address of a Jaeger
+	Service string    `json:"service"`
+	At      time.Time `json:"at"`
+	Queries []Query   `json:"queries"`
+	Traces  int       `json:"traces"` // different ones
+	Spans   int       `json:"spans"`
+}
+
+// Query is one question for traces, with the file of the answer.
+type Query struct {
+	By        string `json:"by"` // event, batch
+	ID        string `json:"id"`
+	Operation string `json:"operation"`
+	File      string `json:"file"`
+	Traces    int    `json:"traces"`
+	Spans     int    `json:"spans"`
+	Tag       string `json:"-"` // attribute that has the id
 }

@@ -1,4 +1,4 @@
-package evidence
+package verdict
 
 import (
 	"bufio"
@@ -23,6 +23,7 @@ const (
 	BeforeFile   = "_metrics/metrics-before.txt"
 	AfterFile    = "_metrics/metrics-after.txt"
 	SeriesFile   = "_metrics/series.jsonl"
+	MetricsDir   = "_metrics"
 	LogDir       = "_logs"
 	ExportDir    = "_exports"
 	SpansFile    = "_exports/spans.jsonl"
@@ -65,7 +66,7 @@ func Create(root, scenario string, now time.Time) (Dir, error) {
 		err := os.Mkdir(d.Path, 0o755)
 		switch {
 		case err == nil:
-			for _, sub := range []string{"_metrics", LogDir, ExportDir} {
+			for _, sub := range []string{MetricsDir, LogDir, ExportDir} {
 				err = errors.Join(err, os.Mkdir(filepath.Join(d.Path, sub), 0o755))
 			}
 			return d, err

@@ -1,4 +1,4 @@
-package report
+package verdict
 
 import (
 	"errors"
@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
-
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
 )
 
 // Command returns `weftlab report`.
@@ -30,10 +28,10 @@ there.`,
 			if err != nil {
 				return err
 			}
-			if _, err := Write(d, os.Getenv("JAEGER_URL")); err != nil {
+			if err := WritePage(d, os.Getenv("JAEGER_URL")); err != nil {
 				return err
 			}
-			fmt.Fprintln(cmd.OutOrStdout(), filepath.Join(d.String(), evidence.ReportFile))
+			fmt.Fprintln(cmd.OutOrStdout(), filepath.Join(d.String(), ReportFile))
 			return nil
 		},
 	}
@@ -43,16 +41,16 @@ there.`,
 }
 
 // directory is that of a run: itself, or the one of a scenario.
-func directory(root, named, run string) (evidence.Dir, error) {
-	if _, err := os.Stat(filepath.Join(named, evidence.RecipeFile)); err == nil && run == "" {
+func directory(root, named, run string) (Dir, error) {
+	if _, err := os.Stat(filepath.Join(named, RecipeFile)); err == nil && run == "" {
 		path, err := filepath.Abs(named)
 		if err != nil {
-			return evidence.Dir{}, fmt.Errorf("report: %w", err)
+			return Dir{}, fmt.Errorf("report: %w", err)
 		}
-		return evidence.Dir{Path: path, Scenario: filepath.Base(filepath.Dir(path)), Run: filepath.Base(path)}, nil
+		return Dir{Path: path, Scenario: filepath.Base(filepath.Dir(path)), Run: filepath.Base(path)}, nil
 	}
-	d, err := evidence.Find(root, named, run)
-	if errors.Is(err, evidence.ErrNone) {
+	d, err := Find(root, named, run)
+	if errors.Is(err, ErrNone) {
 		err = fmt.Errorf("%w; name a scenario or the directory of a run", err)
 	}
 	return d, err
