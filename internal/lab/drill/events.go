@@ -36,7 +36,6 @@ type change struct {
 	// version, when not 0, is that of the row and the event; such a row is written as it was
 	// before, which is what a repeated delivery finds.
 	version int64
-	text    string
 }
 
 const upsertRow = `
@@ -48,18 +47,23 @@ where search_index.event_version < excluded.event_version`
 
 // enqueue writes changes as an application does: the rows and their events in one
 // transaction.
-func (r *run) enqueue(ctx context.Context, changes ...change) ([]verdict.Event, error) {
-	return r.enqueueAnd(ctx, nil, changes...)
+func (r *run) enqueue(changes ...change) []verdict.Event { return r.enqueueAnd(nil, changes...) }
+
+// settled writes changes and waits until they are done.
+func (r *run) settled(changes ...change) []verdict.Event {
+	events := r.enqueue(changes...)
+	r.become(events, "done")
+	return events
 }
 
 // enqueueAnd does something else in the end of the transaction.
-func (r *run) enqueueAnd(ctx context.Context, and func(context.Context, pgx.Tx, []verdict.Event) error, changes ...change) ([]verdict.Event, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryBound)
+func (r *run) enqueueAnd(and func(context.Context, pgx.Tx, []verdict.Event) error, changes ...change) []verdict.Event {
+	ctx, cancel := context.WithTimeout(r.ctx, queryBound)
 	defer cancel()
 	version := time.Now().UnixMicro()
 	events := make([]outbox.NewEvent, len(changes))
 	written := make([]verdict.Event, len(changes))
-	err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
+	r.mustf(pgx.BeginFunc(ctx, r.Pool, func(tx pgx.Tx) error {
 		for i, c := range changes {
 			e := outbox.NewEvent{ID: outbox.UUID(uuid.New()), Key: c.key, Op: c.op, Version: c.version}
 			if e.Version == 0 {
@@ -67,17 +71,7 @@ func (r *run) enqueueAnd(ctx context.Context, and func(context.Context, pgx.Tx, 
 			}
 			events[i] = e
 			written[i] = verdict.Event{ID: uuidOf(e.ID), Entity: c.key.String(), Op: string(c.op), Version: e.Version, Role: c.role}
-			var err error
-			if c.op == outbox.Delete {
-				_, err = tx.Exec(ctx, `delete from search_index where entity_type = $1 and entity_id = $2`, c.key.Type, &c.key.ID)
-			} else {
-				text := c.text
-				if text == "" {
-					text = fmt.Sprintf("a block of the drill %s, %s", r.scenario.Name, c.role)
-				}
-				_, err = tx.Exec(ctx, upsertRow, c.key.Type, &c.key.ID, text, e.Version)
-			}
-			if err != nil {
+			if err := r.writeRow(ctx, tx, c, e.Version); err != nil {
 				return err
 			}
 		}
@@ -85,13 +79,29 @@ func (r *run) enqueueAnd(ctx context.Context, and func(context.Context, pgx.Tx, 
 			return err
 		}
 		return and(ctx, tx, written)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("write events: %w", err)
-	}
+	}), "write events")
 	r.note(written...)
 	r.step("wrote %s in one transaction with their rows", counted(len(events), "event"))
-	return written, nil
+	return written
+}
+
+func (r *run) writeRow(ctx context.Context, tx pgx.Tx, c change, version int64) (err error) {
+	if c.op == outbox.Delete {
+		_, err = tx.Exec(ctx, `delete from search_index where entity_type = $1 and entity_id = $2`, c.key.Type, &c.key.ID)
+		return err
+	}
+	text := fmt.Sprintf("a block of the drill %s, %s", r.scenario.Name, c.role)
+	_, err = tx.Exec(ctx, upsertRow, c.key.Type, &c.key.ID, text, version)
+	return err
+}
+
+// upserts are changes of n new entities.
+func upserts(n int, role string) []change {
+	out := make([]change, n)
+	for i := range out {
+		out[i] = change{key: newKey(), op: outbox.Upsert, role: role}
+	}
+	return out
 }
 
 // note puts events into the recipe.
@@ -118,17 +128,13 @@ func idsOf(events []verdict.Event) [][16]byte {
 
 // become waits until all of the events have a status of those, where an event in flight is
 // processing.
-func (r *run) become(ctx context.Context, events []verdict.Event, statuses ...string) error {
-	what := fmt.Sprintf("%s to be %v", counted(len(events), "event"), statuses)
-	return r.await(ctx, what, func(ctx context.Context) error {
-		var left int
-		err := r.pool.QueryRow(ctx, `select count(*) from `+searchLive+` where id = any ($1) and status <> all ($2)`, idsOf(events), statuses).Scan(&left)
-		if err == nil && left > 0 {
-			err = fmt.Errorf("%d are not", left)
-		}
-		return err
-	})
+func (r *run) become(events []verdict.Event, statuses ...string) {
+	r.awaitNone(fmt.Sprintf("%s to be %v", counted(len(events), "event"), statuses),
+		`select count(*) from `+searchLive+` where id = any ($1) and status <> all ($2)`, idsOf(events), statuses)
 }
+
+// drained waits until nothing is open.
+func (r *run) drained() { r.must(r.Drained(r.ctx, awaitBound, nil)) }
 
 // flight is a batch in flight, as a probe has it.
 type flight struct {
@@ -141,13 +147,11 @@ type flight struct {
 }
 
 // flights reads the leases of the outbox.
-func (r *run) flights(ctx context.Context) ([]flight, error) {
-	rows, err := r.pool.Query(ctx, `
+func (r *run) flights() []flight {
+	rows, err := r.Pool.Query(r.ctx, `
 select batch, owner, epoch, leased_at, lease_until, uuids from weft_lease where table_name = $1 order by leased_at`, searchOutbox)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (f flight, err error) {
+	r.mustf(err, "read leases")
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f flight, err error) {
 		var ids [][16]byte
 		err = row.Scan((*[16]byte)(&f.Batch), &f.Owner, &f.Epoch, &f.LeasedAt, &f.LeaseUntil, &ids)
 		for _, id := range ids {
@@ -155,18 +159,8 @@ select batch, owner, epoch, leased_at, lease_until, uuids from weft_lease where 
 		}
 		return f, err
 	})
-}
-
-// drained waits until nothing is open.
-func (r *run) drained(ctx context.Context) error {
-	return r.await(ctx, "drained outbox", func(ctx context.Context) error {
-		var left int
-		err := r.pool.QueryRow(ctx, `select count(*) from `+searchOutbox+` where status in ('pending', 'processing')`).Scan(&left)
-		if err == nil && left > 0 {
-			err = fmt.Errorf("%s left", counted(left, "event"))
-		}
-		return err
-	})
+	r.mustf(err, "read leases")
+	return all
 }
 
 // row is one of an outbox table, as a probe has it. What is in flight is processing.
@@ -191,8 +185,15 @@ type row struct {
 	ReplayReason *string    `json:"last_replayed_reason"`
 }
 
+// table reads the outbox, or ends the script.
+func (r *run) table() []row {
+	rows, err := r.rows(r.ctx)
+	r.mustf(err, "read outbox")
+	return rows
+}
+
 func (r *run) rows(ctx context.Context) ([]row, error) {
-	rows, err := r.pool.Query(ctx, `
+	rows, err := r.Pool.Query(ctx, `
 select id, entity_type, entity_id, op, event_version, status, owner, epoch, attempts, reclaims, next_retry_at, created_at,
        processed_at, error_reason, error, replay_count, last_replayed_by, last_replayed_reason
 from `+searchLive+` order by event_version, id`)
@@ -213,7 +214,7 @@ type document struct {
 }
 
 func (r *run) document(ctx context.Context, entity string) (d document, err error) {
-	err = r.es.Do(ctx, http.MethodGet, "/"+r.index+"/_doc/"+url.PathEscape(entity), nil, &d)
+	err = r.Elastic.Do(ctx, http.MethodGet, "/"+r.Index+"/_doc/"+url.PathEscape(entity), nil, &d)
 	if e, ok := errors.AsType[*reconcile.StatusError](err); ok && e.Code == http.StatusNotFound {
 		return document{}, nil
 	}
@@ -235,7 +236,7 @@ type auditRow struct {
 }
 
 func (r *run) audit(ctx context.Context) ([]auditRow, error) {
-	rows, err := r.pool.Query(ctx, `
+	rows, err := r.Pool.Query(ctx, `
 select at, actor, action, why, projection, from_owner, from_epoch, by_epoch, count, detail from weft_audit order by id`)
 	if err != nil {
 		return nil, err
@@ -247,9 +248,9 @@ select at, actor, action, why, projection, from_owner, from_epoch, by_epoch, cou
 // comparison of the stores.
 const maxDocuments = 200
 
-// probes takes what every drill wants to know in the end: the rows, the audit, the record
+// lastProbes takes what every drill wants to know in the end: the rows, the audit, the record
 // that the database keeps of itself, the documents.
-func (r *run) probes(ctx context.Context) error {
+func (r *run) lastProbes(ctx context.Context) error {
 	rows, err := r.rows(ctx)
 	if err != nil {
 		return fmt.Errorf("probe outbox: %w", err)
@@ -258,31 +259,40 @@ func (r *run) probes(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("probe audit: %w", err)
 	}
-	log, err := history.Read(ctx, r.pool, searchOutbox, r.group)
+	log, err := history.Read(ctx, r.Pool, searchOutbox, r.Place.Group)
 	if err != nil {
 		return fmt.Errorf("probe history: %w", err)
 	}
+	r.mu.Lock()
 	for _, t := range log.Terms {
-		r.mu.Lock()
 		r.timeline = append(r.timeline, verdict.Mark{At: t.At.UTC(), Kind: verdict.Term, Instance: t.Instance, What: fmt.Sprintf("epoch %d of %s", t.Epoch, t.Instance)})
-		r.mu.Unlock()
 	}
-	errs := []error{r.probe("outbox", rows), r.probe("audit", audit), r.compact("history", log)}
-	if names, err := r.indices(ctx, r.index); err != nil || len(names) == 0 {
-		return errors.Join(append(errs, err)...) // nobody has made it
+	r.mu.Unlock()
+	kept := errors.Join(r.keepProbe("outbox", rows), r.keepProbe("audit", audit), r.keepCompact("history", log))
+	if names, err := r.Indices(ctx, r.Index); err != nil || len(names) == 0 {
+		return errors.Join(kept, err) // nobody has made the index
 	}
 	documents := map[string]document{}
-	for _, e := range r.recipe.Events {
-		if len(documents) == maxDocuments {
-			break
-		}
+	for _, e := range r.recipe.Events[:min(len(r.recipe.Events), maxDocuments)] {
 		if documents[e.Entity], err = r.document(ctx, e.Entity); err != nil {
 			return fmt.Errorf("probe documents: %w", err)
 		}
 	}
-	end, err := history.ReadEnd(ctx, r.pool, r.es, r.index)
+	end, err := history.ReadEnd(ctx, r.Pool, r.Elastic, r.Index)
 	if err != nil {
 		return fmt.Errorf("probe stores: %w", err)
 	}
-	return errors.Join(append(errs, r.probe("documents", documents), r.compact("stores", end))...)
+	return errors.Join(kept, r.keepProbe("documents", documents), r.keepCompact("stores", end))
+}
+
+// concrete is the index behind the name.
+func (r *run) concrete(ctx context.Context) (string, error) {
+	names, err := r.Indices(ctx, r.Index)
+	if err == nil && len(names) != 1 {
+		err = fmt.Errorf("%d indices are named %s", len(names), r.Index)
+	}
+	if err != nil {
+		return "", fmt.Errorf("look up the index: %w", err)
+	}
+	return names[0], nil
 }
