@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/await"
-	"github.com/samuelhu324-dev/weft/internal/lab/load"
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
@@ -105,12 +105,12 @@ func (r *run) underLoad(ctx context.Context, rate int, f *failure, do func(conte
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	var mu sync.Mutex
-	var result *load.Result
+	var result *traffic.Result
 	ended := make(chan error, 1)
 	go func() {
 		var err error
-		result, err = load.Run(loading, load.Options{
-			Settings: load.Settings{Scenario: load.Mixed, Ops: loadOps, Bytes: 200, Rate: float64(rate), Concurrency: loadConns, Seed: 1},
+		result, err = traffic.Run(loading, traffic.Options{
+			Settings: traffic.Settings{Scenario: traffic.MixedScenario, Ops: loadOps, Bytes: 200, Rate: float64(rate), Concurrency: loadConns, Seed: 1},
 			Pool:     pool, Environment: r.environment,
 			Committed: func(events []outbox.NewEvent) {
 				mu.Lock()
