@@ -40,7 +40,7 @@ func collectorDown() Scenario {
 					return nil
 				})
 			}
-			r.must(r.terminate(r.ctx, r.Member("a")))
+			r.terminate(r.Member("a"))
 			r.awaitLeader(b)
 			r.settled(upserts(n, "after a takeover")...)
 		},

@@ -1,7 +1,6 @@
 package drill
 
 import (
-	"context"
 	"net/http"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
@@ -21,8 +20,7 @@ func esDownConnect() Scenario {
 		instances: one("OUTBOX_BASE_BACKOFF_SECONDS=0.2"),
 		run: func(r *run) {
 			n, m := r.count("upserts", 1, 10000), r.Member("a")
-			down := r.inject("Elasticsearch refuses connections", func(context.Context) error { return m.Elastic.Cut() },
-				func(context.Context) error { return m.Elastic.Heal() })
+			down := r.injectFault("Elasticsearch refuses connections", "elastic-down", m)
 			deleted := r.enqueue(change{key: newKey(), op: outbox.Delete, role: "delete"})
 			want := http.StatusServiceUnavailable
 			if down {

@@ -1,10 +1,7 @@
 package drill
 
 import (
-	"context"
-	"net/http"
-	"net/url"
-
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -28,16 +25,7 @@ func esWriteBlock() Scenario {
 		instances: one(),
 		run: func(r *run) {
 			n := r.count("events", 1, 19)
-			block := func(v any) func(context.Context) error {
-				return func(ctx context.Context) error {
-					index, err := r.concrete(ctx)
-					if err != nil {
-						return err
-					}
-					return r.Elastic.Do(ctx, http.MethodPut, "/"+url.PathEscape(index)+"/_settings", map[string]any{"index.blocks.write": v}, nil)
-				}
-			}
-			blocked := r.inject("index.blocks.write on the index", block(true), block(nil))
+			blocked := r.injectFault("index.blocks.write on the index", faults.WriteBlock, r.Member("a"))
 			events := r.enqueue(upserts(n, "blocked")...)
 			r.become(events, "failed", "done")
 			r.probe("blocked", r.table())

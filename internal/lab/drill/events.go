@@ -11,13 +11,12 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
-
-const entityType = "block"
 
 // uuidOf is for ids that were made here, which are UUIDs.
 func uuidOf(id outbox.ID) uuid.UUID {
@@ -26,7 +25,7 @@ func uuidOf(id outbox.ID) uuid.UUID {
 }
 
 // newKey names an entity that nobody has.
-func newKey() outbox.Key { return outbox.Key{Type: entityType, ID: outbox.UUID(uuid.New())} }
+func newKey() outbox.Key { return traffic.NewKey() }
 
 // change is what the drill's application does to an entity.
 type change struct {
@@ -38,12 +37,14 @@ type change struct {
 	version int64
 }
 
-const upsertRow = `
-insert into search_index (id, entity_type, entity_id, text, snippet, rank_score, event_version, created_at, updated_at)
-values (gen_random_uuid(), $1, $2, $3::text, left($3::text, 80), 1, $4, clock_timestamp(), clock_timestamp())
-on conflict (entity_type, entity_id) do update
-set text = excluded.text, snippet = excluded.snippet, event_version = excluded.event_version, updated_at = clock_timestamp()
-where search_index.event_version < excluded.event_version`
+// upserts are changes of n new entities.
+func upserts(n int, role string) []change {
+	out := make([]change, n)
+	for i := range out {
+		out[i] = change{key: newKey(), op: outbox.Upsert, role: role}
+	}
+	return out
+}
 
 // enqueue writes changes as an application does: the rows and their events in one
 // transaction.
@@ -56,52 +57,34 @@ func (r *run) settled(changes ...change) []verdict.Event {
 	return events
 }
 
-// enqueueAnd does something else in the end of the transaction.
+// enqueueAnd does something else in the end of the transaction. It returns the events in the
+// order of the changes.
 func (r *run) enqueueAnd(and func(context.Context, pgx.Tx, []verdict.Event) error, changes ...change) []verdict.Event {
-	ctx, cancel := context.WithTimeout(r.ctx, queryBound)
-	defer cancel()
-	version := time.Now().UnixMicro()
-	events := make([]outbox.NewEvent, len(changes))
-	written := make([]verdict.Event, len(changes))
-	r.mustf(pgx.BeginFunc(ctx, r.Pool, func(tx pgx.Tx) error {
-		for i, c := range changes {
-			e := outbox.NewEvent{ID: outbox.UUID(uuid.New()), Key: c.key, Op: c.op, Version: c.version}
-			if e.Version == 0 {
-				e.Version = version + int64(i)
-			}
-			events[i] = e
-			written[i] = verdict.Event{ID: uuidOf(e.ID), Entity: c.key.String(), Op: string(c.op), Version: e.Version, Role: c.role}
-			if err := r.writeRow(ctx, tx, c, e.Version); err != nil {
-				return err
-			}
+	all := make([]traffic.Change, len(changes))
+	for i, c := range changes {
+		all[i] = traffic.Upsert(c.key, fmt.Sprintf("a block of the drill %s, %s", r.scenario.Name, c.role))
+		all[i].Op, all[i].Version = c.op, c.version
+	}
+	var written []verdict.Event
+	_, err := r.app.WriteAnd(r.ctx, func(ctx context.Context, tx pgx.Tx, events []outbox.NewEvent) error {
+		of := map[outbox.Key][]outbox.NewEvent{}
+		for _, e := range events {
+			of[e.Key] = append(of[e.Key], e)
 		}
-		if err := outbox.Enqueue(ctx, tx, searchOutbox, events...); err != nil || and == nil {
-			return err
+		for _, c := range changes {
+			e := of[c.key][0]
+			of[c.key] = of[c.key][1:]
+			written = append(written, verdict.Event{ID: uuidOf(e.ID), Entity: c.key.String(), Op: string(c.op), Version: e.Version, Role: c.role})
+		}
+		if and == nil {
+			return nil
 		}
 		return and(ctx, tx, written)
-	}), "write events")
+	}, all...)
+	r.mustf(err, "write events")
 	r.note(written...)
-	r.step("wrote %s in one transaction with their rows", counted(len(events), "event"))
+	r.step("wrote %s in one transaction with their rows", counted(len(written), "event"))
 	return written
-}
-
-func (r *run) writeRow(ctx context.Context, tx pgx.Tx, c change, version int64) (err error) {
-	if c.op == outbox.Delete {
-		_, err = tx.Exec(ctx, `delete from search_index where entity_type = $1 and entity_id = $2`, c.key.Type, &c.key.ID)
-		return err
-	}
-	text := fmt.Sprintf("a block of the drill %s, %s", r.scenario.Name, c.role)
-	_, err = tx.Exec(ctx, upsertRow, c.key.Type, &c.key.ID, text, version)
-	return err
-}
-
-// upserts are changes of n new entities.
-func upserts(n int, role string) []change {
-	out := make([]change, n)
-	for i := range out {
-		out[i] = change{key: newKey(), op: outbox.Upsert, role: role}
-	}
-	return out
 }
 
 // note puts events into the recipe.
@@ -283,16 +266,4 @@ func (r *run) lastProbes(ctx context.Context) error {
 		return fmt.Errorf("probe stores: %w", err)
 	}
 	return errors.Join(kept, r.keepProbe("documents", documents), r.keepCompact("stores", end))
-}
-
-// concrete is the index behind the name.
-func (r *run) concrete(ctx context.Context) (string, error) {
-	names, err := r.Indices(ctx, r.Index)
-	if err == nil && len(names) != 1 {
-		err = fmt.Errorf("%d indices are named %s", len(names), r.Index)
-	}
-	if err != nil {
-		return "", fmt.Errorf("look up the index: %w", err)
-	}
-	return names[0], nil
 }

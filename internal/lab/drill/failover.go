@@ -6,16 +6,15 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/load"
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
-	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -24,8 +23,6 @@ const (
 	loadOps   = 1_000_000 // more than there is time for
 	loadConns = 8
 
-	// restartBound is for a server of one's own on a machine that has much else to do.
-	restartBound = 3 * time.Minute
 	// restartedBound is from a restarted server's first accepted request to the first settled event.
 	restartedBound = 30 * time.Second
 )
@@ -79,12 +76,12 @@ func (r *run) underLoad(rate int, f *failure, do func()) {
 	loading, stop := context.WithCancel(r.ctx)
 	defer stop()
 	var mu sync.Mutex
-	var result *load.Result
+	var result *traffic.Result
 	ended := make(chan error, 1)
 	go func() {
 		var err error
-		result, err = load.Run(loading, load.Options{
-			Settings: load.Settings{Scenario: load.Mixed, Ops: loadOps, Bytes: 200, Rate: float64(rate), Concurrency: loadConns, Seed: 1},
+		result, err = traffic.Run(loading, traffic.Options{
+			Settings: traffic.Settings{Scenario: traffic.MixedScenario, Ops: loadOps, Bytes: 200, Rate: float64(rate), Concurrency: loadConns, Seed: 1},
 			Pool:     pool, Environment: r.recipe.Environment,
 			Committed: func(events []outbox.NewEvent) {
 				mu.Lock()
@@ -187,9 +184,7 @@ func leaderSIGTERM() Scenario {
 		Name:  "leader_sigterm",
 		About: "the leader is asked to stop while events come",
 		Shows: "an exit status of 0 and nothing that had to be taken back",
-	}, 20*time.Second, func(r *run, f *failure) {
-		r.faultOfLeader(f, "SIGTERM of the leader", r.terminate, nil)
-	}, func(j *judge) {
+	}, 20*time.Second, ofLeader("SIGTERM of the leader", faults.SIGTERM), func(j *judge) {
 		j.GrewBy(0, "weft_reclaimed_events_total")
 		j.counted("rows that were taken back, in the audit", "audit", len(j.audits("reclaim")), 0)
 		j.GrewBy(0, "outbox_owner_mismatch_skips_total")
@@ -201,9 +196,7 @@ func leaderSIGKILL() Scenario {
 		Name:  "leader_sigkill",
 		About: "the leader is killed while events come",
 		Shows: "a standby that takes over",
-	}, 20*time.Second, func(r *run, f *failure) {
-		r.faultOfLeader(f, "SIGKILL of the leader", r.kill, nil)
-	}, func(*judge) {})
+	}, 20*time.Second, ofLeader("SIGKILL of the leader", faults.SIGKILL), func(*judge) {})
 }
 
 func leaderSIGSTOP() Scenario {
@@ -212,23 +205,7 @@ func leaderSIGSTOP() Scenario {
 		About: "the leader is frozen, with a bulk request on its way, and woken up when another one leads",
 		Shows: "the server ending the frozen leader's session, and nothing that it does after it has woken up",
 		Slow:  true,
-	}, 40*time.Second, func(r *run, f *failure) {
-		r.faultOfLeader(f, "SIGSTOP of the leader", func(ctx context.Context, m *rig.Member) error {
-			m.Tap.Hold()
-			if err := awaitHeld(ctx, m); err != nil {
-				return err
-			}
-			_, err := m.Instance().Signal(syscall.SIGSTOP)
-			return err
-		}, func(_ context.Context, m *rig.Member) error {
-			defer m.Tap.Release()
-			if m.Instance().HasEnded() {
-				return nil
-			}
-			_, err := m.Instance().Signal(syscall.SIGCONT)
-			return err
-		})
-	}, (*judge).stillStandsBy)
+	}, 40*time.Second, ofLeader("SIGSTOP of the leader", faults.SIGSTOP), (*judge).stillStandsBy)
 }
 
 func lockSessionKilled() Scenario {
@@ -236,14 +213,7 @@ func lockSessionKilled() Scenario {
 		Name:  "lock_session_killed",
 		About: "the server ends the leader's lock session (pg_terminate_backend) while events come",
 		Shows: "a leader that steps down and competes again",
-	}, 20*time.Second, func(r *run, f *failure) {
-		r.faultOfLeader(f, "pg_terminate_backend of the leader's lock session", func(ctx context.Context, m *rig.Member) error {
-			tag, err := r.Pool.Exec(ctx, `
-select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1 and datname = current_database()`,
-				"weft/"+r.Place.Group+"/"+m.Name+"/lock")
-			return affected(tag, err, 1)
-		}, nil)
-	}, func(j *judge) {
+	}, 20*time.Second, ofLeader("pg_terminate_backend of the leader's lock session", faults.TerminateLock), func(j *judge) {
 		j.stillStandsBy()
 		j.Grew("weft_leader_step_downs_total")
 	})
@@ -256,11 +226,7 @@ func leaderPartition() Scenario {
 		Shows:   "a takeover without the old leader's help, and an old leader that stands by when it is back",
 		Slow:    true,
 		proxied: true,
-	}, 40*time.Second, func(r *run, f *failure) {
-		r.faultOfLeader(f, "a partition of the leader from both servers", func(_ context.Context, m *rig.Member) error {
-			return errors.Join(m.Postgres.HalfOpen(), m.Elastic.HalfOpen())
-		}, func(_ context.Context, m *rig.Member) error { return m.Heal() })
-	}, (*judge).stillStandsBy)
+	}, 40*time.Second, ofLeader("a partition of the leader from both servers", faults.PartitionBoth), (*judge).stillStandsBy)
 }
 
 // stillStandsBy asserts that the instance that led before is there in the end and competes.
@@ -270,30 +236,28 @@ func (j *judge) stillStandsBy() {
 	j.Least("times that the old leader has become a standby since", verdict.MetricsDir, j.Delta("weft_leader_transitions_total", old, "to=standby"), 1)
 }
 
-// faultOfLeader injects a fault into the leader, waits for the successor and takes the fault
-// back.
-func (r *run) faultOfLeader(f *failure, what string, do, back func(context.Context, *rig.Member) error) {
-	m := r.Member(f.Leader)
-	var undo func(context.Context) error
-	if back != nil {
-		undo = func(ctx context.Context) error { return back(ctx, m) }
-	}
-	if !r.inject(what, func(ctx context.Context) error { return do(ctx, m) }, undo) {
-		return
-	}
-	r.must(r.Succeeded(r.ctx, f.Fault.Epoch))
-	r.step("an event is done under a newer epoch")
-	r.heal()
-	if m.Instance().HasEnded() {
-		return
-	}
-	r.await("old leader as a standby", func(ctx context.Context) error {
-		r.scrape(ctx, m)
-		if r.nowOf(m, "weft_leader_is_leader") != 0 {
-			return errors.New("it still says that it leads")
+// ofLeader injects a fault of the catalogue into the leader, waits for the successor and
+// undoes the fault.
+func ofLeader(what, fault string) func(*run, *failure) {
+	return func(r *run, f *failure) {
+		m := r.Member(f.Leader)
+		if !r.injectFault(what, fault, m) {
+			return
 		}
-		return m.Instance().ReadyNow(ctx)
-	})
+		r.must(r.Succeeded(r.ctx, f.Fault.Epoch))
+		r.step("an event is done under a newer epoch")
+		r.heal()
+		if m.Instance().HasEnded() {
+			return
+		}
+		r.await("old leader as a standby", func(ctx context.Context) error {
+			r.scrape(ctx, m)
+			if r.nowOf(m, "weft_leader_is_leader") != 0 {
+				return errors.New("it still says that it leads")
+			}
+			return m.Instance().ReadyNow(ctx)
+		})
+	}
 }
 
 func pgRestart() Scenario {
@@ -303,15 +267,9 @@ func pgRestart() Scenario {
 		Shows: "work that goes on as soon as the server takes it",
 		Slow:  true,
 		Owned: true,
-	}, 0, func(r *run, f *failure) {
-		r.restart(f, stack.Postgres, "PostgreSQL is stopped at once", r.Servers.StopServerImmediately, func(ctx context.Context) error {
-			conn, err := pgx.Connect(ctx, r.DatabaseURL)
-			if err != nil {
-				return err
-			}
-			return conn.Close(ctx)
-		})
-	}, func(j *judge) { j.atLeast("terms", "history", len(j.history().Terms), 2) })
+	}, 0, ofServer("PostgreSQL is stopped at once", faults.PostgresRestartImmediate), func(j *judge) {
+		j.atLeast("terms", "history", len(j.history().Terms), 2)
+	})
 }
 
 func esRestart() Scenario {
@@ -321,34 +279,26 @@ func esRestart() Scenario {
 		Shows: "retries that end well, under one term, as soon as the server takes writes",
 		Slow:  true,
 		Owned: true,
-	}, 0, func(r *run, f *failure) {
-		r.restart(f, stack.Elastic, "Elasticsearch is killed", r.Servers.KillServer, func(ctx context.Context) error {
-			index, err := r.concrete(ctx)
-			if err != nil {
-				return err
-			}
-			return r.Elastic.Do(ctx, "GET", "/_cluster/health/"+index+"?wait_for_status=yellow&timeout=1s", nil, nil)
-		})
-	}, func(j *judge) {
+	}, 0, ofServer("Elasticsearch is killed", faults.ElasticSIGKILL), func(j *judge) {
 		j.Grew("outbox_retry_scheduled_total")
 		j.GrewBy(0, "outbox_failed_total")
 		j.counted("terms", "history", len(j.history().Terms), 1)
 	})
 }
 
-// restart stops a server and starts it again, and notes when it took work.
-func (r *run) restart(f *failure, server stack.Server, what string, stop func(context.Context, stack.Server) error, probe func(context.Context) error) {
-	if !r.inject(what, func(ctx context.Context) error { return stop(ctx, server) }, nil) {
-		return
+// ofServer stops a server and starts it again, and notes when it took work.
+func ofServer(what, fault string) func(*run, *failure) {
+	return func(r *run, f *failure) {
+		i := r.injection(fault, nil)
+		if !r.inject(what, i.Inject, nil) {
+			return
+		}
+		r.pause(time.Second)
+		r.must(i.Heal(r.ctx))
+		f.Accepts = i.Accepts
+		r.mark(verdict.Heal, "the server takes work again")
+		r.Pool.Reset()
+		r.corner.site.Pool.Reset()
+		r.must(r.Settles(r.ctx, f.Fault.Epoch))
 	}
-	r.pause(time.Second)
-	started := make(chan error, 1)
-	go func() { started <- r.Servers.StartServer(r.ctx, server) }()
-	r.awaitWithin(restartBound, string(server)+" that takes work", probe)
-	f.Accepts = time.Now() // the server is on this machine
-	r.must(<-started)
-	r.mark(verdict.Heal, "%s takes work again", server)
-	r.Pool.Reset()
-	r.corner.site.Pool.Reset()
-	r.must(r.Settles(r.ctx, f.Fault.Epoch))
 }

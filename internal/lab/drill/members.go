@@ -111,31 +111,20 @@ func (r *run) awaitLeader(m *rig.Member) {
 }
 
 // terminate ends an instance with SIGTERM, which must end in exit status 0.
-func (r *run) terminate(ctx context.Context, m *rig.Member) error {
-	r.scrape(ctx, m)
-	if _, err := m.Instance().Signal(syscall.SIGTERM); err != nil {
-		return err
-	}
-	if err := m.Instance().AwaitEnd(ctx); err != nil {
-		return err
-	}
+func (r *run) terminate(m *rig.Member) {
+	r.scrape(r.ctx, m)
+	_, err := m.Instance().Signal(syscall.SIGTERM)
+	r.must(err)
+	r.must(m.Instance().AwaitEnd(r.ctx))
 	if m.Instance().Err() != nil {
-		return m.Instance().Ending()
+		r.must(m.Instance().Ending())
 	}
 	r.step("instance %s has ended with exit status 0", m.Name)
-	return nil
-}
-
-// kill ends an instance with SIGKILL, after its last metrics.
-func (r *run) kill(ctx context.Context, m *rig.Member) error {
-	r.scrape(ctx, m)
-	_, err := m.Instance().Kill()
-	return err
 }
 
 // awaitHeld waits until a bulk request of a member is held back.
-func awaitHeld(ctx context.Context, m *rig.Member) error {
-	return rig.Await(ctx, awaitBound, pollPeriod, "bulk request of "+m.Name, func(context.Context) error {
+func (r *run) awaitHeld(m *rig.Member) {
+	r.await("bulk request of "+m.Name, func(context.Context) error {
 		if m.Tap.Held() == 0 {
 			return errors.New("none has come")
 		}

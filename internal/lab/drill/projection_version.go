@@ -39,7 +39,7 @@ func projectionVersion() Scenario {
 			r.chronicled(id, 1)
 			next := "1"
 			r.inject("CHRONICLE_PROJECTION_VERSION=2", func(context.Context) error { next = "2"; return nil }, nil)
-			r.must(r.terminate(r.ctx, r.Member("v1")))
+			r.terminate(r.Member("v1"))
 			r.awaitLeader(r.start("v2", bothProjections, "CHRONICLE_PROJECTION_VERSION="+next))
 			r.chronicled(id, 2)
 		},

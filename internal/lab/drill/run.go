@@ -12,7 +12,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
@@ -32,6 +34,7 @@ type run struct {
 	cancel     context.CancelCauseFunc
 	failed     error // of the script
 
+	app       *traffic.Application
 	collector *collector.Collector
 	undone    []undo
 
@@ -91,6 +94,7 @@ func newRun(ctx context.Context, s runSpec) (r *run, err error) {
 		"WORDLOOM_ENV="+s.site.environment, "WEFT_PROJECTIONS="+searchProjection, "WEFT_LOG_LEVEL=debug",
 		"WORDLOOM_TRACING_ENABLED=true", "OTEL_SERVICE_NAME="+service(s.Environ), "OTEL_TRACES_SAMPLER=always_on", "OTEL_BSP_SCHEDULE_DELAY=200",
 		"OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_EXPORTER_OTLP_ENDPOINT="+r.collector.HTTP)...)
+	r.app = &traffic.Application{Pool: p.Pool, Timeout: queryBound}
 	r.Group = &rig.Group{Place: p, Recorder: wire.NewRecorder(), Fleet: &rig.Fleet{Binary: s.binary, Dir: r.dir.File(verdict.LogDir), Env: environ}}
 	r.recipe = verdict.Recipe{
 		Scenario: s.scenario.Name, Run: r.dir.Run, About: s.scenario.About, Outcome: verdict.Running, Started: time.Now().UTC(),
@@ -290,6 +294,30 @@ func (r *run) inject(what string, do, back func(context.Context) error) bool {
 	return true
 }
 
+// injection is that of a fault of the catalogue, with a bulk request that arrives late where
+// the fault has such a form.
+func (r *run) injection(fault string, m *rig.Member) *faults.Injection {
+	return faults.New(fault, &faults.Target{Group: r.Group}, m, faults.Params{Variant: 1})
+}
+
+// injectFault injects a fault of the catalogue into a member, of which it takes the last
+// metrics before. Nobody starts again what the fault has ended.
+func (r *run) injectFault(what, fault string, m *rig.Member) bool {
+	i := r.injection(fault, m)
+	var back func(context.Context) error
+	if i.Fault.Heal != nil && fault != faults.SIGKILL && fault != faults.SIGTERM {
+		back = i.Heal
+	}
+	return r.inject(what, func(ctx context.Context) error {
+		r.scrape(ctx, m)
+		err := i.Inject(ctx)
+		if err == nil && len(i.Findings) > 0 {
+			err = errors.New(strings.Join(i.Findings, ", "))
+		}
+		return err
+	}, back)
+}
+
 // heal undoes all faults, the last one first.
 func (r *run) heal() { r.must(r.undoFaults(r.ctx)) }
 
@@ -309,11 +337,7 @@ func (r *run) undoFaults(ctx context.Context) error {
 
 // await waits for a condition that the script needs to go on.
 func (r *run) await(what string, well func(context.Context) error) {
-	r.awaitWithin(awaitBound, what, well)
-}
-
-func (r *run) awaitWithin(bound time.Duration, what string, well func(context.Context) error) {
-	r.must(rig.Await(r.ctx, bound, pollPeriod, what, func(ctx context.Context) error {
+	r.must(rig.Await(r.ctx, awaitBound, pollPeriod, what, func(ctx context.Context) error {
 		limited, cancel := context.WithTimeout(ctx, queryBound)
 		defer cancel()
 		return well(limited)

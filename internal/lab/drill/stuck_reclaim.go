@@ -3,11 +3,11 @@ package drill
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -36,11 +36,11 @@ func stuckReclaim() Scenario {
 			}
 			a.Tap.Hold()
 			claimed := r.enqueue(upserts(n, "claimed")...)
-			r.must(awaitHeld(r.ctx, a))
+			r.awaitHeld(a)
 			r.become(claimed, "processing")
 			r.probe("claimed", r.table())
 			r.probe("leases", r.flights())
-			r.inject("SIGKILL of a with its batch in flight", func(ctx context.Context) error { return r.kill(ctx, a) }, nil)
+			r.injectFault("SIGKILL of a with its batch in flight", faults.SIGKILL, a)
 			r.become(claimed, "done")
 			r.step("the request of a arrives, late")
 			a.Tap.Release()
@@ -77,22 +77,14 @@ func stuckReclaim() Scenario {
 // legacy leaves a claim in the table as a killed worker of another kind does, and waits
 // until its event is done.
 func (r *run) legacy() {
-	key, version := newKey(), time.Now().UnixMicro()
-	ctx, cancel := context.WithTimeout(r.ctx, queryBound)
-	defer cancel()
-	e := verdict.Event{Entity: key.String(), Op: string(outbox.Upsert), Version: version, Role: "claim of another worker"}
-	r.mustf(pgx.BeginFunc(ctx, r.Pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, upsertRow, key.Type, &key.ID, "claimed by a worker that is gone", version); err != nil {
-			return err
-		}
-		return tx.QueryRow(ctx, `
-insert into `+searchOutbox+` (id, entity_type, entity_id, op, event_version, created_at, updated_at, status, owner, lease_until, processing_started_at)
-values (gen_random_uuid(), $1, $2, 'upsert', $3, clock_timestamp(), clock_timestamp(), 'processing', $4, clock_timestamp() - interval '1 second', clock_timestamp() - interval '31 seconds')
-returning id`, key.Type, &key.ID, version, legacyOwner).Scan((*[16]byte)(&e.ID))
-	}), "write claimed row")
-	r.note(e)
+	claimed := r.enqueueAnd(func(ctx context.Context, tx pgx.Tx, events []verdict.Event) error {
+		_, err := tx.Exec(ctx, `
+update `+searchOutbox+` set status = 'processing', owner = $2, lease_until = clock_timestamp() - interval '1 second',
+       processing_started_at = clock_timestamp() - interval '31 seconds' where id = any ($1)`, idsOf(events), legacyOwner)
+		return err
+	}, upserts(1, "claim of another worker")...)
 	r.mark(verdict.Fault, "the lease of a claim of %s has run out", legacyOwner)
-	r.become([]verdict.Event{e}, "done")
+	r.become(claimed, "done")
 }
 
 // endedBefore asserts that the successor has ended the lease of the killed leader, and

@@ -88,15 +88,12 @@ func Number(n int) string {
 
 // Millis writes d in milliseconds; below ten with one digit after the point.
 func Millis(d time.Duration) string {
-	ms := InMillis(d)
+	ms := float64(d) / float64(time.Millisecond)
 	if ms < 10 {
 		return strconv.FormatFloat(ms, 'f', 1, 64) + " ms"
 	}
 	return strconv.FormatFloat(ms, 'f', 0, 64) + " ms"
 }
-
-// InMillis returns d in milliseconds, to the microsecond.
-func InMillis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // WriteResult writes the figures of a run to a file, as JSON for scripts; an empty name means
 // none.

@@ -1,4 +1,4 @@
-package load
+package traffic
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/console"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 )
 
@@ -75,7 +75,7 @@ were not settled within --wait.`,
 				err = fmt.Errorf("load: %s", text)
 			}
 			if r != nil && file != "" {
-				err = errors.Join(err, console.WriteResult(file, r))
+				err = errors.Join(err, rig.WriteResult(file, r))
 			}
 			switch {
 			case err != nil:

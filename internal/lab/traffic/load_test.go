@@ -1,4 +1,4 @@
-package load
+package traffic
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 
 func TestSettings(t *testing.T) {
 	t.Parallel()
-	defaults := Settings{Scenario: Create, Ops: 3000, Bytes: 200, Rate: 100, Concurrency: 20}
+	defaults := Settings{Scenario: CreateScenario, Ops: 3000, Bytes: 200, Rate: 100, Concurrency: 20}
 	for _, c := range []struct {
 		name       string
 		env, flags map[string]string
@@ -29,11 +29,11 @@ func TestSettings(t *testing.T) {
 		{name: "Defaults", want: defaults},
 		{
 			name: "Environment", env: map[string]string{"LOADGEN_SCENARIO": "hot", "TOTAL_OPS": "8000", "CONTENT_BYTES": "1", "RATE_PER_SEC": "0.5", "CONCURRENCY": "40"},
-			want: Settings{Scenario: Hot, Ops: 8000, Bytes: 1, Rate: 0.5, Concurrency: 40},
+			want: Settings{Scenario: HotScenario, Ops: 8000, Bytes: 1, Rate: 0.5, Concurrency: 40},
 		},
 		{
 			name: "FlagsWin", env: map[string]string{"TOTAL_OPS": "8000", "RATE_PER_SEC": "5"}, flags: map[string]string{"ops": "7", "rate": "0"},
-			want: Settings{Scenario: Create, Ops: 7, Bytes: 200, Rate: 0, Concurrency: 20},
+			want: Settings{Scenario: CreateScenario, Ops: 7, Bytes: 200, Rate: 0, Concurrency: 20},
 		},
 		{
 			name: "AllThatIsWrong", env: map[string]string{"LOADGEN_SCENARIO": "upsert", "TOTAL_OPS": "many"}, flags: map[string]string{"rate": "-1"},
@@ -57,28 +57,28 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-type rig struct {
+type site struct {
 	pool *pgxpool.Pool
 
 	mu   sync.Mutex
 	seen []outbox.NewEvent
 }
 
-func newRig(t *testing.T) *rig {
+func newSite(t *testing.T) *site {
 	t.Helper()
-	r := &rig{pool: testenv.Pool(t, testenv.Database(t))}
+	r := &site{pool: testenv.Pool(t, testenv.Database(t))}
 	r.exec(t, `insert into environment_sentinel (id, env) values (1, 'test')`)
 	return r
 }
 
-func (r *rig) exec(t *testing.T, sql string) {
+func (r *site) exec(t *testing.T, sql string) {
 	t.Helper()
 	if _, err := r.pool.Exec(t.Context(), sql); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (r *rig) count(t *testing.T, sql string) (n int) {
+func (r *site) count(t *testing.T, sql string) (n int) {
 	t.Helper()
 	if err := r.pool.QueryRow(t.Context(), sql).Scan(&n); err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func (r *rig) count(t *testing.T, sql string) (n int) {
 	return n
 }
 
-func (r *rig) run(ctx context.Context, t *testing.T, s Settings) (*Result, string) {
+func (r *site) run(ctx context.Context, t *testing.T, s Settings) (*Result, string) {
 	t.Helper()
 	var out bytes.Buffer
 	got, err := Run(ctx, Options{Settings: s, Pool: r.pool, Out: &out, Committed: func(events []outbox.NewEvent) {
@@ -114,11 +114,11 @@ func TestScenariosWriteRowsAndEvents(t *testing.T) {
 		scenario               Scenario
 		rows, upserts, deletes int // at least; of the operations alone
 	}{
-		{Create, ops, ops, 0}, {Update, known, ops, 0}, {Delete, 0, 0, ops}, {Mixed, known / 2, ops / 2, ops / 10}, {Hot, known, ops, 0},
+		{CreateScenario, ops, ops, 0}, {UpdateScenario, known, ops, 0}, {DeleteScenario, 0, 0, ops}, {MixedScenario, known / 2, ops / 2, ops / 10}, {HotScenario, known, ops, 0},
 	} {
 		t.Run(string(c.scenario), func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t)
+			r := newSite(t)
 			got, out := r.run(t.Context(), t, Settings{Scenario: c.scenario, Ops: ops, Bytes: bytesOfText, Concurrency: 4, Seed: 1})
 			if got.Ops != ops || got.Errors != 0 || got.Latency.Max <= 0 || len(r.seen) != ops {
 				t.Errorf("result: got %+v and %d events confirmed, want %d without an error", got, len(r.seen), ops)
@@ -129,7 +129,7 @@ func TestScenariosWriteRowsAndEvents(t *testing.T) {
 			if n := r.count(t, `select count(*) from search_index where length(text) <> 77`); n != 0 {
 				t.Errorf("%d rows have a text of another length", n)
 			}
-			if n := r.count(t, `select count(*) from search_index`); n < c.rows || c.scenario == Delete && n != 0 {
+			if n := r.count(t, `select count(*) from search_index`); n < c.rows || c.scenario == DeleteScenario && n != 0 {
 				t.Errorf("rows: got %d, want %d", n, c.rows)
 			}
 			upserts, deletes, hottest, on := 0, 0, 0, map[outbox.Key]int{}
@@ -145,7 +145,7 @@ func TestScenariosWriteRowsAndEvents(t *testing.T) {
 			if upserts < c.upserts || deletes < c.deletes || c.upserts == 0 && upserts > 0 || c.deletes == 0 && deletes > 0 {
 				t.Errorf("operations: got %d upserts and %d deletes, want %d and %d at least", upserts, deletes, c.upserts, c.deletes)
 			}
-			if isHot := hottest > ops/hot/3; isHot != (c.scenario == Hot) {
+			if isHot := hottest > ops/hot/3; isHot != (c.scenario == HotScenario) {
 				t.Errorf("the entity that changes most does so %d times", hottest)
 			}
 			if !strings.Contains(out, "300 of 300 operations") || !strings.Contains(out, "committed after it was due") {
@@ -159,7 +159,7 @@ func TestScenariosWriteRowsAndEvents(t *testing.T) {
 // those that had to wait say how long.
 func TestRateIsAnOpenLoop(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newSite(t)
 	blocker, err := r.pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -186,7 +186,7 @@ func TestRateIsAnOpenLoop(t *testing.T) {
 		freed <- blocker.Rollback(context.Background())
 	}()
 	began := time.Now()
-	got, _ := r.run(t.Context(), t, Settings{Scenario: Create, Ops: 200, Bytes: 10, Rate: 100, Concurrency: 3, Seed: 1})
+	got, _ := r.run(t.Context(), t, Settings{Scenario: CreateScenario, Ops: 200, Bytes: 10, Rate: 100, Concurrency: 3, Seed: 1})
 	if err := <-freed; err != nil {
 		t.Fatal(err)
 	}
@@ -200,9 +200,9 @@ func TestRateIsAnOpenLoop(t *testing.T) {
 
 func TestFailedOperationsAreCounted(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newSite(t)
 	r.exec(t, `alter table search_outbox_events add constraint refuse check (event_version < 0)`)
-	got, out := r.run(t.Context(), t, Settings{Scenario: Create, Ops: 20, Bytes: 10, Concurrency: 2})
+	got, out := r.run(t.Context(), t, Settings{Scenario: CreateScenario, Ops: 20, Bytes: 10, Concurrency: 2})
 	if got.Errors != 20 || got.Ops != 0 || !strings.Contains(got.Error, "refuse") || !strings.Contains(out, "20 failed") {
 		t.Errorf("result: got %+v, %q; want 20 failures and the first error", got, out)
 	}
@@ -213,12 +213,12 @@ func TestFailedOperationsAreCounted(t *testing.T) {
 
 func TestInterruptedLoadEndsWhatHasBegun(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newSite(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var out bytes.Buffer
 	got, err := Run(ctx, Options{
-		Settings: Settings{Scenario: Create, Ops: 1000, Bytes: 10, Rate: 50, Concurrency: 2}, Pool: r.pool, Out: &out,
+		Settings: Settings{Scenario: CreateScenario, Ops: 1000, Bytes: 10, Rate: 50, Concurrency: 2}, Pool: r.pool, Out: &out,
 		Committed: func([]outbox.NewEvent) { cancel() },
 	})
 	if err != nil || got.Ops == 0 || got.Ops > 10 || got.Errors != 0 {
@@ -228,9 +228,9 @@ func TestInterruptedLoadEndsWhatHasBegun(t *testing.T) {
 
 func TestOtherEnvironmentsAreRefused(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newSite(t)
 	r.exec(t, `update environment_sentinel set env = 'sandbox'`)
-	_, err := Run(t.Context(), Options{Settings: Settings{Scenario: Create, Ops: 1, Bytes: 1, Concurrency: 1}, Pool: r.pool})
+	_, err := Run(t.Context(), Options{Settings: Settings{Scenario: CreateScenario, Ops: 1, Bytes: 1, Concurrency: 1}, Pool: r.pool})
 	if err == nil || !strings.Contains(err.Error(), "not a place for drills") {
 		t.Errorf("Run: got %v, want a refusal", err)
 	}
@@ -241,9 +241,9 @@ func TestOtherEnvironmentsAreRefused(t *testing.T) {
 
 func TestMissingTablesAreSaid(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
+	r := newSite(t)
 	r.exec(t, `alter table search_index rename to elsewhere`)
-	_, err := Run(t.Context(), Options{Settings: Settings{Scenario: Create, Ops: 1, Bytes: 1, Concurrency: 1}, Pool: r.pool})
+	_, err := Run(t.Context(), Options{Settings: Settings{Scenario: CreateScenario, Ops: 1, Bytes: 1, Concurrency: 1}, Pool: r.pool})
 	if kind, text := postgres.Diagnose(err); kind != postgres.MissingMigration || !strings.Contains(text, "weft migrate up") {
 		t.Errorf("Run: got %v (%s), want it to say what to do", err, text)
 	}

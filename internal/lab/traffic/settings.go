@@ -1,4 +1,4 @@
-package load
+package traffic
 
 import (
 	"fmt"
@@ -12,15 +12,17 @@ type Scenario string
 
 // The scenarios.
 const (
-	Create Scenario = "create" // each operation makes an entity
-	Update Scenario = "update" // changes of entities that were made before
-	Delete Scenario = "delete" // removes entities that were made before, each once
-	Mixed  Scenario = "mixed"  // 30 % creates, 50 % updates, 20 % deletes
-	Hot    Scenario = "hot"    // updates, four of five of ten entities
+	CreateScenario Scenario = "create" // each operation makes an entity
+	UpdateScenario Scenario = "update" // changes of entities that were made before
+	DeleteScenario Scenario = "delete" // removes entities that were made before, each once
+	MixedScenario  Scenario = "mixed"  // 30 % creates, 50 % updates, 20 % deletes
+	HotScenario    Scenario = "hot"    // updates, four of five of ten entities
 )
 
 // Scenarios lists them.
-func Scenarios() []Scenario { return []Scenario{Create, Update, Delete, Mixed, Hot} }
+func Scenarios() []Scenario {
+	return []Scenario{CreateScenario, UpdateScenario, DeleteScenario, MixedScenario, HotScenario}
+}
 
 // Settings of a load.
 type Settings struct {

@@ -1,4 +1,4 @@
-package load
+package traffic
 
 import (
 	"context"
@@ -6,15 +6,12 @@ import (
 	"io"
 	"math"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/await"
-	"github.com/samuelhu324-dev/weft/internal/lab/console"
-	"github.com/samuelhu324-dev/weft/internal/lab/sentinel"
-	"github.com/samuelhu324-dev/weft/internal/testenv/history"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -99,35 +96,38 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	if opts.Out == nil {
 		opts.Out = io.Discard
 	}
-	limited, cancel := context.WithTimeout(ctx, opBound)
-	environment, err := sentinel.Check(limited, opts.Pool, opts.Environment)
+	limited, cancel := context.WithTimeout(ctx, rig.QueryTimeout)
+	environment, err := rig.CheckEnvironment(limited, opts.Pool, opts.Environment)
 	if err == nil {
-		_, err = opts.Pool.Exec(limited, `select 'search_index'::regclass, '`+Table+`'::regclass`)
+		_, err = opts.Pool.Exec(limited, `select 'search_index'::regclass, '`+rig.Outbox+`'::regclass`)
 	}
 	cancel()
 	if err != nil {
 		return nil, err
 	}
-	screen := console.New(opts.Out, quietPeriod)
+	screen := rig.NewScreen(opts.Out, quietPeriod)
 	defer screen.Refresh("")
-	w := &writer{Settings: opts.Settings, pool: opts.Pool}
+	w := &work{Settings: opts.Settings, app: &Application{Pool: opts.Pool}}
 	pace := "as fast as possible"
 	if opts.Rate > 0 {
 		pace = fmt.Sprintf("%g a second", opts.Rate)
 	}
 	screen.Line("%s: %s operations with %d bytes, %s, at most %d at once, environment %s",
-		opts.Scenario, console.Number(opts.Ops), opts.Bytes, pace, opts.Concurrency, environment)
-	if err := w.prepare(ctx, func(n int) { screen.Refresh(fmt.Sprintf("made %s entities", console.Number(n))) }); err != nil {
+		opts.Scenario, rig.Number(opts.Ops), opts.Bytes, pace, opts.Concurrency, environment)
+	if err := w.prepare(ctx, func(n int) { screen.Refresh(fmt.Sprintf("made %s entities", rig.Number(n))) }); err != nil {
 		return nil, err
 	}
 	t := &tally{}
 	began := time.Now()
-	w.all(ctx, opts, t, func() {
+	err = w.all(ctx, opts, t, func() {
 		done, failed := t.counts()
 		screen.Refresh(fmt.Sprintf("%6.1f s  %s of %s  %.0f a second  %d failed",
-			time.Since(began).Seconds(), console.Number(done), console.Number(opts.Ops), float64(done)/time.Since(began).Seconds(), failed))
+			time.Since(began).Seconds(), rig.Number(done), rig.Number(opts.Ops), float64(done)/time.Since(began).Seconds(), failed))
 	})
 	screen.Refresh("")
+	if err != nil {
+		return nil, err
+	}
 	result := t.result(opts.Settings, time.Since(began))
 	if opts.Wait > 0 {
 		if err := result.await(ctx, opts, t.events, screen); err != nil {
@@ -139,54 +139,33 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 }
 
 // all carries out the operations, each when it is due.
-func (w *writer) all(ctx context.Context, opts Options, t *tally, show func()) {
-	var next atomic.Int64
-	var workers, status sync.WaitGroup
-	began := time.Now()
-	for range min(w.Concurrency, w.Ops) {
-		workers.Go(func() {
-			for {
-				n := int(next.Add(1)) - 1
-				if n >= w.Ops {
-					return
-				}
-				due := time.Now()
-				if w.Rate > 0 {
-					due = began.Add(time.Duration(float64(n) / w.Rate * float64(time.Second)))
-					if wait := time.Until(due); wait > 0 {
-						_ = await.Sleep(ctx, wait)
-					}
-				}
-				if ctx.Err() != nil {
-					return
-				}
-				start := time.Now()
-				// What has begun is brought to its end: a commit that is cut off has an unknown fate.
-				events, err := w.operation(context.WithoutCancel(ctx), n)
-				t.note(events, due, start, time.Now(), err)
-				if err == nil && opts.Committed != nil {
-					opts.Committed(events)
-				}
-			}
-		})
-	}
+func (w *work) all(ctx context.Context, opts Options, t *tally, show func()) error {
+	var status sync.WaitGroup
 	showing, stop := context.WithCancel(ctx)
 	status.Go(func() {
-		for await.Sleep(showing, statusPeriod) == nil {
+		for rig.Sleep(showing, statusPeriod) == nil {
 			show()
 		}
 	})
-	workers.Wait()
-	stop()
-	status.Wait()
+	defer status.Wait()
+	defer stop()
+	loop := Loop{Ops: w.Ops, Rate: w.Rate, Concurrency: min(w.Concurrency, w.Ops)}
+	return loop.Run(ctx, func(ctx context.Context, n int, due time.Time) error {
+		start := time.Now()
+		events, err := w.operation(ctx, n)
+		t.note(events, due, start, time.Now(), err)
+		if err == nil && opts.Committed != nil {
+			opts.Committed(events)
+		}
+		return nil // counted
+	})
 }
 
 func spread(all []time.Duration) Spread {
-	p := history.PercentilesOf(all)
-	return Spread{inMillis(p.P50), inMillis(p.P99), inMillis(p.Max)}
+	d := verdict.Millis(all)
+	tenth := func(ms float64) float64 { return math.Round(ms*10) / 10 }
+	return Spread{tenth(d.Percentile(50)), tenth(d.Percentile(99)), tenth(d.Max())}
 }
-
-func inMillis(d time.Duration) float64 { return math.Round(float64(d.Microseconds())/100) / 10 }
 
 func (t *tally) result(s Settings, took time.Duration) *Result {
 	t.mu.Lock()
@@ -205,12 +184,12 @@ func (t *tally) result(s Settings, took time.Duration) *Result {
 const settled = `
 select count(*) filter (where status = 'done'), count(*) filter (where status = 'failed'),
        coalesce(array_agg(extract(epoch from processed_at - created_at)::float8) filter (where status = 'done'), '{}')
-from ` + Table + ` where id = any ($1)`
+from ` + rig.Outbox + ` where id = any ($1)`
 
 // await waits until the events are settled.
-func (r *Result) await(ctx context.Context, opts Options, events []outbox.ID, screen *console.Console) error {
+func (r *Result) await(ctx context.Context, opts Options, events []outbox.ID, screen *rig.Screen) error {
 	ids := outbox.IDs(events, func(id *outbox.ID) *outbox.ID { return id })
-	return await.Await(ctx, opts.Wait, waitPeriod, "end of all events", func(ctx context.Context) error {
+	return rig.Await(ctx, opts.Wait, waitPeriod, "end of all events", func(ctx context.Context) error {
 		var failed int
 		var seconds []float64
 		if err := opts.Pool.QueryRow(ctx, settled, ids).Scan(&r.Done, &failed, &seconds); err != nil {
@@ -222,16 +201,16 @@ func (r *Result) await(ctx context.Context, opts Options, events []outbox.ID, sc
 		}
 		s := spread(took)
 		r.EndToEnd = &s
-		screen.Refresh(fmt.Sprintf("done %s of %s, %d failed", console.Number(r.Done), console.Number(len(events)), failed))
+		screen.Refresh(fmt.Sprintf("done %s of %s, %d failed", rig.Number(r.Done), rig.Number(len(events)), failed))
 		if left := len(events) - r.Done - failed; left > 0 {
-			return fmt.Errorf("%s are neither done nor failed", console.Number(left))
+			return fmt.Errorf("%s are neither done nor failed", rig.Number(left))
 		}
 		return nil
 	})
 }
 
-func (r *Result) write(w *console.Console) {
-	w.Line("%s of %s operations in %.1f s, %g a second, %d failed", console.Number(r.Ops), console.Number(r.Asked), r.Seconds, r.Rate, r.Errors)
+func (r *Result) write(w *rig.Screen) {
+	w.Line("%s of %s operations in %.1f s, %g a second, %d failed", rig.Number(r.Ops), rig.Number(r.Asked), r.Seconds, r.Rate, r.Errors)
 	line := func(what string, s Spread) {
 		w.Line("%-34s p50 %8.1f ms   p99 %8.1f ms   max %8.1f ms", what, s.P50, s.P99, s.Max)
 	}
