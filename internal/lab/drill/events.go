@@ -131,19 +131,18 @@ type flight struct {
 
 // flights reads the leases of the outbox.
 func (r *run) flights() []flight {
-	rows, err := r.Pool.Query(r.ctx, `
-select batch, owner, epoch, leased_at, lease_until, uuids from weft_lease where table_name = $1 order by leased_at`, searchOutbox)
-	r.mustf(err, "read leases")
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f flight, err error) {
-		var ids [][16]byte
-		err = row.Scan((*[16]byte)(&f.Batch), &f.Owner, &f.Epoch, &f.LeasedAt, &f.LeaseUntil, &ids)
-		for _, id := range ids {
-			f.Events = append(f.Events, id)
-		}
-		return f, err
-	})
+	all, err := readRows[flight](r.ctx, r, `
+select batch, owner, epoch, leased_at, lease_until, uuids as events from weft_lease where table_name = $1 order by leased_at`, searchOutbox)
 	r.mustf(err, "read leases")
 	return all
+}
+
+// readRows reads the rows of a query into structs, whose JSON keys are the columns.
+func readRows[T any](ctx context.Context, r *run, query string, args ...any) (all []T, err error) {
+	ctx, cancel := context.WithTimeout(ctx, queryBound)
+	defer cancel()
+	err = r.Pool.QueryRow(ctx, `select coalesce(json_agg(t), '[]') from (`+query+`) t`, args...).Scan(&all)
+	return all, err
 }
 
 // row is one of an outbox table, as a probe has it. What is in flight is processing.
@@ -176,18 +175,10 @@ func (r *run) table() []row {
 }
 
 func (r *run) rows(ctx context.Context) ([]row, error) {
-	rows, err := r.Pool.Query(ctx, `
+	return readRows[row](ctx, r, `
 select id, entity_type, entity_id, op, event_version, status, owner, epoch, attempts, reclaims, next_retry_at, created_at,
        processed_at, error_reason, error, replay_count, last_replayed_by, last_replayed_reason
 from `+searchLive+` order by event_version, id`)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(rw pgx.CollectableRow) (o row, err error) {
-		err = rw.Scan((*[16]byte)(&o.ID), &o.EntityType, (*[16]byte)(&o.EntityID), &o.Op, &o.Version, &o.Status, &o.Owner, &o.Epoch, &o.Attempts,
-			&o.Reclaims, &o.NextRetryAt, &o.CreatedAt, &o.ProcessedAt, &o.Reason, &o.Error, &o.Replays, &o.ReplayedBy, &o.ReplayReason)
-		return o, err
-	})
 }
 
 // document is what Elasticsearch has of an entity.
@@ -218,15 +209,6 @@ type auditRow struct {
 	Detail     map[string]any `json:"detail"`
 }
 
-func (r *run) audit(ctx context.Context) ([]auditRow, error) {
-	rows, err := r.Pool.Query(ctx, `
-select at, actor, action, why, projection, from_owner, from_epoch, by_epoch, count, detail from weft_audit order by id`)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[auditRow])
-}
-
 // maxDocuments is how many documents are looked up by name; more are left to the
 // comparison of the stores.
 const maxDocuments = 200
@@ -238,7 +220,7 @@ func (r *run) lastProbes(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("probe outbox: %w", err)
 	}
-	audit, err := r.audit(ctx)
+	audit, err := readRows[auditRow](ctx, r, `select at, actor, action, why, projection, from_owner, from_epoch, by_epoch, count, detail from weft_audit order by id`)
 	if err != nil {
 		return fmt.Errorf("probe audit: %w", err)
 	}

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
@@ -125,15 +123,9 @@ const noted = 10
 
 // noteFirst names the events that were the first to be settled after the fault.
 func (r *run) noteFirst(fault time.Time) {
-	rows, err := r.Pool.Query(r.ctx, `
-select event_id, entity_type || ':' || entity_id, op, event_version from weftlab_history
+	events, err := readRows[verdict.Event](r.ctx, r, `
+select event_id, entity_type || ':' || entity_id as entity, op, event_version, 'first after the fault' as role from weftlab_history
 where at > $1 and old_status = 'pending' and new_status = 'done' order by seq limit $2`, fault, noted)
-	r.mustf(err, "read first settled events")
-	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (verdict.Event, error) {
-		e := verdict.Event{Role: "first after the fault"}
-		err := row.Scan((*[16]byte)(&e.ID), &e.Entity, &e.Op, &e.Version)
-		return e, err
-	})
 	r.mustf(err, "read first settled events")
 	r.note(events...)
 }
