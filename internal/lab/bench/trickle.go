@@ -8,9 +8,10 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/sync/errgroup"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 )
 
@@ -137,51 +138,43 @@ returning pg_current_xact_id()::text`
 // trickleVersion is that of event i, after those that were drained before.
 func (w workload) trickleVersion(i int) int64 { return firstVersion + int64(w.before+i) }
 
-// write commits w.events events, each when its time has come. A writer that is late
-// does not make the next ones late.
+// write commits w.events events at a steady rate, an open loop: a late one does not make the
+// next ones late.
 func (s *site) write(ctx context.Context, w workload, progress func(share float64)) (*written, error) {
 	text := make([]byte, 0, w.text+10)
 	for i := 0; len(text) < w.text; i++ {
 		text = fmt.Appendf(text, "word%d ", i*104729%5000)
 	}
+	// The time to connect is nobody's latency.
+	conns := make([]*pgxpool.Conn, trickleWriters)
+	for i := range conns {
+		var err error
+		if conns[i], err = s.pool.Acquire(ctx); err != nil {
+			return nil, fmt.Errorf("connect: %w", err)
+		}
+		defer conns[i].Release()
+	}
+	free := make(chan *pgxpool.Conn, trickleWriters)
+	for _, c := range conns {
+		free <- c
+	}
 	out := &written{ids: make([][16]byte, w.events), transactions: make([]string, w.events)}
-	due := make(chan int, w.events)
-	g, gctx := errgroup.WithContext(ctx)
-	for range trickleWriters {
-		conn, err := s.pool.Acquire(gctx)
-		if err != nil {
-			close(due)
-			return nil, errors.Join(fmt.Errorf("connect: %w", err), g.Wait())
-		}
-		g.Go(func() error {
-			defer conn.Release()
-			for i := range due {
-				out.ids[i] = uuid.New()
-				qctx, cancel := context.WithTimeout(gctx, queryTimeout)
-				err := conn.QueryRow(qctx, writeOne, out.ids[i], [16]byte(uuid.New()), w.trickleVersion(i), string(text)).Scan(&out.transactions[i])
-				cancel()
-				if err != nil {
-					return fmt.Errorf("write an event: %w", err)
-				}
-			}
-			return nil
-		})
-	}
 	began := time.Now()
-	var err error
-	for i := range w.events {
-		if err = rig.Sleep(gctx, time.Until(began.Add(time.Duration(i)*time.Second/trickleRate))); err != nil {
-			break
-		}
-		due <- i
+	err := traffic.Loop{Ops: w.events, Rate: trickleRate, Concurrency: trickleWriters}.Run(ctx, func(ctx context.Context, i int, _ time.Time) error {
+		conn := <-free
+		defer func() { free <- conn }()
+		ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+		defer cancel()
 		progress(float64(i) / float64(w.events))
-	}
-	close(due)
-	if gerr := g.Wait(); gerr != nil {
-		err = gerr
-	}
+		out.ids[i] = uuid.New()
+		err := conn.QueryRow(ctx, writeOne, out.ids[i], [16]byte(uuid.New()), w.trickleVersion(i), string(text)).Scan(&out.transactions[i])
+		if err != nil {
+			return fmt.Errorf("write an event: %w", err)
+		}
+		return nil
+	})
 	out.took = time.Since(began)
-	return out, err
+	return out, errors.Join(err, ctx.Err())
 }
 
 // settled waits until nothing is on its way.
