@@ -97,6 +97,7 @@ type Injection struct {
 	Findings []string  // what is wrong that only the fault can see
 
 	// What a fault keeps from Inject to Heal.
+	begun bool
 	conn  *pgx.Conn
 	index string
 	hits  int
@@ -121,6 +122,7 @@ func (i *Injection) Inject(ctx context.Context) error {
 			return err
 		}
 	}
+	i.begun = true
 	return i.Fault.Inject(ctx, i)
 }
 
@@ -132,9 +134,9 @@ func (i *Injection) Observe(ctx context.Context) error {
 	return i.Fault.Observe(ctx, i)
 }
 
-// Heal ends the fault. The end of ctx does not keep it from that.
+// Heal ends a fault that was begun. The end of ctx does not keep it from that.
 func (i *Injection) Heal(ctx context.Context) error {
-	if i.Fault.Heal == nil {
+	if i.Fault.Heal == nil || !i.begun {
 		return nil
 	}
 	return i.Fault.Heal(context.WithoutCancel(ctx), i)
