@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
 // Measure says which time of a fault counts.
@@ -73,12 +74,21 @@ type Process interface {
 	Signal(sig syscall.Signal) (time.Time, error)
 }
 
+// SignalFunc is a function that is a [Process].
+type SignalFunc func(syscall.Signal) (time.Time, error)
+
+// Signal implements Process.
+func (f SignalFunc) Signal(sig syscall.Signal) (time.Time, error) { return f(sig) }
+
 // Target is what faults are injected into.
 type Target struct {
 	*rig.Group
 	Seed   uint64
 	Skewed string        // binary whose wall clock is off; empty: none was built
 	Skew   time.Duration // by this much
+	// Primary is the PostgreSQL server that takes writes; empty means the one that was started
+	// as such.
+	Primary stack.Server
 }
 
 // Injection is one fault as it is carried out.
