@@ -112,10 +112,6 @@ soak: ## Chaos for half an hour, failovers of PostgreSQL, and a comparison of sp
 	$(LAB) failover --times 5 --async
 	$(MAKE) bench-guard
 
-.PHONY: trail
-trail: ## Follow what goes wrong from graph to row, and write the walk of docs/observability.md
-	$(LAB) trail --docs docs $(TRAILFLAGS)
-
 .PHONY: failover
 failover: ## Stop PostgreSQL hard and promote its replica, five times under load
 	$(LAB) failover $(FAILOVERFLAGS)

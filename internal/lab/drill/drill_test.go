@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
@@ -37,7 +37,7 @@ func testOptions(t *testing.T, out io.Writer, binary string) Options {
 // weft builds the program.
 func weft(t *testing.T) string {
 	t.Helper()
-	binary, err := fleet.Build(t.Context(), t.TempDir(), nil)
+	binary, err := rig.Build(t.Context(), t.TempDir(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

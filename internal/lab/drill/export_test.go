@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -112,7 +113,7 @@ func TestForwarder(t *testing.T) {
 		if err != nil || (f == nil) != (c.to == "") || f != nil && f.to != c.to {
 			t.Errorf("%v: got %+v, %v; want %q", c.environ, f, err, c.to)
 		}
-		if err := f.close(context.Background()); err != nil {
+		if err := f.close(context.Background(), io.Discard); err != nil {
 			t.Error(err)
 		}
 	}

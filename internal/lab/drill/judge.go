@@ -1,6 +1,7 @@
 package drill
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,6 +12,15 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+const (
+	spanBatch = "projection.process_batch"
+	spanClaim = "outbox.claim_batch"
+	spanEvent = "outbox.process"
+
+	eventID = "wordloom.outbox_event_id="
 )
 
 // Verify judges a run by its evidence and leaves the result beside it.
@@ -31,15 +41,26 @@ func Verify(d verdict.Dir) (*verdict.Result, error) {
 // judge collects assertions about a drill.
 type judge struct{ *verdict.Judge }
 
+// counted asserts how many of something a probe has found.
+func (j *judge) counted(assertion, probe string, seen, needed int) {
+	j.Number(assertion, verdict.ProbeFile(probe), float64(seen), float64(needed))
+}
+
+// atLeast asserts a lower bound of what a probe has found.
+func (j *judge) atLeast(assertion, probe string, seen, needed int) {
+	j.Least(assertion, verdict.ProbeFile(probe), float64(seen), float64(needed))
+}
+
+// nothingFailed asserts that no event ended in failed or was retried.
+func (j *judge) nothingFailed() {
+	j.GrewBy(0, "outbox_failed_total")
+	j.GrewBy(0, "outbox_retry_scheduled_total")
+}
+
 // rows are those of the outbox in the end, by their ids.
 func (j *judge) rows() map[uuid.UUID]row {
-	var rows []row
-	err := j.Probe("outbox", &rows)
-	if err != nil {
-		j.Check("the outbox was probed", verdict.ProbeFile("outbox"), err.Error(), "rows", false)
-	}
 	out := map[uuid.UUID]row{}
-	for _, r := range rows {
+	for _, r := range verdict.Probed[[]row](j.Judge, "outbox") {
 		out[r.ID] = r
 	}
 	return out
@@ -56,44 +77,45 @@ func (j *judge) ended(role, status string) {
 			}
 		}
 	}
-	what := "events"
-	if role != "" {
-		what = role + " events"
-	}
+	what := strings.TrimSpace(role + " events")
 	j.Check(what+" that ended "+status, verdict.ProbeFile("outbox"), strconv.Itoa(n), fmt.Sprintf("%d, and not 0", of), n == of && of > 0)
 }
 
 // documents are those of the drill's entities.
 func (j *judge) documents() map[string]document {
-	out := map[string]document{}
-	if err := j.Probe("documents", &out); err != nil {
-		j.Check("the documents were probed", verdict.ProbeFile("documents"), err.Error(), "documents", false)
-	}
-	return out
+	return verdict.Probed[map[string]document](j.Judge, "documents")
 }
 
 // audits are the entries of an action.
 func (j *judge) audits(action string) []auditRow {
-	var all []auditRow
-	if err := j.Probe("audit", &all); err != nil {
-		j.Check("the audit was probed", verdict.ProbeFile("audit"), err.Error(), "entries", false)
-	}
+	all := verdict.Probed[[]auditRow](j.Judge, "audit")
 	return slices.DeleteFunc(all, func(a auditRow) bool { return a.Action != action })
+}
+
+// reclaimAuditedBy asserts the audit of what an instance has taken back from an owner.
+func (j *judge) reclaimAuditedBy(by, owner string, cause outbox.Cause, count int) {
+	seen := "none"
+	for _, a := range j.audits("reclaim") {
+		if a.FromOwner != nil && *a.FromOwner == owner {
+			seen = fmt.Sprintf("%d rows by %s: %s", a.Count, a.Actor, a.Why)
+		}
+	}
+	j.Equal("audit of what was taken back from "+owner, verdict.ProbeFile("audit"), seen, fmt.Sprintf("%d rows by %s: %s", count, by, cause))
 }
 
 // storesEqual asserts that documents and source rows agree in the end.
 func (j *judge) storesEqual() {
-	var end history.End
-	if err := j.Probe("stores", &end); err != nil || end.Compared == nil {
-		j.Check("documents and rows agree", verdict.ProbeFile("stores"), fmt.Sprint(err), "no difference", false)
+	end := verdict.Probed[history.End](j.Judge, "stores")
+	if end.Compared == nil {
+		j.Check("documents and rows agree", verdict.ProbeFile("stores"), "not compared", "no difference", false)
 		return
 	}
-	j.Number("documents that differ from their rows", verdict.ProbeFile("stores"), float64(len(end.Differences)), 0)
+	j.counted("documents that differ from their rows", "stores", len(end.Differences), 0)
 }
 
 // results returns what came of each attempt at an event, in order, as retry(1), ok(2).
 func (j *judge) results(e verdict.Event) string {
-	spans := j.SpansOf(spanEvent, "wordloom.outbox_event_id="+e.ID.String())
+	spans := j.SpansOf(spanEvent, eventID+e.ID.String())
 	slices.SortFunc(spans, func(a, b collector.Span) int { return a.End.Compare(b.End) })
 	parts := make([]string, len(spans))
 	for i, s := range spans {
@@ -102,17 +124,39 @@ func (j *judge) results(e verdict.Event) string {
 	return strings.Join(parts, ", ")
 }
 
-const (
-	spanBatch = "projection.process_batch"
-	spanClaim = "outbox.claim_batch"
-	spanEvent = "outbox.process"
-)
-
 // history is the record that the database kept of itself.
 func (j *judge) history() *history.Log {
-	log := new(history.Log)
-	if err := j.Probe("history", log); err != nil {
-		j.Check("the record of the database was kept", verdict.ProbeFile("history"), err.Error(), "a record", false)
-	}
-	return log
+	log := verdict.Probed[history.Log](j.Judge, "history")
+	return &log
 }
+
+// ready asserts the status that a probe of the readiness has found.
+func (j *judge) ready(what, probe string, want int) {
+	j.counted(what, probe, verdict.Probed[readiness](j.Judge, probe).Status, want)
+}
+
+// why returns the error of a dependency in a probe of the readiness.
+func (j *judge) why(probe, dependency string) string {
+	var body struct {
+		Dependencies map[string]struct{ Error string }
+	}
+	_ = json.Unmarshal(verdict.Probed[readiness](j.Judge, probe).Body, &body) // nothing is no reason
+	return body.Dependencies[dependency].Error
+}
+
+// retriedThenDone reports whether results begin with a retry of the first attempt, go on
+// with retries, and end well.
+func retriedThenDone(results string) bool {
+	all := strings.Split(results, ", ")
+	for i, one := range all {
+		result, attempt, _ := strings.Cut(strings.TrimSuffix(one, ")"), "(")
+		last := i == len(all)-1
+		if attempt != strconv.Itoa(i+1) || last && result != "ok" || !last && result != "retry" {
+			return false
+		}
+	}
+	return len(all) > 1
+}
+
+// first returns the first of events, if there is one.
+func first(events []verdict.Event) []verdict.Event { return events[:min(1, len(events))] }

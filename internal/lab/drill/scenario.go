@@ -1,7 +1,6 @@
 package drill
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,11 +18,11 @@ type Scenario struct {
 	// Slow says that it is left out where every change has to pass the drills.
 	Slow bool
 
-	// linked says that the way to Postgres is cut or slowed down. Otherwise it is direct:
-	// a certificate names the server and no link.
-	linked    bool
+	// proxied says that instances reach Postgres through their proxies. Otherwise they
+	// connect to it directly, because a certificate names the server and no proxy.
+	proxied   bool
 	instances []instance // that run from the start, the first one as the leader
-	run       func(context.Context, *run) error
+	run       func(*run) // a script; see [run.play]
 	verify    func(*judge)
 }
 

@@ -2,6 +2,7 @@ package verdict
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -100,13 +101,7 @@ func Runs(root, scenario string) ([]Dir, error) {
 	}
 	// Of two runs within a second the second one has a longer name.
 	slices.SortFunc(dirs, func(a, b Dir) int {
-		if c := strings.Compare(a.Run[:16], b.Run[:16]); c != 0 {
-			return c
-		}
-		if len(a.Run) != len(b.Run) {
-			return len(a.Run) - len(b.Run)
-		}
-		return strings.Compare(a.Run, b.Run)
+		return cmp.Or(strings.Compare(a.Run[:16], b.Run[:16]), cmp.Compare(len(a.Run), len(b.Run)), strings.Compare(a.Run, b.Run))
 	})
 	return dirs, nil
 }

@@ -14,6 +14,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 )
 
 // InstanceLabel tells the instances apart, as Prometheus would.
@@ -106,32 +107,16 @@ func Merge(scrapes map[string]Families) ([]byte, error) {
 }
 
 // Samples returns the values of all families.
-func (fs Families) Samples() Metrics {
-	var out Metrics
-	for _, f := range fs {
-		for _, m := range f.GetMetric() {
-			labels := map[string]string{}
-			for _, l := range m.GetLabel() {
-				labels[l.GetName()] = l.GetValue()
-			}
-			name := f.GetName()
-			switch {
-			case m.Counter != nil:
-				out = append(out, Sample{name, labels, m.Counter.GetValue()})
-			case m.Gauge != nil:
-				out = append(out, Sample{name, labels, m.Gauge.GetValue()})
-			case m.Untyped != nil:
-				out = append(out, Sample{name, labels, m.Untyped.GetValue()})
-			case m.Histogram != nil:
-				out = append(out, Sample{name + "_sum", labels, m.Histogram.GetSampleSum()},
-					Sample{name + "_count", labels, float64(m.Histogram.GetSampleCount())})
-				for _, b := range m.Histogram.GetBucket() {
-					of := maps.Clone(labels)
-					of["le"] = strconv.FormatFloat(b.GetUpperBound(), 'g', -1, 64)
-					out = append(out, Sample{name + "_bucket", of, float64(b.GetCumulativeCount())})
-				}
+func (fs Families) Samples() (out Metrics) {
+	found, _ := expfmt.ExtractSamples(&expfmt.DecodeOptions{}, fs...) // its error is a type that no exporter writes
+	for _, s := range found {
+		labels := map[string]string{}
+		for name, value := range s.Metric {
+			if name != model.MetricNameLabel {
+				labels[string(name)] = string(value)
 			}
 		}
+		out = append(out, Sample{string(s.Metric[model.MetricNameLabel]), labels, float64(s.Value)})
 	}
 	return out
 }

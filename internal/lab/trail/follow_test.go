@@ -1,3 +1,5 @@
+//go:build observability
+
 package trail
 
 import (
@@ -129,6 +131,15 @@ func (l *lab) spans(ctx context.Context, q watch.Query) (all []watch.Span, err e
 	return all, err
 }
 
+// findLines returns whether one is of the span itself.
+func (l *lab) findLines(t *Trail) (ok bool, err error) {
+	t.Lines, err = l.grep(t.Span.TraceID)
+	for _, line := range t.Lines {
+		ok = ok || line.text("span_id") == t.Span.ID
+	}
+	return ok, err
+}
+
 func (l *lab) findRows(ctx context.Context, t *Trail) error {
 	ids := make([][16]byte, len(t.Events))
 	for i, e := range t.Events {
@@ -220,3 +231,13 @@ func has(s watch.Span, key string) bool {
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// attributeOf returns the attribute that stands for a label.
+func attributeOf(label string) string {
+	for _, t := range vocabulary() {
+		if t.label == label {
+			return t.attribute
+		}
+	}
+	return ""
+}
