@@ -40,7 +40,7 @@ func skew(ctx context.Context, i *Injection) error {
 	if err := end(ctx, i.odd); err != nil {
 		return err
 	}
-	if err := i.odd.StartWith(ctx, i.Skewed); err != nil {
+	if err := i.odd.Start(ctx, i.Skewed); err != nil {
 		return err
 	}
 	if err := i.odd.Instance().Ready(ctx); err != nil {
@@ -52,7 +52,7 @@ func skew(ctx context.Context, i *Injection) error {
 	if err := i.Succeeded(ctx, i.Epoch); err != nil {
 		return err
 	}
-	if err := i.Supervise(ctx, nil); err != nil {
+	if err := i.Supervise(ctx); err != nil {
 		return err
 	}
 	var err error
@@ -74,7 +74,7 @@ func unskew(ctx context.Context, i *Injection) error {
 		return nil
 	}
 	_, err := i.odd.Instance().Kill()
-	return errors.Join(err, i.odd.Instance().AwaitEnd(ctx), i.Supervise(ctx, nil))
+	return errors.Join(err, i.odd.Instance().AwaitEnd(ctx), i.Supervise(ctx))
 }
 
 // lookForClock looks for the wrong clock in the tables, and for a term that ended by it.

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
 // Measure says which time of a fault counts.
@@ -73,12 +74,21 @@ type Process interface {
 	Signal(sig syscall.Signal) (time.Time, error)
 }
 
+// SignalFunc is a function that is a [Process].
+type SignalFunc func(syscall.Signal) (time.Time, error)
+
+// Signal implements Process.
+func (f SignalFunc) Signal(sig syscall.Signal) (time.Time, error) { return f(sig) }
+
 // Target is what faults are injected into.
 type Target struct {
 	*rig.Group
 	Seed   uint64
 	Skewed string        // binary whose wall clock is off; empty: none was built
 	Skew   time.Duration // by this much
+	// Primary is the PostgreSQL server that takes writes; empty means the one that was started
+	// as such.
+	Primary stack.Server
 }
 
 // Injection is one fault as it is carried out.
@@ -97,6 +107,7 @@ type Injection struct {
 	Findings []string  // what is wrong that only the fault can see
 
 	// What a fault keeps from Inject to Heal.
+	begun bool
 	conn  *pgx.Conn
 	index string
 	hits  int
@@ -121,6 +132,7 @@ func (i *Injection) Inject(ctx context.Context) error {
 			return err
 		}
 	}
+	i.begun = true
 	return i.Fault.Inject(ctx, i)
 }
 
@@ -132,9 +144,9 @@ func (i *Injection) Observe(ctx context.Context) error {
 	return i.Fault.Observe(ctx, i)
 }
 
-// Heal ends the fault. The end of ctx does not keep it from that.
+// Heal ends a fault that was begun. The end of ctx does not keep it from that.
 func (i *Injection) Heal(ctx context.Context) error {
-	if i.Fault.Heal == nil {
+	if i.Fault.Heal == nil || !i.begun {
 		return nil
 	}
 	return i.Fault.Heal(context.WithoutCancel(ctx), i)

@@ -59,26 +59,21 @@ func TestNamesAreThoseOfFaults(t *testing.T) {
 	}
 }
 
-// unit is an instance that is no process of the rig's.
-type unit struct{ got []syscall.Signal }
-
-func (u *unit) Signal(sig syscall.Signal) (time.Time, error) {
-	u.got = append(u.got, sig)
-	return time.UnixMicro(int64(sig)), nil
-}
-
 func TestSignalsReachAnyProcess(t *testing.T) {
 	t.Parallel()
-	var u unit
+	var got []syscall.Signal
 	want := []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGSTOP}
 	for n, name := range []string{SIGKILL, SIGTERM, SIGSTOP} {
 		i := New(name, nil, nil, Params{})
-		i.Process = &u
+		i.Process = SignalFunc(func(sig syscall.Signal) (time.Time, error) {
+			got = append(got, sig)
+			return time.UnixMicro(int64(sig)), nil
+		})
 		if err := i.Inject(t.Context()); err != nil || i.At != time.UnixMicro(int64(want[n])) {
 			t.Errorf("%s: got %v at %v, want the time of the signal", name, err, i.At)
 		}
 	}
-	if diff := cmp.Diff(want, u.got); diff != "" {
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("signals (-want +got):\n%s", diff)
 	}
 }

@@ -82,7 +82,7 @@ func startAgain(ctx context.Context, i *Injection) error {
 	if err := i.Member.Instance().AwaitEnd(ctx); err != nil {
 		return err
 	}
-	return i.Supervise(ctx, nil)
+	return i.Supervise(ctx)
 }
 
 func knowsResign(ctx context.Context, i *Injection) error {

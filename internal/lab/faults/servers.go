@@ -44,7 +44,7 @@ func restart(name, about string, server stack.Server, stop stopping, share int) 
 	return Fault{
 		Name: name, About: about, Measure: Restarted, Share: share, Draw: lasts(0, 2*second), // between the stop and the start
 		Available: func(_ context.Context, i *Injection) error {
-			if !i.Started.Postgres || !i.Started.Elastic {
+			if server == stack.Postgres && !i.Started.Postgres || server == stack.Elastic && !i.Started.Elastic {
 				return Skip("the servers are not of this run")
 			}
 			return nil
@@ -55,11 +55,11 @@ func restart(name, about string, server stack.Server, stop stopping, share int) 
 					return err
 				}
 			}
-			return stop(i.Servers, ctx, server)
+			return stop(i.Servers, ctx, i.is(server))
 		},
 		Heal: func(ctx context.Context, i *Injection) error {
 			started := make(chan error, 1)
-			go func() { started <- i.Servers.StartServer(ctx, server) }()
+			go func() { started <- i.Servers.StartServer(ctx, i.is(server)) }()
 			probe := probePostgres
 			if server == stack.Elastic {
 				probe = probeElastic
@@ -73,6 +73,14 @@ func restart(name, about string, server stack.Server, stop stopping, share int) 
 			return errors.Join(err, <-started)
 		},
 	}
+}
+
+// is returns the server that stands for PostgreSQL now.
+func (i *Injection) is(server stack.Server) stack.Server {
+	if server == stack.Postgres && i.Primary != "" {
+		return i.Primary
+	}
+	return server
 }
 
 func probePostgres(ctx context.Context, i *Injection) error {

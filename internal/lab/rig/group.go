@@ -19,9 +19,11 @@ type Group struct {
 	// Recorder, when not nil, gives each member proxies of its own to both servers, and gets
 	// what passes to Elasticsearch.
 	Recorder *wire.Recorder
-	// Pick, when not nil, is told of each start and returns the binary for it; empty means the
-	// fleet's.
-	Pick func(*Member) string
+	// Pick, when not nil, is told of each start, with the binary that was asked for, and returns
+	// the one to start; empty means the fleet's.
+	Pick func(m *Member, binary string) string
+	// Surprised, when not nil, is told by Supervise of an instance that nobody has ended.
+	Surprised func(*Instance)
 
 	mu      sync.Mutex
 	members []*Member
@@ -64,7 +66,7 @@ func (g *Group) Launch(ctx context.Context, name string, env ...string) (m *Memb
 	g.mu.Lock()
 	g.members = append(g.members, m)
 	g.mu.Unlock()
-	return m, m.Start(ctx)
+	return m, m.Start(ctx, "")
 }
 
 // LaunchAll starts members of these names and waits until all are ready.
@@ -82,17 +84,11 @@ func (g *Group) LaunchAll(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// Start gives the member a new process.
-func (m *Member) Start(ctx context.Context) error {
-	binary := ""
+// Start gives the member a new process of this binary; empty means the fleet's.
+func (m *Member) Start(ctx context.Context, binary string) error {
 	if m.group.Pick != nil {
-		binary = m.group.Pick(m)
+		binary = m.group.Pick(m, binary)
 	}
-	return m.StartWith(ctx, binary)
-}
-
-// StartWith gives the member a new process of this binary; empty means the fleet's.
-func (m *Member) StartWith(ctx context.Context, binary string) error {
 	i, err := m.group.Fleet.StartWith(ctx, InstanceOptions{Name: m.Name, Env: m.Env, Binary: binary})
 	if err != nil {
 		return err
@@ -150,18 +146,17 @@ func (g *Group) LeadingMember(ctx context.Context) (*Member, Leadership, error) 
 	return m, l, nil
 }
 
-// Supervise starts again the members whose process has ended, as a supervisor does. It calls
-// surprised, unless that is nil, for each end that nobody asked for.
-func (g *Group) Supervise(ctx context.Context, surprised func(*Instance)) error {
+// Supervise starts again the members whose process has ended, as a supervisor does.
+func (g *Group) Supervise(ctx context.Context) error {
 	for _, m := range g.Members() {
 		i := m.Instance()
 		if !i.HasEnded() {
 			continue
 		}
-		if !i.Expected() && surprised != nil {
-			surprised(i)
+		if !i.Expected() && g.Surprised != nil {
+			g.Surprised(i)
 		}
-		if err := m.Start(ctx); err != nil {
+		if err := m.Start(ctx, ""); err != nil {
 			return err
 		}
 	}

@@ -170,18 +170,29 @@ select string_agg(t.line, ', ') from (
 	})
 }
 
-// Progress counts the outbox by status.
-type Progress struct{ Waiting, Done, Failed int }
-
-// Progress reads where the outbox is. Events that were archived or deleted are not in it.
-func (p *Place) Progress(ctx context.Context) (n Progress, err error) {
+// Backlog counts the events that are in flight or could be.
+func (p *Place) Backlog(ctx context.Context) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
 	defer cancel()
 	err = p.Pool.QueryRow(ctx, `
-select count(*) filter (where status in ('pending', 'processing')), count(*) filter (where status = 'done'), count(*) filter (where status = 'failed')
-from `+Outbox).Scan(&n.Waiting, &n.Done, &n.Failed)
+select (select count(*) from `+Outbox+` where status = 'pending' and next_retry_at is null)
+     + (select count(*) from `+Outbox+` where status = 'pending' and next_retry_at <= now())
+     + (select count(*) from `+Outbox+` where status = 'processing')`).Scan(&n)
 	if err != nil {
-		return n, fmt.Errorf("count events: %w", err)
+		return n, fmt.Errorf("count the backlog: %w", err)
 	}
 	return n, nil
+}
+
+// Unsettled counts the events that are neither done nor failed, and those that failed.
+func (p *Place) Unsettled(ctx context.Context) (waiting, failed int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
+	defer cancel()
+	err = p.Pool.QueryRow(ctx, `
+select (select count(*) from `+Outbox+` where status = 'pending') + (select count(*) from `+Outbox+` where status = 'processing'),
+       (select count(*) from `+Outbox+` where status = 'failed')`).Scan(&waiting, &failed)
+	if err != nil {
+		return 0, 0, fmt.Errorf("count events: %w", err)
+	}
+	return waiting, failed, nil
 }

@@ -3,6 +3,7 @@ package traffic
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -106,6 +107,31 @@ where event_version <> (select max(event_version) from search_outbox_events o
 	for _, f := range append(history.Lost(log, ledger), history.DeadLetters(log)...) {
 		if f.What == "committed by the producer and never recorded" {
 			t.Errorf("ledger names an event that is not there: %v", f)
+		}
+	}
+}
+
+// A snippet is cut after characters, not after bytes.
+func TestSnippetIsTheFirst200Characters(t *testing.T) {
+	t.Parallel()
+	a := newApplication(t)
+	for n, c := range []struct{ text, want string }{
+		{"short", "short"},
+		{strings.Repeat("é", 200), strings.Repeat("é", 200)},
+		{strings.Repeat("é", 201), strings.Repeat("é", 200)},
+	} {
+		for _, write := range []func() ([]outbox.NewEvent, error){
+			func() ([]outbox.NewEvent, error) { return a.Write(t.Context(), Upsert(Entity(n), c.text)) },
+			func() ([]outbox.NewEvent, error) { return a.WriteLate(t.Context(), Entity(n), Row{Text: c.text}, 0) },
+		} {
+			if events, err := write(); err != nil || len(events) != 1 {
+				t.Fatalf("write: got %v, %v; want one event", events, err)
+			}
+			var got string
+			key := Entity(n)
+			if err := a.Pool.QueryRow(t.Context(), "select snippet from search_index where entity_id = $1", &key.ID).Scan(&got); err != nil || got != c.want {
+				t.Errorf("snippet of %d characters: got %q, %v; want %q", len([]rune(c.text)), got, err, c.want)
+			}
 		}
 	}
 }
