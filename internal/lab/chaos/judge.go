@@ -42,7 +42,7 @@ func (r *run) judge(ctx context.Context) (*Result, error) {
 	result.Lost, result.OutOfOrder, result.TwoClaimers = len(v.Lost), len(v.OutOfOrder), len(v.TwoActive)
 	result.Unleased, result.SentEarly, result.Twice, result.Kept = len(v.Unleased), len(v.SentEarly), len(v.Twice), len(v.Kept)
 	result.Regressions, result.Resurrected = len(v.Regressions), len(v.Resurrected)
-	result.WallClock, result.Surprises, result.Failed = len(r.clocks), len(r.surprises), len(v.DeadLetters)
+	result.WallClock, result.Surprises, result.Failed = len(r.clocks), len(r.unexpected), len(v.DeadLetters)
 	result.Missing, result.Extra, result.Stale = end.Compared.Missing, end.Compared.Extra, end.Compared.Stale
 	result.Converged = len(v.Diverged) == 0 && len(v.Unsettled) == 0
 	r.show(v)
@@ -140,7 +140,7 @@ func (r *run) show(v *history.Verdict) {
 			r.screen.Line("  %s: %v", kind, what)
 		}
 	}
-	for _, s := range r.surprises {
+	for _, s := range r.unexpected {
 		line("an instance's end", s)
 	}
 	for _, s := range r.clocks {
@@ -169,7 +169,7 @@ func (r *run) keepFindings(known history.Run, v *history.Verdict) error {
 		for _, title := range []struct {
 			name  string
 			lines []string
-		}{{"instances that ended by themselves or badly", r.surprises}, {"times of another clock", r.clocks}} {
+		}{{"instances that ended by themselves or badly", r.unexpected}, {"times of another clock", r.clocks}} {
 			fmt.Fprintf(w, "%s: %d\n", title.name, len(title.lines))
 			for _, line := range title.lines {
 				fmt.Fprintf(w, "  %s\n", line)

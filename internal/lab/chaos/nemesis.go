@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
@@ -29,33 +28,15 @@ type injection struct {
 	Skipped  string    // why it was not done
 }
 
-// step is what the status line says of the nemesis.
-type step struct {
-	mu   sync.Mutex
-	text string
-}
-
-func (s *step) set(format string, args ...any) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.text = fmt.Sprintf(format, args...)
-}
-
-func (s *step) get() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text
-}
-
-// torment injects the faults of the schedule, one after the other, each into calm.
-func (r *run) torment(ctx context.Context) error {
+// injectAll injects the faults of the schedule, one after the other, each into calm.
+func (r *run) injectAll(ctx context.Context) error {
 	schedule := newSchedule(r.opts.Seed, r.opts.Only)
 	began := time.Now()
 	of := ""
 	if r.opts.Faults > 0 {
 		of = fmt.Sprintf(" of %d", r.opts.Faults)
 	}
-	r.step.set("waiting for calm")
+	r.screen.Enter("waiting for calm")
 	if err := r.calm(ctx); err != nil {
 		return err
 	}
@@ -65,7 +46,7 @@ func (r *run) torment(ctx context.Context) error {
 		}
 		i := &injection{Step: schedule.next()}
 		r.injections = append(r.injections, i)
-		r.step.set("fault %d%s %s", i.Step.N, of, i.Step.Kind)
+		r.screen.Enter("fault %d%s %s", i.Step.N, of, i.Step.Kind)
 		if err := rig.Sleep(ctx, i.Step.Pause); err != nil {
 			return err
 		}
@@ -116,7 +97,7 @@ func (r *run) inject(ctx context.Context, i *injection) error {
 	if i.Step.Kind == faults.SkewedClock {
 		r.clocks = append(r.clocks, i.Findings...)
 	} else {
-		r.surprises = append(r.surprises, i.Findings...)
+		r.unexpected = append(r.unexpected, i.Findings...)
 	}
 	i.Healed = time.Now()
 	return err
@@ -204,6 +185,6 @@ func (r *run) watch(ctx context.Context) {
 		waiting, failed, _ := r.Unsettled(ctx) // 0 when nobody answers
 		produced := r.stream.App.Produced()
 		r.screen.Refresh(fmt.Sprintf("%6.0f s  %s  produced %d  done %d  lag %d  failed %d  %s",
-			time.Since(r.began).Seconds(), r.step.get(), produced, max(0, produced-waiting-failed), waiting, failed, leads))
+			time.Since(r.began).Seconds(), r.screen.Step(), produced, max(0, produced-waiting-failed), waiting, failed, leads))
 	}
 }

@@ -73,9 +73,8 @@ type run struct {
 
 	injections []*injection
 	lasting    *injection // that goes on beside others, or nil
-	surprises  []string   // instances that ended by themselves, or badly
+	unexpected []string   // instances that ended by themselves, or badly
 	clocks     []string   // times in tables that are not the database's
-	step       step       // for the status line
 }
 
 // Run starts the servers and the instances, injects faults, heals everything, and judges. It
@@ -87,8 +86,8 @@ func Run(ctx context.Context, opts Options) error {
 		r := &run{
 			opts: opts, screen: rig.NewScreen(opts.Out, quietPeriod), dir: path, began: time.Now(), Group: &rig.Group{Recorder: wire.NewRecorder()},
 		}
-		r.Pick, r.Surprised = r.pick, func(i *rig.Instance) {
-			r.surprises = append(r.surprises, i.Ending().Error())
+		r.Pick, r.Unexpected = r.pick, func(i *rig.Instance) {
+			r.unexpected = append(r.unexpected, i.Ending().Error())
 			r.screen.Line("  instance %s ended by itself", i.Name)
 		}
 		defer func() {
@@ -206,7 +205,7 @@ func (r *run) perform(ctx context.Context) (*Result, error) {
 	g.Go(func() error { r.watch(writing); return nil })
 	g.Go(func() error {
 		defer stop()
-		return r.torment(gctx)
+		return r.injectAll(gctx)
 	})
 	if err := g.Wait(); err != nil {
 		return nil, err

@@ -37,7 +37,7 @@ func (r *run) settle(ctx context.Context) error {
 	}
 	r.screen.Line("Drained in %.1f s; %d entities whose newest event had failed were written again", time.Since(start).Seconds(), len(dead))
 	if err := r.Stop(); err != nil { // what is under way comes into the record
-		r.surprises = append(r.surprises, "at the end: "+err.Error())
+		r.unexpected = append(r.unexpected, "at the end: "+err.Error())
 	}
 	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -49,9 +48,6 @@ type run struct {
 	dir      string
 	corner   *corner
 	app      *traffic.Application
-
-	mu   sync.Mutex
-	step string // for the message when the time is over
 }
 
 // Run shows the demo. It returns an error when something could not be done, when time ran out,
@@ -98,7 +94,7 @@ func (r *run) timed(ctx context.Context, docs []Document) (*outcome, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	over := time.AfterFunc(time.Until(r.deadline), func() {
-		cancel(fmt.Errorf("out of time %.0f s after the servers were up, in the step: %s", time.Since(r.began).Seconds(), r.at()))
+		cancel(fmt.Errorf("out of time %.0f s after the servers were up, in the step: %s", time.Since(r.began).Seconds(), r.screen.Step()))
 	})
 	defer over.Stop()
 	v, err := r.show(ctx, docs)
@@ -115,18 +111,6 @@ func (r *run) close(ctx context.Context) error {
 		errs = append(errs, r.corner.close(ctx))
 	}
 	return errors.Join(errs...)
-}
-
-func (r *run) enter(step string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.step = step
-}
-
-func (r *run) at() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.step
 }
 
 // prepare starts the servers, builds weft and reads the corpus, all at once.

@@ -104,14 +104,14 @@ func (r *run) stream(docs []Document) *traffic.Stream {
 
 // load makes the schema and writes the corpus; it returns a version behind the last one of it.
 func (r *run) load(ctx context.Context, docs []Document) (int64, error) {
-	r.enter("migrating the database")
+	r.screen.Enter("migrating the database")
 	if err := r.Fleet.Run(ctx, "migrate", "up"); err != nil {
 		return 0, err
 	}
 	if err := history.Install(ctx, r.Pool, rig.Outbox); err != nil {
 		return 0, err
 	}
-	r.enter("writing the documents")
+	r.screen.Enter("writing the documents")
 	start := time.Now()
 	var g errgroup.Group
 	g.SetLimit(loadWriters)
@@ -148,7 +148,7 @@ func (r *run) write(ctx context.Context, what string, op outbox.Op, condition tr
 
 // pair starts two instances and waits until one leads and both are ready.
 func (r *run) pair(ctx context.Context) error {
-	r.enter("starting two instances")
+	r.screen.Enter("starting two instances")
 	if err := r.LaunchAll(ctx, "a", "b"); err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (r *run) pair(ctx context.Context) error {
 
 // midstream waits for the load to be projected and kills leaders while edits go on.
 func (r *run) midstream(ctx context.Context, loaded int64) ([]takeover, error) {
-	r.enter("projecting the load")
+	r.screen.Enter("projecting the load")
 	err := rig.Await(ctx, wholeLimit, tick, "end of the load", func(ctx context.Context) error {
 		if err := r.Fleet.Died(); err != nil {
 			return rig.Stop(err)
@@ -192,7 +192,7 @@ func (r *run) midstream(ctx context.Context, loaded int64) ([]takeover, error) {
 			r.screen.Line("No time is left for another takeover")
 			break
 		}
-		r.enter(fmt.Sprintf("takeover %d of %d", n+1, kills))
+		r.screen.Enter("takeover %d of %d", n+1, kills)
 		if err := rig.Sleep(ctx, streamBetween); err != nil {
 			return nil, err
 		}
@@ -204,13 +204,13 @@ func (r *run) midstream(ctx context.Context, loaded int64) ([]takeover, error) {
 		r.screen.Line("SIGKILL of %s (epoch %d) with %d events claimed: %s after %s, its first event is settled after %s",
 			t.From.Instance, t.From.Epoch, t.Claimed, t.To, rig.Millis(t.Lead), rig.Millis(t.Settle))
 	}
-	r.enter("editing after the last takeover")
+	r.screen.Enter("editing after the last takeover")
 	return out, rig.Sleep(ctx, streamBetween)
 }
 
 // named updates and deletes symbols that the stream leaves alone.
 func (r *run) named(ctx context.Context, p pinnedDocuments) error {
-	r.enter("updating and deleting symbols")
+	r.screen.Enter("updating and deleting symbols")
 	var names []string
 	for i := range p.updated {
 		p.updated[i].Text += "\n\nSeen by the weft demo."
@@ -229,7 +229,7 @@ func (r *run) named(ctx context.Context, p pinnedDocuments) error {
 
 // drain waits until every event is done or failed.
 func (r *run) drain(ctx context.Context) error {
-	r.enter("draining")
+	r.screen.Enter("draining")
 	start := time.Now()
 	err := r.Drained(ctx, drainTimeout, func(context.Context) error {
 		if err := r.Fleet.Died(); err != nil {
@@ -250,7 +250,7 @@ func (r *run) drain(ctx context.Context) error {
 
 // verify reads the record and both stores and runs the searches.
 func (r *run) verify(ctx context.Context, takeovers []takeover, loaded int64) (*outcome, error) {
-	r.enter("comparing PostgreSQL with Elasticsearch")
+	r.screen.Enter("comparing PostgreSQL with Elasticsearch")
 	compared, err := reconcile.Run(ctx, r.Pool, r.Elastic, r.Index)
 	if err != nil {
 		return nil, fmt.Errorf("reconcile: %w", err)

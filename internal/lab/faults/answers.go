@@ -18,28 +18,28 @@ func answers() []Fault {
 		p.Hold = d.Between(500*time.Millisecond, 3*second)
 	}
 	return []Fault{
-		falsehood(Throttle429, "Elasticsearch refuses requests and documents with 429", often,
+		corrupt(Throttle429, "Elasticsearch refuses requests and documents with 429", often,
 			wire.Fault{Kind: wire.TooMany}, wire.Fault{Kind: wire.TooMany, RetryAfter: second}, wire.Fault{Kind: wire.TooManyItems, Items: 4}),
-		falsehood("too-large-413", "requests above a few KB are refused with 413", func(d *Dice, p *Params) {
+		corrupt("too-large-413", "requests above a few KB are refused with 413", func(d *Dice, p *Params) {
 			p.Bytes = 2000 + d.Int64N(6000)
 			p.Hold = d.Between(second, 3*second)
 		}, wire.Fault{Kind: wire.TooLarge}),
-		falsehood("truncated-bulk", "answers to bulk requests end in their middle", often, wire.Fault{Kind: wire.Truncated}),
-		falsehood("garbled-bulk", "answers to bulk requests are no JSON, lack items or name others", often,
+		corrupt("truncated-bulk", "answers to bulk requests end in their middle", often, wire.Fault{Kind: wire.Truncated}),
+		corrupt("garbled-bulk", "answers to bulk requests are no JSON, lack items or name others", often,
 			wire.Fault{Kind: wire.Garbled}, wire.Fault{Kind: wire.MissingItems}, wire.Fault{Kind: wire.SwappedIDs}),
 	}
 }
 
 func full() []Fault {
-	return []Fault{falsehood("disk-full", "Elasticsearch refuses writes because its disk is full", func(d *Dice, p *Params) {
+	return []Fault{corrupt("disk-full", "Elasticsearch refuses writes because its disk is full", func(d *Dice, p *Params) {
 		p.Variant = d.IntN(2)
 		p.Hold = d.Between(second, 3*second)
 	}, wire.Fault{Kind: wire.DiskFull}, wire.Fault{Kind: wire.DiskFullItems})}
 }
 
-// falsehood makes the taps of all members answer falsely, in the form of the variant. A fault
+// corrupt makes the taps of all members answer falsely, in the form of the variant. A fault
 // that has met no request is skipped.
-func falsehood(name, about string, draw func(*Dice, *Params), forms ...wire.Fault) Fault {
+func corrupt(name, about string, draw func(*Dice, *Params), forms ...wire.Fault) Fault {
 	form := func(i *Injection) wire.Fault {
 		f := forms[i.Variant%len(forms)]
 		f.Every, f.Seed, f.Bytes = i.Every, i.Seed, i.Bytes
@@ -49,7 +49,7 @@ func falsehood(name, about string, draw func(*Dice, *Params), forms ...wire.Faul
 		Name: name, About: about, Share: 1, Draw: draw,
 		Inject: func(_ context.Context, i *Injection) error {
 			f := form(i)
-			i.hits = i.struck(f.Kind)
+			i.hits = i.corrupted(f.Kind)
 			for _, m := range i.Members() {
 				if err := m.Tap.Inject(f); err != nil {
 					return err
@@ -59,7 +59,7 @@ func falsehood(name, about string, draw func(*Dice, *Params), forms ...wire.Faul
 		},
 		Observe: func(_ context.Context, i *Injection) error {
 			kind := form(i).Kind
-			hits := i.struck(kind) - i.hits
+			hits := i.corrupted(kind) - i.hits
 			i.Note = fmt.Sprintf(", %s × %d", kind, hits)
 			if hits == 0 {
 				return Skip("no request came that it could have met")
@@ -70,8 +70,8 @@ func falsehood(name, about string, draw func(*Dice, *Params), forms ...wire.Faul
 	}
 }
 
-// struck counts the answers that were falsified in this way.
-func (i *Injection) struck(k wire.Kind) (n int) {
+// corrupted counts the answers that were falsified in this way.
+func (i *Injection) corrupted(k wire.Kind) (n int) {
 	for _, m := range i.Members() {
 		n += m.Tap.Injected()[k]
 	}

@@ -36,14 +36,14 @@ func clocks() []Fault {
 
 // skew replaces the standby by one with a wrong clock, and ends the leader.
 func skew(ctx context.Context, i *Injection) error {
-	i.odd = i.Standby(i.Member)
-	if err := end(ctx, i.odd); err != nil {
+	i.skewed = i.Standby(i.Member)
+	if err := end(ctx, i.skewed); err != nil {
 		return err
 	}
-	if err := i.odd.Start(ctx, i.Skewed); err != nil {
+	if err := i.skewed.Start(ctx, i.Skewed); err != nil {
 		return err
 	}
-	if err := i.odd.Instance().Ready(ctx); err != nil {
+	if err := i.skewed.Instance().Ready(ctx); err != nil {
 		return err
 	}
 	if err := end(ctx, i.Member); err != nil {
@@ -70,11 +70,11 @@ func end(ctx context.Context, m *rig.Member) error {
 
 // unskew gives the member its right clock back.
 func unskew(ctx context.Context, i *Injection) error {
-	if i.odd == nil {
+	if i.skewed == nil {
 		return nil
 	}
-	_, err := i.odd.Instance().Kill()
-	return errors.Join(err, i.odd.Instance().AwaitEnd(ctx), i.Supervise(ctx))
+	_, err := i.skewed.Instance().Kill()
+	return errors.Join(err, i.skewed.Instance().AwaitEnd(ctx), i.Supervise(ctx))
 }
 
 // lookForClock looks for the wrong clock in the tables, and for a term that ended by it.
@@ -92,7 +92,7 @@ func lookForClock(ctx context.Context, i *Injection) error {
 	itsEvents := fmt.Sprintf("id in (select h.event_id from weftlab_history h where h.tx in (select e.tx from weftlab_lease e where e.epoch = %d and e.events is null))", i.term.Epoch)
 	found, err := WrongTimes(ctx, i.Place, i.At, map[string]string{
 		rig.Outbox: itsEvents, outbox.HistoryTable(rig.Outbox): itsEvents, "weft_lease": itsTerm, "weft_leader": itsTerm, "weft_term": itsTerm, "weft_progress": itsTerm,
-		"weft_instance": fmt.Sprintf("instance = '%s'", i.odd.Name), "weft_audit": fmt.Sprintf("by_epoch = %d", i.term.Epoch),
+		"weft_instance": fmt.Sprintf("instance = '%s'", i.skewed.Name), "weft_audit": fmt.Sprintf("by_epoch = %d", i.term.Epoch),
 	})
 	i.Findings = append(i.Findings, found...)
 	return err

@@ -107,13 +107,13 @@ type Injection struct {
 	Findings []string  // what is wrong that only the fault can see
 
 	// What a fault keeps from Inject to Heal.
-	begun bool
-	conn  *pgx.Conn
-	index string
-	hits  int
-	term  rig.Leadership
-	odd   *rig.Member
-	stop  func() error
+	begun  bool
+	conn   *pgx.Conn
+	index  string
+	hits   int
+	term   rig.Leadership
+	skewed *rig.Member
+	stop   func() error
 }
 
 // New returns an injection of the fault of that name, of which there must be one.

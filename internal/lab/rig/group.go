@@ -22,8 +22,8 @@ type Group struct {
 	// Pick, when not nil, is told of each start, with the binary that was asked for, and returns
 	// the one to start; empty means the fleet's.
 	Pick func(m *Member, binary string) string
-	// Surprised, when not nil, is told by Supervise of an instance that nobody has ended.
-	Surprised func(*Instance)
+	// Unexpected, when not nil, is told by Supervise of an instance that nobody has ended.
+	Unexpected func(*Instance)
 
 	mu      sync.Mutex
 	members []*Member
@@ -153,8 +153,8 @@ func (g *Group) Supervise(ctx context.Context) error {
 		if !i.HasEnded() {
 			continue
 		}
-		if !i.Expected() && g.Surprised != nil {
-			g.Surprised(i)
+		if !i.Expected() && g.Unexpected != nil {
+			g.Unexpected(i)
 		}
 		if err := m.Start(ctx, ""); err != nil {
 			return err

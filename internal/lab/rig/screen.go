@@ -22,6 +22,7 @@ type Screen struct {
 	quiet  time.Duration // between two status lines where they cannot be rewritten
 	status string
 	last   time.Time
+	step   string
 }
 
 // NewScreen returns a Screen on out. Where out is no terminal, it prints at most one status
@@ -58,6 +59,20 @@ func (s *Screen) Refresh(status string) {
 		s.last = now
 		fmt.Fprintln(s.out, status)
 	}
+}
+
+// Enter notes the step that a run is in, for its status line and its errors.
+func (s *Screen) Enter(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.step = fmt.Sprintf(format, args...)
+}
+
+// Step returns the step that was entered last.
+func (s *Screen) Step() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.step
 }
 
 func (s *Screen) draw(status string) {

@@ -1,2 +1,0 @@
-// Package await forwards to package rig, until its last caller names that one.
-package await
