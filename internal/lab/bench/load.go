@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
 
 const (
-	outboxTable  = "search_outbox_events"
+	outboxTable  = rig.Outbox
 	historyTable = "search_outbox_history"
 	// firstVersion is that of event 0: the microseconds of 2026-01-01.
 	firstVersion = 1_767_225_600_000_000

@@ -22,8 +22,8 @@ const (
 	quietTime      = 2 * time.Second // before the idle time begins
 )
 
-// trickle writes single events at a steady rate, whatever becomes of them, and then
-// watches a leader and a standby that have nothing to do.
+// trickle writes single events at a steady rate, without waiting for weft, and then measures
+// a leader and a standby that have nothing to do.
 func (b *bench) trickle(ctx context.Context, binary string, w workload, progress func(share float64)) (out sample, err error) {
 	s, err := b.newSite(ctx, binary, w)
 	if err != nil {
@@ -177,7 +177,7 @@ func (s *site) write(ctx context.Context, w workload, progress func(share float6
 	return out, errors.Join(err, ctx.Err())
 }
 
-// settled waits until nothing is on its way.
+// settled waits until weft has settled all events.
 func (s *site) settled(ctx context.Context, i *rig.Instance) error {
 	return rig.Await(ctx, drainTimeout, poll, "end of the events", func(ctx context.Context) error {
 		done, err := s.drained(ctx)

@@ -30,14 +30,13 @@ type claimer struct {
 
 // claimEntry is a line of the claimers' log.
 type claimEntry struct {
-	At      time.Time   `json:"ts"`
-	Event   string      `json:"event"` // claim, process
-	Phase   string      `json:"phase"`
-	Claimer string      `json:"claimer"`
-	Waited  float64     `json:"waited_ms"` // for the answer to the claim
-	Claimed int         `json:"claimed"`
-	ID      *uuid.UUID  `json:"event_id,omitempty"`
-	IDs     []uuid.UUID `json:"-"`
+	At      time.Time  `json:"ts"`
+	Event   string     `json:"event"` // claim, process
+	Phase   string     `json:"phase"`
+	Claimer string     `json:"claimer"`
+	Waited  float64    `json:"waited_ms"` // for the answer to the claim
+	Claimed int        `json:"claimed"`
+	ID      *uuid.UUID `json:"event_id,omitempty"`
 }
 
 // ledger is what the claimers have done, and their metrics.
@@ -73,7 +72,7 @@ func (l *ledger) claim(c *claimer, began time.Time, ids []uuid.UUID) {
 	defer l.mu.Unlock()
 	waited := time.Since(began)
 	l.entries = append(l.entries, claimEntry{At: time.Now().UTC(), Event: "claim", Phase: c.phase, Claimer: c.name,
-		Waited: float64(waited.Microseconds()) / 1000, Claimed: len(ids), IDs: ids})
+		Waited: float64(waited.Microseconds()) / 1000, Claimed: len(ids)})
 	l.claims.WithLabelValues(c.phase, c.name).Inc()
 	l.waited.WithLabelValues(c.phase, c.name).Add(waited.Seconds())
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// contention is when what was in the way, by this machine's clock.
+// contention says when each obstacle began and ended, by this machine's clock.
 type contention struct {
 	RowsFrom, RowsTo   time.Time // another session held the locks of rows
 	LeaseFrom, LeaseTo time.Time // another session held a lock on the table of leases
@@ -44,11 +44,10 @@ const (
 	rivalLease = "3 seconds"
 )
 
-// dbClaimContention has three parts. Another session holds the locks of rows: the leader
-// carries the events, cannot settle them, and holds their entities back. Another session
-// locks the table of leases: time is lost in the lease. Elasticsearch is slow: time is lost
-// in the processing; meanwhile another worker claims the rows, and the leader leases nothing
-// while it does.
+// dbClaimContention has three parts. Another session locks rows: the leader projects the
+// events, cannot settle them, and delays their entities. Another session locks the table of
+// leases: the lease takes long. Elasticsearch is slow: the processing takes long, and another
+// worker claims the rows; the leader leases nothing until that worker has stopped.
 func dbClaimContention() Scenario {
 	return Scenario{
 		Name:  "db_claim_contention",

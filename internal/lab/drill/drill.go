@@ -85,7 +85,8 @@ type sites struct {
 	given, own *site // opened when the first scenario needs it
 }
 
-// of returns the site of a scenario. One that stops servers has its own, whatever is named.
+// of returns the site of a scenario. A scenario that stops servers gets servers that were
+// started for it, even if the caller has named some.
 func (p *sites) of(ctx context.Context, s Scenario) (_ *site, err error) {
 	opts := stack.Options{Progress: p.opts.Progress, HeapMB: p.opts.HeapMB, Guardian: p.opts.Guardian}
 	into, want := &p.own, ""

@@ -57,8 +57,8 @@ func (r *run) settled(changes ...change) []verdict.Event {
 	return events
 }
 
-// enqueueAnd does something else in the end of the transaction. It returns the events in the
-// order of the changes.
+// enqueueAnd calls and before the commit, in the same transaction. It returns the events in
+// the order of the changes.
 func (r *run) enqueueAnd(and func(context.Context, pgx.Tx, []verdict.Event) error, changes ...change) []verdict.Event {
 	all := make([]traffic.Change, len(changes))
 	for i, c := range changes {
@@ -87,7 +87,7 @@ func (r *run) enqueueAnd(and func(context.Context, pgx.Tx, []verdict.Event) erro
 	return written
 }
 
-// note puts events into the recipe.
+// note adds events to the recipe.
 func (r *run) note(events ...verdict.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -213,8 +213,8 @@ type auditRow struct {
 // comparison of the stores.
 const maxDocuments = 200
 
-// lastProbes takes what every drill wants to know in the end: the rows, the audit, the record
-// that the database keeps of itself, the documents.
+// lastProbes takes the probes that every drill ends with: rows, audit, the history that
+// triggers have recorded, and documents.
 func (r *run) lastProbes(ctx context.Context) error {
 	rows, err := r.rows(ctx)
 	if err != nil {

@@ -98,8 +98,8 @@ func Export(ctx context.Context, opts ExportOptions, scenario string) error {
 	return nil
 }
 
-// queries are those for what was named, or else for the run's first events and the batches
-// that they were in.
+// queries returns a query for each named event and batch, or else for the run's first events
+// and their batches.
 func (o ExportOptions) queries(e *verdict.Evidence) []verdict.Query {
 	events, batches := o.Events, o.Batches
 	if len(events)+len(batches) == 0 {

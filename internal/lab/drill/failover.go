@@ -25,7 +25,7 @@ const (
 	restartedBound = 30 * time.Second
 )
 
-// failure is what of a failover is kept.
+// failure is the probe of a failover.
 type failure struct {
 	Fault    history.FaultMark  `json:"fault"`
 	Leader   string             `json:"leader"`  // that it met
@@ -66,7 +66,7 @@ func failover(s Scenario, takeover time.Duration, fault func(*run, *failure), mo
 
 const strictest = "never two active, every event done and in order per entity, both stores equal; "
 
-// underLoad does something in the middle of a load.
+// underLoad calls do in the middle of a load.
 func (r *run) underLoad(rate int, f *failure, do func()) {
 	pool, err := rig.OpenPool(r.ctx, r.DatabaseURL, loadConns+2)
 	r.must(err)
@@ -221,7 +221,7 @@ func leaderPartition() Scenario {
 	}, 40*time.Second, ofLeader("a partition of the leader from both servers", faults.PartitionBoth), (*judge).stillStandsBy)
 }
 
-// stillStandsBy asserts that the instance that led before is there in the end and competes.
+// stillStandsBy asserts that the old leader still runs when the drill ends, as a standby.
 func (j *judge) stillStandsBy() {
 	old := "instance=" + verdict.Probed[failure](j.Judge, "failure").Leader
 	j.Number("the old leader says that it leads", verdict.AfterFile, j.After.Sum("weft_leader_is_leader", old), 0)

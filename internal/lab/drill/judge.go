@@ -57,7 +57,7 @@ func (j *judge) nothingFailed() {
 	j.GrewBy(0, "outbox_retry_scheduled_total")
 }
 
-// rows are those of the outbox in the end, by their ids.
+// rows are the outbox after the drill, by the ids of the events.
 func (j *judge) rows() map[uuid.UUID]row {
 	out := map[uuid.UUID]row{}
 	for _, r := range verdict.Probed[[]row](j.Judge, "outbox") {
@@ -103,7 +103,7 @@ func (j *judge) reclaimAuditedBy(by, owner string, cause outbox.Cause, count int
 	j.Equal("audit of what was taken back from "+owner, verdict.ProbeFile("audit"), seen, fmt.Sprintf("%d rows by %s: %s", count, by, cause))
 }
 
-// storesEqual asserts that documents and source rows agree in the end.
+// storesEqual asserts that documents and source rows agree after the drill.
 func (j *judge) storesEqual() {
 	end := verdict.Probed[history.End](j.Judge, "stores")
 	if end.Compared == nil {
@@ -113,7 +113,7 @@ func (j *judge) storesEqual() {
 	j.counted("documents that differ from their rows", "stores", len(end.Differences), 0)
 }
 
-// results returns what came of each attempt at an event, in order, as retry(1), ok(2).
+// results returns the result of each attempt at an event, in order: retry(1), ok(2).
 func (j *judge) results(e verdict.Event) string {
 	spans := j.SpansOf(spanEvent, eventID+e.ID.String())
 	slices.SortFunc(spans, func(a, b collector.Span) int { return a.End.Compare(b.End) })
@@ -124,7 +124,7 @@ func (j *judge) results(e verdict.Event) string {
 	return strings.Join(parts, ", ")
 }
 
-// history is the record that the database kept of itself.
+// history is what triggers have recorded in the database.
 func (j *judge) history() *history.Log {
 	log := verdict.Probed[history.Log](j.Judge, "history")
 	return &log

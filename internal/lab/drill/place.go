@@ -19,7 +19,7 @@ const (
 	indexPrefix  = "weft-drill-"
 	groupPrefix  = "drill-"
 
-	tidyBound = 30 * time.Second
+	tidyBound = time.Minute
 )
 
 // site is the servers that drills run on, and the right to run there.
@@ -52,7 +52,7 @@ func (s *site) guard(ctx context.Context) (err error) {
 	return err
 }
 
-// corner is what a run has of a site: a schema, an index and a group of its own.
+// corner is the part of a site that belongs to one run: its schema, index and group.
 type corner struct {
 	*rig.Place
 	site    *site
@@ -99,7 +99,7 @@ func (s *site) newCorner(ctx context.Context, scenario string) (c *corner, err e
 	return c, nil
 }
 
-// occupy tries to take the lock of a run in a session of its own, which the caller closes.
+// occupy tries to take the lock of a run in a new session, which the caller closes.
 func (s *site) occupy(ctx context.Context, schema string) (session *pgx.Conn, held bool, err error) {
 	if session, err = pgx.Connect(ctx, s.DatabaseURL); err != nil {
 		return nil, false, fmt.Errorf("connect: %w", err)

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
 
 // Scenario is one drill.
@@ -99,7 +101,7 @@ const (
 	pollPeriod = 20 * time.Millisecond
 
 	searchProjection = "search_index_to_elastic"
-	searchOutbox     = "search_outbox_events"
+	searchOutbox     = rig.Outbox
 	searchLive       = "search_outbox_events_live" // in flight shows as processing
 	chronicleOutbox  = "chronicle_outbox_events"
 )

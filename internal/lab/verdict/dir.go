@@ -41,7 +41,7 @@ type Dir struct {
 	Run      string
 }
 
-// String returns the path as it is typed: below the working directory without it.
+// String returns the path relative to the working directory, if it is below that.
 func (d Dir) String() string {
 	if here, err := os.Getwd(); err == nil {
 		if path, err := filepath.Rel(here, d.Path); err == nil && filepath.IsLocal(path) {
