@@ -141,9 +141,6 @@ soak: ## Chaos for half an hour, failovers of PostgreSQL, and a comparison of sp
 	$(LAB) failover --times 5 --async
 	$(MAKE) bench-guard
 
-.PHONY: trail
-trail: ## Follow what goes wrong from graph to row, and write the walk of docs/observability.md
-	$(LAB) trail --docs docs $(TRAILFLAGS)
 
 .PHONY: drill-systemd
 drill-systemd: ## Drill the package under systemd in two machines, from installation to removal (as root)

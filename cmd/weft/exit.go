@@ -87,7 +87,7 @@ func diagnose(err error) (int, string) {
 		return exitRefused, plain(err.Error())
 	}
 	if _, ok := errors.AsType[*migrations.OutboxError](err); ok {
-		return exitRefused, oneLine(err)
+		return exitRefused, plain(err.Error())
 	}
 	if _, ok := errors.AsType[*migrations.LockError](err); ok {
 		return exitTryAgain, plain(err.Error())

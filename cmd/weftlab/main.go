@@ -18,10 +18,9 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/demo"
 	"github.com/samuelhu324-dev/weft/internal/lab/drill"
 	"github.com/samuelhu324-dev/weft/internal/lab/failover"
-	"github.com/samuelhu324-dev/weft/internal/lab/load"
-	"github.com/samuelhu324-dev/weft/internal/lab/report"
 	"github.com/samuelhu324-dev/weft/internal/lab/systemd"
-	"github.com/samuelhu324-dev/weft/internal/lab/trail"
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
@@ -60,7 +59,7 @@ Exit codes:
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
-	root.AddCommand(newStackCommand(), bench.Command(), chaos.Command(), demo.Command(), failover.Command(), load.Command(), report.Command(), trail.Command(), systemd.Command())
+	root.AddCommand(newStackCommand(), bench.Command(), chaos.Command(), demo.Command(), failover.Command(), traffic.Command(), verdict.Command(), systemd.Command())
 	root.AddCommand(drill.Commands()...)
 	argsAreUsage(root)
 

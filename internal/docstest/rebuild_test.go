@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 )
@@ -77,7 +77,7 @@ type restore struct {
 	t       *testing.T
 	pool    *pgxpool.Pool
 	elastic *reconcile.Client
-	fleet   *fleet.Fleet
+	fleet   *rig.Fleet
 	index   string
 }
 
@@ -91,12 +91,12 @@ func newRestore(t *testing.T) *restore {
 	}
 	t.Cleanup(r.elastic.Close)
 	dir := t.TempDir()
-	binary, err := fleet.Build(t.Context(), dir, nil)
+	binary, err := rig.Build(t.Context(), dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.fleet = &fleet.Fleet{Binary: binary, Dir: dir,
-		Env: fleet.Environment(os.Environ(), true, "DATABASE_URL="+url, "ELASTIC_URL="+testenv.ElasticURL(t))}
+	r.fleet = &rig.Fleet{Binary: binary, Dir: dir,
+		Env: rig.Environment(os.Environ(), true, "DATABASE_URL="+url, "ELASTIC_URL="+testenv.ElasticURL(t))}
 	t.Cleanup(func() {
 		if err := r.fleet.Stop(); err != nil {
 			t.Error(err)
@@ -106,7 +106,7 @@ func newRestore(t *testing.T) *restore {
 }
 
 // start runs an instance that carries into index.
-func (r *restore) start(index string) *fleet.Instance {
+func (r *restore) start(index string) *rig.Instance {
 	r.t.Helper()
 	i, err := r.fleet.Start(r.t.Context(), "a", "ELASTIC_INDEX="+index)
 	if err != nil {
@@ -115,7 +115,7 @@ func (r *restore) start(index string) *fleet.Instance {
 	return i
 }
 
-func (r *restore) stop(i *fleet.Instance) {
+func (r *restore) stop(i *rig.Instance) {
 	r.t.Helper()
 	if err := r.fleet.Stop(); err != nil {
 		r.t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
@@ -25,7 +25,7 @@ func TestShards(t *testing.T) {
 	r := newRestore(t)
 	r.run(function[0].text)
 
-	start := func(name string, n int) *fleet.Instance {
+	start := func(name string, n int) *rig.Instance {
 		t.Helper()
 		i, err := r.fleet.Start(t.Context(), name, "ELASTIC_INDEX="+r.index, fmt.Sprintf("WEFT_GROUP=shard-%d", n), "DATABASE_URL="+r.inSchema(n))
 		if err != nil {
@@ -33,11 +33,11 @@ func TestShards(t *testing.T) {
 		}
 		return i
 	}
-	first := make([]*fleet.Instance, shards)
+	first := make([]*rig.Instance, shards)
 	for n := range shards {
 		r.run(fmt.Sprintf("create schema shard_%d", n))
 		cmd := exec.CommandContext(t.Context(), r.fleet.Binary, "migrate", "up")
-		cmd.Env = fleet.Environment(os.Environ(), true, "DATABASE_URL="+r.inSchema(n))
+		cmd.Env = rig.Environment(os.Environ(), true, "DATABASE_URL="+r.inSchema(n))
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("migrate shard %d: %v\n%s", n, err, out)
 		}

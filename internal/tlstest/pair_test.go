@@ -20,7 +20,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -37,7 +37,7 @@ type site struct {
 	password string  // file
 	elastic  string  // file
 	index    string
-	fleet    *fleet.Fleet
+	fleet    *rig.Fleet
 	keys     []uuid.UUID // of the entities written
 }
 
@@ -62,11 +62,11 @@ func newSite(t *testing.T, login stack.Login) *site {
 
 	s.password, s.elastic = write(t, "database", s.runner.password+"\n"), write(t, "elastic", login.Password+"\n")
 	dir := t.TempDir()
-	binary, err := fleet.Build(t.Context(), dir, nil)
+	binary, err := rig.Build(t.Context(), dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.fleet = &fleet.Fleet{Binary: binary, Dir: dir, Env: fleet.Environment(os.Environ(), false,
+	s.fleet = &rig.Fleet{Binary: binary, Dir: dir, Env: rig.Environment(os.Environ(), false,
 		"DATABASE_URL="+s.runner.url(t, name, nil), "DATABASE_PASSWORD_FILE="+s.password,
 		"ELASTIC_URL="+shared.ElasticURL(), "ELASTIC_CA_FILE="+write(t, "ca.pem", string(shared.keys.Authority.PEM())),
 		"ELASTIC_USERNAME="+login.Name, "ELASTIC_PASSWORD_FILE="+s.elastic, "ELASTIC_INDEX="+s.index, "WEFT_GROUP="+s.index)}
@@ -84,7 +84,7 @@ func newSite(t *testing.T, login stack.Login) *site {
 			}
 		}
 	})
-	migrator := &fleet.Fleet{Binary: binary, Dir: dir, Env: fleet.Environment(os.Environ(), false,
+	migrator := &rig.Fleet{Binary: binary, Dir: dir, Env: rig.Environment(os.Environ(), false,
 		"DATABASE_URL_FILE="+write(t, "owner", owner.url(t, name, nil)+"&password="+url.QueryEscape(owner.password)))}
 	if err := s.fleet.Run(t.Context(), "migrate", "up"); err == nil || !strings.Contains(err.Error(), "may not create tables") {
 		t.Errorf("migration by the role that runs: got %v, want a refusal", err)
@@ -98,7 +98,7 @@ func newSite(t *testing.T, login stack.Login) *site {
 	return s
 }
 
-func (s *site) start(name string) *fleet.Instance {
+func (s *site) start(name string) *rig.Instance {
 	s.t.Helper()
 	i, err := s.fleet.Start(s.t.Context(), name, "OUTBOX_RECLAIM_INTERVAL_SECONDS=0.5")
 	if err == nil {
@@ -199,7 +199,7 @@ func (s *site) awaitTerm(want string) {
 }
 
 // lines are those of an instance's log with an event.
-func lines(t *testing.T, i *fleet.Instance, event string) (found []string) {
+func lines(t *testing.T, i *rig.Instance, event string) (found []string) {
 	t.Helper()
 	text, err := os.ReadFile(i.Log)
 	if err != nil {
@@ -214,7 +214,7 @@ func lines(t *testing.T, i *fleet.Instance, event string) (found []string) {
 }
 
 // reload sends SIGHUP, and returns the line that answers it.
-func (s *site) reload(i *fleet.Instance, event string) string {
+func (s *site) reload(i *rig.Instance, event string) string {
 	s.t.Helper()
 	before := len(lines(s.t, i, event))
 	if _, err := i.Signal(syscall.SIGHUP); err != nil {
@@ -344,7 +344,7 @@ func TestRunnerMayNotMore(t *testing.T) {
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, shared.keys.Changing)
-	pair := []*fleet.Instance{s.start("a")}
+	pair := []*rig.Instance{s.start("a")}
 	s.awaitTerm("1 a")
 	pair = append(pair, s.start("b"))
 	s.produce(20)
@@ -450,7 +450,7 @@ func (s *site) awaitElastic(password string) {
 	}, "the new password at Elasticsearch")
 }
 
-func (s *site) metric(i *fleet.Instance, want string) {
+func (s *site) metric(i *rig.Instance, want string) {
 	s.t.Helper()
 	line := regexp.MustCompile(want)
 	testenv.Eventually(s.t, patience, func() bool {

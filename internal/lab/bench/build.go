@@ -13,8 +13,8 @@ import (
 
 const buildTimeout = 10 * time.Minute
 
-// buildRevision builds the weft of a git revision in a copy of its tree below dir. The
-// repository that it is taken from, the one of the current directory, stays as it is.
+// buildRevision builds the weft of a git revision in a copy of its tree below dir. It leaves
+// the repository of the current directory unchanged.
 func buildRevision(ctx context.Context, dir, revision string) (binary string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, buildTimeout)
 	defer cancel()

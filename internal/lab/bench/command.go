@@ -1,12 +1,14 @@
 package bench
 
 import (
+	"context"
 	"fmt"
 	"os"
-	"os/signal"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
 
 const defaultRounds = 5
@@ -51,10 +53,7 @@ alone while it runs: the figures are of the whole machine.`,
 			}
 			opts.Scenarios, opts.Environ = args, os.Environ()
 			opts.Out, opts.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()
-			// The caller sees to the other ways to end.
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
-			defer stop()
-			return Run(ctx, opts)
+			return rig.RunE(func(ctx context.Context, _ *cobra.Command) error { return Run(ctx, opts) })(cmd, args)
 		},
 	}
 	f := cmd.Flags()

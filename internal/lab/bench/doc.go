@@ -17,6 +17,8 @@
 //   - What weft does is measured from outside: CPU from the kernel, by server; WAL from
 //     its position; leases, lists and round trips from Postgres's own log, which writes down
 //     every statement of weft in all rounds alike; allocations from weft's metrics.
+//     (pg_stat_statements knows neither percentiles nor which statements were one round
+//     trip.)
 //
 // # What is not guaranteed
 //

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
+	"github.com/samuelhu324-dev/weft/internal/testenv/legacy"
 )
 
 const (
@@ -31,10 +33,10 @@ type sample struct {
 	Allocs              float64 // per event, as all that follow
 	WALBytes            float64
 	RoundTrips          float64
-	Retries             float64   // in all: above 0, more than the work was measured
-	Vacuum              float64   // CPU µs of PostgreSQL for the vacuum after it
-	Claims              []float64 // milliseconds, of leases and lists
-	Lists               []float64
+	Retries             float64              // in all: above 0, more than the work was measured
+	Vacuum              float64              // CPU µs of PostgreSQL for the vacuum after it
+	Claims              verdict.Distribution // milliseconds, of leases and lists
+	Lists               verdict.Distribution
 
 	IdleLeader, IdleStandby float64 // per cent of a core
 }
@@ -53,21 +55,21 @@ func perEvent(of, events float64) float64 {
 	return of / events
 }
 
-// site is a schema with a worker's tables, and what is needed to run workers on it.
+// site is a schema with a worker's tables and an index, and what is needed to run workers on
+// them.
 type site struct {
-	place  *place
-	url    string
-	conn   *pgx.Conn
-	fleet  *fleet.Fleet
-	logged int64 // offset in the server's log
-
-	drop func(context.Context) error
+	*rig.Place // the corner
+	place      *place
+	pool       *pgxpool.Pool // of the schema; it leaves no trace in the log
+	fleet      *rig.Fleet
+	logged     int64 // offset in the server's log
 }
 
 // newSite makes the tables of w with binary's own migrations, empty, and its index.
 func (b *bench) newSite(ctx context.Context, binary string, w workload) (s *site, err error) {
 	s = &site{place: b.place}
-	if s.url, s.drop, err = b.place.newSchema(ctx); err != nil {
+	b.place.schemas++
+	if s.Place, err = b.place.Corner(ctx, fmt.Sprintf("bench_%d", b.place.schemas), weftIndex, group, 1); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -75,11 +77,14 @@ func (b *bench) newSite(ctx context.Context, binary string, w workload) (s *site
 			err = errors.Join(err, s.close(ctx))
 		}
 	}()
-	if s.conn, err = connect(ctx, s.url); err != nil {
+	url, err := quiet(s.DatabaseURL)
+	if err != nil {
 		return s, err
 	}
-	env := []string{"DATABASE_URL=" + s.url, "ELASTIC_URL=" + b.place.servers.ElasticURL(), "ELASTIC_INDEX=" + weftIndex,
-		"WEFT_GROUP=" + group, "WEFT_PROJECTIONS=search_index_to_elastic"}
+	if s.pool, err = rig.OpenPool(ctx, url, trickleWriters+2); err != nil {
+		return s, err
+	}
+	env := append(s.Settings(), "WEFT_PROJECTIONS=search_index_to_elastic")
 	if w.finished != "" {
 		env = append(env, "OUTBOX_FINISHED="+w.finished)
 	}
@@ -87,12 +92,26 @@ func (b *bench) newSite(ctx context.Context, binary string, w workload) (s *site
 		env = append(env, "WORDLOOM_TRACING_ENABLED=true", "OTEL_TRACES_SAMPLER=traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.01",
 			"OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_EXPORTER_OTLP_ENDPOINT="+b.place.collector.GRPC)
 	}
-	s.fleet = &fleet.Fleet{Binary: binary, Dir: b.dir, Env: fleet.Environment(b.opts.Environ, false, env...)}
-	err = w.prepare(ctx, s.conn, func(ctx context.Context) error { return s.fleet.Run(ctx, "migrate", "up") })
-	if err != nil {
+	s.fleet = &rig.Fleet{Binary: binary, Dir: b.dir, Env: rig.Environment(b.opts.Environ, false, env...)}
+	if err := s.makeTables(ctx, w); err != nil {
 		return s, err
 	}
 	return s, s.makeIndex(ctx)
+}
+
+// makeTables leaves the migrations to the binary under test.
+func (s *site) makeTables(ctx context.Context, w workload) error {
+	if w.adopted {
+		conn, err := s.pool.Acquire(ctx)
+		if err != nil {
+			return fmt.Errorf("connect: %w", err)
+		}
+		defer conn.Release()
+		if err := legacy.Create(ctx, conn.Conn()); err != nil {
+			return err
+		}
+	}
+	return s.fleet.Run(ctx, "migrate", "up")
 }
 
 // makeIndex has a worker make its index while there are no events. The first leader of
@@ -105,7 +124,7 @@ func (s *site) makeIndex(ctx context.Context) error {
 	if err := i.Ready(ctx); err != nil {
 		return err
 	}
-	return stop(ctx, i)
+	return i.Terminate(ctx)
 }
 
 func (s *site) close(ctx context.Context) error {
@@ -113,14 +132,14 @@ func (s *site) close(ctx context.Context) error {
 	if s.fleet != nil {
 		errs = append(errs, s.fleet.Stop())
 	}
-	if s.conn != nil {
-		errs = append(errs, s.conn.Close(context.WithoutCancel(ctx)))
+	if s.pool != nil {
+		s.pool.Close()
 	}
-	return errors.Join(append(errs, s.drop(ctx), s.place.dropIndex(context.WithoutCancel(ctx), weftIndex))...)
+	return errors.Join(append(errs, s.Place.Close(ctx))...)
 }
 
 // start starts a worker on servers at rest.
-func (s *site) start(ctx context.Context, name string) (*fleet.Instance, error) {
+func (s *site) start(ctx context.Context, name string) (*rig.Instance, error) {
 	if err := s.place.rest(ctx); err != nil {
 		return nil, err
 	}
@@ -151,7 +170,7 @@ func (b *bench) drainOnce(ctx context.Context, binary string, w workload, progre
 		return out, err
 	}
 	defer func() { err = errors.Join(err, s.close(ctx)) }()
-	if err := w.fill(ctx, s.conn); err != nil {
+	if err := w.fill(ctx, s.pool); err != nil {
 		return out, err
 	}
 	if w.snapshot {
@@ -176,16 +195,14 @@ func (b *bench) drainOnce(ctx context.Context, binary string, w workload, progre
 
 // holdSnapshot keeps what is dead from now on from being removed.
 func (s *site) holdSnapshot(ctx context.Context) (release func(), err error) {
-	conn, err := connect(ctx, s.url)
+	tx, err := s.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("hold a snapshot: %w", err)
 	}
-	release = func() { _ = conn.Close(context.WithoutCancel(ctx)) }
-	for _, sql := range []string{"begin isolation level repeatable read", "select count(*) from weft_leader"} {
-		if _, err := conn.Exec(ctx, sql); err != nil {
-			release()
-			return nil, fmt.Errorf("hold a snapshot: %w", err)
-		}
+	release = func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }
+	if _, err := tx.Exec(ctx, "select count(*) from weft_leader"); err != nil {
+		release()
+		return nil, fmt.Errorf("hold a snapshot: %w", err)
 	}
 	return release, nil
 }
@@ -193,7 +210,7 @@ func (s *site) holdSnapshot(ctx context.Context) (release func(), err error) {
 // watch returns the moments when the first events were on their way and when the last
 // was settled. Where there is little between the two, the first is that of the start,
 // with all that a worker does before its first event.
-func (s *site) watch(ctx context.Context, i *fleet.Instance, w workload, progress func(float64)) (from, to mark, err error) {
+func (s *site) watch(ctx context.Context, i *rig.Instance, w workload, progress func(float64)) (from, to mark, err error) {
 	if from, err = s.place.mark(ctx, nil); err != nil {
 		return from, to, err
 	}
@@ -236,7 +253,7 @@ func (s *site) watch(ctx context.Context, i *fleet.Instance, w workload, progres
 		if time.Since(moved) > stallTimeout {
 			return from, to, fmt.Errorf("no event has gone on for %v", stallTimeout)
 		}
-		if err := sleep(ctx, max(pause, pollShare*time.Since(began))); err != nil {
+		if err := rig.Sleep(ctx, max(pause, pollShare*time.Since(began))); err != nil {
 			return from, to, err
 		}
 	}
@@ -249,7 +266,7 @@ func (s *site) watch(ctx context.Context, i *fleet.Instance, w workload, progres
 func (s *site) head(ctx context.Context, from int64) (version int64, found bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	err = s.conn.QueryRow(ctx, `select event_version from `+outboxTable+`
+	err = s.pool.QueryRow(ctx, `select event_version from `+outboxTable+`
 where status = 'pending' and next_retry_at is null and event_version >= $1 order by event_version limit 1`, from).Scan(&version)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, false, nil
@@ -264,7 +281,7 @@ where status = 'pending' and next_retry_at is null and event_version >= $1 order
 func (s *site) drained(ctx context.Context) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	err = s.conn.QueryRow(ctx, `select not exists (select from `+outboxTable+` where status = 'processing')
+	err = s.pool.QueryRow(ctx, `select not exists (select from `+outboxTable+` where status = 'processing')
 and not exists (select from `+outboxTable+` where status = 'pending' and next_retry_at is null and event_version >= $1)
 and not exists (select from `+outboxTable+` where status = 'pending' and next_retry_at < now() + interval '1 hour' and event_version >= $1)`,
 		int64(firstVersion)).Scan(&done)
@@ -275,11 +292,11 @@ and not exists (select from `+outboxTable+` where status = 'pending' and next_re
 }
 
 // sum ends the worker and adds up.
-func (s *site) sum(ctx context.Context, i *fleet.Instance, w workload, from, to mark) (out sample, err error) {
+func (s *site) sum(ctx context.Context, i *rig.Instance, w workload, from, to mark) (out sample, err error) {
 	if out.RSSMB, err = peakRSS(i.PID); err != nil {
 		return out, err
 	}
-	if err := stop(ctx, i); err != nil {
+	if err := i.Terminate(ctx); err != nil {
 		return out, err
 	}
 	qctx, cancel := context.WithTimeout(ctx, queryTimeout)
@@ -292,7 +309,7 @@ func (s *site) sum(ctx context.Context, i *fleet.Instance, w workload, from, to 
 		return out, fmt.Errorf("%d of %d events are done", done, w.events)
 	}
 	var documents int
-	if err := s.conn.QueryRow(qctx, "select count(*) from search_index").Scan(&documents); err != nil {
+	if err := s.pool.QueryRow(qctx, "select count(*) from search_index").Scan(&documents); err != nil {
 		return out, fmt.Errorf("entities: %w", err)
 	}
 	if err := s.place.expect(ctx, weftIndex, documents); err != nil {
@@ -321,13 +338,13 @@ func (s *site) times(ctx context.Context, w workload, out *sample) (done int, fi
 	case finishedArchive:
 		table = historyTable
 	case finishedDelete:
-		err = s.conn.QueryRow(ctx, `select $1 - count(*) from `+outboxTable+` where event_version >= $2`, w.events, int64(firstVersion)).Scan(&done)
+		err = s.pool.QueryRow(ctx, `select $1 - count(*) from `+outboxTable+` where event_version >= $2`, w.events, int64(firstVersion)).Scan(&done)
 		if err != nil {
 			err = fmt.Errorf("count events: %w", err)
 		}
 		return done, first, last, err
 	}
-	err = s.conn.QueryRow(ctx, `
+	err = s.pool.QueryRow(ctx, `
 select count(*), min(processing_started_at), max(processed_at),
        1000 * percentile_disc(0.5) within group (order by took), 1000 * percentile_disc(0.99) within group (order by took), 1000 * max(took)
 from (select *, extract(epoch from processed_at - processing_started_at)::float8 as took from `+table+` where status = 'done') done`).
@@ -347,7 +364,7 @@ func (s *site) vacuum(ctx context.Context, w workload) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if _, err := s.conn.Exec(ctx, "vacuum (analyze) "+outboxTable); err != nil {
+	if _, err := s.pool.Exec(ctx, "vacuum (analyze) "+outboxTable); err != nil {
 		return 0, fmt.Errorf("vacuum: %w", err)
 	}
 	after, err := s.place.serversCPU()
@@ -365,19 +382,4 @@ func (s *sample) cost(from, to mark) {
 	s.Allocs = perEvent(to.mallocs-from.mallocs, n)
 	s.Retries = to.retries - from.retries
 	s.WALBytes = perEvent(to.wal-from.wal, n)
-}
-
-func stop(ctx context.Context, i *fleet.Instance) error {
-	if _, err := i.Signal(syscall.SIGTERM); err != nil {
-		return err
-	}
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-i.Ended():
-	}
-	if i.Err() != nil {
-		return i.Ending()
-	}
-	return nil
 }

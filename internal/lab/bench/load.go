@@ -7,13 +7,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/testenv/legacy"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
 
 const (
-	outboxTable  = "search_outbox_events"
+	outboxTable  = rig.Outbox
 	historyTable = "search_outbox_history"
 	// firstVersion is that of event 0: the microseconds of 2026-01-01.
 	firstVersion = 1_767_225_600_000_000
@@ -66,21 +66,8 @@ func (w workload) sql(text string) string {
 		"{blocked}", strconv.Itoa(w.blocked), "{first}", strconv.Itoa(firstVersion)).Replace(text)
 }
 
-// prepare makes the tables in the schema of conn: migrate is the work of the binary
-// under test.
-func (w workload) prepare(ctx context.Context, conn *pgx.Conn, migrate func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	if w.adopted {
-		if err := legacy.Create(ctx, conn); err != nil {
-			return err
-		}
-	}
-	return migrate(ctx)
-}
-
 // fill writes the backlog and leaves the tables as autovacuum would.
-func (w workload) fill(ctx context.Context, conn *pgx.Conn) error {
+func (w workload) fill(ctx context.Context, db *pgxpool.Pool) error {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
 	statements := []string{sourceRows, outboxRows}
@@ -92,7 +79,7 @@ func (w workload) fill(ctx context.Context, conn *pgx.Conn) error {
 	}
 	statements = append(statements, "vacuum (analyze) search_index", "vacuum (analyze) {table}", "checkpoint")
 	for _, s := range statements {
-		if _, err := conn.Exec(ctx, w.sql(s)); err != nil {
+		if _, err := db.Exec(ctx, w.sql(s)); err != nil {
 			return fmt.Errorf("write %d events: %w", w.events, err)
 		}
 	}

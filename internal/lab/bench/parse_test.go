@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 )
 
 const someLog = `2026-01-01 00:00:00.000 UTC|3/1|weft/bench/w/work|LOG:  duration: 0.100 ms  execute stmtcache_1: 
@@ -50,7 +52,7 @@ func TestReadLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := statementLog{
-		roundTrips: 7, claims: []float64{3.75, 4, 10, 30, 20}, lists: []float64{4, 30},
+		roundTrips: 7, claims: verdict.Distribution{3.75, 4, 10, 30, 20}, lists: verdict.Distribution{4, 30},
 		first: second.Add(-750 * time.Microsecond), last: second.Add(140 * time.Millisecond),
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(statementLog{})); diff != "" {
@@ -58,17 +60,6 @@ func TestReadLog(t *testing.T) {
 	}
 	if _, err := readLog(file+".gone", 0, second, second); err == nil || !strings.HasPrefix(err.Error(), "log of PostgreSQL: ") {
 		t.Errorf("no log: got %v", err)
-	}
-}
-
-func TestParseStat(t *testing.T) {
-	t.Parallel()
-	pid, parent, cpu, err := parseStat("4711 (a) b (c) S 815 4711 4711 0 -1 4194560 1 2 3 4 100 20 3 1 20 0 1 0 5\n")
-	if err != nil || pid != 4711 || parent != 815 || cpu < 1.2399 || cpu > 1.2401 {
-		t.Errorf("got process %d below %d with %v s, %v, want 4711 below 815 with 1.24 s", pid, parent, cpu, err)
-	}
-	if _, _, _, err := parseStat("4711 (weft) S 815"); err == nil || err.Error() != "2 fields after the name" {
-		t.Errorf("a cut line: got %v", err)
 	}
 }
 
@@ -84,19 +75,6 @@ func TestOwnUsage(t *testing.T) {
 	}
 	if _, err := treeCPU(-1); err == nil || err.Error() != "process -1 is gone" {
 		t.Errorf("a process that is none: got %v", err)
-	}
-}
-
-func TestParseMetrics(t *testing.T) {
-	t.Parallel()
-	got := parseMetrics([]byte(`# HELP a_total What it is 5
-# TYPE a_total counter
-a_total{op="upsert",reason="a b"} 3
-a_total{op="delete",reason=""} 4
-b 1.5e+06
-`))
-	if diff := cmp.Diff(map[string]float64{"a_total": 7, "b": 1.5e6}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 )
 
 // logPrefix: time, transaction, application. Statements of one round trip are one
@@ -28,10 +30,10 @@ type statement struct {
 // statementLog sums up what a worker's sessions did.
 type statementLog struct {
 	roundTrips int
-	claims     []float64 // milliseconds, one per lease and one per list
-	lists      []float64 // those of lists
-	first      time.Time // when the first lease began
-	last       time.Time // when the last settle ended
+	claims     verdict.Distribution // milliseconds, one per lease and one per list
+	lists      verdict.Distribution // those of lists
+	first      time.Time            // when the first lease began
+	last       time.Time            // when the last settle ended
 }
 
 // trip is what one round trip did.

@@ -9,12 +9,11 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
-	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
@@ -34,9 +33,7 @@ const (
 
 // place is the servers of a run.
 type place struct {
-	servers *stack.Stack
-	admin   *pgx.Conn
-	es      *reconcile.Client
+	*rig.Place
 	log     string // of PostgreSQL
 	schemas int    // made so far
 
@@ -45,62 +42,40 @@ type place struct {
 
 func openPlace(ctx context.Context, opts stack.Options) (p *place, err error) {
 	p = &place{}
-	if p.servers, err = stack.Start(ctx, opts); err != nil {
+	if p.Place, err = rig.Open(ctx, opts, 1); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, p.close())
-		}
-	}()
-	if p.collector, err = collector.Start(ctx); err != nil {
-		return p, err
+	if p.collector, err = collector.Start(ctx); err == nil {
+		err = p.logStatements(ctx)
 	}
-	if p.es, err = reconcile.NewClient(p.servers.ElasticURL()); err != nil {
-		return p, err
+	if err != nil {
+		return nil, errors.Join(err, p.close(ctx))
 	}
-	if p.admin, err = connect(ctx, p.servers.DatabaseURL()); err != nil {
-		return p, err
-	}
-	return p, p.logStatements(ctx)
+	return p, nil
 }
 
-func (p *place) close() error {
-	var errs []error
+func (p *place) close(ctx context.Context) error {
 	if p.collector != nil {
 		p.collector.Close()
 	}
-	if p.admin != nil {
-		errs = append(errs, p.admin.Close(context.Background()))
-	}
-	if p.es != nil {
-		p.es.Close()
-	}
-	return errors.Join(append(errs, p.servers.Close())...)
+	return p.Place.Close(ctx)
 }
 
-// connect opens a session that leaves no trace in the log.
-func connect(ctx context.Context, url string) (*pgx.Conn, error) {
-	config, err := pgx.ParseConfig(url)
+// quiet returns a URL whose sessions leave no trace in the log.
+func quiet(databaseURL string) (string, error) {
+	u, err := url.Parse(databaseURL)
 	if err != nil {
-		return nil, fmt.Errorf("database URL: %w", err)
+		return "", errors.New("database: want a URL") // the error's text may hold a password
 	}
-	config.RuntimeParams["application_name"] = "weftlab"
-	config.RuntimeParams["log_min_duration_statement"] = "-1"
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
-	}
-	return conn, nil
+	q := u.Query()
+	q.Set("log_min_duration_statement", "-1")
+	u.RawQuery = q.Encode()
+	return u.String(), nil
 }
 
 // logStatements makes the server write down each statement, its transaction and how
 // long it took.
 func (p *place) logStatements(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
-	defer cancel()
 	for _, s := range []string{
 		"alter system set log_line_prefix = '" + logPrefix + "'",
 		"alter system set log_timezone = 'UTC'",
@@ -108,55 +83,24 @@ func (p *place) logStatements(ctx context.Context) error {
 		"alter system set log_min_duration_statement = 0",
 		"select pg_reload_conf()",
 	} {
-		if _, err := p.admin.Exec(ctx, s); err != nil {
+		if _, err := p.Pool.Exec(ctx, s); err != nil {
 			return fmt.Errorf("log statements: %w", err)
 		}
 	}
-	for {
+	return rig.Await(ctx, reloadTimeout, 10*time.Millisecond, "reload of the configuration", func(ctx context.Context) error {
 		var data, prefix string
-		err := p.admin.QueryRow(ctx, "select current_setting('data_directory'), current_setting('log_line_prefix')").Scan(&data, &prefix)
-		if err != nil {
-			return fmt.Errorf("log statements: %w", err)
+		err := p.Pool.QueryRow(ctx, "select current_setting('data_directory'), current_setting('log_line_prefix')").Scan(&data, &prefix)
+		if err == nil && prefix != logPrefix {
+			err = fmt.Errorf("the prefix of lines is %q", prefix)
 		}
-		if prefix == logPrefix {
-			p.log = filepath.Join(filepath.Dir(data), "server.log")
-			return nil
-		}
-		if err := sleep(ctx, 10*time.Millisecond); err != nil {
-			return fmt.Errorf("log statements: %w", err)
-		}
-	}
-}
-
-// newSchema returns a URL whose sessions have a new schema, and drop.
-func (p *place) newSchema(ctx context.Context) (_ string, drop func(context.Context) error, err error) {
-	p.schemas++
-	name := fmt.Sprintf("bench_%d", p.schemas)
-	u, err := url.Parse(p.servers.DatabaseURL())
-	if err != nil {
-		return "", nil, fmt.Errorf("database URL: %w", err)
-	}
-	q := u.Query()
-	q.Set("search_path", name)
-	u.RawQuery = q.Encode()
-	exec := func(ctx context.Context, sql string) error {
-		ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-		defer cancel()
-		if _, err := p.admin.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("%s: %w", sql, err)
-		}
-		return nil
-	}
-	drop = func(ctx context.Context) error {
-		return exec(context.WithoutCancel(ctx), "drop schema "+name+" cascade")
-	}
-	return u.String(), drop, exec(ctx, "create schema "+name)
+		p.log = filepath.Join(filepath.Dir(data), "server.log")
+		return err
+	})
 }
 
 // makeIndex makes the index that weft would make.
 func (p *place) makeIndex(ctx context.Context, name string) error {
-	sink, err := elastic.New(elastic.Config{URLs: []string{p.servers.ElasticURL()}, Index: name},
-		zap.NewNop(), prometheus.NewRegistry(), "bench")
+	sink, err := elastic.New(elastic.Config{URLs: []string{p.ElasticURL}, Index: name}, zap.NewNop(), prometheus.NewRegistry(), "bench")
 	if err != nil {
 		return err
 	}
@@ -164,37 +108,27 @@ func (p *place) makeIndex(ctx context.Context, name string) error {
 	return sink.EnsureIndex(ctx)
 }
 
-// dropIndex removes what name stands for, if there is anything.
-func (p *place) dropIndex(ctx context.Context, name string) error {
-	var found map[string]struct{}
-	err := p.es.Do(ctx, http.MethodGet, "/"+name+"*/_settings?filter_path=*.settings.index.uuid", nil, &found)
-	for index := range found {
-		err = errors.Join(err, p.es.Do(ctx, http.MethodDelete, "/"+url.PathEscape(index), nil, nil))
-	}
-	if err != nil {
-		return fmt.Errorf("delete index %s: %w", name, err)
-	}
-	return nil
-}
-
-// documents counts those of an index.
-func (p *place) documents(ctx context.Context, name string) (int, error) {
+// expect returns an error unless an index holds so many documents.
+func (p *place) expect(ctx context.Context, name string, documents int) error {
 	var answer struct {
 		Count int `json:"count"`
 	}
-	if err := p.es.Do(ctx, http.MethodPost, "/"+name+"/_refresh", nil, nil); err != nil {
-		return 0, fmt.Errorf("refresh %s: %w", name, err)
+	if err := p.Elastic.Do(ctx, http.MethodPost, "/"+name+"/_refresh", nil, nil); err != nil {
+		return fmt.Errorf("refresh %s: %w", name, err)
 	}
-	if err := p.es.Do(ctx, http.MethodGet, "/"+name+"/_count", nil, &answer); err != nil {
-		return 0, fmt.Errorf("count %s: %w", name, err)
+	if err := p.Elastic.Do(ctx, http.MethodGet, "/"+name+"/_count", nil, &answer); err != nil {
+		return fmt.Errorf("count %s: %w", name, err)
 	}
-	return answer.Count, nil
+	if answer.Count != documents {
+		return fmt.Errorf("index %s holds %d documents, want %d", name, answer.Count, documents)
+	}
+	return nil
 }
 
 // rest waits until neither server has anything to do; one that never stops has waited
 // long enough after restTimeout.
 func (p *place) rest(ctx context.Context) error {
-	if _, err := p.admin.Exec(ctx, "checkpoint"); err != nil {
+	if _, err := p.Pool.Exec(ctx, "checkpoint"); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
 	for began := time.Now(); time.Since(began) < restTimeout; {
@@ -202,7 +136,7 @@ func (p *place) rest(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := sleep(ctx, restWindow); err != nil {
+		if err := rig.Sleep(ctx, restWindow); err != nil {
 			return err
 		}
 		after, err := p.serversCPU()
@@ -214,13 +148,4 @@ func (p *place) rest(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
 }

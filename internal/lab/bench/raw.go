@@ -66,15 +66,10 @@ func (r *recorder) Write(_ context.Context, actions []elastic.Action) ([]outbox.
 	return out, nil
 }
 
-// render makes the corpus of the backlog in a schema with weft's own projection.
-func render(ctx context.Context, databaseURL string) (*corpus, error) {
+// render makes the corpus of a backlog with weft's own projection.
+func render(ctx context.Context, pool *pgxpool.Pool) (*corpus, error) {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
-	pool, err := pgxpool.New(ctx, databaseURL)
-	if err != nil {
-		return nil, fmt.Errorf("open pool: %w", err)
-	}
-	defer pool.Close()
 	rec := &recorder{}
 	search, err := projections.NewSearch(pool, rec, zap.NewNop(), prometheus.NewRegistry())
 	if err != nil {
@@ -157,19 +152,11 @@ func (p *place) loadRaw(ctx context.Context, c *corpus, progress func(share floa
 	if err := p.expect(ctx, rawIndex, c.documents); err != nil {
 		return s, fmt.Errorf("bare loader: %w", err)
 	}
-	return s, p.dropIndex(ctx, rawIndex)
-}
-
-func (p *place) expect(ctx context.Context, index string, documents int) error {
-	got, err := p.documents(ctx, index)
-	if err == nil && got != documents {
-		err = fmt.Errorf("index %s holds %d documents, want %d", index, got, documents)
-	}
-	return err
+	return s, p.DeleteIndices(ctx, rawIndex)
 }
 
 func (p *place) postRaw(ctx context.Context, client *http.Client, body []byte) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.servers.ElasticURL()+"/"+rawIndex+"/_bulk?"+rawQuery, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.ElasticURL+"/"+rawIndex+"/_bulk?"+rawQuery, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}

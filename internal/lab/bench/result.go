@@ -1,14 +1,14 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"runtime"
-	"slices"
-	"strconv"
-	"text/tabwriter"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/console"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 )
 
 // Result is what a scenario has shown. A figure that the scenario does not have is
@@ -20,19 +20,19 @@ type Result struct {
 	Cores    int    `json:"cores"`
 
 	// Ratios of the two sides of each round. Of rates, more is better; of times, less.
-	RatioToRaw  *Spread   `json:"ratio_to_raw,omitempty"`
-	RatioToOwn  *Spread   `json:"ratio_to_own_schema,omitempty"`
-	Traces      *Spread   `json:"ratio_to_untraced,omitempty"`
-	ClaimRatio  *Spread   `json:"claim_p99_ratio,omitempty"` // p99 of leases and lists to that at 20,000 pending
-	HeadToBase  *Spread   `json:"head_to_base,omitempty"`    // weft to the build it is compared with
-	Compared    string    `json:"head_to_base_of,omitempty"` // what figure of the two
-	WeftEPS     float64   `json:"weft_eps"`                  // events per second
-	OtherEPS    float64   `json:"-"`                         // of whichever side weft is compared with
-	RawEPS      float64   `json:"raw_eps,omitempty"`         // bare loader
-	OwnEPS      float64   `json:"own_schema_eps,omitempty"`  // weft's own tables
-	BaseEPS     float64   `json:"base_eps,omitempty"`        // the other build
-	WeftRounds  []float64 `json:"weft_eps_rounds"`           // in their order
-	OtherRounds []float64 `json:"other_eps_rounds,omitempty"`
+	RatioToRaw  *verdict.Range       `json:"ratio_to_raw,omitempty"`
+	RatioToOwn  *verdict.Range       `json:"ratio_to_own_schema,omitempty"`
+	Traces      *verdict.Range       `json:"ratio_to_untraced,omitempty"`
+	ClaimRatio  *verdict.Range       `json:"claim_p99_ratio,omitempty"` // p99 of leases and lists to that at 20,000 pending
+	HeadToBase  *verdict.Range       `json:"head_to_base,omitempty"`    // weft to the build it is compared with
+	Compared    string               `json:"head_to_base_of,omitempty"` // what figure of the two
+	WeftEPS     float64              `json:"weft_eps"`                  // events per second
+	OtherEPS    float64              `json:"-"`                         // of whichever side weft is compared with
+	RawEPS      float64              `json:"raw_eps,omitempty"`         // bare loader
+	OwnEPS      float64              `json:"own_schema_eps,omitempty"`  // weft's own tables
+	BaseEPS     float64              `json:"base_eps,omitempty"`        // the other build
+	WeftRounds  verdict.Distribution `json:"weft_eps_rounds"`           // in their order
+	OtherRounds verdict.Distribution `json:"other_eps_rounds,omitempty"`
 
 	P50MS float64 `json:"p50_ms"` // lease → acknowledgement, without those that are deleted; for trickle commit → commit
 	P99MS float64 `json:"p99_ms"`
@@ -57,22 +57,24 @@ type Result struct {
 
 // Claims says how long they took.
 type Claims struct {
-	N     int     `json:"n"`
-	P50MS float64 `json:"p50_ms"`
-	P99MS float64 `json:"p99_ms"`
-	MaxMS float64 `json:"max_ms"`
+	N   int     `json:"n"`
+	P50 float64 `json:"p50_ms"`
+	P99 float64 `json:"p99_ms"`
+	Max float64 `json:"max_ms"`
 }
 
-func newClaims(ms []float64) *Claims {
+// newClaims returns nil for no times.
+func newClaims(ms verdict.Distribution) *Claims {
 	if len(ms) == 0 {
 		return nil
 	}
-	return &Claims{N: len(ms), P50MS: percentile(ms, 50), P99MS: percentile(ms, 99), MaxMS: percentile(ms, 100)}
+	c := Claims(ms.Latency())
+	return &c
 }
 
 // each is one figure of all samples, in their order.
-func each(samples []sample, figure func(sample) float64) []float64 {
-	out := make([]float64, len(samples))
+func each(samples []sample, figure func(sample) float64) verdict.Distribution {
+	out := make(verdict.Distribution, len(samples))
 	for i, s := range samples {
 		out[i] = figure(s)
 	}
@@ -81,12 +83,12 @@ func each(samples []sample, figure func(sample) float64) []float64 {
 
 func eps(s sample) float64      { return s.EPS }
 func p99(s sample) float64      { return s.P99MS }
-func claimP99(s sample) float64 { return percentile(s.Claims, 99) }
+func claimP99(s sample) float64 { return s.Claims.Percentile(99) }
 
 // middle is the median of each figure, the maximum where it is a peak, and all claims.
 func middle(samples []sample) (m sample) {
-	of := func(figure func(sample) float64) float64 { return median(each(samples, figure)) }
-	peak := func(figure func(sample) float64) float64 { return percentile(each(samples, figure), 100) }
+	of := func(figure func(sample) float64) float64 { return each(samples, figure).Median() }
+	peak := func(figure func(sample) float64) float64 { return each(samples, figure).Max() }
 	m = sample{
 		EPS: of(eps), P50MS: of(func(s sample) float64 { return s.P50MS }), P99MS: of(p99),
 		MaxMS: peak(func(s sample) float64 { return s.MaxMS }), RSSMB: peak(func(s sample) float64 { return s.RSSMB }),
@@ -121,7 +123,7 @@ func newResult(s scenario, w workload, sides []*side) *Result {
 		Claim: newClaims(m.Claims), Lists: newClaims(m.Lists),
 	}
 	if r.Claim != nil {
-		r.ClaimP99 = r.Claim.P99MS
+		r.ClaimP99 = r.Claim.P99
 	}
 	if len(sides) == 1 {
 		return r
@@ -129,8 +131,8 @@ func newResult(s scenario, w workload, sides []*side) *Result {
 	other := sides[1].samples
 	o := middle(other)
 	r.OtherEPS, r.OtherRounds = o.EPS, each(other, eps)
-	ratio := func(figure func(sample) float64) *Spread {
-		return spread(ratios(each(weft, figure), each(other, figure)))
+	ratio := func(figure func(sample) float64) *verdict.Range {
+		return each(weft, figure).Over(each(other, figure)).Range()
 	}
 	switch sides[1].name {
 	case sideRaw:
@@ -165,7 +167,7 @@ func (s sample) brief(k kind) string {
 	case trickle:
 		text += fmt.Sprintf(", p50 %.1f ms, p99 %.1f ms, idle %.2f %% and %.2f %%", s.P50MS, s.P99MS, s.IdleLeader, s.IdleStandby)
 	case claims:
-		text += fmt.Sprintf(", list and lease p50 %.2f ms, p99 %.2f ms, max %.2f ms", percentile(s.Claims, 50), claimP99(s), percentile(s.Claims, 100))
+		text += fmt.Sprintf(", list and lease p50 %.2f ms, p99 %.2f ms, max %.2f ms", s.Claims.Percentile(50), claimP99(s), s.Claims.Max())
 	case byItself:
 		text += fmt.Sprintf(", %.0f MB", s.RSSMB)
 	case againstRaw, againstOwn, againstUntraced:
@@ -178,11 +180,11 @@ func writeJSON(file string, results []*Result) error {
 	for _, r := range results {
 		byName[r.Scenario] = r
 	}
-	return console.WriteResult(file, byName)
+	return rig.WriteResult(file, byName)
 }
 
 // ratio returns the one that r has, and what it is of.
-func (r *Result) ratio() (s *Spread, of string, lessIsBetter bool) {
+func (r *Result) ratio() (s *verdict.Range, of string, lessIsBetter bool) {
 	switch {
 	case r.HeadToBase != nil:
 		return r.HeadToBase, r.Compared + ", head to base", r.Compared != "events per second"
@@ -200,46 +202,31 @@ func (r *Result) ratio() (s *Spread, of string, lessIsBetter bool) {
 }
 
 // writeTable writes what people want to know first, and then what it cost.
-func writeTable(out io.Writer, results []*Result) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\nscenario\trounds\tweft ev/s\tother ev/s\tratio (min–max)\tto\tp50 ms\tp99 ms\tmax ms\tRSS MB")
+func writeTable(out io.Writer, results []*Result) {
+	var rates, costs [][]any
 	for _, r := range results {
 		ratio, of, _ := r.ratio()
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%.1f\t%.1f\t%.1f\t%.0f\n", r.Scenario, r.Rounds, number(r.WeftEPS), number(r.OtherEPS),
-			ratio, of, r.P50MS, r.P99MS, r.MaxMS, r.RSSMB)
+		rates = append(rates, []any{r.Scenario, r.Rounds, number(r.WeftEPS), number(r.OtherEPS), ratio, of, tenth(r.P50MS), tenth(r.P99MS), tenth(r.MaxMS),
+			fmt.Sprintf("%.0f", r.RSSMB)})
+		c := cmp.Or(r.Claim, &Claims{})
+		costs = append(costs, []any{r.Scenario, tenth(r.CPU.Weft), tenth(r.CPU.Postgres), tenth(r.Vacuum), tenth(r.CPU.Elasticsearch), hundredth(r.Allocs),
+			fmt.Sprintf("%.0f", r.WALBytes), fmt.Sprintf("%.4f", r.RoundTrips), hundredth(c.P50), hundredth(c.P99), hundredth(c.Max), hundredth(r.IdleLeader), hundredth(r.IdleStandby)})
 	}
-	fmt.Fprintln(w, "\nper event\tCPU µs weft\tPostgres\tvacuum\tElasticsearch\tallocs\tWAL bytes\tround trips\tlist and lease p50 ms\tp99\tmax\tidle % leader\tstandby")
-	for _, r := range results {
-		c := r.Claim
-		if c == nil {
-			c = &Claims{}
-		}
-		fmt.Fprintf(w, "%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f\t%.0f\t%.4f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\n", r.Scenario, r.CPU.Weft, r.CPU.Postgres, r.Vacuum, r.CPU.Elasticsearch,
-			r.Allocs, r.WALBytes, r.RoundTrips, c.P50MS, c.P99MS, c.MaxMS, r.IdleLeader, r.IdleStandby)
-	}
-	if err := w.Flush(); err != nil {
-		return fmt.Errorf("table: %w", err)
-	}
-	return nil
+	fmt.Fprintln(out)
+	verdict.WriteRows(out, []any{"scenario", "rounds", "weft ev/s", "other ev/s", "ratio (min–max)", "to", "p50 ms", "p99 ms", "max ms", "RSS MB"}, rates...)
+	fmt.Fprintln(out)
+	verdict.WriteRows(out, []any{"per event", "CPU µs weft", "Postgres", "vacuum", "Elasticsearch", "allocs", "WAL bytes", "round trips",
+		"list and lease p50 ms", "p99", "max", "idle % leader", "standby"}, costs...)
 }
 
-// String is the median and, in brackets, both ends.
-func (s *Spread) String() string {
-	if s == nil {
-		return "–"
-	}
-	return fmt.Sprintf("%.2f (%.2f–%.2f)", s.Median, s.Min, s.Max)
-}
+func tenth(f float64) string     { return fmt.Sprintf("%.1f", f) }
+func hundredth(f float64) string { return fmt.Sprintf("%.2f", f) }
 
-// number writes f without a fraction, with a comma after every third digit from the
-// right; a dash is for a figure that there is not.
+// number writes f without a fraction, with a comma after every third digit from the right; a
+// dash stands for a figure that there is not.
 func number(f float64) string {
 	if f <= 0 {
 		return "–"
 	}
-	digits := []byte(strconv.FormatFloat(f, 'f', 0, 64))
-	for i := len(digits) - 3; i > 0; i -= 3 {
-		digits = slices.Insert(digits, i, ',')
-	}
-	return string(digits)
+	return rig.Number(int(math.Round(f)))
 }

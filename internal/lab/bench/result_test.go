@@ -2,16 +2,14 @@ package bench
 
 import (
 	"encoding/json"
-	"encoding/xml"
-	"errors"
-	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 )
 
 func scenarioNamed(t *testing.T, name string) scenario {
@@ -28,32 +26,36 @@ func result(t *testing.T, name, other string) *Result {
 	t.Helper()
 	s := scenarioNamed(t, name)
 	weft := &side{name: "weft", samples: []sample{
-		{EPS: 60, P99MS: 10, Claims: []float64{1, 4}}, {EPS: 50, P99MS: 30, Claims: []float64{1, 3}}, {EPS: 70, P99MS: 20, Claims: []float64{2, 5}}}}
+		{EPS: 60, P99MS: 10, Claims: verdict.Distribution{1, 4}}, {EPS: 50, P99MS: 30, Claims: verdict.Distribution{1, 3}}, {EPS: 70, P99MS: 20, Claims: verdict.Distribution{2, 5}}}}
 	sides := []*side{weft}
 	if other != "" {
 		sides = append(sides, &side{name: other, samples: []sample{
-			{EPS: 100, P99MS: 20, Claims: []float64{1, 2}}, {EPS: 200, P99MS: 20, Claims: []float64{1, 3}}, {EPS: 100, P99MS: 20, Claims: []float64{1, 2}}}})
+			{EPS: 100, P99MS: 20, Claims: verdict.Distribution{1, 2}}, {EPS: 200, P99MS: 20, Claims: verdict.Distribution{1, 3}}, {EPS: 100, P99MS: 20, Claims: verdict.Distribution{1, 2}}}})
 	}
 	return newResult(s, s.load, sides)
 }
 
+func spread(least, median, most float64) *verdict.Range {
+	return &verdict.Range{Min: least, Median: median, Max: most}
+}
+
 func TestResultRatios(t *testing.T) {
 	t.Parallel()
-	rates, claimTimes, latencies := &Spread{0.25, 0.6, 0.7}, &Spread{1, 2, 2.5}, &Spread{0.5, 1, 1.5}
+	rates, claimTimes, latencies := spread(0.25, 0.6, 0.7), spread(1, 2, 2.5), spread(0.5, 1, 1.5)
 	for _, c := range []struct {
 		scenario, other string
-		of              func(*Result) *Spread
-		want            *Spread
+		of              func(*Result) *verdict.Range
+		want            *verdict.Range
 		compared        string
 	}{
-		{"distinct", sideRaw, func(r *Result) *Spread { return r.RatioToRaw }, rates, ""},
-		{"adopted", sideOwn, func(r *Result) *Spread { return r.RatioToOwn }, rates, ""},
-		{"traced", sideUntraced, func(r *Result) *Spread { return r.Traces }, rates, ""},
-		{"backlog", sideReference, func(r *Result) *Spread { return r.ClaimRatio }, claimTimes, ""},
-		{"hot", sideBase, func(r *Result) *Spread { return r.HeadToBase }, rates, "events per second"},
-		{"longtx", sideBase, func(r *Result) *Spread { return r.HeadToBase }, claimTimes, "list and lease p99"},
-		{"trickle", sideBase, func(r *Result) *Spread { return r.HeadToBase }, latencies, "latency p99"},
-		{"trickle", "", func(*Result) *Spread { return nil }, nil, ""},
+		{"distinct", sideRaw, func(r *Result) *verdict.Range { return r.RatioToRaw }, rates, ""},
+		{"adopted", sideOwn, func(r *Result) *verdict.Range { return r.RatioToOwn }, rates, ""},
+		{"traced", sideUntraced, func(r *Result) *verdict.Range { return r.Traces }, rates, ""},
+		{"backlog", sideReference, func(r *Result) *verdict.Range { return r.ClaimRatio }, claimTimes, ""},
+		{"hot", sideBase, func(r *Result) *verdict.Range { return r.HeadToBase }, rates, "events per second"},
+		{"longtx", sideBase, func(r *Result) *verdict.Range { return r.HeadToBase }, claimTimes, "list and lease p99"},
+		{"trickle", sideBase, func(r *Result) *verdict.Range { return r.HeadToBase }, latencies, "latency p99"},
+		{"trickle", "", func(*Result) *verdict.Range { return nil }, nil, ""},
 	} {
 		r := result(t, c.scenario, c.other)
 		if diff := cmp.Diff(c.want, c.of(r)); diff != "" {
@@ -105,9 +107,7 @@ func TestTable(t *testing.T) {
 	var out strings.Builder
 	r := result(t, "distinct", sideRaw)
 	r.WeftEPS = 41230.4
-	if err := writeTable(&out, []*Result{r, result(t, "trickle", "")}); err != nil {
-		t.Fatal(err)
-	}
+	writeTable(&out, []*Result{r, result(t, "trickle", "")})
 	for _, want := range []string{"41,230", "0.60 (0.25–0.70)", "bare loader", "trickle"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, &out)
@@ -124,51 +124,29 @@ func TestNumber(t *testing.T) {
 	}
 }
 
-func TestChart(t *testing.T) {
+func TestPanels(t *testing.T) {
 	t.Parallel()
 	results := []*Result{result(t, "distinct", sideRaw), result(t, "hot", sideRaw), result(t, "trickle", ""), result(t, "backlog", sideReference)}
-	results[1].RatioToRaw = &Spread{1.2, 1.6, 1.7}
-	var out strings.Builder
-	if err := drawChart(&out, results); err != nil {
-		t.Fatal(err)
+	ratio := func(r *Result) verdict.Range { s, _, _ := r.ratio(); return *s }
+	want := []verdict.Panel{
+		{Title: "events per second, those of the bare loader being 1 — more is better", Bars: []verdict.Bar{
+			{Name: "distinct", Range: ratio(results[0])}, {Name: "hot", Range: ratio(results[1])}}},
+		{Title: "list and lease p99 at 20,000 — less is better", Bars: []verdict.Bar{{Name: "backlog", Range: ratio(results[3])}}},
 	}
-	var bars, texts []string
-	for d := xml.NewDecoder(strings.NewReader(out.String())); ; {
-		token, err := d.Token()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			t.Fatalf("not XML: %v\n%s", err, &out)
-		}
-		switch token := token.(type) {
-		case xml.StartElement:
-			if token.Name.Local == "rect" {
-				bars = append(bars, token.Attr[slices.IndexFunc(token.Attr, func(a xml.Attr) bool { return a.Name.Local == "width" })].Value)
-			}
-		case xml.CharData:
-			texts = append(texts, strings.TrimSpace(string(token)))
-		}
-	}
-	// The longest of the first panel is 1.7, its scale ends at 2; that of the second at 2.5.
-	if diff := cmp.Diff([]string{"141.0", "376.0", "376.0"}, bars); diff != "" {
-		t.Errorf("lengths of the bars (-want +got):\n%s", diff)
-	}
-	for _, want := range []string{"distinct", "hot", "backlog", "0.60 (0.25–0.70)", "1.60 (1.20–1.70)", "list and lease p99 at 20,000 — less is better"} {
-		if !slices.Contains(texts, want) {
-			t.Errorf("no text %q in %q", want, texts)
-		}
-	}
-	if slices.Contains(texts, "trickle") {
-		t.Error("trickle has no ratio, and is drawn")
+	if diff := cmp.Diff(want, panels(results)); diff != "" {
+		t.Errorf("panels, without trickle, which has no ratio (-want +got):\n%s", diff)
 	}
 }
 
-func TestTickStep(t *testing.T) {
+func TestMiddle(t *testing.T) {
 	t.Parallel()
-	for most, want := range map[float64]float64{1: 0.2, 1.2: 0.2, 1.7: 0.5, 3: 0.5, 3.5: 1, 12: 2, 13: 5, 60: 10} {
-		if got := tickStep(most); got < want*0.999 || got > want*1.001 {
-			t.Errorf("step up to %v: got %v, want %v", most, got, want)
-		}
+	got := middle([]sample{
+		{EPS: 1, RSSMB: 9, MaxMS: 3, CPU: cpu{Weft: 5}, Claims: verdict.Distribution{1, 2}},
+		{EPS: 3, RSSMB: 7, MaxMS: 8, CPU: cpu{Weft: 6}, Claims: verdict.Distribution{3}},
+		{EPS: 2, RSSMB: 8, MaxMS: 5, CPU: cpu{Weft: 1}},
+	})
+	want := sample{EPS: 2, RSSMB: 9, MaxMS: 8, CPU: cpu{Weft: 5}, Claims: verdict.Distribution{1, 2, 3}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("medians, and peaks of memory and latency (-want +got):\n%s", diff)
 	}
 }

@@ -7,8 +7,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
@@ -36,8 +37,10 @@ type Options struct {
 type bench struct {
 	opts  Options
 	place *place
-	dir   string
-	meter *meter
+	dir   string // of logs
+
+	screen       *rig.Screen
+	begun, steps int
 }
 
 // The sides besides weft itself.
@@ -58,44 +61,40 @@ type side struct {
 
 // Run measures the scenarios, one after the other. What has been measured is written to
 // the files after each of them.
-func Run(ctx context.Context, opts Options) (err error) {
+func Run(ctx context.Context, opts Options) error {
 	picked, err := pick(opts.Scenarios)
 	if err != nil {
 		return err
 	}
-	b := &bench{opts: opts}
 	if opts.Compare != "" && opts.Against != "" {
 		return errors.New("compare with a binary or with a revision, not with both")
 	}
-	if b.dir, err = os.MkdirTemp("", "weft-bench-"); err != nil {
-		return fmt.Errorf("directory for logs: %w", err)
-	}
-	defer func() {
-		switch logs, _ := filepath.Glob(filepath.Join(b.dir, "*.jsonl")); {
-		case err == nil || ctx.Err() != nil || len(logs) == 0:
-			err = errors.Join(err, os.RemoveAll(b.dir))
-		default:
-			err = fmt.Errorf("%w\nlogs: %s", err, b.dir)
-		}
-	}()
 	builds, err := os.MkdirTemp("", "weft-bench-build-")
 	if err != nil {
 		return fmt.Errorf("directory for builds: %w", err)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(builds)) }()
-	head, base, err := b.binaries(ctx, builds)
-	if err != nil {
-		return err
-	}
-	b.place, err = openPlace(ctx, stack.Options{Progress: opts.Progress, HeapMB: opts.HeapMB, Guardian: opts.Guardian})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.place.close()) }()
+	logs := rig.Dir{Program: "bench", Holds: "logs"}
+	err = logs.Run(ctx, func(ctx context.Context, dir string) (err error) {
+		b := &bench{opts: opts, dir: dir}
+		head, base, err := b.binaries(ctx, builds)
+		if err != nil {
+			return err
+		}
+		b.place, err = openPlace(ctx, stack.Options{Progress: opts.Progress, HeapMB: opts.HeapMB, Guardian: opts.Guardian})
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, b.place.close(ctx)) }()
+		return b.all(ctx, picked, head, base)
+	})
+	return errors.Join(err, os.RemoveAll(builds))
+}
 
-	b.meter = newMeter(opts.Out, 2+2*opts.Rounds*len(picked))
-	defer b.meter.close()
-	if err := b.warm(ctx, head, picked[0].load.scaled(opts.Events).events); err != nil {
+func (b *bench) all(ctx context.Context, picked []scenario, head, base string) error {
+	b.screen = rig.NewScreen(b.opts.Out, time.Minute)
+	defer b.screen.Refresh("")
+	b.steps = 2 + 2*b.opts.Rounds*len(picked)
+	if err := b.warm(ctx, head, picked[0].load.scaled(b.opts.Events).events); err != nil {
 		return fmt.Errorf("warm-up: %w", err)
 	}
 	var results []*Result
@@ -104,13 +103,23 @@ func Run(ctx context.Context, opts Options) (err error) {
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
-		results = append(results, newResult(s, s.load.scaled(opts.Events), sides))
+		results = append(results, newResult(s, s.load.scaled(b.opts.Events), sides))
 		if err := b.write(results); err != nil {
 			return err
 		}
 	}
-	b.meter.close()
-	return writeTable(opts.Out, results)
+	b.screen.Refresh("")
+	writeTable(b.opts.Out, results)
+	return nil
+}
+
+// step begins the next step and returns what tells its share, 0 to 1.
+func (b *bench) step(what string) func(share float64) {
+	b.begun++
+	n := b.begun
+	return func(share float64) {
+		b.screen.Refresh(fmt.Sprintf("%3.0f %%  %s", 100*(float64(n-1)+share)/float64(b.steps), what))
+	}
 }
 
 func (b *bench) write(results []*Result) error {
@@ -136,12 +145,11 @@ func (b *bench) binaries(ctx context.Context, dir string) (head, base string, er
 	if err != nil {
 		return "", "", err
 	}
-	if b.opts.Binary != "" {
-		head, err = filepath.Abs(b.opts.Binary)
-	} else {
-		head, err = fleet.Build(ctx, dir, nil)
+	fleet, err := rig.NewFleet(ctx, b.opts.Binary, dir)
+	if err != nil {
+		return "", "", err
 	}
-	return head, base, err
+	return fleet.Binary, base, nil
 }
 
 // warm brings what compiles and caches as it goes to where it stays.
@@ -152,7 +160,7 @@ func (b *bench) warm(ctx context.Context, binary string, events int) error {
 		return err
 	}
 	for _, s := range []*side{raw, b.weftSide("weft", binary, w)} {
-		if _, err := s.run(ctx, b.meter.step("warming up: "+s.name)); err != nil {
+		if _, err := s.run(ctx, b.step("warming up: "+s.name)); err != nil {
 			return err
 		}
 	}
@@ -171,10 +179,10 @@ func (b *bench) rawSide(ctx context.Context, binary string, w workload) (_ *side
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.close(ctx)) }()
-	if err := w.fill(ctx, s.conn); err != nil {
+	if err := w.fill(ctx, s.pool); err != nil {
 		return nil, err
 	}
-	c, err := render(ctx, s.url)
+	c, err := render(ctx, s.pool)
 	return &side{name: sideRaw, run: func(ctx context.Context, progress func(float64)) (sample, error) {
 		return b.place.loadRaw(ctx, c, progress)
 	}}, err
@@ -229,12 +237,12 @@ func (b *bench) takeTurns(ctx context.Context, s scenario, sides []*side) error 
 		for turn := range sides {
 			side := sides[(turn+round+1)%len(sides)]
 			what := fmt.Sprintf("%s %d/%d %s", s.name, round+1, b.opts.Rounds, side.name)
-			got, err := side.run(ctx, b.meter.step(what))
+			got, err := side.run(ctx, b.step(what))
 			if err != nil {
 				return fmt.Errorf("round %d, %s: %w", round+1, side.name, err)
 			}
 			side.samples = append(side.samples, got)
-			b.meter.line("%-26s %s", what, got.brief(s.kind))
+			b.screen.Line("%-26s %s", what, got.brief(s.kind))
 		}
 	}
 	return nil

@@ -9,8 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack/stacktest"
@@ -29,7 +30,7 @@ const guarded = 20_000
 func TestDistinct(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	binary, err := fleet.Build(t.Context(), dir, nil)
+	binary, err := rig.Build(t.Context(), dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +109,7 @@ func TestSidesTakeTurns(t *testing.T) {
 		}})
 	}
 	var out strings.Builder
-	b := &bench{opts: Options{Rounds: 3}, meter: newMeter(&out, 6)}
+	b := &bench{opts: Options{Rounds: 3}, screen: rig.NewScreen(&out, time.Hour), steps: 6}
 	if err := b.takeTurns(t.Context(), scenarioNamed(t, "distinct"), sides); err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +119,7 @@ func TestSidesTakeTurns(t *testing.T) {
 	if got, want := each(sides[0].samples, eps), []float64{2, 3, 6}; !slices.Equal(got, want) {
 		t.Errorf("samples of weft: got %v, want %v", got, want)
 	}
-	if n := strings.Count(out.String(), "\n"); n != 6 {
+	if n := strings.Count(out.String(), " ev/s\n"); n != 6 {
 		t.Errorf("got %d lines, want one for each turn:\n%s", n, &out)
 	}
 }

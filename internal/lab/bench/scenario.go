@@ -117,7 +117,7 @@ func scenarioNames() []string {
 }
 
 // scaled is the workload with another number of events and everything else in
-// proportion; 0 means as it is.
+// proportion; 0 changes nothing.
 func (w workload) scaled(events int) workload {
 	if events == 0 {
 		return w

@@ -9,9 +9,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"golang.org/x/sync/errgroup"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 )
 
 const (
@@ -21,8 +22,8 @@ const (
 	quietTime      = 2 * time.Second // before the idle time begins
 )
 
-// trickle writes single events at a steady rate, whatever becomes of them, and then
-// watches a leader and a standby that have nothing to do.
+// trickle writes single events at a steady rate, without waiting for weft, and then measures
+// a leader and a standby that have nothing to do.
 func (b *bench) trickle(ctx context.Context, binary string, w workload, progress func(share float64)) (out sample, err error) {
 	s, err := b.newSite(ctx, binary, w)
 	if err != nil {
@@ -31,7 +32,7 @@ func (b *bench) trickle(ctx context.Context, binary string, w workload, progress
 	defer func() { err = errors.Join(err, s.close(ctx)) }()
 	if w.before > 0 {
 		earlier := workload{events: w.before, entities: w.before, text: w.text}
-		if err := earlier.fill(ctx, s.conn); err != nil {
+		if err := earlier.fill(ctx, s.pool); err != nil {
 			return out, err
 		}
 	}
@@ -75,32 +76,36 @@ func (b *bench) trickle(ctx context.Context, binary string, w workload, progress
 		return out, err
 	}
 	out.cost(from, to)
-	if out.P50MS, out.P99MS, out.MaxMS, err = s.latencies(ctx, wrote); err != nil {
+	latencies, err := s.latencies(ctx, wrote)
+	if err != nil {
 		return out, err
 	}
+	out.P50MS, out.P99MS, out.MaxMS = latencies.Percentile(50), latencies.Percentile(99), latencies.Max()
 	out.EPS = float64(w.events) / wrote.took.Seconds()
 	idle := min(idleTime, time.Duration(w.events)*time.Second/trickleRate)
-	if err := sleep(ctx, min(quietTime, idle)); err != nil {
+	if err := rig.Sleep(ctx, min(quietTime, idle)); err != nil {
 		return out, err
 	}
-	if out.IdleLeader, out.IdleStandby, err = idleShare(ctx, leader, standby, idle, func(share float64) { progress((1 + share) / 2) }); err != nil {
+	shares, err := idleShare(ctx, []*rig.Instance{leader, standby}, idle, func(share float64) { progress((1 + share) / 2) })
+	if err != nil {
 		return out, err
 	}
+	out.IdleLeader, out.IdleStandby = shares[0], shares[1]
 	if out.RSSMB, err = peakRSS(leader.PID); err != nil {
 		return out, err
 	}
-	return out, errors.Join(stop(ctx, standby), s.sumTrickle(ctx, leader, w, to.bulks-from.bulks, &out))
+	return out, errors.Join(standby.Terminate(ctx), s.sumTrickle(ctx, leader, w, to.bulks-from.bulks, &out))
 }
 
 // sumTrickle ends the worker and reads what it logged.
-func (s *site) sumTrickle(ctx context.Context, leader *fleet.Instance, w workload, bulks float64, out *sample) error {
-	if err := stop(ctx, leader); err != nil {
+func (s *site) sumTrickle(ctx context.Context, leader *rig.Instance, w workload, bulks float64, out *sample) error {
+	if err := leader.Terminate(ctx); err != nil {
 		return err
 	}
 	qctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	var first, last time.Time
-	err := s.conn.QueryRow(qctx, `select min(processing_started_at), max(processed_at) from `+outboxTable+` where event_version >= $1`,
+	err := s.pool.QueryRow(qctx, `select min(processing_started_at), max(processed_at) from `+outboxTable+` where event_version >= $1`,
 		w.trickleVersion(0)).Scan(&first, &last)
 	if err != nil {
 		return fmt.Errorf("times of the events: %w", err)
@@ -133,119 +138,80 @@ returning pg_current_xact_id()::text`
 // trickleVersion is that of event i, after those that were drained before.
 func (w workload) trickleVersion(i int) int64 { return firstVersion + int64(w.before+i) }
 
-// write commits w.events events, each when its time has come. A writer that is late
-// does not make the next ones late.
+// write commits w.events events at a steady rate, an open loop: a late one does not make the
+// next ones late.
 func (s *site) write(ctx context.Context, w workload, progress func(share float64)) (*written, error) {
-	config, err := pgxpool.ParseConfig(s.url)
-	if err != nil {
-		return nil, fmt.Errorf("database URL: %w", err)
-	}
-	config.MaxConns, config.MinConns = trickleWriters, trickleWriters
-	config.ConnConfig.RuntimeParams["application_name"] = "weftlab"
-	config.ConnConfig.RuntimeParams["log_min_duration_statement"] = "-1"
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return nil, fmt.Errorf("open pool: %w", err)
-	}
-	defer pool.Close()
 	text := make([]byte, 0, w.text+10)
 	for i := 0; len(text) < w.text; i++ {
 		text = fmt.Appendf(text, "word%d ", i*104729%5000)
 	}
-	out := &written{ids: make([][16]byte, w.events), transactions: make([]string, w.events)}
-	due := make(chan int, w.events)
-	g, gctx := errgroup.WithContext(ctx)
-	for range trickleWriters {
-		g.Go(func() error {
-			for i := range due {
-				out.ids[i] = uuid.New()
-				qctx, cancel := context.WithTimeout(gctx, queryTimeout)
-				err := pool.QueryRow(qctx, writeOne, out.ids[i], [16]byte(uuid.New()), w.trickleVersion(i), string(text)).Scan(&out.transactions[i])
-				cancel()
-				if err != nil {
-					return fmt.Errorf("write an event: %w", err)
-				}
-			}
-			return nil
-		})
-	}
-	began := time.Now()
-	for i := range w.events {
-		at := began.Add(time.Duration(i) * time.Second / trickleRate)
-		if err = sleep(gctx, time.Until(at)); err != nil {
-			break
+	// The time to connect is nobody's latency.
+	conns := make([]*pgxpool.Conn, trickleWriters)
+	for i := range conns {
+		var err error
+		if conns[i], err = s.pool.Acquire(ctx); err != nil {
+			return nil, fmt.Errorf("connect: %w", err)
 		}
-		due <- i
+		defer conns[i].Release()
+	}
+	free := make(chan *pgxpool.Conn, trickleWriters)
+	for _, c := range conns {
+		free <- c
+	}
+	out := &written{ids: make([][16]byte, w.events), transactions: make([]string, w.events)}
+	began := time.Now()
+	err := traffic.Loop{Ops: w.events, Rate: trickleRate, Concurrency: trickleWriters}.Run(ctx, func(ctx context.Context, i int, _ time.Time) error {
+		conn := <-free
+		defer func() { free <- conn }()
+		ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+		defer cancel()
 		progress(float64(i) / float64(w.events))
-	}
-	close(due)
-	if gerr := g.Wait(); gerr != nil {
-		err = gerr
-	}
+		out.ids[i] = uuid.New()
+		err := conn.QueryRow(ctx, writeOne, out.ids[i], [16]byte(uuid.New()), w.trickleVersion(i), string(text)).Scan(&out.transactions[i])
+		if err != nil {
+			return fmt.Errorf("write an event: %w", err)
+		}
+		return nil
+	})
 	out.took = time.Since(began)
-	return out, err
+	return out, errors.Join(err, ctx.Err())
 }
 
-// settled waits until nothing is on its way.
-func (s *site) settled(ctx context.Context, i *fleet.Instance) error {
-	for began := time.Now(); ; {
+// settled waits until weft has settled all events.
+func (s *site) settled(ctx context.Context, i *rig.Instance) error {
+	return rig.Await(ctx, drainTimeout, poll, "end of the events", func(ctx context.Context) error {
 		done, err := s.drained(ctx)
-		if done || err != nil {
-			return err
+		switch {
+		case err != nil:
+			return rig.Stop(err)
+		case done:
+			return nil
+		case i.HasEnded():
+			return rig.Stop(i.Ending())
+		default:
+			return errors.New("some are on their way")
 		}
-		if i.HasEnded() {
-			return i.Ending()
-		}
-		if time.Since(began) > drainTimeout {
-			return fmt.Errorf("events are not settled after %v", drainTimeout)
-		}
-		if err := sleep(ctx, poll); err != nil {
-			return err
-		}
-	}
+	})
 }
 
 // latencies are from the commit of each event to that of its settle: xmin is the
 // transaction that wrote the row's last version.
-func (s *site) latencies(ctx context.Context, wrote *written) (p50, p99, most float64, err error) {
+func (s *site) latencies(ctx context.Context, wrote *written) (verdict.Distribution, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	rows, err := s.conn.Query(ctx, `
+	rows, err := s.pool.Query(ctx, `
 select 1000 * extract(epoch from pg_xact_commit_timestamp(o.xmin) - pg_xact_commit_timestamp(t.x::text::xid))::float8
 from unnest($1::uuid[], $2::text[]) as t(id, x) join `+outboxTable+` o on o.id = t.id
 where o.status = 'done'`, wrote.ids, wrote.transactions)
 	if err != nil {
-		return 0, 0, 0, fmt.Errorf("latencies: %w", err)
+		return nil, fmt.Errorf("latencies: %w", err)
 	}
 	all, err := pgx.CollectRows(rows, pgx.RowTo[float64])
+	if err == nil && len(all) != len(wrote.ids) {
+		err = fmt.Errorf("%d of %d events are done", len(all), len(wrote.ids))
+	}
 	if err != nil {
-		return 0, 0, 0, fmt.Errorf("latencies: %w", err)
+		return nil, fmt.Errorf("latencies: %w", err)
 	}
-	if len(all) != len(wrote.ids) {
-		return 0, 0, 0, fmt.Errorf("latencies: %d of %d events are done", len(all), len(wrote.ids))
-	}
-	return percentile(all, 50), percentile(all, 99), percentile(all, 100), nil
-}
-
-// idleShare returns what share of a core each instance takes, in per cent.
-func idleShare(ctx context.Context, leader, standby *fleet.Instance, d time.Duration, progress func(share float64)) (l, s float64, err error) {
-	read := func() (l, s float64, err error) {
-		l, err = treeCPU(leader.PID)
-		s, serr := treeCPU(standby.PID)
-		return l, s, errors.Join(err, serr)
-	}
-	l0, s0, err := read()
-	if err != nil {
-		return 0, 0, err
-	}
-	began := time.Now()
-	for time.Since(began) < d {
-		progress(float64(time.Since(began)) / float64(d))
-		if err := sleep(ctx, min(time.Second, d-time.Since(began))); err != nil {
-			return 0, 0, err
-		}
-	}
-	took := time.Since(began).Seconds()
-	l1, s1, err := read()
-	return 100 * (l1 - l0) / took, 100 * (s1 - s0) / took, err
+	return all, nil
 }

@@ -1,15 +1,17 @@
 package chaos
 
 import (
-	"crypto/rand"
-	"encoding/binary"
+	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
-	"os/signal"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
 
 const (
@@ -22,7 +24,7 @@ func Command() *cobra.Command {
 	var (
 		opts Options
 		list bool
-		only kindList
+		only faults.Names
 	)
 	cmd := &cobra.Command{
 		Use:   "chaos",
@@ -50,9 +52,9 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
   weftlab chaos --list`,
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: rig.RunE(func(ctx context.Context, cmd *cobra.Command) error {
 			if list {
-				List(cmd.OutOrStdout())
+				faults.List(cmd.OutOrStdout())
 				return nil
 			}
 			// A limit that was given is the only one.
@@ -64,16 +66,13 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
 				opts.Duration = 0
 			}
 			if !f.Changed("seed") {
-				opts.Seed = randomSeed()
+				opts.Seed = uint64(rand.Uint32()) // short enough to be typed again
 			}
 			opts.Only = only
 			opts.Out, opts.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			opts.Environ = os.Environ()
-			// The caller sees to the other ways to end.
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
-			defer stop()
 			return Run(ctx, opts)
-		},
+		}),
 	}
 	f := cmd.Flags()
 	opts.Instances, opts.Rate = 2, 300
@@ -91,13 +90,6 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
 	f.IntVar(&opts.HeapMB, "elastic-heap", 0, "Elasticsearch's heap in MiB (default that of the stack)")
 	f.BoolVar(&list, "list", false, "name the faults and end")
 	return cmd
-}
-
-// randomSeed is short enough to be typed again.
-func randomSeed() uint64 {
-	var b [4]byte
-	_, _ = rand.Read(b[:])
-	return uint64(binary.LittleEndian.Uint32(b[:]))
 }
 
 // bounded is the value of a flag with limits.

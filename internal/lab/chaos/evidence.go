@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 )
 
@@ -31,11 +32,11 @@ const stamp = "2006-01-02T15:04:05.000000Z07:00"
 
 // keepLogs copies the servers' logs; a server that is away has none to give.
 func (r *run) keepLogs(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	ctx, cancel := context.WithTimeout(ctx, rig.QueryTimeout)
 	defer cancel()
-	logs, err := r.place.serverLogs(ctx)
+	logs, err := r.serverLogs(ctx)
 	if err != nil {
-		r.console.Line("%v", err)
+		r.screen.Line("%v", err)
 		return nil
 	}
 	var errs []error
@@ -53,10 +54,29 @@ func (r *run) keepLogs(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// serverLogs returns the logs of the servers by name, as far as the run has started them.
+func (r *run) serverLogs(ctx context.Context) (map[string]string, error) {
+	if r.Servers == nil {
+		return nil, nil
+	}
+	var data string
+	if err := r.Pool.QueryRow(ctx, "show data_directory").Scan(&data); err != nil {
+		return nil, fmt.Errorf("find the servers' logs: %w", err)
+	}
+	dir := filepath.Dir(filepath.Dir(data))
+	return map[string]string{
+		"postgres.log": filepath.Join(dir, "postgres", "server.log"),
+		"elastic.log":  filepath.Join(dir, "elastic", "server.log"),
+	}, nil
+}
+
 func (r *run) keepSchedule() error {
 	return r.keep("schedule.txt", func(w io.Writer) error {
 		fmt.Fprintf(w, "seed %d\n", r.opts.Seed)
 		for _, i := range r.injections {
+			if i.Injection == nil {
+				continue // the run has ended before it
+			}
 			fmt.Fprintf(w, "%s\n    at %s, healed %s, calm %s; aimed at %s (leader %v), epoch %d%s", i.Step,
 				i.At.UTC().Format(stamp), i.Healed.UTC().Format(stamp), i.Calm.UTC().Format(stamp), i.Instance, i.Leader, i.Epoch, i.Note)
 			if i.Skipped != "" {

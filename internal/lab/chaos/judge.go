@@ -9,6 +9,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -17,29 +20,29 @@ import (
 // something is wrong.
 func (r *run) judge(ctx context.Context) (*Result, error) {
 	took := time.Since(r.began)
-	r.console.Line("Judging …")
-	log, err := history.Read(ctx, r.place.pool, outboxTable, group)
+	r.screen.Line("Judging …")
+	log, err := history.Read(ctx, r.Pool, rig.Outbox, r.Place.Group)
 	if err != nil {
 		return nil, err
 	}
 	log.Finished = r.opts.Finished
-	end, err := history.ReadEnd(ctx, r.place.pool, r.place.es, r.place.index)
+	end, err := history.ReadEnd(ctx, r.Pool, r.Elastic, r.Index)
 	if err != nil {
 		return nil, err
 	}
-	wrong, err := r.wrongTimes(ctx, r.opened, nil)
+	wrong, err := faults.WrongTimes(ctx, r.Place, r.opened, nil)
 	if err != nil {
 		return nil, err
 	}
 	r.clocks = append(r.clocks, wrong...)
-	known := history.Run{Log: log, Acknowledged: r.writer.ledger.acknowledged, Applied: r.recorder.Applied(), Crashes: r.crashes(), End: end}
+	known := history.Run{Log: log, Acknowledged: r.stream.App.Acknowledged(), Applied: r.Recorder.Applied(), Crashes: r.crashes(), End: end}
 	v := history.Check(known)
 	result := r.measured(log, took)
 	result.Bulk = len(known.Applied)
 	result.Lost, result.OutOfOrder, result.TwoClaimers = len(v.Lost), len(v.OutOfOrder), len(v.TwoActive)
 	result.Unleased, result.SentEarly, result.Twice, result.Kept = len(v.Unleased), len(v.SentEarly), len(v.Twice), len(v.Kept)
 	result.Regressions, result.Resurrected = len(v.Regressions), len(v.Resurrected)
-	result.WallClock, result.Surprises, result.Failed = len(r.clocks), len(r.surprises), len(v.DeadLetters)
+	result.WallClock, result.Surprises, result.Failed = len(r.clocks), len(r.unexpected), len(v.DeadLetters)
 	result.Missing, result.Extra, result.Stale = end.Compared.Missing, end.Compared.Extra, end.Compared.Stale
 	result.Converged = len(v.Diverged) == 0 && len(v.Unsettled) == 0
 	r.show(v)
@@ -53,7 +56,7 @@ func (r *run) judge(ctx context.Context) (*Result, error) {
 func (r *run) measured(log *history.Log, took time.Duration) *Result {
 	out := &Result{
 		Seed: r.opts.Seed, Seconds: math.Round(took.Seconds()*10) / 10,
-		Produced: r.writer.ledger.produced(), Unknown: r.writer.ledger.unknown, Terms: len(log.Terms),
+		Produced: r.stream.App.Produced(), Unknown: r.stream.App.Unknown(), Terms: len(log.Terms),
 		Finished: string(r.opts.Finished), Upgrade: r.opts.Upgrade, OtherTerms: otherTerms(log.Terms, r.starts), Leases: len(log.Leases),
 	}
 	out.count(log, r.injections)
@@ -63,8 +66,8 @@ func (r *run) measured(log *history.Log, took time.Duration) *Result {
 // crashes are the times in which PostgreSQL lost what had not reached the disk.
 func (r *run) crashes() (out []history.FaultMark) {
 	for _, i := range r.injections {
-		if i.Step.Kind == PostgresRestartImmediate && i.Skipped == "" {
-			out = append(out, history.FaultMark{Name: string(i.Step.Kind), At: i.At, Until: i.Accepts})
+		if (i.Step.Kind == faults.PostgresRestartImmediate || i.Step.Kind == faults.PostgresSIGKILL) && i.Skipped == "" {
+			out = append(out, history.FaultMark{Name: i.Step.Kind, At: i.At, Until: i.Accepts})
 		}
 	}
 	return out
@@ -72,8 +75,8 @@ func (r *run) crashes() (out []history.FaultMark) {
 
 // count fills in the table of faults.
 func (r *Result) count(log *history.Log, injections []*injection) {
-	r.Injected, r.Skipped, r.Delayed = map[Kind]int{}, map[Kind]int{}, map[Kind]int{}
-	r.TakeoverMS = map[Kind]Spread{}
+	r.Injected, r.Skipped, r.Delayed = map[string]int{}, map[string]int{}, map[string]int{}
+	r.TakeoverMS = map[string]verdict.Latency{}
 	var done []*injection
 	var marks []history.FaultMark
 	for _, i := range injections {
@@ -83,7 +86,7 @@ func (r *Result) count(log *history.Log, injections []*injection) {
 		}
 		r.Injected[i.Step.Kind]++
 		done = append(done, i)
-		marks = append(marks, history.FaultMark{Name: string(i.Step.Kind), At: i.At, Epoch: i.Epoch, Until: i.Healed})
+		marks = append(marks, history.FaultMark{Name: i.Step.Kind, At: i.At, Epoch: i.Epoch, Until: i.Healed})
 	}
 	r.Faults = len(done)
 	for _, t := range log.Terms {
@@ -92,7 +95,7 @@ func (r *Result) count(log *history.Log, injections []*injection) {
 		}
 	}
 	r.Spontaneous = max(0, r.Spontaneous-1) // the first one was nobody's fault
-	times := map[Kind][]time.Duration{}
+	times := map[string][]time.Duration{}
 	for n, t := range history.Takeovers(log, marks) {
 		i := done[n]
 		r.Delayed[i.Step.Kind] += t.Delayed
@@ -101,23 +104,22 @@ func (r *Result) count(log *history.Log, injections []*injection) {
 		}
 	}
 	for k, all := range times {
-		p := history.PercentilesOf(all)
-		r.TakeoverMS[k] = Spread{N: p.N, P50: inMillis(p.P50), P99: inMillis(p.P99), Max: inMillis(p.Max)}
+		r.TakeoverMS[k] = verdict.Millis(all).Latency()
 	}
 }
 
-// timed returns what the table says of i: see [measure]. Nothing is timed of a fault
+// timed returns what the table says of i: see [faults.Measure]. Nothing is timed of a fault
 // that hit a standby.
 func (i *injection) timed(log *history.Log, t *history.Takeover) (time.Duration, bool) {
 	if !i.Leader {
 		return 0, false
 	}
-	switch infoOf(i.Step.Kind).measure {
-	case takeover:
+	switch i.Measure {
+	case faults.Takeover:
 		return t.Settle(), t.Happened()
-	case handover:
+	case faults.Handover:
 		return t.Gap(), t.Happened() && !t.Last.IsZero()
-	case restarted:
+	case faults.Restarted:
 		first, ok := log.FirstDoneAfter(i.Accepts)
 		return first.At.Sub(i.Accepts), ok
 	default:
@@ -135,10 +137,10 @@ func (r *run) show(v *history.Verdict) {
 	shown := map[string]int{}
 	line := func(kind string, what any) {
 		if shown[kind]++; shown[kind] <= maxShown {
-			r.console.Line("  %s: %v", kind, what)
+			r.screen.Line("  %s: %v", kind, what)
 		}
 	}
-	for _, s := range r.surprises {
+	for _, s := range r.unexpected {
 		line("an instance's end", s)
 	}
 	for _, s := range r.clocks {
@@ -167,7 +169,7 @@ func (r *run) keepFindings(known history.Run, v *history.Verdict) error {
 		for _, title := range []struct {
 			name  string
 			lines []string
-		}{{"instances that ended by themselves or badly", r.surprises}, {"times of another clock", r.clocks}} {
+		}{{"instances that ended by themselves or badly", r.unexpected}, {"times of another clock", r.clocks}} {
 			fmt.Fprintf(w, "%s: %d\n", title.name, len(title.lines))
 			for _, line := range title.lines {
 				fmt.Fprintf(w, "  %s\n", line)

@@ -1,26 +1,26 @@
 package chaos
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"text/tabwriter"
-	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 )
 
 // Result is what --json writes.
 type Result struct {
-	Seed     uint64       `json:"seed"`
-	Faults   int          `json:"faults"` // injected
-	Injected map[Kind]int `json:"injected"`
-	Skipped  map[Kind]int `json:"skipped"`
-	Seconds  float64      `json:"seconds"` // from the first fault until everything was drained
-	Produced int          `json:"produced"`
-	Unknown  int          `json:"unknown"` // events of commits that the producer got no answer to
-	Failed   int          `json:"failed"`  // events that ended in the dead letter
-	Bulk     int          `json:"bulk"`    // items of bulk requests
-	Terms    int          `json:"terms"`   // of leadership
+	Seed     uint64         `json:"seed"`
+	Faults   int            `json:"faults"` // injected
+	Injected map[string]int `json:"injected"`
+	Skipped  map[string]int `json:"skipped"`
+	Seconds  float64        `json:"seconds"` // from the first fault until everything was drained
+	Produced int            `json:"produced"`
+	Unknown  int            `json:"unknown"` // events of commits that the producer got no answer to
+	Failed   int            `json:"failed"`  // events that ended in the dead letter
+	Bulk     int            `json:"bulk"`    // items of bulk requests
+	Terms    int            `json:"terms"`   // of leadership
 	// Spontaneous is how many terms began while everything was well. A machine that is
 	// too busy for a heartbeat in three seconds has some: no figure of the verdict.
 	Spontaneous int `json:"spontaneous_terms"`
@@ -46,72 +46,55 @@ type Result struct {
 	Stale       int  `json:"stale"`        // documents that differ from their row
 	Converged   bool `json:"converged"`
 
-	TakeoverMS map[Kind]Spread `json:"takeover_ms"`
-	Delayed    map[Kind]int    `json:"delayed"` // events that were on their way for more than a second across the fault
-}
-
-// Spread is the distribution of a time in milliseconds.
-type Spread struct {
-	N   int     `json:"n"`
-	P50 float64 `json:"p50"`
-	P99 float64 `json:"p99"`
-	Max float64 `json:"max"`
+	TakeoverMS map[string]verdict.Latency `json:"takeover_ms"`
+	Delayed    map[string]int             `json:"delayed"` // events that were on their way for more than a second across the fault
 }
 
 // Err returns nil when every figure is what it must be, and otherwise says which is not.
 func (r *Result) Err() error {
-	var bad []string
 	kept := r.Kept
 	if r.Upgrade != "" {
 		kept = 0 // an older build keeps them
 	}
-	for _, f := range []struct {
-		n    int
-		what string
-	}{
-		{r.Lost, "lost events"}, {r.OutOfOrder, "events out of order"}, {r.Regressions, "writes back to an older version"},
-		{r.Resurrected, "resurrected documents"}, {r.TwoClaimers, "acts of a second claimer"}, {r.WallClock, "columns with times of another clock"},
-		{r.Unleased, "verdicts without a lease"}, {r.SentEarly, "sends without a lease"}, {r.Twice, "events done or archived twice"}, {kept, "finished events that stayed in the table"},
-		{r.Surprises, "instances that ended by themselves or badly"},
-		{r.Missing, "missing documents"}, {r.Extra, "extra documents"}, {r.Stale, "stale documents"},
-	} {
-		if f.n != 0 {
-			bad = append(bad, fmt.Sprintf("%d %s", f.n, f.what))
-		}
+	counts := []verdict.Count{
+		{N: r.Lost, What: "lost events"}, {N: r.OutOfOrder, What: "events out of order"}, {N: r.Regressions, What: "writes back to an older version"},
+		{N: r.Resurrected, What: "resurrected documents"}, {N: r.TwoClaimers, What: "acts of a second claimer"},
+		{N: r.WallClock, What: "columns with times of another clock"}, {N: r.Unleased, What: "verdicts without a lease"},
+		{N: r.SentEarly, What: "sends without a lease"}, {N: r.Twice, What: "events done or archived twice"},
+		{N: kept, What: "finished events that stayed in the table"}, {N: r.Surprises, What: "instances that ended by themselves or badly"},
+		{N: r.Missing, What: "missing documents"}, {N: r.Extra, What: "extra documents"}, {N: r.Stale, What: "stale documents"},
 	}
+	var wrong []string
 	if r.Upgrade != "" && (r.OtherTerms == 0 || r.OtherTerms == r.Terms) {
-		bad = append(bad, fmt.Sprintf("%d of %d terms of the other build", r.OtherTerms, r.Terms))
+		wrong = append(wrong, fmt.Sprintf("%d of %d terms of the other build", r.OtherTerms, r.Terms))
 	}
-	if !r.Converged && len(bad) == 0 {
-		bad = append(bad, "not converged")
+	if !r.Converged && verdict.Clean("", counts, wrong...) == nil {
+		wrong = append(wrong, "not converged")
 	}
-	if len(bad) == 0 {
-		return nil
-	}
-	return errors.New("the run is not clean: " + strings.Join(bad, ", "))
+	return verdict.Clean("the run", counts, wrong...)
 }
 
 // write prints the table of faults and the verdict.
 func (r *Result) write(w io.Writer) {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "fault\ttimes\tskipped\ttakeover p50\tp99\tmax\tdelayed\t")
-	for _, i := range kindTable() {
-		if r.Injected[i.kind]+r.Skipped[i.kind] == 0 {
+	for _, f := range faults.All() {
+		if r.Injected[f.Name]+r.Skipped[f.Name] == 0 {
 			continue
 		}
 		times := "\t\t"
-		if s, ok := r.TakeoverMS[i.kind]; ok {
+		if s, ok := r.TakeoverMS[f.Name]; ok {
 			times = fmt.Sprintf("%s\t%s\t%s", millis(s.P50), millis(s.P99), millis(s.Max))
 		}
 		skipped := ""
-		if n := r.Skipped[i.kind]; n > 0 {
+		if n := r.Skipped[f.Name]; n > 0 {
 			skipped = fmt.Sprint(n)
 		}
 		note := ""
-		if i.measure == handover || i.measure == restarted {
-			note = string(i.measure)
+		if f.Measure == faults.Handover || f.Measure == faults.Restarted {
+			note = string(f.Measure)
 		}
-		fmt.Fprintf(tw, "%s\t%d\t%s\t%s\t%d\t%s\n", i.kind, r.Injected[i.kind], skipped, times, r.Delayed[i.kind], note)
+		fmt.Fprintf(tw, "%s\t%d\t%s\t%s\t%d\t%s\n", f.Name, r.Injected[f.Name], skipped, times, r.Delayed[f.Name], note)
 	}
 	_ = tw.Flush()
 	fmt.Fprintf(w, "%d faults in %.0f s, %d terms, %d of them without a fault; %d events produced, %d of them ended in the dead letter, %d items sent\n",
@@ -139,5 +122,3 @@ func millis(ms float64) string {
 	}
 	return fmt.Sprintf("%.2f s", ms/1000)
 }
-
-func inMillis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -12,15 +12,17 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/console"
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 )
 
 func clean() *Result {
 	return &Result{
 		Seed: 7, Faults: 3, Seconds: 12.5, Produced: 1000, Failed: 2, Bulk: 900, Terms: 3, Converged: true,
-		Injected: map[Kind]int{SIGKILL: 2, WriteBlock: 1}, Skipped: map[Kind]int{Resign: 1},
-		TakeoverMS: map[Kind]Spread{SIGKILL: {N: 2, P50: 83, P99: 1204, Max: 1204}}, Delayed: map[Kind]int{SIGKILL: 5},
+		Injected: map[string]int{faults.SIGKILL: 2, faults.WriteBlock: 1}, Skipped: map[string]int{faults.Resign: 1},
+		TakeoverMS: map[string]verdict.Latency{faults.SIGKILL: {N: 2, P50: 83, P99: 1204, Max: 1204}}, Delayed: map[string]int{faults.SIGKILL: 5},
 	}
 }
 
@@ -39,7 +41,7 @@ func TestResultTable(t *testing.T) {
 			t.Errorf("table: no %q in\n%s", want, got)
 		}
 	}
-	if strings.Contains(got, string(SIGSTOP)) {
+	if strings.Contains(got, faults.SIGSTOP) {
 		t.Errorf("table: a fault that was not drawn is in\n%s", got)
 	}
 }
@@ -85,7 +87,7 @@ func TestResultErr(t *testing.T) {
 func TestResultJSON(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "result.json")
-	if err := console.WriteResult(file, clean()); err != nil {
+	if err := rig.WriteResult(file, clean()); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(file)
@@ -105,7 +107,7 @@ func TestResultJSON(t *testing.T) {
 	if diff := cmp.Diff(want, got["takeover_ms"]); diff != "" {
 		t.Errorf("takeover_ms (-want +got):\n%s", diff)
 	}
-	if err := console.WriteResult(filepath.Join(file, "below"), clean()); err == nil || !strings.Contains(err.Error(), "write result: ") {
+	if err := rig.WriteResult(filepath.Join(file, "below"), clean()); err == nil || !strings.Contains(err.Error(), "write result: ") {
 		t.Errorf("a file that cannot be written: got %v", err)
 	}
 }
@@ -128,20 +130,23 @@ func TestResultCount(t *testing.T) {
 		settledAt(330, 5),
 	}}
 	for _, tc := range []struct {
-		kind Kind
+		kind string
 		led  bool
-		want Spread
+		want verdict.Latency
 	}{
-		{SIGKILL, true, Spread{1, 130, 130, 130}},
-		{SIGKILL, false, Spread{}},
-		{SIGTERM, true, Spread{1, 80, 80, 80}},             // from the settle at 250
-		{PostgresRestartFast, true, Spread{1, 30, 30, 30}}, // from the answer at 300
-		{Throttle429, true, Spread{}},
+		{faults.SIGKILL, true, verdict.Latency{N: 1, P50: 130, P99: 130, Max: 130}},
+		{faults.SIGKILL, false, verdict.Latency{}},
+		{faults.SIGTERM, true, verdict.Latency{N: 1, P50: 80, P99: 80, Max: 80}},             // from the settle at 250
+		{faults.PostgresRestartFast, true, verdict.Latency{N: 1, P50: 30, P99: 30, Max: 30}}, // from the answer at 300
+		{faults.Throttle429, true, verdict.Latency{}},
 	} {
 		var r Result
 		r.count(log, []*injection{
-			{Step: Step{Kind: tc.kind}, Leader: tc.led, Epoch: 4, At: at(200), Accepts: at(300), Healed: at(310), Calm: at(400)},
-			{Step: Step{Kind: tc.kind}, Leader: tc.led, Epoch: 5, Skipped: "not now"},
+			{
+				Step: Step{Kind: tc.kind}, Healed: at(310), Calm: at(400),
+				Injection: &faults.Injection{Fault: faults.Named(tc.kind), Leader: tc.led, Epoch: 4, At: at(200), Accepts: at(300)},
+			},
+			{Step: Step{Kind: tc.kind}, Injection: &faults.Injection{Leader: tc.led, Epoch: 5}, Skipped: "not now"},
 		})
 		if got := r.TakeoverMS[tc.kind]; got != tc.want {
 			t.Errorf("%s (leader %v): got %+v, want %+v", tc.kind, tc.led, got, tc.want)

@@ -7,14 +7,15 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/console"
-	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -28,7 +29,7 @@ type Options struct {
 	Instances int
 	Duration  time.Duration // of the faults; 0 is no limit
 	Faults    int           // 0 is no limit
-	Only      []Kind        // empty: all
+	Only      []string      // names of faults; empty: all
 	Seed      uint64
 	Rate      int // events per second
 
@@ -46,151 +47,94 @@ type Options struct {
 	DatabaseURL, ElasticURL, Index string
 }
 
-// quietPeriod is between two status lines where they cannot be rewritten in place.
-const quietPeriod = 10 * time.Second
-
 const (
-	queryTimeout = 10 * time.Second
-	probeTimeout = 2 * time.Second
+	defaultIndex = "weft-chaos"
+	writers      = 8
+	entities     = 600
+	hotEntities  = 60
+
+	// quietPeriod is between two status lines where they cannot be rewritten in place.
+	quietPeriod = 10 * time.Second
 )
 
 // run is one run.
 type run struct {
-	opts    Options
-	console *console.Console
-	dir     string // evidence
-	began   time.Time
-	opened  time.Time // by the database's clock, before weft was there
+	*rig.Group
+	opts   Options
+	screen *rig.Screen
+	dir    string // evidence
+	began  time.Time
+	opened time.Time // by the database's clock, before weft was there
 
-	place       *place
-	fleet       *fleet.Fleet
-	skewed      string // binary with a wrong wall clock; empty when none was built
+	target      faults.Target
 	otherBinary string // of the other build; empty when there is none
 	starts      []start
-	recorder    *wire.Recorder
-	members     []*member
-	writer      *writer
-	snapshot    *snapshot // open, or nil
+	stream      *traffic.Stream
 
 	injections []*injection
-	surprises  []string // instances that ended by themselves
-	clocks     []string // times in tables that are not the database's
-	step       step     // for the status line
+	lasting    *injection // that goes on beside others, or nil
+	unexpected []string   // instances that ended by themselves, or badly
+	clocks     []string   // times in tables that are not the database's
 }
 
-// ErrInterrupted is the error of a run whose context ended.
-var ErrInterrupted = errors.New("interrupted; what was started is down again")
-
-// Run starts the servers and the instances, injects faults, heals everything, and
-// judges. It returns an error when something could not be done, and when a figure of
-// the verdict is not what it must be.
-func Run(ctx context.Context, opts Options) (err error) {
-	r := &run{opts: opts, console: console.New(opts.Out, quietPeriod), began: time.Now(), recorder: wire.NewRecorder()}
-	defer r.console.Refresh("")
-	if err := r.makeDir(); err != nil {
-		return err
-	}
-	defer func() {
-		r.console.Refresh("")
-		switch {
-		case err != nil && ctx.Err() != nil:
-			err = ErrInterrupted
-		case err != nil:
-			err = fmt.Errorf("%w\nseed %d, evidence: %s", err, opts.Seed, r.dir)
-			return
+// Run starts the servers and the instances, injects faults, heals everything, and judges. It
+// returns an error when something could not be done, and when a figure of the verdict is not
+// what it must be.
+func Run(ctx context.Context, opts Options) error {
+	dir := rig.Dir{Path: opts.Evidence, Program: "chaos", Holds: fmt.Sprintf("seed %d, evidence", opts.Seed)}
+	return dir.Run(ctx, func(ctx context.Context, path string) (err error) {
+		r := &run{
+			opts: opts, screen: rig.NewScreen(opts.Out, quietPeriod), dir: path, began: time.Now(), Group: &rig.Group{Recorder: wire.NewRecorder()},
 		}
-		if opts.Evidence == "" {
-			err = errors.Join(err, os.RemoveAll(r.dir))
+		r.Pick, r.Unexpected = r.pick, func(i *rig.Instance) {
+			r.unexpected = append(r.unexpected, i.Ending().Error())
+			r.screen.Line("  instance %s ended by itself", i.Name)
 		}
-	}()
-	defer func() { err = errors.Join(err, r.close()) }()
-	if err := r.prepare(ctx); err != nil {
-		return err
-	}
-	result, err := r.perform(ctx)
-	r.console.Refresh("")
-	if err != nil {
-		if ctx.Err() == nil {
-			err = errors.Join(err, r.keepLogs(ctx), r.keepSchedule())
-			if log, unread := history.Read(ctx, r.place.pool, outboxTable, group); unread == nil {
-				err = errors.Join(err, r.keepRecord(log, r.recorder.Applied()))
-			}
-		}
-		return err
-	}
-	result.write(r.console)
-	if opts.JSON != "" {
-		if err := console.WriteResult(opts.JSON, result); err != nil {
+		defer func() {
+			r.screen.Refresh("")
+			err = errors.Join(err, r.close(ctx))
+		}()
+		if err := r.prepare(ctx); err != nil {
 			return err
 		}
-	}
-	return result.Err()
-}
-
-func (r *run) makeDir() (err error) {
-	if r.dir = r.opts.Evidence; r.dir == "" {
-		r.dir, err = os.MkdirTemp("", "weft-chaos-")
-	} else if r.dir, err = filepath.Abs(r.dir); err == nil {
-		err = os.MkdirAll(r.dir, 0o755)
-	}
-	if err == nil {
-		err = os.MkdirAll(r.builds(), 0o755)
-	}
-	if err != nil {
-		return fmt.Errorf("directory for evidence: %w", err)
-	}
-	return nil
+		result, err := r.perform(ctx)
+		r.screen.Refresh("")
+		if err != nil {
+			return errors.Join(err, r.keepWhatThereIs(ctx))
+		}
+		result.write(r.screen)
+		return errors.Join(rig.WriteResult(opts.JSON, result), result.Err())
+	})
 }
 
 // builds is where binaries are; they are no evidence.
 func (r *run) builds() string { return filepath.Join(r.dir, "build") }
 
-func (r *run) close() error {
+func (r *run) close(ctx context.Context) error {
 	var errs []error
-	if r.snapshot != nil {
-		r.snapshot.close()
+	if r.lasting != nil {
+		errs = append(errs, r.lasting.Heal(ctx))
 	}
-	if r.fleet != nil {
-		_ = r.fleet.Stop() // a clean end has been looked at before
-	}
-	for _, m := range r.members {
-		errs = append(errs, m.Close())
-	}
-	if r.place != nil {
-		errs = append(errs, r.place.close())
+	_ = r.Stop() // settle has looked at a clean end before
+	if r.Place != nil {
+		errs = append(errs, r.Place.Close(ctx))
 	}
 	return errors.Join(append(errs, os.RemoveAll(r.builds()))...)
 }
 
-// prepare starts the servers and builds weft, at once, and then the instances.
+// prepare starts the servers and builds weft, at once, and then starts the instances.
 func (r *run) prepare(ctx context.Context) error {
-	binary := r.opts.Binary
+	if err := os.MkdirAll(r.builds(), 0o755); err != nil {
+		return fmt.Errorf("directory for binaries: %w", err)
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		r.place, err = openPlace(gctx, r.opts)
+		r.Place, err = rig.Open(gctx, stack.Options{
+			Progress: r.opts.Progress, HeapMB: r.opts.HeapMB, DatabaseURL: r.opts.DatabaseURL, ElasticURL: r.opts.ElasticURL,
+		}, writers+8)
 		return err
 	})
-	g.Go(func() (err error) {
-		start := time.Now()
-		if binary != "" {
-			return nil // and nothing is built
-		}
-		if binary, err = fleet.Build(gctx, r.builds(), nil); err != nil {
-			return err
-		}
-		if r.schedules(SkewedClock) {
-			r.console.Line("Building weft with a wrong wall clock …")
-			overlay, err := fleet.SkewedClock(gctx, skew(r.opts.Seed))
-			if err != nil {
-				return err
-			}
-			if r.skewed, err = fleet.Build(gctx, r.builds(), overlay); err != nil {
-				return err
-			}
-		}
-		r.console.Line("Built weft in %.1f s", time.Since(start).Seconds())
-		return nil
-	})
+	g.Go(func() error { return r.build(gctx) })
 	g.Go(func() (err error) {
 		r.otherBinary, err = otherBuild(gctx, r.opts.Upgrade, r.builds())
 		return err
@@ -198,78 +142,70 @@ func (r *run) prepare(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	binary, err := filepath.Abs(binary)
-	if err != nil {
-		return err
+	if r.Index = r.opts.Index; r.Index == "" {
+		r.Index = defaultIndex
 	}
-	r.fleet = &fleet.Fleet{Binary: binary, Dir: r.dir, Env: fleet.Environment(r.opts.Environ, false,
-		"DATABASE_URL="+r.place.databaseURL, "ELASTIC_URL="+r.place.elasticURL, "ELASTIC_INDEX="+r.place.index,
-		"WEFT_GROUP="+group, "GOTRACEBACK=all")}
+	r.Fleet.Env = rig.Environment(r.opts.Environ, false, r.Settings()...)
 	if r.opts.Finished != "" {
-		r.fleet.Env = append(r.fleet.Env, "OUTBOX_FINISHED="+string(r.opts.Finished))
+		r.Fleet.Env = append(r.Fleet.Env, "OUTBOX_FINISHED="+string(r.opts.Finished))
 	}
-	if r.opened, err = r.now(ctx); err != nil {
+	var err error
+	if r.opened, err = r.Now(ctx); err != nil {
 		return err
 	}
-	if err := r.fleet.Run(ctx, "migrate", "up"); err != nil {
+	if err := r.Fleet.Run(ctx, "migrate", "up"); err != nil {
 		return err
 	}
-	if err := history.Install(ctx, r.place.pool, outboxTable); err != nil {
+	if err := r.Record(ctx); err != nil {
 		return err
 	}
-	if err := history.InstallSource(ctx, r.place.pool); err != nil {
-		return err
+	r.target.Group = r.Group
+	r.stream = &traffic.Stream{
+		App: &traffic.Application{Pool: r.Pool}, Writers: writers, Rate: float64(r.opts.Rate), Seed: r.opts.Seed,
+		Entities: traffic.Entities(entities), Hot: hotEntities, Late: traffic.EveryThird,
 	}
-	if err := r.place.makeProbe(ctx); err != nil {
-		return err
-	}
+	var names []string
 	for n := range r.opts.Instances {
-		m, err := newMember(string(rune('a'+n)), r.place, r.recorder)
-		m.other = n%2 == 1 // its first process is of the other build than that of its neighbour
-		r.members = append(r.members, m)
+		names = append(names, string(rune('a'+n)))
+	}
+	return r.LaunchAll(ctx, names...)
+}
+
+// build makes the binary, and the one with a wrong wall clock if the schedule needs it.
+func (r *run) build(ctx context.Context) (err error) {
+	start := time.Now()
+	if r.Fleet, err = rig.NewFleet(ctx, r.opts.Binary, r.builds()); err != nil {
+		return err
+	}
+	r.Fleet.Dir = r.dir
+	if r.opts.Binary != "" {
+		return nil
+	}
+	if newSchedule(r.opts.Seed, r.opts.Only).contains(faults.SkewedClock, r.opts.Faults) {
+		r.screen.Line("Building weft with a wrong wall clock …")
+		r.target.Skew = skew(r.opts.Seed)
+		overlay, err := rig.SkewedClock(ctx, r.target.Skew)
 		if err != nil {
 			return err
 		}
-		if err := r.start(ctx, m, ""); err != nil {
+		if r.target.Skewed, err = rig.Build(ctx, r.builds(), overlay); err != nil {
 			return err
 		}
 	}
-	for _, m := range r.members {
-		if err := m.instance.Ready(ctx); err != nil {
-			return err
-		}
-	}
-	r.writer = &writer{pool: r.place.pool, seed: r.opts.Seed, rate: r.opts.Rate}
+	r.screen.Line("Built weft in %.1f s", time.Since(start).Seconds())
 	return nil
 }
 
-// schedules reports whether the faults of this run may be of kind k: within the first
-// decks, if their number is limited.
-func (r *run) schedules(k Kind) bool {
-	s := newSchedule(r.opts.Seed, r.opts.Only)
-	if r.opts.Faults == 0 {
-		return slices.Contains(s.kinds, k)
-	}
-	for range min(r.opts.Faults, len(s.kinds)) {
-		if s.next().Kind == k {
-			return true
-		}
-	}
-	return false
-}
-
-// perform runs writer and faults, heals, drains and judges.
+// perform runs writers and faults, heals, drains and judges.
 func (r *run) perform(ctx context.Context) (*Result, error) {
 	g, gctx := errgroup.WithContext(ctx)
-	writing, stopWriting := context.WithCancel(gctx)
-	watching, stopWatching := context.WithCancel(gctx)
-	defer stopWatching()
-	g.Go(func() error { return r.writer.run(writing) })
-	g.Go(func() error { r.watch(watching); return nil })
+	writing, stop := context.WithCancel(gctx)
+	defer stop()
+	g.Go(func() error { return r.stream.Run(writing) })
+	g.Go(func() error { r.watch(writing); return nil })
 	g.Go(func() error {
-		defer stopWriting()
-		defer stopWatching()
-		return r.torment(gctx)
+		defer stop()
+		return r.injectAll(gctx)
 	})
 	if err := g.Wait(); err != nil {
 		return nil, err
@@ -280,12 +216,14 @@ func (r *run) perform(ctx context.Context) (*Result, error) {
 	return r.judge(ctx)
 }
 
-// now is the database's clock.
-func (r *run) now(ctx context.Context) (at time.Time, err error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	if err := r.place.pool.QueryRow(ctx, "select clock_timestamp()").Scan(&at); err != nil {
-		return at, fmt.Errorf("read the database's clock: %w", err)
+// keepWhatThereIs writes the evidence of a run that has failed before it was judged.
+func (r *run) keepWhatThereIs(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return nil
 	}
-	return at, nil
+	err := errors.Join(r.keepLogs(ctx), r.keepSchedule())
+	if log, unread := history.Read(ctx, r.Pool, rig.Outbox, r.Place.Group); unread == nil {
+		err = errors.Join(err, r.keepRecord(log, r.Recorder.Applied()))
+	}
+	return err
 }

@@ -9,7 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -19,7 +20,7 @@ import (
 func short(t *testing.T, overlay map[string][]byte, opts Options) (string, *Result, error) {
 	t.Helper()
 	dir := t.TempDir()
-	binary, err := fleet.Build(t.Context(), dir, overlay)
+	binary, err := rig.Build(t.Context(), dir, overlay)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,14 +52,14 @@ func short(t *testing.T, overlay map[string][]byte, opts Options) (string, *Resu
 
 func TestShortRunIsClean(t *testing.T) {
 	t.Parallel()
-	out, result, err := short(t, nil, Options{Faults: 5, Only: []Kind{SIGKILL, Throttle429, TerminateLock, PostgresRestartFast}, Seed: 11})
+	out, result, err := short(t, nil, Options{Faults: 5, Only: []string{faults.SIGKILL, faults.Throttle429, faults.TerminateLock, faults.PostgresRestartFast}, Seed: 11})
 	if err != nil {
 		t.Errorf("verdict: got %v, want none", err)
 	}
-	if result.Faults+result.Skipped[PostgresRestartFast] != 5 || result.Skipped[PostgresRestartFast] == 0 {
+	if result.Faults+result.Skipped[faults.PostgresRestartFast] != 5 || result.Skipped[faults.PostgresRestartFast] == 0 {
 		t.Errorf("faults: got %d and %v skipped, want 5 in all, with the restart of somebody else's server skipped", result.Faults, result.Skipped)
 	}
-	if result.Produced == 0 || result.Bulk == 0 || result.Terms < 2 || result.TakeoverMS[SIGKILL].N+result.TakeoverMS[TerminateLock].N == 0 {
+	if result.Produced == 0 || result.Bulk == 0 || result.Terms < 2 || result.TakeoverMS[faults.SIGKILL].N+result.TakeoverMS[faults.TerminateLock].N == 0 {
 		t.Errorf("result: got %+v, want events, items, terms and takeovers", result)
 	}
 	for _, want := range []string{"PASS (seed 11)", "skipped: the servers are not of this run", "throttle-429"} {
@@ -71,7 +72,7 @@ func TestShortRunIsClean(t *testing.T) {
 // Each start of an instance takes the other build, and both lead.
 func TestShortRunOfTwoBuilds(t *testing.T) {
 	t.Parallel()
-	out, result, err := short(t, nil, Options{Faults: 3, Only: []Kind{SIGTERM, SIGKILL}, Seed: 14, Upgrade: "binary", Finished: outbox.Discard})
+	out, result, err := short(t, nil, Options{Faults: 3, Only: []string{faults.SIGTERM, faults.SIGKILL}, Seed: 14, Upgrade: "binary", Finished: outbox.Discard})
 	if err != nil {
 		t.Errorf("verdict: got %v, want none", err)
 	}
@@ -90,7 +91,7 @@ func TestShortRunOfTwoBuilds(t *testing.T) {
 // A build that forgets about every other lease when it settles cannot pass.
 func TestShortRunRejectsSettlesWithoutALease(t *testing.T) {
 	t.Parallel()
-	overlay, err := fleet.Replaced(t.Context(), "outbox/settle.go", `	q.Queue(lockWait)
+	overlay, err := rig.Replaced(t.Context(), "outbox/settle.go", `	q.Queue(lockWait)
 	b.queueClose(&q)
 `, `	q.Queue(lockWait)
 	if len(in)%2 == 1 {
@@ -102,7 +103,7 @@ func TestShortRunRejectsSettlesWithoutALease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, result, err := short(t, overlay, Options{Faults: 1, Only: []Kind{SIGKILL}, Seed: 15})
+	out, result, err := short(t, overlay, Options{Faults: 1, Only: []string{faults.SIGKILL}, Seed: 15})
 	if err == nil || result.Unleased == 0 || !strings.Contains(out, "verdicts without a lease") {
 		t.Errorf("verdict: got %v with %+v, want verdicts without a lease", err, result)
 	}
@@ -111,14 +112,14 @@ func TestShortRunRejectsSettlesWithoutALease(t *testing.T) {
 // A build that writes documents without their versions cannot pass.
 func TestShortRunRejectsWritesWithoutVersions(t *testing.T) {
 	t.Parallel()
-	overlay, err := fleet.Replaced(t.Context(), "projections/elastic/encode.go", `	dst = append(dst, `+"`"+`,"version":`+"`"+`...)
+	overlay, err := rig.Replaced(t.Context(), "projections/elastic/encode.go", `	dst = append(dst, `+"`"+`,"version":`+"`"+`...)
 	dst = strconv.AppendInt(dst, a.Version, 10)
 	dst = append(dst, `+"`"+`,"version_type":"external_gte"}}`+"`"+`...)
 `, "	dst = strconv.AppendInt(dst, a.Version, 10)[:len(dst)]\n	dst = append(dst, `}}`...)\n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, result, err := short(t, overlay, Options{Faults: 1, Only: []Kind{SIGKILL}, Seed: 12})
+	out, result, err := short(t, overlay, Options{Faults: 1, Only: []string{faults.SIGKILL}, Seed: 12})
 	if err == nil || result.Regressions+result.Stale == 0 || !strings.Contains(out, "FAIL: ") {
 		t.Errorf("verdict: got %v with %+v, want regressions or stale documents", err, result)
 	}
@@ -127,12 +128,12 @@ func TestShortRunRejectsWritesWithoutVersions(t *testing.T) {
 // A build in which events pass earlier ones that wait for their retry cannot pass.
 func TestShortRunRejectsOvertaking(t *testing.T) {
 	t.Parallel()
-	overlay, err := fleet.Replaced(t.Context(), "outbox/sql/lease.sql",
+	overlay, err := rig.Replaced(t.Context(), "outbox/sql/lease.sql",
 		"where q.entity_id = d.entity_id and q.entity_type = d.entity_type", "where false and q.entity_id = d.entity_id and q.entity_type = d.entity_type")
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, result, err := short(t, overlay, Options{Faults: 1, Only: []Kind{Throttle429}, Seed: 13})
+	out, result, err := short(t, overlay, Options{Faults: 1, Only: []string{faults.Throttle429}, Seed: 13})
 	if err == nil || result.OutOfOrder == 0 || !strings.Contains(out, "events out of order") {
 		t.Errorf("verdict: got %v with %+v, want events out of order", err, result)
 	}

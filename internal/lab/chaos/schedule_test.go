@@ -5,9 +5,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
 )
 
-func draw(seed uint64, n int, only ...Kind) []Step {
+func draw(seed uint64, n int, only ...string) []Step {
 	s := newSchedule(seed, only)
 	steps := make([]Step, n)
 	for i := range steps {
@@ -32,12 +34,13 @@ func TestScheduleIsAFunctionOfTheSeed(t *testing.T) {
 // Every kind has its turn in each deck, as often as its share says.
 func TestScheduleDealsWholeDecks(t *testing.T) {
 	t.Parallel()
-	deck, want := 0, map[Kind]int{}
-	for _, i := range kindTable() {
-		deck += i.share
-		want[i.kind] = 3 * i.share
+	deck, want := 0, map[string]int{}
+	for _, f := range faults.All() {
+		if deck += f.Share; f.Share > 0 {
+			want[f.Name] = 3 * f.Share
+		}
 	}
-	got := map[Kind]int{}
+	got := map[string]int{}
 	for n, s := range draw(1, 3*deck) {
 		got[s.Kind]++
 		if s.N != n+1 {
@@ -47,8 +50,8 @@ func TestScheduleDealsWholeDecks(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("kinds of three decks (-want +got):\n%s", diff)
 	}
-	for _, s := range draw(1, 20, SIGKILL, Throttle429) {
-		if s.Kind != SIGKILL && s.Kind != Throttle429 {
+	for _, s := range draw(1, 20, faults.SIGKILL, faults.Throttle429) {
+		if s.Kind != faults.SIGKILL && s.Kind != faults.Throttle429 {
 			t.Errorf("drawn from two kinds: got %s", s.Kind)
 		}
 	}
@@ -62,15 +65,15 @@ func TestScheduleParameters(t *testing.T) {
 	standbys := 0
 	for _, s := range draw(3, 2000) {
 		switch s.Kind {
-		case SIGSTOP, PartitionPostgres, PartitionBoth:
+		case faults.SIGSTOP, "partition-postgres", faults.PartitionBoth:
 			if s.Hold <= idleSession {
 				t.Errorf("%v: holds %v, want longer than %v", s, s.Hold, idleSession)
 			}
-		case LatencyPostgres, LatencyElastic:
+		case "latency-postgres", "latency-elastic":
 			if s.Latency < 50*time.Millisecond || s.Latency > 3*time.Second {
 				t.Errorf("%v: latency %v, want 50 ms to 3 s", s, s.Latency)
 			}
-		case Throttle429, GarbledBulk, TruncatedBulk:
+		case faults.Throttle429, "garbled-bulk", "truncated-bulk":
 			if s.Every < 1 {
 				t.Errorf("%v: hits one request of %d, want at least 1", s, s.Every)
 			}
@@ -81,7 +84,7 @@ func TestScheduleParameters(t *testing.T) {
 		}
 		if s.Standby {
 			standbys++
-			if !infoOf(s.Kind).aimed {
+			if !faults.Named(s.Kind).Aimed {
 				t.Errorf("%v: is aimed at a standby, and concerns the leader only", s)
 			}
 		}
@@ -93,19 +96,21 @@ func TestScheduleParameters(t *testing.T) {
 
 func TestStepReadsAsALine(t *testing.T) {
 	t.Parallel()
-	s := Step{N: 3, Kind: LatencyElastic, Standby: true, Pause: time.Second, Hold: 4 * time.Second, Latency: 90 * time.Millisecond}
+	s := Step{N: 3, Kind: "latency-elastic", Standby: true, Pause: time.Second, Params: faults.Params{Hold: 4 * time.Second, Latency: 90 * time.Millisecond}}
 	if got, want := s.String(), "3 latency-elastic standby pause=1s hold=4s latency=90ms"; got != want {
 		t.Errorf("step: got %q, want %q", got, want)
 	}
 }
 
-func TestOnly(t *testing.T) {
+// A binary with a wrong clock is built only where the schedule needs it.
+func TestScheduleContains(t *testing.T) {
 	t.Parallel()
-	var l kindList
-	if err := l.Set("sigkill, alias-removed"); err != nil || l.String() != "sigkill,alias-removed" {
-		t.Errorf("two names: got %q (%v)", &l, err)
+	steps := draw(9, 10)
+	last := steps[9].Kind
+	if !newSchedule(9, nil).contains(last, 10) || !newSchedule(9, nil).contains(faults.SkewedClock, 0) {
+		t.Error("a fault of the first steps, or of an endless schedule, is missing")
 	}
-	if err := l.Set("sigkill,earthquake"); err == nil || err.Error() != `no fault is named "earthquake"; --list names them` {
-		t.Errorf("an unknown name: got %v", err)
+	if newSchedule(9, []string{faults.SIGKILL}).contains(faults.SkewedClock, 0) {
+		t.Error("a schedule of kills contains a skewed clock")
 	}
 }

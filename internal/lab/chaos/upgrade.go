@@ -7,7 +7,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 )
 
@@ -34,6 +36,31 @@ func otherBuild(ctx context.Context, what, dir string) (binary string, err error
 		return "", fmt.Errorf("build of %s: %w\n%s", what, err, out)
 	}
 	return binary, nil
+}
+
+// start is that of a process.
+type start struct {
+	name  string
+	at    time.Time
+	other bool // of the other build
+}
+
+// pick notes a start. With another build, a member's processes are of both in turns, and the
+// first ones of two neighbours differ.
+func (r *run) pick(m *rig.Member, binary string) string {
+	other := len(r.Members())%2 == 1
+	for _, s := range slices.Backward(r.starts) {
+		if s.name == m.Name {
+			other = s.other != (binary == "")
+			break
+		}
+	}
+	other = other && r.otherBinary != ""
+	r.starts = append(r.starts, start{m.Name, time.Now(), other})
+	if binary == "" && other {
+		return r.otherBinary
+	}
+	return binary
 }
 
 // otherTerms counts the terms that instances of the other build began.

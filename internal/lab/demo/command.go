@@ -1,10 +1,12 @@
 package demo
 
 import (
+	"context"
 	"os"
-	"os/signal"
 
 	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
 
 // Command returns `weftlab demo`.
@@ -29,15 +31,12 @@ at once, and both stores agree; 1 means anything else.`,
   weftlab demo --keep`,
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: rig.RunE(func(ctx context.Context, cmd *cobra.Command) error {
 			opts.Out, opts.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			opts.Environ = os.Environ()
 			opts.DatabaseURL, opts.ElasticURL = os.Getenv("DATABASE_URL"), os.Getenv("ELASTIC_URL")
-			// The caller sees to the other ways to end.
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
-			defer stop()
 			return Run(ctx, opts)
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.StringVar(&opts.JSON, "json", "", "write the figures to `FILE` as JSON")

@@ -15,11 +15,11 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -63,15 +63,9 @@ func newDocument(kind, importPath, symbol, text string) Document {
 	}
 }
 
-// maxSnippet is in characters.
-const maxSnippet = 200
-
-// snippet returns the first characters of text.
-func snippet(text string) string {
-	if utf8.RuneCountInString(text) <= maxSnippet {
-		return text
-	}
-	return string([]rune(text)[:maxSnippet])
+// row is what is written about the document.
+func (d *Document) row() traffic.Row {
+	return traffic.Row{Text: d.Text, Rank: d.RankScore, Library: &d.LibraryID}
 }
 
 // ReadCorpus parses the packages below dir, the src directory of a Go installation,

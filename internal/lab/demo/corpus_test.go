@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -29,7 +29,7 @@ func TestReadCorpus(t *testing.T) {
 
 	source := func(t *testing.T) string {
 		t.Helper()
-		root, err := fleet.GoRoot(t.Context())
+		root, err := rig.GoRoot(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,17 +179,4 @@ func init() {}
 			}
 		}
 	})
-}
-
-func TestSnippet(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct{ in, want string }{
-		{"short", "short"},
-		{strings.Repeat("é", 200), strings.Repeat("é", 200)},
-		{strings.Repeat("é", 201), strings.Repeat("é", 200)},
-	} {
-		if got := snippet(tc.in); got != tc.want {
-			t.Errorf("snippet of %d bytes: got %d bytes, want %d", len(tc.in), len(got), len(tc.want))
-		}
-	}
 }

@@ -1,7 +1,6 @@
 package demo
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -12,7 +11,8 @@ import (
 
 	"github.com/samuelhu324-dev/weft/outbox"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/console"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 )
@@ -33,26 +33,15 @@ type Result struct {
 
 // Err returns nil when nothing was lost, and otherwise says what was.
 func (r *Result) Err() error {
-	var bad []string
-	for _, f := range []struct {
-		n    int
-		what string
-	}{
-		{r.Missing, "missing documents"}, {r.Extra, "extra documents"}, {r.Stale, "stale documents"},
-		{r.LostEvents, "lost events"}, {r.OutOfOrder, "events out of order"}, {r.TwoActive, "acts of a second active instance"},
-	} {
-		if f.n != 0 {
-			bad = append(bad, fmt.Sprintf("%d %s", f.n, f.what))
-		}
-	}
-	if len(bad) == 0 {
-		return nil
-	}
-	return errors.New("the run is not clean: " + strings.Join(bad, ", "))
+	return verdict.Clean("the run", []verdict.Count{
+		{N: r.Missing, What: "missing documents"}, {N: r.Extra, What: "extra documents"}, {N: r.Stale, What: "stale documents"},
+		{N: r.LostEvents, What: "lost events"}, {N: r.OutOfOrder, What: "events out of order"},
+		{N: r.TwoActive, What: "acts of a second active instance"},
+	})
 }
 
-// verdict is the judged run.
-type verdict struct {
+// outcome is the judged run.
+type outcome struct {
 	result    Result
 	exact     bool
 	compared  *reconcile.Report
@@ -63,8 +52,8 @@ type verdict struct {
 	took      time.Duration
 }
 
-func judge(log *history.Log, acknowledged []history.Enqueued, compared *reconcile.Report, takeovers []takeover, loadedUpTo int64) *verdict {
-	v := &verdict{
+func judge(log *history.Log, acknowledged []history.Enqueued, compared *reconcile.Report, takeovers []takeover, loadedUpTo int64) *outcome {
+	v := &outcome{
 		exact: log.Exact, compared: compared, takeovers: takeovers,
 		lost: append(history.Lost(log, acknowledged), history.DeadLetters(log)...), order: history.OutOfOrder(log), active: history.TwoActive(log),
 	}
@@ -86,11 +75,11 @@ func judge(log *history.Log, acknowledged []history.Enqueued, compared *reconcil
 }
 
 // leader returns who led at the end.
-func (v *verdict) leader() string {
+func (v *outcome) leader() string {
 	if len(v.takeovers) == 0 {
 		return ""
 	}
-	return v.takeovers[len(v.takeovers)-1].To.instance
+	return v.takeovers[len(v.takeovers)-1].To.Instance
 }
 
 // drain returns how many events have at most the given version and are done, and the time from
@@ -117,7 +106,7 @@ func drain(log *history.Log, upTo int64) (events int, took time.Duration) {
 // maxFindings is how many of a kind are printed.
 const maxFindings = 5
 
-func (v *verdict) write(w io.Writer) {
+func (v *outcome) write(w io.Writer) {
 	r := &v.result
 	list := func(title string, lines []history.Finding) {
 		for i, f := range lines {
@@ -136,7 +125,7 @@ func (v *verdict) write(w io.Writer) {
 	}
 	var each []string
 	for _, t := range v.takeovers {
-		each = append(each, console.Millis(t.Settle))
+		each = append(each, rig.Millis(t.Settle))
 	}
 	order := ""
 	if !v.exact {
@@ -145,11 +134,11 @@ func (v *verdict) write(w io.Writer) {
 	fmt.Fprintln(w, "Summary")
 	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(tw, "  "+name+"\t"+format+"\n", args...) }
-	row("events", "%s produced, %d lost, %d out of order", console.Number(r.Produced), r.LostEvents, r.OutOfOrder)
-	row("documents", "%s of %s rows, %d missing, %d extra, %d stale", console.Number(r.Documents), console.Number(v.compared.Rows), r.Missing, r.Extra, r.Stale)
+	row("events", "%s produced, %d lost, %d out of order", rig.Number(r.Produced), r.LostEvents, r.OutOfOrder)
+	row("documents", "%s of %s rows, %d missing, %d extra, %d stale", rig.Number(r.Documents), rig.Number(v.compared.Rows), r.Missing, r.Extra, r.Stale)
 	row("leaders", "%d killed, %d acts under an older epoch%s", len(v.takeovers), r.TwoActive, order)
-	row("takeover", "%s after SIGKILL at worst, until the first settled event (%s)", console.Millis(time.Duration(r.TakeoverMS*float64(time.Millisecond))), strings.Join(each, ", "))
-	row("load", "%s events per second", console.Number(r.EventsPerSecond))
+	row("takeover", "%s after SIGKILL at worst, until the first settled event (%s)", rig.Millis(time.Duration(r.TakeoverMS*float64(time.Millisecond))), strings.Join(each, ", "))
+	row("load", "%s events per second", rig.Number(r.EventsPerSecond))
 	row("time", "%.0f s", v.took.Seconds())
 	_ = tw.Flush()
 }

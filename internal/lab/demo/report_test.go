@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/console"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -103,7 +103,7 @@ func TestJudge(t *testing.T) {
 func TestResultFile(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "result.json")
-	if err := console.WriteResult(file, &Result{Produced: 7, TakeoverMS: 12.5}); err != nil {
+	if err := rig.WriteResult(file, &Result{Produced: 7, TakeoverMS: 12.5}); err != nil {
 		t.Fatal(err)
 	}
 	b, err := os.ReadFile(file)

@@ -5,16 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/console"
-	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 )
 
 // quietPeriod is between two status lines where they cannot be rewritten in place.
@@ -43,155 +40,100 @@ type Options struct {
 
 // run is one run of the demo.
 type run struct {
+	*rig.Group
 	opts     Options
-	console  *console.Console
+	screen   *rig.Screen
 	began    time.Time // of the part after the servers are up
 	deadline time.Time
 	dir      string
-
-	place     *place
-	pool      *pgxpool.Pool
-	source    *source
-	fleet     *fleet.Fleet
-	instances map[string]*fleet.Instance // by name, the newest
-	killed    map[*fleet.Instance]bool
-
-	mu   sync.Mutex
-	step string // for the message when the time is over
+	corner   *corner
+	app      *traffic.Application
 }
 
-// ErrInterrupted is the error of a run whose context ended.
-var ErrInterrupted = errors.New("interrupted; what was started is down again")
-
-// Run shows the demo. It returns an error when something could not be done, when time
-// ran out, and when a loss figure is not 0.
-func Run(ctx context.Context, opts Options) (err error) {
-	caller := ctx
-	r := &run{opts: opts, console: console.New(opts.Out, quietPeriod), began: time.Now(),
-		instances: map[string]*fleet.Instance{}, killed: map[*fleet.Instance]bool{}}
-	if err := r.makeDir(); err != nil {
-		return err
-	}
-	kept := false
-	defer func() {
-		switch {
-		case opts.Dir != "" || kept:
-		case err == nil || errors.Is(err, ErrInterrupted):
-			err = errors.Join(err, os.RemoveAll(r.dir))
-		default:
-			err = fmt.Errorf("%w\nlogs: %s", err, r.dir)
-		}
-	}()
-	docs, err := r.prepare(ctx)
-	if r.place != nil {
+// Run shows the demo. It returns an error when something could not be done, when time ran out,
+// and when a loss figure is not 0.
+func Run(ctx context.Context, opts Options) error {
+	dir := rig.Dir{Path: opts.Dir, Program: "demo", Holds: "logs"}
+	return dir.Run(ctx, func(ctx context.Context, path string) (err error) {
+		r := &run{Group: &rig.Group{}, opts: opts, screen: rig.NewScreen(opts.Out, quietPeriod), began: time.Now(), dir: path}
 		defer func() {
-			if !kept {
-				err = errors.Join(err, r.place.close(context.WithoutCancel(ctx)))
+			if !dir.Keep {
+				err = errors.Join(err, r.close(ctx))
 			}
 		}()
-	}
-	if err != nil {
-		if caller.Err() != nil {
-			return ErrInterrupted
+		docs, err := r.prepare(ctx)
+		if err != nil {
+			return err
 		}
-		return err
-	}
+		v, err := r.timed(ctx, docs)
+		if err != nil {
+			return err
+		}
+		if opts.Keep {
+			if err := r.detach(ctx); err != nil {
+				return err
+			}
+			dir.Keep = true
+		}
+		v.took = time.Since(r.began)
+		v.write(r.screen)
+		if err := rig.WriteResult(opts.JSON, v.result); err != nil {
+			return err
+		}
+		if dir.Keep {
+			r.lookAround(r.screen, v.leader())
+			r.Pool.Close()
+		}
+		return v.result.Err()
+	})
+}
+
+// timed shows the demo within its time.
+func (r *run) timed(ctx context.Context, docs []Document) (*outcome, error) {
 	r.began, r.deadline = time.Now(), time.Now().Add(max(shortLimit, wholeLimit-time.Since(r.began)))
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	over := time.AfterFunc(time.Until(r.deadline), func() {
-		cancel(fmt.Errorf("out of time %.0f s after the servers were up, in the step: %s", time.Since(r.began).Seconds(), r.at()))
+		cancel(fmt.Errorf("out of time %.0f s after the servers were up, in the step: %s", time.Since(r.began).Seconds(), r.screen.Step()))
 	})
 	defer over.Stop()
-
-	r.pool, err = pgxpool.New(ctx, r.place.databaseURL)
-	if err != nil {
-		return fmt.Errorf("open pool: %w", err)
-	}
-	defer r.pool.Close()
-	r.source = &source{pool: r.pool}
-	defer func() {
-		if !kept {
-			err = errors.Join(err, r.fleet.Stop())
-		}
-	}()
 	v, err := r.show(ctx, docs)
-	r.console.Refresh("")
-	switch cause := context.Cause(ctx); {
-	case err == nil:
-	case caller.Err() != nil:
-		return ErrInterrupted
-	case cause != nil && !errors.Is(err, cause):
-		return fmt.Errorf("%w (%w)", cause, err)
-	default:
-		return err
+	r.screen.Refresh("")
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
+		return nil, fmt.Errorf("%w (%w)", cause, err)
 	}
-	if opts.Keep {
-		if err := r.detach(ctx); err != nil {
-			return err
-		}
-		kept = true
-	}
-	v.took = time.Since(r.began)
-	v.write(r.console)
-	if opts.JSON != "" {
-		if err := console.WriteResult(opts.JSON, v.result); err != nil {
-			return err
-		}
-	}
-	if kept {
-		r.lookAround(r.console, v.leader())
-	}
-	return v.result.Err()
+	return v, err
 }
 
-func (r *run) makeDir() (err error) {
-	if r.dir = r.opts.Dir; r.dir == "" {
-		r.dir, err = os.MkdirTemp("", "weft-demo-")
-	} else if r.dir, err = filepath.Abs(r.dir); err == nil {
-		err = os.MkdirAll(r.dir, 0o755)
+func (r *run) close(ctx context.Context) error {
+	errs := []error{r.Stop()}
+	if r.corner != nil {
+		errs = append(errs, r.corner.close(ctx))
 	}
-	if err != nil {
-		return fmt.Errorf("directory for logs: %w", err)
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
-func (r *run) enter(step string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.step = step
-}
-
-func (r *run) at() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.step
-}
-
-// prepare starts the servers, builds weft and reads the corpus, all at once. place is
-// set when the servers are up, whatever else fails.
+// prepare starts the servers, builds weft and reads the corpus, all at once.
 func (r *run) prepare(ctx context.Context) (docs []Document, err error) {
-	root, err := fleet.GoRoot(ctx)
+	root, err := rig.GoRoot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	binary := r.opts.Binary
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		r.place, err = openPlace(gctx, r.opts.DatabaseURL, r.opts.ElasticURL, r.opts.Progress)
+		r.corner, err = openCorner(gctx, r.opts)
 		return err
 	})
-	if binary == "" {
-		g.Go(func() (err error) {
-			start := time.Now()
-			r.console.Line("Building weft …")
-			if binary, err = fleet.Build(gctx, r.dir, nil); err == nil {
-				r.console.Line("Built weft in %.1f s", time.Since(start).Seconds())
-			}
-			return err
-		})
-	}
+	g.Go(func() (err error) {
+		start := time.Now()
+		if r.opts.Binary == "" {
+			r.screen.Line("Building weft …")
+		}
+		if r.Fleet, err = rig.NewFleet(gctx, r.opts.Binary, r.dir); err == nil && r.opts.Binary == "" {
+			r.screen.Line("Built weft in %.1f s", time.Since(start).Seconds())
+		}
+		return err
+	})
 	g.Go(func() (err error) {
 		start := time.Now()
 		if docs, err = ReadCorpus(gctx, filepath.Join(root, "src")); err != nil {
@@ -201,18 +143,15 @@ func (r *run) prepare(ctx context.Context) (docs []Document, err error) {
 		for _, d := range docs {
 			size += len(d.Text)
 		}
-		r.console.Line("Read the documentation of %s symbols below %s in %.1f s (%.1f MB)",
-			console.Number(len(docs)), filepath.Join(root, "src"), time.Since(start).Seconds(), float64(size)/1e6)
+		r.screen.Line("Read the documentation of %s symbols below %s in %.1f s (%.1f MB)",
+			rig.Number(len(docs)), filepath.Join(root, "src"), time.Since(start).Seconds(), float64(size)/1e6)
 		return nil
 	})
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	if binary, err = filepath.Abs(binary); err != nil {
-		return nil, err
-	}
-	r.fleet = &fleet.Fleet{Binary: binary, Dir: r.dir, Keep: r.opts.Keep, Env: fleet.Environment(r.opts.Environ, r.opts.ElasticURL != "",
-		"DATABASE_URL="+r.place.databaseURL, "ELASTIC_URL="+r.place.elasticURL, "ELASTIC_INDEX="+r.place.index,
-		"WEFT_GROUP="+r.place.group, "WEFT_PROJECTIONS=search_index_to_elastic", "GOTRACEBACK=all")}
+	r.Place, r.app = r.corner.Place, &traffic.Application{Pool: r.corner.Pool}
+	r.Fleet.Keep = r.opts.Keep
+	r.Fleet.Env = rig.Environment(r.opts.Environ, r.opts.ElasticURL != "", append(r.Settings(), "WEFT_PROJECTIONS=search_index_to_elastic")...)
 	return docs, nil
 }

@@ -4,17 +4,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/console"
-	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 const (
+	loadBatch   = 500
+	loadWriters = 2
+
+	streamWriters = 4
+	streamRate    = 300 // events per second
+	hotDocuments  = 100
+
 	drainTimeout = 25 * time.Second
 	// spare is what must be left for another takeover to begin.
 	spare = 20 * time.Second
@@ -26,13 +38,13 @@ const (
 )
 
 // show is the demo proper.
-func (r *run) show(ctx context.Context, docs []Document) (*verdict, error) {
+func (r *run) show(ctx context.Context, docs []Document) (*outcome, error) {
 	loaded, err := r.load(ctx, docs)
 	if err != nil {
 		return nil, err
 	}
 	takeovers, err := r.live(ctx, docs, loaded)
-	r.console.Refresh("")
+	r.screen.Refresh("")
 	if err != nil {
 		return nil, err
 	}
@@ -54,8 +66,7 @@ func (r *run) live(ctx context.Context, docs []Document, loaded int64) ([]takeov
 	streamCtx, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() {
-		st := &stream{source: r.source, docs: everyday, seed: uint64(r.began.UnixNano())}
-		err := st.run(streamCtx)
+		err := r.stream(everyday).Run(streamCtx)
 		if err != nil {
 			cancel(err) // nothing of what follows would be worth seeing
 		}
@@ -75,82 +86,114 @@ func (r *run) live(ctx context.Context, docs []Document, loaded int64) ([]takeov
 	return takeovers, err
 }
 
-// load makes the schema and writes the corpus; it returns the last version of it.
+// stream edits documents, deletes them and lets them come back.
+func (r *run) stream(docs []Document) *traffic.Stream {
+	keys := make([]outbox.Key, len(docs))
+	for i := range docs {
+		keys[i] = docs[i].Key
+	}
+	return &traffic.Stream{
+		App: r.app, Writers: streamWriters, Rate: streamRate, Seed: uint64(r.began.UnixNano()), Entities: keys, Hot: hotDocuments,
+		Row: func(random *rand.Rand, n int) traffic.Row {
+			row := docs[n].row()
+			row.Text += fmt.Sprintf("\n\nEdit %x.", random.Uint32())
+			return row
+		},
+	}
+}
+
+// load makes the schema and writes the corpus; it returns a version behind the last one of it.
 func (r *run) load(ctx context.Context, docs []Document) (int64, error) {
-	r.enter("migrating the database")
-	if err := r.fleet.Run(ctx, "migrate", "up"); err != nil {
+	r.screen.Enter("migrating the database")
+	if err := r.Fleet.Run(ctx, "migrate", "up"); err != nil {
 		return 0, err
 	}
-	if err := history.Install(ctx, r.pool, outboxTable); err != nil {
+	if err := history.Install(ctx, r.Pool, rig.Outbox); err != nil {
 		return 0, err
 	}
-	r.enter("writing the documents")
+	r.screen.Enter("writing the documents")
 	start := time.Now()
-	if err := r.source.load(ctx, docs); err != nil {
+	var g errgroup.Group
+	g.SetLimit(loadWriters)
+	for batch := range slices.Chunk(docs, loadBatch) {
+		g.Go(func() error {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return r.write(ctx, "load documents", outbox.Upsert, traffic.IfAbsent, batch)
+		})
+	}
+	if err := g.Wait(); err != nil {
 		return 0, err
 	}
-	r.console.Line("Wrote %s rows, each with its event in the same transaction, in %.1f s", console.Number(len(docs)), time.Since(start).Seconds())
-	return r.source.clock.next(), nil
+	r.screen.Line("Wrote %s rows, each with its event in the same transaction, in %.1f s", rig.Number(len(docs)), time.Since(start).Seconds())
+	return r.app.Clock.Next(), nil
+}
+
+// write changes documents in one transaction, each of which must meet the condition.
+func (r *run) write(ctx context.Context, what string, op outbox.Op, condition traffic.Condition, docs []Document) error {
+	changes := make([]traffic.Change, len(docs))
+	for i := range docs {
+		changes[i] = traffic.Change{Key: docs[i].Key, Op: op, If: condition, Row: docs[i].row()}
+	}
+	events, err := r.app.Write(ctx, changes...)
+	if err == nil && len(events) != len(docs) {
+		err = fmt.Errorf("%d of %d documents are as they must be before", len(events), len(docs))
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
 }
 
 // pair starts two instances and waits until one leads and both are ready.
 func (r *run) pair(ctx context.Context) error {
-	r.enter("starting two instances")
-	for _, name := range []string{"a", "b"} {
-		i, err := r.fleet.Start(ctx, name)
-		if err != nil {
-			return err
-		}
-		r.instances[name] = i
+	r.screen.Enter("starting two instances")
+	if err := r.LaunchAll(ctx, "a", "b"); err != nil {
+		return err
 	}
-	for _, i := range r.instances {
-		if err := i.Ready(ctx); err != nil {
-			return err
+	return rig.Await(ctx, takeoverTimeout, watchPoll, "leader", func(ctx context.Context) error {
+		l, err := r.Leader(ctx)
+		if err == nil && l.Epoch == 0 {
+			err = errors.New("nobody leads")
 		}
-	}
-	for {
-		l, err := r.leader(ctx)
-		if err != nil {
-			return err
+		if err == nil {
+			r.screen.Line("Started instances a and b: %v, the other stands by", l)
 		}
-		if l.epoch > 0 {
-			r.console.Line("Started instances a and b: %v, the other stands by", l)
-			return nil
-		}
-		if err := sleep(ctx, watchPoll); err != nil {
-			return err
-		}
-	}
+		return err
+	})
 }
 
 // midstream waits for the load to be projected and kills leaders while edits go on.
 func (r *run) midstream(ctx context.Context, loaded int64) ([]takeover, error) {
-	r.enter("projecting the load")
-	for {
-		var left bool
-		err := r.pool.QueryRow(ctx, `select exists (select from `+outboxTable+` where event_version <= $1 and status in ('pending', 'processing'))`, loaded).Scan(&left)
-		if err != nil {
-			return nil, fmt.Errorf("wait for the load: %w", err)
+	r.screen.Enter("projecting the load")
+	err := rig.Await(ctx, wholeLimit, tick, "end of the load", func(ctx context.Context) error {
+		if err := r.Fleet.Died(); err != nil {
+			return rig.Stop(err)
 		}
-		if !left {
-			break
-		}
-		if err := errors.Join(r.healthy(), sleep(ctx, tick)); err != nil {
-			return nil, err
-		}
-	}
-	r.console.Line("The load is projected; edits go on")
-	if err := r.caughtUp(ctx); err != nil {
+		return r.Holds(ctx, `select not exists (select from `+rig.Outbox+` where event_version <= $1 and status in ('pending', 'processing'))`, loaded)
+	})
+	if err != nil {
 		return nil, err
 	}
+	r.screen.Line("The load is projected; edits go on")
+	// A kill in the middle of a backlog measures the backlog: wait, not for ever, until the
+	// leader is close behind the edits.
+	_ = rig.Await(ctx, catchUpTimeout, tick, "end of the backlog", func(ctx context.Context) error {
+		n, err := r.Backlog(ctx)
+		if err == nil && n >= closeBehind {
+			err = fmt.Errorf("%d events wait", n)
+		}
+		return err
+	})
 	var out []takeover
 	for n := range kills {
 		if n > 0 && time.Until(r.deadline) < spare {
-			r.console.Line("No time is left for another takeover")
+			r.screen.Line("No time is left for another takeover")
 			break
 		}
-		r.enter(fmt.Sprintf("takeover %d of %d", n+1, kills))
-		if err := sleep(ctx, streamBetween); err != nil {
+		r.screen.Enter("takeover %d of %d", n+1, kills)
+		if err := rig.Sleep(ctx, streamBetween); err != nil {
 			return nil, err
 		}
 		t, err := r.kill(ctx)
@@ -158,89 +201,57 @@ func (r *run) midstream(ctx context.Context, loaded int64) ([]takeover, error) {
 			return nil, fmt.Errorf("takeover %d of %d: %w", n+1, kills, err)
 		}
 		out = append(out, t)
-		r.console.Line("SIGKILL of %s (epoch %d) with %d events claimed: %s after %s, its first event is settled after %s",
-			t.From.instance, t.From.epoch, t.Claimed, t.To, console.Millis(t.Lead), console.Millis(t.Settle))
+		r.screen.Line("SIGKILL of %s (epoch %d) with %d events claimed: %s after %s, its first event is settled after %s",
+			t.From.Instance, t.From.Epoch, t.Claimed, t.To, rig.Millis(t.Lead), rig.Millis(t.Settle))
 	}
-	r.enter("editing after the last takeover")
-	return out, sleep(ctx, streamBetween)
-}
-
-// caughtUp waits, not for ever, until the leader is close behind the edits: a kill in
-// the middle of a backlog measures the backlog.
-func (r *run) caughtUp(ctx context.Context) error {
-	for deadline := time.Now().Add(catchUpTimeout); time.Now().Before(deadline); {
-		c, err := r.source.counts(ctx)
-		if err != nil {
-			return fmt.Errorf("catch up: %w", err)
-		}
-		if c.lag() < closeBehind {
-			return nil
-		}
-		if err := errors.Join(r.healthy(), sleep(ctx, tick)); err != nil {
-			return err
-		}
-	}
-	return nil
+	r.screen.Enter("editing after the last takeover")
+	return out, rig.Sleep(ctx, streamBetween)
 }
 
 // named updates and deletes symbols that the stream leaves alone.
 func (r *run) named(ctx context.Context, p pinnedDocuments) error {
-	r.enter("updating and deleting symbols")
+	r.screen.Enter("updating and deleting symbols")
 	var names []string
 	for i := range p.updated {
 		p.updated[i].Text += "\n\nSeen by the weft demo."
 		names = append(names, p.updated[i].Symbol)
 	}
-	updated, err := r.source.update(ctx, p.updated)
-	if err == nil && updated != len(p.updated) {
-		err = fmt.Errorf("%d of %d rows found", updated, len(p.updated))
+	updated := strings.Join(names, ", ")
+	if err := r.write(ctx, "update "+updated, outbox.Upsert, traffic.IfPresent, p.updated); err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("update %s: %w", strings.Join(names, ", "), err)
+	if err := r.write(ctx, "delete "+goneLibrary, outbox.Delete, traffic.IfPresent, p.deleted); err != nil {
+		return err
 	}
-	deleted, err := r.source.remove(ctx, p.deleted)
-	if err == nil && deleted != len(p.deleted) {
-		err = fmt.Errorf("%d of %d rows found", deleted, len(p.deleted))
-	}
-	if err != nil {
-		return fmt.Errorf("delete %s: %w", goneLibrary, err)
-	}
-	r.console.Line("Updated %s; deleted the %d symbols of %s", strings.Join(names, ", "), deleted, goneLibrary)
+	r.screen.Line("Updated %s; deleted the %d symbols of %s", updated, len(p.deleted), goneLibrary)
 	return nil
 }
 
 // drain waits until every event is done or failed.
 func (r *run) drain(ctx context.Context) error {
-	r.enter("draining")
+	r.screen.Enter("draining")
 	start := time.Now()
-	for {
-		c, err := r.source.counts(ctx)
-		if err != nil {
-			return fmt.Errorf("drain: %w", err)
+	err := r.Drained(ctx, drainTimeout, func(context.Context) error {
+		if err := r.Fleet.Died(); err != nil {
+			return rig.Stop(err)
 		}
-		if c.lag() == 0 {
-			r.console.Line("Drained in %.1f s: %s events done, %d failed", time.Since(start).Seconds(), console.Number(c.Done), c.Failed)
-			return nil
-		}
-		if time.Since(start) > drainTimeout {
-			left, err := r.source.left(ctx)
-			return errors.Join(fmt.Errorf("not drained within %v, left are: %s", drainTimeout, left), err)
-		}
-		if err := errors.Join(r.healthy(), sleep(ctx, watchPoll)); err != nil {
-			return err
-		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
+	_, failed, err := r.Unsettled(ctx)
+	if err != nil {
+		return err
+	}
+	r.screen.Line("Drained in %.1f s: %s events done, %d failed", time.Since(start).Seconds(), rig.Number(r.app.Produced()-failed), failed)
+	return nil
 }
 
 // verify reads the record and both stores and runs the searches.
-func (r *run) verify(ctx context.Context, takeovers []takeover, loaded int64) (*verdict, error) {
-	r.enter("comparing PostgreSQL with Elasticsearch")
-	es, err := reconcile.NewClient(r.place.elasticURL)
-	if err != nil {
-		return nil, err
-	}
-	defer es.Close()
-	compared, err := reconcile.Run(ctx, r.pool, es, r.place.index)
+func (r *run) verify(ctx context.Context, takeovers []takeover, loaded int64) (*outcome, error) {
+	r.screen.Enter("comparing PostgreSQL with Elasticsearch")
+	compared, err := reconcile.Run(ctx, r.Pool, r.Elastic, r.Index)
 	if err != nil {
 		return nil, fmt.Errorf("reconcile: %w", err)
 	}
@@ -248,38 +259,32 @@ func (r *run) verify(ctx context.Context, takeovers []takeover, loaded int64) (*
 	if !compared.Equal() {
 		how = "NOT equal"
 	}
-	r.console.Line("Compared %s rows with %s documents, field by field: %s", console.Number(compared.Rows), console.Number(compared.Documents), how)
-	log, err := history.Read(ctx, r.pool, outboxTable, r.place.group)
+	r.screen.Line("Compared %s rows with %s documents, field by field: %s", rig.Number(compared.Rows), rig.Number(compared.Documents), how)
+	log, err := history.Read(ctx, r.Pool, rig.Outbox, r.Place.Group)
 	if err != nil {
 		return nil, err
 	}
 	for _, s := range searches() {
-		f, err := s.run(ctx, es, r.place.index)
+		f, err := s.run(ctx, r.Elastic, r.Index)
 		if err != nil {
 			return nil, err
 		}
-		r.console.Line("Search for %s: %s hits", s.title, console.Number(f.Total))
-		f.write(r.console)
+		r.screen.Line("Search for %s: %s hits", s.title, rig.Number(f.Total))
+		f.write(r.screen)
 	}
-	return judge(log, r.source.ledger(), compared, takeovers, loaded), nil
+	return judge(log, r.app.Acknowledged(), compared, takeovers, loaded), nil
 }
 
-// progress shows where things are until ctx ends.
+// progress shows where things are until ctx ends. Who waits for progress reports the errors.
 func (r *run) progress(ctx context.Context) {
-	for sleep(ctx, tick) == nil {
-		c, err := r.source.counts(ctx)
-		if err != nil {
-			continue // whoever waits for progress reports it
-		}
-		l, err := r.leader(ctx)
-		if err != nil {
+	for rig.Sleep(ctx, tick) == nil {
+		waiting, failed, err := r.Unsettled(ctx)
+		l, lerr := r.Leader(ctx)
+		if err != nil || lerr != nil {
 			continue
 		}
-		r.console.Refresh(fmt.Sprintf("%5.1f s   produced %s   projected %s   lag %s   %s",
-			time.Since(r.began).Seconds(), console.Number(c.Total), console.Number(c.Done), console.Number(c.lag()), l))
+		produced := r.app.Produced()
+		r.screen.Refresh(fmt.Sprintf("%5.1f s   produced %s   projected %s   lag %s   %s", time.Since(r.began).Seconds(),
+			rig.Number(produced), rig.Number(max(0, produced-waiting-failed)), rig.Number(waiting), l))
 	}
-}
-
-func (r *run) healthy() error {
-	return r.fleet.Died(func(i *fleet.Instance) bool { return r.killed[i] })
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/await"
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 )
 
 // The claimers of the deliberate bugs are code of the drill: weft leases events by one row
@@ -30,14 +30,13 @@ type claimer struct {
 
 // claimEntry is a line of the claimers' log.
 type claimEntry struct {
-	At      time.Time   `json:"ts"`
-	Event   string      `json:"event"` // claim, process
-	Phase   string      `json:"phase"`
-	Claimer string      `json:"claimer"`
-	Waited  float64     `json:"waited_ms"` // for the answer to the claim
-	Claimed int         `json:"claimed"`
-	ID      *uuid.UUID  `json:"event_id,omitempty"`
-	IDs     []uuid.UUID `json:"-"`
+	At      time.Time  `json:"ts"`
+	Event   string     `json:"event"` // claim, process
+	Phase   string     `json:"phase"`
+	Claimer string     `json:"claimer"`
+	Waited  float64    `json:"waited_ms"` // for the answer to the claim
+	Claimed int        `json:"claimed"`
+	ID      *uuid.UUID `json:"event_id,omitempty"`
 }
 
 // ledger is what the claimers have done, and their metrics.
@@ -50,7 +49,8 @@ type ledger struct {
 	waited    *prometheus.CounterVec
 }
 
-func newLedger() (*ledger, error) {
+// newLedger returns an empty ledger whose metrics count as those of before.
+func (r *run) newLedger() *ledger {
 	counter := func(name, help string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"phase", "claimer"})
 	}
@@ -61,11 +61,10 @@ func newLedger() (*ledger, error) {
 		waited:    counter("weftlab_claim_wait_seconds_total", "Time that the drill's own claimers have waited for their claims."),
 	}
 	for _, c := range []prometheus.Collector{l.claims, l.processed, l.waited} {
-		if err := l.registry.Register(c); err != nil {
-			return nil, err
-		}
+		r.must(l.registry.Register(c))
 	}
-	return l, nil
+	r.keepLedger(l, r.before, r.after)
+	return l
 }
 
 func (l *ledger) claim(c *claimer, began time.Time, ids []uuid.UUID) {
@@ -73,7 +72,7 @@ func (l *ledger) claim(c *claimer, began time.Time, ids []uuid.UUID) {
 	defer l.mu.Unlock()
 	waited := time.Since(began)
 	l.entries = append(l.entries, claimEntry{At: time.Now().UTC(), Event: "claim", Phase: c.phase, Claimer: c.name,
-		Waited: float64(waited.Microseconds()) / 1000, Claimed: len(ids), IDs: ids})
+		Waited: float64(waited.Microseconds()) / 1000, Claimed: len(ids)})
 	l.claims.WithLabelValues(c.phase, c.name).Inc()
 	l.waited.WithLabelValues(c.phase, c.name).Add(waited.Seconds())
 }
@@ -94,44 +93,39 @@ func (l *ledger) of(phase string) []claimEntry {
 
 const claimersFile = "weft-claimers.jsonl"
 
-// keep writes log and metrics of the claimers as those of an instance.
-func (l *ledger) keep(r *run, before bool) error {
+// keepLedger writes log and metrics of the claimers as those of an instance.
+func (r *run) keepLedger(l *ledger, into ...map[string]verdict.Families) {
 	families, err := l.registry.Gather()
-	if err != nil {
-		return fmt.Errorf("metrics of the claimers: %w", err)
-	}
+	r.mustDo("metrics of the claimers", err)
 	r.mu.Lock()
-	if before {
-		r.before["claimers"] = families
+	for _, scrapes := range into {
+		scrapes["claimers"] = families
 	}
-	r.after["claimers"] = families
 	r.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return evidence.WriteLines(r.dir, evidence.LogDir+"/"+claimersFile, l.entries)
+	r.must(verdict.WriteLines(r.dir, verdict.LogDir+"/"+claimersFile, l.entries))
 }
 
 // both runs two claimers until each has found nothing more to claim, and the sampler beside
 // them.
-func (r *run) both(ctx context.Context, phase string, book *ledger, step func(context.Context, *claimer) (claimed int, err error), sample func(context.Context, *pgx.Conn) error) error {
-	g, ctx := errgroup.WithContext(ctx)
-	start := make(chan struct{})
-	var ready, working sync.WaitGroup
+func (r *run) both(phase string, book *ledger, step func(context.Context, *claimer) (claimed int, err error), sample func(context.Context, *pgx.Conn) error) {
+	var claimers []*claimer
+	for _, name := range []string{"w1", "w2"} {
+		conn := r.connect(rig.AppName + "/" + name)
+		defer func() { _ = conn.Close(context.WithoutCancel(r.ctx)) }()
+		claimers = append(claimers, &claimer{r: r, name: name, phase: phase, conn: conn, book: book})
+	}
+	looker := r.connect(rig.AppName)
+	defer func() { _ = looker.Close(context.WithoutCancel(r.ctx)) }()
+	g, ctx := errgroup.WithContext(r.ctx)
+	var working sync.WaitGroup
 	sampling, stop := context.WithCancel(ctx)
 	defer stop()
-	for _, name := range []string{"w1", "w2"} {
-		conn, err := r.connect(ctx, appName+"/"+name)
-		if err != nil {
-			return err
-		}
-		c := &claimer{r: r, name: name, phase: phase, conn: conn, book: book}
-		ready.Add(1)
+	for _, c := range claimers {
 		working.Add(1)
 		g.Go(func() error {
 			defer working.Done()
-			defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-			ready.Done()
-			<-start
 			for {
 				n, err := step(ctx, c)
 				if err != nil {
@@ -144,40 +138,29 @@ func (r *run) both(ctx context.Context, phase string, book *ledger, step func(co
 		})
 	}
 	if sample != nil {
-		conn, err := r.connect(ctx, appName)
-		if err != nil {
-			return err
-		}
 		g.Go(func() error {
-			defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-			for await.Sleep(sampling, samplePeriod) == nil {
-				if err := sample(ctx, conn); err != nil {
+			for rig.Sleep(sampling, samplePeriod) == nil {
+				if err := sample(ctx, looker); err != nil {
 					return fmt.Errorf("sample: %w", err)
 				}
 			}
 			return nil
 		})
 	}
-	ready.Wait()
-	close(start)
 	working.Wait()
 	stop()
-	return g.Wait()
+	r.must(g.Wait())
 }
 
 const samplePeriod = 3 * time.Millisecond
 
-func (r *run) connect(ctx context.Context, name string) (*pgx.Conn, error) {
-	config, err := pgx.ParseConfig(r.databaseURL)
-	if err != nil {
-		return nil, fmt.Errorf("database URL: %w", err)
-	}
+func (r *run) connect(name string) *pgx.Conn {
+	config, err := pgx.ParseConfig(r.DatabaseURL)
+	r.mustDo("database URL", err)
 	config.RuntimeParams["application_name"] = name
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
-	}
-	return conn, nil
+	conn, err := pgx.ConnectConfig(r.ctx, config)
+	r.mustDo("connect", err)
+	return conn
 }
 
 // collectIDs reads the ids that a claim has returned.

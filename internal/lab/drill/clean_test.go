@@ -9,29 +9,29 @@ import (
 	"testing"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
-	"github.com/samuelhu324-dev/weft/internal/lab/sentinel"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
-func testPlace(t *testing.T, databaseURL string) *place {
+func testSite(t *testing.T, databaseURL string) *site {
 	t.Helper()
-	p, err := openPlace(t.Context(), databaseURL, testenv.ElasticURL(t), "", stack.Options{})
+	s, err := openSite(t.Context(), stack.Options{DatabaseURL: databaseURL, ElasticURL: testenv.ElasticURL(t)}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := p.close(); err != nil {
+		if err := s.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
-	return p
+	return s
 }
 
-func (p *place) schemas(t *testing.T) (n int) {
+func (s *site) schemas(t *testing.T) (n int) {
 	t.Helper()
-	if err := p.pool.QueryRow(t.Context(), `select count(*) from pg_namespace where nspname like 'weft\_drill\_%'`).Scan(&n); err != nil {
+	if err := s.Pool.QueryRow(t.Context(), `select count(*) from pg_namespace where nspname like 'weft\_drill\_%'`).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -41,20 +41,20 @@ func (p *place) schemas(t *testing.T) (n int) {
 func TestCleanAfterACrash(t *testing.T) {
 	t.Parallel()
 	url := testDatabase(t, "dev")
-	p := testPlace(t, url)
+	p := testSite(t, url)
 	c, err := p.newCorner(t.Context(), "es_write_block_4xx")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.pool.Close()
+	defer c.Pool.Close()
 	for _, do := range []struct {
 		method, path string
 		body         any
 	}{
-		{http.MethodPut, "/" + c.index + "-v1", map[string]any{"settings": map[string]any{"number_of_replicas": 0}}},
-		{http.MethodPut, "/" + c.index + "-v1/_settings", map[string]any{"index.blocks.write": true}},
+		{http.MethodPut, "/" + c.Index + "-v1", map[string]any{"settings": map[string]any{"number_of_replicas": 0}}},
+		{http.MethodPut, "/" + c.Index + "-v1/_settings", map[string]any{"index.blocks.write": true}},
 	} {
-		if err := p.es.Do(t.Context(), do.method, do.path, do.body, nil); err != nil {
+		if err := p.Elastic.Do(t.Context(), do.method, do.path, do.body, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -71,7 +71,7 @@ func TestCleanAfterACrash(t *testing.T) {
 		}
 	}
 	clean("belongs to a run that is under way")
-	if names, err := p.indices(t.Context(), c.index); err != nil || len(names) != 1 || p.schemas(t) != 1 {
+	if names, err := p.Indices(t.Context(), c.Index); err != nil || len(names) != 1 || p.schemas(t) != 1 {
 		t.Fatalf("after the clean of a run that lives: %v, %v and %d schemas, want all", names, err, p.schemas(t))
 	}
 	if err := c.session.Close(context.WithoutCancel(t.Context())); err != nil { // as its death would
@@ -79,9 +79,9 @@ func TestCleanAfterACrash(t *testing.T) {
 	}
 	testenv.Eventually(t, time.Minute, func() bool {
 		out.Reset()
-		return Clean(t.Context(), opts, -1, "es_write_block_4xx") == nil && strings.Contains(out.String(), "removed schema "+c.schema)
+		return Clean(t.Context(), opts, -1, "es_write_block_4xx") == nil && strings.Contains(out.String(), "removed schema "+c.Schema)
 	}, "the clean of what is left")
-	if names, err := p.indices(t.Context(), c.index); err != nil || len(names) != 0 || p.schemas(t) != 0 {
+	if names, err := p.Indices(t.Context(), c.Index); err != nil || len(names) != 0 || p.schemas(t) != 0 {
 		t.Errorf("after clean: %v, %v and %d schemas, want none", names, err, p.schemas(t))
 	}
 	clean("")
@@ -94,28 +94,30 @@ func TestAnotherEnvironmentIsLeftAlone(t *testing.T) {
 		var out bytes.Buffer
 		opts := testOptions(t, &out, "never started")
 		opts.DatabaseURL = testDatabase(t, env)
-		if err := Run(t.Context(), opts, "duplicate_delivery"); !errors.Is(err, sentinel.ErrEnvironment) {
+		if err := Run(t.Context(), opts, "duplicate_delivery"); !errors.Is(err, rig.ErrEnvironment) {
 			t.Errorf("run on %s: got %v, want a refusal", env, err)
 		}
-		if err := Clean(t.Context(), opts, -1, "all"); !errors.Is(err, sentinel.ErrEnvironment) {
+		if err := Clean(t.Context(), opts, -1, "all"); !errors.Is(err, rig.ErrEnvironment) {
 			t.Errorf("clean on %s: got %v, want a refusal", env, err)
 		}
 	}
 	url := testDatabase(t, "test")
-	p := testPlace(t, url)
+	p := testSite(t, url)
 	c, err := p.newCorner(t.Context(), "duplicate_delivery")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.pool.Exec(t.Context(), `update environment_sentinel set env = 'sandbox'`); err != nil {
+	if _, err := p.Pool.Exec(t.Context(), `update environment_sentinel set env = 'sandbox'`); err != nil {
 		t.Fatal(err)
 	}
 	r := &run{corner: c}
-	done, err := r.inject(t.Context(), "a fault", func(context.Context) error { t.Error("the fault was injected"); return nil }, nil)
-	if done || !errors.Is(err, sentinel.ErrEnvironment) {
-		t.Errorf("inject: got %v, %v; want a refusal", done, err)
+	if err := r.play(t.Context(), func() {
+		r.inject("a fault", func(context.Context) error { t.Error("the fault was injected"); return nil }, nil)
+		t.Error("the script went on")
+	}); !errors.Is(err, rig.ErrEnvironment) {
+		t.Errorf("inject: got %v, want a refusal", err)
 	}
-	if err := c.close(t.Context()); !errors.Is(err, sentinel.ErrEnvironment) || p.schemas(t) != 1 {
+	if err := c.close(t.Context()); !errors.Is(err, rig.ErrEnvironment) || p.schemas(t) != 1 {
 		t.Errorf("close: got %v and %d schemas, want a refusal and the schema", err, p.schemas(t))
 	}
 	opts := Options{DatabaseURL: url, ElasticURL: testenv.ElasticURL(t), Environment: "dev", Out: &bytes.Buffer{}}
@@ -127,9 +129,9 @@ func TestAnotherEnvironmentIsLeftAlone(t *testing.T) {
 func TestKeepLast(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	var all []evidence.Dir
+	var all []verdict.Dir
 	for range 4 {
-		d, err := evidence.Create(root, "es_429_inject", evidenceTime())
+		d, err := verdict.Create(root, "es_429_inject", evidenceTime())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +141,7 @@ func TestKeepLast(t *testing.T) {
 	if err := Clean(t.Context(), Options{Out: &out, Evidence: root}, 2, "all"); err != nil {
 		t.Fatal(err)
 	}
-	left, err := evidence.Runs(root, "es_429_inject")
+	left, err := verdict.Runs(root, "es_429_inject")
 	if err != nil || len(left) != 2 || left[0] != all[2] || left[1] != all[3] {
 		t.Errorf("left: got %v, %v; want the newest two of %v", left, err, all)
 	}

@@ -2,8 +2,6 @@ package drill
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -12,14 +10,14 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/await"
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// contention is when what was in the way, by this machine's clock.
+// contention says when each obstacle began and ended, by this machine's clock.
 type contention struct {
 	RowsFrom, RowsTo   time.Time // another session held the locks of rows
 	LeaseFrom, LeaseTo time.Time // another session held a lock on the table of leases
@@ -46,11 +44,10 @@ const (
 	rivalLease = "3 seconds"
 )
 
-// dbClaimContention has three parts. Another session holds the locks of rows: the leader
-// carries the events, cannot settle them, and holds their entities back. Another session
-// locks the table of leases: time is lost in the lease. Elasticsearch is slow: time is lost
-// in the processing; meanwhile another worker claims the rows, and the leader leases nothing
-// while it does.
+// dbClaimContention has three parts. Another session locks rows: the leader projects the
+// events, cannot settle them, and delays their entities. Another session locks the table of
+// leases: the lease takes long. Elasticsearch is slow: the processing takes long, and another
+// worker claims the rows; the leader leases nothing until that worker has stopped.
 func dbClaimContention() Scenario {
 	return Scenario{
 		Name:  "db_claim_contention",
@@ -61,28 +58,20 @@ func dbClaimContention() Scenario {
 		},
 		Slow:      true,
 		instances: one("OUTBOX_RECLAIM_INTERVAL_SECONDS=0.2", "OUTBOX_BASE_BACKOFF_SECONDS=0.5"),
-		run: func(ctx context.Context, r *run) error {
-			n, err := r.count("events", 1, 1000)
-			if err != nil {
-				return err
-			}
+		run: func(r *run) {
+			n := r.count("events", 1, 1000)
 			var c contention
-			for _, part := range []func(context.Context, int, *contention) error{r.lockedRows, r.lockedLeases, r.rivalClaims} {
-				if err := part(ctx, n, &c); err != nil {
-					return err
-				}
-			}
-			return r.probe("contention", c)
+			r.lockedRows(n, &c)
+			r.lockedLeases(n, &c)
+			r.rivalClaims(n, &c)
+			r.probe("contention", c)
 		},
 		verify: func(j *judge) {
-			var c contention
-			if err := j.Probe("contention", &c); err != nil {
-				j.check("the contention was probed", evidence.ProbeFile("contention"), err.Error(), "times", false)
-			}
+			c := verdict.Probed[contention](j.Judge, "contention")
 			j.rowsWereLocked(&c)
 			j.leasesWereLocked(&c)
 			j.rivalClaimed(&c)
-			j.grewBy(0, "outbox_failed_total")
+			j.GrewBy(0, "outbox_failed_total")
 			j.ended("", "done")
 			j.storesEqual()
 		},
@@ -90,277 +79,197 @@ func dbClaimContention() Scenario {
 }
 
 // lockedRows lets another session hold rows from before they are due.
-func (r *run) lockedRows(ctx context.Context, n int, c *contention) error {
-	later := func(ctx context.Context, tx pgx.Tx, events []evidence.Event) error {
+func (r *run) lockedRows(n int, c *contention) {
+	events := r.enqueueAnd(func(ctx context.Context, tx pgx.Tx, events []verdict.Event) error {
 		_, err := tx.Exec(ctx, `update `+searchOutbox+` set next_retry_at = now() + $2 * interval '1 second' where id = any ($1)`,
 			idsOf(events), dueIn.Seconds())
 		return err
-	}
-	events, err := r.enqueueAnd(ctx, later, upserts(n, "locked")...)
-	if err != nil {
-		return err
-	}
-	done, err := r.stranger(ctx, "row locks of another session on events that become due", func(ctx context.Context, tx pgx.Tx) error {
+	}, upserts(n, "locked")...)
+	if r.stranger("row locks of another session on events that become due", func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `select from `+searchOutbox+` where id = any ($1) and status = 'pending' for update`, idsOf(events))
-		if err == nil && tag.RowsAffected() != int64(n) {
-			err = fmt.Errorf("%d of %d rows were still pending", tag.RowsAffected(), n)
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if done {
+		return affected(tag, err, n)
+	}) {
 		c.RowsFrom = time.Now()
-		if err := await.Sleep(ctx, dueIn); err != nil {
-			return err
-		}
-		beside, err := r.settled(ctx, upserts(n, "beside the locked ones")...)
-		if err != nil {
-			return err
-		}
-		c.Beside = len(beside)
-		if err := await.Sleep(ctx, time.Until(c.RowsFrom.Add(dueIn+rowsFor))); err != nil {
-			return err
-		}
+		r.pause(dueIn)
+		c.Beside = len(r.settled(upserts(n, "beside the locked ones")...))
+		r.pause(time.Until(c.RowsFrom.Add(dueIn + rowsFor)))
 		c.RowsTo = time.Now()
-		if err := r.heal(ctx); err != nil {
-			return err
-		}
+		r.heal()
 	}
-	return r.become(ctx, events, "done")
+	r.become(events, "done")
 }
 
-// stranger lets another session hold what lock takes, until [run.heal].
-func (r *run) stranger(ctx context.Context, what string, lock func(context.Context, pgx.Tx) error) (bool, error) {
-	if r.without {
-		return r.inject(ctx, what, nil, nil)
+// affected returns an error unless a statement has met n rows.
+func affected(tag pgconn.CommandTag, err error, n int) error {
+	if err == nil && tag.RowsAffected() != int64(n) {
+		err = fmt.Errorf("%d of %d rows were pending", tag.RowsAffected(), n)
 	}
-	tx, err := r.pool.Begin(ctx)
-	if err != nil {
-		return false, fmt.Errorf("begin as another session: %w", err)
-	}
-	release := func(ctx context.Context) error {
-		if err := tx.Rollback(ctx); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
+	return err
+}
+
+// stranger lets another session hold what lock takes, until the faults are undone.
+func (r *run) stranger(what string, lock func(context.Context, pgx.Tx) error) bool {
+	var tx pgx.Tx
+	return r.inject(what, func(ctx context.Context) (err error) {
+		if tx, err = r.Pool.Begin(ctx); err != nil {
 			return err
 		}
-		return nil
-	}
-	done, err := r.inject(ctx, what, func(ctx context.Context) error { return lock(ctx, tx) }, release)
-	if err != nil {
-		err = errors.Join(err, release(context.WithoutCancel(ctx)))
-	}
-	return done, err
+		return lock(ctx, tx)
+	}, func(ctx context.Context) error {
+		if tx == nil {
+			return nil
+		}
+		return tx.Rollback(ctx)
+	})
 }
 
 func (j *judge) rowsWereLocked(c *contention) {
-	locked := j.events("locked")
-	// The pauses are 0.5 s, 1 s, 2 s at least: a loop without them would leave hundreds of lines.
+	locked := j.Events("locked")
 	for _, e := range locked {
-		_, entity, _ := strings.Cut(e.Entity, ":")
-		var at []time.Time
-		for _, l := range j.Find("event=outbox.settle_left", "level=error", "entity_id="+entity) {
-			if t, err := time.Parse(time.RFC3339Nano, l.Get("ts")); err == nil && strings.Contains(l.Get("error"), "holds the lock") {
-				at = append(at, t)
-			}
-		}
-		slices.SortFunc(at, time.Time.Compare)
-		pauses := make([]string, 0, 3)
-		grow := len(at) >= 3
-		for i := 1; i < len(at); i++ {
-			pause := at[i].Sub(at[i-1])
-			pauses = append(pauses, pause.Round(10*time.Millisecond).String())
-			grow = grow && pause >= firstPause<<(i-1)*9/10 // two clocks measure it
-		}
-		j.check("pauses between the attempts to settle "+e.ID.String()+" while its row was locked", evidence.LogDir, strings.Join(pauses, ", "),
-			"two or more, from "+firstPause.String()+" doubling, of 5 at most", grow && len(at) <= 6)
+		j.pausesDoubled(e)
 	}
-	j.check("the locks lasted", evidence.ProbeFile("contention"), c.RowsTo.Sub(c.RowsFrom).Round(time.Millisecond).String(), "at least "+(dueIn+rowsFor).String(), c.RowsTo.Sub(c.RowsFrom) >= dueIn+rowsFor)
-	j.least("events of other entities that were done meanwhile", evidence.ProbeFile("contention"), float64(c.Beside), float64(max(1, len(locked))))
-	j.least("outbox_owner_mismatch_skips_total grew by", metricFiles, j.Delta("outbox_owner_mismatch_skips_total"), float64(3*len(locked)))
-	j.spans(spanBatch, "mismatch_count="+strconv.Itoa(len(locked)))
+	j.Check("the locks lasted", verdict.ProbeFile("contention"), c.RowsTo.Sub(c.RowsFrom).Round(time.Millisecond).String(), "at least "+(dueIn+rowsFor).String(), c.RowsTo.Sub(c.RowsFrom) >= dueIn+rowsFor)
+	j.atLeast("events of other entities that were done meanwhile", "contention", c.Beside, max(1, len(locked)))
+	j.Least("outbox_owner_mismatch_skips_total grew by", verdict.MetricsDir, j.Delta("outbox_owner_mismatch_skips_total"), float64(3*len(locked)))
+	j.Spans(spanBatch, "mismatch_count="+strconv.Itoa(len(locked)))
 	early := 0
 	for _, e := range locked {
-		for _, s := range j.SpansOf(spanEvent, "wordloom.outbox_event_id="+e.ID.String(), "result=ok") {
+		for _, s := range j.SpansOf(spanEvent, eventID+e.ID.String(), "result=ok") {
 			if s.End.Before(c.RowsTo) {
 				early++
 			}
 		}
 	}
-	j.number("locked events that counted as done before their locks were gone", evidence.SpansFile, float64(early), 0)
+	j.Number("locked events that counted as done before their locks were gone", verdict.SpansFile, float64(early), 0)
+}
+
+// pausesDoubled asserts pauses of at least 0.5 s, 1 s, 2 s between the attempts to settle an
+// event: a loop without them would leave hundreds of lines.
+func (j *judge) pausesDoubled(e verdict.Event) {
+	_, entity, _ := strings.Cut(e.Entity, ":")
+	var at []time.Time
+	for _, l := range j.Find("event=outbox.settle_left", "level=error", "entity_id="+entity) {
+		if !l.At.IsZero() && strings.Contains(l.Get("error"), "holds the lock") {
+			at = append(at, l.At)
+		}
+	}
+	slices.SortFunc(at, time.Time.Compare)
+	pauses := make([]string, 0, 3)
+	grow := len(at) >= 3 && len(at) <= 6
+	for i := 1; i < len(at); i++ {
+		pause := at[i].Sub(at[i-1])
+		pauses = append(pauses, pause.Round(10*time.Millisecond).String())
+		grow = grow && pause >= firstPause<<(i-1)*9/10 // two clocks measure it
+	}
+	j.Check("pauses between the attempts to settle "+e.ID.String()+" while its row was locked", verdict.LogDir, strings.Join(pauses, ", "),
+		"two or more, from "+firstPause.String()+" doubling, of 5 at most", grow)
 }
 
 // lockedLeases lets another session lock the table of leases, as a VACUUM FULL of it would.
-func (r *run) lockedLeases(ctx context.Context, n int, c *contention) error {
-	done, err := r.stranger(ctx, "a lock of another session on the table of leases", func(ctx context.Context, tx pgx.Tx) error {
+func (r *run) lockedLeases(n int, c *contention) {
+	locked := r.stranger("a lock of another session on the table of leases", func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `lock table weft_lease in share mode`)
 		return err
 	})
-	if err != nil {
-		return err
-	}
 	c.LeaseFrom = time.Now()
-	events, err := r.enqueue(ctx, upserts(n, "leased late")...)
-	if err != nil {
-		return err
-	}
-	if done {
-		if err := await.Sleep(ctx, leaseFor); err != nil {
-			return err
-		}
+	events := r.enqueue(upserts(n, "leased late")...)
+	if locked {
+		r.pause(leaseFor)
 		c.LeaseTo = time.Now()
-		if err := r.heal(ctx); err != nil {
-			return err
-		}
+		r.heal()
 	}
-	return r.become(ctx, events, "done")
+	r.become(events, "done")
 }
 
 func (j *judge) leasesWereLocked(c *contention) {
 	early := 0
-	for _, e := range j.events("leased late") {
-		for _, s := range j.SpansOf(spanEvent, "wordloom.outbox_event_id="+e.ID.String()) {
+	for _, e := range j.Events("leased late") {
+		for _, s := range j.SpansOf(spanEvent, eventID+e.ID.String()) {
 			if s.Start.Before(c.LeaseTo) {
 				early++
 			}
 		}
 	}
 	claims := longest(within(j.SpansOf(spanClaim), c.LeaseFrom, c.LeaseTo))
-	j.check("while no lease could be written: longest claim", evidence.SpansFile, claims.Round(time.Millisecond).String(), "at least "+(leaseFor/2).String(), claims >= leaseFor/2)
-	j.number("… events whose processing began before it was: the time went into the lease", evidence.SpansFile, float64(early), 0)
+	j.Check("while no lease could be written: longest claim", verdict.SpansFile, claims.Round(time.Millisecond).String(), "at least "+(leaseFor/2).String(), claims >= leaseFor/2)
+	j.Number("… events whose processing began before it was: the time went into the lease", verdict.SpansFile, float64(early), 0)
 }
 
 // rivalClaims lets another worker claim rows that are in flight, while Elasticsearch is slow.
-func (r *run) rivalClaims(ctx context.Context, n int, c *contention) error {
-	m := r.member("a")
-	if !r.without {
-		m.Tap.Hold()
-		defer m.Tap.Release()
-	}
-	c.HeldFrom = time.Now()
-	events, err := r.enqueue(ctx, upserts(n, "taken over")...)
-	if err != nil {
-		return err
-	}
+func (r *run) rivalClaims(n int, c *contention) {
+	m := r.Member("a")
 	if r.without {
-		return r.become(ctx, events, "done")
+		c.HeldFrom = time.Now()
+		r.settled(upserts(n, "taken over")...)
+		return
 	}
-	if err := r.become(ctx, events, "processing"); err != nil {
-		return err
-	}
-	if err := r.await(ctx, "sight of the events in flight", func(context.Context) error {
+	m.Tap.Hold()
+	defer m.Tap.Release()
+	c.HeldFrom = time.Now()
+	events := r.enqueue(upserts(n, "taken over")...)
+	r.become(events, "processing")
+	r.await("sight of the events in flight", func(context.Context) error {
 		if got := r.now("outbox_inflight_events"); got < float64(n) {
 			return fmt.Errorf("%v are", got)
 		}
 		return nil
-	}); err != nil {
-		return err
-	}
-	_, err = r.inject(ctx, "another worker claims rows that are in flight", func(ctx context.Context) error {
-		tag, err := r.pool.Exec(ctx, `
+	})
+	r.inject("another worker claims rows that are in flight", func(ctx context.Context) error {
+		tag, err := r.Pool.Exec(ctx, `
 update `+searchOutbox+`
 set status = 'processing', owner = $2, epoch = null, lease_until = clock_timestamp() + interval '`+rivalLease+`',
     processing_started_at = clock_timestamp(), updated_at = clock_timestamp()
 where id = any ($1) and status = 'pending'`, idsOf(events), rival)
 		c.Taken = int(tag.RowsAffected())
-		if err == nil && c.Taken != n {
-			err = fmt.Errorf("%d of %d rows were pending", c.Taken, n)
-		}
-		return err
+		return affected(tag, err, n)
 	}, nil)
-	if err != nil {
-		return err
-	}
-	if err := await.Sleep(ctx, time.Until(c.HeldFrom.Add(heldFor+100*time.Millisecond))); err != nil {
-		return err
-	}
+	r.pause(time.Until(c.HeldFrom.Add(heldFor + 100*time.Millisecond)))
 	c.HeldTo = time.Now()
 	m.Tap.Release()
-	if err := r.await(ctx, "end of the batch in flight", func(ctx context.Context) error {
-		flights, err := r.flights(ctx)
-		if err == nil && len(flights) > 0 {
-			err = fmt.Errorf("%d batches in flight", len(flights))
-		}
-		return err
-	}); err != nil {
-		return err
-	}
-	if err := r.saysReady(ctx, m, http.StatusServiceUnavailable, "ready_rival"); err != nil {
-		return err
-	}
+	r.awaitNone("end of the batch in flight", `select count(*) from weft_lease where table_name = $1`, searchOutbox)
+	r.awaitReadiness(m, http.StatusServiceUnavailable, "ready_rival")
 	c.RivalFrom = time.Now()
-	beside, err := r.enqueue(ctx, upserts(n, "beside another worker")...)
-	if err != nil {
-		return err
-	}
-	if err := await.Sleep(ctx, time.Second); err != nil {
-		return err
-	}
-	flights, err := r.flights(ctx)
-	if err != nil {
-		return fmt.Errorf("probe leases: %w", err)
-	}
-	for _, f := range flights {
+	beside := r.enqueue(upserts(n, "beside another worker")...)
+	r.pause(time.Second)
+	for _, f := range r.flights() {
 		c.Flying += len(f.Events)
 	}
 	c.RivalTo = time.Now()
-	if err := r.become(ctx, append(events, beside...), "done"); err != nil {
-		return err
-	}
-	return r.saysReady(ctx, m, http.StatusOK, "ready_alone")
+	r.become(append(events, beside...), "done")
+	r.awaitReadiness(m, http.StatusOK, "ready_alone")
 }
 
 func (j *judge) rivalClaimed(c *contention) {
-	n := len(j.events("taken over"))
+	taken := j.Events("taken over")
+	n, changed := len(taken), 0
 	claims, batches := longest(within(j.SpansOf(spanClaim), c.HeldFrom, c.HeldTo)), longest(within(j.SpansOf(spanBatch), c.HeldFrom, c.HeldTo))
-	j.check("while Elasticsearch was slow: longest claim, longest batch: the time went into the processing", evidence.SpansFile,
+	j.Check("while Elasticsearch was slow: longest claim, longest batch: the time went into the processing", verdict.SpansFile,
 		fmt.Sprintf("%v, %v", claims.Round(time.Millisecond), batches.Round(time.Millisecond)),
 		fmt.Sprintf("a batch of at least %v, and no claim", heldFor), batches >= heldFor && claims < heldFor)
-	j.least("most events in flight at once", evidence.SeriesFile, j.most("outbox_inflight_events"), float64(n))
-	changed := 0
-	for _, e := range j.events("taken over") {
+	j.Least("most events in flight at once", verdict.SeriesFile, j.Most("outbox_inflight_events"), float64(n))
+	for _, e := range taken {
 		for _, l := range j.Find("event=outbox.settle_left", "event_id="+e.ID.String()) {
 			if strings.Contains(l.Get("error"), "was changed") {
 				changed++
 			}
 		}
 	}
-	j.number("events that were claimed under the leader's lease, and left to the other worker", evidence.LogDir, float64(changed), float64(n))
-	j.lines(1, "event=outbox.foreign", "level=error")
-	j.lines(1, "event=outbox.foreign", "level=info")
+	j.Number("events that were claimed under the leader's lease, and left to the other worker", verdict.LogDir, float64(changed), float64(n))
+	j.Logged(1, "event=outbox.foreign", "level=error")
+	j.Logged(1, "event=outbox.foreign", "level=info")
 	j.ready("while another worker claimed rows, readiness", "ready_rival", http.StatusServiceUnavailable)
-	var seen readiness
-	_ = j.Probe("ready_rival", &seen)
-	var body struct {
-		Dependencies map[string]struct{ Error string }
-	}
-	_ = json.Unmarshal(seen.Body, &body)
-	why := body.Dependencies["postgres"].Error
-	j.check("… it says why", evidence.ProbeFile("ready_rival"), why, "another worker", strings.Contains(why, "another worker"))
-	j.number("events in flight meanwhile", evidence.ProbeFile("contention"), float64(c.Flying), 0)
-	j.number("claims meanwhile", evidence.SpansFile, float64(len(within(j.SpansOf(spanClaim), c.RivalFrom, c.RivalTo))), 0)
+	why := j.why("ready_rival", "postgres")
+	j.Check("… it says why", verdict.ProbeFile("ready_rival"), why, "another worker", strings.Contains(why, "another worker"))
+	j.counted("events in flight meanwhile", "contention", c.Flying, 0)
+	j.Number("claims meanwhile", verdict.SpansFile, float64(len(within(j.SpansOf(spanClaim), c.RivalFrom, c.RivalTo))), 0)
 	j.ready("afterwards, readiness", "ready_alone", http.StatusOK)
-	j.grewBy(float64(n), "weft_reclaimed_events_total", "cause=lease_expired")
+	j.GrewBy(float64(n), "weft_reclaimed_events_total", "cause=lease_expired")
 	j.reclaimAuditedBy("a", rival, outbox.CauseLeaseExpired, n)
 }
 
-// upserts are changes of n new entities.
-func upserts(n int, role string) []change {
-	out := make([]change, n)
-	for i := range out {
-		out[i] = change{key: newKey(), op: outbox.Upsert, role: role}
-	}
-	return out
-}
-
 // within returns the spans that began in a time.
-func within(spans []collector.Span, from, to time.Time) (out []collector.Span) {
-	for _, s := range spans {
-		if !s.Start.Before(from) && s.Start.Before(to) {
-			out = append(out, s)
-		}
-	}
-	return out
+func within(spans []collector.Span, from, to time.Time) []collector.Span {
+	return slices.DeleteFunc(slices.Clone(spans), func(s collector.Span) bool { return s.Start.Before(from) || !s.Start.Before(to) })
 }
 
 func longest(spans []collector.Span) (d time.Duration) {

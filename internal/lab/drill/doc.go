@@ -4,8 +4,8 @@
 //
 // # What is guaranteed
 //
-//   - The instances are weft as it is built for production. Faults come over the wire, from
-//     signals, or from the servers themselves.
+//   - The instances are production builds of weft. Faults are proxies, signals, or what the
+//     servers do.
 //   - A run ends: each wait is bounded, and so is the run. Its fault is undone at its end,
 //     also when it fails; [Clean] undoes it when the run was killed.
 //   - [Verify] judges the evidence and nothing else. A run without its fault, or one that did
@@ -19,6 +19,6 @@
 //   - A measurement. The times in the evidence are those of the machine it ran on.
 //   - Elasticsearch has no sentinel: which environment it is of is the caller's word. A drill
 //     touches its own index there.
-//   - Drills that stop servers run on servers that are started for them, whatever the caller
-//     has named.
+//   - That a drill runs on the servers that the caller has named: one that stops servers
+//     starts its own.
 package drill

@@ -6,16 +6,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
-	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
-	"github.com/samuelhu324-dev/weft/internal/lab/sentinel"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
@@ -37,12 +35,9 @@ type Options struct {
 	Guardian     []string // see [stack.Options]
 }
 
-// ErrInterrupted is the error of a run whose context ended.
-var ErrInterrupted = errors.New("interrupted; the fault is undone, and what was started is down again")
-
 // Run runs scenarios one after the other, on the same servers, and returns an error when
-// one of them could not be carried out. Whether the evidence shows what it must is for
-// [Verify] to say.
+// one of them could not be carried out. [Verify] says whether the evidence shows what it
+// must.
 func Run(ctx context.Context, opts Options, names ...string) (err error) {
 	scenarios, err := lookUp(names)
 	if err != nil {
@@ -57,130 +52,106 @@ func Run(ctx context.Context, opts Options, names ...string) (err error) {
 		return fmt.Errorf("directory for the binary: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(build)) }()
-	places := &places{opts: opts}
-	defer func() { err = errors.Join(err, places.close()) }()
-	binary := opts.Binary
+	sites := &sites{opts: opts}
+	defer func() { err = errors.Join(err, sites.close(ctx)) }()
+	var fleet *rig.Fleet
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		_, err := places.of(gctx, scenarios[0])
+		_, err := sites.of(gctx, scenarios[0])
 		return err
 	})
 	g.Go(func() (err error) {
-		if binary == "" {
-			binary, err = fleet.Build(gctx, build, nil)
-			return err
-		}
-		binary, err = filepath.Abs(binary)
+		fleet, err = rig.NewFleet(gctx, opts.Binary, build)
 		return err
 	})
 	if err := g.Wait(); err != nil {
 		if ctx.Err() != nil {
-			return ErrInterrupted
+			return rig.ErrInterrupted
 		}
 		return err
 	}
-	version, err := (&fleet.Fleet{Binary: binary, Dir: build}).Output(ctx, "version")
+	version, err := fleet.Output(ctx, "version")
 	if err != nil {
 		return err
 	}
-	first, _, _ := strings.Cut(string(version), "\n")
-	return perform(ctx, opts, places, scenarios, set, binary, first)
+	spec := runSpec{Options: opts, set: set, binary: fleet.Binary}
+	spec.version, _, _ = strings.Cut(string(version), "\n")
+	return perform(ctx, spec, sites, scenarios)
 }
 
-// places are the servers that the caller named, if any, and those that were started here.
-type places struct {
+// sites are the servers that the caller named, if any, and those that were started here.
+type sites struct {
 	opts       Options
-	given, own *place // opened when the first scenario needs it
+	given, own *site // opened when the first scenario needs it
 }
 
-// of returns the place of a scenario. One that stops servers has its own, whatever is named.
-func (p *places) of(ctx context.Context, s Scenario) (*place, error) {
-	into, database, elastic, want := &p.own, "", "", ""
+// of returns the site of a scenario. A scenario that stops servers gets servers that were
+// started for it, even if the caller has named some.
+func (p *sites) of(ctx context.Context, s Scenario) (_ *site, err error) {
+	opts := stack.Options{Progress: p.opts.Progress, HeapMB: p.opts.HeapMB, Guardian: p.opts.Guardian}
+	into, want := &p.own, ""
 	if !s.Owned && (p.opts.DatabaseURL != "" || p.opts.ElasticURL != "") {
-		into, database, elastic, want = &p.given, p.opts.DatabaseURL, p.opts.ElasticURL, p.opts.Environment
+		into, want = &p.given, p.opts.Environment
+		opts.DatabaseURL, opts.ElasticURL = p.opts.DatabaseURL, p.opts.ElasticURL
 	}
-	if *into != nil {
-		return *into, nil
+	if *into == nil {
+		*into, err = openSite(ctx, opts, want)
 	}
-	one, err := openPlace(ctx, database, elastic, want, stack.Options{Progress: p.opts.Progress, HeapMB: p.opts.HeapMB, Guardian: p.opts.Guardian})
-	if err != nil {
-		return nil, err
-	}
-	*into = one
-	return one, nil
+	return *into, err
 }
 
-func (p *places) close() error {
+func (p *sites) close(ctx context.Context) error {
 	var errs []error
-	for _, one := range []*place{p.given, p.own} {
+	for _, one := range []*site{p.given, p.own} {
 		if one != nil {
-			errs = append(errs, one.close())
+			errs = append(errs, one.Close(ctx))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // perform runs the scenarios and prints what became of them.
-func perform(ctx context.Context, opts Options, places *places, scenarios []Scenario, set map[string]string, binary, version string) (err error) {
-	forward, err := newForwarder(ctx, opts.Environ)
-	if err != nil {
+func perform(ctx context.Context, spec runSpec, sites *sites, scenarios []Scenario) (err error) {
+	if spec.forward, err = newForwarder(ctx, spec.Environ); err != nil {
 		return err
 	}
-	defer func() {
-		if forward != nil && forward.lost.Load() > 0 {
-			fmt.Fprintf(opts.Out, "%s did not take %d exports of spans; the evidence has them\n", forward.to, forward.lost.Load())
-		}
-		err = errors.Join(err, forward.close(ctx))
-	}()
-	type outcome struct {
-		name, result, path string
-		took               time.Duration
-	}
-	var outcomes []outcome
+	defer func() { err = errors.Join(err, spec.forward.close(ctx, spec.Out)) }()
+	var outcomes [][]any
 	var failed []string
 	for n, s := range scenarios {
 		if ctx.Err() != nil {
-			return ErrInterrupted
+			return rig.ErrInterrupted
 		}
-		fmt.Fprintf(opts.Out, "==> %s (%d of %d): %s\n", s.Name, n+1, len(scenarios), s.About)
+		fmt.Fprintf(spec.Out, "==> %s (%d of %d): %s\n", s.Name, n+1, len(scenarios), s.About)
 		began := time.Now()
-		p, err := places.of(ctx, s)
-		if err != nil {
+		if spec.site, err = sites.of(ctx, s); err != nil {
 			return err
 		}
-		r, err := newRun(ctx, runSpec{
-			place: p, scenario: s, set: set, without: opts.WithoutFault, out: opts.Out, environ: opts.Environ,
-			binary: binary, version: version, evidence: opts.Evidence, forward: forward,
-		})
-		path := ""
+		spec.scenario = s
+		path, result := "", "done"
+		r, err := newRun(ctx, spec)
 		if err == nil {
 			path = r.dir.String()
 			err = r.carryOut(ctx)
 		}
-		o := outcome{s.Name, "done", path, time.Since(began)}
 		if err != nil {
-			o.result = "FAILED"
+			result = "FAILED"
 			failed = append(failed, s.Name)
-			fmt.Fprintf(opts.Out, "%s: %v\n", s.Name, err)
+			fmt.Fprintf(spec.Out, "%s: %v\n", s.Name, err)
 		}
-		outcomes = append(outcomes, o)
+		outcomes = append(outcomes, []any{s.Name, result, fmt.Sprintf("%.1f s", time.Since(began).Seconds()), path})
 		if path != "" {
-			fmt.Fprintf(opts.Out, "evidence: %s\n", path)
+			fmt.Fprintf(spec.Out, "evidence: %s\n", path)
 		}
-		if errors.Is(err, sentinel.ErrEnvironment) {
+		if errors.Is(err, rig.ErrEnvironment) {
 			return err
 		}
 	}
 	if len(scenarios) > 1 {
-		tw := tabwriter.NewWriter(opts.Out, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(tw, "SCENARIO\tRUN\tTOOK\tEVIDENCE")
-		for _, o := range outcomes {
-			fmt.Fprintf(tw, "%s\t%s\t%.1f s\t%s\n", o.name, o.result, o.took.Seconds(), o.path)
-		}
-		_ = tw.Flush()
+		verdict.WriteRows(spec.Out, []any{"SCENARIO", "RUN", "TOOK", "EVIDENCE"}, outcomes...)
 	}
 	if ctx.Err() != nil {
-		return ErrInterrupted
+		return rig.ErrInterrupted
 	}
 	if len(failed) > 0 {
 		return fmt.Errorf("not carried out: %s", strings.Join(failed, ", "))
@@ -199,37 +170,32 @@ func VerifyAll(out io.Writer, root, run string, names ...string) error {
 		return errors.New("a run is of one scenario")
 	}
 	var bad []string
-	type line struct{ name, run, verdict string }
-	var lines []line
+	var lines [][]any
 	for _, s := range scenarios {
-		d, err := evidence.Find(root, s.Name, run)
-		var result *evidence.Result
+		d, err := verdict.Find(root, s.Name, run)
+		var result *verdict.Result
 		if err == nil {
 			result, err = Verify(d)
 		}
+		word := "FAILED"
 		switch {
 		case err != nil:
 			fmt.Fprintf(out, "%s: %v\n", s.Name, err)
-			bad = append(bad, s.Name)
-			lines = append(lines, line{s.Name, d.Run, "FAILED: " + err.Error()})
+			word += ": " + err.Error()
 		default:
-			WriteResult(out, result)
+			result.WriteTable(out)
 			fmt.Fprintln(out)
-			verdict := fmt.Sprintf("ok, %d assertions", len(result.Checks))
-			if !result.OK {
-				bad = append(bad, s.Name)
-				verdict = "FAILED"
+			if result.OK {
+				word = fmt.Sprintf("ok, %d assertions", len(result.Checks))
 			}
-			lines = append(lines, line{s.Name, d.Run, verdict})
 		}
+		if err != nil || !result.OK {
+			bad = append(bad, s.Name)
+		}
+		lines = append(lines, []any{s.Name, d.Run, word})
 	}
 	if len(scenarios) > 1 {
-		tw := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(tw, "SCENARIO\tRUN\tVERDICT")
-		for _, l := range lines {
-			fmt.Fprintf(tw, "%s\t%s\t%s\n", l.name, l.run, l.verdict)
-		}
-		_ = tw.Flush()
+		verdict.WriteRows(out, []any{"SCENARIO", "RUN", "VERDICT"}, lines...)
 	}
 	if len(bad) > 0 {
 		return fmt.Errorf("the evidence does not show what it must: %s", strings.Join(bad, ", "))
@@ -246,7 +212,7 @@ func Clean(ctx context.Context, opts Options, keepLast int, names ...string) err
 		return err
 	}
 	if opts.DatabaseURL != "" && opts.ElasticURL != "" {
-		p, err := openPlace(ctx, opts.DatabaseURL, opts.ElasticURL, opts.Environment, stack.Options{})
+		p, err := openSite(ctx, stack.Options{DatabaseURL: opts.DatabaseURL, ElasticURL: opts.ElasticURL}, opts.Environment)
 		if err != nil {
 			return err
 		}
@@ -255,7 +221,7 @@ func Clean(ctx context.Context, opts Options, keepLast int, names ...string) err
 				break
 			}
 		}
-		if err := errors.Join(err, p.close()); err != nil {
+		if err := errors.Join(err, p.Close(ctx)); err != nil {
 			return err
 		}
 	} else {
@@ -265,7 +231,7 @@ func Clean(ctx context.Context, opts Options, keepLast int, names ...string) err
 		return nil
 	}
 	for _, s := range scenarios {
-		removed, err := evidence.Keep(opts.Evidence, s.Name, keepLast)
+		removed, err := verdict.Keep(opts.Evidence, s.Name, keepLast)
 		if err != nil {
 			return err
 		}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
-	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
@@ -37,7 +37,7 @@ func testOptions(t *testing.T, out io.Writer, binary string) Options {
 // weft builds the program.
 func weft(t *testing.T) string {
 	t.Helper()
-	binary, err := fleet.Build(t.Context(), t.TempDir(), nil)
+	binary, err := rig.Build(t.Context(), t.TempDir(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestScenarios(t *testing.T) {
 		opts := goodAndRefused(t, binary, owned...)
 		for _, name := range owned {
 			r := newest(t, opts, name).Recipe
-			if r.Servers != "embedded" || r.Postgres == evidence.Address(opts.DatabaseURL) || r.Elastic == evidence.Address(opts.ElasticURL) {
+			if r.Servers != "embedded" || r.Postgres == verdict.Address(opts.DatabaseURL) || r.Elastic == verdict.Address(opts.ElasticURL) {
 				t.Errorf("%s ran on %s and %s, which are not its own", name, r.Postgres, r.Elastic)
 			}
 		}
@@ -106,7 +106,7 @@ func wantGood(t *testing.T, opts Options, name string) {
 	t.Helper()
 	result := judged(t, opts, name)
 	var table strings.Builder
-	WriteResult(&table, result)
+	result.WriteTable(&table)
 	t.Logf("%s\n%s", opts.Out, &table)
 	if !result.OK {
 		t.Error("verify: got a failure")
@@ -128,20 +128,20 @@ func wantRefused(t *testing.T, opts Options, name string) {
 }
 
 // newest is the evidence of the last run of a scenario.
-func newest(t *testing.T, opts Options, scenario string) *evidence.Evidence {
+func newest(t *testing.T, opts Options, scenario string) *verdict.Evidence {
 	t.Helper()
-	d, err := evidence.Find(opts.Evidence, scenario, "")
+	d, err := verdict.Find(opts.Evidence, scenario, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := evidence.Open(d)
+	e, err := verdict.Open(d)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return e
 }
 
-func judged(t *testing.T, opts Options, scenario string) *evidence.Result {
+func judged(t *testing.T, opts Options, scenario string) *verdict.Result {
 	t.Helper()
 	result, err := Verify(newest(t, opts, scenario).Dir)
 	if err != nil {

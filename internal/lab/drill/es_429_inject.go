@@ -1,14 +1,12 @@
 package drill
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -39,30 +37,18 @@ func es429Inject() Scenario {
 			{"events", "60", "events that are written, every fourth one a delete"},
 		},
 		instances: one("OUTBOX_BASE_BACKOFF_SECONDS=0.1", "OUTBOX_MAX_BACKOFF_SECONDS=1", "OUTBOX_BULK_SIZE=20"),
-		run: func(ctx context.Context, r *run) error {
-			refusal, events, err := r.throttle()
-			if err != nil {
-				return err
-			}
-			m := r.member("a")
-			_, err = r.inject(ctx, "429s by a proxy: "+refusal.String(), func(context.Context) error { return m.Tap.Refuse(refusal) },
-				func(context.Context) error { m.Tap.Clear(); return nil })
-			if err != nil {
-				return err
-			}
-			changes := make([]change, events)
+		run: func(r *run) {
+			refusal, m := r.throttle(), r.Member("a")
+			changes := make([]change, r.count("events", 4, 100000))
 			for i := range changes {
 				changes[i] = change{key: newKey(), op: outbox.Upsert, role: "upsert"}
 				if i%4 == 3 {
 					changes[i].op, changes[i].role = outbox.Delete, "delete"
 				}
 			}
-			if _, err := r.enqueue(ctx, changes...); err != nil {
-				return err
-			}
-			if err := r.drained(ctx); err != nil {
-				return err
-			}
+			r.refuse(m, "429s by a proxy: ", refusal)
+			r.enqueue(changes...)
+			r.drained()
 			done := m.Tap.Refusals()
 			kept := throttling{Mode: refusal.Mode(), EveryN: refusal.EveryN, Ratio: refusal.Ratio, Seed: refusal.Seed,
 				EffectiveRatio: refusal.EffectiveRatio(), Refusals: done}
@@ -70,56 +56,47 @@ func es429Inject() Scenario {
 				kept.ObservedRatio = float64(done.Hit) / float64(done.Seen)
 			}
 			r.step("refused %d of %d documents", done.Hit, done.Seen)
-			return errors.Join(r.heal(ctx), r.probe("injection", kept))
+			r.heal()
+			r.probe("injection", kept)
 		},
 		verify: func(j *judge) {
-			var done throttling
-			if err := j.Probe("injection", &done); err != nil {
-				j.check("the injection was probed", evidence.ProbeFile("injection"), err.Error(), "figures", false)
-			}
+			done := verdict.Probed[throttling](j.Judge, "injection")
 			hit := float64(done.Hit)
-			j.least("documents that the proxy refused", evidence.ProbeFile("injection"), hit, 1)
+			j.atLeast("documents that the proxy refused", "injection", int(done.Hit), 1)
 			if done.Mode == wire.EveryNth && done.EveryN > 0 {
-				j.number(fmt.Sprintf("… every %d. of %d", done.EveryN, done.Seen), evidence.ProbeFile("injection"), hit, float64(done.Seen/done.EveryN))
+				j.counted(fmt.Sprintf("… every %d. of %d", done.EveryN, done.Seen), "injection", int(done.Hit), int(done.Seen)/done.EveryN)
 			}
-			j.grewBy(hit, "outbox_retry_scheduled_total", "reason=es_429")
-			j.grewBy(hit, "outbox_es_bulk_item_failures_total", "failure_class=429")
-			j.grewBy(0, "outbox_failed_total")
-			j.grewBy(0, "outbox_terminal_failed_total")
+			j.GrewBy(hit, "outbox_retry_scheduled_total", "reason=es_429")
+			j.GrewBy(hit, "outbox_es_bulk_item_failures_total", "failure_class=429")
+			j.GrewBy(0, "outbox_failed_total")
+			j.GrewBy(0, "outbox_terminal_failed_total")
 			j.ended("", "done")
-			j.spans(spanEvent, "reason=es_429", "result=retry", "wordloom.labs.es_429.injected=true", "wordloom.labs.es_429.mode="+done.Mode)
-			all := len(j.SpansOf(spanEvent, "reason=es_429"))
-			marked := len(j.SpansOf(spanEvent, "reason=es_429", "wordloom.labs.es_429.injected=true"))
-			j.number("spans of events with es_429 that are not marked as injected", evidence.SpansFile, float64(all-marked), 0)
-			wrong := len(j.SpansOf(spanEvent, "result=ok", "wordloom.labs.es_429.injected=true"))
-			j.number("spans of events that went well and are marked", evidence.SpansFile, float64(wrong), 0)
-			j.lines(1, "event=projection.event", "result=retry", "reason=es_429")
+			const injected = "wordloom.labs.es_429.injected=true"
+			j.Spans(spanEvent, "reason=es_429", "result=retry", injected, "wordloom.labs.es_429.mode="+done.Mode)
+			unmarked := len(j.SpansOf(spanEvent, "reason=es_429")) - len(j.SpansOf(spanEvent, "reason=es_429", injected))
+			j.Number("spans of events with es_429 that are not marked as injected", verdict.SpansFile, float64(unmarked), 0)
+			j.NoSpans("spans of events that went well and are marked", spanEvent, "result=ok", injected)
+			j.Logged(1, "event=projection.event", "result=retry", "reason=es_429")
 			j.storesEqual()
 		},
 	}
 }
 
 // throttle reads the parameters.
-func (r *run) throttle() (refusal wire.Refusal, events int, err error) {
-	refusal.Status = http.StatusTooManyRequests
-	if refusal.EveryN, err = r.count("every_n", 0, 1000000); err != nil {
-		return refusal, 0, err
-	}
-	if refusal.Ratio, err = r.number("ratio"); err != nil {
-		return refusal, 0, err
-	}
+func (r *run) throttle() wire.Refusal {
+	refusal := wire.Refusal{Status: http.StatusTooManyRequests, EveryN: r.count("every_n", 0, 1000000), Ratio: r.number("ratio")}
 	if r.param("ratio") != "0" && r.set["every_n"] == "" {
 		refusal.EveryN = 0 // a ratio that was asked for is meant
 	}
 	if refusal.EveryN == 1 || refusal.Ratio > 0.9 {
-		return refusal, 0, fmt.Errorf("parameters: %v would refuse everything for ever", refusal)
+		r.must(fmt.Errorf("parameters: %v would refuse everything for ever", refusal))
 	}
+	var err error
 	if refusal.Seed, err = strconv.ParseUint(r.param("seed"), 10, 63); err != nil {
-		return refusal, 0, fmt.Errorf("parameter seed: %q is no number", r.param("seed"))
+		r.must(fmt.Errorf("parameter seed: %q is no number", r.param("seed")))
 	}
 	for op := range strings.SplitSeq(r.param("ops"), ",") {
 		refusal.Ops = append(refusal.Ops, outbox.Op(strings.TrimSpace(op)))
 	}
-	events, err = r.count("events", 4, 100000)
-	return refusal, events, err
+	return refusal
 }

@@ -1,14 +1,11 @@
 package drill
 
 import (
-	"context"
 	"os"
 	"strconv"
 	"strings"
 
-	"github.com/google/uuid"
-
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -25,47 +22,30 @@ func esBulkPartial() Scenario {
 			{"partial_status", "400", "status of the poisoned document, a 4xx that is final"},
 		},
 		instances: one(),
-		run: func(ctx context.Context, r *run) error {
-			n, err := r.count("events", 1, 1000)
-			if err != nil {
-				return err
-			}
-			status, err := r.count("partial_status", 400, 499)
-			if err != nil {
-				return err
-			}
-			poisoned := newKey()
-			refusal := wire.Refusal{Status: status, IDs: []string{poisoned.String()}}
-			m := r.member("a")
-			_, err = r.inject(ctx, "a poisoned document: "+refusal.String(), func(context.Context) error { return m.Tap.Refuse(refusal) },
-				func(context.Context) error { m.Tap.Clear(); return nil })
-			if err != nil {
-				return err
-			}
-			events, err := r.enqueue(ctx, append([]change{{key: poisoned, op: outbox.Upsert, role: "poisoned"}}, upserts(n, "good")...)...)
-			if err != nil {
-				return err
-			}
-			return r.become(ctx, events, "done", "failed")
+		run: func(r *run) {
+			poisoned := change{key: newKey(), op: outbox.Upsert, role: "poisoned"}
+			changes := append([]change{poisoned}, upserts(r.count("events", 1, 1000), "good")...)
+			r.refuse(r.Member("a"), "a poisoned document: ", wire.Refusal{Status: r.count("partial_status", 400, 499), IDs: []string{poisoned.key.String()}})
+			r.become(r.enqueue(changes...), "done", "failed")
 		},
 		verify: func(j *judge) {
-			good, poisoned := j.events("good"), j.events("poisoned")
-			j.grew("outbox_es_bulk_requests_total", "result=partial")
-			j.grewBy(float64(len(good)), "outbox_es_bulk_items_total", "op=upsert", "result=success")
-			j.grewBy(float64(len(good)), "outbox_processed_total", "op=upsert")
-			j.grewBy(1, "outbox_failed_total", "op=upsert", "reason=es_4xx")
-			j.grewBy(0, "outbox_retry_scheduled_total")
-			j.spans(spanBatch, "result=partial", "success_count="+strconv.Itoa(len(good)), "failure_count=1")
+			good := len(j.Events("good"))
+			j.Grew("outbox_es_bulk_requests_total", "result=partial")
+			j.GrewBy(float64(good), "outbox_es_bulk_items_total", "op=upsert", "result=success")
+			j.GrewBy(float64(good), "outbox_processed_total", "op=upsert")
+			j.GrewBy(1, "outbox_failed_total", "op=upsert", "reason=es_4xx")
+			j.GrewBy(0, "outbox_retry_scheduled_total")
+			j.Spans(spanBatch, "result=partial", "success_count="+strconv.Itoa(good), "failure_count=1")
 			j.ended("good", "done")
 			j.ended("poisoned", "failed")
-			for _, e := range poisoned {
+			for _, e := range j.Events("poisoned") {
 				id := e.ID.String()
-				failed := j.spans(spanEvent, "wordloom.outbox_event_id="+id, "result=failed", "reason=es_4xx")
-				j.check("… it is an error", evidence.SpansFile, strconv.FormatBool(len(failed) > 0 && failed[0].Error), "true", len(failed) > 0 && failed[0].Error)
-				j.lines(1, "event=projection.event", "level=error", "event_id="+id, "result=failed", "reason=es_4xx")
+				failed := j.Spans(spanEvent, eventID+id, "result=failed", "reason=es_4xx")
+				j.True("… it is an error", verdict.SpansFile, len(failed) > 0 && failed[0].Error)
+				j.Logged(1, "event=projection.event", "level=error", "event_id="+id, "result=failed", "reason=es_4xx")
 				_, entity, _ := strings.Cut(e.Entity, ":")
-				j.number("series with its id, or that of its entity", evidence.AfterFile, float64(j.inMetrics(id)+j.inMetrics(entity)), 0)
-				j.equal("its document", evidence.ProbeFile("documents"), strconv.FormatBool(j.documents()[e.Entity].Found), "false")
+				j.Number("series with its id, or that of its entity", verdict.AfterFile, float64(j.inMetrics(id)+j.inMetrics(entity)), 0)
+				j.Equal("its document", verdict.ProbeFile("documents"), strconv.FormatBool(j.documents()[e.Entity].Found), "false")
 			}
 		},
 	}
@@ -73,31 +53,9 @@ func esBulkPartial() Scenario {
 
 // inMetrics counts how often a text is in the last metrics.
 func (j *judge) inMetrics(text string) int {
-	b, err := os.ReadFile(j.File(evidence.AfterFile))
+	b, err := os.ReadFile(j.File(verdict.AfterFile))
 	if err != nil {
 		return -1
 	}
 	return strings.Count(string(b), text)
-}
-
-// firstID is that of the first event, or zero.
-func firstID(events []evidence.Event) uuid.UUID {
-	if len(events) == 0 {
-		return uuid.Nil
-	}
-	return events[0].ID
-}
-
-// retriedThenDone reports whether results begin with a retry of the first attempt, go on
-// with retries, and end well.
-func retriedThenDone(results string) bool {
-	all := strings.Split(results, ", ")
-	for i, one := range all {
-		result, attempt, _ := strings.Cut(strings.TrimSuffix(one, ")"), "(")
-		last := i == len(all)-1
-		if attempt != strconv.Itoa(i+1) || last && result != "ok" || !last && result != "retry" {
-			return false
-		}
-	}
-	return len(all) > 1
 }

@@ -1,13 +1,8 @@
 package drill
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"net/http"
-	"net/url"
-
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -28,105 +23,65 @@ func esWriteBlock() Scenario {
 			{"events", "5", "events that meet the block; fewer than what opens the breaker"},
 		},
 		instances: one(),
-		run: func(ctx context.Context, r *run) error {
-			n, err := r.count("events", 1, 19)
-			if err != nil {
-				return err
-			}
-			block := func(v any) func(context.Context) error {
-				return func(ctx context.Context) error {
-					index, err := r.concrete(ctx)
-					if err != nil {
-						return err
-					}
-					return r.es.Do(ctx, http.MethodPut, "/"+url.PathEscape(index)+"/_settings", map[string]any{"index.blocks.write": v}, nil)
-				}
-			}
-			if _, err = r.inject(ctx, "index.blocks.write on the index", block(true), block(nil)); err != nil {
-				return err
-			}
-			events, err := r.enqueue(ctx, upserts(n, "blocked")...)
-			if err != nil {
-				return err
-			}
-			if err := r.become(ctx, events, "failed", "done"); err != nil {
-				return err
-			}
-			blocked, err := r.rows(ctx)
-			if err != nil {
-				return fmt.Errorf("probe while blocked: %w", err)
-			}
-			if err := errors.Join(r.probe("blocked", blocked), r.heal(ctx)); err != nil {
-				return err
-			}
-			if r.without {
-				return nil
+		run: func(r *run) {
+			n := r.count("events", 1, 19)
+			blocked := r.injectFault("index.blocks.write on the index", faults.WriteBlock, r.Member("a"))
+			events := r.enqueue(upserts(n, "blocked")...)
+			r.become(events, "failed", "done")
+			r.probe("blocked", r.table())
+			r.heal()
+			if !blocked {
+				return
 			}
 			r.step("weft replay --reason es_4xx --by %s --why %q", replayBy, replayWhy)
-			out, err := r.fleet.Output(ctx, "replay", "--reason", "es_4xx", "--by", replayBy, "--why", replayWhy, "--json")
-			if err != nil {
-				return err
-			}
-			if err := r.dir.WriteText(evidence.LogDir+"/replay.json", out); err != nil {
-				return err
-			}
-			return r.become(ctx, events, "done")
+			out, err := r.Fleet.Output(r.ctx, "replay", "--reason", "es_4xx", "--by", replayBy, "--why", replayWhy, "--json")
+			r.must(err)
+			r.must(r.dir.WriteText(verdict.LogDir+"/replay.json", out))
+			r.become(events, "done")
 		},
 		verify: func(j *judge) {
-			n := float64(len(j.Recipe.Events))
-			j.grewBy(n, "outbox_failed_total", "op=upsert", "reason=es_4xx")
-			j.grewBy(n, "outbox_terminal_failed_total", "op=upsert", "reason=es_4xx")
-			j.grewBy(0, "outbox_retry_scheduled_total")
-			var blocked []row
-			if err := j.Probe("blocked", &blocked); err != nil {
-				j.check("the outbox was probed while the block was on", evidence.ProbeFile("blocked"), err.Error(), "rows", false)
-			}
+			events := j.Recipe.Events
+			n := len(events)
+			j.GrewBy(float64(n), "outbox_failed_total", "op=upsert", "reason=es_4xx")
+			j.GrewBy(float64(n), "outbox_terminal_failed_total", "op=upsert", "reason=es_4xx")
+			j.GrewBy(0, "outbox_retry_scheduled_total")
 			failed := 0
-			for _, o := range blocked {
-				if o.Status == "failed" && o.Reason != nil && *o.Reason == string(outbox.ReasonES4xx) && o.Error != nil && *o.Error != "" {
+			for _, o := range verdict.Probed[[]row](j.Judge, "blocked") {
+				if o.Status == "failed" && is(o.Reason, string(outbox.ReasonES4xx)) && o.Error != nil && *o.Error != "" {
 					failed++
 				}
 			}
-			j.number("rows in failed with es_4xx and the server's words, while the block was on", evidence.ProbeFile("blocked"), float64(failed), n)
-			for _, e := range j.Recipe.Events {
-				j.equal("attempts at "+e.ID.String()+", anew after the replay", evidence.SpansFile, j.results(e), "failed(1), ok(1)")
+			j.counted("rows in failed with es_4xx and the server's words, while the block was on", "blocked", failed, n)
+			for _, e := range events {
+				j.Equal("attempts at "+e.ID.String()+", anew after the replay", verdict.SpansFile, j.results(e), "failed(1), ok(1)")
 			}
-			j.lines(len(j.Recipe.Events), "event=projection.event", "level=error", "result=failed", "reason=es_4xx")
+			j.Logged(n, "event=projection.event", "level=error", "result=failed", "reason=es_4xx")
 			j.ended("", "done")
-			replayed, rows := 0, j.rows()
-			for _, e := range j.Recipe.Events {
-				if o := rows[e.ID]; o.Replays == 1 && o.ReplayedBy != nil && *o.ReplayedBy == replayBy && o.ReplayReason != nil && *o.ReplayReason == replayWhy {
+			replayed, audited, found, rows := 0, 0, 0, j.rows()
+			for _, e := range events {
+				if o := rows[e.ID]; o.Replays == 1 && is(o.ReplayedBy, replayBy) && is(o.ReplayReason, replayWhy) {
 					replayed++
 				}
 			}
-			j.number("rows that say who replayed them and why", evidence.ProbeFile("outbox"), float64(replayed), n)
-			count := 0
+			j.counted("rows that say who replayed them and why", "outbox", replayed, n)
 			for _, a := range j.audits("replay") {
 				if a.Actor == replayBy && a.Why == replayWhy {
-					count += a.Count
+					audited += a.Count
 				}
 			}
-			j.number("replayed rows in the audit", evidence.ProbeFile("audit"), float64(count), n)
-			found := 0
+			j.counted("replayed rows in the audit", "audit", audited, n)
 			for _, d := range j.documents() {
 				if d.Found {
 					found++
 				}
 			}
-			j.number("documents in the end", evidence.ProbeFile("documents"), float64(found), n)
+			j.counted("documents in the end", "documents", found, n)
 			j.storesEqual()
 		},
 	}
 }
 
-// concrete is the index behind the name.
-func (r *run) concrete(ctx context.Context) (string, error) {
-	names, err := r.indices(ctx, r.index)
-	if err == nil && len(names) != 1 {
-		err = fmt.Errorf("%d indices are named %s", len(names), r.index)
-	}
-	if err != nil {
-		return "", fmt.Errorf("look up the index: %w", err)
-	}
-	return names[0], nil
+// is reports whether a column of text has a value.
+func is(column *string, value string) bool {
+	return column != nil && *column == value
 }

@@ -11,13 +11,12 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
-
-const entityType = "block"
 
 // uuidOf is for ids that were made here, which are UUIDs.
 func uuidOf(id outbox.ID) uuid.UUID {
@@ -26,7 +25,7 @@ func uuidOf(id outbox.ID) uuid.UUID {
 }
 
 // newKey names an entity that nobody has.
-func newKey() outbox.Key { return outbox.Key{Type: entityType, ID: outbox.UUID(uuid.New())} }
+func newKey() outbox.Key { return traffic.NewKey() }
 
 // change is what the drill's application does to an entity.
 type change struct {
@@ -36,66 +35,60 @@ type change struct {
 	// version, when not 0, is that of the row and the event; such a row is written as it was
 	// before, which is what a repeated delivery finds.
 	version int64
-	text    string
 }
 
-const upsertRow = `
-insert into search_index (id, entity_type, entity_id, text, snippet, rank_score, event_version, created_at, updated_at)
-values (gen_random_uuid(), $1, $2, $3::text, left($3::text, 80), 1, $4, clock_timestamp(), clock_timestamp())
-on conflict (entity_type, entity_id) do update
-set text = excluded.text, snippet = excluded.snippet, event_version = excluded.event_version, updated_at = clock_timestamp()
-where search_index.event_version < excluded.event_version`
+// upserts are changes of n new entities.
+func upserts(n int, role string) []change {
+	out := make([]change, n)
+	for i := range out {
+		out[i] = change{key: newKey(), op: outbox.Upsert, role: role}
+	}
+	return out
+}
 
 // enqueue writes changes as an application does: the rows and their events in one
 // transaction.
-func (r *run) enqueue(ctx context.Context, changes ...change) ([]evidence.Event, error) {
-	return r.enqueueAnd(ctx, nil, changes...)
+func (r *run) enqueue(changes ...change) []verdict.Event { return r.enqueueAnd(nil, changes...) }
+
+// settled writes changes and waits until they are done.
+func (r *run) settled(changes ...change) []verdict.Event {
+	events := r.enqueue(changes...)
+	r.become(events, "done")
+	return events
 }
 
-// enqueueAnd does something else in the end of the transaction.
-func (r *run) enqueueAnd(ctx context.Context, and func(context.Context, pgx.Tx, []evidence.Event) error, changes ...change) ([]evidence.Event, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryBound)
-	defer cancel()
-	version := time.Now().UnixMicro()
-	events := make([]outbox.NewEvent, len(changes))
-	written := make([]evidence.Event, len(changes))
-	err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
-		for i, c := range changes {
-			e := outbox.NewEvent{ID: outbox.UUID(uuid.New()), Key: c.key, Op: c.op, Version: c.version}
-			if e.Version == 0 {
-				e.Version = version + int64(i)
-			}
-			events[i] = e
-			written[i] = evidence.Event{ID: uuidOf(e.ID), Entity: c.key.String(), Op: string(c.op), Version: e.Version, Role: c.role}
-			var err error
-			if c.op == outbox.Delete {
-				_, err = tx.Exec(ctx, `delete from search_index where entity_type = $1 and entity_id = $2`, c.key.Type, &c.key.ID)
-			} else {
-				text := c.text
-				if text == "" {
-					text = fmt.Sprintf("a block of the drill %s, %s", r.scenario.Name, c.role)
-				}
-				_, err = tx.Exec(ctx, upsertRow, c.key.Type, &c.key.ID, text, e.Version)
-			}
-			if err != nil {
-				return err
-			}
+// enqueueAnd calls and before the commit, in the same transaction. It returns the events in
+// the order of the changes.
+func (r *run) enqueueAnd(and func(context.Context, pgx.Tx, []verdict.Event) error, changes ...change) []verdict.Event {
+	all := make([]traffic.Change, len(changes))
+	for i, c := range changes {
+		all[i] = traffic.Upsert(c.key, fmt.Sprintf("a block of the drill %s, %s", r.scenario.Name, c.role))
+		all[i].Op, all[i].Version = c.op, c.version
+	}
+	var written []verdict.Event
+	_, err := r.app.WriteAnd(r.ctx, func(ctx context.Context, tx pgx.Tx, events []outbox.NewEvent) error {
+		of := map[outbox.Key][]outbox.NewEvent{}
+		for _, e := range events {
+			of[e.Key] = append(of[e.Key], e)
 		}
-		if err := outbox.Enqueue(ctx, tx, searchOutbox, events...); err != nil || and == nil {
-			return err
+		for _, c := range changes {
+			e := of[c.key][0]
+			of[c.key] = of[c.key][1:]
+			written = append(written, verdict.Event{ID: uuidOf(e.ID), Entity: c.key.String(), Op: string(c.op), Version: e.Version, Role: c.role})
+		}
+		if and == nil {
+			return nil
 		}
 		return and(ctx, tx, written)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("write events: %w", err)
-	}
+	}, all...)
+	r.mustDo("write events", err)
 	r.note(written...)
-	r.step("wrote %s in one transaction with their rows", counted(len(events), "event"))
-	return written, nil
+	r.step("wrote %s in one transaction with their rows", counted(len(written), "event"))
+	return written
 }
 
-// note puts events into the recipe.
-func (r *run) note(events ...evidence.Event) {
+// note adds events to the recipe.
+func (r *run) note(events ...verdict.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.recipe.Events = append(r.recipe.Events, events...)
@@ -108,7 +101,7 @@ func counted(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-func idsOf(events []evidence.Event) [][16]byte {
+func idsOf(events []verdict.Event) [][16]byte {
 	ids := make([][16]byte, len(events))
 	for i, e := range events {
 		ids[i] = e.ID
@@ -118,17 +111,13 @@ func idsOf(events []evidence.Event) [][16]byte {
 
 // become waits until all of the events have a status of those, where an event in flight is
 // processing.
-func (r *run) become(ctx context.Context, events []evidence.Event, statuses ...string) error {
-	what := fmt.Sprintf("%s to be %v", counted(len(events), "event"), statuses)
-	return r.await(ctx, what, func(ctx context.Context) error {
-		var left int
-		err := r.pool.QueryRow(ctx, `select count(*) from `+searchLive+` where id = any ($1) and status <> all ($2)`, idsOf(events), statuses).Scan(&left)
-		if err == nil && left > 0 {
-			err = fmt.Errorf("%d are not", left)
-		}
-		return err
-	})
+func (r *run) become(events []verdict.Event, statuses ...string) {
+	r.awaitNone(fmt.Sprintf("%s to be %v", counted(len(events), "event"), statuses),
+		`select count(*) from `+searchLive+` where id = any ($1) and status <> all ($2)`, idsOf(events), statuses)
 }
+
+// drained waits until nothing is open.
+func (r *run) drained() { r.must(r.Drained(r.ctx, awaitBound, nil)) }
 
 // flight is a batch in flight, as a probe has it.
 type flight struct {
@@ -141,32 +130,19 @@ type flight struct {
 }
 
 // flights reads the leases of the outbox.
-func (r *run) flights(ctx context.Context) ([]flight, error) {
-	rows, err := r.pool.Query(ctx, `
-select batch, owner, epoch, leased_at, lease_until, uuids from weft_lease where table_name = $1 order by leased_at`, searchOutbox)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (f flight, err error) {
-		var ids [][16]byte
-		err = row.Scan((*[16]byte)(&f.Batch), &f.Owner, &f.Epoch, &f.LeasedAt, &f.LeaseUntil, &ids)
-		for _, id := range ids {
-			f.Events = append(f.Events, id)
-		}
-		return f, err
-	})
+func (r *run) flights() []flight {
+	all, err := readRows[flight](r.ctx, r, `
+select batch, owner, epoch, leased_at, lease_until, uuids as events from weft_lease where table_name = $1 order by leased_at`, searchOutbox)
+	r.mustDo("read leases", err)
+	return all
 }
 
-// drained waits until nothing is open.
-func (r *run) drained(ctx context.Context) error {
-	return r.await(ctx, "drained outbox", func(ctx context.Context) error {
-		var left int
-		err := r.pool.QueryRow(ctx, `select count(*) from `+searchOutbox+` where status in ('pending', 'processing')`).Scan(&left)
-		if err == nil && left > 0 {
-			err = fmt.Errorf("%s left", counted(left, "event"))
-		}
-		return err
-	})
+// readRows reads the rows of a query into structs, whose JSON keys are the columns.
+func readRows[T any](ctx context.Context, r *run, query string, args ...any) (all []T, err error) {
+	ctx, cancel := context.WithTimeout(ctx, queryBound)
+	defer cancel()
+	err = r.Pool.QueryRow(ctx, `select coalesce(json_agg(t), '[]') from (`+query+`) t`, args...).Scan(&all)
+	return all, err
 }
 
 // row is one of an outbox table, as a probe has it. What is in flight is processing.
@@ -191,19 +167,18 @@ type row struct {
 	ReplayReason *string    `json:"last_replayed_reason"`
 }
 
+// table reads the outbox, or ends the script.
+func (r *run) table() []row {
+	rows, err := r.rows(r.ctx)
+	r.mustDo("read outbox", err)
+	return rows
+}
+
 func (r *run) rows(ctx context.Context) ([]row, error) {
-	rows, err := r.pool.Query(ctx, `
+	return readRows[row](ctx, r, `
 select id, entity_type, entity_id, op, event_version, status, owner, epoch, attempts, reclaims, next_retry_at, created_at,
        processed_at, error_reason, error, replay_count, last_replayed_by, last_replayed_reason
 from `+searchLive+` order by event_version, id`)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(rw pgx.CollectableRow) (o row, err error) {
-		err = rw.Scan((*[16]byte)(&o.ID), &o.EntityType, (*[16]byte)(&o.EntityID), &o.Op, &o.Version, &o.Status, &o.Owner, &o.Epoch, &o.Attempts,
-			&o.Reclaims, &o.NextRetryAt, &o.CreatedAt, &o.ProcessedAt, &o.Reason, &o.Error, &o.Replays, &o.ReplayedBy, &o.ReplayReason)
-		return o, err
-	})
 }
 
 // document is what Elasticsearch has of an entity.
@@ -213,7 +188,7 @@ type document struct {
 }
 
 func (r *run) document(ctx context.Context, entity string) (d document, err error) {
-	err = r.es.Do(ctx, http.MethodGet, "/"+r.index+"/_doc/"+url.PathEscape(entity), nil, &d)
+	err = r.Elastic.Do(ctx, http.MethodGet, "/"+r.Index+"/_doc/"+url.PathEscape(entity), nil, &d)
 	if e, ok := errors.AsType[*reconcile.StatusError](err); ok && e.Code == http.StatusNotFound {
 		return document{}, nil
 	}
@@ -234,55 +209,43 @@ type auditRow struct {
 	Detail     map[string]any `json:"detail"`
 }
 
-func (r *run) audit(ctx context.Context) ([]auditRow, error) {
-	rows, err := r.pool.Query(ctx, `
-select at, actor, action, why, projection, from_owner, from_epoch, by_epoch, count, detail from weft_audit order by id`)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[auditRow])
-}
-
 // maxDocuments is how many documents are looked up by name; more are left to the
 // comparison of the stores.
 const maxDocuments = 200
 
-// probes takes what every drill wants to know in the end: the rows, the audit, the record
-// that the database keeps of itself, the documents.
-func (r *run) probes(ctx context.Context) error {
+// lastProbes takes the probes that every drill ends with: rows, audit, the history that
+// triggers have recorded, and documents.
+func (r *run) lastProbes(ctx context.Context) error {
 	rows, err := r.rows(ctx)
 	if err != nil {
 		return fmt.Errorf("probe outbox: %w", err)
 	}
-	audit, err := r.audit(ctx)
+	audit, err := readRows[auditRow](ctx, r, `select at, actor, action, why, projection, from_owner, from_epoch, by_epoch, count, detail from weft_audit order by id`)
 	if err != nil {
 		return fmt.Errorf("probe audit: %w", err)
 	}
-	log, err := history.Read(ctx, r.pool, searchOutbox, r.group)
+	log, err := history.Read(ctx, r.Pool, searchOutbox, r.Place.Group)
 	if err != nil {
 		return fmt.Errorf("probe history: %w", err)
 	}
+	r.mu.Lock()
 	for _, t := range log.Terms {
-		r.mu.Lock()
-		r.timeline = append(r.timeline, evidence.Mark{At: t.At.UTC(), Kind: evidence.Term, Instance: t.Instance, What: fmt.Sprintf("epoch %d of %s", t.Epoch, t.Instance)})
-		r.mu.Unlock()
+		r.timeline = append(r.timeline, verdict.Mark{At: t.At.UTC(), Kind: verdict.Term, Instance: t.Instance, What: fmt.Sprintf("epoch %d of %s", t.Epoch, t.Instance)})
 	}
-	errs := []error{r.probe("outbox", rows), r.probe("audit", audit), r.compact("history", log)}
-	if names, err := r.indices(ctx, r.index); err != nil || len(names) == 0 {
-		return errors.Join(append(errs, err)...) // nobody has made it
+	r.mu.Unlock()
+	kept := errors.Join(r.keepProbe("outbox", rows), r.keepProbe("audit", audit), r.keepCompact("history", log))
+	if names, err := r.Indices(ctx, r.Index); err != nil || len(names) == 0 {
+		return errors.Join(kept, err) // nobody has made the index
 	}
 	documents := map[string]document{}
-	for _, e := range r.recipe.Events {
-		if len(documents) == maxDocuments {
-			break
-		}
+	for _, e := range r.recipe.Events[:min(len(r.recipe.Events), maxDocuments)] {
 		if documents[e.Entity], err = r.document(ctx, e.Entity); err != nil {
 			return fmt.Errorf("probe documents: %w", err)
 		}
 	}
-	end, err := history.ReadEnd(ctx, r.pool, r.es, r.index)
+	end, err := history.ReadEnd(ctx, r.Pool, r.Elastic, r.Index)
 	if err != nil {
 		return fmt.Errorf("probe stores: %w", err)
 	}
-	return errors.Join(append(errs, r.probe("documents", documents), r.compact("stores", end))...)
+	return errors.Join(kept, r.keepProbe("documents", documents), r.keepCompact("stores", end))
 }

@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
 	"github.com/samuelhu324-dev/weft/internal/testenv/watch"
 )
@@ -31,34 +31,9 @@ type ExportOptions struct {
 	Batches   []string // claim batch ids
 }
 
-// Export is what was exported, as it is kept in _exports/_exported.json.
-type exported struct {
-	Source  string    `json:"source"` // capture, or the address of a Jaeger
-	Service string    `json:"service"`
-	At      time.Time `json:"at"`
-	Queries []query   `json:"queries"`
-	Traces  int       `json:"traces"` // different ones
-	Spans   int       `json:"spans"`
-}
-
-// query is one question for traces.
-type query struct {
-	By        string `json:"by"` // event, batch
-	ID        string `json:"id"`
-	Operation string `json:"operation"`
-	File      string `json:"file"`
-	Traces    int    `json:"traces"`
-	Spans     int    `json:"spans"`
-
-	tag string
-}
-
-// ExportedFile is where the counts of an export are.
-const ExportedFile = evidence.ExportDir + "/_exported.json"
-
 // traceSource answers questions for traces, in Jaeger's form.
 type traceSource interface {
-	find(ctx context.Context, q query) (json.RawMessage, map[string]int, error) // spans by trace
+	find(ctx context.Context, q verdict.Query) (json.RawMessage, map[string]int, error) // spans by trace
 	hint(ctx context.Context) string
 }
 
@@ -68,19 +43,19 @@ func Export(ctx context.Context, opts ExportOptions, scenario string) error {
 	if _, err := lookUp([]string{scenario}); err != nil {
 		return err
 	}
-	d, err := evidence.Find(opts.Evidence, scenario, opts.Run)
+	d, err := verdict.Find(opts.Evidence, scenario, opts.Run)
 	if err != nil {
 		return err
 	}
-	e, err := evidence.Open(d)
+	e, err := verdict.Open(d)
 	if err != nil {
 		return err
 	}
 	service := cmp.Or(opts.Service, e.Recipe.Service)
 	var source traceSource = capture{e.Spans}
-	out := exported{Source: "capture", Service: service, At: time.Now().UTC(), Queries: opts.queries(e)}
+	out := verdict.Exported{Source: "capture", Service: service, At: time.Now().UTC(), Queries: opts.queries(e)}
 	if opts.JaegerURL != "" {
-		out.Source = evidence.Address(opts.JaegerURL)
+		out.Source = verdict.Address(opts.JaegerURL)
 		source = jaeger{watch.NewTraces(opts.JaegerURL), service, opts.Lookback, opts.Limit}
 	}
 	if len(e.Recipe.Settings) == 0 {
@@ -113,19 +88,19 @@ func Export(ctx context.Context, opts ExportOptions, scenario string) error {
 	for _, n := range seen {
 		out.Spans += n
 	}
-	if err := d.Write(ExportedFile, out); err != nil {
+	if err := d.Write(verdict.ExportedFile, out); err != nil {
 		return err
 	}
-	out.write(opts.Out, d)
+	writeExported(opts.Out, &out, d)
 	if len(missing) > 0 {
 		return fmt.Errorf("export: no trace of %s in %s; %s", strings.Join(missing, ", "), out.Source, source.hint(ctx))
 	}
 	return nil
 }
 
-// queries are those for what was named, or else for the run's first events and the batches
-// that they were in.
-func (o ExportOptions) queries(e *evidence.Evidence) []query {
+// queries returns a query for each named event and batch, or else for the run's first events
+// and their batches.
+func (o ExportOptions) queries(e *verdict.Evidence) []verdict.Query {
 	events, batches := o.Events, o.Batches
 	if len(events)+len(batches) == 0 {
 		for _, event := range e.Recipe.Events {
@@ -141,33 +116,27 @@ func (o ExportOptions) queries(e *evidence.Evidence) []query {
 			}
 		}
 	}
-	var out []query
-	for _, id := range events {
-		out = append(out, query{By: "event", ID: id, Operation: spanEvent, tag: "wordloom.outbox_event_id", File: evidence.ExportDir + "/traces-event-" + fileName(id) + ".json"})
+	var out []verdict.Query
+	add := func(by, operation, tag string, ids []string) {
+		for _, id := range ids {
+			file := fmt.Sprintf("%s/traces-%s-%s.json", verdict.ExportDir, by, unsafe.ReplaceAllString(id, "_"))
+			out = append(out, verdict.Query{By: by, ID: id, Operation: operation, Tag: tag, File: file})
+		}
 	}
-	for _, id := range batches {
-		out = append(out, query{By: "batch", ID: id, Operation: spanBatch, tag: "wordloom.claim_batch_id", File: evidence.ExportDir + "/traces-batch-" + fileName(id) + ".json"})
-	}
+	add("event", spanEvent, "wordloom.outbox_event_id", events)
+	add("batch", spanBatch, "wordloom.claim_batch_id", batches)
 	return out
 }
 
-// fileName is an id as part of a file's name.
-func fileName(id string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r == '-' {
-			return r
-		}
-		return '_'
-	}, id)
-}
+// unsafe is what of an id is no part of a file's name.
+var unsafe = regexp.MustCompile(`[^0-9A-Za-z-]`)
 
-func (x *exported) write(w io.Writer, d evidence.Dir) {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "BY\tID\tOPERATION\tTRACES\tSPANS\tFILE")
-	for _, q := range x.Queries {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%d\t%s\n", q.By, q.ID, q.Operation, q.Traces, q.Spans, q.File)
+func writeExported(w io.Writer, x *verdict.Exported, d verdict.Dir) {
+	rows := make([][]any, len(x.Queries))
+	for i, q := range x.Queries {
+		rows[i] = []any{q.By, q.ID, q.Operation, q.Traces, q.Spans, q.File}
 	}
-	_ = tw.Flush()
+	verdict.WriteRows(w, []any{"BY", "ID", "OPERATION", "TRACES", "SPANS", "FILE"}, rows...)
 	fmt.Fprintf(w, "%s with %s from %s, service %s, in %s\n", counted(x.Traces, "trace"), counted(x.Spans, "span"), x.Source, x.Service, d)
 }
 
@@ -179,9 +148,9 @@ type jaeger struct {
 	limit    int
 }
 
-func (j jaeger) find(ctx context.Context, q query) (json.RawMessage, map[string]int, error) {
+func (j jaeger) find(ctx context.Context, q verdict.Query) (json.RawMessage, map[string]int, error) {
 	found, raw, err := j.traces.FindRaw(ctx, watch.Query{
-		Service: j.service, Operation: q.Operation, Tags: map[string]string{q.tag: q.ID}, Limit: j.limit, Lookback: j.lookback,
+		Service: j.service, Operation: q.Operation, Tags: map[string]string{q.Tag: q.ID}, Limit: j.limit, Lookback: j.lookback,
 	})
 	spans := map[string]int{}
 	for _, t := range found {
@@ -206,11 +175,11 @@ func (c capture) hint(context.Context) string {
 	return fmt.Sprintf("the run has received %d spans", len(c.spans))
 }
 
-func (c capture) find(_ context.Context, q query) (json.RawMessage, map[string]int, error) {
+func (c capture) find(_ context.Context, q verdict.Query) (json.RawMessage, map[string]int, error) {
 	var order []string
 	of := map[string][]collector.Span{}
 	for _, s := range c.spans {
-		if s.Name == q.Operation && fmt.Sprint(s.Attrs[q.tag]) == q.ID && of[s.Trace] == nil {
+		if s.Name == q.Operation && fmt.Sprint(s.Attrs[q.Tag]) == q.ID && of[s.Trace] == nil {
 			of[s.Trace] = []collector.Span{}
 			order = append(order, s.Trace)
 		}

@@ -4,15 +4,16 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"os"
 	"strings"
 	"testing"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 )
 
 // ranOnce runs a scenario and returns its evidence.
-func ranOnce(t *testing.T, opts Options, scenario string) *evidence.Evidence {
+func ranOnce(t *testing.T, opts Options, scenario string) *verdict.Evidence {
 	t.Helper()
 	if err := Run(t.Context(), opts, scenario); err != nil {
 		t.Fatalf("run: %v\n%s", err, opts.Out)
@@ -30,8 +31,8 @@ func exportOfTheCapture(t *testing.T, binary string) {
 	if err := Export(t.Context(), export, "es_bulk_partial"); err != nil {
 		t.Fatal(err)
 	}
-	var counts exported
-	if err := e.Read(ExportedFile, &counts); err != nil {
+	var counts verdict.Exported
+	if err := e.Read(verdict.ExportedFile, &counts); err != nil {
 		t.Fatal(err)
 	}
 	batches := 0
@@ -51,7 +52,7 @@ func exportOfTheCapture(t *testing.T, binary string) {
 	if err := Export(t.Context(), export, "es_bulk_partial"); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(e.File(evidence.ExportDir + "/traces-event-" + poisoned + ".json"))
+	text, err := os.ReadFile(e.File(verdict.ExportDir + "/traces-event-" + poisoned + ".json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +113,7 @@ func TestForwarder(t *testing.T) {
 		if err != nil || (f == nil) != (c.to == "") || f != nil && f.to != c.to {
 			t.Errorf("%v: got %+v, %v; want %q", c.environ, f, err, c.to)
 		}
-		if err := f.close(context.Background()); err != nil {
+		if err := f.close(context.Background(), io.Discard); err != nil {
 			t.Error(err)
 		}
 	}

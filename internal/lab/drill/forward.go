@@ -3,6 +3,7 @@ package drill
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"strings"
@@ -77,9 +78,13 @@ func (f *forwarder) attach(c *collector.Collector) {
 	})
 }
 
-func (f *forwarder) close(ctx context.Context) error {
+// close says on out what the receiver has not taken.
+func (f *forwarder) close(ctx context.Context, out io.Writer) error {
 	if f == nil {
 		return nil
+	}
+	if lost := f.lost.Load(); lost > 0 {
+		fmt.Fprintf(out, "%s did not take %d exports of spans; the evidence has them\n", f.to, lost)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), forwardBound)
 	defer cancel()

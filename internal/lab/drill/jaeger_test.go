@@ -7,7 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/watch"
 )
 
@@ -29,18 +29,18 @@ func TestExportFromJaeger(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", j.OTLPHTTP())
 	opts.Environ = append(os.Environ(), "OTEL_SERVICE_NAME=wordloom-search-outbox-worker")
 	e := ranOnce(t, opts, "es_bulk_partial")
-	counts := func(jaegerURL string) (x exported) {
+	counts := func(jaegerURL string) (x verdict.Exported) {
 		t.Helper()
 		if err := Export(t.Context(), ExportOptions{Out: &out, Evidence: opts.Evidence, JaegerURL: jaegerURL, Limit: 20}, "es_bulk_partial"); err != nil {
 			t.Fatalf("export from %q: %v\n%s", jaegerURL, err, &out)
 		}
-		if err := e.Read(ExportedFile, &x); err != nil {
+		if err := e.Read(verdict.ExportedFile, &x); err != nil {
 			t.Fatal(err)
 		}
 		return x
 	}
 	captured, asked := counts(""), counts(j.URL())
-	if asked.Source != evidence.Address(j.URL()) || asked.Service != "wordloom-search-outbox-worker" {
+	if asked.Source != verdict.Address(j.URL()) || asked.Service != "wordloom-search-outbox-worker" {
 		t.Errorf("exported: got %+v, want those of Jaeger", asked)
 	}
 	if asked.Traces != captured.Traces || asked.Spans != captured.Spans || len(asked.Queries) != len(captured.Queries) || asked.Spans == 0 {

@@ -1,130 +1,66 @@
 package drill
 
 import (
+	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
-	"time"
 
 	"github.com/google/uuid"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+const (
+	spanBatch = "projection.process_batch"
+	spanClaim = "outbox.claim_batch"
+	spanEvent = "outbox.process"
+
+	eventID = "wordloom.outbox_event_id="
 )
 
 // Verify judges a run by its evidence and leaves the result beside it.
-func Verify(d evidence.Dir) (*evidence.Result, error) {
+func Verify(d verdict.Dir) (*verdict.Result, error) {
 	scenarios, err := lookUp([]string{d.Scenario})
 	if err != nil {
 		return nil, err
 	}
-	e, err := evidence.Open(d)
+	e, err := verdict.Open(d)
 	if err != nil {
 		return nil, err
 	}
-	j := &judge{Evidence: e}
-	j.equal("the run came to its end", evidence.RecipeFile, string(e.Recipe.Outcome), string(evidence.Completed))
+	j := &judge{verdict.NewJudge(e)}
 	scenarios[0].verify(j)
-	out := &evidence.Result{Scenario: d.Scenario, Run: d.Run, OK: true, Checks: j.checks, Verified: time.Now().UTC()}
-	for _, c := range j.checks {
-		out.OK = out.OK && c.Pass
-	}
-	return out, d.Write(evidence.ResultFile, out)
+	return j.Result()
 }
 
-// WriteResult prints the table of assertions.
-func WriteResult(w io.Writer, r *evidence.Result) {
-	verdict := "ok"
-	if !r.OK {
-		verdict = "FAILED"
-	}
-	fmt.Fprintf(w, "%s %s: %s\n", r.Scenario, r.Run, verdict)
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "\tASSERTION\tSEEN\tNEEDED\tIN")
-	for _, c := range r.Checks {
-		mark := "ok"
-		if !c.Pass {
-			mark = "FAIL"
-		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", mark, c.Assertion, c.Seen, c.Needed, c.Source)
-	}
-	_ = tw.Flush()
+// judge collects assertions about a drill.
+type judge struct{ *verdict.Judge }
+
+// counted asserts how many of something a probe has found.
+func (j *judge) counted(assertion, probe string, seen, needed int) {
+	j.Number(assertion, verdict.ProbeFile(probe), float64(seen), float64(needed))
 }
 
-// judge collects what is asserted about some evidence.
-type judge struct {
-	*evidence.Evidence
-	checks []evidence.Check
+// atLeast asserts a lower bound of what a probe has found.
+func (j *judge) atLeast(assertion, probe string, seen, needed int) {
+	j.Least(assertion, verdict.ProbeFile(probe), float64(seen), float64(needed))
 }
 
-func (j *judge) check(assertion, source, seen, needed string, pass bool) {
-	j.checks = append(j.checks, evidence.Check{Assertion: assertion, Source: source, Seen: seen, Needed: needed, Pass: pass})
+// nothingFailed asserts that no event ended in failed or was retried.
+func (j *judge) nothingFailed() {
+	j.GrewBy(0, "outbox_failed_total")
+	j.GrewBy(0, "outbox_retry_scheduled_total")
 }
 
-func (j *judge) equal(assertion, source, seen, needed string) {
-	j.check(assertion, source, seen, needed, seen == needed)
-}
-
-func (j *judge) number(assertion, source string, seen, needed float64) {
-	j.check(assertion, source, figure(seen), figure(needed), seen == needed)
-}
-
-func (j *judge) least(assertion, source string, seen, needed float64) {
-	j.check(assertion, source, figure(seen), "at least "+figure(needed), seen >= needed)
-}
-
-func figure(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
-
-const metricFiles = "_metrics"
-
-// grew asserts that a counter grew.
-func (j *judge) grew(name string, labels ...string) {
-	j.least(series(name, labels)+" grew by", metricFiles, j.Delta(name, labels...), 1)
-}
-
-// grewBy asserts that a counter grew by n.
-func (j *judge) grewBy(n float64, name string, labels ...string) {
-	assertion := " grew by"
-	if n == 0 {
-		assertion = " did not grow"
-	}
-	j.number(series(name, labels)+assertion, metricFiles, j.Delta(name, labels...), n)
-}
-
-func series(name string, labels []string) string {
-	if len(labels) == 0 {
-		return name
-	}
-	return name + "{" + strings.Join(labels, ",") + "}"
-}
-
-// spans asserts that there is a span of that name and with these attributes.
-func (j *judge) spans(name string, attrs ...string) []collector.Span {
-	found := j.SpansOf(name, attrs...)
-	j.least("spans "+name+" with "+strings.Join(attrs, ", "), evidence.SpansFile, float64(len(found)), 1)
-	return found
-}
-
-// lines asserts that there are at least n log lines with these fields.
-func (j *judge) lines(n int, fields ...string) []evidence.Line {
-	found := j.Find(fields...)
-	j.least("log lines with "+strings.Join(fields, ", "), evidence.LogDir, float64(len(found)), float64(n))
-	return found
-}
-
-// rows are those of the outbox in the end, by their ids.
+// rows are the outbox after the drill, by the ids of the events.
 func (j *judge) rows() map[uuid.UUID]row {
-	var rows []row
-	err := j.Probe("outbox", &rows)
-	if err != nil {
-		j.check("the outbox was probed", evidence.ProbeFile("outbox"), err.Error(), "rows", false)
-	}
 	out := map[uuid.UUID]row{}
-	for _, r := range rows {
+	for _, r := range verdict.Probed[[]row](j.Judge, "outbox") {
 		out[r.ID] = r
 	}
 	return out
@@ -141,49 +77,45 @@ func (j *judge) ended(role, status string) {
 			}
 		}
 	}
-	what := "events"
-	if role != "" {
-		what = role + " events"
-	}
-	j.check(what+" that ended "+status, evidence.ProbeFile("outbox"), strconv.Itoa(n), fmt.Sprintf("%d, and not 0", of), n == of && of > 0)
-}
-
-// events returns those of a role.
-func (j *judge) events(role string) []evidence.Event {
-	return slices.DeleteFunc(slices.Clone(j.Recipe.Events), func(e evidence.Event) bool { return e.Role != role })
+	what := strings.TrimSpace(role + " events")
+	j.Check(what+" that ended "+status, verdict.ProbeFile("outbox"), strconv.Itoa(n), fmt.Sprintf("%d, and not 0", of), n == of && of > 0)
 }
 
 // documents are those of the drill's entities.
 func (j *judge) documents() map[string]document {
-	out := map[string]document{}
-	if err := j.Probe("documents", &out); err != nil {
-		j.check("the documents were probed", evidence.ProbeFile("documents"), err.Error(), "documents", false)
-	}
-	return out
+	return verdict.Probed[map[string]document](j.Judge, "documents")
 }
 
 // audits are the entries of an action.
 func (j *judge) audits(action string) []auditRow {
-	var all []auditRow
-	if err := j.Probe("audit", &all); err != nil {
-		j.check("the audit was probed", evidence.ProbeFile("audit"), err.Error(), "entries", false)
-	}
+	all := verdict.Probed[[]auditRow](j.Judge, "audit")
 	return slices.DeleteFunc(all, func(a auditRow) bool { return a.Action != action })
 }
 
-// storesEqual asserts that documents and source rows agree in the end.
-func (j *judge) storesEqual() {
-	var end history.End
-	if err := j.Probe("stores", &end); err != nil || end.Compared == nil {
-		j.check("documents and rows agree", evidence.ProbeFile("stores"), fmt.Sprint(err), "no difference", false)
-		return
+// reclaimAuditedBy asserts the audit of what an instance has taken back from an owner.
+func (j *judge) reclaimAuditedBy(by, owner string, cause outbox.Cause, count int) {
+	seen := "none"
+	for _, a := range j.audits("reclaim") {
+		if a.FromOwner != nil && *a.FromOwner == owner {
+			seen = fmt.Sprintf("%d rows by %s: %s", a.Count, a.Actor, a.Why)
+		}
 	}
-	j.number("documents that differ from their rows", evidence.ProbeFile("stores"), float64(len(end.Differences)), 0)
+	j.Equal("audit of what was taken back from "+owner, verdict.ProbeFile("audit"), seen, fmt.Sprintf("%d rows by %s: %s", count, by, cause))
 }
 
-// results returns what came of each attempt at an event, in order, as retry(1), ok(2).
-func (j *judge) results(e evidence.Event) string {
-	spans := j.SpansOf(spanEvent, "wordloom.outbox_event_id="+e.ID.String())
+// storesEqual asserts that documents and source rows agree after the drill.
+func (j *judge) storesEqual() {
+	end := verdict.Probed[history.End](j.Judge, "stores")
+	if end.Compared == nil {
+		j.Check("documents and rows agree", verdict.ProbeFile("stores"), "not compared", "no difference", false)
+		return
+	}
+	j.counted("documents that differ from their rows", "stores", len(end.Differences), 0)
+}
+
+// results returns the result of each attempt at an event, in order: retry(1), ok(2).
+func (j *judge) results(e verdict.Event) string {
+	spans := j.SpansOf(spanEvent, eventID+e.ID.String())
 	slices.SortFunc(spans, func(a, b collector.Span) int { return a.End.Compare(b.End) })
 	parts := make([]string, len(spans))
 	for i, s := range spans {
@@ -192,33 +124,39 @@ func (j *judge) results(e evidence.Event) string {
 	return strings.Join(parts, ", ")
 }
 
-const (
-	spanBatch = "projection.process_batch"
-	spanClaim = "outbox.claim_batch"
-	spanEvent = "outbox.process"
-)
-
-// history is the record that the database kept of itself.
+// history is what triggers have recorded in the database.
 func (j *judge) history() *history.Log {
-	log := new(history.Log)
-	if err := j.Probe("history", log); err != nil {
-		j.check("the record of the database was kept", evidence.ProbeFile("history"), err.Error(), "a record", false)
-	}
-	return log
+	log := verdict.Probed[history.Log](j.Judge, "history")
+	return &log
 }
 
-// most is the most that a metric of one instance has said.
-func (j *judge) most(name string) (most float64) {
-	changes, err := evidence.ReadLines[evidence.Change](j.Dir, evidence.SeriesFile)
-	if err != nil {
-		j.check("the series were kept", evidence.SeriesFile, err.Error(), "series", false)
+// ready asserts the status that a probe of the readiness has found.
+func (j *judge) ready(what, probe string, want int) {
+	j.counted(what, probe, verdict.Probed[readiness](j.Judge, probe).Status, want)
+}
+
+// why returns the error of a dependency in a probe of the readiness.
+func (j *judge) why(probe, dependency string) string {
+	var body struct {
+		Dependencies map[string]struct{ Error string }
 	}
-	for _, c := range changes {
-		for key, v := range c.Values {
-			if key == name || strings.HasPrefix(key, name+"{") {
-				most = max(most, v)
-			}
+	_ = json.Unmarshal(verdict.Probed[readiness](j.Judge, probe).Body, &body) // nothing is no reason
+	return body.Dependencies[dependency].Error
+}
+
+// retriedThenDone reports whether results begin with a retry of the first attempt, go on
+// with retries, and end well.
+func retriedThenDone(results string) bool {
+	all := strings.Split(results, ", ")
+	for i, one := range all {
+		result, attempt, _ := strings.Cut(strings.TrimSuffix(one, ")"), "(")
+		last := i == len(all)-1
+		if attempt != strconv.Itoa(i+1) || last && result != "ok" || !last && result != "retry" {
+			return false
 		}
 	}
-	return most
+	return len(all) > 1
 }
+
+// first returns the first of events, if there is one.
+func first(events []verdict.Event) []verdict.Event { return events[:min(1, len(events))] }

@@ -13,8 +13,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/await"
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 )
 
 // skipPhase is one of the two parts of lab003_skip_locked.
@@ -48,49 +48,30 @@ func lab003SkipLocked() Scenario {
 			{"work_ms", "100", "work on a batch within the claim's transaction, in milliseconds"},
 		},
 		Slow: true,
-		run: func(ctx context.Context, r *run) error {
-			book, err := newLedger()
-			if err == nil {
-				err = book.keep(r, true)
-			}
-			if err != nil {
-				return err
-			}
-			first, err := r.claimPhase(ctx, withSkip, " skip locked", book)
-			if err != nil {
-				return err
-			}
+		run: func(r *run) {
+			book := r.newLedger()
+			first := r.claimPhase(withSkip, " skip locked", book)
 			clause := " skip locked"
-			if _, err := r.inject(ctx, "claims without SKIP LOCKED", func(context.Context) error { clause = ""; return nil }, nil); err != nil {
-				return err
-			}
-			second, err := r.claimPhase(ctx, withoutSkip, clause, book)
-			if err != nil {
-				return err
-			}
-			if err := book.keep(r, false); err != nil {
-				return err
-			}
-			return r.probe("phases", map[string]*skipPhase{withSkip: first, withoutSkip: second})
+			r.inject("claims without SKIP LOCKED", func(context.Context) error { clause = ""; return nil }, nil)
+			second := r.claimPhase(withoutSkip, clause, book)
+			r.keepLedger(book, r.after)
+			r.probe("phases", map[string]*skipPhase{withSkip: first, withoutSkip: second})
 		},
 		verify: func(j *judge) {
-			phases := map[string]skipPhase{}
-			if err := j.Probe("phases", &phases); err != nil {
-				j.check("both parts were probed", evidence.ProbeFile("phases"), err.Error(), "figures", false)
-			}
-			file := evidence.ProbeFile("phases")
+			phases := verdict.Probed[map[string]skipPhase](j.Judge, "phases")
+			file := verdict.ProbeFile("phases")
 			with, without := phases[withSkip], phases[withoutSkip]
-			j.number("with SKIP LOCKED: looks that found a claimer waiting for the other", file, float64(with.Blocked), 0)
-			j.least("without: looks that found a claimer waiting for the other", file, float64(without.Blocked), 1)
-			j.check("without: … of those there were", file, fmt.Sprintf("%d of %d (%v)", without.Blocked, without.Samples, without.Blockers), "most", 2*without.Blocked > without.Samples)
-			j.check("throughput without, in events per second", file, fmt.Sprintf("%.0f, with it %.0f", without.PerSec, with.PerSec), "less than three quarters",
+			j.counted("with SKIP LOCKED: looks that found a claimer waiting for the other", "phases", with.Blocked, 0)
+			j.atLeast("without: looks that found a claimer waiting for the other", "phases", without.Blocked, 1)
+			j.Check("without: … of those there were", file, fmt.Sprintf("%d of %d (%v)", without.Blocked, without.Samples, without.Blockers), "most", 2*without.Blocked > without.Samples)
+			j.Check("throughput without, in events per second", file, fmt.Sprintf("%.0f, with it %.0f", without.PerSec, with.PerSec), "less than three quarters",
 				without.PerSec > 0 && without.PerSec < 0.75*with.PerSec)
-			j.check("longest claim without", file, fmt.Sprintf("%.1f ms, with it %.1f ms", without.Longest, with.Longest), "longer", without.Longest > with.Longest)
-			j.least("with SKIP LOCKED: looks in which both claimers were at work", file, float64(with.TwoWork), 1)
-			j.check("without: share of the looks in which only one was", file, share(without.Samples-without.TwoWork, without.Samples)+fmt.Sprintf(", with it %s; owners %v", share(with.Samples-with.TwoWork, with.Samples), without.Owners),
+			j.Check("longest claim without", file, fmt.Sprintf("%.1f ms, with it %.1f ms", without.Longest, with.Longest), "longer", without.Longest > with.Longest)
+			j.atLeast("with SKIP LOCKED: looks in which both claimers were at work", "phases", with.TwoWork, 1)
+			j.Check("without: share of the looks in which only one was", file, share(without.Samples-without.TwoWork, without.Samples)+fmt.Sprintf(", with it %s; owners %v", share(with.Samples-with.TwoWork, with.Samples), without.Owners),
 				"at least two thirds, and more than with it", without.Samples > 0 && 3*without.TwoWork <= without.Samples && without.TwoWork*with.Samples < with.TwoWork*without.Samples)
 			for _, p := range []string{withSkip, withoutSkip} {
-				j.number(p+": events processed", metricFiles, j.Delta("weftlab_processed_events_total", "phase="+p), float64(phases[p].Events))
+				j.Number(p+": events processed", verdict.MetricsDir, j.Delta("weftlab_processed_events_total", "phase="+p), float64(phases[p].Events))
 			}
 			j.ended("", "done")
 		},
@@ -105,32 +86,16 @@ func share(n, of int) string {
 }
 
 // claimPhase lets two claimers work off a backlog.
-func (r *run) claimPhase(ctx context.Context, phase, clause string, book *ledger) (*skipPhase, error) {
-	n, err := r.count("events", 10, 100000)
-	if err != nil {
-		return nil, err
-	}
-	batch, err := r.count("batch", 1, 1000)
-	if err != nil {
-		return nil, err
-	}
-	work, err := r.count("work_ms", 1, 1000)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := r.enqueue(ctx, upserts(n, phase)...); err != nil {
-		return nil, err
-	}
+func (r *run) claimPhase(phase, clause string, book *ledger) *skipPhase {
+	n, batch, work := r.count("events", 10, 100000), r.count("batch", 1, 1000), r.count("work_ms", 1, 1000)
+	r.enqueue(upserts(n, phase)...)
 	p := &skipPhase{Events: n, Owners: map[string]int{}, Blockers: map[string]int{}}
 	began := time.Now()
-	err = r.both(ctx, phase, book, func(ctx context.Context, c *claimer) (int, error) {
+	r.both(phase, book, func(ctx context.Context, c *claimer) (int, error) {
 		return c.claimAndWork(ctx, clause, batch, time.Duration(work)*time.Millisecond)
-	}, func(ctx context.Context, conn *pgx.Conn) error { return p.look(ctx, conn) })
-	if err != nil {
-		return nil, err
-	}
-	took := time.Since(began)
-	p.Seconds, p.PerSec = took.Seconds(), float64(n)/took.Seconds()
+	}, p.look)
+	p.Seconds = time.Since(began).Seconds()
+	p.PerSec = float64(n) / p.Seconds
 	for _, e := range book.of(phase) {
 		if e.Event == "claim" {
 			p.Claims++
@@ -141,7 +106,7 @@ func (r *run) claimPhase(ctx context.Context, phase, clause string, book *ledger
 		}
 	}
 	r.step("%s: %d events in %.2f s, %.0f a second; %d of %d looks found a claimer waiting; owners %v", phase, n, p.Seconds, p.PerSec, p.Blocked, p.Samples, p.Owners)
-	return p, nil
+	return p
 }
 
 // claimAndWork claims a batch, and works on it and settles it in the same transaction.
@@ -163,7 +128,7 @@ func (c *claimer) claimAndWork(ctx context.Context, clause string, batch int, wo
 	if _, err := tx.Exec(ctx, `update `+searchOutbox+` set status = 'processing', owner = $2, processing_started_at = clock_timestamp() where id = any ($1)`, arrayOf(ids), c.name); err != nil {
 		return 0, err
 	}
-	if err := await.Sleep(ctx, work); err != nil {
+	if err := rig.Sleep(ctx, work); err != nil {
 		return 0, err
 	}
 	for _, id := range ids {
@@ -181,7 +146,7 @@ func (p *skipPhase) look(ctx context.Context, conn *pgx.Conn) error {
 select a.application_name, coalesce(b.application_name, ''), a.state <> 'idle'
 from pg_stat_activity a
 left join pg_stat_activity b on b.pid = any (pg_blocking_pids(a.pid)) and a.wait_event in ('transactionid', 'tuple')
-where a.application_name in ('`+appName+`/w1', '`+appName+`/w2') and a.datname = current_database()`)
+where a.application_name in ('`+rig.AppName+`/w1', '`+rig.AppName+`/w2') and a.datname = current_database()`)
 	if err != nil {
 		return err
 	}
@@ -192,7 +157,7 @@ where a.application_name in ('`+appName+`/w1', '`+appName+`/w2') and a.datname =
 		switch {
 		case by != "":
 			blocked = true
-			p.Blockers[strings.TrimPrefix(name, appName+"/")+" for "+strings.TrimPrefix(by, appName+"/")]++
+			p.Blockers[strings.TrimPrefix(name, rig.AppName+"/")+" for "+strings.TrimPrefix(by, rig.AppName+"/")]++
 		case busy:
 			working++
 		}
@@ -234,74 +199,41 @@ func lab003AtomicClaim() Scenario {
 			{"batch", "10", "events of one claim"},
 			{"pause_ms", "50", "between the select and the update, in milliseconds"},
 		},
-		run: func(ctx context.Context, r *run) error {
-			n, err := r.count("events", 2, 10000)
-			if err != nil {
-				return err
-			}
-			batch, err := r.count("batch", 1, 1000)
-			if err != nil {
-				return err
-			}
-			pause, err := r.count("pause_ms", 1, 10000)
-			if err != nil {
-				return err
-			}
-			book, err := newLedger()
-			if err == nil {
-				err = book.keep(r, true)
-			}
-			if err == nil {
-				err = r.es.Do(ctx, http.MethodPut, "/"+r.index, map[string]any{"settings": map[string]any{"number_of_replicas": 0}}, nil)
-			}
-			if err != nil {
-				return err
-			}
-			events, err := r.enqueue(ctx, upserts(n, "raced for")...)
-			if err != nil {
-				return err
-			}
-			claim := (*claimer).claimAtOnce
-			if _, err := r.inject(ctx, "claims in two steps", func(context.Context) error { claim = (*claimer).claimInTwoSteps; return nil }, nil); err != nil {
-				return err
-			}
+		run: func(r *run) {
+			n, batch, pause := r.count("events", 2, 10000), r.count("batch", 1, 1000), r.count("pause_ms", 1, 10000)
+			book := r.newLedger()
+			r.must(r.Elastic.Do(r.ctx, http.MethodPut, "/"+r.Index, map[string]any{"settings": map[string]any{"number_of_replicas": 0}}, nil))
 			entities := map[uuid.UUID]string{}
-			for _, e := range events {
+			for _, e := range r.enqueue(upserts(n, "raced for")...) {
 				entities[e.ID] = e.Entity
 			}
+			claim := (*claimer).claimAtOnce
+			r.inject("claims in two steps", func(context.Context) error { claim = (*claimer).claimInTwoSteps; return nil }, nil)
 			const phase = "race"
-			err = r.both(ctx, phase, book, func(ctx context.Context, c *claimer) (int, error) {
+			r.both(phase, book, func(ctx context.Context, c *claimer) (int, error) {
 				ids, err := claim(c, ctx, batch, time.Duration(pause)*time.Millisecond)
 				if err != nil {
 					return 0, err
 				}
 				return len(ids), c.projectAll(ctx, ids, entities)
 			}, nil)
-			if err != nil {
-				return err
-			}
-			if err := book.keep(r, false); err != nil {
-				return err
-			}
-			return r.raced(ctx, book.of(phase), entities)
+			r.keepLedger(book, r.after)
+			r.raced(book.of(phase), entities)
 		},
 		verify: func(j *judge) {
-			var got atomicResult
-			if err := j.Probe("race", &got); err != nil {
-				j.check("the race was probed", evidence.ProbeFile("race"), err.Error(), "figures", false)
-			}
-			file := evidence.ProbeFile("race")
-			j.least("events that both claimers have processed", file, float64(len(got.Twice)), 1)
+			got := verdict.Probed[atomicResult](j.Judge, "race")
+			file := verdict.ProbeFile("race")
+			j.atLeast("events that both claimers have processed", "race", len(got.Twice), 1)
 			for _, id := range slices.Sorted(maps.Keys(got.Twice))[:min(3, len(got.Twice))] {
 				by := got.Twice[id]
-				j.check("claimers of "+id, file, strings.Join(by, ", "), "w1, w2", slices.Contains(by, "w1") && slices.Contains(by, "w2"))
-				j.least("… in their log", evidence.LogDir, float64(len(j.Find("event=process", "event_id="+id))), 2)
+				j.Check("claimers of "+id, file, strings.Join(by, ", "), "w1, w2", slices.Contains(by, "w1") && slices.Contains(by, "w2"))
+				j.Least("… in their log", verdict.LogDir, float64(len(j.Find("event=process", "event_id="+id))), 2)
 			}
-			j.check("events processed, each time counted", metricFiles, figure(j.Delta("weftlab_processed_events_total")), fmt.Sprintf("more than the %d there are", got.Events),
+			j.Check("events processed, each time counted", verdict.MetricsDir, verdict.Figure(j.Delta("weftlab_processed_events_total")), fmt.Sprintf("more than the %d there are", got.Events),
 				j.Delta("weftlab_processed_events_total") > float64(got.Events) && got.Events > 0)
-			j.number("documents that Elasticsearch was made to write more than once", file, float64(got.Overwrites), float64(len(got.Twice)))
+			j.counted("documents that Elasticsearch was made to write more than once", "race", got.Overwrites, len(got.Twice))
 			j.ended("", "done")
-			j.number("of those events, rows that name one owner, as if nothing had been: the table does not tell", file, float64(len(got.OwnerOnly)), float64(len(got.Twice)))
+			j.counted("of those events, rows that name one owner, as if nothing had been: the table does not tell", "race", len(got.OwnerOnly), len(got.Twice))
 		},
 	}
 }
@@ -313,7 +245,7 @@ func (c *claimer) claimInTwoSteps(ctx context.Context, batch int, pause time.Dur
 	if err != nil {
 		return nil, err
 	}
-	if err := await.Sleep(ctx, pause); err != nil {
+	if err := rig.Sleep(ctx, pause); err != nil {
 		return nil, err
 	}
 	for _, id := range ids {
@@ -336,7 +268,7 @@ returning id`, batch, c.name))
 		return nil, err
 	}
 	c.book.claim(c, began, ids)
-	return ids, await.Sleep(ctx, pause)
+	return ids, rig.Sleep(ctx, pause)
 }
 
 // projectAll writes a document for each event and settles them. Elasticsearch counts the
@@ -344,7 +276,7 @@ returning id`, batch, c.name))
 func (c *claimer) projectAll(ctx context.Context, ids []uuid.UUID, entities map[uuid.UUID]string) error {
 	for _, id := range ids {
 		body := map[string]any{"by": c.name, "event_id": id}
-		if err := c.r.es.Do(ctx, http.MethodPut, "/"+c.r.index+"/_doc/"+url.PathEscape(entities[id]), body, nil); err != nil {
+		if err := c.r.Elastic.Do(ctx, http.MethodPut, "/"+c.r.Index+"/_doc/"+url.PathEscape(entities[id]), body, nil); err != nil {
 			return err
 		}
 		c.book.process(c, id)
@@ -356,7 +288,7 @@ func (c *claimer) projectAll(ctx context.Context, ids []uuid.UUID, entities map[
 }
 
 // raced finds out who has processed what, and what the table says of it.
-func (r *run) raced(ctx context.Context, entries []claimEntry, entities map[uuid.UUID]string) error {
+func (r *run) raced(entries []claimEntry, entities map[uuid.UUID]string) {
 	got := atomicResult{Events: len(entities), Twice: map[string][]string{}, Documents: map[string]int64{}, OwnerOnly: map[uuid.UUID]string{}}
 	by := map[uuid.UUID][]string{}
 	for _, e := range entries {
@@ -365,32 +297,23 @@ func (r *run) raced(ctx context.Context, entries []claimEntry, entities map[uuid
 			by[*e.ID] = append(by[*e.ID], e.Claimer)
 		}
 	}
-	rows, err := r.rows(ctx)
-	if err != nil {
-		return fmt.Errorf("probe outbox: %w", err)
-	}
-	for id, claimers := range by {
-		if len(claimers) < 2 {
-			continue
-		}
-		slices.Sort(claimers)
-		got.Twice[id.String()] = claimers
-		for _, o := range rows {
-			if o.ID == id && o.Owner != nil {
-				got.OwnerOnly[id] = *o.Owner
+	for _, o := range r.table() {
+		if claimers := by[o.ID]; len(claimers) > 1 {
+			slices.Sort(claimers)
+			got.Twice[o.ID.String()] = claimers
+			if o.Owner != nil {
+				got.OwnerOnly[o.ID] = *o.Owner
 			}
 		}
 	}
 	for _, entity := range entities {
-		d, err := r.document(ctx, entity)
-		if err != nil {
-			return fmt.Errorf("probe documents: %w", err)
-		}
+		d, err := r.document(r.ctx, entity)
+		r.mustDo("probe documents", err)
 		got.Documents[entity] = d.Version
 		if d.Version > 1 {
 			got.Overwrites++
 		}
 	}
 	r.step("%d of %d events were processed twice, %d documents written more than once", len(got.Twice), got.Events, got.Overwrites)
-	return r.probe("race", got)
+	r.probe("race", got)
 }

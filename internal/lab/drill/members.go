@@ -2,143 +2,88 @@ package drill
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
-	"github.com/samuelhu324-dev/weft/internal/lab/await"
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
-	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
 )
 
-const (
-	scrapeBound  = 3 * time.Second
-	scrapePeriod = 250 * time.Millisecond
-	scrapeLimit  = 16 << 20
-)
+const scrapePeriod = 250 * time.Millisecond
 
-// member is a process and its own ways to both servers.
-type member struct {
-	*wire.Ways
-	name     string
-	instance *fleet.Instance
-	asked    bool // its end was asked for
-
-	last map[string]float64 // what its metrics said; of the watch
-}
-
-// start starts an instance under a name of its own, waits until it is ready and takes its
-// first metrics.
-func (r *run) start(ctx context.Context, name string, env ...string) (*member, error) {
-	m, err := r.launch(ctx, name, env...)
-	if err != nil {
-		return nil, err
+// start starts an instance, waits until it is ready and takes its first metrics.
+func (r *run) start(name string, env ...string) *rig.Member {
+	if !r.scenario.proxied {
+		env = append([]string{"DATABASE_URL=" + r.DatabaseURL}, env...)
 	}
-	if err := m.instance.Ready(ctx); err != nil {
-		return nil, err
-	}
-	r.scrape(ctx, m)
+	m, err := r.Launch(r.ctx, name, env...)
+	r.must(err)
+	r.mu.Lock()
+	r.recipe.Settings[name] = verdict.Settings(append(append([]string(nil), r.Fleet.Env...), m.Env...))
+	r.mu.Unlock()
+	r.must(m.Instance().Ready(r.ctx))
+	r.scrape(r.ctx, m)
 	r.step("instance %s is ready", name)
-	return m, nil
+	return m
 }
 
-// launch starts an instance and waits for nothing.
-func (r *run) launch(ctx context.Context, name string, env ...string) (*member, error) {
-	ways, err := wire.NewWays(name, r.databaseURL, r.elasticURL, r.recorder)
-	if err != nil {
-		return nil, err
-	}
-	m := &member{Ways: ways, name: name, last: map[string]float64{}}
-	own := append([]string{"ELASTIC_URL=" + m.ElasticURL}, env...)
-	if r.scenario.linked {
-		own = append(own, "DATABASE_URL="+m.DatabaseURL)
-	}
-	if m.instance, err = r.fleet.Start(ctx, name, own...); err != nil {
-		return nil, errors.Join(err, m.Close())
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.members = append(r.members, m)
-	r.recipe.Settings[name] = evidence.Settings(append(append([]string(nil), r.fleet.Env...), own...))
-	return m, nil
-}
-
-// all returns the members there are so far.
-func (r *run) all() []*member {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return append([]*member(nil), r.members...)
-}
-
-// member returns the one of that name.
-func (r *run) member(name string) *member {
-	for _, m := range r.all() {
-		if m.name == name {
-			return m
-		}
-	}
-	return nil
-}
-
-// scrape takes the metrics of an instance; one that does not answer has said what it has
-// said.
-func (r *run) scrape(ctx context.Context, m *member) {
-	text, err := get(ctx, m.instance.URL("/metrics"), scrapeBound)
+// scrape takes the metrics of an instance. When it does not answer, its last metrics stay.
+func (r *run) scrape(ctx context.Context, m *rig.Member) {
+	text, err := m.Instance().Get(ctx, "/metrics")
 	if err != nil {
 		return
 	}
-	families, err := evidence.Parse(text)
+	families, err := verdict.Parse(text)
 	if err != nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.before[m.name] == nil {
-		r.before[m.name] = families
+	if r.before[m.Name] == nil {
+		r.before[m.Name], r.last[m.Name] = families, map[string]float64{}
 	}
-	r.after[m.name] = families
-	if changed := evidence.Changed(m.last, families.Samples()); len(changed) > 0 {
-		r.changes = append(r.changes, evidence.Change{At: time.Now().UTC(), Instance: m.name, Values: changed})
+	r.after[m.Name] = families
+	if changed := verdict.Changed(r.last[m.Name], families.Samples()); len(changed) > 0 {
+		r.changes = append(r.changes, verdict.Change{At: time.Now().UTC(), Instance: m.Name, Values: changed})
 	}
 }
 
 // now returns the sum of a metric of all instances as of the last scrape.
 func (r *run) now(name string, labels ...string) (sum float64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, families := range r.after {
-		sum += families.Samples().Sum(name, labels...)
+	for _, m := range r.Members() {
+		sum += r.nowOf(m, name, labels...)
 	}
 	return sum
 }
 
-// watch takes the metrics of all instances all the time, and ends the run when one of them
+// nowOf returns the sum of a metric of one instance as of the last scrape.
+func (r *run) nowOf(m *rig.Member, name string, labels ...string) float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.after[m.Name].Samples().Sum(name, labels...)
+}
+
+// watch takes the metrics of all instances all the time, and ends the run when an instance
 // ends that nobody has asked to.
 func (r *run) watch(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup
 	wait.Go(func() {
-		for await.Sleep(ctx, scrapePeriod) == nil {
-			for _, m := range r.all() {
-				if m.instance.HasEnded() {
-					r.mu.Lock()
-					asked := m.asked
-					r.mu.Unlock()
-					if !asked {
-						r.cancel(m.instance.Ending())
-						return
-					}
-					continue
-				}
-				r.scrape(ctx, m)
+		for rig.Sleep(ctx, scrapePeriod) == nil {
+			if err := r.Fleet.Died(); err != nil {
+				r.cancel(err)
+				return
 			}
-			r.console.Refresh(fmt.Sprintf("%6.1f s  lag %.0f  done %.0f  failed %.0f  retried %.0f", time.Since(r.recipe.Started).Seconds(),
+			for _, m := range r.Members() {
+				if i := m.Instance(); i != nil && !i.HasEnded() {
+					r.scrape(ctx, m)
+				}
+			}
+			r.screen.Refresh(fmt.Sprintf("%6.1f s  lag %.0f  done %.0f  failed %.0f  retried %.0f", time.Since(r.recipe.Started).Seconds(),
 				r.now("outbox_lag_events"), r.now("outbox_processed_total"), r.now("outbox_failed_total"), r.now("outbox_retry_scheduled_total")))
 		}
 	})
@@ -148,61 +93,61 @@ func (r *run) watch(ctx context.Context) (stop func()) {
 	}
 }
 
-// expectEnd says that a member is about to be ended.
-func (r *run) expectEnd(m *member) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	m.asked = true
-}
-
-func get(ctx context.Context, url string, bound time.Duration) ([]byte, error) {
-	status, body, err := ask(ctx, url, bound)
-	if err == nil && status != http.StatusOK {
-		err = fmt.Errorf("%s: %d", url, status)
-	}
-	return body, err
-}
-
-func ask(ctx context.Context, url string, bound time.Duration) (int, []byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return 0, nil, err
-	}
-	req.Close = true
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, scrapeLimit))
-	return res.StatusCode, body, err
-}
-
-// leader is the row of weft_leader.
-type leader struct {
-	epoch    int64
-	instance string
-	released bool
-}
-
-func (r *run) leader(ctx context.Context) (l leader, err error) {
-	err = r.pool.QueryRow(ctx, `select epoch, instance, released_at is not null from weft_leader where group_name = $1`, r.group).
-		Scan(&l.epoch, &l.instance, &l.released)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		err = fmt.Errorf("read leader: %w", err)
-	}
-	return l, err
-}
-
-// leads waits until m does.
-func (r *run) leads(ctx context.Context, m *member) error {
-	return r.await(ctx, "term of "+m.name, func(ctx context.Context) error {
-		l, err := r.leader(ctx)
-		if err == nil && (l.instance != m.name || l.released) {
-			err = fmt.Errorf("the leader is %q, epoch %d, released %v", l.instance, l.epoch, l.released)
+// awaitLeader waits until m leads.
+func (r *run) awaitLeader(m *rig.Member) {
+	r.await("term of "+m.Name, func(ctx context.Context) error {
+		l, err := r.Leader(ctx)
+		if err == nil && (l.Instance != m.Name || l.Released) {
+			err = errors.New(l.String())
 		}
 		return err
 	})
+}
+
+// terminate ends an instance with SIGTERM, which must end in exit status 0.
+func (r *run) terminate(m *rig.Member) {
+	r.scrape(r.ctx, m)
+	r.must(m.Instance().Terminate(r.ctx))
+	r.step("instance %s has ended with exit status 0", m.Name)
+}
+
+// awaitHeld waits until a bulk request of a member is held back.
+func (r *run) awaitHeld(m *rig.Member) {
+	r.await("bulk request of "+m.Name, func(context.Context) error {
+		if m.Tap.Held() == 0 {
+			return errors.New("none has come")
+		}
+		return nil
+	})
+}
+
+// readiness is what /health/ready said.
+type readiness struct {
+	Status int             `json:"status"`
+	Body   json.RawMessage `json:"body"`
+}
+
+// awaitReadiness waits for an answer of that status and keeps it as a probe.
+func (r *run) awaitReadiness(m *rig.Member, status int, probe string) {
+	var last readiness
+	r.await(fmt.Sprintf("readiness %d of %s", status, m.Name), func(ctx context.Context) error {
+		code, body, err := m.Instance().Ask(ctx, "/health/ready")
+		last = readiness{code, body}
+		switch {
+		case err != nil:
+			return err
+		case !json.Valid(body):
+			return fmt.Errorf("readiness: %d: no JSON: %.200q", code, body)
+		case code != status:
+			return fmt.Errorf("it is %d: %s", code, body)
+		}
+		return nil
+	})
+	r.probe(probe, last)
+}
+
+// refuse makes the member's proxy refuse documents until the faults are undone.
+func (r *run) refuse(m *rig.Member, what string, refusal wire.Refusal) {
+	r.inject(what+refusal.String(), func(context.Context) error { return m.Tap.Refuse(refusal) },
+		func(context.Context) error { m.Tap.Clear(); return nil })
 }

@@ -4,13 +4,12 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -35,106 +34,58 @@ func projectionVersion() Scenario {
 		About:     "a chronicle event is projected by version 1, the instance is replaced by one of version 2, and the event is enqueued again",
 		Shows:     "the entry's projection_version going from 1 to 2, and spans that say which version made it",
 		instances: []instance{{"v1", []string{bothProjections, "CHRONICLE_PROJECTION_VERSION=1"}}},
-		run: func(ctx context.Context, r *run) error {
+		run: func(r *run) {
 			id := uuid.New()
-			if err := r.chronicled(ctx, id, "at version 1", "entry_v1"); err != nil {
-				return err
-			}
-			old := r.member("v1")
+			r.chronicled(id, 1)
 			next := "1"
-			_, err := r.inject(ctx, "CHRONICLE_PROJECTION_VERSION=2", func(context.Context) error { next = "2"; return nil }, nil)
-			if err != nil {
-				return err
-			}
-			if err := r.endWell(ctx, old); err != nil {
-				return err
-			}
-			m, err := r.start(ctx, "v2", bothProjections, "CHRONICLE_PROJECTION_VERSION="+next)
-			if err != nil {
-				return err
-			}
-			if err := r.leads(ctx, m); err != nil {
-				return err
-			}
-			return r.chronicled(ctx, id, "at version 2", "entry_v2")
+			r.inject("CHRONICLE_PROJECTION_VERSION=2", func(context.Context) error { next = "2"; return nil }, nil)
+			r.terminate(r.Member("v1"))
+			r.awaitLeader(r.start("v2", bothProjections, "CHRONICLE_PROJECTION_VERSION="+next))
+			r.chronicled(id, 2)
 		},
 		verify: func(j *judge) {
-			var versions [2]entry
-			for i := range versions {
-				name := "entry_v" + strconv.Itoa(i+1)
-				if err := j.Probe(name, &versions[i]); err != nil {
-					j.check("the entry was probed", evidence.ProbeFile(name), err.Error(), "an entry", false)
-				}
-				j.number("projection_version of the entry "+[]string{"at first", "in the end"}[i], evidence.ProbeFile(name), float64(versions[i].Version), float64(i+1))
+			var ids [2]uuid.UUID
+			for i, when := range []string{"at first", "in the end"} {
+				probe := "entry_v" + strconv.Itoa(i+1)
+				e := verdict.Probed[entry](j.Judge, probe)
+				ids[i] = e.ID
+				j.counted("projection_version of the entry "+when, probe, e.Version, i+1)
 			}
-			j.equal("it is the same entry", evidence.ProbeFile("entry_v2"), versions[1].ID.String(), versions[0].ID.String())
-			for i, role := range []string{"at version 1", "at version 2"} {
-				for _, e := range j.events(role) {
-					j.spans(spanEvent, "wordloom.outbox_event_id="+e.ID.String(), "projection_version="+strconv.Itoa(i+1), "result=ok")
+			j.Equal("it is the same entry", verdict.ProbeFile("entry_v2"), ids[1].String(), ids[0].String())
+			for version := 1; version <= 2; version++ {
+				for _, e := range j.Events(fmt.Sprintf("at version %d", version)) {
+					j.Spans(spanEvent, eventID+e.ID.String(), "projection_version="+strconv.Itoa(version), "result=ok")
 				}
 			}
-			j.grewBy(2, "outbox_processed_total", "projection="+chronicleProjection, "op=upsert")
-			j.grewBy(0, "outbox_failed_total")
-			j.grewBy(0, "outbox_retry_scheduled_total")
+			j.GrewBy(2, "outbox_processed_total", "projection="+chronicleProjection, "op=upsert")
+			j.nothingFailed()
 		},
 	}
 }
 
 // chronicled writes a chronicle event, if it is not there, and an outbox event for it, and
 // probes its entry when that is done.
-func (r *run) chronicled(ctx context.Context, id uuid.UUID, role, probe string) error {
-	limited, cancel := context.WithTimeout(ctx, queryBound)
+func (r *run) chronicled(id uuid.UUID, version int) {
+	ctx, cancel := context.WithTimeout(r.ctx, awaitBound)
 	defer cancel()
+	role := fmt.Sprintf("at version %d", version)
 	e := outbox.NewEvent{ID: outbox.UUID(uuid.New()), Key: outbox.Key{Type: chronicleType, ID: outbox.UUID(id)}, Op: outbox.Upsert, Version: time.Now().UnixMicro()}
-	err := pgx.BeginFunc(limited, r.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(limited, `
+	err := pgx.BeginFunc(ctx, r.Pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `
 insert into chronicle_events (id, event_type, book_id, payload, schema_version, provenance, source, actor_kind, occurred_at, created_at)
 values ($1, 'book_created', gen_random_uuid(), '{"title": "Ten days"}', 1, 'drill', 'drill', 'system', clock_timestamp(), clock_timestamp())
 on conflict (id) do nothing`, [16]byte(id)); err != nil {
 			return err
 		}
-		return outbox.Enqueue(limited, tx, chronicleOutbox, e)
+		return outbox.Enqueue(ctx, tx, chronicleOutbox, e)
 	})
-	if err != nil {
-		return fmt.Errorf("write chronicle event: %w", err)
-	}
-	r.note(evidence.Event{ID: uuidOf(e.ID), Entity: e.Key.String(), Op: string(e.Op), Version: e.Version, Role: role})
+	r.mustDo("write chronicle event", err)
+	r.note(verdict.Event{ID: uuidOf(e.ID), Entity: e.Key.String(), Op: string(e.Op), Version: e.Version, Role: role})
 	r.step("enqueued chronicle event %s, %s", id, role)
-	if err := r.await(ctx, "entry", func(ctx context.Context) error {
-		var status string
-		err := r.pool.QueryRow(ctx, `select status from `+chronicleOutbox+` where id = $1`, &e.ID).Scan(&status)
-		if err == nil && status != "done" {
-			err = fmt.Errorf("the event is %s", status)
-		}
-		return err
-	}); err != nil {
-		return err
-	}
+	r.awaitNone("entry", `select count(*) from `+chronicleOutbox+` where id = $1 and status <> 'done'`, &e.ID)
 	found := entry{ID: id}
-	if err := r.pool.QueryRow(limited, `select projection_version, summary, updated_at from chronicle_entries where id = $1`, [16]byte(id)).
-		Scan(&found.Version, &found.Summary, &found.Updated); err != nil {
-		return fmt.Errorf("probe entry: %w", err)
-	}
-	return r.probe(probe, found)
-}
-
-// endWell ends an instance with SIGTERM, which must end in exit status 0.
-func (r *run) endWell(ctx context.Context, m *member) error {
-	r.scrape(ctx, m)
-	r.expectEnd(m)
-	if _, err := m.instance.Signal(syscall.SIGTERM); err != nil {
-		return err
-	}
-	select {
-	case <-m.instance.Ended():
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(awaitBound):
-		return fmt.Errorf("instance %s did not end within %v of a SIGTERM", m.name, awaitBound)
-	}
-	if m.instance.Err() != nil {
-		return m.instance.Ending()
-	}
-	r.step("instance %s has ended with exit status 0", m.name)
-	return nil
+	err = r.Pool.QueryRow(ctx, `select projection_version, summary, updated_at from chronicle_entries where id = $1`, [16]byte(id)).
+		Scan(&found.Version, &found.Summary, &found.Updated)
+	r.mustDo("probe entry", err)
+	r.probe(fmt.Sprintf("entry_v%d", version), found)
 }

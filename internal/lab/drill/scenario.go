@@ -1,11 +1,12 @@
 package drill
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
 
 // Scenario is one drill.
@@ -19,11 +20,11 @@ type Scenario struct {
 	// Slow says that it is left out where every change has to pass the drills.
 	Slow bool
 
-	// linked says that the way to Postgres is cut or slowed down. Otherwise it is direct:
-	// a certificate names the server and no link.
-	linked    bool
+	// proxied says that instances reach Postgres through their proxies. Otherwise they
+	// connect to it directly, because a certificate names the server and no proxy.
+	proxied   bool
 	instances []instance // that run from the start, the first one as the leader
-	run       func(context.Context, *run) error
+	run       func(*run) // a script; see [run.play]
 	verify    func(*judge)
 }
 
@@ -100,7 +101,7 @@ const (
 	pollPeriod = 20 * time.Millisecond
 
 	searchProjection = "search_index_to_elastic"
-	searchOutbox     = "search_outbox_events"
+	searchOutbox     = rig.Outbox
 	searchLive       = "search_outbox_events_live" // in flight shows as processing
 	chronicleOutbox  = "chronicle_outbox_events"
 )

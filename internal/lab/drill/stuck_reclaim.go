@@ -2,13 +2,13 @@ package drill
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -28,135 +28,71 @@ func stuckReclaim() Scenario {
 			{"events", "5", "events that the leader has in flight"},
 		},
 		instances: pair("OUTBOX_RECLAIM_INTERVAL_SECONDS=0.5", "OUTBOX_LEASE_SECONDS=300"),
-		run: func(ctx context.Context, r *run) error {
-			n, err := r.count("events", 1, 1000)
-			if err != nil {
-				return err
-			}
-			a := r.member("a")
-			if !r.without {
-				a.Tap.Hold()
-			}
-			claimed, err := r.enqueue(ctx, upserts(n, "claimed")...)
-			if err != nil {
-				return err
-			}
+		run: func(r *run) {
+			n, a := r.count("events", 1, 1000), r.Member("a")
 			if r.without {
-				return r.become(ctx, claimed, "done")
+				r.settled(upserts(n, "claimed")...)
+				return
 			}
-			if err := r.holds(ctx, a); err != nil {
-				return err
-			}
-			if err := r.become(ctx, claimed, "processing"); err != nil {
-				return err
-			}
-			stuck, err := r.rows(ctx)
-			if err == nil {
-				err = r.probe("claimed", stuck)
-			}
-			if err != nil {
-				return err
-			}
-			leased, err := r.flights(ctx)
-			if err == nil {
-				err = r.probe("leases", leased)
-			}
-			if err != nil {
-				return err
-			}
-			_, err = r.inject(ctx, "SIGKILL of a with its batch in flight", func(ctx context.Context) error {
-				r.scrape(ctx, a)
-				r.expectEnd(a)
-				_, err := a.instance.Kill()
-				return err
-			}, nil)
-			if err != nil {
-				return err
-			}
-			if err := r.become(ctx, claimed, "done"); err != nil {
-				return err
-			}
+			a.Tap.Hold()
+			claimed := r.enqueue(upserts(n, "claimed")...)
+			r.awaitHeld(a)
+			r.become(claimed, "processing")
+			r.probe("claimed", r.table())
+			r.probe("leases", r.flights())
+			r.injectFault("SIGKILL of a with its batch in flight", faults.SIGKILL, a)
+			r.become(claimed, "done")
 			r.step("the request of a arrives, late")
 			a.Tap.Release()
-			return r.legacy(ctx)
+			r.legacy()
 		},
 		verify: func(j *judge) {
-			n := float64(len(j.events("claimed")))
-			var before []row
-			if err := j.Probe("claimed", &before); err != nil {
-				j.check("what a had in flight was probed", evidence.ProbeFile("claimed"), "none", "rows", false)
-			}
-			held := 0
-			for _, o := range before {
-				if o.Status == "processing" && o.Owner != nil && *o.Owner == "a" {
+			claimed := j.Events("claimed")
+			n, held := len(claimed), 0
+			for _, o := range verdict.Probed[[]row](j.Judge, "claimed") {
+				if o.Status == "processing" && is(o.Owner, "a") {
 					held++
 				}
 			}
-			j.number("rows that a had in flight and not settled", evidence.ProbeFile("claimed"), float64(held), n)
+			j.counted("rows that a had in flight and not settled", "claimed", held, n)
 			j.endedBefore()
-			j.grewBy(n, "weft_reclaimed_events_total", "cause=older_epoch")
-			j.grewBy(1, "weft_reclaimed_events_total", "cause=lease_expired")
-			j.grewBy(0, "outbox_failed_total")
-			j.reclaimAuditedBy("b", "a", outbox.CauseOlderEpoch, int(n))
+			j.GrewBy(float64(n), "weft_reclaimed_events_total", "cause=older_epoch")
+			j.GrewBy(1, "weft_reclaimed_events_total", "cause=lease_expired")
+			j.GrewBy(0, "outbox_failed_total")
+			j.reclaimAuditedBy("b", "a", outbox.CauseOlderEpoch, n)
 			j.reclaimAuditedBy("b", legacyOwner, outbox.CauseLeaseExpired, 1)
-			j.lines(1, "event=reclaim.rows", "from_owner=a", "cause=older_epoch", "from_epoch=1", "by_epoch=2")
-			j.lines(1, "event=reclaim.rows", "from_owner="+legacyOwner, "cause=lease_expired")
+			j.Logged(1, "event=reclaim.rows", "from_owner=a", "cause=older_epoch", "from_epoch=1", "by_epoch=2")
+			j.Logged(1, "event=reclaim.rows", "from_owner="+legacyOwner, "cause=lease_expired")
 			j.ended("", "done")
 			j.ofSuccessor("b")
-			for _, e := range j.events("claimed")[:min(1, int(n))] {
-				j.number("spans of a for its event (it died with them)", evidence.SpansFile, float64(len(j.SpansOf(spanEvent, "wordloom.outbox_event_id="+e.ID.String(), "attempt=1"))), 0)
-				j.equal("attempts at its event", evidence.SpansFile, j.results(e), "ok(2)")
+			for _, e := range first(claimed) {
+				j.NoSpans("spans of a for its event (it died with them)", spanEvent, eventID+e.ID.String(), "attempt=1")
+				j.Equal("attempts at its event", verdict.SpansFile, j.results(e), "ok(2)")
 			}
 			j.storesEqual()
 		},
 	}
 }
 
-// holds waits until a bulk request of a member is held back.
-func (r *run) holds(ctx context.Context, m *member) error {
-	return r.await(ctx, "bulk request of "+m.name, func(context.Context) error {
-		if m.Tap.Held() == 0 {
-			return errors.New("none has come")
-		}
-		return nil
-	})
-}
-
 // legacy leaves a claim in the table as a killed worker of another kind does, and waits
 // until its event is done.
-func (r *run) legacy(ctx context.Context) error {
-	key, version := newKey(), time.Now().UnixMicro()
-	limited, cancel := context.WithTimeout(ctx, queryBound)
-	defer cancel()
-	e := evidence.Event{Entity: key.String(), Op: string(outbox.Upsert), Version: version, Role: "claim of another worker"}
-	tx, err := r.pool.Begin(limited)
-	if err != nil {
-		return fmt.Errorf("begin: %w", err)
-	}
-	defer func() { _ = tx.Rollback(limited) }()
-	if _, err := tx.Exec(limited, upsertRow, key.Type, &key.ID, "claimed by a worker that is gone", version); err != nil {
-		return fmt.Errorf("write row: %w", err)
-	}
-	if err := tx.QueryRow(limited, `
-insert into `+searchOutbox+` (id, entity_type, entity_id, op, event_version, created_at, updated_at, status, owner, lease_until, processing_started_at)
-values (gen_random_uuid(), $1, $2, 'upsert', $3, clock_timestamp(), clock_timestamp(), 'processing', $4, clock_timestamp() - interval '1 second', clock_timestamp() - interval '31 seconds')
-returning id`, key.Type, &key.ID, version, legacyOwner).Scan((*[16]byte)(&e.ID)); err != nil {
-		return fmt.Errorf("write claimed row: %w", err)
-	}
-	if err := tx.Commit(limited); err != nil {
-		return fmt.Errorf("commit: %w", err)
-	}
-	r.note(e)
-	r.mark(evidence.Fault, "the lease of a claim of %s has run out", legacyOwner)
-	return r.become(ctx, []evidence.Event{e}, "done")
+func (r *run) legacy() {
+	claimed := r.enqueueAnd(func(ctx context.Context, tx pgx.Tx, events []verdict.Event) error {
+		_, err := tx.Exec(ctx, `
+update `+searchOutbox+` set status = 'processing', owner = $2, lease_until = clock_timestamp() - interval '1 second',
+       processing_started_at = clock_timestamp() - interval '31 seconds' where id = any ($1)`, idsOf(events), legacyOwner)
+		return err
+	}, upserts(1, "claim of another worker")...)
+	r.mark(verdict.Fault, "the lease of a claim of %s has run out", legacyOwner)
+	r.become(claimed, "done")
 }
 
 // endedBefore asserts that the successor has ended the lease of the killed leader, and
 // settled its events, long before it would have run out.
 func (j *judge) endedBefore() {
-	var leased []flight
-	if err := j.Probe("leases", &leased); err != nil || len(leased) == 0 {
-		j.check("the lease of a was probed", evidence.ProbeFile("leases"), "none", "a lease", false)
+	leased := verdict.Probed[[]flight](j.Judge, "leases")
+	if len(leased) == 0 {
+		j.Check("the lease of a was probed", verdict.ProbeFile("leases"), "none", "a lease", false)
 		return
 	}
 	lasted, mine := leased[0], map[uuid.UUID]bool{}
@@ -165,7 +101,7 @@ func (j *judge) endedBefore() {
 			mine[id] = true
 		}
 	}
-	j.equal("who had leased them", evidence.ProbeFile("leases"), fmt.Sprintf("%s, epoch %d", lasted.Owner, lasted.Epoch), "a, epoch 1")
+	j.Equal("who had leased them", verdict.ProbeFile("leases"), fmt.Sprintf("%s, epoch %d", lasted.Owner, lasted.Epoch), "a, epoch 1")
 	reclaimed, early := 0, 0
 	log := j.history()
 	for i := range log.Changes {
@@ -177,18 +113,8 @@ func (j *judge) endedBefore() {
 			early++
 		}
 	}
-	j.number("of its events, those that b took back", evidence.ProbeFile("history"), float64(reclaimed), float64(len(mine)))
-	j.number("… and that were done before the lease of a would have run out", evidence.ProbeFile("history"), float64(early), float64(len(mine)))
-}
-
-func (j *judge) reclaimAuditedBy(by, owner string, cause outbox.Cause, count int) {
-	seen := "none"
-	for _, a := range j.audits("reclaim") {
-		if a.FromOwner != nil && *a.FromOwner == owner {
-			seen = fmt.Sprintf("%d rows by %s: %s", a.Count, a.Actor, a.Why)
-		}
-	}
-	j.equal("audit of what was taken back from "+owner, evidence.ProbeFile("audit"), seen, fmt.Sprintf("%d rows by %s: %s", count, by, cause))
+	j.counted("of its events, those that b took back", "history", reclaimed, len(mine))
+	j.counted("… and that were done before the lease of a would have run out", "history", early, len(mine))
 }
 
 // ofSuccessor asserts that all events were settled by an instance.
@@ -202,5 +128,5 @@ func (j *judge) ofSuccessor(name string) {
 			}
 		}
 	}
-	j.number("events settled by "+name, evidence.ProbeFile("history"), float64(n), float64(len(j.Recipe.Events)))
+	j.counted("events settled by "+name, "history", n, len(j.Recipe.Events))
 }

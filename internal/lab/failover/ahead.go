@@ -14,7 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/producer"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -23,8 +23,8 @@ import (
 // examine finds what went with the old primary, and sees that weft names what it left
 // behind in Elasticsearch.
 func (r *run) examine(ctx context.Context, round *Round) error {
-	r.writer.Pause()
-	defer r.writer.Resume()
+	r.stream.Pause()
+	defer r.stream.Resume()
 	lost, err := r.missing(ctx)
 	if err != nil {
 		return err
@@ -36,10 +36,10 @@ func (r *run) examine(ctx context.Context, round *Round) error {
 	if r.opts.Replication == stack.Synchronous {
 		return nil // the verdict has the rest
 	}
-	if err := r.awaitDrained(ctx); err != nil {
+	if err := r.drained(ctx); err != nil {
 		return err
 	}
-	end, err := history.ReadEnd(ctx, r.pool, r.es, r.opts.Index)
+	end, err := history.ReadEnd(ctx, r.Pool, r.Elastic, r.opts.Index)
 	if err != nil {
 		return err
 	}
@@ -73,17 +73,13 @@ func (r *run) examine(ctx context.Context, round *Round) error {
 			round.Named++
 		}
 	}
-	exists := map[outbox.Key]bool{}
-	for k, e := range known {
-		exists[k] = e.row
-	}
-	if err := r.writer.Renew(ctx, keys, exists); err != nil {
+	if err := r.app.Renew(ctx, keys...); err != nil {
 		return err
 	}
-	if err := r.awaitDrained(ctx); err != nil {
+	if err := r.drained(ctx); err != nil {
 		return err
 	}
-	if end, err = history.ReadEnd(ctx, r.pool, r.es, r.opts.Index); err != nil {
+	if end, err = history.ReadEnd(ctx, r.Pool, r.Elastic, r.opts.Index); err != nil {
 		return err
 	}
 	if !end.Compared.Equal() {
@@ -95,11 +91,11 @@ func (r *run) examine(ctx context.Context, round *Round) error {
 // missing returns the acknowledged events that the primary has not, of those that no
 // round has looked for.
 func (r *run) missing(ctx context.Context) ([]history.Enqueued, error) {
-	all := r.writer.Ledger()
+	all := r.app.Acknowledged()
 	fresh := all[r.judged:]
 	r.judged = len(all)
 	ids := outbox.IDs(fresh, func(e *history.Enqueued) *outbox.ID { return &e.Event })
-	rows, err := r.pool.Query(ctx, `select ord from unnest($1::uuid[]) with ordinality as e(id, ord)
+	rows, err := r.Pool.Query(ctx, `select ord from unnest($1::uuid[]) with ordinality as e(id, ord)
 		where not exists (select from search_outbox_events o where o.id = e.id) order by ord`, ids)
 	if err != nil {
 		return nil, fmt.Errorf("missing events: %w", err)
@@ -125,7 +121,7 @@ func (r *run) known(ctx context.Context, keys []outbox.Key) (map[outbox.Key]sour
 	known := map[outbox.Key]source{}
 	for _, k := range keys {
 		var s source
-		err := r.pool.QueryRow(ctx, `
+		err := r.Pool.QueryRow(ctx, `
 			select exists (select from search_index where entity_type = $1 and entity_id = $2),
 			       greatest((select event_version from search_index where entity_type = $1 and entity_id = $2),
 			                (select max(event_version) from search_outbox_events where entity_type = $1 and entity_id = $2), 0)`,
@@ -148,12 +144,13 @@ const (
 // provoke lets an event of each entity come by, as it is, and returns whom weft names.
 func (r *run) provoke(ctx context.Context, keys []outbox.Key, known map[outbox.Key]source) (map[outbox.Key]bool, error) {
 	offsets := map[string]int64{}
-	for _, i := range r.instances {
-		info, err := os.Stat(i.Log)
+	for _, m := range r.Members() {
+		log := m.Instance().Log
+		info, err := os.Stat(log)
 		if err != nil {
-			return nil, fmt.Errorf("log of %s: %w", i.Name, err)
+			return nil, fmt.Errorf("log of %s: %w", m.Name, err)
 		}
-		offsets[i.Log] = info.Size()
+		offsets[log] = info.Size()
 	}
 	named := map[outbox.Key]bool{}
 	for deadline := time.Now().Add(provokeBound); ; {
@@ -176,13 +173,13 @@ func (r *run) provoke(ctx context.Context, keys []outbox.Key, known map[outbox.K
 
 // comeBy returns when the events are settled.
 func (r *run) comeBy(ctx context.Context, keys []outbox.Key, known map[outbox.Key]source) error {
-	err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, r.Pool, func(tx pgx.Tx) error {
 		for _, k := range keys {
 			e := outbox.NewEvent{ID: outbox.UUID(uuid.New()), Key: k, Op: outbox.Delete, Version: max(known[k].version, 1)}
 			if known[k].row {
 				e.Op = outbox.Upsert
 			}
-			if err := outbox.Enqueue(ctx, tx, producer.Table, e); err != nil {
+			if err := outbox.Enqueue(ctx, tx, rig.Outbox, e); err != nil {
 				return err
 			}
 		}
@@ -191,7 +188,7 @@ func (r *run) comeBy(ctx context.Context, keys []outbox.Key, known map[outbox.Ke
 	if err != nil {
 		return fmt.Errorf("events of documents ahead: %w", err)
 	}
-	return r.awaitDrained(ctx)
+	return r.drained(ctx)
 }
 
 // alarms adds to named the entities that a log names from offset on.

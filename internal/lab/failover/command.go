@@ -1,13 +1,14 @@
 package failover
 
 import (
+	"context"
 	"math/rand/v2"
 	"os"
-	"os/signal"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
@@ -31,7 +32,7 @@ new primary does not know. 1 means anything else.`,
   weftlab failover --times 20 --seed 7 --json failover.json`,
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: rig.RunE(func(ctx context.Context, cmd *cobra.Command) error {
 			opts.Replication = stack.Synchronous
 			if async || !sync {
 				opts.Replication = stack.Asynchronous
@@ -41,11 +42,8 @@ new primary does not know. 1 means anything else.`,
 			}
 			opts.Out, opts.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			opts.Environ = os.Environ()
-			// The caller sees to the other ways to end.
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
-			defer stop()
 			return Run(ctx, opts)
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.IntVar(&opts.Times, "times", 5, "lose the primary `N` times")

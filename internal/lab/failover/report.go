@@ -2,15 +2,13 @@ package failover
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"text/tabwriter"
-	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/producer"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
@@ -20,8 +18,8 @@ type Result struct {
 	Replication stack.Replication `json:"replication"`
 	Seed        uint64            `json:"seed"`
 	Rounds      []Round           `json:"rounds"`
-	SettleMS    Figures           `json:"settle_ms"` // from the order to promote to the first settled event
-	OutageMS    Figures           `json:"outage_ms"` // as the producer saw it
+	SettleMS    verdict.Latency   `json:"settle_ms"` // from the order to promote to the first settled event
+	OutageMS    verdict.Latency   `json:"outage_ms"` // as the producer saw it
 
 	Produced        int  `json:"produced"`          // events that the producer saw committed
 	Refused         int  `json:"refused"`           // transactions that it saw fail
@@ -39,34 +37,21 @@ type Result struct {
 	findings []string
 }
 
-// Figures are milliseconds of all rounds.
-type Figures struct {
-	N   int     `json:"n"`
-	P50 float64 `json:"p50"`
-	P99 float64 `json:"p99"`
-	Max float64 `json:"max"`
-}
-
-func figures(durations []time.Duration) Figures {
-	p := history.PercentilesOf(durations)
-	return Figures{N: p.N, P50: millis(p.P50), P99: millis(p.P99), Max: millis(p.Max)}
-}
-
 // judge wants a stopped writer.
 func (r *run) judge(ctx context.Context, result *Result) error {
-	if err := r.awaitDrained(ctx); err != nil {
+	if err := r.drained(ctx); err != nil {
 		return err
 	}
-	log, err := history.Read(ctx, r.pool, producer.Table, group)
+	log, err := history.Read(ctx, r.Pool, rig.Outbox, group)
 	if err != nil {
 		return err
 	}
-	end, err := history.ReadEnd(ctx, r.pool, r.es, r.opts.Index)
+	end, err := history.ReadEnd(ctx, r.Pool, r.Elastic, r.opts.Index)
 	if err != nil {
 		return err
 	}
 	// What went with a primary is counted apart; the rest the last one must have.
-	acknowledged := r.writer.Ledger()
+	acknowledged := r.app.Acknowledged()
 	kept := slices.DeleteFunc(slices.Clone(acknowledged), func(e history.Enqueued) bool { return r.gone[e] })
 	list := func(what string, found []history.Finding) int {
 		for i, f := range found {
@@ -78,7 +63,7 @@ func (r *run) judge(ctx context.Context, result *Result) error {
 		}
 		return len(found)
 	}
-	result.Produced, result.Refused, result.LostWithPrimary = len(acknowledged), r.writer.Refusals(), len(r.gone)
+	result.Produced, result.Refused, result.LostWithPrimary = len(acknowledged), r.app.Refused(), len(r.gone)
 	result.Lost = list("lost", history.Lost(log, kept))
 	result.Unleased = list("without a lease", history.Unleased(log))
 	result.Twice = list("done twice", history.Twice(log))
@@ -89,43 +74,30 @@ func (r *run) judge(ctx context.Context, result *Result) error {
 	for _, d := range end.Compared.Examples {
 		result.findings = append(result.findings, d.String())
 	}
-	var settles, outages []time.Duration
+	var settles, outages verdict.Distribution
 	for _, round := range result.Rounds {
-		settles, outages = append(settles, duration(round.SettleMS)), append(outages, duration(round.OutageMS))
+		settles, outages = append(settles, round.SettleMS), append(outages, round.OutageMS)
 		result.Ahead += round.Ahead
 		result.Unnamed += round.Ahead - round.Named
 	}
-	result.SettleMS, result.OutageMS = figures(settles), figures(outages)
+	result.SettleMS, result.OutageMS = settles.Latency(), outages.Latency()
 	return nil
 }
 
-func duration(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
-
 // Err returns nil for a clean run, and otherwise says what was wrong.
 func (r *Result) Err() error {
-	var bad []string
-	for _, f := range []struct {
-		n    int
-		what string
-	}{
-		{r.Lost, "lost events"}, {r.Unleased, "verdicts without a lease"}, {r.Twice, "events done twice"},
-		{r.OutOfOrder, "events out of order"}, {r.TwoClaimers, "acts of a second claimer"},
-		{r.Failed, "dead letters"}, {r.Unnamed, "documents ahead of the source that no alarm named"},
-	} {
-		if f.n != 0 {
-			bad = append(bad, fmt.Sprintf("%d %s", f.n, f.what))
-		}
-	}
+	var wrong []string
 	if r.Replication == stack.Synchronous && r.LostWithPrimary != 0 {
-		bad = append(bad, fmt.Sprintf("%d acknowledged events lost in spite of synchronous replication", r.LostWithPrimary))
+		wrong = append(wrong, fmt.Sprintf("%d acknowledged events lost in spite of synchronous replication", r.LostWithPrimary))
 	}
 	if !r.Converged {
-		bad = append(bad, "the stores differ")
+		wrong = append(wrong, "the stores differ")
 	}
-	if len(bad) == 0 {
-		return nil
-	}
-	return errors.New("failover is not clean: " + strings.Join(bad, ", "))
+	return verdict.Clean("failover", []verdict.Count{
+		{N: r.Lost, What: "lost events"}, {N: r.Unleased, What: "verdicts without a lease"}, {N: r.Twice, What: "events done twice"},
+		{N: r.OutOfOrder, What: "events out of order"}, {N: r.TwoClaimers, What: "acts of a second claimer"},
+		{N: r.Failed, What: "dead letters"}, {N: r.Unnamed, What: "documents ahead of the source that no alarm named"},
+	}, wrong...)
 }
 
 func (r *Result) write(w io.Writer) {

@@ -2,12 +2,13 @@ package failover
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/samuelhu324-dev/weft/internal/lab/producer"
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -39,18 +40,12 @@ func (r *Round) String() string {
 	return s
 }
 
-const (
-	faultKill      = "sigkill"
-	faultImmediate = "immediate"
-)
-
 func (r *run) round(ctx context.Context) (*Round, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, 3*bound, fmt.Errorf("round not over within %v", 3*bound))
 	defer cancel()
-	round := &Round{Fault: faultKill}
-	end := r.servers.KillServer
+	round, fault := &Round{Fault: "sigkill"}, faults.PostgresSIGKILL
 	if r.random.IntN(2) == 0 {
-		round.Fault, end = faultImmediate, r.servers.StopServerImmediately
+		round.Fault, fault = "immediate", faults.PostgresRestartImmediate
 	}
 	if r.opts.Replication == stack.Asynchronous {
 		if err := r.cutOff(ctx); err != nil {
@@ -58,22 +53,21 @@ func (r *run) round(ctx context.Context) (*Round, error) {
 		}
 	}
 	began := time.Now()
-	if err := end(ctx, r.primary); err != nil {
+	// It is never healed: the replica takes over.
+	if err := faults.New(fault, &faults.Target{Group: r.Group, Primary: r.primary}, nil, faults.Params{}).Inject(ctx); err != nil {
 		return nil, err
 	}
 	promoted := time.Now()
-	if err := r.servers.Promote(ctx, r.replica); err != nil {
+	if err := r.Servers.Promote(ctx, r.replica); err != nil {
 		return nil, err
 	}
 	round.StopMS, round.PromoteMS = millis(promoted.Sub(began)), millis(time.Since(promoted))
 	r.primary, r.replica = r.replica, r.primary
-	if err := r.open(ctx); err != nil {
-		return nil, err
-	}
+	r.Pool.Reset()
 	if err := r.resumed(ctx, round, promoted); err != nil {
 		return nil, err
 	}
-	waited, err := r.writer.Outage(ctx, promoted)
+	waited, err := r.app.Outage(ctx, promoted)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +75,7 @@ func (r *run) round(ctx context.Context) (*Round, error) {
 	if err := r.examine(ctx, round); err != nil {
 		return nil, err
 	}
-	if err := r.servers.MakeReplica(ctx, r.replica, r.opts.Replication); err != nil {
+	if err := r.Servers.MakeReplica(ctx, r.replica, r.opts.Replication); err != nil {
 		return nil, err
 	}
 	return round, nil
@@ -89,7 +83,7 @@ func (r *run) round(ctx context.Context) (*Round, error) {
 
 // cutOff stops the replica from receiving, for as long as it is to lag behind.
 func (r *run) cutOff(ctx context.Context) error {
-	pool, err := pgxpool.New(ctx, r.servers.URL(r.replica))
+	pool, err := rig.OpenPool(ctx, r.Servers.URL(r.replica), 1)
 	if err != nil {
 		return fmt.Errorf("cut the replica off: %w", err)
 	}
@@ -99,50 +93,42 @@ func (r *run) cutOff(ctx context.Context) error {
 			return fmt.Errorf("cut the replica off: %w", err)
 		}
 	}
-	err = r.await(ctx, "the replica is cut off", func(ctx context.Context) (ok bool, err error) {
-		err = pool.QueryRow(ctx, `select not exists (select from pg_stat_wal_receiver)`).Scan(&ok)
-		return ok, err
+	replica := &rig.Place{Pool: pool}
+	err = r.await(ctx, "cut-off replica", func(ctx context.Context) error {
+		return replica.Holds(ctx, `select not exists (select from pg_stat_wal_receiver)`)
 	})
 	if err != nil {
 		return err
 	}
 	// One of each kind reaches Elasticsearch and will be unknown to the new primary.
-	doomed := []producer.Change{producer.Upsert(producer.Entity(edited)), producer.Delete(producer.Entity(removed)), producer.Upsert(producer.Entity(created))}
-	if err := r.writer.Write(ctx, doomed); err != nil {
+	doomed, err := r.app.Write(ctx, upsert(edited), traffic.Delete(traffic.Entity(removed)), upsert(created))
+	if err != nil {
 		return err
 	}
-	if err := r.awaitSettled(ctx, doomed); err != nil {
+	ids := outbox.IDs(doomed, func(e *outbox.NewEvent) *outbox.ID { return &e.ID })
+	err = r.await(ctx, "settle of the last changes", func(ctx context.Context) error {
+		return r.Holds(ctx, `select not exists (select from search_outbox_events where id = any($1) and status <> 'done')`, ids)
+	})
+	if err != nil {
 		return err
 	}
-	select {
-	case <-time.After(r.opts.Lag):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// awaitSettled is for entities that nobody else changes.
-func (r *run) awaitSettled(ctx context.Context, changes []producer.Change) error {
-	ids := outbox.IDs(changes, func(c *producer.Change) *outbox.ID { return &c.Key.ID })
-	return r.awaitQuery(ctx, "the last changes are settled", `
-		select not exists (select from search_outbox_events where entity_id = any($1) and status <> 'done')`, ids)
+	return rig.Sleep(ctx, r.opts.Lag)
 }
 
 // recent is more changes than there can be between the promotion and the next look.
 const recent = 20_000
 
-// resumed waits for the first event that the new primary saw settled. No commit of it
-// is older than the promotion.
+// resumed waits for the first event that the new primary saw settled. No commit of it is older
+// than the promotion.
 func (r *run) resumed(ctx context.Context, round *Round, promoted time.Time) error {
-	position, err := history.Position(ctx, r.pool)
+	position, err := r.Position(ctx)
 	if err != nil {
 		return err
 	}
-	return r.await(ctx, "an event is settled after the promotion", func(ctx context.Context) (bool, error) {
-		log, err := history.Since(ctx, r.pool, producer.Table, group, position-recent)
+	return r.await(ctx, "event that is settled after the promotion", func(ctx context.Context) error {
+		log, err := history.Since(ctx, r.Pool, rig.Outbox, group, position-recent)
 		if err != nil {
-			return false, err
+			return err
 		}
 		for _, c := range log.Changes {
 			if !c.Done() || !c.Settles() || c.At.Before(promoted) {
@@ -154,9 +140,9 @@ func (r *run) resumed(ctx context.Context, round *Round, promoted time.Time) err
 					round.LeadMS, round.Instance = millis(t.At.Sub(promoted)), t.Instance
 				}
 			}
-			return true, nil
+			return nil
 		}
-		return false, nil
+		return errors.New("there is none")
 	})
 }
 

@@ -6,19 +6,14 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/console"
-	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
-	"github.com/samuelhu324-dev/weft/internal/lab/producer"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
-	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
@@ -31,12 +26,17 @@ const (
 	bound = time.Minute
 	// warm is how many events are to be settled before the primary is lost.
 	warm = 100
+
+	writers   = 4
+	rate      = 320 // events per second
+	txTimeout = 3 * time.Second
+	entities  = 600
 )
 
-// Entities that the producer leaves alone: what is done to them while the replica is cut
-// off is lost for certain.
+// Entities that the stream leaves alone: what is done to them while the replica is cut off is
+// lost for certain.
 const (
-	edited = producer.Entities + iota
+	edited = entities + iota
 	removed
 	created
 )
@@ -62,88 +62,62 @@ type Options struct {
 
 // run is one run of the command.
 type run struct {
-	opts    Options
-	dir     string
-	random  *rand.Rand
-	servers *stack.Stack
-	fleet   *fleet.Fleet
-	writer  *producer.Producer
-	es      *reconcile.Client
+	*rig.Group
+	opts   Options
+	random *rand.Rand
+	app    *traffic.Application
+	stream *traffic.Stream
 
 	primary, replica stack.Server
-	pool             *pgxpool.Pool // of the primary
 
-	instances []*fleet.Instance
-	judged    int // acknowledged events that were looked for on a new primary
-	gone      map[history.Enqueued]bool
+	judged int // acknowledged events that were looked for on a new primary
+	gone   map[history.Enqueued]bool
 }
 
-// ErrInterrupted is the error of a run whose context ended.
-var ErrInterrupted = errors.New("interrupted; what was started is down again")
-
-// Run loses the primary as often as it is told. It returns an error when something
-// could not be done and when the verdict is not clean.
-func Run(ctx context.Context, opts Options) (err error) {
+// Run loses the primary as often as it is told. It returns an error when something could not be
+// done and when the verdict is not clean.
+func Run(ctx context.Context, opts Options) error {
 	if opts.Times < 1 {
 		return fmt.Errorf("times: %d, want 1 or more", opts.Times)
 	}
-	r := &run{
-		opts: opts, random: rand.New(rand.NewPCG(opts.Seed, 1)), dir: opts.Dir,
-		primary: stack.Postgres, replica: stack.Replica, gone: map[history.Enqueued]bool{},
+	if opts.Index == "" {
+		opts.Index = index
 	}
-	if r.opts.Index == "" {
-		r.opts.Index = index
-	}
-	if r.dir == "" {
-		r.dir, err = os.MkdirTemp("", "weft-failover-")
-	} else if r.dir, err = filepath.Abs(r.dir); err == nil {
-		err = os.MkdirAll(r.dir, 0o755)
-	}
-	if err != nil {
-		return fmt.Errorf("directory for logs: %w", err)
-	}
-	defer func() {
-		switch {
-		case opts.Dir != "":
-		case err == nil || errors.Is(err, ErrInterrupted):
-			err = errors.Join(err, os.RemoveAll(r.dir))
-		default:
-			err = fmt.Errorf("%w\nlogs: %s", err, r.dir)
+	dir := rig.Dir{Path: opts.Dir, Program: "failover", Holds: "logs"}
+	return dir.Run(ctx, func(ctx context.Context, path string) (err error) {
+		r := &run{
+			Group: &rig.Group{}, opts: opts, random: rand.New(rand.NewPCG(opts.Seed, 1)), app: &traffic.Application{Timeout: txTimeout},
+			primary: stack.Postgres, replica: stack.Replica, gone: map[history.Enqueued]bool{},
 		}
-	}()
-	result, err := r.all(ctx)
-	if err != nil {
-		if ctx.Err() != nil {
-			return ErrInterrupted
-		}
-		return err
-	}
-	result.write(opts.Out)
-	if opts.JSON != "" {
-		if err := console.WriteResult(opts.JSON, result); err != nil {
+		defer func() { err = errors.Join(err, r.close(ctx)) }()
+		if err := r.prepare(ctx, path); err != nil {
 			return err
 		}
-	}
-	return result.Err()
+		result, err := r.all(ctx)
+		if err != nil {
+			return err
+		}
+		result.write(opts.Out)
+		return errors.Join(rig.WriteResult(opts.JSON, result), result.Err())
+	})
 }
 
 func (r *run) say(format string, args ...any) { fmt.Fprintf(r.opts.Out, format+"\n", args...) }
 
-// all starts everything, plays the rounds, and ends everything.
+// all plays the rounds while the application writes, and judges.
 func (r *run) all(ctx context.Context) (result *Result, err error) {
-	if err := r.prepare(ctx); err != nil {
-		return nil, errors.Join(err, r.close())
-	}
-	defer func() { err = errors.Join(err, r.close()) }()
 	var writing sync.WaitGroup
 	writingCtx, stop := context.WithCancel(ctx)
 	defer writing.Wait()
 	defer stop()
-	writing.Go(func() { r.writer.Run(writingCtx) })
-	if err := r.writer.Write(ctx, []producer.Change{producer.Upsert(producer.Entity(edited)), producer.Upsert(producer.Entity(removed))}); err != nil {
+	var streamed error
+	writing.Go(func() { streamed = r.stream.Run(writingCtx) })
+	if _, err := r.app.Write(ctx, upsert(edited), upsert(removed)); err != nil {
 		return nil, err
 	}
-	if err := r.awaitDone(ctx, warm); err != nil {
+	if err := r.await(ctx, "first events", func(ctx context.Context) error {
+		return r.Holds(ctx, `select count(*) >= $1 from search_outbox_events where status = 'done'`, warm)
+	}); err != nil {
 		return nil, err
 	}
 	result = &Result{Replication: r.opts.Replication, Seed: r.opts.Seed}
@@ -157,131 +131,72 @@ func (r *run) all(ctx context.Context) (result *Result, err error) {
 	}
 	stop()
 	writing.Wait()
+	if streamed != nil {
+		return nil, streamed
+	}
 	return result, r.judge(ctx, result)
 }
 
-func (r *run) prepare(ctx context.Context) error {
+func (r *run) prepare(ctx context.Context, dir string) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		r.servers, err = stack.Start(gctx, stack.Options{
+		r.Place, err = rig.Open(gctx, stack.Options{
 			Progress: r.opts.Progress, ElasticURL: r.opts.ElasticURL, Replication: r.opts.Replication, Guardian: r.opts.Guardian,
-		})
+		}, writers)
 		return err
 	})
-	binary := r.opts.Binary
 	g.Go(func() (err error) {
-		if binary == "" {
-			binary, err = fleet.Build(gctx, r.dir, nil)
-			return err
-		}
-		binary, err = filepath.Abs(binary)
+		r.Fleet, err = rig.NewFleet(gctx, r.opts.Binary, dir)
 		return err
 	})
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	r.fleet = &fleet.Fleet{Binary: binary, Dir: r.dir, Env: fleet.Environment(r.opts.Environ, r.opts.ElasticURL != "",
-		"DATABASE_URL="+r.servers.PairURL(), "ELASTIC_URL="+r.servers.ElasticURL(), "ELASTIC_INDEX="+r.opts.Index,
-		"WEFT_GROUP="+group, "WEFT_PROJECTIONS=search_index_to_elastic", "GOTRACEBACK=all")}
-	if err := r.fleet.Run(ctx, "migrate", "up"); err != nil {
+	r.Index, r.Place.Group = r.opts.Index, group
+	r.Fleet.Env = rig.Environment(r.opts.Environ, r.opts.ElasticURL != "", append(r.Settings(), "WEFT_PROJECTIONS=search_index_to_elastic")...)
+	if err := r.Fleet.Run(ctx, "migrate", "up"); err != nil {
+		return err
+	}
+	if err := history.Install(ctx, r.Pool, rig.Outbox); err != nil {
 		return err
 	}
 	var err error
-	if err = r.open(ctx); err != nil {
+	if r.app.Pool, err = rig.OpenPool(ctx, r.DatabaseURL, writers+1); err != nil {
 		return err
 	}
-	if err := history.Install(ctx, r.pool, producer.Table); err != nil {
-		return err
-	}
-	if r.es, err = reconcile.NewClient(r.servers.ElasticURL()); err != nil {
-		return err
-	}
-	if r.writer, err = producer.New(ctx, r.servers.PairURL(), r.opts.Seed); err != nil {
-		return err
-	}
-	for _, name := range []string{"a", "b"} {
-		i, err := r.fleet.Start(ctx, name)
-		if err != nil {
-			return err
-		}
-		r.instances = append(r.instances, i)
-	}
-	for _, i := range r.instances {
-		if err := i.Ready(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
+	r.stream = &traffic.Stream{App: r.app, Writers: writers, Rate: rate, Seed: r.opts.Seed, Entities: traffic.Entities(entities)}
+	return r.LaunchAll(ctx, "a", "b")
 }
 
-// open connects to the server that is the primary now.
-func (r *run) open(ctx context.Context) error {
-	if r.pool != nil {
-		r.pool.Close()
+func (r *run) close(ctx context.Context) error {
+	errs := []error{r.Stop()}
+	if r.app.Pool != nil {
+		r.app.Pool.Close()
 	}
-	var err error
-	if r.pool, err = pgxpool.New(ctx, r.servers.URL(r.primary)); err != nil {
-		return fmt.Errorf("open pool: %w", err)
-	}
-	return nil
-}
-
-func (r *run) close() error {
-	var errs []error
-	if r.fleet != nil {
-		errs = append(errs, r.fleet.Stop())
-	}
-	if r.writer != nil {
-		r.writer.Close()
-	}
-	if r.pool != nil {
-		r.pool.Close()
-	}
-	if r.es != nil {
-		r.es.Close()
-	}
-	if r.servers != nil {
-		errs = append(errs, r.servers.Close())
+	if r.Place != nil {
+		errs = append(errs, r.Place.Close(ctx))
 	}
 	return errors.Join(errs...)
 }
 
-// await asks until the answer is true.
-func (r *run) await(ctx context.Context, what string, ask func(context.Context) (bool, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("not within %v: %s", bound, what))
-	defer cancel()
-	for {
-		ok, err := ask(ctx)
-		switch {
-		case context.Cause(ctx) != nil:
-			return context.Cause(ctx)
-		case err != nil:
-			return fmt.Errorf("%s: %w", what, err)
-		case ok:
-			return nil
+// await waits for a condition, unless an instance ends before.
+func (r *run) await(ctx context.Context, what string, check func(context.Context) error) error {
+	return rig.Await(ctx, bound, poll, what, func(ctx context.Context) error {
+		if err := r.Fleet.Died(); err != nil {
+			return rig.Stop(err)
 		}
-		if err := r.fleet.Died(func(*fleet.Instance) bool { return false }); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(poll):
-		}
-	}
-}
-
-func (r *run) awaitQuery(ctx context.Context, what, sql string, args ...any) error {
-	return r.await(ctx, what, func(ctx context.Context) (ok bool, err error) {
-		err = r.pool.QueryRow(ctx, sql, args...).Scan(&ok)
-		return ok, err
+		return check(ctx)
 	})
 }
 
-func (r *run) awaitDone(ctx context.Context, n int) error {
-	return r.awaitQuery(ctx, fmt.Sprintf("%d events done", n), `select count(*) >= $1 from search_outbox_events where status = 'done'`, n)
+// drained is for a time without a stream.
+func (r *run) drained(ctx context.Context) error {
+	return r.Drained(ctx, bound, func(context.Context) error {
+		if err := r.Fleet.Died(); err != nil {
+			return rig.Stop(err)
+		}
+		return nil
+	})
 }
 
-// awaitDrained is for a time without a writer.
-func (r *run) awaitDrained(ctx context.Context) error {
-	return r.awaitQuery(ctx, "the outbox is drained", `select not exists (select from search_outbox_events where status in ('pending', 'processing'))`)
-}
+func upsert(n int) traffic.Change { return traffic.Upsert(traffic.Entity(n), "changed by name") }

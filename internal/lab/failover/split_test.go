@@ -11,8 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
-	"github.com/samuelhu324-dev/weft/internal/lab/producer"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
@@ -25,11 +25,11 @@ import (
 type split struct {
 	t       *testing.T
 	servers *stack.Stack
-	fleet   *fleet.Fleet
+	fleet   *rig.Fleet
 	es      *reconcile.Client
 	index   string
-	old     *producer.Producer // the application that still writes to the old primary
-	young   *producer.Producer // the one that writes to the new
+	old     *traffic.Application // the application that still writes to the old primary
+	young   *traffic.Application // the one that writes to the new
 }
 
 func newSplit(t *testing.T) *split {
@@ -52,13 +52,12 @@ func newSplit(t *testing.T) *split {
 	}
 	t.Cleanup(s.es.Close)
 	s.old, s.young = s.writer(stack.Postgres), s.writer(stack.Replica)
-	binary, err := fleet.Build(t.Context(), t.TempDir(), nil)
-	if err != nil {
+	if s.fleet, err = rig.NewFleet(t.Context(), "", t.TempDir()); err != nil {
 		t.Fatal(err)
 	}
-	s.fleet = &fleet.Fleet{Binary: binary, Dir: t.TempDir(), Env: fleet.Environment(os.Environ(), false,
+	s.fleet.Env = rig.Environment(os.Environ(), false,
 		"DATABASE_URL="+s.servers.PairURL(), "ELASTIC_URL="+testenv.ElasticURL(t), "ELASTIC_INDEX="+s.index,
-		"WEFT_GROUP="+group, "WEFT_PROJECTIONS=search_index_to_elastic")}
+		"WEFT_GROUP="+group, "WEFT_PROJECTIONS=search_index_to_elastic")
 	t.Cleanup(func() {
 		if err := s.fleet.Stop(); err != nil {
 			t.Errorf("stop: %v", err)
@@ -70,18 +69,18 @@ func newSplit(t *testing.T) *split {
 	return s
 }
 
-func (s *split) writer(server stack.Server) *producer.Producer {
+func (s *split) writer(server stack.Server) *traffic.Application {
 	s.t.Helper()
-	w, err := producer.New(s.t.Context(), s.servers.URL(server), 1)
+	pool, err := rig.OpenPool(s.t.Context(), s.servers.URL(server), writers)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.t.Cleanup(w.Close)
-	return w
+	s.t.Cleanup(pool.Close)
+	return &traffic.Application{Pool: pool, Timeout: txTimeout}
 }
 
 // start starts an instance; env comes on top of the fleet's.
-func (s *split) start(name string, env ...string) *fleet.Instance {
+func (s *split) start(name string, env ...string) *rig.Instance {
 	s.t.Helper()
 	i, err := s.fleet.Start(s.t.Context(), name, env...)
 	if err != nil {
@@ -94,13 +93,16 @@ func (s *split) start(name string, env ...string) *fleet.Instance {
 }
 
 // settled writes the changes and waits until they are done on the writer's server.
-func (s *split) settled(w *producer.Producer, changes ...producer.Change) {
+func (s *split) settled(w *traffic.Application, changes ...traffic.Change) {
 	s.t.Helper()
-	if err := w.Write(s.t.Context(), changes); err != nil {
+	if _, err := w.Write(s.t.Context(), changes...); err != nil {
 		s.t.Fatal(err)
 	}
-	testenv.Eventually(s.t, bound, func() bool { return one[bool](s.t, w.Pool(), drainedSQL) }, "the changes are done")
+	testenv.Eventually(s.t, bound, func() bool { return one[bool](s.t, w.Pool, drainedSQL) }, "the changes are done")
 }
+
+// edit writes a text that no edit before it has written.
+func edit(k outbox.Key) traffic.Change { return traffic.Upsert(k, "edit of "+time.Now().String()) }
 
 const drainedSQL = `select not exists (select from search_outbox_events where status in ('pending', 'processing'))`
 
@@ -135,16 +137,16 @@ func TestOldPrimaryLivesOn(t *testing.T) {
 	t.Parallel()
 	s := newSplit(t)
 	a := s.start("a")
-	shared, quiet := producer.Entity(1), producer.Entity(2)
-	s.settled(s.old, producer.Upsert(shared), producer.Upsert(quiet))
+	shared, quiet := traffic.Entity(1), traffic.Entity(2)
+	s.settled(s.old, edit(shared), edit(quiet))
 	testenv.Eventually(t, bound, func() bool {
-		return one[int](t, s.young.Pool(), `select count(*) from search_outbox_events where status = 'done'`) == 2
+		return one[int](t, s.young.Pool, `select count(*) from search_outbox_events where status = 'done'`) == 2
 	}, "the replica has it")
 	if err := s.servers.Promote(t.Context(), stack.Replica); err != nil {
 		t.Fatal(err)
 	}
-	for _, w := range []*producer.Producer{s.old, s.young} {
-		if err := history.Install(t.Context(), w.Pool(), producer.Table); err != nil {
+	for _, w := range []*traffic.Application{s.old, s.young} {
+		if err := history.Install(t.Context(), w.Pool, rig.Outbox); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -152,14 +154,14 @@ func TestOldPrimaryLivesOn(t *testing.T) {
 
 	// The old primary's application is ahead of the new one's by an hour.
 	hour := time.Now().Add(time.Hour).UnixMicro()
-	s.old.SkipTo(hour)
-	s.settled(s.old, producer.Upsert(shared))
+	s.old.Clock.SkipTo(hour)
+	s.settled(s.old, edit(shared))
 	before, text := s.document(shared)
-	s.settled(s.young, producer.Upsert(shared), producer.Upsert(quiet))
+	s.settled(s.young, edit(shared), edit(quiet))
 	if after, now := s.document(shared); after != before || now != text {
 		t.Errorf("document that the old primary has written: got version %d %q, want still %d %q", after, now, before, text)
 	}
-	want := one[int64](t, s.young.Pool(), `select event_version from search_index where entity_id = $1`, &quiet.ID)
+	want := one[int64](t, s.young.Pool, `select event_version from search_index where entity_id = $1`, &quiet.ID)
 	if got, _ := s.document(quiet); got != want {
 		t.Errorf("document that only the new primary has changed: got version %d, want %d", got, want)
 	}
@@ -167,8 +169,8 @@ func TestOldPrimaryLivesOn(t *testing.T) {
 	if err := alarms(b.Log, 0, named); err != nil || len(named) != 1 || !named[shared] {
 		t.Errorf("alarm on the new primary: got %v (%v), want %s", named, err, shared)
 	}
-	for name, w := range map[string]*producer.Producer{"old": s.old, "new": s.young} {
-		log, err := history.Read(t.Context(), w.Pool(), producer.Table, group)
+	for name, w := range map[string]*traffic.Application{"old": s.old, "new": s.young} {
+		log, err := history.Read(t.Context(), w.Pool, rig.Outbox, group)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -187,8 +189,8 @@ func TestOldPrimaryLivesOn(t *testing.T) {
 		standby := strings.LastIndex(string(content), `"leader.standby"`)
 		return err == nil && standby > strings.LastIndex(string(content), `"leader.acquired"`)
 	}, "the old primary's leader stands by")
-	s.young.SkipTo(hour + time.Minute.Microseconds())
-	s.settled(s.young, producer.Upsert(shared))
+	s.young.Clock.SkipTo(hour + time.Minute.Microseconds())
+	s.settled(s.young, edit(shared))
 	if after, now := s.document(shared); after <= before || now == text {
 		t.Errorf("document after a newer change: got version %d %q, want a later one than %d", after, now, before)
 	}

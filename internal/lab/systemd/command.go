@@ -1,12 +1,13 @@
 package systemd
 
 import (
-	"os"
-	"os/signal"
+	"context"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
 
 const defaultOutage = 2 * time.Minute
@@ -34,13 +35,10 @@ second; 1 means anything else, and the evidence stays: journals, consoles, findi
   weftlab systemd --only start,upgrade --evidence ./evidence`,
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: rig.RunE(func(ctx context.Context, cmd *cobra.Command) error {
 			opts.Out, opts.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()
-			// The caller sees to the other ways to end.
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
-			defer stop()
 			return Run(ctx, opts)
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.DurationVar(&opts.Outage, "outage", defaultOutage, "how long PostgreSQL is away")

@@ -8,9 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/samuelhu324-dev/weft/internal/lab/producer"
-	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 )
 
 const (
@@ -31,13 +28,10 @@ func (r *run) install(ctx context.Context) error {
 	if _, err := r.hosts[0].Exec(ctx, "env", "DATABASE_URL_FILE="+urlFile, "weft", "migrate", "up"); err != nil {
 		return err
 	}
-	if err := history.Install(ctx, r.pool, producer.Table); err != nil {
+	if err := r.Record(ctx); err != nil {
 		return err
 	}
-	if err := history.InstallSource(ctx, r.pool); err != nil {
-		return err
-	}
-	r.console.Line("%s is installed on both machines: nothing was started, a start without the URL is refused, and a wrong setting ends in code %d, once",
+	r.screen.Line("%s is installed on both machines: nothing was started, a start without the URL is refused, and a wrong setting ends in code %d, once",
 		filepath.Base(r.older), exitConfig)
 	return nil
 }
@@ -60,7 +54,7 @@ func (r *run) installOn(ctx context.Context, h *host) error {
 	if _, err := h.Exec(ctx, "systemctl", "start", service); err == nil || !strings.Contains(err.Error(), "Assertion failed") {
 		return fmt.Errorf("start without the database's URL: %w, want a failed assertion", err)
 	}
-	if err := h.Write(ctx, urlFile, 0o600, strings.NewReader(r.servers.DatabaseURL()+"\n")); err != nil {
+	if err := h.Write(ctx, urlFile, 0o600, strings.NewReader(r.DatabaseURL+"\n")); err != nil {
 		return err
 	}
 	// Configured wrongly.
@@ -131,7 +125,7 @@ func (r *run) upgrade(ctx context.Context, d *Drill, p pair) error {
 	if _, err := p.leader.Exec(ctx, "systemctl", "restart", service); err != nil {
 		return err
 	}
-	if err := r.settles(ctx, p.epoch+1); err != nil {
+	if err := r.Settles(ctx, p.epoch+1); err != nil {
 		return err
 	}
 	if err := r.again(ctx, d, at); err != nil {
@@ -139,7 +133,7 @@ func (r *run) upgrade(ctx context.Context, d *Drill, p pair) error {
 	}
 	d.Seen = fmt.Sprintf("%s to %s; what ran was left alone, the configuration kept", r.result.Versions[0], r.result.Versions[1])
 	return r.await(ctx, "newer version on both", func(ctx context.Context) error {
-		return r.holds(ctx, `select count(*) = $1 from weft_instance where instance = any($2) and version = $3`, len(want), want, r.result.Versions[1])
+		return r.Holds(ctx, `select count(*) = $1 from weft_instance where instance = any($2) and version = $3`, len(want), want, r.result.Versions[1])
 	})
 }
 
@@ -150,7 +144,7 @@ func (r *run) remove(ctx context.Context, d *Drill, p pair) error {
 	if _, err := h.Exec(ctx, "apt-get", "remove", "--yes", "weft"); err != nil {
 		return err
 	}
-	if err := r.settles(ctx, p.epoch+1); err != nil {
+	if err := r.Settles(ctx, p.epoch+1); err != nil {
 		return err
 	}
 	if _, err := h.Exec(ctx, "test", "-s", settingsFile, "-a", "-s", urlFile); err != nil {

@@ -8,8 +8,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
-	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
 // Names of drills that the run treats apart.
@@ -41,7 +42,7 @@ func names() (all []string) {
 }
 
 func (r *run) play(ctx context.Context, d drill) error {
-	r.console.Refresh(d.name + " …")
+	r.screen.Refresh(d.name + " …")
 	out := &Drill{Name: d.name}
 	var p pair
 	var err error
@@ -56,12 +57,24 @@ func (r *run) play(ctx context.Context, d drill) error {
 	}
 	out.ended = time.Now()
 	r.result.Drills = append(r.result.Drills, out)
-	r.console.Line("%-9s %s", d.name, out.Seen)
+	r.screen.Line("%-9s %s", d.name, out.Seen)
 	return nil
 }
 
 func (d *Drill) fault(at time.Time, epoch int64) {
 	d.mark = history.FaultMark{Name: d.Name, At: at, Epoch: epoch}
+}
+
+// signalled sends the signal that is a fault of the catalogue to the process of a unit, which
+// leads under epoch, and returns the time just before.
+func (r *run) signalled(ctx context.Context, d *Drill, name string, h *host, of string, epoch int64) (time.Time, error) {
+	i := faults.New(name, nil, nil, faults.Params{})
+	i.Process = faults.SignalFunc(func(sig syscall.Signal) (time.Time, error) { return h.signal(ctx, of, sig) })
+	if err := i.Inject(ctx); err != nil {
+		return time.Time{}, err
+	}
+	d.fault(i.At, epoch)
+	return i.At, nil
 }
 
 // again notes how long it took until the pair was well.
@@ -97,7 +110,7 @@ func (r *run) start(ctx context.Context, d *Drill, _ pair) error {
 		return err
 	}
 	d.Seen = fmt.Sprintf("%s; %s leads, %s stands by", strings.Join(ready, ", "), p.leader.Name, p.standby.Name)
-	return r.settles(ctx, 1)
+	return r.Settles(ctx, 1)
 }
 
 // reload has the leader read its settings again, with another level of the log in them, and
@@ -113,7 +126,7 @@ func (r *run) reload(ctx context.Context, d *Drill, p pair) error {
 	if _, err := p.leader.Exec(ctx, "systemctl", "reload", service); err != nil {
 		return err
 	}
-	err = r.awaitEvery(ctx, unitPoll, bound, "line at debug in the journal", func(ctx context.Context) error {
+	err = r.await(ctx, "line at debug in the journal", func(ctx context.Context) error {
 		lines, err := p.leader.journal(ctx, service, "_SYSTEMD_INVOCATION_ID="+before.Invocation, "PRIORITY=7")
 		if err == nil && len(lines) == 0 {
 			err = errors.New("none")
@@ -129,7 +142,7 @@ func (r *run) reload(ctx context.Context, d *Drill, p pair) error {
 	if _, err := p.leader.Exec(ctx, "systemctl", "reload", service); err != nil {
 		return err
 	}
-	if err := r.settles(ctx, p.epoch); err != nil {
+	if err := r.Settles(ctx, p.epoch); err != nil {
 		return err
 	}
 	now, err := r.back(ctx)
@@ -159,7 +172,7 @@ func (r *run) stop(ctx context.Context, d *Drill, p pair) error {
 	if err := expect(s.Active == "inactive" && s.Result == "success" && s.Exited && s.Exit == 0, "after the stop: %v, exit code %d", s, s.Exit); err != nil {
 		return err
 	}
-	if err := r.settles(ctx, p.epoch+1); err != nil {
+	if err := r.Settles(ctx, p.epoch+1); err != nil {
 		return err
 	}
 	if _, err := p.leader.Exec(ctx, "systemctl", "start", service); err != nil {
@@ -175,12 +188,11 @@ func (r *run) kill(ctx context.Context, d *Drill, p pair) error {
 	if err != nil {
 		return err
 	}
-	at, err := p.leader.signal(ctx, service, syscall.SIGKILL)
+	at, err := r.signalled(ctx, d, faults.SIGKILL, p.leader, service, p.epoch)
 	if err != nil {
 		return err
 	}
-	d.fault(at, p.epoch)
-	if err := r.settles(ctx, p.epoch+1); err != nil {
+	if err := r.Settles(ctx, p.epoch+1); err != nil {
 		return err
 	}
 	if err := r.restarted(ctx, p.leader, before); err != nil {
@@ -204,12 +216,11 @@ func (r *run) freeze(ctx context.Context, d *Drill, p pair) error {
 	if err != nil {
 		return err
 	}
-	at, err := p.leader.signal(ctx, service, syscall.SIGSTOP)
+	at, err := r.signalled(ctx, d, faults.SIGSTOP, p.leader, service, p.epoch)
 	if err != nil {
 		return err
 	}
-	d.fault(at, p.epoch)
-	if err := r.settles(ctx, p.epoch+1); err != nil {
+	if err := r.Settles(ctx, p.epoch+1); err != nil {
 		return err
 	}
 	s, err := r.awaitState(ctx, p.leader, service, "end by the watchdog", func(s state) bool {
@@ -251,7 +262,8 @@ func (r *run) outage(ctx context.Context, d *Drill, p pair) error {
 	if err != nil {
 		return err
 	}
-	if err := r.servers.StopServer(ctx, stack.Postgres); err != nil {
+	away := faults.New(faults.PostgresRestartFast, &faults.Target{Group: &rig.Group{Place: r.Place}}, nil, faults.Params{})
+	if err := away.Inject(ctx); err != nil {
 		return err
 	}
 	killed := map[int]bool{}
@@ -284,18 +296,18 @@ func (r *run) outage(ctx context.Context, d *Drill, p pair) error {
 	if err := expect(now.PID == leader.PID && now.Active == "active", "the unit that was left alone is %v", now); err != nil {
 		return err
 	}
-	if err := r.servers.StartServer(ctx, stack.Postgres); err != nil {
+	if err := away.Heal(ctx); err != nil {
 		return err
 	}
 	err = r.await(ctx, "connection to PostgreSQL", func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+		ctx, cancel := context.WithTimeout(ctx, rig.QueryTimeout)
 		defer cancel()
-		return r.pool.QueryRow(ctx, "select pg_postmaster_start_time()").Scan(&d.server)
+		return r.Pool.QueryRow(ctx, "select pg_postmaster_start_time()").Scan(&d.server)
 	})
 	if err != nil {
 		return err
 	}
-	if err := r.settles(ctx, p.epoch); err != nil {
+	if err := r.Settles(ctx, p.epoch); err != nil {
 		return err
 	}
 	if err := r.again(ctx, d, d.server); err != nil {
@@ -317,7 +329,7 @@ func (r *run) shutdown(ctx context.Context, d *Drill, p pair) error {
 		return err
 	}
 	off := time.Since(at)
-	if err := r.settles(ctx, p.epoch+1); err != nil {
+	if err := r.Settles(ctx, p.epoch+1); err != nil {
 		return err
 	}
 	if err := p.leader.Start(ctx); err != nil {
@@ -341,7 +353,7 @@ func (r *run) dark(ctx context.Context, d *Drill, p pair) error {
 	if err := p.leader.Cut(); err != nil {
 		return err
 	}
-	if err := r.settles(ctx, p.epoch+1); err != nil {
+	if err := r.Settles(ctx, p.epoch+1); err != nil {
 		return err
 	}
 	p.leader.Kill()

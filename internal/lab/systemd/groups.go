@@ -4,12 +4,13 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -47,7 +48,7 @@ func (r *run) groups(ctx context.Context, d *Drill, p pair) error {
 		}
 	}
 	var two pair
-	err := r.awaitEvery(ctx, unitPoll, bound, "well pair of instances", func(ctx context.Context) (err error) {
+	err := r.await(ctx, "well pair of instances", func(ctx context.Context) (err error) {
 		two, err = r.well(ctx, searchUnit, searchName)
 		return err
 	})
@@ -57,19 +58,18 @@ func (r *run) groups(ctx context.Context, d *Drill, p pair) error {
 	if err := r.chronicle(ctx); err != nil {
 		return err
 	}
-	other, err := r.term(ctx, otherGroup)
+	other, err := r.LeaderOf(ctx, otherGroup)
 	if err != nil {
 		return err
 	}
-	at, err := two.leader.signal(ctx, searchUnit, syscall.SIGKILL)
+	at, err := r.signalled(ctx, d, faults.SIGKILL, two.leader, searchUnit, two.epoch)
 	if err != nil {
 		return err
 	}
-	d.fault(at, two.epoch)
-	if err := r.settles(ctx, two.epoch+1); err != nil {
+	if err := r.Settles(ctx, two.epoch+1); err != nil {
 		return err
 	}
-	err = r.awaitEvery(ctx, unitPoll, bound, "restarted instance", func(ctx context.Context) (err error) {
+	err = r.await(ctx, "restarted instance", func(ctx context.Context) (err error) {
 		two, err = r.well(ctx, searchUnit, searchName)
 		return err
 	})
@@ -80,12 +80,12 @@ func (r *run) groups(ctx context.Context, d *Drill, p pair) error {
 	if err := r.chronicle(ctx); err != nil {
 		return err
 	}
-	still, err := r.term(ctx, otherGroup)
+	still, err := r.LeaderOf(ctx, otherGroup)
 	if err != nil {
 		return err
 	}
-	if err := expect(still.epoch == other.epoch && still.instance == other.instance, "the other group was led by %s (epoch %d) and is by %s (epoch %d)",
-		other.instance, other.epoch, still.instance, still.epoch); err != nil {
+	if err := expect(still.Epoch == other.Epoch && still.Instance == other.Instance, "the other group was led by %s (epoch %d) and is by %s (epoch %d)",
+		other.Instance, other.Epoch, still.Instance, still.Epoch); err != nil {
 		return err
 	}
 	for _, h := range []*host{two.standby, two.leader} {
@@ -96,7 +96,7 @@ func (r *run) groups(ctx context.Context, d *Drill, p pair) error {
 			return err
 		}
 	}
-	d.Seen = fmt.Sprintf("moved to two instances on each machine and back; with the leader of one group killed, %s led the other as before", still.instance)
+	d.Seen = fmt.Sprintf("moved to two instances on each machine and back; with the leader of one group killed, %s led the other as before", still.Instance)
 	_, err = r.back(ctx)
 	return err
 }
@@ -104,9 +104,9 @@ func (r *run) groups(ctx context.Context, d *Drill, p pair) error {
 // chronicle writes an event of the other projection and waits for its entry.
 func (r *run) chronicle(ctx context.Context) error {
 	id := uuid.New()
-	write, cancel := context.WithTimeout(ctx, queryTimeout)
+	write, cancel := context.WithTimeout(ctx, rig.QueryTimeout)
 	defer cancel()
-	err := pgx.BeginFunc(write, r.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(write, r.Pool, func(tx pgx.Tx) error {
 		_, err := tx.Exec(write, `insert into chronicle_events (id, event_type, book_id, payload, occurred_at) values ($1, 'book_opened', gen_random_uuid(), '{}', now())`, [16]byte(id))
 		if err != nil {
 			return err
@@ -117,6 +117,6 @@ func (r *run) chronicle(ctx context.Context) error {
 		return fmt.Errorf("write a chronicle event: %w", err)
 	}
 	return r.await(ctx, "entry of a chronicle event", func(ctx context.Context) error {
-		return r.holds(ctx, `select exists (select from chronicle_entries where id = $1)`, [16]byte(id))
+		return r.Holds(ctx, `select exists (select from chronicle_entries where id = $1)`, [16]byte(id))
 	})
 }

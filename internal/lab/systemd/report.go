@@ -1,13 +1,13 @@
 package systemd
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 )
 
@@ -53,30 +53,19 @@ type Result struct {
 
 // Err returns nil for a clean run, and otherwise says what was wrong.
 func (r *Result) Err() error {
-	var bad []string
-	for _, f := range []struct {
-		n    int
-		what string
-	}{
-		{r.Lost, "lost events"}, {r.OutOfOrder, "events out of order"}, {r.TwoClaimers, "acts of a second claimer"},
-		{r.Failed, "dead letters"}, {r.Misjudged, "journals with wrong priorities"},
-	} {
-		if f.n != 0 {
-			bad = append(bad, fmt.Sprintf("%d %s", f.n, f.what))
-		}
-	}
+	var wrong []string
 	if !r.Converged {
-		bad = append(bad, "the stores differ")
+		wrong = append(wrong, "the stores differ")
 	}
 	for _, d := range r.Drills {
-		if d.Name == upgrade && d.PauseMS > inMillis(upgradeLimit) {
-			bad = append(bad, fmt.Sprintf("nothing was settled for %.0f ms in an upgrade", d.PauseMS))
+		if d.Name == upgrade && d.PauseMS > verdict.InMillis(upgradeLimit) {
+			wrong = append(wrong, fmt.Sprintf("nothing was settled for %.0f ms in an upgrade", d.PauseMS))
 		}
 	}
-	if len(bad) == 0 {
-		return nil
-	}
-	return errors.New("the run is not clean: " + strings.Join(bad, ", "))
+	return verdict.Clean("the run", []verdict.Count{
+		{N: r.Lost, What: "lost events"}, {N: r.OutOfOrder, What: "events out of order"}, {N: r.TwoClaimers, What: "acts of a second claimer"},
+		{N: r.Failed, What: "dead letters"}, {N: r.Misjudged, What: "journals with wrong priorities"},
+	}, wrong...)
 }
 
 // measure fills in the times of the drills from the record.
@@ -84,17 +73,17 @@ func (r *Result) measure(log *history.Log) {
 	var marks []history.FaultMark
 	var marked []*Drill
 	for _, d := range r.Drills {
-		d.PauseMS = inMillis(longestPause(log, d.began, d.ended))
+		d.PauseMS = verdict.InMillis(longestPause(log, d.began, d.ended))
 		if !d.mark.At.IsZero() {
 			marks, marked = append(marks, d.mark), append(marked, d)
 		}
 		if first, ok := log.FirstDoneAfter(d.server); ok && !d.server.IsZero() {
-			d.FirstMS = inMillis(first.At.Sub(d.server))
+			d.FirstMS = verdict.InMillis(first.At.Sub(d.server))
 		}
 	}
 	for i, t := range history.Takeovers(log, marks) {
 		if t.Happened() {
-			marked[i].FirstMS = inMillis(t.Settle())
+			marked[i].FirstMS = verdict.InMillis(t.Settle())
 		}
 	}
 }
@@ -128,11 +117,11 @@ func (r *Result) write(w io.Writer) {
 	_ = table.Flush()
 	fmt.Fprintf(w, "%d events committed in %.0f s, %d transactions refused, %d terms; %d lost, %d out of order, %d failed; %d acts of a second claimer\n",
 		r.Produced, r.Seconds, r.Refused, r.Terms, r.Lost, r.OutOfOrder, r.Failed, r.TwoClaimers)
-	verdict := "PASS"
+	said := "PASS"
 	if err := r.Err(); err != nil {
-		verdict = "FAIL"
+		said = "FAIL"
 	}
-	fmt.Fprintf(w, "%s (%s)\n", verdict, strings.Join(r.Versions, ", then "))
+	fmt.Fprintf(w, "%s (%s)\n", said, strings.Join(r.Versions, ", then "))
 }
 
 func orNothing(n float64, unit string) string {
@@ -147,5 +136,3 @@ func orNothing(n float64, unit string) string {
 		return fmt.Sprintf("%.0f %s", n, unit)
 	}
 }
-
-func inMillis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -12,15 +12,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/console"
 	"github.com/samuelhu324-dev/weft/internal/lab/nspawn"
-	"github.com/samuelhu324-dev/weft/internal/lab/producer"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/internal/testenv/process"
-	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
@@ -28,8 +26,10 @@ const (
 	index = "weft-systemd"
 	group = "weft"
 
-	queryTimeout = 10 * time.Second
-	quietPeriod  = 10 * time.Second
+	writers     = 4
+	rate        = 320 // events per second
+	entities    = 600
+	quietPeriod = 10 * time.Second
 )
 
 // Options of [Run].
@@ -47,28 +47,22 @@ type Options struct {
 
 // run is one run.
 type run struct {
-	opts    Options
-	console *console.Console
-	dir     string // evidence
-	result  Result
+	*rig.Place
+	opts   Options
+	screen *rig.Screen
+	dir    string // evidence
+	result Result
 
-	servers  *stack.Stack
-	pool     *pgxpool.Pool
-	es       *reconcile.Client
-	producer *producer.Producer
+	stream   *traffic.Stream
 	hosts    []*host
 	older    string // package files
 	newer    string
 	settings string // what the administrator has added to weft.yaml
 }
 
-// ErrInterrupted is the error of a run whose context ended.
-var ErrInterrupted = errors.New("interrupted; what was started is down again")
-
-// Run drills the pair. It returns an error when something could not be done and when
-// the verdict is not clean.
-func Run(ctx context.Context, opts Options) (err error) {
-	r := &run{opts: opts, console: console.New(opts.Out, quietPeriod)}
+// Run drills the pair. It returns an error when something could not be done and when the
+// verdict is not clean.
+func Run(ctx context.Context, opts Options) error {
 	for _, name := range opts.Only {
 		if !slices.Contains(names(), name) {
 			return fmt.Errorf("drill %q: want one of %s", name, strings.Join(names(), ", "))
@@ -77,82 +71,66 @@ func Run(ctx context.Context, opts Options) (err error) {
 	if n := len(opts.Packages); n != 0 && n != 2 {
 		return fmt.Errorf("packages: %d files, want two, the older one first", n)
 	}
-	if err := provide(ctx, r.console.Line); err != nil {
+	screen := rig.NewScreen(opts.Out, quietPeriod)
+	if err := provide(ctx, screen.Line); err != nil {
 		return err
 	}
-	if r.dir = opts.Evidence; r.dir == "" {
-		r.dir, err = os.MkdirTemp("", "weft-systemd-")
-	} else if r.dir, err = filepath.Abs(r.dir); err == nil {
-		err = os.MkdirAll(r.dir, 0o755)
-	}
-	if err != nil {
-		return fmt.Errorf("directory for evidence: %w", err)
-	}
-	defer func() {
-		err = errors.Join(err, os.RemoveAll(r.builds()))
-		switch {
-		case err != nil && ctx.Err() != nil:
-			err = ErrInterrupted
-		case err != nil:
-			err = fmt.Errorf("%w\nevidence: %s", err, r.dir)
-			return
+	dir := rig.Dir{Path: opts.Evidence, Program: "systemd", Holds: "evidence"}
+	return dir.Run(ctx, func(ctx context.Context, path string) (err error) {
+		r := &run{opts: opts, screen: screen, dir: path}
+		defer func() {
+			screen.Refresh("")
+			err = errors.Join(err, r.close(ctx))
+		}()
+		err = r.prepare(ctx)
+		if err == nil {
+			err = r.all(ctx)
 		}
-		if opts.Evidence == "" {
-			err = errors.Join(err, os.RemoveAll(r.dir))
-		}
-	}()
-	if err := r.all(ctx); err != nil {
-		return err
-	}
-	r.result.write(opts.Out)
-	if opts.JSON != "" {
-		if err := console.WriteResult(opts.JSON, r.result); err != nil {
+		if err := errors.Join(err, r.keepJournals(ctx)); err != nil {
 			return err
 		}
-	}
-	return r.result.Err()
+		r.result.write(opts.Out)
+		return errors.Join(rig.WriteResult(opts.JSON, r.result), r.result.Err())
+	})
 }
 
 func (r *run) builds() string { return filepath.Join(r.dir, "build") }
 
-// all starts everything, plays the drills, and ends everything.
-func (r *run) all(ctx context.Context) (err error) {
-	defer func() {
-		r.console.Refresh("")
-		err = errors.Join(err, r.close())
-	}()
-	if err := r.prepare(ctx); err != nil {
-		return errors.Join(err, r.keepJournals(ctx))
-	}
+// all plays the drills while the application writes, and judges.
+func (r *run) all(ctx context.Context) error {
 	var writing sync.WaitGroup
 	writingCtx, stop := context.WithCancel(ctx)
 	defer writing.Wait()
 	defer stop()
-	writing.Go(func() { r.producer.Run(writingCtx) })
+	var streamed error
+	writing.Go(func() { streamed = r.stream.Run(writingCtx) })
 	began := time.Now()
 	for _, d := range drills() {
 		if len(r.opts.Only) > 0 && !slices.Contains(r.opts.Only, d.name) && d.name != first {
 			continue
 		}
 		if err := r.play(ctx, d); err != nil {
-			return errors.Join(fmt.Errorf("drill %s: %w", d.name, err), r.keepJournals(ctx))
+			return fmt.Errorf("drill %s: %w", d.name, err)
 		}
 	}
 	r.result.Seconds = time.Since(began).Round(100 * time.Millisecond).Seconds()
 	stop()
 	writing.Wait()
-	return errors.Join(r.judge(ctx), r.keepJournals(ctx))
+	if streamed != nil {
+		return streamed
+	}
+	return r.judge(ctx)
 }
 
 // prepare starts the servers, builds the packages and boots the machines, at once.
 func (r *run) prepare(ctx context.Context) error {
-	r.console.Line("Starting the servers and two machines, building two packages …")
+	r.screen.Line("Starting the servers and two machines, building two packages …")
 	if err := os.MkdirAll(r.builds(), 0o755); err != nil {
 		return fmt.Errorf("directory for packages: %w", err)
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		r.servers, err = stack.Start(gctx, stack.Options{Progress: r.opts.Progress, HeapMB: r.opts.HeapMB})
+		r.Place, err = rig.Open(gctx, stack.Options{Progress: r.opts.Progress, HeapMB: r.opts.HeapMB}, writers+4)
 		return err
 	})
 	g.Go(func() (err error) {
@@ -185,48 +163,29 @@ func (r *run) prepare(ctx context.Context) error {
 			}
 		}
 	}
-	r.settings = fmt.Sprintf("\nelastic:\n  url: %s\n  index: %s\n", r.servers.ElasticURL(), index)
-	if r.pool, err = pgxpool.New(ctx, r.servers.DatabaseURL()); err != nil {
-		return fmt.Errorf("open pool: %w", err)
-	}
-	if r.es, err = reconcile.NewClient(r.servers.ElasticURL()); err != nil {
-		return err
-	}
-	if r.producer, err = producer.New(ctx, r.servers.DatabaseURL(), 1); err != nil {
-		return err
-	}
+	r.Index, r.Group = index, group
+	r.settings = fmt.Sprintf("\nelastic:\n  url: %s\n  index: %s\n", r.ElasticURL, index)
+	r.stream = &traffic.Stream{App: &traffic.Application{Pool: r.Pool}, Writers: writers, Rate: rate, Seed: 1, Entities: traffic.Entities(entities)}
 	return r.install(ctx)
 }
 
-func (r *run) close() error {
+func (r *run) close(ctx context.Context) error {
 	var errs []error
 	for _, h := range r.hosts {
 		if h.Machine != nil {
 			errs = append(errs, h.Close())
 		}
 	}
-	if r.producer != nil {
-		r.producer.Close()
+	if r.Place != nil {
+		errs = append(errs, r.Place.Close(ctx))
 	}
-	if r.pool != nil {
-		r.pool.Close()
-	}
-	if r.es != nil {
-		r.es.Close()
-	}
-	if r.servers != nil {
-		errs = append(errs, r.servers.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, os.RemoveAll(r.builds()))...)
 }
 
-// judge wants a stopped producer and an instance that leads.
+// judge wants a stopped stream and an instance that leads.
 func (r *run) judge(ctx context.Context) error {
-	r.console.Line("Judging …")
-	err := r.await(ctx, "drained outbox", func(ctx context.Context) error {
-		return r.holds(ctx, `select not exists (select from search_outbox_events where status in ('pending', 'processing'))`)
-	})
-	if err != nil {
+	r.screen.Line("Judging …")
+	if err := r.Drained(ctx, bound, nil); err != nil {
 		return err
 	}
 	for _, h := range r.hosts {
@@ -244,18 +203,18 @@ func (r *run) judge(ctx context.Context) error {
 			r.result.findings = append(r.result.findings, "journal of "+h.Name+": "+bad)
 		}
 	}
-	log, err := history.Read(ctx, r.pool, producer.Table, group)
+	log, err := history.Read(ctx, r.Pool, rig.Outbox, group)
 	if err != nil {
 		return err
 	}
-	end, err := history.ReadEnd(ctx, r.pool, r.es, index)
+	end, err := history.ReadEnd(ctx, r.Pool, r.Elastic, index)
 	if err != nil {
 		return err
 	}
-	acknowledged := r.producer.Ledger()
+	acknowledged := r.stream.App.Acknowledged()
 	v := history.Check(history.Run{Log: log, Acknowledged: acknowledged, End: end})
 	out := &r.result
-	out.Produced, out.Refused, out.Terms = len(acknowledged), r.producer.Refusals(), len(log.Terms)
+	out.Produced, out.Refused, out.Terms = len(acknowledged), r.stream.App.Refused(), len(log.Terms)
 	out.Lost, out.OutOfOrder, out.TwoClaimers, out.Failed = len(v.Lost), len(v.OutOfOrder), len(v.TwoActive), len(v.DeadLetters)
 	out.Converged = len(v.Diverged) == 0 && len(v.Unsettled) == 0 && end.Compared.Equal()
 	for _, b := range v.Breaches() {

@@ -2,8 +2,6 @@ package systemd
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"io"
 	"slices"
 	"strings"
@@ -123,33 +121,5 @@ func TestOptions(t *testing.T) {
 		if err := Run(t.Context(), opts); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
-	}
-}
-
-func TestAwait(t *testing.T) {
-	t.Parallel()
-	r := &run{}
-	tries := 0
-	err := r.awaitEvery(t.Context(), time.Millisecond, time.Minute, "third try", func(context.Context) error {
-		if tries++; tries < 3 {
-			return errors.New("not yet")
-		}
-		return nil
-	})
-	if err != nil || tries != 3 {
-		t.Errorf("got %v after %d tries, want none after 3", err, tries)
-	}
-	err = r.awaitEvery(t.Context(), time.Millisecond, 10*time.Millisecond, "miracle", func(context.Context) error { return errors.New("still none") })
-	if err == nil || err.Error() != "no miracle within 10ms: still none" {
-		t.Errorf("got %v, want the last error", err)
-	}
-	ctx, cancel := context.WithCancelCause(t.Context())
-	enough := errors.New("enough")
-	err = r.awaitEvery(ctx, time.Hour, time.Hour, "end", func(context.Context) error {
-		cancel(enough)
-		return errors.New("not yet")
-	})
-	if !errors.Is(err, enough) {
-		t.Errorf("got %v, want the cause of the end", err)
 	}
 }

@@ -5,14 +5,12 @@ package trail
 import (
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
-	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/watch"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -21,18 +19,7 @@ import (
 // What a step of a trail has found agrees with the step before, or play ends in an error.
 func TestTrail(t *testing.T) {
 	t.Parallel()
-	l, err := open(t.Context(), Options{
-		Out: t.Output(), Progress: os.Stderr, Environ: os.Environ(), Dir: t.TempDir(),
-		DatabaseURL: testenv.Database(t), ElasticURL: testenv.ElasticURL(t), Index: testenv.Index(t),
-	})
-	t.Cleanup(func() {
-		if err := l.close(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := newLab(t)
 	e, err := l.play(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/watch"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -29,7 +29,7 @@ const (
 // pair is two instances on a database and an index of the test's own.
 type pair struct {
 	pool      *pgxpool.Pool
-	instances []*fleet.Instance
+	instances []*rig.Instance
 }
 
 func startPair(t *testing.T, env ...string) *pair {
@@ -40,11 +40,11 @@ func startPair(t *testing.T, env ...string) *pair {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	binary, err := fleet.Build(t.Context(), dir, nil)
+	binary, err := rig.Build(t.Context(), dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fleet.Fleet{Binary: binary, Dir: dir, Env: append([]string{
+	f := &rig.Fleet{Binary: binary, Dir: dir, Env: append([]string{
 		"DATABASE_URL=" + url, "ELASTIC_URL=" + testenv.ElasticURL(t), "ELASTIC_INDEX=" + testenv.Index(t),
 		"WORDLOOM_ENV=" + environment, "WEFT_LOG_LEVEL=debug",
 	}, env...)}

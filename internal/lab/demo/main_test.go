@@ -1,0 +1,32 @@
+package demo
+
+import (
+	"os"
+	"testing"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// On servers of the user the demo keeps to itself.
+func TestCornerOnTheUsersServers(t *testing.T) {
+	t.Parallel()
+	c, err := openCorner(t.Context(), Options{DatabaseURL: os.Getenv("DATABASE_URL"), ElasticURL: testenv.ElasticURL(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Servers != nil || c.Group == "weft" || c.Index == ownIndex || c.Schema == "" {
+		t.Errorf("got servers %v, group %q, index %q, schema %q: want names of its own", c.Servers, c.Group, c.Index, c.Schema)
+	}
+	if err := c.close(t.Context()); err != nil {
+		t.Errorf("close: %v", err)
+	}
+}
+
+func TestShown(t *testing.T) {
+	t.Parallel()
+	if got, want := shown("postgres://u:secret@h/d"), "postgres://u:xxxxx@h/d"; got != want {
+		t.Errorf("shown: got %q, want %q", got, want)
+	}
+}

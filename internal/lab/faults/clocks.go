@@ -1,0 +1,162 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// SkewedClock names the fault of a leader whose wall clock is wrong.
+const SkewedClock = "skewed-clock"
+
+func clocks() []Fault {
+	return []Fault{{
+		Name: SkewedClock, About: "an instance whose wall clock is five minutes off leads",
+		Share: 1, Draw: lasts(2*second, 4*second),
+		Available: func(_ context.Context, i *Injection) error {
+			if i.Skewed == "" {
+				return Skip("no binary with a wrong wall clock was built")
+			}
+			if i.Standby(i.Member) == nil {
+				return Skip("there is no standby")
+			}
+			return nil
+		},
+		Inject: skew, Observe: lookForClock, Heal: unskew,
+	}}
+}
+
+// skew replaces the standby by one with a wrong clock, and ends the leader.
+func skew(ctx context.Context, i *Injection) error {
+	i.skewed = i.Standby(i.Member)
+	if err := end(ctx, i.skewed); err != nil {
+		return err
+	}
+	if err := i.skewed.Start(ctx, i.Skewed); err != nil {
+		return err
+	}
+	if err := i.skewed.Instance().Ready(ctx); err != nil {
+		return err
+	}
+	if err := end(ctx, i.Member); err != nil {
+		return err
+	}
+	if err := i.Succeeded(ctx, i.Epoch); err != nil {
+		return err
+	}
+	if err := i.Supervise(ctx); err != nil {
+		return err
+	}
+	var err error
+	i.term, err = i.Group.Leader(ctx)
+	return err
+}
+
+// end asks a member to stop and waits for its end.
+func end(ctx context.Context, m *rig.Member) error {
+	if _, err := m.Instance().Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	return m.Instance().AwaitEnd(ctx)
+}
+
+// unskew gives the member its right clock back.
+func unskew(ctx context.Context, i *Injection) error {
+	if i.skewed == nil {
+		return nil
+	}
+	_, err := i.skewed.Instance().Kill()
+	return errors.Join(err, i.skewed.Instance().AwaitEnd(ctx), i.Supervise(ctx))
+}
+
+// lookForClock looks for the wrong clock in the tables, and for a term that ended by it.
+func lookForClock(ctx context.Context, i *Injection) error {
+	still, err := i.Group.Leader(ctx)
+	if err != nil {
+		return err
+	}
+	if still.Epoch != i.term.Epoch {
+		i.Findings = append(i.Findings, fmt.Sprintf("%s with its clock %v off led under epoch %d and gave way to %s under epoch %d without a reason",
+			i.term.Instance, i.Skew, i.term.Epoch, still.Instance, still.Epoch))
+	}
+	// What it has written itself is younger than its start, and not of the future.
+	itsTerm := fmt.Sprintf("epoch = %d", i.term.Epoch)
+	itsEvents := fmt.Sprintf("id in (select h.event_id from weftlab_history h where h.tx in (select e.tx from weftlab_lease e where e.epoch = %d and e.events is null))", i.term.Epoch)
+	found, err := WrongTimes(ctx, i.Place, i.At, map[string]string{
+		rig.Outbox: itsEvents, outbox.HistoryTable(rig.Outbox): itsEvents, "weft_lease": itsTerm, "weft_leader": itsTerm, "weft_term": itsTerm, "weft_progress": itsTerm,
+		"weft_instance": fmt.Sprintf("instance = '%s'", i.skewed.Name), "weft_audit": fmt.Sprintf("by_epoch = %d", i.term.Epoch),
+	})
+	i.Findings = append(i.Findings, found...)
+	return err
+}
+
+// A time may be a fraction of a second off by slack; a lease or a retry may point into the
+// future by ahead, which is less than the clocks are off.
+const (
+	slack = time.Second
+	ahead = 2 * time.Minute
+)
+
+const timeColumns = `
+select c.table_name, c.column_name
+from information_schema.columns c
+where c.table_schema = current_schema() and c.data_type = 'timestamp with time zone'
+  and (c.table_name like 'weft\_%' and c.table_name <> 'weft_schema_version' or c.table_name in ($1, $2))
+  and not (c.table_name in ($1, $2) and c.column_name = 'created_at') -- the application's
+order by 1, 2`
+
+// WrongTimes returns the times in weft's tables that are earlier than since or later than the
+// database's clock: those of all rows when where is nil, and otherwise of the rows that its
+// conditions select, by table.
+func WrongTimes(ctx context.Context, p *rig.Place, since time.Time, where map[string]string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, rig.QueryTimeout)
+	defer cancel()
+	type column struct{ Table, Column string }
+	rows, err := p.Pool.Query(ctx, timeColumns, rig.Outbox, outbox.HistoryTable(rig.Outbox))
+	if err != nil {
+		return nil, fmt.Errorf("list columns with times: %w", err)
+	}
+	columns, err := pgx.CollectRows(rows, pgx.RowToStructByPos[column])
+	if err != nil {
+		return nil, fmt.Errorf("list columns with times: %w", err)
+	}
+	var found []string
+	for _, c := range columns {
+		condition := where[c.Table]
+		switch {
+		case where == nil:
+			condition = "true"
+		case condition == "", strings.HasPrefix(c.Column, "resign_"): // asked of an earlier term
+			continue
+		}
+		if c.Column == "next_retry_at" {
+			condition += " and behind is null" // else the time is an hour ahead, for older builds
+		}
+		limit := slack
+		if strings.Contains(c.Column, "until") || strings.Contains(c.Column, "next_") {
+			limit = ahead
+		}
+		table, name := pgx.Identifier{c.Table}.Sanitize(), pgx.Identifier{c.Column}.Sanitize()
+		var n int
+		var first, last *time.Time
+		err := p.Pool.QueryRow(ctx, fmt.Sprintf(`
+select count(*), min(%[2]s), max(%[2]s) from %[1]s
+where %[3]s and isfinite(%[2]s) and (%[2]s > clock_timestamp() + $1::bigint * interval '1 microsecond' or %[2]s < $2)`, table, name, condition),
+			limit.Microseconds(), since.Add(-slack)).Scan(&n, &first, &last)
+		if err != nil {
+			return nil, fmt.Errorf("look for times in %s.%s: %w", c.Table, c.Column, err)
+		}
+		if n > 0 {
+			found = append(found, fmt.Sprintf("%s.%s: %d times between %v and %v are not of the database's clock", c.Table, c.Column, n, first, last))
+		}
+	}
+	return found, nil
+}

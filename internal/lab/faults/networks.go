@@ -1,0 +1,90 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+)
+
+// PartitionBoth names the fault that cuts the leader off from both servers.
+const PartitionBoth = "partition-both"
+
+const resetPeriod = 150 * time.Millisecond
+
+func networks() []Fault {
+	fault := func(name, about string, measure Measure, draw func(*Dice, *Params), inject func(context.Context, *Injection) error) Fault {
+		return Fault{Name: name, About: about, Measure: measure, Share: 1, Draw: draw, Inject: inject, Heal: mend}
+	}
+	slow := func(d *Dice, p *Params) {
+		p.Latency = d.Between(50*time.Millisecond, 3*second)
+		p.Jitter = p.Latency / 4
+		p.Hold = d.Between(3*second, 6*second)
+	}
+	all := []Fault{
+		fault("partition-postgres", "no byte passes between the leader and PostgreSQL, and no connection ends", Takeover, lasts(6*second, 9*second),
+			func(_ context.Context, i *Injection) error { return i.Member.Postgres.HalfOpen() }),
+		fault("lost-answer", "PostgreSQL's answers to the leader are lost on their way, and then it is away", Takeover, func(d *Dice, p *Params) {
+			p.Latency = d.Between(0, 300*time.Millisecond)
+			p.Hold = d.Between(500*time.Millisecond, 4*second)
+		}, loseAnswer),
+		fault("partition-elastic", "no byte passes between the leader and Elasticsearch, and no connection ends", Nothing, lasts(2*second, 6*second),
+			func(_ context.Context, i *Injection) error { return i.Member.Elastic.HalfOpen() }),
+		fault(PartitionBoth, "no byte passes between the leader and both servers", Takeover, lasts(6*second, 9*second),
+			func(_ context.Context, i *Injection) error {
+				return errors.Join(i.Member.Postgres.HalfOpen(), i.Member.Elastic.HalfOpen())
+			}),
+		fault("latency-postgres", "50 ms to 3 s more between an instance and PostgreSQL", Nothing, slow,
+			func(_ context.Context, i *Injection) error { return i.Member.Postgres.Latency(i.Latency, i.Jitter) }),
+		fault("latency-elastic", "50 ms to 3 s more between an instance and Elasticsearch", Nothing, slow,
+			func(_ context.Context, i *Injection) error { return i.Member.Elastic.Latency(i.Latency, i.Jitter) }),
+		fault("reset-mid-bulk", "connections are reset in the middle of bulk requests", Nothing, func(d *Dice, p *Params) {
+			p.Bytes = 1 + d.Int64N(6000)
+			p.Hold = d.Between(500*time.Millisecond, 2*second)
+		}, resetBulks),
+	}
+	all[4].Aimed, all[5].Aimed = true, true
+	return all
+}
+
+func mend(_ context.Context, i *Injection) error {
+	var err error
+	if i.stop != nil {
+		err = i.stop()
+	}
+	return errors.Join(err, i.Member.Heal())
+}
+
+// loseAnswer lets requests arrive, a lease or a settle among them, and loses what the server
+// answers.
+func loseAnswer(ctx context.Context, i *Injection) error {
+	err := i.Member.Postgres.HalfOpen()
+	if err == nil {
+		err = rig.Sleep(ctx, i.Latency)
+	}
+	i.At = time.Now()
+	return errors.Join(err, i.Member.Postgres.Cut())
+}
+
+// resetBulks resets one connection after the other until the fault is healed.
+func resetBulks(ctx context.Context, i *Injection) error {
+	if err := i.Member.Elastic.ResetAfter(i.Bytes); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var wait sync.WaitGroup
+	var err error
+	wait.Go(func() {
+		for err == nil && rig.Sleep(ctx, resetPeriod) == nil {
+			err = i.Member.Elastic.ResetAfter(i.Bytes)
+		}
+	})
+	i.stop = func() error {
+		cancel()
+		wait.Wait()
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,120 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+)
+
+// Names of faults that programs ask for.
+const (
+	SIGKILL = "sigkill"
+	SIGTERM = "sigterm"
+	SIGSTOP = "sigstop"
+	Resign  = "resign"
+)
+
+// heldTimeout bounds the wait for a request that is held back.
+const (
+	heldTimeout = 2 * time.Second
+	heldPoll    = 20 * time.Millisecond
+)
+
+func processes() []Fault {
+	return []Fault{
+		{
+			Name: SIGKILL, About: "an instance is killed, and started again by its supervisor",
+			Measure: Takeover, Share: 3, Aimed: true,
+			Inject: sends(syscall.SIGKILL), Heal: startAgain,
+		},
+		{
+			Name: SIGTERM, About: "an instance is asked to stop, and started again",
+			Measure: Handover, Share: 2, Aimed: true,
+			Inject: terminate, Heal: startAgain,
+		},
+		{
+			Name: Resign, About: "the leader is asked to hand over (weft resign)",
+			Measure: Handover, Share: 2, Available: knowsResign,
+			Inject: func(ctx context.Context, i *Injection) error {
+				return i.Fleet.Run(ctx, "resign", "--by", "weftlab chaos", "--why", Resign)
+			},
+		},
+		{
+			Name: SIGSTOP, About: "the leader is frozen for longer than the server waits for a silent session",
+			Measure: Takeover, Share: 1,
+			Draw: func(d *Dice, p *Params) { // longer than idle_session_timeout, and than the successor needs
+				p.Hold = d.Between(6500*time.Millisecond, 9*second)
+				p.Variant = d.IntN(2) // 1: with a bulk request that arrives afterwards
+			},
+			Inject: freeze, Heal: thaw,
+		},
+	}
+}
+
+func sends(sig syscall.Signal) func(context.Context, *Injection) error {
+	return func(_ context.Context, i *Injection) (err error) {
+		i.At, err = i.Process.Signal(sig)
+		return err
+	}
+}
+
+// terminate sends SIGTERM, which must end in exit code 0.
+func terminate(ctx context.Context, i *Injection) error {
+	if err := sends(syscall.SIGTERM)(ctx, i); err != nil || i.Member == nil {
+		return err
+	}
+	instance := i.Member.Instance()
+	if err := instance.AwaitEnd(ctx); err != nil {
+		return err
+	}
+	if instance.Err() != nil {
+		i.Findings = append(i.Findings, "after SIGTERM: "+instance.Ending().Error())
+	}
+	return nil
+}
+
+// startAgain is the supervisor. A program that measures the standby heals when that one leads.
+func startAgain(ctx context.Context, i *Injection) error {
+	if err := i.Member.Instance().AwaitEnd(ctx); err != nil {
+		return err
+	}
+	return i.Supervise(ctx)
+}
+
+func knowsResign(ctx context.Context, i *Injection) error {
+	if _, err := i.Fleet.Output(ctx, "resign", "--help"); err != nil {
+		return Skip("this weft has no command resign")
+	}
+	return nil
+}
+
+// freeze sends SIGSTOP. In variant 1 a bulk request of the leader is on its way all the time
+// and arrives when the successor has written.
+func freeze(ctx context.Context, i *Injection) error {
+	if i.Variant == 1 {
+		i.Member.Tap.Hold()
+		_ = rig.Await(ctx, heldTimeout, heldPoll, "request", func(context.Context) error {
+			if i.Member.Tap.Held() == 0 {
+				return errors.New("none came")
+			}
+			return nil
+		})
+		i.Note = fmt.Sprintf(", %d requests late", i.Member.Tap.Held())
+	}
+	return sends(syscall.SIGSTOP)(ctx, i)
+}
+
+func thaw(_ context.Context, i *Injection) error {
+	if i.Variant == 1 {
+		defer i.Member.Tap.Release()
+	}
+	if i.Member.Instance().HasEnded() {
+		return nil
+	}
+	_, err := i.Process.Signal(syscall.SIGCONT)
+	return err
+}

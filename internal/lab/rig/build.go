@@ -1,0 +1,163 @@
+package rig
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	buildTimeout = 10 * time.Minute // cold caches on a slow machine
+	askTimeout   = time.Minute
+	mainPackage  = "github.com/samuelhu324-dev/weft/cmd/weft"
+	rootPrefix   = "GOROOT:"
+)
+
+// Build compiles the production binary into dir and returns its path. overlay replaces
+// the contents of source files; they are named from the root of the module
+// (outbox/settle.go), or of the standard library with "GOROOT:" in front
+// (GOROOT:time/time.go). Each overlay has a binary of its own.
+func Build(ctx context.Context, dir string, overlay map[string][]byte) (binary string, err error) {
+	return build(ctx, dir, mainPackage, "weft", overlay)
+}
+
+func build(ctx context.Context, dir, pkg, name string, overlay map[string][]byte) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, buildTimeout)
+	defer cancel()
+	args := []string{"build"}
+	if len(overlay) > 0 {
+		name += "-" + fingerprint(overlay)
+		file, err := writeOverlay(ctx, filepath.Join(dir, name+".overlay"), overlay)
+		if err != nil {
+			return "", fmt.Errorf("overlay of %s: %w", name, err)
+		}
+		args = append(args, "-overlay", file)
+	}
+	binary, err := filepath.Abs(filepath.Join(dir, name))
+	if err != nil {
+		return "", fmt.Errorf("build %s: %w", name, err)
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, "-o", binary, pkg)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build %s: %w\n%s", name, cmp.Or(ctx.Err(), err), out)
+	}
+	return binary, nil
+}
+
+func fingerprint(overlay map[string][]byte) string {
+	h := sha256.New()
+	for _, file := range slices.Sorted(maps.Keys(overlay)) {
+		fmt.Fprintf(h, "%q %d\n%s\n", file, len(overlay[file]), overlay[file])
+	}
+	return hex.EncodeToString(h.Sum(nil)[:6])
+}
+
+// writeOverlay writes the contents below dir and returns the file for go build.
+func writeOverlay(ctx context.Context, dir string, overlay map[string][]byte) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	replace := map[string]string{}
+	for n, file := range slices.Sorted(maps.Keys(overlay)) {
+		original, err := locate(ctx, file)
+		if err != nil {
+			return "", err
+		}
+		with := filepath.Join(dir, fmt.Sprintf("%d-%s", n, filepath.Base(original)))
+		if err := os.WriteFile(with, overlay[file], 0o644); err != nil {
+			return "", err
+		}
+		replace[original] = with
+	}
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	list := filepath.Join(dir, "overlay.json")
+	return list, os.WriteFile(list, text, 0o644)
+}
+
+// Replaced returns the overlay in which old, which must occur exactly once in file, is
+// replaced by with. file is named as in [Build].
+func Replaced(ctx context.Context, file, old, with string) (map[string][]byte, error) {
+	path, err := locate(ctx, file)
+	if err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("source: %w", err)
+	}
+	if n := bytes.Count(text, []byte(old)); n != 1 {
+		return nil, fmt.Errorf("source %s: %q occurs %d times, want once", file, old, n)
+	}
+	return map[string][]byte{file: bytes.Replace(text, []byte(old), []byte(with), 1)}, nil
+}
+
+// SkewedClock returns the overlay of a program whose wall clock is off by by: all that
+// package time reads of it, and none of the monotonic readings.
+func SkewedClock(ctx context.Context, by time.Duration) (overlay map[string][]byte, err error) {
+	const read = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n"
+	seconds, rest := by/time.Second, by%time.Second
+	if rest < 0 {
+		seconds, rest = seconds-1, rest+time.Second
+	}
+	overlay, err = Replaced(ctx, rootPrefix+"time/time.go", read, read+fmt.Sprintf(
+		"\tsec += %d\n\tif nsec += %d; nsec >= 1e9 {\n\t\tsec, nsec = sec+1, nsec-1e9\n\t}\n", seconds, rest))
+	if err != nil {
+		return nil, fmt.Errorf("this Go version reads the clock in another way: %w", err)
+	}
+	return overlay, nil
+}
+
+// locate returns where a file of an overlay is.
+func locate(ctx context.Context, file string) (path string, err error) {
+	rel, std := strings.CutPrefix(file, rootPrefix)
+	if !filepath.IsLocal(rel) {
+		return "", fmt.Errorf("source %q is not below a root", file)
+	}
+	var root string
+	if std {
+		root, err = GoRoot(ctx)
+		root = filepath.Join(root, "src")
+	} else {
+		root, err = ask(ctx, "list", "-f", "{{.Module.Dir}}", mainPackage)
+	}
+	if err != nil {
+		return "", err
+	}
+	path = filepath.Join(root, filepath.FromSlash(rel))
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("source: %w", err)
+	}
+	return path, nil
+}
+
+// GoRoot returns the directory of the Go installation.
+func GoRoot(ctx context.Context) (string, error) { return ask(ctx, "env", "GOROOT") }
+
+func ask(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "go", args...).Output()
+	if err != nil {
+		return "", fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}

@@ -1,0 +1,203 @@
+package rig
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
+)
+
+const (
+	stopGrace = 10 * time.Second
+	// pipeGrace is for output that something else still holds open when a command ends.
+	pipeGrace = 2 * time.Second
+)
+
+// Fleet starts weft processes and ends them. Its methods are safe for concurrent use;
+// its fields are set before the first call.
+type Fleet struct {
+	Binary string   // weft, as an absolute path
+	Dir    string   // of the logs, and where the processes run
+	Env    []string // of all processes; see [Environment]
+	Keep   bool     // processes may outlive this one
+
+	mu  sync.Mutex
+	all []*Instance
+}
+
+// Environment returns environ without the names of weft's settings, and own: the settings of
+// a shell that is prepared for another deployment must not reach a run. The credentials of a
+// user's Elasticsearch stay when keepElastic is set.
+func Environment(environ []string, keepElastic bool, own ...string) []string {
+	// A URL and a file with one do not go together.
+	database := slices.ContainsFunc(own, func(e string) bool { return strings.HasPrefix(e, "DATABASE_") })
+	kept := slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
+		if database && strings.HasPrefix(e, "DATABASE_") {
+			return true
+		}
+		for _, prefix := range []string{"WEFT_", "OUTBOX_", "WORDLOOM_", "CHRONICLE_", "OTEL_"} {
+			if strings.HasPrefix(e, prefix) {
+				return true
+			}
+		}
+		return strings.HasPrefix(e, "ELASTIC_") && !keepElastic
+	})
+	return append(kept, own...) // of two values of a name the last counts
+}
+
+// Run runs one command of weft to its end.
+func (f *Fleet) Run(ctx context.Context, args ...string) error {
+	var out bytes.Buffer
+	cmd := f.command(ctx, args)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("weft %s: %w\n%s", strings.Join(args, " "), err, out.Bytes())
+	}
+	return nil
+}
+
+// Output runs one command of weft to its end and returns its standard output, also
+// beside an error, which then has an [exec.ExitError] in it and the standard error.
+func (f *Fleet) Output(ctx context.Context, args ...string) ([]byte, error) {
+	var out, diagnosis bytes.Buffer
+	cmd := f.command(ctx, args)
+	cmd.Stdout, cmd.Stderr = &out, &diagnosis
+	if err := cmd.Run(); err != nil {
+		return out.Bytes(), fmt.Errorf("weft %s: %w\n%s", strings.Join(args, " "), err, diagnosis.Bytes())
+	}
+	return out.Bytes(), nil
+}
+
+func (f *Fleet) command(ctx context.Context, args []string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, f.Binary, args...)
+	cmd.Env = f.Env
+	cmd.Dir = f.Dir
+	cmd.WaitDelay = pipeGrace
+	cmd.SysProcAttr = childAttributes(false)
+	return cmd
+}
+
+// InstanceOptions are those of one instance.
+type InstanceOptions struct {
+	Name   string
+	Binary string   // instead of the fleet's
+	Env    []string // on top of the fleet's
+}
+
+// Start starts an instance of the fleet's binary; env comes on top of the fleet's.
+func (f *Fleet) Start(ctx context.Context, name string, env ...string) (*Instance, error) {
+	return f.StartWith(ctx, InstanceOptions{Name: name, Env: env})
+}
+
+// StartWith starts an instance. The end of ctx does not end it: Stop does.
+func (f *Fleet) StartWith(ctx context.Context, opts InstanceOptions) (*Instance, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock() // Stop misses nothing
+	i, err := f.start(ctx, opts)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", opts.Name, err)
+	}
+	f.all = append(f.all, i)
+	return i, nil
+}
+
+func (f *Fleet) start(ctx context.Context, opts InstanceOptions) (*Instance, error) {
+	port, err := process.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	log := filepath.Join(f.Dir, "weft-"+opts.Name+".jsonl")
+	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	cmd := f.command(context.WithoutCancel(ctx), []string{"run"})
+	if opts.Binary != "" {
+		cmd.Path, cmd.Args[0] = opts.Binary, opts.Binary
+	}
+	cmd.Env = slices.Concat(f.Env, opts.Env, []string{"WEFT_INSTANCE=" + opts.Name, "OUTBOX_METRICS_PORT=" + strconv.Itoa(port)})
+	cmd.Stdout, cmd.Stderr = file, file
+	cmd.SysProcAttr = childAttributes(f.Keep)
+	i := &Instance{Name: opts.Name, Port: port, Log: log, ended: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		// The kernel signals the parent's death when the thread that forked ends: that
+		// thread must last as long as the child.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		i.err = cmd.Wait()
+		close(i.ended)
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	i.PID = cmd.Process.Pid
+	return i, nil
+}
+
+func (f *Fleet) instances() []*Instance {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.all)
+}
+
+// Died returns an error when an instance has ended that nobody has ended; see
+// [Instance.Expected].
+func (f *Fleet) Died() error {
+	for _, i := range f.instances() {
+		if i.HasEnded() && !i.Expected() {
+			return i.Ending()
+		}
+	}
+	return nil
+}
+
+// Stop ends all instances, with SIGTERM first, and reports those that did not end well by
+// it. A second call is harmless.
+func (f *Fleet) Stop() error {
+	var running []*Instance
+	for _, i := range f.instances() {
+		if !i.HasEnded() {
+			running = append(running, i)
+			i.expected.Store(true)
+			_ = syscall.Kill(-i.PID, syscall.SIGTERM)
+			_ = syscall.Kill(-i.PID, syscall.SIGCONT) // a stopped process sees no SIGTERM
+		}
+	}
+	var errs []error
+	grace := time.After(stopGrace)
+	for _, i := range running {
+		select {
+		case <-i.ended:
+			if i.err != nil {
+				errs = append(errs, i.Ending())
+			}
+		case <-grace:
+			errs = append(errs, fmt.Errorf("instance %s did not stop within %v and was killed", i.Name, stopGrace))
+			for _, i := range running {
+				_ = syscall.Kill(-i.PID, syscall.SIGKILL)
+			}
+			<-i.ended
+			grace = nil // the others have been killed, too
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,200 @@
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
+)
+
+// Group is the members of one leadership group at a place.
+type Group struct {
+	*Place
+	Fleet *Fleet
+
+	// Recorder, when not nil, gives each member proxies of its own to both servers, and gets
+	// what passes to Elasticsearch.
+	Recorder *wire.Recorder
+	// Pick, when not nil, is told of each start, with the binary that was asked for, and returns
+	// the one to start; empty means the fleet's.
+	Pick func(m *Member, binary string) string
+	// Unexpected, when not nil, is told by Supervise of an instance that nobody has ended.
+	Unexpected func(*Instance)
+
+	mu      sync.Mutex
+	members []*Member
+}
+
+// Member is one name in a group: the process that bears it now, and its proxies.
+type Member struct {
+	Name string
+	*wire.Ways
+	Env []string // on top of the fleet's and the proxies'
+
+	group *Group
+	mu    sync.Mutex
+	now   *Instance
+}
+
+// NewFleet builds weft in dir, unless binary names one, and returns a fleet that logs there
+// and is pointed at nothing yet.
+func NewFleet(ctx context.Context, binary, dir string) (f *Fleet, err error) {
+	if binary == "" {
+		binary, err = Build(ctx, dir, nil)
+	} else {
+		binary, err = filepath.Abs(binary)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Fleet{Binary: binary, Dir: dir}, nil
+}
+
+// Launch adds a member and starts its first process; env comes on top of the fleet's.
+func (g *Group) Launch(ctx context.Context, name string, env ...string) (m *Member, err error) {
+	m = &Member{Name: name, Env: env, group: g}
+	if g.Recorder != nil {
+		if m.Ways, err = wire.NewWays(name, g.DatabaseURL, g.ElasticURL, g.Recorder); err != nil {
+			return nil, err
+		}
+		m.Env = append([]string{"DATABASE_URL=" + m.DatabaseURL, "ELASTIC_URL=" + m.ElasticURL}, env...)
+	}
+	g.mu.Lock()
+	g.members = append(g.members, m)
+	g.mu.Unlock()
+	return m, m.Start(ctx, "")
+}
+
+// LaunchAll starts members of these names and waits until all are ready.
+func (g *Group) LaunchAll(ctx context.Context, names ...string) error {
+	for _, name := range names {
+		if _, err := g.Launch(ctx, name); err != nil {
+			return err
+		}
+	}
+	for _, m := range g.Members() {
+		if err := m.Instance().Ready(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Start gives the member a new process of this binary; empty means the fleet's.
+func (m *Member) Start(ctx context.Context, binary string) error {
+	if m.group.Pick != nil {
+		binary = m.group.Pick(m, binary)
+	}
+	i, err := m.group.Fleet.StartWith(ctx, InstanceOptions{Name: m.Name, Env: m.Env, Binary: binary})
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now = i
+	return nil
+}
+
+// Instance returns the member's newest process.
+func (m *Member) Instance() *Instance {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.now
+}
+
+// Members returns the members so far, in the order of their start.
+func (g *Group) Members() []*Member {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.members)
+}
+
+// Member returns the one of that name, or nil.
+func (g *Group) Member(name string) *Member {
+	for _, m := range g.Members() {
+		if m.Name == name {
+			return m
+		}
+	}
+	return nil
+}
+
+// Standby returns the first member that is not m, or nil.
+func (g *Group) Standby(m *Member) *Member {
+	for _, other := range g.Members() {
+		if other != m {
+			return other
+		}
+	}
+	return nil
+}
+
+// LeadingMember returns who leads, and the member of that name.
+func (g *Group) LeadingMember(ctx context.Context) (*Member, Leadership, error) {
+	l, err := g.Leader(ctx)
+	if err != nil {
+		return nil, l, err
+	}
+	m := g.Member(l.Instance)
+	if m == nil {
+		return nil, l, fmt.Errorf("the leader %q is no instance of this run", l.Instance)
+	}
+	return m, l, nil
+}
+
+// Supervise starts again the members whose process has ended, as a supervisor does.
+func (g *Group) Supervise(ctx context.Context) error {
+	for _, m := range g.Members() {
+		i := m.Instance()
+		if !i.HasEnded() {
+			continue
+		}
+		if !i.Expected() && g.Unexpected != nil {
+			g.Unexpected(i)
+		}
+		if err := m.Start(ctx, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AllReady returns an error unless every member is ready.
+func (g *Group) AllReady(ctx context.Context) error {
+	for _, m := range g.Members() {
+		if err := m.Instance().ReadyNow(ctx); err != nil {
+			return fmt.Errorf("%s is not ready: %w", m.Name, err)
+		}
+	}
+	return nil
+}
+
+// Heal takes all faults off all proxies.
+func (g *Group) Heal() error {
+	var errs []error
+	for _, m := range g.Members() {
+		if m.Ways != nil {
+			errs = append(errs, m.Ways.Heal())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Stop ends all processes in order, and then the proxies, so that what is under way comes
+// into the record. A second call is harmless.
+func (g *Group) Stop() error {
+	var errs []error
+	if g.Fleet != nil {
+		errs = append(errs, g.Fleet.Stop())
+	}
+	for _, m := range g.Members() {
+		if m.Ways != nil {
+			errs = append(errs, m.Ways.Close())
+		}
+	}
+	return errors.Join(errs...)
+}

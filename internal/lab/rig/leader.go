@@ -1,0 +1,198 @@
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/history"
+)
+
+// Outbox is the outbox table of search_index, which all programs write to.
+const Outbox = "search_outbox_events"
+
+const (
+	pollPeriod = 20 * time.Millisecond
+	// settleTimeout bounds a takeover; the slowest is that of a frozen leader.
+	settleTimeout = 2 * time.Minute
+	rested        = 1500 * time.Millisecond
+	freshBeat     = 2500 * time.Millisecond
+)
+
+// Leadership is the row of weft_leader.
+type Leadership struct {
+	Epoch    int64 // 0: nobody has led yet
+	Instance string
+	Released bool
+	Beat     time.Duration // since the last heartbeat
+	Term     time.Duration // since the lock was won
+}
+
+// String returns how a status line says it.
+func (l Leadership) String() string {
+	if l.Epoch == 0 || l.Released {
+		return "nobody leads"
+	}
+	return fmt.Sprintf("%s leads (epoch %d)", l.Instance, l.Epoch)
+}
+
+// Rested returns an error unless somebody leads, has sent a heartbeat lately and has led for a
+// while. The loser of the term before rests for a heartbeat before it competes again: a fault
+// in that time would meet a group of one.
+func (l Leadership) Rested() error {
+	switch {
+	case l.Epoch == 0 || l.Released:
+		return errors.New("nobody leads")
+	case l.Beat > freshBeat:
+		return fmt.Errorf("the last heartbeat of %s is %v old", l.Instance, l.Beat)
+	case l.Term < rested:
+		return fmt.Errorf("the term of %s is %v old", l.Instance, l.Term)
+	default:
+		return nil
+	}
+}
+
+// Leader reads who leads the place's group.
+func (p *Place) Leader(ctx context.Context) (Leadership, error) { return p.LeaderOf(ctx, p.Group) }
+
+// LeaderOf reads who leads a group.
+func (p *Place) LeaderOf(ctx context.Context, group string) (l Leadership, err error) {
+	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
+	defer cancel()
+	err = p.Pool.QueryRow(ctx, `
+select epoch, instance, released_at is not null, clock_timestamp() - renewed_at, clock_timestamp() - acquired_at
+from weft_leader where group_name = $1`, group).Scan(&l.Epoch, &l.Instance, &l.Released, &l.Beat, &l.Term)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return l, fmt.Errorf("read leader: %w", err)
+	}
+	return l, nil
+}
+
+// Now reads the database's clock.
+func (p *Place) Now(ctx context.Context) (at time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
+	defer cancel()
+	if err := p.Pool.QueryRow(ctx, "select clock_timestamp()").Scan(&at); err != nil {
+		return at, fmt.Errorf("read the database's clock: %w", err)
+	}
+	return at, nil
+}
+
+// Holds returns nil when a query says true.
+func (p *Place) Holds(ctx context.Context, sql string, args ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
+	defer cancel()
+	var ok bool
+	err := p.Pool.QueryRow(ctx, sql, args...).Scan(&ok)
+	if err == nil && !ok {
+		err = fmt.Errorf("not yet so: %s", strings.Join(strings.Fields(sql), " "))
+	}
+	return err
+}
+
+// Record installs the history of the outbox and of its source rows; weft must have migrated.
+func (p *Place) Record(ctx context.Context) error {
+	if err := history.Install(ctx, p.Pool, Outbox); err != nil {
+		return err
+	}
+	return history.InstallSource(ctx, p.Pool)
+}
+
+// Position is the place in the record behind which the next change will be.
+func (p *Place) Position(ctx context.Context) (seq int64, err error) {
+	err = Await(ctx, settleTimeout, pollPeriod, "position of the record", func(ctx context.Context) (err error) {
+		ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
+		defer cancel()
+		seq, err = history.Position(ctx, p.Pool)
+		return err
+	})
+	return seq, err
+}
+
+// Succeeded waits for a newer term than that of epoch and its first settled event.
+func (p *Place) Succeeded(ctx context.Context, epoch int64) error {
+	err := Await(ctx, settleTimeout, pollPeriod, "successor", func(ctx context.Context) error {
+		l, err := p.Leader(ctx)
+		if err == nil && l.Epoch <= epoch {
+			err = fmt.Errorf("epoch %d is still the newest", l.Epoch)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return p.Settles(ctx, epoch+1)
+}
+
+// Settles waits for one more event to become done under epoch or a later one.
+func (p *Place) Settles(ctx context.Context, epoch int64) error {
+	position, err := p.Position(ctx)
+	if err != nil {
+		return err
+	}
+	return Await(ctx, settleTimeout, pollPeriod, "settled event", func(ctx context.Context) error {
+		log, err := history.Since(ctx, p.Pool, Outbox, p.Group, position)
+		if err != nil {
+			return err
+		}
+		if _, ok := log.FirstDone(epoch); !ok {
+			return fmt.Errorf("no event is settled under epoch %d or later", epoch)
+		}
+		return nil
+	})
+}
+
+// Drained waits until every event is done or failed. check, unless nil, is called beside each
+// look; its error ends the wait if [Stop] has made it.
+func (p *Place) Drained(ctx context.Context, bound time.Duration, check func(context.Context) error) error {
+	return Await(ctx, bound, pollPeriod, "drained outbox", func(ctx context.Context) error {
+		if check != nil {
+			if err := check(ctx); err != nil {
+				return err
+			}
+		}
+		ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
+		defer cancel()
+		var left *string
+		err := p.Pool.QueryRow(ctx, `
+select string_agg(t.line, ', ') from (
+  select format('%s %s%s%s', count(*), status, ' by ' || owner, ' for ' || error_reason) as line
+  from `+Outbox+`_live where status in ('pending', 'processing')
+  group by status, owner, error_reason order by count(*) desc limit 8) t`).Scan(&left)
+		if err == nil && left != nil {
+			err = errors.New("left are " + *left)
+		}
+		return err
+	})
+}
+
+// Backlog counts the events that are in flight or could be.
+func (p *Place) Backlog(ctx context.Context) (n int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
+	defer cancel()
+	err = p.Pool.QueryRow(ctx, `
+select (select count(*) from `+Outbox+` where status = 'pending' and next_retry_at is null)
+     + (select count(*) from `+Outbox+` where status = 'pending' and next_retry_at <= now())
+     + (select count(*) from `+Outbox+` where status = 'processing')`).Scan(&n)
+	if err != nil {
+		return n, fmt.Errorf("count the backlog: %w", err)
+	}
+	return n, nil
+}
+
+// Unsettled counts the events that are neither done nor failed, and those that failed.
+func (p *Place) Unsettled(ctx context.Context) (waiting, failed int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
+	defer cancel()
+	err = p.Pool.QueryRow(ctx, `
+select (select count(*) from `+Outbox+` where status = 'pending') + (select count(*) from `+Outbox+` where status = 'processing'),
+       (select count(*) from `+Outbox+` where status = 'failed')`).Scan(&waiting, &failed)
+	if err != nil {
+		return 0, 0, fmt.Errorf("count events: %w", err)
+	}
+	return waiting, failed, nil
+}

@@ -1,0 +1,203 @@
+package rig
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
+)
+
+const (
+	// AppName is how the workshop's sessions are named, so that faults leave them alone.
+	AppName = "weftlab"
+
+	// QueryTimeout bounds a short statement or request.
+	QueryTimeout = 10 * time.Second
+
+	closeTimeout = 30 * time.Second
+	suffixLength = 8
+)
+
+// Place is where a run works: servers, and names of its own on them.
+type Place struct {
+	Servers *stack.Stack // nil when both servers are the caller's
+	// Started says which servers are the run's own, to be stopped and restarted at will.
+	Started struct{ Postgres, Elastic bool }
+
+	DatabaseURL string // with the schema, where there is one
+	ElasticURL  string
+	Schema      string // empty: the database's default
+	Index       string // name for weft, which makes it
+	Group       string // of leadership
+
+	Pool    *pgxpool.Pool // of DatabaseURL, past all faults
+	Elastic *reconcile.Client
+
+	parent *Place // that a corner is in
+}
+
+// Open starts the servers that opts does not name, and connects to both. It makes nothing on
+// them. conns is the size of the pool.
+func Open(ctx context.Context, opts stack.Options, conns int) (p *Place, err error) {
+	p = &Place{Group: "weft"}
+	p.Started.Postgres, p.Started.Elastic = opts.DatabaseURL == "", opts.ElasticURL == ""
+	servers, err := stack.Start(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	if p.Started.Postgres || p.Started.Elastic {
+		p.Servers = servers
+	}
+	defer func() {
+		if err != nil {
+			p, err = nil, errors.Join(err, p.Close(ctx))
+		}
+	}()
+	p.ElasticURL = servers.ElasticURL()
+	if p.DatabaseURL, err = postgres.Normalize(servers.DatabaseURL()); err != nil {
+		return p, fmt.Errorf("DATABASE_URL: %w", err)
+	}
+	if opts.Replication != "" {
+		p.DatabaseURL = servers.PairURL()
+	}
+	if p.Pool, err = OpenPool(ctx, p.DatabaseURL, conns); err != nil {
+		return p, err
+	}
+	p.Elastic, err = reconcile.NewClient(p.ElasticURL)
+	return p, err
+}
+
+// OpenPool returns a pool of a database whose sessions bear the workshop's name.
+func OpenPool(ctx context.Context, databaseURL string, conns int) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(databaseURL)
+	if err != nil {
+		return nil, fmt.Errorf("database URL: %w", err)
+	}
+	config.MaxConns = int32(conns)
+	config.ConnConfig.RuntimeParams["application_name"] = AppName
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("open pool: %w", err)
+	}
+	return pool, nil
+}
+
+// Suffix returns eight random characters for names that nobody else has.
+func Suffix() string {
+	var random [suffixLength / 2]byte
+	_, _ = rand.Read(random[:])
+	return hex.EncodeToString(random[:])
+}
+
+// Corner returns a place on the same servers, with a schema that it makes, and an index and a
+// group of its own. Its Close removes schema and index, and leaves the servers.
+func (p *Place) Corner(ctx context.Context, schema, index, group string, conns int) (c *Place, err error) {
+	u, err := url.Parse(p.DatabaseURL)
+	if err != nil || u.Scheme == "" {
+		return nil, errors.New("DATABASE_URL: want it in URL form, to name a schema in it")
+	}
+	q := u.Query()
+	q.Set("search_path", schema)
+	u.RawQuery = q.Encode()
+	corner := *p
+	c = &corner
+	c.parent, c.Pool, c.DatabaseURL, c.Schema, c.Index, c.Group = p, nil, u.String(), schema, index, group
+	limited, cancel := context.WithTimeout(ctx, QueryTimeout)
+	defer cancel()
+	if _, err := p.Pool.Exec(limited, "create schema "+pgx.Identifier{schema}.Sanitize()); err != nil {
+		return nil, fmt.Errorf("make schema %s: %w", schema, err)
+	}
+	if c.Pool, err = OpenPool(ctx, c.DatabaseURL, conns); err != nil {
+		return nil, errors.Join(err, c.Close(ctx))
+	}
+	return c, nil
+}
+
+// Close ends the connections, removes a corner's schema and index, and stops the servers that
+// were started. The end of ctx does not cut it short.
+func (p *Place) Close(ctx context.Context) error {
+	if p.Pool != nil {
+		p.Pool.Close()
+	}
+	if p.parent != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		return p.parent.Remove(ctx, p.Schema, p.Index, p.Group)
+	}
+	if p.Elastic != nil {
+		p.Elastic.Close()
+	}
+	if p.Servers != nil {
+		return p.Servers.Close()
+	}
+	return nil
+}
+
+// Remove deletes what a corner has made: its index, the sessions of its group, and last its
+// schema, by which the rest is found. What is gone already is no error. An empty name is left
+// out.
+func (p *Place) Remove(ctx context.Context, schema, index, group string) error {
+	var errs []error
+	if index != "" {
+		errs = append(errs, p.DeleteIndices(ctx, index))
+	}
+	if _, err := p.Pool.Exec(ctx, `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name like $1`,
+		"weft/"+group+"/%"); err != nil && group != "" {
+		errs = append(errs, fmt.Errorf("end sessions of group %s: %w", group, err))
+	}
+	if errors.Join(errs...) == nil && schema != "" {
+		if _, err := p.Pool.Exec(ctx, "drop schema if exists "+pgx.Identifier{schema}.Sanitize()+" cascade"); err != nil {
+			errs = append(errs, fmt.Errorf("drop schema %s: %w", schema, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Indices returns the full names of the indices whose name begins with prefix.
+func (p *Place) Indices(ctx context.Context, prefix string) (names []string, err error) {
+	var found map[string]json.RawMessage
+	err = p.Elastic.Do(ctx, http.MethodGet, "/"+prefix+"*/_settings?expand_wildcards=all&filter_path=*.settings.index.uuid", nil, &found)
+	if err != nil {
+		return nil, fmt.Errorf("list indices %s: %w", prefix, err)
+	}
+	for name := range found {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// DeleteIndices deletes them by their full names, because a server may refuse wildcards.
+func (p *Place) DeleteIndices(ctx context.Context, prefix string) error {
+	names, err := p.Indices(ctx, prefix)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range names {
+		if err := p.Elastic.Do(ctx, http.MethodDelete, "/"+url.PathEscape(name)+"?ignore_unavailable=true", nil, nil); err != nil {
+			errs = append(errs, fmt.Errorf("delete index %s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Settings are the environment that points weft at the place.
+func (p *Place) Settings() []string {
+	return []string{
+		"DATABASE_URL=" + p.DatabaseURL, "ELASTIC_URL=" + p.ElasticURL, "ELASTIC_INDEX=" + p.Index, "WEFT_GROUP=" + p.Group, "GOTRACEBACK=all",
+	}
+}

@@ -1,0 +1,126 @@
+package traffic
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/history"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// Clock hands out event versions: microseconds of the wall clock, each once. Its methods are
+// safe for concurrent use.
+type Clock struct {
+	mu   sync.Mutex
+	last int64
+	now  func() time.Time // nil: time.Now
+}
+
+// Next returns a version higher than all before.
+func (c *Clock) Next() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now
+	if c.now != nil {
+		now = c.now
+	}
+	c.last = max(c.last+1, now().UnixMicro())
+	return c.last
+}
+
+// SkipTo makes later versions higher than version.
+func (c *Clock) SkipTo(version int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = max(c.last, version)
+}
+
+// Ledger is what the application knows of its own commits. Its methods are safe for concurrent
+// use.
+type Ledger struct {
+	mu           sync.Mutex
+	acknowledged []history.Enqueued
+	answers      []answer
+	unknown      int           // events of transactions whose commit got no answer
+	refused      int           // transactions that ended in an error
+	more         chan struct{} // closed and replaced by each answer
+}
+
+// answer is a transaction that the application saw committed.
+type answer struct{ began, at time.Time }
+
+func (l *Ledger) acknowledge(began time.Time, events []outbox.NewEvent) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range events {
+		e := &events[i]
+		l.acknowledged = append(l.acknowledged, history.Enqueued{Event: e.ID, Key: e.Key, Version: e.Version})
+	}
+	l.answers = append(l.answers, answer{began, time.Now()})
+	if l.more != nil {
+		close(l.more)
+		l.more = nil
+	}
+}
+
+// refuse notes a transaction that failed, with the events of a commit without an answer.
+func (l *Ledger) refuse(unknown int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refused++
+	l.unknown += unknown
+}
+
+// Acknowledged returns the events that the application saw committed.
+func (l *Ledger) Acknowledged() []history.Enqueued {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.acknowledged)
+}
+
+// Produced returns how many events the application saw committed.
+func (l *Ledger) Produced() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.acknowledged)
+}
+
+// Unknown returns how many events were in transactions whose commit got no answer.
+func (l *Ledger) Unknown() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.unknown
+}
+
+// Refused returns how many transactions ended in an error.
+func (l *Ledger) Refused() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.refused
+}
+
+// Outage waits for the answer to a transaction that began after at, and returns how long the
+// application had been without an answer then.
+func (l *Ledger) Outage(ctx context.Context, at time.Time) (time.Duration, error) {
+	for {
+		l.mu.Lock()
+		answers := l.answers
+		if l.more == nil {
+			l.more = make(chan struct{})
+		}
+		more := l.more
+		l.mu.Unlock()
+		i := slices.IndexFunc(answers, func(a answer) bool { return a.began.After(at) })
+		if i > 0 {
+			return answers[i].at.Sub(answers[i-1].at), nil
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return 0, fmt.Errorf("the application had no answer: %w", context.Cause(ctx))
+		}
+	}
+}

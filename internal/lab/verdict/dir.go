@@ -1,0 +1,230 @@
+package verdict
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The names in a directory.
+const (
+	RecipeFile   = "_recipe.json"
+	ResultFile   = "_result.json"
+	TimelineFile = "_timeline.jsonl"
+	BeforeFile   = "_metrics/metrics-before.txt"
+	AfterFile    = "_metrics/metrics-after.txt"
+	SeriesFile   = "_metrics/series.jsonl"
+	MetricsDir   = "_metrics"
+	LogDir       = "_logs"
+	ExportDir    = "_exports"
+	SpansFile    = "_exports/spans.jsonl"
+	ReportFile   = "report.html"
+
+	probePrefix = "_probe_"
+	runFormat   = "20060102T150405Z"
+)
+
+// Dir is the directory of one run.
+type Dir struct {
+	Path     string // absolute
+	Scenario string
+	Run      string
+}
+
+// String returns the path relative to the working directory, if it is below that.
+func (d Dir) String() string {
+	if here, err := os.Getwd(); err == nil {
+		if path, err := filepath.Rel(here, d.Path); err == nil && filepath.IsLocal(path) {
+			return path
+		}
+	}
+	return d.Path
+}
+
+// Create makes the directory of a run that begins now.
+func Create(root, scenario string, now time.Time) (Dir, error) {
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return Dir{}, fmt.Errorf("evidence: %w", err)
+	}
+	parent := filepath.Join(root, scenario)
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return Dir{}, fmt.Errorf("evidence: %w", err)
+	}
+	id := now.UTC().Format(runFormat)
+	for n := 2; ; n++ {
+		d := Dir{Path: filepath.Join(parent, id), Scenario: scenario, Run: id}
+		err := os.Mkdir(d.Path, 0o755)
+		switch {
+		case err == nil:
+			for _, sub := range []string{MetricsDir, LogDir, ExportDir} {
+				err = errors.Join(err, os.Mkdir(filepath.Join(d.Path, sub), 0o755))
+			}
+			return d, err
+		case !errors.Is(err, fs.ErrExist):
+			return Dir{}, fmt.Errorf("evidence: %w", err)
+		}
+		id = fmt.Sprintf("%s-%d", now.UTC().Format(runFormat), n)
+	}
+}
+
+// runID is what Create calls a run.
+var runID = regexp.MustCompile(`^\d{8}T\d{6}Z(-\d+)?$`)
+
+// Runs returns the runs of a scenario below root, the oldest first.
+func Runs(root, scenario string) ([]Dir, error) {
+	parent := filepath.Join(root, scenario)
+	entries, err := os.ReadDir(parent)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("evidence: %w", err)
+	}
+	var dirs []Dir
+	for _, e := range entries {
+		if !e.IsDir() || !runID.MatchString(e.Name()) {
+			continue
+		}
+		path, err := filepath.Abs(filepath.Join(parent, e.Name()))
+		if err != nil {
+			return nil, fmt.Errorf("evidence: %w", err)
+		}
+		dirs = append(dirs, Dir{path, scenario, e.Name()})
+	}
+	// Of two runs within a second the second one has a longer name.
+	slices.SortFunc(dirs, func(a, b Dir) int {
+		return cmp.Or(strings.Compare(a.Run[:16], b.Run[:16]), cmp.Compare(len(a.Run), len(b.Run)), strings.Compare(a.Run, b.Run))
+	})
+	return dirs, nil
+}
+
+// Find returns a run of a scenario, the newest when run is empty.
+func Find(root, scenario, run string) (Dir, error) {
+	dirs, err := Runs(root, scenario)
+	if err != nil {
+		return Dir{}, err
+	}
+	for _, d := range slices.Backward(dirs) {
+		if run == "" || d.Run == run {
+			return d, nil
+		}
+	}
+	what := "no run"
+	if run != "" {
+		what = "no run " + run
+	}
+	return Dir{}, fmt.Errorf("%w: %s of %s below %s", ErrNone, what, scenario, root)
+}
+
+// ErrNone is the error of [Find] when there is nothing.
+var ErrNone = errors.New("no evidence")
+
+// Keep removes all but the newest n runs of a scenario and returns what it removed.
+func Keep(root, scenario string, n int) ([]Dir, error) {
+	dirs, err := Runs(root, scenario)
+	if err != nil || len(dirs) <= n {
+		return nil, err
+	}
+	old := dirs[:len(dirs)-n]
+	for _, d := range old {
+		if err := os.RemoveAll(d.Path); err != nil {
+			return nil, fmt.Errorf("remove evidence: %w", err)
+		}
+	}
+	return old, nil
+}
+
+// File returns the path of a file in the directory.
+func (d Dir) File(name string) string { return filepath.Join(d.Path, filepath.FromSlash(name)) }
+
+// ProbeFile is the name of a probe's file.
+func ProbeFile(name string) string { return probePrefix + name + ".json" }
+
+// Write writes a file as indented JSON, whole or not at all.
+func (d Dir) Write(name string, v any) error {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("evidence %s: %w", name, err)
+	}
+	return d.WriteText(name, append(text, '\n'))
+}
+
+// WriteText writes a file, whole or not at all.
+func (d Dir) WriteText(name string, text []byte) error {
+	file := d.File(name)
+	part := file + ".part"
+	err := os.WriteFile(part, text, 0o644)
+	if err == nil {
+		err = os.Rename(part, file)
+	}
+	if err != nil {
+		return fmt.Errorf("evidence %s: %w", name, err)
+	}
+	return nil
+}
+
+// Read reads a file of JSON; numbers in an interface become [json.Number].
+func (d Dir) Read(name string, v any) error {
+	text, err := os.ReadFile(d.File(name))
+	if err == nil {
+		err = decode(strings.NewReader(string(text)), v)
+	}
+	if err != nil {
+		return fmt.Errorf("evidence %s: %w", name, err)
+	}
+	return nil
+}
+
+func decode(r io.Reader, v any) error {
+	dec := json.NewDecoder(r)
+	dec.UseNumber()
+	return dec.Decode(v)
+}
+
+// WriteLines writes one line of JSON for each of vs.
+func WriteLines[T any](d Dir, name string, vs []T) error {
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	for i := range vs {
+		if err := enc.Encode(vs[i]); err != nil {
+			return fmt.Errorf("evidence %s: %w", name, err)
+		}
+	}
+	return d.WriteText(name, []byte(b.String()))
+}
+
+// ReadLines reads lines of JSON; a line that is none is left out: a process that was
+// killed may have written half of one. No file is no lines.
+func ReadLines[T any](d Dir, name string) ([]T, error) {
+	f, err := os.Open(d.File(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("evidence %s: %w", name, err)
+	}
+	defer f.Close()
+	var out []T
+	r := bufio.NewReader(f)
+	for {
+		line, err := r.ReadString('\n')
+		var v T
+		if strings.TrimSpace(line) != "" && decode(strings.NewReader(line), &v) == nil {
+			out = append(out, v)
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return out, nil
+		case err != nil:
+			return nil, fmt.Errorf("evidence %s: %w", name, err)
+		}
+	}
+}

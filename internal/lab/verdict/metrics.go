@@ -1,0 +1,165 @@
+package verdict
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// InstanceLabel tells the instances apart, as Prometheus would.
+const InstanceLabel = "instance"
+
+// Sample is one value. Those of a histogram are named as in the text.
+type Sample struct {
+	Name   string
+	Labels map[string]string
+	Value  float64
+}
+
+// String returns the series as in the text: name{label="value",…}.
+func (s Sample) String() string {
+	if len(s.Labels) == 0 {
+		return s.Name
+	}
+	parts := make([]string, 0, len(s.Labels))
+	for _, k := range slices.Sorted(maps.Keys(s.Labels)) {
+		parts = append(parts, k+"="+strconv.Quote(s.Labels[k]))
+	}
+	return s.Name + "{" + strings.Join(parts, ",") + "}"
+}
+
+// ParseSeries undoes [Sample.String].
+func ParseSeries(text string) (name string, labels map[string]string) {
+	name, rest, _ := strings.Cut(text, "{")
+	labels = map[string]string{}
+	for rest != "" && rest != "}" {
+		key, after, ok := strings.Cut(rest, "=")
+		quoted, err := strconv.QuotedPrefix(after)
+		if !ok || err != nil {
+			break
+		}
+		labels[key], _ = strconv.Unquote(quoted)
+		rest = strings.TrimPrefix(after[len(quoted):], ",")
+	}
+	return name, labels
+}
+
+// Metrics are the samples of a scrape.
+type Metrics []Sample
+
+// Families are a scrape as it was parsed.
+type Families []*dto.MetricFamily
+
+// Parse reads the text format.
+func Parse(text []byte) (Families, error) {
+	var out Families
+	for dec := expfmt.NewDecoder(bytes.NewReader(text), expfmt.NewFormat(expfmt.TypeTextPlain)); ; {
+		f := new(dto.MetricFamily)
+		err := dec.Decode(f)
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("metrics: %w", err)
+		}
+		out = append(out, f)
+	}
+}
+
+// Merge puts the scrapes of several instances into one text, each series with the label
+// instance.
+func Merge(scrapes map[string]Families) ([]byte, error) {
+	merged := map[string]*dto.MetricFamily{}
+	label := InstanceLabel
+	for _, instance := range slices.Sorted(maps.Keys(scrapes)) {
+		for _, f := range scrapes[instance] {
+			into := merged[f.GetName()]
+			if into == nil {
+				into = &dto.MetricFamily{Name: f.Name, Help: f.Help, Type: f.Type}
+				merged[f.GetName()] = into
+			}
+			for _, m := range f.GetMetric() {
+				labels := append(slices.Clone(m.GetLabel()), &dto.LabelPair{Name: &label, Value: &instance})
+				into.Metric = append(into.Metric, &dto.Metric{
+					Label: labels, Gauge: m.Gauge, Counter: m.Counter, Summary: m.Summary, Untyped: m.Untyped, Histogram: m.Histogram,
+				})
+			}
+		}
+	}
+	var out bytes.Buffer
+	for _, name := range slices.Sorted(maps.Keys(merged)) {
+		if _, err := expfmt.MetricFamilyToText(&out, merged[name]); err != nil {
+			return nil, fmt.Errorf("metrics: %w", err)
+		}
+	}
+	return out.Bytes(), nil
+}
+
+// Samples returns the values of all families.
+func (fs Families) Samples() (out Metrics) {
+	found, _ := expfmt.ExtractSamples(&expfmt.DecodeOptions{}, fs...) // its error is a type that no exporter writes
+	for _, s := range found {
+		labels := map[string]string{}
+		for name, value := range s.Metric {
+			if name != model.MetricNameLabel {
+				labels[string(name)] = string(value)
+			}
+		}
+		out = append(out, Sample{string(s.Metric[model.MetricNameLabel]), labels, float64(s.Value)})
+	}
+	return out
+}
+
+// Sum adds the values of the series of that name that have the labels, each written as
+// name=value.
+func (m Metrics) Sum(name string, labels ...string) float64 {
+	var sum float64
+	for _, s := range m {
+		if s.Name == name && s.has(labels) && !math.IsNaN(s.Value) {
+			sum += s.Value
+		}
+	}
+	return sum
+}
+
+func (s Sample) has(labels []string) bool {
+	for _, l := range labels {
+		name, value, _ := strings.Cut(l, "=")
+		if s.Labels[name] != value {
+			return false
+		}
+	}
+	return true
+}
+
+// Change is what of an instance's metrics changed from one scrape to the next.
+type Change struct {
+	At       time.Time          `json:"at"`
+	Instance string             `json:"instance"`
+	Values   map[string]float64 `json:"values"` // by series
+}
+
+// Changed returns the values of now that differ from last, which it updates. A series
+// that is not in last is taken to have been 0.
+func Changed(last map[string]float64, now Metrics) map[string]float64 {
+	out := map[string]float64{}
+	for _, s := range now {
+		key := s.String()
+		if strings.HasSuffix(s.Name, "_bucket") || math.IsNaN(s.Value) || math.IsInf(s.Value, 0) || last[key] == s.Value {
+			continue
+		}
+		last[key], out[key] = s.Value, s.Value
+	}
+	return out
+}

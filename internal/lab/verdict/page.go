@@ -1,0 +1,243 @@
+package verdict
+
+import (
+	"bytes"
+	_ "embed" // the page
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+//go:embed page.html.tmpl
+var pageText string
+
+const (
+	maxEvents = 60
+	maxLog    = 120
+	maxText   = 400 // of one cell
+)
+
+// page is all that is on it.
+type page struct {
+	Recipe   Recipe
+	Result   *Result // nil when the run was not judged
+	Failing  []Check
+	Took     string
+	Timeline template.HTML
+	Moments  []moment
+	Charts   []chart
+	Events   []eventRow
+	Hidden   int // events that are not shown
+	Exported *Exported
+	Traces   []traceRow
+	Log      []logRow
+	LogCut   int
+	Files    []string
+
+	jaeger string // URL; may be empty
+}
+
+// eventRow is an event that the drill wrote, as it ended.
+type eventRow struct {
+	Event
+	Status, Attempts, Reason string
+	Traces                   []link
+}
+
+type link struct{ Text, URL string }
+
+// traceRow is a question of an export with the traces that answer it.
+type traceRow struct {
+	Query
+	Links []link
+}
+
+type logRow struct {
+	At, File, Level, Event, Text string
+	Trace                        link
+}
+
+// WritePage makes the page of a run, report.html in its directory. jaegerURL may be empty.
+func WritePage(d Dir, jaegerURL string) error {
+	e, err := Open(d)
+	if err != nil {
+		return err
+	}
+	p, err := newPage(e, strings.TrimRight(jaegerURL, "/"))
+	if err != nil {
+		return err
+	}
+	t, err := template.New("page").Parse(pageText)
+	if err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	var out bytes.Buffer
+	if err := t.Execute(&out, p); err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	return d.WriteText(ReportFile, out.Bytes())
+}
+
+func newPage(e *Evidence, jaegerURL string) (*page, error) {
+	p := &page{Recipe: e.Recipe, jaeger: jaegerURL}
+	var result Result
+	switch err := e.Read(ResultFile, &result); {
+	case err == nil:
+		p.Result = &result
+		p.Failing = slices.DeleteFunc(slices.Clone(result.Checks), func(c Check) bool { return c.Pass })
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	}
+	during := span{e.Recipe.Started, e.Recipe.Ended}
+	if during.to.IsZero() { // the run crashed
+		during.to = during.from
+		for _, m := range e.Timeline {
+			if m.At.After(during.to) {
+				during.to = m.At
+			}
+		}
+	}
+	p.Took = seconds(during.to.Sub(during.from))
+	p.Timeline, p.Moments = timeline(e.Timeline, during), moments(e.Timeline, during.from)
+	changes, err := ReadLines[Change](e.Dir, SeriesFile)
+	if err != nil {
+		return nil, err
+	}
+	var faults []time.Time
+	for _, m := range e.Timeline {
+		if m.Kind == Fault {
+			faults = append(faults, m.At)
+		}
+	}
+	p.Charts = charts(changes, during, faults)
+	p.log(e, during.from)
+	p.Files, err = files(e.Dir)
+	return p, errors.Join(err, p.events(e), p.traces(e))
+}
+
+func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + " s" }
+
+// traceLink leads to a trace in Jaeger; without a Jaeger it is the trace's id alone.
+func (p *page) traceLink(id string) link {
+	if id == "" || p.jaeger == "" {
+		return link{Text: id}
+	}
+	return link{id, p.jaeger + "/trace/" + id}
+}
+
+func (p *page) events(e *Evidence) error {
+	var rows []struct {
+		ID       string  `json:"id"`
+		Status   string  `json:"status"`
+		Attempts int     `json:"attempts"`
+		Reason   *string `json:"error_reason"`
+	}
+	if err := e.Probe("outbox", &rows); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	traces := map[string][]link{}
+	for _, s := range e.Spans {
+		if id, ok := s.Attrs["wordloom.outbox_event_id"]; ok {
+			l := p.traceLink(s.Trace)
+			if of := traces[fmt.Sprint(id)]; !slices.Contains(of, l) {
+				traces[fmt.Sprint(id)] = append(of, l)
+			}
+		}
+	}
+	shown := e.Recipe.Events[:min(len(e.Recipe.Events), maxEvents)]
+	p.Hidden = len(e.Recipe.Events) - len(shown)
+	for _, event := range shown {
+		row := eventRow{Event: event, Traces: traces[event.ID.String()]}
+		for _, r := range rows {
+			if r.ID == event.ID.String() {
+				row.Status, row.Attempts = r.Status, strconv.Itoa(r.Attempts)
+				if r.Reason != nil {
+					row.Reason = *r.Reason
+				}
+			}
+		}
+		p.Events = append(p.Events, row)
+	}
+	return nil
+}
+
+func (p *page) traces(e *Evidence) error {
+	var exported Exported
+	err := e.Read(ExportedFile, &exported)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	p.Exported = &exported
+	for _, q := range exported.Queries {
+		row := traceRow{Query: q}
+		var answer struct {
+			Data []struct {
+				ID string `json:"traceID"`
+			} `json:"data"`
+		}
+		if err := e.Read(q.File, &answer); err != nil {
+			return err
+		}
+		for _, t := range answer.Data {
+			row.Links = append(row.Links, p.traceLink(t.ID))
+		}
+		p.Traces = append(p.Traces, row)
+	}
+	return nil
+}
+
+// log shows what a person would look for: all but debug lines, and the events that have a
+// reason for how they ended.
+func (p *page) log(e *Evidence, from time.Time) {
+	lines := slices.DeleteFunc(slices.Clone(e.Lines), func(l Line) bool {
+		return l.Get("level") == "debug" && (l.Get("event") != "projection.event" || l.Get("reason") == "")
+	})
+	slices.SortStableFunc(lines, func(a, b Line) int { return a.At.Compare(b.At) })
+	shown := lines[:min(len(lines), maxLog)]
+	p.LogCut = len(lines) - len(shown)
+	for _, l := range shown {
+		rest := map[string]any{}
+		for k, v := range l.Fields {
+			switch k {
+			case "ts", "level", "event", "msg", "logger", "trace_id", "span_id", "env", "component", "obs_schema", "caller", "group", "instance":
+			default:
+				rest[k] = v
+			}
+		}
+		text := l.Get("msg")
+		if b, err := json.Marshal(rest); err == nil && len(rest) > 0 {
+			text += " " + string(b)
+		}
+		if r := []rune(text); len(r) > maxText {
+			text = string(r[:maxText]) + " …"
+		}
+		p.Log = append(p.Log, logRow{
+			At: seconds(l.At.Sub(from)), File: strings.TrimSuffix(l.File, ".jsonl"), Level: l.Get("level"), Event: l.Get("event"),
+			Text: text, Trace: p.traceLink(l.Get("trace_id")),
+		})
+	}
+}
+
+// files returns the names of all files of a run but the page itself.
+func files(d Dir) (names []string, err error) {
+	err = fs.WalkDir(os.DirFS(d.Path), ".", func(name string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() && name != ReportFile {
+			names = append(names, name)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("report: %w", err)
+	}
+	return names, nil
+}
