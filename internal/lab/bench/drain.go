@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -125,7 +124,7 @@ func (s *site) makeIndex(ctx context.Context) error {
 	if err := i.Ready(ctx); err != nil {
 		return err
 	}
-	return stop(ctx, i)
+	return i.Terminate(ctx)
 }
 
 func (s *site) close(ctx context.Context) error {
@@ -297,7 +296,7 @@ func (s *site) sum(ctx context.Context, i *rig.Instance, w workload, from, to ma
 	if out.RSSMB, err = peakRSS(i.PID); err != nil {
 		return out, err
 	}
-	if err := stop(ctx, i); err != nil {
+	if err := i.Terminate(ctx); err != nil {
 		return out, err
 	}
 	qctx, cancel := context.WithTimeout(ctx, queryTimeout)
@@ -383,17 +382,4 @@ func (s *sample) cost(from, to mark) {
 	s.Allocs = perEvent(to.mallocs-from.mallocs, n)
 	s.Retries = to.retries - from.retries
 	s.WALBytes = perEvent(to.wal-from.wal, n)
-}
-
-func stop(ctx context.Context, i *rig.Instance) error {
-	if _, err := i.Signal(syscall.SIGTERM); err != nil {
-		return err
-	}
-	if err := i.AwaitEnd(ctx); err != nil {
-		return err
-	}
-	if i.Err() != nil {
-		return i.Ending()
-	}
-	return nil
 }

@@ -94,12 +94,12 @@ func (b *bench) trickle(ctx context.Context, binary string, w workload, progress
 	if out.RSSMB, err = peakRSS(leader.PID); err != nil {
 		return out, err
 	}
-	return out, errors.Join(stop(ctx, standby), s.sumTrickle(ctx, leader, w, to.bulks-from.bulks, &out))
+	return out, errors.Join(standby.Terminate(ctx), s.sumTrickle(ctx, leader, w, to.bulks-from.bulks, &out))
 }
 
 // sumTrickle ends the worker and reads what it logged.
 func (s *site) sumTrickle(ctx context.Context, leader *rig.Instance, w workload, bulks float64, out *sample) error {
-	if err := stop(ctx, leader); err != nil {
+	if err := leader.Terminate(ctx); err != nil {
 		return err
 	}
 	qctx, cancel := context.WithTimeout(ctx, queryTimeout)

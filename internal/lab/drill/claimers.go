@@ -97,7 +97,7 @@ const claimersFile = "weft-claimers.jsonl"
 // keepLedger writes log and metrics of the claimers as those of an instance.
 func (r *run) keepLedger(l *ledger, into ...map[string]verdict.Families) {
 	families, err := l.registry.Gather()
-	r.mustf(err, "metrics of the claimers")
+	r.mustDo("metrics of the claimers", err)
 	r.mu.Lock()
 	for _, scrapes := range into {
 		scrapes["claimers"] = families
@@ -157,10 +157,10 @@ const samplePeriod = 3 * time.Millisecond
 
 func (r *run) connect(name string) *pgx.Conn {
 	config, err := pgx.ParseConfig(r.DatabaseURL)
-	r.mustf(err, "database URL")
+	r.mustDo("database URL", err)
 	config.RuntimeParams["application_name"] = name
 	conn, err := pgx.ConnectConfig(r.ctx, config)
-	r.mustf(err, "connect")
+	r.mustDo("connect", err)
 	return conn
 }
 

@@ -21,7 +21,7 @@ func duplicateDelivery() Scenario {
 			created := r.settled(change{key: gone, op: outbox.Upsert, role: "created"}, change{key: kept, op: outbox.Upsert, role: "upsert"})
 			removed := r.settled(change{key: gone, op: outbox.Delete, role: "delete"})
 			before, err := r.document(r.ctx, kept.String())
-			r.mustf(err, "probe document")
+			r.mustDo("probe document", err)
 			r.probe("document_before", before)
 			version := created[1].Version
 			nothing := func(context.Context) error { return nil }

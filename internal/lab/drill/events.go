@@ -81,7 +81,7 @@ func (r *run) enqueueAnd(and func(context.Context, pgx.Tx, []verdict.Event) erro
 		}
 		return and(ctx, tx, written)
 	}, all...)
-	r.mustf(err, "write events")
+	r.mustDo("write events", err)
 	r.note(written...)
 	r.step("wrote %s in one transaction with their rows", counted(len(written), "event"))
 	return written
@@ -133,7 +133,7 @@ type flight struct {
 func (r *run) flights() []flight {
 	all, err := readRows[flight](r.ctx, r, `
 select batch, owner, epoch, leased_at, lease_until, uuids as events from weft_lease where table_name = $1 order by leased_at`, searchOutbox)
-	r.mustf(err, "read leases")
+	r.mustDo("read leases", err)
 	return all
 }
 
@@ -170,7 +170,7 @@ type row struct {
 // table reads the outbox, or ends the script.
 func (r *run) table() []row {
 	rows, err := r.rows(r.ctx)
-	r.mustf(err, "read outbox")
+	r.mustDo("read outbox", err)
 	return rows
 }
 

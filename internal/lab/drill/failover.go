@@ -126,7 +126,7 @@ func (r *run) noteFirst(fault time.Time) {
 	events, err := readRows[verdict.Event](r.ctx, r, `
 select event_id, entity_type || ':' || entity_id as entity, op, event_version, 'first after the fault' as role from weftlab_history
 where at > $1 and old_status = 'pending' and new_status = 'done' order by seq limit $2`, fault, noted)
-	r.mustf(err, "read first settled events")
+	r.mustDo("read first settled events", err)
 	r.note(events...)
 }
 

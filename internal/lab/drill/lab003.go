@@ -308,7 +308,7 @@ func (r *run) raced(entries []claimEntry, entities map[uuid.UUID]string) {
 	}
 	for _, entity := range entities {
 		d, err := r.document(r.ctx, entity)
-		r.mustf(err, "probe documents")
+		r.mustDo("probe documents", err)
 		got.Documents[entity] = d.Version
 		if d.Version > 1 {
 			got.Overwrites++

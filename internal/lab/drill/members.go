@@ -5,10 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
@@ -16,10 +13,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
 )
 
-const (
-	scrapePeriod = 250 * time.Millisecond
-	answerLimit  = 1 << 20
-)
+const scrapePeriod = 250 * time.Millisecond
 
 // start starts an instance, waits until it is ready and takes its first metrics.
 func (r *run) start(name string, env ...string) *rig.Member {
@@ -113,12 +107,7 @@ func (r *run) awaitLeader(m *rig.Member) {
 // terminate ends an instance with SIGTERM, which must end in exit status 0.
 func (r *run) terminate(m *rig.Member) {
 	r.scrape(r.ctx, m)
-	_, err := m.Instance().Signal(syscall.SIGTERM)
-	r.must(err)
-	r.must(m.Instance().AwaitEnd(r.ctx))
-	if m.Instance().Err() != nil {
-		r.must(m.Instance().Ending())
-	}
+	r.must(m.Instance().Terminate(r.ctx))
 	r.step("instance %s has ended with exit status 0", m.Name)
 }
 
@@ -141,32 +130,20 @@ type readiness struct {
 // awaitReadiness waits for an answer of that status and keeps it as a probe.
 func (r *run) awaitReadiness(m *rig.Member, status int, probe string) {
 	var last readiness
-	r.await(fmt.Sprintf("readiness %d of %s", status, m.Name), func(ctx context.Context) (err error) {
-		last, err = askReadiness(ctx, m.Instance().URL("/health/ready"))
-		if err == nil && last.Status != status {
-			err = fmt.Errorf("it is %d: %s", last.Status, last.Body)
+	r.await(fmt.Sprintf("readiness %d of %s", status, m.Name), func(ctx context.Context) error {
+		code, body, err := m.Instance().Ask(ctx, "/health/ready")
+		last = readiness{code, body}
+		switch {
+		case err != nil:
+			return err
+		case !json.Valid(body):
+			return fmt.Errorf("readiness: %d: no JSON: %.200q", code, body)
+		case code != status:
+			return fmt.Errorf("it is %d: %s", code, body)
 		}
-		return err
+		return nil
 	})
 	r.probe(probe, last)
-}
-
-func askReadiness(ctx context.Context, url string) (readiness, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return readiness{}, err
-	}
-	req.Close = true
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return readiness{}, err
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, answerLimit))
-	if err == nil && !json.Valid(body) {
-		err = fmt.Errorf("readiness: %d: no JSON: %.200q", res.StatusCode, body)
-	}
-	return readiness{res.StatusCode, body}, err
 }
 
 // refuse makes the member's proxy refuse documents until the faults are undone.

@@ -70,7 +70,7 @@ func (r *run) chronicled(id uuid.UUID, version int) {
 	defer cancel()
 	role := fmt.Sprintf("at version %d", version)
 	e := outbox.NewEvent{ID: outbox.UUID(uuid.New()), Key: outbox.Key{Type: chronicleType, ID: outbox.UUID(id)}, Op: outbox.Upsert, Version: time.Now().UnixMicro()}
-	r.mustf(pgx.BeginFunc(ctx, r.Pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, r.Pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `
 insert into chronicle_events (id, event_type, book_id, payload, schema_version, provenance, source, actor_kind, occurred_at, created_at)
 values ($1, 'book_created', gen_random_uuid(), '{"title": "Ten days"}', 1, 'drill', 'drill', 'system', clock_timestamp(), clock_timestamp())
@@ -78,12 +78,14 @@ on conflict (id) do nothing`, [16]byte(id)); err != nil {
 			return err
 		}
 		return outbox.Enqueue(ctx, tx, chronicleOutbox, e)
-	}), "write chronicle event")
+	})
+	r.mustDo("write chronicle event", err)
 	r.note(verdict.Event{ID: uuidOf(e.ID), Entity: e.Key.String(), Op: string(e.Op), Version: e.Version, Role: role})
 	r.step("enqueued chronicle event %s, %s", id, role)
 	r.awaitNone("entry", `select count(*) from `+chronicleOutbox+` where id = $1 and status <> 'done'`, &e.ID)
 	found := entry{ID: id}
-	r.mustf(r.Pool.QueryRow(ctx, `select projection_version, summary, updated_at from chronicle_entries where id = $1`, [16]byte(id)).
-		Scan(&found.Version, &found.Summary, &found.Updated), "probe entry")
+	err = r.Pool.QueryRow(ctx, `select projection_version, summary, updated_at from chronicle_entries where id = $1`, [16]byte(id)).
+		Scan(&found.Version, &found.Summary, &found.Updated)
+	r.mustDo("probe entry", err)
 	r.probe(fmt.Sprintf("entry_v%d", version), found)
 }

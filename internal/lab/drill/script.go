@@ -35,10 +35,10 @@ func (r *run) must(err error) {
 	}
 }
 
-// mustf is must with a noun for what failed.
-func (r *run) mustf(err error, format string, args ...any) {
+// mustDo is must with a noun for what failed.
+func (r *run) mustDo(noun string, err error) {
 	if err != nil {
-		r.must(fmt.Errorf(format+": %w", append(args, err)...))
+		r.must(fmt.Errorf("%s: %w", noun, err))
 	}
 }
 
@@ -58,7 +58,7 @@ func (r *run) inject(what string, do, back func(context.Context) error) bool {
 	r.recipe.Faults = append(r.recipe.Faults, what)
 	r.mu.Unlock()
 	r.must(r.keepRecipe())
-	r.mustf(do(r.ctx), "%s", what)
+	r.mustDo(what, do(r.ctx))
 	return true
 }
 

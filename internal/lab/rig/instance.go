@@ -99,23 +99,29 @@ func (i *Instance) ReadyNow(ctx context.Context) error {
 // Get asks the instance's HTTP server for a path and returns the body; a status other than
 // 200 is an error.
 func (i *Instance) Get(ctx context.Context, path string) ([]byte, error) {
+	status, body, err := i.Ask(ctx, path)
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("%d %s: %s", status, http.StatusText(status), body[:min(len(body), 1000)])
+	}
+	return body, err
+}
+
+// Ask asks the instance's HTTP server for a path and returns its answer.
+func (i *Instance) Ask(ctx context.Context, path string) (status int, body []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, getTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, i.URL(path), nil)
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	req.Close = true
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, bodyLimit))
-	if err == nil && res.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", res.Status, body[:min(len(body), 1000)])
-	}
-	return body, err
+	body, err = io.ReadAll(io.LimitReader(res.Body, bodyLimit))
+	return res.StatusCode, body, err
 }
 
 // Expected reports whether a signal of this process has ended the instance, or is about to.
@@ -134,6 +140,20 @@ func (i *Instance) AwaitEnd(ctx context.Context) error {
 	case <-time.After(exitTimeout):
 		return fmt.Errorf("instance %s did not end within %v", i.Name, exitTimeout)
 	}
+}
+
+// Terminate sends SIGTERM and waits for the end, which must be exit status 0.
+func (i *Instance) Terminate(ctx context.Context) error {
+	if _, err := i.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	if err := i.AwaitEnd(ctx); err != nil {
+		return err
+	}
+	if i.Err() != nil {
+		return i.Ending()
+	}
+	return nil
 }
 
 // Signal sends sig to the process group and returns the time just before. After SIGKILL and
