@@ -48,7 +48,7 @@ type start struct {
 // pick notes a start. With another build, a member's processes are of both in turns, and the
 // first ones of two neighbours differ.
 func (r *run) pick(m *rig.Member, binary string) string {
-	other := len(r.Members())%2 == 1
+	other := len(r.Members())%2 == 0
 	for _, s := range slices.Backward(r.starts) {
 		if s.name == m.Name {
 			other = s.other != (binary == "")

@@ -63,10 +63,16 @@ func (g *Group) Launch(ctx context.Context, name string, env ...string) (m *Memb
 		}
 		m.Env = append([]string{"DATABASE_URL=" + m.DatabaseURL, "ELASTIC_URL=" + m.ElasticURL}, env...)
 	}
+	if err := m.Start(ctx, ""); err != nil {
+		if m.Ways != nil {
+			err = errors.Join(err, m.Ways.Close())
+		}
+		return nil, err
+	}
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	g.members = append(g.members, m)
-	g.mu.Unlock()
-	return m, m.Start(ctx, "")
+	return m, nil
 }
 
 // LaunchAll starts members of these names and waits until all are ready.
