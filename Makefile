@@ -12,6 +12,9 @@ STACK := $(LAB) stack --
 # The Elasticsearch client is a large package to analyse: unlimited, the linter takes 4 GB.
 LINT := GOGC=40 GOMEMLIMIT=1300MiB go tool -modfile=tools/go.mod golangci-lint
 
+# Most tests wait for a server or a timer, so more of them run than there are cores. lint vets.
+TEST := go test -vet=off -parallel 6
+
 # The race detector needs a C compiler; without one go says CGO_ENABLED=0.
 RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 
@@ -33,7 +36,11 @@ build: ## Build bin/weft and bin/weftlab
 
 .PHONY: test
 test: race-note ## Run all tests against a real PostgreSQL and Elasticsearch
-	$(STACK) go test $(RACE) -timeout 20m $(TESTFLAGS) ./...
+	$(STACK) $(TEST) $(RACE) -timeout 20m $(TESTFLAGS) ./...
+
+.PHONY: test-long
+test-long: race-note ## Run all tests with the volumes of the nightly run
+	WEFT_TEST_LONG=1 $(STACK) $(TEST) $(RACE) -timeout 40m $(TESTFLAGS) ./...
 
 .PHONY: test-model
 test-model: ## Drive the scheduler through two million random steps

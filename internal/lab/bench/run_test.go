@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack/stacktest"
@@ -29,10 +28,6 @@ const guarded = 20_000
 func TestDistinct(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	binary, err := fleet.Build(t.Context(), dir, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
 	guardian, err := stacktest.Guardian()
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +35,7 @@ func TestDistinct(t *testing.T) {
 	var out, progress bytes.Buffer
 	opts := Options{
 		Out: &out, Progress: &progress, Environ: append(os.Environ(), "OUTBOX_BULK_SIZE=none of these counts"), HeapMB: smallestHeap,
-		Scenarios: []string{"distinct"}, Rounds: 1, Events: guarded, Binary: binary,
+		Scenarios: []string{"distinct"}, Rounds: 1, Events: guarded, Binary: testenv.Program(t, "weft"),
 		JSON: filepath.Join(dir, "bench.json"), SVG: filepath.Join(dir, "bench.svg"),
 		Guardian: append(guardian, stack.GuardianArgs()...),
 	}

@@ -52,11 +52,7 @@ func newSplit(t *testing.T) *split {
 	}
 	t.Cleanup(s.es.Close)
 	s.old, s.young = s.writer(stack.Postgres), s.writer(stack.Replica)
-	binary, err := fleet.Build(t.Context(), t.TempDir(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.fleet = &fleet.Fleet{Binary: binary, Dir: t.TempDir(), Env: fleet.Environment(os.Environ(), false,
+	s.fleet = &fleet.Fleet{Binary: testenv.Program(t, "weft"), Dir: t.TempDir(), Env: fleet.Environment(os.Environ(), false,
 		"DATABASE_URL="+s.servers.PairURL(), "ELASTIC_URL="+testenv.ElasticURL(t), "ELASTIC_INDEX="+s.index,
 		"WEFT_GROUP="+group, "WEFT_PROJECTIONS=search_index_to_elastic")}
 	t.Cleanup(func() {
