@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -26,9 +25,11 @@ func TestProcessIsStoppedThoughItRefuses(t *testing.T) {
 	spawner := process.NewSpawner()
 	defer spawner.Close()
 	ready := filepath.Join(t.TempDir(), "ready")
-	cmd := exec.Command("sh", "-c", "trap '' TERM; sleep 600 & touch "+ready+"; wait; wait")
 	ended := make(chan *process.Process, 1)
-	p, err := spawner.Start(cmd, nil, syscall.SIGKILL, func(p *process.Process) { ended <- p })
+	p, err := spawner.Start(process.Server{
+		Dir: t.TempDir(), Log: filepath.Join(t.TempDir(), "log"), Argv: []string{"sh", "-c", "trap '' TERM; sleep 600 & touch " + ready + "; wait; wait"},
+		DeathSignal: syscall.SIGKILL, OnEnd: func(p *process.Process) { ended <- p },
+	})
 	if err != nil {
 		t.Fatalf("start: %v", err)
 	}

@@ -84,7 +84,7 @@ func (g *guardian) makeReplica(ctx context.Context, server Server, kind Replicat
 	case kind != Asynchronous && kind != Synchronous:
 		return fmt.Errorf("replication %q: want %s or %s", kind, Asynchronous, Synchronous)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, replicaBound, fmt.Errorf("replica %w within %v", errTimeout, replicaBound))
+	ctx, cancel := context.WithTimeoutCause(ctx, replicaBound, fmt.Errorf("replica %w within %v", process.ErrTimeout, replicaBound))
 	defer cancel()
 	replica.kill()
 	conn, err := pgx.Connect(ctx, primary.url("postgres"))
@@ -99,7 +99,7 @@ func (g *guardian) makeReplica(ctx context.Context, server Server, kind Replicat
 		return err
 	}
 	if err := follows(ctx, conn, kind); err != nil {
-		return fmt.Errorf("%w\n%s", err, process.Tail(replica.log()))
+		return fmt.Errorf("%w\n%s", err, replica.process.Tail())
 	}
 	return nil
 }

@@ -62,14 +62,14 @@ func StartPrometheus(ctx context.Context, opts PrometheusOptions) (*Prometheus, 
 	if err != nil {
 		return nil, fmt.Errorf("prometheus: %w", err)
 	}
-	p.server, err = launch(ctx, "prometheus", dir, func() (*exec.Cmd, error) {
+	p.server, err = launch(ctx, "prometheus", dir, nil, func() ([]string, error) {
 		if p.port, err = process.FreePort(); err != nil {
 			return nil, err
 		}
-		return exec.Command(binary,
-			"--config.file="+file, "--storage.tsdb.path="+data, "--storage.tsdb.retention.time=1d",
-			"--web.listen-address="+loopback(p.port),
-			"--enable-feature=exemplar-storage"), nil
+		return []string{
+			binary, "--config.file=" + file, "--storage.tsdb.path=" + data, "--storage.tsdb.retention.time=1d",
+			"--web.listen-address=" + loopback(p.port), "--enable-feature=exemplar-storage",
+		}, nil
 	}, func(ctx context.Context) error {
 		var flags map[string]string
 		if _, err := p.client.get(ctx, p.URL()+"/api/v1/status/flags", &flags); err != nil {
