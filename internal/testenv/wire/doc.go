@@ -1,6 +1,6 @@
 // Package wire puts faults between weft and its servers: a [Link] is a TCP way that
 // slows down, falls silent or breaks; a [Tap] stands before Elasticsearch, keeps a record
-// of every bulk item and falsifies answers.
+// of every bulk item and corrupts answers.
 //
 // # What is guaranteed
 //
@@ -13,7 +13,7 @@
 //     item of each bulk request that reached the tap, once. The two times of an item
 //     enclose the moment at which Elasticsearch decided about it.
 //   - A request that has reached the tap is sent on even when its sender is gone.
-//   - Each falsified answer says so in the header [InjectedHeader] and is counted.
+//   - Each corrupted answer says so in the header [InjectedHeader] and is counted.
 //   - Close joins everything; what is under way by then has come to its end and into the
 //     record.
 //

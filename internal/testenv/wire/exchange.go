@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
@@ -92,9 +91,9 @@ func (e *exchange) carry(body []byte) (answer func()) {
 		return func() { e.reply(rep) }
 	}
 	changed := len(e.kept) > 0
-	if s != nil && s.falsifiesItems() {
+	if s != nil && (s.Kind == MissingItems || s.Kind == SwappedIDs) {
 		e.mark(s.Kind)
-		results, changed = s.items(results), true
+		results, changed = s.corrupt(results), true
 	}
 	if rep.body, err = encode(rep.body, results, e.r.URL.Query(), changed); err != nil {
 		return abort
@@ -123,9 +122,12 @@ func (e *exchange) before(s *strike) (answer func()) {
 		e.tap.pause(s.Delay)
 	case TooManyItems, DiskFullItems:
 		e.mark(s.Kind)
-		index, _, _ := strings.Cut(strings.TrimPrefix(e.r.URL.Path, "/"), "/")
+		kind, reason := rejectedType, rejected
+		if s.Kind == DiskFullItems {
+			kind, reason = blockedType, blockedByDisk
+		}
 		for _, i := range s.some(len(e.lines)) {
-			e.kept[i] = refusedItem(s.Kind, e.lines[i], index)
+			e.refuseItem(i, http.StatusTooManyRequests, kind, reason)
 		}
 	default: // for the way back
 	}

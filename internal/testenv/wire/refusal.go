@@ -155,18 +155,6 @@ func (r *refusing) hits(l line) bool {
 	return hit
 }
 
-// answer is that to a refused item.
-func (r *refusing) answer(l line, index string) result {
-	kind, reason := "document_parsing_exception", "[1:1] failed to parse: refused by weftlab"
-	if r.Status == http.StatusTooManyRequests {
-		kind, reason = "es_rejected_execution_exception", rejected
-	}
-	return result{l.op: {
-		"_index": marshal(index), "_id": marshal(l.id), "status": marshal(r.Status),
-		"error": marshal(map[string]string{"type": kind, "reason": reason}),
-	}}
-}
-
 // marks are the headers by which weft tells an injected 429 from a real one.
 func (r *refusing) marks(hit bool) http.Header {
 	header := http.Header{}
@@ -215,12 +203,15 @@ func (e *exchange) refuse() http.Header {
 	if r == nil {
 		return nil
 	}
-	index, _, _ := strings.Cut(strings.TrimPrefix(e.r.URL.Path, "/"), "/")
+	kind, reason := "document_parsing_exception", "[1:1] failed to parse: refused by weftlab"
+	if r.Status == http.StatusTooManyRequests {
+		kind, reason = rejectedType, rejected
+	}
 	hit := false
 	for i, l := range e.lines {
 		if e.kept[i] == nil && r.hits(l) {
 			hit = true
-			e.kept[i] = r.answer(l, index)
+			e.refuseItem(i, r.Status, kind, reason)
 		}
 	}
 	if hit {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -25,7 +26,7 @@ const (
 )
 
 // Tap stands before Elasticsearch, on a loopback port of its own: it records all bulk
-// items and falsifies what it is told to. Its methods are safe for concurrent use.
+// items and corrupts what it is told to. Its methods are safe for concurrent use.
 type Tap struct {
 	instance string
 	upstream *url.URL
@@ -109,11 +110,7 @@ func (t *Tap) Clear() {
 func (t *Tap) Injected() map[Kind]int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	counts := map[Kind]int{}
-	for kind, n := range t.injected {
-		counts[kind] = n
-	}
-	return counts
+	return maps.Clone(t.injected)
 }
 
 func (t *Tap) count(k Kind) {
