@@ -39,7 +39,7 @@ func NewSpawner() *Spawner {
 	return s
 }
 
-// Close ends the thread, and the kernel what is left of its processes.
+// Close ends the thread; the kernel then signals the processes that still run.
 func (s *Spawner) Close() {
 	close(s.calls)
 	<-s.ended

@@ -208,7 +208,7 @@ func (g *guardian) newPostgres(server Server) (*postgres, error) {
 	return p, err
 }
 
-// cluster is nil for what is no PostgreSQL of this stack.
+// cluster returns nil for Elasticsearch.
 func (g *guardian) cluster(server Server) *postgres {
 	switch server {
 	case Postgres:

@@ -19,7 +19,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
-func TestProcessIsStoppedThoughItRefuses(t *testing.T) {
+func TestStopKillsAProcessThatIgnoresSIGTERM(t *testing.T) {
 	t.Parallel()
 
 	spawner := process.NewSpawner()
@@ -55,7 +55,7 @@ func TestProcessIsStoppedThoughItRefuses(t *testing.T) {
 	p.Stop(process.Step{Signal: syscall.SIGTERM, Wait: time.Hour}) // nothing left to wait for
 }
 
-func TestProcessIDIsNotFooledByItsNumber(t *testing.T) {
+func TestProcessIDTellsReusedPIDsApart(t *testing.T) {
 	t.Parallel()
 
 	self := identify(os.Getpid())
@@ -74,7 +74,7 @@ func TestProcessIDIsNotFooledByItsNumber(t *testing.T) {
 	}
 }
 
-func TestSweepRemovesOnlyWhatNobodyHolds(t *testing.T) {
+func TestSweepRemovesOnlyUnlockedDirectories(t *testing.T) {
 	t.Parallel()
 
 	root := t.TempDir()
@@ -203,7 +203,7 @@ func TestStartRefusesServersThatDoNotAnswer(t *testing.T) {
 	}
 }
 
-func TestGuardianThatEndsAtOnceIsAnError(t *testing.T) {
+func TestStartFailsWhenTheGuardianEndsAtOnce(t *testing.T) {
 	t.Parallel()
 
 	failed, err := json.Marshal(event{Kind: eventFailed, Error: "the disk is full"})

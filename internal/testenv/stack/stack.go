@@ -47,9 +47,8 @@ type Stack struct {
 	secured                 *Secured        // nil: they ask for nothing
 }
 
-// Start returns when both servers answer. Canceling ctx stops a start that is under
-// way, and nothing later: what runs belongs to the Stack until Close, or to this
-// process until it ends.
+// Start returns when both servers answer. Canceling ctx stops the start only: running
+// servers belong to the Stack until Close, or until this process ends.
 func Start(ctx context.Context, opts Options) (*Stack, error) {
 	s := &Stack{databaseURL: opts.DatabaseURL, elasticURL: opts.ElasticURL, report: newReporter(opts.Progress)}
 	if opts.HeapMB == 0 {
@@ -92,7 +91,7 @@ func Start(ctx context.Context, opts Options) (*Stack, error) {
 	return s, nil
 }
 
-// provide fetches what is not there yet and says what the guardian is to start.
+// provide fetches the missing servers and returns what the guardian has to start.
 func provide(ctx context.Context, opts Options, report *reporter) (spec, error) {
 	who := serverAccount(os.Geteuid())
 	what := spec{HeapMB: opts.HeapMB, Account: who, Replication: opts.Replication}

@@ -27,7 +27,7 @@ type Target struct {
 	Address string // host and port
 }
 
-// PrometheusOptions say what is scraped and evaluated, and how often.
+// PrometheusOptions name the targets, the rules, and how often both are read.
 type PrometheusOptions struct {
 	Dir      string        // of the data, the configuration and the log; it must exist
 	Rules    []string      // files of rules
@@ -124,7 +124,7 @@ func (p *Prometheus) configure(opts PrometheusOptions) (file string, err error) 
 	return file, os.WriteFile(file, content, 0o644)
 }
 
-// SetTargets replaces what is scraped. The server reads the file anew when it changes.
+// SetTargets replaces the targets. The server reads their file again when it changes.
 func (p *Prometheus) SetTargets(targets ...Target) error {
 	type group struct {
 		Targets []string          `json:"targets"`

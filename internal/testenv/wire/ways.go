@@ -6,15 +6,15 @@ import (
 	"net/url"
 )
 
-// Ways are the ways of one instance to both servers: a link to PostgreSQL, and one to a
-// tap before Elasticsearch.
+// Ways are the proxies between one instance and both servers: a link to PostgreSQL, and a
+// link to a tap before Elasticsearch.
 type Ways struct {
 	Postgres, Elastic       *Link
 	Tap                     *Tap
 	DatabaseURL, ElasticURL string // through them
 }
 
-// NewWays opens the ways of an instance. What its tap sees goes to rec. Close ends them.
+// NewWays starts the proxies of an instance. Its tap records to rec. Close ends them.
 func NewWays(instance, databaseURL, elasticURL string, rec *Recorder) (w *Ways, err error) {
 	w = new(Ways)
 	defer func() {
@@ -46,13 +46,13 @@ func NewWays(instance, databaseURL, elasticURL string, rec *Recorder) (w *Ways, 
 	return w, err
 }
 
-// Heal takes all faults off.
+// Heal ends all faults.
 func (w *Ways) Heal() error {
 	w.Tap.Clear()
 	return errors.Join(w.Postgres.Heal(), w.Elastic.Heal())
 }
 
-// Close ends all connections. What is under way to Elasticsearch comes into the record.
+// Close ends all connections and records the requests in flight to Elasticsearch.
 func (w *Ways) Close() error {
 	var errs []error
 	if w.Elastic != nil {
