@@ -7,7 +7,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 # The servers that tests and the demo need. With DATABASE_URL and ELASTIC_URL set it
 # uses those; otherwise it fetches, starts and stops its own.
 LAB   := go run ./cmd/weftlab
-STACK := $(LAB) stack --
+STACK := $(LAB) stack --quick --
 
 # The Elasticsearch client is a large package to analyse: unlimited, the linter takes 4 GB.
 LINT := GOGC=40 GOMEMLIMIT=1300MiB go tool -modfile=tools/go.mod golangci-lint

@@ -23,6 +23,7 @@ type elastic struct {
 	home     string
 	javaHome string
 	heapMB   int
+	quick    bool
 	dir      string // holds config, data, logs and tmp
 	cluster  string
 	who      *account
@@ -147,13 +148,17 @@ func (e *elastic) choosePorts() error {
 }
 
 func (e *elastic) startOnce(ctx context.Context) (err error) {
+	options := fmt.Sprintf("-Xms%dm -Xmx%dm -XX:-UsePerfData", e.heapMB, e.heapMB)
+	if e.quick {
+		options += " -XX:TieredStopAtLevel=1"
+	}
 	e.process, err = e.spawner.Start(process.Server{
 		Name: "elasticsearch", Dir: e.dir, Log: filepath.Join(e.dir, "server.log"), Argv: []string{filepath.Join(e.home, "bin", "elasticsearch")},
 		Env: []string{
 			"ES_JAVA_HOME=" + e.javaHome,
 			"ES_PATH_CONF=" + e.at("config"),
 			"ES_TMPDIR=" + e.at("tmp"),
-			fmt.Sprintf("ES_JAVA_OPTS=-Xms%dm -Xmx%dm -XX:-UsePerfData", e.heapMB, e.heapMB),
+			"ES_JAVA_OPTS=" + options,
 			// Of the launcher, which runs for a second and would leave files in the system's
 			// directory for temporary ones.
 			"CLI_JAVA_OPTS=-XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir=" + e.at("tmp"),
