@@ -53,7 +53,7 @@ func newSite(t *testing.T, login stack.Login) *site {
 			t.Error(err)
 		}
 	})
-	roles, err := os.ReadFile("../../../deploy/postgres/roles.sql")
+	roles, err := os.ReadFile("../../deploy/postgres/roles.sql")
 	if err != nil {
 		t.Fatal(err)
 	}
