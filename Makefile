@@ -13,7 +13,7 @@ STACK := $(LAB) stack --quick --
 LINT := GOGC=40 GOMEMLIMIT=1300MiB go tool -modfile=tools/go.mod golangci-lint
 
 # Most tests wait for a server or a timer, so more of them run than there are cores. lint vets.
-TEST := go test -vet=off -parallel 6
+TEST := go test -vet=off -parallel 4
 
 # The race detector needs a C compiler; without one go says CGO_ENABLED=0.
 RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
