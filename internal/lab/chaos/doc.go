@@ -6,7 +6,7 @@
 //   - The schedule is a function of the seed and the choice of faults. When a fault
 //     begins and what it meets is not: processes and servers are real.
 //   - The instances are the production binary with its default settings. They know
-//     nothing of the run; each has ways of its own to both servers, which package wire
+//     nothing of the run; each has ways of its own to both servers, which package proxy
 //     can slow down, cut and falsify.
 //   - What is judged was not written by weft: the record that the database keeps (package
 //     history), what passed on the way to Elasticsearch (package wire), and both stores

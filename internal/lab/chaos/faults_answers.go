@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/await"
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 )
 
 // falsify makes all taps answer falsely for a while. A fault that met no request is
@@ -37,7 +37,7 @@ func (r *run) falsify(ctx context.Context, _ *member, i *injection) (err error) 
 	return nil
 }
 
-func (r *run) injectedBy(k wire.Kind) (n int) {
+func (r *run) injectedBy(k proxy.Kind) (n int) {
 	for _, m := range r.members {
 		n += m.Tap.Injected()[k]
 	}
@@ -45,26 +45,26 @@ func (r *run) injectedBy(k wire.Kind) (n int) {
 }
 
 // falsehood is what a step asks of the taps.
-func falsehood(s Step) wire.Fault {
-	f := wire.Fault{Every: s.Every}
+func falsehood(s Step) proxy.Fault {
+	f := proxy.Fault{Every: s.Every}
 	switch s.Kind {
 	case Throttle429:
 		switch s.Variant {
 		case 0:
-			f.Kind = wire.TooMany
+			f.Kind = proxy.TooMany
 		case 1:
-			f.Kind, f.RetryAfter = wire.TooMany, time.Second
+			f.Kind, f.RetryAfter = proxy.TooMany, time.Second
 		default:
-			f.Kind, f.Items = wire.TooManyItems, 4
+			f.Kind, f.Items = proxy.TooManyItems, 4
 		}
 	case TooLarge413:
-		f.Kind, f.Bytes = wire.TooLarge, s.Bytes
+		f.Kind, f.Bytes = proxy.TooLarge, s.Bytes
 	case TruncatedBulk:
-		f.Kind = wire.Truncated
+		f.Kind = proxy.Truncated
 	case GarbledBulk:
-		f.Kind = []wire.Kind{wire.Garbled, wire.MissingItems, wire.SwappedIDs}[s.Variant]
+		f.Kind = []proxy.Kind{proxy.Garbled, proxy.MissingItems, proxy.SwappedIDs}[s.Variant]
 	default:
-		f.Kind = []wire.Kind{wire.DiskFull, wire.DiskFullItems}[s.Variant]
+		f.Kind = []proxy.Kind{proxy.DiskFull, proxy.DiskFullItems}[s.Variant]
 	}
 	return f
 }

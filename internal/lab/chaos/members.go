@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 )
 
 // member is one name in the group: the process that bears it at the moment, and its
@@ -19,12 +19,12 @@ type member struct {
 	asked    bool // the end of instance was asked for
 	other    bool // instance is of the other build
 
-	*wire.Ways
+	*proxy.Proxies
 }
 
-func newMember(name string, p *place, rec *wire.Recorder) (*member, error) {
-	ways, err := wire.NewWays(name, p.databaseURL, p.elasticURL, rec)
-	return &member{name: name, Ways: ways}, err
+func newMember(name string, p *place, rec *proxy.Recorder) (*member, error) {
+	ways, err := proxy.NewProxies(name, p.databaseURL, p.elasticURL, rec)
+	return &member{name: name, Proxies: ways}, err
 }
 
 func (m *member) env() []string {

@@ -15,7 +15,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/console"
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -67,7 +67,7 @@ type run struct {
 	skewed      string // binary with a wrong wall clock; empty when none was built
 	otherBinary string // of the other build; empty when there is none
 	starts      []start
-	recorder    *wire.Recorder
+	recorder    *proxy.Recorder
 	members     []*member
 	writer      *writer
 	snapshot    *snapshot // open, or nil
@@ -85,7 +85,7 @@ var ErrInterrupted = errors.New("interrupted; what was started is down again")
 // judges. It returns an error when something could not be done, and when a figure of
 // the verdict is not what it must be.
 func Run(ctx context.Context, opts Options) (err error) {
-	r := &run{opts: opts, console: console.New(opts.Out, quietPeriod), began: time.Now(), recorder: wire.NewRecorder()}
+	r := &run{opts: opts, console: console.New(opts.Out, quietPeriod), began: time.Now(), recorder: proxy.NewRecorder()}
 	defer r.console.Refresh("")
 	if err := r.makeDir(); err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -20,7 +20,7 @@ type throttling struct {
 	Ratio          float64 `json:"ratio"`
 	Seed           uint64  `json:"seed"`
 	EffectiveRatio float64 `json:"effective_ratio"`
-	wire.Refusals
+	proxy.Refusals
 	ObservedRatio float64 `json:"observed_ratio"`
 }
 
@@ -79,7 +79,7 @@ func es429Inject() Scenario {
 			}
 			hit := float64(done.Hit)
 			j.least("documents that the proxy refused", evidence.ProbeFile("injection"), hit, 1)
-			if done.Mode == wire.EveryNth && done.EveryN > 0 {
+			if done.Mode == proxy.EveryNth && done.EveryN > 0 {
 				j.number(fmt.Sprintf("… every %d. of %d", done.EveryN, done.Seen), evidence.ProbeFile("injection"), hit, float64(done.Seen/done.EveryN))
 			}
 			j.grewBy(hit, "outbox_retry_scheduled_total", "reason=es_429")
@@ -100,7 +100,7 @@ func es429Inject() Scenario {
 }
 
 // throttle reads the parameters.
-func (r *run) throttle() (refusal wire.Refusal, events int, err error) {
+func (r *run) throttle() (refusal proxy.Refusal, events int, err error) {
 	refusal.Status = http.StatusTooManyRequests
 	if refusal.EveryN, err = r.count("every_n", 0, 1000000); err != nil {
 		return refusal, 0, err

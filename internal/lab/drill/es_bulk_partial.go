@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -35,7 +35,7 @@ func esBulkPartial() Scenario {
 				return err
 			}
 			poisoned := newKey()
-			refusal := wire.Refusal{Status: status, IDs: []string{poisoned.String()}}
+			refusal := proxy.Refusal{Status: status, IDs: []string{poisoned.String()}}
 			m := r.member("a")
 			_, err = r.inject(ctx, "a poisoned document: "+refusal.String(), func(context.Context) error { return m.Tap.Refuse(refusal) },
 				func(context.Context) error { m.Tap.Clear(); return nil })

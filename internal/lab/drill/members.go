@@ -14,7 +14,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/await"
 	"github.com/samuelhu324-dev/weft/internal/lab/evidence"
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 )
 
 const (
@@ -25,7 +25,7 @@ const (
 
 // member is a process and its own ways to both servers.
 type member struct {
-	*wire.Ways
+	*proxy.Proxies
 	name     string
 	instance *fleet.Instance
 	asked    bool // its end was asked for
@@ -50,11 +50,11 @@ func (r *run) start(ctx context.Context, name string, env ...string) (*member, e
 
 // launch starts an instance and waits for nothing.
 func (r *run) launch(ctx context.Context, name string, env ...string) (*member, error) {
-	ways, err := wire.NewWays(name, r.databaseURL, r.elasticURL, r.recorder)
+	ways, err := proxy.NewProxies(name, r.databaseURL, r.elasticURL, r.recorder)
 	if err != nil {
 		return nil, err
 	}
-	m := &member{Ways: ways, name: name, last: map[string]float64{}}
+	m := &member{Proxies: ways, name: name, last: map[string]float64{}}
 	own := append([]string{"ELASTIC_URL=" + m.ElasticURL}, env...)
 	if r.scenario.linked {
 		own = append(own, "DATABASE_URL="+m.DatabaseURL)

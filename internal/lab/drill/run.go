@@ -18,7 +18,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
 	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 )
 
 // run is one run of a scenario.
@@ -33,7 +33,7 @@ type run struct {
 
 	fleet     *fleet.Fleet
 	collector *collector.Collector
-	recorder  *wire.Recorder
+	recorder  *proxy.Recorder
 	members   []*member // all that there ever were
 	undone    []undo
 
@@ -73,7 +73,7 @@ const quietPeriod = 5 * time.Second
 // newRun makes the directory and the corner of a run.
 func newRun(ctx context.Context, s runSpec) (r *run, err error) {
 	r = &run{
-		scenario: s.scenario, set: s.set, without: s.without, console: console.New(s.out, quietPeriod), recorder: wire.NewRecorder(),
+		scenario: s.scenario, set: s.set, without: s.without, console: console.New(s.out, quietPeriod), recorder: proxy.NewRecorder(),
 		probed: map[string]bool{}, before: map[string]evidence.Families{}, after: map[string]evidence.Families{},
 	}
 	if r.corner, err = s.place.newCorner(ctx, s.scenario.Name); err != nil {

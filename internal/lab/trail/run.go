@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/fleet"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 	"github.com/samuelhu324-dev/weft/internal/testenv/watch"
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
 )
 
 const (
@@ -54,7 +54,7 @@ type lab struct {
 	opts       Options
 	dir        string
 	servers    *stack.Stack
-	link       *wire.Link // to Elasticsearch
+	link       *proxy.Link // to Elasticsearch
 	pool       *pgxpool.Pool
 	prometheus *watch.Prometheus
 	jaeger     *watch.Jaeger

@@ -7,7 +7,7 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -24,7 +24,7 @@ func (l *lab) cuttable(raw string) (string, error) {
 	if port == "" {
 		port = u.Scheme
 	}
-	if l.link, err = wire.NewLink(net.JoinHostPort(u.Hostname(), port)); err != nil {
+	if l.link, err = proxy.NewLink(net.JoinHostPort(u.Hostname(), port)); err != nil {
 		return "", err
 	}
 	return l.link.Through(raw)

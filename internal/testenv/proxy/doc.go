@@ -1,4 +1,4 @@
-// Package wire injects faults between weft and its servers. A [Link] is a TCP proxy that
+// Package proxy injects faults between weft and its servers. A [Link] is a TCP proxy that
 // delays, holds or cuts connections. A [Tap] is an HTTP proxy before Elasticsearch that
 // records every bulk item and corrupts answers.
 //
@@ -26,4 +26,4 @@
 //   - The two ends of a half-open connection talk to the link's kernel: their keep-alive
 //     probes are answered.
 //   - A request is recorded when it ends: the record has none that is in flight.
-package wire
+package proxy

@@ -1,4 +1,4 @@
-package wire
+package proxy
 
 import (
 	"math/rand/v2"
