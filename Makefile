@@ -7,10 +7,13 @@ LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 # The servers that tests and the demo need. With DATABASE_URL and ELASTIC_URL set it
 # uses those; otherwise it fetches, starts and stops its own.
 LAB   := go run ./cmd/weftlab
-STACK := $(LAB) stack --
+STACK := $(LAB) stack --quick --
 
 # The Elasticsearch client is a large package to analyse: unlimited, the linter takes 4 GB.
 LINT := GOGC=40 GOMEMLIMIT=1300MiB go tool -modfile=tools/go.mod golangci-lint
+
+# Most tests wait for a server or a timer, so more of them run than there are cores. lint vets.
+TEST := go test -vet=off -parallel 4
 
 # The race detector needs a C compiler; without one go says CGO_ENABLED=0.
 RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
@@ -39,7 +42,11 @@ test-fast: ## Run the product's tests that need no server, in under a minute
 
 .PHONY: test
 test: race-note ## Run all tests against a real PostgreSQL and Elasticsearch
-	$(STACK) go test $(RACE) -timeout 20m $(TESTFLAGS) ./...
+	$(STACK) $(TEST) $(RACE) -timeout 20m $(TESTFLAGS) ./...
+
+.PHONY: test-long
+test-long: race-note ## Run all tests with the volumes of the nightly run
+	WEFT_TEST_LONG=1 $(STACK) $(TEST) $(RACE) -timeout 40m $(TESTFLAGS) ./...
 
 .PHONY: lint
 lint: ## Check format, code and module files

@@ -21,7 +21,7 @@ import (
 	"github.com/samuelhu324-dev/weft/consumer"
 	"github.com/samuelhu324-dev/weft/consumer/observe"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -244,7 +244,7 @@ func (t *aTerm) Stopping() <-chan struct{} { return t.stop }
 type rig struct {
 	t     *testing.T
 	pool  *pgxpool.Pool // of the test
-	link  *wire.Link    // the pipeline's way to the database; nil for the straight one
+	link  *proxy.Link   // the pipeline's way to the database; nil for the straight one
 	store *watched
 	proj  *scripted
 	pipe  *consumer.Pipeline
@@ -316,7 +316,7 @@ func (r *rig) connect(dsn string, o options) *pgxpool.Pool {
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		if r.link, err = wire.NewLink(u.Host); err != nil {
+		if r.link, err = proxy.NewLink(u.Host); err != nil {
 			r.t.Fatal(err)
 		}
 		if dsn, err = r.link.Through(dsn); err != nil {

@@ -19,17 +19,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 )
 
 // link returns a way to the server that can be slow or silent, and the URL that takes it.
-func (s *site) link(t *testing.T) (*wire.Link, string) {
+func (s *site) link(t *testing.T) (*proxy.Link, string) {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(s.url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := wire.NewLink(net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port))))
+	l, err := proxy.NewLink(net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestHalfOpenPartition(t *testing.T) {
 func TestSlowServer(t *testing.T) {
 	t.Parallel()
 
-	pair := func(t *testing.T) (s *site, links [2]*wire.Link, a, b *member) {
+	pair := func(t *testing.T) (s *site, links [2]*proxy.Link, a, b *member) {
 		t.Helper()
 		s = newSite(t)
 		var urls [2]string
@@ -100,7 +100,7 @@ func TestSlowServer(t *testing.T) {
 		b.wait(t, RoleStandby)
 		return s, links, a, b
 	}
-	slow := func(t *testing.T, links [2]*wire.Link, round, jitter time.Duration) {
+	slow := func(t *testing.T, links [2]*proxy.Link, round, jitter time.Duration) {
 		t.Helper()
 		for _, l := range links {
 			if err := l.Latency(round, jitter); err != nil {

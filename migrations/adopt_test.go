@@ -19,10 +19,7 @@ import (
 // TestAdoptLiveDeployment migrates under writers that never pause.
 func TestAdoptLiveDeployment(t *testing.T) {
 	t.Parallel()
-	rows := 200_000
-	if testing.Short() {
-		rows = 5_000
-	}
+	rows := testenv.Volume(50_000, 200_000)
 	dsn, pool, filled := adopted(t, rows)
 	since := one[time.Time](t, pool, "select clock_timestamp()")
 	before := takePicture(t, pool, since)

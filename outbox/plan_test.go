@@ -128,9 +128,9 @@ func (n node) largest() int64 {
 	return m
 }
 
-// A list, a lease and a settle cost what their batch costs, whatever lies around it: done,
-// failed and waiting rows, with statistics from another time, on our own tables and
-// on adopted ones with eleven indexes of the application's.
+// A list, a lease and a settle cost what their batch costs, and a glance at the table what
+// its limit says, whatever lies around: done, failed and waiting rows, with statistics from
+// another time, on our own tables and on adopted ones with eleven indexes of the application's.
 func TestCostFollowsTheBatch(t *testing.T) {
 	t.Parallel()
 	for _, adopted := range []bool{false, true} {
@@ -138,6 +138,7 @@ func TestCostFollowsTheBatch(t *testing.T) {
 			t.Run(fmt.Sprintf("Adopted=%v/Statistics=%s", adopted, statistics), func(t *testing.T) {
 				t.Parallel()
 				b := crowded(t, adopted, statistics)
+				b.glance()
 				for _, n := range []int{20, 500} {
 					for what, cost := range b.cost(n) {
 						t.Logf("%s of %d events: %d blocks, at most %d rows in one step", what, n, cost.blocks, cost.rows)
@@ -156,34 +157,26 @@ func TestCostFollowsTheBatch(t *testing.T) {
 	}
 }
 
-// A glance at the table costs what its limit says, whatever the length of the backlog.
-func TestCostOfAGlance(t *testing.T) {
-	t.Parallel()
-	for _, adopted := range []bool{false, true} {
-		for _, statistics := range []string{fresh, ofBacklog, ofDrained} {
-			t.Run(fmt.Sprintf("Adopted=%v/Statistics=%s", adopted, statistics), func(t *testing.T) {
-				t.Parallel()
-				b := crowded(t, adopted, statistics)
-				cost := &explained{Pool: b.pool, t: t}
-				s, err := outbox.OpenStore(t.Context(), cost, outbox.StoreConfig{Table: table, Group: "g", Owner: "a", Lease: leaseTime})
-				if err != nil {
-					t.Fatal(err)
-				}
-				const limit = 500
-				st, err := s.Glance(t.Context(), leaseTime, limit)
-				if err != nil || !st.Capped || st.Pending != limit || st.Retrying != limit || st.Failed != limit || st.Processing != 0 {
-					t.Errorf("got %+v, %v, want %d of each kind that there are more of", st, err, limit)
-				}
-				t.Logf("%d blocks, at most %d rows in one step", cost.blocks, cost.rows)
-				// The age of the oldest event is that of a fixed number of rows.
-				if most := int64(limit + 1500); cost.rows > most {
-					t.Errorf("a step reads %d rows, want at most %d", cost.rows, most)
-				}
-				if most := int64(4*limit + 4000); cost.blocks > most {
-					t.Errorf("it touches %d blocks, want at most %d", cost.blocks, most)
-				}
-			})
-		}
+// glance holds that a glance at the table costs what its limit says.
+func (b *bench) glance() {
+	b.t.Helper()
+	cost := &explained{Pool: b.pool, t: b.t}
+	s, err := outbox.OpenStore(b.t.Context(), cost, outbox.StoreConfig{Table: table, Group: "g", Owner: "a", Lease: leaseTime})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	const limit = 500
+	st, err := s.Glance(b.t.Context(), leaseTime, limit)
+	if err != nil || !st.Capped || st.Pending != limit || st.Retrying != limit || st.Failed != limit || st.Processing != 0 {
+		b.t.Errorf("glance: got %+v, %v, want %d of each kind that there are more of", st, err, limit)
+	}
+	b.t.Logf("glance: %d blocks, at most %d rows in one step", cost.blocks, cost.rows)
+	// The age of the oldest event is that of a fixed number of rows.
+	if most := int64(limit + 1500); cost.rows > most {
+		b.t.Errorf("a step of a glance reads %d rows, want at most %d", cost.rows, most)
+	}
+	if most := int64(4*limit + 4000); cost.blocks > most {
+		b.t.Errorf("a glance touches %d blocks, want at most %d", cost.blocks, most)
 	}
 }
 

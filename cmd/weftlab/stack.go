@@ -29,7 +29,7 @@ up keeps a pair running, for as long as the machine runs or until down:
   eval "$(weftlab stack up)"`
 
 func newStackCommand() *cobra.Command {
-	var heapMB int
+	var opts stack.Options
 	var stateFile string
 	cmd := &cobra.Command{
 		Use:     "stack -- CMD [ARG…]",
@@ -43,22 +43,19 @@ func newStackCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runInStack(cmd.Context(), stackOptions(cmd.ErrOrStderr(), heapMB), args)
+			return runInStack(cmd.Context(), stackOptions(cmd.ErrOrStderr(), opts), args)
 		},
 	}
-	cmd.PersistentFlags().IntVar(&heapMB, "elastic-heap", stack.DefaultHeapMB, "Elasticsearch's heap in MiB")
+	cmd.PersistentFlags().IntVar(&opts.HeapMB, "elastic-heap", stack.DefaultHeapMB, "Elasticsearch's heap in MiB")
+	cmd.PersistentFlags().BoolVar(&opts.Quick, "quick", false, "half the CPU time for an Elasticsearch that lives for minutes, at a lower throughput")
 	cmd.PersistentFlags().StringVar(&stateFile, "state", "", "`file` that describes the running servers (default: in the cache directory)")
-	cmd.AddCommand(newUpCommand(&heapMB, &stateFile), newDownCommand(&stateFile), newStatusCommand(&stateFile), newGuardianCommand())
+	cmd.AddCommand(newUpCommand(&opts, &stateFile), newDownCommand(&stateFile), newStatusCommand(&stateFile), newGuardianCommand())
 	return cmd
 }
 
-func stackOptions(progress io.Writer, heapMB int) stack.Options {
-	return stack.Options{
-		Progress:    progress,
-		DatabaseURL: os.Getenv("DATABASE_URL"),
-		ElasticURL:  os.Getenv("ELASTIC_URL"),
-		HeapMB:      heapMB,
-	}
+func stackOptions(progress io.Writer, opts stack.Options) stack.Options {
+	opts.Progress, opts.DatabaseURL, opts.ElasticURL = progress, os.Getenv("DATABASE_URL"), os.Getenv("ELASTIC_URL")
+	return opts
 }
 
 func runInStack(ctx context.Context, opts stack.Options, argv []string) (err error) {
@@ -85,7 +82,7 @@ func startError(ctx, starting context.Context, err error) error {
 	return &exitError{code, "stack: " + err.Error()}
 }
 
-func newUpCommand(heapMB *int, stateFile *string) *cobra.Command {
+func newUpCommand(opts *stack.Options, stateFile *string) *cobra.Command {
 	return &cobra.Command{
 		Use:     "up",
 		Short:   "Start the servers and leave them running; print their URLs as shell exports",
@@ -94,7 +91,7 @@ func newUpCommand(heapMB *int, stateFile *string) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT)
 			defer stop()
-			state, started, err := stack.Up(ctx, stackOptions(cmd.ErrOrStderr(), *heapMB), *stateFile)
+			state, started, err := stack.Up(ctx, stackOptions(cmd.ErrOrStderr(), *opts), *stateFile)
 			if err != nil {
 				return startError(cmd.Context(), ctx, err)
 			}

@@ -156,7 +156,7 @@ func (w *weftlab) wantNothingLeftSoon(t *testing.T) {
 func TestStackOfBothDiesWithItsOwner(t *testing.T) {
 	t.Parallel()
 
-	w := newWeftlab(t, nil, append([]string{"stack", "--elastic-heap", "256", "--"}, readyCommand()...)...)
+	w := newWeftlab(t, nil, append([]string{"stack", "--elastic-heap", "256", "--quick", "--"}, readyCommand()...)...)
 	w.start(t)
 	urls := strings.Fields(w.awaitReady(t))
 	if len(urls) != 2 || slices.Contains(urls, os.Getenv("DATABASE_URL")) || slices.Contains(urls, os.Getenv("ELASTIC_URL")) {

@@ -166,10 +166,7 @@ func TestBreakerIsVisible(t *testing.T) {
 // migrated under its writers, and everything pending ends done.
 func TestAdoptsALiveDatabase(t *testing.T) {
 	t.Parallel()
-	n := 200_000
-	if testing.Short() {
-		n = 5_000
-	}
+	n := testenv.Volume(30_000, 200_000)
 	url := testenv.Schema(t)
 	pool := testenv.Pool(t, url)
 	if err := legacy.Create(t.Context(), pool); err != nil {

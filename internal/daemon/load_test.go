@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -102,7 +102,7 @@ func TestLeadershipForcedBackAndForth(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
 	r.record()
-	rec := wire.NewRecorder()
+	rec := proxy.NewRecorder()
 	a, b := r.start("a", "ELASTIC_URL="+r.tap("a", rec)), r.start("b", "ELASTIC_URL="+r.tap("b", rec))
 	a.awaitReady(200)
 	b.awaitReady(200)
@@ -128,9 +128,9 @@ func TestLeadershipForcedBackAndForth(t *testing.T) {
 }
 
 // tap puts a recording proxy before Elasticsearch and returns its URL.
-func (r *rig) tap(instance string, rec *wire.Recorder) string {
+func (r *rig) tap(instance string, rec *proxy.Recorder) string {
 	r.t.Helper()
-	tap, err := wire.NewTap(instance, r.elastic, rec)
+	tap, err := proxy.NewTap(instance, r.elastic, rec)
 	if err != nil {
 		r.t.Fatal(err)
 	}

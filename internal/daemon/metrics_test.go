@@ -198,7 +198,8 @@ func TestStandbyExportsLag(t *testing.T) {
 // exist from the start, at zero.
 func TestNoSeriesAppears(t *testing.T) {
 	t.Parallel()
-	const entities, kinds = 100_000, 50
+	const kinds = 50
+	entities := testenv.Volume(10_000, 100_000)
 	r := setup(t)
 	f := newFront(t, r.elastic)
 	r.elastic = f.URL

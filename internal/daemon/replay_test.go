@@ -9,7 +9,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/replay"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -111,7 +111,7 @@ func TestReplayBesideLiveEvents(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
 	r.record()
-	rec := wire.NewRecorder()
+	rec := proxy.NewRecorder()
 	keys := newKeys(200)
 	a := r.start("a", manyFailures, "ELASTIC_URL="+r.tap("a", rec))
 	a.awaitReady(200, `"role": "leader"`)

@@ -24,7 +24,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/daemon"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -371,13 +371,13 @@ func (r *rig) elasticCall(method, path, body string, into any) {
 
 // link is a way to a server that can be cut.
 type link struct {
-	*wire.Link
+	*proxy.Link
 	t testing.TB
 }
 
 func newLink(t testing.TB, upstream string) *link {
 	t.Helper()
-	l, err := wire.NewLink(upstream)
+	l, err := proxy.NewLink(upstream)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 )
 
 // TestCloseDoesNotWaitForASilentServer leaves the pool with idle connections, one with a
@@ -28,7 +28,7 @@ func TestCloseDoesNotWaitForASilentServer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			link, err := wire.NewLink(net.JoinHostPort(cfg.ConnConfig.Host, strconv.Itoa(int(cfg.ConnConfig.Port))))
+			link, err := proxy.NewLink(net.JoinHostPort(cfg.ConnConfig.Host, strconv.Itoa(int(cfg.ConnConfig.Port))))
 			if err != nil {
 				t.Fatal(err)
 			}

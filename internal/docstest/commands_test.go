@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"mvdan.cc/sh/v3/syntax"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 // inline is a command in the middle of a sentence.
@@ -21,7 +23,8 @@ var inline = regexp.MustCompile("`([A-Z_]+=[^`]* )?(weft|weftlab) [^`]*`")
 // or flag that is not there fails, and a few that must.
 func TestCommands(t *testing.T) {
 	t.Parallel()
-	bin := programs(t)
+	bin := filepath.Dir(testenv.Program(t, "weft"))
+	testenv.Program(t, "weftlab") // beside it
 	t.Run("OfTheDocuments", func(t *testing.T) {
 		t.Parallel()
 		asked := map[string]bool{}
@@ -71,20 +74,6 @@ func TestCommands(t *testing.T) {
 			}
 		})
 	}
-}
-
-// programs builds weft and weftlab.
-func programs(t *testing.T) string {
-	t.Helper()
-	bin := t.TempDir()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", bin+"/", "./cmd/weft", "./cmd/weftlab")
-	cmd.Dir = tree
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
-	return bin
 }
 
 // commands returns the words of the command lines of weft and weftlab in a document.

@@ -90,12 +90,7 @@ func newRestore(t *testing.T) *restore {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.elastic.Close)
-	dir := t.TempDir()
-	binary, err := rig.Build(t.Context(), dir, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.fleet = &rig.Fleet{Binary: binary, Dir: dir,
+	r.fleet = &rig.Fleet{Binary: testenv.Program(t, "weft"), Dir: t.TempDir(),
 		Env: rig.Environment(os.Environ(), true, "DATABASE_URL="+url, "ELASTIC_URL="+testenv.ElasticURL(t))}
 	t.Cleanup(func() {
 		if err := r.fleet.Stop(); err != nil {

@@ -9,6 +9,7 @@
 //     one database do.
 //   - A package that needs servers fails at once, with one line, where none are
 //     named. Nothing is skipped.
+//   - [Program] builds weft and weftlab once for all test processes of a tree.
 //   - [Main] and [MainNoServers] fail the package when a goroutine outlives its tests.
 //
 // # What is not guaranteed

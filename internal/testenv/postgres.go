@@ -32,7 +32,11 @@ func Schema(t testing.TB) string {
 	name := uniqueName(t.Name(), "weft_test_", "_")
 	quoted := pgx.Identifier{name}.Sanitize()
 
-	dsn, err := withSearchPath(base, name)
+	dsn, err := changed(base, func(u *url.URL) {
+		query := u.Query()
+		query.Set("search_path", name)
+		u.RawQuery = query.Encode()
+	})
 	if err != nil {
 		t.Fatalf("testenv: %v", err)
 	}
@@ -91,32 +95,18 @@ func onSession(ctx context.Context, dsn string, do func(context.Context, *pgx.Co
 	return do(ctx, conn)
 }
 
-func withSearchPath(base, schema string) (string, error) {
-	u, err := parseURL(base)
-	if err != nil {
-		return "", err
+// changed returns base after change.
+func changed(base string, change func(*url.URL)) (string, error) {
+	u, err := url.Parse(base)
+	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
+		return "", fmt.Errorf("%s must be a postgres:// URL for the tests", databaseEnv)
 	}
-	query := u.Query()
-	query.Set("search_path", schema)
-	u.RawQuery = query.Encode()
+	change(u)
 	return u.String(), nil
 }
 
 func withDatabase(base, name string) (string, error) {
-	u, err := parseURL(base)
-	if err != nil {
-		return "", err
-	}
-	u.Path = "/" + name
-	return u.String(), nil
-}
-
-func parseURL(base string) (*url.URL, error) {
-	u, err := url.Parse(base)
-	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
-		return nil, fmt.Errorf("%s must be a postgres:// URL for the tests", databaseEnv)
-	}
-	return u, nil
+	return changed(base, func(u *url.URL) { u.Path = "/" + name })
 }
 
 // uniqueName is prefix, the readable part of the test's name, and 48 random bits, with

@@ -34,10 +34,9 @@ func Runner(t testing.TB, dsn string) *url.Userinfo {
 // As returns dsn with another user.
 func As(t testing.TB, dsn string, user *url.Userinfo) string {
 	t.Helper()
-	u, err := parseURL(dsn)
+	other, err := changed(dsn, func(u *url.URL) { u.User = user })
 	if err != nil {
 		t.Fatalf("testenv: %v", err)
 	}
-	u.User = user
-	return u.String()
+	return other
 }

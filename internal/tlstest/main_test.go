@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	stacktest.Guard()
 	guardian, err := stacktest.Guardian()
 	if err == nil {
-		shared.Stack, err = stack.Start(context.Background(), stack.Options{Secured: true, HeapMB: heapMB, Guardian: guardian})
+		shared.Stack, err = stack.Start(context.Background(), stack.Options{Secured: true, HeapMB: heapMB, Quick: true, Guardian: guardian})
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "secured servers:", err)

@@ -61,11 +61,7 @@ func newSite(t *testing.T, login stack.Login) *site {
 	exec(t, name, strings.NewReplacer("'weft_owner'", "'"+owner.name+"'", "'weft'", "'"+s.runner.name+"'", "to weft_owner", "to "+owner.name).Replace(string(roles)))
 
 	s.password, s.elastic = write(t, "database", s.runner.password+"\n"), write(t, "elastic", login.Password+"\n")
-	dir := t.TempDir()
-	binary, err := rig.Build(t.Context(), dir, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir, binary := t.TempDir(), testenv.Program(t, "weft")
 	s.fleet = &rig.Fleet{Binary: binary, Dir: dir, Env: rig.Environment(os.Environ(), false,
 		"DATABASE_URL="+s.runner.url(t, name, nil), "DATABASE_PASSWORD_FILE="+s.password,
 		"ELASTIC_URL="+shared.ElasticURL(), "ELASTIC_CA_FILE="+write(t, "ca.pem", string(shared.keys.Authority.PEM())),

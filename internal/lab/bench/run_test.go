@@ -30,10 +30,6 @@ const guarded = 20_000
 func TestDistinct(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	binary, err := rig.Build(t.Context(), dir, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
 	guardian, err := stacktest.Guardian()
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +37,7 @@ func TestDistinct(t *testing.T) {
 	var out, progress bytes.Buffer
 	opts := Options{
 		Out: &out, Progress: &progress, Environ: append(os.Environ(), "OUTBOX_BULK_SIZE=none of these counts"), HeapMB: smallestHeap,
-		Scenarios: []string{"distinct"}, Rounds: 1, Events: guarded, Binary: binary,
+		Scenarios: []string{"distinct"}, Rounds: 1, Events: guarded, Binary: testenv.Program(t, "weft"),
 		JSON: filepath.Join(dir, "bench.json"), SVG: filepath.Join(dir, "bench.svg"),
 		Guardian: append(guardian, stack.GuardianArgs()...),
 	}

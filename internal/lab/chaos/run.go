@@ -15,8 +15,8 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -84,7 +84,7 @@ func Run(ctx context.Context, opts Options) error {
 	dir := rig.Dir{Path: opts.Evidence, Program: "chaos", Holds: fmt.Sprintf("seed %d, evidence", opts.Seed)}
 	return dir.Run(ctx, func(ctx context.Context, path string) (err error) {
 		r := &run{
-			opts: opts, screen: rig.NewScreen(opts.Out, quietPeriod), dir: path, began: time.Now(), Group: &rig.Group{Recorder: wire.NewRecorder()},
+			opts: opts, screen: rig.NewScreen(opts.Out, quietPeriod), dir: path, began: time.Now(), Group: &rig.Group{Recorder: proxy.NewRecorder()},
 		}
 		r.Pick, r.Unexpected = r.pick, func(i *rig.Instance) {
 			r.unexpected = append(r.unexpected, i.Ending().Error())

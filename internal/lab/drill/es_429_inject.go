@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -18,7 +18,7 @@ type throttling struct {
 	Ratio          float64 `json:"ratio"`
 	Seed           uint64  `json:"seed"`
 	EffectiveRatio float64 `json:"effective_ratio"`
-	wire.Refusals
+	proxy.Refusals
 	ObservedRatio float64 `json:"observed_ratio"`
 }
 
@@ -63,7 +63,7 @@ func es429Inject() Scenario {
 			done := verdict.Probed[throttling](j.Judge, "injection")
 			hit := float64(done.Hit)
 			j.atLeast("documents that the proxy refused", "injection", int(done.Hit), 1)
-			if done.Mode == wire.EveryNth && done.EveryN > 0 {
+			if done.Mode == proxy.EveryNth && done.EveryN > 0 {
 				j.counted(fmt.Sprintf("… every %d. of %d", done.EveryN, done.Seen), "injection", int(done.Hit), int(done.Seen)/done.EveryN)
 			}
 			j.GrewBy(hit, "outbox_retry_scheduled_total", "reason=es_429")
@@ -83,8 +83,8 @@ func es429Inject() Scenario {
 }
 
 // throttle reads the parameters.
-func (r *run) throttle() wire.Refusal {
-	refusal := wire.Refusal{Status: http.StatusTooManyRequests, EveryN: r.count("every_n", 0, 1000000), Ratio: r.number("ratio")}
+func (r *run) throttle() proxy.Refusal {
+	refusal := proxy.Refusal{Status: http.StatusTooManyRequests, EveryN: r.count("every_n", 0, 1000000), Ratio: r.number("ratio")}
 	if r.param("ratio") != "0" && r.set["every_n"] == "" {
 		refusal.EveryN = 0 // a ratio that was asked for is meant
 	}

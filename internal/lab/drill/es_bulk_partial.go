@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -25,7 +25,7 @@ func esBulkPartial() Scenario {
 		run: func(r *run) {
 			poisoned := change{key: newKey(), op: outbox.Upsert, role: "poisoned"}
 			changes := append([]change{poisoned}, upserts(r.count("events", 1, 1000), "good")...)
-			r.refuse(r.Member("a"), "a poisoned document: ", wire.Refusal{Status: r.count("partial_status", 400, 499), IDs: []string{poisoned.key.String()}})
+			r.refuse(r.Member("a"), "a poisoned document: ", proxy.Refusal{Status: r.count("partial_status", 400, 499), IDs: []string{poisoned.key.String()}})
 			r.become(r.enqueue(changes...), "done", "failed")
 		},
 		verify: func(j *judge) {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 )
 
 const scrapePeriod = 250 * time.Millisecond
@@ -147,7 +147,7 @@ func (r *run) awaitReadiness(m *rig.Member, status int, probe string) {
 }
 
 // refuse makes the member's proxy refuse documents until the faults are undone.
-func (r *run) refuse(m *rig.Member, what string, refusal wire.Refusal) {
+func (r *run) refuse(m *rig.Member, what string, refusal proxy.Refusal) {
 	r.inject(what+refusal.String(), func(context.Context) error { return m.Tap.Refuse(refusal) },
 		func(context.Context) error { m.Tap.Clear(); return nil })
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 )
 
 // run is one run of a scenario.
@@ -92,7 +92,7 @@ func newRun(ctx context.Context, s runSpec) (r *run, err error) {
 		"WORDLOOM_TRACING_ENABLED=true", "OTEL_SERVICE_NAME="+service(s.Environ), "OTEL_TRACES_SAMPLER=always_on", "OTEL_BSP_SCHEDULE_DELAY=200",
 		"OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_EXPORTER_OTLP_ENDPOINT="+r.collector.HTTP)...)
 	r.app = &traffic.Application{Pool: p.Pool, Timeout: queryBound}
-	r.Group = &rig.Group{Place: p, Recorder: wire.NewRecorder(), Fleet: &rig.Fleet{Binary: s.binary, Dir: r.dir.File(verdict.LogDir), Env: environ}}
+	r.Group = &rig.Group{Place: p, Recorder: proxy.NewRecorder(), Fleet: &rig.Fleet{Binary: s.binary, Dir: r.dir.File(verdict.LogDir), Env: environ}}
 	r.recipe = verdict.Recipe{
 		Scenario: s.scenario.Name, Run: r.dir.Run, About: s.scenario.About, Outcome: verdict.Running, Started: time.Now().UTC(),
 		Environment: s.site.environment, Servers: servers, Postgres: verdict.Address(s.site.DatabaseURL), Elastic: verdict.Address(p.ElasticURL),

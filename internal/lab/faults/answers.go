@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 )
 
 // Throttle429 names the fault of an Elasticsearch that is too busy.
@@ -19,14 +19,14 @@ func answers() []Fault {
 	}
 	return []Fault{
 		corrupt(Throttle429, "Elasticsearch refuses requests and documents with 429", often,
-			wire.Fault{Kind: wire.TooMany}, wire.Fault{Kind: wire.TooMany, RetryAfter: second}, wire.Fault{Kind: wire.TooManyItems, Items: 4}),
+			proxy.Fault{Kind: proxy.TooMany}, proxy.Fault{Kind: proxy.TooMany, RetryAfter: second}, proxy.Fault{Kind: proxy.TooManyItems, Items: 4}),
 		corrupt("too-large-413", "requests above a few KB are refused with 413", func(d *Dice, p *Params) {
 			p.Bytes = 2000 + d.Int64N(6000)
 			p.Hold = d.Between(second, 3*second)
-		}, wire.Fault{Kind: wire.TooLarge}),
-		corrupt("truncated-bulk", "answers to bulk requests end in their middle", often, wire.Fault{Kind: wire.Truncated}),
+		}, proxy.Fault{Kind: proxy.TooLarge}),
+		corrupt("truncated-bulk", "answers to bulk requests end in their middle", often, proxy.Fault{Kind: proxy.Truncated}),
 		corrupt("garbled-bulk", "answers to bulk requests are no JSON, lack items or name others", often,
-			wire.Fault{Kind: wire.Garbled}, wire.Fault{Kind: wire.MissingItems}, wire.Fault{Kind: wire.SwappedIDs}),
+			proxy.Fault{Kind: proxy.Garbled}, proxy.Fault{Kind: proxy.MissingItems}, proxy.Fault{Kind: proxy.SwappedIDs}),
 	}
 }
 
@@ -34,13 +34,13 @@ func full() []Fault {
 	return []Fault{corrupt("disk-full", "Elasticsearch refuses writes because its disk is full", func(d *Dice, p *Params) {
 		p.Variant = d.IntN(2)
 		p.Hold = d.Between(second, 3*second)
-	}, wire.Fault{Kind: wire.DiskFull}, wire.Fault{Kind: wire.DiskFullItems})}
+	}, proxy.Fault{Kind: proxy.DiskFull}, proxy.Fault{Kind: proxy.DiskFullItems})}
 }
 
 // corrupt makes the taps of all members answer falsely, in the form of the variant. A fault
 // that has met no request is skipped.
-func corrupt(name, about string, draw func(*Dice, *Params), forms ...wire.Fault) Fault {
-	form := func(i *Injection) wire.Fault {
+func corrupt(name, about string, draw func(*Dice, *Params), forms ...proxy.Fault) Fault {
+	form := func(i *Injection) proxy.Fault {
 		f := forms[i.Variant%len(forms)]
 		f.Every, f.Seed, f.Bytes = i.Every, i.Seed, i.Bytes
 		return f
@@ -71,7 +71,7 @@ func corrupt(name, about string, draw func(*Dice, *Params), forms ...wire.Fault)
 }
 
 // corrupted counts the answers that were falsified in this way.
-func (i *Injection) corrupted(k wire.Kind) (n int) {
+func (i *Injection) corrupted(k proxy.Kind) (n int) {
 	for _, m := range i.Members() {
 		n += m.Tap.Injected()[k]
 	}

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 )
 
 // Group is the members of one leadership group at a place.
@@ -18,7 +18,7 @@ type Group struct {
 
 	// Recorder, when not nil, gives each member proxies of its own to both servers, and gets
 	// what passes to Elasticsearch.
-	Recorder *wire.Recorder
+	Recorder *proxy.Recorder
 	// Pick, when not nil, is told of each start, with the binary that was asked for, and returns
 	// the one to start; empty means the fleet's.
 	Pick func(m *Member, binary string) string
@@ -32,7 +32,7 @@ type Group struct {
 // Member is one name in a group: the process that bears it now, and its proxies.
 type Member struct {
 	Name string
-	*wire.Ways
+	*proxy.Proxies
 	Env []string // on top of the fleet's and the proxies'
 
 	group *Group
@@ -58,14 +58,14 @@ func NewFleet(ctx context.Context, binary, dir string) (f *Fleet, err error) {
 func (g *Group) Launch(ctx context.Context, name string, env ...string) (m *Member, err error) {
 	m = &Member{Name: name, Env: env, group: g}
 	if g.Recorder != nil {
-		if m.Ways, err = wire.NewWays(name, g.DatabaseURL, g.ElasticURL, g.Recorder); err != nil {
+		if m.Proxies, err = proxy.NewProxies(name, g.DatabaseURL, g.ElasticURL, g.Recorder); err != nil {
 			return nil, err
 		}
 		m.Env = append([]string{"DATABASE_URL=" + m.DatabaseURL, "ELASTIC_URL=" + m.ElasticURL}, env...)
 	}
 	if err := m.Start(ctx, ""); err != nil {
-		if m.Ways != nil {
-			err = errors.Join(err, m.Ways.Close())
+		if m.Proxies != nil {
+			err = errors.Join(err, m.Proxies.Close())
 		}
 		return nil, err
 	}
@@ -183,8 +183,8 @@ func (g *Group) AllReady(ctx context.Context) error {
 func (g *Group) Heal() error {
 	var errs []error
 	for _, m := range g.Members() {
-		if m.Ways != nil {
-			errs = append(errs, m.Ways.Heal())
+		if m.Proxies != nil {
+			errs = append(errs, m.Proxies.Heal())
 		}
 	}
 	return errors.Join(errs...)
@@ -198,8 +198,8 @@ func (g *Group) Stop() error {
 		errs = append(errs, g.Fleet.Stop())
 	}
 	for _, m := range g.Members() {
-		if m.Ways != nil {
-			errs = append(errs, m.Ways.Close())
+		if m.Proxies != nil {
+			errs = append(errs, m.Proxies.Close())
 		}
 	}
 	return errors.Join(errs...)

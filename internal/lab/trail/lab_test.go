@@ -28,8 +28,8 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 	"github.com/samuelhu324-dev/weft/internal/testenv/watch"
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -50,7 +50,7 @@ const (
 
 // lab is a pair of instances with everything around it.
 type lab struct {
-	link       *wire.Link // to Elasticsearch
+	link       *proxy.Link // to Elasticsearch
 	pool       *pgxpool.Pool
 	prometheus *watch.Prometheus
 	jaeger     *watch.Jaeger
@@ -105,7 +105,7 @@ func newLab(t *testing.T) *lab {
 	must(t, err)
 	elastic, err := url.Parse(testenv.ElasticURL(t))
 	must(t, err)
-	l.link, err = wire.NewLink(net.JoinHostPort(elastic.Hostname(), elastic.Port()))
+	l.link, err = proxy.NewLink(net.JoinHostPort(elastic.Hostname(), elastic.Port()))
 	must(t, err)
 	atEnd(t, l.link.Close)
 	through, err := l.link.Through(elastic.String())

@@ -68,7 +68,7 @@ func (a *active) events() []moment {
 	return out
 }
 
-// find adds what is wrong with a lease, as a finding about its first event.
+// find adds a finding about the first event of a lease.
 func (a *active) find(l *Lease, at time.Time, format string, args ...any) {
 	f := Finding{At: at, What: fmt.Sprintf(format, args...)}
 	if a.keys == nil {
@@ -84,7 +84,7 @@ func (a *active) find(l *Lease, at time.Time, format string, args ...any) {
 	a.found = append(a.found, f)
 }
 
-// begin enters a term and says what is wrong with its epoch.
+// begin enters a term and adds a finding when its epoch is wrong.
 func (a *active) begin(t *Term) {
 	owner, known := a.owners[t.Epoch]
 	switch {
@@ -99,7 +99,7 @@ func (a *active) begin(t *Term) {
 	a.newest = max(a.newest, t.Epoch)
 }
 
-// usurped says what is wrong with an act on l by a session.
+// usurped returns why a session may not act on l, or nothing.
 func (a *active) usurped(l *Lease, by string) string {
 	owner, known := a.owners[l.Epoch]
 	switch {

@@ -15,9 +15,8 @@ const (
 	Delete = "delete"
 )
 
-// Applied is one item of a bulk request as a recording proxy in front of Elasticsearch
-// saw it: what was asked, and what Elasticsearch itself answered, whatever the client
-// was told.
+// Applied is one item of a bulk request, recorded by a proxy before Elasticsearch: the
+// request, and the answer of Elasticsearch itself, even where the client got another one.
 type Applied struct {
 	Request  int64 // the bulk request that it was part of
 	Instance string

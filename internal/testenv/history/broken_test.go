@@ -12,7 +12,7 @@ import (
 
 // A sound pair, a takeover and a bulk request of the old leader that arrives when the
 // new one has written newer states: nothing is found.
-func TestSoundPair(t *testing.T) {
+func TestCheckPassesASoundPair(t *testing.T) {
 	t.Parallel()
 	for _, finished := range []outbox.Finished{outbox.Keep, outbox.Archive, outbox.Discard} {
 		t.Run(string(finished), func(t *testing.T) {
@@ -96,7 +96,7 @@ func reclaim(t *testing.T, m *member, want int) {
 	}
 }
 
-func TestBrokenPipelines(t *testing.T) {
+func TestCheckCatchesBrokenPipelines(t *testing.T) {
 	t.Parallel()
 
 	// An instance whose leases and settles ask for another fence goes on after it was followed.

@@ -175,7 +175,7 @@ func expect(t *testing.T, check string, got []Finding, want ...string) {
 	}
 }
 
-func TestSoundHistories(t *testing.T) {
+func TestCheckPassesSoundHistories(t *testing.T) {
 	t.Parallel()
 	histories := map[string]func(s *script){
 		"Empty": func(*script) {},
@@ -280,7 +280,7 @@ func TestSoundHistories(t *testing.T) {
 }
 
 // What is archived or deleted by a settle is done.
-func TestSoundArchives(t *testing.T) {
+func TestCheckPassesSoundArchives(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		finished outbox.Finished

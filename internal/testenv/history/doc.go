@@ -26,7 +26,7 @@
 // for the earlier one.
 //
 // What Elasticsearch was asked and what it answered comes from a recording proxy, as
-// [Applied]; what is left in the end is read by [ReadEnd].
+// [Applied]; [ReadEnd] reads the documents and rows at the end.
 //
 // # What is checked
 //
@@ -34,7 +34,7 @@
 //
 //   - [TwoActive]: one claimer. Epochs grow and belong to one instance each; no lease or
 //     settle commits under one that is older than the newest; nobody leases what another
-//     term holds, or settles or reclaims what is not its to settle or reclaim.
+//     term holds, and nobody settles or reclaims the leases of another.
 //   - [Unleased]: every verdict belongs to the lease that its transaction has ended.
 //   - [SentEarly]: nothing is sent for an entity before a lease on one of its events has
 //     committed.

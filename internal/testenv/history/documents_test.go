@@ -76,7 +76,7 @@ func ends(version int64) *End {
 	return e
 }
 
-func TestSoundTraffic(t *testing.T) {
+func TestCheckPassesSoundTraffic(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		traffic *traffic

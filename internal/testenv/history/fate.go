@@ -27,18 +27,11 @@ type Enqueued struct {
 // are deleted, the settle that deleted it.
 func Lost(log *Log, acknowledged []Enqueued) []Finding {
 	var (
-		found       []Finding
-		last, order = lasts(log)
-		rows        = make(map[outbox.ID]Status, len(log.Rows))
-		history     = make(map[outbox.ID]int, len(log.History))
-		before      = make(map[outbox.ID]Status, len(last))
+		found         []Finding
+		last, order   = lasts(log)
+		rows, history = log.left()
+		before        = make(map[outbox.ID]Status, len(last))
 	)
-	for _, r := range log.Rows {
-		rows[r.Event] = r.Status
-	}
-	for _, e := range log.History {
-		history[e]++
-	}
 	for i := range log.Changes {
 		c := &log.Changes[i]
 		was, seen := before[c.Event]
@@ -89,11 +82,10 @@ func Lost(log *Log, acknowledged []Enqueued) []Finding {
 // event is counted twice by whoever reads the history.
 func Twice(log *Log) []Finding {
 	var (
-		found       []Finding
-		last, order = lasts(log)
-		done        = make(map[outbox.ID]uint64, len(last)) // by transaction
-		history     = make(map[outbox.ID]int, len(log.History))
-		rows        = make(map[outbox.ID]bool, len(log.Rows))
+		found         []Finding
+		last, order   = lasts(log)
+		rows, history = log.left()
+		done          = make(map[outbox.ID]uint64, len(last)) // by transaction
 	)
 	for i := range log.Changes {
 		c := &log.Changes[i]
@@ -111,17 +103,11 @@ func Twice(log *Log) []Finding {
 			done[c.Event] = c.Tx
 		}
 	}
-	for _, r := range log.Rows {
-		rows[r.Event] = true
-	}
-	for _, e := range log.History {
-		history[e]++
-	}
 	for _, id := range order {
 		switch n := history[id]; {
 		case n > 1:
 			found = append(found, finding(last[id], "%d times in the history", n))
-		case n == 1 && rows[id]:
+		case n == 1 && rows[id] != "":
 			found = append(found, finding(last[id], "in the history, and in the table"))
 		}
 	}
@@ -134,26 +120,36 @@ func Kept(log *Log) []Finding {
 	if log.Finished != outbox.Archive && log.Finished != outbox.Discard {
 		return nil
 	}
-	var found []Finding
+	return ended(log, Done, func(c *Change) Finding { return finding(c, "done, and kept in the table") })
+}
+
+// DeadLetters returns the events that ended failed.
+func DeadLetters(log *Log) []Finding {
+	return ended(log, Failed, func(c *Change) Finding { return finding(c, "ended failed after %d attempts", c.Attempts) })
+}
+
+// ended returns what say says of each event that ended as status.
+func ended(log *Log, status Status, say func(*Change) Finding) (found []Finding) {
 	last, order := lasts(log)
 	for _, id := range order {
-		if c := last[id]; c.To == Done {
-			found = append(found, finding(c, "done, and kept in the table"))
+		if c := last[id]; c.To == status {
+			found = append(found, say(c))
 		}
 	}
 	return found
 }
 
-// DeadLetters returns the events that ended failed.
-func DeadLetters(log *Log) []Finding {
-	var found []Finding
-	last, order := lasts(log)
-	for _, id := range order {
-		if c := last[id]; c.To == Failed {
-			found = append(found, finding(c, "ended failed after %d attempts", c.Attempts))
-		}
+// left returns what is left of each event at the end: the status of its row in the table,
+// and how many rows it has in the history.
+func (l *Log) left() (rows map[outbox.ID]Status, history map[outbox.ID]int) {
+	rows, history = make(map[outbox.ID]Status, len(l.Rows)), make(map[outbox.ID]int, len(l.History))
+	for _, r := range l.Rows {
+		rows[r.Event] = r.Status
 	}
-	return found
+	for _, e := range l.History {
+		history[e]++
+	}
+	return rows, history
 }
 
 // lasts returns the last change of each event, and the events in the order of their first.

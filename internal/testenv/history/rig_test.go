@@ -17,8 +17,8 @@ import (
 	"github.com/samuelhu324-dev/weft/consumer/observe"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
-	"github.com/samuelhu324-dev/weft/internal/testenv/wire"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections"
 	"github.com/samuelhu324-dev/weft/projections/elastic"
@@ -34,15 +34,15 @@ type rig struct {
 	t          *testing.T
 	dsn, index string
 	pool       *pgxpool.Pool
-	rec        *wire.Recorder
-	taps       []*wire.Tap
+	rec        *proxy.Recorder
+	taps       []*proxy.Tap
 	ledger     []history.Enqueued
 	finished   outbox.Finished // as the record is judged; members begin with it
 }
 
 func setup(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, dsn: testenv.Database(t), index: testenv.Index(t), rec: wire.NewRecorder(), finished: outbox.Keep}
+	r := &rig{t: t, dsn: testenv.Database(t), index: testenv.Index(t), rec: proxy.NewRecorder(), finished: outbox.Keep}
 	r.pool = testenv.Pool(t, r.dsn)
 	r.exec(r.pool, `select weft_history_attach($1, (now() at time zone 'UTC')::date + n) from generate_series(0, 1) n`, table)
 	if err := history.Install(t.Context(), r.pool, table); err != nil {
@@ -192,7 +192,7 @@ type member struct {
 	name  string
 	epoch int64
 	pool  *pgxpool.Pool
-	tap   *wire.Tap
+	tap   *proxy.Tap
 	store consumer.Store
 	proj  consumer.Projection
 	stop  chan struct{}
@@ -214,7 +214,7 @@ func (r *rig) member(name string, epoch int64) *member {
 	r.lead(epoch, name)
 	store := m.open(group, r.finished)
 	var err error
-	if m.tap, err = wire.NewTap(name, testenv.ElasticURL(r.t), r.rec); err != nil {
+	if m.tap, err = proxy.NewTap(name, testenv.ElasticURL(r.t), r.rec); err != nil {
 		r.t.Fatal(err)
 	}
 	r.taps = append(r.taps, m.tap)

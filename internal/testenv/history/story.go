@@ -10,7 +10,7 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// Story tells what is known of one entity, a line for each change of its row and of its
+// Story lists the record of one entity, a line for each change of its row and of its
 // events, each begin and end of a lease on them, each request about its document and each
 // term that began between, in the order of time. Times of requests are those of the process
 // that recorded them.

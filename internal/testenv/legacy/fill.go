@@ -24,7 +24,7 @@ func (c Counts) Total() int { return c.Pending + c.Retrying + c.Processing + c.D
 // Filled says what [Fill] made.
 type Filled struct {
 	Search, Chronicle Counts
-	SearchIndex       int // documents Elasticsearch should hold in the end
+	SearchIndex       int // documents that Elasticsearch should hold when all is done
 }
 
 // DeadWorker is the owner of the rows in processing.

@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-func TestFillIsAPlausiblePast(t *testing.T) {
+func TestFillMakesConsistentRows(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Pool(t, testenv.Schema(t))
 	if err := legacy.Create(t.Context(), pool); err != nil {

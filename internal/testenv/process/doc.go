@@ -1,5 +1,5 @@
-// Package process runs servers as children of this process: on free loopback ports, in
-// process groups of their own, with what they say in a file.
+// Package process runs servers as children of this process: on free loopback ports, each in
+// its own process group, with its output in a file.
 //
 // # What is guaranteed
 //

@@ -2,6 +2,8 @@ package process
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +12,11 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+)
+
+const (
+	path      = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+	readyPoll = 20 * time.Millisecond
 )
 
 // Spawner starts processes from one thread that lives as long as it does: the kernel
@@ -32,39 +39,92 @@ func NewSpawner() *Spawner {
 	return s
 }
 
-// Close ends the thread, and the kernel what is left of its processes.
+// Close ends the thread; the kernel then signals the processes that still run.
 func (s *Spawner) Close() {
 	close(s.calls)
 	<-s.ended
 }
 
+// Server says how a server is started.
+type Server struct {
+	Name string   // in errors
+	Dir  string   // where it runs, and its HOME
+	Log  string   // the file to which its output is appended
+	Argv []string // the program and its arguments
+	// Env is added to HOME, PATH and LC_ALL. No other variable of the caller reaches the
+	// server: no PG…, JAVA… or OTEL… changes how it runs.
+	Env   []string
+	As    *syscall.Credential // nil: the caller
+	OnEnd func(*Process)      // called once it has ended, unless nil
+	// DeathSignal is what the kernel sends the server when this process dies.
+	DeathSignal syscall.Signal
+}
+
 // Process is a running server, or one that has ended.
 type Process struct {
+	name     string
+	log      string
+	began    int64 // where its part of the log begins
 	cmd      *exec.Cmd
 	ended    chan struct{}
 	err      error       // of Wait; valid after ended
 	expected atomic.Bool // it is being stopped
 }
 
-// Start runs cmd in a process group of its own, to be killed by the kernel with
-// deathSignal if this process dies. A nil who is the caller; onEnd, unless nil, is called
-// once it has ended.
-func (s *Spawner) Start(cmd *exec.Cmd, who *syscall.Credential, deathSignal syscall.Signal, onEnd func(*Process)) (*Process, error) {
-	cmd.SysProcAttr = attributes(who, deathSignal)
-	errs := make(chan error)
-	s.calls <- func() { errs <- cmd.Start() }
-	if err := <-errs; err != nil {
+// Start starts a server in a process group of its own.
+func (s *Spawner) Start(server Server) (*Process, error) {
+	log, err := os.OpenFile(server.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
 		return nil, err
 	}
-	p := &Process{cmd: cmd, ended: make(chan struct{})}
+	defer func() { _ = log.Close() }()
+	p := &Process{name: server.Name, log: server.Log, cmd: exec.Command(server.Argv[0], server.Argv[1:]...), ended: make(chan struct{})}
+	if p.began, err = log.Seek(0, io.SeekEnd); err != nil {
+		return nil, err
+	}
+	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = server.Dir, log, log
+	p.cmd.Env = append([]string{"HOME=" + server.Dir, "PATH=" + path, "LC_ALL=C.UTF-8"}, server.Env...)
+	p.cmd.SysProcAttr = attributes(server.As, server.DeathSignal)
+	errs := make(chan error)
+	s.calls <- func() { errs <- p.cmd.Start() }
+	if err := <-errs; err != nil {
+		return nil, fmt.Errorf("%s: %w", p.name, err)
+	}
 	go func() {
-		p.err = cmd.Wait()
+		p.err = p.cmd.Wait()
 		close(p.ended)
-		if onEnd != nil {
-			onEnd(p)
+		if server.OnEnd != nil {
+			server.OnEnd(p)
 		}
 	}()
 	return p, nil
+}
+
+// ErrTimeout is in the cause of a context whose end [Process.Await] reports with the end
+// of the log.
+var ErrTimeout = errors.New("does not answer")
+
+// Await polls ready until it returns no error. When the process ends first, or ctx, the
+// error says so.
+func (p *Process) Await(ctx context.Context, ready func(context.Context) error) error {
+	for {
+		err := ready(ctx)
+		switch {
+		case p.HasEnded():
+			return p.EndedError()
+		case err == nil:
+			return nil
+		}
+		select {
+		case <-p.ended:
+		case <-ctx.Done():
+			if errors.Is(context.Cause(ctx), ErrTimeout) {
+				return fmt.Errorf("%w\n%s", context.Cause(ctx), p.Tail())
+			}
+			return context.Cause(ctx)
+		case <-time.After(readyPoll):
+		}
+	}
 }
 
 // PID is the number of the process, which is another's some time after its end.
@@ -122,29 +182,23 @@ func (p *Process) Ending() string {
 	return p.err.Error()
 }
 
-// Tail returns the last lines of a log file, for an error message.
-func Tail(name string) string {
+// Tail returns the last lines that the process has logged, for an error message.
+func (p *Process) Tail() string {
 	const limit = 3000
-	file, err := os.Open(name)
+	file, err := os.Open(p.log)
 	if err != nil {
 		return ""
 	}
 	defer func() { _ = file.Close() }()
-	if info, err := file.Stat(); err == nil && info.Size() > limit {
-		_, _ = file.Seek(-limit, io.SeekEnd)
+	from := p.began
+	if info, err := file.Stat(); err == nil {
+		from = max(from, info.Size()-limit)
 	}
-	content, _ := io.ReadAll(file)
+	content, _ := io.ReadAll(io.NewSectionReader(file, from, limit))
 	return string(bytes.TrimSpace(content))
 }
 
 // EndedError says why a server is not up, with the end of its log.
-func (p *Process) EndedError(name, log string) error {
-	return fmt.Errorf("%s ended: %s\n%s", name, p.Ending(), Tail(log))
-}
-
-// Env is all a server sees of the caller's environment, beside more: no PG…, JAVA… or
-// OTEL… of the caller's changes how it runs.
-func Env(dir string, more ...string) []string {
-	env := []string{"HOME=" + dir, "PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin", "LC_ALL=C.UTF-8"}
-	return append(env, more...)
+func (p *Process) EndedError() error {
+	return fmt.Errorf("%s ended: %s\n%s", p.name, p.Ending(), p.Tail())
 }

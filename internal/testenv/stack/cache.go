@@ -24,12 +24,12 @@ type cache struct {
 	fetching sync.Mutex
 }
 
-// CacheDir is where what is fetched or built for the lab is kept: weft in the user's
-// cache directory, for root /var/cache/weft.
+// CacheDir returns the directory of fetched and built programs: weft in the user's cache
+// directory, for root /var/cache/weft.
 func CacheDir() (string, error) { return serverCacheDir(os.Geteuid()) }
 
-// serverCacheDir is the default place of the cache. Root's own is no place for it:
-// the servers run as another user, who cannot look into root's home.
+// serverCacheDir returns the default cache directory. Root's home does not do: the servers
+// run as another user, who cannot enter it.
 func serverCacheDir(uid int) (string, error) {
 	if uid == 0 {
 		return "/var/cache/weft", nil
@@ -69,8 +69,8 @@ func (c *cache) ensure(ctx context.Context, a artifact) (string, error) {
 	return home, c.install(ctx, a, home)
 }
 
-// install runs under the lock of the artifact, so whatever partial directory it finds
-// was left by a process that died.
+// install runs under the lock of the artifact, so a partial directory is that of a process
+// that died.
 func (c *cache) install(ctx context.Context, a artifact, home string) error {
 	leftOver, err := filepath.Glob(home + ".partial-*")
 	if err != nil {
@@ -143,7 +143,7 @@ func LockFile(ctx context.Context, name string, waiting func()) (unlock func(), 
 	}
 }
 
-// makeReadable makes directories that another user can look into, whatever the umask.
+// makeReadable makes directories that other users can read, whatever the umask.
 func makeReadable(dirs ...string) error {
 	for _, dir := range dirs {
 		if _, err := os.Stat(dir); err == nil {

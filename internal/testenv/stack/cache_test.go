@@ -124,7 +124,7 @@ func TestCacheFetchesOnce(t *testing.T) {
 	}
 }
 
-func TestCacheStartsACutDownloadAgain(t *testing.T) {
+func TestCacheFetchesATruncatedDownloadAgain(t *testing.T) {
 	t.Parallel()
 
 	f := newCacheFixture(t, "a whole", "!connection reset", "a whole server")
@@ -158,7 +158,7 @@ func TestCacheRefusesAWrongChecksum(t *testing.T) {
 	f.wantNoLeftOver(t)
 }
 
-func TestCacheShowsWhatMvnPrinted(t *testing.T) {
+func TestCacheErrorHoldsTheOutputOfMvn(t *testing.T) {
 	t.Parallel()
 
 	f := newCacheFixture(t, "![INFO] Scanning\n[ERROR] Could not transfer artifact: unknown host\n")
@@ -168,7 +168,7 @@ func TestCacheShowsWhatMvnPrinted(t *testing.T) {
 	}
 }
 
-func TestCacheSaysThatTheDiskIsFull(t *testing.T) {
+func TestCacheErrorNamesAFullDisk(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]func(*cacheFixture){
@@ -194,7 +194,7 @@ func TestCacheSaysThatTheDiskIsFull(t *testing.T) {
 	}
 }
 
-func TestCacheReplacesWhatACrashLeft(t *testing.T) {
+func TestCacheReplacesPartialDirectories(t *testing.T) {
 	t.Parallel()
 
 	f := newCacheFixture(t, "a whole server")
@@ -208,7 +208,7 @@ func TestCacheReplacesWhatACrashLeft(t *testing.T) {
 	f.wantWhole(t, got, err)
 }
 
-func TestCacheFetchesOnceForTwo(t *testing.T) {
+func TestCacheFetchesOnceForConcurrentCallers(t *testing.T) {
 	t.Parallel()
 
 	f := newCacheFixture(t, "a whole server")

@@ -3,18 +3,18 @@
 //
 // # What is guaranteed
 //
-//   - The servers and their data go when their owner goes, however it goes: they
-//     belong to a guardian, a process in a session of its own that holds the read end
-//     of a pipe from the owner. End of file on it means stop everything, remove the
-//     data, exit. Should the guardian itself be killed, the kernel kills its servers
-//     (parent-death signal) and the next start removes the data they left.
-//   - What runs is what is pinned here: the archives are fetched with mvn, by the
-//     user's own settings, and their SHA-256 must match. A server is unpacked under
-//     another name and renamed when it is whole, so a cut fetch starts again.
-//   - The ports are free ones, and each server has proved that it is ours, by its data
-//     directory or cluster name, before it is handed out.
-//   - A replica follows its primary when it is handed out, and it is as much the
-//     guardian's as the primary is, whichever of them takes writes.
+//   - The servers and their data end with their owner, however that ends. They belong
+//     to a guardian, a process in its own session that holds the read end of a pipe
+//     from the owner. At end of file it stops the servers, removes their data and exits.
+//     If the guardian is killed, the kernel kills its servers (parent-death signal), and
+//     the next start removes their data.
+//   - The versions are pinned: mvn fetches the archives with the user's settings, and
+//     their SHA-256 must match. A server is unpacked under another name and renamed when
+//     it is complete, so an interrupted fetch starts again.
+//   - The ports are free. Start returns when each server has proved, by its data
+//     directory or cluster name, that it is the one started here.
+//   - A replica streams from its primary when Start returns. The guardian owns both,
+//     whichever of them takes writes.
 //   - As root, the servers run as nobody.
 //
 // # What is not guaranteed
@@ -25,7 +25,6 @@
 //     reindex, no ingest, no scripts. Security is off, and trust is all that PostgreSQL asks,
 //     unless [Options.Secured] is set; Elasticsearch hands out no API keys even then.
 //   - A server that ends by itself is reported, not started again.
-//   - Nobody decides about a failover: a replica is promoted when it is told to, also
-//     beside a primary that lives on, and what a primary kept of its log for a replica is
-//     bounded.
+//   - There is no automatic failover: [Stack.Promote] promotes a replica, also beside a
+//     primary that still runs. A primary keeps at most 1 GB of its log for a replica.
 package stack

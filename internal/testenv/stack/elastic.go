@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -24,6 +23,7 @@ type elastic struct {
 	home     string
 	javaHome string
 	heapMB   int
+	quick    bool
 	dir      string // holds config, data, logs and tmp
 	cluster  string
 	who      *account
@@ -36,8 +36,6 @@ type elastic struct {
 	transport int
 	process   *process.Process // the launcher, parent of the server
 }
-
-func (e *elastic) log() string { return filepath.Join(e.dir, "server.log") }
 
 func (e *elastic) url() string {
 	scheme := "http"
@@ -114,7 +112,7 @@ func (e *elastic) settings() string {
 
 // start returns when the server answers, or with the reason why it does not.
 func (e *elastic) start(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, elasticBound, fmt.Errorf("elasticsearch %w within %v", errTimeout, elasticBound))
+	ctx, cancel := context.WithTimeoutCause(ctx, elasticBound, fmt.Errorf("elasticsearch %w within %v", process.ErrTimeout, elasticBound))
 	defer cancel()
 	first := e.port == 0
 	for attempt := 1; ; attempt++ {
@@ -149,31 +147,35 @@ func (e *elastic) choosePorts() error {
 	return e.config("elasticsearch.yml", e.settings())
 }
 
-func (e *elastic) startOnce(ctx context.Context) error {
-	log, err := os.OpenFile(e.log(), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
+func (e *elastic) startOnce(ctx context.Context) (err error) {
+	options := fmt.Sprintf("-Xms%dm -Xmx%dm -XX:-UsePerfData", e.heapMB, e.heapMB)
+	if e.quick {
+		options += " -XX:TieredStopAtLevel=1"
+	}
+	e.process, err = e.spawner.Start(process.Server{
+		Name: "elasticsearch", Dir: e.dir, Log: filepath.Join(e.dir, "server.log"), Argv: []string{filepath.Join(e.home, "bin", "elasticsearch")},
+		Env: []string{
+			"ES_JAVA_HOME=" + e.javaHome,
+			"ES_PATH_CONF=" + e.at("config"),
+			"ES_TMPDIR=" + e.at("tmp"),
+			"ES_JAVA_OPTS=" + options,
+			// Of the launcher, which runs for a second and would leave files in the system's
+			// directory for temporary ones.
+			"CLI_JAVA_OPTS=-XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir=" + e.at("tmp"),
+		},
+		As: e.who.credential(), OnEnd: e.onEnd,
+		DeathSignal: syscall.SIGKILL, // the server ends by itself when its launcher is gone
+	})
 	if err != nil {
 		return err
 	}
-	defer func() { _ = log.Close() }()
-
-	cmd := exec.Command(filepath.Join(e.home, "bin", "elasticsearch"))
-	cmd.Dir = e.dir
-	cmd.Env = process.Env(e.dir,
-		"ES_JAVA_HOME="+e.javaHome,
-		"ES_PATH_CONF="+e.at("config"),
-		"ES_TMPDIR="+e.at("tmp"),
-		fmt.Sprintf("ES_JAVA_OPTS=-Xms%dm -Xmx%dm -XX:-UsePerfData", e.heapMB, e.heapMB),
-		// Of the launcher, which runs for a second and would leave files in the system's
-		// directory for temporary ones.
-		"CLI_JAVA_OPTS=-XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir="+e.at("tmp"),
-	)
-	cmd.Stdout, cmd.Stderr = log, log
-	// The server ends by itself when its launcher is gone.
-	e.process, err = e.spawner.Start(cmd, e.who.credential(), syscall.SIGKILL, e.onEnd)
-	if err != nil {
-		return fmt.Errorf("elasticsearch: %w", err)
-	}
-	err = e.await(ctx)
+	err = e.process.Await(ctx, func(ctx context.Context) error {
+		cluster, err := e.health(ctx)
+		if err == nil && cluster != e.cluster {
+			err = errAnother
+		}
+		return err
+	})
 	if err != nil {
 		e.kill()
 		return err
@@ -182,24 +184,6 @@ func (e *elastic) startOnce(ctx context.Context) error {
 	// java.io.tmpdir is.
 	e.attached = fmt.Sprintf("/tmp/.java_pid%d", e.serverPID())
 	return nil
-}
-
-func (e *elastic) await(ctx context.Context) error {
-	for {
-		if cluster, err := e.health(ctx); err == nil && cluster == e.cluster {
-			return nil
-		}
-		select {
-		case <-e.process.Ended():
-			return e.process.EndedError("elasticsearch", e.log())
-		case <-ctx.Done():
-			if errors.Is(context.Cause(ctx), errTimeout) {
-				return fmt.Errorf("%w\n%s", context.Cause(ctx), process.Tail(e.log()))
-			}
-			return context.Cause(ctx)
-		case <-time.After(readyPoll):
-		}
-	}
 }
 
 // clusterHealth returns the name of the cluster that answers at url. This build of the

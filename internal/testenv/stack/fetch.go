@@ -35,9 +35,9 @@ func runMvn(ctx context.Context, dir string, args ...string) (string, error) {
 	return output.String(), err
 }
 
-// fetch copies the artifact into dir with mvn until its checksum is right. A wrong copy
-// is removed from where it came from: once from the local repository, which keeps what
-// a cut download left there; the last try does not use that repository.
+// fetch copies the artifact into dir with mvn until its checksum is right. It removes a
+// wrong copy from the local repository, which keeps truncated downloads; the last try uses
+// an empty repository.
 func (c *cache) fetch(ctx context.Context, a artifact, dir string) (string, error) {
 	c.fetching.Lock()
 	defer c.fetching.Unlock()
@@ -103,7 +103,7 @@ func (c *cache) mvnTry(ctx context.Context, a artifact, dir, repository, archive
 	return c.mvn(ctx, dir, args...)
 }
 
-// explainMvn adds what mvn printed; its errors are all in there and its exit code says nothing.
+// explainMvn adds the output of mvn: its exit code says nothing about the cause.
 func explainMvn(err error, output, dir string) error {
 	if strings.Contains(output, diskFull) {
 		return explainDisk(errors.New(diskFull), dir)
@@ -149,7 +149,7 @@ func repositoryDir(a artifact, repository string) string {
 	return filepath.Join(repository, filepath.FromSlash(strings.ReplaceAll(group, ".", "/")), id, version)
 }
 
-// localRepository finds mvn's own store the way mvn does: option, settings, default.
+// localRepository finds mvn's local repository as mvn does: option, settings, default.
 func localRepository(getenv func(string) string) string {
 	const option = "-Dmaven.repo.local="
 	for _, name := range []string{"MAVEN_ARGS", "MAVEN_OPTS"} {

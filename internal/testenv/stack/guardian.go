@@ -182,7 +182,7 @@ func (g *guardian) startAll(ctx context.Context) error {
 			return err
 		}
 		g.elastic = &elastic{
-			home: g.spec.ElasticHome, javaHome: g.spec.JavaHome, heapMB: g.spec.HeapMB, dir: dir, cluster: clusterName(),
+			home: g.spec.ElasticHome, javaHome: g.spec.JavaHome, heapMB: g.spec.HeapMB, quick: g.spec.Quick, dir: dir, cluster: clusterName(),
 			who: g.spec.Account, spawner: g.spawner, onEnd: g.noteEnd(Elastic), secured: g.spec.Secured,
 		}
 		group.Go(func() error {
@@ -208,7 +208,7 @@ func (g *guardian) newPostgres(server Server) (*postgres, error) {
 	return p, err
 }
 
-// cluster is nil for what is no PostgreSQL of this stack.
+// cluster returns nil for Elasticsearch.
 func (g *guardian) cluster(server Server) *postgres {
 	switch server {
 	case Postgres:

@@ -22,8 +22,8 @@ const (
 	howToInstall  = "install it (Debian, Ubuntu: apt install default-jdk-headless maven; Fedora: dnf install java-21-openjdk-headless maven), or " + useOwnServers
 )
 
-// prerequisites finds what is needed to fetch (mvn) and to run (a JDK) the servers. The
-// error names everything that is missing in one line.
+// prerequisites looks for mvn, which fetches the servers, and for a JDK, which runs one. The
+// error names everything that is missing, in one line.
 func prerequisites(ctx context.Context, getenv func(string) string, wantJava, wantMaven bool) (javaHome string, err error) {
 	var missing []string
 	if wantJava {
@@ -80,7 +80,7 @@ func onPath(name, path string) string {
 	return ""
 }
 
-// askJava asks the JVM itself: what is on the PATH is often a link or a version manager's script.
+// askJava asks the JVM itself: the java on the PATH is often a link or a version manager's script.
 func askJava(ctx context.Context, java string) (home string, version int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -38,7 +38,7 @@ const (
 	java21 = "Property settings:\n    java.home = /opt/jdk 21\n    java.specification.version = 21\n    java.version = 21.0.1\n"
 )
 
-func TestPrerequisitesNameAllThatIsMissingInOneLine(t *testing.T) {
+func TestPrerequisitesErrorNamesEverythingMissing(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -22,13 +21,12 @@ const (
 
 	postgresBound = time.Minute
 	portAttempts  = 3
-	readyPoll     = 20 * time.Millisecond
 
 	// The longest path a unix socket may have, less the socket's name.
 	socketDirLimit = 85
 )
 
-var errTimeout = errors.New("does not answer")
+var errAnother = errors.New("another server answers on this port")
 
 // postgres is one cluster; start and stop may be repeated and keep data and port.
 type postgres struct {
@@ -47,7 +45,6 @@ type postgres struct {
 }
 
 func (p *postgres) data() string { return filepath.Join(p.dir, "data") }
-func (p *postgres) log() string  { return filepath.Join(p.dir, "server.log") }
 
 func (p *postgres) url(database string) string {
 	if p.secured != nil {
@@ -59,26 +56,22 @@ func (p *postgres) url(database string) string {
 // prepare makes the cluster. Nothing of it outlives the guardian, so it is not synced;
 // the server itself runs with fsync.
 func (p *postgres) prepare(ctx context.Context) error {
-	output, err := os.Create(filepath.Join(p.dir, "initdb.log"))
-	if err != nil {
-		return explainDisk(err, p.dir)
+	argv := []string{
+		filepath.Join(p.home, "bin", "initdb"), "-D", p.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync",
+		"--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8",
 	}
-	defer func() { _ = output.Close() }()
-	cmd := exec.Command(filepath.Join(p.home, "bin", "initdb"),
-		"-D", p.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync",
-		"--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
 	if p.secured != nil {
 		password := filepath.Join(p.dir, "password")
 		if err := p.write(password, []byte(p.secured.Password)); err != nil {
 			return explainDisk(err, p.dir)
 		}
-		cmd.Args = append(cmd.Args, "--pwfile", password)
+		argv = append(argv, "--pwfile", password)
 	}
-	cmd.Dir, cmd.Env = p.dir, process.Env(p.dir)
-	cmd.Stdout, cmd.Stderr = output, output
-	initdb, err := p.spawner.Start(cmd, p.who.credential(), syscall.SIGKILL, nil)
+	initdb, err := p.spawner.Start(process.Server{
+		Name: "initdb", Dir: p.dir, Log: filepath.Join(p.dir, "initdb.log"), Argv: argv, As: p.who.credential(), DeathSignal: syscall.SIGKILL,
+	})
 	if err != nil {
-		return fmt.Errorf("initdb: %w", err)
+		return explainDisk(err, p.dir)
 	}
 	select {
 	case <-ctx.Done():
@@ -87,7 +80,7 @@ func (p *postgres) prepare(ctx context.Context) error {
 	case <-initdb.Ended():
 	}
 	if initdb.Err() != nil {
-		return explainDisk(initdb.EndedError("initdb", output.Name()), p.dir)
+		return explainDisk(initdb.EndedError(), p.dir)
 	}
 	if p.secured != nil {
 		return p.secure()
@@ -112,7 +105,7 @@ func (p *postgres) askForPasswords() error {
 
 // start returns when the server answers, or with the reason why it does not.
 func (p *postgres) start(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, postgresBound, fmt.Errorf("PostgreSQL %w within %v", errTimeout, postgresBound))
+	ctx, cancel := context.WithTimeoutCause(ctx, postgresBound, fmt.Errorf("PostgreSQL %w within %v", process.ErrTimeout, postgresBound))
 	defer cancel()
 	first := p.port == 0
 	for attempt := 1; ; attempt++ {
@@ -140,72 +133,50 @@ func (p *postgres) start(ctx context.Context) error {
 	return p.createDatabase(ctx)
 }
 
-func (p *postgres) startOnce(ctx context.Context) error {
-	log, err := os.OpenFile(p.log(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = log.Close() }()
-
+func (p *postgres) startOnce(ctx context.Context) (err error) {
 	socketDir := p.dir
 	if len(socketDir) > socketDirLimit {
 		socketDir = "" // loopback only
 	}
-	cmd := exec.Command(filepath.Join(p.home, "bin", "postgres"),
+	argv := []string{
+		filepath.Join(p.home, "bin", "postgres"),
 		"-D", p.data(), "-p", strconv.Itoa(p.port),
 		"-c", "listen_addresses=127.0.0.1",
-		"-c", "unix_socket_directories="+socketDir,
+		"-c", "unix_socket_directories=" + socketDir,
 		"-c", "max_connections=300",
 		"-c", "wal_level=replica",
 		"-c", "track_commit_timestamp=on",
 		"-c", "dynamic_shared_memory_type=mmap", // in the data directory, and removed with it
-		"-c", "wal_keep_size="+walKept,
+		"-c", "wal_keep_size=" + walKept,
 		"-c", "wal_retrieve_retry_interval=100ms",
-	)
-	cmd.Args = append(cmd.Args, p.sslSettings()...)
-	cmd.Dir, cmd.Env = p.dir, process.Env(p.dir)
-	cmd.Stdout, cmd.Stderr = log, log
-	// SIGQUIT: the postmaster takes its backends, which are in sessions of their own, along.
-	p.process, err = p.spawner.Start(cmd, p.who.credential(), syscall.SIGQUIT, p.onEnd)
-	if err != nil {
-		return fmt.Errorf("PostgreSQL: %w", err)
 	}
-	err = p.await(ctx)
+	p.process, err = p.spawner.Start(process.Server{
+		Name: "PostgreSQL", Dir: p.dir, Log: filepath.Join(p.dir, "server.log"), Argv: append(argv, p.sslSettings()...), As: p.who.credential(), OnEnd: p.onEnd,
+		DeathSignal: syscall.SIGQUIT, // the postmaster takes its backends, which are in sessions of their own, along
+	})
 	if err != nil {
+		return err
+	}
+	if err = p.process.Await(ctx, p.ready); err != nil {
 		p.stop()
 	}
 	return err
 }
 
-func (p *postgres) await(ctx context.Context) error {
-	for {
-		if p.ready(ctx) {
-			return nil
-		}
-		select {
-		case <-p.process.Ended():
-			return p.process.EndedError("PostgreSQL", p.log())
-		case <-ctx.Done():
-			if errors.Is(context.Cause(ctx), errTimeout) {
-				return fmt.Errorf("%w\n%s", context.Cause(ctx), process.Tail(p.log()))
-			}
-			return context.Cause(ctx)
-		case <-time.After(readyPoll):
-		}
-	}
-}
-
 // ready also asks whose data this is: on the port may be another server.
-func (p *postgres) ready(ctx context.Context) bool {
+func (p *postgres) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, p.url("postgres"))
 	if err != nil {
-		return false
+		return err
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	var data string
-	return conn.QueryRow(ctx, "show data_directory").Scan(&data) == nil && data == p.data()
+	if err := conn.QueryRow(ctx, "show data_directory").Scan(&data); err != nil || data == p.data() {
+		return err
+	}
+	return errAnother
 }
 
 func (p *postgres) createDatabase(ctx context.Context) error {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -20,15 +19,17 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
-func TestProcessIsStoppedThoughItRefuses(t *testing.T) {
+func TestStopKillsAProcessThatIgnoresSIGTERM(t *testing.T) {
 	t.Parallel()
 
 	spawner := process.NewSpawner()
 	defer spawner.Close()
 	ready := filepath.Join(t.TempDir(), "ready")
-	cmd := exec.Command("sh", "-c", "trap '' TERM; sleep 600 & touch "+ready+"; wait; wait")
 	ended := make(chan *process.Process, 1)
-	p, err := spawner.Start(cmd, nil, syscall.SIGKILL, func(p *process.Process) { ended <- p })
+	p, err := spawner.Start(process.Server{
+		Dir: t.TempDir(), Log: filepath.Join(t.TempDir(), "log"), Argv: []string{"sh", "-c", "trap '' TERM; sleep 600 & touch " + ready + "; wait; wait"},
+		DeathSignal: syscall.SIGKILL, OnEnd: func(p *process.Process) { ended <- p },
+	})
 	if err != nil {
 		t.Fatalf("start: %v", err)
 	}
@@ -54,7 +55,7 @@ func TestProcessIsStoppedThoughItRefuses(t *testing.T) {
 	p.Stop(process.Step{Signal: syscall.SIGTERM, Wait: time.Hour}) // nothing left to wait for
 }
 
-func TestProcessIDIsNotFooledByItsNumber(t *testing.T) {
+func TestProcessIDTellsReusedPIDsApart(t *testing.T) {
 	t.Parallel()
 
 	self := identify(os.Getpid())
@@ -73,7 +74,7 @@ func TestProcessIDIsNotFooledByItsNumber(t *testing.T) {
 	}
 }
 
-func TestSweepRemovesOnlyWhatNobodyHolds(t *testing.T) {
+func TestSweepRemovesOnlyUnlockedDirectories(t *testing.T) {
 	t.Parallel()
 
 	root := t.TempDir()
@@ -202,7 +203,7 @@ func TestStartRefusesServersThatDoNotAnswer(t *testing.T) {
 	}
 }
 
-func TestGuardianThatEndsAtOnceIsAnError(t *testing.T) {
+func TestStartFailsWhenTheGuardianEndsAtOnce(t *testing.T) {
 	t.Parallel()
 
 	failed, err := json.Marshal(event{Kind: eventFailed, Error: "the disk is full"})

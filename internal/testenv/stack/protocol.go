@@ -36,6 +36,7 @@ type spec struct {
 	ElasticHome  string
 	JavaHome     string
 	HeapMB       int
+	Quick        bool
 	Account      *account
 	DataRoot     string
 	Secured      *securedSpec `json:",omitempty"`

@@ -84,7 +84,7 @@ func (g *guardian) makeReplica(ctx context.Context, server Server, kind Replicat
 	case kind != Asynchronous && kind != Synchronous:
 		return fmt.Errorf("replication %q: want %s or %s", kind, Asynchronous, Synchronous)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, replicaBound, fmt.Errorf("replica %w within %v", errTimeout, replicaBound))
+	ctx, cancel := context.WithTimeoutCause(ctx, replicaBound, fmt.Errorf("replica %w within %v", process.ErrTimeout, replicaBound))
 	defer cancel()
 	replica.kill()
 	conn, err := pgx.Connect(ctx, primary.url("postgres"))
@@ -99,7 +99,7 @@ func (g *guardian) makeReplica(ctx context.Context, server Server, kind Replicat
 		return err
 	}
 	if err := follows(ctx, conn, kind); err != nil {
-		return fmt.Errorf("%w\n%s", err, process.Tail(replica.log()))
+		return fmt.Errorf("%w\n%s", err, replica.process.Tail())
 	}
 	return nil
 }
@@ -138,8 +138,8 @@ func (p *postgres) copyFrom(ctx context.Context, conn *pgx.Conn, primary *postgr
 	return nil
 }
 
-// forgetMemory removes the shared memory that a killed server has left: its next start
-// would, but there is none with this data. The server writes key and id into the
+// forgetMemory removes the shared memory of a killed server, which never starts again with
+// this data and so cannot do it. The server writes key and id into the
 // seventh line of its lock file.
 func (p *postgres) forgetMemory() {
 	content, err := os.ReadFile(filepath.Join(p.data(), "postmaster.pid"))
@@ -156,8 +156,8 @@ func (p *postgres) forgetMemory() {
 	}
 }
 
-// copyFiles copies a data directory in use: a file may go or change meanwhile, and the
-// log repairs that.
+// copyFiles copies a data directory in use. Files may vanish or change while it copies;
+// replay of the log repairs that.
 func (p *postgres) copyFiles(ctx context.Context, from string) error {
 	root, err := os.OpenRoot(from)
 	if err != nil {

@@ -24,49 +24,23 @@ func unpackZip(archive, dir string) error {
 		return err
 	}
 	defer func() { _ = reader.Close() }()
-
-	target, err := newTree(dir)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = target.close() }()
-	for _, entry := range reader.File {
-		if err := unpackZipEntry(target, entry); err != nil {
-			return fmt.Errorf("%s: %w", entry.Name, err)
+	return inTree(dir, func(t *tree) error {
+		for _, entry := range reader.File {
+			_, name, found := strings.Cut(entry.Name, "/")
+			if !found {
+				return fmt.Errorf("%s: lies beside the top directory", entry.Name)
+			}
+			content, err := entry.Open()
+			if err != nil {
+				return fmt.Errorf("%s: %w", entry.Name, err)
+			}
+			err = t.add(path.Clean(name), entry.Mode(), content)
+			if err = errors.Join(err, content.Close()); err != nil {
+				return fmt.Errorf("%s: %w", entry.Name, err)
+			}
 		}
-	}
-	return nil
-}
-
-func unpackZipEntry(target *tree, entry *zip.File) error {
-	_, name, found := strings.Cut(entry.Name, "/")
-	if !found {
-		return errors.New("lies beside the top directory")
-	}
-	if name == "" {
 		return nil
-	}
-	mode := entry.Mode()
-	if mode.IsDir() {
-		return target.directory(name)
-	}
-	content, err := entry.Open()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = content.Close() }()
-	switch {
-	case mode.IsRegular():
-		return target.file(name, mode, content)
-	case mode&fs.ModeSymlink != 0:
-		link, err := io.ReadAll(io.LimitReader(content, 4096))
-		if err != nil {
-			return err
-		}
-		return target.symlink(name, string(link))
-	default:
-		return fmt.Errorf("entry of kind %v", mode.Type())
-	}
+	})
 }
 
 // unpackPostgresJar unpacks the one .txz in the jar.
@@ -95,81 +69,83 @@ func unpackTarXZ(r io.Reader, dir string) error {
 	if err != nil {
 		return err
 	}
-	target, err := newTree(dir)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = target.close() }()
 	entries := tar.NewReader(plain)
-	for {
-		header, err := entries.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
+	return inTree(dir, func(t *tree) error {
+		for {
+			header, err := entries.Next()
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			mode, content := header.FileInfo().Mode(), io.Reader(entries)
+			if mode.Type() == fs.ModeSymlink {
+				content = strings.NewReader(header.Linkname)
+			}
+			if err := t.add(path.Clean(header.Name), mode, content); err != nil {
+				return fmt.Errorf("%s: %w", header.Name, err)
+			}
 		}
-		if err != nil {
-			return err
-		}
-		name := path.Clean(header.Name)
-		switch header.Typeflag {
-		case tar.TypeDir:
-			err = target.directory(name)
-		case tar.TypeReg:
-			err = target.file(name, header.FileInfo().Mode(), entries)
-		case tar.TypeSymlink:
-			err = target.symlink(name, header.Linkname)
-		default:
-			err = fmt.Errorf("entry of kind %q", header.Typeflag)
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", header.Name, err)
-		}
-	}
+	})
 }
 
 var errEscapes = errors.New("leads out of the directory it is unpacked into")
 
-// tree writes into one directory and nowhere else, whatever the names say. Modes are
-// set whatever the umask says: as root, another user must be able to read the result.
+// tree writes into one directory and nowhere else, whatever the names say.
 type tree struct{ root *os.Root }
 
-func newTree(dir string) (*tree, error) {
+// inTree makes dir and has fill write into it. As root, another user must be able to read
+// the result, so the umask does not count.
+func inTree(dir string, fill func(*tree) error) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
+		return err
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return &tree{root}, root.Chmod(".", 0o755)
+	defer func() { _ = root.Close() }()
+	if err := fill(&tree{root}); err != nil {
+		return err
+	}
+	return fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() {
+			return err
+		}
+		return root.Chmod(name, 0o755)
+	})
 }
 
-func (t *tree) close() error { return t.root.Close() }
-
-func (t *tree) directory(name string) error {
+// add writes an entry of an archive. The content of a symbolic link is its target.
+func (t *tree) add(name string, mode fs.FileMode, content io.Reader) error {
 	if !filepath.IsLocal(name) {
 		return errEscapes
 	}
-	made := ""
-	for part := range strings.SplitSeq(path.Clean(name), "/") {
-		made = path.Join(made, part)
-		err := t.root.Mkdir(made, 0o755)
-		if errors.Is(err, fs.ErrExist) {
-			continue
-		}
+	if mode.IsDir() {
+		return t.root.MkdirAll(name, 0o755)
+	}
+	if err := t.root.MkdirAll(path.Dir(name), 0o755); err != nil {
+		return err
+	}
+	switch {
+	case mode.IsRegular():
+		return t.file(name, mode, content)
+	case mode.Type() == fs.ModeSymlink:
+		target, err := io.ReadAll(io.LimitReader(content, 4096))
 		if err != nil {
 			return err
 		}
-		if err := t.root.Chmod(made, 0o755); err != nil {
-			return err
+		if to := string(target); path.IsAbs(to) || !filepath.IsLocal(path.Join(path.Dir(name), to)) {
+			return errEscapes
 		}
+		return t.root.Symlink(string(target), name)
+	default:
+		return fmt.Errorf("entry of kind %v", mode.Type())
 	}
-	return nil
 }
 
 func (t *tree) file(name string, mode fs.FileMode, content io.Reader) error {
-	if err := t.directory(path.Dir(name)); err != nil {
-		return err
-	}
 	file, err := t.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -179,14 +155,4 @@ func (t *tree) file(name string, mode fs.FileMode, content io.Reader) error {
 		err = file.Chmod(mode.Perm() | 0o444)
 	}
 	return errors.Join(err, file.Close())
-}
-
-func (t *tree) symlink(name, target string) error {
-	if path.IsAbs(target) || !filepath.IsLocal(path.Join(path.Dir(name), target)) {
-		return errEscapes
-	}
-	if err := t.directory(path.Dir(name)); err != nil {
-		return err
-	}
-	return t.root.Symlink(target, name)
 }

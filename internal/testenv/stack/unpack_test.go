@@ -166,7 +166,7 @@ func TestUnpackStaysInItsDirectory(t *testing.T) {
 	}
 }
 
-func TestUnpackRefusesWhatItDoesNotKnow(t *testing.T) {
+func TestUnpackRefusesUnknownEntries(t *testing.T) {
 	t.Parallel()
 
 	whole := txz(t, entry{name: "bin/run", content: "0123456789", mode: 0o755})

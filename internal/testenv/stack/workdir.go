@@ -72,7 +72,7 @@ func (d *workDir) remove() error {
 	return err
 }
 
-// sweep removes the data of guardians that were killed, as far as it is ours to remove.
+// sweep removes the data of killed guardians of this user.
 func sweep(root string) (removed []string) {
 	found, _ := filepath.Glob(filepath.Join(root, workPrefix+"*"))
 	for _, path := range found {

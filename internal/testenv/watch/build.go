@@ -24,8 +24,8 @@ const (
 	jaegerVersion = "v1.76.0"
 )
 
-// BuildJaeger returns Jaeger's binary, building it if it is not in the cache. What is
-// being done goes to progress.
+// BuildJaeger returns Jaeger's binary, and builds it first if the cache has none. It writes
+// its steps to progress.
 func BuildJaeger(ctx context.Context, progress io.Writer) (binary string, err error) {
 	root, err := Sources(ctx)
 	if err != nil {

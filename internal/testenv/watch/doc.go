@@ -3,9 +3,9 @@
 //
 // # What is guaranteed
 //
-//   - What answers is the server that was started: Prometheus has proved it by its
+//   - The server that answers is the one that was started: Prometheus proves it by its
 //     configuration file, Jaeger by a header of this start.
-//   - A server does not outlive this process, whatever ends it (on Linux), nor its Close.
+//   - A server ends with its Close, and on Linux with this process, however that ends.
 //   - Every question has a deadline. A server that ends by itself is reported by Close
 //     with the end of its log.
 //   - Prometheus is that of the PATH, as Debian's package prometheus puts it there. Jaeger

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 
@@ -63,24 +62,23 @@ func StartJaeger(ctx context.Context, opts JaegerOptions) (_ *Jaeger, err error)
 	j := &Jaeger{}
 	j.Traces = &Traces{newClient("Jaeger"), j.URL}
 	start := rand.Text()
-	j.server, err = launch(ctx, "jaeger", dir, func() (*exec.Cmd, error) {
+	j.server, err = launch(ctx, "jaeger", dir, []string{"SPAN_STORAGE_TYPE=memory"}, func() ([]string, error) {
 		if err := j.ports.choose(); err != nil {
 			return nil, err
 		}
-		cmd := exec.Command(binary,
-			"--admin.http.host-port="+loopback(j.ports.admin),
-			"--collector.grpc-server.host-port="+loopback(j.ports.legacyGRPC),
-			"--collector.http-server.host-port="+loopback(j.ports.legacyHTTP),
-			"--collector.otlp.grpc.host-port="+loopback(j.ports.grpc),
-			"--collector.otlp.http.host-port="+loopback(j.ports.http),
-			"--query.http-server.host-port="+loopback(j.ports.query),
-			"--query.grpc-server.host-port="+loopback(j.ports.queryGRPC),
-			"--query.additional-headers="+startHeader+": "+start,
-			"--memory.max-traces="+strconv.Itoa(keptTraces),
+		return []string{
+			binary,
+			"--admin.http.host-port=" + loopback(j.ports.admin),
+			"--collector.grpc-server.host-port=" + loopback(j.ports.legacyGRPC),
+			"--collector.http-server.host-port=" + loopback(j.ports.legacyHTTP),
+			"--collector.otlp.grpc.host-port=" + loopback(j.ports.grpc),
+			"--collector.otlp.http.host-port=" + loopback(j.ports.http),
+			"--query.http-server.host-port=" + loopback(j.ports.query),
+			"--query.grpc-server.host-port=" + loopback(j.ports.queryGRPC),
+			"--query.additional-headers=" + startHeader + ": " + start,
+			"--memory.max-traces=" + strconv.Itoa(keptTraces),
 			"--log-level=warn",
-		)
-		cmd.Env = []string{"SPAN_STORAGE_TYPE=memory"}
-		return cmd, nil
+		}, nil
 	}, func(ctx context.Context) error {
 		if err := j.healthy(ctx); err != nil {
 			return err

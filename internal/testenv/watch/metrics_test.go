@@ -11,7 +11,7 @@ import (
 )
 
 // The metrics of a leader and of a standby follow Prometheus' rules.
-func TestPromtoolFindsNothing(t *testing.T) {
+func TestPromtoolAcceptsTheMetrics(t *testing.T) {
 	t.Parallel()
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {

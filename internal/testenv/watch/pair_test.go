@@ -39,12 +39,7 @@ func startPair(t *testing.T, env ...string) *pair {
 	if _, err := p.pool.Exec(t.Context(), "insert into environment_sentinel (id, env) values (1, $1)", environment); err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	binary, err := rig.Build(t.Context(), dir, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &rig.Fleet{Binary: binary, Dir: dir, Env: append([]string{
+	f := &rig.Fleet{Binary: testenv.Program(t, "weft"), Dir: t.TempDir(), Env: append([]string{
 		"DATABASE_URL=" + url, "ELASTIC_URL=" + testenv.ElasticURL(t), "ELASTIC_INDEX=" + testenv.Index(t),
 		"WORDLOOM_ENV=" + environment, "WEFT_LOG_LEVEL=debug",
 	}, env...)}

@@ -27,7 +27,7 @@ type Target struct {
 	Address string // host and port
 }
 
-// PrometheusOptions say what is scraped and evaluated, and how often.
+// PrometheusOptions name the targets, the rules, and how often both are read.
 type PrometheusOptions struct {
 	Dir      string        // of the data, the configuration and the log; it must exist
 	Rules    []string      // files of rules
@@ -62,14 +62,14 @@ func StartPrometheus(ctx context.Context, opts PrometheusOptions) (*Prometheus, 
 	if err != nil {
 		return nil, fmt.Errorf("prometheus: %w", err)
 	}
-	p.server, err = launch(ctx, "prometheus", dir, func() (*exec.Cmd, error) {
+	p.server, err = launch(ctx, "prometheus", dir, nil, func() ([]string, error) {
 		if p.port, err = process.FreePort(); err != nil {
 			return nil, err
 		}
-		return exec.Command(binary,
-			"--config.file="+file, "--storage.tsdb.path="+data, "--storage.tsdb.retention.time=1d",
-			"--web.listen-address="+loopback(p.port),
-			"--enable-feature=exemplar-storage"), nil
+		return []string{
+			binary, "--config.file=" + file, "--storage.tsdb.path=" + data, "--storage.tsdb.retention.time=1d",
+			"--web.listen-address=" + loopback(p.port), "--enable-feature=exemplar-storage",
+		}, nil
 	}, func(ctx context.Context) error {
 		var flags map[string]string
 		if _, err := p.client.get(ctx, p.URL()+"/api/v1/status/flags", &flags); err != nil {
@@ -124,7 +124,7 @@ func (p *Prometheus) configure(opts PrometheusOptions) (file string, err error) 
 	return file, os.WriteFile(file, content, 0o644)
 }
 
-// SetTargets replaces what is scraped. The server reads the file anew when it changes.
+// SetTargets replaces the targets. The server reads their file again when it changes.
 func (p *Prometheus) SetTargets(targets ...Target) error {
 	type group struct {
 		Targets []string          `json:"targets"`

@@ -55,7 +55,7 @@ func startJaeger(t *testing.T) *watch.Jaeger {
 	return j
 }
 
-func TestPrometheusScrapesWhatItIsToldTo(t *testing.T) {
+func TestPrometheusScrapesItsTargets(t *testing.T) {
 	t.Parallel()
 	metrics := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/openmetrics-text; version=1.0.0")
@@ -102,7 +102,7 @@ groups: [{name: g, rules: [{alert: Many, expr: took_count > 2, annotations: {sum
 	}
 }
 
-func TestPrometheusSaysWhyItDoesNotStart(t *testing.T) {
+func TestPrometheusStartErrorNamesTheCause(t *testing.T) {
 	t.Parallel()
 	rules := t.TempDir() + "/rules.yaml"
 	if err := os.WriteFile(rules, []byte("groups: [{name: g, rules: [{alert: A, expr: 'sum('}]}]"), 0o600); err != nil {
@@ -114,7 +114,7 @@ func TestPrometheusSaysWhyItDoesNotStart(t *testing.T) {
 	}
 }
 
-func TestServerThatEndsIsReported(t *testing.T) {
+func TestCloseReportsAServerThatEndedEarly(t *testing.T) {
 	t.Parallel()
 	p, err := watch.StartPrometheus(t.Context(), watch.PrometheusOptions{Dir: t.TempDir()})
 	if err != nil {

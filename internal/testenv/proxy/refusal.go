@@ -1,4 +1,4 @@
-package wire
+package proxy
 
 import (
 	"errors"
@@ -36,9 +36,9 @@ type Refusal struct {
 	Seed   uint64      // of Ratio
 }
 
-// Refusals is what a refusal has done.
+// Refusals counts the items of a refusal.
 type Refusals struct {
-	Seen int `json:"seen"` // items that it was for
+	Seen int `json:"seen"` // items of its operations
 	Hit  int `json:"hit"`
 }
 
@@ -119,7 +119,7 @@ func (r Refusal) validate() error {
 	return nil
 }
 
-// refusing is a refusal at work.
+// refusing is the current refusal with its counts.
 type refusing struct {
 	Refusal
 	Refusals
@@ -155,18 +155,6 @@ func (r *refusing) hits(l line) bool {
 	return hit
 }
 
-// answer is that to a refused item.
-func (r *refusing) answer(l line, index string) result {
-	kind, reason := "document_parsing_exception", "[1:1] failed to parse: refused by weftlab"
-	if r.Status == http.StatusTooManyRequests {
-		kind, reason = "es_rejected_execution_exception", rejected
-	}
-	return result{l.op: {
-		"_index": marshal(index), "_id": marshal(l.id), "status": marshal(r.Status),
-		"error": marshal(map[string]string{"type": kind, "reason": reason}),
-	}}
-}
-
 // marks are the headers by which weft tells an injected 429 from a real one.
 func (r *refusing) marks(hit bool) http.Header {
 	header := http.Header{}
@@ -185,7 +173,7 @@ func (r *refusing) marks(hit bool) http.Header {
 	return header
 }
 
-// Refuse puts a refusal to work instead of the one before; Clear ends it.
+// Refuse replaces the refusal; Clear ends it.
 func (t *Tap) Refuse(r Refusal) error {
 	if err := r.validate(); err != nil {
 		return err
@@ -196,7 +184,7 @@ func (t *Tap) Refuse(r Refusal) error {
 	return nil
 }
 
-// Refusals returns what the refusal at work has done.
+// Refusals returns the counts of the current refusal.
 func (t *Tap) Refusals() Refusals {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -206,8 +194,8 @@ func (t *Tap) Refusals() Refusals {
 	return t.refusing.Refusals
 }
 
-// refuse keeps the items that the refusal at work hits, and returns the marks of the
-// answer.
+// refuse keeps the items that the current refusal hits, and returns the headers that mark
+// the answer.
 func (e *exchange) refuse() http.Header {
 	e.tap.mu.Lock()
 	defer e.tap.mu.Unlock()
@@ -215,12 +203,15 @@ func (e *exchange) refuse() http.Header {
 	if r == nil {
 		return nil
 	}
-	index, _, _ := strings.Cut(strings.TrimPrefix(e.r.URL.Path, "/"), "/")
+	kind, reason := "document_parsing_exception", "[1:1] failed to parse: refused by weftlab"
+	if r.Status == http.StatusTooManyRequests {
+		kind, reason = rejectedType, rejected
+	}
 	hit := false
 	for i, l := range e.lines {
 		if e.kept[i] == nil && r.hits(l) {
 			hit = true
-			e.kept[i] = r.answer(l, index)
+			e.refuseItem(i, r.Status, kind, reason)
 		}
 	}
 	if hit {

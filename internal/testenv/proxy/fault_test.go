@@ -1,4 +1,4 @@
-package wire
+package proxy
 
 import (
 	"errors"
@@ -175,7 +175,7 @@ func TestStrikes(t *testing.T) {
 	}
 }
 
-func TestFaultIsChecked(t *testing.T) {
+func TestInjectRefusesInvalidFaults(t *testing.T) {
 	t.Parallel()
 	tap, err := NewTap("a", "http://127.0.0.1:1", NewRecorder())
 	must(t, err)

@@ -95,7 +95,7 @@ func TestIndexIsDeletedWithItsVersions(t *testing.T) {
 	}
 }
 
-func TestMissingServersNamesWhatToDo(t *testing.T) {
+func TestMissingServersErrorNamesTheRemedy(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct {

@@ -1,4 +1,4 @@
-package wire
+package proxy
 
 import (
 	"errors"
@@ -23,7 +23,7 @@ const (
 
 var errLinkClosed = errors.New("the link is closed")
 
-// Link is a TCP way to a server, on a loopback port of its own. Faults replace each
+// Link is a TCP proxy to a server, on its own loopback port. Faults replace each
 // other: the last one counts. Its methods are safe for concurrent use.
 type Link struct {
 	proxy *toxiproxy.Proxy
@@ -37,7 +37,7 @@ type Link struct {
 	changed chan struct{} // closed when fault changes
 }
 
-// fault is what is wrong with a link. The zero value is nothing.
+// fault is the fault of a link. The zero value is none.
 type fault struct {
 	hold          bool
 	cut           bool
@@ -47,8 +47,8 @@ type fault struct {
 	round         int // counts the faults, so that bytes are counted anew for each
 }
 
-// NewLink opens a way to upstream, a host and port. Nothing is dialled before somebody
-// takes it.
+// NewLink starts a proxy to upstream, a host and port. It dials for each connection it
+// accepts, and not before.
 func NewLink(upstream string) (*Link, error) {
 	if _, _, err := net.SplitHostPort(upstream); err != nil {
 		return nil, fmt.Errorf("link: upstream: %w", err)
@@ -115,10 +115,10 @@ func (l *Link) ResetAfter(bytes int64) error {
 	return l.set(fault{reset: true, limit: bytes})
 }
 
-// Cut ends all connections and refuses new ones. What is under way is lost.
+// Cut ends all connections and refuses new ones. Bytes in flight are lost.
 func (l *Link) Cut() error { return l.set(fault{cut: true}) }
 
-// Heal lets everything pass again, what HalfOpen and Latency have kept first.
+// Heal ends the fault. Bytes that HalfOpen and Latency have kept pass first.
 func (l *Link) Heal() error { return l.set(fault{}) }
 
 // Close ends all connections and the link.
@@ -157,7 +157,7 @@ func (l *Link) apply(f fault) {
 	l.changed = make(chan struct{})
 }
 
-// now returns what is wrong, and a channel that is closed when that changes.
+// now returns the fault, and a channel that is closed when it changes.
 func (l *Link) now() (fault, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

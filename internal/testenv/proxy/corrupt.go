@@ -1,4 +1,4 @@
-package wire
+package proxy
 
 import (
 	"encoding/json"
@@ -6,11 +6,14 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
 const (
+	blockedType   = "cluster_block_exception"
 	blockedByDisk = "index [docs] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded flood-stage watermark, index has read-only-allow-delete block];"
+	rejectedType  = "es_rejected_execution_exception"
 	rejected      = "rejected execution of coordinating operation [coordinating_and_primary_bytes=0, replica_bytes=0, all_bytes=0, coordinating_operation_bytes=1, max_coordinating_and_primary_bytes=0]"
 )
 
@@ -22,11 +25,11 @@ func refusal(f Fault) *reply {
 	case Unauthorized:
 		return refusalOf(http.StatusUnauthorized, "security_exception", "unable to authenticate user for REST request [/_bulk]", 0)
 	case DiskFull:
-		return refusalOf(http.StatusTooManyRequests, "cluster_block_exception", blockedByDisk, f.RetryAfter)
+		return refusalOf(http.StatusTooManyRequests, blockedType, blockedByDisk, f.RetryAfter)
 	case Refused:
 		return refusalOf(http.StatusServiceUnavailable, "master_not_discovered_exception", "no master", 0)
 	default:
-		return refusalOf(http.StatusTooManyRequests, "es_rejected_execution_exception", rejected, f.RetryAfter)
+		return refusalOf(http.StatusTooManyRequests, rejectedType, rejected, f.RetryAfter)
 	}
 }
 
@@ -45,14 +48,11 @@ func productHeader() http.Header {
 	return http.Header{"Content-Type": {"application/json"}, "X-Elastic-Product": {"Elasticsearch"}}
 }
 
-// refusedItem is the answer to an item that is kept.
-func refusedItem(k Kind, l line, index string) result {
-	kind, reason := "es_rejected_execution_exception", rejected
-	if k == DiskFullItems {
-		kind, reason = "cluster_block_exception", blockedByDisk
-	}
-	return result{l.op: {
-		"_index": marshal(index), "_id": marshal(l.id), "status": marshal(http.StatusTooManyRequests),
+// refuseItem makes the tap answer item i itself, with an error.
+func (e *exchange) refuseItem(i, status int, kind, reason string) {
+	index, _, _ := strings.Cut(strings.TrimPrefix(e.r.URL.Path, "/"), "/")
+	e.kept[i] = result{e.lines[i].op: {
+		"_index": marshal(index), "_id": marshal(e.lines[i].id), "status": marshal(status),
 		"error": marshal(map[string]string{"type": kind, "reason": reason}),
 	}}
 }
@@ -63,10 +63,8 @@ func marshal(v any) json.RawMessage {
 	return b
 }
 
-func (s *strike) falsifiesItems() bool { return s.Kind == MissingItems || s.Kind == SwappedIDs }
-
-// items returns false items.
-func (s *strike) items(results []result) []result {
+// corrupt returns wrong items.
+func (s *strike) corrupt(results []result) []result {
 	at := s.random.IntN(len(results))
 	if s.Kind == MissingItems {
 		return slices.Delete(slices.Clone(results), at, at+1)

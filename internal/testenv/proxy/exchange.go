@@ -1,4 +1,4 @@
-package wire
+package proxy
 
 import (
 	"bytes"
@@ -12,13 +12,12 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 )
 
-// exchange is one bulk request on its way.
+// exchange is one bulk request.
 type exchange struct {
 	tap   *Tap
 	w     http.ResponseWriter
@@ -26,7 +25,7 @@ type exchange struct {
 	lines []line
 	kept  map[int]result // items that are answered here
 	seen  []history.Applied
-	as    Kind        // what is false so far; empty for nothing
+	as    Kind        // fault that the answer shows; empty for none
 	marks http.Header // of the answer
 }
 
@@ -92,9 +91,9 @@ func (e *exchange) carry(body []byte) (answer func()) {
 		return func() { e.reply(rep) }
 	}
 	changed := len(e.kept) > 0
-	if s != nil && s.falsifiesItems() {
+	if s != nil && (s.Kind == MissingItems || s.Kind == SwappedIDs) {
 		e.mark(s.Kind)
-		results, changed = s.items(results), true
+		results, changed = s.corrupt(results), true
 	}
 	if rep.body, err = encode(rep.body, results, e.r.URL.Query(), changed); err != nil {
 		return abort
@@ -108,8 +107,7 @@ func (e *exchange) carry(body []byte) (answer func()) {
 // abort ends the connection without an answer.
 func abort() { panic(http.ErrAbortHandler) }
 
-// before does what a fault does to a request on its way there. It returns the answer of
-// one that is kept.
+// before applies a fault to a request. It returns the answer of a request that is kept.
 func (e *exchange) before(s *strike) (answer func()) {
 	switch s.Kind {
 	case TooMany, TooLarge, Unauthorized, DiskFull:
@@ -123,16 +121,19 @@ func (e *exchange) before(s *strike) (answer func()) {
 		e.tap.pause(s.Delay)
 	case TooManyItems, DiskFullItems:
 		e.mark(s.Kind)
-		index, _, _ := strings.Cut(strings.TrimPrefix(e.r.URL.Path, "/"), "/")
+		kind, reason := rejectedType, rejected
+		if s.Kind == DiskFullItems {
+			kind, reason = blockedType, blockedByDisk
+		}
 		for _, i := range s.some(len(e.lines)) {
-			e.kept[i] = refusedItem(s.Kind, e.lines[i], index)
+			e.refuseItem(i, http.StatusTooManyRequests, kind, reason)
 		}
 	default: // for the way back
 	}
 	return nil
 }
 
-// after does what a fault does to an answer on its way back.
+// after applies a fault to an answer.
 func (e *exchange) after(s *strike, rep *reply) (answer func()) {
 	switch s.Kind {
 	case ResetAnswer:
@@ -183,8 +184,8 @@ func (e *exchange) reply(rep *reply) {
 	e.tap.reply(e.w, e.as, rep)
 }
 
-// forward sends what is not kept and enters the answer into the record. results is nil
-// where the answer has no items.
+// forward sends the items that are not kept and records the answer. results is nil when
+// the answer has no items.
 func (e *exchange) forward(body []byte) (results []result, rep *reply, err error) {
 	var sent []int
 	for i := range e.lines {
@@ -217,7 +218,7 @@ func (e *exchange) forward(body []byte) (results []result, rep *reply, err error
 	return results, rep, nil
 }
 
-// ask sends body, the actions at sent, and records what comes of them.
+// ask sends body, the actions at sent, and records their answers.
 func (e *exchange) ask(sent []int, header http.Header, body []byte) ([]result, *reply, error) {
 	ctx, cancel := context.WithTimeout(e.tap.ctx, forwardTimeout)
 	defer cancel()
@@ -299,7 +300,7 @@ func (e *exchange) answers(sent []int, rep *reply) ([]result, error) {
 	return answer.Items, nil
 }
 
-// reply sends an answer; as names what is false in it.
+// reply sends an answer; as names the injected fault.
 func (t *Tap) reply(w http.ResponseWriter, as Kind, rep *reply) {
 	for name, values := range rep.header {
 		w.Header()[name] = values

@@ -1,21 +1,20 @@
-// Package wire puts faults between weft and its servers: a [Link] is a TCP way that
-// slows down, falls silent or breaks; a [Tap] stands before Elasticsearch, keeps a record
-// of every bulk item and corrupts answers.
+// Package proxy injects faults between weft and its servers. A [Link] is a TCP proxy that
+// delays, holds or cuts connections. A [Tap] is an HTTP proxy before Elasticsearch that
+// records every bulk item and corrupts answers.
 //
 // # What is guaranteed
 //
 //   - Without a fault every byte passes a link unchanged and in order, and a tap passes
 //     what was asked and answered; only the columns of a filtered answer change their order.
-//   - A link that is half open loses nothing: what was sent meanwhile arrives after
-//     [Link.Heal], the end of a connection included, and no connection is ended by the
-//     heal. A request whose sender is long gone still arrives.
-//   - The [Recorder] has what Elasticsearch itself answered, whatever weft was told: each
-//     item of each bulk request that reached the tap, once. The two times of an item
-//     enclose the moment at which Elasticsearch decided about it.
+//   - A half-open link loses nothing: bytes sent during the fault arrive after
+//     [Link.Heal], as does the end of a connection, and healing ends no connection. A
+//     request arrives even when its sender is long gone.
+//   - The [Recorder] holds the answers of Elasticsearch itself, before any corruption: each
+//     item of each bulk request that reached the tap, once. Elasticsearch decided about an
+//     item between its two times.
 //   - A request that has reached the tap is sent on even when its sender is gone.
 //   - Each corrupted answer says so in the header [InjectedHeader] and is counted.
-//   - Close joins everything; what is under way by then has come to its end and into the
-//     record.
+//   - Close waits for requests in flight and records them.
 //
 // # What is not guaranteed
 //
@@ -26,5 +25,5 @@
 //     make the sender wait after some megabytes.
 //   - The two ends of a half-open connection talk to the link's kernel: their keep-alive
 //     probes are answered.
-//   - A record is made when the request has ended. Requests under way are not in it.
-package wire
+//   - A request is recorded when it ends: the record has none that is in flight.
+package proxy

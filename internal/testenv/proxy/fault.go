@@ -1,4 +1,4 @@
-package wire
+package proxy
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// InjectedHeader of an answer names the [Kind] of what is false in it.
+// InjectedHeader is the header of an answer that names the [Kind] of the injected fault.
 const InjectedHeader = "X-Weftlab-Injected"
 
 // Kind of a fault of a [Tap].

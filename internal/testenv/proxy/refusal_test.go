@@ -1,4 +1,4 @@
-package wire
+package proxy
 
 import (
 	"net/http"
@@ -102,7 +102,7 @@ func TestRefusalChoice(t *testing.T) {
 	}
 }
 
-func TestRefusalSaysWhatItDoes(t *testing.T) {
+func TestRefusalString(t *testing.T) {
 	t.Parallel()
 	for want, r := range map[string]Refusal{
 		"status=429 mode=every_n every_n=3 effective_ratio=0.333 ops=upsert,delete":    {Status: 429, EveryN: 3},

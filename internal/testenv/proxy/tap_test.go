@@ -1,4 +1,4 @@
-package wire
+package proxy
 
 import (
 	"bytes"
@@ -271,7 +271,7 @@ func TestTapIsTransparent(t *testing.T) {
 	r.wantRecord()
 }
 
-func TestTapRecordsWhatIsNotKnown(t *testing.T) {
+func TestTapRecordsUnansweredItems(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	send := func(tap *Tap) history.Applied {
@@ -399,7 +399,7 @@ func TestLateRequestOfAHalfOpenLink(t *testing.T) {
 	}
 }
 
-func TestTapCloseDropsWhatIsHeld(t *testing.T) {
+func TestTapCloseDropsHeldRequests(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	tap := r.newTap("b", testenv.ElasticURL(t))

@@ -1,4 +1,4 @@
-package wire
+package proxy
 
 import (
 	"sync"
@@ -6,7 +6,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 )
 
-// Recorder keeps what taps have seen, in memory. It is safe for concurrent use.
+// Recorder keeps the items that taps record, in memory. It is safe for concurrent use.
 type Recorder struct {
 	mu      sync.Mutex
 	request int64
@@ -22,7 +22,7 @@ func (r *Recorder) Applied() []history.Applied {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := len(r.applied)
-	return r.applied[:n:n] // what is in it stays as it is
+	return r.applied[:n:n] // appending leaves these as they are
 }
 
 // Len returns how many items Applied would return.

@@ -1,9 +1,10 @@
-package wire
+package proxy
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -24,8 +25,8 @@ const (
 	closeGrace = 10 * time.Second
 )
 
-// Tap stands before Elasticsearch, on a loopback port of its own: it records all bulk
-// items and corrupts what it is told to. Its methods are safe for concurrent use.
+// Tap is an HTTP proxy before Elasticsearch, on its own loopback port: it records all bulk
+// items and injects faults. Its methods are safe for concurrent use.
 type Tap struct {
 	instance string
 	upstream *url.URL
@@ -86,7 +87,7 @@ func (t *Tap) URL() string {
 	return (&url.URL{Scheme: "http", User: t.upstream.User, Host: t.listener.Addr().String()}).String()
 }
 
-// Inject puts a fault to work. Of several that are for one request the first one counts.
+// Inject adds a fault. Of several that fit one request the first one counts.
 func (t *Tap) Inject(f Fault) error {
 	if err := f.validate(); err != nil {
 		return err
@@ -97,7 +98,7 @@ func (t *Tap) Inject(f Fault) error {
 	return nil
 }
 
-// Clear ends all faults, and releases what is held.
+// Clear ends all faults, and releases held requests.
 func (t *Tap) Clear() {
 	t.Release()
 	t.mu.Lock()
@@ -109,11 +110,7 @@ func (t *Tap) Clear() {
 func (t *Tap) Injected() map[Kind]int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	counts := map[Kind]int{}
-	for kind, n := range t.injected {
-		counts[kind] = n
-	}
-	return counts
+	return maps.Clone(t.injected)
 }
 
 func (t *Tap) count(k Kind) {
@@ -122,7 +119,7 @@ func (t *Tap) count(k Kind) {
 	t.injected[k]++
 }
 
-// Hold keeps bulk requests, whole, on their way to Elasticsearch until Release.
+// Hold keeps complete bulk requests before Elasticsearch until Release.
 func (t *Tap) Hold() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -131,7 +128,7 @@ func (t *Tap) Hold() {
 	}
 }
 
-// Release sends on what Hold has kept, also where the sender is gone, and keeps no more.
+// Release forwards the held requests, also those whose sender is gone, and holds no more.
 func (t *Tap) Release() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -148,8 +145,8 @@ func (t *Tap) Held() int {
 	return t.holding
 }
 
-// Close ends the tap's connections, drops what is held, waits for what is under way, for
-// a while, and records it.
+// Close ends the tap's connections, drops held requests, waits up to 10 s for requests in
+// flight, and records them.
 func (t *Tap) Close() error {
 	t.mu.Lock()
 	again := t.closed
@@ -214,7 +211,7 @@ func (t *Tap) strikes(bulk bool, size int) *strike {
 	return nil
 }
 
-// wait keeps a request while Hold says so; false means that the tap was closed.
+// wait holds a request until Release; ok is false when the tap was closed.
 func (t *Tap) wait() (kept, ok bool) {
 	t.mu.Lock()
 	gate := t.gate

@@ -1,4 +1,4 @@
-package wire
+package proxy
 
 import (
 	"math/rand/v2"
@@ -12,13 +12,13 @@ const (
 	gateType         = "weftlab_gate"
 	upward, downward = "upstream", "downstream" // to the server, to the client
 
-	// flushGrace is for what is left of a connection that has ended at one side.
+	// flushGrace is how long the rest of a connection that ended at one side may take.
 	flushGrace = 5 * time.Second
 )
 
-// gate is the one toxic of a link: it does what the link's fault says and stays for
-// ever. Toxics that come and go lose bytes, or hang, where a connection is blocked; and
-// the library's own silence (timeout) drops what was sent and ends the connection.
+// gate is the one toxic of a link. It stays, and applies the link's fault. Adding and
+// removing toxics loses bytes or hangs where a connection is blocked; and the library's
+// own timeout toxic drops what was sent and ends the connection.
 type gate struct {
 	link *Link
 	up   bool

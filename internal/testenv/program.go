@@ -1,0 +1,65 @@
+package testenv
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// buildTimeout is for cold caches on a slow machine.
+const buildTimeout = 10 * time.Minute
+
+// Program returns the path of weft or weftlab, built from this tree. All test processes
+// of one tree share the binary, so that only the first one that asks links it; no test
+// may change it.
+func Program(t testing.TB, name string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
+	defer cancel()
+	binary, err := program(ctx, name)
+	if err != nil {
+		t.Fatalf("testenv: build %s: %v", name, err)
+	}
+	return binary
+}
+
+func program(ctx context.Context, name string) (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	gomod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", err
+	}
+	tree := sha256.Sum256(gomod)
+	dir := filepath.Join(cache, "weft", "test-programs", hex.EncodeToString(tree[:6]))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = lock.Close() }()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return "", err
+	}
+	binary := filepath.Join(dir, name)
+	// With the name of an existing binary, go build does nothing when that one is up to date.
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/"+name)
+	cmd.Dir = filepath.Dir(strings.TrimSpace(string(gomod)))
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return binary, nil
+}
