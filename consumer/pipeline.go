@@ -16,15 +16,15 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// Projection is what the pipeline needs of a projection: one outcome per event, in
-// order, or an error that means that no event's fate is known.
+// Projection is the part of a projection that the pipeline uses. Project returns one outcome
+// per event, in order, or an error when the fate of every event is unknown.
 type Projection interface {
 	Name() string
 	Project(ctx context.Context, events []outbox.Event) ([]outbox.Outcome, error)
 	Ready(ctx context.Context) error
 }
 
-// Store is what the pipeline needs of the outbox; *outbox.Store has it.
+// Store is the part of the outbox that the pipeline uses; *outbox.Store implements it.
 type Store interface {
 	List(ctx context.Context, r outbox.ListRequest) (*outbox.List, error)
 	Lease(ctx context.Context, epoch int64, batch uuid.UUID, groups []outbox.Group) (*outbox.Lease, error)
@@ -38,7 +38,7 @@ type Store interface {
 	RecordProgress(ctx context.Context, epoch int64, lastSettle time.Time) error
 }
 
-// Term is what the pipeline needs of a term of leadership; *leader.Term has it.
+// Term is the part of a term of leadership that the pipeline uses; *leader.Term implements it.
 type Term interface {
 	Epoch() int64
 	Check() error              // an error when leadership is not proven any more
@@ -103,10 +103,10 @@ type Pipeline struct {
 type State struct {
 	schedule.State
 	Since  time.Time // local clock; for reading only
-	Outbox string    // why nothing can be done with the table; empty when it can
+	Outbox string    // why the pipeline cannot work on the table; empty when it can
 }
 
-// New returns a pipeline, or all that is wrong with cfg.
+// New returns a pipeline, or every problem of cfg.
 func New(store Store, proj Projection, cfg Config, log *zap.Logger, m *observe.Metrics) (*Pipeline, error) {
 	if cfg.ProjectTimeout == 0 {
 		cfg.ProjectTimeout = time.Minute
@@ -127,7 +127,7 @@ func New(store Store, proj Projection, cfg Config, log *zap.Logger, m *observe.M
 	return p, nil
 }
 
-// State returns what the pipeline does at the moment.
+// State returns the current state of the pipeline.
 func (p *Pipeline) State() State {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -185,7 +185,7 @@ func (p *Pipeline) Run(ctx context.Context, term Term) error {
 	}
 	p.show(r.s.State(), nil)
 	err := r.loop()
-	cancel(err) // a worker that is still out has nothing left to do
+	cancel(err) // ends the calls of workers that still run
 	close(r.over)
 	r.workers.Wait()
 	p.trouble("")
@@ -194,7 +194,7 @@ func (p *Pipeline) Run(ctx context.Context, term Term) error {
 	for _, b := range r.told {
 		b.Abandoned(err)
 	}
-	if errors.Is(err, outbox.ErrFenced) && outer.Err() == nil { // else it is another pipeline's news
+	if errors.Is(err, outbox.ErrFenced) && outer.Err() == nil { // else another pipeline reports it
 		p.tell.Fenced(term.Epoch(), err)
 	}
 	return err

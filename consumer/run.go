@@ -28,7 +28,7 @@ const (
 	putOffEntities = 1000
 )
 
-// answer tells the loop what came of an action. An error ends the term.
+// answer hands the result of an action to the loop. An error ends the term.
 type answer func(now time.Time) error
 
 // run is one term of a pipeline. Its loop owns the scheduler; workers carry out actions
@@ -51,8 +51,8 @@ type run struct {
 	upkeepAt   time.Time
 	keeping    bool      // upkeep is under way
 	foreign    bool      // another worker claims rows of the table
-	foreignEnd time.Time // until then it does, as far as known
-	faulty     bool      // the database does not answer, and the log says so
+	foreignEnd time.Time // end of that state, unless a newer claim is seen
+	faulty     bool      // the database does not answer; logged once
 	cutOff     time.Time // since when there has been no answer; zero when there was one
 }
 
@@ -121,14 +121,14 @@ func (r *run) start(a schedule.Action) {
 	epoch := r.term.Epoch()
 	switch a.Kind {
 	case schedule.DoList, schedule.DoLookUp:
-		took := r.s.Listed
+		observe := r.s.Listed
 		if a.Kind == schedule.DoLookUp {
-			took = r.s.LookedUp
+			observe = r.s.LookedUp
 		}
 		r.work(func() answer {
 			l, err := r.p.store.List(r.ctx, a.List)
 			return func(now time.Time) error {
-				took(now, l, err)
+				observe(now, l, err)
 				return r.heard("list", err)
 			}
 		})
@@ -160,11 +160,11 @@ func (r *run) start(a schedule.Action) {
 }
 
 // counted runs a call that answers with a number of rows.
-func (r *run) counted(what string, took func(time.Time, int, error), call func() (int, error)) {
+func (r *run) counted(what string, observe func(time.Time, int, error), call func() (int, error)) {
 	r.work(func() answer {
 		n, err := call()
 		return func(now time.Time) error {
-			took(now, n, err)
+			observe(now, n, err)
 			return r.heard(what, err)
 		}
 	})
@@ -199,7 +199,7 @@ func (r *run) send(a schedule.Action) {
 		started := time.Now()
 		ctx := told.Context(r.ctx)
 		outcomes, err := r.p.call(ctx, events, a.Part.Limit)
-		took := time.Since(started)
+		duration := time.Since(started)
 		told.Projected(ctx, started)
 		return func(now time.Time) error {
 			r.p.pulse.moved(a.Batch)
@@ -217,7 +217,7 @@ func (r *run) send(a schedule.Action) {
 				f = outbox.AsFault(err)
 			}
 			before := r.s.State().Phase
-			r.s.Sent(now, a.Part, outcomes, f, took)
+			r.s.Sent(now, a.Part, outcomes, f, duration)
 			if now := r.s.State(); now.Phase != before {
 				r.p.show(now, told)
 			}
@@ -261,7 +261,7 @@ func (r *run) settle(b *schedule.Batch) {
 			left := map[outbox.Key]bool{}
 			for _, l := range settled.Left {
 				left[l.Key] = true
-				if errors.Is(l.Err, outbox.ErrChanged) { // who does that may be seen right now
+				if errors.Is(l.Err, outbox.ErrChanged) { // look for another worker now
 					r.upkeepAt = now
 				}
 			}
@@ -306,9 +306,8 @@ func (r *run) settled(b *schedule.Batch, told *observe.Batch) (outbox.Settled, e
 	}
 }
 
-// heard notes an answer of the outbox, or that there was none. It returns errors that end
-// the term, and swallows those that may pass. It reports a fault once until the database
-// answers again.
+// heard records whether the outbox has answered. It returns an error that ends the term, and
+// nil for a fault that may pass, which it reports once until the database answers again.
 func (r *run) heard(call string, err error) error {
 	r.p.pulse.beat()
 	if err == nil {
@@ -338,7 +337,7 @@ func (r *run) heard(call string, err error) error {
 		r.faulty = true
 		r.p.tell.DatabaseFault(call, err)
 	}
-	r.troubles("outbox: " + err.Error()) // the latest: the first one may say no more than that a connection broke
+	r.troubles("outbox: " + err.Error()) // always the latest: the first may only say that a connection broke
 	return nil
 }
 
@@ -388,7 +387,7 @@ func (r *run) upkeep(now time.Time) {
 	})
 }
 
-// see notes whether another worker claims rows of the table.
+// see records whether another worker claims rows of the table.
 func (r *run) see(foreign bool) {
 	if foreign != r.foreign {
 		r.foreign = foreign
@@ -406,7 +405,7 @@ func (r *run) record(ctx context.Context) error {
 	if errors.Is(err, outbox.ErrFenced) {
 		return err
 	}
-	return nil // the events are settled all the same
+	return nil // the events are settled anyway
 }
 
 func sharedReasons() []outbox.Reason {

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AuditEntry is what somebody did to rows or to a term: a reclaim, an ended session, a
+// AuditEntry records who changed rows or a term: a reclaim, an ended session, a
 // request to hand over, a replay.
 type AuditEntry struct {
 	ID         int64
@@ -25,7 +25,7 @@ type AuditEntry struct {
 	Detail     json.RawMessage // of a replay: selector and outcome; null when there is none
 }
 
-// AuditFilter says which entries are meant: those that fit everything that is set.
+// AuditFilter selects the entries that match every field that is set.
 type AuditFilter struct {
 	Action, Actor, Projection string
 	Since                     time.Time

@@ -16,7 +16,7 @@ type DeadLetter struct {
 
 	Attempts int
 	Reason   string // of the last attempt; rows that were changed by hand may hold any text, or none
-	Error    string // in the words of whoever refused it
+	Error    string // the message of the server or projection that refused it
 
 	CreatedAt *time.Time // nil when it is infinite
 	FailedAt  *time.Time // last change of the row
@@ -44,8 +44,8 @@ type DeadLetterGroup struct {
 // NoReason selects, in [Selector.Reason], the dead letters without one.
 const NoReason = "none"
 
-// Selector says which dead letters are meant: those that fit everything that is set. The
-// zero value means all of them. An id of another kind than the table's column is parsed
+// Selector selects the dead letters that match every field that is set; the zero value
+// selects all. An id of another kind than the table's column is parsed
 // again from its text; when that fails it matches nothing.
 type Selector struct {
 	IDs        []ID // none: any

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Tx is what Enqueue needs of a transaction; pgx.Tx has it.
+// Tx is the part of a transaction that Enqueue uses; pgx.Tx implements it.
 type Tx interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Place is where an event is in its life.
+// Place is the state of an event.
 type Place string
 
 // The places.
@@ -28,7 +28,7 @@ const (
 	PlaceOther    Place = "other"     // its status is none of weft's
 )
 
-// Story is all that is known of one event.
+// Story is everything that the database knows of one event.
 type Story struct {
 	Place  Place
 	Status string // the column
@@ -62,7 +62,7 @@ type Story struct {
 	Now time.Time // clock of the database
 }
 
-// StoryLease is who has an event.
+// StoryLease is the holder of an event.
 type StoryLease struct {
 	Batch string
 	Owner string
@@ -92,7 +92,7 @@ func (s *Story) TraceID() string {
 	return ""
 }
 
-// Search says where an event was looked for.
+// Search says which partitions were searched for an event.
 type Search struct {
 	Partitions int       // of the history that were searched
 	Since      time.Time // the beginning of the earliest of them; zero without one
@@ -130,7 +130,7 @@ func (s *Stories) Find(ctx context.Context, id ID) (*Story, Search, error) {
 	return s.inHistory(ctx, id)
 }
 
-// targets are where the columns that story.sql and story_archived.sql share are scanned to.
+// targets returns the destinations of the columns that story.sql and story_archived.sql share.
 func (s *Story) targets() []any {
 	return []any{&s.Row.ID, &s.Row.Key.Type, &s.Row.Key.ID, (*string)(&s.Op), &s.Row.Version, &s.Status, &s.Attempts, &s.Reclaims, &s.Replays,
 		&s.CreatedAt, &s.UpdatedAt, &s.DoneAt, &s.Reason, &s.Error, &s.Traceparent, &s.Tracestate,
@@ -164,7 +164,7 @@ func (s *Stories) inTable(ctx context.Context, id ID) (*Story, error) {
 	}
 }
 
-// place says where a row of the table is.
+// place sets the state of a row of the table.
 func (s *Story) place(retry pgtype.Timestamptz, claim, lease StoryLease) {
 	switch s.Status {
 	case "done":
@@ -191,7 +191,7 @@ func (s *Story) place(retry pgtype.Timestamptz, claim, lease StoryLease) {
 	}
 }
 
-// before adds the entity's open events before this one.
+// before adds the earlier open events of the entity.
 func (s *Stories) before(ctx context.Context, story *Story) error {
 	r := &story.Row
 	var e Earlier

@@ -8,15 +8,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Finished says what becomes of events that are done. Failed and pending events always
-// stay in the table.
+// Finished says whether done events are kept, archived or deleted. Failed and pending events
+// always stay in the table.
 //
 // It may be changed between two runs of an instance, in every direction: with Archive and
 // Discard the leader also moves or deletes, slowly, done rows that are still in the table
 // (see [FinishedEvents.Sweep]); rows in the history stay there.
 type Finished string
 
-// The ways.
+// The values of outbox.finished.
 const (
 	Keep    Finished = "keep"    // they stay in the table
 	Archive Finished = "archive" // they move to a history table of the same columns
@@ -32,7 +32,7 @@ func (f Finished) validate() error {
 	}
 }
 
-// unfit lists what would react to the deletion of a row, or prevent it.
+// unfit returns one object of the catalog that reacts to the deletion of a row, or prevents it.
 //
 //	$1 table, $2 what becomes of finished events, $3 history table
 //

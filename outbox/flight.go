@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Flight is where the open rows of a table are, of which [Stats] counts the kinds.
+// Flight counts the open rows of a table that are in flight, put off or claimed by others.
 type Flight struct {
 	Batches     int           // leased
 	Events      int64         // of these batches
@@ -14,8 +14,8 @@ type Flight struct {
 	Foreign     int64         // claimed by another worker, or by an older build; part of Stats.Processing
 }
 
-// Flight reads the leases of the table, and counts what is put off and what others have
-// claimed. Its cost grows with the number of these rows.
+// Flight reads the leases of the table, and counts the rows that are put off or claimed by
+// others. Its cost grows with the number of these rows.
 func (s *Store) Flight(ctx context.Context) (Flight, error) {
 	var f Flight
 	var age float64

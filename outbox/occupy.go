@@ -15,7 +15,7 @@ func (e *OccupiedError) Error() string {
 	return fmt.Sprintf("%s is worked on by %q of the group %q: all instances for one table need the same WEFT_GROUP", e.Table, e.Instance, e.Group)
 }
 
-// Occupy takes the table for the store's group. A term begins with it. It returns an
+// Occupy claims the table for the store's group at the start of a term. It returns an
 // [*OccupiedError] while the leader of another group works on the table, and
 // [ErrFenced] when a newer epoch has taken over.
 func (s *Store) Occupy(ctx context.Context, epoch int64) error {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Verdict is what becomes of one leased event. The zero value is invalid on
+// Verdict is the result of one leased event. The zero value is invalid on
 // purpose: a forgotten outcome must not settle anything.
 type Verdict uint8
 
@@ -42,7 +42,7 @@ type Outcome struct {
 	Noop        Noop          // why nothing changed, for Done
 	Detail      string        // for the column error and for logs: no secrets, no document body
 	RetryAfter  time.Duration // at least this long before the next attempt; 0 leaves it to the policy
-	Marks       Marks         // what the destination has said about its answer, for the event's span
+	Marks       Marks         // attributes of the destination's answer, for the event's span
 	Correlation string        // the producer's id of what led to the event, where its source has one; for the event's span and lines
 }
 

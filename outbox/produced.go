@@ -6,11 +6,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Kind is what an application says of an event in outbox_produced_total, as
-// block.created of a block.
+// Kind is the labels of an event in outbox_produced_total, such as block.created of a
+// block.
 type Kind struct{ EventType, EntityType string }
 
-// otherKind counts what was not announced, so that the labels stay a closed set.
+// otherKind counts events of kinds that NewProduced was not given, so that the labels stay a
+// closed set.
 const otherKind = "other"
 
 // Produced counts what an application enqueues, as outbox_produced_total. It is safe

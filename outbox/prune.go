@@ -11,9 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// FinishedEvents are the done rows of one outbox table, and its history. They can be
-// removed and moved from any host, with or without a leader: nothing else of weft touches a
-// row in done, and every write here names that status, so that several may work at once.
+// FinishedEvents are the done rows of one outbox table, and its history. Any host may remove
+// and move them, with or without a leader: no other part of weft touches a done row, and
+// every write here names that status, so that several hosts may work at once.
 type FinishedEvents struct{ *access }
 
 // OpenFinishedEvents returns the finished events of a table, whose shape it reads. One call
@@ -78,7 +78,7 @@ type Sweep struct {
 	Progress func(Swept)
 }
 
-// Swept is how far a sweep has come.
+// Swept is the progress of a sweep.
 type Swept struct {
 	Page, Pages    int64 // pages that were read, of how many
 	Moved, Deleted int64 // rows; with CountOnly Deleted are those that would be
@@ -89,8 +89,8 @@ const (
 	sweepRows  = 1000 // of a statement at most, so that its locks are held for milliseconds
 )
 
-// Sweep goes over the table once. The result is valid with an error, too: rows moved or
-// deleted until then stay so.
+// Sweep makes one pass over the table. The result is valid with an error, too: it counts the
+// rows moved or deleted before the error.
 func (f *FinishedEvents) Sweep(ctx context.Context, s Sweep) (out Swept, err error) {
 	if err = f.one(ctx, "size", f.sql.get("prune_pages"), nil, &out.Pages); err != nil {
 		return out, err

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Cause says why something was taken back. It is a label of the metric and part of the
+// Cause says why rows were reclaimed. It is a label of the metric and part of the
 // audit.
 type Cause string
 
@@ -19,7 +19,7 @@ const (
 // Causes lists the causes in a fixed order.
 func Causes() []Cause { return []Cause{CauseOlderEpoch, CauseLeaseExpired, CauseMaxProcessing} }
 
-// ReclaimRequest says what counts as lost.
+// ReclaimRequest says which rows count as lost.
 type ReclaimRequest struct {
 	Epoch         int64
 	Limit         int           // rows of one statement; > 0
@@ -29,7 +29,7 @@ type ReclaimRequest struct {
 	MaxReclaims int
 }
 
-// Reclaimed is what was taken back from one owner.
+// Reclaimed counts the rows that were reclaimed from one owner.
 type Reclaimed struct {
 	Owner  string // who held the lease; empty when the row named nobody
 	Epoch  int64  // of the lease; 0 when it had none

@@ -28,7 +28,7 @@ type ReplayOrder struct {
 // maxWhy is how much reason is kept, in characters.
 const maxWhy = 1000
 
-// Validate says what is wrong with By or Why.
+// Validate returns an error when By or Why is missing, too long, or has control characters.
 func (o ReplayOrder) Validate() error {
 	for _, f := range []struct {
 		what, text string
@@ -86,7 +86,7 @@ func (d *DeadLetters) BeginReplay(ctx context.Context, o ReplayOrder, matched in
 	return r, d.one(ctx, "audited replay", d.sql.get("replay_begin"), []any{o.By, o.Why, d.projection, string(detail)}, &r.id, &r.since)
 }
 
-// describe is the selector as the audit keeps it.
+// describe returns the selector as the audit stores it.
 func (o ReplayOrder) describe() map[string]any {
 	out, s := map[string]any{}, o.Selector
 	if s.All() {
@@ -172,7 +172,7 @@ func (r *Replay) Send(ctx context.Context, ids []ID) ([]ID, error) {
 	return sent, nil
 }
 
-// Fates says what has become of rows that were sent again.
+// Fates counts the results of rows that were sent again.
 type Fates struct {
 	Done   int
 	Failed int

@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Resolve finds out what became of a settle whose answer was lost. settled is false when
-// the lease is there: nothing was changed, and Settle may be called again. Otherwise the
-// answer says what was settled.
+// Resolve reads the result of a settle whose answer was lost. settled is false when the lease
+// still exists: nothing has changed, and Settle may be called again. Otherwise out says what
+// was settled.
 func (s *Store) Resolve(ctx context.Context, epoch int64, batch uuid.UUID, in []Settlement) (out Settled, settled bool, err error) {
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
@@ -45,7 +45,7 @@ func (s *Store) Resolve(ctx context.Context, epoch int64, batch uuid.UUID, in []
 	return out, true, nil
 }
 
-// Abandon removes the leases of batches whose answers were lost, where there are any:
+// Abandon removes the leases that the batches lost may have: their answers were lost, and
 // nothing was sent under them.
 func (s *Store) Abandon(ctx context.Context, epoch int64, lost []uuid.UUID) (int, error) {
 	return s.fenced(ctx, "abandoned leases", "abandon", epoch, rawUUIDs(lost))

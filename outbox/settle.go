@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Settlement is what becomes of one leased event. An event of a batch without a settlement
-// stays as it is: open, and behind the earlier events of its entity.
+// Settlement is the verdict on one leased event. An event of a batch without a settlement
+// stays open, behind the earlier events of its entity.
 type Settlement struct {
 	Event   *Event
 	Verdict Verdict // Done, Superseded, Retry or Failed
@@ -24,18 +24,18 @@ type Settlement struct {
 	Detail  string
 	Delay   time.Duration // before the next attempt, for Retry; the database's clock starts it
 
-	Outcome *Outcome // what the projection has said of the entity's newest event; for reports
+	Outcome *Outcome // the projection's answer for the entity's newest event; for reports
 }
 
-// Settled is what a settle has changed.
+// Settled is the result of a settle.
 type Settled struct {
 	At   time.Time // database clock, of [Store.Resolve] its own time; zero when nothing was settled
 	Left []Left
 	// Guessed is set by [Store.Resolve]: events whose rows have changed count as settled,
 	// though somebody else may have changed them.
 	Guessed bool
-	// Kept is why events that are done were left in the table instead of being archived or
-	// deleted; nil when they were not.
+	// Kept is why done events stayed in the table instead of being archived or deleted; nil
+	// when they did not have to.
 	Kept error
 }
 
@@ -64,7 +64,7 @@ var errNoLease = errors.New("outbox: the batch has no lease")
 // when a newer epoch has been committed. After any other error the outcome is unknown: call
 // [Store.Resolve].
 //
-// A settle takes one round trip unless something is in its way. A locked or changed row
+// A settle takes one round trip. A locked or changed row
 // costs a second one. When the database refuses a write, the settle splits the batch until
 // the refused entity stands alone.
 func (s *Store) Settle(ctx context.Context, epoch int64, batch uuid.UUID, in []Settlement) (Settled, error) {
@@ -82,7 +82,7 @@ func (s *Store) Release(ctx context.Context, epoch int64, batch uuid.UUID) error
 	return err
 }
 
-// settling is a settle under way.
+// settling is a settle in progress.
 type settling struct {
 	store    *Store
 	epoch    int64
@@ -92,7 +92,8 @@ type settling struct {
 	out      Settled
 }
 
-// settle tries the cheap way first, and the careful one when that meets a lock or a change.
+// settle first assumes that the rows are as they were leased. When one is locked or changed,
+// it locks the rows and settles the others.
 func (b *settling) settle(ctx context.Context) error {
 	err := b.plainly(ctx)
 	if code := sqlState(err); code == pgerrcode.LockNotAvailable || code == codeChanged {
@@ -190,7 +191,7 @@ func (b *settling) queueClose(q *pgx.Batch) {
 	q.Queue(b.store.sql("close_lease"), b.store.cfg.Group, b.epoch, b.store.cfg.Owner, [16]byte(b.batch))
 }
 
-// rowParams are the parameters that name rows as they were leased.
+// rowParams returns the parameters that name rows as they were leased.
 func rowParams(in []Settlement) []any {
 	return []any{
 		arrayOf(in, func(s *Settlement) *address { return &s.Event.address }), arrayOf(in, func(s *Settlement) *ID { return &s.Event.ID }),
@@ -208,8 +209,8 @@ func restParams(in []Settlement) []any {
 	return []any{final, delay, reason, detail}
 }
 
-// carefully locks the rows first, wherever they are now, and settles the entities of which
-// it has all.
+// carefully locks the rows first, by their ids, and settles the entities whose rows it has
+// all locked.
 func (b *settling) carefully(ctx context.Context) error {
 	ctx, cancel := b.store.deadline(ctx)
 	defer cancel()
@@ -247,8 +248,8 @@ func (b *settling) carefully(ctx context.Context) error {
 	return nil
 }
 
-// lock locks the rows that are as they were leased, and brings what is known of them up to
-// date. It reports which are locked.
+// lock locks the rows that are as they were leased, updates their addresses and versions, and
+// reports which are locked.
 func (b *settling) lock(ctx context.Context, tx pgx.Tx) ([]bool, error) {
 	n := len(b.in)
 	ops := make([]string, n)
@@ -285,8 +286,8 @@ func (n *number) Int64Value() (pgtype.Int8, error) {
 	return pgtype.Int8{Int64: int64(*n), Valid: true}, nil
 }
 
-// why tells entities of which a row is locked from those of which one was changed. It is
-// for the log: an error leaves the reason as it is.
+// why sets ErrLocked for the entities that have a locked row and no changed one. It is for the
+// log: after an error it leaves ErrChanged.
 func (b *settling) why(ctx context.Context, left []Left) []Left {
 	if len(left) == 0 {
 		return nil
@@ -324,8 +325,8 @@ func entityEnd(in []Settlement, from int) int {
 	return to
 }
 
-// halve returns the place nearest the middle where one entity's events end and another's
-// begin; 0 when all are one entity's.
+// halve returns the index nearest the middle at which another entity begins; 0 when all
+// events are of one entity.
 func (b *settling) halve() int {
 	middle := len(b.in) / 2
 	for d := range b.in {
@@ -338,7 +339,7 @@ func (b *settling) halve() int {
 	return 0
 }
 
-// split makes two leases of one and settles them one after the other.
+// split divides the lease in two and settles the halves one after the other.
 func (b *settling) split(ctx context.Context) error {
 	at := b.halve()
 	halves := [2]settling{}
@@ -366,7 +367,7 @@ func (b *settling) split(ctx context.Context) error {
 	return nil
 }
 
-// leave ends the lease of an entity that cannot be settled.
+// leave ends the lease of an entity that the database refuses to settle.
 func (b *settling) leave(ctx context.Context, why error) error {
 	ctx, cancel := b.store.deadline(ctx)
 	defer cancel()

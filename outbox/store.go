@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// DB is what a Store needs of a connection pool; *pgxpool.Pool has it.
+// DB is the part of a connection pool that a Store uses; *pgxpool.Pool implements it.
 type DB interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
@@ -22,7 +22,7 @@ type DB interface {
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
-// StoreConfig says whose rows a Store works on.
+// StoreConfig names the table of a Store and the instance that works on it.
 type StoreConfig struct {
 	Table      string        // outbox table, unqualified; found by search_path
 	Projection string        // value of the projection column of audit rows
@@ -30,7 +30,7 @@ type StoreConfig struct {
 	Owner      string        // the instance: names its leases and its fence; at most 120 characters
 	Lease      time.Duration // how long a lease is shown to last; > 0
 	Timeout    time.Duration // deadline of one call; 0 means 10 s
-	Finished   Finished      // what becomes of events that are done; empty means keep
+	Finished   Finished      // keep, archive or delete done events; empty means keep
 }
 
 // Store holds the statements on one outbox table. It is safe for concurrent use. [Store.Open]

@@ -16,13 +16,13 @@ import (
 // once nor meets the statement timeout.
 const page = 2000
 
-// Store is what a Reclaimer needs of the outbox; *outbox.Store has it.
+// Store is the part of the outbox that a Reclaimer uses; *outbox.Store implements it.
 type Store interface {
 	ReclaimLease(ctx context.Context, r outbox.ReclaimRequest) ([]outbox.Reclaimed, error)
 	ReclaimRows(ctx context.Context, r outbox.ReclaimRequest) ([]outbox.Reclaimed, error)
 }
 
-// Config says how often to look and what is lost.
+// Config sets the interval of a Reclaimer and the limits after which rows count as lost.
 type Config struct {
 	Projection    string        // value of the projection label
 	Interval      time.Duration // between two looks; > 0
@@ -61,7 +61,7 @@ type Reclaimer struct {
 	metrics *Metrics
 }
 
-// New returns a Reclaimer, or all that is wrong with cfg.
+// New returns a Reclaimer, or every problem of cfg.
 func New(store Store, cfg Config, log *zap.Logger, m *Metrics) (*Reclaimer, error) {
 	var errs []error
 	if cfg.Interval <= 0 {
@@ -102,13 +102,13 @@ func (r *Reclaimer) Run(ctx context.Context, epoch int64) error {
 			return err
 		case !faulty:
 			faulty = true
-			r.log.Warn("reclaim does not succeed", zap.String("event", "reclaim.fault"), zap.Error(err))
+			r.log.Warn("reclaim fails; weft tries again every interval", zap.String("event", "reclaim.fault"), zap.Error(err))
 		}
 	}
 }
 
-// RunOnce takes back everything that is lost now and returns how many events. A term begins
-// with it: an event that crashes the process is counted before it is tried again.
+// RunOnce reclaims all rows that are lost now and returns their number. Each term begins with
+// it, so that an event that crashes the process is counted before its next attempt.
 func (r *Reclaimer) RunOnce(ctx context.Context, epoch int64) (total int, err error) {
 	request := outbox.ReclaimRequest{Epoch: epoch, Limit: page, MaxProcessing: r.cfg.MaxProcessing, MaxReclaims: r.cfg.MaxReclaims}
 	for {
@@ -134,7 +134,7 @@ func (r *Reclaimer) RunOnce(ctx context.Context, epoch int64) (total int, err er
 	}
 }
 
-// tell counts and logs what was taken back, and returns how many events.
+// tell counts and logs reclaimed rows, and returns their number.
 func (r *Reclaimer) tell(got []outbox.Reclaimed, epoch int64) (rows int) {
 	for _, g := range got {
 		if g.Rows == 0 {

@@ -112,7 +112,7 @@ func TestRunGoesOnAfterFaultsAndEndsWhenFenced(t *testing.T) {
 		if got := time.Since(start); got != 30*time.Second {
 			t.Errorf("six looks took %v, want one per interval", got)
 		}
-		if got := logs.FilterMessage("reclaim does not succeed").Len(); got != 2 {
+		if got := logs.FilterMessage("reclaim fails; weft tries again every interval").Len(); got != 2 {
 			t.Errorf("%d lines about two faults, want one each", got)
 		}
 		ctx, cancel := context.WithCancel(t.Context())

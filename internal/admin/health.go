@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Role is what an instance does at the moment.
+// Role is the current role of an instance.
 type Role string
 
 // The roles.
@@ -28,7 +28,7 @@ type Dependency struct {
 	Since    time.Time `json:"since"`
 }
 
-// Activity is what a projection does at the moment.
+// Activity is the current activity of a projection.
 type Activity string
 
 // The activities.
@@ -59,7 +59,7 @@ type Report struct {
 	Projections  map[string]Projection `json:"projections"`
 }
 
-// Health collects what the parts of the process report. It is safe for concurrent
+// Health collects the reports of the parts of the process. It is safe for concurrent
 // use.
 type Health struct {
 	mu  sync.Mutex
@@ -118,7 +118,7 @@ func (h *Health) SetRole(r Role, epoch int64) {
 	h.rep.Epoch = epoch
 }
 
-// SetProjection records what a projection does. It reports whether that changed.
+// SetProjection records the activity of a projection, and reports whether it changed.
 func (h *Health) SetProjection(name string, a Activity, detail string) (changed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

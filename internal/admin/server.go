@@ -18,7 +18,7 @@ import (
 // closeGrace bounds how long requests in flight hold up a stop.
 const closeGrace = 2 * time.Second
 
-// Options say what to serve and where.
+// Options are the handlers and addresses of a server.
 type Options struct {
 	Host        string // default 127.0.0.1
 	MetricsPort int    // metrics and health; 0 picks a free one

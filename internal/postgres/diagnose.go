@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Kind says what kind of trouble an error is.
+// Kind is the kind of a fault.
 type Kind uint8
 
 // The kinds. The zero value is an error that is none of the others.
@@ -44,7 +44,7 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// Sentinels for callers that find the trouble themselves; Diagnose knows them.
+// Sentinels for callers that detect the fault themselves; Diagnose knows them.
 var (
 	ErrReadOnly  = errors.New("the server is read-only")
 	ErrPooler    = errors.New("the connection goes through a pooler that does not keep a session together")
@@ -57,7 +57,7 @@ const (
 	sayUp     = "run `weft migrate up`"
 )
 
-// Diagnose says in one line what err means and what to do about it. The message
+// Diagnose returns one line with the meaning of err and its remedy. The message
 // never holds a password. An error that it does not know is Unknown with its own
 // text on one line; nil is Unknown with no text.
 func Diagnose(err error) (Kind, string) {
@@ -185,7 +185,7 @@ func diagnoseClient(err error, where string) (Kind, string) {
 	return Unknown, ""
 }
 
-// handshakeRemedy says what to do about a TLS handshake that failed; nothing for other
+// handshakeRemedy returns the remedy for a TLS handshake that failed; nothing for other
 // errors.
 func handshakeRemedy(err error) string {
 	var (

@@ -1,4 +1,4 @@
-// Package postgres opens connections and says what went wrong with them.
+// Package postgres opens connections and explains their faults.
 //
 // # What is guaranteed
 //
@@ -13,5 +13,5 @@
 //
 //   - [NewPool] does not connect; the first query does. Callers give every query a
 //     deadline of their own.
-//   - A pooler in transaction mode is recognised by what it breaks, not by name.
+//   - A pooler in transaction mode is recognised by the errors that it causes, not by name.
 package postgres

@@ -29,7 +29,7 @@ const lastRebuild = `
 select last_rebuild_finished_at, coalesce(last_rebuild_duration_seconds, 0), coalesce(last_rebuild_success, false)
 from projection_status where projection_name = $1`
 
-// ReadRebuild asks db what an application has written down about the rebuild of a
+// ReadRebuild reads from db the record that an application keeps of the rebuild of a
 // projection. Give ctx a deadline.
 func ReadRebuild(ctx context.Context, db Querier, projection string) (Rebuild, error) {
 	var (

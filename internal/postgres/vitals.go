@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Vitals are what ails a queue in Postgres before anything else shows it.
+// Vitals are early signs of a queue in Postgres that will become slow.
 type Vitals struct {
 	// ClockSkew is the database's clock minus this host's, give or take half of Uncertain.
 	ClockSkew, Uncertain time.Duration

@@ -1,5 +1,5 @@
 // Package replay sends dead letters again, at a pace that live events do not notice,
-// and watches what becomes of them.
+// and watches their results.
 //
 // # What is guaranteed
 //

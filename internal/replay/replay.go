@@ -24,13 +24,13 @@ type Config struct {
 	Order outbox.ReplayOrder
 	// Rate is how many events go in a second; 0 sends all of them at once.
 	Rate int
-	// Wait is how long to watch in the end until all are settled.
+	// Wait is how long to watch after the last send until all are settled.
 	Wait time.Duration
-	// KeepGoing goes on although everything fails again.
+	// KeepGoing continues although every event fails again.
 	KeepGoing bool
 	// Led reports whether somebody leads.
 	Led func(context.Context) (bool, error)
-	// Progress is told after every change, Note about what takes long.
+	// Progress is called after every change, Note for each long wait.
 	Progress func(Progress)
 	Note     func(string)
 }
@@ -77,7 +77,7 @@ type run struct {
 	changed time.Time // since then nothing has moved
 }
 
-// Run replays what the order selects and returns how that ended. The result is right
+// Run replays the selected events and returns the outcome. The result is right
 // with an error, too: it says how far the replay has come.
 func Run(ctx context.Context, letters *outbox.DeadLetters, cfg Config) (Result, error) {
 	if err := cfg.Order.Validate(); err != nil {
@@ -126,7 +126,7 @@ func Run(ctx context.Context, letters *outbox.DeadLetters, cfg Config) (Result, 
 
 func (r *run) watched() bool { return r.res.Watched && r.cfg.Rate > 0 }
 
-// send lists and sends until there is nothing left to send.
+// send lists and sends until no event is left.
 func (r *run) send(ctx context.Context) error {
 	left := r.cfg.Order.Limit
 	for {
@@ -206,7 +206,7 @@ func (r *run) room(ctx context.Context, n int) error {
 	return nil
 }
 
-// look finds out what has become of what is on its way.
+// look reads the results of the events that are sent and not settled.
 func (r *run) look(ctx context.Context) error {
 	if len(r.open) == 0 || time.Since(r.looked) < look {
 		return nil

@@ -15,12 +15,12 @@ const (
 	// startPatience is how much longer the start may take after each sign of life.
 	startPatience = 30 * time.Second
 	startSigns    = 5 * time.Second
-	// stopMargin is for what a stop does beside the drain.
+	// stopMargin is the time of a stop beside the drain.
 	stopMargin = 10 * time.Second
 	longest    = 240 // characters of STATUS
 )
 
-// State is what the process has to say of itself.
+// State is the state of the process for the service manager.
 type State struct {
 	Ready  bool   // able to do its work, or to stand by for it
 	Status string // for people
@@ -88,7 +88,7 @@ func (m *Manager) Tell(s State) {
 	}
 }
 
-// Stopping announces the end of the process, for which what is in flight has grace.
+// Stopping announces the end of the process, which may take the grace for work in flight.
 func (m *Manager) Stopping(grace time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -111,7 +111,7 @@ func (m *Manager) Reload(f func()) {
 	}
 }
 
-// look keeps the list of what stalls.
+// look updates the list of stalled parts.
 func (m *Manager) look(parts []Part) {
 	var stalled []string
 	for _, p := range parts {
@@ -132,7 +132,7 @@ func (m *Manager) look(parts []Part) {
 	m.stalled = stalled
 }
 
-// say sends one message; it reports whether there is nothing to repeat.
+// say sends one message, and reports whether it was sent.
 func (m *Manager) say(words ...string) bool {
 	_, err := m.send(strings.Join(words, "\n"))
 	if err != nil && !m.mute {

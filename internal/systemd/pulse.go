@@ -14,7 +14,7 @@ type Part struct {
 
 func (p Part) stalled() bool { return p.Silent > p.Limit }
 
-// Pulse remembers when work last got somewhere. The zero value has nothing to do. It
+// Pulse records when work last made progress. The zero value has no work. It
 // is safe for concurrent use.
 type Pulse struct{ at atomic.Pointer[time.Time] }
 
@@ -24,10 +24,10 @@ func (p *Pulse) Beat() {
 	p.at.Store(&now)
 }
 
-// Rest notes that there is nothing to do any more.
+// Rest records that there is no work any more.
 func (p *Pulse) Rest() { p.at.Store(nil) }
 
-// Silent returns how long ago the last beat was; 0 while there is nothing to do.
+// Silent returns the time since the last beat; 0 while there is no work.
 func (p *Pulse) Silent() time.Duration {
 	if at := p.at.Load(); at != nil {
 		return time.Since(*at)

@@ -19,7 +19,7 @@
 //   - The metrics of the contract get their labels env and component from
 //     [Telemetry.Contract]; packages declare only their own.
 //
-//   - Spans are made of what a [Policy] keeps, carry wordloom.obs_schema, and are
+//   - Spans are made of the batches that a [Policy] keeps, carry wordloom.obs_schema, and are
 //     exported by OTLP beside the work: a collector that is down, slow or faulty costs a
 //     bounded queue and a line per minute. A nil [Tracing] is one that is off.
 //

@@ -16,7 +16,7 @@ const (
 	limitWindow = time.Minute
 )
 
-// family says which lines are news of the same thing: the newest of them is what counts.
+// family names the lines that report the same thing, of which only the newest matters.
 // Lines of other events are never left out.
 type family struct {
 	name string
@@ -99,13 +99,13 @@ func (l *limiter) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	return nil
 }
 
-// Sync implements zapcore.Core: what is held back gets out.
+// Sync implements zapcore.Core. It writes the lines that were held back.
 func (l *limiter) Sync() error {
 	l.quotas.flush()
 	return l.Core.Sync()
 }
 
-// key returns the family of a line, or nothing when it has none.
+// key returns the family of a line, or "" when it has none.
 func (l *limiter) key(e zapcore.Entry, fields []zapcore.Field) string {
 	event := text(fields, "event")
 	f, ok := families[event]

@@ -18,7 +18,7 @@ import (
 // Schema is the version of the vocabulary of logs, metrics and spans.
 const Schema = "weft-1"
 
-// Options say who is speaking and how.
+// Options name the instance and the format of its log.
 type Options struct {
 	Level    string // debug, info, warn, error; default info
 	Format   string // json, console, or auto: console on a terminal, else json; default auto
@@ -31,7 +31,7 @@ type Options struct {
 	GoVer    string
 }
 
-// Telemetry is what the parts of a process are handed. It is safe for concurrent
+// Telemetry is the log, the metrics and the traces of a process. It is safe for concurrent
 // use.
 type Telemetry struct {
 	Log      *zap.Logger

@@ -26,7 +26,7 @@ const (
 	ProtocolHTTP = "http/protobuf"
 )
 
-// TracingOptions are what a deployment asks of traces. The zero value of a field means
+// TracingOptions are the settings of a deployment for traces. The zero value of a field means
 // its default.
 type TracingOptions struct {
 	Enabled     bool // WORDLOOM_TRACING_ENABLED: traces are opt-in
@@ -141,8 +141,8 @@ func (t *Tracing) Sample() func(producer trace.SpanContext, event uint64) bool {
 // hopeless is the grace of a Shutdown when the last export has failed.
 const hopeless = 250 * time.Millisecond
 
-// Shutdown exports what is waiting, for as long as grace, and lets go of the
-// collector. What has not been exported then is lost. No goroutine is left.
+// Shutdown exports the waiting spans for at most grace and closes the connection to the
+// collector. Spans that are left then are lost. All goroutines have ended when it returns.
 func (t *Tracing) Shutdown(grace time.Duration) {
 	if t == nil {
 		return

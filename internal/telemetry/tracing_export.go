@@ -86,7 +86,7 @@ func (f TLSFiles) config() (*tls.Config, error) {
 	return c, nil
 }
 
-// spanCounts say what became of the spans that were to be exported.
+// spanCounts count spans by the result of their export.
 type spanCounts struct{ exported, dropped, failed prometheus.Counter }
 
 func newSpanCounts(reg prometheus.Registerer) (spanCounts, error) {
@@ -103,7 +103,7 @@ func newSpanCounts(reg prometheus.Registerer) (spanCounts, error) {
 // quiet is the pause between two log lines about a collector that stays unusable.
 const quiet = time.Minute
 
-// exporter counts what it exports, says when it cannot, and can be aborted.
+// exporter counts the spans that it exports, logs a failure, and can be aborted.
 type exporter struct {
 	next    sdktrace.SpanExporter
 	log     *zap.Logger

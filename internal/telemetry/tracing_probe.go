@@ -17,7 +17,7 @@ const (
 	speakDeadline = time.Second
 )
 
-// announce finds out what is at the target and writes the line about it.
+// announce probes the target and logs the result.
 func (t *Tracing) announce(ctx context.Context, to target, config []zap.Field) {
 	reachable, problem := probe(ctx, to)
 	fields := append([]zap.Field{
@@ -31,7 +31,7 @@ func (t *Tracing) announce(ctx context.Context, to target, config []zap.Field) {
 	t.log.Warn("traces at start: "+problem, append(fields, zap.String("problem", problem))...)
 }
 
-// probe reports whether somebody listens at to, and what is wrong, if anything is.
+// probe reports whether a collector listens at to, and the problem if there is one.
 func probe(ctx context.Context, to target) (reachable bool, problem string) {
 	mistaken := mistakenPort(to)
 	limited, cancel := context.WithTimeout(ctx, dialDeadline)
