@@ -62,9 +62,9 @@ func es429Inject() Scenario {
 		verify: func(j *judge) {
 			done := verdict.Probed[throttling](j.Judge, "injection")
 			hit := float64(done.Hit)
-			j.atLeast("documents that the proxy refused", "injection", int(done.Hit), 1)
+			j.atLeast("documents that the proxy refused", "injection", done.Hit, 1)
 			if done.Mode == proxy.EveryNth && done.EveryN > 0 {
-				j.counted(fmt.Sprintf("… every %d. of %d", done.EveryN, done.Seen), "injection", int(done.Hit), int(done.Seen)/done.EveryN)
+				j.counted(fmt.Sprintf("… every %d. of %d", done.EveryN, done.Seen), "injection", done.Hit, done.Seen/done.EveryN)
 			}
 			j.GrewBy(hit, "outbox_retry_scheduled_total", "reason=es_429")
 			j.GrewBy(hit, "outbox_es_bulk_item_failures_total", "failure_class=429")
