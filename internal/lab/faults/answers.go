@@ -70,7 +70,7 @@ func corrupt(name, about string, draw func(*Dice, *Params), forms ...proxy.Fault
 	}
 }
 
-// corrupted counts the answers that were falsified in this way.
+// corrupted counts the answers that were corrupted in this way.
 func (i *Injection) corrupted(k proxy.Kind) (n int) {
 	for _, m := range i.Members() {
 		n += m.Tap.Injected()[k]
