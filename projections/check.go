@@ -145,7 +145,9 @@ func (c *checker) plan(ctx context.Context, shape *declaredShape) error {
 		c.warn("source.query", "there is no entity yet: the plan was not looked at", "check again when there are some")
 		return nil
 	}
-	var plan []struct{ Plan planNode }
+	var plan []struct {
+		Plan planNode `json:"Plan"`
+	}
 	err = c.source.ask(ctx, "explain (verbose, format json) "+shape.sql, func(rows pgx.Rows) error {
 		for rows.Next() {
 			if err := json.Unmarshal(rows.RawValues()[0], &plan); err != nil {

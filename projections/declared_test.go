@@ -180,7 +180,7 @@ func TestDeclaredQueryRefused(t *testing.T) {
 	b.exec(`insert into product (id, name, version) values (1, 'a', 1), (2, 'b', 1)`)
 	b.exec(`create function writes(bigint) returns bigint language sql as 'insert into variant (id) values ($1) returning id'`)
 	for _, tc := range []struct{ name, query, want string }{
-		{"UnknownColumn", "select id as entity_id, version, nmae from product where id = any($1)", `column "nmae" does not exist`},
+		{"UnknownColumn", "select id as entity_id, version, colour from product where id = any($1)", `column "colour" does not exist`},
 		{"NoEntity", "select id, version from product where id = any($1)", "there is no column entity_id"},
 		{"NoVersion", "select id as entity_id from product where id = any($1)", "there is no column version"},
 		{"TwoNames", "select id as entity_id, version, name, name from product where id = any($1)", `two columns are named "name"`},

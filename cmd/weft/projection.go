@@ -275,11 +275,11 @@ func equalJSON(a, b json.RawMessage) bool {
 func canonical(v json.RawMessage) []byte {
 	dec := json.NewDecoder(bytes.NewReader(v))
 	dec.UseNumber()
-	var any any
-	if len(v) == 0 || dec.Decode(&any) != nil {
+	var value any
+	if len(v) == 0 || dec.Decode(&value) != nil {
 		return v
 	}
-	out, err := json.Marshal(any)
+	out, err := json.Marshal(value)
 	if err != nil {
 		return v
 	}

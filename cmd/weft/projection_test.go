@@ -163,8 +163,8 @@ func TestProjectionCheckFindings(t *testing.T) {
 		}
 	}
 
-	s.declare(strings.Replace(shopQuery, "p.name", "p.nmae", 1), shopMapping)
-	if r := weft(t, s.env, "projection", "check"); r.code != exitBad || !strings.Contains(r.out, "column p.nmae does not exist") || !strings.Contains(r.out, s.file+":5)") {
+	s.declare(strings.Replace(shopQuery, "p.name", "p.colour", 1), shopMapping)
+	if r := weft(t, s.env, "projection", "check"); r.code != exitBad || !strings.Contains(r.out, "column p.colour does not exist") || !strings.Contains(r.out, s.file+":5)") {
 		t.Errorf("unknown column: %+v", r)
 	}
 	s.exec("insert into shop.product (id, name, price) values (1000, 'nan', 'NaN')")

@@ -160,7 +160,6 @@ func row(key, env, flag, def, help string) setting {
 func (s setting) alt(env string) setting   { s.altEnv = env; return s }
 func (s setting) show(text string) setting { s.shown = text; return s }
 func (s setting) inSeconds() setting       { s.seconds = true; return s }
-func (s setting) pairs() setting           { s.paired = true; return s }
 
 func (s setting) with(kind, rng string, p func(*Config) *string, parse func(string) (string, error)) setting {
 	s.kind, s.rng = kind, rng
