@@ -3,6 +3,7 @@ package projections
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -48,6 +49,7 @@ type conflict struct {
 // its entity ends as done, so only this check shows it.
 type aheadCheck struct {
 	projection string
+	table      string // the outbox
 	pool       Querier
 	source     source
 	sink       Documents
@@ -64,10 +66,10 @@ type aheadCheck struct {
 	begun    time.Time
 }
 
-func newAheadCheck(projection string, pool Querier, source source, sink Documents, log *zap.Logger, reg prometheus.Registerer) (*aheadCheck, error) {
+func newAheadCheck(projection, table string, pool Querier, source source, sink Documents, log *zap.Logger, reg prometheus.Registerer) (*aheadCheck, error) {
 	labels := prometheus.Labels{"projection": projection}
 	c := &aheadCheck{
-		projection: projection, pool: pool, source: source, sink: sink, log: log,
+		projection: projection, table: table, pool: pool, source: source, sink: sink, log: log,
 		total: prometheus.NewCounter(prometheus.CounterOpts{
 			Name:        "weft_version_ahead_total",
 			Help:        "Writes refused because the document is newer than its source row, or has none: after a restore, or when versions were given out in another order than commits.",
@@ -187,8 +189,8 @@ func (c *aheadCheck) ahead(ctx context.Context, conflicts []conflict) ([]ahead, 
 			found = append(found, a)
 		}
 	}
-	if len(doubtful) == 0 {
-		return found, nil
+	if doubtful, ids, err = c.withoutSuccessor(ctx, doubtful, ids); err != nil || len(doubtful) == 0 {
+		return found, err
 	}
 	live, err := c.sink.Live(ctx, ids)
 	if err != nil {
@@ -200,6 +202,43 @@ func (c *aheadCheck) ahead(ctx context.Context, conflicts []conflict) ([]ahead, 
 		}
 	}
 	return found, nil
+}
+
+// successorQuery says of each entity whether an open event will write a version as high as
+// the document's. It reads the index on open events.
+const successorQuery = `
+select exists (select from {table} o
+  where o.entity_id = k.entity_id and o.entity_type = k.entity_type and o.status in ('pending', 'processing') and o.event_version >= k.version)
+from unnest($1::text[], $2::{id}[], $3::bigint[]) with ordinality as k(entity_type, entity_id, version, ord)
+order by k.ord`
+
+// withoutSuccessor leaves out documents that an open event will bring up to date: one was
+// written ahead of its events from the row, and the row has gone since.
+func (c *aheadCheck) withoutSuccessor(ctx context.Context, doubtful []ahead, ids []string) ([]ahead, []string, error) {
+	if len(doubtful) == 0 {
+		return nil, nil, nil
+	}
+	events, held := make([]outbox.Event, len(doubtful)), make([]int64, len(doubtful))
+	for i, a := range doubtful {
+		events[i].Key, held[i] = a.event.Key, a.action.Held
+	}
+	query := strings.NewReplacer("{table}", c.table, "{id}", events[0].Key.ID.Kind().String()).Replace(successorQuery)
+	rows, err := c.pool.Query(ctx, query, types(events), entities(events), held)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open events: %w", err)
+	}
+	successors, err := pgx.CollectRows(rows, pgx.RowTo[bool])
+	if err != nil {
+		return nil, nil, fmt.Errorf("open events: %w", err)
+	}
+	var alone []ahead
+	var left []string
+	for i, yes := range successors {
+		if !yes {
+			alone, left = append(alone, doubtful[i]), append(left, ids[i])
+		}
+	}
+	return alone, left, nil
 }
 
 // auditQuery adds alarms to an entry of the audit, or inserts one when there is none.

@@ -81,6 +81,22 @@ func (i *indexed) project(events []outbox.Event, want ...outbox.Noop) {
 	}
 }
 
+// A document that was written from a row that has gone since is no alarm while the event of
+// the delete is open, and one when there is none.
+func TestVersionAheadWaitsForTheDelete(t *testing.T) {
+	t.Parallel()
+	i := setupIndexed(t)
+	k := key()
+	early := i.upsert(k, 5)
+	i.project([]outbox.Event{i.upsert(k, 7)}, "")
+	i.remove(k, 8)
+	i.project([]outbox.Event{early}, outbox.NoopAlreadyApplied)
+	i.wantCounts(0, 0)
+	i.exec("update search_outbox_events set status = 'done' where event_version > 5")
+	i.project([]outbox.Event{early}, outbox.NoopVersionAhead)
+	i.wantCounts(1, 0)
+}
+
 func (i *indexed) wantCounts(ahead, skipped float64) {
 	i.t.Helper()
 	if got := testutil.ToFloat64(i.search.ahead.total); got != ahead {

@@ -60,7 +60,7 @@ type source interface {
 // newIndex completes i, which registers its metrics with reg.
 func newIndex(i *Index, pool Querier, reg prometheus.Registerer) (_ *Index, err error) {
 	i.log = i.log.Named(i.name)
-	i.ahead, err = newAheadCheck(i.name, pool, i.source, i.sink, i.log, reg)
+	i.ahead, err = newAheadCheck(i.name, i.table, pool, i.source, i.sink, i.log, reg)
 	return i, err
 }
 

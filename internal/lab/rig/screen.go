@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -23,6 +24,7 @@ type Screen struct {
 	status string
 	last   time.Time
 	step   string
+	part   []byte // of a line that has not ended
 }
 
 // NewScreen returns a Screen on out. Where out is no terminal, it prints at most one status
@@ -35,14 +37,21 @@ func NewScreen(out io.Writer, quiet time.Duration) *Screen {
 	return s
 }
 
-// Write implements io.Writer: p appears above the status line.
+// Write implements io.Writer: the lines of p appear above the status line, each once it has
+// ended, because the status line would overwrite a part of one.
 func (s *Screen) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.part = append(s.part, p...)
+	end := bytes.LastIndexByte(s.part, '\n') + 1
+	if end == 0 {
+		return len(p), nil
+	}
 	s.draw("")
-	n, err := s.out.Write(p)
+	_, err := s.out.Write(s.part[:end])
+	s.part = append(s.part[:0], s.part[end:]...)
 	s.draw(s.status)
-	return n, err
+	return len(p), err
 }
 
 // Line prints one line.
