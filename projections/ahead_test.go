@@ -219,9 +219,8 @@ func TestVersionsCommittedInAnotherOrderRaiseTheAlarm(t *testing.T) {
 	edited, removed := key(), key()
 	i.project([]outbox.Event{i.upsert(edited, 6), i.upsert(removed, 6)}, written, written)
 	late := []outbox.Event{i.upsert(edited, 5), i.remove(removed, 5)}
-	i.exec("alter table search_outbox_events rename to hidden") // what it knows of version 6 is not asked for
+	i.exec("update search_outbox_events set status = 'done' where event_version = 6") // what it knew of version 6 is over
 	i.project(late, tooNew, tooNew)
-	i.exec("alter table hidden rename to search_outbox_events")
 	i.wantCounts(2, 0)
 	lines := i.logs.FilterField(zap.String("event", "version.ahead_of_source")).All()
 	if len(lines) != 2 || lines[0].ContextMap()["source_version"] != int64(5) || lines[0].ContextMap()["document_version"] != int64(6) ||
