@@ -77,7 +77,12 @@ func (s *Index) Destination() string { return s.destination }
 func (s *Index) Close() { s.sink.Close() }
 
 // Ready implements Projection.
-func (s *Index) Ready(ctx context.Context) error { return s.sink.Ready(ctx) }
+func (s *Index) Ready(ctx context.Context) error {
+	if err := s.source.prepare(ctx); err != nil {
+		return err
+	}
+	return s.sink.Ready(ctx)
+}
 
 // Prepare implements Preparer: it creates the index if it is missing, and tries the source.
 func (s *Index) Prepare(ctx context.Context) error {

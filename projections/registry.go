@@ -65,10 +65,8 @@ func (r Registry) Names() []string {
 // Table returns the outbox table of a projection, or "" when there is none of that
 // name.
 func (r Registry) Table(name string) string {
-	for _, d := range r.Declared {
-		if d.Name == name {
-			return d.Table
-		}
+	if d, ok := r.declared(name); ok {
+		return d.Table
 	}
 	return map[string]string{SearchIndexToElastic: searchTable, ChronicleEventsToEntries: chronicleTable}[name]
 }
@@ -76,10 +74,8 @@ func (r Registry) Table(name string) string {
 // Sink returns the sink of a projection that writes to Elasticsearch. Its metrics are
 // registered with reg.
 func (r Registry) Sink(name string, base elastic.Config, log *zap.Logger, reg prometheus.Registerer) (*elastic.Sink, error) {
-	for _, d := range r.Declared {
-		if d.Name == name {
-			return elastic.New(d.target(base), log, reg, name)
-		}
+	if d, ok := r.declared(name); ok {
+		base = d.target(base)
 	}
 	return elastic.New(base, log, reg, name)
 }

@@ -93,9 +93,9 @@ func (a *app) projectionCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check [PROJECTION]...",
 		Short: "Try declared projections before an instance runs them",
-		Long: `Try the projections of the configuration file, all of them or those that are named: the
-query with its columns and its plan for a full batch, the outbox table, the fields beside the
-mapping, and what Elasticsearch says of mapping and settings. Nothing is written.
+		Long: `Try all projections of the configuration file, or the named ones: the query with its columns
+and its plan for a full batch, the outbox table, the fields beside the mapping, and what
+Elasticsearch says of mapping and settings. Nothing is written.
 
 Exits 0 when nothing stands in the way, and 1 when something does. Warnings change nothing.`,
 		Example: `  weft projection check
@@ -188,7 +188,7 @@ func (a *app) projectionRender() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "render PROJECTION --id ID",
-		Short: "Show the document of one entity, as it would be written and as it is",
+		Short: "Compare the document of one entity with what would be written",
 		Long: `Show the document that a declared projection makes of one entity now, beside the one that
 the index has: - for what is there, + for what would be written. Nothing is written.
 

@@ -190,3 +190,42 @@ func TestProjectionCheckFindings(t *testing.T) {
 		t.Errorf("list: %+v", r)
 	}
 }
+
+// A query that is wrong as a whole, at once or only when it runs, fails no event, however
+// often it is tried.
+func TestWrongQueryFailsNoEvent(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ from, to, want string }{
+		"UnknownColumn": {"p.name", "p.colour", "column p.colour does not exist"},
+		"NotAsked":      {"p.id as entity_id", "p.id + 1000 as entity_id", "which it was not asked for"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t)
+			s.declare(strings.Replace(shopQuery, tc.from, tc.to, 1), shopMapping)
+			r := start(t, runDaemon, append(s.env, "OUTBOX_MAX_ATTEMPTS=1", "OUTBOX_BASE_BACKOFF_SECONDS=0.01", "OUTBOX_MAX_BACKOFF_SECONDS=0.02")...)
+			s.exec("update shop.product set name = 'lamp' where id between 7 and 9")
+			testenv.Eventually(t, time.Minute, func() bool { return strings.Contains(r.errOut.String(), tc.want) }, "the fault in the log")
+			s.declare(shopQuery, shopMapping)
+			r.signals <- syscall.SIGTERM
+			if code := <-r.code; code != 0 {
+				t.Errorf("weft run ended with %d", code)
+			}
+			var failed, open int
+			if err := s.pool.QueryRow(t.Context(), "select count(*) filter (where status = 'failed'), count(*) filter (where status = 'pending') from product_outbox_events").Scan(&failed, &open); err != nil {
+				t.Fatal(err)
+			}
+			if failed != 0 || open != 3 || s.document("7") != nil {
+				t.Errorf("%d failed and %d open, want 0 and 3: %s", failed, open, r.errOut)
+			}
+
+			// With the query corrected, the next instance carries them.
+			again := start(t, runDaemon, s.env...)
+			testenv.Eventually(t, time.Minute, func() bool { return s.document("7")["name"] == "lamp" && s.document("9") != nil }, "the documents")
+			again.signals <- syscall.SIGTERM
+			if code := <-again.code; code != 0 {
+				t.Errorf("weft run ended with %d: %s", code, again.errOut)
+			}
+		})
+	}
+}
