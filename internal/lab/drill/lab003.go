@@ -43,9 +43,9 @@ func lab003SkipLocked() Scenario {
 		About: "two claimers of the drill's own work off a backlog with FOR UPDATE SKIP LOCKED, and then one without SKIP LOCKED",
 		Shows: "claims that wait for the other claimer, a lower throughput, and one claimer at work at a time",
 		Params: []Param{
-			{"events", "400", "events of each part"},
+			{"events", "200", "events of each part"},
 			{"batch", "20", "events of one claim"},
-			{"work_ms", "100", "work on a batch within the claim's transaction, in milliseconds"},
+			{"work_ms", "500", "work on a batch within the claim's transaction, in milliseconds"},
 		},
 		Slow: true,
 		run: func(r *run) {
