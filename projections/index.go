@@ -19,6 +19,7 @@ type Documents interface {
 	EnsureIndex(ctx context.Context) error
 	// Live reports for each document whether it exists.
 	Live(ctx context.Context, ids []string) ([]bool, error)
+	Reader
 	Close()
 }
 
@@ -55,6 +56,12 @@ type source interface {
 	read(ctx context.Context, a *arena, events []outbox.Event) (int, error)
 	// versions returns the version of each entity's row; nil where it has none.
 	versions(ctx context.Context, events []outbox.Event) ([]*int64, error)
+	// entities returns at most n entities that have a row, in an order of its own, after one.
+	entities(ctx context.Context, after outbox.Key, n int) ([]outbox.Key, error)
+	// entityOf returns what tells the entity of a document's id; a zero key for none.
+	entityOf(ctx context.Context) (func(id string) outbox.Key, error)
+	// size returns about how many rows there are.
+	size(ctx context.Context) (int64, error)
 }
 
 // newIndex completes i, which registers its metrics with reg.

@@ -73,6 +73,7 @@ func wantOutcomes(tb testing.TB, got, want []outbox.Outcome) {
 
 // sink records what a Search writes and answers as told.
 type sink struct {
+	Reader // not called
 	mu     sync.Mutex
 	writes [][]elastic.Action
 	answer func([]elastic.Action) ([]outbox.Outcome, error)

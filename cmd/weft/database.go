@@ -17,7 +17,8 @@ import (
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
-// A query is what a command does with the database. The pool has one connection.
+// A query is what a command does with the database. The pool has one connection, but for
+// commands that compare.
 type query func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error
 
 // databaseFlags adds the flags of the database and of further settings.
@@ -26,14 +27,16 @@ func databaseFlags(cmd *cobra.Command, keys ...string) {
 }
 
 // reading runs q for a command that changes nothing.
-func (a *app) reading(cmd *cobra.Command, q query) error {
+func (a *app) reading(cmd *cobra.Command, q query) error { return a.connected(cmd, 1, q) }
+
+func (a *app) connected(cmd *cobra.Command, connections int, q query) error {
 	cfg, err := a.load(cmd)
 	if err != nil {
 		return err
 	}
 	ctx, name := cmd.Context(), strings.Fields(cmd.CommandPath())[1]
 	pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
-		AppName: "weft/" + name, MaxConns: 1, Statement: cfg.Database.Timeout})
+		AppName: "weft/" + name, MaxConns: connections, Statement: cfg.Database.Timeout})
 	if err != nil {
 		return err
 	}
@@ -45,13 +48,18 @@ func (a *app) reading(cmd *cobra.Command, q query) error {
 // SIGINT end the context of q.
 func (a *app) writing(cmd *cobra.Command, q query) error {
 	return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
-		ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+		ctx, stop := interruptible(ctx)
 		defer stop()
 		if err := mayWrite(ctx, pool, cfg); err != nil {
 			return err
 		}
 		return q(ctx, cfg, pool)
 	})
+}
+
+// interruptible ends the context at SIGTERM and SIGINT.
+func interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 }
 
 // mayWrite returns why a command must not write: a replica, another environment, a schema

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/samuelhu324-dev/weft/internal/replay"
+	"github.com/samuelhu324-dev/weft/internal/verify"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -45,6 +46,14 @@ func (m *meter) loaded(l loaded, all int64, since time.Duration) {
 	rate := float64(l.Rows) / max(since.Seconds(), 0.001)
 	left := time.Duration(float64(all-l.Rows) / max(rate, 1) * float64(time.Second)).Round(time.Second)
 	m.show(l.Rows, all, fmt.Sprintf("%d events", l.Events), "%d of about %d rows read, %d events written, %.0f rows/s, about %s left", l.Rows, all, l.Events, rate, left)
+}
+
+// verified shows the progress of a comparison; the total is an estimate.
+func (m *meter) verified(r verify.Report, since time.Duration) {
+	total := max(r.Total, r.Seen+1)
+	rate := float64(r.Seen) / max(since.Seconds(), 0.001)
+	left := time.Duration(float64(total-r.Seen) / max(rate, 1) * float64(time.Second)).Round(time.Second)
+	m.show(r.Seen, total, fmt.Sprintf("%d differ", r.Differs()), "%d of about %d rows and documents, %d differ, %.0f a second, about %s left", r.Seen, total, r.Differs(), rate, left)
 }
 
 // show draws done of all beside a label, which fits 80 columns, or prints the line.

@@ -10,6 +10,20 @@ create table if not exists {schema}.weft_outbox (
 	created_at  timestamptz not null default now()
 );
 
+-- How far a comparison of source and destination has come: one row for each projection, for
+-- weft verify and for the leader's own.
+create table if not exists {schema}.weft_verify (
+	projection  varchar(80),
+	part        varchar(20),           -- command or scrub
+	entity_type varchar(50) not null,  -- all entities up to this one have been looked at; empty before
+	entity_id   text        not null,  -- the first, and once all have been
+	report      jsonb       not null,  -- so far, as weft verify --json has it
+	began_at    timestamptz not null,
+	updated_at  timestamptz not null,
+	finished_at timestamptz,
+	primary key (projection, part)
+) with (fillfactor = 50);
+
 -- A role without a right on weft_outbox, as older builds have, still works on the contract's
 -- tables: the statement that reads it runs for other names alone.
 create or replace function {schema}.weft_history(p_table text) returns regclass

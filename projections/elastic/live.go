@@ -21,16 +21,12 @@ func (s *Sink) Live(ctx context.Context, ids []string) ([]bool, error) {
 		body = AppendString(body, id)
 	}
 	body = append(body, "]}"...)
-	status, answer, err := s.call(ctx, esapi.MgetRequest{
+	answer, err := s.ask(ctx, "look up documents", esapi.MgetRequest{
 		Instrument: s.client.InstrumentationEnabled(),
 		Index:      s.cfg.Index, Body: bytes.NewReader(body), Source: []string{"false"}, FilterPath: []string{"docs.found", "docs.error.type"},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look up documents: %w", err)
-	}
-	if status != http.StatusOK {
-		e := parseWhole(answer)
-		return nil, fmt.Errorf("look up documents: %s", e.detail(status))
+		return nil, err
 	}
 	var found struct {
 		Docs []struct {
@@ -47,7 +43,7 @@ func (s *Sink) Live(ctx context.Context, ids []string) ([]bool, error) {
 	live := make([]bool, len(ids))
 	for i, d := range found.Docs {
 		if d.Error != nil {
-			return nil, fmt.Errorf("look up documents: %s", d.Error.detail(status))
+			return nil, fmt.Errorf("look up documents: %s", d.Error.detail(http.StatusOK))
 		}
 		live[i] = d.Found
 	}

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/daemon"
+	"github.com/samuelhu324-dev/weft/internal/verify"
+	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections"
+)
+
+type verifyFlags struct {
+	rate                         int
+	settle                       time.Duration
+	deep, repair, resume, asJSON bool
+	by, why                      string
+}
+
+const (
+	// verifyConnections is one for each reader of a comparison.
+	verifyConnections = 4
+	// verifySave is the pause between two records of how far it has come.
+	verifySave = 2 * time.Second
+)
+
+func (a *app) verifyCommand() *cobra.Command {
+	var f verifyFlags
+	cmd := &cobra.Command{
+		Use:   "verify [PROJECTION]...",
+		Short: "Compare source and destination, and repair what differs",
+		Long: `Compare all rows of the source with all documents of the destination, of the projections that
+run or of the named ones, while the pair works. What differs is looked at again once the
+pipeline has nothing open of the entity, and only then it counts:
+
+  missing    there is a row, and no document
+  extra      there is a document, and no row
+  stale      the document is older than its row
+  ahead      the document is newer than its row, and would refuse the row's next changes
+  corrupt    row and document have the same version, and differ
+  misplaced  the document is on a shard where nobody looks for it
+
+--repair has what differs written anew, or deleted, by the leader: it writes events and waits
+until they are settled and the documents are right. Who did it and why is kept in weft_audit.
+Documents ahead of their rows are overtaken where weft outbox create has made the outbox;
+elsewhere the command says what to do. Run a repair as the owner of the outbox.
+
+An interrupted comparison goes on with --resume.
+
+Exits 0 when both sides are equal, or all that differed is repaired; 1 when they differ; 3
+when some entities did not settle within --settle, as without a leader; 75 when it was
+interrupted.`,
+		Example: `  weft verify
+  weft verify products --deep --json
+  weft verify products --rate 5000
+  weft verify products --repair --by alice --why "index restored from a snapshot"`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			if err := f.check(cmd); err != nil {
+				return err
+			}
+			return a.connected(cmd, verifyConnections, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+				ctx, stop := interruptible(ctx)
+				defer stop()
+				if err := mayWrite(ctx, pool, cfg); err != nil {
+					return err
+				}
+				return a.verify(ctx, cmd, cfg, pool, names, f)
+			})
+		},
+	}
+	cmd.Flags().IntVar(&f.rate, "rate", 0, "most rows and documents a second; 0 for no limit")
+	cmd.Flags().DurationVar(&f.settle, "settle", verify.DefaultSettle, "how long the events of an entity may take to settle")
+	cmd.Flags().BoolVar(&f.deep, "deep", false, "name the fields in which documents differ")
+	cmd.Flags().BoolVar(&f.repair, "repair", false, "have what differs written anew; takes --by and --why")
+	cmd.Flags().StringVar(&f.by, "by", "", "who repairs")
+	cmd.Flags().StringVar(&f.why, "why", "", "the reason")
+	cmd.Flags().BoolVar(&f.resume, "resume", false, "go on where an interrupted comparison has ended")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
+	databaseFlags(cmd, "projections", "elastic.url", "elastic.timeout", "env")
+	return cmd
+}
+
+func (f *verifyFlags) check(cmd *cobra.Command) error {
+	switch {
+	case f.rate < 0:
+		return usage(cmd, "--rate must not be negative")
+	case f.settle <= 0:
+		return usage(cmd, "--settle must be positive")
+	case f.repair && f.by == "":
+		return usage(cmd, "--by is missing: say who repairs")
+	case f.repair && f.why == "":
+		return usage(cmd, "--why is missing: say why the documents are written anew")
+	case !f.repair && (f.by != "" || f.why != ""):
+		return usage(cmd, "--by and --why belong to --repair")
+	}
+	return nil
+}
+
+func (a *app) verify(ctx context.Context, cmd *cobra.Command, cfg config.Config, pool *pgxpool.Pool, names []string, f verifyFlags) error {
+	if len(names) == 0 {
+		names = cfg.Projections
+	}
+	for _, name := range names {
+		if known := cfg.Registry().Names(); !slices.Contains(known, name) {
+			return usage(cmd, fmt.Sprintf("there is no projection %q: want one of %s", name, strings.Join(known, ", ")))
+		}
+	}
+	target, err := daemon.ElasticConfig(cfg.Elastic)
+	if err != nil {
+		return err
+	}
+	built, err := cfg.Registry().Build(names, projections.Deps{Pool: pool, Elastic: target, ChronicleVersion: cfg.Chronicle.ProjectionVersion, Log: zap.NewNop(), Registerer: prometheus.NewRegistry()})
+	if err != nil {
+		return err
+	}
+	var reports []verify.Report
+	for _, p := range built {
+		defer p.Close()
+		var report verify.Report
+		if err == nil {
+			report, err = a.verifyOne(ctx, cfg, pool, p, f)
+			reports = append(reports, report)
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		return err
+	}
+	if err := a.show(f.asJSON, reports, func(w io.Writer) error { return writeReports(w, reports) }); err != nil {
+		return err
+	}
+	if err != nil {
+		return &exitError{exitTryAgain, "interrupted: go on with --resume"}
+	}
+	return verdictOf(reports)
+}
+
+func (a *app) verifyOne(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, p projections.Projection, f verifyFlags) (verify.Report, error) {
+	sides, ok := p.(projections.Sides)
+	if !ok {
+		return verify.Report{}, fmt.Errorf("projection %s has no destination that can be compared", p.Name())
+	}
+	mender, err := outbox.OpenMender(ctx, pool, p.Table(), p.Name(), cfg.Database.Timeout)
+	if err != nil {
+		return verify.Report{}, err
+	}
+	kept, err := outbox.BeginVerify(ctx, pool, p.Name(), outbox.VerifyCommand, f.resume, cfg.Database.Timeout)
+	if err != nil {
+		return verify.Report{}, err
+	}
+	o := verify.Options{Sides: sides, Events: mender, Rate: f.rate, Settle: f.settle, Fields: f.deep}
+	if f.repair {
+		o.Repair = &verify.Repair{Actor: f.by, Why: f.why}
+	}
+	if kept.EntityID != "" {
+		if o.From, err = mender.Entity(kept.EntityType, kept.EntityID); err != nil {
+			return verify.Report{}, err
+		}
+		if err := json.Unmarshal(kept.Report, &o.Before); err != nil {
+			return verify.Report{}, fmt.Errorf("kept report: %w", err)
+		}
+	}
+	meter, started, saved := newMeter(a.stderr, p.Name()), time.Now(), time.Now()
+	defer meter.close()
+	var saving error
+	o.Progress = func(r verify.Report) {
+		meter.verified(r, time.Since(started))
+		if time.Since(saved) > verifySave {
+			saved, saving = time.Now(), kept.Save(ctx, r.Last, r, false)
+		}
+	}
+	report, err := verify.Run(ctx, o)
+	save, cancel := context.WithTimeout(context.WithoutCancel(ctx), preflightTimeout)
+	defer cancel()
+	return report, errors.Join(err, saving, kept.Save(save, report.Last, report, err == nil))
+}
+
+func verdictOf(reports []verify.Report) error {
+	var wrong, repaired, unsettled int64
+	for i := range reports {
+		wrong, repaired, unsettled = wrong+reports[i].Differs(), repaired+reports[i].Repaired, unsettled+reports[i].Unsettled
+	}
+	switch {
+	case wrong > repaired:
+		return &exitError{exitBad, fmt.Sprintf("%d documents differ from their rows", wrong-repaired)}
+	case unsettled > 0:
+		return &exitError{exitInconclusive, fmt.Sprintf("%d entities had events that did not settle: is there a leader? see weft status", unsettled)}
+	}
+	return nil
+}
+
+func writeReports(w io.Writer, reports []verify.Report) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "PROJECTION\tROWS\tDOCUMENTS\tMISSING\tEXTRA\tSTALE\tAHEAD\tCORRUPT\tMISPLACED\tREPAIRED\tFAILED\tUNSETTLED\tTOOK")
+	for i := range reports {
+		r := &reports[i]
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", r.Projection, r.Rows, r.Documents, r.Missing, r.Extra, r.Stale, r.Ahead, r.Corrupt,
+			r.Misplaced, r.Repaired, r.Failed, r.Unsettled, span(float64(r.DurationMS)/1000))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for i := range reports {
+		r := &reports[i]
+		if r.VersionsOnly != "" {
+			fmt.Fprintf(w, "%s: versions alone were compared, for documents are not kept as they are sent: %s\n", r.Projection, r.VersionsOnly)
+		}
+		for _, e := range r.Examples {
+			fmt.Fprintf(w, "%s: %s: entity %s, document %s: version %d in the source, %d in the destination", r.Projection, e.Kind, dash(plain(e.Entity)), dash(plain(e.Document)), e.RowVersion, e.DocumentVersion)
+			if len(e.Fields) > 0 {
+				fmt.Fprintf(w, "; they differ in %s", plain(strings.Join(e.Fields, ", ")))
+			}
+			if e.Remedy != "" {
+				fmt.Fprintf(w, "; %s", e.Remedy)
+			}
+			fmt.Fprintln(w)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,185 @@
+package verify
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections"
+)
+
+const (
+	// lookAgain is the pause between two looks at suspects.
+	lookAgain = 300 * time.Millisecond
+	// atOnce is how many suspects one look takes, and one repair.
+	atOnce = 500
+	// mostSuspects is how many may wait; the rows wait behind them.
+	mostSuspects = 20_000
+)
+
+// suspect is an entity that differed at first sight.
+type suspect struct {
+	key   outbox.Key
+	page  *pageMark
+	until time.Time // it is unsettled then; monotonic
+	kind  Kind      // for which an event was written
+}
+
+// pageMark counts the suspects that a page still has.
+type pageMark struct {
+	last outbox.Key
+	open int
+}
+
+// settle takes pages until there are no more and every suspect is told: it looks at suspects
+// until they are right, wrong, or out of time.
+func (v *verifier) settle(ctx context.Context, found <-chan looked) (matched int64, err error) {
+	var (
+		waiting []suspect
+		pages   []*pageMark
+	)
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for found != nil || len(waiting) > 0 {
+		in := found
+		if len(waiting) >= mostSuspects {
+			in = nil
+		}
+		select {
+		case <-ctx.Done():
+			return matched, context.Cause(ctx)
+		case l, ok := <-in:
+			if !ok {
+				found = nil
+				continue
+			}
+			matched += l.matched
+			v.report.Rows += l.rows
+			v.report.Documents += l.seen - l.rows
+			v.report.Seen += l.seen
+			for _, e := range l.strangers {
+				v.report.add(e)
+			}
+			mark := &pageMark{last: l.last, open: len(l.suspects)}
+			pages = append(pages, mark)
+			for _, k := range l.suspects {
+				waiting = append(waiting, suspect{key: k, page: mark, until: time.Now().Add(v.Settle)})
+			}
+		case <-tick.C:
+			var still []suspect
+			for batch := range slices.Chunk(waiting, atOnce) {
+				left, right, err := v.again(ctx, batch)
+				if err != nil {
+					return matched, err
+				}
+				still, matched = append(still, left...), matched+right
+			}
+			waiting = still
+		}
+		for len(pages) > 0 && pages[0].open == 0 {
+			if !pages[0].last.ID.IsZero() {
+				v.report.Last = pages[0].last
+			}
+			pages = pages[1:]
+		}
+		if v.Progress != nil {
+			v.Progress(v.report)
+		}
+	}
+	return matched, nil
+}
+
+// again looks at suspects once more. It returns those that it could not tell yet, and how
+// many documents turned out to be right.
+func (v *verifier) again(ctx context.Context, batch []suspect) (still []suspect, right int64, err error) {
+	sight, err := v.look(ctx, batch)
+	if err != nil {
+		return nil, 0, err
+	}
+	var orders []outbox.Order
+	var mending []suspect
+	for i, s := range batch {
+		switch at := sight[i]; {
+		case at.failed:
+			v.report.Failed++
+			s.page.open--
+		case !at.settled && time.Now().After(s.until):
+			v.report.Unsettled++
+			s.page.open--
+		case !at.settled:
+			still = append(still, s)
+		case at.kind == Equal:
+			if s.kind != "" {
+				v.report.Repaired++
+			}
+			if at.here != nil {
+				right++
+			}
+			s.page.open--
+		case s.kind != "": // the repair did not help
+			s.page.open--
+		default:
+			v.report.add(v.example(s.key, at))
+			if v.Repair == nil || v.remedy(at) != "" {
+				s.page.open--
+				continue
+			}
+			s.kind, s.until = at.kind, time.Now().Add(v.Settle)
+			mending, orders = append(mending, s), append(orders, order(s.key, at))
+		}
+	}
+	if len(orders) > 0 {
+		if err := v.Events.Mend(ctx, orders, v.Repair.Actor, v.Repair.Why, detailOf(orders)); err != nil {
+			return nil, 0, err
+		}
+	}
+	return append(still, mending...), right, nil
+}
+
+// sight is what a look has seen of a suspect.
+type sight struct {
+	settled bool // nothing was open, and the row stayed the same
+	failed  bool // it has a dead letter
+	kind    Kind
+	wanted  projections.Wanted
+	here    *projections.Held
+}
+
+// look reads each row, then what is open of it, then the newest state of its document, and
+// then the row again. With nothing open after the first reading and the same row at the
+// second, the document is the one that the pipeline has left.
+func (v *verifier) look(ctx context.Context, batch []suspect) ([]sight, error) {
+	keys := make([]outbox.Key, len(batch))
+	for i := range batch {
+		keys[i] = batch[i].key
+	}
+	first, err := v.Sides.Wanted(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	standing, err := v.Events.Standing(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	held, err := v.Sides.Held(ctx, keys, true)
+	if err != nil {
+		return nil, err
+	}
+	second, err := v.Sides.Wanted(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	of := group(held)
+	out := make([]sight, len(batch))
+	for i, k := range keys {
+		s := &out[i]
+		s.failed = standing[i].Failed && !standing[i].Open
+		s.settled = !standing[i].Open && first[i].Found == second[i].Found && first[i].Version == second[i].Version &&
+			(first[i].Version > 0 || sameJSON(first[i].Document, second[i].Document))
+		s.wanted = second[i]
+		s.kind, s.here = judge(second[i], of[k], v.byVersion)
+		s.failed = s.failed || s.settled && s.wanted.Problem != ""
+	}
+	return out, nil
+}

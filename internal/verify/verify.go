@@ -1,0 +1,224 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections"
+)
+
+// DefaultSettle is how long a suspect may take to settle.
+const DefaultSettle = time.Minute
+
+// Events is what the outbox knows of entities; *outbox.Mender is the one in production.
+type Events interface {
+	Standing(ctx context.Context, keys []outbox.Key) ([]outbox.Standing, error)
+	OwnsVersions() bool
+	Mend(ctx context.Context, orders []outbox.Order, actor, why string, detail any) error
+}
+
+// Options say what to compare and how.
+type Options struct {
+	Sides  projections.Sides
+	Events Events
+
+	From   outbox.Key    // begins after this entity; zero for the first
+	Before Report        // what the run that came as far has found
+	Rate   int           // most rows a second; 0 for no limit
+	Settle time.Duration // how long a suspect may take to settle; 0 for DefaultSettle
+	Fields bool          // name the fields that differ
+	Repair *Repair       // nil to change nothing
+
+	// Progress, if any, is called after each page, from one goroutine at a time.
+	Progress func(Report)
+}
+
+// Repair says who has documents written anew.
+type Repair struct{ Actor, Why string }
+
+// Report is what a comparison has found.
+type Report struct {
+	Projection string `json:"projection"`
+	Rows       int64  `json:"rows"`
+	Documents  int64  `json:"documents"`
+	Missing    int64  `json:"missing"`
+	Extra      int64  `json:"extra"`
+	Stale      int64  `json:"stale"`
+	Ahead      int64  `json:"ahead"`
+	Corrupt    int64  `json:"corrupt"`
+	Misplaced  int64  `json:"misplaced"`
+	Repaired   int64  `json:"repaired"`
+	Failed     int64  `json:"failed"`    // entities with a dead letter
+	Unsettled  int64  `json:"unsettled"` // entities whose events did not settle in time
+	DurationMS int64  `json:"duration_ms"`
+
+	VersionsOnly string    `json:"versions_only,omitempty"` // why contents were not compared
+	Examples     []Example `json:"examples,omitempty"`      // the first of each kind
+
+	Total int64      `json:"-"` // about how many rows and documents there are to look at
+	Seen  int64      `json:"-"` // of them
+	Last  outbox.Key `json:"-"` // all entities up to it are done; zero once all rows are
+}
+
+// Example is one entity that differs.
+type Example struct {
+	Kind            Kind     `json:"kind"`
+	Entity          string   `json:"entity"`
+	Document        string   `json:"document"`
+	RowVersion      int64    `json:"row_version"`
+	DocumentVersion int64    `json:"document_version"`
+	Fields          []string `json:"fields,omitempty"`
+	Remedy          string   `json:"remedy,omitempty"` // where a repair cannot help
+}
+
+// examplesOfKind is how many of each kind a report names.
+const examplesOfKind = 5
+
+// Differs returns how many documents are wrong, repaired ones included.
+func (r *Report) Differs() int64 {
+	return r.Missing + r.Extra + r.Stale + r.Ahead + r.Corrupt + r.Misplaced
+}
+
+func (r *Report) count(k Kind) *int64 {
+	switch k {
+	case Missing:
+		return &r.Missing
+	case Extra:
+		return &r.Extra
+	case Stale:
+		return &r.Stale
+	case Ahead:
+		return &r.Ahead
+	case Corrupt:
+		return &r.Corrupt
+	default:
+		return &r.Misplaced
+	}
+}
+
+func (r *Report) add(e Example) {
+	n := r.count(e.Kind)
+	if *n++; *n <= examplesOfKind {
+		r.Examples = append(r.Examples, e)
+	}
+}
+
+// Run compares both sides. Its report is as far as it came when it returns an error.
+func Run(ctx context.Context, o Options) (Report, error) {
+	if o.Settle == 0 {
+		o.Settle = DefaultSettle
+	}
+	started := time.Now()
+	v := &verifier{Options: o, report: o.Before}
+	v.report.Projection, v.report.Last = o.Sides.Name(), o.From
+	err := v.run(ctx)
+	v.report.DurationMS += time.Since(started).Milliseconds()
+	if err != nil {
+		err = fmt.Errorf("verify %s: %w", o.Sides.Name(), err)
+	}
+	return v.report, err
+}
+
+// verifier is one run.
+type verifier struct {
+	Options
+	report    Report
+	byVersion bool
+	pace      pace
+}
+
+// looked is a part of what there is to look at.
+type looked struct {
+	last      outbox.Key // of a page of rows
+	seen      int64
+	rows      int64
+	matched   int64 // documents
+	suspects  []outbox.Key
+	strangers []Example
+}
+
+func (v *verifier) run(ctx context.Context) error {
+	why, err := v.Sides.ByVersionOnly(ctx)
+	if err != nil {
+		return err
+	}
+	v.report.VersionsOnly, v.byVersion = why, why != ""
+	before, err := v.Sides.State(ctx)
+	if err != nil {
+		return err
+	}
+	rows, documents, err := v.Sides.Size(ctx)
+	if err != nil {
+		return err
+	}
+	v.report.Total = rows + documents
+	v.pace = pace{perSecond: v.Rate, began: time.Now()}
+
+	matched, err := v.phase(ctx, v.rows)
+	if err != nil {
+		return err
+	}
+	v.report.Last = outbox.Key{}
+	// Nothing has written to the index since it was counted, and each document has a row.
+	if after, err := v.Sides.State(ctx); err == nil && after == before && matched == documents && v.From.ID.IsZero() {
+		v.report.Seen, v.report.Documents = v.report.Total, documents
+		return nil
+	}
+	_, err = v.phase(ctx, v.documents)
+	return err
+}
+
+// phase looks at all that look finds, and beside it once more at the suspects.
+func (v *verifier) phase(ctx context.Context, look func(context.Context, chan<- looked) error) (matched int64, err error) {
+	g, ctx := errgroup.WithContext(ctx)
+	found := make(chan looked, 1)
+	g.Go(func() error {
+		defer close(found)
+		return look(ctx, found)
+	})
+	g.Go(func() error {
+		matched, err = v.settle(ctx, found)
+		return err
+	})
+	return matched, g.Wait()
+}
+
+// errEnded ends a producer whose consumer has ended.
+var errEnded = errors.New("the comparison has ended")
+
+func give[T any](ctx context.Context, to chan<- T, v T) error {
+	select {
+	case to <- v:
+		return nil
+	case <-ctx.Done():
+		return errEnded
+	}
+}
+
+// pace keeps work at a rate.
+type pace struct {
+	perSecond int
+	began     time.Time
+	done      int64
+}
+
+// spend waits until n more may be done.
+func (p *pace) spend(ctx context.Context, n int) error {
+	if p.perSecond == 0 {
+		return ctx.Err()
+	}
+	p.done += int64(n)
+	timer := time.NewTimer(time.Until(p.began.Add(time.Duration(float64(p.done) / float64(p.perSecond) * float64(time.Second)))))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

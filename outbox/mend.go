@@ -1,0 +1,121 @@
+package outbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Standing says what the outbox still has of an entity.
+type Standing struct {
+	Open   bool // an event that is not settled
+	Failed bool // a dead letter
+}
+
+// Mender looks at the events of entities, and has their documents written anew. It is safe
+// for concurrent use.
+type Mender struct {
+	db         DB
+	table      *Table
+	projection string
+	versions   bool // weft draws the versions
+	timeout    time.Duration
+}
+
+// OpenMender returns the Mender of a projection's outbox table.
+func OpenMender(ctx context.Context, db DB, table, projection string, timeout time.Duration) (*Mender, error) {
+	t, err := DescribeTable(ctx, db, table, timeout)
+	if err != nil {
+		return nil, err
+	}
+	m := &Mender{db: db, table: t, projection: projection, timeout: timeout}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if err := db.QueryRow(ctx, "select to_regclass($1) is not null", m.base()+"_versions").Scan(&m.versions); err != nil {
+		return nil, fmt.Errorf("versions of %s: %w", table, err)
+	}
+	return m, nil
+}
+
+func (m *Mender) base() string { return strings.TrimSuffix(m.table.Name, "_events") }
+
+func (m *Mender) sql(name string) string {
+	return strings.NewReplacer("{table}", m.table.Name, "{entity}", m.table.Entity.String(),
+		"{sequence}", m.base()+"_version", "{touch}", m.base()+"_touch").Replace(statement(name))
+}
+
+// OwnsVersions reports whether weft draws the versions of the entities, so that a document
+// ahead of its row can be overtaken.
+func (m *Mender) OwnsVersions() bool { return m.versions }
+
+// Entity reads an entity's id as its String writes it.
+func (m *Mender) Entity(entityType, id string) (Key, error) {
+	parsed, err := ParseID(m.table.Entity, id)
+	return Key{Type: entityType, ID: parsed}, err
+}
+
+// Standing returns what the outbox has of each entity.
+func (m *Mender) Standing(ctx context.Context, keys []Key) ([]Standing, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.timeout)
+	defer cancel()
+	rows, err := m.db.Query(ctx, m.sql("standing.sql"), arrayOf(keys, func(k *Key) *string { return &k.Type }), arrayOf(keys, func(k *Key) *ID { return &k.ID }))
+	if err != nil {
+		return nil, fmt.Errorf("events of %s: %w", m.table.Name, err)
+	}
+	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Standing])
+	if err != nil {
+		return nil, fmt.Errorf("events of %s: %w", m.table.Name, err)
+	}
+	if len(out) != len(keys) {
+		return nil, fmt.Errorf("events of %s: %d answers for %d entities", m.table.Name, len(out), len(keys))
+	}
+	return out, nil
+}
+
+// Order is a document to be written anew, or to be deleted.
+type Order struct {
+	Key     Key
+	Op      Op
+	Version int64 // of the row, or of the document to be deleted
+	Held    int64 // version of the document; 0 without one
+}
+
+// Mend writes an event for each order, at most a page of them, and one entry in the audit.
+// Where weft draws the versions, each event gets a new one, above that of its document;
+// otherwise it has the order's.
+func (m *Mender) Mend(ctx context.Context, orders []Order, actor, why string, detail any) error {
+	ctx, cancel := context.WithTimeout(ctx, m.timeout)
+	defer cancel()
+	kept, err := json.Marshal(detail)
+	if err != nil {
+		return fmt.Errorf("detail of the repair: %w", err)
+	}
+	return pgx.BeginFunc(ctx, m.db, func(tx pgx.Tx) error {
+		if m.versions {
+			above := int64(0)
+			for _, o := range orders {
+				above = max(above, o.Held)
+			}
+			_, err = tx.Exec(ctx, m.sql("mend_touch.sql"), arrayOf(orders, func(o *Order) *ID { return &o.Key.ID }), above)
+		} else {
+			events := make([]NewEvent, len(orders))
+			for i, o := range orders {
+				events[i] = NewEvent{Key: o.Key, Op: o.Op, Version: o.Version}
+			}
+			if m.table.ID != KindUUID {
+				return errors.New("the ids of this outbox are its application's: let it write the events")
+			}
+			err = Enqueue(ctx, tx, m.table.Name, events...)
+		}
+		if err != nil {
+			return fmt.Errorf("repair of %s: %w", m.table.Name, err)
+		}
+		_, err = tx.Exec(ctx, statement("mend_audit.sql"), actor, why, m.projection, len(orders), kept)
+		return err
+	})
+}

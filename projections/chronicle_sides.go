@@ -1,0 +1,161 @@
+package projections
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// chronicleEntities reads a page of the events.
+const chronicleEntities = `select id from {table} where $1::uuid is null or id > $1 order by id limit $2`
+
+// chronicleType is the entity type of events that weft itself writes.
+const chronicleType = "chronicle_event"
+
+// Entities implements Sides.
+func (c *Chronicle) Entities(ctx context.Context, after outbox.Key, n int) ([]outbox.Key, error) {
+	keys, err := c.page(ctx, "chronicle_events", after, n)
+	if err != nil {
+		return nil, databaseFault(ctx, "chronicle events", err)
+	}
+	return keys, nil
+}
+
+func (c *Chronicle) page(ctx context.Context, table string, after outbox.Key, n int) ([]outbox.Key, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	var from *uuid.UUID
+	if u, ok := after.ID.UUID(); ok {
+		from = &u
+	}
+	rows, err := c.pool.Query(ctx, strings.Replace(chronicleEntities, "{table}", table, 1), from, n)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (k outbox.Key, err error) {
+		k.Type = chronicleType
+		return k, row.Scan(&k.ID)
+	})
+}
+
+// entryFields are what an entry takes over, as JSON.
+const entryFields = `jsonb_build_object('event_type', e.event_type, 'book_id', e.book_id, 'block_id', e.block_id, 'actor_id', e.actor_id,
+  'occurred_at', e.occurred_at, 'created_at', e.created_at, 'payload', e.payload, 'summary', {summary})::text`
+
+var (
+	wantedEntries = "select e.id, " + strings.Replace(entryFields, "{summary}", summary, 1) + ", 0 from chronicle_events e where e.id = any ($1)"
+	heldEntries   = "select e.id, " + strings.Replace(entryFields, "{summary}", "e.summary", 1) + ", e.projection_version from chronicle_entries e where e.id = any ($1)"
+)
+
+// entries reads rows of a statement by their ids.
+func (c *Chronicle) entries(ctx context.Context, sql string, keys []outbox.Key) ([]Held, error) {
+	limited, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	rows, err := c.pool.Query(limited, sql, outbox.IDs(keys, func(k *outbox.Key) *outbox.ID { return &k.ID }))
+	if err != nil {
+		return nil, databaseFault(ctx, "chronicle entries", err)
+	}
+	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (h Held, err error) {
+		h.Key.Type = chronicleType
+		err = row.Scan(&h.Key.ID, &h.Document, &h.Version)
+		h.ID = h.Key.ID.String()
+		return h, err
+	})
+	if err != nil {
+		return nil, databaseFault(ctx, "chronicle entries", err)
+	}
+	return out, nil
+}
+
+// Wanted implements Sides.
+func (c *Chronicle) Wanted(ctx context.Context, keys []outbox.Key) ([]Wanted, error) {
+	found, err := c.entries(ctx, wantedEntries, keys)
+	if err != nil {
+		return nil, err
+	}
+	of := make(map[outbox.ID][]byte, len(found))
+	for i := range found {
+		of[found[i].Key.ID] = found[i].Document
+	}
+	out := make([]Wanted, len(keys))
+	for i, k := range keys {
+		if document, ok := of[k.ID]; ok {
+			out[i] = Wanted{Found: true, Version: int64(c.version), Document: document}
+		}
+	}
+	return out, nil
+}
+
+// Held implements Sides.
+func (c *Chronicle) Held(ctx context.Context, keys []outbox.Key, _ bool) ([]Held, error) {
+	return c.entries(ctx, heldEntries, keys)
+}
+
+// everyPage is how many entries one statement reads.
+const everyPage = 5000
+
+// Every implements Sides.
+func (c *Chronicle) Every(ctx context.Context, page func([]Held) error) error {
+	var after outbox.Key
+	for {
+		keys, err := c.page(ctx, "chronicle_entries", after, everyPage)
+		if err != nil {
+			return databaseFault(ctx, "chronicle entries", err)
+		}
+		if len(keys) == 0 {
+			return nil
+		}
+		out := make([]Held, len(keys))
+		for i, k := range keys {
+			out[i] = Held{Key: k, ID: k.ID.String()}
+		}
+		if err := page(out); err != nil {
+			return err
+		}
+		after = keys[len(keys)-1]
+	}
+}
+
+// Known implements Sides.
+func (c *Chronicle) Known(ctx context.Context, keys []outbox.Key) ([]bool, error) {
+	found, err := c.entries(ctx, "select id, null, 0 from chronicle_events where id = any ($1)", keys)
+	if err != nil {
+		return nil, err
+	}
+	of := make(map[outbox.ID]bool, len(found))
+	for i := range found {
+		of[found[i].Key.ID] = true
+	}
+	out := make([]bool, len(keys))
+	for i, k := range keys {
+		out[i] = of[k.ID]
+	}
+	return out, nil
+}
+
+// State implements Sides: nothing cheap tells whether a table was written to.
+func (c *Chronicle) State(context.Context) (string, error) { return uuid.NewString(), nil }
+
+// Size implements Sides.
+func (c *Chronicle) Size(ctx context.Context) (rows, documents int64, err error) {
+	limited, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	answer, err := c.pool.Query(limited, `
+select (select greatest(reltuples::bigint, 0) from pg_class where oid = 'chronicle_events'::regclass),
+       (select greatest(reltuples::bigint, 0) from pg_class where oid = 'chronicle_entries'::regclass)`)
+	if err == nil {
+		_, err = pgx.ForEachRow(answer, []any{&rows, &documents}, func() error { return nil })
+	}
+	if err != nil {
+		return 0, 0, databaseFault(ctx, "size of the chronicle", fmt.Errorf("estimates: %w", err))
+	}
+	return rows, documents, nil
+}
+
+// ByVersionOnly implements Sides.
+func (c *Chronicle) ByVersionOnly(context.Context) (string, error) { return "", nil }

@@ -1,0 +1,197 @@
+package elastic
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/elastic/go-elasticsearch/v8/esapi"
+)
+
+// Document is one that the index has.
+type Document struct {
+	ID      string          `json:"_id"`
+	Routing string          `json:"_routing"` // empty without one
+	Version int64           `json:"_version"`
+	Source  json.RawMessage `json:"_source"` // nil where it was not asked for, or is not kept
+}
+
+// MaxPage is the most documents of one read.
+const MaxPage = 5000
+
+// Search returns the documents of at most [MaxPage] ids, in no order, as searches see them:
+// those written since the last refresh are missing or old. An id comes once for each shard
+// that has it.
+func (s *Sink) Search(ctx context.Context, ids []string) ([]Document, error) {
+	query := []byte(`{"version":true,"track_total_hits":false,"sort":["_doc"],"size":` + strconv.Itoa(min(2*len(ids)+10, 2*MaxPage)) + `,"query":{"ids":{"values":[`)
+	for i, id := range ids {
+		if i > 0 {
+			query = append(query, ',')
+		}
+		query = AppendString(query, id)
+	}
+	found, _, err := s.hits(ctx, append(query, "]}}}"...), s.cfg.Index)
+	return found, err
+}
+
+// Newest returns the newest state of the documents, whose ids and routings it gets: nil for
+// one that does not exist.
+func (s *Sink) Newest(ctx context.Context, documents []Document) ([]*Document, error) {
+	body := []byte(`{"docs":[`)
+	for i, d := range documents {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = AppendString(append(body, `{"_id":`...), d.ID)
+		if d.Routing != "" {
+			body = AppendString(append(body, `,"routing":`...), d.Routing)
+		}
+		body = append(body, '}')
+	}
+	answer, err := s.ask(ctx, "read documents", esapi.MgetRequest{
+		Instrument: s.client.InstrumentationEnabled(), Index: s.cfg.Index, Body: bytes.NewReader(append(body, "]}"...)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	var got struct {
+		Docs []struct {
+			Document
+			Found bool   `json:"found"`
+			Error *cause `json:"error"`
+		} `json:"docs"`
+	}
+	if err := json.Unmarshal(answer, &got); err != nil {
+		return nil, fmt.Errorf("read documents: %w", err)
+	}
+	if len(got.Docs) != len(documents) {
+		return nil, fmt.Errorf("read documents: %d answers for %d documents", len(got.Docs), len(documents))
+	}
+	out := make([]*Document, len(documents))
+	for i := range got.Docs {
+		switch d := &got.Docs[i]; {
+		case d.Error != nil:
+			return nil, fmt.Errorf("read documents: %s", d.Error.detail(http.StatusOK))
+		case d.Found:
+			out[i] = &d.Document
+		}
+	}
+	return out, nil
+}
+
+// scanKeep is how long Elasticsearch keeps a point in time between two pages.
+const scanKeep = "10m"
+
+// Scan calls page with all documents that there were when it began, without their content,
+// until page returns an error.
+func (s *Sink) Scan(ctx context.Context, page func([]Document) error) (err error) {
+	answer, err := s.ask(ctx, "open a point in time", esapi.OpenPointInTimeRequest{
+		Instrument: s.client.InstrumentationEnabled(), Index: []string{s.cfg.Index}, KeepAlive: scanKeep,
+	})
+	if err != nil {
+		return err
+	}
+	var point struct {
+		ID string `json:"id"`
+	}
+	if err := json.Unmarshal(answer, &point); err != nil {
+		return fmt.Errorf("open a point in time: %w", err)
+	}
+	defer func() {
+		body, _ := json.Marshal(point) //nolint:errchkjson // a string
+		_, _ = s.ask(context.WithoutCancel(ctx), "close the point in time", esapi.ClosePointInTimeRequest{
+			Instrument: s.client.InstrumentationEnabled(), Body: bytes.NewReader(body),
+		}) // it ends by itself
+	}()
+	var after json.RawMessage
+	for {
+		query := []byte(`{"version":true,"_source":false,"track_total_hits":false,"sort":["_shard_doc"],"size":` + strconv.Itoa(MaxPage) + `,"pit":{"keep_alive":"` + scanKeep + `","id":`)
+		query = append(AppendString(query, point.ID), '}')
+		if after != nil {
+			query = append(append(query, `,"search_after":`...), after...)
+		}
+		found, last, err := s.hits(ctx, append(query, '}'))
+		if err != nil || len(found) == 0 {
+			return err
+		}
+		if err := page(found); err != nil {
+			return err
+		}
+		after = last
+	}
+}
+
+// hits runs a search, which fails when a shard does not answer, and returns the sort values of the last hit.
+func (s *Sink) hits(ctx context.Context, query []byte, index ...string) ([]Document, json.RawMessage, error) {
+	answer, err := s.ask(ctx, "search", esapi.SearchRequest{
+		Instrument: s.client.InstrumentationEnabled(), Index: index, Body: bytes.NewReader(query), AllowPartialSearchResults: new(bool),
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	var got struct {
+		Hits struct {
+			Hits []struct {
+				Document
+				Sort json.RawMessage `json:"sort"`
+			} `json:"hits"`
+		} `json:"hits"`
+	}
+	if err := json.Unmarshal(answer, &got); err != nil {
+		return nil, nil, fmt.Errorf("search: %w", err)
+	}
+	found := make([]Document, len(got.Hits.Hits))
+	var last json.RawMessage
+	for i := range got.Hits.Hits {
+		found[i], last = got.Hits.Hits[i].Document, got.Hits.Hits[i].Sort
+	}
+	return found, last, nil
+}
+
+// Count returns how many documents searches see.
+func (s *Sink) Count(ctx context.Context) (int64, error) {
+	answer, err := s.ask(ctx, "count documents", esapi.CountRequest{Instrument: s.client.InstrumentationEnabled(), Index: []string{s.cfg.Index}})
+	if err != nil {
+		return 0, err
+	}
+	var got struct {
+		Count  int64 `json:"count"`
+		Shards struct {
+			Failed int `json:"failed"`
+		} `json:"_shards"`
+	}
+	if err := json.Unmarshal(answer, &got); err != nil {
+		return 0, fmt.Errorf("count documents: %w", err)
+	}
+	if got.Shards.Failed > 0 {
+		return 0, fmt.Errorf("count documents: %d shards did not answer", got.Shards.Failed)
+	}
+	return got.Count, nil
+}
+
+// ask sends a request and returns the answer of a success.
+func (s *Sink) ask(ctx context.Context, what string, req esapi.Request) ([]byte, error) {
+	status, answer, err := s.call(ctx, req)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", what, err)
+	case status != http.StatusOK:
+		e := parseWhole(answer)
+		return nil, fmt.Errorf("%s: %s", what, e.detail(status))
+	}
+	return answer, nil
+}
+
+// State returns a text that any write to the index changes. The index is refreshed before,
+// where the role may do that.
+func (s *Sink) State(ctx context.Context) (string, error) {
+	_, _ = s.ask(ctx, "refresh", esapi.IndicesRefreshRequest{Instrument: s.client.InstrumentationEnabled(), Index: []string{s.cfg.Index}})
+	answer, err := s.ask(ctx, "index statistics", esapi.IndicesStatsRequest{
+		Instrument: s.client.InstrumentationEnabled(), Index: []string{s.cfg.Index}, Metric: []string{"indexing"}, Level: "shards",
+		FilterPath: []string{"indices.*.uuid", "indices.*.shards.*.routing.primary", "indices.*.shards.*.seq_no.max_seq_no"},
+	})
+	return string(answer), err
+}
