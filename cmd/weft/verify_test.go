@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/verify"
+)
+
+// verified runs weft verify and returns its report.
+func (s *shop) verified(code int, args ...string) verify.Report {
+	s.t.Helper()
+	r := weft(s.t, s.env, append([]string{"verify", "products", "--json"}, args...)...)
+	if r.code != code {
+		s.t.Fatalf("verify %v: got %+v, want exit code %d", args, r, code)
+	}
+	var reports []verify.Report
+	if err := json.Unmarshal([]byte(r.out), &reports); err != nil || len(reports) != 1 {
+		s.t.Fatalf("verify: %d reports in %s: %v", len(reports), r.out, err)
+	}
+	reports[0].DurationMS = 0
+	return reports[0]
+}
+
+// put writes a document past weft.
+func (s *shop) put(id string, version int64, body string) {
+	s.t.Helper()
+	url := fmt.Sprintf("%s/%s/_doc/%s?version=%d&version_type=external_gte", testenv.ElasticURL(s.t), s.index, id, version)
+	method := http.MethodPut
+	if body == "" {
+		method = http.MethodDelete
+	}
+	req, err := http.NewRequestWithContext(s.t.Context(), method, url, bytes.NewReader([]byte(body)))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode/100 != 2 {
+		s.t.Fatalf("%s %s: %s", method, url, res.Status)
+	}
+}
+
+func (s *shop) versionOf(id int) (version int64) {
+	s.t.Helper()
+	if err := s.pool.QueryRow(s.t.Context(), "select version from product_outbox_versions where entity_id = $1", id).Scan(&version); err != nil {
+		s.t.Fatal(err)
+	}
+	return version
+}
+
+// running runs an instance until the test ends.
+func (s *shop) running() {
+	s.t.Helper()
+	r := start(s.t, runDaemon, s.env...)
+	s.t.Cleanup(func() {
+		if s.t.Failed() {
+			s.t.Log(r.errOut)
+		}
+		r.signals <- syscall.SIGTERM
+		if code := <-r.code; code != 0 {
+			s.t.Errorf("weft run ended with %d: %s", code, r.errOut)
+		}
+	})
+}
+
+func (s *shop) settled() {
+	s.t.Helper()
+	testenv.Eventually(s.t, time.Minute, func() bool {
+		var open int
+		err := s.pool.QueryRow(s.t.Context(), "select count(*) from product_outbox_events where status in ('pending', 'processing')").Scan(&open)
+		return err == nil && open == 0
+	}, "all events are settled")
+}
+
+// write changes products 1 to 100 and their variants until the function that it returns is called.
+func (s *shop) write() (stop func()) {
+	ctx, cancel := context.WithCancel(s.t.Context())
+	var g sync.WaitGroup
+	for writer := range 2 {
+		g.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				id := 1 + (i*7+writer*50)%100
+				_, err := s.pool.Exec(ctx, "update shop.product set price = price + 1, deleted_at = case when $2 then now() end where id = $1", id, i%5 == 0)
+				if err == nil {
+					_, err = s.pool.Exec(ctx, "insert into shop.variant values ($1, $2, 'live')", 1_000_000+i*2+writer, id)
+				}
+				if err != nil && ctx.Err() == nil {
+					s.t.Errorf("write: %v", err)
+					return
+				}
+			}
+		})
+	}
+	return func() { cancel(); g.Wait() }
+}
+
+// Each kind of damage is found while the pair works, exactly, and repaired, exactly.
+func TestVerifyFindsAndRepairs(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.exec("insert into shop.product (id, name, price) select i, 'product ' || i, i * 1.10 from generate_series(51, 3000) i")
+	s.running()
+	if r := weft(t, s.env, "load", "products"); r.code != 0 {
+		t.Fatalf("load: %+v", r)
+	}
+	s.settled()
+	if got := s.verified(0); got.Rows != 3000 || got.Documents != 3000 || got.Differs() != 0 {
+		t.Errorf("before the damage: got %+v", got)
+	}
+
+	stop := s.write()
+	defer stop()
+	far := s.versionOf(700) + 1_000_000_000_000
+	for i := range 5 {
+		s.put(fmt.Sprint(200+i), s.versionOf(200+i), "")                                                                                    // missing
+		s.put(fmt.Sprint(900_000+i), 7, `{"name":"ghost"}`)                                                                                 // extra
+		s.put(fmt.Sprint(700+i), far, `{"name":"later"}`)                                                                                   // ahead
+		s.put(fmt.Sprint(400+i), s.versionOf(400+i), `{"name":"corrupt","price":440.0,"variants":[]}`)                                      // corrupt
+		s.put(fmt.Sprint(500+i), s.versionOf(500+i), fmt.Sprintf(`{"variants":[],"price":%d.0,"name":"product %d"}`, (500+i)*11/10, 500+i)) // written otherwise, and corrupt where the price is no whole number
+	}
+	s.exec("update product_outbox_versions set version = version + 1 where entity_id between 300 and 304") // stale
+	s.put("product-7", 1, `{"name":"no entity has such an id"}`)
+
+	want := s.verified(1, "--deep")
+	examples := want.Examples
+	want.Examples, want.Rows, want.Documents = nil, 0, 0
+	// 550.0, 551.1, 552.2, 553.3 and 554.4: the last four were cut.
+	if diff := (verify.Report{Projection: "products", Missing: 5, Extra: 6, Ahead: 5, Stale: 5, Corrupt: 9}); fmt.Sprint(want) != fmt.Sprint(diff) {
+		t.Errorf("report: got %+v\nwant %+v", want, diff)
+	}
+	kinds := map[verify.Kind]int{}
+	for _, e := range examples {
+		kinds[e.Kind]++
+		if e.Kind == verify.Corrupt && (len(e.Fields) == 0 || e.RowVersion != e.DocumentVersion) {
+			t.Errorf("example: got %+v, want its fields", e)
+		}
+	}
+	if fmt.Sprint(kinds) != "map[ahead:5 corrupt:5 extra:5 missing:5 stale:5]" {
+		t.Errorf("examples: got %v", kinds)
+	}
+
+	if got := s.verified(1, "--repair", "--by", "alice", "--why", "a test"); got.Differs() != 30 || got.Repaired != 29 {
+		t.Errorf("repair: got %+v, want all but the one that has no entity", got)
+	}
+	s.put("product-7", 1, "")
+	if got := s.verified(0); got.Differs() != 0 {
+		t.Errorf("after the repair: got %+v", got)
+	}
+	// A document that was ahead does not refuse the row's next change.
+	s.exec("update shop.product set name = 'changed later' where id = 700")
+	testenv.Eventually(t, time.Minute, func() bool { return s.document("700")["name"] == "changed later" }, "the change after the repair")
+	var count int
+	if err := s.pool.QueryRow(t.Context(), "select sum(count) from weft_audit where action = 'repair' and actor = 'alice' and why = 'a test' and projection = 'products'").Scan(&count); err != nil || count != 29 {
+		t.Errorf("audit: got %d, %v; want 29 documents of alice", count, err)
+	}
+}
+
+// A pair that works causes no false report.
+func TestVerifyUnderLoadReportsNothing(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.exec("insert into shop.product (id, name, price) select i, 'product ' || i, i from generate_series(51, 100) i")
+	s.running()
+	if r := weft(t, s.env, "load", "products"); r.code != 0 {
+		t.Fatalf("load: %+v", r)
+	}
+	stop := s.write()
+	defer stop()
+	for range testenv.Volume(5, 100) {
+		if got := s.verified(0); got.Differs() != 0 || got.Unsettled != 0 {
+			t.Fatalf("verify under load: got %+v, want nothing", got)
+		}
+	}
+}
+
+func TestVerifyTellsWhatItCannot(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	stop := start(t, runDaemon, s.env...)
+	if r := weft(t, s.env, "load", "products"); r.code != 0 {
+		t.Fatalf("load: %+v", r)
+	}
+	s.settled()
+	stop.signals <- syscall.SIGTERM
+	<-stop.code
+	s.exec("update shop.product set price = 1 where id = 3")
+	r := weft(t, s.env, "verify", "products", "--settle", "1s")
+	if r.code != 3 || !strings.Contains(r.errOut, "1 entities had events that did not settle: is there a leader?") {
+		t.Errorf("without a leader: got %+v", r)
+	}
+	for args, want := range map[string]string{
+		"verify nonsense":         `there is no projection "nonsense"`,
+		"verify --repair --why x": "--by is missing: say who repairs",
+		"verify --repair --by x":  "--why is missing: say why the documents are written anew",
+		"verify --by x":           "--by and --why belong to --repair",
+		"verify --rate -1":        "--rate must not be negative",
+		"verify --settle 0s":      "--settle must be positive",
+	} {
+		if r := weft(t, s.env, strings.Fields(args)...); r.code != exitUsage || !strings.Contains(r.errOut, want) {
+			t.Errorf("%s: got %+v, want %q", args, r, want)
+		}
+	}
+}
