@@ -18,6 +18,8 @@ type Mode struct {
 	Finished string // keep, archive or delete
 	// Retention says that the leader removes what is old: done rows, and days of the history.
 	Retention bool
+	// Repair says that the leader has documents written anew that differ from their rows.
+	Repair bool
 }
 
 // The ways of [Mode.Finished] that take more rights than to keep.
@@ -107,6 +109,9 @@ func grants(tables []table, modes []Mode) []grant {
 	}
 	if slices.ContainsFunc(modes, func(m Mode) bool { return m.Retention }) {
 		add("execute", "weft_history_drop(text, text)")
+	}
+	if slices.ContainsFunc(modes, func(m Mode) bool { return m.Repair }) {
+		add("execute", mendFunction)
 	}
 	return all
 }

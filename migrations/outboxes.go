@@ -25,6 +25,9 @@ func template(name string) string {
 // registryTable names the outbox tables of the application.
 const registryTable = "weft_outbox"
 
+// mendFunction has the documents of entities written anew.
+const mendFunction = "weft_mend(text, text[], text[], text[], bigint[], bigint)"
+
 // outboxBase is what the names of all that belongs to an outbox table begin with.
 func outboxBase(table string) string { return strings.TrimSuffix(table, "_events") }
 
@@ -121,7 +124,7 @@ func (m *migrator) downOutboxes(ctx context.Context) error {
 	if err := m.historyFunctions(ctx); err != nil {
 		return err
 	}
-	err := m.script(ctx, registryTable, "drop function if exists {schema}.weft_enqueue(text, text, text, text, bigint); drop table if exists {schema}.weft_verify; drop table if exists {schema}."+registryTable)
+	err := m.script(ctx, registryTable, "drop function if exists {schema}.weft_enqueue(text, text, text, text, bigint); drop function if exists {schema}."+mendFunction+"; drop table if exists {schema}.weft_verify; drop table if exists {schema}."+registryTable)
 	if err != nil {
 		return fmt.Errorf("table %s and its functions: %w", registryTable, err)
 	}

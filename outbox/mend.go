@@ -3,7 +3,6 @@ package outbox
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -45,8 +44,7 @@ func OpenMender(ctx context.Context, db DB, table, projection string, timeout ti
 func (m *Mender) base() string { return strings.TrimSuffix(m.table.Name, "_events") }
 
 func (m *Mender) sql(name string) string {
-	return strings.NewReplacer("{table}", m.table.Name, "{entity}", m.table.Entity.String(),
-		"{sequence}", m.base()+"_version", "{touch}", m.base()+"_touch").Replace(statement(name))
+	return strings.NewReplacer("{table}", m.table.Name, "{entity}", m.table.Entity.String()).Replace(statement(name))
 }
 
 // OwnsVersions reports whether weft draws the versions of the entities, so that a document
@@ -77,6 +75,16 @@ func (m *Mender) Standing(ctx context.Context, keys []Key) ([]Standing, error) {
 	return out, nil
 }
 
+// Open counts the events that are not done, up to a limit.
+func (m *Mender) Open(ctx context.Context, limit int) (n int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, m.timeout)
+	defer cancel()
+	if err := m.db.QueryRow(ctx, m.sql("load_open.sql"), limit).Scan(&n); err != nil {
+		return 0, fmt.Errorf("events of %s: %w", m.table.Name, err)
+	}
+	return n, nil
+}
+
 // Order is a document to be written anew, or to be deleted.
 type Order struct {
 	Key     Key
@@ -95,27 +103,18 @@ func (m *Mender) Mend(ctx context.Context, orders []Order, actor, why string, de
 	if err != nil {
 		return fmt.Errorf("detail of the repair: %w", err)
 	}
-	return pgx.BeginFunc(ctx, m.db, func(tx pgx.Tx) error {
-		if m.versions {
-			above := int64(0)
-			for _, o := range orders {
-				above = max(above, o.Held)
-			}
-			_, err = tx.Exec(ctx, m.sql("mend_touch.sql"), arrayOf(orders, func(o *Order) *ID { return &o.Key.ID }), above)
-		} else {
-			events := make([]NewEvent, len(orders))
-			for i, o := range orders {
-				events[i] = NewEvent{Key: o.Key, Op: o.Op, Version: o.Version}
-			}
-			if m.table.ID != KindUUID {
-				return errors.New("the ids of this outbox are its application's: let it write the events")
-			}
-			err = Enqueue(ctx, tx, m.table.Name, events...)
-		}
-		if err != nil {
-			return fmt.Errorf("repair of %s: %w", m.table.Name, err)
-		}
-		_, err = tx.Exec(ctx, statement("mend_audit.sql"), actor, why, m.projection, len(orders), kept)
-		return err
-	})
+	n := len(orders)
+	types, ids, ops, versions, above := make([]string, n), make([]string, n), make([]string, n), make([]int64, n), int64(0)
+	for i, o := range orders {
+		types[i], ids[i], ops[i], versions[i], above = o.Key.Type, o.Key.ID.String(), string(o.Op), o.Version, max(above, o.Held)
+	}
+	var written int64
+	err = m.db.QueryRow(ctx, statement("mend.sql"), m.table.Name, types, ids, ops, versions, above, actor, why, m.projection, kept).Scan(&written)
+	if err != nil {
+		return fmt.Errorf("repair of %s: %w", m.table.Name, err)
+	}
+	if written != int64(n) {
+		return fmt.Errorf("repair of %s: %d of %d events written", m.table.Name, written, n)
+	}
+	return nil
 }

@@ -3,8 +3,11 @@ package outbox
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // The parts of weft_verify: who compares.
@@ -56,4 +59,28 @@ func (v *Verified) Save(ctx context.Context, at Key, report any, finished bool) 
 		return fmt.Errorf("progress of the comparison: %w", err)
 	}
 	return nil
+}
+
+// VerifiedAge says how old a comparison is.
+type VerifiedAge struct {
+	None     bool          // there never was one
+	Begun    time.Duration // ago
+	Finished bool
+	Covered  time.Duration // no look at a document is older
+}
+
+// VerifyAge returns how old the last comparison is.
+func VerifyAge(ctx context.Context, db DB, projection, part string, timeout time.Duration) (age VerifiedAge, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var begun, covered float64
+	err = db.QueryRow(ctx, statement("verify_age.sql"), projection, part).Scan(&begun, &age.Finished, &covered)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return VerifiedAge{None: true}, nil
+	case err != nil:
+		return age, fmt.Errorf("age of the comparison: %w", err)
+	}
+	age.Begun, age.Covered = time.Duration(begun*float64(time.Second)), time.Duration(covered*float64(time.Second))
+	return age, nil
 }

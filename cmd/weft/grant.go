@@ -58,7 +58,7 @@ revoke them.`,
 			})
 		},
 	}
-	databaseFlags(cmd, "env", "projections", "outbox.finished", "outbox.retention")
+	databaseFlags(cmd, "env", "projections", "outbox.finished", "outbox.retention", "verify.repair")
 	return cmd
 }
 
@@ -68,6 +68,7 @@ func modes(cfg config.Config) []migrations.Mode {
 	for _, name := range cfg.Projections {
 		out = append(out, migrations.Mode{
 			Table: cfg.Registry().Table(name), Finished: cfg.Outbox.FinishedOf(name), Retention: cfg.Outbox.Retention > 0,
+			Repair: cfg.Verify.Repairs(),
 		})
 	}
 	return out

@@ -28,6 +28,7 @@ type Config struct {
 	Outbox    Outbox
 	Audit     Audit
 	Chronicle Chronicle
+	Verify    Verify
 	Leader    Leader
 	HTTP      HTTP
 	Log       Log
@@ -101,6 +102,18 @@ type Audit struct {
 	Keep         time.Duration
 	KeepFailures time.Duration
 }
+
+// Verify tunes the leader's comparison of sources and destinations.
+type Verify struct {
+	Every  time.Duration // for all of it; 0 for never
+	Repair string        // off, report or repair
+}
+
+// Runs reports whether the leader compares at all.
+func (v Verify) Runs() bool { return v.Every > 0 && v.Repair != "off" }
+
+// Repairs reports whether it has documents written anew.
+func (v Verify) Repairs() bool { return v.Runs() && v.Repair == "repair" }
 
 // Chronicle tunes the projection chronicle_events_to_entries.
 type Chronicle struct {

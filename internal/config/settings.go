@@ -125,6 +125,11 @@ func table() []setting {
 		row("audit.keep_failures", "WEFT_AUDIT_KEEP_FAILURES", "audit-keep-failures", "8760h", "The same for terms that ended by a fault, replays, removals of events, and reclaims that ended in failed.").
 			duration(func(c *Config) *time.Duration { return &c.Audit.KeepFailures }, day, longest),
 
+		row("verify.every", "WEFT_VERIFY_EVERY", "verify-every", "168h", "The leader compares all rows with all documents within this time, a little at a time; 0 for never.").
+			duration(func(c *Config) *time.Duration { return &c.Verify.Every }, 0, longest),
+		row("verify.repair", "WEFT_VERIFY_REPAIR", "verify-repair", "report", "What it does about documents that differ: off compares nothing, report counts and logs them, repair has them written anew.").
+			oneOf(func(c *Config) *string { return &c.Verify.Repair }, "off", "report", "repair"),
+
 		row("chronicle.projection_version", "CHRONICLE_PROJECTION_VERSION", "chronicle-projection-version", "1", "Version written with each chronicle entry.").
 			int(func(c *Config) *int { return &c.Chronicle.ProjectionVersion }, 1, 1<<31-1),
 

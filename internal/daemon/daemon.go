@@ -61,6 +61,7 @@ type daemon struct {
 	gauges     *gauges
 
 	upkeepMetrics *upkeepMetrics
+	scrubbed      *scrubMetrics
 
 	tracing *telemetry.Tracing // nil when traces are off
 
@@ -181,6 +182,9 @@ func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {
 	if d.upkeepMetrics, err = newUpkeepMetrics(tel.Contract, cfg.Projections); err != nil {
 		return err
 	}
+	if d.scrubbed, err = newScrubMetrics(tel.Contract, cfg.Projections); err != nil {
+		return err
+	}
 	for _, p := range projs {
 		l := projector{proj: p, prepared: make(chan struct{}), takeover: &systemd.Pulse{}}
 		l.store, err = outbox.NewStore(d.pool, outbox.StoreConfig{
@@ -274,6 +278,7 @@ func (d *daemon) lead(ctx context.Context, t *leader.Term) error {
 			d.awaitPrepared(until, l)
 			g.Go(func() error { return l.reclaimer.Run(until, t.Epoch()) })
 			g.Go(func() error { d.upkeep(until, l, t.Epoch()); return nil })
+			g.Go(func() error { d.scrub(until, l); return nil })
 			return l.pipeline.Run(ctx, t)
 		})
 	}

@@ -94,7 +94,8 @@ func (d *daemon) finished(l projector) outbox.Finished {
 func (d *daemon) modes() []migrations.Mode {
 	out := make([]migrations.Mode, len(d.projectors))
 	for i, l := range d.projectors {
-		out[i] = migrations.Mode{Table: l.proj.Table(), Finished: string(d.finished(l)), Retention: d.cfg.Outbox.Retention > 0}
+		out[i] = migrations.Mode{Table: l.proj.Table(), Finished: string(d.finished(l)), Retention: d.cfg.Outbox.Retention > 0,
+			Repair: d.cfg.Verify.Repairs()}
 	}
 	return out
 }

@@ -75,7 +75,7 @@ func (v *verifier) readKeys(ctx context.Context, size <-chan int, out chan<- []o
 		case n = <-size:
 		default:
 		}
-		if err := v.pace.spend(ctx, n); err != nil {
+		if err := v.room(ctx, n); err != nil {
 			return err
 		}
 		keys, err := v.Sides.Entities(ctx, after, n)
@@ -115,7 +115,7 @@ func group(held []projections.Held) map[outbox.Key][]projections.Held {
 // documents looks for documents without a row.
 func (v *verifier) documents(ctx context.Context, out chan<- looked) error {
 	return v.Sides.Every(ctx, func(held []projections.Held) error {
-		if err := v.pace.spend(ctx, len(held)); err != nil {
+		if err := v.room(ctx, len(held)); err != nil {
 			return err
 		}
 		l := looked{seen: int64(len(held))}

@@ -34,6 +34,8 @@ type Options struct {
 	Fields bool          // name the fields that differ
 	Repair *Repair       // nil to change nothing
 
+	// Rest, if any, is called before each page, and returns when it may be read.
+	Rest func(context.Context) error
 	// Progress, if any, is called after each page, from one goroutine at a time.
 	Progress func(Report)
 }
@@ -82,6 +84,23 @@ const examplesOfKind = 5
 // Differs returns how many documents are wrong, repaired ones included.
 func (r *Report) Differs() int64 {
 	return r.Missing + r.Extra + r.Stale + r.Ahead + r.Corrupt + r.Misplaced
+}
+
+// equal is the result of entities that do not differ.
+const equal = "equal"
+
+// Results lists the names of the counts of [Report.Counts].
+func Results() []string {
+	return []string{equal, string(Missing), string(Extra), string(Stale), string(Ahead), string(Corrupt), string(Misplaced)}
+}
+
+// Counts returns how many entities are equal, and how many differ in each way.
+func (r *Report) Counts() map[string]int64 {
+	counts := map[string]int64{equal: max(r.Rows-(r.Differs()-r.Extra)-r.Failed-r.Unsettled, 0)}
+	for _, name := range Results()[1:] {
+		counts[name] = *r.count(Kind(name))
+	}
+	return counts
 }
 
 func (r *Report) count(k Kind) *int64 {
@@ -207,11 +226,17 @@ type pace struct {
 	done      int64
 }
 
-// spend waits until n more may be done.
-func (p *pace) spend(ctx context.Context, n int) error {
-	if p.perSecond == 0 {
+// room waits until n more rows or documents may be looked at.
+func (v *verifier) room(ctx context.Context, n int) error {
+	if v.Rest != nil {
+		if err := v.Rest(ctx); err != nil {
+			return err
+		}
+	}
+	if v.Rate == 0 {
 		return ctx.Err()
 	}
+	p := &v.pace
 	p.done += int64(n)
 	timer := time.NewTimer(time.Until(p.began.Add(time.Duration(float64(p.done) / float64(p.perSecond) * float64(time.Second)))))
 	defer timer.Stop()

@@ -21,6 +21,7 @@ create table if not exists {schema}.weft_verify (
 	began_at    timestamptz not null,
 	updated_at  timestamptz not null,
 	finished_at timestamptz,
+	covered_at  timestamptz,           -- when the last one that has finished began: older is no look at any document
 	primary key (projection, part)
 ) with (fillfactor = 50);
 
@@ -94,3 +95,51 @@ begin
 	return event;
 end $$;
 revoke all on function {schema}.weft_enqueue(text, text, text, text, bigint) from public;
+
+-- Writes an event for each entity, with its owner's rights, so that the leader writes or
+-- deletes its document anew, and returns how many: for weft verify --repair, and for leaders
+-- that repair what they find. Where weft draws the versions, each event gets a new one above
+-- p_above; elsewhere it has that of p_versions.
+create or replace function {schema}.weft_mend(p_table text, p_types text[], p_ids text[], p_ops text[], p_versions bigint[], p_above bigint)
+returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+	base     text := regexp_replace(p_table, '_events$', '');
+	known    boolean := p_table in ('search_outbox_events', 'chronicle_outbox_events') or exists (select from {schema}.weft_outbox where table_name = p_table);
+	outbox   regclass;
+	versions regclass;
+	sequence text;
+	drawn    bigint;
+	id_type  text;
+	written  bigint;
+begin
+	if known then
+		outbox := to_regclass(format('%I.%I', {name}, p_table));
+	end if;
+	if outbox is null then
+		raise exception using errcode = 'undefined_table', message = format('%s is no outbox table that weft knows', coalesce(p_table, 'null')),
+			hint = 'weft outbox list names them; weft outbox create makes one';
+	end if;
+	select format_type(a.atttypid, null) into id_type from pg_attribute a where a.attrelid = outbox and a.attname = 'entity_id';
+	versions := to_regclass(format('%I.%I', {name}, base || '_versions'));
+	if versions is not null then
+		sequence := pg_get_serial_sequence(versions::text, 'version');
+		execute format('select last_value from %s', sequence) into drawn;
+		if drawn <= p_above then
+			perform setval(sequence, p_above + 1000000); -- what others draw meanwhile stays below
+		end if;
+		execute format('select %I.%I($1::%s[])', {name}, base || '_touch', id_type) using p_ids;
+		return cardinality(p_ids);
+	end if;
+	if exists (select from pg_attribute a where a.attrelid = outbox and a.attname = 'id' and a.atttypid <> 'uuid'::regtype) then
+		raise exception using errcode = 'feature_not_supported', message = format('the ids of %s are its application''s', p_table),
+			hint = 'let the application write an event for each of these entities';
+	end if;
+	execute format('insert into %s (id, entity_type, entity_id, op, event_version, created_at, updated_at)
+		select gen_random_uuid(), t.kind, t.id, t.op, t.version, clock_timestamp(), clock_timestamp()
+		from unnest($1, $2::%s[], $3, $4) as t(kind, id, op, version)', outbox, id_type)
+		using p_types, p_ids, p_ops, p_versions;
+	get diagnostics written = row_count;
+	return written;
+end $$;
+revoke all on function {schema}.weft_mend(text, text[], text[], text[], bigint[], bigint) from public;
