@@ -2,8 +2,6 @@ package projections
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -24,8 +22,8 @@ type Sides interface {
 	// Held returns what the destination has of the entities, in no order. Without newest it
 	// may be as old as the last refresh.
 	Held(ctx context.Context, keys []outbox.Key, newest bool) ([]Held, error)
-	// Every calls page with all that the destination has, without content, until page returns
-	// an error.
+	// Every calls page with all that the projection has in the destination, without content,
+	// until page returns an error. It leaves out documents whose ids are hashes.
 	Every(ctx context.Context, page func([]Held) error) error
 	// Known reports of each entity whether it has a row.
 	Known(ctx context.Context, keys []outbox.Key) ([]bool, error)
@@ -39,19 +37,20 @@ type Sides interface {
 
 // Wanted is what the pipeline would write of an entity.
 type Wanted struct {
-	Found    bool  // there is to be a document
-	Version  int64 // of the row; 0 where it keeps none
-	Document []byte
-	Problem  string // why the row has no document, in words
+	Found     bool  // there is to be a document
+	Elsewhere bool  // … of the same key, with another routing
+	Version   int64 // of the row; 0 where it keeps none
+	Document  []byte
+	Problem   string // why the row has no document, in words
 }
 
 // Held is what the destination has of an entity.
 type Held struct {
-	Key       outbox.Key // zero when no entity has such an id
-	ID        string     // of the document
-	Version   int64
-	Document  []byte
-	Misplaced bool // on another shard than the one where it is looked for
+	Key      outbox.Key // zero when no entity has such an id
+	ID       string     // of the document
+	Version  int64
+	Document []byte
+	Routed   string // routing of a document that is to have none
 }
 
 // Entities implements Sides.
@@ -79,7 +78,7 @@ func (s *Index) Wanted(ctx context.Context, keys []outbox.Key) ([]Wanted, error)
 		}
 		for i := range n {
 			row := a.rows[i]
-			w := Wanted{Version: row.version}
+			w := Wanted{Version: row.version, Elsewhere: row.elsewhere}
 			switch {
 			case row.bad != nil:
 				w.Problem = row.bad.Error()
@@ -95,48 +94,30 @@ func (s *Index) Wanted(ctx context.Context, keys []outbox.Key) ([]Wanted, error)
 
 // Held implements Sides.
 func (s *Index) Held(ctx context.Context, keys []outbox.Key, newest bool) ([]Held, error) {
-	ids, of := make([]string, len(keys)), make(map[string]outbox.Key, len(keys))
+	docs, of := make([]elastic.Doc, len(keys)), make(map[elastic.Doc]outbox.Key, len(keys))
 	for i := range keys {
-		ids[i] = string(s.appendID(nil, &keys[i]))
-		of[ids[i]] = keys[i]
+		docs[i].ID = string(s.appendID(nil, &keys[i]))
+		if s.routing != nil {
+			docs[i].Routing = s.routing(&keys[i])
+		}
+		of[docs[i]] = keys[i]
 	}
-	found, err := s.sink.Search(ctx, ids)
-	if err == nil && newest {
-		found, err = s.newest(ctx, ids, found)
+	read := s.sink.Search
+	if newest {
+		read = s.sink.Newest
 	}
+	found, err := read(ctx, docs)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]Held, len(found))
-	for i, d := range found {
-		out[i] = Held{Key: of[d.ID], ID: d.ID, Version: d.Version, Document: d.Source, Misplaced: d.Routing != ""}
+	out := make([]Held, 0, len(found))
+	for _, d := range found {
+		// A document of the same id and another routing is that of another place.
+		if k, ok := of[elastic.Doc{ID: d.ID, Routing: d.Routing}]; ok {
+			out = append(out, Held{Key: k, ID: d.ID, Version: d.Version, Document: d.Source})
+		}
 	}
 	return out, nil
-}
-
-// newest returns the newest state of the documents, and of those that a search has found on
-// another shard.
-func (s *Index) newest(ctx context.Context, ids []string, searched []elastic.Document) ([]elastic.Document, error) {
-	asked := make([]elastic.Document, len(ids), len(ids)+len(searched))
-	for i, id := range ids {
-		asked[i].ID = id
-	}
-	for _, d := range searched {
-		if d.Routing != "" {
-			asked = append(asked, elastic.Document{ID: d.ID, Routing: d.Routing})
-		}
-	}
-	answers, err := s.sink.Newest(ctx, asked)
-	if err != nil {
-		return nil, err
-	}
-	var found []elastic.Document
-	for _, d := range answers {
-		if d != nil {
-			found = append(found, *d)
-		}
-	}
-	return found, nil
 }
 
 // Every implements Sides.
@@ -146,9 +127,17 @@ func (s *Index) Every(ctx context.Context, page func([]Held) error) error {
 		return databaseFault(ctx, "entities of "+s.name, err)
 	}
 	return s.sink.Scan(ctx, func(found []elastic.Document) error {
-		out := make([]Held, len(found))
-		for i, d := range found {
-			out[i] = Held{Key: entity(d.ID), ID: d.ID, Version: d.Version, Misplaced: d.Routing != ""}
+		out := make([]Held, 0, len(found))
+		for _, d := range found {
+			k, ours := entity(elastic.Doc{ID: d.ID, Routing: d.Routing})
+			if !ours {
+				continue
+			}
+			h := Held{Key: k, ID: d.ID, Version: d.Version}
+			if s.routing == nil {
+				h.Routed = d.Routing
+			}
+			out = append(out, h)
 		}
 		return page(out)
 	})
@@ -195,89 +184,12 @@ func (s *Index) ByVersionOnly(ctx context.Context) (string, error) { return s.si
 
 // Reader is where an Index reads; *elastic.Sink is the one in production.
 type Reader interface {
-	Search(ctx context.Context, ids []string) ([]elastic.Document, error)
-	Newest(ctx context.Context, documents []elastic.Document) ([]*elastic.Document, error)
+	Search(ctx context.Context, docs []elastic.Doc) ([]elastic.Document, error)
+	Newest(ctx context.Context, docs []elastic.Doc) ([]elastic.Document, error)
 	Scan(ctx context.Context, page func([]elastic.Document) error) error
 	Count(ctx context.Context) (int64, error)
 	State(ctx context.Context) (string, error)
 	Altered(ctx context.Context) (string, error)
-}
-
-// registeredQuery reads which table an outbox has the changes of.
-const registeredQuery = `
-select w.source, w.key_column, w.entity_type, greatest(c.reltuples::bigint, 0)
-from weft_outbox w left join pg_class c on c.oid = to_regclass(w.source)
-where w.table_name = $1`
-
-// registered is an outbox's source, as weft_outbox has it.
-type registered struct {
-	table, key, entityType string
-	rows                   int64
-}
-
-func readRegistered(ctx context.Context, pool Querier, outboxTable string) (r registered, err error) {
-	rows, err := pool.Query(ctx, registeredQuery, outboxTable)
-	if err != nil {
-		return r, err
-	}
-	r, err = pgx.CollectOneRow(rows, func(row pgx.CollectableRow) (r registered, err error) {
-		return r, row.Scan(&r.table, &r.key, &r.entityType, &r.rows)
-	})
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = fmt.Errorf("outbox table %s was not made by `weft outbox create`, so its source is not known", outboxTable)
-	}
-	return r, err
-}
-
-// entitiesQuery reads a page of such a table.
-const entitiesQuery = `select s.{key}::{entity} from {source} s where {after} order by s.{key} limit $1`
-
-func (s *declaredSource) entities(ctx context.Context, after outbox.Key, n int) ([]outbox.Key, error) {
-	r, err := readRegistered(ctx, s.pool, s.declaration.Table)
-	if err != nil {
-		return nil, err
-	}
-	shape, err := s.known(ctx)
-	if err != nil {
-		return nil, err
-	}
-	key := pgx.Identifier{r.key}.Sanitize()
-	from, args := "true", []any{n}
-	if !after.ID.IsZero() {
-		from, args = "s."+key+" > $2", append(args, &after.ID)
-	}
-	sql := strings.NewReplacer("{key}", key, "{entity}", shape.entity.String(), "{source}", r.table, "{after}", from).Replace(entitiesQuery)
-	rows, err := s.pool.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (k outbox.Key, err error) {
-		k.Type = r.entityType
-		return k, row.Scan(&k.ID)
-	})
-}
-
-func (s *declaredSource) entityOf(ctx context.Context) (func(string) outbox.Key, error) {
-	r, err := readRegistered(ctx, s.pool, s.declaration.Table)
-	if err != nil {
-		return nil, err
-	}
-	shape, err := s.known(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return func(id string) outbox.Key {
-		parsed, err := outbox.ParseID(shape.entity, id)
-		if err != nil || parsed.String() != id { // as 007 for 7
-			return outbox.Key{}
-		}
-		return outbox.Key{Type: r.entityType, ID: parsed}
-	}, nil
-}
-
-func (s *declaredSource) size(ctx context.Context) (int64, error) {
-	r, err := readRegistered(ctx, s.pool, s.declaration.Table)
-	return r.rows, err
 }
 
 // searchEntities reads a page of search_index.
@@ -294,14 +206,14 @@ func (s searchSource) entities(ctx context.Context, after outbox.Key, n int) ([]
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (k outbox.Key, err error) { return k, row.Scan(&k.Type, &k.ID) })
 }
 
-func (searchSource) entityOf(context.Context) (func(string) outbox.Key, error) {
-	return func(id string) outbox.Key {
-		kind, text, _ := strings.Cut(id, ":")
+func (searchSource) entityOf(context.Context) (func(elastic.Doc) (outbox.Key, bool), error) {
+	return func(d elastic.Doc) (outbox.Key, bool) {
+		kind, text, _ := strings.Cut(d.ID, ":")
 		parsed, err := outbox.ParseID(outbox.KindUUID, text)
 		if err != nil || parsed.String() != text {
-			return outbox.Key{}
+			return outbox.Key{}, true
 		}
-		return outbox.Key{Type: kind, ID: parsed}
+		return outbox.Key{Type: kind, ID: parsed}, true
 	}, nil
 }
 

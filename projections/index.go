@@ -18,7 +18,7 @@ type Documents interface {
 	Ready(ctx context.Context) error
 	EnsureIndex(ctx context.Context) error
 	// Live reports for each document whether it exists.
-	Live(ctx context.Context, ids []string) ([]bool, error)
+	Live(ctx context.Context, docs []elastic.Doc) ([]bool, error)
 	Reader
 	Close()
 }
@@ -41,6 +41,7 @@ type Index struct {
 	destination string
 	source      source
 	appendID    func(dst []byte, key *outbox.Key) []byte // of the document
+	routing     func(key *outbox.Key) string             // of the document; nil without
 	sink        Documents
 	log         *zap.Logger
 	arenas      elastic.FreeList[arena]
@@ -58,8 +59,9 @@ type source interface {
 	versions(ctx context.Context, events []outbox.Event) ([]*int64, error)
 	// entities returns at most n entities that have a row, in an order of its own, after one.
 	entities(ctx context.Context, after outbox.Key, n int) ([]outbox.Key, error)
-	// entityOf returns what tells the entity of a document's id; a zero key for none.
-	entityOf(ctx context.Context) (func(id string) outbox.Key, error)
+	// entityOf returns what tells the entity of a document, which is a zero key for none, and
+	// whether the document is this projection's.
+	entityOf(ctx context.Context) (func(elastic.Doc) (outbox.Key, bool), error)
 	// size returns about how many rows there are.
 	size(ctx context.Context) (int64, error)
 }
@@ -130,11 +132,12 @@ func (a *arena) begin(n int) {
 
 // placed is a source row that has been read.
 type placed struct {
-	found    bool
-	deleted  bool // the row says so itself
-	version  int64
-	from, to int // the document in json
-	bad      error
+	found     bool
+	deleted   bool // the row says so itself
+	elsewhere bool // there is a row of this key, with another routing
+	version   int64
+	from, to  int // the document in json
+	bad       error
 }
 
 // Project implements Projection. Like [elastic.Sink.Write] it may return complete
@@ -215,6 +218,9 @@ func (s *Index) write(ctx context.Context, a *arena, events []outbox.Event, out 
 	for ids, from, j := string(a.ids), 0, 0; j < len(a.actions); j++ {
 		a.actions[j].ID = ids[from:a.ends[j]]
 		from = a.ends[j]
+		if s.routing != nil {
+			a.actions[j].Routing = s.routing(&events[a.events[j]].Key)
+		}
 	}
 	if len(a.actions) == 0 {
 		return nil

@@ -178,6 +178,7 @@ func TestVerifyUnderLoadReportsNothing(t *testing.T) {
 	if r := weft(t, s.env, "load", "products"); r.code != 0 {
 		t.Fatalf("load: %+v", r)
 	}
+	s.settled()
 	stop := s.write()
 	defer stop()
 	for range testenv.Volume(5, 100) {

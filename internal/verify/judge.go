@@ -18,30 +18,25 @@ const (
 	Misplaced Kind = "misplaced" // on a shard where nobody looks for it
 )
 
-// judge compares what the pipeline would write of an entity with what there is of it, which
-// is more than one document when some are misplaced.
-func judge(w projections.Wanted, held []projections.Held, byVersion bool) (Kind, *projections.Held) {
-	var here *projections.Held
-	for i := range held {
-		if held[i].Misplaced {
-			return Misplaced, &held[i]
-		}
-		here = &held[i]
-	}
+// judge compares what the pipeline would write of an entity with what there is of it, if
+// anything.
+func judge(w projections.Wanted, here *projections.Held, byVersion bool) Kind {
 	switch {
 	case here == nil && w.Found:
-		return Missing, nil
+		return Missing
 	case here == nil:
-		return Equal, nil
+		return Equal
+	case !w.Found && w.Elsewhere:
+		return Misplaced
 	case !w.Found:
-		return Extra, here
+		return Extra
 	case w.Version > 0 && here.Version < w.Version:
-		return Stale, here
+		return Stale
 	case w.Version > 0 && here.Version > w.Version:
-		return Ahead, here
+		return Ahead
 	case !byVersion && !sameJSON(w.Document, here.Document):
-		return Corrupt, here
+		return Corrupt
 	default:
-		return Equal, here
+		return Equal
 	}
 }

@@ -19,14 +19,10 @@ func order(k outbox.Key, at sight) outbox.Order {
 
 // remedy says what to do where no event helps; it is empty where one does.
 func (v *verifier) remedy(at sight) string {
-	switch {
-	case at.kind == Ahead && !v.Events.OwnsVersions():
+	if at.kind == Ahead && !v.Events.OwnsVersions() {
 		return "raise the version of its row above that of the document, or delete the document"
-	case at.kind == Misplaced:
-		return "delete it with the routing that it has"
-	default:
-		return ""
 	}
+	return ""
 }
 
 func (v *verifier) example(k outbox.Key, at sight) Example {
@@ -40,8 +36,11 @@ func (v *verifier) example(k outbox.Key, at sight) Example {
 	return e
 }
 
-// stranger is a document whose id no entity has.
+// stranger is a document that no event can name: weft has not written it.
 func stranger(h projections.Held) Example {
+	if h.Routed != "" {
+		return Example{Kind: Misplaced, Entity: h.Key.String(), Document: h.ID, DocumentVersion: h.Version, Remedy: "the projection has no routing: delete the document with routing " + h.Routed}
+	}
 	return Example{Kind: Extra, Document: h.ID, DocumentVersion: h.Version, Remedy: "no entity has such an id: delete the document"}
 }
 

@@ -178,7 +178,8 @@ func (v *verifier) look(ctx context.Context, batch []suspect) ([]sight, error) {
 		s.settled = !standing[i].Open && first[i].Found == second[i].Found && first[i].Version == second[i].Version &&
 			(first[i].Version > 0 || sameJSON(first[i].Document, second[i].Document))
 		s.wanted = second[i]
-		s.kind, s.here = judge(second[i], of[k], v.byVersion)
+		s.here = of[k]
+		s.kind = judge(s.wanted, s.here, v.byVersion)
 		s.failed = s.failed || s.settled && s.wanted.Problem != ""
 	}
 	return out, nil

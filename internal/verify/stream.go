@@ -95,7 +95,8 @@ func (v *verifier) compare(p page, held []projections.Held) looked {
 	of := group(held)
 	for i, w := range p.wanted {
 		k := p.keys[i]
-		if kind, here := judge(w, of[k], v.byVersion); kind != Equal || w.Problem != "" {
+		here := of[k]
+		if judge(w, here, v.byVersion) != Equal || w.Problem != "" {
 			l.suspects = append(l.suspects, k)
 		} else if here != nil {
 			l.matched++
@@ -104,10 +105,10 @@ func (v *verifier) compare(p page, held []projections.Held) looked {
 	return l
 }
 
-func group(held []projections.Held) map[outbox.Key][]projections.Held {
-	of := make(map[outbox.Key][]projections.Held, len(held))
+func group(held []projections.Held) map[outbox.Key]*projections.Held {
+	of := make(map[outbox.Key]*projections.Held, len(held))
 	for i := range held {
-		of[held[i].Key] = append(of[held[i].Key], held[i])
+		of[held[i].Key] = &held[i]
 	}
 	return of
 }
@@ -122,10 +123,8 @@ func (v *verifier) documents(ctx context.Context, out chan<- looked) error {
 		keys := make([]outbox.Key, 0, len(held))
 		for _, h := range held {
 			switch {
-			case h.Key.ID.IsZero():
+			case h.Key.ID.IsZero(), h.Routed != "":
 				l.strangers = append(l.strangers, stranger(h))
-			case h.Misplaced:
-				l.suspects = append(l.suspects, h.Key)
 			default:
 				keys = append(keys, h.Key)
 			}

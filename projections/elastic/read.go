@@ -24,35 +24,23 @@ const MaxPage = 5000
 
 // Search returns the documents of at most [MaxPage] ids, in no order, as searches see them:
 // those written since the last refresh are missing or old. An id comes once for each shard
-// that has it.
-func (s *Sink) Search(ctx context.Context, ids []string) ([]Document, error) {
-	query := []byte(`{"version":true,"track_total_hits":false,"sort":["_doc"],"size":` + strconv.Itoa(min(2*len(ids)+10, 2*MaxPage)) + `,"query":{"ids":{"values":[`)
-	for i, id := range ids {
+// that has it, whatever its routing.
+func (s *Sink) Search(ctx context.Context, docs []Doc) ([]Document, error) {
+	query := []byte(`{"version":true,"track_total_hits":false,"sort":["_doc"],"size":` + strconv.Itoa(min(2*len(docs)+10, 2*MaxPage)) + `,"query":{"ids":{"values":[`)
+	for i, d := range docs {
 		if i > 0 {
 			query = append(query, ',')
 		}
-		query = AppendString(query, id)
+		query = AppendString(query, d.ID)
 	}
 	found, _, err := s.hits(ctx, append(query, "]}}}"...), s.cfg.Index)
 	return found, err
 }
 
-// Newest returns the newest state of the documents, whose ids and routings it gets: nil for
-// one that does not exist.
-func (s *Sink) Newest(ctx context.Context, documents []Document) ([]*Document, error) {
-	body := []byte(`{"docs":[`)
-	for i, d := range documents {
-		if i > 0 {
-			body = append(body, ',')
-		}
-		body = AppendString(append(body, `{"_id":`...), d.ID)
-		if d.Routing != "" {
-			body = AppendString(append(body, `,"routing":`...), d.Routing)
-		}
-		body = append(body, '}')
-	}
+// Newest returns the newest state of those documents that exist.
+func (s *Sink) Newest(ctx context.Context, docs []Doc) ([]Document, error) {
 	answer, err := s.ask(ctx, "read documents", esapi.MgetRequest{
-		Instrument: s.client.InstrumentationEnabled(), Index: s.cfg.Index, Body: bytes.NewReader(append(body, "]}"...)),
+		Instrument: s.client.InstrumentationEnabled(), Index: s.cfg.Index, Body: bytes.NewReader(mgetBody(docs)),
 	})
 	if err != nil {
 		return nil, err
@@ -67,16 +55,16 @@ func (s *Sink) Newest(ctx context.Context, documents []Document) ([]*Document, e
 	if err := json.Unmarshal(answer, &got); err != nil {
 		return nil, fmt.Errorf("read documents: %w", err)
 	}
-	if len(got.Docs) != len(documents) {
-		return nil, fmt.Errorf("read documents: %d answers for %d documents", len(got.Docs), len(documents))
+	if len(got.Docs) != len(docs) {
+		return nil, fmt.Errorf("read documents: %d answers for %d documents", len(got.Docs), len(docs))
 	}
-	out := make([]*Document, len(documents))
+	var out []Document
 	for i := range got.Docs {
 		switch d := &got.Docs[i]; {
 		case d.Error != nil:
 			return nil, fmt.Errorf("read documents: %s", d.Error.detail(http.StatusOK))
 		case d.Found:
-			out[i] = &d.Document
+			out = append(out, d.Document)
 		}
 	}
 	return out, nil

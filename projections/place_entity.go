@@ -1,0 +1,92 @@
+package projections
+
+import (
+	"encoding/hex"
+	"net/url"
+	"strings"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
+)
+
+// entity returns the id of the entity that a document is of; a zero one when no entity has
+// such a document. It is not ours when another projection may have written it, and when its
+// id is a hash, which tells nothing.
+func (n *naming) entity(d elastic.Doc) (id outbox.ID, ours bool) {
+	if !strings.HasPrefix(d.ID, n.template.prefix()) || isHashed(d.ID) {
+		return outbox.ID{}, false
+	}
+	parts, ok := n.read(d)
+	if !ok {
+		return outbox.ID{}, true
+	}
+	if n.key.composite() {
+		id = outbox.Composite(parts...)
+	} else {
+		var err error
+		if id, err = outbox.ParseID(n.key.kind, parts[0]); err != nil {
+			return outbox.ID{}, true
+		}
+	}
+	if n.key.valid(id) != nil || n.doc(id).ID != d.ID { // as 007 for 7
+		return outbox.ID{}, true
+	}
+	return id, true
+}
+
+// read returns the parts of a place in the id and the routing of a document.
+func (n *naming) read(d elastic.Doc) ([]string, bool) {
+	if n.template == nil {
+		parts := []string{d.ID}
+		if len(n.key.columns) > 1 {
+			parts = outbox.Text(d.ID).Parts()
+		}
+		if n.key.placed {
+			parts = append([]string{d.Routing}, parts...)
+		}
+		return parts, true
+	}
+	parts := make([]string, len(n.key.columns))
+	if n.key.placed {
+		parts = append([]string{d.Routing}, parts...)
+	}
+	rest := d.ID
+	for i, p := range n.template {
+		if p.name == "" {
+			var ok bool
+			if rest, ok = strings.CutPrefix(rest, p.text); !ok {
+				return nil, false
+			}
+			continue
+		}
+		end := len(rest)
+		if i+1 < len(n.template) {
+			next := n.template[i+1].text
+			if end = strings.Index(rest, next); i+2 == len(n.template) {
+				end = strings.LastIndex(rest, next)
+			}
+			if end < 0 {
+				return nil, false
+			}
+		}
+		value := rest[:end]
+		if p.escape != "" {
+			var err error
+			if value, err = url.PathUnescape(value); err != nil {
+				return nil, false
+			}
+		}
+		parts[p.part], rest = value, rest[end:]
+	}
+	return parts, rest == ""
+}
+
+// isHashed reports whether an id may be one that hashed has cut.
+func isHashed(id string) bool {
+	if len(id) < shortestHashed {
+		return false
+	}
+	tail := id[len(id)-hashSize-1:]
+	_, err := hex.DecodeString(tail[1:])
+	return tail[0] == '~' && err == nil
+}
