@@ -38,7 +38,7 @@ func (c Config) PlaceOf(projection, setting string) string {
 
 // names lists the projections that may be run.
 func (c *Config) names() []string {
-	names := slices.Clone(projectionNames)
+	names := append(slices.Clone(projectionNames), c.Registered...)
 	for _, d := range c.Declared {
 		names = append(names, d.Name)
 	}

@@ -128,7 +128,7 @@ func (d *daemon) tryElastic(ctx context.Context, projection string, target elast
 		return err
 	}
 	target.Transport = transport
-	sink, err := d.cfg.Registry().Sink(projection, target, zap.NewNop(), prometheus.NewRegistry())
+	sink, err := d.Registry.Sink(projection, target, zap.NewNop(), prometheus.NewRegistry())
 	if err != nil {
 		return err
 	}
