@@ -40,6 +40,9 @@ type Declaration struct {
 	Pipeline string          // an ingest pipeline, optional
 	Routing  string          // the column of Query with the routing, where the outbox records one
 	ID       string          // of a document, as in p-{id} or {tenant}:{id}; empty for the entity's
+
+	// Destination is a table of this database that gets the rows, instead of an index.
+	Destination string
 }
 
 var (
@@ -62,8 +65,11 @@ func (d Declaration) Validate() error {
 	case !strings.Contains(query, "$1"):
 		errs = append(errs, errors.New("source.query does not use $1: filter the rows by it, as in `where p.id = any($1)`"))
 	}
-	if d.Index == "" {
-		errs = append(errs, errors.New("index.name is empty: want the name of an alias or index"))
+	switch {
+	case d.Destination == "" && d.Index == "":
+		errs = append(errs, errors.New("index.name is empty: want the name of an alias or index, or a table in destination.table"))
+	case d.Destination != "" && (d.Index != "" || d.Mapping != nil || d.Settings != nil || d.Pipeline != "" || d.DropNulls || d.Routing != "" || d.ID != ""):
+		errs = append(errs, errors.New("destination.table stands beside settings of an index: want a table or an index, and source.nulls with an index alone"))
 	}
 	if _, err := parseTemplate(d.ID); err != nil {
 		errs = append(errs, err)
@@ -115,7 +121,7 @@ func (d Declaration) Overlap(other Declaration) error {
 	a, errA := parseTemplate(d.ID)
 	b, errB := parseTemplate(other.ID)
 	switch {
-	case d.Index != other.Index:
+	case d.Index != other.Index, d.Index == "":
 		return nil
 	case errA != nil || errB != nil || !a.disjoint(b):
 		return fmt.Errorf("writes to index %s, as %s does: their documents would replace one another; take an index of its own, or ids that begin differently, as with `index.id: %s-{id}` and `index.id: %s-{id}`",
@@ -126,15 +132,18 @@ func (d Declaration) Overlap(other Declaration) error {
 	return nil
 }
 
-// NewDeclared returns the projection that d declares: it reads from pool, writes to sink, and
-// registers its metrics with reg.
+// NewDeclared returns the projection that d declares: it reads from pool, writes to sink or to
+// the table that d names, and registers its metrics with reg.
 func NewDeclared(d Declaration, pool BatchQuerier, sink Documents, log *zap.Logger, reg prometheus.Registerer) (*Index, error) {
 	if err := d.Validate(); err != nil {
 		return nil, err
 	}
-	source := newDeclaredSource(d, pool)
+	source, destination := newDeclaredSource(d, pool), "elasticsearch/"+d.Index
+	if d.Destination != "" {
+		sink, destination = newTableSink(d, source, pool), "postgres/"+d.Destination
+	}
 	i := &Index{
-		name: d.Name, table: d.Table, destination: "elasticsearch/" + d.Index, sink: sink, log: log, source: source,
+		name: d.Name, table: d.Table, destination: destination, sink: sink, log: log, source: source,
 		appendID: func(dst []byte, key *outbox.Key) []byte { return source.naming.Load().appendID(dst, key) },
 	}
 	if d.Routing != "" {

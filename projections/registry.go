@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -22,9 +23,12 @@ type Deps struct {
 	Registerer       prometheus.Registerer
 }
 
+// Constructor makes a projection. It sends nothing to a server.
+type Constructor func(Deps) (Projection, error)
+
 // constructors lists the projections.
-func (r Registry) constructors() map[string]func(Deps) (Projection, error) {
-	all := map[string]func(Deps) (Projection, error){
+func (r Registry) constructors() map[string]Constructor {
+	all := map[string]Constructor{
 		SearchIndexToElastic: func(d Deps) (Projection, error) {
 			sink, err := r.Sink(SearchIndexToElastic, d.Elastic, d.Log, d.Registerer)
 			if err != nil {
@@ -38,6 +42,9 @@ func (r Registry) constructors() map[string]func(Deps) (Projection, error) {
 	}
 	for _, declared := range r.Declared {
 		all[declared.Name] = func(d Deps) (Projection, error) {
+			if declared.Destination != "" {
+				return NewDeclared(declared, d.Pool, nil, d.Log, d.Registerer)
+			}
 			sink, err := r.Sink(declared.Name, d.Elastic, d.Log, d.Registerer)
 			if err != nil {
 				return nil, err
@@ -45,12 +52,38 @@ func (r Registry) constructors() map[string]func(Deps) (Projection, error) {
 			return NewDeclared(declared, d.Pool, sink, d.Log, d.Registerer)
 		}
 	}
+	maps.Copy(all, r.own)
 	return all
 }
 
-// Registry builds projections by name: those of this package, and declared ones. Its zero
-// value is ready for use.
-type Registry struct{ Declared []Declaration }
+// Registry builds projections by name: those of this package, declared ones, and those that
+// an embedding program has registered. Its zero value is ready for use.
+type Registry struct {
+	Declared []Declaration
+
+	own map[string]Constructor
+}
+
+// Register adds a projection that is written in Go. Its name is the value of the projection
+// label, and what Name of the projection returns.
+func (r *Registry) Register(name string, build Constructor) error {
+	switch {
+	case !declaredName.MatchString(name):
+		return fmt.Errorf("register projection %q: want a lower-case letter and then at most 62 of a-z, 0-9 and _", name)
+	case build == nil:
+		return fmt.Errorf("register projection %s: its constructor is nil", name)
+	case r.constructors()[name] != nil:
+		return fmt.Errorf("register projection %s: there is one of that name already; take another name", name)
+	}
+	if r.own == nil {
+		r.own = map[string]Constructor{}
+	}
+	r.own[name] = build
+	return nil
+}
+
+// Own lists the projections that were registered, sorted.
+func (r *Registry) Own() []string { return slices.Sorted(maps.Keys(r.own)) }
 
 // Names lists the projections that can be built, sorted.
 func (r Registry) Names() []string {
@@ -71,6 +104,12 @@ func (r Registry) Table(name string) string {
 	return map[string]string{SearchIndexToElastic: searchTable, ChronicleEventsToEntries: chronicleTable}[name]
 }
 
+// Indexed reports whether a projection writes to Elasticsearch by a sink.
+func (r Registry) Indexed(name string) bool {
+	d, ok := r.declared(name)
+	return ok && d.Destination == "" || name == SearchIndexToElastic
+}
+
 // Sink returns the sink of a projection that writes to Elasticsearch. Its metrics are
 // registered with reg.
 func (r Registry) Sink(name string, base elastic.Config, log *zap.Logger, reg prometheus.Registerer) (*elastic.Sink, error) {
@@ -87,6 +126,7 @@ func (r Registry) Build(names []string, d Deps) ([]Projection, error) {
 		out  []Projection
 		errs []error
 		seen = map[string]bool{}
+		of   = map[string]string{} // by outbox table
 	)
 	for _, name := range names {
 		build, ok := r.constructors()[name]
@@ -105,8 +145,18 @@ func (r Registry) Build(names []string, d Deps) ([]Projection, error) {
 			continue
 		}
 		out = append(out, p)
+		other := of[p.Table()]
+		switch of[p.Table()] = name; {
+		case p.Name() != name:
+			errs = append(errs, fmt.Errorf("projection %s: its method Name returns %q; want the name that it is registered under", name, p.Name()))
+		case other != "":
+			errs = append(errs, fmt.Errorf("projection %s: reads outbox table %s, as %s does: an event is worked off once; make an outbox table for each projection", name, p.Table(), other))
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
+		for _, p := range out {
+			p.Close()
+		}
 		return nil, err
 	}
 	return out, nil

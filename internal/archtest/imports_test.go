@@ -32,6 +32,8 @@ var allowed = []struct {
 	{"internal/postgres", "connections, for any part", nil},
 	{"internal/systemd", "it passes on what it is given", nil},
 	{"internal/admin", "it shows what it is given", []string{"outbox", "leader"}},
+	{"", "the library hands its options to the daemon", []string{
+		"projections", "internal/admin", "internal/config", "internal/daemon", "internal/postgres", "internal/telemetry"}},
 }
 
 func TestArrows(t *testing.T) {
@@ -48,6 +50,17 @@ func TestArrows(t *testing.T) {
 			if mine && !slices.ContainsFunc(rule.to, func(to string) bool { return matches(path, to) }) {
 				t.Errorf("%s imports %s: %s", rule.from, path, rule.why)
 			}
+		}
+	}
+}
+
+// TestNothingStandsOnTheLibrary holds that only programs import the root package: it is the
+// front of the others.
+func TestNothingStandsOnTheLibrary(t *testing.T) {
+	t.Parallel()
+	for _, p := range packages(t) {
+		if slices.Contains(p.Imports, module) && !under(p.path(), "cmd") && !under(p.path(), "examples") {
+			t.Errorf("%s imports the root package, which is for programs and examples", p.path())
 		}
 	}
 }

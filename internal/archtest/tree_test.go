@@ -34,7 +34,7 @@ type pkg struct {
 	Module     *struct{ Path string }
 }
 
-// path is the package's path below the module, "." for the root.
+// path is the package's path below the module, "" for the root.
 func (p pkg) path() string {
 	return strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
 }

@@ -22,6 +22,8 @@ type Config struct {
 	Projections []string
 	// Declared are the projections of the configuration file, whether they run or not.
 	Declared []projections.Declaration
+	// Registered are the names of the projections that an embedding program brings.
+	Registered []string
 
 	Database  Database
 	Elastic   Elastic
@@ -200,6 +202,9 @@ func (c *Config) derive() {
 	if c.sources["elastic.timeout"] == "" && c.Elastic.Timeout >= c.Outbox.Lease {
 		c.Elastic.Timeout = c.Outbox.Lease / 2
 		c.sources["elastic.timeout"] = derived + "outbox.lease"
+	}
+	if c.sources["projections"] == "" && len(c.Registered) > 0 {
+		c.Projections = c.Registered
 	}
 	if c.sources["tracing.sampler_arg"] != "" && c.Tracing.Sampler == "" {
 		c.Tracing.Sampler = "parentbased_traceidratio"

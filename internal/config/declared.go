@@ -38,7 +38,7 @@ func (c Config) PlaceOf(projection, setting string) string {
 
 // names lists the projections that may be run.
 func (c *Config) names() []string {
-	names := slices.Clone(projectionNames)
+	names := append(slices.Clone(projectionNames), c.Registered...)
 	for _, d := range c.Declared {
 		names = append(names, d.Name)
 	}
@@ -95,8 +95,9 @@ func (y *yamlFile) declaration(name, n *yaml.Node) {
 		},
 		"index.name": func(s string) (err error) { d.Index, err = parseIndex(s); return err }, "index.pipeline": text(&d.Pipeline),
 		"index.routing": text(&d.Routing), "index.id": text(&d.ID), "source.key": func(s string) error { d.Key = append(d.Key, s); return nil },
-		"index.mapping":  func(s string) (err error) { d.Mapping, err = y.beside(s); return err },
-		"index.settings": func(s string) (err error) { d.Settings, err = y.beside(s); return err },
+		"destination.table": text(&d.Destination),
+		"index.mapping":     func(s string) (err error) { d.Mapping, err = y.beside(s); return err },
+		"index.settings":    func(s string) (err error) { d.Settings, err = y.beside(s); return err },
 	}
 	before := len(y.problems)
 	y.places["projections."+name.Value] = fmt.Sprintf("%s:%d", y.path, name.Line)
@@ -115,7 +116,10 @@ func (y *yamlFile) declaration(name, n *yaml.Node) {
 		if err := d.Overlap(other); err != nil {
 			y.problem(key, name, err.Error())
 		}
-		if other.Table == d.Table {
+		switch {
+		case d.Destination != "" && other.Destination == d.Destination:
+			y.problem(key, name, fmt.Sprintf("writes to table %s, as %s does: their rows would replace one another; take a table of its own", d.Destination, other.Name))
+		case other.Table == d.Table:
 			y.problem(key, name, fmt.Sprintf("reads outbox table %s, as %s does: an event is worked off once; make an outbox table for each projection", d.Table, other.Name))
 		}
 	}

@@ -25,6 +25,7 @@ type Options struct {
 	File         string
 	FallbackFile string
 	Environ      []string // as os.Environ returns it
+	Registered   []string // see [Config.Registered]
 	Flags        *pflag.FlagSet
 	// CheckDatabaseURL reads the URL more closely than its scheme, when not nil. Its
 	// error must not quote the URL.
@@ -58,7 +59,7 @@ type entry struct{ text, place string }
 // *Problem; the Config is then invalid.
 func Load(o Options) (Config, error) {
 	c := Default()
-	l := loader{settings: table(), sources: map[string]string{}, k: koanf.New(".")}
+	l := loader{settings: table(), sources: map[string]string{}, k: koanf.New("."), registered: o.Registered}
 	l.defaults(&c)
 	env := environ(o.Environ)
 
@@ -79,7 +80,7 @@ func Load(o Options) (Config, error) {
 		l.flags(o.Flags)
 	}
 
-	c.sources, c.warnings, c.Declared = l.sources, l.warnings, l.declared
+	c.sources, c.warnings, c.Declared, c.Registered = l.sources, l.warnings, l.declared, l.registered
 	for _, s := range l.settings {
 		if !l.k.Exists(s.key) {
 			continue
@@ -117,6 +118,8 @@ type loader struct {
 	warnings []string
 	problems []error
 	declared []projections.Declaration
+
+	registered []string
 }
 
 func (l *loader) report(key, place, msg string) {
@@ -165,7 +168,7 @@ func (l *loader) merge(layer map[string]entry) {
 		if !ok {
 			continue
 		}
-		scratch := Config{Declared: l.declared}
+		scratch := Config{Declared: l.declared, Registered: l.registered}
 		if err := s.set(&scratch, e.text); err != nil {
 			l.report(s.key, e.place, badValue(s, e.text, err))
 			continue

@@ -29,7 +29,7 @@ func (c Config) Validate() error {
 		if text == "" && (s.def == "" || s.key == "database.url") && s.key != "instance" {
 			continue
 		}
-		scratch := Config{Declared: c.Declared}
+		scratch := Config{Declared: c.Declared, Registered: c.Registered}
 		if err := s.set(&scratch, text); err != nil {
 			fail(badValue(s, text, err), s.key)
 		}

@@ -116,7 +116,7 @@ func (d *daemon) check(ctx context.Context) error {
 
 // tell records a dependency's state, and logs it when it changes.
 func (d *daemon) tell(name string, err error) {
-	if !d.health.Set(name, err) {
+	if !d.Health.Set(name, err) {
 		return
 	}
 	if err != nil {
@@ -174,11 +174,11 @@ func (d *daemon) look(leaving bool) {
 		role = admin.Stopping
 	}
 	if role != "" {
-		d.health.SetRole(role, epoch)
+		d.Health.SetRole(role, epoch)
 	}
 	for _, l := range d.projectors {
 		s := l.pipeline.State()
-		d.health.SetProjection(l.proj.Name(), activity(s.Phase), cmp.Or(s.Detail, string(s.Reason)))
+		d.Health.SetProjection(l.proj.Name(), activity(s.Phase), cmp.Or(s.Detail, string(s.Reason)))
 	}
 }
 
@@ -202,7 +202,10 @@ func (d *daemon) announce(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("host name: %w", err)
 	}
-	faulty := false
+	addr, faulty := "", false
+	if d.server != nil {
+		addr = d.server.Addr()
+	}
 	var told leader.Role
 	var at time.Time
 	err = every(ctx, watchEvery, func(ctx context.Context) {
@@ -212,8 +215,8 @@ func (d *daemon) announce(ctx context.Context) error {
 		}
 		told, at = role, time.Now()
 		err := leader.Announce(ctx, d.pool, leader.Instance{
-			Group: d.cfg.Group, Name: d.cfg.Instance, Role: role, Version: d.version,
-			Host: host, PID: os.Getpid(), HTTPAddr: d.server.Addr(), Uptime: time.Since(d.started),
+			Group: d.cfg.Group, Name: d.cfg.Instance, Role: role, Version: d.Version,
+			Host: host, PID: os.Getpid(), HTTPAddr: addr, Uptime: time.Since(d.started),
 		})
 		if err != nil && ctx.Err() == nil && !faulty {
 			d.log.Warn("presence not recorded", zap.String("event", "presence.fault"), zap.Error(err))
@@ -232,7 +235,7 @@ func (d *daemon) announce(ctx context.Context) error {
 func (d *daemon) attend(ctx context.Context, l projector) error {
 	p := l.proj
 	name := p.Destination()
-	d.health.Require(name, d.cfg.Elastic.RequireReady)
+	d.Health.Require(name, d.cfg.Elastic.RequireReady)
 	prepared := false
 	if _, ok := p.(projections.Preparer); !ok {
 		close(l.prepared)

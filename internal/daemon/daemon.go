@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/sync/errgroup"
@@ -40,17 +41,26 @@ type projector struct {
 	takeover  *systemd.Pulse
 }
 
+// Host is what the process around an instance hands to it.
+type Host struct {
+	Log        *zap.Logger
+	Registerer prometheus.Registerer // of the metrics of the contract
+	Tracing    *telemetry.Tracing    // nil when traces are off
+	Health     *admin.Health
+	Registry   projections.Registry
+	Version    string
+}
+
 // daemon is one instance. Its fields do not change after build.
 type daemon struct {
-	cfg     config.Config
+	cfg config.Config
+	Host
 	log     *zap.Logger
-	version string
 	started time.Time // monotonic
 	manager *systemd.Manager
 	start   systemd.Pulse
 
-	health     *admin.Health
-	server     *admin.Server
+	server     *admin.Server // nil inside another program
 	pool       *pgxpool.Pool
 	sockets    *sockets // of pool
 	login      *postgres.Login
@@ -63,8 +73,6 @@ type daemon struct {
 	upkeepMetrics *upkeepMetrics
 	scrubbed      *scrubMetrics
 
-	tracing *telemetry.Tracing // nil when traces are off
-
 	reload      Reload
 	reloaded    *reloaded
 	changeLevel func(to zapcore.Level, by string) // of log
@@ -73,19 +81,50 @@ type daemon struct {
 // Run runs the instance until ctx ends, which hands leadership over, or until a fault that
 // only a person can fix. It returns nil after a graceful end.
 func Run(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, version string, reload Reload) error {
-	d := &daemon{
-		cfg: cfg, log: tel.Log, changeLevel: tel.ChangeLevel, reload: reload, version: version, started: time.Now(),
-		health: admin.NewHealth(cfg.Group, cfg.Instance), sockets: newSockets(), manager: systemd.New(tel.Log),
+	tracing, err := telemetry.StartTracing(tel.Log, tel.Contract, tracingOptions(cfg, version))
+	if err != nil {
+		return err
 	}
+	defer tracing.Shutdown(flushGrace)
+	d := newDaemon(cfg, Host{
+		Log: tel.Log, Registerer: tel.Contract, Tracing: tracing, Health: admin.NewHealth(cfg.Group, cfg.Instance),
+		Registry: cfg.Registry(), Version: version,
+	})
+	d.manager, d.changeLevel, d.reload = systemd.New(tel.Log), tel.ChangeLevel, reload
 	defer d.close()
-	if err := d.build(ctx, tel); err != nil {
+	if err := d.build(ctx); err != nil {
+		return err
+	}
+	if d.reloaded, err = newReloaded(tel.Contract); err != nil {
+		return err
+	}
+	d.server, err = admin.Listen(ctx, admin.Options{
+		Host: cfg.HTTP.Host, MetricsPort: cfg.HTTP.MetricsPort, MetricsPortFixed: cfg.HTTP.MetricsPortFixed,
+		HealthPort: cfg.HTTP.Port, Health: d.Health, Gatherer: tel.Registry, Log: tel.Log, Level: tel.LevelHandler(),
+	})
+	if err != nil {
 		return err
 	}
 	return d.run(ctx)
 }
 
+// Embed runs an instance inside another program, as Run does, without what belongs to a
+// process: it listens on no port, tells no service manager, and never reloads.
+func Embed(ctx context.Context, cfg config.Config, host Host) error {
+	d := newDaemon(cfg, host)
+	defer d.close()
+	if err := d.build(ctx); err != nil {
+		return err
+	}
+	return d.run(ctx)
+}
+
+func newDaemon(cfg config.Config, host Host) *daemon {
+	return &daemon{cfg: cfg, Host: host, log: host.Log, started: time.Now(), sockets: newSockets(), manager: systemd.None(host.Log)}
+}
+
 // build constructs the parts. It sends nothing to a server.
-func (d *daemon) build(ctx context.Context, tel *telemetry.Telemetry) error {
+func (d *daemon) build(ctx context.Context) error {
 	cfg := d.cfg
 	var err error
 	if d.login, err = postgres.NewLogin(cfg.Database.URL.Reveal()); err != nil {
@@ -99,10 +138,7 @@ func (d *daemon) build(ctx context.Context, tel *telemetry.Telemetry) error {
 		return err
 	}
 	d.pool = pool
-	if d.tracing, err = telemetry.StartTracing(tel.Log, tel.Contract, tracingOptions(cfg, d.version)); err != nil {
-		return err
-	}
-	if err := d.buildLanes(tel); err != nil {
+	if err := d.buildLanes(); err != nil {
 		return err
 	}
 	election := leader.Config{
@@ -117,18 +153,8 @@ func (d *daemon) build(ctx context.Context, tel *telemetry.Telemetry) error {
 		}
 		return pgx.ConnectConfig(ctx, now)
 	}
-	d.elector, err = leader.New(election, dial, tel.Log, tel.Contract)
-	if err != nil {
-		return err
-	}
-	if d.reloaded, err = newReloaded(tel.Contract); err != nil {
-		return err
-	}
-	d.health.Require(postgresName, true)
-	d.server, err = admin.Listen(ctx, admin.Options{
-		Host: cfg.HTTP.Host, MetricsPort: cfg.HTTP.MetricsPort, MetricsPortFixed: cfg.HTTP.MetricsPortFixed,
-		HealthPort: cfg.HTTP.Port, Health: d.health, Gatherer: tel.Registry, Log: tel.Log, Level: tel.LevelHandler(),
-	})
+	d.elector, err = leader.New(election, dial, d.log, d.Registerer)
+	d.Health.Require(postgresName, true)
 	return err
 }
 
@@ -137,7 +163,6 @@ func (d *daemon) close() {
 	for _, l := range d.projectors {
 		l.proj.Close()
 	}
-	defer d.tracing.Shutdown(flushGrace)
 	if d.pool == nil {
 		return
 	}
@@ -148,7 +173,7 @@ func (d *daemon) close() {
 	d.pool.Close()
 }
 
-func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {
+func (d *daemon) buildLanes() error {
 	cfg := d.cfg
 	target, access, err := elasticConfig(cfg.Elastic)
 	if err != nil {
@@ -158,38 +183,40 @@ func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {
 		return err
 	}
 	target.Transport = d.elastic
-	target.Tracer = d.tracing.Tracer("weft/projections/elastic")
+	target.Tracer = d.Tracing.Tracer("weft/projections/elastic")
 	d.target = target
-	spans := observe.Tracing{Tracer: d.tracing.Tracer("weft/consumer"), Sample: d.tracing.Sample()}
-	projs, err := cfg.Registry().Build(cfg.Projections, projections.Deps{
+	spans := observe.Tracing{Tracer: d.Tracing.Tracer("weft/consumer"), Sample: d.Tracing.Sample()}
+	projs, err := d.Registry.Build(cfg.Projections, projections.Deps{
 		Pool: d.pool, Elastic: target, ChronicleVersion: cfg.Chronicle.ProjectionVersion,
-		Log: tel.Log, Registerer: tel.Contract,
+		Log: d.log, Registerer: d.Registerer,
 	})
 	if err != nil {
 		return err
 	}
-	pm, err := observe.NewMetrics(tel.Contract, cfg.Projections)
+	pm, err := observe.NewMetrics(d.Registerer, cfg.Projections)
 	if err != nil {
 		return fmt.Errorf("pipeline metrics: %w", err)
 	}
-	rm, err := reclaim.NewMetrics(tel.Contract, cfg.Projections)
+	rm, err := reclaim.NewMetrics(d.Registerer, cfg.Projections)
 	if err != nil {
 		return fmt.Errorf("reclaim metrics: %w", err)
 	}
-	if d.gauges, err = newGauges(tel.Contract, cfg.Projections); err != nil {
+	if d.gauges, err = newGauges(d.Registerer, cfg.Projections); err != nil {
 		return fmt.Errorf("table gauges: %w", err)
 	}
-	if d.upkeepMetrics, err = newUpkeepMetrics(tel.Contract, cfg.Projections); err != nil {
+	if d.upkeepMetrics, err = newUpkeepMetrics(d.Registerer, cfg.Projections); err != nil {
 		return err
 	}
-	if d.scrubbed, err = newScrubMetrics(tel.Contract, cfg.Projections); err != nil {
+	if d.scrubbed, err = newScrubMetrics(d.Registerer, cfg.Projections); err != nil {
 		return err
 	}
 	for _, p := range projs {
+		ordered, ok := p.(projections.Strict)
+		strict := ok && ordered.Strict()
 		l := projector{proj: p, prepared: make(chan struct{}), takeover: &systemd.Pulse{}}
 		l.store, err = outbox.NewStore(d.pool, outbox.StoreConfig{
 			Table: p.Table(), Projection: p.Name(), Group: cfg.Group, Owner: cfg.Instance,
-			Lease: cfg.Outbox.Lease, Timeout: cfg.Database.Timeout, Finished: outbox.Finished(cfg.Outbox.FinishedOf(p.Name())),
+			Lease: cfg.Outbox.Lease, Timeout: cfg.Database.Timeout, Finished: outbox.Finished(cfg.Outbox.FinishedOf(p.Name())), Strict: strict,
 		})
 		if err != nil {
 			return err
@@ -200,15 +227,15 @@ func (d *daemon) buildLanes(tel *telemetry.Telemetry) error {
 				MaxAttempts: cfg.Outbox.MaxAttempts, BaseBackoff: cfg.Outbox.BaseBackoff, MaxBackoff: cfg.Outbox.MaxBackoff,
 				TerminalOnTransient: cfg.Outbox.TerminalOnTransient,
 			},
-			BreakerThreshold: cfg.Outbox.BreakerThreshold, ProjectTimeout: projectTimeout, Grace: cfg.Outbox.ShutdownGrace, Tracing: spans,
-		}, tel.Log, pm)
+			BreakerThreshold: cfg.Outbox.BreakerThreshold, Strict: strict, ProjectTimeout: projectTimeout, Grace: cfg.Outbox.ShutdownGrace, Tracing: spans,
+		}, d.log, pm)
 		if err != nil {
 			return err
 		}
 		l.reclaimer, err = reclaim.New(l.store, reclaim.Config{
 			Projection: p.Name(), Interval: cfg.Outbox.ReclaimInterval,
 			MaxProcessing: cfg.Outbox.MaxProcessing, MaxReclaims: max(minReclaims, cfg.Outbox.MaxAttempts),
-		}, tel.Log, rm)
+		}, d.log, rm)
 		if err != nil {
 			return err
 		}
@@ -234,7 +261,9 @@ func (d *daemon) run(ctx context.Context) error {
 			return nil
 		})
 	}
-	surround("HTTP server", d.server.Run)
+	if d.server != nil {
+		surround("HTTP server", d.server.Run)
+	}
 	surround("reload", d.reloads)
 	surround("health", func(ctx context.Context) error { return d.watch(ctx, inner.Done()) })
 

@@ -1,7 +1,8 @@
 // Package daemon wires the parts of `weft run` together and runs them for the life
 // of the process: the election, and under each term the reclaim of the old term's
 // leases and one pipeline per projection; beside it, on leader and standby alike,
-// health, metrics, presence and the gauges over the tables.
+// health, metrics, presence and the gauges over the tables. Embed runs the same inside another
+// program.
 //
 // # What is guaranteed
 //

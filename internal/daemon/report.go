@@ -27,7 +27,7 @@ const (
 func (d *daemon) report(leaving bool) {
 	st := d.elector.Status()
 	able := st.Role != leader.RoleDisconnected && !leaving
-	d.manager.Tell(systemd.State{Ready: able, Status: summary(d.health.Report(), st.Holder), Parts: d.parts()})
+	d.manager.Tell(systemd.State{Ready: able, Status: summary(d.Health.Report(), st.Holder), Parts: d.parts()})
 }
 
 // parts returns the parts without whose progress no event flows. The others (gauges,

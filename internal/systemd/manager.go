@@ -52,6 +52,12 @@ func New(log *zap.Logger) *Manager {
 	return m
 }
 
+// None returns a Manager of a process that no service manager runs: it only logs the parts
+// that make no progress.
+func None(log *zap.Logger) *Manager {
+	return &Manager{log: log.Named("systemd"), send: func(string) (bool, error) { return false, nil }}
+}
+
 // Tell passes s on, as far as it is news, and feeds the watchdog if s allows it. It is
 // to be called several times a second.
 func (m *Manager) Tell(s State) {

@@ -61,7 +61,8 @@ type TLSFiles struct{ CA, Cert, Key string }
 // Tracing makes spans and exports them. A nil Tracing is one that is turned off. It is
 // safe for concurrent use until Shutdown.
 type Tracing struct {
-	provider *sdktrace.TracerProvider
+	provider trace.TracerProvider
+	shutdown func(context.Context) error // of provider; nil when it is not ours to end
 	policy   *Policy
 	exporter *exporter
 	log      *zap.Logger
@@ -106,11 +107,12 @@ func StartTracing(log *zap.Logger, reg prometheus.Registerer, o TracingOptions) 
 		return nil, fmt.Errorf("tracing: OTLP exporter: %w", err)
 	}
 	t := &Tracing{policy: policy, log: log, exporter: newExporter(client, log, counts)}
-	t.provider = sdktrace.NewTracerProvider(
+	provider := sdktrace.NewTracerProvider(
 		sdktrace.WithResource(o.resource()),
 		sdktrace.WithSampler(policy),
 		sdktrace.WithSpanProcessor(newProcessor(t.exporter, o)),
 	)
+	t.provider, t.shutdown = provider, provider.Shutdown
 	config := []zap.Field{
 		zap.String("otel_service_name", o.Service), zap.String("otlp_protocol", target.protocol),
 		zap.String("otlp_target", target.String()), zap.String("sampler", policy.Description()),
@@ -122,6 +124,15 @@ func StartTracing(log *zap.Logger, reg prometheus.Registerer, o TracingOptions) 
 	return t, nil
 }
 
+// TracingWith returns a Tracing that makes its spans with p and leaves sampling, export and
+// Shutdown to the owner of p. It is off when p is nil.
+func TracingWith(p trace.TracerProvider) *Tracing {
+	if p == nil {
+		return nil
+	}
+	return &Tracing{provider: p}
+}
+
 // Tracer returns a tracer of that name, or nil when t is off.
 func (t *Tracing) Tracer(name string) trace.Tracer {
 	if t == nil {
@@ -130,9 +141,10 @@ func (t *Tracing) Tracer(name string) trace.Tracer {
 	return t.provider.Tracer(name, trace.WithSchemaURL(semconv.SchemaURL))
 }
 
-// Sample is the policy for the spans of single events that went well.
+// Sample is the policy for the spans of single events that went well; nil leaves them to the
+// provider's sampler.
 func (t *Tracing) Sample() func(producer trace.SpanContext, event uint64) bool {
-	if t == nil {
+	if t == nil || t.policy == nil {
 		return nil
 	}
 	return t.policy.Event
@@ -144,7 +156,7 @@ const hopeless = 250 * time.Millisecond
 // Shutdown exports the waiting spans for at most grace and closes the connection to the
 // collector. Spans that are left then are lost. All goroutines have ended when it returns.
 func (t *Tracing) Shutdown(grace time.Duration) {
-	if t == nil {
+	if t == nil || t.shutdown == nil {
 		return
 	}
 	t.endProbe()
@@ -155,7 +167,7 @@ func (t *Tracing) Shutdown(grace time.Duration) {
 	timer := time.AfterFunc(grace, t.exporter.abort)
 	defer timer.Stop()
 	// Its own deadline is the exporter's: the provider would leave its goroutine behind.
-	if err := t.provider.Shutdown(context.Background()); err != nil {
+	if err := t.shutdown(context.Background()); err != nil {
 		t.log.Warn("traces did not end cleanly", zap.String("event", "tracing.shutdown"), zap.Error(err))
 	}
 }

@@ -1,0 +1,103 @@
+package projections
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/projections/elastic"
+)
+
+// versionsTable and scanTable read the versions of rows: by their ids, and in their order.
+const (
+	versionsTable = `
+select t.entity_id::text, t.version from {table} t where t.entity_id = any ($1::text[]::{key}[])`
+	scanTable = `
+select t.entity_id::text, t.version from {table} t
+where $1::text is null or t.entity_id > $1::text::{key} order by t.entity_id limit $2`
+	countTable = `select count(*) from {table}`
+)
+
+// Search implements Documents. A table has no routings.
+func (s *tableSink) Search(ctx context.Context, docs []elastic.Doc) ([]elastic.Document, error) {
+	target, err := s.known(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return s.documents(ctx, target.versions, docIDs(docs))
+}
+
+// Newest implements Documents.
+func (s *tableSink) Newest(ctx context.Context, docs []elastic.Doc) ([]elastic.Document, error) {
+	return s.Search(ctx, docs)
+}
+
+func docIDs(docs []elastic.Doc) []string {
+	ids := make([]string, len(docs))
+	for i := range docs {
+		ids[i] = docs[i].ID
+	}
+	return ids
+}
+
+func (s *tableSink) documents(ctx context.Context, sql string, args ...any) ([]elastic.Document, error) {
+	limited, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	rows, err := s.pool.Query(limited, sql, args...)
+	if err != nil {
+		return nil, databaseFault(ctx, "rows of "+s.name, err)
+	}
+	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d elastic.Document, err error) {
+		return d, row.Scan(&d.ID, &d.Version)
+	})
+	if err != nil {
+		return nil, databaseFault(ctx, "rows of "+s.name, err)
+	}
+	return out, nil
+}
+
+// Scan implements Documents.
+func (s *tableSink) Scan(ctx context.Context, page func([]elastic.Document) error) error {
+	target, err := s.known(ctx)
+	if err != nil {
+		return err
+	}
+	var after *string
+	for {
+		found, err := s.documents(ctx, target.scan, after, elastic.MaxPage)
+		if err != nil || len(found) == 0 {
+			return err
+		}
+		if err := page(found); err != nil {
+			return err
+		}
+		after = &found[len(found)-1].ID
+	}
+}
+
+// Count implements Documents.
+func (s *tableSink) Count(ctx context.Context) (n int64, err error) {
+	target, err := s.known(ctx)
+	if err != nil {
+		return 0, err
+	}
+	limited, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	rows, err := s.pool.Query(limited, target.count)
+	if err == nil {
+		n, err = pgx.CollectOneRow(rows, pgx.RowTo[int64])
+	}
+	if err != nil {
+		return 0, databaseFault(ctx, "rows of "+s.name, err)
+	}
+	return n, nil
+}
+
+// State implements Documents: nothing cheap tells whether a table was written to.
+func (s *tableSink) State(context.Context) (string, error) { return uuid.NewString(), nil }
+
+// Altered implements Documents.
+func (s *tableSink) Altered(context.Context) (string, error) {
+	return "the columns of table " + s.name + " have types of their own", nil
+}
