@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -240,6 +241,9 @@ func (d *daemon) run(ctx context.Context) error {
 		surround("gauges", d.measure)
 		for _, l := range d.projectors {
 			surround("destination", func(ctx context.Context) error { return d.attend(ctx, l) })
+			if slices.ContainsFunc(d.cfg.Declared, func(p projections.Declaration) bool { return p.Name == l.proj.Name() }) {
+				surround("check", func(ctx context.Context) error { return d.inspect(ctx, l) })
+			}
 		}
 		err = d.elector.Run(inner, d.lead)
 	}
