@@ -47,7 +47,7 @@ func OpenLoad(ctx context.Context, db DB, name string, timeout time.Duration) (*
 	key = pgx.Identifier{key}.Sanitize()
 	page := func(after string) string {
 		return strings.NewReplacer("{after}", after, "{key}", key, "{source}", source, "{entity}", t.Entity.String(),
-			"{versions}", base+"_versions", "{touch}", base+"_touch").Replace(statement("load_page.sql"))
+			"{mark}", loadMark, "{versions}", base+"_versions", "{touch}", base+"_touch").Replace(statement("load_page.sql"))
 	}
 	l.first, l.next = page("true"), page("s."+key+" > $3")
 	l.open = strings.ReplaceAll(statement("load_open.sql"), "{table}", name)

@@ -93,6 +93,7 @@ func (y *yamlFile) declaration(name, n *yaml.Node) {
 			d.DropNulls = s == "drop"
 			return err
 		},
+		"load":       func(s string) (err error) { d.Load, err = parseBool(s); return err },
 		"index.name": func(s string) (err error) { d.Index, err = parseIndex(s); return err }, "index.pipeline": text(&d.Pipeline),
 		"index.mapping":  func(s string) (err error) { d.Mapping, err = y.beside(s); return err },
 		"index.settings": func(s string) (err error) { d.Settings, err = y.beside(s); return err },

@@ -278,6 +278,7 @@ func (d *daemon) lead(ctx context.Context, t *leader.Term) error {
 			d.awaitPrepared(until, l)
 			g.Go(func() error { return l.reclaimer.Run(until, t.Epoch()) })
 			g.Go(func() error { d.upkeep(until, l, t.Epoch()); return nil })
+			g.Go(func() error { d.load(until, l, t.Epoch()); return nil })
 			return l.pipeline.Run(ctx, t)
 		})
 	}

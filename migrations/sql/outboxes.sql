@@ -10,6 +10,11 @@ create table if not exists {schema}.weft_outbox (
 	created_at  timestamptz not null default now()
 );
 
+-- How far the leader has come with the rows that the source had before its outbox.
+alter table {schema}.weft_progress
+	add column if not exists load_after text,        -- the last id that was read
+	add column if not exists loaded_at  timestamptz; -- all of them were
+
 -- A role without a right on weft_outbox, as older builds have, still works on the contract's
 -- tables: the statement that reads it runs for other names alone.
 create or replace function {schema}.weft_history(p_table text) returns regclass
