@@ -60,5 +60,11 @@ type Event struct {
 	replays int32
 }
 
+// loadMark is the trace state of the events that a load writes.
+const loadMark = "weft=load"
+
+// Loaded reports whether a load has written the event, and no change of its entity.
+func (e *Event) Loaded() bool { return e.Tracestate == loadMark }
+
 // Due reports whether the event was waiting for a retry time that has come.
 func (e *Event) Due() bool { return e.retryAt.Valid }

@@ -58,7 +58,7 @@ func OpenLoad(ctx context.Context, db DB, name string, timeout time.Duration) (*
 		id, next = parts[0]+"::"+types[0], parts[0]+" > $3"
 	}
 	page := func(after string) string {
-		return strings.NewReplacer("{after}", after, "{id}", id, "{keys}", strings.Join(parts, ", "), "{source}", source,
+		return strings.NewReplacer("{after}", after, "{id}", id, "{keys}", strings.Join(parts, ", "), "{source}", source, "{mark}", loadMark,
 			"{versions}", base+"_versions", "{touch}", base+"_touch").Replace(statement("load_page.sql"))
 	}
 	l.first, l.next = page("true"), page(next)

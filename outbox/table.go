@@ -49,7 +49,7 @@ func DescribeTable(ctx context.Context, db DB, name string, timeout time.Duratio
 	err := db.QueryRow(ctx, tableShape, name).Scan(&kind, &parent, &child)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return nil, &ShapeError{name, "does not exist", "run `weft migrate up`, or correct search_path"}
+		return nil, &ShapeError{name, "does not exist", "run `weft migrate up`, or `weft outbox create` for a table of your own, or correct search_path"}
 	case err != nil:
 		return nil, fmt.Errorf("shape of %s: %w", name, err)
 	case kind != "r" || child:

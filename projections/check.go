@@ -9,7 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
@@ -39,27 +41,14 @@ func (r Registry) Check(ctx context.Context, name string, deps Deps) ([]Finding,
 		return nil, fmt.Errorf("projection %s is not declared: want one of %s", name, strings.Join(r.declaredNames(), ", "))
 	}
 	c := &checker{declaration: d, source: newDeclaredSource(d, deps.Pool), pool: deps.Pool}
-	shape, err := c.source.known(ctx)
-	if err != nil {
-		fault, ok := errors.AsType[*outbox.Fault](err)
-		if !ok || fault.Reason != outbox.ReasonUnknown {
-			return nil, err
-		}
-		setting := "source.query"
-		if e, ok := errors.AsType[*settingError](err); ok {
-			setting = e.setting
-		}
-		c.find(setting, fault.Err.Error(), "")
-	} else {
-		if d.Destination == "" {
-			c.fields(shape)
-		}
-		if err := c.plan(ctx, shape); err != nil {
-			return nil, err
-		}
+	for _, name := range r.Names() {
+		c.tables = append(c.tables, r.Table(name))
+	}
+	if err := c.database(ctx); err != nil {
+		return nil, err
 	}
 	if d.Destination != "" {
-		return c.table(ctx, shape)
+		return c.findings, nil
 	}
 	sink, err := r.Sink(name, deps.Elastic, zap.NewNop(), prometheus.NewRegistry())
 	if err != nil {
@@ -90,7 +79,69 @@ type checker struct {
 	declaration Declaration
 	source      *declaredSource
 	pool        BatchQuerier
+	tables      []string // of all projections
 	findings    []Finding
+}
+
+// database looks at the outbox table, the query and its answer.
+func (c *checker) database(ctx context.Context) error {
+	ok, err := c.outbox(ctx)
+	if err != nil || !ok {
+		return err
+	}
+	shape, err := c.source.known(ctx)
+	if err != nil {
+		return c.refused(ctx, err)
+	}
+	if c.declaration.Destination != "" {
+		if err := c.destination(ctx, shape); err != nil {
+			return err
+		}
+	} else {
+		c.fields(shape)
+	}
+	events, ofEvents, err := c.entities(ctx, shape)
+	if err != nil {
+		return fmt.Errorf("entities of %s: %w", c.declaration.Table, err)
+	}
+	if len(events) == 0 {
+		c.warn("source.query", "there is no entity yet: the plan and the documents were not looked at", "check again when there are some")
+		return c.changes(ctx, nil)
+	}
+	plan, err := c.plan(ctx, shape, events)
+	if err == nil {
+		err = c.answers(ctx, events, ofEvents)
+	}
+	if err != nil {
+		if err := c.refused(ctx, err); err != nil {
+			return err
+		}
+	}
+	return c.changes(ctx, plan)
+}
+
+// refused turns what the server says against the query into a finding, and returns every
+// other error.
+func (c *checker) refused(ctx context.Context, err error) error {
+	pg, answered := errors.AsType[*pgconn.PgError](err)
+	fault, ok := errors.AsType[*outbox.Fault](err)
+	switch {
+	case ctx.Err() != nil:
+		return err
+	case errors.Is(err, context.DeadlineExceeded), answered && pg.Code == pgerrcode.QueryCanceled:
+		c.find("source.query", fmt.Sprintf("it takes too long for %d entities, and was cancelled", answerPage), "see by its plan what it reads, and make the missing index")
+		return nil
+	case ok && fault.Reason == outbox.ReasonDBUnavailable, !ok && !answered:
+		return err
+	case ok:
+		err = fault.Err
+	}
+	setting := "source.query"
+	if e, ok := errors.AsType[*settingError](err); ok {
+		setting = e.setting
+	}
+	c.find(setting, err.Error(), "")
+	return nil
 }
 
 func (c *checker) find(setting, what, remedy string) {
@@ -132,45 +183,6 @@ func (c *checker) fields(shape *declaredShape) {
 	}
 }
 
-// plan looks for tables that the query reads from end to end for each batch.
-func (c *checker) plan(ctx context.Context, shape *declaredShape) error {
-	texts, err := c.entities(ctx)
-	if err != nil {
-		return fmt.Errorf("entities of %s: %w", c.declaration.Table, err)
-	}
-	var events []outbox.Event
-	for _, text := range texts {
-		id, err := outbox.ParseID(shape.key.kind, text)
-		if err != nil {
-			return err
-		}
-		events = append(events, outbox.Event{Row: outbox.Row{Key: outbox.Key{ID: id}}})
-	}
-	if len(events) == 0 {
-		c.warn("source.query", "there is no entity yet: the plan was not looked at", "check again when there are some")
-		return nil
-	}
-	var plan []struct {
-		Plan planNode `json:"Plan"`
-	}
-	err = c.source.ask(ctx, "explain (verbose, format json) "+shape.sql, func(rows pgx.Rows) error {
-		for rows.Next() {
-			if err := json.Unmarshal(rows.RawValues()[0], &plan); err != nil {
-				return fmt.Errorf("plan: %w", err)
-			}
-		}
-		return rows.Err()
-	}, shape.key.args(events)...)
-	if err != nil {
-		return fmt.Errorf("plan of source.query: %w", err)
-	}
-	scanned := map[string]bool{}
-	for _, p := range plan {
-		p.Plan.scans(scanned)
-	}
-	return c.large(ctx, slices.Sorted(maps.Keys(scanned)))
-}
-
 // sourceOf reads the table that an outbox has the changes of, and how an id of it is written.
 const sourceOf = `
 select source, base || case when routing <> all (key_columns) then format('_place(%I, %s)', routing, keys)
@@ -178,73 +190,46 @@ select source, base || case when routing <> all (key_columns) then format('_plac
 from weft_outbox cross join lateral (select regexp_replace(table_name, '_events$', '') as base, (select string_agg(quote_ident(k), ', ' order by n) from unnest(key_columns) with ordinality as c(k, n)) as keys) b
 where table_name = $1`
 
-// entities returns ids for which a plan is made: of events, or of the table they will be of.
-func (c *checker) entities(ctx context.Context) ([]string, error) {
-	rows, err := c.pool.Query(ctx, "select entity_id::text from "+pgx.Identifier{c.declaration.Table}.Sanitize()+" limit $1", checkPage)
+// entities returns events of entities for which the query is tried, each once: of the outbox,
+// or of the table whose changes it will have.
+func (c *checker) entities(ctx context.Context, shape *declaredShape) (events []outbox.Event, ofEvents bool, err error) {
+	texts, err := c.texts(ctx, "entity_id", pgx.Identifier{c.declaration.Table}.Sanitize())
+	if ofEvents = len(texts) > 0; err == nil && !ofEvents {
+		var source, key string
+		var id *string
+		var rows pgx.Rows
+		if rows, err = c.pool.Query(ctx, sourceOf, c.declaration.Table); err != nil {
+			return nil, false, err
+		}
+		if _, err = pgx.ForEachRow(rows, []any{&source, &id, &key}, func() error { return nil }); err != nil || source == "" {
+			return nil, false, err // an outbox that the application has made
+		}
+		if id != nil {
+			key = *id
+		}
+		texts, err = c.texts(ctx, "("+key+")", source)
+	}
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil || len(texts) > 0 {
-		return texts, err
+	slices.Sort(texts)
+	for _, text := range slices.Compact(texts) {
+		id, err := outbox.ParseID(shape.key.kind, text)
+		if err != nil {
+			return nil, false, err
+		}
+		events = append(events, outbox.Event{Row: outbox.Row{Key: outbox.Key{ID: id}}})
 	}
-	var source, key string
-	var id *string
-	if rows, err = c.pool.Query(ctx, sourceOf, c.declaration.Table); err != nil {
-		return nil, err
-	}
-	if _, err = pgx.ForEachRow(rows, []any{&source, &id, &key}, func() error { return nil }); err != nil || source == "" {
-		return nil, err // an outbox that the application has made
-	}
-	if id != nil {
-		key = *id
-	}
-	if rows, err = c.pool.Query(ctx, "select ("+key+")::text from "+source+" limit $1", checkPage); err != nil {
+	return events, ofEvents, nil
+}
+
+// texts returns values of a column, as many as a full batch has.
+func (c *checker) texts(ctx context.Context, column, table string) ([]string, error) {
+	rows, err := c.pool.Query(ctx, "select "+column+"::text from "+table+" limit $1", checkPage)
+	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, pgx.RowTo[string])
-}
-
-// planNode is the part of a plan that is looked at.
-type planNode struct {
-	NodeType string     `json:"Node Type"`
-	Schema   string     `json:"Schema"`
-	Relation string     `json:"Relation Name"`
-	Plans    []planNode `json:"Plans"`
-}
-
-// scans notes the tables that are read from end to end.
-func (n planNode) scans(into map[string]bool) {
-	if n.NodeType == "Seq Scan" {
-		into[pgx.Identifier{n.Schema, n.Relation}.Sanitize()] = true
-	}
-	for _, inner := range n.Plans {
-		inner.scans(into)
-	}
-}
-
-// largeQuery reads how many rows tables have.
-const largeQuery = `
-select t.name, c.reltuples::bigint
-from unnest($1::text[]) as t(name) join pg_class c on c.oid = to_regclass(t.name)
-where c.reltuples > $2`
-
-func (c *checker) large(ctx context.Context, tables []string) error {
-	rows, err := c.pool.Query(ctx, largeQuery, tables, largeTable)
-	if err != nil {
-		return fmt.Errorf("sizes of tables: %w", err)
-	}
-	var name string
-	var size int64
-	_, err = pgx.ForEachRow(rows, []any{&name, &size}, func() error {
-		c.find("source.query", fmt.Sprintf("for each batch it reads all %d rows of %s", size, name),
-			"make an index on the column by which the query looks its rows up, and analyze the table")
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("sizes of tables: %w", err)
-	}
-	return nil
 }
 
 // index asks Elasticsearch about the definition of the index, and about the index.

@@ -13,8 +13,8 @@ import (
 	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
-// registeredQuery reads which table an outbox has the changes of.
-const registeredQuery = `
+// sourceTableQuery reads which table an outbox has the changes of.
+const sourceTableQuery = `
 select w.source, w.entity_type, w.key_columns, w.key_types, coalesce(w.routing, ''), greatest(c.reltuples::bigint, 0)
 from weft_outbox w left join pg_class c on c.oid = to_regclass(w.source)
 where w.table_name = $1`
@@ -28,7 +28,7 @@ type registered struct {
 }
 
 func (s *declaredSource) registered(ctx context.Context) (r registered, err error) {
-	rows, err := s.pool.Query(ctx, registeredQuery, s.declaration.Table)
+	rows, err := s.pool.Query(ctx, sourceTableQuery, s.declaration.Table)
 	if err != nil {
 		return r, err
 	}

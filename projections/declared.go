@@ -34,6 +34,9 @@ type Declaration struct {
 	// DropNulls leaves fields without a value out; otherwise they are null.
 	DropNulls bool
 
+	// Load has the leader carry, once, the rows that were there before the outbox.
+	Load bool
+
 	Index    string          // alias over Index-vN, or an existing plain index
 	Mapping  json.RawMessage // of an index made here; nil leaves the fields to Elasticsearch
 	Settings json.RawMessage // of an index made here, beside weft's own

@@ -26,6 +26,7 @@ type BatchQuerier interface {
 type declaredSource struct {
 	declaration Declaration
 	pool        BatchQuerier
+	plan        string // further settings of the guard, for a plan that is tried
 
 	naming atomic.Pointer[naming] // of the documents; set before the first row is read
 
@@ -52,7 +53,7 @@ func (s *declaredSource) ask(ctx context.Context, sql string, f func(pgx.Rows) e
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	b := &pgx.Batch{}
-	b.Queue(guardQuery)
+	b.Queue(guardQuery + s.plan)
 	b.Queue(sql, args...)
 	answers := s.pool.SendBatch(ctx, b)
 	_, err := answers.Exec()

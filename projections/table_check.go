@@ -9,16 +9,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// table looks at the destination of a query whose shape is known, if it is.
-func (c *checker) table(ctx context.Context, shape *declaredShape) ([]Finding, error) {
-	if shape == nil {
-		return c.findings, nil
-	}
+// destination looks at the table that gets the rows.
+func (c *checker) destination(ctx context.Context, shape *declaredShape) error {
 	look, err := newTableSink(c.declaration, c.source, c.pool).look(ctx)
 	if err != nil {
-		return nil, databaseFault(ctx, "destination table", err)
+		return databaseFault(ctx, "destination table", err)
 	}
-	return append(c.findings, look.findings(shape)...), nil
+	c.findings = append(c.findings, look.findings(shape)...)
+	return nil
 }
 
 // render reads the row that is there as a document.

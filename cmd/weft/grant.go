@@ -51,7 +51,7 @@ revoke them.`,
 					return err
 				}
 				for _, statement := range owners {
-					fmt.Fprintln(a.stderr, "weft: warning: a source table is its owner's to grant: "+statement)
+					fmt.Fprintln(a.stderr, "weft: warning: this is its owner's to grant: "+statement)
 				}
 				_, err = fmt.Fprintln(a.stdout, "granted to "+args[0])
 				return err

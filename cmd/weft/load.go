@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -29,9 +28,6 @@ type loadFlags struct {
 	again, asJSON bool
 }
 
-// loadPause is how long a load waits when enough events are open.
-const loadPause = 50 * time.Millisecond
-
 func (a *app) loadCommand() *cobra.Command {
 	var f loadFlags
 	cmd := &cobra.Command{
@@ -43,7 +39,9 @@ changes that come meanwhile. Run it as the owner of the outbox, while an instanc
 
 A load keeps at most --backlog events open, so that live changes wait behind few of them. It
 may be interrupted and begun again at any time: rows that have an event are passed over. With
---again each row gets one more event, which writes all documents anew.
+--again each row gets one more event, which writes all documents anew. A row that cannot be
+carried ends in failed and holds up nothing. With load: true in the declaration the leader
+does the same by itself, once.
 
 Exits 0 when all events are written; weft status shows when they are carried. 75 when it was
 interrupted.`,
@@ -81,22 +79,11 @@ func (a *app) loadProjection(ctx context.Context, cfg config.Config, pool *pgxpo
 		return err
 	}
 	out, started, meter := loaded{Projection: name}, time.Now(), newMeter(a.stderr, name)
-	var last outbox.ID
-	for {
-		if err = waitForRoom(ctx, l, f.backlog); err != nil {
-			break
-		}
-		var p outbox.Page
-		if p, err = l.Page(ctx, last, f.page, f.again); err != nil {
-			break
-		}
-		last = p.Last
+	err = l.Run(ctx, outbox.ID{}, outbox.Pace{Backlog: f.backlog, Page: f.page, Again: f.again}, func(p outbox.Page) error {
 		out.Rows, out.Events = out.Rows+int64(p.Read), out.Events+int64(p.Written)
-		meter.loaded(out, max(l.Rows(), out.Rows+1), time.Since(started))
-		if p.Read < f.page {
-			break
-		}
-	}
+		meter.loaded(out, l.Rows(), time.Since(started))
+		return nil
+	})
 	interrupted := err != nil && ctx.Err() != nil
 	if err != nil && !interrupted {
 		return err
@@ -110,19 +97,4 @@ func (a *app) loadProjection(ctx context.Context, cfg config.Config, pool *pgxpo
 		err = &exitError{exitTryAgain, "interrupted: what is written stays; run the command again for the rest"}
 	}
 	return err
-}
-
-// waitForRoom returns once fewer events than the backlog are open.
-func waitForRoom(ctx context.Context, l *outbox.Load, backlog int) error {
-	for {
-		open, err := l.Open(ctx, backlog)
-		if err != nil || open < backlog {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return errors.New("load was interrupted")
-		case <-time.After(loadPause):
-		}
-	}
 }

@@ -41,11 +41,15 @@ func (m *meter) swept(s outbox.Swept) {
 	m.show(s.Page, s.Pages, fmt.Sprintf("%d events", s.Deleted), "%d events, %d of %d pages read", s.Deleted, s.Page, s.Pages)
 }
 
-// loaded shows the progress of a load; all is an estimate.
+// loaded shows the progress of a load. all is an estimate; where it is known to be wrong, as
+// of a table that was never analyzed, there is no telling what is left.
 func (m *meter) loaded(l loaded, all int64, since time.Duration) {
 	rate := float64(l.Rows) / max(since.Seconds(), 0.001)
-	left := time.Duration(float64(all-l.Rows) / max(rate, 1) * float64(time.Second)).Round(time.Second)
-	m.show(l.Rows, all, fmt.Sprintf("%d events", l.Events), "%d of about %d rows read, %d events written, %.0f rows/s, about %s left", l.Rows, all, l.Events, rate, left)
+	of, left := fmt.Sprint("about ", all), "about "+(time.Duration(float64(all-l.Rows)/max(rate, 1)*float64(time.Second))).Round(time.Second).String()
+	if l.Rows >= all {
+		of, left, all = "an unknown number of", "an unknown time", l.Rows+1
+	}
+	m.show(l.Rows, all, fmt.Sprintf("%d events", l.Events), "%d of %s rows read, %d events written, %.0f rows/s, %s left", l.Rows, of, l.Events, rate, left)
 }
 
 // verified shows the progress of a comparison; the total is an estimate.

@@ -98,6 +98,7 @@ func (s *shop) document(id string) map[string]any {
 func TestDeclaredProjectionRuns(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
+	s.exec("alter table shop.variant enable always trigger product_outbox_insert")
 	r := start(t, runDaemon, s.env...)
 	defer func() {
 		if t.Failed() {
@@ -108,6 +109,13 @@ func TestDeclaredProjectionRuns(t *testing.T) {
 			t.Errorf("weft run ended with %d: %s", code, r.errOut)
 		}
 	}()
+	testenv.Eventually(t, time.Minute, func() bool {
+		return strings.Contains(r.errOut.String(), "trigger product_outbox_insert of shop.variant fires under session_replication_role")
+	}, "the finding of the check in the log")
+	if n := strings.Count(r.errOut.String(), "projection.finding"); n != 1 {
+		t.Errorf("%d findings in the log, want one: %s", n, r.errOut)
+	}
+	s.exec("alter table shop.variant enable trigger product_outbox_insert")
 	if r := weft(t, s.env, "load", "products", "--page", "7"); r.code != 0 || !strings.HasPrefix(r.out, "products: 50 rows read, 50 events written in ") {
 		t.Errorf("load: %+v", r)
 	}

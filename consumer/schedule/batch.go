@@ -232,8 +232,9 @@ func (s *Scheduler) decide(now time.Time, b *Batch, g *Group) outbox.Settlement 
 		o.Verdict = outbox.Retry
 		return s.decide(now, b, g)
 	}
-	allowed, after := s.gate.final(now, g.Key, o.Reason, o.Detail)
-	if !allowed {
+	if g.Newest().Loaded() { // a load meets all bad rows there are, one after the other
+		s.gate.refused()
+	} else if allowed, after := s.gate.final(now, g.Key, o.Reason, o.Detail); !allowed {
 		s.stale = true
 		st.Event, st.Verdict, st.Delay = g.Earliest(), outbox.Retry, after
 		return st

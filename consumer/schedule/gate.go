@@ -115,6 +115,13 @@ func (g *gate) alone(key outbox.Key) bool {
 	return len(g.faulted) >= outageAfter
 }
 
+// refused notes an event that ends in failed: the destination answers.
+func (g *gate) refused() {
+	if g.state.Phase == Trial {
+		g.set(Running, "", "")
+	}
+}
+
 // final reports whether an event of an entity may end in failed. When that is one entity too
 // many in a row, it opens the breaker, and the event retries after the pause retry.
 func (g *gate) final(now time.Time, key outbox.Key, r outbox.Reason, detail string) (allowed bool, retry time.Duration) {
@@ -127,9 +134,7 @@ func (g *gate) final(now time.Time, key outbox.Key, r outbox.Reason, detail stri
 		}
 		return false, g.backoff
 	case len(g.finals) <= g.threshold:
-		if g.state.Phase == Trial { // the destination answers, even if it refuses
-			g.set(Running, "", "")
-		}
+		g.refused()
 		return true, 0
 	}
 	g.opened++

@@ -20,5 +20,5 @@ create table movement_outbox_events (
 	op            varchar(20) not null,
 	event_version bigint not null
 );
-insert into weft_outbox (table_name, entity_type, source, key_column)
-values ('movement_outbox_events', 'account', 'bank.movement', 'account');
+insert into weft_outbox (table_name, entity_type, source, key_columns, key_types)
+values ('movement_outbox_events', 'account', 'bank.movement', '{account}', '{bigint}');

@@ -93,6 +93,7 @@ func (y *yamlFile) declaration(name, n *yaml.Node) {
 			d.DropNulls = s == "drop"
 			return err
 		},
+		"load":       func(s string) (err error) { d.Load, err = parseBool(s); return err },
 		"index.name": func(s string) (err error) { d.Index, err = parseIndex(s); return err }, "index.pipeline": text(&d.Pipeline),
 		"index.routing": text(&d.Routing), "index.id": text(&d.ID), "source.key": func(s string) error { d.Key = append(d.Key, s); return nil },
 		"destination.table": text(&d.Destination),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -273,6 +274,9 @@ func (d *daemon) run(ctx context.Context) error {
 		surround("gauges", d.measure)
 		for _, l := range d.projectors {
 			surround("destination", func(ctx context.Context) error { return d.attend(ctx, l) })
+			if slices.ContainsFunc(d.cfg.Declared, func(p projections.Declaration) bool { return p.Name == l.proj.Name() }) {
+				surround("check", func(ctx context.Context) error { return d.inspect(ctx, l) })
+			}
 		}
 		err = d.elector.Run(inner, d.lead)
 	}
@@ -308,6 +312,7 @@ func (d *daemon) lead(ctx context.Context, t *leader.Term) error {
 			g.Go(func() error { return l.reclaimer.Run(until, t.Epoch()) })
 			g.Go(func() error { d.upkeep(until, l, t.Epoch()); return nil })
 			g.Go(func() error { d.scrub(until, l); return nil })
+			g.Go(func() error { d.load(until, l, t.Epoch()); return nil })
 			return l.pipeline.Run(ctx, t)
 		})
 	}

@@ -12,6 +12,11 @@ create table if not exists {schema}.weft_outbox (
 	created_at  timestamptz not null default now()
 );
 
+-- How far the leader has come with the rows that the source had before its outbox.
+alter table {schema}.weft_progress
+	add column if not exists load_after text,        -- the last id that was read
+	add column if not exists loaded_at  timestamptz; -- all of them were
+
 -- How far a comparison of source and destination has come: one row for each projection, for
 -- weft verify and for the leader's own.
 create table if not exists {schema}.weft_verify (

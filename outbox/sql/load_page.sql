@@ -2,6 +2,7 @@
 -- versions is missing, or all of them are asked for.
 --   $1 most rows, $2 whether all are asked for, $3 key after which the page begins, unless
 --   it is the first
+-- The trace state of the events says that they are of a load.
 -- Answers the rows read, the events written, and the last key as text.
 with page as materialized (
   select {id} as id, row_number() over (order by {keys}) as place
@@ -9,8 +10,10 @@ with page as materialized (
   where {after}
   order by {keys}
   limit $1
+), marked as materialized (
+  select set_config('weft.tracestate', '{mark}', true)
 ), missing as materialized (
-  select id from page p where $2 or not exists (select from {versions} v where v.entity_id = p.id)
+  select id from page p cross join marked where $2 or not exists (select from {versions} v where v.entity_id = p.id)
 ), touched as materialized (
   select {touch}(array_agg(id)) from missing having count(*) > 0
 )

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+)
+
+// Each finding names the line of the configuration, what is wrong and what to do.
+func TestProjectionCheckNames(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		sql      string
+		from, to string // of the query
+		mapping  string
+		good     bool // nothing stands in the way
+		want     string
+	}{
+		"NoOutbox":       {sql: "alter table product_outbox_events rename to other", want: "error: outbox.table: table product_outbox_events does not exist; run `weft migrate up`, or `weft outbox create`"},
+		"MissingColumn":  {sql: "alter table product_outbox_events drop column behind cascade", want: "error: outbox.table: table product_outbox_events lacks columns of this build; run `weft migrate up` (F:3)"},
+		"MissingIndex":   {sql: "drop index weft_product_outbox_list", want: "error: outbox.table: index weft_product_outbox_list is missing or unfinished: statements would read the whole table; run `weft migrate up` (F:3)"},
+		"ForeignVersion": {from: shopQuery, to: "\n        select p.id as entity_id, p.id as version, p.name, p.price, '[]'::json as variants from shop.product p where p.id = any($1)", want: "error: source.query: version is not that of "},
+		"NotAChild": {sql: "create table shop.tenant (id bigint primary key, name text)", from: "p.name", to: "(select t.name from shop.tenant t where t.id = p.id) as name", good: true,
+			want: "warning: source.query: changes of shop.tenant write no event: documents keep what it had; name it with --children when the outbox is made, or change the row of the entity whenever it changes (F:5)"},
+		"ViewOverOtherTable": {sql: "create table shop.tenant (id bigint primary key, name text); create view shop.named as select * from shop.tenant", from: "p.name", to: "(select t.name from shop.named t where t.id = p.id) as name", good: true,
+			want: "warning: source.query: changes of shop.tenant write no event"},
+		"MaterializedView": {sql: "create materialized view shop.names as select id, name from shop.product", from: "p.name", to: "(select t.name from shop.names t where t.id = p.id) as name", good: true,
+			want: "warning: source.query: shop.names is a materialized view: a refresh fires no trigger; change the row of the entity whenever it changes"},
+		"ForeignTable": {sql: "create extension file_fdw; create server files foreign data wrapper file_fdw; create foreign table shop.away (id bigint, name text) server files options (filename '/dev/null')",
+			from: "p.name", to: "(select t.name from shop.away t where t.id = p.id) as name", good: true, want: "warning: source.query: shop.away is a foreign table: changes on its server fire no trigger here"},
+		"OpaqueFunction": {sql: "create function shop.label(bigint) returns text stable language plpgsql as 'begin return (select name from shop.product where id = $1); end'", from: "p.name", to: "shop.label(p.id) as name", good: true,
+			want: "warning: source.query: function shop.label may read tables that the plan does not show"},
+		"Unordered": {from: " order by x.id", to: "", good: true, want: "warning: source.query: json_agg puts its values in no certain order, so the document of a row may differ each time it is written; order them inside it, as in json_agg(x order by x.id) (F:5)"},
+		"Clock":     {from: "p.name", to: "now()::text as name", want: "warning: source.query: now() has another value each time"},
+		"ClockWord": {from: "p.name", to: "current_date::text as name", good: true, want: "warning: source.query: CURRENT_DATE has another value each time"},
+		"Volatile":  {from: "p.name", to: "random()::text as name", want: "warning: source.query: random() has another value each time, so the document of a row differs each time it is written; take it out of the query"},
+		"Differs":   {from: "p.name", to: "random()::text as name", want: "error: source.query: read twice by different plans, the document of entity 1 was not the same though its version was"},
+		"BadRow": {sql: "update shop.product set price = 'NaN' where id = 4", good: true,
+			want: "warning: source.query: some events would end in failed, as of entity 4: field price: NaN is not a finite number"},
+		"NoRow": {from: "where p.id", to: "where p.id < 0 and p.id", good: true, want: "warning: source.query: it returns no row for any of 50 entities that have events: their documents would be deleted"},
+		"Slow":  {from: "p.name", to: "pg_sleep(1)::text as name", want: "error: source.query: it takes too long for 200 entities, and was cancelled; see by its plan"},
+		"Disabled": {sql: "alter table shop.variant disable trigger product_outbox_update",
+			want: "error: outbox.table: trigger product_outbox_update of shop.variant is disabled, or enabled for replicas alone: changes write no event; alter table shop.variant enable trigger product_outbox_update, then `weft load --again` (F:3)"},
+		"ForReplicas": {sql: "alter table shop.product enable replica trigger product_outbox_delete", want: "error: outbox.table: trigger product_outbox_delete of shop.product is disabled, or enabled for replicas alone"},
+		"Always":      {sql: "alter table shop.product enable always trigger product_outbox_insert", good: true, want: "warning: outbox.table: trigger product_outbox_insert of shop.product fires under session_replication_role = replica, too"},
+		"Dropped":     {sql: "drop trigger product_outbox_insert on shop.product", want: "error: outbox.table: shop.product has no trigger for insert: such changes write no event; drop the outbox"},
+		"Attached": {sql: "create table shop.all_products (like shop.product) partition by range (id); alter table shop.product drop constraint product_pkey cascade; alter table shop.all_products attach partition shop.product for values from (0) to (9999)",
+			want: "error: outbox.table: shop.product is a partition: triggers on it miss what is written through its parent; take it out of there"},
+		"Inherited":  {sql: "create table shop.heir () inherits (shop.variant)", want: "error: outbox.table: shop.variant is part of an inheritance tree"},
+		"Subscribed": {sql: "set allow_system_table_mods = on; insert into pg_subscription_rel (srsubid, srrelid, srsubstate) values (1, 'shop.product'::regclass, 'r'); reset allow_system_table_mods", want: "error: outbox.table: shop.product is filled by a logical replication subscription"},
+		"Unlogged":   {sql: "alter table shop.variant set unlogged", want: "error: outbox.table: shop.variant is unlogged: a crash empties it"},
+		"Renamed":    {sql: "alter table shop.product rename to goods; create view shop.product_now as select * from shop.goods", from: "from shop.product p", to: "from shop.goods p", want: "error: outbox.table: its source shop.product is gone, or has another name"},
+		"SecondOutbox": {sql: "insert into weft_outbox (table_name, entity_type, source, key_columns, key_types) values ('copy_outbox_events', 'copy', 'shop.product', '{id}', '{bigint}')", good: true,
+			want: "warning: outbox.table: copy_outbox_events gets the changes of shop.product as well, and no projection reads it: its events pile up"},
+		"WritesAsReplica": {sql: "do $$ begin execute format('alter role postgres in database %I set session_replication_role = replica', current_database()); end $$", good: true,
+			want: "warning: outbox.table: role postgres has session_replication_role = replica in its settings: what it writes fires no trigger"},
+		"IgnoredValue": {sql: "update shop.product set name = repeat('é', 300) where id = 3", mapping: strings.Replace(shopMapping, `{"type": "text"}`, `{"type": "keyword", "ignore_above": 256}`, 1), good: true,
+			want: "warning: index.mapping: field name has a value of 300 characters, and ignore_above 256 leaves it out of searches; raise ignore_above"},
+		"LongKeyword": {sql: "update shop.product set name = repeat('x', 40000) where id = 3", mapping: strings.Replace(shopMapping, `{"type": "text"}`, `{"type": "keyword"}`, 1),
+			want: "error: index.mapping: field name has a value of 40000 bytes, and a keyword holds 32766: the document would be refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t)
+			s.exec("update shop.product set price = 1; analyze shop.product")
+			if tc.sql != "" {
+				s.exec(tc.sql)
+			}
+			mapping := shopMapping
+			if tc.mapping != "" {
+				mapping = tc.mapping
+			}
+			if !strings.Contains(shopQuery, tc.from) {
+				t.Fatalf("the query lacks %q", tc.from)
+			}
+			s.declare(strings.Replace(shopQuery, tc.from, tc.to, 1), mapping)
+			r := weft(t, s.env, "projection", "check")
+			code := exitBad
+			if tc.good {
+				code = exitOK
+			}
+			if out := strings.ReplaceAll(r.out, s.file, "F"); r.code != code || !strings.Contains(out, tc.want) {
+				t.Errorf("exit %d, want %d with %q: %s%s", r.code, code, tc.want, out, r.errOut)
+			}
+		})
+	}
+}
+
+// A role that lacks a right of weft's is told which, and who grants it; rows that it cannot
+// see are named.
+func TestProjectionCheckRights(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.exec("update shop.product set price = 1; analyze shop.product")
+	user := testenv.Runner(t, s.pool.Config().ConnString())
+	env := append(slices.Clone(s.env), "DATABASE_URL="+testenv.As(t, s.pool.Config().ConnString(), user))
+	role := user.Username()
+	want := func(lines ...string) {
+		t.Helper()
+		r := weft(t, env, "projection", "check")
+		for _, line := range lines {
+			if r.code != exitBad || !strings.Contains(r.out, line) {
+				t.Errorf("got %+v, want %q", r, line)
+			}
+		}
+	}
+	s.exec("revoke all on product_outbox_events, product_outbox_versions from " + role)
+	want("error: outbox.table: role "+role+" lacks select on product_outbox_events; run `weft migrate grant "+role+"` as the owner of the tables",
+		"lacks update on product_outbox_events", "lacks select on product_outbox_versions")
+	s.exec("grant select, update on product_outbox_events to " + role + "; grant select on product_outbox_versions, weft_outbox to " + role + "; grant usage on schema shop to " + role)
+	want("permission denied for table product", "grant select on it to weft's role")
+	s.exec("grant select on all tables in schema shop to " + role + "; alter table shop.product enable row level security; create policy none on shop.product using (id = 1)")
+	want("error: source.query: row security hides rows of shop.product from weft's role: their documents would be deleted; let the role bypass it")
+}

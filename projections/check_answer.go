@@ -1,0 +1,136 @@
+package projections
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// answerPage is how many entities are read, so that their documents can be looked at.
+const answerPage = 200
+
+// otherPlan follows guardQuery and turns off what the planner likes best, so that rows come by
+// another way and in another order.
+const otherPlan = `,
+       set_config('enable_nestloop', 'off', true), set_config('enable_indexscan', 'off', true), set_config('enable_indexonlyscan', 'off', true),
+       set_config('enable_hashagg', 'off', true)`
+
+// answers reads documents of some entities twice, by different plans, and looks at them.
+// ofEvents says that the entities come from events, so that some of them have rows.
+func (c *checker) answers(ctx context.Context, events []outbox.Event, ofEvents bool) error {
+	events = events[:min(len(events), answerPage)]
+	first, err := c.documents(ctx, c.source, events)
+	if err != nil {
+		return err
+	}
+	backwards := slices.Clone(events)
+	slices.Reverse(backwards)
+	other := newDeclaredSource(c.declaration, c.pool)
+	other.plan = otherPlan
+	second, err := c.documents(ctx, other, backwards)
+	if err != nil {
+		return err
+	}
+	slices.Reverse(second)
+	rows, failing, differing := 0, "", ""
+	for i := range first {
+		id, a, b := events[i].Key.ID.String(), first[i], second[i]
+		if a.found {
+			rows++
+		}
+		if a.bad != nil && failing == "" {
+			failing = fmt.Sprintf("entity %s: %s", id, a.bad)
+		}
+		if a.found && b.found && a.bad == nil && b.bad == nil && a.version == b.version && differing == "" && !bytes.Equal(a.body, b.body) {
+			differing = id
+		}
+	}
+	if rows == 0 && ofEvents {
+		c.warn("source.query", fmt.Sprintf("it returns no row for any of %d entities that have events: their documents would be deleted", len(events)),
+			"correct its joins and conditions")
+	}
+	if failing != "" {
+		c.warn("source.query", "some events would end in failed, as of "+failing, "correct the query or the row")
+	}
+	if differing != "" {
+		c.find("source.query", "read twice by different plans, the document of entity "+differing+" was not the same though its version was",
+			"order what it gathers, and leave out what differs each time")
+	}
+	c.values(first)
+	return nil
+}
+
+// answer is a source row with its document.
+type answer struct {
+	placed
+	body []byte
+}
+
+// documents reads the rows of events. Rows beyond the budget of one round are left out.
+func (c *checker) documents(ctx context.Context, source *declaredSource, events []outbox.Event) ([]answer, error) {
+	a := &arena{}
+	n, err := source.read(ctx, a, events)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]answer, len(events))
+	for i, row := range a.rows[:n] {
+		out[i] = answer{placed: row}
+		if row.to > row.from && row.bad == nil {
+			out[i].body = a.json[row.from:row.to]
+		}
+	}
+	return out, nil
+}
+
+// maxTerm is the longest value of a keyword field that Lucene indexes, in bytes.
+const maxTerm = 32766
+
+// values compares the values of keyword fields with what these hold.
+func (c *checker) values(answers []answer) {
+	var mapping struct {
+		Properties map[string]struct {
+			Type        string `json:"type"`
+			IgnoreAbove int    `json:"ignore_above"`
+		} `json:"properties"`
+	}
+	if json.Unmarshal(c.declaration.Mapping, &mapping) != nil {
+		return // said before
+	}
+	longest := map[string]string{}
+	for _, a := range answers {
+		for name, raw := range fieldsOf(a.body) {
+			var text string
+			if json.Unmarshal(raw, &text) == nil && len(text) > len(longest[name]) {
+				longest[name] = text
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(longest)) {
+		field, text := mapping.Properties[name], longest[name]
+		switch n := utf8.RuneCountInString(text); {
+		case field.Type != "keyword":
+		case field.IgnoreAbove > 0 && n > field.IgnoreAbove:
+			c.warn("index.mapping", fmt.Sprintf("field %s has a value of %d characters, and ignore_above %d leaves it out of searches", name, n, field.IgnoreAbove),
+				"raise ignore_above, or make the field a text")
+		case field.IgnoreAbove == 0 && len(text) > maxTerm:
+			c.find("index.mapping", fmt.Sprintf("field %s has a value of %d bytes, and a keyword holds %d: the document would be refused", name, len(text), maxTerm),
+				"set ignore_above, or make the field a text")
+		}
+	}
+}
+
+// fieldsOf returns the fields of a document; none for a row without one.
+func fieldsOf(document []byte) map[string]json.RawMessage {
+	fields := map[string]json.RawMessage{}
+	if json.Unmarshal(document, &fields) != nil {
+		return nil
+	}
+	return fields
+}

@@ -1,0 +1,218 @@
+package projections
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// rightsQuery reads which of weft's own rights on an outbox the role of the session lacks, and
+// which of the indexes on open events are missing, or were left unfinished.
+const rightsQuery = `
+with base as (select regexp_replace($1, '_events$', '') as name)
+select current_user::text,
+       array(select w.text from (values
+           ('select on weft_outbox', has_table_privilege('weft_outbox', 'select')),
+           ('select on ' || $1, has_table_privilege($1, 'select')),
+           ('update on ' || $1, has_any_column_privilege($1, 'update')),
+           ('select on ' || base.name || '_versions', has_table_privilege(to_regclass(base.name || '_versions'), 'select'))) as w(text, granted)
+         where not granted),
+       array(select i.name from (select 'weft_' || base.name || '_' || of from unnest(array['list', 'retry', 'entity', 'behind', 'processing', 'failed']) as of) as i(name)
+         where not exists (select from pg_index x where x.indexrelid = to_regclass(i.name) and x.indrelid = to_regclass($1) and x.indisvalid))
+from base`
+
+// outbox looks at the outbox table, without which nothing else can be tried.
+func (c *checker) outbox(ctx context.Context) (ok bool, err error) {
+	if db, ok := c.pool.(outbox.DB); ok {
+		_, err := outbox.DescribeTable(ctx, db, c.declaration.Table, queryTimeout)
+		if wrong, ok := errors.AsType[*outbox.ShapeError](err); ok {
+			c.find("outbox.table", "table "+wrong.Table+" "+wrong.Why, wrong.Remedy)
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	rows, err := c.pool.Query(ctx, rightsQuery, c.declaration.Table)
+	if err != nil {
+		return false, fmt.Errorf("rights on %s: %w", c.declaration.Table, err)
+	}
+	var role string
+	var lacking, indexes []string
+	if _, err = pgx.ForEachRow(rows, []any{&role, &lacking, &indexes}, func() error { return nil }); err != nil {
+		return false, fmt.Errorf("rights on %s: %w", c.declaration.Table, err)
+	}
+	for _, right := range lacking {
+		c.find("outbox.table", fmt.Sprintf("role %s lacks %s", role, right), "run `weft migrate grant "+role+"` as the owner of the tables")
+	}
+	for _, name := range indexes {
+		c.find("outbox.table", "index "+name+" is missing or unfinished: statements would read the whole table", "run `weft migrate up`")
+	}
+	return len(lacking) == 0, nil
+}
+
+// watchedQuery reads how triggers see the changes of tables: those that have triggers of the
+// outbox $1, and those in $2.
+const watchedQuery = `
+with made as (
+  select t.tgrelid, t.tgname, t.tgenabled, t.tgtype::int as kind
+  from pg_trigger t join pg_proc p on p.oid = t.tgfoid
+  where p.pronamespace = (select relnamespace from pg_class where oid = to_regclass($1))
+    and p.proname ~ ('^' || regexp_replace($1, '_events$', '') || '_changed_[0-9]+$')
+), tables as (
+  select tgrelid as oid from made union select to_regclass(t.name) from unnest($2::text[]) as t(name)
+  union select to_regclass(source) from weft_outbox where table_name = $1
+)
+select format('%I.%I', n.nspname, c.relname), exists (select from made m where m.tgrelid = c.oid), row_security_active(c.oid),
+       array(select k.name from (values (4, 'insert'), (16, 'update'), (8, 'delete')) as k(bit, name)
+             where not exists (select from made m where m.tgrelid = c.oid and m.kind & k.bit > 0)),
+       array(select m.tgname::text from made m where m.tgrelid = c.oid and m.tgenabled in ('D', 'R') order by 1),
+       array(select m.tgname::text from made m where m.tgrelid = c.oid and m.tgenabled = 'A' order by 1),
+       case when c.relispartition then 'is a partition: triggers on it miss what is written through its parent'
+            when c.relkind = 'm' then 'is a materialized view: a refresh fires no trigger'
+            when c.relkind = 'f' then 'is a foreign table: changes on its server fire no trigger here'
+            when exists (select from pg_inherits where inhrelid = c.oid or inhparent = c.oid)
+                 then 'is part of an inheritance tree: triggers on it miss what is written through another of its tables'
+            when exists (select from pg_subscription_rel where srrelid = c.oid)
+                 then 'is filled by a logical replication subscription, which fires no statement triggers'
+            when c.relpersistence = 'u' then 'is unlogged: a crash empties it, and no event says so'
+            else '' end
+from tables t join pg_class c on c.oid = t.oid join pg_namespace n on n.oid = c.relnamespace
+where c.oid is distinct from to_regclass($1) and c.oid is distinct from to_regclass(regexp_replace($1, '_events$', '') || '_versions')
+order by 1`
+
+// watched is a table, and how triggers see its changes.
+type watched struct {
+	name                      string
+	triggers, hidden          bool // some lead to the outbox; row security hides rows from weft
+	lacking, disabled, always []string
+	blind                     string // why statement triggers miss changes
+}
+
+// changes looks whether each change of what a document is made of writes an event. r is nil
+// where there is no plan yet.
+func (c *checker) changes(ctx context.Context, r *reading) error {
+	source, versions, err := c.registered(ctx)
+	if err != nil || source == "" {
+		return err // the application writes the events itself
+	}
+	var read []string
+	if r != nil {
+		read = slices.Sorted(maps.Keys(r.tables))
+		if !r.tables[versions] {
+			c.find("source.query", "version is not that of "+versions+", whose numbers the events have",
+				"join it on the entity's id and return its version")
+		}
+	}
+	rows, err := c.pool.Query(ctx, watchedQuery, c.declaration.Table, read)
+	if err != nil {
+		return fmt.Errorf("triggers of %s: %w", c.declaration.Table, err)
+	}
+	var w watched
+	_, err = pgx.ForEachRow(rows, []any{&w.name, &w.triggers, &w.hidden, &w.lacking, &w.disabled, &w.always, &w.blind}, func() error {
+		c.table(w, w.name == source)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("triggers of %s: %w", c.declaration.Table, err)
+	}
+	return c.writers(ctx, source)
+}
+
+// registeredQuery reads the source of an outbox, empty when that is gone, and its versions.
+const registeredQuery = `
+select w.source, coalesce((select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
+         where c.oid = to_regclass(w.source)), ''),
+       coalesce((select format('"%s"."%s"', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
+         where c.oid = to_regclass(regexp_replace($1, '_events$', '') || '_versions')), '')
+from weft_outbox w where w.table_name = $1`
+
+// registered returns the source of the outbox and the table of its versions; nothing for one
+// that `weft outbox create` has not made.
+func (c *checker) registered(ctx context.Context) (source, versions string, err error) {
+	rows, err := c.pool.Query(ctx, registeredQuery, c.declaration.Table)
+	if err == nil {
+		var name string
+		_, err = pgx.ForEachRow(rows, []any{&name, &source, &versions}, func() error {
+			if source == "" {
+				c.find("outbox.table", "its source "+name+" is gone, or has another name: writers of it fail", "drop the outbox with `weft outbox drop`, and make it again")
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("source of %s: %w", c.declaration.Table, err)
+	}
+	return source, versions, nil
+}
+
+// table says what is wrong with the triggers of one table.
+func (c *checker) table(w watched, source bool) {
+	const setting, again = "outbox.table", "drop the outbox with `weft outbox drop`, and make it again"
+	if w.hidden {
+		c.find("source.query", "row security hides rows of "+w.name+" from weft's role: their documents would be deleted", "let the role bypass it: alter role … bypassrls")
+	}
+	switch {
+	case !w.triggers && !source:
+		what, remedy := "changes of "+w.name+" write no event: documents keep what it had", "name it with --children when the outbox is made, or change"
+		if w.blind != "" {
+			what, remedy = w.name+" "+w.blind, "change"
+		}
+		c.warn("source.query", what, remedy+" the row of the entity whenever it changes")
+		return
+	case w.blind != "":
+		c.find(setting, w.name+" "+w.blind, "take it out of there, or name another table")
+	}
+	for _, kind := range w.lacking {
+		c.find(setting, w.name+" has no trigger for "+kind+": such changes write no event", again)
+	}
+	for _, name := range w.disabled {
+		c.find(setting, fmt.Sprintf("trigger %s of %s is disabled, or enabled for replicas alone: changes write no event", name, w.name),
+			fmt.Sprintf("alter table %s enable trigger %s, then `weft load --again`", w.name, pgIdentifier(name)))
+	}
+	for _, name := range w.always {
+		c.warn(setting, fmt.Sprintf("trigger %s of %s fires under session_replication_role = replica, too: a restored dump writes events", name, w.name),
+			fmt.Sprintf("alter table %s enable trigger %s, unless that is meant", w.name, pgIdentifier(name)))
+	}
+}
+
+// writersQuery reads which roles write without triggers by their settings, and which other
+// outboxes get the changes of the source $2 and belong to none of the projections' tables $3.
+const writersQuery = `
+select 'role', coalesce(r.rolname::text, '(all)')
+from pg_db_role_setting s left join pg_roles r on r.oid = s.setrole
+where s.setdatabase in (0, (select oid from pg_database where datname = current_database()))
+  and 'session_replication_role=replica' = any(s.setconfig)
+union all
+select 'outbox', table_name::text from weft_outbox
+where to_regclass(source) = to_regclass($2) and table_name <> $1 and not table_name = any($3)
+order by 1, 2`
+
+// writers looks at who writes past the triggers, and at events that nobody reads.
+func (c *checker) writers(ctx context.Context, source string) error {
+	rows, err := c.pool.Query(ctx, writersQuery, c.declaration.Table, source, c.tables)
+	if err != nil {
+		return fmt.Errorf("writers of %s: %w", source, err)
+	}
+	var kind, name string
+	_, err = pgx.ForEachRow(rows, []any{&kind, &name}, func() error {
+		if kind == "role" {
+			c.warn("outbox.table", "role "+name+" has session_replication_role = replica in its settings: what it writes fires no trigger",
+				"alter role "+name+" reset session_replication_role")
+			return nil
+		}
+		c.warn("outbox.table", fmt.Sprintf("%s gets the changes of %s as well, and no projection reads it: its events pile up", name, source),
+			"`weft outbox drop --name "+name+"`, or declare a projection for it")
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("writers of %s: %w", source, err)
+	}
+	return nil
+}
