@@ -21,4 +21,4 @@ create table movement_outbox_events (
 	event_version bigint not null
 );
 insert into weft_outbox (table_name, entity_type, source, key_columns, key_types)
-values ('movement_outbox_events', 'account', 'bank.movement', '{account}', '{bigint}');
+values ('movement_outbox_events', 'account', 'bank.movement', '{account}', '{uuid}');
