@@ -27,15 +27,17 @@ func TestOrderPerEntity(t *testing.T) {
 		backlog  int                          // of each writer, before the pipeline starts
 		wrap     func(*watched) consumerStore // nil: none
 		lossy    bool                         // answers of the database are lost
+		strict   bool
 	}{
-		{"AtTheHead", 6, 0, nil, false},
-		{"BehindTheHead", 6, 0, costly, false},
-		{"FromPrefetchedLists", 300, 450, costly, false},
-		{"WithLostAnswers", 6, 0, nil, true},
+		{"AtTheHead", 6, 0, nil, false, false},
+		{"BehindTheHead", 6, 0, costly, false, false},
+		{"FromPrefetchedLists", 300, 450, costly, false, false},
+		{"WithLostAnswers", 6, 0, nil, true, false},
+		{"Strict", 60, 0, nil, true, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			r := setup(t, func(o *options) { o.BatchSize, o.wrap = 16, tc.wrap })
+			r := setup(t, func(o *options) { o.BatchSize, o.wrap, o.Strict = 16, tc.wrap, tc.strict })
 			if err := history.Install(t.Context(), r.pool, outboxTable); err != nil {
 				t.Fatal(err)
 			}

@@ -58,6 +58,7 @@ type Config struct {
 	BreakerThreshold int           // entities in a row that end in failed before the breaker opens; > 0
 	ProjectTimeout   time.Duration // deadline of one call of the projection; 0 means 60 s
 	Grace            time.Duration // how long a graceful end waits for what is in flight
+	Strict           bool          // see [schedule.Config]; the store must be strict, too
 	// CutOff ends a term that has had no answer from the outbox for this long, although the
 	// lock session lives: another instance may get through. 0 means 30 s.
 	CutOff time.Duration
@@ -179,7 +180,7 @@ func (p *Pipeline) Run(ctx context.Context, term Term) error {
 		p: p, ctx: ctx, term: term, began: time.Now(),
 		s: schedule.New(schedule.Config{
 			BatchSize: p.cfg.BatchSize, Concurrency: p.cfg.Concurrency, Page: max(page, p.cfg.BatchSize), Poll: p.cfg.Poll, Retry: p.cfg.Retry,
-			BreakerThreshold: p.cfg.BreakerThreshold, Jitter: func(d time.Duration) time.Duration { return rand.N(d + 1) }, NewID: newBatchID,
+			BreakerThreshold: p.cfg.BreakerThreshold, Strict: p.cfg.Strict, Jitter: func(d time.Duration) time.Duration { return rand.N(d + 1) }, NewID: newBatchID,
 		}),
 		answers: make(chan answer), over: make(chan struct{}), told: map[*schedule.Batch]*observe.Batch{}, lost: map[uuid.UUID]time.Time{},
 	}

@@ -287,7 +287,7 @@ func setup(t *testing.T, change ...func(*options)) *rig {
 		db = o.db(db.(*pgxpool.Pool))
 	}
 	store, err := outbox.OpenStore(t.Context(), db, outbox.StoreConfig{
-		Table: outboxTable, Projection: projName, Group: "g", Owner: "me", Lease: 30 * time.Second, Timeout: o.timeout,
+		Table: outboxTable, Projection: projName, Group: "g", Owner: "me", Lease: 30 * time.Second, Timeout: o.timeout, Strict: o.Strict,
 	})
 	if err != nil {
 		t.Fatal(err)

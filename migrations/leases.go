@@ -186,7 +186,8 @@ func olderIndexes(tables []table) []index {
 // currentIndexes are those that this build reads.
 func currentIndexes(tables []table) []index {
 	older := olderIndexes(tables)
-	return slices.DeleteFunc(append(outboxIndexes(tables), leaseIndexes(tables)...), func(ix index) bool { return slices.Contains(older, ix) })
+	all := slices.Concat(outboxIndexes(tables), leaseIndexes(tables), failedIndexes(tables))
+	return slices.DeleteFunc(all, func(ix index) bool { return slices.Contains(older, ix) })
 }
 
 // forget bounds the size of weft_term and weft_audit. Its owner's rights stand in for a

@@ -98,12 +98,21 @@ func (m *migrator) outboxNames() (names []string) {
 	return names
 }
 
+// failedIndexes serve leases under strict order, which look for failed events of an entity.
+func failedIndexes(tables []table) []index {
+	var all []index
+	for _, t := range tables {
+		all = append(all, index{"weft_" + outboxBase(t.name) + "_blocked", t.name, "(entity_id, event_version) where status = 'failed'"})
+	}
+	return all
+}
+
 // upOutboxes lets weft know other outbox tables than the contract's.
 func (m *migrator) upOutboxes(ctx context.Context) error {
 	if err := m.script(ctx, "weft_audit", template("outboxes.sql")); err != nil {
 		return fmt.Errorf("table %s and its functions: %w", registryTable, err)
 	}
-	return nil
+	return m.ensureIndexes(ctx, failedIndexes(m.outboxes), versionOutboxes)
 }
 
 // downOutboxes refuses while there is such a table: the build before cannot keep it.
@@ -119,6 +128,9 @@ func (m *migrator) downOutboxes(ctx context.Context) error {
 			Remedy: "run `weft outbox drop --name " + names[0] + "` first"}
 	}
 	if err := m.historyFunctions(ctx); err != nil {
+		return err
+	}
+	if err := m.dropIndexes(ctx, failedIndexes(m.outboxes), versionOutboxes); err != nil {
 		return err
 	}
 	err := m.script(ctx, registryTable, "drop function if exists {schema}.weft_enqueue(text, text, text, text, bigint); drop table if exists {schema}."+registryTable)

@@ -23,7 +23,8 @@ type Group struct {
 	Check bool
 }
 
-// Obstacle is the earliest open row in the way of a group.
+// Obstacle is the earliest row in the way of a group: an open one or, in a strict store, one
+// that has failed.
 type Obstacle struct {
 	Position
 	Ready   bool          // it may go itself
@@ -82,7 +83,7 @@ func (s *Store) Lease(ctx context.Context, epoch int64, batch uuid.UUID, groups 
 	}
 	rows, err := s.db.Query(ctx, s.sql("lease"), s.cfg.Group, epoch, s.cfg.Owner, [16]byte(batch), s.cfg.Lease.Microseconds(),
 		arrayOf(in, func(a *asked) *address { return &a.row.address }), arrayOf(in, func(a *asked) *ID { return &a.row.ID }),
-		arrayOf(in, func(a *asked) *ordinal { return &a.n }), arrayOf(in, func(a *asked) *ordinal { return &a.rows }))
+		arrayOf(in, func(a *asked) *ordinal { return &a.n }), arrayOf(in, func(a *asked) *ordinal { return &a.rows }), s.cfg.Strict)
 	if err != nil {
 		return nil, fmt.Errorf("lease events of %s: %w", s.cfg.Table, err)
 	}

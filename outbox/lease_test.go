@@ -100,16 +100,17 @@ func TestLeaseRefusesWhatHasSomethingEarlier(t *testing.T) {
 		check  bool   // only the mark lets the database look
 		want   func(*outbox.Obstacle) bool
 	}{
-		"Waits":       {"next_retry_at = now() + interval '10 s'", false, func(o *outbox.Obstacle) bool { return o.Wait > 9*time.Second && o.Wait <= 10*time.Second }},
-		"Parked":      {"next_retry_at = 'infinity'", false, func(o *outbox.Obstacle) bool { return o.Wait == 24*time.Hour }},
-		"Due":         {"next_retry_at = now() - interval '1 s'", false, func(o *outbox.Obstacle) bool { return o.Wait == 0 && !o.Foreign }},
-		"PutOff":      {"next_retry_at = now() + interval '1 h', behind = 0", false, func(o *outbox.Obstacle) bool { return !o.Foreign }},
-		"OfAnother":   {"status = 'processing', lease_until = now() + interval '5 s'", false, func(o *outbox.Obstacle) bool { return o.Foreign && o.Wait > 4*time.Second }},
-		"Ready":       {"status = 'pending'", true, func(o *outbox.Obstacle) bool { return o.Ready && o.Wait == 0 }},
-		"TieOfIDs":    {"event_version = 2, id = '00000000-0000-0000-0000-000000000001'", true, func(o *outbox.Obstacle) bool { return o.Version == 2 }},
-		"LateCommit":  {"event_version = -5", true, func(o *outbox.Obstacle) bool { return o.Version == -5 }},
-		"LaterIsFine": {"event_version = 7", true, nil},
-		"DoneIsFine":  {"status = 'done'", true, nil},
+		"Waits":        {"next_retry_at = now() + interval '10 s'", false, func(o *outbox.Obstacle) bool { return o.Wait > 9*time.Second && o.Wait <= 10*time.Second }},
+		"Parked":       {"next_retry_at = 'infinity'", false, func(o *outbox.Obstacle) bool { return o.Wait == 24*time.Hour }},
+		"Due":          {"next_retry_at = now() - interval '1 s'", false, func(o *outbox.Obstacle) bool { return o.Wait == 0 && !o.Foreign }},
+		"PutOff":       {"next_retry_at = now() + interval '1 h', behind = 0", false, func(o *outbox.Obstacle) bool { return !o.Foreign }},
+		"OfAnother":    {"status = 'processing', lease_until = now() + interval '5 s'", false, func(o *outbox.Obstacle) bool { return o.Foreign && o.Wait > 4*time.Second }},
+		"Ready":        {"status = 'pending'", true, func(o *outbox.Obstacle) bool { return o.Ready && o.Wait == 0 }},
+		"TieOfIDs":     {"event_version = 2, id = '00000000-0000-0000-0000-000000000001'", true, func(o *outbox.Obstacle) bool { return o.Version == 2 }},
+		"LateCommit":   {"event_version = -5", true, func(o *outbox.Obstacle) bool { return o.Version == -5 }},
+		"LaterIsFine":  {"event_version = 7", true, nil},
+		"DoneIsFine":   {"status = 'done'", true, nil},
+		"FailedIsFine": {"status = 'failed'", true, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -137,6 +138,27 @@ func TestLeaseRefusesWhatHasSomethingEarlier(t *testing.T) {
 				t.Errorf("the lease names %d events, want 1", got)
 			}
 		})
+	}
+}
+
+func TestStrictLeaseRefusesWhatHasAFailedEventBefore(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.enqueue(1, 2, 3)
+	other := b.enqueue(4, 5)
+	rows := b.list().Ready
+	b.exec("update search_outbox_events set status = 'failed' where event_version in (1, 5)")
+	b.store = b.strictStore(b.pool)
+	x := b.lease(1, groups(rows[1], rows[3])...)
+	if o := x.Obstacles[0]; o == nil || o.Version != 1 || o.Ready || o.Foreign || o.Wait != 24*time.Hour {
+		t.Errorf("obstacle %+v, want the failed event, which nobody but a person ends", o)
+	}
+	if len(x.Events[0]) != 0 || len(x.Events[1]) != 1 || x.Events[1][0].Key != other {
+		t.Errorf("leased %v, want the other entity, of which only a later event has failed", x.Events)
+	}
+	b.exec("update search_outbox_events set next_retry_at = now() + interval '1 h' where event_version = 2")
+	if o := b.lease(1, groups(rows[2])...).Obstacles[0]; o == nil || o.Version != 1 {
+		t.Errorf("obstacle %+v, want the failed event, which is earlier than the one that waits", o)
 	}
 }
 

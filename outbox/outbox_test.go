@@ -49,6 +49,15 @@ func (b *bench) newStore(db outbox.DB, owner string, finished outbox.Finished) *
 	return s
 }
 
+func (b *bench) strictStore(db outbox.DB) *outbox.Store {
+	b.t.Helper()
+	s, err := outbox.OpenStore(b.t.Context(), db, outbox.StoreConfig{Table: table, Group: "g", Owner: "a", Lease: leaseTime, Strict: true})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return s
+}
+
 // makeHistory makes one part of the history for all times.
 func (b *bench) makeHistory() {
 	b.t.Helper()

@@ -252,7 +252,16 @@ func (b *bench) cost(n int) map[string]*explained {
 		check(what, n, x.Count(), err)
 		return x
 	}
-	_, err := under("list of the newest", outbox.Keep).List(ctx, outbox.ListRequest{Ready: n, Newest: true})
+	l, err := under("list", outbox.Keep).List(ctx, outbox.ListRequest{Ready: n})
+	check("list", n, len(l.Ready), err)
+	out["strict lease"] = &explained{Pool: b.pool, t: b.t}
+	ordered, id := b.strictStore(out["strict lease"]), uuid.New()
+	out["strict lease"].blocks, out["strict lease"].rows = 0, 0
+	strict, err := ordered.Lease(ctx, 1, id, groups(l.Ready...))
+	check("strict lease", n, strict.Count(), err)
+	check("release", 0, 0, ordered.Release(ctx, 1, id))
+
+	_, err = under("list of the newest", outbox.Keep).List(ctx, outbox.ListRequest{Ready: n, Newest: true})
 	check("list of the newest", 0, 0, err)
 	for _, finished := range []outbox.Finished{outbox.Keep, outbox.Archive, outbox.Discard} {
 		x := lease("lease")
@@ -261,7 +270,7 @@ func (b *bench) cost(n int) map[string]*explained {
 		check(what, 0, len(s.Left), err)
 	}
 	x := lease("lease")
-	l, err := under("list beside a lease", outbox.Keep).List(ctx, outbox.ListRequest{Ready: n, Without: []uuid.UUID{x.id}})
+	l, err = under("list beside a lease", outbox.Keep).List(ctx, outbox.ListRequest{Ready: n, Without: []uuid.UUID{x.id}})
 	check("list beside a lease", n, len(l.Ready), err)
 	for i := range l.Ready {
 		if l.Ready[i].ID == x.Events[0][0].ID {

@@ -31,6 +31,7 @@ type StoreConfig struct {
 	Lease      time.Duration // how long a lease is shown to last; > 0
 	Timeout    time.Duration // deadline of one call; 0 means 10 s
 	Finished   Finished      // keep, archive or delete done events; empty means keep
+	Strict     bool          // a failed event holds up the later ones of its entity
 }
 
 // Store holds the statements on one outbox table. It is safe for concurrent use. [Store.Open]

@@ -13,6 +13,13 @@ const (
 	ChronicleEventsToEntries = "chronicle_events_to_entries"
 )
 
+// Strict is a projection that may be one of deltas: what it writes depends on every event of
+// an entity, not on the newest alone. While Strict returns true, weft projects every event,
+// one after the other in the order of (version, id), and an event that ends in failed holds
+// up its entity, and no other, until it is replayed or discarded. An event may still be
+// projected twice: the projection tells repeats by their version.
+type Strict interface{ Strict() bool }
+
 // Projection carries events of one outbox table to one destination. Its methods
 // may be called from several goroutines at once, never with two events of one
 // entity in flight.

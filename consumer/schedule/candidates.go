@@ -61,6 +61,7 @@ func (e *entity) forget() { e.rows, e.queue, e.aside, e.suspect = nil, none, fal
 
 // candidates are the entities to choose from. Serials order lists and leases.
 type candidates struct {
+	strict   bool // see Config
 	serial   uint64
 	entities map[outbox.Key]*entity
 	ready    []*entity
@@ -95,9 +96,9 @@ type candidates struct {
 	naming  bool                // they are
 }
 
-func newCandidates() candidates {
+func newCandidates(strict bool) candidates {
 	return candidates{
-		size: shortList, entities: map[outbox.Key]*entity{}, barriers: map[outbox.Key]*barrier{}, putOff: map[outbox.Key]bool{},
+		strict: strict, size: shortList, entities: map[outbox.Key]*entity{}, barriers: map[outbox.Key]*barrier{}, putOff: map[outbox.Key]bool{},
 	}
 }
 
@@ -249,6 +250,9 @@ func (c *candidates) bring(key outbox.Key) *entity {
 func (c *candidates) begin(e *entity, limit int) {
 	e.compact()
 	e.check = !e.sure || e.left > e.begun
+	if c.strict { // no event is superseded, and no list shows those that have failed
+		limit, e.check = 1, true
+	}
 	e.leased, e.flying, e.suspect = e.rows, true, e.suspect && len(e.rows) > limit
 	if len(e.rows) > limit {
 		e.leased, e.rows = e.rows[:limit:limit], e.rows[limit:]

@@ -10,6 +10,8 @@
 //   - One order everywhere: by (event_version, id). An entity is in one batch at a time,
 //     as one group of its lowest rows. The newest event of a group is projected, the
 //     others are superseded by it, or stay behind the earliest one.
+//   - Under strict order a group is a single event: none is superseded, and a failed one
+//     holds up its entity until it is replayed or discarded.
 //   - No event is skipped. Every leased event is settled with a verdict or stays open; a
 //     later list shows it again.
 //   - The database decides, at the lease, which rows wait behind an earlier one. The

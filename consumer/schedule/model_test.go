@@ -47,6 +47,8 @@ type plan struct {
 	retry                float64 // share of events that are refused for a while
 	outages              bool
 	parked               float64 // share of events that somebody parks
+	strict               bool
+	fail                 float64 // share of events that end in failed, until somebody replays or discards them
 }
 
 type row struct {
@@ -108,7 +110,7 @@ func newWorld(t *testing.T, seed uint64, p plan) *world {
 	}
 	ids := uint64(0)
 	w.s = schedule.New(schedule.Config{
-		BatchSize: 50, Concurrency: 3, Page: 200, Poll: 100 * time.Millisecond, BreakerThreshold: 20,
+		BatchSize: 50, Concurrency: 3, Page: 200, Poll: 100 * time.Millisecond, BreakerThreshold: 20, Strict: p.strict,
 		Retry:  schedule.RetryPolicy{MaxAttempts: 1000, BaseBackoff: 500 * time.Millisecond, MaxBackoff: 30 * time.Second},
 		Jitter: func(d time.Duration) time.Duration { return time.Duration(w.rnd.Int64N(int64(d) + 1)) },
 		NewID: func() uuid.UUID {
@@ -324,6 +326,9 @@ func (w *world) lease(b *schedule.Batch, groups []outbox.Group) *outbox.Lease {
 		seen[g.Key] = true
 		var picked []*row
 		doubt := g.Check
+		if w.plan.strict && (!g.Check || len(g.Rows) != 1) {
+			w.t.Fatalf("under strict order %d rows of %s are to be leased, check %v; want a single one that is checked", len(g.Rows), g.Key, g.Check)
+		}
 		for _, x := range w.byKey[g.Key] {
 			doubt = doubt || x.waits(w.now) || x.due(w.now) || x.behind && x.status == "pending"
 			if slices.ContainsFunc(g.Rows, func(r outbox.Row) bool { return r.ID == x.id }) &&
@@ -339,13 +344,15 @@ func (w *world) lease(b *schedule.Batch, groups []outbox.Group) *outbox.Lease {
 		if doubt {
 			var first *row
 			for _, x := range w.byKey[g.Key] {
-				if x.status == "pending" && compareRows(x, newest) < 0 && !slices.Contains(picked, x) && (first == nil || compareRows(x, first) < 0) {
+				if w.blocks(x) && compareRows(x, newest) < 0 && !slices.Contains(picked, x) && (first == nil || compareRows(x, first) < 0) {
 					first = x
 				}
 			}
 			if first != nil {
 				o := &outbox.Obstacle{Position: outbox.Position{Version: first.version, ID: first.id}, Ready: first.retryAt.IsZero() && !first.parked && !first.behind}
-				if first.parked {
+				if first.status == "failed" {
+					o.Ready, o.Wait = false, 24*time.Hour
+				} else if first.parked {
 					o.Wait = 24 * time.Hour
 				} else if first.retryAt.After(w.now) {
 					o.Wait = first.retryAt.Sub(w.now)
@@ -402,7 +409,7 @@ func (w *world) project(p *schedule.Part) ([]outbox.Outcome, *outbox.Fault) {
 		switch key := events[i].Key; {
 		case w.bad[key]:
 			return nil, fault([]outbox.Reason{outbox.ReasonESRequest, outbox.ReasonESTimeout}[w.rnd.IntN(2)])
-		case w.doomed[key]:
+		case w.doomed[key], w.chance(w.plan.fail):
 			out[i] = outbox.Reject(outbox.ReasonES4xx, "refused")
 		case w.chance(w.plan.retry):
 			out[i] = outbox.Reject(outbox.ReasonES5xx, "later")
@@ -433,12 +440,18 @@ func (w *world) settle(b *schedule.Batch) map[outbox.Key]bool {
 		r.written++
 		switch st.Verdict {
 		case outbox.Done, outbox.Superseded:
+			if w.plan.strict && st.Verdict == outbox.Superseded {
+				w.t.Fatalf("event %s is superseded under strict order", r.id)
+			}
 			w.check(r, b)
 			r.status, r.doneAt = "done", w.now
 			w.open--
 		case outbox.Failed:
 			r.status = "failed"
 			w.open--
+			if w.plan.strict {
+				w.attend(r)
+			}
 		case outbox.Retry:
 			r.attempts++
 			r.retryAt, r.behind = w.now.Add(st.Delay), false
@@ -448,11 +461,29 @@ func (w *world) settle(b *schedule.Batch) map[outbox.Key]bool {
 	return left
 }
 
+// blocks reports whether a row holds up later ones of its entity.
+func (w *world) blocks(r *row) bool {
+	return r.status == "pending" || w.plan.strict && r.status == "failed"
+}
+
+// attend has a person replay or discard a failed row.
+func (w *world) attend(r *row) {
+	w.after(time.Duration(w.rnd.IntN(20_000))*time.Millisecond, func() {
+		r.written++
+		if w.rnd.IntN(3) == 0 {
+			r.status = "done"
+			return
+		}
+		r.status, r.retryAt, r.behind = "pending", w.now, false
+		w.open++
+	})
+}
+
 // check is the order of the contract: no earlier event of the entity that was committed
 // before this one is open, unless it is settled with it.
 func (w *world) check(r *row, b *schedule.Batch) {
 	for _, x := range w.byKey[r.key] {
-		if x.status == "pending" && compareRows(x, r) < 0 && x.commit <= r.commit && w.leased[x] != b {
+		if w.blocks(x) && compareRows(x, r) < 0 && x.commit <= r.commit && w.leased[x] != b {
 			w.t.Fatalf("event %s (version %d) of %s is done while %s (version %d) is open", r.id, r.version, r.key, x.id, x.version)
 		}
 	}
@@ -471,7 +502,7 @@ func (w *world) putOff(key outbox.Key, version int64, limit int) (n int) {
 
 // forget drops rows that are done, so that the model stays fast.
 func (w *world) forget() {
-	done := func(r *row) bool { return r.status != "pending" && w.leased[r] == nil }
+	done := func(r *row) bool { return !w.blocks(r) && w.leased[r] == nil }
 	w.rows = slices.DeleteFunc(w.rows, done)
 	for key, rows := range w.byKey {
 		if rows = slices.DeleteFunc(rows, done); len(rows) == 0 {
@@ -497,6 +528,7 @@ func TestSchedulerKeepsOrderAndLosesNothing(t *testing.T) {
 		"Lossy":     {entities: 60, late: 0.1, lost: 0.05, locked: 0.02, change: 0.02, retry: 0.02},
 		"Outages":   {entities: 100, late: 0.1, retry: 0.02, outages: true},
 		"Parked":    {entities: 30, late: 0.1, parked: 0.01, retry: 0.01},
+		"Strict":    {entities: 40, late: 0.1, retry: 0.02, fail: 0.02, lost: 0.01, locked: 0.01, change: 0.01, outages: true, strict: true},
 		"Nightmare": {entities: 50, late: 0.2, lost: 0.05, locked: 0.03, change: 0.03, retry: 0.05, outages: true, parked: 0.005},
 	}
 	seeds := uint64(modelSeeds)

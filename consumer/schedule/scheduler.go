@@ -17,6 +17,9 @@ type Config struct {
 	Poll             time.Duration
 	Retry            RetryPolicy
 	BreakerThreshold int // entities in a row that end in failed before the breaker opens; > 0
+	// Strict projects every event of an entity, one after the other, and has the database hold
+	// up an entity behind its failed event.
+	Strict bool
 
 	Jitter func(time.Duration) time.Duration // a random time up to the one given
 	NewID  func() uuid.UUID                  // of a batch
@@ -90,7 +93,7 @@ type Scheduler struct {
 // New returns a scheduler for a term that begins.
 func New(cfg Config) *Scheduler {
 	return &Scheduler{
-		cfg: cfg, gate: newGate(cfg.BreakerThreshold), c: newCandidates(),
+		cfg: cfg, gate: newGate(cfg.BreakerThreshold), c: newCandidates(cfg.Strict),
 		window: min(firstWindow, cfg.BatchSize), apart: map[outbox.Key]bool{},
 	}
 }

@@ -207,10 +207,12 @@ func (d *daemon) buildLanes() error {
 		return err
 	}
 	for _, p := range projs {
+		ordered, ok := p.(projections.Strict)
+		strict := ok && ordered.Strict()
 		l := projector{proj: p, prepared: make(chan struct{}), takeover: &systemd.Pulse{}}
 		l.store, err = outbox.NewStore(d.pool, outbox.StoreConfig{
 			Table: p.Table(), Projection: p.Name(), Group: cfg.Group, Owner: cfg.Instance,
-			Lease: cfg.Outbox.Lease, Timeout: cfg.Database.Timeout, Finished: outbox.Finished(cfg.Outbox.FinishedOf(p.Name())),
+			Lease: cfg.Outbox.Lease, Timeout: cfg.Database.Timeout, Finished: outbox.Finished(cfg.Outbox.FinishedOf(p.Name())), Strict: strict,
 		})
 		if err != nil {
 			return err
@@ -221,7 +223,7 @@ func (d *daemon) buildLanes() error {
 				MaxAttempts: cfg.Outbox.MaxAttempts, BaseBackoff: cfg.Outbox.BaseBackoff, MaxBackoff: cfg.Outbox.MaxBackoff,
 				TerminalOnTransient: cfg.Outbox.TerminalOnTransient,
 			},
-			BreakerThreshold: cfg.Outbox.BreakerThreshold, ProjectTimeout: projectTimeout, Grace: cfg.Outbox.ShutdownGrace, Tracing: spans,
+			BreakerThreshold: cfg.Outbox.BreakerThreshold, Strict: strict, ProjectTimeout: projectTimeout, Grace: cfg.Outbox.ShutdownGrace, Tracing: spans,
 		}, d.log, pm)
 		if err != nil {
 			return err

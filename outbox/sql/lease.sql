@@ -5,7 +5,7 @@
 -- since the list. For the others the list has shown that there is no earlier row.
 --   $1 group, $2 epoch, $3 instance, $4 batch, $5 length of the lease in microseconds,
 --   $6 addresses, $7 ids, $8 ordinals of the entities, $9 rows of the entity that are asked
---   for, 0 to look it up
+--   for, 0 to look it up, $10 whether a failed row is in the way, too
 -- Answers one row for each leased event; one for each entity that is left out: the earliest
 -- open row in its way, its status in place of the op, whether it is ready in place of the
 -- attempts, and the seconds until it may go; and one of ordinal -1 when the fence is not ours.
@@ -42,14 +42,23 @@ with fence as materialized ({fence}
   select d.n, d.entity_type, d.entity_id, e.*
   from doubtful d
   cross join lateral (
-    select q.id, q.event_version, q.status, q.next_retry_at is null as ready,
-           extract(epoch from coalesce(q.lease_until, q.next_retry_at, now()) - now())::float8 as wait
-    from {table} q
-    where q.entity_id = d.entity_id and q.entity_type = d.entity_type
-      and q.status in ('pending', 'processing')
-      and q.event_version <= d.event_version and (q.event_version, q.id) < (d.event_version, d.id)
-      and q.id not in (select id from picked)
-    order by q.event_version
+    (select q.id, q.event_version, q.status, q.next_retry_at is null as ready,
+            extract(epoch from coalesce(q.lease_until, q.next_retry_at, now()) - now())::float8 as wait
+     from {table} q
+     where q.entity_id = d.entity_id and q.entity_type = d.entity_type
+       and q.status in ('pending', 'processing')
+       and q.event_version <= d.event_version and (q.event_version, q.id) < (d.event_version, d.id)
+       and q.id not in (select id from picked)
+     order by q.event_version
+     limit 1)
+    union all
+    (select q.id, q.event_version, q.status, false, 86400
+     from {table} q
+     where $10::boolean and q.entity_id = d.entity_id and q.entity_type = d.entity_type and q.status = 'failed'
+       and q.event_version <= d.event_version and (q.event_version, q.id) < (d.event_version, d.id)
+     order by q.event_version
+     limit 1)
+    order by event_version
     limit 1
   ) e
 ), leased as (

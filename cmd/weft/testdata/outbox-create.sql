@@ -52,6 +52,7 @@ create index weft_product_outbox_list on "public"."product_outbox_events" (event
 create index weft_product_outbox_retry on "public"."product_outbox_events" (next_retry_at, event_version) where status = 'pending' and next_retry_at is not null and behind is null;
 create index weft_product_outbox_entity on "public"."product_outbox_events" (entity_id, event_version) where status in ('pending', 'processing');
 create index weft_product_outbox_behind on "public"."product_outbox_events" (entity_id) where status = 'pending' and behind is not null;
+create index weft_product_outbox_blocked on "public"."product_outbox_events" (entity_id, event_version) where status = 'failed';
 
 -- The version of each entity. Its row outlives the entity, so that versions go on growing,
 -- and is locked from its change to the end of the transaction, so that versions have the
