@@ -21,6 +21,12 @@ type Querier interface {
 // queryTimeout bounds every statement of a projection.
 const queryTimeout = 15 * time.Second
 
+// DatabaseFault turns an error of the database into a Fault, so that an outage of Postgres ends
+// no event in failed: it is for projections that an embedding program brings.
+func DatabaseFault(ctx context.Context, what string, err error) error {
+	return databaseFault(ctx, what, err)
+}
+
 // databaseFault turns an error of the database into a Fault, or returns the cause
 // of ctx when that was cancelled:
 //
