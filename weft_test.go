@@ -21,6 +21,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections"
 )
@@ -312,4 +313,42 @@ func TestLoadSettingsReadsWhatTheProgramReads(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "yours") || !strings.Contains(err.Error(), "mine") {
 		t.Errorf("unknown projection: got %v, want it to name both", err)
 	}
+}
+
+func TestDeclaredProjectionFillsATableOfTheSameDatabase(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.Database(t)
+	pool := testenv.Pool(t, dsn)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`create table product (id bigint primary key, name text, price numeric(10,2));
+		create table product_card (entity_id bigint primary key, version bigint not null, label text not null check (label <> 'bad 0.00'))`)
+	if _, err := migrations.CreateOutbox(t.Context(), dsn, migrations.OutboxSpec{Table: "product"}, true); err != nil {
+		t.Fatal(err)
+	}
+	s := settings(dsn, "cards")
+	s.Declared = []projections.Declaration{{
+		Name: "cards", Table: "product_outbox_events", Destination: "product_card",
+		Query: "select p.id as entity_id, v.version, concat_ws(' ', p.name, p.price) as label from product p join product_outbox_versions v on v.entity_id = p.id where p.id = any($1)",
+	}}
+	start(t, weft.New(weft.Options{Settings: s}))
+	exec(`insert into product select i, 'p' || i, i from generate_series(1, 500) i`)
+	exec(`insert into product values (501, 'bad', 0)`)
+	exec(`update product set price = 0.5 where id = 7; delete from product where id > 100 and id <= 500`)
+	cards := func(sql string) (s string) {
+		if err := pool.QueryRow(t.Context(), sql).Scan(&s); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	eventually(t, "the cards", func() bool {
+		return cards(`select count(*) || ' ' || coalesce(max(label) filter (where entity_id = 7), '') from product_card`) == "100 p7 0.50"
+	})
+	eventually(t, "the refused card among the dead letters", func() bool {
+		return cards(`select coalesce(string_agg(entity_id || ' ' || error_reason, ''), '') from product_outbox_events where status = 'failed'`) == "501 deterministic_exception"
+	})
 }

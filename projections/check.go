@@ -51,10 +51,15 @@ func (r Registry) Check(ctx context.Context, name string, deps Deps) ([]Finding,
 		}
 		c.find(setting, fault.Err.Error(), "")
 	} else {
-		c.fields(shape)
+		if d.Destination == "" {
+			c.fields(shape)
+		}
 		if err := c.plan(ctx, shape); err != nil {
 			return nil, err
 		}
+	}
+	if d.Destination != "" {
+		return c.table(ctx, shape)
 	}
 	sink, err := r.Sink(name, deps.Elastic, zap.NewNop(), prometheus.NewRegistry())
 	if err != nil {
@@ -291,6 +296,9 @@ func (r Registry) Render(ctx context.Context, name, id string, deps Deps) (*Rend
 		if !row.deleted {
 			out.Document = a.json[row.from:row.to]
 		}
+	}
+	if d.Destination != "" {
+		return out, newTableSink(d, source, deps.Pool).render(ctx, out)
 	}
 	sink, err := r.Sink(name, deps.Elastic, zap.NewNop(), prometheus.NewRegistry())
 	if err != nil {

@@ -36,6 +36,9 @@ type Declaration struct {
 	Mapping  json.RawMessage // of an index made here; nil leaves the fields to Elasticsearch
 	Settings json.RawMessage // of an index made here, beside weft's own
 	Pipeline string          // an ingest pipeline, optional
+
+	// Destination is a table of this database that gets the rows, instead of an index.
+	Destination string
 }
 
 var (
@@ -58,8 +61,11 @@ func (d Declaration) Validate() error {
 	case !strings.Contains(query, "$1"):
 		errs = append(errs, errors.New("source.query does not use $1: filter the rows by it, as in `where p.id = any($1)`"))
 	}
-	if d.Index == "" {
-		errs = append(errs, errors.New("index.name is empty: want the name of an alias or index"))
+	switch {
+	case d.Destination == "" && d.Index == "":
+		errs = append(errs, errors.New("index.name is empty: want the name of an alias or index, or a table in destination.table"))
+	case d.Destination != "" && (d.Index != "" || d.Mapping != nil || d.Settings != nil || d.Pipeline != "" || d.DropNulls):
+		errs = append(errs, errors.New("destination.table stands beside settings of an index: want a table or an index, and source.nulls with an index alone"))
 	}
 	for _, part := range []struct {
 		what string
@@ -85,15 +91,19 @@ func (d Declaration) target(base elastic.Config) elastic.Config {
 	return base
 }
 
-// NewDeclared returns the projection that d declares: it reads from pool, writes to sink, and
-// registers its metrics with reg.
+// NewDeclared returns the projection that d declares: it reads from pool, writes to sink or to
+// the table that d names, and registers its metrics with reg.
 func NewDeclared(d Declaration, pool BatchQuerier, sink Documents, log *zap.Logger, reg prometheus.Registerer) (*Index, error) {
 	if err := d.Validate(); err != nil {
 		return nil, err
 	}
+	source, destination := newDeclaredSource(d, pool), "elasticsearch/"+d.Index
+	if d.Destination != "" {
+		sink, destination = newTableSink(d, source, pool), "postgres/"+d.Destination
+	}
 	return newIndex(&Index{
-		name: d.Name, table: d.Table, destination: "elasticsearch/" + d.Index, sink: sink, log: log,
-		source:   newDeclaredSource(d, pool),
+		name: d.Name, table: d.Table, destination: destination, sink: sink, log: log,
+		source:   source,
 		appendID: func(dst []byte, key *outbox.Key) []byte { return key.ID.AppendTo(dst) },
 	}, pool, reg)
 }

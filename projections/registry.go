@@ -42,6 +42,9 @@ func (r Registry) constructors() map[string]Constructor {
 	}
 	for _, declared := range r.Declared {
 		all[declared.Name] = func(d Deps) (Projection, error) {
+			if declared.Destination != "" {
+				return NewDeclared(declared, d.Pool, nil, d.Log, d.Registerer)
+			}
 			sink, err := r.Sink(declared.Name, d.Elastic, d.Log, d.Registerer)
 			if err != nil {
 				return nil, err
@@ -99,6 +102,12 @@ func (r Registry) Table(name string) string {
 		return d.Table
 	}
 	return map[string]string{SearchIndexToElastic: searchTable, ChronicleEventsToEntries: chronicleTable}[name]
+}
+
+// Indexed reports whether a projection writes to Elasticsearch by a sink.
+func (r Registry) Indexed(name string) bool {
+	d, ok := r.declared(name)
+	return ok && d.Destination == "" || name == SearchIndexToElastic
 }
 
 // Sink returns the sink of a projection that writes to Elasticsearch. Its metrics are

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -37,11 +38,12 @@ Nothing is written.`,
 
 // listedProjection is what weft projection list says of one.
 type listedProjection struct {
-	Name     string `json:"name"`
-	Table    string `json:"table"`
-	Index    string `json:"index"` // empty for a built-in one
-	Declared bool   `json:"declared"`
-	Runs     bool   `json:"runs"`
+	Name        string `json:"name"`
+	Table       string `json:"table"`
+	Index       string `json:"index"`                 // empty for a built-in one
+	Destination string `json:"destination,omitempty"` // a table instead of an index
+	Declared    bool   `json:"declared"`
+	Runs        bool   `json:"runs"`
 }
 
 func (a *app) projectionList() *cobra.Command {
@@ -62,16 +64,16 @@ func (a *app) projectionList() *cobra.Command {
 				p := listedProjection{Name: name, Table: cfg.Registry().Table(name), Runs: slices.Contains(cfg.Projections, name)}
 				for _, d := range cfg.Declared {
 					if d.Name == name {
-						p.Declared, p.Index = true, d.Index
+						p.Declared, p.Index, p.Destination = true, d.Index, d.Destination
 					}
 				}
 				out = append(out, p)
 			}
 			return a.show(asJSON, out, func(w io.Writer) error {
 				t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-				fmt.Fprintln(t, "PROJECTION\tOUTBOX TABLE\tINDEX\tDECLARED\tRUNS")
+				fmt.Fprintln(t, "PROJECTION\tOUTBOX TABLE\tINDEX OR TABLE\tDECLARED\tRUNS")
 				for _, p := range out {
-					fmt.Fprintf(t, "%s\t%s\t%s\t%t\t%t\n", p.Name, p.Table, dash(p.Index), p.Declared, p.Runs)
+					fmt.Fprintf(t, "%s\t%s\t%s\t%t\t%t\n", p.Name, p.Table, dash(cmp.Or(p.Index, p.Destination)), p.Declared, p.Runs)
 				}
 				return t.Flush()
 			})

@@ -94,8 +94,9 @@ func (y *yamlFile) declaration(name, n *yaml.Node) {
 			return err
 		},
 		"index.name": func(s string) (err error) { d.Index, err = parseIndex(s); return err }, "index.pipeline": text(&d.Pipeline),
-		"index.mapping":  func(s string) (err error) { d.Mapping, err = y.beside(s); return err },
-		"index.settings": func(s string) (err error) { d.Settings, err = y.beside(s); return err },
+		"destination.table": text(&d.Destination),
+		"index.mapping":     func(s string) (err error) { d.Mapping, err = y.beside(s); return err },
+		"index.settings":    func(s string) (err error) { d.Settings, err = y.beside(s); return err },
 	}
 	before := len(y.problems)
 	y.places["projections."+name.Value] = fmt.Sprintf("%s:%d", y.path, name.Line)
@@ -112,7 +113,9 @@ func (y *yamlFile) declaration(name, n *yaml.Node) {
 	}
 	for _, other := range y.declared {
 		switch {
-		case other.Index == d.Index:
+		case d.Destination != "" && other.Destination == d.Destination:
+			y.problem(key, name, fmt.Sprintf("writes to table %s, as %s does: their rows would replace one another; take a table of its own", d.Destination, other.Name))
+		case d.Index != "" && other.Index == d.Index:
 			y.problem(key, name, fmt.Sprintf("writes to index %s, as %s does: their documents would replace one another; take an index of its own", d.Index, other.Name))
 		case other.Table == d.Table:
 			y.problem(key, name, fmt.Sprintf("reads outbox table %s, as %s does: an event is worked off once; make an outbox table for each projection", d.Table, other.Name))

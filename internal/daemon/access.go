@@ -14,7 +14,6 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/leader"
-	"github.com/samuelhu324-dev/weft/projections"
 	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
@@ -120,7 +119,7 @@ func (d *daemon) reaccess(ctx context.Context, next config.Config) error {
 // tryElastic returns an error when the server refuses access for a projection, and nil after
 // any other fault.
 func (d *daemon) tryElastic(ctx context.Context, projection string, target elastic.Config, access elastic.Access) error {
-	if projection == projections.ChronicleEventsToEntries {
+	if !d.Registry.Indexed(projection) {
 		return nil
 	}
 	transport, err := elastic.NewTransport(access)

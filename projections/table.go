@@ -1,0 +1,313 @@
+package projections
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
+)
+
+// tableSink writes documents into the rows of a table of the fence's database. Columns
+// entity_id and version are of weft, the others have the names of the fields.
+//
+// A delete removes the row, and leaves no tombstone: each statement holds the fence of its
+// term, and each event reads the source anew, so that no late write of an old leader and no
+// older event brings the row back. A version never goes down.
+type tableSink struct {
+	name   string // as declared
+	outbox string
+	source *declaredSource
+	pool   Querier
+
+	mu     sync.Mutex
+	target *tableTarget // nil until it is known, and after a refusal
+}
+
+func newTableSink(d Declaration, source *declaredSource, pool Querier) *tableSink {
+	return &tableSink{name: d.Destination, outbox: d.Table, source: source, pool: pool}
+}
+
+// tableTarget is a table that fits, and the statements on it.
+type tableTarget struct{ write, live, read string }
+
+// EnsureIndex implements Documents. The table is its owner's to make.
+func (s *tableSink) EnsureIndex(ctx context.Context) error { return s.Ready(ctx) }
+
+// Ready implements Documents.
+func (s *tableSink) Ready(ctx context.Context) error {
+	_, err := s.known(ctx)
+	return err
+}
+
+// Close implements Documents.
+func (s *tableSink) Close() {}
+
+func (s *tableSink) known(ctx context.Context) (*tableTarget, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.target != nil {
+		return s.target, nil
+	}
+	limited, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	shape, err := s.source.known(limited)
+	if err != nil {
+		return nil, err
+	}
+	look, err := s.look(limited)
+	if err != nil {
+		return nil, databaseFault(ctx, "destination table", err)
+	}
+	if found := look.findings(shape); len(found) > 0 {
+		err := fmt.Errorf("destination.table of projection %s: %s; %s", s.source.declaration.Name, found[0].What, found[0].Remedy)
+		return nil, &outbox.Fault{Reason: outbox.ReasonUnknown, Shared: true, Err: err}
+	}
+	s.target = look.statements(shape)
+	return s.target, nil
+}
+
+func (s *tableSink) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.target = nil
+}
+
+// Write implements Documents.
+func (s *tableSink) Write(ctx context.Context, actions []elastic.Action) ([]outbox.Outcome, error) {
+	authority, ok := outbox.AuthorityFrom(ctx)
+	if !ok {
+		return nil, errors.New("destination table: no authority in context")
+	}
+	target, err := s.known(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]outbox.Outcome, len(actions))
+	err = s.apply(ctx, authority, target, actions, out)
+	if err == nil {
+		return out, nil
+	}
+	s.forget() // it may have changed
+	f, ok := errors.AsType[*outbox.Fault](err)
+	if !ok || !slices.ContainsFunc(out, func(o outbox.Outcome) bool { return o.Verdict != 0 }) {
+		return nil, err
+	}
+	for i := range out {
+		if out[i].Verdict == 0 {
+			out[i] = outbox.Outcome{Verdict: outbox.Retry, Reason: f.Reason, Detail: oneLine(f.Error())}
+		}
+	}
+	return out, f
+}
+
+// apply writes actions in one statement. If a row is refused, it writes the halves, down to
+// the row that is at fault.
+func (s *tableSink) apply(ctx context.Context, a outbox.Authority, t *tableTarget, actions []elastic.Action, out []outbox.Outcome) error {
+	err := s.write(ctx, a, t, actions, out)
+	detail, ofRow := rowError(err)
+	half := len(actions) / 2
+	switch {
+	case err == nil:
+		return nil
+	case !ofRow:
+		return databaseFault(ctx, "rows of "+s.name, err)
+	case half == 0:
+		out[0] = outbox.Reject(outbox.ReasonDeterministic, detail)
+		return nil
+	}
+	clear(out)
+	if err := s.apply(ctx, a, t, actions[:half], out[:half]); err != nil {
+		return err
+	}
+	return s.apply(ctx, a, t, actions[half:], out[half:])
+}
+
+func (s *tableSink) write(ctx context.Context, a outbox.Authority, t *tableTarget, actions []elastic.Action, out []outbox.Outcome) error {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	ids, versions, docs := make([]string, len(actions)), make([]int64, len(actions)), make([]*string, len(actions))
+	for i := range actions {
+		ids[i], versions[i] = actions[i].ID, actions[i].Version
+		if !actions[i].Delete {
+			doc := string(actions[i].Body)
+			docs[i] = &doc
+		}
+	}
+	rows, err := s.pool.Query(ctx, t.write, a.Group, a.Epoch, a.Instance, ids, versions, docs)
+	if err != nil {
+		return err
+	}
+	var fenced, changed bool
+	var held *int64
+	i := 0
+	_, err = pgx.ForEachRow(rows, []any{&fenced, &changed, &held}, func() error {
+		switch {
+		case !fenced:
+			return outbox.ErrFenced
+		case changed:
+			out[i] = outbox.OK()
+		case held == nil:
+			out[i] = outbox.NoOp(outbox.NoopES404)
+		default:
+			actions[i].Held = *held
+			out[i] = outbox.NoOp(outbox.NoopAlreadyApplied)
+		}
+		i++
+		return nil
+	})
+	return err
+}
+
+// Live implements Documents.
+func (s *tableSink) Live(ctx context.Context, ids []string) (out []bool, err error) {
+	target, err := s.known(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := s.pool.Query(ctx, target.live, ids)
+	if err == nil {
+		out, err = pgx.CollectRows(rows, pgx.RowTo[bool])
+	}
+	if err != nil {
+		return nil, databaseFault(ctx, "rows of "+s.name, err)
+	}
+	return out, nil
+}
+
+// writeTable is the statement of write. It answers for each action, in their order, whether
+// the fence held, whether the row was written or removed, and its version before.
+const writeTable = `
+with fence as materialized (
+  select from weft_fence where group_name = $1 and epoch = $2 and instance = $3 for key share
+), action as materialized (
+  select a.n, a.id::{key} as entity_id, a.version, a.doc
+  from unnest($4::text[], $5::bigint[], $6::text[]::json[]) with ordinality as a(id, version, doc, n)
+), written as (
+  insert into {table} as t (entity_id, version{columns})
+  select a.entity_id, a.version{values}
+  from action a cross join lateral json_populate_record(null::{table}, a.doc) as r
+  where a.doc is not null and exists (select from fence)
+  on conflict (entity_id) do update set version = excluded.version{set}
+  where t.version <= excluded.version
+  returning entity_id
+), removed as (
+  delete from {table} t using action a
+  where a.doc is null and t.entity_id = a.entity_id and t.version <= a.version and exists (select from fence)
+  returning t.entity_id
+)
+select exists (select from fence), a.entity_id in (select entity_id from written union all select entity_id from removed),
+       (select t.version from {table} t where t.entity_id = a.entity_id)
+from action a
+order by a.n`
+
+const liveTable = `
+select exists (select from {table} t where t.entity_id = k.id::{key})
+from unnest($1::text[]) with ordinality as k(id, n) order by n`
+
+const readTable = `
+select to_jsonb(t.*) - '{entity_id,version}'::text[], t.version from {table} t where t.entity_id = $1::text::{key}`
+
+// statements returns the statements on a table that has no findings.
+func (l *tableLook) statements(shape *declaredShape) *tableTarget {
+	var columns, values, set strings.Builder
+	for _, f := range shape.fields {
+		name := pgx.Identifier{f.name}.Sanitize()
+		value := "r." + name
+		if l.columns[f.name].typ == "bytea" {
+			value = "decode(a.doc ->> '" + strings.ReplaceAll(f.name, "'", "''") + "', 'base64')"
+		}
+		fmt.Fprintf(&columns, ", %s", name)
+		fmt.Fprintf(&values, ", %s", value)
+		fmt.Fprintf(&set, ", %s = excluded.%s", name, name)
+	}
+	fill := strings.NewReplacer("{table}", l.table, "{key}", l.columns[reserved[columnEntity]].typ,
+		"{columns}", columns.String(), "{values}", values.String(), "{set}", set.String())
+	return &tableTarget{write: fill.Replace(writeTable), live: fill.Replace(liveTable), read: fill.Replace(readTable)}
+}
+
+// tableLook is what the catalogue says of a destination.
+type tableLook struct {
+	declared string // its name
+	table    string // as SQL writes it; empty without one
+	kind     string // of pg_class
+	unique   bool   // entity_id alone is
+	writable bool
+	watched  bool // its changes are the events of the outbox
+	role     string
+	columns  map[string]tableColumn
+	castable map[string]bool // fields whose type fits their column
+}
+
+type tableColumn struct {
+	typ       string
+	required  bool
+	generated bool
+	oid       uint32
+}
+
+// tableQuery reads a table and its columns.
+const tableQuery = `
+select c.oid::regclass::text, c.relkind::text,
+       exists (select from pg_index i join pg_attribute k on k.attrelid = c.oid and k.attnum = i.indkey[0] and k.attname = 'entity_id'
+               where i.indrelid = c.oid and i.indisunique and i.indisvalid and i.indimmediate and i.indpred is null and i.indnkeyatts = 1),
+       has_table_privilege(c.oid, 'select') and has_table_privilege(c.oid, 'insert') and has_table_privilege(c.oid, 'update') and has_table_privilege(c.oid, 'delete'),
+       exists (select from weft_outbox w where w.table_name = $2 and to_regclass(w.source) = c.oid), quote_ident(current_user),
+       a.attname::text, format_type(a.atttypid, null), a.attnotnull and not a.atthasdef and a.attidentity = '', a.attgenerated <> '' or a.attidentity = 'a', a.atttypid::oid
+from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+where c.oid = to_regclass($1)`
+
+// castQuery returns the places of the pairs of types of which the first fits the second: it is
+// the same, or may be assigned to it, or the second is text or JSON.
+const castQuery = `
+select p.n::int from unnest($1::oid[], $2::oid[]) with ordinality as p(source, target, n)
+join pg_type t on t.oid = p.target
+where p.source = p.target or t.typcategory = 'S' or t.typname in ('json', 'jsonb')
+   or exists (select from pg_cast c where c.castsource = p.source and c.casttarget = p.target and c.castcontext in ('a', 'i'))
+   or exists (select from pg_type s where s.oid = p.source and t.typbasetype = s.oid)`
+
+// look reads the table, and the types of the query's columns.
+func (s *tableSink) look(ctx context.Context) (*tableLook, error) {
+	l := &tableLook{declared: s.name, columns: map[string]tableColumn{}, castable: map[string]bool{}}
+	rows, err := s.pool.Query(ctx, tableQuery, s.name, s.outbox)
+	if err != nil {
+		return nil, err
+	}
+	var name string
+	var c tableColumn
+	into := []any{&l.table, &l.kind, &l.unique, &l.writable, &l.watched, &l.role, &name, &c.typ, &c.required, &c.generated, &c.oid}
+	if _, err = pgx.ForEachRow(rows, into, func() error { l.columns[name] = c; return nil }); err != nil {
+		return nil, err
+	}
+	shape, err := s.source.known(ctx)
+	if err != nil {
+		return nil, err
+	}
+	query := "select * from (\n" + s.source.declaration.query() + "\n) as q limit 0"
+	if rows, err = s.pool.Query(ctx, query, pgx.QueryExecModeDescribeExec, noIDs(shape.entity)); err != nil {
+		return nil, err
+	}
+	var names []string
+	var sources, targets []uint32
+	for _, f := range rows.FieldDescriptions() {
+		if c, ok := l.columns[f.Name]; ok {
+			names, sources, targets = append(names, f.Name), append(sources, f.DataTypeOID), append(targets, c.oid)
+		}
+	}
+	rows.Close()
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	if rows, err = s.pool.Query(ctx, castQuery, sources, targets); err != nil {
+		return nil, err
+	}
+	var n int
+	_, err = pgx.ForEachRow(rows, []any{&n}, func() error { l.castable[names[n-1]] = true; return nil })
+	return l, err
+}
