@@ -61,7 +61,7 @@ func (l *tableLook) findings(shape *declaredShape) (out []Finding) {
 		switch {
 		case !ok:
 			find(l.table+" lacks column "+name, alter, "add column "+name+" "+want[name]+" not null")
-		case c.typ != want[name] && !(want[name] == "text" && c.typ == "character varying"):
+		case c.typ != want[name] && (c.typ != "character varying" || want[name] != "text"):
 			find(fmt.Sprintf("column %s of %s is %s, want %s", name, l.table, c.typ, want[name]), alter, "alter column "+name+" type "+want[name])
 		}
 	}
