@@ -4,8 +4,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -52,10 +50,10 @@ func (a *Applied) key() outbox.Key { return keyOf(a.ID) }
 
 // keyOf undoes outbox.Key.String. A document of another name gets it as its type.
 func keyOf(document string) outbox.Key {
-	typ, id, _ := strings.Cut(document, ":")
-	entity, err := uuid.Parse(id)
-	if err != nil {
+	typ, text, _ := strings.Cut(document, ":")
+	var id outbox.ID
+	if err := id.UnmarshalText([]byte(text)); err != nil || id.IsZero() {
 		return outbox.Key{Type: document}
 	}
-	return outbox.Key{Type: typ, ID: outbox.UUID(entity)}
+	return outbox.Key{Type: typ, ID: id}
 }
