@@ -7,22 +7,25 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // OutboxSpec says whose changes an outbox is to get. Tables are named as SQL does, columns as
 // the table has them.
 type OutboxSpec struct {
 	Table      string
-	Key        string // the column of the entity's id; empty for the primary key
-	EntityType string // of the events; empty for the table's name
-	Name       string // of the outbox table; empty for TABLE_outbox_events
+	Key        []string // the columns of the entity's key; empty for the primary key
+	Routing    string   // the column that decides the shard of the document; empty for the id itself
+	EntityType string   // of the events; empty for the table's name
+	Name       string   // of the outbox table; empty for TABLE_outbox_events
 	Children   []Child
 }
 
-// Child is a table whose rows are part of an entity, and its column with the entity's id.
-type Child struct{ Table, Column string }
+// Child is a table whose rows are part of an entity, and its columns with the entity's key, in
+// the order of the key.
+type Child struct {
+	Table   string
+	Columns []string
+}
 
 // OutboxPlan is what [CreateOutbox] or [DropOutbox] runs.
 type OutboxPlan struct {
@@ -107,11 +110,11 @@ func (m *migrator) planOutbox(ctx context.Context, spec OutboxSpec) (*OutboxPlan
 	if n := len([]rune(entityType)); n > 50 {
 		return nil, source, &OutboxError{plan.Name, fmt.Sprintf("has an entity type of %d characters", n), "name one of at most 50 with --type"}
 	}
-	column, key, err := m.readEntityKey(ctx, source, spec.Key)
+	key, err := m.readKey(ctx, source, spec.Key, spec.Routing)
 	if err != nil {
 		return nil, source, err
 	}
-	source.columns = []string{column}
+	source.ids = [][]string{key.names()}
 	tables := []watched{source}
 	for _, c := range spec.Children {
 		var warning string
@@ -122,7 +125,7 @@ func (m *migrator) planOutbox(ctx context.Context, spec OutboxSpec) (*OutboxPlan
 			plan.Warnings = append(plan.Warnings, warning)
 		}
 	}
-	plan.Statements = m.createStatements(plan.Name, entityType, column, key, tables)
+	plan.Statements = m.createStatements(plan.Name, entityType, key, tables)
 	return plan, source, nil
 }
 
@@ -159,34 +162,48 @@ func (m *migrator) freeNames(ctx context.Context, name string) error {
 	return nil
 }
 
-func (m *migrator) createStatements(name, entityType, key string, k keyColumn, tables []watched) string {
+func (m *migrator) createStatements(name, entityType string, k *sourceKey, tables []watched) string {
 	base, source := outboxBase(name), tables[0]
-	t := registeredTable(name, true).withTypes("uuid", k.typ)
+	k.idFunction, k.placeFunction = m.qualify(base+"_id"), m.qualify(base+"_place")
+	k.part, k.partOf = m.qualify("weft_part"), m.qualify("weft_part_of")
+	t := registeredTable(name, true).withTypes("uuid", k.placeType())
 	var indexes strings.Builder
 	for _, ix := range currentIndexes([]table{t}) {
 		indexes.WriteString("create index " + ix.name + " on " + m.qualify(name) + " " + ix.on + ";\n")
 	}
-	common := []string{
-		"{quote}", bodyQuote(tables, key), "{type}", k.typ, "{base}", base, "{touch}", m.qualify(base + "_touch"), "{refuse}", m.qualify(base + "_refuse_truncate"),
-	}
-	var watch strings.Builder
-	for i, w := range tables {
-		comment := "Tells which entities a statement on " + comment(w.sql) + " has touched."
-		watch.WriteString(strings.NewReplacer(append(common, "{watched_comment}", comment, "{watched}", w.sql, "{changed}", m.qualify(fmt.Sprintf("%s_changed_%d", base, i+1)),
-			"{old_ids}", w.ids("weft_old", k.typ), "{new_ids}", w.ids("weft_new", k.typ), "{same_row}", w.sameRow())...).Replace(template("outbox_watch.sql")))
-	}
-	return strings.NewReplacer(append(common, "{source_comment}", comment(source.sql), "{source}", source.sql, "{source_text}", literal(source.sql), "{key}", pgx.Identifier{key}.Sanitize(), "{key_text}", literal(key),
-		"{create_outbox}", t.create(m.qualify(name)), "{create_indexes}", indexes.String(), "{outbox}", m.qualify(name), "{name_text}", literal(name),
+	fill := append(k.fill(source),
+		"{quote}", bodyQuote(tables, k), "{base}", base, "{touch}", m.qualify(base+"_touch"), "{refuse}", m.qualify(base+"_refuse_truncate"),
+		"{source_comment}", comment(source.sql), "{source}", source.sql, "{source_text}", literal(source.sql), "{outbox}", m.qualify(name), "{name_text}", literal(name),
 		"{versions}", m.qualify(versionsTable(name)), "{storage}", strings.Join(t.storage(), ", "),
 		"{sequence}", m.qualify(base+"_version"), "{sequence_text}", literal(m.qualify(base+"_version")),
-		"{entity_type}", literal(entityType), "{registry}", m.qualify(registryTable), "{watch}", watch.String())...).Replace(template("outbox_create.sql"))
+		"{entity_type}", literal(entityType), "{registry}", m.qualify(registryTable))
+	var watch strings.Builder
+	for i, w := range tables {
+		body := template("outbox_watch.sql")
+		if i == 0 && k.placed() {
+			body = template("outbox_watch_routed.sql")
+		}
+		comment := "Tells which entities a statement on " + comment(w.sql) + " has touched."
+		watch.WriteString(strings.NewReplacer(append(slices.Concat(fill, k.watch(w)), "{watched_comment}", comment, "{watched}", w.sql,
+			"{changed}", m.qualify(fmt.Sprintf("%s_changed_%d", base, i+1)), "{same_row}", w.sameRow())...).Replace(body + template("outbox_triggers.sql")))
+	}
+	touch := template("outbox_touch.sql")
+	if k.placed() {
+		touch = template("outbox_touch_routed.sql")
+	}
+	fill = append(fill, "{create_outbox}", t.create(m.qualify(name)), "{create_indexes}", indexes.String(),
+		"{touch_function}", strings.NewReplacer(fill...).Replace(touch), "{watch}", watch.String())
+	return strings.NewReplacer(fill...).Replace(template("outbox_create.sql"))
 }
 
 // bodyQuote returns dollar quotes that no name ends by containing them.
-func bodyQuote(tables []watched, key string) string {
-	names := []string{key}
+func bodyQuote(tables []watched, key *sourceKey) string {
+	var names []string
+	if key.routing != nil {
+		names = append(names, key.routing.name)
+	}
 	for _, w := range tables {
-		names = append(append(append(names, w.sql), w.columns...), w.primary...)
+		names = append(append(append(names, w.sql), w.primary...), slices.Concat(w.ids...)...)
 	}
 	tag := "$weft$"
 	for slices.ContainsFunc(names, func(n string) bool { return strings.Contains(n, tag) }) {

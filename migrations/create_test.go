@@ -33,7 +33,7 @@ create table shop.variant (id bigint generated always as identity primary key,
 create index on shop.variant (product_id)`
 
 func productSpec() migrations.OutboxSpec {
-	return migrations.OutboxSpec{Table: "shop.product", Children: []migrations.Child{{Table: "shop.variant", Column: "product_id"}}}
+	return migrations.OutboxSpec{Table: "shop.product", Children: []migrations.Child{{Table: "shop.variant", Columns: []string{"product_id"}}}}
 }
 
 func newShop(t *testing.T, products int) *shop {
@@ -390,7 +390,7 @@ func TestHostileNames(t *testing.T) {
 		child := pgx.Identifier{"shop", name + " child"}.Sanitize()
 		s.exec(fmt.Sprintf(`create table %s (%s text primary key, %s text); create table %s (%s varchar(60))`, table, key, ref, child, ref))
 		outbox := fmt.Sprintf("hostile_%d_outbox_events", i)
-		plan := s.create(migrations.OutboxSpec{Table: table, Key: name + " key", EntityType: name, Name: outbox, Children: []migrations.Child{{Table: child, Column: name}}})
+		plan := s.create(migrations.OutboxSpec{Table: table, Key: []string{name + " key"}, EntityType: name, Name: outbox, Children: []migrations.Child{{Table: child, Columns: []string{name}}}})
 		if len(plan.Warnings) != 1 || !strings.HasPrefix(plan.Warnings[0], "no index of shop.") {
 			t.Errorf("%q: warnings %q, want that the child lacks an index", name, plan.Warnings)
 		}
@@ -416,7 +416,7 @@ func TestTableThatIsItsOwnChild(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, 0)
 	s.exec(`create table shop.node (id uuid primary key, parent_id uuid, other_id uuid)`)
-	s.create(migrations.OutboxSpec{Table: "shop.node", Children: []migrations.Child{{Table: "shop.node", Column: "parent_id"}, {Table: "shop.node", Column: "other_id"}}})
+	s.create(migrations.OutboxSpec{Table: "shop.node", Children: []migrations.Child{{Table: "shop.node", Columns: []string{"parent_id"}}, {Table: "shop.node", Columns: []string{"other_id"}}}})
 	const id = `'00000000-0000-0000-0000-00000000000%d'`
 	s.exec(fmt.Sprintf(`insert into shop.node values (`+id+`), (`+id+`)`, 1, 2))
 	s.exec(`delete from node_outbox_events`)

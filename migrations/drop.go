@@ -64,7 +64,7 @@ func (m *migrator) planDrop(ctx context.Context, name string, force bool) (*Outb
 	err := m.db.QueryRowContext(ctx, `with made as (
 			select p.oid, format('%I.%I(%s)', n.nspname, p.proname, pg_get_function_identity_arguments(p.oid)) as signature
 			from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-			where n.nspname = $1 and p.proname ~ ('^' || $2::text || '_(touch|refuse_truncate|changed_[0-9]+)$')
+			where n.nspname = $1 and p.proname ~ ('^' || $2::text || '_(touch|id|place|refuse_truncate|changed_[0-9]+)$')
 		)
 		select coalesce((select string_agg(format('drop trigger %I on %I.%I;', t.tgname, n.nspname, c.relname), E'\n' order by c.oid, t.tgname)
 				from pg_trigger t join made on made.oid = t.tgfoid join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace), ''),

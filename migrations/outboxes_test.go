@@ -183,10 +183,10 @@ func TestCreateRefusesWhatTriggersWouldMiss(t *testing.T) {
 		{spec: migrations.OutboxSpec{Table: `shop."none`}, why: "does not exist", then: "as SQL does"},
 		{spec: migrations.OutboxSpec{Table: "shop.keyless"}, why: "has a primary key of 0 columns", then: "--key"},
 		{spec: migrations.OutboxSpec{Table: "shop.pair"}, why: "has a primary key of 2 columns", then: "weft_enqueue"},
-		{spec: migrations.OutboxSpec{Table: "shop.pair", Key: "a"}, why: `has the key "a" without a unique index on it alone`},
-		{spec: migrations.OutboxSpec{Table: "shop.partial", Key: "id"}, why: `has the key "id" without a unique index`},
-		{spec: migrations.OutboxSpec{Table: "shop.keyless", Key: "Other"}, why: `has the key "Other" of type numeric`},
-		{spec: migrations.OutboxSpec{Table: "shop.keyless", Key: "other"}, why: `has no column "other"`, then: "in its case"},
+		{spec: migrations.OutboxSpec{Table: "shop.pair", Key: []string{"a"}}, why: `has the key "a" without a unique index on it alone`},
+		{spec: migrations.OutboxSpec{Table: "shop.partial", Key: []string{"id"}}, why: `has the key "id" without a unique index`},
+		{spec: migrations.OutboxSpec{Table: "shop.keyless", Key: []string{"Other"}}, why: `has the key "Other" of type numeric`},
+		{spec: migrations.OutboxSpec{Table: "shop.keyless", Key: []string{"other"}}, why: `has no column "other"`, then: "in its case"},
 		{spec: migrations.OutboxSpec{Table: "shop.blind"}, why: "nondeterministic collation"},
 		{spec: migrations.OutboxSpec{Table: "shop.hidden"}, user: true, why: "has row security that applies to role " + user.Username()},
 		{spec: migrations.OutboxSpec{Table: "shop.product"}, user: true, why: "belongs to postgres, and role " + user.Username() + " may not read it and create triggers on it"},
@@ -195,8 +195,8 @@ func TestCreateRefusesWhatTriggersWouldMiss(t *testing.T) {
 		{spec: migrations.OutboxSpec{Table: "shop.product", Name: "search_outbox_events"}, why: "search_outbox_events is there already"},
 		{spec: migrations.OutboxSpec{Table: "shop.a_name_that_is_so_long_that_no_history_fits"}, why: "cannot be the name", then: "--name"},
 		{spec: migrations.OutboxSpec{Table: "shop.product", Name: "p_outbox_events", EntityType: strings.Repeat("x", 51)}, why: "has an entity type of 51 characters"},
-		{spec: migrations.OutboxSpec{Table: "shop.product", Name: "p_outbox_events", Children: []migrations.Child{{Table: "shop.variant", Column: "sku"}}}, why: `has the column "sku" of type text, which cannot hold keys of type integer`},
-		{spec: migrations.OutboxSpec{Table: "shop.product", Name: "p_outbox_events", Children: []migrations.Child{{Table: "shop.split", Column: "id"}}}, why: "shop.split is partitioned"},
+		{spec: migrations.OutboxSpec{Table: "shop.product", Name: "p_outbox_events", Children: []migrations.Child{{Table: "shop.variant", Columns: []string{"sku"}}}}, why: `has the column "sku" of type text, which cannot hold keys of type integer`},
+		{spec: migrations.OutboxSpec{Table: "shop.product", Name: "p_outbox_events", Children: []migrations.Child{{Table: "shop.split", Columns: []string{"id"}}}}, why: "shop.split is partitioned"},
 	} {
 		url := dsn
 		if tc.user {

@@ -14,9 +14,9 @@ import (
 type watched struct {
 	oid     int64
 	name    string
-	sql     string   // schema and name, as SQL has them
-	primary []string // columns of the primary key
-	columns []string // those that hold an entity's id
+	sql     string     // schema and name, as SQL has them
+	primary []string   // columns of the primary key
+	ids     [][]string // columns that hold the key of an entity, in the order of the key
 }
 
 // sourceSQL reads what decides whether triggers on a table see all of its changes. The table's
@@ -45,20 +45,28 @@ select c.oid, c.relname, format('%I.%I', n.nspname, c.relname), coalesce(array_t
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.oid = to_regclass($1)`
 
-// keySQL reads one column of a table.
-const keySQL = `
-select format_type(a.atttypid, null),
-       exists (select from pg_index i where i.indrelid = a.attrelid and i.indisunique and i.indisvalid and i.indpred is null
-               and i.indnkeyatts = 1 and i.indkey[0] = a.attnum),
+// columnSQL reads one column of a table.
+const columnSQL = `
+select format_type(a.atttypid, null), a.attnotnull,
        exists (select from pg_index i where i.indrelid = a.attrelid and i.indisvalid and i.indpred is null and i.indkey[0] = a.attnum),
        coalesce((select collisdeterministic from pg_collation where oid = a.attcollation), true)
 from pg_attribute a where a.attrelid = $1::bigint::oid and a.attname = $2 and a.attnum > 0 and not a.attisdropped`
 
+// uniqueSQL says whether a unique index has exactly these columns.
+const uniqueSQL = `
+select exists (select from pg_index i where i.indrelid = $1::bigint::oid and i.indisunique and i.indisvalid and i.indpred is null and i.indexprs is null
+       and i.indnkeyatts = cardinality($2::text[])
+       and (select array_agg(a.attname::text order by a.attname::text collate "C") from unnest((i.indkey::smallint[])[0:i.indnkeyatts - 1]) k join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k)
+           = array(select c from unnest($2::text[]) c order by c collate "C"))`
+
+// keyColumn is a column of the key, or the routing.
 type keyColumn struct {
-	typ            string // of an outbox's entity_id; empty for a type that cannot be one
-	declared       string
-	unique, lookup bool // there is a unique index on it alone, an index that it leads
-	deterministic  bool
+	name          string
+	typ           string // as which a part of an id is read; empty for a type that has several texts for one value
+	declared      string
+	notNull       bool
+	lookup        bool // it leads an index
+	deterministic bool
 }
 
 // readSource returns a table that can be watched. name is as SQL has it.
@@ -77,9 +85,9 @@ func (m *migrator) readSource(ctx context.Context, name string) (watched, error)
 	return w, decodeList(primary, &w.primary)
 }
 
-func (m *migrator) readKey(ctx context.Context, w watched, column string) (keyColumn, error) {
-	var k keyColumn
-	err := m.db.QueryRowContext(ctx, keySQL, w.oid, column).Scan(&k.declared, &k.unique, &k.lookup, &k.deterministic)
+func (m *migrator) readColumn(ctx context.Context, w watched, column string) (keyColumn, error) {
+	k := keyColumn{name: column}
+	err := m.db.QueryRowContext(ctx, columnSQL, w.oid, column).Scan(&k.declared, &k.notNull, &k.lookup, &k.deterministic)
 	if errors.Is(err, sql.ErrNoRows) {
 		return k, &OutboxError{w.sql, fmt.Sprintf("has no column %q", column), "name it as the table has it, in its case and without quotes"}
 	}
@@ -87,58 +95,47 @@ func (m *migrator) readKey(ctx context.Context, w watched, column string) (keyCo
 		return k, fmt.Errorf("read column %s of %s: %w", column, w.sql, err)
 	}
 	k.typ = map[string]string{"uuid": "uuid", "smallint": "bigint", "integer": "bigint", "bigint": "bigint",
-		"text": "text", "character varying": "text"}[k.declared]
+		"text": "text", "character varying": "text", "numeric": "numeric", "character": "bpchar"}[k.declared]
 	return k, nil
 }
 
-// readEntityKey returns the key of the source and its type, or why it cannot be one.
-func (m *migrator) readEntityKey(ctx context.Context, w watched, column string) (name string, k keyColumn, err error) {
-	if column == "" {
-		if len(w.primary) != 1 {
-			return "", k, &OutboxError{w.sql, fmt.Sprintf("has a primary key of %d columns", len(w.primary)),
-				"name one unique column with --key; for a key of several columns give the table a column that joins them, or call weft_enqueue"}
-		}
-		column = w.primary[0]
-	}
-	k, err = m.readKey(ctx, w, column)
-	switch {
-	case err != nil:
-		return column, k, err
-	case k.typ == "":
-		err = &OutboxError{w.sql, fmt.Sprintf("has the key %q of type %s", column, k.declared), "entities need a uuid, a smallint, integer or bigint, a text or a varchar"}
-	case !k.deterministic:
-		err = &OutboxError{w.sql, fmt.Sprintf("has the key %q of a nondeterministic collation", column), "ids that differ must not be equal: use another key"}
-	case !k.unique:
-		err = &OutboxError{w.sql, fmt.Sprintf("has the key %q without a unique index on it alone", column), "create one, or name another column with --key"}
-	}
-	return column, k, err
-}
-
-// addChild has w, or the table among all that the child names, watched for the parent's id in
-// one of its columns. It returns a warning where each lookup of children would read the table.
-func (m *migrator) addChild(ctx context.Context, all []watched, c Child, parent keyColumn) (_ []watched, warning string, err error) {
+// addChild has w, or the table among all that the child names, watched for the parent's key in
+// columns of it. It returns a warning where each lookup of children would read the table.
+func (m *migrator) addChild(ctx context.Context, all []watched, c Child, parent *sourceKey) (_ []watched, warning string, err error) {
 	w, err := m.readSource(ctx, c.Table)
 	if err != nil {
 		return all, "", err
 	}
-	k, err := m.readKey(ctx, w, c.Column)
-	if err != nil {
-		return all, "", err
+	if len(c.Columns) != len(parent.columns) {
+		return all, "", &OutboxError{w.sql, fmt.Sprintf("is named with %d columns, and the key of the parent has %d", len(c.Columns), len(parent.columns)),
+			"name the columns that refer to " + strings.Join(parent.names(), ", ") + ", in this order"}
 	}
-	if k.typ != parent.typ {
-		return all, "", &OutboxError{w.sql, fmt.Sprintf("has the column %q of type %s, which cannot hold keys of type %s", c.Column, k.declared, parent.declared), "name the column that refers to the parent"}
+	lookup := false
+	for i, name := range c.Columns {
+		k, err := m.readColumn(ctx, w, name)
+		if err != nil {
+			return all, "", err
+		}
+		if k.typ != parent.columns[i].typ {
+			return all, "", &OutboxError{w.sql, fmt.Sprintf("has the column %q of type %s, which cannot hold keys of type %s", name, k.declared, parent.columns[i].declared), "name the column that refers to the parent"}
+		}
+		lookup = lookup || k.lookup
 	}
-	if !k.lookup {
+	if !lookup {
+		columns := make([]string, len(c.Columns))
+		for i, name := range c.Columns {
+			columns[i] = pgx.Identifier{name}.Sanitize()
+		}
 		warning = fmt.Sprintf("no index of %s begins with %q: a query that reads an entity with its children reads the whole table; create index concurrently on %s (%s)",
-			w.sql, c.Column, w.sql, pgx.Identifier{c.Column}.Sanitize())
+			w.sql, c.Columns[0], w.sql, strings.Join(columns, ", "))
 	}
 	for i := range all {
 		if all[i].oid == w.oid {
-			all[i].columns = append(all[i].columns, c.Column)
+			all[i].ids = append(all[i].ids, c.Columns)
 			return all, warning, nil
 		}
 	}
-	w.columns = []string{c.Column}
+	w.ids = [][]string{c.Columns}
 	return append(all, w), warning, nil
 }
 
@@ -154,15 +151,6 @@ func (w watched) sameRow() string {
 		parts[i] = "weft_old." + name + "::text = weft_new." + name + "::text"
 	}
 	return strings.Join(parts, " and ")
-}
-
-// ids returns the rows of a VALUES list with the ids in a transition table.
-func (w watched) ids(of, typ string) string {
-	parts := make([]string, len(w.columns))
-	for i, c := range w.columns {
-		parts[i] = "(" + of + "." + pgx.Identifier{c}.Sanitize() + "::" + typ + ")"
-	}
-	return strings.Join(parts, ", ")
 }
 
 // unreadable lists the grants that let the role $2 read the tables whose triggers fill an

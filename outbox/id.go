@@ -37,8 +37,8 @@ func (k IDKind) String() string {
 	}
 }
 
-// MaxTextID is the longest id of an entity, in bytes.
-const MaxTextID = 512
+// MaxTextID is the longest id of an entity, in bytes: PostgreSQL indexes few longer ones.
+const MaxTextID = 2500
 
 // ID is the id of an event or of an entity, as its column has it. It is comparable; the
 // zero value is no id.

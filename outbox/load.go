@@ -17,6 +17,7 @@ import (
 type Load struct {
 	db      DB
 	table   *Table
+	kind    IDKind // of the ids of entities; those of events may be places
 	timeout time.Duration
 	rows    int64
 	first   string // the statement of the first page
@@ -34,9 +35,10 @@ func OpenLoad(ctx context.Context, db DB, name string, timeout time.Duration) (*
 	l := &Load{db: db, table: t, timeout: timeout}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	var source, key string
+	var source string
+	var keys, types []string
 	var versions bool
-	err = db.QueryRow(ctx, statement("load_source.sql"), name).Scan(&source, &key, &l.rows, &versions)
+	err = db.QueryRow(ctx, statement("load_source.sql"), name).Scan(&source, &keys, &types, &l.rows, &versions)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) || err == nil && !versions:
 		return nil, &ShapeError{name, "was not made by `weft outbox create`", "its application writes the first events itself"}
@@ -44,12 +46,22 @@ func OpenLoad(ctx context.Context, db DB, name string, timeout time.Duration) (*
 		return nil, fmt.Errorf("source of %s: %w", name, err)
 	}
 	base := strings.TrimSuffix(name, "_events")
-	key = pgx.Identifier{key}.Sanitize()
+	var parts, after []string
+	for i, key := range keys {
+		parts = append(parts, "s."+pgx.Identifier{key}.Sanitize())
+		after = append(after, fmt.Sprintf("weft_part_of($3, %d)::%s", i+1, types[i]))
+	}
+	id, next := base+"_id("+strings.Join(parts, ", ")+")", "("+strings.Join(parts, ", ")+") > ("+strings.Join(after, ", ")+")"
+	l.kind = KindText
+	if len(keys) == 1 {
+		l.kind = map[string]IDKind{KindUUID.String(): KindUUID, KindNumber.String(): KindNumber, KindText.String(): KindText}[types[0]]
+		id, next = parts[0]+"::"+types[0], parts[0]+" > $3"
+	}
 	page := func(after string) string {
-		return strings.NewReplacer("{after}", after, "{key}", key, "{source}", source, "{entity}", t.Entity.String(),
+		return strings.NewReplacer("{after}", after, "{id}", id, "{keys}", strings.Join(parts, ", "), "{source}", source,
 			"{versions}", base+"_versions", "{touch}", base+"_touch").Replace(statement("load_page.sql"))
 	}
-	l.first, l.next = page("true"), page("s."+key+" > $3")
+	l.first, l.next = page("true"), page(next)
 	l.open = strings.ReplaceAll(statement("load_open.sql"), "{table}", name)
 	return l, nil
 }
@@ -79,7 +91,7 @@ func (l *Load) Page(ctx context.Context, last ID, n int, again bool) (p Page, er
 		return p, fmt.Errorf("load a page of %s: %w", l.table.Name, err)
 	}
 	if raw != nil {
-		p.Last, err = ParseID(l.table.Entity, *raw)
+		p.Last, err = ParseID(l.kind, *raw)
 	}
 	return p, err
 }

@@ -174,11 +174,11 @@ func TestEnqueueNamesWhatIsWrong(t *testing.T) {
 		outbox.NewEvent{Key: outbox.Key{Type: "block", ID: outbox.UUID(uuid.New())}, Op: outbox.Upsert, Version: 1},
 		outbox.NewEvent{ID: same, Key: outbox.Key{ID: same}, Op: "move", Version: -1, Traceparent: strings.Repeat("x", 513)},
 		outbox.NewEvent{Key: outbox.Key{Type: "b\x00", ID: outbox.UUID(uuid.Nil)}, Op: outbox.Delete},
-		outbox.NewEvent{Key: outbox.Key{Type: "b", ID: outbox.Text(strings.Repeat("x", 513))}, Op: outbox.Delete},
+		outbox.NewEvent{Key: outbox.Key{Type: "b", ID: outbox.Text(strings.Repeat("x", 2501))}, Op: outbox.Delete},
 	)
 	for _, want := range []string{
 		"event 1 of", `op "move"`, "entity type of 0 characters", "event id equals", "version -1", "traceparent of 513",
-		"event 2 of", "null byte", "entity id is zero", "event 3 of", "entity id of 513 bytes", "of another kind",
+		"event 2 of", "null byte", "entity id is zero", "event 3 of", "entity id of 2501 bytes", "of another kind",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v does not name %q", err, want)

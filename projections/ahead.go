@@ -171,7 +171,7 @@ func (c *aheadCheck) ahead(ctx context.Context, conflicts []conflict) ([]ahead, 
 	}
 	var (
 		found, doubtful []ahead
-		ids             []string
+		docs            []elastic.Doc
 	)
 	for i, row := range rows {
 		a := ahead{conflict: conflicts[i]}
@@ -184,15 +184,15 @@ func (c *aheadCheck) ahead(ctx context.Context, conflicts []conflict) ([]ahead, 
 		case row != nil && a.action.Held <= a.row:
 		case row == nil || a.action.Delete:
 			doubtful = append(doubtful, a)
-			ids = append(ids, a.action.ID)
+			docs = append(docs, elastic.Doc{ID: a.action.ID, Routing: a.action.Routing})
 		default:
 			found = append(found, a)
 		}
 	}
-	if doubtful, ids, err = c.withoutSuccessor(ctx, doubtful, ids); err != nil || len(doubtful) == 0 {
+	if doubtful, docs, err = c.withoutSuccessor(ctx, doubtful, docs); err != nil || len(doubtful) == 0 {
 		return found, err
 	}
-	live, err := c.sink.Live(ctx, ids)
+	live, err := c.sink.Live(ctx, docs)
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +214,7 @@ order by k.ord`
 
 // withoutSuccessor leaves out documents that an open event will bring up to date: one was
 // written ahead of its events from the row, and the row has gone since.
-func (c *aheadCheck) withoutSuccessor(ctx context.Context, doubtful []ahead, ids []string) ([]ahead, []string, error) {
+func (c *aheadCheck) withoutSuccessor(ctx context.Context, doubtful []ahead, docs []elastic.Doc) ([]ahead, []elastic.Doc, error) {
 	if len(doubtful) == 0 {
 		return nil, nil, nil
 	}
@@ -232,10 +232,10 @@ func (c *aheadCheck) withoutSuccessor(ctx context.Context, doubtful []ahead, ids
 		return nil, nil, fmt.Errorf("open events: %w", err)
 	}
 	var alone []ahead
-	var left []string
+	var left []elastic.Doc
 	for i, yes := range successors {
 		if !yes {
-			alone, left = append(alone, doubtful[i]), append(left, ids[i])
+			alone, left = append(alone, doubtful[i]), append(left, docs[i])
 		}
 	}
 	return alone, left, nil

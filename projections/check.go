@@ -46,8 +46,8 @@ func (r Registry) Check(ctx context.Context, name string, deps Deps) ([]Finding,
 			return nil, err
 		}
 		setting := "source.query"
-		if strings.Contains(fault.Err.Error(), "outbox.table") {
-			setting = "outbox.table"
+		if e, ok := errors.AsType[*settingError](err); ok {
+			setting = e.setting
 		}
 		c.find(setting, fault.Err.Error(), "")
 	} else {
@@ -135,7 +135,7 @@ func (c *checker) plan(ctx context.Context, shape *declaredShape) error {
 	}
 	var events []outbox.Event
 	for _, text := range texts {
-		id, err := outbox.ParseID(shape.entity, text)
+		id, err := outbox.ParseID(shape.key.kind, text)
 		if err != nil {
 			return err
 		}
@@ -155,7 +155,7 @@ func (c *checker) plan(ctx context.Context, shape *declaredShape) error {
 			}
 		}
 		return rows.Err()
-	}, entities(events))
+	}, shape.key.args(events)...)
 	if err != nil {
 		return fmt.Errorf("plan of source.query: %w", err)
 	}
@@ -166,8 +166,12 @@ func (c *checker) plan(ctx context.Context, shape *declaredShape) error {
 	return c.large(ctx, slices.Sorted(maps.Keys(scanned)))
 }
 
-// sourceOf reads the table and the key that an outbox has the changes of.
-const sourceOf = "select source, key_column from weft_outbox where table_name = $1"
+// sourceOf reads the table that an outbox has the changes of, and how an id of it is written.
+const sourceOf = `
+select source, base || case when routing <> all (key_columns) then format('_place(%I, %s)', routing, keys)
+                            when cardinality(key_columns) > 1 then format('_id(%s)', keys) end, keys
+from weft_outbox cross join lateral (select regexp_replace(table_name, '_events$', '') as base, (select string_agg(quote_ident(k), ', ' order by n) from unnest(key_columns) with ordinality as c(k, n)) as keys) b
+where table_name = $1`
 
 // entities returns ids for which a plan is made: of events, or of the table they will be of.
 func (c *checker) entities(ctx context.Context) ([]string, error) {
@@ -180,13 +184,17 @@ func (c *checker) entities(ctx context.Context) ([]string, error) {
 		return texts, err
 	}
 	var source, key string
+	var id *string
 	if rows, err = c.pool.Query(ctx, sourceOf, c.declaration.Table); err != nil {
 		return nil, err
 	}
-	if _, err = pgx.ForEachRow(rows, []any{&source, &key}, func() error { return nil }); err != nil || source == "" {
+	if _, err = pgx.ForEachRow(rows, []any{&source, &id, &key}, func() error { return nil }); err != nil || source == "" {
 		return nil, err // an outbox that the application has made
 	}
-	if rows, err = c.pool.Query(ctx, "select "+pgx.Identifier{key}.Sanitize()+"::text from "+source+" limit $1", checkPage); err != nil {
+	if id != nil {
+		key = *id
+	}
+	if rows, err = c.pool.Query(ctx, "select ("+key+")::text from "+source+" limit $1", checkPage); err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, pgx.RowTo[string])
@@ -274,7 +282,10 @@ func (r Registry) Render(ctx context.Context, name, id string, deps Deps) (*Rend
 	if err != nil {
 		return nil, err
 	}
-	key, err := outbox.ParseID(shape.entity, id)
+	key, err := outbox.ParseID(shape.key.kind, id)
+	if err == nil {
+		err = shape.key.valid(key)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -297,7 +308,7 @@ func (r Registry) Render(ctx context.Context, name, id string, deps Deps) (*Rend
 		return nil, err
 	}
 	defer sink.Close()
-	found, err := sink.Get(ctx, out.ID)
+	found, err := sink.Get(ctx, source.naming.Load().doc(key))
 	if err != nil {
 		return nil, err
 	}

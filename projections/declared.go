@@ -16,19 +16,21 @@ import (
 )
 
 // Declaration is a projection that needs no code: a query that reads the rows of entities,
-// and the index that their documents go to. The document's id is the entity's.
+// and the index that their documents go to.
 type Declaration struct {
 	Name  string // the value of the projection label
 	Table string // the outbox table, of weft's schema
 
-	// Query reads the rows of the entities in $1, an array of the type of entity_id in the
-	// outbox table. It runs read only, with the time zone UTC. These columns have a meaning,
+	// Query reads the rows of the entities in $1, an array of their keys; of a key of several
+	// columns $1, $2 and so on are the arrays of each column, in the order of the key. It runs read only, with the time zone UTC. These columns have a meaning,
 	// the others are the fields of the document, in their order:
 	//
-	//	entity_id  which entity the row is of
+	//	entity_id  which entity the row is of; columns of a key of several have their own names
+	//	           and are fields as well
 	//	version    of the row: a whole number that grows with every change of the document
 	//	deleted    boolean, optional: the document goes, though the row is there
 	Query string
+	Key   []string // the columns of Query with the key; nil for entity_id, or those that the table has
 	// DropNulls leaves fields without a value out; otherwise they are null.
 	DropNulls bool
 
@@ -36,6 +38,8 @@ type Declaration struct {
 	Mapping  json.RawMessage // of an index made here; nil leaves the fields to Elasticsearch
 	Settings json.RawMessage // of an index made here, beside weft's own
 	Pipeline string          // an ingest pipeline, optional
+	Routing  string          // the column of Query with the routing, where the outbox records one
+	ID       string          // of a document, as in p-{id} or {tenant}:{id}; empty for the entity's
 }
 
 var (
@@ -61,6 +65,9 @@ func (d Declaration) Validate() error {
 	if d.Index == "" {
 		errs = append(errs, errors.New("index.name is empty: want the name of an alias or index"))
 	}
+	if _, err := parseTemplate(d.ID); err != nil {
+		errs = append(errs, err)
+	}
 	for _, part := range []struct {
 		what string
 		json json.RawMessage
@@ -82,7 +89,41 @@ func (d Declaration) query() string {
 func (d Declaration) target(base elastic.Config) elastic.Config {
 	base.Index, base.Pipeline, base.Settings = d.Index, d.Pipeline, d.Settings
 	base.Mapping = json.RawMessage(cmp.Or(string(d.Mapping), "{}"))
+	if d.Routing != "" {
+		base.Mapping = requireRouting(base.Mapping)
+	}
 	return base
+}
+
+// requireRouting has Elasticsearch refuse what names a document without its routing.
+func requireRouting(mapping json.RawMessage) json.RawMessage {
+	fields := map[string]json.RawMessage{}
+	if err := json.Unmarshal(mapping, &fields); err != nil {
+		return mapping // Validate names it
+	}
+	fields["_routing"] = json.RawMessage(`{"required":true}`)
+	out, err := json.Marshal(fields)
+	if err != nil {
+		return mapping
+	}
+	return out
+}
+
+// Overlap returns why documents of two projections would replace one another; nil when they do
+// not. Both may share an index whose ids begin differently.
+func (d Declaration) Overlap(other Declaration) error {
+	a, errA := parseTemplate(d.ID)
+	b, errB := parseTemplate(other.ID)
+	switch {
+	case d.Index != other.Index:
+		return nil
+	case errA != nil || errB != nil || !a.disjoint(b):
+		return fmt.Errorf("writes to index %s, as %s does: their documents would replace one another; take an index of its own, or ids that begin differently, as with `index.id: %s-{id}` and `index.id: %s-{id}`",
+			d.Index, other.Name, d.Name, other.Name)
+	case string(d.target(elastic.Config{}).Mapping) != string(other.target(elastic.Config{}).Mapping):
+		return fmt.Errorf("writes to index %s, as %s does, with another mapping or routing: name the same mapping file in both, and a routing in both or none", d.Index, other.Name)
+	}
+	return nil
 }
 
 // NewDeclared returns the projection that d declares: it reads from pool, writes to sink, and
@@ -91,9 +132,13 @@ func NewDeclared(d Declaration, pool BatchQuerier, sink Documents, log *zap.Logg
 	if err := d.Validate(); err != nil {
 		return nil, err
 	}
-	return newIndex(&Index{
-		name: d.Name, table: d.Table, destination: "elasticsearch/" + d.Index, sink: sink, log: log,
-		source:   newDeclaredSource(d, pool),
-		appendID: func(dst []byte, key *outbox.Key) []byte { return key.ID.AppendTo(dst) },
-	}, pool, reg)
+	source := newDeclaredSource(d, pool)
+	i := &Index{
+		name: d.Name, table: d.Table, destination: "elasticsearch/" + d.Index, sink: sink, log: log, source: source,
+		appendID: func(dst []byte, key *outbox.Key) []byte { return source.naming.Load().appendID(dst, key) },
+	}
+	if d.Routing != "" {
+		i.routing = func(key *outbox.Key) string { return source.naming.Load().routingOf(key) }
+	}
+	return newIndex(i, pool, reg)
 }

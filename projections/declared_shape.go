@@ -15,7 +15,7 @@ import (
 
 // declaredShape is what the query answers, and the statement that reads it.
 type declaredShape struct {
-	entity   outbox.IDKind
+	key      *entityKey
 	fields   []declaredField
 	sql      string
 	versions string
@@ -39,9 +39,9 @@ const (
 var reserved = [reservedColumns]string{"entity_id", "version", "deleted"}
 
 // shapeOf decides how each column of the query is read, or says what is wrong with them.
-func shapeOf(d Declaration, entity outbox.IDKind, columns []pgconn.FieldDescription, categories map[uint32]string) (*declaredShape, error) {
-	shape := &declaredShape{entity: entity}
-	exprs := []string{`q."entity_id"::` + entity.String(), `q."version"::bigint`, "false"}
+func shapeOf(d Declaration, key *entityKey, columns []pgconn.FieldDescription, categories map[uint32]string) (*declaredShape, error) {
+	shape := &declaredShape{key: key}
+	exprs := []string{key.expr, `q."version"::bigint`, "false"}
 	seen := map[string]bool{}
 	var errs []error
 	for i, c := range columns {
@@ -69,7 +69,11 @@ func shapeOf(d Declaration, entity outbox.IDKind, columns []pgconn.FieldDescript
 			shape.fields = append(shape.fields, declaredField{name: c.Name, prefix: prefix, oid: v.oid, append: v.append})
 		}
 	}
-	for _, name := range reserved[:columnDeleted] {
+	wanted := append([]string{reserved[columnVersion]}, key.columns...)
+	if d.Routing != "" {
+		wanted = append(wanted, d.Routing)
+	}
+	for _, name := range wanted {
 		if !seen[name] {
 			errs = append(errs, fmt.Errorf("there is no column %s: name the column that has it, as in `p.id as %s`", name, name))
 		}
@@ -115,7 +119,7 @@ func (shape *declaredShape) fits(columns []pgconn.FieldDescription) error {
 	for i, c := range columns {
 		binary := c.Format == pgx.BinaryFormatCode
 		switch {
-		case i < reservedColumns && !binary && shape.entity != outbox.KindText:
+		case i < reservedColumns && !binary && shape.key.kind != outbox.KindText:
 			return fmt.Errorf("column %s is not in binary format", reserved[i])
 		case i >= reservedColumns && c.DataTypeOID != shape.fields[i-reservedColumns].oid:
 			return errShape
@@ -131,10 +135,10 @@ func (shape *declaredShape) id(raw []byte) (outbox.ID, error) {
 	switch {
 	case raw == nil:
 		return outbox.ID{}, errors.New("entity_id is null")
-	case shape.entity == outbox.KindUUID:
+	case shape.key.kind == outbox.KindUUID:
 		u, err := uuid.FromBytes(raw)
 		return outbox.UUID(u), err
-	case shape.entity == outbox.KindNumber:
+	case shape.key.kind == outbox.KindNumber:
 		return outbox.Number(int64(binary.BigEndian.Uint64(raw))), nil
 	default:
 		return outbox.Text(string(raw)), nil

@@ -5,10 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -26,6 +27,8 @@ type BatchQuerier interface {
 type declaredSource struct {
 	declaration Declaration
 	pool        BatchQuerier
+
+	naming atomic.Pointer[naming] // of the documents; set before the first row is read
 
 	mu        sync.Mutex
 	shape     *declaredShape // nil until it is known, and after the answer has changed
@@ -100,23 +103,22 @@ func (s *declaredSource) forget() {
 	s.shape = nil
 }
 
-// entityQuery reads the type of the outbox table's entity ids.
-const entityQuery = `
-select format_type(atttypid, null) from pg_attribute
-where attrelid = to_regclass($1) and attname = 'entity_id' and not attisdropped`
-
 // describe asks the database what the query answers. Its errors are *outbox.Fault, shared by
 // all events.
 func (s *declaredSource) describe(ctx context.Context) (*declaredShape, error) {
-	kind, err := s.entityKind(ctx)
+	key, err := s.entityKey(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var columns []pgconn.FieldDescription
+	naming, err := s.declaration.naming(key)
+	if err != nil {
+		return nil, s.fault(err)
+	}
 	query := "select * from (\n" + s.declaration.query() + "\n) as q limit 0"
 	limited, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	rows, err := s.pool.Query(limited, query, pgx.QueryExecModeDescribeExec, noIDs(kind)) // described anew, whatever is cached
+	rows, err := s.pool.Query(limited, query, append([]any{pgx.QueryExecModeDescribeExec}, key.noIDs()...)...) // described anew, whatever is cached
 	if err == nil {
 		columns = append(columns, rows.FieldDescriptions()...)
 		rows.Close()
@@ -132,7 +134,7 @@ func (s *declaredSource) describe(ctx context.Context) (*declaredShape, error) {
 	if err != nil {
 		return nil, databaseFault(ctx, "types of the source query", err)
 	}
-	shape, err := shapeOf(s.declaration, kind, columns, categories)
+	shape, err := shapeOf(s.declaration, key, columns, categories)
 	if err != nil {
 		return nil, s.fault(err)
 	}
@@ -140,11 +142,16 @@ func (s *declaredSource) describe(ctx context.Context) (*declaredShape, error) {
 	s.described++
 	name := fmt.Sprintf("/* %s, %d */ ", s.declaration.Name, s.described)
 	shape.sql, shape.versions = name+shape.sql, name+shape.versions
+	s.naming.Store(naming)
 	return shape, nil
 }
 
 func (s *declaredSource) fault(err error) error {
-	return &outbox.Fault{Reason: outbox.ReasonUnknown, Shared: true, Err: fmt.Errorf("source.query of projection %s: %w", s.declaration.Name, err)}
+	setting := "source.query"
+	if e, ok := errors.AsType[*settingError](err); ok {
+		setting = e.setting
+	}
+	return &outbox.Fault{Reason: outbox.ReasonUnknown, Shared: true, Err: fmt.Errorf("%s of projection %s: %w", setting, s.declaration.Name, err)}
 }
 
 // remedyOf says what to do about the refusal of a query.
@@ -156,40 +163,6 @@ func remedyOf(pg *pgconn.PgError) string {
 		return "a source query only reads: take the writing part out"
 	default:
 		return "correct the query, and try it with `weft projection check`"
-	}
-}
-
-func (s *declaredSource) entityKind(ctx context.Context) (outbox.IDKind, error) {
-	rows, err := s.pool.Query(ctx, entityQuery, s.declaration.Table)
-	if err != nil {
-		return 0, databaseFault(ctx, "outbox table", err)
-	}
-	types, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	switch {
-	case err != nil:
-		return 0, databaseFault(ctx, "outbox table", err)
-	case len(types) == 0:
-		return 0, s.fault(fmt.Errorf("there is no outbox table %s: make it with `weft outbox create`, or correct outbox.table", s.declaration.Table))
-	}
-	switch types[0] {
-	case "uuid":
-		return outbox.KindUUID, nil
-	case "bigint":
-		return outbox.KindNumber, nil
-	default:
-		return outbox.KindText, nil
-	}
-}
-
-// noIDs is an empty array of ids.
-func noIDs(kind outbox.IDKind) any {
-	switch kind {
-	case outbox.KindUUID:
-		return []uuid.UUID{}
-	case outbox.KindNumber:
-		return []int64{}
-	default:
-		return []string{}
 	}
 }
 
@@ -302,8 +275,11 @@ func (s *declaredSource) query(ctx context.Context, shape *declaredShape, a *are
 				return s.fault(err)
 			}
 			i, ok := at[id]
+			if !ok && shape.key.placed && asked(shape.key, events, id) {
+				continue // it is elsewhere now, and the event of that place writes it
+			}
 			if !ok {
-				return s.fault(fmt.Errorf("it returned entity %s, which it was not asked for: filter by $1 the column that it returns as entity_id", id))
+				return s.fault(fmt.Errorf("it returned entity %s, which it was not asked for: filter the rows by %s", id, shape.key.filter()))
 			}
 			if size := rawSize(raw); len(a.json) > 0 && len(a.json)+size > arenaBudget && len(events) > 1 {
 				return errOverBudget
@@ -311,7 +287,13 @@ func (s *declaredSource) query(ctx context.Context, shape *declaredShape, a *are
 			s.place(shape, a, &a.rows[i], raw)
 		}
 		return rows.Err()
-	}, entities(events))
+	}, shape.key.args(events)...)
+}
+
+// asked reports whether an event has the key of an id, at whatever place.
+func asked(k *entityKey, events []outbox.Event, id outbox.ID) bool {
+	key := k.keyOf(id)
+	return slices.ContainsFunc(events, func(e outbox.Event) bool { return k.keyOf(e.Key.ID) == key })
 }
 
 // place puts one row into the arena.
@@ -365,7 +347,7 @@ func (s *declaredSource) versions(ctx context.Context, events []outbox.Event) ([
 			}
 		}
 		return rows.Err()
-	}, entities(events))
+	}, shape.key.args(events)...)
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ type Documents interface {
 	Ready(ctx context.Context) error
 	EnsureIndex(ctx context.Context) error
 	// Live reports for each document whether it exists.
-	Live(ctx context.Context, ids []string) ([]bool, error)
+	Live(ctx context.Context, docs []elastic.Doc) ([]bool, error)
 	Close()
 }
 
@@ -40,6 +40,7 @@ type Index struct {
 	destination string
 	source      source
 	appendID    func(dst []byte, key *outbox.Key) []byte // of the document
+	routing     func(key *outbox.Key) string             // of the document; nil without
 	sink        Documents
 	log         *zap.Logger
 	arenas      elastic.FreeList[arena]
@@ -208,6 +209,9 @@ func (s *Index) write(ctx context.Context, a *arena, events []outbox.Event, out 
 	for ids, from, j := string(a.ids), 0, 0; j < len(a.actions); j++ {
 		a.actions[j].ID = ids[from:a.ends[j]]
 		from = a.ends[j]
+		if s.routing != nil {
+			a.actions[j].Routing = s.routing(&events[a.events[j]].Key)
+		}
 	}
 	if len(a.actions) == 0 {
 		return nil

@@ -102,10 +102,10 @@ func (s *sink) Ready(context.Context) error       { return nil }
 func (s *sink) EnsureIndex(context.Context) error { return nil }
 func (s *sink) Close()                            {}
 
-func (s *sink) Live(_ context.Context, ids []string) ([]bool, error) {
-	live := make([]bool, len(ids))
-	for i, id := range ids {
-		live[i] = s.live[id]
+func (s *sink) Live(_ context.Context, docs []elastic.Doc) ([]bool, error) {
+	live := make([]bool, len(docs))
+	for i, d := range docs {
+		live[i] = s.live[d.ID]
 	}
 	return live, nil
 }

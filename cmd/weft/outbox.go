@@ -35,7 +35,7 @@ transaction that changes the row.`,
 
 func (a *app) outboxCreate() *cobra.Command {
 	var spec migrations.OutboxSpec
-	var children string
+	var key, children string
 	var apply bool
 	var wait time.Duration
 	cmd := &cobra.Command{
@@ -65,16 +65,24 @@ Events carry the trace context that the application sets in its transaction:
   select set_config('weft.traceparent', '00-…', true), set_config('weft.tracestate', '…', true)
 An application that prefers calls to triggers calls weft_enqueue(table, type, id, op, version).
 
+A key of several columns makes ids of one text, such as acme:17, which NAME_outbox_id writes.
+With --routing each event has the place of its document, routing and key; a row whose routing
+changes gets two events, a delete at the old place and an upsert at the new one. A table may
+have several outboxes, one for each index: create each with a --name of its own.
+
 After --apply: weft migrate grant gives weft's role its rights on the outbox. After the
 printed SQL: weft migrate up makes the history and the views, then weft migrate grant.`,
 		Example: `  weft outbox create --table shop.product > product_outbox.sql
   weft outbox create --table shop.product --children shop.variant:product_id --apply
+  weft outbox create --table shop.product --key tenant,id --children shop.variant:tenant,product_id
+  weft outbox create --table shop.product --routing tenant --name product_search_outbox_events
   weft outbox create --table '"Shop"."Order Line"' --key 'Line No' --name order_line_outbox_events`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if spec.Table == "" {
 				return usage(cmd, "want the table, with --table")
 			}
+			spec.Key = parseColumns(key)
 			if spec.Children, err = parseChildren(children); err != nil {
 				return usage(cmd, err.Error())
 			}
@@ -85,10 +93,11 @@ printed SQL: weft migrate up makes the history and the views, then weft migrate 
 		},
 	}
 	cmd.Flags().StringVar(&spec.Table, "table", "", "`table` whose changes are to be carried, as SQL names it")
-	cmd.Flags().StringVar(&spec.Key, "key", "", "unique `column` that is the entity's id (default the primary key)")
+	cmd.Flags().StringVar(&key, "key", "", "unique `columns` that are the entity's key, separated by commas (default the primary key)")
+	cmd.Flags().StringVar(&spec.Routing, "routing", "", "not-null `column` whose value decides the shard of a document, as a tenant does")
 	cmd.Flags().StringVar(&spec.EntityType, "type", "", "entity `type` of the events (default the table's name)")
 	cmd.Flags().StringVar(&spec.Name, "name", "", "`name` of the outbox table (default TABLE_outbox_events)")
-	cmd.Flags().StringVar(&children, "children", "", "tables whose rows are part of an entity, as `TABLE:COLUMN` pairs separated by commas; COLUMN has the entity's id")
+	cmd.Flags().StringVar(&children, "children", "", "tables whose rows are part of an entity, as `TABLE:COLUMN` pairs separated by commas; COLUMN has the entity's key (TABLE:A,B for a key of two columns)")
 	cmd.Flags().BoolVar(&apply, "apply", false, "run the SQL instead of printing it")
 	cmd.Flags().DurationVar(&wait, "wait", 5*time.Minute, "longest wait for a lock that another session holds")
 	databaseFlags(cmd)
@@ -149,22 +158,40 @@ func (a *app) outboxDone(plan *migrations.OutboxPlan, err error, apply bool, ver
 	return err
 }
 
-// parseChildren reads TABLE:COLUMN pairs. A comma or colon between double quotes belongs to
-// a name.
+// parseColumns reads names of columns. A comma between double quotes belongs to a name.
+func parseColumns(text string) (columns []string) {
+	for _, name := range splitNames(text, ',') {
+		if name != "" {
+			columns = append(columns, unquoted(name))
+		}
+	}
+	return columns
+}
+
+// unquoted returns the name of a column, which may be quoted as in SQL.
+func unquoted(name string) string {
+	if len(name) > 2 && name[0] == '"' && name[len(name)-1] == '"' {
+		return strings.ReplaceAll(name[1:len(name)-1], `""`, `"`)
+	}
+	return name
+}
+
+// parseChildren reads TABLE:COLUMN pairs; what has no colon is one more column of the pair
+// before. A comma or colon between double quotes belongs to a name.
 func parseChildren(text string) (children []migrations.Child, err error) {
 	if text == "" {
 		return nil, nil
 	}
 	for _, pair := range splitNames(text, ',') {
 		parts := splitNames(pair, ':')
-		if len(parts) != 2 || parts[0] == "" || parts[1] == "" {
+		switch last := len(children) - 1; {
+		case len(parts) == 1 && parts[0] != "" && last >= 0:
+			children[last].Columns = append(children[last].Columns, unquoted(parts[0]))
+		case len(parts) != 2 || parts[0] == "" || parts[1] == "":
 			return nil, errors.New("--children: want TABLE:COLUMN pairs, not " + fmt.Sprintf("%q", pair))
+		default:
+			children = append(children, migrations.Child{Table: parts[0], Columns: []string{unquoted(parts[1])}})
 		}
-		column := parts[1]
-		if len(column) > 2 && column[0] == '"' && column[len(column)-1] == '"' {
-			column = strings.ReplaceAll(column[1:len(column)-1], `""`, `"`)
-		}
-		children = append(children, migrations.Child{Table: parts[0], Column: column})
 	}
 	return children, nil
 }

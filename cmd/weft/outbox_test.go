@@ -94,9 +94,10 @@ func TestParseChildren(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][]migrations.Child{
 		"":                             nil,
-		"shop.variant:product_id":      {{Table: "shop.variant", Column: "product_id"}},
-		"a:b, c.d:E":                   {{Table: "a", Column: "b"}, {Table: "c.d", Column: "E"}},
-		`"a,b"."c:d":"the ""key"": x"`: {{Table: `"a,b"."c:d"`, Column: `the "key": x`}},
+		"shop.variant:product_id":      {{Table: "shop.variant", Columns: []string{"product_id"}}},
+		"a:b, c.d:E":                   {{Table: "a", Columns: []string{"b"}}, {Table: "c.d", Columns: []string{"E"}}},
+		"a.b:x,y,c:z":                  {{Table: "a.b", Columns: []string{"x", "y"}}, {Table: "c", Columns: []string{"z"}}},
+		`"a,b"."c:d":"the ""key"": x"`: {{Table: `"a,b"."c:d"`, Columns: []string{`the "key": x`}}},
 	} {
 		got, err := parseChildren(text)
 		if err != nil || !cmp.Equal(got, want) {

@@ -94,6 +94,7 @@ func (y *yamlFile) declaration(name, n *yaml.Node) {
 			return err
 		},
 		"index.name": func(s string) (err error) { d.Index, err = parseIndex(s); return err }, "index.pipeline": text(&d.Pipeline),
+		"index.routing": text(&d.Routing), "index.id": text(&d.ID), "source.key": func(s string) error { d.Key = append(d.Key, s); return nil },
 		"index.mapping":  func(s string) (err error) { d.Mapping, err = y.beside(s); return err },
 		"index.settings": func(s string) (err error) { d.Settings, err = y.beside(s); return err },
 	}
@@ -111,10 +112,10 @@ func (y *yamlFile) declaration(name, n *yaml.Node) {
 		return
 	}
 	for _, other := range y.declared {
-		switch {
-		case other.Index == d.Index:
-			y.problem(key, name, fmt.Sprintf("writes to index %s, as %s does: their documents would replace one another; take an index of its own", d.Index, other.Name))
-		case other.Table == d.Table:
+		if err := d.Overlap(other); err != nil {
+			y.problem(key, name, err.Error())
+		}
+		if other.Table == d.Table {
 			y.problem(key, name, fmt.Sprintf("reads outbox table %s, as %s does: an event is worked off once; make an outbox table for each projection", d.Table, other.Name))
 		}
 	}
@@ -128,7 +129,11 @@ func (y *yamlFile) fields(key, prefix string, n *yaml.Node, fields map[string]fu
 		name := prefix + k.Value
 		y.places[key+"."+name] = fmt.Sprintf("%s:%d", y.path, k.Line)
 		if set, ok := fields[name]; ok {
-			if v.Kind != yaml.ScalarNode || v.Tag == "!!null" {
+			if v.Kind == yaml.SequenceNode && name == "source.key" {
+				for _, column := range v.Content {
+					_ = set(column.Value)
+				}
+			} else if v.Kind != yaml.ScalarNode || v.Tag == "!!null" {
 				y.problem(key+"."+name, v, "want a single value here")
 			} else if err := set(v.Value); err != nil {
 				y.problem(key+"."+name, v, fmt.Sprintf("value %q: %s", clip(v.Value), err))

@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -67,6 +68,23 @@ func TestDeclaredProjection(t *testing.T) {
 	}
 }
 
+// shared declares two projections on one index, with these ids.
+func shared(a, b string) string {
+	const declared = "  %s: {outbox: {table: %s_outbox}, source: {query: 'select $1'}, index: {name: a, id: '%s'}}\n"
+	return "projections:\n" + fmt.Sprintf(declared, "a", "a", a) + fmt.Sprintf(declared, "b", "b", b)
+}
+
+func TestDeclaredKeysAndSharedIndex(t *testing.T) {
+	t.Parallel()
+	c, err := load(t, strings.Replace(shared("a:{tenant}:{id}", "b:{tenant}:{id}"), "select $1'", "select $1, $2', key: [tenant, id]", 1), []string{dsn})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Declared[0]; !cmp.Equal(got.Key, []string{"tenant", "id"}) || got.ID != "a:{tenant}:{id}" {
+		t.Errorf("declared: got %+v", got)
+	}
+}
+
 func TestDeclaredProblems(t *testing.T) {
 	t.Parallel()
 	const good = "outbox: {table: a_outbox}, source: {query: 'select $1'}, index: {name: a}"
@@ -83,7 +101,12 @@ func TestDeclaredProblems(t *testing.T) {
 		{"IndexName", "projections:\n  a: {index: {name: Upper}}\n", `projections.a.index.name: value "Upper"`},
 		{"NoMapping", "projections:\n  a: {index: {mapping: /nowhere.json}}\n", `projections.a.index.mapping: value "/nowhere.json": file /nowhere.json: no such file or directory (F:2)`},
 		{"Incomplete", "projections:\n  a: {outbox: {table: x}}\n", "projections.a: source.query is empty: want a query that returns entity_id, version and the fields of the document (F:2)"},
-		{"SameIndex", "projections:\n  a: {" + good + "}\n  b: {outbox: {table: b_outbox}, source: {query: 'select $1'}, index: {name: a}}\n", "projections.b: writes to index a, as a does"},
+		{"SameIndex", "projections:\n  a: {" + good + "}\n  b: {outbox: {table: b_outbox}, source: {query: 'select $1'}, index: {name: a}}\n", "projections.b: writes to index a, as a does: their documents would replace one another; take an index of its own, or ids that begin differently, as with `index.id: b-{id}` and `index.id: a-{id}`"},
+		{"PrefixOfAPrefix", shared("p-{id}", "p-x-{id}"), "projections.b: writes to index a, as a does"},
+		{"SharedWithOtherRouting", shared("p-{id}", "q-{id}', routing: 't"), "projections.b: writes to index a, as a does, with another mapping or routing"},
+		{"AmbiguousID", shared("p-{a}{b}", "q-{id}"), `projections.a: index.id "p-{a}{b}": nothing separates {a} from {b}, so two keys could make one id`},
+		{"NoColumnInID", shared("p", "q-{id}"), `index.id "p" names no column`},
+		{"UnclosedID", shared("p-{id", "q-{id}"), `index.id "p-{id": want the name of a column in braces`},
 		{"SameTable", "projections:\n  a: {" + good + "}\n  b: {outbox: {table: a_outbox}, source: {query: 'select $1'}, index: {name: b}}\n", "projections.b: reads outbox table a_outbox, as a does"},
 		{"None", "projections: {}\n", "projections: names no projection"},
 	} {

@@ -4,10 +4,10 @@
 --   it is the first
 -- Answers the rows read, the events written, and the last key as text.
 with page as materialized (
-  select s.{key}::{entity} as id, row_number() over (order by s.{key}) as place
+  select {id} as id, row_number() over (order by {keys}) as place
   from {source} s
   where {after}
-  order by s.{key}
+  order by {keys}
   limit $1
 ), missing as materialized (
   select id from page p where $2 or not exists (select from {versions} v where v.entity_id = p.id)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 
 	"github.com/elastic/go-elasticsearch/v8/esapi"
 
@@ -70,9 +71,9 @@ type Found struct {
 	Source  json.RawMessage
 }
 
-// Get returns the document of an id, by its newest state; nil when there is none.
-func (s *Sink) Get(ctx context.Context, id string) (*Found, error) {
-	status, answer, err := s.call(ctx, esapi.GetRequest{Instrument: s.client.InstrumentationEnabled(), Index: s.cfg.Index, DocumentID: id})
+// Get returns a document by its newest state; nil when there is none.
+func (s *Sink) Get(ctx context.Context, d Doc) (*Found, error) {
+	status, answer, err := s.call(ctx, esapi.GetRequest{Instrument: s.client.InstrumentationEnabled(), Index: s.cfg.Index, DocumentID: url.PathEscape(d.ID), Routing: d.Routing})
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("read document: %w", err)
@@ -84,14 +85,15 @@ func (s *Sink) Get(ctx context.Context, id string) (*Found, error) {
 	}
 	var doc struct {
 		Found   bool            `json:"found"`
+		Routing string          `json:"_routing"`
 		Version int64           `json:"_version"`
 		Source  json.RawMessage `json:"_source"`
 	}
 	if err := json.Unmarshal(answer, &doc); err != nil {
 		return nil, fmt.Errorf("read document: %w", err)
 	}
-	if !doc.Found {
+	if !doc.Found || doc.Routing != d.Routing {
 		return nil, nil //nolint:nilnil // as above
 	}
-	return &Found{ID: id, Version: doc.Version, Source: doc.Source}, nil
+	return &Found{ID: d.ID, Version: doc.Version, Source: doc.Source}, nil
 }

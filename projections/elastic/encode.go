@@ -12,6 +12,7 @@ import (
 // Action is one document to write or to remove.
 type Action struct {
 	ID      string // document id: 1 to MaxIDBytes bytes
+	Routing string // decides the shard; empty for the id
 	Version int64  // external version, 0 or more
 	Delete  bool
 	Body    []byte // one JSON object without newline; unused with Delete
@@ -83,6 +84,10 @@ func appendAction(dst []byte, a *Action) []byte {
 		dst = append(dst, `{"index":{"_id":`...)
 	}
 	dst = AppendString(dst, a.ID)
+	if a.Routing != "" {
+		dst = append(dst, `,"routing":`...)
+		dst = AppendString(dst, a.Routing)
+	}
 	dst = append(dst, `,"version":`...)
 	dst = strconv.AppendInt(dst, a.Version, 10)
 	dst = append(dst, `,"version_type":"external_gte"}}`...)
@@ -97,10 +102,11 @@ func appendAction(dst []byte, a *Action) []byte {
 // lineSize estimates the bytes that appendAction appends for a.
 func lineSize(a *Action) int {
 	const frame = 90
-	if a.Delete {
-		return frame + len(a.ID)
+	n := frame + len(a.ID) + len(a.Routing)
+	if !a.Delete {
+		n += len(a.Body)
 	}
-	return frame + len(a.ID) + len(a.Body)
+	return n
 }
 
 // check returns why a cannot be part of any request, or "".
@@ -110,8 +116,8 @@ func (a *Action) check() string {
 		return "document id is empty"
 	case len(a.ID) > MaxIDBytes:
 		return "document id has " + strconv.Itoa(len(a.ID)) + " bytes, Elasticsearch takes at most " + strconv.Itoa(MaxIDBytes)
-	case !utf8.ValidString(a.ID):
-		return "document id is not valid UTF-8"
+	case !utf8.ValidString(a.ID), !utf8.ValidString(a.Routing):
+		return "document id or routing is not valid UTF-8"
 	case a.Version < 0:
 		return "version " + strconv.FormatInt(a.Version, 10) + " is negative"
 	case a.Delete:

@@ -129,7 +129,7 @@ func TestRealConflictNamesTheVersion(t *testing.T) {
 				t.Errorf("%s refused: got held version %d, want %d", actions[i].ID, actions[i].Held, version)
 			}
 		}
-		live, err := s.Live(t.Context(), []string{id, id + " gone", "unknown"})
+		live, err := s.Live(t.Context(), []Doc{{ID: id}, {ID: id + " gone"}, {ID: "unknown"}})
 		if err != nil || len(live) != 3 || !live[0] || live[1] || live[2] {
 			t.Errorf("live: got %v (%v), want true, false, false", live, err)
 		}
@@ -139,7 +139,7 @@ func TestRealConflictNamesTheVersion(t *testing.T) {
 func TestRealLiveWithoutIndex(t *testing.T) {
 	t.Parallel()
 	s, index, _ := realSink(t)
-	if live, err := s.Live(t.Context(), []string{"a"}); live != nil || err == nil || !strings.Contains(err.Error(), "look up documents: ") {
+	if live, err := s.Live(t.Context(), []Doc{{ID: "a"}}); live != nil || err == nil || !strings.Contains(err.Error(), "look up documents: ") {
 		t.Errorf("live without %s: got %v (%v), want an error", index, live, err)
 	}
 }

@@ -10,20 +10,28 @@ import (
 	"github.com/elastic/go-elasticsearch/v8/esapi"
 )
 
-// Live reports for each id whether the document exists. A deleted document does not, although
-// Elasticsearch still knows its version.
-func (s *Sink) Live(ctx context.Context, ids []string) ([]bool, error) {
-	body := append([]byte(nil), `{"ids":[`...)
-	for i, id := range ids {
+// Doc names a document.
+type Doc struct{ ID, Routing string }
+
+// Live reports for each document whether it exists. A deleted document does not, although
+// Elasticsearch still knows its version. Nor does one of the same id and another routing, which
+// Elasticsearch shows where both are on one shard.
+func (s *Sink) Live(ctx context.Context, docs []Doc) ([]bool, error) {
+	body := append([]byte(nil), `{"docs":[`...)
+	for i, d := range docs {
 		if i > 0 {
 			body = append(body, ',')
 		}
-		body = AppendString(body, id)
+		body = AppendString(append(body, `{"_id":`...), d.ID)
+		if d.Routing != "" {
+			body = AppendString(append(body, `,"routing":`...), d.Routing)
+		}
+		body = append(body, '}')
 	}
 	body = append(body, "]}"...)
 	status, answer, err := s.call(ctx, esapi.MgetRequest{
 		Instrument: s.client.InstrumentationEnabled(),
-		Index:      s.cfg.Index, Body: bytes.NewReader(body), Source: []string{"false"}, FilterPath: []string{"docs.found", "docs.error.type"},
+		Index:      s.cfg.Index, Body: bytes.NewReader(body), Source: []string{"false"}, FilterPath: []string{"docs.found", "docs._routing", "docs.error.type"},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("look up documents: %w", err)
@@ -34,22 +42,23 @@ func (s *Sink) Live(ctx context.Context, ids []string) ([]bool, error) {
 	}
 	var found struct {
 		Docs []struct {
-			Found bool   `json:"found"`
-			Error *cause `json:"error"`
+			Found   bool   `json:"found"`
+			Routing string `json:"_routing"`
+			Error   *cause `json:"error"`
 		} `json:"docs"`
 	}
 	if err := json.Unmarshal(answer, &found); err != nil {
 		return nil, fmt.Errorf("look up documents: %w", err)
 	}
-	if len(found.Docs) != len(ids) {
-		return nil, fmt.Errorf("look up documents: %d answers for %d documents", len(found.Docs), len(ids))
+	if len(found.Docs) != len(docs) {
+		return nil, fmt.Errorf("look up documents: %d answers for %d documents", len(found.Docs), len(docs))
 	}
-	live := make([]bool, len(ids))
+	live := make([]bool, len(docs))
 	for i, d := range found.Docs {
 		if d.Error != nil {
 			return nil, fmt.Errorf("look up documents: %s", d.Error.detail(status))
 		}
-		live[i] = d.Found
+		live[i] = d.Found && d.Routing == docs[i].Routing
 	}
 	return live, nil
 }

@@ -1,0 +1,340 @@
+package projections
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
+)
+
+// entityKey says what the ids of an outbox's events hold: a key, or a place, which is a routing
+// and a key. It is the zero value but for kind where an id is the only column of the key.
+type entityKey struct {
+	kind    outbox.IDKind
+	columns []string // of the key, as the query names them
+	types   []string // of these columns
+	routing string   // column of the table, "" without
+	placed  bool     // the routing is the first part of the ids, and no part of the key
+	expr    string   // the id of a row of the query
+}
+
+// composite reports whether the ids are texts of several parts.
+func (k *entityKey) composite() bool { return k.placed || len(k.columns) > 1 }
+
+// keyQuery reads the type of the outbox table's entity ids, and whether there is a registry.
+const keyQuery = `
+select format_type(atttypid, null), to_regclass('weft_outbox') is not null from pg_attribute
+where attrelid = to_regclass($1) and attname = 'entity_id' and not attisdropped`
+
+// registryQuery reads what an outbox was made with.
+const registryQuery = `select key_columns, key_types, coalesce(routing, '') from weft_outbox where table_name = $1`
+
+// entityKey asks the database about the ids of the outbox table.
+func (s *declaredSource) entityKey(ctx context.Context) (*entityKey, error) {
+	d := &s.declaration
+	rows, err := s.pool.Query(ctx, keyQuery, d.Table)
+	if err != nil {
+		return nil, databaseFault(ctx, "outbox table", err)
+	}
+	var typ string
+	var registry bool
+	if _, err := pgx.ForEachRow(rows, []any{&typ, &registry}, func() error { return nil }); err != nil {
+		return nil, databaseFault(ctx, "outbox table", err)
+	}
+	if typ == "" {
+		return nil, s.fault(in("outbox.table", "there is no outbox table %s: make it with `weft outbox create`, or correct outbox.table", d.Table))
+	}
+	k := &entityKey{kind: outbox.KindText}
+	switch typ {
+	case "uuid":
+		k.kind = outbox.KindUUID
+	case "bigint":
+		k.kind = outbox.KindNumber
+	}
+	if registry {
+		if rows, err = s.pool.Query(ctx, registryQuery, d.Table); err == nil {
+			_, err = pgx.ForEachRow(rows, []any{&k.columns, &k.types, &k.routing}, func() error { return nil })
+		}
+		if err != nil {
+			return nil, databaseFault(ctx, "registry of outbox tables", err)
+		}
+	}
+	if err := k.declare(d); err != nil {
+		return nil, s.fault(err)
+	}
+	return k, nil
+}
+
+// declare compares the key with what is declared of it, and takes the names of the query.
+func (k *entityKey) declare(d *Declaration) error {
+	const create = "drop the outbox, and make it again with `weft outbox create`"
+	switch {
+	case d.Routing != "" && k.routing == "":
+		return in("index.routing", "outbox table %s records no routing, so a delete would not find its shard: %s --routing COLUMN, or leave index.routing out", d.Table, create)
+	case d.Routing == "" && k.routing != "":
+		return in("index.routing", "it is missing, and outbox table %s was made with --routing %s: name the column of the query that has it, as in `routing: %s`", d.Table, k.routing, k.routing)
+	case len(d.Key) > 0 && len(d.Key) != max(1, len(k.columns)):
+		return in("source.key", "it names %s, and outbox table %s was made for a key of %d columns: %s", strings.Join(d.Key, ", "), d.Table, max(1, len(k.columns)), strings.Join(k.columns, ", "))
+	}
+	for _, c := range d.Key {
+		if slices.Contains(reserved[columnVersion:], c) {
+			return in("source.key", "it names %s, which has a meaning of its own: return the column under another name", c)
+		}
+	}
+	k.placed = k.routing != "" && !slices.Contains(k.columns, k.routing)
+	routingAt := slices.Index(k.columns, k.routing)
+	switch {
+	case len(d.Key) > 0:
+		k.columns = d.Key
+	case len(k.columns) <= 1:
+		k.columns = []string{reserved[columnEntity]}
+	case slices.ContainsFunc(k.columns, func(c string) bool { return slices.Contains(reserved[:], c) }):
+		return in("source.key", "the key of outbox table %s is %s, of which one has another meaning in the query: return it under another name, and name all in source.key", d.Table, strings.Join(k.columns, ", "))
+	}
+	if routingAt >= 0 && k.columns[routingAt] != d.Routing {
+		return in("index.routing", "it is %s, and the routing of outbox table %s is column %s of the key: name that", d.Routing, d.Table, k.columns[routingAt])
+	}
+	for i := range k.columns {
+		if !strings.Contains(d.Query, fmt.Sprintf("$%d", i+1)) {
+			return fmt.Errorf("it does not use $%d, and the key has %d columns: filter the rows by %s", i+1, len(k.columns), k.filter())
+		}
+	}
+	column := func(name string) string { return "q." + pgx.Identifier{name}.Sanitize() }
+	args := make([]string, len(k.columns))
+	for i, c := range k.columns {
+		args[i] = column(c)
+	}
+	base := strings.TrimSuffix(d.Table, "_events")
+	switch {
+	case k.placed:
+		k.expr = base + "_place(" + column(d.Routing) + ", " + strings.Join(args, ", ") + ")"
+	case len(args) > 1:
+		k.expr = base + "_id(" + strings.Join(args, ", ") + ")"
+	default:
+		k.expr = args[0] + "::" + k.kind.String()
+	}
+	return nil
+}
+
+// settingError is what is wrong with a setting of a declaration.
+type settingError struct {
+	setting string
+	error
+}
+
+func in(setting, format string, args ...any) error {
+	return &settingError{setting, fmt.Errorf(format, args...)}
+}
+
+// filter shows how a query finds its rows.
+func (k *entityKey) filter() string {
+	if len(k.columns) == 1 {
+		return "$1, as in `where p.id = any($1)`"
+	}
+	arrays := make([]string, len(k.columns))
+	for i := range k.columns {
+		arrays[i] = fmt.Sprintf("$%d::%s[]", i+1, k.types[i])
+	}
+	return fmt.Sprintf("the key, as in `where (%s) in (select * from unnest(%s))`", strings.Join(k.columns, ", "), strings.Join(arrays, ", "))
+}
+
+// args returns the parameters of the query: the ids as they are, or an array of each column of
+// the key, in which a key stands once.
+func (k *entityKey) args(events []outbox.Event) []any {
+	if !k.composite() {
+		return []any{entities(events)}
+	}
+	seen := make(map[string]bool, len(events))
+	arrays := make([][]byte, len(k.columns))
+	for i := range arrays {
+		arrays[i] = append(arrays[i], '{')
+	}
+	for i := range events {
+		key := k.keyOf(events[i].Key.ID)
+		if seen[key] {
+			continue
+		}
+		seen[key] = true
+		parts := outbox.Text(key).Parts()
+		if len(parts) != len(k.columns) {
+			continue // no row has this key: its document is deleted
+		}
+		for c, part := range parts {
+			if len(arrays[c]) > 1 {
+				arrays[c] = append(arrays[c], ',')
+			}
+			arrays[c] = appendElement(arrays[c], part)
+		}
+	}
+	out := make([]any, len(arrays))
+	for i, a := range arrays {
+		out[i] = string(append(a, '}'))
+	}
+	return out
+}
+
+// keyOf returns the key in an id.
+func (k *entityKey) keyOf(id outbox.ID) string {
+	text := id.String()
+	if k.placed {
+		_, text, _ = strings.Cut(text, ":")
+	}
+	return text
+}
+
+// valid returns an error for an id that has not the parts of the key.
+func (k *entityKey) valid(id outbox.ID) error {
+	want := len(k.columns)
+	names := k.columns
+	if k.placed {
+		want++
+		names = append([]string{k.routing}, names...)
+	}
+	if got := len(id.Parts()); k.composite() && got != want {
+		return fmt.Errorf("id %s has %d parts, want %d: %s", id, got, want, strings.Join(names, ":"))
+	}
+	return nil
+}
+
+// appendElement appends a text as an element of an array literal.
+func appendElement(dst []byte, s string) []byte {
+	dst = append(dst, '"')
+	for i := range len(s) {
+		if s[i] == '"' || s[i] == '\\' {
+			dst = append(dst, '\\')
+		}
+		dst = append(dst, s[i])
+	}
+	return append(dst, '"')
+}
+
+// naming names the documents of a declaration by the ids of their events alone.
+type naming struct {
+	key      *entityKey
+	template idTemplate // without pieces, the id is that of the entity
+	routing  int        // part of an id that is the routing; -1 without
+}
+
+func (d *Declaration) naming(k *entityKey) (*naming, error) {
+	n := &naming{key: k, routing: slices.Index(k.columns, d.Routing)}
+	names := k.columns
+	if k.placed {
+		names, n.routing = append([]string{d.Routing}, k.columns...), 0
+	}
+	var err error
+	if n.template, err = parseTemplate(d.ID); err != nil || d.ID == "" {
+		return n, err
+	}
+	used := make([]bool, len(names))
+	for i, p := range n.template {
+		if p.name == "" {
+			continue
+		}
+		at := slices.Index(names, p.name)
+		if at < 0 && p.name == "id" && len(k.columns) == 1 {
+			at = len(names) - 1 // short for the key of one column
+		}
+		if at < 0 {
+			return nil, in("index.id", "%q: %s is no column of the key: want %s", d.ID, p.name, strings.Join(names, ", "))
+		}
+		n.template[i].part, used[at] = at, true
+	}
+	for i, c := range names {
+		if !used[i] && !(k.placed && i == 0) {
+			return nil, in("index.id", "%q lacks column %s of the key: two entities would share a document; add {%s}", d.ID, c, c)
+		}
+	}
+	return n, nil
+}
+
+// appendID appends the id of the document. One that is too long for Elasticsearch keeps its
+// beginning, and the rest becomes a hash.
+func (n *naming) appendID(dst []byte, key *outbox.Key) []byte {
+	from := len(dst)
+	switch {
+	case n.template == nil && !n.key.placed:
+		dst = key.ID.AppendTo(dst)
+	case n.template == nil && len(n.key.columns) > 1:
+		dst = append(dst, n.key.keyOf(key.ID)...)
+	case n.template == nil:
+		dst = append(dst, n.parts(key.ID)[1]...)
+	default:
+		dst = n.template.appendTo(dst, n.parts(key.ID))
+	}
+	if len(dst)-from < shortestHashed {
+		return dst
+	}
+	return append(dst[:from], hashed(dst[from:])...)
+}
+
+// parts returns the parts of an id; those that it lacks are empty.
+func (n *naming) parts(id outbox.ID) []string {
+	if !n.key.composite() {
+		return []string{id.String()}
+	}
+	parts := id.Parts()
+	for len(parts) <= len(n.key.columns) {
+		parts = append(parts, "")
+	}
+	return parts
+}
+
+func (n *naming) routingOf(key *outbox.Key) string { return n.parts(key.ID)[n.routing] }
+
+// doc names the document of an entity.
+func (n *naming) doc(id outbox.ID) elastic.Doc {
+	key := outbox.Key{ID: id}
+	doc := elastic.Doc{ID: string(n.appendID(nil, &key))}
+	if n.routing >= 0 {
+		doc.Routing = n.routingOf(&key)
+	}
+	return doc
+}
+
+const (
+	hashSize = 2 * sha256.Size
+	// shortestHashed is less than the bytes of any id that holds a hash.
+	shortestHashed = elastic.MaxIDBytes - utf8.UTFMax
+)
+
+// hashed returns an id of at most 512 bytes: a longer one as its beginning, ~ and its hash. One
+// that looks like that already is hashed, too, so that no two ids become one.
+func hashed(id []byte) []byte {
+	if len(id) <= elastic.MaxIDBytes {
+		tail := id[len(id)-hashSize-1:]
+		if _, err := hex.DecodeString(string(tail[1:])); tail[0] != '~' || err != nil {
+			return id
+		}
+	}
+	sum := sha256.Sum256(id)
+	cut := elastic.MaxIDBytes - hashSize - 1
+	for !utf8.RuneStart(id[cut]) {
+		cut--
+	}
+	out := append(make([]byte, 0, elastic.MaxIDBytes), id[:cut]...)
+	return hex.AppendEncode(append(out, '~'), sum[:])
+}
+
+// noIDs are the parameters of the query without an entity.
+func (k *entityKey) noIDs() []any {
+	if k.composite() {
+		return k.args(nil)
+	}
+	switch k.kind {
+	case outbox.KindUUID:
+		return []any{[]uuid.UUID{}}
+	case outbox.KindNumber:
+		return []any{[]int64{}}
+	default:
+		return []any{[]string{}}
+	}
+}
