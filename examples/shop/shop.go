@@ -5,5 +5,5 @@ import "embed"
 
 // Files are the tables and the declaration.
 //
-//go:embed schema.sql weft.yaml products.mapping.json
+//go:embed schema.sql weft.yaml products.mapping.json products.settings.json
 var Files embed.FS

@@ -3,6 +3,8 @@ package chaos
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,8 +37,9 @@ type application interface {
 // domain is what a run carries.
 type domain struct {
 	application
-	documents string // query for what they must be; see [reconcile.Visitor]
-	typ       string // of the entities, where a document's id is the entity's alone
+	documents string         // query for what they must be; see [reconcile.Visitor]
+	typ       string         // of the entities, where documents are known by their places alone
+	shards    map[string]int // by routing
 }
 
 // openDomain makes the tables that weft migrate up does not, and returns who writes to them.
@@ -61,9 +64,10 @@ func (r *run) openDomain(ctx context.Context) (*domain, error) {
 		}
 	}
 	r.Outbox = traffic.ShopOutbox
-	return &domain{documents: traffic.ShopDocuments, typ: traffic.ShopProduct, application: &traffic.Shop{
-		Pool: r.Pool, Writers: writers, Rate: float64(r.opts.Rate), Seed: r.opts.Seed, Products: entities, Hot: hotEntities,
-	}}, r.Fleet.Run(ctx, "outbox", "create", "--table", "shop.product", "--children", "shop.variant:product_id", "--apply")
+	return &domain{documents: traffic.ShopDocuments, typ: traffic.ShopProduct, shards: map[string]int{}, application: &traffic.Shop{
+			Pool: r.Pool, Writers: writers, Rate: float64(r.opts.Rate), Seed: r.opts.Seed, Products: entities, Hot: hotEntities,
+		}}, r.Fleet.Run(ctx, "outbox", "create", "--table", "shop.product", "--children", "shop.variant:product_id",
+			"--routing", "tenant_id", "--apply")
 }
 
 // layOut copies the files of the shop, tells the instances of them, and returns its tables.
@@ -93,35 +97,60 @@ func (r *run) layOut() (schema string, err error) {
 	return schema, nil
 }
 
-// end reads both stores.
+// end reads both stores. Documents are there by two names: of the entity, and of what [judged]
+// writes to.
 func (d *domain) end(ctx context.Context, p *rig.Place) (*history.End, error) {
 	end, err := history.ReadEndOf(ctx, p.Pool, p.Elastic, p.Index, d.documents)
 	if err != nil || d.typ == "" {
 		return end, err
 	}
-	named := make(map[string]int64, len(end.Documents))
-	for id, version := range end.Documents {
-		named[d.name(id)] = version
+	named := map[string]int64{}
+	for place, version := range end.Documents {
+		physical, err := d.document(ctx, p, place)
+		if err != nil {
+			return nil, err
+		}
+		named[d.typ+":"+place], named[physical] = version, version
 	}
 	end.Documents = named
 	for i := range end.Differences {
-		end.Differences[i].ID = d.name(end.Differences[i].ID)
+		end.Differences[i].ID = d.typ + ":" + end.Differences[i].ID
 	}
 	return end, nil
 }
 
-// applied gives documents the names by which the record knows their entities.
-func (d *domain) applied(items []history.Applied) []history.Applied {
-	items = slices.Clone(items)
-	for i := range items {
-		items[i].ID = d.name(items[i].ID)
+// judged gives items the names by which the record knows their entities, and says which of them
+// write to one document.
+func (d *domain) judged(ctx context.Context, p *rig.Place, items []history.Applied) (out []history.Applied, err error) {
+	if d.typ == "" {
+		return items, nil
 	}
-	return items
+	out = slices.Clone(items)
+	for i := range out {
+		if out[i].Document, err = d.document(ctx, p, out[i].ID); err != nil {
+			return nil, err
+		}
+		out[i].ID = d.typ + ":" + out[i].ID
+	}
+	return out, nil
 }
 
-func (d *domain) name(document string) string {
-	if d.typ == "" {
-		return document
+// document names the document of a place: its id, on the shard of its routing.
+func (d *domain) document(ctx context.Context, p *rig.Place, place string) (string, error) {
+	routing, id, _ := strings.Cut(place, ":")
+	shard, known := d.shards[routing]
+	if !known {
+		var found struct {
+			Shards [][]struct {
+				Shard int `json:"shard"`
+			} `json:"shards"`
+		}
+		path := "/" + url.PathEscape(p.Index) + "/_search_shards?routing=" + url.QueryEscape(routing)
+		if err := p.Elastic.Do(ctx, http.MethodGet, path, nil, &found); err != nil {
+			return "", fmt.Errorf("find the shard of routing %s: %w", routing, err)
+		}
+		shard = found.Shards[0][0].Shard
+		d.shards[routing] = shard
 	}
-	return d.typ + ":" + document
+	return fmt.Sprintf("%s on shard %d", id, shard), nil
 }

@@ -35,9 +35,11 @@ func (r *run) judge(ctx context.Context) (*Result, error) {
 		return nil, err
 	}
 	r.clocks = append(r.clocks, wrong...)
-	known := history.Run{
-		Log: log, Acknowledged: r.domain.Acknowledged(), Applied: r.domain.applied(r.Recorder.Applied()), Crashes: r.crashes(), End: end,
+	applied, err := r.domain.judged(ctx, r.Place, r.Recorder.Applied())
+	if err != nil {
+		return nil, err
 	}
+	known := history.Run{Log: log, Acknowledged: r.domain.Acknowledged(), Applied: applied, Crashes: r.crashes(), End: end}
 	v := history.Check(known)
 	result := r.measured(log, took)
 	result.Bulk = len(known.Applied)

@@ -222,7 +222,7 @@ func (r *run) keepWhatThereIs(ctx context.Context) error {
 	}
 	err := errors.Join(r.keepLogs(ctx), r.keepSchedule())
 	if log, unread := history.Read(ctx, r.Pool, r.Outbox, r.Place.Group); unread == nil {
-		err = errors.Join(err, r.keepRecord(log, r.domain.applied(r.Recorder.Applied())))
+		err = errors.Join(err, r.keepRecord(log, r.Recorder.Applied()))
 	}
 	return err
 }

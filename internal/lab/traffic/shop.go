@@ -19,7 +19,7 @@ const (
 )
 
 // Shop is everyday traffic in the shop of examples/shop: products and their variants are
-// inserted, changed, moved and deleted by several writers that meet at the same products, and
+// inserted, changed, moved, also between tenants, and deleted by several writers that meet at the same products, and
 // triggers write the events. Servers that are away do not end it.
 type Shop struct {
 	Pool    *pgxpool.Pool
@@ -44,6 +44,7 @@ select i, 1 + ($2 + i) % 5, left(md5($2::text), 3) || ' lamp ' || $2, case when 
 from unnest($1::bigint[]) i
 on conflict (id) do update set name = excluded.name, description = excluded.description, price = excluded.price, tags = excluded.tags,
   details = excluded.details, deleted_at = null`
+	moveProducts   = `update shop.product set tenant_id = 1 + (tenant_id + $2) % 5 where id = any ($1)`
 	priceProducts  = `update shop.product set price = price + 0.01 * (1 + $2 % 7) where id = any ($1)`
 	hideProducts   = `update shop.product set deleted_at = clock_timestamp() where id = any ($1) and deleted_at is null and $2 >= 0`
 	deleteProducts = `delete from shop.product where id = any ($1) and $2 >= 0`
@@ -61,15 +62,18 @@ where product_id = any ($1) and product_id <> t.id and variant.id % 3 = $2 % 3`
 	// What this transaction has written: nobody has worked it off yet.
 	writtenEvents = `
 select id, entity_id, op, event_version from ` + ShopOutbox + `
-where entity_id = any ($1) and status in ('pending', 'processing') and xmin = pg_current_xact_id()::xid`
+where entity_id in (select t.id || ':' || i from shop.tenant t, unnest($1::bigint[]) i) and status in ('pending', 'processing') and xmin = pg_current_xact_id()::xid`
 
+	// A place that its product has left is to be empty.
 	renewProduct = `
-select weft_enqueue('` + ShopOutbox + `', null, $1::text, case when exists (select from shop.product where id = $1::bigint) then 'upsert' else 'delete' end)`
+select weft_enqueue('` + ShopOutbox + `', null, $1, 'delete') where not exists (select from shop.product p where p.tenant_id || ':' || p.id = $1)
+union all
+select weft_enqueue('` + ShopOutbox + `', null, p.tenant_id || ':' || p.id, 'upsert') from shop.product p where p.id = split_part($1, ':', 2)::bigint`
 )
 
-// ShopDocuments is the query for the documents that the index must have: id, version, fields.
+// ShopDocuments is the query for the documents that the index must have: place, version, fields.
 const ShopDocuments = `
-select p.id::text, e.version, jsonb_build_object(
+select p.tenant_id || ':' || p.id, e.version, jsonb_build_object(
   'tenant_id', p.tenant_id, 'name', p.name, 'description', p.description, 'price', p.price, 'tags', p.tags, 'details', p.details,
   'created_at', p.created_at, 'stock', coalesce(sum(v.stock), 0),
   'variants', coalesce(jsonb_agg(jsonb_build_object('sku', v.sku, 'color', v.color, 'price', case when v.price is null then p.price else v.price end,
@@ -113,8 +117,10 @@ func (s *Shop) operation(ctx context.Context, random *rand.Rand) error {
 		return s.write(ctx, random, ids, putProducts)
 	case n < 12:
 		return s.write(ctx, random, ids, putProducts, addVariants, changeVariants)
-	case n < 16:
+	case n < 14:
 		return s.write(ctx, random, ids, priceProducts)
+	case n < 16:
+		return s.write(ctx, random, ids, moveProducts)
 	case n < 20:
 		return s.write(ctx, random, ids, changeVariants)
 	case n < 24:
@@ -123,8 +129,10 @@ func (s *Shop) operation(ctx context.Context, random *rand.Rand) error {
 		return s.write(ctx, random, append(ids, s.pick(random)), moveVariants)
 	case n < 31:
 		return s.write(ctx, random, ids, deleteVariants, priceProducts)
-	case n < 34:
+	case n < 33:
 		return s.write(ctx, random, ids[:1], hideProducts)
+	case n < 34:
+		return s.write(ctx, random, ids, changeVariants, moveProducts)
 	case n < 37:
 		return s.write(ctx, random, ids[:1], changeVariants, deleteProducts)
 	case n < 38:

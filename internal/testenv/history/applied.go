@@ -22,8 +22,11 @@ type Applied struct {
 	// its monotonic clock. Answered is zero when no answer came.
 	Sent, Answered time.Time
 	Op             string // [Index] or [Delete]
-	ID             string // of the document
-	Version        int64  // asked for
+	ID             string // of the document; after the routing and a colon, where there is one
+	// Document is what it writes to, where that is not known by ID alone: ids that differ in the
+	// routing are one document when they meet on one shard.
+	Document string
+	Version  int64 // asked for
 	// The answer; zero where there was none.
 	Status        int
 	Result        string // created, updated, deleted, not_found; empty for an error

@@ -12,7 +12,7 @@ import (
 // End is Elasticsearch and the source table as they are when a run has ended.
 type End struct {
 	Compared    *reconcile.Report
-	Documents   map[string]int64 // version of each document by its id
+	Documents   map[string]int64 // version of each document by its id, and by what else [Applied] calls it
 	Differences []reconcile.Difference
 }
 

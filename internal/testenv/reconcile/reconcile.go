@@ -85,7 +85,7 @@ from search_index`
 // Visitor says what a comparison reads, and is told what it meets; each may be left out.
 type Visitor struct {
 	// Source is a query for the documents that there must be: id, version and fields, as jsonb.
-	// Empty means SearchIndex.
+	// Where there is a routing, it and a colon precede the id. Empty means SearchIndex.
 	Source     string
 	Document   func(id string, version int64)
 	Difference func(Difference)
@@ -119,6 +119,9 @@ func Visit(ctx context.Context, db DB, es *Client, index string, v Visitor) (*Re
 	err = pages(ctx, es, path, func(hits []hit) error {
 		for i := range hits {
 			h := &hits[i]
+			if h.Routing != "" {
+				h.ID = h.Routing + ":" + h.ID
+			}
 			report.Documents++
 			if v.Document != nil {
 				v.Document(h.ID, h.Version)
@@ -153,6 +156,7 @@ func Visit(ctx context.Context, db DB, es *Client, index string, v Visitor) (*Re
 // hit is one document as Elasticsearch has it.
 type hit struct {
 	ID      string         `json:"_id"`
+	Routing string         `json:"_routing"`
 	Version int64          `json:"_version"`
 	Source  map[string]any `json:"_source"`
 	Sort    []any          `json:"sort"`
