@@ -102,6 +102,7 @@ func TestDeclaredProblems(t *testing.T) {
 		{"NoMapping", "projections:\n  a: {index: {mapping: /nowhere.json}}\n", `projections.a.index.mapping: value "/nowhere.json": file /nowhere.json: no such file or directory (F:2)`},
 		{"Incomplete", "projections:\n  a: {outbox: {table: x}}\n", "projections.a: source.query is empty: want a query that returns entity_id, version and the fields of the document (F:2)"},
 		{"SameIndex", "projections:\n  a: {" + good + "}\n  b: {outbox: {table: b_outbox}, source: {query: 'select $1'}, index: {name: a}}\n", "projections.b: writes to index a, as a does: their documents would replace one another; take an index of its own, or ids that begin differently, as with `index.id: b-{id}` and `index.id: a-{id}`"},
+		{"IndexOfABuiltIn", "projections:\n  search_index_to_elastic:\n  a: {" + strings.Replace(good, "{name: a}", "{name: wordloom-search-index}", 1) + "}\n", "projections.a: writes to index wordloom-search-index, as search_index_to_elastic does"},
 		{"PrefixOfAPrefix", shared("p-{id}", "p-x-{id}"), "projections.b: writes to index a, as a does"},
 		{"SharedWithOtherRouting", shared("p-{id}", "q-{id}', routing: 't"), "projections.b: writes to index a, as a does, with another mapping or routing"},
 		{"AmbiguousID", shared("p-{a}{b}", "q-{id}"), `projections.a: index.id "p-{a}{b}": nothing separates {a} from {b}, so two keys could make one id`},

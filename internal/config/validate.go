@@ -3,7 +3,10 @@ package config
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/samuelhu324-dev/weft/projections"
 )
 
 // relation is a rule between settings that does not hold. The first key is the
@@ -58,6 +61,13 @@ func (c Config) Validate() error {
 	}
 	if c.Audit.KeepFailures < c.Audit.Keep {
 		fail(fmt.Sprintf("%s must not be shorter than audit.keep (%s)", short(c.Audit.KeepFailures), short(c.Audit.Keep)), "audit.keep_failures", "audit.keep")
+	}
+
+	for _, d := range c.Declared {
+		if d.Index == c.Elastic.Index && slices.Contains(c.Projections, projections.SearchIndexToElastic) {
+			fail(fmt.Sprintf("writes to index %s, as %s does: their documents would replace one another; take an index of its own", d.Index, projections.SearchIndexToElastic),
+				"projections."+d.Name)
+		}
 	}
 
 	c.Elastic.validate(fail)

@@ -19,10 +19,15 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/config"
 )
 
-// project is what `docker compose` makes of the file.
+// project is what `docker compose` makes of the file for a pair.
 func project(t *testing.T) *types.Project {
 	t.Helper()
-	o, err := cli.NewProjectOptions([]string{filepath.Join(deploy, "compose", "compose.yaml")}, cli.WithDotEnv)
+	return composed(t, filepath.Join(deploy, "compose", "compose.yaml"))
+}
+
+func composed(t *testing.T, file string) *types.Project {
+	t.Helper()
+	o, err := cli.NewProjectOptions([]string{file}, cli.WithDotEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,6 +47,13 @@ func TestComposeIsTaken(t *testing.T) {
 	if want := []string{"elasticsearch", "grafana", "grant", "jaeger", "migrate", "postgres", "prometheus", "weft"}; !slices.Equal(p.ServiceNames(), want) {
 		t.Errorf("services %v, want %v", p.ServiceNames(), want)
 	}
+	sound(t, p)
+}
+
+// sound holds that all that the project names is there, has a version, and is not open to the
+// network.
+func sound(t *testing.T, p *types.Project) {
+	t.Helper()
 	there := func(what, path string) {
 		if _, err := os.Stat(path); err != nil {
 			t.Errorf("%s: %v", what, err)
@@ -66,6 +78,43 @@ func TestComposeIsTaken(t *testing.T) {
 			if ip := net.ParseIP(port.HostIP); ip == nil || !ip.IsLoopback() {
 				t.Errorf("%s: port %s is open to the network", name, port.Published)
 			}
+		}
+	}
+}
+
+// TestShopComposeIsTaken holds that the example's pair finds its servers and its files, which
+// are mounted where its README and its settings look for them.
+func TestShopComposeIsTaken(t *testing.T) {
+	t.Parallel()
+	p := composed(t, filepath.Join(deploy, "..", "examples", "shop", "compose.yaml"))
+	if want := []string{"elasticsearch", "postgres", "weft"}; !slices.Equal(p.ServiceNames(), want) {
+		t.Errorf("services %v, want %v", p.ServiceNames(), want)
+	}
+	sound(t, p)
+	s := p.Services["weft"]
+	if s.Image != "weft" || s.GetScale() != 2 || !s.ReadOnly {
+		t.Errorf("weft: image %s, %d instances, read-only %v", s.Image, s.GetScale(), s.ReadOnly)
+	}
+	var environ, names []string
+	for key, value := range s.Environment {
+		environ = append(environ, key+"="+strings.Replace(*value, "/shop/", p.WorkingDir+"/", 1))
+		if key != "WEFT_CONFIG" { // which is known by what it declares
+			names = append(names, key)
+		}
+	}
+	c := load(t, "weft", config.Options{Environ: environ}, names)
+	if len(c.Declared) != 1 || c.Declared[0].Name != "products" {
+		t.Errorf("declared are %v, want products", c.Declared)
+	}
+	for _, url := range []string{c.Database.URL.Reveal(), *s.Environment["ELASTIC_URL"]} {
+		host, _, _ := strings.Cut(url[max(strings.LastIndex(url, "@"), strings.LastIndex(url, "//")+1)+1:], ":")
+		if s.DependsOn[host].Condition != types.ServiceConditionHealthy || p.Services[host].HealthCheck == nil {
+			t.Errorf("weft does not wait until %s is healthy", url)
+		}
+	}
+	for _, name := range []string{"weft", "postgres"} {
+		if v := p.Services[name].Volumes; len(v) != 1 || v[0].Source != p.WorkingDir || v[0].Target != "/shop" {
+			t.Errorf("%s: mounts %v, want the example at /shop", name, v)
 		}
 	}
 }

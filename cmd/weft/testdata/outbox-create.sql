@@ -175,6 +175,6 @@ create trigger product_outbox_delete after delete on shop.variant referencing ol
 create trigger product_outbox_truncate before truncate on shop.variant
 	for each statement execute function "public"."product_outbox_refuse_truncate"();
 
-insert into "public"."weft_outbox" (table_name, entity_type, source, key_column) values ('product_outbox_events', 'product', 'shop.product', 'id');
+insert into "public"."weft_outbox" (table_name, entity_type, source, key_columns, key_types, routing) values ('product_outbox_events', 'product', 'shop.product', array['id'], array['bigint'], null);
 
 commit;

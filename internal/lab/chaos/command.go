@@ -49,6 +49,7 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
   weftlab chaos --seed 42 --evidence ./evidence
   weftlab chaos --upgrade v1.2.0
   weftlab chaos --finished archive
+  weftlab chaos --domain shop
   weftlab chaos --list`,
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
@@ -56,6 +57,9 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
 			if list {
 				faults.List(cmd.OutOrStdout())
 				return nil
+			}
+			if opts.Domain != Wordloom && opts.Domain != Shop {
+				return fmt.Errorf("--domain %q: want %s or %s", opts.Domain, Wordloom, Shop)
 			}
 			// A limit that was given is the only one.
 			f := cmd.Flags()
@@ -84,6 +88,7 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
 	f.Var(&bounded{&opts.Rate, 10, 5000}, "rate", "events per second that the writer produces, 10 to 5000")
 	f.StringVar(&opts.JSON, "json", "", "write the figures to `FILE` as JSON")
 	f.StringVar(&opts.Evidence, "evidence", "", "keep the evidence in `DIR`, also that of a clean run")
+	f.StringVar(&opts.Domain, "domain", Wordloom, "what is written and compared: wordloom, or shop, the example with children")
 	f.StringVar((*string)(&opts.Finished), "finished", "", "what becomes of events that are done: keep, archive or delete (default weft's own)")
 	f.StringVar(&opts.Upgrade, "upgrade", "", "let instances of another build, a `BINARY|REVISION`, and of this one lead in turns")
 	f.StringVar(&opts.Binary, "weft", "", "run this weft `FILE` instead of building one, which leaves out skewed-clock")

@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
-	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -21,12 +21,12 @@ import (
 func (r *run) judge(ctx context.Context) (*Result, error) {
 	took := time.Since(r.began)
 	r.screen.Line("Judging …")
-	log, err := history.Read(ctx, r.Pool, rig.Outbox, r.Place.Group)
+	log, err := history.Read(ctx, r.Pool, r.Outbox, r.Place.Group)
 	if err != nil {
 		return nil, err
 	}
 	log.Finished = r.opts.Finished
-	end, err := history.ReadEnd(ctx, r.Pool, r.Elastic, r.Index)
+	end, err := r.domain.end(ctx, r.Place)
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +35,11 @@ func (r *run) judge(ctx context.Context) (*Result, error) {
 		return nil, err
 	}
 	r.clocks = append(r.clocks, wrong...)
-	known := history.Run{Log: log, Acknowledged: r.stream.App.Acknowledged(), Applied: r.Recorder.Applied(), Crashes: r.crashes(), End: end}
+	applied, err := r.domain.judged(ctx, r.Place, r.Recorder.Applied())
+	if err != nil {
+		return nil, err
+	}
+	known := history.Run{Log: log, Acknowledged: r.domain.Acknowledged(), Applied: applied, Crashes: r.crashes(), End: end}
 	v := history.Check(known)
 	result := r.measured(log, took)
 	result.Bulk = len(known.Applied)
@@ -56,7 +60,7 @@ func (r *run) judge(ctx context.Context) (*Result, error) {
 func (r *run) measured(log *history.Log, took time.Duration) *Result {
 	out := &Result{
 		Seed: r.opts.Seed, Seconds: math.Round(took.Seconds()*10) / 10,
-		Produced: r.stream.App.Produced(), Unknown: r.stream.App.Unknown(), Terms: len(log.Terms),
+		Domain: cmp.Or(r.opts.Domain, Wordloom), Produced: r.domain.Produced(), Unknown: r.domain.Unknown(), Terms: len(log.Terms),
 		Finished: string(r.opts.Finished), Upgrade: r.opts.Upgrade, OtherTerms: otherTerms(log.Terms, r.starts), Leases: len(log.Leases),
 	}
 	out.count(log, r.injections)

@@ -183,7 +183,7 @@ func (r *run) watch(ctx context.Context) {
 			leads = l.String()
 		}
 		waiting, failed, _ := r.Unsettled(ctx) // 0 when nobody answers
-		produced := r.stream.App.Produced()
+		produced := r.domain.Produced()
 		r.screen.Refresh(fmt.Sprintf("%6.0f s  %s  produced %d  done %d  lag %d  failed %d  %s",
 			time.Since(r.began).Seconds(), r.screen.Step(), produced, max(0, produced-waiting-failed), waiting, failed, leads))
 	}

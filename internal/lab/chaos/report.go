@@ -12,6 +12,7 @@ import (
 // Result is what --json writes.
 type Result struct {
 	Seed     uint64         `json:"seed"`
+	Domain   string         `json:"domain"`
 	Faults   int            `json:"faults"` // injected
 	Injected map[string]int `json:"injected"`
 	Skipped  map[string]int `json:"skipped"`

@@ -13,7 +13,6 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
-	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
@@ -33,6 +32,7 @@ type Options struct {
 	Seed      uint64
 	Rate      int // events per second
 
+	Domain   string          // [Wordloom] or [Shop]; empty means the first
 	Finished outbox.Finished // what becomes of events that are done; empty: weft's default
 	Upgrade  string          // binary or revision of another build, which leads in turns with this one; empty means none
 
@@ -69,7 +69,7 @@ type run struct {
 	target      faults.Target
 	otherBinary string // of the other build; empty when there is none
 	starts      []start
-	stream      *traffic.Stream
+	domain      *domain
 
 	injections []*injection
 	lasting    *injection // that goes on beside others, or nil
@@ -156,14 +156,13 @@ func (r *run) prepare(ctx context.Context) error {
 	if err := r.Fleet.Run(ctx, "migrate", "up"); err != nil {
 		return err
 	}
+	if r.domain, err = r.openDomain(ctx); err != nil {
+		return err
+	}
 	if err := r.Record(ctx); err != nil {
 		return err
 	}
 	r.target.Group = r.Group
-	r.stream = &traffic.Stream{
-		App: &traffic.Application{Pool: r.Pool}, Writers: writers, Rate: float64(r.opts.Rate), Seed: r.opts.Seed,
-		Entities: traffic.Entities(entities), Hot: hotEntities, Late: traffic.EveryThird,
-	}
 	var names []string
 	for n := range r.opts.Instances {
 		names = append(names, string(rune('a'+n)))
@@ -201,7 +200,7 @@ func (r *run) perform(ctx context.Context) (*Result, error) {
 	g, gctx := errgroup.WithContext(ctx)
 	writing, stop := context.WithCancel(gctx)
 	defer stop()
-	g.Go(func() error { return r.stream.Run(writing) })
+	g.Go(func() error { return r.domain.Run(writing) })
 	g.Go(func() error { r.watch(writing); return nil })
 	g.Go(func() error {
 		defer stop()
@@ -222,7 +221,7 @@ func (r *run) keepWhatThereIs(ctx context.Context) error {
 		return nil
 	}
 	err := errors.Join(r.keepLogs(ctx), r.keepSchedule())
-	if log, unread := history.Read(ctx, r.Pool, rig.Outbox, r.Place.Group); unread == nil {
+	if log, unread := history.Read(ctx, r.Pool, r.Outbox, r.Place.Group); unread == nil {
 		err = errors.Join(err, r.keepRecord(log, r.Recorder.Applied()))
 	}
 	return err

@@ -29,7 +29,7 @@ func (r *run) settle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.stream.App.Renew(ctx, dead...); err != nil {
+	if err := r.domain.Renew(ctx, dead...); err != nil {
 		return err
 	}
 	if err := r.Drained(ctx, drainTimeout, r.Supervise); err != nil {
@@ -48,12 +48,12 @@ func (r *run) deadEnds(ctx context.Context) ([]outbox.Key, error) {
 	defer cancel()
 	rows, err := r.Pool.Query(ctx, `
 select f.entity_type, f.entity_id
-from `+rig.Outbox+` f
+from `+r.Outbox+` f
 left join (
   select entity_type, entity_id, max(event_version) as done from weftlab_history
   where source = $1 and new_status in ('done', 'archived', 'deleted') group by 1, 2) h using (entity_type, entity_id)
 where f.status = 'failed'
-group by 1, 2, h.done having h.done is null or h.done < max(f.event_version)`, rig.Outbox)
+group by 1, 2, h.done having h.done is null or h.done < max(f.event_version)`, r.Outbox)
 	if err != nil {
 		return nil, fmt.Errorf("look for dead ends: %w", err)
 	}

@@ -91,7 +91,7 @@ func lookForClock(ctx context.Context, i *Injection) error {
 	itsTerm := fmt.Sprintf("epoch = %d", i.term.Epoch)
 	itsEvents := fmt.Sprintf("id in (select h.event_id from weftlab_history h where h.tx in (select e.tx from weftlab_lease e where e.epoch = %d and e.events is null))", i.term.Epoch)
 	found, err := WrongTimes(ctx, i.Place, i.At, map[string]string{
-		rig.Outbox: itsEvents, outbox.HistoryTable(rig.Outbox): itsEvents, "weft_lease": itsTerm, "weft_leader": itsTerm, "weft_term": itsTerm, "weft_progress": itsTerm,
+		i.Outbox: itsEvents, outbox.HistoryTable(i.Outbox): itsEvents, "weft_lease": itsTerm, "weft_leader": itsTerm, "weft_term": itsTerm, "weft_progress": itsTerm,
 		"weft_instance": fmt.Sprintf("instance = '%s'", i.skewed.Name), "weft_audit": fmt.Sprintf("by_epoch = %d", i.term.Epoch),
 	})
 	i.Findings = append(i.Findings, found...)
@@ -120,7 +120,7 @@ func WrongTimes(ctx context.Context, p *rig.Place, since time.Time, where map[st
 	ctx, cancel := context.WithTimeout(ctx, rig.QueryTimeout)
 	defer cancel()
 	type column struct{ Table, Column string }
-	rows, err := p.Pool.Query(ctx, timeColumns, rig.Outbox, outbox.HistoryTable(rig.Outbox))
+	rows, err := p.Pool.Query(ctx, timeColumns, p.Outbox, outbox.HistoryTable(p.Outbox))
 	if err != nil {
 		return nil, fmt.Errorf("list columns with times: %w", err)
 	}

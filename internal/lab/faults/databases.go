@@ -62,7 +62,7 @@ func lockRows(ctx context.Context, i *Injection) error {
 		return fmt.Errorf("begin as a stranger: %w", err)
 	}
 	for until := time.Now().Add(strangerWait); time.Now().Before(until); {
-		tag, err := i.conn.Exec(ctx, fmt.Sprintf(`select from %s where status = 'pending' limit %d for update skip locked`, rig.Outbox, strangerRows))
+		tag, err := i.conn.Exec(ctx, fmt.Sprintf(`select from %s where status = 'pending' limit %d for update skip locked`, i.Outbox, strangerRows))
 		if err != nil {
 			return fmt.Errorf("lock as a stranger: %w", err)
 		}

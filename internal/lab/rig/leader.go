@@ -12,7 +12,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 )
 
-// Outbox is the outbox table of search_index, which all programs write to.
+// Outbox is the outbox table of search_index, which programs write to unless they say otherwise.
 const Outbox = "search_outbox_events"
 
 const (
@@ -94,9 +94,10 @@ func (p *Place) Holds(ctx context.Context, sql string, args ...any) error {
 	return err
 }
 
-// Record installs the history of the outbox and of its source rows; weft must have migrated.
+// Record installs the history of the outbox, and of the rows of search_index if it is theirs; weft
+// must have migrated.
 func (p *Place) Record(ctx context.Context) error {
-	if err := history.Install(ctx, p.Pool, Outbox); err != nil {
+	if err := history.Install(ctx, p.Pool, p.Outbox); err != nil || p.Outbox != Outbox {
 		return err
 	}
 	return history.InstallSource(ctx, p.Pool)
@@ -135,7 +136,7 @@ func (p *Place) Settles(ctx context.Context, epoch int64) error {
 		return err
 	}
 	return Await(ctx, settleTimeout, pollPeriod, "settled event", func(ctx context.Context) error {
-		log, err := history.Since(ctx, p.Pool, Outbox, p.Group, position)
+		log, err := history.Since(ctx, p.Pool, p.Outbox, p.Group, position)
 		if err != nil {
 			return err
 		}
@@ -161,7 +162,7 @@ func (p *Place) Drained(ctx context.Context, bound time.Duration, check func(con
 		err := p.Pool.QueryRow(ctx, `
 select string_agg(t.line, ', ') from (
   select format('%s %s%s%s', count(*), status, ' by ' || owner, ' for ' || error_reason) as line
-  from `+Outbox+`_live where status in ('pending', 'processing')
+  from `+p.Outbox+`_live where status in ('pending', 'processing')
   group by status, owner, error_reason order by count(*) desc limit 8) t`).Scan(&left)
 		if err == nil && left != nil {
 			err = errors.New("left are " + *left)
@@ -175,9 +176,9 @@ func (p *Place) Backlog(ctx context.Context) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
 	defer cancel()
 	err = p.Pool.QueryRow(ctx, `
-select (select count(*) from `+Outbox+` where status = 'pending' and next_retry_at is null)
-     + (select count(*) from `+Outbox+` where status = 'pending' and next_retry_at <= now())
-     + (select count(*) from `+Outbox+` where status = 'processing')`).Scan(&n)
+select (select count(*) from `+p.Outbox+` where status = 'pending' and next_retry_at is null)
+     + (select count(*) from `+p.Outbox+` where status = 'pending' and next_retry_at <= now())
+     + (select count(*) from `+p.Outbox+` where status = 'processing')`).Scan(&n)
 	if err != nil {
 		return n, fmt.Errorf("count the backlog: %w", err)
 	}
@@ -189,8 +190,8 @@ func (p *Place) Unsettled(ctx context.Context) (waiting, failed int, err error) 
 	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
 	defer cancel()
 	err = p.Pool.QueryRow(ctx, `
-select (select count(*) from `+Outbox+` where status = 'pending') + (select count(*) from `+Outbox+` where status = 'processing'),
-       (select count(*) from `+Outbox+` where status = 'failed')`).Scan(&waiting, &failed)
+select (select count(*) from `+p.Outbox+` where status = 'pending') + (select count(*) from `+p.Outbox+` where status = 'processing'),
+       (select count(*) from `+p.Outbox+` where status = 'failed')`).Scan(&waiting, &failed)
 	if err != nil {
 		return 0, 0, fmt.Errorf("count events: %w", err)
 	}

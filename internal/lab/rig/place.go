@@ -42,6 +42,7 @@ type Place struct {
 	Schema      string // empty: the database's default
 	Index       string // name for weft, which makes it
 	Group       string // of leadership
+	Outbox      string // table that is written, recorded and waited for
 
 	Pool    *pgxpool.Pool // of DatabaseURL, past all faults
 	Elastic *reconcile.Client
@@ -52,7 +53,7 @@ type Place struct {
 // Open starts the servers that opts does not name, and connects to both. It makes nothing on
 // them. conns is the size of the pool.
 func Open(ctx context.Context, opts stack.Options, conns int) (p *Place, err error) {
-	p = &Place{Group: "weft"}
+	p = &Place{Group: "weft", Outbox: Outbox}
 	p.Started.Postgres, p.Started.Elastic = opts.DatabaseURL == "", opts.ElasticURL == ""
 	servers, err := stack.Start(ctx, opts)
 	if err != nil {

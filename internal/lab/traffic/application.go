@@ -17,8 +17,6 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-const defaultTimeout = 15 * time.Second
-
 // Application changes rows and writes their events. Its methods are safe for concurrent use;
 // its fields are set before the first call.
 type Application struct {
@@ -242,31 +240,15 @@ func (a *Application) Renew(ctx context.Context, keys ...outbox.Key) error {
 // transact runs one transaction, writes the events of change and enters them into the ledger.
 func (a *Application) transact(ctx context.Context, change func(context.Context, pgx.Tx) ([]outbox.NewEvent, error),
 	and func(context.Context, pgx.Tx, []outbox.NewEvent) error,
-) (events []outbox.NewEvent, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(a.Timeout, defaultTimeout))
-	defer cancel()
-	began := time.Now()
-	tx, err := a.Pool.Begin(ctx)
-	if err != nil {
-		a.refuse(0)
-		return nil, fmt.Errorf("begin: %w", err)
-	}
-	defer func() { _ = tx.Rollback(ctx) }()
-	events, err = change(ctx, tx)
-	if err == nil {
-		err = outbox.Enqueue(ctx, tx, rig.Outbox, events...)
-	}
-	if err == nil && and != nil {
-		err = and(ctx, tx, events)
-	}
-	if err != nil {
-		a.refuse(0)
-		return nil, err
-	}
-	if err := tx.Commit(ctx); err != nil {
-		a.refuse(len(events))
-		return nil, fmt.Errorf("commit: %w", err)
-	}
-	a.acknowledge(began, events)
-	return events, nil
+) ([]outbox.NewEvent, error) {
+	return a.Ledger.transact(ctx, a.Pool, a.Timeout, func(ctx context.Context, tx pgx.Tx) ([]outbox.NewEvent, error) {
+		events, err := change(ctx, tx)
+		if err == nil {
+			err = outbox.Enqueue(ctx, tx, rig.Outbox, events...)
+		}
+		if err == nil && and != nil {
+			err = and(ctx, tx, events)
+		}
+		return events, err
+	})
 }

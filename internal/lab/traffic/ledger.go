@@ -1,11 +1,15 @@
 package traffic
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -64,6 +68,34 @@ func (l *Ledger) acknowledge(began time.Time, events []outbox.NewEvent) {
 		close(l.more)
 		l.more = nil
 	}
+}
+
+const defaultTimeout = 15 * time.Second
+
+// transact runs one transaction to its end, whatever becomes of ctx, and enters the events that
+// work has written. A timeout of 0 is 15 s.
+func (l *Ledger) transact(ctx context.Context, pool *pgxpool.Pool, timeout time.Duration,
+	work func(context.Context, pgx.Tx) ([]outbox.NewEvent, error),
+) (events []outbox.NewEvent, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(timeout, defaultTimeout))
+	defer cancel()
+	began := time.Now()
+	tx, err := pool.Begin(ctx)
+	if err != nil {
+		l.refuse(0)
+		return nil, fmt.Errorf("begin: %w", err)
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	if events, err = work(ctx, tx); err != nil {
+		l.refuse(0)
+		return nil, err
+	}
+	if err := tx.Commit(ctx); err != nil {
+		l.refuse(len(events))
+		return nil, fmt.Errorf("commit: %w", err)
+	}
+	l.acknowledge(began, events)
+	return events, nil
 }
 
 // refuse notes a transaction that failed, with the events of a commit without an answer.

@@ -40,18 +40,23 @@ type Stream struct {
 // Run writes until ctx ends, which is no error.
 func (s *Stream) Run(ctx context.Context) error {
 	loop := Loop{Rate: s.Rate / perTransaction, Concurrency: s.Writers, Skip: skipAfter}
-	err := loop.Run(ctx, func(ctx context.Context, n int, _ time.Time) error {
-		err := s.operation(ctx, rand.New(rand.NewPCG(s.Seed, uint64(n)+1)))
+	if err := loop.everyday(ctx, s.Seed, s.operation); err != nil {
+		return fmt.Errorf("stream of changes: %w", err)
+	}
+	return nil
+}
+
+// everyday runs operations, each with random numbers of its own, and rests after trouble that an
+// application lives with.
+func (l Loop) everyday(ctx context.Context, seed uint64, operation func(context.Context, *rand.Rand) error) error {
+	return l.Run(ctx, func(ctx context.Context, n int, _ time.Time) error {
+		err := operation(ctx, rand.New(rand.NewPCG(seed, uint64(n)+1)))
 		if err == nil || !Temporary(err) {
 			return err
 		}
 		_ = rig.Sleep(ctx, pauseOnError)
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("stream of changes: %w", err)
-	}
-	return nil
 }
 
 // Pause returns when no transaction of the stream is under way; none begins before Resume.

@@ -4,8 +4,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -24,8 +22,11 @@ type Applied struct {
 	// its monotonic clock. Answered is zero when no answer came.
 	Sent, Answered time.Time
 	Op             string // [Index] or [Delete]
-	ID             string // of the document
-	Version        int64  // asked for
+	ID             string // of the document; after the routing and a colon, where there is one
+	// Document is what it writes to, where that is not known by ID alone: ids that differ in the
+	// routing are one document when they meet on one shard.
+	Document string
+	Version  int64 // asked for
 	// The answer; zero where there was none.
 	Status        int
 	Result        string // created, updated, deleted, not_found; empty for an error
@@ -52,10 +53,10 @@ func (a *Applied) key() outbox.Key { return keyOf(a.ID) }
 
 // keyOf undoes outbox.Key.String. A document of another name gets it as its type.
 func keyOf(document string) outbox.Key {
-	typ, id, _ := strings.Cut(document, ":")
-	entity, err := uuid.Parse(id)
-	if err != nil {
+	typ, text, _ := strings.Cut(document, ":")
+	var id outbox.ID
+	if err := id.UnmarshalText([]byte(text)); err != nil || id.IsZero() {
 		return outbox.Key{Type: document}
 	}
-	return outbox.Key{Type: typ, ID: outbox.UUID(entity)}
+	return outbox.Key{Type: typ, ID: id}
 }

@@ -36,10 +36,11 @@ func documents(applied []Applied) []*document {
 		if !a.Forwarded {
 			continue
 		}
-		d := byID[a.ID]
+		id := cmp.Or(a.Document, a.ID)
+		d := byID[id]
 		if d == nil {
-			d = &document{id: a.ID}
-			byID[a.ID] = d
+			d = &document{id: id}
+			byID[id] = d
 			out = append(out, d)
 		}
 		d.items = append(d.items, a)
@@ -124,7 +125,7 @@ func resurrected(log *Log, docs []*document, end *End) []Finding {
 	for _, d := range docs {
 		_, again := d.judge(eras)
 		found = append(found, again...)
-		if !extra[d.id] || len(again) > 0 || dead[keyOf(d.id)] != nil {
+		if len(again) > 0 || !slices.ContainsFunc(d.items, func(a *Applied) bool { return extra[a.ID] && dead[a.key()] == nil }) {
 			continue
 		}
 		version := end.Documents[d.id]

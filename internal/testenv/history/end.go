@@ -12,16 +12,22 @@ import (
 // End is Elasticsearch and the source table as they are when a run has ended.
 type End struct {
 	Compared    *reconcile.Report
-	Documents   map[string]int64 // version of each document by its id
+	Documents   map[string]int64 // version of each document by its id, and by what else [Applied] calls it
 	Differences []reconcile.Difference
 }
 
 // ReadEnd compares index with search_index. It is about one moment when the outbox is
 // drained and nobody writes.
 func ReadEnd(ctx context.Context, db reconcile.DB, es *reconcile.Client, index string) (*End, error) {
+	return ReadEndOf(ctx, db, es, index, reconcile.SearchIndex)
+}
+
+// ReadEndOf is ReadEnd for another source, a query as [reconcile.Visitor] has it.
+func ReadEndOf(ctx context.Context, db reconcile.DB, es *reconcile.Client, index, source string) (*End, error) {
 	end := &End{Documents: map[string]int64{}}
 	var err error
 	end.Compared, err = reconcile.Visit(ctx, db, es, index, reconcile.Visitor{
+		Source:     source,
 		Document:   func(id string, version int64) { end.Documents[id] = version },
 		Difference: func(d reconcile.Difference) { end.Differences = append(end.Differences, d) },
 	})

@@ -17,7 +17,7 @@ create table if not exists {schema}.weftlab_history (
   tx xid8 not null default pg_current_xact_id(),
   at timestamptz not null default clock_timestamp(),
   source text not null,
-  event_id uuid not null, entity_type text not null, entity_id uuid not null,
+  event_id uuid not null, entity_type text not null, entity_id {entity} not null,
   event_version bigint not null, op text not null,
   old_status text, new_status text not null, owner text, epoch bigint,
   attempts integer not null, reclaim boolean not null,
@@ -162,7 +162,7 @@ create or replace trigger weftlab_deleted after delete on {schema}.search_index
 
 // Install starts the record of an outbox table in the first schema of db's
 // search_path, where weft's tables must be, and of its history table, if there is one. It
-// may be called again and for a second table. Events that are there already are not in the
+// may be called again and for a second table whose entities have ids of the same type. Events that are there already are not in the
 // record. A record of events that weft archives or deletes takes a superuser.
 func Install(ctx context.Context, db DB, table string) error {
 	if err := run(ctx, db, install, table); err != nil {
@@ -194,12 +194,14 @@ func InstallSource(ctx context.Context, db DB) error {
 func run(ctx context.Context, db DB, script, table string) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	var schema string
-	if err := db.QueryRow(ctx, `select current_schema()`).Scan(&schema); err != nil {
+	var schema, entity string
+	err := db.QueryRow(ctx, `select current_schema(), coalesce((select format_type(atttypid, null) from pg_attribute
+		where attrelid = to_regclass($1) and attname = 'entity_id'), '')`, table).Scan(&schema, &entity)
+	if err != nil {
 		return fmt.Errorf("install history: %w", err)
 	}
 	fill := strings.NewReplacer("{schema}", pgx.Identifier{schema}.Sanitize(), "{table}", pgx.Identifier{table}.Sanitize(),
-		"{history}", pgx.Identifier{outbox.HistoryTable(table)}.Sanitize(), "{source}", table)
+		"{history}", pgx.Identifier{outbox.HistoryTable(table)}.Sanitize(), "{source}", table, "{entity}", entity)
 	// The simple protocol runs all statements in one transaction.
 	if _, err := db.Exec(ctx, fill.Replace(script), pgx.QueryExecModeSimpleProtocol); err != nil {
 		return fmt.Errorf("install history: %w", err)

@@ -99,7 +99,7 @@ func cut(history []porcupine.Operation) int {
 }
 
 func (d *document) explainPart(initial register, history []porcupine.Operation) *Finding {
-	f := &Finding{Key: keyOf(d.id), At: d.items[0].Sent}
+	f := &Finding{Key: d.items[0].key(), At: d.items[0].Sent}
 	switch porcupine.CheckOperationsTimeout(model(initial), history, explainTimeout) {
 	case porcupine.Ok:
 		return nil

@@ -18,8 +18,17 @@ import (
 type line struct {
 	op      string
 	id      string
+	routing string
 	version int64
 	raw     []byte // with its document, if it has one
+}
+
+// place is the id with the routing, if there is one.
+func (l *line) place() string {
+	if l.routing == "" {
+		return l.id
+	}
+	return l.routing + ":" + l.id
 }
 
 func isBulk(r *http.Request) bool {
@@ -52,6 +61,7 @@ func parseBulk(body []byte) ([]line, error) {
 		}
 		var kinds map[string]struct {
 			ID      string `json:"_id"`
+			Routing string `json:"routing"`
 			Version int64  `json:"version"`
 		}
 		if err := json.Unmarshal(action, &kinds); err != nil || len(kinds) != 1 {
@@ -59,7 +69,7 @@ func parseBulk(body []byte) ([]line, error) {
 		}
 		var l line
 		for op, meta := range kinds {
-			l = line{op: op, id: meta.ID, version: meta.Version}
+			l = line{op: op, id: meta.ID, routing: meta.Routing, version: meta.Version}
 		}
 		if l.op != history.Delete {
 			if _, after, ok = bytes.Cut(after, []byte("\n")); !ok {

@@ -63,7 +63,7 @@ func (e *exchange) open() {
 	request, now := e.tap.rec.next(), time.Now()
 	e.seen = make([]history.Applied, len(e.lines))
 	for i, l := range e.lines {
-		e.seen[i] = history.Applied{Request: request, Instance: e.tap.instance, Sent: now, Op: l.op, ID: l.id, Version: l.version}
+		e.seen[i] = history.Applied{Request: request, Instance: e.tap.instance, Sent: now, Op: l.op, ID: l.place(), Version: l.version}
 	}
 }
 

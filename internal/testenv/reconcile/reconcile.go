@@ -1,15 +1,20 @@
 package reconcile
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"math/big"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -45,7 +50,7 @@ func (d Difference) String() string {
 
 // Report is the result of a comparison.
 type Report struct {
-	Rows      int // of search_index
+	Rows      int // of the source
 	Documents int // of the index
 	Missing   int
 	Extra     int
@@ -67,11 +72,21 @@ func (r *Report) add(d Difference) {
 	}
 }
 
-// pageSize is in documents; both sides of a page are in memory at once.
+// pageSize is in documents.
 const pageSize = 500
 
-// Visitor is told what a comparison meets; either function may be nil.
+// SearchIndex is the source of the contract: the documents that search_index asks for.
+const SearchIndex = `
+select entity_type || ':' || entity_id, event_version, jsonb_build_object(
+  'entity_type', entity_type, 'entity_id', entity_id, 'library_id', library_id, 'text', text, 'snippet', snippet, 'rank_score', rank_score,
+  'event_version', event_version, 'created_at', created_at, 'updated_at', updated_at)
+from search_index`
+
+// Visitor says what a comparison reads, and is told what it meets; each may be left out.
 type Visitor struct {
+	// Source is a query for the documents that there must be: id, version and fields, as jsonb.
+	// Where there is a routing, it and a colon precede the id. Empty means SearchIndex.
+	Source     string
 	Document   func(id string, version int64)
 	Difference func(Difference)
 }
@@ -95,14 +110,18 @@ func Visit(ctx context.Context, db DB, es *Client, index string, v Visitor) (*Re
 			v.Difference(d)
 		}
 	}
+	rows, err := readRows(ctx, db, cmp.Or(v.Source, SearchIndex))
+	if err != nil {
+		return nil, fmt.Errorf("read the source of %s: %w", index, err)
+	}
+	report.Rows = len(rows)
 	seen := map[string]bool{}
-	err := pages(ctx, es, path, func(hits []hit) error {
-		rows, err := readRows(ctx, db, hits)
-		if err != nil {
-			return fmt.Errorf("read search_index: %w", err)
-		}
+	err = pages(ctx, es, path, func(hits []hit) error {
 		for i := range hits {
 			h := &hits[i]
+			if h.Routing != "" {
+				h.ID = h.Routing + ":" + h.ID
+			}
 			report.Documents++
 			if v.Document != nil {
 				v.Document(h.ID, h.Version)
@@ -113,7 +132,11 @@ func Visit(ctx context.Context, db DB, es *Client, index string, v Visitor) (*Re
 				continue
 			}
 			seen[h.ID] = true
-			if fields := compare(row, h); len(fields) > 0 {
+			fields, err := compare(&row, h)
+			if err != nil {
+				return fmt.Errorf("row of %s: %w", h.ID, err)
+			}
+			if len(fields) > 0 {
 				add(Difference{Kind: Stale, ID: h.ID, Fields: fields})
 			}
 		}
@@ -122,14 +145,10 @@ func Visit(ctx context.Context, db DB, es *Client, index string, v Visitor) (*Re
 	if err != nil {
 		return nil, err
 	}
-	err = ids(ctx, db, func(id string) {
-		report.Rows++
+	for _, id := range slices.Sorted(maps.Keys(rows)) {
 		if !seen[id] {
 			add(Difference{Kind: Missing, ID: id})
 		}
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read search_index: %w", err)
 	}
 	return report, nil
 }
@@ -137,6 +156,7 @@ func Visit(ctx context.Context, db DB, es *Client, index string, v Visitor) (*Re
 // hit is one document as Elasticsearch has it.
 type hit struct {
 	ID      string         `json:"_id"`
+	Routing string         `json:"_routing"`
 	Version int64          `json:"_version"`
 	Source  map[string]any `json:"_source"`
 	Sort    []any          `json:"sort"`
@@ -196,76 +216,80 @@ func pages(ctx context.Context, es *Client, path string, yield func([]hit) error
 	}
 }
 
-const selectRows = `
-select entity_type, entity_id, library_id, text, snippet, rank_score, event_version, created_at, updated_at
-from search_index s
-join unnest($1::text[], $2::uuid[]) as k(entity_type, entity_id) using (entity_type, entity_id)`
-
-// readRows returns the rows of the documents of a page by document id.
-func readRows(ctx context.Context, db DB, hits []hit) (map[string]*row, error) {
-	var types []string
-	var entities [][16]byte
-	for i := range hits {
-		typ, id, ok := strings.Cut(hits[i].ID, ":")
-		entity, err := uuid.Parse(id)
-		if !ok || err != nil || entity.String() != id {
-			continue // no row has such an id
-		}
-		types, entities = append(types, typ), append(entities, entity)
-	}
-	rows, err := db.Query(ctx, selectRows, types, entities)
-	if err != nil {
-		return nil, err
-	}
-	found, err := pgx.CollectRows(rows, scanRow)
-	if err != nil {
-		return nil, err
-	}
-	byID := make(map[string]*row, len(found))
-	for i := range found {
-		byID[found[i].id()] = &found[i]
-	}
-	return byID, nil
+// row is what a document must be.
+type row struct {
+	version int64
+	fields  []byte // JSON
 }
 
-func ids(ctx context.Context, db DB, yield func(id string)) error {
-	rows, err := db.Query(ctx, `select entity_type, entity_id from search_index`)
+func readRows(ctx context.Context, db DB, source string) (map[string]row, error) {
+	answer, err := db.Query(ctx, source)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var typ string
-	var entity [16]byte
-	_, err = pgx.ForEachRow(rows, []any{&typ, &entity}, func() error {
-		yield(documentID(typ, entity))
+	out := map[string]row{}
+	var id string
+	var r row
+	_, err = pgx.ForEachRow(answer, []any{&id, &r.version, &r.fields}, func() error {
+		out[id] = row{r.version, slices.Clone(r.fields)}
 		return nil
 	})
-	return err
+	return out, err
 }
 
-func documentID(typ string, entity [16]byte) string { return typ + ":" + uuid.UUID(entity).String() }
-
 // compare returns what differs between a row and its document.
-func compare(r *row, h *hit) []string {
+func compare(r *row, h *hit) ([]string, error) {
+	var want map[string]any
+	fields := json.NewDecoder(bytes.NewReader(r.fields))
+	fields.UseNumber()
+	if err := fields.Decode(&want); err != nil {
+		return nil, err
+	}
 	var out []string
-	differ := func(field string, want, got any) {
-		out = append(out, fmt.Sprintf("%s is %s, want %s", field, short(got), short(want)))
-	}
 	if h.Version != r.version {
-		differ("_version", r.version, h.Version)
+		out = append(out, fmt.Sprintf("_version is %d, want %d", h.Version, r.version))
 	}
-	want := r.fields()
-	for _, f := range want {
-		if got := h.Source[f.name]; !f.equal(got) {
-			differ(f.name, f.want, got)
-		}
-	}
-	for name, got := range h.Source {
-		if !slices.ContainsFunc(want, func(f field) bool { return f.name == name }) {
-			differ(name, nil, got)
+	for name := range union(want, h.Source) {
+		if got := h.Source[name]; !same(want[name], got) {
+			out = append(out, fmt.Sprintf("%s is %s, want %s", name, short(got), short(want[name])))
 		}
 	}
 	slices.Sort(out)
-	return out
+	return out, nil
+}
+
+func union(a, b map[string]any) map[string]any {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return all
+}
+
+// same reports whether two values say the same. A field that is null may be left out, numbers
+// are exact, and the zone in which a time is written is no difference.
+func same(want, got any) bool {
+	switch want := want.(type) {
+	case map[string]any:
+		got, ok := got.(map[string]any)
+		for name := range union(want, got) {
+			ok = ok && same(want[name], got[name])
+		}
+		return ok
+	case []any:
+		got, ok := got.([]any)
+		return ok && slices.EqualFunc(want, got, same)
+	case json.Number:
+		got, ok := got.(json.Number)
+		a, aok := new(big.Rat).SetString(want.String())
+		b, bok := new(big.Rat).SetString(got.String())
+		return ok && aok && bok && a.Cmp(b) == 0
+	case string:
+		got, ok := got.(string)
+		a, aerr := time.Parse(time.RFC3339Nano, want)
+		b, berr := time.Parse(time.RFC3339Nano, got)
+		return ok && (want == got || aerr == nil && berr == nil && a.Equal(b))
+	default:
+		return want == got // true, false, null
+	}
 }
 
 // short keeps a line readable.
