@@ -136,8 +136,7 @@ func (m *migrator) downOutboxes(ctx context.Context) error {
 	if err := m.dropIndexes(ctx, failedIndexes(m.outboxes), versionOutboxes); err != nil {
 		return err
 	}
-	err := m.script(ctx, registryTable, "alter table {schema}.weft_progress drop column if exists load_after, drop column if exists loaded_at; "+
-		"drop function if exists {schema}.weft_enqueue(text, text, text, text, bigint); drop function if exists {schema}."+mendFunction+"; drop table if exists {schema}.weft_verify; drop table if exists {schema}."+registryTable)
+	err := m.script(ctx, registryTable, template("outboxes_drop.sql"))
 	if err != nil {
 		return fmt.Errorf("table %s and its functions: %w", registryTable, err)
 	}

@@ -255,6 +255,31 @@ func TestMovesAndChildrenDoNotDeadlock(t *testing.T) {
 	}
 }
 
+// Names that SQL has to quote, in keys and routings.
+func TestHostileNamesOfKeysAndRoutings(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, 0)
+	for i, name := range []string{`a"b'c`, `$weft$; drop table x; --`, "two\nlines", `{schema}{name}`, `back\slash`, `weft_old`, `was`} {
+		table, key, routing := pgx.Identifier{"shop", name}.Sanitize(), pgx.Identifier{name + " key"}.Sanitize(), pgx.Identifier{name}.Sanitize()
+		s.exec(fmt.Sprintf(`create table %s (%s text, n numeric, %s char(40) not null, primary key (%[2]s, n))`, table, key, routing))
+		outbox := fmt.Sprintf("hostile_%d_outbox_events", i)
+		s.create(migrations.OutboxSpec{Table: table, Key: []string{name + " key", "n"}, Routing: name, Name: outbox})
+		s.exec(fmt.Sprintf(`insert into %s values ('k', 1.0, 'r')`, table))
+		s.exec(fmt.Sprintf(`update %s set %s = 's'`, table, routing))
+		s.exec(fmt.Sprintf(`delete from %s`, table))
+		got := query[string](t, s.pool, `select op || ' ' || entity_id from `+outbox+` order by event_version`)
+		if want := []string{"upsert r:k:1", "delete r:k:1", "upsert s:k:1", "delete s:k:1"}; !slices.Equal(got, want) {
+			t.Errorf("%q: events %q, want %q", name, got, want)
+		}
+		if _, err := migrations.DropOutbox(t.Context(), s.dsn, migrations.DropSpec{Table: table, Force: true}, true); err != nil {
+			t.Errorf("drop of %q: %v", name, err)
+		}
+	}
+	if left := query[string](t, s.pool, `select proname::text from pg_proc where proname like 'hostile%'`); len(left) > 0 {
+		t.Errorf("drop has left %q", left)
+	}
+}
+
 func TestCallsOfEnqueueWithPlaces(t *testing.T) {
 	t.Parallel()
 	s := routed(t)
