@@ -153,7 +153,7 @@ func newResult(s scenario, w workload, sides []*side) *Result {
 			r.HeadToBase, r.Compared = ratio(claimP99), "list and lease p99"
 		case trickle:
 			r.HeadToBase, r.Compared = ratio(p99), "latency p99"
-		case againstRaw, againstOwn, againstUntraced, byItself:
+		case againstRaw, againstOwn, againstUntraced, byItself, writers:
 		}
 	}
 	return r
