@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -42,5 +43,51 @@ func TestSessionParamsWinOverTheDatabase(t *testing.T) {
 	err = pool.QueryRow(t.Context(), "select current_setting('transaction_isolation'), current_setting('enable_sort')").Scan(&isolation, &sort)
 	if err != nil || isolation != "read committed" || sort != "off" {
 		t.Errorf("isolation %q, enable_sort %q, %v, want read committed and off", isolation, sort, err)
+	}
+}
+
+// A lease whose plan was made and kept while the table was empty reads only its own rows when
+// the table is full.
+func TestPlanOfAnEmptyTableServesAFullOne(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec("alter table " + table + " set (autovacuum_enabled = false)")
+	b.exec("vacuum (analyze) " + table)
+	cfg := b.pool.Config()
+	cfg.MaxConns = 1
+	for name, value := range outbox.SessionParams() {
+		cfg.ConnConfig.RuntimeParams[name] = value
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	store := b.newStore(pool, "a", outbox.Keep)
+	lease := func(n int) {
+		t.Helper()
+		found, err := store.List(t.Context(), outbox.ListRequest{Ready: n})
+		if err == nil && len(found.Ready) == n {
+			_, err = store.Lease(t.Context(), 1, uuid.New(), groups(found.Ready...))
+		}
+		if err != nil || len(found.Ready) != n {
+			t.Fatalf("lease of %d events: %d are listed, %v", n, len(found.Ready), err)
+		}
+	}
+	read := func() (rows int64) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), "select pg_stat_force_next_flush()"); err != nil {
+			t.Fatal(err)
+		}
+		return int64(b.number("select seq_tup_read from pg_stat_user_tables where relid = '" + table + "'::regclass"))
+	}
+	b.enqueue(1)
+	lease(1)
+	b.exec(`insert into ` + table + ` (id, entity_type, entity_id, op, event_version, status, created_at, updated_at, attempts)
+		select gen_random_uuid(), 'block', gen_random_uuid(), 'upsert', i, 'pending', now(), now(), 0 from generate_series(2, 10000) i`)
+	before := read()
+	lease(500)
+	if n := read() - before; n > 0 {
+		t.Errorf("list and lease of 500 events have read %d rows by scans of the table, want none", n)
 	}
 }

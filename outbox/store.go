@@ -120,7 +120,8 @@ func (s *Store) sql(name string) string { return s.opened().sql.get(name) }
 // SessionParams are settings for the sessions that a Store works on. The planner's
 // statistics may be from a moment when nothing was pending: then it expects next to no rows
 // from any index on status, and would read all pending rows and sort them. The indexes made
-// for the statements need no sort. A plan that knows the parameters looks thousands of
+// for the statements need no sort. A plan that is made and kept while a table is next to empty
+// would read all of it for each address, seconds for a lease once it is full. A plan that knows the parameters looks thousands of
 // addresses up by their ids, at four times the cost, and is made anew for each of them; and
 // as an unavoidable sort counts as expensive, PostgreSQL would compile every lease. A
 // statement that has waited for a lock must see what the holder has done. No write waits for
@@ -128,7 +129,7 @@ func (s *Store) sql(name string) string { return s.opened().sql.get(name) }
 // projected again. (The epoch is written on the leader's own session, which waits.)
 func SessionParams() map[string]string {
 	return map[string]string{
-		"enable_sort": "off", "enable_incremental_sort": "off",
+		"enable_sort": "off", "enable_incremental_sort": "off", "enable_seqscan": "off",
 		"plan_cache_mode": "force_generic_plan", "jit": "off",
 		"default_transaction_isolation": "read committed",
 		"synchronous_commit":            "off",

@@ -41,10 +41,10 @@ func newDeclaredSource(d Declaration, pool BatchQuerier) *declaredSource {
 
 // guardQuery makes the rest of a batch, which is one transaction, read only, with a plan for
 // the very entities and texts that depend on no setting of the role. The sessions of weft
-// avoid sorts and plan once, which suits its own statements alone.
+// avoid sorts and scans and plan once, which suits its own statements alone.
 const guardQuery = `
 select set_config('transaction_read_only', 'on', true), set_config('plan_cache_mode', 'force_custom_plan', true),
-       set_config('enable_sort', 'on', true), set_config('enable_incremental_sort', 'on', true),
+       set_config('enable_sort', 'on', true), set_config('enable_incremental_sort', 'on', true), set_config('enable_seqscan', 'on', true),
        set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO, YMD', true), set_config('IntervalStyle', 'iso_8601', true),
        set_config('bytea_output', 'hex', true), set_config('extra_float_digits', '1', true)`
 
@@ -213,6 +213,9 @@ func (s *declaredSource) read(ctx context.Context, a *arena, events []outbox.Eve
 	}
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.ReadOnlySQLTransaction {
 		return 0, s.fault(fmt.Errorf("%w; %s", err, remedyOf(pg)))
+	}
+	if state, ok := errors.AsType[*pgconn.PgError](err); ctx.Err() == nil && (errors.Is(err, context.DeadlineExceeded) || ok && state.Code == pgerrcode.QueryCanceled) {
+		err = fmt.Errorf("the query was not answered in time for %d entities; `weft projection check` looks for what makes it slow: %w", len(events), err)
 	}
 	if err != nil {
 		return 0, databaseFault(ctx, "source rows of "+s.declaration.Name, err)

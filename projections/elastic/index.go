@@ -51,6 +51,9 @@ const (
 	namePlain
 )
 
+// Mapping returns the mapping of search_index.
+func Mapping() json.RawMessage { return mappingJSON }
+
 // MappingHash identifies the mapping of search_index; it is kept in _meta of the
 // indexes made here.
 func MappingHash() string { return mappingHash(mappingJSON) }

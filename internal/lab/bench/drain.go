@@ -63,11 +63,12 @@ type site struct {
 	pool       *pgxpool.Pool // of the schema; it leaves no trace in the log
 	fleet      *rig.Fleet
 	logged     int64 // offset in the server's log
+	table      string
 }
 
 // newSite makes the tables of w with binary's own migrations, empty, and its index.
 func (b *bench) newSite(ctx context.Context, binary string, w workload) (s *site, err error) {
-	s = &site{place: b.place}
+	s = &site{place: b.place, table: w.outbox()}
 	b.place.schemas++
 	if s.Place, err = b.place.Corner(ctx, fmt.Sprintf("bench_%d", b.place.schemas), weftIndex, group, 1); err != nil {
 		return nil, err
@@ -85,6 +86,13 @@ func (b *bench) newSite(ctx context.Context, binary string, w workload) (s *site
 		return s, err
 	}
 	env := append(s.Settings(), "WEFT_PROJECTIONS=search_index_to_elastic")
+	if w.declared {
+		file, err := writeDeclaration(b.dir, s.Index, false)
+		if err != nil {
+			return s, err
+		}
+		env = append(s.Settings(), "WEFT_PROJECTIONS="+declaredName, "WEFT_CONFIG="+file)
+	}
 	if w.finished != "" {
 		env = append(env, "OUTBOX_FINISHED="+w.finished)
 	}
@@ -111,7 +119,10 @@ func (s *site) makeTables(ctx context.Context, w workload) error {
 			return err
 		}
 	}
-	return s.fleet.Run(ctx, "migrate", "up")
+	if err := s.fleet.Run(ctx, "migrate", "up"); err != nil || !w.declared {
+		return err
+	}
+	return s.makeOutbox(ctx)
 }
 
 // makeIndex has a worker make its index while there are no events. The first leader of
@@ -173,6 +184,11 @@ func (b *bench) drainOnce(ctx context.Context, binary string, w workload, progre
 	if err := w.fill(ctx, s.pool); err != nil {
 		return out, err
 	}
+	if w.loads {
+		if _, err := writeDeclaration(b.dir, s.Index, true); err != nil {
+			return out, err
+		}
+	}
 	if w.snapshot {
 		release, err := s.holdSnapshot(ctx)
 		if err != nil {
@@ -215,6 +231,7 @@ func (s *site) watch(ctx context.Context, i *rig.Instance, w workload, progress 
 		return from, to, err
 	}
 	moving, version, moved := false, int64(firstVersion), time.Now()
+	lowest := version // of the backlog; that of triggers begins anywhere
 	for pause := firstPoll; ; {
 		began := time.Now()
 		next, found, err := s.head(ctx, version)
@@ -223,9 +240,12 @@ func (s *site) watch(ctx context.Context, i *rig.Instance, w workload, progress 
 		}
 		if found && next > version {
 			version, moved = next, time.Now()
+			if w.declared && lowest == firstVersion {
+				lowest = next
+			}
 		}
 		if !found {
-			done, err := s.drained(ctx)
+			done, err := s.drained(ctx, w)
 			if err != nil {
 				return from, to, err
 			}
@@ -234,7 +254,7 @@ func (s *site) watch(ctx context.Context, i *rig.Instance, w workload, progress 
 			}
 			version = firstVersion // what was released is below
 		}
-		if !moving && (!found || version > firstVersion) {
+		if !moving && (!found && !w.loads || version > lowest) {
 			m, err := s.place.mark(ctx, i)
 			if err != nil {
 				return from, to, err
@@ -266,7 +286,7 @@ func (s *site) watch(ctx context.Context, i *rig.Instance, w workload, progress 
 func (s *site) head(ctx context.Context, from int64) (version int64, found bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	err = s.pool.QueryRow(ctx, `select event_version from `+outboxTable+`
+	err = s.pool.QueryRow(ctx, `select event_version from `+s.table+`
 where status = 'pending' and next_retry_at is null and event_version >= $1 order by event_version limit 1`, from).Scan(&version)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, false, nil
@@ -278,13 +298,14 @@ where status = 'pending' and next_retry_at is null and event_version >= $1 order
 }
 
 // drained reports whether nothing is on its way; what was waiting from the start may.
-func (s *site) drained(ctx context.Context) (done bool, err error) {
+func (s *site) drained(ctx context.Context, w workload) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	err = s.pool.QueryRow(ctx, `select not exists (select from `+outboxTable+` where status = 'processing')
-and not exists (select from `+outboxTable+` where status = 'pending' and next_retry_at is null and event_version >= $1)
-and not exists (select from `+outboxTable+` where status = 'pending' and next_retry_at < now() + interval '1 hour' and event_version >= $1)`,
-		int64(firstVersion)).Scan(&done)
+	err = s.pool.QueryRow(ctx, `select not exists (select from `+s.table+` where status = 'processing')
+and not exists (select from `+s.table+` where status = 'pending' and next_retry_at is null and event_version >= $1)
+and not exists (select from `+s.table+` where status = 'pending' and next_retry_at < now() + interval '1 hour' and event_version >= $1)
+and (not $2 or exists (select from weft_progress where table_name = $3 and loaded_at is not null))`,
+		int64(firstVersion), w.loads, s.table).Scan(&done)
 	if err != nil {
 		return false, fmt.Errorf("look at the backlog: %w", err)
 	}
@@ -333,7 +354,7 @@ func (s *site) sum(ctx context.Context, i *rig.Instance, w workload, from, to ma
 // times counts the events that are done, and returns when the first was leased and the last
 // acknowledged. Of events that were deleted there are no times.
 func (s *site) times(ctx context.Context, w workload, out *sample) (done int, first, last time.Time, err error) {
-	table := outboxTable
+	table := s.table
 	switch w.finished {
 	case finishedArchive:
 		table = historyTable
@@ -364,7 +385,7 @@ func (s *site) vacuum(ctx context.Context, w workload) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if _, err := s.pool.Exec(ctx, "vacuum (analyze) "+outboxTable); err != nil {
+	if _, err := s.pool.Exec(ctx, "vacuum (analyze) "+s.table); err != nil {
 		return 0, fmt.Errorf("vacuum: %w", err)
 	}
 	after, err := s.place.serversCPU()

@@ -61,7 +61,7 @@ select gen_random_uuid(), 'block', md5('blocked')::uuid, 'upsert', {first} - {bl
 from generate_series(0, {blocked} - 1) i`
 
 func (w workload) sql(text string) string {
-	return strings.NewReplacer("{table}", outboxTable, "{events}", strconv.Itoa(w.events), "{entities}", strconv.Itoa(w.entities),
+	return strings.NewReplacer("{table}", w.outbox(), "{events}", strconv.Itoa(w.events), "{entities}", strconv.Itoa(w.entities),
 		"{text}", strconv.Itoa(w.text), "{deletes}", strconv.FormatBool(w.deletes), "{parents}", strconv.FormatBool(w.parents), "{waiting}", strconv.Itoa(w.waiting),
 		"{blocked}", strconv.Itoa(w.blocked), "{first}", strconv.Itoa(firstVersion)).Replace(text)
 }
@@ -71,6 +71,12 @@ func (w workload) fill(ctx context.Context, db *pgxpool.Pool) error {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
 	statements := []string{sourceRows, outboxRows}
+	switch {
+	case w.loads:
+		statements = []string{"begin; set local session_replication_role = replica;" + sourceRows + "; commit"}
+	case w.declared: // triggers write the events
+		statements = statements[:1]
+	}
 	if w.waiting > 0 {
 		statements = append(statements, waitingRows)
 	}

@@ -49,6 +49,8 @@ type Result struct {
 	IdleLeader  float64 `json:"idle_leader_cpu_percent,omitempty"` // of a core
 	IdleStandby float64 `json:"idle_standby_cpu_percent,omitempty"`
 
+	Triggers []TriggerCost `json:"triggers,omitempty"`
+
 	Claim     *Claims `json:"claim,omitempty"` // leases and lists, of all rounds together
 	Lists     *Claims `json:"list,omitempty"`  // those of lists alone
 	Reference *Claims `json:"claim_reference,omitempty"`
@@ -151,7 +153,7 @@ func newResult(s scenario, w workload, sides []*side) *Result {
 			r.HeadToBase, r.Compared = ratio(claimP99), "list and lease p99"
 		case trickle:
 			r.HeadToBase, r.Compared = ratio(p99), "latency p99"
-		case againstRaw, againstOwn, againstUntraced, byItself:
+		case againstRaw, againstOwn, againstUntraced, byItself, writers:
 		}
 	}
 	return r
@@ -170,7 +172,7 @@ func (s sample) brief(k kind) string {
 		text += fmt.Sprintf(", list and lease p50 %.2f ms, p99 %.2f ms, max %.2f ms", s.Claims.Percentile(50), claimP99(s), s.Claims.Max())
 	case byItself:
 		text += fmt.Sprintf(", %.0f MB", s.RSSMB)
-	case againstRaw, againstOwn, againstUntraced:
+	case againstRaw, againstOwn, againstUntraced, writers:
 	}
 	return text
 }
@@ -205,6 +207,9 @@ func (r *Result) ratio() (s *verdict.Range, of string, lessIsBetter bool) {
 func writeTable(out io.Writer, results []*Result) {
 	var rates, costs [][]any
 	for _, r := range results {
+		if r.Triggers != nil {
+			continue // said line by line
+		}
 		ratio, of, _ := r.ratio()
 		rates = append(rates, []any{r.Scenario, r.Rounds, number(r.WeftEPS), number(r.OtherEPS), ratio, of, tenth(r.P50MS), tenth(r.P99MS), tenth(r.MaxMS),
 			fmt.Sprintf("%.0f", r.RSSMB)})

@@ -99,6 +99,17 @@ func (b *bench) all(ctx context.Context, picked []scenario, head, base string) e
 	}
 	var results []*Result
 	for _, s := range picked {
+		if s.kind == writers {
+			costs, err := b.triggers(ctx)
+			if err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+			results = append(results, &Result{Scenario: s.name, Rounds: b.opts.Rounds, Triggers: costs})
+			if err := b.write(results); err != nil {
+				return err
+			}
+			continue
+		}
 		sides, err := b.measure(ctx, s, head, base)
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
@@ -174,6 +185,7 @@ func (b *bench) weftSide(name, binary string, w workload) *side {
 }
 
 func (b *bench) rawSide(ctx context.Context, binary string, w workload) (_ *side, err error) {
+	w.declared, w.loads = false, false // the documents are the same
 	s, err := b.newSite(ctx, binary, w)
 	if err != nil {
 		return nil, err

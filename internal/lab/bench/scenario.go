@@ -16,6 +16,7 @@ const (
 	claims                      // time of lists and leases, against that at referenceEvents pending
 	trickle                     // latency of single events, and the cost of waiting for them
 	byItself                    // what a backlog of a kind costs
+	writers                     // what triggers cost those who write, beside none
 )
 
 const (
@@ -45,6 +46,8 @@ type workload struct {
 	blocked  int    // rows of one entity, ready, behind one of them that is parked
 	snapshot bool   // a transaction from before the drain stays open
 	before   int    // trickle: events that are drained first
+	declared bool   // by a declaration, from an outbox that triggers fill
+	loads    bool   // no events: the leader loads the rows
 	finished string // what becomes of events that are done; empty is keep
 	drains   int    // times over, in fresh tables
 }
@@ -67,6 +70,8 @@ func scenarios() []scenario {
 	mixed.entities, mixed.text, mixed.deletes = mixed.events*7/10, 2000, true
 	adopted.adopted = true
 	traced.parents, traced.traced = true, true
+	declared, loads := distinct(100_000), distinct(100_000)
+	declared.declared, loads.declared, loads.loads = true, true, true
 	retrying, longtx := distinct(referenceEvents), distinct(1_000_000)
 	retrying.waiting, retrying.drains = 200_000, referenceDrains
 	longtx.snapshot = true
@@ -78,6 +83,8 @@ func scenarios() []scenario {
 		{"distinct", "every event another entity, 200-byte text", againstRaw, distinct(100_000)},
 		{"distinct-archive", "as distinct, with finished events moved to the history", againstRaw, finishing(distinct(100_000), finishedArchive)},
 		{"distinct-delete", "as distinct, with finished events deleted", againstRaw, finishing(distinct(100_000), finishedDelete)},
+		{"declared", "as distinct, by a declaration from an outbox that triggers fill", againstRaw, declared},
+		{"load", "100,000 rows without events, which the leader loads first", againstRaw, loads},
 		{"hot", "100,000 events over 5,000 entities; the loader is fed every event", againstRaw, hot},
 		{"mixed", "upserts, second upserts and deletes of 2 kB documents", againstRaw, mixed},
 		{"trickle", "500 events a second for 20 s, then 20 s without any", trickle, distinct(10_000)},
@@ -90,6 +97,7 @@ func scenarios() []scenario {
 		{"traced", "as distinct, with traces of one event in a hundred", againstUntraced, traced},
 		{"waiting", "20,000 events between 10,000,000 that wait for their retry", byItself, waiting},
 		{"blocked", "20,000 events behind 10,000,000 of one entity of which the first is parked", byItself, blocked},
+		{"triggers", "updates of 1, 1,000 and 100,000 rows of a parent and a child, beside none", writers, distinct(100_000)},
 		{"single", "60,000 events of one entity", byItself, single},
 	}
 }

@@ -180,7 +180,7 @@ func (s *site) write(ctx context.Context, w workload, progress func(share float6
 // settled waits until weft has settled all events.
 func (s *site) settled(ctx context.Context, i *rig.Instance) error {
 	return rig.Await(ctx, drainTimeout, poll, "end of the events", func(ctx context.Context) error {
-		done, err := s.drained(ctx)
+		done, err := s.drained(ctx, workload{})
 		switch {
 		case err != nil:
 			return rig.Stop(err)
