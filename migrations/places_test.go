@@ -127,6 +127,26 @@ func TestMovesOfRowsWithoutVersion(t *testing.T) {
 	s.want("child", "upsert A:3")
 }
 
+// A load of rows with a routing pages by the key, and writes places.
+func TestLoadWritesPlaces(t *testing.T) {
+	t.Parallel()
+	s := routed(t)
+	s.exec(`insert into shop.item select i, 't' || i % 2 from generate_series(1, 3) i; truncate product_outbox_versions; delete from product_outbox_events`)
+	load, err := outbox.OpenLoad(t.Context(), s.pool, "product_outbox_events", time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last outbox.ID
+	for _, want := range []int{2, 1} {
+		page, err := load.Page(t.Context(), last, 2, false)
+		if err != nil || page.Read != want || page.Written != want {
+			t.Fatalf("page after %s: %+v, %v, want %d rows", last, page, err, want)
+		}
+		last = page.Last
+	}
+	s.want("load", "upsert t1:1", "upsert t0:2", "upsert t1:3")
+}
+
 // Versions of one key grow from place to place, in the order of the commits.
 func TestVersionsOfPlacesGrow(t *testing.T) {
 	t.Parallel()
