@@ -214,7 +214,7 @@ func (s *declaredSource) read(ctx context.Context, a *arena, events []outbox.Eve
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.ReadOnlySQLTransaction {
 		return 0, s.fault(fmt.Errorf("%w; %s", err, remedyOf(pg)))
 	}
-	if state, ok := errors.AsType[*pgconn.PgError](err); ctx.Err() == nil && (errors.Is(err, context.DeadlineExceeded) || ok && state.Code == pgerrcode.QueryCanceled) {
+	if state, ok := errors.AsType[*pgconn.PgError](err); errors.Is(err, context.DeadlineExceeded) || ok && state.Code == pgerrcode.QueryCanceled {
 		err = fmt.Errorf("the query was not answered in time for %d entities; `weft projection check` looks for what makes it slow: %w", len(events), err)
 	}
 	if err != nil {
