@@ -47,10 +47,10 @@ func (c *Chronicle) page(ctx context.Context, table string, after outbox.Key, n 
 const entryFields = `jsonb_build_object('event_type', e.event_type, 'book_id', e.book_id, 'block_id', e.block_id, 'actor_id', e.actor_id,
   'occurred_at', e.occurred_at, 'created_at', e.created_at, 'payload', e.payload, 'summary', {summary})::text`
 
-var (
-	wantedEntries = "select e.id, " + strings.Replace(entryFields, "{summary}", summary, 1) + ", 0 from chronicle_events e where e.id = any ($1)"
-	heldEntries   = "select e.id, " + strings.Replace(entryFields, "{summary}", "e.summary", 1) + ", e.projection_version from chronicle_entries e where e.id = any ($1)"
-)
+// entriesOf reads entries by their ids, as they are to be or as they are.
+func entriesOf(table, summary, version string) string {
+	return "select e.id, " + strings.Replace(entryFields, "{summary}", summary, 1) + ", " + version + " from " + table + " e where e.id = any ($1)"
+}
 
 // entries reads rows of a statement by their ids.
 func (c *Chronicle) entries(ctx context.Context, sql string, keys []outbox.Key) ([]Held, error) {
@@ -74,7 +74,7 @@ func (c *Chronicle) entries(ctx context.Context, sql string, keys []outbox.Key) 
 
 // Wanted implements Sides.
 func (c *Chronicle) Wanted(ctx context.Context, keys []outbox.Key) ([]Wanted, error) {
-	found, err := c.entries(ctx, wantedEntries, keys)
+	found, err := c.entries(ctx, entriesOf("chronicle_events", summary, "0"), keys)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func (c *Chronicle) Wanted(ctx context.Context, keys []outbox.Key) ([]Wanted, er
 
 // Held implements Sides.
 func (c *Chronicle) Held(ctx context.Context, keys []outbox.Key, _ bool) ([]Held, error) {
-	return c.entries(ctx, heldEntries, keys)
+	return c.entries(ctx, entriesOf("chronicle_entries", "e.summary", "e.projection_version"), keys)
 }
 
 // everyPage is how many entries one statement reads.

@@ -54,6 +54,7 @@ func Markdown() string {
 		{"Batches and retries", []string{"outbox"}},
 		{"Postgres", []string{"database"}},
 		{"Elasticsearch", []string{"elastic"}},
+		{"Comparison of source and destination", []string{"verify"}},
 		{"Records of terms and reclaims", []string{"audit"}},
 		{"Health, metrics and the log", []string{"http", "log"}},
 		{"Traces", []string{"tracing"}},

@@ -143,14 +143,22 @@ returns bigint
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
 	base     text := regexp_replace(p_table, '_events$', '');
-	known    boolean := p_table in ('search_outbox_events', 'chronicle_outbox_events') or exists (select from {schema}.weft_outbox where table_name = p_table);
+	known    boolean := coalesce(p_table in ('search_outbox_events', 'chronicle_outbox_events'), false);
+	placed   boolean := false; -- the ids are places, and the versions belong to keys
+	parts    integer;
 	outbox   regclass;
 	versions regclass;
 	sequence text;
-	drawn    bigint;
+	highest  bigint;
 	id_type  text;
+	keys     text[] := p_ids;
 	written  bigint;
 begin
+	if not known then
+		select coalesce(w.routing <> all (w.key_columns), false), cardinality(w.key_columns) into placed, parts
+		from {schema}.weft_outbox w where w.table_name = p_table;
+		known := found;
+	end if;
 	if known then
 		outbox := to_regclass(format('%I.%I', {name}, p_table));
 	end if;
@@ -158,26 +166,39 @@ begin
 		raise exception using errcode = 'undefined_table', message = format('%s is no outbox table that weft knows', coalesce(p_table, 'null')),
 			hint = 'weft outbox list names them; weft outbox create makes one';
 	end if;
-	select format_type(a.atttypid, null) into id_type from pg_attribute a where a.attrelid = outbox and a.attname = 'entity_id';
 	versions := to_regclass(format('%I.%I', {name}, base || '_versions'));
-	if versions is not null then
-		sequence := pg_get_serial_sequence(versions::text, 'version');
-		execute format('select last_value from %s', sequence) into drawn;
-		if drawn <= p_above then
-			perform setval(sequence, p_above + 1000000); -- what others draw meanwhile stays below
+	if versions is null then
+		if exists (select from pg_attribute a where a.attrelid = outbox and a.attname = 'id' and a.atttypid <> 'uuid'::regtype) then
+			raise exception using errcode = 'feature_not_supported', message = format('the ids of %s are its application''s', p_table),
+				hint = 'let the application write an event for each of these entities';
 		end if;
-		execute format('select %I.%I($1::%s[])', {name}, base || '_touch', id_type) using p_ids;
-		return cardinality(p_ids);
+		select format_type(a.atttypid, null) into id_type from pg_attribute a where a.attrelid = outbox and a.attname = 'entity_id';
+		execute format('insert into %s (id, entity_type, entity_id, op, event_version, created_at, updated_at)
+			select gen_random_uuid(), t.kind, t.id, t.op, t.version, clock_timestamp(), clock_timestamp()
+			from unnest($1, $2::%s[], $3, $4) as t(kind, id, op, version)', outbox, id_type)
+			using p_types, p_ids, p_ops, p_versions;
+		get diagnostics written = row_count;
+		return written;
 	end if;
-	if exists (select from pg_attribute a where a.attrelid = outbox and a.attname = 'id' and a.atttypid <> 'uuid'::regtype) then
-		raise exception using errcode = 'feature_not_supported', message = format('the ids of %s are its application''s', p_table),
-			hint = 'let the application write an event for each of these entities';
+	sequence := pg_get_serial_sequence(versions::text, 'version');
+	execute format('select last_value from %s', sequence) into highest;
+	if highest <= p_above then
+		perform setval(sequence, p_above + 1000000); -- what others draw meanwhile stays below
 	end if;
-	execute format('insert into %s (id, entity_type, entity_id, op, event_version, created_at, updated_at)
-		select gen_random_uuid(), t.kind, t.id, t.op, t.version, clock_timestamp(), clock_timestamp()
-		from unnest($1, $2::%s[], $3, $4) as t(kind, id, op, version)', outbox, id_type)
-		using p_types, p_ids, p_ops, p_versions;
-	get diagnostics written = row_count;
-	return written;
+	select format_type(a.atttypid, null) into id_type from pg_attribute a where a.attrelid = versions and a.attname = 'entity_id';
+	if placed then
+		keys := array(select case parts when 1 then {schema}.weft_part_of(t.id, 2) else substr(t.id, strpos(t.id, ':') + 1) end
+			from unnest(p_ids) with ordinality as t(id, n) order by t.n);
+		-- A delete where a document is too many, under the locks of the versions; the event of
+		-- the place where the row is comes after it.
+		execute format('select count(*) from (select from %s where entity_id = any ($1::%s[]) order by entity_id for update) locked', versions, id_type)
+			into written using keys;
+		execute format('insert into %s (entity_type, entity_id, op, event_version, created_at, updated_at)
+			select t.kind, t.id, t.op, nextval($4), clock_timestamp(), clock_timestamp()
+			from unnest($1, $2, $3) as t(kind, id, op) where t.op = ''delete''', outbox)
+			using p_types, p_ids, p_ops, sequence;
+	end if;
+	execute format('select %I.%I($1::%s[])', {name}, base || '_touch', id_type) using array(select distinct k from unnest(keys) as k);
+	return cardinality(p_ids);
 end $$;
 revoke all on function {schema}.weft_mend(text, text[], text[], text[], bigint[], bigint) from public;
