@@ -65,7 +65,7 @@ func (l *Load) Progress(ctx context.Context) (last ID, done bool, err error) {
 	case err != nil:
 		return ID{}, false, fmt.Errorf("progress of the load of %s: %w", l.table.Name, err)
 	}
-	last, err = ParseID(l.table.Entity, text)
+	last, err = ParseID(l.kind, text)
 	return last, done, err
 }
 

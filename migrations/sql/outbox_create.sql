@@ -40,7 +40,5 @@ begin
 		hint = format('use delete; or alter table %I.%I disable trigger %I, truncate, enable it, and rebuild the index', tg_table_schema, tg_table_name, tg_name);
 end {quote};
 revoke all on function {refuse}() from public;
--- For who may call it: the leader, when it loads the table.
-alter function {touch}({type}[]) security definer;
 {watch}
 insert into {registry} (table_name, entity_type, source, key_columns, key_types, routing) values ({name_text}, {entity_type}, {source_text}, {key_columns}, {key_types}, {routing_name});

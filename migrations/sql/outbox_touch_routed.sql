@@ -5,7 +5,7 @@
 -- plans once; the tables may be empty then, and without enable_seqscan the plans stay right
 -- while they grow.
 create function {touch}(p_ids {type}[], p_from text[] default null) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set row_security = off set plan_cache_mode = force_generic_plan set enable_seqscan = off as {quote}
+language plpgsql security definer set search_path = pg_catalog, pg_temp set row_security = off set plan_cache_mode = force_generic_plan set enable_seqscan = off as {quote}
 declare
 	ids      {type}[];
 	versions bigint[];
