@@ -15,11 +15,15 @@ type Flight struct {
 }
 
 // Flight reads the leases of the table, and counts the rows that are put off or claimed by
-// others. Its cost grows with the number of these rows.
-func (s *Store) Flight(ctx context.Context) (Flight, error) {
+// others, at most most of each; 0 counts all.
+func (s *Store) Flight(ctx context.Context, most int) (Flight, error) {
 	var f Flight
 	var age float64
-	err := s.opened().one(ctx, "leases", s.sql("flight"), nil, &f.Batches, &f.Events, &age, &f.PutOff, &f.Foreign)
+	var limit *int // null: no limit
+	if most > 0 {
+		limit = &most
+	}
+	err := s.opened().one(ctx, "leases", s.sql("flight"), []any{limit}, &f.Batches, &f.Events, &age, &f.PutOff, &f.Foreign)
 	f.OldestBatch = max(0, time.Duration(age*float64(time.Second)))
 	return f, err
 }

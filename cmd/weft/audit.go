@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -14,27 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections"
 )
-
-// auditEntry is the JSON form of one entry. Names and units stay; fields may be added.
-type auditEntry struct {
-	ID         int64           `json:"id"`
-	At         time.Time       `json:"at"`
-	Actor      string          `json:"actor"`
-	Action     string          `json:"action"`
-	Why        string          `json:"why"`
-	Projection string          `json:"projection"`
-	FromOwner  string          `json:"from_owner"`
-	FromEpoch  *int64          `json:"from_epoch"`
-	ByEpoch    *int64          `json:"by_epoch"`
-	Count      int             `json:"count"`
-	Detail     json.RawMessage `json:"detail"`
-}
-
-// actionPrune is the audit's action of a removal of finished events.
-const actionPrune = "prune"
 
 func (a *app) auditCommand() *cobra.Command {
 	var (
@@ -57,7 +38,7 @@ than their source rows (version_ahead).`,
 			if f.Limit < 1 {
 				return usage(cmd, "--limit must be at least 1")
 			}
-			if actions := []string{"reclaim", "session_ended", "resign_requested", outbox.ActionReplay, actionPrune, projections.ActionVersionAhead}; f.Action != "" && !slices.Contains(actions, f.Action) {
+			if actions := []string{"reclaim", "session_ended", "resign_requested", outbox.ActionReplay, records.ActionPrune, projections.ActionVersionAhead}; f.Action != "" && !slices.Contains(actions, f.Action) {
 				return usage(cmd, fmt.Sprintf("--action %q is none of %s", f.Action, joined(actions)))
 			}
 			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
@@ -70,7 +51,7 @@ than their source rows (version_ahead).`,
 				if err != nil {
 					return err
 				}
-				return a.show(asJSON, auditEntries(found), func(w io.Writer) error { return writeAudit(w, found) })
+				return a.show(asJSON, records.AuditEntries(found), func(w io.Writer) error { return writeAudit(w, found) })
 			})
 		},
 	}
@@ -84,15 +65,6 @@ than their source rows (version_ahead).`,
 	return cmd
 }
 
-func auditEntries(found []outbox.AuditEntry) []auditEntry {
-	out := make([]auditEntry, len(found))
-	for i, e := range found {
-		out[i] = auditEntry(e)
-		out[i].At = e.At.UTC()
-	}
-	return out
-}
-
 func writeAudit(w io.Writer, found []outbox.AuditEntry) error {
 	if len(found) == 0 {
 		_, err := fmt.Fprintln(w, "nothing")
@@ -101,48 +73,12 @@ func writeAudit(w io.Writer, found []outbox.AuditEntry) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "AT\tACTION\tBY\tCOUNT\tPROJECTION\tFROM\tWHY\tOUTCOME")
 	for _, e := range found {
-		from := dash(e.FromOwner)
+		from := records.Dash(e.FromOwner)
 		if e.FromEpoch != nil {
 			from += fmt.Sprintf(" (epoch %d)", *e.FromEpoch)
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", e.At.UTC().Format(time.RFC3339), e.Action, e.Actor, e.Count,
-			dash(e.Projection), from, short(e.Why), outcomeOf(e))
+			records.Dash(e.Projection), from, records.Short(e.Why), records.OutcomeOf(e))
 	}
 	return tw.Flush()
-}
-
-// outcomeOf says how a replay or a removal ended, and which documents are newer than their
-// source. Other actions have no outcome but themselves.
-func outcomeOf(e outbox.AuditEntry) string {
-	switch e.Action {
-	case projections.ActionVersionAhead:
-		var d projections.AheadDetail
-		if err := json.Unmarshal(e.Detail, &d); err != nil {
-			return "-"
-		}
-		return dash(plain(strings.Join(d.Entities, ", ")))
-	case outbox.ActionReplay, actionPrune:
-		return ended(e)
-	default:
-		return "-"
-	}
-}
-
-// ended says how a replay or a removal ended.
-func ended(e outbox.AuditEntry) string {
-	var o struct {
-		outbox.ReplayOutcome
-		Deleted    int64    `json:"deleted"`
-		Partitions []string `json:"partitions"`
-	}
-	switch err := json.Unmarshal(e.Detail, &o); {
-	case err != nil || o.Outcome == "":
-		return "-"
-	case o.Outcome == outbox.OutcomeRunning:
-		return o.Outcome + ", or killed"
-	case e.Action == actionPrune:
-		return fmt.Sprintf("%s; %d deleted, %d days dropped", o.Outcome, o.Deleted, len(o.Partitions))
-	default:
-		return fmt.Sprintf("%s; %d done, %d failed again, %d open", o.Outcome, o.Done, o.Failed, o.Open)
-	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
@@ -88,4 +89,13 @@ func databaseNow(ctx context.Context, pool *pgxpool.Pool) (now time.Time, err er
 		return now, fmt.Errorf("database clock: %w", err)
 	}
 	return now, nil
+}
+
+// scope is what a command reads of the group and its tables.
+func scope(cfg config.Config) records.Scope {
+	sc := records.Scope{Group: cfg.Group, Timeout: cfg.Database.Timeout, MaxProcessing: cfg.Outbox.MaxProcessing}
+	for _, name := range cfg.Projections {
+		sc.Tables = append(sc.Tables, records.Table{Projection: name, Name: cfg.Registry().Table(name)})
+	}
+	return sc
 }

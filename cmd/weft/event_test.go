@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
@@ -82,7 +83,7 @@ func TestEvent(t *testing.T) {
 			}
 		}
 		j := weft(t, env, "event", strings.ToUpper(tc.id), "--json")
-		var out []eventStory
+		var out []records.Story
 		if err := json.Unmarshal([]byte(j.out), &out); err != nil || j.code != 0 || len(out) != 1 || out[0].Place != tc.place || out[0].ID != tc.id || out[0].Advice == "" || out[0].Before == nil {
 			t.Errorf("%s: got %+v, %v", tc.place, j, err)
 			continue

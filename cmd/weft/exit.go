@@ -10,6 +10,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/daemon"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -75,22 +76,22 @@ func diagnose(err error) (int, string) {
 		return exitTryAgain, behind.Error()
 	}
 	if _, ok := errors.AsType[*migrations.AheadError](err); ok {
-		return exitRefused, plain(err.Error()) + ": use the build that has migrated it"
+		return exitRefused, records.Plain(err.Error()) + ": use the build that has migrated it"
 	}
 	if _, ok := errors.AsType[*migrations.RightsError](err); ok {
-		return exitRefused, plain(err.Error())
+		return exitRefused, records.Plain(err.Error())
 	}
 	if _, ok := errors.AsType[*outbox.ShapeError](err); ok {
-		return exitConfig, plain(err.Error())
+		return exitConfig, records.Plain(err.Error())
 	}
 	if _, ok := errors.AsType[*migrations.ActiveError](err); ok {
-		return exitRefused, plain(err.Error())
+		return exitRefused, records.Plain(err.Error())
 	}
 	if _, ok := errors.AsType[*migrations.OutboxError](err); ok {
-		return exitRefused, plain(err.Error())
+		return exitRefused, records.Plain(err.Error())
 	}
 	if _, ok := errors.AsType[*migrations.LockError](err); ok {
-		return exitTryAgain, plain(err.Error())
+		return exitTryAgain, records.Plain(err.Error())
 	}
 	kind, msg := postgres.Diagnose(err)
 	switch kind {
@@ -106,13 +107,13 @@ func diagnose(err error) (int, string) {
 	}
 	switch {
 	case errors.Is(err, leader.ErrServerTooOld):
-		return exitConfig, plain(err.Error())
+		return exitConfig, records.Plain(err.Error())
 	case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EADDRNOTAVAIL): // who has it may leave; an interface may come
-		return exitTryAgain, plain(err.Error())
+		return exitTryAgain, records.Plain(err.Error())
 	case errors.Is(err, syscall.EACCES):
-		return exitRefused, plain(err.Error())
+		return exitRefused, records.Plain(err.Error())
 	case errors.Is(err, context.DeadlineExceeded):
-		return exitUnavailable, "no answer in time: " + plain(err.Error())
+		return exitUnavailable, "no answer in time: " + records.Plain(err.Error())
 	default:
 		return exitInternal, msg
 	}

@@ -9,54 +9,14 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
-
-// deadLetter is the JSON form of one row in failed. Names and units stay; fields may be
-// added.
-type deadLetter struct {
-	Projection   string     `json:"projection"`
-	ID           string     `json:"id"`
-	EntityType   string     `json:"entity_type"`
-	EntityID     string     `json:"entity_id"`
-	Op           string     `json:"op"`
-	EventVersion int64      `json:"event_version"`
-	Attempts     int        `json:"attempts"`
-	Reason       string     `json:"error_reason"`
-	Error        string     `json:"error"`
-	CreatedAt    *time.Time `json:"created_at"`
-	FailedAt     *time.Time `json:"failed_at"`
-	Traceparent  string     `json:"traceparent"`
-	Tracestate   string     `json:"tracestate"`
-	Replays      int        `json:"replay_count"`
-	ReplayedAt   *time.Time `json:"last_replayed_at"`
-	ReplayedBy   string     `json:"last_replayed_by"`
-	ReplayReason string     `json:"last_replayed_reason"`
-}
-
-// deadLetters is the JSON form of weft failed list.
-type deadLetters struct {
-	Total  int64        `json:"total"` // that fit, listed or not
-	Listed []deadLetter `json:"listed"`
-}
-
-// deadLetterGroup is one row of the JSON form of weft failed summary.
-type deadLetterGroup struct {
-	Projection string     `json:"projection"`
-	Reason     string     `json:"error_reason"`
-	EntityType string     `json:"entity_type"`
-	Rows       int64      `json:"rows"`
-	Replayed   int64      `json:"replayed_before"`
-	Oldest     *time.Time `json:"oldest_failed_at"`
-	Newest     *time.Time `json:"newest_failed_at"`
-	Sample     string     `json:"sample_error"`
-}
 
 func (a *app) failedCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -108,7 +68,7 @@ func (a *app) failedSummary() *cobra.Command {
 	}
 	sel.addFlags(cmd)
 	return a.failedSub(cmd, &sel, &asJSON, func(ctx context.Context, all []*outbox.DeadLetters, s outbox.Selector) error {
-		groups, err := summarize(ctx, all, s)
+		groups, err := records.Summarize(ctx, all, s)
 		if err != nil {
 			return err
 		}
@@ -137,11 +97,11 @@ func (a *app) failedList() *cobra.Command {
 	sel.addFlags(cmd)
 	cmd.Flags().IntVar(&limit, "limit", 50, "list at most this many")
 	return a.failedSub(cmd, &sel, &asJSON, func(ctx context.Context, all []*outbox.DeadLetters, s outbox.Selector) error {
-		out, err := listLetters(ctx, all, s, limit)
+		out, err := records.ListLetters(ctx, all, s, limit)
 		if err != nil {
 			return err
 		}
-		return a.show(asJSON, out, out.write)
+		return a.show(asJSON, out, func(w io.Writer) error { return writeLetters(w, out) })
 	})
 }
 
@@ -164,16 +124,16 @@ them is not in failed.`,
 		},
 	}
 	return a.failedSub(cmd, &sel, &asJSON, func(ctx context.Context, all []*outbox.DeadLetters, s outbox.Selector) error {
-		out, err := listLetters(ctx, all, s, len(s.IDs))
+		out, err := records.ListLetters(ctx, all, s, len(s.IDs))
 		if err != nil {
 			return err
 		}
-		if err := a.show(asJSON, out.Listed, out.writeFull); err != nil {
+		if err := a.show(asJSON, out.Listed, func(w io.Writer) error { return writeLettersFull(w, out) }); err != nil {
 			return err
 		}
 		var missing []string
 		for _, id := range s.IDs {
-			if !slices.ContainsFunc(out.Listed, func(l deadLetter) bool { return l.ID == id.String() }) {
+			if !slices.ContainsFunc(out.Listed, func(l records.DeadLetter) bool { return l.ID == id.String() }) {
 				missing = append(missing, id.String())
 			}
 		}
@@ -184,55 +144,7 @@ them is not in failed.`,
 	})
 }
 
-func summarize(ctx context.Context, all []*outbox.DeadLetters, s outbox.Selector) ([]deadLetterGroup, error) {
-	groups := []deadLetterGroup{}
-	for _, d := range all {
-		found, err := d.Summary(ctx, s)
-		if err != nil {
-			return nil, err
-		}
-		for _, g := range found {
-			groups = append(groups, deadLetterGroup{Projection: d.Projection(), Reason: g.Reason, EntityType: g.EntityType, Rows: g.Rows,
-				Replayed: g.Replayed, Oldest: utc(g.Oldest), Newest: utc(g.Newest), Sample: g.Sample})
-		}
-	}
-	return groups, nil
-}
-
-func listLetters(ctx context.Context, all []*outbox.DeadLetters, s outbox.Selector, limit int) (deadLetters, error) {
-	out := deadLetters{Listed: []deadLetter{}}
-	for _, d := range all {
-		n, err := d.Count(ctx, s)
-		if err != nil {
-			return out, err
-		}
-		out.Total += n
-		found, err := d.List(ctx, s, limit)
-		if err != nil {
-			return out, err
-		}
-		for _, l := range found {
-			out.Listed = append(out.Listed, deadLetter{
-				Projection: d.Projection(), ID: l.ID.String(), EntityType: l.Key.Type, EntityID: l.Key.ID.String(), Op: string(l.Op),
-				EventVersion: l.Version, Attempts: l.Attempts, Reason: l.Reason, Error: l.Error, CreatedAt: utc(l.CreatedAt), FailedAt: utc(l.FailedAt),
-				Traceparent: l.Traceparent, Tracestate: l.Tracestate, Replays: l.Replays, ReplayedAt: utc(l.ReplayedAt),
-				ReplayedBy: l.ReplayedBy, ReplayReason: l.ReplayReason,
-			})
-		}
-	}
-	slices.SortStableFunc(out.Listed, func(x, y deadLetter) int { return orZero(y.FailedAt).Compare(orZero(x.FailedAt)) })
-	out.Listed = out.Listed[:min(limit, len(out.Listed))]
-	return out, nil
-}
-
-func orZero(t *time.Time) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return *t
-}
-
-func writeGroups(w io.Writer, groups []deadLetterGroup) error {
+func writeGroups(w io.Writer, groups []records.DeadLetterGroup) error {
 	if len(groups) == 0 {
 		_, err := fmt.Fprintln(w, "no dead letters")
 		return err
@@ -241,12 +153,12 @@ func writeGroups(w io.Writer, groups []deadLetterGroup) error {
 	fmt.Fprintln(tw, "PROJECTION\tREASON\tENTITY\tROWS\tREPLAYED\tOLDEST\tNEWEST\tONE OF THE ERRORS")
 	for _, g := range groups {
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\n", g.Projection, cmp.Or(g.Reason, "-"), g.EntityType, g.Rows, g.Replayed,
-			clock(g.Oldest), clock(g.Newest), short(g.Sample))
+			records.Clock(g.Oldest), records.Clock(g.Newest), records.Short(g.Sample))
 	}
 	return tw.Flush()
 }
 
-func (d deadLetters) write(w io.Writer) error {
+func writeLetters(w io.Writer, d records.DeadLetters) error {
 	if d.Total == 0 {
 		_, err := fmt.Fprintln(w, "no dead letters")
 		return err
@@ -254,8 +166,8 @@ func (d deadLetters) write(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "FAILED\tID\tENTITY\tOP\tVERSION\tREASON\tATTEMPTS\tREPLAYS\tERROR")
 	for _, l := range d.Listed {
-		fmt.Fprintf(tw, "%s\t%s\t%s:%s\t%s\t%d\t%s\t%d\t%d\t%s\n", clock(l.FailedAt), l.ID, l.EntityType, l.EntityID, l.Op, l.EventVersion,
-			cmp.Or(l.Reason, "-"), l.Attempts, l.Replays, short(l.Error))
+		fmt.Fprintf(tw, "%s\t%s\t%s:%s\t%s\t%d\t%s\t%d\t%d\t%s\n", records.Clock(l.FailedAt), l.ID, l.EntityType, l.EntityID, l.Op, l.EventVersion,
+			cmp.Or(l.Reason, "-"), l.Attempts, l.Replays, records.Short(l.Error))
 	}
 	if err := tw.Flush(); err != nil {
 		return err
@@ -266,21 +178,21 @@ func (d deadLetters) write(w io.Writer) error {
 	return nil
 }
 
-func (d deadLetters) writeFull(w io.Writer) error {
+func writeLettersFull(w io.Writer, d records.DeadLetters) error {
 	for i, l := range d.Listed {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
 		replayed := "never"
 		if l.Replays > 0 {
-			replayed = fmt.Sprintf("%d×, last at %s by %s: %s", l.Replays, clock(l.ReplayedAt), dash(l.ReplayedBy), dash(l.ReplayReason))
+			replayed = fmt.Sprintf("%d×, last at %s by %s: %s", l.Replays, records.Clock(l.ReplayedAt), records.Dash(l.ReplayedBy), records.Dash(l.ReplayReason))
 		}
 		tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		for _, line := range [][2]string{
 			{"event", l.ID}, {"projection", l.Projection}, {"entity", l.EntityType + ":" + l.EntityID},
-			{"op", fmt.Sprintf("%s, version %d", l.Op, l.EventVersion)}, {"created", clock(l.CreatedAt)},
-			{"failed", clock(l.FailedAt)}, {"attempts", strconv.Itoa(l.Attempts)},
-			{"reason", dash(l.Reason)}, {"error", dash(plain(l.Error))}, {"replayed", replayed}, {"traceparent", dash(l.Traceparent)},
+			{"op", fmt.Sprintf("%s, version %d", l.Op, l.EventVersion)}, {"created", records.Clock(l.CreatedAt)},
+			{"failed", records.Clock(l.FailedAt)}, {"attempts", strconv.Itoa(l.Attempts)},
+			{"reason", records.Dash(l.Reason)}, {"error", records.Dash(records.Plain(l.Error))}, {"replayed", replayed}, {"traceparent", records.Dash(l.Traceparent)},
 		} {
 			fmt.Fprintf(tw, "%s\t%s\n", line[0], line[1])
 		}

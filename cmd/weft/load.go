@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -90,7 +91,7 @@ func (a *app) loadProjection(ctx context.Context, cfg config.Config, pool *pgxpo
 	}
 	out.DurationMS = time.Since(started).Milliseconds()
 	err = a.show(f.asJSON, out, func(w io.Writer) error {
-		_, err := fmt.Fprintf(w, "%s: %d rows read, %d events written in %s\n", name, out.Rows, out.Events, span(time.Since(started).Seconds()))
+		_, err := fmt.Fprintf(w, "%s: %d rows read, %d events written in %s\n", name, out.Rows, out.Events, records.Span(time.Since(started).Seconds()))
 		return err
 	})
 	if err == nil && interrupted {

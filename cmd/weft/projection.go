@@ -16,6 +16,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/daemon"
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/projections"
 )
 
@@ -73,7 +74,7 @@ func (a *app) projectionList() *cobra.Command {
 				t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 				fmt.Fprintln(t, "PROJECTION\tOUTBOX TABLE\tINDEX OR TABLE\tDECLARED\tRUNS")
 				for _, p := range out {
-					fmt.Fprintf(t, "%s\t%s\t%s\t%t\t%t\n", p.Name, p.Table, dash(cmp.Or(p.Index, p.Destination)), p.Declared, p.Runs)
+					fmt.Fprintf(t, "%s\t%s\t%s\t%t\t%t\n", p.Name, p.Table, records.Dash(cmp.Or(p.Index, p.Destination)), p.Declared, p.Runs)
 				}
 				return t.Flush()
 			})
@@ -175,7 +176,7 @@ func writeFindings(w io.Writer, cfg config.Config, checked []checkedProjection) 
 			if f.Warning {
 				kind = "warning"
 			}
-			fmt.Fprintf(w, "  %s: %s: %s", kind, f.Setting, plain(f.What))
+			fmt.Fprintf(w, "  %s: %s: %s", kind, f.Setting, records.Plain(f.What))
 			if f.Remedy != "" {
 				fmt.Fprintf(w, "; %s", f.Remedy)
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/replay"
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -18,11 +19,11 @@ import (
 
 // replayed is the JSON form of weft replay. Names and units stay; fields may be added.
 type replayed struct {
-	DryRun      bool                `json:"dry_run"`
-	By          string              `json:"by"`
-	Why         string              `json:"why"`
-	Projections []replayedByProject `json:"projections"`
-	Groups      []deadLetterGroup   `json:"would_replay"` // of a dry run
+	DryRun      bool                      `json:"dry_run"`
+	By          string                    `json:"by"`
+	Why         string                    `json:"why"`
+	Projections []replayedByProject       `json:"projections"`
+	Groups      []records.DeadLetterGroup `json:"would_replay"` // of a dry run
 }
 
 type replayedByProject struct {
@@ -135,7 +136,7 @@ func (a *app) replay(ctx context.Context, cmd *cobra.Command, cfg config.Config,
 	if err != nil {
 		return err
 	}
-	out := replayed{DryRun: f.dryRun, By: f.by, Why: f.why, Projections: []replayedByProject{}, Groups: []deadLetterGroup{}}
+	out := replayed{DryRun: f.dryRun, By: f.by, Why: f.why, Projections: []replayedByProject{}, Groups: []records.DeadLetterGroup{}}
 	if f.dryRun {
 		return a.dryRun(ctx, all, sel, f, out)
 	}
@@ -180,7 +181,7 @@ func (a *app) replayOne(ctx context.Context, pool *pgxpool.Pool, cfg config.Conf
 }
 
 func (a *app) dryRun(ctx context.Context, all []*outbox.DeadLetters, sel outbox.Selector, f replayFlags, out replayed) error {
-	groups, err := summarize(ctx, all, sel)
+	groups, err := records.Summarize(ctx, all, sel)
 	if err != nil {
 		return err
 	}
@@ -256,7 +257,7 @@ func (r replayed) verdict(wanted int) error {
 		}
 		stopped = stopped || p.Outcome == replay.Stopped
 		if p.Failed > 0 {
-			sample = fmt.Sprintf(" (%s: %s)", p.Reason, short(p.Error))
+			sample = fmt.Sprintf(" (%s: %s)", p.Reason, records.Short(p.Error))
 		}
 	}
 	switch {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/replay"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -101,7 +102,7 @@ func TestFailed(t *testing.T) {
 		"--reason=deterministic_exception":                  2,
 		"--reason=none":                                     0,
 	} {
-		var got deadLetters
+		var got records.DeadLetters
 		r := weft(t, m.env, "failed", "list", "--json", args)
 		if err := json.Unmarshal([]byte(r.out), &got); err != nil || got.Total != int64(want) || len(got.Listed) != want {
 			t.Errorf("%s: got %d, %v, want %d", args, got.Total, err, want)
@@ -254,7 +255,7 @@ func TestReplayWithoutLeader(t *testing.T) {
 	if r.code != 0 || !line.MatchString(r.out) || strings.Count(r.out, "\n") != 4 {
 		t.Errorf("audit: got code %d and\n%s, want three replays, one as %s", r.code, r.out, line)
 	}
-	var entries []auditEntry
+	var entries []records.AuditEntry
 	r = weft(t, m.env, "audit", "--by=alice", "--since=1h", "--json", "--limit=2")
 	if err := json.Unmarshal([]byte(r.out), &entries); err != nil || len(entries) != 2 || entries[0].Actor != "alice" || !strings.Contains(string(entries[0].Detail), `"all": true`) {
 		t.Errorf("audit: got %s, %v, want the newest two with their selectors", r.out, err)
@@ -334,17 +335,17 @@ func TestAuditOutcome(t *testing.T) {
 		`null`: "-", `{"outcome":"running"}`: "running, or killed",
 		`{"outcome":"finished","done":3,"failed_again":1,"open":2}`: "finished; 3 done, 1 failed again, 2 open",
 	} {
-		if got := outcomeOf(outbox.AuditEntry{Action: "replay", Detail: []byte(detail)}); got != want {
+		if got := records.OutcomeOf(outbox.AuditEntry{Action: "replay", Detail: []byte(detail)}); got != want {
 			t.Errorf("%s: got %q, want %q", detail, got, want)
 		}
 	}
-	if got := outcomeOf(outbox.AuditEntry{Action: "prune", Detail: []byte(`{"outcome":"finished","deleted":7,"partitions":["a","b"]}`)}); got != "finished; 7 deleted, 2 days dropped" {
+	if got := records.OutcomeOf(outbox.AuditEntry{Action: "prune", Detail: []byte(`{"outcome":"finished","deleted":7,"partitions":["a","b"]}`)}); got != "finished; 7 deleted, 2 days dropped" {
 		t.Errorf("prune: got %q", got)
 	}
-	if got := outcomeOf(outbox.AuditEntry{Action: "version_ahead", Detail: []byte(`{"entities":["book:1","tag:2"]}`)}); got != "book:1, tag:2" {
+	if got := records.OutcomeOf(outbox.AuditEntry{Action: "version_ahead", Detail: []byte(`{"entities":["book:1","tag:2"]}`)}); got != "book:1, tag:2" {
 		t.Errorf("version_ahead: got %q", got)
 	}
-	if got := outcomeOf(outbox.AuditEntry{Action: "reclaim", Detail: []byte(`{"outcome":"x"}`)}); got != "-" {
+	if got := records.OutcomeOf(outbox.AuditEntry{Action: "reclaim", Detail: []byte(`{"outcome":"x"}`)}); got != "-" {
 		t.Errorf("reclaim: got %q", got)
 	}
 }

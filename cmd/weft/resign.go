@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/leader"
 )
 
@@ -160,14 +161,14 @@ func mayResign(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, f res
 	}
 	for _, i := range seen {
 		// One that has just handed over may still be on record as draining.
-		if i.Name != st.Instance && i.Role != leader.RoleDisconnected && i.SeenAgo <= goneAfter {
+		if i.Name != st.Instance && i.Role != leader.RoleDisconnected && i.SeenAgo <= records.GoneAfter {
 			return st, nil
 		}
 	}
 	if !f.force {
 		return none, &exitError{exitRefused, fmt.Sprintf(
 			"no standby of group %s was seen in the last %v to take over from %s: start another `weft run`, or use --force (%s leads again when nobody else does)",
-			cfg.Group, goneAfter, st.Instance, st.Instance)}
+			cfg.Group, records.GoneAfter, st.Instance, st.Instance)}
 	}
 	return st, nil
 }
@@ -234,7 +235,7 @@ func (a *app) showResignation(r resignation, asJSON bool) error {
 	line := fmt.Sprintf("%s, epoch %d, was asked to hand over", r.From.Instance, r.From.Epoch)
 	if r.To != nil {
 		line = fmt.Sprintf("%s leads in epoch %d, %s after %s, epoch %d, was asked to hand over",
-			r.To.Instance, r.To.Epoch, span(*r.Secs), r.From.Instance, r.From.Epoch)
+			r.To.Instance, r.To.Epoch, records.Span(*r.Secs), r.From.Instance, r.From.Epoch)
 	}
 	_, err := fmt.Fprintln(a.stdout, line)
 	return err

@@ -7,26 +7,27 @@ import (
 	"testing"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/projections"
 )
 
 // sample is a state with every field set.
-func sample() status {
+func sample() records.Status {
 	at := func(s int) time.Time { return time.Date(2026, 5, 4, 3, 2, s, 0, time.FixedZone("", 7200)) }
 	retry, settle := at(40).UTC(), at(20).UTC()
 	pid := leader.State{Group: "books", Key: -42, Epoch: 7, Instance: "a", AcquiredAt: at(1), RenewedAt: at(30), RenewedAgo: 250 * time.Millisecond,
 		LockHeld: true, LockPID: 4711, LockUser: "weft", LockApp: "weft/books/a/lock", LockMatches: true}
-	st := electionStatus(pid, []leader.Instance{
+	st := records.ElectionStatus(pid, []leader.Instance{
 		{Group: "books", Name: "a", Role: leader.RoleLeader, Version: "0.1.0", Host: "h1", PID: 11, HTTPAddr: "127.0.0.1:9108", Uptime: 90 * time.Second, StartedAt: at(0), SeenAt: at(30), SeenAgo: time.Second},
 		{Group: "books", Name: "b", Role: leader.RoleStandby, Version: "0.1.0", Host: "h2", PID: 12, Uptime: 72 * time.Hour, StartedAt: at(0), SeenAt: at(29), SeenAgo: 2340 * time.Millisecond},
 	})
-	st.Projections = []projectionStatus{
+	st.Projections = []records.Projection{
 		{Projection: "search_index_to_elastic", Table: "search_outbox_events", Pending: 12, Retrying: 5, Processing: 11, Failed: 1, Stuck: 1,
-			DoneEstimate: 15000, Lag: 28, OldestSecs: 1.234, NextRetryAt: &retry, LastSettleAt: &settle, now: at(30),
+			DoneEstimate: 15000, Lag: 28, OldestSecs: 1.234, NextRetryAt: &retry, LastSettleAt: &settle, Now: at(30),
 			InFlight: 10, Batches: 2, OldestBatchSecs: 0.43, PutOff: 2, Foreign: 1,
-			VersionAhead: &aheadStatus{Writes: 41, FirstAt: at(2).UTC(), LastAt: at(25).UTC(), Entities: []string{"book:b1", "block:b2"}}},
+			VersionAhead: &records.Ahead{Writes: 41, FirstAt: at(2).UTC(), LastAt: at(25).UTC(), Entities: []string{"book:b1", "block:b2"}}},
 		{Projection: "chronicle_events_to_entries", Table: "chronicle_outbox_events"},
 	}
 	return st
@@ -35,7 +36,7 @@ func sample() status {
 func TestStatusTable(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
-	if err := sample().write(&b); err != nil {
+	if err := writeStatus(&b, sample()); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "status-table.txt", b.String())
@@ -61,7 +62,7 @@ func TestStatusNobody(t *testing.T) {
 		"nobody; the lock is held by pid 5, which has no term yet":                                              {LockHeld: true, LockPID: 5},
 		"a, epoch 3, since 2026-05-04T03:02:01Z, heartbeat 1.5s ago":                                            {Epoch: 3, Instance: "a", AcquiredAt: released, RenewedAgo: 1500 * time.Millisecond, LockHeld: true, LockMatches: true},
 	} {
-		if got := electionStatus(s, nil).leaderLine(); got != want {
+		if got := records.ElectionStatus(s, nil).LeaderLine(); got != want {
 			t.Errorf("got  %q\nwant %q", got, want)
 		}
 	}
@@ -80,7 +81,7 @@ func TestStatusEmptyDatabase(t *testing.T) {
 		}
 	}
 	r = weft(t, env, "status", "--json", "--projections=search_index_to_elastic")
-	var st status
+	var st records.Status
 	if err := json.Unmarshal([]byte(r.out), &st); err != nil || r.code != exitBad {
 		t.Fatalf("--json: got code %d, %v", r.code, err)
 	}
@@ -109,7 +110,7 @@ func TestStatusCountsRows(t *testing.T) {
 		}
 	}
 	r := weft(t, []string{"DATABASE_URL=" + url}, "status", "--json")
-	var st status
+	var st records.Status
 	if err := json.Unmarshal([]byte(r.out), &st); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +144,7 @@ func TestStatusShowsDocumentsNewerThanTheirSource(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := weft(t, []string{"DATABASE_URL=" + url}, "status", "--json")
-	var st status
+	var st records.Status
 	if err := json.Unmarshal([]byte(r.out), &st); err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/daemon"
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/verify"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections"
@@ -208,7 +209,7 @@ func writeReports(w io.Writer, reports []verify.Report) error {
 	for i := range reports {
 		r := &reports[i]
 		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", r.Projection, r.Rows, r.Documents, r.Missing, r.Extra, r.Stale, r.Ahead, r.Corrupt,
-			r.Misplaced, r.Repaired, r.Failed, r.Unsettled, span(float64(r.DurationMS)/1000))
+			r.Misplaced, r.Repaired, r.Failed, r.Unsettled, records.Span(float64(r.DurationMS)/1000))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -219,9 +220,9 @@ func writeReports(w io.Writer, reports []verify.Report) error {
 			fmt.Fprintf(w, "%s: versions alone were compared, for documents are not kept as they are sent: %s\n", r.Projection, r.VersionsOnly)
 		}
 		for _, e := range r.Examples {
-			fmt.Fprintf(w, "%s: %s: entity %s, document %s: version %d in the source, %d in the destination", r.Projection, e.Kind, dash(plain(e.Entity)), dash(plain(e.Document)), e.RowVersion, e.DocumentVersion)
+			fmt.Fprintf(w, "%s: %s: entity %s, document %s: version %d in the source, %d in the destination", r.Projection, e.Kind, records.Dash(records.Plain(e.Entity)), records.Dash(records.Plain(e.Document)), e.RowVersion, e.DocumentVersion)
 			if len(e.Fields) > 0 {
-				fmt.Fprintf(w, "; they differ in %s", plain(strings.Join(e.Fields, ", ")))
+				fmt.Fprintf(w, "; they differ in %s", records.Plain(strings.Join(e.Fields, ", ")))
 			}
 			if e.Remedy != "" {
 				fmt.Fprintf(w, "; %s", e.Remedy)

@@ -1,0 +1,75 @@
+package records
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections"
+)
+
+// AuditEntry is the JSON form of one entry. Names and units stay; fields may be added.
+type AuditEntry struct {
+	ID         int64           `json:"id"`
+	At         time.Time       `json:"at"`
+	Actor      string          `json:"actor"`
+	Action     string          `json:"action"`
+	Why        string          `json:"why"`
+	Projection string          `json:"projection"`
+	FromOwner  string          `json:"from_owner"`
+	FromEpoch  *int64          `json:"from_epoch"`
+	ByEpoch    *int64          `json:"by_epoch"`
+	Count      int             `json:"count"`
+	Detail     json.RawMessage `json:"detail"`
+}
+
+// ActionPrune is the audit's action of a removal of finished events.
+const ActionPrune = "prune"
+
+// AuditEntries are the JSON forms of found.
+func AuditEntries(found []outbox.AuditEntry) []AuditEntry {
+	out := make([]AuditEntry, len(found))
+	for i, e := range found {
+		out[i] = AuditEntry(e)
+		out[i].At = e.At.UTC()
+	}
+	return out
+}
+
+// OutcomeOf says how a replay or a removal ended, and which documents are newer than their
+// source. Other actions have no outcome but themselves.
+func OutcomeOf(e outbox.AuditEntry) string {
+	switch e.Action {
+	case projections.ActionVersionAhead:
+		var d projections.AheadDetail
+		if err := json.Unmarshal(e.Detail, &d); err != nil {
+			return "-"
+		}
+		return Dash(Plain(strings.Join(d.Entities, ", ")))
+	case outbox.ActionReplay, ActionPrune:
+		return ended(e)
+	default:
+		return "-"
+	}
+}
+
+// ended says how a replay or a removal ended.
+func ended(e outbox.AuditEntry) string {
+	var o struct {
+		outbox.ReplayOutcome
+		Deleted    int64    `json:"deleted"`
+		Partitions []string `json:"partitions"`
+	}
+	switch err := json.Unmarshal(e.Detail, &o); {
+	case err != nil || o.Outcome == "":
+		return "-"
+	case o.Outcome == outbox.OutcomeRunning:
+		return o.Outcome + ", or killed"
+	case e.Action == ActionPrune:
+		return fmt.Sprintf("%s; %d deleted, %d days dropped", o.Outcome, o.Deleted, len(o.Partitions))
+	default:
+		return fmt.Sprintf("%s; %d done, %d failed again, %d open", o.Outcome, o.Done, o.Failed, o.Open)
+	}
+}

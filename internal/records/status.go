@@ -1,0 +1,104 @@
+package records
+
+import (
+	"time"
+)
+
+// Status is the JSON form of weft status. Names and units stay; fields may be added.
+type Status struct {
+	Group   string `json:"group"`
+	LockKey int64  `json:"lock_key"`
+	// Leader is the running term, null when nobody leads.
+	Leader      *Leader      `json:"leader"`
+	LastTerm    *Term        `json:"last_term"` // null when the group never had a leader
+	Lock        Lock         `json:"lock"`
+	Instances   []Instance   `json:"instances"`
+	Projections []Projection `json:"projections"`
+}
+
+// Leader is the running term.
+type Leader struct {
+	Instance          string    `json:"instance"`
+	Epoch             int64     `json:"epoch"`
+	Since             time.Time `json:"since"`
+	HeartbeatAgeSecs  float64   `json:"heartbeat_age_seconds"`
+	ApplicationOfLock string    `json:"application_name"`
+
+	Resign *Resign `json:"resign"` // it was asked to hand over; null when it was not
+}
+
+// Resign is a request to hand over.
+type Resign struct {
+	By      string    `json:"by"`
+	Why     string    `json:"why"`
+	AskedAt time.Time `json:"asked_at"`
+}
+
+// Term is the newest term, running or not.
+type Term struct {
+	Instance   string     `json:"instance"`
+	Epoch      int64      `json:"epoch"`
+	AcquiredAt time.Time  `json:"acquired_at"`
+	RenewedAt  time.Time  `json:"renewed_at"`
+	ReleasedAt *time.Time `json:"released_at"`
+}
+
+// Lock is the advisory lock of the group.
+type Lock struct {
+	Held        bool   `json:"held"`
+	PID         int32  `json:"pid"`
+	Application string `json:"application_name"`
+	User        string `json:"user"`
+	OfTerm      bool   `json:"of_term"` // held by the session that the epoch was given to
+}
+
+// Instance is a process of the group.
+type Instance struct {
+	Name       string    `json:"name"`
+	Role       string    `json:"role"`
+	Host       string    `json:"host"`
+	PID        int       `json:"pid"`
+	Version    string    `json:"version"`
+	HTTPAddr   string    `json:"http_addr"`
+	StartedAt  time.Time `json:"started_at"`
+	SeenAt     time.Time `json:"seen_at"`
+	SeenAgo    float64   `json:"seen_seconds_ago"`
+	UptimeSecs float64   `json:"uptime_seconds"`
+}
+
+// Projection is how far a projection is.
+type Projection struct {
+	Projection   string     `json:"projection"`
+	Table        string     `json:"table"`
+	Pending      int64      `json:"pending"`    // ready, and not in flight
+	Retrying     int64      `json:"retrying"`   // waiting for their retry time, or put off
+	Processing   int64      `json:"processing"` // in flight, or claimed by another worker
+	Failed       int64      `json:"failed"`
+	Stuck        int64      `json:"stuck"`
+	DoneEstimate int64      `json:"done_estimate"`
+	Lag          int64      `json:"lag_events"`
+	OldestSecs   float64    `json:"oldest_age_seconds"`
+	NextRetryAt  *time.Time `json:"next_retry_at"`
+	LastSettleAt *time.Time `json:"last_settle_at"`
+
+	InFlight        int64   `json:"in_flight"` // leased by the leader
+	Batches         int     `json:"batches"`
+	OldestBatchSecs float64 `json:"oldest_batch_age_seconds"`
+	PutOff          int64   `json:"put_off"`       // of retrying: behind an earlier event of their entity
+	Foreign         int64   `json:"other_workers"` // of processing: claimed by another worker or an older build
+
+	// VersionAhead is the alarm of the last day that documents are newer than their source
+	// rows; null when there was none.
+	VersionAhead *Ahead `json:"version_ahead"`
+
+	Now    time.Time `json:"-"` // database clock
+	Capped bool      `json:"-"` // one of the counts has met [Scope.Most]: there are at least so many
+}
+
+// Ahead is the alarm about documents that are newer than their source rows.
+type Ahead struct {
+	Writes   int       `json:"refused_writes"`
+	FirstAt  time.Time `json:"first_at"`
+	LastAt   time.Time `json:"last_at"`
+	Entities []string  `json:"entities"` // the first few of the newest entry
+}

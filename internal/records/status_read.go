@@ -1,0 +1,137 @@
+package records
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/leader"
+	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections"
+)
+
+// Scope is the group and the tables that are read.
+type Scope struct {
+	Group         string
+	Tables        []Table
+	Timeout       time.Duration // of one statement
+	MaxProcessing time.Duration // an event that is in flight for longer is stuck
+	Most          int           // rows of each kind that are counted; 0 for all
+}
+
+// Table is the outbox table of a projection.
+type Table struct{ Projection, Name string }
+
+// ReadStatus reads who leads and how far each projection is.
+func ReadStatus(ctx context.Context, db outbox.DB, sc Scope) (Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, max(30*time.Second, 3*sc.Timeout))
+	defer cancel()
+	state, err := leader.ReadState(ctx, db, sc.Group)
+	if err != nil {
+		return Status{}, err
+	}
+	seen, err := leader.Instances(ctx, db, sc.Group)
+	if err != nil {
+		return Status{}, err
+	}
+	st := ElectionStatus(state, seen)
+	for _, t := range sc.Tables {
+		p, err := readProjection(ctx, db, t, sc)
+		if err != nil {
+			return Status{}, err
+		}
+		st.Projections = append(st.Projections, p)
+	}
+	return st, nil
+}
+
+func readProjection(ctx context.Context, db outbox.DB, t Table, sc Scope) (Projection, error) {
+	store, err := outbox.OpenStore(ctx, db, outbox.StoreConfig{
+		Table: t.Name, Projection: t.Projection, Group: sc.Group, Owner: "status", Lease: time.Second, Timeout: sc.Timeout,
+	})
+	if err != nil {
+		return Projection{}, err
+	}
+	read := store.Stats
+	if sc.Most > 0 {
+		read = func(ctx context.Context, d time.Duration) (outbox.Stats, error) { return store.Glance(ctx, d, sc.Most) }
+	}
+	s, err := read(ctx, sc.MaxProcessing)
+	if err != nil {
+		return Projection{}, err
+	}
+	f, err := store.Flight(ctx, sc.Most)
+	if err != nil {
+		return Projection{}, err
+	}
+	alarms, err := outbox.ReadAudit(ctx, db, outbox.AuditFilter{
+		Action: projections.ActionVersionAhead, Projection: t.Projection, Since: s.Now.Add(-aheadFor), Limit: aheadMost}, sc.Timeout)
+	if err != nil {
+		return Projection{}, err
+	}
+	return Projection{
+		Projection: t.Projection, Table: t.Name, Capped: s.Capped, Pending: s.Pending, Retrying: s.Retrying, Processing: s.Processing,
+		Failed: s.Failed, Stuck: s.Stuck, DoneEstimate: s.DoneEstimate, Lag: s.Lag(),
+		OldestSecs: s.Oldest.Seconds(), NextRetryAt: UTC(s.NextRetry), LastSettleAt: UTC(s.LastSettle), Now: s.Now,
+		InFlight: f.Events, Batches: f.Batches, OldestBatchSecs: f.OldestBatch.Seconds(), PutOff: f.PutOff, Foreign: f.Foreign,
+		VersionAhead: versionAhead(alarms),
+	}, nil
+}
+
+const (
+	// aheadFor is how long the alarm of documents newer than their source rows is shown.
+	aheadFor = 24 * time.Hour
+	// aheadMost bounds the entries that are read: a term writes one an hour.
+	aheadMost = 100
+)
+
+// versionAhead sums up the entries of the audit, the newest first.
+func versionAhead(alarms []outbox.AuditEntry) *Ahead {
+	var out *Ahead
+	for _, e := range alarms {
+		var d projections.AheadDetail
+		if json.Unmarshal(e.Detail, &d) != nil || d.LastAt.IsZero() { // written by hand
+			d.LastAt = e.At
+		}
+		if out == nil {
+			out = &Ahead{LastAt: d.LastAt.UTC(), Entities: append([]string{}, d.Entities...)}
+		}
+		out.Writes += e.Count
+		out.FirstAt = e.At.UTC()
+	}
+	return out
+}
+
+// ElectionStatus describes the election and the instances that were seen.
+func ElectionStatus(s leader.State, seen []leader.Instance) Status {
+	st := Status{
+		Group: s.Group, LockKey: s.Key,
+		Lock:      Lock{Held: s.LockHeld, PID: s.LockPID, Application: s.LockApp, User: s.LockUser, OfTerm: s.LockMatches},
+		Instances: []Instance{}, Projections: []Projection{},
+	}
+	if s.Epoch > 0 {
+		st.LastTerm = &Term{Instance: s.Instance, Epoch: s.Epoch, AcquiredAt: s.AcquiredAt.UTC(),
+			RenewedAt: s.RenewedAt.UTC(), ReleasedAt: UTC(s.ReleasedAt)}
+	}
+	if s.Led() {
+		st.Leader = &Leader{Instance: s.Instance, Epoch: s.Epoch, Since: s.AcquiredAt.UTC(),
+			HeartbeatAgeSecs: s.RenewedAgo.Seconds(), ApplicationOfLock: s.LockApp}
+		if r := s.Request; r != nil {
+			st.Leader.Resign = &Resign{By: r.By, Why: r.Why, AskedAt: r.AskedAt.UTC()}
+		}
+	}
+	for _, i := range seen {
+		role := string(i.Role)
+		if i.SeenAgo > GoneAfter {
+			role = "gone"
+		}
+		st.Instances = append(st.Instances, Instance{
+			Name: i.Name, Role: role, Host: i.Host, PID: i.PID, Version: i.Version, HTTPAddr: i.HTTPAddr,
+			StartedAt: i.StartedAt.UTC(), SeenAt: i.SeenAt.UTC(), SeenAgo: i.SeenAgo.Seconds(), UptimeSecs: i.Uptime.Seconds(),
+		})
+	}
+	return st
+}
+
+// GoneAfter is how long an instance may be silent; it reports every two seconds.
+const GoneAfter = 7 * time.Second
