@@ -29,7 +29,8 @@ type AuditEntry struct {
 type AuditFilter struct {
 	Action, Actor, Projection string
 	Since                     time.Time
-	Limit                     int // > 0
+	Limit                     int   // > 0
+	Before                    int64 // only entries with a lower id; 0 for all
 }
 
 // ReadAudit returns the newest entries that fit, the newest first.
@@ -49,6 +50,9 @@ func ReadAudit(ctx context.Context, db DB, f AuditFilter, timeout time.Duration)
 	}
 	if !f.Since.IsZero() {
 		c.and("at >= $%d::timestamptz", f.Since)
+	}
+	if f.Before > 0 {
+		c.and("id < $%d::bigint", f.Before)
 	}
 	c.args = append(c.args, f.Limit)
 	rows, err := db.Query(ctx, fmt.Sprintf(`

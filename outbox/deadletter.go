@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // DeadLetter is one row in failed.
@@ -54,11 +56,19 @@ type Selector struct {
 	Reason     string    // one of [Reasons], or NoReason
 	Since      time.Time // failed at this time or later
 	Until      time.Time // failed before
+	Text       string    // a part of the error, in either case
+	After      *Mark     // only what a list has after this one
+}
+
+// Mark is the place of a dead letter in a list.
+type Mark struct {
+	FailedAt *time.Time // nil for infinity, which a list has first
+	ID       ID
 }
 
 // All reports whether the selector leaves nothing out.
 func (s Selector) All() bool {
-	return len(s.IDs) == 0 && s.EntityType == "" && s.EntityID.IsZero() && s.Reason == "" && s.Since.IsZero() && s.Until.IsZero()
+	return len(s.IDs) == 0 && s.EntityType == "" && s.EntityID.IsZero() && s.Reason == "" && s.Since.IsZero() && s.Until.IsZero() && s.Text == "" && s.After == nil
 }
 
 // clause is a condition that is built with its arguments.
@@ -100,6 +110,19 @@ func (s Selector) clause(t *Table) *clause {
 	}
 	if !s.Until.IsZero() {
 		c.and("updated_at < $%d::timestamptz", s.Until)
+	}
+	if s.Text != "" {
+		c.and("strpos(lower(error), lower($%d::text)) > 0", s.Text)
+	}
+	if s.After != nil {
+		at := pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
+		if s.After.FailedAt != nil {
+			at = pgtype.Timestamptz{Time: *s.After.FailedAt, Valid: true}
+		}
+		id, _ := ParseID(t.ID, s.After.ID.String()) // null when it is none, which ends the list
+		c.and("updated_at <= $%d::timestamptz", at)
+		from := len(c.args)
+		c.and(fmt.Sprintf("(updated_at < $%d or id > $%%d::%s)", from, t.ID), &id)
 	}
 	return c
 }
@@ -161,6 +184,15 @@ func (d *DeadLetters) Count(ctx context.Context, s Selector) (int64, error) {
 	c := s.clause(d.table)
 	var n int64
 	err := d.one(ctx, "count of dead letters", "select count(*) from "+d.table.Name+" where "+c.text.String(), c.args, &n)
+	return n, err
+}
+
+// CountUpTo returns how many dead letters there are, at most most.
+func (d *DeadLetters) CountUpTo(ctx context.Context, s Selector, most int) (n int64, err error) {
+	c := s.clause(d.table)
+	c.args = append(c.args, most)
+	sql := fmt.Sprintf("select count(*) from (select from %s where %s order by updated_at limit $%d) f", d.table.Name, c.text.String(), len(c.args))
+	err = d.one(ctx, "count of dead letters", sql, c.args, &n)
 	return n, err
 }
 

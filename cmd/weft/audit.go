@@ -20,7 +20,7 @@ import (
 func (a *app) auditCommand() *cobra.Command {
 	var (
 		f      outbox.AuditFilter
-		since  moment
+		since  records.Moment
 		asJSON bool
 	)
 	cmd := &cobra.Command{
@@ -42,11 +42,11 @@ than their source rows (version_ahead).`,
 				return usage(cmd, fmt.Sprintf("--action %q is none of %s", f.Action, joined(actions)))
 			}
 			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
-				now, err := databaseNow(ctx, pool)
+				now, err := records.Now(ctx, pool, preflightTimeout)
 				if err != nil {
 					return err
 				}
-				f.Since = since.resolve(now)
+				f.Since = since.Resolve(now)
 				found, err := outbox.ReadAudit(ctx, pool, f, cfg.Database.Timeout)
 				if err != nil {
 					return err

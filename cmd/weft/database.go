@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os/signal"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -79,16 +77,6 @@ func mayWrite(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) error 
 		return nil
 	}
 	return err
-}
-
-// databaseNow reads the database's clock, which writes the times in the tables.
-func databaseNow(ctx context.Context, pool *pgxpool.Pool) (now time.Time, err error) {
-	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
-	defer cancel()
-	if err := pool.QueryRow(ctx, "select clock_timestamp()").Scan(&now); err != nil {
-		return now, fmt.Errorf("database clock: %w", err)
-	}
-	return now, nil
 }
 
 // scope is what a command reads of the group and its tables.

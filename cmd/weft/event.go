@@ -36,13 +36,13 @@ it may be there.`,
 			if len(args) != 1 {
 				return usage(cmd, "want the id of one event")
 			}
-			if _, ok := eventID(args[0]); !ok {
+			if _, ok := records.EventID(args[0]); !ok {
 				return usage(cmd, fmt.Sprintf("%q is no id of an event: want a UUID or a number", args[0]))
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, _ := eventID(args[0])
+			id, _ := records.EventID(args[0])
 			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
 				found, searches, err := records.FindEvent(ctx, pool, scope(cfg), id)
 				if err != nil {

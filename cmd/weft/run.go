@@ -34,7 +34,7 @@ What cannot be read, or is refused by a server, leaves the old in force. Other s
 take a restart.`,
 		Example: `  weft run
   weft run --config weft.yaml --check-config
-  WEFT_INSTANCE=b OUTBOX_METRICS_PORT=9109 weft run`,
+  WEFT_INSTANCE=b OUTBOX_METRICS_PORT=9110 weft run`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := a.load(cmd)

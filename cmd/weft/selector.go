@@ -2,54 +2,17 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
-
-// moment is a flag that takes a time, or how long ago it was by the database's clock.
-type moment struct {
-	at  time.Time
-	ago time.Duration
-	set bool
-}
-
-func (m *moment) String() string { return "" }
-func (m *moment) Type() string   { return "time" }
-
-func (m *moment) Set(s string) error {
-	at, err := time.Parse(time.RFC3339, s)
-	if err == nil {
-		*m = moment{at: at, set: true}
-		return nil
-	}
-	ago, err := time.ParseDuration(s)
-	if err != nil || ago < 0 {
-		return errors.New("want a duration like 90m, or a time like 2026-05-04T03:02:01Z")
-	}
-	*m = moment{ago: ago, set: true}
-	return nil
-}
-
-// resolve returns the zero time for a flag that is not set.
-func (m *moment) resolve(now time.Time) time.Time {
-	switch {
-	case !m.set:
-		return time.Time{}
-	case m.at.IsZero():
-		return now.Add(-m.ago)
-	default:
-		return m.at
-	}
-}
 
 // selection is what the flags say about dead letters.
 type selection struct {
@@ -58,7 +21,7 @@ type selection struct {
 	entityType    string
 	entityID      outbox.ID
 	reason        string
-	since, before moment
+	since, before records.Moment
 }
 
 func (s *selection) addFlags(cmd *cobra.Command) {
@@ -71,7 +34,7 @@ func (s *selection) addFlags(cmd *cobra.Command) {
 // parse reads ids and flags, or says what is wrong with them.
 func (s *selection) parse(cmd *cobra.Command, ids []string) error {
 	for _, text := range ids {
-		id, ok := eventID(text)
+		id, ok := records.EventID(text)
 		if !ok {
 			return usage(cmd, fmt.Sprintf("%q is no id of an event: want a UUID or a number", text))
 		}
@@ -85,23 +48,11 @@ func (s *selection) parse(cmd *cobra.Command, ids []string) error {
 	if s.entity == "" {
 		return nil
 	}
-	kind, id, both := strings.Cut(s.entity, ":")
-	if !both {
-		if id, ok := eventID(s.entity); ok {
-			s.entityID = id
-			return nil
-		}
+	kind, id, err := records.Entity(s.entity)
+	if err != nil {
+		return usage(cmd, fmt.Sprintf("--entity %q: %v", s.entity, err))
 	}
-	if kind == "" {
-		return usage(cmd, fmt.Sprintf("--entity %q: want TYPE:ID, ID or TYPE", s.entity))
-	}
-	s.entityType = kind
-	if both {
-		if id == "" {
-			return usage(cmd, fmt.Sprintf("--entity %q: the id is missing", s.entity))
-		}
-		s.entityID = outbox.Text(id)
-	}
+	s.entityType, s.entityID = kind, id
 	return nil
 }
 
@@ -131,16 +82,6 @@ func (s *selection) fits(cmd *cobra.Command, all []*outbox.DeadLetters) error {
 	return check("an entity", s.entityID, func(t *outbox.Table) outbox.IDKind { return t.Entity })
 }
 
-// eventID reads an id of an event, of either kind.
-func eventID(text string) (outbox.ID, bool) {
-	for _, kind := range []outbox.IDKind{outbox.KindUUID, outbox.KindNumber} {
-		if id, err := outbox.ParseID(kind, text); err == nil {
-			return id, true
-		}
-	}
-	return outbox.ID{}, false
-}
-
 func joined[S ~string](all []S) string {
 	texts := make([]string, len(all))
 	for i, s := range all {
@@ -151,18 +92,18 @@ func joined[S ~string](all []S) string {
 
 // filtered reports whether anything but ids narrows the selection.
 func (s *selection) filtered() bool {
-	return s.entity != "" || s.reason != "" || s.since.set || s.before.set
+	return s.entity != "" || s.reason != "" || s.since.Given() || s.before.Given()
 }
 
 // open returns the dead letters of the configured projections, which the selection must fit,
 // and the selection with its times in the database's clock.
 func (s *selection) open(ctx context.Context, cmd *cobra.Command, pool *pgxpool.Pool, cfg config.Config) ([]*outbox.DeadLetters, outbox.Selector, error) {
 	sel := outbox.Selector{IDs: s.ids, EntityType: s.entityType, EntityID: s.entityID, Reason: s.reason}
-	now, err := databaseNow(ctx, pool)
+	now, err := records.Now(ctx, pool, preflightTimeout)
 	if err != nil {
 		return nil, sel, err
 	}
-	sel.Since, sel.Until = s.since.resolve(now), s.before.resolve(now)
+	sel.Since, sel.Until = s.since.Resolve(now), s.before.Resolve(now)
 	var all []*outbox.DeadLetters
 	for _, name := range cfg.Projections {
 		d, err := outbox.OpenDeadLetters(ctx, pool, cfg.Registry().Table(name), name, cfg.Database.Timeout)

@@ -33,6 +33,7 @@ type Config struct {
 	Verify    Verify
 	Leader    Leader
 	HTTP      HTTP
+	Desk      Desk
 	Log       Log
 	Tracing   Tracing
 
@@ -136,6 +137,14 @@ type HTTP struct {
 	MetricsPort      int  // metrics and health; 0 picks a free port
 	MetricsPortFixed bool // the port was set, so a taken one is an error
 	Port             int  // health alone; 0 means no second listener
+}
+
+// Desk says where the operator's page is served, and to whom.
+type Desk struct {
+	Listen    string // host:port; empty for none
+	Fixed     bool   // Listen was set, so a taken port is an error
+	Hosts     string // further names of the page, lower case, separated by commas
+	WebConfig string // file with TLS and users
 }
 
 // Log tunes the log.

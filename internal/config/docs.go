@@ -57,6 +57,7 @@ func Markdown() string {
 		{"Comparison of source and destination", []string{"verify"}},
 		{"Records of terms and reclaims", []string{"audit"}},
 		{"Health, metrics and the log", []string{"http", "log"}},
+		{"The operator's page", []string{"desk"}},
 		{"Traces", []string{"tracing"}},
 	}
 	var b strings.Builder

@@ -96,6 +96,7 @@ func Load(o Options) (Config, error) {
 	}
 	c.derive()
 	c.HTTP.MetricsPortFixed = c.sources["http.metrics_port"] != ""
+	c.Desk.Fixed = c.sources["desk.listen"] != ""
 	if text := c.Elastic.clearText(); text != "" {
 		c.warnings = append(c.warnings, text)
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -154,7 +155,7 @@ func table() []setting {
 		row("log.format", "WEFT_LOG_FORMAT", "log-format", "auto", "auto is console on a terminal and json elsewhere.").
 			oneOf(func(c *Config) *string { return &c.Log.Format }, "json", "console", "auto"),
 	}
-	return append(t, tracing()...)
+	return slices.Concat(t, desk(), tracing())
 }
 
 func row(key, env, flag, def, help string) setting {

@@ -79,12 +79,7 @@ func ListLetters(ctx context.Context, all []*outbox.DeadLetters, s outbox.Select
 			return out, err
 		}
 		for _, l := range found {
-			out.Listed = append(out.Listed, DeadLetter{
-				Projection: d.Projection(), ID: l.ID.String(), EntityType: l.Key.Type, EntityID: l.Key.ID.String(), Op: string(l.Op),
-				EventVersion: l.Version, Attempts: l.Attempts, Reason: l.Reason, Error: l.Error, CreatedAt: UTC(l.CreatedAt), FailedAt: UTC(l.FailedAt),
-				Traceparent: l.Traceparent, Tracestate: l.Tracestate, Replays: l.Replays, ReplayedAt: UTC(l.ReplayedAt),
-				ReplayedBy: l.ReplayedBy, ReplayReason: l.ReplayReason,
-			})
+			out.Listed = append(out.Listed, describeLetter(d.Projection(), l))
 		}
 	}
 	slices.SortStableFunc(out.Listed, func(x, y DeadLetter) int { return orZero(y.FailedAt).Compare(orZero(x.FailedAt)) })
@@ -92,9 +87,51 @@ func ListLetters(ctx context.Context, all []*outbox.DeadLetters, s outbox.Select
 	return out, nil
 }
 
+// LetterPage is one page of the dead letters of a projection.
+type LetterPage struct {
+	Projection string       `json:"projection"`
+	Total      int64        `json:"total"`          // that fit, on this page or not
+	AtLeast    bool         `json:"total_at_least"` // there may be more than Total
+	Listed     []DeadLetter `json:"listed"`
+	Next       string       `json:"next"` // cursor of the next page; empty on the last
+
+	After *outbox.Mark `json:"-"` // Next
+}
+
+// ReadLetterPage returns up to limit dead letters that s selects, the newest failure first.
+// It counts at most most of them.
+func ReadLetterPage(ctx context.Context, d *outbox.DeadLetters, s outbox.Selector, limit, most int) (LetterPage, error) {
+	out := LetterPage{Projection: d.Projection(), Listed: []DeadLetter{}}
+	found, err := d.List(ctx, s, limit+1)
+	if err != nil {
+		return out, err
+	}
+	if len(found) > limit {
+		last := found[limit-1]
+		out.After = &outbox.Mark{FailedAt: last.FailedAt, ID: last.ID}
+		found = found[:limit]
+	}
+	for _, l := range found {
+		out.Listed = append(out.Listed, describeLetter(d.Projection(), l))
+	}
+	s.After = nil
+	out.Total, err = d.CountUpTo(ctx, s, most)
+	out.AtLeast = out.Total >= int64(most)
+	return out, err
+}
+
 func orZero(t *time.Time) time.Time {
 	if t == nil {
 		return time.Time{}
 	}
 	return *t
+}
+
+func describeLetter(projection string, l outbox.DeadLetter) DeadLetter {
+	return DeadLetter{
+		Projection: projection, ID: l.ID.String(), EntityType: l.Key.Type, EntityID: l.Key.ID.String(), Op: string(l.Op),
+		EventVersion: l.Version, Attempts: l.Attempts, Reason: l.Reason, Error: l.Error, CreatedAt: UTC(l.CreatedAt), FailedAt: UTC(l.FailedAt),
+		Traceparent: l.Traceparent, Tracestate: l.Tracestate, Replays: l.Replays, ReplayedAt: UTC(l.ReplayedAt),
+		ReplayedBy: l.ReplayedBy, ReplayReason: l.ReplayReason,
+	}
 }

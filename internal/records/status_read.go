@@ -46,9 +46,7 @@ func ReadStatus(ctx context.Context, db outbox.DB, sc Scope) (Status, error) {
 }
 
 func readProjection(ctx context.Context, db outbox.DB, t Table, sc Scope) (Projection, error) {
-	store, err := outbox.OpenStore(ctx, db, outbox.StoreConfig{
-		Table: t.Name, Projection: t.Projection, Group: sc.Group, Owner: "status", Lease: time.Second, Timeout: sc.Timeout,
-	})
+	store, err := openStore(ctx, db, sc, t)
 	if err != nil {
 		return Projection{}, err
 	}
@@ -76,6 +74,13 @@ func readProjection(ctx context.Context, db outbox.DB, t Table, sc Scope) (Proje
 		InFlight: f.Events, Batches: f.Batches, OldestBatchSecs: f.OldestBatch.Seconds(), PutOff: f.PutOff, Foreign: f.Foreign,
 		VersionAhead: versionAhead(alarms),
 	}, nil
+}
+
+// openStore returns a store to read with.
+func openStore(ctx context.Context, db outbox.DB, sc Scope, t Table) (*outbox.Store, error) {
+	return outbox.OpenStore(ctx, db, outbox.StoreConfig{
+		Table: t.Name, Projection: t.Projection, Group: sc.Group, Owner: "status", Lease: time.Second, Timeout: sc.Timeout,
+	})
 }
 
 const (

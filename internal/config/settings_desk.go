@@ -1,0 +1,51 @@
+package config
+
+import (
+	"errors"
+	"net"
+	"strings"
+)
+
+// desk returns the settings of the operator's page.
+func desk() []setting {
+	return []setting{
+		row("desk.listen", "WEFT_DESK_LISTEN", "desk-listen", "127.0.0.1:9109", "Address and port of the operator's page; empty for none. Port 0 picks a free one, and so does the default when it is taken. An address off loopback needs desk.web_config with TLS and a login.").
+			with("address", "host:port", func(c *Config) *string { return &c.Desk.Listen }, parseListen),
+		row("desk.hosts", "WEFT_DESK_HOSTS", "desk-hosts", "", "Further host names of that page, separated by commas; a request that names another host than these, localhost, 127.0.0.1 or [::1] is refused.").
+			with("hosts", "names or addresses without ports", func(c *Config) *string { return &c.Desk.Hosts }, parseHosts),
+		row("desk.web_config", "WEFT_DESK_WEB_CONFIG", "desk-web-config", "", "File with certificates and users of that page, in the format of the Prometheus exporter toolkit; read again at each connection.").
+			with("file", "", func(c *Config) *string { return &c.Desk.WebConfig }, parseText),
+	}
+}
+
+func parseListen(s string) (string, error) {
+	if s == "" {
+		return "", nil
+	}
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return "", errors.New("want an address and a port such as 127.0.0.1:9109")
+	}
+	if _, err := parseInt(port, 0, 65535); err != nil {
+		return "", errors.New("the port is out of range: want 0 to 65535")
+	}
+	if host, err = parseHost(host); err != nil {
+		return "", err
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+func parseHosts(s string) (string, error) {
+	if s == "" {
+		return "", nil
+	}
+	var hosts []string
+	for host := range strings.SplitSeq(s, ",") {
+		host, err := parseHost(strings.TrimSpace(host))
+		if err != nil {
+			return "", err
+		}
+		hosts = append(hosts, strings.ToLower(host))
+	}
+	return strings.Join(hosts, ","), nil
+}
