@@ -18,6 +18,7 @@ import (
 	"github.com/samuelhu324-dev/weft/consumer/observe"
 	"github.com/samuelhu324-dev/weft/internal/admin"
 	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/desk"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/systemd"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
@@ -62,6 +63,8 @@ type daemon struct {
 	start   systemd.Pulse
 
 	server     *admin.Server // nil inside another program
+	desk       *desk.Server  // nil without a page
+	deskPool   *pgxpool.Pool
 	pool       *pgxpool.Pool
 	sockets    *sockets // of pool
 	login      *postgres.Login
@@ -104,6 +107,10 @@ func Run(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, versi
 		HealthPort: cfg.HTTP.Port, Health: d.Health, Gatherer: tel.Registry, Log: tel.Log, Level: tel.LevelHandler(),
 	})
 	if err != nil {
+		return err
+	}
+	if err := d.openDesk(ctx, tel.Registry); err != nil {
+		d.server.Close()
 		return err
 	}
 	return d.run(ctx)
@@ -163,6 +170,9 @@ func (d *daemon) build(ctx context.Context) error {
 func (d *daemon) close() {
 	for _, l := range d.projectors {
 		l.proj.Close()
+	}
+	if d.deskPool != nil {
+		d.deskPool.Close()
 	}
 	if d.pool == nil {
 		return
@@ -264,6 +274,9 @@ func (d *daemon) run(ctx context.Context) error {
 	}
 	if d.server != nil {
 		surround("HTTP server", d.server.Run)
+	}
+	if d.desk != nil { // it ends with the request to stop, before the drain
+		surround("desk", func(context.Context) error { return d.desk.Run(inner) })
 	}
 	surround("reload", d.reloads)
 	surround("health", func(ctx context.Context) error { return d.watch(ctx, inner.Done()) })

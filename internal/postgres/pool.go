@@ -26,6 +26,8 @@ type Options struct {
 	IdleInTx  time.Duration     // idle_in_transaction_session_timeout; default 5 s
 	Params    map[string]string // more settings of the sessions
 
+	Cold bool // a pool keeps no idle connection open
+
 	// Login is asked by a pool before each connection; nil means that of the URL.
 	Login *Login
 	// Around wraps the dialer of a pool; nil leaves it alone.
@@ -55,6 +57,9 @@ func NewPool(ctx context.Context, raw string, o Options) (*pgxpool.Pool, error) 
 	}
 	cfg.MaxConns = int32(min(cmp.Or(o.MaxConns, 8), 1000))
 	cfg.MinIdleConns = min(warmConns, cfg.MaxConns)
+	if o.Cold {
+		cfg.MinIdleConns = 0
+	}
 	cfg.MaxConnIdleTime = 5 * time.Minute
 	cfg.MaxConnLifetimeJitter = 5 * time.Minute
 	cfg.HealthCheckPeriod = 30 * time.Second

@@ -1,0 +1,29 @@
+// Puts the parts of the overview that the server sends in their places. A part that holds the
+// focus gets it back, and an open list of terms stays open.
+"use strict";
+(function () {
+  const path = document.body.dataset.live;
+  if (!path || !window.EventSource) return;
+  const connection = document.getElementById("connection");
+  const tell = (text) => {
+    connection.hidden = text === "";
+    if (connection.textContent !== text) connection.textContent = text;
+  };
+  const links = (place) => Array.from(place.querySelectorAll("a, summary, [tabindex]"));
+  const put = (part) => {
+    const place = document.getElementById(part.id);
+    if (!place) return;
+    const focused = links(place).indexOf(document.activeElement);
+    const open = Array.from(place.querySelectorAll("details"), (d) => d.open);
+    place.innerHTML = part.html;
+    place.querySelectorAll("details").forEach((d, i) => { if (i in open) d.open = open[i]; });
+    if (focused >= 0 && links(place)[focused]) links(place)[focused].focus({ preventScroll: true });
+  };
+  const events = new EventSource(path);
+  events.addEventListener("open", () => tell(""));
+  events.addEventListener("parts", (e) => JSON.parse(e.data).forEach(put));
+  events.addEventListener("error", () => {
+    const others = Array.from(document.querySelectorAll("#election tbody th"), (th) => th.textContent + " on " + th.parentNode.cells[2].textContent);
+    tell("This page is disconnected from its instance since " + new Date().toISOString() + " and shows what was then. Instances that were there: " + others.join(", ") + ".");
+  });
+})();
