@@ -23,7 +23,7 @@ const (
 
 	termDays = 7 * 24 * time.Hour
 	termMost = 200
-	listMost = 20 // batches and waiting events of a projection
+	listMost = 10 // batches and waiting events of a projection
 )
 
 // Overview is the JSON form of the first page. Names and units stay; fields may be added.

@@ -103,13 +103,19 @@ func wantsJSON(req *http.Request) bool {
 
 // answer reads the data of a view, and writes it as a page or as JSON.
 func (s *Server) answer(w http.ResponseWriter, req *http.Request, v view, asJSON bool) {
-	q := query{}
+	q, hidden := query{}, ""
 	for name, values := range req.URL.Query() {
-		q[name] = strings.TrimSpace(values[0])
+		text := strings.TrimSpace(values[0])
+		if q[name] = inert(text); q[name] != text {
+			hidden = name
+		}
 	}
 	ctx, cancel := context.WithTimeout(req.Context(), 20*time.Second)
 	defer cancel()
 	data, err := v.read(s, ctx, q)
+	if hidden != "" {
+		err = badRequest{fmt.Errorf("%s holds characters that are not seen", hidden)}
+	}
 	status, text := s.explain(v, err)
 	w.Header().Add("Vary", "Accept")
 	if asJSON {

@@ -1,0 +1,137 @@
+package daemon_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+)
+
+// desk returns the address of an instance's page.
+func (in *instance) desk() (addr string) {
+	in.t.Helper()
+	testenv.Eventually(in.t, 20*time.Second, func() bool {
+		if lines := in.logs.with("event", "desk.serving"); len(lines) > 0 {
+			addr, _ = lines[0]["address"].(string)
+		}
+		return addr != ""
+	}, "the page of "+in.name)
+	return "http://" + addr
+}
+
+// ask sends a GET to the page, whose body the caller closes.
+func (in *instance) ask(path string) *http.Response {
+	in.t.Helper()
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, in.desk()+path, nil)
+	if err != nil {
+		in.t.Fatal(err)
+	}
+	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	if err != nil {
+		in.t.Fatal(err)
+	}
+	return resp
+}
+
+func (in *instance) shown(path string) string {
+	in.t.Helper()
+	resp := in.ask(path)
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		in.t.Fatalf("%s of %s: got %s, %v", path, in.name, resp.Status, err)
+	}
+	return string(text)
+}
+
+// TestPageFollowsTheLeaderAndItsStreamsEndBeforeTheDrain holds that viewers do not delay a
+// hand-over: their streams end while the leader still finishes what is in flight.
+func TestPageFollowsTheLeaderAndItsStreamsEndBeforeTheDrain(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	link, direct := newLink(t, host(t, r.elastic)), r.elastic
+	r.elastic = link.through(direct)
+	a := r.start("a")
+	r.elastic = direct
+	a.awaitReady(200, `"role": "leader"`)
+	b := r.start("b")
+	b.awaitReady(200, `"role": "standby"`)
+	for in, want := range map[*instance]string{a: "is the leader.", b: "it is a standby since"} {
+		body := in.shown("/")
+		for _, want := range []string{want, "<bdi>a</bdi></strong> leads since", "search_index_to_elastic", "chronicle_events_to_entries"} {
+			if !strings.Contains(body, want) {
+				t.Errorf("page of %s lacks %q", in.name, want)
+			}
+		}
+	}
+	for _, path := range []string{"/failed", "/event?id=4711", "/audit", "/settings"} {
+		resp := b.ask(path)
+		_ = resp.Body.Close()
+		if want := map[bool]int{true: 404, false: 200}[strings.HasPrefix(path, "/event")]; resp.StatusCode != want {
+			t.Errorf("%s: got %s, want %d", path, resp.Status, want)
+		}
+	}
+
+	if err := link.HalfOpen(); err != nil {
+		t.Fatal(err)
+	}
+	r.upsert(newKey(), 1, "in flight")
+	testenv.Eventually(t, 20*time.Second, func() bool { return a.metric("outbox_inflight_events") == 1 }, "the event to be in flight")
+	testenv.Eventually(t, 20*time.Second, func() bool { return strings.Contains(b.shown("/"), "In flight, by lease") }, "the lease on the page of the standby")
+	var streams []*http.Response
+	for range 20 {
+		streams = append(streams, a.ask("/live"))
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- a.stop() }()
+	for _, s := range streams {
+		_, _ = io.Copy(io.Discard, s.Body) // until it ends
+		_ = s.Body.Close()
+	}
+	a.awaitReady(503, `"role": "stopping"`)
+	if got := r.counts()["processing"]; got != 1 {
+		t.Errorf("%d events in flight after the streams have ended, want 1", got)
+	}
+	if err := link.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-stopped; err != nil {
+		t.Errorf("stop returned %v", err)
+	}
+	b.awaitReady(200, `"role": "leader"`)
+	testenv.Eventually(t, 20*time.Second, func() bool {
+		return strings.Contains(b.shown("/"), "<bdi>b</bdi></strong> leads since")
+	}, "the new leader on its page")
+	if body := b.shown("/"); !strings.Contains(body, "its process was stopped, and handed over") {
+		t.Error("the page does not say how the old term ended")
+	}
+}
+
+func TestPageCanBeSwitchedOff(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.start("a", "WEFT_DESK_LISTEN=")
+	a.awaitReady(200, `"role": "leader"`)
+	if lines := a.logs.with("event", "desk.serving"); len(lines) > 0 {
+		t.Errorf("a page is served: %v", lines)
+	}
+}
+
+// TestPageHasSessionsOfItsOwn holds that viewers take no connection of the pipelines.
+func TestPageHasSessionsOfItsOwn(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.start("a")
+	a.awaitReady(200, `"role": "leader"`)
+	_ = a.shown("/")
+	var sessions int
+	err := r.pool.QueryRow(t.Context(), `select count(*) from pg_stat_activity where datname = current_database() and application_name = $1`,
+		"weft/"+r.group+"/a/desk").Scan(&sessions)
+	if err != nil || sessions < 1 || sessions > 2 {
+		t.Errorf("got %d sessions of the page, want 1 or 2; %v", sessions, err)
+	}
+}
