@@ -144,7 +144,7 @@ func (s *Server) explain(v view, err error) (status int, text string) {
 	case errors.Is(err, errNotFound):
 		return http.StatusNotFound, inert(err.Error())
 	default:
-		s.log.Info("page could not be read", zap.String("event", "desk.fault"), zap.String("path", v.path), zap.Error(err))
+		s.log.Warn("page could not be read", zap.String("event", "desk.unread"), zap.String("path", v.path), zap.Error(err))
 		_, text := postgres.Diagnose(err)
 		return http.StatusServiceUnavailable, inert(text)
 	}
