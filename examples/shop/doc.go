@@ -1,4 +1,12 @@
 // Package shop holds the files of the example, for programs that run on its tables.
+//
+// # What is guaranteed
+//
+//   - The files are those that the page beside them runs.
+//
+// # What is not guaranteed
+//
+//   - The tables may change with the example.
 package shop
 
 import "embed"
