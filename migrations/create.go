@@ -171,7 +171,7 @@ func (m *migrator) createStatements(name, entityType string, k *sourceKey, table
 	for _, ix := range currentIndexes([]table{t}) {
 		indexes.WriteString("create index " + ix.name + " on " + m.qualify(name) + " " + ix.on + ";\n")
 	}
-	fill := append(k.fill(source),
+	fill := append(k.fill(),
 		"{quote}", bodyQuote(tables, k), "{base}", base, "{touch}", m.qualify(base+"_touch"), "{refuse}", m.qualify(base+"_refuse_truncate"),
 		"{source_comment}", comment(source.sql), "{source}", source.sql, "{source_text}", literal(source.sql), "{outbox}", m.qualify(name), "{name_text}", literal(name),
 		"{versions}", m.qualify(versionsTable(name)), "{storage}", strings.Join(t.storage(), ", "),

@@ -160,7 +160,7 @@ func (k *sourceKey) functions() string {
 }
 
 // fill returns what the templates of an outbox need of the key.
-func (k *sourceKey) fill(source watched) []string {
+func (k *sourceKey) fill() []string {
 	types := make([]string, len(k.columns))
 	for i, c := range k.columns {
 		types[i] = c.typ

@@ -121,7 +121,8 @@ func (m *migrator) downOutboxes(ctx context.Context) error {
 	if err := m.historyFunctions(ctx); err != nil {
 		return err
 	}
-	err := m.script(ctx, registryTable, "drop function if exists {schema}.weft_enqueue(text, text, text, text, bigint); drop table if exists {schema}."+registryTable)
+	err := m.script(ctx, registryTable, `drop function if exists {schema}.weft_enqueue(text, text, text, text, bigint), {schema}.weft_part(text), {schema}.weft_part_of(text, integer);
+		drop table if exists {schema}.`+registryTable)
 	if err != nil {
 		return fmt.Errorf("table %s and its functions: %w", registryTable, err)
 	}

@@ -127,6 +127,26 @@ func TestMovesOfRowsWithoutVersion(t *testing.T) {
 	s.want("child", "upsert A:3")
 }
 
+// A load of rows with a routing pages by the key, and writes places.
+func TestLoadWritesPlaces(t *testing.T) {
+	t.Parallel()
+	s := routed(t)
+	s.exec(`insert into shop.item select i, 't' || i % 2 from generate_series(1, 3) i; truncate product_outbox_versions; delete from product_outbox_events`)
+	load, err := outbox.OpenLoad(t.Context(), s.pool, "product_outbox_events", time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last outbox.ID
+	for _, want := range []int{2, 1} {
+		page, err := load.Page(t.Context(), last, 2, false)
+		if err != nil || page.Read != want || page.Written != want {
+			t.Fatalf("page after %s: %+v, %v, want %d rows", last, page, err, want)
+		}
+		last = page.Last
+	}
+	s.want("load", "upsert t1:1", "upsert t0:2", "upsert t1:3")
+}
+
 // Versions of one key grow from place to place, in the order of the commits.
 func TestVersionsOfPlacesGrow(t *testing.T) {
 	t.Parallel()
@@ -252,6 +272,31 @@ func TestMovesAndChildrenDoNotDeadlock(t *testing.T) {
 	if n := one[int](t, s.pool, `select count(*) from (select distinct on (split_part(entity_id, ':', 2)) op, entity_id from product_outbox_events
 		order by split_part(entity_id, ':', 2), event_version desc) e join shop.item i on e.entity_id = i.tenant || ':' || i.id where op = 'upsert'`); n != 100 {
 		t.Errorf("%d of 100 items end with an upsert of where they are", n)
+	}
+}
+
+// Names that SQL has to quote, in keys and routings.
+func TestHostileNamesOfKeysAndRoutings(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, 0)
+	for i, name := range []string{`a"b'c`, `$weft$; drop table x; --`, "two\nlines", `{schema}{name}`, `back\slash`, `weft_old`, `was`} {
+		table, key, routing := pgx.Identifier{"shop", name}.Sanitize(), pgx.Identifier{name + " key"}.Sanitize(), pgx.Identifier{name}.Sanitize()
+		s.exec(fmt.Sprintf(`create table %s (%s text, n numeric, %s char(40) not null, primary key (%[2]s, n))`, table, key, routing))
+		outbox := fmt.Sprintf("hostile_%d_outbox_events", i)
+		s.create(migrations.OutboxSpec{Table: table, Key: []string{name + " key", "n"}, Routing: name, Name: outbox})
+		s.exec(fmt.Sprintf(`insert into %s values ('k', 1.0, 'r')`, table))
+		s.exec(fmt.Sprintf(`update %s set %s = 's'`, table, routing))
+		s.exec(fmt.Sprintf(`delete from %s`, table))
+		got := query[string](t, s.pool, `select op || ' ' || entity_id from `+outbox+` order by event_version`)
+		if want := []string{"upsert r:k:1", "delete r:k:1", "upsert s:k:1", "delete s:k:1"}; !slices.Equal(got, want) {
+			t.Errorf("%q: events %q, want %q", name, got, want)
+		}
+		if _, err := migrations.DropOutbox(t.Context(), s.dsn, migrations.DropSpec{Table: table, Force: true}, true); err != nil {
+			t.Errorf("drop of %q: %v", name, err)
+		}
+	}
+	if left := query[string](t, s.pool, `select proname::text from pg_proc where proname like 'hostile%'`); len(left) > 0 {
+		t.Errorf("drop has left %q", left)
 	}
 }
 

@@ -249,7 +249,7 @@ func (d *Declaration) naming(k *entityKey) (*naming, error) {
 		n.template[i].part, used[at] = at, true
 	}
 	for i, c := range names {
-		if !used[i] && !(k.placed && i == 0) {
+		if !used[i] && (i > 0 || !k.placed) {
 			return nil, in("index.id", "%q lacks column %s of the key: two entities would share a document; add {%s}", d.ID, c, c)
 		}
 	}

@@ -193,6 +193,9 @@ func TestMovesOfTenantsUnderLoad(t *testing.T) {
 func TestPlacesInCommands(t *testing.T) {
 	t.Parallel()
 	s := newRoutedShop(t)
+	if r := weft(t, s.env, "projection", "check"); r.code != 0 || r.out != "products: nothing stands in the way\n" {
+		t.Errorf("check before the first event: %+v", r)
+	}
 	s.exec(`update shop.product set tenant = 'A' where id = 7`)
 	if r := weft(t, s.env, "projection", "check"); r.code != 0 || r.out != "products: nothing stands in the way\n" {
 		t.Errorf("check: %+v", r)

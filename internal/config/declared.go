@@ -147,6 +147,8 @@ func (y *yamlFile) fields(key, prefix string, n *yaml.Node, fields map[string]fu
 			section = section || strings.HasPrefix(f, name+".")
 		}
 		switch {
+		case name == "outbox.columns":
+			y.problem(key+"."+name, k, "cannot be set: weft works on an outbox table of its own column names; rename the columns of that table, or make one with `weft outbox create` (a view does not do: weft finds rows by their addresses)")
 		case section && v.Kind == yaml.MappingNode:
 			y.fields(key, name+".", v, fields)
 		case section:

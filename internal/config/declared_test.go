@@ -95,6 +95,7 @@ func TestDeclaredProblems(t *testing.T) {
 		{"Twice", "projections:\n  a: {" + good + "}\n  a: {" + good + "}\n", "projections.a: is declared twice (F:3)"},
 		{"UnknownKey", "projections:\n  a: {" + good + ", sauce: 1}\n", "projections.a.sauce: unknown setting (F:2)"},
 		{"UnknownInner", "projections:\n  a: {outbox: {tabel: x}}\n", `projections.a.outbox.tabel: unknown setting; did you mean "outbox.table"? (F:2)`},
+		{"Columns", "projections:\n  a: {outbox: {table: x, columns: {entity_id: product_id}}}\n", "projections.a.outbox.columns: cannot be set: weft works on an outbox table of its own column names; rename the columns of that table, or make one with `weft outbox create`"},
 		{"NotAMapping", "projections:\n  a: {outbox: x}\n", "projections.a.outbox: want a mapping of settings here (F:2)"},
 		{"NotAValue", "projections:\n  a: {outbox: {table: [x]}}\n", "projections.a.outbox.table: want a single value here (F:2)"},
 		{"Nulls", "projections:\n  a: {source: {nulls: no}}\n", `projections.a.source.nulls: value "no": want one of keep, drop`},

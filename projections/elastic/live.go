@@ -54,11 +54,12 @@ func (s *Sink) Live(ctx context.Context, docs []Doc) ([]bool, error) {
 		return nil, fmt.Errorf("look up documents: %d answers for %d documents", len(found.Docs), len(docs))
 	}
 	live := make([]bool, len(docs))
-	for i, d := range found.Docs {
+	for i, want := range docs {
+		d := found.Docs[i]
 		if d.Error != nil {
 			return nil, fmt.Errorf("look up documents: %s", d.Error.detail(status))
 		}
-		live[i] = d.Found && d.Routing == docs[i].Routing
+		live[i] = d.Found && d.Routing == want.Routing
 	}
 	return live, nil
 }
