@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -60,6 +61,9 @@ interrupted.`,
 			return a.writing(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
 				if names := cfg.Registry().Names(); !slices.Contains(names, args[0]) {
 					return usage(cmd, fmt.Sprintf("there is no projection %q: want one of %s", args[0], strings.Join(names, ", ")))
+				}
+				if st, err := leader.ReadState(ctx, pool, cfg.Group); err == nil && !st.Led() {
+					fmt.Fprintf(a.stderr, "weft: nobody leads group %s: start weft run; without it the load stops at %d open events and waits\n", cfg.Group, f.backlog)
 				}
 				return a.loadProjection(ctx, cfg, pool, args[0], f)
 			})

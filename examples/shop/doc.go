@@ -2,11 +2,11 @@
 //
 // # What is guaranteed
 //
-//   - The files are those that the page beside them runs.
+//   - They are those that README.md uses, and a test runs that page.
 //
 // # What is not guaranteed
 //
-//   - The tables may change with the example.
+//   - An outbox: `weft outbox create` makes it.
 package shop
 
 import "embed"
