@@ -15,6 +15,7 @@ grant select, update (group_name) on public.weft_fence to weft;
 grant select, insert, update on public.weft_leader to weft;
 grant select, insert, update on public.weft_term to weft;
 grant select, insert, update on public.weft_progress to weft;
+grant select, insert, update on public.weft_verify to weft;
 grant select, insert, update, delete on public.weft_instance to weft;
 grant select, insert, update, delete on public.weft_lease to weft;
 grant select, insert, update, delete on public.chronicle_entries to weft;
