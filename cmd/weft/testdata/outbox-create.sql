@@ -71,7 +71,7 @@ select setval('"public"."product_outbox_version"', (extract(epoch from clock_tim
 -- plans once; the tables may be empty then, and without enable_seqscan the plans stay right
 -- while they grow.
 create function "public"."product_outbox_touch"(p_ids bigint[]) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set row_security = off set plan_cache_mode = force_generic_plan set enable_seqscan = off as $weft$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set row_security = off set plan_cache_mode = force_generic_plan set enable_seqscan = off as $weft$
 declare
 	ids      bigint[];
 	versions bigint[];
@@ -112,8 +112,6 @@ begin
 		hint = format('use delete; or alter table %I.%I disable trigger %I, truncate, enable it, and rebuild the index', tg_table_schema, tg_table_name, tg_name);
 end $weft$;
 revoke all on function "public"."product_outbox_refuse_truncate"() from public;
--- For who may call it: the leader, when it loads the table.
-alter function "public"."product_outbox_touch"(bigint[]) security definer;
 
 -- Tells which entities a statement on shop.product has touched.
 create function "public"."product_outbox_changed_1"() returns trigger
