@@ -73,6 +73,8 @@ weft_config_last_reload_success_timestamp_seconds
 weft_config_last_reload_successful
 weft_trace_spans_total result
 weft_upkeep_runs_total result task
+weft_verify_documents_total projection result
+weft_verify_oldest_seconds projection
 weft_version_ahead_total projection
 weft_version_conflicts_unexamined_total projection
 weft_waiting_events projection
