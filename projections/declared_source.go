@@ -297,14 +297,14 @@ func (s *declaredSource) query(ctx context.Context, shape *declaredShape, a *are
 
 // elsewhere marks the events that have the key of an id, but another place. It reports whether
 // there are any.
-func (a *arena) elsewhere(k *entityKey, events []outbox.Event, id outbox.ID, from int) (any bool) {
+func (a *arena) elsewhere(k *entityKey, events []outbox.Event, id outbox.ID, from int) (found bool) {
 	key := k.keyOf(id)
 	for i := range events {
 		if k.keyOf(events[i].Key.ID) == key {
-			a.rows[from+i].elsewhere, any = true, true
+			a.rows[from+i].elsewhere, found = true, true
 		}
 	}
-	return any
+	return found
 }
 
 // place puts one row into the arena.
