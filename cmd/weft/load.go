@@ -83,7 +83,8 @@ func (a *app) loadProjection(ctx context.Context, cfg config.Config, pool *pgxpo
 		return err
 	}
 	out, started, meter := loaded{Projection: name}, time.Now(), newMeter(a.stderr, name)
-	err = l.Run(ctx, outbox.ID{}, outbox.Pace{Backlog: f.backlog, Page: f.page, Again: f.again}, func(p outbox.Page) error {
+	pace := outbox.Pace{Backlog: f.backlog, Page: f.page, Again: f.again, Waits: meter.waits}
+	err = l.Run(ctx, outbox.ID{}, pace, func(p outbox.Page) error {
 		out.Rows, out.Events = out.Rows+int64(p.Read), out.Events+int64(p.Written)
 		meter.loaded(out, l.Rows(), time.Since(started))
 		return nil
