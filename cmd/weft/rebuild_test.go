@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -161,4 +162,47 @@ func TestRebuildIsPausedAndEnded(t *testing.T) {
 	s.exec("update shop.product set name = 'later' where id = 2000")
 	s.settled()
 	s.verified(0)
+}
+
+// A mapping with new fields alone is added to the index in place. One that an index cannot get
+// stops the projection, with the field and the reason, until a rebuild was asked for.
+func TestRebuildToAnotherMapping(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	run := func() (stop func() string) {
+		r := start(t, runDaemon, s.env...)
+		return func() string {
+			r.signals <- syscall.SIGTERM
+			<-r.code
+			return r.errOut.String()
+		}
+	}
+	stop := run()
+	s.exec("update shop.product set price = price + 1")
+	s.settled()
+	stop()
+
+	query := strings.Replace(shopQuery, "p.name, p.price", "p.name, p.price, p.id as number", 1)
+	s.declare(query, strings.Replace(shopMapping, `{"name"`, `{"number": {"type": "long"}, "name"`, 1))
+	stop = run()
+	s.exec("update shop.product set price = price + 1 where id = 7")
+	s.settled()
+	if text := stop(); s.document("7")["number"] != 7.0 || !strings.Contains(text, `"event":"elastic.mapping_extended"`) {
+		t.Errorf("document %v; log: %s", s.document("7"), text)
+	}
+
+	s.declare(query, strings.NewReplacer(`{"name"`, `{"number": {"type": "keyword"}, "color": {"type": "keyword"}, "name"`).Replace(shopMapping))
+	stop = run()
+	s.exec("update shop.product set price = price + 1 where id = 8")
+	testenv.Eventually(t, 20*time.Second, func() bool {
+		return s.count("select count(*) from weft_leader where released_at is null") == 1
+	}, "a leader")
+	if done := s.rebuilt(0, "products", "--why", "number is no number", "--json"); done.Phase != "done" {
+		t.Errorf("got %+v", done)
+	}
+	s.settled()
+	s.verified(0)
+	if text := stop(); !strings.Contains(text, "field number has type long, and is to have keyword") || !strings.Contains(text, "weft rebuild products") {
+		t.Errorf("the log does not say which field, and what to do: %s", text)
+	}
 }
