@@ -64,7 +64,9 @@ func TestRebuildOutlivesItsLeader(t *testing.T) {
 		carried bool  // by Elasticsearch
 		stays   bool  // the leader; only the answer is lost
 	}{
-		{name: "NewIndex", hit: func(req *http.Request) bool { return req.Method == http.MethodPut && strings.HasSuffix(req.URL.Path, "-v2") }, at: 1, carried: true},
+		{name: "NewIndex", hit: func(req *http.Request) bool {
+			return req.Method == http.MethodPut && strings.HasSuffix(req.URL.Path, "-v2")
+		}, at: 1, carried: true},
 		{name: "Fill", hit: fills, at: 3, carried: true},
 		{name: "FillUncarried", hit: fills, at: 2},
 		{name: "Comparison", hit: func(req *http.Request) bool { return strings.Contains(req.URL.Path, "-v2-writes/_search") }, at: 1},
