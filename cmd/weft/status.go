@@ -95,6 +95,8 @@ type projectionStatus struct {
 	// rows; null when there was none.
 	VersionAhead *aheadStatus `json:"version_ahead"`
 
+	Rebuild *rebuildStatus `json:"rebuild"` // that goes on, or whose old index is kept; null without one
+
 	now time.Time // database clock
 }
 
@@ -187,12 +189,21 @@ func readProjection(ctx context.Context, pool *pgxpool.Pool, name, table string,
 	if err != nil {
 		return projectionStatus{}, err
 	}
+	rebuild, err := outbox.ReadRebuild(ctx, pool, name, cfg.Database.Timeout)
+	if err != nil {
+		return projectionStatus{}, err
+	}
+	var rebuilding *rebuildStatus
+	if !rebuild.Phase.Ended() || rebuild.OldIndex != "" || rebuild.Phase == outbox.RebuildFailed {
+		r := rebuildStatusOf(name, rebuild)
+		rebuilding = &r
+	}
 	return projectionStatus{
 		Projection: name, Table: table, Pending: s.Pending, Retrying: s.Retrying, Processing: s.Processing,
 		Failed: s.Failed, Stuck: s.Stuck, DoneEstimate: s.DoneEstimate, Lag: s.Lag(),
 		OldestSecs: s.Oldest.Seconds(), NextRetryAt: utc(s.NextRetry), LastSettleAt: utc(s.LastSettle), now: s.Now,
 		InFlight: f.Events, Batches: f.Batches, OldestBatchSecs: f.OldestBatch.Seconds(), PutOff: f.PutOff, Foreign: f.Foreign,
-		VersionAhead: versionAhead(alarms),
+		VersionAhead: versionAhead(alarms), Rebuild: rebuilding,
 	}, nil
 }
 

@@ -59,7 +59,7 @@ func newGauges(reg prometheus.Registerer, projections []string) (*gauges, error)
 		dead:       vec("weft_outbox_dead_tuples", "Row versions of the outbox table that vacuum has not removed yet, by the server's statistics."),
 		lastSettle: vec("weft_last_settle_timestamp_seconds", "When an event was last done by any instance, by the database clock; 0 before the first."),
 		rebuilt: vec("projection_rebuild_last_finished_timestamp_seconds",
-			"When a rebuild of the projection last ended, by the application's table projection_status; 0 when that knows of none."),
+			"When a rebuild of the projection last ended, by weft rebuild or the application's table projection_status; 0 when there was none."),
 		rebuildTook: vec("projection_rebuild_duration_seconds", "How long that rebuild took."),
 		rebuildGood: vec("projection_rebuild_last_success", "1 when that rebuild succeeded."),
 		readings: prometheus.NewCounterVec(prometheus.CounterOpts{

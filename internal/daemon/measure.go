@@ -91,9 +91,15 @@ func (d *daemon) readServer(ctx context.Context) error {
 	for i := 0; i < len(d.projectors) && err == nil; i++ {
 		var r postgres.Rebuild
 		name := d.projectors[i].proj.Name()
-		if r, err = postgres.ReadRebuild(ctx, d.pool, name); err == nil {
-			d.gauges.rebuild(name, r)
+		if r, err = postgres.ReadRebuild(ctx, d.pool, name); err != nil {
+			continue
 		}
+		own, oerr := outbox.ReadRebuild(ctx, d.pool, name, d.cfg.Database.Timeout)
+		if oerr == nil && own.Finished != nil && own.Phase != outbox.RebuildAborted && own.Finished.After(r.Finished) {
+			r = postgres.Rebuild{Finished: *own.Finished, Duration: own.Finished.Sub(own.Began), Success: own.Phase == outbox.RebuildDone}
+		}
+		err = oerr
+		d.gauges.rebuild(name, r)
 	}
 	return err
 }
