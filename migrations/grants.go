@@ -78,7 +78,9 @@ func grants(tables []table, modes []Mode) []grant {
 			}
 		}
 		if !t.registered {
-			g.columns = append(g.columns, behindColumn().name)
+			for _, c := range laterColumns() {
+				g.columns = append(g.columns, c.name)
+			}
 		}
 		all = append(all, g)
 		if t.versions {

@@ -54,6 +54,9 @@ type Story struct {
 	ReplayedAt               *time.Time
 	ReplayedBy, ReplayReason string
 
+	DiscardedAt                *time.Time // nil unless it was discarded
+	DiscardedBy, DiscardReason string
+
 	// Before are the entity's open events before this one, while it is open itself, the
 	// earliest first, at most [MaxBefore]; More says that there are others.
 	Before []Earlier
@@ -134,7 +137,7 @@ func (s *Stories) Find(ctx context.Context, id ID) (*Story, Search, error) {
 func (s *Story) targets() []any {
 	return []any{&s.Row.ID, &s.Row.Key.Type, &s.Row.Key.ID, (*string)(&s.Op), &s.Row.Version, &s.Status, &s.Attempts, &s.Reclaims, &s.Replays,
 		&s.CreatedAt, &s.UpdatedAt, &s.DoneAt, &s.Reason, &s.Error, &s.Traceparent, &s.Tracestate,
-		&s.ReplayedAt, &s.ReplayedBy, &s.ReplayReason, &s.Now}
+		&s.ReplayedAt, &s.ReplayedBy, &s.ReplayReason, &s.DiscardedAt, &s.DiscardedBy, &s.DiscardReason, &s.Now}
 }
 
 func (s *Stories) inTable(ctx context.Context, id ID) (*Story, error) {

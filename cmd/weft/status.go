@@ -77,7 +77,8 @@ type projectionStatus struct {
 	Pending      int64      `json:"pending"`    // ready, and not in flight
 	Retrying     int64      `json:"retrying"`   // waiting for their retry time, or put off
 	Processing   int64      `json:"processing"` // in flight, or claimed by another worker
-	Failed       int64      `json:"failed"`
+	Failed       int64      `json:"failed"`     // without those that were discarded
+	Discarded    int64      `json:"discarded"`  // in failed, and discarded
 	Stuck        int64      `json:"stuck"`
 	DoneEstimate int64      `json:"done_estimate"`
 	Lag          int64      `json:"lag_events"`
@@ -189,7 +190,7 @@ func readProjection(ctx context.Context, pool *pgxpool.Pool, name, table string,
 	}
 	return projectionStatus{
 		Projection: name, Table: table, Pending: s.Pending, Retrying: s.Retrying, Processing: s.Processing,
-		Failed: s.Failed, Stuck: s.Stuck, DoneEstimate: s.DoneEstimate, Lag: s.Lag(),
+		Failed: s.Failed, Discarded: s.Discarded, Stuck: s.Stuck, DoneEstimate: s.DoneEstimate, Lag: s.Lag(),
 		OldestSecs: s.Oldest.Seconds(), NextRetryAt: utc(s.NextRetry), LastSettleAt: utc(s.LastSettle), now: s.Now,
 		InFlight: f.Events, Batches: f.Batches, OldestBatchSecs: f.OldestBatch.Seconds(), PutOff: f.PutOff, Foreign: f.Foreign,
 		VersionAhead: versionAhead(alarms),

@@ -150,7 +150,7 @@ func merged(glance, counted outbox.Stats) outbox.Stats {
 		then int64
 	}{
 		{&glance.Pending, counted.Pending}, {&glance.Retrying, counted.Retrying},
-		{&glance.Processing, counted.Processing}, {&glance.Failed, counted.Failed},
+		{&glance.Processing, counted.Processing}, {&glance.Failed, counted.Failed}, {&glance.Discarded, counted.Discarded},
 	} {
 		if *n.now >= glanceLimit {
 			*n.now = max(*n.now, n.then)

@@ -45,6 +45,7 @@ weft_batches_total projection result
 weft_blocked_entities projection
 weft_database_clock_skew_seconds
 weft_dead_letters projection
+weft_discarded_letters projection
 weft_event_latency_seconds projection
 weft_fenced_writes_total projection
 weft_finished_kept_total projection
