@@ -92,6 +92,8 @@ type projectionStatus struct {
 	PutOff          int64   `json:"put_off"`       // of retrying: behind an earlier event of their entity
 	Foreign         int64   `json:"other_workers"` // of processing: claimed by another worker or an older build
 
+	Pause *pauseStatus `json:"pause"` // null unless somebody has paused the projection
+
 	// VersionAhead is the alarm of the last day that documents are newer than their source
 	// rows; null when there was none.
 	VersionAhead *aheadStatus `json:"version_ahead"`
@@ -188,12 +190,16 @@ func readProjection(ctx context.Context, pool *pgxpool.Pool, name, table string,
 	if err != nil {
 		return projectionStatus{}, err
 	}
+	pause, err := store.Paused(ctx)
+	if err != nil {
+		return projectionStatus{}, err
+	}
 	return projectionStatus{
 		Projection: name, Table: table, Pending: s.Pending, Retrying: s.Retrying, Processing: s.Processing,
 		Failed: s.Failed, Discarded: s.Discarded, Stuck: s.Stuck, DoneEstimate: s.DoneEstimate, Lag: s.Lag(),
 		OldestSecs: s.Oldest.Seconds(), NextRetryAt: utc(s.NextRetry), LastSettleAt: utc(s.LastSettle), now: s.Now,
 		InFlight: f.Events, Batches: f.Batches, OldestBatchSecs: f.OldestBatch.Seconds(), PutOff: f.PutOff, Foreign: f.Foreign,
-		VersionAhead: versionAhead(alarms),
+		Pause: describePause(pause), VersionAhead: versionAhead(alarms),
 	}, nil
 }
 

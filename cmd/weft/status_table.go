@@ -39,6 +39,9 @@ func (st status) write(w io.Writer) error {
 		return err
 	}
 	for _, p := range st.Projections {
+		if p.Pause != nil {
+			fmt.Fprintf(w, "\nPAUSED  %s: %s; weft resume ends it\n", p.Projection, p.Pause.line())
+		}
 		if v := p.VersionAhead; v != nil {
 			fmt.Fprintf(w, "\nALARM   %s: documents are newer than their source rows and stay so: %d writes refused since %s, the last %s ago (%s)\n"+
 				"        see the runbook restored from a backup, docs/runbooks/restore-from-backup.md\n",

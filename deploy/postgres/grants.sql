@@ -16,6 +16,7 @@ grant select, insert, update on public.weft_leader to weft;
 grant select, insert, update on public.weft_term to weft;
 grant select, insert, update on public.weft_progress to weft;
 grant select, insert, update on public.weft_verify to weft;
+grant select, insert, delete on public.weft_pause to weft;
 grant select, insert, update, delete on public.weft_instance to weft;
 grant select, insert, update, delete on public.weft_lease to weft;
 grant select, insert, update, delete on public.chronicle_entries to weft;

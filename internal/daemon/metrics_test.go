@@ -67,6 +67,7 @@ weft_oldest_snapshot_age_seconds
 weft_oldest_snapshot_age_transactions
 weft_outbox_dead_tuples projection
 weft_pipeline_phase phase projection
+weft_projection_paused_seconds projection
 weft_reclaimed_events_total cause projection
 weft_stage_duration_seconds projection stage
 weft_table_readings_total projection result

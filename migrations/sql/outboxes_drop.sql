@@ -2,5 +2,6 @@
 drop function if exists {schema}.weft_enqueue(text, text, text, text, bigint), {schema}.weft_part(text), {schema}.weft_part_of(text, integer),
 	{schema}.weft_mend(text, text[], text[], text[], bigint[], bigint);
 drop table if exists {schema}.weft_verify;
+drop table if exists {schema}.weft_pause;
 drop table if exists {schema}.weft_outbox;
 alter table {schema}.weft_progress drop column if exists load_after, drop column if exists loaded_at;
