@@ -116,6 +116,9 @@ func (a *app) statusCommand() *cobra.Command {
 		Long: `Show who leads, which instances were seen, and the state of every projection, as the
 database has it. Works from any host. Exits 1 when nobody leads.
 
+One instance leads. One that was killed or cut off while it led is lost until it has been
+silent for seven seconds; then it is gone, as every instance that is silent for so long.
+
 READY events may go; WAITING ones have a retry time, and PUT OFF ones stand behind an
 earlier event of their entity. IN FLIGHT events are leased by the leader, with the
 number of batches and the age of the oldest. OTHERS are claimed by another worker or an
@@ -245,16 +248,30 @@ func electionStatus(s leader.State, seen []leader.Instance) status {
 		}
 	}
 	for _, i := range seen {
-		role := string(i.Role)
-		if i.SeenAgo > goneAfter {
-			role = "gone"
-		}
+		role := roleNow(i, s)
 		st.Instances = append(st.Instances, instanceStatus{
 			Name: i.Name, Role: role, Host: i.Host, PID: i.PID, Version: i.Version, HTTPAddr: i.HTTPAddr,
 			StartedAt: i.StartedAt.UTC(), SeenAt: i.SeenAt.UTC(), SeenAgo: i.SeenAgo.Seconds(), UptimeSecs: i.Uptime.Seconds(),
 		})
 	}
 	return st
+}
+
+// roleNow is the role that an instance has by the election. What it last said of itself may be
+// older than the term: a leader that was killed said that it leads.
+func roleNow(i leader.Instance, s leader.State) string {
+	leads := s.Led() && i.Name == s.Instance
+	said := i.Role == leader.RoleLeader || i.Role == leader.RoleDraining
+	switch {
+	case i.SeenAgo > goneAfter:
+		return "gone"
+	case said && !leads:
+		return "lost"
+	case leads && i.Role == leader.RoleStandby:
+		return string(leader.RoleLeader)
+	default:
+		return string(i.Role)
+	}
 }
 
 // goneAfter is how long an instance may be silent; it reports every two seconds.
