@@ -17,36 +17,41 @@ import (
 
 // eventStory is the JSON form of one event. Names and units stay; fields may be added.
 type eventStory struct {
-	Projection   string       `json:"projection"`
-	Table        string       `json:"table"`
-	ID           string       `json:"id"`
-	Place        string       `json:"place"`  // ready, due, waiting, behind, in_flight, claimed, failed, done, archived, other
-	Status       string       `json:"status"` // the column
-	EntityType   string       `json:"entity_type"`
-	EntityID     string       `json:"entity_id"`
-	Op           string       `json:"op"`
-	EventVersion int64        `json:"event_version"`
-	CreatedAt    *time.Time   `json:"created_at"`
-	UpdatedAt    *time.Time   `json:"updated_at"`
-	ProcessedAt  *time.Time   `json:"processed_at"`
-	NextRetryAt  *time.Time   `json:"next_retry_at"`
-	Behind       *int64       `json:"behind_version"`
-	Attempts     int          `json:"attempts"`
-	Reclaims     int          `json:"reclaims"`
-	Reason       string       `json:"error_reason"`
-	Error        string       `json:"error"`
-	Lease        *eventLease  `json:"lease"` // in flight, or claimed by another worker
-	Partition    string       `json:"partition"`
-	TraceID      string       `json:"trace_id"`
-	Traceparent  string       `json:"traceparent"`
-	Tracestate   string       `json:"tracestate"`
-	Replays      int          `json:"replay_count"`
-	ReplayedAt   *time.Time   `json:"last_replayed_at"`
-	ReplayedBy   string       `json:"last_replayed_by"`
-	ReplayReason string       `json:"last_replayed_reason"`
-	Before       []eventAhead `json:"before"`      // open events of the entity that go first
-	BeforeMore   bool         `json:"before_more"` // there are more of them
-	Advice       string       `json:"advice"`
+	Projection   string      `json:"projection"`
+	Table        string      `json:"table"`
+	ID           string      `json:"id"`
+	Place        string      `json:"place"`  // ready, due, waiting, behind, in_flight, claimed, failed, done, archived, other
+	Status       string      `json:"status"` // the column
+	EntityType   string      `json:"entity_type"`
+	EntityID     string      `json:"entity_id"`
+	Op           string      `json:"op"`
+	EventVersion int64       `json:"event_version"`
+	CreatedAt    *time.Time  `json:"created_at"`
+	UpdatedAt    *time.Time  `json:"updated_at"`
+	ProcessedAt  *time.Time  `json:"processed_at"`
+	NextRetryAt  *time.Time  `json:"next_retry_at"`
+	Behind       *int64      `json:"behind_version"`
+	Attempts     int         `json:"attempts"`
+	Reclaims     int         `json:"reclaims"`
+	Reason       string      `json:"error_reason"`
+	Error        string      `json:"error"`
+	Lease        *eventLease `json:"lease"` // in flight, or claimed by another worker
+	Partition    string      `json:"partition"`
+	TraceID      string      `json:"trace_id"`
+	Traceparent  string      `json:"traceparent"`
+	Tracestate   string      `json:"tracestate"`
+	Replays      int         `json:"replay_count"`
+	ReplayedAt   *time.Time  `json:"last_replayed_at"`
+	ReplayedBy   string      `json:"last_replayed_by"`
+	ReplayReason string      `json:"last_replayed_reason"`
+
+	DiscardedAt   *time.Time `json:"discarded_at"` // null unless it was discarded
+	DiscardedBy   string     `json:"discarded_by"`
+	DiscardReason string     `json:"discarded_reason"`
+
+	Before     []eventAhead `json:"before"`      // open events of the entity that go first
+	BeforeMore bool         `json:"before_more"` // there are more of them
+	Advice     string       `json:"advice"`
 }
 
 type eventLease struct {
@@ -172,6 +177,7 @@ func describeEvent(s *outbox.Story) eventStory {
 		NextRetryAt: utc(s.RetryAt), Behind: s.Behind, Attempts: s.Attempts, Reclaims: s.Reclaims, Reason: s.Reason, Error: s.Error,
 		Partition: s.Partition, TraceID: s.TraceID(), Traceparent: s.Traceparent, Tracestate: s.Tracestate, Replays: s.Replays,
 		ReplayedAt: utc(s.ReplayedAt), ReplayedBy: s.ReplayedBy, ReplayReason: s.ReplayReason, Before: []eventAhead{}, BeforeMore: s.More,
+		DiscardedAt: utc(s.DiscardedAt), DiscardedBy: s.DiscardedBy, DiscardReason: s.DiscardReason,
 	}
 	for _, l := range []*outbox.StoryLease{s.Lease, s.Claim} {
 		if l != nil {

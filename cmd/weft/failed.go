@@ -38,6 +38,10 @@ type deadLetter struct {
 	ReplayedAt   *time.Time `json:"last_replayed_at"`
 	ReplayedBy   string     `json:"last_replayed_by"`
 	ReplayReason string     `json:"last_replayed_reason"`
+
+	DiscardedAt   *time.Time `json:"discarded_at"` // null unless it was discarded
+	DiscardedBy   string     `json:"discarded_by"`
+	DiscardReason string     `json:"discarded_reason"`
 }
 
 // deadLetters is the JSON form of weft failed list.
@@ -62,16 +66,18 @@ func (a *app) failedCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "failed",
 		Short: "Look at the dead letters",
-		Long: `Look at the events that ended in failed: they are tried no more, and hold up nobody.
-weft replay sends them again.`,
+		Long: `Look at the events that ended in failed: they are tried no more, and hold up nobody
+but, under strict order, the later events of their entity. weft replay sends them again;
+weft failed discard takes those off the list that nobody will send again.`,
 		Example: `  weft failed summary
   weft failed list --reason es_4xx --since 2h
-  weft failed show 7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11`,
+  weft failed show 7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11
+  weft failed discard --entity book --by alice --why "test data"`,
 		Args: cobra.ArbitraryArgs,
 		RunE: group,
 	}
 	cmd.SuggestionsMinimumDistance = 2
-	cmd.AddCommand(a.failedSummary(), a.failedList(), a.failedShow())
+	cmd.AddCommand(a.failedSummary(), a.failedList(), a.failedShow(), a.failedDiscard())
 	return cmd
 }
 
@@ -107,6 +113,7 @@ func (a *app) failedSummary() *cobra.Command {
 		Args:    noArgs,
 	}
 	sel.addFlags(cmd)
+	sel.addDiscarded(cmd)
 	return a.failedSub(cmd, &sel, &asJSON, func(ctx context.Context, all []*outbox.DeadLetters, s outbox.Selector) error {
 		groups, err := summarize(ctx, all, s)
 		if err != nil {
@@ -135,6 +142,7 @@ func (a *app) failedList() *cobra.Command {
 		},
 	}
 	sel.addFlags(cmd)
+	sel.addDiscarded(cmd)
 	cmd.Flags().IntVar(&limit, "limit", 50, "list at most this many")
 	return a.failedSub(cmd, &sel, &asJSON, func(ctx context.Context, all []*outbox.DeadLetters, s outbox.Selector) error {
 		out, err := listLetters(ctx, all, s, limit)
@@ -217,6 +225,7 @@ func listLetters(ctx context.Context, all []*outbox.DeadLetters, s outbox.Select
 				EventVersion: l.Version, Attempts: l.Attempts, Reason: l.Reason, Error: l.Error, CreatedAt: utc(l.CreatedAt), FailedAt: utc(l.FailedAt),
 				Traceparent: l.Traceparent, Tracestate: l.Tracestate, Replays: l.Replays, ReplayedAt: utc(l.ReplayedAt),
 				ReplayedBy: l.ReplayedBy, ReplayReason: l.ReplayReason,
+				DiscardedAt: utc(l.DiscardedAt), DiscardedBy: l.DiscardedBy, DiscardReason: l.DiscardReason,
 			})
 		}
 	}
@@ -280,7 +289,8 @@ func (d deadLetters) writeFull(w io.Writer) error {
 			{"event", l.ID}, {"projection", l.Projection}, {"entity", l.EntityType + ":" + l.EntityID},
 			{"op", fmt.Sprintf("%s, version %d", l.Op, l.EventVersion)}, {"created", clock(l.CreatedAt)},
 			{"failed", clock(l.FailedAt)}, {"attempts", strconv.Itoa(l.Attempts)},
-			{"reason", dash(l.Reason)}, {"error", dash(plain(l.Error))}, {"replayed", replayed}, {"traceparent", dash(l.Traceparent)},
+			{"reason", dash(l.Reason)}, {"error", dash(plain(l.Error))}, {"replayed", replayed},
+			{"discarded", discardedLine(l.DiscardedAt, l.DiscardedBy, l.DiscardReason)}, {"traceparent", dash(l.Traceparent)},
 		} {
 			fmt.Fprintf(tw, "%s\t%s\n", line[0], line[1])
 		}

@@ -77,7 +77,8 @@ type projectionStatus struct {
 	Pending      int64      `json:"pending"`    // ready, and not in flight
 	Retrying     int64      `json:"retrying"`   // waiting for their retry time, or put off
 	Processing   int64      `json:"processing"` // in flight, or claimed by another worker
-	Failed       int64      `json:"failed"`
+	Failed       int64      `json:"failed"`     // without those that were discarded
+	Discarded    int64      `json:"discarded"`  // in failed, and discarded
 	Stuck        int64      `json:"stuck"`
 	DoneEstimate int64      `json:"done_estimate"`
 	Lag          int64      `json:"lag_events"`
@@ -90,6 +91,8 @@ type projectionStatus struct {
 	OldestBatchSecs float64 `json:"oldest_batch_age_seconds"`
 	PutOff          int64   `json:"put_off"`       // of retrying: behind an earlier event of their entity
 	Foreign         int64   `json:"other_workers"` // of processing: claimed by another worker or an older build
+
+	Pause *pauseStatus `json:"pause"` // null unless somebody has paused the projection
 
 	// VersionAhead is the alarm of the last day that documents are newer than their source
 	// rows; null when there was none.
@@ -114,6 +117,9 @@ func (a *app) statusCommand() *cobra.Command {
 		Short: "Show who leads and how far the projections are",
 		Long: `Show who leads, which instances were seen, and the state of every projection, as the
 database has it. Works from any host. Exits 1 when nobody leads.
+
+One instance leads. One that was killed or cut off while it led is lost until it has been
+silent for seven seconds; then it is gone, as every instance that is silent for so long.
 
 READY events may go; WAITING ones have a retry time, and PUT OFF ones stand behind an
 earlier event of their entity. IN FLIGHT events are leased by the leader, with the
@@ -198,12 +204,16 @@ func readProjection(ctx context.Context, pool *pgxpool.Pool, name, table string,
 		r := rebuildStatusOf(name, rebuild)
 		rebuilding = &r
 	}
+	pause, err := store.Paused(ctx)
+	if err != nil {
+		return projectionStatus{}, err
+	}
 	return projectionStatus{
 		Projection: name, Table: table, Pending: s.Pending, Retrying: s.Retrying, Processing: s.Processing,
-		Failed: s.Failed, Stuck: s.Stuck, DoneEstimate: s.DoneEstimate, Lag: s.Lag(),
+		Failed: s.Failed, Discarded: s.Discarded, Stuck: s.Stuck, DoneEstimate: s.DoneEstimate, Lag: s.Lag(),
 		OldestSecs: s.Oldest.Seconds(), NextRetryAt: utc(s.NextRetry), LastSettleAt: utc(s.LastSettle), now: s.Now,
 		InFlight: f.Events, Batches: f.Batches, OldestBatchSecs: f.OldestBatch.Seconds(), PutOff: f.PutOff, Foreign: f.Foreign,
-		VersionAhead: versionAhead(alarms), Rebuild: rebuilding,
+		Pause: describePause(pause), VersionAhead: versionAhead(alarms), Rebuild: rebuilding,
 	}, nil
 }
 
@@ -249,16 +259,30 @@ func electionStatus(s leader.State, seen []leader.Instance) status {
 		}
 	}
 	for _, i := range seen {
-		role := string(i.Role)
-		if i.SeenAgo > goneAfter {
-			role = "gone"
-		}
+		role := roleNow(i, s)
 		st.Instances = append(st.Instances, instanceStatus{
 			Name: i.Name, Role: role, Host: i.Host, PID: i.PID, Version: i.Version, HTTPAddr: i.HTTPAddr,
 			StartedAt: i.StartedAt.UTC(), SeenAt: i.SeenAt.UTC(), SeenAgo: i.SeenAgo.Seconds(), UptimeSecs: i.Uptime.Seconds(),
 		})
 	}
 	return st
+}
+
+// roleNow is the role that an instance has by the election. What it last said of itself may be
+// older than the term: a leader that was killed said that it leads.
+func roleNow(i leader.Instance, s leader.State) string {
+	leads := s.Led() && i.Name == s.Instance
+	said := i.Role == leader.RoleLeader || i.Role == leader.RoleDraining
+	switch {
+	case i.SeenAgo > goneAfter:
+		return "gone"
+	case said && !leads:
+		return "lost"
+	case leads && i.Role == leader.RoleStandby:
+		return string(leader.RoleLeader)
+	default:
+		return string(i.Role)
+	}
 }
 
 // goneAfter is how long an instance may be silent; it reports every two seconds.

@@ -26,19 +26,22 @@ func (st status) write(w io.Writer) error {
 		return err
 	}
 
-	fmt.Fprintln(tw, "\nPROJECTION\tREADY\tWAITING\tPUT OFF\tIN FLIGHT\tOTHERS\tSTUCK\tFAILED\tDONE\tLAG\tOLDEST\tNEXT RETRY\tLAST SETTLE")
+	fmt.Fprintln(tw, "\nPROJECTION\tREADY\tWAITING\tPUT OFF\tIN FLIGHT\tOTHERS\tSTUCK\tFAILED\tDISCARDED\tDONE\tLAG\tOLDEST\tNEXT RETRY\tLAST SETTLE")
 	for _, p := range st.Projections {
 		oldest := "-"
 		if p.Lag > 0 {
 			oldest = span(p.OldestSecs)
 		}
-		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%s\t%d\t%d\t%d\t~%d\t%d\t%s\t%s\t%s\n", p.Projection, p.Pending, max(0, p.Retrying-p.PutOff), p.PutOff,
-			p.inFlight(), p.Foreign, p.Stuck, p.Failed, p.DoneEstimate, p.Lag, oldest, p.nextRetry(), p.lastSettle())
+		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%s\t%d\t%d\t%d\t%d\t~%d\t%d\t%s\t%s\t%s\n", p.Projection, p.Pending, max(0, p.Retrying-p.PutOff), p.PutOff,
+			p.inFlight(), p.Foreign, p.Stuck, p.Failed, p.Discarded, p.DoneEstimate, p.Lag, oldest, p.nextRetry(), p.lastSettle())
 	}
 	if err := tw.Flush(); err != nil {
 		return err
 	}
 	for _, p := range st.Projections {
+		if p.Pause != nil {
+			fmt.Fprintf(w, "\nPAUSED  %s: %s; weft resume ends it\n", p.Projection, p.Pause.line())
+		}
 		if p.Rebuild != nil {
 			fmt.Fprintf(w, "\nREBUILD %s\n", p.Rebuild.line())
 		}

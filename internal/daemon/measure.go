@@ -118,6 +118,11 @@ func (d *daemon) readTable(ctx context.Context, t *tally) (time.Duration, error)
 		return took, err
 	}
 	t.oldest, t.read = s.Oldest, start
+	pause, err := t.projector.store.Paused(ctx)
+	if err == nil {
+		d.gauges.pause(name, pause)
+		d.tellPause(name, pause)
+	}
 	if s.Capped && !start.Before(t.due) {
 		err = t.count(ctx, d.cfg.Outbox.MaxProcessing)
 	}
@@ -134,6 +139,15 @@ func (d *daemon) readTable(ctx context.Context, t *tally) (time.Duration, error)
 	d.gauges.table(name, s)
 	d.gauges.clocks[name].counted.set(time.Since(t.at))
 	return took, err
+}
+
+// tellPause shows a pause in the state of health, on a standby, too.
+func (d *daemon) tellPause(name string, p *outbox.Pause) {
+	text := ""
+	if p != nil {
+		text = p.String()
+	}
+	d.Health.SetPause(name, text)
 }
 
 // count counts a long backlog.
@@ -156,7 +170,7 @@ func merged(glance, counted outbox.Stats) outbox.Stats {
 		then int64
 	}{
 		{&glance.Pending, counted.Pending}, {&glance.Retrying, counted.Retrying},
-		{&glance.Processing, counted.Processing}, {&glance.Failed, counted.Failed},
+		{&glance.Processing, counted.Processing}, {&glance.Failed, counted.Failed}, {&glance.Discarded, counted.Discarded},
 	} {
 		if *n.now >= glanceLimit {
 			*n.now = max(*n.now, n.then)

@@ -48,6 +48,7 @@ weft_batches_total projection result
 weft_blocked_entities projection
 weft_database_clock_skew_seconds
 weft_dead_letters projection
+weft_discarded_letters projection
 weft_event_latency_seconds projection
 weft_fenced_writes_total projection
 weft_finished_kept_total projection
@@ -69,6 +70,7 @@ weft_oldest_snapshot_age_seconds
 weft_oldest_snapshot_age_transactions
 weft_outbox_dead_tuples projection
 weft_pipeline_phase phase projection
+weft_projection_paused_seconds projection
 weft_reclaimed_events_total cause projection
 weft_stage_duration_seconds projection stage
 weft_table_readings_total projection result

@@ -69,6 +69,16 @@ create table if not exists {schema}.weft_redo (
 	primary key (projection, entity_type, entity_id)
 );
 
+-- Projections that somebody has paused: the leader of the group leases nothing for them.
+create table if not exists {schema}.weft_pause (
+	group_name varchar(120),
+	projection varchar(80),
+	paused_at  timestamptz  not null,
+	paused_by  varchar(120) not null,
+	reason     text         not null,
+	primary key (group_name, projection)
+);
+
 -- The id of an entity whose key has several columns is one text: each part as weft_part
 -- writes it, with colons between them. Where the outbox has a routing that is no part of the
 -- key, an event's id is the place of the document: the routing, a colon, and the key.

@@ -44,6 +44,9 @@ create table "public"."product_outbox_events" (
 	epoch bigint,
 	reclaims integer not null default 0,
 	behind bigint,
+	discarded_at timestamp with time zone,
+	discarded_by character varying(120),
+	discarded_reason text,
 	primary key (id)
 ) with (autovacuum_vacuum_scale_factor=0.01, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off);
 create index weft_product_outbox_processing on "public"."product_outbox_events" (lease_until) where status = 'processing';
@@ -53,6 +56,8 @@ create index weft_product_outbox_retry on "public"."product_outbox_events" (next
 create index weft_product_outbox_entity on "public"."product_outbox_events" (entity_id, event_version) where status in ('pending', 'processing');
 create index weft_product_outbox_behind on "public"."product_outbox_events" (entity_id) where status = 'pending' and behind is not null;
 create index weft_product_outbox_blocked on "public"."product_outbox_events" (entity_id, event_version) where status = 'failed';
+create index weft_product_outbox_letters on "public"."product_outbox_events" (updated_at) where status = 'failed' and discarded_at is null;
+create index weft_product_outbox_discarded on "public"."product_outbox_events" (discarded_at) where status = 'failed' and discarded_at is not null;
 
 -- The version of each entity. Its row outlives the entity, so that versions go on growing,
 -- and is locked from its change to the end of the transaction, so that versions have the
