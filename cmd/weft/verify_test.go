@@ -289,7 +289,7 @@ func TestVerifyUnderLoadReportsNothing(t *testing.T) {
 	stop := s.write()
 	defer stop()
 	for range testenv.Volume(5, 100) {
-		if got := s.verified(0); got.Differs() != 0 || got.Unsettled != 0 {
+		if got := s.verified(0, "--settle", "5m"); got.Differs() != 0 || got.Unsettled != 0 {
 			t.Fatalf("verify under load: got %+v, want nothing", got)
 		}
 	}
