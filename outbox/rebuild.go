@@ -142,21 +142,18 @@ type RedoEntity struct {
 
 // Add keeps entities.
 func (r *Redo) Add(ctx context.Context, in []RedoEntity) error {
-	_, err := r.exec(ctx, "redo_add.sql", r.projection, types(in), ids(in), arrayOf(in, func(e *RedoEntity) *string { return (*string)(&e.Op) }), versions(in),
+	return r.exec(ctx, "redo_add.sql", r.projection, types(in), ids(in), arrayOf(in, func(e *RedoEntity) *string { return (*string)(&e.Op) }), versions(in),
 		arrayOf(in, func(e *RedoEntity) *string { return &e.Detail }))
-	return err
 }
 
 // Done forgets entities that were written.
 func (r *Redo) Done(ctx context.Context, in []RedoEntity) error {
-	_, err := r.exec(ctx, "redo_done.sql", r.projection, types(in), ids(in), versions(in))
-	return err
+	return r.exec(ctx, "redo_done.sql", r.projection, types(in), ids(in), versions(in))
 }
 
 // Clear forgets all of them.
 func (r *Redo) Clear(ctx context.Context) error {
-	_, err := r.exec(ctx, "redo_clear.sql", r.projection)
-	return err
+	return r.exec(ctx, "redo_clear.sql", r.projection)
 }
 
 // Take returns at most n entities after one, in their order.
@@ -185,14 +182,13 @@ func (r *Redo) Take(ctx context.Context, after RedoEntity, n int) ([]RedoEntity,
 	return nil, fmt.Errorf("entities to write again: %w", err)
 }
 
-func (r *Redo) exec(ctx context.Context, name string, args ...any) (int64, error) {
+func (r *Redo) exec(ctx context.Context, name string, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	tag, err := r.db.Exec(ctx, statement(name), args...)
-	if err != nil {
-		return 0, fmt.Errorf("entities to write again: %w", err)
+	if _, err := r.db.Exec(ctx, statement(name), args...); err != nil {
+		return fmt.Errorf("entities to write again: %w", err)
 	}
-	return tag.RowsAffected(), nil
+	return nil
 }
 
 func types(in []RedoEntity) any {

@@ -60,7 +60,7 @@ func (m *Mirror) write(ctx context.Context, actions []elastic.Action, of []int, 
 	}
 	var redo []outbox.RedoEntity
 	for j := range actions {
-		detail := ""
+		var detail string
 		switch {
 		case len(answers) != len(actions):
 			detail = fmt.Sprint(err)
