@@ -36,6 +36,7 @@ type Store interface {
 	Wake(ctx context.Context, epoch int64, reasons []outbox.Reason, limit int) (int, error)
 	ForeignClaim(ctx context.Context, within time.Duration) (time.Duration, bool, error)
 	RecordProgress(ctx context.Context, epoch int64, lastSettle time.Time) error
+	Paused(ctx context.Context) (*outbox.Pause, error)
 }
 
 // Term is the part of a term of leadership that the pipeline uses; *leader.Term implements it.
@@ -103,8 +104,9 @@ type Pipeline struct {
 // State is a pipeline's phase for readiness, status and metrics.
 type State struct {
 	schedule.State
-	Since  time.Time // local clock; for reading only
-	Outbox string    // why the pipeline cannot work on the table; empty when it can
+	Since  time.Time     // local clock; for reading only
+	Outbox string        // why the pipeline cannot work on the table; empty when it can
+	Paused *outbox.Pause // nil unless somebody has paused the projection
 }
 
 // New returns a pipeline, or every problem of cfg.
@@ -156,6 +158,17 @@ func (p *Pipeline) trouble(text string) {
 	p.state.Outbox = text
 }
 
+// paused sets whether somebody has paused the projection.
+func (p *Pipeline) paused(now *outbox.Pause) {
+	p.mu.Lock()
+	before := p.state.Paused
+	p.state.Paused = now
+	p.mu.Unlock()
+	if (now == nil) != (before == nil) {
+		p.tell.Paused(now)
+	}
+}
+
 // Silent returns for how long the pipeline has made no progress, though it runs: no answer, no
 // server found to be away, no batch landed. It stays below twice the longest of the
 // project timeout, the poll, half a minute and a call of the store.
@@ -184,12 +197,16 @@ func (p *Pipeline) Run(ctx context.Context, term Term) error {
 		}),
 		answers: make(chan answer), over: make(chan struct{}), told: map[*schedule.Batch]*observe.Batch{}, lost: map[uuid.UUID]time.Time{},
 	}
+	r.s.Pause(true) // until the first answer says otherwise
 	p.show(r.s.State(), nil)
 	err := r.loop()
 	cancel(err) // ends the calls of workers that still run
 	close(r.over)
 	r.workers.Wait()
 	p.trouble("")
+	p.mu.Lock()
+	p.state.Paused = nil
+	p.mu.Unlock()
 	p.show(schedule.State{Phase: schedule.Idle}, nil)
 	p.tell.Waits(0, 0)
 	for _, b := range r.told {

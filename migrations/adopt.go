@@ -116,7 +116,7 @@ func (m *migrator) fits(ctx context.Context, t table, f found) error {
 	var errs []error
 	expected := t.all()
 	if t.outbox && !t.registered {
-		expected = append(expected, behindColumn())
+		expected = append(expected, laterColumns()...)
 	}
 	for _, c := range expected {
 		have, ok := f.columns[c.name]

@@ -108,10 +108,10 @@ func takePicture(t *testing.T, pool *pgxpool.Pool, since time.Time) picture {
 		Indexes: query[string](t, pool, `select indexdef from pg_indexes where schemaname = current_schema() and indexname not like 'weft%' order by 1`),
 		Types: query[string](t, pool, `select format('%s %s %s %s', a.attrelid::regclass, attname, format_type(atttypid, atttypmod), attnotnull)
 			from pg_attribute a join pg_class c on c.oid = attrelid
-			where relnamespace = quote_ident(current_schema())::regnamespace and relkind = 'r' and relname not like 'weft%' and attnum > 0 and attname not in ('epoch', 'reclaims', 'behind') order by 1`),
+			where relnamespace = quote_ident(current_schema())::regnamespace and relkind = 'r' and relname not like 'weft%' and attnum > 0 and attname not in ('epoch', 'reclaims', 'behind') and attname not like 'discarded%' order by 1`),
 	}
 	for _, table := range []string{"search_outbox_events", "chronicle_outbox_events", "search_index", "chronicle_events", "chronicle_entries"} {
-		sum := one[string](t, pool, fmt.Sprintf(`select format('%%s %%s', count(*), sum(hashtextextended((to_jsonb(r) - 'epoch' - 'reclaims' - 'behind')::text, 0)))
+		sum := one[string](t, pool, fmt.Sprintf(`select format('%%s %%s', count(*), sum(hashtextextended((to_jsonb(r) - array['epoch', 'reclaims', 'behind', 'discarded_at', 'discarded_by', 'discarded_reason'])::text, 0)))
 			from %s r where created_at < $1`, table), since)
 		p.Rows = append(p.Rows, table+" "+sum)
 	}

@@ -65,7 +65,7 @@ func (t table) all() []column {
 		columns = append(columns, ownColumns()...)
 	}
 	if t.registered {
-		columns = append(columns, behindColumn())
+		columns = append(columns, laterColumns()...)
 	}
 	return columns
 }
@@ -96,6 +96,18 @@ func (t table) since() int64 {
 
 // behindColumn is weft's since version 5: the version of the earlier event that a row waits for.
 func behindColumn() column { return column{name: "behind", typ: "bigint"} }
+
+// discardColumns are weft's since version 6: who took an event off the dead letters, when and why.
+func discardColumns() []column {
+	return []column{
+		{name: "discarded_at", typ: "timestamp with time zone"},
+		{name: "discarded_by", typ: "character varying(120)"},
+		{name: "discarded_reason", typ: "text"},
+	}
+}
+
+// laterColumns are those that the contract's tables get after version 1.
+func laterColumns() []column { return append([]column{behindColumn()}, discardColumns()...) }
 
 // autovacuum returns the storage settings of an outbox table. Every event leaves a dead
 // version and, where finished events leave the table, a second one; dead entries at the

@@ -78,7 +78,9 @@ func grants(tables []table, modes []Mode) []grant {
 			}
 		}
 		if !t.registered {
-			g.columns = append(g.columns, behindColumn().name)
+			for _, c := range laterColumns() {
+				g.columns = append(g.columns, c.name)
+			}
 		}
 		all = append(all, g)
 		if t.versions {
@@ -93,8 +95,9 @@ func grants(tables []table, modes []Mode) []grant {
 	add("select", "search_index", "chronicle_events", "environment_sentinel", versionTable)
 	all = append(all, grant{object: "weft_audit", rights: []string{"select", "insert", "update"}, columns: []string{"count", "detail"}})
 	all = append(all, grant{object: "weft_fence", rights: []string{"select", "update"}, columns: []string{"group_name"}}) // to lock it
-	add("select, insert, update", "weft_leader", "weft_term", "weft_progress", "weft_verify")
-	add("select, insert, update, delete", "weft_instance", "weft_lease", "chronicle_entries")
+	add("select, insert, update", "weft_leader", "weft_term", "weft_progress", "weft_verify", "weft_rebuild")
+	add("select, insert, delete", "weft_pause")
+	add("select, insert, update, delete", "weft_instance", "weft_lease", "weft_redo", "chronicle_entries")
 	views := []string{inflightView}
 	for _, t := range tables {
 		views = append(views, liveView(t.name))

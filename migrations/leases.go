@@ -118,8 +118,8 @@ func (m *migrator) upLeases(ctx context.Context) error {
 	if err := m.upHistory(ctx); err != nil {
 		return err
 	}
-	if err := m.script(ctx, "weft_audit", forget); err != nil {
-		return fmt.Errorf("function weft_forget: %w", err)
+	if err := m.forgetFunction(ctx, "'replay', 'prune'"); err != nil {
+		return err
 	}
 	_, err := m.refreshViews(ctx)
 	return err
@@ -217,7 +217,7 @@ begin
 	get diagnostics terms = row_count;
 	delete from {schema}.weft_audit where id in (
 		select id from {schema}.weft_audit
-		where at < now() - case when action in ('replay', 'prune') or action = 'reclaim' and why like '%ended in failed'
+		where at < now() - case when action in ({kept}) or action = 'reclaim' and why like '%ended in failed'
 			then p_keep_failures else p_keep end
 		order by id limit p_limit);
 	get diagnostics entries = row_count;
@@ -225,6 +225,14 @@ begin
 end $$;
 revoke all on function {schema}.weft_forget(interval, interval, integer) from public;
 `
+
+// forgetFunction makes weft_forget, which keeps entries of these actions as long as failures.
+func (m *migrator) forgetFunction(ctx context.Context, kept string) error {
+	if err := m.script(ctx, "weft_audit", strings.Replace(forget, "{kept}", kept, 1)); err != nil {
+		return fmt.Errorf("function weft_forget: %w", err)
+	}
+	return nil
+}
 
 const dropForget = `
 drop function if exists {schema}.weft_forget(interval, interval, integer);

@@ -35,7 +35,7 @@ func TestUpOnEmptySchema(t *testing.T) {
 	tables := query[string](t, pool, `select tablename::text from pg_tables where schemaname = current_schema() order by 1`)
 	if diff := cmp.Diff([]string{"chronicle_entries", "chronicle_events", "chronicle_outbox_events", "chronicle_outbox_history", "environment_sentinel",
 		"search_index", "search_outbox_events", "search_outbox_history", "weft_audit", "weft_fence", "weft_instance", "weft_leader", "weft_lease",
-		"weft_outbox", "weft_progress", "weft_schema_version", "weft_term"}, tables); diff != "" {
+		"weft_outbox", "weft_pause", "weft_progress", "weft_rebuild", "weft_redo", "weft_schema_version", "weft_term", "weft_verify"}, tables); diff != "" {
 		t.Errorf("tables (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(wantIndexes, validIndexes(t, pool)); diff != "" {
@@ -95,7 +95,7 @@ func TestDown(t *testing.T) {
 	dsn, pool, filled := adopted(t, 400)
 	const mine = `select c.relname::text from pg_class c where c.relnamespace = quote_ident(current_schema())::regnamespace and c.relname like 'weft%'
 		union all select format('%s.%s', attrelid::regclass, attname) from pg_attribute
-			where attrelid in ('search_outbox_events'::regclass, 'chronicle_outbox_events'::regclass) and attname in ('epoch', 'reclaims', 'behind')
+			where attrelid in ('search_outbox_events'::regclass, 'chronicle_outbox_events'::regclass) and (attname in ('epoch', 'reclaims', 'behind') or attname like 'discarded%')
 		union all select proname::text from pg_proc where pronamespace = quote_ident(current_schema())::regnamespace
 		union all select relname::text from pg_class where relnamespace = quote_ident(current_schema())::regnamespace and (relkind = 'v' or relname like '%history%')
 		union all select array_to_string(reloptions, ' ') from pg_class where relname like '%outbox_events' and reloptions is not null

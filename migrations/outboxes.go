@@ -101,11 +101,17 @@ func (m *migrator) outboxNames() (names []string) {
 	return names
 }
 
-// failedIndexes serve leases under strict order, which look for failed events of an entity.
+// failedIndexes serve leases under strict order, which look for failed events of an entity, and
+// the counts of dead letters, which leave out those that were discarded.
 func failedIndexes(tables []table) []index {
 	var all []index
 	for _, t := range tables {
-		all = append(all, index{"weft_" + outboxBase(t.name) + "_blocked", t.name, "(entity_id, event_version) where status = 'failed'"})
+		prefix := "weft_" + outboxBase(t.name)
+		all = append(all,
+			index{prefix + "_blocked", t.name, "(entity_id, event_version) where status = 'failed'"},
+			index{prefix + "_letters", t.name, "(updated_at) where status = 'failed' and discarded_at is null"},
+			index{prefix + "_discarded", t.name, "(discarded_at) where status = 'failed' and discarded_at is not null"},
+		)
 	}
 	return all
 }
@@ -114,6 +120,12 @@ func failedIndexes(tables []table) []index {
 func (m *migrator) upOutboxes(ctx context.Context) error {
 	if err := m.script(ctx, "weft_audit", template("outboxes.sql")); err != nil {
 		return fmt.Errorf("table %s and its functions: %w", registryTable, err)
+	}
+	if err := m.forgetFunction(ctx, "'replay', 'prune', 'discard', 'pause', 'resume'"); err != nil {
+		return err
+	}
+	if err := m.addDiscarded(ctx); err != nil {
+		return err
 	}
 	return m.ensureIndexes(ctx, failedIndexes(m.outboxes), versionOutboxes)
 }
@@ -134,6 +146,9 @@ func (m *migrator) downOutboxes(ctx context.Context) error {
 		return err
 	}
 	if err := m.dropIndexes(ctx, failedIndexes(m.outboxes), versionOutboxes); err != nil {
+		return err
+	}
+	if err := m.dropDiscarded(ctx); err != nil {
 		return err
 	}
 	err := m.script(ctx, registryTable, template("outboxes_drop.sql"))

@@ -97,8 +97,8 @@ func TestUpAdoptsRegisteredTables(t *testing.T) {
 	s := newShop(t, 1)
 	before := query[string](t, s.pool, columnsOf, "product_outbox_events")
 	indexes := query[string](t, s.pool, `select indexname::text from pg_indexes where tablename = 'product_outbox_events' order by 1`)
-	if want := []string{"product_outbox_events_pkey", "weft_product_outbox_behind", "weft_product_outbox_blocked", "weft_product_outbox_entity", "weft_product_outbox_failed", "weft_product_outbox_list",
-		"weft_product_outbox_processing", "weft_product_outbox_retry"}; !slices.Equal(indexes, want) {
+	if want := []string{"product_outbox_events_pkey", "weft_product_outbox_behind", "weft_product_outbox_blocked", "weft_product_outbox_discarded", "weft_product_outbox_entity",
+		"weft_product_outbox_failed", "weft_product_outbox_letters", "weft_product_outbox_list", "weft_product_outbox_processing", "weft_product_outbox_retry"}; !slices.Equal(indexes, want) {
 		t.Errorf("indexes: got %q, want %q", indexes, want)
 	}
 	if got := up(t, s.dsn); len(got) != 0 {

@@ -67,8 +67,6 @@ func (m *migrator) refreshViews(ctx context.Context) (bool, error) {
 		if err != nil {
 			return done, fmt.Errorf("inspect %s: %w", t.name, err)
 		}
-		fill := strings.NewReplacer("{table}", t.name, "{ids}", leaseColumn(f),
-			"{columns}", strings.Join(liveColumns(f, false), ", "), "{leased}", strings.Join(liveColumns(f, true), ", "))
 		v, err := m.inspect(ctx, liveView(t.name))
 		if err != nil {
 			return done, fmt.Errorf("inspect %s: %w", liveView(t.name), err)
@@ -80,7 +78,7 @@ func (m *migrator) refreshViews(ctx context.Context) (bool, error) {
 			continue
 		}
 		m.report(t.since(), 0, 0, "making view %s", liveView(t.name))
-		if err := m.view(ctx, liveView(t.name), fill.Replace(liveSQL)); err != nil {
+		if err := m.view(ctx, liveView(t.name), liveQuery(t.name, f)); err != nil {
 			return done, err
 		}
 		done = true
@@ -94,6 +92,12 @@ func (m *migrator) refreshViews(ctx context.Context) (bool, error) {
 		return done, err
 	}
 	return true, m.view(ctx, inflightView, query)
+}
+
+// liveQuery returns the query of the view over an outbox table.
+func liveQuery(table string, f found) string {
+	return strings.NewReplacer("{table}", table, "{ids}", leaseColumn(f),
+		"{columns}", strings.Join(liveColumns(f, false), ", "), "{leased}", strings.Join(liveColumns(f, true), ", ")).Replace(liveSQL)
 }
 
 // inflightOf returns the query of the view over these outbox tables.

@@ -79,9 +79,10 @@ func (b *bench) useEveryWrite() {
 		return outbox.Settlement{Event: &x.Events[i][0], Verdict: v, Reason: reason, Delay: time.Hour}
 	}
 	s := b.settle(x, delayed(outbox.Done, "", 0), delayed(outbox.Superseded, "", 1), delayed(outbox.Retry, outbox.ReasonES5xx, 2),
-		delayed(outbox.Failed, outbox.ReasonES4xx, 3), delayed(outbox.Retry, outbox.ReasonESConnect, 4))
+		delayed(outbox.Failed, outbox.ReasonES4xx, 3), delayed(outbox.Retry, outbox.ReasonESConnect, 4),
+		delayed(outbox.Failed, outbox.ReasonES4xx, 5))
 	if s.At.IsZero() || len(s.Left) != 0 {
-		b.t.Fatalf("settled %+v, want 5 rows", s)
+		b.t.Fatalf("settled %+v, want 6 rows", s)
 	}
 	must("record progress", 1, b.store.RecordProgress(ctx, 1, s.At))
 	n, err := b.store.Wake(ctx, 1, []outbox.Reason{outbox.ReasonESConnect}, 10)
@@ -92,6 +93,7 @@ func (b *bench) useEveryWrite() {
 	b.setTerm(2, "a")
 	got, err := b.store.ReclaimLease(ctx, outbox.ReclaimRequest{Epoch: 2, MaxReclaims: 5})
 	must("reclaim", len(got), err)
+	must("discard", int(b.discard(outbox.Selector{IDs: []outbox.ID{x.Events[5][0].ID}}).Discarded), nil)
 	r := b.beginReplay(outbox.Selector{})
 	if sent := b.send(r, x.Events[3][0].ID); len(sent) != 1 {
 		b.t.Fatalf("replayed %v, want the one that has failed", sent)

@@ -30,6 +30,10 @@ type DeadLetter struct {
 	ReplayedAt   *time.Time // the last time
 	ReplayedBy   string
 	ReplayReason string
+
+	DiscardedAt   *time.Time // nil unless it was discarded
+	DiscardedBy   string
+	DiscardReason string
 }
 
 // DeadLetterGroup counts dead letters that ended for one reason.
@@ -47,15 +51,16 @@ type DeadLetterGroup struct {
 const NoReason = "none"
 
 // Selector selects the dead letters that match every field that is set; the zero value
-// selects all. An id of another kind than the table's column is parsed
+// selects all that were not discarded. An id of another kind than the table's column is parsed
 // again from its text; when that fails it matches nothing.
 type Selector struct {
-	IDs        []ID // none: any
+	IDs        []ID // none: any; discarded or not
 	EntityType string
 	EntityID   ID
 	Reason     string    // one of [Reasons], or NoReason
 	Since      time.Time // failed at this time or later
 	Until      time.Time // failed before
+	Discarded  bool      // those that were discarded, instead of the others
 	Text       string    // a part of the error, in either case
 	After      *Mark     // only what a list has after this one
 }
@@ -66,9 +71,9 @@ type Mark struct {
 	ID       ID
 }
 
-// All reports whether the selector leaves nothing out.
+// All reports whether the selector leaves out none but those that were discarded.
 func (s Selector) All() bool {
-	return len(s.IDs) == 0 && s.EntityType == "" && s.EntityID.IsZero() && s.Reason == "" && s.Since.IsZero() && s.Until.IsZero() && s.Text == "" && s.After == nil
+	return len(s.IDs) == 0 && s.EntityType == "" && s.EntityID.IsZero() && s.Reason == "" && s.Since.IsZero() && s.Until.IsZero() && s.Text == "" && s.After == nil && !s.Discarded
 }
 
 // clause is a condition that is built with its arguments.
@@ -86,6 +91,12 @@ func (c *clause) and(format string, arg any) {
 func (s Selector) clause(t *Table) *clause {
 	c := &clause{}
 	c.text.WriteString("status = 'failed'")
+	switch {
+	case s.Discarded:
+		c.text.WriteString(" and discarded_at is not null")
+	case len(s.IDs) == 0:
+		c.text.WriteString(" and discarded_at is null")
+	}
 	if len(s.IDs) > 0 {
 		var ids []ID
 		for _, id := range s.IDs {
@@ -160,7 +171,8 @@ select id, entity_type, entity_id, op, event_version, attempts, coalesce(error_r
        case when isfinite(created_at) then created_at end, case when isfinite(updated_at) then updated_at end,
        coalesce(traceparent, ''), coalesce(tracestate, ''),
        coalesce(replay_count, 0), case when isfinite(last_replayed_at) then last_replayed_at end,
-       coalesce(last_replayed_by, ''), coalesce(last_replayed_reason, '')
+       coalesce(last_replayed_by, ''), coalesce(last_replayed_reason, ''),
+       case when isfinite(discarded_at) then discarded_at end, coalesce(discarded_by, ''), coalesce(discarded_reason, '')
 from %s
 where %s
 order by updated_at desc, id
@@ -172,6 +184,7 @@ limit $%d`, d.table.Name, c.text.String(), len(c.args))
 	err := d.each(ctx, "list of dead letters", sql, c.args, []any{
 		&l.ID, &l.Key.Type, &l.Key.ID, (*string)(&l.Op), &l.Version, &l.Attempts, &l.Reason, &l.Error,
 		&l.CreatedAt, &l.FailedAt, &l.Traceparent, &l.Tracestate, &l.Replays, &l.ReplayedAt, &l.ReplayedBy, &l.ReplayReason,
+		&l.DiscardedAt, &l.DiscardedBy, &l.DiscardReason,
 	}, func() {
 		out = append(out, l)
 		l = DeadLetter{}

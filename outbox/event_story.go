@@ -54,6 +54,9 @@ type Story struct {
 	ReplayedAt               *time.Time
 	ReplayedBy, ReplayReason string
 
+	DiscardedAt                *time.Time // nil unless it was discarded
+	DiscardedBy, DiscardReason string
+
 	// Before are the entity's open events before this one, while it is open itself, the
 	// earliest first, at most [MaxBefore]; More says that there are others.
 	Before []Earlier
@@ -130,11 +133,33 @@ func (s *Stories) Find(ctx context.Context, id ID) (*Story, Search, error) {
 	return s.inHistory(ctx, id)
 }
 
+// EventState is how far an event is.
+type EventState struct {
+	Status        string // the column
+	Reason, Error string // of the last attempt that did not end in done
+}
+
+// Settled reports whether nothing more happens to the event by itself.
+func (s EventState) Settled() bool { return s.Status == "done" || s.Status == "failed" }
+
+// State returns how far an event is; ok is false when the table does not have it. It costs
+// one step of the primary key.
+func (s *Stories) State(ctx context.Context, id ID) (now EventState, ok bool, err error) {
+	if id, err = ParseID(s.table.ID, id.String()); err != nil {
+		return now, false, nil
+	}
+	err = s.one(ctx, "event", s.sql.get("settled"), []any{&id}, &now.Status, &now.Reason, &now.Error)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return now, false, nil
+	}
+	return now, err == nil, err
+}
+
 // targets returns the destinations of the columns that story.sql and story_archived.sql share.
 func (s *Story) targets() []any {
 	return []any{&s.Row.ID, &s.Row.Key.Type, &s.Row.Key.ID, (*string)(&s.Op), &s.Row.Version, &s.Status, &s.Attempts, &s.Reclaims, &s.Replays,
 		&s.CreatedAt, &s.UpdatedAt, &s.DoneAt, &s.Reason, &s.Error, &s.Traceparent, &s.Tracestate,
-		&s.ReplayedAt, &s.ReplayedBy, &s.ReplayReason, &s.Now}
+		&s.ReplayedAt, &s.ReplayedBy, &s.ReplayReason, &s.DiscardedAt, &s.DiscardedBy, &s.DiscardReason, &s.Now}
 }
 
 func (s *Stories) inTable(ctx context.Context, id ID) (*Story, error) {

@@ -14,6 +14,9 @@ type Pace struct {
 	Backlog int  // events that may be open while it goes on
 	Page    int  // rows of one transaction
 	Again   bool // also rows that have a version
+	// Waits, if any, is called while the load waits, with how long it has for fewer events to
+	// be open.
+	Waits func(time.Duration)
 }
 
 // loadPause is how long a load waits when enough events are open.
@@ -23,7 +26,7 @@ const loadPause = 50 * time.Millisecond
 // after each page. It returns nil at the end, and the first error, of f too.
 func (l *Load) Run(ctx context.Context, last ID, pace Pace, f func(Page) error) error {
 	for {
-		if err := l.waitForRoom(ctx, pace.Backlog); err != nil {
+		if err := l.waitForRoom(ctx, pace); err != nil {
 			return err
 		}
 		p, err := l.Page(ctx, last, pace.Page, pace.Again)
@@ -38,11 +41,14 @@ func (l *Load) Run(ctx context.Context, last ID, pace Pace, f func(Page) error) 
 }
 
 // waitForRoom returns once fewer events than the backlog are open.
-func (l *Load) waitForRoom(ctx context.Context, backlog int) error {
-	for {
-		open, err := l.Open(ctx, backlog)
-		if err != nil || open < backlog {
+func (l *Load) waitForRoom(ctx context.Context, pace Pace) error {
+	for began := time.Now(); ; {
+		open, err := l.Open(ctx, pace.Backlog)
+		if err != nil || open < pace.Backlog {
 			return err
+		}
+		if pace.Waits != nil {
+			pace.Waits(time.Since(began))
 		}
 		select {
 		case <-ctx.Done():

@@ -17,23 +17,26 @@ var ErrReplayUnknown = errors.New("outbox: the audit does not know this replay")
 // ActionReplay is the audit's action of a replay.
 const ActionReplay = "replay"
 
-// ReplayOrder says who sends which dead letters again, and why.
-type ReplayOrder struct {
+// LetterOrder says who sends which dead letters again, or discards them, and why.
+type LetterOrder struct {
 	By       string // 1 to 120 characters
 	Why      string // 1 to 1,000 characters
 	Selector Selector
 	Limit    int // 0: no limit
 }
 
+// ReplayOrder is the order of a replay.
+type ReplayOrder = LetterOrder
+
 // maxWhy is how much reason is kept, in characters.
 const maxWhy = 1000
 
 // Validate returns an error when By or Why is missing, too long, or has control characters.
-func (o ReplayOrder) Validate() error {
+func (o LetterOrder) Validate() error {
 	for _, f := range []struct {
 		what, text string
 		most       int
-	}{{"who replays", o.By, 120}, {"the reason", o.Why, maxWhy}} {
+	}{{"who it is", o.By, 120}, {"the reason", o.Why, maxWhy}} {
 		switch {
 		case strings.TrimSpace(f.text) == "":
 			return fmt.Errorf("%s: must not be empty", f.what)
@@ -76,18 +79,23 @@ func (d *DeadLetters) BeginReplay(ctx context.Context, o ReplayOrder, matched in
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("replay of %s: %w", d.table.Name, err)
 	}
+	return d.begin(ctx, ActionReplay, o, matched)
+}
+
+// begin writes an order into the audit, as one of an action.
+func (d *DeadLetters) begin(ctx context.Context, action string, o LetterOrder, matched int64) (*Replay, error) {
 	detail, err := json.Marshal(map[string]any{
 		"table": d.table.Name, "selector": o.describe(), "matched": matched, "outcome": OutcomeRunning,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("replay of %s: selector: %w", d.table.Name, err)
+		return nil, fmt.Errorf("%s of %s: selector: %w", action, d.table.Name, err)
 	}
 	r := &Replay{d: d, order: o}
-	return r, d.one(ctx, "audited replay", d.sql.get("replay_begin"), []any{o.By, o.Why, d.projection, string(detail)}, &r.id, &r.since)
+	return r, d.one(ctx, "audited "+action, d.sql.get("replay_begin"), []any{o.By, o.Why, d.projection, string(detail), action}, &r.id, &r.since)
 }
 
 // describe returns the selector as the audit stores it.
-func (o ReplayOrder) describe() map[string]any {
+func (o LetterOrder) describe() map[string]any {
 	out, s := map[string]any{}, o.Selector
 	if s.All() {
 		out["all"] = true
@@ -109,6 +117,9 @@ func (o ReplayOrder) describe() map[string]any {
 	}
 	if !s.Until.IsZero() {
 		out["until"] = s.Until.UTC()
+	}
+	if s.Discarded {
+		out["discarded"] = true
 	}
 	if o.Limit > 0 {
 		out["limit"] = o.Limit
@@ -148,6 +159,11 @@ func (r *Replay) Next(ctx context.Context, limit int) ([]ID, error) {
 // the next attempt has ended. It returns [ErrReplayUnknown], and has sent nothing, when
 // the audit's entry is gone.
 func (r *Replay) Send(ctx context.Context, ids []ID) ([]ID, error) {
+	return r.change(ctx, "replay", "replay_send", ids)
+}
+
+// change runs a statement that changes those of ids which are still in failed.
+func (r *Replay) change(ctx context.Context, what, name string, ids []ID) ([]ID, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
@@ -156,7 +172,7 @@ func (r *Replay) Send(ctx context.Context, ids []ID) ([]ID, error) {
 		id      ID
 		sent    []ID
 	)
-	err := r.d.each(ctx, "replay", r.d.sql.get("replay_send"), []any{arrayOf(ids, self[ID]), r.order.By, r.order.Why, r.id}, []any{&audited, &id}, func() {
+	err := r.d.each(ctx, what, r.d.sql.get(name), []any{arrayOf(ids, self[ID]), r.order.By, r.order.Why, r.id}, []any{&audited, &id}, func() {
 		if !id.IsZero() {
 			sent = append(sent, id)
 		}
@@ -165,9 +181,9 @@ func (r *Replay) Send(ctx context.Context, ids []ID) ([]ID, error) {
 	case err != nil:
 		return nil, err
 	case audited == 0:
-		return nil, fmt.Errorf("replay of %s: entry %d: %w", r.d.table.Name, r.id, ErrReplayUnknown)
+		return nil, fmt.Errorf("%s of %s: entry %d: %w", what, r.d.table.Name, r.id, ErrReplayUnknown)
 	case len(sent) > len(ids):
-		return sent, fmt.Errorf("replay of %s: %d rows changed for %d ids", r.d.table.Name, len(sent), len(ids))
+		return sent, fmt.Errorf("%s of %s: %d rows changed for %d ids", what, r.d.table.Name, len(sent), len(ids))
 	}
 	return sent, nil
 }
@@ -208,11 +224,14 @@ func (r *Replay) Fates(ctx context.Context, ids []ID) (Fates, error) {
 
 // End writes the outcome into the audit.
 func (r *Replay) End(ctx context.Context, o ReplayOutcome) error {
-	detail, err := json.Marshal(o)
+	return r.end(ctx, "outcome of the replay", o)
+}
+
+func (r *Replay) end(ctx context.Context, what string, outcome any) error {
+	detail, err := json.Marshal(outcome)
 	if err != nil {
-		return fmt.Errorf("replay of %s: outcome: %w", r.d.table.Name, err)
+		return wrapped(what, r.d.table.Name, err)
 	}
-	const what = "outcome of the replay"
 	n, err := r.d.exec(ctx, what, r.d.sql.get("replay_end"), r.id, string(detail))
 	if err == nil && n == 0 {
 		err = wrapped(what, r.d.table.Name, ErrReplayUnknown)

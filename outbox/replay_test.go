@@ -296,12 +296,12 @@ func TestReplayNeedsItsAudit(t *testing.T) {
 	b := setup(t)
 	id := b.fail("block", 1, "es_4xx", "1 h")
 	for want, o := range map[string]outbox.ReplayOrder{
-		"who replays: must not be empty":                      {By: " ", Why: "x"},
-		"who replays: must not be longer than 120 characters": {By: strings.Repeat("é", 121), Why: "x"},
+		"who it is: must not be empty":                        {By: " ", Why: "x"},
+		"who it is: must not be longer than 120 characters":   {By: strings.Repeat("é", 121), Why: "x"},
 		"the reason: must not be empty":                       {By: "x"},
 		"the reason: must not contain control characters":     {By: "x", Why: "a\nb"},
 		"the reason: must not be longer than 1000 characters": {By: "x", Why: strings.Repeat("é", 1001)},
-		"who replays: must not contain control characters":    {By: "a\x1b[31m", Why: "x"},
+		"who it is: must not contain control characters":      {By: "a\x1b[31m", Why: "x"},
 	} {
 		if _, err := b.letters(b.pool).BeginReplay(t.Context(), o, 1); err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)

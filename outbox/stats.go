@@ -13,7 +13,8 @@ type Stats struct {
 	Pending      int64 // ready, and not in flight
 	Retrying     int64 // waiting for their retry time, or put off behind an event that does
 	Processing   int64 // in flight, or claimed by another worker
-	Failed       int64 // dead letters
+	Failed       int64 // dead letters, without those that were discarded
+	Discarded    int64 // in failed, and discarded
 	Stuck        int64 // in flight for longer than the limit, or another worker's with an expired lease
 	DoneEstimate int64 // from the server's statistics; done rows are never counted
 	DeadTuples   int64 // row versions that vacuum has not removed yet, from the same statistics
@@ -61,7 +62,7 @@ func (s *Store) Stats(ctx context.Context, maxProcessing time.Duration) (Stats, 
 // rows of each kind, and says so in Capped when there may be more.
 func (s *Store) Glance(ctx context.Context, maxProcessing time.Duration, limit int) (Stats, error) {
 	out, err := s.readStats(ctx, "glance", maxProcessing.Microseconds(), limit)
-	out.Capped = max(out.Pending, out.Retrying, out.Processing, out.Failed) >= int64(limit)
+	out.Capped = max(out.Pending, out.Retrying, out.Processing, out.Failed, out.Discarded) >= int64(limit)
 	return out, err
 }
 
@@ -78,7 +79,7 @@ func (s *Store) readStats(ctx context.Context, counts string, args ...any) (Stat
 	b.Queue(s.sql("oldest"))
 	b.Queue(s.sql("last_settle"))
 	res := s.db.SendBatch(ctx, &b)
-	err := res.QueryRow().Scan(&ready, &out.Retrying, &foreign, &out.Failed, &flying, &out.Stuck, &rows, &out.DeadTuples)
+	err := res.QueryRow().Scan(&ready, &out.Retrying, &foreign, &out.Failed, &out.Discarded, &flying, &out.Stuck, &rows, &out.DeadTuples)
 	if err == nil {
 		err = res.QueryRow().Scan(&age, &out.NextRetry)
 	}
@@ -92,7 +93,7 @@ func (s *Store) readStats(ctx context.Context, counts string, args ...any) (Stat
 		return Stats{}, fmt.Errorf("read statistics of %s: %w", s.cfg.Table, err)
 	}
 	out.Pending, out.Processing = max(0, ready-flying), foreign+flying
-	out.DoneEstimate = max(0, rows-out.Lag()-out.Failed)
+	out.DoneEstimate = max(0, rows-out.Lag()-out.Failed-out.Discarded)
 	out.Oldest = max(0, time.Duration(age*float64(time.Second)))
 	return out, nil
 }

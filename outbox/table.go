@@ -78,7 +78,7 @@ func DescribeTable(ctx context.Context, db DB, name string, timeout time.Duratio
 		return nil, &ShapeError{name, fmt.Sprintf("has an id of type %q", types["id"]), "events need a uuid or a bigint"}
 	case t.Entity == 0:
 		return nil, &ShapeError{name, fmt.Sprintf("has an entity_id of type %q", types["entity_id"]), "entities need a uuid, a bigint or a text"}
-	case types["behind"] == "":
+	case types["behind"] == "" || types["discarded_at"] == "":
 		return nil, &ShapeError{name, "lacks columns of this build", "run `weft migrate up`"}
 	}
 	return t, nil

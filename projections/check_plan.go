@@ -27,7 +27,7 @@ func (c *checker) plan(ctx context.Context, shape *declaredShape, events []outbo
 			}
 		}
 		return rows.Err()
-	}, entities(events))
+	}, shape.key.args(events)...)
 	if err != nil {
 		return nil, err
 	}

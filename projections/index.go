@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -45,7 +46,8 @@ type Index struct {
 	sink        Documents
 	log         *zap.Logger
 	arenas      elastic.FreeList[arena]
-	ahead       *aheadCheck
+	ahead       *aheadCheck // nil for an index that is being filled
+	mirror      atomic.Pointer[Mirror]
 }
 
 // source reads the rows of entities.
@@ -225,7 +227,7 @@ func (s *Index) write(ctx context.Context, a *arena, events []outbox.Event, out 
 	if len(a.actions) == 0 {
 		return nil
 	}
-	answers, err := s.sink.Write(ctx, a.actions)
+	answers, err := s.send(ctx, a, events)
 	if answers == nil {
 		if err == nil {
 			return &outbox.Fault{Reason: outbox.ReasonUnknown, Err: fmt.Errorf("no outcomes for %d documents", len(a.actions))}
@@ -248,7 +250,7 @@ func (s *Index) write(ctx context.Context, a *arena, events []outbox.Event, out 
 			*o = outbox.NoOp(outbox.NoopSourceMissing)
 		}
 	}
-	if len(a.conflicts) > 0 {
+	if len(a.conflicts) > 0 && s.ahead != nil {
 		s.ahead.examine(ctx, a.conflicts)
 	}
 	return err

@@ -22,6 +22,7 @@ func cards() Declaration {
 // cardShop is a shop with a table for cards.
 func cardShop(t *testing.T) *bench {
 	b := shop(t)
+	b.exec(`drop table product_outbox_events; create table product_outbox_events (like search_outbox_events including defaults); alter table product_outbox_events alter entity_id type bigint using 0`)
 	b.exec(`create schema shop; create table shop.product_card (entity_id bigint primary key, version bigint not null, name text not null, price numeric check (price < 100), variants jsonb)`)
 	return b
 }
@@ -38,7 +39,6 @@ func TestTableRules(t *testing.T) {
 	b.exec(`update product set gone = true where id = 4`)
 	b.exec(`insert into shop.product_card select i, v, 'old', 2, null from (values (1, 9), (2, 11), (3, 20), (4, 10), (5, 21), (98, 3)) as c(i, v)`)
 	b.exec(`delete from product where id in (3, 5)`)
-	b.exec(`drop table product_outbox_events; create table product_outbox_events (like search_outbox_events including defaults); alter table product_outbox_events alter entity_id type bigint using 0`)
 	p := b.declared(cards(), nil)
 	if err := p.Ready(t.Context()); err != nil {
 		t.Fatal(err)
@@ -190,13 +190,13 @@ func TestTableFindings(t *testing.T) {
 			b := cardShop(t)
 			r := Registry{Declared: []Declaration{cards()}}
 			deps := Deps{Pool: b.pool, Log: zap.NewNop(), Registerer: prometheus.NewRegistry()}
-			hard := func() (out []Finding) {
+			hard := func() (out []Finding) { // of the table; the bench's outbox lacks its indexes
 				found, err := r.Check(t.Context(), "products", deps)
 				if err != nil {
 					t.Fatal(err)
 				}
 				for _, f := range found {
-					if !f.Warning {
+					if !f.Warning && f.Setting == "destination.table" {
 						out = append(out, f)
 					}
 				}
@@ -212,8 +212,8 @@ func TestTableFindings(t *testing.T) {
 			}
 			ready := b.declared(cards(), nil).Ready(t.Context())
 			for _, want := range c.want {
-				if text := found[0].What + "; " + found[0].Remedy; found[0].Setting != "destination.table" || !strings.Contains(text, want) {
-					t.Errorf("finding of %s: %s; want it to say %q", found[0].Setting, text, want)
+				if text := found[0].What + "; " + found[0].Remedy; !strings.Contains(text, want) {
+					t.Errorf("finding: %s; want it to say %q", text, want)
 				}
 				if ready == nil || !strings.Contains(ready.Error(), want) {
 					t.Errorf("readiness: got %v, want it to say %q", ready, want)

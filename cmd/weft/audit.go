@@ -29,8 +29,9 @@ func (a *app) auditCommand() *cobra.Command {
 		Long: `Show what was done beside the ordinary work, the newest first: leases of an older term
 and claims of other workers that the leader has ended (reclaim), sessions of an old term
 that it has terminated (session_ended), requests to hand over (resign_requested), replays
-of dead letters (replay), removals of finished events (prune), and documents that are newer
-than their source rows (version_ahead).`,
+of dead letters (replay) and discards of them (discard), pauses of projections (pause) and
+their ends (resume), removals of finished events (prune), and documents that are newer than
+their source rows (version_ahead).`,
 		Example: `  weft audit
   weft audit --action replay --since 24h --json`,
 		Args: noArgs,
@@ -38,7 +39,7 @@ than their source rows (version_ahead).`,
 			if f.Limit < 1 {
 				return usage(cmd, "--limit must be at least 1")
 			}
-			if actions := []string{"reclaim", "session_ended", "resign_requested", outbox.ActionReplay, records.ActionPrune, projections.ActionVersionAhead}; f.Action != "" && !slices.Contains(actions, f.Action) {
+			if actions := []string{"reclaim", "session_ended", "resign_requested", outbox.ActionReplay, outbox.ActionDiscard, outbox.ActionPause, outbox.ActionResume, records.ActionPrune, projections.ActionVersionAhead}; f.Action != "" && !slices.Contains(actions, f.Action) {
 				return usage(cmd, fmt.Sprintf("--action %q is none of %s", f.Action, joined(actions)))
 			}
 			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {

@@ -37,6 +37,9 @@ func writeStory(w io.Writer, e records.Story) error {
 	if e.Reason != "" || e.Error != "" {
 		lines = append(lines, [2]string{"reason", records.Dash(records.Plain(e.Reason))}, [2]string{"error", records.Dash(records.Plain(e.Error))})
 	}
+	if e.DiscardedAt != nil {
+		lines = append(lines, [2]string{"discarded", discardedLine(e.DiscardedAt, e.DiscardedBy, e.DiscardReason)})
+	}
 	lines = append(lines, [2]string{"replayed", replayed}, [2]string{"trace", records.Dash(e.TraceID)})
 	for i, b := range e.Before {
 		what := ""

@@ -22,16 +22,18 @@ func (a *app) failedCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "failed",
 		Short: "Look at the dead letters",
-		Long: `Look at the events that ended in failed: they are tried no more, and hold up nobody.
-weft replay sends them again.`,
+		Long: `Look at the events that ended in failed: they are tried no more, and hold up nobody
+but, under strict order, the later events of their entity. weft replay sends them again;
+weft failed discard takes those off the list that nobody will send again.`,
 		Example: `  weft failed summary
   weft failed list --reason es_4xx --since 2h
-  weft failed show 7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11`,
+  weft failed show 7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11
+  weft failed discard --entity book --by alice --why "test data"`,
 		Args: cobra.ArbitraryArgs,
 		RunE: group,
 	}
 	cmd.SuggestionsMinimumDistance = 2
-	cmd.AddCommand(a.failedSummary(), a.failedList(), a.failedShow())
+	cmd.AddCommand(a.failedSummary(), a.failedList(), a.failedShow(), a.failedDiscard())
 	return cmd
 }
 
@@ -67,6 +69,7 @@ func (a *app) failedSummary() *cobra.Command {
 		Args:    noArgs,
 	}
 	sel.addFlags(cmd)
+	sel.addDiscarded(cmd)
 	return a.failedSub(cmd, &sel, &asJSON, func(ctx context.Context, all []*outbox.DeadLetters, s outbox.Selector) error {
 		groups, err := records.Summarize(ctx, all, s)
 		if err != nil {
@@ -95,6 +98,7 @@ func (a *app) failedList() *cobra.Command {
 		},
 	}
 	sel.addFlags(cmd)
+	sel.addDiscarded(cmd)
 	cmd.Flags().IntVar(&limit, "limit", 50, "list at most this many")
 	return a.failedSub(cmd, &sel, &asJSON, func(ctx context.Context, all []*outbox.DeadLetters, s outbox.Selector) error {
 		out, err := records.ListLetters(ctx, all, s, limit)
@@ -192,7 +196,8 @@ func writeLettersFull(w io.Writer, d records.DeadLetters) error {
 			{"event", l.ID}, {"projection", l.Projection}, {"entity", l.EntityType + ":" + l.EntityID},
 			{"op", fmt.Sprintf("%s, version %d", l.Op, l.EventVersion)}, {"created", records.Clock(l.CreatedAt)},
 			{"failed", records.Clock(l.FailedAt)}, {"attempts", strconv.Itoa(l.Attempts)},
-			{"reason", records.Dash(l.Reason)}, {"error", records.Dash(records.Plain(l.Error))}, {"replayed", replayed}, {"traceparent", records.Dash(l.Traceparent)},
+			{"reason", records.Dash(l.Reason)}, {"error", records.Dash(records.Plain(l.Error))}, {"replayed", replayed},
+			{"discarded", discardedLine(l.DiscardedAt, l.DiscardedBy, l.DiscardReason)}, {"traceparent", records.Dash(l.Traceparent)},
 		} {
 			fmt.Fprintf(tw, "%s\t%s\n", line[0], line[1])
 		}

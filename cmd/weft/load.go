@@ -13,6 +13,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/records"
+	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -62,6 +63,9 @@ interrupted.`,
 				if names := cfg.Registry().Names(); !slices.Contains(names, args[0]) {
 					return usage(cmd, fmt.Sprintf("there is no projection %q: want one of %s", args[0], strings.Join(names, ", ")))
 				}
+				if st, err := leader.ReadState(ctx, pool, cfg.Group); err == nil && !st.Led() {
+					fmt.Fprintf(a.stderr, "weft: nobody leads group %s: start weft run; without it the load stops at %d open events and waits\n", cfg.Group, f.backlog)
+				}
 				return a.loadProjection(ctx, cfg, pool, args[0], f)
 			})
 		},
@@ -80,7 +84,8 @@ func (a *app) loadProjection(ctx context.Context, cfg config.Config, pool *pgxpo
 		return err
 	}
 	out, started, meter := loaded{Projection: name}, time.Now(), newMeter(a.stderr, name)
-	err = l.Run(ctx, outbox.ID{}, outbox.Pace{Backlog: f.backlog, Page: f.page, Again: f.again}, func(p outbox.Page) error {
+	pace := outbox.Pace{Backlog: f.backlog, Page: f.page, Again: f.again, Waits: meter.waits}
+	err = l.Run(ctx, outbox.ID{}, pace, func(p outbox.Page) error {
 		out.Rows, out.Events = out.Rows+int64(p.Read), out.Events+int64(p.Written)
 		meter.loaded(out, l.Rows(), time.Since(started))
 		return nil

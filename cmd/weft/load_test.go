@@ -137,3 +137,20 @@ func TestLoadOfALeaderIsRefused(t *testing.T) {
 		t.Errorf("the fault is logged %d times, want once", n)
 	}
 }
+
+// A load that stands still says so.
+func TestLoadSaysThatItWaits(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	errOut, ended := &buffer{}, make(chan int, 1)
+	a := &app{environ: s.env, stdin: strings.NewReader(""), stdout: &buffer{}, stderr: errOut}
+	go func() { ended <- a.execute(ctx, []string{"load", "products", "--backlog", "10", "--page", "5"}) }()
+	testenv.Eventually(t, time.Minute, func() bool {
+		return strings.Contains(errOut.String(), "s for the leader to carry what is written: see weft status")
+	}, "the load says that it waits")
+	cancel()
+	if code := <-ended; code != exitTryAgain {
+		t.Errorf("exit code of an interrupted load: got %d, want %d", code, exitTryAgain)
+	}
+}

@@ -52,6 +52,14 @@ func (m *meter) loaded(l loaded, all int64, since time.Duration) {
 	m.show(l.Rows, all, fmt.Sprintf("%d events", l.Events), "%d of %s rows read, %d events written, %.0f rows/s, %s left", l.Rows, of, l.Events, rate, left)
 }
 
+// waits says, from time to time, that a load stands still.
+func (m *meter) waits(since time.Duration) {
+	if since >= meterEvery && time.Since(m.last) >= meterEvery {
+		m.last = time.Now()
+		m.note(fmt.Sprintf("%s: the load has waited %s for the leader to carry what is written: see weft status", m.what, since.Round(time.Second)))
+	}
+}
+
 // verified shows the progress of a comparison; the total is an estimate.
 func (m *meter) verified(r verify.Report, since time.Duration) {
 	total := max(r.Total, r.Seen+1)

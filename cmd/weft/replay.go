@@ -64,7 +64,8 @@ leader. Who did it, why and what came of it is kept in weft_audit.
 
 An event only says that its entity has changed. What is written is the source row as it
 is when the event is processed, under its own version: a replay brings back neither an
-older document nor one that has been deleted.
+older document nor one that has been deleted. Events that were discarded are sent again only
+by their ids, or with --discarded; that undoes the discard.
 
 Lower versions go first, at --rate, and not further ahead of the leader than two seconds
 of that. A few go alone at first; when they all fail again the replay stops, because the
@@ -88,6 +89,7 @@ interrupted.`,
 		},
 	}
 	f.sel.addFlags(cmd)
+	f.sel.addDiscarded(cmd)
 	cmd.Flags().BoolVar(&f.all, "all", false, "all dead letters of the projections")
 	cmd.Flags().StringVar(&f.by, "by", "", "who replays (required)")
 	cmd.Flags().StringVar(&f.why, "why", "", "the reason (required)")
@@ -105,17 +107,10 @@ func (f *replayFlags) check(cmd *cobra.Command, ids []string) error {
 	if err := f.sel.parse(cmd, ids); err != nil {
 		return err
 	}
-	ways := 0
-	for _, used := range []bool{len(ids) > 0, f.sel.filtered(), f.all} {
-		if used {
-			ways++
-		}
+	if err := f.sel.oneWay(cmd, ids, f.all); err != nil {
+		return err
 	}
 	switch {
-	case ways == 0:
-		return usage(cmd, "say which dead letters: ids, --entity, --reason, --since, --until, or --all")
-	case ways > 1:
-		return usage(cmd, "ids, filters and --all exclude each other")
 	case f.limit < 0, f.rate < 0, f.wait < 0:
 		return usage(cmd, "--limit, --rate and --wait must not be negative")
 	case f.dryRun:
@@ -125,7 +120,7 @@ func (f *replayFlags) check(cmd *cobra.Command, ids []string) error {
 	case f.why == "":
 		return usage(cmd, "--why is missing: say why the events are sent again")
 	}
-	if err := (outbox.ReplayOrder{By: f.by, Why: f.why}).Validate(); err != nil {
+	if err := (outbox.LetterOrder{By: f.by, Why: f.why}).Validate(); err != nil {
 		return usage(cmd, err.Error())
 	}
 	return nil

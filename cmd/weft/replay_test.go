@@ -125,12 +125,12 @@ func TestFailedAndReplayUsage(t *testing.T) {
 		"--entity \":7\": want TYPE:ID, ID or TYPE; see `weft replay --help`":                                                                    append([]string{"replay", "--entity=:7"}, who...),
 		"invalid argument \"-3h\" for \"--since\" flag: want a duration like 90m, or a time like 2026-05-04T03:02:01Z; see `weft replay --help`": append([]string{"replay", "--since=-3h"}, who...),
 		"--reason \"es_400\" is none of the reasons: es_429, es_4xx, es_5xx, es_timeout, es_connect, es_request_error, es_other, db_contention, db_unavailable, deterministic_exception, unknown_exception, none; see `weft failed list --help`": {"failed", "list", "--reason=es_400"},
-		"--limit must be at least 1; see `weft failed list --help`":                                                                 {"failed", "list", "--limit=0"},
-		"the id of an event is missing; see `weft failed show --help`":                                                              {"failed", "show"},
-		"unexpected argument \"x\"; see `weft failed summary --help`":                                                               {"failed", "summary", "x"},
-		"a command is missing; see `weft failed --help`":                                                                            {"failed"},
-		"--limit must be at least 1; see `weft audit --help`":                                                                       {"audit", "--limit=0"},
-		"--action \"x\" is none of reclaim, session_ended, resign_requested, replay, prune, version_ahead; see `weft audit --help`": {"audit", "--action=x"},
+		"--limit must be at least 1; see `weft failed list --help`":    {"failed", "list", "--limit=0"},
+		"the id of an event is missing; see `weft failed show --help`": {"failed", "show"},
+		"unexpected argument \"x\"; see `weft failed summary --help`":  {"failed", "summary", "x"},
+		"a command is missing; see `weft failed --help`":               {"failed"},
+		"--limit must be at least 1; see `weft audit --help`":          {"audit", "--limit=0"},
+		"--action \"x\" is none of reclaim, session_ended, resign_requested, replay, discard, pause, resume, prune, version_ahead; see `weft audit --help`": {"audit", "--action=x"},
 	} {
 		r := weft(t, []string{"DATABASE_URL=postgres://127.0.0.1:1/x"}, args...)
 		if r.code != exitUsage || r.errOut != "weft: "+want+"\n" || r.out != "" {

@@ -22,6 +22,7 @@ type selection struct {
 	entityID      outbox.ID
 	reason        string
 	since, before records.Moment
+	discarded     bool
 }
 
 func (s *selection) addFlags(cmd *cobra.Command) {
@@ -29,6 +30,11 @@ func (s *selection) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.reason, "reason", "", "only this `reason`: one of docs/runbooks/reasons.md, or none")
 	cmd.Flags().Var(&s.since, "since", "only what has failed since then: a time, or a duration ago")
 	cmd.Flags().Var(&s.before, "until", "only what failed before then")
+}
+
+// addDiscarded adds a flag that selects what was discarded.
+func (s *selection) addDiscarded(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&s.discarded, "discarded", false, "only those that were discarded, instead of the others")
 }
 
 // parse reads ids and flags, or says what is wrong with them.
@@ -54,6 +60,24 @@ func (s *selection) parse(cmd *cobra.Command, ids []string) error {
 	}
 	s.entityType, s.entityID = kind, id
 	return nil
+}
+
+// oneWay wants the dead letters to be named in one way: by ids, by filters, or all of them.
+func (s *selection) oneWay(cmd *cobra.Command, ids []string, all bool) error {
+	ways := 0
+	for _, used := range []bool{len(ids) > 0, s.filtered(), all} {
+		if used {
+			ways++
+		}
+	}
+	switch {
+	case ways == 0:
+		return usage(cmd, "say which dead letters: ids, --entity, --reason, --since, --until, or --all")
+	case ways > 1:
+		return usage(cmd, "ids, filters and --all exclude each other")
+	default:
+		return nil
+	}
 }
 
 // fits says what is wrong with an id that no table can have.
@@ -92,13 +116,13 @@ func joined[S ~string](all []S) string {
 
 // filtered reports whether anything but ids narrows the selection.
 func (s *selection) filtered() bool {
-	return s.entity != "" || s.reason != "" || s.since.Given() || s.before.Given()
+	return s.entity != "" || s.reason != "" || s.since.Given() || s.before.Given() || s.discarded
 }
 
 // open returns the dead letters of the configured projections, which the selection must fit,
 // and the selection with its times in the database's clock.
 func (s *selection) open(ctx context.Context, cmd *cobra.Command, pool *pgxpool.Pool, cfg config.Config) ([]*outbox.DeadLetters, outbox.Selector, error) {
-	sel := outbox.Selector{IDs: s.ids, EntityType: s.entityType, EntityID: s.entityID, Reason: s.reason}
+	sel := outbox.Selector{IDs: s.ids, EntityType: s.entityType, EntityID: s.entityID, Reason: s.reason, Discarded: s.discarded}
 	now, err := records.Now(ctx, pool, preflightTimeout)
 	if err != nil {
 		return nil, sel, err

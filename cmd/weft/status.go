@@ -19,6 +19,9 @@ func (a *app) statusCommand() *cobra.Command {
 		Long: `Show who leads, which instances were seen, and the state of every projection, as the
 database has it. Works from any host. Exits 1 when nobody leads.
 
+One instance leads. One that was killed or cut off while it led is lost until it has been
+silent for seven seconds; then it is gone, as every instance that is silent for so long.
+
 READY events may go; WAITING ones have a retry time, and PUT OFF ones stand behind an
 earlier event of their entity. IN FLIGHT events are leased by the leader, with the
 number of batches and the age of the oldest. OTHERS are claimed by another worker or an

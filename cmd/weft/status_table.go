@@ -28,19 +28,25 @@ func writeStatus(w io.Writer, st records.Status) error {
 		return err
 	}
 
-	fmt.Fprintln(tw, "\nPROJECTION\tREADY\tWAITING\tPUT OFF\tIN FLIGHT\tOTHERS\tSTUCK\tFAILED\tDONE\tLAG\tOLDEST\tNEXT RETRY\tLAST SETTLE")
+	fmt.Fprintln(tw, "\nPROJECTION\tREADY\tWAITING\tPUT OFF\tIN FLIGHT\tOTHERS\tSTUCK\tFAILED\tDISCARDED\tDONE\tLAG\tOLDEST\tNEXT RETRY\tLAST SETTLE")
 	for _, p := range st.Projections {
 		oldest := "-"
 		if p.Lag > 0 {
 			oldest = records.Span(p.OldestSecs)
 		}
-		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%s\t%d\t%d\t%d\t~%d\t%d\t%s\t%s\t%s\n", p.Projection, p.Pending, max(0, p.Retrying-p.PutOff), p.PutOff,
-			p.Flight(), p.Foreign, p.Stuck, p.Failed, p.DoneEstimate, p.Lag, oldest, p.NextRetry(), p.LastSettle())
+		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%s\t%d\t%d\t%d\t%d\t~%d\t%d\t%s\t%s\t%s\n", p.Projection, p.Pending, max(0, p.Retrying-p.PutOff), p.PutOff,
+			p.Flight(), p.Foreign, p.Stuck, p.Failed, p.Discarded, p.DoneEstimate, p.Lag, oldest, p.NextRetry(), p.LastSettle())
 	}
 	if err := tw.Flush(); err != nil {
 		return err
 	}
 	for _, p := range st.Projections {
+		if p.Pause != nil {
+			fmt.Fprintf(w, "\nPAUSED  %s: %s; weft resume ends it\n", p.Projection, p.Pause.Line())
+		}
+		if p.Rebuild != nil {
+			fmt.Fprintf(w, "\nREBUILD %s\n", p.Rebuild.Line())
+		}
 		if v := p.VersionAhead; v != nil {
 			fmt.Fprintf(w, "\nALARM   %s: documents are newer than their source rows and stay so: %d writes refused since %s, the last %s ago (%s)\n"+
 				"        see the runbook restored from a backup, docs/runbooks/restore-from-backup.md\n",

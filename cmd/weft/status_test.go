@@ -183,3 +183,26 @@ func TestTablesOfProjections(t *testing.T) {
 		}
 	}
 }
+
+// Of a killed leader and its successor one leads, whatever each said last.
+func TestStatusShowsOneLeader(t *testing.T) {
+	t.Parallel()
+	led := leader.State{Epoch: 8, Instance: "b", LockHeld: true, LockMatches: true}
+	for name, tc := range map[string]struct {
+		state leader.State
+		seen  leader.Instance
+		want  string
+	}{
+		"Leads":            {led, leader.Instance{Name: "b", Role: leader.RoleLeader}, "leader"},
+		"LeadsSaidStandby": {led, leader.Instance{Name: "b", Role: leader.RoleStandby}, "leader"},
+		"Drains":           {led, leader.Instance{Name: "b", Role: leader.RoleDraining}, "draining"},
+		"Killed":           {led, leader.Instance{Name: "a", Role: leader.RoleLeader, SeenAgo: 2 * time.Second}, "lost"},
+		"KilledLongAgo":    {led, leader.Instance{Name: "a", Role: leader.RoleLeader, SeenAgo: 8 * time.Second}, "gone"},
+		"KilledNobodyYet":  {leader.State{Epoch: 7, Instance: "a"}, leader.Instance{Name: "a", Role: leader.RoleLeader}, "lost"},
+		"Standby":          {led, leader.Instance{Name: "c", Role: leader.RoleStandby}, "standby"},
+	} {
+		if got := records.ElectionStatus(tc.state, []leader.Instance{tc.seen}).Instances[0].Role; got != tc.want {
+			t.Errorf("%s: got %s, want %s", name, got, tc.want)
+		}
+	}
+}

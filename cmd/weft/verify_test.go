@@ -34,7 +34,15 @@ func (s *shop) verified(code int, args ...string) verify.Report {
 // put writes a document past weft.
 func (s *shop) put(id string, version int64, body string) {
 	s.t.Helper()
-	url := fmt.Sprintf("%s/%s/_doc/%s?version=%d&version_type=external_gte", testenv.ElasticURL(s.t), s.index, id, version)
+	s.putAt(id, "", version, body)
+}
+
+func (s *shop) putAt(id, routing string, version int64, body string) {
+	s.t.Helper()
+	url := fmt.Sprintf("%s/%s/_doc/%s?version=%d&version_type=external_gte&refresh=true", testenv.ElasticURL(s.t), s.index, id, version)
+	if routing != "" {
+		url += "&routing=" + routing
+	}
 	method := http.MethodPut
 	if body == "" {
 		method = http.MethodDelete
@@ -169,6 +177,105 @@ func TestVerifyFindsAndRepairs(t *testing.T) {
 	}
 }
 
+// shard returns the shard of a routing.
+func (s *shop) shard(routing string) int {
+	s.t.Helper()
+	res, err := http.Get(fmt.Sprintf("%s/%s/_search_shards?routing=%s", testenv.ElasticURL(s.t), s.index, routing))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var answer struct {
+		Shards [][]struct {
+			Shard int `json:"shard"`
+		} `json:"shards"`
+	}
+	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil || len(answer.Shards) != 1 {
+		s.t.Fatalf("shards of %s: %+v, %v", routing, answer, err)
+	}
+	return answer.Shards[0][0].Shard
+}
+
+// A document on the shard of another routing is found and deleted there, and the right one stays.
+func TestVerifyRoutedDocuments(t *testing.T) {
+	t.Parallel()
+	s := newRoutedShop(t)
+	s.running()
+	if r := weft(t, s.env, "load", "products"); r.code != 0 {
+		t.Fatalf("load: %+v", r)
+	}
+	s.settled()
+	if got := s.verified(0); got.Rows != 40 || got.Documents != 40 {
+		t.Errorf("before the damage: got %+v", got)
+	}
+	other := ""
+	for i := range 50 {
+		if other = fmt.Sprint("other", i); s.shard(other) != s.shard("t5") {
+			break
+		}
+	}
+	const far = 9_000_000_000_000_000_000
+	s.putAt("eu:5", other, far-1, `{"name":"left behind"}`)
+	s.putAt("eu:999", "t1", 5, `{"name":"ghost"}`)
+	s.putAt("eu:6", "t6", far-2, "") // deleted by somebody, in a far version
+	s.exec("update product_outbox_versions set version = version + 1 where entity_id = 'eu:7'")
+	want := verify.Report{Projection: "products", Rows: 40, Missing: 1, Extra: 1, Stale: 1, Misplaced: 1}
+	got := s.verified(1)
+	got.Examples, got.Documents = nil, 0
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("report: got %+v, want %+v", got, want)
+	}
+	s.exec(fmt.Sprintf("select setval('product_outbox_version', %d)", far)) // the version of a tombstone is nowhere to be seen
+	if got := s.verified(0, "--repair", "--by", "alice", "--why", "a test"); got.Repaired != 4 {
+		t.Errorf("repair: got %+v, want all four repaired", got)
+	}
+	if got := s.verified(0); got.Differs() != 0 || got.Documents != 40 {
+		t.Errorf("after the repair: got %+v", got)
+	}
+}
+
+// The leader compares by itself, and repairs where it is told to.
+func TestLeaderRepairsWhatDiffers(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.env = append(s.env, "WEFT_VERIFY_EVERY=1s", "WEFT_VERIFY_REPAIR=repair", "WEFT_INSTANCE=scrubber")
+	s.running()
+	if r := weft(t, s.env, "load", "products"); r.code != 0 {
+		t.Fatalf("load: %+v", r)
+	}
+	s.settled()
+	s.put("7", s.versionOf(7), "")
+	s.put("9", s.versionOf(9), `{"name":"corrupt"}`)
+	testenv.Eventually(t, time.Minute, func() bool {
+		return s.document("7")["name"] == "product 7" && s.document("9")["name"] == "product 9"
+	}, "the leader finds and repairs")
+	testenv.Eventually(t, time.Minute, func() bool {
+		var finished bool
+		var repaired int
+		err := s.pool.QueryRow(t.Context(), `select (select covered_at is not null from weft_verify where projection = 'products' and part = 'scrub'),
+			(select sum(count) from weft_audit where action = 'repair' and actor = 'scrubber')`).Scan(&finished, &repaired)
+		return err == nil && finished && repaired == 2
+	}, "a finished comparison, and two repairs in the audit")
+}
+
+func TestVerifyGoesOnWhereItEnded(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.running()
+	if r := weft(t, s.env, "load", "products"); r.code != 0 {
+		t.Fatalf("load: %+v", r)
+	}
+	s.settled()
+	s.put("20", s.versionOf(20), "")
+	s.exec(`insert into weft_verify values ('products', 'command', 'product', '30', '{"rows": 30, "stale": 2}', now(), now())`)
+	if got := s.verified(1, "--resume"); got.Rows != 50 || got.Stale != 2 || got.Missing != 0 {
+		t.Errorf("resumed: got %+v, want the report of rows 1 to 30 as it was, and the rest compared", got)
+	}
+	if got := s.verified(1, "--resume"); got.Rows != 50 || got.Stale != 0 || got.Missing != 1 {
+		t.Errorf("after the end: got %+v, want all compared anew", got)
+	}
+}
+
 // A pair that works causes no false report.
 func TestVerifyUnderLoadReportsNothing(t *testing.T) {
 	t.Parallel()
@@ -182,7 +289,7 @@ func TestVerifyUnderLoadReportsNothing(t *testing.T) {
 	stop := s.write()
 	defer stop()
 	for range testenv.Volume(5, 100) {
-		if got := s.verified(0); got.Differs() != 0 || got.Unsettled != 0 {
+		if got := s.verified(0, "--settle", "5m"); got.Differs() != 0 || got.Unsettled != 0 {
 			t.Fatalf("verify under load: got %+v, want nothing", got)
 		}
 	}

@@ -76,6 +76,16 @@ func (o *Observer) Foreign(yes bool) {
 	o.log.Info("the other worker claims no more events", zap.String("event", "outbox.foreign"))
 }
 
+// Paused records that somebody has paused the projection, or with nil that the pause is over.
+func (o *Observer) Paused(p *outbox.Pause) {
+	if p != nil {
+		o.log.Warn("projection paused: nothing is leased until weft resume", zap.String("event", "projection.paused"),
+			zap.String("by", p.By), zap.String("why", p.Why), zap.Time("paused_at", p.At))
+		return
+	}
+	o.log.Info("projection resumed", zap.String("event", "projection.resumed"))
+}
+
 // Panic records a panic of the projection.
 func (o *Observer) Panic(ctx context.Context, value any, stack []byte) {
 	o.log.Error("projection panicked", zap.String("event", "projection.panic"), zap.Any("panic", value), zap.ByteString("stack", stack), spanlog.IDs(ctx))

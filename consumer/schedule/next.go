@@ -49,7 +49,7 @@ func (s *Scheduler) work(now time.Time) (a Action, ok bool) {
 		}
 		s.probing = true
 		return Action{Kind: DoProbe}, true
-	case s.foreign:
+	case s.foreign || s.paused:
 		return a, false
 	case phase == Running:
 		if b := s.lease(); b != nil {
@@ -111,7 +111,7 @@ func (s *Scheduler) until(now time.Time) time.Time {
 	if phase := s.gate.state.Phase; phase == Outage || phase == Broken {
 		at(s.gate.next)
 	}
-	if !s.c.listing && !s.foreign {
+	if !s.c.listing && !s.foreign && !s.paused {
 		at(s.c.nextList)
 	}
 	at(s.c.nextOff)

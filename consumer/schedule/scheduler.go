@@ -84,7 +84,8 @@ type Scheduler struct {
 	probing, waking, toWake bool
 	woken                   uint64        // serial of the end of the last wake
 	typical                 time.Duration // of a call that went well
-	stopping, foreign       bool
+	stopping                bool
+	foreign, paused         bool // nothing is leased then
 
 	fault   time.Duration // pause after faults of the database in a row
 	waitFor time.Time     // no call to the database before
@@ -132,6 +133,14 @@ func (s *Scheduler) Foreign(yes bool) {
 		s.c.drop()
 	}
 	s.foreign = yes
+}
+
+// Pause notes whether somebody has paused the projection. While it is, nothing is leased.
+func (s *Scheduler) Pause(yes bool) {
+	if yes && !s.paused {
+		s.c.drop()
+	}
+	s.paused = yes
 }
 
 // Listed takes the answer to DoList.

@@ -169,6 +169,8 @@ func (p *play) answer(t *testing.T, d *datadriven.TestData) {
 		p.s.Stop()
 	case "foreign":
 		p.s.Foreign(name == "yes")
+	case "pause":
+		p.s.Pause(name == "yes")
 	default:
 		t.Fatalf("%s: unknown command %q", d.Pos, d.Cmd)
 	}

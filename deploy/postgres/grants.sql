@@ -2,9 +2,9 @@
 -- By the owner of the tables, after each weft migrate up.
 
 grant usage on schema public to weft;
-grant select, update (updated_at, status, owner, lease_until, processing_started_at, attempts, next_retry_at, processed_at, error_reason, error, replay_count, last_replayed_at, last_replayed_by, last_replayed_reason, epoch, reclaims, behind) on public.search_outbox_events to weft;
+grant select, update (updated_at, status, owner, lease_until, processing_started_at, attempts, next_retry_at, processed_at, error_reason, error, replay_count, last_replayed_at, last_replayed_by, last_replayed_reason, epoch, reclaims, behind, discarded_at, discarded_by, discarded_reason) on public.search_outbox_events to weft;
 grant select on public.search_outbox_history to weft;
-grant select, update (updated_at, status, owner, lease_until, processing_started_at, attempts, next_retry_at, processed_at, error_reason, error, replay_count, last_replayed_at, last_replayed_by, last_replayed_reason, epoch, reclaims, behind) on public.chronicle_outbox_events to weft;
+grant select, update (updated_at, status, owner, lease_until, processing_started_at, attempts, next_retry_at, processed_at, error_reason, error, replay_count, last_replayed_at, last_replayed_by, last_replayed_reason, epoch, reclaims, behind, discarded_at, discarded_by, discarded_reason) on public.chronicle_outbox_events to weft;
 grant select on public.chronicle_outbox_history to weft;
 grant select on public.search_index to weft;
 grant select on public.chronicle_events to weft;
@@ -15,8 +15,12 @@ grant select, update (group_name) on public.weft_fence to weft;
 grant select, insert, update on public.weft_leader to weft;
 grant select, insert, update on public.weft_term to weft;
 grant select, insert, update on public.weft_progress to weft;
+grant select, insert, update on public.weft_verify to weft;
+grant select, insert, update on public.weft_rebuild to weft;
+grant select, insert, delete on public.weft_pause to weft;
 grant select, insert, update, delete on public.weft_instance to weft;
 grant select, insert, update, delete on public.weft_lease to weft;
+grant select, insert, update, delete on public.weft_redo to weft;
 grant select, insert, update, delete on public.chronicle_entries to weft;
 grant select on public.weft_inflight to weft;
 grant select on public.search_outbox_events_live to weft;

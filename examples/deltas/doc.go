@@ -9,7 +9,7 @@
 //
 // A movement that is refused, here one that overdraws the account, ends in failed. Later
 // movements of the account wait, those of others go on, until somebody removes the cause and
-// runs `weft replay`, or discards the movement by setting its status to done.
+// runs `weft replay`, or gives the movement up with `weft failed discard`.
 //
 // # What is guaranteed
 //

@@ -1,4 +1,12 @@
 // Package shop holds the files of the example, for programs that run on its tables.
+//
+// # What is guaranteed
+//
+//   - They are those that README.md uses, and a test runs that page.
+//
+// # What is not guaranteed
+//
+//   - An outbox: `weft outbox create` makes it.
 package shop
 
 import "embed"

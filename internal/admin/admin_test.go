@@ -478,3 +478,21 @@ func TestSamePortServesOnce(t *testing.T) {
 		t.Errorf("got a second listener on %s", s.HealthAddr())
 	}
 }
+
+// A pause is in the body, and readiness does not fail with it, on a leader or a standby.
+func TestPauseIsShownAndKeepsReadiness(t *testing.T) {
+	t.Parallel()
+	h := admin.NewHealth("g", "a")
+	for _, role := range []admin.Role{admin.Leader, admin.Standby} {
+		h.SetRole(role, 1)
+		h.SetProjection("p", admin.Suspended, "")
+		h.SetPause("p", "paused by alice: reindexing")
+		if r := h.Report(); !r.Ready || r.Projections["p"].Pause != "paused by alice: reindexing" || r.Projections["p"].Activity != admin.Suspended {
+			t.Errorf("%s: got %+v, want it ready and the pause named", role, r)
+		}
+	}
+	h.SetPause("p", "")
+	if text := h.Report().Projections["p"].Pause; text != "" {
+		t.Errorf("got %q after the pause, want none", text)
+	}
+}

@@ -39,10 +39,14 @@ const (
 	Paused  Activity = "paused"  // the breaker stopped it; it probes with one event
 )
 
+// Suspended means that somebody has paused the projection: nothing is leased until it is resumed.
+const Suspended Activity = "suspended"
+
 // Projection is the state of one projection.
 type Projection struct {
 	Activity Activity  `json:"activity"`
 	Detail   string    `json:"detail,omitempty"`
+	Pause    string    `json:"pause,omitempty"` // who has paused it, when and why
 	Since    time.Time `json:"since"`
 }
 
@@ -130,6 +134,16 @@ func (h *Health) SetProjection(name string, a Activity, detail string) (changed 
 	p.Activity, p.Detail = a, detail
 	h.rep.Projections[name] = p
 	return changed
+}
+
+// SetPause records who has paused a projection, when and why; an empty text means nobody.
+// Readiness does not change with it.
+func (h *Health) SetPause(name, text string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.rep.Projections[name]
+	p.Pause = text
+	h.rep.Projections[name] = p
 }
 
 // Report returns the state at this moment.

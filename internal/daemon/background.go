@@ -178,7 +178,14 @@ func (d *daemon) look(leaving bool) {
 	}
 	for _, l := range d.projectors {
 		s := l.pipeline.State()
-		d.Health.SetProjection(l.proj.Name(), activity(s.Phase), cmp.Or(s.Detail, string(s.Reason)))
+		doing := activity(s.Phase)
+		if s.Phase != schedule.Idle {
+			d.tellPause(l.proj.Name(), s.Paused)
+		}
+		if s.Paused != nil && doing == admin.Running {
+			doing = admin.Suspended
+		}
+		d.Health.SetProjection(l.proj.Name(), doing, cmp.Or(s.Detail, string(s.Reason)))
 	}
 }
 

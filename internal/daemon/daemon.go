@@ -76,6 +76,7 @@ type daemon struct {
 
 	upkeepMetrics *upkeepMetrics
 	scrubbed      *scrubMetrics
+	rebuilt       *rebuildMetrics
 
 	reload      Reload
 	reloaded    *reloaded
@@ -221,6 +222,9 @@ func (d *daemon) buildLanes() error {
 	if d.scrubbed, err = newScrubMetrics(d.Registerer, cfg.Projections); err != nil {
 		return err
 	}
+	if d.rebuilt, err = newRebuildMetrics(d.Registerer, cfg.Projections); err != nil {
+		return err
+	}
 	for _, p := range projs {
 		ordered, ok := p.(projections.Strict)
 		strict := ok && ordered.Strict()
@@ -321,12 +325,17 @@ func (d *daemon) lead(ctx context.Context, t *leader.Term) error {
 			if err := d.takeOver(until, l, t.Epoch()); err != nil || until.Err() != nil {
 				return err
 			}
+			r := d.newRebuilder(l, t)
+			if err := r.join(until); err != nil || until.Err() != nil {
+				return err
+			}
 			d.awaitPrepared(until, l)
 			g.Go(func() error { return l.reclaimer.Run(until, t.Epoch()) })
 			g.Go(func() error { d.upkeep(until, l, t.Epoch()); return nil })
 			g.Go(func() error { d.scrub(until, l); return nil })
 			g.Go(func() error { d.load(until, l, t.Epoch()); return nil })
-			return l.pipeline.Run(ctx, t)
+			g.Go(func() error { r.run(until); return nil })
+			return r.pump(ctx, t)
 		})
 	}
 	return g.Wait()

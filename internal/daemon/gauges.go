@@ -14,12 +14,12 @@ import (
 
 // gauges are the metrics over the tables and the server they are on.
 type gauges struct {
-	lag, lagSeconds, oldest, stuck, failed, waiting *prometheus.GaugeVec
-	atLeast, dead, lastSettle                       *prometheus.GaugeVec
-	rebuilt, rebuildTook, rebuildGood               *prometheus.GaugeVec
-	readings                                        *prometheus.CounterVec
-	skew, snapshot, snapshotXIDs                    prometheus.Gauge
-	clocks                                          map[string]*clocks // by projection
+	lag, lagSeconds, oldest, stuck, failed, discarded, waiting, paused *prometheus.GaugeVec
+	atLeast, dead, lastSettle                                          *prometheus.GaugeVec
+	rebuilt, rebuildTook, rebuildGood                                  *prometheus.GaugeVec
+	readings                                                           *prometheus.CounterVec
+	skew, snapshot, snapshotXIDs                                       prometheus.Gauge
+	clocks                                                             map[string]*clocks // by projection
 }
 
 // clocks hold the moments whose ages grow between two readings.
@@ -53,13 +53,15 @@ func newGauges(reg prometheus.Registerer, projections []string) (*gauges, error)
 		lagSeconds: vec("outbox_lag_seconds", "Age of the oldest event that is not finished, in seconds; the same as outbox_oldest_age_seconds."),
 		oldest:     vec("outbox_oldest_age_seconds", "Age of the oldest event that is not finished, in seconds; it goes on growing while the table cannot be read."),
 		stuck:      vec("outbox_stuck_processing_events", "Events in processing with an expired lease, or for too long."),
-		failed:     vec("weft_dead_letters", "Events in failed; counted as outbox_lag_events is."),
+		failed:     vec("weft_dead_letters", "Events in failed that were not discarded; counted as outbox_lag_events is."),
+		discarded:  vec("weft_discarded_letters", "Events in failed that somebody has discarded; counted as outbox_lag_events is."),
+		paused:     vec("weft_projection_paused_seconds", "For how long the projection has been paused by somebody, at the last reading; 0 while it is not."),
 		waiting:    vec("weft_waiting_events", "Events that wait for their retry time, or behind one that does; counted as outbox_lag_events is."),
 		atLeast:    vec("weft_lag_at_least", "1 while outbox_lag_events is a lower bound, because a long backlog has not been counted yet; else 0."),
 		dead:       vec("weft_outbox_dead_tuples", "Row versions of the outbox table that vacuum has not removed yet, by the server's statistics."),
 		lastSettle: vec("weft_last_settle_timestamp_seconds", "When an event was last done by any instance, by the database clock; 0 before the first."),
 		rebuilt: vec("projection_rebuild_last_finished_timestamp_seconds",
-			"When a rebuild of the projection last ended, by the application's table projection_status; 0 when that knows of none."),
+			"When a rebuild of the projection last ended, by weft rebuild or the application's table projection_status; 0 when there was none."),
 		rebuildTook: vec("projection_rebuild_duration_seconds", "How long that rebuild took."),
 		rebuildGood: vec("projection_rebuild_last_success", "1 when that rebuild succeeded."),
 		readings: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -76,7 +78,7 @@ func newGauges(reg prometheus.Registerer, projections []string) (*gauges, error)
 		errs = append(errs, reg.Register(c))
 	}
 	for _, v := range []*prometheus.GaugeVec{
-		g.lag, g.lagSeconds, g.oldest, g.stuck, g.failed, g.waiting, g.atLeast, g.dead, g.lastSettle, g.rebuilt, g.rebuildTook, g.rebuildGood,
+		g.lag, g.lagSeconds, g.oldest, g.stuck, g.failed, g.discarded, g.waiting, g.paused, g.atLeast, g.dead, g.lastSettle, g.rebuilt, g.rebuildTook, g.rebuildGood,
 	} {
 		errs = append(errs, reg.Register(v))
 		for _, p := range projections {
@@ -114,6 +116,7 @@ func (g *gauges) table(projection string, s outbox.Stats) {
 	g.old(projection, s.Oldest)
 	g.stuck.WithLabelValues(projection).Set(float64(s.Stuck))
 	g.failed.WithLabelValues(projection).Set(float64(s.Failed))
+	g.discarded.WithLabelValues(projection).Set(float64(s.Discarded))
 	g.waiting.WithLabelValues(projection).Set(float64(s.Retrying))
 	g.dead.WithLabelValues(projection).Set(float64(s.DeadTuples))
 	g.atLeast.WithLabelValues(projection).Set(0)
@@ -124,6 +127,16 @@ func (g *gauges) table(projection string, s outbox.Stats) {
 		g.lastSettle.WithLabelValues(projection).Set(float64(s.LastSettle.UnixMicro()) / 1e6)
 		g.clocks[projection].settled.set(s.Now.Sub(*s.LastSettle))
 	}
+}
+
+// pause sets for how long a projection has been paused; at least a second, so that the
+// alerts that ask for a value above 0 see one that has just begun.
+func (g *gauges) pause(projection string, p *outbox.Pause) {
+	seconds := 0.0
+	if p != nil {
+		seconds = max(1, p.For.Seconds())
+	}
+	g.paused.WithLabelValues(projection).Set(seconds)
 }
 
 func (g *gauges) rebuild(projection string, r postgres.Rebuild) {

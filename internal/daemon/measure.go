@@ -91,9 +91,15 @@ func (d *daemon) readServer(ctx context.Context) error {
 	for i := 0; i < len(d.projectors) && err == nil; i++ {
 		var r postgres.Rebuild
 		name := d.projectors[i].proj.Name()
-		if r, err = postgres.ReadRebuild(ctx, d.pool, name); err == nil {
-			d.gauges.rebuild(name, r)
+		if r, err = postgres.ReadRebuild(ctx, d.pool, name); err != nil {
+			continue
 		}
+		own, oerr := outbox.ReadRebuild(ctx, d.pool, name, d.cfg.Database.Timeout)
+		if oerr == nil && own.Finished != nil && own.Phase != outbox.RebuildAborted && own.Finished.After(r.Finished) {
+			r = postgres.Rebuild{Finished: *own.Finished, Duration: own.Finished.Sub(own.Began), Success: own.Phase == outbox.RebuildDone}
+		}
+		err = oerr
+		d.gauges.rebuild(name, r)
 	}
 	return err
 }
@@ -112,6 +118,11 @@ func (d *daemon) readTable(ctx context.Context, t *tally) (time.Duration, error)
 		return took, err
 	}
 	t.oldest, t.read = s.Oldest, start
+	pause, err := t.projector.store.Paused(ctx)
+	if err == nil {
+		d.gauges.pause(name, pause)
+		d.tellPause(name, pause)
+	}
 	if s.Capped && !start.Before(t.due) {
 		err = t.count(ctx, d.cfg.Outbox.MaxProcessing)
 	}
@@ -128,6 +139,15 @@ func (d *daemon) readTable(ctx context.Context, t *tally) (time.Duration, error)
 	d.gauges.table(name, s)
 	d.gauges.clocks[name].counted.set(time.Since(t.at))
 	return took, err
+}
+
+// tellPause shows a pause in the state of health, on a standby, too.
+func (d *daemon) tellPause(name string, p *outbox.Pause) {
+	text := ""
+	if p != nil {
+		text = p.String()
+	}
+	d.Health.SetPause(name, text)
 }
 
 // count counts a long backlog.
@@ -150,7 +170,7 @@ func merged(glance, counted outbox.Stats) outbox.Stats {
 		then int64
 	}{
 		{&glance.Pending, counted.Pending}, {&glance.Retrying, counted.Retrying},
-		{&glance.Processing, counted.Processing}, {&glance.Failed, counted.Failed},
+		{&glance.Processing, counted.Processing}, {&glance.Failed, counted.Failed}, {&glance.Discarded, counted.Discarded},
 	} {
 		if *n.now >= glanceLimit {
 			*n.now = max(*n.now, n.then)

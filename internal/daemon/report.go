@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -62,8 +63,8 @@ func summary(r admin.Report, holder string) string {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Projections)) {
-		if p := r.Projections[name]; p.Activity == admin.Outage || p.Activity == admin.Paused {
-			parts = append(parts, name+": "+string(p.Activity)+", "+p.Detail)
+		if p := r.Projections[name]; p.Activity == admin.Outage || p.Activity == admin.Paused || p.Activity == admin.Suspended {
+			parts = append(parts, name+": "+string(p.Activity)+", "+cmp.Or(p.Pause, p.Detail))
 		}
 	}
 	return strings.Join(parts, "; ")

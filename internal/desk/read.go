@@ -132,7 +132,7 @@ func (r *reader) readElection(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	past, err := leader.Terms(ctx, db, group, time.Now().Add(-termDays), termMost)
+	past, err := leader.History(ctx, db, group, time.Now().Add(-termDays), termMost)
 	if err != nil {
 		return err
 	}

@@ -202,7 +202,7 @@ func ask(ctx context.Context, bin string, argv []string) error {
 	switch {
 	case !more:
 		return nil
-	case strings.Contains(string(out), "\nAvailable Commands:"):
+	case strings.Contains(string(out), "\nAvailable Commands:") && (n == len(words) || strings.HasPrefix(words[n], "[")):
 		return fmt.Errorf("there is no command %q in %s", own[n], strings.Join(own[:n], " "))
 	case n == len(words) || slices.Equal(words[n:], []string{"[flags]"}):
 		return fmt.Errorf("%s takes no argument %q", strings.Join(own[:n], " "), own[n])

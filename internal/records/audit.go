@@ -48,7 +48,7 @@ func OutcomeOf(e outbox.AuditEntry) string {
 			return "-"
 		}
 		return Dash(Plain(strings.Join(d.Entities, ", ")))
-	case outbox.ActionReplay, ActionPrune:
+	case outbox.ActionReplay, outbox.ActionDiscard, ActionPrune:
 		return ended(e)
 	default:
 		return "-"
@@ -67,6 +67,8 @@ func ended(e outbox.AuditEntry) string {
 		return "-"
 	case o.Outcome == outbox.OutcomeRunning:
 		return o.Outcome + ", or killed"
+	case e.Action == outbox.ActionDiscard:
+		return o.Outcome
 	case e.Action == ActionPrune:
 		return fmt.Sprintf("%s; %d deleted, %d days dropped", o.Outcome, o.Deleted, len(o.Partitions))
 	default:

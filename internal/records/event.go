@@ -37,9 +37,14 @@ type Story struct {
 	ReplayedAt   *time.Time  `json:"last_replayed_at"`
 	ReplayedBy   string      `json:"last_replayed_by"`
 	ReplayReason string      `json:"last_replayed_reason"`
-	Before       []Earlier   `json:"before"`      // open events of the entity that go first
-	BeforeMore   bool        `json:"before_more"` // there are more of them
-	Advice       string      `json:"advice"`
+
+	DiscardedAt   *time.Time `json:"discarded_at"` // null unless it was discarded
+	DiscardedBy   string     `json:"discarded_by"`
+	DiscardReason string     `json:"discarded_reason"`
+
+	Before     []Earlier `json:"before"`      // open events of the entity that go first
+	BeforeMore bool      `json:"before_more"` // there are more of them
+	Advice     string    `json:"advice"`
 }
 
 // StoryLease is the holder of an event.
@@ -97,6 +102,7 @@ func describeEvent(s *outbox.Story) Story {
 		NextRetryAt: UTC(s.RetryAt), Behind: s.Behind, Attempts: s.Attempts, Reclaims: s.Reclaims, Reason: s.Reason, Error: s.Error,
 		Partition: s.Partition, TraceID: s.TraceID(), Traceparent: s.Traceparent, Tracestate: s.Tracestate, Replays: s.Replays,
 		ReplayedAt: UTC(s.ReplayedAt), ReplayedBy: s.ReplayedBy, ReplayReason: s.ReplayReason, Before: []Earlier{}, BeforeMore: s.More,
+		DiscardedAt: UTC(s.DiscardedAt), DiscardedBy: s.DiscardedBy, DiscardReason: s.DiscardReason,
 	}
 	for _, l := range []*outbox.StoryLease{s.Lease, s.Claim} {
 		if l != nil {

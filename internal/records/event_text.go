@@ -36,7 +36,10 @@ func advise(s *outbox.Story, state leader.State, maxProcessing time.Duration) st
 	case outbox.PlaceClaimed:
 		return adviseClaimed(s) + led
 	case outbox.PlaceFailed:
-		return fmt.Sprintf("Fix the cause, then: weft replay %s --by YOU --why \"…\". weft does not try it again by itself, and it holds up no other event.", id)
+		if s.DiscardedAt != nil {
+			return fmt.Sprintf("Nothing: it was discarded. To send it again after all: weft replay %s --by YOU --why \"…\".", id)
+		}
+		return fmt.Sprintf("Fix the cause, then: weft replay %s --by YOU --why \"…\". weft does not try it again by itself. Under strict order it holds up the later events of its entity; otherwise it holds up none. To give it up: weft failed discard %s --by YOU --why \"…\".", id, id)
 	case outbox.PlaceDone, outbox.PlaceArchived:
 		return "Nothing: it is done. An event says only that its entity has changed; to write the document anew, change the source row or rebuild."
 	default:

@@ -28,6 +28,10 @@ type DeadLetter struct {
 	ReplayedAt   *time.Time `json:"last_replayed_at"`
 	ReplayedBy   string     `json:"last_replayed_by"`
 	ReplayReason string     `json:"last_replayed_reason"`
+
+	DiscardedAt   *time.Time `json:"discarded_at"` // null unless it was discarded
+	DiscardedBy   string     `json:"discarded_by"`
+	DiscardReason string     `json:"discarded_reason"`
 }
 
 // DeadLetters is the JSON form of weft failed list.
@@ -133,5 +137,6 @@ func describeLetter(projection string, l outbox.DeadLetter) DeadLetter {
 		EventVersion: l.Version, Attempts: l.Attempts, Reason: l.Reason, Error: l.Error, CreatedAt: UTC(l.CreatedAt), FailedAt: UTC(l.FailedAt),
 		Traceparent: l.Traceparent, Tracestate: l.Tracestate, Replays: l.Replays, ReplayedAt: UTC(l.ReplayedAt),
 		ReplayedBy: l.ReplayedBy, ReplayReason: l.ReplayReason,
+		DiscardedAt: UTC(l.DiscardedAt), DiscardedBy: l.DiscardedBy, DiscardReason: l.DiscardReason,
 	}
 }

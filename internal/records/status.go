@@ -73,7 +73,8 @@ type Projection struct {
 	Pending      int64      `json:"pending"`    // ready, and not in flight
 	Retrying     int64      `json:"retrying"`   // waiting for their retry time, or put off
 	Processing   int64      `json:"processing"` // in flight, or claimed by another worker
-	Failed       int64      `json:"failed"`
+	Failed       int64      `json:"failed"`     // without those that were discarded
+	Discarded    int64      `json:"discarded"`  // in failed, and discarded
 	Stuck        int64      `json:"stuck"`
 	DoneEstimate int64      `json:"done_estimate"`
 	Lag          int64      `json:"lag_events"`
@@ -87,9 +88,13 @@ type Projection struct {
 	PutOff          int64   `json:"put_off"`       // of retrying: behind an earlier event of their entity
 	Foreign         int64   `json:"other_workers"` // of processing: claimed by another worker or an older build
 
+	Pause *Pause `json:"pause"` // null unless somebody has paused the projection
+
 	// VersionAhead is the alarm of the last day that documents are newer than their source
 	// rows; null when there was none.
 	VersionAhead *Ahead `json:"version_ahead"`
+
+	Rebuild *Rebuild `json:"rebuild"` // that goes on, or whose old index is kept; null without one
 
 	Now    time.Time `json:"-"` // database clock
 	Capped bool      `json:"-"` // one of the counts has met [Scope.Most]: there are at least so many

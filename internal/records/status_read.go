@@ -67,12 +67,25 @@ func readProjection(ctx context.Context, db outbox.DB, t Table, sc Scope) (Proje
 	if err != nil {
 		return Projection{}, err
 	}
+	rebuild, err := outbox.ReadRebuild(ctx, db, t.Projection, sc.Timeout)
+	if err != nil {
+		return Projection{}, err
+	}
+	var rebuilding *Rebuild
+	if !rebuild.Phase.Ended() || rebuild.OldIndex != "" || rebuild.Phase == outbox.RebuildFailed {
+		r := DescribeRebuild(t.Projection, rebuild)
+		rebuilding = &r
+	}
+	pause, err := store.Paused(ctx)
+	if err != nil {
+		return Projection{}, err
+	}
 	return Projection{
 		Projection: t.Projection, Table: t.Name, Capped: s.Capped, Pending: s.Pending, Retrying: s.Retrying, Processing: s.Processing,
-		Failed: s.Failed, Stuck: s.Stuck, DoneEstimate: s.DoneEstimate, Lag: s.Lag(),
+		Failed: s.Failed, Discarded: s.Discarded, Stuck: s.Stuck, DoneEstimate: s.DoneEstimate, Lag: s.Lag(),
 		OldestSecs: s.Oldest.Seconds(), NextRetryAt: UTC(s.NextRetry), LastSettleAt: UTC(s.LastSettle), Now: s.Now,
 		InFlight: f.Events, Batches: f.Batches, OldestBatchSecs: f.OldestBatch.Seconds(), PutOff: f.PutOff, Foreign: f.Foreign,
-		VersionAhead: versionAhead(alarms),
+		Pause: DescribePause(pause), VersionAhead: versionAhead(alarms), Rebuild: rebuilding,
 	}, nil
 }
 
@@ -126,16 +139,30 @@ func ElectionStatus(s leader.State, seen []leader.Instance) Status {
 		}
 	}
 	for _, i := range seen {
-		role := string(i.Role)
-		if i.SeenAgo > GoneAfter {
-			role = "gone"
-		}
+		role := roleNow(i, s)
 		st.Instances = append(st.Instances, Instance{
 			Name: i.Name, Role: role, Host: i.Host, PID: i.PID, Version: i.Version, HTTPAddr: i.HTTPAddr,
 			StartedAt: i.StartedAt.UTC(), SeenAt: i.SeenAt.UTC(), SeenAgo: i.SeenAgo.Seconds(), UptimeSecs: i.Uptime.Seconds(),
 		})
 	}
 	return st
+}
+
+// roleNow is the role that an instance has by the election. What it last said of itself may be
+// older than the term: a leader that was killed said that it leads.
+func roleNow(i leader.Instance, s leader.State) string {
+	leads := s.Led() && i.Name == s.Instance
+	said := i.Role == leader.RoleLeader || i.Role == leader.RoleDraining
+	switch {
+	case i.SeenAgo > GoneAfter:
+		return "gone"
+	case said && !leads:
+		return "lost"
+	case leads && i.Role == leader.RoleStandby:
+		return string(leader.RoleLeader)
+	default:
+		return string(i.Role)
+	}
 }
 
 // GoneAfter is how long an instance may be silent; it reports every two seconds.

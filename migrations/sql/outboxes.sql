@@ -32,6 +32,53 @@ create table if not exists {schema}.weft_verify (
 	primary key (projection, part)
 ) with (fillfactor = 50);
 
+-- The rebuild of a projection: the newest one. The commands write who asks for what, the leader
+-- all else, under its fence.
+create table if not exists {schema}.weft_rebuild (
+	projection    varchar(80) primary key,
+	phase         varchar(20) not null,              -- requested, filling, verifying, swapping, done, aborted or failed
+	paused        boolean     not null default false,
+	asked         varchar(20) not null default '',   -- of the leader: abort or drop_old
+	replace_plain boolean     not null,              -- an index of the configured name may be deleted for an alias
+	old_index     text        not null default '',   -- that the alias leads to, or led to; empty once it is dropped
+	new_index     text        not null default '',
+	last_number   integer     not null default 0,    -- of the names that were ever given out: none is used again
+	entity_type   text        not null default '',   -- all entities up to this one are filled in
+	entity_id     text        not null default '',
+	group_name    text        not null default '',   -- of the leaders that have written to both indexes,
+	epochs        bigint[]    not null default '{}', -- and their terms, without a gap
+	source_rows   bigint      not null default 0,    -- about
+	filled        bigint      not null default 0,    -- rows
+	unreadable    bigint      not null default 0,    -- rows that have no document
+	note          text        not null default '',   -- what stands in the way, in words
+	asked_by      text        not null,
+	why           text        not null,
+	began_at      timestamptz not null,
+	updated_at    timestamptz not null,
+	finished_at   timestamptz
+) with (fillfactor = 50);
+
+-- Entities whose newest state the new index has refused, or may lack.
+create table if not exists {schema}.weft_redo (
+	projection  varchar(80),
+	entity_type text,
+	entity_id   text,
+	op          text   not null,
+	version     bigint not null,
+	detail      text   not null default '',
+	primary key (projection, entity_type, entity_id)
+);
+
+-- Projections that somebody has paused: the leader of the group leases nothing for them.
+create table if not exists {schema}.weft_pause (
+	group_name varchar(120),
+	projection varchar(80),
+	paused_at  timestamptz  not null,
+	paused_by  varchar(120) not null,
+	reason     text         not null,
+	primary key (group_name, projection)
+);
+
 -- The id of an entity whose key has several columns is one text: each part as weft_part
 -- writes it, with colons between them. Where the outbox has a routing that is no part of the
 -- key, an event's id is the place of the document: the routing, a colon, and the key.

@@ -1,11 +1,12 @@
 -- Counts the rows of each kind by one partial index each. Rows that are done are
 -- estimated, never counted.
 --   $1 longest processing in microseconds
--- Answers ready, waiting, processing, failed, in flight, stuck, estimated rows, dead rows.
+-- Answers ready, waiting, processing, failed, discarded, in flight, stuck, estimated rows, dead rows.
 select (select count(*) from {table} where status = 'pending' and next_retry_at is null),
        (select count(*) from {table} where status = 'pending' and next_retry_at is not null),
        (select count(*) from {table} where status = 'processing'),
-       (select count(*) from {table} where status = 'failed'),
+       (select count(*) from {table} where status = 'failed' and discarded_at is null),
+       (select count(*) from {table} where status = 'failed' and discarded_at is not null),
        l.in_flight,
        l.stuck + (select count(*) from {table} where status = 'processing' and processed_at is null
            and (lease_until < clock_timestamp()

@@ -4,7 +4,8 @@ select (select count(*) from (select from {table} where status = 'pending' and n
        (select count(*) from (select from {table} where status = 'pending' and next_retry_at is not null and behind is null order by next_retry_at limit $2) w)
        + (select count(*) from (select from {table} where status = 'pending' and behind is not null order by entity_id limit $2) b),
        (select count(*) from (select from {table} where status = 'processing' order by lease_until limit $2) p),
-       (select count(*) from (select from {table} where status = 'failed' order by updated_at limit $2) f),
+       (select count(*) from (select from {table} where status = 'failed' and discarded_at is null order by updated_at limit $2) f),
+       (select count(*) from (select from {table} where status = 'failed' and discarded_at is not null order by discarded_at limit $2) d),
        l.in_flight,
        l.stuck + (select count(*) filter (where processed_at is null
            and (lease_until < clock_timestamp()

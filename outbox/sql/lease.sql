@@ -54,7 +54,7 @@ with fence as materialized ({fence}
     union all
     (select q.id, q.event_version, q.status, false, 86400
      from {table} q
-     where $10::boolean and q.entity_id = d.entity_id and q.entity_type = d.entity_type and q.status = 'failed'
+     where $10::boolean and q.entity_id = d.entity_id and q.entity_type = d.entity_type and q.status = 'failed' and q.discarded_at is null
        and q.event_version <= d.event_version and (q.event_version, q.id) < (d.event_version, d.id)
      order by q.event_version
      limit 1)

@@ -7,7 +7,8 @@ with settled as (
       next_retry_at = case when not s.final then now() + s.delay * interval '1 microsecond' end,
       attempts = o.attempts + 1, updated_at = clock_timestamp(), behind = null, reclaims = 0,
       owner = null, lease_until = null, processing_started_at = null,
-      error_reason = coalesce(nullif(s.reason, ''), o.error_reason), error = s.error, epoch = null
+      error_reason = coalesce(nullif(s.reason, ''), o.error_reason), error = s.error, epoch = null,
+      discarded_at = null, discarded_by = null, discarded_reason = null
   from unnest($1::tid[], $2::{id}[], $3::xid[], $5::boolean[], $6::bigint[], $7::text[], $8::text[])
        as s(address, id, version, final, delay, reason, error)
   where o.ctid = s.address and o.id = s.id and o.xmin = s.version

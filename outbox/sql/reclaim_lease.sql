@@ -25,7 +25,8 @@ with fence as materialized ({fence}
       error_reason = case when o.reclaims + 1 >= $5 then 'unknown_exception' else o.error_reason end,
       error = case when o.reclaims + 1 >= $5
                    then format('reclaimed %s times in a row without being settled: the worker that tries this event ends', o.reclaims + 1)
-                   else o.error end
+                   else o.error end,
+      discarded_at = null, discarded_by = null, discarded_reason = null
   where o.ctid = any (array(select address from mine)) and o.status is not distinct from 'pending'
   returning o.status
 ), counted as (

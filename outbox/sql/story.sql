@@ -5,6 +5,7 @@ select o.id, o.entity_type, o.entity_id, o.op, o.event_version, coalesce(o.statu
        case when isfinite(o.processed_at) then o.processed_at end,
        coalesce(o.error_reason, ''), coalesce(o.error, ''), coalesce(o.traceparent, ''), coalesce(o.tracestate, ''),
        case when isfinite(o.last_replayed_at) then o.last_replayed_at end, coalesce(o.last_replayed_by, ''), coalesce(o.last_replayed_reason, ''),
+       case when isfinite(o.discarded_at) then o.discarded_at end, coalesce(o.discarded_by, ''), coalesce(o.discarded_reason, ''),
        now(), o.next_retry_at, o.behind, coalesce(o.owner, ''), coalesce(o.epoch, 0),
        case when isfinite(o.lease_until) then o.lease_until end, case when isfinite(o.processing_started_at) then o.processing_started_at end,
        coalesce(l.batch::text, ''), coalesce(l.owner, ''), coalesce(l.epoch, 0), l.leased_at, l.lease_until

@@ -5,6 +5,7 @@ select o.id, o.entity_type, o.entity_id, o.op, o.event_version, coalesce(o.statu
        case when isfinite(o.processed_at) then o.processed_at end,
        coalesce(o.error_reason, ''), coalesce(o.error, ''), coalesce(o.traceparent, ''), coalesce(o.tracestate, ''),
        case when isfinite(o.last_replayed_at) then o.last_replayed_at end, coalesce(o.last_replayed_by, ''), coalesce(o.last_replayed_reason, ''),
+       case when isfinite(o.discarded_at) then o.discarded_at end, coalesce(o.discarded_by, ''), coalesce(o.discarded_reason, ''),
        now()
 from {history} o
 where o.id = $1 and o.processed_at >= $2 and o.processed_at < $3

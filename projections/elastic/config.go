@@ -121,6 +121,10 @@ type Sink struct {
 
 	aliasURL, plainURL *url.URL
 
+	projection string
+	anyMapping atomic.Bool  // while a rebuild goes on, the index may have another mapping
+	lost       atomic.Int64 // when an answer was last lost; Unix nanoseconds
+
 	bodyCap atomic.Int64 // MaxBody, or less once a proxy has refused a body of that size
 
 	target struct {
@@ -182,6 +186,8 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName 
 		log:     log.Named("elastic").With(zap.String("projection", projectionName), zap.String("index", cfg.Index)),
 		metrics: m,
 		trace:   spans,
+
+		projection: projectionName,
 	}
 	s.bodyCap.Store(int64(cfg.MaxBody))
 	s.aliasURL, s.plainURL = bulkURL(cfg, true), bulkURL(cfg, false)

@@ -76,7 +76,8 @@ type indexInfo struct {
 	Mappings struct {
 		Meta struct {
 			Weft struct {
-				MappingHash string `json:"mapping_hash"`
+				MappingHash string   `json:"mapping_hash"`
+				Extended    []string `json:"extended"` // hashes of mappings whose fields were added
 			} `json:"weft"`
 		} `json:"_meta"`
 	} `json:"mappings"`
@@ -100,9 +101,26 @@ type target struct {
 
 var errMissing = errors.New("elastic: index is missing")
 
-// look asks Elasticsearch for the target of the name. Its errors are
+// look asks Elasticsearch for the target of the name, and compares mappings. Its errors are
 // *outbox.Fault, all of them shared.
 func (s *Sink) look(ctx context.Context) (target, error) {
+	t, err := s.find(ctx)
+	if err != nil {
+		return t, err
+	}
+	if made := t.info.Mappings.Meta.Weft; made.MappingHash != "" && made.MappingHash != s.mapping && !slices.Contains(made.Extended, s.mapping) && !s.anyMapping.Load() {
+		return target{}, &outbox.Fault{Reason: outbox.ReasonESRequest, Shared: true, Err: fmt.Errorf(
+			"%w: %q has mapping %s, this build has %s; run `weft rebuild %s`, which makes %s-vN with this build's mapping and moves the alias, or run the build that made it",
+			ErrMapping, t.index, made.MappingHash, s.mapping, s.projection, s.cfg.Index)}
+	}
+	s.target.Lock()
+	s.target.kind, s.target.seen = t.kind, time.Now()
+	s.target.Unlock()
+	return t, nil
+}
+
+// find asks Elasticsearch for the target of the name. Its errors are those of look.
+func (s *Sink) find(ctx context.Context) (target, error) {
 	status, body, err := s.call(ctx, esapi.IndicesGetRequest{
 		Instrument: s.client.InstrumentationEnabled(),
 		Index:      []string{s.cfg.Index},
@@ -140,13 +158,6 @@ func (s *Sink) look(ctx context.Context) (target, error) {
 	if err != nil {
 		return fault(err)
 	}
-	if got, want := t.info.Mappings.Meta.Weft.MappingHash, s.mapping; got != "" && got != want {
-		return fault(fmt.Errorf("%w: %q has mapping %s, this build has %s; run the build that made it, or make %s-vN anew with this build's mapping and move the alias",
-			ErrMapping, t.index, got, want, s.cfg.Index))
-	}
-	s.target.Lock()
-	s.target.kind, s.target.seen = t.kind, time.Now()
-	s.target.Unlock()
 	return t, nil
 }
 
@@ -224,6 +235,11 @@ func (s *Sink) EnsureIndex(ctx context.Context) error {
 		}
 		t, err = s.look(ctx)
 	}
+	if errors.Is(err, ErrMapping) {
+		if err = s.extend(ctx, err); err == nil {
+			t, err = s.look(ctx)
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("ensure index: %w", err)
 	}
@@ -267,36 +283,45 @@ func (s *Sink) definition() (map[string]any, error) {
 }
 
 func (s *Sink) create(ctx context.Context) error {
-	definition, err := s.definition()
-	if err != nil {
-		return err
-	}
-	definition["aliases"] = map[string]any{s.cfg.Index: map[string]any{"is_write_index": true}}
-	body, err := json.Marshal(definition)
-	if err != nil {
-		return fmt.Errorf("index definition: %w", err)
-	}
 	index := s.cfg.Index + "-v1"
-	status, answer, err := s.call(ctx, esapi.IndicesCreateRequest{Instrument: s.client.InstrumentationEnabled(), Index: index, Body: bytes.NewReader(body)})
-	switch {
-	case err != nil:
-		return fmt.Errorf("elasticsearch: %w", err)
-	case status == http.StatusOK:
-		s.log.Info("index created", zap.String("event", "elastic.index_created"), zap.String("target", index))
-		return nil
-	}
-	e := parseWhole(answer)
-	switch {
-	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		return refused(s.host(), status, e.detail(status), index, s.access())
-	case e.Type != "resource_already_exists_exception":
-		return errors.New(e.detail(status))
+	exists, err := s.createIndex(ctx, index, s.cfg.Index)
+	if !exists {
+		return err
 	}
 	// Another process was faster, or somebody has removed the alias.
 	if _, err := s.look(ctx); errors.Is(err, errMissing) {
 		return fmt.Errorf("index %q exists, but the alias %q does not: add it with POST /_aliases, or delete the index if it is not needed", index, s.cfg.Index)
 	}
 	return nil
+}
+
+// createIndex makes an index with an alias, and reports whether there is one already.
+func (s *Sink) createIndex(ctx context.Context, index, alias string) (exists bool, err error) {
+	definition, err := s.definition()
+	if err != nil {
+		return false, err
+	}
+	definition["aliases"] = map[string]any{alias: map[string]any{"is_write_index": true}}
+	body, err := json.Marshal(definition)
+	if err != nil {
+		return false, fmt.Errorf("index definition: %w", err)
+	}
+	status, answer, err := s.call(ctx, esapi.IndicesCreateRequest{Instrument: s.client.InstrumentationEnabled(), Index: index, Body: bytes.NewReader(body)})
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("elasticsearch: %w", err)
+	case status == http.StatusOK:
+		s.log.Info("index created", zap.String("event", "elastic.index_created"), zap.String("target", index))
+		return false, nil
+	}
+	e := parseWhole(answer)
+	switch {
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		return false, refused(s.host(), status, e.detail(status), index, s.access())
+	case e.Type != "resource_already_exists_exception":
+		return false, errors.New(e.detail(status))
+	}
+	return true, nil
 }
 
 // flatten writes settings under their full names, so that those of two objects can be told

@@ -302,10 +302,72 @@ func TestRealAliasWithoutWriteIndex(t *testing.T) {
 func TestRealMappingOfAnotherBuild(t *testing.T) {
 	t.Parallel()
 	s, index, _ := realSink(t)
-	es(t, "PUT", "/"+index+"-v1", fmt.Sprintf(`{"aliases":{"%s":{}},"mappings":{"_meta":{"weft":{"mapping_hash":"0000"}}}}`, index))
+	es(t, "PUT", "/"+index+"-v1", fmt.Sprintf(`{"aliases":{"%s":{}},"mappings":{"_meta":{"weft":{"mapping_hash":"0000"}},"properties":{"text":{"type":"keyword"}}}}`, index))
 	err := s.EnsureIndex(t.Context())
-	if !errors.Is(err, ErrMapping) || !strings.Contains(err.Error(), "run the build that made it") {
-		t.Errorf("got %v, want ErrMapping with the remedy", err)
+	if !errors.Is(err, ErrMapping) || !strings.Contains(err.Error(), "run the build that made it") || !strings.Contains(err.Error(), "field text has type keyword, and is to have text") {
+		t.Errorf("got %v, want ErrMapping with the remedy and the field", err)
+	}
+	s.Rebuilding(true)
+	if err := s.Ready(t.Context()); err != nil {
+		t.Errorf("while a rebuild goes on: %v", err)
+	}
+}
+
+// An index that lacks fields gets them, and builds that know it without them go on with it.
+func TestRealMappingWithFewerFields(t *testing.T) {
+	t.Parallel()
+	s, index, _ := realSink(t)
+	es(t, "PUT", "/"+index+"-v1", fmt.Sprintf(`{"aliases":{"%s":{}},"mappings":{"dynamic":"strict","_meta":{"weft":{"mapping_hash":"0000"}},"properties":{"text":{"type":"text"}}}}`, index))
+	for range 2 {
+		if err := s.EnsureIndex(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, have, err := s.present(t.Context())
+	if err != nil || !strings.Contains(string(have), "rank_score") || !strings.Contains(string(have), `"mapping_hash":"0000"`) || strings.Count(string(have), MappingHash()) != 1 {
+		t.Errorf("got %s, %v", have, err)
+	}
+}
+
+// The alias moves to the new index in one request, with its properties, and a lost answer shows in
+// where it leads; a plain index is replaced.
+func TestRealMove(t *testing.T) {
+	t.Parallel()
+	for _, plain := range []bool{false, true} {
+		s, index, _ := realSink(t)
+		if plain {
+			es(t, "PUT", "/"+index, "{}")
+		} else if err := s.EnsureIndex(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		from, err := s.Place(t.Context())
+		if err != nil || from.Plain != plain {
+			t.Fatalf("place %+v, %v", from, err)
+		}
+		name, number, err := s.NextIndex(t.Context(), 6)
+		if err != nil || name != index+"-v7" || number != 7 {
+			t.Fatalf("next index %s, %d, %v", name, number, err)
+		}
+		for range 2 {
+			if err := s.MakeIndex(t.Context(), name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(s.Settled(t.Context(), name, from.Index), s.Move(t.Context(), from, name)); err != nil {
+			t.Fatal(err)
+		}
+		if at, err := s.Place(t.Context()); err != nil || at.Index != name || at.Plain {
+			t.Errorf("place after the move: %+v, %v", at, err)
+		}
+		if _, ok := errors.AsType[*RefusedError](s.Move(t.Context(), from, name)); !ok {
+			t.Error("a second move from the same index was not refused")
+		}
+		if next, _, err := s.NextIndex(t.Context(), 0); err != nil || next != index+"-v8" {
+			t.Errorf("next index %s, %v", next, err)
+		}
+		if err := errors.Join(s.DropWriteAlias(t.Context(), name), s.DropWriteAlias(t.Context(), name), s.DropIndex(t.Context(), index+"-v1"), s.DropIndex(t.Context(), index+"-v1")); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

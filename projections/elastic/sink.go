@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -227,6 +228,7 @@ func (r *run) fail(i int, detail string) {
 
 // lose records that the fate of idx is unknown because of f.
 func (r *run) lose(idx []int, f *outbox.Fault) {
+	r.s.lost.Store(time.Now().UnixNano())
 	r.note(f)
 	r.mark(idx, f)
 }

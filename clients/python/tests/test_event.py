@@ -35,7 +35,7 @@ def faults(*events: Event) -> tuple[str, ...]:
         ({"entity_id": True}, "entity id is bool: want UUID, int or str"),
         ({"entity_id": 1.5}, "entity id is float: want UUID, int or str"),
         ({"entity_id": 2**63}, f"entity id {2**63}: want a whole number of 64 bits"),
-        ({"entity_id": "é" * 257}, "entity id of 514 bytes: want at most 512"),
+        ({"entity_id": "é" * 1251}, "entity id of 2502 bytes: want at most 2500"),
         ({"entity_id": "a\0"}, "entity id has a null byte, which Postgres cannot store"),
         ({"entity_id": "\ud800"}, "entity id has half of a surrogate pair, which UTF-8 cannot carry"),
         ({"id": "x"}, "event id is str: want UUID or int"),

@@ -44,6 +44,9 @@ create table "public"."product_outbox_events" (
 	epoch bigint,
 	reclaims integer not null default 0,
 	behind bigint,
+	discarded_at timestamp with time zone,
+	discarded_by character varying(120),
+	discarded_reason text,
 	primary key (id)
 ) with (autovacuum_vacuum_scale_factor=0.01, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off);
 create index weft_product_outbox_processing on "public"."product_outbox_events" (lease_until) where status = 'processing';
@@ -53,6 +56,8 @@ create index weft_product_outbox_retry on "public"."product_outbox_events" (next
 create index weft_product_outbox_entity on "public"."product_outbox_events" (entity_id, event_version) where status in ('pending', 'processing');
 create index weft_product_outbox_behind on "public"."product_outbox_events" (entity_id) where status = 'pending' and behind is not null;
 create index weft_product_outbox_blocked on "public"."product_outbox_events" (entity_id, event_version) where status = 'failed';
+create index weft_product_outbox_letters on "public"."product_outbox_events" (updated_at) where status = 'failed' and discarded_at is null;
+create index weft_product_outbox_discarded on "public"."product_outbox_events" (discarded_at) where status = 'failed' and discarded_at is not null;
 
 -- The version of each entity. Its row outlives the entity, so that versions go on growing,
 -- and is locked from its change to the end of the transaction, so that versions have the
@@ -71,7 +76,7 @@ select setval('"public"."product_outbox_version"', (extract(epoch from clock_tim
 -- plans once; the tables may be empty then, and without enable_seqscan the plans stay right
 -- while they grow.
 create function "public"."product_outbox_touch"(p_ids bigint[]) returns void
-language plpgsql set search_path = pg_catalog, pg_temp set row_security = off set plan_cache_mode = force_generic_plan set enable_seqscan = off as $weft$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set row_security = off set plan_cache_mode = force_generic_plan set enable_seqscan = off as $weft$
 declare
 	ids      bigint[];
 	versions bigint[];
@@ -112,8 +117,6 @@ begin
 		hint = format('use delete; or alter table %I.%I disable trigger %I, truncate, enable it, and rebuild the index', tg_table_schema, tg_table_name, tg_name);
 end $weft$;
 revoke all on function "public"."product_outbox_refuse_truncate"() from public;
--- For who may call it: the leader, when it loads the table.
-alter function "public"."product_outbox_touch"(bigint[]) security definer;
 
 -- Tells which entities a statement on shop.product has touched.
 create function "public"."product_outbox_changed_1"() returns trigger

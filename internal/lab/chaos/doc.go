@@ -6,11 +6,16 @@
 //   - The schedule is a function of the seed and the choice of faults. When a fault
 //     begins and what it meets is not: processes and servers are real.
 //   - The instances are the production binary with its default settings. They know
-//     nothing of the run; each has ways of its own to both servers, which package wire
+//     nothing of the run; each has ways of its own to both servers, which package proxy
 //     can slow down, cut and corrupt.
 //   - What is judged was not written by weft: the record that the database keeps (package
 //     history), what passed on the way to Elasticsearch (package wire), and both stores
 //     (package reconcile). A run passes only when every figure is 0.
+//   - The domain is that of Wordloom, or the shop of examples/shop: the same faults and the
+//     same judge, with a declared projection, events of triggers, children that move, and
+//     products that move between tenants, which are routings. Documents are compared as a
+//     whole with the answer of a query that weft does not know; one that is left on the shard
+//     of an old tenant is an extra one.
 //   - With another build, by --upgrade, every start of an instance takes the one that its
 //     last process was not of, so that all successions occur: of each build by itself and by
 //     the other. Migrations and commands are those of this build.

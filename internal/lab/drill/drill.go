@@ -257,6 +257,9 @@ func List(out io.Writer, names ...string) error {
 			note = " (always on servers that it starts)"
 		}
 		fmt.Fprintf(out, "%s%s\n  does   %s\n  shows  %s\n", s.Name, note, s.About, s.Shows)
+		for _, page := range Runbooks(s.Name) {
+			fmt.Fprintf(out, "  read   %s\n", page)
+		}
 		tw := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 		for _, p := range s.Params {
 			fmt.Fprintf(tw, "  set    %s=%s\t%s\n", p.Name, p.Default, p.About)

@@ -34,6 +34,7 @@ func Verify(d verdict.Dir) (*verdict.Result, error) {
 		return nil, err
 	}
 	j := &judge{verdict.NewJudge(e)}
+	j.Runbooks = Runbooks(d.Scenario)
 	scenarios[0].verify(j)
 	return j.Result()
 }

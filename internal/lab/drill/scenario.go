@@ -49,7 +49,7 @@ func pair(env ...string) []instance { return []instance{{"a", env}, {"b", env}} 
 func Scenarios() []Scenario {
 	return []Scenario{
 		esDownConnect(), es429Inject(), esWriteBlock(), esBulkPartial(), dbClaimContention(), stuckReclaim(), duplicateDelivery(),
-		projectionVersion(), collectorDown(), lab003SkipLocked(), lab003AtomicClaim(),
+		projectionVersion(), documentsDiffer(), collectorDown(), lab003SkipLocked(), lab003AtomicClaim(),
 		leaderSIGTERM(), leaderSIGKILL(), leaderSIGSTOP(), lockSessionKilled(), leaderPartition(), pgRestart(), esRestart(),
 	}
 }

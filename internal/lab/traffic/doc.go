@@ -1,9 +1,11 @@
 // Package traffic is the application of all workshop programs: it changes rows of
-// search_index and writes their outbox events in the same transactions.
+// search_index and writes their outbox events in the same transactions, or it changes the
+// tables of a shop, whose triggers do.
 //
 //   - [Application] carries out changes and keeps a ledger of what it saw committed.
 //   - [Stream] is everyday traffic: several writers that meet at the same entities until the
 //     context ends, with commits in the order of versions or not.
+//   - [Shop] is everyday traffic in examples/shop, and says what its documents must be.
 //   - [Run] is a load with a number of operations, and its figures: `weftlab load`.
 //
 // # What is guaranteed

@@ -18,6 +18,7 @@ type Result struct {
 	Run      string    `json:"run_id"`
 	OK       bool      `json:"ok"`
 	Checks   []Check   `json:"checks"`
+	Runbooks []string  `json:"runbooks,omitempty"` // that the run rehearses
 	Verified time.Time `json:"verified_at"`
 }
 
@@ -34,7 +35,8 @@ type Check struct {
 // and what does not.
 type Judge struct {
 	*Evidence
-	checks []Check
+	Runbooks []string // that the run rehearses, as paths
+	checks   []Check
 }
 
 // NewJudge returns a judge that has asserted that the run completed.
@@ -47,7 +49,7 @@ func NewJudge(e *Evidence) *Judge {
 // Result writes what was asserted into the directory of the evidence, and returns it.
 func (j *Judge) Result() (*Result, error) {
 	bad := slices.ContainsFunc(j.checks, func(c Check) bool { return !c.Pass })
-	r := &Result{Scenario: j.Scenario, Run: j.Run, OK: !bad, Checks: j.checks, Verified: time.Now().UTC()}
+	r := &Result{Scenario: j.Scenario, Run: j.Run, OK: !bad, Checks: j.checks, Runbooks: j.Runbooks, Verified: time.Now().UTC()}
 	return r, j.Write(ResultFile, r)
 }
 

@@ -10,7 +10,8 @@ from uuid import UUID
 Op = Literal["upsert", "delete"]
 
 MAX_TYPE = 50  # characters of an entity type
-MAX_BYTES = 512  # of a text id, and of a traceparent
+MAX_ID = 2500  # bytes of a text id, which an index of PostgreSQL must hold
+MAX_TRACE = 512  # bytes of a traceparent
 _INT64 = range(-(2**63), 2**63)
 _SHOWN = 20  # faults in the text of an InvalidEvents
 
@@ -95,7 +96,7 @@ def _faults(event: Event) -> Iterator[str]:
     elif event.version < 0 or event.version not in _INT64:
         yield f"version {event.version}: want 0 to 2^63-1, as Elasticsearch does"
     if event.traceparent is not None:
-        yield from _text("traceparent", event.traceparent, MAX_BYTES)
+        yield from _text("traceparent", event.traceparent, MAX_TRACE)
     if event.tracestate is not None:
         yield from _text("tracestate", event.tracestate)
 
@@ -105,7 +106,7 @@ def _id(what: str, value: object, want: str) -> Iterator[str]:
     if kind is None or (kind == "text" and "str" not in want):
         yield f"{what} is {_name(value)}: want {want}"
     elif kind == "text":
-        yield from _text(what, value, MAX_BYTES)
+        yield from _text(what, value, MAX_ID)
     elif kind == "bigint" and value not in _INT64:
         yield f"{what} {value}: want a whole number of 64 bits"
 

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/records"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// rebuildLook is the pause between two looks at a rebuild.
+const rebuildLook = 250 * time.Millisecond
+
+func writeRebuild(w io.Writer, s records.Rebuild) error {
+	_, err := fmt.Fprintf(w, "%s\nasked for by %s at %s: %s\n", s.Line(), records.Plain(s.By), s.BeganAt.Format(time.RFC3339), records.Plain(s.Why))
+	return err
+}
+
+type rebuildFlags struct {
+	by, why                      string
+	replacePlain, detach, asJSON bool
+	wait                         time.Duration
+}
+
+func (a *app) rebuildCommand() *cobra.Command {
+	var f rebuildFlags
+	cmd := &cobra.Command{
+		Use:   "rebuild PROJECTION",
+		Short: "Make a new index, fill it while the pair works, and move the alias",
+		Long: `Have the leader make a new index with the mapping and settings of the configuration, fill it
+from the source while live events go to both, compare it with the source, and move the alias.
+Searches through the alias go on all the time. The command asks and then follows; interrupt it,
+and the rebuild goes on, whoever leads. The old index is kept until "weft rebuild drop-old".
+
+A projection whose destination is a table is written again in place: of the chronicle, all
+entries get the configured projection version.
+
+An index that has the configured name itself, and is no alias, takes --replace-plain: it is
+deleted in the moment when the alias of its name is made.
+
+Exits 0 when the alias has moved, 1 when the rebuild failed or was ended, 3 when the command
+was interrupted, 77 when one goes on already, or the old index of the last one is still kept.`,
+		Example: `  weft rebuild products --why "new analyzer"
+  weft rebuild products --by deploy --why "release 12" --detach
+  weft rebuild status products
+  weft rebuild drop-old products --why "release 12 is good"`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.rebuilding(cmd, args, &f, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name string) error {
+				return a.rebuild(ctx, cfg, pool, name, f)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&f.replacePlain, "replace-plain", false, "delete an index of the configured name for the alias")
+	cmd.Flags().BoolVar(&f.detach, "detach", false, "ask, and do not wait")
+	f.add(cmd)
+	cmd.AddCommand(a.rebuildStatusCommand())
+	for _, ask := range []rebuildAsk{
+		{outbox.RebuildPause, "pause", "Stop filling and comparing; live events still go to both indexes", "no rebuild of it goes on"},
+		{outbox.RebuildResume, "resume", "Go on with a paused rebuild", "no rebuild of it goes on"},
+		{outbox.RebuildAbort, "abort", "End a rebuild and delete the new index; the old one stays in use", "no rebuild of it goes on, or the alias is about to move"},
+		{outbox.RebuildDropOld, "drop-old", "Delete the index that the alias led to before the last rebuild", "there is no old index of a finished rebuild"},
+	} {
+		cmd.AddCommand(a.rebuildAskCommand(ask))
+	}
+	return cmd
+}
+
+func (f *rebuildFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.by, "by", "", "who asks (default the OS user)")
+	cmd.Flags().StringVar(&f.why, "why", "", "the reason (required)")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
+	databaseFlags(cmd, "group", "projections", "env")
+}
+
+// rebuilding runs q for a command that asks for something of the named projection.
+func (a *app) rebuilding(cmd *cobra.Command, args []string, f *rebuildFlags, q func(context.Context, config.Config, *pgxpool.Pool, string) error) error {
+	if !cmd.Flags().Changed("by") {
+		f.by = osUser()
+	}
+	switch {
+	case len(args) != 1:
+		return usage(cmd, "name one projection")
+	case f.why == "":
+		return usage(cmd, "--why is missing: say why")
+	case f.by == "":
+		return usage(cmd, "--by is missing: say who asks")
+	}
+	return a.writing(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+		if !slices.Contains(cfg.Projections, args[0]) {
+			return usage(cmd, fmt.Sprintf("projection %q does not run: want one of %s", args[0], strings.Join(cfg.Projections, ", ")))
+		}
+		return q(ctx, cfg, pool, args[0])
+	})
+}
+
+func (a *app) rebuild(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name string, f rebuildFlags) error {
+	ok, err := outbox.RequestRebuild(ctx, pool, name, f.replacePlain, f.by, f.why, cfg.Database.Timeout)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return &exitError{exitRefused, "a rebuild of " + name + " goes on, or the old index of the last one is kept: see `weft rebuild status " + name + "`, and then abort or drop-old"}
+	}
+	meter, shown := newMeter(a.stderr, name), ""
+	defer meter.close()
+	r, ended, err := a.awaitRebuild(ctx, cfg, pool, name, func(r outbox.Rebuild) bool {
+		s := records.DescribeRebuild(name, r)
+		if now := s.Phase + s.Note; now != shown {
+			shown = now
+			meter.note(s.Line())
+		} else if r.Phase == outbox.RebuildFilling {
+			meter.show(s.Filled, max(s.Rows, s.Filled+1), s.Phase, "%s", s.Line())
+		}
+		return f.detach || r.Phase.Ended()
+	})
+	if err != nil {
+		return err
+	}
+	s := records.DescribeRebuild(name, r)
+	if err := a.show(f.asJSON, s, func(w io.Writer) error { return writeRebuild(w, s) }); err != nil {
+		return err
+	}
+	switch {
+	case !ended:
+		return &exitError{exitInconclusive, "the rebuild goes on without this command: see `weft rebuild status " + name + "`"}
+	case f.detach || r.Phase == outbox.RebuildDone:
+		return nil
+	}
+	return &exitError{exitBad, "the rebuild has " + strings.Replace(s.Phase, "aborted", "been aborted", 1) + ": " + records.Dash(records.Plain(s.Note))}
+}
+
+// awaitRebuild looks at a rebuild until f is content, or ctx ends.
+func (a *app) awaitRebuild(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name string, f func(outbox.Rebuild) bool) (r outbox.Rebuild, content bool, err error) {
+	tick := time.NewTicker(rebuildLook)
+	defer tick.Stop()
+	for {
+		now, err := outbox.ReadRebuild(context.WithoutCancel(ctx), pool, name, cfg.Database.Timeout)
+		if err == nil {
+			r = now
+			if f(r) {
+				return r, true, nil
+			}
+		} else if code, _ := diagnose(err); code != exitUnavailable { // the server may come back
+			return r, false, err
+		}
+		select {
+		case <-ctx.Done():
+			return r, false, nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (a *app) rebuildStatusCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "status PROJECTION",
+		Short:   "Show how far the newest rebuild is",
+		Example: "  weft rebuild status products --json",
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usage(cmd, "name one projection")
+			}
+			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+				r, err := outbox.ReadRebuild(ctx, pool, args[0], cfg.Database.Timeout)
+				if err != nil {
+					return err
+				}
+				if r.Phase == "" {
+					return &exitError{exitBad, "projection " + args[0] + " was never rebuilt"}
+				}
+				s := records.DescribeRebuild(args[0], r)
+				return a.show(asJSON, s, func(w io.Writer) error { return writeRebuild(w, s) })
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	databaseFlags(cmd)
+	return cmd
+}
+
+// rebuildAsk is a request to the leader about a rebuild.
+type rebuildAsk struct {
+	ask              outbox.RebuildAsk
+	name, short, not string
+}
+
+func (a *app) rebuildAskCommand(ask rebuildAsk) *cobra.Command {
+	var f rebuildFlags
+	cmd := &cobra.Command{
+		Use:   ask.name + " PROJECTION",
+		Short: ask.short,
+		Long: ask.short + `. The leader does it. Who asked and why is kept in weft_audit.
+
+Exits 3 when it was not seen to be done within --wait (the request stands), 77 when the rebuild
+is in no phase for it.`,
+		Example: "  weft rebuild " + ask.name + " products --by alice --why \"peak hours\"",
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.rebuilding(cmd, args, &f, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name string) error {
+				ok, err := outbox.AskRebuild(ctx, pool, name, ask.ask, f.by, f.why, cfg.Database.Timeout)
+				if err != nil {
+					return err
+				}
+				if !ok {
+					return &exitError{exitRefused, "projection " + name + ": " + ask.not}
+				}
+				ctx, cancel := context.WithTimeout(ctx, f.wait)
+				defer cancel()
+				r, done, err := a.awaitRebuild(ctx, cfg, pool, name, func(r outbox.Rebuild) bool { return r.Asked == "" })
+				if err != nil {
+					return err
+				}
+				s := records.DescribeRebuild(name, r)
+				if err := a.show(f.asJSON, s, func(w io.Writer) error { return writeRebuild(w, s) }); err != nil || done {
+					return err
+				}
+				return &exitError{exitInconclusive, "the leader has not done it yet, and the request stands: see `weft status`"}
+			})
+		},
+	}
+	cmd.Flags().DurationVar(&f.wait, "wait", 30*time.Second, "how long to wait until the leader has done it")
+	f.add(cmd)
+	return cmd
+}

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/records"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+)
+
+// search asks for product 1500, which nobody changes, through the alias until the function that it
+// returns is called, which tells how often it has asked. A search that fails, or finds nothing,
+// fails the test.
+func (s *shop) search() (stop func() int64) {
+	ctx, cancel := context.WithCancel(s.t.Context())
+	var g sync.WaitGroup
+	var n atomic.Int64
+	g.Go(func() {
+		for ctx.Err() == nil {
+			res, err := http.Get(testenv.ElasticURL(s.t) + "/" + s.index + "/_search?q=_id:1500&filter_path=hits.total.value")
+			if err != nil {
+				s.t.Errorf("search: %v", err)
+				return
+			}
+			text, err := io.ReadAll(res.Body)
+			_ = res.Body.Close()
+			if err != nil || res.StatusCode != http.StatusOK || !strings.Contains(string(text), `"value":1`) {
+				s.t.Errorf("search: %s: %s %v", res.Status, text, err)
+				return
+			}
+			n.Add(1)
+			<-time.After(time.Millisecond)
+		}
+	})
+	return func() int64 { cancel(); g.Wait(); return n.Load() }
+}
+
+// rebuilt runs a command of weft rebuild and returns what it prints.
+func (s *shop) rebuilt(code int, args ...string) (out records.Rebuild) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	defer cancel()
+	var stdout, stderr buffer
+	a := &app{environ: s.env, stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr, signals: notify}
+	if got := a.execute(ctx, append([]string{"rebuild"}, args...)); got != code {
+		s.t.Fatalf("rebuild %v: got exit code %d, %s and %s, want %d", args, got, &stdout, &stderr, code)
+	}
+	if text := stdout.String(); text != "" {
+		if err := json.Unmarshal([]byte(text), &out); err != nil {
+			s.t.Fatalf("rebuild %v: %s: %v", args, text, err)
+		}
+	}
+	return out
+}
+
+// indexes returns the indexes behind the alias, and those of its numbered names.
+func (s *shop) indexes() (behind, all []string) {
+	s.t.Helper()
+	res, err := http.Get(testenv.ElasticURL(s.t) + "/" + s.index + "-v*/_alias")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var found map[string]struct {
+		Aliases map[string]any `json:"aliases"`
+	}
+	if err := json.NewDecoder(res.Body).Decode(&found); err != nil {
+		s.t.Fatal(err)
+	}
+	for name, index := range found {
+		all = append(all, strings.TrimPrefix(name, s.index))
+		if index.Aliases[s.index] != nil {
+			behind = append(behind, strings.TrimPrefix(name, s.index))
+		}
+	}
+	return behind, all
+}
+
+// filled returns a shop of n products that are all in the index, with a running instance.
+func filled(t *testing.T, n int) *shop {
+	t.Helper()
+	s := newShop(t)
+	s.exec(fmt.Sprintf("insert into shop.product (id, name, price) select i, 'product ' || i, i * 1.10 from generate_series(51, %d) i", n))
+	s.running()
+	if r := weft(t, s.env, "load", "products"); r.code != 0 {
+		t.Fatalf("load: %+v", r)
+	}
+	s.settled()
+	return s
+}
+
+// A rebuild beside live writes leads to a new index that equals the source; each search finds what
+// is there; the old index is kept until it is dropped, and its name is not used again.
+func TestRebuildUnderLiveWrites(t *testing.T) {
+	t.Parallel()
+	s := filled(t, 6000)
+	s.verified(0)
+	stop, searched := s.write(), s.search()
+	done := s.rebuilt(0, "products", "--by", "alice", "--why", "new shards", "--json")
+	stop()
+	if n := searched(); n < 50 {
+		t.Errorf("%d searches, want many", n)
+	}
+	if done.Phase != "done" || done.OldIndex != s.index+"-v1" || done.NewIndex != s.index+"-v2" || done.Filled < 5900 || done.Redo != 0 || done.Note != "" {
+		t.Errorf("got %+v", done)
+	}
+	s.settled()
+	if r := s.verified(0); r.Rows != 6000 || r.Documents < 5900 {
+		t.Errorf("verify: %+v", r)
+	}
+	s.exec("update shop.product set name = 'after the move' where id = 2000")
+	s.settled()
+	if d := s.document("2000"); d["name"] != "after the move" {
+		t.Errorf("document after the move: %v", d)
+	}
+	if behind, all := s.indexes(); len(all) != 2 || fmt.Sprint(behind) != "[-v2]" {
+		t.Errorf("alias leads to %v of %v", behind, all)
+	}
+	s.rebuilt(exitRefused, "products", "--why", "once more")
+	s.rebuilt(0, "drop-old", "products", "--why", "good", "--json")
+	if behind, all := s.indexes(); len(all) != 1 || fmt.Sprint(behind) != "[-v2]" {
+		t.Errorf("alias leads to %v of %v", behind, all)
+	}
+	if again := s.rebuilt(0, "products", "--why", "once more", "--json"); again.NewIndex != s.index+"-v3" {
+		t.Errorf("got %+v", again)
+	}
+	if n := s.count("select count(*) from weft_audit where action like 'rebuild%' and why <> ''"); n != 3 {
+		t.Errorf("%d entries in the audit, want 3", n)
+	}
+}
+
+// A paused rebuild does not go on, and live events still go to both indexes; one that is ended
+// leaves the old index alone.
+func TestRebuildIsPausedAndEnded(t *testing.T) {
+	t.Parallel()
+	s := filled(t, 6000)
+	s.rebuilt(exitRefused, "pause", "products", "--why", "there is none")
+	s.exec("insert into weft_rebuild (projection, phase, paused, replace_plain, asked_by, why, began_at, updated_at) values ('products', 'requested', true, false, 'test', 'test', now(), now())")
+	<-time.After(time.Second)
+	if behind, all := s.indexes(); len(behind) != 1 || len(all) != 1 {
+		t.Errorf("a paused rebuild has made an index: %v", all)
+	}
+	s.rebuilt(0, "resume", "products", "--why", "go", "--json")
+	s.rebuilt(0, "pause", "products", "--why", "wait", "--json")
+	got := s.rebuilt(0, "abort", "products", "--why", "enough", "--json")
+	if got.Phase != "aborted" && got.Phase != "done" {
+		t.Errorf("got %+v", got)
+	}
+	if got.Phase == "aborted" {
+		if behind, all := s.indexes(); fmt.Sprint(behind, all) != "[-v1] [-v1]" {
+			t.Errorf("alias leads to %v of %v", behind, all)
+		}
+	}
+	s.exec("update shop.product set name = 'later' where id = 2000")
+	s.settled()
+	s.verified(0)
+}
+
+// A mapping with new fields alone is added to the index in place. One that an index cannot get
+// stops the projection, with the field and the reason, until a rebuild was asked for.
+func TestRebuildToAnotherMapping(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	run := func() (stop func() string) {
+		r := start(t, runDaemon, s.env...)
+		return func() string {
+			r.signals <- syscall.SIGTERM
+			<-r.code
+			return r.errOut.String()
+		}
+	}
+	stop := run()
+	s.exec("update shop.product set price = price + 1")
+	s.settled()
+	stop()
+
+	query := strings.Replace(shopQuery, "p.name, p.price", "p.name, p.price, p.id as number", 1)
+	s.declare(query, strings.Replace(shopMapping, `{"name"`, `{"number": {"type": "long"}, "name"`, 1))
+	stop = run()
+	s.exec("update shop.product set price = price + 1 where id = 7")
+	s.settled()
+	if text := stop(); s.document("7")["number"] != 7.0 || !strings.Contains(text, `"event":"elastic.mapping_extended"`) {
+		t.Errorf("document %v; log: %s", s.document("7"), text)
+	}
+
+	s.declare(query, strings.NewReplacer(`{"name"`, `{"number": {"type": "keyword"}, "color": {"type": "keyword"}, "name"`).Replace(shopMapping))
+	stop = run()
+	s.exec("update shop.product set price = price + 1 where id = 8")
+	testenv.Eventually(t, 20*time.Second, func() bool {
+		return s.count("select count(*) from weft_leader where released_at is null") == 1
+	}, "a leader")
+	if done := s.rebuilt(0, "products", "--why", "number is no number", "--json"); done.Phase != "done" {
+		t.Errorf("got %+v", done)
+	}
+	s.settled()
+	s.verified(0)
+	if text := stop(); !strings.Contains(text, "field number has type long, and is to have keyword") || !strings.Contains(text, "weft rebuild products") {
+		t.Errorf("the log does not say which field, and what to do: %s", text)
+	}
+}

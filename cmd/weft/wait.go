@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/records"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// awaited is the JSON form of weft wait. Names and units stay; fields may be added.
+type awaited struct {
+	ID         string  `json:"id"`
+	Projection string  `json:"projection"` // empty while no table has the event
+	Status     string  `json:"status"`     // done, failed, pending, processing, gone (done and no longer in the table), unknown
+	Reason     string  `json:"error_reason"`
+	Error      string  `json:"error"`
+	Waited     float64 `json:"waited_seconds"`
+}
+
+// The pauses between two looks.
+const (
+	firstLook = 10 * time.Millisecond
+	lastLook  = 250 * time.Millisecond
+)
+
+func (a *app) waitCommand() *cobra.Command {
+	var (
+		timeout time.Duration
+		asJSON  bool
+	)
+	cmd := &cobra.Command{
+		Use:   "wait ID",
+		Short: "Wait until an event is settled",
+		Long: `Wait until an event is done or failed, to read what one has written: once it is done, the
+destination has the entity as it was then, or newer. ID is the id of the outbox row. It looks
+by the primary key, at first every 10 ms, then every quarter of a second.
+
+Call it after the commit that wrote the event. Where finished events leave the table
+(outbox.finished), an event that is not there counts as done, also one that never was. Where
+they stay, it waits for the event to appear.
+
+Elasticsearch shows a new document to searches at the next refresh of the index, and to a
+get by id at once.
+
+Exits 0 when the event is done; 1 when it has failed; 3 when it was not settled in time.`,
+		Example: `  weft wait 7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11
+  weft wait 4711 --timeout 5s --json`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usage(cmd, "want the id of one event")
+			}
+			if _, ok := records.EventID(args[0]); !ok {
+				return usage(cmd, fmt.Sprintf("%q is no id of an event: want a UUID or a number", args[0]))
+			}
+			if timeout < 0 {
+				return usage(cmd, "--timeout must not be negative")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, _ := records.EventID(args[0])
+			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+				ctx, stop := interruptible(ctx)
+				defer stop()
+				w, err := newWaiter(ctx, pool, cfg, id)
+				if err != nil {
+					return err
+				}
+				out, err := w.wait(ctx, timeout)
+				if err != nil {
+					return err
+				}
+				if err := a.show(asJSON, out, out.write); err != nil {
+					return err
+				}
+				return out.verdict()
+			})
+		},
+	}
+	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "give up after this long")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	databaseFlags(cmd, "projections", "outbox.finished")
+	return cmd
+}
+
+// waiter looks for one event in the tables of the projections.
+type waiter struct {
+	id      outbox.ID
+	tables  []waitTable
+	leaves  bool // a table loses its finished events
+	foundIn int  // index of the table that has had the event; -1 before
+}
+
+type waitTable struct {
+	projection string
+	stories    *outbox.Stories
+	leaves     bool
+}
+
+func newWaiter(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, id outbox.ID) (*waiter, error) {
+	w := &waiter{id: id, foundIn: -1}
+	for _, name := range cfg.Projections {
+		stories, err := outbox.OpenStories(ctx, pool, cfg.Registry().Table(name), cfg.Database.Timeout)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := outbox.ParseID(stories.Shape().ID, id.String()); err != nil {
+			continue
+		}
+		leaves := outbox.Finished(cfg.Outbox.FinishedOf(name)) != outbox.Keep
+		w.tables = append(w.tables, waitTable{name, stories, leaves})
+		w.leaves = w.leaves || leaves
+	}
+	return w, nil
+}
+
+// wait looks until the event is settled or the time is over.
+func (w *waiter) wait(ctx context.Context, timeout time.Duration) (awaited, error) {
+	start := time.Now()
+	for pause := firstLook; ; pause = min(pause*3/2, lastLook) {
+		out, err := w.look(ctx)
+		if err != nil {
+			return out, err
+		}
+		took := time.Since(start)
+		out.Waited = took.Seconds()
+		if out.settled() || took >= timeout {
+			return out, nil
+		}
+		timer := time.NewTimer(min(pause, timeout-took))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return out, &exitError{exitTryAgain, "interrupted before the event was settled"}
+		}
+	}
+}
+
+// look reads the event once. After it was found, only its table is read.
+func (w *waiter) look(ctx context.Context) (awaited, error) {
+	out := awaited{ID: w.id.String(), Status: "unknown"}
+	for i, t := range w.tables {
+		if w.foundIn >= 0 && w.foundIn != i {
+			continue
+		}
+		now, ok, err := t.stories.State(ctx, w.id)
+		if err != nil {
+			return out, err
+		}
+		if ok {
+			w.foundIn = i
+			out.Projection, out.Status, out.Reason, out.Error = t.projection, now.Status, now.Reason, now.Error
+			return out, nil
+		}
+	}
+	switch {
+	case w.foundIn >= 0:
+		out.Projection, out.Status = w.tables[w.foundIn].projection, "gone"
+	case w.leaves:
+		out.Status = "gone"
+	}
+	return out, nil
+}
+
+func (a awaited) settled() bool {
+	return a.Status == "gone" || outbox.EventState{Status: a.Status}.Settled()
+}
+
+func (a awaited) write(w io.Writer) error {
+	text := a.Status
+	switch a.Status {
+	case "gone":
+		text = "done, and no longer in the table"
+	case "failed":
+		text = fmt.Sprintf("failed (%s: %s)", records.Dash(records.Plain(a.Reason)), records.Short(a.Error))
+	case "unknown":
+		text = "in no outbox table"
+	}
+	_, err := fmt.Fprintf(w, "event %s: %s after %s\n", a.ID, text, records.Span(a.Waited))
+	return err
+}
+
+// verdict makes the state the exit code.
+func (a awaited) verdict() error {
+	switch {
+	case a.Status == "failed":
+		return &exitError{exitBad, fmt.Sprintf("event %s has failed: see `weft event %s`", a.ID, a.ID)}
+	case a.settled():
+		return nil
+	case a.Status == "unknown":
+		return &exitError{exitInconclusive, fmt.Sprintf("event %s is in no outbox table: is its transaction committed?", a.ID)}
+	default:
+		return &exitError{exitInconclusive, fmt.Sprintf("event %s is not settled yet: see `weft event %s`", a.ID, a.ID)}
+	}
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+)
+
+func TestWait(t *testing.T) {
+	t.Parallel()
+	m := newMorgue(t)
+	m.fill()
+	url := strings.TrimPrefix(m.env[0], "DATABASE_URL=")
+	env := []string{"DATABASE_URL=" + testenv.As(t, url, testenv.Runner(t, url))}
+	m.exec(`update search_outbox_events set status = 'done' where event_version = 1`)
+	m.exec(`update search_outbox_events set status = 'pending' where event_version in (2, 3, 5)`)
+	for name, tc := range map[string]struct {
+		env    []string
+		id     string
+		code   int
+		status string
+	}{
+		"Done":             {nil, event(1), exitOK, "done"},
+		"Failed":           {nil, event(4), exitBad, "failed"},
+		"Pending":          {nil, event(2), exitInconclusive, "pending"},
+		"OfTheOtherTable":  {nil, event(101), exitBad, "failed"},
+		"Nowhere":          {nil, event(999), exitInconclusive, "unknown"},
+		"GoneFromTheTable": {[]string{"OUTBOX_FINISHED=delete"}, event(999), exitOK, "gone"},
+		"PendingAndLeaves": {[]string{"OUTBOX_FINISHED=delete"}, event(2), exitInconclusive, "pending"},
+	} {
+		r := weft(t, append(env, tc.env...), "wait", tc.id, "--timeout=50ms", "--json")
+		var out awaited
+		if err := json.Unmarshal([]byte(r.out), &out); err != nil || r.code != tc.code || out.Status != tc.status || out.ID != tc.id {
+			t.Errorf("%s: got %+v, %v, want %q and code %d", name, r, err, tc.status, tc.code)
+		}
+	}
+
+	// It returns soon after the event is settled, not at the end of its time.
+	settled := time.AfterFunc(300*time.Millisecond, func() {
+		if _, err := m.pool.Exec(t.Context(), `update search_outbox_events set status = 'done' where event_version = 3`); err != nil {
+			t.Error(err)
+		}
+	})
+	defer settled.Stop()
+	start := time.Now()
+	r := weft(t, env, "wait", event(3))
+	if took := time.Since(start); r.code != 0 || !strings.Contains(r.out, "event "+event(3)+": done after ") || took > 10*time.Second {
+		t.Errorf("got %+v after %v, want it done", r, took)
+	}
+	// One that is seen and then leaves the table is done.
+	leave := time.AfterFunc(300*time.Millisecond, func() {
+		if _, err := m.pool.Exec(t.Context(), `delete from search_outbox_events where event_version = 5`); err != nil {
+			t.Error(err)
+		}
+	})
+	defer leave.Stop()
+	if r := weft(t, env, "wait", event(5)); r.code != 0 || !strings.Contains(r.out, "no longer in the table") {
+		t.Errorf("got %+v, want it done and gone", r)
+	}
+	for _, args := range [][]string{nil, {"x"}, {event(1), event(2)}, {event(1), "--timeout=-1s"}} {
+		if r := weft(t, env, append([]string{"wait"}, args...)...); r.code != exitUsage || r.out != "" {
+			t.Errorf("%v: got %+v, want code %d", args, r, exitUsage)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package consumer_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// pause pauses the projection, as weft pause does; the returned function resumes it.
+func (r *rig) pause() (resume func()) {
+	r.t.Helper()
+	o := outbox.PauseOrder{Group: r.cfg.Group, Projection: projName, By: "alice", Why: "a test"}
+	if _, begun, err := outbox.PauseProjection(r.t.Context(), r.pool, o, patience); err != nil || !begun {
+		r.t.Fatalf("pause: %v, %v", begun, err)
+	}
+	return func() {
+		if ended, err := outbox.ResumeProjection(r.t.Context(), r.pool, o, patience); err != nil || !ended {
+			r.t.Fatalf("resume: %v, %v", ended, err)
+		}
+	}
+}
+
+// What is in flight when a projection is paused settles; nothing else is leased, by this term
+// or the next, until it is resumed.
+func TestPauseHoldsAcrossTermsAndLosesNothing(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.proj.entering, r.proj.leave = make(chan struct{}, 1000), make(chan struct{})
+	r.enqueueMany(5, 0)
+	stop := r.start()
+	<-r.proj.entering
+	resume := r.pause()
+	r.eventually(func() bool { return r.pipe.State().Paused != nil }, "the leader to see the pause")
+	if p := r.pipe.State().Paused; p.By != "alice" || p.Why != "a test" {
+		t.Errorf("got %+v, want who has paused it and why", p)
+	}
+	close(r.proj.leave)
+	r.await(map[string]int{"done": 5})
+
+	r.enqueueMany(5, 100)
+	leases := r.store.get(&r.store.leases)
+	time.Sleep(time.Second)
+	if n := r.store.get(&r.store.leases); n != leases {
+		t.Errorf("%d leases during the pause, want none", n-leases)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	r.term = &aTerm{epoch: 1, stop: make(chan struct{})}
+	stop = r.start()
+	r.eventually(func() bool { return r.pipe.State().Paused != nil }, "the next term to see the pause")
+	time.Sleep(time.Second)
+	if n := r.store.get(&r.store.leases); n != leases {
+		t.Errorf("%d leases by the next term, want none", n-leases)
+	}
+	resumed := time.Now()
+	resume()
+	r.await(map[string]int{"done": 10})
+	if took := time.Since(resumed); took > 3*time.Second {
+		t.Errorf("it went on %v after the end of the pause, want a second or so", took)
+	}
+	if paused, ended := len(r.lines("projection.paused")), len(r.lines("projection.resumed")); paused != 2 || ended != 1 {
+		t.Errorf("%d and %d log lines, want one for each term and one for the end", paused, ended)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+}

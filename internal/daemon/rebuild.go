@@ -1,0 +1,314 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/samuelhu324-dev/weft/leader"
+	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
+)
+
+// rebuildLook is the pause between two looks at what is asked for.
+const rebuildLook = 500 * time.Millisecond
+
+// rebuilder carries out the rebuilds of one projector during one term. All that it does may be
+// done again: the next leader goes on where this one ends.
+type rebuilder struct {
+	d         *daemon
+	projector projector
+	term      *leader.Term
+	log       *zap.Logger
+	sides     projections.Sides
+	index     *projections.Index // with its sink; nil where the destination is written again in place
+	sink      *elastic.Sink
+	redo      *outbox.Redo
+	holds     chan *hold
+
+	row    outbox.Rebuild
+	target projections.Sides // what is filled
+	fresh  *elastic.Sink     // of the new index
+}
+
+func (d *daemon) newRebuilder(l projector, t *leader.Term) *rebuilder {
+	r := &rebuilder{d: d, projector: l, term: t, redo: l.store.Redo(), holds: make(chan *hold), log: d.log.Named("rebuild").With(zap.String("projection", l.proj.Name()))}
+	r.sides, _ = l.proj.(projections.Sides)
+	r.target = r.sides
+	if i, ok := l.proj.(*projections.Index); ok {
+		if sink, ok := i.Elastic(); ok {
+			r.index, r.sink = i, sink
+		}
+	}
+	return r
+}
+
+// join adds the term to a rebuild that goes on, and has live events go to both indexes. It comes
+// before the first lease, and retries until it succeeds or ctx ends.
+func (r *rebuilder) join(ctx context.Context) error {
+	for tries := 0; ; tries++ {
+		row, err := r.projector.store.JoinRebuild(ctx, r.term.Epoch())
+		switch {
+		case err == nil:
+			r.row = row
+			return r.mirror()
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, outbox.ErrFenced):
+			return err
+		case tries == 0:
+			r.log.Warn("takeover waits until the state of rebuilds can be read", zap.String("event", "rebuild.fault"), zap.Error(err))
+		}
+		sleep(ctx, 200*time.Millisecond)
+	}
+}
+
+// mirror has live events go to both indexes, or to one, as the row says. It sends nothing.
+func (r *rebuilder) mirror() error {
+	if r.index == nil {
+		return nil
+	}
+	if !r.row.Phase.WritesBoth() || r.row.NewIndex == "" {
+		r.single()
+		return nil
+	}
+	fresh, err := r.sink.Beside(r.row.NewIndex)
+	if err != nil {
+		return err
+	}
+	r.fresh, r.target = fresh, r.index.Beside(fresh)
+	r.sink.Rebuilding(true)
+	r.index.Mirror(projections.NewMirror(fresh, r.redo.Add))
+	return nil
+}
+
+// single ends the writes to the second index.
+func (r *rebuilder) single() {
+	if r.index != nil {
+		r.index.Mirror(nil)
+		r.sink.Rebuilding(false)
+	}
+	r.fresh, r.target = nil, r.sides
+}
+
+// run carries out what is asked for until ctx ends. Its faults do not end the term.
+func (r *rebuilder) run(ctx context.Context) {
+	if r.sides == nil {
+		return
+	}
+	ctx = outbox.WithAuthority(ctx, outbox.Authority{Group: r.d.cfg.Group, Epoch: r.term.Epoch(), Instance: r.d.cfg.Instance, Check: r.term.Check})
+	defer r.d.rebuilt.forget(r.projector.proj.Name())
+	said := ""
+	for ctx.Err() == nil {
+		err := r.step(ctx)
+		r.d.rebuilt.show(r.projector.proj.Name(), r.row, err)
+		switch {
+		case ctx.Err() != nil:
+		case err == nil:
+			said = ""
+		case errors.Is(err, errAsked):
+		case err.Error() != said:
+			said = err.Error()
+			r.log.Warn("the rebuild does not go on; weft tries again", zap.String("event", "rebuild.fault"), zap.String("phase", string(r.row.Phase)), zap.Error(err))
+			r.row.Note = said
+			_ = r.record(ctx) // weft status shows it
+		}
+		sleep(ctx, rebuildLook)
+	}
+}
+
+// errAsked ends a step because something else is asked for.
+var errAsked = errors.New("the rebuild is to pause or to end")
+
+// asked reads the row, and returns errAsked unless the rebuild is to go on.
+func (r *rebuilder) asked(ctx context.Context) error {
+	row, err := outbox.ReadRebuild(ctx, r.d.pool, r.projector.proj.Name(), r.d.cfg.Database.Timeout)
+	if err == nil && (row.Paused || row.Asked != "") {
+		err = errAsked
+	}
+	return err
+}
+
+func (r *rebuilder) step(ctx context.Context) (err error) {
+	if r.row, err = outbox.ReadRebuild(ctx, r.d.pool, r.projector.proj.Name(), r.d.cfg.Database.Timeout); err != nil {
+		return err
+	}
+	switch {
+	case r.row.Asked == outbox.RebuildAbort && !r.row.Phase.Ended():
+		return r.giveUp(ctx, outbox.RebuildAborted, "")
+	case r.row.Asked == outbox.RebuildDropOld && r.row.Phase == outbox.RebuildDone:
+		return r.dropOld(ctx)
+	case r.row.Phase.Ended() || r.row.Paused:
+		return nil
+	}
+	if r.sink != nil && r.row.NewIndex != "" {
+		// The answer of a move may have been lost: the alias is the truth.
+		if at, err := r.sink.Place(ctx); err != nil {
+			return err
+		} else if at.Index == r.row.NewIndex {
+			return r.finish(ctx)
+		}
+	}
+	switch r.row.Phase {
+	case outbox.RebuildRequested:
+		return r.begin(ctx)
+	case outbox.RebuildFilling:
+		return r.fill(ctx)
+	case outbox.RebuildVerifying:
+		return r.verify(ctx)
+	default:
+		return r.swap(ctx)
+	}
+}
+
+func (r *rebuilder) record(ctx context.Context) error {
+	return r.projector.store.RecordRebuild(ctx, r.term.Epoch(), r.row, false)
+}
+
+// enter records the next phase.
+func (r *rebuilder) enter(ctx context.Context, phase outbox.RebuildPhase) error {
+	r.row.Phase, r.row.Note = phase, ""
+	if err := r.record(ctx); err != nil {
+		return err
+	}
+	r.log.Info("the rebuild enters its next phase", zap.String("event", "rebuild.phase"), zap.String("phase", string(phase)), zap.String("new_index", r.row.NewIndex),
+		zap.Int64("rows", r.row.Filled))
+	return nil
+}
+
+// begin makes the new index, and has live events go to both before the first row is read.
+func (r *rebuilder) begin(ctx context.Context) error {
+	if why, err := r.refusal(ctx); err != nil || why != "" {
+		if err != nil {
+			return err
+		}
+		return r.giveUp(ctx, outbox.RebuildFailed, why)
+	}
+	if r.sink != nil {
+		if r.row.NewIndex == "" { // it is known before it is there: nothing is left behind
+			name, number, err := r.sink.NextIndex(ctx, r.row.LastNumber)
+			if err != nil {
+				return err
+			}
+			r.row.NewIndex, r.row.LastNumber = name, number
+			if err := r.record(ctx); err != nil {
+				return err
+			}
+		}
+		if err := r.sink.MakeIndex(ctx, r.row.NewIndex); err != nil {
+			return fmt.Errorf("make index %s: %w", r.row.NewIndex, err)
+		}
+		if err := r.sink.AddFields(ctx); err != nil {
+			r.log.Warn("the old index does not take the new fields; events that carry them may fail until the alias has moved",
+				zap.String("event", "rebuild.fields"), zap.Error(err))
+		}
+	}
+	if err := r.redo.Clear(ctx); err != nil {
+		return err
+	}
+	rows, _, err := r.sides.Size(ctx)
+	if err != nil {
+		return err
+	}
+	r.row.Rows = rows
+	before := r.row.Phase
+	r.row.Phase = outbox.RebuildFilling
+	if err := r.mirror(); err != nil {
+		r.row.Phase = before
+		return err
+	}
+	return r.enter(ctx, outbox.RebuildFilling)
+}
+
+// refusal returns why no rebuild is possible, and notes the index that is in use.
+func (r *rebuilder) refusal(ctx context.Context) (string, error) {
+	if r.sink == nil {
+		return "", nil
+	}
+	for _, other := range r.d.cfg.Declared {
+		if other.Name != r.projector.proj.Name() && other.Index == r.sink.Index() {
+			return fmt.Sprintf("index %s is shared with projection %s, whose documents would be lost: give each an index of its own", other.Index, other.Name), nil
+		}
+	}
+	at, err := r.sink.Place(ctx)
+	if err != nil {
+		return "", err
+	}
+	r.row.OldIndex = at.Index
+	if at.Plain && !r.row.ReplacePlain {
+		return fmt.Sprintf("%s is an index and no alias: ask again with --replace-plain, and it is deleted for an alias of its name in the moment when the new index is ready", at.Index), nil
+	}
+	return "", nil
+}
+
+// giveUp ends a rebuild, and deletes the new index.
+func (r *rebuilder) giveUp(ctx context.Context, phase outbox.RebuildPhase, why string) error {
+	if r.row.NewIndex != "" {
+		at, err := r.sink.Place(ctx)
+		if err != nil {
+			return err
+		}
+		if at.Index == r.row.NewIndex {
+			return r.finish(ctx)
+		}
+		r.single()
+		if err := r.sink.DropIndex(ctx, r.row.NewIndex); err != nil {
+			return err
+		}
+	}
+	r.single()
+	if err := r.redo.Clear(ctx); err != nil {
+		return err
+	}
+	r.row.Phase, r.row.Note, r.row.OldIndex, r.row.NewIndex = phase, why, "", ""
+	if err := r.projector.store.RecordRebuild(ctx, r.term.Epoch(), r.row, true); err != nil {
+		return err
+	}
+	r.log.Warn("the rebuild has ended without a new index", zap.String("event", "rebuild.ended"), zap.String("phase", string(phase)), zap.String("reason", why))
+	return nil
+}
+
+// finish records the end of a rebuild, and only then ends the writes to both indexes.
+func (r *rebuilder) finish(ctx context.Context) error {
+	r.row.Phase, r.row.Note = outbox.RebuildDone, ""
+	if r.sink == nil || r.row.OldIndex == r.sink.Index() { // a plain index is gone
+		r.row.OldIndex = ""
+	}
+	if err := r.projector.store.RecordRebuild(ctx, r.term.Epoch(), r.row, true); err != nil {
+		return err
+	}
+	r.single()
+	if r.sink != nil {
+		if err := r.sink.DropWriteAlias(ctx, r.row.NewIndex); err != nil {
+			r.log.Warn("the alias of the fill is left over; weft does not use it any more", zap.String("event", "rebuild.alias"), zap.Error(err))
+		}
+	}
+	if err := r.redo.Clear(ctx); err != nil {
+		r.log.Warn("entities of the rebuild are left in weft_redo; the next one removes them", zap.String("event", "rebuild.alias"), zap.Error(err))
+	}
+	r.log.Info("the projection is rebuilt", zap.String("event", "rebuild.done"), zap.String("new_index", r.row.NewIndex), zap.String("old_index", r.row.OldIndex),
+		zap.Int64("rows", r.row.Filled), zap.Int64("unreadable", r.row.Unreadable), zap.Duration("took", r.row.Age))
+	return nil
+}
+
+// dropOld deletes the index that the alias led to before.
+func (r *rebuilder) dropOld(ctx context.Context) error {
+	at, err := r.sink.Place(ctx)
+	if err != nil {
+		return err
+	}
+	if r.row.OldIndex != "" && at.Index != r.row.OldIndex {
+		if err := r.sink.DropIndex(ctx, r.row.OldIndex); err != nil {
+			return err
+		}
+		r.log.Info("the old index is deleted", zap.String("event", "rebuild.dropped"), zap.String("old_index", r.row.OldIndex))
+		r.row.OldIndex = ""
+	} else {
+		r.row.Note = "the alias leads to " + r.row.OldIndex + ": it is not dropped"
+	}
+	return r.projector.store.RecordRebuild(ctx, r.term.Epoch(), r.row, true)
+}

@@ -1,0 +1,247 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/samuelhu324-dev/weft/internal/verify"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+const (
+	fillPage  = 1000 // rows of one request
+	fillPages = 2    // at once
+	// fillBacklog is how many events may be open while pages are filled in, and fillRest the pause
+	// while more are.
+	fillBacklog  = 500
+	fillRest     = 50 * time.Millisecond
+	redoPage     = 500
+	verifySettle = 30 * time.Second
+	askedEvery   = time.Second
+)
+
+func (r *rebuilder) mender(ctx context.Context) (*outbox.Mender, error) {
+	return outbox.OpenMender(ctx, r.d.pool, r.projector.proj.Table(), r.projector.proj.Name(), r.d.cfg.Database.Timeout)
+}
+
+// fill writes the rows of the source into the new index, in their order, until there are no more.
+func (r *rebuilder) fill(ctx context.Context) error {
+	mender, err := r.mender(ctx)
+	if err != nil {
+		return err
+	}
+	var after outbox.Key
+	if r.row.EntityID != "" {
+		if after, err = mender.Entity(r.row.EntityType, r.row.EntityID); err != nil {
+			return err
+		}
+	}
+	for {
+		if err := r.rest(ctx, mender); err != nil {
+			return err
+		}
+		keys, err := r.sides.Entities(ctx, after, fillPages*fillPage)
+		if err != nil {
+			return err
+		}
+		if len(keys) == 0 {
+			return r.enter(ctx, outbox.RebuildVerifying)
+		}
+		g, pages := errgroup.Group{}, slices.Collect(slices.Chunk(keys, fillPage))
+		unreadable := make([]int64, len(pages))
+		for i, page := range pages {
+			g.Go(func() (err error) {
+				unreadable[i], err = r.fillIn(ctx, page)
+				return err
+			})
+		}
+		if err := g.Wait(); err != nil {
+			return err
+		}
+		for _, n := range unreadable {
+			r.row.Unreadable += n
+		}
+		after = keys[len(keys)-1]
+		r.row.EntityType, r.row.EntityID, r.row.Note = after.Type, after.ID.String(), ""
+		r.row.Filled += int64(len(keys))
+		r.d.rebuilt.filled(r.projector.proj.Name(), len(keys))
+		if err := r.record(ctx); err != nil {
+			return err
+		}
+		if err := r.asked(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// rest waits while many live events are open.
+func (r *rebuilder) rest(ctx context.Context, mender *outbox.Mender) error {
+	for ctx.Err() == nil {
+		open, err := mender.Open(ctx, fillBacklog)
+		if err != nil || open < fillBacklog {
+			return err
+		}
+		if err := r.asked(ctx); err != nil {
+			return err
+		}
+		sleep(ctx, fillRest)
+	}
+	return context.Cause(ctx)
+}
+
+// fillIn reads a page of rows and writes them, and returns how many have no document. A page whose
+// answer is lost is an error, and is read again before it is written again: Elasticsearch may have
+// forgotten meanwhile what was deleted.
+func (r *rebuilder) fillIn(ctx context.Context, keys []outbox.Key) (unreadable int64, err error) {
+	in := make([]outbox.RedoEntity, len(keys))
+	for i, k := range keys {
+		in[i].Key, in[i].Op = k, outbox.Upsert
+	}
+	refused, unreadable, err := r.write(ctx, in)
+	if err == nil && len(refused) > 0 {
+		err = r.redo.Add(ctx, refused)
+	}
+	return unreadable, err
+}
+
+// write writes entities into the new index as their events would. It returns those that the
+// index refuses, and how many rows have no document.
+func (r *rebuilder) write(ctx context.Context, in []outbox.RedoEntity) (refused []outbox.RedoEntity, unreadable int64, err error) {
+	limit := projectTimeout
+	if r.sink != nil {
+		limit = min(limit, max(r.sink.GCDeletes()/4, time.Second))
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	events := make([]outbox.Event, len(in))
+	for i := range in {
+		events[i] = in[i].Event
+	}
+	out, err := r.target.Project(ctx, events)
+	if err != nil {
+		return nil, 0, fmt.Errorf("write a page of %d rows: %w", len(in), err)
+	}
+	for i, o := range out {
+		switch {
+		case o.Verdict == outbox.Done:
+		case o.Verdict == outbox.Retry:
+			return nil, 0, fmt.Errorf("write a page of %d rows: %s", len(in), o.Detail)
+		case o.Reason == outbox.ReasonDeterministic:
+			unreadable++
+			r.log.Warn("a row has no document", zap.String("event", "rebuild.unreadable"), zap.String("entity_id", in[i].Key.String()), zap.String("detail", o.Detail))
+		default:
+			in[i].Detail = o.Detail
+			refused = append(refused, in[i])
+		}
+	}
+	return refused, unreadable, nil
+}
+
+// again writes what is kept in weft_redo, and returns an error while something is left.
+func (r *rebuilder) again(ctx context.Context) error {
+	var (
+		last  outbox.RedoEntity
+		first *outbox.RedoEntity
+		left  int
+	)
+	for {
+		page, err := r.redo.Take(ctx, last, redoPage)
+		if err != nil {
+			return err
+		}
+		if len(page) == 0 {
+			break
+		}
+		refused, unreadable, err := r.write(ctx, page)
+		if err != nil {
+			return err
+		}
+		r.row.Unreadable += unreadable
+		if left += len(refused); left > 0 && first == nil {
+			first = &refused[0]
+		}
+		done := slices.DeleteFunc(slices.Clone(page), func(e outbox.RedoEntity) bool {
+			return slices.ContainsFunc(refused, func(o outbox.RedoEntity) bool { return o.Key == e.Key })
+		})
+		if err := r.redo.Done(ctx, done); err != nil {
+			return err
+		}
+		last = page[len(page)-1]
+	}
+	if left > 0 {
+		return fmt.Errorf("the new index refuses %d entities, the first is %s: %s; correct the rows, or end this with `weft rebuild abort` and correct the mapping",
+			left, first.Key, first.Detail)
+	}
+	return nil
+}
+
+// verify compares the new index with the source while both are written to, and writes again what
+// differs, until nothing does.
+func (r *rebuilder) verify(ctx context.Context) error {
+	if r.sink != nil { // comparing would be in vain
+		if err := r.sink.Settled(ctx, r.row.NewIndex, r.row.OldIndex); err != nil {
+			return err
+		}
+	}
+	if err := r.again(ctx); err != nil {
+		return err
+	}
+	mender, err := r.mender(ctx)
+	if err != nil {
+		return err
+	}
+	var looked time.Time
+	report, err := verify.Run(ctx, verify.Options{
+		Sides: r.target, Events: rebuildEvents{mender, r}, Settle: verifySettle, Repair: &verify.Repair{Actor: r.d.cfg.Instance, Why: "rebuild"},
+		Rest: func(ctx context.Context) error {
+			if time.Since(looked) > askedEvery {
+				looked = time.Now()
+				if err := r.asked(ctx); err != nil {
+					return err
+				}
+			}
+			return r.rest(ctx, mender)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	r.log.Info("the new index has been compared with its source", zap.String("event", "rebuild.verified"), zap.Int64("rows", report.Rows),
+		zap.Int64("documents", report.Documents), zap.Int64("differ", report.Differs()), zap.Int64("repaired", report.Repaired), zap.Int64("unsettled", report.Unsettled))
+	// Documents ahead of their rows are so in the old index, too: live events wrote both. Entities
+	// that always have an open event never settle, and need not: it goes to both, or is kept.
+	if wrong := report.Differs() - report.Ahead - report.Repaired; wrong > 0 {
+		return fmt.Errorf("%d documents of the new index differ from their rows; comparing again", wrong)
+	}
+	if r.sink == nil {
+		return r.finish(ctx)
+	}
+	return r.enter(ctx, outbox.RebuildSwapping)
+}
+
+// rebuildEvents are the events of an outbox; what differs is written to the new index alone.
+type rebuildEvents struct {
+	*outbox.Mender
+	r *rebuilder
+}
+
+// OwnsVersions implements verify.Events: no repair raises versions.
+func (rebuildEvents) OwnsVersions() bool { return false }
+
+// Mend implements verify.Events.
+func (e rebuildEvents) Mend(ctx context.Context, orders []outbox.Order, _, _ string, _ any) error {
+	in := make([]outbox.RedoEntity, len(orders))
+	for i, o := range orders {
+		in[i].Key, in[i].Op, in[i].Version = o.Key, o.Op, o.Version
+	}
+	refused, _, err := e.r.write(ctx, in)
+	if err == nil && len(refused) > 0 {
+		err = e.r.redo.Add(ctx, refused)
+	}
+	return err
+}

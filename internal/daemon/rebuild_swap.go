@@ -1,0 +1,128 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/samuelhu324-dev/weft/consumer"
+	"github.com/samuelhu324-dev/weft/leader"
+	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
+)
+
+// hold asks a pipeline to settle what it has and to wait.
+type hold struct {
+	drained chan struct{} // closed by the pipeline once nothing is in flight
+	resume  chan struct{} // closed when it may go on
+}
+
+// holdable is a term that also ends when a pipeline is to be held.
+type holdable struct {
+	consumer.Term
+	stop <-chan struct{}
+}
+
+// Stopping implements consumer.Term.
+func (h holdable) Stopping() <-chan struct{} { return h.stop }
+
+// pump runs the pipeline of a projector for a term, and stops it for each hold.
+func (r *rebuilder) pump(ctx context.Context, t *leader.Term) error {
+	for {
+		var (
+			held        *hold
+			stop, ended = make(chan struct{}), make(chan struct{})
+			waiter      sync.WaitGroup
+		)
+		waiter.Go(func() {
+			select {
+			case held = <-r.holds:
+			case <-t.Stopping():
+			case <-ended:
+				return
+			}
+			close(stop)
+		})
+		err := r.projector.pipeline.Run(ctx, holdable{t, stop})
+		close(ended)
+		waiter.Wait()
+		if held == nil || err != nil {
+			return err
+		}
+		close(held.drained)
+		select {
+		case <-held.resume:
+		case <-t.Stopping():
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// swap moves the alias to the new index, with nothing in flight: the pipeline settles what it has
+// and waits, requests whose answers were lost have no effect any more, and the new index shows all
+// that it has.
+func (r *rebuilder) swap(ctx context.Context) error {
+	from, err := r.sink.Place(ctx)
+	if err != nil {
+		return err
+	}
+	if err := r.sink.Settled(ctx, r.row.NewIndex, from.Index); err != nil {
+		return r.back(ctx, err)
+	}
+	h := &hold{make(chan struct{}), make(chan struct{})}
+	defer close(h.resume)
+	select {
+	case r.holds <- h:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case <-h.drained:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	started := time.Now()
+	sleep(ctx, max(r.sink.Outlived(), r.fresh.Outlived()))
+	if err := r.again(ctx); err != nil {
+		return r.back(ctx, err)
+	}
+	if err := r.sink.Settled(ctx, r.row.NewIndex, from.Index); err != nil {
+		return err
+	}
+	r.row.OldIndex = from.Index
+	if err := r.record(ctx); err != nil {
+		return err
+	}
+	if err := outbox.CheckAuthority(ctx); err != nil {
+		return err
+	}
+	moving := time.Now()
+	if err := r.sink.Move(ctx, from, r.row.NewIndex); err != nil {
+		if refused, ok := errors.AsType[*elastic.RefusedError](err); ok {
+			return r.back(ctx, refused)
+		}
+		return err // it may still move: the next look finds out, and both are written to until then
+	}
+	moved := time.Since(moving)
+	at, err := r.sink.Place(ctx)
+	if err != nil {
+		return err
+	}
+	if at.Index != r.row.NewIndex {
+		return errors.New("the alias leads to " + at.Index + " although it was moved")
+	}
+	r.log.Info("the alias leads to the new index", zap.String("event", "rebuild.swapped"), zap.String("new_index", at.Index),
+		zap.Duration("held", time.Since(started)), zap.Duration("move", moved))
+	return r.finish(ctx)
+}
+
+// back returns to the comparison, where the rebuild may be ended: the alias has not moved.
+func (r *rebuilder) back(ctx context.Context, why error) error {
+	r.row.Phase, r.row.Note = outbox.RebuildVerifying, why.Error()
+	return errors.Join(why, r.record(ctx))
+}

@@ -1,0 +1,99 @@
+package drill
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
+)
+
+const (
+	repairBy  = "weftlab"
+	repairWhy = "drill: somebody wrote into the index"
+)
+
+// compared is what the drill reads of the report of weft verify.
+type compared struct {
+	Rows     int `json:"rows"`
+	Missing  int `json:"missing"`
+	Extra    int `json:"extra"`
+	Corrupt  int `json:"corrupt"`
+	Repaired int `json:"repaired"`
+}
+
+// documentsDiffer writes into the index past weft, and lets weft find and repair it.
+func documentsDiffer() Scenario {
+	return Scenario{
+		Name:  "documents_differ",
+		About: "documents are deleted, changed and added in the index past weft; weft verify names them, and --repair has them written anew",
+		Shows: "a comparison that finds exactly these while the pair works, and after the repair none",
+		Params: []Param{
+			{"documents", "30", "documents; a third of them is deleted, a third changed, and a third added"},
+		},
+		instances: one(),
+		run: func(r *run) {
+			third := r.count("documents", 3, 3000) / 3
+			written := r.settled(upserts(2*third, "written")...)
+			r.inject("deletes, changes and additions in the index", func(ctx context.Context) error {
+				for i, e := range written {
+					at := "/" + r.Index + "/_doc/" + url.PathEscape(e.Entity)
+					if i < third {
+						if err := r.Elastic.Do(ctx, http.MethodDelete, at+fmt.Sprintf("?version=%d&version_type=external_gte", e.Version), nil, nil); err != nil {
+							return err
+						}
+						continue
+					}
+					// The version is the one of the row, so that only the content differs.
+					version := fmt.Sprintf("?version=%d&version_type=external_gte", e.Version)
+					if err := r.Elastic.Do(ctx, http.MethodPut, at+version, map[string]any{"text": "written past weft"}, nil); err != nil {
+						return err
+					}
+					ghost := "/" + r.Index + "/_doc/" + url.PathEscape(newKey().String())
+					if err := r.Elastic.Do(ctx, http.MethodPut, ghost+version, map[string]any{"text": "nobody's"}, nil); err != nil {
+						return err
+					}
+				}
+				return nil
+			}, nil)
+			r.compare("found")
+			r.compare("repaired", "--repair", "--by", repairBy, "--why", repairWhy)
+			r.compare("after")
+		},
+		verify: func(j *judge) {
+			third := len(j.Recipe.Events) / 2
+			found, repaired, after := verdict.Probed[compared](j.Judge, "found"), verdict.Probed[compared](j.Judge, "repaired"), verdict.Probed[compared](j.Judge, "after")
+			j.atLeast("documents that were damaged", "found", found.Missing+found.Corrupt+found.Extra, 3)
+			j.counted("missing documents that weft verify named", "found", found.Missing, third)
+			j.counted("changed documents that it named", "found", found.Corrupt, third)
+			j.counted("documents without a row that it named", "found", found.Extra, third)
+			j.counted("documents that it had written anew, or deleted", "repaired", repaired.Repaired, 3*third)
+			j.counted("documents that differ in the end", "after", after.Missing+after.Corrupt+after.Extra, 0)
+			j.counted("rows of the last comparison", "after", after.Rows, 2*third)
+			audited := 0
+			for _, a := range j.audits("repair") {
+				if a.Actor == repairBy && a.Why == repairWhy {
+					audited += a.Count
+				}
+			}
+			j.counted("repaired documents in the audit", "audit", audited, 3*third)
+			j.storesEqual()
+		},
+	}
+}
+
+// compare runs weft verify on the search index, and probes its report.
+func (r *run) compare(probe string, args ...string) {
+	args = append([]string{"verify", searchProjection, "--json"}, args...)
+	r.step("weft %v", args)
+	out, err := r.Fleet.Output(r.ctx, args...)
+	var reports []compared
+	if bad := json.Unmarshal(out, &reports); bad != nil || len(reports) != 1 {
+		r.must(fmt.Errorf("report of weft verify: %q, %w", out, err))
+		return
+	}
+	r.must(r.dir.WriteText(verdict.LogDir+"/verify_"+probe+".json", out))
+	r.probe(probe, reports[0])
+}

@@ -1,0 +1,76 @@
+package records
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// Rebuild is the JSON form of a rebuild. Names and units stay; fields may be added.
+type Rebuild struct {
+	Projection string     `json:"projection"`
+	Phase      string     `json:"phase"` // requested, filling, verifying, swapping, done, aborted or failed
+	Paused     bool       `json:"paused"`
+	Asked      string     `json:"asked"` // of the leader, and not done yet: abort or drop_old
+	OldIndex   string     `json:"old_index"`
+	NewIndex   string     `json:"new_index"`
+	Rows       int64      `json:"rows"` // of the source, about
+	Filled     int64      `json:"filled"`
+	ETASecs    *float64   `json:"eta_seconds"` // of the fill; null when it cannot be told
+	Unreadable int64      `json:"unreadable"`
+	Redo       int64      `json:"redo"`
+	Note       string     `json:"note"`
+	By         string     `json:"by"`
+	Why        string     `json:"why"`
+	BeganAt    time.Time  `json:"began_at"`
+	UpdatedAt  time.Time  `json:"updated_at"`
+	FinishedAt *time.Time `json:"finished_at"`
+}
+
+// DescribeRebuild is the JSON form of r.
+func DescribeRebuild(projection string, r outbox.Rebuild) Rebuild {
+	s := Rebuild{
+		Projection: projection, Phase: string(r.Phase), Paused: r.Paused, Asked: string(r.Asked), OldIndex: r.OldIndex, NewIndex: r.NewIndex,
+		Rows: r.Rows, Filled: r.Filled, Unreadable: r.Unreadable, Redo: r.Redo, Note: r.Note, By: r.By, Why: r.Why,
+		BeganAt: r.Began.UTC(), UpdatedAt: r.Updated.UTC(), FinishedAt: UTC(r.Finished),
+	}
+	if r.Phase == outbox.RebuildFilling && r.Filled > 0 && r.Rows > r.Filled && !r.Paused {
+		left := r.Age.Seconds() / float64(r.Filled) * float64(r.Rows-r.Filled)
+		s.ETASecs = &left
+	}
+	return s
+}
+
+// Line tells of a rebuild in a few words.
+func (s Rebuild) Line() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s", s.Projection, s.Phase)
+	if s.Paused {
+		b.WriteString(", paused")
+	}
+	if s.Asked != "" {
+		b.WriteString(", the leader is asked to " + strings.ReplaceAll(s.Asked, "_", " "))
+	}
+	if s.NewIndex != "" {
+		fmt.Fprintf(&b, "; new index %s", s.NewIndex)
+	}
+	if s.OldIndex != "" {
+		fmt.Fprintf(&b, ", old index %s", s.OldIndex)
+	}
+	fmt.Fprintf(&b, "; %d of about %d rows", s.Filled, max(s.Rows, s.Filled))
+	if s.ETASecs != nil {
+		fmt.Fprintf(&b, ", about %s left", Span(*s.ETASecs))
+	}
+	if s.Unreadable > 0 {
+		fmt.Fprintf(&b, ", %d rows have no document (rebuild.unreadable in the leader's log names them)", s.Unreadable)
+	}
+	if s.Redo > 0 {
+		fmt.Fprintf(&b, ", %d entities are to be written again", s.Redo)
+	}
+	if s.Note != "" {
+		b.WriteString("; " + Plain(s.Note))
+	}
+	return b.String()
+}

@@ -1,0 +1,88 @@
+package leader
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// PastTerm is one term of a group, as weft_term and weft_audit have it. Times are the database's.
+type PastTerm struct {
+	Epoch      int64
+	Instance   string
+	AcquiredAt time.Time
+	EndedAt    *time.Time // nil while it runs, or when its leader was lost and nobody has followed
+	EndReason  string     // stopped, resigned, session_closed …; replaced when its successor has closed it
+	Lasted     time.Duration
+
+	// Vacant is the time between its end and the next term. It is nil for the newest term, and for
+	// one that its successor has closed: its own end was not recorded.
+	Vacant *time.Duration
+	Next   string // the instance of the next term
+
+	AskedBy, AskedWhy string // who has asked it to hand over; empty when nobody did
+	SessionsEnded     int    // that the next leader had to end before its term could begin
+}
+
+// historySQL lists the newest terms of group $1 that ran at $2 or later, at most $3.
+const historySQL = `
+with terms as (
+    select epoch, instance, acquired_at, ended_at, coalesce(end_reason, '') as end_reason,
+           lead(acquired_at) over w as next_at, coalesce(lead(instance) over w, '') as next_instance
+      from weft_term where group_name = $1
+    window w as (order by epoch)
+)
+select t.epoch, t.instance, t.acquired_at, t.ended_at, t.end_reason,
+       extract(epoch from coalesce(t.ended_at, t.next_at, clock_timestamp()) - t.acquired_at)::float8,
+       case when t.end_reason <> 'replaced' then extract(epoch from t.next_at - t.ended_at)::float8 end,
+       t.next_instance, coalesce(r.actor, ''), coalesce(r.why, ''),
+       (select coalesce(sum(a.count), 0)::int from weft_audit a
+         where a.action = 'session_ended' and a.from_epoch = t.epoch and a.actor = t.next_instance)
+  from terms t
+  left join lateral (
+      select a.actor, a.why from weft_audit a
+       where a.action = 'resign_requested' and a.from_epoch = t.epoch and a.from_owner = t.instance
+       order by a.id desc limit 1
+  ) r on true
+ where $2::timestamptz is null or coalesce(t.ended_at, t.next_at, 'infinity') >= $2
+ order by t.epoch desc
+ limit $3`
+
+// History returns the terms of a group that ran at since or later, the newest first, at most
+// limit; a zero since means all. The call takes at most 5 s.
+func History(ctx context.Context, db DB, group string, since time.Time, limit int) ([]PastTerm, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	var from *time.Time
+	if !since.IsZero() {
+		from = &since
+	}
+	rows, err := db.Query(ctx, historySQL, pgx.QueryExecModeExec, group, from, limit)
+	var (
+		out    []PastTerm
+		t      PastTerm
+		lasted float64
+		vacant *float64
+	)
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, []any{&t.Epoch, &t.Instance, &t.AcquiredAt, &t.EndedAt, &t.EndReason, &lasted, &vacant,
+			&t.Next, &t.AskedBy, &t.AskedWhy, &t.SessionsEnded}, func() error {
+			t.Lasted = max(0, seconds(lasted))
+			if vacant != nil {
+				d := max(0, seconds(*vacant))
+				t.Vacant = &d
+			}
+			out = append(out, t)
+			t, vacant = PastTerm{}, nil
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("terms of group %s: %w", group, diagnose(err))
+	}
+	return out, nil
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

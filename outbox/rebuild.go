@@ -1,0 +1,207 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// RebuildPhase is how far a rebuild is.
+type RebuildPhase string
+
+// The phases, in their order; the last three are ends.
+const (
+	RebuildRequested RebuildPhase = "requested" // the leader has not begun
+	RebuildFilling   RebuildPhase = "filling"   // from the source, beside live events, which go to both indexes
+	RebuildVerifying RebuildPhase = "verifying" // that the new index equals the source
+	RebuildSwapping  RebuildPhase = "swapping"  // the alias moves
+	RebuildDone      RebuildPhase = "done"
+	RebuildAborted   RebuildPhase = "aborted"
+	RebuildFailed    RebuildPhase = "failed"
+)
+
+// Ended reports whether nothing more happens.
+func (p RebuildPhase) Ended() bool {
+	return slices.Contains([]RebuildPhase{"", RebuildDone, RebuildAborted, RebuildFailed}, p)
+}
+
+// WritesBoth reports whether live events go to both indexes.
+func (p RebuildPhase) WritesBoth() bool { return !p.Ended() && p != RebuildRequested }
+
+// RebuildAsk is what a leader is asked to do with a rebuild.
+type RebuildAsk string
+
+// The requests.
+const (
+	RebuildPause   RebuildAsk = "pause"
+	RebuildResume  RebuildAsk = "resume"
+	RebuildAbort   RebuildAsk = "abort"
+	RebuildDropOld RebuildAsk = "drop_old"
+)
+
+// Rebuild is the newest rebuild of a projection. Its zero value is none.
+type Rebuild struct {
+	Phase        RebuildPhase
+	Paused       bool
+	Asked        RebuildAsk // not done yet: to abort, or to drop the old index
+	ReplacePlain bool       // an index of the configured name may be deleted for an alias
+
+	OldIndex, NewIndex string
+	LastNumber         int    // of the names that were ever given out
+	EntityType         string // all entities up to this one are filled in; empty before the first
+	EntityID           string
+	Rows               int64 // of the source, about
+	Filled             int64
+	Unreadable         int64 // rows that have no document
+	Redo               int64 // entities to be written again
+	Note               string
+
+	By, Why        string
+	Began, Updated time.Time
+	Finished       *time.Time
+	Age            time.Duration // since it was asked for, by the database's clock
+}
+
+// RequestRebuild asks for a rebuild. It returns false while one goes on, and while the old
+// index of the last one is kept.
+func RequestRebuild(ctx context.Context, db DB, projection string, replacePlain bool, by, why string, timeout time.Duration) (bool, error) {
+	return askRebuild(ctx, db, timeout, "rebuild_request.sql", projection, replacePlain, by, why)
+}
+
+// AskRebuild asks the leader for something. It returns false where the rebuild is in no phase for it.
+func AskRebuild(ctx context.Context, db DB, projection string, ask RebuildAsk, by, why string, timeout time.Duration) (bool, error) {
+	return askRebuild(ctx, db, timeout, "rebuild_ask.sql", projection, string(ask), by, why)
+}
+
+func askRebuild(ctx context.Context, db DB, timeout time.Duration, name string, args ...any) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var n int
+	if err := db.QueryRow(ctx, statement(name), args...).Scan(&n); err != nil {
+		return false, fmt.Errorf("request of a rebuild: %w", err)
+	}
+	return n == 1, nil
+}
+
+// ReadRebuild returns the newest rebuild of a projection.
+func ReadRebuild(ctx context.Context, db DB, projection string, timeout time.Duration) (r Rebuild, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var age float64
+	err = db.QueryRow(ctx, statement("rebuild_read.sql"), projection).Scan(&r.Phase, &r.Paused, &r.Asked, &r.ReplacePlain, &r.OldIndex, &r.NewIndex,
+		&r.LastNumber, &r.EntityType, &r.EntityID, &r.Rows, &r.Filled, &r.Unreadable, &r.Note, &r.By, &r.Why, &r.Began, &r.Updated, &r.Finished, &age, &r.Redo)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return Rebuild{}, nil
+	case err != nil:
+		return Rebuild{}, fmt.Errorf("read the rebuild of %s: %w", projection, err)
+	}
+	r.Age = time.Duration(age * float64(time.Second))
+	return r, nil
+}
+
+// JoinRebuild adds a term to those that write to both indexes, if a rebuild goes on, and
+// returns it. It comes before the first lease of the term.
+func (s *Store) JoinRebuild(ctx context.Context, epoch int64) (Rebuild, error) {
+	if _, err := s.fenced(ctx, "term of the rebuild", "rebuild_term", epoch, s.cfg.Projection); err != nil {
+		return Rebuild{}, err
+	}
+	return ReadRebuild(ctx, s.db, s.cfg.Projection, s.cfg.Timeout)
+}
+
+// RecordRebuild writes down how far a rebuild has come, under the fence. With answered, what it
+// was asked for is done.
+func (s *Store) RecordRebuild(ctx context.Context, epoch int64, r Rebuild, answered bool) error {
+	_, err := s.fenced(ctx, "progress of the rebuild", "rebuild_record", epoch, s.cfg.Projection, string(r.Phase), r.OldIndex, r.NewIndex, r.LastNumber,
+		r.EntityType, r.EntityID, r.Rows, r.Filled, r.Unreadable, r.Note, answered)
+	return err
+}
+
+// Redo are the entities that the new index of a rebuild has refused, or may lack.
+type Redo struct {
+	db         DB
+	projection string
+	kind       IDKind // of entities
+	timeout    time.Duration
+}
+
+// Redo returns those of the store's projection.
+func (s *Store) Redo() *Redo {
+	return &Redo{db: s.db, projection: s.cfg.Projection, kind: s.Shape().Entity, timeout: s.cfg.Timeout}
+}
+
+// RedoEntity is an entity to be written again as an event of it would be.
+type RedoEntity struct {
+	Event
+	Detail string // why
+}
+
+// Add keeps entities.
+func (r *Redo) Add(ctx context.Context, in []RedoEntity) error {
+	return r.exec(ctx, "redo_add.sql", r.projection, types(in), ids(in), arrayOf(in, func(e *RedoEntity) *string { return (*string)(&e.Op) }), versions(in),
+		arrayOf(in, func(e *RedoEntity) *string { return &e.Detail }))
+}
+
+// Done forgets entities that were written.
+func (r *Redo) Done(ctx context.Context, in []RedoEntity) error {
+	return r.exec(ctx, "redo_done.sql", r.projection, types(in), ids(in), versions(in))
+}
+
+// Clear forgets all of them.
+func (r *Redo) Clear(ctx context.Context) error {
+	return r.exec(ctx, "redo_clear.sql", r.projection)
+}
+
+// Take returns at most n entities after one, in their order.
+func (r *Redo) Take(ctx context.Context, after RedoEntity, n int) ([]RedoEntity, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	last := ""
+	if !after.Key.ID.IsZero() {
+		last = after.Key.ID.String()
+	}
+	rows, err := r.db.Query(ctx, statement("redo_take.sql"), r.projection, after.Key.Type, last, n)
+	if err == nil {
+		var out []RedoEntity
+		out, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e RedoEntity, err error) {
+			var id, op string
+			if err = row.Scan(&e.Key.Type, &id, &op, &e.Version, &e.Detail); err == nil {
+				e.Op = Op(op)
+				e.Key.ID, err = ParseID(r.kind, id)
+			}
+			return e, err
+		})
+		if err == nil {
+			return out, nil
+		}
+	}
+	return nil, fmt.Errorf("entities to write again: %w", err)
+}
+
+func (r *Redo) exec(ctx context.Context, name string, args ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	if _, err := r.db.Exec(ctx, statement(name), args...); err != nil {
+		return fmt.Errorf("entities to write again: %w", err)
+	}
+	return nil
+}
+
+func types(in []RedoEntity) any {
+	return arrayOf(in, func(e *RedoEntity) *string { return &e.Key.Type })
+}
+
+func versions(in []RedoEntity) any {
+	return arrayOf(in, func(e *RedoEntity) *int64 { return &e.Version })
+}
+
+func ids(in []RedoEntity) (out []string) {
+	for i := range in {
+		out = append(out, in[i].Key.ID.String())
+	}
+	return out
+}

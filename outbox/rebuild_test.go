@@ -1,0 +1,148 @@
+package outbox_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+const rebuilt = "search_index_to_elastic"
+
+func (b *bench) rebuild() outbox.Rebuild {
+	b.t.Helper()
+	r, err := outbox.ReadRebuild(b.t.Context(), b.pool, rebuilt, time.Minute)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return r
+}
+
+// lead gives the store's instance a term, which joins the rebuild if this build leads it.
+func (b *bench) lead(epoch int64, joins bool) {
+	b.t.Helper()
+	b.setTerm(epoch, "a")
+	b.exec("insert into weft_term (group_name, epoch, instance, acquired_at) values ('g', $1, 'a', now())", epoch)
+	if !joins {
+		return
+	}
+	if _, err := b.store.JoinRebuild(b.t.Context(), epoch); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// A term that has not joined, as of an older build, has written to the old index alone: the fill
+// begins again. Terms that have joined, and terms before the rebuild, change nothing.
+func TestRebuildBeginsAgainAfterATermThatDidNotJoin(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.lead(2, true)
+	if ok, err := outbox.RequestRebuild(t.Context(), b.pool, rebuilt, false, "alice", "test", time.Minute); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	if ok, err := outbox.RequestRebuild(t.Context(), b.pool, rebuilt, false, "alice", "test", time.Minute); err != nil || ok {
+		t.Fatalf("a second request: %v, %v", ok, err)
+	}
+	b.lead(3, false)
+	b.lead(4, true) // the rebuild has not begun: it does not matter who led
+	row := b.rebuild()
+	row.Phase, row.NewIndex, row.EntityType, row.EntityID, row.Filled = outbox.RebuildFilling, "i-v2", "block", "7", 1000
+	if err := b.store.RecordRebuild(t.Context(), 4, row, false); err != nil {
+		t.Fatal(err)
+	}
+	b.lead(5, true)
+	b.lead(6, true)
+	if got := b.rebuild(); got.EntityID != "7" || got.Filled != 1000 || got.Phase != outbox.RebuildFilling {
+		t.Errorf("after terms that joined: %+v", got)
+	}
+	row.Phase = outbox.RebuildSwapping
+	if err := b.store.RecordRebuild(t.Context(), 6, row, false); err != nil {
+		t.Fatal(err)
+	}
+	b.lead(7, false)
+	b.lead(8, true)
+	if got := b.rebuild(); got.EntityID != "" || got.Filled != 0 || got.Phase != outbox.RebuildFilling || got.NewIndex != "i-v2" || got.Note == "" {
+		t.Errorf("after a term that did not join: %+v", got)
+	}
+	b.lead(9, true)
+	row.EntityID = "8"
+	if err := b.store.RecordRebuild(t.Context(), 8, row, false); !errors.Is(err, outbox.ErrFenced) {
+		t.Errorf("record of an old term: %v, want ErrFenced", err)
+	}
+	if err := b.store.RecordRebuild(t.Context(), 9, row, false); err != nil || b.rebuild().EntityID != "8" {
+		t.Errorf("record of the term: %v, %+v", err, b.rebuild())
+	}
+}
+
+// Each request is taken in the phases that know it.
+func TestRebuildRequestsByPhase(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, tt := range []struct {
+		phase outbox.RebuildPhase
+		old   string
+		takes []outbox.RebuildAsk
+	}{
+		{outbox.RebuildRequested, "", []outbox.RebuildAsk{outbox.RebuildPause, outbox.RebuildResume, outbox.RebuildAbort}},
+		{outbox.RebuildFilling, "i-v1", []outbox.RebuildAsk{outbox.RebuildPause, outbox.RebuildResume, outbox.RebuildAbort}},
+		{outbox.RebuildSwapping, "i-v1", []outbox.RebuildAsk{outbox.RebuildPause, outbox.RebuildResume}},
+		{outbox.RebuildDone, "i-v1", []outbox.RebuildAsk{outbox.RebuildDropOld}},
+		{outbox.RebuildDone, "", nil},
+		{outbox.RebuildAborted, "", nil},
+	} {
+		b.exec("delete from weft_rebuild")
+		if ok, err := outbox.RequestRebuild(t.Context(), b.pool, rebuilt, false, "alice", "test", time.Minute); err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		for _, ask := range []outbox.RebuildAsk{outbox.RebuildPause, outbox.RebuildResume, outbox.RebuildAbort, outbox.RebuildDropOld} {
+			if err := b.store.RecordRebuild(t.Context(), 1, outbox.Rebuild{Phase: tt.phase, OldIndex: tt.old}, true); err != nil {
+				t.Fatal(err)
+			}
+			ok, err := outbox.AskRebuild(t.Context(), b.pool, rebuilt, ask, "alice", "test", time.Minute)
+			if want := slices.Contains(tt.takes, ask); err != nil || ok != want {
+				t.Errorf("%s while %s: %v, %v, want %v", ask, tt.phase, ok, err, want)
+			}
+		}
+		again, err := outbox.RequestRebuild(t.Context(), b.pool, rebuilt, false, "alice", "test", time.Minute)
+		if want := tt.phase.Ended() && tt.old == ""; err != nil || again != want {
+			t.Errorf("a request while %s with old index %q: %v, %v, want %v", tt.phase, tt.old, again, err, want)
+		}
+	}
+}
+
+// An entity that is to be written at a newer version than was just written stays.
+func TestRedoKeepsNewerVersions(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	redo := b.store.Redo()
+	entity := func(version int64, op outbox.Op, key outbox.Key) (e outbox.RedoEntity) {
+		e.Key, e.Version, e.Op, e.Detail = key, version, op, "refused"
+		return e
+	}
+	one, two := b.enqueue(1), b.enqueue(1)
+	first := []outbox.RedoEntity{entity(5, outbox.Upsert, one), entity(6, outbox.Delete, two)}
+	if err := redo.Add(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	if err := redo.Add(t.Context(), []outbox.RedoEntity{entity(9, outbox.Delete, one)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := redo.Add(t.Context(), []outbox.RedoEntity{entity(3, outbox.Upsert, two)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := redo.Done(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	left, err := redo.Take(t.Context(), outbox.RedoEntity{}, 10)
+	if err != nil || len(left) != 1 || left[0].Key != one || left[0].Version != 9 || left[0].Op != outbox.Delete || left[0].Detail != "refused" {
+		t.Errorf("got %+v, %v, want the newer delete of the first", left, err)
+	}
+	if rest, err := redo.Take(t.Context(), left[0], 10); err != nil || len(rest) != 0 {
+		t.Errorf("after the last: %+v, %v", rest, err)
+	}
+	if err := redo.Clear(t.Context()); err != nil || b.rebuild().Redo != 0 {
+		t.Error(err)
+	}
+}

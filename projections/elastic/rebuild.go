@@ -1,0 +1,219 @@
+package elastic
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/elastic/go-elasticsearch/v8/esapi"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+)
+
+// Place is what the configured name leads to.
+type Place struct {
+	Index string // that takes the writes
+	Plain bool   // it has the name itself
+}
+
+// Index returns the configured name.
+func (s *Sink) Index() string { return s.cfg.Index }
+
+// Place returns what the configured name leads to, whatever its mapping.
+func (s *Sink) Place(ctx context.Context) (Place, error) {
+	t, err := s.find(ctx)
+	return Place{t.index, t.kind == namePlain}, err
+}
+
+// Rebuilding has the sink write to an index of any mapping, until it is called with false.
+func (s *Sink) Rebuilding(yes bool) {
+	s.anyMapping.Store(yes)
+	s.forget()
+}
+
+// Outlived returns how long a request whose answer was lost may still take effect.
+func (s *Sink) Outlived() time.Duration {
+	return max(0, s.cfg.RequestTimeout-time.Since(time.Unix(0, s.lost.Load())))
+}
+
+// writeAlias is the alias that leads to an index alone: a write through it does not make the
+// index anew.
+func writeAlias(index string) string { return index + "-writes" }
+
+// Beside returns a sink of the same configuration that writes to another index by an alias of
+// its own. Its metrics are not shown.
+func (s *Sink) Beside(index string) (*Sink, error) {
+	cfg := s.cfg
+	cfg.Index = writeAlias(index)
+	return New(cfg, s.log.With(zap.String("beside", index)), prometheus.NewRegistry(), s.projection)
+}
+
+// NextIndex returns the name of a new index, and its number: above those that exist, and above
+// one that was given out before.
+func (s *Sink) NextIndex(ctx context.Context, above int) (string, int, error) {
+	expand := "all"
+	answer, err := s.ask(ctx, "list indexes", esapi.IndicesGetRequest{
+		Instrument: s.client.InstrumentationEnabled(), Index: []string{s.cfg.Index + "-v*"}, ExpandWildcards: expand, FilterPath: []string{"*.aliases"},
+	})
+	if err != nil {
+		return "", 0, err
+	}
+	var found map[string]json.RawMessage
+	if err := json.Unmarshal(answer, &found); err != nil {
+		return "", 0, fmt.Errorf("list indexes: %w", err)
+	}
+	numbered := regexp.MustCompile("^" + regexp.QuoteMeta(s.cfg.Index) + "-v([0-9]{1,9})$")
+	for name := range found {
+		if m := numbered.FindStringSubmatch(name); m != nil {
+			n, _ := strconv.Atoi(m[1])
+			above = max(above, n)
+		}
+	}
+	return s.cfg.Index + "-v" + strconv.Itoa(above+1), above + 1, nil
+}
+
+// MakeIndex makes an index with this build's mapping and settings, and its own alias. One that
+// exists is accepted.
+func (s *Sink) MakeIndex(ctx context.Context, index string) error {
+	_, err := s.createIndex(ctx, index, writeAlias(index))
+	return err
+}
+
+// GCDeletes returns how long an index made here remembers the version of a deleted document.
+func (s *Sink) GCDeletes() time.Duration {
+	definition, err := s.definition()
+	if err != nil {
+		return 0
+	}
+	settings, _ := definition["settings"].(map[string]any)
+	text, _ := settings["index.gc_deletes"].(string)
+	return gcDeletes(text)
+}
+
+// Settled refreshes an index, and returns an error unless its copies are as healthy as those of
+// another one.
+func (s *Sink) Settled(ctx context.Context, index, other string) error {
+	answer, err := s.ask(ctx, "refresh", esapi.IndicesRefreshRequest{Instrument: s.client.InstrumentationEnabled(), Index: []string{index}})
+	if err != nil {
+		return err
+	}
+	var got struct {
+		Shards struct {
+			Failed int `json:"failed"`
+		} `json:"_shards"`
+	}
+	if err := json.Unmarshal(answer, &got); err != nil || got.Shards.Failed > 0 {
+		return fmt.Errorf("refresh %s: %d shards did not answer", index, got.Shards.Failed)
+	}
+	now, err := s.health(ctx, index)
+	if err != nil || now == "green" {
+		return err
+	}
+	if before, err := s.health(ctx, other); err != nil || now != "yellow" || before != "yellow" {
+		return fmt.Errorf("index %s is %s, and not green: its replicas are not there", index, now)
+	}
+	return nil
+}
+
+func (s *Sink) health(ctx context.Context, index string) (string, error) {
+	answer, err := s.ask(ctx, "cluster health", esapi.ClusterHealthRequest{Instrument: s.client.InstrumentationEnabled(), Index: []string{index}})
+	if err != nil {
+		return "", err
+	}
+	var got struct {
+		Status string `json:"status"`
+	}
+	err = json.Unmarshal(answer, &got)
+	return got.Status, err
+}
+
+// RefusedError is an answer of Elasticsearch that a request was not carried out.
+type RefusedError struct{ error }
+
+// Move lets the configured name lead to an index instead of what it leads to, in one request,
+// and keeps the properties of the alias. A plain index of the name is deleted by it. Its error is
+// a [*RefusedError] when nothing has happened; otherwise the request may still take effect.
+func (s *Sink) Move(ctx context.Context, from Place, to string) error {
+	alias, err := s.aliasOf(ctx, from)
+	if err != nil {
+		return &RefusedError{err}
+	}
+	alias["index"], alias["alias"] = to, s.cfg.Index
+	remove := map[string]any{"remove": map[string]any{"index": from.Index, "alias": s.cfg.Index, "must_exist": true}}
+	if from.Plain {
+		alias["is_write_index"] = true
+		remove = map[string]any{"remove_index": map[string]any{"index": from.Index}}
+	}
+	body, err := json.Marshal(map[string]any{"actions": []any{remove, map[string]any{"add": alias}}})
+	if err != nil {
+		return &RefusedError{fmt.Errorf("move of the alias: %w", err)}
+	}
+	status, answer, err := s.call(ctx, esapi.IndicesUpdateAliasesRequest{Instrument: s.client.InstrumentationEnabled(), Body: bytes.NewReader(body)})
+	s.forget()
+	switch {
+	case err != nil:
+		return fmt.Errorf("move of the alias: %w", err)
+	case status >= 400 && status < 500 && status != http.StatusRequestTimeout:
+		e := parseWhole(answer)
+		return &RefusedError{fmt.Errorf("move of the alias: %s", e.detail(status))}
+	case status != http.StatusOK:
+		e := parseWhole(answer)
+		return fmt.Errorf("move of the alias: %s", e.detail(status))
+	}
+	return nil
+}
+
+// aliasOf returns the properties of the configured alias.
+func (s *Sink) aliasOf(ctx context.Context, at Place) (map[string]any, error) {
+	if at.Plain {
+		return map[string]any{}, nil
+	}
+	answer, err := s.ask(ctx, "alias", esapi.IndicesGetAliasRequest{
+		Instrument: s.client.InstrumentationEnabled(), Index: []string{at.Index}, Name: []string{s.cfg.Index},
+	})
+	if err != nil {
+		return nil, err
+	}
+	var got map[string]struct {
+		Aliases map[string]map[string]any `json:"aliases"`
+	}
+	if err := json.Unmarshal(answer, &got); err != nil {
+		return nil, fmt.Errorf("alias: %w", err)
+	}
+	alias := got[at.Index].Aliases[s.cfg.Index]
+	if alias == nil {
+		return nil, errors.New("alias: it leads to another index now")
+	}
+	return alias, nil
+}
+
+// DropIndex deletes an index, if there is one.
+func (s *Sink) DropIndex(ctx context.Context, index string) error {
+	status, answer, err := s.call(ctx, esapi.IndicesDeleteRequest{Instrument: s.client.InstrumentationEnabled(), Index: []string{index}})
+	return gone("delete index "+index, status, answer, err)
+}
+
+// DropWriteAlias removes the alias of [Sink.Beside], if there is one.
+func (s *Sink) DropWriteAlias(ctx context.Context, index string) error {
+	status, answer, err := s.call(ctx, esapi.IndicesDeleteAliasRequest{
+		Instrument: s.client.InstrumentationEnabled(), Index: []string{index}, Name: []string{writeAlias(index)},
+	})
+	return gone("alias of index "+index, status, answer, err)
+}
+
+func gone(what string, status int, answer []byte, err error) error {
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", what, err)
+	case status != http.StatusOK && status != http.StatusNotFound:
+		e := parseWhole(answer)
+		return fmt.Errorf("%s: %s", what, e.detail(status))
+	}
+	return nil
+}
