@@ -40,7 +40,11 @@ func TestPauseHoldsAcrossTermsAndLosesNothing(t *testing.T) {
 
 	r.enqueueMany(5, 100)
 	leases := r.store.get(&r.store.leases)
-	time.Sleep(time.Second)
+	looks := func(more int) func() bool {
+		from := r.store.get(&r.store.pauses)
+		return func() bool { return r.store.get(&r.store.pauses) >= from+more }
+	}
+	r.eventually(looks(3), "three more looks for the pause")
 	if n := r.store.get(&r.store.leases); n != leases {
 		t.Errorf("%d leases during the pause, want none", n-leases)
 	}
@@ -50,7 +54,7 @@ func TestPauseHoldsAcrossTermsAndLosesNothing(t *testing.T) {
 	r.term = &aTerm{epoch: 1, stop: make(chan struct{})}
 	stop = r.start()
 	r.eventually(func() bool { return r.pipe.State().Paused != nil }, "the next term to see the pause")
-	time.Sleep(time.Second)
+	r.eventually(looks(3), "three more looks for the pause")
 	if n := r.store.get(&r.store.leases); n != leases {
 		t.Errorf("%d leases by the next term, want none", n-leases)
 	}

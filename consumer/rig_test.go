@@ -138,6 +138,7 @@ type watched struct {
 	mostLeased     int
 	mostSettled    int
 	looks          int // for claims of other workers
+	pauses         int // looks whether the projection is paused
 	failed         int // calls without an answer
 }
 
@@ -173,6 +174,12 @@ func (w *watched) List(ctx context.Context, r outbox.ListRequest) (*outbox.List,
 		w.mostListed = max(w.mostListed, len(l.Ready)+len(l.Due))
 	})
 	return l, err
+}
+
+func (w *watched) Paused(ctx context.Context) (*outbox.Pause, error) {
+	p, err := w.Store.Paused(ctx)
+	w.count(func() { w.pauses++ })
+	return p, err
 }
 
 func (w *watched) Lease(ctx context.Context, epoch int64, batch uuid.UUID, groups []outbox.Group) (*outbox.Lease, error) {
