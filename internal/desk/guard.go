@@ -80,7 +80,7 @@ func checkLogin(path string) error {
 	if path == "" {
 		return errors.New("that needs desk.web_config, with tls_server_config and basic_auth_users")
 	}
-	text, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("desk.web_config: %w", err)
 	}

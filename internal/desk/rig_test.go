@@ -3,6 +3,7 @@ package desk
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -165,7 +166,7 @@ func open(t *testing.T, url string) (*http.Response, string) {
 	t.Cleanup(func() { _ = resp.Body.Close() })
 	first := make([]byte, 16)
 	n, err := resp.Body.Read(first)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
 	return resp, string(bytes.TrimSpace(first[:n]))

@@ -235,8 +235,8 @@ func TestAllAssetsAndTheLargestPageAreSmall(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
 	r.fill(t)
-	done := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "outbox_processed_total"}, []string{"projection", "op"})
-	lag := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "outbox_lag_events"}, []string{"projection"})
+	done := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "outbox_processed_total", Help: "Events."}, []string{"projection", "op"})
+	lag := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "outbox_lag_events", Help: "Lag."}, []string{"projection"})
 	r.reg.MustRegister(done, lag)
 	now := time.Now()
 	for i := range sampleCount + 10 {
