@@ -45,6 +45,10 @@ func quick(instance string) Config {
 	}
 }
 
+// steady has the defaults, whose window outlasts a stall of a busy machine: for tests in which
+// nobody may lose.
+func steady(instance string) Config { return Config{Group: testGroup, Instance: instance} }
+
 // connect opens a session as somebody, outside of any elector.
 func (s *site) connect(t *testing.T, application string) *pgx.Conn {
 	t.Helper()

@@ -115,8 +115,7 @@ func TestSlowServer(t *testing.T) {
 
 	t.Run("KeepsItsLeaderWithinTheTrustWindow", func(t *testing.T) {
 		t.Parallel()
-		// The defaults: what is left of their window outlasts a stall of a busy machine.
-		s, links, a, b := pair(t, func(instance string) Config { return Config{Group: testGroup, Instance: instance} })
+		s, links, a, b := pair(t, steady)
 		for _, round := range []time.Duration{500 * time.Millisecond, 800 * time.Millisecond, 150 * time.Millisecond, time.Second} {
 			slow(t, links, round, round/5)
 			beats(t, s, 4*time.Second)

@@ -486,6 +486,11 @@ func (w *watcher) acts() []act {
 			}
 			w.must(r.Send(ctx, ids))
 		}},
+		{"discard", nil, func() {
+			d, err := outbox.OpenDeadLetters(ctx, w.pool, table, "p", time.Minute)
+			w.must(nil, err)
+			w.must(d.Discard(ctx, outbox.LetterOrder{By: "alice", Why: "now"}))
+		}},
 	}
 }
 

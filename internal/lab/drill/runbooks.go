@@ -12,6 +12,7 @@ func Runbooks(scenario string) []string {
 		"stuck_reclaim":       {"stuck-processing"},
 		"duplicate_delivery":  {"reasons"},
 		"projection_version":  {"index-rebuild"},
+		"documents_differ":    {"documents-differ"},
 		"collector_down":      {"log-events"},
 		"lab003_skip_locked":  {"lag-growing"},
 		"leader_sigterm":      {"planned-switchover"},
