@@ -23,7 +23,7 @@ import (
 // sessionParameters are what weft sets on its sessions; a pooler that lets clients
 // through in session mode has to pass or ignore them.
 const sessionParameters = "application_name,statement_timeout,lock_timeout,idle_in_transaction_session_timeout,idle_session_timeout," +
-	"tcp_keepalives_idle,tcp_keepalives_interval,tcp_keepalives_count,tcp_user_timeout,timezone,default_transaction_read_only,default_transaction_isolation,enable_sort,synchronous_commit,enable_incremental_sort,plan_cache_mode,jit,extra_float_digits"
+	"tcp_keepalives_idle,tcp_keepalives_interval,tcp_keepalives_count,tcp_user_timeout,timezone,default_transaction_read_only,default_transaction_isolation,enable_sort,synchronous_commit,enable_incremental_sort,enable_seqscan,plan_cache_mode,jit,extra_float_digits"
 
 // pgbouncer runs a real PgBouncer before the server of url until the test ends, and
 // returns url through it.
