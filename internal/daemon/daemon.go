@@ -302,6 +302,7 @@ func (d *daemon) run(ctx context.Context) error {
 			err = cause
 		}
 	}
+	fail(err)
 	endAround()
 	return errors.Join(err, g.Wait())
 }

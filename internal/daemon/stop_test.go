@@ -112,7 +112,7 @@ func TestSecondInstanceOnOneHost(t *testing.T) {
 		if addr := in.address(); strings.HasSuffix(addr, ":"+strconv.Itoa(port)) {
 			t.Errorf("%s serves on %s, which is taken", name, addr)
 		}
-		lines := in.logs.with("msg", "default port is taken; serving on a free one")
+		lines := in.logs.with("event", "http.other_port")
 		if len(lines) != 1 || lines[0]["port"] != float64(port) || lines[0]["address"] != in.address() {
 			t.Errorf("%s says %v, want both ports", name, lines)
 		}

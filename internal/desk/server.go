@@ -66,7 +66,7 @@ type Server struct {
 // Listen binds the address and serves nothing yet. An address off loopback without TLS and a
 // login is an error, and so is a web configuration that cannot be read.
 func Listen(ctx context.Context, o Options) (*Server, error) {
-	host, port, err := net.SplitHostPort(o.Listen)
+	host, _, err := net.SplitHostPort(o.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("desk.listen: %w", err)
 	}
@@ -89,8 +89,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	ln, err := lc.Listen(ctx, "tcp", o.Listen)
 	if errors.Is(err, syscall.EADDRINUSE) && !o.Fixed {
 		if ln, err = lc.Listen(ctx, "tcp", net.JoinHostPort(host, "0")); err == nil {
-			s.log.Warn("default port is taken; serving on a free one", zap.String("event", "desk.other_port"),
-				zap.String("port", port), zap.String("address", ln.Addr().String()))
+			s.log.Warn("default port is taken; serving on a free one", zap.String("event", "desk.other_port"), zap.String("address", ln.Addr().String()))
 		}
 	}
 	if err != nil {
