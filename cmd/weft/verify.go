@@ -101,11 +101,9 @@ func (f *verifyFlags) check(cmd *cobra.Command) error {
 		return usage(cmd, "--rate must not be negative")
 	case f.settle <= 0:
 		return usage(cmd, "--settle must be positive")
-	case f.repair && f.by == "":
-		return usage(cmd, "--by is missing: say who repairs")
-	case f.repair && f.why == "":
-		return usage(cmd, "--why is missing: say why the documents are written anew")
-	case !f.repair && (f.by != "" || f.why != ""):
+	case f.repair:
+		return signed(cmd, f.by, f.why)
+	case f.by != "" || f.why != "":
 		return usage(cmd, "--by and --why belong to --repair")
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"net/url"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 const (
@@ -73,7 +74,7 @@ func documentsDiffer() Scenario {
 			j.counted("documents that differ in the end", "after", after.Missing+after.Corrupt+after.Extra, 0)
 			j.counted("rows of the last comparison", "after", after.Rows, 2*third)
 			audited := 0
-			for _, a := range j.audits("repair") {
+			for _, a := range j.audits(outbox.ActionRepair) {
 				if a.Actor == repairBy && a.Why == repairWhy {
 					audited += a.Count
 				}
