@@ -21,7 +21,7 @@ const (
 	fillBacklog  = 500
 	fillRest     = 50 * time.Millisecond
 	redoPage     = 500
-	verifySettle = 30 * time.Second
+	verifySettle = 5 * time.Second // entities that always have an open event cost as much
 	askedEvery   = time.Second
 )
 
