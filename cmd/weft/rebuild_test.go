@@ -200,6 +200,10 @@ func TestRebuildToAnotherMapping(t *testing.T) {
 		t.Errorf("document %v; log: %s", s.document("7"), text)
 	}
 
+	if got := s.verified(0); !strings.Contains(got.VersionsOnly, "the definition changed") || got.Rows != 50 {
+		t.Errorf("verify of documents of another query: got %+v, want it to say so, and none to be corrupt", got)
+	}
+
 	s.declare(query, strings.NewReplacer(`{"name"`, `{"number": {"type": "keyword"}, "color": {"type": "keyword"}, "name"`).Replace(shopMapping))
 	stop = run()
 	s.exec("update shop.product set price = price + 1 where id = 8")
@@ -210,7 +214,9 @@ func TestRebuildToAnotherMapping(t *testing.T) {
 		t.Errorf("got %+v", done)
 	}
 	s.settled()
-	s.verified(0)
+	if got := s.verified(0); got.VersionsOnly != "" {
+		t.Errorf("verify after the rebuild: got %+v, want contents compared", got)
+	}
 	if text := stop(); !strings.Contains(text, "field number has type long, and is to have keyword") || !strings.Contains(text, "weft rebuild products") {
 		t.Errorf("the log does not say which field, and what to do: %s", text)
 	}

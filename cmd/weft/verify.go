@@ -215,7 +215,7 @@ func writeReports(w io.Writer, reports []verify.Report) error {
 	for i := range reports {
 		r := &reports[i]
 		if r.VersionsOnly != "" {
-			fmt.Fprintf(w, "%s: versions alone were compared, for documents are not kept as they are sent: %s\n", r.Projection, r.VersionsOnly)
+			fmt.Fprintf(w, "%s: versions alone were compared, and no contents: %s\n", r.Projection, r.VersionsOnly)
 		}
 		for _, e := range r.Examples {
 			fmt.Fprintf(w, "%s: %s: entity %s, document %s: version %d in the source, %d in the destination", r.Projection, e.Kind, records.Dash(records.Plain(e.Entity)), records.Dash(records.Plain(e.Document)), e.RowVersion, e.DocumentVersion)

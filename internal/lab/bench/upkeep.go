@@ -117,13 +117,16 @@ type compared struct {
 
 func (c compared) rate() float64 { return c.Rows / (c.DurationMS / 1000) }
 
+// unsettled is how weft verify ends when entities had open events to the end, as hot ones do.
+const unsettled = 3
+
 // verify runs weft verify, which must find no difference.
 func (s *site) verify(ctx context.Context) (c compared, err error) {
 	name := projections.SearchIndexToElastic
 	cmd := exec.CommandContext(ctx, s.fleet.Binary, "verify", name, "--json")
 	cmd.Env, cmd.Dir = s.fleet.Env, s.fleet.Dir
 	text, err := cmd.Output()
-	if err != nil {
+	if err != nil && cmd.ProcessState.ExitCode() != unsettled {
 		return c, fmt.Errorf("weft verify: %w: %s", err, text)
 	}
 	var reports []compared
