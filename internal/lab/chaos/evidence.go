@@ -124,12 +124,12 @@ func (r *run) keepRecord(log *history.Log, applied []history.Applied) error {
 		return nil
 	}
 	bulk := func(w *csv.Writer) error {
-		_ = w.Write([]string{"request", "instance", "sent", "answered", "op", "id", "version", "status", "result", "seq_no", "primary_term", "result_version", "forwarded", "known"})
+		_ = w.Write([]string{"request", "instance", "sent", "answered", "op", "id", "version", "status", "result", "seq_no", "primary_term", "result_version", "forwarded", "known", "target", "index"})
 		for n := range applied {
 			a := &applied[n]
 			_ = w.Write([]string{integer(a.Request), a.Instance, a.Sent.UTC().Format(stamp), moment(a.Answered), a.Op, a.ID, integer(a.Version),
 				strconv.Itoa(a.Status), a.Result, integer(a.SeqNo), integer(a.PrimaryTerm), integer(a.ResultVersion),
-				strconv.FormatBool(a.Forwarded), strconv.FormatBool(a.Known)})
+				strconv.FormatBool(a.Forwarded), strconv.FormatBool(a.Known), a.Target, a.Index})
 		}
 		return nil
 	}

@@ -18,7 +18,7 @@ import (
 
 const (
 	watchedDocuments = 10
-	watchedPeriod    = 20 * time.Millisecond // between two changes of a watched entity
+	watchedPeriod    = 50 * time.Millisecond // between two changes of a watched entity
 	rebuildPart      = 500                   // rows of one transaction before the rebuild
 
 	// moveBound is for the searcher's own view of the move, on a busy machine.
