@@ -31,6 +31,8 @@ type rebuilds struct {
 	searcher *traffic.Searcher
 	random   *rand.Rand
 	counted  time.Time // end of the last rebuild that was counted
+	next     string    // what else is asked of this rebuild, once: pause, abort, or nothing
+	looks    int       // until then
 
 	done, aborted, killed int
 	failures              []string
@@ -73,17 +75,20 @@ func (b *rebuilds) step(ctx context.Context) {
 		return
 	}
 	b.count(row)
-	switch dice := b.random.IntN(100); {
+	switch {
 	case row.Phase == outbox.RebuildDone && row.OldIndex != "":
 		b.command(ctx, "drop-old")
 	case row.Phase.Ended():
+		b.next = []string{"", "", "", "", "", "", "", "pause", "pause", "abort"}[b.random.IntN(10)]
+		b.looks = b.random.IntN(10)
 		b.command(ctx)
 	case row.Paused:
 		b.command(ctx, "resume")
-	case dice < 2:
-		b.command(ctx, "abort")
-	case dice < 6:
-		b.command(ctx, "pause")
+	case b.looks > 0:
+		b.looks--
+	case b.next != "":
+		b.command(ctx, b.next)
+		b.next = ""
 	}
 }
 
