@@ -23,10 +23,17 @@ var formerNames = map[string]string{
 	// A number of another unit must not go where seconds are read.
 	"OUTBOX_POLL_INTERVAL_MS":   "OUTBOX_POLL_INTERVAL_SECONDS sets it, in seconds",
 	"OUTBOX_PROJECTION_VERSION": "CHRONICLE_PROJECTION_VERSION sets it",
+
+	"OUTBOX_DB_PING_INTERVAL_SECONDS":      "the heartbeat of the leader stands in for it",
+	"OUTBOX_DB_PING_TIMEOUT_SECONDS":       "the heartbeat of the leader stands in for it",
+	"OUTBOX_DB_PING_FAILS_BEFORE_DRAINING": "a leader without Postgres leads no more",
+	"OUTBOX_ES_PING_INTERVAL_SECONDS":      "weft probes Elasticsearch during an outage by itself",
+	"OUTBOX_ES_PING_TIMEOUT_SECONDS":       "weft probes Elasticsearch during an outage by itself",
+	"OUTBOX_HEALTH_MAX_SILENCE_SECONDS":    "/health/live watches every loop by itself",
 }
 
-// former returns the warning about a variable of the worker before weft, or "".
-func former(name string) string {
+// Former returns the warning about a variable of the worker before weft, or "" for any other.
+func Former(name string) string {
 	if now := formerNames[name]; now != "" {
 		return fmt.Sprintf("environment name %s was one of the worker before weft and has no effect: %s", name, now)
 	}
