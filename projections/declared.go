@@ -110,6 +110,9 @@ func (d Declaration) target(base elastic.Config) elastic.Config {
 	return base
 }
 
+// IndexMapping returns the mapping of an index that is made for the projection.
+func (d Declaration) IndexMapping() json.RawMessage { return d.target(elastic.Config{}).Mapping }
+
 // requireRouting has Elasticsearch refuse what names a document without its routing.
 func requireRouting(mapping json.RawMessage) json.RawMessage {
 	fields := map[string]json.RawMessage{}

@@ -321,13 +321,19 @@ func TestCheckDatabaseURL(t *testing.T) {
 
 func TestWarnings(t *testing.T) {
 	t.Parallel()
-	c, err := load(t, "", []string{dsn, "OUTBOX_LEASE_SECOND=3", "OUTBOX_USE_ES_BULK=1", "ELASTIC_INDEXX=a"})
+	c, err := load(t, "", []string{dsn, "OUTBOX_LEASE_SECOND=3", "OUTBOX_USE_ES_BULK=1", "ELASTIC_INDEXX=a",
+		"OUTBOX_EXPERIMENT_ES_429_EVERY_N=3", "OUTBOX_EXPERIMENT_BREAK_CLAIM=1", "OUTBOX_EXPERIMENT_OTHER=1", "OUTBOX_POLL_INTERVAL_MS=200", "OUTBOX_UNRELATED_TO_IT=1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
 		"environment name ELASTIC_INDEXX is not known and has no effect; did you mean ELASTIC_INDEX?",
+		"environment name OUTBOX_EXPERIMENT_BREAK_CLAIM injected a fault into the worker before weft and has no effect; the drill is `weftlab run lab003_atomic_claim`",
+		"environment name OUTBOX_EXPERIMENT_ES_429_EVERY_N injected a fault into the worker before weft and has no effect; the drill is `weftlab run es_429_inject`",
+		"environment name OUTBOX_EXPERIMENT_OTHER was an experiment of the worker before weft and has no effect; `weftlab list` names the drills",
 		"environment name OUTBOX_LEASE_SECOND is not known and has no effect; did you mean OUTBOX_LEASE_SECONDS?",
+		"environment name OUTBOX_POLL_INTERVAL_MS was one of the worker before weft and has no effect: OUTBOX_POLL_INTERVAL_SECONDS sets it, in seconds",
+		"environment name OUTBOX_USE_ES_BULK was one of the worker before weft and has no effect: weft always sends bulk requests; `weftlab run es_bulk_partial` shows one that succeeds in part",
 	}
 	if d := cmp.Diff(want, c.Warnings()); d != "" {
 		t.Errorf("warnings (-want +got):\n%s", d)
