@@ -79,6 +79,29 @@ create table if not exists {schema}.weft_pause (
 	primary key (group_name, projection)
 );
 
+-- Projections that somebody has throttled: the leader of the group leases so many events a second.
+create table if not exists {schema}.weft_throttle (
+	group_name   varchar(120),
+	projection   varchar(80),
+	rate         float8       not null check (rate > 0),  -- events a second
+	throttled_at timestamptz  not null,
+	throttled_by varchar(120) not null,
+	reason       text         not null,
+	primary key (group_name, projection)
+);
+
+-- Entities that somebody has put into quarantine: the leader of the group leases none of their events.
+create table if not exists {schema}.weft_quarantine (
+	group_name     varchar(120),
+	projection     varchar(80),
+	entity_type    varchar(50),
+	entity_id      text,
+	quarantined_at timestamptz  not null,
+	quarantined_by varchar(120) not null,
+	reason         text         not null,
+	primary key (group_name, projection, entity_type, entity_id)
+);
+
 -- The id of an entity whose key has several columns is one text: each part as weft_part
 -- writes it, with colons between them. Where the outbox has a routing that is no part of the
 -- key, an event's id is the place of the document: the routing, a colon, and the key.
