@@ -30,8 +30,9 @@ func (a *app) auditCommand() *cobra.Command {
 and claims of other workers that the leader has ended (reclaim), sessions of an old term
 that it has terminated (session_ended), requests to hand over (resign_requested), replays
 of dead letters (replay) and discards of them (discard), pauses of projections (pause) and
-their ends (resume), removals of finished events (prune), and documents that are newer than
-their source rows (version_ahead).`,
+their ends (resume), throttles (throttle) and their ends (unthrottle), quarantines of
+entities (quarantine) and their ends (release), removals of finished events (prune), and
+documents that are newer than their source rows (version_ahead).`,
 		Example: `  weft audit
   weft audit --action replay --since 24h --json`,
 		Args: noArgs,
@@ -39,7 +40,8 @@ their source rows (version_ahead).`,
 			if f.Limit < 1 {
 				return usage(cmd, "--limit must be at least 1")
 			}
-			if actions := []string{"reclaim", "session_ended", "resign_requested", outbox.ActionReplay, outbox.ActionDiscard, outbox.ActionPause, outbox.ActionResume, records.ActionPrune, projections.ActionVersionAhead}; f.Action != "" && !slices.Contains(actions, f.Action) {
+			if actions := []string{"reclaim", "session_ended", "resign_requested", outbox.ActionReplay, outbox.ActionDiscard, outbox.ActionPause, outbox.ActionResume,
+				outbox.ActionThrottle, outbox.ActionUnthrottle, outbox.ActionQuarantine, outbox.ActionRelease, records.ActionPrune, projections.ActionVersionAhead}; f.Action != "" && !slices.Contains(actions, f.Action) {
 				return usage(cmd, fmt.Sprintf("--action %q is none of %s", f.Action, joined(actions)))
 			}
 			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
