@@ -35,8 +35,8 @@ func AuditEntries(found []outbox.AuditEntry) []AuditEntry {
 	return out
 }
 
-// OutcomeOf says how a replay or a removal ended, and which documents are newer than their
-// source. Other actions have no outcome but themselves.
+// OutcomeOf says how a replay or a removal ended, which documents are newer than their source,
+// and what a throttle or a quarantine was of. Other actions have no outcome but themselves.
 func OutcomeOf(e outbox.AuditEntry) string {
 	switch e.Action {
 	case projections.ActionVersionAhead:
@@ -47,8 +47,27 @@ func OutcomeOf(e outbox.AuditEntry) string {
 		return Dash(Plain(strings.Join(d.Entities, ", ")))
 	case outbox.ActionReplay, outbox.ActionDiscard, outbox.ActionPrune:
 		return ended(e)
+	case outbox.ActionThrottle, outbox.ActionUnthrottle, outbox.ActionQuarantine, outbox.ActionRelease:
+		return held(e)
 	default:
 		return "-"
+	}
+}
+
+// held says what a throttle or a quarantine was of.
+func held(e outbox.AuditEntry) string {
+	var d struct {
+		Rate       float64 `json:"rate"`
+		EntityType string  `json:"entity_type"`
+		EntityID   string  `json:"entity_id"`
+	}
+	switch err := json.Unmarshal(e.Detail, &d); {
+	case err != nil:
+		return "-"
+	case d.EntityID != "":
+		return Plain(d.EntityType + ":" + d.EntityID)
+	default:
+		return fmt.Sprintf("%g events a second", d.Rate)
 	}
 }
 
