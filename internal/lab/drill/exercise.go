@@ -74,7 +74,7 @@ type ExerciseOptions struct {
 const exerciseBound = time.Hour
 
 // Exercise injects a fault into a pair under load without saying which, waits until the person
-// names its runbook and has it mended, and keeps how long that took.
+// names its runbook and has it fixed, and keeps how long that took.
 func Exercise(ctx context.Context, opts ExerciseOptions, name string) error {
 	candidates := slices.DeleteFunc(troubles(), func(t trouble) bool { return name != anyArea && t.area != name })
 	if len(candidates) == 0 {

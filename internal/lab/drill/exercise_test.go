@@ -25,7 +25,7 @@ func TestExercisesLeadToRunbooks(t *testing.T) {
 	}
 }
 
-// A person who errs once, finds the runbook and has the fault mended gets their times, the fault
+// A person who errs once, finds the runbook and has the fault healed gets their times, the fault
 // and the page; one whose input ends has given up.
 func TestExercise(t *testing.T) {
 	t.Parallel()
