@@ -102,7 +102,7 @@ func (d Declaration) query() string {
 
 // target returns where the documents go, over the connection of base.
 func (d Declaration) target(base elastic.Config) elastic.Config {
-	base.Index, base.Pipeline, base.Settings = d.Index, d.Pipeline, d.Settings
+	base.Index, base.Pipeline, base.Settings, base.Query = d.Index, d.Pipeline, d.Settings, d.query()
 	base.Mapping = json.RawMessage(cmp.Or(string(d.Mapping), "{}"))
 	if d.Routing != "" {
 		base.Mapping = requireRouting(base.Mapping)

@@ -76,14 +76,33 @@ func (o *Observer) Foreign(yes bool) {
 	o.log.Info("the other worker claims no more events", zap.String("event", "outbox.foreign"))
 }
 
-// Paused records that somebody has paused the projection, or with nil that the pause is over.
-func (o *Observer) Paused(p *outbox.Pause) {
-	if p != nil {
+// Holds records what operators hold back, where that has changed.
+func (o *Observer) Holds(before, now outbox.Holds) {
+	switch p := now.Pause; {
+	case (p == nil) == (before.Pause == nil):
+	case p != nil:
 		o.log.Warn("projection paused: nothing is leased until weft resume", zap.String("event", "projection.paused"),
 			zap.String("by", p.By), zap.String("why", p.Why), zap.Time("paused_at", p.At))
-		return
+	default:
+		o.log.Info("projection resumed", zap.String("event", "projection.resumed"))
 	}
-	o.log.Info("projection resumed", zap.String("event", "projection.resumed"))
+	switch t := now.Throttle; {
+	case t == nil && before.Throttle != nil:
+		o.log.Info("throttle of the projection ended", zap.String("event", "projection.unthrottled"))
+	case t != nil && (before.Throttle == nil || before.Throttle.Rate != t.Rate):
+		o.log.Warn("projection throttled until weft throttle --off", zap.String("event", "projection.throttled"),
+			zap.Float64("rate", t.Rate), zap.String("by", t.By), zap.String("why", t.Why), zap.Time("throttled_at", t.At))
+	}
+	in, was := len(now.Quarantines), len(before.Quarantines)
+	switch {
+	case in > was || in > 0 && now.Quarantines[in-1].At.After(before.Quarantines[was-1].At):
+		q := now.Quarantines[in-1]
+		o.log.Warn("entity quarantined: its events wait until weft release", zap.String("event", "entity.quarantined"),
+			zap.String("entity_type", q.EntityType), zap.String("entity_id", q.EntityID), zap.Int("quarantined", in),
+			zap.String("by", q.By), zap.String("why", q.Why), zap.Time("quarantined_at", q.At))
+	case in < was:
+		o.log.Info("entities released from quarantine", zap.String("event", "entity.released"), zap.Int("quarantined", in))
+	}
 }
 
 // Panic records a panic of the projection.

@@ -57,7 +57,7 @@ func TestComingFromWordloom(t *testing.T) {
 		t.Fatalf("%s: got %d steps to go over, want 2", page.name, len(steps))
 	}
 	r.follow(page, steps[0])
-	weft := r.start(r.index)
+	weft := r.start()
 	settled := func() {
 		t.Helper()
 		testenv.Eventually(t, time.Minute, func() bool {

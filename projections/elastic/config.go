@@ -46,6 +46,9 @@ type Config struct {
 	// Mapping is what an index made here gets, as the mappings object of Elasticsearch; nil
 	// means the one of search_index. Its hash is kept in _meta and compared at start.
 	Mapping json.RawMessage
+	// Query is what documents are made from. Its hash is kept in _meta of an index made here, so that
+	// a comparison can tell a changed query from changed documents; empty means that nothing is kept.
+	Query string
 	// Settings are those of an index made here, beside weft's own: one shard, and an hour's
 	// memory of deleted documents. They win where they name the same.
 	Settings json.RawMessage
