@@ -116,7 +116,7 @@ func writeDoctor(w io.Writer, found []doctor.Finding) error {
 			return err
 		}
 		if f.Remedy != "" {
-			fmt.Fprintf(w, "         mend: %s\n", records.Plain(f.Remedy))
+			fmt.Fprintf(w, "         fix: %s\n", records.Plain(f.Remedy))
 		}
 	}
 	n := countFindings(found)

@@ -85,7 +85,7 @@ func TestDoctorExitsBad(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := weft(t, []string{"DATABASE_URL=" + url, "WEFT_PROJECTIONS=chronicle_events_to_entries"}, "doctor")
-	for _, want := range []string{"error    index.missing  chronicle_outbox_events.weft_chronicle_outbox_failed\n", "mend: create index concurrently \"weft_chronicle_outbox_failed\"", "errors: 1, warnings: 0"} {
+	for _, want := range []string{"error    index.missing  chronicle_outbox_events.weft_chronicle_outbox_failed\n", "fix: create index concurrently \"weft_chronicle_outbox_failed\"", "errors: 1, warnings: 0"} {
 		if !strings.Contains(got.out, want) {
 			t.Errorf("got %s, want %q", got.out, want)
 		}

@@ -21,7 +21,8 @@ func peers(c net.Conn) []*x509.Certificate {
 // expiringOf names the certificates that are over, or soon will be.
 func (e *examination) expiringOf(check, where string, certificates []*x509.Certificate) {
 	for _, c := range certificates {
-		severity, text := Warning, ""
+		severity := Warning
+		var text string
 		switch left := c.NotAfter.Sub(e.now); {
 		case left <= 0:
 			severity, text = Error, "expired "+ago(-left)+" ago"
@@ -47,8 +48,8 @@ func (e *examination) expiringRaw(check, where string, chain [][]byte) {
 	e.expiringOf(check, where, all)
 }
 
-// expiringFile looks at the certificates of a PEM file; an empty path is none.
-func (e *examination) expiringFile(check, path string) error {
+// expiringFile looks at the certificates of a PEM file for Elasticsearch; an empty path is none.
+func (e *examination) expiringFile(path string) error {
 	if path == "" {
 		return nil
 	}
@@ -62,6 +63,6 @@ func (e *examination) expiringFile(check, path string) error {
 			chain = append(chain, block.Bytes)
 		}
 	}
-	e.expiringRaw(check, path, chain)
+	e.expiringRaw("elastic.certificate", path, chain)
 	return nil
 }

@@ -32,11 +32,11 @@ func (e *examination) disks(ctx context.Context, s *server) error {
 			} `json:"indices"`
 		} `json:"nodes"`
 	}
-	if _, err := s.ask(ctx, http.MethodGet, "/_nodes/stats/fs,indices?filter_path=nodes.*.name,nodes.*.fs.total,nodes.*.indices.store", nil, &nodes); err != nil {
+	if err := s.ask(ctx, http.MethodGet, "/_nodes/stats/fs,indices?filter_path=nodes.*.name,nodes.*.fs.total,nodes.*.indices.store", nil, &nodes); err != nil {
 		return unprivileged(err)
 	}
 	var settings map[string]map[string]any
-	if _, err := s.ask(ctx, http.MethodGet, "/_cluster/settings?include_defaults&flat_settings&filter_path=*."+watermarks+"*", nil, &settings); err != nil {
+	if err := s.ask(ctx, http.MethodGet, "/_cluster/settings?include_defaults&flat_settings&filter_path=*."+watermarks+"*", nil, &settings); err != nil {
 		return unprivileged(err)
 	}
 	stage := func(name, fallback string) string {
@@ -107,7 +107,7 @@ func (e *examination) fills(node string, left, stored int64, since time.Time) {
 // oldestIndex returns when the oldest of the indices that weft writes to was made; zero for none.
 func (e *examination) oldestIndex(ctx context.Context, s *server) (oldest time.Time, err error) {
 	var all map[string]index
-	if _, err := s.ask(ctx, http.MethodGet, "/_all?filter_path=*.settings.index.creation_date", nil, &all); err != nil {
+	if err := s.ask(ctx, http.MethodGet, "/_all?filter_path=*.settings.index.creation_date", nil, &all); err != nil {
 		return oldest, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {

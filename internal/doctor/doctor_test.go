@@ -269,7 +269,7 @@ func TestFindingsOfCertificates(t *testing.T) {
 	}{{0, "", ""}, {100 * 365 * 24 * time.Hour, Error, "expired"}} {
 		e := &examination{limits: ordinary(), now: time.Now().Add(c.after)}
 		e.limits.expiry = 30 * time.Minute
-		if err := e.expiringFile("elastic.certificate", path); err != nil {
+		if err := e.expiringFile(path); err != nil {
 			t.Fatal(err)
 		}
 		if c.text == "" && len(e.found) > 0 {
@@ -278,7 +278,7 @@ func TestFindingsOfCertificates(t *testing.T) {
 			wantFinding(t, e.found, want{"elastic.certificate", c.severity, path, `the certificate of "weft" ` + c.text, "kill -HUP"})
 		}
 		e.limits.expiry, e.now, e.found = 200*365*24*time.Hour, time.Now(), nil
-		if err := e.expiringFile("elastic.certificate", path); err != nil {
+		if err := e.expiringFile(path); err != nil {
 			t.Fatal(err)
 		}
 		wantFinding(t, e.found, want{"elastic.certificate", Error, path, "expires in", "kill -HUP"})

@@ -3,6 +3,7 @@ package doctor
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,8 +45,9 @@ const maxAnswer = 32 << 20
 
 // server asks one Elasticsearch.
 type server struct {
-	url    *url.URL
-	client *http.Client
+	url          *url.URL
+	client       *http.Client
+	certificates []*x509.Certificate // that it has shown
 }
 
 // refused is an answer other than the one that was asked for.
@@ -58,14 +60,14 @@ func (r *refused) Error() string { return fmt.Sprintf("status %d: %s", r.status,
 
 // ask reads the answer to a request into out. Its error is a *refused for an answer that is
 // none of success.
-func (s *server) ask(ctx context.Context, method, path string, body []byte, out any) (*http.Response, error) {
+func (s *server) ask(ctx context.Context, method, path string, body []byte, out any) error {
 	at, err := s.url.Parse(strings.TrimSuffix(s.url.Path, "/") + path)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	request, err := http.NewRequestWithContext(ctx, method, at.String(), bytes.NewReader(body))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if body != nil {
 		request.Header.Set("Content-Type", "application/json")
@@ -75,17 +77,20 @@ func (s *server) ask(ctx context.Context, method, path string, body []byte, out 
 		if text, ok := errors.AsType[*url.Error](err); ok {
 			err = text.Err // the URL may hold a password
 		}
-		return nil, err
+		return err
 	}
 	defer func() { _ = response.Body.Close() }()
+	if response.TLS != nil {
+		s.certificates = response.TLS.PeerCertificates
+	}
 	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
-		return response, err
+		return err
 	}
 	if response.StatusCode != http.StatusOK {
-		return response, &refused{response.StatusCode, string(answer[:min(len(answer), 200)])}
+		return &refused{response.StatusCode, string(answer[:min(len(answer), 200)])}
 	}
-	return response, json.Unmarshal(answer, out)
+	return json.Unmarshal(answer, out)
 }
 
 // statusOf returns the status of a refusal, 0 for any other error.
@@ -96,47 +101,55 @@ func statusOf(err error) int {
 	return 0
 }
 
-// elastic examines the servers and each target. Nothing more is asked of a server that does
-// not answer.
+// elastic examines each server, and by the first that answers the cluster and each target.
 func (e *examination) elastic(ctx context.Context, targets []target) error {
-	if err := errors.Join(e.expiringFile("elastic.certificate", e.Config.Elastic.ClientCertFile), e.expiringFile("elastic.certificate", e.Config.Elastic.CAFile)); err != nil {
+	if err := errors.Join(e.expiringFile(e.Config.Elastic.ClientCertFile), e.expiringFile(e.Config.Elastic.CAFile)); err != nil {
 		e.add("elastic.certificate", Error, "", err.Error(), "correct elastic.client_cert_file and elastic.ca_file")
 	}
+	var first *server
 	for _, raw := range e.Elastic.URLs {
 		u, err := url.Parse(raw)
 		if err != nil {
 			return errors.New("URL of Elasticsearch cannot be parsed")
 		}
-		s := &server{u, &http.Client{Transport: e.Elastic.Transport}}
-		var health struct {
-			Status     string `json:"status"`
-			Unassigned int    `json:"unassigned_shards"`
+		s := &server{url: u, client: &http.Client{Transport: e.Elastic.Transport}}
+		if e.answers(ctx, s, first == nil) && first == nil {
+			first = s
 		}
-		response, err := s.ask(ctx, http.MethodGet, "/_cluster/health", nil, &health)
-		switch status := statusOf(err); {
-		case status == http.StatusUnauthorized:
-			e.add("elastic.rights", Error, u.Host, "the server does not accept the credentials", "correct elastic.username and elastic.password, or elastic.api_key; then `kill -HUP` each instance")
-			continue
-		case err != nil && status != http.StatusForbidden: // without the privilege `monitor` the rest goes on
-			e.add("elastic.reachable", Error, u.Host, "no answer: "+err.Error(), "start the server, or correct ELASTIC_URL")
-			continue
-		}
-		if response != nil && response.TLS != nil {
-			e.expiringOf("elastic.certificate", u.Host, response.TLS.PeerCertificates)
-		}
-		if health.Status == "red" {
-			e.add("elastic.health", Error, u.Host, fmt.Sprintf("the cluster is red: %d shards are not assigned", health.Unassigned), "GET /_cluster/allocation/explain says why")
-		}
-		if err := errors.Join(e.nodes(ctx, s), e.disks(ctx, s)); err != nil {
+	}
+	if first == nil {
+		return nil
+	}
+	if err := errors.Join(e.nodes(ctx, first), e.disks(ctx, first)); err != nil {
+		return err
+	}
+	for _, t := range targets {
+		if err := errors.Join(e.privileges(ctx, first, t), e.target(ctx, first, t)); err != nil {
 			return err
-		}
-		for _, t := range targets {
-			if err := errors.Join(e.privileges(ctx, s, t), e.target(ctx, s, t)); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
+}
+
+// answers reports whether a server lets weft in. Of the cluster it tells when cluster is set.
+func (e *examination) answers(ctx context.Context, s *server, cluster bool) bool {
+	var health struct {
+		Status     string `json:"status"`
+		Unassigned int    `json:"unassigned_shards"`
+	}
+	err := s.ask(ctx, http.MethodGet, "/_cluster/health", nil, &health)
+	e.expiringOf("elastic.certificate", s.url.Host, s.certificates)
+	switch status := statusOf(err); {
+	case status == http.StatusUnauthorized:
+		e.add("elastic.rights", Error, s.url.Host, "the server does not accept the credentials", "correct elastic.username and elastic.password, or elastic.api_key; then `kill -HUP` each instance")
+		return false
+	case err != nil && status != http.StatusForbidden: // without the privilege `monitor` the rest goes on
+		e.add("elastic.reachable", Error, s.url.Host, "no answer: "+err.Error(), "start the server, or correct ELASTIC_URL")
+		return false
+	case cluster && health.Status == "red":
+		e.add("elastic.health", Error, s.url.Host, fmt.Sprintf("the cluster is red: %d shards are not assigned", health.Unassigned), "GET /_cluster/allocation/explain says why")
+	}
+	return true
 }
 
 // nodes examines the versions of a cluster.
@@ -146,7 +159,7 @@ func (e *examination) nodes(ctx context.Context, s *server) error {
 			Version string `json:"version"`
 		} `json:"nodes"`
 	}
-	if _, err := s.ask(ctx, http.MethodGet, "/_nodes?filter_path=nodes.*.version", nil, &nodes); err != nil {
+	if err := s.ask(ctx, http.MethodGet, "/_nodes?filter_path=nodes.*.version", nil, &nodes); err != nil {
 		return unprivileged(err)
 	}
 	versions := map[string]bool{}
@@ -182,7 +195,7 @@ func (e *examination) privileges(ctx context.Context, s *server, t target) error
 	var answer struct {
 		Index map[string]map[string]bool `json:"index"`
 	}
-	_, err = s.ask(ctx, http.MethodPost, "/_security/user/_has_privileges", asked, &answer)
+	err = s.ask(ctx, http.MethodPost, "/_security/user/_has_privileges", asked, &answer)
 	if statusOf(err) != 0 {
 		return nil // no security of Elasticsearch's kind
 	}
@@ -214,7 +227,7 @@ type index struct {
 
 func (e *examination) target(ctx context.Context, s *server, t target) error {
 	var found map[string]index
-	_, err := s.ask(ctx, http.MethodGet, "/"+url.PathEscape(t.index), nil, &found)
+	err := s.ask(ctx, http.MethodGet, "/"+url.PathEscape(t.index), nil, &found)
 	switch status := statusOf(err); {
 	case status == http.StatusNotFound:
 		e.add("elastic.alias", Warning, t.index, "neither an alias nor an index has the name", "`weft run` makes an empty index with an alias; to fill it: `weft verify "+t.projection+" --repair`")

@@ -126,6 +126,30 @@ func TestFindingsInElasticsearch(t *testing.T) {
 	wantFinding(t, visit(t, s.URL, client, "idx"), want{"elastic.reachable", Error, "127.0.0.1", "no answer", "ELASTIC_URL"})
 }
 
+// Each of several addresses is asked, and what they have in common is told once.
+func TestSeveralAddressesAreExamined(t *testing.T) {
+	t.Parallel()
+	a := well()
+	a["GET /idx"] = leads(`"idx":{}`, "", string(elastic.Mapping()))
+	one, two, gone := httptest.NewServer(a), httptest.NewServer(a), httptest.NewServer(a)
+	defer one.Close()
+	defer two.Close()
+	gone.Close()
+	e := &examination{
+		Options: Options{Config: loaded(t, "WEFT_PROJECTIONS=search_index_to_elastic", "ELASTIC_INDEX=idx"),
+			Elastic: elastic.Config{URLs: []string{gone.URL, one.URL, two.URL}, Transport: http.DefaultTransport}},
+		limits: ordinary(), now: time.Now(),
+	}
+	if err := e.elastic(t.Context(), e.targets()); err != nil {
+		t.Fatal(err)
+	}
+	wantFinding(t, e.found, want{"elastic.reachable", Error, strings.TrimPrefix(gone.URL, "http://"), "no answer", "ELASTIC_URL"})
+	wantFinding(t, e.found, want{"elastic.gc_deletes", Warning, "idx-v1", "", ""})
+	if len(e.found) != 2 {
+		t.Errorf("got %+v, want these two", e.found)
+	}
+}
+
 // disk is a node of 1,000 GB of which so many are free.
 func disk(free int) string {
 	text, _ := json.Marshal(map[string]any{"nodes": map[string]any{"a": map[string]any{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,9 +28,9 @@ func (f *flags) add(cmd *cobra.Command, withRun bool) {
 	}
 }
 
-// Commands returns `weftlab list`, `run`, `verify`, `export` and `clean`.
+// Commands returns `weftlab list`, `run`, `verify`, `export`, `clean` and `exercise`.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{listCommand(), runCommand(), verifyCommand(), exportCommand(), cleanCommand()}
+	return []*cobra.Command{listCommand(), runCommand(), verifyCommand(), exportCommand(), cleanCommand(), exerciseCommand()}
 }
 
 // interruptible returns a context that a SIGINT ends; the caller sees to the other ways.
@@ -168,6 +169,38 @@ Exit code 1 means that something has no trace.`,
 	cmd.Flags().StringVar(&opts.Service, "service", "", "service name in Jaeger (default that of the run)")
 	cmd.Flags().DurationVar(&opts.Lookback, "lookback", time.Hour, "how far back Jaeger looks")
 	cmd.Flags().IntVar(&opts.Limit, "limit", 20, "traces of one question to Jaeger, and events where none are named")
+	return cmd
+}
+
+func exerciseCommand() *cobra.Command {
+	var f flags
+	opts := ExerciseOptions{}
+	cmd := &cobra.Command{
+		Use:   "exercise " + strings.Join(ExerciseNames(), "|"),
+		Short: "Break something without saying what, and time how long you take to find and mend it",
+		Long: `Start a pair of instances under load, break something about what the argument names, and wait
+for your diagnosis: the name of the runbook that you would open. Then mend it, see how long you
+took, and read the runbook. The times are kept as evidence; weftlab history shows them.
+
+It starts servers of its own, or works in those that DATABASE_URL and ELASTIC_URL name, as run does.`,
+		Example: `  weftlab exercise leader
+  weftlab exercise any --within 5m`,
+		Args:         cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		ValidArgs:    ExerciseNames(),
+		SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, stop := interruptible(cmd)
+			defer stop()
+			opts.Options, opts.In = serverOptions(cmd, &f), cmd.InOrStdin()
+			if !cmd.Flags().Changed("seed") {
+				opts.Seed = uint64(time.Now().UnixNano())
+			}
+			return Exercise(ctx, opts, args[0])
+		},
+	}
+	f.add(cmd, false)
+	cmd.Flags().DurationVar(&opts.Within, "within", time.Minute, "the fault comes within this time")
+	cmd.Flags().Uint64Var(&opts.Seed, "seed", 0, "of the fault and its moment (default by the clock)")
 	return cmd
 }
 

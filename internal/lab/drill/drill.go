@@ -38,7 +38,7 @@ type Options struct {
 // Run runs scenarios one after the other, on the same servers, and returns an error when
 // one of them could not be carried out. [Verify] says whether the evidence shows what it
 // must.
-func Run(ctx context.Context, opts Options, names ...string) (err error) {
+func Run(ctx context.Context, opts Options, names ...string) error {
 	scenarios, err := lookUp(names)
 	if err != nil {
 		return err
@@ -47,6 +47,11 @@ func Run(ctx context.Context, opts Options, names ...string) (err error) {
 	if err != nil {
 		return err
 	}
+	return runAll(ctx, opts, set, scenarios)
+}
+
+// runAll starts what the scenarios need and runs them.
+func runAll(ctx context.Context, opts Options, set map[string]string, scenarios []Scenario) (err error) {
 	build, err := os.MkdirTemp("", "weft-drill-")
 	if err != nil {
 		return fmt.Errorf("directory for the binary: %w", err)

@@ -1,6 +1,7 @@
 package drill
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -121,7 +122,8 @@ func service(environ []string) string {
 // when something goes wrong.
 func (r *run) carryOut(ctx context.Context) (err error) {
 	caller := ctx
-	ctx, cancel := context.WithTimeoutCause(ctx, runBound, fmt.Errorf("the drill is not over within %v", runBound))
+	bound := cmp.Or(r.scenario.bound, runBound)
+	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the drill is not over within %v", bound))
 	defer cancel()
 	ctx, r.cancel = context.WithCancelCause(ctx)
 	defer r.cancel(nil)

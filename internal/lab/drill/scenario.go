@@ -20,6 +20,8 @@ type Scenario struct {
 	// Slow says that it is left out where every change has to pass the drills.
 	Slow bool
 
+	bound time.Duration // of the whole run; 0 is runBound
+
 	// proxied says that instances reach Postgres through their proxies. Otherwise they
 	// connect to it directly, because a certificate names the server and no proxy.
 	proxied   bool

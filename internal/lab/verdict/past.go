@@ -190,14 +190,16 @@ func writePast(w io.Writer, all []Past) {
 		rows[i] = []any{p.Scenario, p.Run, p.Verdict, secs(p.Detection), secs(p.Takeover), secs(p.Repair)}
 	}
 	WriteRows(w, []any{"DRILL", "RUN", "VERDICT", "DETECTION", "TAKEOVER", "REPAIR"}, rows...)
-	rows = nil
-	for _, s := range series(all) {
-		rows = append(rows, []any{s.Scenario, s.What, len(s.Values), s.Last, s.Median, s.Trend})
+	times := series(all)
+	if len(times) == 0 {
+		return
 	}
-	if len(rows) > 0 {
-		fmt.Fprintln(w)
-		WriteRows(w, []any{"DRILL", "TIME", "RUNS", "LAST", "MEDIAN BEFORE", "TREND"}, rows...)
+	rows = make([][]any, len(times))
+	for i, s := range times {
+		rows[i] = []any{s.Scenario, s.What, len(s.Values), s.Last, s.Median, s.Trend}
 	}
+	fmt.Fprintln(w)
+	WriteRows(w, []any{"DRILL", "TIME", "RUNS", "LAST", "MEDIAN BEFORE", "TREND"}, rows...)
 }
 
 func secs(v *float64) string {
