@@ -136,6 +136,9 @@ func (r *run) start(a schedule.Action) {
 		r.work(func() answer {
 			l, err := r.p.store.List(r.ctx, a.List)
 			return func(now time.Time) error {
+				if err == nil {
+					r.p.tell.Listed(l)
+				}
 				observe(now, l, err)
 				return r.heard("list", err)
 			}

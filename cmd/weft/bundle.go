@@ -57,7 +57,7 @@ The file can be read by its owner alone. - writes it to standard output.`,
   weft support-bundle --out - | ssh backup 'cat > weft.tar.gz'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+			return a.connected(cmd, doctorConnections, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
 				ctx, stop := interruptible(ctx)
 				defer stop()
 				w := &bundler{cfg: cfg, pool: pool, secrets: append(cfg.Secrets(), environmentSecrets(a.environ)...)}
@@ -73,7 +73,7 @@ The file can be read by its owner alone. - writes it to standard output.`,
 		},
 	}
 	cmd.Flags().StringVar(&to, "out", "", "the `file` to write, which must not exist; - for standard output (default weft-support-GROUP-TIME.tar.gz)")
-	databaseFlags(cmd, "group", "projections", "outbox.max_processing")
+	databaseFlags(cmd, "group", "projections", "outbox.max_processing", "elastic.url", "elastic.timeout")
 	return cmd
 }
 

@@ -11,9 +11,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/samuelhu324-dev/weft/internal/daemon"
+	"github.com/samuelhu324-dev/weft/internal/doctor"
 	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/leader"
-	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -44,8 +45,12 @@ func (w *bundler) parts() []bundlePart {
 			return perTable(sc, func(t records.Table) (any, error) { return records.ReadQueue(ctx, w.pool, sc, t, bundleQueue) })
 		}},
 		{"doctor.json", func(ctx context.Context) (any, error) {
-			found, err := migrations.FindCostly(ctx, w.pool)
-			return doctorIndexes(found), err
+			target, err := daemon.ElasticConfig(w.cfg.Elastic)
+			if err != nil {
+				return nil, err
+			}
+			found, err := doctor.Examine(ctx, doctor.Options{Config: w.cfg, Pool: w.pool, Modes: modes(w.cfg), Elastic: target})
+			return doctorFindings(found), err
 		}},
 		{"audit.json", func(ctx context.Context) (any, error) {
 			found, err := outbox.ReadAudit(ctx, w.pool, outbox.AuditFilter{Limit: bundleAudit}, w.cfg.Database.Timeout)

@@ -120,6 +120,16 @@ func (o *Observer) DrainTimeout(batches int) {
 	o.log.Warn("grace is over: batches left to the successor", zap.String("event", "projection.drain_timeout"), zap.Int("batches", batches))
 }
 
+// Listed records an answer of the outbox to the question for open events. One without events
+// is an empty look.
+func (o *Observer) Listed(l *outbox.List) {
+	found := "rows"
+	if len(l.Due)+len(l.Ready) == 0 {
+		found = "none"
+	}
+	o.metrics.looks.WithLabelValues(o.projection, found).Inc()
+}
+
 // Batch records one batch. A nil Batch is none.
 type Batch struct {
 	o       *Observer
@@ -155,7 +165,7 @@ func (o *Observer) Leased(ctx context.Context, id uuid.UUID, asked int, started 
 	if n == 0 {
 		return nil
 	}
-	o.metrics.inflight.WithLabelValues(o.projection).Add(float64(n))
+	o.metrics.flying(o.projection, n)
 	b := &Batch{o: o, id: id.String(), started: time.Now(), size: n}
 	b.span = o.spans.batch(ctx, b, l, claim)
 	return b
@@ -180,7 +190,7 @@ func (b *Batch) Projected(ctx context.Context, started time.Time) {
 // Settled records a settle that began at started.
 func (b *Batch) Settled(of *schedule.Batch, s outbox.Settled, started time.Time) {
 	b.o.metrics.stage(b.Context(context.Background()), b.o.projection, stageSettle, started)
-	b.o.metrics.inflight.WithLabelValues(b.o.projection).Sub(float64(b.size))
+	b.o.metrics.flying(b.o.projection, -b.size)
 	b.of = of
 	sum := summarize(of, s)
 	b.span.finish(sum)
@@ -189,8 +199,11 @@ func (b *Batch) Settled(of *schedule.Batch, s outbox.Settled, started time.Time)
 
 // Abandoned records a batch whose fate is unknown because the term is over.
 func (b *Batch) Abandoned(err error) {
-	b.o.metrics.inflight.WithLabelValues(b.o.projection).Sub(float64(b.size))
+	b.o.metrics.flying(b.o.projection, -b.size)
 	b.span.abandon(err)
+	b.o.log.Info("batch given up: the term is over", zap.String("event", "projection.batch"), zap.String("result", resultRetry),
+		zap.String("claim_batch_id", b.id), zap.Int("batch_size", b.size), zap.Float64("latency_ms", milliseconds(time.Since(b.started))),
+		zap.Error(err), b.ids())
 }
 
 // ids is the log field of the batch's span.

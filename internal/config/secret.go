@@ -37,8 +37,14 @@ type URL string
 // Reveal returns the address with its password.
 func (u URL) Reveal() string { return string(u) }
 
-// String returns the address with its password masked.
-func (u URL) String() string { return Redact(string(u)) }
+// String returns the address, or the list of them, with each password masked.
+func (u URL) String() string {
+	parts := separate(string(u))
+	for i, raw := range parts {
+		parts[i] = Redact(raw)
+	}
+	return strings.Join(parts, ",")
+}
 
 // GoString masks the %#v form.
 func (u URL) GoString() string { return `"` + u.String() + `"` }

@@ -25,9 +25,6 @@ type AuditEntry struct {
 	Detail     json.RawMessage `json:"detail"`
 }
 
-// ActionPrune is the audit's action of a removal of finished events.
-const ActionPrune = "prune"
-
 // AuditEntries are the JSON forms of found.
 func AuditEntries(found []outbox.AuditEntry) []AuditEntry {
 	out := make([]AuditEntry, len(found))
@@ -48,7 +45,7 @@ func OutcomeOf(e outbox.AuditEntry) string {
 			return "-"
 		}
 		return Dash(Plain(strings.Join(d.Entities, ", ")))
-	case outbox.ActionReplay, outbox.ActionDiscard, ActionPrune:
+	case outbox.ActionReplay, outbox.ActionDiscard, outbox.ActionPrune:
 		return ended(e)
 	case outbox.ActionThrottle, outbox.ActionUnthrottle, outbox.ActionQuarantine, outbox.ActionRelease:
 		return held(e)
@@ -88,7 +85,7 @@ func ended(e outbox.AuditEntry) string {
 		return o.Outcome + ", or killed"
 	case e.Action == outbox.ActionDiscard:
 		return o.Outcome
-	case e.Action == ActionPrune:
+	case e.Action == outbox.ActionPrune:
 		return fmt.Sprintf("%s; %d deleted, %d days dropped", o.Outcome, o.Deleted, len(o.Partitions))
 	default:
 		return fmt.Sprintf("%s; %d done, %d failed again, %d open", o.Outcome, o.Done, o.Failed, o.Open)
