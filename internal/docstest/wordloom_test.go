@@ -57,7 +57,7 @@ func TestComingFromWordloom(t *testing.T) {
 		t.Fatalf("%s: got %d steps to go over, want 2", page.name, len(steps))
 	}
 	r.follow(page, steps[0])
-	weft := r.start(r.index)
+	weft := r.start()
 	settled := func() {
 		t.Helper()
 		testenv.Eventually(t, time.Minute, func() bool {
@@ -70,12 +70,12 @@ func TestComingFromWordloom(t *testing.T) {
 	settled()
 	r.follow(page, steps[1])
 	settled()
-	r.equal(r.index)
+	r.equal()
 	if err := legacy.Produce(t.Context(), r.pool); err != nil {
 		t.Errorf("the application goes on to write: %v", err)
 	}
 	settled()
-	r.equal(r.index)
+	r.equal()
 	r.savedQueries(page, weft)
 
 	r.stop(weft)
