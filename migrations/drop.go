@@ -24,7 +24,7 @@ func DropOutbox(ctx context.Context, url string, spec DropSpec, apply bool, opts
 		if err != nil {
 			return nil, err
 		}
-		plan, err = m.planDrop(ctx, name, spec.Force)
+		plan, err = m.planDrop(ctx, name, spec.Force, false)
 		if err != nil || !apply {
 			return nil, err
 		}
@@ -58,7 +58,9 @@ func (m *migrator) findOutbox(ctx context.Context, spec DropSpec) (string, error
 	return found[0], nil
 }
 
-func (m *migrator) planDrop(ctx context.Context, name string, force bool) (*OutboxPlan, error) {
+// planDrop returns the statements that take an outbox back. keep leaves its tables, which no build
+// then knows.
+func (m *migrator) planDrop(ctx context.Context, name string, force, keep bool) (*OutboxPlan, error) {
 	base := outboxBase(name)
 	var triggers, functions string
 	err := m.db.QueryRowContext(ctx, `with made as (
@@ -96,12 +98,17 @@ func (m *migrator) planDrop(ctx context.Context, name string, force bool) (*Outb
 	}
 	fill := []string{"{schema}", pgx.Identifier{m.schema}.Sanitize(), "{outbox}", m.qualify(name), "{history}", m.qualify(historyTable(name)), "{versions}", m.qualify(versionsTable(name)),
 		"{live}", m.qualify(liveView(name)), "{registry}", m.qualify(registryTable), "{name_text}", literal(name), "{name_comment}", name, "{quote}", "$weft$"}
+	tables := "-- The sequence goes with the versions.\ndrop table if exists {history}, {outbox}, {versions};"
+	if keep {
+		tables = "-- Its tables stay, with their rows."
+	}
+	tables = strings.NewReplacer(fill...).Replace(tables)
 	guard := ""
 	if there && !force {
 		guard = strings.NewReplacer(append(fill, "{history_text}", literal(m.qualify(historyTable(name))),
 			"{open_text}", literal("has events that are not done"), "{kept_text}", literal("has finished events in "+historyTable(name)))...).Replace(template("outbox_guard.sql"))
 	}
 	again = strings.NewReplacer(fill...).Replace(again)
-	return &OutboxPlan{Name: name, Statements: strings.NewReplacer(append(fill, "{drop_triggers}", triggers, "{drop_functions}", functions,
+	return &OutboxPlan{Name: name, Statements: strings.NewReplacer(append(fill, "{drop_triggers}", triggers, "{drop_functions}", functions, "{drop_tables}", tables,
 		"{inflight}", again, "{guard}", guard)...).Replace(template("outbox_drop.sql"))}, nil
 }

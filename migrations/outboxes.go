@@ -121,7 +121,7 @@ func (m *migrator) upOutboxes(ctx context.Context) error {
 	if err := m.script(ctx, "weft_audit", template("outboxes.sql")); err != nil {
 		return fmt.Errorf("table %s and its functions: %w", registryTable, err)
 	}
-	if err := m.forgetFunction(ctx, "'replay', 'prune', 'discard', 'pause', 'resume'"); err != nil {
+	if err := m.forgetFunction(ctx, "'replay', 'prune', 'discard', 'pause', 'resume', 'throttle', 'unthrottle', 'quarantine', 'release'"); err != nil {
 		return err
 	}
 	if err := m.addDiscarded(ctx); err != nil {

@@ -78,7 +78,7 @@ The file can be read by its owner alone. - writes it to standard output.`,
 }
 
 func (a *app) bundleTo(ctx context.Context, w *bundler, path string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // the person names the file
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return &exitError{exitRefused, err.Error()}
 	}

@@ -87,6 +87,9 @@ func diagnose(err error) (int, string) {
 	if _, ok := errors.AsType[*migrations.ActiveError](err); ok {
 		return exitRefused, records.Plain(err.Error())
 	}
+	if _, ok := errors.AsType[*migrations.PresentError](err); ok {
+		return exitRefused, records.Plain(err.Error())
+	}
 	if _, ok := errors.AsType[*migrations.OutboxError](err); ok {
 		return exitRefused, records.Plain(err.Error())
 	}

@@ -125,7 +125,7 @@ func (c *candidates) settled(key outbox.Key) {
 
 // lookUp asks for the list of an entity's own rows.
 func (c *candidates) lookUp(key outbox.Key) {
-	if !slices.Contains(c.lookups, key) {
+	if !c.quarantined(key) && !slices.Contains(c.lookups, key) {
 		c.lookups = append(c.lookups, key)
 	}
 }

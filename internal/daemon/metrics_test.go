@@ -31,6 +31,7 @@ outbox_owner_mismatch_skips_total projection
 outbox_lag_events projection
 outbox_lag_seconds projection
 outbox_oldest_age_seconds projection
+outbox_inflight projection
 outbox_inflight_events projection
 outbox_stuck_processing_events projection
 outbox_last_success_timestamp_seconds projection
@@ -66,6 +67,7 @@ weft_leader_is_leader
 weft_leader_sessions_ended_total outcome
 weft_leader_step_downs_total reason
 weft_leader_transitions_total to
+weft_looks_total found projection
 weft_oldest_snapshot_age_seconds
 weft_oldest_snapshot_age_transactions
 weft_outbox_dead_tuples projection

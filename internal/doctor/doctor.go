@@ -100,6 +100,7 @@ func (e *examination) all(ctx context.Context) ([]Finding, error) {
 		{"postgres.timeouts", e.timeouts}, {"postgres.clock", e.clock}, {"postgres.connections", e.connections},
 		{"postgres.certificate", e.postgresCertificate}, {"vacuum.held_back", e.horizon}, {"postgres.ids", e.ids}, {"postgres.sequence", e.sequences},
 		{"index.missing", e.missingIndexes}, {"index.bloat", e.indexBloat}, {"vacuum.settings", e.vacuumSettings}, {"vacuum.bloat", e.tableBloat},
+		{"holds", e.holds},
 	}
 	if targets := e.targets(); len(targets) > 0 {
 		checks = append(checks, check{"elastic", func(ctx context.Context) error { return e.elastic(ctx, targets) }})

@@ -128,6 +128,15 @@ func TestFindingsInPostgres(t *testing.T) {
 			want{"vacuum.held_back", Warning, "session sleeper", "has been open for", "select pg_terminate_backend("}},
 		"Slot": {slot, func(l *limits) { l.slotBytes = -1 },
 			want{"vacuum.held_back", Warning, "replication slot weft_doctor_test", "and nobody reads it", "select pg_drop_replication_slot('weft_doctor_test');"}},
+		"Paused": {func(t *testing.T, p *pgxpool.Pool) {
+			exec(t, p, "insert into weft_pause values ('weft', 'chronicle_events_to_entries', now() - interval '25 h', 'alice', 'reindexing')")
+		}, nil, want{"holds", Warning, "chronicle_events_to_entries", "paused by alice at 20", "weft resume chronicle_events_to_entries --by"}},
+		"Throttled": {func(t *testing.T, p *pgxpool.Pool) {
+			exec(t, p, "insert into weft_throttle values ('weft', 'chronicle_events_to_entries', 2.5, now(), 'alice', 'busy')")
+		}, nil, want{"holds", Note, "chronicle_events_to_entries", "throttled to 2.5 events a second by alice at 20", "--off --by"}},
+		"Quarantined": {func(t *testing.T, p *pgxpool.Pool) {
+			exec(t, p, "insert into weft_quarantine select 'weft', 'chronicle_events_to_entries', 'block', n, now() - n * interval '1 h', 'alice', 'bad' from generate_series(20, 26) n")
+		}, nil, want{"holds", Warning, "chronicle_events_to_entries", "block:26 quarantined by alice at 20", "weft release block:26 --by"}},
 		"Sequence": {func(t *testing.T, p *pgxpool.Pool) {
 			exec(t, p, "create sequence ids as smallint", "select setval('ids', 32000)")
 		}, nil, want{"postgres.sequence", Warning, "ids", "98 % of its numbers are given out: 767 are left", "alter sequence ids as bigint"}},
@@ -345,8 +354,8 @@ func TestChecksAreDocumented(t *testing.T) {
 		slices.Sort(out)
 		return slices.Compact(out)
 	}
-	have := names("\"((?:postgres|index|vacuum|elastic)\\.[a-z_]+|configuration)\"[^:]", source.String())
-	documented := names("(?m)^\\| `((?:postgres|index|vacuum|elastic)\\.[a-z_]+|configuration)`", string(page))
+	have := names("\"((?:postgres|index|vacuum|elastic)\\.[a-z_]+|configuration|holds)\"[^:]", source.String())
+	documented := names("(?m)^\\| `((?:postgres|index|vacuum|elastic)\\.[a-z_]+|configuration|holds)`", string(page))
 	if fmt.Sprint(have) != fmt.Sprint(documented) {
 		t.Errorf("docs/operations.md names\n%v\nthe code has\n%v", documented, have)
 	}

@@ -7,8 +7,7 @@
 {inflight}
 drop view if exists {live};
 {drop_functions}
--- The sequence goes with the versions.
-drop table if exists {history}, {outbox}, {versions};
+{drop_tables}
 delete from {schema}.weft_lease where table_name = {name_text};
 delete from {schema}.weft_progress where table_name = {name_text};
 delete from {registry} where table_name = {name_text};
