@@ -3,4 +3,5 @@ drop function if exists {schema}.weft_enqueue(text, text, text, text, bigint), {
 	{schema}.weft_mend(text, text[], text[], text[], bigint[], bigint);
 drop table if exists {schema}.weft_verify, {schema}.weft_rebuild, {schema}.weft_redo, {schema}.weft_pause;
 drop table if exists {schema}.weft_outbox;
+alter table {schema}.weft_instance drop column if exists desk_url;
 alter table {schema}.weft_progress drop column if exists load_after, drop column if exists loaded_at;
