@@ -157,6 +157,7 @@ func (s *Server) finish(job *Job, result string, err error) {
 		}
 		result += text
 	}
+	s.reader.expire()
 	s.jobs.change(func() { job.State, job.Result, job.EndedAt = state, result, &now })
 	s.log.Info("action on the page ended", zap.String("event", "desk.acted"), zap.String("action", job.Action), zap.String("projection", job.Projection),
 		zap.String("by", job.By), zap.String("state", state), zap.String("outcome", result))
