@@ -10,7 +10,7 @@ import (
 // pause pauses the projection, as weft pause does; the returned function resumes it.
 func (r *rig) pause() (resume func()) {
 	r.t.Helper()
-	o := outbox.PauseOrder{Group: r.cfg.Group, Projection: projName, By: "alice", Why: "a test"}
+	o := outbox.HoldOrder{Group: r.cfg.Group, Projection: projName, By: "alice", Why: "a test"}
 	if _, begun, err := outbox.PauseProjection(r.t.Context(), r.pool, o, patience); err != nil || !begun {
 		r.t.Fatalf("pause: %v, %v", begun, err)
 	}
@@ -31,8 +31,8 @@ func TestPauseHoldsAcrossTermsAndLosesNothing(t *testing.T) {
 	stop := r.start()
 	<-r.proj.entering
 	resume := r.pause()
-	r.eventually(func() bool { return r.pipe.State().Paused != nil }, "the leader to see the pause")
-	if p := r.pipe.State().Paused; p.By != "alice" || p.Why != "a test" {
+	r.eventually(func() bool { return r.pipe.State().Holds.Pause != nil }, "the leader to see the pause")
+	if p := r.pipe.State().Holds.Pause; p.By != "alice" || p.Why != "a test" {
 		t.Errorf("got %+v, want who has paused it and why", p)
 	}
 	close(r.proj.leave)
@@ -41,8 +41,8 @@ func TestPauseHoldsAcrossTermsAndLosesNothing(t *testing.T) {
 	r.enqueueMany(5, 100)
 	leases := r.store.get(&r.store.leases)
 	looks := func(more int) func() bool {
-		from := r.store.get(&r.store.pauses)
-		return func() bool { return r.store.get(&r.store.pauses) >= from+more }
+		from := r.store.get(&r.store.holds)
+		return func() bool { return r.store.get(&r.store.holds) >= from+more }
 	}
 	r.eventually(looks(3), "three more looks for the pause")
 	if n := r.store.get(&r.store.leases); n != leases {
@@ -53,7 +53,7 @@ func TestPauseHoldsAcrossTermsAndLosesNothing(t *testing.T) {
 	}
 	r.term = &aTerm{epoch: 1, stop: make(chan struct{})}
 	stop = r.start()
-	r.eventually(func() bool { return r.pipe.State().Paused != nil }, "the next term to see the pause")
+	r.eventually(func() bool { return r.pipe.State().Holds.Pause != nil }, "the next term to see the pause")
 	r.eventually(looks(3), "three more looks for the pause")
 	if n := r.store.get(&r.store.leases); n != leases {
 		t.Errorf("%d leases by the next term, want none", n-leases)

@@ -36,7 +36,7 @@ type Store interface {
 	Wake(ctx context.Context, epoch int64, reasons []outbox.Reason, limit int) (int, error)
 	ForeignClaim(ctx context.Context, within time.Duration) (time.Duration, bool, error)
 	RecordProgress(ctx context.Context, epoch int64, lastSettle time.Time) error
-	Paused(ctx context.Context) (*outbox.Pause, error)
+	Holds(ctx context.Context) (outbox.Holds, []outbox.Key, error)
 }
 
 // Term is the part of a term of leadership that the pipeline uses; *leader.Term implements it.
@@ -104,9 +104,9 @@ type Pipeline struct {
 // State is a pipeline's phase for readiness, status and metrics.
 type State struct {
 	schedule.State
-	Since  time.Time     // local clock; for reading only
-	Outbox string        // why the pipeline cannot work on the table; empty when it can
-	Paused *outbox.Pause // nil unless somebody has paused the projection
+	Since  time.Time    // local clock; for reading only
+	Outbox string       // why the pipeline cannot work on the table; empty when it can
+	Holds  outbox.Holds // what operators hold back
 }
 
 // New returns a pipeline, or every problem of cfg.
@@ -158,15 +158,13 @@ func (p *Pipeline) trouble(text string) {
 	p.state.Outbox = text
 }
 
-// paused sets whether somebody has paused the projection.
-func (p *Pipeline) paused(now *outbox.Pause) {
+// held sets what operators hold back.
+func (p *Pipeline) held(now outbox.Holds) {
 	p.mu.Lock()
-	before := p.state.Paused
-	p.state.Paused = now
+	before := p.state.Holds
+	p.state.Holds = now
 	p.mu.Unlock()
-	if (now == nil) != (before == nil) {
-		p.tell.Paused(now)
-	}
+	p.tell.Holds(before, now)
 }
 
 // Silent returns for how long the pipeline has made no progress, though it runs: no answer, no
@@ -205,7 +203,7 @@ func (p *Pipeline) Run(ctx context.Context, term Term) error {
 	r.workers.Wait()
 	p.trouble("")
 	p.mu.Lock()
-	p.state.Paused = nil
+	p.state.Holds = outbox.Holds{}
 	p.mu.Unlock()
 	p.show(schedule.State{Phase: schedule.Idle}, nil)
 	p.tell.Waits(0, 0)

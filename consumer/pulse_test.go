@@ -73,7 +73,7 @@ func (*paper) PutOff(context.Context, int64, outbox.Key, int64, int) (int, error
 func (*paper) PutOffEntities(context.Context, int, outbox.ID) ([]outbox.Key, error) { return nil, nil }
 func (*paper) Wake(context.Context, int64, []outbox.Reason, int) (int, error)       { return 0, nil }
 func (*paper) RecordProgress(context.Context, int64, time.Time) error               { return nil }
-func (*paper) Paused(context.Context) (*outbox.Pause, error)                        { return nil, nil }
+func (*paper) Holds(context.Context) (h outbox.Holds, k []outbox.Key, err error)    { return h, k, nil }
 func (*paper) ForeignClaim(context.Context, time.Duration) (time.Duration, bool, error) {
 	return 0, false, nil
 }

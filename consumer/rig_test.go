@@ -138,7 +138,7 @@ type watched struct {
 	mostLeased     int
 	mostSettled    int
 	looks          int // for claims of other workers
-	pauses         int // looks whether the projection is paused
+	holds          int // for holds
 	failed         int // calls without an answer
 }
 
@@ -176,10 +176,10 @@ func (w *watched) List(ctx context.Context, r outbox.ListRequest) (*outbox.List,
 	return l, err
 }
 
-func (w *watched) Paused(ctx context.Context) (*outbox.Pause, error) {
-	p, err := w.Store.Paused(ctx)
-	w.count(func() { w.pauses++ })
-	return p, err
+func (w *watched) Holds(ctx context.Context) (outbox.Holds, []outbox.Key, error) {
+	h, keys, err := w.Store.Holds(ctx)
+	w.count(func() { w.holds++ })
+	return h, keys, err
 }
 
 func (w *watched) Lease(ctx context.Context, epoch int64, batch uuid.UUID, groups []outbox.Group) (*outbox.Lease, error) {

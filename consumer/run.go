@@ -19,8 +19,8 @@ import (
 const (
 	probeTimeout = 3 * time.Second
 	upkeepEvery  = time.Second
-	// pauseEvery is how often the leader asks whether somebody has paused the projection.
-	pauseEvery = 500 * time.Millisecond
+	// holdsEvery is how often the leader asks what operators hold back.
+	holdsEvery = 500 * time.Millisecond
 	// foreignFor is how long another worker's claim keeps the leader from leasing.
 	foreignFor = 10 * time.Second
 	// lostFor is how long after a lost answer a lease may still be committed: a stalled disk
@@ -52,8 +52,8 @@ type run struct {
 	recorded   time.Time               // the lastSettle that is written down
 	upkeepAt   time.Time
 	keeping    bool      // upkeep is under way
-	pauseAt    time.Time // when to ask for a pause next
-	asking     bool      // whether somebody has paused the projection
+	holdsAt    time.Time // when to ask for holds next
+	asking     bool      // for the holds
 	foreign    bool      // another worker claims rows of the table
 	foreignEnd time.Time // end of that state, unless a newer claim is seen
 	faulty     bool      // the database does not answer; logged once
@@ -70,7 +70,7 @@ func (r *run) loop() error {
 			return err
 		}
 		r.upkeep(now)
-		r.askPause(now)
+		r.askHolds(now)
 		var until time.Time
 		for ok := true; ok; {
 			var a schedule.Action
@@ -86,8 +86,8 @@ func (r *run) loop() error {
 		if !r.keeping && r.upkeepAt.Before(until) {
 			until = r.upkeepAt
 		}
-		if !r.asking && r.pauseAt.Before(until) {
-			until = r.pauseAt
+		if !r.asking && r.holdsAt.Before(until) {
+			until = r.holdsAt
 		}
 		timer := time.NewTimer(time.Until(until))
 		select {
@@ -136,6 +136,9 @@ func (r *run) start(a schedule.Action) {
 		r.work(func() answer {
 			l, err := r.p.store.List(r.ctx, a.List)
 			return func(now time.Time) error {
+				if err == nil {
+					r.p.tell.Listed(l)
+				}
 				observe(now, l, err)
 				return r.heard("list", err)
 			}
@@ -395,22 +398,28 @@ func (r *run) upkeep(now time.Time) {
 	})
 }
 
-// askPause asks whether somebody has paused the projection. A term begins as if paused, so that
-// it leases nothing before the first answer; while there is none, things stay as they are.
-func (r *run) askPause(now time.Time) {
-	if r.asking || now.Before(r.pauseAt) {
+// askHolds asks what operators hold back. A term begins as if paused, so that it leases nothing
+// before the first answer; while there is none, things stay as they are.
+func (r *run) askHolds(now time.Time) {
+	if r.asking || now.Before(r.holdsAt) {
 		return
 	}
-	r.asking, r.pauseAt = true, now.Add(pauseEvery)
+	r.asking, r.holdsAt = true, now.Add(holdsEvery)
 	r.work(func() answer {
-		pause, err := r.p.store.Paused(r.ctx)
-		return func(time.Time) error {
+		holds, quarantined, err := r.p.store.Holds(r.ctx)
+		return func(now time.Time) error {
 			r.asking = false
 			if err == nil {
-				r.s.Pause(pause != nil)
-				r.p.paused(pause)
+				r.s.Quarantine(now, quarantined)
+				rate := 0.0
+				if holds.Throttle != nil {
+					rate = holds.Throttle.Rate
+				}
+				r.s.Throttle(now, rate)
+				r.s.Pause(holds.Pause != nil)
+				r.p.held(holds)
 			}
-			return r.heard("pause", err)
+			return r.heard("holds", err)
 		}
 	})
 }

@@ -34,13 +34,9 @@ order by t.relname, pg_stat_get_numscans(c.oid), c.relname`
 // nothing.
 func FindCostly(ctx context.Context, db Rows) ([]CostlyIndex, error) {
 	var tables, ours, older []string
-	registered, err := ListOutboxes(ctx, db)
+	known, err := knownOutboxes(ctx, db)
 	if err != nil {
 		return nil, err
-	}
-	known := outboxTables()
-	for _, o := range registered {
-		known = append(known, registeredTable(o.Name, false))
 	}
 	for _, t := range known {
 		tables = append(tables, t.name)
@@ -83,4 +79,67 @@ func (c CostlyIndex) Drop() string {
 func (c CostlyIndex) On() string {
 	_, on, _ := strings.Cut(c.Definition, " USING ")
 	return on
+}
+
+// knownOutboxes are weft's own outbox tables and those that were made with `weft outbox create`.
+func knownOutboxes(ctx context.Context, db Rows) ([]table, error) {
+	registered, err := ListOutboxes(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	known := outboxTables()
+	for _, o := range registered {
+		known = append(known, registeredTable(o.Name, false))
+	}
+	return known, nil
+}
+
+// Tables returns the names of the outbox tables.
+func Tables(ctx context.Context, db Rows) (names []string, err error) {
+	known, err := knownOutboxes(ctx, db)
+	for _, t := range known {
+		names = append(names, t.name)
+	}
+	return names, err
+}
+
+// MissingIndex is an index that this build reads and that is not there.
+type MissingIndex struct {
+	Table, Name string
+	Invalid     bool // it is there, and its build was interrupted
+	on          string
+}
+
+// Make returns the statements that make the index while the table is being written to.
+func (m MissingIndex) Make() string {
+	name, table := pgx.Identifier{m.Name}.Sanitize(), pgx.Identifier{m.Table}.Sanitize()
+	create := fmt.Sprintf("create index concurrently %s on %s %s;", name, table, m.on)
+	if m.Invalid {
+		return "drop index concurrently " + name + "; " + create
+	}
+	return create
+}
+
+// FindMissing returns the indexes on existing outbox tables that this build reads and that are
+// not there, or not valid.
+func FindMissing(ctx context.Context, db Rows) (missing []MissingIndex, err error) {
+	known, err := knownOutboxes(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	for _, ix := range currentIndexes(known) {
+		m := MissingIndex{Table: ix.table, Name: ix.name, on: ix.on}
+		var table, valid bool
+		err := db.QueryRow(ctx, `
+select to_regclass(quote_ident($1)) is not null,
+       exists (select from pg_index where indexrelid = to_regclass(quote_ident($2)) and indisvalid),
+       exists (select from pg_index where indexrelid = to_regclass(quote_ident($2)) and not indisvalid)`, ix.table, ix.name).Scan(&table, &valid, &m.Invalid)
+		if err != nil {
+			return nil, fmt.Errorf("indexes of the outbox tables: %w", err)
+		}
+		if table && !valid {
+			missing = append(missing, m)
+		}
+	}
+	return missing, nil
 }

@@ -96,8 +96,8 @@ func grants(tables []table, modes []Mode) []grant {
 	all = append(all, grant{object: "weft_audit", rights: []string{"select", "insert", "update"}, columns: []string{"count", "detail"}})
 	all = append(all, grant{object: "weft_fence", rights: []string{"select", "update"}, columns: []string{"group_name"}}) // to lock it
 	add("select, insert, update", "weft_leader", "weft_term", "weft_progress", "weft_verify", "weft_rebuild")
-	add("select, insert, delete", "weft_pause")
-	add("select, insert, update, delete", "weft_instance", "weft_lease", "weft_redo", "chronicle_entries")
+	add("select, insert, delete", "weft_pause", "weft_quarantine")
+	add("select, insert, update, delete", "weft_instance", "weft_lease", "weft_redo", "weft_throttle", "chronicle_entries")
 	views := []string{inflightView}
 	for _, t := range tables {
 		views = append(views, liveView(t.name))

@@ -35,7 +35,7 @@ func TestUpOnEmptySchema(t *testing.T) {
 	tables := query[string](t, pool, `select tablename::text from pg_tables where schemaname = current_schema() order by 1`)
 	if diff := cmp.Diff([]string{"chronicle_entries", "chronicle_events", "chronicle_outbox_events", "chronicle_outbox_history", "environment_sentinel",
 		"search_index", "search_outbox_events", "search_outbox_history", "weft_audit", "weft_fence", "weft_instance", "weft_leader", "weft_lease",
-		"weft_outbox", "weft_pause", "weft_progress", "weft_rebuild", "weft_redo", "weft_schema_version", "weft_term", "weft_verify"}, tables); diff != "" {
+		"weft_outbox", "weft_pause", "weft_progress", "weft_quarantine", "weft_rebuild", "weft_redo", "weft_schema_version", "weft_term", "weft_throttle", "weft_verify"}, tables); diff != "" {
 		t.Errorf("tables (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(wantIndexes, validIndexes(t, pool)); diff != "" {

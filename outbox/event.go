@@ -53,6 +53,7 @@ type Event struct {
 
 	Traceparent string // W3C trace context of the producer; empty when it had none
 	Tracestate  string
+	Correlation string // correlation_id of the row, in a table that has one; 128 characters at most
 
 	// What a settle must find as it was.
 	version rowVersion

@@ -143,14 +143,14 @@ func (a *leaseAnswer) row(rows pgx.Rows) error {
 }
 
 // leaseColumns are those of an answer to lease.sql.
-const leaseColumns = 17
+const leaseColumns = 18
 
 // read reads the wire by hand; see decoder.
 func (a *leaseAnswer) read(raw [][]byte, e *Event) (n int, wait *float64, err error) {
 	if len(raw) != leaseColumns {
 		return 0, nil, fmt.Errorf("answer has %d columns", len(raw))
 	}
-	for i, size := range [leaseColumns]int{0: 4, 5: 8, 6: 4, 7: 4, 8: 8, 11: 6, 12: 4, 14: 4} {
+	for i, size := range [leaseColumns]int{0: 4, 5: 8, 6: 4, 7: 4, 8: 8, 12: 6, 13: 4, 15: 4} {
 		if size > 0 && len(raw[i]) != size {
 			return 0, nil, fmt.Errorf("answer has %d bytes in column %d, want %d", len(raw[i]), i+1, size)
 		}
@@ -168,17 +168,17 @@ func (a *leaseAnswer) read(raw [][]byte, e *Event) (n int, wait *float64, err er
 	e.Version = int64(binary.BigEndian.Uint64(raw[5]))
 	e.Attempts, e.Reclaims = int(int32(binary.BigEndian.Uint32(raw[6]))), int(int32(binary.BigEndian.Uint32(raw[7])))
 	e.CreatedAt = timestamp(int64(binary.BigEndian.Uint64(raw[8])))
-	e.Traceparent, e.Tracestate = string(raw[9]), string(raw[10])
-	e.address, e.version = addressOf(raw[11]), rowVersion(binary.BigEndian.Uint32(raw[12]))
-	if len(raw[13]) == 8 {
-		e.retryAt = momentOf(int64(binary.BigEndian.Uint64(raw[13])))
+	e.Traceparent, e.Tracestate, e.Correlation = string(raw[9]), string(raw[10]), string(raw[11])
+	e.address, e.version = addressOf(raw[12]), rowVersion(binary.BigEndian.Uint32(raw[13]))
+	if len(raw[14]) == 8 {
+		e.retryAt = momentOf(int64(binary.BigEndian.Uint64(raw[14])))
 	}
-	e.replays = int32(binary.BigEndian.Uint32(raw[14]))
-	if len(raw[15]) == 8 {
-		e.LeasedAt = timestamp(int64(binary.BigEndian.Uint64(raw[15])))
-	}
+	e.replays = int32(binary.BigEndian.Uint32(raw[15]))
 	if len(raw[16]) == 8 {
-		f := math.Float64frombits(binary.BigEndian.Uint64(raw[16]))
+		e.LeasedAt = timestamp(int64(binary.BigEndian.Uint64(raw[16])))
+	}
+	if len(raw[17]) == 8 {
+		f := math.Float64frombits(binary.BigEndian.Uint64(raw[17]))
 		wait = &f
 	}
 	return n, wait, nil

@@ -287,3 +287,26 @@ func TestIDsAsTheTablesHaveThem(t *testing.T) {
 		})
 	}
 }
+
+// A table whose rows have a correlation_id hands it on, whatever its type, cut to 128 characters.
+func TestLeaseReadsTheCorrelation(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.enqueue(1)
+	first := b.leaseAll()
+	if got := first.Events[0][0].Correlation; got != "" {
+		t.Errorf("without a column: %q, want none", got)
+	}
+	b.settle(first, first.all(outbox.Done)...)
+	b.exec("alter table search_outbox_events add column correlation_id text")
+	b.store = b.newStore(b.pool, "a", outbox.Keep)
+	for value, want := range map[string]string{"'request-7'": "request-7", "null": "", "repeat('x', 200)": strings.Repeat("x", 128)} {
+		key := b.enqueue(1)
+		b.exec("update search_outbox_events set correlation_id = " + value + " where entity_id = '" + key.ID.String() + "'")
+		leased := b.leaseAll()
+		if got := leased.Events[0][0].Correlation; got != want {
+			t.Errorf("%s: %q, want %q", value, got, want)
+		}
+		b.settle(leased, leased.all(outbox.Done)...)
+	}
+}

@@ -10,6 +10,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// ActionRepair is the audit's action of documents that were written anew because they differed from
+// their rows.
+const ActionRepair = "repair"
+
 // Standing says what the outbox still has of an entity.
 type Standing struct {
 	Open   bool // an event that is not settled

@@ -2,11 +2,9 @@ package outbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"math"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // The audit's actions of a pause and of its end.
@@ -16,71 +14,65 @@ const (
 )
 
 // Pause says who has paused a projection, when and why.
-type Pause struct {
-	At  time.Time // database clock
-	By  string
-	Why string
-	For time.Duration // until it was read
-}
+type Pause struct{ Since }
 
 // String returns the pause in one line.
-func (p Pause) String() string {
-	return fmt.Sprintf("paused by %s at %s: %s", OneLine(p.By, 120), p.At.UTC().Format(time.RFC3339), OneLine(p.Why, maxWhy))
-}
-
-// PauseOrder says who pauses or resumes which projection of a group, and why.
-type PauseOrder struct {
-	Group, Projection string
-	By                string // 1 to 120 characters
-	Why               string // 1 to 1,000 characters
-}
+func (p Pause) String() string { return p.line("paused") }
 
 // PauseProjection has the leader of the group, and every later one, lease nothing for a
 // projection, until [ResumeProjection]. It returns the pause, and whether it is a new one:
 // a projection that is paused already stays so as it is.
-func PauseProjection(ctx context.Context, db DB, o PauseOrder, timeout time.Duration) (now *Pause, begun bool, err error) {
-	if begun, err = o.run(ctx, db, "pause", "pause_begin.sql", timeout); err == nil {
-		now, err = ReadPause(ctx, db, o.Group, o.Projection, timeout)
+func PauseProjection(ctx context.Context, db DB, o HoldOrder, timeout time.Duration) (now *Pause, begun bool, err error) {
+	if begun, err = o.run(ctx, db, "pause", "pause_begin.sql", timeout); err != nil {
+		return nil, false, err
 	}
-	return now, begun, err
+	all, err := ReadHolds(ctx, db, o.Group, o.Projection, timeout)
+	return all.Pause, begun, err
 }
 
 // ResumeProjection ends a pause, and returns whether there was one.
-func ResumeProjection(ctx context.Context, db DB, o PauseOrder, timeout time.Duration) (ended bool, err error) {
+func ResumeProjection(ctx context.Context, db DB, o HoldOrder, timeout time.Duration) (ended bool, err error) {
 	return o.run(ctx, db, "resume", "pause_end.sql", timeout)
 }
 
-func (o PauseOrder) run(ctx context.Context, db DB, what, file string, timeout time.Duration) (bool, error) {
-	if err := (LetterOrder{By: o.By, Why: o.Why}).Validate(); err != nil {
-		return false, wrapped(what, o.Projection, err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	var n int
-	err := db.QueryRow(ctx, statement(file), o.Group, o.Projection, o.By, o.Why).Scan(&n)
-	return n > 0, wrapped(what, o.Projection, err)
+// The audit's actions of a throttle and of its end.
+const (
+	ActionThrottle   = "throttle"
+	ActionUnthrottle = "unthrottle"
+)
+
+// The limits of a throttle, in events a second.
+const (
+	MinRate = 0.01
+	MaxRate = 1_000_000
+)
+
+// Throttle says who has throttled a projection, when and why.
+type Throttle struct {
+	Since
+	Rate float64 // events a second
 }
 
-// ReadPause returns the pause of a projection, nil when it is not paused.
-func ReadPause(ctx context.Context, db DB, group, projection string, timeout time.Duration) (*Pause, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	var (
-		p       Pause
-		seconds float64
-	)
-	err := db.QueryRow(ctx, statement("pause_read.sql"), group, projection).Scan(&p.At, &p.By, &p.Why, &seconds)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, wrapped("pause", projection, err)
-	}
-	p.For = max(0, time.Duration(seconds*float64(time.Second)))
-	return &p, nil
+// String returns the throttle in one line.
+func (t Throttle) String() string {
+	return t.line(fmt.Sprintf("throttled to %g events a second", t.Rate))
 }
 
-// Paused is [ReadPause] for the store's own projection.
-func (s *Store) Paused(ctx context.Context) (*Pause, error) {
-	return ReadPause(ctx, s.db, s.cfg.Group, s.cfg.Projection, s.cfg.Timeout)
+// ThrottleProjection has the leader of the group, and every later one, lease at most rate
+// events a second for a projection, until [EndThrottle] or another rate. It returns the
+// throttle.
+func ThrottleProjection(ctx context.Context, db DB, o HoldOrder, rate float64, timeout time.Duration) (*Throttle, error) {
+	if math.IsNaN(rate) || rate < MinRate || rate > MaxRate {
+		return nil, wrapped("throttle", o.Projection, fmt.Errorf("rate %g: want %g to %d events a second", rate, MinRate, MaxRate))
+	}
+	if _, err := o.run(ctx, db, "throttle", "throttle_set.sql", timeout, rate); err != nil {
+		return nil, err
+	}
+	all, err := ReadHolds(ctx, db, o.Group, o.Projection, timeout)
+	return all.Throttle, err
+}
+
+// EndThrottle ends a throttle, and returns whether there was one.
+func EndThrottle(ctx context.Context, db DB, o HoldOrder, timeout time.Duration) (ended bool, err error) {
+	return o.run(ctx, db, "throttle", "throttle_end.sql", timeout)
 }

@@ -43,6 +43,15 @@ const (
 	RebuildDropOld RebuildAsk = "drop_old"
 )
 
+// RebuildAsks are all requests.
+func RebuildAsks() []RebuildAsk {
+	return []RebuildAsk{RebuildPause, RebuildResume, RebuildAbort, RebuildDropOld}
+}
+
+// ActionRebuild is the audit's action of a request for a rebuild. Later requests about it have it
+// as their prefix: rebuild_pause.
+const ActionRebuild = "rebuild"
+
 // Rebuild is the newest rebuild of a projection. Its zero value is none.
 type Rebuild struct {
 	Phase        RebuildPhase

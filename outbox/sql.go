@@ -25,7 +25,7 @@ func loadStatements(t *Table) statements {
 	}
 	fill := strings.NewReplacer(
 		"{table}", t.Name, "{history}", t.History(), "{id}", t.ID.String(), "{entity}", t.Entity.String(), "{ids}", t.leaseColumn(),
-		"{columns}", t.quoted(), "{archived}", t.archived(), "{moved}", t.moved(), "{filed}", filedAt,
+		"{columns}", t.quoted(), "{archived}", t.archived(), "{correlation}", t.correlation(), "{moved}", t.moved(), "{filed}", filedAt,
 	)
 	fence := statement("fence.sql")
 	for _, e := range entries {

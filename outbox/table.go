@@ -98,6 +98,14 @@ func (t *Table) leaseColumn() string {
 	return "uuids"
 }
 
+// correlation returns the expression for the id that the producer's logs have, if the table has it.
+func (t *Table) correlation() string {
+	if slices.Contains(t.Columns, "correlation_id") {
+		return "coalesce(left(o.correlation_id::text, 128), '')"
+	}
+	return "''"
+}
+
 // archived returns the values of an event's columns in the history.
 func (t *Table) archived() string {
 	as := map[string]string{

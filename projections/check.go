@@ -36,7 +36,7 @@ const checkPage = 2000
 // Check tries a declared projection without writing anything: its outbox table, its query
 // and the plan of it, the fields beside the mapping, and what Elasticsearch says of that.
 func (r Registry) Check(ctx context.Context, name string, deps Deps) ([]Finding, error) {
-	d, ok := r.declared(name)
+	d, ok := r.declared(name, deps.Elastic)
 	if !ok {
 		return nil, fmt.Errorf("projection %s is not declared: want one of %s", name, strings.Join(r.declaredNames(), ", "))
 	}
@@ -57,22 +57,6 @@ func (r Registry) Check(ctx context.Context, name string, deps Deps) ([]Finding,
 	defer sink.Close()
 	c.index(ctx, sink)
 	return c.findings, nil
-}
-
-func (r Registry) declared(name string) (Declaration, bool) {
-	i := slices.IndexFunc(r.Declared, func(d Declaration) bool { return d.Name == name })
-	if i < 0 {
-		return Declaration{}, false
-	}
-	return r.Declared[i], true
-}
-
-func (r Registry) declaredNames() []string {
-	names := make([]string, len(r.Declared))
-	for i, d := range r.Declared {
-		names[i] = d.Name
-	}
-	return names
 }
 
 type checker struct {
@@ -193,7 +177,11 @@ where table_name = $1`
 // entities returns events of entities for which the query is tried, each once: of the outbox,
 // or of the table whose changes it will have.
 func (c *checker) entities(ctx context.Context, shape *declaredShape) (events []outbox.Event, ofEvents bool, err error) {
-	texts, err := c.texts(ctx, "entity_id", pgx.Identifier{c.declaration.Table}.Sanitize())
+	column := "entity_id"
+	if shape.key.typed {
+		column = "(entity_type || ':' || entity_id)"
+	}
+	texts, err := c.texts(ctx, column, pgx.Identifier{c.declaration.Table}.Sanitize())
 	if ofEvents = len(texts) > 0; err == nil && !ofEvents {
 		var source, key string
 		var id *string
@@ -214,11 +202,11 @@ func (c *checker) entities(ctx context.Context, shape *declaredShape) (events []
 	}
 	slices.Sort(texts)
 	for _, text := range slices.Compact(texts) {
-		id, err := outbox.ParseID(shape.key.kind, text)
+		key, err := shape.key.parse(text)
 		if err != nil {
 			return nil, false, err
 		}
-		events = append(events, outbox.Event{Row: outbox.Row{Key: outbox.Key{ID: id}}})
+		events = append(events, outbox.Event{Row: outbox.Row{Key: key}})
 	}
 	return events, ofEvents, nil
 }
@@ -261,9 +249,10 @@ type Rendered struct {
 	IndexedVersion int64           `json:"indexed_version"`
 }
 
-// Render returns the document of one entity, whose id is written as in the outbox table.
+// Render returns the document of one entity, whose id is written as in the outbox table, after
+// its type and a colon where the table has entities of several types.
 func (r Registry) Render(ctx context.Context, name, id string, deps Deps) (*Rendered, error) {
-	d, ok := r.declared(name)
+	d, ok := r.declared(name, deps.Elastic)
 	if !ok {
 		return nil, fmt.Errorf("projection %s is not declared: want one of %s", name, strings.Join(r.declaredNames(), ", "))
 	}
@@ -272,18 +261,18 @@ func (r Registry) Render(ctx context.Context, name, id string, deps Deps) (*Rend
 	if err != nil {
 		return nil, err
 	}
-	key, err := outbox.ParseID(shape.key.kind, id)
+	key, err := shape.key.parse(id)
 	if err == nil {
-		err = shape.key.valid(key)
+		err = shape.key.valid(key.ID)
 	}
 	if err != nil {
 		return nil, err
 	}
 	a := &arena{}
-	if _, err := source.read(ctx, a, []outbox.Event{{Row: outbox.Row{Key: outbox.Key{ID: key}}}}); err != nil {
+	if _, err := source.read(ctx, a, []outbox.Event{{Row: outbox.Row{Key: key}}}); err != nil {
 		return nil, err
 	}
-	out := &Rendered{ID: key.String()}
+	out := &Rendered{ID: id}
 	switch row := a.rows[0]; {
 	case row.bad != nil:
 		out.Problem = row.bad.Error()

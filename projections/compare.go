@@ -2,9 +2,6 @@ package projections
 
 import (
 	"context"
-	"strings"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections/elastic"
@@ -190,37 +187,4 @@ type Reader interface {
 	Count(ctx context.Context) (int64, error)
 	State(ctx context.Context) (string, error)
 	Altered(ctx context.Context) (string, error)
-}
-
-// searchEntities reads a page of search_index.
-const searchEntities = `
-select entity_type, entity_id from search_index
-where (entity_type, entity_id) > ($2, $3) order by entity_type, entity_id limit $1`
-
-func (s searchSource) entities(ctx context.Context, after outbox.Key, n int) ([]outbox.Key, error) {
-	u, _ := after.ID.UUID()
-	rows, err := s.pool.Query(ctx, searchEntities, n, after.Type, u)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (k outbox.Key, err error) { return k, row.Scan(&k.Type, &k.ID) })
-}
-
-func (searchSource) entityOf(context.Context) (func(elastic.Doc) (outbox.Key, bool), error) {
-	return func(d elastic.Doc) (outbox.Key, bool) {
-		kind, text, _ := strings.Cut(d.ID, ":")
-		parsed, err := outbox.ParseID(outbox.KindUUID, text)
-		if err != nil || parsed.String() != text {
-			return outbox.Key{}, true
-		}
-		return outbox.Key{Type: kind, ID: parsed}, true
-	}, nil
-}
-
-func (s searchSource) size(ctx context.Context) (n int64, err error) {
-	rows, err := s.pool.Query(ctx, `select greatest(reltuples::bigint, 0) from pg_class where oid = 'search_index'::regclass`)
-	if err != nil {
-		return 0, err
-	}
-	return pgx.CollectOneRow(rows, pgx.RowTo[int64])
 }

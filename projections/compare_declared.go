@@ -24,6 +24,7 @@ type registered struct {
 	table, entityType string
 	keys, types       []string
 	routing           string
+	typed             bool // the first of the keys is the type of the entity
 	rows              int64
 }
 
@@ -36,15 +37,40 @@ func (s *declaredSource) registered(ctx context.Context) (r registered, err erro
 		return r, row.Scan(&r.table, &r.entityType, &r.keys, &r.types, &r.routing, &r.rows)
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
-		err = fmt.Errorf("outbox table %s was not made by `weft outbox create`, so its source is not known", s.declaration.Table)
+		return s.named(ctx)
 	}
 	return r, err
 }
 
-// entitiesQuery reads a page of such a table.
-const entitiesQuery = `select {id} from {source} s where {after} order by {keys} limit $1`
+// rowsQuery reads about how many rows a table has.
+const rowsQuery = `select greatest(reltuples::bigint, 0) from pg_class where oid = $1::regclass`
 
-// page returns the statement for the entities after one whose id is $2, or for the first.
+// named returns the source that the declaration names.
+func (s *declaredSource) named(ctx context.Context) (r registered, err error) {
+	d := &s.declaration
+	if d.Source == "" {
+		return r, fmt.Errorf("outbox table %s was not made by `weft outbox create`, so its source is not known", d.Table)
+	}
+	shape, err := s.known(ctx)
+	if err != nil {
+		return r, err
+	}
+	rows, err := s.pool.Query(ctx, rowsQuery, d.Source)
+	if err != nil {
+		return r, err
+	}
+	n, err := pgx.CollectOneRow(rows, pgx.RowTo[int64])
+	if err != nil {
+		return r, fmt.Errorf("table %s: %w", d.Source, err)
+	}
+	return registered{table: d.Source, keys: shape.key.columns, typed: shape.key.typed, rows: n}, nil
+}
+
+// entitiesQuery reads a page of such a table.
+const entitiesQuery = `select {entity} from {source} s where {after} order by {keys} limit $1`
+
+// page returns the statement for the entities after one, whose id is $2 and whose type, where
+// the table tells it, is $3; or for the first.
 func (r *registered) page(base string, kind outbox.IDKind, first bool) string {
 	keys, after, offset := make([]string, len(r.keys)), make([]string, len(r.keys)), 1
 	column := func(name string) string { return "s." + pgx.Identifier{name}.Sanitize() }
@@ -55,20 +81,24 @@ func (r *registered) page(base string, kind outbox.IDKind, first bool) string {
 	}
 	for i, key := range r.keys {
 		keys[i] = column(key)
-		after[i] = fmt.Sprintf("weft_part_of($2, %d)::%s", i+offset, r.types[i])
+		if i < len(r.types) {
+			after[i] = fmt.Sprintf("weft_part_of($2, %d)::%s", i+offset, r.types[i])
+		}
 	}
 	list := strings.Join(keys, ", ")
-	id, next := base+"_id("+list+")", "("+list+") > ("+strings.Join(after, ", ")+")"
+	entity, next := base+"_id("+list+")", "("+list+") > ("+strings.Join(after, ", ")+")"
 	switch {
+	case r.typed:
+		entity, next = keys[1]+", "+keys[0], "("+list+") > ($3, $2)"
 	case placed:
-		id = base + "_place(" + strings.Join(append(args, keys...), ", ") + ")"
+		entity = base + "_place(" + strings.Join(append(args, keys...), ", ") + ")"
 	case len(keys) == 1:
-		id, next = list+"::"+kind.String(), list+" > $2"
+		entity, next = list+"::"+kind.String(), list+" > $2"
 	}
 	if first {
 		next = "true"
 	}
-	return strings.NewReplacer("{id}", id, "{source}", r.table, "{after}", next, "{keys}", list).Replace(entitiesQuery)
+	return strings.NewReplacer("{entity}", entity, "{source}", r.table, "{after}", next, "{keys}", list).Replace(entitiesQuery)
 }
 
 func (s *declaredSource) entities(ctx context.Context, after outbox.Key, n int) ([]outbox.Key, error) {
@@ -80,15 +110,21 @@ func (s *declaredSource) entities(ctx context.Context, after outbox.Key, n int) 
 	if err != nil {
 		return nil, err
 	}
-	args := []any{n}
-	if !after.ID.IsZero() {
+	first, args := after.ID.IsZero(), []any{n}
+	if !first {
 		args = append(args, &after.ID)
 	}
-	rows, err := s.pool.Query(ctx, r.page(strings.TrimSuffix(s.declaration.Table, "_events"), shape.key.kind, after.ID.IsZero()), args...)
+	if !first && r.typed {
+		args = append(args, after.Type)
+	}
+	rows, err := s.pool.Query(ctx, r.page(strings.TrimSuffix(s.declaration.Table, "_events"), shape.key.kind, first), args...)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (k outbox.Key, err error) {
+		if r.typed {
+			return k, row.Scan(&k.ID, &k.Type)
+		}
 		k.Type = r.entityType
 		return k, row.Scan(&k.ID)
 	})
@@ -103,11 +139,11 @@ func (s *declaredSource) entityOf(ctx context.Context) (func(elastic.Doc) (outbo
 		return nil, err
 	}
 	return func(d elastic.Doc) (outbox.Key, bool) {
-		id, ours := s.naming.Load().entity(d)
-		if id.IsZero() {
-			return outbox.Key{}, ours
+		key, ours := s.naming.Load().entity(d)
+		if !r.typed && !key.ID.IsZero() {
+			key.Type = r.entityType
 		}
-		return outbox.Key{Type: r.entityType, ID: id}, ours
+		return key, ours
 	}, nil
 }
 

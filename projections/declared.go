@@ -30,7 +30,13 @@ type Declaration struct {
 	//	version    of the row: a whole number that grows with every change of the document
 	//	deleted    boolean, optional: the document goes, though the row is there
 	Query string
-	Key   []string // the columns of Query with the key; nil for entity_id, or those that the table has
+	// Key names the columns of Query with the key; nil for entity_id, or those that the table
+	// has. Those of an outbox that `weft migrate` made are the type and the id of an entity:
+	// $1 and $2 are the arrays of both, and both are fields.
+	Key []string
+	// Source is the table with a row for each entity, with the columns of Key, where the outbox
+	// is one that `weft migrate` made. An outbox of `weft outbox create` knows its own.
+	Source string
 	// DropNulls leaves fields without a value out; otherwise they are null.
 	DropNulls bool
 
@@ -96,13 +102,16 @@ func (d Declaration) query() string {
 
 // target returns where the documents go, over the connection of base.
 func (d Declaration) target(base elastic.Config) elastic.Config {
-	base.Index, base.Pipeline, base.Settings = d.Index, d.Pipeline, d.Settings
+	base.Index, base.Pipeline, base.Settings, base.Query = d.Index, d.Pipeline, d.Settings, d.query()
 	base.Mapping = json.RawMessage(cmp.Or(string(d.Mapping), "{}"))
 	if d.Routing != "" {
 		base.Mapping = requireRouting(base.Mapping)
 	}
 	return base
 }
+
+// IndexMapping returns the mapping of an index that is made for the projection.
+func (d Declaration) IndexMapping() json.RawMessage { return d.target(elastic.Config{}).Mapping }
 
 // requireRouting has Elasticsearch refuse what names a document without its routing.
 func requireRouting(mapping json.RawMessage) json.RawMessage {
@@ -141,9 +150,16 @@ func NewDeclared(d Declaration, pool BatchQuerier, sink Documents, log *zap.Logg
 	if err := d.Validate(); err != nil {
 		return nil, err
 	}
+	return d.build(pool, sink, log, reg)
+}
+
+func (d Declaration) build(pool BatchQuerier, sink Documents, log *zap.Logger, reg prometheus.Registerer) (*Index, error) {
 	source, destination := newDeclaredSource(d, pool), "elasticsearch/"+d.Index
-	if d.Destination != "" {
+	switch {
+	case d.Destination != "":
 		sink, destination = newTableSink(d, source, pool), "postgres/"+d.Destination
+	case d.Name == SearchIndexToElastic:
+		destination = "elasticsearch" // as it was called when it was the only one
 	}
 	i := &Index{
 		name: d.Name, table: d.Table, destination: destination, sink: sink, log: log, source: source,

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
 // declaredShape is what the query answers, and the statement that reads it.
@@ -30,18 +31,19 @@ type declaredField struct {
 
 // The columns that are no fields, in the order in which they are read.
 const (
-	columnEntity = iota
+	columnType = iota
+	columnEntity
 	columnVersion
 	columnDeleted
 	reservedColumns
 )
 
-var reserved = [reservedColumns]string{"entity_id", "version", "deleted"}
+var reserved = [reservedColumns]string{"", "entity_id", "version", "deleted"}
 
 // shapeOf decides how each column of the query is read, or says what is wrong with them.
 func shapeOf(d Declaration, key *entityKey, columns []pgconn.FieldDescription, categories map[uint32]string) (*declaredShape, error) {
 	shape := &declaredShape{key: key}
-	exprs := []string{key.expr, `q."version"::bigint`, "false"}
+	exprs := []string{key.typ, key.expr, `q."version"::bigint`, "false"}
 	seen := map[string]bool{}
 	var errs []error
 	for i, c := range columns {
@@ -55,9 +57,9 @@ func shapeOf(d Declaration, key *entityKey, columns []pgconn.FieldDescription, c
 		}
 		seen[c.Name] = true
 		column := "q." + pgx.Identifier{c.Name}.Sanitize()
-		switch c.Name {
-		case reserved[columnEntity], reserved[columnVersion]:
-		case reserved[columnDeleted]:
+		switch {
+		case c.Name == reserved[columnVersion], c.Name == reserved[columnEntity] && !key.typed:
+		case c.Name == reserved[columnDeleted]:
 			if c.DataTypeOID != boolOID {
 				errs = append(errs, errors.New("column deleted is no boolean: write a condition, as in `deleted_at is not null as deleted`"))
 			}
@@ -65,7 +67,7 @@ func shapeOf(d Declaration, key *entityKey, columns []pgconn.FieldDescription, c
 		default:
 			v := valueOf(c.DataTypeOID, categories[c.DataTypeOID])
 			exprs = append(exprs, strings.ReplaceAll(v.expr, "{column}", column))
-			prefix := append(appendText(nil, []byte(c.Name)), ':')
+			prefix := append(elastic.AppendString(nil, c.Name), ':')
 			shape.fields = append(shape.fields, declaredField{name: c.Name, prefix: prefix, oid: v.oid, append: v.append})
 		}
 	}
@@ -119,7 +121,7 @@ func (shape *declaredShape) fits(columns []pgconn.FieldDescription) error {
 	for i, c := range columns {
 		binary := c.Format == pgx.BinaryFormatCode
 		switch {
-		case i < reservedColumns && !binary && shape.key.kind != outbox.KindText:
+		case i < reservedColumns && !binary && c.DataTypeOID != textOID:
 			return fmt.Errorf("column %s is not in binary format", reserved[i])
 		case i >= reservedColumns && c.DataTypeOID != shape.fields[i-reservedColumns].oid:
 			return errShape
@@ -128,6 +130,13 @@ func (shape *declaredShape) fits(columns []pgconn.FieldDescription) error {
 		}
 	}
 	return nil
+}
+
+// entity reads an entity, whose type is empty unless the query tells it.
+func (shape *declaredShape) entity(raw [][]byte) (k outbox.Key, err error) {
+	k.Type = string(raw[columnType])
+	k.ID, err = shape.id(raw[columnEntity])
+	return k, err
 }
 
 // id reads an entity's id.

@@ -265,9 +265,9 @@ func (s *declaredSource) fill(ctx context.Context, shape *declaredShape, a *aren
 
 // query reads the rows of events into a.
 func (s *declaredSource) query(ctx context.Context, shape *declaredShape, a *arena, events []outbox.Event, from int) error {
-	at := make(map[outbox.ID]int, len(events))
+	at := make(map[outbox.Key]int, len(events))
 	for i := range events {
-		at[events[i].Key.ID] = from + i
+		at[shape.key.of(events[i].Key)] = from + i
 	}
 	return s.ask(ctx, shape.sql, func(rows pgx.Rows) error {
 		if err := shape.fits(rows.FieldDescriptions()); err != nil {
@@ -275,16 +275,16 @@ func (s *declaredSource) query(ctx context.Context, shape *declaredShape, a *are
 		}
 		for rows.Next() {
 			raw := rows.RawValues()
-			id, err := shape.id(raw[columnEntity])
+			entity, err := shape.entity(raw)
 			if err != nil {
 				return s.fault(err)
 			}
-			i, ok := at[id]
-			if !ok && shape.key.placed && a.elsewhere(shape.key, events, id, from) {
+			i, ok := at[entity]
+			if !ok && shape.key.placed && a.elsewhere(shape.key, events, entity.ID, from) {
 				continue // the event of that place writes it
 			}
 			if !ok {
-				return s.fault(fmt.Errorf("it returned entity %s, which it was not asked for: filter the rows by %s", id, shape.key.filter()))
+				return s.fault(fmt.Errorf("it returned entity %s, which it was not asked for: filter the rows by %s", entity.ID, shape.key.filter()))
 			}
 			if size := rawSize(raw); len(a.json) > 0 && len(a.json)+size > arenaBudget && len(events) > 1 {
 				return errOverBudget
@@ -344,17 +344,17 @@ func (s *declaredSource) versions(ctx context.Context, events []outbox.Event) ([
 	if err != nil {
 		return nil, err
 	}
-	of := make(map[outbox.ID]*int64, len(events))
+	of := make(map[outbox.Key]*int64, len(events))
 	err = s.ask(ctx, shape.versions, func(rows pgx.Rows) error {
 		for rows.Next() {
 			raw := rows.RawValues()
-			id, err := shape.id(raw[columnEntity])
+			entity, err := shape.entity(raw)
 			if err != nil {
 				return err
 			}
 			if raw[columnVersion] != nil {
 				v := int64(binary.BigEndian.Uint64(raw[columnVersion]))
-				of[id] = &v
+				of[entity] = &v
 			}
 		}
 		return rows.Err()
@@ -364,7 +364,7 @@ func (s *declaredSource) versions(ctx context.Context, events []outbox.Event) ([
 	}
 	out := make([]*int64, len(events))
 	for i := range events {
-		out[i] = of[events[i].Key.ID]
+		out[i] = of[shape.key.of(events[i].Key)]
 	}
 	return out, nil
 }

@@ -4,12 +4,16 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
 	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
 // appendValue appends the JSON form of a value that is not null. v is as on the wire.
@@ -59,7 +63,7 @@ func valueOf(oid uint32, category string) value {
 	case pgtype.TextOID:
 		return as(appendString)
 	case pgtype.UUIDOID:
-		return as(func(dst, v []byte) ([]byte, error) { return appendUUID(dst, v), nil })
+		return as(appendUUID)
 	case pgtype.TimestamptzOID:
 		return as(appendTime)
 	case pgtype.TimestampOID:
@@ -116,7 +120,7 @@ func appendNumeric(dst, v []byte) ([]byte, error) {
 	return append(dst, v...), nil
 }
 
-func appendString(dst, v []byte) ([]byte, error) { return appendText(dst, v), nil }
+func appendString(dst, v []byte) ([]byte, error) { return elastic.AppendString(dst, v), nil }
 
 func appendBytes(dst, v []byte) ([]byte, error) {
 	return append(base64.StdEncoding.AppendEncode(append(dst, '"'), v), '"'), nil
@@ -138,4 +142,48 @@ func appendJSON(dst, v []byte) ([]byte, error) {
 		}
 	}
 	return dst, nil
+}
+
+// appendUUID appends the 16 bytes of a UUID in its usual form.
+func appendUUID(dst, v []byte) ([]byte, error) {
+	if len(v) != 16 {
+		return dst, fmt.Errorf("%d bytes, want a uuid", len(v))
+	}
+	dst = hex.AppendEncode(append(dst, '"'), v[:4])
+	for _, part := range [...][2]int{{4, 6}, {6, 8}, {8, 10}, {10, 16}} {
+		dst = hex.AppendEncode(append(dst, '-'), v[part[0]:part[1]])
+	}
+	return append(dst, '"'), nil
+}
+
+// appendFloat appends a float8. JSON has no word for NaN and the infinities.
+func appendFloat(dst, v []byte) ([]byte, error) {
+	if len(v) != 8 {
+		return dst, fmt.Errorf("%d bytes, want a float8", len(v))
+	}
+	f := math.Float64frombits(binary.BigEndian.Uint64(v))
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return dst, fmt.Errorf("%v is not a finite number", f)
+	}
+	return strconv.AppendFloat(dst, f, 'g', -1, 64), nil
+}
+
+// appendTime appends a timestamptz in UTC as RFC 3339 with microseconds. A year that
+// RFC 3339 cannot write, or infinity, is an error.
+func appendTime(dst, v []byte) ([]byte, error) {
+	if len(v) != 8 {
+		return dst, fmt.Errorf("%d bytes, want a timestamptz", len(v))
+	}
+	const epoch = 946684800 // 2000-01-01 in Unix seconds, PostgreSQL's zero
+	micros := int64(binary.BigEndian.Uint64(v))
+	if micros == math.MaxInt64 || micros == math.MinInt64 {
+		return dst, fmt.Errorf("infinite")
+	}
+	t := time.Unix(epoch+micros/1e6, micros%1e6*1e3).UTC()
+	if y := t.Year(); y < 0 || y > 9999 {
+		return dst, fmt.Errorf("the year %d has no RFC 3339 form", y)
+	}
+	dst = append(dst, '"')
+	dst = t.AppendFormat(dst, "2006-01-02T15:04:05.999999Z07:00")
+	return append(dst, '"'), nil
 }

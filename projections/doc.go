@@ -1,5 +1,6 @@
-// Package projections holds what weft projects into, behind one interface, and the
-// registry of the two projections of the contract.
+// Package projections holds what weft projects into, behind one interface, and the registry:
+// the projection of search_index, which is a declaration as those of the configuration are,
+// that of the chronicle, and what an embedding program registers.
 //
 // # What is guaranteed
 //

@@ -22,13 +22,15 @@ type entityKey struct {
 	kind    outbox.IDKind
 	columns []string // of the key, as the query names them
 	types   []string // of these columns
+	typed   bool     // the first column is the type of the entity, and no part of the ids
 	routing string   // column of the table, "" without
 	placed  bool     // the routing is the first part of the ids, and no part of the key
+	typ     string   // the type of a row of the query; null unless typed
 	expr    string   // the id of a row of the query
 }
 
 // composite reports whether the ids are texts of several parts.
-func (k *entityKey) composite() bool { return k.placed || len(k.columns) > 1 }
+func (k *entityKey) composite() bool { return k.placed || len(k.columns) > 1 && !k.typed }
 
 // keyQuery reads the type of the outbox table's entity ids, and whether there is a registry.
 const keyQuery = `
@@ -82,6 +84,8 @@ func (k *entityKey) declare(d *Declaration) error {
 		return in("index.routing", "outbox table %s records no routing, so a delete would not find its shard: %s --routing COLUMN, or leave index.routing out", d.Table, create)
 	case d.Routing == "" && k.routing != "":
 		return in("index.routing", "it is missing, and outbox table %s was made with --routing %s: name the column of the query that has it, as in `routing: %s`", d.Table, k.routing, k.routing)
+	case d.Source != "" && len(k.columns) == 0:
+		k.typed, k.types = true, []string{"text", k.kind.String()}
 	case len(d.Key) > 0 && len(d.Key) != max(1, len(k.columns)):
 		return in("source.key", "it names %s, and outbox table %s was made for a key of %d columns: %s", strings.Join(d.Key, ", "), d.Table, max(1, len(k.columns)), strings.Join(k.columns, ", "))
 	}
@@ -114,7 +118,10 @@ func (k *entityKey) declare(d *Declaration) error {
 		args[i] = column(c)
 	}
 	base := strings.TrimSuffix(d.Table, "_events")
+	k.typ = "null::text"
 	switch {
+	case k.typed:
+		k.typ, k.expr = args[0]+"::text", args[1]+"::"+k.kind.String()
 	case k.placed:
 		k.expr = base + "_place(" + column(d.Routing) + ", " + strings.Join(args, ", ") + ")"
 	case len(args) > 1:
@@ -150,7 +157,10 @@ func (k *entityKey) filter() string {
 // args returns the parameters of the query: the ids as they are, or an array of each column of
 // the key, in which a key stands once.
 func (k *entityKey) args(events []outbox.Event) []any {
-	if !k.composite() {
+	switch {
+	case k.typed:
+		return []any{types(events), entities(events)}
+	case !k.composite():
 		return []any{entities(events)}
 	}
 	seen := make(map[string]bool, len(events))
@@ -180,6 +190,26 @@ func (k *entityKey) args(events []outbox.Event) []any {
 		out[i] = string(append(a, '}'))
 	}
 	return out
+}
+
+// parse reads an entity: its id, after its type and a colon where the ids do not tell it.
+func (k *entityKey) parse(text string) (key outbox.Key, err error) {
+	if k.typed {
+		found := false
+		if key.Type, text, found = strings.Cut(text, ":"); !found {
+			return key, fmt.Errorf("entity %q: want its type and its id, as in block:17", key.Type)
+		}
+	}
+	key.ID, err = outbox.ParseID(k.kind, text)
+	return key, err
+}
+
+// of returns an entity as the rows of the query name it.
+func (k *entityKey) of(key outbox.Key) outbox.Key {
+	if !k.typed {
+		key.Type = ""
+	}
+	return key
 }
 
 // keyOf returns the key in an id.
@@ -261,14 +291,16 @@ func (d *Declaration) naming(k *entityKey) (*naming, error) {
 func (n *naming) appendID(dst []byte, key *outbox.Key) []byte {
 	from := len(dst)
 	switch {
+	case n.template == nil && n.key.typed:
+		dst = key.ID.AppendTo(append(append(dst, key.Type...), ':'))
 	case n.template == nil && !n.key.placed:
 		dst = key.ID.AppendTo(dst)
 	case n.template == nil && len(n.key.columns) > 1:
 		dst = append(dst, n.key.keyOf(key.ID)...)
 	case n.template == nil:
-		dst = append(dst, n.parts(key.ID)[1]...)
+		dst = append(dst, n.parts(key)[1]...)
 	default:
-		dst = n.template.appendTo(dst, n.parts(key.ID))
+		dst = n.template.appendTo(dst, n.parts(key))
 	}
 	if len(dst)-from < shortestHashed {
 		return dst
@@ -276,23 +308,25 @@ func (n *naming) appendID(dst []byte, key *outbox.Key) []byte {
 	return append(dst[:from], hashed(dst[from:])...)
 }
 
-// parts returns the parts of an id; those that it lacks are empty.
-func (n *naming) parts(id outbox.ID) []string {
-	if !n.key.composite() {
-		return []string{id.String()}
+// parts returns the parts of a key; those that it lacks are empty.
+func (n *naming) parts(key *outbox.Key) []string {
+	switch {
+	case n.key.typed:
+		return []string{key.Type, key.ID.String()}
+	case !n.key.composite():
+		return []string{key.ID.String()}
 	}
-	parts := id.Parts()
+	parts := key.ID.Parts()
 	for len(parts) <= len(n.key.columns) {
 		parts = append(parts, "")
 	}
 	return parts
 }
 
-func (n *naming) routingOf(key *outbox.Key) string { return n.parts(key.ID)[n.routing] }
+func (n *naming) routingOf(key *outbox.Key) string { return n.parts(key)[n.routing] }
 
 // doc names the document of an entity.
-func (n *naming) doc(id outbox.ID) elastic.Doc {
-	key := outbox.Key{ID: id}
+func (n *naming) doc(key outbox.Key) elastic.Doc {
 	doc := elastic.Doc{ID: string(n.appendID(nil, &key))}
 	if n.routing >= 0 {
 		doc.Routing = n.routingOf(&key)
@@ -329,12 +363,15 @@ func (k *entityKey) noIDs() []any {
 	if k.composite() {
 		return k.args(nil)
 	}
+	var ids any = []string{}
 	switch k.kind {
 	case outbox.KindUUID:
-		return []any{[]uuid.UUID{}}
+		ids = []uuid.UUID{}
 	case outbox.KindNumber:
-		return []any{[]int64{}}
-	default:
-		return []any{[]string{}}
+		ids = []int64{}
 	}
+	if k.typed {
+		return []any{[]string{}, ids}
+	}
+	return []any{ids}
 }

@@ -9,33 +9,43 @@ import (
 	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
-// entity returns the id of the entity that a document is of; a zero one when no entity has
-// such a document. It is not ours when another projection may have written it, and when its
+// entity returns the entity that a document is of, without its type unless the document's id
+// tells it; a zero one when no entity has such a document. It is not ours when another projection may have written it, and when its
 // id is a hash, which tells nothing.
-func (n *naming) entity(d elastic.Doc) (id outbox.ID, ours bool) {
+func (n *naming) entity(d elastic.Doc) (key outbox.Key, ours bool) {
 	if !strings.HasPrefix(d.ID, n.template.prefix()) || isHashed(d.ID) {
-		return outbox.ID{}, false
+		return outbox.Key{}, false
 	}
 	parts, ok := n.read(d)
 	if !ok {
-		return outbox.ID{}, true
+		return outbox.Key{}, true
 	}
 	if n.key.composite() {
-		id = outbox.Composite(parts...)
+		key.ID = outbox.Composite(parts...)
 	} else {
 		var err error
-		if id, err = outbox.ParseID(n.key.kind, parts[0]); err != nil {
-			return outbox.ID{}, true
+		if key.ID, err = outbox.ParseID(n.key.kind, parts[len(parts)-1]); err != nil {
+			return outbox.Key{}, true
 		}
 	}
-	if n.key.valid(id) != nil || n.doc(id).ID != d.ID { // as 007 for 7
-		return outbox.ID{}, true
+	if n.key.typed {
+		key.Type = parts[0]
 	}
-	return id, true
+	if n.key.valid(key.ID) != nil || n.doc(key).ID != d.ID { // as 007 for 7
+		return outbox.Key{}, true
+	}
+	return key, true
 }
 
 // read returns the parts of a place in the id and the routing of a document.
 func (n *naming) read(d elastic.Doc) ([]string, bool) {
+	if n.template == nil && n.key.typed {
+		at := strings.LastIndexByte(d.ID, ':')
+		if at < 0 {
+			return nil, false
+		}
+		return []string{d.ID[:at], d.ID[at+1:]}, true
+	}
 	if n.template == nil {
 		parts := []string{d.ID}
 		if len(n.key.columns) > 1 {

@@ -177,12 +177,12 @@ func TestCompositeTextKeysFromTheTriggerToTheDocument(t *testing.T) {
 		clear(want)
 		for i, code := range texts {
 			tenant := texts[(i+1)%len(texts)]
-			id := d.index.source.(*declaredSource).naming.Load().doc(outbox.Composite(tenant, code, "1.5"))
+			id := d.index.source.(*declaredSource).naming.Load().doc(outbox.Key{ID: outbox.Composite(tenant, code, "1.5")})
 			body, err := json.Marshal(f(tenant, code, "1.50"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			jsonOf := func(s string) string { return string(appendText(nil, []byte(s))) }
+			jsonOf := func(s string) string { return string(elastic.AppendString(nil, s)) }
 			want[id] = `{"tenant":` + jsonOf(tenant) + `,"code":` + jsonOf(code) + `,"n":1.50,"name":` + string(body) + `}`
 		}
 	}

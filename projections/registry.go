@@ -29,35 +29,53 @@ type Constructor func(Deps) (Projection, error)
 // constructors lists the projections.
 func (r Registry) constructors() map[string]Constructor {
 	all := map[string]Constructor{
-		SearchIndexToElastic: func(d Deps) (Projection, error) {
-			sink, err := r.Sink(SearchIndexToElastic, d.Elastic, d.Log, d.Registerer)
-			if err != nil {
-				return nil, err
-			}
-			return NewSearch(d.Pool, sink, d.Log, d.Registerer)
-		},
 		ChronicleEventsToEntries: func(d Deps) (Projection, error) {
 			return NewChronicle(d.Pool, d.ChronicleVersion, d.Log)
 		},
 	}
-	for _, declared := range r.Declared {
-		all[declared.Name] = func(d Deps) (Projection, error) {
-			if declared.Destination != "" {
-				return NewDeclared(declared, d.Pool, nil, d.Log, d.Registerer)
+	for _, name := range r.declaredNames() {
+		all[name] = func(d Deps) (Projection, error) {
+			declared, _ := r.declared(name, d.Elastic)
+			if err := declared.Validate(); err != nil {
+				return nil, err
 			}
-			sink, err := r.Sink(declared.Name, d.Elastic, d.Log, d.Registerer)
+			if declared.Destination != "" {
+				return declared.build(d.Pool, nil, d.Log, d.Registerer)
+			}
+			sink, err := r.Sink(name, d.Elastic, d.Log, d.Registerer)
 			if err != nil {
 				return nil, err
 			}
-			return NewDeclared(declared, d.Pool, sink, d.Log, d.Registerer)
+			return declared.build(d.Pool, sink, d.Log, d.Registerer)
 		}
 	}
 	maps.Copy(all, r.own)
 	return all
 }
 
-// Registry builds projections by name: those of this package, declared ones, and those that
-// an embedding program has registered. Its zero value is ready for use.
+// declared returns a projection that is declared: the one of search_index, into the index of
+// base, or one of the configuration.
+func (r Registry) declared(name string, base elastic.Config) (Declaration, bool) {
+	if name == SearchIndexToElastic {
+		return searchIndex(base), true
+	}
+	i := slices.IndexFunc(r.Declared, func(d Declaration) bool { return d.Name == name })
+	if i < 0 {
+		return Declaration{}, false
+	}
+	return r.Declared[i], true
+}
+
+func (r Registry) declaredNames() []string {
+	names := []string{SearchIndexToElastic}
+	for _, d := range r.Declared {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
+// Registry builds projections by name: those of this package, those of the configuration, and
+// those that an embedding program has registered. Its zero value is ready for use.
 type Registry struct {
 	Declared []Declaration
 
@@ -98,22 +116,22 @@ func (r Registry) Names() []string {
 // Table returns the outbox table of a projection, or "" when there is none of that
 // name.
 func (r Registry) Table(name string) string {
-	if d, ok := r.declared(name); ok {
+	if d, ok := r.declared(name, elastic.Config{}); ok {
 		return d.Table
 	}
-	return map[string]string{SearchIndexToElastic: searchTable, ChronicleEventsToEntries: chronicleTable}[name]
+	return map[string]string{ChronicleEventsToEntries: chronicleTable}[name]
 }
 
 // Indexed reports whether a projection writes to Elasticsearch by a sink.
 func (r Registry) Indexed(name string) bool {
-	d, ok := r.declared(name)
-	return ok && d.Destination == "" || name == SearchIndexToElastic
+	d, ok := r.declared(name, elastic.Config{})
+	return ok && d.Destination == ""
 }
 
 // Sink returns the sink of a projection that writes to Elasticsearch. Its metrics are
 // registered with reg.
 func (r Registry) Sink(name string, base elastic.Config, log *zap.Logger, reg prometheus.Registerer) (*elastic.Sink, error) {
-	if d, ok := r.declared(name); ok {
+	if d, ok := r.declared(name, base); ok {
 		base = d.target(base)
 	}
 	return elastic.New(base, log, reg, name)

@@ -138,7 +138,9 @@ func TestSearchValuesWithoutForm(t *testing.T) {
 	}
 	good := b.row(1, "t")
 	// The row does not matter to a delete that is newer.
-	events = append(events, event(outbox.Upsert, good, 1), event(outbox.Delete, events[0].Key, 9))
+	deleted := b.row(1, "t")
+	b.exec("update search_index set rank_score = 'NaN' where entity_id = $1", &deleted.ID)
+	events = append(events, event(outbox.Upsert, good, 1), event(outbox.Delete, deleted, 9))
 	s := &sink{}
 	got, err := b.search(s).Project(leading(t, 1), events)
 	if err != nil {
@@ -237,7 +239,11 @@ func TestSearchLooksKeysUp(t *testing.T) {
 	for range 1000 {
 		events = append(events, event(outbox.Upsert, key(), 1))
 	}
-	rows, err := b.pool.Query(t.Context(), "explain (costs off) "+sourceQuery, types(events), entities(events))
+	shape, err := b.search(&sink{}).source.(*declaredSource).known(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := b.pool.Query(t.Context(), "explain (costs off) "+shape.sql, types(events), entities(events))
 	if err != nil {
 		t.Fatal(err)
 	}

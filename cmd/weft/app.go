@@ -85,7 +85,8 @@ func (a *app) root() *cobra.Command {
 	root.PersistentFlags().StringVar(&a.file, "config", "", "YAML `file` with settings (default "+config.DefaultFile+" when it exists)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err.Error()) })
 	root.AddCommand(a.runCommand(b), a.migrateCommand(), a.outboxCommand(), a.projectionCommand(), a.loadCommand(), a.verifyCommand(), a.rebuildCommand(), a.statusCommand(), a.resignCommand(), a.failedCommand(), a.replayCommand(), a.pauseCommand(), a.resumeCommand(),
-		a.auditCommand(), a.eventCommand(), a.waitCommand(), a.historyCommand(), a.pruneCommand(), a.doctorCommand(), a.versionCommand(b), a.manCommand(b))
+		a.quarantineCommand(), a.releaseCommand(), a.throttleCommand(),
+		a.auditCommand(), a.eventCommand(), a.waitCommand(), a.historyCommand(), a.topCommand(), a.pruneCommand(), a.doctorCommand(), a.bundleCommand(b), a.versionCommand(b), a.manCommand(b))
 	return root
 }
 

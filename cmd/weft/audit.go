@@ -23,6 +23,11 @@ func (a *app) auditCommand() *cobra.Command {
 		since  records.Moment
 		asJSON bool
 	)
+	actions := []string{"reclaim", "session_ended", "resign_requested", outbox.ActionReplay, outbox.ActionDiscard, outbox.ActionPause, outbox.ActionResume,
+		outbox.ActionThrottle, outbox.ActionUnthrottle, outbox.ActionQuarantine, outbox.ActionRelease, outbox.ActionPrune, projections.ActionVersionAhead, outbox.ActionRepair, outbox.ActionRebuild}
+	for _, ask := range outbox.RebuildAsks() {
+		actions = append(actions, outbox.ActionRebuild+"_"+string(ask))
+	}
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Show who took back, ended, handed over or replayed what",
@@ -30,8 +35,11 @@ func (a *app) auditCommand() *cobra.Command {
 and claims of other workers that the leader has ended (reclaim), sessions of an old term
 that it has terminated (session_ended), requests to hand over (resign_requested), replays
 of dead letters (replay) and discards of them (discard), pauses of projections (pause) and
-their ends (resume), removals of finished events (prune), and documents that are newer than
-their source rows (version_ahead).`,
+their ends (resume), throttles (throttle) and their ends (unthrottle), quarantines of
+entities (quarantine) and their ends (release), removals of finished events (prune),
+documents that are newer than their source rows (version_ahead), documents that weft verify
+or the leader had written anew (repair), and what was asked of rebuilds (rebuild,
+rebuild_pause, rebuild_resume, rebuild_abort, rebuild_drop_old).`,
 		Example: `  weft audit
   weft audit --action replay --since 24h --json`,
 		Args: noArgs,
@@ -39,7 +47,7 @@ their source rows (version_ahead).`,
 			if f.Limit < 1 {
 				return usage(cmd, "--limit must be at least 1")
 			}
-			if actions := []string{"reclaim", "session_ended", "resign_requested", outbox.ActionReplay, outbox.ActionDiscard, outbox.ActionPause, outbox.ActionResume, records.ActionPrune, projections.ActionVersionAhead}; f.Action != "" && !slices.Contains(actions, f.Action) {
+			if f.Action != "" && !slices.Contains(actions, f.Action) {
 				return usage(cmd, fmt.Sprintf("--action %q is none of %s", f.Action, joined(actions)))
 			}
 			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {

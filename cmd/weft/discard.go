@@ -95,20 +95,6 @@ func (f *discardFlags) check(cmd *cobra.Command, ids []string) error {
 	return signed(cmd, f.by, f.why)
 }
 
-// signed wants a name and a reason that the audit can keep.
-func signed(cmd *cobra.Command, by, why string) error {
-	switch {
-	case by == "":
-		return usage(cmd, "--by is missing: say who you are")
-	case why == "":
-		return usage(cmd, "--why is missing: say the reason")
-	}
-	if err := (outbox.LetterOrder{By: by, Why: why}).Validate(); err != nil {
-		return usage(cmd, err.Error())
-	}
-	return nil
-}
-
 func (a *app) discard(ctx context.Context, cmd *cobra.Command, cfg config.Config, pool *pgxpool.Pool, f discardFlags) error {
 	all, sel, err := f.sel.open(ctx, cmd, pool, cfg)
 	if err != nil {

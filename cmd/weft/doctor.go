@@ -4,24 +4,31 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"text/tabwriter"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
-	"github.com/samuelhu324-dev/weft/migrations"
+	"github.com/samuelhu324-dev/weft/internal/daemon"
+	"github.com/samuelhu324-dev/weft/internal/doctor"
+	"github.com/samuelhu324-dev/weft/internal/records"
 )
 
-// doctorIndex is the JSON form of a finding. Names and units stay; fields may be added.
-type doctorIndex struct {
+// doctorFinding is the JSON form of a finding. Names and units stay; fields may be added.
+type doctorFinding struct {
+	Check    string `json:"check"`
+	Severity string `json:"severity"` // error, warning, note
+	On       string `json:"on"`
+	Finding  string `json:"finding"`
+	// Of an index that weft does not read.
 	Table      string `json:"table"`
 	Index      string `json:"index"`
 	Definition string `json:"definition"`
 	Constraint bool   `json:"constraint"`
 	Bytes      int64  `json:"bytes"`
 	Scans      int64  `json:"scans"`
-	Remedy     string `json:"remedy"` // empty for a constraint
+	Remedy     string `json:"remedy"` // empty when there is none
 	// ForOlderBuilds marks weft's own that only builds before leases read.
 	ForOlderBuilds bool `json:"for_older_builds"`
 }
@@ -30,83 +37,89 @@ func (a *app) doctorCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Name what in the database costs weft throughput",
-		Long: `Name the indexes on the outbox tables that are neither the primary key nor read by this
-build. PostgreSQL writes into each of them with every settle. Those of the application that
-are never read can go; the counts of reads begin anew when the server's statistics do, and
-are those of this server alone. Those of weft that only builds before leases read can go
-once no such build runs, and none is to come back. Nothing is changed.`,
+		Short: "Name what is wrong with what weft stands on, and what mends it",
+		Long: `Examine the configuration, PostgreSQL, the outbox tables and Elasticsearch, with the role
+and the credentials of the configuration, and name what is wrong: how bad it is, what it is
+about, and the statement, request or command that mends it. Nothing is changed.
+
+    error    weft does not work, or will stop soon
+    warning  it works, and is slow or unsafe, or will be
+    note     good to know, such as an index that costs throughput
+
+Of an index that weft does not read, PostgreSQL writes an entry with every settle. Those of the
+application that are never read can go; the counts of reads begin anew when the server's
+statistics do, and are those of this server alone. Those of weft that only builds before leases
+read can go once no such build runs, and none is to come back.
+
+docs/operations.md has the list of all checks. Exits 1 when there is an error or a warning.`,
 		Example: `  weft doctor
-  weft doctor --json`,
+  weft doctor --json | jq '.[] | select(.severity == "error")'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
-				ctx, cancel := context.WithTimeout(ctx, cfg.Database.Timeout)
-				defer cancel()
-				found, err := migrations.FindCostly(ctx, pool)
+			return a.connected(cmd, doctorConnections, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+				target, err := daemon.ElasticConfig(cfg.Elastic)
 				if err != nil {
 					return err
 				}
-				return a.show(asJSON, doctorIndexes(found), func(w io.Writer) error { return writeDoctor(w, found) })
+				found, err := doctor.Examine(ctx, doctor.Options{Config: cfg, Pool: pool, Modes: modes(cfg), Elastic: target})
+				if err != nil {
+					return err
+				}
+				if err := a.show(asJSON, doctorFindings(found), func(w io.Writer) error { return writeDoctor(w, found) }); err != nil {
+					return err
+				}
+				return diagnosis(found)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	databaseFlags(cmd)
+	databaseFlags(cmd, "projections", "outbox.finished", "outbox.retention", "verify.repair", "elastic.url", "elastic.timeout")
 	return cmd
 }
 
-func doctorIndexes(found []migrations.CostlyIndex) []doctorIndex {
-	out := make([]doctorIndex, len(found))
-	for i, c := range found {
-		out[i] = doctorIndex{c.Table, c.Name, c.Definition, c.Constraint, c.Bytes, c.Scans, "", c.Older}
-		if !c.Constraint {
-			out[i].Remedy = c.Drop()
+// doctorConnections are for a check that holds one and asks with another.
+const doctorConnections = 2
+
+func doctorFindings(found []doctor.Finding) []doctorFinding {
+	out := make([]doctorFinding, len(found))
+	for i, f := range found {
+		out[i] = doctorFinding{Check: f.Check, Severity: string(f.Severity), On: f.On, Finding: f.Text, Remedy: f.Remedy}
+		if c := f.Index; c != nil {
+			out[i].Table, out[i].Index, out[i].Definition, out[i].Constraint = c.Table, c.Name, c.Definition, c.Constraint
+			out[i].Bytes, out[i].Scans, out[i].ForOlderBuilds = c.Bytes, c.Scans, c.Older
 		}
 	}
 	return out
 }
 
-func writeDoctor(w io.Writer, found []migrations.CostlyIndex) error {
-	if len(found) == 0 {
-		_, err := fmt.Fprintln(w, "no index to drop: the outbox tables have their primary key and the indexes that weft reads")
-		return err
+// countFindings returns how many there are of each severity.
+func countFindings(found []doctor.Finding) map[doctor.Severity]int {
+	n := map[doctor.Severity]int{}
+	for _, f := range found {
+		n[f.Severity]++
 	}
-	fmt.Fprintf(w, "Indexes that weft does not read: %d. Every settle writes into each of them.\n\n", len(found))
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "TABLE\tINDEX\tON\tKB\tREADS")
-	for _, c := range found {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%d\n", c.Table, c.Name, c.On(), c.Bytes/1024, c.Scans)
+	return n
+}
+
+// diagnosis is nil unless something is wrong.
+func diagnosis(found []doctor.Finding) error {
+	if n := countFindings(found); n[doctor.Error]+n[doctor.Warning] > 0 {
+		return &exitError{exitBad, fmt.Sprintf("errors: %d, warnings: %d", n[doctor.Error], n[doctor.Warning])}
 	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
-	var unread, older []migrations.CostlyIndex
-	others := 0
-	for _, c := range found {
-		switch {
-		case c.Older:
-			older = append(older, c)
-		case c.Scans == 0 && !c.Constraint:
-			unread = append(unread, c)
-		default:
-			others++
-		}
-	}
-	if others > 0 && len(unread) == 0 {
-		fmt.Fprintln(w, "\nEach of the application's is read, or holds a constraint.")
-	}
-	writeDrops(w, "Your application never reads these; they can go:", unread)
-	writeDrops(w, "weft's own, only for builds before leases; drop them once no such build runs (weft status lists the versions):", older)
 	return nil
 }
 
-func writeDrops(w io.Writer, what string, drop []migrations.CostlyIndex) {
-	if len(drop) == 0 {
-		return
+func writeDoctor(w io.Writer, found []doctor.Finding) error {
+	for _, f := range found {
+		head := strings.TrimRight(fmt.Sprintf("%-8s %s  %s", f.Severity, f.Check, records.Plain(f.On)), " ")
+		if _, err := fmt.Fprintf(w, "%s\n         %s\n", head, records.Plain(f.Text)); err != nil {
+			return err
+		}
+		if f.Remedy != "" {
+			fmt.Fprintf(w, "         mend: %s\n", records.Plain(f.Remedy))
+		}
 	}
-	fmt.Fprintln(w, "\n"+what)
-	for _, c := range drop {
-		fmt.Fprintln(w, "  "+c.Drop())
-	}
+	n := countFindings(found)
+	_, err := fmt.Fprintf(w, "errors: %d, warnings: %d, notes: %d\n", n[doctor.Error], n[doctor.Warning], n[doctor.Note])
+	return err
 }

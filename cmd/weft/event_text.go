@@ -40,6 +40,9 @@ func writeStory(w io.Writer, e records.Story) error {
 	if e.DiscardedAt != nil {
 		lines = append(lines, [2]string{"discarded", discardedLine(e.DiscardedAt, e.DiscardedBy, e.DiscardReason)})
 	}
+	if e.Quarantine != nil {
+		lines = append(lines, [2]string{"quarantine", e.Quarantine.Line()})
+	}
 	lines = append(lines, [2]string{"replayed", replayed}, [2]string{"trace", records.Dash(e.TraceID)})
 	for i, b := range e.Before {
 		what := ""

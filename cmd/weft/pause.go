@@ -39,7 +39,7 @@ Instances of an older build do not know of it. Exits 0, also when it was paused 
 first pause then stays as it is.`,
 		Example: `  weft pause search_index_to_elastic --by alice --why "reindexing"
   weft resume search_index_to_elastic --by alice --why "reindexed"`,
-	}, func(ctx context.Context, pool *pgxpool.Pool, o outbox.PauseOrder, timeout time.Duration) (paused, error) {
+	}, func(ctx context.Context, pool *pgxpool.Pool, o outbox.HoldOrder, timeout time.Duration) (paused, error) {
 		now, begun, err := outbox.PauseProjection(ctx, pool, o, timeout)
 		return paused{Projection: o.Projection, Changed: begun, Pause: records.DescribePause(now)}, err
 	})
@@ -52,13 +52,13 @@ func (a *app) resumeCommand() *cobra.Command {
 		Long: `End what weft pause has begun: the leader goes on within a second. Exits 0, also when the
 projection was not paused.`,
 		Example: `  weft resume search_index_to_elastic --by alice --why "reindexed"`,
-	}, func(ctx context.Context, pool *pgxpool.Pool, o outbox.PauseOrder, timeout time.Duration) (paused, error) {
+	}, func(ctx context.Context, pool *pgxpool.Pool, o outbox.HoldOrder, timeout time.Duration) (paused, error) {
 		ended, err := outbox.ResumeProjection(ctx, pool, o, timeout)
 		return paused{Projection: o.Projection, Changed: ended}, err
 	})
 }
 
-func (a *app) pauseOrResume(cmd *cobra.Command, do func(context.Context, *pgxpool.Pool, outbox.PauseOrder, time.Duration) (paused, error)) *cobra.Command {
+func (a *app) pauseOrResume(cmd *cobra.Command, do func(context.Context, *pgxpool.Pool, outbox.HoldOrder, time.Duration) (paused, error)) *cobra.Command {
 	var (
 		by, why string
 		asJSON  bool
@@ -74,7 +74,7 @@ func (a *app) pauseOrResume(cmd *cobra.Command, do func(context.Context, *pgxpoo
 			if !slices.Contains(cfg.Projections, args[0]) {
 				return usage(cmd, fmt.Sprintf("%q is none of the projections: %s", args[0], joined(cfg.Projections)))
 			}
-			out, err := do(ctx, pool, outbox.PauseOrder{Group: cfg.Group, Projection: args[0], By: by, Why: why}, cfg.Database.Timeout)
+			out, err := do(ctx, pool, outbox.HoldOrder{Group: cfg.Group, Projection: args[0], By: by, Why: why}, cfg.Database.Timeout)
 			if err != nil {
 				return err
 			}
@@ -103,5 +103,3 @@ func (p paused) write(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "%s: %s\n", p.Projection, text)
 	return err
 }
-
-// line is the pause for people.

@@ -149,12 +149,13 @@ func declaredDeps(cmd *cobra.Command, cfg config.Config, pool *pgxpool.Pool, nam
 	for _, d := range cfg.Declared {
 		all = append(all, d.Name)
 	}
-	if len(all) == 0 {
-		return projections.Deps{}, nil, usage(cmd, "the configuration declares no projection; name its file with --config")
-	}
 	if len(names) == 0 {
 		names = all
 	}
+	if len(names) == 0 {
+		return projections.Deps{}, nil, usage(cmd, "the configuration declares no projection; name its file with --config")
+	}
+	all = append(all, projections.SearchIndexToElastic) // when it is named
 	for _, name := range names {
 		if !slices.Contains(all, name) {
 			return projections.Deps{}, nil, usage(cmd, fmt.Sprintf("%q is not declared: want one of %s", name, all))
@@ -226,7 +227,7 @@ Exits 0 when they are equal, and 1 when they differ.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&id, "id", "", "id of the entity, as the outbox table has it")
+	cmd.Flags().StringVar(&id, "id", "", "id of the entity, as the outbox table has it; with its type, as in block:17, where the table has several")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	databaseFlags(cmd, "elastic.url", "elastic.timeout")
 	return cmd

@@ -187,7 +187,7 @@ func TestProjectionCheckFindings(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"check", "chronicle"}, `"chronicle" is not declared: want one of [products]`},
+		{[]string{"check", "chronicle"}, `"chronicle" is not declared: want one of [products search_index_to_elastic]`},
 		{[]string{"render", "products"}, "want one projection, and an entity with --id"},
 	} {
 		if r := weft(t, s.env, append([]string{"projection"}, tc.args...)...); r.code != exitUsage || !strings.Contains(r.errOut, tc.want) {
@@ -235,5 +235,24 @@ func TestWrongQueryFailsNoEvent(t *testing.T) {
 				t.Errorf("weft run ended with %d: %s", code, again.errOut)
 			}
 		})
+	}
+}
+
+// The projection of search_index is a declaration as well, of entities of several types.
+func TestBuiltInDeclaration(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	const id = "11111111-1111-1111-1111-111111111111"
+	s.exec(`insert into search_index (entity_type, entity_id, text, event_version) values ('block', '` + id + `', 'a block', 3), ('page', '` + id + `', 'a page', 5)`)
+	s.exec(`insert into search_outbox_events (id, entity_type, entity_id, op, event_version)
+		select gen_random_uuid(), entity_type, entity_id, 'upsert', event_version from search_index`)
+	const name = "search_index_to_elastic"
+	if r := weft(t, s.env, "projection", "check", name); r.code != 0 || r.out != name+": nothing stands in the way\n" {
+		t.Errorf("check: %+v", r)
+	}
+	for args, want := range map[string]string{"page:" + id: `+ text: "a page"`, "block:" + id: `+ text: "a block"`, id: "want its type and its id, as in block:17"} {
+		if r := weft(t, s.env, "projection", "render", name, "--id", args); r.code == 0 || !strings.Contains(r.out+r.errOut, want) {
+			t.Errorf("render %s: %+v, want %q", args, r, want)
+		}
 	}
 }

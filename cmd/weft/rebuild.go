@@ -64,10 +64,12 @@ was interrupted, 77 when one goes on already, or the old index of the last one i
 	f.add(cmd)
 	cmd.AddCommand(a.rebuildStatusCommand())
 	for _, ask := range []rebuildAsk{
-		{outbox.RebuildPause, "pause", "Stop filling and comparing; live events still go to both indexes", "no rebuild of it goes on"},
-		{outbox.RebuildResume, "resume", "Go on with a paused rebuild", "no rebuild of it goes on"},
-		{outbox.RebuildAbort, "abort", "End a rebuild and delete the new index; the old one stays in use", "no rebuild of it goes on, or the alias is about to move"},
-		{outbox.RebuildDropOld, "drop-old", "Delete the index that the alias led to before the last rebuild", "there is no old index of a finished rebuild"},
+		{outbox.RebuildPause, "pause", "Stop filling and comparing; live events still go to both indexes", "products --why \"peak hours\"", "no rebuild of it goes on"},
+		{outbox.RebuildResume, "resume", "Go on with a paused rebuild", "products --by alice --why \"peak hours are over\"", "no rebuild of it goes on"},
+		{outbox.RebuildAbort, "abort", "End a rebuild and delete the new index; the old one stays in use", "products --why \"wrong analyzer\" --json",
+			"no rebuild of it goes on, or the alias is about to move"},
+		{outbox.RebuildDropOld, "drop-old", "Delete the index that the alias led to before the last rebuild", "products --why \"release 12 is good\" --wait 2m",
+			"no finished rebuild of it has left an old index: one goes on, it was dropped before, a plain index was replaced, or a table is the destination and was written again in place"},
 	} {
 		cmd.AddCommand(a.rebuildAskCommand(ask))
 	}
@@ -86,13 +88,11 @@ func (a *app) rebuilding(cmd *cobra.Command, args []string, f *rebuildFlags, q f
 	if !cmd.Flags().Changed("by") {
 		f.by = osUser()
 	}
-	switch {
-	case len(args) != 1:
+	if len(args) != 1 {
 		return usage(cmd, "name one projection")
-	case f.why == "":
-		return usage(cmd, "--why is missing: say why")
-	case f.by == "":
-		return usage(cmd, "--by is missing: say who asks")
+	}
+	if err := signed(cmd, f.by, f.why); err != nil {
+		return err
 	}
 	return a.writing(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
 		if !slices.Contains(cfg.Projections, args[0]) {
@@ -191,8 +191,9 @@ func (a *app) rebuildStatusCommand() *cobra.Command {
 
 // rebuildAsk is a request to the leader about a rebuild.
 type rebuildAsk struct {
-	ask              outbox.RebuildAsk
-	name, short, not string
+	ask                  outbox.RebuildAsk
+	name, short, example string
+	not                  string // why it is refused
 }
 
 func (a *app) rebuildAskCommand(ask rebuildAsk) *cobra.Command {
@@ -204,7 +205,7 @@ func (a *app) rebuildAskCommand(ask rebuildAsk) *cobra.Command {
 
 Exits 3 when it was not seen to be done within --wait (the request stands), 77 when the rebuild
 is in no phase for it.`,
-		Example: "  weft rebuild " + ask.name + " products --by alice --why \"peak hours\"",
+		Example: "  weft rebuild " + ask.name + " " + ask.example,
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.rebuilding(cmd, args, &f, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name string) error {

@@ -136,6 +136,9 @@ func TestRebuildUnderLiveWrites(t *testing.T) {
 	if n := s.count("select count(*) from weft_audit where action like 'rebuild%' and why <> ''"); n != 3 {
 		t.Errorf("%d entries in the audit, want 3", n)
 	}
+	if r := weft(t, s.env, "audit", "--action", "rebuild_drop_old"); r.code != 0 || !strings.Contains(r.out, "good") {
+		t.Errorf("audit of the drop: got %+v", r)
+	}
 }
 
 // A paused rebuild does not go on, and live events still go to both indexes; one that is ended
@@ -144,6 +147,11 @@ func TestRebuildIsPausedAndEnded(t *testing.T) {
 	t.Parallel()
 	s := filled(t, 6000)
 	s.rebuilt(exitRefused, "pause", "products", "--why", "there is none")
+	s.exec("insert into weft_rebuild (projection, phase, replace_plain, asked_by, why, began_at, updated_at) values ('products', 'done', false, 'test', 'written again in place', now(), now())")
+	if r := weft(t, s.env, "rebuild", "drop-old", "products", "--why", "tidy"); r.code != exitRefused || !strings.Contains(r.errOut, "no finished rebuild of it has left an old index") {
+		t.Errorf("drop-old after a rebuild in place: got %+v", r)
+	}
+	s.exec("delete from weft_rebuild")
 	s.exec("insert into weft_rebuild (projection, phase, paused, replace_plain, asked_by, why, began_at, updated_at) values ('products', 'requested', true, false, 'test', 'test', now(), now())")
 	<-time.After(time.Second)
 	if behind, all := s.indexes(); len(behind) != 1 || len(all) != 1 {
@@ -192,6 +200,10 @@ func TestRebuildToAnotherMapping(t *testing.T) {
 		t.Errorf("document %v; log: %s", s.document("7"), text)
 	}
 
+	if got := s.verified(0); !strings.Contains(got.VersionsOnly, "the definition changed") || got.Rows != 50 {
+		t.Errorf("verify of documents of another query: got %+v, want it to say so, and none to be corrupt", got)
+	}
+
 	s.declare(query, strings.NewReplacer(`{"name"`, `{"number": {"type": "keyword"}, "color": {"type": "keyword"}, "name"`).Replace(shopMapping))
 	stop = run()
 	s.exec("update shop.product set price = price + 1 where id = 8")
@@ -202,7 +214,9 @@ func TestRebuildToAnotherMapping(t *testing.T) {
 		t.Errorf("got %+v", done)
 	}
 	s.settled()
-	s.verified(0)
+	if got := s.verified(0); got.VersionsOnly != "" {
+		t.Errorf("verify after the rebuild: got %+v, want contents compared", got)
+	}
 	if text := stop(); !strings.Contains(text, "field number has type long, and is to have keyword") || !strings.Contains(text, "weft rebuild products") {
 		t.Errorf("the log does not say which field, and what to do: %s", text)
 	}

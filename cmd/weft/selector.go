@@ -106,6 +106,20 @@ func (s *selection) fits(cmd *cobra.Command, all []*outbox.DeadLetters) error {
 	return check("an entity", s.entityID, func(t *outbox.Table) outbox.IDKind { return t.Entity })
 }
 
+// signed wants a name and a reason that the audit can keep.
+func signed(cmd *cobra.Command, by, why string) error {
+	switch {
+	case by == "":
+		return usage(cmd, "--by is missing: say who you are")
+	case why == "":
+		return usage(cmd, "--why is missing: say the reason")
+	}
+	if err := (outbox.LetterOrder{By: by, Why: why}).Validate(); err != nil {
+		return usage(cmd, err.Error())
+	}
+	return nil
+}
+
 func joined[S ~string](all []S) string {
 	texts := make([]string, len(all))
 	for i, s := range all {

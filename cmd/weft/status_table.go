@@ -44,6 +44,10 @@ func writeStatus(w io.Writer, st records.Status) error {
 		if p.Pause != nil {
 			fmt.Fprintf(w, "\nPAUSED  %s: %s; weft resume ends it\n", p.Projection, p.Pause.Line())
 		}
+		if p.Throttle != nil {
+			fmt.Fprintf(w, "\nTHROTTLED  %s: %s; weft throttle --off ends it\n", p.Projection, p.Throttle.Line())
+		}
+		writeQuarantines(w, p)
 		if p.Rebuild != nil {
 			fmt.Fprintf(w, "\nREBUILD %s\n", p.Rebuild.Line())
 		}
@@ -54,4 +58,21 @@ func writeStatus(w io.Writer, st records.Status) error {
 		}
 	}
 	return nil
+}
+
+// mostQuarantines is how many entities in quarantine the table shows; the JSON has them all.
+const mostQuarantines = 5
+
+func writeQuarantines(w io.Writer, p records.Projection) {
+	if len(p.Quarantine) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\nQUARANTINE  %s: %d events of %d entities wait until weft release\n", p.Projection, p.Quarantined, len(p.Quarantine))
+	for i, q := range p.Quarantine {
+		if i == mostQuarantines {
+			fmt.Fprintf(w, "        and %d more: weft status --json\n", len(p.Quarantine)-i)
+			return
+		}
+		fmt.Fprintf(w, "        %s %s\n", q.Entity(), q.Line())
+	}
 }

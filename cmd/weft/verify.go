@@ -101,11 +101,9 @@ func (f *verifyFlags) check(cmd *cobra.Command) error {
 		return usage(cmd, "--rate must not be negative")
 	case f.settle <= 0:
 		return usage(cmd, "--settle must be positive")
-	case f.repair && f.by == "":
-		return usage(cmd, "--by is missing: say who repairs")
-	case f.repair && f.why == "":
-		return usage(cmd, "--why is missing: say why the documents are written anew")
-	case !f.repair && (f.by != "" || f.why != ""):
+	case f.repair:
+		return signed(cmd, f.by, f.why)
+	case f.by != "" || f.why != "":
 		return usage(cmd, "--by and --why belong to --repair")
 	}
 	return nil
@@ -217,7 +215,7 @@ func writeReports(w io.Writer, reports []verify.Report) error {
 	for i := range reports {
 		r := &reports[i]
 		if r.VersionsOnly != "" {
-			fmt.Fprintf(w, "%s: versions alone were compared, for documents are not kept as they are sent: %s\n", r.Projection, r.VersionsOnly)
+			fmt.Fprintf(w, "%s: versions alone were compared, and no contents: %s\n", r.Projection, r.VersionsOnly)
 		}
 		for _, e := range r.Examples {
 			fmt.Fprintf(w, "%s: %s: entity %s, document %s: version %d in the source, %d in the destination", r.Projection, e.Kind, records.Dash(records.Plain(e.Entity)), records.Dash(records.Plain(e.Document)), e.RowVersion, e.DocumentVersion)

@@ -312,8 +312,8 @@ func TestVerifyTellsWhatItCannot(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"verify nonsense":         `there is no projection "nonsense"`,
-		"verify --repair --why x": "--by is missing: say who repairs",
-		"verify --repair --by x":  "--why is missing: say why the documents are written anew",
+		"verify --repair --why x": "--by is missing: say who you are",
+		"verify --repair --by x":  "--why is missing: say the reason",
 		"verify --by x":           "--by and --why belong to --repair",
 		"verify --rate -1":        "--rate must not be negative",
 		"verify --settle 0s":      "--settle must be positive",

@@ -46,6 +46,10 @@ Call it after the commit that wrote the event. Where finished events leave the t
 (outbox.finished), an event that is not there counts as done, also one that never was. Where
 they stay, it waits for the event to appear.
 
+An application asks Postgres instead: select weft_settled('search_outbox_events', 'ID'). It
+answers done, failed, gone (in no row of the table), or null while the event is open, and
+needs nothing but: grant execute on function weft_settled to APPLICATION.
+
 Elasticsearch shows a new document to searches at the next refresh of the index, and to a
 get by id at once.
 

@@ -16,5 +16,6 @@
 //
 //   - That a batch is counted when its process or term ended after the settle was committed
 //     and before the answer came.
-//   - That the log has a line for each event: the logger drops most repetitions of a fault.
+//   - That the log has a line for each event: at info those that went well have none, and of
+//     a storm the logger writes a sample that says how many it stands for.
 package observe

@@ -15,8 +15,8 @@ import (
 // zero from the start.
 type Metrics struct {
 	processed, failed, retried, terminal, noop *prometheus.CounterVec
-	mismatch, fenced, batches, kept            *prometheus.CounterVec
-	inflight, blocked, apart                   *prometheus.GaugeVec
+	mismatch, fenced, batches, kept, looks     *prometheus.CounterVec
+	inflight, inflightAlias, blocked, apart    *prometheus.GaugeVec
 	lastSuccess, phase                         *prometheus.GaugeVec
 	stages, latency                            *prometheus.HistogramVec
 }
@@ -43,20 +43,23 @@ func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, erro
 		}, append([]string{"projection"}, labels...))
 	}
 	m := &Metrics{
-		processed:   counter("outbox_processed_total", "Events that ended in done.", "op"),
-		failed:      counter("outbox_failed_total", "Events that ended in failed.", "op", "reason"),
-		terminal:    counter("outbox_terminal_failed_total", "Events that ended in the dead letter.", "op", "reason"),
-		retried:     counter("outbox_retry_scheduled_total", "Attempts that are to be repeated.", "op", "reason"),
-		noop:        counter("outbox_idempotent_noop_total", "Events that are done and changed nothing.", "op", "reason"),
-		batches:     counter("weft_batches_total", "Batches that were settled, by result: ok, partial, retry, failed.", "result"),
-		mismatch:    counter("outbox_owner_mismatch_skips_total", "Events that could not be settled: somebody has changed them, holds their lock, or the database refuses."),
-		fenced:      counter("weft_fenced_writes_total", "Terms that ended because a lease or settle was refused under their epoch."),
-		kept:        counter("weft_finished_kept_total", "Batches whose finished events stayed in the table, because they could not be archived or deleted."),
-		inflight:    gauge("outbox_inflight_events", "Events that are being projected by this instance."),
-		blocked:     gauge("weft_blocked_entities", "Entities that the latest lists showed and whose events wait behind an earlier one."),
-		apart:       gauge("weft_isolated_entities", "Entities that are tried in requests of their own, because whole requests have failed with them."),
-		lastSuccess: gauge("outbox_last_success_timestamp_seconds", "When an event was last done, by the database clock; 0 before the first."),
-		phase:       gauge("weft_pipeline_phase", "1 for the phase that the pipeline of this instance is in, 0 for the others.", "phase"),
+		processed: counter("outbox_processed_total", "Events that ended in done.", "op"),
+		failed:    counter("outbox_failed_total", "Events that ended in failed.", "op", "reason"),
+		terminal:  counter("outbox_terminal_failed_total", "Events that ended in the dead letter.", "op", "reason"),
+		retried:   counter("outbox_retry_scheduled_total", "Attempts that are to be repeated.", "op", "reason"),
+		noop:      counter("outbox_idempotent_noop_total", "Events that are done and changed nothing.", "op", "reason"),
+		batches:   counter("weft_batches_total", "Batches that were settled, by result: ok, partial, retry, failed.", "result"),
+		mismatch:  counter("outbox_owner_mismatch_skips_total", "Events that could not be settled: somebody has changed them, holds their lock, or the database refuses."),
+		fenced:    counter("weft_fenced_writes_total", "Terms that ended because a lease or settle was refused under their epoch."),
+		kept:      counter("weft_finished_kept_total", "Batches whose finished events stayed in the table, because they could not be archived or deleted."),
+		inflight:  gauge("outbox_inflight_events", "Events that are being projected by this instance."),
+		// The name of the first sketch of the worker.
+		inflightAlias: gauge("outbox_inflight", "The same as outbox_inflight_events."),
+		looks:         counter("weft_looks_total", "Questions to the outbox for open events, by what they found: rows, or none.", "found"),
+		blocked:       gauge("weft_blocked_entities", "Entities that the latest lists showed and whose events wait behind an earlier one."),
+		apart:         gauge("weft_isolated_entities", "Entities that are tried in requests of their own, because whole requests have failed with them."),
+		lastSuccess:   gauge("outbox_last_success_timestamp_seconds", "When an event was last done, by the database clock; 0 before the first."),
+		phase:         gauge("weft_pipeline_phase", "1 for the phase that the pipeline of this instance is in, 0 for the others.", "phase"),
 		stages: histogram("weft_stage_duration_seconds",
 			"Time of one lease that took events, of one call of the projection, of one settle of a batch.",
 			[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}, "stage"),
@@ -65,7 +68,7 @@ func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, erro
 			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200}),
 	}
 	for _, c := range []prometheus.Collector{
-		m.processed, m.failed, m.terminal, m.retried, m.noop, m.batches, m.mismatch, m.fenced, m.kept, m.inflight, m.blocked, m.apart, m.lastSuccess, m.phase,
+		m.processed, m.failed, m.terminal, m.retried, m.noop, m.batches, m.mismatch, m.fenced, m.kept, m.looks, m.inflight, m.inflightAlias, m.blocked, m.apart, m.lastSuccess, m.phase,
 		m.stages, m.latency,
 	} {
 		if err := reg.Register(c); err != nil {
@@ -76,7 +79,10 @@ func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, erro
 		m.mismatch.WithLabelValues(p)
 		m.fenced.WithLabelValues(p)
 		m.kept.WithLabelValues(p)
-		m.inflight.WithLabelValues(p)
+		m.flying(p, 0)
+		for _, found := range []string{"rows", "none"} {
+			m.looks.WithLabelValues(p, found)
+		}
 		m.blocked.WithLabelValues(p)
 		m.apart.WithLabelValues(p)
 		m.lastSuccess.WithLabelValues(p)
@@ -114,6 +120,12 @@ func opLabel(op outbox.Op) string {
 		return string(op)
 	}
 	return otherOp
+}
+
+// flying adds n events to those in flight.
+func (m *Metrics) flying(projection string, n int) {
+	m.inflight.WithLabelValues(projection).Add(float64(n))
+	m.inflightAlias.WithLabelValues(projection).Add(float64(n))
 }
 
 // show shows the phase of a projection's pipeline.

@@ -76,14 +76,33 @@ func (o *Observer) Foreign(yes bool) {
 	o.log.Info("the other worker claims no more events", zap.String("event", "outbox.foreign"))
 }
 
-// Paused records that somebody has paused the projection, or with nil that the pause is over.
-func (o *Observer) Paused(p *outbox.Pause) {
-	if p != nil {
+// Holds records what operators hold back, where that has changed.
+func (o *Observer) Holds(before, now outbox.Holds) {
+	switch p := now.Pause; {
+	case (p == nil) == (before.Pause == nil):
+	case p != nil:
 		o.log.Warn("projection paused: nothing is leased until weft resume", zap.String("event", "projection.paused"),
 			zap.String("by", p.By), zap.String("why", p.Why), zap.Time("paused_at", p.At))
-		return
+	default:
+		o.log.Info("projection resumed", zap.String("event", "projection.resumed"))
 	}
-	o.log.Info("projection resumed", zap.String("event", "projection.resumed"))
+	switch t := now.Throttle; {
+	case t == nil && before.Throttle != nil:
+		o.log.Info("throttle of the projection ended", zap.String("event", "projection.unthrottled"))
+	case t != nil && (before.Throttle == nil || before.Throttle.Rate != t.Rate):
+		o.log.Warn("projection throttled until weft throttle --off", zap.String("event", "projection.throttled"),
+			zap.Float64("rate", t.Rate), zap.String("by", t.By), zap.String("why", t.Why), zap.Time("throttled_at", t.At))
+	}
+	in, was := len(now.Quarantines), len(before.Quarantines)
+	switch {
+	case in > was || in > 0 && now.Quarantines[in-1].At.After(before.Quarantines[was-1].At):
+		q := now.Quarantines[in-1]
+		o.log.Warn("entity quarantined: its events wait until weft release", zap.String("event", "entity.quarantined"),
+			zap.String("entity_type", q.EntityType), zap.String("entity_id", q.EntityID), zap.Int("quarantined", in),
+			zap.String("by", q.By), zap.String("why", q.Why), zap.Time("quarantined_at", q.At))
+	case in < was:
+		o.log.Info("entities released from quarantine", zap.String("event", "entity.released"), zap.Int("quarantined", in))
+	}
 }
 
 // Panic records a panic of the projection.
@@ -99,6 +118,16 @@ func (o *Observer) SettleRepeated(b *Batch, err error) {
 // DrainTimeout records how many batches are left to the successor.
 func (o *Observer) DrainTimeout(batches int) {
 	o.log.Warn("grace is over: batches left to the successor", zap.String("event", "projection.drain_timeout"), zap.Int("batches", batches))
+}
+
+// Listed records an answer of the outbox to the question for open events. One without events
+// is an empty look.
+func (o *Observer) Listed(l *outbox.List) {
+	found := "rows"
+	if len(l.Due)+len(l.Ready) == 0 {
+		found = "none"
+	}
+	o.metrics.looks.WithLabelValues(o.projection, found).Inc()
 }
 
 // Batch records one batch. A nil Batch is none.
@@ -136,7 +165,7 @@ func (o *Observer) Leased(ctx context.Context, id uuid.UUID, asked int, started 
 	if n == 0 {
 		return nil
 	}
-	o.metrics.inflight.WithLabelValues(o.projection).Add(float64(n))
+	o.metrics.flying(o.projection, n)
 	b := &Batch{o: o, id: id.String(), started: time.Now(), size: n}
 	b.span = o.spans.batch(ctx, b, l, claim)
 	return b
@@ -161,7 +190,7 @@ func (b *Batch) Projected(ctx context.Context, started time.Time) {
 // Settled records a settle that began at started.
 func (b *Batch) Settled(of *schedule.Batch, s outbox.Settled, started time.Time) {
 	b.o.metrics.stage(b.Context(context.Background()), b.o.projection, stageSettle, started)
-	b.o.metrics.inflight.WithLabelValues(b.o.projection).Sub(float64(b.size))
+	b.o.metrics.flying(b.o.projection, -b.size)
 	b.of = of
 	sum := summarize(of, s)
 	b.span.finish(sum)
@@ -170,8 +199,11 @@ func (b *Batch) Settled(of *schedule.Batch, s outbox.Settled, started time.Time)
 
 // Abandoned records a batch whose fate is unknown because the term is over.
 func (b *Batch) Abandoned(err error) {
-	b.o.metrics.inflight.WithLabelValues(b.o.projection).Sub(float64(b.size))
+	b.o.metrics.flying(b.o.projection, -b.size)
 	b.span.abandon(err)
+	b.o.log.Info("batch given up: the term is over", zap.String("event", "projection.batch"), zap.String("result", resultRetry),
+		zap.String("claim_batch_id", b.id), zap.Int("batch_size", b.size), zap.Float64("latency_ms", milliseconds(time.Since(b.started))),
+		zap.Error(err), b.ids())
 }
 
 // ids is the log field of the batch's span.

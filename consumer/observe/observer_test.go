@@ -2,16 +2,20 @@ package observe
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest"
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/samuelhu324-dev/weft/consumer/schedule"
+	"github.com/samuelhu324-dev/weft/internal/telemetry"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -24,7 +28,7 @@ func TestEverySeriesExistsAtZero(t *testing.T) {
 	for name, want := range map[string]int{
 		"outbox_processed_total": ops, "outbox_failed_total": ops * reasons, "outbox_terminal_failed_total": ops * reasons,
 		"outbox_retry_scheduled_total": ops * reasons, "outbox_idempotent_noop_total": ops * noops, "outbox_owner_mismatch_skips_total": 1,
-		"outbox_inflight_events": 1, "outbox_last_success_timestamp_seconds": 1, "weft_batches_total": 4, "weft_fenced_writes_total": 1,
+		"outbox_inflight_events": 1, "outbox_inflight": 1, "weft_looks_total": 2, "outbox_last_success_timestamp_seconds": 1, "weft_batches_total": 4, "weft_fenced_writes_total": 1,
 		"weft_finished_kept_total": 1, "weft_blocked_entities": 1, "weft_isolated_entities": 1, "weft_pipeline_phase": 5,
 		"weft_stage_duration_seconds": 3, "weft_event_latency_seconds": 1,
 	} {
@@ -48,6 +52,7 @@ func TestMetricsCountWhatTheDatabaseChanged(t *testing.T) {
 	}, []outbox.Event{before(first, 5), first}, []outbox.Event{second}, []outbox.Event{aRow(3, outbox.Upsert)}, []outbox.Event{aRow(4, "merge")},
 		[]outbox.Event{before(stuck, 7), stuck})
 	f.wantMetric(7, "outbox_inflight_events")
+	f.wantMetric(7, "outbox_inflight")
 	f.wantMetric(0, "outbox_processed_total")
 	told.Settled(b, outbox.Settled{At: at, Left: []outbox.Left{{Key: stuck.Key, Err: outbox.ErrLocked}}}, time.Now())
 
@@ -106,11 +111,18 @@ func TestReleasedBatchIsNotCounted(t *testing.T) {
 // A term that ends takes its batches out of the gauge.
 func TestAbandonedBatchIsNotInFlight(t *testing.T) {
 	t.Parallel()
-	f := newFlight(t, Tracing{}, zap.NewNop())
+	core, logs := observer.New(zapcore.InfoLevel)
+	f := newFlight(t, Tracing{}, zap.New(core))
 	_, told := f.answered([]outbox.Outcome{outbox.OK()}, []outbox.Event{aRow(1, outbox.Upsert)})
 	f.wantMetric(1, "outbox_inflight_events")
 	told.Abandoned(errors.New("term is over"))
 	f.wantMetric(0, "outbox_inflight_events")
+	f.wantMetric(0, "outbox_inflight")
+	lines := logs.All()
+	if len(lines) != 1 || lines[0].Level != zapcore.InfoLevel || lines[0].ContextMap()["event"] != "projection.batch" ||
+		lines[0].ContextMap()["result"] != "retry" || lines[0].ContextMap()["error"] != "term is over" {
+		t.Errorf("got lines %v, want one at info that the batch was given up", lines)
+	}
 	f.wantMetric(0, "weft_batches_total")
 }
 
@@ -118,10 +130,12 @@ func TestAbandonedBatchIsNotInFlight(t *testing.T) {
 func TestLinesOfEvents(t *testing.T) {
 	t.Parallel()
 	core, logs := observer.New(zapcore.DebugLevel)
+	first := aRow(1, outbox.Upsert)
+	first.Correlation = "request-7"
 	newFlight(t, Tracing{}, zap.New(core)).carry(outbox.Settled{At: time.Unix(9, 0)}, []outbox.Outcome{
 		outbox.OK(), outbox.NoOp(outbox.NoopAlreadyApplied), outbox.Reject(outbox.ReasonES429, "busy"),
 		{Verdict: outbox.Retry, Reason: outbox.ReasonUnknown, Detail: "strange"}, outbox.Reject(outbox.ReasonES4xx, "bad"),
-	}, []outbox.Event{aRow(1, outbox.Upsert)}, []outbox.Event{aRow(2, outbox.Upsert)}, []outbox.Event{aRow(3, outbox.Upsert)},
+	}, []outbox.Event{before(first, 6), first}, []outbox.Event{aRow(2, outbox.Upsert)}, []outbox.Event{aRow(3, outbox.Upsert)},
 		[]outbox.Event{aRow(4, outbox.Upsert)}, []outbox.Event{aRow(5, outbox.Delete)})
 	type line struct{ level, id, op, result, reason, error string }
 	var got []line
@@ -130,20 +144,25 @@ func TestLinesOfEvents(t *testing.T) {
 		if f["event"] != "projection.event" {
 			continue
 		}
-		for _, key := range []string{"claim_batch_id", "event_id", "entity_type", "entity_id", "op", "event_version", "attempts", "result", "reason", "error", "latency_ms"} {
+		for _, key := range []string{"claim_batch_id", "event_id", "entity_type", "entity_id", "op", "event_version", "attempts", "attempt", "batch_size", "result", "reason", "error", "latency_ms"} {
 			if _, ok := f[key]; !ok {
 				t.Errorf("line %v lacks %s", f, key)
 			}
 		}
-		if f["attempts"] != int64(2) || f["claim_batch_id"] != theBatch.String() {
-			t.Errorf("line %v, want the second attempt, in the batch", f)
+		if f["attempts"] != int64(2) || f["attempt"] != int64(2) || f["batch_size"] != int64(6) || f["claim_batch_id"] != theBatch.String() {
+			t.Errorf("line %v, want the second attempt, in the batch of six", f)
+		}
+		if id := f["correlation_id"]; f["event_id"] == eventID(1).String() && id != "request-7" {
+			t.Errorf("the line of the first event has the correlation_id %v, want that of its row", id)
 		}
 		text := func(key string) string { s, _ := f[key].(string); return s }
 		got = append(got, line{l.Level.String(), text("event_id"), text("op"), text("result"), text("reason"), text("error")})
 	}
 	want := []line{
-		{"debug", eventID(2).String(), "upsert", "ok", "already_applied", ""},
-		{"debug", eventID(3).String(), "upsert", "retry", "es_429", "busy"},
+		{"debug", eventID(6).String(), "upsert", "ok", "superseded", ""},
+		{"debug", eventID(1).String(), "upsert", "ok", "", ""},
+		{"info", eventID(2).String(), "upsert", "ok", "already_applied", ""},
+		{"info", eventID(3).String(), "upsert", "retry", "es_429", "busy"},
 		{"warn", eventID(4).String(), "upsert", "retry", "unknown_exception", "strange"},
 		{"error", eventID(5).String(), "delete", "failed", "es_4xx", "bad"},
 	}
@@ -151,17 +170,80 @@ func TestLinesOfEvents(t *testing.T) {
 		t.Errorf("got lines\n%v\nwant\n%v", got, want)
 	}
 	batch := logs.Filter(func(e observer.LoggedEntry) bool { return e.ContextMap()["event"] == "projection.batch" }).All()
-	if len(batch) != 1 {
-		t.Fatalf("%d lines of the batch, want 1", len(batch))
+	if len(batch) != 1 || batch[0].Level != zapcore.InfoLevel {
+		t.Fatalf("lines of the batch: %v, want one at info", batch)
 	}
 	for key, want := range map[string]any{
-		"claim_batch_id": theBatch.String(), "op": "mixed", "attempt": int64(2), "batch_size": int64(5), "result": "partial", "reason": "es_4xx",
-		"ok_count": int64(2), "retry_count": int64(2), "failed_count": int64(1), "mismatch_count": int64(0),
+		"claim_batch_id": theBatch.String(), "op": "mixed", "attempt": int64(2), "batch_size": int64(6), "result": "partial", "reason": "es_4xx",
+		"ok_count": int64(3), "retry_count": int64(2), "failed_count": int64(1), "mismatch_count": int64(0),
 	} {
 		if got := batch[0].ContextMap()[key]; got != want {
 			t.Errorf("the batch's line has %s=%v, want %v", key, got, want)
 		}
 	}
+}
+
+// At the default level a batch that went through says nothing, however many of its events
+// were coalesced.
+func TestNoLineAtInfoOfWhatWentThrough(t *testing.T) {
+	t.Parallel()
+	core, logs := observer.New(zapcore.InfoLevel)
+	e := aRow(1, outbox.Upsert)
+	newFlight(t, Tracing{}, zap.New(core)).carry(outbox.Settled{At: time.Unix(9, 0)}, []outbox.Outcome{outbox.OK()}, []outbox.Event{before(e, 2), e})
+	if n := logs.Len(); n != 0 {
+		t.Errorf("got lines %v, want none", logs.All())
+	}
+}
+
+// A storm of retries and no-ops is summed up: for each reason the lines that were written and
+// those that they say were left out are as many as the counter has.
+func TestStormIsSummedUp(t *testing.T) {
+	t.Parallel()
+	const batches = 300
+	buffer := &zaptest.Buffer{}
+	tel, err := telemetry.New(buffer, telemetry.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFlight(t, Tracing{}, tel.Log.With(zap.String("projection", projName)))
+	var workers sync.WaitGroup
+	for range batches {
+		b, told := f.answered([]outbox.Outcome{
+			outbox.Reject(outbox.ReasonES429, "busy"), outbox.NoOp(outbox.NoopES404), outbox.Reject(outbox.ReasonESTimeout, "late"), outbox.Reject(outbox.ReasonES4xx, "bad"),
+		}, []outbox.Event{aRow(1, outbox.Upsert)}, []outbox.Event{aRow(2, outbox.Delete)}, []outbox.Event{aRow(3, outbox.Upsert)}, []outbox.Event{aRow(4, outbox.Upsert)})
+		workers.Go(func() { told.Settled(b, outbox.Settled{At: time.Unix(9, 0)}, time.Now()) })
+	}
+	workers.Wait()
+	if err := tel.Log.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	written, told := map[string]int{}, map[string]int{}
+	for _, text := range buffer.Lines() {
+		var l struct {
+			Event, Reason, Result string
+			EventID               string `json:"event_id"`
+			Left                  int    `json:"left_out"`
+		}
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			t.Fatal(err)
+		}
+		key := l.Event + " " + l.Reason
+		written[key]++
+		told[key] += 1 + l.Left
+		if l.Event == "projection.event" && l.EventID == "" {
+			t.Errorf("a line without its event: %s", text)
+		}
+	}
+	for key, lines := range map[string]int{
+		"projection.event es_429": 101, "projection.event es_404": 101, "projection.event es_timeout": 101, "projection.batch es_4xx": 101,
+		"projection.event es_4xx": batches, // a dead letter is never left out
+	} {
+		if written[key] != lines || told[key] != batches {
+			t.Errorf("%s: %d lines tell of %d, want %d of %d", key, written[key], told[key], lines, batches)
+		}
+	}
+	f.wantMetric(2*batches, "outbox_retry_scheduled_total")
+	f.wantMetric(batches, "outbox_idempotent_noop_total")
 }
 
 func TestPhasesAreShown(t *testing.T) {
@@ -237,6 +319,10 @@ func TestLinesOfAPipeline(t *testing.T) {
 	}
 	f.wantMetric(1, "weft_fenced_writes_total")
 	f.wantMetric(1, "weft_finished_kept_total")
+	f.o.Listed(&outbox.List{})
+	f.o.Listed(&outbox.List{Due: make([]outbox.Row, 1)})
+	f.wantMetric(1, "weft_looks_total", "found", "none")
+	f.wantMetric(1, "weft_looks_total", "found", "rows")
 	f.o.Waits(4, 2)
 	f.wantMetric(4, "weft_blocked_entities")
 	f.wantMetric(2, "weft_isolated_entities")

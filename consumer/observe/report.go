@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -85,28 +86,45 @@ func eventResult(v outbox.Verdict) string {
 	}
 }
 
-// report counts and logs a settled batch.
+// report counts and logs a settled batch. A batch that did not go through is told at info, one
+// that did at debug.
 func (o *Observer) report(b *Batch, s *summary) {
 	took := time.Since(b.started)
 	if len(s.settlements)+len(s.left) == 0 {
 		return // released: nothing was sent
 	}
 	o.metrics.batch(b.Context(context.Background()), o.projection, s)
-	if ce := o.log.Check(zapcore.DebugLevel, "batch settled"); ce != nil {
+	level, result := zapcore.DebugLevel, s.result()
+	if result != resultOK || s.mismatch > 0 {
+		level = zapcore.InfoLevel
+	}
+	if ce := o.log.Check(level, "batch settled"); ce != nil {
 		op, attempt := common(b.of)
-		ce.Write(zap.String("event", "projection.batch"), zap.String("claim_batch_id", b.id),
-			zap.String("op", op), zap.Int("attempt", attempt), zap.Int("batch_size", b.size), zap.String("result", s.result()), zap.String("reason", string(s.reason)),
+		ce.Write(zap.String("event", "projection.batch"), zap.String("result", result), zap.String("reason", string(s.reason)),
+			zap.String("claim_batch_id", b.id), zap.String("op", op), zap.Int("attempt", attempt), zap.Int("batch_size", b.size),
 			zap.Int("ok_count", s.ok+s.superseded), zap.Int("retry_count", s.retry), zap.Int("failed_count", s.failed),
 			zap.Int("mismatch_count", s.mismatch), zap.Float64("latency_ms", milliseconds(took)), b.ids())
 	}
 	for _, l := range s.left {
 		o.reportLeft(b, l)
 	}
+	every := o.log.Core().Enabled(zapcore.DebugLevel)
 	for i := range s.settlements {
-		if st := &s.settlements[i]; st.Verdict != outbox.Superseded {
-			o.reportEvent(b, st, st.Outcome, took)
+		st := &s.settlements[i]
+		outcome := st.Outcome
+		if st.Verdict == outbox.Superseded {
+			outcome = &outbox.Outcome{Noop: outbox.NoopSuperseded}
+		}
+		if every || !through(st) {
+			o.reportEvent(b, st, outcome, took)
 		}
 	}
+}
+
+// through reports whether an event was done and changed something, itself or by a newer event
+// of its entity.
+func through(st *outbox.Settlement) bool {
+	return st.Verdict == outbox.Superseded || st.Verdict == outbox.Done && st.Outcome.Noop == outbox.NoopNone
 }
 
 // Kept tells that finished events were left in the table instead of being moved.
@@ -146,8 +164,9 @@ func commonOp(so string, op outbox.Op) string {
 	}
 }
 
-// reportEvent logs what an operator must be able to find by the event's id: every
-// dead letter, and retries that no outage explains.
+// reportEvent logs what an operator must be able to find by the event's id: at error every dead
+// letter, at warn a retry that no outage explains, at info any other retry and what changed
+// nothing, at debug the rest. The logger sums up what comes in storms, all but dead letters.
 func (o *Observer) reportEvent(b *Batch, st *outbox.Settlement, outcome *outbox.Outcome, took time.Duration) {
 	reason := string(st.Reason)
 	var level zapcore.Level
@@ -158,21 +177,40 @@ func (o *Observer) reportEvent(b *Batch, st *outbox.Settlement, outcome *outbox.
 	case st.Verdict == outbox.Retry && (!st.Reason.Transient() || b.of.Apart()):
 		level, msg = zapcore.WarnLevel, "event is retried"
 	case st.Verdict == outbox.Retry:
-		level, msg = zapcore.DebugLevel, "event is retried"
-	case outcome.Noop != outbox.NoopNone:
-		level, msg, reason = zapcore.DebugLevel, "event had nothing to do", string(outcome.Noop)
+		level, msg = zapcore.InfoLevel, "event is retried"
+	case through(st):
+		level, msg, reason = zapcore.DebugLevel, "event done", string(outcome.Noop)
 	default:
-		return
+		level, msg, reason = zapcore.InfoLevel, "event had nothing to do", string(outcome.Noop)
 	}
 	if ce := o.log.Check(level, msg); ce != nil {
-		e, correlation := st.Event, zap.Skip()
-		if outcome.Correlation != "" {
-			correlation = zap.String("correlation_id", outcome.Correlation)
-		}
-		ce.Write(zap.String("event", "projection.event"), zap.String("claim_batch_id", b.id),
-			zap.String("event_id", e.ID.String()), zap.String("entity_type", e.Key.Type), zap.String("entity_id", e.Key.ID.String()),
-			zap.String("op", string(e.Op)), zap.Int64("event_version", e.Version), zap.Int("attempts", e.Attempts+1),
-			zap.String("result", eventResult(st.Verdict)), zap.String("reason", reason),
-			zap.String("error", st.Detail), zap.Float64("latency_ms", milliseconds(took)), correlation, b.span.eventIDs(e))
+		ce.Write(zap.String("event", "projection.event"), zap.String("result", eventResult(st.Verdict)), zap.String("reason", reason),
+			zap.Inline(&eventLine{b: b, st: st, correlation: cmp.Or(outcome.Correlation, st.Event.Correlation), took: took}), b.span.eventIDs(st.Event))
 	}
+}
+
+// eventLine is what a line says of an event. Its fields are made when the line is written,
+// which in a storm it seldom is.
+type eventLine struct {
+	b           *Batch
+	st          *outbox.Settlement
+	correlation string
+	took        time.Duration
+}
+
+// MarshalLogObject implements [zapcore.ObjectMarshaler].
+func (l *eventLine) MarshalLogObject(enc zapcore.ObjectEncoder) error {
+	e, correlation := l.st.Event, zap.Skip()
+	if l.correlation != "" {
+		correlation = zap.String("correlation_id", l.correlation)
+	}
+	for _, f := range []zap.Field{
+		zap.String("claim_batch_id", l.b.id), zap.String("event_id", e.ID.String()), zap.String("entity_type", e.Key.Type),
+		zap.String("entity_id", e.Key.ID.String()), zap.String("op", string(e.Op)), zap.Int64("event_version", e.Version),
+		zap.Int("attempt", e.Attempts+1), zap.Int("attempts", e.Attempts+1), zap.Int("batch_size", l.b.size), zap.String("error", l.st.Detail),
+		zap.Float64("latency_ms", milliseconds(l.took)), correlation,
+	} {
+		f.AddTo(enc)
+	}
+	return nil
 }

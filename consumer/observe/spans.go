@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -196,8 +197,8 @@ func (s *batchSpan) event(st *outbox.Settlement, o *outbox.Outcome, producer tra
 	if s.version > 0 {
 		attrs = append(attrs, attribute.Int("projection_version", s.version))
 	}
-	if o.Correlation != "" {
-		attrs = append(attrs, attribute.String("correlation_id", o.Correlation))
+	if id := cmp.Or(o.Correlation, e.Correlation); id != "" {
+		attrs = append(attrs, attribute.String("correlation_id", id))
 	}
 	for k, v := range o.Marks {
 		attrs = append(attrs, spanlog.Attribute(k, v))

@@ -42,6 +42,7 @@ type Batch struct {
 
 	way    way
 	picked []*entity // before it is leased
+	asked  int       // rows of them
 	opened int       // openings of the breaker when it was leased
 	step   step
 	parts  []*Part // to be sent

@@ -17,6 +17,8 @@ const (
 	// costs a list, so the pause is sweepShare for each of them.
 	sweepEvery = time.Minute
 	sweepShare = 50 * time.Millisecond
+	// forever is until a quarantine ends: longer than any term.
+	forever = 100 * 365 * 24 * time.Hour
 )
 
 // barrier lets rows of an entity wait without asking the database again.
@@ -26,6 +28,37 @@ type barrier struct {
 	tries   int   // times in a row that it could not
 	until   time.Time
 	blocked int // rows behind it that the last list has shown
+
+	quarantine bool // somebody lets the whole entity wait, until it is released
+}
+
+// quarantined reports whether an entity has to wait until it is released.
+func (c *candidates) quarantined(key outbox.Key) bool {
+	b := c.barriers[key]
+	return b != nil && b.quarantine
+}
+
+// quarantine replaces the entities that are in quarantine. The rows of a released one that were
+// put off are looked up; a later list shows the others.
+func (c *candidates) quarantine(now time.Time, keys []outbox.Key) (changed bool) {
+	in := make(map[outbox.Key]bool, len(keys))
+	for _, key := range keys {
+		in[key] = true
+		if !c.quarantined(key) {
+			c.barriers[key] = &barrier{version: math.MinInt64, self: true, until: now.Add(forever), quarantine: true}
+			changed = true
+		}
+	}
+	for key, b := range c.barriers {
+		if b.quarantine && !in[key] {
+			delete(c.barriers, key)
+			if c.putOff[key] {
+				c.lookUp(key)
+			}
+			changed = true
+		}
+	}
+	return changed
 }
 
 // blocks reports whether a row has to wait behind a barrier. It removes the barrier when the
@@ -47,6 +80,10 @@ func (c *candidates) blocks(now time.Time, r *outbox.Row) bool {
 // bar notes the obstacle of a group. The rows before it may go; a later list shows the
 // others again.
 func (c *candidates) bar(now time.Time, e *entity, o *outbox.Obstacle) {
+	if c.quarantined(e.key) {
+		e.rows = nil
+		return
+	}
 	if o.Ready || o.Wait == 0 && !o.Foreign {
 		c.lookUp(e.key)
 		return
@@ -62,6 +99,10 @@ func (c *candidates) bar(now time.Time, e *entity, o *outbox.Obstacle) {
 // hold delays an entity that could not be settled, longer each time.
 func (c *candidates) hold(now time.Time, e *entity, version int64, retry RetryPolicy) {
 	b := c.barriers[e.key]
+	if b != nil && b.quarantine {
+		e.rows = nil
+		return
+	}
 	if b == nil || !b.self {
 		b = &barrier{self: true}
 		c.barriers[e.key] = b
@@ -73,6 +114,9 @@ func (c *candidates) hold(now time.Time, e *entity, version int64, retry RetryPo
 
 // settled notes that an entity was.
 func (c *candidates) settled(key outbox.Key) {
+	if c.quarantined(key) {
+		return
+	}
 	delete(c.barriers, key)
 	if c.putOff[key] {
 		c.lookUp(key)

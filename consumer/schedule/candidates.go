@@ -84,6 +84,7 @@ type candidates struct {
 
 	backwards bool  // the next list is of the newest rows, and they go first
 	ends      []end // of the lists of the last lateCommit, and of the one before them
+	throttled bool  // rows go slowly: lists are short, and made again every second
 	skipping  bool  // the head is expensive, or full of rows that wait
 	nextHead  time.Time
 
@@ -213,6 +214,8 @@ func (c *candidates) take(limit, page int, refuse func(*entity) bool) (out []*en
 		e := c.pop()
 		switch {
 		case len(e.rows) == 0:
+		case c.quarantined(e.key):
+			e.forget()
 		case e.flying, refuse != nil && refuse(e):
 			e.aside = true
 		default:
@@ -239,7 +242,7 @@ func (c *candidates) pop() *entity {
 
 // bring returns an entity that is aside, if it is still a candidate and may go.
 func (c *candidates) bring(key outbox.Key) *entity {
-	if e := c.entities[key]; e != nil && e.aside && !e.flying && len(e.rows) > 0 {
+	if e := c.entities[key]; e != nil && e.aside && !e.flying && len(e.rows) > 0 && !c.quarantined(key) {
 		return e
 	}
 	return nil

@@ -66,7 +66,8 @@ type end struct {
 
 // wantsList returns the next list, if it is time for one.
 func (c *candidates) wantsList(now time.Time) (r outbox.ListRequest, ok bool) {
-	if c.listing || now.Before(c.nextList) || len(c.ready) > c.enough() || c.left() > 0 && !c.taken {
+	old := c.throttled && now.Sub(c.askedAt) >= throttleList
+	if c.listing || now.Before(c.nextList) || !old && (len(c.ready) > c.enough() || c.left() > 0 && !c.taken) {
 		return r, false
 	}
 	r = outbox.ListRequest{Ready: c.size, SuspectAfter: suspectAfter}
@@ -155,6 +156,8 @@ func (c *candidates) listed(now time.Time, l *outbox.List, poll time.Duration) {
 	c.more = full && c.left() > 0
 	took := now.Sub(c.askedAt) // a list that shows nothing to do is not half of the time
 	switch {
+	case c.more && c.throttled:
+		c.pause, c.size = 0, firstLists*shortList
 	case c.more:
 		c.pause, c.size = 0, c.longer(taken)
 	case full:

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -31,12 +32,17 @@ type world struct {
 	leased map[*row]*schedule.Batch // what is in flight
 	nextID int64
 	commit int64
+	ids    uint64
 	steps  int
 
 	bad      map[outbox.Key]bool // a request with one of them fails as a whole
 	doomed   map[outbox.Key]bool // refused for good
 	outage   bool
 	restless bool // faults may happen
+
+	quarantined map[outbox.Key]bool // by an operator
+	obeyed      map[outbox.Key]bool // as the scheduler was told
+	passed      int                 // events leased under a throttle
 }
 
 // plan says how a world behaves.
@@ -49,6 +55,9 @@ type plan struct {
 	parked               float64 // share of events that somebody parks
 	strict               bool
 	fail                 float64 // share of events that end in failed, until somebody replays or discards them
+	takeovers            bool    // another instance takes over now and then
+	quarantine           bool    // somebody puts entities into quarantine, and releases them
+	rate                 float64 // events a second that may be leased; 0 for all
 }
 
 type row struct {
@@ -106,19 +115,43 @@ func newWorld(t *testing.T, seed uint64, p plan) *world {
 	w := &world{
 		t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_000_000, 0), plan: p,
 		byKey: map[outbox.Key][]*row{}, leased: map[*row]*schedule.Batch{},
-		bad: map[outbox.Key]bool{}, doomed: map[outbox.Key]bool{}, restless: true,
+		bad: map[outbox.Key]bool{}, doomed: map[outbox.Key]bool{}, restless: true, quarantined: map[outbox.Key]bool{},
 	}
-	ids := uint64(0)
+	w.lead()
+	return w
+}
+
+// lead begins a term: a scheduler that remembers nothing, and is told what operators hold back
+// before it leases anything. The leases of the term before are taken back.
+func (w *world) lead() {
+	for r := range w.leased {
+		if r.status == "pending" {
+			r.retryAt, r.behind = w.now, false
+			r.written++
+		}
+	}
+	clear(w.leased)
 	w.s = schedule.New(schedule.Config{
-		BatchSize: 50, Concurrency: 3, Page: 200, Poll: 100 * time.Millisecond, BreakerThreshold: 20, Strict: p.strict,
+		BatchSize: 50, Concurrency: 3, Page: 200, Poll: 100 * time.Millisecond, BreakerThreshold: 20, Strict: w.plan.strict,
 		Retry:  schedule.RetryPolicy{MaxAttempts: 1000, BaseBackoff: 500 * time.Millisecond, MaxBackoff: 30 * time.Second},
 		Jitter: func(d time.Duration) time.Duration { return time.Duration(w.rnd.Int64N(int64(d) + 1)) },
 		NewID: func() uuid.UUID {
-			ids++
-			return uuid.UUID{8: byte(ids >> 24), 9: byte(ids >> 16), 10: byte(ids >> 8), 11: byte(ids)}
+			w.ids++
+			return uuid.UUID{8: byte(w.ids >> 24), 9: byte(w.ids >> 16), 10: byte(w.ids >> 8), 11: byte(w.ids)}
 		},
 	})
-	return w
+	w.obey()
+}
+
+// obey tells the scheduler what operators hold back.
+func (w *world) obey() {
+	w.obeyed = maps.Clone(w.quarantined)
+	w.s.Quarantine(w.now, slices.SortedFunc(maps.Keys(w.obeyed), func(a, b outbox.Key) int { return a.ID.Compare(b.ID) }))
+	rate := w.plan.rate
+	if !w.restless {
+		rate = 0
+	}
+	w.s.Throttle(w.now, rate)
 }
 
 func (w *world) chance(share float64) bool { return w.restless && w.rnd.Float64() < share }
@@ -193,13 +226,26 @@ func (w *world) run(d time.Duration) {
 }
 
 // start carries an action out: the statement sees the table some time after it was asked
-// for, and the answer comes some time later.
+// for, and the answer comes some time later. Those of a term that is over are fenced.
 func (w *world) start(a schedule.Action) {
-	statement := func(run func() (answer func())) {
-		w.after(w.latency(), func() {
-			answer := run()
-			w.after(w.latency(), answer)
+	term := w.s
+	after := func(d time.Duration, what func()) {
+		w.after(d, func() {
+			if w.s == term {
+				what()
+			}
 		})
+	}
+	statement := func(run func() (answer func())) {
+		after(w.latency(), func() {
+			answer := run()
+			after(w.latency(), answer)
+		})
+	}
+	for _, g := range a.Groups {
+		if w.obeyed[g.Key] {
+			w.t.Fatalf("%s is in quarantine, and %d events of it are to be leased", g.Key, len(g.Rows))
+		}
 	}
 	switch a.Kind {
 	case schedule.DoList, schedule.DoLookUp:
@@ -232,7 +278,7 @@ func (w *world) start(a schedule.Action) {
 				d = a.Part.Limit
 			}
 		}
-		w.after(d, func() { w.s.Sent(w.now, a.Part, out, f, d) })
+		after(d, func() { w.s.Sent(w.now, a.Part, out, f, d) })
 	case schedule.DoSettle:
 		statement(func() func() {
 			left := w.settle(a.Batch)
@@ -247,7 +293,7 @@ func (w *world) start(a schedule.Action) {
 		if w.outage {
 			err = errAway
 		}
-		w.after(w.latency(), func() { w.s.Probed(w.now, err) })
+		after(w.latency(), func() { w.s.Probed(w.now, err) })
 	case schedule.DoWake:
 		statement(func() func() { return func() { w.s.Woken(w.now, 0, nil) } })
 	case schedule.DoPutOff:
@@ -366,6 +412,7 @@ func (w *world) lease(b *schedule.Batch, groups []outbox.Group) *outbox.Lease {
 				w.t.Fatalf("event %s of %s is in two batches", x.id, x.key)
 			}
 			w.leased[x] = b
+			w.passed++
 			l.Events[i] = append(l.Events[i], outbox.Event{Row: x.listed(), Op: outbox.Upsert, Attempts: x.attempts})
 			if w.chance(w.plan.change) { // somebody changes it while it is in flight
 				w.after(w.latency(), func() {
@@ -522,14 +569,17 @@ func entity(n int) outbox.Key { return outbox.Key{Type: "block", ID: outbox.Numb
 func TestSchedulerKeepsOrderAndLosesNothing(t *testing.T) {
 	t.Parallel()
 	plans := map[string]plan{
-		"Calm":      {entities: 300},
-		"Hot":       {entities: 7, late: 0.05},
-		"Late":      {entities: 40, late: 0.3, retry: 0.01},
-		"Lossy":     {entities: 60, late: 0.1, lost: 0.05, locked: 0.02, change: 0.02, retry: 0.02},
-		"Outages":   {entities: 100, late: 0.1, retry: 0.02, outages: true},
-		"Parked":    {entities: 30, late: 0.1, parked: 0.01, retry: 0.01},
-		"Strict":    {entities: 40, late: 0.1, retry: 0.02, fail: 0.02, lost: 0.01, locked: 0.01, change: 0.01, outages: true, strict: true},
-		"Nightmare": {entities: 50, late: 0.2, lost: 0.05, locked: 0.03, change: 0.03, retry: 0.05, outages: true, parked: 0.005},
+		"Calm":             {entities: 300},
+		"Hot":              {entities: 7, late: 0.05},
+		"Late":             {entities: 40, late: 0.3, retry: 0.01},
+		"Lossy":            {entities: 60, late: 0.1, lost: 0.05, locked: 0.02, change: 0.02, retry: 0.02},
+		"Outages":          {entities: 100, late: 0.1, retry: 0.02, outages: true},
+		"Parked":           {entities: 30, late: 0.1, parked: 0.01, retry: 0.01},
+		"Strict":           {entities: 40, late: 0.1, retry: 0.02, fail: 0.02, lost: 0.01, locked: 0.01, change: 0.01, outages: true, strict: true},
+		"Quarantine":       {entities: 40, late: 0.1, retry: 0.02, quarantine: true, takeovers: true},
+		"StrictQuarantine": {entities: 40, late: 0.1, retry: 0.02, fail: 0.02, quarantine: true, takeovers: true, strict: true},
+		"Throttled":        {entities: 40, late: 0.1, retry: 0.02, rate: 60, takeovers: true},
+		"Nightmare":        {entities: 50, late: 0.2, lost: 0.05, locked: 0.03, change: 0.03, retry: 0.05, outages: true, parked: 0.005, quarantine: true, takeovers: true},
 	}
 	seeds := uint64(modelSeeds)
 	if testing.Short() {
@@ -565,7 +615,12 @@ func (w *world) live() {
 		if w.plan.outages {
 			w.outage = w.rnd.IntN(6) == 0
 		}
+		w.operate(second)
+		passed := w.passed
 		w.run(time.Second)
+		if n := float64(w.passed - passed); w.plan.rate > 0 && n > 1.1*w.plan.rate+1 {
+			w.t.Fatalf("%v events were leased in a second, want at most %v", n, w.plan.rate)
+		}
 		w.forget()
 		if got, most := w.s.Memory(), 40*w.plan.entities+20_000; got > most {
 			w.t.Fatalf("the scheduler remembers %d things, want at most %d", got, most)
@@ -573,10 +628,29 @@ func (w *world) live() {
 	}
 }
 
+// operate has operators change the quarantine, and another instance take over, now and then.
+func (w *world) operate(second int) {
+	if w.plan.quarantine && second%7 == 3 {
+		key := entity(w.rnd.IntN(w.plan.entities))
+		for bad := range w.bad { // it is what operators do with such ones
+			key = bad
+		}
+		if w.quarantined[key] = !w.quarantined[key]; !w.quarantined[key] {
+			delete(w.quarantined, key)
+		}
+		w.after(time.Duration(w.rnd.IntN(900))*time.Millisecond, w.obey)
+	}
+	if w.plan.takeovers && second%30 == 17 {
+		w.lead()
+	}
+}
+
 // settleDown ends the trouble, and expects every event to be done within two minutes.
 func (w *world) settleDown() {
 	clear(w.bad)
+	clear(w.quarantined)
 	w.outage, w.restless = false, false
+	w.obey()
 	for range 120 {
 		w.run(time.Second)
 		w.forget()

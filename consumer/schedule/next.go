@@ -52,12 +52,14 @@ func (s *Scheduler) work(now time.Time) (a Action, ok bool) {
 	case s.foreign || s.paused:
 		return a, false
 	case phase == Running:
-		if b := s.lease(); b != nil {
+		if b := s.lease(s.flow.allowed(now, s.cfg.Page)); b != nil {
 			return Action{Kind: DoLease, Batch: b, Groups: b.asks()}, true
 		}
 	case len(s.batches) == 0 && (phase != Broken || !now.Before(s.gate.next)):
 		if phase == Broken && s.stale {
 			s.renew(now)
+		} else if s.flow.allowed(now, 1) == 0 {
+			break
 		} else if b := s.try(phase); b != nil {
 			return Action{Kind: DoLease, Batch: b, Groups: b.asks()}, true
 		}
@@ -113,13 +115,20 @@ func (s *Scheduler) until(now time.Time) time.Time {
 	}
 	if !s.c.listing && !s.foreign && !s.paused {
 		at(s.c.nextList)
+		if s.flow.rate > 0 {
+			at(s.flow.next())
+			at(s.c.askedAt.Add(throttleList))
+		}
 	}
 	at(s.c.nextOff)
 	return t
 }
 
-// lease returns the next batch to lease, if there is one and room for it.
-func (s *Scheduler) lease() *Batch {
+// lease returns the next batch to lease, of at most rows events, if there is one and room for it.
+func (s *Scheduler) lease(rows int) *Batch {
+	if rows == 0 {
+		return nil
+	}
 	var n [trial + 1]int
 	for _, b := range s.batches {
 		n[b.way]++
@@ -146,9 +155,9 @@ func (s *Scheduler) lease() *Batch {
 	}
 	turn := s.others
 	s.others = false
-	b := s.batch(s.c.take(s.window, min(s.cfg.Page, 4*s.window), s.aside), together)
+	b := s.batch(s.c.take(s.window, min(rows, 4*s.window), s.aside), together)
 	if b == nil && turn && len(s.suspects) > 0 {
-		return s.lease()
+		return s.lease(rows)
 	}
 	return b
 }
@@ -212,6 +221,10 @@ func (s *Scheduler) batch(picked []*entity, w way) *Batch {
 		return nil
 	}
 	b := &Batch{ID: s.cfg.NewID(), way: w, picked: picked, opened: s.gate.opened}
+	for _, e := range picked {
+		b.asked += len(e.leased)
+	}
+	s.flow.spend(b.asked)
 	s.batches = append(s.batches, b)
 	return b
 }

@@ -70,6 +70,7 @@ type Scheduler struct {
 	cfg  Config
 	gate gate
 	c    candidates
+	flow throttle
 
 	window  int
 	batches []*Batch // leased, or being leased
@@ -143,6 +144,22 @@ func (s *Scheduler) Pause(yes bool) {
 	s.paused = yes
 }
 
+// Quarantine replaces the entities that somebody has put into quarantine: none of their events is
+// leased.
+func (s *Scheduler) Quarantine(now time.Time, keys []outbox.Key) {
+	if s.c.quarantine(now, keys) && !s.c.listing {
+		s.c.nextList = now // it shows the rows of those that are released
+	}
+}
+
+// Throttle limits the events that are leased to rate a second; 0 ends the limit.
+func (s *Scheduler) Throttle(now time.Time, rate float64) {
+	if rate != s.flow.rate {
+		s.flow.set(now, rate)
+		s.c.throttled = rate > 0
+	}
+}
+
 // Listed takes the answer to DoList.
 func (s *Scheduler) Listed(now time.Time, l *outbox.List, err error) {
 	if err != nil {
@@ -174,6 +191,7 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 		for _, e := range b.picked {
 			s.c.land(e, false)
 		}
+		s.flow.spend(-b.asked)
 		s.remove(b)
 		s.c.drop()
 		s.databaseFault(now)
@@ -190,6 +208,7 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 	}
 	b.lease(l)
 	b.picked = nil
+	s.flow.spend(b.Size() - b.asked)
 	switch phase := s.gate.state.Phase; {
 	case len(b.Groups) == 0:
 		s.remove(b)

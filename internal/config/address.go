@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -33,6 +34,39 @@ func parseDatabaseURL(s string) (URL, error) {
 		return URL(s), nil // libpq's keyword form
 	}
 	return "", errors.New("not a Postgres URL: " + want)
+}
+
+// separate cuts a list of URLs. A comma within a password separates nothing.
+func separate(list string) []string {
+	return strings.Split(urlComma.ReplaceAllString(list, "\x00$1"), "\x00")
+}
+
+var urlComma = regexp.MustCompile(`\s*,\s*(https?://)`)
+
+// parseElasticURLs reads the addresses of one node or several.
+func parseElasticURLs(s string) (URL, error) {
+	var list []string
+	for _, raw := range separate(s) {
+		u, err := parseElasticURL(raw)
+		switch {
+		case err != nil && strings.Contains(raw, ",") && !strings.Contains(raw, "@"):
+			return "", errors.New("want http:// or https:// before each node, as in http://a:9200,http://b:9200")
+		case err != nil:
+			return "", err
+		}
+		list = append(list, string(u))
+	}
+	for _, other := range list[1:] {
+		a, errA := url.Parse(list[0])
+		b, errB := url.Parse(other)
+		switch {
+		case errA != nil || errB != nil || a.Scheme != b.Scheme:
+			return "", errors.New("some begin with http:// and some with https://: want one or the other for all nodes")
+		case b.User != nil && (a.User == nil || b.User.String() != a.User.String()):
+			return "", errors.New("the nodes of one cluster have one user: write it in the first address, or as ELASTIC_USERNAME and ELASTIC_PASSWORD")
+		}
+	}
+	return URL(strings.Join(list, ",")), nil
 }
 
 func parseElasticURL(s string) (URL, error) {

@@ -131,6 +131,9 @@ func TestSpellings(t *testing.T) {
 		{name: "PortIsFixed", env: []string{"OUTBOX_METRICS_PORT=9108"}, check: func(c config.Config) any { return c.HTTP.MetricsPortFixed }, want: true},
 		{name: "SQLAlchemy", env: []string{"DATABASE_URL=postgresql+psycopg://a:b@h/d"}, check: func(c config.Config) any { return c.Database.URL.Reveal() }, want: "postgresql+psycopg://a:b@h/d"},
 		{name: "Keywords", env: []string{"DATABASE_URL=host=/run/postgresql dbname=x"}, check: func(c config.Config) any { return string(c.Database.URL) }, want: "host=/run/postgresql dbname=x"},
+		{name: "Nodes", env: []string{"ELASTIC_URL=https://u:a,b@es1:9200/ , https://es2"}, check: func(c config.Config) any { return c.Elastic.URLs() }, want: []string{"https://u:a,b@es1:9200", "https://es2"}},
+		{name: "NodesShown", env: []string{"ELASTIC_URL=https://u:hunter2@es1,https://u:hunter2@es2"}, check: func(c config.Config) any { return c.Elastic.URL.String() }, want: "https://u:*****@es1,https://u:*****@es2"},
+		{name: "NodesListed", yaml: "elastic:\n  urls: [http://a:9200, http://b:9200]\n", check: func(c config.Config) any { return c.Elastic.URLs() }, want: []string{"http://a:9200", "http://b:9200"}},
 		{name: "SlashAtEnd", env: []string{"ELASTIC_URL=https://es:9200/"}, check: func(c config.Config) any { return string(c.Elastic.URL) }, want: "https://es:9200"},
 		{name: "IPv6Host", env: []string{"WEFT_HTTP_HOST=[::1]"}, check: func(c config.Config) any { return c.HTTP.Host }, want: "::1"},
 		{name: "EmptyFile", yaml: "# nothing\n", check: func(c config.Config) any { return c.Group }, want: "weft"},
@@ -190,6 +193,10 @@ func TestProblems(t *testing.T) {
 		{name: "IndexChars", env: []string{"ELASTIC_INDEX=a*"}, want: []string{`elastic.index: value "a*": must not hold spaces or any of " * \ < | , > / ? # : (env ELASTIC_INDEX)`}},
 		{name: "Host", env: []string{"WEFT_HTTP_HOST=localhost:80"}, want: []string{`http.host: value "localhost:80": want a host name or an IP address, without a port (env WEFT_HTTP_HOST)`}},
 		{name: "ElasticURL", env: []string{"ELASTIC_URL=localhost:9200"}, want: []string{`elastic.url: value "localhost:9200": want http://host:9200 or https://host:9200 (env ELASTIC_URL)`}},
+		{name: "ElasticNodes", env: []string{"ELASTIC_URL=http://a:9200,b:9200"}, want: []string{`elastic.url: value "http://a:9200,b:9200": want http:// or https:// before each node, as in http://a:9200,http://b:9200 (env ELASTIC_URL)`}},
+		{name: "ElasticSchemes", env: []string{"ELASTIC_URL=http://a,https://b"}, want: []string{`elastic.url: value "http://a,https://b": some begin with http:// and some with https://: want one or the other for all nodes (env ELASTIC_URL)`}},
+		{name: "ElasticUsers", env: []string{"ELASTIC_URL=http://u:hunter2@a,http://v:hunter2@b"}, want: []string{`elastic.url: value "http://u:*****@b": the nodes of one cluster have one user: write it in the first address, or as ELASTIC_USERNAME and ELASTIC_PASSWORD (env ELASTIC_URL)`}},
+		{name: "ElasticNodesTwice", yaml: "elastic:\n  urls: [http://a, http://b]\n  url: http://c\n", want: []string{`elastic.url: is given twice, as one value and as a list; first on line 2 (F:3)`}},
 		{name: "ElasticPort", env: []string{"ELASTIC_URL=http://u:hunter2@h:99999"}, want: []string{`elastic.url: value "http://u:*****@h:99999": the port is out of range: want 1 to 65535 (env ELASTIC_URL)`}},
 		{name: "DatabaseScheme", noDSN: true, env: []string{"DATABASE_URL=mysql://u:hunter2@h/d"}, want: []string{`database.url: value "mysql://u:*****@h/d": not a Postgres URL: want postgres://user:password@host:5432/database (env DATABASE_URL)`}},
 		{name: "UnknownEnv", env: []string{"WEFT_GRUOP=a"}, want: []string{`unknown setting WEFT_GRUOP; did you mean "WEFT_GROUP"? (env WEFT_GRUOP)`}},
@@ -314,13 +321,19 @@ func TestCheckDatabaseURL(t *testing.T) {
 
 func TestWarnings(t *testing.T) {
 	t.Parallel()
-	c, err := load(t, "", []string{dsn, "OUTBOX_LEASE_SECOND=3", "OUTBOX_USE_ES_BULK=1", "ELASTIC_INDEXX=a"})
+	c, err := load(t, "", []string{dsn, "OUTBOX_LEASE_SECOND=3", "OUTBOX_USE_ES_BULK=1", "ELASTIC_INDEXX=a",
+		"OUTBOX_EXPERIMENT_ES_429_EVERY_N=3", "OUTBOX_EXPERIMENT_BREAK_CLAIM=1", "OUTBOX_EXPERIMENT_OTHER=1", "OUTBOX_POLL_INTERVAL_MS=200", "OUTBOX_UNRELATED_TO_IT=1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
 		"environment name ELASTIC_INDEXX is not known and has no effect; did you mean ELASTIC_INDEX?",
+		"environment name OUTBOX_EXPERIMENT_BREAK_CLAIM injected a fault into the worker before weft and has no effect; the drill is `weftlab run lab003_atomic_claim`",
+		"environment name OUTBOX_EXPERIMENT_ES_429_EVERY_N injected a fault into the worker before weft and has no effect; the drill is `weftlab run es_429_inject`",
+		"environment name OUTBOX_EXPERIMENT_OTHER was an experiment of the worker before weft and has no effect; `weftlab list` names the drills",
 		"environment name OUTBOX_LEASE_SECOND is not known and has no effect; did you mean OUTBOX_LEASE_SECONDS?",
+		"environment name OUTBOX_POLL_INTERVAL_MS was one of the worker before weft and has no effect: OUTBOX_POLL_INTERVAL_SECONDS sets it, in seconds",
+		"environment name OUTBOX_USE_ES_BULK was one of the worker before weft and has no effect: weft always sends bulk requests; `weftlab run es_bulk_partial` shows one that succeeds in part",
 	}
 	if d := cmp.Diff(want, c.Warnings()); d != "" {
 		t.Errorf("warnings (-want +got):\n%s", d)

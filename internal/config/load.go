@@ -352,7 +352,9 @@ func (l *loader) unknownEnv(env map[string]string) {
 				l.report("", "env "+n, "unknown setting "+n+suggest(n, known))
 			}
 		case strings.HasPrefix(n, "OUTBOX_"), strings.HasPrefix(n, "ELASTIC_"), strings.HasPrefix(n, "CHRONICLE_"):
-			if best := nearest(n, known); best != "" {
+			if text := Former(n); text != "" {
+				l.warnings = append(l.warnings, text)
+			} else if best := nearest(n, known); best != "" {
 				l.warnings = append(l.warnings, fmt.Sprintf("environment name %s is not known and has no effect; did you mean %s?", n, best))
 			}
 		}

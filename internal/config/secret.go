@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -36,8 +37,14 @@ type URL string
 // Reveal returns the address with its password.
 func (u URL) Reveal() string { return string(u) }
 
-// String returns the address with its password masked.
-func (u URL) String() string { return Redact(string(u)) }
+// String returns the address, or the list of them, with each password masked.
+func (u URL) String() string {
+	parts := separate(string(u))
+	for i, raw := range parts {
+		parts[i] = Redact(raw)
+	}
+	return strings.Join(parts, ",")
+}
 
 // GoString masks the %#v form.
 func (u URL) GoString() string { return `"` + u.String() + `"` }
@@ -88,4 +95,74 @@ func redactUserinfo(raw string) string {
 
 func redactParams(s string) string {
 	return paramPass.ReplaceAllString(s, "$1="+masked)
+}
+
+// Secrets returns the texts of all settings that must not be shown, also the passwords in their
+// addresses, the longest first: to mask them in other texts.
+func (c Config) Secrets() []string {
+	var out []string
+	add := func(texts ...string) {
+		for _, text := range texts {
+			if text != "" && !slices.Contains(out, text) {
+				out = append(out, text)
+			}
+		}
+	}
+	for _, s := range table() {
+		text := s.get(&c)
+		switch s.kind {
+		case "secret":
+			add(text)
+			for _, pair := range strings.Split(text, ",") { // of headers
+				_, value, _ := strings.Cut(pair, "=")
+				add(strings.TrimSpace(value))
+				for _, word := range strings.Fields(value) { // of "Bearer …"
+					if len(word) > len("Bearer") {
+						add(word)
+					}
+				}
+			}
+		case "url":
+			add(Passwords(text)...)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b string) int { return len(b) - len(a) })
+	return out
+}
+
+// Passwords returns the passwords in addresses with commas between them, as they are written and
+// as they are meant.
+func Passwords(addresses string) (out []string) {
+	for address := range strings.SplitSeq(addresses, ",") {
+		if u, err := url.Parse(address); err == nil {
+			if raw, ok := u.User.Password(); ok && raw != "" {
+				_, written, _ := strings.Cut(u.User.String(), ":")
+				out = append(out, raw, written)
+			}
+		}
+		for _, m := range paramPass.FindAllStringSubmatch(address, -1) {
+			if text := strings.Trim(m[2], "'"); text != "" {
+				out = append(out, text)
+				if plain, err := url.PathUnescape(text); err == nil {
+					out = append(out, plain)
+				}
+			}
+		}
+	}
+	return out
+}
+
+var authorization = regexp.MustCompile(`(?i)\b(bearer|basic|apikey)(\s+)[A-Za-z0-9+/=._~-]{4,}`)
+
+// addresses are URLs with a user within a text.
+var addresses = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>/@]+@`)
+
+// Mask masks secrets within a text: the given ones, the passwords of addresses, those that are
+// given as parameters, and authorizations. It masks too much rather than too little.
+func Mask(text string, secrets []string) string {
+	for _, s := range secrets {
+		text = strings.ReplaceAll(text, s, masked)
+	}
+	text = addresses.ReplaceAllStringFunc(text, redactUserinfo)
+	return authorization.ReplaceAllString(redactParams(text), "$1$2"+masked)
 }

@@ -22,10 +22,11 @@ type setting struct {
 	help   string
 	since  string
 
-	paired  bool // a mapping in YAML stands for pairs
-	secret  bool // errors mask the value
-	seconds bool // the environment form is a plain number of seconds
-	millis  bool // the environment form is a plain number of milliseconds
+	plural  string // the key of a list in YAML that stands for key
+	paired  bool   // a mapping in YAML stands for pairs
+	secret  bool   // errors mask the value
+	seconds bool   // the environment form is a plain number of seconds
+	millis  bool   // the environment form is a plain number of milliseconds
 
 	set  func(*Config, string) error
 	get  func(*Config) string
@@ -65,8 +66,8 @@ func table() []setting {
 		row("database.max_conns", "WEFT_DB_MAX_CONNS", "db-max-conns", "8", "Connections of the pool; the lock session is one more.").
 			int(func(c *Config) *int { return &c.Database.MaxConns }, 2, 100),
 
-		row("elastic.url", "ELASTIC_URL", "elastic-url", "http://localhost:9200", "Elasticsearch.").
-			url(func(c *Config) *URL { return &c.Elastic.URL }, parseElasticURL),
+		row("elastic.url", "ELASTIC_URL", "elastic-url", "http://localhost:9200", "Elasticsearch; several nodes of one cluster separated by commas, or as a list named elastic.urls in YAML.").
+			url(func(c *Config) *URL { return &c.Elastic.URL }, parseElasticURLs).many("elastic.urls"),
 		row("elastic.index", "ELASTIC_INDEX", "elastic-index", "wordloom-search-index", "Alias over NAME-vN, or the name of an existing index.").
 			with("index", "lower case, at most 240 bytes", func(c *Config) *string { return &c.Elastic.Index }, parseIndex),
 		row("elastic.username", "ELASTIC_USERNAME", "elastic-username", "", "User for basic authentication.").
@@ -163,6 +164,7 @@ func row(key, env, flag, def, help string) setting {
 		mask: func(s string) string { return s }}
 }
 
+func (s setting) many(key string) setting  { s.plural = key; return s }
 func (s setting) alt(env string) setting   { s.altEnv = env; return s }
 func (s setting) show(text string) setting { s.shown = text; return s }
 func (s setting) inSeconds() setting       { s.seconds = true; return s }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -76,15 +77,20 @@ func (e Elastic) validate(fail func(msg string, keys ...string)) {
 	}
 }
 
+// URLs returns the addresses of the nodes.
+func (e Elastic) URLs() []string { return separate(string(e.URL)) }
+
 func (e Elastic) userInURL() bool {
-	u, err := url.Parse(string(e.URL))
+	u, err := url.Parse(e.URLs()[0])
 	return err == nil && u.User != nil
 }
 
 // clearText says that credentials leave this machine unencrypted, or nothing.
 func (e Elastic) clearText() string {
-	u, err := url.Parse(string(e.URL))
-	if err != nil || u.Scheme != "http" || u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback() {
+	if !slices.ContainsFunc(e.URLs(), func(raw string) bool {
+		u, err := url.Parse(raw)
+		return err == nil && u.Scheme == "http" && u.Hostname() != "localhost" && !net.ParseIP(u.Hostname()).IsLoopback()
+	}) {
 		return ""
 	}
 	if e.Password == "" && e.APIKey == "" && e.ServiceToken == "" && !e.userInURL() {

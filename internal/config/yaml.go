@@ -114,17 +114,25 @@ func (y *yamlFile) value(key string, n *yaml.Node, out map[string]any) {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
+	list := key == "projections"
+	if i := slices.IndexFunc(y.settings, func(s setting) bool { return s.plural != "" && s.plural == key }); i >= 0 {
+		key, list = y.settings[i].key, true
+	}
+	if first, twice := y.places[key]; twice {
+		y.problem(key, n, "is given twice, as one value and as a list; first on line "+first[strings.LastIndexByte(first, ':')+1:])
+		return
+	}
 	switch {
 	case n.Kind == yaml.ScalarNode && n.Tag == "!!null":
 		y.problem(key, n, "has no value; give one, or leave the key out")
 	case n.Kind == yaml.ScalarNode:
 		out[key] = n.Value
 		y.places[key] = fmt.Sprintf("%s:%d", y.path, n.Line)
-	case n.Kind == yaml.SequenceNode && key == "projections":
+	case n.Kind == yaml.SequenceNode && list:
 		parts := make([]string, 0, len(n.Content))
 		for _, e := range n.Content {
 			if e.Kind != yaml.ScalarNode {
-				y.problem(key, e, "want a list of names")
+				y.problem(key, e, "want a list of plain values")
 				return
 			}
 			parts = append(parts, e.Value)
@@ -164,7 +172,9 @@ func (y *yamlFile) paired(key string) bool {
 }
 
 func (y *yamlFile) known(key string) bool {
-	return slices.ContainsFunc(y.settings, func(s setting) bool { return s.key == key || s.secret && s.fileKey() == key })
+	return slices.ContainsFunc(y.settings, func(s setting) bool {
+		return s.key == key || s.plural == key && key != "" || s.secret && s.fileKey() == key
+	})
 }
 
 func (y *yamlFile) section(key string) bool {

@@ -26,18 +26,22 @@ var elasticKeys = []string{
 // elasticConfig returns the destination of the documents, without the user of the URL, and
 // the access to it.
 func elasticConfig(c config.Elastic) (out elastic.Config, access elastic.Access, err error) {
-	u, err := url.Parse(c.URL.Reveal())
-	if err != nil {
-		return out, access, errors.New("URL of Elasticsearch cannot be parsed") // the error repeats it, password and all
-	}
 	access = elastic.Access{
 		Username: c.Username, Password: c.Password.Reveal(), APIKey: c.APIKey.Reveal(), ServiceToken: c.ServiceToken.Reveal(),
 		CAFingerprint: c.CAFingerprint,
 	}
-	if u.User != nil {
-		access.Username = u.User.Username()
-		access.Password, _ = u.User.Password()
-		u.User = nil
+	var urls []string
+	for _, raw := range c.URLs() {
+		u, err := url.Parse(raw)
+		if err != nil {
+			return out, access, errors.New("URL of Elasticsearch cannot be parsed") // the error repeats it, password and all
+		}
+		if u.User != nil {
+			access.Username = u.User.Username()
+			access.Password, _ = u.User.Password()
+			u.User = nil
+		}
+		urls = append(urls, u.String())
 	}
 	for _, f := range []struct {
 		what, path string
@@ -54,7 +58,7 @@ func elasticConfig(c config.Elastic) (out elastic.Config, access elastic.Access,
 			return out, access, fmt.Errorf("%s: %w", f.what, err)
 		}
 	}
-	return elastic.Config{URLs: []string{u.String()}, Index: c.Index, RequestTimeout: c.Timeout, MaxBody: c.MaxBody}, access, nil
+	return elastic.Config{URLs: urls, Index: c.Index, RequestTimeout: c.Timeout, MaxBody: c.MaxBody}, access, nil
 }
 
 // ElasticConfig returns how a command reaches Elasticsearch.

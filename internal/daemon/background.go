@@ -180,9 +180,9 @@ func (d *daemon) look(leaving bool) {
 		s := l.pipeline.State()
 		doing := activity(s.Phase)
 		if s.Phase != schedule.Idle {
-			d.tellPause(l.proj.Name(), s.Paused)
+			d.tellPause(l.proj.Name(), s.Holds.Pause)
 		}
-		if s.Paused != nil && doing == admin.Running {
+		if s.Holds.Pause != nil && doing == admin.Running {
 			doing = admin.Suspended
 		}
 		d.Health.SetProjection(l.proj.Name(), doing, cmp.Or(s.Detail, string(s.Reason)))

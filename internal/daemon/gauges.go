@@ -14,12 +14,13 @@ import (
 
 // gauges are the metrics over the tables and the server they are on.
 type gauges struct {
-	lag, lagSeconds, oldest, stuck, failed, discarded, waiting, paused *prometheus.GaugeVec
-	atLeast, dead, lastSettle                                          *prometheus.GaugeVec
-	rebuilt, rebuildTook, rebuildGood                                  *prometheus.GaugeVec
-	readings                                                           *prometheus.CounterVec
-	skew, snapshot, snapshotXIDs                                       prometheus.Gauge
-	clocks                                                             map[string]*clocks // by projection
+	lag, lagSeconds, oldest, stuck, failed, discarded, waiting, paused      *prometheus.GaugeVec
+	throttled, throttledFor, quarantined, quarantinedEvents, quarantinedFor *prometheus.GaugeVec
+	atLeast, dead, lastSettle                                               *prometheus.GaugeVec
+	rebuilt, rebuildTook, rebuildGood                                       *prometheus.GaugeVec
+	readings                                                                *prometheus.CounterVec
+	skew, snapshot, snapshotXIDs                                            prometheus.Gauge
+	clocks                                                                  map[string]*clocks // by projection
 }
 
 // clocks hold the moments whose ages grow between two readings.
@@ -50,16 +51,21 @@ func newGauges(reg prometheus.Registerer, projections []string) (*gauges, error)
 	g := &gauges{
 		lag: vec("outbox_lag_events", fmt.Sprintf("Events that are not finished. More than %d of a kind are counted less often, "+
 			"so that counting takes at most 1%% of the time: see weft_lag_count_age_seconds and weft_lag_at_least.", glanceLimit)),
-		lagSeconds: vec("outbox_lag_seconds", "Age of the oldest event that is not finished, in seconds; the same as outbox_oldest_age_seconds."),
-		oldest:     vec("outbox_oldest_age_seconds", "Age of the oldest event that is not finished, in seconds; it goes on growing while the table cannot be read."),
-		stuck:      vec("outbox_stuck_processing_events", "Events in processing with an expired lease, or for too long."),
-		failed:     vec("weft_dead_letters", "Events in failed that were not discarded; counted as outbox_lag_events is."),
-		discarded:  vec("weft_discarded_letters", "Events in failed that somebody has discarded; counted as outbox_lag_events is."),
-		paused:     vec("weft_projection_paused_seconds", "For how long the projection has been paused by somebody, at the last reading; 0 while it is not."),
-		waiting:    vec("weft_waiting_events", "Events that wait for their retry time, or behind one that does; counted as outbox_lag_events is."),
-		atLeast:    vec("weft_lag_at_least", "1 while outbox_lag_events is a lower bound, because a long backlog has not been counted yet; else 0."),
-		dead:       vec("weft_outbox_dead_tuples", "Row versions of the outbox table that vacuum has not removed yet, by the server's statistics."),
-		lastSettle: vec("weft_last_settle_timestamp_seconds", "When an event was last done by any instance, by the database clock; 0 before the first."),
+		lagSeconds:        vec("outbox_lag_seconds", "Age of the oldest event that is not finished, in seconds; the same as outbox_oldest_age_seconds."),
+		oldest:            vec("outbox_oldest_age_seconds", "Age of the oldest event that is not finished, in seconds; it goes on growing while the table cannot be read."),
+		stuck:             vec("outbox_stuck_processing_events", "Events in processing with an expired lease, or for too long."),
+		failed:            vec("weft_dead_letters", "Events in failed that were not discarded; counted as outbox_lag_events is."),
+		discarded:         vec("weft_discarded_letters", "Events in failed that somebody has discarded; counted as outbox_lag_events is."),
+		paused:            vec("weft_projection_paused_seconds", "For how long the projection has been paused by somebody, at the last reading; 0 while it is not."),
+		throttled:         vec("weft_projection_throttle_events_per_second", "Events a second that somebody has throttled the projection to, at the last reading; 0 without a throttle."),
+		throttledFor:      vec("weft_projection_throttled_seconds", "For how long the projection has been throttled to this rate, at the last reading; 0 while it is not."),
+		quarantined:       vec("weft_quarantined_entities", "Entities that somebody has put into quarantine, at the last reading."),
+		quarantinedEvents: vec("weft_quarantined_events", "Events that wait because somebody has put their entities into quarantine, at the last reading; at most 10,000 of an entity are counted."),
+		quarantinedFor:    vec("weft_quarantine_oldest_seconds", "For how long the entity that has been in quarantine longest has been there, at the last reading; 0 without one."),
+		waiting:           vec("weft_waiting_events", "Events that wait for their retry time, or behind one that does; counted as outbox_lag_events is."),
+		atLeast:           vec("weft_lag_at_least", "1 while outbox_lag_events is a lower bound, because a long backlog has not been counted yet; else 0."),
+		dead:              vec("weft_outbox_dead_tuples", "Row versions of the outbox table that vacuum has not removed yet, by the server's statistics."),
+		lastSettle:        vec("weft_last_settle_timestamp_seconds", "When an event was last done by any instance, by the database clock; 0 before the first."),
 		rebuilt: vec("projection_rebuild_last_finished_timestamp_seconds",
 			"When a rebuild of the projection last ended, by weft rebuild or the application's table projection_status; 0 when there was none."),
 		rebuildTook: vec("projection_rebuild_duration_seconds", "How long that rebuild took."),
@@ -78,7 +84,7 @@ func newGauges(reg prometheus.Registerer, projections []string) (*gauges, error)
 		errs = append(errs, reg.Register(c))
 	}
 	for _, v := range []*prometheus.GaugeVec{
-		g.lag, g.lagSeconds, g.oldest, g.stuck, g.failed, g.discarded, g.waiting, g.paused, g.atLeast, g.dead, g.lastSettle, g.rebuilt, g.rebuildTook, g.rebuildGood,
+		g.lag, g.lagSeconds, g.oldest, g.stuck, g.failed, g.discarded, g.waiting, g.paused, g.throttled, g.throttledFor, g.quarantined, g.quarantinedEvents, g.quarantinedFor, g.atLeast, g.dead, g.lastSettle, g.rebuilt, g.rebuildTook, g.rebuildGood,
 	} {
 		errs = append(errs, reg.Register(v))
 		for _, p := range projections {
@@ -129,14 +135,25 @@ func (g *gauges) table(projection string, s outbox.Stats) {
 	}
 }
 
-// pause sets for how long a projection has been paused; at least a second, so that the
-// alerts that ask for a value above 0 see one that has just begun.
-func (g *gauges) pause(projection string, p *outbox.Pause) {
-	seconds := 0.0
-	if p != nil {
-		seconds = max(1, p.For.Seconds())
+// holds sets what operators hold back; waiting are the events in quarantine. A pause lasts at least a second, so that the alerts that
+// ask for a value above 0 see one that has just begun.
+func (g *gauges) holds(projection string, h outbox.Holds, waiting int64) {
+	var paused, rate, throttled, oldest float64
+	if h.Pause != nil {
+		paused = max(1, h.Pause.For.Seconds())
 	}
-	g.paused.WithLabelValues(projection).Set(seconds)
+	if h.Throttle != nil {
+		rate, throttled = h.Throttle.Rate, h.Throttle.For.Seconds()
+	}
+	if len(h.Quarantines) > 0 {
+		oldest = h.Quarantines[0].For.Seconds()
+	}
+	g.paused.WithLabelValues(projection).Set(paused)
+	g.throttled.WithLabelValues(projection).Set(rate)
+	g.throttledFor.WithLabelValues(projection).Set(throttled)
+	g.quarantined.WithLabelValues(projection).Set(float64(len(h.Quarantines)))
+	g.quarantinedEvents.WithLabelValues(projection).Set(float64(waiting))
+	g.quarantinedFor.WithLabelValues(projection).Set(oldest)
 }
 
 func (g *gauges) rebuild(projection string, r postgres.Rebuild) {

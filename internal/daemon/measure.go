@@ -118,10 +118,14 @@ func (d *daemon) readTable(ctx context.Context, t *tally) (time.Duration, error)
 		return took, err
 	}
 	t.oldest, t.read = s.Oldest, start
-	pause, err := t.projector.store.Paused(ctx)
+	holds, _, err := t.projector.store.Holds(ctx)
+	var waiting int64
+	if len(holds.Quarantines) > 0 {
+		waiting, err = t.projector.store.QuarantinedEvents(ctx)
+	}
 	if err == nil {
-		d.gauges.pause(name, pause)
-		d.tellPause(name, pause)
+		d.gauges.holds(name, holds, waiting)
+		d.tellPause(name, holds.Pause)
 	}
 	if s.Capped && !start.Before(t.due) {
 		err = t.count(ctx, d.cfg.Outbox.MaxProcessing)

@@ -121,7 +121,7 @@ func sharedKeys(t *testing.T, in *instance) {
 	t.Helper()
 	for event, keys := range map[string]string{
 		"projection.batch": "projection op batch_size attempt result reason claim_batch_id latency_ms obs_schema",
-		"projection.event": "projection op event_id entity_type entity_id event_version attempts result reason claim_batch_id latency_ms obs_schema error",
+		"projection.event": "projection op event_id entity_type entity_id event_version attempt attempts batch_size result reason claim_batch_id latency_ms obs_schema error",
 		"outbox.claim":     "projection latency_ms obs_schema",
 	} {
 		lines := in.logs.with("event", event)

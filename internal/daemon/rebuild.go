@@ -288,7 +288,7 @@ func (r *rebuilder) finish(ctx context.Context) error {
 		}
 	}
 	if err := r.redo.Clear(ctx); err != nil {
-		r.log.Warn("entities of the rebuild are left in weft_redo; the next one removes them", zap.String("event", "rebuild.alias"), zap.Error(err))
+		r.log.Warn("entities of the rebuild are left in weft_redo; the next one removes them", zap.String("event", "rebuild.redo_left"), zap.Error(err))
 	}
 	r.log.Info("the projection is rebuilt", zap.String("event", "rebuild.done"), zap.String("new_index", r.row.NewIndex), zap.String("old_index", r.row.OldIndex),
 		zap.Int64("rows", r.row.Filled), zap.Int64("unreadable", r.row.Unreadable), zap.Duration("took", r.row.Age))

@@ -17,11 +17,12 @@ const (
 	fillPage  = 1000 // rows of one request
 	fillPages = 2    // at once
 	// fillBacklog is how many events may be open while pages are filled in, and fillRest the pause
-	// while more are.
+	// while more are. After fillRests it goes on all the same: some projections never have fewer.
 	fillBacklog  = 500
 	fillRest     = 50 * time.Millisecond
+	fillRests    = 5 * time.Second
 	redoPage     = 500
-	verifySettle = 30 * time.Second
+	verifySettle = 5 * time.Second // entities that always have an open event cost as much
 	askedEvery   = time.Second
 )
 
@@ -79,9 +80,9 @@ func (r *rebuilder) fill(ctx context.Context) error {
 	}
 }
 
-// rest waits while many live events are open.
+// rest waits while many live events are open, but not forever.
 func (r *rebuilder) rest(ctx context.Context, mender *outbox.Mender) error {
-	for ctx.Err() == nil {
+	for began := time.Now(); ctx.Err() == nil && time.Since(began) < fillRests; {
 		open, err := mender.Open(ctx, fillBacklog)
 		if err != nil || open < fillBacklog {
 			return err

@@ -46,17 +46,16 @@ func (m *rebuildMetrics) filled(name string, rows int) {
 
 // show brings the gauges up to a rebuild and what its last step met.
 func (m *rebuildMetrics) show(name string, row outbox.Rebuild, err error) {
-	m.forget(name)
-	if !row.Phase.Ended() {
-		m.active.WithLabelValues(name).Set(1)
-	}
-	if err != nil && !errors.Is(err, errAsked) {
-		m.blocked.WithLabelValues(name).Set(1)
-	}
+	m.active.WithLabelValues(name).Set(oneIf(!row.Phase.Ended()))
+	m.blocked.WithLabelValues(name).Set(oneIf(err != nil && !errors.Is(err, errAsked)))
 }
 
 // forget sets the gauges to those of no rebuild.
-func (m *rebuildMetrics) forget(name string) {
-	m.active.WithLabelValues(name).Set(0)
-	m.blocked.WithLabelValues(name).Set(0)
+func (m *rebuildMetrics) forget(name string) { m.show(name, outbox.Rebuild{}, nil) }
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
 }

@@ -245,6 +245,10 @@ func TestRebuildOfTheChronicle(t *testing.T) {
 		if err := r.pool.QueryRow(t.Context(), "select count(*) from chronicle_entries where projection_version = $1::text::int", version).Scan(&n); err != nil || n != 2500 {
 			t.Errorf("%d entries of version %s, want 2500 (%v)", n, version, err)
 		}
+		ok, err := outbox.AskRebuild(t.Context(), r.pool, projection, outbox.RebuildDropOld, "test", "test", 10*time.Second)
+		if err != nil || ok || r.rebuild(projection).Asked != "" {
+			t.Errorf("drop-old of a table: %v, %v; want a refusal, for there is no old index", ok, err)
+		}
 		if err := in.stop(); err != nil {
 			t.Fatal(err)
 		}

@@ -28,10 +28,11 @@ func (s *Server) planPause(ctx context.Context, db outbox.DB, q query) (p plan, 
 		return p, err
 	}
 	p.Projection = table.Projection
-	now, err := outbox.ReadPause(ctx, db, s.o.Scope.Group, p.Projection, s.o.Scope.Timeout)
+	holds, err := outbox.ReadHolds(ctx, db, s.o.Scope.Group, p.Projection, s.o.Scope.Timeout)
 	if err != nil {
 		return p, err
 	}
+	now := holds.Pause
 	p.State = "running"
 	if now != nil {
 		p.State = now.String()
@@ -51,7 +52,7 @@ func (s *Server) planPause(ctx context.Context, db outbox.DB, q query) (p plan, 
 
 // pause pauses or resumes a projection, as weft pause and weft resume do.
 func (s *Server) pause(ctx context.Context, p plan, job *Job) (string, error) {
-	o := outbox.PauseOrder{Group: s.o.Scope.Group, Projection: p.Projection, By: job.By, Why: job.Why}
+	o := outbox.HoldOrder{Group: s.o.Scope.Group, Projection: p.Projection, By: job.By, Why: job.Why}
 	if p.Action == "resume" {
 		if ended, err := outbox.ResumeProjection(ctx, s.o.ActDB, o, s.o.Timeout); err != nil || ended {
 			return "resumed: the leader goes on within a second", err

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/samuelhu324-dev/weft/internal/admin"
 	"github.com/samuelhu324-dev/weft/internal/records"
@@ -31,20 +30,7 @@ var functions = template.FuncMap{
 
 // inert replaces characters that control a terminal or the direction of writing with their
 // number, so that a text cannot disguise what it is.
-func inert(s string) string {
-	var b strings.Builder
-	for _, c := range s {
-		switch {
-		case c == '\n' || c == '\t':
-			b.WriteRune(c)
-		case unicode.Is(unicode.Cc, c) || unicode.Is(unicode.Cf, c) || c == '\u2028' || c == '\u2029' || c == unicode.ReplacementChar:
-			fmt.Fprintf(&b, "\\u{%x}", c)
-		default:
-			b.WriteRune(c)
-		}
-	}
-	return b.String()
-}
+func inert(s string) string { return records.Inert(s) }
 
 // when writes a time for a person; a time element carries it whole.
 func when(t any) string {

@@ -9,6 +9,7 @@
 //     that are there.
 //   - The state machine of docs/drills.md is the one that the statements on the outbox
 //     table make, observed in the database; that of docs/architecture.md is its outline.
+//   - docs/from-wordloom.md leads from a database as the Python workers leave it to weft, and back.
 //   - What docs/scaling.md says about shards works, with two of them.
 //   - Every runbook has its four sections, three queries, and one page; the index leads to
 //     all of them.

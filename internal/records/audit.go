@@ -25,9 +25,6 @@ type AuditEntry struct {
 	Detail     json.RawMessage `json:"detail"`
 }
 
-// ActionPrune is the audit's action of a removal of finished events.
-const ActionPrune = "prune"
-
 // AuditEntries are the JSON forms of found.
 func AuditEntries(found []outbox.AuditEntry) []AuditEntry {
 	out := make([]AuditEntry, len(found))
@@ -38,8 +35,8 @@ func AuditEntries(found []outbox.AuditEntry) []AuditEntry {
 	return out
 }
 
-// OutcomeOf says how a replay or a removal ended, and which documents are newer than their
-// source. Other actions have no outcome but themselves.
+// OutcomeOf says how a replay or a removal ended, which documents are newer than their source,
+// and what a throttle or a quarantine was of. Other actions have no outcome but themselves.
 func OutcomeOf(e outbox.AuditEntry) string {
 	switch e.Action {
 	case projections.ActionVersionAhead:
@@ -48,10 +45,29 @@ func OutcomeOf(e outbox.AuditEntry) string {
 			return "-"
 		}
 		return Dash(Plain(strings.Join(d.Entities, ", ")))
-	case outbox.ActionReplay, outbox.ActionDiscard, ActionPrune:
+	case outbox.ActionReplay, outbox.ActionDiscard, outbox.ActionPrune:
 		return ended(e)
+	case outbox.ActionThrottle, outbox.ActionUnthrottle, outbox.ActionQuarantine, outbox.ActionRelease:
+		return held(e)
 	default:
 		return "-"
+	}
+}
+
+// held says what a throttle or a quarantine was of.
+func held(e outbox.AuditEntry) string {
+	var d struct {
+		Rate       float64 `json:"rate"`
+		EntityType string  `json:"entity_type"`
+		EntityID   string  `json:"entity_id"`
+	}
+	switch err := json.Unmarshal(e.Detail, &d); {
+	case err != nil:
+		return "-"
+	case d.EntityID != "":
+		return Plain(d.EntityType + ":" + d.EntityID)
+	default:
+		return fmt.Sprintf("%g events a second", d.Rate)
 	}
 }
 
@@ -69,7 +85,7 @@ func ended(e outbox.AuditEntry) string {
 		return o.Outcome + ", or killed"
 	case e.Action == outbox.ActionDiscard:
 		return o.Outcome
-	case e.Action == ActionPrune:
+	case e.Action == outbox.ActionPrune:
 		return fmt.Sprintf("%s; %d deleted, %d days dropped", o.Outcome, o.Deleted, len(o.Partitions))
 	default:
 		return fmt.Sprintf("%s; %d done, %d failed again, %d open", o.Outcome, o.Done, o.Failed, o.Open)

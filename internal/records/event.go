@@ -2,6 +2,7 @@ package records
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/leader"
@@ -41,6 +42,8 @@ type Story struct {
 	DiscardedAt   *time.Time `json:"discarded_at"` // null unless it was discarded
 	DiscardedBy   string     `json:"discarded_by"`
 	DiscardReason string     `json:"discarded_reason"`
+
+	Quarantine *Quarantine `json:"quarantine"` // of its entity, while the event is open; null without one
 
 	Before     []Earlier `json:"before"`      // open events of the entity that go first
 	BeforeMore bool      `json:"before_more"` // there are more of them
@@ -90,9 +93,22 @@ func FindEvent(ctx context.Context, db outbox.DB, sc Scope, id outbox.ID) (found
 		e := describeEvent(s)
 		e.Projection, e.Table = t.Projection, t.Name
 		e.Advice = advise(s, state, sc.MaxProcessing)
+		holds, err := outbox.ReadHolds(ctx, db, sc.Group, t.Projection, sc.Timeout)
+		if err != nil {
+			return nil, nil, err
+		}
+		if q := holds.Quarantine(s.Row.Key); q != nil && waits(s.Place) {
+			e.Quarantine = DescribeQuarantine(q)
+			e.Advice = fmt.Sprintf("Wait: its entity is %s. weft release %s --by YOU --why \"…\" lets it go.", e.Quarantine.Line(), e.Quarantine.Entity())
+		}
 		found = append(found, e)
 	}
 	return found, searches, nil
+}
+
+// waits reports whether a quarantine holds up an event in such a place.
+func waits(p outbox.Place) bool {
+	return p == outbox.PlaceReady || p == outbox.PlaceDue || p == outbox.PlaceWaiting || p == outbox.PlaceBehind
 }
 
 func describeEvent(s *outbox.Story) Story {

@@ -7,12 +7,32 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// Pause is the JSON form of the pause of a projection.
-type Pause struct {
+// Since is the JSON form of who has begun a hold, when and why.
+type Since struct {
 	By   string    `json:"by"`
 	Why  string    `json:"why"`
 	At   time.Time `json:"at"`
 	Secs float64   `json:"seconds"` // since then
+}
+
+// Pause is the JSON form of the pause of a projection.
+type Pause struct{ Since }
+
+// Throttle is the JSON form of the throttle of a projection.
+type Throttle struct {
+	Rate float64 `json:"rate"` // events a second
+	Since
+}
+
+// Quarantine is the JSON form of the quarantine of an entity.
+type Quarantine struct {
+	EntityType string `json:"entity_type"`
+	EntityID   string `json:"entity_id"`
+	Since
+}
+
+func describeSince(s outbox.Since) Since {
+	return Since{By: s.By, Why: s.Why, At: s.At.UTC(), Secs: s.For.Seconds()}
 }
 
 // DescribePause is the JSON form of p, null for none.
@@ -20,10 +40,48 @@ func DescribePause(p *outbox.Pause) *Pause {
 	if p == nil {
 		return nil
 	}
-	return &Pause{By: p.By, Why: p.Why, At: p.At.UTC(), Secs: p.For.Seconds()}
+	return &Pause{describeSince(p.Since)}
+}
+
+// DescribeThrottle is the JSON form of t, null for none.
+func DescribeThrottle(t *outbox.Throttle) *Throttle {
+	if t == nil {
+		return nil
+	}
+	return &Throttle{Rate: t.Rate, Since: describeSince(t.Since)}
+}
+
+// DescribeQuarantine is the JSON form of q, null for none.
+func DescribeQuarantine(q *outbox.Quarantine) *Quarantine {
+	if q == nil {
+		return nil
+	}
+	return &Quarantine{EntityType: q.EntityType, EntityID: q.EntityID, Since: describeSince(q.Since)}
+}
+
+// DescribeQuarantines is the JSON form of all.
+func DescribeQuarantines(all []outbox.Quarantine) []Quarantine {
+	out := make([]Quarantine, len(all))
+	for i := range all {
+		out[i] = *DescribeQuarantine(&all[i])
+	}
+	return out
 }
 
 // Line tells of the pause in a few words.
-func (p *Pause) Line() string {
-	return fmt.Sprintf("paused by %s at %s (%s ago): %s", Plain(p.By), p.At.Format(time.RFC3339), Span(p.Secs), Plain(p.Why))
+func (p *Pause) Line() string { return p.line("paused") }
+
+// Line tells of the throttle in a few words.
+func (t *Throttle) Line() string {
+	return t.line(fmt.Sprintf("throttled to %g events a second", t.Rate))
+}
+
+// Line tells of the quarantine in a few words.
+func (q *Quarantine) Line() string { return q.line("in quarantine") }
+
+// Entity is TYPE:ID, on one line.
+func (q *Quarantine) Entity() string { return Plain(q.EntityType + ":" + q.EntityID) }
+
+func (s *Since) line(what string) string {
+	return fmt.Sprintf("%s by %s at %s (%s ago): %s", what, Plain(s.By), s.At.Format(time.RFC3339), Span(s.Secs), Plain(s.Why))
 }

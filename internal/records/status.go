@@ -89,7 +89,10 @@ type Projection struct {
 	PutOff          int64   `json:"put_off"`       // of retrying: behind an earlier event of their entity
 	Foreign         int64   `json:"other_workers"` // of processing: claimed by another worker or an older build
 
-	Pause *Pause `json:"pause"` // null unless somebody has paused the projection
+	Pause       *Pause       `json:"pause"`              // null unless somebody has paused the projection
+	Throttle    *Throttle    `json:"throttle"`           // null unless somebody has throttled it
+	Quarantine  []Quarantine `json:"quarantine"`         // entities that somebody lets wait, the oldest first
+	Quarantined int64        `json:"quarantined_events"` // their open events; at most 10,000 of each are counted
 
 	// VersionAhead is the alarm of the last day that documents are newer than their source
 	// rows; null when there was none.

@@ -77,16 +77,23 @@ func readProjection(ctx context.Context, db outbox.DB, t Table, sc Scope) (Proje
 		r := DescribeRebuild(t.Projection, rebuild)
 		rebuilding = &r
 	}
-	pause, err := store.Paused(ctx)
+	holds, _, err := store.Holds(ctx)
 	if err != nil {
 		return Projection{}, err
+	}
+	var waiting int64
+	if len(holds.Quarantines) > 0 {
+		if waiting, err = store.QuarantinedEvents(ctx); err != nil {
+			return Projection{}, err
+		}
 	}
 	return Projection{
 		Projection: t.Projection, Table: t.Name, Capped: s.Capped, Pending: s.Pending, Retrying: s.Retrying, Processing: s.Processing,
 		Failed: s.Failed, Discarded: s.Discarded, Stuck: s.Stuck, DoneEstimate: s.DoneEstimate, Lag: s.Lag(),
 		OldestSecs: s.Oldest.Seconds(), NextRetryAt: UTC(s.NextRetry), LastSettleAt: UTC(s.LastSettle), Now: s.Now,
 		InFlight: f.Events, Batches: f.Batches, OldestBatchSecs: f.OldestBatch.Seconds(), PutOff: f.PutOff, Foreign: f.Foreign,
-		Pause: DescribePause(pause), VersionAhead: versionAhead(alarms), Rebuild: rebuilding,
+		Pause: DescribePause(holds.Pause), Throttle: DescribeThrottle(holds.Throttle), Quarantine: DescribeQuarantines(holds.Quarantines), Quarantined: waiting,
+		VersionAhead: versionAhead(alarms), Rebuild: rebuilding,
 	}, nil
 }
 

@@ -1,9 +1,12 @@
 package records
 
 import (
+	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -11,6 +14,23 @@ import (
 // Plain puts a text from the database on one line, without characters that control a terminal.
 func Plain(s string) string {
 	return outbox.OneLine(s, math.MaxInt)
+}
+
+// Inert replaces characters that control a terminal or the direction of writing with their
+// number, so that a text cannot disguise what it is.
+func Inert(s string) string {
+	var b strings.Builder
+	for _, c := range s {
+		switch {
+		case c == '\n' || c == '\t':
+			b.WriteRune(c)
+		case unicode.Is(unicode.Cc, c) || unicode.Is(unicode.Cf, c) || c == '\u2028' || c == '\u2029' || c == unicode.ReplacementChar:
+			fmt.Fprintf(&b, "\\u{%x}", c)
+		default:
+			b.WriteRune(c)
+		}
+	}
+	return b.String()
 }
 
 // Short is plain, cut to 60 characters so that a table fits.

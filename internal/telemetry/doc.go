@@ -11,8 +11,10 @@
 //
 //   - What an outage repeats is thinned out, by what it is about: ten lines as they come,
 //     then the newest one per minute, with how many were left out in left_out. The last
-//     word gets out, at [zap.Logger.Sync] at the latest. No other line is ever left out:
-//     no event that failed, no reclaim, no change of leadership.
+//     word gets out, at [zap.Logger.Sync] at the latest. So are the lines about events and
+//     batches below error, by what became of them and why, from the hundredth of a minute
+//     on, unless the level is debug: lines and left_out add up to what happened. No other
+//     line is ever left out: no event that failed, no reclaim, no change of leadership.
 //
 //   - Nothing is registered globally: two Telemetry values do not meet.
 //

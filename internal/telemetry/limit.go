@@ -14,6 +14,8 @@ const (
 	// they keep coming, the newest one per limitWindow.
 	limitBurst  = 10
 	limitWindow = time.Minute
+	// eventBurst is the same of lines about events and batches: people look for them by id.
+	eventBurst = 100
 )
 
 // family names the lines that report the same thing, of which only the newest matters.
@@ -42,9 +44,6 @@ var families = map[string]family{
 	"version.unexamined":      {"version.unexamined", ""},
 }
 
-// retried is the line about one event that is tried again: one family per reason.
-const retried = "projection.event"
-
 // limiter is a core that thins out the families.
 type limiter struct {
 	zapcore.Core
@@ -62,10 +61,21 @@ type quota struct {
 	until   time.Time // of the window; monotonic
 	written int       // in this window
 	allowed int       // in this window
-	held    zapcore.Core
-	entry   zapcore.Entry // of held
-	left    int           // lines that held has replaced
+	burst   int       // allowed while there is no storm
+	held    *line
+	left    int // lines that held has replaced
 	timer   *time.Timer
+}
+
+// line is one that is held back; it is encoded when it is written.
+type line struct {
+	core   zapcore.Core
+	entry  zapcore.Entry
+	fields []zapcore.Field
+}
+
+func (l *line) write(left int) {
+	_ = l.core.Write(l.entry, append(l.fields, zap.Int("left_out", left))) // nobody is left to tell
 }
 
 func newLimiter(core zapcore.Core) zapcore.Core {
@@ -92,8 +102,8 @@ func (l *limiter) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Chec
 
 // Write implements zapcore.Core.
 func (l *limiter) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	key := l.key(e, fields)
-	if key == "" || !l.quotas.hold(key, e, func() zapcore.Core { return l.Core.With(fields) }) {
+	key, burst := l.key(e, fields)
+	if key == "" || !l.quotas.hold(key, burst, l.Core, e, fields) {
 		return l.Core.Write(e, fields)
 	}
 	return nil
@@ -105,21 +115,22 @@ func (l *limiter) Sync() error {
 	return l.Core.Sync()
 }
 
-// key returns the family of a line, or "" when it has none.
-func (l *limiter) key(e zapcore.Entry, fields []zapcore.Field) string {
+// key returns the family of a line and its burst, or "" when it has none.
+func (l *limiter) key(e zapcore.Entry, fields []zapcore.Field) (key string, burst int) {
 	event := text(fields, "event")
-	f, ok := families[event]
-	if event == retried && e.Level == zapcore.WarnLevel {
-		f, ok = family{retried, "reason"}, true
-	}
-	if !ok {
-		return ""
-	}
 	scope := l.scope
 	if p := text(fields, "projection"); p != "" {
 		scope = p
 	}
-	return f.name + "\x00" + scope + "\x00" + text(fields, f.by)
+	if f, ok := families[event]; ok {
+		return f.name + "\x00" + scope + "\x00" + text(fields, f.by), limitBurst
+	}
+	about := event == "projection.event" || event == "projection.batch"
+	// An error is a dead letter. At debug somebody wants to see each line.
+	if !about || e.Level > zapcore.WarnLevel || l.Enabled(zapcore.DebugLevel) {
+		return "", 0
+	}
+	return event + "\x00" + scope + "\x00" + e.Level.String() + "\x00" + text(fields, "result") + "\x00" + text(fields, "reason"), eventBurst
 }
 
 func text(fields []zapcore.Field, key string) string {
@@ -129,18 +140,18 @@ func text(fields []zapcore.Field, key string) string {
 	return ""
 }
 
-// hold reports whether a line is held back; core is asked for only then.
-func (q *quotas) hold(key string, e zapcore.Entry, core func() zapcore.Core) bool {
+// hold reports whether a line is held back.
+func (q *quotas) hold(key string, burst int, core zapcore.Core, e zapcore.Entry, fields []zapcore.Field) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	f := q.of[key]
 	if f == nil {
-		f = &quota{allowed: limitBurst}
+		f = &quota{allowed: burst, burst: burst}
 		q.of[key] = f
 	}
 	if now := time.Now(); !now.Before(f.until) && f.held == nil {
 		if f.written <= 1 { // the storm is over
-			f.allowed = limitBurst
+			f.allowed = f.burst
 		}
 		f.until, f.written = now.Add(limitWindow), 0
 	}
@@ -151,7 +162,7 @@ func (q *quotas) hold(key string, e zapcore.Entry, core func() zapcore.Core) boo
 	if f.held != nil {
 		f.left++
 	}
-	f.held, f.entry = core(), e
+	f.held = &line{core, e, slices.Clone(fields)}
 	if f.timer == nil {
 		f.timer = time.AfterFunc(time.Until(f.until), func() { q.release(key) })
 	}
@@ -168,9 +179,14 @@ func (q *quotas) release(key string) {
 	if f.held == nil {
 		return
 	}
-	_ = f.held.Write(f.entry, []zapcore.Field{zap.Int("left_out", f.left)}) // nobody is left to tell
-	f.held, f.left = nil, 0
+	f.let()
 	f.until, f.written, f.allowed = time.Now().Add(limitWindow), 1, 1
+}
+
+// let writes the line that is held back.
+func (f *quota) let() {
+	f.held.write(f.left)
+	f.held, f.left = nil, 0
 }
 
 func (q *quotas) flush() {
@@ -182,8 +198,7 @@ func (q *quotas) flush() {
 			f.timer = nil
 		}
 		if f.held != nil {
-			_ = f.held.Write(f.entry, []zapcore.Field{zap.Int("left_out", f.left)})
-			f.held, f.left = nil, 0
+			f.let()
 		}
 	}
 }

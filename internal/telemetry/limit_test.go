@@ -93,17 +93,50 @@ func TestOtherLinesAreAllThere(t *testing.T) {
 		search := tel.Log.With(zap.String("projection", "search"))
 		for n := range 50 {
 			search.Error("event failed", zap.String("event", "projection.event"), zap.String("reason", "es_4xx"))
+			search.Warn("event is retried", zap.String("event", "projection.event"), zap.String("reason", fmt.Sprintf("r%d", n%2)))
 			tel.Log.Info("leases taken back", zap.String("event", "reclaim.rows"))
 			tel.Log.Warn("no event", zap.Error(errors.New("x")))
 			search.Warn("destination unusable", zap.String("event", "projection.outage"))
 			tel.Log.Warn("destination unusable", zap.String("event", "projection.outage"), zap.String("projection", "chronicle"))
-			search.Warn("event is retried", zap.String("event", "projection.event"), zap.String("reason", fmt.Sprintf("r%d", n%2)))
 			down(tel.Log, fmt.Sprint("d", n%3), n)
 		}
-		// Three kinds that are never left out, two projections, two reasons, three dependencies.
-		if got, want := len(lines(t, b)), 3*50+10*(2+2+3); got != want {
+		// Three kinds that are never left out, events below the burst, two projections, three dependencies.
+		if got, want := len(lines(t, b)), 4*50+10*(2+3); got != want {
 			t.Errorf("got %d lines, want %d", got, want)
 		}
 		_ = tel.Log.Sync()
 	})
+}
+
+// Lines about events and batches are summed up by what became of them and why; none is left out
+// while somebody looks at debug.
+func TestStormOfEvents(t *testing.T) {
+	t.Parallel()
+	for level, want := range map[string]int{"info": 2*101 + 100, "debug": 900} {
+		synctest.Test(t, func(t *testing.T) {
+			tel, b := setup(t, telemetry.Options{Level: level})
+			for range 300 {
+				tel.Log.Info("event is retried", zap.String("event", "projection.event"), zap.String("result", "retry"), zap.String("reason", "es_429"))
+				tel.Log.Info("batch settled", zap.String("event", "projection.batch"), zap.String("result", "retry"), zap.String("reason", "es_429"))
+				if level == "debug" {
+					tel.Log.Debug("event done", zap.String("event", "projection.event"), zap.String("result", "ok"))
+				}
+			}
+			for range 100 { // another reason has a burst of its own
+				if level == "info" {
+					tel.Log.Info("event is retried", zap.String("event", "projection.event"), zap.String("result", "retry"), zap.String("reason", "es_timeout"))
+				}
+			}
+			_ = tel.Log.Sync()
+			total := map[string]int{}
+			got := lines(t, b)
+			for _, l := range got {
+				left, _ := l["left_out"].(float64)
+				total[fmt.Sprint(l["event"], l["result"], l["reason"])] += 1 + int(left)
+			}
+			if len(got) != want || total["projection.eventretryes_429"] != 300 || total["projection.batchretryes_429"] != 300 {
+				t.Errorf("%s: got %d lines that tell of %v, want %d", level, len(got), total, want)
+			}
+		})
+	}
 }

@@ -82,6 +82,29 @@ create table if not exists {schema}.weft_pause (
 	primary key (group_name, projection)
 );
 
+-- Projections that somebody has throttled: the leader of the group leases so many events a second.
+create table if not exists {schema}.weft_throttle (
+	group_name   varchar(120),
+	projection   varchar(80),
+	rate         float8       not null check (rate > 0),  -- events a second
+	throttled_at timestamptz  not null,
+	throttled_by varchar(120) not null,
+	reason       text         not null,
+	primary key (group_name, projection)
+);
+
+-- Entities that somebody has put into quarantine: the leader of the group leases none of their events.
+create table if not exists {schema}.weft_quarantine (
+	group_name     varchar(120),
+	projection     varchar(80),
+	entity_type    varchar(50),
+	entity_id      text,
+	quarantined_at timestamptz  not null,
+	quarantined_by varchar(120) not null,
+	reason         text         not null,
+	primary key (group_name, projection, entity_type, entity_id)
+);
+
 -- The id of an entity whose key has several columns is one text: each part as weft_part
 -- writes it, with colons between them. Where the outbox has a routing that is no part of the
 -- key, an event's id is the place of the document: the routing, a colon, and the key.
@@ -183,6 +206,31 @@ begin
 	return event;
 end $$;
 revoke all on function {schema}.weft_enqueue(text, text, text, text, bigint) from public;
+
+-- Says whether an event is settled: done, failed, gone when the table has no such event, null
+-- while it is open. For applications that read what they have written; it reads one row by the
+-- primary key, with its owner's rights, and tells nothing else of it.
+create or replace function {schema}.weft_settled(p_table text, p_id text)
+returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+	outbox  regclass;
+	id_type text;
+	found_status text;
+	found_rows   bigint;
+begin
+	if p_table in ('search_outbox_events', 'chronicle_outbox_events') or exists (select from {schema}.weft_outbox where table_name = p_table) then
+		outbox := to_regclass(format('%I.%I', {name}, p_table));
+	end if;
+	if outbox is null then
+		raise exception using errcode = 'undefined_table', message = format('%s is no outbox table that weft knows', coalesce(p_table, 'null')),
+			hint = 'weft outbox list names them; weft outbox create makes one';
+	end if;
+	select format_type(a.atttypid, null) into id_type from pg_attribute a where a.attrelid = outbox and a.attname = 'id';
+	execute format('select max(status), count(*) from %s where id = $1::%s', outbox, id_type) into found_status, found_rows using p_id;
+	return case when found_rows = 0 then 'gone' when found_status in ('done', 'failed') then found_status end;
+end $$;
+revoke all on function {schema}.weft_settled(text, text) from public;
 
 -- Writes an event for each entity, with its owner's rights, so that the leader writes or
 -- deletes its document anew, and returns how many: for weft verify --repair, and for leaders

@@ -13,7 +13,7 @@ with fence as materialized ({fence}
 ), picked as materialized (
   select a.n, a.asked, o.id, o.entity_type, o.entity_id, o.op, o.event_version, o.attempts, o.reclaims,
          case when isfinite(o.created_at) then o.created_at else 'epoch' end as created_at,
-         coalesce(o.traceparent, '') as traceparent, coalesce(o.tracestate, '') as tracestate,
+         coalesce(o.traceparent, '') as traceparent, coalesce(o.tracestate, '') as tracestate, {correlation} as correlation,
          o.ctid as address, o.xmin as version, o.next_retry_at, coalesce(o.replay_count, 0) as replay_count
   from unnest($6::tid[], $7::{id}[], $8::integer[], $9::integer[]) as a(address, id, n, asked)
   join {table} o on o.ctid = a.address and o.id = a.id
@@ -69,14 +69,14 @@ with fence as materialized ({fence}
   having count(*) > 0
   returning leased_at
 )
-select n, id, entity_type, entity_id, op, event_version, attempts, reclaims, created_at, traceparent, tracestate,
+select n, id, entity_type, entity_id, op, event_version, attempts, reclaims, created_at, traceparent, tracestate, correlation,
        address, version, next_retry_at, replay_count, (select leased_at from leased), null::float8 as wait
 from picked
 where n not in (select n from refused)
 union all
-select n, id, entity_type, entity_id, status, event_version, ready::integer, 0, 'epoch', '', '',
+select n, id, entity_type, entity_id, status, event_version, ready::integer, 0, 'epoch', '', '', '',
        '(0,0)', '0', null, 0, null, case when wait > 86400 then 86400 when wait < 0 then 0 else wait end
 from refused
 union all
-select -1, null, '', null, '', 0, 0, 0, 'epoch', '', '', '(0,0)', '0', null, 0, null, null
+select -1, null, '', null, '', 0, 0, 0, 'epoch', '', '', '', '(0,0)', '0', null, 0, null, null
 where not exists (select from fence)

@@ -144,8 +144,9 @@ const (
 
 // problem is the fault of a request after which the fate of its items is unknown.
 type problem struct {
-	do    remedy
-	fault outbox.Fault
+	unanswered bool // no byte of an answer came, so another node may have one
+	do         remedy
+	fault      outbox.Fault
 }
 
 func (p *problem) Error() string { return p.fault.Error() }

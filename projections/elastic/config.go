@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -36,13 +37,18 @@ const (
 // Config says where the documents go. The zero value of an optional field means
 // its default.
 type Config struct {
-	URLs []string // at least one, http or https
+	// URLs are those of the nodes of one cluster: at least one, http or https. A node that did
+	// not answer is left alone for a minute, and longer each time, while another one does.
+	URLs []string
 
 	Index string // alias over Index-vN, or an existing plain index
 
 	// Mapping is what an index made here gets, as the mappings object of Elasticsearch; nil
 	// means the one of search_index. Its hash is kept in _meta and compared at start.
 	Mapping json.RawMessage
+	// Query is what documents are made from. Its hash is kept in _meta of an index made here, so that
+	// a comparison can tell a changed query from changed documents; empty means that nothing is kept.
+	Query string
 	// Settings are those of an index made here, beside weft's own: one shard, and an hour's
 	// memory of deleted documents. They win where they name the same.
 	Settings json.RawMessage
@@ -211,7 +217,12 @@ func bulkURL(cfg Config, alias bool) *url.URL {
 }
 
 // Close drops idle connections. The Sink must not be used afterwards.
-func (s *Sink) Close() { s.dropIdle() }
+func (s *Sink) Close() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = s.client.Close(ctx) // ends what would try dead nodes again
+	s.dropIdle()
+}
 
 // dropIdle is also for a request that got no answer: the connections beside it lead
 // where it did, and each would cost the next request its deadline.
@@ -223,11 +234,13 @@ func (s *Sink) dropIdle() {
 
 // host is for messages, as access is.
 func (s *Sink) host() string {
-	u, err := url.Parse(s.cfg.URLs[0])
-	if err != nil {
-		return ""
+	var hosts []string
+	for _, raw := range s.cfg.URLs {
+		if u, err := url.Parse(raw); err == nil {
+			hosts = append(hosts, u.Host)
+		}
 	}
-	return u.Host
+	return strings.Join(hosts, ", ")
 }
 
 func (s *Sink) access() (a Access) {

@@ -11,8 +11,9 @@
 //     their order, their ids and their kinds must match the request, and the answer must
 //     be complete, valid JSON. Anything else means that no fate is known.
 //   - The authority of the context is checked immediately before each request.
-//   - Nothing is sent twice behind the caller's back: the client's retries are off.
-//     (The HTTP transport repeats a request only when not one byte of it was written.)
+//   - The client's retries are off. With several nodes a write that one of them does not
+//     answer is sent to the next, after another look at the authority; versions make that
+//     harmless. (The HTTP transport repeats a request only when not one byte of it was written.)
 //   - While the name in the configuration is an alias, a missing alias or index is an
 //     outage and never makes Elasticsearch create an index with guessed mappings.
 //   - No document body is ever put into an outcome, an error or a log line.

@@ -68,6 +68,19 @@ func mappingHash(mapping []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
+// weftMeta is what weft keeps in _meta of an index.
+type weftMeta struct {
+	MappingHash string            `json:"mapping_hash"`
+	Extended    []string          `json:"extended,omitempty"` // hashes of mappings whose fields were added
+	Queries     map[string]string `json:"queries,omitempty"`  // hashes of what the documents were made from, by projection
+}
+
+// queryHash identifies a query, whatever its white space.
+func queryHash(query string) string {
+	sum := sha256.Sum256([]byte(strings.Join(strings.Fields(query), " ")))
+	return hex.EncodeToString(sum[:8])
+}
+
 // indexInfo is one index in the answer to GET /<name>.
 type indexInfo struct {
 	Aliases map[string]struct {
@@ -75,10 +88,7 @@ type indexInfo struct {
 	} `json:"aliases"`
 	Mappings struct {
 		Meta struct {
-			Weft struct {
-				MappingHash string   `json:"mapping_hash"`
-				Extended    []string `json:"extended"` // hashes of mappings whose fields were added
-			} `json:"weft"`
+			Weft weftMeta `json:"weft"`
 		} `json:"_meta"`
 	} `json:"mappings"`
 	Settings struct {
@@ -265,7 +275,11 @@ func (s *Sink) definition() (map[string]any, error) {
 	if meta == nil {
 		meta = map[string]any{}
 	}
-	meta["weft"] = map[string]any{"mapping_hash": s.mapping}
+	made := weftMeta{MappingHash: s.mapping}
+	if s.cfg.Query != "" {
+		made.Queries = map[string]string{s.projection: queryHash(s.cfg.Query)}
+	}
+	meta["weft"] = made
 	mapping["_meta"] = meta
 	settings := map[string]any{
 		"index.number_of_shards":     1,

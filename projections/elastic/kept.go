@@ -9,12 +9,13 @@ import (
 	"github.com/elastic/go-elasticsearch/v8/esapi"
 )
 
-// Altered says why documents of the index are not what was sent, so that only their versions
-// can be compared: a pipeline, or a source that is not kept whole. It is empty when they are.
+// Altered says why documents of the index are not what would be sent now, so that only their
+// versions can be compared: a pipeline, a source that is not kept whole, or another query. It is
+// empty when they are.
 func (s *Sink) Altered(ctx context.Context) (string, error) {
 	answer, err := s.ask(ctx, "look at the index", esapi.IndicesGetRequest{
 		Instrument: s.client.InstrumentationEnabled(), Index: []string{s.cfg.Index},
-		FilterPath: []string{"*.mappings._source", "*.settings.index.default_pipeline", "*.settings.index.final_pipeline", "*.settings.index.mapping.source.mode"},
+		FilterPath: []string{"*.mappings._source", "*.mappings._meta.weft", "*.settings.index.default_pipeline", "*.settings.index.final_pipeline", "*.settings.index.mapping.source.mode"},
 	})
 	if err != nil {
 		return "", err
@@ -22,6 +23,9 @@ func (s *Sink) Altered(ctx context.Context) (string, error) {
 	var indexes map[string]struct {
 		Mappings struct {
 			Source json.RawMessage `json:"_source"`
+			Meta   struct {
+				Weft weftMeta `json:"weft"`
+			} `json:"_meta"`
 		} `json:"mappings"`
 		Settings struct {
 			Index struct {
@@ -39,12 +43,15 @@ func (s *Sink) Altered(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("look at the index: %w", err)
 	}
 	if s.cfg.Pipeline != "" {
-		return fmt.Sprintf("they pass the pipeline %q", s.cfg.Pipeline), nil
+		return fmt.Sprintf("documents pass the pipeline %q", s.cfg.Pipeline), nil
 	}
 	for name, index := range indexes {
+		if made := index.Mappings.Meta.Weft.Queries[s.projection]; made != "" && s.cfg.Query != "" && made != queryHash(s.cfg.Query) {
+			return fmt.Sprintf("the definition changed: index %s was made for another query; `weft rebuild %s` writes all documents anew", name, s.projection), nil
+		}
 		for _, pipeline := range []string{index.Settings.Index.Default, index.Settings.Index.Final} {
 			if pipeline != "" && pipeline != "_none" {
-				return fmt.Sprintf("they pass the pipeline %q of index %s", pipeline, name), nil
+				return fmt.Sprintf("documents pass the pipeline %q of index %s", pipeline, name), nil
 			}
 		}
 		source := index.Mappings.Source

@@ -180,7 +180,8 @@ func (s *Sink) putMapping(ctx context.Context, at target, mapping json.RawMessag
 		meta = map[string]any{}
 	}
 	made := at.info.Mappings.Meta.Weft
-	meta["weft"] = map[string]any{"mapping_hash": made.MappingHash, "extended": append(slices.Clone(made.Extended), s.mapping)}
+	made.Extended = append(slices.Clone(made.Extended), s.mapping)
+	meta["weft"] = made
 	fields["_meta"] = meta
 	body, err := json.Marshal(fields)
 	if err != nil {

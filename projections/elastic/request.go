@@ -50,7 +50,9 @@ func (s *Sink) post(ctx context.Context, actions []Action, idx []int, kind nameK
 	case err != nil && ctx.Err() != nil:
 		return nil, ended(ctx)
 	case err != nil && status == 0:
-		return nil, classifyError(err, size, sent)
+		p := classifyError(err, size, sent)
+		p.unanswered = true
+		return nil, p
 	case status < 200 || status > 299:
 		p := classifyStatus(status, header, ans.buf.Bytes(), time.Now())
 		p.fault.Marks = marks
@@ -128,7 +130,7 @@ func (s *Sink) exchange(ctx context.Context, p *payload, kind nameKind, dst *byt
 func (s *Sink) call(ctx context.Context, req esapi.Request) (int, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
 	defer cancel()
-	res, err := req.Do(ctx, s.client)
+	res, err := req.Do(ctx, nodes{s.client, len(s.cfg.URLs)})
 	if err != nil {
 		s.dropIdle()
 		return 0, nil, err

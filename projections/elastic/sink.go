@@ -105,6 +105,14 @@ func (r *run) send(ctx context.Context, idx []int) error {
 	}
 	err := r.attempt(ctx, idx)
 	var p *problem
+	for node := 1; node < len(r.s.cfg.URLs) && errors.As(err, &p) && p.unanswered && p.do == giveUp; node++ {
+		// The first request may be applied yet, after this one: the versions make that harmless,
+		// and the memory of deleted documents has to outlast it, as after any lost answer.
+		r.s.lost.Store(time.Now().UnixNano())
+		r.s.log.Warn("a node of Elasticsearch did not answer; weft asks another one",
+			zap.String("event", "elastic.other_node"), zap.Error(p.fault.Err), spanlog.IDs(ctx))
+		err = r.attempt(ctx, idx)
+	}
 	switch {
 	case err == nil:
 		return nil

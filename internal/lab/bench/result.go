@@ -50,6 +50,7 @@ type Result struct {
 	IdleStandby float64 `json:"idle_standby_cpu_percent,omitempty"`
 
 	Triggers []TriggerCost `json:"triggers,omitempty"`
+	Upkeep   *Upkeep       `json:"upkeep,omitempty"`
 
 	Claim     *Claims `json:"claim,omitempty"` // leases and lists, of all rounds together
 	Lists     *Claims `json:"list,omitempty"`  // those of lists alone
@@ -153,7 +154,7 @@ func newResult(s scenario, w workload, sides []*side) *Result {
 			r.HeadToBase, r.Compared = ratio(claimP99), "list and lease p99"
 		case trickle:
 			r.HeadToBase, r.Compared = ratio(p99), "latency p99"
-		case againstRaw, againstOwn, againstUntraced, byItself, writers:
+		case againstRaw, againstOwn, againstUntraced, byItself, writers, upkeep:
 		}
 	}
 	return r
@@ -172,7 +173,7 @@ func (s sample) brief(k kind) string {
 		text += fmt.Sprintf(", list and lease p50 %.2f ms, p99 %.2f ms, max %.2f ms", s.Claims.Percentile(50), claimP99(s), s.Claims.Max())
 	case byItself:
 		text += fmt.Sprintf(", %.0f MB", s.RSSMB)
-	case againstRaw, againstOwn, againstUntraced, writers:
+	case againstRaw, againstOwn, againstUntraced, writers, upkeep:
 	}
 	return text
 }
@@ -207,7 +208,7 @@ func (r *Result) ratio() (s *verdict.Range, of string, lessIsBetter bool) {
 func writeTable(out io.Writer, results []*Result) {
 	var rates, costs [][]any
 	for _, r := range results {
-		if r.Triggers != nil {
+		if r.Triggers != nil || r.Upkeep != nil {
 			continue // said line by line
 		}
 		ratio, of, _ := r.ratio()

@@ -99,22 +99,23 @@ func (b *bench) all(ctx context.Context, picked []scenario, head, base string) e
 	}
 	var results []*Result
 	for _, s := range picked {
-		if s.kind == writers {
-			costs, err := b.triggers(ctx)
-			if err != nil {
-				return fmt.Errorf("%s: %w", s.name, err)
+		result := &Result{Scenario: s.name, Rounds: b.opts.Rounds}
+		var err error
+		switch s.kind {
+		case writers:
+			result.Triggers, err = b.triggers(ctx)
+		case upkeep:
+			result.Upkeep, err = b.measureUpkeep(ctx, s, head)
+		default:
+			var sides []*side
+			if sides, err = b.measure(ctx, s, head, base); err == nil {
+				result = newResult(s, s.load.scaled(b.opts.Events), sides)
 			}
-			results = append(results, &Result{Scenario: s.name, Rounds: b.opts.Rounds, Triggers: costs})
-			if err := b.write(results); err != nil {
-				return err
-			}
-			continue
 		}
-		sides, err := b.measure(ctx, s, head, base)
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
-		results = append(results, newResult(s, s.load.scaled(b.opts.Events), sides))
+		results = append(results, result)
 		if err := b.write(results); err != nil {
 			return err
 		}

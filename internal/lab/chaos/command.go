@@ -38,7 +38,8 @@ cut, slowed down and reset, servers restarted, answers falsified.
 In the end everything is healed and drained, and what the database recorded of itself,
 what passed to Elasticsearch, and both stores are judged: no event lost or out of order,
 no document taken back or come back, one claimer at a time, no verdict and no send
-without a lease, both stores equal. A table says how long takeovers took. The servers that DATABASE_URL and ELASTIC_URL name are
+without a lease, both stores equal. With --rebuilds the index is built again all the time,
+commands are killed too, and no search by the alias may fail or find an older state. A table says how long takeovers took. The servers that DATABASE_URL and ELASTIC_URL name are
 left alone: chaos starts its own.
 
 Exit code 0 means that every figure is 0 and the stores are equal; 1 means anything
@@ -50,6 +51,7 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
   weftlab chaos --upgrade v1.2.0
   weftlab chaos --finished archive
   weftlab chaos --domain shop
+  weftlab chaos --rebuilds --duration 10m
   weftlab chaos --list`,
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
@@ -89,6 +91,7 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
 	f.StringVar(&opts.JSON, "json", "", "write the figures to `FILE` as JSON")
 	f.StringVar(&opts.Evidence, "evidence", "", "keep the evidence in `DIR`, also that of a clean run")
 	f.StringVar(&opts.Domain, "domain", Wordloom, "what is written and compared: wordloom, or shop, the example with children")
+	f.BoolVar(&opts.Rebuilds, "rebuilds", false, "build the index again all the time, beside searches")
 	f.StringVar((*string)(&opts.Finished), "finished", "", "what becomes of events that are done: keep, archive or delete (default weft's own)")
 	f.StringVar(&opts.Upgrade, "upgrade", "", "let instances of another build, a `BINARY|REVISION`, and of this one lead in turns")
 	f.StringVar(&opts.Binary, "weft", "", "run this weft `FILE` instead of building one, which leaves out skewed-clock")

@@ -16,6 +16,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections"
 )
 
 // The domains: search_index, which the application writes events for, and the shop of
@@ -37,16 +38,26 @@ type application interface {
 // domain is what a run carries.
 type domain struct {
 	application
-	documents string         // query for what they must be; see [reconcile.Visitor]
-	typ       string         // of the entities, where documents are known by their places alone
-	shards    map[string]int // by routing
+	projection string
+	watched    func(context.Context) ([]outbox.Key, error) // writes entities that stay as they are; nil where they cannot be told from others
+	documents  string                                      // query for what they must be; see [reconcile.Visitor]
+	typ        string                                      // of the entities, where documents are known by their places alone
+	shards     map[string]int                              // by routing
 }
 
 // openDomain makes the tables that weft migrate up does not, and returns who writes to them.
 func (r *run) openDomain(ctx context.Context) (*domain, error) {
 	if r.opts.Domain != Shop {
 		app := &traffic.Application{Pool: r.Pool}
-		return &domain{documents: reconcile.SearchIndex, application: struct {
+		return &domain{projection: projections.SearchIndexToElastic, watched: func(ctx context.Context) ([]outbox.Key, error) {
+			keys, changes := make([]outbox.Key, watchedEntities), make([]traffic.Change, watchedEntities)
+			for i := range keys {
+				keys[i] = traffic.NewKey()
+				changes[i] = traffic.Upsert(keys[i], "always there")
+			}
+			_, err := app.Write(ctx, changes...)
+			return keys, err
+		}, documents: reconcile.SearchIndex, application: struct {
 			*traffic.Stream
 			*traffic.Application
 		}{&traffic.Stream{
@@ -64,7 +75,7 @@ func (r *run) openDomain(ctx context.Context) (*domain, error) {
 		}
 	}
 	r.Outbox = traffic.ShopOutbox
-	return &domain{documents: traffic.ShopDocuments, typ: traffic.ShopProduct, shards: map[string]int{}, application: &traffic.Shop{
+	return &domain{projection: "products", documents: traffic.ShopDocuments, typ: traffic.ShopProduct, shards: map[string]int{}, application: &traffic.Shop{
 			Pool: r.Pool, Writers: writers, Rate: float64(r.opts.Rate), Seed: r.opts.Seed, Products: entities, Hot: hotEntities,
 		}}, r.Fleet.Run(ctx, "outbox", "create", "--table", "shop.product", "--children", "shop.variant:product_id",
 			"--routing", "tenant_id", "--apply")

@@ -39,7 +39,10 @@ func (r *run) judge(ctx context.Context) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	known := history.Run{Log: log, Acknowledged: r.domain.Acknowledged(), Applied: applied, Crashes: r.crashes(), End: end}
+	known, err := r.known(ctx, history.Run{Log: log, Acknowledged: r.domain.Acknowledged(), Applied: applied, Crashes: r.crashes(), End: end})
+	if err != nil {
+		return nil, err
+	}
 	v := history.Check(known)
 	result := r.measured(log, took)
 	result.Bulk = len(known.Applied)
@@ -62,6 +65,10 @@ func (r *run) measured(log *history.Log, took time.Duration) *Result {
 		Seed: r.opts.Seed, Seconds: math.Round(took.Seconds()*10) / 10,
 		Domain: cmp.Or(r.opts.Domain, Wordloom), Produced: r.domain.Produced(), Unknown: r.domain.Unknown(), Terms: len(log.Terms),
 		Finished: string(r.opts.Finished), Upgrade: r.opts.Upgrade, OtherTerms: otherTerms(log.Terms, r.starts), Leases: len(log.Leases),
+	}
+	if b := r.rebuilds; b != nil {
+		found := b.searcher.Found()
+		out.Rebuilds = &Rebuilds{Done: b.done, Aborted: b.aborted, Killed: b.killed, Searches: found}
 	}
 	out.count(log, r.injections)
 	return out

@@ -90,7 +90,9 @@ func (r *run) inject(ctx context.Context, i *injection) error {
 	if i.At, err = r.Now(ctx); err != nil {
 		return err
 	}
-	err = r.carryOut(ctx, i)
+	if err = r.excluded(i.Step.Kind); err == nil {
+		err = r.carryOut(ctx, i)
+	}
 	if skip, ok := err.(faults.Skip); ok { //nolint:errorlint // one that was joined with an error is an error
 		i.Skipped, err = string(skip), nil
 	}

@@ -6,6 +6,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 )
 
@@ -49,6 +50,16 @@ type Result struct {
 
 	TakeoverMS map[string]verdict.Latency `json:"takeover_ms"`
 	Delayed    map[string]int             `json:"delayed"` // events that were on their way for more than a second across the fault
+
+	Rebuilds *Rebuilds `json:"rebuilds,omitempty"`
+}
+
+// Rebuilds are those that went on during the faults.
+type Rebuilds struct {
+	Done     int              `json:"done"`
+	Aborted  int              `json:"aborted"`
+	Killed   int              `json:"commands_killed"`
+	Searches traffic.Searches `json:"searches"`
 }
 
 // Err returns nil when every figure is what it must be, and otherwise says which is not.
@@ -66,6 +77,12 @@ func (r *Result) Err() error {
 		{N: r.Missing, What: "missing documents"}, {N: r.Extra, What: "extra documents"}, {N: r.Stale, What: "stale documents"},
 	}
 	var wrong []string
+	if b := r.Rebuilds; b != nil {
+		counts = append(counts, verdict.Count{N: b.Searches.Failed, What: "searches without an index"}, verdict.Count{N: b.Searches.Stale, What: "stale searches"})
+		if b.Done == 0 || b.Searches.Answered == 0 {
+			wrong = append(wrong, fmt.Sprintf("%d rebuilds and %d searches", b.Done, b.Searches.Answered))
+		}
+	}
 	if r.Upgrade != "" && (r.OtherTerms == 0 || r.OtherTerms == r.Terms) {
 		wrong = append(wrong, fmt.Sprintf("%d of %d terms of the other build", r.OtherTerms, r.Terms))
 	}
@@ -108,6 +125,10 @@ func (r *Result) write(w io.Writer) {
 	}
 	if r.Upgrade != "" {
 		fmt.Fprintf(w, "%d terms were of the other build, %s\n", r.OtherTerms, r.Upgrade)
+	}
+	if b := r.Rebuilds; b != nil {
+		fmt.Fprintf(w, "%d rebuilds, %d aborted, %d of their commands killed; %d searches, %d without an index, %d stale, %d without a server %s\n",
+			b.Done, b.Aborted, b.Killed, b.Searches.Answered, b.Searches.Failed, b.Searches.Stale, b.Searches.Away, b.Searches.First)
 	}
 	verdict := "PASS"
 	if err := r.Err(); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 )
@@ -23,6 +24,27 @@ func clean() *Result {
 		Seed: 7, Faults: 3, Seconds: 12.5, Produced: 1000, Failed: 2, Bulk: 900, Terms: 3, Converged: true,
 		Injected: map[string]int{faults.SIGKILL: 2, faults.WriteBlock: 1}, Skipped: map[string]int{faults.Resign: 1},
 		TakeoverMS: map[string]verdict.Latency{faults.SIGKILL: {N: 2, P50: 83, P99: 1204, Max: 1204}}, Delayed: map[string]int{faults.SIGKILL: 5},
+	}
+}
+
+// Rebuilds during the faults are shown, and judged by their searches.
+func TestResultOfRebuilds(t *testing.T) {
+	t.Parallel()
+	for want, rebuilds := range map[string]Rebuilds{
+		"PASS": {Done: 3, Searches: traffic.Searches{Answered: 100, Away: 7}},
+		"FAIL: the run is not clean: 1 searches without an index": {Done: 3, Searches: traffic.Searches{Answered: 100, Failed: 1}},
+		"FAIL: the run is not clean: 2 stale searches":            {Done: 3, Searches: traffic.Searches{Answered: 100, Stale: 2}},
+		"FAIL: the run is not clean: 0 rebuilds and 9 searches":   {Searches: traffic.Searches{Answered: 9}},
+	} {
+		var out bytes.Buffer
+		r := clean()
+		r.Rebuilds = &rebuilds
+		r.write(&out)
+		for _, text := range []string{want, fmt.Sprintf("%d rebuilds", rebuilds.Done)} {
+			if !strings.Contains(out.String(), text) {
+				t.Errorf("got %s, want %q in it", &out, text)
+			}
+		}
 	}
 }
 

@@ -34,6 +34,7 @@ type Options struct {
 
 	Domain   string          // [Wordloom] or [Shop]; empty means the first
 	Finished outbox.Finished // what becomes of events that are done; empty: weft's default
+	Rebuilds bool            // the index is built again all the time, beside searches
 	Upgrade  string          // binary or revision of another build, which leads in turns with this one; empty means none
 
 	JSON     string // file for the result; empty means none
@@ -70,6 +71,7 @@ type run struct {
 	otherBinary string // of the other build; empty when there is none
 	starts      []start
 	domain      *domain
+	rebuilds    *rebuilds // nil without
 
 	injections []*injection
 	lasting    *injection // that goes on beside others, or nil
@@ -167,7 +169,10 @@ func (r *run) prepare(ctx context.Context) error {
 	for n := range r.opts.Instances {
 		names = append(names, string(rune('a'+n)))
 	}
-	return r.LaunchAll(ctx, names...)
+	if err := r.LaunchAll(ctx, names...); err != nil || !r.opts.Rebuilds {
+		return err
+	}
+	return r.openRebuilds(ctx)
 }
 
 // build makes the binary, and the one with a wrong wall clock if the schedule needs it.
@@ -202,8 +207,15 @@ func (r *run) perform(ctx context.Context) (*Result, error) {
 	defer stop()
 	g.Go(func() error { return r.domain.Run(writing) })
 	g.Go(func() error { r.watch(writing); return nil })
+	searching, end := context.WithCancel(gctx)
+	defer end()
+	if r.rebuilds != nil {
+		g.Go(func() error { r.rebuilds.Run(writing); return nil })
+		g.Go(func() error { r.rebuilds.searcher.Run(searching); return nil })
+	}
 	g.Go(func() error {
 		defer stop()
+		defer end()
 		return r.injectAll(gctx)
 	})
 	if err := g.Wait(); err != nil {

@@ -22,6 +22,12 @@ func (r *run) settle(ctx context.Context) error {
 		return err
 	}
 	start := time.Now()
+	if r.rebuilds != nil {
+		if err := r.rebuilds.finish(ctx); err != nil {
+			return err
+		}
+		r.unexpected = append(r.unexpected, r.rebuilds.failures...)
+	}
 	if err := r.Drained(ctx, drainTimeout, r.Supervise); err != nil {
 		return err
 	}

@@ -143,7 +143,8 @@ func exportCommand() *cobra.Command {
 		Long: `Write the traces of events (by outbox_event_id, spans outbox.process) and of batches (by
 claim_batch_id, spans projection.process_batch) into _exports of the run, in the form of
 Jaeger's API, and print how many there are. Without --event and --batch these are the
-run's first events and their batches.
+run's first events, their batches and their entities, the batches and claims that carry this
+build's wordloom.obs_schema, and the names of the services and of the run's operations.
 
 The traces come from the Jaeger that JAEGER_URL names; the run must have been given its
 OTLP endpoint (OTEL_EXPORTER_OTLP_ENDPOINT, or JAEGER_URL alone for port 4318). Without

@@ -44,15 +44,16 @@ const (
 	rivalLease = "3 seconds"
 )
 
-// dbClaimContention has three parts. Another session locks rows: the leader projects the
+// dbClaimContention has four parts. Another session locks the source table: the leader gives the
+// lock a time, and retries the events with reason db_contention. Another session locks rows: the leader projects the
 // events, cannot settle them, and delays their entities. Another session locks the table of
 // leases: the lease takes long. Elasticsearch is slow: the processing takes long, and another
 // worker claims the rows; the leader leases nothing until that worker has stopped.
 func dbClaimContention() Scenario {
 	return Scenario{
 		Name:  "db_claim_contention",
-		About: "another session locks rows that are due, and then the table of leases; then, while Elasticsearch is slow, another worker claims rows that are in flight",
-		Shows: "entities held back with pauses that double, settles that are skipped and counted, a leader that leases nothing beside another worker, and where the time goes: lease or processing",
+		About: "another session locks the source table, rows that are due, and then the table of leases; then, while Elasticsearch is slow, another worker claims rows that are in flight",
+		Shows: "retries with reason db_contention, looks that find nothing, entities held back with pauses that double, settles that are skipped and counted, a leader that leases nothing beside another worker, and where the time goes: lease or processing",
 		Params: []Param{
 			{"events", "5", "events of each part"},
 		},
@@ -61,6 +62,7 @@ func dbClaimContention() Scenario {
 		run: func(r *run) {
 			n := r.count("events", 1, 1000)
 			var c contention
+			r.lockedSource(n)
 			r.lockedRows(n, &c)
 			r.lockedLeases(n, &c)
 			r.rivalClaims(n, &c)
@@ -68,6 +70,7 @@ func dbClaimContention() Scenario {
 		},
 		verify: func(j *judge) {
 			c := verdict.Probed[contention](j.Judge, "contention")
+			j.sourceWasLocked()
 			j.rowsWereLocked(&c)
 			j.leasesWereLocked(&c)
 			j.rivalClaimed(&c)
@@ -76,6 +79,39 @@ func dbClaimContention() Scenario {
 			j.storesEqual()
 		},
 	}
+}
+
+// lockedSource lets another session lock the source table, as a migration does that waits
+// behind a long query, until the leader has given up waiting once.
+func (r *run) lockedSource(n int) {
+	events := r.enqueueAnd(func(ctx context.Context, tx pgx.Tx, events []verdict.Event) error {
+		_, err := tx.Exec(ctx, `update `+searchOutbox+` set next_retry_at = now() + interval '1 second' where id = any ($1)`, idsOf(events))
+		return err
+	}, upserts(n, "source locked")...)
+	if r.stranger("a lock of another session on the source table", func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `lock table search_index in access exclusive mode`)
+		return err
+	}) {
+		r.await("retries for db_contention", func(context.Context) error {
+			if got := r.now("outbox_retry_scheduled_total", "reason=db_contention"); got < float64(n) {
+				return fmt.Errorf("%v are", got)
+			}
+			return nil
+		})
+		r.heal()
+	}
+	r.become(events, "done")
+}
+
+func (j *judge) sourceWasLocked() {
+	locked := j.Events("source locked")
+	j.Least("outbox_retry_scheduled_total{reason=db_contention} grew by", verdict.MetricsDir,
+		j.Delta("outbox_retry_scheduled_total", "reason=db_contention"), float64(len(locked)))
+	for _, e := range locked {
+		j.Logged(1, "event=projection.event", "event_id="+e.ID.String(), "result=retry", "reason=db_contention")
+	}
+	j.Spans(spanBatch, "result=retry", "reason=db_contention")
+	j.Grew("weft_looks_total", "found=none")
 }
 
 // lockedRows lets another session hold rows from before they are due.

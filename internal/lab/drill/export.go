@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
+	"github.com/samuelhu324-dev/weft/internal/telemetry"
 	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
 	"github.com/samuelhu324-dev/weft/internal/testenv/watch"
 )
@@ -34,6 +35,7 @@ type ExportOptions struct {
 // traceSource answers questions for traces, in Jaeger's form.
 type traceSource interface {
 	find(ctx context.Context, q verdict.Query) (json.RawMessage, map[string]int, error) // spans by trace
+	names(ctx context.Context, service string) (services, operations []string, err error)
 	hint(ctx context.Context) string
 }
 
@@ -63,6 +65,9 @@ func Export(ctx context.Context, opts ExportOptions, scenario string) error {
 	}
 	if len(out.Queries) == 0 {
 		return errors.New("export: the run has no event; name one with --event or --batch")
+	}
+	if err := snapshot(ctx, source, service, d); err != nil {
+		return err
 	}
 	seen := map[string]int{}
 	var missing []string
@@ -98,8 +103,8 @@ func Export(ctx context.Context, opts ExportOptions, scenario string) error {
 	return nil
 }
 
-// queries returns a query for each named event and batch, or else for the run's first events
-// and their batches.
+// queries returns a query for each named event and batch, or else for the run's first events,
+// their batches and entities, and for the batches and claims of this vocabulary.
 func (o ExportOptions) queries(e *verdict.Evidence) []verdict.Query {
 	events, batches := o.Events, o.Batches
 	if len(events)+len(batches) == 0 {
@@ -125,7 +130,40 @@ func (o ExportOptions) queries(e *verdict.Evidence) []verdict.Query {
 	}
 	add("event", spanEvent, "wordloom.outbox_event_id", events)
 	add("batch", spanBatch, "wordloom.claim_batch_id", batches)
+	if len(o.Events)+len(o.Batches) > 0 {
+		return out
+	}
+	// What this vocabulary has sent, where another worker may run beside it; and what has
+	// happened to the first of the entities.
+	add("schema", spanBatch, obsSchema, []string{telemetry.Schema})
+	add("claims", spanClaim, obsSchema, []string{telemetry.Schema})
+	var entities []string
+	for _, event := range e.Recipe.Events {
+		_, id, _ := strings.Cut(event.Entity, ":")
+		if len(entities) < o.Limit && !slices.Contains(entities, id) {
+			entities = append(entities, id)
+		}
+	}
+	add("entity", spanEvent, "wordloom.entity_id", entities)
 	return out
+}
+
+const obsSchema = "wordloom.obs_schema"
+
+// snapshot writes which services the source knows, and the operations of the run's, as
+// Jaeger's API answers.
+func snapshot(ctx context.Context, source traceSource, service string, d verdict.Dir) error {
+	services, operations, err := source.names(ctx, service)
+	if err != nil {
+		return fmt.Errorf("export: %w", err)
+	}
+	for file, names := range map[string][]string{"services": services, "operations": operations} {
+		slices.Sort(names)
+		if err := d.Write(verdict.ExportDir+"/"+file+".json", map[string]any{"data": names, "total": len(names)}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // unsafe is what of an id is no part of a file's name.
@@ -159,6 +197,13 @@ func (j jaeger) find(ctx context.Context, q verdict.Query) (json.RawMessage, map
 	return raw, spans, err
 }
 
+func (j jaeger) names(ctx context.Context, service string) (services, operations []string, err error) {
+	if services, err = j.traces.Services(ctx); err == nil {
+		operations, err = j.traces.Operations(ctx, service)
+	}
+	return services, operations, err
+}
+
 func (j jaeger) hint(ctx context.Context) string {
 	names, err := j.traces.Services(ctx)
 	if err != nil {
@@ -173,6 +218,19 @@ type capture struct{ spans []collector.Span }
 
 func (c capture) hint(context.Context) string {
 	return fmt.Sprintf("the run has received %d spans", len(c.spans))
+}
+
+func (c capture) names(_ context.Context, service string) (services, operations []string, err error) {
+	for _, s := range c.spans {
+		name := fmt.Sprint(s.Resource["service.name"])
+		if !slices.Contains(services, name) {
+			services = append(services, name)
+		}
+		if name == service && !slices.Contains(operations, s.Name) {
+			operations = append(operations, s.Name)
+		}
+	}
+	return services, operations, nil
 }
 
 func (c capture) find(_ context.Context, q verdict.Query) (json.RawMessage, map[string]int, error) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -36,7 +37,9 @@ func exportOfTheCapture(t *testing.T, binary string) {
 		t.Fatal(err)
 	}
 	batches := 0
+	by := map[string]int{}
 	for _, q := range counts.Queries {
+		by[q.By]++
 		if q.Traces == 0 || q.Spans < q.Traces {
 			t.Errorf("exported: got %+v, want traces", q)
 		}
@@ -44,8 +47,19 @@ func exportOfTheCapture(t *testing.T, binary string) {
 			batches++
 		}
 	}
-	if len(counts.Queries) != 11+batches || batches == 0 || counts.Source != "capture" {
-		t.Errorf("exported: got %+v, want 11 events and their batches", counts)
+	if by["event"] != 11 || by["entity"] != 11 || by["schema"] != 1 || by["claims"] != 1 || batches == 0 || counts.Source != "capture" {
+		t.Errorf("exported: got %v of %s, want 11 events and entities, their batches, and those of the schema", by, counts.Source)
+	}
+	for file, want := range map[string][]string{"services": {"weft"}, "operations": {spanBatch, spanClaim, spanEvent}} {
+		var names struct{ Data []string }
+		if err := e.Read(verdict.ExportDir+"/"+file+".json", &names); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range want {
+			if !slices.Contains(names.Data, name) {
+				t.Errorf("%s: got %v, want %s among them", file, names.Data, name)
+			}
+		}
 	}
 
 	export.Events = []string{poisoned}

@@ -45,11 +45,7 @@ func failover(s Scenario, takeover time.Duration, fault func(*run, *failure), mo
 	s.run = func(r *run) {
 		f := &failure{Takeover: takeover > 0}
 		r.underLoad(r.count("rate", 1, 5000), f, func() {
-			l, err := r.Leader(r.ctx)
-			r.must(err)
-			f.Leader, f.Fault.Epoch, f.Fault.Name = l.Instance, l.Epoch, s.Name
-			f.Fault.At, err = r.Now(r.ctx)
-			r.must(err)
+			r.meet(f)
 			fault(r, f)
 			f.Fault.Until = time.Now()
 		})
@@ -65,6 +61,15 @@ func failover(s Scenario, takeover time.Duration, fault func(*run, *failure), mo
 }
 
 const strictest = "never two active, every event done and in order per entity, both stores equal; "
+
+// meet notes who leads, and when, as a fault is about to come.
+func (r *run) meet(f *failure) {
+	l, err := r.Leader(r.ctx)
+	r.must(err)
+	f.Leader, f.Fault.Epoch, f.Fault.Name = l.Instance, l.Epoch, r.scenario.Name
+	f.Fault.At, err = r.Now(r.ctx)
+	r.must(err)
+}
 
 // underLoad calls do in the middle of a load.
 func (r *run) underLoad(rate int, f *failure, do func()) {
@@ -132,11 +137,20 @@ where at > $1 and old_status = 'pending' and new_status = 'done' order by seq li
 
 // failedOver asserts what holds in each failover.
 func (j *judge) failedOver(takeover time.Duration) {
+	j.loaded()
+	j.survived(takeover)
+	j.sound("", "")
+}
+
+// loaded asserts that events were written before the fault and after it.
+func (j *judge) loaded() {
+	j.atLeast("events that the load committed", "failure", len(verdict.Probed[failure](j.Judge, "failure").Produced), 2*loadPart)
+}
+
+// survived asserts that work went on soon after the fault.
+func (j *judge) survived(takeover time.Duration) {
 	f := verdict.Probed[failure](j.Judge, "failure")
-	end := verdict.Probed[history.End](j.Judge, "stores")
-	applied := verdict.Probed[[]history.Applied](j.Judge, "bulk")
 	log, file := j.history(), verdict.ProbeFile("history")
-	j.atLeast("events that the load committed", "failure", len(f.Produced), 2*loadPart)
 	if takeover > 0 {
 		t := history.Takeovers(log, []history.FaultMark{f.Fault})[0]
 		seen := "no takeover"
@@ -154,7 +168,15 @@ func (j *judge) failedOver(takeover time.Duration) {
 		}
 		j.Check("from the server's first accepted request to the first settled event", file, seen, "at most "+restartedBound.String(), ok && first.At.Sub(f.Accepts) <= restartedBound)
 	}
-	v := history.Check(history.Run{Log: log, Acknowledged: f.Produced, Applied: applied, End: &end})
+}
+
+// sound asserts all invariants. Where a rebuild has moved an alias, index is where it leads to.
+func (j *judge) sound(alias, index string) {
+	f := verdict.Probed[failure](j.Judge, "failure")
+	end := verdict.Probed[history.End](j.Judge, "stores")
+	applied := verdict.Probed[[]history.Applied](j.Judge, "bulk")
+	log, file := j.history(), verdict.ProbeFile("history")
+	v := history.Check(history.Run{Log: log, Acknowledged: f.Produced, Applied: applied, End: &end, Alias: alias, Index: index})
 	for _, c := range []struct {
 		what     string
 		findings []history.Finding

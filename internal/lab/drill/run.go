@@ -88,7 +88,7 @@ func newRun(ctx context.Context, s runSpec) (r *run, err error) {
 	}
 	p := r.corner.Place
 	environ := rig.Environment(s.Environ, !s.site.Started.Elastic, append(p.Settings(),
-		"WORDLOOM_ENV="+s.site.environment, "WEFT_PROJECTIONS="+searchProjection, "WEFT_LOG_LEVEL=debug",
+		"WORDLOOM_ENV="+s.site.environment, "WEFT_PROJECTIONS="+searchProjection,
 		"WORDLOOM_TRACING_ENABLED=true", "OTEL_SERVICE_NAME="+service(s.Environ), "OTEL_TRACES_SAMPLER=always_on", "OTEL_BSP_SCHEDULE_DELAY=200",
 		"OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_EXPORTER_OTLP_ENDPOINT="+r.collector.HTTP)...)
 	r.app = &traffic.Application{Pool: p.Pool, Timeout: queryBound}

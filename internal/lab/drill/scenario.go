@@ -49,8 +49,8 @@ func pair(env ...string) []instance { return []instance{{"a", env}, {"b", env}} 
 func Scenarios() []Scenario {
 	return []Scenario{
 		esDownConnect(), es429Inject(), esWriteBlock(), esBulkPartial(), dbClaimContention(), stuckReclaim(), duplicateDelivery(),
-		projectionVersion(), documentsDiffer(), collectorDown(), lab003SkipLocked(), lab003AtomicClaim(),
-		leaderSIGTERM(), leaderSIGKILL(), leaderSIGSTOP(), lockSessionKilled(), leaderPartition(), pgRestart(), esRestart(),
+		projectionVersion(), documentsDiffer(), rebuildUnderLoad(), rebuildLeaderKilled(), collectorDown(), lab003SkipLocked(), lab003AtomicClaim(),
+		leaderSIGTERM(), leaderSIGKILL(), leaderSIGSTOP(), lockSessionKilled(), leaderPartition(), pgRestart(), esRestart(), rebuildElasticRestart(),
 	}
 }
 

@@ -10,8 +10,11 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
 
-// WriteBlock names the fault of an index that takes no writes.
-const WriteBlock = "write-block"
+// Names of faults of the index.
+const (
+	WriteBlock   = "write-block"
+	AliasRemoved = "alias-removed"
+)
 
 func indices() []Fault {
 	return []Fault{
@@ -23,7 +26,7 @@ func indices() []Fault {
 			}
 			return i.Elastic.Do(ctx, http.MethodPut, "/"+url.PathEscape(i.index)+"/_settings", map[string]any{"index.blocks.write": value}, nil)
 		}),
-		onIndex("alias-removed", "the alias of the index is removed and put back", func(ctx context.Context, i *Injection, broken bool) error {
+		onIndex(AliasRemoved, "the alias of the index is removed and put back", func(ctx context.Context, i *Injection, broken bool) error {
 			action := "add"
 			if broken {
 				action = "remove"

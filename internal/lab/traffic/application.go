@@ -191,6 +191,13 @@ func (a *Application) write(ctx context.Context, tx pgx.Tx, changes []Change, pr
 	return events, nil
 }
 
+// WriteMissing writes an event for an entity that never existed, and no row.
+func (a *Application) WriteMissing(ctx context.Context, op outbox.Op) ([]outbox.NewEvent, error) {
+	return a.transact(ctx, func(context.Context, pgx.Tx) ([]outbox.NewEvent, error) {
+		return []outbox.NewEvent{{ID: outbox.UUID(uuid.New()), Key: NewKey(), Op: op, Version: a.Clock.Next()}}, nil
+	}, nil)
+}
+
 // WriteLate updates one entity without a lock: it takes the version first, keeps the
 // transaction open for wait, and writes the row last. So versions of such an entity are
 // committed out of order, the late ones for a row that is newer or gone. A row that is newer

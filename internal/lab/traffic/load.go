@@ -112,8 +112,12 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	if opts.Rate > 0 {
 		pace = fmt.Sprintf("%g a second", opts.Rate)
 	}
+	what := string(opts.Scenario)
+	if opts.Missing != "" {
+		what = fmt.Sprintf("%s of entities that never existed", opts.Missing)
+	}
 	screen.Line("%s: %s operations with %d bytes, %s, at most %d at once, environment %s",
-		opts.Scenario, rig.Number(opts.Ops), opts.Bytes, pace, opts.Concurrency, environment)
+		what, rig.Number(opts.Ops), opts.Bytes, pace, opts.Concurrency, environment)
 	if err := w.prepare(ctx, func(n int) { screen.Refresh(fmt.Sprintf("made %s entities", rig.Number(n))) }); err != nil {
 		return nil, err
 	}

@@ -3,6 +3,9 @@ package traffic
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -246,5 +249,62 @@ func TestMissingTablesAreSaid(t *testing.T) {
 	_, err := Run(t.Context(), Options{Settings: Settings{Scenario: CreateScenario, Ops: 1, Bytes: 1, Concurrency: 1}, Pool: r.pool})
 	if kind, text := postgres.Diagnose(err); kind != postgres.MissingMigration || !strings.Contains(text, "weft migrate up") {
 		t.Errorf("Run: got %v (%s), want it to say what to do", err, text)
+	}
+}
+
+// An event for an entity that never existed has no row, before or after it.
+func TestMissingEntities(t *testing.T) {
+	t.Parallel()
+	for _, op := range []outbox.Op{outbox.Upsert, outbox.Delete} {
+		r := newSite(t)
+		got, text := r.run(t.Context(), t, Settings{Scenario: HotScenario, Ops: 3, Bytes: 9, Concurrency: 2, Missing: op})
+		if got.Ops != 3 || got.Errors != 0 || len(r.seen) != 3 || !strings.Contains(text, string(op)+" of entities that never existed") {
+			t.Errorf("%s: got %+v, %q", op, got, text)
+		}
+		if n := r.count(t, "select count(distinct entity_id) from search_outbox_events where op = '"+string(op)+"' and status = 'pending'"); n != 3 {
+			t.Errorf("%s: %d events, want 3 of different entities", op, n)
+		}
+		if n := r.count(t, "select count(*) from search_index"); n != 0 {
+			t.Errorf("%s: %d rows, want none", op, n)
+		}
+	}
+	for _, c := range []struct {
+		missing bool
+		op      string
+		want    outbox.Op
+		err     string
+	}{
+		{false, "", "", ""}, {true, "delete", outbox.Delete, ""}, {true, "upsert", outbox.Upsert, ""},
+		{false, "delete", "", "load: --op goes with --missing; --scenario says what else to write"},
+		{true, "", "", `load: --missing needs --op upsert or --op delete, not ""`},
+	} {
+		got, err := missingOp(c.missing, c.op)
+		if text := fmt.Sprint(err); got != c.want || (err != nil || c.err != "") && text != c.err {
+			t.Errorf("%+v: got %q, %v", c, got, err)
+		}
+	}
+}
+
+func TestProducedIsServed(t *testing.T) {
+	t.Parallel()
+	p, err := produce("127.0.0.1:0", "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	key := NewKey()
+	p.committed([]outbox.NewEvent{{Key: key, Op: outbox.Delete}, {Key: key, Op: outbox.Delete}})
+	response, err := http.Get("http://" + p.address + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	want := fmt.Sprintf(`outbox_produced_total{component="worker",entity_type=%q,env="test",event_type=%q} 2`, key.Type, key.Type+".delete")
+	if err != nil || !strings.Contains(string(text), want) {
+		t.Errorf("got %s, %v, want %s", text, err, want)
+	}
+	if _, err := produce(p.address, "test"); err == nil {
+		t.Error("a second listener on the address: got no error")
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // Scenario says what is written.
@@ -32,6 +34,7 @@ type Settings struct {
 	Rate        float64 // operations per second; 0 is as fast as possible
 	Concurrency int     // operations that are under way at most
 	Seed        uint64
+	Missing     outbox.Op // each operation is one event of this op for an entity that never existed; empty: the scenario
 }
 
 // setting is one of the environment's names.

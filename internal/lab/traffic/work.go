@@ -26,9 +26,9 @@ type work struct {
 // prepare makes the entities that the scenario changes.
 func (w *work) prepare(ctx context.Context, made func(int)) error {
 	n := 0
-	switch w.Scenario {
-	case CreateScenario:
-	case DeleteScenario:
+	switch {
+	case w.Missing != "", w.Scenario == CreateScenario:
+	case w.Scenario == DeleteScenario:
 		n = w.Ops
 	default:
 		n = known
@@ -54,6 +54,9 @@ func (w *work) prepare(ctx context.Context, made func(int)) error {
 
 // operation n is the same for a seed, apart from what others do to its entity.
 func (w *work) operation(ctx context.Context, n int) ([]outbox.NewEvent, error) {
+	if w.Missing != "" {
+		return w.app.WriteMissing(ctx, w.Missing)
+	}
 	random := rand.New(rand.NewPCG(w.Seed, uint64(n)|1<<63))
 	scenario := w.Scenario
 	if scenario == MixedScenario {

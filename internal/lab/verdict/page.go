@@ -196,11 +196,10 @@ func (p *page) traces(e *Evidence) error {
 	return nil
 }
 
-// log shows what a person would look for: all but debug lines, and the events that have a
-// reason for how they ended.
+// log shows what a person would look for: all but debug lines.
 func (p *page) log(e *Evidence, from time.Time) {
 	lines := slices.DeleteFunc(slices.Clone(e.Lines), func(l Line) bool {
-		return l.Get("level") == "debug" && (l.Get("event") != "projection.event" || l.Get("reason") == "")
+		return l.Get("level") == "debug"
 	})
 	slices.SortStableFunc(lines, func(a, b Line) int { return a.At.Compare(b.At) })
 	shown := lines[:min(len(lines), maxLog)]

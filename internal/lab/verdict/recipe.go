@@ -118,7 +118,7 @@ type Exported struct {
 
 // Query is one question for traces, with the file of the answer.
 type Query struct {
-	By        string `json:"by"` // event, batch
+	By        string `json:"by"` // event, batch, schema (batches of it), claims, entity
 	ID        string `json:"id"`
 	Operation string `json:"operation"`
 	File      string `json:"file"`

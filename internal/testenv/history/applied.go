@@ -26,8 +26,10 @@ type Applied struct {
 	// Document is what it writes to, where that is not known by ID alone: ids that differ in the
 	// routing are one document when they meet on one shard.
 	Document string
-	Version  int64 // asked for
+	Target   string // name that the request was sent to: an alias, or an index
+	Version  int64  // asked for
 	// The answer; zero where there was none.
+	Index         string // that has taken it
 	Status        int
 	Result        string // created, updated, deleted, not_found; empty for an error
 	SeqNo         int64

@@ -41,6 +41,10 @@ type Run struct {
 	Applied      []Applied   // all of the run; nil when nothing recorded it
 	Crashes      []FaultMark // of PostgreSQL: see [SentEarly]
 	End          *End        // nil when nobody looked
+
+	// Alias, when not empty, is the name by which events were carried while rebuilds wrote to
+	// other indexes and moved it; Index is what it leads to in the end.
+	Alias, Index string
 }
 
 // Verdict is what the checks found.
@@ -68,10 +72,17 @@ func Check(r Run) *Verdict {
 		OutOfOrder: OutOfOrder(r.Log), DeadLetters: DeadLetters(r.Log), Kept: Kept(r.Log),
 	}
 	if r.Applied != nil {
-		v.SentEarly = SentEarly(r.Log, r.Applied, r.Crashes)
-		v.Lost = append(v.Lost, Unprojected(r.Log, r.Applied)...)
-		docs := documents(r.Applied)
-		v.Regressions, v.Resurrected = regressions(r.Log, docs, r.End), resurrected(r.Log, docs, r.End)
+		live := r.live()
+		v.SentEarly = SentEarly(r.Log, live, r.Crashes)
+		v.Lost = append(v.Lost, Unprojected(r.Log, live)...)
+		for index, items := range r.byIndex() {
+			docs, end := documents(items), r.End
+			if index != r.Index {
+				end = nil // it is frozen, or gone
+			}
+			v.Regressions = append(v.Regressions, regressions(r.Log, docs, end)...)
+			v.Resurrected = append(v.Resurrected, resurrected(r.Log, docs, end)...)
+		}
 	}
 	if r.End != nil {
 		v.Diverged, v.Unsettled = Diverged(r.Log, r.End)

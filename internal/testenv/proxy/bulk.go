@@ -97,7 +97,7 @@ func (r result) fields(a *history.Applied) error {
 	var errs []error
 	for _, item := range r {
 		for name, into := range map[string]any{
-			"status": &a.Status, "result": &a.Result, "_seq_no": &a.SeqNo, "_primary_term": &a.PrimaryTerm, "_version": &a.ResultVersion,
+			"_index": &a.Index, "status": &a.Status, "result": &a.Result, "_seq_no": &a.SeqNo, "_primary_term": &a.PrimaryTerm, "_version": &a.ResultVersion,
 		} {
 			if raw, ok := item[name]; ok {
 				errs = append(errs, json.Unmarshal(raw, into))

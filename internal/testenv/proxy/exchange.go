@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
@@ -61,9 +62,10 @@ func (t *Tap) bulk(w http.ResponseWriter, r *http.Request) {
 // open begins the record.
 func (e *exchange) open() {
 	request, now := e.tap.rec.next(), time.Now()
+	target := strings.Trim(strings.TrimSuffix(e.r.URL.Path, "/_bulk"), "/")
 	e.seen = make([]history.Applied, len(e.lines))
 	for i, l := range e.lines {
-		e.seen[i] = history.Applied{Request: request, Instance: e.tap.instance, Sent: now, Op: l.op, ID: l.place(), Version: l.version}
+		e.seen[i] = history.Applied{Request: request, Instance: e.tap.instance, Sent: now, Op: l.op, ID: l.place(), Target: target, Version: l.version}
 	}
 }
 

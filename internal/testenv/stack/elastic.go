@@ -24,7 +24,7 @@ type elastic struct {
 	javaHome string
 	heapMB   int
 	quick    bool
-	dir      string // holds config, data, logs and tmp
+	dir      string // holds config, data, logs, repo (of snapshots) and tmp
 	cluster  string
 	who      *account
 	spawner  *process.Spawner
@@ -48,7 +48,7 @@ func (e *elastic) url() string {
 func (e *elastic) at(name string) string { return filepath.Join(e.dir, name) }
 
 func (e *elastic) prepare() error {
-	for _, name := range []string{"config", "config/jvm.options.d", "data", "logs", "tmp"} {
+	for _, name := range []string{"config", "config/jvm.options.d", "data", "logs", "repo", "tmp"} {
 		if err := os.Mkdir(e.at(name), 0o700); err != nil {
 			return explainDisk(err, e.dir)
 		}
@@ -103,6 +103,7 @@ func (e *elastic) settings() string {
 		fmt.Sprintf("http.port: %d", e.port),
 		fmt.Sprintf("transport.port: %d", e.transport),
 		"path.data: "+e.at("data"),
+		"path.repo: "+e.at("repo"),
 		"path.logs: "+e.at("logs"),
 		"action.auto_create_index: false",
 		"cluster.routing.allocation.disk.threshold_enabled: false",

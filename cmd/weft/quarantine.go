@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/records"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// quarantined is the JSON form of what weft quarantine and weft release did in one projection.
+// Names and units stay; fields may be added.
+type quarantined struct {
+	Projection string              `json:"projection"`
+	EntityType string              `json:"entity_type"`
+	EntityID   string              `json:"entity_id"`
+	Changed    bool                `json:"changed"`    // false when it was so before
+	Quarantine *records.Quarantine `json:"quarantine"` // null after weft release
+}
+
+func (a *app) quarantineCommand() *cobra.Command {
+	return a.quarantineOrRelease(&cobra.Command{
+		Use:   "quarantine TYPE:ID",
+		Short: "Let the events of one entity wait until it is released",
+		Long: `Have the leader lease no more events of one entity; all others go on. It obeys within a
+second; what is in flight settles. The quarantine is kept in Postgres, so it outlives
+restarts and takeovers, until weft release. Works from any host, with or without a leader.
+
+Meanwhile the entity's events wait in their order, and none is lost: they count as lag.
+weft status, weft event and the metric weft_quarantined_entities show the quarantine, and
+WeftQuarantineLong fires after a day.
+
+Without --projection it is in quarantine for every configured projection whose entities have
+such ids. A projection takes ` + fmt.Sprint(outbox.MaxQuarantined) + ` entities at most.
+
+Instances of an older build do not know of it. Exits 0, also when the entity was in
+quarantine before; the first quarantine then stays as it is.`,
+		Example: `  weft quarantine block:7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11 --by alice --why "bad text, INC-7"
+  weft quarantine order:4711 --projection orders --by alice --why "being fixed"
+  weft release order:4711 --by alice --why "fixed"`,
+	}, func(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, o outbox.HoldOrder, entity outbox.Key) (quarantined, error) {
+		now, begun, err := outbox.QuarantineEntity(ctx, pool, o, entity, cfg.Database.Timeout)
+		if errors.Is(err, outbox.ErrQuarantineFull) {
+			err = &exitError{exitRefused, err.Error()}
+		}
+		return quarantined{Changed: begun, Quarantine: records.DescribeQuarantine(now)}, err
+	})
+}
+
+func (a *app) releaseCommand() *cobra.Command {
+	return a.quarantineOrRelease(&cobra.Command{
+		Use:   "release TYPE:ID",
+		Short: "End the quarantine of an entity",
+		Long: `End what weft quarantine has begun: the leader goes on with the entity's events within a
+second or so, in their order. Without --projection the quarantine ends for every configured
+projection. Exits 0, also when the entity was in no quarantine.`,
+		Example: `  weft release block:7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11 --by alice --why "text fixed"`,
+	}, func(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, o outbox.HoldOrder, entity outbox.Key) (quarantined, error) {
+		ended, err := outbox.ReleaseEntity(ctx, pool, o, entity, cfg.Database.Timeout)
+		return quarantined{Changed: ended}, err
+	})
+}
+
+func (a *app) quarantineOrRelease(cmd *cobra.Command, do func(context.Context, *pgxpool.Pool, config.Config, outbox.HoldOrder, outbox.Key) (quarantined, error)) *cobra.Command {
+	var (
+		by, why, projection string
+		asJSON              bool
+	)
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return usage(cmd, "want one entity, as TYPE:ID")
+		}
+		if kind, id, err := records.Entity(args[0]); err != nil || kind == "" || id.IsZero() {
+			return usage(cmd, fmt.Sprintf("%q is no entity: want TYPE:ID", args[0]))
+		}
+		return signed(cmd, by, why)
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.writing(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+			names := cfg.Projections
+			if projection != "" {
+				if !slices.Contains(names, projection) {
+					return usage(cmd, fmt.Sprintf("%q is none of the projections: %s", projection, joined(names)))
+				}
+				names = []string{projection}
+			}
+			entities, err := entityOf(ctx, cmd, pool, cfg, names, args[0])
+			if err != nil {
+				return err
+			}
+			out := []quarantined{}
+			for _, name := range names {
+				entity, ok := entities[name]
+				if !ok {
+					continue
+				}
+				q, err := do(ctx, pool, cfg, outbox.HoldOrder{Group: cfg.Group, Projection: name, By: by, Why: why}, entity)
+				if err != nil {
+					return err
+				}
+				q.Projection, q.EntityType, q.EntityID = name, entity.Type, entity.ID.String()
+				out = append(out, q)
+			}
+			return a.show(asJSON, out, func(w io.Writer) error { return writeQuarantined(w, out) })
+		})
+	}
+	cmd.Flags().StringVar(&projection, "projection", "", "only for this projection")
+	cmd.Flags().StringVar(&by, "by", "", "who does it (required)")
+	cmd.Flags().StringVar(&why, "why", "", "the reason (required)")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	databaseFlags(cmd, "group", "projections", "env")
+	return cmd
+}
+
+// entityOf reads TYPE:ID for each projection whose table has entities with such ids.
+func entityOf(ctx context.Context, cmd *cobra.Command, pool *pgxpool.Pool, cfg config.Config, names []string, text string) (map[string]outbox.Key, error) {
+	out := map[string]outbox.Key{}
+	var kinds []string
+	kind, raw, _ := records.Entity(text)
+	for _, name := range names {
+		t, err := outbox.DescribeTable(ctx, pool, cfg.Registry().Table(name), cfg.Database.Timeout)
+		if err != nil {
+			return nil, err
+		}
+		if id, err := outbox.ParseID(t.Entity, raw.String()); err == nil {
+			out[name] = outbox.Key{Type: kind, ID: id}
+		} else if !slices.Contains(kinds, t.Entity.String()) {
+			kinds = append(kinds, t.Entity.String())
+		}
+	}
+	if len(out) == 0 {
+		return nil, usage(cmd, fmt.Sprintf("%q is no id of an entity here: want a %s", raw, strings.Join(kinds, " or a ")))
+	}
+	return out, nil
+}
+
+func writeQuarantined(w io.Writer, all []quarantined) error {
+	for _, q := range all {
+		var text string
+		switch {
+		case q.Quarantine == nil && q.Changed:
+			text = "released: the leader goes on with its events within a second"
+		case q.Quarantine == nil:
+			text = "was not in quarantine"
+		case q.Changed:
+			text = "in quarantine: the leader leases no more of its events within a second; weft status shows it"
+		default:
+			text = "was " + q.Quarantine.Line()
+		}
+		if _, err := fmt.Fprintf(w, "%s: %s %s\n", q.Projection, records.Plain(q.EntityType+":"+q.EntityID), text); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,120 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const watermarks = "cluster.routing.allocation.disk.watermark."
+
+// disks compares what the nodes have left with the watermarks, and says when the flood stage
+// is reached at the growth of the indices until now.
+func (e *examination) disks(ctx context.Context, s *server) error {
+	var nodes struct {
+		Nodes map[string]struct {
+			Name string `json:"name"`
+			FS   struct {
+				Total struct {
+					Total     int64 `json:"total_in_bytes"`
+					Available int64 `json:"available_in_bytes"`
+				} `json:"total"`
+			} `json:"fs"`
+			Indices struct {
+				Store struct {
+					Bytes int64 `json:"size_in_bytes"`
+				} `json:"store"`
+			} `json:"indices"`
+		} `json:"nodes"`
+	}
+	if _, err := s.ask(ctx, http.MethodGet, "/_nodes/stats/fs,indices?filter_path=nodes.*.name,nodes.*.fs.total,nodes.*.indices.store", nil, &nodes); err != nil {
+		return unprivileged(err)
+	}
+	var settings map[string]map[string]any
+	if _, err := s.ask(ctx, http.MethodGet, "/_cluster/settings?include_defaults&flat_settings&filter_path=*."+watermarks+"*", nil, &settings); err != nil {
+		return unprivileged(err)
+	}
+	stage := func(name, fallback string) string {
+		for _, level := range []string{"transient", "persistent", "defaults"} {
+			if v, ok := settings[level][watermarks+name].(string); ok {
+				return v
+			}
+		}
+		return fallback
+	}
+	since, err := e.oldestIndex(ctx, s)
+	if unprivileged(err) != nil {
+		return err
+	}
+	for _, id := range slices.Sorted(maps.Keys(nodes.Nodes)) {
+		n := nodes.Nodes[id]
+		total, free := n.FS.Total.Total, n.FS.Total.Available
+		if total <= 0 {
+			continue
+		}
+		used := fmt.Sprintf("%s of %s are free", size(free), size(total))
+		const remedy = "free or add disk; then GET /_cat/allocation?v"
+		flood := keeps(stage("flood_stage", "95%"), total)
+		switch {
+		case free < flood:
+			e.add("elastic.disk", Error, n.Name, used+": below the flood stage its indices take no writes", remedy)
+		case free < keeps(stage("high", "90%"), total):
+			e.add("elastic.disk", Warning, n.Name, used+": below the high watermark Elasticsearch moves shards away", remedy)
+		case free < keeps(stage("low", "85%"), total):
+			e.add("elastic.disk", Warning, n.Name, used+": below the low watermark the node gets no new shards, and a rebuild none", remedy)
+		default:
+			e.fills(n.Name, free-flood, n.Indices.Store.Bytes, since)
+		}
+	}
+	return nil
+}
+
+// keeps returns how many bytes a watermark wants to be free. It is a share that may be used, or
+// the free bytes themselves.
+func keeps(watermark string, total int64) int64 {
+	number, unit := strings.TrimRight(watermark, "%bkmgtpBKMGTP"), strings.ToLower(strings.TrimLeft(watermark, "0123456789."))
+	value, err := strconv.ParseFloat(number, 64)
+	switch {
+	case err != nil:
+		return 0
+	case unit == "%":
+		return int64(float64(total) * (1 - value/100))
+	case unit == "" && value <= 1:
+		return int64(float64(total) * (1 - value))
+	default:
+		return int64(value) << (10 * max(0, strings.Index("bkmgtp", unit[:min(1, len(unit))])))
+	}
+}
+
+// fills says when a node reaches the flood stage, if that is soon. It takes the indices as having
+// grown evenly since the oldest of them was made.
+func (e *examination) fills(node string, left, stored int64, since time.Time) {
+	age := e.now.Sub(since)
+	if since.IsZero() || stored <= 0 || age < time.Hour {
+		return
+	}
+	days := float64(left) / (float64(stored) / (age.Hours() / 24))
+	if days < e.limits.left.Hours()/24 {
+		e.add("elastic.disk", Warning, node, fmt.Sprintf("at the growth of the past %s the flood stage is %.0f days away", ago(age), days), "add disk, or remove indices that nobody reads")
+	}
+}
+
+// oldestIndex returns when the oldest of the indices that weft writes to was made; zero for none.
+func (e *examination) oldestIndex(ctx context.Context, s *server) (oldest time.Time, err error) {
+	var all map[string]index
+	if _, err := s.ask(ctx, http.MethodGet, "/_all?filter_path=*.settings.index.creation_date", nil, &all); err != nil {
+		return oldest, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		millis, err := strconv.ParseInt(all[name].Settings.Index.Created, 10, 64)
+		if made := time.UnixMilli(millis); err == nil && (oldest.IsZero() || made.Before(oldest)) {
+			oldest = made
+		}
+	}
+	return oldest, nil
+}

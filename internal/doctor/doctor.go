@@ -1,0 +1,174 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/migrations"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
+)
+
+// Severity says how bad a finding is.
+type Severity string
+
+// The severities, the worst first.
+const (
+	Error   Severity = "error"   // weft does not work, or will stop soon
+	Warning Severity = "warning" // it works, and will be slow or unsafe
+	Note    Severity = "note"    // good to know
+)
+
+func (s Severity) rank() int { return slices.Index([]Severity{Error, Warning, Note}, s) }
+
+// Finding is one thing that is wrong.
+type Finding struct {
+	Check    string // what was examined, as in postgres.rights
+	Severity Severity
+	On       string // a table, an index, a role, a host
+	Text     string
+	Remedy   string // empty when there is none
+
+	Index *migrations.CostlyIndex // of index.unread, index.read and index.older
+}
+
+// Options of [Examine].
+type Options struct {
+	Config  config.Config
+	Pool    *pgxpool.Pool
+	Modes   []migrations.Mode // what the instances do with finished events
+	Elastic elastic.Config    // how to reach it
+}
+
+// limits are the figures from which on something is found.
+type limits struct {
+	skew        time.Duration // of the clocks
+	snapshot    time.Duration // of a transaction that holds back vacuum
+	slotBytes   int64         // of WAL that a slot keeps
+	xids        int64         // age of the oldest transaction id of the database
+	sequence    float64       // used share of a sequence
+	connections int           // left
+	dead        int64         // rows of a table
+	deadShare   float64
+	vacuumAt    int64         // dead rows at which autovacuum begins
+	indexBytes  int64         // of a partial index
+	expiry      time.Duration // until the end of a certificate
+	left        time.Duration // until ids or disk run out
+}
+
+func ordinary() limits {
+	return limits{
+		skew: time.Second, snapshot: 10 * time.Minute, slotBytes: 1 << 30, xids: 1_000_000_000, sequence: 0.8, connections: 10,
+		dead: 10_000, deadShare: 0.2, vacuumAt: 100_000, indexBytes: 64 << 20, expiry: 30 * 24 * time.Hour, left: 90 * 24 * time.Hour,
+	}
+}
+
+// examination is one call of Examine.
+type examination struct {
+	Options
+	limits
+	now   time.Time
+	found []Finding
+}
+
+// check is one of the things that are examined. Its error means that it could not be.
+type check struct {
+	name string
+	run  func(context.Context) error
+}
+
+// Examine returns what is wrong, the worst first. It returns an error when the outbox tables
+// cannot be read at all.
+func Examine(ctx context.Context, o Options) ([]Finding, error) {
+	e := &examination{Options: o, limits: ordinary(), now: time.Now()}
+	return e.all(ctx)
+}
+
+func (e *examination) all(ctx context.Context) ([]Finding, error) {
+	e.configuration()
+	if err := e.within(ctx, e.costlyIndexes); err != nil { // without tables there is nothing to examine
+		return nil, err
+	}
+	checks := []check{
+		{"postgres.version", e.version}, {"postgres.read_only", e.readOnly}, {"postgres.rights", e.rights}, {"postgres.pooler", e.pooler},
+		{"postgres.timeouts", e.timeouts}, {"postgres.clock", e.clock}, {"postgres.connections", e.connections},
+		{"postgres.certificate", e.postgresCertificate}, {"vacuum.held_back", e.horizon}, {"postgres.ids", e.ids}, {"postgres.sequence", e.sequences},
+		{"index.missing", e.missingIndexes}, {"index.bloat", e.indexBloat}, {"vacuum.settings", e.vacuumSettings}, {"vacuum.bloat", e.tableBloat},
+	}
+	if targets := e.targets(); len(targets) > 0 {
+		checks = append(checks, check{"elastic", func(ctx context.Context) error { return e.elastic(ctx, targets) }})
+	}
+	for _, c := range checks {
+		if err := e.within(ctx, c.run); err != nil {
+			e.add(c.name, Warning, "", "could not be examined: "+err.Error(), "")
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
+	slices.SortStableFunc(e.found, func(a, b Finding) int { return cmp.Compare(a.Severity.rank(), b.Severity.rank()) })
+	return e.found, nil
+}
+
+// within bounds one check.
+func (e *examination) within(ctx context.Context, run func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, e.Config.Database.Timeout)
+	defer cancel()
+	return run(ctx)
+}
+
+func (e *examination) add(check string, s Severity, on, text, remedy string) {
+	e.found = append(e.found, Finding{Check: check, Severity: s, On: on, Text: text, Remedy: remedy})
+}
+
+// configuration repeats what `weft run` warns about at its start.
+func (e *examination) configuration() {
+	for _, text := range e.Config.Warnings() {
+		e.add("configuration", Warning, "", text, "")
+	}
+}
+
+// rights names each right that the role of the configuration lacks.
+func (e *examination) rights(ctx context.Context) error {
+	err := migrations.CheckRights(ctx, e.Pool, e.Modes...)
+	lacks, ok := errors.AsType[*migrations.RightsError](err)
+	if !ok {
+		return err
+	}
+	for i, right := range lacks.Missing {
+		e.add("postgres.rights", Error, lacks.Role, "the role lacks "+right, lacks.Grants[i]+";")
+	}
+	return nil
+}
+
+// ago writes a duration for people.
+func ago(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%d days", int(d/(24*time.Hour)))
+	case d >= 2*time.Hour:
+		return fmt.Sprintf("%d hours", int(d/time.Hour))
+	case d >= 2*time.Minute:
+		return fmt.Sprintf("%d minutes", int(d/time.Minute))
+	default:
+		return fmt.Sprintf("%.1f seconds", d.Seconds())
+	}
+}
+
+// size writes a number of bytes for people.
+func size(n int64) string {
+	switch {
+	case n >= 10<<30:
+		return fmt.Sprintf("%d GiB", n>>30)
+	case n >= 10<<20:
+		return fmt.Sprintf("%d MiB", n>>20)
+	default:
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+}

@@ -1,0 +1,353 @@
+package doctor
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"math"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/pki"
+	"github.com/samuelhu324-dev/weft/migrations"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// want is a finding that a test provokes.
+type want struct {
+	check    string
+	severity Severity
+	on, text string // parts of these
+	remedy   string
+}
+
+func (w want) in(found []Finding) bool {
+	return slices.ContainsFunc(found, func(f Finding) bool {
+		return f.Check == w.check && f.Severity == w.severity && strings.Contains(f.On, w.on) && strings.Contains(f.Text, w.text) && strings.Contains(f.Remedy, w.remedy)
+	})
+}
+
+func wantFinding(t *testing.T, found []Finding, w want) {
+	t.Helper()
+	if !w.in(found) {
+		t.Errorf("want %+v, got:", w)
+		for _, f := range found {
+			t.Logf("%+v", f)
+		}
+	}
+}
+
+// loaded is a configuration of the chronicle alone, unless environ says otherwise.
+func loaded(t *testing.T, environ ...string) config.Config {
+	t.Helper()
+	c, err := config.Load(config.Options{Environ: append([]string{"DATABASE_URL=postgres://weft@db/x", "WEFT_PROJECTIONS=chronicle_events_to_entries"}, environ...)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// patient is an examination of a migrated database.
+func patient(t *testing.T, url string) *examination {
+	t.Helper()
+	pool, err := postgres.NewPool(t.Context(), url, postgres.Options{AppName: "weft/doctor", MaxConns: 2, Statement: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return &examination{Options: Options{Config: loaded(t), Pool: pool}, limits: ordinary(), now: time.Now()}
+}
+
+func exec(t *testing.T, pool *pgxpool.Pool, statements ...string) {
+	t.Helper()
+	for _, s := range statements {
+		if _, err := pool.Exec(t.Context(), s); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+}
+
+// A database as `weft migrate up` leaves it has no fault, and the role of an instance sees that.
+func TestHealthyDatabaseHasNoFinding(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	e := patient(t, testenv.As(t, url, testenv.Runner(t, url)))
+	e.limits.connections, e.limits.snapshot = 0, time.Hour // others use the server
+	found, err := e.all(t.Context())
+	found = slices.DeleteFunc(found, func(f Finding) bool { return f.Severity == Note })
+	if err != nil || len(found) > 0 {
+		t.Errorf("got %+v, %v, want nothing", found, err)
+	}
+}
+
+// Each fault of a database is found where it is provoked, and named with what mends it.
+func TestFindingsInPostgres(t *testing.T) {
+	t.Parallel()
+	const outboxTable = "search_outbox_events"
+	for name, c := range map[string]struct {
+		provoke func(t *testing.T, pool *pgxpool.Pool)
+		limit   func(l *limits)
+		want    want
+	}{
+		"IndexMissing": {func(t *testing.T, p *pgxpool.Pool) { exec(t, p, "drop index weft_search_outbox_failed") }, nil,
+			want{"index.missing", Error, outboxTable + ".weft_search_outbox_failed", "is missing", "create index concurrently \"weft_search_outbox_failed\" on \"search_outbox_events\" (updated_at)"}},
+		"IndexInvalid": {func(t *testing.T, p *pgxpool.Pool) {
+			exec(t, p, "update pg_index set indisvalid = false where indexrelid = 'weft_search_outbox_failed'::regclass")
+		}, nil, want{"index.missing", Error, "weft_search_outbox_failed", "is not valid", "drop index concurrently \"weft_search_outbox_failed\"; create index"}},
+		"IndexUnread": {func(t *testing.T, p *pgxpool.Pool) { exec(t, p, "create index mine on search_outbox_events (error)") }, nil,
+			want{"index.unread", Note, outboxTable + ".mine", "never reads it", "drop index concurrently \"mine\";"}},
+		"IndexOfAConstraint": {func(t *testing.T, p *pgxpool.Pool) {
+			exec(t, p, "alter table search_outbox_events add constraint mine unique (entity_id, event_version)")
+		}, nil, want{"index.read", Note, outboxTable + ".mine", "holds a constraint", ""}},
+		"IndexOfOlderBuilds": {func(*testing.T, *pgxpool.Pool) {}, nil,
+			want{"index.older", Note, "weft_search_outbox_ready", "builds before leases", "drop index concurrently \"weft_search_outbox_ready\";"}},
+		"IndexBloat": {func(*testing.T, *pgxpool.Pool) {}, func(l *limits) { l.indexBytes = 1 },
+			want{"index.bloat", Warning, outboxTable, "for about 0 entries", "reindex index concurrently weft_"}},
+		"AutovacuumOff": {func(t *testing.T, p *pgxpool.Pool) {
+			exec(t, p, "alter table search_outbox_events set (autovacuum_enabled = off)")
+		}, nil, want{"vacuum.settings", Error, outboxTable, "autovacuum is off for the table", "reset (autovacuum_enabled)"}},
+		"AutovacuumLate": {func(*testing.T, *pgxpool.Pool) {}, func(l *limits) { l.vacuumAt = 40 },
+			want{"vacuum.settings", Warning, outboxTable, "autovacuum begins at 50 dead rows", "set (autovacuum_vacuum_scale_factor = 0.01"}},
+		"Bloat": {deadRows, func(l *limits) { l.dead = 50 }, want{"vacuum.bloat", Warning, outboxTable, "dead rows beside", "vacuum (verbose) search_outbox_events;"}},
+		"LongTransaction": {func(t *testing.T, p *pgxpool.Pool) { snapshot(t, p) }, func(l *limits) { l.snapshot = 1 },
+			want{"vacuum.held_back", Warning, "session sleeper", "has been open for", "select pg_terminate_backend("}},
+		"Slot": {slot, func(l *limits) { l.slotBytes = -1 },
+			want{"vacuum.held_back", Warning, "replication slot weft_doctor_test", "and nobody reads it", "select pg_drop_replication_slot('weft_doctor_test');"}},
+		"Sequence": {func(t *testing.T, p *pgxpool.Pool) {
+			exec(t, p, "create sequence ids as smallint", "select setval('ids', 32000)")
+		}, nil, want{"postgres.sequence", Warning, "ids", "98 % of its numbers are given out: 767 are left", "alter sequence ids as bigint"}},
+		"IDs": {func(*testing.T, *pgxpool.Pool) {}, func(l *limits) { l.xids = -1 << 40 },
+			want{"postgres.ids", Error, "database ", "Postgres stops taking writes in", "vacuum (freeze"}},
+		"Timeout": {func(t *testing.T, p *pgxpool.Pool) {
+			exec(t, p, "do $$ begin execute format('alter role %I in database %I set idle_session_timeout = %L', current_user, current_database(), '9s'); end $$")
+		}, nil, want{"postgres.timeouts", Warning, "role ", "idle_session_timeout is 9s", " reset idle_session_timeout;"}},
+		"Connections": {func(*testing.T, *pgxpool.Pool) {}, func(l *limits) { l.connections = math.MaxInt32 },
+			want{"postgres.connections", Warning, "max_connections", "connections are in use", "alter system set max_connections"}},
+		"ReadOnly": {func(t *testing.T, p *pgxpool.Pool) {
+			exec(t, p, "do $$ begin execute format('alter database %I set default_transaction_read_only = on', current_database()); end $$")
+		}, nil, want{"postgres.read_only", Error, "", "default_transaction_read_only is on", "set default_transaction_read_only = off;"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := testenv.Database(t)
+			c.provoke(t, testenv.Pool(t, url))
+			e := patient(t, url)
+			if c.limit != nil {
+				c.limit(&e.limits)
+			}
+			found, err := e.all(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantFinding(t, found, c.want)
+			if i := slices.IndexFunc(found, func(f Finding) bool { return strings.Contains(f.Text, "could not be examined") }); i >= 0 {
+				t.Errorf("got %+v", found[i])
+			}
+		})
+	}
+}
+
+// deadRows leaves rows that are gone, and has the server count them.
+func deadRows(t *testing.T, p *pgxpool.Pool) {
+	t.Helper()
+	exec(t, p, "alter table search_outbox_events set (autovacuum_enabled = off)",
+		"insert into search_outbox_events (entity_type, entity_id, op, event_version) select 'block', gen_random_uuid(), 'upsert', n from generate_series(1, 100) n",
+		"delete from search_outbox_events")
+	testenv.Eventually(t, 20*time.Second, func() bool {
+		var dead int
+		err := p.QueryRow(t.Context(), "select n_dead_tup from pg_stat_user_tables where relname = 'search_outbox_events'").Scan(&dead)
+		return err == nil && dead >= 100
+	}, "the statistics have the dead rows")
+}
+
+// snapshot holds one until the test ends.
+func snapshot(t *testing.T, p *pgxpool.Pool) {
+	t.Helper()
+	c := p.Config().ConnConfig.Copy()
+	c.RuntimeParams["application_name"] = "sleeper"
+	conn, err := pgx.ConnectConfig(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	for _, s := range []string{"begin isolation level repeatable read", "select count(*) from search_outbox_events"} {
+		if _, err := conn.Exec(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func slot(t *testing.T, p *pgxpool.Pool) {
+	t.Helper()
+	exec(t, p, "select pg_create_physical_replication_slot('weft_doctor_test', true)")
+	t.Cleanup(func() {
+		if _, err := p.Exec(context.Background(), "select pg_drop_replication_slot('weft_doctor_test')"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A right that the role lacks is named with its grant, which is all that is missing.
+func TestFindingsOfRights(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	runner, pool := testenv.Runner(t, url), testenv.Pool(t, url)
+	exec(t, pool, "revoke select on weft_lease from "+pgx.Identifier{runner.Username()}.Sanitize())
+	e := patient(t, testenv.As(t, url, runner))
+	e.Modes = []migrations.Mode{{Table: "search_outbox_events", Finished: "keep"}}
+	if err := e.rights(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantFinding(t, e.found, want{"postgres.rights", Error, runner.Username(), "lacks select on weft_lease", "grant select on "})
+	for _, f := range e.found {
+		exec(t, pool, f.Remedy)
+	}
+	e.found = nil
+	if err := e.rights(t.Context()); err != nil || len(e.found) > 0 {
+		t.Errorf("after the grants: %+v, %v, want nothing", e.found, err)
+	}
+}
+
+// What a server of the tests cannot be made to do is found in the facts alone.
+func TestFindingsInFacts(t *testing.T) {
+	t.Parallel()
+	e := patient(t, testenv.Database(t))
+	e.versionIs(130012, "13.12")
+	wantFinding(t, e.found, want{"postgres.version", Error, "13.12", "idle_session_timeout", "14"})
+	e.poolerAt("db:6432", 7, []uint32{11, 11, 11, 11, 11})
+	wantFinding(t, e.found, want{"postgres.pooler", Warning, "db:6432", "a pooler or proxy", "PostgreSQL itself"})
+	e.poolerAt("db:6433", 11, []uint32{11, 12, 11, 12, 11})
+	wantFinding(t, e.found, want{"postgres.pooler", Error, "db:6433", "transaction mode", "session mode"})
+	e.clockIs(postgres.Vitals{ClockSkew: -3 * time.Second, Uncertain: time.Millisecond})
+	wantFinding(t, e.found, want{"postgres.clock", Warning, "", "differ by 3.0 seconds", "NTP"})
+	n := len(e.found)
+	e.versionIs(170002, "17.2")
+	e.poolerAt("db", 11, []uint32{11, 11})
+	e.clockIs(postgres.Vitals{ClockSkew: 2 * time.Second, Uncertain: 3 * time.Second})
+	e.idsAre("d", 200_000_000, 1e6)
+	if len(e.found) != n {
+		t.Errorf("of what is well: %+v, want nothing", e.found[n:])
+	}
+	e.Config = loaded(t, "OUTBOX_USE_ES_BULK=1")
+	e.configuration()
+	wantFinding(t, e.found, want{"configuration", Warning, "", "OUTBOX_USE_ES_BULK", ""})
+}
+
+func TestFindingsOfCertificates(t *testing.T) {
+	t.Parallel()
+	authority, err := pki.New("authority")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := authority.Issue("weft")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "client.pem")
+	if err := os.WriteFile(path, pair.Cert, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		after    time.Duration
+		severity Severity
+		text     string
+	}{{0, "", ""}, {100 * 365 * 24 * time.Hour, Error, "expired"}} {
+		e := &examination{limits: ordinary(), now: time.Now().Add(c.after)}
+		e.limits.expiry = 30 * time.Minute
+		if err := e.expiringFile("elastic.certificate", path); err != nil {
+			t.Fatal(err)
+		}
+		if c.text == "" && len(e.found) > 0 {
+			t.Errorf("got %+v, want nothing", e.found)
+		} else if c.text != "" {
+			wantFinding(t, e.found, want{"elastic.certificate", c.severity, path, `the certificate of "weft" ` + c.text, "kill -HUP"})
+		}
+		e.limits.expiry, e.now, e.found = 200*365*24*time.Hour, time.Now(), nil
+		if err := e.expiringFile("elastic.certificate", path); err != nil {
+			t.Fatal(err)
+		}
+		wantFinding(t, e.found, want{"elastic.certificate", Error, path, "expires in", "kill -HUP"})
+	}
+}
+
+// The certificates of a connection are those that its other side shows.
+func TestPeers(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewTLSServer(http.NotFoundHandler())
+	defer s.Close()
+	conn, err := (&tls.Dialer{Config: &tls.Config{RootCAs: s.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}}).DialContext(t.Context(), "tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	e := &examination{limits: ordinary(), now: s.Certificate().NotAfter.Add(-20 * 24 * time.Hour)}
+	e.expiringOf("postgres.certificate", "db:5432", peers(conn))
+	wantFinding(t, e.found, want{"postgres.certificate", Warning, "db:5432", "expires in 20 days", "kill -HUP"})
+	plain, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = plain.Close() }()
+	if got := peers(plain); got != nil {
+		t.Errorf("of a plain connection: %v, want none", got)
+	}
+}
+
+func TestParseTimeout(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]time.Duration{"5000": 5 * time.Second, "5s": 5 * time.Second, "2min": 2 * time.Minute, "90000ms": 90 * time.Second, "1h": time.Hour, `"30 s"`: 30 * time.Second, "0": 0} {
+		if got, err := parseTimeout(text); err != nil || got != want {
+			t.Errorf("%s: got %v, %v, want %v", text, got, err, want)
+		}
+	}
+}
+
+// docs/operations.md names each check, and no other.
+func TestChecksAreDocumented(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var source strings.Builder
+	for _, f := range files {
+		if !strings.HasSuffix(f, "_test.go") {
+			text, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			source.Write(text)
+		}
+	}
+	page, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := func(pattern, text string) (out []string) {
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+			out = append(out, m[1])
+		}
+		slices.Sort(out)
+		return slices.Compact(out)
+	}
+	have := names("\"((?:postgres|index|vacuum|elastic)\\.[a-z_]+|configuration)\"[^:]", source.String())
+	documented := names("(?m)^\\| `((?:postgres|index|vacuum|elastic)\\.[a-z_]+|configuration)`", string(page))
+	if fmt.Sprint(have) != fmt.Sprint(documented) {
+		t.Errorf("docs/operations.md names\n%v\nthe code has\n%v", documented, have)
+	}
+}

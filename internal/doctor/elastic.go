@@ -1,0 +1,298 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/projections"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
+)
+
+// target is an index that a projection of the configuration writes to.
+type target struct {
+	projection, index string
+	mapping           json.RawMessage
+}
+
+// targets are those of the projections that run.
+func (e *examination) targets() (out []target) {
+	for _, name := range e.Config.Projections {
+		if name == projections.SearchIndexToElastic {
+			out = append(out, target{name, e.Config.Elastic.Index, elastic.Mapping()})
+		}
+		for _, d := range e.Config.Declared {
+			if d.Name == name && d.Index != "" {
+				out = append(out, target{name, d.Index, d.IndexMapping()})
+			}
+		}
+	}
+	return out
+}
+
+// maxAnswer bounds an answer of Elasticsearch.
+const maxAnswer = 32 << 20
+
+// server asks one Elasticsearch.
+type server struct {
+	url    *url.URL
+	client *http.Client
+}
+
+// refused is an answer other than the one that was asked for.
+type refused struct {
+	status int
+	text   string
+}
+
+func (r *refused) Error() string { return fmt.Sprintf("status %d: %s", r.status, r.text) }
+
+// ask reads the answer to a request into out. Its error is a *refused for an answer that is
+// none of success.
+func (s *server) ask(ctx context.Context, method, path string, body []byte, out any) (*http.Response, error) {
+	at, err := s.url.Parse(strings.TrimSuffix(s.url.Path, "/") + path)
+	if err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, method, at.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	response, err := s.client.Do(request)
+	if err != nil {
+		if text, ok := errors.AsType[*url.Error](err); ok {
+			err = text.Err // the URL may hold a password
+		}
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil {
+		return response, err
+	}
+	if response.StatusCode != http.StatusOK {
+		return response, &refused{response.StatusCode, string(answer[:min(len(answer), 200)])}
+	}
+	return response, json.Unmarshal(answer, out)
+}
+
+// statusOf returns the status of a refusal, 0 for any other error.
+func statusOf(err error) int {
+	if r, ok := errors.AsType[*refused](err); ok {
+		return r.status
+	}
+	return 0
+}
+
+// elastic examines the servers and each target. Nothing more is asked of a server that does
+// not answer.
+func (e *examination) elastic(ctx context.Context, targets []target) error {
+	if err := errors.Join(e.expiringFile("elastic.certificate", e.Config.Elastic.ClientCertFile), e.expiringFile("elastic.certificate", e.Config.Elastic.CAFile)); err != nil {
+		e.add("elastic.certificate", Error, "", err.Error(), "correct elastic.client_cert_file and elastic.ca_file")
+	}
+	for _, raw := range e.Elastic.URLs {
+		u, err := url.Parse(raw)
+		if err != nil {
+			return errors.New("URL of Elasticsearch cannot be parsed")
+		}
+		s := &server{u, &http.Client{Transport: e.Elastic.Transport}}
+		var health struct {
+			Status     string `json:"status"`
+			Unassigned int    `json:"unassigned_shards"`
+		}
+		response, err := s.ask(ctx, http.MethodGet, "/_cluster/health", nil, &health)
+		switch status := statusOf(err); {
+		case status == http.StatusUnauthorized:
+			e.add("elastic.rights", Error, u.Host, "the server does not accept the credentials", "correct elastic.username and elastic.password, or elastic.api_key; then `kill -HUP` each instance")
+			continue
+		case err != nil && status != http.StatusForbidden: // without the privilege `monitor` the rest goes on
+			e.add("elastic.reachable", Error, u.Host, "no answer: "+err.Error(), "start the server, or correct ELASTIC_URL")
+			continue
+		}
+		if response != nil && response.TLS != nil {
+			e.expiringOf("elastic.certificate", u.Host, response.TLS.PeerCertificates)
+		}
+		if health.Status == "red" {
+			e.add("elastic.health", Error, u.Host, fmt.Sprintf("the cluster is red: %d shards are not assigned", health.Unassigned), "GET /_cluster/allocation/explain says why")
+		}
+		if err := errors.Join(e.nodes(ctx, s), e.disks(ctx, s)); err != nil {
+			return err
+		}
+		for _, t := range targets {
+			if err := errors.Join(e.privileges(ctx, s, t), e.target(ctx, s, t)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// nodes examines the versions of a cluster.
+func (e *examination) nodes(ctx context.Context, s *server) error {
+	var nodes struct {
+		Nodes map[string]struct {
+			Version string `json:"version"`
+		} `json:"nodes"`
+	}
+	if _, err := s.ask(ctx, http.MethodGet, "/_nodes?filter_path=nodes.*.version", nil, &nodes); err != nil {
+		return unprivileged(err)
+	}
+	versions := map[string]bool{}
+	for _, n := range nodes.Nodes {
+		versions[n.Version] = true
+		if major, _, _ := strings.Cut(n.Version, "."); !slices.Contains([]string{"2", "3", "8", "9"}, major) {
+			e.add("elastic.version", Error, s.url.Host, "a node runs "+n.Version+": weft is tried with Elasticsearch 8 and 9, and OpenSearch 2 and 3", "upgrade the cluster")
+		}
+	}
+	if len(versions) > 1 {
+		e.add("elastic.version", Note, s.url.Host, "the nodes run different versions: "+strings.Join(slices.Sorted(maps.Keys(versions)), ", "), "finish the upgrade of the cluster")
+	}
+	return nil
+}
+
+// unprivileged makes nothing of a refusal for lack of rights: these questions need the
+// privilege `monitor`, which an instance does not.
+func unprivileged(err error) error {
+	if statusOf(err) == http.StatusForbidden {
+		return nil
+	}
+	return err
+}
+
+// privileges asks the server's security, where it has one, what the credentials may do.
+func (e *examination) privileges(ctx context.Context, s *server, t target) error {
+	names := []string{t.index, t.index + "-v*"}
+	asked, err := json.Marshal(map[string]any{"index": []any{map[string]any{
+		"names": names, "privileges": []string{"read", "index", "delete", "view_index_metadata"}}}})
+	if err != nil {
+		return err
+	}
+	var answer struct {
+		Index map[string]map[string]bool `json:"index"`
+	}
+	_, err = s.ask(ctx, http.MethodPost, "/_security/user/_has_privileges", asked, &answer)
+	if statusOf(err) != 0 {
+		return nil // no security of Elasticsearch's kind
+	}
+	for _, name := range names {
+		for _, right := range slices.Sorted(maps.Keys(answer.Index[name])) {
+			if !answer.Index[name][right] {
+				e.add("elastic.rights", Error, name, "the credentials lack the privilege "+right,
+					fmt.Sprintf(`PUT /_security/role/weft {"indices":[{"names":[%q,%q],"privileges":["read","index","delete","view_index_metadata"]}]}`, names[0], names[1]))
+			}
+		}
+	}
+	return err
+}
+
+// index is what GET /NAME says of one index.
+type index struct {
+	Aliases map[string]struct {
+		Write *bool `json:"is_write_index"`
+	} `json:"aliases"`
+	Mappings json.RawMessage `json:"mappings"`
+	Settings struct {
+		Index struct {
+			GCDeletes string            `json:"gc_deletes"`
+			Created   string            `json:"creation_date"`
+			Blocks    map[string]string `json:"blocks"`
+		} `json:"index"`
+	} `json:"settings"`
+}
+
+func (e *examination) target(ctx context.Context, s *server, t target) error {
+	var found map[string]index
+	_, err := s.ask(ctx, http.MethodGet, "/"+url.PathEscape(t.index), nil, &found)
+	switch status := statusOf(err); {
+	case status == http.StatusNotFound:
+		e.add("elastic.alias", Warning, t.index, "neither an alias nor an index has the name", "`weft run` makes an empty index with an alias; to fill it: `weft verify "+t.projection+" --repair`")
+		return nil
+	case status == http.StatusForbidden:
+		e.add("elastic.rights", Error, t.index, "the credentials may not read what the index is (view_index_metadata)", "docs/security.md, Elasticsearch, names the privileges")
+		return nil
+	case err != nil:
+		return err
+	}
+	name := e.writer(t, found)
+	if name == "" {
+		return nil
+	}
+	at := found[name]
+	if err := e.mapping(t, name, at.Mappings); err != nil {
+		return err
+	}
+	e.gcDeletes(name, at.Settings.Index.GCDeletes)
+	for _, block := range slices.Sorted(maps.Keys(at.Settings.Index.Blocks)) {
+		if at.Settings.Index.Blocks[block] != "true" || block == "read" || block == "metadata" {
+			continue
+		}
+		text := "the index takes no writes: index.blocks." + block
+		if block == "read_only_allow_delete" {
+			text += ", because a disk was full: free space first"
+		}
+		e.add("elastic.blocks", Error, name, text, fmt.Sprintf(`PUT /%s/_settings {"index.blocks.%s":null}`, name, block))
+	}
+	return nil
+}
+
+// writer returns the index that takes the writes to the name, "" when there is not exactly one.
+func (e *examination) writer(t target, found map[string]index) string {
+	if _, plain := found[t.index]; plain {
+		e.add("elastic.alias", Note, t.index, "it is a plain index: a rebuild cannot replace it without a moment in which the name is gone", "`weft rebuild "+t.projection+" --replace-plain` makes it an alias")
+		return t.index
+	}
+	var writers []string
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		a := found[name].Aliases[t.index]
+		if a.Write != nil && *a.Write || a.Write == nil && len(found) == 1 {
+			writers = append(writers, name)
+		}
+	}
+	if len(writers) == 1 {
+		return writers[0]
+	}
+	all := slices.Sorted(maps.Keys(found))
+	e.add("elastic.alias", Error, t.index, fmt.Sprintf("the alias leads to %s, and %d of them take writes: want 1", strings.Join(all, ", "), len(writers)),
+		fmt.Sprintf(`POST /_aliases {"actions":[{"add":{"index":%q,"alias":%q,"is_write_index":true}}]}`, all[len(all)-1], t.index))
+	return ""
+}
+
+func (e *examination) mapping(t target, name string, have json.RawMessage) error {
+	added, conflicts, err := elastic.CompareMappings(have, t.mapping)
+	if err != nil {
+		return err
+	}
+	if len(conflicts) > 0 {
+		e.add("elastic.mapping", Error, name, "the mapping has drifted from this build's: "+strings.Join(conflicts, "; "), "`weft rebuild "+t.projection+"`")
+	}
+	if len(added) > 0 {
+		e.add("elastic.mapping", Warning, name, "the mapping lacks fields: "+strings.Join(added, ", "), "restart weft, which adds them; where the index was not made by it, `weft rebuild "+t.projection+"`")
+	}
+	return nil
+}
+
+func (e *examination) gcDeletes(name, setting string) {
+	have := time.Minute // Elasticsearch's default
+	if setting != "" {
+		d, err := parseTimeout(setting)
+		if err != nil {
+			return // a unit that is no duration is Elasticsearch's to refuse
+		}
+		have = d
+	}
+	if have < elastic.GCDeletes {
+		e.add("elastic.gc_deletes", Warning, name, fmt.Sprintf("the index forgets deleted documents after %s: a late write could bring one back", ago(have)), fmt.Sprintf(`PUT /%s/_settings {"index.gc_deletes":"1h"}`, name))
+	}
+}

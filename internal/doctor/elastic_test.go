@@ -1,0 +1,188 @@
+package doctor
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
+)
+
+// answers are those of an Elasticsearch, by method and path without the query.
+type answers map[string]string
+
+func (a answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	text, ok := a[r.Method+" "+r.URL.Path]
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case !ok:
+		w.WriteHeader(http.StatusNotFound)
+		text = `{"error":"no such thing"}`
+	case strings.HasPrefix(text, "4"):
+		w.WriteHeader(map[string]int{"401": http.StatusUnauthorized, "403": http.StatusForbidden}[text])
+		text = `{"error":"refused"}`
+	}
+	_, _ = w.Write([]byte(text))
+}
+
+// well is an Elasticsearch without a fault, over the search index.
+func well() answers {
+	return answers{
+		"GET /_cluster/health": `{"status":"green"}`,
+		"GET /_nodes":          `{"nodes":{"a":{"version":"8.19.7"}}}`,
+		"GET /_nodes/stats/fs,indices": `{"nodes":{"a":{"name":"node-a","fs":{"total":{"total_in_bytes":1000000000000,"available_in_bytes":500000000000}},
+			"indices":{"store":{"size_in_bytes":1000000000}}}}}`,
+		"GET /_cluster/settings":               `{"defaults":{"cluster.routing.allocation.disk.watermark.low":"85%","cluster.routing.allocation.disk.watermark.high":"90%","cluster.routing.allocation.disk.watermark.flood_stage":"95%"}}`,
+		"GET /_all":                            `{"idx-v1":{"settings":{"index":{"creation_date":"1700000000000"}}}}`,
+		"GET /idx":                             leads(`"idx":{}`, `"gc_deletes":"1h"`, string(elastic.Mapping())),
+		"POST /_security/user/_has_privileges": `{"index":{"idx":{"read":true,"index":true},"idx-v*":{"read":true}}}`,
+	}
+}
+
+func leads(aliases, settings, mapping string) string {
+	return `{"idx-v1":{"aliases":{` + aliases + `},"settings":{"index":{` + settings + `}},"mappings":` + mapping + `}}`
+}
+
+// visit examines the server at url.
+func visit(t *testing.T, url string, transport http.RoundTripper, index string) []Finding {
+	t.Helper()
+	e := &examination{
+		Options: Options{Config: loaded(t, "WEFT_PROJECTIONS=search_index_to_elastic", "ELASTIC_INDEX="+index), Elastic: elastic.Config{URLs: []string{url}, Transport: transport}},
+		limits:  ordinary(), now: time.UnixMilli(1700000000000).Add(100 * 24 * time.Hour),
+	}
+	if err := e.elastic(t.Context(), e.targets()); err != nil {
+		t.Errorf("got %v", err)
+	}
+	return e.found
+}
+
+// Each fault of Elasticsearch is named with what mends it.
+func TestFindingsInElasticsearch(t *testing.T) {
+	t.Parallel()
+	mapping := string(elastic.Mapping())
+	for name, c := range map[string]struct {
+		request, answer string // that differs from those of a healthy server
+		want            want   // an empty one is for nothing
+	}{
+		"Healthy":          {"GET /", "", want{}},
+		"NoRightToMonitor": {"GET /_nodes", "403", want{}},
+		"Red":              {"GET /_cluster/health", `{"status":"red","unassigned_shards":3}`, want{"elastic.health", Error, "", "3 shards", "allocation/explain"}},
+		"Credentials":      {"GET /_cluster/health", "401", want{"elastic.rights", Error, "", "does not accept the credentials", "elastic.api_key"}},
+		"Version":          {"GET /_nodes", `{"nodes":{"a":{"version":"7.17.1"}}}`, want{"elastic.version", Error, "", "7.17.1", "upgrade"}},
+		"Versions":         {"GET /_nodes", `{"nodes":{"a":{"version":"8.19.7"},"b":{"version":"9.1.0"}}}`, want{"elastic.version", Note, "", "8.19.7, 9.1.0", "finish the upgrade"}},
+		"Privileges": {"POST /_security/user/_has_privileges", `{"index":{"idx":{"read":true,"index":false},"idx-v*":{"read":true}}}`,
+			want{"elastic.rights", Error, "idx", "lack the privilege index", "PUT /_security/role"}},
+		"NoIndexMetadata": {"GET /idx", "403", want{"elastic.rights", Error, "idx", "view_index_metadata", "docs/security.md"}},
+		"PlainIndex": {"GET /idx", `{"idx":{"aliases":{},"settings":{"index":{"gc_deletes":"1h"}},"mappings":` + mapping + `}}`,
+			want{"elastic.alias", Note, "idx", "plain index", "--replace-plain"}},
+		"TwoIndices": {"GET /idx", `{"idx-v1":{"aliases":{"idx":{}}},"idx-v2":{"aliases":{"idx":{}}}}`,
+			want{"elastic.alias", Error, "idx", "leads to idx-v1, idx-v2, and 0 of them take writes", `"index":"idx-v2","alias":"idx","is_write_index":true`}},
+		"MappingConflict": {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h"`, strings.Replace(mapping, `"long"`, `"keyword"`, 1)),
+			want{"elastic.mapping", Error, "idx-v1", "drifted", "weft rebuild search_index_to_elastic"}},
+		"MappingLacks": {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h"`, withoutField(t, mapping, "text")), want{"elastic.mapping", Warning, "idx-v1", "lacks fields: text", "restart"}},
+		"GCDeletes":    {"GET /idx", leads(`"idx":{}`, "", mapping), want{"elastic.gc_deletes", Warning, "idx-v1", "after 60.0 seconds", `"index.gc_deletes":"1h"`}},
+		"Block":        {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h","blocks":{"write":"true"}`, mapping), want{"elastic.blocks", Error, "idx-v1", "index.blocks.write", `"index.blocks.write":null`}},
+		"FloodBlock": {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h","blocks":{"read_only_allow_delete":"true"}`, mapping),
+			want{"elastic.blocks", Error, "idx-v1", "a disk was full", `"index.blocks.read_only_allow_delete":null`}},
+		"DiskLow":   {"GET /_nodes/stats/fs,indices", disk(140), want{"elastic.disk", Warning, "node-a", "low watermark", "disk"}},
+		"DiskHigh":  {"GET /_nodes/stats/fs,indices", disk(90), want{"elastic.disk", Warning, "node-a", "high watermark", "disk"}},
+		"DiskFlood": {"GET /_nodes/stats/fs,indices", disk(10), want{"elastic.disk", Error, "node-a", "flood stage", "disk"}},
+		"DiskFills": {"GET /_nodes/stats/fs,indices", strings.Replace(disk(170), `"size_in_bytes":1`, `"size_in_bytes":600000000000`, 1),
+			want{"elastic.disk", Warning, "node-a", "the flood stage is 20 days away", "add disk"}},
+		"OwnWatermark": {"GET /_cluster/settings", `{"persistent":{"cluster.routing.allocation.disk.watermark.low":"600gb"}}`, want{"elastic.disk", Warning, "node-a", "low watermark", "disk"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := well()
+			a[c.request] = c.answer
+			s := httptest.NewServer(a)
+			defer s.Close()
+			found := visit(t, s.URL, http.DefaultTransport, "idx")
+			if c.want == (want{}) {
+				if len(found) > 0 {
+					t.Errorf("got %+v, want nothing", found)
+				}
+				return
+			}
+			wantFinding(t, found, c.want)
+		})
+	}
+	a := well()
+	delete(a, "GET /idx")
+	s := httptest.NewTLSServer(a)
+	client := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}}
+	defer client.CloseIdleConnections()
+	found := visit(t, s.URL, client, "idx")
+	wantFinding(t, found, want{"elastic.alias", Warning, "idx", "neither an alias nor an index", "weft run"})
+	s.Close()
+	wantFinding(t, visit(t, s.URL, client, "idx"), want{"elastic.reachable", Error, "127.0.0.1", "no answer", "ELASTIC_URL"})
+}
+
+// disk is a node of 1,000 GB of which so many are free.
+func disk(free int) string {
+	text, _ := json.Marshal(map[string]any{"nodes": map[string]any{"a": map[string]any{
+		"name": "node-a", "indices": map[string]any{"store": map[string]any{"size_in_bytes": 1}},
+		"fs": map[string]any{"total": map[string]any{"total_in_bytes": 1_000_000_000_000, "available_in_bytes": free * 1_000_000_000}}}}})
+	return string(text)
+}
+
+func withoutField(t *testing.T, mapping, field string) string {
+	t.Helper()
+	var all map[string]any
+	if err := json.Unmarshal([]byte(mapping), &all); err != nil {
+		t.Fatal(err)
+	}
+	delete(all["properties"].(map[string]any), field)
+	text, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// An index that weft has made has no fault, as a real Elasticsearch tells of it; one whose
+// setting was changed has.
+func TestFindingsOfARealIndex(t *testing.T) {
+	t.Parallel()
+	url, name := testenv.ElasticURL(t), testenv.Index(t)
+	transport, err := elastic.NewTransport(elastic.Access{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer transport.CloseIdleConnections()
+	sink, err := elastic.New(elastic.Config{URLs: []string{url}, Index: name, Transport: transport, Mapping: elastic.Mapping()}, zap.NewNop(), prometheus.NewRegistry(), "search_index_to_elastic")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close()
+	if err := sink.EnsureIndex(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range visit(t, url, transport, name) {
+		if f.Check != "elastic.disk" { // this host's
+			t.Errorf("got %+v, want nothing", f)
+		}
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPut, url+"/"+name+"-v1/_settings", strings.NewReader(`{"index.gc_deletes":"30s","index.blocks.write":true}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("got %v, %v", response, err)
+	}
+	_ = response.Body.Close()
+	http.DefaultClient.CloseIdleConnections()
+	found := visit(t, url, transport, name)
+	wantFinding(t, found, want{"elastic.gc_deletes", Warning, name + "-v1", "30.0 seconds", "PUT /" + name + "-v1/_settings"})
+	wantFinding(t, found, want{"elastic.blocks", Error, name + "-v1", "index.blocks.write", ""})
+}

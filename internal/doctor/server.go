@@ -1,0 +1,279 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+)
+
+// oldestPostgres is the first release whose server ends an idle session by itself.
+const oldestPostgres = 140000
+
+func (e *examination) version(ctx context.Context) error {
+	var number int
+	var text string
+	err := e.Pool.QueryRow(ctx, "select current_setting('server_version_num')::int, current_setting('server_version')").Scan(&number, &text)
+	if err == nil {
+		e.versionIs(number, text)
+	}
+	return err
+}
+
+func (e *examination) versionIs(number int, text string) {
+	if number < oldestPostgres {
+		e.add("postgres.version", Error, "PostgreSQL "+text, "the server does not know idle_session_timeout: a frozen leader keeps its lock for ever", "upgrade to PostgreSQL 14 or newer")
+	}
+}
+
+func (e *examination) readOnly(ctx context.Context) error {
+	var recovery, readOnly bool
+	if err := e.Pool.QueryRow(ctx, "select pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean").Scan(&recovery, &readOnly); err != nil {
+		return err
+	}
+	where := postgres.Address(&e.Pool.Config().ConnConfig.Config)
+	switch {
+	case recovery:
+		e.add("postgres.read_only", Error, where, "the server is a replica: it takes no lease", "let DATABASE_URL lead to the primary, as with target_session_attrs=read-write")
+	case readOnly:
+		var role string
+		if err := e.Pool.QueryRow(ctx, "select quote_ident(current_user)").Scan(&role); err != nil {
+			return err
+		}
+		e.add("postgres.read_only", Error, where, "default_transaction_read_only is on for the role, the database or the server", "alter role "+role+" set default_transaction_read_only = off;")
+	}
+	return nil
+}
+
+// pooler asks one connection several times which backend answers. A pooler gives out a
+// process id of its own for cancellations; in transaction mode the backends change, too.
+func (e *examination) pooler(ctx context.Context) error {
+	conn, err := e.Pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	announced := conn.Conn().PgConn().PID()
+	var pids []uint32
+	for range 5 {
+		var pid uint32
+		if err := conn.QueryRow(ctx, "select pg_backend_pid()").Scan(&pid); err != nil {
+			return err
+		}
+		pids = append(pids, pid)
+	}
+	e.poolerAt(postgres.Address(&e.Pool.Config().ConnConfig.Config), announced, pids)
+	return nil
+}
+
+func (e *examination) poolerAt(where string, announced uint32, pids []uint32) {
+	const remedy = "let DATABASE_URL lead to PostgreSQL itself"
+	switch {
+	case len(slices.Compact(slices.Clone(pids))) > 1:
+		e.add("postgres.pooler", Error, where, "a pooler in transaction mode stands in the way: the statements of one connection went to several backends, and a session's lock would be lost", remedy+", or use a pool in session mode")
+	case !slices.Contains(pids, announced):
+		e.add("postgres.pooler", Warning, where, "a pooler or proxy stands in the way: it may end the lock session when it is idle, or move it to another backend", remedy)
+	}
+}
+
+// timeoutSettings lists what the role or the database sets for the sessions of this role.
+const timeoutSettings = `
+select case when s.setrole = 0 then 'database ' || quote_ident(d.datname) when s.setdatabase = 0 then 'role ' || quote_ident(current_user)
+            else 'role ' || quote_ident(current_user) || ' in database ' || quote_ident(d.datname) end,
+       split_part(c, '=', 1), split_part(c, '=', 2)
+from pg_db_role_setting s
+left join pg_database d on d.oid = s.setdatabase
+cross join unnest(s.setconfig) c
+where (s.setrole = 0 or s.setrole = (select oid from pg_roles where rolname = current_user)) and (s.setdatabase = 0 or d.datname = current_database())
+union all
+select 'system', name, setting || coalesce(unit, '') from pg_settings where source = 'configuration file'`
+
+// endingTimeouts end sessions or transactions that weft does not bound itself, or not yet when
+// a session begins.
+var endingTimeouts = map[string]string{
+	"idle_session_timeout":                "ends idle connections, and the lock session behind a pooler that swallows weft's own setting",
+	"transaction_timeout":                 "ends transactions of weft that wait for a lock or a slow disk",
+	"idle_in_transaction_session_timeout": "ends the lock session behind a pooler that swallows weft's own setting",
+}
+
+// shortestTimeout is what a session of weft may need.
+const shortestTimeout = 30 * time.Second
+
+func (e *examination) timeouts(ctx context.Context) error {
+	rows, err := e.Pool.Query(ctx, timeoutSettings)
+	if err != nil {
+		return err
+	}
+	var on, name, value string
+	_, err = pgx.ForEachRow(rows, []any{&on, &name, &value}, func() error {
+		what, known := endingTimeouts[name]
+		limit, err := parseTimeout(value)
+		if !known || err == nil && (limit <= 0 || limit >= shortestTimeout) {
+			return nil
+		}
+		e.add("postgres.timeouts", Warning, on, fmt.Sprintf("%s is %s: it %s", name, value, what), "alter "+on+" reset "+name+";")
+		return nil
+	})
+	return err
+}
+
+// parseTimeout reads a setting of milliseconds, with or without a unit.
+func parseTimeout(value string) (time.Duration, error) {
+	value = strings.Trim(value, `"' `)
+	if strings.Trim(value, "0123456789") == "" {
+		value += "ms"
+	}
+	value = strings.NewReplacer("min", "m", "d", "0000h").Replace(strings.ReplaceAll(value, " ", "")) // 10,000 hours are long enough
+	return time.ParseDuration(value)
+}
+
+func (e *examination) clock(ctx context.Context) error {
+	v, err := postgres.ReadVitals(ctx, e.Pool)
+	if err == nil {
+		e.clockIs(v)
+	}
+	return err
+}
+
+func (e *examination) clockIs(v postgres.Vitals) {
+	if d := v.ClockSkew.Abs() - v.Uncertain; d > e.skew {
+		e.add("postgres.clock", Warning, postgres.Address(&e.Pool.Config().ConnConfig.Config),
+			fmt.Sprintf("the database's clock and this host's differ by %.1f seconds: times in the log and in the tables do not fit", v.ClockSkew.Abs().Seconds()),
+			"have both hosts follow NTP: `timedatectl set-ntp true`")
+	}
+}
+
+func (e *examination) connections(ctx context.Context) error {
+	var used, limit int
+	err := e.Pool.QueryRow(ctx, `select (select count(*) from pg_stat_activity where backend_type = 'client backend'),
+		current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int`).Scan(&used, &limit)
+	if err == nil {
+		e.connectionsAre(used, limit)
+	}
+	return err
+}
+
+func (e *examination) connectionsAre(used, limit int) {
+	if left := limit - used; left < e.limits.connections {
+		e.add("postgres.connections", Warning, "max_connections", fmt.Sprintf("%d of %d connections are in use: a standby that takes over may get none", used, limit),
+			fmt.Sprintf("alter system set max_connections = %d; and restart the server, or end what does not need its connection", 2*limit))
+	}
+}
+
+// horizonHolders are all that keep vacuum from removing rows, or WAL from being removed.
+const horizonHolders = `
+select 'session', coalesce(nullif(application_name, ''), usename, '?') || ' (pid ' || pid || ')', 'select pg_terminate_backend(' || pid || ');',
+       coalesce(extract(epoch from clock_timestamp() - xact_start), 0)::float8, age(backend_xmin)::bigint, 0::bigint, true
+from pg_stat_activity where backend_xmin is not null and pid <> pg_backend_pid() and (datname is null or datname = current_database())
+union all
+select 'prepared transaction', gid, 'rollback prepared ' || quote_literal(gid) || ';', extract(epoch from clock_timestamp() - prepared)::float8, age(transaction)::bigint, 0, true
+from pg_prepared_xacts where database = current_database()
+union all
+select 'replication slot', slot_name, 'select pg_drop_replication_slot(' || quote_literal(slot_name) || ');', 0, coalesce(age(xmin), age(catalog_xmin), 0)::bigint,
+       case when pg_is_in_recovery() then 0 else coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0) end::bigint, active
+from pg_replication_slots`
+
+func (e *examination) horizon(ctx context.Context) error {
+	rows, err := e.Pool.Query(ctx, horizonHolders)
+	if err != nil {
+		return err
+	}
+	var kind, name, remedy string
+	var seconds float64
+	var xids, wal int64
+	var active bool
+	_, err = pgx.ForEachRow(rows, []any{&kind, &name, &remedy, &seconds, &xids, &wal, &active}, func() error {
+		on, age := kind+" "+name, time.Duration(seconds*float64(time.Second))
+		switch {
+		case kind == "replication slot" && wal > e.slotBytes:
+			e.add("vacuum.held_back", Warning, on, fmt.Sprintf("the slot keeps %s of WAL%s: the disk of the primary fills", size(wal), idle(active)), remedy)
+		case kind == "replication slot" && !active && xids > 0:
+			e.add("vacuum.held_back", Warning, on, fmt.Sprintf("nobody reads the slot, and it holds back vacuum by %d transactions", xids), remedy)
+		case kind != "replication slot" && age > e.snapshot:
+			e.add("vacuum.held_back", Warning, on, fmt.Sprintf("it has been open for %s: vacuum cannot remove what died since, and leases get slower", ago(age)), remedy)
+		}
+		return nil
+	})
+	return err
+}
+
+func idle(active bool) string {
+	if active {
+		return ""
+	}
+	return ", and nobody reads it"
+}
+
+// idRange is how many transactions a database may be behind before Postgres refuses writes.
+const idRange = math.MaxInt32 - 3_000_000
+
+func (e *examination) ids(ctx context.Context) error {
+	var database string
+	var age int64
+	var perSecond float64
+	err := e.Pool.QueryRow(ctx, `
+select quote_ident(d.datname), age(d.datfrozenxid)::bigint,
+       (select sum(xact_commit + xact_rollback) / greatest(extract(epoch from now() - min(coalesce(stats_reset, pg_postmaster_start_time()))), 1) from pg_stat_database)::float8
+from pg_database d where d.datname = current_database()`).Scan(&database, &age, &perSecond)
+	if err == nil {
+		e.idsAre(database, age, perSecond)
+	}
+	return err
+}
+
+func (e *examination) idsAre(database string, age int64, perSecond float64) {
+	left := time.Duration(math.MaxInt64)
+	if s := float64(idRange-age) / max(perSecond, 1e-6); s < math.MaxInt64/1e9 {
+		left = time.Duration(s * 1e9)
+	}
+	if age < e.xids {
+		return
+	}
+	severity := Warning
+	if age > e.xids/2*3 {
+		severity = Error
+	}
+	e.add("postgres.ids", severity, "database "+database, fmt.Sprintf("the oldest transaction id is %d transactions old; at %.0f a second Postgres stops taking writes in %s", age, perSecond, ago(left)),
+		"vacuum (freeze, verbose); as its owner, after mending what vacuum.held_back names")
+}
+
+func (e *examination) sequences(ctx context.Context) error {
+	rows, err := e.Pool.Query(ctx, `
+select quote_ident(sequencename), coalesce(last_value, 0), max_value from pg_sequences
+where schemaname = current_schema() and increment_by > 0 and not cycle`)
+	if err != nil {
+		return err
+	}
+	var name string
+	var last, limit int64
+	_, err = pgx.ForEachRow(rows, []any{&name, &last, &limit}, func() error {
+		if used := float64(last) / float64(limit); used > e.sequence {
+			e.add("postgres.sequence", Warning, name, fmt.Sprintf("%.0f %% of its numbers are given out: %d are left, and then inserts fail", 100*used, limit-last),
+				"alter sequence "+name+" as bigint; with alter table … alter column … type bigint, if the column is an integer")
+		}
+		return nil
+	})
+	return err
+}
+
+// postgresCertificate looks at the certificates of the connection: the server's, and ours.
+func (e *examination) postgresCertificate(ctx context.Context) error {
+	conn, err := e.Pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	e.expiringOf("postgres.certificate", postgres.Address(&e.Pool.Config().ConnConfig.Config), peers(conn.Conn().PgConn().Conn()))
+	if own := e.Pool.Config().ConnConfig.TLSConfig; own != nil {
+		for _, pair := range own.Certificates {
+			e.expiringRaw("postgres.certificate", "client certificate for PostgreSQL", pair.Certificate)
+		}
+	}
+	return nil
+}

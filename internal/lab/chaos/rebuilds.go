@@ -1,0 +1,169 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
+	"github.com/samuelhu324-dev/weft/internal/testenv/history"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+const (
+	watchedEntities = 20
+	chaosSearches   = 5 * time.Millisecond // from one search to the next
+	rebuildLook     = 200 * time.Millisecond
+	rebuildTimeout  = 5 * time.Minute // of the last one, once everything is healed
+	// rebuildPatience bounds the life of a command that follows a rebuild: it is killed.
+	rebuildPatience = 4 * time.Second
+)
+
+// rebuilds has the index built again all the time, and searches in it. Its commands are killed at
+// random, and some rebuilds are paused or aborted.
+type rebuilds struct {
+	*run
+	searcher *traffic.Searcher
+	random   *rand.Rand
+	counted  time.Time // end of the last rebuild that was counted
+
+	done, aborted, killed int
+	failures              []string
+}
+
+// openRebuilds writes the entities that are searched for.
+func (r *run) openRebuilds(ctx context.Context) error {
+	r.rebuilds = &rebuilds{run: r, random: rand.New(rand.NewPCG(r.opts.Seed, 1))}
+	r.rebuilds.searcher = &traffic.Searcher{Elastic: r.Elastic, Index: r.Index, Every: chaosSearches}
+	if r.domain.watched != nil {
+		keys, err := r.domain.watched(ctx)
+		if err != nil {
+			return err
+		}
+		for _, k := range keys {
+			r.rebuilds.searcher.Watched = append(r.rebuilds.searcher.Watched, k.String())
+		}
+	}
+	if err := r.Drained(ctx, drainTimeout, r.Supervise); err != nil {
+		return err
+	}
+	if err := r.Elastic.Do(ctx, http.MethodPost, "/"+url.PathEscape(r.Index)+"/_refresh", nil, nil); err != nil {
+		return fmt.Errorf("refresh: %w", err)
+	}
+	return nil
+}
+
+// Run asks for one rebuild after the other until ctx ends. Servers that are away do not end it.
+func (b *rebuilds) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		b.step(ctx)
+		_ = rig.Sleep(ctx, rebuildLook)
+	}
+}
+
+// step looks at the newest rebuild, and does what comes next.
+func (b *rebuilds) step(ctx context.Context) {
+	row, err := outbox.ReadRebuild(ctx, b.Pool, b.domain.projection, rig.QueryTimeout)
+	if err != nil {
+		return
+	}
+	b.count(row)
+	switch dice := b.random.IntN(100); {
+	case row.Phase == outbox.RebuildDone && row.OldIndex != "":
+		b.command(ctx, "drop-old")
+	case row.Phase.Ended():
+		b.command(ctx)
+	case row.Paused:
+		b.command(ctx, "resume")
+	case dice < 2:
+		b.command(ctx, "abort")
+	case dice < 6:
+		b.command(ctx, "pause")
+	}
+}
+
+// command runs weft rebuild, and kills it when it has followed for a while.
+func (b *rebuilds) command(ctx context.Context, sub ...string) {
+	limited, cancel := context.WithTimeout(ctx, time.Duration(1+b.random.Int64N(int64(rebuildPatience))))
+	defer cancel()
+	args := append(append([]string{"rebuild"}, sub...), b.domain.projection, "--by", "weftlab", "--why", "chaos")
+	if _, err := b.Fleet.Output(limited, args...); err != nil && limited.Err() != nil && ctx.Err() == nil {
+		b.killed++
+	}
+}
+
+// count counts a rebuild that has ended, once.
+func (b *rebuilds) count(row outbox.Rebuild) {
+	if row.Finished == nil || row.Finished.Equal(b.counted) {
+		return
+	}
+	b.counted = *row.Finished
+	switch row.Phase {
+	case outbox.RebuildDone:
+		b.done++
+		b.screen.Line("      rebuild %d: %s is in use", b.done, row.NewIndex)
+	case outbox.RebuildAborted:
+		b.aborted++
+	default:
+		b.failures = append(b.failures, "a rebuild failed: "+row.Note)
+	}
+}
+
+// finish waits for the end of the last rebuild.
+func (b *rebuilds) finish(ctx context.Context) error {
+	return rig.Await(ctx, rebuildTimeout, rebuildLook, "end of the last rebuild", func(ctx context.Context) error {
+		if err := b.Supervise(ctx); err != nil {
+			return err
+		}
+		row, err := outbox.ReadRebuild(ctx, b.Pool, b.domain.projection, rig.QueryTimeout)
+		if err != nil {
+			return err
+		}
+		b.count(row)
+		if row.Paused && !row.Phase.Ended() {
+			b.command(ctx, "resume")
+		}
+		if !row.Phase.Ended() || row.Asked != "" {
+			return fmt.Errorf("it is %s: %s", row.Phase, row.Note)
+		}
+		return nil
+	})
+}
+
+// inUse returns the index behind the name.
+func (b *rebuilds) inUse(ctx context.Context) (string, error) {
+	var found map[string]any
+	if err := b.Elastic.Do(ctx, http.MethodGet, "/"+url.PathEscape(b.Index)+"/_alias", nil, &found); err != nil {
+		return "", fmt.Errorf("alias: %w", err)
+	}
+	for index := range found {
+		if len(found) == 1 {
+			return index, nil
+		}
+	}
+	return "", fmt.Errorf("the alias leads to %d indexes", len(found))
+}
+
+// known is what is judged: with rebuilds, of each index by itself.
+func (r *run) known(ctx context.Context, in history.Run) (history.Run, error) {
+	if r.rebuilds == nil {
+		return in, nil
+	}
+	index, err := r.rebuilds.inUse(ctx)
+	in.Alias, in.Index = r.Index, index
+	return in, err
+}
+
+// excluded returns why a fault is left out beside rebuilds: it would name an index that is being
+// replaced, and what it breaks for searches is no fault of a rebuild.
+func (r *run) excluded(kind string) error {
+	if r.rebuilds != nil && (kind == faults.WriteBlock || kind == faults.AliasRemoved) {
+		return faults.Skip("rebuilds replace the index")
+	}
+	return nil
+}

@@ -1,0 +1,200 @@
+package drill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+const (
+	watchedDocuments = 10
+	watchedPeriod    = 20 * time.Millisecond // between two changes of a watched entity
+	rebuildPart      = 500                   // rows of one transaction before the rebuild
+
+	// moveBound is for the searcher's own view of the move, on a busy machine.
+	moveBound = time.Second
+)
+
+// rebuilt is the probe of a rebuild, from weft_rebuild.
+type rebuilt struct {
+	Phase    string    `json:"phase"`
+	OldIndex string    `json:"old_index"`
+	NewIndex string    `json:"new_index"`
+	Filled   int       `json:"filled"`
+	Terms    []int64   `json:"epochs"`
+	Began    time.Time `json:"began_at"`
+	Finished time.Time `json:"finished_at"`
+}
+
+// rebuilding is a drill in which a pair rebuilds its index under load, beside searches, while a
+// fault hits it. takeover is as in [failover].
+func rebuilding(s Scenario, takeover time.Duration, fault func(*run, *failure), more func(*judge)) Scenario {
+	s.Params = []Param{{"rate", "100", "events per second that are written meanwhile"}, {"rows", "3000", "rows that are there before"}}
+	s.instances = pair("OUTBOX_BASE_BACKOFF_SECONDS=0.2", "OUTBOX_MAX_BACKOFF_SECONDS=1")
+	s.Shows = "a new index equal to the source behind the alias, no search that fails or goes back; " + s.Shows
+	s.run = func(r *run) {
+		f := &failure{Takeover: takeover > 0}
+		watched := r.fillSource(r.count("rows", watchedDocuments, 100_000))
+		stop := r.search(watched)
+		r.underLoad(r.count("rate", 1, 5000), f, func() {
+			r.meet(f)
+			fault(r, f)
+			f.Fault.Until = time.Now()
+		})
+		r.probe("searches", stop())
+		r.drained()
+		r.noteFirst(f.Fault.At)
+		f.Produced = append(f.Produced, r.app.Acknowledged()...)
+		r.must(r.keepCompact("failure", f))
+		rows, err := readRows[rebuilt](r.ctx, r, "select phase, old_index, new_index, filled, epochs, began_at, finished_at from weft_rebuild")
+		r.mustDo("read rebuild", err)
+		r.probe("rebuild", slices.Concat(rows, []rebuilt{{Phase: "none"}})[0])
+		r.compare("after")
+	}
+	s.verify = func(j *judge) {
+		j.loaded()
+		j.searchedOn()
+		after, row := verdict.Probed[compared](j.Judge, "after"), verdict.Probed[rebuilt](j.Judge, "rebuild")
+		j.Equal("phase of the rebuild", verdict.ProbeFile("rebuild"), row.Phase, string(outbox.RebuildDone))
+		j.counted("documents that differ afterwards", "after", after.differs(), 0)
+		j.atLeast("rows that were compared", "after", after.Rows, watchedDocuments)
+		if row.NewIndex == "" {
+			row.NewIndex = j.Recipe.Index + "-v1"
+		}
+		j.sound(j.Recipe.Index, row.NewIndex)
+		more(j)
+	}
+	return s
+}
+
+// searchedOn asserts what the searcher has seen.
+func (j *judge) searchedOn() {
+	seen, file := verdict.Probed[traffic.Searches](j.Judge, "searches"), verdict.ProbeFile("searches")
+	j.atLeast("searches with an answer", "searches", seen.Answered, 100)
+	j.Check("searches that were refused", file, fmt.Sprintf("%d %s", seen.Failed, seen.First), "0", seen.Failed == 0)
+	j.Check("searches that missed a document or found an older one", file, fmt.Sprintf("%d %s", seen.Stale, seen.First), "0", seen.Stale == 0)
+	j.counted("moves of the alias that they saw", "searches", len(seen.Moves), 1)
+	for _, m := range seen.Moves {
+		j.Check("from the last search in the old index to the first in the new", file, fmt.Sprintf("%.1f ms", m.GapMS), "at most "+moveBound.String(), m.GapMS <= verdict.InMillis(moveBound))
+	}
+}
+
+// fillSource writes rows with their events, and returns those of the documents to watch.
+func (r *run) fillSource(rows int) (watched []outbox.Key) {
+	var keys []outbox.Key
+	for range rows {
+		keys = append(keys, newKey())
+	}
+	for part := range slices.Chunk(keys, rebuildPart) {
+		changes := make([]traffic.Change, len(part))
+		for i, k := range part {
+			changes[i] = traffic.Upsert(k, "written before the rebuild")
+		}
+		_, err := r.app.Write(r.ctx, changes...)
+		r.mustDo("write rows", err)
+	}
+	r.drained()
+	r.mustDo("refresh", r.Elastic.Do(r.ctx, http.MethodPost, "/"+r.Index+"/_refresh", nil, nil))
+	r.step("%d rows are written, and their documents can be found", rows)
+	return keys[:watchedDocuments]
+}
+
+// search searches for documents every millisecond, one of which is changed all the time, until the
+// function that it returns is called.
+func (r *run) search(watched []outbox.Key) (stop func() traffic.Searches) {
+	ctx, cancel := context.WithCancel(r.ctx)
+	s := &traffic.Searcher{Elastic: r.Elastic, Index: r.Index}
+	for _, k := range watched {
+		s.Watched = append(s.Watched, k.String())
+	}
+	var g sync.WaitGroup
+	g.Go(func() { s.Run(ctx) })
+	g.Go(func() {
+		for rig.Sleep(ctx, watchedPeriod) == nil {
+			if _, err := r.app.Write(context.WithoutCancel(ctx), traffic.Upsert(watched[0], "changed")); err != nil {
+				r.cancel(err)
+				return
+			}
+		}
+	})
+	return func() traffic.Searches {
+		cancel()
+		g.Wait()
+		return s.Found()
+	}
+}
+
+func rebuildCommand() []string {
+	return []string{"rebuild", searchProjection, "--by", repairBy, "--why", "drill: a new index"}
+}
+
+// rebuild runs weft rebuild, waits until it has begun, calls meanwhile, and waits for its end.
+func (r *run) rebuild(meanwhile func()) {
+	r.step("weft rebuild %s", searchProjection)
+	ended := make(chan error, 1)
+	go func() { ended <- r.Fleet.Run(r.ctx, rebuildCommand()...) }()
+	r.await("rebuild", func(ctx context.Context) error {
+		row, err := outbox.ReadRebuild(ctx, r.Pool, searchProjection, queryBound)
+		if err == nil && (row.Phase == "" || row.Phase == outbox.RebuildRequested) {
+			err = errors.New("the leader has not begun")
+		}
+		return err
+	})
+	meanwhile()
+	r.mustDo("rebuild", <-ended)
+	r.step("the rebuild is over")
+}
+
+func rebuildUnderLoad() Scenario {
+	return rebuilding(Scenario{
+		Name:  "rebuild_under_load",
+		About: "the index is built again while events come, and search goes on",
+		Shows: "the alias moved once, by one leader",
+	}, 0, func(r *run, _ *failure) {
+		r.inject("weft rebuild", func(ctx context.Context) error { return r.Fleet.Run(ctx, rebuildCommand()...) }, nil)
+	}, func(j *judge) {
+		j.atLeast("rows that were filled in", "rebuild", verdict.Probed[rebuilt](j.Judge, "rebuild").Filled, watchedDocuments)
+		j.GrewBy(0, "outbox_failed_total")
+	})
+}
+
+func rebuildLeaderKilled() Scenario {
+	return rebuilding(Scenario{
+		Name:  "rebuild_leader_killed",
+		About: "the leader is killed while it builds the index again, events come and search goes on",
+		Shows: "a standby that goes on with the rebuild",
+		Slow:  true,
+	}, 20*time.Second, func(r *run, f *failure) {
+		r.rebuild(func() { ofLeader("SIGKILL of the leader", faults.SIGKILL)(r, f) })
+	}, func(j *judge) {
+		j.survived(20 * time.Second)
+		j.atLeast("terms that wrote to both indexes", "rebuild", len(verdict.Probed[rebuilt](j.Judge, "rebuild").Terms), 2)
+	})
+}
+
+func rebuildElasticRestart() Scenario {
+	return rebuilding(Scenario{
+		Name:  "rebuild_elastic_restart",
+		About: "Elasticsearch is killed and started again while the leader builds the index again, and events come",
+		Shows: "a rebuild that goes on when the server takes writes",
+		Slow:  true,
+		Owned: true,
+	}, 0, func(r *run, f *failure) {
+		r.rebuild(func() { ofServer("Elasticsearch is killed", faults.ElasticSIGKILL)(r, f) })
+	}, func(j *judge) {
+		j.survived(0)
+		f, row := verdict.Probed[failure](j.Judge, "failure"), verdict.Probed[rebuilt](j.Judge, "rebuild")
+		j.Check("the rebuild was going on during the restart", verdict.ProbeFile("rebuild"),
+			fmt.Sprintf("it ended %v after the server took work", row.Finished.Sub(f.Accepts).Round(time.Millisecond)), "more than 0", !f.Accepts.IsZero() && row.Finished.After(f.Accepts))
+	})
+}
