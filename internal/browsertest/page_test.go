@@ -21,6 +21,7 @@ const nasty = `<img src=x onerror="window.pwned=1"><script>window.pwned=1</scrip
 
 // TestPage is one day of an operator. Its steps build on each other.
 func TestPage(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	a := r.start("a")
 	r.await("a leads", "select coalesce((select instance from weft_leader where released_at is null), '')", "a")
