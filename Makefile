@@ -76,6 +76,11 @@ fuzz: ## Run every fuzz test for FUZZTIME (10s)
 test-model: ## Drive the scheduler through two million random steps
 	go test -run TestSchedulerKeepsOrderAndLosesNothing $(TESTFLAGS) ./consumer/schedule
 
+.PHONY: test-browser
+test-browser: ## Use the operator's page in Chromium, as an operator does; TESTFLAGS=-update takes the pictures of docs
+	@command -v chromium >/dev/null || { echo "chromium is missing: install it (Debian: apt-get install chromium)" >&2; exit 1; }
+	$(STACK) go test -vet=off -tags browser -count=1 -timeout 5m ./internal/browsertest $(TESTFLAGS)
+
 .PHONY: test-pgbouncer
 test-pgbouncer: race-note ## Run the tests that need PgBouncer
 	@PATH="$$PATH:/usr/sbin:/usr/local/sbin"; export PATH; \

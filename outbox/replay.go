@@ -121,6 +121,9 @@ func (o LetterOrder) describe() map[string]any {
 	if s.Discarded {
 		out["discarded"] = true
 	}
+	if s.Text != "" {
+		out["text"] = s.Text
+	}
 	if o.Limit > 0 {
 		out["limit"] = o.Limit
 	}

@@ -159,13 +159,7 @@ func mayResign(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, f res
 	if err != nil {
 		return none, err
 	}
-	for _, i := range seen {
-		// One that has just handed over may still be on record as draining.
-		if i.Name != st.Instance && i.Role != leader.RoleDisconnected && i.SeenAgo <= records.GoneAfter {
-			return st, nil
-		}
-	}
-	if !f.force {
+	if !f.force && !records.HasStandby(seen, st.Instance) {
 		return none, &exitError{exitRefused, fmt.Sprintf(
 			"no standby of group %s was seen in the last %v to take over from %s: start another `weft run`, or use --force (%s leads again when nobody else does)",
 			cfg.Group, records.GoneAfter, st.Instance, st.Instance)}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,6 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func get(t *testing.T, h http.Handler, method, path string, header ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	req := httptest.NewRequestWithContext(t.Context(), method, path, nil)
+	req.RemoteAddr, req.Host = "127.0.0.1:5", "localhost"
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
@@ -208,7 +210,7 @@ func registry(t *testing.T) *prometheus.Registry {
 
 func options(t *testing.T) admin.Options {
 	t.Helper()
-	return admin.Options{Health: admin.NewHealth("g", "i"), Gatherer: registry(t), Log: zap.NewNop(), Level: zap.NewAtomicLevel()}
+	return admin.Options{Health: admin.NewHealth("g", "i"), Gatherer: registry(t), Log: zap.NewNop()}
 }
 
 func TestMetrics(t *testing.T) {
@@ -242,54 +244,119 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// The level changes at the word of somebody on this host, and of nobody else.
-func TestLogLevel(t *testing.T) {
+// The words of servers and people are for requests that come straight from this host.
+func TestReadinessTellsOtherHostsNamesAndReasonsOnly(t *testing.T) {
 	t.Parallel()
+	h := admin.NewHealth("g", "a")
+	h.Require("elasticsearch", true)
+	h.Set("postgres", errors.New("nothing listens at 10.0.0.7:5432"))
+	h.SetRole(admin.Leader, 7)
+	h.SetProjection("p", admin.Outage, "es_connect")
+	h.SetProjection("q", admin.Outage, "dial tcp 10.0.0.8:9200: connection refused")
+	h.SetPause("p", "paused by alice: reindexing for ACME")
 	for _, tc := range []struct {
 		name, from, host string
-		header           []string
-		body             string
-		want             int
+		header           string
+		whole            bool
 	}{
-		{"Here", "127.0.0.1:5", "127.0.0.1:9108", nil, `{"level":"debug"}`, 200},
-		{"HereByName", "127.0.0.1:5", "localhost:9108", nil, `{"level":"debug"}`, 200},
-		{"HereSix", "[::1]:5", "[::1]:9108", nil, `{"level":"debug"}`, 200},
-		{"HereSixWithoutPort", "[::1]:5", "[::1]", nil, `{"level":"debug"}`, 200},
-		{"HereMapped", "[::ffff:127.0.0.1]:5", "127.0.0.1", nil, `{"level":"debug"}`, 200},
-		{"NoLevel", "127.0.0.1:5", "localhost", nil, `{"level":"loud"}`, 400},
-		{"Elsewhere", "10.0.0.7:5", "localhost:9108", nil, `{"level":"debug"}`, 403},
-		{"ThroughAProxy", "127.0.0.1:5", "localhost:9108", []string{"X-Forwarded-For", "10.0.0.7"}, `{"level":"debug"}`, 403},
-		{"ThroughAnotherProxy", "127.0.0.1:5", "localhost:9108", []string{"Forwarded", "for=10.0.0.7"}, `{"level":"debug"}`, 403},
-		{"ReboundName", "127.0.0.1:5", "evil.example:9108", nil, `{"level":"debug"}`, 403},
-		{"Page", "127.0.0.1:5", "localhost:9108", []string{"Sec-Fetch-Site", "cross-site"}, `{"level":"debug"}`, 403},
-		{"PageOfOrigin", "127.0.0.1:5", "localhost:9108", []string{"Origin", "http://evil.example"}, `{"level":"debug"}`, 403},
-		{"Flood", "127.0.0.1:5", "localhost:9108", nil, `{"level":"` + strings.Repeat("x", 2000), 400},
+		{"Here", "127.0.0.1:5", "127.0.0.1:9108", "", true},
+		{"HereByName", "127.0.0.1:5", "localhost:9108", "", true},
+		{"HereSix", "[::1]:5", "[::1]:9108", "", true},
+		{"HereMapped", "[::ffff:127.0.0.1]:5", "127.0.0.1", "", true},
+		{"Elsewhere", "10.0.0.7:5", "10.0.0.9:9108", "", false},
+		{"ElsewhereAsLocalhost", "10.0.0.7:5", "localhost:9108", "", false},
+		{"ThroughAProxy", "127.0.0.1:5", "localhost:9108", "X-Forwarded-For", false},
+		{"ThroughAnotherProxy", "127.0.0.1:5", "localhost:9108", "Forwarded", false},
+		{"ReboundName", "127.0.0.1:5", "evil.example:9108", "", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			o := options(t)
-			level := zap.NewAtomicLevel()
-			o.Level = level
-			req := httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/log/level", strings.NewReader(tc.body))
+			req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil)
 			req.RemoteAddr, req.Host = tc.from, tc.host
-			for i := 0; i+1 < len(tc.header); i += 2 {
-				req.Header.Set(tc.header[i], tc.header[i+1])
+			if tc.header != "" {
+				req.Header.Set(tc.header, "10.0.0.7")
 			}
 			rec := httptest.NewRecorder()
-			admin.Handler(o).ServeHTTP(rec, req)
-			if rec.Code != tc.want {
-				t.Errorf("got %d %s, want %d", rec.Code, rec.Body, tc.want)
+			admin.HealthHandler(h).ServeHTTP(rec, req)
+			body := rec.Body.String()
+			for _, secret := range []string{"10.0.0.7:5432", "10.0.0.8", "alice", "ACME"} {
+				if strings.Contains(body, secret) != tc.whole {
+					t.Errorf("%q in the body is %v, want %v: %s", secret, !tc.whole, tc.whole, body)
+				}
 			}
-			if changed := level.Level() == zap.DebugLevel; changed != (tc.want == 200) {
-				t.Errorf("the level is %v after an answer of %d", level, rec.Code)
+			r := report(t, strings.NewReader(body))
+			if len(r.Failing) != 2 || r.Epoch != 7 || r.Projections["p"].Detail != "es_connect" || r.Projections["p"].Pause == "" || r.Dependencies["postgres"].Error == "" ||
+				r.Dependencies["elasticsearch"].Error != "not checked yet" {
+				t.Errorf("got %+v, want names and reasons", r)
 			}
 		})
 	}
-	if rec := get(t, admin.Handler(options(t)), "GET", "/log/level"); rec.Code != 200 || !strings.Contains(rec.Body.String(), `"info"`) {
-		t.Errorf("got %d %s, want the level", rec.Code, rec.Body)
+}
+
+func TestLogLevelIsNotServedHere(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{"GET", "PUT"} {
+		if rec := get(t, admin.Handler(options(t)), method, "/log/level"); rec.Code != 404 {
+			t.Errorf("%s: got %d, want 404", method, rec.Code)
+		}
 	}
-	if rec := get(t, admin.Handler(options(t)), "POST", "/log/level"); rec.Code != 405 {
-		t.Errorf("POST: got %d, want 405", rec.Code)
+}
+
+// Without an address it listens on all interfaces and says how to go back.
+func TestListensOnAllInterfacesUnlessAnAddressIsGiven(t *testing.T) {
+	t.Parallel()
+	for host, want := range map[string]struct{ at, reach string }{
+		"":          {"elsewhere:", "other hosts, too; WEFT_HTTP_HOST=127.0.0.1 serves this host alone"},
+		"127.0.0.1": {"127.0.0.1:", "this host alone"},
+	} {
+		o, logs := setup(t)
+		o.Host = host
+		s, err := admin.Listen(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.AddrAt("elsewhere"); !strings.HasPrefix(got, want.at) {
+			t.Errorf("host %q: it is at %s, want %s", host, got, want.at)
+		}
+		stop := serve(t, s)
+		if code, _ := fetch(t, "http://"+s.Addr()+"/healthz"); code != 200 {
+			t.Errorf("host %q: got %d", host, code)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if line := logs.FilterMessage("serving").All(); len(line) != 1 || line[0].ContextMap()["reach"] != want.reach {
+			t.Errorf("host %q: got %v, want it to say %q", host, line, want.reach)
+		}
+	}
+}
+
+// A client that never ends its header is sent away.
+func TestSlowHeaderEndsTheConnection(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes five seconds")
+	}
+	o, _ := setup(t)
+	s, err := admin.Listen(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve(t, s)
+	var d net.Dialer
+	conn, err := d.DialContext(t.Context(), "tcp", s.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(conn); err != nil {
+		t.Errorf("got %v, want the server to close the connection", err)
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package admin serves health, metrics and the log's level over HTTP.
+// Package admin serves health and metrics over HTTP.
 //
 // # What is guaranteed
 //
@@ -10,8 +10,8 @@
 //     names those that fail.
 //   - It asks no server: readiness is what the parts of the process last reported,
 //     with the time since when. A probe costs a lock and a few hundred bytes.
-//   - GET /log/level shows the log's level. PUT changes it, for requests that come
-//     straight from this host to its loopback address, whatever address is served.
+//   - A request from another host, or through a proxy, gets the names of dependencies and
+//     projections and the reasons in readiness, not the words of servers and people.
 //   - Run returns after the listeners are closed and their goroutines have ended.
 //
 // # What is not guaranteed
@@ -19,6 +19,6 @@
 //   - A projection that paused itself (breaker) or waits out an outage is shown, but
 //     alone does not make the process unready: bad documents must not stop the
 //     roll-out of the build that mends them.
-//   - There is no authentication. It listens on the loopback address unless another
-//     is configured, and shows no secret and no event.
+//   - There is no authentication. It listens on all interfaces unless an address is
+//     configured, and shows no secret and no event.
 package admin

@@ -16,8 +16,8 @@ func HealthHandler(h *Health) http.Handler {
 	return mux
 }
 
-// Handler serves the health endpoints, /metrics, in the OpenMetrics format for a scraper
-// that asks for it, and /log/level.
+// Handler serves the health endpoints, and /metrics, in the OpenMetrics format for a scraper
+// that asks for it.
 func Handler(o Options) http.Handler {
 	mux := http.NewServeMux()
 	addHealth(mux, o.Health)
@@ -27,10 +27,6 @@ func Handler(o Options) http.Handler {
 		ErrorLog:            zap.NewStdLog(o.Log.Named("metrics")),
 		MaxRequestsInFlight: 8,
 	}))
-	if o.Level != nil {
-		mux.Handle("GET /log/level", o.Level)
-		mux.Handle("PUT /log/level", fromHere(o.Level))
-	}
 	return mux
 }
 
@@ -38,8 +34,11 @@ func addHealth(mux *http.ServeMux, h *Health) {
 	live := func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, map[string]string{"status": "live"})
 	}
-	ready := func(w http.ResponseWriter, _ *http.Request) {
+	ready := func(w http.ResponseWriter, req *http.Request) {
 		rep, status := h.Report(), http.StatusOK
+		if !fromHere(req) {
+			rep = rep.brief()
+		}
 		if !rep.Ready {
 			status = http.StatusServiceUnavailable
 		}
@@ -51,7 +50,7 @@ func addHealth(mux *http.ServeMux, h *Health) {
 	mux.HandleFunc("GET /readyz", ready)
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = io.WriteString(w, "weft\n/health/live\n/health/ready\n/metrics\n/log/level\n")
+		_, _ = io.WriteString(w, "weft\n/health/live\n/health/ready\n/metrics\n")
 	})
 }
 

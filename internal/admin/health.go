@@ -2,6 +2,7 @@ package admin
 
 import (
 	"maps"
+	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -19,6 +20,9 @@ const (
 	// Disconnected has no session that could win, or keep, the leadership.
 	Disconnected Role = "disconnected"
 )
+
+// notChecked is the error of a dependency that nobody has looked at.
+const notChecked = "not checked yet"
 
 // Dependency is the state of a server that weft needs.
 type Dependency struct {
@@ -84,7 +88,7 @@ func NewHealth(group, instance string) *Health {
 func (h *Health) Require(name string, required bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.rep.Dependencies[name] = Dependency{Required: required, Error: "not checked yet", Since: h.now()}
+	h.rep.Dependencies[name] = Dependency{Required: required, Error: notChecked, Since: h.now()}
 }
 
 // Set records the state of a dependency: err nil means usable. The text of err is
@@ -102,7 +106,7 @@ func (h *Health) Set(name string, err error) (changed bool) {
 	if err != nil {
 		text = err.Error()
 	}
-	first := !known || !d.OK && d.Error == "not checked yet"
+	first := !known || !d.OK && d.Error == notChecked
 	changed = first || d.OK != (err == nil)
 	if changed {
 		d.Since = h.now()
@@ -161,5 +165,29 @@ func (h *Health) Report() Report {
 	}
 	// A process that has not come up, or is going down, takes no part in anything.
 	r.Ready = len(r.Failing) == 0 && (r.Role == Leader || r.Role == Standby)
+	return r
+}
+
+// reason is what a detail must look like to be told to other hosts.
+var reason = regexp.MustCompile(`^[a-z0-9_]*$`)
+
+// brief returns the report for other hosts: names and reasons, without the words of servers
+// and people.
+func (r Report) brief() Report {
+	for name, d := range r.Dependencies {
+		if d.Error != "" && d.Error != notChecked {
+			d.Error = "unusable"
+		}
+		r.Dependencies[name] = d
+	}
+	for name, p := range r.Projections {
+		if !reason.MatchString(p.Detail) {
+			p.Detail = ""
+		}
+		if p.Pause != "" {
+			p.Pause = "paused"
+		}
+		r.Projections[name] = p
+	}
 	return r
 }

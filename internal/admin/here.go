@@ -7,19 +7,12 @@ import (
 	"strings"
 )
 
-// fromHere lets requests pass that come straight from this host: not from another address,
-// not through a proxy, not from a page that a browser on this host shows.
-func fromHere(next http.Handler) http.Handler {
-	return http.NewCrossOriginProtection().Handler(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		h := req.Header
-		forwarded := h.Get("Forwarded")+h.Get("X-Forwarded-For")+h.Get("X-Real-Ip")+h.Get("Via") != ""
-		if forwarded || !loopback(req.RemoteAddr) || !loopback(req.Host) {
-			reply(w, http.StatusForbidden, map[string]string{"error": "only a request from this host to its loopback address may do this"})
-			return
-		}
-		req.Body = http.MaxBytesReader(w, req.Body, 1<<10)
-		next.ServeHTTP(w, req)
-	}))
+// fromHere reports whether a request comes straight from this host: not from another address,
+// not through a proxy, and not by a foreign name that leads here.
+func fromHere(req *http.Request) bool {
+	h := req.Header
+	forwarded := h.Get("Forwarded")+h.Get("X-Forwarded-For")+h.Get("X-Real-Ip")+h.Get("Via") != ""
+	return !forwarded && loopback(req.RemoteAddr) && loopback(req.Host)
 }
 
 // loopback says whether host, with a port or without, is this host's own.

@@ -20,7 +20,7 @@ const closeGrace = 2 * time.Second
 
 // Options are the handlers and addresses of a server.
 type Options struct {
-	Host        string // default 127.0.0.1
+	Host        string // default 0.0.0.0: all interfaces
 	MetricsPort int    // metrics and health; 0 picks a free one
 	// MetricsPortFixed makes a taken MetricsPort an error; otherwise a free port is
 	// taken instead, because a second instance on the host is no mistake.
@@ -30,7 +30,6 @@ type Options struct {
 	Health   *Health
 	Gatherer prometheus.Gatherer
 	Log      *zap.Logger
-	Level    http.Handler // shows the log's level at GET, changes it at PUT; nil for none
 }
 
 // Server holds the listeners. Call Run once, or Close.
@@ -48,14 +47,14 @@ type part struct {
 // is an error that says what to do.
 func Listen(ctx context.Context, o Options) (*Server, error) {
 	if o.Host == "" {
-		o.Host = "127.0.0.1"
+		o.Host = "0.0.0.0"
 	}
 	s := &Server{log: o.Log.Named("admin")}
 	ln, err := bind(ctx, o.Host, o.MetricsPort)
 	if errors.Is(err, syscall.EADDRINUSE) && !o.MetricsPortFixed {
 		if ln, err = bind(ctx, o.Host, 0); err == nil {
 			s.log.Warn("default port is taken; serving on a free one", zap.String("event", "http.other_port"),
-				zap.Int("port", o.MetricsPort), zap.String("address", ln.Addr().String()))
+				zap.Int("port", o.MetricsPort), zap.String("address", address(ln, "127.0.0.1")))
 		}
 	}
 	if err != nil {
@@ -104,8 +103,29 @@ func (s *Server) add(ln net.Listener, h http.Handler) {
 	}})
 }
 
-// Addr returns host:port of the metrics listener.
-func (s *Server) Addr() string { return s.parts[0].ln.Addr().String() }
+// Addr returns host:port of the metrics listener, as this host reaches it.
+func (s *Server) Addr() string { return address(s.parts[0].ln, "127.0.0.1") }
+
+// AddrAt returns host:port of the metrics listener; where that listens on all interfaces, host
+// is the one that is given.
+func (s *Server) AddrAt(host string) string { return address(s.parts[0].ln, host) }
+
+// address returns host:port of a listener, with host for all interfaces.
+func address(ln net.Listener, host string) string {
+	a, ok := ln.Addr().(*net.TCPAddr)
+	if !ok || !a.IP.IsUnspecified() {
+		return ln.Addr().String()
+	}
+	return net.JoinHostPort(host, strconv.Itoa(a.Port))
+}
+
+// reach says who can reach a listener.
+func reach(ln net.Listener) string {
+	if a, ok := ln.Addr().(*net.TCPAddr); ok && a.IP.IsLoopback() {
+		return "this host alone"
+	}
+	return "other hosts, too; WEFT_HTTP_HOST=127.0.0.1 serves this host alone"
+}
 
 // HealthAddr returns host:port of the listener for health alone, or "" when there
 // is none.
@@ -113,14 +133,14 @@ func (s *Server) HealthAddr() string {
 	if len(s.parts) < 2 {
 		return ""
 	}
-	return s.parts[1].ln.Addr().String()
+	return address(s.parts[1].ln, "127.0.0.1")
 }
 
 // Run serves until ctx ends, then lets requests in flight finish for a short while,
 // closes the listeners and returns nil. Any other error means that serving broke.
 func (s *Server) Run(ctx context.Context) error {
 	for _, p := range s.parts {
-		s.log.Info("serving", zap.String("event", "http.serving"), zap.String("address", p.ln.Addr().String()))
+		s.log.Info("serving", zap.String("event", "http.serving"), zap.String("address", address(p.ln, "127.0.0.1")), zap.String("reach", reach(p.ln)))
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	for _, p := range s.parts {

@@ -145,6 +145,8 @@ type Desk struct {
 	Fixed     bool   // Listen was set, so a taken port is an error
 	Hosts     string // further names of the page, lower case, separated by commas
 	WebConfig string // file with TLS and users
+	Actions   bool   // operators may act
+	Operators string // their names, separated by commas
 }
 
 // Log tunes the log.

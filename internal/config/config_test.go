@@ -65,7 +65,7 @@ func TestDefaults(t *testing.T) {
 		"lease": 30 * time.Second, "reclaim": 5 * time.Second, "attempts": 10,
 		"base": 500 * time.Millisecond, "max": 30 * time.Second, "grace": 25 * time.Second,
 		"processing": 5 * time.Minute, "port": 9108, "fixed": false,
-		"host": "127.0.0.1", "breaker": 20, "terminal": false,
+		"host": "0.0.0.0", "breaker": 20, "terminal": false,
 		"version": 1, "leader": config.Leader{Poll: 25 * time.Millisecond, Heartbeat: time.Second, Trust: 3 * time.Second, IdleSession: 5 * time.Second},
 		"projections": []string{"search_index_to_elastic", "chronicle_events_to_entries"}, "env": "",
 		"elastic": "http://localhost:9200", "index": "wordloom-search-index", "body": 5 << 20, "tracing": false,

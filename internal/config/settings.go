@@ -144,7 +144,7 @@ func table() []setting {
 		row("leader.idle_session", "WEFT_LEADER_IDLE_SESSION", "leader-idle-session", "5s", "Postgres ends a silent lock session after this, and with it the hold of a frozen leader.").
 			duration(func(c *Config) *time.Duration { return &c.Leader.IdleSession }, 100*ms, 10*time.Minute),
 
-		row("http.host", "WEFT_HTTP_HOST", "http-host", "127.0.0.1", "Address to serve health and metrics on.").
+		row("http.host", "WEFT_HTTP_HOST", "http-host", "0.0.0.0", "Address to serve health and metrics on: all interfaces, or 127.0.0.1 for this host alone. Off loopback health says names and reasons only.").
 			with("host", "", func(c *Config) *string { return &c.HTTP.Host }, parseHost),
 		row("http.metrics_port", "OUTBOX_METRICS_PORT", "metrics-port", "9108", "Port of metrics and health; 0 picks a free one, and so does the default when it is taken.").
 			int(func(c *Config) *int { return &c.HTTP.MetricsPort }, 0, 65535),

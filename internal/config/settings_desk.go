@@ -15,6 +15,10 @@ func desk() []setting {
 			with("hosts", "names or addresses without ports", func(c *Config) *string { return &c.Desk.Hosts }, parseHosts),
 		row("desk.web_config", "WEFT_DESK_WEB_CONFIG", "desk-web-config", "", "File with certificates and users of that page, in the format of the Prometheus exporter toolkit; read again at each connection.").
 			with("file", "", func(c *Config) *string { return &c.Desk.WebConfig }, parseText),
+		row("desk.actions", "WEFT_DESK_ACTIONS", "desk-actions", "false", "Whether that page replays, discards, pauses, hands over and changes the log's level, for desk.operators alone. Needs desk.web_config with a login, on loopback too.").
+			bool(func(c *Config) *bool { return &c.Desk.Actions }),
+		row("desk.operators", "WEFT_DESK_OPERATORS", "desk-operators", "", "Who may act on that page, separated by commas: users of desk.web_config, or names in verified client certificates. Everybody else only reads.").
+			with("names", "", func(c *Config) *string { return &c.Desk.Operators }, parseNames),
 	}
 }
 
@@ -48,4 +52,15 @@ func parseHosts(s string) (string, error) {
 		hosts = append(hosts, strings.ToLower(host))
 	}
 	return strings.Join(hosts, ","), nil
+}
+
+// parseNames reads names separated by commas.
+func parseNames(s string) (string, error) {
+	var names []string
+	for name := range strings.SplitSeq(s, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, ","), nil
 }

@@ -63,6 +63,10 @@ func (c Config) Validate() error {
 		fail(fmt.Sprintf("%s must not be shorter than audit.keep (%s)", short(c.Audit.KeepFailures), short(c.Audit.Keep)), "audit.keep_failures", "audit.keep")
 	}
 
+	if c.Desk.Actions && (c.Desk.WebConfig == "" || c.Desk.Operators == "") {
+		fail("needs desk.web_config with a login, and desk.operators", "desk.actions", "desk.web_config", "desk.operators")
+	}
+
 	for _, d := range c.Declared {
 		if d.Index == c.Elastic.Index && slices.Contains(c.Projections, projections.SearchIndexToElastic) {
 			fail(fmt.Sprintf("writes to index %s, as %s does: their documents would replace one another; take an index of its own", d.Index, projections.SearchIndexToElastic),

@@ -209,9 +209,12 @@ func (d *daemon) announce(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("host name: %w", err)
 	}
-	addr, faulty := "", false
+	addr, page, faulty := "", "", false
 	if d.server != nil {
-		addr = d.server.Addr()
+		addr = d.server.AddrAt(host)
+	}
+	if d.desk != nil {
+		page = d.desk.URL(host)
 	}
 	var told leader.Role
 	var at time.Time
@@ -223,7 +226,7 @@ func (d *daemon) announce(ctx context.Context) error {
 		told, at = role, time.Now()
 		err := leader.Announce(ctx, d.pool, leader.Instance{
 			Group: d.cfg.Group, Name: d.cfg.Instance, Role: role, Version: d.Version,
-			Host: host, PID: os.Getpid(), HTTPAddr: addr, Uptime: time.Since(d.started),
+			Host: host, PID: os.Getpid(), HTTPAddr: addr, DeskURL: page, Uptime: time.Since(d.started),
 		})
 		if err != nil && ctx.Err() == nil && !faulty {
 			d.log.Warn("presence not recorded", zap.String("event", "presence.fault"), zap.Error(err))

@@ -64,7 +64,8 @@ type daemon struct {
 
 	server     *admin.Server // nil inside another program
 	desk       *desk.Server  // nil without a page
-	deskPool   *pgxpool.Pool
+	deskPools  []*pgxpool.Pool
+	deskSocket *sockets // of deskPools
 	pool       *pgxpool.Pool
 	sockets    *sockets // of pool
 	login      *postgres.Login
@@ -105,12 +106,12 @@ func Run(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, versi
 	}
 	d.server, err = admin.Listen(ctx, admin.Options{
 		Host: cfg.HTTP.Host, MetricsPort: cfg.HTTP.MetricsPort, MetricsPortFixed: cfg.HTTP.MetricsPortFixed,
-		HealthPort: cfg.HTTP.Port, Health: d.Health, Gatherer: tel.Registry, Log: tel.Log, Level: tel.LevelHandler(),
+		HealthPort: cfg.HTTP.Port, Health: d.Health, Gatherer: tel.Registry, Log: tel.Log,
 	})
 	if err != nil {
 		return err
 	}
-	if err := d.openDesk(ctx, tel.Registry); err != nil {
+	if err := d.openDesk(ctx, tel); err != nil {
 		d.server.Close()
 		return err
 	}
@@ -129,7 +130,7 @@ func Embed(ctx context.Context, cfg config.Config, host Host) error {
 }
 
 func newDaemon(cfg config.Config, host Host) *daemon {
-	return &daemon{cfg: cfg, Host: host, log: host.Log, started: time.Now(), sockets: newSockets(), manager: systemd.None(host.Log)}
+	return &daemon{cfg: cfg, Host: host, log: host.Log, started: time.Now(), sockets: newSockets(), deskSocket: newSockets(), manager: systemd.None(host.Log)}
 }
 
 // build constructs the parts. It sends nothing to a server.
@@ -172,8 +173,8 @@ func (d *daemon) close() {
 	for _, l := range d.projectors {
 		l.proj.Close()
 	}
-	if d.deskPool != nil {
-		d.deskPool.Close()
+	for _, p := range d.deskPools {
+		p.Close()
 	}
 	if d.pool == nil {
 		return
@@ -280,7 +281,7 @@ func (d *daemon) run(ctx context.Context) error {
 		surround("HTTP server", d.server.Run)
 	}
 	if d.desk != nil { // it ends with the request to stop, before the drain
-		surround("desk", func(context.Context) error { return d.desk.Run(inner) })
+		surround("desk", func(context.Context) error { return d.runDesk(inner) })
 	}
 	surround("reload", d.reloads)
 	surround("health", func(ctx context.Context) error { return d.watch(ctx, inner.Done()) })

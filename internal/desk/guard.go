@@ -1,27 +1,24 @@
 package desk
 
 import (
-	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 
 	"go.uber.org/zap"
-	"go.yaml.in/yaml/v3"
 )
 
 // policy lets a page load its own style and script, and nothing else.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// guard refuses requests to other hosts, requests that are no GET, and, off loopback, all
-// requests once the web configuration no longer asks for a login.
+// guard refuses requests to other hosts; requests that are neither a GET nor, with actions, a
+// POST of the page's own; and, off loopback, all requests once the web configuration no longer
+// asks for a login.
 func (s *Server) guard(next http.Handler) http.Handler {
-	hosts := s.o.hosts()
+	hosts, origin := s.o.hosts(), http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)
@@ -34,11 +31,13 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		switch {
 		case !slices.Contains(hosts, hostOf(req.Host)):
 			http.Error(w, "this page has no such name; name it in desk.hosts", http.StatusMisdirectedRequest)
-		case req.Method != http.MethodGet:
+		case req.Method != http.MethodGet && (req.Method != http.MethodPost || !s.o.Actions):
 			h.Set("Allow", http.MethodGet)
 			http.Error(w, "the desk only reads: GET", http.StatusMethodNotAllowed)
 		case !s.here && s.refuses():
 			http.Error(w, "the login of this page was switched off; its log says why", http.StatusServiceUnavailable)
+		case origin.Check(req) != nil:
+			http.Error(w, "this request comes from another page", http.StatusForbidden)
 		default:
 			next.ServeHTTP(w, req)
 		}
@@ -46,7 +45,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 }
 
 func (s *Server) refuses() bool {
-	err := checkLogin(s.o.WebConfig)
+	_, err := readLogin(s.o.WebConfig, true)
 	if err != nil {
 		s.log.Warn("desk answers nobody", zap.String("event", "desk.refused"), zap.Error(err))
 	}
@@ -72,37 +71,4 @@ func loopback(host string) bool {
 	}
 	addr, err := netip.ParseAddr(host)
 	return err == nil && addr.Unmap().IsLoopback()
-}
-
-// checkLogin returns an error unless the web configuration asks for TLS and a login: users, or
-// verified certificates of clients.
-func checkLogin(path string) error {
-	if path == "" {
-		return errors.New("that needs desk.web_config, with tls_server_config and basic_auth_users")
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("desk.web_config: %w", err)
-	}
-	var c struct {
-		TLS struct {
-			Cert       string `yaml:"cert"`
-			CertFile   string `yaml:"cert_file"`
-			ClientAuth string `yaml:"client_auth_type"`
-			ClientCA   string `yaml:"client_ca"`
-			ClientCAs  string `yaml:"client_ca_file"`
-		} `yaml:"tls_server_config"`
-		Users map[string]string `yaml:"basic_auth_users"`
-	}
-	if err := yaml.Unmarshal(text, &c); err != nil {
-		return errors.New("desk.web_config cannot be parsed") // the error would quote the file
-	}
-	verified := c.TLS.ClientAuth == "RequireAndVerifyClientCert" && c.TLS.ClientCA+c.TLS.ClientCAs != ""
-	switch {
-	case c.TLS.Cert+c.TLS.CertFile == "":
-		return errors.New("desk.web_config has no tls_server_config with a certificate")
-	case len(c.Users) == 0 && !verified:
-		return errors.New("desk.web_config has neither basic_auth_users nor RequireAndVerifyClientCert")
-	}
-	return nil
 }

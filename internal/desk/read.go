@@ -108,6 +108,13 @@ func (r *reader) overview(ctx context.Context, samples *samples) Overview {
 	return out
 }
 
+// expire has the next viewer read everything anew: somebody has changed it.
+func (r *reader) expire() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.electionAt, r.due = time.Time{}, time.Time{}
+}
+
 // refresh reads the election once a second, and the tables less often.
 func (r *reader) refresh(ctx context.Context) {
 	// A viewer that leaves must not spoil the reading for the others.

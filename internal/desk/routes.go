@@ -2,6 +2,7 @@ package desk
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"embed"
 	"encoding/json"
@@ -32,7 +33,13 @@ type page struct {
 	Query    map[string]string // of the form, as given
 	Error    string            // what is wrong with the request
 	Data     any               // and its JSON
+	Actions  bool              // are switched on
+	Who      person
+	Level    string // of the log
 }
+
+// answerTimeout bounds the reading of a page.
+const answerTimeout = 20 * time.Second
 
 // badRequest is an error of the person who asks.
 type badRequest struct{ error }
@@ -41,6 +48,7 @@ type badRequest struct{ error }
 type view struct {
 	path, title, template string
 	read                  func(s *Server, ctx context.Context, q query) (any, error)
+	operators             bool // nobody else may see it
 }
 
 // query are the parameters of a request.
@@ -48,13 +56,18 @@ type query map[string]string
 
 func (s *Server) views() []view {
 	return []view{
-		{"/{$}", "Overview", "overview", (*Server).overview},
-		{"/failed", "Dead letters", "failed", (*Server).failed},
-		{"/event", "Event", "event", (*Server).event},
-		{"/audit", "Audit", "audit", (*Server).audit},
-		{"/settings", "Settings", "settings", (*Server).settings},
+		{"/{$}", "Overview", "overview", (*Server).overview, false},
+		{"/failed", "Dead letters", "failed", (*Server).failed, false},
+		{"/event", "Event", "event", (*Server).event, false},
+		{"/audit", "Audit", "audit", (*Server).audit, false},
+		{"/settings", "Settings", "settings", (*Server).settings, false},
+		{"/result", "Results", "result", (*Server).results, false},
+		s.actView(),
 	}
 }
+
+// actView is the preview of an action.
+func (s *Server) actView() view { return view{"/act", "Preview", "act", (*Server).preview, true} }
 
 func (s *Server) overview(ctx context.Context, _ query) (any, error) {
 	return s.reader.overview(ctx, s.samples), nil
@@ -68,7 +81,7 @@ func parsePages() (map[string]*template.Template, error) {
 		return nil, fmt.Errorf("pages: %w", err)
 	}
 	pages := map[string]*template.Template{"parts": base}
-	for _, name := range []string{"overview", "failed", "event", "audit", "settings"} {
+	for _, name := range []string{"overview", "failed", "event", "audit", "settings", "act", "result"} {
 		one, err := base.Clone()
 		if err == nil {
 			one, err = one.ParseFS(assets, "templates/"+name+".html")
@@ -88,6 +101,11 @@ func (s *Server) handler() http.Handler {
 		mux.HandleFunc("GET /api"+v.path, func(w http.ResponseWriter, req *http.Request) { s.answer(w, req, v, true) })
 	}
 	mux.HandleFunc("GET /live", s.stream)
+	mux.HandleFunc("POST /act", s.act)
+	mux.HandleFunc("POST /log/level", s.act)
+	mux.HandleFunc("GET /log/level", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]string{"level": s.o.Level.Show()})
+	})
 	static, err := fs.Sub(assets, "static")
 	if err != nil {
 		panic("desk: embedded assets: " + err.Error()) // a broken build
@@ -103,44 +121,58 @@ func wantsJSON(req *http.Request) bool {
 
 // answer reads the data of a view, and writes it as a page or as JSON.
 func (s *Server) answer(w http.ResponseWriter, req *http.Request, v view, asJSON bool) {
-	q, hidden := query{}, ""
-	for name, values := range req.URL.Query() {
-		text := strings.TrimSpace(values[0])
-		if q[name] = inert(text); q[name] != text {
-			hidden = name
-		}
-	}
-	ctx, cancel := context.WithTimeout(req.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(req.Context(), answerTimeout)
 	defer cancel()
-	data, err := v.read(s, ctx, q)
-	if hidden != "" {
-		err = badRequest{fmt.Errorf("%s holds characters that are not seen", hidden)}
+	q, wrong := readQuery(req.URL.Query())
+	if v.operators && wrong == nil {
+		wrong = s.mayAct(s.whois(req, false))
 	}
+	if v.operators && wrong != nil {
+		s.respond(w, req, v, q, plan{}, wrong, asJSON)
+		return
+	}
+	data, err := v.read(s, ctx, q)
+	s.respond(w, req, v, q, data, cmp.Or(wrong, err), asJSON)
+}
+
+// write answers with the data, or the error, of a view.
+func (s *Server) write(w http.ResponseWriter, req *http.Request, v view, q query, data any, err error) {
+	s.respond(w, req, v, q, data, err, wantsJSON(req))
+}
+
+func (s *Server) respond(w http.ResponseWriter, req *http.Request, v view, q query, data any, err error, asJSON bool) {
 	status, text := s.explain(v, err)
 	w.Header().Add("Vary", "Accept")
 	if asJSON {
 		if err != nil {
 			data = map[string]string{"error": text}
 		}
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(status)
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		_ = enc.Encode(data) // the viewer may be gone
+		writeJSON(w, status, data)
 		return
 	}
 	s.render(w, v, status, page{Title: v.title, Path: strings.TrimSuffix(v.path, "{$}"), Live: v.template == "overview",
-		Query: q, Error: text, Data: data})
+		Query: q, Error: text, Data: data, Actions: s.o.Actions, Who: s.whois(req, false)})
+}
+
+func writeJSON(w http.ResponseWriter, status int, data any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	_ = enc.Encode(data) // the viewer may be gone
 }
 
 // explain returns the status and the words for an error.
 func (s *Server) explain(v view, err error) (status int, text string) {
 	var bad badRequest
+	var no refused
 	switch {
 	case err == nil:
 		return http.StatusOK, ""
 	case errors.As(err, &bad):
 		return http.StatusBadRequest, inert(bad.Error())
+	case errors.As(err, &no):
+		return no.status, inert(no.Error())
 	case errors.Is(err, errNotFound):
 		return http.StatusNotFound, inert(err.Error())
 	default:
@@ -153,6 +185,9 @@ func (s *Server) explain(v view, err error) (status int, text string) {
 func (s *Server) render(w http.ResponseWriter, v view, status int, p page) {
 	report := s.o.Health.Report()
 	p.Instance, p.Role = report.Instance, report.Role
+	if s.o.Level.Show != nil {
+		p.Level = s.o.Level.Show()
+	}
 	var b bytes.Buffer
 	if err := s.pages[v.template].ExecuteTemplate(&b, "layout", p); err != nil {
 		s.log.Error("page could not be written", zap.String("event", "desk.fault"), zap.String("path", v.path), zap.Error(err))

@@ -1,6 +1,7 @@
 package desk
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"log/slog" //nolint:depguard // the exporter toolkit takes no other logger
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -32,6 +34,12 @@ type Options struct {
 	Fixed     bool
 	Hosts     string // further names of the page, lower case, separated by commas
 	WebConfig string // file with TLS and users, as the exporter toolkit reads it; empty for none
+	// Actions lets the Operators, names separated by commas, change things with ActDB.
+	Actions   bool
+	Operators string
+	ActDB     outbox.DB
+	Timeout   time.Duration // of one statement of an action
+	Level     LogLevel
 
 	Instance string
 	Version  string
@@ -41,6 +49,12 @@ type Options struct {
 	Gatherer prometheus.Gatherer // of the charts
 	Settings []Setting           // secrets masked
 	Log      *zap.Logger
+}
+
+// LogLevel shows the level of the log, and changes it in the name of somebody.
+type LogLevel struct {
+	Show   func() string
+	Change func(level, by string) error
 }
 
 // Setting is one effective setting.
@@ -60,6 +74,7 @@ type Server struct {
 	reader  reader
 	samples *samples
 	hub     hub
+	jobs    jobs
 	here    bool // listens on loopback only
 }
 
@@ -77,8 +92,13 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		}
 	}
 	if !here {
-		if err := checkLogin(o.WebConfig); err != nil {
+		if _, err := readLogin(o.WebConfig, true); err != nil {
 			return nil, fmt.Errorf("desk.listen %s is not of this host alone: %w", o.Listen, err)
+		}
+	}
+	if o.Actions {
+		if _, err := readLogin(o.WebConfig, false); err != nil {
+			return nil, fmt.Errorf("desk.actions needs to know who acts: %w", err)
 		}
 	}
 	s := &Server{o: o, log: o.Log.Named("desk"), here: here}
@@ -98,6 +118,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	s.ln = ln
 	s.reader = reader{o: o}
 	s.samples = newSamples(o.Gatherer, o.Scope.Tables)
+	s.jobs.queue = make(chan func(context.Context))
 	s.hub = hub{viewers: map[*viewer]struct{}{}}
 	s.srv = &http.Server{
 		Handler:           s.handler(),
@@ -114,13 +135,28 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 // Addr returns host:port of the listener.
 func (s *Server) Addr() string { return s.ln.Addr().String() }
 
+// URL returns where other people find the page. For all interfaces that is the first of the
+// configured names, or else host.
+func (s *Server) URL(host string) string {
+	a, _ := s.ln.Addr().(*net.TCPAddr)
+	name := s.Addr()
+	if a != nil && a.IP.IsUnspecified() {
+		first, _, _ := strings.Cut(s.o.Hosts, ",")
+		name = net.JoinHostPort(cmp.Or(first, host), strconv.Itoa(a.Port))
+	}
+	if l, _ := readLogin(s.o.WebConfig, false); l.tls {
+		return "https://" + name + "/"
+	}
+	return "http://" + name + "/"
+}
+
 // Close releases the listener of a Server that was not run.
 func (s *Server) Close() { _ = s.ln.Close() }
 
 // Run serves until ctx ends, then ends all streams, lets other answers finish for a short
 // while, and returns nil. Any other error means that serving broke.
 func (s *Server) Run(ctx context.Context) error {
-	s.log.Info("desk is served", zap.String("event", "desk.serving"), zap.String("address", s.Addr()), zap.Bool("web_config", s.o.WebConfig != ""))
+	s.log.Info("desk is served", zap.String("event", "desk.serving"), zap.String("address", s.Addr()), zap.Bool("web_config", s.o.WebConfig != ""), zap.Bool("actions", s.o.Actions))
 	g, ctx := errgroup.WithContext(ctx)
 	s.srv.BaseContext = func(net.Listener) context.Context { return ctx }
 	g.Go(func() error {
@@ -133,6 +169,9 @@ func (s *Server) Run(ctx context.Context) error {
 	})
 	g.Go(func() error { s.samples.run(ctx); return nil })
 	g.Go(func() error { s.broadcast(ctx); return nil })
+	for range jobsAtOnce {
+		g.Go(func() error { s.jobs.work(ctx); return nil })
+	}
 	g.Go(func() error {
 		<-ctx.Done()
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,7 +23,8 @@ var functions = template.FuncMap{
 	"inert": inert, "when": when, "ago": ago, "span": records.Span, "cause": cause, "ended": ended, "runbook": runbook,
 	"report": report, "outcome": func(e records.AuditEntry) string { return inert(records.OutcomeOf(outbox.AuditEntry(e))) },
 	"letters": func(projection string) string { return "/failed?" + url.Values{"projection": {projection}}.Encode() },
-	"reasons": reasonNames, "timeline": func(terms []Term) []bar { return timeline(terms, time.Now()) },
+	"filter":  func(name string) bool { return slices.Contains(filters(), name) }, "levels": levels,
+	"peer": peer, "reasons": reasonNames, "timeline": func(terms []Term) []bar { return timeline(terms, time.Now()) },
 	"plus": func(n any, atLeast bool) string { return fmt.Sprint(n) + map[bool]string{true: " or more"}[atLeast] },
 }
 
@@ -58,6 +60,8 @@ func cause(p admin.Projection) string {
 		return "running"
 	case admin.Outage:
 		return "stopped: its destination takes no writes. weft probes it and goes on by itself once it answers"
+	case admin.Suspended:
+		return "paused: somebody has stopped it, and it goes on once somebody resumes it"
 	case admin.Paused:
 		return "stopped by the breaker: entity after entity ended in failed. weft tries one event at a time and goes on by itself once one succeeds"
 	default:
@@ -101,6 +105,20 @@ func runbook(about string) string {
 		page = "reasons.md"
 	}
 	return runbooks + page
+}
+
+// peer returns the address of an instance's page, if that can be reached from where this page
+// is seen: the loopback address of another host cannot.
+func peer(self string, all []records.Instance, i records.Instance) string {
+	u, err := url.Parse(i.DeskURL)
+	if err != nil || i.DeskURL == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return ""
+	}
+	ours := slices.IndexFunc(all, func(i records.Instance) bool { return i.Name == self })
+	if loopback(u.Hostname()) && (ours < 0 || all[ours].Host != i.Host) {
+		return ""
+	}
+	return i.DeskURL
 }
 
 // report sums up the report of a comparison.

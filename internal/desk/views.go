@@ -32,32 +32,19 @@ type lettersView struct {
 
 // failed reads a page of the dead letters of one projection.
 func (s *Server) failed(ctx context.Context, q query) (any, error) {
-	sc := s.o.Scope
-	out := lettersView{LetterPage: records.LetterPage{Listed: []records.DeadLetter{}}}
-	for _, t := range sc.Tables {
-		out.Projections = append(out.Projections, t.Projection)
-	}
-	table := sc.Tables[0]
-	if name := q["projection"]; name != "" {
-		i := slices.Index(out.Projections, name)
-		if i < 0 {
-			return out, badRequest{fmt.Errorf("projection %q: this instance has %s", name, strings.Join(out.Projections, ", "))}
-		}
-		table = sc.Tables[i]
+	out := lettersView{LetterPage: records.LetterPage{Listed: []records.DeadLetter{}}, Projections: s.projections()}
+	table, err := s.table(q)
+	if err != nil {
+		return out, err
 	}
 	out.Projection = table.Projection
-	sel, err := s.selector(ctx, q)
+	letters, err := outbox.OpenDeadLetters(ctx, s.o.DB, table.Name, table.Projection, s.o.Scope.Timeout)
 	if err != nil {
 		return out, err
 	}
-	letters, err := outbox.OpenDeadLetters(ctx, s.o.DB, table.Name, table.Projection, sc.Timeout)
+	sel, err := s.selector(ctx, q, letters)
 	if err != nil {
 		return out, err
-	}
-	if !sel.EntityID.IsZero() {
-		if _, err := outbox.ParseID(letters.Shape().Entity, sel.EntityID.String()); err != nil {
-			return out, badRequest{fmt.Errorf("entity %q: want a %s here", sel.EntityID, letters.Shape().Entity)}
-		}
 	}
 	found, err := records.ReadLetterPage(ctx, letters, sel, pageSize, countMost)
 	if err != nil {
@@ -75,7 +62,7 @@ func (s *Server) failed(ctx context.Context, q query) (any, error) {
 }
 
 // selector reads the filters of dead letters.
-func (s *Server) selector(ctx context.Context, q query) (sel outbox.Selector, err error) {
+func (s *Server) selector(ctx context.Context, q query, letters *outbox.DeadLetters) (sel outbox.Selector, err error) {
 	for name, value := range q {
 		if len(value) > longestText {
 			return sel, badRequest{fmt.Errorf("%s: at most %d bytes", name, longestText)}
@@ -85,9 +72,21 @@ func (s *Server) selector(ctx context.Context, q query) (sel outbox.Selector, er
 	if sel.Reason != "" && !slices.Contains(reasonNames(), sel.Reason) {
 		return sel, badRequest{fmt.Errorf("reason %q is none of the reasons", sel.Reason)}
 	}
+	switch q["discarded"] {
+	case "", "no":
+	case "yes":
+		sel.Discarded = true
+	default:
+		return sel, badRequest{fmt.Errorf("discarded %q: want yes or no", q["discarded"])}
+	}
 	if text := q["entity"]; text != "" {
 		if sel.EntityType, sel.EntityID, err = records.Entity(text); err != nil {
 			return sel, badRequest{fmt.Errorf("entity %q: %w", text, err)}
+		}
+	}
+	if !sel.EntityID.IsZero() {
+		if _, err := outbox.ParseID(letters.Shape().Entity, sel.EntityID.String()); err != nil {
+			return sel, badRequest{fmt.Errorf("entity %q: want a %s here", sel.EntityID, letters.Shape().Entity)}
 		}
 	}
 	if text := q["after"]; text != "" {
@@ -95,10 +94,8 @@ func (s *Server) selector(ctx context.Context, q query) (sel outbox.Selector, er
 			return sel, err
 		}
 	}
-	if sel.Since, sel.Until, err = s.period(ctx, q); err != nil {
-		return sel, err
-	}
-	return sel, nil
+	sel.Since, sel.Until, err = s.period(ctx, q)
+	return sel, err
 }
 
 // period reads since and until, by the database's clock.

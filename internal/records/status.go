@@ -60,6 +60,7 @@ type Instance struct {
 	PID        int       `json:"pid"`
 	Version    string    `json:"version"`
 	HTTPAddr   string    `json:"http_addr"`
+	DeskURL    string    `json:"desk_url"` // of its page
 	StartedAt  time.Time `json:"started_at"`
 	SeenAt     time.Time `json:"seen_at"`
 	SeenAgo    float64   `json:"seen_seconds_ago"`

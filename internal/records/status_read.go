@@ -3,6 +3,7 @@ package records
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/leader"
@@ -148,7 +149,7 @@ func ElectionStatus(s leader.State, seen []leader.Instance) Status {
 	for _, i := range seen {
 		role := roleNow(i, s)
 		st.Instances = append(st.Instances, Instance{
-			Name: i.Name, Role: role, Host: i.Host, PID: i.PID, Version: i.Version, HTTPAddr: i.HTTPAddr,
+			Name: i.Name, Role: role, Host: i.Host, PID: i.PID, Version: i.Version, HTTPAddr: i.HTTPAddr, DeskURL: i.DeskURL,
 			StartedAt: i.StartedAt.UTC(), SeenAt: i.SeenAt.UTC(), SeenAgo: i.SeenAgo.Seconds(), UptimeSecs: i.Uptime.Seconds(),
 		})
 	}
@@ -174,3 +175,11 @@ func roleNow(i leader.Instance, s leader.State) string {
 
 // GoneAfter is how long an instance may be silent; it reports every two seconds.
 const GoneAfter = 7 * time.Second
+
+// HasStandby reports whether an instance other than holder was seen lately that can take over.
+// One that has just handed over may still be on record as draining.
+func HasStandby(seen []leader.Instance, holder string) bool {
+	return slices.ContainsFunc(seen, func(i leader.Instance) bool {
+		return i.Name != holder && i.Role != leader.RoleDisconnected && i.SeenAgo <= GoneAfter
+	})
+}

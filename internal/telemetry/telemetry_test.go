@@ -3,8 +3,6 @@ package telemetry_test
 import (
 	"bytes"
 	"encoding/json"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -110,11 +108,6 @@ func TestChangeLevel(t *testing.T) {
 	got := lines(t, b)
 	if len(got) != 2 || got[0]["from"] != "info" || got[0]["to"] != "error" || got[1]["from"] != "error" || got[1]["to"] != "debug" {
 		t.Errorf("got %v, want both changes", got)
-	}
-	put := httptest.NewRequestWithContext(t.Context(), http.MethodPut, "/log/level", strings.NewReader(`{"level":"warn"}`))
-	tel.LevelHandler().ServeHTTP(httptest.NewRecorder(), put)
-	if got := lines(t, b); tel.Level.Level() != zapcore.WarnLevel || got[len(got)-1]["by"] != "PUT /log/level" {
-		t.Errorf("got level %v and %v, want warn and a line about it", tel.Level, got[len(got)-1])
 	}
 }
 

@@ -69,6 +69,9 @@ create table if not exists {schema}.weft_redo (
 	primary key (projection, entity_type, entity_id)
 );
 
+-- Where the page of an instance is.
+alter table {schema}.weft_instance add column if not exists desk_url text;
+
 -- Projections that somebody has paused: the leader of the group leases nothing for them.
 create table if not exists {schema}.weft_pause (
 	group_name varchar(120),

@@ -5,4 +5,5 @@ drop function if exists {schema}.weft_enqueue(text, text, text, text, bigint), {
 drop table if exists {schema}.weft_verify, {schema}.weft_rebuild, {schema}.weft_redo, {schema}.weft_pause,
 	{schema}.weft_throttle, {schema}.weft_quarantine;
 drop table if exists {schema}.weft_outbox;
+alter table {schema}.weft_instance drop column if exists desk_url;
 alter table {schema}.weft_progress drop column if exists load_after, drop column if exists loaded_at;

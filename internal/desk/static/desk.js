@@ -1,6 +1,17 @@
 // Puts the parts of the overview that the server sends in their places. A part that holds the
 // focus gets it back, and an open list of terms stays open.
 "use strict";
+// Shows how far a running action is.
+(function again() {
+  if (!document.querySelector("[data-running]")) return;
+  setTimeout(async () => {
+    try {
+      const fresh = new DOMParser().parseFromString(await (await fetch(location.href, { headers: { Accept: "text/html" } })).text(), "text/html");
+      document.getElementById("main").replaceChildren(...fresh.getElementById("main").childNodes);
+    } catch { /* the next try may do */ }
+    again();
+  }, 1000);
+})();
 (function () {
   const path = document.body.dataset.live;
   if (!path || !window.EventSource) return;
@@ -23,7 +34,10 @@
   events.addEventListener("open", () => tell(""));
   events.addEventListener("parts", (e) => JSON.parse(e.data).forEach(put));
   events.addEventListener("error", () => {
-    const others = Array.from(document.querySelectorAll("#election tbody th"), (th) => th.textContent + " on " + th.parentNode.cells[2].textContent);
-    tell("This page is disconnected from its instance since " + new Date().toISOString() + " and shows what was then. Instances that were there: " + others.join(", ") + ".");
+    if (!connection.hidden) return;
+    tell("This page is disconnected from its instance since " + new Date().toISOString() + " and shows what was then. Instances that were there: ");
+    document.querySelectorAll("#election tbody th").forEach((th, i) => {
+      connection.append(i ? ", " : "", ...Array.from(th.childNodes, (n) => n.cloneNode(true)), " on " + th.parentNode.cells[2].textContent);
+    });
   });
 })();

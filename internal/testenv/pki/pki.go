@@ -68,7 +68,7 @@ func (a *Authority) Fingerprint() string {
 }
 
 // Issue makes a certificate with name as its common name: for a server on hosts, names or
-// addresses, or for a client where there are none.
+// addresses, which may be a client of these names, too, or for a client where there are none.
 func (a *Authority) Issue(name string, hosts ...string) (Pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -77,7 +77,7 @@ func (a *Authority) Issue(name string, hosts ...string) (Pair, error) {
 	template := template(name)
 	template.KeyUsage, template.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	if len(hosts) > 0 {
-		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 	}
 	for _, host := range hosts {
 		if ip := net.ParseIP(host); ip != nil {
