@@ -195,10 +195,11 @@ func (k *entityKey) args(events []outbox.Event) []any {
 // parse reads an entity: its id, after its type and a colon where the ids do not tell it.
 func (k *entityKey) parse(text string) (key outbox.Key, err error) {
 	if k.typed {
-		found := false
-		if key.Type, text, found = strings.Cut(text, ":"); !found {
-			return key, fmt.Errorf("entity %q: want its type and its id, as in block:17", key.Type)
+		kind, id, found := strings.Cut(text, ":")
+		if !found {
+			return key, fmt.Errorf("entity %q: want its type and its id, as in block:17", text)
 		}
+		key.Type, text = kind, id
 	}
 	key.ID, err = outbox.ParseID(k.kind, text)
 	return key, err
@@ -363,12 +364,14 @@ func (k *entityKey) noIDs() []any {
 	if k.composite() {
 		return k.args(nil)
 	}
-	var ids any = []string{}
+	var ids any
 	switch k.kind {
 	case outbox.KindUUID:
 		ids = []uuid.UUID{}
 	case outbox.KindNumber:
 		ids = []int64{}
+	default:
+		ids = []string{}
 	}
 	if k.typed {
 		return []any{[]string{}, ids}
