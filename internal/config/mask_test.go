@@ -24,8 +24,32 @@ func TestSecretsAreThoseOfSettingsAndAddresses(t *testing.T) {
 	if !slices.IsSortedFunc(got, func(a, b string) int { return len(b) - len(a) }) {
 		t.Errorf("got %q, want the longest first", got)
 	}
+	c = config.Default()
+	c.Elastic.APIKey = "bm9ib2R5OnNlY3JldA=="
+	c.Database.Password = "a,b=c"
+	if got, want := c.Secrets(), []string{"bm9ib2R5OnNlY3JldA==", "a,b=c"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q: no part of a key would hide only this key", got, want)
+	}
 	if got := config.Default().Secrets(); len(got) != 0 {
 		t.Errorf("got %q without settings, want none", got)
+	}
+}
+
+func TestPasswordsAreFoundInAllFormsOfAnAddress(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string][]string{
+		"postgres://u:one@h1:5432,h2:5433/db":         {"one"},
+		"postgres://u:a,b@h/db":                       {"a,b"},
+		"http://u:a,b%21@h:9200, http://v:two@i:9200": {"a,b%21", "a,b!", "two"},
+		"redis://:one@h,redis://:two@i":               {"one", "two"},
+		"https://h:9200/a@b":                          nil,
+		"postgres://u@h/db?application_name=a:b@c":    nil,
+		`host=h password='it\'s' user=u`:              {`it\'s`, "it's"},
+		"":                                            nil,
+	} {
+		if got := config.Passwords(address); !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, want %q", address, got, want)
+		}
 	}
 }
 

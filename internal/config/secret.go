@@ -110,10 +110,11 @@ func (c Config) Secrets() []string {
 	}
 	for _, s := range table() {
 		text := s.get(&c)
-		switch s.kind {
-		case "secret":
+		switch {
+		case s.key == "tracing.headers":
 			add(text)
-			for _, pair := range strings.Split(text, ",") { // of headers
+			// A part of any other secret, such as the = at its end, hides no secret and spoils other texts.
+			for pair := range strings.SplitSeq(text, ",") {
 				_, value, _ := strings.Cut(pair, "=")
 				add(strings.TrimSpace(value))
 				for _, word := range strings.Fields(value) { // of "Bearer …"
@@ -122,7 +123,9 @@ func (c Config) Secrets() []string {
 					}
 				}
 			}
-		case "url":
+		case s.kind == "secret":
+			add(text)
+		case s.kind == "url":
 			add(Passwords(text)...)
 		}
 	}
@@ -133,24 +136,38 @@ func (c Config) Secrets() []string {
 // Passwords returns the passwords in addresses with commas between them, as they are written and
 // as they are meant.
 func Passwords(addresses string) (out []string) {
-	for address := range strings.SplitSeq(addresses, ",") {
-		if u, err := url.Parse(address); err == nil {
-			if raw, ok := u.User.Password(); ok && raw != "" {
-				_, written, _ := strings.Cut(u.User.String(), ":")
-				out = append(out, raw, written)
-			}
-		}
-		for _, m := range paramPass.FindAllStringSubmatch(address, -1) {
-			if text := strings.Trim(m[2], "'"); text != "" {
-				out = append(out, text)
-				if plain, err := url.PathUnescape(text); err == nil {
-					out = append(out, plain)
-				}
+	add := func(written string) {
+		if written != "" {
+			out = append(out, written)
+			if plain, err := url.PathUnescape(written); err == nil && plain != written {
+				out = append(out, plain)
 			}
 		}
 	}
+	for _, m := range paramPass.FindAllStringSubmatch(addresses, -1) {
+		add(strings.Trim(m[2], "'"))
+		if quoted, ok := strings.CutPrefix(m[2], "'"); ok {
+			add(escaped.ReplaceAllString(strings.TrimSuffix(quoted, "'"), "$1"))
+		}
+	}
+	// Not by url.Parse, which refuses an address of several Postgres hosts.
+	for _, rest := range schemes.Split(addresses, -1)[1:] {
+		end := strings.IndexAny(rest, "/?#")
+		if end < 0 {
+			end = len(rest)
+		}
+		user := rest[:max(0, strings.LastIndexByte(rest[:end], '@'))]
+		_, password, _ := strings.Cut(user, ":")
+		add(password)
+	}
 	return out
 }
+
+// schemes begin the addresses of a list.
+var schemes = regexp.MustCompile(`(?:^|,)\s*[A-Za-z][A-Za-z0-9+.-]*://`)
+
+// escaped is a character behind a backslash, as libpq's keyword form has it.
+var escaped = regexp.MustCompile(`\\(.)`)
 
 var authorization = regexp.MustCompile(`(?i)\b(bearer|basic|apikey)(\s+)[A-Za-z0-9+/=._~-]{4,}`)
 
