@@ -13,12 +13,15 @@ import (
 )
 
 const (
-	electionEvery = time.Second
+	electionEvery = 900 * time.Millisecond // less than broadcastEvery, so that each broadcast has a new one
 	tablesEvery   = 5 * time.Second
 	// tablesShare bounds the cost: tables whose reading took t are read again no sooner than
 	// tablesShare*t later.
 	tablesShare = 100
 	tablesMax   = 5 * time.Minute
+	// tablesAgain is the longest pause after a reading of the tables that failed: what is
+	// shown is old by then.
+	tablesAgain = 30 * time.Second
 	readTimeout = 10 * time.Second // of one reading
 
 	termDays = 7 * 24 * time.Hour
@@ -70,7 +73,8 @@ type reader struct {
 	mu         sync.Mutex
 	status     records.Status // without projections
 	terms      []Term
-	electionAt time.Time
+	electionAt time.Time // of the newest one that was read
+	triedAt    time.Time // the end of the newest try
 	tables     []records.Projection
 	queues     map[string]records.Queue
 	due        time.Time // of the next reading of the tables
@@ -112,20 +116,26 @@ func (r *reader) overview(ctx context.Context, samples *samples) Overview {
 func (r *reader) expire() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.electionAt, r.due = time.Time{}, time.Time{}
+	r.triedAt, r.due = time.Time{}, time.Time{}
 }
 
-// refresh reads the election once a second, and the tables less often.
+// refresh reads the election once a second, and the tables less often. A try that failed counts
+// as well: viewers must not wait in a row for a server that does not answer.
 func (r *reader) refresh(ctx context.Context) {
 	// A viewer that leaves must not spoil the reading for the others.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
 	defer cancel()
-	if time.Since(r.electionAt) >= electionEvery {
+	if time.Since(r.triedAt) >= electionEvery {
 		r.noElection = r.readElection(ctx)
+		r.triedAt = time.Now()
 	}
 	if start := time.Now(); r.noElection == nil && !start.Before(r.due) {
 		r.noTables = r.readTables(ctx)
-		r.due = time.Now().Add(min(max(tablesEvery, tablesShare*time.Since(start)), tablesMax))
+		most := tablesMax
+		if r.noTables != nil {
+			most = tablesAgain
+		}
+		r.due = time.Now().Add(min(max(tablesEvery, tablesShare*time.Since(start)), most))
 	}
 }
 

@@ -91,7 +91,7 @@ func TestOverviewWithoutDatabaseSaysWhy(t *testing.T) {
 	has(t, "overview", r.page(t, "/"), "host-b")
 	r.pool.Close()
 	r.reader.mu.Lock()
-	r.reader.electionAt = time.Time{}
+	r.reader.triedAt = time.Time{}
 	r.reader.mu.Unlock()
 	has(t, "overview", r.page(t, "/"), "What follows is older.", "host-b")
 	if code, _, _ := r.get(t, "/audit"); code != http.StatusServiceUnavailable {
