@@ -54,10 +54,14 @@ func (s *Server) planPause(ctx context.Context, db outbox.DB, q query) (p plan, 
 func (s *Server) pause(ctx context.Context, p plan, job *Job) (string, error) {
 	o := outbox.HoldOrder{Group: s.o.Scope.Group, Projection: p.Projection, By: job.By, Why: job.Why}
 	if p.Action == "resume" {
-		if ended, err := outbox.ResumeProjection(ctx, s.o.ActDB, o, s.o.Timeout); err != nil || ended {
-			return "resumed: the leader goes on within a second", err
+		switch ended, err := outbox.ResumeProjection(ctx, s.o.ActDB, o, s.o.Timeout); {
+		case err != nil:
+			return "", err
+		case ended:
+			return "resumed: the leader goes on within a second", nil
+		default:
+			return "was not paused", nil
 		}
-		return "was not paused", nil
 	}
 	now, begun, err := outbox.PauseProjection(ctx, s.o.ActDB, o, s.o.Timeout)
 	switch {
@@ -141,5 +145,8 @@ func (s *Server) changeLevel(ctx context.Context, p plan, job *Job) (string, err
 	if err != nil {
 		return "", fmt.Errorf("audited change of the log level: %w", err)
 	}
-	return "the level is " + p.Fields["level"], s.o.Level.Change(p.Fields["level"], job.By)
+	if err := s.o.Level.Change(p.Fields["level"], job.By); err != nil {
+		return "", err
+	}
+	return "the level is " + p.Fields["level"], nil
 }

@@ -133,9 +133,11 @@ func (s *Server) replay(ctx context.Context, p plan, job *Job) (string, error) {
 	})
 	s.progress(job)(res.Progress)
 	switch {
+	case res.Matched == 0 && err != nil:
+		return "nothing was replayed", err
 	case res.Matched == 0:
-		return "nothing was left to replay", err
-	case !res.Watched:
+		return "nothing was left to replay", nil
+	case !res.Watched && err == nil:
 		return fmt.Sprintf("%d of %d replayed; nobody leads, so they wait for an instance", res.Sent, res.Matched), err
 	}
 	text := fmt.Sprintf("%s: %d of %d replayed: %d done, %d failed again, %d not settled yet", res.Outcome, res.Sent, res.Matched, res.Done, res.Failed, res.Open)
@@ -149,6 +151,9 @@ func (s *Server) replay(ctx context.Context, p plan, job *Job) (string, error) {
 func (s *Server) discard(ctx context.Context, p plan, job *Job) (string, error) {
 	res, err := p.letters.Discard(ctx, p.order(job))
 	s.jobs.change(func() { job.Matched, job.Sent, job.Skipped = res.Matched, res.Discarded, res.Skipped })
+	if res.Matched == 0 && err != nil {
+		return "nothing was discarded", err
+	}
 	text := fmt.Sprintf("%s: %d of %d discarded", res.Outcome, res.Discarded, res.Matched)
 	if res.Skipped > 0 {
 		text += fmt.Sprintf(", %d passed over because they were discarded before or have changed", res.Skipped)
