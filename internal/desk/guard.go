@@ -32,12 +32,12 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		case !slices.Contains(hosts, hostOf(req.Host)):
 			http.Error(w, "this page has no such name; name it in desk.hosts", http.StatusMisdirectedRequest)
 		case req.Method != http.MethodGet && (req.Method != http.MethodPost || !s.o.Actions):
-			allow := http.MethodGet
+			allow, text := "GET", "the desk only reads: GET"
 			if s.o.Actions {
-				allow += ", " + http.MethodPost
+				allow, text = "GET, POST", "the desk answers GET and POST alone"
 			}
 			h.Set("Allow", allow)
-			http.Error(w, "the desk answers "+allow+" alone", http.StatusMethodNotAllowed)
+			http.Error(w, text, http.StatusMethodNotAllowed)
 		case !s.here && s.refuses():
 			http.Error(w, "the login of this page was switched off; its log says why", http.StatusServiceUnavailable)
 		case origin.Check(req) != nil:
