@@ -59,13 +59,20 @@ func (e *examination) disks(ctx context.Context, s *server) error {
 		}
 		used := fmt.Sprintf("%s of %s are free", size(free), size(total))
 		const remedy = "free or add disk; then GET /_cat/allocation?v"
-		flood := keeps(stage("flood_stage", "95%"), total)
+		keep := func(name, fallback string) int64 {
+			bytes := keeps(stage(name, fallback), total)
+			if most := keeps(stage(name+".max_headroom", "-1"), total); most > 0 {
+				return min(bytes, most) // on a large disk
+			}
+			return bytes
+		}
+		flood := keep("flood_stage", "95%")
 		switch {
 		case free < flood:
 			e.add("elastic.disk", Error, n.Name, used+": below the flood stage its indices take no writes", remedy)
-		case free < keeps(stage("high", "90%"), total):
+		case free < keep("high", "90%"):
 			e.add("elastic.disk", Warning, n.Name, used+": below the high watermark Elasticsearch moves shards away", remedy)
-		case free < keeps(stage("low", "85%"), total):
+		case free < keep("low", "85%"):
 			e.add("elastic.disk", Warning, n.Name, used+": below the low watermark the node gets no new shards, and a rebuild none", remedy)
 		default:
 			e.fills(n.Name, free-flood, n.Indices.Store.Bytes, since)

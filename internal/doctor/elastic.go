@@ -47,6 +47,7 @@ const maxAnswer = 32 << 20
 type server struct {
 	url          *url.URL
 	client       *http.Client
+	timeout      time.Duration       // of one request
 	certificates []*x509.Certificate // that it has shown
 }
 
@@ -61,6 +62,8 @@ func (r *refused) Error() string { return fmt.Sprintf("status %d: %s", r.status,
 // ask reads the answer to a request into out. Its error is a *refused for an answer that is
 // none of success.
 func (s *server) ask(ctx context.Context, method, path string, body []byte, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
 	at, err := s.url.Parse(strings.TrimSuffix(s.url.Path, "/") + path)
 	if err != nil {
 		return err
@@ -112,7 +115,7 @@ func (e *examination) elastic(ctx context.Context, targets []target) error {
 		if err != nil {
 			return errors.New("URL of Elasticsearch cannot be parsed")
 		}
-		s := &server{url: u, client: &http.Client{Transport: e.Elastic.Transport}}
+		s := &server{url: u, client: &http.Client{Transport: e.Elastic.Transport}, timeout: min(e.Config.Elastic.Timeout, e.Config.Database.Timeout)}
 		if e.answers(ctx, s, first == nil) && first == nil {
 			first = s
 		}

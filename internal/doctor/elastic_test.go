@@ -97,6 +97,8 @@ func TestFindingsInElasticsearch(t *testing.T) {
 		"DiskFlood": {"GET /_nodes/stats/fs,indices", disk(10), want{"elastic.disk", Error, "node-a", "flood stage", "disk"}},
 		"DiskFills": {"GET /_nodes/stats/fs,indices", strings.Replace(disk(170), `"size_in_bytes":1`, `"size_in_bytes":600000000000`, 1),
 			want{"elastic.disk", Warning, "node-a", "the flood stage is 20 days away", "add disk"}},
+		"LargeDisk": {"GET /_cluster/settings", `{"defaults":{"cluster.routing.allocation.disk.watermark.low":"10%","cluster.routing.allocation.disk.watermark.low.max_headroom":"200GB",
+			"cluster.routing.allocation.disk.watermark.high.max_headroom":"-1"}}`, want{}},
 		"OwnWatermark": {"GET /_cluster/settings", `{"persistent":{"cluster.routing.allocation.disk.watermark.low":"600gb"}}`, want{"elastic.disk", Warning, "node-a", "low watermark", "disk"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -147,6 +149,28 @@ func TestSeveralAddressesAreExamined(t *testing.T) {
 	wantFinding(t, e.found, want{"elastic.gc_deletes", Warning, "idx-v1", "", ""})
 	if len(e.found) != 2 {
 		t.Errorf("got %+v, want these two", e.found)
+	}
+}
+
+// A node that takes connections and answers nothing costs the others none of their time.
+func TestSilentNodeHidesNoOther(t *testing.T) {
+	t.Parallel()
+	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	defer silent.Close()
+	well := httptest.NewServer(well())
+	defer well.Close()
+	e := &examination{
+		Options: Options{Config: loaded(t, "WEFT_PROJECTIONS=search_index_to_elastic", "ELASTIC_INDEX=idx"),
+			Elastic: elastic.Config{URLs: []string{silent.URL, well.URL}, Transport: http.DefaultTransport}},
+		limits: ordinary(), now: time.Now(),
+	}
+	e.Config.Database.Timeout = 200 * time.Millisecond
+	if err := e.elastic(t.Context(), e.targets()); err != nil {
+		t.Fatal(err)
+	}
+	wantFinding(t, e.found, want{"elastic.reachable", Error, strings.TrimPrefix(silent.URL, "http://"), "no answer", "ELASTIC_URL"})
+	if len(e.found) != 1 {
+		t.Errorf("got %+v, want this one", e.found)
 	}
 }
 

@@ -166,11 +166,12 @@ func (e *examination) connectionsAre(used, limit int) {
 	}
 }
 
-// horizonHolders are all that keep vacuum from removing rows, or WAL from being removed.
+// horizonHolders are all that keep vacuum from removing rows, or WAL from being removed. A worker
+// of autovacuum shows a snapshot, too, which holds back nothing.
 const horizonHolders = `
 select 'session', coalesce(nullif(application_name, ''), usename, '?') || ' (pid ' || pid || ')', 'select pg_terminate_backend(' || pid || ');',
        coalesce(extract(epoch from clock_timestamp() - xact_start), 0)::float8, age(backend_xmin)::bigint, 0::bigint, true
-from pg_stat_activity where backend_xmin is not null and pid <> pg_backend_pid() and (datname is null or datname = current_database())
+from pg_stat_activity where backend_xmin is not null and pid <> pg_backend_pid() and backend_type <> 'autovacuum worker' and (datname is null or datname = current_database())
 union all
 select 'prepared transaction', gid, 'rollback prepared ' || quote_literal(gid) || ';', extract(epoch from clock_timestamp() - prepared)::float8, age(transaction)::bigint, 0, true
 from pg_prepared_xacts where database = current_database()
