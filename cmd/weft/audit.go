@@ -14,7 +14,6 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/outbox"
-	"github.com/samuelhu324-dev/weft/projections"
 )
 
 func (a *app) auditCommand() *cobra.Command {
@@ -23,11 +22,7 @@ func (a *app) auditCommand() *cobra.Command {
 		since  records.Moment
 		asJSON bool
 	)
-	actions := []string{"reclaim", "session_ended", "resign_requested", outbox.ActionReplay, outbox.ActionDiscard, outbox.ActionPause, outbox.ActionResume,
-		outbox.ActionThrottle, outbox.ActionUnthrottle, outbox.ActionQuarantine, outbox.ActionRelease, outbox.ActionPrune, projections.ActionVersionAhead, outbox.ActionRepair, outbox.ActionRebuild}
-	for _, ask := range outbox.RebuildAsks() {
-		actions = append(actions, outbox.ActionRebuild+"_"+string(ask))
-	}
+	actions := records.Actions()
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Show who took back, ended, handed over or replayed what",
@@ -38,8 +33,9 @@ of dead letters (replay) and discards of them (discard), pauses of projections (
 their ends (resume), throttles (throttle) and their ends (unthrottle), quarantines of
 entities (quarantine) and their ends (release), removals of finished events (prune),
 documents that are newer than their source rows (version_ahead), documents that weft verify
-or the leader had written anew (repair), and what was asked of rebuilds (rebuild,
-rebuild_pause, rebuild_resume, rebuild_abort, rebuild_drop_old).`,
+or the leader had written anew (repair), what was asked of rebuilds (rebuild,
+rebuild_pause, rebuild_resume, rebuild_abort, rebuild_drop_old), and changes of the log's
+level on the operator's page (log_level).`,
 		Example: `  weft audit
   weft audit --action replay --since 24h --json`,
 		Args: noArgs,

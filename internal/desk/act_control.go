@@ -18,9 +18,6 @@ const (
 	takeoverLook = 100 * time.Millisecond
 )
 
-// actionLevel is the audit's action of a change of the log's level.
-const actionLevel = "log_level"
-
 // planPause plans the pause of a projection, or its end.
 func (s *Server) planPause(ctx context.Context, db outbox.DB, q query) (p plan, err error) {
 	table, err := s.table(q)
@@ -141,7 +138,7 @@ func (s *Server) changeLevel(ctx context.Context, p plan, job *Job) (string, err
 	_, err := s.o.ActDB.Exec(ctx, `
 		insert into weft_audit (at, actor, action, why, from_owner, count, detail)
 		values (clock_timestamp(), $1, $2, $3, $4, 1, jsonb_build_object('from', $5::text, 'to', $6::text))`,
-		job.By, actionLevel, job.Why, s.o.Instance, p.State, p.Fields["level"])
+		job.By, records.ActionLogLevel, job.Why, s.o.Instance, p.State, p.Fields["level"])
 	if err != nil {
 		return "", fmt.Errorf("audited change of the log level: %w", err)
 	}

@@ -24,7 +24,7 @@ var functions = template.FuncMap{
 	"report": report, "outcome": func(e records.AuditEntry) string { return inert(records.OutcomeOf(outbox.AuditEntry(e))) },
 	"letters": func(projection string) string { return "/failed?" + url.Values{"projection": {projection}}.Encode() },
 	"filter":  func(name string) bool { return slices.Contains(filters(), name) }, "levels": levels,
-	"peer": peer, "reasons": reasonNames, "timeline": func(terms []Term) []bar { return timeline(terms, time.Now()) },
+	"peer": peer, "reasons": reasonNames, "audited": records.Actions, "timeline": func(terms []Term) []bar { return timeline(terms, time.Now()) },
 	"plus": func(n any, atLeast bool) string { return fmt.Sprint(n) + map[bool]string{true: " or more"}[atLeast] },
 }
 

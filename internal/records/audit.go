@@ -10,6 +10,20 @@ import (
 	"github.com/samuelhu324-dev/weft/projections"
 )
 
+// ActionLogLevel is the audit's action of a change of the log's level.
+const ActionLogLevel = "log_level"
+
+// Actions returns the actions of the audit.
+func Actions() []string {
+	all := []string{"reclaim", "session_ended", "resign_requested", outbox.ActionReplay, outbox.ActionDiscard, outbox.ActionPause, outbox.ActionResume,
+		outbox.ActionThrottle, outbox.ActionUnthrottle, outbox.ActionQuarantine, outbox.ActionRelease, outbox.ActionPrune, projections.ActionVersionAhead,
+		outbox.ActionRepair, outbox.ActionRebuild}
+	for _, ask := range outbox.RebuildAsks() {
+		all = append(all, outbox.ActionRebuild+"_"+string(ask))
+	}
+	return append(all, ActionLogLevel)
+}
+
 // AuditEntry is the JSON form of one entry. Names and units stay; fields may be added.
 type AuditEntry struct {
 	ID         int64           `json:"id"`
@@ -36,7 +50,8 @@ func AuditEntries(found []outbox.AuditEntry) []AuditEntry {
 }
 
 // OutcomeOf says how a replay or a removal ended, which documents are newer than their source,
-// and what a throttle or a quarantine was of. Other actions have no outcome but themselves.
+// what a throttle or a quarantine was of, and which level the log got. Other actions have no
+// outcome but themselves.
 func OutcomeOf(e outbox.AuditEntry) string {
 	switch e.Action {
 	case projections.ActionVersionAhead:
@@ -49,6 +64,12 @@ func OutcomeOf(e outbox.AuditEntry) string {
 		return ended(e)
 	case outbox.ActionThrottle, outbox.ActionUnthrottle, outbox.ActionQuarantine, outbox.ActionRelease:
 		return held(e)
+	case ActionLogLevel:
+		var d struct{ From, To string }
+		if json.Unmarshal(e.Detail, &d) != nil {
+			return "-"
+		}
+		return Plain(fmt.Sprintf("from %s to %s", d.From, d.To))
 	default:
 		return "-"
 	}

@@ -25,7 +25,7 @@ type family struct {
 	by   string // field that tells its members apart, besides projection
 }
 
-// families are the lines that an outage may repeat without end.
+// families are the lines that an outage, or people who look, may repeat without end.
 var families = map[string]family{
 	"dependency.down":         {"dependency", "dependency"},
 	"dependency.up":           {"dependency", "dependency"},
@@ -42,6 +42,8 @@ var families = map[string]family{
 	"presence.fault":          {"presence.fault", ""},
 	"elastic.unknown_answer":  {"elastic.unknown_answer", "reason"},
 	"version.unexamined":      {"version.unexamined", ""},
+	"desk.refused":            {"desk.refused", ""},
+	"desk.unread":             {"desk.unread", "path"},
 }
 
 // limiter is a core that thins out the families.
