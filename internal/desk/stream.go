@@ -144,7 +144,8 @@ func (s *Server) parts(o Overview) ([]part, error) {
 	return out, nil
 }
 
-// stream sends server-sent events until the viewer leaves, is too slow, or the desk ends.
+// stream sends server-sent events until the viewer leaves, is too slow, or may no longer see the
+// page, or the desk ends.
 func (s *Server) stream(w http.ResponseWriter, req *http.Request) {
 	v := s.hub.add()
 	if v == nil {
@@ -153,6 +154,7 @@ func (s *Server) stream(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	defer s.hub.remove(v)
+	who := s.whois(req, false)
 	w.Header().Set("Content-Type", "text/event-stream")
 	control := http.NewResponseController(w)
 	send := func(format string, args ...any) bool {
@@ -170,7 +172,7 @@ func (s *Server) stream(w http.ResponseWriter, req *http.Request) {
 		case <-req.Context().Done():
 			return
 		case <-quiet.C:
-			if !send(": still here\n\n") {
+			if s.whois(req, false).Name != who.Name || !s.here && s.refuses() || !send(": still here\n\n") {
 				return
 			}
 		case parts, open := <-v.next:
