@@ -77,6 +77,9 @@ Exits 0 when the event is done; 1 when it has failed; 3 when it was not settled 
 				if err != nil {
 					return err
 				}
+				if len(w.tables) == 0 {
+					return usage(cmd, fmt.Sprintf("%s is no id of an event here: the tables of %s have others", args[0], joined(cfg.Projections)))
+				}
 				out, err := w.wait(ctx, timeout)
 				if err != nil {
 					return err

@@ -60,7 +60,7 @@ func TestWait(t *testing.T) {
 	if r := weft(t, env, "wait", event(5)); r.code != 0 || !strings.Contains(r.out, "no longer in the table") {
 		t.Errorf("got %+v, want it done and gone", r)
 	}
-	for _, args := range [][]string{nil, {"x"}, {event(1), event(2)}, {event(1), "--timeout=-1s"}} {
+	for _, args := range [][]string{nil, {"x"}, {"4711"}, {event(1), event(2)}, {event(1), "--timeout=-1s"}} {
 		if r := weft(t, env, append([]string{"wait"}, args...)...); r.code != exitUsage || r.out != "" {
 			t.Errorf("%v: got %+v, want code %d", args, r, exitUsage)
 		}
