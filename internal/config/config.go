@@ -235,7 +235,12 @@ func (c Config) Effective() []Value {
 		if src == "" {
 			src = "default"
 		}
-		vs = append(vs, Value{Key: s.key, Value: s.mask(s.get(&c)), Source: src})
+		text := s.get(&c)
+		value := s.mask(text)
+		if s.kind == "url" {
+			value = URL(text).String() // each node of a list
+		}
+		vs = append(vs, Value{Key: s.key, Value: value, Source: src})
 	}
 	return vs
 }

@@ -71,3 +71,13 @@ func TestMaskHidesWhatLooksLikeASecret(t *testing.T) {
 		}
 	}
 }
+
+func TestEffectiveSettingsNameEachNode(t *testing.T) {
+	t.Parallel()
+	c := config.Default()
+	c.Elastic.URL = "http://u:first@a:9200,http://u:first@b:9200"
+	want := "http://u:*****@a:9200,http://u:*****@b:9200"
+	if all := c.Effective(); !slices.ContainsFunc(all, func(v config.Value) bool { return v.Key == "elastic.url" && v.Value == want }) {
+		t.Errorf("got %v, want %s", all, want)
+	}
+}
