@@ -3,6 +3,7 @@ package desk
 import (
 	"context"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -123,8 +124,16 @@ func (c *counters) add(family string, m *dto.Metric) {
 	case "outbox_es_bulk_requests_total":
 		c.bulk[label(m, "result")] += m.GetCounter().GetValue()
 	case "weft_event_latency_seconds":
-		c.latency = m.GetHistogram().GetBucket()
+		c.latency = buckets(m.GetHistogram())
 	}
+}
+
+// buckets returns the buckets of a histogram with the last one, which has no upper bound: the
+// client reports that one only from its first exemplar on.
+func buckets(h *dto.Histogram) []*dto.Bucket {
+	out := slices.DeleteFunc(slices.Clone(h.GetBucket()), func(b *dto.Bucket) bool { return math.IsInf(b.GetUpperBound(), 1) })
+	all, end := h.GetSampleCount(), math.Inf(1)
+	return append(out, &dto.Bucket{CumulativeCount: &all, UpperBound: &end})
 }
 
 func label(m *dto.Metric, name string) string {
