@@ -13,7 +13,7 @@ import (
 func TestLatencyOfTheLastSecondsBesideASlowEvent(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
-	latency := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "weft_event_latency_seconds", Buckets: []float64{1, 10}}, []string{"projection"})
+	latency := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "weft_event_latency_seconds", Help: "Latency.", Buckets: []float64{1, 10}}, []string{"projection"})
 	reg.MustRegister(latency)
 	s := newSamples(reg, []records.Table{{Projection: "books"}})
 	h, start := latency.WithLabelValues("books"), time.Now()

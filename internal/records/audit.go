@@ -65,7 +65,10 @@ func OutcomeOf(e outbox.AuditEntry) string {
 	case outbox.ActionThrottle, outbox.ActionUnthrottle, outbox.ActionQuarantine, outbox.ActionRelease:
 		return held(e)
 	case ActionLogLevel:
-		var d struct{ From, To string }
+		var d struct {
+			From string `json:"from"`
+			To   string `json:"to"`
+		}
 		if json.Unmarshal(e.Detail, &d) != nil {
 			return "-"
 		}
