@@ -240,12 +240,18 @@ func (c *candidates) pop() *entity {
 	}
 }
 
-// bring returns an entity that is aside, if it is still a candidate and may go.
+// bring returns an entity that is aside, if it is still a candidate and may go. One that is in
+// quarantine is forgotten, so that a list makes it a candidate again once it is released.
 func (c *candidates) bring(key outbox.Key) *entity {
-	if e := c.entities[key]; e != nil && e.aside && !e.flying && len(e.rows) > 0 && !c.quarantined(key) {
-		return e
+	e := c.entities[key]
+	switch {
+	case e == nil || !e.aside || e.flying || len(e.rows) == 0:
+		return nil
+	case c.quarantined(key):
+		e.forget()
+		return nil
 	}
-	return nil
+	return e
 }
 
 // begin begins the lease of at most limit of an entity's rows; the rest waits for its
