@@ -88,6 +88,8 @@ type candidates struct {
 	skipping  bool  // the head is expensive, or full of rows that wait
 	nextHead  time.Time
 
+	quarantines int // of the barriers
+
 	lookups []outbox.Key        // entities whose own rows are to be listed
 	looking uint64              // serial of the list of the first one's; 0 when there is none
 	putOffs []outbox.Key        // entities of which rows are to be put off

@@ -141,6 +141,9 @@ func (w *world) lead() {
 		},
 	})
 	w.obey()
+	if n := w.s.Blocked(); n != 0 {
+		w.t.Fatalf("%d entities wait behind an event of theirs in a term that has seen none", n)
+	}
 }
 
 // obey tells the scheduler what operators hold back.
