@@ -73,7 +73,10 @@ func ReadHolds(ctx context.Context, db DB, group, projection string, timeout tim
 			return nil
 		})
 	}
-	return h, wrapped("holds", projection, err)
+	if err != nil {
+		return Holds{}, wrapped("holds", projection, err)
+	}
+	return h, nil
 }
 
 // Holds is [ReadHolds] for the store's own projection, with the entities in quarantine as the

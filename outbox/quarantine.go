@@ -60,9 +60,14 @@ func ReleaseEntity(ctx context.Context, db DB, o HoldOrder, entity Key, timeout 
 // mostOpen bounds the events of one entity that QuarantinedEvents counts.
 const mostOpen = 10_000
 
-// QuarantinedEvents counts the open events of the entities in quarantine, at most 10,000 of each.
-func (s *Store) QuarantinedEvents(ctx context.Context) (n int64, err error) {
-	err = s.opened().one(ctx, "events in quarantine", s.sql("quarantined_open"), []any{s.cfg.Group, s.cfg.Projection, mostOpen}, &n)
+// QuarantinedEvents counts the open events of the entities in quarantine, as [Store.Holds] names
+// them, at most 10,000 of each.
+func (s *Store) QuarantinedEvents(ctx context.Context, entities []Key) (n int64, err error) {
+	if len(entities) == 0 {
+		return 0, nil
+	}
+	args := []any{arrayOf(entities, func(k *Key) *string { return &k.Type }), arrayOf(entities, func(k *Key) *ID { return &k.ID }), mostOpen}
+	err = s.opened().one(ctx, "events in quarantine", s.sql("quarantined_open"), args, &n)
 	return n, err
 }
 

@@ -68,6 +68,9 @@ func (d Declaration) Validate() error {
 	if !declaredTable.MatchString(d.Table) {
 		errs = append(errs, fmt.Errorf("outbox.table %q: want the plain lower-case name of an outbox table in weft's schema", d.Table))
 	}
+	if d.Source != "" && (!declaredTable.MatchString(d.Source) || len(d.Key) != 2) {
+		errs = append(errs, fmt.Errorf("source table %q with the key %q: want a plain lower-case name, and its columns with the type and the id of an entity", d.Source, strings.Join(d.Key, ", ")))
+	}
 	switch query := d.query(); {
 	case query == "":
 		errs = append(errs, errors.New("source.query is empty: want a query that returns entity_id, version and the fields of the document"))

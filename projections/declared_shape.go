@@ -132,9 +132,12 @@ func (shape *declaredShape) fits(columns []pgconn.FieldDescription) error {
 	return nil
 }
 
-// entity reads an entity, whose type is empty unless the query tells it.
-func (shape *declaredShape) entity(raw [][]byte) (k outbox.Key, err error) {
-	k.Type = string(raw[columnType])
+// entity reads an entity, whose type is empty unless the query tells it. Most rows have the
+// type of the last one, whose text is used again.
+func (shape *declaredShape) entity(raw [][]byte, last outbox.Key) (k outbox.Key, err error) {
+	if k.Type = last.Type; k.Type != string(raw[columnType]) {
+		k.Type = string(raw[columnType])
+	}
 	k.ID, err = shape.id(raw[columnEntity])
 	return k, err
 }

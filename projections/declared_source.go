@@ -273,10 +273,11 @@ func (s *declaredSource) query(ctx context.Context, shape *declaredShape, a *are
 		if err := shape.fits(rows.FieldDescriptions()); err != nil {
 			return err
 		}
+		var entity outbox.Key
 		for rows.Next() {
 			raw := rows.RawValues()
-			entity, err := shape.entity(raw)
-			if err != nil {
+			var err error
+			if entity, err = shape.entity(raw, entity); err != nil {
 				return s.fault(err)
 			}
 			i, ok := at[entity]
@@ -348,7 +349,7 @@ func (s *declaredSource) versions(ctx context.Context, events []outbox.Event) ([
 	err = s.ask(ctx, shape.versions, func(rows pgx.Rows) error {
 		for rows.Next() {
 			raw := rows.RawValues()
-			entity, err := shape.entity(raw)
+			entity, err := shape.entity(raw, outbox.Key{})
 			if err != nil {
 				return err
 			}

@@ -10,8 +10,8 @@ import (
 )
 
 // entity returns the entity that a document is of, without its type unless the document's id
-// tells it; a zero one when no entity has such a document. It is not ours when another projection may have written it, and when its
-// id is a hash, which tells nothing.
+// tells it; a zero one when no entity has such a document. It is not ours when another projection
+// may have written it, and when its id is a hash, which tells nothing.
 func (n *naming) entity(d elastic.Doc) (key outbox.Key, ours bool) {
 	if !strings.HasPrefix(d.ID, n.template.prefix()) || isHashed(d.ID) {
 		return outbox.Key{}, false

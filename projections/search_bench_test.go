@@ -29,6 +29,7 @@ func BenchmarkSearch1000(b *testing.B) {
 	}
 	source := s.search(&sink{}).source
 	a := &arena{}
+	b.ReportAllocs()
 	for b.Loop() {
 		if n, err := source.read(b.Context(), a, events); n != len(events) || err != nil {
 			b.Fatal(n, err)

@@ -22,7 +22,8 @@ const stackHelp = `stack -- CMD starts a PostgreSQL and an Elasticsearch, runs C
 and ELASTIC_URL, ends with CMD's exit code and takes the servers and their data down.
 
 The servers are fetched with mvn the first time and kept in the user's cache
-directory (root: /var/cache/weft). Elasticsearch needs a JDK 17 or newer.
+directory (root: /var/cache/weft). Elasticsearch 8 and OpenSearch 2 need a JDK 17 or
+newer, Elasticsearch 9 and OpenSearch 3 one of 21 or newer.
 Where DATABASE_URL or ELASTIC_URL is set, that server is used and none started.
 
 up keeps a pair running, for as long as the machine runs or until down:
@@ -35,7 +36,7 @@ func newStackCommand() *cobra.Command {
 		Use:     "stack -- CMD [ARG…]",
 		Short:   "Start a PostgreSQL and an Elasticsearch for a command, or keep them running",
 		Long:    stackHelp,
-		Example: "  weftlab stack -- go test ./...\n  weftlab stack -- bash",
+		Example: "  weftlab stack -- go test ./...\n  weftlab stack --postgres 14 --elastic 9.2.0 -- bash",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if cmd.ArgsLenAtDash() != 0 || len(args) == 0 {
 				return usageError(errors.New("stack needs `-- CMD`, or one of up, down, status"))
@@ -48,6 +49,9 @@ func newStackCommand() *cobra.Command {
 	}
 	cmd.PersistentFlags().IntVar(&opts.HeapMB, "elastic-heap", stack.DefaultHeapMB, "Elasticsearch's heap in MiB")
 	cmd.PersistentFlags().BoolVar(&opts.Quick, "quick", false, "half the CPU time for an Elasticsearch that lives for minutes, at a lower throughput")
+	cmd.PersistentFlags().IntVar(&opts.PostgresMajor, "postgres", 0, fmt.Sprintf("major version of PostgreSQL: 14 to 18 (default %d)", stack.DefaultPostgres))
+	cmd.PersistentFlags().StringVar(&opts.ElasticVersion, "elastic", "", "version of Elasticsearch: 8.19.7 or 9.2.0 (default "+stack.DefaultElastic+")")
+	cmd.PersistentFlags().StringVar(&opts.OpenSearchVersion, "opensearch", "", "start OpenSearch instead, 2.19.3 or 3.3.0")
 	cmd.PersistentFlags().StringVar(&stateFile, "state", "", "`file` that describes the running servers (default: in the cache directory)")
 	cmd.AddCommand(newUpCommand(&opts, &stateFile), newDownCommand(&stateFile), newStatusCommand(&stateFile), newGuardianCommand())
 	return cmd

@@ -133,7 +133,8 @@ func (o *Observer) Listed(l *outbox.List) {
 // Batch records one batch. A nil Batch is none.
 type Batch struct {
 	o       *Observer
-	of      *schedule.Batch
+	of      *schedule.Batch // nil until it is settled
+	leased  *outbox.Lease
 	id      string
 	started time.Time
 	size    int
@@ -166,7 +167,7 @@ func (o *Observer) Leased(ctx context.Context, id uuid.UUID, asked int, started 
 		return nil
 	}
 	o.metrics.flying(o.projection, n)
-	b := &Batch{o: o, id: id.String(), started: time.Now(), size: n}
+	b := &Batch{o: o, leased: l, id: id.String(), started: time.Now(), size: n}
 	b.span = o.spans.batch(ctx, b, l, claim)
 	return b
 }
@@ -201,8 +202,14 @@ func (b *Batch) Settled(of *schedule.Batch, s outbox.Settled, started time.Time)
 func (b *Batch) Abandoned(err error) {
 	b.o.metrics.flying(b.o.projection, -b.size)
 	b.span.abandon(err)
-	b.o.log.Info("batch given up: the term is over", zap.String("event", "projection.batch"), zap.String("result", resultRetry),
-		zap.String("claim_batch_id", b.id), zap.Int("batch_size", b.size), zap.Float64("latency_ms", milliseconds(time.Since(b.started))),
+	op, attempt := "", 0
+	for _, g := range b.leased.Events {
+		if len(g) > 0 {
+			op, attempt = commonOp(op, g[len(g)-1].Op), max(attempt, g[0].Attempts+1)
+		}
+	}
+	b.o.log.Info("batch given up: the term is over", zap.String("event", "projection.batch"), zap.String("result", resultRetry), zap.String("reason", ""),
+		zap.String("claim_batch_id", b.id), zap.String("op", op), zap.Int("attempt", attempt), zap.Int("batch_size", b.size), zap.Float64("latency_ms", milliseconds(time.Since(b.started))),
 		zap.Error(err), b.ids())
 }
 

@@ -58,6 +58,7 @@ func (c *candidates) quarantine(now time.Time, keys []outbox.Key) (changed bool)
 			changed = true
 		}
 	}
+	c.quarantines = len(in)
 	return changed
 }
 

@@ -88,6 +88,8 @@ type candidates struct {
 	skipping  bool  // the head is expensive, or full of rows that wait
 	nextHead  time.Time
 
+	quarantines int // of the barriers
+
 	lookups []outbox.Key        // entities whose own rows are to be listed
 	looking uint64              // serial of the list of the first one's; 0 when there is none
 	putOffs []outbox.Key        // entities of which rows are to be put off
@@ -240,12 +242,18 @@ func (c *candidates) pop() *entity {
 	}
 }
 
-// bring returns an entity that is aside, if it is still a candidate and may go.
+// bring returns an entity that is aside, if it is still a candidate and may go. One that is in
+// quarantine is forgotten, so that a list makes it a candidate again once it is released.
 func (c *candidates) bring(key outbox.Key) *entity {
-	if e := c.entities[key]; e != nil && e.aside && !e.flying && len(e.rows) > 0 && !c.quarantined(key) {
-		return e
+	e := c.entities[key]
+	switch {
+	case e == nil || !e.aside || e.flying || len(e.rows) == 0:
+		return nil
+	case c.quarantined(key):
+		e.forget()
+		return nil
 	}
-	return nil
+	return e
 }
 
 // begin begins the lease of at most limit of an entity's rows; the rest waits for its

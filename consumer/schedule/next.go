@@ -42,6 +42,7 @@ func (s *Scheduler) Next(now time.Time) (a Action, until time.Time, ok bool) {
 
 // work returns the next step of the phase.
 func (s *Scheduler) work(now time.Time) (a Action, ok bool) {
+	rows := s.flow.allowed(now, s.cfg.Page)
 	switch phase := s.gate.state.Phase; {
 	case phase == Outage:
 		if len(s.batches) > 0 || s.probing || now.Before(s.gate.next) {
@@ -52,15 +53,13 @@ func (s *Scheduler) work(now time.Time) (a Action, ok bool) {
 	case s.foreign || s.paused:
 		return a, false
 	case phase == Running:
-		if b := s.lease(s.flow.allowed(now, s.cfg.Page)); b != nil {
+		if b := s.lease(rows); b != nil {
 			return Action{Kind: DoLease, Batch: b, Groups: b.asks()}, true
 		}
 	case len(s.batches) == 0 && (phase != Broken || !now.Before(s.gate.next)):
 		if phase == Broken && s.stale {
 			s.renew(now)
-		} else if s.flow.allowed(now, 1) == 0 {
-			break
-		} else if b := s.try(phase); b != nil {
+		} else if b := s.try(phase, rows); b != nil {
 			return Action{Kind: DoLease, Batch: b, Groups: b.asks()}, true
 		}
 	}
@@ -113,12 +112,13 @@ func (s *Scheduler) until(now time.Time) time.Time {
 	if phase := s.gate.state.Phase; phase == Outage || phase == Broken {
 		at(s.gate.next)
 	}
-	if !s.c.listing && !s.foreign && !s.paused {
+	leasing := !s.foreign && !s.paused
+	if leasing && !s.c.listing {
 		at(s.c.nextList)
-		if s.flow.rate > 0 {
-			at(s.flow.next())
-			at(s.c.askedAt.Add(throttleList))
-		}
+	}
+	if leasing && s.flow.rate > 0 {
+		at(s.flow.next())
+		at(s.c.askedAt.Add(throttleList))
 	}
 	at(s.c.nextOff)
 	return t
@@ -137,7 +137,7 @@ func (s *Scheduler) lease(rows int) *Batch {
 		return nil
 	}
 	if len(s.waiting) > 0 && n[apart] == 0 {
-		if b := s.bringAside(&s.waiting, apartSize, apart); b != nil {
+		if b := s.bringAside(&s.waiting, apartSize, rows, apart); b != nil {
 			return b
 		}
 	}
@@ -145,7 +145,7 @@ func (s *Scheduler) lease(rows int) *Batch {
 		if len(s.batches) > 0 {
 			return nil
 		}
-		if b := s.bringAside(&s.suspects, 1, alone); b != nil {
+		if b := s.bringAside(&s.suspects, 1, rows, alone); b != nil {
 			s.others = true
 			return b
 		}
@@ -176,14 +176,15 @@ func (s *Scheduler) aside(e *entity) bool {
 	return true
 }
 
-// bringAside makes a batch of up to limit of the entities of a queue.
-func (s *Scheduler) bringAside(queue *[]outbox.Key, limit int, w way) *Batch {
+// bringAside makes a batch of up to limit of the entities of a queue, and rows events.
+func (s *Scheduler) bringAside(queue *[]outbox.Key, limit, rows int, w way) *Batch {
 	var picked []*entity
-	for len(picked) < limit && len(*queue) > 0 {
+	for len(picked) < limit && rows > 0 && len(*queue) > 0 {
 		key := (*queue)[0]
 		*queue = (*queue)[1:]
 		if e := s.c.bring(key); e != nil {
-			s.c.begin(e, s.cfg.Page/limit)
+			s.c.begin(e, min(rows, s.cfg.Page/limit))
+			rows -= len(e.leased)
 			picked = append(picked, e)
 		}
 	}
@@ -192,12 +193,12 @@ func (s *Scheduler) bringAside(queue *[]outbox.Key, limit int, w way) *Batch {
 
 // try returns a batch that shows whether the destination takes anything: of entities that
 // have not met the fault, as long as there are some.
-func (s *Scheduler) try(phase Phase) *Batch {
+func (s *Scheduler) try(phase Phase, rows int) *Batch {
 	limit := 1
 	if phase == Trial && s.gate.trials == 0 {
 		limit = trialSize
 	}
-	picked := s.c.take(limit, 4*limit, func(e *entity) bool {
+	picked := s.c.take(limit, min(rows, 4*limit), func(e *entity) bool {
 		if s.gate.finals[e.key] && !s.apart[e.key] {
 			s.waiting = append(s.waiting, e.key)
 			return true
@@ -209,7 +210,7 @@ func (s *Scheduler) try(phase Phase) *Batch {
 		return s.batch(picked, trial)
 	}
 	for _, queue := range []*[]outbox.Key{&s.waiting, &s.suspects} {
-		if b := s.bringAside(queue, 1, trial); b != nil {
+		if b := s.bringAside(queue, 1, rows, trial); b != nil {
 			return b
 		}
 	}

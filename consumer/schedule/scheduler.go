@@ -118,8 +118,8 @@ func (s *Scheduler) remove(b *Batch) {
 	s.batches = slices.DeleteFunc(s.batches, func(x *Batch) bool { return x == b })
 }
 
-// Blocked returns how many entities are known to wait.
-func (s *Scheduler) Blocked() int { return len(s.c.barriers) }
+// Blocked returns how many entities are known to wait behind an event of theirs.
+func (s *Scheduler) Blocked() int { return len(s.c.barriers) - s.c.quarantines }
 
 // Apart returns how many entities are tried in requests of their own.
 func (s *Scheduler) Apart() int { return len(s.apart) }

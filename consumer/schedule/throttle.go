@@ -11,15 +11,14 @@ const (
 	throttleList = time.Second
 )
 
-// throttle is a bucket of events that may be leased. A group that is larger than what is left
-// runs it into debt. The zero value does not limit.
+// throttle is a bucket of events that may be leased. The zero value does not limit.
 type throttle struct {
 	rate float64 // events a second; 0 for no limit
 	left float64
 	at   time.Time // of left
 }
 
-// set changes the rate. It keeps a debt.
+// set changes the rate.
 func (t *throttle) set(now time.Time, rate float64) {
 	t.fill(now)
 	t.rate, t.at = rate, now

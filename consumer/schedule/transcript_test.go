@@ -160,20 +160,28 @@ func (p *play) answer(t *testing.T, d *datadriven.TestData) {
 	case "put-off":
 		p.s.PutOff(p.now, n, err)
 	case "named":
-		var keys []outbox.Key
-		for _, a := range d.CmdArgs {
-			keys = append(keys, outbox.Key{Type: "block", ID: outbox.Text(a.Key)})
-		}
-		p.s.PutOffNamed(p.now, keys, err)
+		p.s.PutOffNamed(p.now, p.keys(d), err)
+	case "quarantine":
+		p.s.Quarantine(p.now, p.keys(d))
 	case "stop":
 		p.s.Stop()
 	case "foreign":
 		p.s.Foreign(name == "yes")
+	case "throttle":
+		p.s.Throttle(p.now, float64(n))
 	case "pause":
 		p.s.Pause(name == "yes")
 	default:
 		t.Fatalf("%s: unknown command %q", d.Pos, d.Cmd)
 	}
+}
+
+// keys returns the entities that a command names.
+func (*play) keys(d *datadriven.TestData) (keys []outbox.Key) {
+	for _, a := range d.CmdArgs {
+		keys = append(keys, outbox.Key{Type: "block", ID: outbox.Text(a.Key)})
+	}
+	return keys
 }
 
 func (p *play) list(d *datadriven.TestData) *outbox.List {

@@ -135,8 +135,8 @@ func (g *gauges) table(projection string, s outbox.Stats) {
 	}
 }
 
-// holds sets what operators hold back; waiting are the events in quarantine. A pause lasts at least a second, so that the alerts that
-// ask for a value above 0 see one that has just begun.
+// holds sets what operators hold back; waiting are the events in quarantine. A pause lasts at
+// least a second, so that the alerts that ask for a value above 0 see one that has just begun.
 func (g *gauges) holds(projection string, h outbox.Holds, waiting int64) {
 	var paused, rate, throttled, oldest float64
 	if h.Pause != nil {

@@ -105,7 +105,7 @@ func (d *daemon) readServer(ctx context.Context) error {
 }
 
 // readTable reads a table's bounded counts, and counts a long backlog when that is due. It
-// returns the duration of the bounded read.
+// returns the duration of the bounded reads.
 func (d *daemon) readTable(ctx context.Context, t *tally) (time.Duration, error) {
 	name, start := t.projector.proj.Name(), time.Now()
 	s, err := t.projector.store.Glance(ctx, d.cfg.Outbox.MaxProcessing, glanceLimit)
@@ -118,17 +118,10 @@ func (d *daemon) readTable(ctx context.Context, t *tally) (time.Duration, error)
 		return took, err
 	}
 	t.oldest, t.read = s.Oldest, start
-	holds, _, err := t.projector.store.Holds(ctx)
-	var waiting int64
-	if len(holds.Quarantines) > 0 {
-		waiting, err = t.projector.store.QuarantinedEvents(ctx)
-	}
-	if err == nil {
-		d.gauges.holds(name, holds, waiting)
-		d.tellPause(name, holds.Pause)
-	}
+	err = d.readHolds(ctx, t.projector)
+	took = time.Since(start)
 	if s.Capped && !start.Before(t.due) {
-		err = t.count(ctx, d.cfg.Outbox.MaxProcessing)
+		err = cmp.Or(err, t.count(ctx, d.cfg.Outbox.MaxProcessing))
 	}
 	if s.Capped && t.counted != nil {
 		s = merged(s, *t.counted)
@@ -143,6 +136,20 @@ func (d *daemon) readTable(ctx context.Context, t *tally) (time.Duration, error)
 	d.gauges.table(name, s)
 	d.gauges.clocks[name].counted.set(time.Since(t.at))
 	return took, err
+}
+
+// readHolds reads what operators hold back of a projection.
+func (d *daemon) readHolds(ctx context.Context, p *projector) error {
+	holds, quarantined, err := p.store.Holds(ctx)
+	if err != nil {
+		return err
+	}
+	d.tellPause(p.proj.Name(), holds.Pause)
+	waiting, err := p.store.QuarantinedEvents(ctx, quarantined)
+	if err == nil {
+		d.gauges.holds(p.proj.Name(), holds, waiting)
+	}
+	return err
 }
 
 // tellPause shows a pause in the state of health, on a standby, too.

@@ -95,7 +95,7 @@ func TestReloadTakesUpTheLogLevel(t *testing.T) {
 	if settings, _ := line["settings"].([]any); len(settings) != 1 || settings[0] != "log.level" {
 		t.Errorf("got %v, want the one setting that has changed", line)
 	}
-	if _, level := a.get("/log/level"); !strings.Contains(level, `"info"`) {
+	if level := a.shown("/log/level"); !strings.Contains(level, `"info"`) {
 		t.Errorf("the level is %s, want info", level)
 	}
 	reload(a, "config.reloaded", env...)

@@ -2,6 +2,7 @@ package records
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/leader"
@@ -80,7 +81,7 @@ func (e Story) Where() string {
 	case outbox.PlaceWaiting:
 		return "waits for its retry time, " + Clock(e.NextRetryAt)
 	case outbox.PlaceBehind:
-		return fmt.Sprintf("put off behind version %d of its entity", *e.Behind)
+		return putOff(*e.Behind)
 	case outbox.PlaceInFlight:
 		return fmt.Sprintf("in flight: batch %s of %s, epoch %d, since %s", e.Lease.Batch, e.Lease.Owner, e.Lease.Epoch, Clock(e.Lease.Since))
 	case outbox.PlaceClaimed:
@@ -96,6 +97,14 @@ func (e Story) Where() string {
 	}
 }
 
+// putOff says what an event is put off behind; a quarantine is before every version.
+func putOff(behind int64) string {
+	if behind == math.MinInt64 {
+		return "put off by a quarantine of its entity"
+	}
+	return fmt.Sprintf("put off behind version %d of its entity", behind)
+}
+
 // Line says in one line what the event waits for.
 func (b Earlier) Line() string {
 	state := "ready"
@@ -105,7 +114,7 @@ func (b Earlier) Line() string {
 	case b.Status == "processing":
 		state = "claimed by another worker"
 	case b.Behind != nil:
-		state = fmt.Sprintf("put off behind version %d", *b.Behind)
+		state = putOff(*b.Behind)
 	case b.NextRetryAt != nil:
 		state = "tried at " + Clock(b.NextRetryAt)
 	}

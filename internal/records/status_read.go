@@ -77,15 +77,13 @@ func readProjection(ctx context.Context, db outbox.DB, t Table, sc Scope) (Proje
 		r := DescribeRebuild(t.Projection, rebuild)
 		rebuilding = &r
 	}
-	holds, _, err := store.Holds(ctx)
+	holds, quarantined, err := store.Holds(ctx)
 	if err != nil {
 		return Projection{}, err
 	}
-	var waiting int64
-	if len(holds.Quarantines) > 0 {
-		if waiting, err = store.QuarantinedEvents(ctx); err != nil {
-			return Projection{}, err
-		}
+	waiting, err := store.QuarantinedEvents(ctx, quarantined)
+	if err != nil {
+		return Projection{}, err
 	}
 	return Projection{
 		Projection: t.Projection, Table: t.Name, Capped: s.Capped, Pending: s.Pending, Retrying: s.Retrying, Processing: s.Processing,

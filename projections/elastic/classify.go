@@ -144,7 +144,7 @@ const (
 
 // problem is the fault of a request after which the fate of its items is unknown.
 type problem struct {
-	unanswered bool // no byte of an answer came, so another node may have one
+	unanswered bool // no answer of Elasticsearch came, so another node may give one
 	do         remedy
 	fault      outbox.Fault
 }

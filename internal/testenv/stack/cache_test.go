@@ -293,16 +293,31 @@ func TestLocalRepositoryIsWhereMvnLooks(t *testing.T) {
 func TestPins(t *testing.T) {
 	t.Parallel()
 
-	for _, arch := range []string{"amd64", "arm64"} {
-		pin, err := postgresArtifact("linux", arch)
-		if err != nil || len(pin.sha256) != 64 || pin.size == 0 {
-			t.Errorf("linux/%s: got %+v (%v), want a pin", arch, pin, err)
+	for arch, majors := range map[string][]int{"amd64": {14, 15, 16, 17, 18}, "arm64": {16, 17, 18}} {
+		for _, major := range majors {
+			pin, err := postgresArtifact(major, "linux", arch)
+			if err != nil || len(pin.sha256) != 64 || pin.size == 0 || !strings.HasPrefix(pin.name, fmt.Sprint("PostgreSQL ", major, ".")) {
+				t.Errorf("linux/%s, %d: got %+v (%v), want a pin", arch, major, pin, err)
+			}
 		}
 	}
-	if _, err := postgresArtifact("darwin", "arm64"); err == nil || !strings.Contains(err.Error(), "DATABASE_URL") {
+	if _, err := postgresArtifact(DefaultPostgres, "darwin", "arm64"); err == nil || !strings.Contains(err.Error(), "DATABASE_URL") {
 		t.Errorf("darwin: got %v, want what to do instead", err)
 	}
-	if got, want := elasticArtifact().fileName(), "elasticsearch-8.19.7.zip"; got != want {
-		t.Errorf("file name: got %q, want %q", got, want)
+	if _, err := postgresArtifact(13, "linux", "arm64"); err == nil || err.Error() != "PostgreSQL 13 is not known to the stack: want one of 16, 17, 18" {
+		t.Errorf("an old one: got %v, want those that there are", err)
+	}
+	for _, tc := range []struct{ elastic, open, file, err string }{
+		{"", "", "elasticsearch-8.19.7.zip", ""}, {"9.2.0", "", "elasticsearch-9.2.0.zip", ""}, {"", "2.19.3", "opensearch-2.19.3.zip", ""},
+		{"7.10", "", "", "Elasticsearch 7.10 is not known to the stack: want one of Elasticsearch 8.19.7, "}, {"9.2.0", "3.3.0", "", "name one of them"},
+	} {
+		e, err := engineOf(tc.elastic, tc.open)
+		if tc.err != "" {
+			if err == nil || !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%+v: got %v", tc, err)
+			}
+		} else if err != nil || e.fileName() != tc.file || len(e.sha256) != 64 || e.open != (tc.open != "") {
+			t.Errorf("%+v: got %+v, %v", tc, e, err)
+		}
 	}
 }

@@ -21,6 +21,7 @@ const elasticBound = 3 * time.Minute
 // elastic is one node; start and stop may be repeated and keep data and ports.
 type elastic struct {
 	home     string
+	open     bool // OpenSearch
 	javaHome string
 	heapMB   int
 	quick    bool
@@ -79,7 +80,7 @@ func (e *elastic) prepare() error {
 func withoutGCLog(options string) string {
 	var kept strings.Builder
 	for line := range strings.Lines(options) {
-		if !strings.HasPrefix(line, "-Xlog:gc") {
+		if !strings.Contains(line, "-Xlog:gc") { // OpenSearch writes a version of Java before it
 			kept.WriteString(line)
 		}
 	}
@@ -109,6 +110,22 @@ func (e *elastic) settings() string {
 		"cluster.routing.allocation.disk.threshold_enabled: false",
 		"",
 	), "\n")
+}
+
+// program is the name of what is started, and of its settings.
+func (e *elastic) program() string {
+	if e.open {
+		return "opensearch"
+	}
+	return "elasticsearch"
+}
+
+// variable is what the names of its environment begin with.
+func (e *elastic) variable() string {
+	if e.open {
+		return "OPENSEARCH_"
+	}
+	return "ES_"
 }
 
 // start returns when the server answers, or with the reason why it does not.
@@ -145,7 +162,7 @@ func (e *elastic) choosePorts() error {
 	if err != nil {
 		return fmt.Errorf("free port: %w", err)
 	}
-	return e.config("elasticsearch.yml", e.settings())
+	return e.config(e.program()+".yml", e.settings())
 }
 
 func (e *elastic) startOnce(ctx context.Context) (err error) {
@@ -154,12 +171,12 @@ func (e *elastic) startOnce(ctx context.Context) (err error) {
 		options += " -XX:TieredStopAtLevel=1"
 	}
 	e.process, err = e.spawner.Start(process.Server{
-		Name: "elasticsearch", Dir: e.dir, Log: filepath.Join(e.dir, "server.log"), Argv: []string{filepath.Join(e.home, "bin", "elasticsearch")},
+		Name: "elasticsearch", Dir: e.dir, Log: filepath.Join(e.dir, "server.log"), Argv: []string{filepath.Join(e.home, "bin", e.program())},
 		Env: []string{
-			"ES_JAVA_HOME=" + e.javaHome,
-			"ES_PATH_CONF=" + e.at("config"),
-			"ES_TMPDIR=" + e.at("tmp"),
-			"ES_JAVA_OPTS=" + options,
+			e.variable() + "JAVA_HOME=" + e.javaHome,
+			e.variable() + "PATH_CONF=" + e.at("config"),
+			e.variable() + "TMPDIR=" + e.at("tmp"),
+			e.variable() + "JAVA_OPTS=" + options,
 			// Of the launcher, which runs for a second and would leave files in the system's
 			// directory for temporary ones.
 			"CLI_JAVA_OPTS=-XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir=" + e.at("tmp"),

@@ -182,7 +182,7 @@ func (g *guardian) startAll(ctx context.Context) error {
 			return err
 		}
 		g.elastic = &elastic{
-			home: g.spec.ElasticHome, javaHome: g.spec.JavaHome, heapMB: g.spec.HeapMB, quick: g.spec.Quick, dir: dir, cluster: clusterName(),
+			home: g.spec.ElasticHome, open: g.spec.OpenSearch, javaHome: g.spec.JavaHome, heapMB: g.spec.HeapMB, quick: g.spec.Quick, dir: dir, cluster: clusterName(),
 			who: g.spec.Account, spawner: g.spawner, onEnd: g.noteEnd(Elastic), secured: g.spec.Secured,
 		}
 		group.Go(func() error {
@@ -201,7 +201,7 @@ func (g *guardian) newPostgres(server Server) (*postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &postgres{home: g.spec.PostgresHome, dir: dir, who: g.spec.Account, spawner: g.spawner, onEnd: g.noteEnd(server), secured: g.spec.Secured}
+	p := &postgres{home: g.spec.PostgresHome, major: g.spec.PostgresMajor, dir: dir, who: g.spec.Account, spawner: g.spawner, onEnd: g.noteEnd(server), secured: g.spec.Secured}
 	if p.secured != nil {
 		p.clientDir, err = g.writeClientFiles()
 	}

@@ -14,20 +14,17 @@ import (
 )
 
 const (
-	oldestJava = 17
-
 	useOwnServers = "set DATABASE_URL and ELASTIC_URL to servers that run"
-	needJava      = "no JDK 17 or newer"
 	needMaven     = "no mvn on the PATH"
 	howToInstall  = "install it (Debian, Ubuntu: apt install default-jdk-headless maven; Fedora: dnf install java-21-openjdk-headless maven), or " + useOwnServers
 )
 
-// prerequisites looks for mvn, which fetches the servers, and for a JDK, which runs one. The
-// error names everything that is missing, in one line.
-func prerequisites(ctx context.Context, getenv func(string) string, wantJava, wantMaven bool) (javaHome string, err error) {
+// prerequisites looks for mvn, which fetches the servers, and for a JDK of a version or a newer
+// one, which runs one; 0 for none. The error names everything that is missing, in one line.
+func prerequisites(ctx context.Context, getenv func(string) string, java int, wantMaven bool) (javaHome string, err error) {
 	var missing []string
-	if wantJava {
-		javaHome, err = findJava(ctx, getenv)
+	if java > 0 {
+		javaHome, err = findJava(ctx, getenv, java)
 		if err != nil {
 			missing = append(missing, err.Error())
 		}
@@ -44,7 +41,7 @@ func prerequisites(ctx context.Context, getenv func(string) string, wantJava, wa
 }
 
 // findJava returns the home of the first JDK that is new enough, with links resolved.
-func findJava(ctx context.Context, getenv func(string) string) (home string, err error) {
+func findJava(ctx context.Context, getenv func(string) string, oldest int) (home string, err error) {
 	var candidates []string
 	for _, name := range []string{"ES_JAVA_HOME", "JAVA_HOME"} {
 		if home := getenv(name); home != "" {
@@ -61,12 +58,12 @@ func findJava(ctx context.Context, getenv func(string) string) (home string, err
 		if err != nil {
 			continue
 		}
-		if version >= oldestJava {
+		if version >= oldest {
 			return home, nil
 		}
 		tooOld = fmt.Sprintf(" (%s is %d)", home, version)
 	}
-	return "", errors.New(needJava + tooOld)
+	return "", fmt.Errorf("no JDK %d or newer on the PATH or in JAVA_HOME%s", oldest, tooOld)
 }
 
 // onPath returns the first executable file of that name, or nothing.

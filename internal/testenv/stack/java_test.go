@@ -43,15 +43,17 @@ func TestPrerequisitesErrorNamesEverythingMissing(t *testing.T) {
 
 	cases := map[string]struct {
 		path            map[string]string
-		java, maven     bool
+		java            int
+		maven           bool
 		want, wantNever string
 	}{
-		"Both":         {nil, true, true, "no JDK 17 or newer and no mvn", "\n"},
-		"MavenOnly":    {map[string]string{"java": java21}, true, true, "no mvn", "JDK 17"},
-		"JavaOnly":     {map[string]string{"mvn": ""}, true, true, "no JDK 17", "no mvn"},
-		"OldJava":      {map[string]string{"java": java8, "mvn": ""}, true, true, "(/opt/jdk8/jre is 8)", "no mvn"},
-		"BrokenJava":   {map[string]string{"java": "no such thing", "mvn": ""}, true, true, "no JDK 17", "no mvn"},
-		"CachedServer": {nil, true, false, "no JDK 17", "no mvn"},
+		"Both":         {nil, 17, true, "no JDK 17 or newer on the PATH or in JAVA_HOME and no mvn", "\n"},
+		"MavenOnly":    {map[string]string{"java": java21}, 17, true, "no mvn", "JDK 17"},
+		"JavaOnly":     {map[string]string{"mvn": ""}, 17, true, "no JDK 17", "no mvn"},
+		"OldJava":      {map[string]string{"java": java8, "mvn": ""}, 17, true, "(/opt/jdk8/jre is 8)", "no mvn"},
+		"BrokenJava":   {map[string]string{"java": "no such thing", "mvn": ""}, 17, true, "no JDK 17", "no mvn"},
+		"CachedServer": {nil, 17, false, "no JDK 17", "no mvn"},
+		"TooOldForIt":  {map[string]string{"java": java21}, 25, false, "no JDK 25 or newer on the PATH or in JAVA_HOME (/opt/jdk 21 is 21)", "no mvn"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -77,10 +79,10 @@ func TestPrerequisitesFound(t *testing.T) {
 	t.Parallel()
 
 	env := onlyOnPath(t, map[string]string{"java": java21, "mvn": ""}, nil)
-	if got, err := prerequisites(t.Context(), env, true, true); err != nil || got != "/opt/jdk 21" {
+	if got, err := prerequisites(t.Context(), env, 17, true); err != nil || got != "/opt/jdk 21" {
 		t.Errorf("java home: got %q (%v), want %q", got, err, "/opt/jdk 21")
 	}
-	if got, err := prerequisites(t.Context(), onlyOnPath(t, nil, nil), false, false); err != nil || got != "" {
+	if got, err := prerequisites(t.Context(), onlyOnPath(t, nil, nil), 0, false); err != nil || got != "" {
 		t.Errorf("nothing wanted: got %q, %v, want nothing", got, err)
 	}
 }
@@ -93,7 +95,7 @@ func TestJavaHomeComesBeforeThePath(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := onlyOnPath(t, map[string]string{"java": java8}, map[string]string{"JAVA_HOME": home})
-	if got, err := prerequisites(t.Context(), env, true, false); err != nil || got != "/opt/jdk 21" {
+	if got, err := prerequisites(t.Context(), env, 17, false); err != nil || got != "/opt/jdk 21" {
 		t.Errorf("java home: got %q (%v), want that of JAVA_HOME", got, err)
 	}
 }

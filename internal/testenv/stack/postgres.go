@@ -31,6 +31,7 @@ var errAnother = errors.New("another server answers on this port")
 // postgres is one cluster; start and stop may be repeated and keep data and port.
 type postgres struct {
 	home    string
+	major   int
 	dir     string // holds data, log and socket
 	who     *account
 	spawner *process.Spawner
@@ -58,7 +59,10 @@ func (p *postgres) url(database string) string {
 func (p *postgres) prepare(ctx context.Context) error {
 	argv := []string{
 		filepath.Join(p.home, "bin", "initdb"), "-D", p.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync",
-		"--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8",
+		"--locale=C",
+	}
+	if p.major >= 17 { // older ones know no order of characters that every machine has, but bytes
+		argv = append(argv, "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
 	}
 	if p.secured != nil {
 		password := filepath.Join(p.dir, "password")
@@ -89,7 +93,7 @@ func (p *postgres) prepare(ctx context.Context) error {
 }
 
 // PasswordRoles is the beginning of the names of the roles that need a password;
-// everybody else on the loopback address is let in.
+// everybody else on the loopback address is let in. A PostgreSQL before 16 lets all in.
 const PasswordRoles = "weft_password"
 
 // askForPasswords puts a rule for [PasswordRoles] before those of initdb.

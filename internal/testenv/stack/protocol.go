@@ -31,15 +31,17 @@ func (s Server) title() string {
 
 // spec is what the guardian starts. An empty home means: not this server.
 type spec struct {
-	PostgresHome string
-	Replication  Replication
-	ElasticHome  string
-	JavaHome     string
-	HeapMB       int
-	Quick        bool
-	Account      *account
-	DataRoot     string
-	Secured      *securedSpec `json:",omitempty"`
+	PostgresHome  string
+	PostgresMajor int
+	OpenSearch    bool // what ElasticHome holds
+	Replication   Replication
+	ElasticHome   string
+	JavaHome      string
+	HeapMB        int
+	Quick         bool
+	Account       *account
+	DataRoot      string
+	Secured       *securedSpec `json:",omitempty"`
 }
 
 type operation string

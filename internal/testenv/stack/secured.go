@@ -202,7 +202,10 @@ func (g *guardian) writeClientFiles() (dir string, err error) {
 }
 
 func (e *elastic) securitySettings() []string {
-	if e.secured == nil {
+	switch {
+	case e.open: // its security is a plugin, which this build lacks
+		return nil
+	case e.secured == nil:
 		return []string{"xpack.security.enabled: false"}
 	}
 	return []string{

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,10 @@ type Options struct {
 	Progress io.Writer
 	// DatabaseURL and ElasticURL name servers to use instead of starting one.
 	DatabaseURL, ElasticURL string
+	// PostgresMajor, ElasticVersion and OpenSearchVersion choose other servers than
+	// [DefaultPostgres] and [DefaultElastic]; the last two exclude each other.
+	PostgresMajor                     int
+	ElasticVersion, OpenSearchVersion string
 	// Replication adds a streaming replica of the PostgreSQL that is started.
 	Replication Replication
 	// Secured makes the servers that are started ask for TLS and credentials: both must be
@@ -66,8 +71,14 @@ func Start(ctx context.Context, opts Options) (*Stack, error) {
 	if opts.Secured && (opts.Replication != NoReplica || opts.DatabaseURL != "" || opts.ElasticURL != "") {
 		return nil, errors.New("secured servers: only both together can be, started here and without a replica")
 	}
+	if opts.Secured && opts.OpenSearchVersion != "" {
+		return nil, errors.New("secured servers: this build of OpenSearch has no security")
+	}
 	if err := checkExternal(ctx, opts.DatabaseURL, opts.ElasticURL); err != nil {
 		return nil, err
+	}
+	if opts.DatabaseURL != "" && opts.PostgresMajor != 0 || opts.ElasticURL != "" && opts.ElasticVersion+opts.OpenSearchVersion != "" {
+		return nil, errors.New("a version is asked for, and DATABASE_URL or ELASTIC_URL names a server that runs: unset it")
 	}
 	if opts.DatabaseURL != "" && opts.ElasticURL != "" {
 		return s, nil
@@ -98,11 +109,16 @@ func Start(ctx context.Context, opts Options) (*Stack, error) {
 func provide(ctx context.Context, opts Options, report *reporter) (spec, error) {
 	who := serverAccount(os.Geteuid())
 	what := spec{HeapMB: opts.HeapMB, Quick: opts.Quick, Account: who, Replication: opts.Replication}
-	postgresPin, err := postgresArtifact(runtime.GOOS, runtime.GOARCH)
+	what.PostgresMajor = cmp.Or(opts.PostgresMajor, DefaultPostgres)
+	postgresPin, err := postgresArtifact(what.PostgresMajor, runtime.GOOS, runtime.GOARCH)
 	if err != nil {
 		return spec{}, err
 	}
-	elasticPin := elasticArtifact()
+	elasticPin, err := engineOf(opts.ElasticVersion, opts.OpenSearchVersion)
+	if err != nil {
+		return spec{}, err
+	}
+	what.OpenSearch = elasticPin.open
 
 	dir := opts.CacheDir
 	if dir == "" {
@@ -112,8 +128,12 @@ func provide(ctx context.Context, opts Options, report *reporter) (spec, error) 
 	}
 	servers := &cache{dir: dir, local: localRepository(os.Getenv), report: report, mvn: runMvn}
 	wantPostgres, wantElastic := opts.DatabaseURL == "", opts.ElasticURL == ""
-	wantMaven := wantPostgres && !servers.has(postgresPin) || wantElastic && !servers.has(elasticPin)
-	if what.JavaHome, err = prerequisites(ctx, os.Getenv, wantElastic, wantMaven); err != nil {
+	wantMaven := wantPostgres && !servers.has(postgresPin) || wantElastic && !servers.has(elasticPin.artifact)
+	java := 0
+	if wantElastic {
+		java = elasticPin.java
+	}
+	if what.JavaHome, err = prerequisites(ctx, os.Getenv, java, wantMaven); err != nil {
 		return spec{}, err
 	}
 	what.DataRoot, err = dataRoot(who, os.TempDir(), "/tmp", "/var/tmp")
@@ -130,7 +150,7 @@ func provide(ctx context.Context, opts Options, report *reporter) (spec, error) 
 	}
 	if wantElastic {
 		group.Go(func() (err error) {
-			what.ElasticHome, err = servers.ensure(ctx, elasticPin)
+			what.ElasticHome, err = servers.ensure(ctx, elasticPin.artifact)
 			return err
 		})
 	}
