@@ -50,6 +50,9 @@ func TestScenarios(t *testing.T) {
 	binary := weft(t)
 	var named, owned []string
 	for _, s := range Scenarios() {
+		if s.Minutes && testenv.Volume(0, 1) == 0 {
+			continue
+		}
 		if s.Owned {
 			owned = append(owned, s.Name)
 		} else {

@@ -157,7 +157,7 @@ func (r *run) rebuild(meanwhile func()) {
 
 func rebuildUnderLoad() Scenario {
 	return rebuilding(Scenario{
-		Name:  "rebuild_under_load",
+		Name: "rebuild_under_load", Minutes: true,
 		About: "the index is built again while events come, and search goes on",
 		Shows: "the alias moved once, by one leader",
 	}, 0, func(r *run, _ *failure) {
@@ -170,7 +170,7 @@ func rebuildUnderLoad() Scenario {
 
 func rebuildLeaderKilled() Scenario {
 	return rebuilding(Scenario{
-		Name:  "rebuild_leader_killed",
+		Name: "rebuild_leader_killed", Minutes: true,
 		About: "the leader is killed while it builds the index again, events come and search goes on",
 		Shows: "a standby that goes on with the rebuild",
 		Slow:  true,
@@ -184,7 +184,7 @@ func rebuildLeaderKilled() Scenario {
 
 func rebuildElasticRestart() Scenario {
 	return rebuilding(Scenario{
-		Name:  "rebuild_elastic_restart",
+		Name: "rebuild_elastic_restart", Minutes: true,
 		About: "Elasticsearch is killed and started again while the leader builds the index again, and events come",
 		Shows: "a rebuild that goes on when the server takes writes",
 		Slow:  true,

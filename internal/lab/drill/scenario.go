@@ -15,6 +15,8 @@ type Scenario struct {
 	About  string // what is done
 	Shows  string // what the evidence must show
 	Params []Param
+	// Minutes says that it takes some, so that not every change is tested with it.
+	Minutes bool
 	// Owned says that servers are stopped, which is only done to one's own.
 	Owned bool
 	// Slow says that it is left out where every change has to pass the drills.
