@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -76,11 +77,14 @@ func (e *elastic) prepare() error {
 	return nil
 }
 
+// gcLog is that option, with the versions of Java before it that it is for, as OpenSearch has it.
+var gcLog = regexp.MustCompile(`^(\d+(-\d*)?:)?-Xlog:gc`)
+
 // withoutGCLog drops the option that keeps up to 2 GB of garbage collection logs.
 func withoutGCLog(options string) string {
 	var kept strings.Builder
 	for line := range strings.Lines(options) {
-		if !strings.Contains(line, "-Xlog:gc") { // OpenSearch writes a version of Java before it
+		if !gcLog.MatchString(line) {
 			kept.WriteString(line)
 		}
 	}

@@ -229,7 +229,7 @@ func TestStartFailsWhenTheGuardianEndsAtOnce(t *testing.T) {
 func TestWithoutGCLog(t *testing.T) {
 	t.Parallel()
 
-	got := withoutGCLog("-XX:+UseG1GC\n-Xlog:gc*,x:file=gc.log\n# -Xlog:gc in words\n")
+	got := withoutGCLog("-XX:+UseG1GC\n-Xlog:gc*,x:file=gc.log\n9-:-Xlog:gc*:file=gc.log\n# -Xlog:gc in words\n")
 	if want := "-XX:+UseG1GC\n# -Xlog:gc in words\n"; got != want {
 		t.Errorf("options: got %q, want %q", got, want)
 	}
