@@ -36,7 +36,7 @@ func testVocabulary(t *testing.T, l *lab, _ *evidence) {
 			keys[key] = true
 		}
 	}
-	series, err := l.prometheus.Query(t.Context(), `{__name__=~"outbox_.+"}`)
+	series, err := l.prometheus.Query(t.Context(), `{__name__=~"outbox_.+|weft_looks_total"}`)
 	if err != nil {
 		t.Fatal(err)
 	}
