@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -42,6 +43,27 @@ func TestAppendString(t *testing.T) {
 	}
 }
 
+// A payload is compressed anew for each request, into buffers of the one before.
+func TestPayloadCompressed(t *testing.T) {
+	t.Parallel()
+	p := &payload{}
+	for _, want := range []string{"first", strings.Repeat("a longer one ", 10_000), "x"} {
+		p.buf = append(p.buf, want...)
+		p.compress()
+		if len(want) > 1000 && len(p.buf) > len(want)/10 {
+			t.Errorf("%d bytes became %d", len(want), len(p.buf))
+		}
+		r, err := gzip.NewReader(p.reader())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(r); string(got) != want || err != nil {
+			t.Errorf("got %d bytes, %v, want %d", len(got), err, len(want))
+		}
+		p.detach()
+	}
+}
+
 // A transport that goes on reading a body after the end of the request must never
 // see the bytes of the next one.
 func TestPayloadCutsOffLateReaders(t *testing.T) {
@@ -76,7 +98,11 @@ func (e *echo) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-func BenchmarkWrite1000(b *testing.B) {
+func BenchmarkWrite1000(b *testing.B)     { benchmarkWrite(b, false) }
+func BenchmarkWrite1000Gzip(b *testing.B) { benchmarkWrite(b, true) }
+
+func benchmarkWrite(b *testing.B, zip bool) {
+	b.Helper()
 	body := sized("", 300).Body
 	actions := make([]Action, 1000)
 	var answer bytes.Buffer
@@ -89,11 +115,12 @@ func BenchmarkWrite1000(b *testing.B) {
 		fmt.Fprintf(&answer, `{"index":{"_id":%q,"result":"created","status":201}}`, actions[i].ID)
 	}
 	answer.WriteString(`]}`)
-	s, err := New(Config{URLs: []string{"http://localhost:1"}, Index: "i", Transport: &echo{answer.Bytes()}}, zap.NewNop(), prometheus.NewRegistry(), "p")
+	s, err := New(Config{URLs: []string{"http://localhost:1"}, Index: "i", Gzip: zip, Transport: &echo{answer.Bytes()}}, zap.NewNop(), prometheus.NewRegistry(), "p")
 	if err != nil {
 		b.Fatal(err)
 	}
 	s.target.kind = nameAlias
+	s.known.Store(Elasticsearch)
 	ctx := leading(b)
 	b.ReportAllocs()
 	for b.Loop() {
