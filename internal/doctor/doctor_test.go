@@ -95,7 +95,7 @@ func TestHealthyDatabaseHasNoFinding(t *testing.T) {
 	}
 }
 
-// Each fault of a database is found where it is provoked, and named with what mends it.
+// Each fault of a database is found where it is provoked, and named with what fixes it.
 func TestFindingsInPostgres(t *testing.T) {
 	t.Parallel()
 	const outboxTable = "search_outbox_events"
