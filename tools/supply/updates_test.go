@@ -19,7 +19,7 @@ func dependencies(t *testing.T) map[string][]string {
 	t.Helper()
 	kinds := map[string]string{
 		"go.mod": "gomod", "requirements.txt": "pip", "pyproject.toml": "pip",
-		"Containerfile": "docker", "compose.yaml": "docker-compose", "package.json": "npm",
+		"Containerfile": "docker", "compose.yaml": "docker-compose", "package.json": "npm", "pom.xml": "maven",
 	}
 	found := map[string][]string{"github-actions": {"/"}}
 	err := filepath.WalkDir(tree, func(path string, d fs.DirEntry, err error) error {
