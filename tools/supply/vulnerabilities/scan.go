@@ -39,6 +39,7 @@ func modified(ctx context.Context, db string) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment}
+	//nolint:gosec // the caller's own files, as the command line names them
 	transport.RegisterProtocol("file", http.NewFileTransport(http.Dir("/")))
 	defer transport.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(db, "/")+"/index/db.json", nil)
@@ -53,7 +54,9 @@ func modified(ctx context.Context, db string) (time.Time, error) {
 	if res.StatusCode != http.StatusOK {
 		return time.Time{}, fmt.Errorf("index/db.json: %s", res.Status)
 	}
-	var index struct{ Modified time.Time }
+	var index struct {
+		Modified time.Time `json:"modified"`
+	}
 	if err := json.NewDecoder(res.Body).Decode(&index); err != nil {
 		return time.Time{}, fmt.Errorf("index/db.json: %w", err)
 	}
@@ -132,13 +135,18 @@ func scanPackages(ctx context.Context, db, dir string, packages ...string) ([]fi
 func decode(r io.Reader) (found []finding, err error) {
 	type message struct {
 		OSV *struct {
-			ID, Summary string
-		}
+			ID      string `json:"id"`
+			Summary string `json:"summary"`
+		} `json:"osv"`
 		Finding *struct {
-			OSV   string
+			OSV   string `json:"osv"`
 			Fixed string `json:"fixed_version"`
-			Trace []struct{ Module, Version, Package string }
-		}
+			Trace []struct {
+				Module  string `json:"module"`
+				Version string `json:"version"`
+				Package string `json:"package"`
+			} `json:"trace"`
+		} `json:"finding"`
 	}
 	summaries := map[string]string{}
 	for messages := json.NewDecoder(r); ; {
