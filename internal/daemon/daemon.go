@@ -156,13 +156,7 @@ func (d *daemon) build(ctx context.Context) error {
 		Trust: cfg.Leader.Trust, IdleSession: cfg.Leader.IdleSession,
 	}
 	session := leader.SessionConfig(pool.Config().ConnConfig, election)
-	dial := func(ctx context.Context) (*pgx.Conn, error) {
-		now := session.Copy()
-		if err := d.login.Apply(ctx, now); err != nil {
-			return nil, err
-		}
-		return pgx.ConnectConfig(ctx, now)
-	}
+	dial := func(ctx context.Context) (*pgx.Conn, error) { return d.login.Connect(ctx, session) }
 	d.elector, err = leader.New(election, dial, d.log, d.Registerer)
 	d.Health.Require(postgresName, true)
 	return err
