@@ -156,7 +156,13 @@ func (d *daemon) build(ctx context.Context) error {
 		Trust: cfg.Leader.Trust, IdleSession: cfg.Leader.IdleSession,
 	}
 	session := leader.SessionConfig(pool.Config().ConnConfig, election)
-	dial := func(ctx context.Context) (*pgx.Conn, error) { return d.login.Connect(ctx, session) }
+	dial := func(ctx context.Context) (*pgx.Conn, error) {
+		conn, moved, err := d.login.Connect(ctx, session)
+		if moved {
+			pool.Reset() // a connection to a frozen server costs seconds to find out
+		}
+		return conn, err
+	}
 	d.elector, err = leader.New(election, dial, d.log, d.Registerer)
 	d.Health.Require(postgresName, true)
 	return err

@@ -43,25 +43,28 @@ func lead(c *pgx.ConnConfig, to ...server) {
 // Connect opens a session as c says, with the login. Of several servers the one that was found
 // last is asked first. A server that does not answer holds up no other, also when another
 // becomes the primary while it is silent. Connect fails when all have. Later calls of
-// [Login.Apply] put the server that it found first.
-func (l *Login) Connect(ctx context.Context, c *pgx.ConnConfig) (*pgx.Conn, error) {
+// [Login.Apply] put the server that it found first. It reports whether that is another than
+// the call before has found.
+func (l *Login) Connect(ctx context.Context, c *pgx.ConnConfig) (conn *pgx.Conn, moved bool, err error) {
 	c = c.Copy()
 	if err := l.Apply(ctx, c); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	all := servers(c)
 	if len(all) == 1 {
-		return pgx.ConnectConfig(ctx, c)
+		conn, err = pgx.ConnectConfig(ctx, c)
+		return conn, false, err
 	}
 	s := search{of: c, servers: all, errs: make([]error, len(all)), answers: make(chan answer)}
 	conn, found, err := s.run(ctx)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	moved = l.found != nil && !all[found].same(l.found)
 	l.found = all[found][0]
-	return conn, nil
+	return conn, moved, nil
 }
 
 // search asks several servers until one takes the session.

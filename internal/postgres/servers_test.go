@@ -55,7 +55,7 @@ func among(t *testing.T, addresses ...string) (own string, login *postgres.Login
 func connects(t *testing.T, login *postgres.Login, cfg *pgx.ConnConfig) {
 	t.Helper()
 	began := time.Now()
-	conn, err := login.Connect(t.Context(), cfg)
+	conn, _, err := login.Connect(t.Context(), cfg)
 	if err != nil {
 		t.Fatalf("connect: got %v, want none", err)
 	}
@@ -128,7 +128,7 @@ func TestLoginConnectFailsWhenEveryServerDoes(t *testing.T) {
 		gone = append(gone, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	}
 	_, login, cfg := among(t, slices.Clone(gone)...)
-	_, err := login.Connect(t.Context(), cfg)
+	_, _, err := login.Connect(t.Context(), cfg)
 	for _, address := range gone {
 		if err == nil || !strings.Contains(err.Error(), address) {
 			t.Errorf("connect: got %v, want an error that names %s", err, address)

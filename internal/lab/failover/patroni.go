@@ -22,8 +22,10 @@ const (
 	// gapBound is for the database alone.
 	gapBound = 3 * time.Minute
 
-	probePause   = 20 * time.Millisecond
+	probePause   = 50 * time.Millisecond
 	probeTimeout = time.Second
+	// noticed is from when on a time without a commit counts as one without the database.
+	noticed = 250 * time.Millisecond
 	// settleLimit is how long after the database weft may take to settle its first event.
 	settleLimit = time.Second
 )
@@ -98,7 +100,7 @@ func (r *run) probe(ctx context.Context) {
 }
 
 // gap waits for a commit by a probing client that began after at, and returns the longest time
-// without one since from.
+// since from without a commit.
 func (r *run) gap(ctx context.Context, from, at time.Time) (began, ended time.Time, err error) {
 	err = rig.Await(ctx, gapBound, poll, "commit of a probing client", func(context.Context) error {
 		if !slices.ContainsFunc(r.probes, func(app *traffic.Application) bool { return len(app.Answers(at)) > 0 }) {
@@ -109,17 +111,38 @@ func (r *run) gap(ctx context.Context, from, at time.Time) (began, ended time.Ti
 	if err != nil {
 		return began, ended, err
 	}
-	answers := []time.Time{from}
-	for _, app := range r.probes {
-		answers = append(answers, app.Answers(from)...)
-	}
-	slices.SortFunc(answers, time.Time.Compare)
+	answers := r.answers(from)
 	for n, later := range answers[1:] {
 		if later.Sub(answers[n]) > ended.Sub(began) {
 			began, ended = answers[n], later
 		}
 	}
 	return began, ended, nil
+}
+
+// answers returns from, and when the probing clients saw commits afterwards.
+func (r *run) answers(from time.Time) []time.Time {
+	answers := []time.Time{from}
+	for _, app := range r.probes {
+		answers = append(answers, app.Answers(from)...)
+	}
+	slices.SortFunc(answers, time.Time.Compare)
+	return answers
+}
+
+// away returns for how long the database took no writes between two times: commits may wait
+// again for a member that Patroni has just named synchronous.
+func (r *run) away(from, to time.Time) (sum time.Duration) {
+	answers := append(r.answers(from), to)
+	for n, later := range answers[1:] {
+		if later.After(to) {
+			later = to
+		}
+		if d := later.Sub(answers[n]); d > noticed {
+			sum += d
+		}
+	}
+	return sum
 }
 
 // member injects one fault into the cluster.
@@ -176,10 +199,14 @@ func (r *run) throughFault(ctx context.Context, round *Round, fault *faults.Inje
 	if err != nil {
 		return err
 	}
-	round.GapMS = millis(ended.Sub(began))
+	r.Pool.Reset()
 	if err := r.resumed(ctx, round, ended); err != nil {
 		return err
 	}
+	settled := ended.Add(time.Duration(round.SettleMS * float64(time.Millisecond)))
+	again := r.away(ended, settled)
+	round.GapMS = millis(ended.Sub(began) + again)
+	round.SettleMS = millis(settled.Sub(ended) - again)
 	if err := fault.Observe(ctx); err != nil {
 		return err
 	}

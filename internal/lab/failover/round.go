@@ -20,7 +20,7 @@ import (
 type Round struct {
 	Fault     string  `json:"fault"`            // sigkill, immediate, or one of the catalogue
 	StopMS    float64 `json:"stop_ms"`          // until the primary's processes were gone
-	GapMS     float64 `json:"gap_ms,omitempty"` // longest time without a commit by the probing clients; with Patroni
+	GapMS     float64 `json:"gap_ms,omitempty"` // with Patroni: the database took no writes before the first settled event
 	PromoteMS float64 `json:"promote_ms"`       // from the order to promote until the replica took writes; with Patroni these begin with the end of the gap
 	LeadMS    float64 `json:"lead_ms"`          // … until the epoch of the next term committed
 	SettleMS  float64 `json:"settle_ms"`        // … until the first event settled

@@ -117,8 +117,17 @@ func moved(ctx context.Context, i *Injection) error {
 	return nil
 }
 
-// restarted expects that PostgreSQL of the host that was the primary has been started anew.
+// restarted expects that PostgreSQL of the primary has been started anew, or another one in its
+// place, as Patroni sees fit.
 func restarted(ctx context.Context, i *Injection) error {
+	now, err := i.Cluster.Primary(ctx)
+	if err != nil {
+		return fmt.Errorf("primary: %w", err)
+	}
+	if now != i.primary {
+		i.Note = ", " + now.Name + " in its place"
+		return nil
+	}
 	at, err := startedAt(ctx, i.primary)
 	if err != nil {
 		return err

@@ -52,12 +52,8 @@ type Cluster struct {
 // tools are the programs.
 type tools struct{ etcd, patroni, haproxy, postgres string }
 
-// Missing returns the Debian packages that are to be installed, or "".
-func Missing() string {
-	_, missing := find()
-	return strings.Join(missing, " ")
-}
-
+// find looks in the PATH and where Debian has them, and returns the Debian packages that are
+// to be installed.
 func find() (t tools, missing []string) {
 	for _, tool := range []struct {
 		path              *string
@@ -65,15 +61,15 @@ func find() (t tools, missing []string) {
 	}{
 		{&t.etcd, "etcd", "etcd-server"}, {&t.patroni, "patroni", "patroni"}, {&t.haproxy, "haproxy", "haproxy"},
 	} {
-		for _, dir := range []string{"/usr/local/bin", "/usr/bin", "/usr/sbin"} {
-			if path, err := exec.LookPath(filepath.Join(dir, tool.program)); err == nil {
-				*tool.path = path
-				break
-			}
+		path, err := exec.LookPath(tool.program)
+		if err != nil {
+			path, err = exec.LookPath(filepath.Join("/usr/sbin", tool.program))
 		}
-		if *tool.path == "" {
+		if err != nil {
 			missing = append(missing, tool.package_)
+			continue
 		}
+		*tool.path = path
 	}
 	servers, _ := filepath.Glob("/usr/lib/postgresql/*/bin/pg_rewind")
 	if len(servers) == 0 {
@@ -163,20 +159,36 @@ func (c *Cluster) createDatabase(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	_, err = conn.Exec(ctx, "create database "+databaseName)
-	return err
+	if _, err = conn.Exec(ctx, "create database "+databaseName); err != nil {
+		return err
+	}
+	// A client gives up when the first member does not know the database.
+	for _, h := range c.hosts {
+		err := await(ctx, func(ctx context.Context) error {
+			conn, err := pgx.Connect(ctx, h.URL())
+			if err != nil {
+				return err
+			}
+			return conn.Close(ctx)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Hosts returns the three hosts.
 func (c *Cluster) Hosts() []*Host { return c.hosts }
 
-// URL names the three members and leads to the one that takes writes.
+// URL names the three members and leads to the one that takes writes. Its timeout is for
+// applications: with the default of the driver they wait two minutes for a frozen member.
 func (c *Cluster) URL() string {
 	var addresses []string
 	for _, h := range c.hosts {
 		addresses = append(addresses, h.address(h.ports.postgres))
 	}
-	return "postgres://postgres@" + strings.Join(addresses, ",") + "/" + databaseName + "?sslmode=disable&target_session_attrs=read-write"
+	return "postgres://postgres@" + strings.Join(addresses, ",") + "/" + databaseName + "?sslmode=disable&target_session_attrs=read-write&connect_timeout=2"
 }
 
 // ProxyURL leads through HAProxy to the member that Patroni calls its primary.

@@ -44,7 +44,7 @@ func (h *Host) writeConfig(file string) error {
 func (c *Cluster) dynamic() object {
 	dcs := object{
 		"ttl": 30, "loop_wait": 10, "retry_timeout": 10, "maximum_lag_on_failover": 1 << 20, "synchronous_mode": c.opts.Synchronous,
-		"postgresql": object{"use_pg_rewind": true, "use_slots": true, "parameters": object{"max_connections": 100, "wal_keep_size": "256MB"}},
+		"postgresql": object{"use_pg_rewind": true, "use_slots": true, "parameters": object{"max_connections": 100, "wal_keep_size": "256MB", "log_min_messages": "log"}},
 	}
 	if c.opts.Quick {
 		dcs["ttl"], dcs["loop_wait"], dcs["retry_timeout"] = 20, 1, 3

@@ -4,8 +4,8 @@
 //
 // # What is guaranteed
 //
-//   - The programs are those of Debian's packages. [Missing] names the packages that are not
-//     installed.
+//   - The programs are those of the PATH, PostgreSQL that of Debian's newest package. Start
+//     names the packages that are not installed.
 //   - Patroni's times are its defaults (ttl 30 s, loop_wait 10 s, retry_timeout 10 s), unless
 //     [Options.Quick] is set.
 //   - Start returns when one member takes writes and the two others stream from it; in
