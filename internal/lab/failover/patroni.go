@@ -171,6 +171,16 @@ func (r *run) throughFault(ctx context.Context, round *Round, fault *faults.Inje
 			err = errors.Join(err, fault.Heal(ctx))
 		}
 	}()
+	err = r.await(ctx, "small backlog", func(ctx context.Context) error {
+		n, err := r.Backlog(ctx)
+		if err == nil && n > warm {
+			err = fmt.Errorf("%d events wait", n)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
 	lossy := r.opts.Replication == stack.Asynchronous && round.Fault == faults.PrimaryKilled
 	var replicas []string
 	if lossy {

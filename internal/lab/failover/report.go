@@ -125,9 +125,9 @@ func (r *Result) write(w io.Writer) {
 				round.OutageMS, round.Lost, round.Ahead, round.Named)
 		}
 	} else {
-		fmt.Fprintln(table, "round\tfault\tdatabase away ms\tfirst settled after ms\tlost with primary\tahead\tnamed\t")
+		fmt.Fprintln(table, "round\tfault\tdatabase away ms\tleads after ms\tfirst settled after ms\tlost with primary\tahead\tnamed\t")
 		for n, round := range r.Rounds {
-			fmt.Fprintf(table, "%d\t%s\t%.0f\t%.0f\t%d\t%d\t%d\t\n", n+1, round.Fault, round.GapMS, round.SettleMS, round.Lost, round.Ahead, round.Named)
+			fmt.Fprintf(table, "%d\t%s\t%.0f\t%.0f\t%.0f\t%d\t%d\t%d\t\n", n+1, round.Fault, round.GapMS, round.LeadMS, round.SettleMS, round.Lost, round.Ahead, round.Named)
 		}
 	}
 	_ = table.Flush()
