@@ -52,10 +52,10 @@ func among(t *testing.T, addresses ...string) (own string, login *postgres.Login
 	return own, login, parsed.ConnConfig
 }
 
-func connects(t *testing.T, login *postgres.Login, cfg *pgx.ConnConfig) {
+func connects(t *testing.T, login *postgres.Login, cfg *pgx.ConnConfig) (moved bool) {
 	t.Helper()
 	began := time.Now()
-	conn, _, err := login.Connect(t.Context(), cfg)
+	conn, moved, err := login.Connect(t.Context(), cfg)
 	if err != nil {
 		t.Fatalf("connect: got %v, want none", err)
 	}
@@ -66,6 +66,7 @@ func connects(t *testing.T, login *postgres.Login, cfg *pgx.ConnConfig) {
 	if took > withoutSilence {
 		t.Errorf("connect: took %v, want less than the timeout of the silent server", took)
 	}
+	return moved
 }
 
 func TestLoginConnectPassesOverSilentServers(t *testing.T) {
@@ -84,48 +85,88 @@ func TestLoginConnectPassesOverSilentServers(t *testing.T) {
 // A replica becomes the primary while the old one is frozen.
 func TestLoginConnectFindsServerThatComesUpBesideSilentOne(t *testing.T) {
 	t.Parallel()
+	address := freeAddress(t)
+	own, login, cfg := among(t, silent(t), address)
+	listening := make(chan struct{})
+	time.AfterFunc(time.Second, func() {
+		defer close(listening)
+		forward(t.Context(), t, address, own)
+	})
+	connects(t, login, cfg)
+	<-listening
+}
+
+// The pool of an instance drops its connections to a server that was left.
+func TestLoginConnectReportsAnotherServer(t *testing.T) {
+	t.Parallel()
+	address := freeAddress(t)
+	own, login, cfg := among(t, address, "own")
+	ctx, stop := context.WithCancel(t.Context())
+	closed := forward(ctx, t, address, own)
+	for range 2 {
+		if connects(t, login, cfg) {
+			t.Error("connect to the server of before: got moved, want not")
+		}
+	}
+	stop()
+	<-closed
+	if !connects(t, login, cfg) {
+		t.Error("connect to another server: got not moved, want moved")
+	}
+	if connects(t, login, cfg) {
+		t.Error("connect to it again: got moved, want not")
+	}
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
 	port, err := process.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	own, login, cfg := among(t, silent(t), address)
-	time.AfterFunc(time.Second, func() { forward(t, address, own) })
-	connects(t, login, cfg)
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 }
 
-// forward passes the connections to address on until the test ends.
-func forward(t *testing.T, address, to string) {
+// forward listens at address and passes connections on until ctx ends; then closed is closed.
+func forward(ctx context.Context, t *testing.T, address, to string) (closed <-chan struct{}) {
 	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	context.AfterFunc(ctx, func() { _ = l.Close() })
+	done := make(chan struct{})
+	t.Cleanup(func() { <-done })
+	go func() {
+		defer close(done)
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go pass(t, in, to)
+		}
+	}()
+	return done
+}
+
+// pass copies both ways until either side closes.
+func pass(t *testing.T, in net.Conn, to string) {
+	defer in.Close()
+	out, err := net.Dial("tcp", to)
 	if err != nil {
 		t.Error(err)
 		return
 	}
-	context.AfterFunc(t.Context(), func() { _ = l.Close() })
-	for {
-		in, err := l.Accept()
-		if err != nil {
-			return
-		}
-		out, err := net.Dial("tcp", to)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		go func() { _, _ = io.Copy(out, in); _ = out.Close() }()
-		go func() { _, _ = io.Copy(in, out); _ = in.Close() }()
-	}
+	go func() { _, _ = io.Copy(out, in); _ = out.Close() }()
+	_, _ = io.Copy(in, out)
 }
 
 func TestLoginConnectFailsWhenEveryServerDoes(t *testing.T) {
 	t.Parallel()
 	var gone []string
 	for range 2 {
-		port, err := process.FreePort()
-		if err != nil {
-			t.Fatal(err)
-		}
-		gone = append(gone, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		gone = append(gone, freeAddress(t))
 	}
 	_, login, cfg := among(t, slices.Clone(gone)...)
 	_, _, err := login.Connect(t.Context(), cfg)
