@@ -111,6 +111,11 @@ test-homes: ## Check the files for containers with the code of those who read th
 	cd tools/homes && $(subst tools/go.mod,../go.mod,$(LINT)) run ./...
 	cd tools/homes && go mod tidy -diff && go test $(TESTFLAGS) ./...
 
+.PHONY: test-kafka
+test-kafka: ## Follow docs/kafka.md: a broker, and Debezium beside weft on one outbox
+	mvn -q -B -f tools/kafka/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=target/lib
+	$(LAB) stack --quick --logical -- go test -tags kafka -count=1 -timeout 10m $(TESTFLAGS) ./internal/kafkatest
+
 .PHONY: test-container
 test-container: race-note ## Build the image, and run a pair of it with podman
 	@for tool in podman runc busybox; do PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || \
