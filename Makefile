@@ -153,7 +153,7 @@ failover: ## Stop PostgreSQL hard and promote its replica, five times under load
 
 .PHONY: patroni
 patroni: ## Let Patroni fail PostgreSQL over under load, by both ways to the primary
-	go test -tags patroni -run Patroni $(TESTFLAGS) ./internal/lab/failover
+	go test -tags patroni -run Patroni $(TESTFLAGS) ./internal/lab/faults
 	$(LAB) failover --patroni --sync $(FAILOVERFLAGS)
 	$(LAB) failover --patroni --async $(FAILOVERFLAGS)
 	$(LAB) failover --patroni --haproxy --sync $(FAILOVERFLAGS)

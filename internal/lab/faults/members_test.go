@@ -1,13 +1,12 @@
 //go:build patroni
 
-package failover
+package faults
 
 import (
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/faults"
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/patroni"
 )
@@ -24,22 +23,22 @@ func TestPatroniFaultIsSeen(t *testing.T) {
 			t.Errorf("close: %v", err)
 		}
 	})
-	prepare := func(name string) *faults.Injection {
+	prepare := func(name string) *Injection {
 		t.Helper()
-		i := faults.New(name, &faults.Target{Group: &rig.Group{}, Cluster: cluster}, nil, faults.Params{})
+		i := New(name, &Target{Group: &rig.Group{}, Cluster: cluster}, nil, Params{})
 		if err := i.Available(t.Context(), i); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		return i
 	}
-	for _, name := range faults.Members() {
+	for _, name := range Members() {
 		i := prepare(name)
 		if err := i.Observe(t.Context()); err != nil || len(i.Findings) != 1 || !strings.HasPrefix(i.Findings[0], name+": ") {
 			t.Errorf("%s was not injected: got %q (%v), want a finding", name, i.Findings, err)
 		}
 	}
 	for _, name := range []string{"member-switchover", "etcd-killed"} {
-		if !slices.Contains(faults.Members(), name) {
+		if !slices.Contains(Members(), name) {
 			t.Fatalf("no fault is named %s", name)
 		}
 		i := prepare(name)
