@@ -160,6 +160,14 @@ chaos: ## Break everything around a pair for three minutes, and check that nothi
 failover: ## Stop PostgreSQL hard and promote its replica, five times under load
 	$(LAB) failover $(FAILOVERFLAGS)
 
+.PHONY: patroni
+patroni: ## Let Patroni fail PostgreSQL over under load, by both ways to the primary
+	go test -tags patroni -run Patroni $(TESTFLAGS) ./internal/lab/faults
+	$(LAB) failover --patroni --sync $(FAILOVERFLAGS)
+	$(LAB) failover --patroni --async $(FAILOVERFLAGS)
+	$(LAB) failover --patroni --haproxy --sync $(FAILOVERFLAGS)
+	$(LAB) failover --patroni --haproxy --async $(FAILOVERFLAGS)
+
 .PHONY: soak
 soak: ## Chaos for half an hour, failovers of PostgreSQL, and a comparison of speed
 	$(LAB) chaos --duration 30m $(CHAOSFLAGS)
