@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/testenv/patroni"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
@@ -89,6 +90,8 @@ type Target struct {
 	// Primary is the PostgreSQL server that takes writes; empty means the one that was started
 	// as such.
 	Primary stack.Server
+	// Cluster is the PostgreSQL that fails over by itself, where it does; nil elsewhere.
+	Cluster *patroni.Cluster
 }
 
 // Injection is one fault as it is carried out.
@@ -113,7 +116,10 @@ type Injection struct {
 	hits   int
 	term   rig.Leadership
 	skewed *rig.Member
-	stop   func() error
+	// Of a cluster, before the fault.
+	primary *patroni.Host
+	started time.Time // its PostgreSQL
+	stop    func() error
 }
 
 // New returns an injection of the fault of that name, of which there must be one.
@@ -154,7 +160,7 @@ func (i *Injection) Heal(ctx context.Context) error {
 
 // All returns the catalogue, in the order of the reports.
 func All() []Fault {
-	return slices.Concat(processes(), sessions(), networks(), servers(), answers(), indices(), databases(), full(), clocks(), onDemand())
+	return slices.Concat(processes(), sessions(), networks(), servers(), answers(), indices(), databases(), full(), clocks(), onDemand(), members())
 }
 
 // Named returns the fault of that name, or nil.

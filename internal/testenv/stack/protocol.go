@@ -35,6 +35,7 @@ type spec struct {
 	PostgresMajor int
 	OpenSearch    bool // what ElasticHome holds
 	Replication   Replication
+	Logical       bool
 	ElasticHome   string
 	JavaHome      string
 	HeapMB        int

@@ -31,6 +31,8 @@ type Options struct {
 	ElasticVersion, OpenSearchVersion string
 	// Replication adds a streaming replica of the PostgreSQL that is started.
 	Replication Replication
+	// Logical has PostgreSQL write what logical decoding reads.
+	Logical bool
 	// Secured makes the servers that are started ask for TLS and credentials: both must be
 	// started here, without a replica.
 	Secured bool
@@ -108,7 +110,7 @@ func Start(ctx context.Context, opts Options) (*Stack, error) {
 // provide fetches the missing servers and returns what the guardian has to start.
 func provide(ctx context.Context, opts Options, report *reporter) (spec, error) {
 	who := serverAccount(os.Geteuid())
-	what := spec{HeapMB: opts.HeapMB, Quick: opts.Quick, Account: who, Replication: opts.Replication}
+	what := spec{HeapMB: opts.HeapMB, Quick: opts.Quick, Account: who, Replication: opts.Replication, Logical: opts.Logical}
 	what.PostgresMajor = cmp.Or(opts.PostgresMajor, DefaultPostgres)
 	postgresPin, err := postgresArtifact(what.PostgresMajor, runtime.GOOS, runtime.GOARCH)
 	if err != nil {
