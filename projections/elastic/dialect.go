@@ -145,7 +145,7 @@ func (s *Sink) own(ctx context.Context, transport esapi.Transport, operation, me
 	if len(body) > 0 {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	res, err := transport.Perform(req)
+	res, err := transport.Perform(req) //nolint:bodyclose // the caller closes it
 	s.trace.AfterRequest(req, "elasticsearch", operation)
 	if err != nil {
 		s.trace.RecordError(ctx, err)

@@ -93,8 +93,11 @@ func (s *Sink) product(ctx context.Context) (Product, error) {
 	if err != nil {
 		return "", err
 	}
-	said, version := Product(""), ""
-	var info root
+	var (
+		said    Product
+		version string
+		info    root
+	)
 	if res.StatusCode == http.StatusOK && json.Unmarshal(body, &info) == nil {
 		version = info.Version.Number
 	}
