@@ -153,7 +153,7 @@ func (r *run) member(ctx context.Context, name string) (round *Round, err error)
 	ctx, cancel := context.WithTimeoutCause(ctx, memberBound, fmt.Errorf("%s not over within %v", name, memberBound))
 	defer cancel()
 	round = &Round{Fault: name}
-	fault := faults.New(name, &faults.Target{Group: r.Group, Cluster: r.cluster}, nil, faults.Params{})
+	fault := faults.New(name, &faults.Target{Group: r.Group, Patroni: r.cluster}, nil, faults.Params{})
 	if err := r.throughFault(ctx, round, fault); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
