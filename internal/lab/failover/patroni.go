@@ -39,7 +39,7 @@ func (r *run) open(ctx context.Context) (err error) {
 	}
 	if r.opts.Patroni {
 		r.cluster, err = patroni.Start(ctx, patroni.Options{
-			Progress: r.opts.Progress, Synchronous: r.opts.Replication == stack.Synchronous, Quick: r.opts.Quick,
+			Progress: r.opts.Progress, Synchronous: r.opts.Replication == stack.Synchronous,
 		})
 		if err != nil {
 			return err

@@ -54,7 +54,6 @@ type Options struct {
 	// Patroni manages three members instead; then each of Faults takes place once.
 	Patroni bool
 	Proxy   bool // with Patroni: the way to the primary is HAProxy, instead of a URL with all members
-	Quick   bool // with Patroni: its times are the least that it takes
 	Faults  faults.Names
 
 	Replication stack.Replication
