@@ -86,8 +86,9 @@ func runAll(ctx context.Context, opts Options, set map[string]string, scenarios 
 
 // sites are the servers that the caller named, if any, and those that were started here.
 type sites struct {
-	opts       Options
-	given, own *site // opened when the first scenario needs it
+	opts Options
+	// opened when the first scenario needs it
+	given, own, cluster *site
 }
 
 // of returns the site of a scenario. A scenario that stops servers gets servers that were
@@ -99,6 +100,10 @@ func (p *sites) of(ctx context.Context, s Scenario) (_ *site, err error) {
 		into, want = &p.given, p.opts.Environment
 		opts.DatabaseURL, opts.ElasticURL = p.opts.DatabaseURL, p.opts.ElasticURL
 	}
+	if s.nodes > 1 {
+		into, opts.Quick = &p.cluster, true
+		opts.ElasticNodes, opts.Cables = s.nodes, stack.CanCutOff()
+	}
 	if *into == nil {
 		*into, err = openSite(ctx, opts, want)
 	}
@@ -107,7 +112,7 @@ func (p *sites) of(ctx context.Context, s Scenario) (_ *site, err error) {
 
 func (p *sites) close(ctx context.Context) error {
 	var errs []error
-	for _, one := range []*site{p.given, p.own} {
+	for _, one := range []*site{p.given, p.own, p.cluster} {
 		if one != nil {
 			errs = append(errs, one.Close(ctx))
 		}

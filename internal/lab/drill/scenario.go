@@ -23,6 +23,7 @@ type Scenario struct {
 	Slow bool
 
 	bound time.Duration // of the whole run; 0 is runBound
+	nodes int           // of Elasticsearch, as one cluster, with an index of clusterShards; 0 is one
 
 	// proxied says that instances reach Postgres through their proxies. Otherwise they
 	// connect to it directly, because a certificate names the server and no proxy.
@@ -55,6 +56,8 @@ func Scenarios() []Scenario {
 		esDownConnect(), es429Inject(), esWriteBlock(), esBulkPartial(), dbClaimContention(), stuckReclaim(), duplicateDelivery(),
 		projectionVersion(), documentsDiffer(), rebuildUnderLoad(), rebuildLeaderKilled(), collectorDown(), lab003SkipLocked(), lab003AtomicClaim(),
 		leaderSIGTERM(), leaderSIGKILL(), leaderSIGSTOP(), lockSessionKilled(), leaderPartition(), pgRestart(), esRestart(), rebuildElasticRestart(),
+		elasticNodeKilled(), elasticMasterKilled(), elasticNodeFrozen(), elasticRollingRestart(), elasticNodeCutOff(),
+		elasticTooFewCopies(), elasticShardMoved(), elasticDiskWatermark(),
 	}
 }
 
