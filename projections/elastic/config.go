@@ -38,7 +38,8 @@ const (
 // its default.
 type Config struct {
 	// URLs are those of the nodes of one cluster: at least one, http or https. A node that did
-	// not answer is left alone for a minute, and longer each time, while another one does.
+	// not answer, or with 503, is left alone for a minute, and longer each time, while another
+	// one does.
 	URLs []string
 
 	Index string // alias over Index-vN, or an existing plain index
@@ -168,9 +169,13 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName 
 		}
 		urls[i] = u
 	}
+	through := cfg.Transport
+	if len(urls) > 1 {
+		through = setAside{through}
+	}
 	// The client of the typed API would bring hundreds of packages along.
 	options := []elastictransport.Option{
-		elastictransport.WithURLs(urls...), elastictransport.WithTransport(cfg.Transport), elastictransport.WithDisableRetry(),
+		elastictransport.WithURLs(urls...), elastictransport.WithTransport(through), elastictransport.WithDisableRetry(),
 	}
 	var spans *instrumentation
 	if cfg.Tracer != nil {

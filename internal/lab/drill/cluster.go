@@ -202,7 +202,7 @@ func elasticRollingRestart() Scenario {
 
 func elasticNodeCutOff() Scenario {
 	return onCluster(Scenario{
-		Name:  "elastic_node_cut_off",
+		Name: "elastic_node_cut_off", cut: true,
 		About: "no byte passes between the elected master and the other nodes any more, and weft still reaches all (root only)",
 		Shows: "another master, and a node alone that refuses writes",
 	}, 120*time.Second, func(r *run) {

@@ -254,9 +254,12 @@ func Clean(ctx context.Context, opts Options, keepLast int, names ...string) err
 
 // List prints the scenarios.
 func List(out io.Writer, names ...string) error {
-	scenarios, err := lookUp(names)
-	if err != nil {
-		return err
+	scenarios := Scenarios()
+	if len(names) != 1 || names[0] != "all" { // where they cannot be run, too
+		var err error
+		if scenarios, err = lookUp(names); err != nil {
+			return err
+		}
 	}
 	for n, s := range scenarios {
 		if n > 0 {
