@@ -117,3 +117,14 @@ func TestScheduleContains(t *testing.T) {
 		t.Error("a schedule of kills contains a skewed clock")
 	}
 }
+
+// Faults of single nodes come where there are several, and nowhere else: the schedules of one node
+// stay as they were.
+func TestScheduleOfACluster(t *testing.T) {
+	t.Parallel()
+	for _, cluster := range []bool{false, true} {
+		if s := newSchedule(1, nil, cluster); s.contains(faults.NodeSIGKILL, 0) != cluster || s.contains(faults.NodeCutOff, 0) != cluster {
+			t.Errorf("cluster %v: got the faults %v", cluster, s.kinds)
+		}
+	}
+}

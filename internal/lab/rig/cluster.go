@@ -3,13 +3,16 @@ package rig
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
@@ -94,7 +97,11 @@ func (p *Place) MakeIndex(ctx context.Context, shards int) error {
 		"settings": map[string]any{"number_of_shards": shards, "number_of_replicas": 1, "gc_deletes": "1h"},
 		"aliases":  map[string]any{p.Index: map[string]any{"is_write_index": true}},
 	}
-	if err := p.Elastic.Do(ctx, http.MethodPut, "/"+url.PathEscape(p.Index+"-v1")+"?wait_for_active_shards=all", definition, nil); err != nil {
+	err := p.Elastic.Do(ctx, http.MethodPut, "/"+url.PathEscape(p.Index+"-v1"), definition, nil)
+	if status, ok := errors.AsType[*reconcile.StatusError](err); ok && strings.Contains(status.Body, "resource_already_exists") {
+		return nil // a node was slow to answer, and another one was asked
+	}
+	if err != nil {
 		return fmt.Errorf("make the index: %w", err)
 	}
 	return nil
