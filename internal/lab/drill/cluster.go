@@ -42,6 +42,7 @@ func onCluster(s Scenario, pause time.Duration, fault func(*run), more func(*jud
 	s.Minutes, s.Slow, s.Owned, s.nodes, s.bound = true, true, true, clusterNodes, 15*time.Minute
 	s.run = func(r *run) {
 		f := &failure{}
+		r.must(r.injection(faults.NodeSIGKILL, nil).AwaitGreen(r.ctx))
 		stop := r.watchCluster()
 		r.underLoad(r.count("rate", 1, 5000), f, func() {
 			r.meet(f)
@@ -100,6 +101,7 @@ func (r *run) breakNode(what, fault string, node int, hold func()) {
 		r.step("it was%s", i.Note[1:])
 	}
 	hold()
+	r.step("taking it back")
 	r.heal()
 }
 

@@ -121,10 +121,12 @@ func master(ctx context.Context, i *Injection) error {
 	return nil
 }
 
-// AwaitGreen waits until all shards of weft's index have all their copies.
+// AwaitGreen waits until all nodes are there and all shards of weft's index have all their copies.
 func (i *Injection) AwaitGreen(ctx context.Context) error {
-	return rig.Await(ctx, greenTimeout, greenPeriod, "green index", func(ctx context.Context) error {
-		return i.Elastic.Do(ctx, http.MethodGet, "/_cluster/health/"+url.PathEscape(i.Index)+"?wait_for_status=green&wait_for_no_relocating_shards=true&timeout=1s", nil, nil)
+	path := fmt.Sprintf("/_cluster/health/%s?wait_for_status=green&wait_for_no_relocating_shards=true&wait_for_nodes=%d&timeout=1s",
+		url.PathEscape(i.Index), len(i.Servers.ElasticNodes()))
+	return rig.Await(ctx, greenTimeout, greenPeriod, "whole cluster with a green index", func(ctx context.Context) error {
+		return i.Elastic.Do(ctx, http.MethodGet, path, nil, nil)
 	})
 }
 

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	elasticBound = 3 * time.Minute
+	elasticBound = 5 * time.Minute // a tenth of it on an idle machine
 	loopback     = "127.0.0.1"
 )
 
