@@ -40,6 +40,7 @@ func members(ctx context.Context, node string) (n int, err error) {
 // Three nodes are one cluster. One that is killed, and one that is cut off, is missed by the
 // others and comes back; the one that is cut off has no master for as long.
 func TestNodesOfACluster(t *testing.T) {
+	t.Parallel()
 	if testenv.Volume(0, 1) == 0 {
 		t.Skip("three nodes take a minute and 3 GB: WEFT_TEST_LONG")
 	}

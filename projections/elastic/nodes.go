@@ -34,7 +34,7 @@ func (c nodes) Perform(req *http.Request) (*http.Response, error) {
 		}
 	}
 	for node := 1; ; node++ {
-		ctx, answered := c.share(req.Context(), node)
+		ctx, answered := c.share(req, node)
 		try := req.Clone(ctx) // the client writes the node's address into it
 		if req.Body != nil {
 			try.Body = io.NopCloser(bytes.NewReader(body))
@@ -47,14 +47,16 @@ func (c nodes) Perform(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// share returns the context of a try, which ends early where the node does not answer within its
-// share of the time that is left: one that is frozen must leave some to the others.
-func (c nodes) share(ctx context.Context, node int) (try context.Context, answered func()) {
+// share returns the context of a try, which ends where the node has not answered in half of the
+// time that is left: one that is frozen must leave some to the others. A search may well take
+// longer, and gets all of it.
+func (c nodes) share(req *http.Request, node int) (try context.Context, answered func()) {
+	ctx := req.Context()
 	deadline, limited := ctx.Deadline()
-	if !limited || node == c.n {
+	if !limited || node == c.n || req.Method == http.MethodPost {
 		return ctx, func() {}
 	}
-	share := time.Until(deadline) / time.Duration(c.n-node+1)
+	share := time.Until(deadline) / 2
 	try, cancel := context.WithCancelCause(ctx) // ends with ctx: the body is still to be read
 	silent := time.AfterFunc(share, func() { cancel(errSilent) })
 	return try, func() { silent.Stop() }

@@ -66,7 +66,10 @@ func nodes() []Fault {
 		onNode(RollingRestart, "all nodes of the cluster are restarted, one after the other", 0, 0, chosen, restartAll,
 			func(ctx context.Context, i *Injection) error { return i.startNodes(ctx) }),
 		onNode(DiskWatermark, "the disks of all nodes are above the flood stage, as the cluster sees it", 0, 0, chosen,
-			func(ctx context.Context, i *Injection) error { return i.watermark(ctx, "1000tb") }, drain),
+			func(ctx context.Context, i *Injection) error { return i.fill(ctx, "1000tb", true) },
+			func(ctx context.Context, i *Injection) error {
+				return errors.Join(i.fill(ctx, "1mb", false), i.watermark(ctx, nil))
+			}),
 	}
 }
 
@@ -203,13 +206,13 @@ func (i *Injection) startNodes(ctx context.Context) error {
 // the defaults of the stack, which does not look.
 func (i *Injection) watermark(ctx context.Context, free any) error {
 	const disk = "cluster.routing.allocation.disk."
-	var enabled, interval any
+	var enabled any
 	if free != nil {
-		enabled, interval = true, "10s" // the shortest
+		enabled = true
 	}
 	err := i.Elastic.Do(ctx, http.MethodPut, "/_cluster/settings", map[string]any{"persistent": map[string]any{
-		disk + "threshold_enabled": enabled, "cluster.info.update.interval": interval,
-		disk + "watermark.low": free, disk + "watermark.high": free, disk + "watermark.flood_stage": free,
+		disk + "threshold_enabled": enabled,
+		disk + "watermark.low":     free, disk + "watermark.high": free, disk + "watermark.flood_stage": free,
 	}}, nil)
 	if err != nil {
 		return fmt.Errorf("set watermarks: %w", err)
@@ -217,17 +220,17 @@ func (i *Injection) watermark(ctx context.Context, free any) error {
 	return nil
 }
 
-// drain lets the disks have room, and waits until the cluster has seen it and lifted its block.
-func drain(ctx context.Context, i *Injection) error {
-	if err := i.watermark(ctx, "1mb"); err != nil {
+// fill wants so much of the disks to be free, and waits until the cluster has seen it and has blocked
+// the index, or has lifted its block.
+func (i *Injection) fill(ctx context.Context, free string, want bool) error {
+	if err := i.watermark(ctx, free); err != nil {
 		return err
 	}
-	err := rig.Await(ctx, greenTimeout, greenPeriod, "index without a block", func(ctx context.Context) error {
+	return rig.Await(ctx, greenTimeout, greenPeriod, "change of the block", func(ctx context.Context) error {
 		blocked, err := i.Blocked(ctx, i.index)
-		if err == nil && blocked {
-			err = errors.New("it is still blocked")
+		if err == nil && blocked != want {
+			err = fmt.Errorf("blocked is %v", blocked)
 		}
 		return err
 	})
-	return errors.Join(err, i.watermark(ctx, nil))
 }

@@ -147,6 +147,7 @@ func (e *elastic) clusterSettings() []string {
 	return []string{
 		"discovery.seed_hosts: [" + strings.Join(hosts, ", ") + "]",
 		managers + ": [" + strings.Join(names, ", ") + "]",
-		"node.store.allow_mmap: false", // a number of maps that only an administrator can raise
+		"cluster.info.update.interval: 10s", // how often it looks at its disks, where it does; the shortest
+		"node.store.allow_mmap: false",      // a number of maps that only an administrator can raise
 	}
 }

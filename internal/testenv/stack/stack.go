@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// DefaultHeapMB is the Elasticsearch heap where [Options.HeapMB] is 0, and NodeHeapMB that of
-	// each of several nodes.
+	// DefaultHeapMB is the Elasticsearch heap where [Options.HeapMB] is 0.
 	DefaultHeapMB = 1024
-	NodeHeapMB    = 512
-	minHeapMB     = 128
+	// NodeHeapMB is the same for each of several nodes.
+	NodeHeapMB = 512
+	minHeapMB  = 128
 )
 
 // Options of [Start]. The zero value starts both servers and says nothing.
