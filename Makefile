@@ -111,6 +111,16 @@ test-homes: ## Check the files for containers with the code of those who read th
 	cd tools/homes && $(subst tools/go.mod,../go.mod,$(LINT)) run ./...
 	cd tools/homes && go mod tidy -diff && go test $(TESTFLAGS) ./...
 
+.PHONY: test-supply
+test-supply: ## Check the bill of materials, and the search for known vulnerabilities
+	cd tools/supply && $(subst tools/go.mod,../go.mod,$(LINT)) run ./...
+	cd tools/supply && go mod tidy -diff && go test $(TESTFLAGS) ./...
+
+.PHONY: test-kafka
+test-kafka: ## Follow docs/kafka.md: a broker, and Debezium beside weft on one outbox
+	mvn -q -B -f tools/kafka/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=target/lib
+	$(LAB) stack --quick --logical -- go test -tags kafka -count=1 -timeout 10m $(TESTFLAGS) ./internal/kafkatest
+
 .PHONY: test-container
 test-container: race-note ## Build the image, and run a pair of it with podman
 	@for tool in podman runc busybox; do PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || \
@@ -122,6 +132,10 @@ test-deb: ## Build the package twice, and check it and its units with Debian's t
 	@for tool in lintian systemd-analyze dpkg-deb man; do command -v $$tool >/dev/null || \
 		{ echo "$$tool is missing: apt-get install lintian systemd dpkg man-db" >&2; exit 1; }; done
 	go test -tags debian $(TESTFLAGS) ./deploy/... ./internal/lab/nspawn
+
+.PHONY: test-release
+test-release: ## Build a release twice, the second time from nothing, and compare the two
+	go test -tags release -timeout 40m $(TESTFLAGS) ./deploy
 
 ##@ See it work
 
@@ -145,6 +159,14 @@ chaos: ## Break everything around a pair for three minutes, and check that nothi
 .PHONY: failover
 failover: ## Stop PostgreSQL hard and promote its replica, five times under load
 	$(LAB) failover $(FAILOVERFLAGS)
+
+.PHONY: patroni
+patroni: ## Let Patroni fail PostgreSQL over under load, by both ways to the primary
+	go test -tags patroni -run Patroni $(TESTFLAGS) ./internal/lab/faults
+	$(LAB) failover --patroni --sync $(FAILOVERFLAGS)
+	$(LAB) failover --patroni --async $(FAILOVERFLAGS)
+	$(LAB) failover --patroni --haproxy --sync $(FAILOVERFLAGS)
+	$(LAB) failover --patroni --haproxy --async $(FAILOVERFLAGS)
 
 .PHONY: soak
 soak: ## Chaos for half an hour, failovers of PostgreSQL, and a comparison of speed
@@ -186,6 +208,14 @@ docs: ## Bring the generated parts of docs and of the package up to date
 .PHONY: deb
 deb: ## Build the Debian package of this commit into dist/
 	deploy/deb/build dist
+
+.PHONY: release
+release: ## Build the release of the tagged commit into dist/: packages, tarballs, checksums
+	deploy/release/build dist
+
+.PHONY: vulnerabilities
+vulnerabilities: ## Compare every module with the known vulnerabilities (GOVULNDB: another database)
+	go -C tools/supply tool vulnerabilities
 
 .PHONY: clean
 clean: ## Remove what was built, and the coverage; weftlab clean removes the evidence of drills

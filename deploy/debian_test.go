@@ -4,38 +4,12 @@ package deploy_test
 
 import (
 	"bytes"
-	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
-
-// run returns what a command says on both outputs.
-func run(t *testing.T, dir string, env []string, name string, args ...string) (string, error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), env...)
-	out, err := cmd.CombinedOutput()
-	return string(out), err
-}
-
-func must(t *testing.T, dir string, env []string, name string, args ...string) string {
-	t.Helper()
-	out, err := run(t, dir, env, name, args...)
-	if err != nil {
-		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
-	}
-	return out
-}
 
 // build makes the package of the newest commit from a clone of its own.
 func build(t *testing.T, dir string, env ...string) (deb string) {
@@ -61,12 +35,7 @@ func TestPackage(t *testing.T) {
 	two := build(t, filepath.Join(top, "some", "other", "place"), "TZ=Asia/Tokyo", "LC_ALL=C.UTF-8", "SOURCE_DATE_EPOCH=1", "GOAMD64=v3", "GOFLAGS=-ldflags=-w")
 	var sums []string
 	for _, path := range []string{one, two} {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sum := sha256.Sum256(data)
-		sums = append(sums, filepath.Base(path)+" "+hex.EncodeToString(sum[:]))
+		sums = append(sums, filepath.Base(path)+" "+digest(t, path))
 	}
 	if sums[0] != sums[1] {
 		t.Errorf("the same commit gave two packages:\n%s", strings.Join(sums, "\n"))
@@ -93,6 +62,11 @@ func TestPackage(t *testing.T) {
 		if !strings.HasPrefix(got, "weft "+version+" (commit "+commit+",") {
 			t.Errorf("weft version says %q, want version %s and commit %s", got, version, commit)
 		}
+	})
+
+	t.Run("Bill", func(t *testing.T) {
+		t.Parallel()
+		checkBill(t, filepath.Join(root, "usr/share/doc/weft/weft.cdx.json"), filepath.Join(root, "usr/bin/weft"))
 	})
 
 	t.Run("Configuration", func(t *testing.T) {

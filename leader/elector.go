@@ -16,7 +16,7 @@ import (
 
 const (
 	redialMin = 50 * time.Millisecond
-	redialMax = time.Second
+	redialMax = 400 * time.Millisecond // a database that fails over is found within it
 )
 
 // resignRest is how long an instance that has handed over does not campaign, in heartbeats.

@@ -208,7 +208,7 @@ func Grant(ctx context.Context, url, role string, modes ...Mode) error {
 	return err
 }
 
-// RightsError says what the role of a session may not do, and what mends it.
+// RightsError says what the role of a session may not do, and what fixes it.
 type RightsError struct {
 	Role    string
 	Missing []string // as in "update (status, owner) on search_outbox_events"
@@ -218,13 +218,13 @@ type RightsError struct {
 // Error implements error.
 func (e *RightsError) Error() string {
 	const shown = 3
-	missing, mend, more := e.Missing, e.Grants, ""
+	missing, fix, more := e.Missing, e.Grants, ""
 	if n := len(missing); n > shown {
-		missing, mend = missing[:shown], mend[:shown]
+		missing, fix = missing[:shown], fix[:shown]
 		more = fmt.Sprintf(", and %d more", n-shown)
 	}
 	return fmt.Sprintf("role %q lacks %s%s: %s; or run `weft migrate grant %s` as the owner of the tables, with the settings of the instance",
-		e.Role, strings.Join(missing, ", "), more, strings.Join(mend, "; "), e.Role)
+		e.Role, strings.Join(missing, ", "), more, strings.Join(fix, "; "), e.Role)
 }
 
 // rightsSQL lists which of the rights $2 on the objects $1, or on their columns $3 where

@@ -61,7 +61,7 @@ func TestGrantsFile(t *testing.T) {
 	}
 }
 
-// A role without a right is told which, on what, and the statement that mends it; with all
+// A role without a right is told which, on what, and the statement that fixes it; with all
 // of them it is told nothing.
 func TestRights(t *testing.T) {
 	t.Parallel()
@@ -73,7 +73,7 @@ func TestRights(t *testing.T) {
 	if err := migrations.CheckRights(t.Context(), pool); err != nil {
 		t.Fatalf("with all rights: %v", err)
 	}
-	for _, tc := range []struct{ revoke, want, mend string }{
+	for _, tc := range []struct{ revoke, want, fix string }{
 		{"select on search_index", "select on search_index", `grant select on "public"."search_index" to "` + name + `"`},
 		{"update (status, owner) on search_outbox_events", "update (status, owner) on search_outbox_events",
 			`grant update (status, owner) on "public"."search_outbox_events" to "` + name + `"`},
@@ -86,7 +86,7 @@ func TestRights(t *testing.T) {
 		if !errors.As(err, &rights) {
 			t.Fatalf("without %s: got %v, want a RightsError", tc.revoke, err)
 		}
-		for _, want := range []string{"role \"" + name + "\" lacks " + tc.want, tc.mend, "weft migrate grant " + name} {
+		for _, want := range []string{"role \"" + name + "\" lacks " + tc.want, tc.fix, "weft migrate grant " + name} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("without %s: got %q, want %q in it", tc.revoke, err, want)
 			}

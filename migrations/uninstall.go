@@ -42,7 +42,7 @@ func Uninstall(ctx context.Context, url string, dropData, apply bool, opts ...Op
 		}
 		plan = &UninstallPlan{Goes: []UninstallItem{}, Stays: []UninstallItem{}}
 		if have == 0 {
-			return nil, nil
+			return nil, m.finishUninstall(ctx, plan, dropData, apply)
 		}
 		if err := m.wantLatest(ctx); err != nil {
 			return nil, err
@@ -113,15 +113,45 @@ func (m *migrator) uninstall(ctx context.Context, dropData bool) error {
 	if _, err := steps(p.DownTo(ctx, 0)); err != nil {
 		return err
 	}
-	if err := m.ddl(ctx, versionTable, "drop table if exists "+m.qualify(versionTable)); err != nil {
-		return fmt.Errorf("table %s: %w", versionTable, err)
+	return m.dropLast(ctx, dropData)
+}
+
+// finishUninstall ends what was interrupted after the last migration was taken back. That the
+// table of versions is still there says so: it goes last.
+func (m *migrator) finishUninstall(ctx context.Context, plan *UninstallPlan, dropData, apply bool) error {
+	f, err := m.inspect(ctx, versionTable)
+	if err != nil {
+		return fmt.Errorf("inspect %s: %w", versionTable, err)
 	}
-	if !dropData {
+	if f.kind == "" {
 		return nil
 	}
+	plan.Goes = append(plan.Goes, UninstallItem{Kind: "table", Name: versionTable})
 	for _, t := range outboxTables() {
-		if err := m.ddl(ctx, t.name, "drop table if exists "+m.qualify(historyTable(t.name))+", "+m.qualify(t.name)); err != nil {
-			return fmt.Errorf("table %s: %w", t.name, err)
+		if err := m.planData(ctx, plan, t, dropData); err != nil {
+			return err
+		}
+	}
+	if !apply {
+		return nil
+	}
+	if err := m.writable(ctx); err != nil {
+		return err
+	}
+	return m.dropLast(ctx, dropData)
+}
+
+// dropLast drops what no migration takes back, and the table of versions last of all.
+func (m *migrator) dropLast(ctx context.Context, dropData bool) error {
+	tables := []string{}
+	if dropData {
+		for _, t := range outboxTables() {
+			tables = append(tables, historyTable(t.name), t.name)
+		}
+	}
+	for _, name := range append(tables, versionTable) {
+		if err := m.ddl(ctx, name, "drop table if exists "+m.qualify(name)); err != nil {
+			return fmt.Errorf("table %s: %w", name, err)
 		}
 	}
 	return nil

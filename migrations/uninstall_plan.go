@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 )
 
 // ownObjectsSQL lists what is weft's own in schema $1, whose outbox tables are $2, those of the
@@ -95,9 +96,7 @@ func (m *migrator) planData(ctx context.Context, plan *UninstallPlan, t table, d
 		}
 		i, used := UninstallItem{Kind: "table", Name: name}, true
 		if name == t.name {
-			var all, open int64
-			err = m.db.QueryRowContext(ctx, "select count(*), count(*) filter (where status in ('pending', 'processing')) from "+m.qualify(name)).Scan(&all, &open)
-			i.Note = fmt.Sprintf("%d events, %d of them open", all, open)
+			i.Note, err = m.countEvents(ctx, name)
 		} else {
 			err = m.db.QueryRowContext(ctx, "select exists (select from "+m.qualify(name)+")").Scan(&used)
 			i.Note = map[bool]string{true: "with rows", false: "empty"}[used]
@@ -115,4 +114,24 @@ func (m *migrator) planData(ctx context.Context, plan *UninstallPlan, t table, d
 		}
 	}
 	return nil
+}
+
+// mostCounted bounds how far the events of a table are counted.
+const mostCounted = 100_000
+
+// countEvents says how many events an outbox table has.
+func (m *migrator) countEvents(ctx context.Context, name string) (string, error) {
+	var all, open int64
+	err := m.db.QueryRowContext(ctx, fmt.Sprintf(`
+		select (select count(*) from (select from %[1]s limit %[2]d) a),
+		       (select count(*) from (select from %[1]s where status in ('pending', 'processing') limit %[2]d) o)`,
+		m.qualify(name), mostCounted+1)).Scan(&all, &open)
+	return upTo(all) + " events, " + upTo(open) + " of them open", err
+}
+
+func upTo(n int64) string {
+	if n > mostCounted {
+		return fmt.Sprintf("over %d", mostCounted)
+	}
+	return strconv.FormatInt(n, 10)
 }

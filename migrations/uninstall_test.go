@@ -11,8 +11,8 @@ import (
 
 // remains lists what is left of weft in the schema.
 const remains = `
-select relname::text from pg_class where relnamespace = 'public'::regnamespace and relkind in ('r', 'p', 'v') and (relname ~ '^weft_' or relname ~ '_(outbox|live)')
-union all select proname::text from pg_proc where pronamespace = 'public'::regnamespace and proname ~ 'weft|outbox'
+select relname::text from pg_class where relnamespace = quote_ident(current_schema())::regnamespace and relkind in ('r', 'p', 'v') and (relname ~ '^weft_' or relname ~ '_(outbox|live)')
+union all select proname::text from pg_proc where pronamespace = quote_ident(current_schema())::regnamespace and proname ~ 'weft|outbox'
 union all select tgname::text from pg_trigger where tgname ~ 'outbox'
 union all select 'column ' || attname || ' of ' || attrelid::regclass from pg_attribute
 	where attrelid = to_regclass('search_outbox_events') and attname in ('epoch', 'reclaims', 'behind', 'discarded_at', 'discarded_by', 'discarded_reason')
@@ -91,6 +91,34 @@ func TestUninstallAndInstallAnew(t *testing.T) {
 			}
 			if n := one[int](t, s.pool, `select count(*)::int from search_outbox_history`); n != map[bool]int{true: 0, false: 1}[dropData] {
 				t.Errorf("%d events in the history, want those that stayed", n)
+			}
+		})
+	}
+}
+
+// An uninstall that was interrupted after the last migration was taken back is ended by the next.
+func TestUninstallEndsWhatWasInterrupted(t *testing.T) {
+	t.Parallel()
+	for name, dropData := range map[string]bool{"KeepData": false, "DropData": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dsn, pool := setup(t)
+			up(t, dsn)
+			if _, err := migrations.Down(t.Context(), dsn, migrations.ToZero()); err != nil {
+				t.Fatal(err)
+			}
+			exec(t, pool, `create table weft_schema_version (id int, version_id bigint, is_applied boolean, tstamp timestamptz)`)
+			exec(t, pool, `insert into weft_schema_version values (1, 0, true, now())`)
+			plan, err := migrations.Uninstall(t.Context(), dsn, dropData, false)
+			if err != nil || !slices.ContainsFunc(plan.Goes, func(i migrations.UninstallItem) bool { return i.Name == "weft_schema_version" }) {
+				t.Fatalf("got %+v, %v, want the table of versions to go", plan, err)
+			}
+			if _, err := migrations.Uninstall(t.Context(), dsn, dropData, true); err != nil {
+				t.Fatal(err)
+			}
+			got := query[string](t, pool, remains)
+			if dropData != !slices.Contains(got, "search_outbox_events") || slices.ContainsFunc(got, func(name string) bool { return strings.HasPrefix(name, "weft_") }) {
+				t.Errorf("left: %q", got)
 			}
 		})
 	}

@@ -37,10 +37,10 @@ func (a *app) doctorCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Name what is wrong with what weft stands on, and what mends it",
+		Short: "Name what is wrong with what weft stands on, and what fixes it",
 		Long: `Examine the configuration, PostgreSQL, the outbox tables and Elasticsearch, with the role
 and the credentials of the configuration, and name what is wrong: how bad it is, what it is
-about, and the statement, request or command that mends it. Nothing is changed.
+about, and the statement, request or command that fixes it. Nothing is changed.
 
     error    weft does not work, or will stop soon
     warning  it works, and is slow or unsafe, or will be

@@ -131,7 +131,7 @@ Exits 0 when nothing stands in the way, and 1 when something does. Warnings chan
 					return err
 				}
 				if bad > 0 {
-					return &exitError{exitBad, fmt.Sprintf("%d of the findings stand in the way", bad)}
+					return &exitError{exitBad, fmt.Sprintf("errors: %d; each stands in the way of the projection", bad)}
 				}
 				return nil
 			})
@@ -238,8 +238,11 @@ func writeRendered(w io.Writer, r *projections.Rendered, differ bool) error {
 	switch {
 	case r.Problem != "":
 		fmt.Fprintf(w, "it would fail: %s\n", r.Problem)
-	case !differ && r.Document == nil:
+	case !differ && r.Document == nil && r.Version == 0:
+		fmt.Fprintln(w, "the query returns no row of it: a row that was there before the outbox has a version once it changes, or `weft load` was there")
 		fmt.Fprintln(w, "there is no document, and none would be written")
+	case !differ && r.Document == nil:
+		fmt.Fprintln(w, "the source has it as deleted; there is no document, and none would be written")
 	case r.Document == nil:
 		fmt.Fprintln(w, "it would be deleted:")
 	case r.Indexed == nil:

@@ -147,6 +147,9 @@ func TestDeclaredProjectionRuns(t *testing.T) {
 	if r := weft(t, s.env, "projection", "check"); r.code != 0 || r.out != "products: nothing stands in the way\n" {
 		t.Errorf("check: %+v", r)
 	}
+	if r := weft(t, s.env, "projection", "render", "products", "--id", "999999"); r.code != 0 || !strings.Contains(r.out, "the query returns no row of it: a row that was there before the outbox") {
+		t.Errorf("render of what is not there: %+v", r)
+	}
 	if r := weft(t, s.env, "projection", "render", "products", "--id", "8"); r.code != 0 || !strings.Contains(r.out, "  price: 9.99\n") {
 		t.Errorf("render: %+v", r)
 	}

@@ -30,7 +30,7 @@ made. Audit, terms, progress and leases go with them. Prints what goes and what 
 nothing without --yes.
 
 The outbox tables and their histories stay with their rows, unless --drop-data: then they go,
-also those that the application writes into. The tables of the application stay in any case.
+even those that the application writes into. The other tables of the application always stay.
 weft migrate up installs it anew, and takes up the events of search_outbox_events and
 chronicle_outbox_events again; an outbox that weft made has to be dropped before it is made
 anew under its name.

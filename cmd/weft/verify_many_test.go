@@ -63,7 +63,7 @@ func (s *shop) rename() (stop func()) {
 }
 
 // All six kinds of damage at once are found among many documents, exactly, while the pair works;
-// the repair mends these, and a second look finds nothing.
+// the repair fixes these, and a second look finds nothing.
 func TestVerifyManyDamagedDocuments(t *testing.T) {
 	t.Parallel()
 	n, rows := testenv.Volume(50, 1700), testenv.Volume(5000, 1_000_000)

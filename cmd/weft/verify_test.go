@@ -234,6 +234,30 @@ func TestVerifyRoutedDocuments(t *testing.T) {
 	}
 }
 
+// Rows and documents are looked up by id both ways, so that no order of texts matters: neither
+// that of a collation, nor that of bytes, nor that 10 is before 9.
+func TestVerifyInAnyOrderOfTexts(t *testing.T) {
+	t.Parallel()
+	s := newRoutedShop(t)
+	s.exec("insert into shop.product (region, id, tenant, name) select r, i, 't' || i, 'n' from unnest(array['EU', 'B', 'a', 'ä', 'Z_', '9', '10', '😀']) r, generate_series(1, 200) i")
+	s.running()
+	if r := weft(t, s.env, "load", "products"); r.code != 0 {
+		t.Fatalf("load: %+v", r)
+	}
+	s.settled()
+	if got := s.verified(0); got.Rows != 1640 || got.Documents != 1640 {
+		t.Errorf("before the damage: got %+v", got)
+	}
+	const far = 9_000_000_000_000_000_000
+	for _, id := range []string{"a:9", "a:10", "B:100", "%C3%A4:2", "10:1", "9:1", "%F0%9F%98%80:200", "EU:1"} {
+		_, number, _ := strings.Cut(id, ":")
+		s.putAt(id, "t"+number, far-1, "")
+	}
+	if got := s.verified(1); got.Missing != 8 || got.Differs() != 8 {
+		t.Errorf("after 8 documents were deleted: got %+v", got)
+	}
+}
+
 // The leader compares by itself, and repairs where it is told to.
 func TestLeaderRepairsWhatDiffers(t *testing.T) {
 	t.Parallel()

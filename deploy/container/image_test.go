@@ -90,16 +90,17 @@ func goEnv(t *testing.T, name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// build makes the image from the Containerfile, as its first lines say.
-func (p *podman) build(version, commit string) {
+// prepare makes base.
+func (p *podman) prepare() {
 	p.t.Helper()
 	if !strings.Contains(read(p.t, "Containerfile"), "FROM --platform=$BUILDPLATFORM "+base+" AS build\n") {
 		p.t.Fatalf("the Containerfile does not begin with %s", base)
 	}
-	fetch := exec.CommandContext(p.t.Context(), "go", "mod", "download")
-	fetch.Dir = tree
-	if out, err := fetch.CombinedOutput(); err != nil {
-		p.t.Fatalf("go mod download: %v\n%s", err, out)
+	for _, module := range []string{tree, tree + "/tools/supply"} {
+		fetch := exec.CommandContext(p.t.Context(), "go", "-C", module, "mod", "download")
+		if out, err := fetch.CombinedOutput(); err != nil {
+			p.t.Fatalf("go mod download: %v\n%s", err, out)
+		}
 	}
 	dir := p.t.TempDir()
 	for name, from := range map[string]string{"busybox": "/bin/busybox", "ca-certificates.crt": "/etc/ssl/certs/ca-certificates.crt"} {
@@ -111,9 +112,14 @@ func (p *podman) build(version, commit string) {
 		p.t.Fatal(err)
 	}
 	p.run("build", "--tag", base, dir)
-	p.run("build", "--pull=never", "--isolation=chroot", "--network=host", "--tag", image, "--file", filepath.Join(tree, "deploy/container/Containerfile"),
-		"--build-arg", "VERSION="+version, "--build-arg", "COMMIT="+commit,
-		"--volume", goEnv(p.t, "GOROOT")+":/usr/local/go:ro", "--volume", filepath.Join(goEnv(p.t, "GOMODCACHE"), "cache/download")+":/modules:ro", tree)
+}
+
+// build makes the image of the sources in dir from the Containerfile, as its first lines say.
+func (p *podman) build(dir, tag, version, commit string) {
+	p.t.Helper()
+	p.run("build", "--pull=never", "--no-cache", "--isolation=chroot", "--network=host", "--tag", tag, "--file", filepath.Join(dir, "deploy/container/Containerfile"),
+		"--build-arg", "VERSION="+version, "--build-arg", "COMMIT="+commit, "--build-arg", "SOURCE_DATE_EPOCH=1700000000", "--timestamp=1700000000",
+		"--volume", goEnv(p.t, "GOROOT")+":/usr/local/go:ro", "--volume", filepath.Join(goEnv(p.t, "GOMODCACHE"), "cache/download")+":/modules:ro", dir)
 }
 
 func read(t *testing.T, path string) string {
@@ -178,7 +184,10 @@ func preStop(t *testing.T) []string {
 func TestPairInContainers(t *testing.T) {
 	t.Parallel()
 	p := newPodman(t)
-	p.build("v0.0.0-image", "0123456789ab")
+	p.prepare()
+	p.build(tree, image, "v0.0.0-image", "0123456789ab")
+	p.sameElsewhere("v0.0.0-image", "0123456789ab")
+	p.billed("v0.0.0-image", "0123456789ab")
 	if got := p.run("run", "--rm", "--network=none", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024", image, "version"); !strings.HasPrefix(got, "weft v0.0.0-image (commit 0123456789ab,") {
 		t.Errorf("weft version says %q", got)
 	}
@@ -226,6 +235,47 @@ func TestPairInContainers(t *testing.T) {
 	}
 	leads("c")
 	carried(t, pool, 3)
+}
+
+// sameElsewhere holds that another directory with the same sources gives the same image at
+// another time.
+func (p *podman) sameElsewhere(version, commit string) {
+	p.t.Helper()
+	dir := p.t.TempDir()
+	copied := exec.CommandContext(p.t.Context(), "sh", "-ec", `git ls-files -z | xargs -0 cp --parents -t "$0"`, dir)
+	copied.Dir = tree
+	if out, err := copied.CombinedOutput(); err != nil {
+		p.t.Fatalf("copy of the sources: %v\n%s", err, out)
+	}
+	p.build(dir, image+"-again", version, commit)
+	const format = "{{.Id}} {{.Digest}} {{.RootFS.Layers}}"
+	one, two := p.run("inspect", "--type=image", "--format", format, image), p.run("inspect", "--type=image", "--format", format, image+"-again")
+	if one != two {
+		p.t.Errorf("the same sources gave two images:\n%s\n%s", one, two)
+	}
+}
+
+// billed holds that the binary in the image is the one that the package and the tarball of
+// such a release have, and that the bill of materials beside it is its own.
+func (p *podman) billed(version, commit string) {
+	p.t.Helper()
+	dir := p.t.TempDir()
+	p.run("create", "--name", "files", image)
+	for _, name := range []string{"weft", "weft.cdx.json"} {
+		p.run("cp", "files:/"+name, dir)
+	}
+	p.run("rm", "files")
+	made := exec.CommandContext(p.t.Context(), "bash", "-euc",
+		`. deploy/release/stage.bash; version=$1 commit=$2; compile "$0/native"; SOURCE_DATE_EPOCH=1700000000 bill "$0/native" >"$0/native.cdx.json"`, dir, version, commit)
+	made.Dir = tree
+	if out, err := made.CombinedOutput(); err != nil {
+		p.t.Fatalf("binary of a release: %v\n%s", err, out)
+	}
+	for got, want := range map[string]string{"weft": "native", "weft.cdx.json": "native.cdx.json"} {
+		if read(p.t, filepath.Join(dir, got)) != read(p.t, filepath.Join(dir, want)) {
+			p.t.Errorf("/%s in the image is not that of a release", got)
+		}
+	}
 }
 
 // locked holds that a running container is nobody, may do nothing more, and cannot write.

@@ -334,9 +334,6 @@ func TestListensOnAllInterfacesUnlessAnAddressIsGiven(t *testing.T) {
 // A client that never ends its header is sent away.
 func TestSlowHeaderEndsTheConnection(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("takes five seconds")
-	}
 	o, _ := setup(t)
 	s, err := admin.Listen(t.Context(), o)
 	if err != nil {

@@ -18,7 +18,7 @@
 //
 //   - A projection that paused itself (breaker) or waits out an outage is shown, but
 //     alone does not make the process unready: bad documents must not stop the
-//     roll-out of the build that mends them.
+//     roll-out of the build that fixes them.
 //   - There is no authentication. It listens on all interfaces unless an address is
 //     configured, and shows no secret and no event.
 package admin

@@ -72,6 +72,7 @@ func TestPage(t *testing.T) {
 			}
 		}},
 		{"PausedProjectionWaitsUntilItIsResumed", func(t *testing.T) { r.pauses(t, alice, a) }},
+		{"OutageIsSeenUntilItsEnd", func(t *testing.T) { r.outage(t, alice, a) }},
 		{"LogLevelChanges", func(t *testing.T) {
 			alice.open(a.url + "/settings")
 			alice.do(chromedp.SetValue(`select[name="level"]`, "debug"), chromedp.Click("form.filter button"), chromedp.WaitVisible("button.act"))
@@ -168,6 +169,35 @@ func (r *rig) pauses(t *testing.T, alice *tab, in *instance) {
 	r.await("the event is done after the pause", "select status from search_outbox_events where id = '"+id+"'", "done")
 	if !r.indexed(entity) {
 		t.Error("the event is done, and its document is missing")
+	}
+}
+
+// outage follows an outage of Elasticsearch on an open page: its cause, what waits, the runbook,
+// and its end.
+func (r *rig) outage(t *testing.T, alice *tab, in *instance) {
+	alice.open(in.url + "/")
+	alice.awaits("#state-"+projection+" .phase", "running")
+	if err := r.toElastic.Cut(); err != nil {
+		t.Fatal(err)
+	}
+	entity := uuid.NewString()
+	id := r.upsert(entity, 1, 1)
+	alice.awaits("#state-"+projection+" .phase", "its destination takes no writes")
+	alice.awaits("#state-"+projection+" .counts", "Lag1")
+	alice.awaits("#election .alarm", "elasticsearch is unusable since")
+	if href := eval[string](alice, `document.querySelector("#state-`+projection+` .phase a").href`); !strings.HasSuffix(href, "elasticsearch-down.md") {
+		t.Errorf("the page leads to %s", href)
+	}
+	if err := r.toElastic.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	alice.awaits("#state-"+projection+" .phase", "running")
+	alice.awaits("#state-"+projection+" .counts", "Lag0")
+	if got := r.one("select status from search_outbox_events where id = $1", id); got != "done" || !r.indexed(entity) {
+		t.Errorf("after the outage: the event is %s, indexed %v", got, r.indexed(entity))
+	}
+	if n := eval[int](alice, `document.querySelectorAll("#election .alarm").length`); n != 0 {
+		t.Errorf("after the outage %d alarms are left", n)
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -37,6 +38,7 @@ type rig struct {
 	pool           *pgxpool.Pool
 	env            []string
 	elastic, index string
+	toElastic      *proxy.Link // the way that the instances take
 	browser        context.Context
 }
 
@@ -44,6 +46,12 @@ func setup(t *testing.T) *rig {
 	t.Helper()
 	dsn := testenv.Database(t)
 	r := &rig{t: t, elastic: testenv.ElasticURL(t), index: testenv.Index(t)}
+	way, err := proxy.NewLink(strings.TrimPrefix(r.elastic, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = way.Close() })
+	r.toElastic = way
 	runner := testenv.As(t, dsn, testenv.Runner(t, dsn))
 	r.pool = testenv.Pool(t, dsn)
 	file := filepath.Join(t.TempDir(), "desk.yaml")
@@ -58,7 +66,7 @@ func setup(t *testing.T) *rig {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r.env = append(os.Environ(), "DATABASE_URL="+runner, "ELASTIC_URL="+r.elastic, "ELASTIC_INDEX="+r.index, "WEFT_GROUP=books",
+	r.env = append(os.Environ(), "DATABASE_URL="+runner, "ELASTIC_URL=http://"+way.Addr(), "ELASTIC_INDEX="+r.index, "WEFT_GROUP=books",
 		"OUTBOX_METRICS_PORT=0", "WEFT_HTTP_HOST=127.0.0.1", "WEFT_LOG_FORMAT=json", "OUTBOX_POLL_INTERVAL_SECONDS=0.05",
 		"WEFT_DESK_LISTEN=127.0.0.1:0", "WEFT_DESK_WEB_CONFIG="+file, "WEFT_DESK_ACTIONS=true", "WEFT_DESK_OPERATORS=alice")
 	r.browser = launch(t)

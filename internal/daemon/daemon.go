@@ -157,11 +157,11 @@ func (d *daemon) build(ctx context.Context) error {
 	}
 	session := leader.SessionConfig(pool.Config().ConnConfig, election)
 	dial := func(ctx context.Context) (*pgx.Conn, error) {
-		now := session.Copy()
-		if err := d.login.Apply(ctx, now); err != nil {
-			return nil, err
+		conn, moved, err := d.login.Connect(ctx, session)
+		if moved {
+			pool.Reset() // a connection to a frozen server costs seconds to find out
 		}
-		return pgx.ConnectConfig(ctx, now)
+		return conn, err
 	}
 	d.elector, err = leader.New(election, dial, d.log, d.Registerer)
 	d.Health.Require(postgresName, true)

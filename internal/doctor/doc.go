@@ -4,7 +4,7 @@
 // # What is guaranteed
 //
 //   - Nothing is changed.
-//   - A finding names what it is about, says how bad it is, with numbers, and how to mend it:
+//   - A finding names what it is about, says how bad it is, with numbers, and how to fix it:
 //     a statement, a request or a command where there is one.
 //   - A check that could not be made is a finding itself; the others go on.
 //   - It asks with the role and the credentials of the configuration: what these may not see

@@ -95,7 +95,7 @@ func TestHealthyDatabaseHasNoFinding(t *testing.T) {
 	}
 }
 
-// Each fault of a database is found where it is provoked, and named with what mends it.
+// Each fault of a database is found where it is provoked, and named with what fixes it.
 func TestFindingsInPostgres(t *testing.T) {
 	t.Parallel()
 	const outboxTable = "search_outbox_events"
@@ -137,6 +137,9 @@ func TestFindingsInPostgres(t *testing.T) {
 		"Quarantined": {func(t *testing.T, p *pgxpool.Pool) {
 			exec(t, p, "insert into weft_quarantine select 'weft', 'chronicle_events_to_entries', 'block', n, now() - n * interval '1 h', 'alice', 'bad' from generate_series(20, 26) n")
 		}, nil, want{"holds", Warning, "chronicle_events_to_entries", "block:26 quarantined by alice at 20", "weft release block:26 --by"}},
+		"QuarantinedByAText": {func(t *testing.T, p *pgxpool.Pool) {
+			exec(t, p, "insert into weft_quarantine values ('weft', 'chronicle_events_to_entries', 'block', 'Ann''s $1', now() - interval '25 h', 'alice', 'bad')")
+		}, nil, want{"holds", Warning, "chronicle_events_to_entries", "block:Ann's $1 quarantined", `weft release 'block:Ann'\''s $1' --by`}},
 		"Sequence": {func(t *testing.T, p *pgxpool.Pool) {
 			exec(t, p, "create sequence ids as smallint", "select setval('ids', 32000)")
 		}, nil, want{"postgres.sequence", Warning, "ids", "98 % of its numbers are given out: 767 are left", "alter sequence ids as bigint"}},

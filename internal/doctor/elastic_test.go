@@ -64,7 +64,7 @@ func visit(t *testing.T, url string, transport http.RoundTripper, index string) 
 	return e.found
 }
 
-// Each fault of Elasticsearch is named with what mends it.
+// Each fault of Elasticsearch is named with what fixes it.
 func TestFindingsInElasticsearch(t *testing.T) {
 	t.Parallel()
 	mapping := string(elastic.Mapping())

@@ -241,7 +241,7 @@ func (e *examination) idsAre(database string, age int64, perSecond float64) {
 		severity = Error
 	}
 	e.add("postgres.ids", severity, "database "+database, fmt.Sprintf("the oldest transaction id is %d transactions old; at %.0f a second Postgres stops taking writes in %s", age, perSecond, ago(left)),
-		"vacuum (freeze, verbose); as its owner, after mending what vacuum.held_back names")
+		"vacuum (freeze, verbose); as its owner, after fixing what vacuum.held_back names")
 }
 
 func (e *examination) sequences(ctx context.Context) error {

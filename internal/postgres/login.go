@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // ErrPlace means that a URL leads elsewhere than the one before.
@@ -21,8 +22,9 @@ var ErrPlace = errors.New("names another server, database or parameter")
 // and TLS of a URL, with the files that it names as they were when it was read. It may be
 // changed while pools use it; open connections do not notice.
 type Login struct {
-	mu  sync.Mutex
-	cfg *pgx.ConnConfig
+	mu    sync.Mutex
+	cfg   *pgx.ConnConfig
+	found *pgconn.FallbackConfig // the server that [Login.Connect] found last; nil: none yet
 }
 
 // NewLogin reads raw as [ParseURL] does.
@@ -94,7 +96,8 @@ func (l *Login) next(raw string) (*pgx.ConnConfig, error) {
 	return next.ConnConfig, nil
 }
 
-// Apply puts the login into c, which leads to the same servers. It has the form of
+// Apply puts the login into c, which leads to the same servers; the one that [Login.Connect]
+// found last comes first. It has the form of
 // pgxpool's BeforeConnect.
 func (l *Login) Apply(_ context.Context, c *pgx.ConnConfig) error {
 	l.mu.Lock()
@@ -102,6 +105,10 @@ func (l *Login) Apply(_ context.Context, c *pgx.ConnConfig) error {
 	now := l.cfg.Copy()
 	c.User, c.Password, c.TLSConfig, c.Fallbacks = now.User, now.Password, now.TLSConfig, now.Fallbacks
 	c.SSLNegotiation = now.SSLNegotiation
+	all := servers(c)
+	if n := slices.IndexFunc(all, func(s server) bool { return l.found != nil && s.same(l.found) }); n > 0 {
+		lead(c, slices.Concat(all[n:n+1], all[:n], all[n+1:])...)
+	}
 	return nil
 }
 

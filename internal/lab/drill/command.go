@@ -177,9 +177,9 @@ func exerciseCommand() *cobra.Command {
 	opts := ExerciseOptions{}
 	cmd := &cobra.Command{
 		Use:   "exercise " + strings.Join(ExerciseNames(), "|"),
-		Short: "Break something without saying what, and time how long you take to find and mend it",
+		Short: "Break something without saying what, and time how long you take to find and fix it",
 		Long: `Start a pair of instances under load, break something about what the argument names, and wait
-for your diagnosis: the name of the runbook that you would open. Then mend it, see how long you
+for your diagnosis: the name of the runbook that you would open. Then fix it, see how long you
 took, and read the runbook. The times are kept as evidence; weftlab history shows them.
 
 It starts servers of its own, or works in those that DATABASE_URL and ELASTIC_URL name, as run does.`,

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -63,9 +64,9 @@ func documentsDiffer() Scenario {
 				}
 				return nil
 			}, nil)
-			r.compare("found")
-			r.compare("repaired", "--repair", "--by", repairBy, "--why", repairWhy)
-			r.compare("after")
+			r.compare(r.Fleet, searchProjection, "found")
+			r.compare(r.Fleet, searchProjection, "repaired", "--repair", "--by", repairBy, "--why", repairWhy)
+			r.compare(r.Fleet, searchProjection, "after")
 		},
 		verify: func(j *judge) {
 			third := len(j.Recipe.Events) / 2
@@ -89,11 +90,11 @@ func documentsDiffer() Scenario {
 	}
 }
 
-// compare runs weft verify on the search index, and probes its report.
-func (r *run) compare(probe string, args ...string) {
-	args = append([]string{"verify", searchProjection, "--json"}, args...)
+// compare runs weft verify on a projection with the settings of a fleet, and probes its report.
+func (r *run) compare(f *rig.Fleet, projection, probe string, args ...string) {
+	args = append([]string{"verify", projection, "--json"}, args...)
 	r.step("weft %v", args)
-	out, err := r.Fleet.Output(r.ctx, args...)
+	out, err := f.Output(r.ctx, args...)
 	var reports []compared
 	if bad := json.Unmarshal(out, &reports); bad != nil || len(reports) != 1 {
 		r.must(fmt.Errorf("report of weft verify: %q, %w", out, err))

@@ -139,7 +139,7 @@ func (x *exercise) run(r *run) {
 			x.done.Detection = &found
 		}
 		repairing := time.Now()
-		x.mend(r)
+		x.fix(r)
 		if !x.done.GaveUp {
 			took := time.Since(repairing).Seconds()
 			x.done.Repair = &took
@@ -193,11 +193,11 @@ func (x *exercise) answer(r *run) string {
 	}
 }
 
-// mend undoes the fault when the person says so, and waits until an event goes through.
-func (x *exercise) mend(r *run) {
+// fix undoes the fault when the person says so, and waits until an event goes through.
+func (x *exercise) fix(r *run) {
 	if !x.done.GaveUp {
-		fmt.Fprintf(x.out, "Right. Read its actions; then type `mend`, which does what somebody with access to the servers would do.\n> ")
-		for answer := x.answer(r); answer != "mend"; answer = x.answer(r) {
+		fmt.Fprintf(x.out, "Right. Read its actions; then type `fix`, which does what somebody with access to the servers would do.\n> ")
+		for answer := x.answer(r); answer != "fix"; answer = x.answer(r) {
 			if answer == "give up" {
 				x.done.GaveUp = true
 				break

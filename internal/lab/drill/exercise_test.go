@@ -35,7 +35,7 @@ func TestExercise(t *testing.T) {
 		tries int
 		gave  bool
 	}{
-		"Found":  {"frozen-leader\n\nlag-growing\nlater\nmend\n", 2, false},
+		"Found":  {"frozen-leader\n\nlag-growing\nlater\nfix\n", 2, false},
 		"GaveUp": {"throttled\ngive up\n", 1, true},
 	} {
 		t.Run(name, func(t *testing.T) {

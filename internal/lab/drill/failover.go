@@ -236,7 +236,7 @@ func lockSessionKilled() Scenario {
 func leaderPartition() Scenario {
 	return failover(Scenario{
 		Name:    "leader_partition",
-		About:   "no byte passes between the leader and both servers any more, and no connection ends; then the way is mended",
+		About:   "no byte passes between the leader and both servers any more, and no connection ends; then the way is open again",
 		Shows:   "a takeover without the old leader's help, and an old leader that stands by when it is back",
 		Slow:    true,
 		proxied: true,

@@ -3,12 +3,14 @@ package drill
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -31,17 +33,25 @@ type entry struct {
 func projectionVersion() Scenario {
 	return Scenario{
 		Name:      "projection_version",
-		About:     "a chronicle event is projected by version 1, the instance is replaced by one of version 2, and the event is enqueued again",
-		Shows:     "the entry's projection_version going from 1 to 2, and spans that say which version made it",
+		About:     "two chronicle events are projected by version 1, the instance is replaced by one of version 2; one event is enqueued again, for the other the chronicle is rebuilt and verified",
+		Shows:     "each entry's projection_version going from 1 to 2, and spans that say which version made it",
 		instances: []instance{{"v1", []string{bothProjections, "CHRONICLE_PROJECTION_VERSION=1"}}},
 		run: func(r *run) {
-			id := uuid.New()
+			id, rebuilt := uuid.New(), uuid.New()
+			r.chronicled(rebuilt, 1)
 			r.chronicled(id, 1)
+			r.probe("entry_v1", r.entry(id))
 			next := "1"
 			r.inject("CHRONICLE_PROJECTION_VERSION=2", func(context.Context) error { next = "2"; return nil }, nil)
 			r.terminate(r.Member("v1"))
 			r.awaitLeader(r.start("v2", bothProjections, "CHRONICLE_PROJECTION_VERSION="+next))
 			r.chronicled(id, 2)
+			r.probe("entry_v2", r.entry(id))
+			r.step("weft rebuild %s", chronicleProjection)
+			operator := &rig.Fleet{Binary: r.Fleet.Binary, Dir: r.Fleet.Dir, Env: slices.Concat(r.Fleet.Env, []string{bothProjections, "CHRONICLE_PROJECTION_VERSION=" + next})}
+			r.mustDo("rebuild", operator.Run(r.ctx, "rebuild", chronicleProjection, "--by", repairBy, "--why", "drill: version "+next))
+			r.probe("entry_rebuilt", r.entry(rebuilt))
+			r.compare(operator, chronicleProjection, "after")
 		},
 		verify: func(j *judge) {
 			var ids [2]uuid.UUID
@@ -51,20 +61,24 @@ func projectionVersion() Scenario {
 				ids[i] = e.ID
 				j.counted("projection_version of the entry "+when, probe, e.Version, i+1)
 			}
+			other, after := verdict.Probed[entry](j.Judge, "entry_rebuilt"), verdict.Probed[compared](j.Judge, "after")
+			j.counted("projection_version of the other entry after the rebuild", "entry_rebuilt", other.Version, 2)
+			j.atLeast("entries that were compared", "after", after.Rows, 2)
+			j.counted("entries that differ", "after", after.differs(), 0)
 			j.Equal("it is the same entry", verdict.ProbeFile("entry_v2"), ids[1].String(), ids[0].String())
 			for version := 1; version <= 2; version++ {
 				for _, e := range j.Events(fmt.Sprintf("at version %d", version)) {
 					j.Spans(spanEvent, eventID+e.ID.String(), "projection_version="+strconv.Itoa(version), "result=ok")
 				}
 			}
-			j.GrewBy(2, "outbox_processed_total", "projection="+chronicleProjection, "op=upsert")
+			j.GrewBy(3, "outbox_processed_total", "projection="+chronicleProjection, "op=upsert")
 			j.nothingFailed()
 		},
 	}
 }
 
 // chronicled writes a chronicle event, if it is not there, and an outbox event for it, and
-// probes its entry when that is done.
+// waits until that is done.
 func (r *run) chronicled(id uuid.UUID, version int) {
 	ctx, cancel := context.WithTimeout(r.ctx, awaitBound)
 	defer cancel()
@@ -83,9 +97,12 @@ on conflict (id) do nothing`, [16]byte(id)); err != nil {
 	r.note(verdict.Event{ID: uuidOf(e.ID), Entity: e.Key.String(), Op: string(e.Op), Version: e.Version, Role: role})
 	r.step("enqueued chronicle event %s, %s", id, role)
 	r.awaitNone("entry", `select count(*) from `+chronicleOutbox+` where id = $1 and status <> 'done'`, &e.ID)
+}
+
+func (r *run) entry(id uuid.UUID) entry {
 	found := entry{ID: id}
-	err = r.Pool.QueryRow(ctx, `select projection_version, summary, updated_at from chronicle_entries where id = $1`, [16]byte(id)).
+	err := r.Pool.QueryRow(r.ctx, `select projection_version, summary, updated_at from chronicle_entries where id = $1`, [16]byte(id)).
 		Scan(&found.Version, &found.Summary, &found.Updated)
 	r.mustDo("probe entry", err)
-	r.probe(fmt.Sprintf("entry_v%d", version), found)
+	return found
 }

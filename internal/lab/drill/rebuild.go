@@ -59,7 +59,7 @@ func rebuilding(s Scenario, takeover time.Duration, fault func(*run, *failure), 
 		rows, err := readRows[rebuilt](r.ctx, r, "select phase, old_index, new_index, filled, epochs, began_at, finished_at from weft_rebuild")
 		r.mustDo("read rebuild", err)
 		r.probe("rebuild", slices.Concat(rows, []rebuilt{{Phase: "none"}})[0])
-		r.compare("after")
+		r.compare(r.Fleet, searchProjection, "after")
 	}
 	s.verify = func(j *judge) {
 		j.loaded()

@@ -12,6 +12,8 @@ func Runbooks(scenario string) []string {
 		"stuck_reclaim":           {"stuck-processing"},
 		"duplicate_delivery":      {"reasons"},
 		"projection_version":      {"index-rebuild"},
+		"entity_quarantined":      {"lag-growing"},
+		"projection_throttled":    {"lag-growing"},
 		"documents_differ":        {"documents-differ"},
 		"rebuild_under_load":      {"index-rebuild"},
 		"rebuild_leader_killed":   {"index-rebuild"},

@@ -58,7 +58,7 @@ func pair(env ...string) []instance { return []instance{{"a", env}, {"b", env}} 
 func Scenarios() []Scenario {
 	return []Scenario{
 		esDownConnect(), es429Inject(), esWriteBlock(), esBulkPartial(), dbClaimContention(), stuckReclaim(), duplicateDelivery(),
-		projectionVersion(), documentsDiffer(), rebuildUnderLoad(), rebuildLeaderKilled(), collectorDown(), lab003SkipLocked(), lab003AtomicClaim(),
+		projectionVersion(), entityQuarantined(), projectionThrottled(), documentsDiffer(), rebuildUnderLoad(), rebuildLeaderKilled(), collectorDown(), lab003SkipLocked(), lab003AtomicClaim(),
 		leaderSIGTERM(), leaderSIGKILL(), leaderSIGSTOP(), lockSessionKilled(), leaderPartition(), pgRestart(), esRestart(), rebuildElasticRestart(),
 		elasticNodeKilled(), elasticMasterKilled(), elasticNodeFrozen(), elasticRollingRestart(), elasticNodeCutOff(),
 		elasticTooFewCopies(), elasticShardMoved(), elasticDiskWatermark(),

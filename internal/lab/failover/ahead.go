@@ -91,9 +91,12 @@ func (r *run) examine(ctx context.Context, round *Round) error {
 // missing returns the acknowledged events that the primary has not, of those that no
 // round has looked for.
 func (r *run) missing(ctx context.Context) ([]history.Enqueued, error) {
-	all := r.app.Acknowledged()
-	fresh := all[r.judged:]
-	r.judged = len(all)
+	var fresh []history.Enqueued
+	for _, app := range r.applications() {
+		all := app.Acknowledged()
+		fresh = append(fresh, all[r.judged[app]:]...)
+		r.judged[app] = len(all)
+	}
 	ids := outbox.IDs(fresh, func(e *history.Enqueued) *outbox.ID { return &e.Event })
 	rows, err := r.Pool.Query(ctx, `select ord from unnest($1::uuid[]) with ordinality as e(id, ord)
 		where not exists (select from search_outbox_events o where o.id = e.id) order by ord`, ids)

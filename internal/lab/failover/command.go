@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
@@ -29,6 +30,8 @@ that the producer saw committed; with --async, that weft named every document th
 new primary does not know. 1 means anything else.`,
 		Example: `  weftlab failover
   weftlab failover --async --times 3
+  weftlab failover --patroni
+  weftlab failover --patroni --async --haproxy --faults member-killed,member-frozen
   weftlab failover --times 20 --seed 7 --json failover.json`,
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
@@ -47,6 +50,11 @@ new primary does not know. 1 means anything else.`,
 	}
 	f := cmd.Flags()
 	f.IntVar(&opts.Times, "times", 5, "lose the primary `N` times")
+	opts.Faults = faults.Members()
+	f.BoolVar(&opts.Patroni, "patroni", false, "let Patroni manage three members, and inject each of --faults once")
+	f.BoolVar(&opts.Proxy, "haproxy", false, "with --patroni: reach the primary through HAProxy")
+	f.Var(&opts.Faults, "faults", "with --patroni: only these")
+	cmd.MarkFlagsMutuallyExclusive("patroni", "times")
 	f.BoolVar(&sync, "sync", true, "commits wait for the replica")
 	f.BoolVar(&async, "async", false, "commits do not wait, and the replica is cut off before the primary is lost")
 	cmd.MarkFlagsMutuallyExclusive("sync", "async")

@@ -26,6 +26,13 @@
 //
 //   - A primary that lives on beside the promoted replica: a test of this package shows
 //     what holds then; the command always stops it.
-//   - A failover manager. The promotion comes the moment the primary is gone; in earnest,
-//     what finds that out and decides adds its time to the outage.
+//   - A failover manager, unless Patroni is asked for.
+//
+// # With Patroni
+//
+// Three members instead of the pair, and one fault of [faults.Members] in each round. The
+// database is away as long as no probing client has a commit answered: one for each member, or
+// one through HAProxy. weft has a second from the first commit until its first settled event.
+// A fault that left no mark on the cluster makes the run fail. The checks are those above; with
+// asynchronous replication the replicas are cut off before the primary is killed.
 package failover

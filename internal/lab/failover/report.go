@@ -16,6 +16,7 @@ import (
 // Result is what --json writes.
 type Result struct {
 	Replication stack.Replication `json:"replication"`
+	Route       string            `json:"route,omitempty"` // with Patroni: hosts, haproxy
 	Seed        uint64            `json:"seed"`
 	Rounds      []Round           `json:"rounds"`
 	SettleMS    verdict.Latency   `json:"settle_ms"` // from the order to promote to the first settled event
@@ -29,10 +30,11 @@ type Result struct {
 	Twice           int  `json:"done_twice"`
 	OutOfOrder      int  `json:"out_of_order"`
 	TwoClaimers     int  `json:"two_claimers"`
-	Failed          int  `json:"failed"`    // dead letters
-	Ahead           int  `json:"ahead"`     // documents newer than anything the new primary knew
-	Unnamed         int  `json:"unnamed"`   // of these, not named by weft's alarm
-	Converged       bool `json:"converged"` // both stores are equal
+	Failed          int  `json:"failed"`           // dead letters
+	Ahead           int  `json:"ahead"`            // documents newer than anything the new primary knew
+	Unnamed         int  `json:"unnamed"`          // of these, not named by weft's alarm
+	Converged       bool `json:"converged"`        // both stores are equal
+	Unseen          int  `json:"unseen,omitempty"` // faults that did not happen
 
 	findings []string
 }
@@ -51,7 +53,10 @@ func (r *run) judge(ctx context.Context, result *Result) error {
 		return err
 	}
 	// What went with a primary is counted apart; the rest the last one must have.
-	acknowledged := r.app.Acknowledged()
+	var acknowledged []history.Enqueued
+	for _, app := range r.applications() {
+		acknowledged = append(acknowledged, app.Acknowledged()...)
+	}
 	kept := slices.DeleteFunc(slices.Clone(acknowledged), func(e history.Enqueued) bool { return r.gone[e] })
 	list := func(what string, found []history.Finding) int {
 		for i, f := range found {
@@ -76,6 +81,8 @@ func (r *run) judge(ctx context.Context, result *Result) error {
 	}
 	var settles, outages verdict.Distribution
 	for _, round := range result.Rounds {
+		result.Unseen += len(round.findings)
+		result.findings = append(result.findings, round.findings...)
 		settles, outages = append(settles, round.SettleMS), append(outages, round.OutageMS)
 		result.Ahead += round.Ahead
 		result.Unnamed += round.Ahead - round.Named
@@ -90,6 +97,11 @@ func (r *Result) Err() error {
 	if r.Replication == stack.Synchronous && r.LostWithPrimary != 0 {
 		wrong = append(wrong, fmt.Sprintf("%d acknowledged events lost in spite of synchronous replication", r.LostWithPrimary))
 	}
+	for _, round := range r.Rounds {
+		if r.Route != "" && round.SettleMS > millis(settleLimit) {
+			wrong = append(wrong, fmt.Sprintf("%s: first event settled %.0f ms after the database took writes again, want %.0f at most", round.Fault, round.SettleMS, millis(settleLimit)))
+		}
+	}
 	if !r.Converged {
 		wrong = append(wrong, "the stores differ")
 	}
@@ -97,6 +109,7 @@ func (r *Result) Err() error {
 		{N: r.Lost, What: "lost events"}, {N: r.Unleased, What: "verdicts without a lease"}, {N: r.Twice, What: "events done twice"},
 		{N: r.OutOfOrder, What: "events out of order"}, {N: r.TwoClaimers, What: "acts of a second claimer"},
 		{N: r.Failed, What: "dead letters"}, {N: r.Unnamed, What: "documents ahead of the source that no alarm named"},
+		{N: r.Unseen, What: "faults that did not happen"},
 	}, wrong...)
 }
 
@@ -105,10 +118,17 @@ func (r *Result) write(w io.Writer) {
 		fmt.Fprintf(w, "  %s\n", f)
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "round\tfault\tpromoted ms\tleads ms\tfirst settled ms\tproducer waited ms\tlost with primary\tahead\tnamed\t")
-	for n, round := range r.Rounds {
-		fmt.Fprintf(table, "%d\t%s\t%.0f\t%.0f\t%.0f\t%.0f\t%d\t%d\t%d\t\n", n+1, round.Fault, round.PromoteMS, round.LeadMS, round.SettleMS,
-			round.OutageMS, round.Lost, round.Ahead, round.Named)
+	if r.Route == "" {
+		fmt.Fprintln(table, "round\tfault\tpromoted ms\tleads ms\tfirst settled ms\tproducer waited ms\tlost with primary\tahead\tnamed\t")
+		for n, round := range r.Rounds {
+			fmt.Fprintf(table, "%d\t%s\t%.0f\t%.0f\t%.0f\t%.0f\t%d\t%d\t%d\t\n", n+1, round.Fault, round.PromoteMS, round.LeadMS, round.SettleMS,
+				round.OutageMS, round.Lost, round.Ahead, round.Named)
+		}
+	} else {
+		fmt.Fprintln(table, "round\tfault\tdatabase away ms\tleads after ms\tfirst settled after ms\tlost with primary\tahead\tnamed\t")
+		for n, round := range r.Rounds {
+			fmt.Fprintf(table, "%d\t%s\t%.0f\t%.0f\t%.0f\t%d\t%d\t%d\t\n", n+1, round.Fault, round.GapMS, round.LeadMS, round.SettleMS, round.Lost, round.Ahead, round.Named)
+		}
 	}
 	_ = table.Flush()
 	fmt.Fprintf(w, "%s replication, %d events committed, %d lost with a primary; of the rest %d lost, %d without a lease, %d done twice, %d out of order, %d failed; %d acts of a second claimer\n",

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
@@ -16,22 +18,28 @@ import (
 
 // Round is one loss of the primary. Times are in milliseconds.
 type Round struct {
-	Fault     string  `json:"fault"`      // sigkill, immediate
-	StopMS    float64 `json:"stop_ms"`    // until the primary's processes were gone
-	PromoteMS float64 `json:"promote_ms"` // from the order to promote until the replica took writes
-	LeadMS    float64 `json:"lead_ms"`    // … until the epoch of the next term committed
-	SettleMS  float64 `json:"settle_ms"`  // … until the first event settled
-	OutageMS  float64 `json:"outage_ms"`  // the producer had no commit answered
-	Instance  string  `json:"instance"`   // that led then
+	Fault     string  `json:"fault"`            // sigkill, immediate, or one of the catalogue
+	StopMS    float64 `json:"stop_ms"`          // until the primary's processes were gone
+	GapMS     float64 `json:"gap_ms,omitempty"` // with Patroni: the database took no writes before the first settled event
+	PromoteMS float64 `json:"promote_ms"`       // from the order to promote until the replica took writes; with Patroni these begin with the end of the gap
+	LeadMS    float64 `json:"lead_ms"`          // … until the epoch of the next term committed
+	SettleMS  float64 `json:"settle_ms"`        // … until the first event settled
+	OutageMS  float64 `json:"outage_ms"`        // the producer had no commit answered
+	Instance  string  `json:"instance"`         // that led then
 	Epoch     int64   `json:"epoch"`
 
 	Lost  int `json:"lost"`  // events the producer saw committed and the new primary never had
 	Ahead int `json:"ahead"` // documents that were newer than anything the new primary knew
 	Named int `json:"named"` // of these, by weft's alarm
+
+	findings []string // a fault that did not happen
 }
 
 // String returns the round as one line.
 func (r *Round) String() string {
+	if r.GapMS > 0 {
+		return r.memberString()
+	}
 	s := fmt.Sprintf("%s; promoted in %.0f ms; %s leads after %.0f ms, first event settled after %.0f ms; the producer waited %.0f ms",
 		r.Fault, r.PromoteMS, r.Instance, r.LeadMS, r.SettleMS, r.OutageMS)
 	if r.Lost+r.Ahead > 0 {
@@ -48,7 +56,7 @@ func (r *run) round(ctx context.Context) (*Round, error) {
 		round.Fault, fault = "immediate", faults.PostgresRestartImmediate
 	}
 	if r.opts.Replication == stack.Asynchronous {
-		if err := r.cutOff(ctx); err != nil {
+		if err := r.cutOff(ctx, r.Servers.URL(r.replica)); err != nil {
 			return nil, err
 		}
 	}
@@ -81,24 +89,24 @@ func (r *run) round(ctx context.Context) (*Round, error) {
 	return round, nil
 }
 
-// cutOff stops the replica from receiving, for as long as it is to lag behind.
-func (r *run) cutOff(ctx context.Context) error {
-	pool, err := rig.OpenPool(ctx, r.Servers.URL(r.replica), 1)
-	if err != nil {
-		return fmt.Errorf("cut the replica off: %w", err)
-	}
-	defer pool.Close()
-	for _, statement := range []string{"alter system set primary_conninfo = ''", "select pg_reload_conf()"} {
-		if _, err := pool.Exec(ctx, statement); err != nil {
+// cutOff stops the replicas from receiving, for as long as they are to lag behind.
+func (r *run) cutOff(ctx context.Context, replicas ...string) error {
+	for _, url := range replicas {
+		if err := setReceiver(ctx, url, "alter system set primary_conninfo = ''"); err != nil {
 			return fmt.Errorf("cut the replica off: %w", err)
 		}
-	}
-	replica := &rig.Place{Pool: pool}
-	err = r.await(ctx, "cut-off replica", func(ctx context.Context) error {
-		return replica.Holds(ctx, `select not exists (select from pg_stat_wal_receiver)`)
-	})
-	if err != nil {
-		return err
+		pool, err := rig.OpenPool(ctx, url, 1)
+		if err != nil {
+			return fmt.Errorf("cut the replica off: %w", err)
+		}
+		replica := &rig.Place{Pool: pool}
+		err = r.await(ctx, "cut-off replica", func(ctx context.Context) error {
+			return replica.Holds(ctx, `select not exists (select from pg_stat_wal_receiver)`)
+		})
+		pool.Close()
+		if err != nil {
+			return err
+		}
 	}
 	// One of each kind reaches Elasticsearch and will be unknown to the new primary.
 	doomed, err := r.app.Write(ctx, upsert(edited), traffic.Delete(traffic.Entity(removed)), upsert(created))
@@ -113,6 +121,21 @@ func (r *run) cutOff(ctx context.Context) error {
 		return err
 	}
 	return rig.Sleep(ctx, r.opts.Lag)
+}
+
+// setReceiver changes from where a replica receives.
+func setReceiver(ctx context.Context, url, statement string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	for _, statement := range []string{statement, "select pg_reload_conf()"} {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // recent is more changes than there can be between the promotion and the next look.

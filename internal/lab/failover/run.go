@@ -11,9 +11,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
+	"github.com/samuelhu324-dev/weft/internal/testenv/patroni"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
@@ -39,6 +41,7 @@ const (
 	edited = entities + iota
 	removed
 	created
+	probed // and one for each further probing client
 )
 
 // Options of [Run].
@@ -47,7 +50,13 @@ type Options struct {
 	Progress io.Writer // of downloads and servers
 	Environ  []string  // of the weft processes; names of settings in it are dropped
 
-	Times       int // how often the primary is lost
+	Times int // how often the primary is lost
+	// Patroni manages three members instead; then each of Faults takes place once.
+	Patroni bool
+	Proxy   bool // with Patroni: the way to the primary is HAProxy, instead of a URL with all members
+	Quick   bool // with Patroni: its times are the least that it takes
+	Faults  faults.Names
+
 	Replication stack.Replication
 	Lag         time.Duration // asynchronous: the replica is cut off this long before
 	Seed        uint64
@@ -70,14 +79,17 @@ type run struct {
 
 	primary, replica stack.Server
 
-	judged int // acknowledged events that were looked for on a new primary
+	cluster *patroni.Cluster // nil: the pair above
+	probes  []*traffic.Application
+
+	judged map[*traffic.Application]int // acknowledged events that were looked for on a new primary
 	gone   map[history.Enqueued]bool
 }
 
 // Run loses the primary as often as it is told. It returns an error when something could not be
 // done and when the verdict is not clean.
 func Run(ctx context.Context, opts Options) error {
-	if opts.Times < 1 {
+	if opts.Times < 1 && !opts.Patroni {
 		return fmt.Errorf("times: %d, want 1 or more", opts.Times)
 	}
 	if opts.Index == "" {
@@ -87,7 +99,7 @@ func Run(ctx context.Context, opts Options) error {
 	return dir.Run(ctx, func(ctx context.Context, path string) (err error) {
 		r := &run{
 			Group: &rig.Group{}, opts: opts, random: rand.New(rand.NewPCG(opts.Seed, 1)), app: &traffic.Application{Timeout: txTimeout},
-			primary: stack.Postgres, replica: stack.Replica, gone: map[history.Enqueued]bool{},
+			primary: stack.Postgres, replica: stack.Replica, gone: map[history.Enqueued]bool{}, judged: map[*traffic.Application]int{},
 		}
 		defer func() { err = errors.Join(err, r.close(ctx)) }()
 		if err := r.prepare(ctx, path); err != nil {
@@ -121,13 +133,8 @@ func (r *run) all(ctx context.Context) (result *Result, err error) {
 		return nil, err
 	}
 	result = &Result{Replication: r.opts.Replication, Seed: r.opts.Seed}
-	for n := range r.opts.Times {
-		round, err := r.round(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("round %d: %w", n+1, err)
-		}
-		r.say("%d of %d: %s", n+1, r.opts.Times, round)
-		result.Rounds = append(result.Rounds, *round)
+	if err := r.rounds(ctx, result); err != nil {
+		return nil, err
 	}
 	stop()
 	writing.Wait()
@@ -137,14 +144,28 @@ func (r *run) all(ctx context.Context) (result *Result, err error) {
 	return result, r.judge(ctx, result)
 }
 
+func (r *run) rounds(ctx context.Context, result *Result) error {
+	next, times := r.round, r.opts.Times
+	if r.opts.Patroni {
+		result.Route, times = r.route(), len(r.opts.Faults)
+	}
+	for n := range times {
+		if r.opts.Patroni {
+			next = func(ctx context.Context) (*Round, error) { return r.member(ctx, r.opts.Faults[n]) }
+		}
+		round, err := next(ctx)
+		if err != nil {
+			return fmt.Errorf("round %d: %w", n+1, err)
+		}
+		r.say("%d of %d: %s", n+1, times, round)
+		result.Rounds = append(result.Rounds, *round)
+	}
+	return nil
+}
+
 func (r *run) prepare(ctx context.Context, dir string) error {
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() (err error) {
-		r.Place, err = rig.Open(gctx, stack.Options{
-			Progress: r.opts.Progress, ElasticURL: r.opts.ElasticURL, Replication: r.opts.Replication, Guardian: r.opts.Guardian,
-		}, writers)
-		return err
-	})
+	g.Go(func() error { return r.open(gctx) })
 	g.Go(func() (err error) {
 		r.Fleet, err = rig.NewFleet(gctx, r.opts.Binary, dir)
 		return err
@@ -164,17 +185,25 @@ func (r *run) prepare(ctx context.Context, dir string) error {
 	if r.app.Pool, err = rig.OpenPool(ctx, r.DatabaseURL, writers+1); err != nil {
 		return err
 	}
+	if err := r.openProbes(ctx); err != nil {
+		return err
+	}
 	r.stream = &traffic.Stream{App: r.app, Writers: writers, Rate: rate, Seed: r.opts.Seed, Entities: traffic.Entities(entities)}
 	return r.LaunchAll(ctx, "a", "b")
 }
 
 func (r *run) close(ctx context.Context) error {
 	errs := []error{r.Stop()}
-	if r.app.Pool != nil {
-		r.app.Pool.Close()
+	for _, app := range r.applications() {
+		if app.Pool != nil {
+			app.Pool.Close()
+		}
 	}
 	if r.Place != nil {
 		errs = append(errs, r.Place.Close(ctx))
+	}
+	if r.cluster != nil {
+		errs = append(errs, r.cluster.Close())
 	}
 	return errors.Join(errs...)
 }

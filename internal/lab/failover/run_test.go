@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
@@ -57,15 +58,19 @@ func TestVerdict(t *testing.T) {
 		t.Errorf("clean run: got %v, want none", err)
 	}
 	for want, spoil := range map[string]func(*Result){
-		"1 lost events":               func(r *Result) { r.Lost = 1 },
-		"7 verdicts without a lease":  func(r *Result) { r.Unleased = 7 },
-		"8 events done twice":         func(r *Result) { r.Twice = 8 },
-		"2 events out of order":       func(r *Result) { r.OutOfOrder = 2 },
-		"3 acts of a second claimer":  func(r *Result) { r.TwoClaimers = 3 },
-		"4 dead letters":              func(r *Result) { r.Failed = 4 },
-		"5 documents ahead of the":    func(r *Result) { r.Unnamed = 5 },
-		"6 acknowledged events lost ": func(r *Result) { r.LostWithPrimary = 6 },
-		"the stores differ":           func(r *Result) { r.Converged = false },
+		"1 lost events":                func(r *Result) { r.Lost = 1 },
+		"7 verdicts without a lease":   func(r *Result) { r.Unleased = 7 },
+		"8 events done twice":          func(r *Result) { r.Twice = 8 },
+		"2 events out of order":        func(r *Result) { r.OutOfOrder = 2 },
+		"3 acts of a second claimer":   func(r *Result) { r.TwoClaimers = 3 },
+		"4 dead letters":               func(r *Result) { r.Failed = 4 },
+		"5 documents ahead of the":     func(r *Result) { r.Unnamed = 5 },
+		"6 acknowledged events lost ":  func(r *Result) { r.LostWithPrimary = 6 },
+		"the stores differ":            func(r *Result) { r.Converged = false },
+		"9 faults that did not happen": func(r *Result) { r.Unseen = 9 },
+		"first event settled 1001 ms after the database took writes again, want 1000": func(r *Result) {
+			r.Route, r.Rounds = "hosts", []Round{{Fault: faults.PrimaryKilled, SettleMS: 1001}}
+		},
 	} {
 		bad := clean
 		spoil(&bad)

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/testenv/patroni"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
@@ -91,6 +92,8 @@ type Target struct {
 	// Primary is the PostgreSQL server that takes writes; empty means the one that was started
 	// as such.
 	Primary stack.Server
+	// Cluster is the PostgreSQL that fails over by itself, where it does; nil elsewhere.
+	Cluster *patroni.Cluster
 }
 
 // Injection is one fault as it is carried out.
@@ -116,7 +119,10 @@ type Injection struct {
 	term   rig.Leadership
 	skewed *rig.Member
 	node   stack.Server
-	stop   func() error
+	// Of a cluster, before the fault.
+	primary *patroni.Host
+	started time.Time // its PostgreSQL
+	stop    func() error
 }
 
 // New returns an injection of the fault of that name, of which there must be one.
@@ -157,7 +163,7 @@ func (i *Injection) Heal(ctx context.Context) error {
 
 // All returns the catalogue, in the order of the reports.
 func All() []Fault {
-	return slices.Concat(processes(), sessions(), networks(), servers(), answers(), indices(), databases(), full(), clocks(), nodes(), onDemand())
+	return slices.Concat(processes(), sessions(), networks(), servers(), answers(), indices(), databases(), full(), clocks(), nodes(), onDemand(), members())
 }
 
 // Named returns the fault of that name, or nil.

@@ -111,7 +111,7 @@ func chosen(_ context.Context, i *Injection) error {
 
 // master takes the elected one.
 func master(ctx context.Context, i *Injection) error {
-	state, err := i.Cluster(ctx)
+	state, err := i.Place.Cluster(ctx)
 	if err != nil {
 		return fmt.Errorf("look for the master: %w", err)
 	}

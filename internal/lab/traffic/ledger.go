@@ -134,6 +134,19 @@ func (l *Ledger) Refused() int {
 	return l.refused
 }
 
+// Answers returns when the application saw transactions committed that began after at, the
+// earliest first.
+func (l *Ledger) Answers(at time.Time) (answered []time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, a := range l.answers {
+		if a.began.After(at) {
+			answered = append(answered, a.at)
+		}
+	}
+	return answered
+}
+
 // Outage waits for the answer to a transaction that began after at, and returns how long the
 // application had been without an answer then.
 func (l *Ledger) Outage(ctx context.Context, at time.Time) (time.Duration, error) {

@@ -98,3 +98,7 @@ func dataRoot(a *account, candidates ...string) (string, error) {
 	}
 	return "", fmt.Errorf("directory for the servers' data: %w", first)
 }
+
+// ServerCredential is whom a server runs as that refuses root: nobody for root, nil for anybody
+// else.
+func ServerCredential() *syscall.Credential { return serverAccount(os.Geteuid()).credential() }

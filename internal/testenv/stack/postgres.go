@@ -32,6 +32,7 @@ var errAnother = errors.New("another server answers on this port")
 type postgres struct {
 	home    string
 	major   int
+	logical bool   // its WAL can be decoded
 	dir     string // holds data, log and socket
 	who     *account
 	spawner *process.Spawner
@@ -148,7 +149,7 @@ func (p *postgres) startOnce(ctx context.Context) (err error) {
 		"-c", "listen_addresses=127.0.0.1",
 		"-c", "unix_socket_directories=" + socketDir,
 		"-c", "max_connections=300",
-		"-c", "wal_level=replica",
+		"-c", "wal_level=" + map[bool]string{false: "replica", true: "logical"}[p.logical],
 		"-c", "track_commit_timestamp=on",
 		"-c", "dynamic_shared_memory_type=mmap", // in the data directory, and removed with it
 		"-c", "wal_keep_size=" + walKept,

@@ -39,6 +39,7 @@ type spec struct {
 	ElasticNodes  int
 	Cables        bool
 	Replication   Replication
+	Logical       bool
 	ElasticHome   string
 	JavaHome      string
 	HeapMB        int

@@ -38,6 +38,8 @@ type Options struct {
 	Cables bool
 	// Replication adds a streaming replica of the PostgreSQL that is started.
 	Replication Replication
+	// Logical has PostgreSQL write what logical decoding reads.
+	Logical bool
 	// Secured makes the servers that are started ask for TLS and credentials: both must be
 	// started here, without a replica.
 	Secured bool
@@ -129,6 +131,7 @@ func provide(ctx context.Context, opts Options, report *reporter) (spec, error) 
 	who := serverAccount(os.Geteuid())
 	what := spec{
 		HeapMB: opts.HeapMB, Quick: opts.Quick, Account: who, Replication: opts.Replication, ElasticNodes: opts.ElasticNodes, Cables: opts.Cables,
+		Logical: opts.Logical,
 	}
 	what.PostgresMajor = cmp.Or(opts.PostgresMajor, DefaultPostgres)
 	postgresPin, err := postgresArtifact(what.PostgresMajor, runtime.GOOS, runtime.GOARCH)

@@ -1,0 +1,131 @@
+package drill
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+const (
+	heldBy      = "weftlab"
+	heldWhy     = "drill: the operator holds back"
+	heldRole    = "held"
+	othersRole  = "others"
+	heldEvents  = 3
+	otherEvents = 20
+)
+
+// order is a command of weft that an operator signs.
+func (r *run) order(args ...string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		return r.Fleet.Run(ctx, append(args, "--by", heldBy, "--why", heldWhy)...)
+	}
+}
+
+// seen waits until the leader says by a metric that it obeys an order.
+func (r *run) seen(metric string, value float64) {
+	r.await(fmt.Sprintf("%s %g", metric, value), func(context.Context) error {
+		if got := r.now(metric); got != value {
+			return fmt.Errorf("%s is %g", metric, got)
+		}
+		return nil
+	})
+}
+
+func entityQuarantined() Scenario {
+	return Scenario{
+		Name:      "entity_quarantined",
+		About:     "the operator puts an entity into quarantine, and the application changes it and others; then the operator releases it",
+		Shows:     "events of this entity alone that wait, and go through once it is released",
+		instances: one(),
+		run: func(r *run) {
+			sick := newKey()
+			if r.inject("weft quarantine", r.order("quarantine", sick.String()), r.order("release", sick.String())) {
+				r.seen("weft_quarantined_entities", 1)
+			}
+			changes := upserts(otherEvents, othersRole)
+			for range heldEvents {
+				changes = append(changes, change{key: sick, op: outbox.Upsert, role: heldRole})
+			}
+			events := r.enqueue(changes...)
+			r.become(events[:otherEvents], "done")
+			r.probe("during", r.table())
+			r.heal()
+			r.become(events, "done")
+		},
+		verify: func(j *judge) {
+			waiting := 0
+			for _, row := range verdict.Probed[[]row](j.Judge, "during") {
+				if row.Status == "pending" {
+					waiting++
+				}
+			}
+			j.counted("events that wait while the others are done", "during", waiting, heldEvents)
+			j.ended(othersRole, "done")
+			j.ended(heldRole, "done")
+			j.signed(outbox.ActionQuarantine, outbox.ActionRelease)
+			j.storesEqual()
+			j.nothingFailed()
+		},
+	}
+}
+
+// throttled is the rate of the throttle in events a second, and pacedEvents as many as it lets
+// through in three seconds.
+const (
+	throttledRate = 20
+	pacedEvents   = 3 * throttledRate
+)
+
+func projectionThrottled() Scenario {
+	return Scenario{
+		Name:      "projection_throttled",
+		About:     "the operator throttles a projection, the application writes three times as many events as it lets through in a second, and the throttle ends",
+		Shows:     "events that are done one after the other, no faster than the throttle says",
+		instances: one(),
+		run: func(r *run) {
+			if r.inject(fmt.Sprintf("weft throttle --rate %d", throttledRate), r.order("throttle", searchProjection, "--rate", fmt.Sprint(throttledRate)), r.order("throttle", searchProjection, "--off")) {
+				r.seen("weft_projection_throttle_events_per_second", throttledRate)
+			}
+			r.settled(upserts(pacedEvents, heldRole)...)
+			r.heal()
+			r.settled(upserts(otherEvents, othersRole)...)
+		},
+		verify: func(j *judge) {
+			var first, last time.Time
+			rows := j.rows()
+			for _, e := range j.Recipe.Events {
+				if at := rows[e.ID].ProcessedAt; e.Role == heldRole && at != nil {
+					if first.IsZero() || at.Before(first) {
+						first = *at
+					}
+					if at.After(last) {
+						last = *at
+					}
+				}
+			}
+			// What the first second lets through at once is not in the time between.
+			j.Least("seconds from the first event done to the last", verdict.ProbeFile("outbox"), last.Sub(first).Seconds(), pacedEvents/throttledRate-1)
+			j.ended("", "done")
+			j.signed(outbox.ActionThrottle, outbox.ActionUnthrottle)
+			j.storesEqual()
+			j.nothingFailed()
+		},
+	}
+}
+
+// signed asserts that each of these actions is in the audit once, with who and why.
+func (j *judge) signed(actions ...string) {
+	for _, action := range actions {
+		n := 0
+		for _, a := range j.audits(action) {
+			if a.Actor == heldBy && a.Why == heldWhy {
+				n++
+			}
+		}
+		j.counted("audited: "+action, "audit", n, 1)
+	}
+}

@@ -1,0 +1,233 @@
+package failover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/faults"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
+	"github.com/samuelhu324-dev/weft/internal/testenv/patroni"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
+)
+
+const (
+	// memberBound is for one round: Patroni's ttl, a rewind or a base backup, and the look at
+	// both stores.
+	memberBound = 6 * time.Minute
+	// gapBound is for the database alone.
+	gapBound = 3 * time.Minute
+
+	probePause   = 50 * time.Millisecond
+	probeTimeout = time.Second
+	// noticed is from when on a time without a commit counts as one without the database.
+	noticed = 250 * time.Millisecond
+	// settleLimit is how long after the database weft may take to settle its first event.
+	settleLimit = time.Second
+)
+
+// open starts the servers and connects to them.
+func (r *run) open(ctx context.Context) (err error) {
+	opts := stack.Options{
+		Progress: r.opts.Progress, ElasticURL: r.opts.ElasticURL, Replication: r.opts.Replication, Guardian: r.opts.Guardian,
+	}
+	if r.opts.Patroni {
+		r.cluster, err = patroni.Start(ctx, patroni.Options{
+			Progress: r.opts.Progress, Synchronous: r.opts.Replication == stack.Synchronous, Quick: r.opts.Quick,
+		})
+		if err != nil {
+			return err
+		}
+		opts.DatabaseURL, opts.Replication = r.cluster.URL(), stack.NoReplica
+		if r.opts.Proxy {
+			opts.DatabaseURL = r.cluster.ProxyURL()
+		}
+	}
+	r.Place, err = rig.Open(ctx, opts, writers)
+	return err
+}
+
+func (r *run) route() string {
+	if r.opts.Proxy {
+		return "haproxy"
+	}
+	return "hosts"
+}
+
+// openProbes makes the probing clients: one for each member, or one that goes through HAProxy.
+func (r *run) openProbes(ctx context.Context) error {
+	if r.cluster == nil {
+		return nil
+	}
+	urls := []string{r.cluster.ProxyURL()}
+	if !r.opts.Proxy {
+		urls = nil
+		for _, h := range r.cluster.Hosts() {
+			urls = append(urls, h.URL()+"&connect_timeout=1")
+		}
+	}
+	for _, url := range urls {
+		pool, err := rig.OpenPool(ctx, url, 2)
+		if err != nil {
+			return err
+		}
+		r.probes = append(r.probes, &traffic.Application{Pool: pool, Timeout: probeTimeout})
+	}
+	return nil
+}
+
+// applications are all who write.
+func (r *run) applications() []*traffic.Application {
+	return append([]*traffic.Application{r.app}, r.probes...)
+}
+
+// probe lets the probing clients write until ctx ends.
+func (r *run) probe(ctx context.Context) {
+	var clients sync.WaitGroup
+	for n, app := range r.probes {
+		clients.Go(func() {
+			for ctx.Err() == nil {
+				_, _ = app.Write(ctx, upsert(probed+n)) // a replica refuses
+				_ = rig.Sleep(ctx, probePause)
+			}
+		})
+	}
+	clients.Wait()
+}
+
+// gap waits for a commit by a probing client that began after at, and returns the longest time
+// since from without a commit.
+func (r *run) gap(ctx context.Context, from, at time.Time) (began, ended time.Time, err error) {
+	err = rig.Await(ctx, gapBound, poll, "commit of a probing client", func(context.Context) error {
+		if !slices.ContainsFunc(r.probes, func(app *traffic.Application) bool { return len(app.Answers(at)) > 0 }) {
+			return errors.New("there is none")
+		}
+		return nil
+	})
+	if err != nil {
+		return began, ended, err
+	}
+	answers := r.answers(from)
+	for n, later := range answers[1:] {
+		if later.Sub(answers[n]) > ended.Sub(began) {
+			began, ended = answers[n], later
+		}
+	}
+	return began, ended, nil
+}
+
+// answers returns from, and when the probing clients saw commits afterwards.
+func (r *run) answers(from time.Time) []time.Time {
+	answers := []time.Time{from}
+	for _, app := range r.probes {
+		answers = append(answers, app.Answers(from)...)
+	}
+	slices.SortFunc(answers, time.Time.Compare)
+	return answers
+}
+
+// away returns for how long the database took no writes between two times: commits may wait
+// again for a member that Patroni has just named synchronous.
+func (r *run) away(from, to time.Time) (sum time.Duration) {
+	answers := append(r.answers(from), to)
+	for n, later := range answers[1:] {
+		if later.After(to) {
+			later = to
+		}
+		if d := later.Sub(answers[n]); d > noticed {
+			sum += d
+		}
+	}
+	return sum
+}
+
+// member injects one fault into the cluster.
+func (r *run) member(ctx context.Context, name string) (round *Round, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, memberBound, fmt.Errorf("%s not over within %v", name, memberBound))
+	defer cancel()
+	round = &Round{Fault: name}
+	fault := faults.New(name, &faults.Target{Group: r.Group, Cluster: r.cluster}, nil, faults.Params{})
+	if err := r.throughFault(ctx, round, fault); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	round.findings = fault.Findings
+	return round, r.examine(ctx, round)
+}
+
+// throughFault measures the fault while the probing clients write, and heals it.
+func (r *run) throughFault(ctx context.Context, round *Round, fault *faults.Injection) (err error) {
+	probing, stop := context.WithCancel(ctx)
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	defer stop()
+	clients.Go(func() { r.probe(probing) })
+	healed := false
+	defer func() {
+		if !healed {
+			err = errors.Join(err, fault.Heal(ctx))
+		}
+	}()
+	err = r.await(ctx, "small backlog", func(ctx context.Context) error {
+		n, err := r.Backlog(ctx)
+		if err == nil && n > warm {
+			err = fmt.Errorf("%d events wait", n)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	lossy := r.opts.Replication == stack.Asynchronous && round.Fault == faults.PrimaryKilled
+	var replicas []string
+	if lossy {
+		primary, err := r.cluster.Primary(ctx)
+		if err != nil {
+			return err
+		}
+		for _, h := range r.cluster.Others(primary) {
+			replicas = append(replicas, h.URL())
+		}
+		if err := r.cutOff(ctx, replicas...); err != nil {
+			return err
+		}
+	}
+	from := time.Now()
+	if err := fault.Inject(ctx); err != nil {
+		return err
+	}
+	injected := time.Now()
+	for _, url := range replicas {
+		if err := setReceiver(ctx, url, "alter system reset primary_conninfo"); err != nil {
+			return err
+		}
+	}
+	began, ended, err := r.gap(ctx, from, injected)
+	if err != nil {
+		return err
+	}
+	r.Pool.Reset()
+	if err := r.resumed(ctx, round, ended); err != nil {
+		return err
+	}
+	settled := ended.Add(time.Duration(round.SettleMS * float64(time.Millisecond)))
+	again := r.away(ended, settled)
+	round.GapMS = millis(ended.Sub(began) + again)
+	round.SettleMS = millis(settled.Sub(ended) - again)
+	if err := fault.Observe(ctx); err != nil {
+		return err
+	}
+	healed = true
+	return fault.Heal(ctx)
+}
+
+func (r *Round) memberString() string {
+	s := fmt.Sprintf("%s; the database took no writes for %.0f ms; first event settled %.0f ms after, by %s", r.Fault, r.GapMS, r.SettleMS, r.Instance)
+	if r.Lost+r.Ahead > 0 {
+		s += fmt.Sprintf("; %d events lost with the primary, %d documents ahead, %d named", r.Lost, r.Ahead, r.Named)
+	}
+	return s
+}
