@@ -16,7 +16,6 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
-	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
 // The evidence is what a person needs to find out what happened: beside the logs of
@@ -65,7 +64,10 @@ func (r *run) serverLogs(ctx context.Context) (map[string]string, error) {
 		return nil, fmt.Errorf("find the servers' logs: %w", err)
 	}
 	dir := filepath.Dir(filepath.Dir(data))
-	logs := map[string]string{"postgres.log": filepath.Join(dir, string(stack.Postgres), "server.log")}
+	logs := map[string]string{
+		"postgres.log": filepath.Join(dir, "postgres", "server.log"),
+		"elastic.log":  filepath.Join(dir, "elastic", "server.log"),
+	}
 	for _, node := range r.Servers.ElasticNodes() {
 		logs[string(node)+".log"] = filepath.Join(dir, string(node), "server.log")
 	}
