@@ -144,6 +144,10 @@ func TestStatementsTouchTheirEntities(t *testing.T) {
 		{"swap of two keys", `alter table shop.product drop constraint product_pkey cascade; alter table shop.product add primary key (id) deferrable;
 			update shop.product set id = case id when 3 then 4 else 3 end where id in (3, 4)`, []string{"upsert 3", "upsert 4"}},
 	} {
+		if tc.what == "merge" && testenv.PostgresMajor(t) < 15 {
+			t.Log("merge came with PostgreSQL 15; three statements stand for it")
+			tc.sql = `delete from shop.product where id = 1; update shop.product set name = 'm' where id = 7; insert into shop.product (id, name) values (12, 'n')`
+		}
 		s.exec(tc.sql)
 		got := s.took()
 		if !slices.Equal(got, tc.want) {

@@ -19,6 +19,7 @@ const (
 	codeLockTimeout = "55P03"
 	codeDeadlock    = "40P01"
 	codeInUse       = "55006"
+	codeInvalidName = "42602"
 )
 
 func pgCode(err error) string {

@@ -75,7 +75,7 @@ func (m *migrator) readSource(ctx context.Context, name string) (watched, error)
 	var primary, unfit string
 	err := m.db.QueryRowContext(ctx, sourceSQL, name).Scan(&w.oid, &w.name, &w.sql, &primary, &unfit)
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
+	case errors.Is(err, sql.ErrNoRows), pgCode(err) == codeInvalidName: // the code before PostgreSQL 16
 		return w, &OutboxError{name, "does not exist, or is not visible", "name it as SQL does, as in shop.product or '\"Shop\".\"Product\"'"}
 	case err != nil:
 		return w, fmt.Errorf("read table %s: %w", name, err)

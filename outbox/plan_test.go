@@ -258,6 +258,9 @@ func (b *bench) cost(n int) map[string]*explained {
 	ordered, id := b.strictStore(out["strict lease"]), uuid.New()
 	out["strict lease"].blocks, out["strict lease"].rows = 0, 0
 	strict, err := ordered.Lease(ctx, 1, id, groups(l.Ready...))
+	if err != nil {
+		b.t.Fatalf("strict lease: %v", err)
+	}
 	check("strict lease", n, strict.Count(), err)
 	check("release", 0, 0, ordered.Release(ctx, 1, id))
 

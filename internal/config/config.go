@@ -61,8 +61,10 @@ type Elastic struct {
 	CAFingerprint  string // of the authority, 64 hexadecimal digits
 	ClientCertFile string // PEM, with ClientKeyFile
 	ClientKeyFile  string
+	Product        string        // auto, elasticsearch, opensearch
 	Timeout        time.Duration // of one request
 	MaxBody        int           // bytes of one bulk request
+	Gzip           bool          // of bulk requests
 	RequireReady   bool          // readiness fails while Elasticsearch is unusable
 }
 

@@ -86,10 +86,14 @@ func table() []setting {
 			with("file", "", func(c *Config) *string { return &c.Elastic.ClientCertFile }, parseText),
 		row("elastic.client_key_file", "ELASTIC_CLIENT_KEY_FILE", "elastic-client-key-file", "", "PEM file with its private key.").
 			with("file", "", func(c *Config) *string { return &c.Elastic.ClientKeyFile }, parseText),
+		row("elastic.product", "ELASTIC_PRODUCT", "elastic-product", "auto", "The server: auto is what it says of itself.").
+			oneOf(func(c *Config) *string { return &c.Elastic.Product }, "auto", "elasticsearch", "opensearch"),
 		row("elastic.timeout", "WEFT_ES_TIMEOUT", "es-timeout", "15s", "Longest time of one request; shorter than the lease.").
 			duration(func(c *Config) *time.Duration { return &c.Elastic.Timeout }, 100*ms, 5*time.Minute).show("`15s`, or half of a short lease"),
 		row("elastic.max_body", "WEFT_ES_MAX_BODY", "es-max-body", "5MiB", "Largest bulk request; one larger document is sent alone.").
 			size(func(c *Config) *int { return &c.Elastic.MaxBody }, 1<<10, 90<<20),
+		row("elastic.gzip", "ELASTIC_GZIP", "elastic-gzip", "false", "Bulk requests are compressed: less traffic for more CPU.").
+			bool(func(c *Config) *bool { return &c.Elastic.Gzip }),
 		row("elastic.require_ready", "OUTBOX_REQUIRE_ES_READY", "require-es-ready", "true", "Readiness fails while Elasticsearch is unusable.").
 			bool(func(c *Config) *bool { return &c.Elastic.RequireReady }),
 

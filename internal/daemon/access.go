@@ -58,7 +58,9 @@ func elasticConfig(c config.Elastic) (out elastic.Config, access elastic.Access,
 			return out, access, fmt.Errorf("%s: %w", f.what, err)
 		}
 	}
-	return elastic.Config{URLs: urls, Index: c.Index, RequestTimeout: c.Timeout, MaxBody: c.MaxBody}, access, nil
+	return elastic.Config{
+		URLs: urls, Index: c.Index, Product: elastic.Product(c.Product), RequestTimeout: c.Timeout, MaxBody: c.MaxBody, Gzip: c.Gzip,
+	}, access, nil
 }
 
 // ElasticConfig returns how a command reaches Elasticsearch.

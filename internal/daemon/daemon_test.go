@@ -188,6 +188,9 @@ func TestStartRefuses(t *testing.T) {
 	})
 	t.Run("WrongPassword", func(t *testing.T) {
 		t.Parallel()
+		if testenv.PostgresMajor(t) < 16 {
+			t.Skip("the stack asks for passwords by a pattern in pg_hba.conf, which PostgreSQL has from 16 on")
+		}
 		r := setup(t)
 		role := "weft_password_" + r.group // the stack asks roles of this name for their password
 		r.exec(fmt.Sprintf("create role %s login password 'right'", role))

@@ -62,6 +62,7 @@ func TestNoSecretAndNoDocumentGetsOut(t *testing.T) {
 			}
 		}
 		w.Header().Set("X-Elastic-Product", "Elasticsearch")
+		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(answer)
 		return true
 	})

@@ -155,8 +155,31 @@ func (e *examination) answers(ctx context.Context, s *server, cluster bool) bool
 	return true
 }
 
+// product returns what the server says it is; where it hides that, what the configuration says.
+func (e *examination) product(ctx context.Context, s *server) elastic.Product {
+	var root struct {
+		Version struct {
+			Distribution string `json:"distribution"`
+		} `json:"version"`
+	}
+	set := elastic.Product(e.Config.Elastic.Product)
+	err := s.ask(ctx, http.MethodGet, "/", nil, &root)
+	switch open := root.Version.Distribution == string(elastic.OpenSearch); {
+	case err == nil && open && set == elastic.Elasticsearch:
+		e.add("elastic.version", Error, s.url.Host, "elastic.product is elasticsearch, and the server is OpenSearch", "correct elastic.product, or leave it at auto")
+		return elastic.OpenSearch
+	case open, set == elastic.OpenSearch:
+		return elastic.OpenSearch
+	}
+	return elastic.Elasticsearch
+}
+
 // nodes examines the versions of a cluster.
 func (e *examination) nodes(ctx context.Context, s *server) error {
+	product, tried := e.product(ctx, s), []string{"8", "9"}
+	if product == elastic.OpenSearch {
+		tried = []string{"2", "3"}
+	}
 	var nodes struct {
 		Nodes map[string]struct {
 			Version string `json:"version"`
@@ -168,8 +191,10 @@ func (e *examination) nodes(ctx context.Context, s *server) error {
 	versions := map[string]bool{}
 	for _, n := range nodes.Nodes {
 		versions[n.Version] = true
-		if major, _, _ := strings.Cut(n.Version, "."); !slices.Contains([]string{"2", "3", "8", "9"}, major) {
-			e.add("elastic.version", Error, s.url.Host, "a node runs "+n.Version+": weft is tried with Elasticsearch 8 and 9, and OpenSearch 2 and 3", "upgrade the cluster")
+		if err := product.CheckVersion(n.Version); err != nil {
+			e.add("elastic.version", Error, s.url.Host, "a node runs "+n.Version+": "+err.Error(), "upgrade the cluster")
+		} else if major, _, _ := strings.Cut(n.Version, "."); !slices.Contains(tried, major) {
+			e.add("elastic.version", Note, s.url.Host, "a node runs "+n.Version+": weft is tried with Elasticsearch 8 and 9, and OpenSearch 2 and 3", "docs/platforms.md says what ran on which version")
 		}
 	}
 	if len(versions) > 1 {

@@ -77,6 +77,8 @@ func TestFindingsInElasticsearch(t *testing.T) {
 		"Red":              {"GET /_cluster/health", `{"status":"red","unassigned_shards":3}`, want{"elastic.health", Error, "", "3 shards", "allocation/explain"}},
 		"Credentials":      {"GET /_cluster/health", "401", want{"elastic.rights", Error, "", "does not accept the credentials", "elastic.api_key"}},
 		"Version":          {"GET /_nodes", `{"nodes":{"a":{"version":"7.17.1"}}}`, want{"elastic.version", Error, "", "7.17.1", "upgrade"}},
+		"Untried":          {"GET /_nodes", `{"nodes":{"a":{"version":"10.0.1"}}}`, want{"elastic.version", Note, "", "tried with Elasticsearch 8 and 9", "platforms.md"}},
+		"OldOfOtherKind":   {"GET /_nodes", `{"nodes":{"a":{"version":"2.19.3"}}}`, want{"elastic.version", Error, "", "Elasticsearch 2.19.3, and weft needs 8.0", "upgrade"}},
 		"Versions":         {"GET /_nodes", `{"nodes":{"a":{"version":"8.19.7"},"b":{"version":"9.1.0"}}}`, want{"elastic.version", Note, "", "8.19.7, 9.1.0", "finish the upgrade"}},
 		"Privileges": {"POST /_security/user/_has_privileges", `{"index":{"idx":{"read":true,"index":false},"idx-v*":{"read":true}}}`,
 			want{"elastic.rights", Error, "idx", "lack the privilege index", "PUT /_security/role"}},
@@ -126,6 +128,28 @@ func TestFindingsInElasticsearch(t *testing.T) {
 	wantFinding(t, found, want{"elastic.alias", Warning, "idx", "neither an alias nor an index", "weft run"})
 	s.Close()
 	wantFinding(t, visit(t, s.URL, client, "idx"), want{"elastic.reachable", Error, "127.0.0.1", "no answer", "ELASTIC_URL"})
+}
+
+// The versions of OpenSearch are judged by their own measure.
+func TestVersionsOfOpenSearch(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]want{
+		"2.19.3": {}, "3.3.0": {},
+		"2.3.0":  {"elastic.version", Error, "", "OpenSearch 2.3.0, and weft needs 2.4", "upgrade"},
+		"8.19.7": {"elastic.version", Note, "", "tried with", "platforms.md"},
+	} {
+		a := well()
+		a["GET /"] = `{"version":{"distribution":"opensearch","number":"` + version + `"}}`
+		a["GET /_nodes"] = `{"nodes":{"a":{"version":"` + version + `"}}}`
+		s := httptest.NewServer(a)
+		defer s.Close()
+		found := visit(t, s.URL, http.DefaultTransport, "idx")
+		if want.check == "" && len(found) > 0 {
+			t.Errorf("%s: got %+v, want nothing", version, found)
+		} else if want.check != "" {
+			wantFinding(t, found, want)
+		}
+	}
 }
 
 // Each of several addresses is asked, and what they have in common is told once.

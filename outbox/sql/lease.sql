@@ -43,7 +43,8 @@ with fence as materialized ({fence}
   from doubtful d
   cross join lateral (
     (select q.id, q.event_version, q.status, q.next_retry_at is null as ready,
-            extract(epoch from coalesce(q.lease_until, q.next_retry_at, now()) - now())::float8 as wait
+            -- before PostgreSQL 17 an infinite time cannot be subtracted from; its epoch can
+            (extract(epoch from coalesce(q.lease_until, q.next_retry_at, now())) - extract(epoch from now()))::float8 as wait
      from {table} q
      where q.entity_id = d.entity_id and q.entity_type = d.entity_type
        and q.status in ('pending', 'processing')

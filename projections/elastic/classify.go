@@ -163,7 +163,8 @@ const largeBody = 1 << 20
 //	no answer within the deadline                        es_timeout, shared
 //	connection broke inside a body of 1 MiB or more      bisect
 //	connection broke otherwise                           es_connect, shared
-//	the answer is not from Elasticsearch                 es_request_error, shared
+//	the answer is another sender's, or the server is     es_request_error, shared
+//	too old
 //	anything else                                        es_other, shared
 //
 // After a timeout the fate is unknown. It counts as an outage, because the next request
@@ -200,7 +201,7 @@ func classifyError(err error, size, sent int) *problem {
 			p.do = cut
 		}
 		return p
-	case errors.Is(err, errProduct):
+	case errors.Is(err, errProduct), errors.Is(err, ErrVersion):
 		return fault(outbox.ReasonESRequest)
 	default:
 		return fault(outbox.ReasonESOther)
@@ -220,11 +221,11 @@ func broken(err error) bool {
 //	413                  bisect
 //	429                  es_429, shared, Retry-After
 //	other 4xx            bisect: one document may be the cause
-//	the same, without    es_request_error, shared: something between weft and
-//	X-Elastic-Product    Elasticsearch, which cannot judge a document
+//	the same, but not    es_request_error, shared: something between weft and
+//	of the server (own)  Elasticsearch, which cannot judge a document
 //	5xx                  es_5xx, shared, Retry-After
 //	anything else        es_other, shared
-func classifyStatus(status int, header http.Header, body []byte, now time.Time) *problem {
+func classifyStatus(status int, header http.Header, body []byte, own bool, now time.Time) *problem {
 	e := parseWhole(body)
 	p := &problem{fault: outbox.Fault{
 		Reason:     outbox.ReasonESRequest,
@@ -240,7 +241,7 @@ func classifyStatus(status int, header http.Header, body []byte, now time.Time) 
 		p.do = tooLong
 	case status == http.StatusTooManyRequests:
 		p.fault.Reason = outbox.ReasonES429
-	case status >= 400 && status < 500 && !product(header):
+	case status >= 400 && status < 500 && !own:
 		p.fault.Err = fmt.Errorf("%w: %w", p.fault.Err, errProduct)
 	case status >= 400 && status < 500:
 		p.do = bisect

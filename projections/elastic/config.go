@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -44,6 +45,9 @@ type Config struct {
 
 	Index string // alias over Index-vN, or an existing plain index
 
+	// Product is the server; the default is Auto.
+	Product Product
+
 	// Mapping is what an index made here gets, as the mappings object of Elasticsearch; nil
 	// means the one of search_index. Its hash is kept in _meta and compared at start.
 	Mapping json.RawMessage
@@ -62,6 +66,8 @@ type Config struct {
 	// MaxBody is the size in bytes above which a batch is split into several requests:
 	// 1 KiB to 90 MiB, default 5 MiB. A larger single document travels alone.
 	MaxBody int
+	// Gzip compresses bulk requests. MaxBody counts bytes before that.
+	Gzip bool
 
 	Tracer trace.Tracer // optional: makes a span of each request that belongs to one
 
@@ -94,6 +100,9 @@ func (c Config) validate() error {
 			errs = append(errs, fmt.Errorf("%s of index %s: want a JSON object: %w", o.what, c.Index, err))
 		}
 	}
+	if !slices.Contains([]Product{Auto, Elasticsearch, OpenSearch}, c.Product) {
+		errs = append(errs, fmt.Errorf("product %q: want %s, %s or %s", c.Product, Auto, Elasticsearch, OpenSearch))
+	}
 	if c.RequestTimeout < minRequestTimeout || c.RequestTimeout > maxRequestTimeout {
 		errs = append(errs, fmt.Errorf("request timeout %s: want %s to %s", c.RequestTimeout, minRequestTimeout, maxRequestTimeout))
 	}
@@ -122,11 +131,10 @@ type Sink struct {
 	cfg     Config
 	mapping string // its hash
 	client  *elastictransport.Client
+	known   atomic.Value // the Product of the server
 	log     *zap.Logger
 	metrics *metrics
 	trace   *instrumentation // nil without a Tracer
-
-	aliasURL, plainURL *url.URL
 
 	projection string
 	anyMapping atomic.Bool  // while a rebuild goes on, the index may have another mapping
@@ -149,6 +157,7 @@ type Sink struct {
 func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName string) (*Sink, error) {
 	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, DefaultRequestTimeout)
 	cfg.MaxBody = cmp.Or(cfg.MaxBody, DefaultMaxBody)
+	cfg.Product = cmp.Or(cfg.Product, Auto)
 	if len(cfg.Mapping) == 0 {
 		cfg.Mapping = mappingJSON
 	}
@@ -173,7 +182,8 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName 
 	if len(urls) > 1 {
 		through = setAside{through}
 	}
-	// The client of the typed API would bring hundreds of packages along.
+	// The requests are esapi's, the transport is the client's. elasticsearch.NewClient is not used: it
+	// refuses OpenSearch, and brings hundreds of packages of the typed API along.
 	options := []elastictransport.Option{
 		elastictransport.WithURLs(urls...), elastictransport.WithTransport(through), elastictransport.WithDisableRetry(),
 	}
@@ -201,24 +211,8 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName 
 		projection: projectionName,
 	}
 	s.bodyCap.Store(int64(cfg.MaxBody))
-	s.aliasURL, s.plainURL = bulkURL(cfg, true), bulkURL(cfg, false)
 	s.answers.New = func() any { return new(answer) }
 	return s, nil
-}
-
-// bulkURL is the request of every batch. The server's own timeout stays below ours,
-// so that a missing shard is reported per item and not as our timeout. The answer
-// is filtered down to what decode reads.
-func bulkURL(cfg Config, alias bool) *url.URL {
-	wait := max(cfg.RequestTimeout*2/3, time.Millisecond)
-	q := "filter_path=items.*.status,items.*._id,items.*.error,items.*.result&timeout=" + fmt.Sprintf("%dms", wait.Milliseconds())
-	if alias {
-		q += "&require_alias=true"
-	}
-	if cfg.Pipeline != "" {
-		q += "&pipeline=" + url.QueryEscape(cfg.Pipeline)
-	}
-	return &url.URL{Path: "/" + cfg.Index + "/_bulk", RawQuery: q}
 }
 
 // Close drops idle connections. The Sink must not be used afterwards.

@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"bytes"
+	"compress/gzip"
 	"errors"
 	"io"
 	"strconv"
@@ -140,6 +141,22 @@ type payload struct {
 	buf  []byte
 	gen  uint64
 	sent int // most bytes any reader has handed out
+
+	zip   *gzip.Writer
+	spare []byte // of compress
+}
+
+// compress replaces the payload by its gzip form. The client's own compression would give its buffer
+// to the next request while a transport may still read it, and hide how much was sent.
+func (p *payload) compress() {
+	if p.zip == nil {
+		p.zip, _ = gzip.NewWriterLevel(nil, gzip.BestSpeed) // the level is valid
+	}
+	into := bytes.NewBuffer(p.spare[:0])
+	p.zip.Reset(into)
+	_, _ = p.zip.Write(p.buf) // memory takes everything
+	_ = p.zip.Close()
+	p.buf, p.spare = into.Bytes(), p.buf
 }
 
 var errDetached = errors.New("elastic: request body is no longer in use")
@@ -157,8 +174,8 @@ func (p *payload) detach() {
 	defer p.mu.Unlock()
 	p.gen++
 	p.sent = 0
-	if cap(p.buf) > maxPooled {
-		p.buf = nil
+	if cap(p.buf) > maxPooled || cap(p.spare) > maxPooled {
+		p.buf, p.spare = nil, nil
 	}
 	p.buf = p.buf[:0]
 }

@@ -156,7 +156,7 @@ func (s *Sink) find(ctx context.Context) (target, error) {
 		e := parseWhole(body)
 		return fault(refused(s.host(), status, e.detail(status), s.cfg.Index, s.access()))
 	case status != http.StatusOK:
-		p := classifyStatus(status, http.Header{}, body, time.Now())
+		p := classifyStatus(status, http.Header{}, body, true, time.Now())
 		p.fault.Shared = true
 		return target{}, &p.fault
 	}

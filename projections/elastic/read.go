@@ -75,29 +75,25 @@ const scanKeep = "10m"
 
 // Scan calls page with all documents that there were when it began, without their content,
 // until page returns an error.
-func (s *Sink) Scan(ctx context.Context, page func([]Document) error) (err error) {
-	answer, err := s.ask(ctx, "open a point in time", esapi.OpenPointInTimeRequest{
-		Instrument: s.client.InstrumentationEnabled(), Index: []string{s.cfg.Index}, KeepAlive: scanKeep,
-	})
+func (s *Sink) Scan(ctx context.Context, page func([]Document) error) error {
+	point, err := s.openPoint(ctx)
 	if err != nil {
 		return err
 	}
-	var point struct {
-		ID string `json:"id"`
+	defer s.closePoint(ctx, point)
+	for n := range max(point.slices, 1) {
+		if err := s.scanSlice(ctx, point, n, page); err != nil {
+			return err
+		}
 	}
-	if err := json.Unmarshal(answer, &point); err != nil {
-		return fmt.Errorf("open a point in time: %w", err)
-	}
-	defer func() {
-		body, _ := json.Marshal(point) //nolint:errchkjson // a string
-		_, _ = s.ask(context.WithoutCancel(ctx), "close the point in time", esapi.ClosePointInTimeRequest{
-			Instrument: s.client.InstrumentationEnabled(), Body: bytes.NewReader(body),
-		}) // it ends by itself
-	}()
+	return nil
+}
+
+func (s *Sink) scanSlice(ctx context.Context, point point, n int, page func([]Document) error) error {
 	var after json.RawMessage
 	for {
-		query := []byte(`{"version":true,"_source":false,"track_total_hits":false,"sort":["_shard_doc"],"size":` + strconv.Itoa(MaxPage) + `,"pit":{"keep_alive":"` + scanKeep + `","id":`)
-		query = append(AppendString(query, point.ID), '}')
+		query := []byte(`{"version":true,"_source":false,"track_total_hits":false,"sort":[` + point.sort + `],"size":` + strconv.Itoa(MaxPage) + point.slice(n) + `,"pit":{"keep_alive":"` + scanKeep + `","id":`)
+		query = append(AppendString(query, point.id), '}')
 		if after != nil {
 			query = append(append(query, `,"search_after":`...), after...)
 		}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/elastic/elastic-transport-go/v8/elastictransport"
 	"github.com/elastic/go-elasticsearch/v8/esapi"
 
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -34,6 +35,9 @@ func (s *Sink) post(ctx context.Context, actions []Action, idx []int, kind nameK
 	for _, i := range idx {
 		p.buf = appendAction(p.buf, &actions[i])
 	}
+	if s.cfg.Gzip {
+		p.compress()
+	}
 	size := len(p.buf)
 	ans := s.answers.Get().(*answer)
 	ans.buf.Reset()
@@ -54,7 +58,7 @@ func (s *Sink) post(ctx context.Context, actions []Action, idx []int, kind nameK
 		p.unanswered = true
 		return nil, p
 	case status < 200 || status > 299:
-		p := classifyStatus(status, header, ans.buf.Bytes(), time.Now())
+		p := classifyStatus(status, header, ans.buf.Bytes(), s.judges(status, header, ans.buf.Bytes()), time.Now())
 		p.fault.Marks = marks
 		return nil, p
 	case errors.Is(err, context.DeadlineExceeded):
@@ -101,28 +105,50 @@ func garbled(err error) *problem {
 // exchange sends p and reads the answer into dst under the request deadline. The
 // status is 0 when there was no answer at all.
 func (s *Sink) exchange(ctx context.Context, p *payload, kind nameKind, dst *bytes.Buffer) (int, http.Header, error) {
-	target := *s.aliasURL
-	if kind == namePlain {
-		target = *s.plainURL
-	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
 	defer cancel()
-	req := &http.Request{
-		Method:        http.MethodPost,
-		URL:           &target,
-		Header:        http.Header{"Content-Type": {"application/x-ndjson"}, "Accept": {"application/json"}},
-		Body:          p.reader(),
-		GetBody:       func() (io.ReadCloser, error) { return p.reader(), nil },
-		ContentLength: int64(len(p.buf)),
-	}
-	req = req.WithContext(ctx)
 	s.trace.RecordPathPart(ctx, "index", s.cfg.Index)
-	status, header, err := s.do(req, dst)
-	s.trace.AfterRequest(req, "elasticsearch", "bulk")
+	status, header, err := s.do(ctx, p, kind, dst)
 	if err != nil {
 		s.trace.RecordError(ctx, err)
 	}
 	return status, header, err
+}
+
+// do sends p. The server's own timeout stays below the request's, so that a missing shard is
+// reported for each item and not as a timeout. The answer is filtered down to what decode reads.
+func (s *Sink) do(ctx context.Context, p *payload, kind nameKind, dst *bytes.Buffer) (int, http.Header, error) {
+	product, err := s.product(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	alias := kind != namePlain
+	header := http.Header{"Content-Type": {"application/x-ndjson"}, "Accept": {"application/json"}}
+	if s.cfg.Gzip {
+		header.Set("Content-Encoding", "gzip")
+	}
+	res, err := esapi.BulkRequest{
+		Index: s.cfg.Index, Pipeline: s.cfg.Pipeline, RequireAlias: &alias, Timeout: max(s.cfg.RequestTimeout*2/3, time.Millisecond),
+		FilterPath: []string{"items.*.status", "items.*._id", "items.*.error", "items.*.result"},
+		Header:     header,
+	}.Do(ctx, upload{s.client, p, s.trace})
+	if err != nil {
+		s.dropIdle()
+		return 0, nil, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	n, err := dst.ReadFrom(io.LimitReader(res.Body, maxAnswer+1))
+	if err == nil && n > maxAnswer {
+		err = fmt.Errorf("more than %d bytes", maxAnswer)
+	}
+	body := dst.Bytes()
+	if err != nil {
+		body = nil
+	}
+	if alien := s.genuine(product, res.StatusCode, res.Header, body, bulkKey); alien != nil {
+		return 0, nil, alien
+	}
+	return res.StatusCode, res.Header, err
 }
 
 // call sends a small request other than _bulk and returns the status and the body.
@@ -130,46 +156,44 @@ func (s *Sink) exchange(ctx context.Context, p *payload, kind nameKind, dst *byt
 func (s *Sink) call(ctx context.Context, req esapi.Request) (int, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
 	defer cancel()
+	p, err := s.product(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
 	res, err := req.Do(ctx, nodes{s.client, len(s.cfg.URLs)})
 	if err != nil {
 		s.dropIdle()
 		return 0, nil, err
 	}
+	body, err := readAnswer(res)
+	if alien := s.genuine(p, res.StatusCode, res.Header, body, keyOf(req)); alien != nil {
+		return 0, nil, alien
+	}
+	return res.StatusCode, body, err
+}
+
+// readAnswer returns the body of an answer, nil where it broke off, and closes it.
+func readAnswer(res *esapi.Response) ([]byte, error) {
 	defer func() { _ = res.Body.Close() }()
-	if err := genuine(res.StatusCode, res.Header); err != nil {
-		return 0, nil, err
-	}
-	var buf bytes.Buffer
-	_, err = buf.ReadFrom(io.LimitReader(res.Body, maxAnswer))
-	return res.StatusCode, buf.Bytes(), err
-}
-
-var errProduct = errors.New("the server does not say that it is Elasticsearch (no X-Elastic-Product header)")
-
-// genuine returns an error for a 2xx answer of another product, which does not confirm a write.
-func genuine(status int, header http.Header) error {
-	if status >= 200 && status < 300 && !product(header) {
-		return errProduct
-	}
-	return nil
-}
-
-// product reports whether an answer names Elasticsearch as its sender.
-func product(header http.Header) bool { return header.Get("X-Elastic-Product") == "Elasticsearch" }
-
-func (s *Sink) do(req *http.Request, dst *bytes.Buffer) (int, http.Header, error) {
-	res, err := s.client.Perform(req)
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
-		s.dropIdle()
-		return 0, nil, err
+		return nil, err
 	}
-	defer res.Body.Close()
-	if err := genuine(res.StatusCode, res.Header); err != nil {
-		return 0, nil, err
-	}
-	n, err := dst.ReadFrom(io.LimitReader(res.Body, maxAnswer+1))
-	if err == nil && n > maxAnswer {
-		err = fmt.Errorf("more than %d bytes", maxAnswer)
-	}
-	return res.StatusCode, res.Header, err
+	return body, nil
+}
+
+// upload carries a bulk request, whose body it knows how to measure and to repeat.
+type upload struct {
+	client *elastictransport.Client
+	p      *payload
+	trace  *instrumentation
+}
+
+// Perform implements esapi.Transport.
+func (u upload) Perform(req *http.Request) (*http.Response, error) {
+	req.Body, req.ContentLength = u.p.reader(), int64(len(u.p.buf))
+	req.GetBody = func() (io.ReadCloser, error) { return u.p.reader(), nil }
+	res, err := u.client.Perform(req)
+	u.trace.AfterRequest(req, "elasticsearch", "bulk")
+	return res, err
 }

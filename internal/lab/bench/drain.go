@@ -96,6 +96,9 @@ func (b *bench) newSite(ctx context.Context, binary string, w workload) (s *site
 	if w.finished != "" {
 		env = append(env, "OUTBOX_FINISHED="+w.finished)
 	}
+	if w.gzip {
+		env = append(env, "ELASTIC_GZIP=true")
+	}
 	if w.traced {
 		env = append(env, "WORDLOOM_TRACING_ENABLED=true", "OTEL_TRACES_SAMPLER=traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.01",
 			"OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_EXPORTER_OTLP_ENDPOINT="+b.place.collector.GRPC)

@@ -49,6 +49,7 @@ type workload struct {
 	before   int    // trickle: events that are drained first
 	declared bool   // by a declaration, from an outbox that triggers fill
 	loads    bool   // no events: the leader loads the rows
+	gzip     bool   // weft compresses bulk requests
 	finished string // what becomes of events that are done; empty is keep
 	drains   int    // times over, in fresh tables
 }
@@ -71,6 +72,8 @@ func scenarios() []scenario {
 	mixed.entities, mixed.text, mixed.deletes = mixed.events*7/10, 2000, true
 	adopted.adopted = true
 	traced.parents, traced.traced = true, true
+	gzip := distinct(100_000)
+	gzip.gzip = true
 	declared, loads := distinct(100_000), distinct(100_000)
 	declared.declared, loads.declared, loads.loads = true, true, true
 	retrying, longtx := distinct(referenceEvents), distinct(1_000_000)
@@ -84,6 +87,7 @@ func scenarios() []scenario {
 		{"distinct", "every event another entity, 200-byte text", againstRaw, distinct(100_000)},
 		{"distinct-archive", "as distinct, with finished events moved to the history", againstRaw, finishing(distinct(100_000), finishedArchive)},
 		{"distinct-delete", "as distinct, with finished events deleted", againstRaw, finishing(distinct(100_000), finishedDelete)},
+		{"gzip", "as distinct, with bulk requests compressed by weft", againstRaw, gzip},
 		{"declared", "as distinct, by a declaration from an outbox that triggers fill", againstRaw, declared},
 		{"load", "100,000 rows without events, which the leader loads first", againstRaw, loads},
 		{"hot", "100,000 events over 5,000 entities; the loader is fed every event", againstRaw, hot},

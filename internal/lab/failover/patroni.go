@@ -19,13 +19,15 @@ const (
 	// memberBound is for one round: Patroni's ttl, a rewind or a base backup, and the look at
 	// both stores.
 	memberBound = 6 * time.Minute
-	// gapBound is for the database alone.
+	// gapBound is for the database alone, and for weft to be abreast before a fault.
 	gapBound = 3 * time.Minute
 
 	probePause   = 50 * time.Millisecond
 	probeTimeout = time.Second
 	// noticed is from when on a time without a commit counts as one without the database.
 	noticed = 250 * time.Millisecond
+	// memberRate is in events per second: the members, etcd and HAProxy share the machine.
+	memberRate = rate / 2
 	// settleLimit is how long after the database weft may take to settle its first event.
 	settleLimit = time.Second
 )
@@ -42,7 +44,7 @@ func (r *run) open(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		opts.DatabaseURL, opts.Replication = r.cluster.URL(), stack.NoReplica
+		opts.DatabaseURL, opts.Replication, opts.Quick = r.cluster.URL(), stack.NoReplica, true
 		if r.opts.Proxy {
 			opts.DatabaseURL = r.cluster.ProxyURL()
 		}
@@ -63,6 +65,7 @@ func (r *run) openProbes(ctx context.Context) error {
 	if r.cluster == nil {
 		return nil
 	}
+	r.stream.Rate = memberRate
 	urls := []string{r.cluster.ProxyURL()}
 	if !r.opts.Proxy {
 		urls = nil
@@ -150,7 +153,7 @@ func (r *run) member(ctx context.Context, name string) (round *Round, err error)
 	ctx, cancel := context.WithTimeoutCause(ctx, memberBound, fmt.Errorf("%s not over within %v", name, memberBound))
 	defer cancel()
 	round = &Round{Fault: name}
-	fault := faults.New(name, &faults.Target{Group: r.Group, Cluster: r.cluster}, nil, faults.Params{})
+	fault := faults.New(name, &faults.Target{Group: r.Group, Patroni: r.cluster}, nil, faults.Params{})
 	if err := r.throughFault(ctx, round, fault); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
@@ -171,7 +174,7 @@ func (r *run) throughFault(ctx context.Context, round *Round, fault *faults.Inje
 			err = errors.Join(err, fault.Heal(ctx))
 		}
 	}()
-	err = r.await(ctx, "small backlog", func(ctx context.Context) error {
+	err = rig.Await(ctx, gapBound, poll, "small backlog", func(ctx context.Context) error {
 		n, err := r.Backlog(ctx)
 		if err == nil && n > warm {
 			err = fmt.Errorf("%d events wait", n)

@@ -185,10 +185,10 @@ func (r *run) prepare(ctx context.Context, dir string) error {
 	if r.app.Pool, err = rig.OpenPool(ctx, r.DatabaseURL, writers+1); err != nil {
 		return err
 	}
+	r.stream = &traffic.Stream{App: r.app, Writers: writers, Rate: rate, Seed: r.opts.Seed, Entities: traffic.Entities(entities)}
 	if err := r.openProbes(ctx); err != nil {
 		return err
 	}
-	r.stream = &traffic.Stream{App: r.app, Writers: writers, Rate: rate, Seed: r.opts.Seed, Entities: traffic.Entities(entities)}
 	return r.LaunchAll(ctx, "a", "b")
 }
 

@@ -92,8 +92,8 @@ type Target struct {
 	// Primary is the PostgreSQL server that takes writes; empty means the one that was started
 	// as such.
 	Primary stack.Server
-	// Cluster is the PostgreSQL that fails over by itself, where it does; nil elsewhere.
-	Cluster *patroni.Cluster
+	// Patroni is the PostgreSQL that fails over by itself, where it does; nil elsewhere.
+	Patroni *patroni.Cluster
 }
 
 // Injection is one fault as it is carried out.

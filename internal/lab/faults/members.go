@@ -31,12 +31,12 @@ func Members() Names {
 	return names
 }
 
-// members are faults of [Target.Cluster]. No schedule draws them.
+// members are faults of [Target.Patroni]. No schedule draws them.
 func members() []Fault {
 	all := []Fault{
 		{
 			Name: "member-switchover", About: "Patroni is asked for another primary", Observe: moved,
-			Inject: func(ctx context.Context, i *Injection) error { return i.Cluster.Switchover(ctx) },
+			Inject: func(ctx context.Context, i *Injection) error { return i.Patroni.Switchover(ctx) },
 		},
 		{
 			Name: "postgres-killed", About: "PostgreSQL of the primary is killed, and its Patroni lives", Observe: restarted,
@@ -77,10 +77,10 @@ func members() []Fault {
 
 // availableMember notes who is the primary and since when the members run.
 func availableMember(ctx context.Context, i *Injection) (err error) {
-	if i.Cluster == nil {
+	if i.Patroni == nil {
 		return Skip("PostgreSQL does not fail over by itself here")
 	}
-	if i.primary, err = i.Cluster.Primary(ctx); err != nil {
+	if i.primary, err = i.Patroni.Primary(ctx); err != nil {
 		return fmt.Errorf("primary: %w", err)
 	}
 	i.started, err = startedAt(ctx, i.primary)
@@ -109,7 +109,7 @@ func (i *Injection) expect(holds bool, format string, args ...any) {
 
 // moved expects another primary.
 func moved(ctx context.Context, i *Injection) error {
-	now, err := i.Cluster.Primary(ctx)
+	now, err := i.Patroni.Primary(ctx)
 	if err != nil {
 		return fmt.Errorf("primary: %w", err)
 	}
@@ -120,7 +120,7 @@ func moved(ctx context.Context, i *Injection) error {
 // restarted expects that PostgreSQL of the primary has been started anew, or another one in its
 // place, as Patroni sees fit.
 func restarted(ctx context.Context, i *Injection) error {
-	now, err := i.Cluster.Primary(ctx)
+	now, err := i.Patroni.Primary(ctx)
 	if err != nil {
 		return fmt.Errorf("primary: %w", err)
 	}
@@ -145,10 +145,10 @@ func killEtcd(ctx context.Context, i *Injection) error {
 }
 
 func killPaused(ctx context.Context, i *Injection) error {
-	if err := i.Cluster.Configure(ctx, map[string]any{"pause": true}); err != nil {
+	if err := i.Patroni.Configure(ctx, map[string]any{"pause": true}); err != nil {
 		return err
 	}
-	if err := i.Cluster.AwaitPause(ctx); err != nil {
+	if err := i.Patroni.AwaitPause(ctx); err != nil {
 		return err
 	}
 	i.At = time.Now()
@@ -158,17 +158,17 @@ func killPaused(ctx context.Context, i *Injection) error {
 	if err := rig.Sleep(ctx, pausedFor); err != nil {
 		return err
 	}
-	return i.Cluster.Configure(ctx, map[string]any{"pause": nil})
+	return i.Patroni.Configure(ctx, map[string]any{"pause": nil})
 }
 
 // restartMembers does the replicas first, as an operator does.
 func restartMembers(ctx context.Context, i *Injection) error {
 	buffers := fmt.Sprintf("%dMB", 64+i.At.Second()) // another size than before
 	change := map[string]any{"postgresql": map[string]any{"parameters": map[string]any{"shared_buffers": buffers}}}
-	if err := i.Cluster.Configure(ctx, change); err != nil {
+	if err := i.Patroni.Configure(ctx, change); err != nil {
 		return err
 	}
-	for _, h := range append(i.Cluster.Others(i.primary), i.primary) {
+	for _, h := range append(i.Patroni.Others(i.primary), i.primary) {
 		if err := h.Restart(ctx); err != nil {
 			return err
 		}
@@ -183,8 +183,8 @@ func wholeAgain(ctx context.Context, i *Injection) error {
 	if err := i.primary.Signal(patroni.Patroni|patroni.Postgres|patroni.Etcd, syscall.SIGCONT); err != nil {
 		return err
 	}
-	if err := errors.Join(i.Cluster.Configure(ctx, map[string]any{"pause": nil}), i.primary.StartEtcd(), i.primary.StartPatroni()); err != nil {
+	if err := errors.Join(i.Patroni.Configure(ctx, map[string]any{"pause": nil}), i.primary.StartEtcd(), i.primary.StartPatroni()); err != nil {
 		return err
 	}
-	return i.Cluster.AwaitWhole(ctx)
+	return i.Patroni.AwaitWhole(ctx)
 }

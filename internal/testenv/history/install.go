@@ -196,7 +196,7 @@ func run(ctx context.Context, db DB, script, table string) error {
 	defer cancel()
 	var schema, entity string
 	err := db.QueryRow(ctx, `select current_schema(), coalesce((select format_type(atttypid, null) from pg_attribute
-		where attrelid = to_regclass($1) and attname = 'entity_id'), '')`, table).Scan(&schema, &entity)
+		where attrelid = to_regclass(nullif($1, '')) and attname = 'entity_id'), '')`, table).Scan(&schema, &entity)
 	if err != nil {
 		return fmt.Errorf("install history: %w", err)
 	}

@@ -81,7 +81,7 @@ func (h *Host) StartPatroni() (err error) {
 	return err
 }
 
-// Parts of a host that signals go to.
+// Part is one or several of the programs of a host.
 type Part int
 
 // The parts.

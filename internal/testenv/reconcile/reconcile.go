@@ -159,35 +159,27 @@ type hit struct {
 	Routing string         `json:"_routing"`
 	Version int64          `json:"_version"`
 	Source  map[string]any `json:"_source"`
-	Sort    []any          `json:"sort"`
 }
 
 const keepAlive = "1m"
 
-// pages calls yield with the documents of one point in time, page by page.
+// pages calls yield with the documents that there were at one moment, page by page. It scrolls, which
+// Elasticsearch and OpenSearch do alike.
 func pages(ctx context.Context, es *Client, path string, yield func([]hit) error) (err error) {
-	var pit struct {
-		ID string `json:"id"`
-	}
-	if err := es.Do(ctx, http.MethodPost, path+"/_pit?keep_alive="+keepAlive, nil, &pit); err != nil {
-		return fmt.Errorf("open point in time: %w", err)
-	}
+	scroll := ""
 	defer func() {
-		cerr := es.Do(context.WithoutCancel(ctx), http.MethodDelete, "/_pit", map[string]any{"id": pit.ID}, nil)
+		if scroll == "" {
+			return
+		}
+		cerr := es.Do(context.WithoutCancel(ctx), http.MethodDelete, "/_search/scroll", map[string]any{"scroll_id": []string{scroll}}, nil)
 		if cerr != nil {
-			err = errors.Join(err, fmt.Errorf("close point in time: %w", cerr))
+			err = errors.Join(err, fmt.Errorf("close scroll: %w", cerr))
 		}
 	}()
-	query := map[string]any{
-		"size":             pageSize,
-		"version":          true,
-		"track_total_hits": false,
-		"sort":             []string{"_shard_doc"},
-	}
+	at, query := path+"/_search?scroll="+keepAlive, map[string]any{"size": pageSize, "version": true, "sort": []string{"_doc"}}
 	for {
-		query["pit"] = map[string]any{"id": pit.ID, "keep_alive": keepAlive}
 		var page struct {
-			PIT    string `json:"pit_id"`
+			Scroll string `json:"_scroll_id"`
 			Shards struct {
 				Failed int `json:"failed"`
 			} `json:"_shards"`
@@ -196,23 +188,20 @@ func pages(ctx context.Context, es *Client, path string, yield func([]hit) error
 				Hits []hit `json:"hits"`
 			} `json:"hits"`
 		}
-		if err := es.Do(ctx, http.MethodPost, "/_search", query, &page); err != nil {
+		if err := es.Do(ctx, http.MethodPost, at, query, &page); err != nil {
 			return fmt.Errorf("read documents: %w", err)
 		}
+		scroll = page.Scroll
 		if page.Shards.Failed > 0 || page.TimedOut {
 			return errors.New("read documents: a shard did not answer")
 		}
-		if page.PIT != "" {
-			pit.ID = page.PIT
-		}
-		hits := page.Hits.Hits
-		if len(hits) == 0 {
+		if len(page.Hits.Hits) == 0 {
 			return nil
 		}
-		if err := yield(hits); err != nil {
+		if err := yield(page.Hits.Hits); err != nil {
 			return err
 		}
-		query["search_after"] = hits[len(hits)-1].Sort
+		at, query = "/_search/scroll", map[string]any{"scroll": keepAlive, "scroll_id": scroll}
 	}
 }
 

@@ -61,6 +61,7 @@ type Server struct {
 	item     func(Item) *ItemFault
 	maxBody  int
 	index    string // answer of GET /<name>; empty is 404
+	root     string // answer of GET / of another product; empty for Elasticsearch
 }
 
 // New starts a server whose every index name is an alias. It is closed at the end
@@ -114,6 +115,13 @@ func (s *Server) AnswerIndex(status int, body string) {
 	s.index = fmt.Sprintf("%d %s", status, body)
 }
 
+// AnswerRoot makes the server answer without Elasticsearch's header, and GET / as given.
+func (s *Server) AnswerRoot(status int, body string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.root = fmt.Sprintf("%d %s", status, body)
+}
+
 // Requests returns the _bulk requests seen so far, refused ones too.
 func (s *Server) Requests() []Request {
 	s.mu.Lock()
@@ -143,9 +151,17 @@ func (s *Server) Live() int {
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("X-Elastic-Product", "Elasticsearch")
+	s.mu.Lock()
+	root := s.root
+	s.mu.Unlock()
+	if root == "" {
+		w.Header().Set("X-Elastic-Product", "Elasticsearch")
+	}
+	w.Header().Set("Content-Type", "application/json")
 	index, op, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	switch {
+	case r.URL.Path == "/" && root != "":
+		reply(w, root)
 	case op == "_bulk" && r.Method == http.MethodPost:
 		s.bulk(w, r, index)
 	case op == "" && r.Method == http.MethodGet:
@@ -167,10 +183,14 @@ func (s *Server) lookup(w http.ResponseWriter, name string) {
 	if answer == "" {
 		answer = fmt.Sprintf(`200 {"%[1]s-v1":{"aliases":{"%[1]s":{}},"settings":{"index":{"uuid":"u","gc_deletes":"1h"}}}}`, name)
 	}
+	reply(w, answer)
+}
+
+// reply sends an answer that begins with its status.
+func reply(w http.ResponseWriter, answer string) {
 	var status int
 	head, body, _ := strings.Cut(answer, " ")
 	_, _ = fmt.Sscan(head, &status)
-	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = io.WriteString(w, body)
 }
@@ -201,7 +221,6 @@ func (s *Server) bulk(w http.ResponseWriter, r *http.Request, index string) {
 		step(w, r, apply)
 		return
 	}
-	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(apply())
 }
 

@@ -1,0 +1,26 @@
+package testenv
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// PostgresMajor returns the major version of the server of DATABASE_URL, for tests of what only newer
+// ones have. They say so where they leave something out.
+func PostgresMajor(t testing.TB) int {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), serverTimeout)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, server(t, databaseEnv))
+	if err != nil {
+		t.Fatalf("testenv: version of PostgreSQL: %v", err)
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	var number int
+	if err := conn.QueryRow(ctx, "select current_setting('server_version_num')::int").Scan(&number); err != nil {
+		t.Fatalf("testenv: version of PostgreSQL: %v", err)
+	}
+	return number / 10_000
+}

@@ -1,0 +1,251 @@
+package elastic
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections/elastic/elastictest"
+)
+
+// openRoot is what OpenSearch answers to GET /.
+const openRoot = `{"version":{"distribution":"opensearch","number":"2.19.3"}}`
+
+// openSink returns a Sink on a fake OpenSearch.
+func openSink(t *testing.T) (*Sink, *elastictest.Server) {
+	t.Helper()
+	s, srv, _ := fakeSink(t, nil)
+	srv.AnswerRoot(200, openRoot)
+	return s, srv
+}
+
+func TestProductIsWhatTheServerSays(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		product Product
+		status  int
+		root    string // empty: Elasticsearch
+		want    string // in the error; empty: none
+	}{
+		"Elasticsearch":           {Auto, 0, "", ""},
+		"NamedElasticsearch":      {Elasticsearch, 0, "", ""},
+		"OpenSearch":              {Auto, 200, openRoot, ""},
+		"NamedOpenSearch":         {OpenSearch, 200, openRoot, ""},
+		"NewestOpenSearch":        {Auto, 200, `{"version":{"distribution":"opensearch","number":"3.3.0"}}`, ""},
+		"FromSource":              {Auto, 200, `{"version":{"distribution":"opensearch","number":"main"}}`, ""},
+		"OldestOpenSearch":        {Auto, 200, `{"version":{"distribution":"opensearch","number":"2.4.0"}}`, ""},
+		"OldOpenSearch":           {Auto, 200, `{"version":{"distribution":"opensearch","number":"2.3.0"}}`, "OpenSearch 2.3.0, and weft needs 2.4"},
+		"OldNamedOpenSearch":      {OpenSearch, 200, `{"version":{"distribution":"opensearch","number":"1.3.20"}}`, "OpenSearch 1.3.20, and weft needs 2.4"},
+		"NotElasticsearch":        {Elasticsearch, 200, openRoot, "elastic.product is elasticsearch, and the server at"},
+		"NotOpenSearch":           {OpenSearch, 0, "", "elastic.product is opensearch, and the server at"},
+		"Hidden":                  {Auto, 403, `{"error":{"type":"security_exception","reason":"no"},"status":403}`, "may not see GET /, set elastic.product"},
+		"NamedThoughHidden":       {OpenSearch, 403, `{"error":{"type":"security_exception","reason":"no"},"status":403}`, ""},
+		"Imitation":               {Auto, 200, `{"version":{"number":"7.10.2"}}`, `names version "7.10.2" and no distribution`},
+		"NamedThoughImitating":    {OpenSearch, 200, `{"version":{"number":"7.10.2"}}`, ""},
+		"Middlebox":               {Auto, 200, `<html>welcome</html>`, "is not one of Elasticsearch"},
+		"MiddleboxOfJSON":         {Auto, 200, `{"status":"ok"}`, "is not one of Elasticsearch"},
+		"ElasticsearchIsNotThere": {Elasticsearch, 200, `<html>welcome</html>`, "is not one of Elasticsearch"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, srv, _ := fakeSink(t, func(cfg *Config) { cfg.Product = c.product })
+			if c.root != "" {
+				srv.AnswerRoot(c.status, c.root)
+			}
+			outcomes, err := s.Write(leading(t), docs(1))
+			if c.want == "" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				wantOutcomes(t, outcomes, []outbox.Outcome{outbox.OK()})
+				return
+			}
+			if f := wantFault(t, err, outbox.ReasonESRequest, true); !strings.Contains(f.Error(), c.want) {
+				t.Errorf("got %q, want it to say %q", f, c.want)
+			}
+			if n := len(srv.Requests()); n != 0 {
+				t.Errorf("%d bulk requests were sent, want none to a server that is not known", n)
+			}
+		})
+	}
+}
+
+func TestElasticsearchBefore8IsRefused(t *testing.T) {
+	t.Parallel()
+	for version, old := range map[string]bool{"7.17.28": true, "8.0.0": false, "8.19.7": false, "9.2.0": false, "10.0.0": false, "": false} {
+		if err := Elasticsearch.CheckVersion(version); errors.Is(err, ErrVersion) != old {
+			t.Errorf("%q: got %v, want an error: %t", version, err, old)
+		}
+	}
+}
+
+// A server that names itself although its GET / is hidden is known from its next answer.
+func TestHeaderNamesElasticsearchThatHidesItsVersion(t *testing.T) {
+	t.Parallel()
+	s, srv, _ := fakeSink(t, nil)
+	srv.AnswerRoot(403, `{"error":{"type":"security_exception","reason":"no"},"status":403}`)
+	if _, err := s.product(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.genuine("", 200, http.Header{"X-Elastic-Product": {"Elasticsearch"}}, []byte(`{}`), "count"); err != nil {
+		t.Error(err)
+	}
+	if p, err := s.product(t.Context()); p != Elasticsearch || err != nil {
+		t.Errorf("got %q, %v, want Elasticsearch", p, err)
+	}
+}
+
+// An OpenSearch has no header that names it: only an answer of the right shape is its own. All else is
+// an answer of something in between, which confirms nothing and judges no document.
+func TestAnswersOfAMiddleboxBeforeOpenSearch(t *testing.T) {
+	t.Parallel()
+	send := func(status int, kind, body string) elastictest.Step {
+		return func(w http.ResponseWriter, _ *http.Request, _ func() []byte) {
+			w.Header().Set("Content-Type", kind)
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, body)
+		}
+	}
+	const own = `{"error":{"type":"illegal_argument_exception","reason":"no"},"status":%d}`
+	for name, step := range map[string]elastictest.Step{
+		"Page":            send(200, "text/html", `<html>welcome</html>`),
+		"PageAsJSON":      send(200, "application/json", `<html>welcome</html>`),
+		"OtherJSON":       send(200, "application/json", `{"message":"ok"}`),
+		"NoItems":         send(200, "application/json", `{}`),
+		"ItemsAsText":     send(200, "text/plain", `{"items":[]}`),
+		"Refusal":         send(400, "text/html", `<html>blocked by policy</html>`),
+		"RefusalJSON":     send(400, "application/json", `{"message":"blocked by policy"}`),
+		"RefusalText":     send(400, "application/json", `{"error":"blocked by policy"}`),
+		"OtherStatus":     send(422, "application/json", fmt.Sprintf(own, 400)),
+		"RefusalAsHeader": send(400, "text/plain", fmt.Sprintf(own, 400)),
+	} {
+		for _, n := range []int{1, 3} {
+			s, srv := openSink(t)
+			srv.Script(step)
+			got, err := s.Write(leading(t), docs(n))
+			if got != nil {
+				t.Errorf("%s for %d documents: got outcomes %v, want none", name, n, got)
+			}
+			wantFault(t, err, outbox.ReasonESRequest, true)
+			if got, err = s.Write(leading(t), docs(n)); err != nil {
+				t.Errorf("%s: the next request failed: %v", name, err)
+			}
+			wantOutcomes(t, got, repeat(outbox.OK(), n))
+		}
+	}
+	for _, status := range []int{400, 405, 422} {
+		s, srv := openSink(t)
+		srv.Script(elastictest.Status(status, fmt.Sprintf(own, status)))
+		got, err := s.Write(leading(t), docs(1))
+		if err != nil {
+			t.Errorf("status %d of OpenSearch: got error %v, want an outcome", status, err)
+		}
+		wantOutcomes(t, got, []outbox.Outcome{outbox.Reject(outbox.ReasonES4xx, "")})
+	}
+	for name, c := range map[string]struct {
+		step   elastictest.Step
+		reason outbox.Reason
+		shared bool
+	}{
+		"CutOff":  {elastictest.Truncate(20), outbox.ReasonESRequest, false},
+		"Reset":   {elastictest.Reset(1), outbox.ReasonESConnect, true},
+		"Garbled": {elastictest.Mutate(func([]byte) []byte { return []byte(`{"items":[{"index":{"_id":"d0","stat`) }), outbox.ReasonESRequest, false},
+	} {
+		s, srv := openSink(t)
+		srv.Script(c.step)
+		if got, err := s.Write(leading(t), docs(3)); got != nil {
+			t.Errorf("%s: got outcomes %v, want none", name, got)
+		} else {
+			wantFault(t, err, c.reason, c.shared)
+		}
+	}
+}
+
+// What is read decides about repairs and deletions, so an answer of something in between must not
+// pass for an empty index.
+func TestReadsOfAMiddleboxBeforeOpenSearch(t *testing.T) {
+	t.Parallel()
+	for name, body := range map[string]string{"Page": "<html>", "OtherJSON": `{"message":"ok"}`, "Empty": `{}`, "Null": `null`} {
+		s, _ := newSink(t, Config{URLs: []string{openServer(t, body)}, Index: "docs"})
+		_, count := s.Count(t.Context())
+		_, search := s.Search(t.Context(), []Doc{{ID: "a"}})
+		_, newest := s.Newest(t.Context(), nil)
+		scan := s.Scan(t.Context(), func([]Document) error { return nil })
+		for what, err := range map[string]error{"count": count, "search": search, "newest": newest, "scan": scan} {
+			if !errors.Is(err, errProduct) {
+				t.Errorf("%s, %s: got %v, want %v", name, what, err, errProduct)
+			}
+		}
+	}
+}
+
+// openServer answers GET / as OpenSearch, and all else with body. It returns its URL.
+func openServer(t *testing.T, body string) string {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path == "/" {
+			_, _ = io.WriteString(w, openRoot)
+			return
+		}
+		_, _ = io.WriteString(w, body)
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+// A scan reads every document once: over several shards, over pages within a shard, and over the
+// indexes of an alias.
+func TestRealScanReadsEachDocumentOnce(t *testing.T) {
+	t.Parallel()
+	const many, few = 12_000, 7
+	index := testenv.Index(t)
+	s, _ := newSink(t, Config{URLs: []string{testenv.ElasticURL(t)}, Index: index, Gzip: true, Settings: []byte(`{"number_of_shards":2}`)})
+	if err := s.EnsureIndex(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]int64{}
+	actions := make([]Action, many)
+	for i := range actions {
+		actions[i] = Action{ID: fmt.Sprintf("d%d", i), Version: int64(i + 1), Body: []byte(`{"text":"x"}`)}
+		want[actions[i].ID] = actions[i].Version
+	}
+	if _, err := s.Write(leading(t), actions); err != nil {
+		t.Fatal(err)
+	}
+	es(t, "PUT", "/"+index+"-v0", fmt.Sprintf(`{"settings":{"number_of_shards":3,"number_of_replicas":0},"aliases":{"%s":{"is_write_index":false}}}`, index))
+	for i := range few {
+		id := fmt.Sprintf("other%d", i)
+		es(t, "PUT", fmt.Sprintf("/%s-v0/_doc/%s?version=5&version_type=external", index, id), `{"text":"x"}`)
+		want[id] = 5
+	}
+	es(t, "POST", "/"+index+"/_refresh", "")
+	got, twice := map[string]int64{}, 0
+	err := s.Scan(t.Context(), func(page []Document) error {
+		for _, d := range page {
+			if _, seen := got[d.ID]; seen {
+				twice++
+			}
+			got[d.ID] = d.Version
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	missing := 0
+	for id, version := range want {
+		if got[id] != version {
+			missing++
+		}
+	}
+	if missing > 0 || twice > 0 || len(got) != len(want) {
+		t.Errorf("%d documents, %d of them missing or of another version, %d twice; want %d once", len(got), missing, twice, len(want))
+	}
+}
