@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,7 @@ import (
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
 // The exit codes. Go itself exits 2 on a panic, so 2 has no meaning here.
@@ -95,6 +97,9 @@ func diagnose(err error) (int, string) {
 	}
 	if _, ok := errors.AsType[*migrations.LockError](err); ok {
 		return exitTryAgain, records.Plain(err.Error())
+	}
+	if silent, ok := errors.AsType[*elastic.UnansweredError](err); ok && !errors.Is(err, context.Canceled) {
+		return exitUnavailable, records.Plain(fmt.Sprintf("Elasticsearch at %s does not answer: %v: start it, or correct ELASTIC_URL", silent.Hosts, silent))
 	}
 	kind, msg := postgres.Diagnose(err)
 	switch kind {

@@ -4,16 +4,35 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/migrations"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
+
+// A command that Elasticsearch does not answer sends nobody to Postgres.
+func TestSilentElasticsearchIsNotPostgres(t *testing.T) {
+	t.Parallel()
+	sink, err := elastic.New(elastic.Config{URLs: []string{"http://127.0.0.1:1", "http://127.0.0.1:2"}, Index: "docs"}, zap.NewNop(), prometheus.NewRegistry(), "search")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close()
+	_, err = sink.Count(t.Context())
+	code, text := diagnose(fmt.Errorf("verify search: %w", err))
+	if code != exitUnavailable || !strings.Contains(text, "Elasticsearch at 127.0.0.1:1, 127.0.0.1:2 does not answer") || strings.Contains(text, "Postgres") {
+		t.Errorf("got %d, %q, want %d and the addresses of Elasticsearch", code, text, exitUnavailable)
+	}
+}
 
 func TestExitCodes(t *testing.T) {
 	t.Parallel()

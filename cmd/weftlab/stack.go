@@ -33,10 +33,11 @@ func newStackCommand() *cobra.Command {
 	var opts stack.Options
 	var stateFile string
 	cmd := &cobra.Command{
-		Use:     "stack -- CMD [ARG…]",
-		Short:   "Start a PostgreSQL and an Elasticsearch for a command, or keep them running",
-		Long:    stackHelp,
-		Example: "  weftlab stack -- go test ./...\n  weftlab stack --postgres 14 --elastic 9.2.0 -- bash",
+		Use:   "stack -- CMD [ARG…]",
+		Short: "Start a PostgreSQL and an Elasticsearch for a command, or keep them running",
+		Long:  stackHelp,
+		Example: "  weftlab stack -- go test ./...\n  weftlab stack --postgres 14 --elastic 9.2.0 -- bash\n" +
+			"  weftlab stack --elastic-nodes 3 -- bash",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if cmd.ArgsLenAtDash() != 0 || len(args) == 0 {
 				return usageError(errors.New("stack needs `-- CMD`, or one of up, down, status"))
@@ -47,7 +48,8 @@ func newStackCommand() *cobra.Command {
 			return runInStack(cmd.Context(), stackOptions(cmd.ErrOrStderr(), opts), args)
 		},
 	}
-	cmd.PersistentFlags().IntVar(&opts.HeapMB, "elastic-heap", stack.DefaultHeapMB, "Elasticsearch's heap in MiB")
+	cmd.PersistentFlags().IntVar(&opts.HeapMB, "elastic-heap", 0, fmt.Sprintf("heap of each Elasticsearch in MiB (default %d, or %d where there are several)", stack.DefaultHeapMB, stack.NodeHeapMB))
+	cmd.PersistentFlags().IntVar(&opts.ElasticNodes, "elastic-nodes", 1, "nodes of Elasticsearch, as one cluster: 1 to 9; three take 3 GB")
 	cmd.PersistentFlags().BoolVar(&opts.Quick, "quick", false, "half the CPU time for an Elasticsearch that lives for minutes, at a lower throughput")
 	cmd.PersistentFlags().BoolVar(&opts.Logical, "logical", false, "let PostgreSQL write what logical decoding reads")
 	cmd.PersistentFlags().IntVar(&opts.PostgresMajor, "postgres", 0, fmt.Sprintf("major version of PostgreSQL: 14 to 18 (default %d)", stack.DefaultPostgres))
@@ -114,7 +116,7 @@ func printExports(w io.Writer, state *stack.State, stateFile string) {
 		fmt.Fprintf(w, "export DATABASE_URL='%s'\n", state.Postgres.URL)
 	}
 	if state.Elastic != nil {
-		fmt.Fprintf(w, "export ELASTIC_URL='%s'\n", state.Elastic.URL)
+		fmt.Fprintf(w, "export ELASTIC_URL='%s'\n", state.ElasticURL())
 	}
 	down := "weftlab stack down"
 	if stateFile != "" {
@@ -206,7 +208,9 @@ func statusRows(state *stack.State) []statusRow {
 		rows = append(rows, row)
 	}
 	add(stack.Postgres, state.Postgres)
-	add(stack.Elastic, state.Elastic)
+	for n, node := range append([]*stack.RunningServer{state.Elastic}, state.ElasticOthers...) {
+		add(stack.ElasticNode(n+1), node)
+	}
 	return rows
 }
 

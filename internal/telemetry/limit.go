@@ -41,6 +41,7 @@ var families = map[string]family{
 	"gauges.fault":            {"gauges.fault", ""},
 	"presence.fault":          {"presence.fault", ""},
 	"elastic.unknown_answer":  {"elastic.unknown_answer", "reason"},
+	"elastic.other_node":      {"elastic.other_node", ""},
 	"version.unexamined":      {"version.unexamined", ""},
 	"desk.refused":            {"desk.refused", ""},
 	"desk.unread":             {"desk.unread", "path"},

@@ -86,6 +86,21 @@ func TestLastWordGetsOut(t *testing.T) {
 	})
 }
 
+// A node that is gone may cost every batch a line, which says the same each time.
+func TestStormOfOtherNodes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tel, b := setup(t, telemetry.Options{})
+		for range 300 {
+			tel.Log.Warn("another node is asked", zap.String("event", "elastic.other_node"), zap.String("projection", "search"))
+		}
+		_ = tel.Log.Sync()
+		if got := lines(t, b); len(got) != 11 || got[10]["left_out"] != 289.0 {
+			t.Errorf("got %d lines, want 11, the last of which stands for 289 more: %v", len(got), got[len(got)-1])
+		}
+	})
+}
+
 func TestOtherLinesAreAllThere(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

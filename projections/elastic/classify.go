@@ -144,7 +144,7 @@ const (
 
 // problem is the fault of a request after which the fate of its items is unknown.
 type problem struct {
-	unanswered bool // no answer of Elasticsearch came, so another node may give one
+	unanswered bool // no answer came, or 503 of one node of several: another node may give one
 	do         remedy
 	fault      outbox.Fault
 }
@@ -159,6 +159,7 @@ const largeBody = 1 << 20
 // classifyError classifies requests without an answer:
 //
 //	no connection (DNS, refused, TLS, dial timeout)      es_connect, shared
+//	a node of several answers 503                        es_5xx, shared, Retry-After
 //	no answer within the deadline                        es_timeout, shared
 //	connection broke inside a body of 1 MiB or more      bisect
 //	connection broke otherwise                           es_connect, shared
@@ -182,8 +183,13 @@ func classifyError(err error, size, sent int) *problem {
 		record  tls.RecordHeaderError
 		shake   *handshakeError
 		dns     *net.DNSError
+		alone   *unavailable
 	)
 	switch {
+	case errors.As(err, &alone):
+		p := fault(outbox.ReasonES5xx)
+		p.fault.RetryAfter = retryAfter(alone.header.Get("Retry-After"), time.Now())
+		return p
 	case errors.As(err, &op) && op.Op == "dial", errors.As(err, &dns), errors.Is(err, syscall.ECONNREFUSED),
 		errors.As(err, &unknown), errors.As(err, &host), errors.As(err, &invalid), errors.As(err, &verify), errors.As(err, &record), errors.As(err, &shake):
 		return fault(outbox.ReasonESConnect)

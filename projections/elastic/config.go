@@ -39,7 +39,8 @@ const (
 // its default.
 type Config struct {
 	// URLs are those of the nodes of one cluster: at least one, http or https. A node that did
-	// not answer is left alone for a minute, and longer each time, while another one does.
+	// not answer, or with 503, is left alone for a minute, and longer each time, while another
+	// one does.
 	URLs []string
 
 	Index string // alias over Index-vN, or an existing plain index
@@ -177,10 +178,14 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName 
 		}
 		urls[i] = u
 	}
+	through := cfg.Transport
+	if len(urls) > 1 {
+		through = setAside{through}
+	}
 	// The requests are esapi's, the transport is the client's. elasticsearch.NewClient is not used: it
 	// refuses OpenSearch, and brings hundreds of packages of the typed API along.
 	options := []elastictransport.Option{
-		elastictransport.WithURLs(urls...), elastictransport.WithTransport(cfg.Transport), elastictransport.WithDisableRetry(),
+		elastictransport.WithURLs(urls...), elastictransport.WithTransport(through), elastictransport.WithDisableRetry(),
 	}
 	var spans *instrumentation
 	if cfg.Tracer != nil {

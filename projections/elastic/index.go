@@ -144,7 +144,7 @@ func (s *Sink) find(ctx context.Context) (target, error) {
 	case err != nil && status == 0:
 		p := classifyError(err, 0, 0)
 		p.fault.Err = fmt.Errorf("elasticsearch: %w", err)
-		if errors.Is(err, io.EOF) && strings.HasPrefix(s.cfg.URLs[0], "http://") {
+		if errors.Is(err, io.EOF) && len(s.cfg.URLs) == 1 && strings.HasPrefix(s.cfg.URLs[0], "http://") {
 			p.fault.Err = fmt.Errorf("elasticsearch at %s ended the connection without an answer: %w; if it speaks TLS, write https:// in ELASTIC_URL", s.host(), err)
 		}
 		return target{}, &p.fault

@@ -2,11 +2,14 @@ package elastic
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/elastic/elastic-transport-go/v8/elastictransport"
 )
@@ -31,15 +34,64 @@ func (c nodes) Perform(req *http.Request) (*http.Response, error) {
 		}
 	}
 	for node := 1; ; node++ {
-		try := req.Clone(req.Context()) // the client writes the node's address into it
+		ctx, answered := c.share(req, node)
+		try := req.Clone(ctx) // the client writes the node's address into it
 		if req.Body != nil {
 			try.Body = io.NopCloser(bytes.NewReader(body))
 		}
 		res, err := c.client.Perform(try)
+		answered()
 		if err == nil || node == c.n || req.Context().Err() != nil {
 			return res, err
 		}
 	}
+}
+
+// share returns the context of a try, which ends where the node has not answered in half of the
+// time that is left: one that is frozen must leave some to the others. A search may well take
+// longer, and gets all of it.
+func (c nodes) share(req *http.Request, node int) (try context.Context, answered func()) {
+	ctx := req.Context()
+	deadline, limited := ctx.Deadline()
+	if !limited || node == c.n || req.Method == http.MethodPost {
+		return ctx, func() {}
+	}
+	share := time.Until(deadline) / 2
+	try, cancel := context.WithCancelCause(ctx) // ends with ctx: the body is still to be read
+	silent := time.AfterFunc(share, func() { cancel(errSilent) })
+	return try, func() { silent.Stop() }
+}
+
+var errSilent = errors.New("the node did not answer in its share of the time")
+
+// setAside carries requests to one of several nodes. The answer 503 is an error, so that the
+// client leaves the node alone for a while: it may be cut off from a cluster that is well.
+type setAside struct{ http.RoundTripper }
+
+// RoundTrip implements [http.RoundTripper].
+func (t setAside) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := t.RoundTripper.RoundTrip(req)
+	if err != nil || res.StatusCode != http.StatusServiceUnavailable {
+		return res, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, _ := io.ReadAll(io.LimitReader(res.Body, maxRefusal)) // what came of it
+	return nil, &unavailable{host: req.URL.Host, header: res.Header, body: body}
+}
+
+const maxRefusal = 64 << 10
+
+// unavailable is a node's answer 503.
+type unavailable struct {
+	host   string
+	header http.Header
+	body   []byte
+}
+
+// Error implements error.
+func (u *unavailable) Error() string {
+	e := parseWhole(u.body)
+	return u.host + " answers " + e.detail(http.StatusServiceUnavailable)
 }
 
 // reads reports whether a request changes nothing.

@@ -2,6 +2,8 @@ package elastic
 
 import (
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +73,47 @@ func TestNodeThatFellSilent(t *testing.T) {
 	}
 	if s.lost.Load() == 0 {
 		t.Error("the lost answer was forgotten")
+	}
+}
+
+// A node that is cut off from a cluster that is well says 503. It costs one request, and is then
+// left alone.
+func TestNodeThatIsAlone(t *testing.T) {
+	t.Parallel()
+	alone := elastictest.New(t)
+	refuse := elastictest.Status(503, `{"error":{"type":"cluster_block_exception","reason":"blocked by: [SERVICE_UNAVAILABLE/2/no master];"},"status":503}`, "X-Elastic-Product", "Elasticsearch")
+	alone.Always(refuse)
+	s, srv, _ := fakeSink(t, func(c *Config) { c.URLs = append(c.URLs, alone.URL) })
+	for range 6 {
+		if got, err := s.Write(leading(t), docs(1)); err != nil || got[0].Verdict != outbox.Done {
+			t.Fatalf("got %+v, %v, want it done", got, err)
+		}
+	}
+	if n, of := len(alone.Requests()), len(srv.Requests()); n > 1 || of != 6 {
+		t.Errorf("the node that is alone was asked %d times, and the other %d times; want 1 and 6", n, of)
+	}
+	srv.Always(refuse) // now the whole cluster has no master
+	_, err := s.Write(leading(t), docs(1))
+	if err == nil || outbox.AsFault(err).Reason != outbox.ReasonES5xx || !strings.Contains(err.Error(), "no master") {
+		t.Errorf("got %v, want %s with the words of a node", err, outbox.ReasonES5xx)
+	}
+}
+
+// A frozen node takes the connection and says nothing. A look at the index still has an answer
+// within the time that it has.
+func TestLookBesideANodeThatFellSilent(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	t.Cleanup(silent.Close)
+	t.Cleanup(func() { close(release) })
+	s, _, _ := fakeSink(t, func(c *Config) {
+		c.URLs, c.RequestTimeout = append(c.URLs, silent.URL), time.Second
+	})
+	for range 4 {
+		if err := s.Ready(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

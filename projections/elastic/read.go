@@ -161,13 +161,25 @@ func (s *Sink) ask(ctx context.Context, what string, req esapi.Request) ([]byte,
 	status, answer, err := s.call(ctx, req)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%s: %w", what, err)
+		return nil, &UnansweredError{Hosts: s.host(), err: fmt.Errorf("%s: %w", what, err)}
 	case status != http.StatusOK:
 		e := parseWhole(answer)
 		return nil, fmt.Errorf("%s: %s", what, e.detail(status))
 	}
 	return answer, nil
 }
+
+// UnansweredError means that no node has answered a request.
+type UnansweredError struct {
+	Hosts string // that were asked
+	err   error
+}
+
+// Error implements error.
+func (e *UnansweredError) Error() string { return e.err.Error() }
+
+// Unwrap returns what came instead of an answer.
+func (e *UnansweredError) Unwrap() error { return e.err }
 
 // State returns a text that any write to the index changes. The index is refreshed before,
 // where the role may do that.

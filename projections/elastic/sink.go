@@ -109,9 +109,13 @@ func (r *run) send(ctx context.Context, idx []int) error {
 		// The first request may be applied yet, after this one: the versions make that harmless,
 		// and the memory of deleted documents has to outlast it, as after any lost answer.
 		r.s.lost.Store(time.Now().UnixNano())
-		r.s.log.Warn("a node of Elasticsearch did not answer; weft asks another one",
+		r.s.log.Warn("a node of Elasticsearch did not answer, or is unavailable; weft asks another one",
 			zap.String("event", "elastic.other_node"), zap.Error(p.fault.Err), spanlog.IDs(ctx))
+		before := p
 		err = r.attempt(ctx, idx)
+		if errors.As(err, &p) && p.unanswered && before.fault.Reason == outbox.ReasonES5xx {
+			err = before // what a node has said explains more than the silence of another
+		}
 	}
 	switch {
 	case err == nil:

@@ -52,6 +52,7 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
   weftlab chaos --finished archive
   weftlab chaos --domain shop
   weftlab chaos --rebuilds --duration 10m
+  weftlab chaos --elastic-nodes 3
   weftlab chaos --list`,
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
@@ -95,7 +96,9 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
 	f.StringVar((*string)(&opts.Finished), "finished", "", "what becomes of events that are done: keep, archive or delete (default weft's own)")
 	f.StringVar(&opts.Upgrade, "upgrade", "", "let instances of another build, a `BINARY|REVISION`, and of this one lead in turns")
 	f.StringVar(&opts.Binary, "weft", "", "run this weft `FILE` instead of building one, which leaves out skewed-clock")
-	f.IntVar(&opts.HeapMB, "elastic-heap", 0, "Elasticsearch's heap in MiB (default that of the stack)")
+	f.IntVar(&opts.HeapMB, "elastic-heap", 0, "heap of each Elasticsearch in MiB (default that of the stack)")
+	opts.ElasticNodes = 1
+	f.Var(&bounded{&opts.ElasticNodes, 1, 9}, "elastic-nodes", "nodes of Elasticsearch, 1 to 9; single ones of several are killed, frozen, restarted and cut off, too")
 	f.BoolVar(&list, "list", false, "name the faults and end")
 	return cmd
 }

@@ -21,7 +21,7 @@ import (
 // The evidence is what a person needs to find out what happened: beside the logs of
 // the instances, which are written there from the start,
 //
-//	postgres.log, elastic.log    the servers'
+//	postgres.log, elastic.log    the servers'; elastic2.log and so on those of other nodes
 //	schedule.txt                 every fault as it was carried out
 //	record.csv.gz, leases.csv.gz, terms.csv, source.csv.gz
 //	                             what the database recorded of events, leases, epochs and rows
@@ -64,10 +64,14 @@ func (r *run) serverLogs(ctx context.Context) (map[string]string, error) {
 		return nil, fmt.Errorf("find the servers' logs: %w", err)
 	}
 	dir := filepath.Dir(filepath.Dir(data))
-	return map[string]string{
+	logs := map[string]string{
 		"postgres.log": filepath.Join(dir, "postgres", "server.log"),
 		"elastic.log":  filepath.Join(dir, "elastic", "server.log"),
-	}, nil
+	}
+	for _, node := range r.Servers.ElasticNodes() {
+		logs[string(node)+".log"] = filepath.Join(dir, string(node), "server.log")
+	}
+	return logs, nil
 }
 
 func (r *run) keepSchedule() error {

@@ -61,7 +61,9 @@ func (r *run) judge(ctx context.Context) (*Result, error) {
 
 // measured is what is counted and timed, without a judgement.
 func (r *run) measured(log *history.Log, took time.Duration) *Result {
+	pause, _ := log.LongestPause()
 	out := &Result{
+		ElasticNodes: r.opts.ElasticNodes, PauseMS: pause.Milliseconds(),
 		Seed: r.opts.Seed, Seconds: math.Round(took.Seconds()*10) / 10,
 		Domain: cmp.Or(r.opts.Domain, Wordloom), Produced: r.domain.Produced(), Unknown: r.domain.Unknown(), Terms: len(log.Terms),
 		Finished: string(r.opts.Finished), Upgrade: r.opts.Upgrade, OtherTerms: otherTerms(log.Terms, r.starts), Leases: len(log.Leases),

@@ -27,6 +27,9 @@ type Result struct {
 	// too busy for a heartbeat in three seconds has some: no figure of the verdict.
 	Spontaneous int `json:"spontaneous_terms"`
 
+	ElasticNodes int   `json:"elastic_nodes,omitempty"`
+	PauseMS      int64 `json:"longest_pause_ms"` // in which no event was done
+
 	Finished   string `json:"finished,omitempty"` // what became of events that were done
 	Upgrade    string `json:"upgrade,omitempty"`  // the other build that led in turns
 	OtherTerms int    `json:"other_build_terms"`  // of Terms
@@ -119,6 +122,7 @@ func (r *Result) write(w io.Writer) {
 		r.Faults, r.Seconds, r.Terms, r.Spontaneous, r.Produced, r.Failed, r.Bulk)
 	fmt.Fprintf(w, "%d lost, %d out of order, %d regressions, %d resurrected, %d acts of a second claimer, %d times of another clock; %d missing, %d extra, %d stale\n",
 		r.Lost, r.OutOfOrder, r.Regressions, r.Resurrected, r.TwoClaimers, r.WallClock, r.Missing, r.Extra, r.Stale)
+	fmt.Fprintf(w, "%.1f s at most without an event that was done\n", float64(r.PauseMS)/1000)
 	fmt.Fprintf(w, "%d leases; %d verdicts and %d sends without one, %d done twice\n", r.Leases, r.Unleased, r.SentEarly, r.Twice)
 	if r.Finished != "" {
 		fmt.Fprintf(w, "finished events: %s; %d stayed in the table\n", r.Finished, r.Kept)

@@ -40,7 +40,9 @@ type Options struct {
 	JSON     string // file for the result; empty means none
 	Evidence string // directory for the evidence, kept in any case; empty: a temporary one, kept on failure
 	Binary   string // weft; empty means to build it
-	HeapMB   int    // of Elasticsearch; 0 is the stack's default
+	HeapMB   int    // of each Elasticsearch; 0 is the stack's default
+
+	ElasticNodes int // as one cluster, with faults of single nodes
 
 	// DatabaseURL and ElasticURL name servers to use instead of starting some: a
 	// database that is the run's alone, and an Index that does not exist. They are not
@@ -51,8 +53,10 @@ type Options struct {
 const (
 	defaultIndex = "weft-chaos"
 	writers      = 8
-	entities     = 600
-	hotEntities  = 60
+
+	clusterShards = 3 // of the index, where there are several nodes
+	entities      = 600
+	hotEntities   = 60
 
 	// quietPeriod is between two status lines where they cannot be rewritten in place.
 	quietPeriod = 10 * time.Second
@@ -133,6 +137,7 @@ func (r *run) prepare(ctx context.Context) error {
 	g.Go(func() (err error) {
 		r.Place, err = rig.Open(gctx, stack.Options{
 			Progress: r.opts.Progress, HeapMB: r.opts.HeapMB, DatabaseURL: r.opts.DatabaseURL, ElasticURL: r.opts.ElasticURL,
+			ElasticNodes: r.opts.ElasticNodes, Cables: r.opts.ElasticNodes > 1 && stack.CanCutOff(),
 		}, writers+8)
 		return err
 	})
@@ -164,6 +169,11 @@ func (r *run) prepare(ctx context.Context) error {
 	if err := r.Record(ctx); err != nil {
 		return err
 	}
+	if r.opts.ElasticNodes > 1 && r.opts.Domain != Shop {
+		if err := r.MakeIndex(ctx, clusterShards); err != nil {
+			return err
+		}
+	}
 	r.target.Group = r.Group
 	var names []string
 	for n := range r.opts.Instances {
@@ -185,7 +195,7 @@ func (r *run) build(ctx context.Context) (err error) {
 	if r.opts.Binary != "" {
 		return nil
 	}
-	if newSchedule(r.opts.Seed, r.opts.Only).contains(faults.SkewedClock, r.opts.Faults) {
+	if newSchedule(r.opts.Seed, r.opts.Only, r.opts.ElasticNodes > 1).contains(faults.SkewedClock, r.opts.Faults) {
 		r.screen.Line("Building weft with a wrong wall clock …")
 		r.target.Skew = skew(r.opts.Seed)
 		overlay, err := rig.SkewedClock(ctx, r.target.Skew)

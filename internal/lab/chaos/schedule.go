@@ -51,12 +51,15 @@ type schedule struct {
 	n     int
 }
 
-// newSchedule draws from only, or from all faults by their share when it is empty.
-func newSchedule(seed uint64, only []string) *schedule {
+// newSchedule draws from only, or from all faults by their share when it is empty: those of a
+// cluster where there is one.
+func newSchedule(seed uint64, only []string, cluster bool) *schedule {
 	s := &schedule{dice: faults.Dice{Rand: rand.New(rand.NewPCG(seed, 0))}, kinds: only}
 	if len(only) == 0 {
 		for _, f := range faults.All() {
-			s.kinds = append(s.kinds, slices.Repeat([]string{f.Name}, f.Share)...)
+			if cluster || !f.Clustered {
+				s.kinds = append(s.kinds, slices.Repeat([]string{f.Name}, f.Share)...)
+			}
 		}
 	}
 	return s

@@ -10,7 +10,7 @@ import (
 )
 
 func draw(seed uint64, n int, only ...string) []Step {
-	s := newSchedule(seed, only)
+	s := newSchedule(seed, only, false)
 	steps := make([]Step, n)
 	for i := range steps {
 		steps[i] = s.next()
@@ -36,6 +36,9 @@ func TestScheduleDealsWholeDecks(t *testing.T) {
 	t.Parallel()
 	deck, want := 0, map[string]int{}
 	for _, f := range faults.All() {
+		if f.Clustered {
+			continue
+		}
 		if deck += f.Share; f.Share > 0 {
 			want[f.Name] = 3 * f.Share
 		}
@@ -107,10 +110,21 @@ func TestScheduleContains(t *testing.T) {
 	t.Parallel()
 	steps := draw(9, 10)
 	last := steps[9].Kind
-	if !newSchedule(9, nil).contains(last, 10) || !newSchedule(9, nil).contains(faults.SkewedClock, 0) {
+	if !newSchedule(9, nil, false).contains(last, 10) || !newSchedule(9, nil, false).contains(faults.SkewedClock, 0) {
 		t.Error("a fault of the first steps, or of an endless schedule, is missing")
 	}
-	if newSchedule(9, []string{faults.SIGKILL}).contains(faults.SkewedClock, 0) {
+	if newSchedule(9, []string{faults.SIGKILL}, false).contains(faults.SkewedClock, 0) {
 		t.Error("a schedule of kills contains a skewed clock")
+	}
+}
+
+// Faults of single nodes come where there are several, and nowhere else: the schedules of one node
+// stay as they were.
+func TestScheduleOfACluster(t *testing.T) {
+	t.Parallel()
+	for _, cluster := range []bool{false, true} {
+		if s := newSchedule(1, nil, cluster); s.contains(faults.NodeSIGKILL, 0) != cluster || s.contains(faults.NodeCutOff, 0) != cluster {
+			t.Errorf("cluster %v: got the faults %v", cluster, s.kinds)
+		}
 	}
 }

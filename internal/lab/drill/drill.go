@@ -86,8 +86,9 @@ func runAll(ctx context.Context, opts Options, set map[string]string, scenarios 
 
 // sites are the servers that the caller named, if any, and those that were started here.
 type sites struct {
-	opts       Options
-	given, own *site // opened when the first scenario needs it
+	opts Options
+	// opened when the first scenario needs it
+	given, own, cluster *site
 }
 
 // of returns the site of a scenario. A scenario that stops servers gets servers that were
@@ -99,6 +100,10 @@ func (p *sites) of(ctx context.Context, s Scenario) (_ *site, err error) {
 		into, want = &p.given, p.opts.Environment
 		opts.DatabaseURL, opts.ElasticURL = p.opts.DatabaseURL, p.opts.ElasticURL
 	}
+	if s.nodes > 1 {
+		into, opts.Quick = &p.cluster, true
+		opts.ElasticNodes, opts.Cables = s.nodes, stack.CanCutOff()
+	}
 	if *into == nil {
 		*into, err = openSite(ctx, opts, want)
 	}
@@ -107,7 +112,7 @@ func (p *sites) of(ctx context.Context, s Scenario) (_ *site, err error) {
 
 func (p *sites) close(ctx context.Context) error {
 	var errs []error
-	for _, one := range []*site{p.given, p.own} {
+	for _, one := range []*site{p.given, p.own, p.cluster} {
 		if one != nil {
 			errs = append(errs, one.Close(ctx))
 		}
@@ -249,9 +254,12 @@ func Clean(ctx context.Context, opts Options, keepLast int, names ...string) err
 
 // List prints the scenarios.
 func List(out io.Writer, names ...string) error {
-	scenarios, err := lookUp(names)
-	if err != nil {
-		return err
+	scenarios := Scenarios()
+	if len(names) != 1 || names[0] != "all" { // where they cannot be run, too
+		var err error
+		if scenarios, err = lookUp(names); err != nil {
+			return err
+		}
 	}
 	for n, s := range scenarios {
 		if n > 0 {

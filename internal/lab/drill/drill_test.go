@@ -13,6 +13,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
 // testDatabase is a database of environment env.
@@ -48,14 +49,17 @@ func weft(t *testing.T) string {
 func TestScenarios(t *testing.T) {
 	t.Parallel()
 	binary := weft(t)
-	var named, owned []string
+	var named, owned, clustered []string
 	for _, s := range Scenarios() {
-		if s.Minutes && testenv.Volume(0, 1) == 0 {
+		if s.Minutes && testenv.Volume(0, 1) == 0 || s.cut && !stack.CanCutOff() {
 			continue
 		}
-		if s.Owned {
+		switch {
+		case s.nodes > 1:
+			clustered = append(clustered, s.Name)
+		case s.Owned:
 			owned = append(owned, s.Name)
-		} else {
+		default:
 			named = append(named, s.Name)
 		}
 	}
@@ -71,6 +75,12 @@ func TestScenarios(t *testing.T) {
 			}
 		}
 	})
+	if len(clustered) > 0 {
+		t.Run("Clustered", func(t *testing.T) {
+			t.Parallel()
+			goodAndRefused(t, binary, clustered...)
+		})
+	}
 	for _, name := range named {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -154,6 +154,9 @@ func (r *run) prepare() {
 	r.must(r.Fleet.Run(r.ctx, "migrate", "up"))
 	r.must(r.Record(r.ctx))
 	r.must(history.Install(r.ctx, r.Pool, chronicleOutbox))
+	if r.scenario.nodes > 1 {
+		r.must(r.MakeIndex(r.ctx, clusterShards))
+	}
 	for n, i := range r.scenario.instances {
 		m := r.start(i.name, i.env...)
 		if n == 0 {

@@ -27,6 +27,15 @@ func Runbooks(scenario string) []string {
 		"leader_partition":        {"no-leader"},
 		"pg_restart":              {"postgres-failover"},
 		"es_restart":              {"elasticsearch-down"},
+
+		"elastic_node_killed":            {"elasticsearch-down"},
+		"elastic_master_killed":          {"elasticsearch-down"},
+		"elastic_node_frozen":            {"elasticsearch-down"},
+		"elastic_rolling_restart":        {"elasticsearch-down"},
+		"elastic_node_cut_off":           {"elasticsearch-down"},
+		"elastic_wait_for_active_shards": {"elasticsearch-down"},
+		"elastic_shard_moved":            {"lag-growing"},
+		"elastic_disk_watermark":         {"throttled"},
 	}[scenario]
 	paths := make([]string, len(names))
 	for i, name := range names {

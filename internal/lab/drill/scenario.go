@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
 // Scenario is one drill.
@@ -23,6 +24,10 @@ type Scenario struct {
 	Slow bool
 
 	bound time.Duration // of the whole run; 0 is runBound
+	nodes int           // of Elasticsearch, as one cluster, with an index of clusterShards; 0 is one
+
+	// cut says that nodes are cut off, which not every user can.
+	cut bool
 
 	// proxied says that instances reach Postgres through their proxies. Otherwise they
 	// connect to it directly, because a certificate names the server and no proxy.
@@ -55,14 +60,16 @@ func Scenarios() []Scenario {
 		esDownConnect(), es429Inject(), esWriteBlock(), esBulkPartial(), dbClaimContention(), stuckReclaim(), duplicateDelivery(),
 		projectionVersion(), entityQuarantined(), projectionThrottled(), documentsDiffer(), rebuildUnderLoad(), rebuildLeaderKilled(), collectorDown(), lab003SkipLocked(), lab003AtomicClaim(),
 		leaderSIGTERM(), leaderSIGKILL(), leaderSIGSTOP(), lockSessionKilled(), leaderPartition(), pgRestart(), esRestart(), rebuildElasticRestart(),
+		elasticNodeKilled(), elasticMasterKilled(), elasticNodeFrozen(), elasticRollingRestart(), elasticNodeCutOff(),
+		elasticTooFewCopies(), elasticShardMoved(), elasticDiskWatermark(),
 	}
 }
 
-// lookUp returns the scenarios of these names; "all" and "fast" mean those.
+// lookUp returns the scenarios of these names; "all" and "fast" mean those that can be run here.
 func lookUp(names []string) ([]Scenario, error) {
 	all := Scenarios()
 	if len(names) == 1 && names[0] == "all" {
-		return all, nil
+		return slices.DeleteFunc(all, func(s Scenario) bool { return s.cut && !stack.CanCutOff() }), nil
 	}
 	if len(names) == 1 && names[0] == "fast" {
 		return slices.DeleteFunc(all, func(s Scenario) bool { return s.Slow }), nil

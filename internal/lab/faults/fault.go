@@ -35,6 +35,8 @@ type Fault struct {
 	Measure Measure
 	Share   int  // of a deck of chaos's schedule; 0: only when asked for by name
 	Aimed   bool // at an instance, which may be a standby; else at the leader, or at no instance
+	// Clustered says that it takes several nodes of Elasticsearch, and is drawn only where there are.
+	Clustered bool
 	// Lasting faults go on beside others until their Hold is over.
 	Lasting bool
 
@@ -116,6 +118,7 @@ type Injection struct {
 	hits   int
 	term   rig.Leadership
 	skewed *rig.Member
+	node   stack.Server
 	// Of a cluster, before the fault.
 	primary *patroni.Host
 	started time.Time // its PostgreSQL
@@ -160,7 +163,7 @@ func (i *Injection) Heal(ctx context.Context) error {
 
 // All returns the catalogue, in the order of the reports.
 func All() []Fault {
-	return slices.Concat(processes(), sessions(), networks(), servers(), answers(), indices(), databases(), full(), clocks(), onDemand(), members())
+	return slices.Concat(processes(), sessions(), networks(), servers(), answers(), indices(), databases(), full(), clocks(), nodes(), onDemand(), members())
 }
 
 // Named returns the fault of that name, or nil.

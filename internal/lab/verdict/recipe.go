@@ -76,11 +76,13 @@ const (
 
 // Address is what of a URL may be written down: host, port and path.
 func Address(raw string) string {
-	u, err := url.Parse(raw)
-	if err != nil {
-		return ""
+	var hosts []string
+	for one := range strings.SplitSeq(raw, ",") {
+		if u, err := url.Parse(one); err == nil {
+			hosts = append(hosts, u.Host+u.Path)
+		}
 	}
-	return u.Host + u.Path
+	return strings.Join(hosts, ",")
 }
 
 // Settings returns the settings among environ that may be written down: those of weft

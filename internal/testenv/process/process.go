@@ -45,6 +45,13 @@ func (s *Spawner) Close() {
 	<-s.ended
 }
 
+// call calls do on the thread of the processes.
+func (s *Spawner) call(do func() error) error {
+	errs := make(chan error)
+	s.calls <- func() { errs <- do() }
+	return <-errs
+}
+
 // Server says how a server is started.
 type Server struct {
 	Name string   // in errors
@@ -58,6 +65,7 @@ type Server struct {
 	OnEnd func(*Process)      // called once it has ended, unless nil
 	// DeathSignal is what the kernel sends the server when this process dies.
 	DeathSignal syscall.Signal
+	In          *Network // nil: that of the caller
 }
 
 // Process is a running server, or one that has ended.
@@ -85,9 +93,12 @@ func (s *Spawner) Start(server Server) (*Process, error) {
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = server.Dir, log, log
 	p.cmd.Env = append([]string{"HOME=" + server.Dir, "PATH=" + path, "LC_ALL=C.UTF-8"}, server.Env...)
 	p.cmd.SysProcAttr = attributes(server.As, server.DeathSignal)
-	errs := make(chan error)
-	s.calls <- func() { errs <- p.cmd.Start() }
-	if err := <-errs; err != nil {
+	if server.In == nil {
+		err = s.call(p.cmd.Start)
+	} else {
+		err = s.inside(server.In, p.cmd.Start)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p.name, err)
 	}
 	go func() {

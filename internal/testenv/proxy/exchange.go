@@ -224,7 +224,7 @@ func (e *exchange) forward(body []byte) (results []result, rep *reply, err error
 func (e *exchange) ask(sent []int, header http.Header, body []byte) ([]result, *reply, error) {
 	ctx, cancel := context.WithTimeout(e.tap.ctx, forwardTimeout)
 	defer cancel()
-	target := e.tap.upstream.JoinPath(e.r.URL.Path)
+	target := e.tap.upstream(e.r).JoinPath(e.r.URL.Path)
 	query := e.r.URL.Query()
 	query.Del("filter_path") // the record wants all columns
 	target.RawQuery, target.User = query.Encode(), nil

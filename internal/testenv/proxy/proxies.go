@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 )
 
-// Proxies are the proxies between one instance and both servers: a link to PostgreSQL, and a
-// link to a tap before Elasticsearch.
+// Proxies are the proxies between one instance and both servers: a link to PostgreSQL, and
+// links to a tap before Elasticsearch, one for each node.
 type Proxies struct {
-	Postgres, Elastic       *Link
+	Postgres                *Link
+	Elastic                 Links
 	Tap                     *Tap
 	DatabaseURL, ElasticURL string // through them
 }
@@ -32,17 +34,25 @@ func NewProxies(instance, databaseURL, elasticURL string, rec *Recorder) (p *Pro
 	if p.Tap, err = NewTap(instance, elasticURL, rec); err != nil {
 		return p, err
 	}
-	tap, err := url.Parse(p.Tap.URL())
-	if err != nil {
-		return p, err
+	var urls []string
+	for raw := range strings.SplitSeq(p.Tap.URL(), ",") {
+		tap, err := url.Parse(raw)
+		if err != nil {
+			return p, err
+		}
+		link, err := NewLink(tap.Host)
+		if err != nil {
+			return p, err
+		}
+		p.Elastic = append(p.Elastic, link)
+		through, err := link.Through(raw)
+		if err != nil {
+			return p, err
+		}
+		urls = append(urls, through)
 	}
-	if p.Elastic, err = NewLink(tap.Host); err != nil {
-		return p, err
-	}
-	if p.DatabaseURL, err = p.Postgres.Through(databaseURL); err != nil {
-		return p, err
-	}
-	p.ElasticURL, err = p.Elastic.Through(p.Tap.URL())
+	p.ElasticURL = strings.Join(urls, ",")
+	p.DatabaseURL, err = p.Postgres.Through(databaseURL)
 	return p, err
 }
 
@@ -55,9 +65,7 @@ func (p *Proxies) Heal() error {
 // Close ends all connections and records the requests in flight to Elasticsearch.
 func (p *Proxies) Close() error {
 	var errs []error
-	if p.Elastic != nil {
-		errs = append(errs, p.Elastic.Close())
-	}
+	errs = append(errs, p.Elastic.Close())
 	if p.Tap != nil {
 		errs = append(errs, p.Tap.Close())
 	}

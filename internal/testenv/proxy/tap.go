@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,17 +26,16 @@ const (
 	closeGrace = 10 * time.Second
 )
 
-// Tap is an HTTP proxy before Elasticsearch, on its own loopback port: it records all bulk
-// items and injects faults. Its methods are safe for concurrent use.
+// Tap is an HTTP proxy before Elasticsearch, on a loopback port of its own for each node: it
+// records all bulk items and injects faults. Its methods are safe for concurrent use.
 type Tap struct {
 	instance string
-	upstream *url.URL
+	nodes    []node
 	rec      *Recorder
-	listener net.Listener
 	server   *http.Server
 	http     *http.Transport
 	pass     *httputil.ReverseProxy // for all but bulk requests
-	served   chan struct{}          // closed when Serve has returned
+	serving  sync.WaitGroup
 
 	ctx     context.Context //nolint:containedctx // of the requests that outlive their senders
 	cancel  context.CancelFunc
@@ -52,39 +52,74 @@ type Tap struct {
 	holding  int
 }
 
-// NewTap opens a tap of an instance's requests to upstream, the URL of Elasticsearch. Its
-// records go to rec.
-func NewTap(instance, upstream string, rec *Recorder) (*Tap, error) {
-	u, err := url.Parse(upstream)
-	if err != nil || u.Host == "" {
-		return nil, errors.New("tap: want a URL with a host") // the error's text may hold a password
-	}
+// node is one of Elasticsearch, and where it is reached through the tap.
+type node struct {
+	upstream *url.URL
+	listener net.Listener
+}
+
+// NewTap opens a tap of an instance's requests to upstream, the URL of Elasticsearch, or those of
+// its nodes, separated by commas. Its records go to rec.
+func NewTap(instance, upstream string, rec *Recorder) (_ *Tap, err error) {
 	t := &Tap{
-		instance: instance, upstream: u, rec: rec, injected: map[Kind]int{},
-		http:   &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 16},
-		served: make(chan struct{}), closing: make(chan struct{}),
+		instance: instance, rec: rec, injected: map[Kind]int{},
+		http:    &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 16},
+		closing: make(chan struct{}),
 	}
-	if t.listener, err = new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0"); err != nil {
-		return nil, fmt.Errorf("tap: %w", err)
+	defer func() {
+		for _, n := range t.nodes {
+			if err != nil {
+				_ = n.listener.Close()
+			}
+		}
+	}()
+	for raw := range strings.SplitSeq(upstream, ",") {
+		u, err := url.Parse(raw)
+		if err != nil || u.Host == "" {
+			return nil, errors.New("tap: want a URL with a host") // the error's text may hold a password
+		}
+		listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("tap: %w", err)
+		}
+		t.nodes = append(t.nodes, node{u, listener})
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	quiet := zap.NewStdLog(zap.NewNop())
 	t.pass = &httputil.ReverseProxy{
 		Transport: t.http, ErrorLog: quiet,
-		Rewrite:      func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}) },
+		Rewrite: func(r *httputil.ProxyRequest) {
+			u := t.upstream(r.In)
+			r.SetURL(&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path})
+		},
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }, // as the server did
 	}
 	t.server = &http.Server{Handler: http.HandlerFunc(t.handle), ReadHeaderTimeout: headerTimeout, ErrorLog: quiet}
-	go func() {
-		defer close(t.served)
-		_ = t.server.Serve(t.listener)
-	}()
+	for _, n := range t.nodes {
+		t.serving.Go(func() { _ = t.server.Serve(n.listener) })
+	}
 	return t, nil
 }
 
-// URL returns the tap's address as one of Elasticsearch, with the user of the upstream.
+// URL returns the tap's address as one of Elasticsearch, with the user of the upstream; several
+// are separated by commas.
 func (t *Tap) URL() string {
-	return (&url.URL{Scheme: "http", User: t.upstream.User, Host: t.listener.Addr().String()}).String()
+	var urls []string
+	for _, n := range t.nodes {
+		urls = append(urls, (&url.URL{Scheme: "http", User: n.upstream.User, Host: n.listener.Addr().String()}).String())
+	}
+	return strings.Join(urls, ",")
+}
+
+// upstream returns the URL of the node that a request is for.
+func (t *Tap) upstream(r *http.Request) *url.URL {
+	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	for _, n := range t.nodes {
+		if local != nil && n.listener.Addr().String() == local.String() {
+			return n.upstream
+		}
+	}
+	return t.nodes[0].upstream
 }
 
 // Inject adds a fault. Of several that fit one request the first one counts.
@@ -157,7 +192,7 @@ func (t *Tap) Close() error {
 	}
 	close(t.closing)
 	err := t.server.Close()
-	<-t.served
+	t.serving.Wait()
 	patience := time.AfterFunc(closeGrace, t.cancel)
 	t.active.Wait()
 	patience.Stop()

@@ -331,6 +331,47 @@ func TestTapURL(t *testing.T) {
 	}
 }
 
+// Each node of a cluster is reached through an address of its own, and all meet the same faults.
+func TestProxiesOfSeveralNodes(t *testing.T) {
+	t.Parallel()
+	var upstream []string
+	for _, name := range []string{"a", "b", "c"} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, name) }))
+		t.Cleanup(server.Close)
+		upstream = append(upstream, server.URL)
+	}
+	p, err := NewProxies("a", "postgres://127.0.0.1:1/x", strings.Join(upstream, ","), NewRecorder())
+	must(t, err)
+	t.Cleanup(func() { must(t, p.Close()) })
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	ask := func(url string) string {
+		res, err := client.Get(url)
+		if err != nil {
+			return "no answer"
+		}
+		defer res.Body.Close()
+		body, _ := io.ReadAll(res.Body)
+		return string(body)
+	}
+	all := func() (answers string) {
+		for url := range strings.SplitSeq(p.ElasticURL, ",") {
+			answers += ask(url) + " "
+		}
+		return answers
+	}
+	if got := all(); got != "a b c " {
+		t.Errorf("got %q, want an answer of each", got)
+	}
+	must(t, p.Elastic.Cut())
+	if got := all(); got != "no answer no answer no answer " {
+		t.Errorf("while they are cut: got %q", got)
+	}
+	must(t, p.Heal())
+	if got := all(); got != "a b c " {
+		t.Errorf("afterwards: got %q", got)
+	}
+}
+
 // A bulk request that was held arrives when its sender is long gone, and finds newer
 // versions.
 func TestTapHold(t *testing.T) {

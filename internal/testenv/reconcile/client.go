@@ -8,23 +8,40 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
+	"sync/atomic"
 	"time"
+)
+
+const (
+	timeout = 30 * time.Second
+	// nodeTimeout is for each of several nodes, before another one is asked.
+	nodeTimeout = 5 * time.Second
 )
 
 // Client is a plain HTTP client of Elasticsearch. It is safe for concurrent use.
 type Client struct {
-	base *url.URL
-	http *http.Client
+	nodes []*url.URL
+	good  atomic.Int64 // the node that has answered last
+	http  *http.Client
 }
 
 // NewClient returns a client of the server at base, whose user information, if it
-// has some, is sent as basic authentication. Close it.
+// has some, is sent as basic authentication. Several nodes are separated by commas: one after
+// the other is asked until one answers, with anything but 503. Close it.
 func NewClient(base string) (*Client, error) {
-	u, err := url.Parse(base)
-	if err != nil || u.Host == "" {
-		return nil, fmt.Errorf("elasticsearch URL: want http://host:port")
+	c := &Client{http: &http.Client{Transport: &http.Transport{}, Timeout: timeout}}
+	for raw := range strings.SplitSeq(base, ",") {
+		u, err := url.Parse(raw)
+		if err != nil || u.Host == "" {
+			return nil, fmt.Errorf("elasticsearch URL: want http://host:port")
+		}
+		c.nodes = append(c.nodes, u)
 	}
-	return &Client{base: u, http: &http.Client{Transport: &http.Transport{}, Timeout: 30 * time.Second}}, nil
+	if len(c.nodes) > 1 {
+		c.http.Timeout = nodeTimeout
+	}
+	return c, nil
 }
 
 // Close closes idle connections.
@@ -45,25 +62,39 @@ func (e *StatusError) Error() string {
 // in an interface become json.Number. path may carry a query. An answer other than
 // 2xx is a *StatusError.
 func (c *Client) Do(ctx context.Context, method, path string, in, out any) error {
-	var body io.Reader
+	var body []byte
 	if in != nil {
-		b, err := json.Marshal(in)
-		if err != nil {
+		var err error
+		if body, err = json.Marshal(in); err != nil {
 			return err
 		}
-		body = bytes.NewReader(b)
 	}
 	ref, err := url.Parse(path)
 	if err != nil {
 		return err
 	}
-	target := c.base.JoinPath(ref.Path)
+	first := c.good.Load()
+	for try := range int64(len(c.nodes)) {
+		node := (first + try) % int64(len(c.nodes))
+		err = c.ask(ctx, c.nodes[node], method, ref, body, out)
+		status, answered := err.(*StatusError) //nolint:errorlint // as ask returns it
+		if err == nil || ctx.Err() != nil || answered && status.Code != http.StatusServiceUnavailable {
+			c.good.Store(node)
+			return err
+		}
+	}
+	return err
+}
+
+// ask sends a request to one node.
+func (c *Client) ask(ctx context.Context, node *url.URL, method string, ref *url.URL, in []byte, out any) error {
+	target := node.JoinPath(ref.Path)
 	target.RawQuery = ref.RawQuery
-	req, err := http.NewRequestWithContext(ctx, method, target.String(), body)
+	req, err := http.NewRequestWithContext(ctx, method, target.String(), bytes.NewReader(in))
 	if err != nil {
 		return err
 	}
-	if body != nil {
+	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
 	res, err := c.http.Do(req)

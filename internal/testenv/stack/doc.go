@@ -15,6 +15,9 @@
 //     directory or cluster name, that it is the one started here.
 //   - A replica streams from its primary when Start returns. The guardian owns both,
 //     whichever of them takes writes.
+//   - Several nodes of Elasticsearch are one cluster when Start returns, and each can be
+//     stopped, killed and started apart. With [Options.Cables] one can be cut off from the
+//     others: a network namespace for each, which the kernel removes with the servers.
 //   - As root, the servers run as nobody.
 //
 // # What is not guaranteed

@@ -17,7 +17,10 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
-const elasticBound = 3 * time.Minute
+const (
+	elasticBound = 5 * time.Minute // a tenth of it on an idle machine
+	loopback     = "127.0.0.1"
+)
 
 // elastic is one node; start and stop may be repeated and keep data and ports.
 type elastic struct {
@@ -33,6 +36,11 @@ type elastic struct {
 	onEnd    func(*process.Process)
 	secured  *securedSpec // nil: everybody may do everything
 
+	name                string
+	host, transportHost string
+	peers               []*elastic       // of the cluster, itself among them; nil for one that is alone
+	network             *process.Network // nil: the guardian's
+
 	port      int    // 0 until the first start
 	attached  string // what the JVM leaves in /tmp when it is killed
 	transport int
@@ -44,7 +52,7 @@ func (e *elastic) url() string {
 	if e.secured != nil {
 		scheme = "https"
 	}
-	return fmt.Sprintf("%s://127.0.0.1:%d", scheme, e.port)
+	return fmt.Sprintf("%s://%s:%d", scheme, e.host, e.port)
 }
 
 func (e *elastic) at(name string) string { return filepath.Join(e.dir, name) }
@@ -64,6 +72,11 @@ func (e *elastic) prepare() error {
 			return err
 		}
 		if err := e.config(name, withoutGCLog(string(content))); err != nil {
+			return err
+		}
+	}
+	if e.port != 0 { // of a cluster
+		if err := e.config(e.program()+".yml", e.settings()); err != nil {
 			return err
 		}
 	}
@@ -100,11 +113,11 @@ func (e *elastic) config(name, content string) error {
 }
 
 func (e *elastic) settings() string {
-	return strings.Join(append(e.securitySettings(),
+	return strings.Join(append(append(e.securitySettings(), e.clusterSettings()...),
 		"cluster.name: "+e.cluster,
-		"node.name: weft",
-		"discovery.type: single-node",
-		"network.host: 127.0.0.1",
+		"node.name: "+e.name,
+		"http.host: "+e.host,
+		"transport.host: "+e.transportHost,
 		fmt.Sprintf("http.port: %d", e.port),
 		fmt.Sprintf("transport.port: %d", e.transport),
 		"path.data: "+e.at("data"),
@@ -139,7 +152,7 @@ func (e *elastic) start(ctx context.Context) error {
 	first := e.port == 0
 	for attempt := 1; ; attempt++ {
 		if first {
-			if err := e.choosePorts(); err != nil {
+			if err := errors.Join(e.choosePorts(), e.config(e.program()+".yml", e.settings())); err != nil {
 				return err
 			}
 		}
@@ -166,7 +179,7 @@ func (e *elastic) choosePorts() error {
 	if err != nil {
 		return fmt.Errorf("free port: %w", err)
 	}
-	return e.config(e.program()+".yml", e.settings())
+	return nil
 }
 
 func (e *elastic) startOnce(ctx context.Context) (err error) {
@@ -185,7 +198,7 @@ func (e *elastic) startOnce(ctx context.Context) (err error) {
 			// directory for temporary ones.
 			"CLI_JAVA_OPTS=-XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir=" + e.at("tmp"),
 		},
-		As: e.who.credential(), OnEnd: e.onEnd,
+		As: e.who.credential(), OnEnd: e.onEnd, In: e.network,
 		DeathSignal: syscall.SIGKILL, // the server ends by itself when its launcher is gone
 	})
 	if err != nil {

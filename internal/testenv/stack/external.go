@@ -23,11 +23,21 @@ func checkExternal(ctx context.Context, databaseURL, elasticURL string) error {
 		}
 	}
 	if elasticURL != "" {
-		if _, err := clusterHealth(ctx, http.DefaultClient, elasticURL); err != nil {
+		if err := checkElastic(ctx, elasticURL); err != nil {
 			return fmt.Errorf("ELASTIC_URL is set to %s, but no Elasticsearch answers there: %s: correct it, or unset it to have a server started", redact(elasticURL), oneLine(err))
 		}
 	}
 	return nil
+}
+
+// checkElastic asks one node after the other.
+func checkElastic(ctx context.Context, urls string) (err error) {
+	for url := range strings.SplitSeq(urls, ",") {
+		if _, err = clusterHealth(ctx, http.DefaultClient, url); err == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 func checkDatabase(ctx context.Context, dsn string) error {

@@ -80,7 +80,8 @@ type guardian struct {
 	spawner  *process.Spawner
 	postgres *postgres
 	replica  *postgres
-	elastic  *elastic
+	nodes    []*elastic
+	cables   *cables // nil without
 
 	outMu sync.Mutex
 	out   *json.Encoder
@@ -177,21 +178,10 @@ func (g *guardian) startAll(ctx context.Context) error {
 		})
 	}
 	if g.spec.ElasticHome != "" {
-		dir, err := g.dir.sub(g.spec.Account, "elastic")
-		if err != nil {
+		if err := g.newElastic(); err != nil {
 			return err
 		}
-		g.elastic = &elastic{
-			home: g.spec.ElasticHome, open: g.spec.OpenSearch, javaHome: g.spec.JavaHome, heapMB: g.spec.HeapMB, quick: g.spec.Quick, dir: dir, cluster: clusterName(),
-			who: g.spec.Account, spawner: g.spawner, onEnd: g.noteEnd(Elastic), secured: g.spec.Secured,
-		}
-		group.Go(func() error {
-			began := time.Now()
-			if err := g.elastic.prepare(); err != nil {
-				return fmt.Errorf("elasticsearch: %w", err)
-			}
-			return g.startOne(ctx, Elastic, began)
-		})
+		group.Go(func() error { return g.startElastic(ctx) })
 	}
 	return group.Wait()
 }
@@ -244,11 +234,12 @@ func (g *guardian) startOne(ctx context.Context, server Server, began time.Time)
 			return err
 		}
 		up.PID, up.URL = cluster.process.PID(), cluster.url(databaseName)
-	case Elastic:
-		if err := g.elastic.start(ctx); err != nil {
+	default:
+		node := g.node(server)
+		if err := node.start(ctx); err != nil {
 			return err
 		}
-		up.PID, up.URL = g.elastic.serverPID(), g.elastic.url()
+		up.PID, up.URL = node.serverPID(), node.url()
 	}
 	up.Seconds = time.Since(began).Seconds()
 	g.emit(up)
@@ -272,14 +263,14 @@ func (g *guardian) do(ctx context.Context, r request) error {
 		g.file, g.state = r.StateFile, g.describe()
 		return g.state.write(g.file)
 	}
-	cluster := g.cluster(r.Server)
+	cluster, node := g.cluster(r.Server), g.node(r.Server)
 	var running *process.Process
 	var stop, kill func()
 	switch {
 	case cluster != nil:
 		running, stop, kill = cluster.process, cluster.stop, cluster.kill
-	case r.Server == Elastic && g.elastic != nil:
-		running, stop, kill = g.elastic.process, g.elastic.stop, g.elastic.kill
+	case node != nil:
+		running, stop, kill = node.process, node.stop, node.kill
 	default:
 		return fmt.Errorf("%q is not a server of this stack", r.Server)
 	}
@@ -292,6 +283,8 @@ func (g *guardian) do(ctx context.Context, r request) error {
 		if running.HasEnded() {
 			return g.startOne(ctx, r.Server, time.Now())
 		}
+	case node != nil && g.cables != nil && (r.Op == opCutOff || r.Op == opReconnect):
+		return g.cables.plug(r.Server.number(), r.Op == opReconnect)
 	case cluster == nil:
 		return fmt.Errorf("%s cannot do that", r.Server.title())
 	case r.Op == opQuit:
@@ -312,8 +305,13 @@ func (g *guardian) describe() *State {
 	if g.postgres != nil {
 		state.Postgres = &RunningServer{URL: g.postgres.url(databaseName), Process: identify(g.postgres.process.PID())}
 	}
-	if g.elastic != nil {
-		state.Elastic = &RunningServer{URL: g.elastic.url(), Process: identify(g.elastic.serverPID())}
+	for n, node := range g.nodes {
+		running := &RunningServer{URL: node.url(), Process: identify(node.serverPID())}
+		if n == 0 {
+			state.Elastic = running
+		} else {
+			state.ElasticOthers = append(state.ElasticOthers, running)
+		}
 	}
 	return state
 }
@@ -322,12 +320,12 @@ func (g *guardian) describe() *State {
 func (g *guardian) stopAll() {
 	killCommand(g.command)
 	var group errgroup.Group
-	group.Go(func() error {
-		if g.elastic != nil {
-			g.elastic.kill() // its data goes with it
-		}
-		return nil
-	})
+	for _, node := range g.nodes {
+		group.Go(func() error {
+			node.kill() // its data goes with it
+			return nil
+		})
+	}
 	for _, cluster := range []*postgres{g.postgres, g.replica} {
 		group.Go(func() error {
 			if cluster != nil {

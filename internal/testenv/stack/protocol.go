@@ -1,5 +1,7 @@
 package stack
 
+import "fmt"
+
 // The owner writes one spec and then requests to the guardian's standard input, and
 // reads events from its standard output; all are JSON lines. End of file on the input
 // is the owner's death, unless it has detached.
@@ -25,7 +27,7 @@ func (s Server) title() string {
 	case Elastic:
 		return "Elasticsearch"
 	default:
-		return string(s)
+		return fmt.Sprintf("node %d of Elasticsearch", s.number()+1)
 	}
 }
 
@@ -34,6 +36,8 @@ type spec struct {
 	PostgresHome  string
 	PostgresMajor int
 	OpenSearch    bool // what ElasticHome holds
+	ElasticNodes  int
+	Cables        bool
 	Replication   Replication
 	Logical       bool
 	ElasticHome   string
@@ -56,6 +60,9 @@ const (
 	opStart   operation = "start"
 	opPromote operation = "promote"
 	opReplica operation = "make a replica of" // Server becomes a replica of the other one
+
+	opCutOff    operation = "cut off"
+	opReconnect operation = "reconnect"
 )
 
 type request struct {

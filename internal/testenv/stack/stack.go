@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -16,7 +17,9 @@ import (
 const (
 	// DefaultHeapMB is the Elasticsearch heap where [Options.HeapMB] is 0.
 	DefaultHeapMB = 1024
-	minHeapMB     = 128
+	// NodeHeapMB is the same for each of several nodes.
+	NodeHeapMB = 512
+	minHeapMB  = 128
 )
 
 // Options of [Start]. The zero value starts both servers and says nothing.
@@ -29,6 +32,10 @@ type Options struct {
 	// [DefaultPostgres] and [DefaultElastic]; the last two exclude each other.
 	PostgresMajor                     int
 	ElasticVersion, OpenSearchVersion string
+	// ElasticNodes is how many nodes of Elasticsearch are started, as one cluster; 0 means one.
+	ElasticNodes int
+	// Cables makes [Stack.CutOff] possible: each node gets a network of its own, which takes root.
+	Cables bool
 	// Replication adds a streaming replica of the PostgreSQL that is started.
 	Replication Replication
 	// Logical has PostgreSQL write what logical decoding reads.
@@ -36,7 +43,8 @@ type Options struct {
 	// Secured makes the servers that are started ask for TLS and credentials: both must be
 	// started here, without a replica.
 	Secured bool
-	// HeapMB is Elasticsearch's heap in MiB, at least 128; 0 means [DefaultHeapMB].
+	// HeapMB is the heap of each Elasticsearch in MiB, at least 128; 0 means [DefaultHeapMB], or
+	// [NodeHeapMB].
 	HeapMB int
 	// Quick is for an Elasticsearch that lives for minutes: its JVM uses the first of its
 	// two compilers only, which halves the CPU time of the start and of little work.
@@ -55,13 +63,17 @@ type Stack struct {
 	report                  *reporter
 	guardian                *guardianClient // nil: both servers are the caller's
 	secured                 *Secured        // nil: they ask for nothing
+	cabled                  bool
 }
 
 // Start returns when both servers answer. Canceling ctx stops the start only: running
 // servers belong to the Stack until Close, or until this process ends.
 func Start(ctx context.Context, opts Options) (*Stack, error) {
-	s := &Stack{databaseURL: opts.DatabaseURL, elasticURL: opts.ElasticURL, report: newReporter(opts.Progress)}
-	if opts.HeapMB == 0 {
+	s := &Stack{databaseURL: opts.DatabaseURL, elasticURL: opts.ElasticURL, report: newReporter(opts.Progress), cabled: opts.Cables}
+	switch {
+	case opts.HeapMB == 0 && opts.ElasticNodes > 1:
+		opts.HeapMB = NodeHeapMB
+	case opts.HeapMB == 0:
 		opts.HeapMB = DefaultHeapMB
 	}
 	if opts.HeapMB < minHeapMB {
@@ -75,6 +87,9 @@ func Start(ctx context.Context, opts Options) (*Stack, error) {
 	}
 	if opts.Secured && opts.OpenSearchVersion != "" {
 		return nil, errors.New("secured servers: this build of OpenSearch has no security")
+	}
+	if err := opts.checkNodes(); err != nil {
+		return nil, err
 	}
 	if err := checkExternal(ctx, opts.DatabaseURL, opts.ElasticURL); err != nil {
 		return nil, err
@@ -101,8 +116,12 @@ func Start(ctx context.Context, opts Options) (*Stack, error) {
 	if url := s.guardian.url(Postgres); url != "" {
 		s.databaseURL = url
 	}
-	if url := s.guardian.url(Elastic); url != "" {
-		s.elasticURL = url
+	var nodes []string
+	for _, node := range s.ElasticNodes() {
+		nodes = append(nodes, s.URL(node))
+	}
+	if len(nodes) > 0 {
+		s.elasticURL = strings.Join(nodes, ",")
 	}
 	return s, nil
 }
@@ -110,7 +129,10 @@ func Start(ctx context.Context, opts Options) (*Stack, error) {
 // provide fetches the missing servers and returns what the guardian has to start.
 func provide(ctx context.Context, opts Options, report *reporter) (spec, error) {
 	who := serverAccount(os.Geteuid())
-	what := spec{HeapMB: opts.HeapMB, Quick: opts.Quick, Account: who, Replication: opts.Replication, Logical: opts.Logical}
+	what := spec{
+		HeapMB: opts.HeapMB, Quick: opts.Quick, Account: who, Replication: opts.Replication, ElasticNodes: opts.ElasticNodes, Cables: opts.Cables,
+		Logical: opts.Logical,
+	}
 	what.PostgresMajor = cmp.Or(opts.PostgresMajor, DefaultPostgres)
 	postgresPin, err := postgresArtifact(what.PostgresMajor, runtime.GOOS, runtime.GOARCH)
 	if err != nil {
@@ -173,7 +195,8 @@ func provide(ctx context.Context, opts Options, report *reporter) (spec, error) 
 // DatabaseURL is that of the database weft_test, or the caller's own.
 func (s *Stack) DatabaseURL() string { return s.databaseURL }
 
-// ElasticURL has no trailing slash, unless it is the caller's own.
+// ElasticURL has no trailing slash, unless it is the caller's own. It names all nodes of a
+// cluster, separated by commas.
 func (s *Stack) ElasticURL() string { return s.elasticURL }
 
 // Env is the environment that names the servers to a program.

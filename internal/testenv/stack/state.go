@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -15,6 +16,8 @@ type State struct {
 	StartedAt time.Time      `json:"started_at"`
 	Postgres  *RunningServer `json:"postgres,omitempty"` // nil: not started by the stack
 	Elastic   *RunningServer `json:"elastic,omitempty"`
+
+	ElasticOthers []*RunningServer `json:"elastic_others,omitempty"` // nodes of the same cluster
 }
 
 // RunningServer is one server of a [State].
@@ -27,6 +30,18 @@ type RunningServer struct {
 type ProcessID struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // kernel ticks after boot
+}
+
+// ElasticURL names all nodes, separated by commas; it is empty where none was started.
+func (s *State) ElasticURL() string {
+	if s.Elastic == nil {
+		return ""
+	}
+	urls := []string{s.Elastic.URL}
+	for _, other := range s.ElasticOthers {
+		urls = append(urls, other.URL)
+	}
+	return strings.Join(urls, ",")
 }
 
 func identify(pid int) ProcessID { return ProcessID{PID: pid, Start: startTime(pid)} }

@@ -107,7 +107,7 @@ func lockState(ctx context.Context, report *reporter, given string) (file string
 
 // whole reports whether every server of it runs.
 func (s *State) whole() bool {
-	for _, server := range []*RunningServer{s.Postgres, s.Elastic} {
+	for _, server := range append([]*RunningServer{s.Postgres, s.Elastic}, s.ElasticOthers...) {
 		if server != nil && !server.Process.Alive() {
 			return false
 		}

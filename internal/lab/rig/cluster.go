@@ -1,0 +1,108 @@
+package rig
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
+)
+
+// Cluster is what a cluster of Elasticsearch says of itself.
+type Cluster struct {
+	Master string   `json:"master"` // name of the node
+	Nodes  []string `json:"nodes"`  // names, in order
+}
+
+// Cluster asks for the nodes that the elected master counts, whichever node it asks.
+func (p *Place) Cluster(ctx context.Context) (c Cluster, err error) {
+	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
+	defer cancel()
+	var state struct {
+		Master string                           `json:"master_node"`
+		Nodes  map[string]struct{ Name string } `json:"nodes"`
+	}
+	if err := p.Elastic.Do(ctx, http.MethodGet, "/_cluster/state/master_node,nodes?master_timeout=1s", nil, &state); err != nil {
+		return c, fmt.Errorf("ask for the nodes: %w", err)
+	}
+	c.Master = state.Nodes[state.Master].Name
+	for _, n := range state.Nodes {
+		c.Nodes = append(c.Nodes, n.Name)
+	}
+	slices.Sort(c.Nodes)
+	return c, nil
+}
+
+// Copy is one copy of a shard.
+type Copy struct {
+	Shard   string `json:"shard"`
+	Primary bool   `json:"-"`
+	Kind    string `json:"prirep"`
+	State   string `json:"state"`
+	Node    string `json:"node"` // name; empty for a copy that is nowhere
+}
+
+// Number is that of the shard.
+func (c Copy) Number() int {
+	n, _ := strconv.Atoi(c.Shard) // as the server writes it
+	return n
+}
+
+// Copies returns the copies of an index's shards.
+func (p *Place) Copies(ctx context.Context, index string) (copies []Copy, err error) {
+	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
+	defer cancel()
+	if err := p.Elastic.Do(ctx, http.MethodGet, "/_cat/shards/"+url.PathEscape(index)+"?format=json&h=shard,prirep,state,node", nil, &copies); err != nil {
+		return nil, fmt.Errorf("ask for the shards: %w", err)
+	}
+	for n := range copies {
+		copies[n].Primary = copies[n].Kind == "p"
+	}
+	return copies, nil
+}
+
+// Blocked reports whether the index takes no writes because a disk is full.
+func (p *Place) Blocked(ctx context.Context, index string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
+	defer cancel()
+	var found map[string]struct {
+		Settings map[string]string
+	}
+	err := p.Elastic.Do(ctx, http.MethodGet, "/"+url.PathEscape(index)+"/_settings?flat_settings=true", nil, &found)
+	if err != nil {
+		return false, fmt.Errorf("ask for the settings of %s: %w", index, err)
+	}
+	return found[index].Settings["index.blocks.read_only_allow_delete"] == "true", nil
+}
+
+// MakeIndex makes weft's index before weft does, with so many shards and a replica of each.
+func (p *Place) MakeIndex(ctx context.Context, shards int) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	var mapping map[string]any
+	if err := json.Unmarshal(elastic.Mapping(), &mapping); err != nil {
+		return fmt.Errorf("mapping of the index: %w", err)
+	}
+	mapping["_meta"] = map[string]any{"weft": map[string]any{"mapping_hash": elastic.MappingHash()}}
+	definition := map[string]any{
+		"mappings": mapping,
+		"settings": map[string]any{"number_of_shards": shards, "number_of_replicas": 1, "gc_deletes": "1h"},
+		"aliases":  map[string]any{p.Index: map[string]any{"is_write_index": true}},
+	}
+	err := p.Elastic.Do(ctx, http.MethodPut, "/"+url.PathEscape(p.Index+"-v1"), definition, nil)
+	if status, ok := errors.AsType[*reconcile.StatusError](err); ok && strings.Contains(status.Body, "resource_already_exists") {
+		return nil // a node was slow to answer, and another one was asked
+	}
+	if err != nil {
+		return fmt.Errorf("make the index: %w", err)
+	}
+	return nil
+}

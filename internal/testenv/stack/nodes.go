@@ -1,0 +1,153 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const maxElasticNodes = 9
+
+// ElasticNode names a node of a cluster, from 1; the first is [Elastic].
+func ElasticNode(n int) Server {
+	if n == 1 {
+		return Elastic
+	}
+	return Elastic + Server(strconv.Itoa(n))
+}
+
+// number returns the index of a node of Elasticsearch, or -1 for another server.
+func (s Server) number() int {
+	for n := range maxElasticNodes {
+		if s == ElasticNode(n+1) {
+			return n
+		}
+	}
+	return -1
+}
+
+// NodeName is what a node calls itself.
+func (s Server) NodeName() string { return strings.Replace(string(s), string(Elastic), "weft", 1) }
+
+// ElasticNodes are the nodes of Elasticsearch that were started here.
+func (s *Stack) ElasticNodes() (nodes []Server) {
+	for n := 1; s.URL(ElasticNode(n)) != ""; n++ {
+		nodes = append(nodes, ElasticNode(n))
+	}
+	return nodes
+}
+
+// Cabled reports whether nodes can be cut off.
+func (s *Stack) Cabled() bool { return s.cabled }
+
+// CutOff lets no byte pass between a node of Elasticsearch and the others until
+// [Stack.Reconnect]; clients reach it as before. It takes [Options.Cables].
+func (s *Stack) CutOff(ctx context.Context, node Server) error {
+	return s.ask(ctx, request{Op: opCutOff, Server: node})
+}
+
+// Reconnect ends [Stack.CutOff].
+func (s *Stack) Reconnect(ctx context.Context, node Server) error {
+	return s.ask(ctx, request{Op: opReconnect, Server: node})
+}
+
+func (o *Options) checkNodes() error {
+	several := o.ElasticNodes > 1
+	switch {
+	case o.ElasticNodes < 0 || o.ElasticNodes > maxElasticNodes:
+		return fmt.Errorf("nodes of Elasticsearch: %d is no number from 1 to %d", o.ElasticNodes, maxElasticNodes)
+	case several && o.ElasticURL != "":
+		return errors.New("nodes of Elasticsearch: ELASTIC_URL is set, and only nodes that are started here make a cluster")
+	case several && o.Secured:
+		return errors.New("nodes of Elasticsearch: a secured one runs alone here")
+	case o.Cables && (!several || !CanCutOff()):
+		return errors.New("nodes of Elasticsearch: cutting them off takes several nodes, root and the command ip")
+	}
+	return nil
+}
+
+// newElastic makes the nodes, without starting them.
+func (g *guardian) newElastic() error {
+	cluster := clusterName()
+	for n := range max(g.spec.ElasticNodes, 1) {
+		server := ElasticNode(n + 1)
+		dir, err := g.dir.sub(g.spec.Account, string(server))
+		if err != nil {
+			return err
+		}
+		g.nodes = append(g.nodes, &elastic{
+			home: g.spec.ElasticHome, open: g.spec.OpenSearch, javaHome: g.spec.JavaHome, heapMB: g.spec.HeapMB, quick: g.spec.Quick, dir: dir, cluster: cluster,
+			name: server.NodeName(), host: loopback, transportHost: loopback,
+			who: g.spec.Account, spawner: g.spawner, onEnd: g.noteEnd(server), secured: g.spec.Secured,
+		})
+	}
+	if len(g.nodes) == 1 {
+		return nil
+	}
+	if g.spec.Cables {
+		var err error
+		if g.cables, err = layCables(g.spawner, len(g.nodes)); err != nil {
+			return err
+		}
+		for n, e := range g.nodes {
+			e.host, e.transportHost, e.network = g.cables.clientAddress(n), otherNodesAddress(n), g.cables.nodes[n]
+		}
+	}
+	for _, e := range g.nodes {
+		if err := e.choosePorts(); err != nil {
+			return err
+		}
+		e.peers = g.nodes
+	}
+	return nil
+}
+
+// startElastic starts the nodes at once: most of them have to be there for any to answer.
+func (g *guardian) startElastic(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for n, e := range g.nodes {
+		group.Go(func() error {
+			began := time.Now()
+			if err := e.prepare(); err != nil {
+				return fmt.Errorf("elasticsearch: %w", err)
+			}
+			return g.startOne(ctx, ElasticNode(n+1), began)
+		})
+	}
+	return group.Wait()
+}
+
+// node returns nil for PostgreSQL.
+func (g *guardian) node(server Server) *elastic {
+	if n := server.number(); n >= 0 && n < len(g.nodes) {
+		return g.nodes[n]
+	}
+	return nil
+}
+
+// clusterSettings let the nodes find each other.
+func (e *elastic) clusterSettings() []string {
+	if len(e.peers) == 0 {
+		return []string{"discovery.type: single-node"}
+	}
+	var hosts, names []string
+	for _, p := range e.peers {
+		hosts = append(hosts, fmt.Sprintf(`"%s:%d"`, p.transportHost, p.transport))
+		names = append(names, p.name)
+	}
+	managers := "cluster.initial_master_nodes"
+	if e.open {
+		managers = "cluster.initial_cluster_manager_nodes"
+	}
+	return []string{
+		"discovery.seed_hosts: [" + strings.Join(hosts, ", ") + "]",
+		managers + ": [" + strings.Join(names, ", ") + "]",
+		"cluster.info.update.interval: 10s", // how often it looks at its disks, where it does; the shortest
+		"node.store.allow_mmap: false",      // a number of maps that only an administrator can raise
+	}
+}
