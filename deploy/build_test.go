@@ -71,10 +71,10 @@ func checkBill(t *testing.T, bill, binary string) {
 	}
 	for line := range strings.Lines(must(t, ".", nil, "go", "version", "-m", binary)) {
 		f := strings.Fields(line)
-		switch {
-		case f[0] == "dep":
+		switch f[0] {
+		case "dep":
 			want = append(want, f[1]+" "+f[2])
-		case f[0] == binary+":":
+		case binary + ":":
 			want = append(want, "std "+strings.TrimPrefix(f[1], "go"))
 		}
 	}

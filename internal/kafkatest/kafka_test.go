@@ -60,6 +60,7 @@ type message struct {
 // TestKafkaBesideWeft has Debezium read the outbox of a working instance: each event is one
 // message, in the order of its entity, and what weft writes into the table is none.
 func TestKafkaBesideWeft(t *testing.T) {
+	t.Parallel()
 	r := setup(t)
 	r.startBroker()
 	r.connect()
@@ -228,8 +229,11 @@ func (r *rig) connect() {
 				Trace string `json:"trace"`
 			} `json:"tasks"`
 		}
-		if err := json.NewDecoder(res.Body).Decode(&status); err != nil || len(status.Tasks) != 1 || status.Tasks[0].State != "RUNNING" {
-			return fmt.Errorf("status %+v, %v", status, err)
+		if err := json.NewDecoder(res.Body).Decode(&status); err != nil {
+			return err
+		}
+		if len(status.Tasks) != 1 || status.Tasks[0].State != "RUNNING" {
+			return fmt.Errorf("status %+v", status)
 		}
 		var follows bool
 		err = r.pool.QueryRow(ctx, "select exists (select from pg_replication_slots where slot_name = 'outbox' and active)").Scan(&follows)
