@@ -52,9 +52,7 @@ func newStackCommand() *cobra.Command {
 	cmd.PersistentFlags().IntVar(&opts.ElasticNodes, "elastic-nodes", 1, "nodes of Elasticsearch, as one cluster: 1 to 9; three take 3 GB")
 	cmd.PersistentFlags().BoolVar(&opts.Quick, "quick", false, "half the CPU time for an Elasticsearch that lives for minutes, at a lower throughput")
 	cmd.PersistentFlags().BoolVar(&opts.Logical, "logical", false, "let PostgreSQL write what logical decoding reads")
-	cmd.PersistentFlags().IntVar(&opts.PostgresMajor, "postgres", 0, fmt.Sprintf("major version of PostgreSQL: 14 to 18 (default %d)", stack.DefaultPostgres))
-	cmd.PersistentFlags().StringVar(&opts.ElasticVersion, "elastic", "", "version of Elasticsearch: 8.19.7 or 9.2.0 (default "+stack.DefaultElastic+")")
-	cmd.PersistentFlags().StringVar(&opts.OpenSearchVersion, "opensearch", "", "start OpenSearch instead, 2.19.3 or 3.3.0")
+	opts.AddFlags(cmd.PersistentFlags())
 	cmd.PersistentFlags().StringVar(&stateFile, "state", "", "`file` that describes the running servers (default: in the cache directory)")
 	cmd.AddCommand(newUpCommand(&opts, &stateFile), newDownCommand(&stateFile), newStatusCommand(&stateFile), newGuardianCommand())
 	return cmd

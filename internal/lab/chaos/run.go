@@ -42,7 +42,8 @@ type Options struct {
 	Binary   string // weft; empty means to build it
 	HeapMB   int    // of each Elasticsearch; 0 is the stack's default
 
-	ElasticNodes int // as one cluster, with faults of single nodes
+	ElasticNodes   int // as one cluster, with faults of single nodes
+	stack.Versions     // of the servers that are started
 
 	// DatabaseURL and ElasticURL name servers to use instead of starting some: a
 	// database that is the run's alone, and an Index that does not exist. They are not
@@ -137,7 +138,7 @@ func (r *run) prepare(ctx context.Context) error {
 	g.Go(func() (err error) {
 		r.Place, err = rig.Open(gctx, stack.Options{
 			Progress: r.opts.Progress, HeapMB: r.opts.HeapMB, DatabaseURL: r.opts.DatabaseURL, ElasticURL: r.opts.ElasticURL,
-			ElasticNodes: r.opts.ElasticNodes, Cables: r.opts.ElasticNodes > 1 && stack.CanCutOff(),
+			Versions: r.opts.Versions, ElasticNodes: r.opts.ElasticNodes, Cables: r.opts.ElasticNodes > 1 && stack.CanCutOff(),
 		}, writers+8)
 		return err
 	})

@@ -28,10 +28,7 @@ type Options struct {
 	Progress io.Writer
 	// DatabaseURL and ElasticURL name servers to use instead of starting one.
 	DatabaseURL, ElasticURL string
-	// PostgresMajor, ElasticVersion and OpenSearchVersion choose other servers than
-	// [DefaultPostgres] and [DefaultElastic]; the last two exclude each other.
-	PostgresMajor                     int
-	ElasticVersion, OpenSearchVersion string
+	Versions
 	// ElasticNodes is how many nodes of Elasticsearch are started, as one cluster; 0 means one.
 	ElasticNodes int
 	// Cables makes [Stack.CutOff] possible: each node gets a network of its own, which takes root.
