@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// patience is how long a server may take to answer before the next one is asked as well, and
+// silence is how long a server may take to answer before the next one is asked as well, and
 // the pause before a server that refused is asked again, as long as another is silent.
-const patience = 200 * time.Millisecond
+const silence = 200 * time.Millisecond
 
 // server is one of those that a configuration names, with the ways to it: sslmode=prefer names
 // each twice.
@@ -97,7 +97,7 @@ func (s *search) run(ctx context.Context) (conn *pgx.Conn, found int, err error)
 	for {
 		var silent <-chan time.Time
 		if s.asked < len(s.servers) {
-			silent = time.After(patience)
+			silent = time.After(silence)
 		}
 		select {
 		case a := <-s.answers:
@@ -113,7 +113,7 @@ func (s *search) run(ctx context.Context) (conn *pgx.Conn, found int, err error)
 				return nil, 0, errors.Join(s.errs...)
 			}
 			if ctx.Err() == nil && s.silent() {
-				s.ask(ctx, a.from, patience)
+				s.ask(ctx, a.from, silence)
 			}
 		case <-silent:
 			s.ask(ctx, s.asked, 0)
