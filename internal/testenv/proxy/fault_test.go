@@ -116,8 +116,9 @@ func TestFaults(t *testing.T) {
 func TestRefusedReadiness(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	must(t, r.tap.Inject(Fault{Kind: Refused, Times: 1}))
 	s := r.sink(r.tap.URL(), 0)
+	must(t, s.Ready(t.Context())) // it has asked which product the server is
+	must(t, r.tap.Inject(Fault{Kind: Refused, Times: 1}))
 	err := s.Ready(t.Context())
 	if f, ok := errors.AsType[*outbox.Fault](err); !ok || f.Reason != outbox.ReasonES5xx || !f.Shared {
 		t.Errorf("Ready: got %v, want es_5xx", err)
