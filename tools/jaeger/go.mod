@@ -359,3 +359,8 @@ require (
 )
 
 replace github.com/Shopify/sarama => github.com/Shopify/sarama v1.33.0
+
+// Jaeger names schema 1.37 for its own resource, and refuses to start where the sdk names another.
+replace go.opentelemetry.io/otel/sdk => go.opentelemetry.io/otel/sdk v1.38.0
+
+replace go.opentelemetry.io/otel/sdk/metric => go.opentelemetry.io/otel/sdk/metric v1.38.0
