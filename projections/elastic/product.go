@@ -80,6 +80,7 @@ type root struct {
 
 // product returns the product of the server and asks for it when it is not known. It is empty
 // when the server does not say, as one that asks who weft is: the answer to the next request tells why.
+// A 5xx is asked again, since it says nothing of the version.
 func (s *Sink) product(ctx context.Context) (Product, error) {
 	if p, ok := s.known.Load().(Product); ok && p != "" {
 		return p, nil
@@ -112,8 +113,7 @@ func (s *Sink) product(ctx context.Context) (Product, error) {
 		}
 		return "", nil
 	default: // GET / may be forbidden, or answer for a version that the server imitates
-		s.known.Store(s.cfg.Product)
-		return s.cfg.Product, nil
+		said, version = s.cfg.Product, ""
 	}
 	if s.cfg.Product != Auto && s.cfg.Product != said {
 		return "", fmt.Errorf("%w: elastic.product is %s, and the server at %s is %s; correct one of them", errProduct, s.cfg.Product, s.host(), said.name())
@@ -121,7 +121,9 @@ func (s *Sink) product(ctx context.Context) (Product, error) {
 	if err := said.CheckVersion(version); err != nil {
 		return "", err
 	}
-	s.known.Store(said)
+	if res.StatusCode < http.StatusInternalServerError {
+		s.known.Store(said)
+	}
 	return said, nil
 }
 

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/elastic/go-elasticsearch/v8/esapi"
+
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections/elastic/elastictest"
@@ -82,6 +84,22 @@ func TestElasticsearchBefore8IsRefused(t *testing.T) {
 		if err := Elasticsearch.CheckVersion(version); errors.Is(err, ErrVersion) != old {
 			t.Errorf("%q: got %v, want an error: %t", version, err, old)
 		}
+	}
+}
+
+// A server that was asked for its version while it started is asked again: one that is too old is
+// refused then, and that is no silence.
+func TestOldServerIsRefusedAfterItsStart(t *testing.T) {
+	t.Parallel()
+	s, srv, _ := fakeSink(t, func(cfg *Config) { cfg.Product = OpenSearch })
+	srv.AnswerRoot(503, `{"error":{"type":"starting","reason":"not yet"},"status":503}`)
+	if _, err := s.product(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	srv.AnswerRoot(200, `{"version":{"distribution":"opensearch","number":"1.3.20"}}`)
+	_, err := s.ask(t.Context(), "count", esapi.CountRequest{})
+	if _, silent := errors.AsType[*UnansweredError](err); silent || !errors.Is(err, ErrVersion) {
+		t.Errorf("got %v, want a server that is too old, and has answered", err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -160,6 +161,8 @@ func (s *Sink) Count(ctx context.Context) (int64, error) {
 func (s *Sink) ask(ctx context.Context, what string, req esapi.Request) ([]byte, error) {
 	status, answer, err := s.call(ctx, req)
 	switch {
+	case errors.Is(err, errProduct), errors.Is(err, ErrVersion):
+		return nil, fmt.Errorf("%s: %w", what, err)
 	case err != nil:
 		return nil, &UnansweredError{Hosts: s.host(), err: fmt.Errorf("%s: %w", what, err)}
 	case status != http.StatusOK:

@@ -118,11 +118,11 @@ type Injection struct {
 	hits   int
 	term   rig.Leadership
 	skewed *rig.Member
-	node   stack.Server
-	// Of a cluster, before the fault.
+	stop   func() error
+	node   stack.Server // of Elasticsearch
+	// Of the members, before the fault.
 	primary *patroni.Host
 	started time.Time // its PostgreSQL
-	stop    func() error
 }
 
 // New returns an injection of the fault of that name, of which there must be one.
