@@ -104,6 +104,7 @@ func (r *rebuilder) run(ctx context.Context) {
 	defer r.d.rebuilt.forget(r.projector.proj.Name())
 	said := ""
 	for ctx.Err() == nil {
+		before := r.row.Phase
 		err := r.step(ctx)
 		r.d.rebuilt.show(r.projector.proj.Name(), r.row, err)
 		switch {
@@ -117,7 +118,9 @@ func (r *rebuilder) run(ctx context.Context) {
 			r.row.Note = said
 			_ = r.record(ctx) // weft status shows it
 		}
-		sleep(ctx, rebuildLook)
+		if err != nil || r.row.Phase == before {
+			sleep(ctx, rebuildLook)
+		}
 	}
 }
 

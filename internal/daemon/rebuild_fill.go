@@ -42,42 +42,79 @@ func (r *rebuilder) fill(ctx context.Context) error {
 			return err
 		}
 	}
-	for {
-		if err := r.rest(ctx, mender); err != nil {
-			return err
+	if err := r.pages(ctx, mender, after); err != nil {
+		return err
+	}
+	return r.enter(ctx, outbox.RebuildVerifying)
+}
+
+// pages writes all pages after an entity. Several are under way at once, and recorded in turn.
+func (r *rebuilder) pages(ctx context.Context, mender *outbox.Mender, after outbox.Key) error {
+	g, ctx := errgroup.WithContext(ctx)
+	turns := make(chan *filledPage, fillPages-1)
+	g.Go(func() error {
+		var looked time.Time
+		for page := range turns {
+			select {
+			case <-page.done:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			if err := r.filled(ctx, page); err != nil {
+				return err
+			}
+			if time.Since(looked) > askedEvery {
+				looked = time.Now()
+				if err := r.asked(ctx); err != nil {
+					return err
+				}
+			}
 		}
-		keys, err := r.sides.Entities(ctx, after, fillPages*fillPage)
-		if err != nil {
-			return err
-		}
-		if len(keys) == 0 {
-			return r.enter(ctx, outbox.RebuildVerifying)
-		}
-		g, pages := errgroup.Group{}, slices.Collect(slices.Chunk(keys, fillPage))
-		unreadable := make([]int64, len(pages))
-		for i, page := range pages {
+		return nil
+	})
+	g.Go(func() error {
+		defer close(turns)
+		for {
+			if err := r.rest(ctx, mender); err != nil {
+				return err
+			}
+			keys, err := r.sides.Entities(ctx, after, fillPage)
+			if err != nil || len(keys) == 0 {
+				return err
+			}
+			page := &filledPage{keys: keys, done: make(chan struct{})}
+			select {
+			case turns <- page:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
 			g.Go(func() (err error) {
-				unreadable[i], err = r.fillIn(ctx, page)
+				if page.unreadable, err = r.fillIn(ctx, keys); err == nil {
+					close(page.done)
+				}
 				return err
 			})
+			after = keys[len(keys)-1]
 		}
-		if err := g.Wait(); err != nil {
-			return err
-		}
-		for _, n := range unreadable {
-			r.row.Unreadable += n
-		}
-		after = keys[len(keys)-1]
-		r.row.EntityType, r.row.EntityID, r.row.Note = after.Type, after.ID.String(), ""
-		r.row.Filled += int64(len(keys))
-		r.d.rebuilt.filled(r.projector.proj.Name(), len(keys))
-		if err := r.record(ctx); err != nil {
-			return err
-		}
-		if err := r.asked(ctx); err != nil {
-			return err
-		}
-	}
+	})
+	return g.Wait()
+}
+
+// filledPage is a page of rows that is written, or was.
+type filledPage struct {
+	keys       []outbox.Key
+	unreadable int64         // rows without a document
+	done       chan struct{} // closed when it is written
+}
+
+// filled records a page, with all before it.
+func (r *rebuilder) filled(ctx context.Context, page *filledPage) error {
+	last := page.keys[len(page.keys)-1]
+	r.row.EntityType, r.row.EntityID, r.row.Note = last.Type, last.ID.String(), ""
+	r.row.Filled += int64(len(page.keys))
+	r.row.Unreadable += page.unreadable
+	r.d.rebuilt.filled(r.projector.proj.Name(), len(page.keys))
+	return r.record(ctx)
 }
 
 // rest waits while many live events are open, but not forever.

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"context"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -13,68 +14,55 @@ const (
 	// A page has so many rows, and fewer where their documents are large.
 	smallestPage = 50
 	largestPage  = 4000
-	pageBytes    = 8 << 20
+	pageBytes    = 2 << 20
+	// pagesAhead is how many pages are looked up while the one before them is told. Together they
+	// keep both servers busy, and a search of one shard takes one core of Elasticsearch.
+	pagesAhead = 2
 )
 
-// page is a page of rows with what the pipeline would write of them.
-type page struct {
-	keys   []outbox.Key
-	wanted []projections.Wanted
-}
-
-// rows looks at all rows in their order. One page is read while the one before is looked up.
+// rows looks at all rows in their order. Several pages are looked up at once, and told in turn.
 func (v *verifier) rows(ctx context.Context, out chan<- looked) error {
 	g, ctx := errgroup.WithContext(ctx)
-	keys, pages := make(chan []outbox.Key, 1), make(chan page)
-	size := make(chan int, 1) // of the next page
+	turns := make(chan chan looked, pagesAhead)
+	var size atomic.Int64 // of the next page
+	size.Store(smallestPage * 10)
 	g.Go(func() error {
-		defer close(keys)
-		return v.readKeys(ctx, size, keys)
-	})
-	g.Go(func() error {
-		defer close(pages)
-		for k := range keys {
-			w, err := v.Sides.Wanted(ctx, k)
-			if err != nil {
-				return err
-			}
-			bytes := 1
-			for i := range w {
-				bytes += len(w[i].Document)
-			}
+		for turn := range turns {
 			select {
-			case <-size:
-			default:
-			}
-			size <- min(max(int(int64(pageBytes)*int64(len(k))/int64(bytes)), smallestPage), largestPage)
-			if err := give(ctx, pages, page{k, w}); err != nil {
-				return err
+			case l := <-turn:
+				if err := give(ctx, out, l); err != nil {
+					return err
+				}
+			case <-ctx.Done():
+				return errEnded
 			}
 		}
 		return nil
 	})
 	g.Go(func() error {
-		for p := range pages {
-			held, err := v.Sides.Held(ctx, p.keys, false)
-			if err != nil {
+		defer close(turns)
+		return v.readKeys(ctx, &size, func(keys []outbox.Key) error {
+			turn := make(chan looked, 1)
+			if err := give(ctx, turns, turn); err != nil {
 				return err
 			}
-			if err := give(ctx, out, v.compare(p, held)); err != nil {
+			g.Go(func() error {
+				l, bytes, err := v.page(ctx, keys)
+				if err == nil {
+					size.Store(min(max(int64(pageBytes)*int64(len(keys))/int64(bytes), smallestPage), largestPage))
+					turn <- l
+				}
 				return err
-			}
-		}
-		return nil
+			})
+			return nil
+		})
 	})
 	return g.Wait()
 }
 
-func (v *verifier) readKeys(ctx context.Context, size <-chan int, out chan<- []outbox.Key) error {
-	n, after := smallestPage*10, v.From
-	for {
-		select {
-		case n = <-size:
-		default:
-		}
+func (v *verifier) readKeys(ctx context.Context, size *atomic.Int64, page func([]outbox.Key) error) error {
+	for after := v.From; ; {
+		n := int(size.Load())
 		if err := v.room(ctx, n); err != nil {
 			return err
 		}
@@ -82,19 +70,42 @@ func (v *verifier) readKeys(ctx context.Context, size <-chan int, out chan<- []o
 		if err != nil || len(keys) == 0 {
 			return err
 		}
-		if err := give(ctx, out, keys); err != nil {
+		if err := page(keys); err != nil {
 			return err
 		}
 		after = keys[len(keys)-1]
 	}
 }
 
+// page looks up both sides of a page of rows, and returns how many bytes the documents have.
+func (v *verifier) page(ctx context.Context, keys []outbox.Key) (l looked, bytes int, err error) {
+	var wanted []projections.Wanted
+	var held []projections.Held
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		wanted, err = v.Sides.Wanted(ctx, keys)
+		return err
+	})
+	g.Go(func() (err error) {
+		held, err = v.Sides.Held(ctx, keys, false)
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		return l, 0, err
+	}
+	bytes = 1
+	for i := range wanted {
+		bytes += len(wanted[i].Document)
+	}
+	return v.compare(keys, wanted, held), bytes, nil
+}
+
 // compare finds the suspects of a page.
-func (v *verifier) compare(p page, held []projections.Held) looked {
-	l := looked{last: p.keys[len(p.keys)-1], seen: int64(len(p.keys)), rows: int64(len(p.keys))}
+func (v *verifier) compare(keys []outbox.Key, wanted []projections.Wanted, held []projections.Held) looked {
+	l := looked{last: keys[len(keys)-1], seen: int64(len(keys)), rows: int64(len(keys))}
 	of := group(held)
-	for i, w := range p.wanted {
-		k := p.keys[i]
+	for i, w := range wanted {
+		k := keys[i]
 		here := of[k]
 		if judge(w, here, v.byVersion) != Equal || w.Problem != "" {
 			l.suspects = append(l.suspects, k)
@@ -113,31 +124,54 @@ func group(held []projections.Held) map[outbox.Key]*projections.Held {
 	return of
 }
 
-// documents looks for documents without a row.
+// documents looks for documents without a row. One page is read while the one before is looked up.
 func (v *verifier) documents(ctx context.Context, out chan<- looked) error {
-	return v.Sides.Every(ctx, func(held []projections.Held) error {
-		if err := v.room(ctx, len(held)); err != nil {
-			return err
-		}
-		l := looked{seen: int64(len(held))}
-		keys := make([]outbox.Key, 0, len(held))
-		for _, h := range held {
-			switch {
-			case h.Key.ID.IsZero(), h.Routed != "":
-				l.strangers = append(l.strangers, stranger(h))
-			default:
-				keys = append(keys, h.Key)
+	g, ctx := errgroup.WithContext(ctx)
+	pages := make(chan []projections.Held, 1)
+	g.Go(func() error {
+		defer close(pages)
+		return v.Sides.Every(ctx, func(held []projections.Held) error {
+			if err := v.room(ctx, len(held)); err != nil {
+				return err
 			}
-		}
-		known, err := v.Sides.Known(ctx, keys)
-		if err != nil {
-			return err
-		}
-		for i, yes := range known {
-			if !yes {
-				l.suspects = append(l.suspects, keys[i])
-			}
-		}
-		return give(ctx, out, l)
+			return give(ctx, pages, held)
+		})
 	})
+	g.Go(func() error {
+		for held := range pages {
+			l, err := v.rowless(ctx, held)
+			if err != nil {
+				return err
+			}
+			if err := give(ctx, out, l); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return g.Wait()
+}
+
+// rowless finds those of a page of documents that have no row.
+func (v *verifier) rowless(ctx context.Context, held []projections.Held) (looked, error) {
+	l := looked{seen: int64(len(held))}
+	keys := make([]outbox.Key, 0, len(held))
+	for _, h := range held {
+		switch {
+		case h.Key.ID.IsZero(), h.Routed != "":
+			l.strangers = append(l.strangers, stranger(h))
+		default:
+			keys = append(keys, h.Key)
+		}
+	}
+	known, err := v.Sides.Known(ctx, keys)
+	if err != nil {
+		return l, err
+	}
+	for i, yes := range known {
+		if !yes {
+			l.suspects = append(l.suspects, keys[i])
+		}
+	}
+	return l, nil
 }

@@ -15,7 +15,8 @@ type item struct {
 	err    []byte // the error object as raw JSON; nil without one
 }
 
-const maxDepth = 64
+// maxDepth is how deep values may be nested, for Elasticsearch too.
+const maxDepth = 1000
 
 var (
 	errTruncated = errors.New("truncated JSON")
@@ -107,11 +108,7 @@ func (c *cursor) itemField(it *item, key []byte) (err error) {
 	case "status":
 		it.status, err = c.status()
 	case "error":
-		c.space()
-		start := c.pos
-		if err = c.skip(0); err == nil {
-			it.err = c.data[start:c.pos]
-		}
+		it.err, err = c.raw()
 	default:
 		err = c.skip(0)
 	}

@@ -117,21 +117,9 @@ func (s *Sink) hits(ctx context.Context, query []byte, index ...string) ([]Docum
 	if err != nil {
 		return nil, nil, err
 	}
-	var got struct {
-		Hits struct {
-			Hits []struct {
-				Document
-				Sort json.RawMessage `json:"sort"`
-			} `json:"hits"`
-		} `json:"hits"`
-	}
-	if err := json.Unmarshal(answer, &got); err != nil {
+	found, last, err := decodeHits(answer)
+	if err != nil {
 		return nil, nil, fmt.Errorf("search: %w", err)
-	}
-	found := make([]Document, len(got.Hits.Hits))
-	var last json.RawMessage
-	for i := range got.Hits.Hits {
-		found[i], last = got.Hits.Hits[i].Document, got.Hits.Hits[i].Sort
 	}
 	return found, last, nil
 }

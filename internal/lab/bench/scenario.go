@@ -104,7 +104,7 @@ func scenarios() []scenario {
 		{"blocked", "20,000 events behind 10,000,000 of one entity of which the first is parked", byItself, blocked},
 		{"triggers", "updates of 1, 1,000 and 100,000 rows of a parent and a child, beside none", writers, distinct(100_000)},
 		{verifyScenario, "comparisons of 100,000 rows beside an idle leader, and with 2,000 live events a second", upkeep, distinct(100_000)},
-		{rebuildScenario, "rebuilds of 100,000 rows with 500 live events a second and searches, beside the bare loader", upkeep, distinct(100_000)},
+		{rebuildScenario, "rebuilds of 100,000 rows with 500 live events a second, beside the bare loader, and with searches", upkeep, distinct(100_000)},
 		{scrubScenario, "the comparison in the background, 200 rows and documents a second, beside none", upkeep, distinct(20_000)},
 		{"single", "60,000 events of one entity", byItself, single},
 	}

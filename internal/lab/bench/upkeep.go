@@ -182,7 +182,8 @@ func (b *bench) verifies(ctx context.Context, binary string, w workload, out *Up
 	return nil
 }
 
-// rebuilds measures rebuilds beside live events and searches, in turns with the bare loader.
+// rebuilds measures rebuilds beside live events, in turns with the bare loader, and what searches
+// see of the move.
 func (b *bench) rebuilds(ctx context.Context, binary string, w workload, out *Upkeep) error {
 	raw, err := b.rawSide(ctx, binary, w)
 	if err != nil {
@@ -199,37 +200,60 @@ func (b *bench) rebuilds(ctx context.Context, binary string, w workload, out *Up
 		if err != nil {
 			return err
 		}
-		search := s.search(ctx)
-		live := s.live(ctx, w, rebuildRate)
-		err = s.rebuild(ctx)
-		wrote, failed := live()
-		found, refused := search()
-		if err = errors.Join(err, failed, refused); err == nil {
-			err = s.settled(ctx, leader)
-		}
+		rate, latencies, err := s.timedRebuild(ctx, leader, w)
 		if err != nil {
 			return err
 		}
-		var rate float64
-		err = s.pool.QueryRow(ctx, `select filled / extract(epoch from finished_at - began_at)::float8 from weft_rebuild`).Scan(&rate)
-		if err != nil {
-			return fmt.Errorf("rate of the rebuild: %w", err)
-		}
-		latencies, err := s.latencies(ctx, wrote)
-		if err != nil {
+		if err := s.searchedRebuild(ctx, leader, w, out); err != nil {
 			return err
 		}
 		rates, raws = append(rates, rate), append(raws, loaded.EPS)
 		p50, p99 = append(p50, latencies.Percentile(50)), append(p99, latencies.Percentile(99))
-		out.Searches, out.Failed, out.Stale = out.Searches+found.Answered, out.Failed+found.Failed, out.Stale+found.Stale
-		for _, m := range found.Moves {
-			out.MoveMS = max(out.MoveMS, m.GapMS)
-		}
 		b.screen.Line("rebuild %d/%d  %s rows/s, bare loader %s; live p99 %.0f ms; %d searches, %d failed, %d stale, %.1f ms around the move",
-			round+1, b.opts.Rounds, number(rate), number(loaded.EPS), latencies.Percentile(99), found.Answered, found.Failed, found.Stale, out.MoveMS)
+			round+1, b.opts.Rounds, number(rate), number(loaded.EPS), latencies.Percentile(99), out.Searches, out.Failed, out.Stale, out.MoveMS)
 	}
 	out.RebuildRPS, out.RawRPS, out.RatioToRaw = rates.Median(), raws.Median(), rates.Over(raws).Range()
 	out.LiveP50MS, out.LiveP99MS = p50.Median(), p99.Median()
+	return nil
+}
+
+// timedRebuild measures a rebuild beside live events, in rows per second, and their latencies.
+func (s *site) timedRebuild(ctx context.Context, leader *rig.Instance, w workload) (rate float64, latencies verdict.Distribution, err error) {
+	live := s.live(ctx, w, rebuildRate)
+	err = s.rebuild(ctx)
+	wrote, failed := live()
+	if err = errors.Join(err, failed); err == nil {
+		err = s.settled(ctx, leader)
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	err = s.pool.QueryRow(ctx, `select filled / extract(epoch from finished_at - began_at)::float8 from weft_rebuild`).Scan(&rate)
+	if err != nil {
+		return 0, nil, fmt.Errorf("rate of the rebuild: %w", err)
+	}
+	latencies, err = s.latencies(ctx, wrote)
+	return rate, latencies, err
+}
+
+// searchedRebuild has searches follow the alias through a rebuild, one after the other all the
+// time, which takes as much of the machine as live events do.
+func (s *site) searchedRebuild(ctx context.Context, leader *rig.Instance, w workload, out *Upkeep) error {
+	search := s.search(ctx)
+	live := s.live(ctx, w, rebuildRate)
+	err := s.rebuild(ctx)
+	_, failed := live()
+	found, refused := search()
+	if err = errors.Join(err, failed, refused); err == nil {
+		err = s.settled(ctx, leader)
+	}
+	if err != nil {
+		return err
+	}
+	out.Searches, out.Failed, out.Stale = out.Searches+found.Answered, out.Failed+found.Failed, out.Stale+found.Stale
+	for _, m := range found.Moves {
+		out.MoveMS = max(out.MoveMS, m.GapMS)
+	}
 	return nil
 }
 
