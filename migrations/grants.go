@@ -113,6 +113,9 @@ func grants(tables []table, modes []Mode) []grant {
 	if slices.ContainsFunc(modes, func(m Mode) bool { return m.Retention }) {
 		add("execute", "weft_history_drop(text, text)")
 	}
+	if slices.ContainsFunc(tables, func(t table) bool { return t.versions }) {
+		add("execute", loadFunction)
+	}
 	if slices.ContainsFunc(modes, func(m Mode) bool { return m.Repair }) {
 		add("execute", mendFunction)
 	}

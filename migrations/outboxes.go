@@ -25,6 +25,9 @@ func template(name string) string {
 // registryTable names the outbox tables of the application.
 const registryTable = "weft_outbox"
 
+// loadFunction gives rows that were there before an outbox their versions and events.
+const loadFunction = "weft_load(text, text[], boolean)"
+
 // mendFunction has the documents of entities written anew.
 const mendFunction = "weft_mend(text, text[], text[], text[], bigint[], bigint)"
 

@@ -127,24 +127,41 @@ func TestMovesOfRowsWithoutVersion(t *testing.T) {
 	s.want("child", "upsert A:3")
 }
 
-// A load of rows with a routing pages by the key, and writes places.
-func TestLoadWritesPlaces(t *testing.T) {
+// A load gives rows with a routing versions by their key, and events by their place.
+func TestLoadOfPlaces(t *testing.T) {
 	t.Parallel()
 	s := routed(t)
-	s.exec(`insert into shop.item select i, 't' || i % 2 from generate_series(1, 3) i; truncate product_outbox_versions; delete from product_outbox_events`)
-	load, err := outbox.OpenLoad(t.Context(), s.pool, "product_outbox_events", time.Minute)
-	if err != nil {
+	s.exec(`insert into shop.item select i, 'A:' || i % 2 from generate_series(1, 3) i; truncate product_outbox_versions; delete from product_outbox_events`)
+	s.exec(`update shop.item set name = 'changed' where id = 2`)
+	s.took()
+	before := one[int64](t, s.pool, `select version from product_outbox_versions`)
+	ids := `'{A%3A1:1,A%3A0:2,A%3A1:3}'`
+	user, mode := testenv.Runner(t, s.dsn), migrations.Mode{Table: "product_outbox_events"}
+	app := testenv.Pool(t, testenv.As(t, s.dsn, user))
+	s.exec(`revoke execute on function weft_load(text, text[], boolean) from ` + user.Username())
+	if err := migrations.CheckRights(t.Context(), app, mode); err == nil || !strings.Contains(err.Error(), "lacks execute on weft_load(text, text[], boolean)") {
+		t.Errorf("without the right to load: %v", err)
+	}
+	if _, err := app.Exec(t.Context(), `select weft_load('product_outbox_events', `+ids+`, false)`); code(err) != "42501" {
+		t.Errorf("by a role without the right: got %v, want permission denied", err)
+	}
+	if err := migrations.Grant(t.Context(), s.dsn, user.Username(), mode); err != nil {
 		t.Fatal(err)
 	}
-	var last outbox.ID
-	for _, want := range []int{2, 1} {
-		page, err := load.Page(t.Context(), last, 2, false)
-		if err != nil || page.Read != want || page.Written != want {
-			t.Fatalf("page after %s: %+v, %v, want %d rows", last, page, err, want)
-		}
-		last = page.Last
+	exec(t, app, `select weft_load('product_outbox_events', `+ids+`, false)`)
+	if diff := cmp.Diff([]string{"1 A:1 true", "2 A:0 false", "3 A:1 true"}, query[string](t, s.pool,
+		`select concat_ws(' ', entity_id, routing, case when version > $1 then 'true' else 'false' end) from product_outbox_versions order by entity_id`, before)); diff != "" {
+		t.Errorf("versions (-want +got):\n%s", diff)
 	}
-	s.want("load", "upsert t1:1", "upsert t0:2", "upsert t1:3")
+	s.want("versions alone")
+	s.exec(`select weft_load('product_outbox_events', ` + ids + `, true)`)
+	if n := one[int](t, s.pool, `select count(*) from product_outbox_events where tracestate = 'weft=load'`); n != 3 {
+		t.Errorf("%d events are marked as those of a load, want 3", n)
+	}
+	s.want("events", "upsert A%3A1:1", "upsert A%3A0:2", "upsert A%3A1:3")
+	if _, err := s.pool.Exec(t.Context(), `select weft_load('search_outbox_events', '{1}', false)`); code(err) != "42P01" {
+		t.Errorf("an outbox of the application: got %v, want undefined table", err)
+	}
 }
 
 // Versions of one key grow from place to place, in the order of the commits.

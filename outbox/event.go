@@ -61,7 +61,7 @@ type Event struct {
 	replays int32
 }
 
-// loadMark is the trace state of the events that a load writes.
+// loadMark is the trace state of the events that a load writes, by weft_load.
 const loadMark = "weft=load"
 
 // Loaded reports whether a load has written the event, and no change of its entity.

@@ -2,106 +2,65 @@ package outbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
-// Load writes events for the rows that a table had before it got its outbox. They take the
-// way of every other event, with versions from the same sequence, so a change that comes
-// meanwhile is neither lost nor overtaken. It may be ended at any time and begun again: rows
-// that have a version are passed over.
-type Load struct {
-	db      DB
-	table   *Table
-	kind    IDKind // of the ids of entities; those of events may be places
-	timeout time.Duration
-	rows    int64
-	first   string // the statement of the first page
-	next    string
-	open    string
-}
+// ActionLoad is the audit's action of a request for a load.
+const ActionLoad = "load"
 
-// OpenLoad prepares the load of an outbox that `weft outbox create` has made. The session
-// must be that of the outbox's owner. It returns a [*ShapeError] for another table.
-func OpenLoad(ctx context.Context, db DB, name string, timeout time.Duration) (*Load, error) {
-	t, err := DescribeTable(ctx, db, name, timeout)
-	if err != nil {
-		return nil, err
-	}
-	l := &Load{db: db, table: t, timeout: timeout}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+// RequestLoad asks the leader for a load: to write all rows of the source of a projection into its
+// destination, beside live events. With once it asks for none where there was one. It returns
+// false while a rebuild or a load goes on, and a [*ShapeError] for a table that `weft outbox
+// create` has not made.
+func RequestLoad(ctx context.Context, db DB, table, projection string, once bool, by, why string, timeout time.Duration) (bool, error) {
+	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	var source string
-	var keys, types []string
-	var versions bool
-	err = db.QueryRow(ctx, statement("load_source.sql"), name).Scan(&source, &keys, &types, &l.rows, &versions)
+	var made, loaded bool
+	if err := db.QueryRow(limited, statement("load_source.sql"), table).Scan(&made, &loaded); err != nil {
+		return false, fmt.Errorf("source of %s: %w", table, err)
+	}
 	switch {
-	case errors.Is(err, pgx.ErrNoRows) || err == nil && !versions:
-		return nil, &ShapeError{name, "was not made by `weft outbox create`", "its application writes the first events itself"}
-	case err != nil:
-		return nil, fmt.Errorf("source of %s: %w", name, err)
+	case !made:
+		return false, &ShapeError{table, "was not made by `weft outbox create`", "its application writes the first events itself"}
+	case once && loaded:
+		return true, nil
 	}
-	base := strings.TrimSuffix(name, "_events")
-	var parts, after []string
-	for i, key := range keys {
-		parts = append(parts, "s."+pgx.Identifier{key}.Sanitize())
-		after = append(after, fmt.Sprintf("weft_part_of($3, %d)::%s", i+1, types[i]))
-	}
-	id, next := base+"_id("+strings.Join(parts, ", ")+")", "("+strings.Join(parts, ", ")+") > ("+strings.Join(after, ", ")+")"
-	l.kind = KindText
-	if len(keys) == 1 {
-		l.kind = map[string]IDKind{KindUUID.String(): KindUUID, KindNumber.String(): KindNumber, KindText.String(): KindText}[types[0]]
-		id, next = parts[0]+"::"+types[0], parts[0]+" > $3"
-	}
-	page := func(after string) string {
-		return strings.NewReplacer("{after}", after, "{id}", id, "{keys}", strings.Join(parts, ", "), "{source}", source, "{mark}", loadMark,
-			"{versions}", base+"_versions", "{touch}", base+"_touch").Replace(statement("load_page.sql"))
-	}
-	l.first, l.next = page("true"), page(next)
-	l.open = strings.ReplaceAll(statement("load_open.sql"), "{table}", name)
-	return l, nil
+	return askRebuild(ctx, db, timeout, "rebuild_request.sql", projection, false, by, why, true)
 }
 
-// Rows returns how many rows the source has, as PostgreSQL estimates it; 0 for a table that
-// was never analyzed.
-func (l *Load) Rows() int64 { return l.rows }
+// Number gives each of the entities a version row that has none, so that source queries return
+// it. Versions come from the same sequence as those of events: what changes meanwhile is newer.
+func (m *Mender) Number(ctx context.Context, keys []Key) error { return m.load(ctx, keys, false) }
 
-// Page is a part of a load.
-type Page struct {
-	Read    int // rows of the source; fewer than asked for at its end
-	Written int // events
-	Last    ID  // where the next page begins
+// Enqueue writes an event for each of the entities that has neither an open nor a failed one.
+// They are marked as those of a load.
+func (m *Mender) Enqueue(ctx context.Context, keys []Key) error {
+	standing, err := m.Standing(ctx, keys)
+	if err != nil {
+		return err
+	}
+	var lacking []Key
+	for i, s := range standing {
+		if !s.Open && !s.Failed {
+			lacking = append(lacking, keys[i])
+		}
+	}
+	return m.load(ctx, lacking, true)
 }
 
-// Page writes the events of at most n rows after last, which is zero for the first page. With
-// again, rows that have a version get one more event.
-func (l *Load) Page(ctx context.Context, last ID, n int, again bool) (p Page, err error) {
-	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+func (m *Mender) load(ctx context.Context, keys []Key, events bool) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, m.timeout)
 	defer cancel()
-	sql, args := l.first, []any{n, again}
-	if !last.IsZero() {
-		sql, args = l.next, append(args, &last)
+	ids := make([]string, 0, len(keys))
+	for _, k := range keys {
+		ids = append(ids, k.ID.String())
 	}
-	var raw *string
-	if err := l.db.QueryRow(ctx, sql, args...).Scan(&p.Read, &p.Written, &raw); err != nil {
-		return p, fmt.Errorf("load a page of %s: %w", l.table.Name, err)
+	if _, err := m.db.Exec(ctx, "select weft_load($1, $2, $3)", m.table.Name, ids, events); err != nil {
+		return fmt.Errorf("load of %s: %w", m.table.Name, err)
 	}
-	if raw != nil {
-		p.Last, err = ParseID(l.kind, *raw)
-	}
-	return p, err
-}
-
-// Open returns how many events are not done, at most limit.
-func (l *Load) Open(ctx context.Context, limit int) (n int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, l.timeout)
-	defer cancel()
-	if err := l.db.QueryRow(ctx, l.open, limit).Scan(&n); err != nil {
-		return 0, fmt.Errorf("open events of %s: %w", l.table.Name, err)
-	}
-	return n, nil
+	return nil
 }

@@ -83,7 +83,7 @@ func (m *Mender) Standing(ctx context.Context, keys []Key) ([]Standing, error) {
 func (m *Mender) Open(ctx context.Context, limit int) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, m.timeout)
 	defer cancel()
-	if err := m.db.QueryRow(ctx, m.sql("load_open.sql"), limit).Scan(&n); err != nil {
+	if err := m.db.QueryRow(ctx, m.sql("open.sql"), limit).Scan(&n); err != nil {
 		return 0, fmt.Errorf("events of %s: %w", m.table.Name, err)
 	}
 	return n, nil

@@ -55,6 +55,7 @@ const ActionRebuild = "rebuild"
 // Rebuild is the newest rebuild of a projection. Its zero value is none.
 type Rebuild struct {
 	Phase        RebuildPhase
+	Load         bool // it fills the index that is in use, and nothing else
 	Paused       bool
 	Asked        RebuildAsk // not done yet: to abort, or to drop the old index
 	ReplacePlain bool       // an index of the configured name may be deleted for an alias
@@ -78,7 +79,7 @@ type Rebuild struct {
 // RequestRebuild asks for a rebuild. It returns false while one goes on, and while the old
 // index of the last one is kept.
 func RequestRebuild(ctx context.Context, db DB, projection string, replacePlain bool, by, why string, timeout time.Duration) (bool, error) {
-	return askRebuild(ctx, db, timeout, "rebuild_request.sql", projection, replacePlain, by, why)
+	return askRebuild(ctx, db, timeout, "rebuild_request.sql", projection, replacePlain, by, why, false)
 }
 
 // AskRebuild asks the leader for something. It returns false where the rebuild is in no phase for it.
@@ -101,7 +102,7 @@ func ReadRebuild(ctx context.Context, db DB, projection string, timeout time.Dur
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var age float64
-	err = db.QueryRow(ctx, statement("rebuild_read.sql"), projection).Scan(&r.Phase, &r.Paused, &r.Asked, &r.ReplacePlain, &r.OldIndex, &r.NewIndex,
+	err = db.QueryRow(ctx, statement("rebuild_read.sql"), projection).Scan(&r.Phase, &r.Load, &r.Paused, &r.Asked, &r.ReplacePlain, &r.OldIndex, &r.NewIndex,
 		&r.LastNumber, &r.EntityType, &r.EntityID, &r.Rows, &r.Filled, &r.Unreadable, &r.Note, &r.By, &r.Why, &r.Began, &r.Updated, &r.Finished, &age, &r.Redo)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):

@@ -6,7 +6,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -21,86 +20,84 @@ import (
 type loaded struct {
 	Projection string `json:"projection"`
 	Rows       int64  `json:"rows"`   // of the source, read
-	Events     int64  `json:"events"` // written
+	Events     int64  `json:"events"` // of those that could not be carried
 	DurationMS int64  `json:"duration_ms"`
 }
 
-type loadFlags struct {
-	backlog, page int
-	again, asJSON bool
-}
-
 func (a *app) loadCommand() *cobra.Command {
-	var f loadFlags
+	var (
+		again, asJSON bool
+		unused        int
+	)
 	cmd := &cobra.Command{
 		Use:   "load PROJECTION",
 		Short: "Carry the rows that a table had before it got its outbox",
-		Long: `Write an event for each row of the source that has none yet: the rows that were there before
-weft outbox create. The leader carries them as it carries every event, in order with the
-changes that come meanwhile. Run it as the owner of the outbox, while an instance leads.
+		Long: `Have the leader write all rows of the source into the destination in use: those that were
+there before weft outbox create, too. Live changes go on, and none is lost to a row of the load.
+The command asks and then follows; interrupt it, and the load goes on, whoever leads. weft status
+shows how far it is; weft rebuild pause, resume and abort take a load as they take a rebuild.
 
-A load keeps at most --backlog events open, so that live changes wait behind few of them. It
-may be interrupted and begun again at any time: rows that have an event are passed over. With
---again each row gets one more event, which writes all documents anew. A row that cannot be
-carried ends in failed and holds up nothing. With load: true in the declaration the leader
-does the same by itself, once.
+A row that cannot be carried gets an event, which ends in failed with the reason, and holds up
+nothing. A load may be asked for again at any time: it writes all documents anew. One that goes
+on is followed. With load: true in the declaration the leader does the same by itself, once.
 
-Exits 0 when all events are written; weft status shows when they are carried. 75 when it was
-interrupted.`,
+Exits 0 when all rows are carried, 1 when the load was ended, 75 when the command was
+interrupted, 77 while a rebuild of the projection goes on.`,
 		Example: `  weft load products
-  weft load products --again --backlog 5000`,
+  weft load products --json`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			switch {
-			case len(args) != 1:
+			if len(args) != 1 {
 				return usage(cmd, "want one projection")
-			case f.backlog < 1:
-				return usage(cmd, "--backlog must be at least 1")
-			case f.page < 1 || f.page > 10000:
-				return usage(cmd, "--page must be 1 to 10000")
 			}
 			return a.writing(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
 				if names := cfg.Registry().Names(); !slices.Contains(names, args[0]) {
 					return usage(cmd, fmt.Sprintf("there is no projection %q: want one of %s", args[0], strings.Join(names, ", ")))
 				}
-				if st, err := leader.ReadState(ctx, pool, cfg.Group); err == nil && !st.Led() {
-					fmt.Fprintf(a.stderr, "weft: nobody leads group %s: start weft run; without it the load stops at %d open events and waits\n", cfg.Group, f.backlog)
-				}
-				return a.loadProjection(ctx, cfg, pool, args[0], f)
+				return a.loadProjection(ctx, cfg, pool, args[0], asJSON)
 			})
 		},
 	}
-	cmd.Flags().IntVar(&f.backlog, "backlog", 20000, "most events that are open while it goes on")
-	cmd.Flags().IntVar(&f.page, "page", 2000, "rows of one transaction, 1 to 10000")
-	cmd.Flags().BoolVar(&f.again, "again", false, "write an event for rows that have one, too")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
+	cmd.Flags().IntVar(&unused, "backlog", 0, "has no effect: a load writes no events of its own, and rests behind live ones")
+	cmd.Flags().IntVar(&unused, "page", 0, "has no effect: the leader chooses its pages")
+	cmd.Flags().BoolVar(&again, "again", false, "has no effect: each load writes all rows")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	databaseFlags(cmd, "env")
 	return cmd
 }
 
-func (a *app) loadProjection(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name string, f loadFlags) error {
-	l, err := outbox.OpenLoad(ctx, pool, cfg.Registry().Table(name), cfg.Database.Timeout)
+func (a *app) loadProjection(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name string, asJSON bool) error {
+	ok, err := outbox.RequestLoad(ctx, pool, cfg.Registry().Table(name), name, false, osUser(), "weft load", cfg.Database.Timeout)
 	if err != nil {
 		return err
 	}
-	out, started, meter := loaded{Projection: name}, time.Now(), newMeter(a.stderr, name)
-	pace := outbox.Pace{Backlog: f.backlog, Page: f.page, Again: f.again, Waits: meter.waits}
-	err = l.Run(ctx, outbox.ID{}, pace, func(p outbox.Page) error {
-		out.Rows, out.Events = out.Rows+int64(p.Read), out.Events+int64(p.Written)
-		meter.loaded(out, l.Rows(), time.Since(started))
-		return nil
-	})
-	interrupted := err != nil && ctx.Err() != nil
-	if err != nil && !interrupted {
+	if row, err := outbox.ReadRebuild(ctx, pool, name, cfg.Database.Timeout); err != nil {
+		return err
+	} else if !ok && !row.Load {
+		return &exitError{exitRefused, "a rebuild of " + name + " goes on, which writes all rows: see `weft rebuild status " + name + "`"}
+	}
+	if st, err := leader.ReadState(ctx, pool, cfg.Group); err == nil && !st.Led() {
+		fmt.Fprintf(a.stderr, "weft: nobody leads group %s: start weft run, which carries the rows; this waits for it\n", cfg.Group)
+	}
+	r, ended, err := a.follow(ctx, cfg, pool, name, false)
+	if err != nil {
 		return err
 	}
-	out.DurationMS = time.Since(started).Milliseconds()
-	err = a.show(f.asJSON, out, func(w io.Writer) error {
-		_, err := fmt.Fprintf(w, "%s: %d rows read, %d events written in %s\n", name, out.Rows, out.Events, records.Span(time.Since(started).Seconds()))
+	out := loaded{Projection: name, Rows: r.Filled, Events: r.Unreadable, DurationMS: r.Age.Milliseconds()}
+	if r.Finished != nil {
+		out.DurationMS = r.Finished.Sub(r.Began).Milliseconds()
+	}
+	err = a.show(asJSON, out, func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, "%s: %d rows read, %d events written in %s\n", name, out.Rows, out.Events, records.Span(float64(out.DurationMS)/1000))
 		return err
 	})
-	if err == nil && interrupted {
-		err = &exitError{exitTryAgain, "interrupted: what is written stays; run the command again for the rest"}
+	switch {
+	case err != nil:
+		return err
+	case !ended:
+		return &exitError{exitTryAgain, "interrupted: the load goes on without this command; run it again to follow, or see weft status"}
+	case r.Phase != outbox.RebuildDone:
+		return &exitError{exitBad, "the load has been " + string(r.Phase)}
 	}
-	return err
+	return nil
 }

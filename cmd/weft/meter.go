@@ -41,25 +41,6 @@ func (m *meter) swept(s outbox.Swept) {
 	m.show(s.Page, s.Pages, fmt.Sprintf("%d events", s.Deleted), "%d events, %d of %d pages read", s.Deleted, s.Page, s.Pages)
 }
 
-// loaded shows the progress of a load. all is an estimate; where it is known to be wrong, as
-// of a table that was never analyzed, there is no telling what is left.
-func (m *meter) loaded(l loaded, all int64, since time.Duration) {
-	rate := float64(l.Rows) / max(since.Seconds(), 0.001)
-	of, left := fmt.Sprint("about ", all), "about "+(time.Duration(float64(all-l.Rows)/max(rate, 1)*float64(time.Second))).Round(time.Second).String()
-	if l.Rows >= all {
-		of, left, all = "an unknown number of", "an unknown time", l.Rows+1
-	}
-	m.show(l.Rows, all, fmt.Sprintf("%d events", l.Events), "%d of %s rows read, %d events written, %.0f rows/s, %s left", l.Rows, of, l.Events, rate, left)
-}
-
-// waits says, from time to time, that a load stands still.
-func (m *meter) waits(since time.Duration) {
-	if since >= meterEvery && time.Since(m.last) >= meterEvery {
-		m.last = time.Now()
-		m.note(fmt.Sprintf("%s: the load has waited %s for the leader to carry what is written: see weft status", m.what, since.Round(time.Second)))
-	}
-}
-
 // verified shows the progress of a comparison; the total is an estimate.
 func (m *meter) verified(r verify.Report, since time.Duration) {
 	total := max(r.Total, r.Seen+1)

@@ -108,20 +108,9 @@ func (a *app) rebuild(ctx context.Context, cfg config.Config, pool *pgxpool.Pool
 		return err
 	}
 	if !ok {
-		return &exitError{exitRefused, "a rebuild of " + name + " goes on, or the old index of the last one is kept: see `weft rebuild status " + name + "`, and then abort or drop-old"}
+		return &exitError{exitRefused, "a rebuild or load of " + name + " goes on, or the old index of the last one is kept: see `weft rebuild status " + name + "`, and then abort or drop-old"}
 	}
-	meter, shown := newMeter(a.stderr, name), ""
-	defer meter.close()
-	r, ended, err := a.awaitRebuild(ctx, cfg, pool, name, func(r outbox.Rebuild) bool {
-		s := records.DescribeRebuild(name, r)
-		if now := s.Phase + s.Note; now != shown {
-			shown = now
-			meter.note(s.Line())
-		} else if r.Phase == outbox.RebuildFilling {
-			meter.show(s.Filled, max(s.Rows, s.Filled+1), s.Phase, "%s", s.Line())
-		}
-		return f.detach || r.Phase.Ended()
-	})
+	r, ended, err := a.follow(ctx, cfg, pool, name, f.detach)
 	if err != nil {
 		return err
 	}
@@ -136,6 +125,22 @@ func (a *app) rebuild(ctx context.Context, cfg config.Config, pool *pgxpool.Pool
 		return nil
 	}
 	return &exitError{exitBad, "the rebuild has " + strings.Replace(s.Phase, "aborted", "been aborted", 1) + ": " + records.Dash(records.Plain(s.Note))}
+}
+
+// follow shows the progress of a rebuild until it ends, or ctx does; with detach it looks once.
+func (a *app) follow(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name string, detach bool) (outbox.Rebuild, bool, error) {
+	meter, shown := newMeter(a.stderr, name), ""
+	defer meter.close()
+	return a.awaitRebuild(ctx, cfg, pool, name, func(r outbox.Rebuild) bool {
+		s := records.DescribeRebuild(name, r)
+		if now := s.Phase + s.Note; now != shown {
+			shown = now
+			meter.note(s.Line())
+		} else if r.Phase == outbox.RebuildFilling {
+			meter.show(s.Filled, max(s.Rows, s.Filled+1), s.Phase, "%s", s.Line())
+		}
+		return detach || r.Phase.Ended()
+	})
 }
 
 // awaitRebuild looks at a rebuild until f is content, or ctx ends.

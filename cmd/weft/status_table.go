@@ -49,7 +49,7 @@ func writeStatus(w io.Writer, st records.Status) error {
 		}
 		writeQuarantines(w, p)
 		if p.Rebuild != nil {
-			fmt.Fprintf(w, "\nREBUILD %s\n", p.Rebuild.Line())
+			fmt.Fprintf(w, "\n%s %s\n", strings.ToUpper(p.Rebuild.Kind()), p.Rebuild.Line())
 		}
 		if v := p.VersionAhead; v != nil {
 			fmt.Fprintf(w, "\nALARM   %s: documents are newer than their source rows and stay so: %d writes refused since %s, the last %s ago (%s)\n"+

@@ -150,7 +150,7 @@ func (p *frame) projection(pr records.Projection, q records.Queue, growth string
 		p.add(true, "  QUARANTINE  %s %s", x.Entity(), x.Line())
 	}
 	if pr.Rebuild != nil {
-		p.add(true, "  REBUILD     %s", pr.Rebuild.Line())
+		p.add(true, "  %-11s %s", strings.ToUpper(pr.Rebuild.Kind()), pr.Rebuild.Line())
 	}
 	if v := pr.VersionAhead; v != nil {
 		p.add(true, "  ALARM       documents are newer than their source rows: %d writes refused since %s", v.Writes, v.FirstAt.Format(time.RFC3339))

@@ -335,7 +335,7 @@ func (d *daemon) lead(ctx context.Context, t *leader.Term) error {
 			g.Go(func() error { return l.reclaimer.Run(until, t.Epoch()) })
 			g.Go(func() error { d.upkeep(until, l, t.Epoch()); return nil })
 			g.Go(func() error { d.scrub(until, l); return nil })
-			g.Go(func() error { d.load(until, l, t.Epoch()); return nil })
+			g.Go(func() error { d.load(until, l); return nil })
 			g.Go(func() error { r.run(until); return nil })
 			return r.pump(ctx, t)
 		})

@@ -2,6 +2,8 @@ package daemon
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -11,60 +13,108 @@ import (
 	"github.com/samuelhu324-dev/weft/projections"
 )
 
-const (
-	loadBacklog = 10000 // events that may be open while a load goes on: live changes wait behind them
-	loadPage    = 2000  // rows of one transaction
-	loadAgain   = 5 * time.Second
-)
+// loadAgain is the pause after which a load is asked for again that could not be.
+const loadAgain = 5 * time.Second
 
-// load carries, once, the rows that the source of a declared projection had before its outbox,
-// if it is declared so. The next leader goes on where this one ends.
-func (d *daemon) load(ctx context.Context, l projector, epoch int64) {
+// errBusy stands for a load that waits for the end of a rebuild.
+var errBusy = errors.New("a rebuild or a load of the projection goes on")
+
+// load asks, once, for a load of the rows that the source of a declared projection had before its
+// outbox, if it is declared so.
+func (d *daemon) load(ctx context.Context, l projector) {
 	if !slices.ContainsFunc(d.cfg.Declared, func(p projections.Declaration) bool { return p.Name == l.proj.Name() && p.Load }) {
 		return
 	}
-	log := d.log.With(zap.String("projection", l.proj.Name()))
 	said := ""
-	for {
-		err := d.loadRest(ctx, l, epoch, log)
-		if err == nil || ctx.Err() != nil {
+	for ctx.Err() == nil {
+		ok, err := outbox.RequestLoad(ctx, d.pool, l.store.Table(), l.proj.Name(), true, d.cfg.Instance, "load: true", d.cfg.Database.Timeout)
+		if err == nil && ok {
 			return
 		}
-		if text := err.Error(); text != said {
+		if err == nil {
+			err = errBusy
+		}
+		if text := err.Error(); text != said && ctx.Err() == nil {
 			said = text
-			log.Warn("the rows that were there before the outbox are not loaded yet; trying again every few seconds",
-				zap.String("event", "load.fault"), zap.Error(err))
+			d.log.Warn("the rows that were there before the outbox are not loaded yet; trying again every few seconds",
+				zap.String("event", "load.fault"), zap.String("projection", l.proj.Name()), zap.Error(err))
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(loadAgain):
-		}
+		sleep(ctx, loadAgain)
 	}
 }
 
-// loadRest loads what is left.
-func (d *daemon) loadRest(ctx context.Context, l projector, epoch int64, log *zap.Logger) error {
-	load, err := outbox.OpenLoad(ctx, d.pool, l.store.Table(), d.cfg.Database.Timeout)
-	if err != nil {
-		return err
+// loading says that a load begins, and notes about how many rows it has.
+func (r *rebuilder) loading(ctx context.Context) error {
+	if !r.row.Load || r.begun {
+		return nil
 	}
-	last, done, err := load.Progress(ctx)
-	if err != nil || done {
-		return err
-	}
-	log.Info("loading the rows that were there before the outbox", zap.String("event", "load.begun"), zap.Bool("resumed", !last.IsZero()))
-	started, read, written := time.Now(), 0, 0
-	err = load.Run(ctx, last, outbox.Pace{Backlog: loadBacklog, Page: loadPage}, func(p outbox.Page) error {
-		read, written = read+p.Read, written+p.Written
-		if !p.Last.IsZero() {
-			last = p.Last
+	resumed := r.row.EntityID != ""
+	if !resumed {
+		rows, _, err := r.sides.Size(ctx)
+		if err != nil {
+			return err
 		}
-		return l.store.RecordLoad(ctx, epoch, last, p.Read < loadPage)
-	})
-	if err == nil {
-		log.Info("all rows that were there before the outbox have events", zap.String("event", "load.done"),
-			zap.Int("rows", read), zap.Int("events", written), zap.Duration("took", time.Since(started)))
+		r.row.Rows = rows
 	}
-	return err
+	r.begun = true
+	r.log.Info("loading the rows that were there before the outbox", zap.String("event", "load.begun"), zap.Bool("resumed", resumed))
+	return r.record(ctx)
+}
+
+// loaded says that a load has ended.
+func (r *rebuilder) loaded() {
+	r.begun = false
+	r.log.Info("all rows that were there before the outbox are loaded", zap.String("event", "load.done"),
+		zap.Int64("rows", r.row.Filled), zap.Int64("events", r.row.Unreadable), zap.Duration("took", r.row.Age))
+}
+
+// loadIn writes a page of rows into the index that is in use, and returns how many of them have
+// got an event instead: what refuses them is then said as of every other event.
+func (r *rebuilder) loadIn(ctx context.Context, mender *outbox.Mender, keys []outbox.Key, in []outbox.RedoEntity) (bad int64, err error) {
+	if err := mender.Number(ctx, keys); err != nil {
+		return 0, err
+	}
+	refused, _, err := r.write(ctx, in)
+	if err != nil {
+		return 0, err
+	}
+	lacking := make([]outbox.Key, len(refused))
+	for i := range refused {
+		lacking[i] = refused[i].Key
+	}
+	if r.sink == nil {
+		gone, err := r.gone(ctx, keys)
+		if err != nil {
+			return 0, err
+		}
+		lacking = append(lacking, gone...)
+	}
+	return int64(len(refused)), mender.Enqueue(ctx, lacking)
+}
+
+// gone returns the entities of a page that a table has although they are to have no document. It
+// keeps no tombstones: a delete that came between the read and the write of the page has found
+// nothing to remove.
+func (r *rebuilder) gone(ctx context.Context, keys []outbox.Key) (out []outbox.Key, err error) {
+	wanted, err := r.sides.Wanted(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	for i, w := range wanted {
+		if !w.Found && w.Problem == "" {
+			out = append(out, keys[i])
+		}
+	}
+	if len(out) == 0 {
+		return nil, nil
+	}
+	held, err := r.sides.Held(ctx, out, true)
+	if err != nil {
+		return nil, fmt.Errorf("rows that are to go: %w", err)
+	}
+	out = out[:0]
+	for _, h := range held {
+		out = append(out, h.Key)
+	}
+	return out, nil
 }

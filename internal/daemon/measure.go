@@ -95,7 +95,7 @@ func (d *daemon) readServer(ctx context.Context) error {
 			continue
 		}
 		own, oerr := outbox.ReadRebuild(ctx, d.pool, name, d.cfg.Database.Timeout)
-		if oerr == nil && own.Finished != nil && own.Phase != outbox.RebuildAborted && own.Finished.After(r.Finished) {
+		if oerr == nil && !own.Load && own.Finished != nil && own.Phase != outbox.RebuildAborted && own.Finished.After(r.Finished) {
 			r = postgres.Rebuild{Finished: *own.Finished, Duration: own.Finished.Sub(own.Began), Success: own.Phase == outbox.RebuildDone}
 		}
 		err = oerr

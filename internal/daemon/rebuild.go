@@ -17,7 +17,7 @@ import (
 // rebuildLook is the pause between two looks at what is asked for.
 const rebuildLook = 500 * time.Millisecond
 
-// rebuilder carries out the rebuilds of one projector during one term. All that it does may be
+// rebuilder carries out the rebuilds and loads of one projector during one term. All that it does may be
 // done again: the next leader goes on where this one ends.
 type rebuilder struct {
 	d         *daemon
@@ -33,6 +33,7 @@ type rebuilder struct {
 	row    outbox.Rebuild
 	target projections.Sides // what is filled
 	fresh  *elastic.Sink     // of the new index
+	begun  bool              // a load, by this term
 }
 
 func (d *daemon) newRebuilder(l projector, t *leader.Term) *rebuilder {
@@ -114,7 +115,11 @@ func (r *rebuilder) run(ctx context.Context) {
 		case errors.Is(err, errAsked):
 		case err.Error() != said:
 			said = err.Error()
-			r.log.Warn("the rebuild does not go on; weft tries again", zap.String("event", "rebuild.fault"), zap.String("phase", string(r.row.Phase)), zap.Error(err))
+			event := zap.String("event", "rebuild.fault")
+			if r.row.Load {
+				event = zap.String("event", "load.fault")
+			}
+			r.log.Warn("the rebuild or load does not go on; weft tries again", event, zap.String("phase", string(r.row.Phase)), zap.Error(err))
 			r.row.Note = said
 			_ = r.record(ctx) // weft status shows it
 		}
@@ -156,12 +161,14 @@ func (r *rebuilder) step(ctx context.Context) (err error) {
 			return r.finish(ctx)
 		}
 	}
-	switch r.row.Phase {
-	case outbox.RebuildRequested:
-		return r.begin(ctx)
-	case outbox.RebuildFilling:
+	switch {
+	case r.row.Load: // has this phase alone
 		return r.fill(ctx)
-	case outbox.RebuildVerifying:
+	case r.row.Phase == outbox.RebuildRequested:
+		return r.begin(ctx)
+	case r.row.Phase == outbox.RebuildFilling:
+		return r.fill(ctx)
+	case r.row.Phase == outbox.RebuildVerifying:
 		return r.verify(ctx)
 	default:
 		return r.swap(ctx)
@@ -267,7 +274,10 @@ func (r *rebuilder) giveUp(ctx context.Context, phase outbox.RebuildPhase, why s
 	if err := r.redo.Clear(ctx); err != nil {
 		return err
 	}
-	r.row.Phase, r.row.Note, r.row.OldIndex, r.row.NewIndex = phase, why, "", ""
+	r.row.Phase, r.row.Note, r.row.NewIndex = phase, why, ""
+	if !r.row.Load {
+		r.row.OldIndex = ""
+	}
 	if err := r.projector.store.RecordRebuild(ctx, r.term.Epoch(), r.row, true); err != nil {
 		return err
 	}
@@ -285,13 +295,17 @@ func (r *rebuilder) finish(ctx context.Context) error {
 		return err
 	}
 	r.single()
-	if r.sink != nil {
+	if r.row.NewIndex != "" {
 		if err := r.sink.DropWriteAlias(ctx, r.row.NewIndex); err != nil {
 			r.log.Warn("the alias of the fill is left over; weft does not use it any more", zap.String("event", "rebuild.alias"), zap.Error(err))
 		}
 	}
 	if err := r.redo.Clear(ctx); err != nil {
 		r.log.Warn("entities of the rebuild are left in weft_redo; the next one removes them", zap.String("event", "rebuild.redo_left"), zap.Error(err))
+	}
+	if r.row.Load {
+		r.loaded()
+		return nil
 	}
 	r.log.Info("the projection is rebuilt", zap.String("event", "rebuild.done"), zap.String("new_index", r.row.NewIndex), zap.String("old_index", r.row.OldIndex),
 		zap.Int64("rows", r.row.Filled), zap.Int64("unreadable", r.row.Unreadable), zap.Duration("took", r.row.Age))

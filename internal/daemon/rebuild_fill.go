@@ -42,8 +42,14 @@ func (r *rebuilder) fill(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := r.loading(ctx); err != nil {
+		return err
+	}
 	if err := r.pages(ctx, mender, after); err != nil {
 		return err
+	}
+	if r.row.Load {
+		return r.finish(ctx)
 	}
 	return r.enter(ctx, outbox.RebuildVerifying)
 }
@@ -89,7 +95,7 @@ func (r *rebuilder) pages(ctx context.Context, mender *outbox.Mender, after outb
 				return context.Cause(ctx)
 			}
 			g.Go(func() (err error) {
-				if page.unreadable, err = r.fillIn(ctx, keys); err == nil {
+				if page.unreadable, err = r.fillIn(ctx, mender, keys); err == nil {
 					close(page.done)
 				}
 				return err
@@ -135,10 +141,13 @@ func (r *rebuilder) rest(ctx context.Context, mender *outbox.Mender) error {
 // fillIn reads a page of rows and writes them, and returns how many have no document. A page whose
 // answer is lost is an error, and is read again before it is written again: Elasticsearch may have
 // forgotten meanwhile what was deleted.
-func (r *rebuilder) fillIn(ctx context.Context, keys []outbox.Key) (unreadable int64, err error) {
+func (r *rebuilder) fillIn(ctx context.Context, mender *outbox.Mender, keys []outbox.Key) (unreadable int64, err error) {
 	in := make([]outbox.RedoEntity, len(keys))
 	for i, k := range keys {
 		in[i].Key, in[i].Op = k, outbox.Upsert
+	}
+	if r.row.Load {
+		return r.loadIn(ctx, mender, keys, in)
 	}
 	refused, unreadable, err := r.write(ctx, in)
 	if err == nil && len(refused) > 0 {
@@ -147,7 +156,7 @@ func (r *rebuilder) fillIn(ctx context.Context, keys []outbox.Key) (unreadable i
 	return unreadable, err
 }
 
-// write writes entities into the new index as their events would. It returns those that the
+// write writes entities into the index that is filled as their events would. It returns those that the
 // index refuses, and how many rows have no document.
 func (r *rebuilder) write(ctx context.Context, in []outbox.RedoEntity) (refused []outbox.RedoEntity, unreadable int64, err error) {
 	limit := projectTimeout
@@ -169,7 +178,7 @@ func (r *rebuilder) write(ctx context.Context, in []outbox.RedoEntity) (refused 
 		case o.Verdict == outbox.Done:
 		case o.Verdict == outbox.Retry:
 			return nil, 0, fmt.Errorf("write a page of %d rows: %s", len(in), o.Detail)
-		case o.Reason == outbox.ReasonDeterministic:
+		case o.Reason == outbox.ReasonDeterministic && !r.row.Load:
 			unreadable++
 			r.log.Warn("a row has no document", zap.String("event", "rebuild.unreadable"), zap.String("entity_id", in[i].Key.String()), zap.String("detail", o.Detail))
 		default:

@@ -19,13 +19,13 @@ func newRebuildMetrics(reg prometheus.Registerer, names []string) (*rebuildMetri
 	labels := []string{"projection"}
 	m := &rebuildMetrics{
 		rows: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "projection_rebuild_rows_total", Help: "Rows that this leader has filled into new indexes.",
+			Name: "projection_rebuild_rows_total", Help: "Rows that this leader has filled into new indexes, and loaded.",
 		}, labels),
 		active: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "projection_rebuild_active", Help: "1 while this leader rebuilds the projection; a pause counts as well.",
+			Name: "projection_rebuild_active", Help: "1 while this leader rebuilds or loads the projection; a pause counts as well.",
 		}, labels),
 		blocked: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "projection_rebuild_blocked", Help: "1 while something stands in the way of the rebuild; `weft rebuild status` says what.",
+			Name: "projection_rebuild_blocked", Help: "1 while something stands in the way of the rebuild or load; `weft rebuild status` says what.",
 		}, labels),
 	}
 	for _, c := range []prometheus.Collector{m.rows, m.active, m.blocked} {

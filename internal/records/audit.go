@@ -17,7 +17,7 @@ const ActionLogLevel = "log_level"
 func Actions() []string {
 	all := []string{"reclaim", "session_ended", "resign_requested", outbox.ActionReplay, outbox.ActionDiscard, outbox.ActionPause, outbox.ActionResume,
 		outbox.ActionThrottle, outbox.ActionUnthrottle, outbox.ActionQuarantine, outbox.ActionRelease, outbox.ActionPrune, projections.ActionVersionAhead,
-		outbox.ActionRepair, outbox.ActionRebuild}
+		outbox.ActionRepair, outbox.ActionLoad, outbox.ActionRebuild}
 	for _, ask := range outbox.RebuildAsks() {
 		all = append(all, outbox.ActionRebuild+"_"+string(ask))
 	}

@@ -11,6 +11,7 @@ import (
 // Rebuild is the JSON form of a rebuild. Names and units stay; fields may be added.
 type Rebuild struct {
 	Projection string     `json:"projection"`
+	Load       bool       `json:"load"`  // it fills the index that is in use, and nothing else
 	Phase      string     `json:"phase"` // requested, filling, verifying, swapping, done, aborted or failed
 	Paused     bool       `json:"paused"`
 	Asked      string     `json:"asked"` // of the leader, and not done yet: abort or drop_old
@@ -32,7 +33,7 @@ type Rebuild struct {
 // DescribeRebuild is the JSON form of r.
 func DescribeRebuild(projection string, r outbox.Rebuild) Rebuild {
 	s := Rebuild{
-		Projection: projection, Phase: string(r.Phase), Paused: r.Paused, Asked: string(r.Asked), OldIndex: r.OldIndex, NewIndex: r.NewIndex,
+		Projection: projection, Load: r.Load, Phase: string(r.Phase), Paused: r.Paused, Asked: string(r.Asked), OldIndex: r.OldIndex, NewIndex: r.NewIndex,
 		Rows: r.Rows, Filled: r.Filled, Unreadable: r.Unreadable, Redo: r.Redo, Note: r.Note, By: r.By, Why: r.Why,
 		BeganAt: r.Began.UTC(), UpdatedAt: r.Updated.UTC(), FinishedAt: UTC(r.Finished),
 	}
@@ -43,10 +44,22 @@ func DescribeRebuild(projection string, r outbox.Rebuild) Rebuild {
 	return s
 }
 
+// Kind says whether it is a rebuild or a load.
+func (s Rebuild) Kind() string {
+	if s.Load {
+		return "load"
+	}
+	return "rebuild"
+}
+
 // Line tells of a rebuild in a few words.
 func (s Rebuild) Line() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s", s.Projection, s.Phase)
+	b.WriteString(s.Projection + ": ")
+	if s.Load {
+		b.WriteString("load, ")
+	}
+	b.WriteString(s.Phase)
 	if s.Paused {
 		b.WriteString(", paused")
 	}
@@ -63,7 +76,10 @@ func (s Rebuild) Line() string {
 	if s.ETASecs != nil {
 		fmt.Fprintf(&b, ", about %s left", Span(*s.ETASecs))
 	}
-	if s.Unreadable > 0 {
+	switch {
+	case s.Unreadable > 0 && s.Load:
+		fmt.Fprintf(&b, ", %d rows got an event, which fails and says why", s.Unreadable)
+	case s.Unreadable > 0:
 		fmt.Fprintf(&b, ", %d rows have no document (rebuild.unreadable in the leader's log names them)", s.Unreadable)
 	}
 	if s.Redo > 0 {

@@ -12,7 +12,8 @@ create table if not exists {schema}.weft_outbox (
 	created_at  timestamptz not null default now()
 );
 
--- How far the leader has come with the rows that the source had before its outbox.
+-- Whether the rows that the source had before its outbox are loaded. load_after is that of builds
+-- that wrote an event for each of them; the cursor of others is in weft_rebuild.
 alter table {schema}.weft_progress
 	add column if not exists load_after text,        -- the last id that was read
 	add column if not exists loaded_at  timestamptz; -- all of them were
@@ -32,11 +33,12 @@ create table if not exists {schema}.weft_verify (
 	primary key (projection, part)
 ) with (fillfactor = 50);
 
--- The rebuild of a projection: the newest one. The commands write who asks for what, the leader
+-- The rebuild or load of a projection: the newest one. The commands write who asks for what, the leader
 -- all else, under its fence.
 create table if not exists {schema}.weft_rebuild (
 	projection    varchar(80) primary key,
 	phase         varchar(20) not null,              -- requested, filling, verifying, swapping, done, aborted or failed
+	load          boolean     not null default false, -- it fills the index that is in use
 	paused        boolean     not null default false,
 	asked         varchar(20) not null default '',   -- of the leader: abort or drop_old
 	replace_plain boolean     not null,              -- an index of the configured name may be deleted for an alias
@@ -300,3 +302,42 @@ begin
 	return cardinality(p_ids);
 end $$;
 revoke all on function {schema}.weft_mend(text, text[], text[], text[], bigint[], bigint) from public;
+
+-- For the leader that loads the rows which a source had before its outbox, with the owner's
+-- rights: gives each of the entities that has no version row one, or with p_events writes an
+-- event for each. The trace state of these events says that they are of a load.
+create or replace function {schema}.weft_load(p_table text, p_ids text[], p_events boolean)
+returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+	base     text := regexp_replace(p_table, '_events$', '');
+	versions regclass := to_regclass(format('%I.%I', {name}, regexp_replace(p_table, '_events$', '') || '_versions'));
+	placed   boolean; -- the ids are places, and the versions belong to keys
+	parts    integer;
+	id_type  text;
+	keys     text[] := p_ids;
+begin
+	select coalesce(w.routing <> all (w.key_columns), false), cardinality(w.key_columns) into placed, parts
+	from {schema}.weft_outbox w where w.table_name = p_table;
+	if placed is null or versions is null then
+		raise exception using errcode = 'undefined_table', message = format('%s was not made by weft outbox create', coalesce(p_table, 'null')),
+			hint = 'weft outbox list names those that were';
+	end if;
+	select format_type(a.atttypid, null) into id_type from pg_attribute a where a.attrelid = versions and a.attname = 'entity_id';
+	if placed then
+		keys := array(select case parts when 1 then {schema}.weft_part_of(t.id, 2) else substr(t.id, strpos(t.id, ':') + 1) end
+			from unnest(p_ids) with ordinality as t(id, n) order by t.n);
+	end if;
+	if p_events then
+		perform set_config('weft.tracestate', 'weft=load', true);
+		execute format('select %I.%I($1::%s[])', {name}, base || '_touch', id_type) using keys;
+		return;
+	end if;
+	-- In the order of the ids, as all others do. A change that is not committed yet has locked
+	-- its row, and this waits for it.
+	execute format('insert into %s (entity_id, version%s) select i.id, nextval(%L)%s
+		from (select u.id::%s as id, u.place from unnest($1, $2) as u(id, place) order by u.id::%5$s) i
+		on conflict (entity_id) do nothing', versions, case when placed then ', routing' end, pg_get_serial_sequence(versions::text, 'version'),
+		case when placed then format(', %s.weft_part_of(i.place, 1)', quote_ident({name})) end, id_type) using keys, p_ids;
+end $$;
+revoke all on function {schema}.weft_load(text, text[], boolean) from public;

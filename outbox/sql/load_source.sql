@@ -1,8 +1,6 @@
--- Reads which table an outbox has the changes of.
+-- Reads whether an outbox was made by weft outbox create, with version rows, and whether its
+-- source was loaded.
 --   $1 outbox table
--- Answers the source as SQL names it, its key columns with their types, its estimated number
--- of rows, and whether the versions of the entities are here.
-select w.source, w.key_columns, w.key_types, greatest(c.reltuples::bigint, 0),
-       to_regclass(quote_ident(regexp_replace(w.table_name, '_events$', '') || '_versions')) is not null
-from weft_outbox w left join pg_class c on c.oid = to_regclass(w.source)
-where w.table_name = $1
+select exists (select from weft_outbox where table_name = $1)
+       and to_regclass(quote_ident(regexp_replace($1, '_events$', '') || '_versions')) is not null,
+       exists (select from weft_progress where table_name = $1 and loaded_at is not null)

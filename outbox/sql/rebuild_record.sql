@@ -1,5 +1,5 @@
 -- Records how far a rebuild has come. The first term to write to both indexes is that which
--- begins the fill.
+-- begins the fill. The end of a load is the outbox's, too.
 --   $1 group, $2 epoch, $3 instance, $4 projection, $5 phase, $6 old index, $7 new index, $8 last number,
 --   $9 entity type, $10 entity id, $11 rows, $12 filled, $13 unreadable, $14 note, $15 whether it was asked for something that is done
 with fence as materialized ({fence}
@@ -10,6 +10,9 @@ with fence as materialized ({fence}
       group_name = $1, epochs = case when r.phase = 'requested' then array[$2::bigint] else r.epochs end,
       finished_at = case when $5::text in ('done', 'aborted', 'failed') then coalesce(r.finished_at, clock_timestamp()) end
   where r.projection = $4 and exists (select from fence)
-  returning 1
+  returning r.load
+), loaded as (
+  update weft_progress set loaded_at = clock_timestamp()
+  where table_name = '{table}' and $5::text = 'done' and exists (select from recorded where load)
 )
 select (select count(*) from fence), (select count(*) from recorded)
