@@ -174,7 +174,7 @@ func (c *checker) table(w watched, source bool) {
 	}
 	for _, name := range w.disabled {
 		c.find(setting, fmt.Sprintf("trigger %s of %s is disabled, or enabled for replicas alone: changes write no event", name, w.name),
-			fmt.Sprintf("alter table %s enable trigger %s, then `weft load --again`", w.name, pgIdentifier(name)))
+			fmt.Sprintf("alter table %s enable trigger %s, then `weft load`", w.name, pgIdentifier(name)))
 	}
 	for _, name := range w.always {
 		c.warn(setting, fmt.Sprintf("trigger %s of %s fires under session_replication_role = replica, too: a restored dump writes events", name, w.name),

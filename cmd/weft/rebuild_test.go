@@ -147,7 +147,7 @@ func TestRebuildIsPausedAndEnded(t *testing.T) {
 	t.Parallel()
 	s := filled(t, 6000)
 	s.rebuilt(exitRefused, "pause", "products", "--why", "there is none")
-	s.exec("insert into weft_rebuild (projection, phase, replace_plain, asked_by, why, began_at, updated_at) values ('products', 'done', false, 'test', 'written again in place', now(), now())")
+	s.exec("delete from weft_rebuild; insert into weft_rebuild (projection, phase, replace_plain, asked_by, why, began_at, updated_at) values ('products', 'done', false, 'test', 'written again in place', now(), now())")
 	if r := weft(t, s.env, "rebuild", "drop-old", "products", "--why", "tidy"); r.code != exitRefused || !strings.Contains(r.errOut, "no finished rebuild of it has left an old index") {
 		t.Errorf("drop-old after a rebuild in place: got %+v", r)
 	}

@@ -273,7 +273,7 @@ func (s *site) watch(ctx context.Context, i *rig.Instance, w workload, progress 
 		if i.HasEnded() {
 			return from, to, i.Ending()
 		}
-		if time.Since(moved) > stallTimeout {
+		if !w.loads && time.Since(moved) > stallTimeout {
 			return from, to, fmt.Errorf("no event has gone on for %v", stallTimeout)
 		}
 		if err := rig.Sleep(ctx, max(pause, pollShare*time.Since(began))); err != nil {
@@ -355,8 +355,15 @@ func (s *site) sum(ctx context.Context, i *rig.Instance, w workload, from, to ma
 }
 
 // times counts the events that are done, and returns when the first was leased and the last
-// acknowledged. Of events that were deleted there are no times.
+// acknowledged; of a load, the rows. Of events that were deleted there are no times.
 func (s *site) times(ctx context.Context, w workload, out *sample) (done int, first, last time.Time, err error) {
+	if w.loads {
+		err = s.pool.QueryRow(ctx, `select filled, began_at, finished_at from weft_rebuild where load`).Scan(&done, &first, &last)
+		if err != nil {
+			err = fmt.Errorf("times of the load: %w", err)
+		}
+		return done, first, last, err
+	}
 	table := s.table
 	switch w.finished {
 	case finishedArchive:

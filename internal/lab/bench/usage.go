@@ -94,7 +94,7 @@ func (p *place) mark(ctx context.Context, i *rig.Instance) (m mark, err error) {
 		}
 		metrics := families.Samples()
 		m.weft, m.mallocs = metrics.Sum("process_cpu_seconds_total"), metrics.Sum("go_memstats_mallocs_total")
-		m.events, m.bulks = metrics.Sum("outbox_processed_total"), metrics.Sum("outbox_es_bulk_requests_total")
+		m.events, m.bulks = metrics.Sum("outbox_processed_total")+metrics.Sum("projection_rebuild_rows_total"), metrics.Sum("outbox_es_bulk_requests_total")
 		m.retries = metrics.Sum("outbox_retry_scheduled_total")
 	}
 	m.servers, err = p.serversCPU()
