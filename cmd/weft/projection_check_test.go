@@ -42,7 +42,7 @@ func TestProjectionCheckNames(t *testing.T) {
 		"NoRow": {from: "where p.id", to: "where p.id < 0 and p.id", good: true, want: "warning: source.query: it returns no row for any of 50 entities that have events: their documents would be deleted"},
 		"Slow":  {from: "p.name", to: "pg_sleep(1)::text as name", want: "error: source.query: it takes too long for 200 entities, and was cancelled; see by its plan"},
 		"Disabled": {sql: "alter table shop.variant disable trigger product_outbox_update",
-			want: "error: outbox.table: trigger product_outbox_update of shop.variant is disabled, or enabled for replicas alone: changes write no event; alter table shop.variant enable trigger product_outbox_update, then `weft load --again` (F:3)"},
+			want: "error: outbox.table: trigger product_outbox_update of shop.variant is disabled, or enabled for replicas alone: changes write no event; alter table shop.variant enable trigger product_outbox_update, then `weft load` (F:3)"},
 		"ForReplicas": {sql: "alter table shop.product enable replica trigger product_outbox_delete", want: "error: outbox.table: trigger product_outbox_delete of shop.product is disabled, or enabled for replicas alone"},
 		"Always":      {sql: "alter table shop.product enable always trigger product_outbox_insert", good: true, want: "warning: outbox.table: trigger product_outbox_insert of shop.product fires under session_replication_role = replica, too"},
 		"Dropped":     {sql: "drop trigger product_outbox_insert on shop.product", want: "error: outbox.table: shop.product has no trigger for insert: such changes write no event; drop the outbox"},

@@ -45,7 +45,7 @@ func (d *daemon) load(ctx context.Context, l projector) {
 
 // loading says that a load begins, and notes about how many rows it has.
 func (r *rebuilder) loading(ctx context.Context) error {
-	if !r.row.Load || r.begun {
+	if !r.row.Load || r.begun.Equal(r.row.Began) {
 		return nil
 	}
 	resumed := r.row.EntityID != ""
@@ -56,14 +56,13 @@ func (r *rebuilder) loading(ctx context.Context) error {
 		}
 		r.row.Rows = rows
 	}
-	r.begun = true
+	r.begun = r.row.Began
 	r.log.Info("loading the rows that were there before the outbox", zap.String("event", "load.begun"), zap.Bool("resumed", resumed))
 	return r.record(ctx)
 }
 
 // loaded says that a load has ended.
 func (r *rebuilder) loaded() {
-	r.begun = false
 	r.log.Info("all rows that were there before the outbox are loaded", zap.String("event", "load.done"),
 		zap.Int64("rows", r.row.Filled), zap.Int64("events", r.row.Unreadable), zap.Duration("took", r.row.Age))
 }

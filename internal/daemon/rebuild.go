@@ -33,7 +33,7 @@ type rebuilder struct {
 	row    outbox.Rebuild
 	target projections.Sides // what is filled
 	fresh  *elastic.Sink     // of the new index
-	begun  bool              // a load, by this term
+	begun  time.Time         // which load this term has said to have begun
 }
 
 func (d *daemon) newRebuilder(l projector, t *leader.Term) *rebuilder {
