@@ -139,11 +139,11 @@ func TestLoadUnderLiveWritesAndTakeovers(t *testing.T) {
 }
 
 // redeclare replaces a part of the declaration.
-func (s *shop) redeclare(old, new string) {
+func (s *shop) redeclare(from, to string) {
 	s.t.Helper()
 	text, err := os.ReadFile(s.file)
 	if err == nil {
-		err = os.WriteFile(s.file, []byte(strings.ReplaceAll(string(text), old, new)), 0o600)
+		err = os.WriteFile(s.file, []byte(strings.ReplaceAll(string(text), from, to)), 0o600)
 	}
 	if err != nil {
 		s.t.Fatal(err)

@@ -77,9 +77,9 @@ func (r *rebuilder) loadIn(ctx context.Context, mender *outbox.Mender, keys []ou
 	if err != nil {
 		return 0, err
 	}
-	lacking := make([]outbox.Key, len(refused))
+	lacking := make([]outbox.Key, 0, len(refused))
 	for i := range refused {
-		lacking[i] = refused[i].Key
+		lacking = append(lacking, refused[i].Key)
 	}
 	if r.sink == nil {
 		gone, err := r.gone(ctx, keys)
