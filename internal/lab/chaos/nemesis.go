@@ -31,6 +31,9 @@ type injection struct {
 // injectAll injects the faults of the schedule, one after the other, each into calm.
 func (r *run) injectAll(ctx context.Context) error {
 	schedule := newSchedule(r.opts.Seed, r.opts.Only, r.opts.ElasticNodes > 1)
+	if r.rebuilds != nil {
+		schedule.pause = rebuildPause
+	}
 	began := time.Now()
 	of := ""
 	if r.opts.Faults > 0 {

@@ -49,12 +49,20 @@ type schedule struct {
 	kinds []string // of a deck
 	deck  []string
 	n     int
+	pause time.Duration // at most, before a fault
 }
+
+const (
+	longestPause = 1500 * time.Millisecond
+	// rebuildPause is as long as a rebuild takes in calm, so that faults come in all its phases, and
+	// some of them end.
+	rebuildPause = 12 * time.Second
+)
 
 // newSchedule draws from only, or from all faults by their share when it is empty: those of a
 // cluster where there is one.
 func newSchedule(seed uint64, only []string, cluster bool) *schedule {
-	s := &schedule{dice: faults.Dice{Rand: rand.New(rand.NewPCG(seed, 0))}, kinds: only}
+	s := &schedule{dice: faults.Dice{Rand: rand.New(rand.NewPCG(seed, 0))}, kinds: only, pause: longestPause}
 	if len(only) == 0 {
 		for _, f := range faults.All() {
 			if cluster || !f.Clustered {
@@ -71,7 +79,7 @@ func (s *schedule) next() Step {
 		s.dice.Shuffle(len(s.deck), func(i, j int) { s.deck[i], s.deck[j] = s.deck[j], s.deck[i] })
 	}
 	s.n++
-	step := Step{N: s.n, Kind: s.deck[0], Pause: s.dice.Between(300*time.Millisecond, 1500*time.Millisecond)}
+	step := Step{N: s.n, Kind: s.deck[0], Pause: s.dice.Between(300*time.Millisecond, s.pause)}
 	s.deck = s.deck[1:]
 	fault := faults.Named(step.Kind)
 	if fault.Aimed {
