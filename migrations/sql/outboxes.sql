@@ -59,6 +59,7 @@ create table if not exists {schema}.weft_rebuild (
 	updated_at    timestamptz not null,
 	finished_at   timestamptz
 ) with (fillfactor = 50);
+alter table {schema}.weft_rebuild add column if not exists load boolean not null default false;
 
 -- Entities whose newest state the new index has refused, or may lack.
 create table if not exists {schema}.weft_redo (
