@@ -25,10 +25,7 @@ type loaded struct {
 }
 
 func (a *app) loadCommand() *cobra.Command {
-	var (
-		again, asJSON bool
-		unused        int
-	)
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "load PROJECTION",
 		Short: "Carry the rows that a table had before it got its outbox",
@@ -58,9 +55,6 @@ interrupted, 77 while a rebuild of the projection goes on.`,
 			})
 		},
 	}
-	cmd.Flags().IntVar(&unused, "backlog", 0, "has no effect: a load writes no events of its own, and rests behind live ones")
-	cmd.Flags().IntVar(&unused, "page", 0, "has no effect: the leader chooses its pages")
-	cmd.Flags().BoolVar(&again, "again", false, "has no effect: each load writes all rows")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	databaseFlags(cmd, "env")
 	return cmd

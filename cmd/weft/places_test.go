@@ -150,7 +150,7 @@ func TestMovesOfTenantsUnderLoad(t *testing.T) {
 			}
 		}()
 	}
-	if r := weft(t, s.env, "load", "products", "--page", "7"); r.code != 0 || !strings.HasPrefix(r.out, "products: 40 rows read, 0 events written in ") {
+	if r := weft(t, s.env, "load", "products"); r.code != 0 || !strings.HasPrefix(r.out, "products: 40 rows read, 0 events written in ") {
 		t.Fatalf("load: %+v", r)
 	}
 	s.converges("the rows of before")

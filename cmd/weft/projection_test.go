@@ -116,7 +116,7 @@ func TestDeclaredProjectionRuns(t *testing.T) {
 		t.Errorf("%d findings in the log, want one: %s", n, r.errOut)
 	}
 	s.exec("alter table shop.variant enable trigger product_outbox_insert")
-	if r := weft(t, s.env, "load", "products", "--page", "7"); r.code != 0 || !strings.HasPrefix(r.out, "products: 50 rows read, 0 events written in ") {
+	if r := weft(t, s.env, "load", "products"); r.code != 0 || !strings.HasPrefix(r.out, "products: 50 rows read, 0 events written in ") {
 		t.Errorf("load: %+v", r)
 	}
 	s.exec("update shop.product set name = 'lamp' where id = 7")
@@ -136,10 +136,8 @@ func TestDeclaredProjectionRuns(t *testing.T) {
 	eventually("the moved child, and the deletes", func() bool {
 		return len(s.document("7")["variants"].([]any)) == 0 && len(s.document("8")["variants"].([]any)) == 2 && s.document("9") == nil && s.document("10") == nil
 	})
-	for args, want := range map[string]string{"": "49 rows read, 0 events", "--again": "49 rows read, 0 events"} {
-		if r := weft(t, s.env, append([]string{"load", "products"}, strings.Fields(args)...)...); r.code != 0 || !strings.Contains(r.out, want) {
-			t.Errorf("load %s: %+v, want %q", args, r, want)
-		}
+	if r := weft(t, s.env, "load", "products"); r.code != 0 || !strings.Contains(r.out, "49 rows read, 0 events") {
+		t.Errorf("load: %+v", r)
 	}
 	if r := weft(t, s.env, "status"); r.code != 0 || !strings.Contains(r.out, "products") {
 		t.Errorf("status: %+v", r)

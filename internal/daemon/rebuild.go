@@ -148,7 +148,7 @@ func (r *rebuilder) step(ctx context.Context) (err error) {
 	switch {
 	case r.row.Asked == outbox.RebuildAbort && !r.row.Phase.Ended():
 		return r.giveUp(ctx, outbox.RebuildAborted, "")
-	case r.row.Asked == outbox.RebuildDropOld && r.row.Phase == outbox.RebuildDone:
+	case r.row.Asked == outbox.RebuildDropOld && r.row.Phase.Ended():
 		return r.dropOld(ctx)
 	case r.row.Phase.Ended() || r.row.Paused:
 		return nil

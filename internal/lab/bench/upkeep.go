@@ -219,12 +219,7 @@ func (b *bench) rebuilds(ctx context.Context, binary string, w workload, out *Up
 
 // timedRebuild measures a rebuild beside live events, in rows per second, and their latencies.
 func (s *site) timedRebuild(ctx context.Context, leader *rig.Instance, w workload) (rate float64, latencies verdict.Distribution, err error) {
-	live := s.live(ctx, w, rebuildRate)
-	err = s.rebuild(ctx)
-	wrote, failed := live()
-	if err = errors.Join(err, failed); err == nil {
-		err = s.settled(ctx, leader)
-	}
+	wrote, err := s.liveRebuild(ctx, leader, w)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -236,18 +231,24 @@ func (s *site) timedRebuild(ctx context.Context, leader *rig.Instance, w workloa
 	return rate, latencies, err
 }
 
-// searchedRebuild has searches follow the alias through a rebuild, one after the other all the
-// time, which takes as much of the machine as live events do.
-func (s *site) searchedRebuild(ctx context.Context, leader *rig.Instance, w workload, out *Upkeep) error {
-	search := s.search(ctx)
+// liveRebuild has the index built again beside live events, and waits until they are settled.
+func (s *site) liveRebuild(ctx context.Context, leader *rig.Instance, w workload) (*written, error) {
 	live := s.live(ctx, w, rebuildRate)
 	err := s.rebuild(ctx)
-	_, failed := live()
-	found, refused := search()
-	if err = errors.Join(err, failed, refused); err == nil {
+	wrote, failed := live()
+	if err = errors.Join(err, failed); err == nil {
 		err = s.settled(ctx, leader)
 	}
-	if err != nil {
+	return wrote, err
+}
+
+// searchedRebuild has searches follow the alias through a rebuild, one after the other all the
+// time.
+func (s *site) searchedRebuild(ctx context.Context, leader *rig.Instance, w workload, out *Upkeep) error {
+	search := s.search(ctx)
+	_, err := s.liveRebuild(ctx, leader, w)
+	found, refused := search()
+	if err = errors.Join(err, refused); err != nil {
 		return err
 	}
 	out.Searches, out.Failed, out.Stale = out.Searches+found.Answered, out.Failed+found.Failed, out.Stale+found.Stale

@@ -54,8 +54,8 @@ type schedule struct {
 
 const (
 	longestPause = 1500 * time.Millisecond
-	// rebuildPause is as long as a rebuild takes in calm, so that faults come in all its phases, and
-	// some of them end.
+	// rebuildPause is longer than a rebuild takes in calm: faults come in all its phases, and some
+	// rebuilds end.
 	rebuildPause = 12 * time.Second
 )
 
