@@ -41,7 +41,7 @@ func newScrubMetrics(reg prometheus.Registerer, names []string) (*scrubMetrics, 
 			Name: "weft_verify_documents_total", Help: "Entities that the leader has compared with their documents in the background, by result: equal, or how they differ.",
 		}, []string{"projection", "result"}),
 		oldest: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "weft_verify_oldest_seconds", Help: "How long ago the oldest look at a document may have been: since the last complete comparison began, or the first one.",
+			Name: "weft_verify_oldest_seconds", Help: "How long ago the oldest look at a document may have been: since the last complete comparison began, or the first one; 0 on an instance that does not lead.",
 		}, []string{"projection"}),
 	}
 	for _, c := range []prometheus.Collector{m.documents, m.oldest} {
@@ -50,6 +50,7 @@ func newScrubMetrics(reg prometheus.Registerer, names []string) (*scrubMetrics, 
 		}
 	}
 	for _, p := range names {
+		m.oldest.WithLabelValues(p)
 		for _, result := range verify.Results() {
 			m.documents.WithLabelValues(p, result)
 		}
@@ -65,7 +66,7 @@ func (d *daemon) scrub(ctx context.Context, l projector) {
 		return
 	}
 	s := &scrubber{d: d, projector: l, sides: sides, began: time.Now(), log: d.log.Named("scrub").With(zap.String("projection", l.proj.Name()))}
-	defer d.scrubbed.oldest.DeleteLabelValues(l.proj.Name()) // the next leader has it
+	defer d.scrubbed.oldest.WithLabelValues(l.proj.Name()).Set(0) // the next leader has it
 	failed := false
 	for ctx.Err() == nil {
 		pause, err := s.cycle(ctx)
