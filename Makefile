@@ -127,6 +127,12 @@ test-container: race-note ## Build the image, and run a pair of it with podman
 		{ echo "$$tool is missing: apt-get install --no-install-recommends podman runc busybox-static" >&2; exit 1; }; done
 	$(STACK) go test $(RACE) -tags container $(TESTFLAGS) ./deploy/container/...
 
+.PHONY: test-compose
+test-compose: ## Start deploy/compose with podman-compose, on images that are made here (as root)
+	@for tool in podman-compose podman runc busybox debootstrap; do PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || \
+		{ echo "$$tool is missing: .ci/nightly compose installs it" >&2; exit 1; }; done
+	PATH="$$PATH:/usr/sbin" go test -tags compose -count=1 -timeout 50m $(TESTFLAGS) ./deploy/compose
+
 .PHONY: test-deb
 test-deb: ## Build the package twice, and check it and its units with Debian's tools
 	@for tool in lintian systemd-analyze dpkg-deb man; do command -v $$tool >/dev/null || \

@@ -21,6 +21,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/podman"
 	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 	"github.com/samuelhu324-dev/weft/leader"
 )
@@ -30,96 +31,12 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 const (
 	tree  = "../.."
 	image = "weft"
-	// base is what the Containerfile begins with.
-	base = "docker.io/library/golang:1.26"
-	// standIn has what the build asks of base: a shell, Go and the authorities. So the build
-	// needs no registry of images.
-	standIn = `FROM scratch
-COPY busybox /bin/sh
-COPY ca-certificates.crt /etc/ssl/certs/
-COPY Containerfile /tmp/
-ENV PATH=/usr/local/go/bin:/bin GOPROXY=file:///modules GOSUMDB=off GOTOOLCHAIN=local GOFLAGS=-p=2
-`
 )
 
-// podman keeps images and containers in a place of its own.
-type podman struct {
-	t      *testing.T
-	global []string
-	env    []string
-}
-
-func newPodman(t *testing.T) *podman {
-	t.Helper()
-	dir := t.TempDir()
-	p := &podman{t: t, env: append(os.Environ(), "TMPDIR="+dir), global: []string{
-		"--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "run"), "--tmpdir", filepath.Join(dir, "tmp"),
-		"--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--events-backend", "file", "--runtime", "runc"}}
-	t.Cleanup(func() {
-		if out, err := p.try(context.WithoutCancel(t.Context()), "rm", "--all", "--force", "--time", "0"); err != nil {
-			t.Errorf("remove the containers: %v\n%s", err, out)
-		}
-	})
-	return p
-}
-
-func (p *podman) try(ctx context.Context, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "podman", append(slices.Clone(p.global), args...)...)
-	cmd.Env = p.env
-	out, err := cmd.CombinedOutput()
-	return strings.TrimSpace(string(out)), err
-}
-
-func (p *podman) run(args ...string) string {
-	p.t.Helper()
-	out, err := p.try(p.t.Context(), args...)
-	if err != nil {
-		p.t.Fatalf("podman %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-	return out
-}
-
-func goEnv(t *testing.T, name string) string {
-	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "env", name).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(string(out))
-}
-
-// prepare makes base.
-func (p *podman) prepare() {
-	p.t.Helper()
-	if !strings.Contains(read(p.t, "Containerfile"), "FROM --platform=$BUILDPLATFORM "+base+" AS build\n") {
-		p.t.Fatalf("the Containerfile does not begin with %s", base)
-	}
-	for _, module := range []string{tree, tree + "/tools/supply"} {
-		fetch := exec.CommandContext(p.t.Context(), "go", "-C", module, "mod", "download")
-		if out, err := fetch.CombinedOutput(); err != nil {
-			p.t.Fatalf("go mod download: %v\n%s", err, out)
-		}
-	}
-	dir := p.t.TempDir()
-	for name, from := range map[string]string{"busybox": "/bin/busybox", "ca-certificates.crt": "/etc/ssl/certs/ca-certificates.crt"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(read(p.t, from)), 0o755); err != nil {
-			p.t.Fatal(err)
-		}
-	}
-	if err := os.WriteFile(filepath.Join(dir, "Containerfile"), []byte(standIn), 0o600); err != nil {
-		p.t.Fatal(err)
-	}
-	p.run("build", "--tag", base, dir)
-}
-
-// build makes the image of the sources in dir from the Containerfile, as its first lines say.
-func (p *podman) build(dir, tag, version, commit string) {
-	p.t.Helper()
-	p.run("build", "--pull=never", "--no-cache", "--isolation=chroot", "--network=host", "--tag", tag, "--file", filepath.Join(dir, "deploy/container/Containerfile"),
-		"--build-arg", "VERSION="+version, "--build-arg", "COMMIT="+commit, "--build-arg", "SOURCE_DATE_EPOCH=1700000000", "--timestamp=1700000000",
-		"--volume", goEnv(p.t, "GOROOT")+":/usr/local/go:ro", "--volume", filepath.Join(goEnv(p.t, "GOMODCACHE"), "cache/download")+":/modules:ro", dir)
+// place is a podman that starts instances of weft.
+type place struct {
+	*podman.Podman
+	t *testing.T
 }
 
 func read(t *testing.T, path string) string {
@@ -132,7 +49,7 @@ func read(t *testing.T, path string) string {
 }
 
 // start runs an instance with as little as the manifests give it.
-func (p *podman) start(name string, env ...string) (port int) {
+func (p *place) start(name string, env ...string) (port int) {
 	p.t.Helper()
 	port, err := process.FreePort()
 	if err != nil {
@@ -144,7 +61,7 @@ func (p *podman) start(name string, env ...string) (port int) {
 	for _, e := range append(env, "WEFT_INSTANCE="+name, "WEFT_HTTP_HOST=127.0.0.1", "OUTBOX_METRICS_PORT="+strconv.Itoa(port)) {
 		args = append(args, "--env", e)
 	}
-	p.run(append(args, image)...)
+	p.Run(append(args, image)...)
 	return port
 }
 
@@ -183,12 +100,12 @@ func preStop(t *testing.T) []string {
 // Kubernetes does.
 func TestPairInContainers(t *testing.T) {
 	t.Parallel()
-	p := newPodman(t)
-	p.prepare()
-	p.build(tree, image, "v0.0.0-image", "0123456789ab")
+	p := &place{podman.New(t, "vfs"), t}
+	p.Prepare(tree)
+	p.Build(tree, image, "v0.0.0-image", "0123456789ab")
 	p.sameElsewhere("v0.0.0-image", "0123456789ab")
 	p.billed("v0.0.0-image", "0123456789ab")
-	if got := p.run("run", "--rm", "--network=none", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024", image, "version"); !strings.HasPrefix(got, "weft v0.0.0-image (commit 0123456789ab,") {
+	if got := p.Run("run", "--rm", "--network=none", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024", image, "version"); !strings.HasPrefix(got, "weft v0.0.0-image (commit 0123456789ab,") {
 		t.Errorf("weft version says %q", got)
 	}
 
@@ -214,23 +131,23 @@ func TestPairInContainers(t *testing.T) {
 	carried(t, pool, 1)
 
 	stop := preStop(t)
-	if out := p.run(append([]string{"exec", "b"}, stop...)...); !strings.Contains(out, "b does not lead") {
+	if out := p.Run(append([]string{"exec", "b"}, stop...)...); !strings.Contains(out, "b does not lead") {
 		t.Errorf("preStop of the standby: %q", out)
 	}
 	leads("a")
-	if out := p.run(append([]string{"exec", "a"}, stop...)...); !strings.Contains(out, "b leads in epoch 2") {
+	if out := p.Run(append([]string{"exec", "a"}, stop...)...); !strings.Contains(out, "b leads in epoch 2") {
 		t.Errorf("preStop of the leader: %q", out)
 	}
-	p.run("stop", "a")
-	if code := p.run("inspect", "--format", "{{.State.ExitCode}}", "a"); code != "0" {
+	p.Run("stop", "a")
+	if code := p.Run("inspect", "--format", "{{.State.ExitCode}}", "a"); code != "0" {
 		t.Errorf("exit code %s after the hand-over, want 0", code)
 	}
 	leads("b")
 	carried(t, pool, 2)
 	// Without preStop, as Compose does it.
 	p.start("c", env...)
-	p.run("stop", "b")
-	if code := p.run("inspect", "--format", "{{.State.ExitCode}}", "b"); code != "0" {
+	p.Run("stop", "b")
+	if code := p.Run("inspect", "--format", "{{.State.ExitCode}}", "b"); code != "0" {
 		t.Errorf("exit code %s of a leader that was stopped, want 0", code)
 	}
 	leads("c")
@@ -239,7 +156,7 @@ func TestPairInContainers(t *testing.T) {
 
 // sameElsewhere holds that another directory with the same sources gives the same image at
 // another time.
-func (p *podman) sameElsewhere(version, commit string) {
+func (p *place) sameElsewhere(version, commit string) {
 	p.t.Helper()
 	dir := p.t.TempDir()
 	copied := exec.CommandContext(p.t.Context(), "sh", "-ec", `git ls-files -z | xargs -0 cp --parents -t "$0"`, dir)
@@ -247,9 +164,9 @@ func (p *podman) sameElsewhere(version, commit string) {
 	if out, err := copied.CombinedOutput(); err != nil {
 		p.t.Fatalf("copy of the sources: %v\n%s", err, out)
 	}
-	p.build(dir, image+"-again", version, commit)
+	p.Build(dir, image+"-again", version, commit)
 	const format = "{{.Id}} {{.Digest}} {{.RootFS.Layers}}"
-	one, two := p.run("inspect", "--type=image", "--format", format, image), p.run("inspect", "--type=image", "--format", format, image+"-again")
+	one, two := p.Run("inspect", "--type=image", "--format", format, image), p.Run("inspect", "--type=image", "--format", format, image+"-again")
 	if one != two {
 		p.t.Errorf("the same sources gave two images:\n%s\n%s", one, two)
 	}
@@ -257,14 +174,14 @@ func (p *podman) sameElsewhere(version, commit string) {
 
 // billed holds that the binary in the image is the one that the package and the tarball of
 // such a release have, and that the bill of materials beside it is its own.
-func (p *podman) billed(version, commit string) {
+func (p *place) billed(version, commit string) {
 	p.t.Helper()
 	dir := p.t.TempDir()
-	p.run("create", "--name", "files", image)
+	p.Run("create", "--name", "files", image)
 	for _, name := range []string{"weft", "weft.cdx.json"} {
-		p.run("cp", "files:/"+name, dir)
+		p.Run("cp", "files:/"+name, dir)
 	}
-	p.run("rm", "files")
+	p.Run("rm", "files")
 	made := exec.CommandContext(p.t.Context(), "bash", "-euc",
 		`. deploy/release/stage.bash; version=$1 commit=$2; compile "$0/native"; SOURCE_DATE_EPOCH=1700000000 bill "$0/native" >"$0/native.cdx.json"`, dir, version, commit)
 	made.Dir = tree
@@ -279,10 +196,10 @@ func (p *podman) billed(version, commit string) {
 }
 
 // locked holds that a running container is nobody, may do nothing more, and cannot write.
-func (p *podman) locked(name string) {
+func (p *place) locked(name string) {
 	p.t.Helper()
-	pid := p.run("inspect", "--format", "{{.State.Pid}}", name)
-	if got := strings.Fields(p.run("top", name, "user", "group")); !slices.Equal(got, []string{"USER", "GROUP", "65532", "65532"}) {
+	pid := p.Run("inspect", "--format", "{{.State.Pid}}", name)
+	if got := strings.Fields(p.Run("top", name, "user", "group")); !slices.Equal(got, []string{"USER", "GROUP", "65532", "65532"}) {
 		p.t.Errorf("%s: runs as %v, want 65532", name, got)
 	}
 	got := map[string]string{}
