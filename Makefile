@@ -133,6 +133,14 @@ test-compose: ## Start deploy/compose with podman-compose, on images that are ma
 		{ echo "$$tool is missing: .ci/nightly compose installs it" >&2; exit 1; }; done
 	PATH="$$PATH:/usr/sbin" go test -tags compose -count=1 -timeout 50m $(TESTFLAGS) ./deploy/compose
 
+.PHONY: test-kubelet
+test-kubelet: ## Run deploy/k8s on a node with a kubelet, under load (as root); builds Kubernetes, which takes minutes
+	@for tool in podman runc busybox containerd ctr etcd ip; do PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || \
+		{ echo "$$tool is missing: .ci/nightly kubelet installs it" >&2; exit 1; }; done
+	CGO_ENABLED=0 go -C tools/homes build -trimpath -o $(CURDIR)/bin/kubernetes/ \
+		-ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$(go -C tools/homes list -m -f '{{.Version}}' k8s.io/kubernetes)" tool
+	PATH="$$PATH:/usr/sbin" $(STACK) go test -tags kubelet -count=1 -timeout 45m $(TESTFLAGS) ./deploy/k8s
+
 .PHONY: test-deb
 test-deb: ## Build the package twice, and check it and its units with Debian's tools
 	@for tool in lintian systemd-analyze dpkg-deb man; do command -v $$tool >/dev/null || \

@@ -116,6 +116,7 @@ func (p *project) images() {
 // TestComposeProject starts the pair and its two servers as the file says, writes as an
 // application does, finds it by a search, and kills the leader.
 func TestComposeProject(t *testing.T) {
+	t.Parallel()
 	p := newProject(t)
 	p.images()
 	p.compose("up", "--detach", "--no-build", "postgres", "elasticsearch")

@@ -57,8 +57,8 @@ func (p *Podman) Prepare(tree string) {
 func (p *Podman) Build(dir, tag, version, commit string) {
 	p.t.Helper()
 	args := []string{"build", "--pull=never", "--no-cache", "--isolation=chroot", "--network=host", "--tag", tag, "--file", filepath.Join(dir, containerfile),
-		"--build-arg", "VERSION="+version, "--build-arg", "COMMIT="+commit, "--build-arg", "SOURCE_DATE_EPOCH=1700000000", "--timestamp=1700000000",
-		"--volume", p.goEnv("GOROOT")+":/usr/local/go:ro", "--volume", filepath.Join(p.goEnv("GOMODCACHE"), "cache/download")+":/modules:ro"}
+		"--build-arg", "VERSION=" + version, "--build-arg", "COMMIT=" + commit, "--build-arg", "SOURCE_DATE_EPOCH=1700000000", "--timestamp=1700000000",
+		"--volume", p.goEnv("GOROOT") + ":/usr/local/go:ro", "--volume", filepath.Join(p.goEnv("GOMODCACHE"), "cache/download") + ":/modules:ro"}
 	if p.cache != "" {
 		args = append(args, "--volume", p.cache+":/cache")
 	}
