@@ -8,8 +8,8 @@
 //   - All peers get a database and an index of their own on the same servers, one after the
 //     other; the programs run with the settings that are printed.
 //   - Each document is compared with its row, field by field.
-//   - A takeover is timed by a row that was committed after the fault: nobody but the successor
-//     can have written its document.
+//   - A takeover is timed by rows that were committed after the fault: the struck instance
+//     cannot have written their documents.
 //   - A peer that cannot be run is named with the error, and has no figures.
 //   - No process outlives this one.
 //
