@@ -5,15 +5,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/shards"
+	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
@@ -31,12 +36,12 @@ func (a *app) shardsCommand() *cobra.Command {
 		Use:     "shards",
 		Short:   "Deal entities out to shards, each with a leader of its own",
 		Long:    "Deal entities out to shards. A shard is a schema with tables of its own, and a group with a\nlock, an epoch and a leader of its own.",
-		Example: "  weft shards create 8",
+		Example: "  weft shards create 8\n  weft shards list",
 		Args:    cobra.ArbitraryArgs,
 		RunE:    group,
 	}
 	cmd.SuggestionsMinimumDistance = 2
-	cmd.AddCommand(a.shardsCreate())
+	cmd.AddCommand(a.shardsCreate(), a.shardsList())
 	return cmd
 }
 
@@ -101,6 +106,82 @@ deal out: it needs no right on a shard.`,
 	cmd.Flags().DurationVar(&wait, "wait", 5*time.Minute, "longest wait for a lock that another session holds")
 	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "shards.prefix", "env")
 	return cmd
+}
+
+// shardRow is the JSON form of a shard. Names stay; fields may be added.
+type shardRow struct {
+	Shard  int    `json:"shard"`
+	Schema string `json:"schema"`
+	Group  string `json:"group"`
+	Leader string `json:"leader"` // empty when nobody leads
+	Epoch  int64  `json:"epoch"`
+	Server string `json:"server"`
+}
+
+func (a *app) shardsList() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the shards, and who leads each",
+		Long:  "List the shards, where they are, and who leads each. Exits 1 when nobody leads one of them.",
+		Example: `  weft shards list
+  weft shards list --json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := a.load(cmd)
+			if err != nil {
+				return err
+			}
+			if cfg.Shards.Count <= 1 {
+				return usage(cmd, "there is one shard: set WEFT_SHARDS to the number of those that weft shards create made")
+			}
+			rows, vacant := []shardRow{}, 0
+			for n := range cfg.Shards.Count {
+				row, err := readShard(cmd.Context(), cfg, n)
+				if err != nil {
+					return err
+				}
+				if rows = append(rows, row); row.Leader == "" {
+					vacant++
+				}
+			}
+			err = a.show(asJSON, rows, func(w io.Writer) error { return writeShards(w, rows) })
+			if err == nil && vacant > 0 {
+				err = &exitError{exitBad, fmt.Sprintf("nobody leads %d of %d shards", vacant, len(rows))}
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "group", "shards.count", "shards.prefix")
+	return cmd
+}
+
+func readShard(ctx context.Context, cfg config.Config, n int) (row shardRow, err error) {
+	one, err := shards.Config(cfg, n)
+	if err != nil {
+		return row, err
+	}
+	conn, err := postgres.Connect(ctx, one.Database.URL.Reveal(), postgres.Options{AppName: "weft/shards", Statement: cfg.Database.Timeout})
+	if err != nil {
+		return row, err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	st, err := leader.ReadState(ctx, conn, one.Group)
+	row = shardRow{Shard: n, Schema: shards.Schema(cfg, n), Group: one.Group, Epoch: st.Epoch, Server: postgres.Address(&conn.Config().Config)}
+	if st.Led() {
+		row.Leader = st.Instance
+	}
+	return row, err
+}
+
+func writeShards(w io.Writer, rows []shardRow) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "SHARD\tLEADER\tEPOCH\tSCHEMA\tGROUP\tSERVER")
+	for _, r := range rows {
+		fmt.Fprintf(tw, "%d\t%s\t%d\t%s\t%s\t%s\n", r.Shard, records.Dash(r.Leader), r.Epoch, r.Schema, r.Group, r.Server)
+	}
+	return tw.Flush()
 }
 
 // eachShard runs f with the settings of each shard in turn, or of the one that --shard names; without

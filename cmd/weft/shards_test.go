@@ -59,6 +59,9 @@ func TestShards(t *testing.T) {
 	if r := weft(t, env, "prune", "--older-than", "1d"); r.code != 0 || strings.Count(r.out, "0 done events deleted from search_outbox_events") != 3 {
 		t.Errorf("prune: got %+v, want each shard", r)
 	}
+	if r := weft(t, env, "shards", "list"); r.code != exitBad || !strings.Contains(r.out, "\n2      -       0      shard_2  weft-shard-2  127.0.0.1:") || r.errOut != "weft: nobody leads 3 of 3 shards\n" {
+		t.Errorf("list: got %+v", r)
+	}
 	for _, c := range []struct {
 		args string
 		code int

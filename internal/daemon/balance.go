@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/shards"
 	"github.com/samuelhu324-dev/weft/leader"
 )
@@ -17,11 +17,16 @@ import (
 // hand-over takes less.
 const vacantAfter = 4
 
-// settleIn is how long shares are uneven before a shard is handed over, in heartbeats: by then the
-// others have seen it, too, and those that stay back have ended the try that they had begun.
-const settleIn = 3
+// seenLately is how old the sign of life of an instance may be, which gives one every announceEvery.
+const seenLately = announceEvery + 1500*time.Millisecond
 
-// giveUpRest is how long an instance keeps a shard that nobody took when it was handed over.
+// settleIn is how long shares are uneven at least before a shard is handed over: by then the others
+// have seen it, too, those that stay back have ended the try that they had begun, and an instance
+// that died was not seen lately.
+const settleIn = 5 * time.Second
+
+// giveUpRest is how long an instance keeps a shard that nobody took when it was handed over, unless
+// instances come or go.
 const giveUpRest = time.Minute
 
 // balancer has the instance lead its share of the shards.
@@ -75,7 +80,7 @@ func (b *balancer) step(ctx context.Context) error {
 		}
 		b.given = -1
 	}
-	if plan.GiveUp < 0 || b.given >= 0 || time.Now().Before(b.rest) || time.Since(b.uneven) < settleIn*b.cfg.Leader.Heartbeat {
+	if plan.GiveUp < 0 || b.given >= 0 || time.Now().Before(b.rest) || time.Since(b.uneven) < max(settleIn, 3*b.cfg.Leader.Heartbeat) {
 		return nil
 	}
 	return b.giveUp(ctx, plan.GiveUp)
@@ -88,13 +93,11 @@ func (b *balancer) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.view.Live = live
-	for n, d := range b.shards {
-		st := d.elector.Status()
-		holder := st.Holder
-		if st.Role == leader.RoleLeader || st.Role == leader.RoleDraining {
-			holder = b.view.Me
-		}
+	if !slices.Equal(live, b.view.Live) {
+		b.view.Live, b.rest = live, time.Time{}
+	}
+	for n := range b.shards {
+		holder := b.leaderOf(n)
 		switch b.view.Leaders[n] = holder; {
 		case holder != "":
 			b.since[n] = time.Time{}
@@ -120,7 +123,7 @@ func (b *balancer) live(ctx context.Context) ([]string, error) {
 		}
 		var live []string
 		for _, in := range all {
-			if in.SeenAgo < records.GoneAfter && in.Role != leader.RoleDisconnected {
+			if in.SeenAgo < seenLately && in.Role != leader.RoleDisconnected {
 				live = append(live, in.Name)
 			}
 		}

@@ -111,7 +111,7 @@ func Run(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, versi
 	if d.server, err = listen(ctx, cfg, d.Health, tel); err != nil {
 		return err
 	}
-	if err := d.openDesk(ctx, tel, tel.Registry); err != nil {
+	if err := d.openDesk(ctx, tel, tel.Registry, nil); err != nil {
 		d.server.Close()
 		return err
 	}

@@ -21,8 +21,9 @@ const (
 	deskTimeout = 3 * time.Second
 )
 
-// openDesk binds the operator's page, with the charts of metrics, unless it is switched off.
-func (d *daemon) openDesk(ctx context.Context, tel *telemetry.Telemetry, metrics prometheus.Gatherer) error {
+// openDesk binds the operator's page, with the charts of metrics and the map of several shards, unless
+// it is switched off.
+func (d *daemon) openDesk(ctx context.Context, tel *telemetry.Telemetry, metrics prometheus.Gatherer, all func() []desk.Shard) error {
 	cfg := d.cfg
 	if cfg.Desk.Listen == "" {
 		return nil
@@ -48,7 +49,7 @@ func (d *daemon) openDesk(ctx context.Context, tel *telemetry.Telemetry, metrics
 	}
 	d.desk, err = desk.Listen(ctx, desk.Options{
 		Listen: cfg.Desk.Listen, Fixed: cfg.Desk.Fixed, Hosts: cfg.Desk.Hosts, WebConfig: cfg.Desk.WebConfig,
-		Instance: cfg.Instance, Version: d.Version, DB: reading, Scope: scope, Health: d.Health, Gatherer: metrics, Settings: settings, Log: d.log,
+		Instance: cfg.Instance, Version: d.Version, DB: reading, Scope: scope, Health: d.Health, Gatherer: metrics, Settings: settings, Shards: all, Log: d.log,
 		Actions: cfg.Desk.Actions, Operators: cfg.Desk.Operators, ActDB: acting, Timeout: cfg.Database.Timeout,
 		Level: desk.LogLevel{Show: tel.Level.String, Change: func(level, by string) error {
 			to, err := zapcore.ParseLevel(level)

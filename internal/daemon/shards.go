@@ -14,9 +14,11 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/admin"
 	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/desk"
 	"github.com/samuelhu324-dev/weft/internal/shards"
 	"github.com/samuelhu324-dev/weft/internal/systemd"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
+	"github.com/samuelhu324-dev/weft/leader"
 )
 
 // shardLabel is the label of metrics, where there are several shards.
@@ -69,7 +71,7 @@ func runShards(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry,
 	}
 	for n, d := range p.shards {
 		d.server = p.server
-		if err := d.openDesk(ctx, tel, ofShard(tel.Registry, strconv.Itoa(n))); err != nil {
+		if err := d.openDesk(ctx, tel, ofShard(tel.Registry, strconv.Itoa(n)), func() []desk.Shard { return p.table(n) }); err != nil {
 			p.server.Close()
 			for _, opened := range p.shards[:n] {
 				opened.closeDesk()
@@ -171,6 +173,27 @@ func (p *process) tell(ctx context.Context, stopping <-chan struct{}) error {
 		}
 		p.manager.Tell(state)
 	})
+}
+
+// leaderOf returns who leads a shard, as this instance knows it; nothing when nobody does.
+func (p *process) leaderOf(n int) string {
+	st := p.shards[n].elector.Status()
+	if st.Role == leader.RoleLeader || st.Role == leader.RoleDraining {
+		return p.cfg.Instance
+	}
+	return st.Holder
+}
+
+// table is the map of the shards, for the page of one of them.
+func (p *process) table(here int) []desk.Shard {
+	out := make([]desk.Shard, len(p.shards))
+	for n, d := range p.shards {
+		out[n] = desk.Shard{Number: n, Schema: shards.Schema(p.cfg, n), Group: d.cfg.Group, Leader: p.leaderOf(n), Here: n == here}
+		if d.desk != nil {
+			out[n].Page = d.desk.URL("localhost")
+		}
+	}
+	return out
 }
 
 // ofShard returns the metrics without those of other shards.
