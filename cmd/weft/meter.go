@@ -45,8 +45,11 @@ func (m *meter) swept(s outbox.Swept) {
 func (m *meter) verified(r verify.Report, since time.Duration) {
 	total := max(r.Total, r.Seen+1)
 	rate := float64(r.Seen) / max(since.Seconds(), 0.001)
-	left := time.Duration(float64(total-r.Seen) / max(rate, 1) * float64(time.Second)).Round(time.Second)
-	m.show(r.Seen, total, fmt.Sprintf("%d differ", r.Differs()), "%d of about %d rows and documents, %d differ, %.0f a second, about %s left", r.Seen, total, r.Differs(), rate, left)
+	left := "an unknown time"
+	if r.Seen > 0 {
+		left = "about " + time.Duration(float64(total-r.Seen)/rate*float64(time.Second)).Round(time.Second).String()
+	}
+	m.show(r.Seen, total, fmt.Sprintf("%d differ", r.Differs()), "%d of about %d rows and documents, %d differ, %.0f a second, %s left", r.Seen, total, r.Differs(), rate, left)
 }
 
 // show draws done of all beside a label, which fits 80 columns, or prints the line.

@@ -8,12 +8,14 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/replay"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/verify"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -326,6 +328,23 @@ func TestMeter(t *testing.T) {
 	m.note("waiting")
 	if want := "weft: p: 2 done, 1 failed again, 1 on the way, 4 of 10 sent\nweft: waiting\n"; b.String() != want {
 		t.Errorf("got %q, want %q", b.String(), want)
+	}
+}
+
+// No time left is told of a comparison that has read nothing yet.
+func TestMeterOfAComparison(t *testing.T) {
+	t.Parallel()
+	for seen, want := range map[int64]string{
+		0:   "weft: p: 0 of about 400 rows and documents, 0 differ, 0 a second, an unknown time left\n",
+		100: "weft: p: 100 of about 400 rows and documents, 0 differ, 10 a second, about 30s left\n",
+	} {
+		var b bytes.Buffer
+		m := newMeter(&b, "p")
+		m.last = m.last.Add(-meterEvery)
+		m.verified(verify.Report{Total: 400, Seen: seen}, 10*time.Second)
+		if b.String() != want {
+			t.Errorf("%d seen: got %q, want %q", seen, b.String(), want)
+		}
 	}
 }
 

@@ -53,6 +53,7 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
   weftlab chaos --domain shop
   weftlab chaos --rebuilds --duration 10m
   weftlab chaos --elastic-nodes 3
+  weftlab chaos --patroni
   weftlab chaos --postgres 14 --opensearch 2.19.3
   weftlab chaos --list`,
 		Args:         cobra.NoArgs,
@@ -100,7 +101,9 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
 	f.IntVar(&opts.HeapMB, "elastic-heap", 0, "heap of each Elasticsearch in MiB (default that of the stack)")
 	opts.ElasticNodes = 1
 	f.Var(&bounded{&opts.ElasticNodes, 1, 9}, "elastic-nodes", "nodes of Elasticsearch, 1 to 9; single ones of several are killed, frozen, restarted and cut off, too")
+	f.BoolVar(&opts.Patroni, "patroni", false, "PostgreSQL is three members behind HAProxy that Patroni fails over, commits wait for a second one, and members are killed and frozen, too")
 	opts.AddFlags(f)
+	cmd.MarkFlagsMutuallyExclusive("patroni", "postgres")
 	f.BoolVar(&list, "list", false, "name the faults and end")
 	return cmd
 }

@@ -63,7 +63,7 @@ func (r *run) judge(ctx context.Context) (*Result, error) {
 func (r *run) measured(log *history.Log, took time.Duration) *Result {
 	pause, _ := log.LongestPause()
 	out := &Result{
-		ElasticNodes: r.opts.ElasticNodes, PauseMS: pause.Milliseconds(),
+		ElasticNodes: r.opts.ElasticNodes, Patroni: r.opts.Patroni, PauseMS: pause.Milliseconds(),
 		Seed: r.opts.Seed, Seconds: math.Round(took.Seconds()*10) / 10,
 		Domain: cmp.Or(r.opts.Domain, Wordloom), Produced: r.domain.Produced(), Unknown: r.domain.Unknown(), Terms: len(log.Terms),
 		Finished: string(r.opts.Finished), Upgrade: r.opts.Upgrade, OtherTerms: otherTerms(log.Terms, r.starts), Leases: len(log.Leases),
@@ -79,7 +79,7 @@ func (r *run) measured(log *history.Log, took time.Duration) *Result {
 // crashes are the times in which PostgreSQL lost what had not reached the disk.
 func (r *run) crashes() (out []history.FaultMark) {
 	for _, i := range r.injections {
-		if (i.Step.Kind == faults.PostgresRestartImmediate || i.Step.Kind == faults.PostgresSIGKILL) && i.Skipped == "" {
+		if i.Skipped == "" && i.Crash {
 			out = append(out, history.FaultMark{Name: i.Step.Kind, At: i.At, Until: i.Accepts})
 		}
 	}

@@ -30,7 +30,7 @@ type injection struct {
 
 // injectAll injects the faults of the schedule, one after the other, each into calm.
 func (r *run) injectAll(ctx context.Context) error {
-	schedule := newSchedule(r.opts.Seed, r.opts.Only, r.opts.ElasticNodes > 1)
+	schedule := newSchedule(r.opts.Seed, r.opts.Only, r.opts.there()...)
 	if r.rebuilds != nil {
 		schedule.pause = rebuildPause
 	}

@@ -28,6 +28,7 @@ type Result struct {
 	Spontaneous int `json:"spontaneous_terms"`
 
 	ElasticNodes int   `json:"elastic_nodes,omitempty"`
+	Patroni      bool  `json:"patroni,omitempty"`
 	PauseMS      int64 `json:"longest_pause_ms"` // in which no event was done
 
 	Finished   string `json:"finished,omitempty"` // what became of events that were done

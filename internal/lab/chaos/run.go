@@ -14,6 +14,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
+	"github.com/samuelhu324-dev/weft/internal/testenv/patroni"
 	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -42,8 +43,9 @@ type Options struct {
 	Binary   string // weft; empty means to build it
 	HeapMB   int    // of each Elasticsearch; 0 is the stack's default
 
-	ElasticNodes   int // as one cluster, with faults of single nodes
-	stack.Versions     // of the servers that are started
+	ElasticNodes   int  // as one cluster, with faults of single nodes
+	Patroni        bool // manages a PostgreSQL of three members, with faults of theirs
+	stack.Versions      // of the servers that are started
 
 	// DatabaseURL and ElasticURL name servers to use instead of starting some: a
 	// database that is the run's alone, and an Index that does not exist. They are not
@@ -63,6 +65,17 @@ const (
 	quietPeriod = 10 * time.Second
 )
 
+// there returns which servers are more than one.
+func (o *Options) there() (there []faults.Where) {
+	if o.ElasticNodes > 1 {
+		there = append(there, faults.Nodes)
+	}
+	if o.Patroni {
+		there = append(there, faults.Members)
+	}
+	return there
+}
+
 // run is one run.
 type run struct {
 	*rig.Group
@@ -72,6 +85,7 @@ type run struct {
 	began  time.Time
 	opened time.Time // by the database's clock, before weft was there
 
+	cluster     *patroni.Cluster // nil without
 	target      faults.Target
 	otherBinary string // of the other build; empty when there is none
 	starts      []start
@@ -126,6 +140,9 @@ func (r *run) close(ctx context.Context) error {
 	if r.Place != nil {
 		errs = append(errs, r.Place.Close(ctx))
 	}
+	if r.cluster != nil {
+		errs = append(errs, r.cluster.Close())
+	}
 	return errors.Join(append(errs, os.RemoveAll(r.builds()))...)
 }
 
@@ -135,13 +152,7 @@ func (r *run) prepare(ctx context.Context) error {
 		return fmt.Errorf("directory for binaries: %w", err)
 	}
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() (err error) {
-		r.Place, err = rig.Open(gctx, stack.Options{
-			Progress: r.opts.Progress, HeapMB: r.opts.HeapMB, DatabaseURL: r.opts.DatabaseURL, ElasticURL: r.opts.ElasticURL,
-			Versions: r.opts.Versions, ElasticNodes: r.opts.ElasticNodes, Cables: r.opts.ElasticNodes > 1 && stack.CanCutOff(),
-		}, writers+8)
-		return err
-	})
+	g.Go(func() error { return r.open(gctx) })
 	g.Go(func() error { return r.build(gctx) })
 	g.Go(func() (err error) {
 		r.otherBinary, err = otherBuild(gctx, r.opts.Upgrade, r.builds())
@@ -175,7 +186,7 @@ func (r *run) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	r.target.Group = r.Group
+	r.target.Group, r.target.Patroni = r.Group, r.cluster
 	var names []string
 	for n := range r.opts.Instances {
 		names = append(names, string(rune('a'+n)))
@@ -184,6 +195,24 @@ func (r *run) prepare(ctx context.Context) error {
 		return err
 	}
 	return r.openRebuilds(ctx)
+}
+
+// open starts the servers. Of a PostgreSQL that fails over by itself each instance's own way
+// ends at HAProxy.
+func (r *run) open(ctx context.Context) (err error) {
+	database := r.opts.DatabaseURL
+	if r.opts.Patroni {
+		r.cluster, err = patroni.Start(ctx, patroni.Options{Progress: r.opts.Progress, Synchronous: true})
+		if err != nil {
+			return err
+		}
+		database = r.cluster.ProxyURL()
+	}
+	r.Place, err = rig.Open(ctx, stack.Options{
+		Progress: r.opts.Progress, HeapMB: r.opts.HeapMB, DatabaseURL: database, ElasticURL: r.opts.ElasticURL,
+		Versions: r.opts.Versions, ElasticNodes: r.opts.ElasticNodes, Cables: r.opts.ElasticNodes > 1 && stack.CanCutOff(),
+	}, writers+8)
+	return err
 }
 
 // build makes the binary, and the one with a wrong wall clock if the schedule needs it.
@@ -196,7 +225,7 @@ func (r *run) build(ctx context.Context) (err error) {
 	if r.opts.Binary != "" {
 		return nil
 	}
-	if newSchedule(r.opts.Seed, r.opts.Only, r.opts.ElasticNodes > 1).contains(faults.SkewedClock, r.opts.Faults) {
+	if newSchedule(r.opts.Seed, r.opts.Only, r.opts.there()...).contains(faults.SkewedClock, r.opts.Faults) {
 		r.screen.Line("Building weft with a wrong wall clock …")
 		r.target.Skew = skew(r.opts.Seed)
 		overlay, err := rig.SkewedClock(ctx, r.target.Skew)

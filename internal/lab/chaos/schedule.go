@@ -59,13 +59,13 @@ const (
 	rebuildPause = 12 * time.Second
 )
 
-// newSchedule draws from only, or from all faults by their share when it is empty: those of a
-// cluster where there is one.
-func newSchedule(seed uint64, only []string, cluster bool) *schedule {
+// newSchedule draws from only, or from all faults by their share when it is empty: of those
+// that need more than two servers, the ones of there.
+func newSchedule(seed uint64, only []string, there ...faults.Where) *schedule {
 	s := &schedule{dice: faults.Dice{Rand: rand.New(rand.NewPCG(seed, 0))}, kinds: only, pause: longestPause}
 	if len(only) == 0 {
 		for _, f := range faults.All() {
-			if cluster || !f.Clustered {
+			if f.Where == faults.Anywhere || slices.Contains(there, f.Where) {
 				s.kinds = append(s.kinds, slices.Repeat([]string{f.Name}, f.Share)...)
 			}
 		}

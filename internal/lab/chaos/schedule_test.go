@@ -10,7 +10,7 @@ import (
 )
 
 func draw(seed uint64, n int, only ...string) []Step {
-	s := newSchedule(seed, only, false)
+	s := newSchedule(seed, only)
 	steps := make([]Step, n)
 	for i := range steps {
 		steps[i] = s.next()
@@ -36,7 +36,7 @@ func TestScheduleDealsWholeDecks(t *testing.T) {
 	t.Parallel()
 	deck, want := 0, map[string]int{}
 	for _, f := range faults.All() {
-		if f.Clustered {
+		if f.Where != faults.Anywhere {
 			continue
 		}
 		if deck += f.Share; f.Share > 0 {
@@ -110,21 +110,34 @@ func TestScheduleContains(t *testing.T) {
 	t.Parallel()
 	steps := draw(9, 10)
 	last := steps[9].Kind
-	if !newSchedule(9, nil, false).contains(last, 10) || !newSchedule(9, nil, false).contains(faults.SkewedClock, 0) {
+	if !newSchedule(9, nil).contains(last, 10) || !newSchedule(9, nil).contains(faults.SkewedClock, 0) {
 		t.Error("a fault of the first steps, or of an endless schedule, is missing")
 	}
-	if newSchedule(9, []string{faults.SIGKILL}, false).contains(faults.SkewedClock, 0) {
+	if newSchedule(9, []string{faults.SIGKILL}).contains(faults.SkewedClock, 0) {
 		t.Error("a schedule of kills contains a skewed clock")
 	}
 }
 
-// Faults of single nodes come where there are several, and nowhere else: the schedules of one node
-// stay as they were.
-func TestScheduleOfACluster(t *testing.T) {
+// Faults of single nodes and members come where there are several, and nowhere else: the schedules
+// of a pair of servers stay as they were.
+func TestScheduleOfClusters(t *testing.T) {
 	t.Parallel()
-	for _, cluster := range []bool{false, true} {
-		if s := newSchedule(1, nil, cluster); s.contains(faults.NodeSIGKILL, 0) != cluster || s.contains(faults.NodeCutOff, 0) != cluster {
-			t.Errorf("cluster %v: got the faults %v", cluster, s.kinds)
+	for name, opts := range map[string]Options{
+		"a pair of servers": {ElasticNodes: 1},
+		"nodes":             {ElasticNodes: 3},
+		"members":           {ElasticNodes: 1, Patroni: true},
+		"both":              {ElasticNodes: 3, Patroni: true},
+	} {
+		s := newSchedule(1, nil, opts.there()...)
+		for _, node := range []string{faults.NodeSIGKILL, faults.NodeCutOff} {
+			if s.contains(node, 0) != (opts.ElasticNodes > 1) {
+				t.Errorf("%s: got the faults %v", name, s.kinds)
+			}
+		}
+		for _, member := range faults.MemberFaults() {
+			if s.contains(member, 0) != opts.Patroni {
+				t.Errorf("%s: got the faults %v", name, s.kinds)
+			}
 		}
 	}
 }

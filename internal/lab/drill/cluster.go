@@ -150,8 +150,11 @@ func (j *judge) missedNodes(n int) {
 		all = append(all, s.Nodes...)
 	}
 	j.counted("nodes that the cluster missed", "cluster", len(missed), n)
-	took := noticed.Sub(verdict.Probed[failure](j.Judge, "failure").Fault.At)
-	j.Check("from the fault until it missed the first", verdict.ProbeFile("cluster"), took.Round(time.Millisecond).String(), "at most "+noticedBound.String(), !noticed.IsZero() && took <= noticedBound)
+	seen, took := "never", noticed.Sub(verdict.Probed[failure](j.Judge, "failure").Fault.At)
+	if !noticed.IsZero() {
+		seen = took.Round(time.Millisecond).String()
+	}
+	j.Check("from the fault until it missed the first", verdict.ProbeFile("cluster"), seen, "at most "+noticedBound.String(), seen != "never" && took <= noticedBound)
 }
 
 func elasticNodeKilled() Scenario {

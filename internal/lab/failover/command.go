@@ -50,7 +50,7 @@ new primary does not know. 1 means anything else.`,
 	}
 	f := cmd.Flags()
 	f.IntVar(&opts.Times, "times", 5, "lose the primary `N` times")
-	opts.Faults = faults.Members()
+	opts.Faults = faults.MemberFaults()
 	f.BoolVar(&opts.Patroni, "patroni", false, "let Patroni manage three members, and inject each of --faults once")
 	f.BoolVar(&opts.Proxy, "haproxy", false, "with --patroni: reach the primary through HAProxy")
 	f.Var(&opts.Faults, "faults", "with --patroni: only these")

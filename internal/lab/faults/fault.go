@@ -28,15 +28,27 @@ const (
 	Restarted Measure = "after the server was" // server takes work again → first settled event
 )
 
+// Where says what servers a fault needs.
+type Where int
+
+// The servers.
+const (
+	Anywhere Where = iota
+	Nodes          // several of Elasticsearch
+	Members        // of a PostgreSQL that fails over by itself
+)
+
 // Fault is an entry of the catalogue.
 type Fault struct {
 	Name    string
 	About   string
 	Measure Measure
-	Share   int  // of a deck of chaos's schedule; 0: only when asked for by name
-	Aimed   bool // at an instance, which may be a standby; else at the leader, or at no instance
-	// Clustered says that it takes several nodes of Elasticsearch, and is drawn only where there are.
-	Clustered bool
+	Share   int   // of a deck of chaos's schedule; 0: only when asked for by name
+	Aimed   bool  // at an instance, which may be a standby; else at the leader, or at no instance
+	Where   Where // it is drawn
+	// Crash says that PostgreSQL may lose what was committed without waiting for the disk, or for
+	// another member.
+	Crash bool
 	// Lasting faults go on beside others until their Hold is over.
 	Lasting bool
 

@@ -22,8 +22,8 @@ const (
 	watchedFor   = 40 * time.Second // longer than Patroni's ttl
 )
 
-// Members are the faults of a PostgreSQL that fails over by itself.
-func Members() Names {
+// MemberFaults are the names of those of a PostgreSQL that fails over by itself.
+func MemberFaults() Names {
 	var names Names
 	for _, f := range members() {
 		names = append(names, f.Name)
@@ -31,7 +31,7 @@ func Members() Names {
 	return names
 }
 
-// members are faults of [Target.Patroni]. No schedule draws them.
+// members are faults of [Target.Patroni].
 func members() []Fault {
 	all := []Fault{
 		{
@@ -39,13 +39,13 @@ func members() []Fault {
 			Inject: func(ctx context.Context, i *Injection) error { return i.Patroni.Switchover(ctx) },
 		},
 		{
-			Name: "postgres-killed", About: "PostgreSQL of the primary is killed, and its Patroni lives", Observe: restarted,
+			Name: "postgres-killed", About: "PostgreSQL of the primary is killed, and its Patroni lives", Observe: restarted, Crash: true,
 			Inject: func(_ context.Context, i *Injection) error {
 				return i.primary.Signal(patroni.Postgres, syscall.SIGKILL)
 			},
 		},
 		{
-			Name: PrimaryKilled, About: "PostgreSQL and Patroni of the primary are killed", Observe: moved,
+			Name: PrimaryKilled, About: "PostgreSQL and Patroni of the primary are killed", Observe: moved, Crash: true,
 			Inject: func(_ context.Context, i *Injection) error {
 				return i.primary.Signal(patroni.Patroni|patroni.Postgres, syscall.SIGKILL)
 			},
@@ -58,19 +58,23 @@ func members() []Fault {
 			},
 		},
 		{
-			Name: "member-frozen", About: "the host of the primary is frozen until another is the primary, and comes back", Observe: moved,
+			Name: "member-frozen", About: "the host of the primary is frozen until another is the primary, and comes back", Observe: moved, Crash: true,
 			Inject: func(_ context.Context, i *Injection) error {
 				return i.primary.Signal(patroni.Patroni|patroni.Postgres|patroni.Etcd, syscall.SIGSTOP)
 			},
 		},
 		{
 			Name: "member-paused", About: "PostgreSQL of the primary is killed while Patroni is paused, and Patroni resumes", Observe: restarted,
-			Inject: killPaused,
+			Inject: killPaused, Crash: true,
 		},
 		{Name: "members-restart", About: "all members restart, one after the other, for a setting that needs it", Inject: restartMembers, Observe: restarted},
 	}
 	for n := range all {
-		all[n].Available, all[n].Heal = availableMember, wholeAgain
+		f := &all[n]
+		f.Share, f.Where, f.Available, f.Heal = 1, Members, availableMember, wholeAgain
+		if f.Crash {
+			f.Measure = Restarted
+		}
 	}
 	return all
 }
@@ -107,11 +111,35 @@ func (i *Injection) expect(holds bool, format string, args ...any) {
 	}
 }
 
-// moved expects another primary.
-func moved(ctx context.Context, i *Injection) error {
+// newPrimary waits until commits are answered again, and returns who answers them.
+func newPrimary(ctx context.Context, i *Injection) (*patroni.Host, error) {
+	err := rig.Await(ctx, wholeTimeout, probePeriod, "commit after "+i.Name, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+		defer cancel()
+		conn, err := pgx.Connect(ctx, i.Patroni.ProxyURL())
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close(ctx) }()
+		_, err = conn.Exec(ctx, "select pg_logical_emit_message(true, 'weftlab', '')") // a transaction that is replicated
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	i.Accepts = time.Now()
 	now, err := i.Patroni.Primary(ctx)
 	if err != nil {
-		return fmt.Errorf("primary: %w", err)
+		return nil, fmt.Errorf("primary: %w", err)
+	}
+	return now, nil
+}
+
+// moved expects another primary.
+func moved(ctx context.Context, i *Injection) error {
+	now, err := newPrimary(ctx, i)
+	if err != nil {
+		return err
 	}
 	i.expect(now != i.primary, "%s still is the primary", now.Name)
 	return nil
@@ -120,9 +148,9 @@ func moved(ctx context.Context, i *Injection) error {
 // restarted expects that PostgreSQL of the primary has been started anew, or another one in its
 // place, as Patroni sees fit.
 func restarted(ctx context.Context, i *Injection) error {
-	now, err := i.Patroni.Primary(ctx)
+	now, err := newPrimary(ctx, i)
 	if err != nil {
-		return fmt.Errorf("primary: %w", err)
+		return err
 	}
 	if now != i.primary {
 		i.Note = ", " + now.Name + " in its place"

@@ -31,14 +31,14 @@ func TestPatroniFaultIsSeen(t *testing.T) {
 		}
 		return i
 	}
-	for _, name := range Members() {
+	for _, name := range MemberFaults() {
 		i := prepare(name)
 		if err := i.Observe(t.Context()); err != nil || len(i.Findings) != 1 || !strings.HasPrefix(i.Findings[0], name+": ") {
 			t.Errorf("%s was not injected: got %q (%v), want a finding", name, i.Findings, err)
 		}
 	}
 	for _, name := range []string{"member-switchover", "etcd-killed"} {
-		if !slices.Contains(Members(), name) {
+		if !slices.Contains(MemberFaults(), name) {
 			t.Fatalf("no fault is named %s", name)
 		}
 		i := prepare(name)

@@ -77,7 +77,7 @@ func nodes() []Fault {
 // when it has healed it. It lasts up to longest.
 func onNode(name, about string, share int, longest time.Duration, which func(context.Context, *Injection) error, breaks, mends func(context.Context, *Injection) error) Fault {
 	return Fault{
-		Name: name, About: about, Share: share, Clustered: true,
+		Name: name, About: about, Share: share, Where: Nodes,
 		Draw: func(d *Dice, p *Params) { p.Variant, p.Hold = d.IntN(9), d.Between(longest/5, longest) },
 		Available: func(_ context.Context, i *Injection) error {
 			if i.Servers == nil || len(i.Servers.ElasticNodes()) < 2 {

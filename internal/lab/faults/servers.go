@@ -43,6 +43,7 @@ func servers() []Fault {
 func restart(name, about string, server stack.Server, stop stopping, share int) Fault {
 	return Fault{
 		Name: name, About: about, Measure: Restarted, Share: share, Draw: lasts(0, 2*second), // between the stop and the start
+		Crash: name == PostgresRestartImmediate || name == PostgresSIGKILL,
 		Available: func(_ context.Context, i *Injection) error {
 			if server == stack.Postgres && !i.Started.Postgres || server == stack.Elastic && !i.Started.Elastic {
 				return Skip("the servers are not of this run")

@@ -88,7 +88,7 @@ func Start(ctx context.Context, opts Options) (c *Cluster, err error) {
 	c = &Cluster{opts: opts, tools: tools, as: stack.ServerCredential(), spawner: process.NewSpawner()}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("patroni: %w", err), c.Close())
+			err = errors.Join(fmt.Errorf("patroni: %w", err), c.ended(), c.Close())
 			c = nil
 		}
 	}()
@@ -123,6 +123,19 @@ func Start(ctx context.Context, opts Options) (c *Cluster, err error) {
 	}
 	c.say("Patroni: three members after %v", time.Since(began).Round(100*time.Millisecond))
 	return c, nil
+}
+
+// ended returns what the programs that have ended had to say, for one that found its port taken.
+func (c *Cluster) ended() error {
+	var errs []error
+	for _, h := range c.hosts {
+		for _, p := range []*process.Process{h.etcd, h.patroni} {
+			if p != nil && p.HasEnded() {
+				errs = append(errs, fmt.Errorf("%s: %w", h.Name, p.EndedError()))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (c *Cluster) say(format string, args ...any) {

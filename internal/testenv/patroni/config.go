@@ -65,7 +65,7 @@ func (c *Cluster) startHAProxy() error {
     maxconn 500
 defaults
     mode tcp
-    retries 2
+    retries 0
     timeout connect 2s
     timeout client 30m
     timeout server 30m
