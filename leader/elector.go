@@ -23,6 +23,9 @@ const (
 // It gives a standby time to reconnect; after it the instance may win again.
 const resignRest = 3
 
+// barredLooks is how often an instance that does not campaign looks at the lock, in a heartbeat.
+const barredLooks = 4
+
 // maxRest bounds the pause between consecutive failed terms, in heartbeats.
 const maxRest = 16
 
@@ -44,7 +47,8 @@ type Elector struct {
 
 	running atomic.Bool
 
-	mu     sync.Mutex // guards status, term and moved
+	mu     sync.Mutex // guards status, term, moved and barred
+	barred bool       // no campaign, because somebody has said so
 	status Status
 	term   *Term
 	moved  time.Time // end of the last step; zero while Run does not run
@@ -140,6 +144,21 @@ func (e *Elector) Run(ctx context.Context, work Work) error {
 	return nil
 }
 
+// Campaign lets the elector try for the lock, or not: then it stands by and keeps its session, after
+// a try that it has begun, which may succeed. A leader stays one; ask it to hand over with [Resign].
+// An elector campaigns from the start. It may be called from any goroutine.
+func (e *Elector) Campaign(on bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.barred = !on
+}
+
+func (e *Elector) mayCampaign() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !e.barred
+}
+
 // round opens one session, campaigns on it, and leads if it wins. Nil means that the next
 // session may be opened at once.
 func (e *Elector) round(ctx context.Context, work Work) error {
@@ -192,6 +211,14 @@ func (e *Elector) campaign(ctx context.Context, s session) error {
 				}
 			}
 			pause(ctx, min(rest, look))
+			continue
+		}
+		if !e.mayCampaign() {
+			if _, err := e.readHolder(ctx, s); err != nil {
+				return err
+			}
+			e.proven(start)
+			pause(ctx, e.cfg.Heartbeat/barredLooks)
 			continue
 		}
 		pctx, cancel := context.WithTimeout(ctx, e.cfg.Trust)

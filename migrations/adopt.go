@@ -69,7 +69,7 @@ func (m *migrator) inspect(ctx context.Context, name string) (found, error) {
 	var reloptions string
 	err := m.db.QueryRowContext(ctx, `select c.oid, c.relkind::text, pg_get_userbyid(c.relowner), pg_has_role(c.relowner, 'usage'),
 			coalesce(array_to_string(c.reloptions, ','), ''), exists (select from pg_inherits where inhparent = c.oid),
-			exists (select from pg_inherits where inhrelid = c.oid)
+			exists (select from pg_inherits where inhrelid = c.oid) and to_regprocedure(format('%I.weft_shard_has(uuid)', n.nspname)) is null
 		from pg_class c join pg_namespace n on n.oid = c.relnamespace
 		where n.nspname = $1 and c.relname = $2`, m.schema, name).Scan(&oid, &f.kind, &f.owner, &f.owned, &reloptions, &f.parent, &f.child)
 	if errors.Is(err, sql.ErrNoRows) {

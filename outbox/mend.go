@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,6 +28,7 @@ type Mender struct {
 	table      *Table
 	projection string
 	versions   bool // weft draws the versions
+	shard      bool // the schema has a part of the entities
 	timeout    time.Duration
 }
 
@@ -39,7 +41,8 @@ func OpenMender(ctx context.Context, db DB, table, projection string, timeout ti
 	m := &Mender{db: db, table: t, projection: projection, timeout: timeout}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := db.QueryRow(ctx, "select to_regclass($1) is not null", m.base()+"_versions").Scan(&m.versions); err != nil {
+	err = db.QueryRow(ctx, "select to_regclass($1) is not null, "+isShard, m.base()+"_versions").Scan(&m.versions, &m.shard)
+	if err != nil {
 		return nil, fmt.Errorf("versions of %s: %w", table, err)
 	}
 	return m, nil
@@ -77,6 +80,41 @@ func (m *Mender) Standing(ctx context.Context, keys []Key) ([]Standing, error) {
 		return nil, fmt.Errorf("events of %s: %d answers for %d entities", m.table.Name, len(out), len(keys))
 	}
 	return out, nil
+}
+
+// IsShard reports whether weft shards create has dealt entities out to the schema and others.
+func IsShard(ctx context.Context, db DB, timeout time.Duration) (yes bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if err := db.QueryRow(ctx, "select "+isShard).Scan(&yes); err != nil {
+		return false, fmt.Errorf("shard of the schema: %w", err)
+	}
+	return yes, nil
+}
+
+const isShard = "to_regprocedure('weft_shard_has(uuid)') is not null"
+
+// Owns reports which entities are those of the schema's tables: all, unless weft shards create has
+// dealt them out. Others have their rows, events and leader elsewhere.
+func (m *Mender) Owns(ctx context.Context, keys []Key) ([]bool, error) {
+	if !m.shard || len(keys) == 0 {
+		return slices.Repeat([]bool{true}, len(keys)), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, m.timeout)
+	defer cancel()
+	ids := make([]string, len(keys))
+	for i, k := range keys {
+		ids[i] = k.ID.String()
+	}
+	rows, err := m.db.Query(ctx, statement("shard_has.sql"), ids)
+	if err != nil {
+		return nil, fmt.Errorf("shard of entities: %w", err)
+	}
+	own, err := pgx.CollectRows(rows, pgx.RowTo[bool])
+	if err != nil {
+		return nil, fmt.Errorf("shard of entities: %w", err)
+	}
+	return own, nil
 }
 
 // Open counts the events that are not done, up to a limit.

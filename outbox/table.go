@@ -27,8 +27,10 @@ func (e *ShapeError) Error() string {
 }
 
 const (
+	// The table of a shard is a partition whose rows nobody but its leader works on.
 	tableShape = `
-select c.relkind::text, exists (select from pg_inherits where inhparent = c.oid), exists (select from pg_inherits where inhrelid = c.oid)
+select c.relkind::text, exists (select from pg_inherits where inhparent = c.oid),
+       exists (select from pg_inherits where inhrelid = c.oid) and not (` + isShard + `)
 from pg_class c where c.oid = to_regclass($1)`
 
 	tableColumns = `

@@ -84,7 +84,7 @@ func (a *app) root() *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.PersistentFlags().StringVar(&a.file, "config", "", "YAML `file` with settings (default "+config.DefaultFile+" when it exists)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err.Error()) })
-	root.AddCommand(a.runCommand(b), a.migrateCommand(), a.outboxCommand(), a.projectionCommand(), a.loadCommand(), a.verifyCommand(), a.rebuildCommand(), a.statusCommand(), a.resignCommand(), a.failedCommand(), a.replayCommand(), a.pauseCommand(), a.resumeCommand(),
+	root.AddCommand(a.runCommand(b), a.migrateCommand(), a.outboxCommand(), a.projectionCommand(), a.shardsCommand(), a.loadCommand(), a.verifyCommand(), a.rebuildCommand(), a.statusCommand(), a.resignCommand(), a.failedCommand(), a.replayCommand(), a.pauseCommand(), a.resumeCommand(),
 		a.quarantineCommand(), a.releaseCommand(), a.throttleCommand(),
 		a.auditCommand(), a.eventCommand(), a.waitCommand(), a.historyCommand(), a.topCommand(), a.pruneCommand(), a.doctorCommand(), a.bundleCommand(b), a.uninstallCommand(), a.versionCommand(b), a.manCommand(b))
 	return root

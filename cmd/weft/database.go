@@ -20,27 +20,26 @@ import (
 // commands that compare.
 type query func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error
 
-// databaseFlags adds the flags of the database and of further settings.
+// databaseFlags adds the flags of the database, of the shard and of further settings.
 func databaseFlags(cmd *cobra.Command, keys ...string) {
+	cmd.Flags().Int(shardFlag, -1, "only this `shard`, counted from 0; default all that WEFT_SHARDS says")
 	config.AddFlags(cmd.Flags(), append([]string{"database.url", "database.password", "database.timeout"}, keys...)...)
 }
 
-// reading runs q for a command that changes nothing.
+// reading runs q for a command that changes nothing, on each shard in turn.
 func (a *app) reading(cmd *cobra.Command, q query) error { return a.connected(cmd, 1, q) }
 
 func (a *app) connected(cmd *cobra.Command, connections int, q query) error {
-	cfg, err := a.load(cmd)
-	if err != nil {
-		return err
-	}
 	ctx, name := cmd.Context(), strings.Fields(cmd.CommandPath())[1]
-	pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
-		AppName: "weft/" + name, MaxConns: connections, Statement: cfg.Database.Timeout})
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	return q(ctx, cfg, pool)
+	return a.eachShard(cmd, func(cfg config.Config) error {
+		pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
+			AppName: "weft/" + name, MaxConns: connections, Statement: cfg.Database.Timeout})
+		if err != nil {
+			return err
+		}
+		defer pool.Close()
+		return q(ctx, cfg, pool)
+	})
 }
 
 // writing runs q for a command that changes rows, after a check that it may. SIGTERM and

@@ -100,13 +100,13 @@ application stay; only what is weft's own goes.`,
 	return cmd
 }
 
-// migrate runs f after a look at the server that gives the plain errors: away,
-// wrong password, read-only, another environment.
+// migrate runs f on each shard in turn, after a look at the server that gives the plain errors:
+// away, wrong password, read-only, another environment.
 func (a *app) migrate(cmd *cobra.Command, f func(ctx context.Context, url string) error) error {
-	cfg, err := a.load(cmd)
-	if err != nil {
-		return err
-	}
+	return a.eachShard(cmd, func(cfg config.Config) error { return migrateOn(cmd, cfg, f) })
+}
+
+func migrateOn(cmd *cobra.Command, cfg config.Config, f func(ctx context.Context, url string) error) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	if err := preflight(ctx, cfg); err != nil {
@@ -162,21 +162,19 @@ func (a *app) migrateStatus() *cobra.Command {
 		Example: "  weft migrate status --json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := a.load(cmd)
-			if err != nil {
-				return err
-			}
-			url, err := postgres.Normalize(cfg.Database.URL.Reveal())
-			if err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), preflightTimeout)
-			defer cancel()
-			list, err := migrations.Status(ctx, url)
-			if err != nil {
-				return err
-			}
-			return a.showMigrations(list, asJSON)
+			return a.eachShard(cmd, func(cfg config.Config) error {
+				url, err := postgres.Normalize(cfg.Database.URL.Reveal())
+				if err != nil {
+					return err
+				}
+				ctx, cancel := context.WithTimeout(cmd.Context(), preflightTimeout)
+				defer cancel()
+				list, err := migrations.Status(ctx, url)
+				if err != nil {
+					return err
+				}
+				return a.showMigrations(list, asJSON)
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")

@@ -14,6 +14,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections"
 )
 
 // rebuildLook is the pause between two looks at a rebuild.
@@ -103,6 +104,13 @@ func (a *app) rebuilding(cmd *cobra.Command, args []string, f *rebuildFlags, q f
 }
 
 func (a *app) rebuild(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name string, f rebuildFlags) error {
+	shard, err := outbox.IsShard(ctx, pool, cfg.Database.Timeout)
+	switch {
+	case err != nil:
+		return err
+	case shard && name == projections.SearchIndexToElastic:
+		return &exitError{exitRefused, "other shards write to the same index, and a rebuild of one would leave their documents out: `weft verify --repair` has what differs written anew"}
+	}
 	ok, err := outbox.RequestRebuild(ctx, pool, name, f.replacePlain, f.by, f.why, cfg.Database.Timeout)
 	if err != nil {
 		return err

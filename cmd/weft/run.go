@@ -56,7 +56,7 @@ take a restart.`,
 }
 
 // A high GOGC keeps collections rare, because they take CPU from the servers on the same
-// machine; the soft memory limit, in bytes, makes them frequent near 80 MiB.
+// machine; the soft memory limit, in bytes for each shard, makes them frequent near 80 MiB.
 const (
 	gcPercent   = 400
 	memoryLimit = 80 << 20
@@ -75,7 +75,7 @@ func (a *app) run(ctx context.Context, cfg config.Config, b build, load func() (
 	}
 	defer tel.Log.Sync()
 	if os.Getenv("GOMEMLIMIT") == "" && os.Getenv("GOGC") == "" {
-		debug.SetMemoryLimit(memoryLimit)
+		debug.SetMemoryLimit(int64(max(1, cfg.Shards.Count)) * memoryLimit)
 		debug.SetGCPercent(gcPercent)
 	}
 	signals, release := a.signals(syscall.SIGTERM, syscall.SIGINT)

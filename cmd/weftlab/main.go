@@ -59,7 +59,7 @@ Exit codes:
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
-	root.AddCommand(newStackCommand(), bench.Command(), chaos.Command(), demo.Command(), failover.Command(), traffic.Command(), verdict.Command(), verdict.HistoryCommand(), systemd.Command())
+	root.AddCommand(newStackCommand(), bench.Command(), chaos.Command(), demo.Command(), failover.Command(), newPeersCommand(), traffic.Command(), verdict.Command(), verdict.HistoryCommand(), systemd.Command())
 	root.AddCommand(drill.Commands()...)
 	argsAreUsage(root)
 

@@ -560,3 +560,25 @@ func TestPauseIsShownAndKeepsReadiness(t *testing.T) {
 		t.Errorf("got %q after the pause, want none", text)
 	}
 }
+
+// Several shards are ready when each of them is, and a process leads when it leads one.
+func TestOfShards(t *testing.T) {
+	t.Parallel()
+	one, other := admin.NewHealth("g-shard-0", "a"), admin.NewHealth("g-shard-1", "a")
+	all := admin.OfShards("g", "a", []*admin.Health{one, other})
+	for _, h := range []*admin.Health{one, other} {
+		h.Require("postgres", true)
+		h.Set("postgres", nil)
+		h.SetRole(admin.Standby, 3)
+	}
+	if r := all.Report(); !r.Ready || r.Role != admin.Standby || len(r.Shards) != 2 || r.Shards[1].Group != "g-shard-1" {
+		t.Errorf("two standbys: got %+v", r)
+	}
+	other.SetRole(admin.Leader, 4)
+	since := all.Report().Since
+	other.Set("postgres", errors.New("away"))
+	r := all.Report()
+	if d := cmp.Diff([]string{"shard 1: postgres"}, r.Failing); d != "" || r.Ready || r.Role != admin.Leader || r.Group != "g" || !r.Since.Equal(since) {
+		t.Errorf("one of them leads and lost Postgres: got %+v, %s", r, d)
+	}
+}

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -65,6 +66,7 @@ type Report struct {
 	Since        time.Time             `json:"since"` // of the role
 	Dependencies map[string]Dependency `json:"dependencies"`
 	Projections  map[string]Projection `json:"projections"`
+	Shards       []Report              `json:"shards,omitempty"` // each of them, where there are several
 }
 
 // Health collects the reports of the parts of the process. It is safe for concurrent
@@ -73,6 +75,7 @@ type Health struct {
 	mu  sync.Mutex
 	rep Report
 	now func() time.Time
+	of  []*Health // shards
 }
 
 // NewHealth returns a Health in the role Starting, without dependencies.
@@ -80,6 +83,14 @@ func NewHealth(group, instance string) *Health {
 	h := &Health{now: func() time.Time { return time.Now().UTC() }}
 	h.rep = Report{Role: Starting, Group: group, Instance: instance, Since: h.now(),
 		Dependencies: map[string]Dependency{}, Projections: map[string]Projection{}}
+	return h
+}
+
+// OfShards returns a Health that reports those of several shards: it is ready when each of them is,
+// and a leader when one of them is.
+func OfShards(group, instance string, of []*Health) *Health {
+	h := NewHealth(group, instance)
+	h.of = of
 	return h
 }
 
@@ -154,6 +165,9 @@ func (h *Health) SetPause(name, text string) {
 func (h *Health) Report() Report {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if len(h.of) > 0 {
+		return h.ofShards()
+	}
 	r := h.rep
 	r.Dependencies = maps.Clone(r.Dependencies)
 	r.Projections = maps.Clone(r.Projections)
@@ -165,6 +179,32 @@ func (h *Health) Report() Report {
 	}
 	// A process that has not come up, or is going down, takes no part in anything.
 	r.Ready = len(r.Failing) == 0 && (r.Role == Leader || r.Role == Standby)
+	return r
+}
+
+// ofShards needs mu locked.
+func (h *Health) ofShards() Report {
+	r := h.rep
+	r.Ready, r.Failing = true, []string{}
+	roles := map[Role]bool{}
+	for n, one := range h.of {
+		s := one.Report()
+		r.Shards = append(r.Shards, s)
+		r.Ready = r.Ready && s.Ready
+		roles[s.Role] = true
+		for _, name := range s.Failing {
+			r.Failing = append(r.Failing, fmt.Sprintf("shard %d: %s", n, name))
+		}
+	}
+	for _, role := range []Role{Stopping, Starting, Disconnected, Standby, Leader} { // the last that is there
+		if roles[role] {
+			r.Role = role
+		}
+	}
+	if r.Role != h.rep.Role {
+		h.rep.Role, h.rep.Since = r.Role, h.now()
+	}
+	r.Since = h.rep.Since
 	return r
 }
 
@@ -188,6 +228,9 @@ func (r Report) brief() Report {
 			p.Pause = "paused"
 		}
 		r.Projections[name] = p
+	}
+	for i, s := range r.Shards {
+		r.Shards[i] = s.brief()
 	}
 	return r
 }

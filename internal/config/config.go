@@ -25,6 +25,7 @@ type Config struct {
 	// Registered are the names of the projections that an embedding program brings.
 	Registered []string
 
+	Shards    Shards
 	Database  Database
 	Elastic   Elastic
 	Outbox    Outbox
@@ -39,6 +40,12 @@ type Config struct {
 
 	sources  map[string]string
 	warnings []string
+}
+
+// Shards says how many shards entities are dealt out to, and where these are.
+type Shards struct {
+	Count  int    // 1 for none
+	Prefix string // of their schemas; the number follows
 }
 
 // Database says how to reach Postgres.

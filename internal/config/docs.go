@@ -49,7 +49,7 @@ func Markdown() string {
 			"database.url", "elastic.url", "elastic.index", "instance", "env",
 			"outbox.bulk_size", "outbox.concurrency", "outbox.shutdown_grace", "outbox.finished", "outbox.retention",
 		}},
-		{"Which instance, and what it works on", []string{"group", "projections", "chronicle"}},
+		{"Which instance, and what it works on", []string{"group", "projections", "shards", "chronicle"}},
 		{"Leadership", []string{"leader"}},
 		{"Batches and retries", []string{"outbox"}},
 		{"Postgres", []string{"database"}},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -149,13 +150,16 @@ func parseEnvironment(s string) (string, error) {
 	return "", errors.New("want dev, test or sandbox")
 }
 
+// maxName is the width of the columns of names, in characters.
+const maxName = 120
+
 // parseName reads the names that become part of application_name and of columns
 // of 120 characters.
 func parseName(s string) (string, error) {
 	if s == "" {
 		return "", errors.New("must not be empty")
 	}
-	if len([]rune(s)) > 120 {
+	if len([]rune(s)) > maxName {
 		return "", errors.New("too long: at most 120 characters")
 	}
 	for _, r := range s {
@@ -172,6 +176,16 @@ func parseGroup(s string) (string, error) {
 		return "", errors.New("must be ASCII")
 	}
 	return parseName(s)
+}
+
+// shardsPrefix needs no quotes in SQL, and leaves room for a number in a name of 63 bytes.
+var shardsPrefix = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,39}$`)
+
+func parseShardsPrefix(s string) (string, error) {
+	if !shardsPrefix.MatchString(s) {
+		return "", errors.New("want small letters, digits and underscores, at most 40, and no digit first")
+	}
+	return s, nil
 }
 
 // parseFinished reads one of keep, archive and delete for all projections, or pairs of a

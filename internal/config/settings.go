@@ -55,6 +55,10 @@ func table() []setting {
 		row("instance", "WEFT_INSTANCE", "instance", "", "Name of this process among its peers, and owner of its leases.").
 			with("name", "1 to 120 characters", func(c *Config) *string { return &c.Instance }, parseName).
 			alt("OUTBOX_WORKER_ID").show("host-pid-random"),
+		row("shards.count", "WEFT_SHARDS", "shards", "1", "Shards that entities are dealt out to, as `weft shards create` made them; 1 for none.").
+			int(func(c *Config) *int { return &c.Shards.Count }, 1, 64),
+		row("shards.prefix", "WEFT_SHARDS_PREFIX", "shards-prefix", "shard_", "What the names of their schemas begin with; the number follows.").
+			with("name", "small letters, digits and underscores, at most 40", func(c *Config) *string { return &c.Shards.Prefix }, parseShardsPrefix),
 		row("projections", "WEFT_PROJECTIONS", "projections", strings.Join(projectionNames, ","), "Projections to run, separated by commas; a list in YAML.").list(),
 
 		row("database.url", "DATABASE_URL", "database-url", "", "Postgres, as a URL; SQLAlchemy's postgresql+psycopg:// is understood. Prefer the environment: flags are visible in the process list.").

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/projections"
@@ -63,6 +64,10 @@ func (c Config) Validate() error {
 		fail(fmt.Sprintf("%s must not be shorter than audit.keep (%s)", short(c.Audit.KeepFailures), short(c.Audit.Keep)), "audit.keep_failures", "audit.keep")
 	}
 
+	if c.Shards.Count > 1 {
+		c.validateShards(fail)
+	}
+
 	if c.Desk.Actions && (c.Desk.WebConfig == "" || c.Desk.Operators == "") {
 		fail("needs desk.web_config with a login, and desk.operators", "desk.actions", "desk.web_config", "desk.operators")
 	}
@@ -76,4 +81,19 @@ func (c Config) Validate() error {
 
 	c.Elastic.validate(fail)
 	return errors.Join(errs...)
+}
+
+// suffixOfShard is the room for what follows the name of a group of one shard.
+const suffixOfShard = 10
+
+// validateShards refuses what does not go with several shards.
+func (c Config) validateShards(fail func(msg string, keys ...string)) {
+	if len(c.Group) > maxName-suffixOfShard {
+		fail(fmt.Sprintf("with several shards want at most %d characters", maxName-suffixOfShard), "group", "shards.count")
+	}
+	for _, name := range c.Projections {
+		if !slices.Contains(projectionNames, name) {
+			fail(fmt.Sprintf("projection %s has an outbox that is not dealt out: want 1, or only %s", name, strings.Join(projectionNames, ", ")), "shards.count", "projections")
+		}
+	}
 }

@@ -63,6 +63,7 @@ type daemon struct {
 	start   systemd.Pulse
 
 	server     *admin.Server // nil inside another program
+	shared     bool          // the server is run for several shards
 	desk       *desk.Server  // nil without a page
 	deskPools  []*pgxpool.Pool
 	deskSocket *sockets // of deskPools
@@ -87,6 +88,9 @@ type daemon struct {
 // Run runs the instance until ctx ends, which hands leadership over, or until a fault that
 // only a person can fix. It returns nil after a graceful end.
 func Run(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, version string, reload Reload) error {
+	if cfg.Shards.Count > 1 {
+		return runShards(ctx, cfg, tel, version, reload)
+	}
 	tracing, err := telemetry.StartTracing(tel.Log, tel.Contract, tracingOptions(cfg, version))
 	if err != nil {
 		return err
@@ -104,23 +108,29 @@ func Run(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, versi
 	if d.reloaded, err = newReloaded(tel.Contract); err != nil {
 		return err
 	}
-	d.server, err = admin.Listen(ctx, admin.Options{
-		Host: cfg.HTTP.Host, MetricsPort: cfg.HTTP.MetricsPort, MetricsPortFixed: cfg.HTTP.MetricsPortFixed,
-		HealthPort: cfg.HTTP.Port, Health: d.Health, Gatherer: tel.Registry, Log: tel.Log,
-	})
-	if err != nil {
+	if d.server, err = listen(ctx, cfg, d.Health, tel); err != nil {
 		return err
 	}
-	if err := d.openDesk(ctx, tel); err != nil {
+	if err := d.openDesk(ctx, tel, tel.Registry, nil); err != nil {
 		d.server.Close()
 		return err
 	}
 	return d.run(ctx)
 }
 
+func listen(ctx context.Context, cfg config.Config, health *admin.Health, tel *telemetry.Telemetry) (*admin.Server, error) {
+	return admin.Listen(ctx, admin.Options{
+		Host: cfg.HTTP.Host, MetricsPort: cfg.HTTP.MetricsPort, MetricsPortFixed: cfg.HTTP.MetricsPortFixed,
+		HealthPort: cfg.HTTP.Port, Health: health, Gatherer: tel.Registry, Log: tel.Log,
+	})
+}
+
 // Embed runs an instance inside another program, as Run does, without what belongs to a
 // process: it listens on no port, tells no service manager, and never reloads.
 func Embed(ctx context.Context, cfg config.Config, host Host) error {
+	if cfg.Shards.Count > 1 {
+		return errors.New("shards.count: several shards are for the program weft; run an instance for each shard, on its schema and in its group")
+	}
 	d := newDaemon(cfg, host)
 	defer d.close()
 	if err := d.build(ctx); err != nil {
@@ -277,7 +287,7 @@ func (d *daemon) run(ctx context.Context) error {
 			return nil
 		})
 	}
-	if d.server != nil {
+	if d.server != nil && !d.shared {
 		surround("HTTP server", d.server.Run)
 	}
 	if d.desk != nil { // it ends with the request to stop, before the drain

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap/zapcore"
 
 	"github.com/samuelhu324-dev/weft/internal/desk"
@@ -20,8 +21,9 @@ const (
 	deskTimeout = 3 * time.Second
 )
 
-// openDesk binds the operator's page, unless it is switched off.
-func (d *daemon) openDesk(ctx context.Context, tel *telemetry.Telemetry) error {
+// openDesk binds the operator's page, with the charts of metrics and the map of several shards, unless
+// it is switched off.
+func (d *daemon) openDesk(ctx context.Context, tel *telemetry.Telemetry, metrics prometheus.Gatherer, all func() []desk.Shard) error {
 	cfg := d.cfg
 	if cfg.Desk.Listen == "" {
 		return nil
@@ -47,7 +49,7 @@ func (d *daemon) openDesk(ctx context.Context, tel *telemetry.Telemetry) error {
 	}
 	d.desk, err = desk.Listen(ctx, desk.Options{
 		Listen: cfg.Desk.Listen, Fixed: cfg.Desk.Fixed, Hosts: cfg.Desk.Hosts, WebConfig: cfg.Desk.WebConfig,
-		Instance: cfg.Instance, Version: d.Version, DB: reading, Scope: scope, Health: d.Health, Gatherer: tel.Registry, Settings: settings, Log: d.log,
+		Instance: cfg.Instance, Version: d.Version, DB: reading, Scope: scope, Health: d.Health, Gatherer: metrics, Settings: settings, Shards: all, Log: d.log,
 		Actions: cfg.Desk.Actions, Operators: cfg.Desk.Operators, ActDB: acting, Timeout: cfg.Database.Timeout,
 		Level: desk.LogLevel{Show: tel.Level.String, Change: func(level, by string) error {
 			to, err := zapcore.ParseLevel(level)
@@ -58,6 +60,13 @@ func (d *daemon) openDesk(ctx context.Context, tel *telemetry.Telemetry) error {
 		}},
 	})
 	return err
+}
+
+// closeDesk releases the listener of a page that was not run.
+func (d *daemon) closeDesk() {
+	if d.desk != nil {
+		d.desk.Close()
+	}
 }
 
 // deskPool opens a pool of the page.

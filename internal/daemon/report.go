@@ -27,9 +27,11 @@ const (
 // report sends the state of health to the service manager, and feeds its watchdog.
 func (d *daemon) report(leaving bool) {
 	st := d.elector.Status()
-	able := st.Role != leader.RoleDisconnected && !leaving
-	d.manager.Tell(systemd.State{Ready: able, Status: summary(d.Health.Report(), st.Holder), Parts: d.parts()})
+	d.manager.Tell(systemd.State{Ready: d.able() && !leaving, Status: summary(d.Health.Report(), st.Holder), Parts: d.parts()})
 }
+
+// able reports whether the instance leads, or may.
+func (d *daemon) able() bool { return d.elector.Status().Role != leader.RoleDisconnected }
 
 // parts returns the parts without whose progress no event flows. The others (gauges,
 // presence, checks of the destinations) only make calls with deadlines, and no part waits

@@ -33,7 +33,8 @@ const (
 type Overview struct {
 	Instance    Instance         `json:"instance"` // that answers
 	Status      records.Status   `json:"status"`
-	Terms       []Term           `json:"terms"` // of the last seven days, the newest first
+	Shards      []Shard          `json:"shards,omitempty"` // where there are several
+	Terms       []Term           `json:"terms"`            // of the last seven days, the newest first
 	Projections []ProjectionView `json:"projections"`
 	ReadAt      time.Time        `json:"read_at"` // clock of this host
 	Error       string           `json:"error"`   // why parts of it are older than that
@@ -90,6 +91,9 @@ func (r *reader) overview(ctx context.Context, samples *samples) Overview {
 	now := time.Now()
 	out := Overview{Instance: Instance{Report: r.o.Health.Report(), Version: r.o.Version}, Status: r.status, Terms: r.terms,
 		Projections: []ProjectionView{}, ReadAt: r.electionAt.UTC()}
+	if r.o.Shards != nil {
+		out.Shards = r.o.Shards()
+	}
 	out.Status.Projections = append([]records.Projection{}, r.tables...)
 	if err := cmp.Or(r.noElection, r.noTables); err != nil {
 		_, out.Error = postgres.Diagnose(err)

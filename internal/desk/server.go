@@ -48,7 +48,18 @@ type Options struct {
 	Health   *admin.Health
 	Gatherer prometheus.Gatherer // of the charts
 	Settings []Setting           // secrets masked
+	Shards   func() []Shard      // all of the instance; nil where there is one
 	Log      *zap.Logger
+}
+
+// Shard is who leads a shard, as the instance knows it. Names stay; fields may be added.
+type Shard struct {
+	Number int    `json:"number"`
+	Schema string `json:"schema"`
+	Group  string `json:"group"`
+	Leader string `json:"leader"` // empty when nobody leads
+	Here   bool   `json:"here"`   // it is the one of this page
+	Page   string `json:"page"`   // of the shard, on this instance
 }
 
 // LogLevel shows the level of the log, and changes it in the name of somebody.

@@ -3,8 +3,6 @@ package docstest
 import (
 	"fmt"
 	"net/url"
-	"os"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -12,103 +10,126 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
-// TestShards deals entities out as docs/scaling.md says: each shard has a leader, all
-// documents are in one index, and the loss of one leader holds up no other shard.
+// TestShards deals entities out as docs/scaling.md says: an application writes to one name, instances
+// come and are killed, all shards are led and drained, and all documents are in one index.
 func TestShards(t *testing.T) {
 	t.Parallel()
-	const shards, entities = 2, 1000
+	const shards, entities = 4, 1000
 	page := document(t, "docs/scaling.md")
-	function := page.in("Shards by entity", "sql")
-	if len(function) != 1 {
-		t.Fatalf("%s: got %d blocks of SQL about shards, want the function", page.name, len(function))
+	example := page.in("Shards by entity", "sql")
+	if len(example) != 1 {
+		t.Fatalf("%s: got %d blocks of SQL about shards, want the example", page.name, len(example))
 	}
 	r := newRestore(t)
-	r.run(function[0].text)
-
-	start := func(name string, n int) *rig.Instance {
+	r.run("create schema app")
+	base := r.inSchema("app")
+	r.pool = testenv.Pool(t, base)
+	r.fleet.Env = append(r.fleet.Env, "DATABASE_URL="+base, "ELASTIC_INDEX="+r.index)
+	weft := func(args ...string) {
 		t.Helper()
-		i, err := r.fleet.Start(t.Context(), name, "ELASTIC_INDEX="+r.index, fmt.Sprintf("WEFT_GROUP=shard-%d", n), "DATABASE_URL="+r.inSchema(n))
+		if err := r.fleet.Run(t.Context(), args...); err != nil {
+			t.Fatalf("weft %v: %v", args, err)
+		}
+	}
+	weft("shards", "create", fmt.Sprint(shards))
+	r.fleet.Env = append(r.fleet.Env, fmt.Sprintf("WEFT_SHARDS=%d", shards))
+	start := func(name string) *rig.Instance {
+		t.Helper()
+		i, err := r.fleet.Start(t.Context(), name)
 		if err != nil {
+			t.Fatal(err)
+		}
+		if err := i.Ready(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		return i
 	}
-	first := make([]*rig.Instance, shards)
-	for n := range shards {
-		r.run(fmt.Sprintf("create schema shard_%d", n))
-		cmd := exec.CommandContext(t.Context(), r.fleet.Binary, "migrate", "up")
-		cmd.Env = rig.Environment(os.Environ(), true, "DATABASE_URL="+r.inSchema(n))
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("migrate shard %d: %v\n%s", n, err, out)
-		}
-		first[n] = start(fmt.Sprintf("a%d", n), n)
-		if err := first[n].Ready(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write := func(n, version int) {
+	write := func(version int) {
 		t.Helper()
 		r.run(fmt.Sprintf(`with rows as (
-			insert into shard_%[1]d.search_index (entity_type, entity_id, text, event_version)
-			select 'book', e, 'version %[2]d', %[2]d from generate_series(1, %[3]d) x, lateral (select md5(x::text)::uuid) y(e)
-			where shard_of('book', e, %[4]d) = %[1]d
+			insert into search_index (entity_type, entity_id, text, event_version)
+			select 'book', md5(x::text)::uuid, 'version %[1]d', %[1]d from generate_series(1, %[2]d) x
 			on conflict (entity_type, entity_id) do update set text = excluded.text, event_version = excluded.event_version
 			returning *)
-			insert into shard_%[1]d.search_outbox_events (entity_type, entity_id, op, event_version)
-			select entity_type, entity_id, 'upsert', event_version from rows`, n, version, entities, shards))
+			insert into search_outbox_events (entity_type, entity_id, op, event_version)
+			select entity_type, entity_id, 'upsert', event_version from rows`, version, entities))
 	}
-	carried := func(n, version int) {
+	// led waits until the named instances lead all shards, each its share.
+	led := func(names ...string) {
 		t.Helper()
+		share := (shards + len(names) - 1) / len(names)
 		testenv.Eventually(t, time.Minute, func() bool {
-			return r.number(fmt.Sprintf(`select count(*) from shard_%d.search_outbox_events where status <> 'done'`, n)) == 0
-		}, fmt.Sprintf("shard %d is drained", n))
-		if got := r.number(fmt.Sprintf(`select count(*) from shard_%d.search_outbox_events where event_version = %d`, n, version)); got < entities/shards-100 {
-			t.Errorf("shard %d has %d of %d entities", n, got, entities)
-		}
+			of := map[string]int{}
+			for n := range shards {
+				var leader string
+				sql := fmt.Sprintf(`select coalesce((select instance from shard_%[1]d.weft_leader where released_at is null and renewed_at > now() - interval '3 seconds'), '')`, n)
+				if err := r.pool.QueryRow(t.Context(), sql).Scan(&leader); err != nil {
+					t.Fatal(err)
+				}
+				of[leader]++
+			}
+			all := 0
+			for _, name := range names {
+				if of[name] == 0 || of[name] > share {
+					return false
+				}
+				all += of[name]
+			}
+			return all == shards
+		}, fmt.Sprintf("%v lead %d shards each at most", names, share))
 	}
-	for n := range shards {
-		write(n, 1)
-	}
-	for n := range shards {
-		carried(n, 1)
-		if got := r.number(fmt.Sprintf(`select epoch from shard_%d.weft_leader where group_name = 'shard-%d' and released_at is null`, n, n)); got != 1 {
-			t.Errorf("shard %d is in epoch %d, want its first leader", n, got)
+	kill := func(i *rig.Instance) {
+		t.Helper()
+		if _, err := i.Kill(); err != nil {
+			t.Fatal(err)
 		}
+		<-i.Ended()
 	}
 
-	if _, err := first[0].Kill(); err != nil {
-		t.Fatal(err)
-	}
-	<-first[0].Ended()
-	for n := range shards {
-		write(n, 2)
-	}
-	carried(1, 2)
-	start("b0", 0)
-	carried(0, 2)
-	for n, want := range []int{2, 1} {
-		if got := r.number(fmt.Sprintf(`select epoch from shard_%d.weft_leader`, n)); got != want {
-			t.Errorf("shard %d is in epoch %d, want %d", n, got, want)
-		}
-	}
+	r.run(example[0].text)
+	a := start("a")
+	led("a")
+	write(2)
+	b := start("b")
+	write(3)
+	led("a", "b")
+	kill(a)
+	write(4)
+	led("b")
+	start("c")
+	write(5)
+	led("b", "c")
+	kill(b)
+	write(6)
+	led("c")
+	testenv.Eventually(t, time.Minute, func() bool { return r.number(`select count(*) from search_outbox_events where status <> 'done'`) == 0 }, "all shards are drained")
 	var found struct{ Count int }
 	if err := r.elastic.Do(t.Context(), "POST", "/"+r.index+"/_refresh", nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.elastic.Do(t.Context(), "GET", "/"+r.index+"/_count?q=event_version:2", nil, &found); err != nil || found.Count != entities {
-		t.Errorf("got %d documents of version 2 (%v), want %d", found.Count, err, entities)
+	if err := r.elastic.Do(t.Context(), "GET", "/"+r.index+"/_count?q=event_version:6", nil, &found); err != nil || found.Count != entities {
+		t.Errorf("got %d documents of version 6 (%v), want %d", found.Count, err, entities)
 	}
+	weft("shards", "list")
+	weft("status")
+	weft("verify")
+	r.run("delete from search_index where entity_id = md5('8')::uuid", "update search_index set text = 'behind the back' where entity_id = md5('9')::uuid")
+	if err := r.fleet.Run(t.Context(), "verify"); err == nil {
+		t.Error("verify after a row was removed and another changed behind weft's back: got equal")
+	}
+	weft("verify", "--repair", "--by", "alice", "--why", "a test")
+	weft("verify")
 }
 
-// inSchema is the URL with a schema of its own, as the page writes it.
-func (r *restore) inSchema(n int) string {
+// inSchema is the URL with another search_path.
+func (r *restore) inSchema(schema string) string {
 	r.t.Helper()
 	u, err := url.Parse(r.pool.Config().ConnString())
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	q := u.Query()
-	q.Set("search_path", fmt.Sprintf("shard_%d", n))
+	q.Set("search_path", schema)
 	u.RawQuery = q.Encode()
 	return u.String()
 }

@@ -5,6 +5,7 @@
 //
 //   - Each entity that has a row, and each document, is looked at once; entities that change
 //     meanwhile belong to the pipeline.
+//   - A document of an entity that belongs to another shard is that shard's to compare.
 //   - What differs at first sight is a suspect and no more: it counts only once the pipeline
 //     has nothing open of the entity, and the row stayed the same while the newest state of
 //     the document was read. So a running pair causes no false report.

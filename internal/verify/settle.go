@@ -56,7 +56,7 @@ func (v *verifier) settle(ctx context.Context, found <-chan looked) (matched int
 			}
 			matched += l.matched
 			v.report.Rows += l.rows
-			v.report.Documents += l.seen - l.rows
+			v.report.Documents += l.seen - l.rows - l.others
 			v.report.Seen += l.seen
 			for _, e := range l.strangers {
 				v.report.add(e)

@@ -168,9 +168,21 @@ func (v *verifier) rowless(ctx context.Context, held []projections.Held) (looked
 	if err != nil {
 		return l, err
 	}
+	var rowless []outbox.Key
 	for i, yes := range known {
 		if !yes {
-			l.suspects = append(l.suspects, keys[i])
+			rowless = append(rowless, keys[i])
+		}
+	}
+	own, err := v.Events.Owns(ctx, rowless)
+	if err != nil {
+		return l, err
+	}
+	for i, yes := range own {
+		if yes {
+			l.suspects = append(l.suspects, rowless[i])
+		} else {
+			l.others++
 		}
 	}
 	return l, nil

@@ -19,6 +19,8 @@ const DefaultSettle = time.Minute
 type Events interface {
 	Standing(ctx context.Context, keys []outbox.Key) ([]outbox.Standing, error)
 	OwnsVersions() bool
+	// Owns reports which entities this outbox may have events of; other shards have the rest.
+	Owns(ctx context.Context, keys []outbox.Key) ([]bool, error)
 	Mend(ctx context.Context, orders []outbox.Order, actor, why string, detail any) error
 }
 
@@ -157,6 +159,7 @@ type looked struct {
 	seen      int64
 	rows      int64
 	matched   int64 // documents
+	others    int64 // documents of other shards
 	suspects  []outbox.Key
 	strangers []Example
 }

@@ -1,0 +1,264 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/records"
+	"github.com/samuelhu324-dev/weft/internal/shards"
+	"github.com/samuelhu324-dev/weft/leader"
+	"github.com/samuelhu324-dev/weft/migrations"
+)
+
+const shardFlag = "shard"
+
+// ofOneShard are the commands that are about one thing, which is in one shard, or that draw a screen
+// or write a file.
+var ofOneShard = []string{"bundle", "discard", "event", "quarantine", "release", "show", "top", "undiscard", "wait"}
+
+// notOfShards are the commands whose outboxes are not dealt out.
+var notOfShards = []string{"load", "outbox", "projection"}
+
+func (a *app) shardsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "shards",
+		Short:   "Deal entities out to shards, each with a leader of its own",
+		Long:    "Deal entities out to shards. A shard is a schema with tables of its own, and a group with a\nlock, an epoch and a leader of its own.",
+		Example: "  weft shards create 8\n  weft shards list",
+		Args:    cobra.ArbitraryArgs,
+		RunE:    group,
+	}
+	cmd.SuggestionsMinimumDistance = 2
+	cmd.AddCommand(a.shardsCreate(), a.shardsList())
+	return cmd
+}
+
+func (a *app) shardsCreate() *cobra.Command {
+	var by string
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "create N",
+		Short: "Make N shards, and the tables that deal rows out to them",
+		Long: `Make N schemas, ` + "`shard_0`" + ` and so on, with weft's tables in each, and in the schema of the database
+URL the tables search_outbox_events, search_index, chronicle_outbox_events, chronicle_events
+and chronicle_entries. These are partitioned by a hash of the entity's id: the application
+reads and writes them as before, and PostgreSQL puts each row into the table of its entity's
+shard, in the application's transaction. weft_shard_of(id) returns the number of an entity's
+shard. Who made the shards is kept in the weft_audit of each.
+
+It refuses tables of these names that are there already, and shards of another number: that
+does not change, because entities would change their shard. It may be interrupted and
+repeated. Run it as the owner of the schema, with the right to create schemas.
+
+Then set WEFT_SHARDS=N for every command and instance, grant the role of the instances what
+it needs with ` + "`weft migrate grant ROLE`" + `, and the application what it needs on the tables that
+deal out: it needs no right on a shard.`,
+		Example: `  weft shards create 8
+  weft shards create 4 --shards-prefix search_ --by alice`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usage(cmd, "want the number of shards")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			count, err := strconv.Atoi(args[0])
+			if err != nil || count < 2 {
+				return usage(cmd, fmt.Sprintf("%q: want a number of shards, 2 or more", args[0]))
+			}
+			cfg, err := a.load(cmd)
+			if err != nil {
+				return err
+			}
+			cfg.Shards.Count = count
+			spec := migrations.ShardsSpec{By: cmp.Or(by, a.person()), Why: strings.Join([]string{cmd.CommandPath(), args[0]}, " ")}
+			for n := range count {
+				one, err := shards.Config(cfg, n)
+				if err != nil {
+					return err
+				}
+				spec.Shards = append(spec.Shards, migrations.Shard{Schema: shards.Schema(cfg, n), URL: one.Database.URL.Reveal()})
+			}
+			return migrateOn(cmd, cfg, func(ctx context.Context, url string) error {
+				created, err := migrations.CreateShards(ctx, url, spec, a.progress(), migrations.WithWait(wait))
+				if err == nil && !created {
+					fmt.Fprintf(a.stdout, "nothing to do: the %d shards are there\n", count)
+				} else if err == nil {
+					fmt.Fprintf(a.stdout, "created %d shards, %s to %s; set WEFT_SHARDS=%d\n", count, spec.Shards[0].Schema, spec.Shards[count-1].Schema, count)
+				}
+				return err
+			})
+		},
+	}
+	cmd.Flags().StringVar(&by, "by", "", "who makes them (default user@host)")
+	cmd.Flags().DurationVar(&wait, "wait", 5*time.Minute, "longest wait for a lock that another session holds")
+	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "shards.prefix", "env")
+	return cmd
+}
+
+// shardRow is the JSON form of a shard. Names stay; fields may be added.
+type shardRow struct {
+	Shard  int    `json:"shard"`
+	Schema string `json:"schema"`
+	Group  string `json:"group"`
+	Leader string `json:"leader"` // empty when nobody leads
+	Epoch  int64  `json:"epoch"`
+	Server string `json:"server"`
+}
+
+func (a *app) shardsList() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the shards, and who leads each",
+		Long:  "List the shards, where they are, and who leads each. Exits 1 when nobody leads one of them.",
+		Example: `  weft shards list
+  weft shards list --json`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := a.load(cmd)
+			if err != nil {
+				return err
+			}
+			if cfg.Shards.Count <= 1 {
+				return usage(cmd, "there is one shard: set WEFT_SHARDS to the number of those that weft shards create made")
+			}
+			rows, vacant := []shardRow{}, 0
+			for n := range cfg.Shards.Count {
+				row, err := readShard(cmd.Context(), cfg, n)
+				if err != nil {
+					return err
+				}
+				if rows = append(rows, row); row.Leader == "" {
+					vacant++
+				}
+			}
+			err = a.show(asJSON, rows, func(w io.Writer) error { return writeShards(w, rows) })
+			if err == nil && vacant > 0 {
+				err = &exitError{exitBad, fmt.Sprintf("nobody leads %d of %d shards", vacant, len(rows))}
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "group", "shards.count", "shards.prefix")
+	return cmd
+}
+
+func readShard(ctx context.Context, cfg config.Config, n int) (row shardRow, err error) {
+	one, err := shards.Config(cfg, n)
+	if err != nil {
+		return row, err
+	}
+	conn, err := postgres.Connect(ctx, one.Database.URL.Reveal(), postgres.Options{AppName: "weft/shards", Statement: cfg.Database.Timeout})
+	if err != nil {
+		return row, err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	st, err := leader.ReadState(ctx, conn, one.Group)
+	row = shardRow{Shard: n, Schema: shards.Schema(cfg, n), Group: one.Group, Epoch: st.Epoch, Server: postgres.Address(&conn.Config().Config)}
+	if st.Led() {
+		row.Leader = st.Instance
+	}
+	return row, err
+}
+
+func writeShards(w io.Writer, rows []shardRow) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "SHARD\tLEADER\tEPOCH\tSCHEMA\tGROUP\tSERVER")
+	for _, r := range rows {
+		fmt.Fprintf(tw, "%d\t%s\t%d\t%s\t%s\t%s\n", r.Shard, records.Dash(r.Leader), r.Epoch, r.Schema, r.Group, r.Server)
+	}
+	return tw.Flush()
+}
+
+// eachShard runs f with the settings of each shard in turn, or of the one that --shard names; without
+// shards it runs f with the settings as they are. What fails in one shard does not keep f from the
+// others, unless the command is wrong or is stopped: each failure is told, and the first decides
+// the exit code.
+func (a *app) eachShard(cmd *cobra.Command, f func(config.Config) error) error {
+	cfg, err := a.load(cmd)
+	if err != nil {
+		return err
+	}
+	chosen, err := chosenShards(cmd, cfg)
+	if err != nil {
+		return err
+	}
+	if cfg.Shards.Count <= 1 {
+		return f(cfg)
+	}
+	ctx, stop := interruptible(cmd.Context()) // what f is interrupted by ends the loop, too
+	defer stop()
+	asJSON := cmd.Flags().Lookup("json")
+	code := exitOK
+	for _, n := range chosen {
+		one, err := shards.Config(cfg, n)
+		if err != nil {
+			return err
+		}
+		if len(chosen) > 1 && (asJSON == nil || asJSON.Value.String() != "true") {
+			fmt.Fprintf(a.stdout, "shard %d: schema %s, group %s\n", n, shards.Schema(cfg, n), one.Group)
+		}
+		err = f(one)
+		if e, ok := errors.AsType[*exitError](err); ok && e.code == exitUsage || len(chosen) == 1 || ctx.Err() != nil {
+			return err
+		}
+		if err != nil {
+			failed, lines := explain(err)
+			code = cmp.Or(code, failed)
+			for _, l := range lines {
+				fmt.Fprintf(a.stderr, "weft: shard %d: %s\n", n, l)
+			}
+		}
+	}
+	if code != exitOK {
+		return &exitError{code, "not all shards are well: see above"}
+	}
+	return nil
+}
+
+// chosenShards returns the shards that a command is for.
+func chosenShards(cmd *cobra.Command, cfg config.Config) (chosen []int, err error) {
+	words := strings.Fields(cmd.CommandPath())[1:]
+	named := func(names []string) bool {
+		return slices.ContainsFunc(words, func(w string) bool { return slices.Contains(names, w) })
+	}
+	n, given := -1, false
+	if f := cmd.Flags().Lookup(shardFlag); f != nil && f.Changed {
+		if n, err = strconv.Atoi(f.Value.String()); err != nil {
+			return nil, err
+		}
+		given = true
+	}
+	switch {
+	case given && cfg.Shards.Count <= 1:
+		return nil, usage(cmd, "--shard takes several shards: set WEFT_SHARDS to their number")
+	case cfg.Shards.Count <= 1:
+		return nil, nil
+	case named(notOfShards):
+		return nil, &exitError{exitConfig, "outboxes of the application are not dealt out to shards: unset WEFT_SHARDS for this command"}
+	case given && (n < 0 || n >= cfg.Shards.Count):
+		return nil, usage(cmd, fmt.Sprintf("--shard %d: want 0 to %d", n, cfg.Shards.Count-1))
+	case given:
+		return []int{n}, nil
+	case named(ofOneShard):
+		return nil, usage(cmd, "name the shard with --shard; in SQL, weft_shard_of(id) returns that of an entity")
+	}
+	for n := range cfg.Shards.Count {
+		chosen = append(chosen, n)
+	}
+	return chosen, nil
+}

@@ -1,0 +1,149 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/samuelhu324-dev/weft/internal/shards"
+	"github.com/samuelhu324-dev/weft/leader"
+)
+
+// vacantAfter is how long a shard has no leader before every instance tries for it, in heartbeats: a
+// hand-over takes less.
+const vacantAfter = 4
+
+// seenLately is how old the sign of life of an instance may be, which gives one every announceEvery.
+const seenLately = announceEvery + 1500*time.Millisecond
+
+// settleIn is how long shares are uneven at least before a shard is handed over: by then the others
+// have seen it, too, those that stay back have ended the try that they had begun, and an instance
+// that died was not seen lately.
+const settleIn = 5 * time.Second
+
+// giveUpRest is how long an instance keeps a shard that nobody took when it was handed over, unless
+// instances come or go.
+const giveUpRest = time.Minute
+
+// balancer has the instance lead its share of the shards.
+type balancer struct {
+	*process
+	view   shards.View
+	since  []time.Time // each shard has had no leader; zero while it has one
+	uneven time.Time   // since when the shares are; zero while they are not
+	given  int         // the shard that was handed over last; -1 for none
+	rest   time.Time   // nothing is handed over before
+	fault  bool        // that was logged last
+}
+
+func newBalancer(p *process) *balancer {
+	n := len(p.shards)
+	return &balancer{process: p, given: -1, since: make([]time.Time, n),
+		view: shards.View{Me: p.cfg.Instance, Leaders: make([]string, n), Vacant: make([]bool, n)}}
+}
+
+// run decides at each heartbeat until ctx ends.
+func (b *balancer) run(ctx context.Context) error {
+	return every(ctx, b.cfg.Leader.Heartbeat, func(ctx context.Context) {
+		if err := b.step(ctx); err != nil && ctx.Err() == nil && !b.fault {
+			b.fault = true
+			b.log.Warn("shards not balanced; trying again", zap.String("event", "shards.fault"), zap.Error(err))
+		} else if err == nil {
+			b.fault = false
+		}
+	})
+}
+
+// step looks who leads which shard, and does what follows from that.
+func (b *balancer) step(ctx context.Context) error {
+	if err := b.look(ctx); err != nil {
+		return err
+	}
+	plan := shards.Decide(b.view)
+	b.view.Uneven = plan.Uneven
+	switch {
+	case !plan.Uneven:
+		b.uneven = time.Time{}
+	case b.uneven.IsZero():
+		b.uneven = time.Now()
+	}
+	for n, d := range b.shards {
+		d.elector.Campaign(plan.Campaign[n])
+	}
+	if b.given >= 0 && b.view.Leaders[b.given] != "" {
+		if b.view.Leaders[b.given] == b.view.Me { // nobody took it
+			b.rest = time.Now().Add(giveUpRest)
+		}
+		b.given = -1
+	}
+	if plan.GiveUp < 0 || b.given >= 0 || time.Now().Before(b.rest) || time.Since(b.uneven) < max(settleIn, 3*b.cfg.Leader.Heartbeat) {
+		return nil
+	}
+	return b.giveUp(ctx, plan.GiveUp)
+}
+
+// look brings the view up to date. Without an answer of the database it stays what it was, and so
+// do the shares.
+func (b *balancer) look(ctx context.Context) error {
+	live, err := b.live(ctx)
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(live, b.view.Live) {
+		b.view.Live, b.rest = live, time.Time{}
+	}
+	for n := range b.shards {
+		holder := b.leaderOf(n)
+		switch b.view.Leaders[n] = holder; {
+		case holder != "":
+			b.since[n] = time.Time{}
+		case b.since[n].IsZero():
+			b.since[n] = time.Now()
+		}
+		b.view.Vacant[n] = holder == "" && time.Since(b.since[n]) > vacantAfter*b.cfg.Leader.Heartbeat
+	}
+	return nil
+}
+
+// live returns the instances that were seen lately, as the first shard has them that answers. One
+// that hands over to stop is not among them.
+func (b *balancer) live(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	var errs []error
+	for _, d := range b.shards {
+		all, err := leader.Instances(ctx, d.pool, d.cfg.Group)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		var live []string
+		for _, in := range all {
+			if in.SeenAgo < seenLately && in.Role != leader.RoleDisconnected {
+				live = append(live, in.Name)
+			}
+		}
+		return live, nil
+	}
+	return nil, errors.Join(errs...)
+}
+
+// giveUp hands a shard over as weft resign does: the leader drains, settles and frees the lock.
+func (b *balancer) giveUp(ctx context.Context, n int) error {
+	d := b.shards[n]
+	st := d.elector.Status()
+	if st.Role != leader.RoleLeader {
+		return nil
+	}
+	why := fmt.Sprintf("another of %d instances leads fewer shards", len(b.view.Live))
+	if _, err := leader.Resign(ctx, d.pool, d.cfg.Group, leader.Resignation{Epoch: st.Epoch, By: b.view.Me, Why: why}); err != nil {
+		return err
+	}
+	b.given = n
+	d.log.Info("handing the shard over", zap.String("event", "shards.hand_over"), zap.Int64("epoch", st.Epoch), zap.Strings("instances", b.view.Live))
+	return nil
+}

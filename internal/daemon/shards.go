@@ -1,0 +1,210 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/samuelhu324-dev/weft/internal/admin"
+	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/desk"
+	"github.com/samuelhu324-dev/weft/internal/shards"
+	"github.com/samuelhu324-dev/weft/internal/systemd"
+	"github.com/samuelhu324-dev/weft/internal/telemetry"
+	"github.com/samuelhu324-dev/weft/leader"
+)
+
+// shardLabel is the label of metrics, where there are several shards.
+const shardLabel = "shard"
+
+// process is an instance of several shards: a daemon for each, behind one listener.
+type process struct {
+	cfg     config.Config
+	log     *zap.Logger
+	manager *systemd.Manager
+	server  *admin.Server
+	health  *admin.Health
+	reload  Reload
+	shards  []*daemon
+}
+
+// runShards is Run for several shards.
+func runShards(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, version string, reload Reload) error {
+	tracing, err := telemetry.StartTracing(tel.Log, tel.Contract, tracingOptions(cfg, version))
+	if err != nil {
+		return err
+	}
+	defer tracing.Shutdown(flushGrace)
+	p := &process{cfg: cfg, log: tel.Log, manager: systemd.New(tel.Log), reload: reload}
+	var healths []*admin.Health
+	for n := range cfg.Shards.Count {
+		one, err := shards.Config(cfg, n)
+		if err != nil {
+			return err
+		}
+		label := prometheus.Labels{shardLabel: strconv.Itoa(n)}
+		d := newDaemon(one, Host{
+			Log: tel.Log.With(zap.Int(shardLabel, n)), Registerer: prometheus.WrapRegistererWith(label, tel.Contract), Tracing: tracing,
+			Health: admin.NewHealth(one.Group, cfg.Instance), Registry: one.Registry(), Version: version,
+		})
+		d.manager, d.changeLevel, d.shared = systemd.None(zap.NewNop()), tel.ChangeLevel, true // the process tells of all shards
+		d.reload.Load = func() (config.Config, error) { return p.settings(n) }
+		p.shards, healths = append(p.shards, d), append(healths, d.Health)
+		defer d.close()
+		if err := d.build(ctx); err != nil {
+			return err
+		}
+		if d.reloaded, err = newReloaded(d.Registerer); err != nil {
+			return err
+		}
+	}
+	p.health = admin.OfShards(cfg.Group, cfg.Instance, healths)
+	if p.server, err = listen(ctx, cfg, p.health, tel); err != nil {
+		return err
+	}
+	for n, d := range p.shards {
+		d.server = p.server
+		if err := d.openDesk(ctx, tel, ofShard(tel.Registry, strconv.Itoa(n)), func() []desk.Shard { return p.table(n) }); err != nil {
+			p.server.Close()
+			for _, opened := range p.shards[:n] {
+				opened.closeDesk()
+			}
+			return err
+		}
+	}
+	return p.run(ctx)
+}
+
+// settings reads the settings anew, for one shard.
+func (p *process) settings(n int) (config.Config, error) {
+	next, err := p.reload.Load()
+	if err != nil {
+		return next, err
+	}
+	next.Shards = p.cfg.Shards // other shards take a restart
+	return shards.Config(next, n)
+}
+
+// run runs the daemons and what is around them, which outlives them: their hand-over needs it. A
+// fault of one shard that only a person can fix ends all of them.
+func (p *process) run(ctx context.Context) error {
+	around, endAround := context.WithCancel(context.WithoutCancel(ctx))
+	defer endAround()
+	fallible, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	work, inner := errgroup.WithContext(fallible)
+	var g errgroup.Group
+	g.Go(func() error { return p.reloads(around) })
+	g.Go(func() error { return p.tell(around, inner.Done()) })
+	g.Go(func() error {
+		err := p.server.Run(around)
+		if err != nil {
+			err = fmt.Errorf("HTTP server: %w", err)
+			fail(err)
+		}
+		return err
+	})
+	work.Go(func() error { return newBalancer(p).run(inner) })
+	for n, d := range p.shards {
+		work.Go(func() error {
+			if err := d.run(inner); err != nil {
+				return fmt.Errorf("shard %d: %w", n, err)
+			}
+			return nil
+		})
+	}
+	err := work.Wait()
+	endAround()
+	return errors.Join(err, g.Wait())
+}
+
+// reloads has each shard take up what changed, at every request until ctx ends.
+func (p *process) reloads(ctx context.Context) error {
+	live := make([]config.Config, len(p.shards))
+	for n, d := range p.shards {
+		live[n] = d.cfg
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.reload.Asked:
+			p.manager.Reload(func() {
+				for n, d := range p.shards {
+					live[n] = d.takeUp(ctx, live[n])
+				}
+			})
+		}
+	}
+}
+
+// tell tells the service manager of all shards until ctx ends.
+func (p *process) tell(ctx context.Context, stopping <-chan struct{}) error {
+	leaving := false
+	return every(ctx, watchEvery, func(context.Context) {
+		select {
+		case <-stopping:
+			leaving, stopping = true, nil
+			p.manager.Stopping(p.cfg.Outbox.ShutdownGrace)
+		default:
+		}
+		state := systemd.State{Ready: !leaving}
+		led := 0
+		for n, d := range p.shards {
+			state.Ready = state.Ready && d.able()
+			if d.Health.Report().Role == admin.Leader {
+				led++
+			}
+			for _, part := range d.parts() {
+				part.Name = fmt.Sprintf("shard %d: %s", n, part.Name)
+				state.Parts = append(state.Parts, part)
+			}
+		}
+		state.Status = fmt.Sprintf("leads %d of %d shards", led, len(p.shards))
+		if failing := p.health.Report().Failing; len(failing) > 0 {
+			state.Status += "; failing: " + failing[0]
+		}
+		p.manager.Tell(state)
+	})
+}
+
+// leaderOf returns who leads a shard, as this instance knows it; nothing when nobody does.
+func (p *process) leaderOf(n int) string {
+	st := p.shards[n].elector.Status()
+	if st.Role == leader.RoleLeader || st.Role == leader.RoleDraining {
+		return p.cfg.Instance
+	}
+	return st.Holder
+}
+
+// table is the map of the shards, for the page of one of them.
+func (p *process) table(here int) []desk.Shard {
+	out := make([]desk.Shard, len(p.shards))
+	for n, d := range p.shards {
+		out[n] = desk.Shard{Number: n, Schema: shards.Schema(p.cfg, n), Group: d.cfg.Group, Leader: p.leaderOf(n), Here: n == here}
+		if d.desk != nil {
+			out[n].Page = d.desk.URL("localhost")
+		}
+	}
+	return out
+}
+
+// ofShard returns the metrics without those of other shards.
+func ofShard(all prometheus.Gatherer, shard string) prometheus.Gatherer {
+	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		families, err := all.Gather()
+		for _, f := range families {
+			f.Metric = slices.DeleteFunc(f.Metric, func(m *dto.Metric) bool {
+				return slices.ContainsFunc(m.Label, func(l *dto.LabelPair) bool { return l.GetName() == shardLabel && l.GetValue() != shard })
+			})
+		}
+		return families, err
+	})
+}
