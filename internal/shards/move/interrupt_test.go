@@ -234,6 +234,9 @@ func TestMoveWaitsForOthers(t *testing.T) {
 			if err := write(t.Context(), w.src, other); err != nil {
 				t.Errorf("write of another shard while one moves: %v", err)
 			}
+			if name == "Reader" {
+				w.updates(other)
+			}
 			got := <-done
 			lock, ok := errors.AsType[*LockError](got.err)
 			if !ok || lock.What != c.what || lock.Holder.PID == 0 || !strings.Contains(lock.Error(), "nothing has moved") {
@@ -248,6 +251,24 @@ func TestMoveWaitsForOthers(t *testing.T) {
 			w.mustMove(w.there())
 			w.home(w.dst, w.src)
 		})
+	}
+}
+
+// updates changes an entity of another shard while the rows of one are locked: a plan for this entity
+// waits for nothing, and one for any entity locks all shards.
+func (w *world) updates(other string) {
+	w.t.Helper()
+	for mode, waits := range map[string]bool{"force_custom_plan": false, "force_generic_plan": true} {
+		err := pgx.BeginFunc(w.t.Context(), w.src, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(w.t.Context(), "set local lock_timeout = '500ms'; set local plan_cache_mode = "+mode); err != nil {
+				return err
+			}
+			_, err := tx.Exec(w.t.Context(), "update search_index set text = 'changed' where entity_id = $1", other)
+			return err
+		})
+		if blocked(err) != waits || !waits && err != nil {
+			w.t.Errorf("update of another shard with %s: got %v, want that it waits: %v", mode, err, waits)
+		}
 	}
 }
 
