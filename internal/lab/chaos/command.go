@@ -44,7 +44,9 @@ In the end everything is healed and drained, and what the database recorded of i
 what passed to Elasticsearch, and both stores are judged: no event lost or out of order,
 no document taken back or come back, one claimer at a time, no verdict and no send
 without a lease, both stores equal. With --rebuilds the index is built again all the time,
-commands are killed too, and no search by the alias may fail or find an older state. A table says how long takeovers took. The servers that DATABASE_URL and ELASTIC_URL name are
+commands are killed too, and no search by the alias may fail or find an older state. With --shards
+instances share shards, an instance also stays away for a while, or another one comes, and every
+entity must stay in its shard. A table says how long takeovers took. The servers that DATABASE_URL and ELASTIC_URL name are
 left alone: chaos starts its own.
 
 Exit code 0 means that every figure is 0 and the stores are equal; 1 means anything
