@@ -125,7 +125,7 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
 
 // withShards refuses flags that do not go with several shards.
 func withShards(f *pflag.FlagSet) error {
-	if !f.Changed("shards") {
+	if f.Lookup("shards").Value.String() == "1" {
 		return nil
 	}
 	for _, other := range []string{"domain", "elastic-nodes", "patroni", "rebuilds", "upgrade"} {

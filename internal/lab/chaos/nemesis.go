@@ -84,10 +84,10 @@ func (r *run) inject(ctx context.Context, i *injection) error {
 	target.Group = r.shards[i.Step.Shard]
 	target.Seed = r.opts.Seed + uint64(i.Step.N)
 	m, l, err := target.LeadingMember(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		i.met, err = r.shards.Leaders(ctx)
 	}
-	if i.met, err = r.shards.Leaders(ctx); err != nil {
+	if err != nil {
 		return err
 	}
 	if i.Step.Standby {
