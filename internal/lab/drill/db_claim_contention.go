@@ -244,6 +244,7 @@ func (r *run) rivalClaims(n int, c *contention) {
 	c.HeldFrom = time.Now()
 	events := r.enqueue(upserts(n, "taken over")...)
 	r.become(events, "processing")
+	flying := time.Now()
 	r.await("sight of the events in flight", func(context.Context) error {
 		if got := r.now("outbox_inflight_events"); got < float64(n) {
 			return fmt.Errorf("%v are", got)
@@ -259,7 +260,7 @@ where id = any ($1) and status = 'pending'`, idsOf(events), rival)
 		c.Taken = int(tag.RowsAffected())
 		return affected(tag, err, n)
 	}, nil)
-	r.pause(time.Until(c.HeldFrom.Add(heldFor + 100*time.Millisecond)))
+	r.pause(time.Until(flying.Add(heldFor)))
 	c.HeldTo = time.Now()
 	m.Tap.Release()
 	r.awaitNone("end of the batch in flight", `select count(*) from weft_lease where table_name = $1`, searchOutbox)
