@@ -14,6 +14,7 @@ import (
 type Shard struct {
 	Schema string
 	URL    string // with a search_path of that schema alone
+	Away   string // where it is at home when it is made, as HOST:PORT/DATABASE; empty for here
 }
 
 // ShardsSpec says which shards are to be made, and for whom.
@@ -181,6 +182,7 @@ func (m *migrator) shardStatements(spec ShardsSpec) string {
 	for n, s := range spec.Shards {
 		shards.WriteString(strings.NewReplacer(append(slices.Clone(fill), "{shard}", pgx.Identifier{s.Schema}.Sanitize(), "{n}", strconv.Itoa(n),
 			"{table_text}", literal(pgx.Identifier{s.Schema, dealt[0].table}.Sanitize()))...).Replace(template("shards_one.sql")))
+		shards.WriteString(awayStatements(n, s))
 	}
 	return strings.NewReplacer(append(fill, "{tables}", tables.String(), "{shards}", shards.String())...).Replace(template("shards.sql"))
 }

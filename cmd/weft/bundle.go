@@ -102,7 +102,7 @@ func (a *app) bundleTo(ctx context.Context, w *bundler, path string) error {
 
 var (
 	secretName  = regexp.MustCompile(`(?i)password|passwd|secret|token|credential|api_?key|headers`)
-	addressName = regexp.MustCompile(`(?i)dsn|ur[il]`)
+	addressName = regexp.MustCompile(`(?i)dsn|ur[il]|^WEFT_SHARD_SERVERS$`)
 )
 
 // environmentSecrets returns values of the environment that must not be shown, also of names

@@ -67,7 +67,7 @@ func TestSupportBundleHoldsNoSecret(t *testing.T) {
 	m.exec(`insert into weft_audit (at, actor, action, why, count) values (now(), 'bob', 'replay', 'with token=` + planted + `audit', 1),
 		(now(), 'bob', 'replay', 'it was ` + password + ` and ` + planted + `apikey and ` + planted + `q"&', 1)`)
 	env := []string{
-		"DATABASE_URL=" + testenv.As(t, url0, user), "ELASTIC_URL=http://elastic:" + planted + `q%22%26@es:9200`,
+		"DATABASE_URL=" + testenv.As(t, url0, user), "ELASTIC_URL=http://elastic:" + planted + `q%22%26@es:9200`, "WEFT_SHARD_SERVERS=0=postgres://u:" + planted + "s@h/d",
 		"OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20" + planted + "otlp,x-key=" + planted + "header", "MY_APP_API_KEY=" + planted + "apikey",
 	}
 	path := filepath.Join(t.TempDir(), "b.tar.gz")

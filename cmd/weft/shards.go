@@ -36,12 +36,12 @@ func (a *app) shardsCommand() *cobra.Command {
 		Use:     "shards",
 		Short:   "Deal entities out to shards, each with a leader of its own",
 		Long:    "Deal entities out to shards. A shard is a schema with tables of its own, and a group with a\nlock, an epoch and a leader of its own.",
-		Example: "  weft shards create 8\n  weft shards list",
+		Example: "  weft shards create 8\n  weft shards list\n  weft shards move 3 --to postgres://owner@db2/shop",
 		Args:    cobra.ArbitraryArgs,
 		RunE:    group,
 	}
 	cmd.SuggestionsMinimumDistance = 2
-	cmd.AddCommand(a.shardsCreate(), a.shardsList())
+	cmd.AddCommand(a.shardsCreate(), a.shardsList(), a.shardsMove())
 	return cmd
 }
 
@@ -116,6 +116,9 @@ type shardRow struct {
 	Leader string `json:"leader"` // empty when nobody leads
 	Epoch  int64  `json:"epoch"`
 	Server string `json:"server"`
+	Home   string `json:"home"` // the server that it is on, when that is not the one of the settings; else empty
+
+	away *migrations.Away
 }
 
 func (a *app) shardsList() *cobra.Command {
@@ -123,7 +126,7 @@ func (a *app) shardsList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the shards, and who leads each",
-		Long:  "List the shards, where they are, and who leads each. Exits 1 when nobody leads one of them.",
+		Long:  "List the shards, where they are, and who leads each. Exits 1 when nobody leads one of them, and\nwhen one is on another server than the settings say.",
 		Example: `  weft shards list
   weft shards list --json`,
 		Args: noArgs,
@@ -146,6 +149,9 @@ func (a *app) shardsList() *cobra.Command {
 				}
 			}
 			err = a.show(asJSON, rows, func(w io.Writer) error { return writeShards(w, rows) })
+			if err == nil {
+				err = misplaced(rows)
+			}
 			if err == nil && vacant > 0 {
 				err = &exitError{exitBad, fmt.Sprintf("nobody leads %d of %d shards", vacant, len(rows))}
 			}
@@ -153,7 +159,7 @@ func (a *app) shardsList() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "group", "shards.count", "shards.prefix")
+	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "group", "shards.count", "shards.prefix", "shards.servers")
 	return cmd
 }
 
@@ -172,7 +178,28 @@ func readShard(ctx context.Context, cfg config.Config, n int) (row shardRow, err
 	if st.Led() {
 		row.Leader = st.Instance
 	}
+	if err != nil {
+		return row, err
+	}
+	if row.away, err = migrations.ReadAway(ctx, conn, row.Schema); err == nil && row.away != nil {
+		row.Home = row.away.Server
+	}
 	return row, err
+}
+
+// misplaced is an error when a shard is not where the settings have it.
+func misplaced(rows []shardRow) error {
+	for _, r := range rows {
+		switch {
+		case r.away == nil:
+		case r.away.Arriving:
+			return &exitError{exitBad, fmt.Sprintf("shard %d is on its way from %s to %s: wait for `weft shards move`, or repeat it where it was interrupted", r.Shard, r.Home, r.Server)}
+		default:
+			return &exitError{exitBad, fmt.Sprintf("shard %d is on %s since %s, and not in %s: give its address in WEFT_SHARD_SERVERS to every command and instance, and restart one instance after the other",
+				r.Shard, r.Home, r.away.Since.UTC().Format(time.RFC3339), r.Server)}
+		}
+	}
+	return nil
 }
 
 func writeShards(w io.Writer, rows []shardRow) error {

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
@@ -78,5 +82,73 @@ func TestShards(t *testing.T) {
 	}
 	if r := weft(t, env[:1], "status", "--shard", "0"); r.code != exitUsage || !strings.Contains(r.errOut, "set WEFT_SHARDS to their number") {
 		t.Errorf("--shard without shards: got %+v", r)
+	}
+}
+
+func TestShardsMove(t *testing.T) {
+	t.Parallel()
+	env := append(sharded(t, "3"), "WEFT_SHARDS=3")
+	other := testenv.Database(t)
+	from, to := strings.TrimPrefix(env[0], "DATABASE_URL="), other
+	if _, err := testenv.Pool(t, from).Exec(t.Context(), `insert into search_index (entity_type, entity_id, text) select 'book', md5(x::text)::uuid, 'text' from generate_series(1, 90) x`); err != nil {
+		t.Fatal(err)
+	}
+	password := config.Passwords(other)
+	file := filepath.Join(t.TempDir(), "other.url")
+	if err := os.WriteFile(file, []byte(to+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"move"}, exitUsage, "want the number of the shard, counted from 0"},
+		{[]string{"move", "3", "--to", to}, exitUsage, `"3": want the number of a shard, 0 to 2`},
+		{[]string{"move", "1"}, exitUsage, "want --to or --to-file"},
+		{[]string{"move", "1", "--to", "mysql://a:hidden@h/d"}, exitUsage, "not a valid Postgres URL"},
+		{[]string{"move", "1", "--to-file", file + ".none"}, exitUsage, "no such file"},
+		{[]string{"move", "1", "--to", "postgres://127.0.0.1:1/d"}, exitUnavailable, "127.0.0.1:1/d"},
+		{[]string{"move", "1", "--to", from}, exitRefused, "where it is to go: give the address of another database"},
+	} {
+		if r := weft(t, env, append([]string{"shards"}, c.args...)...); r.code != c.code || !strings.Contains(r.errOut, c.want) || strings.Contains(r.errOut, "hidden") {
+			t.Errorf("%v: got %+v, want code %d and %q", c.args, r, c.code, c.want)
+		}
+	}
+	if r := weft(t, env[:2], "shards", "move", "1", "--to", to); r.code != exitUsage || !strings.Contains(r.errOut, "there is one shard: set WEFT_SHARDS") {
+		t.Errorf("without shards: got %+v", r)
+	}
+	if r := weft(t, env, "shards", "move", "1", "--to-file", file, "--dry-run"); r.code != 0 || !strings.Contains(r.out, "the 3 schemas and the tables that deal out are made there first\n") || !strings.HasSuffix(r.out, "nothing was changed\n") {
+		t.Errorf("dry run: got %+v", r)
+	}
+	r := weft(t, env, "shards", "move", "1", "--to", to, "--by", "alice", "--why", "a test", "--json")
+	var row movedShard
+	if err := json.Unmarshal([]byte(r.out), &row); err != nil || r.code != 0 || row.State != "moved" || row.Shard != 1 || row.Rows < 20 || row.Epoch == 0 || len(row.Tables) < 15 {
+		t.Fatalf("move: got %+v, %v", r, err)
+	}
+	if r := weft(t, env, "shards", "move", "1", "--to", to); r.code != 0 || !strings.Contains(r.out, "nothing to do: it is there since 20") {
+		t.Errorf("move again: got %+v", r)
+	}
+	if r := weft(t, env, "shards", "list"); r.code != exitBad || !strings.Contains(r.errOut, "shard 1 is on "+row.To.Server+" since 20") || !strings.Contains(r.errOut, "give its address in WEFT_SHARD_SERVERS") {
+		t.Errorf("list with the old settings: got %+v", r)
+	}
+	env = append(env, "WEFT_SHARD_SERVERS=1="+to)
+	if r := weft(t, env, "shards", "list"); r.errOut != "weft: nobody leads 3 of 3 shards\n" || !strings.Contains(r.out, row.To.Server) {
+		t.Errorf("list: got %+v", r)
+	}
+	if r := weft(t, env, "shards", "move", "1", "--to", to); r.code != exitRefused || !strings.Contains(r.errOut, "shard 1 is in "+row.To.Server) {
+		t.Errorf("move to where it is: got %+v", r)
+	}
+	back := weft(t, env, "shards", "move", "1", "--to", from)
+	if back.code != 0 || !strings.Contains(back.out, "moved shard 1 to "+row.From.Server+": ") || !strings.Contains(back.out, "WEFT_SHARD_SERVERS='1=") || !strings.Contains(back.out, "weft migrate grant ROLE --shard 1") {
+		t.Errorf("move back: got %+v", back)
+	}
+	for _, p := range password {
+		if strings.Contains(back.out+back.errOut, p) {
+			t.Errorf("the output has a password: %s", back.out)
+		}
+	}
+	if r := weft(t, env[:3], "shards", "list"); r.errOut != "weft: nobody leads 3 of 3 shards\n" {
+		t.Errorf("list after the way back: got %+v", r)
 	}
 }

@@ -46,6 +46,9 @@ type Config struct {
 type Shards struct {
 	Count  int    // 1 for none
 	Prefix string // of their schemas; the number follows
+	// Servers has the shards that are elsewhere than Database.URL; Load puts Database.Password into
+	// the addresses that have none.
+	Servers Servers
 }
 
 // Database says how to reach Postgres.
@@ -218,6 +221,7 @@ func Default() Config {
 func (c *Config) derive() {
 	if c.Database.Password != "" && c.Database.URL != "" {
 		c.Database.URL = withPassword(c.Database.URL, c.Database.Password)
+		c.Shards.Servers = c.Shards.Servers.withPasswords(c.Database.Password)
 	}
 	if c.sources["elastic.timeout"] == "" && c.Elastic.Timeout >= c.Outbox.Lease {
 		c.Elastic.Timeout = c.Outbox.Lease / 2

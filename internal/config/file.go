@@ -24,9 +24,9 @@ func (s setting) fileFlag() string {
 	return strings.NewReplacer(".", "-", "_", "-").Replace(s.key) + "-file"
 }
 
-// readSecret returns the one line that the file at path holds, without its end. The
+// ReadSecret returns the one line that the file at path holds, without its end. The
 // error says what is wrong and what is wanted, and not what the file holds.
-func readSecret(path string) (string, error) {
+func ReadSecret(path string) (string, error) {
 	if path == "" {
 		return "", errors.New("the name is empty: want the path of a file, or leave it out")
 	}

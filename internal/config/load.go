@@ -94,6 +94,9 @@ func Load(o Options) (Config, error) {
 			l.report("database.url", c.sources["database.url"], fmt.Sprintf("value %q: %s", c.Database.URL, err))
 		}
 	}
+	if o.CheckDatabaseURL != nil {
+		l.checkServers(c, o.CheckDatabaseURL)
+	}
 	c.derive()
 	c.HTTP.MetricsPortFixed = c.sources["http.metrics_port"] != ""
 	c.Desk.Fixed = c.sources["desk.listen"] != ""
@@ -265,7 +268,7 @@ func (l *loader) put(layer map[string]entry, s setting, direct *entry, name stri
 	case direct != nil:
 		layer[s.key] = *direct
 	case file != nil:
-		text, err := readSecret(file.text)
+		text, err := ReadSecret(file.text)
 		if err != nil {
 			l.report(s.key, file.place, fmt.Sprintf("file %q: %s", clip(file.text), err))
 			return

@@ -38,14 +38,15 @@ func TestSecretsAreThoseOfSettingsAndAddresses(t *testing.T) {
 func TestPasswordsAreFoundInAllFormsOfAnAddress(t *testing.T) {
 	t.Parallel()
 	for address, want := range map[string][]string{
-		"postgres://u:one@h1:5432,h2:5433/db":         {"one"},
-		"postgres://u:a,b@h/db":                       {"a,b"},
-		"http://u:a,b%21@h:9200, http://v:two@i:9200": {"a,b%21", "a,b!", "two"},
-		"redis://:one@h,redis://:two@i":               {"one", "two"},
-		"https://h:9200/a@b":                          nil,
-		"postgres://u@h/db?application_name=a:b@c":    nil,
-		`host=h password='it\'s' user=u`:              {`it\'s`, "it's"},
-		"":                                            nil,
+		"postgres://u:one@h1:5432,h2:5433/db":           {"one"},
+		"postgres://u:a,b@h/db":                         {"a,b"},
+		"http://u:a,b%21@h:9200, http://v:two@i:9200":   {"a,b%21", "a,b!", "two"},
+		"redis://:one@h,redis://:two@i":                 {"one", "two"},
+		"https://h:9200/a@b":                            nil,
+		"postgres://u@h/db?application_name=a:b@c":      nil,
+		"3=postgres://u:one@h/d,5=postgres://v:two@i/d": {"one", "two"},
+		`host=h password='it\'s' user=u`:                {`it\'s`, "it's"},
+		"":                                              nil,
 	} {
 		if got := config.Passwords(address); !slices.Equal(got, want) {
 			t.Errorf("%s: got %q, want %q", address, got, want)

@@ -125,7 +125,7 @@ func (c Config) Secrets() []string {
 			}
 		case s.kind == "secret":
 			add(text)
-		case s.kind == "url":
+		case s.kind == "url", s.kind == "servers":
 			add(Passwords(text)...)
 		}
 	}
@@ -163,8 +163,8 @@ func Passwords(addresses string) (out []string) {
 	return out
 }
 
-// schemes begin the addresses of a list.
-var schemes = regexp.MustCompile(`(?:^|,)\s*[A-Za-z][A-Za-z0-9+.-]*://`)
+// schemes begin the addresses of a list, in which shards have numbers.
+var schemes = regexp.MustCompile(`(?:^|,)\s*(?:\d+\s*=\s*)?[A-Za-z][A-Za-z0-9+.-]*://`)
 
 // escaped is a character behind a backslash, as libpq's keyword form has it.
 var escaped = regexp.MustCompile(`\\(.)`)

@@ -59,11 +59,12 @@ func table() []setting {
 			int(func(c *Config) *int { return &c.Shards.Count }, 1, 64),
 		row("shards.prefix", "WEFT_SHARDS_PREFIX", "shards-prefix", "shard_", "What the names of their schemas begin with; the number follows.").
 			with("name", "small letters, digits and underscores, at most 40", func(c *Config) *string { return &c.Shards.Prefix }, parseShardsPrefix),
+		row("shards.servers", "WEFT_SHARD_SERVERS", "", "", "Postgres of the shards that `weft shards move` took elsewhere, by number; a mapping in YAML. All others are on database.url.").servers(),
 		row("projections", "WEFT_PROJECTIONS", "projections", strings.Join(projectionNames, ","), "Projections to run, separated by commas; a list in YAML.").list(),
 
 		row("database.url", "DATABASE_URL", "database-url", "", "Postgres, as a URL; SQLAlchemy's postgresql+psycopg:// is understood. Prefer the environment: flags are visible in the process list.").
 			url(func(c *Config) *URL { return &c.Database.URL }, parseDatabaseURL).show("required"),
-		row("database.password", "DATABASE_PASSWORD", "", "", "Password of the database user; wins over one in the URL.").
+		row("database.password", "DATABASE_PASSWORD", "", "", "Password of the database user; wins over one in the URL. An address of shards.servers that has none gets it, too.").
 			secretText(func(c *Config) *Secret { return &c.Database.Password }),
 		row("database.timeout", "WEFT_DB_TIMEOUT", "db-timeout", "10s", "Longest time of one statement.").
 			duration(func(c *Config) *time.Duration { return &c.Database.Timeout }, 100*ms, 10*time.Minute),

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -66,6 +67,11 @@ func (c Config) Validate() error {
 
 	if c.Shards.Count > 1 {
 		c.validateShards(fail)
+	}
+	for _, n := range slices.Sorted(maps.Keys(c.Shards.Servers)) {
+		if n >= c.Shards.Count {
+			fail(fmt.Sprintf("shard %d: there are %d, counted from 0", n, c.Shards.Count), "shards.servers", "shards.count")
+		}
 	}
 
 	if c.Desk.Actions && (c.Desk.WebConfig == "" || c.Desk.Operators == "") {

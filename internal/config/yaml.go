@@ -142,18 +142,21 @@ func (y *yamlFile) value(key string, n *yaml.Node, out map[string]any) {
 	case n.Kind == yaml.MappingNode && key == "projections":
 		y.declarations(n, out)
 	case n.Kind == yaml.MappingNode && y.paired(key):
-		y.pairs(key, n, out)
+		y.pairs(key, n, out, "=,")
+	case n.Kind == yaml.MappingNode && key == "shards.servers":
+		y.pairs(key, n, out, "")
 	default:
 		y.problem(key, n, "want a single value here")
 	}
 }
 
-// pairs writes a mapping as its setting reads it from the environment.
-func (y *yamlFile) pairs(key string, n *yaml.Node, out map[string]any) {
+// pairs writes a mapping as its setting reads it from the environment. No value may have a
+// character of separators.
+func (y *yamlFile) pairs(key string, n *yaml.Node, out map[string]any, separators string) {
 	var parts []string
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k, v := n.Content[i], n.Content[i+1]
-		if k.Kind != yaml.ScalarNode || v.Kind != yaml.ScalarNode || strings.ContainsAny(k.Value+v.Value, "=,") {
+		if k.Kind != yaml.ScalarNode || v.Kind != yaml.ScalarNode || strings.ContainsAny(k.Value, "=,") || strings.ContainsAny(v.Value, separators) {
 			y.problem(key, k, "want a name and a value in each line")
 			return
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/admin"
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/desk"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/shards"
 	"github.com/samuelhu324-dev/weft/internal/systemd"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
@@ -88,7 +89,9 @@ func (p *process) settings(n int) (config.Config, error) {
 	if err != nil {
 		return next, err
 	}
-	next.Shards = p.cfg.Shards // other shards take a restart
+	servers := next.Shards.Servers // of which a login may be another
+	next.Shards = p.cfg.Shards     // other shards take a restart
+	next.Shards.Servers = servers
 	return shards.Config(next, n)
 }
 
@@ -188,7 +191,7 @@ func (p *process) leaderOf(n int) string {
 func (p *process) table(here int) []desk.Shard {
 	out := make([]desk.Shard, len(p.shards))
 	for n, d := range p.shards {
-		out[n] = desk.Shard{Number: n, Schema: shards.Schema(p.cfg, n), Group: d.cfg.Group, Leader: p.leaderOf(n), Here: n == here}
+		out[n] = desk.Shard{Number: n, Schema: shards.Schema(p.cfg, n), Group: d.cfg.Group, Server: postgres.Address(&d.pool.Config().ConnConfig.Config), Leader: p.leaderOf(n), Here: n == here}
 		if d.desk != nil {
 			out[n].Page = d.desk.URL("localhost")
 		}

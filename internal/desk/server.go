@@ -57,6 +57,7 @@ type Shard struct {
 	Number int    `json:"number"`
 	Schema string `json:"schema"`
 	Group  string `json:"group"`
+	Server string `json:"server"` // HOST:PORT/DATABASE
 	Leader string `json:"leader"` // empty when nobody leads
 	Here   bool   `json:"here"`   // it is the one of this page
 	Page   string `json:"page"`   // of the shard, on this instance

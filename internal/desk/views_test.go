@@ -81,10 +81,10 @@ func TestOverviewShowsTheMapOfShards(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *Options) {
 		o.Shards = func() []Shard {
-			return []Shard{{Schema: "shard_0", Group: "books-shard-0", Leader: "a", Here: true}, {Number: 1, Schema: "shard_1", Group: "books-shard-1", Page: "http://127.0.0.1:9110/"}}
+			return []Shard{{Schema: "shard_0", Group: "books-shard-0", Leader: "a", Here: true}, {Number: 1, Schema: "shard_1", Group: "books-shard-1", Server: "db2:5432/books", Page: "http://127.0.0.1:9110/"}}
 		}
 	})
-	has(t, "overview", r.page(t, "/"), "0, this page", `<a href="http://127.0.0.1:9110/">1</a>`, "<td>nobody</td>", "books-shard-1")
+	has(t, "overview", r.page(t, "/"), "0, this page", `<a href="http://127.0.0.1:9110/">1</a>`, "<td>nobody</td>", "books-shard-1", "db2:5432/books")
 	has(t, "overview as JSON", r.page(t, "/api/"), `"schema": "shard_1"`)
 }
 

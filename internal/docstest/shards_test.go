@@ -124,9 +124,14 @@ func TestShards(t *testing.T) {
 // inSchema is the URL with another search_path.
 func (r *restore) inSchema(schema string) string {
 	r.t.Helper()
-	u, err := url.Parse(r.pool.Config().ConnString())
+	return searchPath(r.t, r.pool.Config().ConnString(), schema)
+}
+
+func searchPath(t *testing.T, address, schema string) string {
+	t.Helper()
+	u, err := url.Parse(address)
 	if err != nil {
-		r.t.Fatal(err)
+		t.Fatal(err)
 	}
 	q := u.Query()
 	q.Set("search_path", schema)

@@ -100,7 +100,7 @@ func (e *examination) all(ctx context.Context) ([]Finding, error) {
 		{"postgres.timeouts", e.timeouts}, {"postgres.clock", e.clock}, {"postgres.connections", e.connections},
 		{"postgres.certificate", e.postgresCertificate}, {"vacuum.held_back", e.horizon}, {"postgres.ids", e.ids}, {"postgres.sequence", e.sequences},
 		{"index.missing", e.missingIndexes}, {"index.bloat", e.indexBloat}, {"vacuum.settings", e.vacuumSettings}, {"vacuum.bloat", e.tableBloat},
-		{"holds", e.holds},
+		{"holds", e.holds}, {"shard.home", e.home},
 	}
 	if targets := e.targets(); len(targets) > 0 {
 		// Each request is bounded alone: one node that is silent must not use up the time of the others.
@@ -145,6 +145,21 @@ func (e *examination) rights(ctx context.Context) error {
 	}
 	for i, right := range lacks.Missing {
 		e.add("postgres.rights", Error, lacks.Role, "the role lacks "+right, lacks.Grants[i]+";")
+	}
+	return nil
+}
+
+// home names a shard that is on another server than the settings say: instances lead its empty tables here.
+func (e *examination) home(ctx context.Context) error {
+	away, err := migrations.ReadAway(ctx, e.Pool, "")
+	switch {
+	case err != nil || away == nil:
+		return err
+	case away.Arriving:
+		e.add("shard.home", Error, e.Config.Group, "the shard is on its way here from "+away.Server+", and nobody may lead it yet", "wait for weft shards move, or repeat it where it was interrupted")
+	default:
+		e.add("shard.home", Error, e.Config.Group, fmt.Sprintf("the shard is on %s since %s: its tables here are empty and refuse writes", away.Server, away.Since.UTC().Format(time.RFC3339)),
+			"give its address in WEFT_SHARD_SERVERS to every command and instance, and restart one instance after the other")
 	}
 	return nil
 }

@@ -131,6 +131,12 @@ func TestFindingsInPostgres(t *testing.T) {
 		"Paused": {func(t *testing.T, p *pgxpool.Pool) {
 			exec(t, p, "insert into weft_pause values ('weft', 'chronicle_events_to_entries', now() - interval '25 h', 'alice', 'reindexing')")
 		}, nil, want{"holds", Warning, "chronicle_events_to_entries", "paused by alice at 20", "weft resume chronicle_events_to_entries --by"}},
+		"ShardAway": {func(t *testing.T, p *pgxpool.Pool) {
+			exec(t, p, migrations.AwaySQL("public", 3), "insert into weft_shard_away (server, since, arriving, move) values ('db2:5432/shop', now(), false, gen_random_uuid())")
+		}, nil, want{"shard.home", Error, "weft", "the shard is on db2:5432/shop since 20", "WEFT_SHARD_SERVERS"}},
+		"ShardArriving": {func(t *testing.T, p *pgxpool.Pool) {
+			exec(t, p, migrations.AwaySQL("public", 3), "insert into weft_shard_away (server, since, arriving, move) values ('db1:5432/shop', now(), true, gen_random_uuid())")
+		}, nil, want{"shard.home", Error, "weft", "on its way here from db1:5432/shop", "wait for weft shards move"}},
 		"Throttled": {func(t *testing.T, p *pgxpool.Pool) {
 			exec(t, p, "insert into weft_throttle values ('weft', 'chronicle_events_to_entries', 2.5, now(), 'alice', 'busy')")
 		}, nil, want{"holds", Note, "chronicle_events_to_entries", "throttled to 2.5 events a second by alice at 20", "--off --by"}},
@@ -357,8 +363,8 @@ func TestChecksAreDocumented(t *testing.T) {
 		slices.Sort(out)
 		return slices.Compact(out)
 	}
-	have := names("\"((?:postgres|index|vacuum|elastic)\\.[a-z_]+|configuration|holds)\"[^:]", source.String())
-	documented := names("(?m)^\\| `((?:postgres|index|vacuum|elastic)\\.[a-z_]+|configuration|holds)`", string(page))
+	have := names("\"((?:postgres|index|vacuum|elastic|shard)\\.[a-z_]+|configuration|holds)\"[^:]", source.String())
+	documented := names("(?m)^\\| `((?:postgres|index|vacuum|elastic|shard)\\.[a-z_]+|configuration|holds)`", string(page))
 	if fmt.Sprint(have) != fmt.Sprint(documented) {
 		t.Errorf("docs/operations.md names\n%v\nthe code has\n%v", documented, have)
 	}

@@ -15,17 +15,25 @@ func Schema(cfg config.Config, n int) string { return cfg.Shards.Prefix + strcon
 // Group returns the leader group of shard n.
 func Group(cfg config.Config, n int) string { return fmt.Sprintf("%s-shard-%d", cfg.Group, n) }
 
-// Config returns the settings of shard n: those of cfg, on its schema, in its group, as the only one.
+// Server returns the address of the database that shard n is in.
+func Server(cfg config.Config, n int) config.URL {
+	if url, elsewhere := cfg.Shards.Servers[n]; elsewhere {
+		return url
+	}
+	return cfg.Database.URL
+}
+
+// Config returns the settings of shard n: those of cfg, on its server, on its schema, in its group, as the only one.
 // With one shard it is cfg.
 func Config(cfg config.Config, n int) (config.Config, error) {
 	if cfg.Shards.Count <= 1 {
 		return cfg, nil
 	}
-	url, err := postgres.InSchema(cfg.Database.URL.Reveal(), Schema(cfg, n))
+	url, err := postgres.InSchema(Server(cfg, n).Reveal(), Schema(cfg, n))
 	if err != nil {
 		return cfg, err
 	}
-	cfg.Group, cfg.Database.URL, cfg.Shards.Count = Group(cfg, n), config.URL(url), 1
+	cfg.Group, cfg.Database.URL, cfg.Shards.Count, cfg.Shards.Servers = Group(cfg, n), config.URL(url), 1, nil
 	cfg.Desk.Listen = nextPort(cfg.Desk.Listen, n)
 	return cfg, nil
 }

@@ -27,6 +27,10 @@ func TestConfig(t *testing.T) {
 	if one.Group != "weft-shard-2" || one.Shards.Count != 1 || one.Desk.Listen != "127.0.0.1:9111" {
 		t.Errorf("got group %q, %d shards, page at %s", one.Group, one.Shards.Count, one.Desk.Listen)
 	}
+	cfg.Shards.Servers = config.Servers{1: "postgres://other/e"}
+	if one, err = shards.Config(cfg, 1); err != nil || one.Database.URL.Reveal() != "postgres://other/e?search_path=shard_1" || one.Group != "weft-shard-1" {
+		t.Errorf("on another server: got %s, group %q, %v", one.Database.URL, one.Group, err)
+	}
 	cfg.Desk.Listen = "127.0.0.1:0"
 	if one, err = shards.Config(cfg, 2); err != nil || one.Desk.Listen != cfg.Desk.Listen {
 		t.Errorf("page at a free port: got %s, %v", one.Desk.Listen, err)

@@ -1,0 +1,104 @@
+package migrations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Away says that a shard is not at home in a database.
+type Away struct {
+	Server   string // where it is at home, as HOST:PORT/DATABASE
+	Since    time.Time
+	Arriving bool   // it is on its way here
+	Move     string // the id of the move that has taken it away, or brings it
+}
+
+// The triggers that refuse to write into a dealt table of a shard that is away.
+const (
+	awayTrigger         = "weft_shard_away"
+	awayTruncateTrigger = "weft_shard_away_truncate"
+	awayTable           = "weft_shard_away"
+)
+
+// DealtTables returns the names of the tables that are dealt out to shards.
+func DealtTables() (names []string) {
+	for _, t := range dealt {
+		names = append(names, t.table)
+	}
+	return names
+}
+
+// AwaySQL returns the statements that have shard n refuse every write; the row of [Away] is the
+// caller's. They may be repeated.
+func AwaySQL(schema string, n int) string {
+	var triggers strings.Builder
+	shard := pgx.Identifier{schema}.Sanitize()
+	for _, t := range dealt {
+		table := pgx.Identifier{schema, t.table}.Sanitize()
+		fmt.Fprintf(&triggers, "create or replace trigger %s before insert or update or delete on %s for each row execute function %s.weft_shard_refuse();\n", awayTrigger, table, shard)
+		fmt.Fprintf(&triggers, "create or replace trigger %s before truncate on %s for each statement execute function %s.weft_shard_refuse();\n", awayTruncateTrigger, table, shard)
+	}
+	return strings.NewReplacer("{quote}", "$weft$", "{shard}", shard, "{n}", strconv.Itoa(n), "{triggers}", triggers.String()).Replace(template("shards_away.sql"))
+}
+
+// RefuseSQL returns the statements that turn the refusal of [AwaySQL] off or on, for the dealt tables or
+// for all that it refuses.
+func RefuseSQL(schema string, on, leader bool) string {
+	var b strings.Builder
+	verb := map[bool]string{true: "enable", false: "disable"}[on]
+	for _, t := range dealt {
+		fmt.Fprintf(&b, "alter table %s %s trigger %s, %[2]s trigger %[4]s;\n", pgx.Identifier{schema, t.table}.Sanitize(), verb, awayTrigger, awayTruncateTrigger)
+	}
+	if leader {
+		fmt.Fprintf(&b, "alter table %s %s trigger %s;\n", pgx.Identifier{schema, "weft_leader"}.Sanitize(), verb, awayTrigger)
+	}
+	return b.String()
+}
+
+// ReadAway returns where the shard of a schema is at home, nil when that is in this database. A schema
+// that is not there, or that no move has touched, has nothing to say. An empty name is that of the
+// schema that is current.
+func ReadAway(ctx context.Context, db Querier, schema string) (*Away, error) {
+	var there bool
+	table := awayTable
+	if schema != "" {
+		table = pgx.Identifier{schema, awayTable}.Sanitize()
+	}
+	if err := db.QueryRow(ctx, "select to_regclass($1) is not null", table).Scan(&there); err != nil || !there {
+		return nil, err
+	}
+	var a Away
+	err := db.QueryRow(ctx, "select server, since, arriving, move::text from "+table).Scan(&a.Server, &a.Since, &a.Arriving, &a.Move)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("home of the shard: %w", err)
+	}
+	return &a, nil
+}
+
+// ShardsThere reports whether the schema that is current under the search_path of url has the tables
+// that deal out to the shards of spec. An [*OutboxError] says why they are others.
+func ShardsThere(ctx context.Context, url string, spec ShardsSpec) (there bool, err error) {
+	_, err = run(ctx, url, nil, func(ctx context.Context, m *migrator) ([]Step, error) {
+		there, err = m.shardsThere(ctx, spec)
+		return nil, err
+	})
+	return there, err
+}
+
+// awayStatements has a shard that is made refuse its writes from the start.
+func awayStatements(n int, s Shard) string {
+	if s.Away == "" {
+		return ""
+	}
+	return AwaySQL(s.Schema, n) + fmt.Sprintf("insert into %s (server, since, arriving, move) values (%s, now(), false, gen_random_uuid());\n",
+		pgx.Identifier{s.Schema, awayTable}.Sanitize(), literal(s.Away))
+}
