@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
@@ -17,6 +19,9 @@ import (
 const (
 	defaultFaults   = 60
 	defaultDuration = 3 * time.Minute
+	// shardInstances is how many instances share shards: with two, an instance that goes leaves
+	// nothing to share.
+	shardInstances = 3
 )
 
 // Command returns `weftlab chaos`.
@@ -39,7 +44,9 @@ In the end everything is healed and drained, and what the database recorded of i
 what passed to Elasticsearch, and both stores are judged: no event lost or out of order,
 no document taken back or come back, one claimer at a time, no verdict and no send
 without a lease, both stores equal. With --rebuilds the index is built again all the time,
-commands are killed too, and no search by the alias may fail or find an older state. A table says how long takeovers took. The servers that DATABASE_URL and ELASTIC_URL name are
+commands are killed too, and no search by the alias may fail or find an older state. With --shards
+instances share shards, an instance also stays away for a while, or another one comes, and every
+entity must stay in its shard. A table says how long takeovers took. The servers that DATABASE_URL and ELASTIC_URL name are
 left alone: chaos starts its own.
 
 Exit code 0 means that every figure is 0 and the stores are equal; 1 means anything
@@ -53,10 +60,13 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
   weftlab chaos --domain shop
   weftlab chaos --rebuilds --duration 10m
   weftlab chaos --elastic-nodes 3
+  weftlab chaos --shards 4 --duration 14m
   weftlab chaos --patroni
   weftlab chaos --postgres 14 --opensearch 2.19.3
   weftlab chaos --list`,
-		Args:         cobra.NoArgs,
+		Args: func(cmd *cobra.Command, args []string) error {
+			return errors.Join(cobra.NoArgs(cmd, args), withShards(cmd.Flags()))
+		},
 		SilenceUsage: true,
 		RunE: rig.RunE(func(ctx context.Context, cmd *cobra.Command) error {
 			if list {
@@ -73,6 +83,9 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
 			}
 			if f.Changed("faults") && !f.Changed("duration") {
 				opts.Duration = 0
+			}
+			if opts.Shards > 1 && !f.Changed("instances") {
+				opts.Instances = shardInstances
 			}
 			if !f.Changed("seed") {
 				opts.Seed = uint64(rand.Uint32()) // short enough to be typed again
@@ -101,11 +114,26 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
 	f.IntVar(&opts.HeapMB, "elastic-heap", 0, "heap of each Elasticsearch in MiB (default that of the stack)")
 	opts.ElasticNodes = 1
 	f.Var(&bounded{&opts.ElasticNodes, 1, 9}, "elastic-nodes", "nodes of Elasticsearch, 1 to 9; single ones of several are killed, frozen, restarted and cut off, too")
+	opts.Shards = 1
+	f.Var(&bounded{&opts.Shards, 1, 8}, "shards", "shards that entities are dealt out to, 1 to 8; instances (three unless given) share several, and also come and go")
 	f.BoolVar(&opts.Patroni, "patroni", false, "PostgreSQL is three members behind HAProxy that Patroni fails over, commits wait for a second one, and members are killed and frozen, too")
 	opts.AddFlags(f)
 	cmd.MarkFlagsMutuallyExclusive("patroni", "postgres")
 	f.BoolVar(&list, "list", false, "name the faults and end")
 	return cmd
+}
+
+// withShards refuses flags that do not go with several shards.
+func withShards(f *pflag.FlagSet) error {
+	if f.Lookup("shards").Value.String() == "1" {
+		return nil
+	}
+	for _, other := range []string{"domain", "elastic-nodes", "patroni", "rebuilds", "upgrade"} {
+		if f.Changed(other) {
+			return fmt.Errorf("--shards and --%s do not go together: leave one of them out", other)
+		}
+	}
+	return nil
 }
 
 // bounded is the value of a flag with limits.

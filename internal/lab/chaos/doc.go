@@ -19,11 +19,17 @@
 //   - With another build, by --upgrade, every start of an instance takes the one that its
 //     last process was not of, so that all successions occur: of each build by itself and by
 //     the other. Migrations and commands are those of this build.
+//   - With --shards entities are dealt out to shards, which the instances share, and an application
+//     writes to the one name. Each shard is judged by its own record, by what was sent for its
+//     entities, and by their documents; an event or a row in another shard than its entity's is a
+//     finding. Two more faults are drawn: an instance stays away until the others lead all
+//     shards, and another one comes and is handed its share.
 //   - A fault that could not be injected is counted as skipped, with the reason. An
 //     instance that ends without being asked to, or does not end well, fails the run; so
 //     does one that is not well again within a minute and a half of the heal.
 //   - A fault begins in calm: all instances ready, one leading for a second and a half,
-//     close behind the writer and settling. Only an open snapshot goes on beside others.
+//     close behind the writer and settling; of shards each has such a leader, and no instance leads
+//     two more than another. Only an open snapshot goes on beside others.
 //   - Everything it starts ends with it. Servers are its own; none that the environment
 //     names is touched.
 //
@@ -45,6 +51,8 @@
 //	after last settle    last event of the old term → first of the next (SIGTERM, resign)
 //	after the server was first connection that a restarted PostgreSQL took, or first write to
 //	                     another index when the shard of weft's has started → first settled event
+//
+// With shards a takeover is that of one shard: a fault of an instance that leads two is timed twice.
 //
 // An event is delayed by a fault when it took more than a second from commit to done,
 // and some of that between the fault and the calm after it.

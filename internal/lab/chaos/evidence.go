@@ -27,6 +27,8 @@ import (
 //	                             what the database recorded of events, leases, epochs and rows
 //	bulk.csv.gz                  what passed to Elasticsearch, and its answers
 //	findings.txt                 what is wrong, with the story of each entity
+//
+// Where there are shards, the tables are those of each, as record-0.csv.gz.
 
 const stamp = "2006-01-02T15:04:05.000000Z07:00"
 
@@ -81,8 +83,8 @@ func (r *run) keepSchedule() error {
 			if i.Injection == nil {
 				continue // the run has ended before it
 			}
-			fmt.Fprintf(w, "%s\n    at %s, healed %s, calm %s; aimed at %s (leader %v), epoch %d%s", i.Step,
-				i.At.UTC().Format(stamp), i.Healed.UTC().Format(stamp), i.Calm.UTC().Format(stamp), i.Instance, i.Leader, i.Epoch, i.Note)
+			fmt.Fprintf(w, "%s\n    at %s, healed %s, calm %s; aimed at %s (leader %v), epoch %d%s%s", i.Step,
+				i.At.UTC().Format(stamp), i.Healed.UTC().Format(stamp), i.Calm.UTC().Format(stamp), i.Instance, i.Leader, i.Epoch, i.ofShard(), i.Note)
 			if i.Skipped != "" {
 				fmt.Fprintf(w, "; skipped: %s", i.Skipped)
 			}
@@ -92,8 +94,8 @@ func (r *run) keepSchedule() error {
 	})
 }
 
-// keepRecord writes what was recorded as tables.
-func (r *run) keepRecord(log *history.Log, applied []history.Applied) error {
+// keepRecord writes what was recorded, of one shard where there are several, as tables.
+func (r *run) keepRecord(shard string, log *history.Log, applied []history.Applied) error {
 	integer := func(n int64) string { return strconv.FormatInt(n, 10) }
 	record := func(w *csv.Writer) error {
 		_ = w.Write([]string{"seq", "tx", "at", "event", "entity", "version", "op", "from", "to", "owner", "epoch", "attempts", "reclaim"})
@@ -137,8 +139,16 @@ func (r *run) keepRecord(log *history.Log, applied []history.Applied) error {
 		}
 		return nil
 	}
-	return errors.Join(r.keepTable("record.csv.gz", record), r.keepTable("leases.csv.gz", leases), r.keepTable("terms.csv", terms),
-		r.keepTable("source.csv.gz", source), r.keepTable("bulk.csv.gz", bulk))
+	var errs []error
+	for name, fill := range map[string]func(*csv.Writer) error{
+		"record.csv.gz": record, "leases.csv.gz": leases, "terms.csv": terms, "source.csv.gz": source, "bulk.csv.gz": bulk,
+	} {
+		if shard != "" {
+			name = strings.Replace(name, ".csv", "-"+shard+".csv", 1)
+		}
+		errs = append(errs, r.keepTable(name, fill))
+	}
+	return errors.Join(errs...)
 }
 
 // moment is empty for a time that never came.

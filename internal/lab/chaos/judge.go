@@ -16,63 +16,120 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
+// judged is what is known of one shard, or of a run without shards, and what was found.
+type judged struct {
+	shard string // its number; empty without shards
+	history.Run
+	*history.Verdict
+}
+
 // judge reads what was recorded and both stores, and keeps the evidence when
 // something is wrong.
 func (r *run) judge(ctx context.Context) (*Result, error) {
 	took := time.Since(r.began)
 	r.screen.Line("Judging …")
-	log, err := history.Read(ctx, r.Pool, r.Outbox, r.Place.Group)
-	if err != nil {
-		return nil, err
-	}
-	log.Finished = r.opts.Finished
 	end, err := r.domain.end(ctx, r.Place)
 	if err != nil {
 		return nil, err
 	}
-	wrong, err := faults.WrongTimes(ctx, r.Place, r.opened, nil)
+	parts, err := r.parts(ctx, end)
 	if err != nil {
 		return nil, err
 	}
-	r.clocks = append(r.clocks, wrong...)
-	applied, err := r.domain.judged(ctx, r.Place, r.Recorder.Applied())
-	if err != nil {
-		return nil, err
-	}
-	known, err := r.known(ctx, history.Run{Log: log, Acknowledged: r.domain.Acknowledged(), Applied: applied, Crashes: r.crashes(), End: end})
-	if err != nil {
-		return nil, err
-	}
-	v := history.Check(known)
-	result := r.measured(log, took)
-	result.Bulk = len(known.Applied)
-	result.Lost, result.OutOfOrder, result.TwoClaimers = len(v.Lost), len(v.OutOfOrder), len(v.TwoActive)
-	result.Unleased, result.SentEarly, result.Twice, result.Kept = len(v.Unleased), len(v.SentEarly), len(v.Twice), len(v.Kept)
-	result.Regressions, result.Resurrected = len(v.Regressions), len(v.Resurrected)
-	result.WallClock, result.Surprises, result.Failed = len(r.clocks), len(r.unexpected), len(v.DeadLetters)
+	result := r.measured(parts, took)
+	result.WallClock, result.Surprises, result.Converged = len(r.clocks), len(r.unexpected), true
 	result.Missing, result.Extra, result.Stale = end.Compared.Missing, end.Compared.Extra, end.Compared.Stale
-	result.Converged = len(v.Diverged) == 0 && len(v.Unsettled) == 0
-	r.show(v)
+	for n := range parts {
+		parts[n].Verdict = history.Check(parts[n].Run)
+		result.add(&parts[n])
+	}
+	r.show(parts)
 	if result.Err() != nil || r.opts.Evidence != "" {
-		err = errors.Join(r.keepLogs(ctx), r.keepSchedule(), r.keepRecord(log, known.Applied), r.keepFindings(known, v))
+		err = errors.Join(r.keepLogs(ctx), r.keepSchedule(), r.keepFindings(parts))
+		for _, j := range parts {
+			err = errors.Join(err, r.keepRecord(j.shard, j.Log, j.Applied))
+		}
 	}
 	return result, err
 }
 
+// parts reads the record of each shard, and gives each its part of the run.
+func (r *run) parts(ctx context.Context, end *history.End) (parts []judged, err error) {
+	var logs []*history.Log
+	for _, s := range r.shards {
+		log, err := history.Read(ctx, s.Pool, s.Outbox, s.Place.Group)
+		if err != nil {
+			return nil, err
+		}
+		log.Finished = r.opts.Finished
+		wrong, err := faults.WrongTimes(ctx, s.Place, r.opened, nil)
+		if err != nil {
+			return nil, err
+		}
+		logs, r.clocks = append(logs, log), append(r.clocks, wrong...)
+	}
+	applied, err := r.domain.judged(ctx, r.Place, r.Recorder.Applied())
+	if err != nil {
+		return nil, err
+	}
+	all := history.Run{Log: logs[0], Acknowledged: r.domain.Acknowledged(), Applied: applied, Crashes: r.crashes(), End: end}
+	if len(logs) == 1 {
+		all, err = r.known(ctx, all)
+		return []judged{{Run: all}}, err
+	}
+	home, err := r.homes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for n, part := range history.Deal(all, logs, home) {
+		parts = append(parts, judged{shard: r.shards[n].Shard, Run: part})
+	}
+	return parts, nil
+}
+
+// add adds what was found in one shard.
+func (r *Result) add(j *judged) {
+	v := j.Verdict
+	r.Bulk += len(j.Applied)
+	r.Lost += len(v.Lost)
+	r.OutOfOrder += len(v.OutOfOrder)
+	r.TwoClaimers += len(v.TwoActive)
+	r.Unleased += len(v.Unleased)
+	r.SentEarly += len(v.SentEarly)
+	r.Twice += len(v.Twice)
+	r.Kept += len(v.Kept)
+	r.Regressions += len(v.Regressions)
+	r.Resurrected += len(v.Resurrected)
+	r.Misplaced += len(v.Misplaced)
+	r.Failed += len(v.DeadLetters)
+	r.Converged = r.Converged && len(v.Diverged) == 0 && len(v.Unsettled) == 0
+}
+
 // measured is what is counted and timed, without a judgement.
-func (r *run) measured(log *history.Log, took time.Duration) *Result {
-	pause, _ := log.LongestPause()
+func (r *run) measured(parts []judged, took time.Duration) *Result {
 	out := &Result{
-		ElasticNodes: r.opts.ElasticNodes, Patroni: r.opts.Patroni, PauseMS: pause.Milliseconds(),
+		ElasticNodes: r.opts.ElasticNodes, Patroni: r.opts.Patroni,
 		Seed: r.opts.Seed, Seconds: math.Round(took.Seconds()*10) / 10,
-		Domain: cmp.Or(r.opts.Domain, Wordloom), Produced: r.domain.Produced(), Unknown: r.domain.Unknown(), Terms: len(log.Terms),
-		Finished: string(r.opts.Finished), Upgrade: r.opts.Upgrade, OtherTerms: otherTerms(log.Terms, r.starts), Leases: len(log.Leases),
+		Domain: cmp.Or(r.opts.Domain, Wordloom), Produced: r.domain.Produced(), Unknown: r.domain.Unknown(),
+		Finished: string(r.opts.Finished), Upgrade: r.opts.Upgrade,
+	}
+	if len(parts) > 1 {
+		out.Shards = len(parts)
+	}
+	var logs []*history.Log
+	for _, j := range parts {
+		logs = append(logs, j.Log)
+		pause, _ := j.Log.LongestPause()
+		out.PauseMS = max(out.PauseMS, pause.Milliseconds())
+		out.Terms += len(j.Log.Terms)
+		out.OtherTerms += otherTerms(j.Log.Terms, r.starts)
+		out.Leases += len(j.Log.Leases)
 	}
 	if b := r.rebuilds; b != nil {
 		found := b.searcher.Found()
 		out.Rebuilds = &Rebuilds{Done: b.done, Aborted: b.aborted, Killed: b.killed, Searches: found}
 	}
-	out.count(log, r.injections)
+	out.count(logs, r.injections)
 	return out
 }
 
@@ -86,12 +143,11 @@ func (r *run) crashes() (out []history.FaultMark) {
 	return out
 }
 
-// count fills in the table of faults.
-func (r *Result) count(log *history.Log, injections []*injection) {
+// count fills in the table of faults, with the times of each shard whose leader a fault has met.
+func (r *Result) count(logs []*history.Log, injections []*injection) {
 	r.Injected, r.Skipped, r.Delayed = map[string]int{}, map[string]int{}, map[string]int{}
 	r.TakeoverMS = map[string]verdict.Latency{}
 	var done []*injection
-	var marks []history.FaultMark
 	for _, i := range injections {
 		if i.Skipped != "" {
 			r.Skipped[i.Step.Kind]++
@@ -99,21 +155,24 @@ func (r *Result) count(log *history.Log, injections []*injection) {
 		}
 		r.Injected[i.Step.Kind]++
 		done = append(done, i)
-		marks = append(marks, history.FaultMark{Name: i.Step.Kind, At: i.At, Epoch: i.Epoch, Until: i.Healed})
 	}
 	r.Faults = len(done)
-	for _, t := range log.Terms {
-		if !slices.ContainsFunc(done, func(i *injection) bool { return !t.At.Before(i.At) && !t.At.After(i.Calm) }) {
-			r.Spontaneous++
-		}
-	}
-	r.Spontaneous = max(0, r.Spontaneous-1) // the first one was nobody's fault
 	times := map[string][]time.Duration{}
-	for n, t := range history.Takeovers(log, marks) {
-		i := done[n]
-		r.Delayed[i.Step.Kind] += t.Delayed
-		if d, ok := i.timed(log, &t); ok {
-			times[i.Step.Kind] = append(times[i.Step.Kind], d)
+	for shard, log := range logs {
+		r.Spontaneous += spontaneous(log, done)
+		marks := make([]history.FaultMark, len(done))
+		for n, i := range done {
+			marks[n] = history.FaultMark{Name: i.Step.Kind, At: i.At, Epoch: i.met[shard].Epoch, Until: i.Healed}
+		}
+		for n, t := range history.Takeovers(log, marks) {
+			i := done[n]
+			r.Delayed[i.Step.Kind] += t.Delayed
+			if !i.struck(shard) {
+				continue
+			}
+			if d, ok := i.timed(log, &t); ok {
+				times[i.Step.Kind] = append(times[i.Step.Kind], d)
+			}
 		}
 	}
 	for k, all := range times {
@@ -121,12 +180,23 @@ func (r *Result) count(log *history.Log, injections []*injection) {
 	}
 }
 
-// timed returns what the table says of i: see [faults.Measure]. Nothing is timed of a fault
-// that hit a standby.
-func (i *injection) timed(log *history.Log, t *history.Takeover) (time.Duration, bool) {
-	if !i.Leader {
-		return 0, false
+// spontaneous counts the terms that began while everything was well. What was before the first fault
+// is left out: the first term, and the hand-overs to instances that came.
+func spontaneous(log *history.Log, done []*injection) (n int) {
+	for _, t := range log.Terms {
+		if len(done) == 0 || t.At.Before(done[0].At) {
+			continue
+		}
+		if !slices.ContainsFunc(done, func(i *injection) bool { return !t.At.Before(i.At) && !t.At.After(i.Calm) }) {
+			n++
+		}
 	}
+	return n
+}
+
+// timed returns what the table says of a fault that has met the leader of a shard: see
+// [faults.Measure].
+func (i *injection) timed(log *history.Log, t *history.Takeover) (time.Duration, bool) {
 	switch i.Measure {
 	case faults.Takeover:
 		return t.Settle(), t.Happened()
@@ -146,7 +216,7 @@ const (
 )
 
 // show prints the first findings of each kind; the evidence has all.
-func (r *run) show(v *history.Verdict) {
+func (r *run) show(parts []judged) {
 	shown := map[string]int{}
 	line := func(kind string, what any) {
 		if shown[kind]++; shown[kind] <= maxShown {
@@ -159,26 +229,29 @@ func (r *run) show(v *history.Verdict) {
 	for _, s := range r.clocks {
 		line("another clock", s)
 	}
-	for _, b := range v.Breaches() {
-		for _, f := range b.Findings {
-			line(b.Invariant, f)
+	for _, j := range parts {
+		for _, b := range j.Breaches() {
+			for _, f := range b.Findings {
+				line(j.said(b.Invariant), f)
+			}
 		}
-	}
-	for _, f := range v.Unsettled {
-		line("not written again after a dead letter", f)
+		for _, f := range j.Unsettled {
+			line(j.said("not written again after a dead letter"), f)
+		}
 	}
 }
 
+// said is a title, with the shard where there are several.
+func (j *judged) said(title string) string {
+	if j.shard == "" {
+		return title
+	}
+	return title + ", shard " + j.shard
+}
+
 // keepFindings writes what is wrong, and the story of the entities that it is about.
-func (r *run) keepFindings(known history.Run, v *history.Verdict) error {
+func (r *run) keepFindings(parts []judged) error {
 	return r.keep("findings.txt", func(w io.Writer) error {
-		told := map[outbox.Key]bool{}
-		section := func(title string, findings []history.Finding) {
-			fmt.Fprintf(w, "%s: %d\n", title, len(findings))
-			for _, f := range findings {
-				fmt.Fprintf(w, "  %v\n", f)
-			}
-		}
 		for _, title := range []struct {
 			name  string
 			lines []string
@@ -188,23 +261,37 @@ func (r *run) keepFindings(known history.Run, v *history.Verdict) error {
 				fmt.Fprintf(w, "  %s\n", line)
 			}
 		}
-		breaches := v.Breaches()
-		if len(v.Unsettled) > 0 {
-			breaches = append(breaches, history.Breach{Invariant: "convergence, after a dead letter", Findings: v.Unsettled})
-		}
-		for _, b := range breaches {
-			section(b.Invariant, b.Findings)
-		}
-		section("dead letters, which are legal", v.DeadLetters)
-		for _, b := range breaches {
-			for _, f := range b.Findings {
-				if f.Key == (outbox.Key{}) || told[f.Key] || len(told) == maxStories {
-					continue
-				}
-				told[f.Key] = true
-				fmt.Fprintf(w, "\n%s: %v\n%s", b.Invariant, f, history.Story(known.Log, known.Applied, f.Key))
-			}
+		for n := range parts {
+			parts[n].tell(w)
 		}
 		return nil
 	})
+}
+
+// tell writes what was found in one shard.
+func (j *judged) tell(w io.Writer) {
+	section := func(title string, findings []history.Finding) {
+		fmt.Fprintf(w, "%s: %d\n", j.said(title), len(findings))
+		for _, f := range findings {
+			fmt.Fprintf(w, "  %v\n", f)
+		}
+	}
+	breaches := j.Breaches()
+	if len(j.Unsettled) > 0 {
+		breaches = append(breaches, history.Breach{Invariant: "convergence, after a dead letter", Findings: j.Unsettled})
+	}
+	for _, b := range breaches {
+		section(b.Invariant, b.Findings)
+	}
+	section("dead letters, which are legal", j.DeadLetters)
+	told := map[outbox.Key]bool{}
+	for _, b := range breaches {
+		for _, f := range b.Findings {
+			if f.Key == (outbox.Key{}) || told[f.Key] || len(told) == maxStories {
+				continue
+			}
+			told[f.Key] = true
+			fmt.Fprintf(w, "\n%s: %v\n%s", j.said(b.Invariant), f, history.Story(j.Log, j.Applied, f.Key))
+		}
+	}
 }

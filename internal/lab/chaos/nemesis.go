@@ -22,7 +22,8 @@ const (
 type injection struct {
 	*faults.Injection
 	Step     Step
-	Instance string // at which it was aimed
+	Instance string           // at which it was aimed
+	met      []rig.Leadership // of each shard, as it began
 	Healed   time.Time
 	Calm     time.Time // everything was well again
 	Skipped  string    // why it was not done
@@ -30,7 +31,7 @@ type injection struct {
 
 // injectAll injects the faults of the schedule, one after the other, each into calm.
 func (r *run) injectAll(ctx context.Context) error {
-	schedule := newSchedule(r.opts.Seed, r.opts.Only, r.opts.there()...)
+	schedule := r.opts.schedule()
 	if r.rebuilds != nil {
 		schedule.pause = rebuildPause
 	}
@@ -66,7 +67,7 @@ func (r *run) injectAll(ctx context.Context) error {
 			return fmt.Errorf("after fault %v: %w", i.Step, err)
 		}
 		i.Calm = time.Now()
-		r.screen.Line("%4d  %-28s %-2s epoch %-4d %6.1f s, calm after %.1f s%s", i.Step.N, i.Step.Kind, i.Instance, i.Epoch,
+		r.screen.Line("%4d  %-28s %-2s epoch %-4d%s %6.1f s, calm after %.1f s%s", i.Step.N, i.Step.Kind, i.Instance, i.Epoch, i.ofShard(),
 			healed.Sub(start).Seconds(), i.Calm.Sub(healed).Seconds(), i.Note)
 		if r.lasting != nil && !r.lasting.Alive(ctx) {
 			if err := r.endLasting(ctx); err != nil {
@@ -80,8 +81,12 @@ func (r *run) injectAll(ctx context.Context) error {
 // inject aims and carries out one step. When it returns the fault is healed.
 func (r *run) inject(ctx context.Context, i *injection) error {
 	target := r.target
+	target.Group = r.shards[i.Step.Shard]
 	target.Seed = r.opts.Seed + uint64(i.Step.N)
-	m, l, err := r.LeadingMember(ctx)
+	m, l, err := target.LeadingMember(ctx)
+	if err == nil {
+		i.met, err = r.shards.Leaders(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -118,8 +123,8 @@ func (r *run) carryOut(ctx context.Context, i *injection) error {
 		return i.Inject(ctx)
 	}
 	err := i.Inject(ctx)
-	if err == nil && i.Leader && i.EndsTerm() {
-		err = r.Succeeded(ctx, i.Epoch)
+	if err == nil && i.EndsTerm() {
+		err = r.followed(i, func(g *rig.Group, epoch int64) error { return g.Succeeded(ctx, epoch) })
 	}
 	if err == nil {
 		hold := i.Hold
@@ -135,7 +140,7 @@ func (r *run) carryOut(ctx context.Context, i *injection) error {
 		return errors.Join(err, failure)
 	}
 	if err == nil && i.Measure == faults.Restarted {
-		err = r.Settles(ctx, i.Epoch)
+		err = r.followed(i, func(g *rig.Group, epoch int64) error { return g.Settles(ctx, epoch) })
 	}
 	return err
 }
@@ -149,17 +154,21 @@ func (r *run) endLasting(ctx context.Context) error {
 	return i.Heal(ctx)
 }
 
-// calm waits until everything is well: all instances are ready, one of them leads, is close
-// behind the writers and settles another event (one whose breaker is open is ready).
+// calm waits until everything is well: all instances are ready, each shard has a leader, none leads
+// two more than another, they are close behind the writers, and each settles another event (one
+// whose breaker is open is ready).
 func (r *run) calm(ctx context.Context) error {
-	var epoch int64
+	var leaders []rig.Leadership
 	err := rig.Await(ctx, calmTimeout, calmPeriod, "calm", func(ctx context.Context) error {
 		if err := r.Supervise(ctx); err != nil {
 			return err
 		}
-		l, err := r.Leader(ctx)
+		now, err := r.shards.Leaders(ctx)
+		for _, l := range now {
+			err = errors.Join(err, l.Rested())
+		}
 		if err == nil {
-			err = l.Rested()
+			err = r.evenlyLed(ctx)
 		}
 		if err == nil {
 			err = r.AllReady(ctx)
@@ -167,7 +176,7 @@ func (r *run) calm(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		epoch = l.Epoch
+		leaders = now
 		backlog, err := r.Backlog(ctx)
 		if err == nil && backlog > calmBacklog {
 			err = fmt.Errorf("%d events are in flight or could be", backlog)
@@ -177,15 +186,20 @@ func (r *run) calm(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.Settles(ctx, epoch)
+	for n, s := range r.shards {
+		if err := s.Settles(ctx, leaders[n].Epoch); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // watch shows where things are until ctx ends.
 func (r *run) watch(ctx context.Context) {
 	for rig.Sleep(ctx, time.Second) == nil {
 		leads := "PostgreSQL is away"
-		if l, err := r.Leader(ctx); err == nil {
-			leads = l.String()
+		if leaders, err := r.shards.Leaders(ctx); err == nil {
+			leads = whoLeads(leaders)
 		}
 		waiting, failed, _ := r.Unsettled(ctx) // 0 when nobody answers
 		produced := r.domain.Produced()

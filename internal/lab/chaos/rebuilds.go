@@ -51,7 +51,7 @@ func (r *run) openRebuilds(ctx context.Context) error {
 			r.rebuilds.searcher.Watched = append(r.rebuilds.searcher.Watched, k.String())
 		}
 	}
-	if err := r.Drained(ctx, drainTimeout, r.Supervise); err != nil {
+	if err := r.drained(ctx); err != nil {
 		return err
 	}
 	if err := r.Elastic.Do(ctx, http.MethodPost, "/"+url.PathEscape(r.Index)+"/_refresh", nil, nil); err != nil {

@@ -27,9 +27,10 @@ type Result struct {
 	// too busy for a heartbeat in three seconds has some: no figure of the verdict.
 	Spontaneous int `json:"spontaneous_terms"`
 
+	Shards       int   `json:"shards,omitempty"` // that instances shared
 	ElasticNodes int   `json:"elastic_nodes,omitempty"`
 	Patroni      bool  `json:"patroni,omitempty"`
-	PauseMS      int64 `json:"longest_pause_ms"` // in which no event was done
+	PauseMS      int64 `json:"longest_pause_ms"` // in which no event was done: the longest of a shard
 
 	Finished   string `json:"finished,omitempty"` // what became of events that were done
 	Upgrade    string `json:"upgrade,omitempty"`  // the other build that led in turns
@@ -45,6 +46,7 @@ type Result struct {
 	Regressions int  `json:"regressions"`  // writes that took a document to an older version
 	Resurrected int  `json:"resurrected"`  // deleted documents that came back by themselves
 	TwoClaimers int  `json:"two_claimers"` // acts under a term that was over, or that another one holds
+	Misplaced   int  `json:"misplaced"`    // events and rows in a shard that is not their entity's
 	WallClock   int  `json:"wall_clock"`   // columns with times of an instance's clock
 	Surprises   int  `json:"surprises"`    // instances that ended by themselves, or badly
 	Missing     int  `json:"missing"`      // rows without a document
@@ -76,6 +78,7 @@ func (r *Result) Err() error {
 		{N: r.Lost, What: "lost events"}, {N: r.OutOfOrder, What: "events out of order"}, {N: r.Regressions, What: "writes back to an older version"},
 		{N: r.Resurrected, What: "resurrected documents"}, {N: r.TwoClaimers, What: "acts of a second claimer"},
 		{N: r.WallClock, What: "columns with times of another clock"}, {N: r.Unleased, What: "verdicts without a lease"},
+		{N: r.Misplaced, What: "events or rows in another shard than their entity's"},
 		{N: r.SentEarly, What: "sends without a lease"}, {N: r.Twice, What: "events done or archived twice"},
 		{N: kept, What: "finished events that stayed in the table"}, {N: r.Surprises, What: "instances that ended by themselves or badly"},
 		{N: r.Missing, What: "missing documents"}, {N: r.Extra, What: "extra documents"}, {N: r.Stale, What: "stale documents"},
@@ -125,6 +128,9 @@ func (r *Result) write(w io.Writer) {
 		r.Lost, r.OutOfOrder, r.Regressions, r.Resurrected, r.TwoClaimers, r.WallClock, r.Missing, r.Extra, r.Stale)
 	fmt.Fprintf(w, "%.1f s at most without an event that was done\n", float64(r.PauseMS)/1000)
 	fmt.Fprintf(w, "%d leases; %d verdicts and %d sends without one, %d done twice\n", r.Leases, r.Unleased, r.SentEarly, r.Twice)
+	if r.Shards > 0 {
+		fmt.Fprintf(w, "%d shards; %d events or rows in another shard than their entity's\n", r.Shards, r.Misplaced)
+	}
 	if r.Finished != "" {
 		fmt.Fprintf(w, "finished events: %s; %d stayed in the table\n", r.Finished, r.Kept)
 	}

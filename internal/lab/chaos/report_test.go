@@ -86,6 +86,7 @@ func TestResultErr(t *testing.T) {
 		"1 finished events that stayed":       func(r *Result) { r.Kept = 1 },
 		"0 of 3 terms of the other build":     func(r *Result) { r.Upgrade = "v1" },
 		"3 of 3 terms of the other build":     func(r *Result) { r.Upgrade, r.OtherTerms = "v1", 3 },
+		"1 events or rows in another shard":   func(r *Result) { r.Misplaced = 1 },
 		"1 columns with times of another":     func(r *Result) { r.WallClock = 1 },
 		"1 instances that ended by themselve": func(r *Result) { r.Surprises = 1 },
 		"1 missing documents":                 func(r *Result) { r.Missing, r.Converged = 1, false },
@@ -163,9 +164,13 @@ func TestResultCount(t *testing.T) {
 		{faults.Throttle429, true, verdict.Latency{}},
 	} {
 		var r Result
-		r.count(log, []*injection{
+		met := []rig.Leadership{{Epoch: 4, Instance: "b"}}
+		if tc.led {
+			met[0].Instance = "a"
+		}
+		r.count([]*history.Log{log}, []*injection{
 			{
-				Step: Step{Kind: tc.kind}, Healed: at(310), Calm: at(400),
+				Step: Step{Kind: tc.kind}, Instance: "a", met: met, Healed: at(310), Calm: at(400),
 				Injection: &faults.Injection{Fault: faults.Named(tc.kind), Leader: tc.led, Epoch: 4, At: at(200), Accepts: at(300)},
 			},
 			{Step: Step{Kind: tc.kind}, Injection: &faults.Injection{Leader: tc.led, Epoch: 5}, Skipped: "not now"},

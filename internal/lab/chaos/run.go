@@ -43,6 +43,7 @@ type Options struct {
 	Binary   string // weft; empty means to build it
 	HeapMB   int    // of each Elasticsearch; 0 is the stack's default
 
+	Shards         int  // that entities are dealt out to, and that instances share; 1 or 0: none
 	ElasticNodes   int  // as one cluster, with faults of single nodes
 	Patroni        bool // manages a PostgreSQL of three members, with faults of theirs
 	stack.Versions      // of the servers that are started
@@ -73,7 +74,17 @@ func (o *Options) there() (there []faults.Where) {
 	if o.Patroni {
 		there = append(there, faults.Members)
 	}
+	if o.Shards > 1 {
+		there = append(there, faults.Shards)
+	}
 	return there
+}
+
+// schedule is that of the run.
+func (o *Options) schedule() *schedule {
+	s := newSchedule(o.Seed, o.Only, o.there()...)
+	s.shards = o.Shards
+	return s
 }
 
 // run is one run.
@@ -85,6 +96,7 @@ type run struct {
 	began  time.Time
 	opened time.Time // by the database's clock, before weft was there
 
+	shards      rig.Shards       // the group of each; the run's own without shards
 	cluster     *patroni.Cluster // nil without
 	target      faults.Target
 	otherBinary string // of the other build; empty when there is none
@@ -172,14 +184,16 @@ func (r *run) prepare(ctx context.Context) error {
 	if r.opened, err = r.Now(ctx); err != nil {
 		return err
 	}
-	if err := r.Fleet.Run(ctx, "migrate", "up"); err != nil {
+	if err := r.install(ctx); err != nil {
 		return err
 	}
 	if r.domain, err = r.openDomain(ctx); err != nil {
 		return err
 	}
-	if err := r.Record(ctx); err != nil {
-		return err
+	for _, s := range r.shards {
+		if err := s.Record(ctx); err != nil {
+			return err
+		}
 	}
 	if r.opts.ElasticNodes > 1 && r.opts.Domain != Shop {
 		if err := r.MakeIndex(ctx, clusterShards); err != nil {
@@ -225,7 +239,7 @@ func (r *run) build(ctx context.Context) (err error) {
 	if r.opts.Binary != "" {
 		return nil
 	}
-	if newSchedule(r.opts.Seed, r.opts.Only, r.opts.there()...).contains(faults.SkewedClock, r.opts.Faults) {
+	if r.opts.schedule().contains(faults.SkewedClock, r.opts.Faults) {
 		r.screen.Line("Building weft with a wrong wall clock …")
 		r.target.Skew = skew(r.opts.Seed)
 		overlay, err := rig.SkewedClock(ctx, r.target.Skew)
@@ -273,8 +287,14 @@ func (r *run) keepWhatThereIs(ctx context.Context) error {
 		return nil
 	}
 	err := errors.Join(r.keepLogs(ctx), r.keepSchedule())
-	if log, unread := history.Read(ctx, r.Pool, r.Outbox, r.Place.Group); unread == nil {
-		err = errors.Join(err, r.keepRecord(log, r.Recorder.Applied()))
+	for n, s := range r.shards {
+		applied := r.Recorder.Applied()
+		if n > 0 {
+			applied = nil // all of it is beside the first
+		}
+		if log, unread := history.Read(ctx, s.Pool, s.Outbox, s.Place.Group); unread == nil {
+			err = errors.Join(err, r.keepRecord(s.Shard, log, applied))
+		}
 	}
 	return err
 }

@@ -32,6 +32,11 @@ func short(t *testing.T, overlay map[string][]byte, opts Options) (string, *Resu
 	}
 	opts.JSON, opts.Evidence = filepath.Join(dir, "result.json"), filepath.Join(dir, "evidence")
 	opts.DatabaseURL, opts.ElasticURL, opts.Index = testenv.Database(t), testenv.ElasticURL(t), testenv.Index(t)
+	tables := []string{"record.csv.gz", "leases.csv.gz", "bulk.csv.gz"}
+	if opts.Shards > 1 {
+		opts.DatabaseURL = emptySchema(t)
+		tables = []string{"record-0.csv.gz", "leases-2.csv.gz", "bulk-1.csv.gz"}
+	}
 	verdict := Run(t.Context(), opts)
 	t.Logf("%s\n%v", &out, verdict)
 	var result Result
@@ -42,7 +47,7 @@ func short(t *testing.T, overlay map[string][]byte, opts Options) (string, *Resu
 	if err := json.Unmarshal(text, &result); err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{"schedule.txt", "record.csv.gz", "leases.csv.gz", "bulk.csv.gz", "findings.txt", "weft-a.jsonl"} {
+	for _, file := range append(tables, "schedule.txt", "findings.txt", "weft-a.jsonl") {
 		if info, err := os.Stat(filepath.Join(opts.Evidence, file)); err != nil || info.Size() == 0 {
 			t.Errorf("evidence %s: got %v, want a file that is not empty", file, err)
 		}

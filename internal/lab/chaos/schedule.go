@@ -14,6 +14,7 @@ import (
 type Step struct {
 	N       int           // from 1
 	Kind    string        // name of the fault
+	Shard   int           // whose leader it is about; 0 without shards
 	Standby bool          // aimed at a standby instead of the leader
 	Pause   time.Duration // of calm before it
 	faults.Params
@@ -50,6 +51,8 @@ type schedule struct {
 	deck  []string
 	n     int
 	pause time.Duration // at most, before a fault
+	// shards is how many there are to aim at; 0 or 1: no choice.
+	shards int
 }
 
 const (
@@ -87,6 +90,9 @@ func (s *schedule) next() Step {
 	}
 	if fault.Draw != nil {
 		fault.Draw(&s.dice, &step.Params)
+	}
+	if s.shards > 1 {
+		step.Shard = s.dice.IntN(s.shards)
 	}
 	return step
 }

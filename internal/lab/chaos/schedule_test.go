@@ -127,8 +127,14 @@ func TestScheduleOfClusters(t *testing.T) {
 		"nodes":             {ElasticNodes: 3},
 		"members":           {ElasticNodes: 1, Patroni: true},
 		"both":              {ElasticNodes: 3, Patroni: true},
+		"shards":            {ElasticNodes: 1, Shards: 4},
 	} {
-		s := newSchedule(1, nil, opts.there()...)
+		s := opts.schedule()
+		for _, shared := range []string{faults.InstanceAway, faults.InstanceMore} {
+			if s.contains(shared, 0) != (opts.Shards > 1) {
+				t.Errorf("%s: got the faults %v", name, s.kinds)
+			}
+		}
 		for _, node := range []string{faults.NodeSIGKILL, faults.NodeCutOff} {
 			if s.contains(node, 0) != (opts.ElasticNodes > 1) {
 				t.Errorf("%s: got the faults %v", name, s.kinds)
@@ -139,5 +145,23 @@ func TestScheduleOfClusters(t *testing.T) {
 				t.Errorf("%s: got the faults %v", name, s.kinds)
 			}
 		}
+	}
+}
+
+// Faults of shards are aimed at each of them in turns; without shards nothing is drawn for it.
+func TestScheduleOfShards(t *testing.T) {
+	t.Parallel()
+	aimed := map[int]int{}
+	sharded := (&Options{Seed: 1, Shards: 4}).schedule()
+	for range 200 {
+		aimed[sharded.next().Shard]++
+	}
+	for shard := range 4 {
+		if aimed[shard] < 20 {
+			t.Errorf("shard %d: got %d of 200 faults, want some 50", shard, aimed[shard])
+		}
+	}
+	if len(aimed) != 4 {
+		t.Errorf("got the shards %v, want 0 to 3", aimed)
 	}
 }

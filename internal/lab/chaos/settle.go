@@ -28,17 +28,21 @@ func (r *run) settle(ctx context.Context) error {
 		}
 		r.unexpected = append(r.unexpected, r.rebuilds.failures...)
 	}
-	if err := r.Drained(ctx, drainTimeout, r.Supervise); err != nil {
+	if err := r.drained(ctx); err != nil {
 		return err
 	}
-	dead, err := r.deadEnds(ctx)
-	if err != nil {
-		return err
+	var dead []outbox.Key
+	for _, s := range r.shards {
+		keys, err := deadEnds(ctx, s.Place)
+		if err != nil {
+			return err
+		}
+		dead = append(dead, keys...)
 	}
 	if err := r.domain.Renew(ctx, dead...); err != nil {
 		return err
 	}
-	if err := r.Drained(ctx, drainTimeout, r.Supervise); err != nil {
+	if err := r.drained(ctx); err != nil {
 		return err
 	}
 	r.screen.Line("Drained in %.1f s; %d entities whose newest event had failed were written again", time.Since(start).Seconds(), len(dead))
@@ -48,18 +52,28 @@ func (r *run) settle(ctx context.Context) error {
 	return nil
 }
 
+// drained waits until every event of every shard is done or failed.
+func (r *run) drained(ctx context.Context) error {
+	for _, s := range r.shards {
+		if err := s.Drained(ctx, drainTimeout, r.Supervise); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // deadEnds returns the entities whose newest event ended in failed.
-func (r *run) deadEnds(ctx context.Context) ([]outbox.Key, error) {
+func deadEnds(ctx context.Context, p *rig.Place) ([]outbox.Key, error) {
 	ctx, cancel := context.WithTimeout(ctx, rig.QueryTimeout)
 	defer cancel()
-	rows, err := r.Pool.Query(ctx, `
+	rows, err := p.Pool.Query(ctx, `
 select f.entity_type, f.entity_id
-from `+r.Outbox+` f
+from `+p.Outbox+` f
 left join (
   select entity_type, entity_id, max(event_version) as done from weftlab_history
   where source = $1 and new_status in ('done', 'archived', 'deleted') group by 1, 2) h using (entity_type, entity_id)
 where f.status = 'failed'
-group by 1, 2, h.done having h.done is null or h.done < max(f.event_version)`, r.Outbox)
+group by 1, 2, h.done having h.done is null or h.done < max(f.event_version)`, p.Outbox)
 	if err != nil {
 		return nil, fmt.Errorf("look for dead ends: %w", err)
 	}

@@ -56,8 +56,29 @@ func skew(ctx context.Context, i *Injection) error {
 		return err
 	}
 	var err error
-	i.term, err = i.Group.Leader(ctx)
+	if i.ledBy, err = i.groupOf(ctx, i.skewed); err != nil {
+		return err
+	}
+	i.term, err = i.ledBy.Leader(ctx)
 	return err
+}
+
+// groupOf returns the group that a member leads: where there are several, one of them when no more
+// of them are about to be handed over.
+func (i *Injection) groupOf(ctx context.Context, m *rig.Member) (*rig.Group, error) {
+	if len(i.Shards) == 0 {
+		return i.Group, nil
+	}
+	if err := i.even(ctx, nil); err != nil {
+		return nil, err
+	}
+	leaders, err := i.Shards.Leaders(ctx)
+	for n, l := range leaders {
+		if l.Instance == m.Name {
+			return i.Shards[n], nil
+		}
+	}
+	return nil, errors.Join(err, Skip("the instance with the wrong clock leads no shard"))
 }
 
 // end asks a member to stop and waits for its end.
@@ -79,7 +100,7 @@ func unskew(ctx context.Context, i *Injection) error {
 
 // lookForClock looks for the wrong clock in the tables, and for a term that ended by it.
 func lookForClock(ctx context.Context, i *Injection) error {
-	still, err := i.Group.Leader(ctx)
+	still, err := i.ledBy.Leader(ctx)
 	if err != nil {
 		return err
 	}
@@ -90,7 +111,7 @@ func lookForClock(ctx context.Context, i *Injection) error {
 	// What it has written itself is younger than its start, and not of the future.
 	itsTerm := fmt.Sprintf("epoch = %d", i.term.Epoch)
 	itsEvents := fmt.Sprintf("id in (select h.event_id from weftlab_history h where h.tx in (select e.tx from weftlab_lease e where e.epoch = %d and e.events is null))", i.term.Epoch)
-	found, err := WrongTimes(ctx, i.Place, i.At, map[string]string{
+	found, err := WrongTimes(ctx, i.ledBy.Place, i.At, map[string]string{
 		i.Outbox: itsEvents, outbox.HistoryTable(i.Outbox): itsEvents, "weft_lease": itsTerm, "weft_leader": itsTerm, "weft_term": itsTerm, "weft_progress": itsTerm,
 		"weft_instance": fmt.Sprintf("instance = '%s'", i.skewed.Name), "weft_audit": fmt.Sprintf("by_epoch = %d", i.term.Epoch),
 	})

@@ -36,6 +36,7 @@ const (
 	Anywhere Where = iota
 	Nodes          // several of Elasticsearch
 	Members        // of a PostgreSQL that fails over by itself
+	Shards         // that instances share
 )
 
 // Fault is an entry of the catalogue.
@@ -46,6 +47,8 @@ type Fault struct {
 	Share   int   // of a deck of chaos's schedule; 0: only when asked for by name
 	Aimed   bool  // at an instance, which may be a standby; else at the leader, or at no instance
 	Where   Where // it is drawn
+	// OneShard says that the fault meets the leader of one shard, and not as the leader of others.
+	OneShard bool
 	// Crash says that PostgreSQL may lose what was committed without waiting for the disk, or for
 	// another member.
 	Crash bool
@@ -106,6 +109,8 @@ type Target struct {
 	Primary stack.Server
 	// Patroni is the PostgreSQL that fails over by itself, where it does; nil elsewhere.
 	Patroni *patroni.Cluster
+	// Shards are all of those that instances share; Group is then one of them. Empty elsewhere.
+	Shards rig.Shards
 }
 
 // Injection is one fault as it is carried out.
@@ -130,6 +135,8 @@ type Injection struct {
 	hits   int
 	term   rig.Leadership
 	skewed *rig.Member
+	ledBy  *rig.Group // whose leader it became
+	joined *rig.Member
 	stop   func() error
 	node   stack.Server // of Elasticsearch
 	// Of the members, before the fault.
@@ -175,7 +182,7 @@ func (i *Injection) Heal(ctx context.Context) error {
 
 // All returns the catalogue, in the order of the reports.
 func All() []Fault {
-	return slices.Concat(processes(), sessions(), networks(), servers(), answers(), indices(), databases(), full(), clocks(), nodes(), onDemand(), members())
+	return slices.Concat(processes(), instances(), sessions(), networks(), servers(), answers(), indices(), databases(), full(), clocks(), nodes(), onDemand(), members())
 }
 
 // Named returns the fault of that name, or nil.

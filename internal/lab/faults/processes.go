@@ -38,9 +38,13 @@ func processes() []Fault {
 		},
 		{
 			Name: Resign, About: "the leader is asked to hand over (weft resign)",
-			Measure: Handover, Share: 2, Available: knowsResign,
+			Measure: Handover, Share: 2, OneShard: true, Available: knowsResign,
 			Inject: func(ctx context.Context, i *Injection) error {
-				return i.Fleet.Run(ctx, "resign", "--by", "weftlab chaos", "--why", Resign)
+				args := []string{"resign", "--by", "weftlab chaos", "--why", Resign}
+				if i.Shard != "" {
+					args = append(args, "--shard", i.Shard)
+				}
+				return i.Fleet.Run(ctx, args...)
 			},
 		},
 		{
@@ -71,10 +75,15 @@ func terminate(ctx context.Context, i *Injection) error {
 	if err := instance.AwaitEnd(ctx); err != nil {
 		return err
 	}
+	i.endedWell(instance)
+	return nil
+}
+
+// endedWell notes an exit status other than 0 after SIGTERM.
+func (i *Injection) endedWell(instance *rig.Instance) {
 	if instance.Err() != nil {
 		i.Findings = append(i.Findings, "after SIGTERM: "+instance.Ending().Error())
 	}
-	return nil
 }
 
 // startAgain is the supervisor. A program that measures the standby heals when that one leads.

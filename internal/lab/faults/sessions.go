@@ -14,7 +14,7 @@ func sessions() []Fault {
 	return []Fault{
 		{
 			Name: TerminateLock, About: "the server ends the leader's lock session",
-			Measure: Takeover, Share: 2, Inject: endSessions("lock"),
+			Measure: Takeover, Share: 2, OneShard: true, Inject: endSessions("lock"),
 		},
 		{
 			Name: "terminate-pool", About: "the server ends all of an instance's sessions but the lock session",
@@ -22,7 +22,7 @@ func sessions() []Fault {
 		},
 		{
 			Name: "terminate-all", About: "the server ends all sessions of the leader",
-			Measure: Takeover, Share: 1, Inject: endSessions("%"),
+			Measure: Takeover, Share: 1, OneShard: true, Inject: endSessions("%"),
 		},
 	}
 }

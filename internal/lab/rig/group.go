@@ -27,6 +27,7 @@ type Group struct {
 
 	mu      sync.Mutex
 	members []*Member
+	whole   *Group // whose members these are; nil: its own
 }
 
 // Member is one name in a group: the process that bears it now, and its proxies.
@@ -56,6 +57,7 @@ func NewFleet(ctx context.Context, binary, dir string) (f *Fleet, err error) {
 
 // Launch adds a member and starts its first process; env comes on top of the fleet's.
 func (g *Group) Launch(ctx context.Context, name string, env ...string) (m *Member, err error) {
+	g = g.own()
 	m = &Member{Name: name, Env: env, group: g}
 	if g.Recorder != nil {
 		if m.Proxies, err = proxy.NewProxies(name, g.DatabaseURL, g.ElasticURL, g.Recorder); err != nil {
@@ -90,6 +92,18 @@ func (g *Group) LaunchAll(ctx context.Context, names ...string) error {
 	return nil
 }
 
+// Leave takes a member whose process has ended out of the group, and ends its proxies.
+func (g *Group) Leave(m *Member) error {
+	g = g.own()
+	g.mu.Lock()
+	g.members = slices.DeleteFunc(g.members, func(other *Member) bool { return other == m })
+	g.mu.Unlock()
+	if m.Proxies == nil {
+		return nil
+	}
+	return m.Proxies.Close()
+}
+
 // Start gives the member a new process of this binary; empty means the fleet's.
 func (m *Member) Start(ctx context.Context, binary string) error {
 	if m.group.Pick != nil {
@@ -114,6 +128,7 @@ func (m *Member) Instance() *Instance {
 
 // Members returns the members so far, in the order of their start.
 func (g *Group) Members() []*Member {
+	g = g.own()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Clone(g.members)
@@ -154,6 +169,7 @@ func (g *Group) LeadingMember(ctx context.Context) (*Member, Leadership, error) 
 
 // Supervise starts again the members whose process has ended, as a supervisor does.
 func (g *Group) Supervise(ctx context.Context) error {
+	g = g.own()
 	for _, m := range g.Members() {
 		i := m.Instance()
 		if !i.HasEnded() {

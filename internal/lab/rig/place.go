@@ -43,11 +43,13 @@ type Place struct {
 	Index       string // name for weft, which makes it
 	Group       string // of leadership
 	Outbox      string // table that is written, recorded and waited for
+	Shard       string // number of the shard that the place is; empty where there are no shards
 
 	Pool    *pgxpool.Pool // of DatabaseURL, past all faults
 	Elastic *reconcile.Client
 
-	parent *Place // that a corner is in
+	parent *Place   // that a corner is in
+	shards []*Place // see OpenShard
 }
 
 // Open starts the servers that opts does not name, and connects to both. It makes nothing on
@@ -115,6 +117,7 @@ func (p *Place) Corner(ctx context.Context, schema, index, group string, conns i
 	u.RawQuery = q.Encode()
 	corner := *p
 	c = &corner
+	c.shards = nil
 	c.parent, c.Pool, c.DatabaseURL, c.Schema, c.Index, c.Group = p, nil, u.String(), schema, index, group
 	limited, cancel := context.WithTimeout(ctx, QueryTimeout)
 	defer cancel()
@@ -127,9 +130,12 @@ func (p *Place) Corner(ctx context.Context, schema, index, group string, conns i
 	return c, nil
 }
 
-// Close ends the connections, removes a corner's schema and index, and stops the servers that
-// were started. The end of ctx does not cut it short.
+// Close ends the connections, those of shards too, removes a corner's schema and index, and stops
+// the servers that were started. The end of ctx does not cut it short.
 func (p *Place) Close(ctx context.Context) error {
+	for _, s := range p.shards {
+		s.Pool.Close()
+	}
 	if p.Pool != nil {
 		p.Pool.Close()
 	}

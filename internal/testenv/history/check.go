@@ -45,6 +45,12 @@ type Run struct {
 	// Alias, when not empty, is the name by which events were carried while rebuilds wrote to
 	// other indexes and moved it; Index is what it leads to in the end.
 	Alias, Index string
+
+	// Home, when not nil, says which shard each entity belongs to, and Shard which one Log is of. See
+	// [Deal].
+	Home    map[outbox.Key]int
+	Shard   int
+	leaders map[string]bool // instances that have held leases in any shard
 }
 
 // Verdict is what the checks found.
@@ -59,6 +65,7 @@ type Verdict struct {
 	Regressions []Finding
 	Resurrected []Finding
 	Diverged    []Finding
+	Misplaced   []Finding
 	// These are legal ends, for whoever operates weft to act on.
 	DeadLetters []Finding
 	Unsettled   []Finding // documents of entities whose newest event is one
@@ -73,7 +80,7 @@ func Check(r Run) *Verdict {
 	}
 	if r.Applied != nil {
 		live := r.live()
-		v.SentEarly = SentEarly(r.Log, live, r.Crashes)
+		v.SentEarly = sentEarly(r.Log, live, r.Crashes, r.leaders)
 		v.Lost = append(v.Lost, Unprojected(r.Log, live)...)
 		for index, items := range r.byIndex() {
 			docs, end := documents(items), r.End
@@ -83,6 +90,9 @@ func Check(r Run) *Verdict {
 			v.Regressions = append(v.Regressions, regressions(r.Log, docs, end)...)
 			v.Resurrected = append(v.Resurrected, resurrected(r.Log, docs, end)...)
 		}
+	}
+	if r.Home != nil {
+		v.Misplaced = Misplaced(r.Log, r.Shard, r.Home)
 	}
 	if r.End != nil {
 		v.Diverged, v.Unsettled = Diverged(r.Log, r.End)
@@ -103,6 +113,7 @@ func (v *Verdict) Breaches() []Breach {
 		{"one claimer", v.TwoActive}, {"a lease for every verdict", v.Unleased}, {"a lease before every send", v.SentEarly},
 		{"no event lost", v.Lost}, {"done once", v.Twice}, {"order per entity", v.OutOfOrder},
 		{"versions never go back", v.Regressions}, {"deleted documents stay deleted", v.Resurrected}, {"convergence", v.Diverged},
+		{"one shard per entity", v.Misplaced},
 	} {
 		if len(b.Findings) > 0 {
 			out = append(out, b)

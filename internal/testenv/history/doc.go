@@ -50,6 +50,8 @@
 //     settled both (the older one superseded). What a replay brings back counts from then.
 //   - [Diverged]: documents are what the source rows say, apart from those of entities
 //     whose newest event is a dead letter (unsettled).
+//   - [Misplaced]: where entities are dealt out to shards, each is in its own. [Deal] gives each
+//     shard its part of a run; all of the above is checked for each.
 //   - [Takeovers]: how long a fault was felt, and by how many events.
 //
 // A million changes are judged in some ten seconds and within two gigabytes (BenchmarkCheck).

@@ -168,6 +168,9 @@ func Install(ctx context.Context, db DB, table string) error {
 	if err := run(ctx, db, install, table); err != nil {
 		return err
 	}
+	if err := installOnPartition(ctx, db, table, enqueuedByRow); err != nil {
+		return err
+	}
 	there, err := archived(ctx, db, table)
 	if err != nil || !there {
 		return err
@@ -188,7 +191,10 @@ func archived(ctx context.Context, db DB, table string) (there bool, err error) 
 // InstallSource adds the record of search_index; [Install] comes first. Rows that are
 // there already are not in the record.
 func InstallSource(ctx context.Context, db DB) error {
-	return run(ctx, db, installSource, "")
+	if err := run(ctx, db, installSource, ""); err != nil {
+		return err
+	}
+	return installOnPartition(ctx, db, sourceTable, writtenByRow)
 }
 
 func run(ctx context.Context, db DB, script, table string) error {

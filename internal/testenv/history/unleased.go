@@ -1,6 +1,7 @@
 package history
 
 import (
+	"maps"
 	"slices"
 	"sort"
 	"time"
@@ -71,10 +72,17 @@ const (
 // It proves that nothing new is sent before the lease is committed. It takes the
 // database's clock and that of the recording process for the same.
 func SentEarly(log *Log, applied []Applied, crashes []FaultMark) []Finding {
+	return sentEarly(log, applied, crashes, nil)
+}
+
+// sentEarly is SentEarly with more instances of which their own leases count: those that have held
+// some of another shard only.
+func sentEarly(log *Log, applied []Applied, crashes []FaultMark, more map[string]bool) []Finding {
 	if len(applied) == 0 {
 		return nil
 	}
 	flights, holders := flightsOf(log)
+	maps.Copy(holders, more)
 	var found []Finding
 	for _, a := range byTime(applied) {
 		key := a.key()
