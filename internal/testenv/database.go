@@ -19,10 +19,17 @@ import (
 // It is dropped when the test ends, with whatever sessions are still in it.
 func Database(t testing.TB) string {
 	t.Helper()
+	return DatabaseWith(t, "", func(context.Context, string) error { return nil })
+}
+
+// DatabaseWith is [Database] after prepare, which is called once in a process for each name, with
+// the URL of a migrated database: what it takes long to make is copied for each test.
+func DatabaseWith(t testing.TB, prepared string, prepare func(ctx context.Context, url string) error) string {
+	t.Helper()
 	base := server(t, databaseEnv)
-	template, err := migratedTemplate(t.Context(), base)
+	template, err := makeTemplate(t.Context(), base, prepared, prepare)
 	if err != nil {
-		t.Fatalf("testenv: migrated template: %v", err)
+		t.Fatalf("testenv: template: %v", err)
 	}
 
 	name := uniqueName(t.Name(), "weft_test_", "_")
@@ -44,13 +51,14 @@ func Database(t testing.TB) string {
 	return dsn
 }
 
-// migratedTemplate returns the name of this process's database that has the migrations
-// and takes no sessions (a database with sessions cannot be copied).
-func migratedTemplate(ctx context.Context, base string) (string, error) {
+// makeTemplate returns the name of this process's database that has the migrations and what
+// prepare has made, and takes no sessions (a database with sessions cannot be copied).
+func makeTemplate(ctx context.Context, base, prepared string, prepare func(ctx context.Context, url string) error) (string, error) {
 	name, key, err := templateName()
 	if err != nil {
 		return "", err
 	}
+	name += prepared
 	err = onSession(ctx, base, func(ctx context.Context, conn *pgx.Conn) error {
 		found, err := hasDatabase(ctx, conn, name)
 		if err != nil || found {
@@ -63,7 +71,7 @@ func migratedTemplate(ctx context.Context, base string) (string, error) {
 		if err != nil || found {
 			return err
 		}
-		return buildTemplate(ctx, conn, base, name)
+		return buildTemplate(ctx, conn, base, name, prepare)
 	})
 	return name, err
 }
@@ -86,20 +94,33 @@ func templateName() (name string, key int64, err error) {
 	return "weft_template_" + hex.EncodeToString(sum[:8]), int64(binary.BigEndian.Uint64(sum[:8])), nil
 }
 
-// dropTemplate is for the end of the process; there may be no template.
-func dropTemplate(base string) error {
+// dropTemplates is for the end of the process; there may be none.
+func dropTemplates(base string) error {
 	name, _, err := templateName()
 	if err != nil {
 		return err
 	}
-	return execOn(context.Background(), base,
-		"drop database if exists "+pgx.Identifier{name}.Sanitize()+" with (force)",
-		"drop database if exists "+pgx.Identifier{name + buildingSuffix}.Sanitize()+" with (force)")
+	return onSession(context.Background(), base, func(ctx context.Context, conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, "select datname::text from pg_database where starts_with(datname::text, $1)", name)
+		if err != nil {
+			return err
+		}
+		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if _, err := conn.Exec(ctx, "drop database "+pgx.Identifier{name}.Sanitize()+" with (force)"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // buildTemplate migrates under another name first: a build that dies half-way is never
 // taken for a template.
-func buildTemplate(ctx context.Context, conn *pgx.Conn, base, name string) error {
+func buildTemplate(ctx context.Context, conn *pgx.Conn, base, name string, prepare func(ctx context.Context, url string) error) error {
 	building := name + buildingSuffix
 	dsn, err := withDatabase(base, building)
 	if err != nil {
@@ -113,6 +134,9 @@ func buildTemplate(ctx context.Context, conn *pgx.Conn, base, name string) error
 	}
 	if _, err := migrations.Up(ctx, dsn); err != nil {
 		return fmt.Errorf("migrate: %w", err)
+	}
+	if err := prepare(ctx, dsn); err != nil {
+		return fmt.Errorf("prepare: %w", err)
 	}
 	for _, statement := range []string{
 		"alter database " + from + " allow_connections false",

@@ -32,8 +32,8 @@ func Main(m *testing.M, opts ...goleak.Option) {
 		if base == "" {
 			os.Exit(code)
 		}
-		if err := dropTemplate(base); err != nil {
-			fmt.Fprintf(os.Stderr, "testenv: drop migrated template: %v\n", err)
+		if err := dropTemplates(base); err != nil {
+			fmt.Fprintf(os.Stderr, "testenv: drop templates: %v\n", err)
 			code = max(code, 1)
 		}
 		os.Exit(code)

@@ -2,6 +2,7 @@ package move
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,15 +16,15 @@ import (
 )
 
 const (
-	// stalled is how long nothing may come through before the copy is given up.
-	stalled     = 2 * time.Minute
-	reportEvery = time.Second
-	copyBuffer  = 256 << 10
+	// stalledAfter is how long nothing may come through before the copy is given up.
+	stalledAfter = 2 * time.Minute
+	reportEvery  = time.Second
+	copyBuffer   = 256 << 10
 	// A comparison reads each row once, at some microseconds; this is far more.
 	compareFixed, compareRow = 2 * time.Minute, 100 * time.Microsecond
 )
 
-var errStalled = errors.New("nothing has come through for " + stalled.String())
+var errStalled = errors.New("nothing comes through")
 
 // passed counts what is written.
 type passed struct {
@@ -76,6 +77,7 @@ func (m *mover) copyAll(ctx context.Context) error {
 	defer cancel(nil)
 	var bytes, table atomic.Int64
 	var about int64
+	patience := cmp.Or(m.stalled, stalledAfter)
 	for _, t := range m.tables {
 		about += t.Bytes
 	}
@@ -94,8 +96,8 @@ func (m *mover) copyAll(ctx context.Context) error {
 			n := int(table.Load())
 			if now := bytes.Load() + int64(n); now != last {
 				last, since = now, time.Now()
-			} else if time.Since(since) > stalled {
-				cancel(errStalled)
+			} else if time.Since(since) > patience {
+				cancel(fmt.Errorf("%w for %s", errStalled, patience))
 				return
 			}
 			m.tell(Progress{What: "copying " + m.tables[n].Name, Bytes: bytes.Load(), Of: about, Table: n + 1, Last: len(m.tables)})
@@ -105,8 +107,8 @@ func (m *mover) copyAll(ctx context.Context) error {
 	for n := range m.tables {
 		table.Store(int64(n))
 		if m.tables[n].Rows, err = m.copyTable(ctx, m.tables[n], &bytes); err != nil {
-			if errors.Is(context.Cause(ctx), errStalled) {
-				err = fmt.Errorf("copy %s: %w", m.tables[n].Name, errStalled)
+			if cause := context.Cause(ctx); errors.Is(cause, errStalled) {
+				err = fmt.Errorf("copy %s: %w", m.tables[n].Name, cause)
 			}
 			break
 		}

@@ -107,7 +107,9 @@ func TestMoveInterruptedInTheCopyIsRepeated(t *testing.T) {
 			g := w.gate(w.dst, "s_1.search_index", false)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			done := w.begin(ctx, w.there())
+			o := w.there()
+			o.stalled = 5 * time.Second // the source is not read while the target takes nothing
+			done := w.begin(ctx, o)
 			g.reached()
 			interrupt(g, cancel)
 			if got := <-done; got.err == nil {

@@ -22,6 +22,8 @@ type Options struct {
 	Why    string
 
 	Progress func(Progress) // may be nil; called by one goroutine at a time
+
+	stalled time.Duration // how long nothing may come through; 0 for two minutes
 }
 
 // Place is one of the two databases.

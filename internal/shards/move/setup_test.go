@@ -32,16 +32,30 @@ type world struct {
 
 func setup(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, from: in(t, testenv.Database(t), "app"), to: in(t, testenv.Database(t), "app")}
+	w := &world{t: t, to: in(t, testenv.Database(t), "app")}
+	w.from = in(t, testenv.DatabaseWith(t, "_shards", w.make), "app")
 	w.src, w.dst = testenv.Pool(t, w.from), testenv.Pool(t, w.to)
-	w.exec(w.src, "create schema app")
-	if _, err := migrations.CreateShards(t.Context(), w.from, w.spec(w.from, "")); err != nil {
-		t.Fatal(err)
+	return w
+}
+
+// make makes the shards, and rows in each.
+func (w *world) make(ctx context.Context, dsn string) error {
+	at := in(w.t, dsn, "app")
+	conn, err := pgx.Connect(ctx, at)
+	if err != nil {
+		return err
 	}
-	w.exec(w.src, fmt.Sprintf(`with e as (select md5(x::text)::uuid as id, x from generate_series(1, %d) x), rows as (
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if _, err := conn.Exec(ctx, "create schema app"); err != nil {
+		return err
+	}
+	if _, err := migrations.CreateShards(ctx, at, w.spec(at, "")); err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, fmt.Sprintf(`with e as (select md5(x::text)::uuid as id, x from generate_series(1, %d) x), rows as (
 			insert into search_index (entity_type, entity_id, text, event_version) select 'book', id, repeat('text ' || x, 20), 1 from e returning *)
 		insert into search_outbox_events (entity_type, entity_id, op, event_version) select entity_type, entity_id, 'upsert', 1 from rows`, entities))
-	return w
+	return err
 }
 
 func in(t *testing.T, dsn, schema string) string {

@@ -29,8 +29,9 @@ type Link struct {
 	proxy *toxiproxy.Proxy
 	gates sync.WaitGroup // one per connection and direction
 
-	change sync.Mutex // held by methods that change something
-	closed bool
+	change  sync.Mutex // held by methods that change something
+	closed  bool
+	release func() // gives back the port that is kept while the link is cut; nil when none is
 
 	mu      sync.Mutex
 	fault   fault
@@ -128,6 +129,7 @@ func (l *Link) Close() error {
 	if !l.closed {
 		l.apply(fault{cut: true})
 		l.stop()
+		l.free()
 		l.closed = true
 	}
 	return nil
@@ -145,6 +147,14 @@ func (l *Link) set(f fault) error {
 	}
 	l.apply(f)
 	l.stop()
+	if l.release != nil {
+		return nil
+	}
+	release, err := keepPort(l.Addr())
+	if err != nil {
+		return fmt.Errorf("link: %w", err)
+	}
+	l.release = release
 	return nil
 }
 
@@ -167,6 +177,7 @@ func (l *Link) now() (fault, <-chan struct{}) {
 // start listens again after a cut. The kernel may have lent the port to somebody in
 // between, for a moment.
 func (l *Link) start() error {
+	l.free()
 	for deadline := time.Now().Add(listenAgain); ; <-time.After(listenAgainPoll) {
 		err := l.proxy.Start()
 		switch {
@@ -175,6 +186,13 @@ func (l *Link) start() error {
 		case time.Now().After(deadline):
 			return fmt.Errorf("link: listen again: %w", err)
 		}
+	}
+}
+
+func (l *Link) free() {
+	if l.release != nil {
+		l.release()
+		l.release = nil
 	}
 }
 
