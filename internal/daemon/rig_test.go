@@ -213,7 +213,7 @@ func (in *instance) get(path string) (int, string) {
 
 func (in *instance) awaitReady(want int, contains ...string) {
 	in.t.Helper()
-	testenv.Eventually(in.t, 30*time.Second, func() bool {
+	testenv.Eventually(in.t, time.Minute, func() bool {
 		status, body := in.get("/health/ready")
 		for _, c := range contains {
 			if !strings.Contains(body, c) {
