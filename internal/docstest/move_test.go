@@ -99,8 +99,14 @@ func TestMovingAShard(t *testing.T) {
 	if err := r.elastic.Do(t.Context(), "GET", fmt.Sprintf("/%s/_count?q=event_version:%d", r.index, app.version()), nil, &found); err != nil || found.Count != entities {
 		t.Errorf("got %d documents of version %d (%v), want %d", found.Count, app.version(), err, entities)
 	}
+	led := func() {
+		t.Helper()
+		testenv.Eventually(t, time.Minute, func() bool { return r.fleet.Run(t.Context(), "shards", "list") == nil }, "all shards are led")
+	}
+	led()
 	r.command(steps[2].text, 0)
 	r.command("weft verify", 0)
+	led()
 	var rows []struct {
 		Shard  int
 		Server string
