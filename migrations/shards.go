@@ -106,7 +106,7 @@ func (m *migrator) shardsThere(ctx context.Context, spec ShardsSpec) (bool, erro
 		there++
 	}
 	if there > 0 && there < len(dealt) {
-		return false, &OutboxError{"schema " + m.schema, "has some of the dealt out tables and lacks others", "restore those that were dropped"}
+		return false, &OutboxError{"schema " + m.schema, "has some of the dealt out tables and lacks others", "restore the dropped ones"}
 	}
 	return there == len(dealt), nil
 }

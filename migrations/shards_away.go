@@ -19,6 +19,22 @@ type Away struct {
 	Move     string // the id of the move that has taken it away, or brings it
 }
 
+// String says where the shard is, after words that name it.
+func (a *Away) String() string {
+	if a.Arriving {
+		return "is on its way here from " + a.Server + ", and nobody may lead it yet"
+	}
+	return fmt.Sprintf("is on %s since %s: its tables here are empty and refuse writes", a.Server, a.Since.UTC().Format(time.RFC3339))
+}
+
+// Remedy says what an operator does about it.
+func (a *Away) Remedy() string {
+	if a.Arriving {
+		return "wait for `weft shards move`, or repeat it where it was interrupted"
+	}
+	return "give its address in WEFT_SHARD_SERVERS to every command and instance, and restart one instance after the other"
+}
+
 // The triggers that refuse to write into a dealt table of a shard that is away.
 const (
 	awayTrigger         = "weft_shard_away"

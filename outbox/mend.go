@@ -94,7 +94,7 @@ func IsShard(ctx context.Context, db DB, timeout time.Duration) (yes bool, err e
 
 const isShard = "to_regprocedure('weft_shard_has(uuid)') is not null"
 
-// Owns reports which entities are those of the schema's tables: all, unless weft shards create has
+// Owns reports which entities belong to the schema's tables: all, unless weft shards create has
 // dealt them out. Others have their rows, events and leader elsewhere.
 func (m *Mender) Owns(ctx context.Context, keys []Key) ([]bool, error) {
 	if !m.shard || len(keys) == 0 {

@@ -51,7 +51,7 @@ func (b *bench) newStore(db outbox.DB, owner string, finished outbox.Finished) *
 
 func (b *bench) strictStore(db outbox.DB) *outbox.Store {
 	b.t.Helper()
-	s, err := outbox.OpenStore(b.t.Context(), db, outbox.StoreConfig{Table: table, Group: "g", Owner: "a", Lease: leaseTime, Strict: true})
+	s, err := outbox.OpenStore(b.t.Context(), db, outbox.StoreConfig{Table: table, Group: "g", Owner: "a", Lease: leaseTime, Strict: true, Timeout: time.Minute})
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -136,7 +136,7 @@ func (a *app) shardsList() *cobra.Command {
 				return err
 			}
 			if cfg.Shards.Count <= 1 {
-				return usage(cmd, "there is one shard: set WEFT_SHARDS to the number of those that weft shards create made")
+				return oneShard(cmd)
 			}
 			rows, vacant := []shardRow{}, 0
 			for n := range cfg.Shards.Count {
@@ -190,16 +190,21 @@ func readShard(ctx context.Context, cfg config.Config, n int) (row shardRow, err
 // misplaced is an error when a shard is not where the settings have it.
 func misplaced(rows []shardRow) error {
 	for _, r := range rows {
-		switch {
-		case r.away == nil:
-		case r.away.Arriving:
-			return &exitError{exitBad, fmt.Sprintf("shard %d is on its way from %s to %s: wait for `weft shards move`, or repeat it where it was interrupted", r.Shard, r.Home, r.Server)}
-		default:
-			return &exitError{exitBad, fmt.Sprintf("shard %d is on %s since %s, and not in %s: give its address in WEFT_SHARD_SERVERS to every command and instance, and restart one instance after the other",
-				r.Shard, r.Home, r.away.Since.UTC().Format(time.RFC3339), r.Server)}
+		if r.away != nil {
+			return elsewhere(fmt.Sprintf("shard %d", r.Shard), r.away)
 		}
 	}
 	return nil
+}
+
+// oneShard is the error of a command about shards where the settings have one.
+func oneShard(cmd *cobra.Command) error {
+	return usage(cmd, "there is one shard: set WEFT_SHARDS to as many as weft shards create has made")
+}
+
+// elsewhere is the error of a shard that is at home in another database.
+func elsewhere(shard string, away *migrations.Away) error {
+	return &exitError{exitBad, fmt.Sprintf("%s %s; %s", shard, away, away.Remedy())}
 }
 
 func writeShards(w io.Writer, rows []shardRow) error {

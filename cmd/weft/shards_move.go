@@ -131,7 +131,7 @@ func (a *app) moveOptions(cmd *cobra.Command, number string, f moveFlags) (cfg c
 	n, err := strconv.Atoi(number)
 	switch {
 	case cfg.Shards.Count <= 1:
-		return cfg, o, usage(cmd, "there is one shard: set WEFT_SHARDS to the number of those that weft shards create made")
+		return cfg, o, oneShard(cmd)
 	case err != nil || n < 0 || n >= cfg.Shards.Count:
 		return cfg, o, usage(cmd, fmt.Sprintf("%q: want the number of a shard, 0 to %d", number, cfg.Shards.Count-1))
 	case f.wait < 0:

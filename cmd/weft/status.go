@@ -9,6 +9,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/records"
+	"github.com/samuelhu324-dev/weft/migrations"
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -17,7 +18,7 @@ func (a *app) statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show who leads and how far the projections are",
 		Long: `Show who leads, which instances were seen, and the state of every projection, as the
-database has it. Works from any host. Exits 1 when nobody leads.
+database has it. Works from any host. Exits 1 when nobody leads, or the shard is elsewhere.
 
 One instance leads. One that was killed or cut off while it led is lost until it has been
 silent for seven seconds; then it is gone, as every instance that is silent for so long.
@@ -41,6 +42,13 @@ weft_isolated_entities only.`,
 					return err
 				}
 				err = a.show(asJSON, st, func(w io.Writer) error { return writeStatus(w, st) })
+				if err != nil {
+					return err
+				}
+				away, err := migrations.ReadAway(ctx, pool, "")
+				if err == nil && away != nil {
+					err = elsewhere("the shard of group "+st.Group, away)
+				}
 				if err == nil && st.Leader == nil {
 					err = &exitError{exitBad, "nobody leads group " + st.Group + ": start `weft run`, or look at the log of the instances"}
 				}

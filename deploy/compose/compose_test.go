@@ -86,7 +86,7 @@ func (p *project) compose(args ...string) {
 		p.command("podman-compose", append([]string{"--podman-path", p.wrapper, "--file", "compose.yaml"}, args...)...))
 }
 
-// images makes those that compose.yaml names: weft from the Containerfile, the servers from
+// images makes what compose.yaml names: weft from the Containerfile, the servers from
 // the archives of the stack on a small Debian.
 func (p *project) images() {
 	p.t.Helper()

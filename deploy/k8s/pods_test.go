@@ -21,7 +21,7 @@ type workload struct {
 	Restarts               int
 }
 
-// pods lists those that are not about to go.
+// pods lists the pods that stay.
 func (p *pair) pods() (found []workload) {
 	p.t.Helper()
 	var list struct {

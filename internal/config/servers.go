@@ -24,8 +24,8 @@ func (s Servers) text(of func(URL) string) string {
 	return strings.Join(parts, ",")
 }
 
-// maxShard is the highest number that a shard may have.
-const maxShard = 63
+// maxShards is the number of shards at most, as package migrations makes them.
+const maxShards = 64
 
 // shardServer begins an entry of the list. A comma within an address separates nothing: it is
 // followed by another host, and not by a number and an equals sign.
@@ -45,8 +45,8 @@ func parseServers(text string) (Servers, error) {
 		if !ok || err != nil {
 			return nil, errServers
 		}
-		if n > maxShard {
-			return nil, fmt.Errorf("shard %d: want 0 to %d", n, maxShard)
+		if n >= maxShards {
+			return nil, fmt.Errorf("shard %d: want 0 to %d", n, maxShards-1)
 		}
 		if _, twice := out[n]; twice {
 			return nil, fmt.Errorf("shard %d is named twice", n)
@@ -122,7 +122,7 @@ func (c Config) WithServer(n int, u URL) Config {
 	return c
 }
 
-// withPasswords returns the addresses, with the password in those that have none.
+// withPasswords returns the addresses, each with a password: its own, or else this one.
 func (s Servers) withPasswords(p Secret) Servers {
 	out := Servers{}
 	for n, u := range s {

@@ -56,7 +56,7 @@ func table() []setting {
 			with("name", "1 to 120 characters", func(c *Config) *string { return &c.Instance }, parseName).
 			alt("OUTBOX_WORKER_ID").show("host-pid-random"),
 		row("shards.count", "WEFT_SHARDS", "shards", "1", "Shards that entities are dealt out to, as `weft shards create` made them; 1 for none.").
-			int(func(c *Config) *int { return &c.Shards.Count }, 1, 64),
+			int(func(c *Config) *int { return &c.Shards.Count }, 1, maxShards),
 		row("shards.prefix", "WEFT_SHARDS_PREFIX", "shards-prefix", "shard_", "What the names of their schemas begin with; the number follows.").
 			with("name", "small letters, digits and underscores, at most 40", func(c *Config) *string { return &c.Shards.Prefix }, parseShardsPrefix),
 		row("shards.servers", "WEFT_SHARD_SERVERS", "", "", "Postgres of the shards that `weft shards move` took elsewhere, by number; a mapping in YAML. All others are on database.url.").servers(),

@@ -35,7 +35,8 @@ type balancer struct {
 	view   shards.View
 	since  []time.Time // each shard has had no leader; zero while it has one
 	uneven time.Time   // since when the shares are; zero while they are not
-	given  int         // the shard that was handed over last; -1 for none
+	given  int         // the shard that is being handed over; -1 for none
+	epoch  int64       // of the term that gives it up
 	rest   time.Time   // nothing is handed over before
 	fault  bool        // that was logged last
 }
@@ -74,11 +75,14 @@ func (b *balancer) step(ctx context.Context) error {
 	for n, d := range b.shards {
 		d.elector.Campaign(plan.Campaign[n])
 	}
-	if b.given >= 0 && b.view.Leaders[b.given] != "" {
-		if b.view.Leaders[b.given] == b.view.Me { // nobody took it
+	if b.given >= 0 {
+		outcome := shards.HandedOver(b.view.Me, b.epoch, b.view.Leaders[b.given], b.shards[b.given].elector.Status().Epoch)
+		if outcome == shards.Returned {
 			b.rest = time.Now().Add(giveUpRest)
 		}
-		b.given = -1
+		if outcome != shards.Underway {
+			b.given = -1
+		}
 	}
 	if plan.GiveUp < 0 || b.given >= 0 || time.Now().Before(b.rest) || time.Since(b.uneven) < max(settleIn, 3*b.cfg.Leader.Heartbeat) {
 		return nil
@@ -143,7 +147,7 @@ func (b *balancer) giveUp(ctx context.Context, n int) error {
 	if _, err := leader.Resign(ctx, d.pool, d.cfg.Group, leader.Resignation{Epoch: st.Epoch, By: b.view.Me, Why: why}); err != nil {
 		return err
 	}
-	b.given = n
+	b.given, b.epoch = n, st.Epoch
 	d.log.Info("handing the shard over", zap.String("event", "shards.hand_over"), zap.Int64("epoch", st.Epoch), zap.Strings("instances", b.view.Live))
 	return nil
 }

@@ -300,6 +300,9 @@ func (d *daemon) run(ctx context.Context) error {
 	if err == nil && inner.Err() == nil {
 		surround("presence", d.announce)
 		surround("gauges", d.measure)
+		if d.shared {
+			surround("home", d.watchHome)
+		}
 		for _, l := range d.projectors {
 			surround("destination", func(ctx context.Context) error { return d.attend(ctx, l) })
 			if slices.ContainsFunc(d.cfg.Declared, func(p projections.Declaration) bool { return p.Name == l.proj.Name() }) {

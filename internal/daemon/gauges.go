@@ -19,7 +19,7 @@ type gauges struct {
 	atLeast, dead, lastSettle                                               *prometheus.GaugeVec
 	rebuilt, rebuildTook, rebuildGood                                       *prometheus.GaugeVec
 	readings                                                                *prometheus.CounterVec
-	skew, snapshot, snapshotXIDs                                            prometheus.Gauge
+	skew, snapshot, snapshotXIDs, away                                      prometheus.Gauge
 	clocks                                                                  map[string]*clocks // by projection
 }
 
@@ -77,10 +77,11 @@ func newGauges(reg prometheus.Registerer, projections []string) (*gauges, error)
 		snapshot: one("weft_oldest_snapshot_age_seconds", "Age of the oldest transaction that holds back vacuum in this database; "+
 			"without pg_read_all_stats only weft's own sessions and prepared transactions are seen."),
 		snapshotXIDs: one("weft_oldest_snapshot_age_transactions", "Transactions begun since the oldest snapshot that holds back vacuum, those of replication slots and standbys included."),
+		away:         one("weft_shard_away", "1 while the settings lead to a database where the shard is not at home, at the last reading; else 0."),
 		clocks:       map[string]*clocks{},
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{g.readings, g.skew, g.snapshot, g.snapshotXIDs} {
+	for _, c := range []prometheus.Collector{g.readings, g.skew, g.snapshot, g.snapshotXIDs, g.away} {
 		errs = append(errs, reg.Register(c))
 	}
 	for _, v := range []*prometheus.GaugeVec{

@@ -18,8 +18,9 @@ const (
 
 	// glanceLimit is how many rows of a kind each reading counts.
 	glanceLimit = 10_000
-	// measureShare bounds the cost: a reading that took t is repeated no sooner than
-	// measureShare*t later, and so is the count of a longer backlog: 1 % for both.
+	// measureShare bounds the cost: readings that took t are repeated no sooner than
+	// measureShare*t later, and so is the count of a longer backlog: 1 % for both. A single slow
+	// reading may have waited for a busy machine, and is none.
 	measureShare = 200
 	// The pauses are bounded, because a slow reading may have waited for the network.
 	measureMax = 5 * time.Minute
@@ -43,6 +44,7 @@ func (d *daemon) measure(ctx context.Context) error {
 		tallies[i].projector = &d.projectors[i]
 	}
 	failures, faulty := 0, false
+	var before time.Duration // what the reading before cost
 	for {
 		start := time.Now()
 		least := measureEvery
@@ -59,7 +61,8 @@ func (d *daemon) measure(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		pause := min(max(least, measureShare*cost), measureMax)
+		pause := min(max(least, measureShare*min(cost, before)), measureMax)
+		before = cost
 		if err != nil && !faulty {
 			d.log.Warn("tables not measured", zap.String("event", "gauges.fault"), zap.Error(err))
 		}

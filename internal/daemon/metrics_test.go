@@ -79,6 +79,7 @@ weft_quarantine_oldest_seconds projection
 weft_quarantined_entities projection
 weft_quarantined_events projection
 weft_reclaimed_events_total cause projection
+weft_shard_away
 weft_stage_duration_seconds projection stage
 weft_table_readings_total projection result
 weft_config_last_reload_success_timestamp_seconds

@@ -329,7 +329,7 @@ func (r *rig) counts() map[string]int {
 
 func (r *rig) await(want map[string]int) {
 	r.t.Helper()
-	testenv.Eventually(r.t, 60*time.Second, func() bool { return maps.Equal(r.counts(), want) }, fmt.Sprintf("counts %v", want))
+	testenv.Eventually(r.t, 2*time.Minute, func() bool { return maps.Equal(r.counts(), want) }, fmt.Sprintf("counts %v", want))
 }
 
 // document returns what Elasticsearch holds of a key: found, its version, its body.

@@ -142,3 +142,33 @@ func TestShardsAreShared(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestShardAwayIsTold has an instance whose settings lead to an old home of shard 1 say so, and stop
+// saying so when the shard is back.
+func TestShardAwayIsTold(t *testing.T) {
+	t.Parallel()
+	r := sharded(t)
+	a := r.start("a", fmt.Sprintf("WEFT_SHARDS=%d", shardCount))
+	a.awaitReady(200, `"role": "leader"`)
+	if got := a.metric("weft_shard_away"); got != 0 {
+		t.Errorf("metric of shards that are at home: got %v, want 0", got)
+	}
+	r.exec(migrations.AwaySQL("shard_1", 1))
+	r.exec("insert into shard_1.weft_shard_away (server, since, arriving, move) values ('db2:5432/shop', '2026-01-02 03:04:05+00', false, gen_random_uuid())")
+	a.awaitReady(503, `"shard 1: home"`, "the shard is on db2:5432/shop since 2026-01-02T03:04:05Z: its tables here are empty and refuse writes; "+
+		"give its address in WEFT_SHARD_SERVERS to every command and instance, and restart one instance after the other")
+	for n := range shardCount {
+		want := 0.0
+		if n == 1 {
+			want = 1
+		}
+		if got := a.metric("weft_shard_away", fmt.Sprintf(`shard="%d"`, n)); got != want {
+			t.Errorf("metric of shard %d: got %v, want %v", n, got, want)
+		}
+	}
+	r.exec("delete from shard_1.weft_shard_away")
+	a.awaitReady(200, `"role": "leader"`)
+	if err := a.stop(); err != nil {
+		t.Error(err)
+	}
+}

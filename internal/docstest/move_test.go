@@ -59,6 +59,7 @@ func TestMovingAShard(t *testing.T) {
 	before := app.writes(moved)
 	r.command(steps[0].text, 0)
 	r.command("weft shards list", 1) // its settings are the old ones
+	r.command(fmt.Sprintf("weft status --shard %d", moved), 1)
 	app.wrote(app.version() + 3)
 	r.fleet.Env = append(r.fleet.Env, "WEFT_SHARD_SERVERS="+fmt.Sprintf("%d=%s", moved, other))
 	r.command(steps[1].text, 0)

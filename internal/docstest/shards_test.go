@@ -2,11 +2,11 @@ package docstest
 
 import (
 	"fmt"
-	"net/url"
 	"testing"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
@@ -131,14 +131,11 @@ func (r *restore) inSchema(schema string) string {
 
 func searchPath(t *testing.T, address, schema string) string {
 	t.Helper()
-	u, err := url.Parse(address)
+	in, err := postgres.InSchema(address, schema)
 	if err != nil {
 		t.Fatal(err)
 	}
-	q := u.Query()
-	q.Set("search_path", schema)
-	u.RawQuery = q.Encode()
-	return u.String()
+	return in
 }
 
 func (r *restore) number(sql string) (n int) {

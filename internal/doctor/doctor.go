@@ -152,15 +152,10 @@ func (e *examination) rights(ctx context.Context) error {
 // home names a shard that is on another server than the settings say: instances lead its empty tables here.
 func (e *examination) home(ctx context.Context) error {
 	away, err := migrations.ReadAway(ctx, e.Pool, "")
-	switch {
-	case err != nil || away == nil:
+	if err != nil || away == nil {
 		return err
-	case away.Arriving:
-		e.add("shard.home", Error, e.Config.Group, "the shard is on its way here from "+away.Server+", and nobody may lead it yet", "wait for weft shards move, or repeat it where it was interrupted")
-	default:
-		e.add("shard.home", Error, e.Config.Group, fmt.Sprintf("the shard is on %s since %s: its tables here are empty and refuse writes", away.Server, away.Since.UTC().Format(time.RFC3339)),
-			"give its address in WEFT_SHARD_SERVERS to every command and instance, and restart one instance after the other")
 	}
+	e.add("shard.home", Error, e.Config.Group, "the shard "+away.String(), away.Remedy())
 	return nil
 }
 

@@ -136,7 +136,7 @@ func TestFindingsInPostgres(t *testing.T) {
 		}, nil, want{"shard.home", Error, "weft", "the shard is on db2:5432/shop since 20", "WEFT_SHARD_SERVERS"}},
 		"ShardArriving": {func(t *testing.T, p *pgxpool.Pool) {
 			exec(t, p, migrations.AwaySQL("public", 3), "insert into weft_shard_away (server, since, arriving, move) values ('db1:5432/shop', now(), true, gen_random_uuid())")
-		}, nil, want{"shard.home", Error, "weft", "on its way here from db1:5432/shop", "wait for weft shards move"}},
+		}, nil, want{"shard.home", Error, "weft", "on its way here from db1:5432/shop", "wait for `weft shards move`"}},
 		"Throttled": {func(t *testing.T, p *pgxpool.Pool) {
 			exec(t, p, "insert into weft_throttle values ('weft', 'chronicle_events_to_entries', 2.5, now(), 'alice', 'busy')")
 		}, nil, want{"holds", Note, "chronicle_events_to_entries", "throttled to 2.5 events a second by alice at 20", "--off --by"}},

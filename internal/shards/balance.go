@@ -64,3 +64,26 @@ func last(leaders []string, name string) int {
 	}
 	return none
 }
+
+// Outcome is what became of a hand-over.
+type Outcome int
+
+// The outcomes.
+const (
+	Underway Outcome = iota // its leader still ends what is in flight, or nobody leads
+	Taken                   // another instance leads
+	Returned                // nobody else took the shard
+)
+
+// HandedOver returns what became of a shard that instance me gave up in the term of epoch given. Leader
+// leads it now, under epoch when that is me.
+func HandedOver(me string, given int64, leader string, epoch int64) Outcome {
+	switch {
+	case leader == "" || leader == me && epoch <= given:
+		return Underway
+	case leader == me:
+		return Returned
+	default:
+		return Taken
+	}
+}

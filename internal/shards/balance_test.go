@@ -107,3 +107,24 @@ func TestDecideConverges(t *testing.T) {
 		}
 	}
 }
+
+// A hand-over that takes its leader longer than the next look is no refusal of the others.
+func TestHandedOver(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		leader string
+		epoch  int64
+		want   shards.Outcome
+	}{
+		"Drains":        {"a", 7, shards.Underway},
+		"TermHasEnded":  {"a", 0, shards.Underway},
+		"Free":          {"", 0, shards.Underway},
+		"Taken":         {"b", 0, shards.Taken},
+		"NobodyTookIt":  {"a", 8, shards.Returned},
+		"TakenByAThird": {"c", 0, shards.Taken},
+	} {
+		if got := shards.HandedOver("a", 7, c.leader, c.epoch); got != c.want {
+			t.Errorf("%s: got %v, want %v", name, got, c.want)
+		}
+	}
+}

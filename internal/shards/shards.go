@@ -23,7 +23,7 @@ func Server(cfg config.Config, n int) config.URL {
 	return cfg.Database.URL
 }
 
-// Config returns the settings of shard n: those of cfg, on its server, on its schema, in its group, as the only one.
+// Config returns the settings of shard n: cfg's, on its server, on its schema, in its group, as the only one.
 // With one shard it is cfg.
 func Config(cfg config.Config, n int) (config.Config, error) {
 	if cfg.Shards.Count <= 1 {

@@ -69,7 +69,7 @@ func TestDistinct(t *testing.T) {
 	// A lease, a read, a bulk request and a settle for each batch: six while batches grow
 	// and ten of two thousand; a few lists; and some for each second, of which there are
 	// many on a busy machine.
-	if n := got.RoundTrips * guarded; n < 4*12 || n > 4*16+120 {
+	if n := got.RoundTrips * guarded; n < 4*12 || n > 4*16+60+12*guarded/got.WeftEPS {
 		t.Errorf("round trips: got %.0f for %d events", n, guarded)
 	}
 	// At full length it is 1.3. The start of the process is in this figure, and what it does in each

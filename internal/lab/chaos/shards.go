@@ -21,7 +21,7 @@ const shardConns = 4
 // homesTimeout bounds the look at all entities of a run.
 const homesTimeout = time.Minute
 
-// install makes weft's tables: those of each shard, where there are several.
+// install makes weft's tables, in each shard where there are several.
 func (r *run) install(ctx context.Context) error {
 	if r.opts.Shards <= 1 {
 		r.shards = rig.Shards{r.Group}

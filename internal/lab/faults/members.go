@@ -22,7 +22,7 @@ const (
 	watchedFor   = 40 * time.Second // longer than Patroni's ttl
 )
 
-// MemberFaults are the names of those of a PostgreSQL that fails over by itself.
+// MemberFaults are the names of the faults of a PostgreSQL that fails over by itself.
 func MemberFaults() Names {
 	var names Names
 	for _, f := range members() {

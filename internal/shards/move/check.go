@@ -113,7 +113,7 @@ func (c *checker) source(ctx context.Context) error {
 		return fmt.Errorf("look for foreign keys: %w", err)
 	}
 	if by != "" {
-		return refuse("table "+by, "has a foreign key to a table that is dealt out", "drop that constraint: its rows would stay, and those that it refers to go")
+		return refuse("table "+by, "has a foreign key to a table that is dealt out", "drop that constraint: its rows would stay, and the rows that it refers to go")
 	}
 	return nil
 }

@@ -22,5 +22,6 @@
 //
 //   - Writes of the shard wait while it is copied, and so do statements that PostgreSQL cannot tie to one
 //     shard, such as an update that names no entity's id.
-//   - An instance that was not told of the new home goes on leading an empty shard. It does nothing.
+//   - An instance that was not told of the new home goes on leading an empty shard. It does nothing, is
+//     not ready, and says why.
 package move

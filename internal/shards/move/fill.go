@@ -61,7 +61,7 @@ func (m *mover) fill(ctx context.Context) error {
 	return nil
 }
 
-// partitions makes those of the source at the target: days of the history.
+// partitions gives the target the source's partitions: days of the history.
 func (m *mover) partitions(ctx context.Context) error {
 	rows, err := m.out.Query(ctx, `select p.relname::text, c.relname::text, pg_get_expr(c.relpartbound, c.oid)
 		from pg_inherits i join pg_class c on c.oid = i.inhrelid join pg_class p on p.oid = i.inhparent
@@ -86,7 +86,7 @@ func (m *mover) partitions(ctx context.Context) error {
 	return nil
 }
 
-// sequences has those of the target go on where the source's are.
+// sequences has the target's sequences go on where the source's are.
 func (m *mover) sequences(ctx context.Context) error {
 	rows, err := m.out.Query(ctx, "select c.relname::text from pg_class c where c.relnamespace = to_regnamespace($1) and c.relkind = 'S' order by 1", pgx.Identifier{m.Schema}.Sanitize())
 	if err != nil {
@@ -110,7 +110,7 @@ func (m *mover) sequences(ctx context.Context) error {
 	return nil
 }
 
-// epochs has the terms of the target come after those of the source.
+// epochs has the target's terms come after the source's.
 func (m *mover) epochs(ctx context.Context) error {
 	newest, err := readEpochs(ctx, m.out)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // askEvery is the pause between two looks whom to ask to hand over.
 const askEvery = 200 * time.Millisecond
 
-// groups returns those that have led the shard, and the one that does by the settings.
+// groups returns the groups that have led the shard, and the one of the settings.
 func groups(ctx context.Context, conn *pgx.Conn, own string) ([]string, error) {
 	rows, err := conn.Query(ctx, "select group_name::text from weft_leader union select $1::text order by 1", own)
 	if err != nil {

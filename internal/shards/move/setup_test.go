@@ -3,7 +3,6 @@ package move
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"testing"
 	"time"
 
@@ -60,14 +59,11 @@ func (w *world) make(ctx context.Context, dsn string) error {
 
 func in(t *testing.T, dsn, schema string) string {
 	t.Helper()
-	u, err := url.Parse(dsn)
+	in, err := postgres.InSchema(dsn, schema)
 	if err != nil {
 		t.Fatal(err)
 	}
-	q := u.Query()
-	q.Set("search_path", schema)
-	u.RawQuery = q.Encode()
-	return u.String()
+	return in
 }
 
 func (w *world) spec(at, away string) migrations.ShardsSpec {
@@ -99,7 +95,7 @@ func (w *world) there() Options {
 		From: w.place(w.from, away), To: w.place(w.to, away)}
 }
 
-// back are those that move it back.
+// back returns the options that move it back.
 func (w *world) back() Options {
 	o := w.there()
 	o.From, o.To = o.To, o.From

@@ -191,7 +191,7 @@ func (g *guardian) newPostgres(server Server) (*postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &postgres{home: g.spec.PostgresHome, major: g.spec.PostgresMajor, logical: g.spec.Logical, dir: dir, who: g.spec.Account, spawner: g.spawner, onEnd: g.noteEnd(server), secured: g.spec.Secured}
+	p := &postgres{home: g.spec.PostgresHome, major: g.spec.PostgresMajor, logical: g.spec.Logical, quick: g.spec.Quick, dir: dir, who: g.spec.Account, spawner: g.spawner, onEnd: g.noteEnd(server), secured: g.spec.Secured}
 	if p.secured != nil {
 		p.clientDir, err = g.writeClientFiles()
 	}

@@ -33,6 +33,7 @@ type postgres struct {
 	home    string
 	major   int
 	logical bool   // its WAL can be decoded
+	quick   bool   // it does not wait for the disk
 	dir     string // holds data, log and socket
 	who     *account
 	spawner *process.Spawner
@@ -56,7 +57,7 @@ func (p *postgres) url(database string) string {
 }
 
 // prepare makes the cluster. Nothing of it outlives the guardian, so it is not synced;
-// the server itself runs with fsync.
+// the server itself runs with fsync unless it is quick.
 func (p *postgres) prepare(ctx context.Context) error {
 	argv := []string{
 		filepath.Join(p.home, "bin", "initdb"), "-D", p.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync",
@@ -154,6 +155,9 @@ func (p *postgres) startOnce(ctx context.Context) (err error) {
 		"-c", "dynamic_shared_memory_type=mmap", // in the data directory, and removed with it
 		"-c", "wal_keep_size=" + walKept,
 		"-c", "wal_retrieve_retry_interval=100ms",
+	}
+	if p.quick { // a killed server loses nothing by it, only a killed machine does
+		argv = append(argv, "-c", "fsync=off")
 	}
 	p.process, err = p.spawner.Start(process.Server{
 		Name: "PostgreSQL", Dir: p.dir, Log: filepath.Join(p.dir, "server.log"), Argv: append(argv, p.sslSettings()...), As: p.who.credential(), OnEnd: p.onEnd,

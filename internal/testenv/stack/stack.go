@@ -43,8 +43,9 @@ type Options struct {
 	// HeapMB is the heap of each Elasticsearch in MiB, at least 128; 0 means [DefaultHeapMB], or
 	// [NodeHeapMB].
 	HeapMB int
-	// Quick is for an Elasticsearch that lives for minutes: its JVM uses the first of its
-	// two compilers only, which halves the CPU time of the start and of little work.
+	// Quick is for servers that live for minutes and are not measured: Elasticsearch's JVM uses the
+	// first of its two compilers only, which halves the CPU time of the start and of little work, and
+	// PostgreSQL does not wait for the disk.
 	Quick bool
 	// CacheDir holds the unpacked servers; empty means weft in the user's cache
 	// directory, for root /var/cache/weft.
