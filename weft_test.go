@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -106,7 +105,7 @@ func enqueue(t *testing.T, pool *pgxpool.Pool, table string, version int64) {
 
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	testenv.Eventually(t, 20*time.Second, cond, what)
+	testenv.Eventually(t, cond, what)
 }
 
 // role returns what the readiness endpoint answers: its status, and its body.

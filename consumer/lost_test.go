@@ -222,7 +222,7 @@ func (r *rig) endsCutOff() {
 		if err == nil || !strings.Contains(err.Error(), "no answer of the outbox for") {
 			r.t.Errorf("Run returned %v, want that there is no answer", err)
 		}
-	case <-time.After(patience):
+	case <-time.After(testenv.Limit):
 		r.t.Fatal("the term goes on without a way to its tables")
 	}
 }
@@ -305,5 +305,5 @@ func TestGraceIsNotWaitedForBeyondItsEnd(t *testing.T) {
 	if err := stop(); err == nil || !strings.Contains(err.Error(), "left after") {
 		t.Errorf("stop: %v, want that a batch is left", err)
 	}
-	testenv.Eventually(t, patience, func() bool { return r.count("weft_lease") == 1 && r.counts()["pending"] == 1 }, "the event with its lease")
+	testenv.Eventually(t, func() bool { return r.count("weft_lease") == 1 && r.counts()["pending"] == 1 }, "the event with its lease")
 }

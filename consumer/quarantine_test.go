@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -13,11 +14,11 @@ import (
 func (r *rig) quarantine(key outbox.Key) (release func()) {
 	r.t.Helper()
 	o := outbox.HoldOrder{Group: r.cfg.Group, Projection: projName, By: "alice", Why: "a test"}
-	if q, begun, err := outbox.QuarantineEntity(r.t.Context(), r.pool, o, key, patience); err != nil || !begun || q.EntityID != key.ID.String() {
+	if q, begun, err := outbox.QuarantineEntity(r.t.Context(), r.pool, o, key, testenv.Limit); err != nil || !begun || q.EntityID != key.ID.String() {
 		r.t.Fatalf("quarantine: %+v, %v, %v", q, begun, err)
 	}
 	return func() {
-		if ended, err := outbox.ReleaseEntity(r.t.Context(), r.pool, o, key, patience); err != nil || !ended {
+		if ended, err := outbox.ReleaseEntity(r.t.Context(), r.pool, o, key, testenv.Limit); err != nil || !ended {
 			r.t.Fatalf("release: %v, %v", ended, err)
 		}
 	}
@@ -98,7 +99,7 @@ func TestThrottleHoldsAcrossTerms(t *testing.T) {
 	r := setup(t)
 	const rate = 40
 	o := outbox.HoldOrder{Group: r.cfg.Group, Projection: projName, By: "alice", Why: "a test"}
-	if now, err := outbox.ThrottleProjection(t.Context(), r.pool, o, rate, patience); err != nil || now.Rate != rate || now.By != "alice" {
+	if now, err := outbox.ThrottleProjection(t.Context(), r.pool, o, rate, testenv.Limit); err != nil || now.Rate != rate || now.By != "alice" {
 		t.Fatalf("got %+v, %v", now, err)
 	}
 	r.enqueueMany(2000, 0)
@@ -114,11 +115,11 @@ func TestThrottleHoldsAcrossTerms(t *testing.T) {
 	slow(0)
 	stop = r.takeOver(stop)
 	slow(r.counts()["done"])
-	if ended, err := outbox.EndThrottle(t.Context(), r.pool, o, patience); err != nil || !ended {
+	if ended, err := outbox.EndThrottle(t.Context(), r.pool, o, testenv.Limit); err != nil || !ended {
 		t.Fatalf("got %v, %v", ended, err)
 	}
 	r.await(map[string]int{"done": 2000})
-	if took := time.Since(began); took > patience {
+	if took := time.Since(began); took > testenv.Limit {
 		t.Errorf("it took %v after the end of the throttle, want a second or so", took)
 	}
 	if in, out := len(r.lines("projection.throttled")), len(r.lines("projection.unthrottled")); in != 2 || out != 1 {

@@ -30,7 +30,6 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 const (
 	outboxTable = "search_outbox_events"
 	projName    = "test"
-	patience    = 20 * time.Second
 )
 
 // scripted is a projection that keeps versions in memory and answers as told.
@@ -441,7 +440,7 @@ func (r *rig) await(want map[string]int) {
 
 func (r *rig) eventually(cond func() bool, what string) {
 	r.t.Helper()
-	testenv.Eventually(r.t, patience, cond, what)
+	testenv.Eventually(r.t, cond, what)
 }
 
 // noLeases waits until nothing is in flight.

@@ -77,7 +77,7 @@ func TestLockSessionsHoldNoSnapshot(t *testing.T) {
 	b.wait(t, RoleStandby)
 	for _, name := range []string{"a", "b"} {
 		idle := 0
-		testenv.Eventually(t, patience, func() bool {
+		testenv.Eventually(t, func() bool {
 			var state string
 			var pinned bool
 			err := s.pool.QueryRow(t.Context(), `select coalesce(state, ''), backend_xmin is not null from pg_stat_activity
@@ -109,7 +109,7 @@ func TestServersThatAreRefused(t *testing.T) {
 		t.Parallel()
 		s := newSite(t)
 		a := s.joinURL(t, with(s.url, "default_transaction_read_only=on"), quick("a"), nil)
-		testenv.Eventually(t, patience, func() bool { return errors.Is(a.Status().Err, ErrReadOnly) }, "refused as read-only")
+		testenv.Eventually(t, func() bool { return errors.Is(a.Status().Err, ErrReadOnly) }, "refused as read-only")
 		if st := a.Status(); st.Role != RoleDisconnected {
 			t.Errorf("role: got %s, want disconnected", st.Role)
 		}
@@ -131,7 +131,7 @@ func TestServersThatAreRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testenv.Limit)
 		defer cancel()
 		return e.Run(ctx, untilStopped)
 	}
@@ -165,7 +165,7 @@ func TestSettingsOfTheDatabaseDoNotEndTheSession(t *testing.T) {
 	a := s.join(t, cfg, nil)
 	term := a.nextTerm(t)
 	began := s.state(t).AcquiredAt
-	testenv.Eventually(t, patience, func() bool { return s.state(t).RenewedAt.Sub(began) > 1500*time.Millisecond }, "beats for 1.5 s")
+	testenv.Eventually(t, func() bool { return s.state(t).RenewedAt.Sub(began) > 1500*time.Millisecond }, "beats for 1.5 s")
 	if err := term.Check(); err != nil {
 		t.Errorf("Check: got %v, want nil", err)
 	}
@@ -179,7 +179,7 @@ func TestForeignHolderIsNamedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := s.join(t, quick("a"), nil)
-	testenv.Eventually(t, patience, func() bool { return a.Status().Holder == "cron job" }, "the stranger is seen")
+	testenv.Eventually(t, func() bool { return a.Status().Holder == "cron job" }, "the stranger is seen")
 	if st := s.state(t); !st.LockHeld || st.LockMatches || st.Led() || st.LockApp != "cron job" {
 		t.Errorf("state: got %+v, want held by a stranger", st)
 	}

@@ -85,7 +85,7 @@ func TestResign(t *testing.T) {
 			t.Errorf("status: got %+v, want the leader of epoch 1, draining", st)
 		}
 		close(release)
-		testenv.Eventually(t, patience, func() bool { return s.state(t).ReleasedAt != nil }, "the lock is released")
+		testenv.Eventually(t, func() bool { return s.state(t).ReleasedAt != nil }, "the lock is released")
 	})
 
 	t.Run("LeadsAgainWhenNobodyElseDoes", func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestResign(t *testing.T) {
 		s.exec(t, "update weft_leader set resign_epoch = epoch - 1, resign_by = 'x', resign_why = 'x', resign_asked_at = now()")
 		s.exec(t, "select pg_notify($1, '1')", channel(testGroup))
 		renewed := s.state(t).RenewedAt
-		testenv.Eventually(t, patience, func() bool { return s.state(t).RenewedAt.Sub(renewed) > time.Second }, "beats for a second")
+		testenv.Eventually(t, func() bool { return s.state(t).RenewedAt.Sub(renewed) > time.Second }, "beats for a second")
 		if st := a.Status(); st.Role != RoleLeader || st.Epoch != 1 {
 			t.Errorf("status: got %+v, want leader of epoch 1", st)
 		}

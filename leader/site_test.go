@@ -18,10 +18,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
-const (
-	testGroup = "pair"
-	patience  = 20 * time.Second
-)
+const testGroup = "pair"
 
 // site is a database with electors on it. Theirs is a role with the least rights.
 type site struct {
@@ -159,15 +156,15 @@ func (m *member) nextTerm(t *testing.T) *Term {
 	select {
 	case term := <-m.terms:
 		return term
-	case <-time.After(patience):
-		t.Fatalf("%s: no term within %v; status %+v", m.cfg.Instance, patience, m.Status())
+	case <-time.After(testenv.Limit):
+		t.Fatalf("%s: no term within %v; status %+v", m.cfg.Instance, testenv.Limit, m.Status())
 		return nil
 	}
 }
 
 func (m *member) wait(t *testing.T, role Role) {
 	t.Helper()
-	testenv.Eventually(t, patience, func() bool { return m.Status().Role == role }, m.cfg.Instance+" is "+string(role))
+	testenv.Eventually(t, func() bool { return m.Status().Role == role }, m.cfg.Instance+" is "+string(role))
 }
 
 func (m *member) event(name string) int {

@@ -110,7 +110,7 @@ func TestSlowServer(t *testing.T) {
 	beats := func(t *testing.T, s *site, of time.Duration) {
 		t.Helper()
 		began := s.state(t).RenewedAt
-		testenv.Eventually(t, patience, func() bool { return s.state(t).RenewedAt.Sub(began) > of }, "heartbeats go on")
+		testenv.Eventually(t, func() bool { return s.state(t).RenewedAt.Sub(began) > of }, "heartbeats go on")
 	}
 
 	t.Run("KeepsItsLeaderWithinTheTrustWindow", func(t *testing.T) {
@@ -133,8 +133,8 @@ func TestSlowServer(t *testing.T) {
 		s, links, a, b := pair(t, quick)
 		began := time.Now()
 		slow(t, links, 450*time.Millisecond, 50*time.Millisecond) // one proof takes longer than the next may
-		testenv.Eventually(t, patience, func() bool { return a.stepDowns() == 1 }, "a steps down")
-		testenv.Eventually(t, patience, func() bool { return time.Since(began) > 6*time.Second }, "six slow seconds")
+		testenv.Eventually(t, func() bool { return a.stepDowns() == 1 }, "a steps down")
+		testenv.Eventually(t, func() bool { return time.Since(began) > 6*time.Second }, "six slow seconds")
 		// A term needs a new session each time, and a rest before it.
 		if down := a.stepDowns() + b.stepDowns(); down > 4 {
 			t.Errorf("step-downs in six seconds: got %v, want a few", down)
@@ -145,7 +145,7 @@ func TestSlowServer(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		testenv.Eventually(t, patience, func() bool { return s.state(t).Led() }, "somebody leads again")
+		testenv.Eventually(t, func() bool { return s.state(t).Led() }, "somebody leads again")
 		epoch := s.state(t).Epoch
 		beats(t, s, time.Second)
 		if got := s.state(t).Epoch; got > epoch+1 { // a loss may have been under way
@@ -231,7 +231,7 @@ func TestLimitsAreOutlived(t *testing.T) {
 	term := a.nextTerm(t)
 	pid, began := s.state(t).LockPID, s.state(t).AcquiredAt
 	backends := map[int32]bool{}
-	testenv.Eventually(t, patience, func() bool {
+	testenv.Eventually(t, func() bool {
 		var backend int32
 		err := work.QueryRow(t.Context(), "select pg_backend_pid()").Scan(&backend)
 		// On a busy machine the server may end an idle session before the pool does.

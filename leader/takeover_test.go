@@ -29,7 +29,7 @@ func TestTakeover(t *testing.T) {
 		first := a.nextTerm(t)
 		b := s.join(t, Config{Group: testGroup, Instance: "b"}, nil)
 		b.wait(t, RoleStandby)
-		testenv.Eventually(t, patience, func() bool { return b.Status().Holder == "a" }, "b sees a lead")
+		testenv.Eventually(t, func() bool { return b.Status().Holder == "a" }, "b sees a lead")
 
 		before := s.state(t)
 		if !before.Led() || before.Instance != "a" || before.Epoch != 1 || before.LockApp != "weft/pair/a/lock" {
@@ -120,7 +120,7 @@ func TestTakeover(t *testing.T) {
 				m = members[1]
 			case term = <-members[2].terms:
 				m = members[2]
-			case <-time.After(patience):
+			case <-time.After(testenv.Limit):
 				t.Fatal("nobody leads")
 			}
 			for _, old := range terms {

@@ -42,7 +42,7 @@ func TestWritersOfATerm(t *testing.T) {
 		a.nextTerm(t)
 		fence(t, s.connect(t, AppName(testGroup, "a", "work")), 1)
 		renewed := s.state(t).RenewedAt
-		testenv.Eventually(t, patience, func() bool { return s.state(t).RenewedAt.Sub(renewed) > 2*time.Second }, "renewed for two seconds")
+		testenv.Eventually(t, func() bool { return s.state(t).RenewedAt.Sub(renewed) > 2*time.Second }, "renewed for two seconds")
 		if st := a.Status(); st.Role != RoleLeader || st.Epoch != 1 {
 			t.Errorf("status: got %+v, want leader of epoch 1", st)
 		}
@@ -62,7 +62,7 @@ func TestWritersOfATerm(t *testing.T) {
 		if _, err := conn.Exec(t.Context(), "commit"); err == nil {
 			t.Error("commit of the old term: got nil, want a closed session")
 		}
-		testenv.Eventually(t, patience, func() bool { return b.event("leader.session_ended") == 1 }, "the end is logged")
+		testenv.Eventually(t, func() bool { return b.event("leader.session_ended") == 1 }, "the end is logged")
 		if got := testutil.ToFloat64(b.met.sessionsEnded.WithLabelValues(outcomeEnded)); got != 1 {
 			t.Errorf("sessions ended: got %v, want 1", got)
 		}
@@ -109,13 +109,13 @@ func TestWritersOfATerm(t *testing.T) {
 			fence(t, conn, 1)
 
 			b := s.join(t, quick("b"), nil)
-			testenv.Eventually(t, patience, func() bool { return b.event("leader.blocked") > 0 }, "the stranger is named")
+			testenv.Eventually(t, func() bool { return b.event("leader.blocked") > 0 }, "the stranger is named")
 			line := b.logs.Filter(func(e observer.LoggedEntry) bool { return e.ContextMap()["event"] == "leader.blocked" }).All()[0].ContextMap()
 			if line["pid"] != int32(conn.PgConn().PID()) || line["user"] == "" || line["application_name"] != conn.Config().RuntimeParams["application_name"] {
 				t.Errorf("log line: got %v, want pid %d, user and application_name", line, conn.PgConn().PID())
 			}
 			// Longer than the lock timeout: the bump is tried again.
-			testenv.Eventually(t, patience, func() bool {
+			testenv.Eventually(t, func() bool {
 				return one[int](t, s, "select count(*)::int from pg_stat_activity where application_name = 'weft/pair/b/lock' and now() - backend_start > interval '600ms'") > 0
 			}, "the bump has waited for a while")
 			if st := b.Status(); st.Role != RoleStandby {

@@ -47,7 +47,7 @@ func TestAdoptLiveDeployment(t *testing.T) {
 			}
 		})
 	}
-	testenv.Eventually(t, 30*time.Second, func() bool { return written.Load() >= 2*writers }, "all writers write")
+	testenv.Eventually(t, func() bool { return written.Load() >= 2*writers }, "all writers write")
 	during := written.Load()
 	start := time.Now()
 	steps, err := migrations.Up(t.Context(), dsn)

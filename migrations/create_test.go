@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
@@ -107,7 +106,7 @@ func background(t *testing.T, tx pgx.Tx, sql string) <-chan error {
 // waits blocks until a session of the database waits for a lock.
 func (s *shop) waits() {
 	s.t.Helper()
-	testenv.Eventually(s.t, 20*time.Second, func() bool {
+	testenv.Eventually(s.t, func() bool {
 		return one[int](s.t, s.pool, `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
 	}, "a writer waits for the other")
 }

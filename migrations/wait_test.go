@@ -55,7 +55,7 @@ func upBeside(t *testing.T, dsn string, pool *pgxpool.Pool, mode, relation strin
 		done <- err
 	}()
 	for range 3 {
-		testenv.Eventually(t, 30*time.Second, func() bool {
+		testenv.Eventually(t, func() bool {
 			return one[int](t, pool, `select count(*) from pg_locks where not granted and mode = $1
 				and relation = $2::regclass and database = (select oid from pg_database where datname = current_database())`, mode, relation) == 1
 		}, "the migration queues for "+relation)
@@ -138,7 +138,7 @@ func TestBuildOfADeadMigratorIsAwaited(t *testing.T) {
 			where status = 'pending' and next_retry_at is null`)
 		built <- err
 	}()
-	testenv.Eventually(t, 20*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		return one[int](t, pool, `select count(*) from pg_stat_progress_create_index where datname = current_database() and phase like 'waiting%'`) == 1
 	}, "the build waits for the snapshot")
 	oid := one[uint32](t, pool, `select 'weft_search_outbox_ready'::regclass::oid`)

@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
@@ -46,7 +45,7 @@ func TestLoadIsFollowedWhereverItWasInterrupted(t *testing.T) {
 	for range 3 {
 		ctx, interrupt := context.WithCancel(t.Context())
 		_, errOut, code := s.asked(ctx)
-		testenv.Eventually(t, 20*time.Second, func() bool {
+		testenv.Eventually(t, func() bool {
 			return strings.Contains(errOut.String(), "nobody leads group shop: start weft run") && strings.Contains(errOut.String(), "products: load, filling; 0 of about")
 		}, "the load says that it waits")
 		interrupt()
@@ -117,13 +116,13 @@ func TestLoadUnderLiveWritesAndTakeovers(t *testing.T) {
 			}
 			s.env = own
 			stop, epoch := s.write(), func() int { return s.count("select coalesce(max(epoch), 0) from weft_term") }
-			testenv.Eventually(t, time.Minute, func() bool { return epoch() > 0 }, "a leader")
+			testenv.Eventually(t, func() bool { return epoch() > 0 }, "a leader")
 			out, errOut, code := s.asked(t.Context())
 			for i := range 4 {
 				s.exec(fmt.Sprintf("delete from shop.variant where product_id %% 4 = %d and product_id > 100; delete from shop.product where id %% 20 = %[1]d and id > 100", i))
 				led := epoch()
 				s.exec("select pg_terminate_backend(lock_backend_pid) from weft_leader where released_at is null")
-				testenv.Eventually(t, time.Minute, func() bool { return epoch() > led }, "the next leader")
+				testenv.Eventually(t, func() bool { return epoch() > led }, "the next leader")
 			}
 			if got := code(); got != exitOK || !strings.Contains(out.String(), `"rows": `) {
 				t.Fatalf("load: code %d, %s and %s", got, out, errOut)
@@ -177,7 +176,7 @@ func TestLoadBesideRebuilds(t *testing.T) {
 	s.rebuilt(exitRefused, "products", "--why", "beside a load")
 	ctx, interrupt := context.WithCancel(t.Context())
 	_, errOut, code := s.asked(ctx)
-	testenv.Eventually(t, time.Minute, func() bool { return strings.Contains(errOut.String(), "load, filling, paused") }, "the paused load")
+	testenv.Eventually(t, func() bool { return strings.Contains(errOut.String(), "load, filling, paused") }, "the paused load")
 	s.rebuilt(0, "abort", "products", "--why", "enough", "--json")
 	if got := code(); got != exitBad || !strings.Contains(errOut.String(), "the load has been aborted") {
 		t.Errorf("aborted: code %d, %s", got, errOut)
@@ -210,7 +209,7 @@ func TestLeaderLoadsOnce(t *testing.T) {
 	run := func(what string, ok func() bool) string {
 		t.Helper()
 		r := start(t, runDaemon, env...)
-		testenv.Eventually(t, time.Minute, ok, what)
+		testenv.Eventually(t, ok, what)
 		r.signals <- syscall.SIGTERM
 		if code := <-r.code; code != 0 || t.Failed() {
 			t.Errorf("weft run ended with %d: %s", code, r.errOut)
@@ -268,11 +267,11 @@ func TestLoadOfALeaderIsRefused(t *testing.T) {
 	}
 	s.exec("delete from weft_outbox")
 	r := start(t, runDaemon, s.env...)
-	testenv.Eventually(t, time.Minute, func() bool {
+	testenv.Eventually(t, func() bool {
 		return strings.Contains(r.errOut.String(), "table product_outbox_events was not made by `weft outbox create`")
 	}, "the reason in the log")
 	s.exec("update shop.product set name = 'lamp' where id = 7")
-	testenv.Eventually(t, time.Minute, func() bool { return s.document("7")["name"] == "lamp" }, "a live change")
+	testenv.Eventually(t, func() bool { return s.document("7")["name"] == "lamp" }, "a live change")
 	r.signals <- syscall.SIGTERM
 	if code := <-r.code; code != 0 {
 		t.Errorf("weft run ended with %d: %s", code, r.errOut)

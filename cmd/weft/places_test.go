@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
@@ -109,7 +108,7 @@ func (s *shop) rows() map[string]bool {
 func (s *shop) converges(what string) {
 	s.t.Helper()
 	var last string
-	testenv.Eventually(s.t, time.Minute, func() bool {
+	testenv.Eventually(s.t, func() bool {
 		want, got := s.rows(), s.hits()
 		last = fmt.Sprintf("%d documents, %d rows", len(got), len(want))
 		if len(got) != len(want) {
@@ -172,7 +171,7 @@ func TestMovesOfTenantsUnderLoad(t *testing.T) {
 	}
 	for epoch := s.epoch(); epoch < 4; epoch = s.epoch() {
 		s.exec(`select pg_terminate_backend(lock_backend_pid) from weft_leader where group_name = 'routed'`)
-		testenv.Eventually(t, time.Minute, func() bool { return s.epoch() > epoch }, "the next leader")
+		testenv.Eventually(t, func() bool { return s.epoch() > epoch }, "the next leader")
 	}
 	for range 2 {
 		if err := <-done; err != nil {
@@ -181,7 +180,7 @@ func TestMovesOfTenantsUnderLoad(t *testing.T) {
 	}
 	s.converges("the rows after the moves")
 	s.exec(`delete from shop.product where id > 10; update shop.product set region = 'us:%' where id > 5`)
-	testenv.Eventually(t, time.Minute, func() bool { return len(s.hits()) == 10 }, "routed deletes")
+	testenv.Eventually(t, func() bool { return len(s.hits()) == 10 }, "routed deletes")
 	for _, args := range [][]string{{"failed", "list"}, {"status"}} {
 		if r := weft(t, s.env, args...); r.code != 0 || strings.Contains(r.out, "eu:") {
 			t.Errorf("%v: %+v, want no dead letter", args, r)

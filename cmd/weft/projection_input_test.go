@@ -4,7 +4,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
@@ -48,7 +47,7 @@ func TestBadRowsOfADeclaredQuery(t *testing.T) {
 			r := start(t, runDaemon, append(s.env, "OUTBOX_BASE_BACKOFF_SECONDS=0.1", "OUTBOX_MAX_BACKOFF_SECONDS=5", tc.timeout)...)
 			s.exec("update shop.product set deleted_at = null, price = price where id <= 20; insert into shop.variant select i, i, 'S' from generate_series(1, 20) i")
 			var status, reason, text string
-			testenv.Eventually(t, 2*time.Minute, func() bool {
+			testenv.Eventually(t, func() bool {
 				err := s.pool.QueryRow(t.Context(), "select status, coalesce(error_reason, ''), coalesce(error, '') from product_outbox_events where entity_id = 7").Scan(&status, &reason, &text)
 				others := s.count("select count(*) from product_outbox_events where entity_id <> 7 and status = 'done'")
 				return err == nil && status == tc.status && others == 19 && (reason != "" || tc.reason == "")

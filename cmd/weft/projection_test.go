@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -109,7 +108,7 @@ func TestDeclaredProjectionRuns(t *testing.T) {
 			t.Errorf("weft run ended with %d: %s", code, r.errOut)
 		}
 	}()
-	testenv.Eventually(t, time.Minute, func() bool {
+	testenv.Eventually(t, func() bool {
 		return strings.Contains(r.errOut.String(), "trigger product_outbox_insert of shop.variant fires under session_replication_role")
 	}, "the finding of the check in the log")
 	if n := strings.Count(r.errOut.String(), "projection.finding"); n != 1 {
@@ -124,7 +123,7 @@ func TestDeclaredProjectionRuns(t *testing.T) {
 	s.exec("update shop.product set price = 9.99 where id between 1 and 20")
 	eventually := func(what string, ok func() bool) {
 		t.Helper()
-		testenv.Eventually(t, time.Minute, ok, what)
+		testenv.Eventually(t, ok, what)
 	}
 	eventually("the documents", func() bool {
 		doc := s.document("7")
@@ -214,7 +213,7 @@ func TestWrongQueryFailsNoEvent(t *testing.T) {
 			s.declare(strings.Replace(shopQuery, tc.from, tc.to, 1), shopMapping)
 			r := start(t, runDaemon, append(s.env, "OUTBOX_MAX_ATTEMPTS=1", "OUTBOX_BASE_BACKOFF_SECONDS=0.01", "OUTBOX_MAX_BACKOFF_SECONDS=0.02")...)
 			s.exec("update shop.product set name = 'lamp' where id between 7 and 9")
-			testenv.Eventually(t, time.Minute, func() bool { return strings.Contains(r.errOut.String(), tc.want) }, "the fault in the log")
+			testenv.Eventually(t, func() bool { return strings.Contains(r.errOut.String(), tc.want) }, "the fault in the log")
 			s.declare(shopQuery, shopMapping)
 			r.signals <- syscall.SIGTERM
 			if code := <-r.code; code != 0 {
@@ -230,7 +229,7 @@ func TestWrongQueryFailsNoEvent(t *testing.T) {
 
 			// With the query corrected, the next instance carries them.
 			again := start(t, runDaemon, s.env...)
-			testenv.Eventually(t, time.Minute, func() bool { return s.document("7")["name"] == "lamp" && s.document("9") != nil }, "the documents")
+			testenv.Eventually(t, func() bool { return s.document("7")["name"] == "lamp" && s.document("9") != nil }, "the documents")
 			again.signals <- syscall.SIGTERM
 			if code := <-again.code; code != 0 {
 				t.Errorf("weft run ended with %d: %s", code, again.errOut)

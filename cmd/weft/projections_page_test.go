@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -175,7 +174,7 @@ func (p *page) expect(want string) {
 			p.t.Errorf("got %s", got)
 		}
 	}()
-	testenv.Eventually(p.t, time.Minute, func() bool { got = strings.TrimSpace(p.last()); return got == want }, "the output of the page: "+want)
+	testenv.Eventually(p.t, func() bool { got = strings.TrimSpace(p.last()); return got == want }, "the output of the page: "+want)
 }
 
 // curl sends the request of a command line: a search, with the body of a file.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -148,7 +147,7 @@ func TestPruneInterrupted(t *testing.T) {
 	go func() {
 		code <- a.execute(ctx, []string{"prune", "--older-than=30d", "--projection=search_index_to_elastic", "--rate=4"})
 	}()
-	testenv.Eventually(t, 20*time.Second, func() bool { return !strings.HasPrefix(text(t, owner, leftFinished), "20 ") }, "the first row is deleted")
+	testenv.Eventually(t, func() bool { return !strings.HasPrefix(text(t, owner, leftFinished), "20 ") }, "the first row is deleted")
 	cancel()
 	if got := <-code; got != exitTryAgain || !strings.Contains(errOut.String(), "interrupted: what is removed stays removed") {
 		t.Errorf("got code %d and %q, want %d", got, errOut.String(), exitTryAgain)

@@ -207,7 +207,7 @@ func TestRebuildToAnotherMapping(t *testing.T) {
 	s.declare(query, strings.NewReplacer(`{"name"`, `{"number": {"type": "keyword"}, "color": {"type": "keyword"}, "name"`).Replace(shopMapping))
 	stop = run()
 	s.exec("update shop.product set price = price + 1 where id = 8")
-	testenv.Eventually(t, 20*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		return s.count("select count(*) from weft_leader where released_at is null") == 1
 	}, "a leader")
 	if done := s.rebuilt(0, "products", "--why", "number is no number", "--json"); done.Phase != "done" {

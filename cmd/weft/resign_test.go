@@ -61,9 +61,9 @@ func (c *crew) join(name string, drain func()) {
 			c.t.Errorf("Run of %s: %v", name, err)
 		}
 	})
-	testenv.Eventually(c.t, 20*time.Second, func() bool { return e.Status().Role != leader.RoleDisconnected }, name+" is there")
+	testenv.Eventually(c.t, func() bool { return e.Status().Role != leader.RoleDisconnected }, name+" is there")
 	if name == "a" {
-		testenv.Eventually(c.t, 20*time.Second, func() bool { return e.Status().Role == leader.RoleLeader }, "a leads")
+		testenv.Eventually(c.t, func() bool { return e.Status().Role == leader.RoleLeader }, "a leads")
 	}
 	c.announce(name, e.Status().Role)
 }

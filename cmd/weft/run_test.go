@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/daemon"
@@ -121,7 +120,7 @@ func TestRun(t *testing.T) {
 		"WEFT_GROUP=g", "WEFT_INSTANCE=a", "OUTBOX_METRICS_PORT=0", "WEFT_HTTP_HOST=127.0.0.1"}
 	r := start(t, runDaemon, env...)
 	var st result
-	testenv.Eventually(t, 30*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		st = weft(t, []string{db, "WEFT_GROUP=g"}, "status")
 		return st.code == 0 && strings.Contains(st.out, "127.0.0.1:")
 	}, "a leader in weft status")
@@ -130,7 +129,7 @@ func TestRun(t *testing.T) {
 	}
 	addr := st.out[strings.Index(st.out, "127.0.0.1:"):]
 	addr = addr[:strings.IndexAny(addr, " \n")]
-	testenv.Eventually(t, 30*time.Second, func() bool { return ready(t, addr) == http.StatusOK }, "ready")
+	testenv.Eventually(t, func() bool { return ready(t, addr) == http.StatusOK }, "ready")
 
 	r.signals <- syscall.SIGTERM
 	if got := <-r.code; got != 0 {

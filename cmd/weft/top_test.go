@@ -84,7 +84,7 @@ func TestTopDrawsUntilItIsLeft(t *testing.T) {
 		s := &screen{in: in, out: &out, size: func() (int, int, error) { return 30, 2, nil }, raw: func() (func(), error) { return func() { restored = true }, nil }}
 		done := make(chan error, 1)
 		go func() { done <- v.watch(t.Context(), s, first) }()
-		testenv.Eventually(t, 20*time.Second, func() bool { return strings.Count(out.String(), "\x1b[H") >= 3 }, "three frames")
+		testenv.Eventually(t, func() bool { return strings.Count(out.String(), "\x1b[H") >= 3 }, "three frames")
 		if _, err := keys.Write([]byte(key)); err != nil {
 			t.Fatal(err)
 		}

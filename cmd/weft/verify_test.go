@@ -10,7 +10,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/verify"
@@ -87,7 +86,7 @@ func (s *shop) running() {
 
 func (s *shop) settled() {
 	s.t.Helper()
-	testenv.Eventually(s.t, time.Minute, func() bool {
+	testenv.Eventually(s.t, func() bool {
 		var open int
 		err := s.pool.QueryRow(s.t.Context(), "select count(*) from product_outbox_events where status in ('pending', 'processing')").Scan(&open)
 		return err == nil && open == 0
@@ -170,7 +169,7 @@ func TestVerifyFindsAndRepairs(t *testing.T) {
 	}
 	// A document that was ahead does not refuse the row's next change.
 	s.exec("update shop.product set name = 'changed later' where id = 700")
-	testenv.Eventually(t, time.Minute, func() bool { return s.document("700")["name"] == "changed later" }, "the change after the repair")
+	testenv.Eventually(t, func() bool { return s.document("700")["name"] == "changed later" }, "the change after the repair")
 	var count int
 	if err := s.pool.QueryRow(t.Context(), "select sum(count) from weft_audit where action = 'repair' and actor = 'alice' and why = 'a test' and projection = 'products'").Scan(&count); err != nil || count != 29 {
 		t.Errorf("audit: got %d, %v; want 29 documents of alice", count, err)
@@ -270,10 +269,10 @@ func TestLeaderRepairsWhatDiffers(t *testing.T) {
 	s.settled()
 	s.put("7", s.versionOf(7), "")
 	s.put("9", s.versionOf(9), `{"name":"corrupt"}`)
-	testenv.Eventually(t, time.Minute, func() bool {
+	testenv.Eventually(t, func() bool {
 		return s.document("7")["name"] == "product 7" && s.document("9")["name"] == "product 9"
 	}, "the leader finds and repairs")
-	testenv.Eventually(t, time.Minute, func() bool {
+	testenv.Eventually(t, func() bool {
 		var finished bool
 		var repaired int
 		err := s.pool.QueryRow(t.Context(), `select (select covered_at is not null from weft_verify where projection = 'products' and part = 'scrub'),

@@ -111,7 +111,7 @@ func TestServersDieWithTheirGuardian(t *testing.T) {
 	if err := syscall.Kill(guardian, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, bound, func() bool {
+	testenv.Eventually(t, func() bool {
 		return !strings.Contains(strings.Join(w.left(t), "\n"), "bin/postgres")
 	}, "PostgreSQL is gone")
 	if err := w.cmd.Process.Signal(syscall.SIGTERM); err != nil {

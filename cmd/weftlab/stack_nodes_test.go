@@ -67,7 +67,7 @@ func TestNodesOfACluster(t *testing.T) {
 	want := func(n int, nodes ...string) {
 		t.Helper()
 		for _, node := range nodes {
-			testenv.Eventually(t, bound, func() bool {
+			testenv.Eventually(t, func() bool {
 				got, err := members(t.Context(), node)
 				return got == n || n == 0 && err != nil
 			}, fmt.Sprintf("%d nodes, by the one at %s", n, node))

@@ -92,7 +92,7 @@ func (w *weftlab) start(t *testing.T) {
 
 func (w *weftlab) awaitReady(t *testing.T) (urls string) {
 	t.Helper()
-	testenv.Eventually(t, bound, func() bool {
+	testenv.Eventually(t, func() bool {
 		content, err := os.ReadFile(w.ready)
 		urls = string(content)
 		return err == nil
@@ -150,7 +150,7 @@ func (w *weftlab) wantNothingLeft(t *testing.T) {
 
 func (w *weftlab) wantNothingLeftSoon(t *testing.T) {
 	t.Helper()
-	testenv.Eventually(t, bound, func() bool { return len(w.left(t)) == 0 }, "no process and no file is left")
+	testenv.Eventually(t, func() bool { return len(w.left(t)) == 0 }, "no process and no file is left")
 }
 
 func TestStackOfBothDiesWithItsOwner(t *testing.T) {
@@ -188,7 +188,7 @@ func TestStackOfBothDiesWithItsOwner(t *testing.T) {
 	}
 	w.wantNothingLeftSoon(t)
 	_ = w.wait(t)
-	testenv.Eventually(t, bound, func() bool { _, err := os.Stat(attached); return errors.Is(err, fs.ErrNotExist) }, attached+" is gone")
+	testenv.Eventually(t, func() bool { _, err := os.Stat(attached); return errors.Is(err, fs.ErrNotExist) }, attached+" is gone")
 }
 
 func TestStackPassesTheExitCodeOn(t *testing.T) {
@@ -237,7 +237,7 @@ func TestStackGoesDownOnSignals(t *testing.T) {
 		t.Parallel()
 		w := newWeftlab(t, nil, "stack", "--", "true")
 		w.start(t)
-		testenv.Eventually(t, bound, func() bool { return len(w.left(t)) > 0 }, "it has begun to start")
+		testenv.Eventually(t, func() bool { return len(w.left(t)) > 0 }, "it has begun to start")
 		if err := w.cmd.Process.Signal(syscall.SIGINT); err != nil {
 			t.Fatal(err)
 		}
@@ -335,7 +335,7 @@ func TestStackUpStatusDown(t *testing.T) {
 	if err := syscall.Kill(status.Servers[0].PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, bound, func() bool {
+	testenv.Eventually(t, func() bool {
 		code, out = weftlab("status")
 		return code == exitBad && strings.Contains(out, "ended")
 	}, "status says that the server ended")

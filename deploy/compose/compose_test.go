@@ -121,7 +121,7 @@ func TestComposeProject(t *testing.T) {
 	p.images()
 	p.compose("up", "--detach", "--no-build", "postgres", "elasticsearch")
 	// podman 4.3 cannot wait until a container is healthy, so podman-compose does not.
-	testenv.Eventually(t, time.Minute, func() bool {
+	testenv.Eventually(t, func() bool {
 		_, err := p.Try(t.Context(), "healthcheck", "run", "weft_postgres_1")
 		return err == nil
 	}, "the health check of postgres succeeds")
@@ -146,7 +146,7 @@ func TestComposeProject(t *testing.T) {
 	}
 	write(t, pool, "upsert", 3, "the keeper of the archive")
 	finds(t, "archive", 1)
-	testenv.Eventually(t, time.Minute, func() bool {
+	testenv.Eventually(t, func() bool {
 		return p.Run("inspect", "--format", "{{.State.Status}}", container) == "running"
 	}, "the instance that was killed runs again")
 	write(t, pool, "delete", 4, "")
@@ -186,7 +186,7 @@ func (p *project) containerOf(instance string) string {
 // leads waits for a leader in epoch or a later one, and returns its name.
 func leads(t *testing.T, pool *pgxpool.Pool, epoch int64) (name string) {
 	t.Helper()
-	testenv.Eventually(t, 2*time.Minute, func() bool {
+	testenv.Eventually(t, func() bool {
 		st, err := leader.ReadState(t.Context(), pool, "weft")
 		name = st.Instance
 		return err == nil && st.Led() && st.Epoch >= epoch
@@ -212,7 +212,7 @@ func write(t *testing.T, pool *pgxpool.Pool, op string, version int, text string
 // finds waits until a search for word has as many hits.
 func finds(t *testing.T, word string, want int) {
 	t.Helper()
-	testenv.Eventually(t, 3*time.Minute, func() bool {
+	testenv.Eventually(t, func() bool {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+elastic+"/wordloom-search-index/_search",
 			strings.NewReader(fmt.Sprintf(`{"query": {"match": {"text": %q}}}`, word)))
 		if err != nil {

@@ -114,7 +114,7 @@ func TestPairInContainers(t *testing.T) {
 	env := []string{"DATABASE_URL=" + url, "ELASTIC_URL=" + testenv.ElasticURL(t), "ELASTIC_INDEX=" + index}
 	leads := func(want string) {
 		t.Helper()
-		testenv.Eventually(t, time.Minute, func() bool {
+		testenv.Eventually(t, func() bool {
 			st, err := leader.ReadState(t.Context(), pool, "weft")
 			return err == nil && st.Led() && st.Instance == want
 		}, want+" leads")
@@ -124,7 +124,7 @@ func TestPairInContainers(t *testing.T) {
 	ports["b"] = p.start("b", env...)
 	for name, port := range ports {
 		for _, path := range []string{"/health/live", "/health/ready"} {
-			testenv.Eventually(t, time.Minute, func() bool { return status(t, port, path) == http.StatusOK }, name+path)
+			testenv.Eventually(t, func() bool { return status(t, port, path) == http.StatusOK }, name+path)
 		}
 		p.locked(name)
 	}
@@ -256,7 +256,7 @@ func carried(t *testing.T, pool *pgxpool.Pool, round int) {
 	if _, err := pool.Exec(t.Context(), sql, round); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, time.Minute, func() bool {
+	testenv.Eventually(t, func() bool {
 		var left int
 		if err := pool.QueryRow(t.Context(), `select count(*) from search_outbox_events where status <> 'done' or reclaims > 0`).Scan(&left); err != nil {
 			t.Fatal(err)

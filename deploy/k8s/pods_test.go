@@ -137,5 +137,5 @@ func (p *pair) signal(pod, signal string) {
 
 func (c *cluster) eventually(d time.Duration, what string, cond func() bool) {
 	c.t.Helper()
-	testenv.Eventually(c.t, d, cond, what)
+	testenv.Within(c.t, d, cond, what)
 }

@@ -101,7 +101,7 @@ func (b *bank) text(sql string, args ...any) (s string) {
 
 func (b *bank) await(what, want, sql string, args ...any) {
 	b.t.Helper()
-	testenv.Eventually(b.t, 60*time.Second, func() bool { return b.text(sql, args...) == want }, what)
+	testenv.Eventually(b.t, func() bool { return b.text(sql, args...) == want }, what)
 }
 
 const balance = "select coalesce(max(amount)::text || ' at ' || max(version), 'none') from bank.balance where account = $1"

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/zap/zaptest"
 
@@ -76,19 +75,19 @@ func TestProgramServesAndCarriesItsChanges(t *testing.T) {
 	go func() { done <- run(ctx, listener, source, zaptest.NewLogger(t)) }()
 
 	base := "http://" + listener.Addr().String()
-	testenv.Eventually(t, 30*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		status, _ := get(t, base+"/health/ready")
 		return status == http.StatusOK
 	}, "the program to be ready")
 	exec("insert into shop.product values (7, 'reading lamp', 12.50)")
-	testenv.Eventually(t, 30*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		_, body := get(t, testenv.ElasticURL(t)+"/"+index+"/_source/7")
 		return body == `{"name":"reading lamp","price":12.50}`
 	}, "the product in the index")
 	if _, body := get(t, base+"/"); body != "a shop\n" {
 		t.Errorf("its own page says %q", body)
 	}
-	testenv.Eventually(t, 10*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		_, body := get(t, base+"/metrics")
 		return strings.Contains(body, `outbox_processed_total{component="worker",env="unknown",op="upsert",projection="products"} 1`)
 	}, "the event in the metrics")

@@ -11,7 +11,6 @@ import (
 	"path"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/zap/zaptest"
 
@@ -107,12 +106,12 @@ func TestServiceGetsTheNewestStateOfEachContact(t *testing.T) {
 	})
 	await := func(what string, want map[string]string) {
 		t.Helper()
-		testenv.Eventually(t, 30*time.Second, func() bool { return mail.has(want) }, what)
+		testenv.Eventually(t, func() bool { return mail.has(want) }, what)
 	}
 
 	exec("insert into crm.contact values (1, 'one@example'), (2, 'not an address'), (3, 'three@example')")
 	await("the contacts that the service takes", map[string]string{"1": "one@example", "3": "three@example"})
-	testenv.Eventually(t, 30*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		var id, reason string
 		err := pool.QueryRow(t.Context(), "select entity_id::text, error_reason from contact_outbox_events where status = 'failed'").Scan(&id, &reason)
 		return err == nil && fmt.Sprint(id, reason) == "2deterministic_exception"
@@ -121,7 +120,7 @@ func TestServiceGetsTheNewestStateOfEachContact(t *testing.T) {
 	mail.set(true)
 	exec("update crm.contact set email = 'new@example' where id = 1")
 	exec("delete from crm.contact where id = 3")
-	testenv.Eventually(t, 30*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		var n int
 		err := pool.QueryRow(t.Context(), "select count(*) from contact_outbox_events where status = 'pending' and attempts > 0").Scan(&n)
 		return err == nil && n > 0

@@ -133,7 +133,7 @@ func (r *rig) start(name string) *instance {
 			r.t.Logf("end of the log of %s:\n%s", name, text[max(0, len(text)-4000):])
 		}
 	})
-	testenv.Eventually(r.t, 30*time.Second, func() bool {
+	testenv.Eventually(r.t, func() bool {
 		for line := range strings.Lines(in.log.String()) {
 			var l struct{ Event, Address string }
 			if json.Unmarshal([]byte(line), &l) == nil && l.Event == "desk.serving" {
@@ -171,7 +171,7 @@ func (r *rig) one(sql string, args ...any) (text string) {
 
 func (r *rig) await(what, sql, want string) {
 	r.t.Helper()
-	testenv.Eventually(r.t, 60*time.Second, func() bool { return r.one(sql) == want }, what)
+	testenv.Eventually(r.t, func() bool { return r.one(sql) == want }, what)
 }
 
 // upsert writes a source row and its event, and returns the id of the event. A rank that
@@ -254,7 +254,7 @@ func eval[T any](b *tab, expression string) (value T) {
 func (b *tab) awaits(selector string, words string) {
 	b.t.Helper()
 	expression := fmt.Sprintf("(document.querySelector(%q) || {textContent: ''}).textContent.includes(%q)", selector, words)
-	testenv.Eventually(b.t, 20*time.Second, func() bool {
+	testenv.Eventually(b.t, func() bool {
 		var there bool
 		ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
 		defer cancel()

@@ -109,7 +109,7 @@ func TestElasticAwayAtStartAndLater(t *testing.T) {
 		keys = append(keys, k)
 		r.upsert(k, 1, "x")
 	}
-	testenv.Eventually(t, 20*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		return a.metric("outbox_retry_scheduled_total", `reason="es_connect"`) > 0
 	}, "a retry for es_connect")
 	p.heal()

@@ -96,14 +96,14 @@ func besideWordloom(t *testing.T, works, every time.Duration) {
 	a := r.start("a", "WEFT_PROJECTIONS=search_index_to_elastic")
 	a.awaitReady(200, `"role": "leader"`)
 	p := r.produceNow(50, newKeys(200))
-	testenv.Eventually(t, 20*time.Second, func() bool { return r.counts()["done"] > 0 }, "a stream of events")
+	testenv.Eventually(t, func() bool { return r.counts()["done"] > 0 }, "a stream of events")
 
 	w := r.leaveWordloomRunning(works, every)
 	a.awaitReady(503, "another worker claims events of the table", `"role": "leader"`)
-	testenv.Eventually(t, 20*time.Second, func() bool { return r.leases() == 0 && a.metric("outbox_inflight_events") == 0 }, "what was in flight to be settled")
+	testenv.Eventually(t, func() bool { return r.leases() == 0 && a.metric("outbox_inflight_events") == 0 }, "what was in flight to be settled")
 	leased := func() int { return len(a.logs.with("event", "outbox.claim")) }
 	before, claimed := leased(), w.claimed.Load()
-	testenv.Eventually(t, 30*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		if n := r.leases(); n != 0 {
 			t.Errorf("%d batches leased beside the other worker, want none", n)
 		}

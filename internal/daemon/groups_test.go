@@ -2,7 +2,6 @@ package daemon_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
@@ -19,7 +18,7 @@ func TestSecondGroupWaits(t *testing.T) {
 	r.await(map[string]int{"done": 1})
 
 	b := r.start("b", "WEFT_GROUP="+r.group+"-too")
-	testenv.Eventually(t, 20*time.Second, func() bool { return len(b.logs.with("event", "outbox.occupied")) > 0 }, "b to say that it waits")
+	testenv.Eventually(t, func() bool { return len(b.logs.with("event", "outbox.occupied")) > 0 }, "b to say that it waits")
 	for v := range int64(50) {
 		r.upsert(newKey(), v+2, "y")
 	}

@@ -2,7 +2,6 @@ package daemon_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/leader"
@@ -30,7 +29,7 @@ func TestDrainingIsShownUntilTheWorkIsSettled(t *testing.T) {
 			r.upsert(newKey(), 1, "in flight")
 			r.await(map[string]int{"processing": 1})
 			// Until the leader has heard of the lease, a stop would release it.
-			testenv.Eventually(t, 20*time.Second, func() bool { return a.metric("outbox_inflight_events") == 1 }, "the event to be in flight")
+			testenv.Eventually(t, func() bool { return a.metric("outbox_inflight_events") == 1 }, "the event to be in flight")
 			stopped := make(chan error, 1)
 			if resign {
 				if _, err := leader.Resign(t.Context(), r.pool, r.group, leader.Resignation{Epoch: 1, By: "alice", Why: "a test"}); err != nil {
@@ -43,7 +42,7 @@ func TestDrainingIsShownUntilTheWorkIsSettled(t *testing.T) {
 			if lead, draining := a.metric("weft_leader_is_leader"), a.metric("weft_leader_draining"); lead != 1 || draining != 1 {
 				t.Errorf("metrics: leader %v, draining %v; want 1 and 1", lead, draining)
 			}
-			testenv.Eventually(t, 20*time.Second, func() bool { return r.role("a") == "draining" }, "the record says draining")
+			testenv.Eventually(t, func() bool { return r.role("a") == "draining" }, "the record says draining")
 			b.awaitReady(200, `"role": "standby"`)
 
 			if err := link.Heal(); err != nil {

@@ -40,7 +40,7 @@ func TestBreakerClosesWithTheFirstGoodEvent(t *testing.T) {
 		t.Errorf("counts %v, want 20 dead letters and the rest kept", got)
 	}
 	r.upsert(newKey(), 100, "good")
-	testenv.Eventually(t, time.Minute, func() bool { return r.counts()["done"] == 1 }, "the good event") // attempts are up to 30 s apart
+	testenv.Eventually(t, func() bool { return r.counts()["done"] == 1 }, "the good event") // attempts are up to 30 s apart
 	a.awaitReady(200, `"activity": "running"`)
 	r.await(map[string]int{"done": 1, "failed": 30}) // one by one, below the threshold
 	r.judge()
@@ -92,7 +92,7 @@ func TestParkedEventHoldsUpItsEntityOnly(t *testing.T) {
 			r.exec(`insert into search_index (entity_type, entity_id, text, event_version) values ($1, $2, 'x', 2)`, key.Type, &key.ID)
 			r.exec(`insert into search_outbox_events (entity_type, entity_id, op, event_version)
 				select $1, $2, 'upsert', v from generate_series(2, $3 + 1) v`, key.Type, &key.ID, tt.behind)
-			testenv.Eventually(t, 20*time.Second, func() bool { return a.metric("weft_blocked_entities") == 1 }, "the entity to wait")
+			testenv.Eventually(t, func() bool { return a.metric("weft_blocked_entities") == 1 }, "the entity to wait")
 
 			const others = 20
 			began := r.now()
@@ -147,7 +147,7 @@ func TestLockedRowHoldsUpItsEntityOnly(t *testing.T) {
 	p := r.produceNow(100, newKeys(400))
 	<-time.After(20 * time.Second)
 	n := p.stop()
-	testenv.Eventually(t, 10*time.Second, func() bool { return r.counts()["done"] == n }, "the others to be done")
+	testenv.Eventually(t, func() bool { return r.counts()["done"] == n }, "the others to be done")
 	var lag, worst float64
 	r.scan(`select percentile_disc(0.99) within group (order by late), max(late)
 		from (select extract(epoch from processed_at - created_at)::float8 as late from search_outbox_events where created_at > $1 and entity_id <> $2) e`,
@@ -185,7 +185,7 @@ func TestFaultWithinABatchChargesNobodyElse(t *testing.T) {
 	all[good/2].key.Type = poison
 	r.write(all...)
 	a := r.start("a", "ELASTIC_URL="+f.URL, "WEFT_ES_MAX_BODY=1KiB")
-	testenv.Eventually(t, 30*time.Second, func() bool { return r.counts()["done"] == good-1 && !first().IsZero() }, "the good events to be done")
+	testenv.Eventually(t, func() bool { return r.counts()["done"] == good-1 && !first().IsZero() }, "the good events to be done")
 	var attempts int
 	r.scan("select sum(attempts) from search_outbox_events where entity_type <> $1", []any{poison}, &attempts)
 	if attempts != 0 {
@@ -242,7 +242,7 @@ func TestAllItemsRefusedIsAnOutage(t *testing.T) {
 			}
 			f.set(nil)
 			back := r.now()
-			testenv.Eventually(t, 30*time.Second, func() bool { return r.doneSince(back) > 0 }, "work to go on")
+			testenv.Eventually(t, func() bool { return r.doneSince(back) > 0 }, "work to go on")
 			var first float64
 			r.scan("select extract(epoch from min(processed_at) - $1)::float8 from search_outbox_events where processed_at > $1 and status = 'done'", []any{back}, &first)
 			if first > 10 { // else it is not the probe that has found out

@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -223,7 +222,7 @@ func TestAdoptsALiveDatabase(t *testing.T) {
 			}
 			return out
 		}
-		testenv.Eventually(t, 3*time.Minute, func() bool {
+		testenv.Eventually(t, func() bool {
 			got := count()
 			return got["pending"] == 0 && got["processing"] == 0
 		}, table+" to be drained")

@@ -112,17 +112,17 @@ func (c contagion) run(t testing.TB) {
 	a := r.start("a", append([]string{"ELASTIC_URL=" + f.URL, "OUTBOX_BASE_BACKOFF_SECONDS=0.5", "OUTBOX_MAX_BACKOFF_SECONDS=30"}, c.env...)...)
 	a.awaitReady(200, `"role": "leader"`)
 	p := r.produceNow(c.perSecond, newKeys(2000))
-	testenv.Eventually(t, 20*time.Second, func() bool { return r.counts()["done"] > 0 }, "a stream of events")
+	testenv.Eventually(t, func() bool { return r.counts()["done"] > 0 }, "a stream of events")
 
 	bad := make([]change, c.bad)
 	for i := range bad {
 		bad[i] = change{outbox.Key{Type: poison, ID: outbox.UUID(uuid.New())}, 1, outbox.Upsert, "x"}
 	}
 	r.write(bad...)
-	testenv.Eventually(t, 30*time.Second, func() bool { return !first().IsZero() }, "the first fault")
+	testenv.Eventually(t, func() bool { return !first().IsZero() }, "the first fault")
 	<-time.After(time.Until(first().Add(recovery + c.hold)))
 	good := p.stop()
-	testenv.Eventually(t, 10*time.Second, func() bool { return r.counts()["done"] == good }, fmt.Sprintf("%d good events done", good))
+	testenv.Eventually(t, func() bool { return r.counts()["done"] == good }, fmt.Sprintf("%d good events done", good))
 
 	var lag, worst float64
 	r.scan(`select percentile_disc(0.99) within group (order by late), max(late)
@@ -138,7 +138,7 @@ func (c contagion) run(t testing.TB) {
 	if limit := 9 + int(c.hold/(10*time.Second)); ended != 0 || tries < 1 || most > limit {
 		t.Errorf("of the bad events %d have ended, and they were tried %d to %d times, want none, and 1 to %d", ended, tries, most, limit)
 	}
-	testenv.Eventually(t, 30*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		named := 0
 		for _, b := range bad {
 			if c.named(a, b.key) {

@@ -106,7 +106,7 @@ func TestLeadershipForcedBackAndForth(t *testing.T) {
 	a, b := r.start("a", "ELASTIC_URL="+r.tap("a", rec)), r.start("b", "ELASTIC_URL="+r.tap("b", rec))
 	a.awaitReady(200)
 	b.awaitReady(200)
-	testenv.Eventually(t, 10*time.Second, func() bool { return r.leader() != "" }, "a leader")
+	testenv.Eventually(t, func() bool { return r.leader() != "" }, "a leader")
 
 	p := r.produce(400, newKeys(8))
 	ends := 0

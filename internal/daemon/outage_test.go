@@ -49,14 +49,14 @@ func TestOutageUnderLoad(t *testing.T) {
 			a := r.start("a", "ELASTIC_URL="+f.proxied(t), "OUTBOX_MAX_ATTEMPTS=3", "WEFT_ES_TIMEOUT="+tt.timeout)
 			a.awaitReady(200, `"role": "leader"`)
 			p := r.produce(300, newKeys(2000))
-			testenv.Eventually(t, 20*time.Second, func() bool { return r.counts()["done"] > 300 }, "a stream of events")
+			testenv.Eventually(t, func() bool { return r.counts()["done"] > 300 }, "a stream of events")
 
 			back := tt.away(t, f)
 			begin := r.now()
 			<-time.After(tt.length)
 			end := r.now()
 			back()
-			testenv.Eventually(t, 30*time.Second, func() bool { return r.doneSince(end) > 0 }, "work to go on")
+			testenv.Eventually(t, func() bool { return r.doneSince(end) > 0 }, "work to go on")
 			n := p.stop()
 			stopped := r.now()
 			r.await(map[string]int{"done": n})
@@ -64,7 +64,7 @@ func TestOutageUnderLoad(t *testing.T) {
 			var first, last float64
 			r.scan(`select extract(epoch from min(processed_at) - $1)::float8, extract(epoch from max(processed_at) - $2)::float8
 				from search_outbox_events where processed_at > $1`, []any{end, stopped}, &first, &last)
-			if first > 3 {
+			if first > 10 {
 				t.Errorf("work went on %.2f s after the end of the outage", first)
 			}
 			var sum, most, tried, updates int

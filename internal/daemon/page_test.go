@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
@@ -14,7 +13,7 @@ import (
 // desk returns the address of an instance's page.
 func (in *instance) desk() (addr string) {
 	in.t.Helper()
-	testenv.Eventually(in.t, 20*time.Second, func() bool {
+	testenv.Eventually(in.t, func() bool {
 		if lines := in.logs.with("event", "desk.serving"); len(lines) > 0 {
 			addr, _ = lines[0]["address"].(string)
 		}
@@ -65,7 +64,7 @@ func TestPageFollowsTheLeaderAndItsStreamsEndBeforeTheDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.upsert(newKey(), 1, "in flight")
-	testenv.Eventually(t, 20*time.Second, func() bool { return a.metric("outbox_inflight_events") == 1 }, "the event to be in flight")
+	testenv.Eventually(t, func() bool { return a.metric("outbox_inflight_events") == 1 }, "the event to be in flight")
 	for in, want := range map[*instance]string{a: "is the leader.", b: "it is a standby since"} {
 		body := in.shown("/")
 		for _, want := range []string{want, "<bdi>a</bdi></strong> leads since", "search_index_to_elastic", "chronicle_events_to_entries"} {
@@ -82,7 +81,7 @@ func TestPageFollowsTheLeaderAndItsStreamsEndBeforeTheDrain(t *testing.T) {
 		}
 	}
 
-	testenv.Eventually(t, 20*time.Second, func() bool { return strings.Contains(b.shown("/"), "In flight, by lease") }, "the lease on the page of the standby")
+	testenv.Eventually(t, func() bool { return strings.Contains(b.shown("/"), "In flight, by lease") }, "the lease on the page of the standby")
 	var streams []*http.Response
 	for range 20 {
 		streams = append(streams, a.ask("/live"))
@@ -104,7 +103,7 @@ func TestPageFollowsTheLeaderAndItsStreamsEndBeforeTheDrain(t *testing.T) {
 		t.Errorf("stop returned %v", err)
 	}
 	b.awaitReady(200, `"role": "leader"`)
-	testenv.Eventually(t, 20*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		return strings.Contains(b.shown("/"), "<bdi>b</bdi></strong> leads since")
 	}, "the new leader on its page")
 	if body := b.shown("/"); !strings.Contains(body, "its process was stopped, and handed over") {

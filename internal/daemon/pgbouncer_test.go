@@ -89,7 +89,7 @@ ignore_startup_parameters = %s
 		}
 	})
 	addr := fmt.Sprintf("127.0.0.1:%d", port)
-	testenv.Eventually(t, 10*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		c, err := net.Dial("tcp", addr)
 		if err == nil {
 			_ = c.Close()

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -75,13 +74,13 @@ func TestNoSecretAndNoDocumentGetsOut(t *testing.T) {
 		r.write(all...) // one batch
 	}
 	write(1, newKeys(12)) // so few that the breaker stays closed
-	testenv.Eventually(t, 30*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		return a.metric("outbox_failed_total", `reason="es_4xx"`) > 0 && a.metric("outbox_retry_scheduled_total", `reason="es_5xx"`) > 0 &&
 			a.metric("outbox_retry_scheduled_total", `reason="es_other"`) > 0
 	}, "events that failed, and events that are retried")
 	f.set(refuse(http.StatusUnauthorized, "security_exception", bulks))
 	write(2, newKeys(100)) // so many that it is an outage, although the probe succeeds
-	testenv.Eventually(t, 30*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		return len(a.logs.with("event", "projection.outage")) > 0 && a.metric("weft_batches_total", `result="retry"`) > 0
 	}, "an outage, and the end of the batch that met it")
 	f.link.cut()
@@ -94,7 +93,7 @@ func TestNoSecretAndNoDocumentGetsOut(t *testing.T) {
 	pg.heal()
 	f.link.heal()
 	a.awaitReady(200, `"role": "leader"`)
-	testenv.Eventually(t, 60*time.Second, func() bool { n := r.counts(); return n["pending"]+n["processing"] == 0 }, "an end for every event")
+	testenv.Eventually(t, func() bool { n := r.counts(); return n["pending"]+n["processing"] == 0 }, "an end for every event")
 	if err := a.stop(); err != nil {
 		t.Error(err)
 	}

@@ -39,7 +39,7 @@ func (r *rig) rebuild(projection string) outbox.Rebuild {
 // awaitRebuild waits until a rebuild has ended.
 func (r *rig) awaitRebuild(projection string) (row outbox.Rebuild) {
 	r.t.Helper()
-	testenv.Eventually(r.t, 90*time.Second, func() bool {
+	testenv.Eventually(r.t, func() bool {
 		row = r.rebuild(projection)
 		return row.Phase.Ended()
 	}, "the end of the rebuild")
@@ -96,7 +96,7 @@ func TestRebuildOutlivesItsLeader(t *testing.T) {
 			a, b := r.start("a", "ELASTIC_URL="+f.URL), r.start("b", "ELASTIC_URL="+f.URL)
 			a.awaitReady(200)
 			b.awaitReady(200)
-			testenv.Eventually(t, 20*time.Second, func() bool { return r.leader() != "" }, "a leader")
+			testenv.Eventually(t, func() bool { return r.leader() != "" }, "a leader")
 			r.record()
 			p := r.produce(100, newKeys(40))
 			r.askRebuild(searchProjection, false)
@@ -192,7 +192,7 @@ func TestRebuildWritesAgainWhatWasRefused(t *testing.T) {
 	p := r.produce(100, newKeys(40))
 	r.askRebuild(searchProjection, false)
 	kept := int64(0)
-	testenv.Eventually(t, 90*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		row := r.rebuild(searchProjection)
 		kept = max(kept, row.Redo)
 		return row.Phase.Ended()

@@ -83,7 +83,7 @@ func TestRefusedRequestsEndNoEvent(t *testing.T) {
 			back := tt.away(r, f)
 			r.write(documents(500, 10)...)
 			a.awaitReady(tt.ready, `"activity": "outage"`, tt.contain)
-			testenv.Eventually(t, 20*time.Second, func() bool {
+			testenv.Eventually(t, func() bool {
 				return a.metric("outbox_retry_scheduled_total", `reason="`+tt.reason+`"`) > 0
 			}, "a retry for "+tt.reason)
 			<-time.After(1500 * time.Millisecond) // several probes, and trials where those succeed

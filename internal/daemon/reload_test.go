@@ -32,7 +32,7 @@ func (r *rig) reloadable() (ask func(in *instance, event string, environ ...stri
 			r.t.Fatal("the request was not taken")
 		}
 		var lines []map[string]any
-		testenv.Eventually(r.t, 30*time.Second, func() bool {
+		testenv.Eventually(r.t, func() bool {
 			lines = in.logs.with("event", event)
 			return len(lines) > before
 		}, event)

@@ -167,14 +167,14 @@ func TestReplayThatDoesNoGoodStops(t *testing.T) {
 	for n := range 4 { // below the breaker's threshold each time, and a success between
 		r.block("write", false)
 		r.upsert(good, int64(n+1), "good")
-		testenv.Eventually(t, 30*time.Second, func() bool { return r.counts()["done"] == n+1 }, "a success")
+		testenv.Eventually(t, func() bool { return r.counts()["done"] == n+1 }, "a success")
 		r.block("write", true)
 		r.write(documents(15, 10)...)
 		r.await(map[string]int{"failed": 15 * (n + 1), "done": n + 1})
 	}
 	r.block("write", false)
 	r.upsert(good, 5, "good")
-	testenv.Eventually(t, 30*time.Second, func() bool { return r.counts()["done"] == 5 }, "a success")
+	testenv.Eventually(t, func() bool { return r.counts()["done"] == 5 }, "a success")
 	r.block("write", true)
 	res, err := r.replayAll(t.Context(), nil)
 	r.wantReplay(res, err, replay.Stopped, replay.Futile, 0, replay.Futile)
@@ -282,7 +282,7 @@ func TestReplayIsInterrupted(t *testing.T) {
 		t.Errorf("got %+v, %v, want it to end in the middle", res, err)
 	}
 	r.wantReplay(res, nil, replay.Interrupted, res.Sent, res.Done, 0)
-	testenv.Eventually(t, 30*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		return int64(r.counts()["done"]) == res.Sent
 	}, "what was sent is done")
 	rest, err := r.replayAll(t.Context(), nil)

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
@@ -54,7 +53,7 @@ func (e *ear) heard(word string) bool {
 
 func (e *ear) await(t *testing.T, word string) {
 	t.Helper()
-	testenv.Eventually(t, 30*time.Second, func() bool { return e.heard(word) }, "the service manager to hear "+word)
+	testenv.Eventually(t, func() bool { return e.heard(word) }, "the service manager to hear "+word)
 }
 
 // TestServiceManager is the life of an instance as its service manager hears of it. It

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -182,7 +181,7 @@ func (r *rig) load(environ []string) config.Config {
 
 func (in *instance) address() (addr string) {
 	in.t.Helper()
-	testenv.Eventually(in.t, 20*time.Second, func() bool {
+	testenv.Eventually(in.t, func() bool {
 		if lines := in.logs.with("msg", "serving"); len(lines) > 0 {
 			addr, _ = lines[0]["address"].(string)
 		}
@@ -213,7 +212,7 @@ func (in *instance) get(path string) (int, string) {
 
 func (in *instance) awaitReady(want int, contains ...string) {
 	in.t.Helper()
-	testenv.Eventually(in.t, time.Minute, func() bool {
+	testenv.Eventually(in.t, func() bool {
 		status, body := in.get("/health/ready")
 		for _, c := range contains {
 			if !strings.Contains(body, c) {
@@ -329,7 +328,7 @@ func (r *rig) counts() map[string]int {
 
 func (r *rig) await(want map[string]int) {
 	r.t.Helper()
-	testenv.Eventually(r.t, 2*time.Minute, func() bool { return maps.Equal(r.counts(), want) }, fmt.Sprintf("counts %v", want))
+	testenv.Eventually(r.t, func() bool { return maps.Equal(r.counts(), want) }, fmt.Sprintf("counts %v", want))
 }
 
 // document returns what Elasticsearch holds of a key: found, its version, its body.

@@ -5,7 +5,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
@@ -86,7 +85,7 @@ func TestShardsAreShared(t *testing.T) {
 	}
 	shares := func(want map[*instance]int) {
 		t.Helper()
-		testenv.Eventually(t, 60*time.Second, func() bool {
+		testenv.Eventually(t, func() bool {
 			for in, n := range want {
 				if in.leads() != n {
 					return false
@@ -105,7 +104,7 @@ func TestShardsAreShared(t *testing.T) {
 	shares(map[*instance]int{a: 2, b: 2})
 	write(3)
 	c := r.start("c", env)
-	testenv.Eventually(t, 60*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		return a.leads()+b.leads()+c.leads() == shardCount && c.leads() == 1 && a.leads() <= 2 && b.leads() <= 2
 	}, "a share for the third")
 	write(4)
@@ -119,7 +118,7 @@ func TestShardsAreShared(t *testing.T) {
 	}
 	shares(map[*instance]int{b: 4})
 	write(6)
-	testenv.Eventually(t, 60*time.Second, func() bool { return r.open() == 0 }, "all shards are drained")
+	testenv.Eventually(t, func() bool { return r.open() == 0 }, "all shards are drained")
 	for _, k := range keys {
 		if found, version, _ := r.document(k.key); !found || version != 6 {
 			t.Errorf("%s: got found %v, version %d; want version 6", k.key, found, version)

@@ -43,7 +43,7 @@ func TestCloseDoesNotWaitForASilentServer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			testenv.Eventually(t, 20*time.Second, func() bool { return d.pool.Stat().IdleConns() >= 3 }, "warm connections")
+			testenv.Eventually(t, func() bool { return d.pool.Stat().IdleConns() >= 3 }, "warm connections")
 			if silent {
 				if err := link.HalfOpen(); err != nil {
 					t.Fatal(err)

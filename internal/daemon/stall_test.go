@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/leader"
@@ -32,10 +31,10 @@ func TestLockedTableIsWaitedFor(t *testing.T) {
 	}
 	a := r.start("a", "WEFT_DB_TIMEOUT=500ms")
 	b := r.start("b", "WEFT_DB_TIMEOUT=500ms")
-	testenv.Eventually(t, 20*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		return len(a.logs.with("event", "reclaim.fault"))+len(b.logs.with("event", "reclaim.fault")) > 0
 	}, "the leader to say that it waits")
-	testenv.Eventually(t, 20*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		var for2s bool
 		err := r.pool.QueryRow(t.Context(), "select renewed_at - acquired_at > interval '2 s' from weft_leader where group_name = $1", r.group).Scan(&for2s)
 		return err == nil && for2s
@@ -72,7 +71,7 @@ func TestLeaderCutOffFromTheTablesHandsOver(t *testing.T) {
 
 	r.exec("alter role " + role + " connection limit 1") // the lock session's
 	r.exec("select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1", leader.AppName(r.group, "a", "work"))
-	testenv.Eventually(t, 10*time.Second, func() bool { return len(a.logs.with("event", "outbox.fault")) > 0 }, "a to say that the outbox does not answer")
+	testenv.Eventually(t, func() bool { return len(a.logs.with("event", "outbox.fault")) > 0 }, "a to say that the outbox does not answer")
 	r.upsert(newKey(), 2, "y")
 	if _, err := leader.Resign(t.Context(), r.pool, r.group, leader.Resignation{Epoch: 1, By: "operator", Why: "nothing moves"}); err != nil && !errors.Is(err, leader.ErrNoTerm) {
 		t.Fatal(err)
@@ -115,7 +114,7 @@ func TestEndOfLeadershipIsNoError(t *testing.T) {
 // returns that epoch.
 func (r *rig) doneAfter(epoch int64) (newest int64) {
 	r.t.Helper()
-	testenv.Eventually(r.t, 30*time.Second, func() bool {
+	testenv.Eventually(r.t, func() bool {
 		err := r.pool.QueryRow(context.Background(), `select coalesce(max(l.epoch), 0) from weft_leader l
 			where l.group_name = $1 and exists (select from search_outbox_events where processed_at > l.acquired_at)`, r.group).Scan(&newest)
 		return err == nil && newest > epoch

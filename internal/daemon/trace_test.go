@@ -30,7 +30,7 @@ func spanOf(t *testing.T, c *collector.Collector, event uuid.UUID, attrs map[str
 	t.Helper()
 	attrs["wordloom.outbox_event_id"] = event.String()
 	var found []collector.Span
-	testenv.Eventually(t, 30*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		found = collector.Find(c.Spans(), "outbox.process", attrs)
 		return len(found) > 0
 	}, fmt.Sprintf("a span outbox.process with %v", attrs))
@@ -57,7 +57,7 @@ func testTraces(t *testing.T, protocol string) {
 	a := r.start("a", "ELASTIC_URL="+way.through(r.elastic), "WORDLOOM_TRACING_ENABLED=1", "OTEL_SERVICE_NAME=wordloom-search-outbox-worker",
 		"OTEL_EXPORTER_OTLP_PROTOCOL="+protocol, "OTEL_EXPORTER_OTLP_ENDPOINT="+endpoint, "OTEL_BSP_SCHEDULE_DELAY=50")
 	a.awaitReady(200, `"role": "leader"`)
-	testenv.Eventually(t, 10*time.Second, func() bool { return len(a.logs.with("event", "tracing.startup")) == 1 }, "the line about traces")
+	testenv.Eventually(t, func() bool { return len(a.logs.with("event", "tracing.startup")) == 1 }, "the line about traces")
 	if l := a.logs.with("event", "tracing.startup")[0]; l["collector_reachable"] != true || l["otlp_protocol"] != protocol || l["problem"] != nil {
 		t.Errorf("startup line: %v", l)
 	}
@@ -80,7 +80,7 @@ func testTraces(t *testing.T, protocol string) {
 	batchOf := func(e collector.Span) collector.Span {
 		t.Helper()
 		var found []collector.Span
-		testenv.Eventually(t, 20*time.Second, func() bool {
+		testenv.Eventually(t, func() bool {
 			found = collector.Find(c.Spans(), "projection.process_batch", map[string]any{"wordloom.claim_batch_id": e.Attrs["wordloom.claim_batch_id"]})
 			return len(found) == 1
 		}, "the batch of an event")
@@ -172,7 +172,7 @@ func TestTracesCollectorFaults(t *testing.T) {
 				r.upsert(newKey(), int64(i+1), "x")
 			}
 			r.await(map[string]int{"done": n})
-			testenv.Eventually(t, 10*time.Second, func() bool { return len(a.logs.with("event", "tracing.startup")) == 1 }, "the line about traces")
+			testenv.Eventually(t, func() bool { return len(a.logs.with("event", "tracing.startup")) == 1 }, "the line about traces")
 			if l := a.logs.with("event", "tracing.startup")[0]; l["collector_reachable"] != (answer != nil) {
 				t.Errorf("startup line: %v", l)
 			}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
@@ -59,7 +58,7 @@ func TestStaleBulk(t *testing.T) {
 				}
 			}
 			r.await(map[string]int{"done": 4})
-			testenv.Eventually(t, 10*time.Second, func() bool { return r.progressed() }, "the progress to be written down")
+			testenv.Eventually(t, func() bool { return r.progressed() }, "the progress to be written down")
 
 			s := f.hold(t)
 			r.write(old...)
@@ -85,7 +84,7 @@ func TestStaleBulk(t *testing.T) {
 				s.release()
 			}
 			if tt.zombie {
-				testenv.Eventually(t, 10*time.Second, func() bool {
+				testenv.Eventually(t, func() bool {
 					lines := a.logs.with("event", "outbox.fenced")
 					return len(lines) > 0 && strings.Contains(lines[0]["error"].(string), tt.refused)
 				}, "a refusal of "+tt.refused)

@@ -272,7 +272,7 @@ func TestPauseResumeHandOverAndLogLevel(t *testing.T) {
 		t.Errorf("asked: %s", asked)
 	}
 	st.exec(t, "update weft_leader set epoch = 4, instance = 'b', acquired_at = clock_timestamp()")
-	testenv.Eventually(t, 10*time.Second, func() bool { return strings.Contains(st.seen(t, "/result"), "b leads in epoch 4") }, "the new leader in the result")
+	testenv.Eventually(t, func() bool { return strings.Contains(st.seen(t, "/result"), "b leads in epoch 4") }, "the new leader in the result")
 
 	st.does(t, st.preview(t, "/act?action=log_level&level=debug"), "the level is debug")
 	if code, body := st.ask(t, "alice", "POST", "/log/level", url.Values{"level": {"warn"}, "why": {"too much"}}); code != http.StatusOK || st.level != "warn" {
@@ -486,7 +486,7 @@ func TestWorkersAreBounded(t *testing.T) {
 	}
 	slow := action{run: func(*Server, context.Context, plan, *Job) (string, error) { <-release; return "", errors.New("no") }}
 	for i := range jobsAtOnce {
-		testenv.Eventually(t, 5*time.Second, func() bool { return s.start(ctx, slow, plan{Action: "x"}, "alice", "y") != nil }, fmt.Sprint("worker ", i))
+		testenv.Eventually(t, func() bool { return s.start(ctx, slow, plan{Action: "x"}, "alice", "y") != nil }, fmt.Sprint("worker ", i))
 	}
 	if s.start(ctx, slow, plan{}, "alice", "y") != nil || len(s.jobs.list(0)) != jobsAtOnce {
 		t.Errorf("one more is taken; kept: %d", len(s.jobs.list(0)))

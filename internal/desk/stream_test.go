@@ -72,7 +72,7 @@ func TestStreamsEndWithTheDesk(t *testing.T) {
 			t.Errorf("stream %d was cut: %v", i, err)
 		}
 	}
-	testenv.Eventually(t, 5*time.Second, func() bool { return r.hub.count() == 0 }, "the end of all streams")
+	testenv.Eventually(t, func() bool { return r.hub.count() == 0 }, "the end of all streams")
 }
 
 func TestStreamsAreBounded(t *testing.T) {

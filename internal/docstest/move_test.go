@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -81,7 +80,7 @@ func TestMovingAShard(t *testing.T) {
 		}
 		return n
 	}
-	testenv.Eventually(t, time.Minute, func() bool { return open(r.pool)+open(there) == 0 }, "both servers are drained")
+	testenv.Eventually(t, func() bool { return open(r.pool)+open(there) == 0 }, "both servers are drained")
 	var events int
 	for _, pool := range []*pgxpool.Pool{r.pool, there} {
 		n := 0
@@ -102,7 +101,7 @@ func TestMovingAShard(t *testing.T) {
 	}
 	led := func() {
 		t.Helper()
-		testenv.Eventually(t, time.Minute, func() bool { return r.fleet.Run(t.Context(), "shards", "list") == nil }, "all shards are led")
+		testenv.Eventually(t, func() bool { return r.fleet.Run(t.Context(), "shards", "list") == nil }, "all shards are led")
 	}
 	led()
 	r.command(steps[2].text, 0)
@@ -232,7 +231,7 @@ func (m *mover) write(n int) error {
 // wrote waits until every shard has a version.
 func (m *mover) wrote(version int) {
 	m.t.Helper()
-	testenv.Eventually(m.t, time.Minute, func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.lowest() >= version }, fmt.Sprintf("all shards have version %d", version))
+	testenv.Eventually(m.t, func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.lowest() >= version }, fmt.Sprintf("all shards have version %d", version))
 }
 
 // stop brings all shards to one version, which none of them has begun yet, and ends.

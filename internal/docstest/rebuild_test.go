@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -181,7 +180,7 @@ func (r *restore) run(statements ...string) {
 
 func (r *restore) drained() {
 	r.t.Helper()
-	testenv.Eventually(r.t, time.Minute, func() bool {
+	testenv.Eventually(r.t, func() bool {
 		var left int
 		if err := r.pool.QueryRow(r.t.Context(), `select count(*) from search_outbox_events where status <> 'done'`).Scan(&left); err != nil {
 			r.t.Fatal(err)

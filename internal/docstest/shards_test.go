@@ -3,7 +3,6 @@ package docstest
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
@@ -58,7 +57,7 @@ func TestShards(t *testing.T) {
 	led := func(names ...string) {
 		t.Helper()
 		share := (shards + len(names) - 1) / len(names)
-		testenv.Eventually(t, time.Minute, func() bool {
+		testenv.Eventually(t, func() bool {
 			of := map[string]int{}
 			for n := range shards {
 				var leader string
@@ -102,7 +101,7 @@ func TestShards(t *testing.T) {
 	kill(b)
 	write(6)
 	led("c")
-	testenv.Eventually(t, time.Minute, func() bool { return r.number(`select count(*) from search_outbox_events where status <> 'done'`) == 0 }, "all shards are drained")
+	testenv.Eventually(t, func() bool { return r.number(`select count(*) from search_outbox_events where status <> 'done'`) == 0 }, "all shards are drained")
 	var found struct{ Count int }
 	if err := r.elastic.Do(t.Context(), "POST", "/"+r.index+"/_refresh", nil, nil); err != nil {
 		t.Fatal(err)
@@ -112,7 +111,7 @@ func TestShards(t *testing.T) {
 	}
 	// On a busy machine a leader may lose its term, and win the next one.
 	for _, args := range [][]string{{"shards", "list"}, {"status"}} {
-		testenv.Eventually(t, time.Minute, func() bool { return r.fleet.Run(t.Context(), args...) == nil }, fmt.Sprintf("weft %v ends well", args))
+		testenv.Eventually(t, func() bool { return r.fleet.Run(t.Context(), args...) == nil }, fmt.Sprintf("weft %v ends well", args))
 	}
 	weft("verify")
 	r.run("delete from search_index where entity_id = md5('8')::uuid", "update search_index set text = 'behind the back' where entity_id = md5('9')::uuid")

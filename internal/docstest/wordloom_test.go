@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
@@ -60,7 +59,7 @@ func TestComingFromWordloom(t *testing.T) {
 	weft := r.start()
 	settled := func() {
 		t.Helper()
-		testenv.Eventually(t, time.Minute, func() bool {
+		testenv.Eventually(t, func() bool {
 			var left int
 			err := r.pool.QueryRow(t.Context(), `select (select count(*) from search_outbox_events where status in ('pending', 'processing'))
 				+ (select count(*) from chronicle_outbox_events where status in ('pending', 'processing'))`).Scan(&left)

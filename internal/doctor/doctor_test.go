@@ -186,7 +186,7 @@ func deadRows(t *testing.T, p *pgxpool.Pool) {
 	exec(t, p, "alter table search_outbox_events set (autovacuum_enabled = off)",
 		"insert into search_outbox_events (entity_type, entity_id, op, event_version) select 'block', gen_random_uuid(), 'upsert', n from generate_series(1, 100) n",
 		"delete from search_outbox_events")
-	testenv.Eventually(t, 20*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		var dead int
 		err := p.QueryRow(t.Context(), "select n_dead_tup from pg_stat_user_tables where relname = 'search_outbox_events'").Scan(&dead)
 		return err == nil && dead >= 100

@@ -252,7 +252,7 @@ func (r *rig) dropSlot() {
 	if _, err := r.pool.Exec(ctx, "select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = 'outbox' and active"); err != nil {
 		r.t.Error(err)
 	}
-	testenv.Eventually(r.t, 30*time.Second, func() bool {
+	testenv.Eventually(r.t, func() bool {
 		_, err := r.pool.Exec(ctx, "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = 'outbox'")
 		return err == nil
 	}, "the slot can be dropped")
@@ -308,7 +308,7 @@ func (r *rig) settled(finished string, all int) {
 		}
 		return n
 	}
-	testenv.Eventually(r.t, time.Minute, func() bool {
+	testenv.Eventually(r.t, func() bool {
 		return one("select count(*) from search_outbox_events where status in ('pending', 'processing')") == 0
 	}, "all events are done")
 	left, archived := one("select count(*) from search_outbox_events"), one("select count(*) from search_outbox_history")
@@ -322,7 +322,7 @@ var line = regexp.MustCompile(`^id:([0-9a-f-]+).*\t([0-9a-f-]+)\t(\{.*\})$`)
 // read reads the topic from its beginning, until there are as many messages as wanted and no more come.
 func (r *rig) read(wanted int) (found []message) {
 	r.t.Helper()
-	testenv.Eventually(r.t, 2*time.Minute, func() bool {
+	testenv.Eventually(r.t, func() bool {
 		found = nil
 		out, err := r.command("org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", r.broker, "--topic", "outbox.block", "--from-beginning",
 			"--timeout-ms", "5000", "--property", "print.key=true", "--property", "print.headers=true").Output()

@@ -41,7 +41,7 @@ func TestVitals(t *testing.T) {
 	if err := holder.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, 20*time.Second, func() bool { // autovacuum may pass by
+	testenv.Eventually(t, func() bool { // autovacuum may pass by
 		v, err = postgres.ReadVitals(t.Context(), pool)
 		return err == nil && v.OldestSnapshot == 0
 	}, "no snapshot that holds back vacuum")

@@ -55,7 +55,7 @@ func (tr *traced) lines(event string) []map[string]any {
 // await waits for a line of event.
 func (tr *traced) await(event string) map[string]any {
 	tr.t.Helper()
-	testenv.Eventually(tr.t, 20*time.Second, func() bool { return len(tr.lines(event)) > 0 }, "a line with event "+event)
+	testenv.Eventually(tr.t, func() bool { return len(tr.lines(event)) > 0 }, "a line with event "+event)
 	return tr.lines(event)[0]
 }
 
@@ -119,7 +119,7 @@ func (c aCollector) at(protocol string) string {
 // await waits for n spans.
 func (c aCollector) await(n int) []collector.Span {
 	c.t.Helper()
-	testenv.Eventually(c.t, 20*time.Second, func() bool { return len(c.Spans()) >= n }, fmt.Sprintf("%d spans", n))
+	testenv.Eventually(c.t, func() bool { return len(c.Spans()) >= n }, fmt.Sprintf("%d spans", n))
 	return c.Spans()
 }
 

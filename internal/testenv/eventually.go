@@ -5,17 +5,32 @@ import (
 	"time"
 )
 
-const pollInterval = 5 * time.Millisecond
+// Limit is how long a test waits for what takes seconds on an idle machine. It tells only
+// that a thing never happens: how fast it happens is for benchmarks to say.
+const Limit = 3 * time.Minute
 
-// Eventually returns as soon as cond holds, and fails the test, naming what, when it
-// does not within d. cond runs on the caller's goroutine, at least once, about every 5 ms.
-func Eventually(t testing.TB, d time.Duration, cond func() bool, what string) {
+// The condition is often a question to a server that the test shares: at first it is asked
+// often, so that a fast answer is seen fast, and then more rarely.
+const (
+	firstPoll = 5 * time.Millisecond
+	lastPoll  = 50 * time.Millisecond
+)
+
+// Eventually returns as soon as cond holds, and fails the test, naming what, when it does
+// not within [Limit]. cond runs on the caller's goroutine, at least once.
+func Eventually(t testing.TB, cond func() bool, what string) {
+	t.Helper()
+	Within(t, Limit, cond, what)
+}
+
+// Within is [Eventually] for what takes minutes on an idle machine.
+func Within(t testing.TB, d time.Duration, cond func() bool, what string) {
 	t.Helper()
 	deadline := time.Now().Add(d)
-	for !cond() {
+	for wait := firstPoll; !cond(); wait = min(wait+wait/4, lastPoll) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not within %v: %s", d, what)
 		}
-		time.Sleep(pollInterval)
+		time.Sleep(wait)
 	}
 }

@@ -140,7 +140,7 @@ func TestEventuallyFailsNamingWhat(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		Eventually(probe, 20*time.Millisecond, func() bool { return false }, "the moon is full")
+		Within(probe, 20*time.Millisecond, func() bool { return false }, "the moon is full")
 	}()
 	<-done
 	if !strings.Contains(probe.fatal, "the moon is full") {
@@ -148,5 +148,5 @@ func TestEventuallyFailsNamingWhat(t *testing.T) {
 	}
 
 	calls := 0
-	Eventually(t, time.Minute, func() bool { calls++; return calls == 3 }, "third call")
+	Eventually(t, func() bool { calls++; return calls == 3 }, "third call")
 }

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -25,8 +24,6 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
-
-const patience = time.Minute
 
 // site is a database that roles.sql and weft itself have set up, and a pair on it.
 type site struct {
@@ -130,7 +127,7 @@ func (s *site) produce(n int) {
 // settled waits until all that was produced is done, and in Elasticsearch.
 func (s *site) settled() {
 	s.t.Helper()
-	testenv.Eventually(s.t, patience, func() bool {
+	testenv.Eventually(s.t, func() bool {
 		return one[int](s, "select count(*) from search_outbox_events where status <> 'done'") == 0
 	}, "all events done")
 	if got := one[int](s, "select count(*) from search_outbox_events"); got != len(s.keys) {
@@ -191,7 +188,7 @@ func (s *site) term() string {
 
 func (s *site) awaitTerm(want string) {
 	s.t.Helper()
-	testenv.Eventually(s.t, patience, func() bool { return s.term() == want }, "term "+want)
+	testenv.Eventually(s.t, func() bool { return s.term() == want }, "term "+want)
 }
 
 // lines are those of an instance's log with an event.
@@ -217,7 +214,7 @@ func (s *site) reload(i *rig.Instance, event string) string {
 		s.t.Fatal(err)
 	}
 	var all []string
-	testenv.Eventually(s.t, patience, func() bool {
+	testenv.Eventually(s.t, func() bool {
 		all = lines(s.t, i, event)
 		return len(all) > before
 	}, event+" in the log of "+i.Name)
@@ -290,7 +287,7 @@ func TestPairWithLeastRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.awaitTerm("4 c")
-	testenv.Eventually(t, patience, func() bool { // it is recorded beside the work
+	testenv.Eventually(t, func() bool { // it is recorded beside the work
 		return one[int](s, "select count(*) from weft_audit where action = 'session_ended' and actor = 'c'") == 1
 	}, "the end of the session on record")
 	s.produce(50)
@@ -374,7 +371,7 @@ func TestRotation(t *testing.T) {
 		}
 		s.produce(100)
 		s.settled()
-		testenv.Eventually(t, patience, func() bool {
+		testenv.Eventually(t, func() bool {
 			now := s.backends("work")
 			return len(now) > 0 && !slices.ContainsFunc(now, func(pid int32) bool { return slices.Contains(work, pid) })
 		}, "new connections instead of those of the old password")
@@ -431,7 +428,7 @@ func TestRotation(t *testing.T) {
 // awaitElastic waits until the server has taken note of a password.
 func (s *site) awaitElastic(password string) {
 	s.t.Helper()
-	testenv.Eventually(s.t, patience, func() bool {
+	testenv.Eventually(s.t, func() bool {
 		req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, shared.ElasticURL()+"/_security/_authenticate", nil)
 		if err != nil {
 			s.t.Fatal(err)
@@ -449,7 +446,7 @@ func (s *site) awaitElastic(password string) {
 func (s *site) metric(i *rig.Instance, want string) {
 	s.t.Helper()
 	line := regexp.MustCompile(want)
-	testenv.Eventually(s.t, patience, func() bool {
+	testenv.Eventually(s.t, func() bool {
 		req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, i.URL("/metrics"), nil)
 		if err != nil {
 			s.t.Fatal(err)

@@ -119,7 +119,7 @@ func TestDeadConnectionsCostOneProbe(t *testing.T) {
 	srv := elastictest.New(t)
 	p := newPath(t, srv.URL)
 	s, _ := newSink(t, Config{URLs: []string{"http://" + p.listener.Addr().String()}, Index: "docs"})
-	testenv.Eventually(t, 30*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		var group errgroup.Group
 		for range 8 {
 			group.Go(func() error { return s.Ready(t.Context()) })

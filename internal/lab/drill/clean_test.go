@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
@@ -77,7 +76,7 @@ func TestCleanAfterACrash(t *testing.T) {
 	if err := c.session.Close(context.WithoutCancel(t.Context())); err != nil { // as its death would
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, time.Minute, func() bool {
+	testenv.Eventually(t, func() bool {
 		out.Reset()
 		return Clean(t.Context(), opts, -1, "es_write_block_4xx") == nil && strings.Contains(out.String(), "removed schema "+c.Schema)
 	}, "the clean of what is left")

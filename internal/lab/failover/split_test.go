@@ -98,7 +98,7 @@ func (s *split) settled(w *traffic.Application, changes ...traffic.Change) {
 	if _, err := w.Write(s.t.Context(), changes...); err != nil {
 		s.t.Fatal(err)
 	}
-	testenv.Eventually(s.t, bound, func() bool { return one[bool](s.t, w.Pool, drainedSQL) }, "the changes are done")
+	testenv.Eventually(s.t, func() bool { return one[bool](s.t, w.Pool, drainedSQL) }, "the changes are done")
 }
 
 // edit writes a text that no edit before it has written.
@@ -139,7 +139,7 @@ func TestOldPrimaryLivesOn(t *testing.T) {
 	a := s.start("a")
 	shared, quiet := traffic.Entity(1), traffic.Entity(2)
 	s.settled(s.old, edit(shared), edit(quiet))
-	testenv.Eventually(t, bound, func() bool {
+	testenv.Eventually(t, func() bool {
 		return one[int](t, s.young.Pool, `select count(*) from search_outbox_events where status = 'done'`) == 2
 	}, "the replica has it")
 	if err := s.servers.Promote(t.Context(), stack.Replica); err != nil {
@@ -184,7 +184,7 @@ func TestOldPrimaryLivesOn(t *testing.T) {
 	if err := s.servers.StopServer(t.Context(), stack.Postgres); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, bound, func() bool {
+	testenv.Eventually(t, func() bool {
 		content, err := os.ReadFile(a.Log)
 		standby := strings.LastIndex(string(content), `"leader.standby"`)
 		return err == nil && standby > strings.LastIndex(string(content), `"leader.acquired"`)

@@ -51,7 +51,7 @@ func (f *Fleet) mustStart(t *testing.T, name string) *Instance {
 
 func waitLog(t *testing.T, i *Instance, text string) {
 	t.Helper()
-	testenv.Eventually(t, 10*time.Second, func() bool { return strings.Contains(tail(i.Log), text) }, "log has "+text)
+	testenv.Eventually(t, func() bool { return strings.Contains(tail(i.Log), text) }, "log has "+text)
 }
 
 func TestFleet(t *testing.T) {
@@ -90,7 +90,7 @@ func TestFleet(t *testing.T) {
 			t.Fatalf("kill: %v at %v, want it after %v", err, at, before)
 		}
 		<-a.Ended()
-		testenv.Eventually(t, 10*time.Second, func() bool { return syscall.Kill(-a.PID, 0) == syscall.ESRCH }, "the process group is empty")
+		testenv.Eventually(t, func() bool { return syscall.Kill(-a.PID, 0) == syscall.ESRCH }, "the process group is empty")
 		if err := f.Died(); err != nil {
 			t.Errorf("a killed instance is reported: %v", err)
 		}

@@ -226,7 +226,7 @@ func stream(t *testing.T, s *Stream, enough int) *history.Log {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	testenv.Eventually(t, time.Minute, func() bool { return s.App.Produced() > enough }, "enough events")
+	testenv.Eventually(t, func() bool { return s.App.Produced() > enough }, "enough events")
 	stop()
 	if err := <-ended; err != nil {
 		t.Fatal(err)
@@ -319,7 +319,7 @@ func TestStreamSurvivesWithoutItsDatabase(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	testenv.Eventually(t, time.Minute, func() bool { return s.App.Refused() > 5 }, "more refusals")
+	testenv.Eventually(t, func() bool { return s.App.Refused() > 5 }, "more refusals")
 	stop()
 	if err := <-ended; err != nil {
 		t.Errorf("run: got %v, want none", err)

@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
@@ -51,7 +50,7 @@ func TestSearcherCounts(t *testing.T) {
 			s := &Searcher{Elastic: client, Index: "x", Watched: []string{"a"}}
 			ended := make(chan struct{})
 			go func() { s.Run(ctx); close(ended) }()
-			testenv.Eventually(t, time.Minute, func() bool { return n.Load() > 5 }, "searches")
+			testenv.Eventually(t, func() bool { return n.Load() > 5 }, "searches")
 			cancel()
 			<-ended
 			got := s.Found()

@@ -58,7 +58,7 @@ func (g *gate) reached() {
 // waits returns once a session of the move waits for a lock of that kind.
 func (w *world) waits(db *pgxpool.Pool, kind string) {
 	w.t.Helper()
-	testenv.Eventually(w.t, time.Minute, func() bool {
+	testenv.Eventually(w.t, func() bool {
 		return w.number(db, "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'weft/shards' and wait_event_type = 'Lock' and wait_event = $1", kind) > 0
 	}, "the move waits for a lock: "+kind)
 }
@@ -203,7 +203,7 @@ func TestMovedWriterIsNotRefusedTwice(t *testing.T) {
 	}
 	written := make(chan error, 1)
 	go func() { written <- write(t.Context(), w.dst, entity) }()
-	testenv.Eventually(t, time.Minute, func() bool {
+	testenv.Eventually(t, func() bool {
 		return w.number(w.dst, "select count(*) from pg_stat_activity where datname = current_database() and application_name <> 'weft/shards' and wait_event_type = 'Lock' and wait_event = 'relation'") > 0
 	}, "the writer waits at the target")
 	g.open()

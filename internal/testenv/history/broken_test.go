@@ -37,7 +37,7 @@ func soundPair(t *testing.T, finished outbox.Finished) {
 	for _, k := range []outbox.Key{updated, deleted, recreated} {
 		r.write(k, 2)
 	}
-	testenv.Eventually(t, 20*time.Second, func() bool { return a.tap.Held() > 0 && r.count(inFlight) == 3 }, "a's bulk request is held, and all is leased")
+	testenv.Eventually(t, func() bool { return a.tap.Held() > 0 && r.count(inFlight) == 3 }, "a's bulk request is held, and all is leased")
 
 	b := r.member("b", 2)
 	reclaim(t, b, 3)
@@ -49,7 +49,7 @@ func soundPair(t *testing.T, finished outbox.Finished) {
 	r.write(recreated, 6)
 	r.settled()
 	a.tap.Release()
-	testenv.Eventually(t, 20*time.Second, func() bool { return a.tap.Held() == 0 }, "a's bulk request goes on")
+	testenv.Eventually(t, func() bool { return a.tap.Held() == 0 }, "a's bulk request goes on")
 	if err := stopA(); !errors.Is(err, outbox.ErrFenced) {
 		t.Errorf("end of a: got %v, want %v", err, outbox.ErrFenced)
 	}
@@ -123,7 +123,7 @@ func TestCheckCatchesBrokenPipelines(t *testing.T) {
 		a.tap.Hold()
 		stop := a.run()
 		r.write(key, 1)
-		testenv.Eventually(t, 20*time.Second, func() bool { return a.tap.Held() > 0 }, "a's bulk request is held")
+		testenv.Eventually(t, func() bool { return a.tap.Held() > 0 }, "a's bulk request is held")
 		r.exec(b.pool, `with ended as (delete from weft_lease) update search_outbox_events set status = 'done', processed_at = now()`)
 		a.tap.Release()
 		if err := stop(); err != nil {
@@ -216,7 +216,7 @@ func TestCheckCatchesBrokenPipelines(t *testing.T) {
 		r.settled()
 		r.late(key, 3)
 		r.write(key, 7)
-		testenv.Eventually(t, 20*time.Second, func() bool { return r.count(unsettled) == 1 }, "the latest event is done")
+		testenv.Eventually(t, func() bool { return r.count(unsettled) == 1 }, "the latest event is done")
 		store.begin()
 		r.settled()
 		if err := stop(); err != nil {
@@ -310,7 +310,7 @@ func TestCheckCatchesBrokenPipelines(t *testing.T) {
 		r.write(key, 1)
 		r.write(key, 2)
 		stop := a.run()
-		testenv.Eventually(t, 20*time.Second, func() bool { return r.count(unsettled) == 1 }, "the later event is done")
+		testenv.Eventually(t, func() bool { return r.count(unsettled) == 1 }, "the later event is done")
 		store.released.Store(true)
 		r.settled()
 		if err := stop(); err != nil {

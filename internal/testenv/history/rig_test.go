@@ -124,7 +124,7 @@ const (
 // settled waits until every event is done.
 func (r *rig) settled() {
 	r.t.Helper()
-	testenv.Eventually(r.t, 20*time.Second, func() bool { return r.count(unsettled) == 0 }, "all events are done")
+	testenv.Eventually(r.t, func() bool { return r.count(unsettled) == 0 }, "all events are done")
 }
 
 // check judges the run when everything has come to its end.

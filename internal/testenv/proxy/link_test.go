@@ -15,8 +15,6 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
-const patience = 20 * time.Second
-
 // pair is a link with a listener behind it.
 type pair struct {
 	t      *testing.T
@@ -56,7 +54,7 @@ func (p *pair) connect() (client, server net.Conn) {
 	server, err = p.server.Accept()
 	must(p.t, err)
 	for _, c := range []net.Conn{client, server} {
-		must(p.t, c.SetDeadline(time.Now().Add(patience)))
+		must(p.t, c.SetDeadline(time.Now().Add(testenv.Limit)))
 		p.t.Cleanup(func() { _ = c.Close() })
 	}
 	return client, server
@@ -84,7 +82,7 @@ func (p *pair) wantSilence(c net.Conn) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		p.t.Fatalf("read: got %d bytes, %v; want silence", n, err)
 	}
-	must(p.t, c.SetReadDeadline(time.Now().Add(patience)))
+	must(p.t, c.SetReadDeadline(time.Now().Add(testenv.Limit)))
 }
 
 // wantEnd wants the connection to be ended, by a reset or not, without another byte.
@@ -258,7 +256,7 @@ func TestLink(t *testing.T) {
 			t.Log("everything had been taken before the end was seen")
 		}
 		// Until the end has arrived a read may still find the connection open.
-		testenv.Eventually(t, patience, func() bool {
+		testenv.Eventually(t, func() bool {
 			_, err := client.Read(make([]byte, 1))
 			return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 		}, "the client's connection is ended")

@@ -88,7 +88,7 @@ func (r *rig) do(method, target string, header http.Header, body string) (int, h
 
 func (r *rig) try(method, target string, header http.Header, body string) (int, http.Header, []byte, error) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.t.Context(), testenv.Limit)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, target, strings.NewReader(body))
 	must(r.t, err)
@@ -390,7 +390,7 @@ func TestTapHold(t *testing.T) {
 	_, err = r.sink(fresh.URL(), 0).Write(leading(t), []elastic.Action{docs(2, 1)[0], {ID: "block:1", Version: 2, Delete: true}})
 	must(t, err)
 	r.tap.Clear()
-	testenv.Eventually(t, patience, func() bool { return r.rec.Len() == 4 }, "the held request is through")
+	testenv.Eventually(t, func() bool { return r.rec.Len() == 4 }, "the held request is through")
 	for _, a := range r.rec.Applied()[2:] {
 		if a.Instance != "a" || a.Version != 1 || a.Status != http.StatusConflict || !a.Known {
 			t.Errorf("late item: got %+v, want a conflict", a)
@@ -429,7 +429,7 @@ func TestLateRequestOfAHalfOpenLink(t *testing.T) {
 	_, err = r.sink(r.tap.URL(), 0).Write(leading(t), docs(3, 1))
 	must(t, err)
 	must(t, link.Heal())
-	testenv.Eventually(t, patience, func() bool { return r.rec.Len() == 3 }, "the late request is through")
+	testenv.Eventually(t, func() bool { return r.rec.Len() == 3 }, "the late request is through")
 	if got := r.rec.Applied()[2]; got.Version != 2 || got.Status != http.StatusConflict {
 		t.Errorf("late item: got %+v, want a conflict", got)
 	}
@@ -450,7 +450,7 @@ func TestTapCloseDropsHeldRequests(t *testing.T) {
 		_, _, _, err := r.try(http.MethodPost, r.bulkURL(tap), nil, bulkBody(1, 1))
 		ended <- err
 	}()
-	testenv.Eventually(t, patience, func() bool { return tap.Held() == 1 }, "a request is held")
+	testenv.Eventually(t, func() bool { return tap.Held() == 1 }, "a request is held")
 	must(t, tap.Close())
 	if err := <-ended; err == nil {
 		t.Error("held request: got an answer after Close")

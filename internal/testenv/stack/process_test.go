@@ -34,7 +34,7 @@ func TestStopKillsAProcessThatIgnoresSIGTERM(t *testing.T) {
 		t.Fatalf("start: %v", err)
 	}
 	exists := func() bool { _, err := os.Stat(ready); return err == nil }
-	testenv.Eventually(t, 10*time.Second, exists, "the process is ready")
+	testenv.Eventually(t, exists, "the process is ready")
 
 	below := descendants(p.PID())
 	if len(below) != 1 {
@@ -51,7 +51,7 @@ func TestStopKillsAProcessThatIgnoresSIGTERM(t *testing.T) {
 	if !strings.Contains(p.Ending(), "killed") {
 		t.Errorf("ending: got %q, want killed", p.Ending())
 	}
-	testenv.Eventually(t, 10*time.Second, func() bool { return !child.Alive() }, "the child of the process is gone")
+	testenv.Eventually(t, func() bool { return !child.Alive() }, "the child of the process is gone")
 	p.Stop(process.Step{Signal: syscall.SIGTERM, Wait: time.Hour}) // nothing left to wait for
 }
 

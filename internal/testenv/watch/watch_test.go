@@ -22,8 +22,6 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv/watch"
 )
 
-const patience = 30 * time.Second
-
 // startPrometheus runs one until the test ends.
 func startPrometheus(t *testing.T, opts watch.PrometheusOptions) *watch.Prometheus {
 	t.Helper()
@@ -77,11 +75,11 @@ groups: [{name: g, rules: [{alert: Many, expr: took_count > 2, annotations: {sum
 		t.Fatal(err)
 	}
 	began := time.Now()
-	testenv.Eventually(t, patience, func() bool {
+	testenv.Eventually(t, func() bool {
 		got, err := p.Query(t.Context(), "took_count")
 		return err == nil && len(got) == 1 && got[0].Point.Value == 3 && got[0].Labels["job"] == "one"
 	}, "the target's count")
-	testenv.Eventually(t, patience, func() bool {
+	testenv.Eventually(t, func() bool {
 		alerts, err := p.Alerts(t.Context())
 		return err == nil && len(alerts) == 1 && alerts[0].State == "firing" &&
 			alerts[0].Labels["alertname"] == "Many" && alerts[0].Annotations["summary"] == "3 of them"
@@ -160,11 +158,11 @@ func TestJaegerFindsSpansByTheirTags(t *testing.T) {
 		}
 		want := inner.SpanContext()
 		var found []watch.Trace
-		testenv.Eventually(t, patience, func() bool {
+		testenv.Eventually(t, func() bool {
 			trace, err := j.Trace(t.Context(), want.TraceID().String())
 			return err == nil && trace.ID == want.TraceID().String() && len(trace.Spans) == 2
 		}, "the trace by its id, over "+name)
-		testenv.Eventually(t, patience, func() bool {
+		testenv.Eventually(t, func() bool {
 			found, err = j.Find(t.Context(), watch.Query{Service: "demo", Operation: "inner", Tags: map[string]string{"way": name, "size": "3", "zone": "z"}})
 			return err == nil && len(found) == 1 && len(found[0].Spans) == 2
 		}, "the trace that went over "+name)
