@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,11 +55,40 @@ func TestEveryEventIsSettled(t *testing.T) {
 	if got := r.metric("outbox_idempotent_noop_total", "reason", "superseded"); got == 0 {
 		t.Error("no event was superseded: nothing is coalesced")
 	}
-	if n := r.count("weft_progress where epoch = 1 and last_settle_at >= (select max(processed_at) from search_outbox_events)"); n != 1 {
-		t.Error("the time of the last settle is not written down")
-	}
+	r.lastSettleIsWritten()
 	if got := r.pipe.State().Phase; got != "idle" {
 		t.Errorf("phase %s after the term, want idle", got)
+	}
+}
+
+// The answers of two settles come in the other order: the time that is written down is still that
+// of the later one.
+func TestLastSettleIsTheLatest(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *options) { o.BatchSize = 10 })
+	r.enqueueMany(20, 0)
+	var calls atomic.Int32
+	release := make(chan struct{})
+	r.store.settled = func() error {
+		if calls.Add(1) == 1 {
+			<-release
+		}
+		return nil
+	}
+	stop := r.start()
+	r.eventually(func() bool { return r.metric("outbox_processed_total", "op", "upsert") == 10 }, "the answer of the second settle")
+	close(release)
+	r.eventually(func() bool { return r.metric("outbox_processed_total", "op", "upsert") == 20 }, "the answer of the first settle")
+	if err := stop(); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	r.lastSettleIsWritten()
+}
+
+func (r *rig) lastSettleIsWritten() {
+	r.t.Helper()
+	if n := r.count("weft_progress where epoch = 1 and last_settle_at >= (select max(processed_at) from search_outbox_events)"); n != 1 {
+		r.t.Error("the time of the last settle is not written down")
 	}
 }
 

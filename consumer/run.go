@@ -276,7 +276,7 @@ func (r *run) settle(b *schedule.Batch) {
 					r.upkeepAt = now
 				}
 			}
-			if !settled.At.IsZero() {
+			if settled.At.After(r.lastSettle) { // answers come in any order
 				r.lastSettle = settled.At
 			}
 			r.s.Settled(now, b, left, settled.Guessed)

@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -105,7 +106,9 @@ func TestShardsAreShared(t *testing.T) {
 	write(3)
 	c := r.start("c", env)
 	testenv.Eventually(t, func() bool {
-		return a.leads()+b.leads()+c.leads() == shardCount && c.leads() == 1 && a.leads() <= 2 && b.leads() <= 2
+		// Two may hand one over at once.
+		led := []int{a.leads(), b.leads(), c.leads()}
+		return led[0]+led[1]+led[2] == shardCount && slices.Min(led) == 1 && slices.Max(led) == 2
 	}, "a share for the third")
 	write(4)
 	if err := a.stop(); err != nil {

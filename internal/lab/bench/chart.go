@@ -46,7 +46,7 @@ func panelTitle(of string, less bool) string {
 		better = "less is better"
 	}
 	switch of {
-	case "bare loader", "own schema", "no traces":
+	case "bare loader", "own schema", "no traces", "one shard":
 		of = "events per second, those of the " + of + " being 1"
 	}
 	return of + " — " + better

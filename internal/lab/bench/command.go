@@ -32,7 +32,7 @@ Scenarios:` + about.String() + `
 
 backlog, retrying and longtx compare the time of lists and leases with that at 20,000
 pending; adopted and adopted-archive compare with the same run on weft's own tables, traced
-with one that exports no traces; waiting, blocked and single say what such a backlog costs;
+with one that exports no traces; shards-2 and shards-4 with tables that have none; waiting, blocked and single say what such a backlog costs;
 verify, rebuild and scrub, what comparing and rebuilding cost. With --compare or --against every scenario compares two builds of weft
 instead: rates, or where the scenario is about times, times.
 

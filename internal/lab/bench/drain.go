@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -64,6 +65,7 @@ type site struct {
 	fleet      *rig.Fleet
 	logged     int64 // offset in the server's log
 	table      string
+	shards     []string // their schemas
 }
 
 // newSite makes the tables of w with binary's own migrations, empty, and its index.
@@ -103,6 +105,9 @@ func (b *bench) newSite(ctx context.Context, binary string, w workload) (s *site
 		env = append(env, "WORDLOOM_TRACING_ENABLED=true", "OTEL_TRACES_SAMPLER=traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.01",
 			"OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_EXPORTER_OTLP_ENDPOINT="+b.place.collector.GRPC)
 	}
+	if w.shards > 0 {
+		env = append(env, s.shardSettings(w.shards)...)
+	}
 	s.fleet = &rig.Fleet{Binary: binary, Dir: b.dir, Env: rig.Environment(b.opts.Environ, false, env...)}
 	if err := s.makeTables(ctx, w); err != nil {
 		return s, err
@@ -121,6 +126,9 @@ func (s *site) makeTables(ctx context.Context, w workload) error {
 		if err := legacy.Create(ctx, conn.Conn()); err != nil {
 			return err
 		}
+	}
+	if w.shards > 0 {
+		return s.fleet.Run(ctx, "shards", "create", strconv.Itoa(w.shards), "--by", "weftlab bench")
 	}
 	if err := s.fleet.Run(ctx, "migrate", "up"); err != nil || !w.declared {
 		return err
@@ -149,7 +157,8 @@ func (s *site) close(ctx context.Context) error {
 	if s.pool != nil {
 		s.pool.Close()
 	}
-	return errors.Join(append(errs, s.Place.Close(ctx))...)
+	errs = append(errs, s.dropShards(ctx), s.Place.Close(ctx))
+	return errors.Join(errs...)
 }
 
 // start starts a worker on servers at rest.

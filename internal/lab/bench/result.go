@@ -23,6 +23,7 @@ type Result struct {
 	RatioToRaw  *verdict.Range       `json:"ratio_to_raw,omitempty"`
 	RatioToOwn  *verdict.Range       `json:"ratio_to_own_schema,omitempty"`
 	Traces      *verdict.Range       `json:"ratio_to_untraced,omitempty"`
+	RatioToOne  *verdict.Range       `json:"ratio_to_one_shard,omitempty"`
 	ClaimRatio  *verdict.Range       `json:"claim_p99_ratio,omitempty"` // p99 of leases and lists to that at 20,000 pending
 	HeadToBase  *verdict.Range       `json:"head_to_base,omitempty"`    // weft to the build it is compared with
 	Compared    string               `json:"head_to_base_of,omitempty"` // what figure of the two
@@ -30,6 +31,7 @@ type Result struct {
 	OtherEPS    float64              `json:"-"`                         // of whichever side weft is compared with
 	RawEPS      float64              `json:"raw_eps,omitempty"`         // bare loader
 	OwnEPS      float64              `json:"own_schema_eps,omitempty"`  // weft's own tables
+	OneEPS      float64              `json:"one_shard_eps,omitempty"`   // without shards
 	BaseEPS     float64              `json:"base_eps,omitempty"`        // the other build
 	WeftRounds  verdict.Distribution `json:"weft_eps_rounds"`           // in their order
 	OtherRounds verdict.Distribution `json:"other_eps_rounds,omitempty"`
@@ -144,6 +146,8 @@ func newResult(s scenario, w workload, sides []*side) *Result {
 		r.OwnEPS, r.RatioToOwn = o.EPS, ratio(eps)
 	case sideUntraced:
 		r.Traces = ratio(eps)
+	case sideOne:
+		r.OneEPS, r.RatioToOne = o.EPS, ratio(eps)
 	case sideReference:
 		r.Reference, r.ClaimRatio = newClaims(o.Claims), ratio(claimP99)
 	case sideBase:
@@ -154,7 +158,7 @@ func newResult(s scenario, w workload, sides []*side) *Result {
 			r.HeadToBase, r.Compared = ratio(claimP99), "list and lease p99"
 		case trickle:
 			r.HeadToBase, r.Compared = ratio(p99), "latency p99"
-		case againstRaw, againstOwn, againstUntraced, byItself, writers, upkeep:
+		case againstRaw, againstOwn, againstUntraced, againstOne, byItself, writers, upkeep:
 		}
 	}
 	return r
@@ -173,7 +177,7 @@ func (s sample) brief(k kind) string {
 		text += fmt.Sprintf(", list and lease p50 %.2f ms, p99 %.2f ms, max %.2f ms", s.Claims.Percentile(50), claimP99(s), s.Claims.Max())
 	case byItself:
 		text += fmt.Sprintf(", %.0f MB", s.RSSMB)
-	case againstRaw, againstOwn, againstUntraced, writers, upkeep:
+	case againstRaw, againstOwn, againstUntraced, againstOne, writers, upkeep:
 	}
 	return text
 }
@@ -197,6 +201,8 @@ func (r *Result) ratio() (s *verdict.Range, of string, lessIsBetter bool) {
 		return r.RatioToOwn, "own schema", false
 	case r.Traces != nil:
 		return r.Traces, "no traces", false
+	case r.RatioToOne != nil:
+		return r.RatioToOne, "one shard", false
 	case r.ClaimRatio != nil:
 		return r.ClaimRatio, "list and lease p99 at 20,000", true
 	default:

@@ -51,6 +51,7 @@ func TestResultRatios(t *testing.T) {
 		{"distinct", sideRaw, func(r *Result) *verdict.Range { return r.RatioToRaw }, rates, ""},
 		{"adopted", sideOwn, func(r *Result) *verdict.Range { return r.RatioToOwn }, rates, ""},
 		{"traced", sideUntraced, func(r *Result) *verdict.Range { return r.Traces }, rates, ""},
+		{"shards-2", sideOne, func(r *Result) *verdict.Range { return r.RatioToOne }, rates, ""},
 		{"backlog", sideReference, func(r *Result) *verdict.Range { return r.ClaimRatio }, claimTimes, ""},
 		{"hot", sideBase, func(r *Result) *verdict.Range { return r.HeadToBase }, rates, "events per second"},
 		{"longtx", sideBase, func(r *Result) *verdict.Range { return r.HeadToBase }, claimTimes, "list and lease p99"},

@@ -48,6 +48,7 @@ const (
 	sideRaw       = "raw"
 	sideOwn       = "own"
 	sideUntraced  = "untraced"
+	sideOne       = "one"
 	sideReference = "reference"
 	sideBase      = "base"
 )
@@ -228,6 +229,10 @@ func (b *bench) sides(ctx context.Context, s scenario, head, base string) ([]*si
 		quiet := w
 		quiet.traced = false
 		return append(out, of(sideUntraced, head, quiet)), nil
+	case s.kind == againstOne:
+		one := w
+		one.shards = 0
+		return append(out, of(sideOne, head, one)), nil
 	case s.kind == claims:
 		return append(out, of(sideReference, head, w.reference())), nil
 	default:

@@ -13,6 +13,7 @@ const (
 	againstRaw      kind = iota // rate, against the bare loader
 	againstOwn                  // rate, against the same on weft's own schema
 	againstUntraced             // rate, against the same without traces
+	againstOne                  // rate of several shards, against that of one
 	claims                      // time of lists and leases, against that at referenceEvents pending
 	trickle                     // latency of single events, and the cost of waiting for them
 	byItself                    // what a backlog of a kind costs
@@ -50,6 +51,7 @@ type workload struct {
 	declared bool   // by a declaration, from an outbox that triggers fill
 	loads    bool   // no events: the leader loads the rows
 	gzip     bool   // weft compresses bulk requests
+	shards   int    // that one instance leads; 0 for tables without shards
 	finished string // what becomes of events that are done; empty is keep
 	drains   int    // times over, in fresh tables
 }
@@ -72,6 +74,11 @@ func scenarios() []scenario {
 	mixed.entities, mixed.text, mixed.deletes = mixed.events*7/10, 2000, true
 	adopted.adopted = true
 	traced.parents, traced.traced = true, true
+	sharded := func(n int) workload {
+		w := distinct(100_000)
+		w.shards = n
+		return w
+	}
 	gzip := distinct(100_000)
 	gzip.gzip = true
 	declared, loads := distinct(100_000), distinct(100_000)
@@ -100,6 +107,8 @@ func scenarios() []scenario {
 		{"adopted", "as distinct, in the Wordloom schema with its eleven indexes", againstOwn, adopted},
 		{"adopted-archive", "as adopted, with finished events moved to the history", againstOwn, finishing(adopted, finishedArchive)},
 		{"traced", "as distinct, with traces of one event in a hundred", againstUntraced, traced},
+		{"shards-2", "as distinct, in two shards of one server, led by one instance", againstOne, sharded(2)},
+		{"shards-4", "as shards-2, in four shards", againstOne, sharded(4)},
 		{"waiting", "20,000 events between 10,000,000 that wait for their retry", byItself, waiting},
 		{"blocked", "20,000 events behind 10,000,000 of one entity of which the first is parked", byItself, blocked},
 		{"triggers", "updates of 1, 1,000 and 100,000 rows of a parent and a child, beside none", writers, distinct(100_000)},

@@ -1,0 +1,33 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// shardSettings names the schemas of n shards after that of the site, and returns the settings
+// that say so.
+func (s *site) shardSettings(n int) []string {
+	prefix := s.Schema + "_shard_"
+	for i := range n {
+		s.shards = append(s.shards, prefix+strconv.Itoa(i))
+	}
+	return []string{"WEFT_SHARDS=" + strconv.Itoa(n), "WEFT_SHARDS_PREFIX=" + prefix}
+}
+
+// dropShards removes the schemas of shards, which are not in that of the site.
+func (s *site) dropShards(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), queryTimeout)
+	defer cancel()
+	var errs []error
+	for _, schema := range s.shards {
+		if _, err := s.place.Pool.Exec(ctx, "drop schema if exists "+pgx.Identifier{schema}.Sanitize()+" cascade"); err != nil {
+			errs = append(errs, fmt.Errorf("drop shard %s: %w", schema, err))
+		}
+	}
+	return errors.Join(errs...)
+}
