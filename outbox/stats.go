@@ -43,17 +43,8 @@ func (s *Store) RecordProgress(ctx context.Context, epoch int64, lastSettle time
 	return err
 }
 
-// ReadStats returns the state of a table. Its cost grows with the number of
-// open rows, not with the done ones. maxProcessing is the limit of Stuck.
-func ReadStats(ctx context.Context, db DB, table string, maxProcessing time.Duration) (Stats, error) {
-	s, err := OpenStore(ctx, db, StoreConfig{Table: table, Group: "-", Owner: "-", Lease: time.Second})
-	if err != nil {
-		return Stats{}, err
-	}
-	return s.Stats(ctx, maxProcessing)
-}
-
-// Stats is ReadStats on the store's own table.
+// Stats returns the state of the table. Its cost grows with the number of open rows, not with
+// the done ones. maxProcessing is the limit of Stuck.
 func (s *Store) Stats(ctx context.Context, maxProcessing time.Duration) (Stats, error) {
 	return s.readStats(ctx, "counts", maxProcessing.Microseconds())
 }

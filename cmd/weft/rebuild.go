@@ -108,8 +108,8 @@ func (a *app) rebuild(ctx context.Context, cfg config.Config, pool *pgxpool.Pool
 	switch {
 	case err != nil:
 		return err
-	case shard && name == projections.SearchIndexToElastic:
-		return &exitError{exitRefused, "other shards write to the same index, and a rebuild of one would leave their documents out: `weft verify --repair` has what differs written anew"}
+	case shard && name == projections.SearchIndexToElastic && cfg.Elastic.SearchAlias == "":
+		return &exitError{exitRefused, "other shards write to the same index, and a rebuild of one would leave their documents out: `weft verify --repair` has what differs written anew, and with shards.indexes=own each shard has an index that can be rebuilt"}
 	}
 	ok, err := outbox.RequestRebuild(ctx, pool, name, f.replacePlain, f.by, f.why, cfg.Database.Timeout)
 	if err != nil {

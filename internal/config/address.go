@@ -89,12 +89,15 @@ func parseElasticURL(s string) (URL, error) {
 }
 
 // parseIndex holds the rules of Elasticsearch for index names.
+// maxIndex is the room for -vN within the 255 bytes of Elasticsearch.
+const maxIndex = 240
+
 func parseIndex(s string) (string, error) {
 	switch {
 	case s == "" || s == "." || s == "..":
 		return "", errors.New("want the name of an index")
-	case len(s) > 240: // room for -vN within Elasticsearch's 255
-		return "", errors.New("too long: at most 240 bytes")
+	case len(s) > maxIndex:
+		return "", errors.New("too long: at most " + strconv.Itoa(maxIndex) + " bytes")
 	case !utf8.ValidString(s):
 		return "", errors.New("not UTF-8")
 	case strings.ToLower(s) != s:

@@ -46,6 +46,8 @@ type Config struct {
 type Shards struct {
 	Count  int    // 1 for none
 	Prefix string // of their schemas; the number follows
+	// Indexes says whether they write to one index, or to an index each behind one alias: shared, own.
+	Indexes string
 	// Servers has the shards that are elsewhere than Database.URL; Load puts Database.Password into
 	// the addresses that have none.
 	Servers Servers
@@ -63,6 +65,7 @@ type Database struct {
 type Elastic struct {
 	URL            URL
 	Index          string // alias, or the name of an existing index
+	SearchAlias    string // of all shards, where Index is that of one; no setting
 	Username       string
 	Password       Secret
 	APIKey         Secret

@@ -59,6 +59,8 @@ func table() []setting {
 			int(func(c *Config) *int { return &c.Shards.Count }, 1, maxShards),
 		row("shards.prefix", "WEFT_SHARDS_PREFIX", "shards-prefix", "shard_", "What the names of their schemas begin with; the number follows.").
 			with("name", "small letters, digits and underscores, at most 40", func(c *Config) *string { return &c.Shards.Prefix }, parseShardsPrefix),
+		row("shards.indexes", "WEFT_SHARDS_INDEXES", "shards-indexes", IndexesShared, "Whether the shards write to one index, elastic.index, or to an index each, which can be rebuilt; elastic.index is an alias over all of them then.").
+			oneOf(func(c *Config) *string { return &c.Shards.Indexes }, IndexesShared, IndexesOwn),
 		row("shards.servers", "WEFT_SHARD_SERVERS", "", "", "Postgres of the shards that `weft shards move` took elsewhere, by number; a mapping in YAML. All others are on database.url.").servers(),
 		row("projections", "WEFT_PROJECTIONS", "projections", strings.Join(projectionNames, ","), "Projections to run, separated by commas; a list in YAML.").list(),
 

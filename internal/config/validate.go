@@ -89,13 +89,22 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// suffixOfShard is the room for what follows the name of a group of one shard.
+// suffixOfShard is the room for what follows the name of a group, or of an index, of one shard.
 const suffixOfShard = 10
+
+// What shards.indexes may be.
+const (
+	IndexesShared = "shared" // one index of all shards
+	IndexesOwn    = "own"    // an index for each
+)
 
 // validateShards refuses what does not go with several shards.
 func (c Config) validateShards(fail func(msg string, keys ...string)) {
 	if len(c.Group) > maxName-suffixOfShard {
 		fail(fmt.Sprintf("with several shards want at most %d characters", maxName-suffixOfShard), "group", "shards.count")
+	}
+	if c.Shards.Indexes == IndexesOwn && len(c.Elastic.Index) > maxIndex-suffixOfShard {
+		fail(fmt.Sprintf("with an index for each shard want at most %d bytes", maxIndex-suffixOfShard), "elastic.index", "shards.indexes")
 	}
 	for _, name := range c.Projections {
 		if !slices.Contains(projectionNames, name) {

@@ -59,7 +59,7 @@ func elasticConfig(c config.Elastic) (out elastic.Config, access elastic.Access,
 		}
 	}
 	return elastic.Config{
-		URLs: urls, Index: c.Index, Product: elastic.Product(c.Product), RequestTimeout: c.Timeout, MaxBody: c.MaxBody, Gzip: c.Gzip,
+		URLs: urls, Index: c.Index, SearchAlias: c.SearchAlias, Product: elastic.Product(c.Product), RequestTimeout: c.Timeout, MaxBody: c.MaxBody, Gzip: c.Gzip,
 	}, access, nil
 }
 

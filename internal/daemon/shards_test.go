@@ -2,14 +2,19 @@ package daemon_test
 
 import (
 	"fmt"
+	"maps"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/migrations"
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 const shardCount = 4
@@ -142,6 +147,84 @@ func TestShardsAreShared(t *testing.T) {
 	}
 	if err := b.stop(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestShardsWithAnIndexEach has the index of every shard rebuilt while an application writes: those who
+// search by the one name find every document, and never one twice.
+func TestShardsWithAnIndexEach(t *testing.T) {
+	t.Parallel()
+	r := sharded(t)
+	env := []string{fmt.Sprintf("WEFT_SHARDS=%d", shardCount), "WEFT_SHARDS_INDEXES=own"}
+	r.start("a", env...)
+	b := r.start("b", env...)
+	testenv.Eventually(t, func() bool { return b.leads() == shardCount/2 }, "a share for the second")
+	documents := func(query string) int {
+		t.Helper()
+		var found struct {
+			Count int `json:"count"`
+		}
+		r.elasticCall(http.MethodPost, "/"+r.index+"/_refresh", "", nil)
+		r.elasticCall(http.MethodGet, "/"+r.index+"/_count?q="+query, "", &found)
+		return found.Count
+	}
+	keys := newKeys(200)
+	write := func(version int64) {
+		t.Helper()
+		changes := make([]change, len(keys))
+		for i, k := range keys {
+			changes[i] = change{k, version, "upsert", fmt.Sprintf("version %d", version)}
+		}
+		r.write(changes...)
+	}
+	write(1)
+	testenv.Eventually(t, func() bool { return r.open() == 0 }, "all events are done")
+	if got := documents("*"); got != len(keys) {
+		t.Fatalf("got %d documents, want %d", got, len(keys))
+	}
+
+	const projection = "search_index_to_elastic"
+	var pools []*pgxpool.Pool
+	for n := range shardCount {
+		in, err := postgres.InSchema(r.url, fmt.Sprintf("shard_%d", n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pools = append(pools, testenv.Pool(t, in))
+		if ok, err := outbox.RequestRebuild(t.Context(), pools[n], projection, false, "test", "test", time.Minute); err != nil || !ok {
+			t.Fatalf("ask for the rebuild of shard %d: %v, %v", n, ok, err)
+		}
+	}
+	version := int64(1)
+	testenv.Eventually(t, func() bool {
+		version++
+		write(version)
+		if got := documents("*"); got != len(keys) {
+			t.Fatalf("got %d documents while indexes are rebuilt, want %d at every moment", got, len(keys))
+		}
+		for n := range shardCount {
+			row, err := outbox.ReadRebuild(t.Context(), pools[n], projection, time.Minute)
+			if err != nil || row.Phase == outbox.RebuildFailed {
+				t.Fatalf("rebuild of shard %d: %s (%s), %v", n, row.Phase, row.Note, err)
+			}
+			if row.Phase != outbox.RebuildDone {
+				return false
+			}
+		}
+		return true
+	}, "each index is rebuilt")
+	testenv.Eventually(t, func() bool { return r.open() == 0 }, "all events are done")
+	if got := documents(fmt.Sprintf("event_version:%d", version)); got != len(keys) {
+		t.Errorf("got %d documents of version %d, want %d", got, version, len(keys))
+	}
+	var behind map[string]any
+	r.elasticCall(http.MethodGet, "/_alias/"+r.index, "", &behind)
+	var want []string
+	for n := range shardCount {
+		want = append(want, fmt.Sprintf("%s-shard-%d-v2", r.index, n))
+	}
+	if got := slices.Sorted(maps.Keys(behind)); !slices.Equal(got, want) {
+		t.Errorf("the searched name leads to %v, want %v", got, want)
 	}
 }
 

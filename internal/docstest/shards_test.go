@@ -10,7 +10,8 @@ import (
 )
 
 // TestShards deals entities out as docs/scaling.md says: an application writes to one name, instances
-// come and are killed, all shards are led and drained, and all documents are in one index.
+// come and are killed, all shards are led and drained, all documents are found by one name, and each
+// shard's index is rebuilt.
 func TestShards(t *testing.T) {
 	t.Parallel()
 	const shards, entities = 4, 1000
@@ -31,7 +32,7 @@ func TestShards(t *testing.T) {
 		}
 	}
 	weft("shards", "create", fmt.Sprint(shards))
-	r.fleet.Env = append(r.fleet.Env, fmt.Sprintf("WEFT_SHARDS=%d", shards))
+	r.fleet.Env = append(r.fleet.Env, fmt.Sprintf("WEFT_SHARDS=%d", shards), "WEFT_SHARDS_INDEXES=own")
 	start := func(name string) *rig.Instance {
 		t.Helper()
 		i, err := r.fleet.Start(t.Context(), name)
@@ -119,6 +120,19 @@ func TestShards(t *testing.T) {
 		t.Error("verify after a row was removed and another changed behind weft's back: got equal")
 	}
 	weft("verify", "--repair", "--by", "alice", "--why", "a test")
+	weft("verify")
+
+	weft("rebuild", "search_index_to_elastic", "--by", "alice", "--why", "a test")
+	behind := map[string]any{}
+	if err := r.elastic.Do(t.Context(), "GET", "/_alias/"+r.index, nil, &behind); err != nil {
+		t.Fatal(err)
+	}
+	for n := range shards {
+		if _, there := behind[fmt.Sprintf("%s-shard-%d-v2", r.index, n)]; !there || len(behind) != shards {
+			t.Errorf("index %s leads to %v, want the rebuilt index of each of %d shards", r.index, behind, shards)
+			break
+		}
+	}
 	weft("verify")
 }
 

@@ -275,6 +275,9 @@ func (e *examination) target(ctx context.Context, s *server, t target) error {
 		return err
 	}
 	e.gcDeletes(name, at.Settings.Index.GCDeletes)
+	if err := e.searched(ctx, s, name); err != nil {
+		return err
+	}
 	for _, block := range slices.Sorted(maps.Keys(at.Settings.Index.Blocks)) {
 		if at.Settings.Index.Blocks[block] != "true" || block == "read" || block == "metadata" {
 			continue
@@ -284,6 +287,29 @@ func (e *examination) target(ctx context.Context, s *server, t target) error {
 			text += ", because a disk was full: free space first"
 		}
 		e.add("elastic.blocks", Error, name, text, fmt.Sprintf(`PUT /%s/_settings {"index.blocks.%s":null}`, name, block))
+	}
+	return nil
+}
+
+// searched examines the alias over the indexes of all shards, where each has its own.
+func (e *examination) searched(ctx context.Context, s *server, name string) error {
+	alias := e.Config.Elastic.SearchAlias
+	if alias == "" {
+		return nil
+	}
+	var found map[string]json.RawMessage
+	if err := s.ask(ctx, http.MethodGet, "/"+url.PathEscape(alias), nil, &found); err != nil && statusOf(err) != http.StatusNotFound {
+		return unprivileged(err)
+	}
+	if _, there := found[name]; !there {
+		e.add("elastic.alias", Error, alias, "it does not lead to "+name+": searches do not find the documents of the shard",
+			fmt.Sprintf(`POST /_aliases {"actions":[{"add":{"index":%q,"alias":%q,"is_write_index":false}}]}`, name, alias))
+	}
+	for _, index := range slices.Sorted(maps.Keys(found)) {
+		if !elastic.IsOfShard(alias, index) {
+			e.add("elastic.alias", Error, alias, "it leads to "+index+", which is of no shard: searches find documents twice",
+				"docs/scaling.md, One index, or an index each, has the way from one index to several")
+		}
 	}
 	return nil
 }

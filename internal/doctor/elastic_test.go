@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -62,6 +63,50 @@ func visit(t *testing.T, url string, transport http.RoundTripper, index string) 
 		t.Errorf("got %v", err)
 	}
 	return e.found
+}
+
+// The name that is searched has the index of each shard, and nothing else.
+func TestFindingsAboutTheIndexesOfShards(t *testing.T) {
+	t.Parallel()
+	const lacks, more = "does not lead to idx-shard-1-v1", "leads to idx-v1, which is of no shard"
+	for name, c := range map[string]struct {
+		searched string // the answer to GET /idx
+		want     []string
+	}{
+		"Well":        {`{"idx-shard-0-v3":{},"idx-shard-1-v1":{}}`, nil},
+		"Lacks":       {`{"idx-shard-0-v3":{}}`, []string{lacks}},
+		"Missing":     {"", []string{lacks}},
+		"IndexOfAll":  {`{"idx-v1":{},"idx-shard-1-v1":{}}`, []string{more}},
+		"Both":        {`{"idx-v1":{}}`, []string{lacks, more}},
+		"NoPrivilege": {"403", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := well()
+			if a["GET /idx"] = c.searched; c.searched == "" {
+				delete(a, "GET /idx")
+			}
+			s := httptest.NewServer(a)
+			defer s.Close()
+			at, err := url.Parse(s.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e := &examination{Options: Options{Config: loaded(t), Elastic: elastic.Config{URLs: []string{s.URL}, Transport: http.DefaultTransport}}}
+			e.Config.Elastic.SearchAlias = "idx"
+			if err := e.searched(t.Context(), &server{url: at, client: http.DefaultClient, timeout: time.Minute}, "idx-shard-1-v1"); err != nil {
+				t.Fatal(err)
+			}
+			if len(e.found) != len(c.want) {
+				t.Fatalf("got %+v, want %q", e.found, c.want)
+			}
+			for i, f := range e.found {
+				if f.Severity != Error || !strings.Contains(f.Text, c.want[i]) || f.Remedy == "" {
+					t.Errorf("got %+v, want %q with a remedy", f, c.want[i])
+				}
+			}
+		})
+	}
 }
 
 // Each fault of Elasticsearch is named with what fixes it.

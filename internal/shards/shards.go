@@ -7,6 +7,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
 // Schema returns the name of the schema of shard n.
@@ -23,7 +24,8 @@ func Server(cfg config.Config, n int) config.URL {
 	return cfg.Database.URL
 }
 
-// Config returns the settings of shard n: cfg's, on its server, on its schema, in its group, as the only one.
+// Config returns the settings of shard n: cfg's, on its server, on its schema, in its group, as the only one,
+// with an index of its own where shards have one.
 // With one shard it is cfg.
 func Config(cfg config.Config, n int) (config.Config, error) {
 	if cfg.Shards.Count <= 1 {
@@ -35,6 +37,9 @@ func Config(cfg config.Config, n int) (config.Config, error) {
 	}
 	cfg.Group, cfg.Database.URL, cfg.Shards.Count, cfg.Shards.Servers = Group(cfg, n), config.URL(url), 1, nil
 	cfg.Desk.Listen = nextPort(cfg.Desk.Listen, n)
+	if cfg.Shards.Indexes == config.IndexesOwn {
+		cfg.Elastic.SearchAlias, cfg.Elastic.Index = cfg.Elastic.Index, elastic.IndexOfShard(cfg.Elastic.Index, n)
+	}
 	return cfg, nil
 }
 

@@ -31,6 +31,13 @@ func TestConfig(t *testing.T) {
 	if one, err = shards.Config(cfg, 1); err != nil || one.Database.URL.Reveal() != "postgres://other/e?search_path=shard_1" || one.Group != "weft-shard-1" {
 		t.Errorf("on another server: got %s, group %q, %v", one.Database.URL, one.Group, err)
 	}
+	if one.Elastic.Index != cfg.Elastic.Index || one.Elastic.SearchAlias != "" {
+		t.Errorf("one index of all: got %q behind %q, want %q", one.Elastic.Index, one.Elastic.SearchAlias, cfg.Elastic.Index)
+	}
+	cfg.Shards.Indexes = config.IndexesOwn
+	if one, err = shards.Config(cfg, 1); err != nil || one.Elastic.Index != cfg.Elastic.Index+"-shard-1" || one.Elastic.SearchAlias != cfg.Elastic.Index {
+		t.Errorf("an index of its own: got %q behind %q, %v", one.Elastic.Index, one.Elastic.SearchAlias, err)
+	}
 	cfg.Desk.Listen = "127.0.0.1:0"
 	if one, err = shards.Config(cfg, 2); err != nil || one.Desk.Listen != cfg.Desk.Listen {
 		t.Errorf("page at a free port: got %s, %v", one.Desk.Listen, err)

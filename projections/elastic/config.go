@@ -45,6 +45,10 @@ type Config struct {
 
 	Index string // alias over Index-vN, or an existing plain index
 
+	// SearchAlias leads to the indexes of all shards, for those who search, where Index is
+	// [IndexOfShard] of it; empty means that Index is searched.
+	SearchAlias string
+
 	// Product is the server; the default is Auto.
 	Product Product
 

@@ -235,9 +235,13 @@ func (s *Sink) Ready(ctx context.Context) error {
 // EnsureIndex makes <name>-v1 with the mapping of this build and the alias <name>
 // over it when there is neither an alias nor an index of that name. What exists is
 // accepted, except an index made by another build for another mapping: the error is
-// [ErrMapping] then, as it is of Ready and of every write that looks the name up. It may
+// [ErrMapping] then, as it is of Ready and of every write that looks the name up. The index of a
+// shard comes into its search alias, unless that leads to anything but indexes of shards. It may
 // be called by several processes at once.
 func (s *Sink) EnsureIndex(ctx context.Context) error {
+	if err := s.searched(ctx); err != nil {
+		return fmt.Errorf("ensure index: %w", err)
+	}
 	t, err := s.look(ctx)
 	if errors.Is(err, errMissing) {
 		if err := s.create(ctx); err != nil {
@@ -249,6 +253,9 @@ func (s *Sink) EnsureIndex(ctx context.Context) error {
 		if err = s.extend(ctx, err); err == nil {
 			t, err = s.look(ctx)
 		}
+	}
+	if err == nil {
+		err = s.showInSearches(ctx, t)
 	}
 	if err != nil {
 		return fmt.Errorf("ensure index: %w", err)
@@ -315,7 +322,11 @@ func (s *Sink) createIndex(ctx context.Context, index, alias string) (exists boo
 	if err != nil {
 		return false, err
 	}
-	definition["aliases"] = map[string]any{alias: map[string]any{"is_write_index": true}}
+	aliases := map[string]any{alias: map[string]any{"is_write_index": true}}
+	if s.cfg.SearchAlias != "" && alias == s.cfg.Index {
+		aliases[s.cfg.SearchAlias] = searchOnly()
+	}
+	definition["aliases"] = aliases
 	body, err := json.Marshal(definition)
 	if err != nil {
 		return false, fmt.Errorf("index definition: %w", err)

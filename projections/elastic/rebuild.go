@@ -50,7 +50,7 @@ func writeAlias(index string) string { return index + "-writes" }
 // its own. Its metrics are not shown.
 func (s *Sink) Beside(index string) (*Sink, error) {
 	cfg := s.cfg
-	cfg.Index = writeAlias(index)
+	cfg.Index, cfg.SearchAlias = writeAlias(index), ""
 	return New(cfg, s.log.With(zap.String("beside", index)), prometheus.NewRegistry(), s.projection)
 }
 
@@ -136,8 +136,8 @@ func (s *Sink) health(ctx context.Context, index string) (string, error) {
 // RefusedError is an answer of Elasticsearch that a request was not carried out.
 type RefusedError struct{ error }
 
-// Move lets the configured name lead to an index instead of what it leads to, in one request,
-// and keeps the properties of the alias. A plain index of the name is deleted by it. Its error is
+// Move lets the configured name, and the search alias of shards, lead to an index instead of what they
+// lead to, in one request, and keeps the properties of the alias. A plain index of the name is deleted by it. Its error is
 // a [*RefusedError] when nothing has happened; otherwise the request may still take effect.
 func (s *Sink) Move(ctx context.Context, from Place, to string) error {
 	alias, err := s.aliasOf(ctx, from)
@@ -150,7 +150,7 @@ func (s *Sink) Move(ctx context.Context, from Place, to string) error {
 		alias["is_write_index"] = true
 		remove = map[string]any{"remove_index": map[string]any{"index": from.Index}}
 	}
-	body, err := json.Marshal(map[string]any{"actions": []any{remove, map[string]any{"add": alias}}})
+	body, err := json.Marshal(map[string]any{"actions": append([]any{remove, map[string]any{"add": alias}}, s.moveSearches(from, to)...)})
 	if err != nil {
 		return &RefusedError{fmt.Errorf("move of the alias: %w", err)}
 	}

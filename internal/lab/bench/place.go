@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -87,13 +86,13 @@ func (p *place) logStatements(ctx context.Context) error {
 			return fmt.Errorf("log statements: %w", err)
 		}
 	}
+	p.log = p.Servers.Log(stack.Postgres)
 	return rig.Await(ctx, reloadTimeout, 10*time.Millisecond, "reload of the configuration", func(ctx context.Context) error {
-		var data, prefix string
-		err := p.Pool.QueryRow(ctx, "select current_setting('data_directory'), current_setting('log_line_prefix')").Scan(&data, &prefix)
+		var prefix string
+		err := p.Pool.QueryRow(ctx, "select current_setting('log_line_prefix')").Scan(&prefix)
 		if err == nil && prefix != logPrefix {
 			err = fmt.Errorf("the prefix of lines is %q", prefix)
 		}
-		p.log = filepath.Join(filepath.Dir(data), "server.log")
 		return err
 	})
 }

@@ -3,25 +3,26 @@ package chaos
 import (
 	"bufio"
 	"compress/gzip"
-	"context"
 	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
 // The evidence is what a person needs to find out what happened: beside the logs of
 // the instances, which are written there from the start,
 //
-//	postgres.log, elastic.log    the servers'; elastic2.log and so on those of other nodes
+//	postgres.log, elastic.log    the servers'; elastic2.log and so on those of other nodes, and
+//	                             patroni-a.log, etcd-a.log and so on where Patroni manages PostgreSQL
 //	schedule.txt                 every fault as it was carried out
 //	record.csv.gz, leases.csv.gz, terms.csv, source.csv.gz
 //	                             what the database recorded of events, leases, epochs and rows
@@ -32,17 +33,10 @@ import (
 
 const stamp = "2006-01-02T15:04:05.000000Z07:00"
 
-// keepLogs copies the servers' logs; a server that is away has none to give.
-func (r *run) keepLogs(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, rig.QueryTimeout)
-	defer cancel()
-	logs, err := r.serverLogs(ctx)
-	if err != nil {
-		r.screen.Line("%v", err)
-		return nil
-	}
+// keepLogs copies the servers' logs.
+func (r *run) keepLogs() error {
 	var errs []error
-	for name, from := range logs {
+	for name, from := range r.serverLogs() {
 		errs = append(errs, r.keep(name, func(w io.Writer) error {
 			f, err := os.Open(from)
 			if err != nil {
@@ -57,23 +51,20 @@ func (r *run) keepLogs(ctx context.Context) error {
 }
 
 // serverLogs returns the logs of the servers by name, as far as the run has started them.
-func (r *run) serverLogs(ctx context.Context) (map[string]string, error) {
+func (r *run) serverLogs() map[string]string {
+	logs := map[string]string{}
+	if r.cluster != nil {
+		logs = r.cluster.Logs()
+	}
 	if r.Servers == nil {
-		return nil, nil
+		return logs
 	}
-	var data string
-	if err := r.Pool.QueryRow(ctx, "show data_directory").Scan(&data); err != nil {
-		return nil, fmt.Errorf("find the servers' logs: %w", err)
-	}
-	dir := filepath.Dir(filepath.Dir(data))
-	logs := map[string]string{
-		"postgres.log": filepath.Join(dir, "postgres", "server.log"),
-		"elastic.log":  filepath.Join(dir, "elastic", "server.log"),
-	}
+	logs["postgres.log"], logs["elastic.log"] = r.Servers.Log(stack.Postgres), r.Servers.Log(stack.Elastic)
 	for _, node := range r.Servers.ElasticNodes() {
-		logs[string(node)+".log"] = filepath.Join(dir, string(node), "server.log")
+		logs[string(node)+".log"] = r.Servers.Log(node)
 	}
-	return logs, nil
+	maps.DeleteFunc(logs, func(_, file string) bool { return file == "" }) // of the caller's servers
+	return logs
 }
 
 func (r *run) keepSchedule() error {

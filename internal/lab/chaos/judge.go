@@ -45,7 +45,7 @@ func (r *run) judge(ctx context.Context) (*Result, error) {
 	}
 	r.show(parts)
 	if result.Err() != nil || r.opts.Evidence != "" {
-		err = errors.Join(r.keepLogs(ctx), r.keepSchedule(), r.keepFindings(parts))
+		err = errors.Join(r.keepLogs(), r.keepSchedule(), r.keepFindings(parts))
 		for _, j := range parts {
 			err = errors.Join(err, r.keepRecord(j.shard, j.Log, j.Applied))
 		}

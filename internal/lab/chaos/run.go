@@ -132,11 +132,11 @@ func Run(ctx context.Context, opts Options) error {
 		}
 		result, err := r.perform(ctx)
 		r.screen.Refresh("")
-		if err != nil {
+		if result == nil {
 			return errors.Join(err, r.keepWhatThereIs(ctx))
 		}
-		result.write(r.screen)
-		return errors.Join(rig.WriteResult(opts.JSON, result), result.Err())
+		result.write(r.screen) // whatever became of the evidence
+		return errors.Join(err, rig.WriteResult(opts.JSON, result), result.Err())
 	})
 }
 
@@ -286,7 +286,7 @@ func (r *run) keepWhatThereIs(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	err := errors.Join(r.keepLogs(ctx), r.keepSchedule())
+	err := errors.Join(r.keepLogs(), r.keepSchedule())
 	for n, s := range r.shards {
 		applied := r.Recorder.Applied()
 		if n > 0 {

@@ -194,6 +194,17 @@ func (c *Cluster) createDatabase(ctx context.Context) error {
 // Hosts returns the three hosts.
 func (c *Cluster) Hosts() []*Host { return c.hosts }
 
+// Logs are the files that Patroni, with its PostgreSQL, and etcd of each host write, by name.
+func (c *Cluster) Logs() map[string]string {
+	logs := map[string]string{}
+	for _, h := range c.hosts {
+		for _, program := range []string{"patroni", "etcd"} {
+			logs[program+"-"+h.Name+".log"] = filepath.Join(h.dir, program+".log")
+		}
+	}
+	return logs
+}
+
 // URL names the three members and leads to the one that takes writes. Its timeout is for
 // applications: with the default of the driver they wait two minutes for a frozen member.
 func (c *Cluster) URL() string {

@@ -133,6 +133,12 @@ func (g *guardianClient) pid(server Server) int {
 	return g.up[server].PID
 }
 
+func (g *guardianClient) dir(server Server) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.up[server].Dir
+}
+
 var (
 	errClosed     = errors.New("the stack is closed")
 	errEndedEarly = errors.New("guardian: ended before the servers were up")

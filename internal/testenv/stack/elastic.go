@@ -188,7 +188,7 @@ func (e *elastic) startOnce(ctx context.Context) (err error) {
 		options += " -XX:TieredStopAtLevel=1"
 	}
 	e.process, err = e.spawner.Start(process.Server{
-		Name: "elasticsearch", Dir: e.dir, Log: filepath.Join(e.dir, "server.log"), Argv: []string{filepath.Join(e.home, "bin", e.program())},
+		Name: "elasticsearch", Dir: e.dir, Log: filepath.Join(e.dir, serverLog), Argv: []string{filepath.Join(e.home, "bin", e.program())},
 		Env: []string{
 			e.variable() + "JAVA_HOME=" + e.javaHome,
 			e.variable() + "PATH_CONF=" + e.at("config"),

@@ -233,13 +233,13 @@ func (g *guardian) startOne(ctx context.Context, server Server, began time.Time)
 		if err := cluster.start(ctx); err != nil {
 			return err
 		}
-		up.PID, up.URL = cluster.process.PID(), cluster.url(databaseName)
+		up.PID, up.URL, up.Dir = cluster.process.PID(), cluster.url(databaseName), cluster.dir
 	default:
 		node := g.node(server)
 		if err := node.start(ctx); err != nil {
 			return err
 		}
-		up.PID, up.URL = node.serverPID(), node.url()
+		up.PID, up.URL, up.Dir = node.serverPID(), node.url(), node.dir
 	}
 	up.Seconds = time.Since(began).Seconds()
 	g.emit(up)

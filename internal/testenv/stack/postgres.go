@@ -160,7 +160,7 @@ func (p *postgres) startOnce(ctx context.Context) (err error) {
 		argv = append(argv, "-c", "fsync=off")
 	}
 	p.process, err = p.spawner.Start(process.Server{
-		Name: "PostgreSQL", Dir: p.dir, Log: filepath.Join(p.dir, "server.log"), Argv: append(argv, p.sslSettings()...), As: p.who.credential(), OnEnd: p.onEnd,
+		Name: "PostgreSQL", Dir: p.dir, Log: filepath.Join(p.dir, serverLog), Argv: append(argv, p.sslSettings()...), As: p.who.credential(), OnEnd: p.onEnd,
 		DeathSignal: syscall.SIGQUIT, // the postmaster takes its backends, which are in sessions of their own, along
 	})
 	if err != nil {

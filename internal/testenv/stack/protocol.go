@@ -17,6 +17,9 @@ const (
 	Elastic  Server = "elastic"
 )
 
+// serverLog is the log of a server in its directory.
+const serverLog = "server.log"
+
 // title is the name for people.
 func (s Server) title() string {
 	switch s {

@@ -211,6 +211,14 @@ func (s *Stack) PID(server Server) int {
 	return s.guardian.pid(server)
 }
 
+// Log is the file that the server writes its log to; empty for a server of the caller's.
+func (s *Stack) Log(server Server) string {
+	if s.guardian == nil || s.guardian.dir(server) == "" {
+		return ""
+	}
+	return filepath.Join(s.guardian.dir(server), serverLog)
+}
+
 // StopServer stops a server in order and returns when it has ended.
 func (s *Stack) StopServer(ctx context.Context, server Server) error {
 	return s.ask(ctx, request{Op: opStop, Server: server})
