@@ -47,8 +47,12 @@ entries get the configured projection version.
 An index that has the configured name itself, and is no alias, takes --replace-plain: it is
 deleted in the moment when the alias of its name is made.
 
+With several shards it goes from one to the next, where each has an index of its own
+(shards.indexes: own); one that all share is refused.
+
 Exits 0 when the alias has moved, 1 when the rebuild failed or was ended, 3 when the command
-was interrupted, 77 when one goes on already, or the old index of the last one is still kept.`,
+was interrupted, 77 when one goes on already, when the old index of the last one is still kept,
+and when several shards share the index.`,
 		Example: `  weft rebuild products --why "new analyzer"
   weft rebuild products --by deploy --why "release 12" --detach
   weft rebuild status products
