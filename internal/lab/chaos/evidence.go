@@ -22,7 +22,7 @@ import (
 // the instances, which are written there from the start,
 //
 //	postgres.log, elastic.log    the servers'; elastic2.log and so on those of other nodes, and
-//	                             patroni-a.log, etcd-a.log and so on where Patroni manages PostgreSQL
+//	                             patroni-pg1.log, etcd-pg1.log and so on where Patroni manages PostgreSQL
 //	schedule.txt                 every fault as it was carried out
 //	record.csv.gz, leases.csv.gz, terms.csv, source.csv.gz
 //	                             what the database recorded of events, leases, epochs and rows
