@@ -20,8 +20,19 @@ func Runner(t testing.TB, dsn string) *url.Userinfo {
 	if err := execOn(t.Context(), dsn, "create role "+quoted+" login password '"+password+"'"); err != nil {
 		t.Fatalf("testenv: make role: %v", err)
 	}
+	// A test may have given the database settings of its own. Those of the address count from the
+	// first statement on.
+	plain, err := changed(dsn, func(u *url.URL) {
+		q := u.Query()
+		q.Set("statement_timeout", "0")
+		q.Set("default_transaction_read_only", "off")
+		u.RawQuery = q.Encode()
+	})
+	if err != nil {
+		t.Fatalf("testenv: %v", err)
+	}
 	t.Cleanup(func() {
-		if err := execOn(context.Background(), dsn, "set statement_timeout = 0", "set default_transaction_read_only = off", "drop owned by "+quoted, "drop role "+quoted); err != nil {
+		if err := execOn(context.Background(), plain, "drop owned by "+quoted, "drop role "+quoted); err != nil {
 			t.Errorf("testenv: drop role %s: %v", name, err)
 		}
 	})
