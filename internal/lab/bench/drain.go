@@ -315,9 +315,11 @@ func (s *site) drained(ctx context.Context, w workload) (done bool, err error) {
 	defer cancel()
 	err = s.pool.QueryRow(ctx, `select not exists (select from `+s.table+` where status = 'processing')
 and not exists (select from `+s.table+` where status = 'pending' and next_retry_at is null and event_version >= $1)
-and not exists (select from `+s.table+` where status = 'pending' and next_retry_at < now() + interval '1 hour' and event_version >= $1)
-and (not $2 or exists (select from weft_progress where table_name = $3 and loaded_at is not null))`,
-		int64(firstVersion), w.loads, s.table).Scan(&done)
+and not exists (select from `+s.table+` where status = 'pending' and next_retry_at < now() + interval '1 hour' and event_version >= $1)`,
+		int64(firstVersion)).Scan(&done)
+	if err == nil && done && w.loads {
+		err = s.pool.QueryRow(ctx, "select exists (select from weft_progress where table_name = $1 and loaded_at is not null)", s.table).Scan(&done)
+	}
 	if err != nil {
 		return false, fmt.Errorf("look at the backlog: %w", err)
 	}
