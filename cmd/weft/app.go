@@ -65,7 +65,7 @@ func (a *app) execute(ctx context.Context, args []string) int {
 
 func (a *app) root() *cobra.Command {
 	b := readBuild()
-	root := &cobra.Command{
+	root := groupOf(&cobra.Command{
 		Use:   "weft",
 		Short: "Carry committed changes from a Postgres outbox into Elasticsearch",
 		Long:  longHelp,
@@ -76,30 +76,35 @@ func (a *app) root() *cobra.Command {
 		Version:       b.Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.ArbitraryArgs,
-		RunE:          group,
-	}
+	}, a.runCommand(b), a.migrateCommand(), a.outboxCommand(), a.projectionCommand(), a.shardsCommand(),
+		a.loadCommand(), a.verifyCommand(), a.rebuildCommand(), a.statusCommand(), a.resignCommand(),
+		a.failedCommand(), a.replayCommand(), a.pauseCommand(), a.resumeCommand(), a.quarantineCommand(),
+		a.releaseCommand(), a.throttleCommand(), a.auditCommand(), a.eventCommand(), a.waitCommand(),
+		a.historyCommand(), a.topCommand(), a.pruneCommand(), a.doctorCommand(), a.bundleCommand(b),
+		a.uninstallCommand(), a.versionCommand(b), a.manCommand(b))
 	root.SetVersionTemplate(b.String() + "\n")
-	root.SuggestionsMinimumDistance = 2
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.PersistentFlags().StringVar(&a.file, "config", "", "YAML `file` with settings (default "+config.DefaultFile+" when it exists)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err.Error()) })
-	root.AddCommand(a.runCommand(b), a.migrateCommand(), a.outboxCommand(), a.projectionCommand(), a.shardsCommand(), a.loadCommand(), a.verifyCommand(), a.rebuildCommand(), a.statusCommand(), a.resignCommand(), a.failedCommand(), a.replayCommand(), a.pauseCommand(), a.resumeCommand(),
-		a.quarantineCommand(), a.releaseCommand(), a.throttleCommand(),
-		a.auditCommand(), a.eventCommand(), a.waitCommand(), a.historyCommand(), a.topCommand(), a.pruneCommand(), a.doctorCommand(), a.bundleCommand(b), a.uninstallCommand(), a.versionCommand(b), a.manCommand(b))
 	return root
 }
 
-// group is the RunE of a command that only holds others.
-func group(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return usage(cmd, "a command is missing")
+// groupOf makes a command that only holds others.
+func groupOf(cmd *cobra.Command, held ...*cobra.Command) *cobra.Command {
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return usage(cmd, "a command is missing")
+		}
+		msg := fmt.Sprintf("unknown command %q", args[0])
+		if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+			msg += fmt.Sprintf("; did you mean %q?", s[0])
+		}
+		return usage(cmd, msg)
 	}
-	msg := fmt.Sprintf("unknown command %q", args[0])
-	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
-		msg += fmt.Sprintf("; did you mean %q?", s[0])
-	}
-	return usage(cmd, msg)
+	cmd.SuggestionsMinimumDistance = 2
+	cmd.AddCommand(held...)
+	return cmd
 }
 
 // noArgs is cobra.NoArgs as an error of usage.

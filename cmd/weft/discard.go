@@ -33,16 +33,8 @@ type discardedByProject struct {
 	AuditID    int64  `json:"audit_id"` // 0 when nothing matched
 }
 
-type discardFlags struct {
-	sel     selection
-	all     bool
-	by, why string
-	dryRun  bool
-	asJSON  bool
-}
-
 func (a *app) failedDiscard() *cobra.Command {
-	var f discardFlags
+	var f letterFlags
 	cmd := &cobra.Command{
 		Use:   "discard [ID ...]",
 		Short: "Give dead letters up",
@@ -72,30 +64,12 @@ before; 75 when it was interrupted.`,
 			})
 		},
 	}
-	f.sel.addFlags(cmd)
-	cmd.Flags().BoolVar(&f.all, "all", false, "all dead letters of the projections")
-	cmd.Flags().StringVar(&f.by, "by", "", "who discards (required)")
-	cmd.Flags().StringVar(&f.why, "why", "", "the reason (required)")
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would be discarded, and change nothing")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
+	f.addFlags(cmd, "discards", "discarded")
 	databaseFlags(cmd, "projections", "env")
 	return cmd
 }
 
-func (f *discardFlags) check(cmd *cobra.Command, ids []string) error {
-	if err := f.sel.parse(cmd, ids); err != nil {
-		return err
-	}
-	if err := f.sel.oneWay(cmd, ids, f.all); err != nil {
-		return err
-	}
-	if f.dryRun {
-		return nil
-	}
-	return signed(cmd, f.by, f.why)
-}
-
-func (a *app) discard(ctx context.Context, cmd *cobra.Command, cfg config.Config, pool *pgxpool.Pool, f discardFlags) error {
+func (a *app) discard(ctx context.Context, cmd *cobra.Command, cfg config.Config, pool *pgxpool.Pool, f letterFlags) error {
 	all, sel, err := f.sel.open(ctx, cmd, pool, cfg)
 	if err != nil {
 		return err

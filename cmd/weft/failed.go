@@ -19,7 +19,7 @@ import (
 )
 
 func (a *app) failedCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return groupOf(&cobra.Command{
 		Use:   "failed",
 		Short: "Look at the dead letters",
 		Long: `Look at the events that ended in failed: they are tried no more, and hold up nobody
@@ -29,12 +29,7 @@ weft failed discard takes those off the list that nobody will send again.`,
   weft failed list --reason es_4xx --since 2h
   weft failed show 7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11
   weft failed discard --entity book --by alice --why "test data"`,
-		Args: cobra.ArbitraryArgs,
-		RunE: group,
-	}
-	cmd.SuggestionsMinimumDistance = 2
-	cmd.AddCommand(a.failedSummary(), a.failedList(), a.failedShow(), a.failedDiscard())
-	return cmd
+	}, a.failedSummary(), a.failedList(), a.failedShow(), a.failedDiscard())
 }
 
 // failedSub makes one of the commands below weft failed; show gets what was found.

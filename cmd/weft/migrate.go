@@ -19,7 +19,7 @@ import (
 const preflightTimeout = 15 * time.Second
 
 func (a *app) migrateCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return groupOf(&cobra.Command{
 		Use:   "migrate",
 		Short: "Bring the database to the schema of this build",
 		Long: `Create the tables that weft needs, or adopt the ones of a running Wordloom deployment:
@@ -28,12 +28,7 @@ rows stay, no table is rewritten, and writers keep writing.`,
   weft migrate status
   weft migrate grant weft
   weft migrate down --all`,
-		Args: cobra.ArbitraryArgs,
-		RunE: group,
-	}
-	cmd.SuggestionsMinimumDistance = 2
-	cmd.AddCommand(a.migrateUp(), a.migrateStatus(), a.migrateGrant(), a.migrateDown())
-	return cmd
+	}, a.migrateUp(), a.migrateStatus(), a.migrateGrant(), a.migrateDown())
 }
 
 func (a *app) migrateUp() *cobra.Command {

@@ -17,7 +17,7 @@ import (
 )
 
 func (a *app) outboxCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return groupOf(&cobra.Command{
 		Use:   "outbox",
 		Short: "Make and drop the outbox of a table of your own",
 		Long: `Give a table of the application an outbox: a table of events that triggers fill, in the
@@ -25,12 +25,7 @@ transaction that changes the row.`,
 		Example: `  weft outbox create --table shop.product --children shop.variant:product_id
   weft outbox list
   weft outbox drop --table shop.product`,
-		Args: cobra.ArbitraryArgs,
-		RunE: group,
-	}
-	cmd.SuggestionsMinimumDistance = 2
-	cmd.AddCommand(a.outboxCreate(), a.outboxDrop(), a.outboxList())
-	return cmd
+	}, a.outboxCreate(), a.outboxDrop(), a.outboxList())
 }
 
 func (a *app) outboxCreate() *cobra.Command {

@@ -21,7 +21,7 @@ import (
 )
 
 func (a *app) projectionCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return groupOf(&cobra.Command{
 		Use:   "projection",
 		Short: "Check the projections of the configuration file, and show their documents",
 		Long: `Look at the projections that the configuration file declares, before an instance runs them.
@@ -29,12 +29,7 @@ Nothing is written.`,
 		Example: `  weft projection list
   weft projection check
   weft projection render products --id 17`,
-		Args: cobra.ArbitraryArgs,
-		RunE: group,
-	}
-	cmd.SuggestionsMinimumDistance = 2
-	cmd.AddCommand(a.projectionList(), a.projectionCheck(), a.projectionRender())
-	return cmd
+	}, a.projectionList(), a.projectionCheck(), a.projectionRender())
 }
 
 // listedProjection is what weft projection list says of one.

@@ -42,15 +42,11 @@ type replayedByProject struct {
 }
 
 type replayFlags struct {
-	sel       selection
-	all       bool
-	by, why   string
-	dryRun    bool
+	letterFlags
 	limit     int
 	rate      int
 	wait      time.Duration
 	keepGoing bool
-	asJSON    bool
 }
 
 func (a *app) replayCommand() *cobra.Command {
@@ -88,42 +84,21 @@ interrupted.`,
 			})
 		},
 	}
-	f.sel.addFlags(cmd)
+	f.addFlags(cmd, "replays", "replayed")
 	f.sel.addDiscarded(cmd)
-	cmd.Flags().BoolVar(&f.all, "all", false, "all dead letters of the projections")
-	cmd.Flags().StringVar(&f.by, "by", "", "who replays (required)")
-	cmd.Flags().StringVar(&f.why, "why", "", "the reason (required)")
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would be replayed, and change nothing")
 	cmd.Flags().IntVar(&f.limit, "limit", 0, "at most this many of each projection, the lowest versions; 0 for all")
 	cmd.Flags().IntVar(&f.rate, "rate", 500, "events per second; 0 makes all of them pending at once")
 	cmd.Flags().DurationVar(&f.wait, "wait", 30*time.Second, "how long to watch after the last one was sent, until all are settled")
 	cmd.Flags().BoolVar(&f.keepGoing, "keep-going", false, "go on although everything fails again")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
 	databaseFlags(cmd, "group", "projections", "env")
 	return cmd
 }
 
 func (f *replayFlags) check(cmd *cobra.Command, ids []string) error {
-	if err := f.sel.parse(cmd, ids); err != nil {
-		return err
-	}
-	if err := f.sel.oneWay(cmd, ids, f.all); err != nil {
-		return err
-	}
-	switch {
-	case f.limit < 0, f.rate < 0, f.wait < 0:
+	if f.limit < 0 || f.rate < 0 || f.wait < 0 {
 		return usage(cmd, "--limit, --rate and --wait must not be negative")
-	case f.dryRun:
-		return nil
-	case f.by == "":
-		return usage(cmd, "--by is missing: say who replays")
-	case f.why == "":
-		return usage(cmd, "--why is missing: say why the events are sent again")
 	}
-	if err := (outbox.LetterOrder{By: f.by, Why: f.why}).Validate(); err != nil {
-		return usage(cmd, err.Error())
-	}
-	return nil
+	return f.letterFlags.check(cmd, ids)
 }
 
 func (a *app) replay(ctx context.Context, cmd *cobra.Command, cfg config.Config, pool *pgxpool.Pool, f replayFlags) error {

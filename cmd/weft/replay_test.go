@@ -118,8 +118,8 @@ func TestFailedAndReplayUsage(t *testing.T) {
 	for want, args := range map[string][]string{
 		"say which dead letters: ids, --entity, --reason, --since, --until, or --all; see `weft replay --help`":                                  append([]string{"replay"}, who...),
 		"ids, filters and --all exclude each other; see `weft replay --help`":                                                                    append([]string{"replay", "--all", "--reason=es_4xx"}, who...),
-		"--by is missing: say who replays; see `weft replay --help`":                                                                             {"replay", "--all", "--why=x"},
-		"--why is missing: say why the events are sent again; see `weft replay --help`":                                                          {"replay", "--all", "--by=x"},
+		"--by is missing: say who you are; see `weft replay --help`":                                                                             {"replay", "--all", "--why=x"},
+		"--why is missing: say the reason; see `weft replay --help`":                                                                             {"replay", "--all", "--by=x"},
 		"the reason: must not contain control characters; see `weft replay --help`":                                                              {"replay", "--all", "--by=x", "--why=a\nb"},
 		"--limit, --rate and --wait must not be negative; see `weft replay --help`":                                                              append([]string{"replay", "--all", "--rate=-1"}, who...),
 		"\"x\" is no id of an event: want a UUID or a number; see `weft replay --help`":                                                          append([]string{"replay", "x"}, who...),

@@ -106,6 +106,38 @@ func (s *selection) fits(cmd *cobra.Command, all []*outbox.DeadLetters) error {
 	return check("an entity", s.entityID, func(t *outbox.Table) outbox.IDKind { return t.Entity })
 }
 
+// letterFlags are the flags of a command that changes dead letters.
+type letterFlags struct {
+	sel     selection
+	all     bool
+	by, why string
+	dryRun  bool
+	asJSON  bool
+}
+
+// addFlags gets what the command does, as "replays" and "replayed".
+func (f *letterFlags) addFlags(cmd *cobra.Command, does, done string) {
+	f.sel.addFlags(cmd)
+	cmd.Flags().BoolVar(&f.all, "all", false, "all dead letters of the projections")
+	cmd.Flags().StringVar(&f.by, "by", "", "who "+does+" (required)")
+	cmd.Flags().StringVar(&f.why, "why", "", "the reason (required)")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would be "+done+", and change nothing")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
+}
+
+func (f *letterFlags) check(cmd *cobra.Command, ids []string) error {
+	if err := f.sel.parse(cmd, ids); err != nil {
+		return err
+	}
+	if err := f.sel.oneWay(cmd, ids, f.all); err != nil {
+		return err
+	}
+	if f.dryRun {
+		return nil
+	}
+	return signed(cmd, f.by, f.why)
+}
+
 // signed wants a name and a reason that the audit can keep.
 func signed(cmd *cobra.Command, by, why string) error {
 	switch {

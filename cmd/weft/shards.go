@@ -32,17 +32,12 @@ var ofOneShard = []string{"bundle", "discard", "event", "quarantine", "release",
 var notOfShards = []string{"load", "outbox", "projection"}
 
 func (a *app) shardsCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return groupOf(&cobra.Command{
 		Use:     "shards",
 		Short:   "Deal entities out to shards, each with a leader of its own",
 		Long:    "Deal entities out to shards. A shard is a schema with tables of its own, and a group with a\nlock, an epoch and a leader of its own.",
 		Example: "  weft shards create 8\n  weft shards list\n  weft shards move 3 --to postgres://owner@db2/shop",
-		Args:    cobra.ArbitraryArgs,
-		RunE:    group,
-	}
-	cmd.SuggestionsMinimumDistance = 2
-	cmd.AddCommand(a.shardsCreate(), a.shardsList(), a.shardsMove())
-	return cmd
+	}, a.shardsCreate(), a.shardsList(), a.shardsMove())
 }
 
 func (a *app) shardsCreate() *cobra.Command {
