@@ -25,7 +25,7 @@ func (s *shop) search() (stop func() int64) {
 	var g sync.WaitGroup
 	var n atomic.Int64
 	g.Go(func() {
-		for ctx.Err() == nil {
+		for range testenv.Every(ctx, 5*time.Millisecond) {
 			res, err := http.Get(testenv.ElasticURL(s.t) + "/" + s.index + "/_search?q=_id:1500&filter_path=hits.total.value")
 			if err != nil {
 				s.t.Errorf("search: %v", err)
@@ -38,7 +38,6 @@ func (s *shop) search() (stop func() int64) {
 				return
 			}
 			n.Add(1)
-			<-time.After(time.Millisecond)
 		}
 	})
 	return func() int64 { cancel(); g.Wait(); return n.Load() }

@@ -290,7 +290,7 @@ func TestReplayTellsWhatBecameOfThem(t *testing.T) {
 			settled := make(chan struct{})
 			go func() {
 				defer close(settled)
-				for ctx.Err() == nil {
+				for range testenv.Every(ctx, 5*time.Millisecond) {
 					_, _ = c.pool.Exec(ctx, "update search_outbox_events set "+tt.fate+", updated_at = clock_timestamp() where status = 'pending'")
 				}
 			}()

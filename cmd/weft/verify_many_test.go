@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/verify"
@@ -52,7 +53,7 @@ func (s *shop) rename() (stop func()) {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	var g sync.WaitGroup
 	g.Go(func() {
-		for i := 0; ctx.Err() == nil; i++ {
+		for i := range testenv.Every(ctx, 5*time.Millisecond) {
 			if _, err := s.pool.Exec(ctx, "update shop.product set name = 'changed ' || $1::int where id = 1 + $1::int % 40", i); err != nil && ctx.Err() == nil {
 				s.t.Errorf("write: %v", err)
 				return

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/verify"
@@ -99,7 +100,7 @@ func (s *shop) write() (stop func()) {
 	var g sync.WaitGroup
 	for writer := range 2 {
 		g.Go(func() {
-			for i := 0; ctx.Err() == nil; i++ {
+			for i := range testenv.Every(ctx, 5*time.Millisecond) {
 				id := 1 + (i*7+writer*50)%100
 				_, err := s.pool.Exec(ctx, "update shop.product set price = price + 1, deleted_at = case when $2 then now() end where id = $1", id, i%5 == 0)
 				if err == nil {

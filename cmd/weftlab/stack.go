@@ -50,7 +50,7 @@ func newStackCommand() *cobra.Command {
 	}
 	cmd.PersistentFlags().IntVar(&opts.HeapMB, "elastic-heap", 0, fmt.Sprintf("heap of each Elasticsearch in MiB (default %d, or %d where there are several)", stack.DefaultHeapMB, stack.NodeHeapMB))
 	cmd.PersistentFlags().IntVar(&opts.ElasticNodes, "elastic-nodes", 1, "nodes of Elasticsearch, as one cluster: 1 to 9; three take 3 GB")
-	cmd.PersistentFlags().BoolVar(&opts.Quick, "quick", false, "for servers that live for minutes: half the CPU time of Elasticsearch at a lower throughput, and a PostgreSQL that does not wait for the disk")
+	cmd.PersistentFlags().BoolVar(&opts.Quick, "quick", false, "for servers that live for minutes: half the CPU time of Elasticsearch at a lower throughput, a PostgreSQL that does not wait for the disk, and data in memory where there is enough")
 	cmd.PersistentFlags().BoolVar(&opts.Logical, "logical", false, "let PostgreSQL write what logical decoding reads")
 	opts.AddFlags(cmd.PersistentFlags())
 	cmd.PersistentFlags().StringVar(&stateFile, "state", "", "`file` that describes the running servers (default: in the cache directory)")

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 const (
@@ -46,14 +48,7 @@ func (l *load) run(ctx context.Context) {
 		returning *)
 		insert into search_outbox_events (entity_type, entity_id, op, event_version)
 		select entity_type, entity_id, 'upsert', event_version from row`
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for range testenv.Every(ctx, interval) {
 		// Without ctx: an event is written and counted, or neither.
 		if _, err := l.pool.Exec(context.WithoutCancel(ctx), sql, l.count+1, entities); err != nil {
 			l.t.Errorf("write event: %v", err)

@@ -26,18 +26,11 @@ func (r *rig) leaveWordloomRunning(works, every time.Duration) *wordloom {
 	ctx, end := context.WithCancel(context.Background())
 	w := &wordloom{r: r, works: works, end: end}
 	w.wg.Go(func() {
-		tick := time.NewTicker(every)
-		defer tick.Stop()
-		for {
+		for range testenv.Every(ctx, every) {
 			// Begun is finished, so that nothing is left behind in processing.
 			if err := w.round(context.WithoutCancel(ctx)); err != nil {
 				w.failed.Store(&err)
 				return
-			}
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
 			}
 		}
 	})

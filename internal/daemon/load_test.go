@@ -50,9 +50,8 @@ func (r *rig) produceWith(version func(n int) int64, perSecond int, keys []outbo
 	writers := min(writers, perSecond)
 	for w := range writers {
 		p.wg.Go(func() {
-			tick := time.NewTicker(time.Duration(writers) * time.Second / time.Duration(perSecond))
-			defer tick.Stop()
-			for n := w; ; n += writers {
+			for i := range testenv.Every(ctx, time.Duration(writers)*time.Second/time.Duration(perSecond)) {
+				n := w + i*writers
 				c := change{key: keys[n%len(keys)], version: version(n), op: outbox.Upsert, text: "version " + strconv.Itoa(n+1)}
 				if n%7 == 6 {
 					c.op = outbox.Delete
@@ -63,11 +62,6 @@ func (r *rig) produceWith(version func(n int) int64, perSecond int, keys []outbo
 					return
 				}
 				p.written.Add(1)
-				select {
-				case <-ctx.Done():
-					return
-				case <-tick.C:
-				}
 			}
 		})
 	}

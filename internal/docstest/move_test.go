@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -28,7 +29,7 @@ func TestMovingAShard(t *testing.T) {
 	if len(steps) != 3 {
 		t.Fatalf("%s: got %d blocks of commands about a move, want to move, to tell, and to look", page.name, len(steps))
 	}
-	servers, err := stack.Start(t.Context(), stack.Options{Progress: io.Discard, ElasticURL: testenv.ElasticURL(t),
+	servers, err := stack.Start(t.Context(), stack.Options{Progress: io.Discard, Quick: true, ElasticURL: testenv.ElasticURL(t), Versions: stack.Versions{PostgresMajor: testenv.PostgresMajor(t)},
 		Guardian: append([]string{testenv.Program(t, "weftlab")}, stack.GuardianArgs()...)})
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +175,10 @@ func (m *mover) address(server int) string {
 func (m *mover) start() {
 	for n := range m.of {
 		m.done.Go(func() {
-			for m.goesOn(n) {
+			for range testenv.Every(context.Background(), 50*time.Millisecond) {
+				if !m.goesOn(n) {
+					return
+				}
 				if err := m.write(n); err != nil {
 					m.t.Errorf("shard %d: %v", n, err)
 					return

@@ -38,8 +38,15 @@ func DatabaseWith(t testing.TB, prepared string, prepare func(ctx context.Contex
 		t.Fatalf("testenv: %v", err)
 	}
 	quoted := pgx.Identifier{name}.Sanitize()
-	create := "create database " + quoted + " template " + pgx.Identifier{template}.Sanitize()
-	if err := execOn(t.Context(), base, create); err != nil {
+	err = onSession(t.Context(), base, func(ctx context.Context, conn *pgx.Conn) error {
+		create := "create database " + quoted + " template " + pgx.Identifier{template}.Sanitize()
+		if conn.PgConn().ParameterStatus("server_version") >= "15" {
+			create += " strategy file_copy" // a third of the time of the log that a replica would need
+		}
+		_, err := conn.Exec(ctx, create)
+		return err
+	})
+	if err != nil {
 		t.Fatalf("testenv: make database: %v", err)
 	}
 	t.Cleanup(func() {

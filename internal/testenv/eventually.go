@@ -1,6 +1,8 @@
 package testenv
 
 import (
+	"context"
+	"iter"
 	"testing"
 	"time"
 )
@@ -21,6 +23,21 @@ const (
 func Eventually(t testing.TB, cond func() bool, what string) {
 	t.Helper()
 	Within(t, Limit, cond, what)
+}
+
+// Every counts from 0, at once and then once in each d, until ctx ends. A load that need not be as
+// high as the machine can bear leaves it to the tests beside.
+func Every(ctx context.Context, d time.Duration) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		tick := time.NewTicker(d)
+		defer tick.Stop()
+		for n := 0; ctx.Err() == nil && yield(n); n++ {
+			select {
+			case <-ctx.Done():
+			case <-tick.C:
+			}
+		}
+	}
 }
 
 // Within is [Eventually] for what takes minutes on an idle machine.

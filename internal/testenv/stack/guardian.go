@@ -119,7 +119,9 @@ func (g *guardian) read(ctx context.Context, decoder *json.Decoder, cancel conte
 }
 
 func (g *guardian) run(ctx context.Context) (err error) {
-	sweep(g.spec.DataRoot)
+	for _, root := range append(inMemory(), g.spec.DataRoot) {
+		sweep(root)
+	}
 	g.dir, err = newWorkDir(g.spec.DataRoot, g.spec.Account)
 	if err != nil {
 		g.emit(event{Kind: eventFailed, Error: err.Error()})

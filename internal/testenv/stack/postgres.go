@@ -157,7 +157,7 @@ func (p *postgres) startOnce(ctx context.Context) (err error) {
 		"-c", "wal_retrieve_retry_interval=100ms",
 	}
 	if p.quick { // a killed server loses nothing by it, only a killed machine does
-		argv = append(argv, "-c", "fsync=off")
+		argv = append(argv, "-c", "fsync=off", "-c", "max_wal_size=512MB")
 	}
 	p.process, err = p.spawner.Start(process.Server{
 		Name: "PostgreSQL", Dir: p.dir, Log: filepath.Join(p.dir, serverLog), Argv: append(argv, p.sslSettings()...), As: p.who.credential(), OnEnd: p.onEnd,

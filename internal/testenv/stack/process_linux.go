@@ -3,6 +3,7 @@ package stack
 import (
 	"os"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -18,6 +19,29 @@ func syncFilesystem(dir string) error {
 	}
 	defer func() { _ = file.Close() }()
 	return unix.Syncfs(int(file.Fd()))
+}
+
+// inMemory returns directories in memory that quick servers may keep their data in: none where
+// somebody has said where temporary files go, and none on a small machine.
+func inMemory() []string {
+	const dir, room, free = "/dev/shm", 4 << 30, 8 << 20 // of the directory, in bytes; of the machine, in KiB
+	var fs unix.Statfs_t
+	if os.Getenv("TMPDIR") != "" || unix.Statfs(dir, &fs) != nil || fs.Type != unix.TMPFS_MAGIC {
+		return nil
+	}
+	// Elasticsearch loads a library from its directory.
+	if fs.Flags&unix.ST_NOEXEC != 0 || fs.Bavail*uint64(fs.Bsize) < room {
+		return nil
+	}
+	proc, err := procfs.NewDefaultFS()
+	if err != nil {
+		return nil
+	}
+	memory, err := proc.Meminfo()
+	if err != nil || memory.MemAvailable == nil || *memory.MemAvailable < free {
+		return nil
+	}
+	return []string{dir}
 }
 
 // removeSharedMemory removes a System V segment, where it may.

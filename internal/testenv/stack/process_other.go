@@ -10,4 +10,6 @@ func adoptOrphans() error { return errors.ErrUnsupported }
 
 func syncFilesystem(string) error { return nil }
 
+func inMemory() []string { return nil }
+
 func removeSharedMemory(int) {}

@@ -44,8 +44,8 @@ type Options struct {
 	// [NodeHeapMB].
 	HeapMB int
 	// Quick is for servers that live for minutes and are not measured: Elasticsearch's JVM uses the
-	// first of its two compilers only, which halves the CPU time of the start and of little work, and
-	// PostgreSQL does not wait for the disk.
+	// first of its two compilers only, which halves the CPU time of the start and of little work,
+	// PostgreSQL does not wait for the disk, and both keep their data in memory where there is enough.
 	Quick bool
 	// CacheDir holds the unpacked servers; empty means weft in the user's cache
 	// directory, for root /var/cache/weft.
@@ -158,7 +158,11 @@ func provide(ctx context.Context, opts Options, report *reporter) (spec, error) 
 	if what.JavaHome, err = prerequisites(ctx, os.Getenv, java, wantMaven); err != nil {
 		return spec{}, err
 	}
-	what.DataRoot, err = dataRoot(who, os.TempDir(), "/tmp", "/var/tmp")
+	roots := []string{os.TempDir(), "/tmp", "/var/tmp"}
+	if opts.Quick {
+		roots = append(inMemory(), roots...)
+	}
+	what.DataRoot, err = dataRoot(who, roots...)
 	if err != nil {
 		return spec{}, err
 	}

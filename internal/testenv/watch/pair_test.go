@@ -93,20 +93,16 @@ func (p *pair) load(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		tick := time.NewTicker(50 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				ended <- nil
-				return
-			case <-tick.C:
-			}
-			if err := p.write(ctx, 5); err != nil && !errors.Is(err, context.Canceled) {
-				ended <- err
-				return
+		var err error
+		for range testenv.Every(ctx, 50*time.Millisecond) {
+			if err = p.write(ctx, 5); err != nil {
+				break
 			}
 		}
+		if errors.Is(err, context.Canceled) {
+			err = nil
+		}
+		ended <- err
 	}()
 	t.Cleanup(func() {
 		cancel()
