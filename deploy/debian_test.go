@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -67,6 +68,19 @@ func TestPackage(t *testing.T) {
 	t.Run("Bill", func(t *testing.T) {
 		t.Parallel()
 		checkBill(t, filepath.Join(root, "usr/share/doc/weft/weft.cdx.json"), filepath.Join(root, "usr/bin/weft"))
+	})
+
+	t.Run("Documents", func(t *testing.T) {
+		t.Parallel()
+		doc := filepath.Join(root, "usr/share/doc/weft")
+		if got, want := read(t, filepath.Join(doc, "roles.sql")), read(t, "postgres/roles.sql"); got != want {
+			t.Errorf("roles.sql of the package is\n%.600s", got)
+		}
+		for _, link := range regexp.MustCompile(`\]\(([^)]*)\)`).FindAllStringSubmatch(read(t, filepath.Join(doc, "README.md")), -1) {
+			if !strings.HasPrefix(link[1], "https://") {
+				t.Errorf("README.md leads to %s, which the package lacks", link[1])
+			}
+		}
 	})
 
 	t.Run("Configuration", func(t *testing.T) {

@@ -40,7 +40,8 @@ Exit codes:
       events failed again
    3  inconclusive: what was asked for stands, and was not seen to be done in time
   64  the command line is wrong
-  69  Postgres cannot be reached
+  69  a server does not answer: Postgres, or Elasticsearch where the command
+      needs it
   70  a fault of weft itself, or a stop without waiting
   75  try again: a migration is missing, the server is read-only, a port is taken,
       or a replay was interrupted
@@ -82,9 +83,10 @@ func (a *app) root() *cobra.Command {
 		a.releaseCommand(), a.throttleCommand(), a.auditCommand(), a.eventCommand(), a.waitCommand(),
 		a.historyCommand(), a.topCommand(), a.pruneCommand(), a.doctorCommand(), a.bundleCommand(b),
 		a.uninstallCommand(), a.versionCommand(b), a.manCommand(b))
+	describeShard(root)
 	root.SetVersionTemplate(b.String() + "\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.PersistentFlags().StringVar(&a.file, "config", "", "YAML `file` with settings (default "+config.DefaultFile+" when it exists)")
+	root.PersistentFlags().StringVar(&a.file, "config", "", "YAML `file` with settings (default that of WEFT_CONFIG, else "+config.DefaultFile+" when it exists)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err.Error()) })
 	return root
 }

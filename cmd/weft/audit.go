@@ -33,9 +33,10 @@ of dead letters (replay) and discards of them (discard), pauses of projections (
 their ends (resume), throttles (throttle) and their ends (unthrottle), quarantines of
 entities (quarantine) and their ends (release), removals of finished events (prune),
 documents that are newer than their source rows (version_ahead), documents that weft verify
-or the leader had written anew (repair), what was asked of rebuilds (rebuild,
-rebuild_pause, rebuild_resume, rebuild_abort, rebuild_drop_old), and changes of the log's
-level on the operator's page (log_level).`,
+or the leader had written anew (repair), requests for loads (load), what was asked of
+rebuilds (rebuild, rebuild_pause, rebuild_resume, rebuild_abort, rebuild_drop_old), shards
+that were made (shards_create) or moved (shards_move), and changes of the log's level on the
+operator's page (log_level).`,
 		Example: `  weft audit
   weft audit --action replay --since 24h --json`,
 		Args: noArgs,

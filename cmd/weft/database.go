@@ -22,7 +22,7 @@ type query func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) erro
 
 // databaseFlags adds the flags of the database, of the shard and of further settings.
 func databaseFlags(cmd *cobra.Command, keys ...string) {
-	cmd.Flags().Int(shardFlag, -1, "only this `shard`, counted from 0; default all that WEFT_SHARDS says")
+	cmd.Flags().String(shardFlag, "", "") // described by describeShard, once the command has its place
 	config.AddFlags(cmd.Flags(), append([]string{"database.url", "database.password", "database.timeout"}, keys...)...)
 }
 

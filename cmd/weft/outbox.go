@@ -58,7 +58,9 @@ before, and make it again.
 
 Events carry the trace context that the application sets in its transaction:
   select set_config('weft.traceparent', '00-…', true), set_config('weft.tracestate', '…', true)
-An application that prefers calls to triggers calls weft_enqueue(table, type, id, op, version).
+The triggers write an event for each change that they see. For another one the application
+calls weft_enqueue(table, type, id, op), without a version: the outbox gives that out itself.
+The owner of the tables grants execute on the function to the application's role first.
 
 A key of several columns makes ids of one text, such as acme:17, which NAME_outbox_id writes.
 With --routing each event has the place of its document, routing and key; a row whose routing

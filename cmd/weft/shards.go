@@ -26,10 +26,32 @@ const shardFlag = "shard"
 
 // ofOneShard are the commands that are about one thing, which is in one shard, or that draw a screen
 // or write a file.
-var ofOneShard = []string{"bundle", "discard", "event", "quarantine", "release", "show", "top", "undiscard", "wait"}
+var ofOneShard = []string{"discard", "event", "quarantine", "release", "show", "support-bundle", "top", "wait"}
 
 // notOfShards are the commands whose outboxes are not dealt out.
 var notOfShards = []string{"load", "outbox", "projection"}
+
+// belongs reports whether cmd, or a group that it is in, has one of these names.
+func belongs(cmd *cobra.Command, names []string) bool {
+	return slices.ContainsFunc(strings.Fields(cmd.CommandPath())[1:], func(word string) bool { return slices.Contains(names, word) })
+}
+
+// describeShard gives --shard of cmd, and of the commands below it, the words for what it does there.
+func describeShard(cmd *cobra.Command) {
+	if f := cmd.Flags().Lookup(shardFlag); f != nil {
+		switch {
+		case belongs(cmd, notOfShards):
+			f.Usage = "no use here: a `shard` has no outbox that weft outbox create makes"
+		case belongs(cmd, ofOneShard):
+			f.Usage = "the `shard`, counted from 0; required where WEFT_SHARDS says that there are several"
+		default:
+			f.Usage = "only this `shard`, counted from 0; default all that WEFT_SHARDS says"
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		describeShard(sub)
+	}
+}
 
 func (a *app) shardsCommand() *cobra.Command {
 	return groupOf(&cobra.Command{
@@ -259,14 +281,10 @@ func (a *app) eachShard(cmd *cobra.Command, f func(config.Config) error) error {
 
 // chosenShards returns the shards that a command is for.
 func chosenShards(cmd *cobra.Command, cfg config.Config) (chosen []int, err error) {
-	words := strings.Fields(cmd.CommandPath())[1:]
-	named := func(names []string) bool {
-		return slices.ContainsFunc(words, func(w string) bool { return slices.Contains(names, w) })
-	}
 	n, given := -1, false
 	if f := cmd.Flags().Lookup(shardFlag); f != nil && f.Changed {
 		if n, err = strconv.Atoi(f.Value.String()); err != nil {
-			return nil, err
+			return nil, usage(cmd, fmt.Sprintf("--shard %q: want the number of a shard, counted from 0", f.Value))
 		}
 		given = true
 	}
@@ -275,13 +293,13 @@ func chosenShards(cmd *cobra.Command, cfg config.Config) (chosen []int, err erro
 		return nil, usage(cmd, "--shard takes several shards: set WEFT_SHARDS to their number")
 	case cfg.Shards.Count <= 1:
 		return nil, nil
-	case named(notOfShards):
+	case belongs(cmd, notOfShards):
 		return nil, &exitError{exitConfig, "outboxes of the application are not dealt out to shards: unset WEFT_SHARDS for this command"}
 	case given && (n < 0 || n >= cfg.Shards.Count):
 		return nil, usage(cmd, fmt.Sprintf("--shard %d: want 0 to %d", n, cfg.Shards.Count-1))
 	case given:
 		return []int{n}, nil
-	case named(ofOneShard):
+	case belongs(cmd, ofOneShard):
 		return nil, usage(cmd, "name the shard with --shard; in SQL, weft_shard_of(id) returns that of an entity")
 	}
 	for n := range cfg.Shards.Count {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
@@ -72,6 +74,7 @@ func TestShards(t *testing.T) {
 		want string
 	}{
 		{"status --shard 3", exitUsage, "--shard 3: want 0 to 2"},
+		{"status --shard one", exitUsage, `--shard "one": want the number of a shard, counted from 0`},
 		{"event 7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11", exitUsage, "name the shard with --shard"},
 		{"rebuild search_index_to_elastic --why x --shard 0", exitRefused, "other shards write to the same index"},
 		{"outbox drop --name x_outbox_events", exitConfig, "are not dealt out to shards"},
@@ -85,6 +88,62 @@ func TestShards(t *testing.T) {
 	}
 	if r := weft(t, env[:1], "status", "--shard", "0"); r.code != exitUsage || !strings.Contains(r.errOut, "set WEFT_SHARDS to their number") {
 		t.Errorf("--shard without shards: got %+v", r)
+	}
+}
+
+// TestSupportBundleOfAShard holds that a bundle is of one shard, as its file is.
+func TestSupportBundleOfAShard(t *testing.T) {
+	t.Parallel()
+	env := append(sharded(t, "3"), "WEFT_SHARDS=3")
+	path := filepath.Join(t.TempDir(), "b.tar.gz")
+	if r := weft(t, env, "support-bundle", "--out", path); r.code != exitUsage || !strings.Contains(r.errOut, "name the shard with --shard") {
+		t.Errorf("without a shard: got %+v, want code %d", r, exitUsage)
+	}
+	if _, err := os.Stat(path); err == nil {
+		t.Error("without a shard: there is a file, want none")
+	}
+	if r := weft(t, env, "support-bundle", "--shard", "1", "--out", path); r.code != 0 {
+		t.Fatalf("of one shard: got %+v", r)
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := unpacked(t, raw)["manifest.json"]; !strings.Contains(got, `"group": "weft-shard-1"`) {
+		t.Errorf("got the manifest %.300s, want that of shard 1", got)
+	}
+}
+
+// TestCommandsOfShards holds that the commands which treat shards in a way of their own exist, and
+// that their help says so.
+func TestCommandsOfShards(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		names []string
+		want  string
+	}{
+		{ofOneShard, "required where WEFT_SHARDS says that there are several"},
+		{notOfShards, "has no outbox that weft outbox create makes"},
+	} {
+		for _, name := range tc.names {
+			found := 0
+			var walk func(cmd *cobra.Command)
+			walk = func(cmd *cobra.Command) {
+				if f := cmd.Flags().Lookup(shardFlag); f != nil && belongs(cmd, []string{name}) {
+					found++
+					if !strings.Contains(f.Usage, tc.want) {
+						t.Errorf("%s --shard: got %q, want %q in it", cmd.CommandPath(), f.Usage, tc.want)
+					}
+				}
+				for _, sub := range cmd.Commands() {
+					walk(sub)
+				}
+			}
+			walk((&app{}).root())
+			if found == 0 {
+				t.Errorf("no command with --shard has the name %s", name)
+			}
+		}
 	}
 }
 

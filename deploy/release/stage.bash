@@ -40,7 +40,8 @@ stage() {
 		"$to/native" completion "$shell" >"$to/completion.$shell"
 	done
 
-	install -m 0644 README.md "$to/doc/"
+	# The links of the README lead to files that the package lacks.
+	sed -E "s#\]\(([A-Za-z][^):]*)\)#](https://github.com/samuelhu324-dev/weft/blob/${commit%+dirty}/\1)#g" README.md >"$to/doc/README.md"
 	install -m 0644 CHANGELOG.md "$to/doc/changelog"
 	third_party >"$to/doc/third-party"
 	gzip -9 -n "$to"/man/* "$to"/doc/changelog "$to"/doc/third-party
@@ -70,7 +71,7 @@ third_party() {
 # deb STAGE FILE packs what stage has made.
 deb() {
 	local from=$1
-	install -m 0644 deploy/deb/README.Debian deploy/deb/copyright "$from/doc/"
+	install -m 0644 deploy/deb/README.Debian deploy/deb/copyright deploy/postgres/roles.sql "$from/doc/"
 	gzip -9 -n >"$from/doc/changelog.Debian.gz" <<-END
 		weft ($version) unstable; urgency=medium
 

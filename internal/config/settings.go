@@ -62,7 +62,7 @@ func table() []setting {
 		row("shards.indexes", "WEFT_SHARDS_INDEXES", "shards-indexes", IndexesShared, "Whether the shards write to one index, elastic.index, or to an index each, which can be rebuilt; elastic.index is an alias over all of them then.").
 			oneOf(func(c *Config) *string { return &c.Shards.Indexes }, IndexesShared, IndexesOwn),
 		row("shards.servers", "WEFT_SHARD_SERVERS", "", "", "Postgres of the shards that `weft shards move` took elsewhere, by number; a mapping in YAML. All others are on database.url.").servers(),
-		row("projections", "WEFT_PROJECTIONS", "projections", strings.Join(projectionNames, ","), "Projections to run, separated by commas; a list in YAML.").list(),
+		row("projections", "WEFT_PROJECTIONS", "projections", strings.Join(projectionNames, ","), "Projections to run, separated by commas; in YAML a list, or a mapping that declares some.").list(),
 
 		row("database.url", "DATABASE_URL", "database-url", "", "Postgres, as a URL; SQLAlchemy's postgresql+psycopg:// is understood. Prefer the environment: flags are visible in the process list.").
 			url(func(c *Config) *URL { return &c.Database.URL }, parseDatabaseURL).show("required"),
@@ -135,7 +135,7 @@ func table() []setting {
 
 		row("audit.keep", "WEFT_AUDIT_KEEP", "audit-keep", "720h", "How long ended terms and audit entries are kept; the newest 1000 terms always are.").
 			duration(func(c *Config) *time.Duration { return &c.Audit.Keep }, day, longest),
-		row("audit.keep_failures", "WEFT_AUDIT_KEEP_FAILURES", "audit-keep-failures", "8760h", "The same for terms that ended by a fault, replays, removals of events, and reclaims that ended in failed.").
+		row("audit.keep_failures", "WEFT_AUDIT_KEEP_FAILURES", "audit-keep-failures", "8760h", "The same for terms that ended by a fault, reclaims that ended in failed, replays, discards, removals of events, and pauses, throttles, quarantines and their ends.").
 			duration(func(c *Config) *time.Duration { return &c.Audit.KeepFailures }, day, longest),
 
 		row("verify.every", "WEFT_VERIFY_EVERY", "verify-every", "168h", "The leader compares all rows with all documents within this time, a little at a time; 0 for never.").

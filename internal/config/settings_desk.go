@@ -13,7 +13,7 @@ func desk() []setting {
 			with("address", "host:port", func(c *Config) *string { return &c.Desk.Listen }, parseListen),
 		row("desk.hosts", "WEFT_DESK_HOSTS", "desk-hosts", "", "Further host names of that page, separated by commas; a request that names another host than these, localhost, 127.0.0.1 or [::1] is refused.").
 			with("hosts", "names or addresses without ports", func(c *Config) *string { return &c.Desk.Hosts }, parseHosts),
-		row("desk.web_config", "WEFT_DESK_WEB_CONFIG", "desk-web-config", "", "File with certificates and users of that page, in the format of the Prometheus exporter toolkit; read again at each connection.").
+		row("desk.web_config", "WEFT_DESK_WEB_CONFIG", "desk-web-config", "", "File with certificates and users of that page, in the format of the Prometheus exporter toolkit; users are read again at each request, certificates at each connection.").
 			with("file", "", func(c *Config) *string { return &c.Desk.WebConfig }, parseText),
 		row("desk.actions", "WEFT_DESK_ACTIONS", "desk-actions", "false", "Whether that page replays, discards, pauses, hands over and changes the log's level, for desk.operators alone. Needs desk.web_config with a login, on loopback too.").
 			bool(func(c *Config) *bool { return &c.Desk.Actions }),

@@ -21,7 +21,7 @@ func Actions() []string {
 	for _, ask := range outbox.RebuildAsks() {
 		all = append(all, outbox.ActionRebuild+"_"+string(ask))
 	}
-	return append(all, ActionLogLevel)
+	return append(all, "shards_create", "shards_move", ActionLogLevel)
 }
 
 // AuditEntry is the JSON form of one entry. Names and units stay; fields may be added.

@@ -17,6 +17,8 @@ func TestOutcomeOfEachKindOfAuditEntry(t *testing.T) {
 		{"replay", `{"outcome":"finished","done":3}`, "finished; 3 done, 0 failed again, 0 open"},
 		{"version_ahead", `{"entities":["tag:1","tag:2"]}`, "tag:1, tag:2"},
 		{"pause", `{}`, "-"},
+		{"shards_create", `{"shard":1}`, "-"},
+		{"shards_move", `{"shard":1}`, "-"},
 		{"log_level", `no JSON`, "-"},
 	} {
 		if got := records.OutcomeOf(outbox.AuditEntry{Action: tc.action, Detail: []byte(tc.detail)}); got != tc.want {
