@@ -15,6 +15,8 @@
 //     sides while nobody can write them.
 //   - What was interrupted is finished by the same call again: a copy that the source has not let go of
 //     is made anew, and one that it has let go of is opened.
+//   - Nothing is removed at the target before both locks are held and the source has been looked at once
+//     more: of two calls at the same time, the later one refuses what the other has done.
 //   - The epochs of the target are higher than all that the source has given.
 //   - Each wait for a lock is short and repeated, so that others get past it, and bounded in all.
 //

@@ -60,7 +60,7 @@ func Run(ctx context.Context, o Options, plan *Plan) (Result, error) {
 		return m.result, m.open(ctx)
 	}
 	m.id = uuid.NewString()
-	for _, step := range []func(context.Context) error{m.clear, m.lead, m.lock, m.fill, m.leave} {
+	for _, step := range []func(context.Context) error{m.lead, m.still, m.clear, m.lock, m.fill, m.leave} {
 		if err := step(ctx); err != nil {
 			m.rollback(ctx)
 			return m.result, err
@@ -89,6 +89,19 @@ func (m *mover) prepare(ctx context.Context) error {
 		}
 	} else if _, err := migrations.Up(ctx, m.To.URL, progress, migrations.WithWait(m.Wait)); err != nil {
 		return fmt.Errorf("%s: %w", m.plan.To.Address, err)
+	}
+	return nil
+}
+
+// still looks again whether the shard is at home at the source: while this call waited for the two locks,
+// another one of the same move may have finished, and what clear removes would be all there is.
+func (m *mover) still(ctx context.Context) error {
+	away, err := migrations.ReadAway(ctx, m.from, m.Schema)
+	if err != nil {
+		return err
+	}
+	if away != nil {
+		return refuse(fmt.Sprintf("shard %d", m.Shard), "has left "+m.plan.From.Address+": another call has moved it meanwhile", "repeat this one, which looks what is left to do")
 	}
 	return nil
 }
