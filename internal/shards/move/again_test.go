@@ -2,9 +2,12 @@ package move
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
@@ -35,5 +38,43 @@ func TestMoveLooksAgainBeforeItClears(t *testing.T) {
 		t.Errorf("got %d rows in the target after the refusal, want %d", got, want)
 	}
 	w.mustMove(w.there())
+	w.home(w.dst, w.src)
+}
+
+// A transaction that has read the shard and waits to write it does not stop the move.
+func TestMoveGetsPastWhoReadsAndThenWrites(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.structure(t)
+	entity := w.entity(moved)
+	tx := w.hold(w.src, "select count(*) from search_index")
+	g := w.gate(w.dst, "s_1.search_index", false)
+	o := w.there()
+	o.Wait = 8 * time.Second
+	var said []string
+	o.Progress = func(p Progress) { said = append(said, p.What) }
+	done := w.begin(t.Context(), o)
+	g.reached()
+	written := make(chan error, 1)
+	go func() {
+		err := write(t.Context(), tx, entity)
+		written <- errors.Join(err, tx.Commit(t.Context()))
+	}()
+	testenv.Eventually(t, func() bool {
+		return w.number(w.src, "select count(*) from pg_stat_activity where datname = current_database() and application_name <> 'weft/shards' and wait_event_type = 'Lock' and wait_event = 'relation'") > 0
+	}, "the writer waits at the source")
+	g.open()
+	if err := <-written; err != nil {
+		t.Errorf("write after a read: %v", err)
+	}
+	if got := <-done; got.err != nil {
+		t.Fatal(got.err)
+	}
+	if !slices.Contains(said, "waiting for the transactions that write or read shard 1") {
+		t.Errorf("got %q, want that readers are waited for", said)
+	}
+	if got := w.number(w.dst, "select count(*) from search_index where entity_id = $1", entity); got != 1 {
+		t.Errorf("got %d rows in the target of what was written meanwhile, want 1", got)
+	}
 	w.home(w.dst, w.src)
 }

@@ -23,7 +23,8 @@
 // # What is not guaranteed
 //
 //   - Writes of the shard wait while it is copied, and so do statements that PostgreSQL cannot tie to one
-//     shard, such as an update that names no entity's id.
+//     shard, such as an update that names no entity's id. Reads wait, too, when a transaction that has read
+//     the shard waits to write it: it is let go, and the copy is made once more.
 //   - An instance that was not told of the new home goes on leading an empty shard. It does nothing, is
 //     not ready, and says why.
 package move

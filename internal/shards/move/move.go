@@ -24,6 +24,7 @@ type mover struct {
 	tables   []Table
 	result   Result
 	waiting  time.Time // since when writes wait
+	readers  bool      // have them wait for the copy, too
 }
 
 func (m *mover) tell(p Progress) {
@@ -60,7 +61,7 @@ func Run(ctx context.Context, o Options, plan *Plan) (Result, error) {
 		return m.result, m.open(ctx)
 	}
 	m.id = uuid.NewString()
-	for _, step := range []func(context.Context) error{m.lead, m.still, m.clear, m.lock, m.fill, m.leave} {
+	for _, step := range []func(context.Context) error{m.lead, m.still, m.clear, m.copyOut} {
 		if err := step(ctx); err != nil {
 			m.rollback(ctx)
 			return m.result, err
@@ -147,9 +148,36 @@ func (m *mover) lead(ctx context.Context) error {
 	return nil
 }
 
+// copyOut copies the shard and empties it at the source. Who reads it and then writes it in one transaction
+// waits for the copy, while the copy ends up waiting for that transaction: it is let go, and the second
+// time nobody reads the shard from the start.
+func (m *mover) copyOut(ctx context.Context) error {
+	err := m.copyOnce(ctx)
+	if _, ok := errors.AsType[crossedError](err); !ok {
+		return err
+	}
+	m.rollback(ctx)
+	m.out, m.in, m.readers = nil, nil, true
+	m.say("a transaction that has read shard %d waits to write it: copying again, and readers wait, too", m.Shard)
+	return m.copyOnce(ctx)
+}
+
+func (m *mover) copyOnce(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{m.lock, m.fill, m.leave} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // lock has writes of the shard wait: those of other shards go on.
 func (m *mover) lock(ctx context.Context) error {
-	m.say("waiting for the transactions that write shard %d", m.Shard)
+	mode, who := "share row exclusive", "write"
+	if m.readers {
+		mode, who = "access exclusive", "write or read"
+	}
+	m.say("waiting for the transactions that %s shard %d", who, m.Shard)
 	names := []string{pgx.Identifier{m.Schema, "weft_leader"}.Sanitize()}
 	for _, t := range m.tables {
 		names = append(names, pgx.Identifier{m.Schema, t.Name}.Sanitize())
@@ -159,7 +187,7 @@ func (m *mover) lock(ctx context.Context) error {
 			return err
 		}
 		m.waiting = time.Now()
-		if _, err = m.out.Exec(ctx, "lock table "+strings.Join(names, ", ")+" in share row exclusive mode"); err != nil {
+		if _, err = m.out.Exec(ctx, "lock table "+strings.Join(names, ", ")+" in "+mode+" mode"); err != nil {
 			_ = m.out.Rollback(ctx)
 			m.out = nil
 		}
@@ -176,10 +204,14 @@ func (m *mover) leave(ctx context.Context) error {
 	}
 	m.say("waiting for the transactions that read shard %d", m.Shard)
 	err := patiently(ctx, m.Wait, fmt.Sprintf("the readers of shard %d", m.Shard), holders(m.From.URL, m.Schema), func() error {
-		return pgx.BeginFunc(ctx, m.out, func(tx pgx.Tx) error { // a savepoint
+		err := pgx.BeginFunc(ctx, m.out, func(tx pgx.Tx) error { // a savepoint
 			_, err := tx.Exec(ctx, "truncate "+strings.Join(names, ", "))
 			return err
 		})
+		if deadlocked(err) && !m.readers {
+			return crossedError{err}
+		}
+		return err
 	})
 	if err != nil {
 		return err

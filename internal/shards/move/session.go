@@ -58,8 +58,16 @@ func closeSession(ctx context.Context, conn *pgx.Conn) {
 // blocked reports whether err says that a lock was not to be had.
 func blocked(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (pg.Code == "55P03" || pg.Code == "40P01")
+	return ok && pg.Code == "55P03" || deadlocked(err)
 }
+
+func deadlocked(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == "40P01"
+}
+
+// crossedError is a deadlock that another try would only repeat, so it does not unwrap to one.
+type crossedError struct{ error }
 
 // patiently calls f, whose waits for a lock are short, until it gets all of them: between two tries
 // others get past. holder tells who is in the way.
