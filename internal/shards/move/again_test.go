@@ -78,3 +78,21 @@ func TestMoveGetsPastWhoReadsAndThenWrites(t *testing.T) {
 	}
 	w.home(w.dst, w.src)
 }
+
+// The side that is done first idles in its transaction for as long as the other one works.
+func TestMoveMayIdleAsLongAsAStatementRuns(t *testing.T) {
+	t.Parallel()
+	conn, err := connect(t.Context(), testenv.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeSession(t.Context(), conn)
+	var idle, statement string
+	err = conn.QueryRow(t.Context(), "select current_setting('idle_in_transaction_session_timeout'), current_setting('statement_timeout')").Scan(&idle, &statement)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if idle != statement || idle != "1d" {
+		t.Errorf("got %s for a transaction that idles and %s for a statement, want 1d", idle, statement)
+	}
+}

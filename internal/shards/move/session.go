@@ -18,18 +18,19 @@ const (
 	shortStatement = 15 * time.Second // of a look at the server
 	lockTry        = 1500 * time.Millisecond
 	lockRest       = time.Second
-	idleInTx       = 10 * time.Minute // while the other server works
+	longStatement  = 24 * time.Hour // of the copy, and of the other server's, while this one idles
 )
 
 // lockTry is more than deadlock_timeout, after which an autovacuum worker leaves its table.
 
 // connect opens a session for one of the databases. Statements of the copy have no limit of the server's:
-// they end when nothing comes through any more.
+// they end when nothing comes through any more. Nor has a transaction that idles while the other server
+// works: keep-alive probes end that of a command that is gone.
 func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	conn, err := postgres.Connect(ctx, url, postgres.Options{
-		AppName: "weft/shards", Statement: 24 * time.Hour, Lock: lockTry, IdleInTx: idleInTx,
+		AppName: "weft/shards", Statement: longStatement, Lock: lockTry, IdleInTx: longStatement,
 		Params: map[string]string{"datestyle": "ISO, MDY", "intervalstyle": "postgres", "bytea_output": "hex", "extra_float_digits": "1"},
 	})
 	if err != nil {
