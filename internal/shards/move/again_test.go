@@ -1,11 +1,14 @@
 package move
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/migrations"
@@ -94,5 +97,39 @@ func TestMoveMayIdleAsLongAsAStatementRuns(t *testing.T) {
 	}
 	if idle != statement || idle != "1d" {
 		t.Errorf("got %s for a transaction that idles and %s for a statement, want 1d", idle, statement)
+	}
+}
+
+// A server that does not answer any more ends the move, also between the copy and the commits.
+func TestMoveEndsWhenAServerDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		db    func(*world) *pgxpool.Pool
+		table string
+	}{
+		"Target": {func(w *world) *pgxpool.Pool { return w.dst }, "s_1.weft_leader"}, // the epochs
+		"Source": {func(w *world) *pgxpool.Pool { return w.src }, "s_1.weft_audit"},  // the leave
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.structure(t)
+			g := w.gate(c.db(w), c.table, false)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			o := w.there()
+			o.answer = 3 * time.Second
+			done := w.begin(ctx, o)
+			g.reached()
+			if got := <-done; got.err == nil || !strings.Contains(got.err.Error(), "no answer within 3s") {
+				t.Errorf("a server that froze: got %v, want that it did not answer", got.err)
+			}
+			if err := write(ctx, w.src, w.entity(moved)); err != nil {
+				t.Errorf("write at the source: %v", err)
+			}
+			g.open()
+			w.mustMove(w.there())
+			w.home(w.dst, w.src)
+		})
 	}
 }

@@ -18,7 +18,8 @@
 //   - Nothing is removed at the target before both locks are held and the source has been looked at once
 //     more: of two calls at the same time, the later one refuses what the other has done.
 //   - The epochs of the target are higher than all that the source has given.
-//   - Each wait for a lock is short and repeated, so that others get past it, and bounded in all.
+//   - Each wait for a lock is short and repeated, so that others get past it, and bounded in all. So is each
+//     statement: a server that has frozen ends the move, and the other one lets its writers go on.
 //
 // # What is not guaranteed
 //

@@ -97,7 +97,11 @@ func (m *mover) prepare(ctx context.Context) error {
 // still looks again whether the shard is at home at the source: while this call waited for the two locks,
 // another one of the same move may have finished, and what clear removes would be all there is.
 func (m *mover) still(ctx context.Context) error {
-	away, err := migrations.ReadAway(ctx, m.from, m.Schema)
+	var away *migrations.Away
+	err := m.soon(ctx, 0, func(ctx context.Context) (err error) {
+		away, err = migrations.ReadAway(ctx, m.from, m.Schema)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -109,11 +113,13 @@ func (m *mover) still(ctx context.Context) error {
 
 // clear says at the target that the shard is on its way, and removes what an earlier try has left there.
 func (m *mover) clear(ctx context.Context) error {
-	var err error
-	if m.tables, err = readTables(ctx, m.from, m.Schema); err != nil {
-		return err
-	}
-	if err := compareTables(ctx, m.to, m.Schema, m.plan.To.Address, m.tables); err != nil {
+	err := m.soon(ctx, 0, func(ctx context.Context) (err error) {
+		if m.tables, err = readTables(ctx, m.from, m.Schema); err != nil {
+			return err
+		}
+		return compareTables(ctx, m.to, m.Schema, m.plan.To.Address, m.tables)
+	})
+	if err != nil {
 		return err
 	}
 	var names []string
@@ -123,19 +129,25 @@ func (m *mover) clear(ctx context.Context) error {
 		}
 	}
 	return patiently(ctx, m.Wait, fmt.Sprintf("shard %d in %s", m.Shard, m.plan.To.Address), holders(m.To.URL, m.Schema), func() error {
-		return pgx.BeginFunc(ctx, m.to, func(tx pgx.Tx) error {
-			if err := one(ctx, tx, "tell the target", "update weft_shard_away set arriving = true, server = $1, since = now(), move = $2", m.plan.From.Address, m.id); err != nil {
+		return m.soon(ctx, len(names), func(ctx context.Context) error {
+			return pgx.BeginFunc(ctx, m.to, func(tx pgx.Tx) error {
+				if err := one(ctx, tx, "tell the target", "update weft_shard_away set arriving = true, server = $1, since = now(), move = $2", m.plan.From.Address, m.id); err != nil {
+					return err
+				}
+				_, err := tx.Exec(ctx, migrations.RefuseSQL(m.Schema, false, false)+"truncate "+strings.Join(names, ", ")+";\n"+migrations.RefuseSQL(m.Schema, true, false))
 				return err
-			}
-			_, err := tx.Exec(ctx, migrations.RefuseSQL(m.Schema, false, false)+"truncate "+strings.Join(names, ", ")+";\n"+migrations.RefuseSQL(m.Schema, true, false))
-			return err
+			})
 		})
 	})
 }
 
 // lead has nobody lead the shard from now on, and waits until the leader has handed over.
 func (m *mover) lead(ctx context.Context) error {
-	all, err := groups(ctx, m.from, m.Group)
+	var all []string
+	err := m.soon(ctx, 0, func(ctx context.Context) (err error) {
+		all, err = groups(ctx, m.from, m.Group)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -182,16 +194,18 @@ func (m *mover) lock(ctx context.Context) error {
 	for _, t := range m.tables {
 		names = append(names, pgx.Identifier{m.Schema, t.Name}.Sanitize())
 	}
-	return patiently(ctx, m.Wait, fmt.Sprintf("the tables of shard %d", m.Shard), holders(m.From.URL, m.Schema), func() (err error) {
-		if m.out, err = m.from.Begin(ctx); err != nil {
+	return patiently(ctx, m.Wait, fmt.Sprintf("the tables of shard %d", m.Shard), holders(m.From.URL, m.Schema), func() error {
+		return m.soon(ctx, len(names), func(ctx context.Context) (err error) {
+			if m.out, err = m.from.Begin(ctx); err != nil {
+				return err
+			}
+			m.waiting = time.Now()
+			if _, err = m.out.Exec(ctx, "lock table "+strings.Join(names, ", ")+" in "+mode+" mode"); err != nil {
+				_ = m.out.Rollback(ctx)
+				m.out = nil
+			}
 			return err
-		}
-		m.waiting = time.Now()
-		if _, err = m.out.Exec(ctx, "lock table "+strings.Join(names, ", ")+" in "+mode+" mode"); err != nil {
-			_ = m.out.Rollback(ctx)
-			m.out = nil
-		}
-		return err
+		})
 	})
 }
 
@@ -204,9 +218,11 @@ func (m *mover) leave(ctx context.Context) error {
 	}
 	m.say("waiting for the transactions that read shard %d", m.Shard)
 	err := patiently(ctx, m.Wait, fmt.Sprintf("the readers of shard %d", m.Shard), holders(m.From.URL, m.Schema), func() error {
-		err := pgx.BeginFunc(ctx, m.out, func(tx pgx.Tx) error { // a savepoint
-			_, err := tx.Exec(ctx, "truncate "+strings.Join(names, ", "))
-			return err
+		err := m.soon(ctx, len(names), func(ctx context.Context) error {
+			return pgx.BeginFunc(ctx, m.out, func(tx pgx.Tx) error { // a savepoint
+				_, err := tx.Exec(ctx, "truncate "+strings.Join(names, ", "))
+				return err
+			})
 		})
 		if deadlocked(err) && !m.readers {
 			return crossedError{err}
@@ -216,6 +232,11 @@ func (m *mover) leave(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	return m.soon(ctx, 0, m.left)
+}
+
+// left has the source say where the shard is.
+func (m *mover) left(ctx context.Context) error {
 	if _, err := m.out.Exec(ctx, migrations.AwaySQL(m.Schema, m.Shard)); err != nil {
 		return fmt.Errorf("have the source refuse writes: %w", err)
 	}

@@ -1,6 +1,7 @@
 package move
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,6 +70,22 @@ func deadlocked(err error) bool {
 
 // crossedError is a deadlock that another try would only repeat, so it does not unwrap to one.
 type crossedError struct{ error }
+
+// bounded gives up on a server that does not answer in time: writes of the shard wait for it.
+func bounded(ctx context.Context, d time.Duration, f func(context.Context) error) error {
+	within, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	err := f(within)
+	if err != nil && within.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("no answer within %s: %w", d, err)
+	}
+	return err
+}
+
+// soon is for what works in no time, but for the locks of so many tables.
+func (m *mover) soon(ctx context.Context, locks int, f func(context.Context) error) error {
+	return bounded(ctx, cmp.Or(m.answer, shortStatement)+time.Duration(locks)*lockTry, f)
+}
 
 // patiently calls f, whose waits for a lock are short, until it gets all of them: between two tries
 // others get past. holder tells who is in the way.
