@@ -125,8 +125,11 @@ type content struct {
 	hash string
 }
 
+// readTime is how long it may take to read so many rows.
+func readTime(rows int64) time.Duration { return compareFixed + time.Duration(rows)*compareRow }
+
 func readContent(ctx context.Context, conn *pgx.Conn, schema string, t Table) (c content, err error) {
-	ctx, cancel := context.WithTimeout(ctx, compareFixed+time.Duration(t.Rows)*compareRow)
+	ctx, cancel := context.WithTimeout(ctx, readTime(t.Rows))
 	defer cancel()
 	err = conn.QueryRow(ctx, fmt.Sprintf("select count(*), coalesce(sum(hashtextextended(row(%s)::text, 0)::numeric), 0)::text from %s",
 		t.columns, pgx.Identifier{schema, t.Name}.Sanitize())).Scan(&c.rows, &c.hash)

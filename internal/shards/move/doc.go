@@ -15,13 +15,17 @@
 //     sides while nobody can write them.
 //   - What was interrupted is finished by the same call again: a copy that the source has not let go of
 //     is made anew, and one that it has let go of is opened.
+//   - Nothing is removed at the target before both locks are held and the source has been looked at once
+//     more: of two calls at the same time, the later one refuses what the other has done.
 //   - The epochs of the target are higher than all that the source has given.
-//   - Each wait for a lock is short and repeated, so that others get past it, and bounded in all.
+//   - Each wait for a lock is short and repeated, so that others get past it, and bounded in all. So is each
+//     statement: a server that has frozen ends the move, and the other one lets its writers go on.
 //
 // # What is not guaranteed
 //
 //   - Writes of the shard wait while it is copied, and so do statements that PostgreSQL cannot tie to one
-//     shard, such as an update that names no entity's id.
+//     shard, such as an update that names no entity's id. Reads wait, too, when a transaction that has read
+//     the shard waits to write it: it is let go, and the copy is made once more.
 //   - An instance that was not told of the new home goes on leading an empty shard. It does nothing, is
 //     not ready, and says why.
 package move

@@ -24,23 +24,12 @@ func (m *mover) fill(ctx context.Context) error {
 	if err := m.partitions(ctx); err != nil {
 		return err
 	}
-	err := patiently(ctx, m.Wait, fmt.Sprintf("shard %d in %s", m.Shard, m.plan.To.Address), holders(m.To.URL, m.Schema), func() (err error) {
-		if m.in, err = m.to.Begin(ctx); err != nil {
-			return err
-		}
-		if _, err = m.in.Exec(ctx, migrations.RefuseSQL(m.Schema, false, true)); err != nil {
-			_ = m.in.Rollback(ctx)
-			m.in = nil
-		}
-		return err
-	})
-	if err != nil {
+	if err := m.accept(ctx); err != nil {
 		return err
 	}
-	var own []byte
-	err = m.in.QueryRow(ctx, "with gone as (delete from weft_audit returning *) select coalesce(json_agg(to_jsonb(gone) - 'id' order by gone.id), '[]') from gone").Scan(&own)
+	own, err := m.takeAudit(ctx)
 	if err != nil {
-		return fmt.Errorf("audit of the target: %w", err)
+		return err
 	}
 	if err := m.copyAll(ctx); err != nil {
 		return err
@@ -49,41 +38,82 @@ func (m *mover) fill(ctx context.Context) error {
 	if err := m.compare(ctx); err != nil {
 		return err
 	}
-	for _, step := range []func(context.Context) error{m.sequences, m.epochs, func(ctx context.Context) error { return m.keepAudit(ctx, own) }, m.analyze} {
-		if err := step(ctx); err != nil {
-			return err
-		}
-	}
-	if _, err := m.in.Exec(ctx, migrations.RefuseSQL(m.Schema, true, true)); err != nil {
-		return fmt.Errorf("have the target refuse writes: %w", err)
+	if err := m.finish(ctx, own); err != nil {
+		return err
 	}
 	m.result.Copied = time.Since(start)
 	return nil
 }
 
+// accept begins the transaction in which the target takes rows.
+func (m *mover) accept(ctx context.Context) error {
+	return patiently(ctx, m.Wait, fmt.Sprintf("shard %d in %s", m.Shard, m.plan.To.Address), holders(m.To.URL, m.Schema), func() error {
+		return m.soon(ctx, len(m.tables), func(ctx context.Context) (err error) {
+			if m.in, err = m.to.Begin(ctx); err != nil {
+				return err
+			}
+			if _, err = m.in.Exec(ctx, migrations.RefuseSQL(m.Schema, false, true)); err != nil {
+				_ = m.in.Rollback(ctx)
+				m.in = nil
+			}
+			return err
+		})
+	})
+}
+
+// finish does what the target needs besides the rows.
+func (m *mover) finish(ctx context.Context, own []byte) error {
+	for _, step := range []func(context.Context) error{m.sequences, m.epochs} {
+		if err := m.soon(ctx, 0, step); err != nil {
+			return err
+		}
+	}
+	for _, step := range []func(context.Context) error{func(ctx context.Context) error { return m.keepAudit(ctx, own) }, m.analyze} {
+		if err := bounded(ctx, readTime(Result{Tables: m.tables}.Rows()), step); err != nil {
+			return err
+		}
+	}
+	return m.soon(ctx, 0, func(ctx context.Context) error {
+		if _, err := m.in.Exec(ctx, migrations.RefuseSQL(m.Schema, true, true)); err != nil {
+			return fmt.Errorf("have the target refuse writes: %w", err)
+		}
+		return nil
+	})
+}
+
 // partitions gives the target the source's partitions: days of the history.
 func (m *mover) partitions(ctx context.Context) error {
-	rows, err := m.out.Query(ctx, `select p.relname::text, c.relname::text, pg_get_expr(c.relpartbound, c.oid)
-		from pg_inherits i join pg_class c on c.oid = i.inhrelid join pg_class p on p.oid = i.inhparent
-		where c.relnamespace = to_regnamespace($1) and p.relnamespace = c.relnamespace and p.relkind = 'p' order by 1, 2`, pgx.Identifier{m.Schema}.Sanitize())
-	if err != nil {
-		return fmt.Errorf("partitions: %w", err)
-	}
 	var statements []string
-	var parent, name, bound string
-	_, err = pgx.ForEachRow(rows, []any{&parent, &name, &bound}, func() error {
-		statements = append(statements, fmt.Sprintf("create table if not exists %s partition of %s %s", pgx.Identifier{m.Schema, name}.Sanitize(), pgx.Identifier{m.Schema, parent}.Sanitize(), bound))
-		return nil
+	err := m.soon(ctx, 0, func(ctx context.Context) (err error) {
+		statements, err = m.readPartitions(ctx)
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("partitions: %w", err)
 	}
 	for _, sql := range statements {
-		if _, err := m.to.Exec(ctx, sql); err != nil {
+		err := m.soon(ctx, 1, func(ctx context.Context) error { _, err := m.to.Exec(ctx, sql); return err })
+		if err != nil {
 			return fmt.Errorf("partition of the target: %w", err)
 		}
 	}
 	return nil
+}
+
+// readPartitions returns the statements that make the partitions.
+func (m *mover) readPartitions(ctx context.Context) (statements []string, err error) {
+	rows, err := m.out.Query(ctx, `select p.relname::text, c.relname::text, pg_get_expr(c.relpartbound, c.oid)
+		from pg_inherits i join pg_class c on c.oid = i.inhrelid join pg_class p on p.oid = i.inhparent
+		where c.relnamespace = to_regnamespace($1) and p.relnamespace = c.relnamespace and p.relkind = 'p' order by 1, 2`, pgx.Identifier{m.Schema}.Sanitize())
+	if err != nil {
+		return nil, err
+	}
+	var parent, name, bound string
+	_, err = pgx.ForEachRow(rows, []any{&parent, &name, &bound}, func() error {
+		statements = append(statements, fmt.Sprintf("create table if not exists %s partition of %s %s", pgx.Identifier{m.Schema, name}.Sanitize(), pgx.Identifier{m.Schema, parent}.Sanitize(), bound))
+		return nil
+	})
+	return statements, err
 }
 
 // sequences has the target's sequences go on where the source's are.
@@ -131,7 +161,18 @@ func (m *mover) epochs(ctx context.Context) error {
 	return nil
 }
 
-// keepAudit puts the target's own entries behind the source's. Those of a copy that was made before are
+// takeAudit removes the target's own entries, which come behind those of the source, and returns them.
+func (m *mover) takeAudit(ctx context.Context) (own []byte, err error) {
+	err = bounded(ctx, readTime(0), func(ctx context.Context) error {
+		return m.in.QueryRow(ctx, "with gone as (delete from weft_audit returning *) select coalesce(json_agg(to_jsonb(gone) - 'id' order by gone.id), '[]') from gone").Scan(&own)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("audit of the target: %w", err)
+	}
+	return own, nil
+}
+
+// keepAudit puts them behind the source's. Those of a copy that was made before are
 // among the source's already.
 func (m *mover) keepAudit(ctx context.Context, own []byte) error {
 	var entries []json.RawMessage

@@ -24,6 +24,7 @@ type mover struct {
 	tables   []Table
 	result   Result
 	waiting  time.Time // since when writes wait
+	readers  bool      // have them wait for the copy, too
 }
 
 func (m *mover) tell(p Progress) {
@@ -60,7 +61,7 @@ func Run(ctx context.Context, o Options, plan *Plan) (Result, error) {
 		return m.result, m.open(ctx)
 	}
 	m.id = uuid.NewString()
-	for _, step := range []func(context.Context) error{m.clear, m.lead, m.lock, m.fill, m.leave} {
+	for _, step := range []func(context.Context) error{m.lead, m.still, m.clear, m.copyOut} {
 		if err := step(ctx); err != nil {
 			m.rollback(ctx)
 			return m.result, err
@@ -93,13 +94,32 @@ func (m *mover) prepare(ctx context.Context) error {
 	return nil
 }
 
-// clear says at the target that the shard is on its way, and removes what an earlier try has left there.
-func (m *mover) clear(ctx context.Context) error {
-	var err error
-	if m.tables, err = readTables(ctx, m.from, m.Schema); err != nil {
+// still looks again whether the shard is at home at the source: while this call waited for the two locks,
+// another one of the same move may have finished, and what clear removes would be all there is.
+func (m *mover) still(ctx context.Context) error {
+	var away *migrations.Away
+	err := m.soon(ctx, 0, func(ctx context.Context) (err error) {
+		away, err = migrations.ReadAway(ctx, m.from, m.Schema)
+		return err
+	})
+	if err != nil {
 		return err
 	}
-	if err := compareTables(ctx, m.to, m.Schema, m.plan.To.Address, m.tables); err != nil {
+	if away != nil {
+		return refuse(fmt.Sprintf("shard %d", m.Shard), "has left "+m.plan.From.Address+": another call has moved it meanwhile", "repeat this one, which looks what is left to do")
+	}
+	return nil
+}
+
+// clear says at the target that the shard is on its way, and removes what an earlier try has left there.
+func (m *mover) clear(ctx context.Context) error {
+	err := m.soon(ctx, 0, func(ctx context.Context) (err error) {
+		if m.tables, err = readTables(ctx, m.from, m.Schema); err != nil {
+			return err
+		}
+		return compareTables(ctx, m.to, m.Schema, m.plan.To.Address, m.tables)
+	})
+	if err != nil {
 		return err
 	}
 	var names []string
@@ -109,19 +129,25 @@ func (m *mover) clear(ctx context.Context) error {
 		}
 	}
 	return patiently(ctx, m.Wait, fmt.Sprintf("shard %d in %s", m.Shard, m.plan.To.Address), holders(m.To.URL, m.Schema), func() error {
-		return pgx.BeginFunc(ctx, m.to, func(tx pgx.Tx) error {
-			if err := one(ctx, tx, "tell the target", "update weft_shard_away set arriving = true, server = $1, since = now(), move = $2", m.plan.From.Address, m.id); err != nil {
+		return m.soon(ctx, len(names), func(ctx context.Context) error {
+			return pgx.BeginFunc(ctx, m.to, func(tx pgx.Tx) error {
+				if err := one(ctx, tx, "tell the target", "update weft_shard_away set arriving = true, server = $1, since = now(), move = $2", m.plan.From.Address, m.id); err != nil {
+					return err
+				}
+				_, err := tx.Exec(ctx, migrations.RefuseSQL(m.Schema, false, false)+"truncate "+strings.Join(names, ", ")+";\n"+migrations.RefuseSQL(m.Schema, true, false))
 				return err
-			}
-			_, err := tx.Exec(ctx, migrations.RefuseSQL(m.Schema, false, false)+"truncate "+strings.Join(names, ", ")+";\n"+migrations.RefuseSQL(m.Schema, true, false))
-			return err
+			})
 		})
 	})
 }
 
 // lead has nobody lead the shard from now on, and waits until the leader has handed over.
 func (m *mover) lead(ctx context.Context) error {
-	all, err := groups(ctx, m.from, m.Group)
+	var all []string
+	err := m.soon(ctx, 0, func(ctx context.Context) (err error) {
+		all, err = groups(ctx, m.from, m.Group)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -134,23 +160,52 @@ func (m *mover) lead(ctx context.Context) error {
 	return nil
 }
 
+// copyOut copies the shard and empties it at the source. Who reads it and then writes it in one transaction
+// waits for the copy, while the copy ends up waiting for that transaction: it is let go, and the second
+// time nobody reads the shard from the start.
+func (m *mover) copyOut(ctx context.Context) error {
+	err := m.copyOnce(ctx)
+	if _, ok := errors.AsType[crossedError](err); !ok {
+		return err
+	}
+	m.rollback(ctx)
+	m.out, m.in, m.readers = nil, nil, true
+	m.say("a transaction that has read shard %d waits to write it: copying again, and readers wait, too", m.Shard)
+	return m.copyOnce(ctx)
+}
+
+func (m *mover) copyOnce(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{m.lock, m.fill, m.leave} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // lock has writes of the shard wait: those of other shards go on.
 func (m *mover) lock(ctx context.Context) error {
-	m.say("waiting for the transactions that write shard %d", m.Shard)
+	mode, who := "share row exclusive", "write"
+	if m.readers {
+		mode, who = "access exclusive", "write or read"
+	}
+	m.say("waiting for the transactions that %s shard %d", who, m.Shard)
 	names := []string{pgx.Identifier{m.Schema, "weft_leader"}.Sanitize()}
 	for _, t := range m.tables {
 		names = append(names, pgx.Identifier{m.Schema, t.Name}.Sanitize())
 	}
-	return patiently(ctx, m.Wait, fmt.Sprintf("the tables of shard %d", m.Shard), holders(m.From.URL, m.Schema), func() (err error) {
-		if m.out, err = m.from.Begin(ctx); err != nil {
+	return patiently(ctx, m.Wait, fmt.Sprintf("the tables of shard %d", m.Shard), holders(m.From.URL, m.Schema), func() error {
+		return m.soon(ctx, len(names), func(ctx context.Context) (err error) {
+			if m.out, err = m.from.Begin(ctx); err != nil {
+				return err
+			}
+			m.waiting = time.Now()
+			if _, err = m.out.Exec(ctx, "lock table "+strings.Join(names, ", ")+" in "+mode+" mode"); err != nil {
+				_ = m.out.Rollback(ctx)
+				m.out = nil
+			}
 			return err
-		}
-		m.waiting = time.Now()
-		if _, err = m.out.Exec(ctx, "lock table "+strings.Join(names, ", ")+" in share row exclusive mode"); err != nil {
-			_ = m.out.Rollback(ctx)
-			m.out = nil
-		}
-		return err
+		})
 	})
 }
 
@@ -163,14 +218,25 @@ func (m *mover) leave(ctx context.Context) error {
 	}
 	m.say("waiting for the transactions that read shard %d", m.Shard)
 	err := patiently(ctx, m.Wait, fmt.Sprintf("the readers of shard %d", m.Shard), holders(m.From.URL, m.Schema), func() error {
-		return pgx.BeginFunc(ctx, m.out, func(tx pgx.Tx) error { // a savepoint
-			_, err := tx.Exec(ctx, "truncate "+strings.Join(names, ", "))
-			return err
+		err := m.soon(ctx, len(names), func(ctx context.Context) error {
+			return pgx.BeginFunc(ctx, m.out, func(tx pgx.Tx) error { // a savepoint
+				_, err := tx.Exec(ctx, "truncate "+strings.Join(names, ", "))
+				return err
+			})
 		})
+		if deadlocked(err) && !m.readers {
+			return crossedError{err}
+		}
+		return err
 	})
 	if err != nil {
 		return err
 	}
+	return m.soon(ctx, 0, m.left)
+}
+
+// left has the source say where the shard is.
+func (m *mover) left(ctx context.Context) error {
 	if _, err := m.out.Exec(ctx, migrations.AwaySQL(m.Schema, m.Shard)); err != nil {
 		return fmt.Errorf("have the source refuse writes: %w", err)
 	}

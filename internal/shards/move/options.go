@@ -24,6 +24,7 @@ type Options struct {
 	Progress func(Progress) // may be nil; called by one goroutine at a time
 
 	stalled time.Duration // how long nothing may come through; 0 for two minutes
+	answer  time.Duration // how long a server may take for a statement that works in no time; 0 for 15 s
 }
 
 // Place is one of the two databases.

@@ -1,6 +1,7 @@
 package move
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,18 +19,19 @@ const (
 	shortStatement = 15 * time.Second // of a look at the server
 	lockTry        = 1500 * time.Millisecond
 	lockRest       = time.Second
-	idleInTx       = 10 * time.Minute // while the other server works
+	longStatement  = 24 * time.Hour // of the copy, and of the other server's, while this one idles
 )
 
 // lockTry is more than deadlock_timeout, after which an autovacuum worker leaves its table.
 
 // connect opens a session for one of the databases. Statements of the copy have no limit of the server's:
-// they end when nothing comes through any more.
+// they end when nothing comes through any more. Nor has a transaction that idles while the other server
+// works: keep-alive probes end that of a command that is gone.
 func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	conn, err := postgres.Connect(ctx, url, postgres.Options{
-		AppName: "weft/shards", Statement: 24 * time.Hour, Lock: lockTry, IdleInTx: idleInTx,
+		AppName: "weft/shards", Statement: longStatement, Lock: lockTry, IdleInTx: longStatement,
 		Params: map[string]string{"datestyle": "ISO, MDY", "intervalstyle": "postgres", "bytea_output": "hex", "extra_float_digits": "1"},
 	})
 	if err != nil {
@@ -58,7 +60,31 @@ func closeSession(ctx context.Context, conn *pgx.Conn) {
 // blocked reports whether err says that a lock was not to be had.
 func blocked(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (pg.Code == "55P03" || pg.Code == "40P01")
+	return ok && pg.Code == "55P03" || deadlocked(err)
+}
+
+func deadlocked(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == "40P01"
+}
+
+// crossedError is a deadlock that another try would only repeat, so it does not unwrap to one.
+type crossedError struct{ error }
+
+// bounded gives up on a server that does not answer in time: writes of the shard wait for it.
+func bounded(ctx context.Context, d time.Duration, f func(context.Context) error) error {
+	within, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	err := f(within)
+	if err != nil && within.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("no answer within %s: %w", d, err)
+	}
+	return err
+}
+
+// soon is for what works in no time, but for the locks of so many tables.
+func (m *mover) soon(ctx context.Context, locks int, f func(context.Context) error) error {
+	return bounded(ctx, cmp.Or(m.answer, shortStatement)+time.Duration(locks)*lockTry, f)
 }
 
 // patiently calls f, whose waits for a lock are short, until it gets all of them: between two tries
