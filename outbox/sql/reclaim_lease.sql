@@ -1,6 +1,7 @@
 -- Takes back the oldest lease of another term, with the audit. Rows that nothing has
--- changed since count an attempt and a reclaim, and are due at once. An event that was
--- reclaimed $5 times in a row ends in failed.
+-- changed since count an attempt and a reclaim, and are due at once: a time to come is that
+-- of a producer whose clock is ahead, and no change. An event that was reclaimed $5 times in
+-- a row ends in failed.
 --   $1 group, $2 epoch, $3 instance, $4 projection, $5 most reclaims
 with fence as materialized ({fence}
 ), old as materialized (
@@ -15,7 +16,8 @@ with fence as materialized ({fence}
 ), mine as materialized (
   select o.ctid as address
   from old cross join lateral unnest(old.{ids}) as e(id) join {table} o on o.id = e.id
-  where o.status is not distinct from 'pending' and o.updated_at <= old.leased_at
+  where o.status is not distinct from 'pending'
+    and (o.updated_at <= old.leased_at or o.updated_at > clock_timestamp())
   for no key update of o skip locked
 ), reset as (
   update {table} o
