@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -331,6 +332,36 @@ func TestCallsOfEnqueueWithPlaces(t *testing.T) {
 	}
 	_, err := s.pool.Exec(t.Context(), `select weft_enqueue('product_outbox_events', null, '1', 'upsert')`)
 	wantError(t, err, "id 1 of product_outbox_events: want tenant:id")
+}
+
+// A call with a place finds the version of its entity by the index, as the key's type reads the
+// id: it costs the same whatever number of entities there is.
+func TestCallsOfEnqueueWithPlacesReadOneVersion(t *testing.T) {
+	t.Parallel()
+	s := routed(t)
+	s.exec(`insert into shop.item select i, 'A' from generate_series(1, 3000) i`)
+	tx, err := s.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	var routing string
+	var scans int
+	for _, into := range []struct {
+		sql string
+		of  any
+	}{
+		{`select weft_enqueue('product_outbox_events', null, 'B:01', 'upsert')::text`, new(string)},
+		{`select seq_scan from pg_stat_xact_user_tables where relname = 'product_outbox_versions'`, &scans},
+		{`select routing from product_outbox_versions where entity_id = 1`, &routing},
+	} {
+		if err := tx.QueryRow(t.Context(), into.sql).Scan(into.of); err != nil {
+			t.Fatalf("%s: %v", into.sql, err)
+		}
+	}
+	if routing != "B" || scans != 0 {
+		t.Errorf("routing %s after %d scans of all versions, want B after none", routing, scans)
+	}
 }
 
 func TestKeysAndRoutingsThatAreRefused(t *testing.T) {

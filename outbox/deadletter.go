@@ -167,7 +167,7 @@ func (d *DeadLetters) List(ctx context.Context, s Selector, limit int) ([]DeadLe
 	c := s.clause(d.table)
 	c.args = append(c.args, limit)
 	sql := fmt.Sprintf(`
-select id, entity_type, entity_id, op, event_version, attempts, coalesce(error_reason, ''), coalesce(error, ''),
+select id, entity_type, entity_id, op, event_version, coalesce(attempts, 0), coalesce(error_reason, ''), coalesce(error, ''),
        case when isfinite(created_at) then created_at end, case when isfinite(updated_at) then updated_at end,
        coalesce(traceparent, ''), coalesce(tracestate, ''),
        coalesce(replay_count, 0), case when isfinite(last_replayed_at) then last_replayed_at end,

@@ -310,3 +310,39 @@ func TestLeaseReadsTheCorrelation(t *testing.T) {
 		b.settle(leased, leased.all(outbox.Done)...)
 	}
 }
+
+// The counts of an adopted table may be wider than those that weft makes, and null.
+func TestCountsAsAdoptedTablesHaveThem(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec("drop view search_outbox_events_live")
+	b.exec(`alter table search_outbox_events alter attempts type bigint, alter attempts drop not null, alter replay_count type bigint, alter replay_count drop not null`)
+	b.store = b.newStore(b.pool, "a", outbox.Keep)
+	b.enqueue(1)
+	b.enqueue(2)
+	b.enqueue(3)
+	b.exec("update search_outbox_events set attempts = 5000000000, replay_count = 5000000000 where event_version = 1")
+	b.exec("update search_outbox_events set attempts = null, replay_count = null where event_version = 2")
+	b.exec("update search_outbox_events set attempts = null where event_version = 3")
+	x := b.leaseAll()
+	if n := x.Count(); n != 3 {
+		t.Fatalf("leased %d events, want 3", n)
+	}
+	for i, want := range []int{1<<31 - 1, 0, 0} {
+		if got := x.Events[i][0].Attempts; got != want {
+			t.Errorf("event %d has %d attempts, want %d", i+1, got, want)
+		}
+	}
+	in := x.all(outbox.Done)
+	in[2].Verdict = outbox.Retry
+	b.exec("update search_outbox_events set updated_at = now()") // so that the settle looks for the rows
+	if got := b.settle(x, in...); len(got.Left) != 0 {
+		t.Errorf("left %+v, want all settled", got.Left)
+	}
+	if got := b.count("status = 'done' or event_version = 3 and status = 'pending' and attempts = 1"); got != 3 {
+		t.Errorf("%d rows are as they should be, want 3", got)
+	}
+	if got, err := b.store.Waiting(t.Context(), 5); err != nil || len(got) != 1 {
+		t.Errorf("waiting: %+v, %v", got, err)
+	}
+}

@@ -131,18 +131,16 @@ func (s *Store) RecordRebuild(ctx context.Context, epoch int64, r Rebuild, answe
 	return err
 }
 
-// Redo are the entities that the new index of a rebuild has refused, or may lack.
+// Redo are the entities that the new index of a rebuild has refused, or may lack. What changes
+// them is fenced: once a newer epoch has been committed it returns [ErrFenced], so that an old
+// leader forgets nothing that its successor has kept.
 type Redo struct {
-	db         DB
-	projection string
-	kind       IDKind // of entities
-	timeout    time.Duration
+	store *Store
+	epoch int64
 }
 
-// Redo returns those of the store's projection.
-func (s *Store) Redo() *Redo {
-	return &Redo{db: s.db, projection: s.cfg.Projection, kind: s.Shape().Entity, timeout: s.cfg.Timeout}
-}
+// Redo returns those of the store's projection, for the leader of a term.
+func (s *Store) Redo(epoch int64) *Redo { return &Redo{s, epoch} }
 
 // RedoEntity is an entity to be written again as an event of it would be.
 type RedoEntity struct {
@@ -152,36 +150,40 @@ type RedoEntity struct {
 
 // Add keeps entities.
 func (r *Redo) Add(ctx context.Context, in []RedoEntity) error {
-	return r.exec(ctx, "redo_add.sql", r.projection, types(in), ids(in), arrayOf(in, func(e *RedoEntity) *string { return (*string)(&e.Op) }), versions(in),
+	return r.change(ctx, "redo_add", types(in), ids(in), arrayOf(in, func(e *RedoEntity) *string { return (*string)(&e.Op) }), versions(in),
 		arrayOf(in, func(e *RedoEntity) *string { return &e.Detail }))
 }
 
 // Done forgets entities that were written.
 func (r *Redo) Done(ctx context.Context, in []RedoEntity) error {
-	return r.exec(ctx, "redo_done.sql", r.projection, types(in), ids(in), versions(in))
+	return r.change(ctx, "redo_done", types(in), ids(in), versions(in))
 }
 
 // Clear forgets all of them.
-func (r *Redo) Clear(ctx context.Context) error {
-	return r.exec(ctx, "redo_clear.sql", r.projection)
+func (r *Redo) Clear(ctx context.Context) error { return r.change(ctx, "redo_clear") }
+
+// change does not count rows: of an entity that is kept at a newer version, none changes.
+func (r *Redo) change(ctx context.Context, name string, args ...any) error {
+	_, err := r.store.fenced(ctx, "entities to write again", name, r.epoch, append([]any{r.store.cfg.Projection}, args...)...)
+	return err
 }
 
 // Take returns at most n entities after one, in their order.
 func (r *Redo) Take(ctx context.Context, after RedoEntity, n int) ([]RedoEntity, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	ctx, cancel := r.store.deadline(ctx)
 	defer cancel()
 	last := ""
 	if !after.Key.ID.IsZero() {
 		last = after.Key.ID.String()
 	}
-	rows, err := r.db.Query(ctx, statement("redo_take.sql"), r.projection, after.Key.Type, last, n)
+	rows, err := r.store.db.Query(ctx, statement("redo_take.sql"), r.store.cfg.Projection, after.Key.Type, last, n)
 	if err == nil {
 		var out []RedoEntity
 		out, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e RedoEntity, err error) {
 			var id, op string
 			if err = row.Scan(&e.Key.Type, &id, &op, &e.Version, &e.Detail); err == nil {
 				e.Op = Op(op)
-				e.Key.ID, err = ParseID(r.kind, id)
+				e.Key.ID, err = ParseID(r.store.Shape().Entity, id)
 			}
 			return e, err
 		})
@@ -190,15 +192,6 @@ func (r *Redo) Take(ctx context.Context, after RedoEntity, n int) ([]RedoEntity,
 		}
 	}
 	return nil, fmt.Errorf("entities to write again: %w", err)
-}
-
-func (r *Redo) exec(ctx context.Context, name string, args ...any) error {
-	ctx, cancel := context.WithTimeout(ctx, r.timeout)
-	defer cancel()
-	if _, err := r.db.Exec(ctx, statement(name), args...); err != nil {
-		return fmt.Errorf("entities to write again: %w", err)
-	}
-	return nil
 }
 
 func types(in []RedoEntity) any {

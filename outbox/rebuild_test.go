@@ -116,7 +116,7 @@ func TestRebuildRequestsByPhase(t *testing.T) {
 func TestRedoKeepsNewerVersions(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	redo := b.store.Redo()
+	redo := b.store.Redo(1)
 	entity := func(version int64, op outbox.Op, key outbox.Key) (e outbox.RedoEntity) {
 		e.Key, e.Version, e.Op, e.Detail = key, version, op, "refused"
 		return e
@@ -144,5 +144,36 @@ func TestRedoKeepsNewerVersions(t *testing.T) {
 	}
 	if err := redo.Clear(t.Context()); err != nil || b.rebuild().Redo != 0 {
 		t.Error(err)
+	}
+}
+
+// A leader that was frozen and thaws under a newer epoch neither keeps nor forgets anything.
+func TestRedoIsFenced(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	old := b.store.Redo(1)
+	var kept outbox.RedoEntity
+	kept.Key, kept.Version, kept.Op, kept.Detail = b.enqueue(1), 5, outbox.Upsert, "refused"
+	in := []outbox.RedoEntity{kept}
+	if err := old.Add(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	b.setTerm(2, "b")
+	newer := kept
+	newer.Version, newer.Detail = 6, "of an old term"
+	for what, err := range map[string]error{
+		"add": old.Add(t.Context(), []outbox.RedoEntity{newer}), "done": old.Done(t.Context(), in), "clear": old.Clear(t.Context()),
+	} {
+		if !errors.Is(err, outbox.ErrFenced) {
+			t.Errorf("%s under an old term: %v, want ErrFenced", what, err)
+		}
+	}
+	left, err := old.Take(t.Context(), outbox.RedoEntity{}, 10)
+	if err != nil || len(left) != 1 || left[0].Version != 5 || left[0].Detail != "refused" {
+		t.Errorf("got %+v, %v, want the entity as it was kept", left, err)
+	}
+	b.store = b.newStore(b.pool, "b", outbox.Keep)
+	if err := b.store.Redo(2).Clear(t.Context()); err != nil || b.rebuild().Redo != 0 {
+		t.Errorf("clear under the term: %v, %d left", err, b.rebuild().Redo)
 	}
 }

@@ -54,6 +54,23 @@ func TestReclaimLease(t *testing.T) {
 	}
 }
 
+// TestReclaimCountsEventsOfAClockThatIsAhead: else an event that ends its workers would do so
+// for as long as its producer's clock was ahead.
+func TestReclaimCountsEventsOfAClockThatIsAhead(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.enqueue(1)
+	b.exec("update search_outbox_events set updated_at = now() + interval '1 h'")
+	x := b.leaseAll()
+	b.setTerm(2, "a")
+	if got := b.reclaimLease(2, 5); len(got) != 1 || got[0].Rows != 1 {
+		t.Errorf("reclaimed %+v, want the event", got)
+	}
+	if r := b.row(x.Events[0][0].ID); r.Attempts != 1 || r.Reclaims != 1 || r.Retry == nil {
+		t.Errorf("reclaimed row is %+v, want it due, with an attempt and a reclaim", r)
+	}
+}
+
 // TestReclaimLeaseOfAnotherInstance: an asynchronous failover may give an epoch out twice.
 func TestReclaimLeaseOfAnotherInstance(t *testing.T) {
 	t.Parallel()

@@ -146,23 +146,34 @@ func (s *tableSink) write(ctx context.Context, a outbox.Authority, t *tableTarge
 	}
 	var fenced, changed bool
 	var held *int64
-	i := 0
+	// Nothing is decided before the last row: the error of a statement may come after rows of
+	// it, as that of a constraint which is checked at its end does.
+	var decided []outbox.Outcome
+	var before []int64 // the versions of rows that are as new
 	_, err = pgx.ForEachRow(rows, []any{&fenced, &changed, &held}, func() error {
+		outcome, version := outbox.NoOp(outbox.NoopES404), int64(0)
 		switch {
 		case !fenced:
 			return outbox.ErrFenced
 		case changed:
-			out[i] = outbox.OK()
-		case held == nil:
-			out[i] = outbox.NoOp(outbox.NoopES404)
-		default:
-			actions[i].Held = *held
-			out[i] = outbox.NoOp(outbox.NoopAlreadyApplied)
+			outcome = outbox.OK()
+		case held != nil:
+			outcome, version = outbox.NoOp(outbox.NoopAlreadyApplied), *held
 		}
-		i++
+		decided, before = append(decided, outcome), append(before, version)
 		return nil
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	if len(decided) != len(out) {
+		return &outbox.Fault{Reason: outbox.ReasonUnknown, Err: fmt.Errorf("rows of %s: %d answers for %d actions", s.name, len(decided), len(out))}
+	}
+	copy(out, decided)
+	for i := range actions {
+		actions[i].Held = before[i]
+	}
+	return nil
 }
 
 // Live implements Documents.

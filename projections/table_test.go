@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
@@ -254,4 +255,47 @@ func TestTableOrIndex(t *testing.T) {
 			t.Errorf("got %v, want it to say %q", err, want)
 		}
 	}
+}
+
+// A constraint that is checked at the end of a statement may refuse it after all its rows have
+// been answered: nothing of it is written then, and nothing of it is done.
+func TestTableThatRefusesAtTheEnd(t *testing.T) {
+	t.Parallel()
+	b := cardShop(t)
+	b.exec(`insert into product (id, name, price, version) values (1, 'p', 1, 1), (2, 'q', 1, 1)`)
+	b.exec(`create table shop.shelf (id bigint primary key); insert into shop.shelf values (1), (2)`)
+	b.exec(`alter table shop.product_card add foreign key (entity_id) references shop.shelf deferrable initially deferred`)
+	cfg := b.pool.Config()
+	cfg.ConnConfig.RuntimeParams["lock_timeout"] = "100ms"
+	hurried, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hurried.Close()
+	tx, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "select from shop.shelf for update"); err != nil {
+		t.Fatal(err)
+	}
+	p := (&bench{tb: t, pool: hurried}).declared(cards(), nil)
+	project := func() ([]outbox.Outcome, error) {
+		return p.Project(leading(t, 1), []outbox.Event{event(outbox.Upsert, number(1), 1), event(outbox.Upsert, number(2), 1)})
+	}
+	out, err := project()
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if f, ok := errors.AsType[*outbox.Fault](err); !ok || f.Reason != outbox.ReasonDBContention || f.Shared || out != nil {
+		t.Errorf("got %+v, %v, want no outcome and a fault for db_contention", out, err)
+	}
+	if got := b.cards(); got != "" {
+		t.Errorf("cards %q, want none", got)
+	}
+	out, err = project()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantOutcomes(t, out, []outbox.Outcome{outbox.OK(), outbox.OK()})
 }

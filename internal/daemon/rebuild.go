@@ -37,7 +37,7 @@ type rebuilder struct {
 }
 
 func (d *daemon) newRebuilder(l projector, t *leader.Term) *rebuilder {
-	r := &rebuilder{d: d, projector: l, term: t, redo: l.store.Redo(), holds: make(chan *hold), log: d.log.Named("rebuild").With(zap.String("projection", l.proj.Name()))}
+	r := &rebuilder{d: d, projector: l, term: t, redo: l.store.Redo(t.Epoch()), holds: make(chan *hold), log: d.log.Named("rebuild").With(zap.String("projection", l.proj.Name()))}
 	r.sides, _ = l.proj.(projections.Sides)
 	r.target = r.sides
 	if i, ok := l.proj.(*projections.Index); ok {

@@ -15,6 +15,7 @@ const Futile = 10
 const (
 	page     = 10_000                 // ids of one list
 	maxBatch = 500                    // rows of one statement
+	maxAsked = 5_000                  // ids of one statement that asks what has become of them
 	look     = 250 * time.Millisecond // between two looks at what has become of them
 	quiet    = 10 * time.Second       // without a change before the caller hears why
 )
@@ -69,10 +70,12 @@ var errFutile = errors.New("all failed again")
 type run struct {
 	cfg     Config
 	replay  *outbox.Replay
+	fates   func(context.Context, []outbox.ID) (outbox.Fates, error)
 	res     Result
-	open    []outbox.ID
-	futile  int       // failures since the last success
-	next    time.Time // not before: the pace
+	open    []outbox.ID // the next to ask for first
+	still   int         // how many were asked for since one of them was settled
+	futile  int         // failures since the last success
+	next    time.Time   // not before: the pace
 	looked  time.Time
 	changed time.Time // since then nothing has moved
 }
@@ -100,7 +103,7 @@ func Run(ctx context.Context, letters *outbox.DeadLetters, cfg Config) (Result, 
 	if r.replay, err = letters.BeginReplay(ctx, cfg.Order, matched); err != nil {
 		return r.res, err
 	}
-	r.res.AuditID = r.replay.AuditID()
+	r.fates, r.res.AuditID = r.replay.Fates, r.replay.AuditID()
 	r.changed = time.Now()
 	err = r.send(ctx)
 	if err == nil {
@@ -206,34 +209,52 @@ func (r *run) room(ctx context.Context, n int) error {
 	return nil
 }
 
-// look reads the results of the events that are sent and not settled.
+// look reads the results of the events that are sent and not settled. Of very many it asks for
+// as many as it can in the time of one look, and goes on with the others at the next.
 func (r *run) look(ctx context.Context) error {
 	if len(r.open) == 0 || time.Since(r.looked) < look {
 		return nil
 	}
-	f, err := r.replay.Fates(ctx, r.open)
-	if err != nil {
-		return err
+	began, before := time.Now(), r.res.Done+r.res.Failed
+	for left := len(r.open); left > 0 && time.Since(began) < look; {
+		n := min(left, maxAsked)
+		if err := r.ask(ctx, n); err != nil {
+			return err
+		}
+		left -= n
 	}
-	r.looked, r.open = time.Now(), f.Open
-	switch {
-	case f.Done > 0:
-		r.futile = 0
-	default:
-		r.futile += f.Failed
-	}
-	r.res.Done += int64(f.Done)
-	if r.res.Failed += int64(f.Failed); f.Failed > 0 {
-		r.res.Reason, r.res.Error = f.Reason, f.Error
-	}
-	if f.Done+f.Failed > 0 {
+	r.looked = time.Now()
+	if r.res.Done+r.res.Failed > before {
 		r.tell()
-	} else if time.Since(r.changed) > quiet {
+	} else if r.still >= len(r.open) && time.Since(r.changed) > quiet {
 		r.changed = time.Now()
 		r.cfg.Note(r.stalled(ctx))
 	}
 	if r.futile >= Futile && !r.cfg.KeepGoing {
 		return errFutile
+	}
+	return nil
+}
+
+// ask reads the results of the first n, and puts those that are open behind all others.
+func (r *run) ask(ctx context.Context, n int) error {
+	f, err := r.fates(ctx, r.open[:n])
+	if err != nil {
+		return err
+	}
+	r.open = append(r.open[n:], f.Open...)
+	r.res.Open = int64(len(r.open))
+	if f.Done > 0 {
+		r.futile = 0
+	} else {
+		r.futile += f.Failed
+	}
+	if r.still += n; f.Done+f.Failed > 0 {
+		r.still = 0
+	}
+	r.res.Done += int64(f.Done)
+	if r.res.Failed += int64(f.Failed); f.Failed > 0 {
+		r.res.Reason, r.res.Error = f.Reason, f.Error
 	}
 	return nil
 }

@@ -154,6 +154,7 @@ declare
 	outbox      regclass;
 	versions    regclass;
 	id_type     text;
+	key_type    text;   -- of the ids of the versions
 	default_type text;
 	keys        text[];
 	part        text;   -- column of the source that stands before the key in the id
@@ -191,13 +192,13 @@ begin
 				entity := {schema}.weft_part_of(entity, 1);
 			end if;
 		end if;
+		select format_type(a.atttypid, null) into key_type from pg_attribute a where a.attrelid = versions and a.attname = 'entity_id';
 		execute format('insert into %1$s as v (entity_id, version, deleted) values ($1::%2$s, nextval(%3$L), $2)
 			on conflict (entity_id) do update set version = nextval(%3$L), deleted = excluded.deleted, updated_at = now()
-			returning v.version', versions, (select format_type(a.atttypid, null) from pg_attribute a where a.attrelid = versions and a.attname = 'entity_id'),
-			pg_get_serial_sequence(versions::text, 'version'))
+			returning v.version', versions, key_type, pg_get_serial_sequence(versions::text, 'version'))
 			into new_version using entity, p_op = 'delete';
 		if part is not null and p_op = 'upsert' then
-			execute format('update %s set routing = $2 where entity_id::text = $1', versions) using entity, {schema}.weft_part_of(p_entity_id, 1);
+			execute format('update %s set routing = $2 where entity_id = $1::%s', versions, key_type) using entity, {schema}.weft_part_of(p_entity_id, 1);
 		end if;
 	elsif p_version is null then
 		raise exception using errcode = 'invalid_parameter_value', message = format('%s has no version rows: pass a version', p_table);

@@ -11,10 +11,13 @@
 -- attempts, and the seconds until it may go; and one of ordinal -1 when the fence is not ours.
 with fence as materialized ({fence}
 ), picked as materialized (
-  select a.n, a.asked, o.id, o.entity_type, o.entity_id, o.op, o.event_version, o.attempts, o.reclaims,
+  select a.n, a.asked, o.id, o.entity_type, o.entity_id, o.op, o.event_version,
+         -- these may be wider columns than weft makes, and null
+         least(coalesce(o.attempts, 0), 2147483647)::integer as attempts, coalesce(o.reclaims, 0) as reclaims,
          case when isfinite(o.created_at) then o.created_at else 'epoch' end as created_at,
          coalesce(o.traceparent, '') as traceparent, coalesce(o.tracestate, '') as tracestate, {correlation} as correlation,
-         o.ctid as address, o.xmin as version, o.next_retry_at, coalesce(o.replay_count, 0) as replay_count
+         o.ctid as address, o.xmin as version, o.next_retry_at,
+         least(coalesce(o.replay_count, 0), 2147483647)::integer as replay_count
   from unnest($6::tid[], $7::{id}[], $8::integer[], $9::integer[]) as a(address, id, n, asked)
   join {table} o on o.ctid = a.address and o.id = a.id
   where exists (select from fence)

@@ -8,5 +8,5 @@ from unnest($1::{id}[], $2::text[], $3::bigint[], $4::timestamptz[], $5::integer
 join {table} o on o.id = s.id
 where o.status is not distinct from 'pending'
   and o.op is not distinct from s.op and o.event_version is not distinct from s.event_version
-  and o.next_retry_at is not distinct from s.next_retry_at and coalesce(o.replay_count, 0) = s.replay_count
+  and o.next_retry_at is not distinct from s.next_retry_at and least(coalesce(o.replay_count, 0), 2147483647) = s.replay_count
 for no key update of o skip locked

@@ -1,6 +1,7 @@
 -- Takes back the oldest lease of another term, with the audit. Rows that nothing has
--- changed since count an attempt and a reclaim, and are due at once. An event that was
--- reclaimed $5 times in a row ends in failed.
+-- changed since count an attempt and a reclaim, and are due at once: a time to come is that
+-- of a producer whose clock is ahead, and no change. An event that was reclaimed $5 times in
+-- a row ends in failed.
 --   $1 group, $2 epoch, $3 instance, $4 projection, $5 most reclaims
 with fence as materialized ({fence}
 ), old as materialized (
@@ -15,13 +16,14 @@ with fence as materialized ({fence}
 ), mine as materialized (
   select o.ctid as address
   from old cross join lateral unnest(old.{ids}) as e(id) join {table} o on o.id = e.id
-  where o.status is not distinct from 'pending' and o.updated_at <= old.leased_at
+  where o.status is not distinct from 'pending'
+    and (o.updated_at <= old.leased_at or o.updated_at > clock_timestamp())
   for no key update of o skip locked
 ), reset as (
   update {table} o
   set status = case when o.reclaims + 1 >= $5 then 'failed' else 'pending' end,
       next_retry_at = case when o.reclaims + 1 < $5 then now() end, behind = null,
-      attempts = o.attempts + 1, reclaims = o.reclaims + 1, updated_at = clock_timestamp(),
+      attempts = coalesce(o.attempts, 0) + 1, reclaims = o.reclaims + 1, updated_at = clock_timestamp(),
       error_reason = case when o.reclaims + 1 >= $5 then 'unknown_exception' else o.error_reason end,
       error = case when o.reclaims + 1 >= $5
                    then format('reclaimed %s times in a row without being settled: the worker that tries this event ends', o.reclaims + 1)

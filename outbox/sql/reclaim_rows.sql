@@ -22,7 +22,7 @@ with fence as materialized ({fence}
   set status = case when o.reclaims + 1 >= $5 then 'failed' else 'pending' end,
       next_retry_at = case when o.reclaims + 1 < $5 then now() end, behind = null,
       owner = null, lease_until = null, processing_started_at = null, epoch = null,
-      attempts = o.attempts + 1, reclaims = o.reclaims + 1, updated_at = clock_timestamp(),
+      attempts = coalesce(o.attempts, 0) + 1, reclaims = o.reclaims + 1, updated_at = clock_timestamp(),
       error_reason = case when o.reclaims + 1 >= $5 then 'unknown_exception' else o.error_reason end,
       error = case when o.reclaims + 1 >= $5
                    then format('reclaimed %s times in a row without being settled: the worker that tries this event ends', o.reclaims + 1)

@@ -1,6 +1,6 @@
 -- Reads an event that is in one partition of the history.
 --   $1 id, $2 and $3 bounds of the partition
-select o.id, o.entity_type, o.entity_id, o.op, o.event_version, coalesce(o.status, ''), o.attempts, coalesce(o.reclaims, 0), coalesce(o.replay_count, 0),
+select o.id, o.entity_type, o.entity_id, o.op, o.event_version, coalesce(o.status, ''), coalesce(o.attempts, 0), coalesce(o.reclaims, 0), coalesce(o.replay_count, 0),
        case when isfinite(o.created_at) then o.created_at end, case when isfinite(o.updated_at) then o.updated_at end,
        case when isfinite(o.processed_at) then o.processed_at end,
        coalesce(o.error_reason, ''), coalesce(o.error, ''), coalesce(o.traceparent, ''), coalesce(o.tracestate, ''),
