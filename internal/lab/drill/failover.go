@@ -229,7 +229,10 @@ func leaderSIGSTOP() Scenario {
 		About: "the leader is frozen, with a bulk request on its way, and woken up when another one leads",
 		Shows: "the server ending the frozen leader's session, and nothing that it does after it has woken up",
 		Slow:  true,
-	}, 40*time.Second, ofLeader("SIGSTOP of the leader", faults.SIGSTOP), (*judge).stillStandsBy)
+	}, 40*time.Second, ofLeader("SIGSTOP of the leader", faults.SIGSTOP), func(j *judge) {
+		j.stillStandsBy()
+		j.wroteLate()
+	})
 }
 
 func lockSessionKilled() Scenario {
@@ -258,6 +261,20 @@ func (j *judge) stillStandsBy() {
 	old := "instance=" + verdict.Probed[failure](j.Judge, "failure").Leader
 	j.Number("the old leader says that it leads", verdict.AfterFile, j.After.Sum("weft_leader_is_leader", old), 0)
 	j.Least("times that the old leader has become a standby since", verdict.MetricsDir, j.Delta("weft_leader_transitions_total", old, "to=standby"), 1)
+}
+
+// wroteLate asserts that a request of the old leader reached Elasticsearch after the successor had
+// settled an event: without one nothing was late.
+func (j *judge) wroteLate() {
+	f := verdict.Probed[failure](j.Judge, "failure")
+	next := history.Takeovers(j.history(), []history.FaultMark{f.Fault})[0]
+	late := 0
+	for _, a := range verdict.Probed[[]history.Applied](j.Judge, "bulk") {
+		if a.Instance == f.Leader && a.Forwarded && next.Happened() && a.Sent.After(next.First) {
+			late++
+		}
+	}
+	j.atLeast("items of the old leader that arrived after the successor's first settled event", "bulk", late, 1)
 }
 
 // ofLeader injects a fault of the catalogue into the leader, waits for the successor and
