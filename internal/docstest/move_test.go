@@ -171,15 +171,21 @@ func (m *mover) address(server int) string {
 	return postgres.Address(&m.pools[server].Config().ConnConfig.Config)
 }
 
-// start writes all entities of each shard, version after version, a goroutine for each shard.
+// start writes all entities of each shard, version after version, a goroutine for each shard. They
+// end with the test at the latest, before its pools are closed.
 func (m *mover) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	m.t.Cleanup(func() {
+		cancel()
+		m.done.Wait()
+	})
 	for n := range m.of {
 		m.done.Go(func() {
-			for range testenv.Every(context.Background(), 50*time.Millisecond) {
+			for range testenv.Every(ctx, 50*time.Millisecond) {
 				if !m.goesOn(n) {
 					return
 				}
-				if err := m.write(n); err != nil {
+				if err := m.write(ctx, n); err != nil && ctx.Err() == nil {
 					m.t.Errorf("shard %d: %v", n, err)
 					return
 				}
@@ -212,11 +218,11 @@ func (m *mover) highest() int {
 
 // write gives the entities of a shard their next version where the shard was last, or else where the
 // refusal says that it is.
-func (m *mover) write(n int) error {
+func (m *mover) write(ctx context.Context, n int) error {
 	m.mu.Lock()
 	server, version := m.home[n], m.at[n]+1
 	m.mu.Unlock()
-	_, err := m.pools[server].Exec(context.Background(), `with rows as (
+	_, err := m.pools[server].Exec(ctx, `with rows as (
 			insert into search_index (entity_type, entity_id, text, event_version) select 'book', id::uuid, 'version ' || $2::int, $2 from unnest($1::text[]) id
 			on conflict (entity_type, entity_id) do update set text = excluded.text, event_version = excluded.event_version returning *)
 		insert into search_outbox_events (entity_type, entity_id, op, event_version) select entity_type, entity_id, 'upsert', event_version from rows`, m.of[n], version)

@@ -2,10 +2,12 @@ package bench
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"runtime"
+	"strings"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
@@ -208,6 +210,30 @@ func (r *Result) ratio() (s *verdict.Range, of string, lessIsBetter bool) {
 	default:
 		return nil, "", false
 	}
+}
+
+// tooSlow returns an error that names the scenarios whose median ratio is worse than least: below
+// it, or where less is better above its inverse. 0 is no judgement.
+func tooSlow(results []*Result, least float64) error {
+	if least <= 0 {
+		return nil
+	}
+	var bad []string
+	for _, r := range results {
+		ratio, of, lessIsBetter := r.ratio()
+		switch {
+		case ratio == nil:
+			bad = append(bad, r.Scenario+" has no ratio")
+		case lessIsBetter && !(ratio.Median <= 1/least):
+			bad = append(bad, fmt.Sprintf("%s has %v (%s), want at most %.2f", r.Scenario, ratio, of, 1/least))
+		case !lessIsBetter && !(ratio.Median >= least):
+			bad = append(bad, fmt.Sprintf("%s has %v (%s), want at least %.2f", r.Scenario, ratio, of, least))
+		}
+	}
+	if len(bad) > 0 {
+		return errors.New("too slow: " + strings.Join(bad, "; "))
+	}
+	return nil
 }
 
 // writeTable writes what people want to know first, and then what it cost.

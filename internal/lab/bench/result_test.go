@@ -71,6 +71,27 @@ func TestResultRatios(t *testing.T) {
 	}
 }
 
+func TestTooSlow(t *testing.T) {
+	t.Parallel()
+	rates, times, alone := result(t, "hot", sideBase), result(t, "longtx", sideBase), result(t, "trickle", "") // 0.6, twice the time, none
+	for _, c := range []struct {
+		results []*Result
+		least   float64
+		want    string
+	}{
+		{[]*Result{rates, times, alone}, 0, ""},
+		{[]*Result{rates}, 0.6, ""},
+		{[]*Result{rates}, 0.61, "too slow: hot has 0.60 (0.25–0.70) (events per second, head to base), want at least 0.61"},
+		{[]*Result{times}, 0.5, ""},
+		{[]*Result{times}, 0.9, "too slow: longtx has 2.00 (1.00–2.50) (list and lease p99, head to base), want at most 1.11"},
+		{[]*Result{rates, alone}, 0.5, "too slow: trickle has no ratio"},
+	} {
+		if got := errorText(tooSlow(c.results, c.least)); got != c.want {
+			t.Errorf("at least %v: got %q, want %q", c.least, got, c.want)
+		}
+	}
+}
+
 func TestJSONByScenario(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "bench.json")

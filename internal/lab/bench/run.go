@@ -24,12 +24,13 @@ type Options struct {
 
 	Scenarios []string
 	Rounds    int
-	Events    int    // instead of a scenario's own number, with all else in proportion; 0 for that
-	Binary    string // weft; empty means to build it
-	Compare   string // another weft to measure it against
-	Against   string // a revision to build that one from
-	JSON, SVG string // files for the result; empty means none
-	HeapMB    int    // of Elasticsearch; 0 means the stack's default
+	Events    int     // instead of a scenario's own number, with all else in proportion; 0 for that
+	Binary    string  // weft; empty means to build it
+	Compare   string  // another weft to measure it against
+	Against   string  // a revision to build that one from
+	JSON, SVG string  // files for the result; empty means none
+	Least     float64 // median ratio that each scenario has to reach; see [tooSlow]; 0 for none
+	HeapMB    int     // of Elasticsearch; 0 means the stack's default
 	Guardian  []string
 }
 
@@ -69,6 +70,13 @@ func Run(ctx context.Context, opts Options) error {
 	}
 	if opts.Compare != "" && opts.Against != "" {
 		return errors.New("compare with a binary or with a revision, not with both")
+	}
+	if opts.Least > 0 {
+		for _, s := range picked {
+			if !s.kind.compares(opts.Compare != "" || opts.Against != "") {
+				return fmt.Errorf("%s is compared with nothing, so it has no ratio to judge", s.name)
+			}
+		}
 	}
 	builds, err := os.MkdirTemp("", "weft-bench-build-")
 	if err != nil {
@@ -123,7 +131,7 @@ func (b *bench) all(ctx context.Context, picked []scenario, head, base string) e
 	}
 	b.screen.Refresh("")
 	writeTable(b.opts.Out, results)
-	return nil
+	return tooSlow(results, b.opts.Least)
 }
 
 // step begins the next step and returns what tells its share, 0 to 1.

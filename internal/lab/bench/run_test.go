@@ -135,10 +135,17 @@ func TestRunRefuses(t *testing.T) {
 	if got, want := errorText(err), "compare with a binary or with a revision, not with both"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	cmd := Command()
-	cmd.SetArgs([]string{"distinct", "--rounds", "0"})
-	cmd.SetErr(&bytes.Buffer{})
-	if got, want := errorText(cmd.ExecuteContext(t.Context())), "0 rounds of 0 events: want at least one round, and no negative number"; got != want {
-		t.Errorf("got %q, want %q", got, want)
+	for args, want := range map[string]string{
+		"distinct --rounds 0":           "0 rounds of 0 events: want at least one round, and no negative number",
+		"distinct --least -1":           "least ratio -1: want no negative number",
+		"distinct trickle --least 0.9":  "trickle is compared with nothing, so it has no ratio to judge",
+		"verify --against x --least .9": "verify is compared with nothing, so it has no ratio to judge",
+	} {
+		cmd := Command()
+		cmd.SetArgs(strings.Fields(args))
+		cmd.SetErr(&bytes.Buffer{})
+		if got := errorText(cmd.ExecuteContext(t.Context())); got != want {
+			t.Errorf("%s: got %q, want %q", args, got, want)
+		}
 	}
 }

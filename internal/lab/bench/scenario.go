@@ -21,6 +21,18 @@ const (
 	upkeep                      // what comparing and rebuilding cost
 )
 
+// compares reports whether a scenario has a ratio, where there is another build or not.
+func (k kind) compares(build bool) bool {
+	switch k {
+	case writers, upkeep:
+		return false
+	case trickle, byItself:
+		return build
+	case againstRaw, againstOwn, againstUntraced, againstOne, claims:
+	}
+	return true
+}
+
 const (
 	// referenceEvents are pending where lists and leases are compared with.
 	referenceEvents = 20_000

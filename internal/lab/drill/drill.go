@@ -47,6 +47,7 @@ func Run(ctx context.Context, opts Options, names ...string) error {
 	if err != nil {
 		return err
 	}
+	sayLeftOut(opts.Out, names)
 	return runAll(ctx, opts, set, scenarios)
 }
 
@@ -179,6 +180,7 @@ func VerifyAll(out io.Writer, root, run string, names ...string) error {
 	if run != "" && len(scenarios) != 1 {
 		return errors.New("a run is of one scenario")
 	}
+	sayLeftOut(out, names)
 	var bad []string
 	var lines [][]any
 	for _, s := range scenarios {

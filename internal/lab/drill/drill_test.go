@@ -13,7 +13,6 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
-	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
 // testDatabase is a database of environment env.
@@ -51,7 +50,11 @@ func TestScenarios(t *testing.T) {
 	binary := weft(t)
 	var named, owned, clustered []string
 	for _, s := range Scenarios() {
-		if s.Minutes && testenv.Volume(0, 1) == 0 || s.cut && !stack.CanCutOff() {
+		if s.Minutes && testenv.Volume(0, 1) == 0 {
+			continue
+		}
+		if why := s.impossible(); why != "" {
+			t.Logf("%s is left out: %s", s.Name, why)
 			continue
 		}
 		switch {
@@ -182,6 +185,18 @@ func TestNamesAndParameters(t *testing.T) {
 	}
 	if err := VerifyAll(io.Discard, t.TempDir(), "", "all"); err == nil || !strings.Contains(err.Error(), "es_429_inject") {
 		t.Errorf("verify without evidence: got %v, want it to name the scenarios", err)
+	}
+}
+
+// Without the program ip no node can be cut off, whoever runs it.
+func TestAllSaysWhatItLeavesOut(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	for name, want := range map[string]bool{"all": true, "es_429_inject": false} {
+		var out strings.Builder
+		_ = VerifyAll(&out, t.TempDir(), "", name) // there is no evidence
+		if said := strings.Contains(out.String(), "left out: elastic_node_cut_off: cutting nodes off takes root"); said != want {
+			t.Errorf("%s: said %v, want %v:\n%s", name, said, want, &out)
+		}
 	}
 }
 

@@ -30,6 +30,7 @@ type failure struct {
 	Fault    history.FaultMark  `json:"fault"`
 	Leader   string             `json:"leader"`  // that it met
 	Accepts  time.Time          `json:"accepts"` // a restarted server took work again; zero for another fault
+	Crash    bool               `json:"crash"`   // PostgreSQL may have lost what had not reached the disk
 	Takeover bool               `json:"takeover"`
 	Produced []history.Enqueued `json:"produced"`
 	Errors   int                `json:"errors"` // operations of the load that failed
@@ -170,18 +171,27 @@ func (j *judge) survived(takeover time.Duration) {
 	}
 }
 
+// crashes are the times in which PostgreSQL lost what had not reached the disk.
+func (f *failure) crashes() []history.FaultMark {
+	if !f.Crash {
+		return nil
+	}
+	return []history.FaultMark{{Name: f.Fault.Name, At: f.Fault.At, Until: f.Accepts}}
+}
+
 // sound asserts all invariants. Where a rebuild has moved an alias, index is where it leads to.
 func (j *judge) sound(alias, index string) {
 	f := verdict.Probed[failure](j.Judge, "failure")
 	end := verdict.Probed[history.End](j.Judge, "stores")
 	applied := verdict.Probed[[]history.Applied](j.Judge, "bulk")
 	log, file := j.history(), verdict.ProbeFile("history")
-	v := history.Check(history.Run{Log: log, Acknowledged: f.Produced, Applied: applied, End: &end, Alias: alias, Index: index})
+	v := history.Check(history.Run{Log: log, Acknowledged: f.Produced, Applied: applied, Crashes: f.crashes(), End: &end, Alias: alias, Index: index})
 	for _, c := range []struct {
 		what     string
 		findings []history.Finding
 	}{
-		{"acts of a second active instance", v.TwoActive}, {"verdicts without a lease", v.Unleased}, {"events lost", v.Lost}, {"events out of order", v.OutOfOrder},
+		{"acts of a second active instance", v.TwoActive}, {"verdicts without a lease", v.Unleased}, {"sends without a lease", v.SentEarly},
+		{"events lost", v.Lost}, {"events done twice", v.Twice}, {"events out of order", v.OutOfOrder},
 		{"documents taken back to an older version", v.Regressions}, {"deleted documents that came back", v.Resurrected},
 		{"documents that differ from their rows", v.Diverged}, {"dead letters", v.DeadLetters},
 	} {
@@ -219,7 +229,10 @@ func leaderSIGSTOP() Scenario {
 		About: "the leader is frozen, with a bulk request on its way, and woken up when another one leads",
 		Shows: "the server ending the frozen leader's session, and nothing that it does after it has woken up",
 		Slow:  true,
-	}, 40*time.Second, ofLeader("SIGSTOP of the leader", faults.SIGSTOP), (*judge).stillStandsBy)
+	}, 40*time.Second, ofLeader("SIGSTOP of the leader", faults.SIGSTOP), func(j *judge) {
+		j.stillStandsBy()
+		j.wroteLate()
+	})
 }
 
 func lockSessionKilled() Scenario {
@@ -248,6 +261,20 @@ func (j *judge) stillStandsBy() {
 	old := "instance=" + verdict.Probed[failure](j.Judge, "failure").Leader
 	j.Number("the old leader says that it leads", verdict.AfterFile, j.After.Sum("weft_leader_is_leader", old), 0)
 	j.Least("times that the old leader has become a standby since", verdict.MetricsDir, j.Delta("weft_leader_transitions_total", old, "to=standby"), 1)
+}
+
+// wroteLate asserts that a request of the old leader reached Elasticsearch after the successor had
+// settled an event: without one nothing was late.
+func (j *judge) wroteLate() {
+	f := verdict.Probed[failure](j.Judge, "failure")
+	next := history.Takeovers(j.history(), []history.FaultMark{f.Fault})[0]
+	late := 0
+	for _, a := range verdict.Probed[[]history.Applied](j.Judge, "bulk") {
+		if a.Instance == f.Leader && a.Forwarded && next.Happened() && a.Sent.After(next.First) {
+			late++
+		}
+	}
+	j.atLeast("items of the old leader that arrived after the successor's first settled event", "bulk", late, 1)
 }
 
 // ofLeader injects a fault of the catalogue into the leader, waits for the successor and
@@ -309,7 +336,7 @@ func ofServer(what, fault string) func(*run, *failure) {
 		}
 		r.pause(time.Second)
 		r.must(i.Heal(r.ctx))
-		f.Accepts = i.Accepts
+		f.Accepts, f.Crash = i.Accepts, i.Fault.Crash
 		r.mark(verdict.Heal, "the server takes work again")
 		r.Pool.Reset()
 		r.corner.site.Pool.Reset()

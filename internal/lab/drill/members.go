@@ -26,20 +26,23 @@ func (r *run) start(name string, env ...string) *rig.Member {
 	r.recipe.Settings[name] = verdict.Settings(append(append([]string(nil), r.Fleet.Env...), m.Env...))
 	r.mu.Unlock()
 	r.must(m.Instance().Ready(r.ctx))
-	r.scrape(r.ctx, m)
+	r.must(r.measure(r.ctx, m)) // what grows is told by it
 	r.step("instance %s is ready", name)
 	return m
 }
 
 // scrape takes the metrics of an instance. When it does not answer, its last metrics stay.
-func (r *run) scrape(ctx context.Context, m *rig.Member) {
+func (r *run) scrape(ctx context.Context, m *rig.Member) { _ = r.measure(ctx, m) }
+
+// measure is scrape where an instance has to answer.
+func (r *run) measure(ctx context.Context, m *rig.Member) error {
 	text, err := m.Instance().Get(ctx, "/metrics")
 	if err != nil {
-		return
+		return fmt.Errorf("metrics of %s: %w", m.Name, err)
 	}
 	families, err := verdict.Parse(text)
 	if err != nil {
-		return
+		return fmt.Errorf("metrics of %s: %w", m.Name, err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,6 +53,7 @@ func (r *run) scrape(ctx context.Context, m *rig.Member) {
 	if changed := verdict.Changed(r.last[m.Name], families.Samples()); len(changed) > 0 {
 		r.changes = append(r.changes, verdict.Change{At: time.Now().UTC(), Instance: m.Name, Values: changed})
 	}
+	return nil
 }
 
 // now returns the sum of a metric of all instances as of the last scrape.

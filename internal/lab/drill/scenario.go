@@ -2,6 +2,7 @@ package drill
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -65,11 +66,31 @@ func Scenarios() []Scenario {
 	}
 }
 
+// impossible says why a scenario cannot be run here; empty: it can.
+func (s Scenario) impossible() string {
+	if s.cut && !stack.CanCutOff() {
+		return "cutting nodes off takes root and the program ip"
+	}
+	return ""
+}
+
+// sayLeftOut prints what "all" leaves out here.
+func sayLeftOut(out io.Writer, names []string) {
+	if len(names) != 1 || names[0] != "all" {
+		return
+	}
+	for _, s := range Scenarios() {
+		if why := s.impossible(); why != "" {
+			fmt.Fprintf(out, "left out: %s: %s\n", s.Name, why)
+		}
+	}
+}
+
 // lookUp returns the scenarios of these names; "all" and "fast" mean those that can be run here.
 func lookUp(names []string) ([]Scenario, error) {
 	all := Scenarios()
 	if len(names) == 1 && names[0] == "all" {
-		return slices.DeleteFunc(all, func(s Scenario) bool { return s.cut && !stack.CanCutOff() }), nil
+		return slices.DeleteFunc(all, func(s Scenario) bool { return s.impossible() != "" }), nil
 	}
 	if len(names) == 1 && names[0] == "fast" {
 		return slices.DeleteFunc(all, func(s Scenario) bool { return s.Slow }), nil

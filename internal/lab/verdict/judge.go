@@ -86,13 +86,19 @@ func (j *Judge) Grew(name string, labels ...string) {
 	j.Least(seriesText(name, labels)+" grew by", MetricsDir, j.Delta(name, labels...), 1)
 }
 
-// GrewBy asserts that a counter grew by n; 0 asserts that it did not.
+// GrewBy asserts that a counter grew by n; 0 asserts that it did not, which takes metrics from before
+// and after: without them nothing grows.
 func (j *Judge) GrewBy(n float64, name string, labels ...string) {
 	assertion := " grew by"
 	if n == 0 {
 		assertion = " did not grow"
 	}
-	j.Number(seriesText(name, labels)+assertion, MetricsDir, j.Delta(name, labels...), n)
+	by := j.Delta(name, labels...)
+	seen, read := Figure(by), n > 0 || len(j.Before) > 0 && len(j.After) > 0
+	if !read {
+		seen = "no metrics"
+	}
+	j.Check(seriesText(name, labels)+assertion, MetricsDir, seen, Figure(n), read && by == n)
 }
 
 func seriesText(name string, labels []string) string {

@@ -3,8 +3,8 @@
 //
 //	go -C tools/supply tool vulnerabilities [-db URL] [TREE]
 //
-// A module fails for each advisory against a package that it builds, its tests and tools
-// included, unless tools/advisories.txt gives a reason. The database is -db, else GOVULNDB,
+// A module fails for each advisory against a package that it builds, its tests, its tools and
+// what is behind a build tag of .golangci.yaml included, unless tools/advisories.txt gives a reason. The database is -db, else GOVULNDB,
 // else that of the Go project; where the network has none, unpack a copy and name it as
 // file:///DIRECTORY.
 //
@@ -93,9 +93,13 @@ func check(ctx context.Context, db, tree string, out io.Writer) (open int, err e
 	if err != nil {
 		return 0, fmt.Errorf("accepted advisories: %w", err)
 	}
+	tags, err := buildTags(tree)
+	if err != nil {
+		return 0, fmt.Errorf("build tags: %w", err)
+	}
 	var failed []error
 	for _, dir := range dirs {
-		found, err := scanModule(ctx, db, filepath.Join(tree, dir))
+		found, err := scanModule(ctx, db, filepath.Join(tree, dir), tags)
 		if err != nil {
 			failed = append(failed, fmt.Errorf("scan of %s: %w", dir, err))
 			continue

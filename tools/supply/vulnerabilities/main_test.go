@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -77,6 +78,32 @@ func TestUnimportedPackagesDoNotCount(t *testing.T) {
 	var out bytes.Buffer
 	if code := run(t.Context(), []string{"-db", database(t, t.TempDir(), "net/smtp"), tree(t)}, &out); code != 0 {
 		t.Errorf("exit code %d, want 0\n%s", code, out.String())
+	}
+}
+
+// Two modules import a package behind a tag only; one of them has no other code.
+func TestCodeBehindTagsCounts(t *testing.T) {
+	t.Parallel()
+	dir := tree(t)
+	write(t, filepath.Join(dir, ".golangci.yaml"), "run:\n  build-tags: [rare, other]\n")
+	write(t, filepath.Join(dir, "tools/two/rare_test.go"), "//go:build other\n\npackage two\n\nimport _ \"net/smtp\"\n")
+	write(t, filepath.Join(dir, "tools/none/rare.go"), "//go:build rare\n\npackage none\n\nimport _ \"net/smtp\"\n")
+	var out bytes.Buffer
+	if code := run(t.Context(), []string{"-db", database(t, t.TempDir(), "net/smtp"), dir}, &out); code != exitOpen {
+		t.Errorf("exit code %d, want %d\n%s", code, exitOpen, out.String())
+	}
+	for _, line := range []string{".                none\n", "tools/two        open ", "tools/none       open "} {
+		if !strings.Contains(out.String(), line) {
+			t.Errorf("no %q in\n%s", line, out.String())
+		}
+	}
+}
+
+func TestTagsOfThisTree(t *testing.T) {
+	t.Parallel()
+	tags, err := buildTags("../../..")
+	if err != nil || !slices.Contains(strings.Split(tags, ","), "kubelet") {
+		t.Errorf("got %q, %v; want kubelet among them", tags, err)
 	}
 }
 

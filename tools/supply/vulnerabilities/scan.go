@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"go.yaml.in/yaml/v3"
 	"golang.org/x/mod/modfile"
 	"golang.org/x/vuln/scan"
 )
@@ -82,9 +83,31 @@ func modules(tree string) (dirs []string, err error) {
 	return dirs, err
 }
 
+// lintFile names the build tags of the tree, none of which excludes another.
+const lintFile = ".golangci.yaml"
+
+// buildTags returns those of the tree as a flag's value; it is empty where the file is missing.
+func buildTags(tree string) (string, error) {
+	data, err := os.ReadFile(filepath.Join(tree, lintFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	var lint struct {
+		Run struct {
+			Tags []string `yaml:"build-tags"`
+		}
+	}
+	if err := yaml.Unmarshal(data, &lint); err != nil {
+		return "", fmt.Errorf("%s: %w", lintFile, err)
+	}
+	return strings.Join(lint.Run.Tags, ","), nil
+}
+
 // scanModule returns the advisories against what the packages, the tests and the tools of
-// the module in dir import.
-func scanModule(ctx context.Context, db, dir string) ([]finding, error) {
+// the module in dir import. Code behind tags is scanned too.
+func scanModule(ctx context.Context, db, dir, tags string) ([]finding, error) {
 	data, err := os.ReadFile(filepath.Join(dir, "go.mod"))
 	if err != nil {
 		return nil, err
@@ -93,19 +116,19 @@ func scanModule(ctx context.Context, db, dir string) ([]finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	own, err := exec.CommandContext(ctx, "go", "-C", dir, "list", "./...").Output()
+	own, err := exec.CommandContext(ctx, "go", "-C", dir, "list", "-tags", tags, "./...").Output()
 	if err != nil {
 		return nil, fmt.Errorf("list of its packages: %w", err)
 	}
 	var found []finding
 	if len(own) > 0 {
-		if found, err = scanPackages(ctx, db, dir, "-test", "./..."); err != nil {
+		if found, err = scanPackages(ctx, db, dir, tags, "-test", "./..."); err != nil {
 			return nil, err
 		}
 	}
 	if len(mod.Tool) > 0 {
 		// Without the tools' own tests, which nobody builds here.
-		more, err := scanPackages(ctx, db, dir, "tool")
+		more, err := scanPackages(ctx, db, dir, tags, "tool")
 		if err != nil {
 			return nil, err
 		}
@@ -117,9 +140,9 @@ func scanModule(ctx context.Context, db, dir string) ([]finding, error) {
 	return slices.Compact(found), nil
 }
 
-func scanPackages(ctx context.Context, db, dir string, packages ...string) ([]finding, error) {
+func scanPackages(ctx context.Context, db, dir, tags string, packages ...string) ([]finding, error) {
 	var out, complaints bytes.Buffer
-	cmd := scan.Command(ctx, append([]string{"-db", db, "-C", dir, "-format", "json", "-scan", "package"}, packages...)...)
+	cmd := scan.Command(ctx, append([]string{"-db", db, "-C", dir, "-format", "json", "-scan", "package", "-tags", tags}, packages...)...)
 	cmd.Stdout, cmd.Stderr = &out, &complaints
 	if err := cmd.Start(); err != nil {
 		return nil, err
