@@ -26,8 +26,6 @@ const (
 	// lostFor is how long after a lost answer a lease may still be committed: a stalled disk
 	// delays the commit.
 	lostFor = 2 * time.Minute
-	// putOffEntities is how many entities with rows put off one call names.
-	putOffEntities = 1000
 )
 
 // answer hands the result of an action to the loop. An error ends the term.
@@ -48,6 +46,7 @@ type run struct {
 	over    chan struct{} // closed when the loop has ended
 
 	lost       map[uuid.UUID]time.Time // batches whose lease was not answered, and since when
+	named      outbox.ID               // of the last entity with rows put off that was named; zero to begin anew
 	lastSettle time.Time               // database clock
 	recorded   time.Time               // the lastSettle that is written down
 	upkeepAt   time.Time
@@ -160,13 +159,7 @@ func (r *run) start(a schedule.Action) {
 			return r.p.store.PutOff(r.ctx, epoch, a.Key, a.Version, max(page, r.p.cfg.BatchSize))
 		})
 	case schedule.DoNamePutOff:
-		r.work(func() answer {
-			keys, err := r.p.store.PutOffEntities(r.ctx, putOffEntities, outbox.ID{})
-			return func(now time.Time) error {
-				r.s.PutOffNamed(now, keys, err)
-				return r.heard("name entities that are put off", err)
-			}
-		})
+		r.namePutOff()
 	}
 }
 
@@ -251,70 +244,6 @@ func (r *run) probe() {
 			return nil
 		}
 	})
-}
-
-// settle ends a batch: it repeats until the database has answered or the term is over.
-func (r *run) settle(b *schedule.Batch) {
-	told := r.told[b]
-	r.work(func() answer {
-		started := time.Now()
-		settled, err := r.settled(b, told)
-		return func(now time.Time) error {
-			if err != nil {
-				return err
-			}
-			delete(r.told, b)
-			r.p.pulse.landed(b)
-			told.Settled(b, settled, started)
-			if settled.Kept != nil {
-				told.Kept(settled.Kept)
-			}
-			left := map[outbox.Key]bool{}
-			for _, l := range settled.Left {
-				left[l.Key] = true
-				if errors.Is(l.Err, outbox.ErrChanged) { // look for another worker now
-					r.upkeepAt = now
-				}
-			}
-			if settled.At.After(r.lastSettle) { // answers come in any order
-				r.lastSettle = settled.At
-			}
-			r.s.Settled(now, b, left, settled.Guessed)
-			return r.heard("settle", nil)
-		}
-	})
-}
-
-func (r *run) settled(b *schedule.Batch, told *observe.Batch) (outbox.Settled, error) {
-	epoch := r.term.Epoch()
-	pause := 20 * time.Millisecond
-	for tries := 0; ; tries++ {
-		s, err := r.p.store.Settle(r.ctx, epoch, b.ID, b.Settlements)
-		if err == nil || errors.Is(err, outbox.ErrFenced) {
-			return s, err
-		}
-		if tries == 0 {
-			r.p.tell.SettleRepeated(told, err)
-		}
-		for {
-			r.p.pulse.moved(b)
-			timer := time.NewTimer(pause)
-			select {
-			case <-timer.C:
-			case <-r.ctx.Done():
-				timer.Stop()
-				return s, context.Cause(r.ctx)
-			}
-			pause = min(2*pause, time.Second)
-			s, done, err := r.p.store.Resolve(r.ctx, epoch, b.ID, b.Settlements)
-			if err == nil && !done {
-				break
-			}
-			if err == nil || errors.Is(err, outbox.ErrFenced) {
-				return s, err
-			}
-		}
-	}
 }
 
 // heard records whether the outbox has answered. It returns an error that ends the term, and

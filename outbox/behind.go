@@ -12,8 +12,9 @@ func (s *Store) PutOff(ctx context.Context, epoch int64, key Key, version int64,
 	return s.fenced(ctx, "put off events", "put_off", epoch, key.Type, &key.ID, version, limit)
 }
 
-// PutOffEntities names up to limit entities with rows put off, those with ids beyond after
-// if that is not zero.
+// PutOffEntities names the entities with rows put off of up to limit ids, in the order of the
+// ids: those beyond after if that is not zero. Fewer than limit entities are the last ones. Of
+// entities with one id, one may be left out while another has thousands of rows put off.
 func (s *Store) PutOffEntities(ctx context.Context, limit int, after ID) ([]Key, error) {
 	var from any
 	if !after.IsZero() {

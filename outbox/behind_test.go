@@ -2,8 +2,11 @@ package outbox_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -104,6 +107,36 @@ func TestPutOffEntitiesInPages(t *testing.T) {
 	}
 	if len(want) > 0 {
 		t.Errorf("%v are not named", want)
+	}
+}
+
+// TestPutOffEntitiesOfOneID: entities of two types may have one id. No page splits them.
+func TestPutOffEntitiesOfOneID(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var want []outbox.Key
+	for n := range 3 {
+		id := outbox.UUID(uuid.UUID{0: byte(n + 1)})
+		for _, kind := range []string{"block", "book"} {
+			key := outbox.Key{Type: kind, ID: id}
+			b.enqueueFor(key, 1, 2, 3)
+			want = append(want, key)
+			if n, err := b.store.PutOff(t.Context(), 1, key, 1, 9); err != nil || n != 2 {
+				t.Fatalf("put off %d, %v", n, err)
+			}
+		}
+	}
+	var after outbox.ID
+	for n := range 3 {
+		page, err := b.store.PutOffEntities(t.Context(), 1, after)
+		slices.SortFunc(page, func(a, b outbox.Key) int { return strings.Compare(a.Type, b.Type) })
+		if err != nil || !slices.Equal(page, want[2*n:2*n+2]) {
+			t.Fatalf("page %d names %v, %v, want %v", n, page, err, want[2*n:2*n+2])
+		}
+		after = page[0].ID
+	}
+	if page, err := b.store.PutOffEntities(t.Context(), 9, after); err != nil || len(page) > 0 {
+		t.Errorf("named %v, %v, want none beyond the last id", page, err)
 	}
 }
 

@@ -113,7 +113,7 @@ const (
 	narrowFlying = 16
 	// narrowLimit is the deadline of a part that was cut out, as long as a healthy call
 	// takes a quarter of it at most. It doubles with each attempt of an event, up to
-	// narrowDoubled times.
+	// narrowDoubled times: an event that takes longer still has the configured deadline.
 	narrowLimit   = 500 * time.Millisecond
 	narrowDoubled = 4
 )
@@ -153,7 +153,10 @@ func (b *Batch) narrow(p *Part, ways int, quick time.Duration) {
 	for from := 0; from < len(p.Groups); from += size {
 		cut := &Part{Batch: b, Groups: p.Groups[from:min(from+size, len(p.Groups))], narrowed: true, Limit: quick}
 		if size == 1 {
-			cut.Limit = doubled(quick, min(b.Groups[cut.Groups[0]].Earliest().Attempts, narrowDoubled), time.Hour)
+			cut.Limit = 0
+			if n := b.Groups[cut.Groups[0]].Earliest().Attempts; n <= narrowDoubled {
+				cut.Limit = doubled(quick, n, time.Hour)
+			}
 		}
 		cuts = append(cuts, cut)
 	}

@@ -134,8 +134,12 @@ func (c *candidates) lookUp(key outbox.Key) {
 // wantPutOffs queues the entities with blocked rows for a put-off, the one with the most
 // such rows first.
 func (c *candidates) wantPutOffs() {
+	queued := make(map[outbox.Key]bool, len(c.putOffs))
+	for _, key := range c.putOffs {
+		queued[key] = true
+	}
 	for key, b := range c.barriers {
-		if b.blocked > 0 && !slices.Contains(c.putOffs, key) {
+		if b.blocked > 0 && !queued[key] {
 			c.putOffs = append(c.putOffs, key)
 		}
 	}

@@ -1,5 +1,7 @@
 package schedule
 
+import "github.com/samuelhu324-dev/weft/outbox"
+
 // Memory returns how many things the scheduler remembers.
 func (s *Scheduler) Memory() int {
 	c := &s.c
@@ -9,4 +11,14 @@ func (s *Scheduler) Memory() int {
 	}
 	return rows + len(c.entities) + len(c.ready) + len(c.due) + len(c.again) + len(c.barriers) + len(c.lookups) +
 		len(c.putOffs) + len(c.putOff) + len(s.apart) + len(s.waiting) + len(s.suspects) + len(s.gate.faulted) + len(s.gate.finals)
+}
+
+// QueuePutOffs queues the put-offs of n entities with blocked rows, and returns how many it keeps.
+func QueuePutOffs(n int) int {
+	c := newCandidates(false)
+	for i := range n {
+		c.barriers[outbox.Key{Type: "block", ID: outbox.Number(int64(i + 1))}] = &barrier{blocked: 1}
+	}
+	c.wantPutOffs()
+	return len(c.putOffs)
 }

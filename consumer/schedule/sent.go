@@ -73,21 +73,34 @@ type errText string
 func (e errText) Error() string { return string(e) }
 
 // suspect notes a part of which no event went through. Each event to be retried has met the
-// fault, so there is nothing to narrow down.
+// fault, so there is nothing to narrow down. When that makes an outage, it is the fault of none
+// of them.
 func (s *Scheduler) suspect(now time.Time, p *Part, f *outbox.Fault) {
 	p.Batch.met = f
+	var blamed []outbox.Key
 	for _, n := range p.Groups {
 		g := &p.Batch.Groups[n]
-		if g.Outcome.Verdict == outbox.Retry && s.blame(g.Key) && s.gate.state.Phase == Running {
+		if g.Outcome.Verdict != outbox.Retry {
+			continue
+		}
+		if !s.apart[g.Key] {
+			blamed = append(blamed, g.Key)
+		}
+		if s.blame(g.Key) && s.gate.state.Phase == Running {
+			for _, key := range blamed {
+				delete(s.apart, key)
+			}
 			s.unusable(now, f)
+			return
 		}
 	}
 }
 
 // blame notes an entity that has met a fault by itself, and reports whether so many have
-// that it is an outage. An entity that is already tried apart does not count.
+// that it is an outage. An entity that is already tried apart does not count, and during an
+// outage none does.
 func (s *Scheduler) blame(key outbox.Key) (outage bool) {
-	if s.apart[key] {
+	if s.apart[key] || s.gate.state.Phase == Outage {
 		return false
 	}
 	if len(s.apart) < maxApart {

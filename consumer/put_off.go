@@ -1,0 +1,32 @@
+package consumer
+
+import (
+	"time"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// putOffEntities is of how many ids one call names the entities with rows put off.
+const putOffEntities = 100
+
+// namePutOff names the next entities with rows put off. After the last ones come the first
+// again: what is in the way of a page may stay for ever.
+func (r *run) namePutOff() {
+	after := r.named
+	r.work(func() answer {
+		keys, err := r.p.store.PutOffEntities(r.ctx, putOffEntities, after)
+		if err == nil && len(keys) == 0 && !after.IsZero() {
+			keys, err = r.p.store.PutOffEntities(r.ctx, putOffEntities, outbox.ID{})
+		}
+		return func(now time.Time) error {
+			if err == nil {
+				r.named = outbox.ID{}
+				if len(keys) >= putOffEntities {
+					r.named = keys[len(keys)-1].ID
+				}
+			}
+			r.s.PutOffNamed(now, keys, err)
+			return r.heard("name entities that are put off", err)
+		}
+	})
+}

@@ -1,0 +1,21 @@
+package schedule_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/consumer/schedule"
+)
+
+// A list may show that tens of thousands of entities are blocked. To compare each with each would
+// stop the loop for seconds.
+func TestManyBlockedEntitiesAreQueuedAtOnce(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	if n := schedule.QueuePutOffs(40_000); n != 1000 {
+		t.Errorf("%d entities are queued, want 1,000", n)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("to queue 40,000 entities took %v, want 5 s at most", took)
+	}
+}
