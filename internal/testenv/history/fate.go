@@ -17,8 +17,9 @@ type Enqueued struct {
 
 // Lost returns the events without a fate: that are neither done nor failed at the end,
 // whose record has a gap, or whose row is gone, was removed before it was done or says
-// otherwise; those that were archived and are not in the history; and those of acknowledged
-// that are not in the record. An event whose commit was answered by an error does not
+// otherwise; those that were removed when they had failed, or when they were done and should
+// have been moved to the history; those that were archived and are not in the history; and
+// those of acknowledged that are not in the record. An event whose commit was answered by an error does not
 // belong in acknowledged: nobody knows whether it exists, and when it does, the record has
 // it.
 //
@@ -44,6 +45,8 @@ func Lost(log *Log, acknowledged []Enqueued) []Finding {
 			found = append(found, finding(c, "its change from %s to %s was never recorded", was, c.From))
 		case c.From.open() && c.To == Deleted && log.Finished != outbox.Discard:
 			found = append(found, finding(c, "removed from the table, and not moved to its history, when it was %s", c.From))
+		case c.To == Deleted && (c.From == Failed || c.From == Done && log.Finished == outbox.Archive):
+			found = append(found, finding(c, "removed from the table when it was %s", c.From))
 		}
 		before[c.Event] = c.To
 	}
