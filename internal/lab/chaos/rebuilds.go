@@ -168,7 +168,7 @@ func (r *run) known(ctx context.Context, in history.Run) (history.Run, error) {
 // replaced, and what it breaks for searches is no fault of a rebuild.
 func (r *run) excluded(kind string) error {
 	if r.rebuilds != nil && (kind == faults.WriteBlock || kind == faults.AliasRemoved) {
-		return faults.Skip("rebuilds replace the index")
+		return faults.Never("rebuilds replace the index")
 	}
 	return nil
 }
