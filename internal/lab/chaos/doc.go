@@ -25,7 +25,7 @@
 //     finding. Two more faults are drawn: an instance stays away until the others lead all
 //     shards, and another one comes and is handed its share.
 //   - A run that did nothing does not pass: one without a fault, without bulk requests or leases
-//     in its record, with bulk requests that the record could not read, or
+//     in its record, with bulk requests that the record could not read, with too few rebuilds, or
 //     whose order is that of statements although the server is its own.
 //   - A fault that could not be injected is counted as skipped, with the reason. One that was skipped
 //     again and again, and never injected, fails the run, unless its options rule it out. An

@@ -30,6 +30,11 @@ func clean() *Result {
 // Rebuilds during the faults are shown, and judged by their searches.
 func TestResultOfRebuilds(t *testing.T) {
 	t.Parallel()
+	long := clean()
+	long.Seconds, long.Rebuilds = severalRebuilds.Seconds()+1, &Rebuilds{Done: 1, Searches: traffic.Searches{Answered: 9}}
+	if err := long.Err(); err == nil || !strings.Contains(err.Error(), "1 rebuilds and 9 searches") {
+		t.Errorf("one rebuild in a long run: got %v, want it to be too few", err)
+	}
 	for want, rebuilds := range map[string]Rebuilds{
 		"PASS": {Done: 3, Searches: traffic.Searches{Answered: 100, Away: 7}},
 		"FAIL: the run is not clean: 1 searches without an index": {Done: 3, Searches: traffic.Searches{Answered: 100, Failed: 1}},
