@@ -24,7 +24,11 @@
 //     entities, and by their documents; an event or a row in another shard than its entity's is a
 //     finding. Two more faults are drawn: an instance stays away until the others lead all
 //     shards, and another one comes and is handed its share.
-//   - A fault that could not be injected is counted as skipped, with the reason. An
+//   - A run that did nothing does not pass: one without a fault, without bulk requests or leases
+//     in its record, with bulk requests that the record could not read, with too few rebuilds, or
+//     whose order is that of statements although the server is its own.
+//   - A fault that could not be injected is counted as skipped, with the reason. One that was skipped
+//     again and again, and never injected, fails the run, unless its options rule it out. An
 //     instance that ends without being asked to, or does not end well, fails the run; so
 //     does one that is not well again within a minute and a half of the heal.
 //   - A fault begins in calm: all instances ready, one leading for a second and a half,

@@ -111,7 +111,7 @@ func (r *run) measured(parts []judged, took time.Duration) *Result {
 		ElasticNodes: r.opts.ElasticNodes, Patroni: r.opts.Patroni,
 		Seed: r.opts.Seed, Seconds: math.Round(took.Seconds()*10) / 10,
 		Domain: cmp.Or(r.opts.Domain, Wordloom), Produced: r.domain.Produced(), Unknown: r.domain.Unknown(),
-		Finished: string(r.opts.Finished), Upgrade: r.opts.Upgrade,
+		Finished: string(r.opts.Finished), Upgrade: r.opts.Upgrade, Named: r.opts.DatabaseURL != "", Unread: r.Recorder.Unread(),
 	}
 	if len(parts) > 1 {
 		out.Shards = len(parts)
@@ -121,6 +121,7 @@ func (r *run) measured(parts []judged, took time.Duration) *Result {
 		logs = append(logs, j.Log)
 		pause, _ := j.Log.LongestPause()
 		out.PauseMS = max(out.PauseMS, pause.Milliseconds())
+		out.Inexact = out.Inexact || !j.Log.Exact
 		out.Terms += len(j.Log.Terms)
 		out.OtherTerms += otherTerms(j.Log.Terms, r.starts)
 		out.Leases += len(j.Log.Leases)
@@ -151,6 +152,9 @@ func (r *Result) count(logs []*history.Log, injections []*injection) {
 	for _, i := range injections {
 		if i.Skipped != "" {
 			r.Skipped[i.Step.Kind]++
+			if i.never && !slices.Contains(r.Impossible, i.Step.Kind) {
+				r.Impossible = append(r.Impossible, i.Step.Kind)
+			}
 			continue
 		}
 		r.Injected[i.Step.Kind]++

@@ -27,6 +27,7 @@ type injection struct {
 	Healed   time.Time
 	Calm     time.Time // everything was well again
 	Skipped  string    // why it was not done
+	never    bool      // in this run
 }
 
 // injectAll injects the faults of the schedule, one after the other, each into calm.
@@ -101,8 +102,11 @@ func (r *run) inject(ctx context.Context, i *injection) error {
 	if err = r.excluded(i.Step.Kind); err == nil {
 		err = r.carryOut(ctx, i)
 	}
-	if skip, ok := err.(faults.Skip); ok { //nolint:errorlint // one that was joined with an error is an error
+	switch skip := err.(type) { //nolint:errorlint // one that was joined with an error is an error
+	case faults.Skip:
 		i.Skipped, err = string(skip), nil
+	case faults.Never:
+		i.Skipped, i.never, err = string(skip), true, nil
 	}
 	if i.Step.Kind == faults.SkewedClock {
 		r.clocks = append(r.clocks, i.Findings...)

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
@@ -22,6 +23,9 @@ const (
 	rebuildTimeout  = 5 * time.Minute // of the last one, once everything is healed
 	// rebuildPatience bounds the life of a command that follows a rebuild: it is killed.
 	rebuildPatience = 4 * time.Second
+	// severalRebuilds is what a run may take with one rebuild only. In calm one takes less than
+	// [rebuildPause].
+	severalRebuilds = 5 * time.Minute
 )
 
 // rebuilds has the index built again all the time, and searches in it. Its commands are killed at
@@ -119,9 +123,11 @@ func (b *rebuilds) count(row outbox.Rebuild) {
 	}
 }
 
-// finish waits for the end of the last rebuild.
+// finish waits for the end of the last rebuild, and has what it replaced deleted. Everything is
+// healed: a command that fails now has no excuse.
 func (b *rebuilds) finish(ctx context.Context) error {
-	return rig.Await(ctx, rebuildTimeout, rebuildLook, "end of the last rebuild", func(ctx context.Context) error {
+	var last outbox.Rebuild
+	err := rig.Await(ctx, rebuildTimeout, rebuildLook, "end of the last rebuild", func(ctx context.Context) error {
 		if err := b.Supervise(ctx); err != nil {
 			return err
 		}
@@ -136,8 +142,30 @@ func (b *rebuilds) finish(ctx context.Context) error {
 		if !row.Phase.Ended() || row.Asked != "" {
 			return fmt.Errorf("it is %s: %s", row.Phase, row.Note)
 		}
+		last = row
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	return b.dropOld(ctx, last)
+}
+
+// dropOld has the index deleted that a rebuild has replaced and kept.
+func (b *rebuilds) dropOld(ctx context.Context, row outbox.Rebuild) error {
+	if row.Phase != outbox.RebuildDone || row.OldIndex == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, calmTimeout)
+	defer cancel()
+	if _, err := b.Fleet.Output(ctx, "rebuild", "drop-old", b.domain.projection, "--by", "weftlab", "--why", "chaos"); err != nil {
+		return err
+	}
+	names, err := b.Indices(ctx, row.OldIndex)
+	if err == nil && slices.Contains(names, row.OldIndex) {
+		err = fmt.Errorf("the old index is still there: %s", row.OldIndex)
+	}
+	return err
 }
 
 // inUse returns the index behind the name.
@@ -168,7 +196,7 @@ func (r *run) known(ctx context.Context, in history.Run) (history.Run, error) {
 // replaced, and what it breaks for searches is no fault of a rebuild.
 func (r *run) excluded(kind string) error {
 	if r.rebuilds != nil && (kind == faults.WriteBlock || kind == faults.AliasRemoved) {
-		return faults.Skip("rebuilds replace the index")
+		return faults.Never("rebuilds replace the index")
 	}
 	return nil
 }

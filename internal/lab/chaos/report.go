@@ -3,6 +3,8 @@ package chaos
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
@@ -17,12 +19,15 @@ type Result struct {
 	Faults   int            `json:"faults"` // injected
 	Injected map[string]int `json:"injected"`
 	Skipped  map[string]int `json:"skipped"`
-	Seconds  float64        `json:"seconds"` // from the first fault until everything was drained
-	Produced int            `json:"produced"`
-	Unknown  int            `json:"unknown"` // events of commits that the producer got no answer to
-	Failed   int            `json:"failed"`  // events that ended in the dead letter
-	Bulk     int            `json:"bulk"`    // items of bulk requests
-	Terms    int            `json:"terms"`   // of leadership
+	// Impossible are those of Skipped that the options of the run rule out.
+	Impossible []string `json:"impossible,omitempty"`
+	Seconds    float64  `json:"seconds"` // from the first fault until everything was drained
+	Produced   int      `json:"produced"`
+	Unknown    int      `json:"unknown"`     // events of commits that the producer got no answer to
+	Failed     int      `json:"failed"`      // events that ended in the dead letter
+	Bulk       int      `json:"bulk"`        // items of bulk requests
+	Unread     int      `json:"unread_bulk"` // bulk requests whose items are not in the record
+	Terms      int      `json:"terms"`       // of leadership
 	// Spontaneous is how many terms began while everything was well. A machine that is
 	// too busy for a heartbeat in three seconds has some: no figure of the verdict.
 	Spontaneous int `json:"spontaneous_terms"`
@@ -58,7 +63,15 @@ type Result struct {
 	Delayed    map[string]int             `json:"delayed"` // events that were on their way for more than a second across the fault
 
 	Rebuilds *Rebuilds `json:"rebuilds,omitempty"`
+
+	// Inexact says that the server keeps no times of commits: the order of the record is that
+	// of statements. Named says that the server is the caller's, who may not be able to set it.
+	Inexact bool `json:"judged_by_statements,omitempty"`
+	Named   bool `json:"named_database,omitempty"`
 }
+
+// byStatements says what an inexact record is worth.
+const byStatements = "judged by the times of statements, not of commits"
 
 // Rebuilds are those that went on during the faults.
 type Rebuilds struct {
@@ -81,12 +94,20 @@ func (r *Result) Err() error {
 		{N: r.Misplaced, What: "events or rows in another shard than their entity's"},
 		{N: r.SentEarly, What: "sends without a lease"}, {N: r.Twice, What: "events done or archived twice"},
 		{N: kept, What: "finished events that stayed in the table"}, {N: r.Surprises, What: "instances that ended by themselves or badly"},
+		{N: r.Unread, What: "bulk requests that could not be read"},
 		{N: r.Missing, What: "missing documents"}, {N: r.Extra, What: "extra documents"}, {N: r.Stale, What: "stale documents"},
 	}
-	var wrong []string
+	wrong := r.idle()
+	if r.Inexact && !r.Named {
+		wrong = append(wrong, byStatements)
+	}
 	if b := r.Rebuilds; b != nil {
 		counts = append(counts, verdict.Count{N: b.Searches.Failed, What: "searches without an index"}, verdict.Count{N: b.Searches.Stale, What: "stale searches"})
-		if b.Done == 0 || b.Searches.Answered == 0 {
+		want := 1
+		if r.Seconds > severalRebuilds.Seconds() {
+			want = 2 // a second one finds what the first has left
+		}
+		if b.Done < want || b.Searches.Answered == 0 {
 			wrong = append(wrong, fmt.Sprintf("%d rebuilds and %d searches", b.Done, b.Searches.Answered))
 		}
 	}
@@ -97,6 +118,22 @@ func (r *Result) Err() error {
 		wrong = append(wrong, "not converged")
 	}
 	return verdict.Clean("the run", counts, wrong...)
+}
+
+// idle says what the run has left undone, so that nothing else it says counts.
+func (r *Result) idle() (wrong []string) {
+	if r.Faults == 0 {
+		wrong = append(wrong, "no fault was injected")
+	}
+	for _, kind := range slices.Sorted(maps.Keys(r.Skipped)) {
+		if n := r.Skipped[kind]; n > 1 && r.Injected[kind] == 0 && !slices.Contains(r.Impossible, kind) {
+			wrong = append(wrong, fmt.Sprintf("%s %d times skipped and never injected", kind, n))
+		}
+	}
+	if r.Bulk == 0 || r.Leases == 0 {
+		wrong = append(wrong, fmt.Sprintf("nothing was recorded: %d items and %d leases", r.Bulk, r.Leases))
+	}
+	return wrong
 }
 
 // write prints the table of faults and the verdict.
@@ -124,6 +161,9 @@ func (r *Result) write(w io.Writer) {
 	_ = tw.Flush()
 	fmt.Fprintf(w, "%d faults in %.0f s, %d terms, %d of them without a fault; %d events produced, %d of them ended in the dead letter, %d items sent\n",
 		r.Faults, r.Seconds, r.Terms, r.Spontaneous, r.Produced, r.Failed, r.Bulk)
+	if r.Inexact {
+		fmt.Fprintf(w, "%s: the server has track_commit_timestamp off\n", byStatements)
+	}
 	fmt.Fprintf(w, "%d lost, %d out of order, %d regressions, %d resurrected, %d acts of a second claimer, %d times of another clock; %d missing, %d extra, %d stale\n",
 		r.Lost, r.OutOfOrder, r.Regressions, r.Resurrected, r.TwoClaimers, r.WallClock, r.Missing, r.Extra, r.Stale)
 	fmt.Fprintf(w, "%.1f s at most without an event that was done\n", float64(r.PauseMS)/1000)

@@ -21,7 +21,7 @@ import (
 
 func clean() *Result {
 	return &Result{
-		Seed: 7, Faults: 3, Seconds: 12.5, Produced: 1000, Failed: 2, Bulk: 900, Terms: 3, Converged: true,
+		Seed: 7, Faults: 3, Seconds: 12.5, Produced: 1000, Failed: 2, Bulk: 900, Leases: 40, Terms: 3, Converged: true,
 		Injected: map[string]int{faults.SIGKILL: 2, faults.WriteBlock: 1}, Skipped: map[string]int{faults.Resign: 1},
 		TakeoverMS: map[string]verdict.Latency{faults.SIGKILL: {N: 2, P50: 83, P99: 1204, Max: 1204}}, Delayed: map[string]int{faults.SIGKILL: 5},
 	}
@@ -30,6 +30,11 @@ func clean() *Result {
 // Rebuilds during the faults are shown, and judged by their searches.
 func TestResultOfRebuilds(t *testing.T) {
 	t.Parallel()
+	long := clean()
+	long.Seconds, long.Rebuilds = severalRebuilds.Seconds()+1, &Rebuilds{Done: 1, Searches: traffic.Searches{Answered: 9}}
+	if err := long.Err(); err == nil || !strings.Contains(err.Error(), "1 rebuilds and 9 searches") {
+		t.Errorf("one rebuild in a long run: got %v, want it to be too few", err)
+	}
 	for want, rebuilds := range map[string]Rebuilds{
 		"PASS": {Done: 3, Searches: traffic.Searches{Answered: 100, Away: 7}},
 		"FAIL: the run is not clean: 1 searches without an index": {Done: 3, Searches: traffic.Searches{Answered: 100, Failed: 1}},
@@ -93,6 +98,12 @@ func TestResultErr(t *testing.T) {
 		"1 extra documents":                   func(r *Result) { r.Extra, r.Converged = 1, false },
 		"1 stale documents":                   func(r *Result) { r.Stale, r.Converged = 1, false },
 		"not converged":                       func(r *Result) { r.Converged = false },
+		"no fault was injected":               func(r *Result) { r.Faults = 0 },
+		"resign 2 times skipped and never":    func(r *Result) { r.Skipped[faults.Resign] = 2 },
+		"nothing was recorded: 0 items":       func(r *Result) { r.Bulk = 0 },
+		"900 items and 0 leases":              func(r *Result) { r.Leases = 0 },
+		"2 bulk requests that could not be":   func(r *Result) { r.Unread = 2 },
+		"judged by the times of statements":   func(r *Result) { r.Inexact = true },
 	} {
 		r := clean()
 		spoil(r)
@@ -103,6 +114,22 @@ func TestResultErr(t *testing.T) {
 		r.write(&out)
 		if !strings.Contains(out.String(), "FAIL: ") {
 			t.Errorf("%s: verdict is not FAIL in\n%s", want, &out)
+		}
+	}
+}
+
+// What the run could not help is shown, and is no fault of it.
+func TestResultOfWhatIsRuledOut(t *testing.T) {
+	t.Parallel()
+	r := clean()
+	r.Inexact, r.Named = true, true
+	r.Skipped[faults.Resign], r.Impossible = 2, []string{faults.Resign}
+	r.Skipped[faults.SIGKILL] = 3 // it was injected, too
+	var out bytes.Buffer
+	r.write(&out)
+	for _, want := range []string{"judged by the times of statements, not of commits: the server has track_commit_timestamp off", "PASS"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("got %s, want %q in it", &out, want)
 		}
 	}
 }
@@ -174,9 +201,14 @@ func TestResultCount(t *testing.T) {
 				Injection: &faults.Injection{Fault: faults.Named(tc.kind), Leader: tc.led, Epoch: 4, At: at(200), Accepts: at(300)},
 			},
 			{Step: Step{Kind: tc.kind}, Injection: &faults.Injection{Leader: tc.led, Epoch: 5}, Skipped: "not now"},
+			{Step: Step{Kind: faults.Resign}, Injection: &faults.Injection{}, Skipped: "not here", never: true},
+			{Step: Step{Kind: faults.Resign}, Injection: &faults.Injection{}, Skipped: "not here", never: true},
 		})
 		if got := r.TakeoverMS[tc.kind]; got != tc.want {
 			t.Errorf("%s (leader %v): got %+v, want %+v", tc.kind, tc.led, got, tc.want)
+		}
+		if diff := cmp.Diff([]string{faults.Resign}, r.Impossible); diff != "" {
+			t.Errorf("impossible faults (-want +got):\n%s", diff)
 		}
 		if r.Spontaneous != 0 {
 			t.Errorf("%s: got %d terms without a fault, want none: the first of the group, and one of the fault", tc.kind, r.Spontaneous)

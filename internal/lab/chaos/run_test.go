@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -63,6 +64,9 @@ func TestShortRunIsClean(t *testing.T) {
 	}
 	if result.Faults+result.Skipped[faults.PostgresRestartFast] != 5 || result.Skipped[faults.PostgresRestartFast] == 0 {
 		t.Errorf("faults: got %d and %v skipped, want 5 in all, with the restart of somebody else's server skipped", result.Faults, result.Skipped)
+	}
+	if !slices.Equal(result.Impossible, []string{faults.PostgresRestartFast}) {
+		t.Errorf("faults that the options rule out: got %v, want the restart", result.Impossible)
 	}
 	if result.Produced == 0 || result.Bulk == 0 || result.Terms < 2 || result.TakeoverMS[faults.SIGKILL].N+result.TakeoverMS[faults.TerminateLock].N == 0 {
 		t.Errorf("result: got %+v, want events, items, terms and takeovers", result)

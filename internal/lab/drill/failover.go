@@ -201,6 +201,18 @@ func (j *judge) sound(alias, index string) {
 		}
 		j.Check(c.what, file, seen, "0", len(c.findings) == 0)
 	}
+	j.exact(log)
+}
+
+// exact asserts that the record is in the order of commits. On a server that the caller has named it
+// says only what it is: that one cannot be made to keep their times.
+func (j *judge) exact(log *history.Log) {
+	seen := "times of commits"
+	if !log.Exact {
+		seen = "times of statements, not of commits"
+	}
+	given := j.Recipe.Servers == "given"
+	j.Check("the record is judged by", verdict.ProbeFile("history"), seen, "times of commits, where the servers are the run's own", log.Exact || given)
 }
 
 func leaderSIGTERM() Scenario {

@@ -17,9 +17,10 @@
 //   - With synchronous replication: nothing that the producer saw committed is lost.
 //   - With asynchronous replication, where the replica is cut off a moment before the
 //     primary is lost: what the producer saw committed and the new primary never had is
-//     counted. It is a limit of the replication, not an error. Every document that is
-//     newer than anything the new primary knows must be named by weft's alarm once an
-//     event of its entity comes by, and a newer change of the entity must put it right.
+//     counted. It is a limit of the replication, not an error; a round without any has tested
+//     nothing and fails. Every document that is newer than anything the new primary knows
+//     must be named by weft's alarm once an event of its entity comes by, and a newer change
+//     of the entity must put it right.
 //   - Both stores are equal when all is drained.
 //
 // # What is not

@@ -184,9 +184,9 @@ func (r *run) throughFault(ctx context.Context, round *Round, fault *faults.Inje
 	if err != nil {
 		return err
 	}
-	lossy := r.opts.Replication == stack.Asynchronous && round.Fault == faults.PrimaryKilled
+	round.Lossy = r.opts.Replication == stack.Asynchronous && round.Fault == faults.PrimaryKilled
 	var replicas []string
-	if lossy {
+	if round.Lossy {
 		primary, err := r.cluster.Primary(ctx)
 		if err != nil {
 			return err

@@ -30,11 +30,12 @@ type Result struct {
 	Twice           int  `json:"done_twice"`
 	OutOfOrder      int  `json:"out_of_order"`
 	TwoClaimers     int  `json:"two_claimers"`
-	Failed          int  `json:"failed"`           // dead letters
-	Ahead           int  `json:"ahead"`            // documents newer than anything the new primary knew
-	Unnamed         int  `json:"unnamed"`          // of these, not named by weft's alarm
-	Converged       bool `json:"converged"`        // both stores are equal
-	Unseen          int  `json:"unseen,omitempty"` // faults that did not happen
+	Failed          int  `json:"failed"`                         // dead letters
+	Ahead           int  `json:"ahead"`                          // documents newer than anything the new primary knew
+	Unnamed         int  `json:"unnamed"`                        // of these, not named by weft's alarm
+	Converged       bool `json:"converged"`                      // both stores are equal
+	Unseen          int  `json:"unseen,omitempty"`               // faults that did not happen
+	Inexact         bool `json:"judged_by_statements,omitempty"` // and not by times of commits, which all servers here keep
 
 	findings []string
 }
@@ -69,6 +70,7 @@ func (r *run) judge(ctx context.Context, result *Result) error {
 		return len(found)
 	}
 	result.Produced, result.Refused, result.LostWithPrimary = len(acknowledged), r.app.Refused(), len(r.gone)
+	result.Inexact = !log.Exact
 	result.Lost = list("lost", history.Lost(log, kept))
 	result.Unleased = list("without a lease", history.Unleased(log))
 	result.Twice = list("done twice", history.Twice(log))
@@ -94,10 +96,20 @@ func (r *run) judge(ctx context.Context, result *Result) error {
 // Err returns nil for a clean run, and otherwise says what was wrong.
 func (r *Result) Err() error {
 	var wrong []string
+	if len(r.Rounds) == 0 {
+		wrong = append(wrong, "no round took place")
+	}
+	if r.Inexact {
+		wrong = append(wrong, "judged by the times of statements, not of commits")
+	}
 	if r.Replication == stack.Synchronous && r.LostWithPrimary != 0 {
 		wrong = append(wrong, fmt.Sprintf("%d acknowledged events lost in spite of synchronous replication", r.LostWithPrimary))
 	}
-	for _, round := range r.Rounds {
+	for n, round := range r.Rounds {
+		if round.Lossy && (round.Lost == 0 || round.Ahead < doomed) {
+			wrong = append(wrong, fmt.Sprintf("round %d, %s with the replica cut off: %d events lost and %d documents ahead, want one and %d at least: the alarm was not tested",
+				n+1, round.Fault, round.Lost, round.Ahead, doomed))
+		}
 		if r.Route != "" && round.SettleMS > millis(settleLimit) {
 			wrong = append(wrong, fmt.Sprintf("%s: first event settled %.0f ms after the database took writes again, want %.0f at most", round.Fault, round.SettleMS, millis(settleLimit)))
 		}

@@ -28,9 +28,10 @@ type Round struct {
 	Instance  string  `json:"instance"`         // that led then
 	Epoch     int64   `json:"epoch"`
 
-	Lost  int `json:"lost"`  // events the producer saw committed and the new primary never had
-	Ahead int `json:"ahead"` // documents that were newer than anything the new primary knew
-	Named int `json:"named"` // of these, by weft's alarm
+	Lossy bool `json:"lossy,omitempty"` // by design: the replica was cut off before
+	Lost  int  `json:"lost"`            // events the producer saw committed and the new primary never had
+	Ahead int  `json:"ahead"`           // documents that were newer than anything the new primary knew
+	Named int  `json:"named"`           // of these, by weft's alarm
 
 	findings []string // a fault that did not happen
 }
@@ -55,7 +56,7 @@ func (r *run) round(ctx context.Context) (*Round, error) {
 	if r.random.IntN(2) == 0 {
 		round.Fault, fault = "immediate", faults.PostgresRestartImmediate
 	}
-	if r.opts.Replication == stack.Asynchronous {
+	if round.Lossy = r.opts.Replication == stack.Asynchronous; round.Lossy {
 		if err := r.cutOff(ctx, r.Servers.URL(r.replica)); err != nil {
 			return nil, err
 		}
@@ -89,6 +90,10 @@ func (r *run) round(ctx context.Context) (*Round, error) {
 	return round, nil
 }
 
+// doomed is how many changes [run.cutOff] makes that the new primary will not know, each of a
+// document.
+const doomed = 3
+
 // cutOff stops the replicas from receiving, for as long as they are to lag behind.
 func (r *run) cutOff(ctx context.Context, replicas ...string) error {
 	for _, url := range replicas {
@@ -109,11 +114,11 @@ func (r *run) cutOff(ctx context.Context, replicas ...string) error {
 		}
 	}
 	// One of each kind reaches Elasticsearch and will be unknown to the new primary.
-	doomed, err := r.app.Write(ctx, upsert(edited), traffic.Delete(traffic.Entity(removed)), upsert(created))
+	events, err := r.app.Write(ctx, upsert(edited), traffic.Delete(traffic.Entity(removed)), upsert(created))
 	if err != nil {
 		return err
 	}
-	ids := outbox.IDs(doomed, func(e *outbox.NewEvent) *outbox.ID { return &e.ID })
+	ids := outbox.IDs(events, func(e *outbox.NewEvent) *outbox.ID { return &e.ID })
 	err = r.await(ctx, "settle of the last changes", func(ctx context.Context) error {
 		return r.Holds(ctx, `select not exists (select from search_outbox_events where id = any($1) and status <> 'done')`, ids)
 	})

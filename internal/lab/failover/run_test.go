@@ -41,7 +41,7 @@ func TestOneRound(t *testing.T) {
 			if round.SettleMS <= 0 || round.OutageMS <= 0 || round.Epoch < 2 || round.LeadMS > round.SettleMS {
 				t.Errorf("round: got %+v, want times and a later term", round)
 			}
-			if lossy := kind == stack.Asynchronous; (round.Lost > 0) != lossy || (round.Ahead >= 3) != lossy || round.Named != round.Ahead {
+			if lossy := kind == stack.Asynchronous; (round.Lost > 0) != lossy || (round.Ahead >= 3) != lossy || round.Lossy != lossy || round.Named != round.Ahead {
 				t.Errorf("round: got %d lost, %d ahead, %d named; want losses only where commits do not wait, then three documents at least, and all named", round.Lost, round.Ahead, round.Named)
 			}
 			if want := "PASS (seed 3)"; !strings.Contains(out.String(), want) {
@@ -53,7 +53,7 @@ func TestOneRound(t *testing.T) {
 
 func TestVerdict(t *testing.T) {
 	t.Parallel()
-	clean := Result{Replication: stack.Synchronous, Converged: true}
+	clean := Result{Replication: stack.Synchronous, Converged: true, Rounds: []Round{{Fault: "sigkill"}}}
 	if err := clean.Err(); err != nil {
 		t.Errorf("clean run: got %v, want none", err)
 	}
@@ -68,6 +68,8 @@ func TestVerdict(t *testing.T) {
 		"6 acknowledged events lost ":  func(r *Result) { r.LostWithPrimary = 6 },
 		"the stores differ":            func(r *Result) { r.Converged = false },
 		"9 faults that did not happen": func(r *Result) { r.Unseen = 9 },
+		"no round took place":          func(r *Result) { r.Rounds = nil },
+		"judged by the times of state": func(r *Result) { r.Inexact = true },
 		"first event settled 1001 ms after the database took writes again, want 1000": func(r *Result) {
 			r.Route, r.Rounds = "hosts", []Round{{Fault: faults.PrimaryKilled, SettleMS: 1001}}
 		},
@@ -78,9 +80,17 @@ func TestVerdict(t *testing.T) {
 			t.Errorf("verdict: got %v, want %q", err, want)
 		}
 	}
-	lossy := Result{Replication: stack.Asynchronous, LostWithPrimary: 6, Converged: true}
-	if err := lossy.Err(); err != nil {
-		t.Errorf("asynchronous loss: got %v, want none: it is the limit", err)
+	for want, rounds := range map[string][]Round{
+		"": {{Fault: "sigkill", Lossy: true, Lost: 6, Ahead: 3, Named: 3}, {Fault: faults.PrimaryKilled}},
+		"round 2, immediate with the replica cut off: 0 events lost and 3 documents ahead": {
+			{Fault: "sigkill", Lossy: true, Lost: 6, Ahead: 4}, {Fault: "immediate", Lossy: true, Ahead: 3},
+		},
+		"round 1, member-killed with the replica cut off: 6 events lost and 2 documents ahead": {{Fault: faults.PrimaryKilled, Lossy: true, Lost: 6, Ahead: 2}},
+	} {
+		lossy := Result{Replication: stack.Asynchronous, LostWithPrimary: 6, Converged: true, Rounds: rounds}
+		if err := lossy.Err(); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("asynchronous loss, which is the limit, and must be seen: got %v, want %q", err, want)
+		}
 	}
 	if err := Run(t.Context(), Options{}); err == nil || !strings.Contains(err.Error(), "times: 0, want 1 or more") {
 		t.Errorf("no rounds: got %v, want a refusal", err)

@@ -23,7 +23,7 @@ func clocks() []Fault {
 		Share: 1, Draw: lasts(2*second, 4*second),
 		Available: func(_ context.Context, i *Injection) error {
 			if i.Skewed == "" {
-				return Skip("no binary with a wrong wall clock was built")
+				return Never("no binary with a wrong wall clock was built")
 			}
 			if i.Standby(i.Member) == nil {
 				return Skip("there is no standby")

@@ -57,7 +57,7 @@ type Fault struct {
 
 	// Draw decides by chance what the fault needs; nil: nothing.
 	Draw func(*Dice, *Params)
-	// Available returns a [Skip] where the fault cannot be injected; nil: it can everywhere.
+	// Available returns a [Skip], or [Never], where the fault cannot be injected; nil: it can everywhere.
 	Available func(context.Context, *Injection) error
 	// Inject begins the fault. It corrects Injection.At where the call takes time before the
 	// fault begins.
@@ -76,6 +76,12 @@ type Skip string
 
 // Error implements error.
 func (s Skip) Error() string { return string(s) }
+
+// Never is a [Skip] that what the run was started with makes certain.
+type Never string
+
+// Error implements error.
+func (n Never) Error() string { return string(n) }
 
 // Params is what chance decides about one fault. What a fault does not use is zero.
 type Params struct {

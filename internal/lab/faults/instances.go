@@ -36,7 +36,7 @@ func instances() []Fault {
 
 func shared(_ context.Context, i *Injection) error {
 	if len(i.Shards) == 0 || len(i.Members()) < 2 {
-		return Skip("instances share no shards")
+		return Never("instances share no shards")
 	}
 	return nil
 }

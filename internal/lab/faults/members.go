@@ -82,7 +82,7 @@ func members() []Fault {
 // availableMember notes who is the primary and since when the members run.
 func availableMember(ctx context.Context, i *Injection) (err error) {
 	if i.Patroni == nil {
-		return Skip("PostgreSQL does not fail over by itself here")
+		return Never("PostgreSQL does not fail over by itself here")
 	}
 	if i.primary, err = i.Patroni.Primary(ctx); err != nil {
 		return fmt.Errorf("primary: %w", err)

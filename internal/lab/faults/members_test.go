@@ -23,6 +23,15 @@ func TestPatroniFaultIsSeen(t *testing.T) {
 			t.Errorf("close: %v", err)
 		}
 	})
+	pool, err := rig.OpenPool(t.Context(), cluster.URL(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keeps string
+	if err := pool.QueryRow(t.Context(), "show track_commit_timestamp").Scan(&keeps); err != nil || keeps != "on" {
+		t.Errorf("times of commits: got %q (%v), want them kept", keeps, err)
+	}
+	pool.Close()
 	prepare := func(name string) *Injection {
 		t.Helper()
 		i := New(name, &Target{Group: &rig.Group{}, Patroni: cluster}, nil, Params{})

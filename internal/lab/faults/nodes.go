@@ -51,7 +51,7 @@ func nodes() []Fault {
 		onNode(NodeCutOff, "no byte passes between a node of the cluster and the others, and no connection ends", 1, 50*second, chosen,
 			func(ctx context.Context, i *Injection) error {
 				if !i.Servers.Cabled() {
-					return Skip("the nodes have no networks of their own, which take root")
+					return Never("the nodes have no networks of their own, which take root")
 				}
 				return i.Servers.CutOff(ctx, i.node)
 			},
@@ -81,7 +81,7 @@ func onNode(name, about string, share int, longest time.Duration, which func(con
 		Draw: func(d *Dice, p *Params) { p.Variant, p.Hold = d.IntN(9), d.Between(longest/5, longest) },
 		Available: func(_ context.Context, i *Injection) error {
 			if i.Servers == nil || len(i.Servers.ElasticNodes()) < 2 {
-				return Skip("no cluster of Elasticsearch was started here")
+				return Never("no cluster of Elasticsearch was started here")
 			}
 			return nil
 		},
@@ -159,7 +159,7 @@ func moveShard(ctx context.Context, i *Injection) error {
 		}
 	}
 	if to == "" {
-		return Skip("every node has a copy of the shard")
+		return Never("every node has a copy of the shard")
 	}
 	move := map[string]any{"index": i.index, "shard": shard.Number(), "from_node": shard.Node, "to_node": to}
 	if err := i.Elastic.Do(ctx, http.MethodPost, "/_cluster/reroute", map[string]any{"commands": []any{map[string]any{"move": move}}}, nil); err != nil {

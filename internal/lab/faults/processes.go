@@ -96,7 +96,7 @@ func startAgain(ctx context.Context, i *Injection) error {
 
 func knowsResign(ctx context.Context, i *Injection) error {
 	if _, err := i.Fleet.Output(ctx, "resign", "--help"); err != nil {
-		return Skip("this weft has no command resign")
+		return Never("this weft has no command resign")
 	}
 	return nil
 }

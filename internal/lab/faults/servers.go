@@ -46,7 +46,7 @@ func restart(name, about string, server stack.Server, stop stopping, share int) 
 		Crash: name == PostgresRestartImmediate || name == PostgresSIGKILL,
 		Available: func(_ context.Context, i *Injection) error {
 			if server == stack.Postgres && !i.Started.Postgres || server == stack.Elastic && !i.Started.Elastic {
-				return Skip("the servers are not of this run")
+				return Never("the servers are not of this run")
 			}
 			return nil
 		},

@@ -39,9 +39,9 @@
 //   - [SentEarly]: nothing is sent for an entity before a lease on one of its events has
 //     committed.
 //   - [Lost]: every event has a fate. It ends done or failed, in the table, in the history
-//     or deleted by a settle, with no gap in its record; what the producer saw committed is
-//     there. [Unprojected]: none is done before Elasticsearch confirmed a version as new as
-//     its own. [Twice]: none is done or archived more than once.
+//     or deleted by a settle, with no gap in its record; no dead letter leaves the table; what
+//     the producer saw committed is there. [Unprojected]: none is done before Elasticsearch
+//     confirmed a version as new as its own. [Twice]: none is done or archived more than once.
 //   - [Regressions]: versions never go back, in Elasticsearch's own order of writes, and
 //     all its answers are those of a register that refuses older versions, with lost
 //     answers meaning either. [Resurrected]: no deleted document comes back.

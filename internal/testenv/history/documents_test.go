@@ -296,6 +296,7 @@ func TestUnprojected(t *testing.T) {
 		"Throttled":        {projected(3), newTraffic().send(Index, 3, throttled), []string{"before Elasticsearch had confirmed"}},
 		"NoIndex":          {projected(3), newTraffic().send(Delete, 3, noIndex), []string{"before Elasticsearch had confirmed"}},
 		"OnlyAfterwards":   {projected(3), newTraffic().send(Index, 1).send(Index, 3, anHourOn), []string{"no newer version of its document than 1"}},
+		"AnsweredTooLate":  {projected(3), newTraffic().send(Index, 3, taking(time.Hour)), []string{"before Elasticsearch had confirmed"}},
 		"AnotherDocument":  {projected(3), newTraffic().send(Index, 3, func(a *Applied) { a.ID = another.String() }), []string{"before Elasticsearch had confirmed"}},
 		"DeletedAsDone":    {ended(removed(3, Pending)), newTraffic(), []string{"before Elasticsearch had confirmed"}},
 		"DeadLetterIsFine": {ended(became(1, Failed)), newTraffic(), nil},

@@ -82,6 +82,11 @@ func TestCheck(t *testing.T) {
 		t.Errorf("sound run: got %v", err)
 	}
 
+	// A record in which nothing was sent is one; see Run.Applied.
+	v = Check(Run{Log: sound.read(), Applied: []Applied{}})
+	expect(t, "lost when all passed by the record", v.Lost,
+		"done before Elasticsearch had confirmed a version", "done before Elasticsearch had confirmed a version")
+
 	s := takeover()
 	s.batch("a", 1, became(6, Failed))
 	s.commit(enqueued(7))

@@ -17,10 +17,11 @@ type Enqueued struct {
 
 // Lost returns the events without a fate: that are neither done nor failed at the end,
 // whose record has a gap, or whose row is gone, was removed before it was done or says
-// otherwise; those that were archived and are not in the history; and those of acknowledged
-// that are not in the record. An event whose commit was answered by an error does not
-// belong in acknowledged: nobody knows whether it exists, and when it does, the record has
-// it.
+// otherwise; those that were removed when they had failed, or when they were done and should
+// have been moved to the history; those that were archived and are not in the history; and
+// those of acknowledged that are not in the record. An event whose commit was answered by an
+// error does not belong in acknowledged: nobody knows whether it exists, and when it does,
+// the record has it.
 //
 // It proves that what the producer saw committed has come to an end that somebody can
 // point to: a row that is done or failed, a row of the history, or, where finished events
@@ -44,6 +45,8 @@ func Lost(log *Log, acknowledged []Enqueued) []Finding {
 			found = append(found, finding(c, "its change from %s to %s was never recorded", was, c.From))
 		case c.From.open() && c.To == Deleted && log.Finished != outbox.Discard:
 			found = append(found, finding(c, "removed from the table, and not moved to its history, when it was %s", c.From))
+		case c.To == Deleted && (c.From == Failed || c.From == Done && log.Finished == outbox.Archive):
+			found = append(found, finding(c, "removed from the table when it was %s", c.From))
 		}
 		before[c.Event] = c.To
 	}
@@ -165,20 +168,21 @@ func lasts(log *Log) (last map[outbox.ID]*Change, order []outbox.ID) {
 	return last, order
 }
 
-// Unprojected returns the events that became done although Elasticsearch had not been
-// asked before for a version of their document as new as theirs, or has not confirmed
-// it. Being superseded is no exception: the newer event's version is newer. It takes the
-// database's clock and that of the recording process for the same.
+// Unprojected returns the events that became done although Elasticsearch had not confirmed
+// before a version of their document as new as theirs. Being superseded is no exception: the
+// newer event's version is newer. It takes the database's clock and that of the recording
+// process for the same: between the answer and the commit it is several ways from process to
+// process, which is more than the clocks of one machine are apart.
 func Unprojected(log *Log, applied []Applied) []Finding {
 	confirmed := map[string]*confirmations{}
-	for _, a := range byTime(applied) {
+	for _, a := range sorted(applied, func(a *Applied) time.Time { return a.Answered }) {
 		if a.wrote() || a.refused() {
 			d := confirmed[a.ID]
 			if d == nil {
 				d = &confirmations{}
 				confirmed[a.ID] = d
 			}
-			d.add(a.Sent, max(a.Version, a.ResultVersion))
+			d.add(a.Answered, max(a.Version, a.ResultVersion))
 		}
 	}
 	var found []Finding
@@ -209,7 +213,7 @@ func (d *confirmations) add(at time.Time, version int64) {
 	}
 }
 
-// before returns the newest version asked for before t and confirmed, -1 when there was none.
+// before returns the newest version confirmed before t, -1 when there was none.
 func (d *confirmations) before(t time.Time) int64 {
 	if d == nil {
 		return -1
@@ -223,10 +227,15 @@ func (d *confirmations) before(t time.Time) int64 {
 
 // byTime returns applied in the order of sending.
 func byTime(applied []Applied) []*Applied {
+	return sorted(applied, func(a *Applied) time.Time { return a.Sent })
+}
+
+// sorted returns applied in the order of one of its times.
+func sorted(applied []Applied, at func(*Applied) time.Time) []*Applied {
 	out := make([]*Applied, len(applied))
 	for i := range applied {
 		out[i] = &applied[i]
 	}
-	slices.SortStableFunc(out, func(a, b *Applied) int { return a.Sent.Compare(b.Sent) })
+	slices.SortStableFunc(out, func(a, b *Applied) int { return at(a).Compare(at(b)) })
 	return out
 }

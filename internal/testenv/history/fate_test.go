@@ -67,6 +67,24 @@ func TestLost(t *testing.T) {
 			doctor: func(s *script) { archive(s); s.batch("b", 2, removed(4, Pending)) },
 			want:   []string{"version 4 (event 00000000-0000-0000-0000-000000000004): removed from the table, and not moved to its history, when it was pending"},
 		},
+		"ArchivedByNobody": {
+			doctor: func(s *script) { archive(s); s.batch("b", 2, done(4)); s.commit(removed(4, Done)) },
+			want:   []string{"version 4 (event 00000000-0000-0000-0000-000000000004): removed from the table when it was done"},
+		},
+		"DeadLetterRemoved": {
+			doctor: func(s *script) {
+				s.commit(enqueued(4))
+				s.batch("b", 2, became(4, Failed))
+				s.commit(removed(4, Failed))
+			},
+			want: []string{"removed from the table when it was failed"},
+		},
+		"KeptAndPrunedLater": {
+			doctor: func(s *script) { s.commit(enqueued(4)); s.batch("b", 2, done(4)); s.commit(removed(4, Done)) },
+		},
+		"ArchivedByAPrune": {
+			doctor: func(s *script) { archive(s); s.batch("b", 2, done(4)); s.commit(removed(4, Done), copied(4)) },
+		},
 		"GoneFromTheHistory": {
 			doctor: func(s *script) { archive(s); s.batch("b", 2, removed(4, Pending), copied(4)); s.log.History = nil },
 			want:   []string{"archived, and not in the history"},

@@ -40,11 +40,14 @@ func (h *Host) writeConfig(file string) error {
 	return os.WriteFile(file, content, 0o644)
 }
 
-// dynamic is the configuration that the members share, as Patroni's documentation advises.
+// dynamic is the configuration that the members share, as Patroni's documentation advises. What
+// Patroni holds for its own is off unless it is here: the record of a run needs times of commits.
 func (c *Cluster) dynamic() object {
 	dcs := object{
 		"ttl": 30, "loop_wait": 10, "retry_timeout": 10, "maximum_lag_on_failover": 1 << 20, "synchronous_mode": c.opts.Synchronous,
-		"postgresql": object{"use_pg_rewind": true, "use_slots": true, "parameters": object{"max_connections": 100, "wal_keep_size": "256MB", "log_min_messages": "log"}},
+		"postgresql": object{"use_pg_rewind": true, "use_slots": true, "parameters": object{
+			"max_connections": 100, "wal_keep_size": "256MB", "log_min_messages": "log", "track_commit_timestamp": "on",
+		}},
 	}
 	if c.opts.Quick {
 		dcs["ttl"], dcs["loop_wait"], dcs["retry_timeout"] = 20, 1, 3

@@ -48,6 +48,7 @@ func (t *Tap) bulk(w http.ResponseWriter, r *http.Request) {
 		lines, err = parseBulk(text)
 	}
 	if err != nil { // the server's to judge
+		t.rec.pass()
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		t.pass.ServeHTTP(w, r)
 		return

@@ -10,14 +10,16 @@ import (
 type Recorder struct {
 	mu      sync.Mutex
 	request int64
+	unread  int
 	applied []history.Applied
 }
 
 // NewRecorder returns an empty record, for any number of taps.
-func NewRecorder() *Recorder { return new(Recorder) }
+func NewRecorder() *Recorder { return &Recorder{applied: []history.Applied{}} }
 
 // Applied returns the items of all requests that have ended, in the order of their ends,
-// those of one request in its own. The slice is shared: it is for reading.
+// those of one request in its own. It is never nil, which says that nobody recorded. The
+// slice is shared: it is for reading.
 func (r *Recorder) Applied() []history.Applied {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -30,6 +32,20 @@ func (r *Recorder) Len() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.applied)
+}
+
+// Unread returns how many bulk requests taps have passed on without understanding them: their
+// items are missing from Applied.
+func (r *Recorder) Unread() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.unread
+}
+
+func (r *Recorder) pass() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unread++
 }
 
 func (r *Recorder) next() int64 {

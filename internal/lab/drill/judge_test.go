@@ -1,0 +1,38 @@
+package drill
+
+import (
+	"testing"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
+	"github.com/samuelhu324-dev/weft/internal/testenv/history"
+)
+
+// The run's own servers keep times of commits; on others a record without them is judged, and says so.
+func TestRecordMustBeExact(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		servers     string
+		exact, want bool
+		seen        string
+	}{
+		{"embedded", true, true, "times of commits"},
+		{"embedded", false, false, "times of statements, not of commits"},
+		{"given", true, true, "times of commits"},
+		{"given", false, true, "times of statements, not of commits"},
+	} {
+		dir, err := verdict.Create(t.TempDir(), "some", time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		j := &judge{verdict.NewJudge(&verdict.Evidence{Dir: dir, Recipe: verdict.Recipe{Servers: tc.servers, Outcome: verdict.Completed}})}
+		j.exact(&history.Log{Exact: tc.exact})
+		result, err := j.Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if last := result.Checks[len(result.Checks)-1]; result.OK != tc.want || last.Seen != tc.seen {
+			t.Errorf("%s servers, exact %v: got %v with %+v, want %v", tc.servers, tc.exact, result.OK, last, tc.want)
+		}
+	}
+}
