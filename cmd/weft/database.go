@@ -38,6 +38,11 @@ func (a *app) connected(cmd *cobra.Command, connections int, q query) error {
 			return err
 		}
 		defer pool.Close()
+		check, cancel := context.WithTimeout(ctx, preflightTimeout)
+		defer cancel()
+		if err := migrations.CheckShards(check, pool, cfg.Shards.Of); err != nil {
+			return err
+		}
 		return q(ctx, cfg, pool)
 	})
 }
@@ -60,8 +65,8 @@ func interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 }
 
-// mayWrite returns why a command must not write: a replica, another environment, a schema
-// that is too old. A newer schema is no obstacle.
+// mayWrite returns why a command must not write: a replica, another environment, a shard that has
+// moved away, a schema that is too old. A newer schema is no obstacle.
 func mayWrite(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
 	defer cancel()
@@ -71,7 +76,14 @@ func mayWrite(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) error 
 	if err := postgres.CheckEnvironment(ctx, pool, cfg.Env); err != nil {
 		return err
 	}
-	err := migrations.Check(ctx, pool)
+	away, err := migrations.ReadAway(ctx, pool, "")
+	if err == nil && away != nil {
+		err = elsewhere("the shard of group "+cfg.Group, away)
+	}
+	if err != nil {
+		return err
+	}
+	err = migrations.Check(ctx, pool)
 	if _, ahead := errors.AsType[*migrations.AheadError](err); ahead {
 		return nil
 	}

@@ -77,6 +77,9 @@ func diagnose(err error) (int, string) {
 	if behind, ok := errors.AsType[*migrations.BehindError](err); ok {
 		return exitTryAgain, behind.Error()
 	}
+	if other, ok := errors.AsType[*migrations.ShardsError](err); ok {
+		return exitConfig, other.Error()
+	}
 	if _, ok := errors.AsType[*migrations.AheadError](err); ok {
 		return exitRefused, records.Plain(err.Error()) + ": use the build that has migrated it"
 	}

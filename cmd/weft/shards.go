@@ -195,6 +195,9 @@ func readShard(ctx context.Context, cfg config.Config, n int) (row shardRow, err
 	if st.Led() {
 		row.Leader = st.Instance
 	}
+	if err == nil {
+		err = migrations.CheckShards(ctx, conn, one.Shards.Of)
+	}
 	if err != nil {
 		return row, err
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,6 +46,12 @@ func TestShards(t *testing.T) {
 	first, err := postgres.InSchema(strings.TrimPrefix(env[0], "DATABASE_URL="), "shard_0")
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, command := range [][]string{{"status"}, {"verify"}, {"shards", "list"}} {
+		fewer := weft(t, append(slices.Clone(env), "WEFT_SHARDS=2"), command...)
+		if want := "WEFT_SHARDS is 2, and entities are dealt out to 3 shards: set it to 3 for all instances and commands"; fewer.code != exitConfig || !strings.Contains(fewer.errOut, want) {
+			t.Errorf("%s with a smaller number: got code %d and %q, want %d and %q", command, fewer.code, fewer.errOut, exitConfig, want)
+		}
 	}
 	role := testenv.Runner(t, first).Username()
 	if r := weft(t, env, "migrate", "grant", role); r.code != 0 || strings.Count(r.out, "granted to "+role) != 3 {

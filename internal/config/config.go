@@ -45,6 +45,7 @@ type Config struct {
 // Shards says how many shards entities are dealt out to, and where these are.
 type Shards struct {
 	Count  int    // 1 for none
+	Of     int    // how many there are, where the settings are those of one; no setting
 	Prefix string // of their schemas; the number follows
 	// Indexes says whether they write to one index, or to an index each behind one alias: shared, own.
 	Indexes string

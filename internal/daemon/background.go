@@ -98,6 +98,9 @@ func (d *daemon) check(ctx context.Context) error {
 	if err := migrations.CheckRights(ctx, d.pool, d.modes()...); err != nil {
 		return err
 	}
+	if err := migrations.CheckShards(ctx, d.pool, d.cfg.Shards.Of); err != nil {
+		return err
+	}
 	err := migrations.Check(ctx, d.pool)
 	if ahead, ok := errors.AsType[*migrations.AheadError](err); ok {
 		d.log.Warn("database is newer than this build", zap.String("event", "migrations.ahead"), zap.Error(ahead))

@@ -25,6 +25,10 @@ const seenLately = announceEvery + 1500*time.Millisecond
 // that died was not seen lately.
 const settleIn = 5 * time.Second
 
+// instancesTimeout is how long the balancer waits for one shard's list of instances: what it does for
+// the shards on other servers waits, too.
+const instancesTimeout = time.Second
+
 // giveUpRest is how long an instance keeps a shard that nobody took when it was handed over, unless
 // instances come or go.
 const giveUpRest = time.Minute
@@ -39,12 +43,13 @@ type balancer struct {
 	epoch  int64       // of the term that gives it up
 	rest   time.Time   // nothing is handed over before
 	fault  bool        // that was logged last
+	asked  int         // the shard whose database has said last who is there
 }
 
 func newBalancer(p *process) *balancer {
 	n := len(p.shards)
 	return &balancer{process: p, given: -1, since: make([]time.Time, n),
-		view: shards.View{Me: p.cfg.Instance, Leaders: make([]string, n), Vacant: make([]bool, n)}}
+		view: shards.View{Me: p.cfg.Instance, Leaders: make([]string, n), Vacant: make([]bool, n), Kept: make([]bool, n)}}
 }
 
 // run decides at each heartbeat until ctx ends.
@@ -59,11 +64,10 @@ func (b *balancer) run(ctx context.Context) error {
 	})
 }
 
-// step looks who leads which shard, and does what follows from that.
+// step looks who leads which shard, and does what follows from that. It hands nothing over while it
+// does not know who else is there.
 func (b *balancer) step(ctx context.Context) error {
-	if err := b.look(ctx); err != nil {
-		return err
-	}
+	unknown := b.look(ctx)
 	plan := shards.Decide(b.view)
 	b.view.Uneven = plan.Uneven
 	switch {
@@ -78,11 +82,15 @@ func (b *balancer) step(ctx context.Context) error {
 	if b.given >= 0 {
 		outcome := shards.HandedOver(b.view.Me, b.epoch, b.view.Leaders[b.given], b.shards[b.given].elector.Status().Epoch)
 		if outcome == shards.Returned {
+			b.view.Kept[b.given] = true
 			b.rest = time.Now().Add(giveUpRest)
 		}
 		if outcome != shards.Underway {
 			b.given = -1
 		}
+	}
+	if unknown != nil {
+		return unknown
 	}
 	if plan.GiveUp < 0 || b.given >= 0 || time.Now().Before(b.rest) || time.Since(b.uneven) < max(settleIn, 3*b.cfg.Leader.Heartbeat) {
 		return nil
@@ -90,15 +98,13 @@ func (b *balancer) step(ctx context.Context) error {
 	return b.giveUp(ctx, plan.GiveUp)
 }
 
-// look brings the view up to date. Without an answer of the database it stays what it was, and so
-// do the shares.
+// look brings the view up to date. Without an answer of a database the instances stay what they were;
+// whether a shard has a leader each elector knows by itself.
 func (b *balancer) look(ctx context.Context) error {
 	live, err := b.live(ctx)
-	if err != nil {
-		return err
-	}
-	if !slices.Equal(live, b.view.Live) {
+	if err == nil && !slices.Equal(live, b.view.Live) {
 		b.view.Live, b.rest = live, time.Time{}
+		clear(b.view.Kept)
 	}
 	for n := range b.shards {
 		holder := b.leaderOf(n)
@@ -110,21 +116,22 @@ func (b *balancer) look(ctx context.Context) error {
 		}
 		b.view.Vacant[n] = holder == "" && time.Since(b.since[n]) > vacantAfter*b.cfg.Leader.Heartbeat
 	}
-	return nil
+	return err
 }
 
-// live returns the instances that were seen lately, as the first shard has them that answers. One
-// that hands over to stop is not among them.
+// live returns the instances that were seen lately, as the first shard has them that answers, beginning
+// with the one that did so before: another may be on a server that is silent. One that hands over to
+// stop is not among them.
 func (b *balancer) live(ctx context.Context) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
 	var errs []error
-	for _, d := range b.shards {
-		all, err := leader.Instances(ctx, d.pool, d.cfg.Group)
+	for i := range b.shards {
+		n := (b.asked + i) % len(b.shards)
+		all, err := b.instances(ctx, b.shards[n])
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
+		b.asked = n
 		var live []string
 		for _, in := range all {
 			if in.SeenAgo < seenLately && in.Role != leader.RoleDisconnected {
@@ -134,6 +141,12 @@ func (b *balancer) live(ctx context.Context) ([]string, error) {
 		return live, nil
 	}
 	return nil, errors.Join(errs...)
+}
+
+func (b *balancer) instances(ctx context.Context, d *daemon) ([]leader.Instance, error) {
+	ctx, cancel := context.WithTimeout(ctx, instancesTimeout)
+	defer cancel()
+	return leader.Instances(ctx, d.pool, d.cfg.Group)
 }
 
 // giveUp hands a shard over as weft resign does: the leader drains, settles and frees the lock.

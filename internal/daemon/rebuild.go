@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/samuelhu324-dev/weft/leader"
+	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections"
 	"github.com/samuelhu324-dev/weft/projections/elastic"
@@ -236,6 +237,13 @@ func (r *rebuilder) begin(ctx context.Context) error {
 
 // refusal returns why no rebuild is possible, and notes the index that is in use.
 func (r *rebuilder) refusal(ctx context.Context) (string, error) {
+	away, err := migrations.ReadAway(ctx, r.d.pool, "")
+	if err != nil {
+		return "", err
+	}
+	if away != nil { // its tables are empty here, and so would the new index be
+		return fmt.Sprintf("the shard %s; %s", away, away.Remedy()), nil
+	}
 	if r.sink == nil {
 		return "", nil
 	}
@@ -287,6 +295,12 @@ func (r *rebuilder) giveUp(ctx context.Context, phase outbox.RebuildPhase, why s
 
 // finish records the end of a rebuild, and only then ends the writes to both indexes.
 func (r *rebuilder) finish(ctx context.Context) error {
+	// The answer of the move may have been lost, and the new index have refused something since.
+	if r.sink != nil && r.row.NewIndex != "" && r.row.Asked != outbox.RebuildAbort {
+		if err := r.again(ctx); err != nil {
+			return err
+		}
+	}
 	r.row.Phase, r.row.Note = outbox.RebuildDone, ""
 	if r.sink == nil || r.row.OldIndex == r.sink.Index() { // a plain index is gone
 		r.row.OldIndex = ""

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/samuelhu324-dev/weft/internal/verify"
+	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections"
 )
@@ -102,6 +103,9 @@ type scrubber struct {
 
 // cycle goes on with a comparison, or begins one when it is time. It returns how long to wait.
 func (s *scrubber) cycle(ctx context.Context) (time.Duration, error) {
+	if away, err := migrations.ReadAway(ctx, s.d.pool, ""); err != nil || away != nil {
+		return scrubRetry, err // a shard that is elsewhere has no rows here
+	}
 	cfg := s.d.cfg
 	name, table := s.projector.proj.Name(), s.projector.proj.Table()
 	mender, err := outbox.OpenMender(ctx, s.d.pool, table, name, cfg.Database.Timeout)

@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/samuelhu324-dev/weft/internal/daemon"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/migrations"
@@ -160,15 +162,7 @@ func TestShardsWithAnIndexEach(t *testing.T) {
 	r.start("a", env...)
 	b := r.start("b", env...)
 	testenv.Eventually(t, func() bool { return b.leads() == shardCount/2 }, "a share for the second")
-	documents := func(query string) int {
-		t.Helper()
-		var found struct {
-			Count int `json:"count"`
-		}
-		r.elasticCall(http.MethodPost, "/"+r.index+"/_refresh", "", nil)
-		r.elasticCall(http.MethodGet, "/"+r.index+"/_count?q="+query, "", &found)
-		return found.Count
-	}
+	documents := r.found
 	keys := newKeys(200)
 	write := func(version int64) {
 		t.Helper()
@@ -226,6 +220,62 @@ func TestShardsWithAnIndexEach(t *testing.T) {
 	}
 	if got := slices.Sorted(maps.Keys(behind)); !slices.Equal(got, want) {
 		t.Errorf("the searched name leads to %v, want %v", got, want)
+	}
+}
+
+// TestFewerShardsThanThereAre: an instance that leads the first two of four would leave the others alone.
+func TestFewerShardsThanThereAre(t *testing.T) {
+	t.Parallel()
+	r := sharded(t)
+	a := r.start("a", "WEFT_SHARDS=2")
+	<-a.done
+	err := a.stop()
+	if other, ok := errors.AsType[*migrations.ShardsError](daemon.Cause(err)); !ok || *other != (migrations.ShardsError{Set: 2, There: shardCount}) {
+		t.Errorf("got %v, want an error about the number of shards", err)
+	}
+}
+
+// found counts documents by the name that searches use.
+func (r *rig) found(query string) int {
+	r.t.Helper()
+	var found struct {
+		Count int `json:"count"`
+	}
+	r.elasticCall(http.MethodPost, "/"+r.index+"/_refresh", "", nil)
+	r.elasticCall(http.MethodGet, "/"+r.index+"/_count?q="+query, "", &found)
+	return found.Count
+}
+
+// TestNoRebuildOfAShardThatIsAway: its tables are empty at the old home, so a new index of them would be,
+// too, and would take the place of all its documents.
+func TestNoRebuildOfAShardThatIsAway(t *testing.T) {
+	t.Parallel()
+	r := sharded(t)
+	r.start("a", fmt.Sprintf("WEFT_SHARDS=%d", shardCount), "WEFT_SHARDS_INDEXES=own")
+	keys := newKeys(100)
+	for _, k := range keys {
+		r.write(change{k, 1, "upsert", "text"})
+	}
+	testenv.Eventually(t, func() bool { return r.open() == 0 && r.found("*") == len(keys) }, "all documents")
+	r.exec("truncate shard_1.search_index, shard_1.search_outbox_events")
+	r.exec(migrations.AwaySQL("shard_1", 1))
+	r.exec("insert into shard_1.weft_shard_away (server, since, arriving, move) values ('db2:5432/shop', now(), false, gen_random_uuid())")
+	in, err := postgres.InSchema(r.url, "shard_1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const projection = "search_index_to_elastic"
+	pool := testenv.Pool(t, in)
+	if ok, err := outbox.RequestRebuild(t.Context(), pool, projection, false, "test", "test", time.Minute); err != nil || !ok {
+		t.Fatalf("ask for the rebuild: %v, %v", ok, err)
+	}
+	var row outbox.Rebuild
+	testenv.Eventually(t, func() bool {
+		row, err = outbox.ReadRebuild(t.Context(), pool, projection, time.Minute)
+		return err == nil && row.Phase.Ended()
+	}, "the rebuild ends")
+	if row.Phase != outbox.RebuildFailed || !strings.Contains(row.Note, "the shard is on db2:5432/shop since") || r.found("*") != len(keys) {
+		t.Errorf("got %s (%s) and %d documents, want a refusal and all %d", row.Phase, row.Note, r.found("*"), len(keys))
 	}
 }
 

@@ -8,6 +8,7 @@ type View struct {
 	Live    []string // instances that were seen lately, this one among them or not
 	Leaders []string // of each shard; empty where nobody leads
 	Vacant  []bool   // shards that nobody has led for longer than a hand-over takes
+	Kept    []bool   // shards that this instance has handed over, and nobody took
 	Uneven  bool     // of the plan before
 }
 
@@ -50,19 +51,25 @@ func Decide(v View) Plan {
 	}
 	first := slices.IndexFunc(live, func(name string) bool { return led[name] == most })
 	if p.Uneven && all && live[first] == v.Me {
-		p.GiveUp = last(v.Leaders, v.Me)
+		p.GiveUp = last(v)
 	}
 	return p
 }
 
-// last returns the last shard that an instance leads.
-func last(leaders []string, name string) int {
-	for i := len(leaders) - 1; i >= 0; i-- {
-		if leaders[i] == name {
+// last returns the last shard that the instance leads. One that nobody took comes after the others:
+// whoever is to have it may not reach its database.
+func last(v View) int {
+	kept := none
+	for i := len(v.Leaders) - 1; i >= 0; i-- {
+		switch {
+		case v.Leaders[i] != v.Me:
+		case !v.Kept[i]:
 			return i
+		case kept == none:
+			kept = i
 		}
 	}
-	return none
+	return kept
 }
 
 // Outcome is what became of a hand-over.

@@ -12,7 +12,7 @@ import (
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		me, live, leaders, vacant string // one letter each; "-" for nobody, "x" for vacant
+		me, live, leaders, vacant string // one letter each; "-" for nobody, "x" for vacant, "k" for kept
 		uneven                    bool
 		campaign                  string
 		giveUp                    int
@@ -32,12 +32,15 @@ func TestDecide(t *testing.T) {
 		"ThirdComesOthersWait":         {me: "b", live: "abc", leaders: "aabb", campaign: "nnnn", giveUp: -1},
 		"VacantIsOpenToAll":            {me: "b", live: "abc", leaders: "a-bb", vacant: "nxnn", uneven: true, campaign: "nynn", giveUp: -1},
 		"LeaderThatIsNotSeenIsNoShare": {me: "a", live: "ab", leaders: "abzz", campaign: "yyyy", giveUp: -1},
+		"KeptComesLast":                {me: "a", live: "ac", leaders: "aaaa", vacant: "nnnk", campaign: "nnnn", giveUp: 2},
+		"AllAreKept":                   {me: "a", live: "ac", leaders: "aaac", vacant: "kkkn", campaign: "nnnn", giveUp: 2},
 		"MoreInstancesThanShards":      {me: "a", live: "abc", leaders: "ab", campaign: "yy", giveUp: -1},
 	} {
-		v := shards.View{Me: c.me, Live: strings.Split(c.live, ""), Vacant: make([]bool, len(c.leaders)), Uneven: c.uneven}
+		v := shards.View{Me: c.me, Live: strings.Split(c.live, ""), Vacant: make([]bool, len(c.leaders)), Kept: make([]bool, len(c.leaders)), Uneven: c.uneven}
 		for i, l := range c.leaders {
 			v.Leaders = append(v.Leaders, strings.Trim(string(l), "-"))
 			v.Vacant[i] = c.vacant != "" && c.vacant[i] == 'x'
+			v.Kept[i] = c.vacant != "" && c.vacant[i] == 'k'
 		}
 		p := shards.Decide(v)
 		got := ""
@@ -70,7 +73,7 @@ func TestDecideConverges(t *testing.T) {
 			var given []int
 			tries := map[int][]string{}
 			for _, me := range live {
-				p := shards.Decide(shards.View{Me: me, Live: live, Leaders: leaders, Vacant: make([]bool, n), Uneven: uneven[me]})
+				p := shards.Decide(shards.View{Me: me, Live: live, Leaders: leaders, Vacant: make([]bool, n), Kept: make([]bool, n), Uneven: uneven[me]})
 				uneven[me] = p.Uneven
 				if p.GiveUp >= 0 {
 					given = append(given, p.GiveUp)

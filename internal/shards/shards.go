@@ -35,7 +35,7 @@ func Config(cfg config.Config, n int) (config.Config, error) {
 	if err != nil {
 		return cfg, err
 	}
-	cfg.Group, cfg.Database.URL, cfg.Shards.Count, cfg.Shards.Servers = Group(cfg, n), config.URL(url), 1, nil
+	cfg.Group, cfg.Database.URL, cfg.Shards.Of, cfg.Shards.Count, cfg.Shards.Servers = Group(cfg, n), config.URL(url), cfg.Shards.Count, 1, nil
 	cfg.Desk.Listen = nextPort(cfg.Desk.Listen, n)
 	if cfg.Shards.Indexes == config.IndexesOwn {
 		cfg.Elastic.SearchAlias, cfg.Elastic.Index = cfg.Elastic.Index, elastic.IndexOfShard(cfg.Elastic.Index, n)
