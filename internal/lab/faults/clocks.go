@@ -73,12 +73,15 @@ func (i *Injection) groupOf(ctx context.Context, m *rig.Member) (*rig.Group, err
 		return nil, err
 	}
 	leaders, err := i.Shards.Leaders(ctx)
+	if err != nil {
+		return nil, err
+	}
 	for n, l := range leaders {
 		if l.Instance == m.Name {
 			return i.Shards[n], nil
 		}
 	}
-	return nil, errors.Join(err, Skip("the instance with the wrong clock leads no shard"))
+	return nil, Skip("the instance with the wrong clock leads no shard")
 }
 
 // end asks a member to stop and waits for its end.
