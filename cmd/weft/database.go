@@ -40,8 +40,9 @@ func (a *app) connected(cmd *cobra.Command, connections int, q query) error {
 		defer pool.Close()
 		check, cancel := context.WithTimeout(ctx, preflightTimeout)
 		defer cancel()
-		if err := migrations.CheckShards(check, pool, cfg.Shards.Of); err != nil {
-			return err
+		other := migrations.CheckShards(check, pool, cfg.Shards.Of)
+		if _, ok := errors.AsType[*migrations.ShardsError](other); ok { // of any other fault q says more
+			return other
 		}
 		return q(ctx, cfg, pool)
 	})

@@ -55,14 +55,9 @@ before; 75 when it was interrupted.`,
   weft failed discard --reason es_4xx --since 2h --by alice --why "test data"
   weft failed discard 7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11 --by alice --why "the row is gone"`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.check(cmd, args); err != nil {
-				return err
-			}
-			return a.writing(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
-				return a.discard(ctx, cmd, cfg, pool, f)
-			})
-		},
+		RunE: a.changing(f.check, func(ctx context.Context, cmd *cobra.Command, cfg config.Config, pool *pgxpool.Pool) error {
+			return a.discard(ctx, cmd, cfg, pool, f)
+		}),
 	}
 	f.addFlags(cmd, "discards", "discarded")
 	databaseFlags(cmd, "projections", "env")

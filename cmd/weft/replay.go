@@ -75,14 +75,9 @@ interrupted.`,
   weft replay 7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11 --by alice --why "row fixed"
   weft replay --all --limit 1000 --rate 100 --by alice --why "after the restore"`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.check(cmd, args); err != nil {
-				return err
-			}
-			return a.writing(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
-				return a.replay(ctx, cmd, cfg, pool, f)
-			})
-		},
+		RunE: a.changing(f.check, func(ctx context.Context, cmd *cobra.Command, cfg config.Config, pool *pgxpool.Pool) error {
+			return a.replay(ctx, cmd, cfg, pool, f)
+		}),
 	}
 	f.addFlags(cmd, "replays", "replayed")
 	f.sel.addDiscarded(cmd)

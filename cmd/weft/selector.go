@@ -138,6 +138,19 @@ func (f *letterFlags) check(cmd *cobra.Command, ids []string) error {
 	return signed(cmd, f.by, f.why)
 }
 
+// changing makes the RunE of a command that changes dead letters.
+func (a *app) changing(check func(*cobra.Command, []string) error,
+	change func(context.Context, *cobra.Command, config.Config, *pgxpool.Pool) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return err
+		}
+		return a.writing(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+			return change(ctx, cmd, cfg, pool)
+		})
+	}
+}
+
 // signed wants a name and a reason that the audit can keep.
 func signed(cmd *cobra.Command, by, why string) error {
 	switch {

@@ -81,8 +81,8 @@ func (b *balancer) step(ctx context.Context) error {
 	}
 	if b.given >= 0 {
 		outcome := shards.HandedOver(b.view.Me, b.epoch, b.view.Leaders[b.given], b.shards[b.given].elector.Status().Epoch)
+		b.view.Kept[b.given] = outcome == shards.Returned
 		if outcome == shards.Returned {
-			b.view.Kept[b.given] = true
 			b.rest = time.Now().Add(giveUpRest)
 		}
 		if outcome != shards.Underway {
@@ -123,15 +123,16 @@ func (b *balancer) look(ctx context.Context) error {
 // with the one that did so before: another may be on a server that is silent. One that hands over to
 // stop is not among them.
 func (b *balancer) live(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
 	var errs []error
-	for i := range b.shards {
-		n := (b.asked + i) % len(b.shards)
-		all, err := b.instances(ctx, b.shards[n])
+	for range b.shards {
+		all, err := b.instances(ctx, b.shards[b.asked])
 		if err != nil {
 			errs = append(errs, err)
+			b.asked = (b.asked + 1) % len(b.shards)
 			continue
 		}
-		b.asked = n
 		var live []string
 		for _, in := range all {
 			if in.SeenAgo < seenLately && in.Role != leader.RoleDisconnected {
