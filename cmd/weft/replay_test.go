@@ -132,7 +132,7 @@ func TestFailedAndReplayUsage(t *testing.T) {
 		"unexpected argument \"x\"; see `weft failed summary --help`":  {"failed", "summary", "x"},
 		"a command is missing; see `weft failed --help`":               {"failed"},
 		"--limit must be at least 1; see `weft audit --help`":          {"audit", "--limit=0"},
-		"--action \"x\" is none of reclaim, session_ended, resign_requested, replay, discard, pause, resume, throttle, unthrottle, quarantine, release, prune, version_ahead, repair, load, rebuild, rebuild_pause, rebuild_resume, rebuild_abort, rebuild_drop_old, log_level; see `weft audit --help`": {"audit", "--action=x"},
+		"--action \"x\" is none of reclaim, session_ended, resign_requested, replay, discard, pause, resume, throttle, unthrottle, quarantine, release, prune, version_ahead, repair, load, rebuild, rebuild_pause, rebuild_resume, rebuild_abort, rebuild_drop_old, shards_create, shards_move, log_level; see `weft audit --help`": {"audit", "--action=x"},
 	} {
 		r := weft(t, []string{"DATABASE_URL=postgres://127.0.0.1:1/x"}, args...)
 		if r.code != exitUsage || r.errOut != "weft: "+want+"\n" || r.out != "" {
