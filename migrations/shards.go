@@ -186,3 +186,30 @@ func (m *migrator) shardStatements(spec ShardsSpec) string {
 	}
 	return strings.NewReplacer(append(fill, "{tables}", tables.String(), "{shards}", shards.String())...).Replace(template("shards.sql"))
 }
+
+// ShardsError says that the settings and the tables disagree about the number of shards.
+type ShardsError struct{ Set, There int }
+
+// Error implements error.
+func (e *ShardsError) Error() string {
+	return fmt.Sprintf("WEFT_SHARDS is %d, and entities are dealt out to %d shards: set it to %[2]d for all instances and commands", e.Set, e.There)
+}
+
+// CheckShards compares the number of shards that was set with that of the tables, from the schema of
+// one of them. With too small a number nobody would lead the others. It returns nil, a
+// [*ShardsError], or the error of the read.
+func CheckShards(ctx context.Context, db Querier, set int) error {
+	if set <= 1 {
+		return nil
+	}
+	var there int
+	err := db.QueryRow(ctx, `select count(*) from pg_inherits
+		where inhparent = (select inhparent from pg_inherits where inhrelid = to_regclass('search_outbox_events'))`).Scan(&there)
+	if err != nil {
+		return fmt.Errorf("number of shards: %w", err)
+	}
+	if there > 0 && there != set {
+		return &ShardsError{Set: set, There: there}
+	}
+	return nil
+}

@@ -296,8 +296,7 @@ func (r *rebuilder) giveUp(ctx context.Context, phase outbox.RebuildPhase, why s
 // finish records the end of a rebuild, and only then ends the writes to both indexes.
 func (r *rebuilder) finish(ctx context.Context) error {
 	// The answer of the move may have been lost, and the new index have refused something since.
-	moved := r.sink != nil && r.row.NewIndex != ""
-	if moved {
+	if r.row.NewIndex != "" {
 		if err := r.again(ctx); err != nil && r.row.Asked != outbox.RebuildAbort {
 			return err
 		}
@@ -310,12 +309,10 @@ func (r *rebuilder) finish(ctx context.Context) error {
 		return err
 	}
 	r.single()
-	if moved { // what was refused until this moment
-		if err := r.again(ctx); err != nil {
+	if r.row.NewIndex != "" {
+		if err := r.again(ctx); err != nil { // what was refused until this moment
 			r.log.Warn("the new index lacks entities that it has refused; weft verify --repair writes them", zap.String("event", "rebuild.lacks"), zap.Error(err))
 		}
-	}
-	if r.row.NewIndex != "" {
 		if err := r.sink.DropWriteAlias(ctx, r.row.NewIndex); err != nil {
 			r.log.Warn("the alias of the fill is left over; weft does not use it any more", zap.String("event", "rebuild.alias"), zap.Error(err))
 		}
