@@ -295,7 +295,7 @@ func (r *run) upkeep(now time.Time) {
 	if r.keeping || now.Before(r.upkeepAt) {
 		return
 	}
-	r.keeping, r.upkeepAt = true, now.Add(upkeepEvery)
+	r.keeping, r.upkeepAt = true, schedule.Tick(now, upkeepEvery)
 	lost, settle := slices.Collect(maps.Keys(r.lost)), r.lastSettle
 	recorded := r.recorded
 	r.work(func() answer {
@@ -333,7 +333,7 @@ func (r *run) askHolds(now time.Time) {
 	if r.asking || now.Before(r.holdsAt) {
 		return
 	}
-	r.asking, r.holdsAt = true, now.Add(holdsEvery)
+	r.asking, r.holdsAt = true, schedule.Tick(now, holdsEvery)
 	r.work(func() answer {
 		holds, quarantined, err := r.p.store.Holds(r.ctx)
 		return func(now time.Time) error {

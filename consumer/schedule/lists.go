@@ -171,4 +171,13 @@ func (c *candidates) listed(now time.Time, l *outbox.List, poll time.Duration) {
 		c.size = max(shortList, min(c.size, 4*len(l.Ready)))
 	}
 	c.nextList = now.Add(c.pause)
+	if c.pause == poll {
+		c.nextList = Tick(now, poll)
+	}
+}
+
+// Tick returns the next multiple of every on the wall clock. An idle process with several
+// pipelines wakes up once for what all of them do at the same tick.
+func Tick(now time.Time, every time.Duration) time.Time {
+	return now.Add(every - time.Duration(now.UnixNano())%every)
 }

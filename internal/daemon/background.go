@@ -23,7 +23,7 @@ import (
 const (
 	postgresName = "postgres"
 
-	watchEvery    = 250 * time.Millisecond
+	watchEvery    = 200 * time.Millisecond
 	announceEvery = 2 * time.Second
 	attendEvery   = 2 * time.Second // also keeps a connection to the destination warm
 	checkTimeout  = 5 * time.Second
@@ -132,8 +132,6 @@ func (d *daemon) tell(name string, err error) {
 // watch copies the state of the election and of the pipelines into health. After stopping is
 // closed, health says stopping although work may still be in flight.
 func (d *daemon) watch(ctx context.Context, stopping <-chan struct{}) error {
-	tick := time.NewTicker(watchEvery)
-	defer tick.Stop()
 	leaving := false
 	for {
 		d.look(leaving)
@@ -144,7 +142,7 @@ func (d *daemon) watch(ctx context.Context, stopping <-chan struct{}) error {
 		case <-stopping:
 			leaving, stopping = true, nil
 			d.manager.Stopping(d.cfg.Outbox.ShutdownGrace)
-		case <-tick.C:
+		case <-time.After(time.Until(schedule.Tick(time.Now(), watchEvery))):
 		}
 	}
 }

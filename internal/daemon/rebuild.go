@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/samuelhu324-dev/weft/consumer/schedule"
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -16,7 +17,7 @@ import (
 )
 
 // rebuildLook is the pause between two looks at what is asked for.
-const rebuildLook = 500 * time.Millisecond
+const rebuildLook = time.Second
 
 // rebuilder carries out the rebuilds and loads of one projector during one term. All that it does may be
 // done again: the next leader goes on where this one ends.
@@ -125,7 +126,7 @@ func (r *rebuilder) run(ctx context.Context) {
 			_ = r.record(ctx) // weft status shows it
 		}
 		if err != nil || r.row.Phase == before {
-			sleep(ctx, rebuildLook)
+			sleep(ctx, time.Until(schedule.Tick(time.Now(), rebuildLook)))
 		}
 	}
 }

@@ -63,38 +63,24 @@ func newRig(t testing.TB, url string) *rig {
 	}
 }
 
-// logs keeps JSON log lines and lets a test wait for one.
+// logs keeps JSON log lines and lets a test wait for one. A line is parsed when a test asks for it.
 type logs struct {
-	mu    sync.Mutex
-	buf   bytes.Buffer
-	lines []map[string]any
+	mu  sync.Mutex
+	buf bytes.Buffer
 }
 
 func (l *logs) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.buf.Write(p)
-	for {
-		line, rest, ok := bytes.Cut(l.buf.Bytes(), []byte("\n"))
-		if !ok {
-			return len(p), nil
-		}
-		var m map[string]any
-		if json.Unmarshal(line, &m) == nil {
-			l.lines = append(l.lines, m)
-		}
-		tail := bytes.Clone(rest)
-		l.buf.Reset()
-		l.buf.Write(tail)
-	}
+	return l.buf.Write(p)
 }
 
 // with returns the lines whose key has the value.
 func (l *logs) with(key, value string) (out []map[string]any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, m := range l.lines {
-		if m[key] == value {
+	plain := !strings.ContainsAny(value, "\"\\<>&\n") // the line has it as it is
+	for line := range strings.Lines(l.all()) {
+		var m map[string]any
+		if (!plain || strings.Contains(line, value)) && json.Unmarshal([]byte(line), &m) == nil && m[key] == value {
 			out = append(out, m)
 		}
 	}
@@ -104,13 +90,7 @@ func (l *logs) with(key, value string) (out []map[string]any) {
 func (l *logs) all() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var b strings.Builder
-	for _, m := range l.lines {
-		text, _ := json.Marshal(m)
-		b.Write(text)
-		b.WriteByte('\n')
-	}
-	return b.String()
+	return l.buf.String()
 }
 
 // instance is one running daemon.
@@ -197,7 +177,7 @@ func (in *instance) get(path string) (int, string) {
 	if err != nil {
 		in.t.Fatal(err)
 	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}}
 	resp, err := client.Do(req)
 	if err != nil {
 		in.t.Fatal(err)
