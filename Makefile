@@ -13,7 +13,10 @@ STACK := $(LAB) stack --quick --
 LINT := GOGC=40 GOMEMLIMIT=1300MiB go tool -modfile=tools/go.mod golangci-lint
 
 # Most tests wait for a server or a timer, so more of them run than there are cores. lint vets.
-TEST := go test -vet=off -parallel 4
+TEST := go test -vet=off -p 3 -parallel 4
+
+# The packages that drill weft as a whole, and follow what the docs say. The others test the product.
+WORKSHOP := /(cmd/weftlab|internal/(lab|docstest|tlstest))(/|$$)
 
 # The race detector needs a C compiler; without one go says CGO_ENABLED=0.
 RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
@@ -41,8 +44,12 @@ test-fast: ## Run the product's tests that need no server, in under a minute
 	env -u DATABASE_URL -u ELASTIC_URL go test -short $(TESTFLAGS) $$(go list ./... | grep -vE '/(cmd/weftlab|internal/(lab|testenv|tlstest))(/|$$)')
 
 .PHONY: test
-test: race-note ## Run all tests against a real PostgreSQL and Elasticsearch
-	$(STACK) $(TEST) $(RACE) -timeout 20m $(TESTFLAGS) ./...
+test: race-note ## Run the product's tests against a real PostgreSQL and Elasticsearch
+	$(STACK) $(TEST) $(RACE) -timeout 20m $(TESTFLAGS) $$(go list ./... | grep -vE '$(WORKSHOP)')
+
+.PHONY: test-workshop
+test-workshop: race-note ## Run the tests of drills, chaos, failover, demo and bench, and of what the docs say
+	$(STACK) $(TEST) $(RACE) -timeout 20m $(TESTFLAGS) $$(go list ./... | grep -E '$(WORKSHOP)')
 
 .PHONY: test-long
 test-long: race-note ## Run all tests with the volumes of the nightly run

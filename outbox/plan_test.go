@@ -143,7 +143,7 @@ func TestCostFollowsTheBatch(t *testing.T) {
 					for what, cost := range b.cost(n) {
 						t.Logf("%s of %d events: %d blocks, at most %d rows in one step", what, n, cost.blocks, cost.rows)
 						// A step of a plan that goes through the table, through another index or
-						// through the batch once per event reads tens of thousands of rows.
+						// through the batch once per event reads thousands of rows more.
 						if limit := int64(3*n + 100); cost.rows > limit {
 							t.Errorf("%s of %d events: a step reads %d rows, want at most %d", what, n, cost.rows, limit)
 						}
@@ -187,8 +187,8 @@ const (
 	ofDrained = "OfADrainedTable" // nothing was
 )
 
-// crowded is a bench whose outbox holds two hundred thousand rows that a batch has
-// nothing to do with: done, waiting for their retry, and dead.
+// crowded is a bench whose outbox holds fifty thousand rows, every night two hundred thousand,
+// that a batch has nothing to do with: done, waiting for their retry, and dead.
 func crowded(t *testing.T, adopted bool, statistics string) *bench {
 	t.Helper()
 	url := testenv.Schema(t)
@@ -208,20 +208,20 @@ func crowded(t *testing.T, adopted bool, statistics string) *bench {
 		b.exec(fmt.Sprintf(`insert into search_outbox_events
 			(id, entity_type, entity_id, op, event_version, status, next_retry_at, created_at, updated_at, attempts)
 			select gen_random_uuid(), 'block', gen_random_uuid(), 'upsert', i, '%s', %s, now(), now(), 0
-			from generate_series(1, %d) i`, status, retry, n))
+			from generate_series(1, %d) i`, status, retry, n*testenv.Volume(1, 4)))
 	}
 	if statistics == ofBacklog {
-		fill(20_000, "pending", "null")
+		fill(5_000, "pending", "null")
 		b.exec("analyze search_outbox_events")
 		b.exec("update search_outbox_events set status = 'done'")
 	}
-	fill(150_000, "done", "null")
+	fill(37_500, "done", "null")
 	if statistics == ofDrained {
 		b.exec("analyze search_outbox_events")
 	}
-	fill(30_000, "pending", "now() + interval '1 h'")
-	fill(20_000, "failed", "null")
-	fill(5_000, "pending", "null")
+	fill(7_500, "pending", "now() + interval '1 h'")
+	fill(5_000, "failed", "null")
+	fill(2_500, "pending", "null")
 	b.exec(fmt.Sprintf("vacuum (analyze %v) search_outbox_events", statistics == fresh))
 	return b
 }

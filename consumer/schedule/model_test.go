@@ -608,9 +608,9 @@ func TestSchedulerKeepsOrderAndLosesNothing(t *testing.T) {
 	}
 }
 
-// live lets events come for two minutes, with trouble.
+// live lets events come for modelSeconds, with trouble.
 func (w *world) live() {
-	for second := range 120 {
+	for second := range modelSeconds {
 		for range w.rnd.IntN(200) {
 			w.enqueue(entity(w.rnd.IntN(w.plan.entities)))
 		}

@@ -2,5 +2,9 @@
 
 package schedule_test
 
-// modelSeeds is how many worlds of each plan are tried: some two million steps.
-const modelSeeds = 20
+// modelSeeds is how many worlds of each plan are tried, and modelSeconds how long each lives:
+// some two million steps.
+const (
+	modelSeeds   = 20
+	modelSeconds = 120
+)

@@ -218,7 +218,7 @@ func TestAllItemsRefusedIsAnOutage(t *testing.T) {
 			r.record()
 			f := newFront(t, r.elastic)
 			f.set(f.refuseItems(tt.statuses...))
-			const backlog = 5000
+			const backlog = 2500
 			strange := 0
 			if tt.strange > 0 {
 				strange = backlog / tt.strange

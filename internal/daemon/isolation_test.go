@@ -173,7 +173,7 @@ func (c contagion) named(a *instance, key outbox.Key) bool {
 // there are of them and however few events there are beside them.
 func TestDocumentsThatSpoilRequestsHoldUpNobody(t *testing.T) {
 	t.Parallel()
-	mixtures := []contagion{{bad: 1, perSecond: 1}, {bad: 9, perSecond: 500}, {bad: 100, perSecond: 1}}
+	mixtures := []contagion{{bad: 1, perSecond: 1}, {bad: 9, perSecond: testenv.Volume(150, 500)}, {bad: 100, perSecond: 1}}
 	for i, tr := range troubles() {
 		c := mixtures[i%len(mixtures)]
 		t.Run(fmt.Sprintf("%s/%dBad/%dPerSecond", tr.name, c.bad, c.perSecond), func(t *testing.T) {

@@ -34,7 +34,7 @@ func TestOutageUnderLoad(t *testing.T) {
 		// and the bulk request does not, a small trial goes out every half second or so.
 		attempts, each, updates int
 	}{
-		{"Refused", 20 * time.Second, "15s", cut, 3000, 3, 100},
+		{"Refused", time.Duration(testenv.Volume(5, 20)) * time.Second, "15s", cut, 3000, 3, 100},
 		{"HalfOpen", 4 * time.Second, "2s", swallow, 3000, 3, 3100},
 		{"Unavailable", 3 * time.Second, "15s", answer(http.StatusServiceUnavailable, everything), 3000, 3, 100},
 		{"BulkUnavailable", 3 * time.Second, "15s", answer(http.StatusServiceUnavailable, bulks), 3200, 20, 600},
@@ -48,8 +48,8 @@ func TestOutageUnderLoad(t *testing.T) {
 			f := newFront(t, r.elastic)
 			a := r.start("a", "ELASTIC_URL="+f.proxied(t), "OUTBOX_MAX_ATTEMPTS=3", "WEFT_ES_TIMEOUT="+tt.timeout)
 			a.awaitReady(200, `"role": "leader"`)
-			p := r.produce(300, newKeys(2000))
-			testenv.Eventually(t, func() bool { return r.counts()["done"] > 300 }, "a stream of events")
+			p := r.produce(200, newKeys(2000))
+			testenv.Eventually(t, func() bool { return r.counts()["done"] > 200 }, "a stream of events")
 
 			back := tt.away(t, f)
 			begin := r.now()

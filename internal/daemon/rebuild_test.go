@@ -77,7 +77,7 @@ func TestRebuildOutlivesItsLeader(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r := setup(t)
-			r.fillSource(2500)
+			r.fillSource(1500)
 			f := newFront(t, r.elastic)
 			var n atomic.Int64
 			lose := rule(func(w http.ResponseWriter, req *http.Request, body []byte) bool {
@@ -98,7 +98,7 @@ func TestRebuildOutlivesItsLeader(t *testing.T) {
 			b.awaitReady(200)
 			testenv.Eventually(t, func() bool { return r.leader() != "" }, "a leader")
 			r.record()
-			p := r.produce(100, newKeys(40))
+			p := r.produce(50, newKeys(40))
 			r.askRebuild(searchProjection, false)
 			row := r.awaitRebuild(searchProjection)
 			if row.Phase != outbox.RebuildDone || row.NewIndex != r.index+"-v2" || row.OldIndex != r.index+"-v1" {

@@ -15,7 +15,7 @@ const Limit = 3 * time.Minute
 // often, so that a fast answer is seen fast, and then more rarely.
 const (
 	firstPoll = 5 * time.Millisecond
-	lastPoll  = 50 * time.Millisecond
+	lastPoll  = 100 * time.Millisecond
 )
 
 // Eventually returns as soon as cond holds, and fails the test, naming what, when it does
