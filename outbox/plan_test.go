@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -191,14 +193,14 @@ const (
 // that a batch has nothing to do with: done, waiting for their retry, and dead.
 func crowded(t *testing.T, adopted bool, statistics string) *bench {
 	t.Helper()
-	url := testenv.Schema(t)
-	b := &bench{t: t, pool: testenv.Pool(t, url)}
+	dsn := testenv.Schema(t)
+	b := &bench{t: t, pool: testenv.Pool(t, asInstances(t, dsn))}
 	if adopted {
 		if err := legacy.Create(t.Context(), b.pool); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := migrations.Up(t.Context(), url); err != nil {
+	if _, err := migrations.Up(t.Context(), dsn); err != nil {
 		t.Fatal(err)
 	}
 	b.setTerm(1, "a")
@@ -221,9 +223,24 @@ func crowded(t *testing.T, adopted bool, statistics string) *bench {
 	}
 	fill(7_500, "pending", "now() + interval '1 h'")
 	fill(5_000, "failed", "null")
-	fill(2_500, "pending", "null")
+	fill(5_000, "pending", "null")
 	b.exec(fmt.Sprintf("vacuum (analyze %v) search_outbox_events", statistics == fresh))
 	return b
+}
+
+// asInstances returns raw with the settings of an instance's sessions.
+func asInstances(t *testing.T, raw string) string {
+	t.Helper()
+	u, err := url.Parse(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	for name, value := range outbox.SessionParams() {
+		query.Set(name, value)
+	}
+	u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // the driver takes no plus for a blank
+	return u.String()
 }
 
 // cost lists, leases and settles n events in each way, and returns what each step has
