@@ -143,20 +143,23 @@ func TestAnchors(t *testing.T) {
 // walk calls f for each file of the tree whose name ends in suffix.
 func walk(t *testing.T, suffix string, f func(path string)) {
 	t.Helper()
-	err := filepath.WalkDir(tree, func(path string, d fs.DirEntry, err error) error {
+	if err := eachFile(suffix, func(path string) error { f(path); return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func eachFile(suffix string, f func(path string) error) error {
+	return filepath.WalkDir(tree, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
 		case d.IsDir() && path != tree && strings.HasPrefix(d.Name(), "."):
 			return fs.SkipDir
 		case !d.IsDir() && strings.HasSuffix(path, suffix):
-			f(path)
+			return f(path)
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func read(t *testing.T, path string) string {

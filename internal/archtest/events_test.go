@@ -28,7 +28,7 @@ func TestLogEvents(t *testing.T) {
 		if !p.production() {
 			continue
 		}
-		fset, parsed := files(t, p)
+		fset, parsed := positions, files(t, p)
 		for _, f := range parsed {
 			found, problems := events(fset, f)
 			for _, problem := range problems {

@@ -16,7 +16,7 @@ func TestNoInit(t *testing.T) {
 		if !p.production() {
 			continue
 		}
-		fset, parsed := files(t, p)
+		fset, parsed := positions, files(t, p)
 		for _, f := range parsed {
 			for _, d := range f.Decls {
 				if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
@@ -33,7 +33,7 @@ func TestNoMutableGlobals(t *testing.T) {
 		if !p.production() || p.ImportPath == module+"/internal/archtest" {
 			continue
 		}
-		fset, parsed := files(t, p)
+		fset, parsed := positions, files(t, p)
 		for _, problem := range globals(fset, p.ImportPath, parsed) {
 			t.Error(problem)
 		}

@@ -2,7 +2,6 @@ package archtest
 
 import (
 	"go/ast"
-	"go/parser"
 	"go/token"
 	"path/filepath"
 	"regexp"
@@ -112,21 +111,16 @@ type testFiles struct {
 	words map[string]bool // string literals, as subtests are named
 }
 
-// testsByPackage parses all test files, whatever their build tags, by the last element
+// testsByPackage returns what is in all test files, whatever their build tags, by the last element
 // of their directory.
 func testsByPackage(t *testing.T) map[string]*testFiles {
 	t.Helper()
 	all := map[string]*testFiles{}
-	walk(t, "_test.go", func(path string) {
-		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
+	for path, f := range sources(t) {
+		if !strings.HasSuffix(path, "_test.go") {
+			continue
 		}
-		dir, err := filepath.Abs(filepath.Dir(path))
-		if err != nil {
-			t.Fatal(err)
-		}
-		dir = filepath.Base(dir)
+		dir := filepath.Base(filepath.Dir(path))
 		if all[dir] == nil {
 			all[dir] = &testFiles{tests: map[string]bool{}, words: map[string]bool{}}
 		}
@@ -143,6 +137,6 @@ func testsByPackage(t *testing.T) map[string]*testFiles {
 			}
 			return true
 		})
-	})
+	}
 	return all
 }

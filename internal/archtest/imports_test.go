@@ -82,7 +82,7 @@ func TestSchedulerIsPure(t *testing.T) {
 			t.Errorf("consumer/schedule imports %s, want only %s", imp, strings.Join(free, ", "))
 		}
 	}
-	fset, parsed := files(t, pkgs[i])
+	fset, parsed := positions, files(t, pkgs[i])
 	for _, f := range parsed {
 		for _, problem := range impure(fset, f) {
 			t.Error(problem)

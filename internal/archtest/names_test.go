@@ -24,7 +24,7 @@ func frozen(t *testing.T) names {
 	t.Helper()
 	n := names{}
 	for _, p := range packages(t) {
-		_, parsed := files(t, p)
+		parsed := files(t, p)
 		for _, f := range parsed {
 			switch {
 			case p.path() == "projections/elastic": // its JSON is Elasticsearch's
@@ -302,7 +302,7 @@ func (n names) fromPrograms(t *testing.T) {
 		}
 		return string(out)
 	}
-	run("go", "build", "-o", bin+"/", module+"/cmd/weft", module+"/cmd/weftlab")
+	run("go", "build", "-ldflags=-s -w", "-o", bin+"/", module+"/cmd/weft", module+"/cmd/weftlab")
 	var walk func(path ...string)
 	walk = func(path ...string) {
 		help := run(filepath.Join(bin, path[0]), append(path[1:len(path):len(path)], "--help")...)

@@ -90,18 +90,38 @@ func packages(t *testing.T) []pkg {
 	return pkgs
 }
 
-// files parses the package's files, tests left out.
-func files(t *testing.T, p pkg) (*token.FileSet, map[string]*ast.File) {
-	t.Helper()
-	fset, parsed := token.NewFileSet(), map[string]*ast.File{}
-	for _, name := range p.GoFiles {
-		f, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
+// parsed are all Go files of the tree, tests among them, by their absolute paths.
+var parsed = sync.OnceValues(func() (map[string]*ast.File, error) {
+	out := map[string]*ast.File{}
+	err := eachFile(".go", func(path string) (err error) {
+		if path, err = filepath.Abs(path); err == nil {
+			out[path], err = parser.ParseFile(positions, path, nil, parser.ParseComments)
 		}
-		parsed[name] = f
+		return err
+	})
+	return out, err
+})
+
+// positions are those of the parsed files.
+var positions = token.NewFileSet()
+
+func sources(t *testing.T) map[string]*ast.File {
+	t.Helper()
+	all, err := parsed()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return fset, parsed
+	return all
+}
+
+// files returns the package's parsed files, tests left out, by their names.
+func files(t *testing.T, p pkg) map[string]*ast.File {
+	t.Helper()
+	of := map[string]*ast.File{}
+	for _, name := range p.GoFiles {
+		of[name] = sources(t)[filepath.Join(p.Dir, name)]
+	}
+	return of
 }
 
 func TestDocs(t *testing.T) {
@@ -110,7 +130,7 @@ func TestDocs(t *testing.T) {
 		if len(p.GoFiles) == 0 {
 			continue
 		}
-		_, parsed := files(t, p)
+		parsed := files(t, p)
 		doc := parsed["doc.go"]
 		if doc == nil && p.Name == "main" {
 			doc = parsed["main.go"]

@@ -1,10 +1,10 @@
 package archtest
 
 import (
-	"go/parser"
-	"go/token"
+	"maps"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -36,13 +36,18 @@ func retired() map[string]string {
 func TestNoRetiredWords(t *testing.T) {
 	t.Parallel()
 	words := retired()
+	beginnings := slices.Collect(maps.Keys(words))
 	alternatives := make([]string, 0, len(words))
-	for word := range words {
+	for _, word := range beginnings {
 		alternatives = append(alternatives, regexp.QuoteMeta(word))
 	}
 	pattern := regexp.MustCompile(`(?i)\b(?:` + strings.Join(alternatives, "|") + ")")
 	look := func(where, text string) {
 		text = strings.Join(strings.Fields(text), " ")
+		lower := strings.ToLower(text)
+		if !slices.ContainsFunc(beginnings, func(word string) bool { return strings.Contains(lower, word) }) {
+			return // the pattern takes long
+		}
 		for _, word := range pattern.FindAllString(text, -1) {
 			t.Errorf("%s says %q; the word is now: %s", where, word, words[strings.ToLower(word)])
 		}
@@ -57,15 +62,10 @@ func TestNoRetiredWords(t *testing.T) {
 	if pages < 30 {
 		t.Errorf("found %d documents, want all of them", pages)
 	}
-	walk(t, ".go", func(path string) {
-		fset := token.NewFileSet()
-		f, err := parser.ParseFile(fset, path, nil, parser.ParseComments|parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, f := range sources(t) {
 		for _, c := range f.Comments {
 			_, rest, _ := strings.Cut(c.Text(), " ")
-			look(fset.Position(c.Pos()).String(), rest)
+			look(positions.Position(c.Pos()).String(), rest)
 		}
-	})
+	}
 }
