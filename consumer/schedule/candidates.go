@@ -97,6 +97,7 @@ type candidates struct {
 	putOff  map[outbox.Key]bool // entities of which rows are put off, as far as known
 	nextOff time.Time           // when such entities are looked for
 	naming  bool                // they are
+	namedAt time.Time           // when that was begun
 }
 
 func newCandidates(strict bool) candidates {

@@ -95,7 +95,7 @@ func (s *Scheduler) look(now time.Time) (a Action, ok bool) {
 		return Action{Kind: DoPutOff, Key: key, Version: version}, true
 	}
 	if !s.c.naming && !now.Before(s.c.nextOff) {
-		s.c.naming = true
+		s.c.naming, s.c.namedAt = true, now
 		return Action{Kind: DoNamePutOff}, true
 	}
 	return a, false

@@ -306,7 +306,7 @@ func (s *Scheduler) PutOff(now time.Time, n int, err error) {
 
 // PutOffNamed takes the answer to DoNamePutOff.
 func (s *Scheduler) PutOffNamed(now time.Time, keys []outbox.Key, err error) {
-	s.c.naming, s.c.nextOff = false, now.Add(sweepAfter(len(keys)))
+	s.c.naming, s.c.nextOff = false, now.Add(max(sweepAfter(len(keys)), headShare*now.Sub(s.c.namedAt)))
 	if err != nil {
 		s.c.nextOff = now
 		s.databaseFault(now)
