@@ -289,12 +289,16 @@ func (w *world) start(a schedule.Action) {
 		after(d, func() { w.s.Sent(w.now, a.Part, out, f, d) })
 	case schedule.DoSettle:
 		statement(func() func() {
-			left := w.settle(a.Batch)
-			guessed := w.chance(w.plan.lost)
-			if guessed { // somebody has changed the rows since that were left
-				clear(left)
+			got := outbox.Settled{Guessed: w.chance(w.plan.lost)}
+			for key := range w.settle(a.Batch) {
+				if !got.Guessed { // else somebody has changed the rows since that were left
+					got.Left = append(got.Left, outbox.Left{Key: key})
+				}
 			}
-			return func() { w.s.Settled(w.now, a.Batch, left, guessed) }
+			if w.chance(w.plan.lost) {
+				got.Slow = a.Batch.Size()
+			}
+			return func() { w.s.Settled(w.now, a.Batch, got) }
 		})
 	case schedule.DoProbe:
 		var err error

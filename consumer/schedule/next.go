@@ -155,7 +155,7 @@ func (s *Scheduler) lease(rows int) *Batch {
 	}
 	turn := s.others
 	s.others = false
-	b := s.batch(s.c.take(s.window, min(rows, 4*s.window), s.aside), together)
+	b := s.batch(s.c.take(s.window, min(rows, windowRows*s.window), s.aside), together)
 	if b == nil && turn && len(s.suspects) > 0 {
 		return s.lease(rows)
 	}
@@ -198,7 +198,7 @@ func (s *Scheduler) try(phase Phase, rows int) *Batch {
 	if phase == Trial && s.gate.trials == 0 {
 		limit = trialSize
 	}
-	picked := s.c.take(limit, min(rows, 4*limit), func(e *entity) bool {
+	picked := s.c.take(limit, min(rows, windowRows*limit), func(e *entity) bool {
 		if s.gate.finals[e.key] && !s.apart[e.key] {
 			s.waiting = append(s.waiting, e.key)
 			return true

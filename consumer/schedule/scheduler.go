@@ -57,6 +57,8 @@ const (
 	// that the first settle comes soon and a fault meets few events. It doubles with each
 	// batch of which nothing is retried or fails.
 	firstWindow = 64
+	// windowRows is how many rows a batch has at most for each entity that the window allows.
+	windowRows = 4
 	// apartSize is how many entities are tried apart at once.
 	apartSize = 64
 	// maxApart bounds the entities that are known to need requests of their own.
@@ -164,6 +166,9 @@ func (s *Scheduler) Throttle(now time.Time, rate float64) {
 func (s *Scheduler) Listed(now time.Time, l *outbox.List, err error) {
 	if err != nil {
 		s.c.listing = false
+		if outbox.Slow(err) {
+			s.c.size = max(shortList, s.c.size/2)
+		}
 		s.databaseFault(now)
 		return
 	}
@@ -192,6 +197,9 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 			s.c.land(e, false)
 		}
 		s.flow.spend(-b.asked)
+		if outbox.Slow(err) {
+			s.window = max(1, s.window/2)
+		}
 		s.remove(b)
 		s.c.drop()
 		s.databaseFault(now)
@@ -268,10 +276,14 @@ func (s *Scheduler) Woken(now time.Time, n int, err error) {
 	}
 }
 
-// Settled takes the answer to DoSettle. left are the entities that were not settled; when
-// the answer is guessed, a row of the others may be open, too.
-func (s *Scheduler) Settled(now time.Time, b *Batch, left map[outbox.Key]bool, guessed bool) {
+// Settled takes the answer to DoSettle. When it is guessed, a row of an entity that was not left
+// may be open, too.
+func (s *Scheduler) Settled(now time.Time, b *Batch, got outbox.Settled) {
 	s.remove(b)
+	left := map[outbox.Key]bool{}
+	for _, l := range got.Left {
+		left[l.Key] = true
+	}
 	good := b.good
 	for i := range b.Groups {
 		g := &b.Groups[i]
@@ -282,10 +294,13 @@ func (s *Scheduler) Settled(now time.Time, b *Batch, left map[outbox.Key]bool, g
 		case done:
 			s.c.settled(g.Key)
 		}
-		s.c.land(g.of, done && !guessed && len(g.Events) == len(g.of.leased))
+		s.c.land(g.of, done && !got.Guessed && len(g.Events) == len(g.of.leased))
 		good = good && done
 	}
-	if good {
+	switch {
+	case got.Slow > 0:
+		s.window = max(1, min(s.window, got.Slow/2/windowRows))
+	case good:
 		s.window = min(2*s.window, s.cfg.BatchSize)
 	}
 }
