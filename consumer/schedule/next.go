@@ -166,7 +166,7 @@ func (s *Scheduler) lease(rows int) *Batch {
 // did.
 func (s *Scheduler) aside(e *entity) bool {
 	switch {
-	case s.apart[e.key]:
+	case s.isApart(e.key):
 		s.waiting = append(s.waiting, e.key)
 	case e.suspect:
 		s.suspects = append(s.suspects, e.key)
@@ -199,7 +199,7 @@ func (s *Scheduler) try(phase Phase, rows int) *Batch {
 		limit = trialSize
 	}
 	picked := s.c.take(limit, min(rows, windowRows*limit), func(e *entity) bool {
-		if s.gate.finals[e.key] && !s.apart[e.key] {
+		if s.gate.finals[e.key] && !s.isApart(e.key) {
 			s.waiting = append(s.waiting, e.key)
 			return true
 		}

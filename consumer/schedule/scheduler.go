@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -77,12 +78,12 @@ type Scheduler struct {
 	window  int
 	batches []*Batch // leased, or being leased
 
-	apart    map[outbox.Key]bool // entities to be tried in requests of their own
-	waiting  []outbox.Key        // those of them that are aside
-	suspects []outbox.Key        // candidates that may end the process, aside
-	others   bool                // after a suspect, the others have a turn
-	stale    bool                // an attempt of the breaker came after the last list
-	newest   bool                // the last attempt was of the newest
+	apart    map[outbox.Key]time.Time // entities to be tried in requests of their own, and when one has failed last
+	waiting  []outbox.Key             // those of them that are aside
+	suspects []outbox.Key             // candidates that may end the process, aside
+	others   bool                     // after a suspect, the others have a turn
+	stale    bool                     // an attempt of the breaker came after the last list
+	newest   bool                     // the last attempt was of the newest
 
 	probing, waking, toWake bool
 	woken                   uint64        // serial of the end of the last wake
@@ -98,7 +99,7 @@ type Scheduler struct {
 func New(cfg Config) *Scheduler {
 	return &Scheduler{
 		cfg: cfg, gate: newGate(cfg.BreakerThreshold), c: newCandidates(cfg.Strict),
-		window: min(firstWindow, cfg.BatchSize), apart: map[outbox.Key]bool{},
+		window: min(firstWindow, cfg.BatchSize), apart: map[outbox.Key]time.Time{},
 	}
 }
 
@@ -126,6 +127,11 @@ func (s *Scheduler) Blocked() int { return len(s.c.barriers) - s.c.quarantines }
 // Apart returns how many entities are tried in requests of their own.
 func (s *Scheduler) Apart() int { return len(s.apart) }
 
+func (s *Scheduler) isApart(key outbox.Key) bool {
+	_, yes := s.apart[key]
+	return yes
+}
+
 // Stop lets the leased batches finish, and begins no others.
 func (s *Scheduler) Stop() { s.stopping = true }
 
@@ -149,6 +155,9 @@ func (s *Scheduler) Pause(yes bool) {
 // Quarantine replaces the entities that somebody has put into quarantine: none of their events is
 // leased.
 func (s *Scheduler) Quarantine(now time.Time, keys []outbox.Key) {
+	for _, key := range keys {
+		delete(s.apart, key) // it is not tried at all
+	}
 	if s.c.quarantine(now, keys) && !s.c.listing {
 		s.c.nextList = now // it shows the rows of those that are released
 	}
@@ -174,6 +183,11 @@ func (s *Scheduler) Listed(now time.Time, l *outbox.List, err error) {
 	}
 	s.fault = 0
 	s.c.listed(now, l, s.cfg.Poll)
+	// An entity that has not failed for longer than any pause is not tried any more: somebody has
+	// parked its events, or settled them.
+	maps.DeleteFunc(s.apart, func(key outbox.Key, failed time.Time) bool {
+		return now.Sub(failed) > max(2*s.cfg.Retry.MaxBackoff, time.Minute)
+	})
 	if s.gate.state.Phase == Trial && !s.toWake && s.c.begun > s.woken && s.c.left()+len(s.waiting)+len(s.suspects) == 0 && len(s.batches) == 0 {
 		s.gate.run() // there is nothing to try it with
 	}

@@ -29,9 +29,12 @@ func TestTranscripts(t *testing.T) {
 		var p *play
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			t.Helper()
-			if d.Cmd == "new" {
+			switch d.Cmd {
+			case "new":
 				p = newPlay(d)
-			} else {
+			case "apart": // how many entities are
+				return fmt.Sprintln(p.s.Apart())
+			default:
 				p.answer(t, d)
 			}
 			return p.decisions()
