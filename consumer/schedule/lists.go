@@ -115,7 +115,7 @@ func (c *candidates) ended(now time.Time, row *outbox.Position) {
 	}
 }
 
-func position(r outbox.Row) *outbox.Position { return &outbox.Position{Version: r.Version, ID: r.ID} }
+func position(r outbox.Row) *outbox.Position { at := r.Position(); return &at }
 
 func compareRows(a, b outbox.Row) int { return a.Compare(&b) }
 

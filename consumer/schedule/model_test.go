@@ -43,6 +43,8 @@ type world struct {
 	quarantined map[outbox.Key]bool // by an operator
 	obeyed      map[outbox.Key]bool // as the scheduler was told
 	passed      int                 // events leased under a throttle
+
+	refused map[outbox.Key][]time.Time // leases of an entity, the last ones
 }
 
 // plan says how a world behaves.
@@ -115,7 +117,7 @@ func newWorld(t *testing.T, seed uint64, p plan) *world {
 	w := &world{
 		t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_000_000, 0), plan: p,
 		byKey: map[outbox.Key][]*row{}, leased: map[*row]*schedule.Batch{},
-		bad: map[outbox.Key]bool{}, doomed: map[outbox.Key]bool{}, restless: true, quarantined: map[outbox.Key]bool{},
+		bad: map[outbox.Key]bool{}, doomed: map[outbox.Key]bool{}, restless: true, quarantined: map[outbox.Key]bool{}, refused: map[outbox.Key][]time.Time{},
 	}
 	w.lead()
 	return w
@@ -416,6 +418,7 @@ func (w *world) lease(b *schedule.Batch, groups []outbox.Group) *outbox.Lease {
 					o.Wait = first.retryAt.Sub(w.now)
 				}
 				l.Obstacles[i] = o
+				w.refuse(g.Key)
 				continue
 			}
 		}
@@ -436,6 +439,16 @@ func (w *world) lease(b *schedule.Batch, groups []outbox.Group) *outbox.Lease {
 		}
 	}
 	return l
+}
+
+// refuse holds that no entity is asked for again and again while something is in its way.
+func (w *world) refuse(key outbox.Key) {
+	const most = 25
+	at := append(w.refused[key], w.now)
+	if at = at[max(0, len(at)-most):]; len(at) == most && w.now.Sub(at[0]) < time.Second {
+		w.t.Fatalf("the lease of %s was refused %d times within %v", key, most, w.now.Sub(at[0]))
+	}
+	w.refused[key] = at
 }
 
 func (w *world) release(b *schedule.Batch) {
@@ -551,6 +564,9 @@ func (w *world) check(r *row, b *schedule.Batch) {
 func (w *world) putOff(key outbox.Key, version int64, limit int) (n int) {
 	for _, r := range slices.SortedFunc(slices.Values(w.byKey[key]), compareRows) {
 		if n < limit && (r.ready() || r.due(w.now)) && r.version > version {
+			if w.leased[r] != nil {
+				w.t.Fatalf("event %s of %s is put off while it is in flight", r.id, r.key)
+			}
 			r.behind, r.retryAt = true, w.now.Add(time.Hour)
 			r.written++
 			n++

@@ -87,9 +87,8 @@ func (s *Scheduler) look(now time.Time) (a Action, ok bool) {
 		}
 		return Action{Kind: DoList, List: r}, true
 	}
-	if s.c.looking == 0 && len(s.c.lookups) > 0 {
-		s.c.looking = s.c.tick()
-		return Action{Kind: DoLookUp, List: outbox.ListRequest{Entity: &s.c.lookups[0], Ready: lookUpRows}}, true
+	if key, ok := s.c.wantsLookUp(); ok {
+		return Action{Kind: DoLookUp, List: outbox.ListRequest{Entity: &key, Ready: lookUpRows}}, true
 	}
 	if key, version, ok := s.c.wantsPutOff(); ok {
 		return Action{Kind: DoPutOff, Key: key, Version: version}, true

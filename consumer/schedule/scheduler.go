@@ -224,8 +224,9 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 		if o != nil {
 			s.c.bar(now, b.picked[i], o)
 		}
-		if len(l.Events[i]) == 0 {
-			s.c.land(b.picked[i], false)
+		if e := b.picked[i]; len(l.Events[i]) == 0 {
+			s.c.land(e, false)
+			e.leased = nil // lists that were begun meanwhile are right about its rows
 		}
 	}
 	b.lease(l)
@@ -304,7 +305,7 @@ func (s *Scheduler) Settled(now time.Time, b *Batch, got outbox.Settled) {
 		done := g.Outcome.Verdict == outbox.Done && !left[g.Key]
 		switch {
 		case left[g.Key]:
-			s.c.hold(now, g.of, g.Earliest().Version, s.cfg.Retry)
+			s.c.hold(now, g.of, g.Earliest().Position(), s.cfg.Retry)
 		case done:
 			s.c.settled(g.Key)
 		}
@@ -321,13 +322,12 @@ func (s *Scheduler) Settled(now time.Time, b *Batch, got outbox.Settled) {
 
 // PutOff takes the answer to DoPutOff.
 func (s *Scheduler) PutOff(now time.Time, n int, err error) {
+	s.c.putOffDone(n, s.cfg.Page, err)
 	if err != nil {
-		s.c.putting = false
 		s.databaseFault(now)
 		return
 	}
 	s.fault = 0
-	s.c.putOffDone(n, s.cfg.Page)
 	if soon := now.Add(recheck); n > 0 && soon.Before(s.c.nextOff) {
 		s.c.nextOff = soon
 	}
