@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -151,5 +152,26 @@ func TestReclaimRows(t *testing.T) {
 	}
 	if got := b.count("status = 'pending' and event_version in (1, 3, 4) and next_retry_at <= now() and attempts = 1 and owner is null"); got != 3 {
 		t.Errorf("%d rows are due, want 3", got)
+	}
+}
+
+// A leader of an older term that asks what became of its settle keeps no lease from being reclaimed.
+func TestReclaimPassesNoLeaseThatAnOlderLeaderAsksFor(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.enqueue(1)
+	x := b.leaseAll()
+	b.setTerm(2, "b")
+	tx, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, _, err := b.newStore(tx, "a", outbox.Keep).Resolve(t.Context(), 1, x.id, x.all(outbox.Done)); !errors.Is(err, outbox.ErrFenced) {
+		t.Errorf("resolved under an older epoch: %v", err)
+	}
+	got, err := b.newStore(b.pool, "b", outbox.Keep).ReclaimLease(t.Context(), outbox.ReclaimRequest{Epoch: 2, MaxReclaims: 10})
+	if err != nil || len(got) != 1 || got[0].Rows != 1 {
+		t.Errorf("reclaimed %+v, %v, want the lease", got, err)
 	}
 }
