@@ -44,7 +44,7 @@ type world struct {
 	obeyed      map[outbox.Key]bool // as the scheduler was told
 	passed      int                 // events leased under a throttle
 
-	refused map[outbox.Key][]time.Time // leases of an entity, the last ones
+	calls map[string][]time.Time // that were in vain, the last of each
 }
 
 // plan says how a world behaves.
@@ -117,7 +117,7 @@ func newWorld(t *testing.T, seed uint64, p plan) *world {
 	w := &world{
 		t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_000_000, 0), plan: p,
 		byKey: map[outbox.Key][]*row{}, leased: map[*row]*schedule.Batch{},
-		bad: map[outbox.Key]bool{}, doomed: map[outbox.Key]bool{}, restless: true, quarantined: map[outbox.Key]bool{}, refused: map[outbox.Key][]time.Time{},
+		bad: map[outbox.Key]bool{}, doomed: map[outbox.Key]bool{}, restless: true, quarantined: map[outbox.Key]bool{}, calls: map[string][]time.Time{},
 	}
 	w.lead()
 	return w
@@ -313,6 +313,9 @@ func (w *world) start(a schedule.Action) {
 	case schedule.DoPutOff:
 		statement(func() func() {
 			n := w.putOff(a.Key, a.Version, 200)
+			if n == 0 {
+				w.vain("put-off", a.Key)
+			}
 			return func() { w.s.PutOff(w.now, n, nil) }
 		})
 	case schedule.DoNamePutOff:
@@ -339,6 +342,9 @@ func (w *world) list(r outbox.ListRequest) *outbox.List {
 			}
 		}
 		l.Due = l.Due[:min(len(l.Due), r.Ready)]
+		if len(l.Due) == 0 {
+			w.vain("look-up", *r.Entity)
+		}
 		return l
 	}
 	from := 0
@@ -418,7 +424,7 @@ func (w *world) lease(b *schedule.Batch, groups []outbox.Group) *outbox.Lease {
 					o.Wait = first.retryAt.Sub(w.now)
 				}
 				l.Obstacles[i] = o
-				w.refuse(g.Key)
+				w.vain("lease", g.Key)
 				continue
 			}
 		}
@@ -441,14 +447,15 @@ func (w *world) lease(b *schedule.Batch, groups []outbox.Group) *outbox.Lease {
 	return l
 }
 
-// refuse holds that no entity is asked for again and again while something is in its way.
-func (w *world) refuse(key outbox.Key) {
+// vain notes a call that was of no use, and holds that none is made again and again.
+func (w *world) vain(call string, key outbox.Key) {
 	const most = 25
-	at := append(w.refused[key], w.now)
+	name := call + " of " + key.String()
+	at := append(w.calls[name], w.now)
 	if at = at[max(0, len(at)-most):]; len(at) == most && w.now.Sub(at[0]) < time.Second {
-		w.t.Fatalf("the lease of %s was refused %d times within %v", key, most, w.now.Sub(at[0]))
+		w.t.Fatalf("the %s was in vain %d times within %v", name, most, w.now.Sub(at[0]))
 	}
-	w.refused[key] = at
+	w.calls[name] = at
 }
 
 func (w *world) release(b *schedule.Batch) {
@@ -683,6 +690,10 @@ func (w *world) settleDown() {
 		w.run(time.Second)
 		w.forget()
 		if w.open == 0 && len(w.queue) < 10 {
+			w.run(130 * time.Second)
+			if blocked, apart := w.s.Blocked(), w.s.Apart(); blocked+apart > 0 {
+				w.t.Fatalf("%d entities count as blocked and %d as apart, and every event is done", blocked, apart)
+			}
 			return
 		}
 	}
