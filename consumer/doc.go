@@ -9,7 +9,8 @@
 //     leadership that is fresh.
 //   - A settle is repeated until the database has answered or the term is over. When an
 //     answer is lost, the lease shows whether the settle took place, so nothing is sent
-//     twice because of it.
+//     twice because of it. A settle that the database refuses, or that takes longer than its
+//     deadline, is repeated in halves; an entity that cannot be settled by itself stays open.
 //   - A term ends when the outbox has given no connection or answer for [Config].CutOff,
 //     although the lock session lives: another instance may get through. A shorter outage of
 //     the database ends no term.

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -149,44 +147,6 @@ func TestLeaseCommittedAfterItsAnswerWasLost(t *testing.T) {
 	release()
 	r.await(map[string]int{"done": 1})
 	r.noLeases()
-}
-
-// halfAnswered loses the answer to the first statement that holds a word, once it is done.
-type halfAnswered struct {
-	outbox.DB
-	word string
-	once atomic.Bool
-}
-
-func (h *halfAnswered) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	tag, err := h.DB.Exec(ctx, sql, args...)
-	if err == nil && strings.Contains(sql, h.word) && h.once.CompareAndSwap(false, true) {
-		err = errLost
-	}
-	return tag, err
-}
-
-// A settle that is split around a refused row makes two leases of one. When the answer to
-// that is lost, all events land and no lease stays.
-func TestLostAnswerToASplit(t *testing.T) {
-	t.Parallel()
-	var db *halfAnswered
-	r := setup(t, func(o *options) {
-		o.db = func(p *pgxpool.Pool) outbox.DB { db = &halfAnswered{DB: p, word: "halves"}; return db }
-	})
-	remove := r.refuseUpdates("raise exception 'not this one' using errcode = '23514'")
-	r.enqueueMany(20, 0)
-	r.start()
-	r.await(map[string]int{"done": 19, "pending": 1})
-	if !db.once.Load() {
-		t.Error("no settle was split")
-	}
-	remove()
-	r.await(map[string]int{"done": 20})
-	r.noLeases()
-	if got := r.metric("outbox_processed_total"); got != 20 {
-		t.Errorf("%v events processed, want 20", got)
-	}
 }
 
 // A leader without a way to its tables keeps nobody waiting: its term ends, although its

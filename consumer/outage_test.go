@@ -326,3 +326,30 @@ func TestOneEntityDoesNotOpenTheBreaker(t *testing.T) {
 		t.Errorf("%d log lines about dead letters, want one each", n)
 	}
 }
+
+// The end of an outage wakes all that it has put off, also where a batch may have more events than
+// one statement wakes.
+func TestEndOfAnOutageWakesAll(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *options) { o.BatchSize = 10_000 })
+	down := true
+	r.proj.fault = func([]outbox.Event) error {
+		if down {
+			return away(outbox.ReasonESConnect)
+		}
+		return nil
+	}
+	r.proj.ready = func() error {
+		if down {
+			return errors.New("connection refused")
+		}
+		return nil
+	}
+	r.exec(`insert into search_outbox_events (id, entity_type, entity_id, op, event_version, error_reason, next_retry_at)
+		select gen_random_uuid(), 'block', gen_random_uuid(), 'upsert', n, 'es_connect', now() + interval '20 hours' from generate_series(1, 5100) n`)
+	r.enqueue(newKey(), 9999)
+	r.start()
+	r.eventually(func() bool { return len(r.lines("projection.outage")) > 0 }, "the outage")
+	r.proj.set(func(*scripted) { down = false })
+	r.await(map[string]int{"done": 5101})
+}

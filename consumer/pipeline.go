@@ -29,10 +29,11 @@ type Store interface {
 	List(ctx context.Context, r outbox.ListRequest) (*outbox.List, error)
 	Lease(ctx context.Context, epoch int64, batch uuid.UUID, groups []outbox.Group) (*outbox.Lease, error)
 	Settle(ctx context.Context, epoch int64, batch uuid.UUID, in []outbox.Settlement) (outbox.Settled, error)
+	Split(ctx context.Context, epoch int64, batch uuid.UUID, halves [2]outbox.Half) error
 	Resolve(ctx context.Context, epoch int64, batch uuid.UUID, in []outbox.Settlement) (outbox.Settled, bool, error)
 	Abandon(ctx context.Context, epoch int64, lost []uuid.UUID) (int, error)
 	PutOff(ctx context.Context, epoch int64, key outbox.Key, version int64, limit int) (int, error)
-	PutOffEntities(ctx context.Context, limit int, after outbox.ID) ([]outbox.Key, error)
+	PutOffEntities(ctx context.Context, limit int, after outbox.ID) (keys []outbox.Key, next outbox.ID, err error)
 	Wake(ctx context.Context, epoch int64, reasons []outbox.Reason, limit int) (int, error)
 	ForeignClaim(ctx context.Context, within time.Duration) (time.Duration, bool, error)
 	RecordProgress(ctx context.Context, epoch int64, lastSettle time.Time) error
@@ -67,8 +68,8 @@ type Config struct {
 	Tracing observe.Tracing // optional
 }
 
-// page is the row limit of one statement, unless the batch size is larger.
-const page = 5_000
+// page returns the row limit of one statement.
+func (c *Config) page() int { return max(5_000, c.BatchSize) }
 
 func (c *Config) validate() error {
 	var errs []error
@@ -190,7 +191,7 @@ func (p *Pipeline) Run(ctx context.Context, term Term) error {
 	r := &run{
 		p: p, ctx: ctx, term: term, began: time.Now(),
 		s: schedule.New(schedule.Config{
-			BatchSize: p.cfg.BatchSize, Concurrency: p.cfg.Concurrency, Page: max(page, p.cfg.BatchSize), Poll: p.cfg.Poll, Retry: p.cfg.Retry,
+			BatchSize: p.cfg.BatchSize, Concurrency: p.cfg.Concurrency, Page: p.cfg.page(), Poll: p.cfg.Poll, Retry: p.cfg.Retry,
 			BreakerThreshold: p.cfg.BreakerThreshold, Strict: p.cfg.Strict, Jitter: func(d time.Duration) time.Duration { return rand.N(d + 1) }, NewID: newBatchID,
 		}),
 		answers: make(chan answer), over: make(chan struct{}), told: map[*schedule.Batch]*observe.Batch{}, lost: map[uuid.UUID]time.Time{},

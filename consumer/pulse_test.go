@@ -68,12 +68,15 @@ func (p *paper) Resolve(ctx context.Context, _ int64, _ uuid.UUID, _ []outbox.Se
 	return outbox.Settled{At: time.Now()}, settled, err
 }
 
-func (*paper) Abandon(context.Context, int64, []uuid.UUID) (int, error)             { return 0, nil }
-func (*paper) PutOff(context.Context, int64, outbox.Key, int64, int) (int, error)   { return 0, nil }
-func (*paper) PutOffEntities(context.Context, int, outbox.ID) ([]outbox.Key, error) { return nil, nil }
-func (*paper) Wake(context.Context, int64, []outbox.Reason, int) (int, error)       { return 0, nil }
-func (*paper) RecordProgress(context.Context, int64, time.Time) error               { return nil }
-func (*paper) Holds(context.Context) (h outbox.Holds, k []outbox.Key, err error)    { return h, k, nil }
+func (*paper) Split(context.Context, int64, uuid.UUID, [2]outbox.Half) error      { return nil }
+func (*paper) Abandon(context.Context, int64, []uuid.UUID) (int, error)           { return 0, nil }
+func (*paper) PutOff(context.Context, int64, outbox.Key, int64, int) (int, error) { return 0, nil }
+func (*paper) PutOffEntities(context.Context, int, outbox.ID) ([]outbox.Key, outbox.ID, error) {
+	return nil, outbox.ID{}, nil
+}
+func (*paper) Wake(context.Context, int64, []outbox.Reason, int) (int, error)    { return 0, nil }
+func (*paper) RecordProgress(context.Context, int64, time.Time) error            { return nil }
+func (*paper) Holds(context.Context) (h outbox.Holds, k []outbox.Key, err error) { return h, k, nil }
 func (*paper) ForeignClaim(context.Context, time.Duration) (time.Duration, bool, error) {
 	return 0, false, nil
 }

@@ -14,16 +14,13 @@ const putOffEntities = 100
 func (r *run) namePutOff() {
 	after := r.named
 	r.work(func() answer {
-		keys, err := r.p.store.PutOffEntities(r.ctx, putOffEntities, after)
+		keys, next, err := r.p.store.PutOffEntities(r.ctx, putOffEntities, after)
 		if err == nil && len(keys) == 0 && !after.IsZero() {
-			keys, err = r.p.store.PutOffEntities(r.ctx, putOffEntities, outbox.ID{})
+			keys, next, err = r.p.store.PutOffEntities(r.ctx, putOffEntities, outbox.ID{})
 		}
 		return func(now time.Time) error {
 			if err == nil {
-				r.named = outbox.ID{}
-				if len(keys) >= putOffEntities {
-					r.named = keys[len(keys)-1].ID
-				}
+				r.named = next
 			}
 			r.s.PutOffNamed(now, keys, err)
 			return r.heard("name entities that are put off", err)

@@ -152,11 +152,11 @@ func (r *run) start(a schedule.Action) {
 		r.probe()
 	case schedule.DoWake:
 		r.counted("wake", r.s.Woken, func() (int, error) {
-			return r.p.store.Wake(r.ctx, epoch, sharedReasons(), page)
+			return r.p.store.Wake(r.ctx, epoch, sharedReasons(), r.p.cfg.page())
 		})
 	case schedule.DoPutOff:
 		r.counted("put off", r.s.PutOff, func() (int, error) {
-			return r.p.store.PutOff(r.ctx, epoch, a.Key, a.Version, max(page, r.p.cfg.BatchSize))
+			return r.p.store.PutOff(r.ctx, epoch, a.Key, a.Version, r.p.cfg.page())
 		})
 	case schedule.DoNamePutOff:
 		r.namePutOff()

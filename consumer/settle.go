@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/consumer/observe"
@@ -10,66 +11,181 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// settle ends a batch: it repeats until the database has answered or the term is over.
+// settle ends a batch.
 func (r *run) settle(b *schedule.Batch) {
 	told := r.told[b]
 	r.work(func() answer {
 		started := time.Now()
-		settled, err := r.settled(b, told)
+		s := settling{r: r, b: b, told: told, parts: []part{{Half: outbox.Half{Batch: b.ID, Settlements: b.Settlements}}}, pause: settleAgain}
+		err := s.run()
 		return func(now time.Time) error {
 			if err != nil {
 				return err
 			}
 			delete(r.told, b)
 			r.p.pulse.landed(b)
-			told.Settled(b, settled, started)
-			if settled.Kept != nil {
-				told.Kept(settled.Kept)
+			told.Settled(b, s.out, started)
+			if s.out.Kept != nil {
+				told.Kept(s.out.Kept)
 			}
-			left := map[outbox.Key]bool{}
-			for _, l := range settled.Left {
-				left[l.Key] = true
+			for _, l := range s.out.Left {
 				if errors.Is(l.Err, outbox.ErrChanged) { // look for another worker now
 					r.upkeepAt = now
 				}
 			}
-			if settled.At.After(r.lastSettle) { // answers come in any order
-				r.lastSettle = settled.At
+			if s.out.At.After(r.lastSettle) { // answers come in any order
+				r.lastSettle = s.out.At
 			}
-			r.s.Settled(now, b, left, settled.Guessed)
+			r.s.Settled(now, b, s.out)
 			return r.heard("settle", nil)
 		}
 	})
 }
 
-func (r *run) settled(b *schedule.Batch, told *observe.Batch) (outbox.Settled, error) {
-	epoch := r.term.Epoch()
-	pause := 20 * time.Millisecond
-	for tries := 0; ; tries++ {
-		s, err := r.p.store.Settle(r.ctx, epoch, b.ID, b.Settlements)
-		if err == nil || errors.Is(err, outbox.ErrFenced) {
-			return s, err
+// settling is the settle of one batch. When the database refuses a row of it, or is too slow for
+// all of them, its lease is split, and the halves are settled one after the other. An entity
+// that cannot be settled by itself is left open.
+type settling struct {
+	r        *run
+	b        *schedule.Batch
+	told     *observe.Batch
+	parts    []part // that are not settled, the next one first
+	out      outbox.Settled
+	pause    time.Duration // before a call is repeated
+	repeated bool
+}
+
+// part is what one lease names.
+type part struct {
+	outbox.Half
+	doubt  bool            // an answer was lost: the lease may have ended
+	halves *[2]outbox.Half // that the lease is to be split into; nil for not
+	tried  bool            // to split it
+	slow   int             // times that it was too slow
+	left   error           // why its entity is left open; nil for not
+}
+
+const (
+	settleAgain = 20 * time.Millisecond // the first pause; it doubles up to a second
+	slowAlone   = 3                     // times that one entity is too slow before it is left open: a server may stall
+)
+
+// run repeats each call until the database has answered or the term is over.
+func (s *settling) run() error {
+	for len(s.parts) > 0 {
+		err := s.step(&s.parts[0])
+		s.r.p.pulse.moved(s.b)
+		switch {
+		case err == nil:
+			continue
+		case errors.Is(err, outbox.ErrFenced):
+			return err
+		case !s.repeated:
+			s.repeated = true
+			s.r.p.tell.SettleRepeated(s.told, err)
 		}
-		if tries == 0 {
-			r.p.tell.SettleRepeated(told, err)
+		timer := time.NewTimer(s.pause)
+		select {
+		case <-timer.C:
+		case <-s.r.ctx.Done():
+			timer.Stop()
+			return context.Cause(s.r.ctx)
 		}
-		for {
-			r.p.pulse.moved(b)
-			timer := time.NewTimer(pause)
-			select {
-			case <-timer.C:
-			case <-r.ctx.Done():
-				timer.Stop()
-				return s, context.Cause(r.ctx)
-			}
-			pause = min(2*pause, time.Second)
-			s, done, err := r.p.store.Resolve(r.ctx, epoch, b.ID, b.Settlements)
-			if err == nil && !done {
-				break
-			}
-			if err == nil || errors.Is(err, outbox.ErrFenced) {
-				return s, err
-			}
+		s.pause = min(2*s.pause, time.Second)
+	}
+	return nil
+}
+
+// step makes the next call for the first part. An error says that it is to be made again.
+func (s *settling) step(p *part) error {
+	store, ctx, epoch := s.r.p.store, s.r.ctx, s.r.term.Epoch()
+	if p.doubt {
+		got, ended, err := store.Resolve(ctx, epoch, p.Batch, p.Settlements)
+		switch {
+		case err != nil:
+			return err
+		case !ended:
+			p.doubt = false
+		case p.tried:
+			s.split()
+		default:
+			s.settled(got)
 		}
+		return nil
+	}
+	if s.out.Slow > 0 && len(p.Settlements) > s.out.Slow/2 { // do not try what was too slow before
+		p.halve()
+	}
+	var got outbox.Settled
+	var err error
+	switch {
+	case p.halves != nil:
+		p.tried = true
+		if err = store.Split(ctx, epoch, p.Batch, *p.halves); err == nil {
+			s.split()
+			return nil
+		}
+	case p.left != nil:
+		got, err = store.Settle(ctx, epoch, p.Batch, nil)
+		got.Left = []outbox.Left{{Key: p.Settlements[0].Event.Key, Err: p.left}}
+	default:
+		if got, err = store.Settle(ctx, epoch, p.Batch, p.Settlements); err != nil && s.narrow(p, err) {
+			return nil
+		}
+	}
+	if err != nil {
+		p.doubt = true
+		return err
+	}
+	s.settled(got)
+	return nil
+}
+
+// narrow lets a settle that has failed be repeated in halves, or leave its only entity open,
+// where that helps. It reports whether the database has answered, so that nothing has changed.
+func (s *settling) narrow(p *part, err error) (answered bool) {
+	answered = outbox.Refused(err) || outbox.Locked(err)
+	slow := outbox.Slow(err)
+	if len(p.Settlements) == 0 || !answered && !slow {
+		return false
+	}
+	if slow {
+		p.slow++
+		if n := len(p.Settlements); s.out.Slow == 0 || n < s.out.Slow {
+			s.out.Slow = n
+		}
+	}
+	if !p.halve() && (answered || p.slow >= slowAlone) {
+		p.left = err
+	}
+	return answered
+}
+
+// halve reports whether the part has more than one entity.
+func (p *part) halve() (ok bool) {
+	halves, ok := outbox.Halve(p.Settlements)
+	if ok && p.halves == nil {
+		p.halves = &halves
+	}
+	return ok
+}
+
+// split puts the halves of the first part in its place.
+func (s *settling) split() {
+	halves := s.parts[0].halves
+	s.parts = slices.Insert(s.parts[1:], 0, part{Half: halves[0]}, part{Half: halves[1]})
+	s.pause = settleAgain
+}
+
+// settled takes the result of the first part.
+func (s *settling) settled(got outbox.Settled) {
+	s.parts, s.pause = s.parts[1:], settleAgain
+	if got.At.After(s.out.At) {
+		s.out.At = got.At
+	}
+	s.out.Left = append(s.out.Left, got.Left...)
+	s.out.Guessed = s.out.Guessed || got.Guessed
+	if got.Kept != nil {
+		s.out.Kept = got.Kept
 	}
 }

@@ -30,6 +30,7 @@ type blocker struct {
 	started     time.Time
 	user        string
 	application string
+	epoch       *int64 // of the term that it is of; nil for none
 	outcome     string
 	auditErr    error // the session was terminated, and the audit could not be written
 }
@@ -44,7 +45,7 @@ func (s *pgSession) terminateBlockers(ctx context.Context) ([]blocker, error) {
 	}
 	defer closeConn(context.WithoutCancel(ctx), conn)
 
-	found, err := listBlockers(ctx, conn, s.pid)
+	found, err := s.listBlockers(ctx, conn)
 	if err != nil {
 		return nil, fmt.Errorf("list blockers: %w", err)
 	}
@@ -64,18 +65,19 @@ func (s *pgSession) terminateBlockers(ctx context.Context) ([]blocker, error) {
 	return found, nil
 }
 
-func listBlockers(ctx context.Context, conn *pgx.Conn, waiting uint32) ([]blocker, error) {
+func (s *pgSession) listBlockers(ctx context.Context, conn *pgx.Conn) ([]blocker, error) {
 	rows, err := conn.Query(ctx, `
-		select distinct b.pid, coalesce(a.backend_start, 'epoch'), coalesce(a.usename::text, ''), coalesce(a.application_name, '')
+		select distinct b.pid, coalesce(a.backend_start, 'epoch'), coalesce(a.usename::text, ''), coalesce(a.application_name, ''),
+		       (select epoch from weft_leader where group_name = $2)
 		  from unnest(pg_blocking_pids($1)) as b (pid)
 		  left join pg_stat_activity a using (pid)
 		 order by b.pid`,
-		pgx.QueryExecModeExec, waiting)
+		pgx.QueryExecModeExec, s.pid, s.cfg.Group)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (b blocker, err error) {
-		err = row.Scan(&b.pid, &b.started, &b.user, &b.application)
+		err = row.Scan(&b.pid, &b.started, &b.user, &b.application, &b.epoch)
 		return b, err
 	})
 }
@@ -110,9 +112,8 @@ func (s *pgSession) auditEnded(conn *pgx.Conn, b *blocker) error {
 	}
 	_, err = conn.Exec(ctx, `
 		insert into weft_audit (actor, action, why, from_epoch, count, detail)
-		values ($1, 'session_ended', 'a transaction of an earlier term held up the start of a new one',
-		        (select epoch from weft_leader where group_name = $2), 1, $3::jsonb)`,
-		pgx.QueryExecModeExec, s.cfg.Instance, s.cfg.Group, string(detail))
+		values ($1, 'session_ended', 'a transaction of an earlier term held up the start of a new one', $2, 1, $3::jsonb)`,
+		pgx.QueryExecModeExec, s.cfg.Instance, b.epoch, string(detail))
 	return err
 }
 

@@ -54,10 +54,20 @@ func TestWritersOfATerm(t *testing.T) {
 		stopped(t, s)
 		conn := s.connect(t, AppName(testGroup, "old", "work"))
 		fence(t, conn, 1)
+		audit, err := s.pool.Begin(t.Context()) // which is written when the next term has begun
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := audit.Exec(t.Context(), "lock table weft_audit in exclusive mode"); err != nil {
+			t.Fatal(err)
+		}
 
 		b := s.join(t, quick("b"), nil)
 		if got := b.nextTerm(t).Epoch(); got != 2 {
 			t.Errorf("epoch: got %d, want 2", got)
+		}
+		if err := audit.Commit(t.Context()); err != nil {
+			t.Fatal(err)
 		}
 		if _, err := conn.Exec(t.Context(), "commit"); err == nil {
 			t.Error("commit of the old term: got nil, want a closed session")
@@ -68,10 +78,13 @@ func TestWritersOfATerm(t *testing.T) {
 		}
 		var actor, application string
 		var from int64
-		err := s.pool.QueryRow(t.Context(), `select actor, from_epoch, detail->>'application_name' from weft_audit
+		err = s.pool.QueryRow(t.Context(), `select actor, from_epoch, detail->>'application_name' from weft_audit
 			where action = 'session_ended'`).Scan(&actor, &from, &application)
-		if err != nil || actor != "b" || application != "weft/pair/old/work" {
-			t.Errorf("audit: got %q, epoch %d, %q, %v; want by b on weft/pair/old/work", actor, from, application, err)
+		if err != nil || actor != "b" || from != 1 || application != "weft/pair/old/work" {
+			t.Errorf("audit: got %q, epoch %d, %q, %v; want by b on weft/pair/old/work of epoch 1", actor, from, application, err)
+		}
+		if terms, err := History(t.Context(), s.pool, testGroup, time.Time{}, 9); err != nil || len(terms) != 2 || terms[1].SessionsEnded != 1 {
+			t.Errorf("history: %+v, %v, want that the term before had a session ended", terms, err)
 		}
 	})
 

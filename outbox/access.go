@@ -51,6 +51,20 @@ func (a *access) each(ctx context.Context, what, sql string, args, into []any, f
 	return wrapped(what, a.table.Name, err)
 }
 
+// inOrder is each for a list that an index has in its order. Sorting is turned off: with old
+// statistics the planner may expect few rows, and sort all there are for each page.
+func (a *access) inOrder(ctx context.Context, what, sql string, args, into []any, f func()) error {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	var q pgx.Batch // one transaction
+	q.Queue("select set_config('enable_sort', 'off', true)")
+	q.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+		_, err := pgx.ForEachRow(rows, into, func() error { f(); return nil })
+		return err
+	})
+	return wrapped(what, a.table.Name, a.db.SendBatch(ctx, &q).Close())
+}
+
 // exec returns how many rows a statement has changed.
 func (a *access) exec(ctx context.Context, what, sql string, args ...any) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)

@@ -2,6 +2,8 @@ package outbox
 
 import (
 	"context"
+	"math"
+	"slices"
 	"time"
 )
 
@@ -12,20 +14,60 @@ func (s *Store) PutOff(ctx context.Context, epoch int64, key Key, version int64,
 	return s.fenced(ctx, "put off events", "put_off", epoch, key.Type, &key.ID, version, limit)
 }
 
+// putOffRows is how many rows of one id a statement reads that names entities with rows put off.
+const putOffRows = 10_000
+
 // PutOffEntities names the entities with rows put off of up to limit ids, in the order of the
-// ids: those beyond after if that is not zero. Fewer than limit entities are the last ones. Of
-// entities with one id, one may be left out while another has thousands of rows put off.
-func (s *Store) PutOffEntities(ctx context.Context, limit int, after ID) ([]Key, error) {
+// ids: those beyond after if that is not zero. next is the last id, or zero when there is none
+// beyond it. An id with very many rows is read in several statements.
+func (s *Store) PutOffEntities(ctx context.Context, limit int, after ID) (keys []Key, next ID, err error) {
 	var from any
 	if !after.IsZero() {
 		from = &after
 	}
-	var out []Key
 	var k Key
-	err := s.opened().each(ctx, "entities with events put off", s.sql("put_off_entities"), []any{limit, from}, []any{&k.Type, &k.ID}, func() {
-		out = append(out, k)
+	var n int
+	read := map[ID]int{}
+	err = s.opened().each(ctx, "entities with events put off", s.sql("put_off_entities"), []any{limit, from, putOffRows}, []any{&k.Type, &k.ID, &n}, func() {
+		keys = append(keys, k)
+		read[k.ID] += n
 	})
-	return out, err
+	if len(read) >= limit {
+		next = k.ID
+	}
+	for id, n := range read {
+		if err == nil && n >= putOffRows {
+			keys, err = s.putOffTypes(ctx, id, keys)
+		}
+	}
+	return keys, next, err
+}
+
+// putOffTypes adds to keys the entities of one id with rows put off that it lacks.
+func (s *Store) putOffTypes(ctx context.Context, id ID, keys []Key) ([]Key, error) {
+	var (
+		k       = Key{ID: id}
+		off     bool
+		last    int64
+		n, rows int
+	)
+	for from, full := int64(math.MinInt64), true; full; {
+		begun := from
+		rows = 0
+		err := s.opened().each(ctx, "entities with events put off", s.sql("put_off_types"), []any{&id, from, putOffRows}, []any{&k.Type, &off, &last, &n}, func() {
+			rows, from = rows+n, max(from, last)
+			if off && !slices.Contains(keys, k) {
+				keys = append(keys, k)
+			}
+		})
+		if err != nil {
+			return keys, err
+		}
+		if full = rows >= putOffRows; from == begun {
+			from++ // all have one version
+		}
+	}
+	return keys, nil
 }
 
 // Wake makes up to limit rows due that wait because of one of reasons, and returns how many.

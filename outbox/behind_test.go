@@ -52,7 +52,7 @@ func TestPutOff(t *testing.T) {
 	if o := x.Obstacles[0]; x.Count() != 0 || o == nil || o.Version != 1 || o.Wait != 24*time.Hour {
 		t.Errorf("leased %d with version 1 parked, obstacle %+v", x.Count(), o)
 	}
-	keys, err := b.store.PutOffEntities(t.Context(), 9, outbox.ID{})
+	keys, _, err := b.store.PutOffEntities(t.Context(), 9, outbox.ID{})
 	if err != nil || !slices.Equal(keys, []outbox.Key{key}) {
 		t.Errorf("entities put off: %v, %v, want %s", keys, err, key)
 	}
@@ -89,13 +89,10 @@ func TestPutOffEntitiesInPages(t *testing.T) {
 		}
 	}
 	var after outbox.ID
-	for {
-		page, err := b.store.PutOffEntities(t.Context(), 2, after)
+	for more := true; more; more = !after.IsZero() {
+		page, next, err := b.store.PutOffEntities(t.Context(), 2, after)
 		if err != nil || len(page) > 2 {
 			t.Fatalf("page %v, %v", page, err)
-		}
-		if len(page) == 0 {
-			break
 		}
 		for _, k := range page {
 			if !want[k] {
@@ -103,7 +100,7 @@ func TestPutOffEntitiesInPages(t *testing.T) {
 			}
 			delete(want, k)
 		}
-		after = page[len(page)-1].ID
+		after = next
 	}
 	if len(want) > 0 {
 		t.Errorf("%v are not named", want)
@@ -128,15 +125,31 @@ func TestPutOffEntitiesOfOneID(t *testing.T) {
 	}
 	var after outbox.ID
 	for n := range 3 {
-		page, err := b.store.PutOffEntities(t.Context(), 1, after)
+		page, next, err := b.store.PutOffEntities(t.Context(), 1, after)
 		slices.SortFunc(page, func(a, b outbox.Key) int { return strings.Compare(a.Type, b.Type) })
 		if err != nil || !slices.Equal(page, want[2*n:2*n+2]) {
 			t.Fatalf("page %d names %v, %v, want %v", n, page, err, want[2*n:2*n+2])
 		}
-		after = page[0].ID
+		after = next
 	}
-	if page, err := b.store.PutOffEntities(t.Context(), 9, after); err != nil || len(page) > 0 {
+	if page, next, err := b.store.PutOffEntities(t.Context(), 9, after); err != nil || len(page) > 0 || !next.IsZero() {
 		t.Errorf("named %v, %v, want none beyond the last id", page, err)
+	}
+}
+
+// TestPutOffEntitiesBehindManyRowsOfOneID: an entity of another type has more rows put off than
+// one statement reads, some of one version.
+func TestPutOffEntitiesBehindManyRowsOfOneID(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := outbox.UUID(uuid.New())
+	b.exec(`insert into search_outbox_events (id, entity_type, entity_id, op, event_version, next_retry_at, behind)
+		select gen_random_uuid(), case n when 11000 then 'page' when 11001 then 'tag' else 'block' end, $1, 'upsert', least(n, 9000), now() + interval '1 hour',
+			case n when 11001 then null else 0 end from generate_series(1, 11001) n`, &id)
+	b.enqueueFor(outbox.Key{Type: "label", ID: id}, 1)
+	got, _, err := b.store.PutOffEntities(t.Context(), 9, outbox.ID{})
+	if want := []outbox.Key{{Type: "block", ID: id}, {Type: "page", ID: id}}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("named %v, %v, want %v", got, err, want)
 	}
 }
 

@@ -82,10 +82,14 @@ type clause struct {
 	args []any
 }
 
-// and adds a condition; its %d is the argument's number.
-func (c *clause) and(format string, arg any) {
-	c.args = append(c.args, arg)
-	fmt.Fprintf(&c.text, "\n    and "+format, len(c.args))
+// and adds a condition; each %d of it is the number of an argument.
+func (c *clause) and(format string, args ...any) {
+	numbers := make([]any, len(args))
+	for i := range args {
+		numbers[i] = len(c.args) + 1 + i
+	}
+	c.args = append(c.args, args...)
+	fmt.Fprintf(&c.text, "\n    and "+format, numbers...)
 }
 
 func (s Selector) clause(t *Table) *clause {

@@ -10,8 +10,8 @@
 //     weft_lease first and is all or nothing with it, so that after an answer that was
 //     lost [Store.Resolve] can tell whether it took place.
 //   - An entity is settled whole or not at all. When another session has changed or locked
-//     one of its rows, or the database refuses the write, the entity stays open and the
-//     others of the batch are settled.
+//     one of its rows, the entity stays open and the others of the batch are settled. When the
+//     database refuses the write, nothing is settled, and the batch can be split.
 //   - No event is leased while an earlier one of its entity is open outside the batch. The
 //     lease finds an earlier event that waits, is parked, is put off or is another worker's.
 //     It also finds a ready one, unless a list from the head has shown that there is none.

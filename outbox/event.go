@@ -1,9 +1,6 @@
 package outbox
 
-import (
-	"cmp"
-	"time"
-)
+import "time"
 
 // Op is what happened to the entity. Rows may carry other values, written by a
 // producer that knows more than this build; a projection ends those in failed
@@ -35,10 +32,11 @@ type Row struct {
 	address address
 }
 
-// Compare orders rows by (event_version, id), the one order of events everywhere.
-func (r *Row) Compare(o *Row) int {
-	return cmp.Or(cmp.Compare(r.Version, o.Version), r.ID.Compare(o.ID))
-}
+// Position returns its place in the order of events.
+func (r *Row) Position() Position { return Position{r.Version, r.ID} }
+
+// Compare orders rows by their positions.
+func (r *Row) Compare(o *Row) int { return r.Position().Compare(o.Position()) }
 
 // Event is one leased row of an outbox table.
 type Event struct {

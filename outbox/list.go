@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -16,6 +17,11 @@ import (
 type Position struct {
 	Version int64
 	ID      ID
+}
+
+// Compare orders positions by (event_version, id), the one order of events everywhere.
+func (p Position) Compare(o Position) int {
+	return cmp.Or(cmp.Compare(p.Version, o.Version), p.ID.Compare(o.ID))
 }
 
 // ListRequest says what to list, and from where.

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
@@ -236,30 +234,4 @@ func (b *bench) waitFor(sql string) {
 			b.t.Fatal(err)
 		}
 	}
-}
-
-// counting counts the calls of a store.
-type counting struct {
-	outbox.DB
-	n int
-}
-
-func (c *counting) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	c.n++
-	return c.DB.Query(ctx, sql, args...)
-}
-
-func (c *counting) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	c.n++
-	return c.DB.QueryRow(ctx, sql, args...)
-}
-
-func (c *counting) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	c.n++
-	return c.DB.Exec(ctx, sql, args...)
-}
-
-func (c *counting) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	c.n++
-	return c.DB.SendBatch(ctx, b)
 }

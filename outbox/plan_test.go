@@ -25,6 +25,7 @@ import (
 type explained struct {
 	*pgxpool.Pool
 	t      *testing.T
+	person bool // the session is one of a command, not of a leader
 	blocks int64
 	rows   int64 // the largest number of rows that one node of a plan has read
 }
@@ -88,6 +89,9 @@ func (e *explained) explainAll(ctx context.Context, db beginner, queries []*pgx.
 		e.t.Fatal(err)
 	}
 	for name, value := range outbox.SessionParams() {
+		if e.person {
+			break
+		}
 		if name == "default_transaction_isolation" {
 			continue // a savepoint has that of its transaction
 		}
@@ -321,12 +325,12 @@ func (b *bench) cost(n int) map[string]*explained {
 	check("list of an entity", n, len(own.Ready), err)
 	put, err := under("put off", outbox.Keep).PutOff(ctx, 1, key, 0, n)
 	check("put off", n, put, err)
-	_, err = under("entities put off", outbox.Keep).PutOffEntities(ctx, n, outbox.ID{})
+	_, _, err = under("entities put off", outbox.Keep).PutOffEntities(ctx, n, outbox.ID{})
 	check("entities put off", 0, 0, err)
 	b.exec("delete from "+table+" where entity_id = $1", &key.ID)
 	lease("lease")
 	b.setTerm(2, "a")
-	got, err := under("reclaim", outbox.Keep).ReclaimLease(ctx, outbox.ReclaimRequest{Epoch: 2, MaxReclaims: 9})
+	got, err := under("reclaim", outbox.Keep).ReclaimLease(ctx, outbox.ReclaimRequest{Epoch: 2, Limit: n, MaxReclaims: 9})
 	check("reclaim", 1, len(got), err)
 	check("reclaim", n, got[0].Rows, nil)
 	got, err = under("reclaim of rows", outbox.Keep).ReclaimRows(ctx, outbox.ReclaimRequest{Epoch: 2, MaxReclaims: 9, Limit: n})

@@ -123,11 +123,17 @@ func (s *Store) JoinRebuild(ctx context.Context, epoch int64) (Rebuild, error) {
 	return ReadRebuild(ctx, s.db, s.cfg.Projection, s.cfg.Timeout)
 }
 
+// ErrOtherRebuild means that another rebuild or load was asked for since the row was read.
+var ErrOtherRebuild = errors.New("outbox: another rebuild or load was asked for")
+
 // RecordRebuild writes down how far a rebuild has come, under the fence. With answered, what it
-// was asked for is done.
+// was asked for is done. It returns [ErrOtherRebuild] when r is not the newest one.
 func (s *Store) RecordRebuild(ctx context.Context, epoch int64, r Rebuild, answered bool) error {
-	_, err := s.fenced(ctx, "progress of the rebuild", "rebuild_record", epoch, s.cfg.Projection, string(r.Phase), r.OldIndex, r.NewIndex, r.LastNumber,
-		r.EntityType, r.EntityID, r.Rows, r.Filled, r.Unreadable, r.Note, answered)
+	n, err := s.fenced(ctx, "progress of the rebuild", "rebuild_record", epoch, s.cfg.Projection, string(r.Phase), r.OldIndex, r.NewIndex, r.LastNumber,
+		r.EntityType, r.EntityID, r.Rows, r.Filled, r.Unreadable, r.Note, answered, r.Began)
+	if err == nil && n == 0 {
+		err = ErrOtherRebuild
+	}
 	return err
 }
 

@@ -97,7 +97,8 @@ func TestRebuildRequestsByPhase(t *testing.T) {
 			t.Fatal(ok, err)
 		}
 		for _, ask := range []outbox.RebuildAsk{outbox.RebuildPause, outbox.RebuildResume, outbox.RebuildAbort, outbox.RebuildDropOld} {
-			if err := b.store.RecordRebuild(t.Context(), 1, outbox.Rebuild{Phase: tt.phase, OldIndex: tt.old}, true); err != nil {
+			row := outbox.Rebuild{Phase: tt.phase, OldIndex: tt.old, Began: b.rebuild().Began}
+			if err := b.store.RecordRebuild(t.Context(), 1, row, true); err != nil {
 				t.Fatal(err)
 			}
 			ok, err := outbox.AskRebuild(t.Context(), b.pool, rebuilt, ask, "alice", "test", time.Minute)
@@ -109,6 +110,30 @@ func TestRebuildRequestsByPhase(t *testing.T) {
 		if want := tt.phase.Ended() && tt.old == ""; err != nil || again != want {
 			t.Errorf("a request while %s with old index %q: %v, %v, want %v", tt.phase, tt.old, again, err, want)
 		}
+	}
+}
+
+// While a leader drops the old index of a rebuild, which may take long, somebody asks for a load.
+// It is not recorded as done.
+func TestRecordOfARebuildChangesNoLaterOne(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.lead(2, true)
+	if ok, err := outbox.RequestRebuild(t.Context(), b.pool, rebuilt, false, "alice", "test", time.Minute); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	row := b.rebuild()
+	row.Phase, row.OldIndex = outbox.RebuildDone, "i-v1"
+	if err := b.store.RecordRebuild(t.Context(), 2, row, true); err != nil {
+		t.Fatal(err)
+	}
+	b.exec("update weft_rebuild set phase = 'filling', load = true, asked = '', began_at = clock_timestamp()") // as a request for a load does
+	row.OldIndex = ""
+	if err := b.store.RecordRebuild(t.Context(), 2, row, true); !errors.Is(err, outbox.ErrOtherRebuild) {
+		t.Errorf("recorded: %v, want that it is another one", err)
+	}
+	if got := b.rebuild(); !got.Load || got.Phase != outbox.RebuildFilling || got.OldIndex != "i-v1" {
+		t.Errorf("the load is %+v, want it filling", got)
 	}
 }
 

@@ -22,7 +22,7 @@ func Causes() []Cause { return []Cause{CauseOlderEpoch, CauseLeaseExpired, Cause
 // ReclaimRequest says which rows count as lost.
 type ReclaimRequest struct {
 	Epoch         int64
-	Limit         int           // rows of one statement; > 0
+	Limit         int           // most rows of one statement; > 0
 	MaxProcessing time.Duration // a row without a lease may be processing this long
 	// MaxReclaims ends an event in failed that was reclaimed this often in a row
 	// without being settled: it crashes the process that tries it.
@@ -39,10 +39,10 @@ type Reclaimed struct {
 }
 
 // ReclaimLease takes back one lease of another term, the oldest, with the events that
-// nothing has touched since. It returns nothing when there is no such lease, and [ErrFenced]
-// when a newer epoch has taken over.
+// nothing has touched since, or the first Limit events of it. It returns nothing when there is
+// no such lease, and [ErrFenced] when a newer epoch has taken over.
 func (s *Store) ReclaimLease(ctx context.Context, r ReclaimRequest) ([]Reclaimed, error) {
-	return s.reclaim(ctx, "reclaim_lease", r, r.MaxReclaims)
+	return s.reclaim(ctx, "reclaim_lease", r, r.MaxReclaims, r.Limit)
 }
 
 // ReclaimRows takes back up to Limit rows in processing: those that an older build of weft

@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -10,7 +11,7 @@ import (
 
 func (b *bench) reclaimLease(epoch int64, most int) []outbox.Reclaimed {
 	b.t.Helper()
-	got, err := b.store.ReclaimLease(b.t.Context(), outbox.ReclaimRequest{Epoch: epoch, MaxReclaims: most})
+	got, err := b.store.ReclaimLease(b.t.Context(), outbox.ReclaimRequest{Epoch: epoch, Limit: 2000, MaxReclaims: most})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -151,5 +152,52 @@ func TestReclaimRows(t *testing.T) {
 	}
 	if got := b.count("status = 'pending' and event_version in (1, 3, 4) and next_retry_at <= now() and attempts = 1 and owner is null"); got != 3 {
 		t.Errorf("%d rows are due, want 3", got)
+	}
+}
+
+// A leader of an older term that asks what became of its settle keeps no lease from being reclaimed.
+func TestReclaimPassesNoLeaseThatAnOlderLeaderAsksFor(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.enqueue(1)
+	x := b.leaseAll()
+	b.setTerm(2, "b")
+	tx, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	if _, _, err := b.newStore(tx, "a", outbox.Keep).Resolve(t.Context(), 1, x.id, x.all(outbox.Done)); !errors.Is(err, outbox.ErrFenced) {
+		t.Errorf("resolved under an older epoch: %v", err)
+	}
+	got, err := b.newStore(b.pool, "b", outbox.Keep).ReclaimLease(t.Context(), outbox.ReclaimRequest{Epoch: 2, Limit: 10, MaxReclaims: 10})
+	if err != nil || len(got) != 1 || got[0].Rows != 1 {
+		t.Errorf("reclaimed %+v, %v, want the lease", got, err)
+	}
+}
+
+// A lease with more events than one statement may take back is taken back in parts.
+func TestReclaimLeaseInParts(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for v := range int64(5) {
+		b.enqueue(v)
+	}
+	b.leaseAll()
+	b.setTerm(2, "a")
+	for _, want := range []int{2, 2, 1, 0} {
+		got, err := b.store.ReclaimLease(t.Context(), outbox.ReclaimRequest{Epoch: 2, Limit: 2, MaxReclaims: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want == 0 && len(got) != 0 || want > 0 && (len(got) != 1 || got[0].Rows != want || got[0].Owner != "a" || got[0].Epoch != 1) {
+			t.Errorf("reclaimed %+v, want %d events", got, want)
+		}
+	}
+	if n := b.count("reclaims = 1 and attempts = 1 and next_retry_at <= now()"); n != 5 {
+		t.Errorf("%d events are due with one reclaim, want all 5", n)
+	}
+	if leases, audited := b.number("select count(*) from weft_lease"), b.number("select sum(count) from weft_audit where action = 'reclaim'"); leases != 0 || audited != 5 {
+		t.Errorf("%d leases are left and %d events audited, want none and 5", leases, audited)
 	}
 }

@@ -56,9 +56,16 @@ type Replay struct {
 	id    int64     // of the audit
 	since time.Time // database clock: what fails again after it is not sent a second time
 
-	version int64 // of the last one listed
-	last    ID
-	begun   bool
+	lowest *Position // the last of the first list
+	last   letterPlace
+	over   bool // a list was not full
+}
+
+// letterPlace is a place in the order of the lists after the first; zero before all.
+type letterPlace struct {
+	entity  ID
+	version int64
+	id      ID
 }
 
 // ReplayOutcome is how a replay has ended. It is kept in the audit.
@@ -133,27 +140,44 @@ func (o LetterOrder) describe() map[string]any {
 // AuditID returns the id of the audit's entry.
 func (r *Replay) AuditID() int64 { return r.id }
 
-// Next lists up to limit dead letters to be sent again, from the lowest version up, so
-// that of two events of one entity the earlier goes first. Each is listed once: what
-// fails again while the replay goes on is not listed a second time.
+// Next lists up to limit dead letters to be sent again, of one entity from the lowest version up.
+// The first list holds the lowest versions of all, and looks at every dead letter; the others go
+// entity by entity, by an index, and cost what they hold. Each is listed once: what fails again
+// while the replay goes on is not listed a second time.
 func (r *Replay) Next(ctx context.Context, limit int) ([]ID, error) {
-	c := r.order.Selector.clause(r.d.table)
+	if r.over {
+		return nil, nil
+	}
+	t := r.d.table
+	c := r.order.Selector.clause(t)
 	c.and("not (updated_at between $%d::timestamptz and clock_timestamp())", r.since)
-	if r.begun {
-		c.args = append(c.args, r.version, &r.last)
-		fmt.Fprintf(&c.text, "\n    and (event_version, id) > ($%d::bigint, $%d::%s)", len(c.args)-1, len(c.args), r.d.table.ID)
+	order, first := "event_version, id", r.lowest == nil
+	if !first {
+		order = "entity_id, event_version, id"
+		c.and("(event_version, id) > ($%d::bigint, $%d::"+t.ID.String()+")", r.lowest.Version, &r.lowest.ID)
+		if !r.last.id.IsZero() {
+			c.and("(entity_id, event_version, id) > ($%d::"+t.Entity.String()+", $%d::bigint, $%d::"+t.ID.String()+")",
+				&r.last.entity, r.last.version, &r.last.id)
+		}
 	}
 	c.args = append(c.args, limit)
-	sql := fmt.Sprintf("select id, event_version from %s where %s\norder by event_version, id limit $%d", r.d.table.Name, c.text.String(), len(c.args))
+	sql := fmt.Sprintf("select entity_id, event_version, id from %s where %s\norder by %s limit $%d", t.Name, c.text.String(), order, len(c.args))
 	var (
 		ids []ID
-		id  ID
+		at  letterPlace
 	)
-	err := r.d.each(ctx, "list of dead letters", sql, c.args, []any{&id, &r.version}, func() {
-		ids = append(ids, id)
-		r.last, r.begun = id, true
-	})
-	return ids, err
+	err := r.d.inOrder(ctx, "list of dead letters", sql, c.args, []any{&at.entity, &at.version, &at.id}, func() { ids = append(ids, at.id) })
+	switch {
+	case err != nil:
+		return nil, err
+	case len(ids) < limit:
+		r.over = true
+	case first:
+		r.lowest = &Position{at.version, at.id}
+	default:
+		r.last = at
+	}
+	return ids, nil
 }
 
 // Send makes those of ids ready that are still in failed, in one statement, and returns

@@ -189,18 +189,26 @@ func TestReplayResetsOnlyWhatHasFailed(t *testing.T) {
 	}
 }
 
+// The first page holds the lowest versions of all, the others go entity by entity.
 func TestReplayListsEachOnceFromTheLowestVersion(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	var want []outbox.ID
-	for _, v := range []int64{5, 3, 9, 3, 1} {
-		want = append(want, b.fail("block", v, "es_4xx", fmt.Sprintf("%d min", v)))
+	of := func(entity string, typ string, version int64, ago string) {
+		b.exec("update search_outbox_events set entity_id = $1, entity_type = $2 where id = $3", entity, typ, ptr(b.fail("block", version, "es_4xx", ago)))
 	}
-	// A clock that was ahead: its failures are no less replayed.
-	want = append(want, b.fail("block", 7, "es_4xx", "-1 h"))
+	one, two := "10000000-0000-0000-0000-000000000000", "20000000-0000-0000-0000-000000000000"
+	of(two, "block", 1, "1 min")
+	of(one, "block", 2, "9 min")
+	for _, version := range []int64{9, 5, 7} {
+		of(two, "block", version, fmt.Sprintf("%d min", version))
+	}
+	of(one, "block", 8, "-1 h") // of a clock that was ahead
+	for range 3 {
+		of(one, "block", 8, "1 min")
+		of(one, "page", 8, "1 min")
+	}
 	r := b.beginReplay(outbox.Selector{})
-	var got []outbox.ID
-	var versions []int64
+	var got []string
 	for {
 		ids, err := r.Next(t.Context(), 2)
 		if err != nil {
@@ -213,22 +221,24 @@ func TestReplayListsEachOnceFromTheLowestVersion(t *testing.T) {
 		// All of them fail again at once.
 		b.exec("update search_outbox_events set status = 'failed', updated_at = clock_timestamp() where id = any($1::uuid[])", outbox.IDs(ids, func(id *outbox.ID) *outbox.ID { return id }))
 		for _, id := range ids {
+			var entity string
 			var v int64
-			if err := b.pool.QueryRow(t.Context(), "select event_version from search_outbox_events where id = $1", &id).Scan(&v); err != nil {
+			if err := b.pool.QueryRow(t.Context(), "select entity_id::text, event_version from search_outbox_events where id = $1", &id).Scan(&entity, &v); err != nil {
 				t.Fatal(err)
 			}
-			got, versions = append(got, id), append(versions, v)
+			got = append(got, fmt.Sprintf("%s/%d", entity[:1], v))
 		}
 	}
-	if !slices.Equal(versions, []int64{1, 3, 3, 5, 7, 9}) {
-		t.Errorf("listed the versions %v, want each once, the lowest first", versions)
+	want := "2/1 1/2 1/8 1/8 1/8 1/8 1/8 1/8 1/8 2/5 2/7 2/9"
+	if strings.Join(got, " ") != want {
+		t.Errorf("listed %v, want %s", got, want)
 	}
-	for _, id := range want {
-		if !slices.Contains(got, id) {
-			t.Errorf("%s was not listed", id)
-		}
+	if n := b.count("replay_count = 1"); n != 12 {
+		t.Errorf("%d events were replayed once, want all 12", n)
 	}
 }
+
+func ptr[T any](v T) *T { return &v }
 
 func TestReplayPassesOverWhatOthersHold(t *testing.T) {
 	t.Parallel()
@@ -350,15 +360,22 @@ func TestReplayCostFollowsTheBatch(t *testing.T) {
 			t.Parallel()
 			const n = 200
 			b := crowded(t, false, statistics)
-			ids, err := b.beginReplay(outbox.Selector{}).Next(t.Context(), n)
-			if err != nil || len(ids) != n {
-				t.Fatalf("listed %d, %v", len(ids), err)
-			}
-			e := &explained{Pool: b.pool, t: t}
+			e := &explained{Pool: b.pool, t: t, person: true}
 			r, err := b.letters(e).BeginReplay(t.Context(), outbox.ReplayOrder{By: "a", Why: "b"}, n)
 			if err != nil {
 				t.Fatal(err)
 			}
+			var ids []outbox.ID
+			for page := range 3 {
+				e.blocks, e.rows = 0, 0
+				if ids, err = r.Next(t.Context(), n); err != nil || len(ids) != n {
+					t.Fatalf("listed %d, %v", len(ids), err)
+				}
+				if page > 0 && (e.rows > 3*n || e.blocks > 10*n) {
+					t.Errorf("page %d touches %d blocks, and a step reads %d rows", page+1, e.blocks, e.rows)
+				}
+			}
+			e.blocks, e.rows = 0, 0
 			if sent, err := r.Send(t.Context(), ids); err != nil || len(sent) != n {
 				t.Fatalf("sent %d, %v", len(sent), err)
 			}
@@ -379,7 +396,7 @@ func TestReadAudit(t *testing.T) {
 	b.enqueue(1)
 	b.leaseAll()
 	b.setTerm(2, "a")
-	if _, err := b.store.ReclaimLease(t.Context(), outbox.ReclaimRequest{Epoch: 2, MaxReclaims: 5}); err != nil {
+	if _, err := b.store.ReclaimLease(t.Context(), outbox.ReclaimRequest{Epoch: 2, Limit: 10, MaxReclaims: 5}); err != nil {
 		t.Fatal(err)
 	}
 	b.exec("update weft_audit set at = now() - interval '2 h'")

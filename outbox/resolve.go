@@ -25,9 +25,6 @@ func (s *Store) Resolve(ctx context.Context, epoch int64, batch uuid.UUID, in []
 	if err != nil || leases > 0 {
 		return out, false, wrapped("fate of a lease", s.cfg.Table, err)
 	}
-	if _, err := s.fenced(ctx, "leases of parts", "end_parts", epoch, arrayOf(in, func(s *Settlement) *ID { return &s.Event.ID })); err != nil {
-		return out, false, err
-	}
 	changed, err := s.changed(ctx, in)
 	if err != nil {
 		return out, false, err

@@ -31,6 +31,9 @@ type Settlement struct {
 type Settled struct {
 	At   time.Time // database clock, of [Store.Resolve] its own time; zero when nothing was settled
 	Left []Left
+	// Slow is the smallest number of settlements that could not be written in time; 0 for none.
+	// It is for whoever splits a settle.
+	Slow int
 	// Guessed is set by [Store.Resolve]: events whose rows have changed count as settled,
 	// though somebody else may have changed them.
 	Guessed bool
@@ -51,8 +54,8 @@ var (
 	ErrChanged = errors.New("outbox: a row was changed while it was leased")
 	// ErrLocked means that somebody else holds the lock of a row.
 	ErrLocked = errors.New("outbox: somebody else holds the lock of a row")
-	// ErrInterrupted means that the answer of a settle was lost before the settle came to
-	// the entity, or after it had left the entity open for another reason.
+	// ErrInterrupted means that the answer of a settle was lost that had left the entity open
+	// for another reason.
 	ErrInterrupted = errors.New("outbox: the settle was interrupted")
 )
 
@@ -61,12 +64,11 @@ var errNoLease = errors.New("outbox: the batch has no lease")
 
 // Settle writes the fate of a batch and ends its lease. An entity is settled whole or not at
 // all; its events must be adjacent in in. It returns [ErrFenced], and has changed nothing,
-// when a newer epoch has been committed. After any other error the outcome is unknown: call
-// [Store.Resolve].
+// when a newer epoch has been committed. After an error that is [Refused], which a row of one
+// entity may have caused, or [Locked], nothing has changed either. After any other the outcome
+// is unknown: call [Store.Resolve].
 //
-// A settle takes one round trip. A locked or changed row
-// costs a second one. When the database refuses a write, the settle splits the batch until
-// the refused entity stands alone.
+// A settle takes one round trip. A locked or changed row costs a second one.
 func (s *Store) Settle(ctx context.Context, epoch int64, batch uuid.UUID, in []Settlement) (Settled, error) {
 	b := settling{store: s, epoch: epoch, batch: batch, in: in, finished: s.cfg.Finished}
 	err := b.settle(ctx)
@@ -102,19 +104,27 @@ func (b *settling) settle(ctx context.Context) error {
 	switch {
 	case err == nil:
 		return nil
-	case sqlState(err) == codeFenced:
-		return ErrFenced
-	case sqlState(err) == codeNoLease:
-		return errNoLease
-	case !Refused(err) && sqlState(err) != pgerrcode.LockNotAvailable:
-		return err
-	case b.kept(ctx):
+	case sqlState(err) == codeChanged:
+		err = fmt.Errorf("%w: %w", ErrChanged, err)
+	case !Refused(err) && !Locked(err):
+		return known(err)
+	}
+	if b.kept(ctx) {
 		b.out.Kept = err
 		return nil
-	case b.halve() > 0:
-		return b.split(ctx)
+	}
+	return err
+}
+
+// known returns the error that a SQLSTATE of ours stands for, or else err.
+func known(err error) error {
+	switch sqlState(err) {
+	case codeFenced:
+		return ErrFenced
+	case codeNoLease:
+		return errNoLease
 	default:
-		return b.leave(ctx, err)
+		return err
 	}
 }
 
@@ -325,64 +335,37 @@ func entityEnd(in []Settlement, from int) int {
 	return to
 }
 
-// halve returns the index nearest the middle at which another entity begins; 0 when all
-// events are of one entity.
-func (b *settling) halve() int {
-	middle := len(b.in) / 2
-	for d := range b.in {
+// Half is some entities of a batch, with a lease of their own.
+type Half struct {
+	Batch       uuid.UUID // of the lease
+	Settlements []Settlement
+}
+
+// Halve divides settlements between two entities, as near the middle as it can; ok is false
+// when all are of one entity.
+func Halve(in []Settlement) (halves [2]Half, ok bool) {
+	middle := len(in) / 2
+	for d := range in {
 		for _, at := range [2]int{middle - d, middle + d} {
-			if at > 0 && at < len(b.in) && b.in[at-1].Event.Key != b.in[at].Event.Key {
-				return at
+			if at > 0 && at < len(in) && in[at-1].Event.Key != in[at].Event.Key {
+				return [2]Half{{uuid.New(), in[:at]}, {uuid.New(), in[at:]}}, true
 			}
 		}
 	}
-	return 0
+	return halves, false
 }
 
-// split divides the lease in two and settles the halves one after the other.
-func (b *settling) split(ctx context.Context) error {
-	at := b.halve()
-	halves := [2]settling{}
-	args := []any{b.store.cfg.Group, b.epoch, b.store.cfg.Owner, [16]byte(b.batch)}
-	for i, in := range [2][]Settlement{b.in[:at], b.in[at:]} {
-		id := uuid.New()
-		halves[i] = settling{store: b.store, epoch: b.epoch, batch: id, in: in, finished: b.finished}
-		args = append(args, [16]byte(id), arrayOf(in, func(s *Settlement) *ID { return &s.Event.ID }))
+// Split makes two leases of one, so that each half can be settled by itself. After an error
+// call [Store.Resolve]: when the lease has ended, it was split, or settled by an earlier call.
+func (s *Store) Split(ctx context.Context, epoch int64, batch uuid.UUID, halves [2]Half) error {
+	args := []any{s.cfg.Group, epoch, s.cfg.Owner, [16]byte(batch)}
+	for _, h := range halves {
+		args = append(args, [16]byte(h.Batch), arrayOf(h.Settlements, func(s *Settlement) *ID { return &s.Event.ID }))
 	}
-	limited, cancel := b.store.deadline(ctx)
+	ctx, cancel := s.deadline(ctx)
 	defer cancel()
-	if _, err := b.store.db.Exec(limited, b.store.sql("split_lease"), args...); err != nil {
-		return err
-	}
-	for i := range halves {
-		h := &halves[i]
-		if err := h.settle(ctx); err != nil {
-			return err
-		}
-		if h.out.At.After(b.out.At) {
-			b.out.At = h.out.At
-		}
-		b.out.Left = append(b.out.Left, h.out.Left...)
-	}
-	return nil
-}
-
-// leave ends the lease of an entity that the database refuses to settle.
-func (b *settling) leave(ctx context.Context, why error) error {
-	ctx, cancel := b.store.deadline(ctx)
-	defer cancel()
-	var q pgx.Batch
-	b.queueClose(&q)
-	if err := b.store.db.SendBatch(ctx, &q).Close(); err != nil {
-		return err
-	}
-	if len(b.in) > 0 {
-		if sqlState(why) == codeChanged {
-			why = ErrChanged
-		}
-		b.out.Left = append(b.out.Left, Left{Key: b.in[0].Event.Key, Err: why})
-	}
-	return nil
+	_, err := s.db.Exec(ctx, s.sql("split_lease"), args...)
+	return wrapped("lease that is split", s.cfg.Table, known(err))
 }
 
 // maxDetail is enough for an Elasticsearch error with its cause, in characters.

@@ -149,14 +149,11 @@ func TestTablesWhoseRowsMustNotLeave(t *testing.T) {
 // other entities of the batch are settled, and all of its own stays open.
 func TestOneEntityInTheWayHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
-	const swallow = `create function swallow() returns trigger language plpgsql as 'begin if old.event_version = 1 then return null; end if; return coalesce(new, old); end'`
 	for name, c := range map[string]struct {
-		before, after string // the lease
-		want          error  // nil: the database's own
+		after string // the lease
+		want  error
 	}{
 		"AStrangersLock":      {after: "lock", want: outbox.ErrLocked},
-		"AConstraint":         {before: "alter table search_outbox_events add check (status <> 'done' or event_version <> 1) not valid"},
-		"ASwallowingTrigger":  {before: swallow + `\; create trigger swallow before update on search_outbox_events for each row execute function swallow()`, want: outbox.ErrChanged},
 		"Deleted":             {after: "delete from search_outbox_events where event_version = 1", want: outbox.ErrChanged},
 		"Changed":             {after: "update search_outbox_events set op = 'delete' where event_version = 1", want: outbox.ErrChanged},
 		"Released":            {after: "update search_outbox_events set next_retry_at = now() where event_version = 1", want: outbox.ErrChanged},
@@ -177,7 +174,6 @@ func TestOneEntityInTheWayHoldsUpNoOther(t *testing.T) {
 			for v := int64(3); v < 8; v++ {
 				b.enqueue(v)
 			}
-			run(c.before)
 			x := b.leaseAll()
 			release := func() {}
 			if c.after == "lock" {
@@ -187,7 +183,7 @@ func TestOneEntityInTheWayHoldsUpNoOther(t *testing.T) {
 			}
 			s := b.settle(x, x.all(outbox.Done)...)
 			release()
-			if len(s.Left) != 1 || s.Left[0].Key != bad || c.want != nil && !errors.Is(s.Left[0].Err, c.want) || c.want == nil && !outbox.Refused(s.Left[0].Err) {
+			if len(s.Left) != 1 || s.Left[0].Key != bad || !errors.Is(s.Left[0].Err, c.want) {
 				t.Errorf("left %+v, want %s with %v", s.Left, bad, c.want)
 			}
 			if got := b.count("status = 'done' and event_version between 3 and 7"); got != 5 {
@@ -295,22 +291,62 @@ func TestAbandon(t *testing.T) {
 	}
 }
 
-// TestSettleOfManyEntitiesSplitsForOne: one refused row among a thousand costs some halves,
-// not a thousand statements.
-func TestSettleOfManyEntitiesSplitsForOne(t *testing.T) {
+// TestRefusedSettleIsSplit: a settle of which the database refuses a row changes nothing, and each
+// half of it can be settled by itself.
+func TestRefusedSettleIsSplit(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.exec(`insert into search_outbox_events (entity_type, entity_id, op, event_version) select 'tag', gen_random_uuid(), 'upsert', n from generate_series(1, 1000) n`)
-	b.exec("alter table search_outbox_events add check (status <> 'done' or event_version <> 700) not valid")
-	counted := &counting{DB: b.pool}
-	b.store = b.newStore(counted, "a", outbox.Keep)
-	x := b.leaseAll()
-	counted.n = 0
-	s := b.settle(x, x.all(outbox.Done)...)
-	if len(s.Left) != 1 || b.count("status = 'done'") != 999 {
-		t.Errorf("left %d entities, want 1", len(s.Left))
-	}
-	if counted.n > 40 {
-		t.Errorf("%d calls, want two for each of ten halves and a few", counted.n)
+	for name, c := range map[string]struct {
+		refuse string
+		want   func(error) bool
+	}{
+		"AConstraint": {"alter table search_outbox_events add check (status <> 'done' or event_version <> 1) not valid", outbox.Refused},
+		"ASwallowingTrigger": {`create function swallow() returns trigger language plpgsql as 'begin if old.event_version = 1 then return null; end if; return coalesce(new, old); end';
+			create trigger swallow before update on search_outbox_events for each row execute function swallow()`,
+			func(err error) bool { return outbox.Refused(err) && errors.Is(err, outbox.ErrChanged) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.exec(c.refuse)
+			b.enqueue(1, 2)
+			for v := int64(3); v < 8; v++ {
+				b.enqueue(v)
+			}
+			x := b.leaseAll()
+			all := x.all(outbox.Done)
+			settle := func(batch uuid.UUID, in []outbox.Settlement) error {
+				_, err := b.store.Settle(t.Context(), 1, batch, in)
+				return err
+			}
+			if err := settle(x.id, all); !c.want(err) {
+				t.Errorf("settled: %v, want that it is refused", err)
+			}
+			if b.count("status = 'done'") != 0 || b.number("select count(*) from weft_lease where cardinality(uuids) = 7") != 1 {
+				t.Error("rows or lease have changed")
+			}
+			halves, ok := outbox.Halve(all)
+			if !ok || len(halves[0].Settlements) != 3 {
+				t.Fatalf("halves %+v, want 3 and 4 events", halves)
+			}
+			if err := b.store.Split(t.Context(), 1, x.id, halves); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.store.Split(t.Context(), 1, x.id, halves); err == nil || !strings.Contains(err.Error(), "has no lease") {
+				t.Errorf("split again: %v, want that there is no lease", err)
+			}
+			if err := settle(halves[1].Batch, halves[1].Settlements); err != nil || b.count("status = 'done' and event_version > 3") != 4 {
+				t.Errorf("the half without the row: %v", err)
+			}
+			if err := settle(halves[0].Batch, halves[0].Settlements); !c.want(err) {
+				t.Errorf("the other half: %v, want that it is refused", err)
+			}
+			if _, ok := outbox.Halve(halves[0].Settlements[:2]); ok {
+				t.Error("the events of one entity are divided")
+			}
+			b.setTerm(2, "a")
+			if err := b.store.Split(t.Context(), 1, halves[0].Batch, halves); !errors.Is(err, outbox.ErrFenced) {
+				t.Errorf("split under an older epoch: %v", err)
+			}
+		})
 	}
 }

@@ -83,7 +83,9 @@ func (s *Store) readStats(ctx context.Context, counts string, args ...any) (Stat
 	if err != nil {
 		return Stats{}, fmt.Errorf("read statistics of %s: %w", s.cfg.Table, err)
 	}
+	// What is in flight is ready in the table, or due.
 	out.Pending, out.Processing = max(0, ready-flying), foreign+flying
+	out.Retrying = max(0, out.Retrying-max(0, flying-ready))
 	out.DoneEstimate = max(0, rows-out.Lag()-out.Failed-out.Discarded)
 	out.Oldest = max(0, time.Duration(age*float64(time.Second)))
 	return out, nil

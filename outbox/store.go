@@ -164,6 +164,16 @@ func sqlState(err error) string {
 	return ""
 }
 
+// Locked reports whether err says that another session has held the lock of a row for too long.
+func Locked(err error) bool { return sqlState(err) == pgerrcode.LockNotAvailable }
+
+// Slow reports whether err says that a call took longer than its deadline, or than the server
+// lets a statement take.
+func Slow(err error) bool {
+	_, connecting := errors.AsType[*pgconn.ConnectError](err)
+	return sqlState(err) == pgerrcode.QueryCanceled || errors.Is(err, context.DeadlineExceeded) && !connecting
+}
+
 // Answered reports whether the server itself returned err, so that the statement is known to
 // have changed nothing.
 func Answered(err error) bool { return sqlState(err) != "" }

@@ -73,7 +73,7 @@ func TestOlderEpochIsFenced(t *testing.T) {
 				"release": func() error { return b.store.Release(ctx, 1, x.id) },
 				"resolve": func() error { _, _, err := b.store.Resolve(ctx, 1, x.id, x.all(outbox.Done)); return err },
 				"reclaim lease": func() error {
-					_, err := b.store.ReclaimLease(ctx, outbox.ReclaimRequest{Epoch: 1, MaxReclaims: 3})
+					_, err := b.store.ReclaimLease(ctx, outbox.ReclaimRequest{Epoch: 1, Limit: 10, MaxReclaims: 3})
 					return err
 				},
 				"reclaim rows": func() error {
@@ -187,4 +187,44 @@ func TestEnqueueNamesWhatIsWrong(t *testing.T) {
 	if got := b.count("true"); got != 0 {
 		t.Errorf("%d rows were written, want none", got)
 	}
+}
+
+// What is in flight hides neither that a count has met its limit nor a part of the backlog, and is
+// not counted twice where it was due.
+func TestStatsOfWhatIsInFlight(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for v := range int64(15) {
+		b.enqueue(v)
+	}
+	glance := func() outbox.Stats {
+		t.Helper()
+		s, err := b.store.Glance(t.Context(), time.Minute, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	b.lease(1, groups(b.list().Ready[:3]...)...)
+	if s := glance(); !s.Capped || s.Pending < 10 || s.Processing != 3 {
+		t.Errorf("15 events, 3 of them in flight: %+v, want at least 10 ready ones, capped", s)
+	}
+	b.exec("delete from weft_lease")
+	b.exec("update search_outbox_events set next_retry_at = now() - interval '1 s' where event_version < 8")
+	b.exec("delete from search_outbox_events where event_version >= 8")
+	b.lease(1, groups(b.list().Due...)...)
+	for name, s := range map[string]outbox.Stats{"glance": glance(), "stats": b.stats()} {
+		if s.Pending != 0 || s.Retrying != 0 || s.Processing != 8 || s.Lag() != 8 || s.Capped {
+			t.Errorf("%s of 8 due events in flight: %+v, want 8 in flight and nothing else", name, s)
+		}
+	}
+}
+
+func (b *bench) stats() outbox.Stats {
+	b.t.Helper()
+	s, err := b.store.Stats(b.t.Context(), time.Minute)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return s
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// page bounds one statement, so that a large reclaim neither holds many locks at
-// once nor meets the statement timeout.
+// page bounds one statement, so that a large reclaim does not hold many locks at once.
 const page = 2000
 
 // Store is the part of the outbox that a Reclaimer uses; *outbox.Store implements it.
@@ -53,12 +52,13 @@ func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, erro
 }
 
 // Reclaimer takes back the events of one outbox table that their holders can no longer
-// settle. It is safe for concurrent use, though one at a time is enough.
+// settle. It makes one call at a time.
 type Reclaimer struct {
 	store   Store
 	cfg     Config
 	log     *zap.Logger
 	metrics *Metrics
+	limit   int // rows of the next statement
 }
 
 // New returns a Reclaimer, or every problem of cfg.
@@ -76,7 +76,7 @@ func New(store Store, cfg Config, log *zap.Logger, m *Metrics) (*Reclaimer, erro
 	if len(errs) > 0 {
 		return nil, fmt.Errorf("reclaimer of %s: %w", cfg.Projection, errors.Join(errs...))
 	}
-	return &Reclaimer{store: store, cfg: cfg, log: log.Named("reclaim").With(zap.String("projection", cfg.Projection)), metrics: m}, nil
+	return &Reclaimer{store: store, cfg: cfg, log: log.Named("reclaim").With(zap.String("projection", cfg.Projection)), metrics: m, limit: page}, nil
 }
 
 // Run calls [Reclaimer.RunOnce] once per interval until ctx ends, and then returns
@@ -108,9 +108,18 @@ func (r *Reclaimer) Run(ctx context.Context, epoch int64) error {
 }
 
 // RunOnce reclaims all rows that are lost now and returns their number. Each term begins with
-// it, so that an event that crashes the process is counted before its next attempt.
+// it, so that an event that crashes the process is counted before its next attempt. A statement
+// that was too slow is half as large the next time.
 func (r *Reclaimer) RunOnce(ctx context.Context, epoch int64) (total int, err error) {
-	request := outbox.ReclaimRequest{Epoch: epoch, Limit: page, MaxProcessing: r.cfg.MaxProcessing, MaxReclaims: r.cfg.MaxReclaims}
+	request := outbox.ReclaimRequest{Epoch: epoch, Limit: r.limit, MaxProcessing: r.cfg.MaxProcessing, MaxReclaims: r.cfg.MaxReclaims}
+	defer func() {
+		switch {
+		case err == nil:
+			r.limit = page
+		case outbox.Slow(err):
+			r.limit = max(1, r.limit/2)
+		}
+	}()
 	for {
 		got, err := r.store.ReclaimLease(ctx, request)
 		if err != nil {
@@ -128,7 +137,7 @@ func (r *Reclaimer) RunOnce(ctx context.Context, epoch int64) (total int, err er
 		}
 		n := r.tell(got, epoch)
 		total += n
-		if n < page {
+		if n < request.Limit {
 			return total, nil
 		}
 	}

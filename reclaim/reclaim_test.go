@@ -132,3 +132,42 @@ func TestNewNamesAllThatIsWrong(t *testing.T) {
 		}
 	}
 }
+
+// slow is a store that takes too long for more than 300 rows.
+type slow struct{ left int }
+
+func (s *slow) ReclaimLease(_ context.Context, r outbox.ReclaimRequest) ([]outbox.Reclaimed, error) {
+	if s.left == 0 {
+		return nil, nil
+	}
+	n := min(r.Limit, s.left)
+	if n > 300 {
+		return nil, context.DeadlineExceeded
+	}
+	s.left -= n
+	return []outbox.Reclaimed{{Owner: "b", Epoch: 1, Cause: outbox.CauseOlderEpoch, Rows: n}}, nil
+}
+
+func (*slow) ReclaimRows(context.Context, outbox.ReclaimRequest) ([]outbox.Reclaimed, error) {
+	return nil, nil
+}
+
+// A reclaim that takes longer than its deadline is tried again with fewer rows: a term does not
+// wait for it for ever.
+func TestReclaimThatIsTooSlowTakesFewerRows(t *testing.T) {
+	t.Parallel()
+	store := &slow{left: 5000}
+	r, _, _ := newReclaimer(t, store)
+	for tries := 1; ; tries++ {
+		_, err := r.RunOnce(t.Context(), 2)
+		if err == nil {
+			break
+		}
+		if tries == 10 {
+			t.Fatalf("try %d: %v", tries, err)
+		}
+	}
+	if store.left != 0 {
+		t.Errorf("%d events are left", store.left)
+	}
+}

@@ -81,7 +81,7 @@ interrupted.`,
 	}
 	f.addFlags(cmd, "replays", "replayed")
 	f.sel.addDiscarded(cmd)
-	cmd.Flags().IntVar(&f.limit, "limit", 0, "at most this many of each projection, the lowest versions; 0 for all")
+	cmd.Flags().IntVar(&f.limit, "limit", 0, "at most this many of each projection, up to 10000 are the lowest versions; 0 for all")
 	cmd.Flags().IntVar(&f.rate, "rate", 500, "events per second; 0 makes all of them pending at once")
 	cmd.Flags().DurationVar(&f.wait, "wait", 30*time.Second, "how long to watch after the last one was sent, until all are settled")
 	cmd.Flags().BoolVar(&f.keepGoing, "keep-going", false, "go on although everything fails again")

@@ -23,9 +23,9 @@ const (
 
 // barrier lets rows of an entity wait without asking the database again.
 type barrier struct {
-	version int64 // of the earliest row in the way
-	self    bool  // that one has to wait, too: it could not be settled
-	tries   int   // times in a row that it could not
+	at      outbox.Position // of the earliest row in the way
+	self    bool            // that one has to wait, too: it could not be settled
+	tries   int             // times in a row that it could not
 	until   time.Time
 	blocked int // rows behind it that the last list has shown
 
@@ -45,7 +45,7 @@ func (c *candidates) quarantine(now time.Time, keys []outbox.Key) (changed bool)
 	for _, key := range keys {
 		in[key] = true
 		if !c.quarantined(key) {
-			c.barriers[key] = &barrier{version: math.MinInt64, self: true, until: now.Add(forever), quarantine: true}
+			c.barriers[key] = &barrier{at: outbox.Position{Version: math.MinInt64}, self: true, until: now.Add(forever), quarantine: true}
 			changed = true
 		}
 	}
@@ -67,9 +67,9 @@ func (c *candidates) quarantine(now time.Time, keys []outbox.Key) (changed bool)
 func (c *candidates) blocks(now time.Time, r *outbox.Row) bool {
 	b := c.barriers[r.Key]
 	switch {
-	case b == nil || !now.Before(b.until) || r.Version < b.version:
+	case b == nil || !now.Before(b.until) || r.Position().Compare(b.at) < 0:
 		return false
-	case r.Version == b.version && !b.self:
+	case r.ID == b.at.ID && !b.self:
 		delete(c.barriers, r.Key)
 		return false
 	default:
@@ -89,16 +89,20 @@ func (c *candidates) bar(now time.Time, e *entity, o *outbox.Obstacle) {
 		c.lookUp(e.key)
 		return
 	}
-	c.barriers[e.key] = &barrier{version: o.Version, until: now.Add(min(max(o.Wait, minPoll), recheck))}
+	wait := min(max(o.Wait, minPoll), recheck)
+	if o.Wait == 0 { // another worker's claim, without a lease or after its end
+		wait = recheck
+	}
+	c.barriers[e.key] = &barrier{at: o.Position, until: now.Add(wait)}
 	e.rows = nil
-	before := slices.IndexFunc(e.leased, func(r outbox.Row) bool { return r.Version >= o.Version })
+	before := slices.IndexFunc(e.leased, func(r outbox.Row) bool { return r.Position().Compare(o.Position) > 0 })
 	if before > 0 {
 		e.rows, e.begun, e.sure, e.aside = e.leased[:before:before], c.begun, false, true
 	}
 }
 
 // hold delays an entity that could not be settled, longer each time.
-func (c *candidates) hold(now time.Time, e *entity, version int64, retry RetryPolicy) {
+func (c *candidates) hold(now time.Time, e *entity, at outbox.Position, retry RetryPolicy) {
 	b := c.barriers[e.key]
 	if b != nil && b.quarantine {
 		e.rows = nil
@@ -108,7 +112,7 @@ func (c *candidates) hold(now time.Time, e *entity, version int64, retry RetryPo
 		b = &barrier{self: true}
 		c.barriers[e.key] = b
 	}
-	b.version, b.until = version, now.Add(retry.ceiling(b.tries))
+	b.at, b.until = at, now.Add(retry.ceiling(b.tries))
 	b.tries++
 	e.rows = nil
 }
@@ -124,10 +128,45 @@ func (c *candidates) settled(key outbox.Key) {
 	}
 }
 
-// lookUp asks for the list of an entity's own rows.
+// lookUp asks for the list of an entity's own rows. Until it is here the entity is not leased: what
+// lists show of it may be a part that has to wait behind the others.
 func (c *candidates) lookUp(key outbox.Key) {
-	if !c.quarantined(key) && !slices.Contains(c.lookups, key) {
-		c.lookups = append(c.lookups, key)
+	if !c.quarantined(key) && !c.lookUps[key] {
+		c.lookUps[key] = true
+		c.toLookUp = append(c.toLookUp, key)
+	}
+}
+
+// wantsLookUp returns the entity whose rows to list next. None of them is in flight: the list would
+// lack those.
+func (c *candidates) wantsLookUp() (key outbox.Key, ok bool) {
+	if c.looking != 0 {
+		return key, false
+	}
+	i := slices.IndexFunc(c.toLookUp, c.atRest)
+	if i < 0 {
+		return key, false
+	}
+	c.toLookUp[0], c.toLookUp[i] = c.toLookUp[i], c.toLookUp[0]
+	c.looking = c.tick()
+	return c.toLookUp[0], true
+}
+
+// atRest reports whether nothing of an entity is in flight.
+func (c *candidates) atRest(key outbox.Key) bool {
+	e := c.entities[key]
+	return e == nil || !e.flying
+}
+
+// busy reports whether an entity must not be leased now.
+func (c *candidates) busy(e *entity) bool {
+	return e.flying || c.lookUps[e.key] || c.putting && c.putOffs[0] == e.key
+}
+
+// free lets an entity go that was busy.
+func (c *candidates) free(key outbox.Key) {
+	if e := c.entities[key]; e != nil && e.aside && len(e.rows) > 0 {
+		c.push(e, inAgain)
 	}
 }
 
@@ -158,29 +197,35 @@ func (c *candidates) wantPutOffs() {
 }
 
 // wantsPutOff returns the entity whose rows to put off next, and the version to put them
-// behind.
+// behind. None of its rows is in flight, nor is leased meanwhile: they must stay as they were leased.
 func (c *candidates) wantsPutOff() (key outbox.Key, version int64, ok bool) {
-	for !c.putting && len(c.putOffs) > 0 {
-		key = c.putOffs[0]
-		if b := c.barriers[key]; b != nil {
-			c.putting = true
-			return key, b.version, true
-		}
-		c.putOffs = c.putOffs[1:]
+	if c.putting {
+		return key, 0, false
 	}
-	return key, math.MinInt64, false
+	c.putOffs = slices.DeleteFunc(c.putOffs, func(key outbox.Key) bool { return c.barriers[key] == nil })
+	i := slices.IndexFunc(c.putOffs, c.atRest)
+	if i < 0 {
+		return key, 0, false
+	}
+	c.putOffs[0], c.putOffs[i] = c.putOffs[i], c.putOffs[0]
+	c.putting = true
+	return c.putOffs[0], c.barriers[c.putOffs[0]].at.Version, true
 }
 
-// putOffDone notes that n rows were put off; all of them when n is less than a page.
-func (c *candidates) putOffDone(n, page int) {
+// putOffDone ends a put-off, after which the entity is the first again, the last, or not queued.
+func (c *candidates) putOffDone(n, page int, err error) {
 	key := c.putOffs[0]
-	c.putting, c.putOffs = false, c.putOffs[1:]
+	c.putting = false
+	if err == nil {
+		c.putOffs = c.putOffs[1:]
+	}
 	if n > 0 {
 		c.putOff[key] = true
 	}
 	if n >= page {
 		c.putOffs = append(c.putOffs, key)
 	}
+	c.free(key)
 }
 
 // sweepAfter returns the pause before the next search for entities with rows put off, when
@@ -194,11 +239,12 @@ func sweepAfter(n int) time.Duration {
 
 // looked takes the list of one entity's own rows.
 func (c *candidates) looked(now time.Time, l *outbox.List) {
-	key, begun := c.lookups[0], c.looking
-	c.looking, c.lookups = 0, c.lookups[1:]
+	key, begun := c.toLookUp[0], c.looking
+	c.looking, c.toLookUp = 0, c.toLookUp[1:]
+	delete(c.lookUps, key)
 	if len(l.Ready)+len(l.Due) == 0 {
 		delete(c.putOff, key)
-		return
 	}
 	c.add(now, append(l.Ready, l.Due...), begun, false, inDue, nil)
+	c.free(key)
 }

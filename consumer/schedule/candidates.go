@@ -90,18 +90,20 @@ type candidates struct {
 
 	quarantines int // of the barriers
 
-	lookups []outbox.Key        // entities whose own rows are to be listed
-	looking uint64              // serial of the list of the first one's; 0 when there is none
-	putOffs []outbox.Key        // entities of which rows are to be put off
-	putting bool                // rows of the first of them are
-	putOff  map[outbox.Key]bool // entities of which rows are put off, as far as known
-	nextOff time.Time           // when such entities are looked for
-	naming  bool                // they are
+	lookUps  map[outbox.Key]bool // entities whose own rows are to be listed
+	toLookUp []outbox.Key        // the same, in turn
+	looking  uint64              // serial of the list of the first one's; 0 when there is none
+	putOffs  []outbox.Key        // entities of which rows are to be put off
+	putting  bool                // rows of the first of them are
+	putOff   map[outbox.Key]bool // entities of which rows are put off, as far as known
+	nextOff  time.Time           // when such entities are looked for
+	naming   bool                // they are
+	namedAt  time.Time           // when that was begun
 }
 
 func newCandidates(strict bool) candidates {
 	return candidates{
-		strict: strict, size: shortList, entities: map[outbox.Key]*entity{}, barriers: map[outbox.Key]*barrier{}, putOff: map[outbox.Key]bool{},
+		strict: strict, size: shortList, entities: map[outbox.Key]*entity{}, barriers: map[outbox.Key]*barrier{}, putOff: map[outbox.Key]bool{}, lookUps: map[outbox.Key]bool{},
 	}
 }
 
@@ -208,7 +210,7 @@ func (e *entity) flies(r *outbox.Row, begun uint64) bool {
 }
 
 // take removes up to limit entities and page rows from the queues, which take turns, and
-// begins their leases. It sets aside an entity that is in flight, until that lands, and one
+// begins their leases. It sets aside a busy entity, until it is free, and one
 // for which refuse returns true.
 func (c *candidates) take(limit, page int, refuse func(*entity) bool) (out []*entity) {
 	rows := 0
@@ -218,7 +220,7 @@ func (c *candidates) take(limit, page int, refuse func(*entity) bool) (out []*en
 		case len(e.rows) == 0:
 		case c.quarantined(e.key):
 			e.forget()
-		case e.flying, refuse != nil && refuse(e):
+		case c.busy(e), refuse != nil && refuse(e):
 			e.aside = true
 		default:
 			c.begin(e, page-rows)
@@ -247,7 +249,7 @@ func (c *candidates) pop() *entity {
 func (c *candidates) bring(key outbox.Key) *entity {
 	e := c.entities[key]
 	switch {
-	case e == nil || !e.aside || e.flying || len(e.rows) == 0:
+	case e == nil || !e.aside || c.busy(e) || len(e.rows) == 0:
 		return nil
 	case c.quarantined(key):
 		e.forget()
@@ -280,7 +282,5 @@ func (c *candidates) land(e *entity, all bool) {
 	if !all {
 		e.left = e.landed
 	}
-	if e.aside && len(e.rows) > 0 {
-		c.push(e, inAgain)
-	}
+	c.free(e.key)
 }

@@ -9,7 +9,7 @@ func (s *Scheduler) Memory() int {
 	for _, e := range c.entities {
 		rows += len(e.rows) + len(e.leased)
 	}
-	return rows + len(c.entities) + len(c.ready) + len(c.due) + len(c.again) + len(c.barriers) + len(c.lookups) +
+	return rows + len(c.entities) + len(c.ready) + len(c.due) + len(c.again) + len(c.barriers) + len(c.toLookUp) +
 		len(c.putOffs) + len(c.putOff) + len(s.apart) + len(s.waiting) + len(s.suspects) + len(s.gate.faulted) + len(s.gate.finals)
 }
 

@@ -26,7 +26,8 @@ const (
 
 	// When PostgreSQL takes longer than cheapLook to find the first row of a list, it has
 	// stepped over dead index entries. From then on lists begin at a cursor, and at the head
-	// now and then, for 1/headShare of the time at most.
+	// now and then, for 1/headShare of the time at most. Nor does the search for entities with
+	// rows put off take more.
 	cheapLook = 5 * time.Millisecond
 	passRow   = 2 * time.Microsecond // and a row in flight may take it so long
 	headEvery = time.Second
@@ -114,7 +115,7 @@ func (c *candidates) ended(now time.Time, row *outbox.Position) {
 	}
 }
 
-func position(r outbox.Row) *outbox.Position { return &outbox.Position{Version: r.Version, ID: r.ID} }
+func position(r outbox.Row) *outbox.Position { at := r.Position(); return &at }
 
 func compareRows(a, b outbox.Row) int { return a.Compare(&b) }
 

@@ -43,6 +43,8 @@ type world struct {
 	quarantined map[outbox.Key]bool // by an operator
 	obeyed      map[outbox.Key]bool // as the scheduler was told
 	passed      int                 // events leased under a throttle
+
+	calls map[string][]time.Time // that were in vain, the last of each
 }
 
 // plan says how a world behaves.
@@ -58,6 +60,8 @@ type plan struct {
 	takeovers            bool    // another instance takes over now and then
 	quarantine           bool    // somebody puts entities into quarantine, and releases them
 	rate                 float64 // events a second that may be leased; 0 for all
+	foreign              bool    // another worker claims rows
+	pauses               bool    // somebody pauses the projection
 }
 
 type row struct {
@@ -115,7 +119,7 @@ func newWorld(t *testing.T, seed uint64, p plan) *world {
 	w := &world{
 		t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_000_000, 0), plan: p,
 		byKey: map[outbox.Key][]*row{}, leased: map[*row]*schedule.Batch{},
-		bad: map[outbox.Key]bool{}, doomed: map[outbox.Key]bool{}, restless: true, quarantined: map[outbox.Key]bool{},
+		bad: map[outbox.Key]bool{}, doomed: map[outbox.Key]bool{}, restless: true, quarantined: map[outbox.Key]bool{}, calls: map[string][]time.Time{},
 	}
 	w.lead()
 	return w
@@ -289,12 +293,16 @@ func (w *world) start(a schedule.Action) {
 		after(d, func() { w.s.Sent(w.now, a.Part, out, f, d) })
 	case schedule.DoSettle:
 		statement(func() func() {
-			left := w.settle(a.Batch)
-			guessed := w.chance(w.plan.lost)
-			if guessed { // somebody has changed the rows since that were left
-				clear(left)
+			got := outbox.Settled{Guessed: w.chance(w.plan.lost)}
+			for key := range w.settle(a.Batch) {
+				if !got.Guessed { // else somebody has changed the rows since that were left
+					got.Left = append(got.Left, outbox.Left{Key: key})
+				}
 			}
-			return func() { w.s.Settled(w.now, a.Batch, left, guessed) }
+			if w.chance(w.plan.lost) {
+				got.Slow = a.Batch.Size()
+			}
+			return func() { w.s.Settled(w.now, a.Batch, got) }
 		})
 	case schedule.DoProbe:
 		var err error
@@ -307,6 +315,9 @@ func (w *world) start(a schedule.Action) {
 	case schedule.DoPutOff:
 		statement(func() func() {
 			n := w.putOff(a.Key, a.Version, 200)
+			if n == 0 {
+				w.vain("put-off", a.Key)
+			}
 			return func() { w.s.PutOff(w.now, n, nil) }
 		})
 	case schedule.DoNamePutOff:
@@ -333,6 +344,9 @@ func (w *world) list(r outbox.ListRequest) *outbox.List {
 			}
 		}
 		l.Due = l.Due[:min(len(l.Due), r.Ready)]
+		if len(l.Due) == 0 {
+			w.vain("look-up", *r.Entity)
+		}
 		return l
 	}
 	from := 0
@@ -384,7 +398,7 @@ func (w *world) lease(b *schedule.Batch, groups []outbox.Group) *outbox.Lease {
 			w.t.Fatalf("under strict order %d rows of %s are to be leased, check %v; want a single one that is checked", len(g.Rows), g.Key, g.Check)
 		}
 		for _, x := range w.byKey[g.Key] {
-			doubt = doubt || x.waits(w.now) || x.due(w.now) || x.behind && x.status == "pending"
+			doubt = doubt || x.status == "processing" || x.waits(w.now) || x.due(w.now) || x.behind && x.status == "pending"
 			if slices.ContainsFunc(g.Rows, func(r outbox.Row) bool { return r.ID == x.id }) &&
 				(x.ready() || x.due(w.now) || x.behind && x.status == "pending") {
 				picked = append(picked, x)
@@ -404,7 +418,9 @@ func (w *world) lease(b *schedule.Batch, groups []outbox.Group) *outbox.Lease {
 			}
 			if first != nil {
 				o := &outbox.Obstacle{Position: outbox.Position{Version: first.version, ID: first.id}, Ready: first.retryAt.IsZero() && !first.parked && !first.behind}
-				if first.status == "failed" {
+				if first.status == "processing" {
+					o.Ready, o.Foreign = false, true
+				} else if first.status == "failed" {
 					o.Ready, o.Wait = false, 24*time.Hour
 				} else if first.parked {
 					o.Wait = 24 * time.Hour
@@ -412,6 +428,7 @@ func (w *world) lease(b *schedule.Batch, groups []outbox.Group) *outbox.Lease {
 					o.Wait = first.retryAt.Sub(w.now)
 				}
 				l.Obstacles[i] = o
+				w.vain("lease", g.Key)
 				continue
 			}
 		}
@@ -432,6 +449,17 @@ func (w *world) lease(b *schedule.Batch, groups []outbox.Group) *outbox.Lease {
 		}
 	}
 	return l
+}
+
+// vain notes a call that was of no use, and holds that none is made again and again.
+func (w *world) vain(call string, key outbox.Key) {
+	const most = 25
+	name := call + " of " + key.String()
+	at := append(w.calls[name], w.now)
+	if at = at[max(0, len(at)-most):]; len(at) == most && w.now.Sub(at[0]) < time.Second {
+		w.t.Fatalf("the %s was in vain %d times within %v", name, most, w.now.Sub(at[0]))
+	}
+	w.calls[name] = at
 }
 
 func (w *world) release(b *schedule.Batch) {
@@ -484,6 +512,11 @@ func (w *world) settle(b *schedule.Batch) map[outbox.Key]bool {
 		}
 	}
 	for i := range b.Settlements {
+		if r := w.row(b.Settlements[i].Event.ID, b.Settlements[i].Event.Key); r.status != "pending" {
+			left[r.key] = true
+		}
+	}
+	for i := range b.Settlements {
 		st := &b.Settlements[i]
 		r := w.row(st.Event.ID, st.Event.Key)
 		if left[r.key] {
@@ -518,7 +551,7 @@ func (w *world) settle(b *schedule.Batch) map[outbox.Key]bool {
 
 // blocks reports whether a row holds up later ones of its entity.
 func (w *world) blocks(r *row) bool {
-	return r.status == "pending" || w.plan.strict && r.status == "failed"
+	return r.status == "pending" || r.status == "processing" || w.plan.strict && r.status == "failed"
 }
 
 // attend has a person replay or discard a failed row.
@@ -547,6 +580,9 @@ func (w *world) check(r *row, b *schedule.Batch) {
 func (w *world) putOff(key outbox.Key, version int64, limit int) (n int) {
 	for _, r := range slices.SortedFunc(slices.Values(w.byKey[key]), compareRows) {
 		if n < limit && (r.ready() || r.due(w.now)) && r.version > version {
+			if w.leased[r] != nil {
+				w.t.Fatalf("event %s of %s is put off while it is in flight", r.id, r.key)
+			}
 			r.behind, r.retryAt = true, w.now.Add(time.Hour)
 			r.written++
 			n++
@@ -582,12 +618,12 @@ func TestSchedulerKeepsOrderAndLosesNothing(t *testing.T) {
 		"Late":             {entities: 40, late: 0.3, retry: 0.01},
 		"Lossy":            {entities: 60, late: 0.1, lost: 0.05, locked: 0.02, change: 0.02, retry: 0.02},
 		"Outages":          {entities: 100, late: 0.1, retry: 0.02, outages: true},
-		"Parked":           {entities: 30, late: 0.1, parked: 0.01, retry: 0.01},
-		"Strict":           {entities: 40, late: 0.1, retry: 0.02, fail: 0.02, lost: 0.01, locked: 0.01, change: 0.01, outages: true, strict: true},
+		"Parked":           {entities: 30, late: 0.1, parked: 0.01, retry: 0.01, foreign: true, pauses: true},
+		"Strict":           {entities: 40, late: 0.1, retry: 0.02, fail: 0.02, lost: 0.01, locked: 0.01, change: 0.01, outages: true, strict: true, foreign: true, pauses: true},
 		"Quarantine":       {entities: 40, late: 0.1, retry: 0.02, quarantine: true, takeovers: true},
 		"StrictQuarantine": {entities: 40, late: 0.1, retry: 0.02, fail: 0.02, quarantine: true, takeovers: true, strict: true},
 		"Throttled":        {entities: 40, late: 0.1, retry: 0.02, rate: 60, takeovers: true},
-		"Nightmare":        {entities: 50, late: 0.2, lost: 0.05, locked: 0.03, change: 0.03, retry: 0.05, outages: true, parked: 0.005, quarantine: true, takeovers: true},
+		"Nightmare":        {entities: 50, late: 0.2, lost: 0.05, locked: 0.03, change: 0.03, retry: 0.05, outages: true, parked: 0.005, quarantine: true, takeovers: true, foreign: true, pauses: true},
 	}
 	seeds := uint64(modelSeeds)
 	if testing.Short() {
@@ -651,6 +687,38 @@ func (w *world) operate(second int) {
 	if w.plan.takeovers && second%30 == 17 {
 		w.lead()
 	}
+	if w.plan.pauses && second%13 == 5 {
+		w.s.Pause(true)
+		w.after(time.Duration(w.rnd.IntN(3000))*time.Millisecond, func() { w.s.Pause(false) })
+	}
+	if w.plan.foreign && second%20 == 9 {
+		for range 1 + w.rnd.IntN(5) {
+			w.claim()
+		}
+	}
+}
+
+// claim has another worker claim a row, of which the scheduler is told after a while, and settle it,
+// or lose it.
+func (w *world) claim() {
+	i := slices.IndexFunc(w.rows, func(r *row) bool { return r.ready() && w.rnd.IntN(20) == 0 })
+	if i < 0 {
+		return
+	}
+	r := w.rows[i]
+	r.status = "processing"
+	r.written++
+	w.after(time.Duration(w.rnd.IntN(1000))*time.Millisecond, func() { w.s.Foreign(true) })
+	w.after(3*time.Second, func() { w.s.Foreign(false) })
+	w.after(time.Duration(w.rnd.IntN(8000))*time.Millisecond, func() {
+		r.written++
+		if w.rnd.IntN(2) == 0 {
+			r.status = "done"
+			w.open--
+			return
+		}
+		r.status, r.retryAt, r.behind = "pending", w.now, false
+	})
 }
 
 // settleDown ends the trouble, and expects every event to be done within two minutes.
@@ -659,10 +727,18 @@ func (w *world) settleDown() {
 	clear(w.quarantined)
 	w.outage, w.restless = false, false
 	w.obey()
+	w.after(5*time.Second, func() { w.s.Pause(false); w.s.Foreign(false) }) // after all that was said before
 	for range 120 {
 		w.run(time.Second)
 		w.forget()
 		if w.open == 0 && len(w.queue) < 10 {
+			if modelSeeds == 1 { // the rest is long under the race detector
+				return
+			}
+			w.run(130 * time.Second)
+			if blocked, apart := w.s.Blocked(), w.s.Apart(); blocked+apart > 0 {
+				w.t.Fatalf("%d entities count as blocked and %d as apart, and every event is done", blocked, apart)
+			}
 			return
 		}
 	}

@@ -87,15 +87,14 @@ func (s *Scheduler) look(now time.Time) (a Action, ok bool) {
 		}
 		return Action{Kind: DoList, List: r}, true
 	}
-	if s.c.looking == 0 && len(s.c.lookups) > 0 {
-		s.c.looking = s.c.tick()
-		return Action{Kind: DoLookUp, List: outbox.ListRequest{Entity: &s.c.lookups[0], Ready: lookUpRows}}, true
+	if key, ok := s.c.wantsLookUp(); ok {
+		return Action{Kind: DoLookUp, List: outbox.ListRequest{Entity: &key, Ready: lookUpRows}}, true
 	}
 	if key, version, ok := s.c.wantsPutOff(); ok {
 		return Action{Kind: DoPutOff, Key: key, Version: version}, true
 	}
 	if !s.c.naming && !now.Before(s.c.nextOff) {
-		s.c.naming = true
+		s.c.naming, s.c.namedAt = true, now
 		return Action{Kind: DoNamePutOff}, true
 	}
 	return a, false
@@ -155,7 +154,7 @@ func (s *Scheduler) lease(rows int) *Batch {
 	}
 	turn := s.others
 	s.others = false
-	b := s.batch(s.c.take(s.window, min(rows, 4*s.window), s.aside), together)
+	b := s.batch(s.c.take(s.window, min(rows, windowRows*s.window), s.aside), together)
 	if b == nil && turn && len(s.suspects) > 0 {
 		return s.lease(rows)
 	}
@@ -166,7 +165,7 @@ func (s *Scheduler) lease(rows int) *Batch {
 // did.
 func (s *Scheduler) aside(e *entity) bool {
 	switch {
-	case s.apart[e.key]:
+	case s.isApart(e.key):
 		s.waiting = append(s.waiting, e.key)
 	case e.suspect:
 		s.suspects = append(s.suspects, e.key)
@@ -198,8 +197,8 @@ func (s *Scheduler) try(phase Phase, rows int) *Batch {
 	if phase == Trial && s.gate.trials == 0 {
 		limit = trialSize
 	}
-	picked := s.c.take(limit, min(rows, 4*limit), func(e *entity) bool {
-		if s.gate.finals[e.key] && !s.apart[e.key] {
+	picked := s.c.take(limit, min(rows, windowRows*limit), func(e *entity) bool {
+		if s.gate.finals[e.key] && !s.isApart(e.key) {
 			s.waiting = append(s.waiting, e.key)
 			return true
 		}

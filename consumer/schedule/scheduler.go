@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -57,6 +58,8 @@ const (
 	// that the first settle comes soon and a fault meets few events. It doubles with each
 	// batch of which nothing is retried or fails.
 	firstWindow = 64
+	// windowRows is how many rows a batch has at most for each entity that the window allows.
+	windowRows = 4
 	// apartSize is how many entities are tried apart at once.
 	apartSize = 64
 	// maxApart bounds the entities that are known to need requests of their own.
@@ -75,12 +78,12 @@ type Scheduler struct {
 	window  int
 	batches []*Batch // leased, or being leased
 
-	apart    map[outbox.Key]bool // entities to be tried in requests of their own
-	waiting  []outbox.Key        // those of them that are aside
-	suspects []outbox.Key        // candidates that may end the process, aside
-	others   bool                // after a suspect, the others have a turn
-	stale    bool                // an attempt of the breaker came after the last list
-	newest   bool                // the last attempt was of the newest
+	apart    map[outbox.Key]time.Time // entities to be tried in requests of their own, and when one has failed last
+	waiting  []outbox.Key             // those of them that are aside
+	suspects []outbox.Key             // candidates that may end the process, aside
+	others   bool                     // after a suspect, the others have a turn
+	stale    bool                     // an attempt of the breaker came after the last list
+	newest   bool                     // the last attempt was of the newest
 
 	probing, waking, toWake bool
 	woken                   uint64        // serial of the end of the last wake
@@ -96,7 +99,7 @@ type Scheduler struct {
 func New(cfg Config) *Scheduler {
 	return &Scheduler{
 		cfg: cfg, gate: newGate(cfg.BreakerThreshold), c: newCandidates(cfg.Strict),
-		window: min(firstWindow, cfg.BatchSize), apart: map[outbox.Key]bool{},
+		window: min(firstWindow, cfg.BatchSize), apart: map[outbox.Key]time.Time{},
 	}
 }
 
@@ -124,6 +127,11 @@ func (s *Scheduler) Blocked() int { return len(s.c.barriers) - s.c.quarantines }
 // Apart returns how many entities are tried in requests of their own.
 func (s *Scheduler) Apart() int { return len(s.apart) }
 
+func (s *Scheduler) isApart(key outbox.Key) bool {
+	_, yes := s.apart[key]
+	return yes
+}
+
 // Stop lets the leased batches finish, and begins no others.
 func (s *Scheduler) Stop() { s.stopping = true }
 
@@ -147,6 +155,9 @@ func (s *Scheduler) Pause(yes bool) {
 // Quarantine replaces the entities that somebody has put into quarantine: none of their events is
 // leased.
 func (s *Scheduler) Quarantine(now time.Time, keys []outbox.Key) {
+	for _, key := range keys {
+		delete(s.apart, key) // it is not tried at all
+	}
 	if s.c.quarantine(now, keys) && !s.c.listing {
 		s.c.nextList = now // it shows the rows of those that are released
 	}
@@ -164,11 +175,19 @@ func (s *Scheduler) Throttle(now time.Time, rate float64) {
 func (s *Scheduler) Listed(now time.Time, l *outbox.List, err error) {
 	if err != nil {
 		s.c.listing = false
+		if outbox.Slow(err) {
+			s.c.size = max(shortList, s.c.size/2)
+		}
 		s.databaseFault(now)
 		return
 	}
 	s.fault = 0
 	s.c.listed(now, l, s.cfg.Poll)
+	// An entity that has not failed for longer than any pause is not tried any more: somebody has
+	// parked its events, or settled them.
+	maps.DeleteFunc(s.apart, func(key outbox.Key, failed time.Time) bool {
+		return now.Sub(failed) > max(2*s.cfg.Retry.MaxBackoff, time.Minute)
+	})
 	if s.gate.state.Phase == Trial && !s.toWake && s.c.begun > s.woken && s.c.left()+len(s.waiting)+len(s.suspects) == 0 && len(s.batches) == 0 {
 		s.gate.run() // there is nothing to try it with
 	}
@@ -192,6 +211,9 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 			s.c.land(e, false)
 		}
 		s.flow.spend(-b.asked)
+		if outbox.Slow(err) {
+			s.window = max(1, s.window/2)
+		}
 		s.remove(b)
 		s.c.drop()
 		s.databaseFault(now)
@@ -202,8 +224,9 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 		if o != nil {
 			s.c.bar(now, b.picked[i], o)
 		}
-		if len(l.Events[i]) == 0 {
-			s.c.land(b.picked[i], false)
+		if e := b.picked[i]; len(l.Events[i]) == 0 {
+			s.c.land(e, false)
+			e.leased = nil // lists that were begun meanwhile are right about its rows
 		}
 	}
 	b.lease(l)
@@ -268,37 +291,43 @@ func (s *Scheduler) Woken(now time.Time, n int, err error) {
 	}
 }
 
-// Settled takes the answer to DoSettle. left are the entities that were not settled; when
-// the answer is guessed, a row of the others may be open, too.
-func (s *Scheduler) Settled(now time.Time, b *Batch, left map[outbox.Key]bool, guessed bool) {
+// Settled takes the answer to DoSettle. When it is guessed, a row of an entity that was not left
+// may be open, too.
+func (s *Scheduler) Settled(now time.Time, b *Batch, got outbox.Settled) {
 	s.remove(b)
+	left := map[outbox.Key]bool{}
+	for _, l := range got.Left {
+		left[l.Key] = true
+	}
 	good := b.good
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		done := g.Outcome.Verdict == outbox.Done && !left[g.Key]
 		switch {
 		case left[g.Key]:
-			s.c.hold(now, g.of, g.Earliest().Version, s.cfg.Retry)
+			s.c.hold(now, g.of, g.Earliest().Position(), s.cfg.Retry)
 		case done:
 			s.c.settled(g.Key)
 		}
-		s.c.land(g.of, done && !guessed && len(g.Events) == len(g.of.leased))
+		s.c.land(g.of, done && !got.Guessed && len(g.Events) == len(g.of.leased))
 		good = good && done
 	}
-	if good {
+	switch {
+	case got.Slow > 0:
+		s.window = max(1, min(s.window, got.Slow/2/windowRows))
+	case good:
 		s.window = min(2*s.window, s.cfg.BatchSize)
 	}
 }
 
 // PutOff takes the answer to DoPutOff.
 func (s *Scheduler) PutOff(now time.Time, n int, err error) {
+	s.c.putOffDone(n, s.cfg.Page, err)
 	if err != nil {
-		s.c.putting = false
 		s.databaseFault(now)
 		return
 	}
 	s.fault = 0
-	s.c.putOffDone(n, s.cfg.Page)
 	if soon := now.Add(recheck); n > 0 && soon.Before(s.c.nextOff) {
 		s.c.nextOff = soon
 	}
@@ -306,7 +335,7 @@ func (s *Scheduler) PutOff(now time.Time, n int, err error) {
 
 // PutOffNamed takes the answer to DoNamePutOff.
 func (s *Scheduler) PutOffNamed(now time.Time, keys []outbox.Key, err error) {
-	s.c.naming, s.c.nextOff = false, now.Add(sweepAfter(len(keys)))
+	s.c.naming, s.c.nextOff = false, now.Add(max(sweepAfter(len(keys)), headShare*now.Sub(s.c.namedAt)))
 	if err != nil {
 		s.c.nextOff = now
 		s.databaseFault(now)

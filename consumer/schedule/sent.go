@@ -37,8 +37,8 @@ func (s *Scheduler) outcomes(p *Part, outcomes []outbox.Outcome, took time.Durat
 	b, good := p.Batch, false
 	for i, n := range p.Groups {
 		b.Groups[n].Outcome = outcomes[i]
-		if outcomes[i].Verdict == outbox.Done {
-			good = true
+		if v := outcomes[i].Verdict; v == outbox.Done || v == outbox.Failed { // there is an answer for it
+			good = good || v == outbox.Done
 			delete(s.apart, b.Groups[n].Key)
 		}
 	}
@@ -83,10 +83,10 @@ func (s *Scheduler) suspect(now time.Time, p *Part, f *outbox.Fault) {
 		if g.Outcome.Verdict != outbox.Retry {
 			continue
 		}
-		if !s.apart[g.Key] {
+		if !s.isApart(g.Key) {
 			blamed = append(blamed, g.Key)
 		}
-		if s.blame(g.Key) && s.gate.state.Phase == Running {
+		if s.blame(now, g.Key) && s.gate.state.Phase == Running {
 			for _, key := range blamed {
 				delete(s.apart, key)
 			}
@@ -99,14 +99,15 @@ func (s *Scheduler) suspect(now time.Time, p *Part, f *outbox.Fault) {
 // blame notes an entity that has met a fault by itself, and reports whether so many have
 // that it is an outage. An entity that is already tried apart does not count, and during an
 // outage none does.
-func (s *Scheduler) blame(key outbox.Key) (outage bool) {
-	if s.apart[key] || s.gate.state.Phase == Outage {
+func (s *Scheduler) blame(now time.Time, key outbox.Key) (outage bool) {
+	before := s.isApart(key)
+	if !before && s.gate.state.Phase == Outage {
 		return false
 	}
-	if len(s.apart) < maxApart {
-		s.apart[key] = true
+	if before || len(s.apart) < maxApart {
+		s.apart[key] = now
 	}
-	return s.gate.alone(key)
+	return !before && s.gate.alone(key)
 }
 
 // faulted handles a part that met a fault and has no outcomes.
@@ -129,14 +130,14 @@ func (s *Scheduler) faulted(now time.Time, p *Part, f *outbox.Fault) {
 		b.met = f
 		b.lose(p, f)
 		if len(p.Groups) == 1 { // the next trial is of another
-			s.blame(b.Groups[p.Groups[0]].Key)
+			s.blame(now, b.Groups[p.Groups[0]].Key)
 		}
 		s.unusable(now, f)
 		return
 	case p.narrowed && len(p.Groups) == 1:
 		b.met = f
 		b.lose(p, f)
-		if s.blame(b.Groups[p.Groups[0]].Key) {
+		if s.blame(now, b.Groups[p.Groups[0]].Key) {
 			s.unusable(now, f)
 		}
 		return

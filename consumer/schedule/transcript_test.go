@@ -2,6 +2,7 @@ package schedule_test
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -28,9 +29,12 @@ func TestTranscripts(t *testing.T) {
 		var p *play
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			t.Helper()
-			if d.Cmd == "new" {
+			switch d.Cmd {
+			case "new":
 				p = newPlay(d)
-			} else {
+			case "apart": // how many entities are
+				return fmt.Sprintln(p.s.Apart())
+			default:
 				p.answer(t, d)
 			}
 			return p.decisions()
@@ -124,6 +128,9 @@ func (p *play) answer(t *testing.T, d *datadriven.TestData) {
 	var err error
 	if d.HasArg("fault") {
 		err = errors.New("no answer")
+		if arg(d, "fault") == "slow" {
+			err = context.DeadlineExceeded
+		}
 	}
 	name := ""
 	if len(d.CmdArgs) > 0 {
@@ -148,11 +155,12 @@ func (p *play) answer(t *testing.T, d *datadriven.TestData) {
 	case "sent":
 		p.sent(t, d, p.parts[name])
 	case "settled":
-		left := map[outbox.Key]bool{}
+		got := outbox.Settled{Guessed: d.HasArg("guessed")}
 		for _, e := range args(d, "left") {
-			left[outbox.Key{Type: "block", ID: outbox.Text(e)}] = true
+			got.Left = append(got.Left, outbox.Left{Key: outbox.Key{Type: "block", ID: outbox.Text(e)}})
 		}
-		p.s.Settled(p.now, p.batches[name], left, d.HasArg("guessed"))
+		got.Slow, _ = strconv.Atoi(arg(d, "slow"))
+		p.s.Settled(p.now, p.batches[name], got)
 	case "probed":
 		p.s.Probed(p.now, err)
 	case "woken":

@@ -114,7 +114,7 @@ func (r *rebuilder) run(ctx context.Context) {
 		case ctx.Err() != nil:
 		case err == nil:
 			said = ""
-		case errors.Is(err, errAsked):
+		case errors.Is(err, errAsked), errors.Is(err, outbox.ErrOtherRebuild):
 		case err.Error() != said:
 			said = err.Error()
 			event := zap.String("event", "rebuild.fault")

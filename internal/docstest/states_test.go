@@ -329,7 +329,7 @@ func (w *watcher) lease() batch {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	keys, err := w.store.PutOffEntities(ctx, 100, outbox.ID{})
+	keys, _, err := w.store.PutOffEntities(ctx, 100, outbox.ID{})
 	if err != nil {
 		w.t.Fatal(err)
 	}

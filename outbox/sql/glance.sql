@@ -1,7 +1,8 @@
--- Counts at most $2 rows of each kind, at the head of its index.
+-- Counts at most $2 rows of each kind, at the head of its index; of ready and waiting ones so many
+-- more as are in flight, which are among them.
 --   as counts.sql, and $2 most rows
-select (select count(*) from (select from {table} where status = 'pending' and next_retry_at is null order by event_version, id limit $2) r),
-       (select count(*) from (select from {table} where status = 'pending' and next_retry_at is not null and behind is null order by next_retry_at limit $2) w)
+select (select count(*) from (select from {table} where status = 'pending' and next_retry_at is null order by event_version, id limit $2 + l.in_flight) r),
+       (select count(*) from (select from {table} where status = 'pending' and next_retry_at is not null and behind is null order by next_retry_at limit $2 + l.in_flight) w)
        + (select count(*) from (select from {table} where status = 'pending' and behind is not null order by entity_id limit $2) b),
        (select count(*) from (select from {table} where status = 'processing' order by lease_until limit $2) p),
        (select count(*) from (select from {table} where status = 'failed' and discarded_at is null order by updated_at limit $2) f),

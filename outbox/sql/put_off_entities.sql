@@ -1,7 +1,9 @@
 -- Names entities with rows put off, in the order of their ids. One step of the index for each
--- id, and then all entities of that id: they differ in their types. So a page never splits
--- an id. The rows that are read of one id are bounded: one entity may have a backlog put off.
---   $1 most ids, $2 entity id after which to begin; null for the first
+-- id, and then the entities of that id: they differ in their types. So a page never splits an
+-- id. The rows that are read of one id are bounded: put_off_types.sql names the entities
+-- that are only among the others.
+--   $1 most ids, $2 entity id after which to begin; null for the first, $3 most rows of an id
+-- Answers type, id, and the number of rows read.
 with recursive step as (
   ((select entity_id, 1 as n from {table}
     where $2::{entity} is null and status = 'pending' and behind is not null order by entity_id limit 1)
@@ -16,15 +18,16 @@ with recursive step as (
   ) b
   where s.n < $1
 )
-select t.entity_type, s.entity_id
+select t.entity_type, s.entity_id, t.rows
 from step s
 cross join lateral (
-  select distinct r.entity_type
+  select r.entity_type, count(*) as rows
   from (
     select entity_type from {table}
     where entity_id between s.entity_id and s.entity_id and status = 'pending' and behind is not null
     order by entity_id -- by the index that needs no sort
-    limit 10000
+    limit $3
   ) r
+  group by r.entity_type
 ) t
 order by s.n

@@ -1,8 +1,8 @@
--- Takes back the oldest lease of another term, with the audit. Rows that nothing has
--- changed since count an attempt and a reclaim, and are due at once: a time to come is that
--- of a producer whose clock is ahead, and no change. An event that was reclaimed $5 times in
--- a row ends in failed.
---   $1 group, $2 epoch, $3 instance, $4 projection, $5 most reclaims
+-- Takes back the oldest lease of another term, or the first $6 events of it, with the audit.
+-- Rows that nothing has changed since count an attempt and a reclaim, and are due at once: a
+-- time to come is that of a producer whose clock is ahead, and no change. An event that was
+-- reclaimed $5 times in a row ends in failed.
+--   $1 group, $2 epoch, $3 instance, $4 projection, $5 most reclaims, $6 most events
 with fence as materialized ({fence}
 ), old as materialized (
   select * from weft_lease
@@ -11,11 +11,14 @@ with fence as materialized ({fence}
   limit 1
   for update skip locked
 ), closed as (
-  delete from weft_lease l using old where l.batch = old.batch
+  delete from weft_lease l using old where l.batch = old.batch and cardinality(old.{ids}) <= $6::integer
+  returning 1
+), shortened as (
+  update weft_lease l set {ids} = old.{ids}[$6::integer + 1:] from old where l.batch = old.batch and cardinality(old.{ids}) > $6::integer
   returning 1
 ), mine as materialized (
   select o.ctid as address
-  from old cross join lateral unnest(old.{ids}) as e(id) join {table} o on o.id = e.id
+  from old cross join lateral unnest(old.{ids}[:$6::integer]) as e(id) join {table} o on o.id = e.id
   where o.status is not distinct from 'pending'
     and (o.updated_at <= old.leased_at or o.updated_at > clock_timestamp())
   for no key update of o skip locked
