@@ -47,7 +47,7 @@ func TestShards(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, command := range [][]string{{"status"}, {"verify"}, {"shards", "list"}} {
+	for _, command := range [][]string{{"status"}, {"verify"}, {"shards", "list"}, {"migrate", "up"}, {"migrate", "status"}, {"migrate", "grant", "r"}, {"migrate", "down"}, {"uninstall", "--yes"}} {
 		fewer := weft(t, append(slices.Clone(env), "WEFT_SHARDS=2"), command...)
 		if want := "WEFT_SHARDS is 2, and entities are dealt out to 3 shards: set it to 3 for all instances and commands"; fewer.code != exitConfig || !strings.Contains(fewer.errOut, want) {
 			t.Errorf("%s with a smaller number: got code %d and %q, want %d and %q", command, fewer.code, fewer.errOut, exitConfig, want)
