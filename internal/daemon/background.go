@@ -27,7 +27,8 @@ const (
 	announceEvery = 2 * time.Second
 	attendEvery   = 2 * time.Second // also keeps a connection to the destination warm
 	checkTimeout  = 5 * time.Second
-	prepareWait   = time.Second // of a leader for the destination that attend makes
+	prepareWait   = time.Second     // of a leader for the destination that attend makes
+	fixEvery      = 5 * time.Second // between two looks whether somebody has fixed a shard
 
 	// After the last settle a stop ends within a second, also when Postgres does not answer.
 	withdrawTimeout = 500 * time.Millisecond
@@ -49,8 +50,8 @@ func every(ctx context.Context, interval time.Duration, f func(context.Context))
 }
 
 // ready waits until the database answers and is the one that this build and its
-// configuration expect. It returns an error for a fault that a retry cannot fix, and nil
-// when ctx ends.
+// configuration expect. It returns an error for a fault that a retry cannot fix and that ends the
+// instance, and nil when ctx ends.
 func (d *daemon) ready(ctx context.Context) error {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = 50*time.Millisecond, time.Second
@@ -58,20 +59,29 @@ func (d *daemon) ready(ctx context.Context) error {
 	for {
 		d.start.Beat()
 		err := d.check(ctx)
-		if ctx.Err() != nil || err == nil {
+		if ctx.Err() != nil {
 			return nil
 		}
-		kind, text := postgres.Diagnose(Cause(err))
-		if !passing(kind, err) {
+		switch kind, text := postgres.Diagnose(Cause(err)); {
+		case err == nil:
+			d.ends(nil)
+			return nil
+		case passing(kind, err):
+			d.ends(nil)
+			d.tell(postgresName, errors.New(text))
+			sleep(ctx, pause.NextBackOff())
+		case d.ends(err):
 			return err
-		}
-		d.tell(postgresName, errors.New(text))
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pause.NextBackOff()):
+		default:
+			d.awaitFix(ctx, text)
 		}
 	}
+}
+
+// awaitFix says what is wrong with a shard, and leaves a person time to fix it.
+func (d *daemon) awaitFix(ctx context.Context, what string) {
+	d.Health.Set(postgresName, errors.New(what))
+	sleep(ctx, fixEvery)
 }
 
 // passing reports whether the fault that ended a check may pass.

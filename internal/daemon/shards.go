@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -34,6 +35,9 @@ type process struct {
 	health  *admin.Health
 	reload  Reload
 	shards  []*daemon
+
+	mu    sync.Mutex
+	wrong []error // with each shard, that only a person can fix; nil for the others
 }
 
 // runShards is Run for several shards.
@@ -43,7 +47,7 @@ func runShards(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry,
 		return err
 	}
 	defer tracing.Shutdown(flushGrace)
-	p := &process{cfg: cfg, log: tel.Log, manager: systemd.New(tel.Log), reload: reload}
+	p := &process{cfg: cfg, log: tel.Log, manager: systemd.New(tel.Log), reload: reload, wrong: make([]error, cfg.Shards.Count)}
 	var healths []*admin.Health
 	for n := range cfg.Shards.Count {
 		one, err := shards.Config(cfg, n)
@@ -57,6 +61,7 @@ func runShards(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry,
 		})
 		d.manager, d.changeLevel, d.shared = systemd.None(zap.NewNop()), tel.ChangeLevel, true // the process tells of all shards
 		d.reload.Load = func() (config.Config, error) { return p.settings(n) }
+		d.ends = func(err error) bool { return p.judge(n, err) }
 		p.shards, healths = append(p.shards, d), append(healths, d.Health)
 		defer d.close()
 		if err := d.build(ctx); err != nil {
@@ -95,8 +100,25 @@ func (p *process) settings(n int) (config.Config, error) {
 	return shards.Config(next, n)
 }
 
-// run runs the daemons and what is around them, which outlives them: their hand-over needs it. A
-// fault of one shard that only a person can fix ends all of them.
+// judge reports whether a fault of shard n that only a person can fix ends the instance: it does when no
+// shard is without one. Otherwise the instance leads the others, and tells of this one.
+func (p *process) judge(n int, err error) (ends bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before := p.wrong[n]
+	p.wrong[n] = err
+	if err == nil || !slices.Contains(p.wrong, nil) {
+		return err != nil
+	}
+	if before == nil || before.Error() != err.Error() {
+		_, text := postgres.Diagnose(Cause(err))
+		p.shards[n].log.Error("this shard is not led until somebody fixes it; the others are",
+			zap.String("event", "shards.refused"), zap.String("error", text))
+	}
+	return false
+}
+
+// run runs the daemons and what is around them, which outlives them: their hand-over needs it.
 func (p *process) run(ctx context.Context) error {
 	around, endAround := context.WithCancel(context.WithoutCancel(ctx))
 	defer endAround()

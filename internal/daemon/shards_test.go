@@ -235,6 +235,61 @@ func TestFewerShardsThanThereAre(t *testing.T) {
 	}
 }
 
+// TestShardThatIsWrongLeavesTheOthers starts an instance while three of four shards have what only a person
+// can fix: it leads the fourth one, says of each of the others what is wrong, and leads it once that is fixed.
+func TestShardThatIsWrongLeavesTheOthers(t *testing.T) {
+	t.Parallel()
+	r := sharded(t)
+	r.exec("insert into shard_1.environment_sentinel (id, env) values (1, 'dev')")
+	for _, n := range []int{0, 2, 3} {
+		r.exec(fmt.Sprintf("insert into shard_%d.environment_sentinel (id, env) values (1, 'test')", n))
+	}
+	r.exec("revoke insert on shard_2.weft_lease from " + r.runner.Username())
+	r.exec("alter table shard_3.weft_leader rename to mislaid") // the election finds it out
+	a := r.start("a", fmt.Sprintf("WEFT_SHARDS=%d", shardCount), "WORDLOOM_ENV=test")
+	a.awaitReady(503, `"role": "leader"`, `"shard 1: postgres"`, "WORDLOOM_ENV is test", `"shard 2: postgres"`, "lacks insert on weft_lease",
+		`"shard 3: postgres"`, "weft's tables are missing from this database")
+	key := newKey()
+	for r.shardOf(key) != 0 {
+		key = newKey()
+	}
+	r.upsert(key, 1, "text")
+	testenv.Eventually(t, func() bool { return r.open() == 0 }, "the event of the shard that is right")
+	if got := a.metric("weft_leader_is_leader", `shard="0"`); got != 1 || a.leads() != 1 {
+		t.Errorf("got %d shards led, want shard 0 alone", a.leads())
+	}
+	for n, want := range []int{0, 1, 1, 1} {
+		var told []map[string]any
+		for _, line := range a.logs.with("event", "shards.refused") {
+			if line["shard"] == float64(n) {
+				told = append(told, line)
+			}
+		}
+		if len(told) != want {
+			t.Errorf("shard %d: got the lines %v, want %d", n, told, want)
+		}
+	}
+	r.exec("update shard_1.environment_sentinel set env = 'test'")
+	r.exec("grant insert on shard_2.weft_lease to " + r.runner.Username())
+	r.exec("alter table shard_3.mislaid rename to weft_leader")
+	a.awaitReady(200)
+	if got := a.leads(); got != shardCount {
+		t.Errorf("got %d shards led, want all", got)
+	}
+	if err := a.stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// shardOf returns the number of the shard of an entity.
+func (r *rig) shardOf(key outbox.Key) (n int) {
+	r.t.Helper()
+	if err := r.pool.QueryRow(r.t.Context(), "select weft_shard_of($1)", &key.ID).Scan(&n); err != nil {
+		r.t.Fatal(err)
+	}
+	return n
+}
+
 // found counts documents by the name that searches use.
 func (r *rig) found(query string) int {
 	r.t.Helper()
