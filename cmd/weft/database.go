@@ -30,8 +30,9 @@ func databaseFlags(cmd *cobra.Command, keys ...string) {
 func (a *app) reading(cmd *cobra.Command, q query) error { return a.connected(cmd, 1, q) }
 
 func (a *app) connected(cmd *cobra.Command, connections int, q query) error {
-	ctx, name := cmd.Context(), strings.Fields(cmd.CommandPath())[1]
+	name := strings.Fields(cmd.CommandPath())[1]
 	return a.eachShard(cmd, func(cfg config.Config) error {
+		ctx := cmd.Context()
 		pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
 			AppName: "weft/" + name, MaxConns: connections, Statement: cfg.Database.Timeout})
 		if err != nil {

@@ -254,8 +254,9 @@ func (a *app) eachShard(cmd *cobra.Command, f func(config.Config) error) error {
 	}
 	ctx, stop := interruptible(cmd.Context()) // what f is interrupted by ends the loop, too
 	defer stop()
+	cmd.SetContext(ctx)
 	asJSON := cmd.Flags().Lookup("json")
-	code := exitOK
+	code, last := exitOK, chosen[len(chosen)-1]
 	for _, n := range chosen {
 		one, err := shards.Config(cfg, n)
 		if err != nil {
@@ -265,10 +266,15 @@ func (a *app) eachShard(cmd *cobra.Command, f func(config.Config) error) error {
 			fmt.Fprintf(a.stdout, "shard %d: schema %s, group %s\n", n, shards.Schema(cfg, n), one.Group)
 		}
 		err = f(one)
-		if e, ok := errors.AsType[*exitError](err); ok && e.code == exitUsage || len(chosen) == 1 || ctx.Err() != nil {
+		e, said := errors.AsType[*exitError](err)
+		switch {
+		case len(chosen) == 1, said && (e.code == exitUsage || ctx.Err() != nil):
 			return err
-		}
-		if err != nil {
+		case ctx.Err() != nil && err == nil && n < last:
+			return interruptedAt(n+1, last)
+		case ctx.Err() != nil && err != nil:
+			return interruptedAt(n, last)
+		case err != nil:
 			failed, lines := explain(err)
 			code = cmp.Or(code, failed)
 			for _, l := range lines {
@@ -280,6 +286,10 @@ func (a *app) eachShard(cmd *cobra.Command, f func(config.Config) error) error {
 		return &exitError{code, "not all shards are well: see above"}
 	}
 	return nil
+}
+
+func interruptedAt(n, last int) error {
+	return &exitError{exitTryAgain, fmt.Sprintf("interrupted: shards %d to %d are left; repeat the command, with --shard for one of them", n, last)}
 }
 
 // chosenShards returns the shards that a command is for.

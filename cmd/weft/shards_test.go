@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -95,6 +97,40 @@ func TestShards(t *testing.T) {
 	}
 	if r := weft(t, env[:1], "status", "--shard", "0"); r.code != exitUsage || !strings.Contains(r.errOut, "set WEFT_SHARDS to their number") {
 		t.Errorf("--shard without shards: got %+v", r)
+	}
+}
+
+// interrupter ends a context once something was written.
+type interrupter struct {
+	bytes.Buffer
+	at        string
+	interrupt func()
+}
+
+func (i *interrupter) Write(p []byte) (int, error) {
+	n, err := i.Buffer.Write(p)
+	if strings.Contains(i.String(), i.at) {
+		i.interrupt()
+	}
+	return n, err
+}
+
+// A command that is interrupted between two shards, or at the end of one, has not done the others.
+func TestInterruptedBeforeTheLastShard(t *testing.T) {
+	t.Parallel()
+	env := append(sharded(t, "3"), "WEFT_SHARDS=3")
+	ctx, interrupt := context.WithCancel(t.Context())
+	var errOut bytes.Buffer
+	out := &interrupter{at: "nothing to do: the schema is up to date\nshard 1", interrupt: interrupt}
+	a := &app{environ: env, stdout: out, stderr: &errOut}
+	if code := a.execute(ctx, []string{"migrate", "up"}); code != exitTryAgain || strings.Contains(out.String(), "shard 2") {
+		t.Errorf("got code %d, %s and %s; want %d, and not shard 2", code, out, &errOut, exitTryAgain)
+	}
+	ctx, interrupt = context.WithCancel(t.Context())
+	out, errOut = &interrupter{at: "outbox tables of the application\n", interrupt: interrupt}, bytes.Buffer{}
+	a = &app{environ: env, stdout: out, stderr: &errOut}
+	if code := a.execute(ctx, []string{"migrate", "status"}); code != exitTryAgain || errOut.String() != "weft: interrupted: shards 1 to 2 are left; repeat the command, with --shard for one of them\n" {
+		t.Errorf("got code %d and %s, want %d", code, &errOut, exitTryAgain)
 	}
 }
 
