@@ -281,6 +281,52 @@ func TestShardThatIsWrongLeavesTheOthers(t *testing.T) {
 	}
 }
 
+// TestShardThatIsWrongForOneInstance has an instance that cannot lead shard 0 get its share of the others: those
+// that lead all of them see it in the shards where it is.
+func TestShardThatIsWrongForOneInstance(t *testing.T) {
+	t.Parallel()
+	r := sharded(t)
+	for n, env := range []string{"dev", "test", "test", "test"} {
+		r.exec(fmt.Sprintf("insert into shard_%d.environment_sentinel (id, env) values (1, $1)", n), env)
+	}
+	a := r.start("a", fmt.Sprintf("WEFT_SHARDS=%d", shardCount))
+	testenv.Eventually(t, func() bool { return a.leads() == shardCount }, "all shards are led")
+	b := r.start("b", fmt.Sprintf("WEFT_SHARDS=%d", shardCount), "WORDLOOM_ENV=test")
+	testenv.Eventually(t, func() bool { return b.leads() == shardCount/2 && a.leads() == shardCount/2 }, "a share for the second")
+}
+
+// TestNoShardIsHandedToAnInstanceThatStops has an instance take long to stop: the other one takes what it leaves,
+// and hands nothing over to it meanwhile.
+func TestNoShardIsHandedToAnInstanceThatStops(t *testing.T) {
+	t.Parallel()
+	r := sharded(t)
+	env := []string{fmt.Sprintf("WEFT_SHARDS=%d", shardCount), "OUTBOX_SHUTDOWN_GRACE_SECONDS=9"}
+	link, direct := newLink(t, host(t, r.elastic)), r.elastic
+	r.elastic = link.through(direct)
+	b := r.start("b", env...)
+	r.elastic = direct
+	b.awaitReady(200)
+	a := r.start("a", env...)
+	testenv.Eventually(t, func() bool { return a.leads() == shardCount/2 && b.leads() == shardCount/2 }, "a share for each")
+	key := newKey()
+	for b.metric("weft_leader_is_leader", fmt.Sprintf(`shard="%d"`, r.shardOf(key))) == 0 {
+		key = newKey()
+	}
+	if err := link.HalfOpen(); err != nil {
+		t.Fatal(err)
+	}
+	r.upsert(key, 1, "in flight")
+	testenv.Eventually(t, func() bool { return b.metric("outbox_inflight_events") == 1 }, "the event is in flight")
+	handed := len(a.logs.with("event", "shards.hand_over"))
+	if err := b.stop(); err != nil {
+		t.Error(err)
+	}
+	testenv.Eventually(t, func() bool { return a.leads() == shardCount }, "all shards for the other one")
+	if got := a.logs.with("event", "shards.hand_over")[handed:]; len(got) > 0 {
+		t.Errorf("handed over while the other one stopped: %v", got)
+	}
+}
+
 // shardOf returns the number of the shard of an entity.
 func (r *rig) shardOf(key outbox.Key) (n int) {
 	r.t.Helper()
