@@ -60,7 +60,6 @@ func runShards(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry,
 			Health: admin.NewHealth(one.Group, cfg.Instance), Registry: one.Registry(), Version: version,
 		})
 		d.manager, d.changeLevel, d.shared = systemd.None(zap.NewNop()), tel.ChangeLevel, true // the process tells of all shards
-		d.reload.Load = func() (config.Config, error) { return p.settings(n) }
 		d.ends = func(err error) bool { return p.judge(n, err) }
 		p.shards, healths = append(p.shards, d), append(healths, d.Health)
 		defer d.close()
@@ -86,18 +85,6 @@ func runShards(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry,
 		}
 	}
 	return p.run(ctx)
-}
-
-// settings reads the settings anew, for one shard.
-func (p *process) settings(n int) (config.Config, error) {
-	next, err := p.reload.Load()
-	if err != nil {
-		return next, err
-	}
-	servers := next.Shards.Servers // of which a login may be another
-	next.Shards = p.cfg.Shards     // other shards take a restart
-	next.Shards.Servers = servers
-	return shards.Config(next, n)
 }
 
 // judge reports whether a fault of shard n that only a person can fix ends the instance: it does when no
@@ -150,6 +137,24 @@ func (p *process) run(ctx context.Context) error {
 	return errors.Join(err, g.Wait())
 }
 
+// read reads the settings anew, and says which of those about all shards take a restart: they stay.
+func (p *process) read() (config.Config, error) {
+	next, err := p.reload.Load()
+	if err != nil {
+		return next, err
+	}
+	waiting := slices.DeleteFunc(p.cfg.Changed(next), func(key string) bool {
+		return !slices.Contains([]string{"shards.count", "shards.prefix", "shards.indexes"}, key)
+	})
+	if len(waiting) > 0 {
+		p.log.Warn("reload: these settings take a restart", zap.String("event", "config.needs_restart"), zap.Strings("settings", waiting))
+	}
+	servers := next.Shards.Servers // of which a login may be another
+	next.Shards = p.cfg.Shards
+	next.Shards.Servers = servers
+	return next, nil
+}
+
 // reloads has each shard take up what changed, at every request until ctx ends.
 func (p *process) reloads(ctx context.Context) error {
 	live := make([]config.Config, len(p.shards))
@@ -162,7 +167,14 @@ func (p *process) reloads(ctx context.Context) error {
 			return nil
 		case <-p.reload.Asked:
 			p.manager.Reload(func() {
+				next, err := p.read()
 				for n, d := range p.shards {
+					d.reload.Load = func() (config.Config, error) {
+						if err != nil {
+							return next, err
+						}
+						return shards.Config(next, n)
+					}
 					live[n] = d.takeUp(ctx, live[n])
 				}
 			})
