@@ -100,6 +100,24 @@ func TestShards(t *testing.T) {
 	}
 }
 
+// A fault of a shard that is elsewhere names the setting that has its address.
+func TestFaultOfAShardElsewhereNamesItsSetting(t *testing.T) {
+	t.Parallel()
+	env := append(sharded(t, "3"), "WEFT_SHARDS=3", "WEFT_SHARD_SERVERS=1=postgres://a@127.0.0.1:1/d")
+	for _, args := range [][]string{{"status"}, {"status", "--shard", "1"}, {"shards", "list"}, {"migrate", "up", "--shard", "1"}} {
+		r := weft(t, env, args...)
+		if want := "nothing listens at 127.0.0.1:1/d: start Postgres, or correct host and port in WEFT_SHARD_SERVERS"; !strings.Contains(r.errOut, want) || strings.Contains(r.errOut, "DATABASE_URL") {
+			t.Errorf("%v: got %s, want %q", args, r.errOut, want)
+		}
+	}
+	if r := weft(t, env, "shards", "list"); r.code != exitUnavailable || !strings.Contains(r.errOut, "weft: shard 1: nothing listens") || !strings.Contains(r.out, "\n1      unknown  0") || !strings.Contains(r.out, "\n2      -") {
+		t.Errorf("list: got %+v, want the other shards, too", r)
+	}
+	if r := weft(t, append(env[:1:1], "WEFT_SHARDS=3", "DATABASE_URL=postgres://a@127.0.0.1:1/d"), "status", "--shard", "1"); !strings.Contains(r.errOut, "in DATABASE_URL") {
+		t.Errorf("of one that is on DATABASE_URL: got %s", r.errOut)
+	}
+}
+
 // interrupter ends a context once something was written.
 type interrupter struct {
 	bytes.Buffer

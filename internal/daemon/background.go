@@ -14,6 +14,7 @@ import (
 	"github.com/samuelhu324-dev/weft/consumer/schedule"
 	"github.com/samuelhu324-dev/weft/internal/admin"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/shards"
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -62,7 +63,7 @@ func (d *daemon) ready(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		switch kind, text := postgres.Diagnose(Cause(err)); {
+		switch kind, text := d.diagnose(err); {
 		case err == nil:
 			d.ends(nil)
 			return nil
@@ -76,6 +77,12 @@ func (d *daemon) ready(ctx context.Context) error {
 			d.awaitFix(ctx, text)
 		}
 	}
+}
+
+// diagnose returns the kind and the words of a fault of this instance's database.
+func (d *daemon) diagnose(err error) (postgres.Kind, string) {
+	kind, words := postgres.Diagnose(Cause(err))
+	return kind, shards.Remedy(d.cfg, words)
 }
 
 // awaitFix says what is wrong with a shard, and leaves a person time to fix it.
@@ -172,7 +179,7 @@ func (d *daemon) look(leaving bool) {
 		role = admin.Standby
 	case st.Err != nil:
 		role = admin.Disconnected
-		_, text := postgres.Diagnose(Cause(st.Err))
+		_, text := d.diagnose(st.Err)
 		trouble = errors.New(text)
 	}
 	for _, l := range d.projectors {

@@ -333,7 +333,7 @@ func (d *daemon) elect(ctx context.Context) error {
 		if err == nil || errors.As(err, new(*leader.PanicError)) || d.ends(err) {
 			return err
 		}
-		_, text := postgres.Diagnose(Cause(err))
+		_, text := d.diagnose(err)
 		d.awaitFix(ctx, text)
 	}
 }

@@ -98,7 +98,7 @@ func (p *process) judge(n int, err error) (ends bool) {
 		return err != nil
 	}
 	if before == nil || before.Error() != err.Error() {
-		_, text := postgres.Diagnose(Cause(err))
+		_, text := p.shards[n].diagnose(err)
 		p.shards[n].log.Error("this shard is not led until somebody fixes it; the others are",
 			zap.String("event", "shards.refused"), zap.String("error", text))
 	}
