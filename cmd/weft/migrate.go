@@ -133,6 +133,9 @@ func preflight(ctx context.Context, cfg config.Config) error {
 	if err := postgres.CheckEnvironment(ctx, conn, cfg.Env); err != nil {
 		return err
 	}
+	if cfg.Shards.Count > 1 { // they are about to be made
+		return nil
+	}
 	return migrations.CheckShards(ctx, conn, cfg.Shards.Of)
 }
 
@@ -161,13 +164,16 @@ func (a *app) migrateStatus() *cobra.Command {
 		Example: "  weft migrate status --json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.reading(cmd, func(ctx context.Context, cfg config.Config, _ *pgxpool.Pool) error {
+			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
 				url, err := postgres.Normalize(cfg.Database.URL.Reveal())
 				if err != nil {
 					return err
 				}
 				ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
 				defer cancel()
+				if err := migrations.CheckShards(ctx, pool, cfg.Shards.Of); err != nil {
+					return err
+				}
 				list, err := migrations.Status(ctx, url)
 				if err != nil {
 					return err

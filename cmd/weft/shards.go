@@ -331,7 +331,7 @@ func chosenShards(cmd *cobra.Command, cfg config.Config) (chosen []int, err erro
 	case cfg.Shards.Count <= 1:
 		return nil, nil
 	case belongs(cmd, notOfShards):
-		return nil, &exitError{exitConfig, "outboxes of the application are not dealt out to shards: unset WEFT_SHARDS for this command"}
+		return nil, &exitError{exitConfig, "outboxes of the application are not dealt out to shards: unset WEFT_SHARDS for this command, and give a database URL with the search_path of another schema"}
 	case given && (n < 0 || n >= cfg.Shards.Count):
 		return nil, usage(cmd, fmt.Sprintf("--shard %d: want 0 to %d", n, cfg.Shards.Count-1))
 	case given:

@@ -55,6 +55,12 @@ func TestShards(t *testing.T) {
 			t.Errorf("%s with a smaller number: got code %d and %q, want %d and %q", command, fewer.code, fewer.errOut, exitConfig, want)
 		}
 	}
+	for _, command := range [][]string{{"status"}, {"verify"}, {"migrate", "up"}, {"migrate", "status"}, {"doctor"}, {"failed", "list"}, {"pause", "search_index_to_elastic", "--by", "alice", "--why", "x"}} {
+		r := weft(t, append(slices.Clone(env), "WEFT_SHARDS=1"), command...)
+		if want := "WEFT_SHARDS is 1, and entities are dealt out to 3 shards: set it to 3 for all instances and commands"; r.code != exitConfig || !strings.Contains(r.errOut, want) {
+			t.Errorf("%s without a number: got code %d and %q, want %d and %q", command, r.code, r.errOut, exitConfig, want)
+		}
+	}
 	role := testenv.Runner(t, first).Username()
 	if r := weft(t, env, "migrate", "grant", role); r.code != 0 || strings.Count(r.out, "granted to "+role) != 3 {
 		t.Errorf("grant: got %+v, want three grants", r)

@@ -112,10 +112,10 @@ func (d *daemon) check(ctx context.Context) error {
 	if err := postgres.CheckEnvironment(ctx, d.pool, d.cfg.Env); err != nil {
 		return err
 	}
-	if err := migrations.CheckRights(ctx, d.pool, d.modes()...); err != nil {
+	if err := migrations.CheckShards(ctx, d.pool, d.cfg.Shards.Of); err != nil {
 		return err
 	}
-	if err := migrations.CheckShards(ctx, d.pool, d.cfg.Shards.Of); err != nil {
+	if err := migrations.CheckRights(ctx, d.pool, d.modes()...); err != nil {
 		return err
 	}
 	err := migrations.Check(ctx, d.pool)

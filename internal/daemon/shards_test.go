@@ -227,11 +227,13 @@ func TestShardsWithAnIndexEach(t *testing.T) {
 func TestFewerShardsThanThereAre(t *testing.T) {
 	t.Parallel()
 	r := sharded(t)
-	a := r.start("a", "WEFT_SHARDS=2")
-	<-a.done
-	err := a.stop()
-	if other, ok := errors.AsType[*migrations.ShardsError](daemon.Cause(err)); !ok || *other != (migrations.ShardsError{Set: 2, There: shardCount}) {
-		t.Errorf("got %v, want an error about the number of shards", err)
+	for n := 1; n <= 2; n++ {
+		a := r.start("a", fmt.Sprintf("WEFT_SHARDS=%d", n))
+		<-a.done
+		err := a.stop()
+		if other, ok := errors.AsType[*migrations.ShardsError](daemon.Cause(err)); !ok || *other != (migrations.ShardsError{Set: n, There: shardCount}) {
+			t.Errorf("%d shards: got %v, want an error about the number of shards", n, err)
+		}
 	}
 }
 
