@@ -79,6 +79,19 @@ func (d *daemon) ready(ctx context.Context) error {
 	}
 }
 
+// elect takes part in the election until ctx ends, or until a fault that only a person can fix ends the
+// instance: such a fault of the lock session shows before its first proof.
+func (d *daemon) elect(ctx context.Context) error {
+	for {
+		err := d.elector.Run(ctx, d.lead)
+		if err == nil || errors.As(err, new(*leader.PanicError)) || d.ends(err) {
+			return err
+		}
+		_, text := d.diagnose(err)
+		d.awaitFix(ctx, text)
+	}
+}
+
 // diagnose returns the kind and the words of a fault of this instance's database.
 func (d *daemon) diagnose(err error) (postgres.Kind, string) {
 	kind, words := postgres.Diagnose(Cause(err))

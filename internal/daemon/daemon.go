@@ -325,19 +325,6 @@ func (d *daemon) run(ctx context.Context) error {
 	return errors.Join(err, g.Wait())
 }
 
-// elect takes part in the election until ctx ends, or until a fault that only a person can fix ends the
-// instance: such a fault of the lock session shows before its first proof.
-func (d *daemon) elect(ctx context.Context) error {
-	for {
-		err := d.elector.Run(ctx, d.lead)
-		if err == nil || errors.As(err, new(*leader.PanicError)) || d.ends(err) {
-			return err
-		}
-		_, text := d.diagnose(err)
-		d.awaitFix(ctx, text)
-	}
-}
-
 // lead is the work of one term. A fault of one projection's tables does not stop the others.
 func (d *daemon) lead(ctx context.Context, t *leader.Term) error {
 	g, ctx := errgroup.WithContext(ctx)

@@ -21,6 +21,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/systemd"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
 	"github.com/samuelhu324-dev/weft/leader"
+	"github.com/samuelhu324-dev/weft/migrations"
 )
 
 // shardLabel is the label of metrics, where there are several shards.
@@ -132,9 +133,22 @@ func (p *process) run(ctx context.Context) error {
 			return nil
 		})
 	}
-	err := work.Wait()
+	err := p.why(work.Wait())
 	endAround()
 	return errors.Join(err, g.Wait())
+}
+
+// why returns the error that ends the instance. Where a wrong number of shards was set, those that there
+// are not have another fault, and it may have been found last.
+func (p *process) why(err error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for n, fault := range p.wrong {
+		if errors.As(fault, new(*migrations.ShardsError)) && !slices.Contains(p.wrong, nil) {
+			return fmt.Errorf("shard %d: %w", n, fault)
+		}
+	}
+	return err
 }
 
 // read reads the settings anew, and says which of those about all shards take a restart: they stay.
