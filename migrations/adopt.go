@@ -18,7 +18,8 @@ type found struct {
 	columns    map[string]foundColumn
 	order      []string // of the columns
 	parent     bool     // other tables inherit from it
-	child      bool     // it inherits from another table, or is a partition
+	child      bool     // it inherits from another table, or is a partition, and no shard
+	dealt      string   // the table that deals rows out to it, as SQL has it; empty where it is no shard's
 }
 
 type foundColumn struct {
@@ -69,9 +70,12 @@ func (m *migrator) inspect(ctx context.Context, name string) (found, error) {
 	var reloptions string
 	err := m.db.QueryRowContext(ctx, `select c.oid, c.relkind::text, pg_get_userbyid(c.relowner), pg_has_role(c.relowner, 'usage'),
 			coalesce(array_to_string(c.reloptions, ','), ''), exists (select from pg_inherits where inhparent = c.oid),
-			exists (select from pg_inherits where inhrelid = c.oid) and to_regprocedure(format('%I.weft_shard_has(uuid)', n.nspname)) is null
+			i.inhparent is not null and s.has is null, coalesce(case when s.has is not null then quote_ident(dn.nspname) || '.' || quote_ident(d.relname) end, '')
 		from pg_class c join pg_namespace n on n.oid = c.relnamespace
-		where n.nspname = $1 and c.relname = $2`, m.schema, name).Scan(&oid, &f.kind, &f.owner, &f.owned, &reloptions, &f.parent, &f.child)
+			cross join lateral to_regprocedure(format('%I.weft_shard_has(uuid)', n.nspname)) as s(has)
+			left join pg_inherits i on i.inhrelid = c.oid and i.inhseqno = 1
+			left join (pg_class d join pg_namespace dn on dn.oid = d.relnamespace) on d.oid = i.inhparent
+		where n.nspname = $1 and c.relname = $2`, m.schema, name).Scan(&oid, &f.kind, &f.owner, &f.owned, &reloptions, &f.parent, &f.child, &f.dealt)
 	if errors.Is(err, sql.ErrNoRows) {
 		return f, nil
 	}
@@ -244,7 +248,7 @@ func (m *migrator) downContract(ctx context.Context) error {
 		}
 		var alter, reset []string
 		for _, c := range ownColumns() {
-			if _, ok := f.columns[c.name]; ok {
+			if _, ok := f.columns[c.name]; ok && f.dealt == "" {
 				alter = append(alter, "drop column "+c.name)
 			}
 		}

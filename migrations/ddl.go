@@ -158,7 +158,9 @@ func (m *migrator) ddlOn(ctx context.Context, table, qualified, stmt string) err
 	}
 }
 
-const tableLocks = `pg_locks l where l.granted and l.locktype = 'relation' and l.relation = to_regclass($1)
+// tableLocks are those on a table and on its partitions, which are altered with it.
+const tableLocks = `pg_locks l where l.granted and l.locktype = 'relation'
+	and l.relation in (select to_regclass($1)::oid union all select inhrelid from pg_inherits where inhparent = to_regclass($1))
 	and l.database = (select oid from pg_database where datname = current_database())`
 
 // vacuumed reports whether somebody holds the lock that a vacuum takes. Modes of

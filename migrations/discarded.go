@@ -7,28 +7,11 @@ import (
 	"strings"
 )
 
-// addDiscarded adds the columns of discarded events, to a history before its outbox table: a
-// leader that archives refuses columns that the history lacks.
+// addDiscarded adds the columns of discarded events.
 func (m *migrator) addDiscarded(ctx context.Context) error {
 	for i, t := range m.outboxes {
-		for _, name := range []string{historyTable(t.name), t.name} {
-			f, err := m.inspect(ctx, name)
-			if err != nil {
-				return fmt.Errorf("inspect %s: %w", name, err)
-			}
-			var alter []string
-			for _, c := range discardColumns() {
-				if _, ok := f.columns[c.name]; !ok {
-					alter = append(alter, "add column "+c.ddl())
-				}
-			}
-			if f.kind == "" || len(alter) == 0 {
-				continue
-			}
-			m.report(versionOutboxes, i+1, len(m.outboxes), "adding columns to %s", name)
-			if err := m.ddl(ctx, name, "alter table "+m.qualify(name)+" "+strings.Join(alter, ", ")); err != nil {
-				return fmt.Errorf("columns of %s: %w", name, err)
-			}
+		if err := m.addColumns(ctx, versionOutboxes, i, t.name, discardColumns()...); err != nil {
+			return err
 		}
 	}
 	_, err := m.refreshViews(ctx)
@@ -36,7 +19,7 @@ func (m *migrator) addDiscarded(ctx context.Context) error {
 }
 
 // dropDiscarded drops these columns, and makes the views without them that read them. A
-// history keeps its columns: the build before does not mind them.
+// history keeps its columns, and so does a shard: the build before does not mind them.
 func (m *migrator) dropDiscarded(ctx context.Context) error {
 	for i, t := range m.outboxes {
 		f, err := m.inspect(ctx, t.name)
@@ -45,7 +28,7 @@ func (m *migrator) dropDiscarded(ctx context.Context) error {
 		}
 		var alter []string
 		for _, c := range discardColumns() {
-			if _, ok := f.columns[c.name]; ok {
+			if _, ok := f.columns[c.name]; ok && f.dealt == "" {
 				alter = append(alter, "drop column "+c.name)
 				f.order = slices.DeleteFunc(f.order, func(name string) bool { return name == c.name })
 			}

@@ -18,6 +18,10 @@
 //   - A table whose columns do not fit is refused before anything is changed.
 //   - [Down] removes what is weft's own and leaves the tables, columns and rows of
 //     the contract. A history table that has finished events in it stays.
+//   - The tables of a shard have the columns of the table that deals rows out to them. A migration
+//     adds a column with addColumns, to all shards of that database at once and to their histories
+//     first: the shards that are not migrated yet, or are at home elsewhere, have it too, and the build
+//     before goes on beside it. [Down] on a shard leaves the columns, because other shards may use them.
 //   - An instance of the build before works on this schema: a trigger moves the fence
 //     for it, and its indexes stay until somebody drops them (see [FindCostly]).
 //   - [CreateOutbox] gives a table of the application an outbox: a table of events, a version

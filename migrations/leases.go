@@ -96,20 +96,15 @@ func (m *migrator) upLeases(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("inspect %s: %w", t.name, err)
 		}
-		// Nothing is altered twice: even an ALTER that changes nothing takes the exclusive lock.
-		var alter []string
-		if _, ok := f.columns["behind"]; !ok {
-			alter = append(alter, "add column behind bigint")
+		if err := m.addColumns(ctx, versionLeases, i, t.name, behindColumn()); err != nil {
+			return err
 		}
-		if !slices.ContainsFunc(f.reloptions, func(o string) bool { return strings.HasPrefix(o, noTruncate+"=") }) {
-			alter = append(alter, "set ("+noTruncate+" = off)")
-		}
-		if len(alter) == 0 {
+		// Nothing is altered twice: even an ALTER that changes nothing takes a lock.
+		if slices.ContainsFunc(f.reloptions, func(o string) bool { return strings.HasPrefix(o, noTruncate+"=") }) {
 			continue
 		}
-		m.report(versionLeases, i+1, len(m.outboxes), "adding a column to %s", t.name)
-		if err := m.ddl(ctx, t.name, "alter table "+m.qualify(t.name)+" "+strings.Join(alter, ", ")); err != nil {
-			return fmt.Errorf("column of %s: %w", t.name, err)
+		if err := m.ddl(ctx, t.name, "alter table "+m.qualify(t.name)+" set ("+noTruncate+" = off)"); err != nil {
+			return fmt.Errorf("settings of %s: %w", t.name, err)
 		}
 	}
 	if err := m.ensureIndexes(ctx, leaseIndexes(m.outboxes), versionLeases); err != nil {
@@ -149,9 +144,15 @@ func (m *migrator) downLeases(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("inspect %s: %w", t.name, err)
 		}
-		alter := []string{"drop column if exists behind"}
+		var alter []string
+		if _, ok := f.columns["behind"]; ok && f.dealt == "" {
+			alter = append(alter, "drop column behind")
+		}
 		if slices.Contains(f.reloptions, noTruncate+"=off") {
 			alter = append(alter, "reset ("+noTruncate+")")
+		}
+		if len(alter) == 0 {
+			continue
 		}
 		if err := m.ddl(ctx, t.name, "alter table "+m.qualify(t.name)+" "+strings.Join(alter, ", ")); err != nil {
 			return fmt.Errorf("column of %s: %w", t.name, err)

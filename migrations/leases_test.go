@@ -118,7 +118,7 @@ func TestHeartbeatsPassAWaitingTrigger(t *testing.T) {
 func TestLeaseMigrationIsRepeatedAfterAnInterruption(t *testing.T) {
 	t.Parallel()
 	for name, at := range map[string]string{
-		"Column": "adding a column to chronicle_outbox_events", "Index": "building index weft_search_outbox_retry",
+		"Column": "adding columns to chronicle_outbox_events", "Index": "building index weft_search_outbox_retry",
 		"History": "creating table chronicle_outbox_history", "View": "making view chronicle_outbox_events_live",
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -93,7 +93,7 @@ func (m *migrator) shardsThere(ctx context.Context, spec ShardsSpec) (bool, erro
 		default:
 			return false, m.plainTable(ctx, t.table, name, f)
 		}
-		have, err := m.shardsOf(ctx, t.table)
+		have, err := m.shardsOf(ctx, m.qualify(t.table))
 		switch {
 		case err != nil:
 			return false, err
@@ -126,17 +126,18 @@ func (m *migrator) plainTable(ctx context.Context, table, name string, f found) 
 	return &OutboxError{name, "is there already", "it has no rows: drop it, after `weft uninstall --yes` where weft is installed, or give a database URL with another search_path"}
 }
 
-// shardsOf returns the schemas of the partitions of a table that is dealt out by weft, by remainder.
-func (m *migrator) shardsOf(ctx context.Context, table string) ([]string, error) {
+// shardsOf returns the schemas that a table, named as SQL has it, is dealt out to by weft, by remainder.
+func (m *migrator) shardsOf(ctx context.Context, table string) (schemas []string, err error) {
 	var list string
-	err := m.db.QueryRowContext(ctx, `select coalesce(json_agg(n.nspname order by substring(pg_get_expr(c.relpartbound, c.oid) from 'remainder (\d+)')::int), '[]')::text
+	err = m.db.QueryRowContext(ctx, `select coalesce(json_agg(n.nspname order by substring(pg_get_expr(c.relpartbound, c.oid) from 'remainder (\d+)')::int), '[]')::text
 		from pg_inherits i join pg_class c on c.oid = i.inhrelid join pg_namespace n on n.oid = c.relnamespace
-		where i.inhparent = to_regclass($1) and to_regprocedure($2) is not null`, m.qualify(table), m.qualify("weft_shard_of")+"(uuid)").Scan(&list)
+			join pg_class p on p.oid = i.inhparent join pg_namespace pn on pn.oid = p.relnamespace
+		where p.oid = to_regclass($1) and to_regprocedure(format('%I.%I(uuid)', pn.nspname, $2::text)) is not null`, table, "weft_shard_of").Scan(&list)
 	if err != nil {
 		return nil, fmt.Errorf("shards of %s: %w", table, err)
 	}
-	var schemas []string
-	return schemas, decodeList(list, &schemas)
+	err = decodeList(list, &schemas)
+	return schemas, err
 }
 
 // shardSchema makes the schema of a shard and brings it to [Latest]. Tables that have rows may have
@@ -195,17 +196,27 @@ func (e *ShardsError) Error() string {
 	return fmt.Sprintf("WEFT_SHARDS is %d, and entities are dealt out to %d shards: set it to %[2]d for all instances and commands", e.Set, e.There)
 }
 
-// CheckShards compares the number of shards that was set with that of the tables, from the schema of
-// one of them. With too small a number nobody would lead the others. It returns nil, a
-// [*ShardsError], or the error of the read.
+// dealtHere counts the shards that a table of the search_path deals rows out to, whether the role may use its
+// schema or not; 0 where the table is a shard's, or nobody's.
+const dealtHere = `select count(*) from pg_inherits i join pg_class c on c.oid = i.inhparent join pg_namespace n on n.oid = c.relnamespace
+	where c.relname = 'search_outbox_events' and coalesce(to_regclass('search_outbox_events') = c.oid, true)
+		and n.nspname in (select trim(both ' "' from s) from unnest(string_to_array(current_setting('search_path'), ',')) s)
+		and exists (select from pg_proc p where p.pronamespace = n.oid and p.proname = 'weft_shard_of')`
+
+// besideThis counts the shards that this one is among.
+const besideThis = `select count(*) from pg_inherits
+	where inhparent = (select inhparent from pg_inherits where inhrelid = to_regclass('search_outbox_events'))`
+
+// CheckShards compares the number of shards that was set with that of the tables: from the schema of one of
+// them, or, where none is set, from that of the tables which deal out. With too small a number nobody would
+// lead the others. It returns nil, a [*ShardsError], or the error of the read.
 func CheckShards(ctx context.Context, db Querier, set int) error {
+	count := besideThis
 	if set <= 1 {
-		return nil
+		set, count = 1, dealtHere
 	}
 	var there int
-	err := db.QueryRow(ctx, `select count(*) from pg_inherits
-		where inhparent = (select inhparent from pg_inherits where inhrelid = to_regclass('search_outbox_events'))`).Scan(&there)
-	if err != nil {
+	if err := db.QueryRow(ctx, count).Scan(&there); err != nil {
 		return fmt.Errorf("number of shards: %w", err)
 	}
 	if there > 0 && there != set {

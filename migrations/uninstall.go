@@ -33,7 +33,8 @@ func (e *PresentError) Error() string {
 // Uninstall removes all that is weft's own from the schema: its tables, views and functions, its
 // columns and indexes on the contract's outbox tables, and the triggers of the outboxes that it
 // made. Outbox tables and histories stay with their rows unless dropData. It returns the plan,
-// and without apply only that. While an instance is there, it refuses with a [*PresentError].
+// and without apply only that. While an instance is there, it refuses with a [*PresentError]. Of a shard
+// the columns stay, which all shards share, and with dropData it refuses with an [*OutboxError].
 func Uninstall(ctx context.Context, url string, dropData, apply bool, opts ...Option) (plan *UninstallPlan, err error) {
 	_, err = run(ctx, url, opts, func(ctx context.Context, m *migrator) ([]Step, error) {
 		have, err := readVersion(ctx, m.db)
@@ -46,6 +47,14 @@ func Uninstall(ctx context.Context, url string, dropData, apply bool, opts ...Op
 		}
 		if err := m.wantLatest(ctx); err != nil {
 			return nil, err
+		}
+		f, err := m.inspect(ctx, dealt[0].table)
+		if err != nil {
+			return nil, fmt.Errorf("inspect %s: %w", dealt[0].table, err)
+		}
+		if dropData && f.dealt != "" {
+			return nil, &OutboxError{"schema " + m.schema, "is a shard of " + f.dealt + ", which would lack a part",
+				"uninstall without --drop-data; where nobody needs the rows, drop the tables that deal out, and then the schemas of the shards"}
 		}
 		if err := m.planUninstall(ctx, plan, dropData); err != nil || !apply {
 			return nil, err

@@ -8,7 +8,8 @@ import (
 )
 
 // ownObjectsSQL lists what is weft's own in schema $1, whose outbox tables are $2, those of the
-// contract $3, with the columns $4 that weft has added to these, and those it made $5.
+// contract $3, with the columns $4 that weft has added to these, and those it made $5. What a shard has
+// in common with others stays.
 const ownObjectsSQL = `
 with made as (
 	select p.oid, p.proname, p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')' as signature
@@ -16,26 +17,26 @@ with made as (
 	where n.nspname = $1 and exists (select from unnest($5::text[]) as t(name)
 		where p.proname ~ ('^' || regexp_replace(t.name, '_events$', '') || '_(touch|id|place|refuse_truncate|changed_[0-9]+)$'))
 )
-select kind, name from (
-	select 1 as place, 'table' as kind, c.relname::text as name
+select kind, name, kind in ('table', 'function') and name ~ '^weft_shard_' or inherited from (
+	select 1 as place, 'table' as kind, c.relname::text as name, false as inherited
 	from pg_class c where c.relnamespace = $1::regnamespace and c.relkind = 'r' and c.relname ~ '^weft_'
 	union all
-	select 2, 'view', c.relname
+	select 2, 'view', c.relname, false
 	from pg_class c where c.relnamespace = $1::regnamespace and c.relkind = 'v' and (c.relname ~ '^weft_' or c.relname in (select t || '_live' from unnest($2::text[]) as t))
 	union all
-	select 3, 'function', p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')'
+	select 3, 'function', p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')', false
 	from pg_proc p where p.pronamespace = $1::regnamespace and p.proname ~ '^weft_'
 	union all
-	select 3, 'function', signature from made
+	select 3, 'function', signature, false from made
 	union all
-	select 4, 'trigger', t.tgname || ' on ' || t.tgrelid::regclass
+	select 4, 'trigger', t.tgname || ' on ' || t.tgrelid::regclass, false
 	from pg_trigger t join made on made.oid = t.tgfoid
 	union all
-	select 5, 'index', i.indexrelid::regclass || ' on ' || i.indrelid::regclass
+	select 5, 'index', i.indexrelid::regclass || ' on ' || i.indrelid::regclass, false
 	from pg_index i join pg_class c on c.oid = i.indexrelid join pg_class o on o.oid = i.indrelid
 	where c.relnamespace = $1::regnamespace and c.relname ~ '^weft_' and o.relname = any ($3::text[])
 	union all
-	select 6, 'column', a.attname || ' of ' || c.relname
+	select 6, 'column', a.attname || ' of ' || c.relname, a.attinhcount > 0
 	from pg_attribute a join pg_class c on c.oid = a.attrelid
 	where c.relnamespace = $1::regnamespace and c.relname = any ($3::text[]) and a.attname = any ($4::text[]) and not a.attisdropped
 ) own
@@ -61,8 +62,14 @@ func (m *migrator) planUninstall(ctx context.Context, plan *UninstallPlan, dropD
 	defer rows.Close()
 	for rows.Next() {
 		var i UninstallItem
-		if err := rows.Scan(&i.Kind, &i.Name); err != nil {
+		var shared bool
+		if err := rows.Scan(&i.Kind, &i.Name, &shared); err != nil {
 			return fmt.Errorf("what is weft's own: %w", err)
+		}
+		if shared {
+			i.Note = "of all shards"
+			plan.Stays = append(plan.Stays, i)
+			continue
 		}
 		plan.Goes = append(plan.Goes, i)
 	}

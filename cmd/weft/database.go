@@ -30,22 +30,42 @@ func databaseFlags(cmd *cobra.Command, keys ...string) {
 func (a *app) reading(cmd *cobra.Command, q query) error { return a.connected(cmd, 1, q) }
 
 func (a *app) connected(cmd *cobra.Command, connections int, q query) error {
-	ctx, name := cmd.Context(), strings.Fields(cmd.CommandPath())[1]
+	name := strings.Fields(cmd.CommandPath())[1]
 	return a.eachShard(cmd, func(cfg config.Config) error {
+		ctx := cmd.Context()
 		pool, err := postgres.NewPool(ctx, cfg.Database.URL.Reveal(), postgres.Options{
 			AppName: "weft/" + name, MaxConns: connections, Statement: cfg.Database.Timeout})
 		if err != nil {
 			return err
 		}
 		defer pool.Close()
-		check, cancel := context.WithTimeout(ctx, preflightTimeout)
-		defer cancel()
-		other := migrations.CheckShards(check, pool, cfg.Shards.Of)
-		if _, ok := errors.AsType[*migrations.ShardsError](other); ok { // of any other fault q says more
+		if cfg.Shards.Of > 1 {
+			if err := otherShards(ctx, pool, cfg); err != nil {
+				return err
+			}
+			return q(ctx, cfg, pool)
+		}
+		err = q(ctx, cfg, pool)
+		if _, said := errors.AsType[*exitError](err); err == nil || said {
+			return err
+		}
+		if other := otherShards(ctx, pool, cfg); other != nil { // so weft's tables are not here
 			return other
 		}
-		return q(ctx, cfg, pool)
+		return err
 	})
+}
+
+// otherShards returns an error when the tables are dealt out to another number of shards. Of any other fault the
+// command says more.
+func otherShards(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
+	defer cancel()
+	err := migrations.CheckShards(ctx, pool, cfg.Shards.Of)
+	if _, ok := errors.AsType[*migrations.ShardsError](err); ok {
+		return err
+	}
+	return nil
 }
 
 // writing runs q for a command that changes rows, after a check that it may. SIGTERM and

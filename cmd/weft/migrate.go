@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
@@ -96,7 +97,7 @@ application stay; only what is weft's own goes.`,
 }
 
 // migrate runs f on each shard in turn, after a look at the server that gives the plain errors:
-// away, wrong password, read-only, another environment.
+// away, wrong password, read-only, another environment, another number of shards.
 func (a *app) migrate(cmd *cobra.Command, f func(ctx context.Context, url string) error) error {
 	return a.eachShard(cmd, func(cfg config.Config) error { return migrateOn(cmd, cfg, f) })
 }
@@ -129,7 +130,13 @@ func preflight(ctx context.Context, cfg config.Config) error {
 	if err := postgres.CheckWritable(ctx, conn); err != nil {
 		return err
 	}
-	return postgres.CheckEnvironment(ctx, conn, cfg.Env)
+	if err := postgres.CheckEnvironment(ctx, conn, cfg.Env); err != nil {
+		return err
+	}
+	if cfg.Shards.Count > 1 { // they are about to be made
+		return nil
+	}
+	return migrations.CheckShards(ctx, conn, cfg.Shards.Of)
 }
 
 func (a *app) progress() migrations.Option {
@@ -157,13 +164,16 @@ func (a *app) migrateStatus() *cobra.Command {
 		Example: "  weft migrate status --json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.eachShard(cmd, func(cfg config.Config) error {
+			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
 				url, err := postgres.Normalize(cfg.Database.URL.Reveal())
 				if err != nil {
 					return err
 				}
-				ctx, cancel := context.WithTimeout(cmd.Context(), preflightTimeout)
+				ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
 				defer cancel()
+				if err := migrations.CheckShards(ctx, pool, cfg.Shards.Of); err != nil {
+					return err
+				}
 				list, err := migrations.Status(ctx, url)
 				if err != nil {
 					return err

@@ -133,7 +133,8 @@ type shardRow struct {
 	Leader string `json:"leader"` // empty when nobody leads
 	Epoch  int64  `json:"epoch"`
 	Server string `json:"server"`
-	Home   string `json:"home"` // the server that it is on, when that is not the one of the settings; else empty
+	Home   string `json:"home"`  // the server that it is on, when that is not the one of the settings; else empty
+	Error  string `json:"error"` // why there is no more to say of it; empty when it could be read
 
 	away *migrations.Away
 }
@@ -143,7 +144,7 @@ func (a *app) shardsList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the shards, and who leads each",
-		Long:  "List the shards, where they are, and who leads each. Exits 1 when nobody leads one of them, and\nwhen one is on another server than the settings say.",
+		Long:  "List the shards, where they are, and who leads each. Exits 1 when nobody leads one of them, and\nwhen one is on another server than the settings say. One that cannot be read is told of, and\nshown with an unknown leader.",
 		Example: `  weft shards list
   weft shards list --json`,
 		Args: noArgs,
@@ -155,17 +156,22 @@ func (a *app) shardsList() *cobra.Command {
 			if cfg.Shards.Count <= 1 {
 				return oneShard(cmd)
 			}
-			rows, vacant := []shardRow{}, 0
+			rows, vacant, code := []shardRow{}, 0, exitOK
 			for n := range cfg.Shards.Count {
 				row, err := readShard(cmd.Context(), cfg, n)
 				if err != nil {
-					return err
-				}
-				if rows = append(rows, row); row.Leader == "" {
+					failed, lines := explain(err)
+					code, row.Error = cmp.Or(code, failed), lines[0]
+					fmt.Fprintf(a.stderr, "weft: shard %d: %s\n", n, row.Error)
+				} else if row.Leader == "" {
 					vacant++
 				}
+				rows = append(rows, row)
 			}
 			err = a.show(asJSON, rows, func(w io.Writer) error { return writeShards(w, rows) })
+			if err == nil && code != exitOK {
+				err = &exitError{code, "not all shards could be read: see above"}
+			}
 			if err == nil {
 				err = misplaced(rows)
 			}
@@ -185,13 +191,19 @@ func readShard(ctx context.Context, cfg config.Config, n int) (row shardRow, err
 	if err != nil {
 		return row, err
 	}
+	at, err := postgres.ParseURL(one.Database.URL.Reveal())
+	if err != nil {
+		return row, err
+	}
+	defer func() { err = faultOf(one, err) }()
+	row = shardRow{Shard: n, Schema: shards.Schema(cfg, n), Group: one.Group, Server: postgres.Address(&at.ConnConfig.Config)}
 	conn, err := postgres.Connect(ctx, one.Database.URL.Reveal(), postgres.Options{AppName: "weft/shards", Statement: cfg.Database.Timeout})
 	if err != nil {
 		return row, err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	st, err := leader.ReadState(ctx, conn, one.Group)
-	row = shardRow{Shard: n, Schema: shards.Schema(cfg, n), Group: one.Group, Epoch: st.Epoch, Server: postgres.Address(&conn.Config().Config)}
+	row.Epoch = st.Epoch
 	if st.Led() {
 		row.Leader = st.Instance
 	}
@@ -231,6 +243,9 @@ func writeShards(w io.Writer, rows []shardRow) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "SHARD\tLEADER\tEPOCH\tSCHEMA\tGROUP\tSERVER")
 	for _, r := range rows {
+		if r.Error != "" {
+			r.Leader = "unknown"
+		}
 		fmt.Fprintf(tw, "%d\t%s\t%d\t%s\t%s\t%s\n", r.Shard, records.Dash(r.Leader), r.Epoch, r.Schema, r.Group, r.Server)
 	}
 	return tw.Flush()
@@ -254,8 +269,9 @@ func (a *app) eachShard(cmd *cobra.Command, f func(config.Config) error) error {
 	}
 	ctx, stop := interruptible(cmd.Context()) // what f is interrupted by ends the loop, too
 	defer stop()
+	cmd.SetContext(ctx)
 	asJSON := cmd.Flags().Lookup("json")
-	code := exitOK
+	code, last := exitOK, chosen[len(chosen)-1]
 	for _, n := range chosen {
 		one, err := shards.Config(cfg, n)
 		if err != nil {
@@ -264,11 +280,16 @@ func (a *app) eachShard(cmd *cobra.Command, f func(config.Config) error) error {
 		if len(chosen) > 1 && (asJSON == nil || asJSON.Value.String() != "true") {
 			fmt.Fprintf(a.stdout, "shard %d: schema %s, group %s\n", n, shards.Schema(cfg, n), one.Group)
 		}
-		err = f(one)
-		if e, ok := errors.AsType[*exitError](err); ok && e.code == exitUsage || len(chosen) == 1 || ctx.Err() != nil {
+		err = faultOf(one, f(one))
+		e, said := errors.AsType[*exitError](err)
+		switch {
+		case len(chosen) == 1, said && (e.code == exitUsage || ctx.Err() != nil):
 			return err
-		}
-		if err != nil {
+		case ctx.Err() != nil && err == nil && n < last:
+			return interruptedAt(n+1, last)
+		case ctx.Err() != nil && err != nil:
+			return interruptedAt(n, last)
+		case err != nil:
 			failed, lines := explain(err)
 			code = cmp.Or(code, failed)
 			for _, l := range lines {
@@ -280,6 +301,19 @@ func (a *app) eachShard(cmd *cobra.Command, f func(config.Config) error) error {
 		return &exitError{code, "not all shards are well: see above"}
 	}
 	return nil
+}
+
+// faultOf returns the error of a shard, in words that name the setting that has its address.
+func faultOf(one config.Config, err error) error {
+	if err == nil || !one.Shards.Away {
+		return err
+	}
+	code, lines := explain(err)
+	return &exitError{code, shards.Remedy(one, strings.Join(lines, "\n"))}
+}
+
+func interruptedAt(n, last int) error {
+	return &exitError{exitTryAgain, fmt.Sprintf("interrupted: shards %d to %d are left; repeat the command, with --shard for one of them", n, last)}
 }
 
 // chosenShards returns the shards that a command is for.
@@ -297,7 +331,7 @@ func chosenShards(cmd *cobra.Command, cfg config.Config) (chosen []int, err erro
 	case cfg.Shards.Count <= 1:
 		return nil, nil
 	case belongs(cmd, notOfShards):
-		return nil, &exitError{exitConfig, "outboxes of the application are not dealt out to shards: unset WEFT_SHARDS for this command"}
+		return nil, &exitError{exitConfig, "outboxes of the application are not dealt out to shards: unset WEFT_SHARDS for this command, and give a database URL with the search_path of another schema"}
 	case given && (n < 0 || n >= cfg.Shards.Count):
 		return nil, usage(cmd, fmt.Sprintf("--shard %d: want 0 to %d", n, cfg.Shards.Count-1))
 	case given:

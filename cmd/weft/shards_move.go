@@ -251,10 +251,15 @@ func moveFailed(ctx context.Context, err error) error {
 		return &exitError{exitInconclusive, err.Error()}
 	case errors.As(err, &lock):
 		return &exitError{exitTryAgain, err.Error()}
+	case errors.Is(err, move.ErrSilent):
+		return &exitError{exitTryAgain, err.Error() + "; nothing has moved"}
 	case ctx.Err() != nil:
 		return &exitError{exitTryAgain, "interrupted, and nothing has moved; repeat the command"}
+	case errors.As(err, new(*migrations.OutboxError)): // it has a remedy of its own
+		return err
 	}
-	return err
+	code, lines := explain(err)
+	return &exitError{code, lines[0] + "; nothing has moved"}
 }
 
 func (r *movedShard) fill(tables []move.Table) {

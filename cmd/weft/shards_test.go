@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -47,10 +49,16 @@ func TestShards(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, command := range [][]string{{"status"}, {"verify"}, {"shards", "list"}} {
+	for _, command := range [][]string{{"status"}, {"verify"}, {"shards", "list"}, {"migrate", "up"}, {"migrate", "status"}, {"migrate", "grant", "r"}, {"migrate", "down"}, {"uninstall", "--yes"}} {
 		fewer := weft(t, append(slices.Clone(env), "WEFT_SHARDS=2"), command...)
 		if want := "WEFT_SHARDS is 2, and entities are dealt out to 3 shards: set it to 3 for all instances and commands"; fewer.code != exitConfig || !strings.Contains(fewer.errOut, want) {
 			t.Errorf("%s with a smaller number: got code %d and %q, want %d and %q", command, fewer.code, fewer.errOut, exitConfig, want)
+		}
+	}
+	for _, command := range [][]string{{"status"}, {"verify"}, {"migrate", "up"}, {"migrate", "status"}, {"doctor"}, {"failed", "list"}, {"pause", "search_index_to_elastic", "--by", "alice", "--why", "x"}} {
+		r := weft(t, append(slices.Clone(env), "WEFT_SHARDS=1"), command...)
+		if want := "WEFT_SHARDS is 1, and entities are dealt out to 3 shards: set it to 3 for all instances and commands"; r.code != exitConfig || !strings.Contains(r.errOut, want) {
+			t.Errorf("%s without a number: got code %d and %q, want %d and %q", command, r.code, r.errOut, exitConfig, want)
 		}
 	}
 	role := testenv.Runner(t, first).Username()
@@ -95,6 +103,58 @@ func TestShards(t *testing.T) {
 	}
 	if r := weft(t, env[:1], "status", "--shard", "0"); r.code != exitUsage || !strings.Contains(r.errOut, "set WEFT_SHARDS to their number") {
 		t.Errorf("--shard without shards: got %+v", r)
+	}
+}
+
+// A fault of a shard that is elsewhere names the setting that has its address.
+func TestFaultOfAShardElsewhereNamesItsSetting(t *testing.T) {
+	t.Parallel()
+	env := append(sharded(t, "3"), "WEFT_SHARDS=3", "WEFT_SHARD_SERVERS=1=postgres://a@127.0.0.1:1/d")
+	for _, args := range [][]string{{"status"}, {"status", "--shard", "1"}, {"shards", "list"}, {"migrate", "up", "--shard", "1"}} {
+		r := weft(t, env, args...)
+		if want := "nothing listens at 127.0.0.1:1/d: start Postgres, or correct host and port in WEFT_SHARD_SERVERS"; !strings.Contains(r.errOut, want) || strings.Contains(r.errOut, "DATABASE_URL") {
+			t.Errorf("%v: got %s, want %q", args, r.errOut, want)
+		}
+	}
+	if r := weft(t, env, "shards", "list"); r.code != exitUnavailable || !strings.Contains(r.errOut, "weft: shard 1: nothing listens") || !strings.Contains(r.out, "\n1      unknown  0") || !strings.Contains(r.out, "\n2      -") {
+		t.Errorf("list: got %+v, want the other shards, too", r)
+	}
+	if r := weft(t, append(env[:1:1], "WEFT_SHARDS=3", "DATABASE_URL=postgres://a@127.0.0.1:1/d"), "status", "--shard", "1"); !strings.Contains(r.errOut, "in DATABASE_URL") {
+		t.Errorf("of one that is on DATABASE_URL: got %s", r.errOut)
+	}
+}
+
+// interrupter ends a context once something was written.
+type interrupter struct {
+	bytes.Buffer
+	at        string
+	interrupt func()
+}
+
+func (i *interrupter) Write(p []byte) (int, error) {
+	n, err := i.Buffer.Write(p)
+	if strings.Contains(i.String(), i.at) {
+		i.interrupt()
+	}
+	return n, err
+}
+
+// A command that is interrupted between two shards, or at the end of one, has not done the others.
+func TestInterruptedBeforeTheLastShard(t *testing.T) {
+	t.Parallel()
+	env := append(sharded(t, "3"), "WEFT_SHARDS=3")
+	ctx, interrupt := context.WithCancel(t.Context())
+	var errOut bytes.Buffer
+	out := &interrupter{at: "nothing to do: the schema is up to date\nshard 1", interrupt: interrupt}
+	a := &app{environ: env, stdout: out, stderr: &errOut}
+	if code := a.execute(ctx, []string{"migrate", "up"}); code != exitTryAgain || strings.Contains(out.String(), "shard 2") {
+		t.Errorf("got code %d, %s and %s; want %d, and not shard 2", code, out, &errOut, exitTryAgain)
+	}
+	ctx, interrupt = context.WithCancel(t.Context())
+	out, errOut = &interrupter{at: "outbox tables of the application\n", interrupt: interrupt}, bytes.Buffer{}
+	a = &app{environ: env, stdout: out, stderr: &errOut}
+	if code := a.execute(ctx, []string{"migrate", "status"}); code != exitTryAgain || errOut.String() != "weft: interrupted: shards 1 to 2 are left; repeat the command, with --shard for one of them\n" {
+		t.Errorf("got code %d and %s, want %d", code, &errOut, exitTryAgain)
 	}
 }
 

@@ -33,7 +33,8 @@ The outbox tables and their histories stay with their rows, unless --drop-data: 
 even those that the application writes into. The other tables of the application always stay.
 weft migrate up installs it anew, and takes up the events of search_outbox_events and
 chronicle_outbox_events again; an outbox that weft made has to be dropped before it is made
-anew under its name.
+anew under its name. Of a shard the columns stay, which all shards share, and --drop-data is
+refused.
 
 Run it as the owner of the tables. It refuses while an instance is there; one that was killed
 is gone ten seconds later.`,

@@ -46,6 +46,7 @@ type Config struct {
 type Shards struct {
 	Count  int    // 1 for none
 	Of     int    // how many there are, where the settings are those of one; no setting
+	Away   bool   // the settings are those of one that Servers had; no setting
 	Prefix string // of their schemas; the number follows
 	// Indexes says whether they write to one index, or to an index each behind one alias: shared, own.
 	Indexes string

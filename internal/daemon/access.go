@@ -86,7 +86,7 @@ func (d *daemon) relogin(ctx context.Context, next config.Config) error {
 	}
 	conn, err := postgres.Connect(ctx, raw, postgres.Options{
 		AppName: leader.AppName(d.cfg.Group, d.cfg.Instance, "reload"), Statement: d.cfg.Database.Timeout})
-	switch kind, text := postgres.Diagnose(err); {
+	switch kind, text := d.diagnose(err); {
 	case err == nil:
 		_ = conn.Close(ctx)
 	case kind == postgres.Unreachable, kind == postgres.TooManyConnections, kind == postgres.ReadOnly:

@@ -14,6 +14,7 @@ import (
 	"github.com/samuelhu324-dev/weft/consumer/schedule"
 	"github.com/samuelhu324-dev/weft/internal/admin"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/shards"
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -27,7 +28,8 @@ const (
 	announceEvery = 2 * time.Second
 	attendEvery   = 2 * time.Second // also keeps a connection to the destination warm
 	checkTimeout  = 5 * time.Second
-	prepareWait   = time.Second // of a leader for the destination that attend makes
+	prepareWait   = time.Second     // of a leader for the destination that attend makes
+	fixEvery      = 5 * time.Second // between two looks whether somebody has fixed a shard
 
 	// After the last settle a stop ends within a second, also when Postgres does not answer.
 	withdrawTimeout = 500 * time.Millisecond
@@ -49,8 +51,8 @@ func every(ctx context.Context, interval time.Duration, f func(context.Context))
 }
 
 // ready waits until the database answers and is the one that this build and its
-// configuration expect. It returns an error for a fault that a retry cannot fix, and nil
-// when ctx ends.
+// configuration expect. It returns an error for a fault that a retry cannot fix and that ends the
+// instance, and nil when ctx ends.
 func (d *daemon) ready(ctx context.Context) error {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = 50*time.Millisecond, time.Second
@@ -58,20 +60,48 @@ func (d *daemon) ready(ctx context.Context) error {
 	for {
 		d.start.Beat()
 		err := d.check(ctx)
-		if ctx.Err() != nil || err == nil {
+		if ctx.Err() != nil {
 			return nil
 		}
-		kind, text := postgres.Diagnose(Cause(err))
-		if !passing(kind, err) {
+		switch kind, text := d.diagnose(err); {
+		case err == nil:
+			d.ends(nil)
+			return nil
+		case passing(kind, err):
+			d.ends(nil)
+			d.tell(postgresName, errors.New(text))
+			sleep(ctx, pause.NextBackOff())
+		case d.ends(err):
 			return err
-		}
-		d.tell(postgresName, errors.New(text))
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pause.NextBackOff()):
+		default:
+			d.awaitFix(ctx, text)
 		}
 	}
+}
+
+// elect takes part in the election until ctx ends, or until a fault that only a person can fix ends the
+// instance: such a fault of the lock session shows before its first proof.
+func (d *daemon) elect(ctx context.Context) error {
+	for {
+		err := d.elector.Run(ctx, d.lead)
+		if err == nil || errors.As(err, new(*leader.PanicError)) || d.ends(err) {
+			return err
+		}
+		_, text := d.diagnose(err)
+		d.awaitFix(ctx, text)
+	}
+}
+
+// diagnose returns the kind and the words of a fault of this instance's database.
+func (d *daemon) diagnose(err error) (postgres.Kind, string) {
+	kind, words := postgres.Diagnose(Cause(err))
+	return kind, shards.Remedy(d.cfg, words)
+}
+
+// awaitFix says what is wrong with a shard, and leaves a person time to fix it.
+func (d *daemon) awaitFix(ctx context.Context, what string) {
+	d.Health.Set(postgresName, errors.New(what))
+	sleep(ctx, fixEvery)
 }
 
 // passing reports whether the fault that ended a check may pass.
@@ -95,10 +125,10 @@ func (d *daemon) check(ctx context.Context) error {
 	if err := postgres.CheckEnvironment(ctx, d.pool, d.cfg.Env); err != nil {
 		return err
 	}
-	if err := migrations.CheckRights(ctx, d.pool, d.modes()...); err != nil {
+	if err := migrations.CheckShards(ctx, d.pool, d.cfg.Shards.Of); err != nil {
 		return err
 	}
-	if err := migrations.CheckShards(ctx, d.pool, d.cfg.Shards.Of); err != nil {
+	if err := migrations.CheckRights(ctx, d.pool, d.modes()...); err != nil {
 		return err
 	}
 	err := migrations.Check(ctx, d.pool)
@@ -160,7 +190,7 @@ func (d *daemon) look(leaving bool) {
 		role = admin.Standby
 	case st.Err != nil:
 		role = admin.Disconnected
-		_, text := postgres.Diagnose(Cause(st.Err))
+		_, text := d.diagnose(st.Err)
 		trouble = errors.New(text)
 	}
 	for _, l := range d.projectors {

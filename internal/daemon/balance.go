@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/samuelhu324-dev/weft/internal/shards"
 	"github.com/samuelhu324-dev/weft/leader"
@@ -25,8 +26,7 @@ const seenLately = announceEvery + 1500*time.Millisecond
 // that died was not seen lately.
 const settleIn = 5 * time.Second
 
-// instancesTimeout is how long the balancer waits for one shard's list of instances: what it does for
-// the shards on other servers waits, too.
+// instancesTimeout is how long the balancer waits for the shards' lists of instances.
 const instancesTimeout = time.Second
 
 // giveUpRest is how long an instance keeps a shard that nobody took when it was handed over, unless
@@ -43,7 +43,6 @@ type balancer struct {
 	epoch  int64       // of the term that gives it up
 	rest   time.Time   // nothing is handed over before
 	fault  bool        // that was logged last
-	asked  int         // the shard whose database has said last who is there
 }
 
 func newBalancer(p *process) *balancer {
@@ -119,35 +118,31 @@ func (b *balancer) look(ctx context.Context) error {
 	return err
 }
 
-// live returns the instances that were seen lately, as the first shard has them that answers, beginning
-// with the one that did so before: another may be on a server that is silent. One that hands over to
-// stop is not among them.
+// live returns the instances that were seen lately in any shard whose database answers: one may not reach
+// the database of another, or be refused there. One that only drains any more is about to stop.
 func (b *balancer) live(ctx context.Context) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	var errs []error
-	for range b.shards {
-		all, err := b.instances(ctx, b.shards[b.asked])
-		if err != nil {
-			errs = append(errs, err)
-			b.asked = (b.asked + 1) % len(b.shards)
-			continue
-		}
-		var live []string
-		for _, in := range all {
-			if in.SeenAgo < seenLately && in.Role != leader.RoleDisconnected {
-				live = append(live, in.Name)
-			}
-		}
-		return live, nil
+	var g errgroup.Group
+	answers, errs := make([][]leader.Instance, len(b.shards)), make([]error, len(b.shards))
+	for n, d := range b.shards {
+		g.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, instancesTimeout)
+			defer cancel()
+			answers[n], errs[n] = leader.Instances(ctx, d.pool, d.cfg.Group)
+			return nil
+		})
 	}
-	return nil, errors.Join(errs...)
-}
-
-func (b *balancer) instances(ctx context.Context, d *daemon) ([]leader.Instance, error) {
-	ctx, cancel := context.WithTimeout(ctx, instancesTimeout)
-	defer cancel()
-	return leader.Instances(ctx, d.pool, d.cfg.Group)
+	_ = g.Wait()
+	if !slices.Contains(errs, nil) {
+		return nil, errors.Join(errs...)
+	}
+	var live []string
+	for _, in := range slices.Concat(answers...) {
+		if in.SeenAgo < seenLately && (in.Role == leader.RoleLeader || in.Role == leader.RoleStandby) {
+			live = append(live, in.Name)
+		}
+	}
+	slices.Sort(live)
+	return slices.Compact(live), nil
 }
 
 // giveUp hands a shard over as weft resign does: the leader drains, settles and frees the lock.

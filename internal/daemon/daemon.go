@@ -61,6 +61,9 @@ type daemon struct {
 	started time.Time // monotonic
 	manager *systemd.Manager
 	start   systemd.Pulse
+	// ends is told of a fault that only a person can fix, or nil where there is none, and reports whether
+	// that ends the instance. Of several shards the process decides.
+	ends func(error) bool
 
 	server     *admin.Server // nil inside another program
 	shared     bool          // the server is run for several shards
@@ -140,7 +143,8 @@ func Embed(ctx context.Context, cfg config.Config, host Host) error {
 }
 
 func newDaemon(cfg config.Config, host Host) *daemon {
-	return &daemon{cfg: cfg, Host: host, log: host.Log, started: time.Now(), sockets: newSockets(), deskSocket: newSockets(), manager: systemd.None(host.Log)}
+	return &daemon{cfg: cfg, Host: host, log: host.Log, started: time.Now(), sockets: newSockets(), deskSocket: newSockets(), manager: systemd.None(host.Log),
+		ends: func(err error) bool { return err != nil }}
 }
 
 // build constructs the parts. It sends nothing to a server.
@@ -309,7 +313,7 @@ func (d *daemon) run(ctx context.Context) error {
 				surround("check", func(ctx context.Context) error { return d.inspect(ctx, l) })
 			}
 		}
-		err = d.elector.Run(inner, d.lead)
+		err = d.elect(inner)
 	}
 	if err == nil {
 		if cause := context.Cause(inner); cause != nil && ctx.Err() == nil {

@@ -10,7 +10,9 @@
 //     away, at the start or later, it stays up, is not ready, logs why once per
 //     change, and resumes by itself. A fault that only a person can fix (wrong
 //     password, wrong database, wrong environment, missing migration, a transaction
-//     pooler) ends it at the start with one error.
+//     pooler) ends it at the start with one error. Of several shards, those without such a
+//     fault are led all the same: the instance is not ready, names the others with the
+//     reason, and leads them within seconds once they are fixed.
 //   - At a stop the instance first stops claiming, then settles its batches in flight,
 //     frees the lock, withdraws its presence, and closes its connections.
 //   - The service manager, if there is one, gets the state of health. The progress of the

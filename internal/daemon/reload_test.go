@@ -2,7 +2,9 @@ package daemon_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -116,4 +118,20 @@ func TestMissingRightEndsTheStart(t *testing.T) {
 	if !errors.As(err, &rights) || !strings.Contains(err.Error(), `grant update (status) on "public"."search_outbox_events" to "`+r.runner.Username()+`"`) {
 		t.Errorf("got %v, want what is lacking and the GRANT", err)
 	}
+}
+
+// An instance of several shards says that others take a restart, and takes up the rest for all that it has.
+func TestReloadOfShards(t *testing.T) {
+	t.Parallel()
+	r := sharded(t)
+	reload := r.reloadable()
+	a := r.start("a", fmt.Sprintf("WEFT_SHARDS=%d", shardCount))
+	a.awaitReady(200)
+	env := append(r.environ("a"), fmt.Sprintf("WEFT_SHARDS=%d", 2*shardCount), "WEFT_SHARDS_PREFIX=other_", "WEFT_LOG_LEVEL=info")
+	got := reload(a, "config.needs_restart", env...)
+	if want := []any{"shards.count", "shards.prefix"}; !slices.Equal(got["settings"].([]any), want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	testenv.Eventually(t, func() bool { return len(a.logs.with("event", "config.reloaded")) == shardCount }, "each shard has taken up the rest")
+	a.awaitReady(200)
 }

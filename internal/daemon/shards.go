@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -20,6 +21,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/systemd"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
 	"github.com/samuelhu324-dev/weft/leader"
+	"github.com/samuelhu324-dev/weft/migrations"
 )
 
 // shardLabel is the label of metrics, where there are several shards.
@@ -34,6 +36,9 @@ type process struct {
 	health  *admin.Health
 	reload  Reload
 	shards  []*daemon
+
+	mu    sync.Mutex
+	wrong []error // with each shard, that only a person can fix; nil for the others
 }
 
 // runShards is Run for several shards.
@@ -43,7 +48,7 @@ func runShards(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry,
 		return err
 	}
 	defer tracing.Shutdown(flushGrace)
-	p := &process{cfg: cfg, log: tel.Log, manager: systemd.New(tel.Log), reload: reload}
+	p := &process{cfg: cfg, log: tel.Log, manager: systemd.New(tel.Log), reload: reload, wrong: make([]error, cfg.Shards.Count)}
 	var healths []*admin.Health
 	for n := range cfg.Shards.Count {
 		one, err := shards.Config(cfg, n)
@@ -56,7 +61,7 @@ func runShards(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry,
 			Health: admin.NewHealth(one.Group, cfg.Instance), Registry: one.Registry(), Version: version,
 		})
 		d.manager, d.changeLevel, d.shared = systemd.None(zap.NewNop()), tel.ChangeLevel, true // the process tells of all shards
-		d.reload.Load = func() (config.Config, error) { return p.settings(n) }
+		d.ends = func(err error) bool { return p.judge(n, err) }
 		p.shards, healths = append(p.shards, d), append(healths, d.Health)
 		defer d.close()
 		if err := d.build(ctx); err != nil {
@@ -83,20 +88,25 @@ func runShards(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry,
 	return p.run(ctx)
 }
 
-// settings reads the settings anew, for one shard.
-func (p *process) settings(n int) (config.Config, error) {
-	next, err := p.reload.Load()
-	if err != nil {
-		return next, err
+// judge reports whether a fault of shard n that only a person can fix ends the instance: it does when no
+// shard is without one. Otherwise the instance leads the others, and tells of this one.
+func (p *process) judge(n int, err error) (ends bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before := p.wrong[n]
+	p.wrong[n] = err
+	if err == nil || !slices.Contains(p.wrong, nil) {
+		return err != nil
 	}
-	servers := next.Shards.Servers // of which a login may be another
-	next.Shards = p.cfg.Shards     // other shards take a restart
-	next.Shards.Servers = servers
-	return shards.Config(next, n)
+	if before == nil || before.Error() != err.Error() {
+		_, text := p.shards[n].diagnose(err)
+		p.shards[n].log.Error("this shard is not led until somebody fixes it; the others are",
+			zap.String("event", "shards.refused"), zap.String("error", text))
+	}
+	return false
 }
 
-// run runs the daemons and what is around them, which outlives them: their hand-over needs it. A
-// fault of one shard that only a person can fix ends all of them.
+// run runs the daemons and what is around them, which outlives them: their hand-over needs it.
 func (p *process) run(ctx context.Context) error {
 	around, endAround := context.WithCancel(context.WithoutCancel(ctx))
 	defer endAround()
@@ -123,9 +133,40 @@ func (p *process) run(ctx context.Context) error {
 			return nil
 		})
 	}
-	err := work.Wait()
+	err := p.why(work.Wait())
 	endAround()
 	return errors.Join(err, g.Wait())
+}
+
+// why returns the error that ends the instance. Where a wrong number of shards was set, those that there
+// are not have another fault, and it may have been found last.
+func (p *process) why(err error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for n, fault := range p.wrong {
+		if errors.As(fault, new(*migrations.ShardsError)) && !slices.Contains(p.wrong, nil) {
+			return fmt.Errorf("shard %d: %w", n, fault)
+		}
+	}
+	return err
+}
+
+// read reads the settings anew, and says which of those about all shards take a restart: they stay.
+func (p *process) read() (config.Config, error) {
+	next, err := p.reload.Load()
+	if err != nil {
+		return next, err
+	}
+	waiting := slices.DeleteFunc(p.cfg.Changed(next), func(key string) bool {
+		return !slices.Contains([]string{"shards.count", "shards.prefix", "shards.indexes"}, key)
+	})
+	if len(waiting) > 0 {
+		p.log.Warn("reload: these settings take a restart", zap.String("event", "config.needs_restart"), zap.Strings("settings", waiting))
+	}
+	servers := next.Shards.Servers // of which a login may be another
+	next.Shards = p.cfg.Shards
+	next.Shards.Servers = servers
+	return next, nil
 }
 
 // reloads has each shard take up what changed, at every request until ctx ends.
@@ -140,7 +181,14 @@ func (p *process) reloads(ctx context.Context) error {
 			return nil
 		case <-p.reload.Asked:
 			p.manager.Reload(func() {
+				next, err := p.read()
 				for n, d := range p.shards {
+					d.reload.Load = func() (config.Config, error) {
+						if err != nil {
+							return next, err
+						}
+						return shards.Config(next, n)
+					}
 					live[n] = d.takeUp(ctx, live[n])
 				}
 			})

@@ -1,7 +1,6 @@
 package daemon_test
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/samuelhu324-dev/weft/internal/daemon"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/migrations"
@@ -223,16 +221,45 @@ func TestShardsWithAnIndexEach(t *testing.T) {
 	}
 }
 
-// TestFewerShardsThanThereAre: an instance that leads the first two of four would leave the others alone.
-func TestFewerShardsThanThereAre(t *testing.T) {
+// TestNoShardIsHandedToAnInstanceThatStops has an instance take long to stop: the other one takes what it leaves,
+// and hands nothing over to it meanwhile.
+func TestNoShardIsHandedToAnInstanceThatStops(t *testing.T) {
 	t.Parallel()
 	r := sharded(t)
-	a := r.start("a", "WEFT_SHARDS=2")
-	<-a.done
-	err := a.stop()
-	if other, ok := errors.AsType[*migrations.ShardsError](daemon.Cause(err)); !ok || *other != (migrations.ShardsError{Set: 2, There: shardCount}) {
-		t.Errorf("got %v, want an error about the number of shards", err)
+	env := []string{fmt.Sprintf("WEFT_SHARDS=%d", shardCount), "OUTBOX_SHUTDOWN_GRACE_SECONDS=9"}
+	link, direct := newLink(t, host(t, r.elastic)), r.elastic
+	r.elastic = link.through(direct)
+	b := r.start("b", env...)
+	r.elastic = direct
+	b.awaitReady(200)
+	a := r.start("a", env...)
+	testenv.Eventually(t, func() bool { return a.leads() == shardCount/2 && b.leads() == shardCount/2 }, "a share for each")
+	key := newKey()
+	for b.metric("weft_leader_is_leader", fmt.Sprintf(`shard="%d"`, r.shardOf(key))) == 0 {
+		key = newKey()
 	}
+	if err := link.HalfOpen(); err != nil {
+		t.Fatal(err)
+	}
+	r.upsert(key, 1, "in flight")
+	testenv.Eventually(t, func() bool { return b.metric("outbox_inflight_events") == 1 }, "the event is in flight")
+	handed := len(a.logs.with("event", "shards.hand_over"))
+	if err := b.stop(); err != nil {
+		t.Error(err)
+	}
+	testenv.Eventually(t, func() bool { return a.leads() == shardCount }, "all shards for the other one")
+	if got := a.logs.with("event", "shards.hand_over")[handed:]; len(got) > 0 {
+		t.Errorf("handed over while the other one stopped: %v", got)
+	}
+}
+
+// shardOf returns the number of the shard of an entity.
+func (r *rig) shardOf(key outbox.Key) (n int) {
+	r.t.Helper()
+	if err := r.pool.QueryRow(r.t.Context(), "select weft_shard_of($1)", &key.ID).Scan(&n); err != nil {
+		r.t.Fatal(err)
+	}
+	return n
 }
 
 // found counts documents by the name that searches use.

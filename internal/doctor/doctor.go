@@ -92,6 +92,10 @@ func Examine(ctx context.Context, o Options) ([]Finding, error) {
 
 func (e *examination) all(ctx context.Context) ([]Finding, error) {
 	e.configuration()
+	err := e.within(ctx, func(ctx context.Context) error { return migrations.CheckShards(ctx, e.Pool, e.Config.Shards.Of) })
+	if err != nil {
+		return nil, err
+	}
 	if err := e.within(ctx, e.costlyIndexes); err != nil { // without tables there is nothing to examine
 		return nil, err
 	}

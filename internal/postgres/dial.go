@@ -3,7 +3,10 @@ package postgres
 import (
 	"context"
 	"net"
+	"syscall"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // A peer that stops answering is given up after about ten seconds, whether the
@@ -18,9 +21,14 @@ const (
 // Dial connects with keep-alive probes and, on Linux, TCP_USER_TIMEOUT. It is a
 // pgconn.DialFunc; ctx bounds the attempt.
 func Dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	return dialer(userTimeout)(ctx, network, addr)
+}
+
+// dialer returns Dial with another user timeout.
+func dialer(user time.Duration) pgconn.DialFunc {
 	d := net.Dialer{
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: keepIdle, Interval: keepInterval, Count: keepCount},
-		Control:         setUserTimeout,
+		Control:         func(network, _ string, c syscall.RawConn) error { return setUserTimeout(network, c, user) },
 	}
-	return d.DialContext(ctx, network, addr)
+	return d.DialContext
 }

@@ -2,7 +2,10 @@
 
 package postgres
 
-import "syscall"
+import (
+	"syscall"
+	"time"
+)
 
 // Keep-alive alone must do where there is no TCP_USER_TIMEOUT.
-func setUserTimeout(_, _ string, _ syscall.RawConn) error { return nil }
+func setUserTimeout(string, syscall.RawConn, time.Duration) error { return nil }

@@ -25,6 +25,8 @@ type Options struct {
 	Lock      time.Duration     // lock_timeout; default 3 s
 	IdleInTx  time.Duration     // idle_in_transaction_session_timeout; default 5 s
 	Params    map[string]string // more settings of the sessions
+	// User is how long either side waits for the other one to take what was sent; default 10 s.
+	User time.Duration
 
 	Cold bool // a pool keeps no idle connection open
 
@@ -97,7 +99,10 @@ func Prepare(cfg *pgconn.Config, o Options) {
 	p["tcp_keepalives_idle"] = strconv.Itoa(int(keepIdle.Seconds()))
 	p["tcp_keepalives_interval"] = strconv.Itoa(int(keepInterval.Seconds()))
 	p["tcp_keepalives_count"] = strconv.Itoa(keepCount)
-	p["tcp_user_timeout"] = millis(userTimeout)
+	p["tcp_user_timeout"] = millis(cmp.Or(o.User, userTimeout))
+	if o.User > 0 {
+		cfg.DialFunc = dialer(o.User)
+	}
 	p["timezone"] = "UTC"
 }
 

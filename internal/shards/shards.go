@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
@@ -35,12 +36,22 @@ func Config(cfg config.Config, n int) (config.Config, error) {
 	if err != nil {
 		return cfg, err
 	}
+	_, cfg.Shards.Away = cfg.Shards.Servers[n]
 	cfg.Group, cfg.Database.URL, cfg.Shards.Of, cfg.Shards.Count, cfg.Shards.Servers = Group(cfg, n), config.URL(url), cfg.Shards.Count, 1, nil
 	cfg.Desk.Listen = nextPort(cfg.Desk.Listen, n)
 	if cfg.Shards.Indexes == config.IndexesOwn {
 		cfg.Elastic.SearchAlias, cfg.Elastic.Index = cfg.Elastic.Index, elastic.IndexOfShard(cfg.Elastic.Index, n)
 	}
 	return cfg, nil
+}
+
+// Remedy returns the words about a fault of the shard whose settings cfg has, which name DATABASE_URL, with the
+// setting that has the address of this shard.
+func Remedy(cfg config.Config, words string) string {
+	if cfg.Shards.Away {
+		return strings.ReplaceAll(words, "DATABASE_URL", "WEFT_SHARD_SERVERS")
+	}
+	return words
 }
 
 // nextPort returns the address of a page n ports further; a free port stays one.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -47,6 +48,14 @@ func (m *mover) copyTable(ctx context.Context, t Table, bytes *atomic.Int64) (in
 	}
 	write := fmt.Sprintf("copy %s (%s) from stdin (format binary)", table, t.columns)
 	var sent, received pgconn.CommandTag
+	var first error // of the side that has failed; the other one fails by it
+	var once sync.Once
+	side := func(at Server, err error) error {
+		if err != nil {
+			once.Do(func() { first = fmt.Errorf("%s: %w", at.Address, err) })
+		}
+		return err
+	}
 	r, w := io.Pipe()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
@@ -54,16 +63,16 @@ func (m *mover) copyTable(ctx context.Context, t Table, bytes *atomic.Int64) (in
 		if sent, err = m.from.PgConn().CopyTo(ctx, buffer, read); err == nil {
 			err = buffer.Flush()
 		}
-		_ = w.CloseWithError(err)
+		_ = w.CloseWithError(side(m.plan.From, err))
 		return err
 	})
 	g.Go(func() (err error) {
 		received, err = m.to.PgConn().CopyFrom(ctx, r, write)
-		_ = r.CloseWithError(err)
+		_ = r.CloseWithError(side(m.plan.To, err))
 		return err
 	})
-	if err := g.Wait(); err != nil {
-		return 0, fmt.Errorf("copy %s: %w", t.Name, err)
+	if g.Wait() != nil {
+		return 0, fmt.Errorf("copy %s: %w", t.Name, first)
 	}
 	if sent.RowsAffected() != received.RowsAffected() {
 		return 0, fmt.Errorf("copy %s: %d rows were sent and %d taken", t.Name, sent.RowsAffected(), received.RowsAffected())
@@ -147,7 +156,7 @@ func (m *mover) compare(ctx context.Context) error {
 			return fmt.Errorf("compare %s: %w", t.Name, err)
 		}
 		if here != there || here.rows != t.Rows {
-			return fmt.Errorf("%s has %d rows in %s and %d in %s, or others: nothing has moved; does a trigger or a rule of one of them change what is written?",
+			return fmt.Errorf("%s has %d rows in %s and %d in %s, or others: does a trigger or a rule of one of them change what is written?",
 				t.Name, here.rows, m.plan.From.Address, there.rows, m.plan.To.Address)
 		}
 	}

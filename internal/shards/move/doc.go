@@ -20,6 +20,8 @@
 //   - The epochs of the target are higher than all that the source has given.
 //   - Each wait for a lock is short and repeated, so that others get past it, and bounded in all. So is each
 //     statement: a server that has frozen ends the move, and the other one lets its writers go on.
+//   - A command that stands still, or whose host does, keeps its locks for half a minute: then each server
+//     ends its sessions. However long a copy takes, the command gives signs of life beside it.
 //
 // # What is not guaranteed
 //

@@ -281,7 +281,7 @@ func TestMoveComparesBothSides(t *testing.T) {
 	w.structure(t)
 	w.exec(w.dst, "create function app.spoil() returns trigger language plpgsql as $$ begin new.text := 'spoilt'; return new; end $$")
 	w.exec(w.dst, "create trigger spoil before insert on s_1.search_index for each row execute function app.spoil()")
-	if _, err := move(t.Context(), w.there()); err == nil || !strings.Contains(err.Error(), "search_index has ") || !strings.Contains(err.Error(), "nothing has moved") {
+	if _, err := move(t.Context(), w.there()); err == nil || !strings.Contains(err.Error(), "search_index has ") {
 		t.Errorf("got %v, want the table that differs", err)
 	}
 	w.exec(w.dst, "drop trigger spoil on s_1.search_index")

@@ -45,15 +45,18 @@ func Run(ctx context.Context, o Options, plan *Plan) (Result, error) {
 	if err := m.prepare(ctx); err != nil {
 		return m.result, err
 	}
+	ctx, lost := context.WithCancelCause(ctx)
+	defer lost(nil)
 	var err error
-	if m.from, err = connect(ctx, o.From.URL); err != nil {
+	var end func()
+	if m.from, end, err = m.session(ctx, o.From.URL, lost); err != nil {
 		return m.result, err
 	}
-	defer closeSession(ctx, m.from)
-	if m.to, err = connect(ctx, o.To.URL); err != nil {
+	defer end()
+	if m.to, end, err = m.session(ctx, o.To.URL, lost); err != nil {
 		return m.result, fmt.Errorf("server to move to: %w", err)
 	}
-	defer closeSession(ctx, m.to)
+	defer end()
 	if err := takeLead(ctx, m.to, o.To.URL, o.Group, o); err != nil {
 		return m.result, fmt.Errorf("%s: %w", plan.To.Address, err)
 	}
@@ -64,7 +67,7 @@ func Run(ctx context.Context, o Options, plan *Plan) (Result, error) {
 	for _, step := range []func(context.Context) error{m.lead, m.still, m.clear, m.copyOut} {
 		if err := step(ctx); err != nil {
 			m.rollback(ctx)
-			return m.result, err
+			return m.result, m.reason(ctx, err)
 		}
 	}
 	// From here on the shard is nowhere open: what ends the command must not end this.

@@ -2,11 +2,14 @@ package move
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/samuelhu324-dev/weft/migrations"
 )
 
 // All that a shard has moves, writes are refused where it is not, and it can come back.
@@ -95,6 +98,23 @@ func TestMove(t *testing.T) {
 	}
 	w.mustMove(w.there())
 	w.home(w.dst, w.src)
+}
+
+// A target of an older schema is brought up to the source's before anything is copied: all of its shards
+// get the columns that are new, and the one that moves the version.
+func TestMoveBringsAnOlderTargetUp(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.structure(t)
+	for n := range count {
+		w.exec(w.dst, fmt.Sprintf("drop view s_%[1]d.weft_inflight, s_%[1]d.search_outbox_events_live; delete from s_%[1]d.weft_schema_version where version_id = %[2]d", n, migrations.Latest))
+	}
+	w.exec(w.dst, "alter table search_outbox_events drop column discarded_by")
+	w.mustMove(w.there())
+	w.home(w.dst, w.src)
+	if got := w.number(w.dst, "select count(*) from pg_attribute where attname = 'discarded_by' and attrelid in ('s_0.search_outbox_events'::regclass, 's_1.search_outbox_events'::regclass)"); got != count {
+		t.Errorf("got %d shards with the column, want %d", got, count)
+	}
 }
 
 func TestMoveRefuses(t *testing.T) {

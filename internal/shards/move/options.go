@@ -25,6 +25,7 @@ type Options struct {
 
 	stalled time.Duration // how long nothing may come through; 0 for two minutes
 	answer  time.Duration // how long a server may take for a statement that works in no time; 0 for 15 s
+	silence time.Duration // how long a server waits for a word of the command; 0 for 30 s
 }
 
 // Place is one of the two databases.

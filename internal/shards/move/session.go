@@ -24,14 +24,15 @@ const (
 
 // lockTry is more than deadlock_timeout, after which an autovacuum worker leaves its table.
 
-// connect opens a session for one of the databases. Statements of the copy have no limit of the server's:
-// they end when nothing comes through any more. Nor has a transaction that idles while the other server
-// works: keep-alive probes end that of a command that is gone.
+// connect opens a session for one of the databases. Statements of the copy have no limit of the server's, nor
+// has what one side sends and the other does not take, or a transaction that idles while the other server
+// works: they end when nothing comes through any more. Keep-alive probes end the sessions of a command that
+// is gone, and the guard those of one that stands still.
 func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	conn, err := postgres.Connect(ctx, url, postgres.Options{
-		AppName: "weft/shards", Statement: longStatement, Lock: lockTry, IdleInTx: longStatement,
+		AppName: "weft/shards", Statement: longStatement, Lock: lockTry, IdleInTx: longStatement, User: longStatement,
 		Params: map[string]string{"datestyle": "ISO, MDY", "intervalstyle": "postgres", "bytea_output": "hex", "extra_float_digits": "1"},
 	})
 	if err != nil {

@@ -14,8 +14,6 @@ import (
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
-
 const (
 	count    = 2   // shards
 	entities = 200 // in all of them
