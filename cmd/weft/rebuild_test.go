@@ -216,7 +216,7 @@ func TestRebuildToAnotherMapping(t *testing.T) {
 	if got := s.verified(0); got.VersionsOnly != "" {
 		t.Errorf("verify after the rebuild: got %+v, want contents compared", got)
 	}
-	if text := stop(); !strings.Contains(text, "field number has type long, and is to have keyword") || !strings.Contains(text, "weft rebuild products") {
+	if text := stop(); !strings.Contains(text, "mapper [number] cannot be changed from type [long] to [keyword]") || !strings.Contains(text, "weft rebuild products") {
 		t.Errorf("the log does not say which field, and what to do: %s", text)
 	}
 }
