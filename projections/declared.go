@@ -143,6 +143,8 @@ func (d Declaration) Overlap(other Declaration) error {
 			d.Index, other.Name, d.Name, other.Name)
 	case string(d.target(elastic.Config{}).Mapping) != string(other.target(elastic.Config{}).Mapping):
 		return fmt.Errorf("writes to index %s, as %s does, with another mapping or routing: name the same mapping file in both, and a routing in both or none", d.Index, other.Name)
+	case string(d.Settings) != string(other.Settings):
+		return fmt.Errorf("writes to index %s, as %s does, with other settings: name the same settings file in both", d.Index, other.Name)
 	}
 	return nil
 }
