@@ -120,7 +120,7 @@ func (s *declaredSource) describe(ctx context.Context) (*declaredShape, error) {
 	query := "select * from (\n" + s.declaration.query() + "\n) as q limit 0"
 	limited, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	rows, err := s.pool.Query(limited, query, append([]any{pgx.QueryExecModeDescribeExec}, key.noIDs()...)...) // described anew, whatever is cached
+	rows, err := s.pool.Query(limited, query, append([]any{pgx.QueryExecModeDescribeExec}, key.args(nil)...)...) // described anew, whatever is cached
 	if err == nil {
 		columns = append(columns, rows.FieldDescriptions()...)
 		rows.Close()

@@ -292,6 +292,24 @@ func TestDeclaredTextKeys(t *testing.T) {
 	}
 }
 
+// An id that the type of the key cannot hold, as a child's bigint beside its parent's integer, holds up nobody.
+func TestDeclaredIDBeyondTheTypeOfTheKey(t *testing.T) {
+	t.Parallel()
+	b := shop(t)
+	b.exec("alter table product alter id type integer; insert into product (id, name, version) values (1, 'a', 5)")
+	s := &sink{}
+	got, err := b.declared(products(), s).Project(leading(t, 1), []outbox.Event{
+		event(outbox.Upsert, number(1), 5), event(outbox.Upsert, number(3e9), 7), event(outbox.Delete, number(4e9), 8),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantOutcomes(t, got, []outbox.Outcome{outbox.OK(), outbox.Reject(outbox.ReasonDeterministic, ""), outbox.OK()})
+	if body, _ := s.documentOf(t, "4000000000"); body != "deleted" {
+		t.Errorf("document of a deleted entity: %q, want it deleted", body)
+	}
+}
+
 func TestDeclaredUUIDKeys(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

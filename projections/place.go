@@ -9,7 +9,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -154,34 +153,32 @@ func (k *entityKey) filter() string {
 	return fmt.Sprintf("the key, as in `where (%s) in (select * from unnest(%s))`", strings.Join(k.columns, ", "), strings.Join(arrays, ", "))
 }
 
-// args returns the parameters of the query: the ids as they are, or an array of each column of
-// the key, in which a key stands once.
+// args returns the parameters of the query: an array of each column of the key, in which a key stands once. They
+// are texts, so that the server refuses an id that the type of its column cannot hold, and it alone.
 func (k *entityKey) args(events []outbox.Event) []any {
-	switch {
-	case k.typed:
-		return []any{types(events), entities(events)}
-	case !k.composite():
-		return []any{entities(events)}
-	}
-	seen := make(map[string]bool, len(events))
 	arrays := make([][]byte, len(k.columns))
 	for i := range arrays {
-		arrays[i] = append(arrays[i], '{')
+		arrays[i] = append(make([]byte, 0, 40*len(events)+2), '{')
 	}
+	seen := map[string]bool{}
+	var id []byte
 	for i := range events {
-		key := k.keyOf(events[i].Key.ID)
-		if seen[key] {
+		key := &events[i].Key
+		if k.typed {
+			arrays[0] = appendElement(arrays[0], key.Type)
+		}
+		if !k.composite() {
+			id = key.ID.AppendTo(id[:0])
+			arrays[len(arrays)-1] = appendElement(arrays[len(arrays)-1], id)
 			continue
 		}
-		seen[key] = true
-		parts := outbox.Text(key).Parts()
-		if len(parts) != len(k.columns) {
-			continue // no row has this key: its document is deleted
+		text := k.keyOf(key.ID)
+		parts := outbox.Text(text).Parts()
+		if seen[text] || len(parts) != len(k.columns) {
+			continue // no row has a key of other parts: its document is deleted
 		}
+		seen[text] = true
 		for c, part := range parts {
-			if len(arrays[c]) > 1 {
-				arrays[c] = append(arrays[c], ',')
-			}
 			arrays[c] = appendElement(arrays[c], part)
 		}
 	}
@@ -236,8 +233,11 @@ func (k *entityKey) valid(id outbox.ID) error {
 	return nil
 }
 
-// appendElement appends a text as an element of an array literal.
-func appendElement(dst []byte, s string) []byte {
+// appendElement appends a text to the elements of an array literal.
+func appendElement[S ~string | ~[]byte](dst []byte, s S) []byte {
+	if dst[len(dst)-1] != '{' {
+		dst = append(dst, ',')
+	}
 	dst = append(dst, '"')
 	for i := range len(s) {
 		if s[i] == '"' || s[i] == '\\' {
@@ -357,24 +357,4 @@ func hashed(id []byte) []byte {
 	}
 	out := append(make([]byte, 0, elastic.MaxIDBytes), id[:cut]...)
 	return hex.AppendEncode(append(out, '~'), sum[:])
-}
-
-// noIDs are the parameters of the query without an entity.
-func (k *entityKey) noIDs() []any {
-	if k.composite() {
-		return k.args(nil)
-	}
-	var ids any
-	switch k.kind {
-	case outbox.KindUUID:
-		ids = []uuid.UUID{}
-	case outbox.KindNumber:
-		ids = []int64{}
-	default:
-		ids = []string{}
-	}
-	if k.typed {
-		return []any{[]string{}, ids}
-	}
-	return []any{ids}
 }

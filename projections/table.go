@@ -302,7 +302,7 @@ func (s *tableSink) look(ctx context.Context) (*tableLook, error) {
 		return nil, err
 	}
 	query := "select * from (\n" + s.source.declaration.query() + "\n) as q limit 0"
-	if rows, err = s.pool.Query(ctx, query, append([]any{pgx.QueryExecModeDescribeExec}, shape.key.noIDs()...)...); err != nil {
+	if rows, err = s.pool.Query(ctx, query, append([]any{pgx.QueryExecModeDescribeExec}, shape.key.args(nil)...)...); err != nil {
 		return nil, err
 	}
 	var names []string
