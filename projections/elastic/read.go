@@ -27,6 +27,25 @@ const MaxPage = 5000
 // those written since the last refresh are missing or old. An id comes once for each shard
 // that has it, whatever its routing.
 func (s *Sink) Search(ctx context.Context, docs []Doc) ([]Document, error) {
+	return inParts(ctx, docs, s.search)
+}
+
+// inParts reads documents at once, or in halves where the answer would be too long.
+func inParts(ctx context.Context, docs []Doc, read func(context.Context, []Doc) ([]Document, error)) ([]Document, error) {
+	found, err := read(ctx, docs)
+	half := len(docs) / 2
+	if half == 0 || !errors.Is(err, errTooLong) {
+		return found, err
+	}
+	found, err = inParts(ctx, docs[:half], read)
+	if err != nil {
+		return nil, err
+	}
+	more, err := inParts(ctx, docs[half:], read)
+	return append(found, more...), err
+}
+
+func (s *Sink) search(ctx context.Context, docs []Doc) ([]Document, error) {
 	query := []byte(`{"version":true,"track_total_hits":false,"sort":["_doc"],"size":` + strconv.Itoa(min(2*len(docs)+10, 2*MaxPage)) + `,"query":{"ids":{"values":[`)
 	for i, d := range docs {
 		if i > 0 {
@@ -40,6 +59,10 @@ func (s *Sink) Search(ctx context.Context, docs []Doc) ([]Document, error) {
 
 // Newest returns the newest state of those documents that exist.
 func (s *Sink) Newest(ctx context.Context, docs []Doc) ([]Document, error) {
+	return inParts(ctx, docs, s.newest)
+}
+
+func (s *Sink) newest(ctx context.Context, docs []Doc) ([]Document, error) {
 	answer, err := s.ask(ctx, "read documents", esapi.MgetRequest{
 		Instrument: s.client.InstrumentationEnabled(), Index: s.cfg.Index, Body: bytes.NewReader(mgetBody(docs)),
 	})
@@ -149,7 +172,7 @@ func (s *Sink) Count(ctx context.Context) (int64, error) {
 func (s *Sink) ask(ctx context.Context, what string, req esapi.Request) ([]byte, error) {
 	status, answer, err := s.call(ctx, req)
 	switch {
-	case errors.Is(err, errProduct), errors.Is(err, ErrVersion):
+	case errors.Is(err, errProduct), errors.Is(err, ErrVersion), errors.Is(err, errTooLong):
 		return nil, fmt.Errorf("%s: %w", what, err)
 	case err != nil:
 		return nil, &UnansweredError{Hosts: s.host(), err: fmt.Errorf("%s: %w", what, err)}
