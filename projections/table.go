@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections/elastic"
@@ -231,7 +232,7 @@ func (l *tableLook) statements(shape *declaredShape) *tableTarget {
 	for _, f := range shape.fields {
 		name := pgx.Identifier{f.name}.Sanitize()
 		value := "r." + name
-		if l.columns[f.name].typ == "bytea" {
+		if l.columns[f.name].oid == pgtype.ByteaOID {
 			value = "decode(a.doc ->> '" + strings.ReplaceAll(f.name, "'", "''") + "', 'base64')"
 		}
 		fmt.Fprintf(&columns, ", %s", name)
@@ -261,7 +262,7 @@ type tableColumn struct {
 	typ       string
 	required  bool
 	generated bool
-	oid       uint32
+	oid       uint32 // of the type, or of what the domain is over
 }
 
 // tableQuery reads a table and its columns.
@@ -271,8 +272,9 @@ select c.oid::regclass::text, c.relkind::text,
                where i.indrelid = c.oid and i.indisunique and i.indisvalid and i.indimmediate and i.indpred is null and i.indnkeyatts = 1),
        has_table_privilege(c.oid, 'select') and has_table_privilege(c.oid, 'insert') and has_table_privilege(c.oid, 'update') and has_table_privilege(c.oid, 'delete'),
        exists (select from weft_outbox w where w.table_name = $2 and to_regclass(w.source) = c.oid), quote_ident(current_user),
-       a.attname::text, format_type(a.atttypid, null), a.attnotnull and not a.atthasdef and a.attidentity = '', a.attgenerated <> '' or a.attidentity = 'a', a.atttypid::oid
-from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+       a.attname::text, format_type(a.atttypid, null), a.attnotnull and not a.atthasdef and a.attidentity = '', a.attgenerated <> '' or a.attidentity = 'a',
+       coalesce(nullif(t.typbasetype, 0), t.oid)
+from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped join pg_type t on t.oid = a.atttypid
 where c.oid = to_regclass($1)`
 
 // castQuery returns the places of the pairs of types of which the first fits the second: it is
@@ -281,8 +283,7 @@ const castQuery = `
 select p.n::int from unnest($1::oid[], $2::oid[]) with ordinality as p(source, target, n)
 join pg_type t on t.oid = p.target
 where p.source = p.target or t.typcategory = 'S' or t.typname in ('json', 'jsonb')
-   or exists (select from pg_cast c where c.castsource = p.source and c.casttarget = p.target and c.castcontext in ('a', 'i'))
-   or exists (select from pg_type s where s.oid = p.source and t.typbasetype = s.oid)`
+   or exists (select from pg_cast c where c.castsource = p.source and c.casttarget = p.target and c.castcontext in ('a', 'i'))`
 
 // look reads the table, and the types of the query's columns.
 func (s *tableSink) look(ctx context.Context) (*tableLook, error) {
