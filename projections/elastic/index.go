@@ -81,6 +81,12 @@ func (m weftMeta) madeFor(hash string) bool {
 	return m.MappingHash == "" || m.MappingHash == hash || slices.Contains(m.Extended, hash)
 }
 
+// madeFrom reports whether the documents of a projection are made from a query, as far as it is known.
+func (m weftMeta) madeFrom(projection, query string) bool {
+	made := m.Queries[projection]
+	return made == "" || query == "" || made == queryHash(query)
+}
+
 // queryHash identifies a query, whatever its white space.
 func queryHash(query string) string {
 	sum := sha256.Sum256([]byte(strings.Join(strings.Fields(query), " ")))

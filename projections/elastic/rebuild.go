@@ -31,6 +31,13 @@ func (s *Sink) Place(ctx context.Context) (Place, error) {
 	return Place{t.index, t.kind == namePlain}, err
 }
 
+// Defined reports whether the index that the name leads to was made for this build's mapping and query.
+func (s *Sink) Defined(ctx context.Context) (bool, error) {
+	t, err := s.find(ctx)
+	made := t.info.Mappings.Meta.Weft
+	return made.madeFor(s.mapping) && made.madeFrom(s.projection, s.cfg.Query), err
+}
+
 // Rebuilding has the sink write to an index of any mapping, until it is called with false.
 func (s *Sink) Rebuilding(yes bool) {
 	s.anyMapping.Store(yes)
