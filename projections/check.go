@@ -124,7 +124,7 @@ func (c *checker) refused(ctx context.Context, err error) error {
 	if e, ok := errors.AsType[*settingError](err); ok {
 		setting = e.setting
 	}
-	c.find(setting, err.Error(), "")
+	c.find(setting, strings.TrimPrefix(err.Error(), ofProjection(setting, c.declaration.Name)), "")
 	return nil
 }
 

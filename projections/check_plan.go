@@ -34,6 +34,9 @@ func (c *checker) plan(ctx context.Context, shape *declaredShape, events []outbo
 	r := &reading{tables: map[string]bool{}, scanned: map[string]string{}, calls: map[string]bool{}, unordered: map[string]bool{}}
 	for _, p := range plan {
 		r.node(p.Plan, nil)
+		if p.Plan.limited() {
+			c.find("source.query", "it returns a limited number of rows: documents of the other entities of a batch would be deleted", "leave limit, offset and fetch out; a batch has its own bound")
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.unordered)) {
 		c.warn("source.query", name+" puts its values in no certain order, so the document of a row may differ each time it is written",
@@ -61,6 +64,16 @@ func (n planNode) inner() (out []planNode) {
 		}
 	}
 	return out
+}
+
+// limited reports whether rows of all entities together are cut off.
+func (n planNode) limited() bool {
+	for inner := n.inner(); n.text("Node Type") != "Limit"; n, inner = inner[0], inner[0].inner() {
+		if len(inner) != 1 {
+			return false
+		}
+	}
+	return true
 }
 
 // named are the keys of a node that hold names, and no expressions.

@@ -87,12 +87,15 @@ func (d Declaration) Validate() error {
 		errs = append(errs, err)
 	}
 	for _, part := range []struct {
-		what string
-		json json.RawMessage
-	}{{"index.mapping", d.Mapping}, {"index.settings", d.Settings}} {
+		what, within string
+		json         json.RawMessage
+	}{{"index.mapping", "mappings", d.Mapping}, {"index.settings", "settings", d.Settings}} {
 		var object map[string]any
 		if err := json.Unmarshal(part.json, &object); len(part.json) > 0 && err != nil {
 			errs = append(errs, fmt.Errorf("%s: want a JSON object: %w", part.what, err))
+		}
+		if _, whole := object[part.within]; whole {
+			errs = append(errs, fmt.Errorf("%s: the file has all of an index: want the object that is %q there", part.what, part.within))
 		}
 	}
 	return errors.Join(errs...)

@@ -153,8 +153,11 @@ func (s *declaredSource) fault(err error) error {
 	if e, ok := errors.AsType[*settingError](err); ok {
 		setting = e.setting
 	}
-	return &outbox.Fault{Reason: outbox.ReasonUnknown, Shared: true, Err: fmt.Errorf("%s of projection %s: %w", setting, s.declaration.Name, err)}
+	return &outbox.Fault{Reason: outbox.ReasonUnknown, Shared: true, Err: fmt.Errorf("%s%w", ofProjection(setting, s.declaration.Name), err)}
 }
+
+// ofProjection begins what is said of a setting where no place in a file does.
+func ofProjection(setting, name string) string { return setting + " of projection " + name + ": " }
 
 // remedyOf says what to do about the refusal of a query.
 func remedyOf(pg *pgconn.PgError) string {
@@ -163,6 +166,8 @@ func remedyOf(pg *pgconn.PgError) string {
 		return "grant select on it to weft's role"
 	case pgerrcode.ReadOnlySQLTransaction:
 		return "a source query only reads: take the writing part out"
+	case pgerrcode.InvalidTextRepresentation:
+		return "correct the query, in which each parameter is an array, as in `where p.id = any($1)`"
 	default:
 		return "correct the query, and try it with `weft projection check`"
 	}

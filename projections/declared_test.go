@@ -337,6 +337,13 @@ func TestDeclarationValidate(t *testing.T) {
 	if err := products().Validate(); err != nil {
 		t.Error(err)
 	}
+	whole := products()
+	whole.Mapping, whole.Settings = []byte(`{"mappings":{"properties":{}}}`), []byte(`{"settings":{"number_of_shards":2}}`)
+	for _, want := range []string{`index.mapping: the file has all of an index: want the object that is "mappings" there`, `index.settings: the file has all of an index`} {
+		if err := whole.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
 	if _, err := NewDeclared(Declaration{}, nil, nil, nil, nil); err == nil || !strings.Contains(err.Error(), "source.query is empty") {
 		t.Errorf("empty: %v", err)
 	}

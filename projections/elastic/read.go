@@ -30,11 +30,11 @@ func (s *Sink) Search(ctx context.Context, docs []Doc) ([]Document, error) {
 	return inParts(ctx, docs, s.search)
 }
 
-// inParts reads documents at once, or in halves where the answer would be too long.
+// inParts reads documents at once, or in halves where that is too large.
 func inParts(ctx context.Context, docs []Doc, read func(context.Context, []Doc) ([]Document, error)) ([]Document, error) {
 	found, err := read(ctx, docs)
 	half := len(docs) / 2
-	if half == 0 || !errors.Is(err, errTooLong) {
+	if half == 0 || !errors.Is(err, errTooLarge) {
 		return found, err
 	}
 	found, err = inParts(ctx, docs[:half], read)
@@ -172,10 +172,12 @@ func (s *Sink) Count(ctx context.Context) (int64, error) {
 func (s *Sink) ask(ctx context.Context, what string, req esapi.Request) ([]byte, error) {
 	status, answer, err := s.call(ctx, req)
 	switch {
-	case errors.Is(err, errProduct), errors.Is(err, ErrVersion), errors.Is(err, errTooLong):
+	case errors.Is(err, errProduct), errors.Is(err, ErrVersion), errors.Is(err, errTooLarge):
 		return nil, fmt.Errorf("%s: %w", what, err)
 	case err != nil:
 		return nil, &UnansweredError{Hosts: s.host(), err: fmt.Errorf("%s: %w", what, err)}
+	case status == http.StatusRequestEntityTooLarge:
+		return nil, fmt.Errorf("%s: %w: status 413", what, errTooLarge)
 	case status != http.StatusOK:
 		e := parseWhole(answer)
 		return nil, fmt.Errorf("%s: %s", what, e.detail(status))

@@ -18,7 +18,7 @@ import (
 // maxAnswer bounds an answer in bytes; a filtered answer takes about 80 per item.
 const maxAnswer = 64 << 20
 
-var errTooLong = errors.New("the answer is too long")
+var errTooLarge = errors.New("request or answer is too large")
 
 // answer holds one answer's body.
 type answer struct{ buf bytes.Buffer }
@@ -175,7 +175,7 @@ func (s *Sink) call(ctx context.Context, req esapi.Request) (int, []byte, error)
 func (s *Sink) readAnswer(res *esapi.Response, dst *bytes.Buffer) error {
 	n, err := dst.ReadFrom(io.LimitReader(res.Body, s.maxAnswer+1))
 	if err == nil && n > s.maxAnswer {
-		err = fmt.Errorf("%w: more than %d bytes", errTooLong, s.maxAnswer)
+		err = fmt.Errorf("%w: more than %d bytes", errTooLarge, s.maxAnswer)
 	}
 	return err
 }
