@@ -213,7 +213,7 @@ func (c *checker) entities(ctx context.Context, shape *declaredShape) (events []
 
 // texts returns values of a column, as many as a full batch has.
 func (c *checker) texts(ctx context.Context, column, table string) ([]string, error) {
-	rows, err := c.pool.Query(ctx, "select "+column+"::text from "+table+" limit $1", checkPage)
+	rows, err := c.pool.Query(ctx, "select "+column+"::text from "+table+" where "+column+" is not null limit $1", checkPage)
 	if err != nil {
 		return nil, err
 	}

@@ -98,6 +98,9 @@ func (r *registered) page(base string, kind outbox.IDKind, first bool) string {
 	if first {
 		next = "true"
 	}
+	for _, column := range keys { // a unique column may be null, and such a row is no entity
+		next += " and " + column + " is not null"
+	}
 	return strings.NewReplacer("{entity}", entity, "{source}", r.table, "{after}", next, "{keys}", list).Replace(entitiesQuery)
 }
 
