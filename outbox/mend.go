@@ -58,9 +58,9 @@ func (m *Mender) sql(name string) string {
 // ahead of its row can be overtaken.
 func (m *Mender) OwnsVersions() bool { return m.versions }
 
-// Entity reads an entity's id as its String writes it.
+// Entity reads an entity's id as a table holds it.
 func (m *Mender) Entity(entityType, id string) (Key, error) {
-	parsed, err := ParseID(m.table.Entity, id)
+	parsed, err := readID(m.table.Entity, id)
 	return Key{Type: entityType, ID: parsed}, err
 }
 

@@ -204,7 +204,7 @@ func (c *checker) entities(ctx context.Context, shape *declaredShape) (events []
 	for _, text := range slices.Compact(texts) {
 		key, err := shape.key.parse(text)
 		if err != nil {
-			return nil, false, err
+			continue // an empty one
 		}
 		events = append(events, outbox.Event{Row: outbox.Row{Key: key}})
 	}

@@ -34,6 +34,10 @@ func TestEmptyKeyIsComparedWithNoDocument(t *testing.T) {
 		}
 		wantOutcomes(t, out[i:i+1], []outbox.Outcome{want})
 	}
+	d.exec("insert into item_outbox_events (entity_type, entity_id, op, event_version) values ('item', '', 'upsert', 1)")
+	if _, err := (Registry{Declared: []Declaration{d.declaration}}).Check(t.Context(), "items", Deps{Pool: d.pool, Elastic: elastic.Config{URLs: []string{testenv.ElasticURL(t)}}}); err != nil {
+		t.Errorf("check: %v", err)
+	}
 	wanted, err := d.index.Wanted(t.Context(), keys)
 	if err != nil {
 		t.Fatal(err)
