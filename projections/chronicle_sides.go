@@ -11,9 +11,6 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// chronicleEntities reads a page of the events.
-const chronicleEntities = `select id from {table} where $1::uuid is null or id > $1 order by id limit $2`
-
 // chronicleType is the entity type of events that weft itself writes.
 const chronicleType = "chronicle_event"
 
@@ -29,11 +26,8 @@ func (c *Chronicle) Entities(ctx context.Context, after outbox.Key, n int) ([]ou
 func (c *Chronicle) page(ctx context.Context, table string, after outbox.Key, n int) ([]outbox.Key, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	var from *uuid.UUID
-	if u, ok := after.ID.UUID(); ok {
-		from = &u
-	}
-	rows, err := c.pool.Query(ctx, strings.Replace(chronicleEntities, "{table}", table, 1), from, n)
+	sql, args := pageOf(table, after, n)
+	rows, err := c.pool.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -41,6 +35,15 @@ func (c *Chronicle) page(ctx context.Context, table string, after outbox.Key, n 
 		k.Type = chronicleType
 		return k, row.Scan(&k.ID)
 	})
+}
+
+// pageOf returns the statement for ids after one. The first page has another: a condition that may be
+// off makes each page read all before it.
+func pageOf(table string, after outbox.Key, n int) (sql string, args []any) {
+	if after.ID.IsZero() {
+		return "select id from " + table + " order by id limit $1", []any{n}
+	}
+	return "select id from " + table + " where id > $2 order by id limit $1", []any{n, &after.ID}
 }
 
 // entryFields are what an entry takes over, as JSON.

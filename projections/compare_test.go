@@ -1,10 +1,13 @@
 package projections
 
 import (
+	"context"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/migrations"
@@ -101,5 +104,34 @@ func TestRowWithoutAKeyIsNoEntity(t *testing.T) {
 				t.Errorf("%d events, want %d", n, len(tc.want))
 			}
 		})
+	}
+}
+
+// A page of a destination or of the chronicle costs the same however many rows are before it.
+func TestPagesBeginInTheIndex(t *testing.T) {
+	t.Parallel()
+	b := cardShop(t)
+	card, err := b.declared(cards(), nil).sink.(*tableSink).known(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, _ := pageOf("chronicle_events", key(), 10)
+	tx, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	for sql, last := range map[string]string{events: "00000000-0000-0000-0000-000000000001", card.next: "7"} {
+		if _, err := tx.Exec(t.Context(), "set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off; deallocate all; prepare page as "+sql); err != nil {
+			t.Fatal(err)
+		}
+		rows, err := tx.Query(t.Context(), "explain (costs off) execute page (10, '"+last+"')", pgx.QueryExecModeExec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if text := strings.Join(plan, "\n"); err != nil || !strings.Contains(text, "Index Cond") || strings.Contains(text, "Filter") {
+			t.Errorf("%s: %v, plan:\n%s", sql, err, text)
+		}
 	}
 }

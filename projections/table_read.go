@@ -9,13 +9,14 @@ import (
 	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
-// versionsTable and scanTable read the versions of rows: by their ids, and in their order.
+// versionsTable, firstOfTable and nextOfTable read the versions of rows: by their ids, and in pages of their order.
 const (
 	versionsTable = `
 select t.entity_id::text, t.version from {table} t where t.entity_id = any ($1::text[]::{key}[])`
-	scanTable = `
-select t.entity_id::text, t.version from {table} t
-where $1::text is null or t.entity_id > $1::text::{key} order by t.entity_id limit $2`
+	firstOfTable = `
+select t.entity_id::text, t.version from {table} t order by t.entity_id limit $1`
+	nextOfTable = `
+select t.entity_id::text, t.version from {table} t where t.entity_id > $2::text::{key} order by t.entity_id limit $1`
 	countTable = `select count(*) from {table}`
 )
 
@@ -63,16 +64,15 @@ func (s *tableSink) Scan(ctx context.Context, page func([]elastic.Document) erro
 	if err != nil {
 		return err
 	}
-	var after *string
-	for {
-		found, err := s.documents(ctx, target.scan, after, elastic.MaxPage)
+	for sql, args := target.first, []any{elastic.MaxPage}; ; {
+		found, err := s.documents(ctx, sql, args...)
 		if err != nil || len(found) == 0 {
 			return err
 		}
 		if err := page(found); err != nil {
 			return err
 		}
-		after = &found[len(found)-1].ID
+		sql, args = target.next, []any{elastic.MaxPage, found[len(found)-1].ID}
 	}
 }
 
