@@ -229,13 +229,9 @@ func (c *checker) functions(ctx context.Context, calls []string) error {
 			differs(name)
 		}
 	}
-	rows, err := c.pool.Query(ctx, functionQuery, calls)
-	if err != nil {
-		return fmt.Errorf("functions of source.query: %w", err)
-	}
 	var name string
 	var volatile, opaque bool
-	_, err = pgx.ForEachRow(rows, []any{&name, &volatile, &opaque}, func() error {
+	err := each(ctx, c.pool, functionQuery, []any{calls}, []any{&name, &volatile, &opaque}, func() {
 		switch {
 		case opaque:
 			c.warn("source.query", "function "+name+" may read tables that the plan does not show, and changes of these would write no event",
@@ -243,7 +239,6 @@ func (c *checker) functions(ctx context.Context, calls []string) error {
 		case volatile:
 			differs(name + "()")
 		}
-		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("functions of source.query: %w", err)
@@ -259,19 +254,14 @@ where c.reltuples > $2
 order by t.name`
 
 func (c *checker) large(ctx context.Context, scanned map[string]string) error {
-	rows, err := c.pool.Query(ctx, largeQuery, slices.Sorted(maps.Keys(scanned)), largeTable)
-	if err != nil {
-		return fmt.Errorf("sizes of tables: %w", err)
-	}
 	var name string
 	var size int64
-	_, err = pgx.ForEachRow(rows, []any{&name, &size}, func() error {
+	err := each(ctx, c.pool, largeQuery, []any{slices.Sorted(maps.Keys(scanned)), largeTable}, []any{&name, &size}, func() {
 		remedy := "make an index on the column by which the query looks its rows up, and analyze the table"
 		if column := scanned[name]; column != "" {
 			remedy = fmt.Sprintf("make an index: create index concurrently on %s (%s); if it is there, analyze the table", name, column)
 		}
 		c.find("source.query", fmt.Sprintf("for each batch it reads all %d rows of %s", size, name), remedy)
-		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("sizes of tables: %w", err)

@@ -18,6 +18,21 @@ type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
+// each runs a query, puts the columns of each row into into, and calls found, if any.
+func each(ctx context.Context, q Querier, sql string, args, into []any, found func()) error {
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	_, err = pgx.ForEachRow(rows, into, func() error {
+		if found != nil {
+			found()
+		}
+		return nil
+	})
+	return err
+}
+
 // queryTimeout bounds every statement of a projection.
 const queryTimeout = 15 * time.Second
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -112,20 +113,11 @@ func (s *declaredSource) describe(ctx context.Context) (*declaredShape, error) {
 	if err != nil {
 		return nil, err
 	}
-	var columns []pgconn.FieldDescription
 	naming, err := s.declaration.naming(key)
 	if err != nil {
 		return nil, s.fault(err)
 	}
-	query := "select * from (\n" + s.declaration.query() + "\n) as q limit 0"
-	limited, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	rows, err := s.pool.Query(limited, query, append([]any{pgx.QueryExecModeDescribeExec}, key.args(nil)...)...) // described anew, whatever is cached
-	if err == nil {
-		columns = append(columns, rows.FieldDescriptions()...)
-		rows.Close()
-		err = rows.Err()
-	}
+	columns, err := s.answer(ctx, key)
 	if err != nil {
 		if state, ok := errors.AsType[*pgconn.PgError](err); ok && !pgerrcode.IsConnectionException(state.Code) {
 			return nil, s.fault(fmt.Errorf("query refused: %w; %s", err, remedyOf(state)))
@@ -146,6 +138,20 @@ func (s *declaredSource) describe(ctx context.Context) (*declaredShape, error) {
 	shape.sql, shape.versions = name+shape.sql, name+shape.versions
 	s.naming.Store(naming)
 	return shape, nil
+}
+
+// answer returns the columns of the query as they are now, whatever is cached.
+func (s *declaredSource) answer(ctx context.Context, key *entityKey) ([]pgconn.FieldDescription, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	query := "select * from (\n" + s.declaration.query() + "\n) as q limit 0"
+	rows, err := s.pool.Query(ctx, query, append([]any{pgx.QueryExecModeDescribeExec}, key.args(nil)...)...)
+	if err != nil {
+		return nil, err
+	}
+	columns := slices.Clone(rows.FieldDescriptions())
+	rows.Close()
+	return columns, rows.Err()
 }
 
 func (s *declaredSource) fault(err error) error {
@@ -181,18 +187,10 @@ func (s *declaredSource) categories(ctx context.Context, columns []pgconn.FieldD
 	for i, c := range columns {
 		oids[i] = c.DataTypeOID
 	}
-	rows, err := s.pool.Query(ctx, typesQuery, oids)
-	if err != nil {
-		return nil, err
-	}
 	out := map[uint32]string{}
 	var oid uint32
 	var category string
-	_, err = pgx.ForEachRow(rows, []any{&oid, &category}, func() error {
-		out[oid] = category
-		return nil
-	})
-	return out, err
+	return out, each(ctx, s.pool, typesQuery, []any{oids}, []any{&oid, &category}, func() { out[oid] = category })
 }
 
 // errOverBudget means that the rows are larger than what is held at once.

@@ -26,6 +26,10 @@ type entityKey struct {
 	placed  bool     // the routing is the first part of the ids, and no part of the key
 	typ     string   // the type of a row of the query; null unless typed
 	expr    string   // the id of a row of the query
+
+	source     string   // the table with a row for each entity, as SQL names it; empty where it is not known
+	keys       []string // its columns with the key
+	entityType string   // of its events, unless typed
 }
 
 // composite reports whether the ids are texts of several parts.
@@ -37,18 +41,14 @@ select format_type(atttypid, null), to_regclass('weft_outbox') is not null from 
 where attrelid = to_regclass($1) and attname = 'entity_id' and not attisdropped`
 
 // registryQuery reads what an outbox was made with.
-const registryQuery = `select key_columns, key_types, coalesce(routing, '') from weft_outbox where table_name = $1`
+const registryQuery = `select source, entity_type, key_columns, key_types, coalesce(routing, '') from weft_outbox where table_name = $1`
 
 // entityKey asks the database about the ids of the outbox table.
 func (s *declaredSource) entityKey(ctx context.Context) (*entityKey, error) {
 	d := &s.declaration
-	rows, err := s.pool.Query(ctx, keyQuery, d.Table)
-	if err != nil {
-		return nil, databaseFault(ctx, "outbox table", err)
-	}
 	var typ string
 	var registry bool
-	if _, err := pgx.ForEachRow(rows, []any{&typ, &registry}, func() error { return nil }); err != nil {
+	if err := each(ctx, s.pool, keyQuery, []any{d.Table}, []any{&typ, &registry}, nil); err != nil {
 		return nil, databaseFault(ctx, "outbox table", err)
 	}
 	if typ == "" {
@@ -62,10 +62,7 @@ func (s *declaredSource) entityKey(ctx context.Context) (*entityKey, error) {
 		k.kind = outbox.KindNumber
 	}
 	if registry {
-		if rows, err = s.pool.Query(ctx, registryQuery, d.Table); err == nil {
-			_, err = pgx.ForEachRow(rows, []any{&k.columns, &k.types, &k.routing}, func() error { return nil })
-		}
-		if err != nil {
+		if err := each(ctx, s.pool, registryQuery, []any{d.Table}, []any{&k.source, &k.entityType, &k.keys, &k.types, &k.routing}, nil); err != nil {
 			return nil, databaseFault(ctx, "registry of outbox tables", err)
 		}
 	}
@@ -78,13 +75,14 @@ func (s *declaredSource) entityKey(ctx context.Context) (*entityKey, error) {
 // declare compares the key with what is declared of it, and takes the names of the query.
 func (k *entityKey) declare(d *Declaration) error {
 	const create = "drop the outbox, and make it again with `weft outbox create`"
+	k.columns = k.keys
 	switch {
 	case d.Routing != "" && k.routing == "":
 		return in("index.routing", "outbox table %s records no routing, so a delete would not find its shard: %s --routing COLUMN, or leave index.routing out", d.Table, create)
 	case d.Routing == "" && k.routing != "":
 		return in("index.routing", "it is missing, and outbox table %s was made with --routing %s: name the column of the query that has it, as in `routing: %s`", d.Table, k.routing, k.routing)
 	case d.Source != "" && len(k.columns) == 0:
-		k.typed, k.types = true, []string{"text", k.kind.String()}
+		k.typed, k.types, k.source, k.keys = true, []string{"text", k.kind.String()}, d.Source, d.Key
 	case len(d.Key) > 0 && len(d.Key) != max(1, len(k.columns)):
 		return in("source.key", "it names %s, and outbox table %s was made for a key of %d columns: %s", strings.Join(d.Key, ", "), d.Table, max(1, len(k.columns)), strings.Join(k.columns, ", "))
 	}

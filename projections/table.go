@@ -183,11 +183,8 @@ func (s *tableSink) Live(ctx context.Context, docs []elastic.Doc) (out []bool, e
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.pool.Query(ctx, target.live, docIDs(docs))
-	if err == nil {
-		out, err = pgx.CollectRows(rows, pgx.RowTo[bool])
-	}
-	if err != nil {
+	var live bool
+	if err := each(ctx, s.pool, target.live, []any{docIDs(docs)}, []any{&live}, func() { out = append(out, live) }); err != nil {
 		return nil, databaseFault(ctx, "rows of "+s.name, err)
 	}
 	return out, nil
@@ -288,39 +285,27 @@ where p.source = p.target or t.typcategory = 'S' or t.typname in ('json', 'jsonb
 // look reads the table, and the types of the query's columns.
 func (s *tableSink) look(ctx context.Context) (*tableLook, error) {
 	l := &tableLook{declared: s.name, columns: map[string]tableColumn{}, castable: map[string]bool{}}
-	rows, err := s.pool.Query(ctx, tableQuery, s.name, s.outbox)
-	if err != nil {
-		return nil, err
-	}
 	var name string
 	var c tableColumn
 	into := []any{&l.table, &l.kind, &l.unique, &l.writable, &l.watched, &l.role, &name, &c.typ, &c.required, &c.generated, &c.oid}
-	if _, err = pgx.ForEachRow(rows, into, func() error { l.columns[name] = c; return nil }); err != nil {
+	if err := each(ctx, s.pool, tableQuery, []any{s.name, s.outbox}, into, func() { l.columns[name] = c }); err != nil {
 		return nil, err
 	}
 	shape, err := s.source.known(ctx)
 	if err != nil {
 		return nil, err
 	}
-	query := "select * from (\n" + s.source.declaration.query() + "\n) as q limit 0"
-	if rows, err = s.pool.Query(ctx, query, append([]any{pgx.QueryExecModeDescribeExec}, shape.key.args(nil)...)...); err != nil {
+	answer, err := s.source.answer(ctx, shape.key)
+	if err != nil {
 		return nil, err
 	}
 	var names []string
 	var sources, targets []uint32
-	for _, f := range rows.FieldDescriptions() {
+	for _, f := range answer {
 		if c, ok := l.columns[f.Name]; ok {
 			names, sources, targets = append(names, f.Name), append(sources, f.DataTypeOID), append(targets, c.oid)
 		}
 	}
-	rows.Close()
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	if rows, err = s.pool.Query(ctx, castQuery, sources, targets); err != nil {
-		return nil, err
-	}
 	var n int
-	_, err = pgx.ForEachRow(rows, []any{&n}, func() error { l.castable[names[n-1]] = true; return nil })
-	return l, err
+	return l, each(ctx, s.pool, castQuery, []any{sources, targets}, []any{&n}, func() { l.castable[names[n-1]] = true })
 }

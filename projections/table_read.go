@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
@@ -42,17 +41,11 @@ func docIDs(docs []elastic.Doc) []string {
 	return ids
 }
 
-func (s *tableSink) documents(ctx context.Context, sql string, args ...any) ([]elastic.Document, error) {
+func (s *tableSink) documents(ctx context.Context, sql string, args ...any) (out []elastic.Document, err error) {
 	limited, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	rows, err := s.pool.Query(limited, sql, args...)
-	if err != nil {
-		return nil, databaseFault(ctx, "rows of "+s.name, err)
-	}
-	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d elastic.Document, err error) {
-		return d, row.Scan(&d.ID, &d.Version)
-	})
-	if err != nil {
+	var d elastic.Document
+	if err := each(limited, s.pool, sql, args, []any{&d.ID, &d.Version}, func() { out = append(out, d) }); err != nil {
 		return nil, databaseFault(ctx, "rows of "+s.name, err)
 	}
 	return out, nil
@@ -84,11 +77,7 @@ func (s *tableSink) Count(ctx context.Context) (n int64, err error) {
 	}
 	limited, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	rows, err := s.pool.Query(limited, target.count)
-	if err == nil {
-		n, err = pgx.CollectOneRow(rows, pgx.RowTo[int64])
-	}
-	if err != nil {
+	if err := each(limited, s.pool, target.count, nil, []any{&n}, nil); err != nil {
 		return 0, databaseFault(ctx, "rows of "+s.name, err)
 	}
 	return n, nil
