@@ -51,6 +51,14 @@ func parseWhole(body []byte) cause {
 	return c
 }
 
+// root returns the reason that the others were caused by.
+func (c *cause) root() string {
+	for c.CausedBy != nil && c.CausedBy.Reason != "" {
+		c = c.CausedBy
+	}
+	return outbox.OneLine(c.Reason, maxDetail)
+}
+
 func (c *cause) has(s string) bool { return strings.Contains(c.Reason, s) }
 
 // heldVersion reads the document's version from the reason of a version conflict:

@@ -82,7 +82,7 @@ func (s *Sink) extend(ctx context.Context, mismatch error) error {
 		return err
 	}
 	if err := s.putMapping(ctx, at, s.cfg.Mapping); err != nil {
-		if _, refused := errors.AsType[*RefusedError](err); refused {
+		if statusOf(err) == http.StatusBadRequest {
 			return fmt.Errorf("%w (%w)", mismatch, err)
 		}
 		return err
@@ -158,15 +158,6 @@ func (s *Sink) putMapping(ctx context.Context, at target, mapping json.RawMessag
 }
 
 func (s *Sink) sendMapping(ctx context.Context, index string, body []byte) error {
-	status, answer, err := s.call(ctx, esapi.IndicesPutMappingRequest{Instrument: s.client.InstrumentationEnabled(), Index: []string{index}, Body: bytes.NewReader(body)})
-	e := parseWhole(answer)
-	switch {
-	case err != nil:
-		return fmt.Errorf("add fields: %w", err)
-	case status == http.StatusBadRequest:
-		return &RefusedError{errors.New(e.detail(status))}
-	case status != http.StatusOK:
-		return fmt.Errorf("add fields: %s", e.detail(status))
-	}
-	return nil
+	_, err := s.ask(ctx, "change of the mapping", esapi.IndicesPutMappingRequest{Instrument: s.client.InstrumentationEnabled(), Index: []string{index}, Body: bytes.NewReader(body)})
+	return err
 }

@@ -179,10 +179,27 @@ func (s *Sink) ask(ctx context.Context, what string, req esapi.Request) ([]byte,
 	case status == http.StatusRequestEntityTooLarge:
 		return nil, fmt.Errorf("%s: %w: status 413", what, errTooLarge)
 	case status != http.StatusOK:
-		e := parseWhole(answer)
-		return nil, fmt.Errorf("%s: %s", what, e.detail(status))
+		return nil, &statusError{what, status, parseWhole(answer)}
 	}
 	return answer, nil
+}
+
+// statusError is an answer other than 200.
+type statusError struct {
+	what   string
+	status int
+	cause  cause
+}
+
+// Error implements error.
+func (e *statusError) Error() string { return e.what + ": " + e.cause.detail(e.status) }
+
+// statusOf returns the status of an answer other than 200, and 0 for any other error.
+func statusOf(err error) int {
+	if e, ok := errors.AsType[*statusError](err); ok {
+		return e.status
+	}
+	return 0
 }
 
 // UnansweredError means that no node has answered a request.
