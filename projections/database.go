@@ -100,6 +100,25 @@ func rowError(err error) (string, bool) {
 	return oneLine(detail), true
 }
 
+// halves calls write with all items, and with their halves where a row is refused, down to the item at
+// fault, which it passes to refused.
+func halves[T any](items []T, write func([]T) error, refused func(T, string)) error {
+	err := write(items)
+	detail, ofRow := rowError(err)
+	switch half := len(items) / 2; {
+	case !ofRow:
+		return err
+	case half == 0:
+		refused(items[0], detail)
+		return nil
+	default:
+		if err := halves(items[:half], write, refused); err != nil {
+			return err
+		}
+		return halves(items[half:], write, refused)
+	}
+}
+
 // maxDetail is the longest detail of an outcome, in characters.
 const maxDetail = 500
 

@@ -90,12 +90,17 @@ func (s *tableSink) Write(ctx context.Context, actions []elastic.Action) ([]outb
 	if err != nil {
 		return nil, err
 	}
-	out := make([]outbox.Outcome, len(actions))
-	err = s.apply(ctx, authority, target, actions, out)
+	out, idx := make([]outbox.Outcome, len(actions)), make([]int, len(actions))
+	for i := range idx {
+		idx[i] = i
+	}
+	err = halves(idx, func(idx []int) error { return s.write(ctx, authority, target, actions, idx, out) },
+		func(i int, detail string) { out[i] = outbox.Reject(outbox.ReasonDeterministic, detail) })
 	if err == nil {
 		return out, nil
 	}
 	s.forget() // it may have changed
+	err = databaseFault(ctx, "rows of "+s.name, err)
 	f, ok := errors.AsType[*outbox.Fault](err)
 	if !ok || !slices.ContainsFunc(out, func(o outbox.Outcome) bool { return o.Verdict != 0 }) {
 		return nil, err
@@ -108,37 +113,16 @@ func (s *tableSink) Write(ctx context.Context, actions []elastic.Action) ([]outb
 	return out, f
 }
 
-// apply writes actions in one statement. If a row is refused, it writes the halves, down to
-// the row that is at fault.
-func (s *tableSink) apply(ctx context.Context, a outbox.Authority, t *tableTarget, actions []elastic.Action, out []outbox.Outcome) error {
-	err := s.write(ctx, a, t, actions, out)
-	detail, ofRow := rowError(err)
-	half := len(actions) / 2
-	switch {
-	case err == nil:
-		return nil
-	case !ofRow:
-		return databaseFault(ctx, "rows of "+s.name, err)
-	case half == 0:
-		out[0] = outbox.Reject(outbox.ReasonDeterministic, detail)
-		return nil
-	}
-	clear(out)
-	if err := s.apply(ctx, a, t, actions[:half], out[:half]); err != nil {
-		return err
-	}
-	return s.apply(ctx, a, t, actions[half:], out[half:])
-}
-
-func (s *tableSink) write(ctx context.Context, a outbox.Authority, t *tableTarget, actions []elastic.Action, out []outbox.Outcome) error {
+// write writes the actions at idx in one statement.
+func (s *tableSink) write(ctx context.Context, a outbox.Authority, t *tableTarget, actions []elastic.Action, idx []int, out []outbox.Outcome) error {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	ids, versions, docs := make([]string, len(actions)), make([]int64, len(actions)), make([]*string, len(actions))
-	for i := range actions {
-		ids[i], versions[i] = actions[i].ID, actions[i].Version
+	ids, versions, docs := make([]string, len(idx)), make([]int64, len(idx)), make([]*string, len(idx))
+	for j, i := range idx {
+		ids[j], versions[j] = actions[i].ID, actions[i].Version
 		if !actions[i].Delete {
 			doc := string(actions[i].Body)
-			docs[i] = &doc
+			docs[j] = &doc
 		}
 	}
 	rows, err := s.pool.Query(ctx, t.write, a.Group, a.Epoch, a.Instance, ids, versions, docs)
@@ -167,12 +151,11 @@ func (s *tableSink) write(ctx context.Context, a outbox.Authority, t *tableTarge
 	if err != nil {
 		return err
 	}
-	if len(decided) != len(out) {
-		return &outbox.Fault{Reason: outbox.ReasonUnknown, Err: fmt.Errorf("rows of %s: %d answers for %d actions", s.name, len(decided), len(out))}
+	if len(decided) != len(idx) {
+		return &outbox.Fault{Reason: outbox.ReasonUnknown, Err: fmt.Errorf("rows of %s: %d answers for %d actions", s.name, len(decided), len(idx))}
 	}
-	copy(out, decided)
-	for i := range actions {
-		actions[i].Held = before[i]
+	for j, i := range idx {
+		out[i], actions[i].Held = decided[j], before[j]
 	}
 	return nil
 }
