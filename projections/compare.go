@@ -39,6 +39,8 @@ type Wanted struct {
 	Version   int64 // of the row; 0 where it keeps none
 	Document  []byte
 	Problem   string // why the row has no document, in words
+
+	Unnumbered bool // the row has no version yet, and the query may leave it out for that
 }
 
 // Held is what the destination has of an entity.
