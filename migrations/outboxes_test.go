@@ -160,8 +160,10 @@ func TestCreateRefusesWhatTriggersWouldMiss(t *testing.T) {
 		create collation blind (provider = icu, locale = 'und-u-ks-level2', deterministic = false); create table shop.blind (id text collate blind primary key);
 		create table shop.hidden (id int primary key); alter table shop.hidden enable row level security;
 		create table product_outbox_history (id int);
+		create table shop.virtual (product_id int);
 		create table shop.replica (id int primary key); set allow_system_table_mods = on;
-		insert into pg_subscription_rel (srsubid, srrelid, srsubstate) values (1, 'shop.replica'::regclass, 'r'); reset allow_system_table_mods;
+		insert into pg_subscription_rel (srsubid, srrelid, srsubstate) values (1, 'shop.replica'::regclass, 'r');
+		update pg_attribute set attgenerated = 'v' where attrelid = 'shop.virtual'::regclass and attname = 'product_id'; reset allow_system_table_mods;
 		create table shop.a_name_that_is_so_long_that_no_history_fits (id int primary key)`)
 	user := testenv.Runner(t, dsn)
 	exec(t, pool, `grant usage on schema shop to `+user.Username()+`; grant select, trigger on shop.hidden to `+user.Username())
@@ -196,6 +198,7 @@ func TestCreateRefusesWhatTriggersWouldMiss(t *testing.T) {
 		{spec: migrations.OutboxSpec{Table: "shop.product", Name: "p_outbox_events", EntityType: strings.Repeat("x", 51)}, why: "has an entity type of 51 characters"},
 		{spec: migrations.OutboxSpec{Table: "shop.product", Name: "p_outbox_events", Children: []migrations.Child{{Table: "shop.variant", Columns: []string{"sku"}}}}, why: `has the column "sku" of type text, which cannot hold keys of type integer`},
 		{spec: migrations.OutboxSpec{Table: "shop.product", Name: "p_outbox_events", Children: []migrations.Child{{Table: "shop.split", Columns: []string{"id"}}}}, why: "shop.split is partitioned"},
+		{spec: migrations.OutboxSpec{Table: "shop.product", Name: "p_outbox_events", Children: []migrations.Child{{Table: "shop.virtual", Columns: []string{"product_id"}}}}, why: `has the column "product_id" generated when it is read (virtual)`, then: "stored"},
 	} {
 		url := dsn
 		if tc.user {

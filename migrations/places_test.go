@@ -222,6 +222,25 @@ func TestChildBesideTheMoveOfItsParent(t *testing.T) {
 	}
 }
 
+// Under a deferred key two rows may have it until the commit.
+func TestRowsThatSwapADeferredKey(t *testing.T) {
+	t.Parallel()
+	s := newTenants(t, `create table shop.item (id bigint primary key deferrable initially deferred, tenant text not null); insert into shop.item values (1, 'a'), (2, 'b')`,
+		migrations.OutboxSpec{Routing: "tenant"})
+	s.exec(`update shop.item set id = 2 where tenant = 'a'; update shop.item set id = 1 where tenant = 'b'`)
+	got := s.took()
+	for _, want := range []string{"upsert a:2", "upsert b:1"} {
+		if !slices.Contains(got, want) {
+			t.Errorf("got %q, want %s", got, want)
+		}
+	}
+	for _, place := range one[[]string](t, s.pool, `select array_agg(routing || ':' || entity_id order by 1) from product_outbox_versions`) {
+		if place != "a:2" && place != "b:1" {
+			t.Errorf("a version is of place %s", place)
+		}
+	}
+}
+
 func TestRoutingThatIsPartOfTheKey(t *testing.T) {
 	t.Parallel()
 	s := newTenants(t, `create table shop.item (tenant text, id bigint, name text, primary key (tenant, id))`, migrations.OutboxSpec{Routing: "tenant"})

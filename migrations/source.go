@@ -49,7 +49,7 @@ where c.oid = to_regclass($1)`
 const columnSQL = `
 select format_type(a.atttypid, null), a.attnotnull,
        exists (select from pg_index i where i.indrelid = a.attrelid and i.indisvalid and i.indpred is null and i.indkey[0] = a.attnum),
-       coalesce((select collisdeterministic from pg_collation where oid = a.attcollation), true)
+       coalesce((select collisdeterministic from pg_collation where oid = a.attcollation), true), a.attgenerated = 'v'
 from pg_attribute a where a.attrelid = $1::bigint::oid and a.attname = $2 and a.attnum > 0 and not a.attisdropped`
 
 // uniqueSQL says whether a unique index has exactly these columns.
@@ -86,13 +86,15 @@ func (m *migrator) readSource(ctx context.Context, name string) (watched, error)
 }
 
 func (m *migrator) readColumn(ctx context.Context, w watched, column string) (keyColumn, error) {
-	k := keyColumn{name: column}
-	err := m.db.QueryRowContext(ctx, columnSQL, w.oid, column).Scan(&k.declared, &k.notNull, &k.lookup, &k.deterministic)
-	if errors.Is(err, sql.ErrNoRows) {
+	k, virtual := keyColumn{name: column}, false
+	err := m.db.QueryRowContext(ctx, columnSQL, w.oid, column).Scan(&k.declared, &k.notNull, &k.lookup, &k.deterministic, &virtual)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
 		return k, &OutboxError{w.sql, fmt.Sprintf("has no column %q", column), "name it as the table has it, in its case and without quotes"}
-	}
-	if err != nil {
+	case err != nil:
 		return k, fmt.Errorf("read column %s of %s: %w", column, w.sql, err)
+	case virtual:
+		return k, &OutboxError{w.sql, fmt.Sprintf("has the column %q generated when it is read (virtual), which triggers cannot see", column), "make it stored, or name another column"}
 	}
 	k.typ = map[string]string{"uuid": "uuid", "smallint": "bigint", "integer": "bigint", "bigint": "bigint",
 		"text": "text", "character varying": "text", "numeric": "numeric", "character": "bpchar"}[k.declared]

@@ -85,6 +85,15 @@ func ParseID(kind IDKind, s string) (ID, error) {
 	}
 }
 
+// readID reads an ID that a table holds as String wrote it: also one that is empty, or as long as PostgreSQL can
+// make it short, which nobody may name.
+func readID(kind IDKind, s string) (ID, error) {
+	if kind == KindText {
+		return Text(s), nil
+	}
+	return ParseID(kind, s)
+}
+
 // idOf returns the ID of kind with these bytes of the wire.
 func idOf(kind IDKind, raw string) (ID, error) {
 	if kind == KindUUID && len(raw) != 16 || kind == KindNumber && len(raw) != 8 {

@@ -27,8 +27,8 @@ type Mender struct {
 	db         DB
 	table      *Table
 	projection string
-	versions   bool // weft draws the versions
-	shard      bool // the schema has a part of the entities
+	key        string // type of the keys that weft draws versions of; empty where it draws none
+	shard      bool   // the schema has a part of the entities
 	timeout    time.Duration
 }
 
@@ -41,26 +41,28 @@ func OpenMender(ctx context.Context, db DB, table, projection string, timeout ti
 	m := &Mender{db: db, table: t, projection: projection, timeout: timeout}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	err = db.QueryRow(ctx, "select to_regclass($1) is not null, "+isShard, m.base()+"_versions").Scan(&m.versions, &m.shard)
+	err = db.QueryRow(ctx, "select coalesce((select format_type(atttypid, null) from pg_attribute where attrelid = to_regclass($1) and attname = 'entity_id'), ''), "+isShard,
+		m.versions()).Scan(&m.key, &m.shard)
 	if err != nil {
 		return nil, fmt.Errorf("versions of %s: %w", table, err)
 	}
 	return m, nil
 }
 
-func (m *Mender) base() string { return strings.TrimSuffix(m.table.Name, "_events") }
+// versions names the table of the versions that weft draws.
+func (m *Mender) versions() string { return strings.TrimSuffix(m.table.Name, "_events") + "_versions" }
 
 func (m *Mender) sql(name string) string {
-	return strings.NewReplacer("{table}", m.table.Name, "{entity}", m.table.Entity.String()).Replace(statement(name))
+	return strings.NewReplacer("{table}", m.table.Name, "{entity}", m.table.Entity.String(), "{versions}", m.versions(), "{key}", m.key).Replace(statement(name))
 }
 
 // OwnsVersions reports whether weft draws the versions of the entities, so that a document
 // ahead of its row can be overtaken.
-func (m *Mender) OwnsVersions() bool { return m.versions }
+func (m *Mender) OwnsVersions() bool { return m.key != "" }
 
-// Entity reads an entity's id as its String writes it.
+// Entity reads an entity's id as a table holds it.
 func (m *Mender) Entity(entityType, id string) (Key, error) {
-	parsed, err := ParseID(m.table.Entity, id)
+	parsed, err := readID(m.table.Entity, id)
 	return Key{Type: entityType, ID: parsed}, err
 }
 
@@ -100,21 +102,38 @@ func (m *Mender) Owns(ctx context.Context, keys []Key) ([]bool, error) {
 	if !m.shard || len(keys) == 0 {
 		return slices.Repeat([]bool{true}, len(keys)), nil
 	}
+	return m.ofEach(ctx, "shard of entities", statement("shard_has.sql"), keys)
+}
+
+// Unnumbered reports which entities have no version yet although weft draws the versions: rows from before
+// their outbox, or written past its triggers, which no event has told of.
+func (m *Mender) Unnumbered(ctx context.Context, keys []Key) ([]bool, error) {
+	if !m.OwnsVersions() || len(keys) == 0 {
+		return make([]bool, len(keys)), nil
+	}
+	return m.ofEach(ctx, "versions of entities", m.sql("unnumbered.sql"), keys, m.table.Name)
+}
+
+// ofEach runs a statement that answers of each entity, whose ids are its last parameter.
+func (m *Mender) ofEach(ctx context.Context, what, sql string, keys []Key, args ...any) ([]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.timeout)
 	defer cancel()
 	ids := make([]string, len(keys))
 	for i, k := range keys {
 		ids[i] = k.ID.String()
 	}
-	rows, err := m.db.Query(ctx, statement("shard_has.sql"), ids)
+	rows, err := m.db.Query(ctx, sql, append(args, ids)...)
 	if err != nil {
-		return nil, fmt.Errorf("shard of entities: %w", err)
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	own, err := pgx.CollectRows(rows, pgx.RowTo[bool])
+	out, err := pgx.CollectRows(rows, pgx.RowTo[bool])
+	if err == nil && len(out) != len(keys) {
+		err = fmt.Errorf("%d answers for %d", len(out), len(keys))
+	}
 	if err != nil {
-		return nil, fmt.Errorf("shard of entities: %w", err)
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	return own, nil
+	return out, nil
 }
 
 // Open counts the events that are not done, up to a limit.

@@ -189,7 +189,7 @@ func (r *Redo) Take(ctx context.Context, after RedoEntity, n int) ([]RedoEntity,
 			var id, op string
 			if err = row.Scan(&e.Key.Type, &id, &op, &e.Version, &e.Detail); err == nil {
 				e.Op = Op(op)
-				e.Key.ID, err = ParseID(r.store.Shape().Entity, id)
+				e.Key.ID, err = readID(r.store.Shape().Entity, id)
 			}
 			return e, err
 		})

@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -169,6 +170,43 @@ func TestRedoKeepsNewerVersions(t *testing.T) {
 	}
 	if err := redo.Clear(t.Context()); err != nil || b.rebuild().Redo != 0 {
 		t.Error(err)
+	}
+}
+
+// Keys that no command takes are written again as all others: an empty one, and a very long one.
+func TestRedoOfOddKeys(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec("create table other_events (like search_outbox_events including all)")
+	b.exec("alter table other_events alter entity_id type text using null")
+	store, err := outbox.OpenStore(t.Context(), b.pool, outbox.StoreConfig{Table: "other_events", Projection: "p", Group: "g", Owner: "a", Lease: leaseTime})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mender, err := outbox.OpenMender(t.Context(), b.pool, "other_events", "p", time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var in []outbox.RedoEntity
+	for _, text := range []string{"", strings.Repeat("x", 5000)} {
+		key, err := mender.Entity("thing", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in = append(in, outbox.RedoEntity{Event: outbox.Event{Row: outbox.Row{Key: key, Version: 1}, Op: outbox.Upsert}})
+	}
+	redo := store.Redo(1)
+	if err := redo.Add(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := redo.Take(t.Context(), outbox.RedoEntity{}, 10); err != nil || len(left) != 2 || left[0].Key != in[0].Key || left[1].Key != in[1].Key {
+		t.Errorf("got %d entities, %v, want both", len(left), err)
+	}
+	if err := redo.Done(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := redo.Take(t.Context(), outbox.RedoEntity{}, 10); err != nil || len(left) != 0 {
+		t.Errorf("got %d entities, %v, want none", len(left), err)
 	}
 }
 

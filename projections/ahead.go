@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
@@ -223,20 +222,18 @@ func (c *aheadCheck) withoutSuccessor(ctx context.Context, doubtful []ahead, doc
 		events[i].Key, held[i] = a.event.Key, a.action.Held
 	}
 	query := strings.NewReplacer("{table}", c.table, "{id}", events[0].Key.ID.Kind().String()).Replace(successorQuery)
-	rows, err := c.pool.Query(ctx, query, types(events), entities(events), held)
-	if err != nil {
-		return nil, nil, fmt.Errorf("open events: %w", err)
-	}
-	successors, err := pgx.CollectRows(rows, pgx.RowTo[bool])
-	if err != nil {
-		return nil, nil, fmt.Errorf("open events: %w", err)
-	}
 	var alone []ahead
 	var left []elastic.Doc
-	for i, yes := range successors {
-		if !yes {
+	var successor bool
+	i := 0
+	err := each(ctx, c.pool, query, []any{types(events), entities(events), held}, []any{&successor}, func() {
+		if !successor {
 			alone, left = append(alone, doubtful[i]), append(left, docs[i])
 		}
+		i++
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("open events: %w", err)
 	}
 	return alone, left, nil
 }
@@ -278,11 +275,8 @@ func (c *aheadCheck) audit(ctx context.Context, found []ahead) error {
 	if c.epoch != authority.Epoch || time.Since(c.begun) > aheadEntry {
 		c.entry, c.epoch, c.begun = 0, authority.Epoch, time.Now()
 	}
-	rows, err := c.pool.Query(ctx, auditQuery, authority.Group, authority.Epoch, authority.Instance, c.projection, len(found), named, c.entry)
-	if err != nil {
-		return fmt.Errorf("audit: %w", err)
-	}
-	if _, err = pgx.ForEachRow(rows, []any{&c.entry}, func() error { return nil }); err != nil {
+	args := []any{authority.Group, authority.Epoch, authority.Instance, c.projection, len(found), named, c.entry}
+	if err := each(ctx, c.pool, auditQuery, args, []any{&c.entry}, nil); err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
 	return nil

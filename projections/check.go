@@ -124,7 +124,7 @@ func (c *checker) refused(ctx context.Context, err error) error {
 	if e, ok := errors.AsType[*settingError](err); ok {
 		setting = e.setting
 	}
-	c.find(setting, err.Error(), "")
+	c.find(setting, strings.TrimPrefix(err.Error(), ofProjection(setting, c.declaration.Name)), "")
 	return nil
 }
 
@@ -167,13 +167,6 @@ func (c *checker) fields(shape *declaredShape) {
 	}
 }
 
-// sourceOf reads the table that an outbox has the changes of, and how an id of it is written.
-const sourceOf = `
-select source, base || case when routing <> all (key_columns) then format('_place(%I, %s)', routing, keys)
-                            when cardinality(key_columns) > 1 then format('_id(%s)', keys) end, keys
-from weft_outbox cross join lateral (select regexp_replace(table_name, '_events$', '') as base, (select string_agg(quote_ident(k), ', ' order by n) from unnest(key_columns) with ordinality as c(k, n)) as keys) b
-where table_name = $1`
-
 // entities returns events of entities for which the query is tried, each once: of the outbox,
 // or of the table whose changes it will have.
 func (c *checker) entities(ctx context.Context, shape *declaredShape) (events []outbox.Event, ofEvents bool, err error) {
@@ -181,43 +174,21 @@ func (c *checker) entities(ctx context.Context, shape *declaredShape) (events []
 	if shape.key.typed {
 		column = "(entity_type || ':' || entity_id)"
 	}
-	texts, err := c.texts(ctx, column, pgx.Identifier{c.declaration.Table}.Sanitize())
-	if ofEvents = len(texts) > 0; err == nil && !ofEvents {
-		var source, key string
-		var id *string
-		var rows pgx.Rows
-		if rows, err = c.pool.Query(ctx, sourceOf, c.declaration.Table); err != nil {
-			return nil, false, err
-		}
-		if _, err = pgx.ForEachRow(rows, []any{&source, &id, &key}, func() error { return nil }); err != nil || source == "" {
-			return nil, false, err // an outbox that the application has made
-		}
-		if id != nil {
-			key = *id
-		}
-		texts, err = c.texts(ctx, "("+key+")", source)
+	var keys []outbox.Key
+	var text string
+	err = each(ctx, c.pool, "select distinct t.id from (select "+column+"::text as id from "+pgx.Identifier{c.declaration.Table}.Sanitize()+" limit $1) t order by 1",
+		[]any{checkPage}, []any{&text}, func() {
+			if key, err := shape.key.parse(text); err == nil { // not an empty one
+				keys = append(keys, key)
+			}
+		})
+	if ofEvents = len(keys) > 0; err == nil && !ofEvents && shape.key.source != "" {
+		keys, err = c.source.entities(ctx, outbox.Key{}, checkPage)
 	}
-	if err != nil {
-		return nil, false, err
-	}
-	slices.Sort(texts)
-	for _, text := range slices.Compact(texts) {
-		key, err := shape.key.parse(text)
-		if err != nil {
-			return nil, false, err
-		}
+	for _, key := range keys {
 		events = append(events, outbox.Event{Row: outbox.Row{Key: key}})
 	}
-	return events, ofEvents, nil
-}
-
-// texts returns values of a column, as many as a full batch has.
-func (c *checker) texts(ctx context.Context, column, table string) ([]string, error) {
-	rows, err := c.pool.Query(ctx, "select "+column+"::text from "+table+" limit $1", checkPage)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[string])
+	return events, ofEvents, err
 }
 
 // index asks Elasticsearch about the definition of the index, and about the index.

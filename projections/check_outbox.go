@@ -7,8 +7,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -39,13 +37,9 @@ func (c *checker) outbox(ctx context.Context) (ok bool, err error) {
 			return false, err
 		}
 	}
-	rows, err := c.pool.Query(ctx, rightsQuery, c.declaration.Table)
-	if err != nil {
-		return false, fmt.Errorf("rights on %s: %w", c.declaration.Table, err)
-	}
 	var role string
 	var lacking, indexes []string
-	if _, err = pgx.ForEachRow(rows, []any{&role, &lacking, &indexes}, func() error { return nil }); err != nil {
+	if err := each(ctx, c.pool, rightsQuery, []any{c.declaration.Table}, []any{&role, &lacking, &indexes}, nil); err != nil {
 		return false, fmt.Errorf("rights on %s: %w", c.declaration.Table, err)
 	}
 	for _, right := range lacking {
@@ -110,15 +104,9 @@ func (c *checker) changes(ctx context.Context, r *reading) error {
 				"join it on the entity's id and return its version")
 		}
 	}
-	rows, err := c.pool.Query(ctx, watchedQuery, c.declaration.Table, read)
-	if err != nil {
-		return fmt.Errorf("triggers of %s: %w", c.declaration.Table, err)
-	}
 	var w watched
-	_, err = pgx.ForEachRow(rows, []any{&w.name, &w.triggers, &w.hidden, &w.lacking, &w.disabled, &w.always, &w.blind}, func() error {
-		c.table(w, w.name == source)
-		return nil
-	})
+	err = each(ctx, c.pool, watchedQuery, []any{c.declaration.Table, read}, []any{&w.name, &w.triggers, &w.hidden, &w.lacking, &w.disabled, &w.always, &w.blind},
+		func() { c.table(w, w.name == source) })
 	if err != nil {
 		return fmt.Errorf("triggers of %s: %w", c.declaration.Table, err)
 	}
@@ -136,16 +124,12 @@ from weft_outbox w where w.table_name = $1`
 // registered returns the source of the outbox and the table of its versions; nothing for one
 // that `weft outbox create` has not made.
 func (c *checker) registered(ctx context.Context) (source, versions string, err error) {
-	rows, err := c.pool.Query(ctx, registeredQuery, c.declaration.Table)
-	if err == nil {
-		var name string
-		_, err = pgx.ForEachRow(rows, []any{&name, &source, &versions}, func() error {
-			if source == "" {
-				c.find("outbox.table", "its source "+name+" is gone, or has another name: writers of it fail", "drop the outbox with `weft outbox drop`, and make it again")
-			}
-			return nil
-		})
-	}
+	var name string
+	err = each(ctx, c.pool, registeredQuery, []any{c.declaration.Table}, []any{&name, &source, &versions}, func() {
+		if source == "" {
+			c.find("outbox.table", "its source "+name+" is gone, or has another name: writers of it fail", "drop the outbox with `weft outbox drop`, and make it again")
+		}
+	})
 	if err != nil {
 		return "", "", fmt.Errorf("source of %s: %w", c.declaration.Table, err)
 	}
@@ -196,20 +180,15 @@ order by 1, 2`
 
 // writers looks at who writes past the triggers, and at events that nobody reads.
 func (c *checker) writers(ctx context.Context, source string) error {
-	rows, err := c.pool.Query(ctx, writersQuery, c.declaration.Table, source, c.tables)
-	if err != nil {
-		return fmt.Errorf("writers of %s: %w", source, err)
-	}
 	var kind, name string
-	_, err = pgx.ForEachRow(rows, []any{&kind, &name}, func() error {
+	err := each(ctx, c.pool, writersQuery, []any{c.declaration.Table, source, c.tables}, []any{&kind, &name}, func() {
 		if kind == "role" {
 			c.warn("outbox.table", "role "+name+" has session_replication_role = replica in its settings: what it writes fires no trigger",
 				"alter role "+name+" reset session_replication_role")
-			return nil
+			return
 		}
 		c.warn("outbox.table", fmt.Sprintf("%s gets the changes of %s as well, and no projection reads it: its events pile up", name, source),
 			"`weft outbox drop --name "+name+"`, or declare a projection for it")
-		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("writers of %s: %w", source, err)

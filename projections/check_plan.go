@@ -34,6 +34,9 @@ func (c *checker) plan(ctx context.Context, shape *declaredShape, events []outbo
 	r := &reading{tables: map[string]bool{}, scanned: map[string]string{}, calls: map[string]bool{}, unordered: map[string]bool{}}
 	for _, p := range plan {
 		r.node(p.Plan, nil)
+		if p.Plan.limited() {
+			c.find("source.query", "it returns a limited number of rows: documents of the other entities of a batch would be deleted", "leave limit, offset and fetch out; a batch has its own bound")
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.unordered)) {
 		c.warn("source.query", name+" puts its values in no certain order, so the document of a row may differ each time it is written",
@@ -61,6 +64,16 @@ func (n planNode) inner() (out []planNode) {
 		}
 	}
 	return out
+}
+
+// limited reports whether rows of all entities together are cut off.
+func (n planNode) limited() bool {
+	for inner := n.inner(); n.text("Node Type") != "Limit"; n, inner = inner[0], inner[0].inner() {
+		if len(inner) != 1 {
+			return false
+		}
+	}
+	return true
 }
 
 // named are the keys of a node that hold names, and no expressions.
@@ -216,13 +229,9 @@ func (c *checker) functions(ctx context.Context, calls []string) error {
 			differs(name)
 		}
 	}
-	rows, err := c.pool.Query(ctx, functionQuery, calls)
-	if err != nil {
-		return fmt.Errorf("functions of source.query: %w", err)
-	}
 	var name string
 	var volatile, opaque bool
-	_, err = pgx.ForEachRow(rows, []any{&name, &volatile, &opaque}, func() error {
+	err := each(ctx, c.pool, functionQuery, []any{calls}, []any{&name, &volatile, &opaque}, func() {
 		switch {
 		case opaque:
 			c.warn("source.query", "function "+name+" may read tables that the plan does not show, and changes of these would write no event",
@@ -230,7 +239,6 @@ func (c *checker) functions(ctx context.Context, calls []string) error {
 		case volatile:
 			differs(name + "()")
 		}
-		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("functions of source.query: %w", err)
@@ -246,19 +254,14 @@ where c.reltuples > $2
 order by t.name`
 
 func (c *checker) large(ctx context.Context, scanned map[string]string) error {
-	rows, err := c.pool.Query(ctx, largeQuery, slices.Sorted(maps.Keys(scanned)), largeTable)
-	if err != nil {
-		return fmt.Errorf("sizes of tables: %w", err)
-	}
 	var name string
 	var size int64
-	_, err = pgx.ForEachRow(rows, []any{&name, &size}, func() error {
+	err := each(ctx, c.pool, largeQuery, []any{slices.Sorted(maps.Keys(scanned)), largeTable}, []any{&name, &size}, func() {
 		remedy := "make an index on the column by which the query looks its rows up, and analyze the table"
 		if column := scanned[name]; column != "" {
 			remedy = fmt.Sprintf("make an index: create index concurrently on %s (%s); if it is there, analyze the table", name, column)
 		}
 		c.find("source.query", fmt.Sprintf("for each batch it reads all %d rows of %s", size, name), remedy)
-		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("sizes of tables: %w", err)

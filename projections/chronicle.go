@@ -92,10 +92,14 @@ func (c *Chronicle) Project(ctx context.Context, events []outbox.Event) ([]outbo
 	if len(idx) == 0 {
 		return out, nil
 	}
-	err := c.apply(ctx, authority, events, idx, out)
+	err := halves(idx, func(idx []int) error { return c.write(ctx, authority, events, idx, out) }, func(i int, detail string) {
+		out[i] = outbox.Reject(outbox.ReasonDeterministic, detail)
+		out[i].Correlation = c.correlation(ctx, events[i].Key.ID)
+	})
 	if err == nil {
 		return out, nil
 	}
+	err = databaseFault(ctx, "chronicle entries", err)
 	f, ok := errors.AsType[*outbox.Fault](err)
 	if !ok {
 		return nil, err
@@ -118,29 +122,6 @@ func (c *Chronicle) Project(ctx context.Context, events []outbox.Event) ([]outbo
 			zap.String("reason", string(f.Reason)), zap.Error(f.Err))
 		return out, nil
 	}
-}
-
-// apply writes the events at idx in one statement. If a row is refused, it writes
-// the halves, down to the row that is at fault.
-func (c *Chronicle) apply(ctx context.Context, a outbox.Authority, events []outbox.Event, idx []int, out []outbox.Outcome) error {
-	err := c.write(ctx, a, events, idx, out)
-	if err == nil {
-		return nil
-	}
-	detail, ok := rowError(err)
-	switch {
-	case !ok:
-		return databaseFault(ctx, "chronicle entries", err)
-	case len(idx) == 1:
-		out[idx[0]] = outbox.Reject(outbox.ReasonDeterministic, detail)
-		out[idx[0]].Correlation = c.correlation(ctx, events[idx[0]].Key.ID)
-		return nil
-	}
-	half := len(idx) / 2
-	if err := c.apply(ctx, a, events, idx[:half], out); err != nil {
-		return err
-	}
-	return c.apply(ctx, a, events, idx[half:], out)
 }
 
 // entriesQuery returns one row per event: whether the fence held, the event was

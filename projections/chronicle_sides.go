@@ -6,13 +6,9 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/outbox"
 )
-
-// chronicleEntities reads a page of the events.
-const chronicleEntities = `select id from {table} where $1::uuid is null or id > $1 order by id limit $2`
 
 // chronicleType is the entity type of events that weft itself writes.
 const chronicleType = "chronicle_event"
@@ -26,21 +22,22 @@ func (c *Chronicle) Entities(ctx context.Context, after outbox.Key, n int) ([]ou
 	return keys, nil
 }
 
-func (c *Chronicle) page(ctx context.Context, table string, after outbox.Key, n int) ([]outbox.Key, error) {
+func (c *Chronicle) page(ctx context.Context, table string, after outbox.Key, n int) (keys []outbox.Key, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	var from *uuid.UUID
-	if u, ok := after.ID.UUID(); ok {
-		from = &u
+	sql, args := pageOf(table, after, n)
+	k := outbox.Key{Type: chronicleType}
+	err = each(ctx, c.pool, sql, args, []any{&k.ID}, func() { keys = append(keys, k) })
+	return keys, err
+}
+
+// pageOf returns the statement for ids after one. The first page has another: a condition that may be
+// off makes each page read all before it.
+func pageOf(table string, after outbox.Key, n int) (sql string, args []any) {
+	if after.ID.IsZero() {
+		return "select id from " + table + " order by id limit $1", []any{n}
 	}
-	rows, err := c.pool.Query(ctx, strings.Replace(chronicleEntities, "{table}", table, 1), from, n)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (k outbox.Key, err error) {
-		k.Type = chronicleType
-		return k, row.Scan(&k.ID)
-	})
+	return "select id from " + table + " where id > $2 order by id limit $1", []any{n, &after.ID}
 }
 
 // entryFields are what an entry takes over, as JSON.
@@ -53,18 +50,14 @@ func entriesOf(table, summary, version string) string {
 }
 
 // entries reads rows of a statement by their ids.
-func (c *Chronicle) entries(ctx context.Context, sql string, keys []outbox.Key) ([]Held, error) {
+func (c *Chronicle) entries(ctx context.Context, sql string, keys []outbox.Key) (out []Held, err error) {
 	limited, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	rows, err := c.pool.Query(limited, sql, outbox.IDs(keys, func(k *outbox.Key) *outbox.ID { return &k.ID }))
-	if err != nil {
-		return nil, databaseFault(ctx, "chronicle entries", err)
-	}
-	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (h Held, err error) {
-		h.Key.Type = chronicleType
-		err = row.Scan(&h.Key.ID, &h.Document, &h.Version)
-		h.ID = h.Key.ID.String()
-		return h, err
+	var h Held
+	ids := outbox.IDs(keys, func(k *outbox.Key) *outbox.ID { return &k.ID })
+	err = each(limited, c.pool, sql, []any{ids}, []any{&h.Key.ID, &h.Document, &h.Version}, func() {
+		h.Key.Type, h.ID = chronicleType, h.Key.ID.String()
+		out = append(out, h)
 	})
 	if err != nil {
 		return nil, databaseFault(ctx, "chronicle entries", err)
@@ -145,12 +138,9 @@ func (c *Chronicle) State(context.Context) (string, error) { return uuid.NewStri
 func (c *Chronicle) Size(ctx context.Context) (rows, documents int64, err error) {
 	limited, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	answer, err := c.pool.Query(limited, `
+	err = each(limited, c.pool, `
 select (select greatest(reltuples::bigint, 0) from pg_class where oid = 'chronicle_events'::regclass),
-       (select greatest(reltuples::bigint, 0) from pg_class where oid = 'chronicle_entries'::regclass)`)
-	if err == nil {
-		_, err = pgx.ForEachRow(answer, []any{&rows, &documents}, func() error { return nil })
-	}
+       (select greatest(reltuples::bigint, 0) from pg_class where oid = 'chronicle_entries'::regclass)`, nil, []any{&rows, &documents}, nil)
 	if err != nil {
 		return 0, 0, databaseFault(ctx, "size of the chronicle", fmt.Errorf("estimates: %w", err))
 	}

@@ -39,6 +39,8 @@ type Wanted struct {
 	Version   int64 // of the row; 0 where it keeps none
 	Document  []byte
 	Problem   string // why the row has no document, in words
+
+	Unnumbered bool // the row has no version yet, and the query may leave it out for that
 }
 
 // Held is what the destination has of an entity.
@@ -79,6 +81,8 @@ func (s *Index) Wanted(ctx context.Context, keys []outbox.Key) ([]Wanted, error)
 			switch {
 			case row.bad != nil:
 				w.Problem = row.bad.Error()
+			case row.found && s.nameless(&events[i].Key):
+				w.Problem = "its document would have an empty id"
 			case row.found && !row.deleted:
 				w.Found, w.Document = true, a.json[row.from:row.to:row.to]
 			}
@@ -89,15 +93,27 @@ func (s *Index) Wanted(ctx context.Context, keys []outbox.Key) ([]Wanted, error)
 	return out, nil
 }
 
+// nameless reports whether an entity can have no document: Elasticsearch takes no empty id.
+func (s *Index) nameless(key *outbox.Key) bool {
+	_, indexed := s.Elastic()
+	return indexed && len(s.appendID(nil, key)) == 0
+}
+
 // Held implements Sides.
 func (s *Index) Held(ctx context.Context, keys []outbox.Key, newest bool) ([]Held, error) {
-	docs, of := make([]elastic.Doc, len(keys)), make(map[elastic.Doc]outbox.Key, len(keys))
-	for i := range keys {
-		docs[i].ID = string(s.appendID(nil, &keys[i]))
-		if s.routing != nil {
-			docs[i].Routing = s.routing(&keys[i])
+	docs, of := make([]elastic.Doc, 0, len(keys)), make(map[elastic.Doc]outbox.Key, len(keys))
+	for _, k := range keys {
+		if s.nameless(&k) {
+			continue
 		}
-		of[docs[i]] = keys[i]
+		doc := elastic.Doc{ID: string(s.appendID(nil, &k))}
+		if s.routing != nil {
+			doc.Routing = s.routing(&k)
+		}
+		docs, of[doc] = append(docs, doc), k
+	}
+	if len(docs) == 0 {
+		return nil, nil
 	}
 	read := s.sink.Search
 	if newest {

@@ -18,6 +18,21 @@ type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
+// each runs a query, puts the columns of each row into into, and calls found, if any.
+func each(ctx context.Context, q Querier, sql string, args, into []any, found func()) error {
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	_, err = pgx.ForEachRow(rows, into, func() error {
+		if found != nil {
+			found()
+		}
+		return nil
+	})
+	return err
+}
+
 // queryTimeout bounds every statement of a projection.
 const queryTimeout = 15 * time.Second
 
@@ -83,6 +98,25 @@ func rowError(err error) (string, bool) {
 		}
 	}
 	return oneLine(detail), true
+}
+
+// halves calls write with all items, and with their halves where a row is refused, down to the item at
+// fault, which it passes to refused.
+func halves[T any](items []T, write func([]T) error, refused func(T, string)) error {
+	err := write(items)
+	detail, ofRow := rowError(err)
+	switch half := len(items) / 2; {
+	case !ofRow:
+		return err
+	case half == 0:
+		refused(items[0], detail)
+		return nil
+	default:
+		if err := halves(items[:half], write, refused); err != nil {
+			return err
+		}
+		return halves(items[half:], write, refused)
+	}
 }
 
 // maxDetail is the longest detail of an outcome, in characters.

@@ -87,12 +87,15 @@ func (d Declaration) Validate() error {
 		errs = append(errs, err)
 	}
 	for _, part := range []struct {
-		what string
-		json json.RawMessage
-	}{{"index.mapping", d.Mapping}, {"index.settings", d.Settings}} {
+		what, within string
+		json         json.RawMessage
+	}{{"index.mapping", "mappings", d.Mapping}, {"index.settings", "settings", d.Settings}} {
 		var object map[string]any
 		if err := json.Unmarshal(part.json, &object); len(part.json) > 0 && err != nil {
 			errs = append(errs, fmt.Errorf("%s: want a JSON object: %w", part.what, err))
+		}
+		if _, whole := object[part.within]; whole {
+			errs = append(errs, fmt.Errorf("%s: the file has all of an index: want the object that is %q there", part.what, part.within))
 		}
 	}
 	return errors.Join(errs...)
@@ -143,6 +146,8 @@ func (d Declaration) Overlap(other Declaration) error {
 			d.Index, other.Name, d.Name, other.Name)
 	case string(d.target(elastic.Config{}).Mapping) != string(other.target(elastic.Config{}).Mapping):
 		return fmt.Errorf("writes to index %s, as %s does, with another mapping or routing: name the same mapping file in both, and a routing in both or none", d.Index, other.Name)
+	case string(d.Settings) != string(other.Settings):
+		return fmt.Errorf("writes to index %s, as %s does, with other settings: name the same settings file in both", d.Index, other.Name)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -71,7 +72,10 @@ func shapeOf(d Declaration, key *entityKey, columns []pgconn.FieldDescription, c
 			shape.fields = append(shape.fields, declaredField{name: c.Name, prefix: prefix, oid: v.oid, append: v.append})
 		}
 	}
-	wanted := append([]string{reserved[columnVersion]}, key.columns...)
+	if !seen[reserved[columnVersion]] {
+		errs = append(errs, fmt.Errorf("there is no column version: join %s_versions v on the entity's id and return v.version, or return the version that the application keeps", strings.TrimSuffix(d.Table, "_events")))
+	}
+	wanted := slices.Clone(key.columns)
 	if d.Routing != "" {
 		wanted = append(wanted, d.Routing)
 	}

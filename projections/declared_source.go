@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -112,20 +113,11 @@ func (s *declaredSource) describe(ctx context.Context) (*declaredShape, error) {
 	if err != nil {
 		return nil, err
 	}
-	var columns []pgconn.FieldDescription
 	naming, err := s.declaration.naming(key)
 	if err != nil {
 		return nil, s.fault(err)
 	}
-	query := "select * from (\n" + s.declaration.query() + "\n) as q limit 0"
-	limited, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	rows, err := s.pool.Query(limited, query, append([]any{pgx.QueryExecModeDescribeExec}, key.noIDs()...)...) // described anew, whatever is cached
-	if err == nil {
-		columns = append(columns, rows.FieldDescriptions()...)
-		rows.Close()
-		err = rows.Err()
-	}
+	columns, err := s.answer(ctx, key)
 	if err != nil {
 		if state, ok := errors.AsType[*pgconn.PgError](err); ok && !pgerrcode.IsConnectionException(state.Code) {
 			return nil, s.fault(fmt.Errorf("query refused: %w; %s", err, remedyOf(state)))
@@ -148,13 +140,30 @@ func (s *declaredSource) describe(ctx context.Context) (*declaredShape, error) {
 	return shape, nil
 }
 
+// answer returns the columns of the query as they are now, whatever is cached.
+func (s *declaredSource) answer(ctx context.Context, key *entityKey) ([]pgconn.FieldDescription, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	query := "select * from (\n" + s.declaration.query() + "\n) as q limit 0"
+	rows, err := s.pool.Query(ctx, query, append([]any{pgx.QueryExecModeDescribeExec}, key.args(nil)...)...)
+	if err != nil {
+		return nil, err
+	}
+	columns := slices.Clone(rows.FieldDescriptions())
+	rows.Close()
+	return columns, rows.Err()
+}
+
 func (s *declaredSource) fault(err error) error {
 	setting := "source.query"
 	if e, ok := errors.AsType[*settingError](err); ok {
 		setting = e.setting
 	}
-	return &outbox.Fault{Reason: outbox.ReasonUnknown, Shared: true, Err: fmt.Errorf("%s of projection %s: %w", setting, s.declaration.Name, err)}
+	return &outbox.Fault{Reason: outbox.ReasonUnknown, Shared: true, Err: fmt.Errorf("%s%w", ofProjection(setting, s.declaration.Name), err)}
 }
+
+// ofProjection begins what is said of a setting where no place in a file does.
+func ofProjection(setting, name string) string { return setting + " of projection " + name + ": " }
 
 // remedyOf says what to do about the refusal of a query.
 func remedyOf(pg *pgconn.PgError) string {
@@ -163,6 +172,8 @@ func remedyOf(pg *pgconn.PgError) string {
 		return "grant select on it to weft's role"
 	case pgerrcode.ReadOnlySQLTransaction:
 		return "a source query only reads: take the writing part out"
+	case pgerrcode.InvalidTextRepresentation:
+		return "correct the query, in which each parameter is an array, as in `where p.id = any($1)`"
 	default:
 		return "correct the query, and try it with `weft projection check`"
 	}
@@ -176,18 +187,10 @@ func (s *declaredSource) categories(ctx context.Context, columns []pgconn.FieldD
 	for i, c := range columns {
 		oids[i] = c.DataTypeOID
 	}
-	rows, err := s.pool.Query(ctx, typesQuery, oids)
-	if err != nil {
-		return nil, err
-	}
 	out := map[uint32]string{}
 	var oid uint32
 	var category string
-	_, err = pgx.ForEachRow(rows, []any{&oid, &category}, func() error {
-		out[oid] = category
-		return nil
-	})
-	return out, err
+	return out, each(ctx, s.pool, typesQuery, []any{oids}, []any{&oid, &category}, func() { out[oid] = category })
 }
 
 // errOverBudget means that the rows are larger than what is held at once.

@@ -292,6 +292,24 @@ func TestDeclaredTextKeys(t *testing.T) {
 	}
 }
 
+// An id that the type of the key cannot hold, as a child's bigint beside its parent's integer, holds up nobody.
+func TestDeclaredIDBeyondTheTypeOfTheKey(t *testing.T) {
+	t.Parallel()
+	b := shop(t)
+	b.exec("alter table product alter id type integer; insert into product (id, name, version) values (1, 'a', 5)")
+	s := &sink{}
+	got, err := b.declared(products(), s).Project(leading(t, 1), []outbox.Event{
+		event(outbox.Upsert, number(1), 5), event(outbox.Upsert, number(3e9), 7), event(outbox.Delete, number(4e9), 8),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantOutcomes(t, got, []outbox.Outcome{outbox.OK(), outbox.Reject(outbox.ReasonDeterministic, ""), outbox.OK()})
+	if body, _ := s.documentOf(t, "4000000000"); body != "deleted" {
+		t.Errorf("document of a deleted entity: %q, want it deleted", body)
+	}
+}
+
 func TestDeclaredUUIDKeys(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -318,6 +336,13 @@ func TestDeclarationValidate(t *testing.T) {
 	}
 	if err := products().Validate(); err != nil {
 		t.Error(err)
+	}
+	whole := products()
+	whole.Mapping, whole.Settings = []byte(`{"mappings":{"properties":{}}}`), []byte(`{"settings":{"number_of_shards":2}}`)
+	for _, want := range []string{`index.mapping: the file has all of an index: want the object that is "mappings" there`, `index.settings: the file has all of an index`} {
+		if err := whole.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
 	}
 	if _, err := NewDeclared(Declaration{}, nil, nil, nil, nil); err == nil || !strings.Contains(err.Error(), "source.query is empty") {
 		t.Errorf("empty: %v", err)

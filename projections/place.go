@@ -9,7 +9,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -27,6 +26,10 @@ type entityKey struct {
 	placed  bool     // the routing is the first part of the ids, and no part of the key
 	typ     string   // the type of a row of the query; null unless typed
 	expr    string   // the id of a row of the query
+
+	source     string   // the table with a row for each entity, as SQL names it; empty where it is not known
+	keys       []string // its columns with the key
+	entityType string   // of its events, unless typed
 }
 
 // composite reports whether the ids are texts of several parts.
@@ -38,18 +41,14 @@ select format_type(atttypid, null), to_regclass('weft_outbox') is not null from 
 where attrelid = to_regclass($1) and attname = 'entity_id' and not attisdropped`
 
 // registryQuery reads what an outbox was made with.
-const registryQuery = `select key_columns, key_types, coalesce(routing, '') from weft_outbox where table_name = $1`
+const registryQuery = `select source, entity_type, key_columns, key_types, coalesce(routing, '') from weft_outbox where table_name = $1`
 
 // entityKey asks the database about the ids of the outbox table.
 func (s *declaredSource) entityKey(ctx context.Context) (*entityKey, error) {
 	d := &s.declaration
-	rows, err := s.pool.Query(ctx, keyQuery, d.Table)
-	if err != nil {
-		return nil, databaseFault(ctx, "outbox table", err)
-	}
 	var typ string
 	var registry bool
-	if _, err := pgx.ForEachRow(rows, []any{&typ, &registry}, func() error { return nil }); err != nil {
+	if err := each(ctx, s.pool, keyQuery, []any{d.Table}, []any{&typ, &registry}, nil); err != nil {
 		return nil, databaseFault(ctx, "outbox table", err)
 	}
 	if typ == "" {
@@ -63,10 +62,7 @@ func (s *declaredSource) entityKey(ctx context.Context) (*entityKey, error) {
 		k.kind = outbox.KindNumber
 	}
 	if registry {
-		if rows, err = s.pool.Query(ctx, registryQuery, d.Table); err == nil {
-			_, err = pgx.ForEachRow(rows, []any{&k.columns, &k.types, &k.routing}, func() error { return nil })
-		}
-		if err != nil {
+		if err := each(ctx, s.pool, registryQuery, []any{d.Table}, []any{&k.source, &k.entityType, &k.keys, &k.types, &k.routing}, nil); err != nil {
 			return nil, databaseFault(ctx, "registry of outbox tables", err)
 		}
 	}
@@ -79,13 +75,14 @@ func (s *declaredSource) entityKey(ctx context.Context) (*entityKey, error) {
 // declare compares the key with what is declared of it, and takes the names of the query.
 func (k *entityKey) declare(d *Declaration) error {
 	const create = "drop the outbox, and make it again with `weft outbox create`"
+	k.columns = k.keys
 	switch {
 	case d.Routing != "" && k.routing == "":
 		return in("index.routing", "outbox table %s records no routing, so a delete would not find its shard: %s --routing COLUMN, or leave index.routing out", d.Table, create)
 	case d.Routing == "" && k.routing != "":
 		return in("index.routing", "it is missing, and outbox table %s was made with --routing %s: name the column of the query that has it, as in `routing: %s`", d.Table, k.routing, k.routing)
 	case d.Source != "" && len(k.columns) == 0:
-		k.typed, k.types = true, []string{"text", k.kind.String()}
+		k.typed, k.types, k.source, k.keys = true, []string{"text", k.kind.String()}, d.Source, d.Key
 	case len(d.Key) > 0 && len(d.Key) != max(1, len(k.columns)):
 		return in("source.key", "it names %s, and outbox table %s was made for a key of %d columns: %s", strings.Join(d.Key, ", "), d.Table, max(1, len(k.columns)), strings.Join(k.columns, ", "))
 	}
@@ -154,34 +151,32 @@ func (k *entityKey) filter() string {
 	return fmt.Sprintf("the key, as in `where (%s) in (select * from unnest(%s))`", strings.Join(k.columns, ", "), strings.Join(arrays, ", "))
 }
 
-// args returns the parameters of the query: the ids as they are, or an array of each column of
-// the key, in which a key stands once.
+// args returns the parameters of the query: an array of each column of the key, in which a key stands once. They
+// are texts, so that the server refuses an id that the type of its column cannot hold, and it alone.
 func (k *entityKey) args(events []outbox.Event) []any {
-	switch {
-	case k.typed:
-		return []any{types(events), entities(events)}
-	case !k.composite():
-		return []any{entities(events)}
-	}
-	seen := make(map[string]bool, len(events))
 	arrays := make([][]byte, len(k.columns))
 	for i := range arrays {
-		arrays[i] = append(arrays[i], '{')
+		arrays[i] = append(make([]byte, 0, 40*len(events)+2), '{')
 	}
+	seen := map[string]bool{}
+	var id []byte
 	for i := range events {
-		key := k.keyOf(events[i].Key.ID)
-		if seen[key] {
+		key := &events[i].Key
+		if k.typed {
+			arrays[0] = appendElement(arrays[0], key.Type)
+		}
+		if !k.composite() {
+			id = key.ID.AppendTo(id[:0])
+			arrays[len(arrays)-1] = appendElement(arrays[len(arrays)-1], id)
 			continue
 		}
-		seen[key] = true
-		parts := outbox.Text(key).Parts()
-		if len(parts) != len(k.columns) {
-			continue // no row has this key: its document is deleted
+		text := k.keyOf(key.ID)
+		parts := outbox.Text(text).Parts()
+		if seen[text] || len(parts) != len(k.columns) {
+			continue // no row has a key of other parts: its document is deleted
 		}
+		seen[text] = true
 		for c, part := range parts {
-			if len(arrays[c]) > 1 {
-				arrays[c] = append(arrays[c], ',')
-			}
 			arrays[c] = appendElement(arrays[c], part)
 		}
 	}
@@ -236,8 +231,11 @@ func (k *entityKey) valid(id outbox.ID) error {
 	return nil
 }
 
-// appendElement appends a text as an element of an array literal.
-func appendElement(dst []byte, s string) []byte {
+// appendElement appends a text to the elements of an array literal.
+func appendElement[S ~string | ~[]byte](dst []byte, s S) []byte {
+	if dst[len(dst)-1] != '{' {
+		dst = append(dst, ',')
+	}
 	dst = append(dst, '"')
 	for i := range len(s) {
 		if s[i] == '"' || s[i] == '\\' {
@@ -357,24 +355,4 @@ func hashed(id []byte) []byte {
 	}
 	out := append(make([]byte, 0, elastic.MaxIDBytes), id[:cut]...)
 	return hex.AppendEncode(append(out, '~'), sum[:])
-}
-
-// noIDs are the parameters of the query without an entity.
-func (k *entityKey) noIDs() []any {
-	if k.composite() {
-		return k.args(nil)
-	}
-	var ids any
-	switch k.kind {
-	case outbox.KindUUID:
-		ids = []uuid.UUID{}
-	case outbox.KindNumber:
-		ids = []int64{}
-	default:
-		ids = []string{}
-	}
-	if k.typed {
-		return []any{[]string{}, ids}
-	}
-	return []any{ids}
 }

@@ -342,6 +342,11 @@ func TestSharedIndex(t *testing.T) {
 	if err := other.declaration.Overlap(d.declaration); err != nil {
 		t.Fatal(err)
 	}
+	unlike := other.declaration
+	unlike.Settings = nil
+	if err := unlike.Overlap(d.declaration); err == nil || !strings.Contains(err.Error(), "with other settings") {
+		t.Errorf("settings of one alone: got %v, want it refused", err)
+	}
 	other.start()
 	d.exec("insert into item values (1, 'a')")
 	e := event(outbox.Upsert, outbox.Key{Type: "item", ID: outbox.Number(1)}, 1)

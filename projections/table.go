@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections/elastic"
@@ -35,7 +36,7 @@ func newTableSink(d Declaration, source *declaredSource, pool Querier) *tableSin
 }
 
 // tableTarget is a table that fits, and the statements on it.
-type tableTarget struct{ write, live, read, versions, scan, count string }
+type tableTarget struct{ write, live, read, versions, first, next, count string }
 
 // EnsureIndex implements Documents. The table is its owner's to make.
 func (s *tableSink) EnsureIndex(ctx context.Context) error { return s.Ready(ctx) }
@@ -89,12 +90,17 @@ func (s *tableSink) Write(ctx context.Context, actions []elastic.Action) ([]outb
 	if err != nil {
 		return nil, err
 	}
-	out := make([]outbox.Outcome, len(actions))
-	err = s.apply(ctx, authority, target, actions, out)
+	out, idx := make([]outbox.Outcome, len(actions)), make([]int, len(actions))
+	for i := range idx {
+		idx[i] = i
+	}
+	err = halves(idx, func(idx []int) error { return s.write(ctx, authority, target, actions, idx, out) },
+		func(i int, detail string) { out[i] = outbox.Reject(outbox.ReasonDeterministic, detail) })
 	if err == nil {
 		return out, nil
 	}
 	s.forget() // it may have changed
+	err = databaseFault(ctx, "rows of "+s.name, err)
 	f, ok := errors.AsType[*outbox.Fault](err)
 	if !ok || !slices.ContainsFunc(out, func(o outbox.Outcome) bool { return o.Verdict != 0 }) {
 		return nil, err
@@ -107,37 +113,16 @@ func (s *tableSink) Write(ctx context.Context, actions []elastic.Action) ([]outb
 	return out, f
 }
 
-// apply writes actions in one statement. If a row is refused, it writes the halves, down to
-// the row that is at fault.
-func (s *tableSink) apply(ctx context.Context, a outbox.Authority, t *tableTarget, actions []elastic.Action, out []outbox.Outcome) error {
-	err := s.write(ctx, a, t, actions, out)
-	detail, ofRow := rowError(err)
-	half := len(actions) / 2
-	switch {
-	case err == nil:
-		return nil
-	case !ofRow:
-		return databaseFault(ctx, "rows of "+s.name, err)
-	case half == 0:
-		out[0] = outbox.Reject(outbox.ReasonDeterministic, detail)
-		return nil
-	}
-	clear(out)
-	if err := s.apply(ctx, a, t, actions[:half], out[:half]); err != nil {
-		return err
-	}
-	return s.apply(ctx, a, t, actions[half:], out[half:])
-}
-
-func (s *tableSink) write(ctx context.Context, a outbox.Authority, t *tableTarget, actions []elastic.Action, out []outbox.Outcome) error {
+// write writes the actions at idx in one statement.
+func (s *tableSink) write(ctx context.Context, a outbox.Authority, t *tableTarget, actions []elastic.Action, idx []int, out []outbox.Outcome) error {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	ids, versions, docs := make([]string, len(actions)), make([]int64, len(actions)), make([]*string, len(actions))
-	for i := range actions {
-		ids[i], versions[i] = actions[i].ID, actions[i].Version
+	ids, versions, docs := make([]string, len(idx)), make([]int64, len(idx)), make([]*string, len(idx))
+	for j, i := range idx {
+		ids[j], versions[j] = actions[i].ID, actions[i].Version
 		if !actions[i].Delete {
 			doc := string(actions[i].Body)
-			docs[i] = &doc
+			docs[j] = &doc
 		}
 	}
 	rows, err := s.pool.Query(ctx, t.write, a.Group, a.Epoch, a.Instance, ids, versions, docs)
@@ -166,12 +151,11 @@ func (s *tableSink) write(ctx context.Context, a outbox.Authority, t *tableTarge
 	if err != nil {
 		return err
 	}
-	if len(decided) != len(out) {
-		return &outbox.Fault{Reason: outbox.ReasonUnknown, Err: fmt.Errorf("rows of %s: %d answers for %d actions", s.name, len(decided), len(out))}
+	if len(decided) != len(idx) {
+		return &outbox.Fault{Reason: outbox.ReasonUnknown, Err: fmt.Errorf("rows of %s: %d answers for %d actions", s.name, len(decided), len(idx))}
 	}
-	copy(out, decided)
-	for i := range actions {
-		actions[i].Held = before[i]
+	for j, i := range idx {
+		out[i], actions[i].Held = decided[j], before[j]
 	}
 	return nil
 }
@@ -182,11 +166,8 @@ func (s *tableSink) Live(ctx context.Context, docs []elastic.Doc) (out []bool, e
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.pool.Query(ctx, target.live, docIDs(docs))
-	if err == nil {
-		out, err = pgx.CollectRows(rows, pgx.RowTo[bool])
-	}
-	if err != nil {
+	var live bool
+	if err := each(ctx, s.pool, target.live, []any{docIDs(docs)}, []any{&live}, func() { out = append(out, live) }); err != nil {
 		return nil, databaseFault(ctx, "rows of "+s.name, err)
 	}
 	return out, nil
@@ -231,7 +212,7 @@ func (l *tableLook) statements(shape *declaredShape) *tableTarget {
 	for _, f := range shape.fields {
 		name := pgx.Identifier{f.name}.Sanitize()
 		value := "r." + name
-		if l.columns[f.name].typ == "bytea" {
+		if l.columns[f.name].oid == pgtype.ByteaOID {
 			value = "decode(a.doc ->> '" + strings.ReplaceAll(f.name, "'", "''") + "', 'base64')"
 		}
 		fmt.Fprintf(&columns, ", %s", name)
@@ -241,7 +222,7 @@ func (l *tableLook) statements(shape *declaredShape) *tableTarget {
 	fill := strings.NewReplacer("{table}", l.table, "{key}", l.columns[reserved[columnEntity]].typ,
 		"{columns}", columns.String(), "{values}", values.String(), "{set}", set.String())
 	return &tableTarget{write: fill.Replace(writeTable), live: fill.Replace(liveTable), read: fill.Replace(readTable),
-		versions: fill.Replace(versionsTable), scan: fill.Replace(scanTable), count: fill.Replace(countTable)}
+		versions: fill.Replace(versionsTable), first: fill.Replace(firstOfTable), next: fill.Replace(nextOfTable), count: fill.Replace(countTable)}
 }
 
 // tableLook is what the catalogue says of a destination.
@@ -261,7 +242,7 @@ type tableColumn struct {
 	typ       string
 	required  bool
 	generated bool
-	oid       uint32
+	oid       uint32 // of the type, or of what the domain is over
 }
 
 // tableQuery reads a table and its columns.
@@ -271,8 +252,9 @@ select c.oid::regclass::text, c.relkind::text,
                where i.indrelid = c.oid and i.indisunique and i.indisvalid and i.indimmediate and i.indpred is null and i.indnkeyatts = 1),
        has_table_privilege(c.oid, 'select') and has_table_privilege(c.oid, 'insert') and has_table_privilege(c.oid, 'update') and has_table_privilege(c.oid, 'delete'),
        exists (select from weft_outbox w where w.table_name = $2 and to_regclass(w.source) = c.oid), quote_ident(current_user),
-       a.attname::text, format_type(a.atttypid, null), a.attnotnull and not a.atthasdef and a.attidentity = '', a.attgenerated <> '' or a.attidentity = 'a', a.atttypid::oid
-from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+       a.attname::text, format_type(a.atttypid, null), a.attnotnull and not a.atthasdef and a.attidentity = '', a.attgenerated <> '' or a.attidentity = 'a',
+       coalesce(nullif(t.typbasetype, 0), t.oid)
+from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped join pg_type t on t.oid = a.atttypid
 where c.oid = to_regclass($1)`
 
 // castQuery returns the places of the pairs of types of which the first fits the second: it is
@@ -281,45 +263,32 @@ const castQuery = `
 select p.n::int from unnest($1::oid[], $2::oid[]) with ordinality as p(source, target, n)
 join pg_type t on t.oid = p.target
 where p.source = p.target or t.typcategory = 'S' or t.typname in ('json', 'jsonb')
-   or exists (select from pg_cast c where c.castsource = p.source and c.casttarget = p.target and c.castcontext in ('a', 'i'))
-   or exists (select from pg_type s where s.oid = p.source and t.typbasetype = s.oid)`
+   or exists (select from pg_cast c where c.castsource = p.source and c.casttarget = p.target and c.castcontext in ('a', 'i'))`
 
 // look reads the table, and the types of the query's columns.
 func (s *tableSink) look(ctx context.Context) (*tableLook, error) {
 	l := &tableLook{declared: s.name, columns: map[string]tableColumn{}, castable: map[string]bool{}}
-	rows, err := s.pool.Query(ctx, tableQuery, s.name, s.outbox)
-	if err != nil {
-		return nil, err
-	}
 	var name string
 	var c tableColumn
 	into := []any{&l.table, &l.kind, &l.unique, &l.writable, &l.watched, &l.role, &name, &c.typ, &c.required, &c.generated, &c.oid}
-	if _, err = pgx.ForEachRow(rows, into, func() error { l.columns[name] = c; return nil }); err != nil {
+	if err := each(ctx, s.pool, tableQuery, []any{s.name, s.outbox}, into, func() { l.columns[name] = c }); err != nil {
 		return nil, err
 	}
 	shape, err := s.source.known(ctx)
 	if err != nil {
 		return nil, err
 	}
-	query := "select * from (\n" + s.source.declaration.query() + "\n) as q limit 0"
-	if rows, err = s.pool.Query(ctx, query, append([]any{pgx.QueryExecModeDescribeExec}, shape.key.noIDs()...)...); err != nil {
+	answer, err := s.source.answer(ctx, shape.key)
+	if err != nil {
 		return nil, err
 	}
 	var names []string
 	var sources, targets []uint32
-	for _, f := range rows.FieldDescriptions() {
+	for _, f := range answer {
 		if c, ok := l.columns[f.Name]; ok {
 			names, sources, targets = append(names, f.Name), append(sources, f.DataTypeOID), append(targets, c.oid)
 		}
 	}
-	rows.Close()
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	if rows, err = s.pool.Query(ctx, castQuery, sources, targets); err != nil {
-		return nil, err
-	}
 	var n int
-	_, err = pgx.ForEachRow(rows, []any{&n}, func() error { l.castable[names[n-1]] = true; return nil })
-	return l, err
+	return l, each(ctx, s.pool, castQuery, []any{sources, targets}, []any{&n}, func() { l.castable[names[n-1]] = true })
 }

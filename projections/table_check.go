@@ -25,11 +25,7 @@ func (s *tableSink) render(ctx context.Context, out *Rendered) error {
 	if err != nil {
 		return err
 	}
-	rows, err := s.pool.Query(ctx, target.read, out.ID)
-	if err == nil {
-		_, err = pgx.ForEachRow(rows, []any{&out.Indexed, &out.IndexedVersion}, func() error { return nil })
-	}
-	if err != nil {
+	if err := each(ctx, s.pool, target.read, []any{out.ID}, []any{&out.Indexed, &out.IndexedVersion}, nil); err != nil {
 		return databaseFault(ctx, "row of "+s.name, err)
 	}
 	return nil

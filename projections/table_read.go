@@ -4,18 +4,18 @@ import (
 	"context"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
-// versionsTable and scanTable read the versions of rows: by their ids, and in their order.
+// versionsTable, firstOfTable and nextOfTable read the versions of rows: by their ids, and in pages of their order.
 const (
 	versionsTable = `
 select t.entity_id::text, t.version from {table} t where t.entity_id = any ($1::text[]::{key}[])`
-	scanTable = `
-select t.entity_id::text, t.version from {table} t
-where $1::text is null or t.entity_id > $1::text::{key} order by t.entity_id limit $2`
+	firstOfTable = `
+select t.entity_id::text, t.version from {table} t order by t.entity_id limit $1`
+	nextOfTable = `
+select t.entity_id::text, t.version from {table} t where t.entity_id > $2::text::{key} order by t.entity_id limit $1`
 	countTable = `select count(*) from {table}`
 )
 
@@ -41,17 +41,11 @@ func docIDs(docs []elastic.Doc) []string {
 	return ids
 }
 
-func (s *tableSink) documents(ctx context.Context, sql string, args ...any) ([]elastic.Document, error) {
+func (s *tableSink) documents(ctx context.Context, sql string, args ...any) (out []elastic.Document, err error) {
 	limited, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	rows, err := s.pool.Query(limited, sql, args...)
-	if err != nil {
-		return nil, databaseFault(ctx, "rows of "+s.name, err)
-	}
-	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d elastic.Document, err error) {
-		return d, row.Scan(&d.ID, &d.Version)
-	})
-	if err != nil {
+	var d elastic.Document
+	if err := each(limited, s.pool, sql, args, []any{&d.ID, &d.Version}, func() { out = append(out, d) }); err != nil {
 		return nil, databaseFault(ctx, "rows of "+s.name, err)
 	}
 	return out, nil
@@ -63,16 +57,15 @@ func (s *tableSink) Scan(ctx context.Context, page func([]elastic.Document) erro
 	if err != nil {
 		return err
 	}
-	var after *string
-	for {
-		found, err := s.documents(ctx, target.scan, after, elastic.MaxPage)
+	for sql, args := target.first, []any{elastic.MaxPage}; ; {
+		found, err := s.documents(ctx, sql, args...)
 		if err != nil || len(found) == 0 {
 			return err
 		}
 		if err := page(found); err != nil {
 			return err
 		}
-		after = &found[len(found)-1].ID
+		sql, args = target.next, []any{elastic.MaxPage, found[len(found)-1].ID}
 	}
 }
 
@@ -84,11 +77,7 @@ func (s *tableSink) Count(ctx context.Context) (n int64, err error) {
 	}
 	limited, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	rows, err := s.pool.Query(limited, target.count)
-	if err == nil {
-		n, err = pgx.CollectOneRow(rows, pgx.RowTo[int64])
-	}
-	if err != nil {
+	if err := each(limited, s.pool, target.count, nil, []any{&n}, nil); err != nil {
 		return 0, databaseFault(ctx, "rows of "+s.name, err)
 	}
 	return n, nil

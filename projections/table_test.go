@@ -145,16 +145,16 @@ func TestTableThatChangesWhileItIsWritten(t *testing.T) {
 func TestTableTypes(t *testing.T) {
 	t.Parallel()
 	b := shop(t)
-	b.exec(`create type mood as enum ('glad', 'sad'); create type pair as (a int, b text)`)
+	b.exec(`create type mood as enum ('glad', 'sad'); create type pair as (a int, b text); create domain blob as bytea`)
 	const columns = `b boolean, i smallint, f double precision, n numeric, t text, u uuid, z timestamptz, s timestamp, d date, w interval,
-		y bytea, j json, k jsonb, a text[], m int[], e mood, c pair, "Odd ""name'" text, empty text, l text`
+		y bytea, yd blob, j json, k jsonb, a text[], m int[], e mood, c pair, "Odd ""name'" text, empty text, l text`
 	b.exec(`create table wide (entity_id bigint primary key, version bigint not null, ` + columns + `)`)
 	b.exec(`create table source (id bigint primary key, ` + columns + `)`)
 	b.exec(`insert into source values (1, true, -7, 1.5e300, 123456789012345678901234567890.120, e'a"b\\c\nd', '0af76519-16cd-43dd-8448-eb211c80319c',
-		'2026-01-02 03:04:05.678901+09', '2026-01-02 03:04:05.6', '2026-01-02', '1 month 2 days 3.5 s', '\x00ff22', '{"x": [1.10]}', '{"y": null}',
+		'2026-01-02 03:04:05.678901+09', '2026-01-02 03:04:05.6', '2026-01-02', '1 month 2 days 3.5 s', '\x00ff22', '\x00ff33', '{"x": [1.10]}', '{"y": null}',
 		'{a,"b,c",null}', '{{1,2},{3,4}}', 'sad', row(1, 'z'), 'odd', null, '42')`)
 	d := Declaration{Name: "wide", Table: "product_outbox_events", Destination: "wide",
-		Query: `select id as entity_id, 1 as version, b, i, f, n, t, u, z, s, d, w, y, j, k, a, m, e, c, "Odd ""name'", empty, l::int as l from source where id = any($1)`}
+		Query: `select id as entity_id, 1 as version, b, i, f, n, t, u, z, s, d, w, y, yd, j, k, a, m, e, c, "Odd ""name'", empty, l::int as l from source where id = any($1)`}
 	out, err := b.declared(d, nil).Project(leading(t, 1), []outbox.Event{event(outbox.Upsert, number(1), 1)})
 	if err != nil || out[0].Verdict != outbox.Done {
 		t.Fatalf("got %+v, %v, want it done", out, err)

@@ -30,7 +30,7 @@ transaction that changes the row.`,
 
 func (a *app) outboxCreate() *cobra.Command {
 	var spec migrations.OutboxSpec
-	var key, children string
+	var key, children []string
 	var apply bool
 	var wait time.Duration
 	cmd := &cobra.Command{
@@ -79,8 +79,8 @@ printed SQL: weft migrate up makes the history and the views, then weft migrate 
 			if spec.Table == "" {
 				return usage(cmd, "want the table, with --table")
 			}
-			spec.Key = parseColumns(key)
-			if spec.Children, err = parseChildren(children); err != nil {
+			spec.Key = parseColumns(strings.Join(key, ","))
+			if spec.Children, err = parseChildren(strings.Join(children, ",")); err != nil {
 				return usage(cmd, err.Error())
 			}
 			return a.migrate(cmd, func(ctx context.Context, url string) error {
@@ -90,11 +90,11 @@ printed SQL: weft migrate up makes the history and the views, then weft migrate 
 		},
 	}
 	cmd.Flags().StringVar(&spec.Table, "table", "", "`table` whose changes are to be carried, as SQL names it")
-	cmd.Flags().StringVar(&key, "key", "", "unique `columns` that are the entity's key, separated by commas (default the primary key)")
+	cmd.Flags().StringArrayVar(&key, "key", nil, "unique `columns` that are the entity's key, separated by commas (default the primary key)")
 	cmd.Flags().StringVar(&spec.Routing, "routing", "", "not-null `column` whose value decides the shard of a document, as a tenant does")
 	cmd.Flags().StringVar(&spec.EntityType, "type", "", "entity `type` of the events (default the table's name)")
 	cmd.Flags().StringVar(&spec.Name, "name", "", "`name` of the outbox table (default TABLE_outbox_events)")
-	cmd.Flags().StringVar(&children, "children", "", "tables whose rows are part of an entity, as `TABLE:COLUMN` pairs separated by commas; COLUMN has the entity's key (TABLE:A,B for a key of two columns)")
+	cmd.Flags().StringArrayVar(&children, "children", nil, "tables whose rows are part of an entity, as `TABLE:COLUMN` pairs separated by commas, or each with a flag of its own; COLUMN has the entity's key (TABLE:A,B for a key of two columns)")
 	cmd.Flags().BoolVar(&apply, "apply", false, "run the SQL instead of printing it")
 	cmd.Flags().DurationVar(&wait, "wait", 5*time.Minute, "longest wait for a lock that another session holds")
 	databaseFlags(cmd)

@@ -20,7 +20,7 @@ func TestOutbox(t *testing.T) {
 	env := []string{"DATABASE_URL=" + dsn}
 	owner := testenv.Pool(t, dsn)
 	if _, err := owner.Exec(t.Context(), `create schema shop; create table shop.product (id bigint primary key, name text);
-		create table shop.variant (product_id bigint references shop.product, sku text)`); err != nil {
+		create table shop.variant (product_id bigint references shop.product, sku text); create table shop.photo (product_id bigint)`); err != nil {
 		t.Fatal(err)
 	}
 	create := []string{"outbox", "create", "--table", "shop.product", "--children", "shop.variant:product_id"}
@@ -29,6 +29,12 @@ func TestOutbox(t *testing.T) {
 		t.Fatalf("create: got %+v, want %q on standard error", printed, want)
 	}
 	golden(t, "outbox-create.sql", printed.out)
+	more := weft(t, env, slices.Concat(create, []string{"--children", "shop.photo:product_id", "--key", "id"})...).out
+	for _, table := range []string{"product", "variant", "photo"} {
+		if !strings.Contains(more, "after insert on shop."+table+" ") {
+			t.Errorf("with --children twice: no trigger on %s: %s", table, more)
+		}
+	}
 	if empty := weft(t, env, "outbox", "list"); empty.out != "no outbox: weft outbox create makes one\n" {
 		t.Errorf("list before: got %+v", empty)
 	}

@@ -216,7 +216,34 @@ func TestRebuildToAnotherMapping(t *testing.T) {
 	if got := s.verified(0); got.VersionsOnly != "" {
 		t.Errorf("verify after the rebuild: got %+v, want contents compared", got)
 	}
-	if text := stop(); !strings.Contains(text, "field number has type long, and is to have keyword") || !strings.Contains(text, "weft rebuild products") {
+	if text := stop(); !strings.Contains(text, "mapper [number] cannot be changed from type [long] to [keyword]") || !strings.Contains(text, "weft rebuild products") {
 		t.Errorf("the log does not say which field, and what to do: %s", text)
 	}
+}
+
+// A definition that changes while a rebuild goes on ends it: the new index has documents of the one before.
+func TestRebuildOfADefinitionThatChanges(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.exec(`update shop.product set price = price + 1;
+		create function hold() returns trigger language plpgsql as $$ begin new.paused := new.phase = 'verifying'; return new; end $$;
+		create trigger hold before update on weft_rebuild for each row execute function hold()`)
+	first := start(t, runDaemon, s.env...)
+	s.settled()
+	s.exec("insert into weft_rebuild (projection, phase, replace_plain, asked_by, why, began_at, updated_at) values ('products', 'requested', false, 'test', 'test', now(), now())")
+	testenv.Eventually(t, func() bool { return s.count("select count(*) from weft_rebuild where paused") == 1 }, "a rebuild that is to be compared")
+	first.signals <- syscall.SIGTERM
+	<-first.code
+	s.declare(strings.Replace(shopQuery, "p.name, p.price", "p.name || '!' as name, p.price", 1), shopMapping)
+	s.exec("drop trigger hold on weft_rebuild; update weft_rebuild set paused = false")
+	second := start(t, runDaemon, s.env...)
+	testenv.Eventually(t, func() bool { return s.count("select count(*) from weft_rebuild where finished_at is not null") == 1 }, "an end of the rebuild")
+	if behind, all := s.indexes(); s.count("select count(*) from weft_rebuild where phase = 'failed' and note like '%definition has changed%'") != 1 || fmt.Sprint(behind, all) != "[-v1] [-v1]" {
+		t.Errorf("alias leads to %v of %v; document %v", behind, all, s.document("7"))
+	}
+	if done := s.rebuilt(0, "products", "--why", "again", "--json"); done.Phase != "done" || !strings.HasSuffix(fmt.Sprint(s.document("7")["name"]), "!") {
+		t.Errorf("got %+v and document %v", done, s.document("7"))
+	}
+	second.signals <- syscall.SIGTERM
+	<-second.code
 }

@@ -70,9 +70,6 @@ func (r *rebuilder) loaded() {
 // loadIn writes a page of rows into the index that is in use, and returns how many of them have
 // got an event instead: what refuses them is then said as of every other event.
 func (r *rebuilder) loadIn(ctx context.Context, mender *outbox.Mender, keys []outbox.Key, in []outbox.RedoEntity) (bad int64, err error) {
-	if err := mender.Number(ctx, keys); err != nil {
-		return 0, err
-	}
 	refused, _, err := r.write(ctx, in)
 	if err != nil {
 		return 0, err

@@ -163,6 +163,13 @@ func (r *rebuilder) step(ctx context.Context) (err error) {
 			return r.finish(ctx)
 		}
 	}
+	if r.fresh != nil {
+		if defined, err := r.fresh.Defined(ctx); err != nil {
+			return err
+		} else if !defined {
+			return r.giveUp(ctx, outbox.RebuildFailed, "the definition has changed since it began, and the new index has documents of the one before: ask again")
+		}
+	}
 	switch {
 	case r.row.Load: // has this phase alone
 		return r.fill(ctx)

@@ -142,6 +142,11 @@ func (r *rebuilder) rest(ctx context.Context, mender *outbox.Mender) error {
 // answer is lost is an error, and is read again before it is written again: Elasticsearch may have
 // forgotten meanwhile what was deleted.
 func (r *rebuilder) fillIn(ctx context.Context, mender *outbox.Mender, keys []outbox.Key) (unreadable int64, err error) {
+	if mender.OwnsVersions() { // a source query returns no row without a version
+		if err := mender.Number(ctx, keys); err != nil {
+			return 0, err
+		}
+	}
 	in := make([]outbox.RedoEntity, len(keys))
 	for i, k := range keys {
 		in[i].Key, in[i].Op = k, outbox.Upsert
@@ -282,9 +287,15 @@ func (rebuildEvents) OwnsVersions() bool { return false }
 
 // Mend implements verify.Events.
 func (e rebuildEvents) Mend(ctx context.Context, orders []outbox.Order, _, _ string, _ any) error {
-	in := make([]outbox.RedoEntity, len(orders))
+	in, keys := make([]outbox.RedoEntity, len(orders)), []outbox.Key{}
 	for i, o := range orders {
 		in[i].Key, in[i].Op, in[i].Version = o.Key, o.Op, o.Version
+		if o.Op == outbox.Upsert && e.Mender.OwnsVersions() {
+			keys = append(keys, o.Key)
+		}
+	}
+	if err := e.Number(ctx, keys); err != nil {
+		return err
 	}
 	refused, _, err := e.r.write(ctx, in)
 	if err == nil && len(refused) > 0 {

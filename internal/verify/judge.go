@@ -10,7 +10,7 @@ type Kind string
 // The kinds.
 const (
 	Equal     Kind = ""
-	Missing   Kind = "missing"   // there is a row, and no document
+	Missing   Kind = "missing"   // there is a row, and no document; or none that an event has told of
 	Extra     Kind = "extra"     // there is a document, and no row
 	Stale     Kind = "stale"     // the document is older than its row
 	Ahead     Kind = "ahead"     // the document is newer than its row
@@ -22,7 +22,7 @@ const (
 // anything.
 func judge(w projections.Wanted, here *projections.Held, byVersion bool) Kind {
 	switch {
-	case here == nil && w.Found:
+	case here == nil && (w.Found || w.Unnumbered):
 		return Missing
 	case here == nil:
 		return Equal

@@ -11,7 +11,7 @@ func order(k outbox.Key, at sight) outbox.Order {
 	if at.here != nil {
 		o.Held = at.here.Version
 	}
-	if !at.wanted.Found {
+	if !at.wanted.Found && !at.wanted.Unnumbered {
 		o.Op, o.Version = outbox.Delete, max(o.Version, o.Held)
 	}
 	return o

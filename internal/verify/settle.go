@@ -21,6 +21,7 @@ const (
 // suspect is an entity that differed at first sight.
 type suspect struct {
 	key   outbox.Key
+	row   bool // it had one
 	page  *pageMark
 	until time.Time // it is unsettled then; monotonic
 	kind  Kind      // for which an event was written
@@ -64,7 +65,7 @@ func (v *verifier) settle(ctx context.Context, found <-chan looked) (matched int
 			mark := &pageMark{last: l.last, open: len(l.suspects)}
 			pages = append(pages, mark)
 			for _, k := range l.suspects {
-				waiting = append(waiting, suspect{key: k, page: mark, until: time.Now().Add(v.Settle)})
+				waiting = append(waiting, suspect{key: k, row: l.rows > 0, page: mark, until: time.Now().Add(v.Settle)})
 			}
 		case <-tick.C:
 			var still []suspect
@@ -154,7 +155,8 @@ func (v *verifier) look(ctx context.Context, batch []suspect) ([]sight, error) {
 	for i := range batch {
 		keys[i] = batch[i].key
 	}
-	first, err := v.Sides.Wanted(ctx, keys)
+	row := func(i int) bool { return batch[i].row }
+	first, err := v.wanted(ctx, keys, row)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +168,7 @@ func (v *verifier) look(ctx context.Context, batch []suspect) ([]sight, error) {
 	if err != nil {
 		return nil, err
 	}
-	second, err := v.Sides.Wanted(ctx, keys)
+	second, err := v.wanted(ctx, keys, row)
 	if err != nil {
 		return nil, err
 	}

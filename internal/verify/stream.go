@@ -83,7 +83,7 @@ func (v *verifier) page(ctx context.Context, keys []outbox.Key) (l looked, bytes
 	var held []projections.Held
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		wanted, err = v.Sides.Wanted(ctx, keys)
+		wanted, err = v.wanted(ctx, keys, func(int) bool { return true })
 		return err
 	})
 	g.Go(func() (err error) {
@@ -98,6 +98,29 @@ func (v *verifier) page(ctx context.Context, keys []outbox.Key) (l looked, bytes
 		bytes += len(wanted[i].Document)
 	}
 	return v.compare(keys, wanted, held), bytes, nil
+}
+
+// wanted returns what the pipeline would write of entities. Of those that have a row it says also whether it
+// has a version yet.
+func (v *verifier) wanted(ctx context.Context, keys []outbox.Key, row func(i int) bool) ([]projections.Wanted, error) {
+	out, err := v.Sides.Wanted(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	var left []outbox.Key // out by the query
+	var at []int
+	for i, w := range out {
+		if row(i) && !w.Found && !w.Elsewhere && w.Version == 0 && w.Problem == "" {
+			left, at = append(left, keys[i]), append(at, i)
+		}
+	}
+	unnumbered, err := v.Events.Unnumbered(ctx, left)
+	for j, i := range at {
+		if err == nil {
+			out[i].Unnumbered = unnumbered[j]
+		}
+	}
+	return out, err
 }
 
 // compare finds the suspects of a page.

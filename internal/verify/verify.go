@@ -19,6 +19,8 @@ const DefaultSettle = time.Minute
 type Events interface {
 	Standing(ctx context.Context, keys []outbox.Key) ([]outbox.Standing, error)
 	OwnsVersions() bool
+	// Unnumbered reports which entities have no version yet although weft draws the versions.
+	Unnumbered(ctx context.Context, keys []outbox.Key) ([]bool, error)
 	// Owns reports which entities this outbox may have events of; other shards have the rest.
 	Owns(ctx context.Context, keys []outbox.Key) ([]bool, error)
 	Mend(ctx context.Context, orders []outbox.Order, actor, why string, detail any) error

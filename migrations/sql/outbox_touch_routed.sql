@@ -28,7 +28,7 @@ begin
 
 	-- A statement of its own, whose snapshot is younger than the locks: it sees what those
 	-- that held them have done to the entity.
-	routings := array(select (select {routing} from {source} s where {is_row}) from unnest(ids) with ordinality as t(id, n) order by t.n);
+	routings := array(select (select {routing} from {source} s where {is_row} limit 1) from unnest(ids) with ordinality as t(id, n) order by t.n);
 	if was is distinct from routings or true = any (dead) then
 		insert into {outbox} (entity_type, entity_id, op, event_version, traceparent, tracestate, created_at, updated_at)
 		select {entity_type}, {part}(t.was) || ':' || {key_text}, 'delete', t.version,

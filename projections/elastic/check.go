@@ -10,8 +10,6 @@ import (
 	"net/url"
 
 	"github.com/elastic/go-elasticsearch/v8/esapi"
-
-	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // ErrUnchecked means that the user may not have a definition checked: that takes the
@@ -29,39 +27,17 @@ func (s *Sink) CheckDefinition(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("index definition: %w", err)
 	}
-	status, answer, err := s.call(ctx, esapi.IndicesSimulateTemplateRequest{Instrument: s.client.InstrumentationEnabled(), Body: bytes.NewReader(body)})
-	switch {
-	case err != nil:
-		return fmt.Errorf("elasticsearch: %w", err)
-	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+	_, err = s.ask(ctx, "index definition", esapi.IndicesSimulateTemplateRequest{Instrument: s.client.InstrumentationEnabled(), Body: bytes.NewReader(body)})
+	switch status := statusOf(err); status {
+	case 0:
+		return err
+	case http.StatusUnauthorized, http.StatusForbidden:
 		return ErrUnchecked
-	case status != http.StatusOK:
-		return errors.New(rootCause(answer))
 	}
-	return nil
-}
-
-// rootCause returns the cause that the others of an error were caused by.
-func rootCause(answer []byte) string {
-	type failure struct {
-		Reason   string          `json:"reason"`
-		CausedBy json.RawMessage `json:"caused_by"`
+	if e, ok := errors.AsType[*statusError](err); ok && e.cause.root() != "" {
+		return errors.New(e.cause.root())
 	}
-	var whole struct {
-		Error json.RawMessage `json:"error"`
-	}
-	if err := json.Unmarshal(answer, &whole); err != nil {
-		return outbox.OneLine(string(answer), maxDetail)
-	}
-	reason, next := "", whole.Error
-	for len(next) > 0 {
-		var f failure
-		if err := json.Unmarshal(next, &f); err != nil || f.Reason == "" {
-			break
-		}
-		reason, next = f.Reason, f.CausedBy
-	}
-	return outbox.OneLine(reason, maxDetail)
+	return err
 }
 
 // Found is a document as the index has it.
@@ -73,15 +49,12 @@ type Found struct {
 
 // Get returns a document by its newest state; nil when there is none.
 func (s *Sink) Get(ctx context.Context, d Doc) (*Found, error) {
-	status, answer, err := s.call(ctx, esapi.GetRequest{Instrument: s.client.InstrumentationEnabled(), Index: s.cfg.Index, DocumentID: url.PathEscape(d.ID), Routing: d.Routing})
+	answer, err := s.ask(ctx, "read document", esapi.GetRequest{Instrument: s.client.InstrumentationEnabled(), Index: s.cfg.Index, DocumentID: url.PathEscape(d.ID), Routing: d.Routing})
 	switch {
-	case err != nil:
-		return nil, fmt.Errorf("read document: %w", err)
-	case status == http.StatusNotFound:
+	case statusOf(err) == http.StatusNotFound:
 		return nil, nil //nolint:nilnil // there is no document, and nothing has failed
-	case status != http.StatusOK:
-		e := parseWhole(answer)
-		return nil, fmt.Errorf("read document: %s", e.detail(status))
+	case err != nil:
+		return nil, err
 	}
 	var doc struct {
 		Found   bool            `json:"found"`

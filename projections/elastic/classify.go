@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -174,16 +173,13 @@ func classifyError(err error, size, sent int) *problem {
 		return &problem{fault: outbox.Fault{Reason: r, Shared: true, Err: err}}
 	}
 	var (
-		op      *net.OpError
-		netErr  net.Error
-		unknown x509.UnknownAuthorityError
-		host    x509.HostnameError
-		invalid x509.CertificateInvalidError
-		verify  *tls.CertificateVerificationError
-		record  tls.RecordHeaderError
-		shake   *handshakeError
-		dns     *net.DNSError
-		alone   *unavailable
+		op     *net.OpError
+		netErr net.Error
+		verify *tls.CertificateVerificationError
+		record tls.RecordHeaderError
+		shake  *handshakeError
+		dns    *net.DNSError
+		alone  *unavailable
 	)
 	switch {
 	case errors.As(err, &alone):
@@ -191,7 +187,7 @@ func classifyError(err error, size, sent int) *problem {
 		p.fault.RetryAfter = retryAfter(alone.header.Get("Retry-After"), time.Now())
 		return p
 	case errors.As(err, &op) && op.Op == "dial", errors.As(err, &dns), errors.Is(err, syscall.ECONNREFUSED),
-		errors.As(err, &unknown), errors.As(err, &host), errors.As(err, &invalid), errors.As(err, &verify), errors.As(err, &record), errors.As(err, &shake):
+		errors.As(err, &verify), errors.As(err, &record), errors.As(err, &shake):
 		return fault(outbox.ReasonESConnect)
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &netErr) && netErr.Timeout():
 		return fault(outbox.ReasonESTimeout)

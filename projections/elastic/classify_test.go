@@ -114,6 +114,10 @@ func TestDetailRepeatsNothingOfTheDocument(t *testing.T) {
 	if n := utf8.RuneCountInString(got); n != maxDetail || !utf8.ValidString(got) || strings.ContainsAny(got, "\x00\n") {
 		t.Errorf("got %d characters, valid=%t: %q", n, utf8.ValidString(got), got)
 	}
+	whole := parseWhole([]byte(`{"error":{"root_cause":[{"type":"query_shard_exception","reason":"failed to create query"}],"type":"search_phase_execution_exception","reason":"all shards failed"}}`))
+	if got, want := whole.detail(400), "status 400: search_phase_execution_exception: all shards failed: query_shard_exception: failed to create query"; got != want {
+		t.Errorf("root cause: got %q, want %q", got, want)
+	}
 }
 
 func TestRetryAfter(t *testing.T) {

@@ -144,7 +144,8 @@ type Sink struct {
 	anyMapping atomic.Bool  // while a rebuild goes on, the index may have another mapping
 	lost       atomic.Int64 // when an answer was last lost; Unix nanoseconds
 
-	bodyCap atomic.Int64 // MaxBody, or less once a proxy has refused a body of that size
+	maxAnswer int64        // in bytes
+	bodyCap   atomic.Int64 // MaxBody, or less once a proxy has refused a body of that size
 
 	target struct {
 		sync.Mutex
@@ -213,6 +214,7 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName 
 		trace:   spans,
 
 		projection: projectionName,
+		maxAnswer:  maxAnswer,
 	}
 	s.bodyCap.Store(int64(cfg.MaxBody))
 	s.answers.New = func() any { return new(answer) }

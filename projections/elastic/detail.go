@@ -16,6 +16,8 @@ type cause struct {
 	Type     string `json:"type"`
 	Reason   string `json:"reason"`
 	CausedBy *cause `json:"caused_by"`
+
+	RootCause []cause `json:"root_cause"` // of a whole request
 }
 
 // parseCause reads the error of an item; raw may be nil or not an object.
@@ -42,7 +44,19 @@ func parseWhole(body []byte) cause {
 	if json.Unmarshal(body, &whole) != nil {
 		return cause{}
 	}
-	return parseCause(whole.Error)
+	c := parseCause(whole.Error)
+	if c.CausedBy == nil && len(c.RootCause) > 0 && c.RootCause[0].Type != c.Type { // as of "all shards failed"
+		c.CausedBy = &c.RootCause[0]
+	}
+	return c
+}
+
+// root returns the reason that the others were caused by.
+func (c *cause) root() string {
+	for c.CausedBy != nil && c.CausedBy.Reason != "" {
+		c = c.CausedBy
+	}
+	return outbox.OneLine(c.Reason, maxDetail)
 }
 
 func (c *cause) has(s string) bool { return strings.Contains(c.Reason, s) }

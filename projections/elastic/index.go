@@ -75,6 +75,18 @@ type weftMeta struct {
 	Queries     map[string]string `json:"queries,omitempty"`  // hashes of what the documents were made from, by projection
 }
 
+// madeFor reports whether the index was made for a mapping, or had its fields added; also where weft has not
+// made it.
+func (m weftMeta) madeFor(hash string) bool {
+	return m.MappingHash == "" || m.MappingHash == hash || slices.Contains(m.Extended, hash)
+}
+
+// madeFrom reports whether the documents of a projection are made from a query, as far as it is known.
+func (m weftMeta) madeFrom(projection, query string) bool {
+	made := m.Queries[projection]
+	return made == "" || query == "" || made == queryHash(query)
+}
+
 // queryHash identifies a query, whatever its white space.
 func queryHash(query string) string {
 	sum := sha256.Sum256([]byte(strings.Join(strings.Fields(query), " ")))
@@ -118,7 +130,7 @@ func (s *Sink) look(ctx context.Context) (target, error) {
 	if err != nil {
 		return t, err
 	}
-	if made := t.info.Mappings.Meta.Weft; made.MappingHash != "" && made.MappingHash != s.mapping && !slices.Contains(made.Extended, s.mapping) && !s.anyMapping.Load() {
+	if made := t.info.Mappings.Meta.Weft; !made.madeFor(s.mapping) && !s.anyMapping.Load() {
 		return target{}, &outbox.Fault{Reason: outbox.ReasonESRequest, Shared: true, Err: fmt.Errorf(
 			"%w: %q has mapping %s, this build has %s; run `weft rebuild %s`, which makes %s-vN with this build's mapping and moves the alias, or run the build that made it",
 			ErrMapping, t.index, made.MappingHash, s.mapping, s.projection, s.cfg.Index)}

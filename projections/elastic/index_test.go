@@ -304,8 +304,11 @@ func TestRealMappingOfAnotherBuild(t *testing.T) {
 	s, index, _ := realSink(t)
 	es(t, "PUT", "/"+index+"-v1", fmt.Sprintf(`{"aliases":{"%s":{}},"mappings":{"_meta":{"weft":{"mapping_hash":"0000"}},"properties":{"text":{"type":"keyword"}}}}`, index))
 	err := s.EnsureIndex(t.Context())
-	if !errors.Is(err, ErrMapping) || !strings.Contains(err.Error(), "run the build that made it") || !strings.Contains(err.Error(), "field text has type keyword, and is to have text") {
+	if !errors.Is(err, ErrMapping) || !strings.Contains(err.Error(), "run the build that made it") || !strings.Contains(err.Error(), "mapper [text] cannot be changed from type [keyword] to [text]") {
 		t.Errorf("got %v, want ErrMapping with the remedy and the field", err)
+	}
+	if out, err := s.Write(leading(t), docs(1)); out != nil || !errors.Is(err, ErrMapping) || s.Outlived() > 0 {
+		t.Errorf("write: got %v, %v, and %s to wait for a request that was not sent", out, err, s.Outlived())
 	}
 	s.Rebuilding(true)
 	if err := s.Ready(t.Context()); err != nil {

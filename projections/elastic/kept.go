@@ -46,7 +46,7 @@ func (s *Sink) Altered(ctx context.Context) (string, error) {
 		return fmt.Sprintf("documents pass the pipeline %q", s.cfg.Pipeline), nil
 	}
 	for name, index := range indexes {
-		if made := index.Mappings.Meta.Weft.Queries[s.projection]; made != "" && s.cfg.Query != "" && made != queryHash(s.cfg.Query) {
+		if !index.Mappings.Meta.Weft.madeFrom(s.projection, s.cfg.Query) {
 			return fmt.Sprintf("the definition changed: index %s was made for another query; `weft rebuild %s` writes all documents anew", name, s.projection), nil
 		}
 		for _, pipeline := range []string{index.Settings.Index.Default, index.Settings.Index.Final} {

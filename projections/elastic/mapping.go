@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,31 +10,20 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/elastic/go-elasticsearch/v8/esapi"
 	"go.uber.org/zap"
 )
 
-// CompareMappings says what an index of one mapping lacks to take the documents of another: the
-// fields that can be added to it, and, in words, what only a new index can have.
+// CompareMappings says which fields an index of one mapping lacks to take the documents of another, and, in
+// words, which have another type. All else only the server can compare, as it shows no parameter that
+// has its default.
 func CompareMappings(have, want json.RawMessage) (added, conflicts []string, err error) {
 	var a, b map[string]any
 	if err := errors.Join(json.Unmarshal(have, &a), json.Unmarshal(want, &b)); err != nil {
 		return nil, nil, fmt.Errorf("compare mappings: %w", err)
 	}
 	var d mappingDifference
-	for _, part := range slices.Sorted(maps.Keys(b)) {
-		switch part {
-		case "properties", "_meta":
-		case "dynamic", "dynamic_templates", "date_detection", "numeric_detection", "dynamic_date_formats":
-			// an index takes these at any time
-		default:
-			if text(a[part]) != text(b[part]) {
-				d.conflicts = append(d.conflicts, fmt.Sprintf("%s is %s, and is to be %s", part, text(a[part]), text(b[part])))
-			}
-		}
-	}
 	d.fields("", a, b, "properties")
 	return d.added, d.conflicts, nil
 }
@@ -52,72 +42,49 @@ func (d *mappingDifference) fields(prefix string, have, want map[string]any, und
 			d.added = append(d.added, full)
 			continue
 		}
-		d.parameters(full, a, b)
+		if was, is := fieldType(a), fieldType(b); was != is {
+			d.conflicts = append(d.conflicts, fmt.Sprintf("field %s has type %s, and is to have %s", full, was, is))
+		}
 		d.fields(full+".", a, b, "properties")
 		d.fields(full+".", a, b, "fields")
 	}
 }
 
-// changeable are the parameters of a field that an index takes at any time.
-var changeable = []string{"properties", "fields", "dynamic", "ignore_above", "search_analyzer", "search_quote_analyzer", "coerce", "ignore_malformed", "meta", "boost"}
-
-func (d *mappingDifference) parameters(field string, have, want map[string]any) {
-	names := maps.Clone(have)
-	maps.Copy(names, want)
-	for _, p := range slices.Sorted(maps.Keys(names)) {
-		a, b := parameter(p, have), parameter(p, want)
-		if a != b && !slices.Contains(changeable, p) {
-			d.conflicts = append(d.conflicts, fmt.Sprintf("field %s has %s %s, and is to have %s", field, p, a, b))
-		}
-	}
+// fieldType returns the type of a field. Elasticsearch does not show that of an object.
+func fieldType(field map[string]any) string {
+	name, _ := field["type"].(string)
+	return cmp.Or(name, "object")
 }
 
-// parameter returns a parameter of a field as text. Elasticsearch does not show an object's type,
-// and shows numbers and booleans of a mapping as it likes.
-func parameter(name string, of map[string]any) string {
-	v, ok := of[name]
-	switch {
-	case ok:
-		return text(v)
-	case name == "type" && of["properties"] != nil:
-		return "object"
-	default:
-		return "none"
+// MadeFor reports whether an index of a mapping was made for another one, or had its fields added; also
+// where weft has not made the index, and cannot tell.
+func MadeFor(have, want json.RawMessage) bool {
+	var info struct {
+		Meta struct {
+			Weft weftMeta `json:"weft"`
+		} `json:"_meta"`
 	}
+	if err := json.Unmarshal(have, &info); err != nil {
+		return true
+	}
+	return info.Meta.Weft.madeFor(mappingHash(want))
 }
 
-func text(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return "none"
-	case string:
-		return v
-	case map[string]any:
-		parts := make([]string, 0, len(v))
-		for _, k := range slices.Sorted(maps.Keys(v)) {
-			parts = append(parts, k+": "+text(v[k]))
-		}
-		return "{" + strings.Join(parts, ", ") + "}"
-	default:
-		return fmt.Sprint(v)
-	}
-}
-
-// extend adds the fields of this build's mapping to the index, where that is all it lacks;
-// otherwise it returns why, as the reason of a mismatch.
+// extend gives the index this build's mapping, where an index that is there can get it; otherwise it
+// returns why not, as the reason of a mismatch.
 func (s *Sink) extend(ctx context.Context, mismatch error) error {
 	at, have, err := s.present(ctx)
 	if err != nil {
 		return err
 	}
-	added, conflicts, err := CompareMappings(have, s.cfg.Mapping)
-	switch {
-	case err != nil:
+	added, _, err := CompareMappings(have, s.cfg.Mapping)
+	if err != nil {
 		return err
-	case len(conflicts) > 0:
-		return fmt.Errorf("%w (%s)", mismatch, strings.Join(conflicts[:min(len(conflicts), 3)], "; "))
 	}
 	if err := s.putMapping(ctx, at, s.cfg.Mapping); err != nil {
+		if statusOf(err) == http.StatusBadRequest {
+			return fmt.Errorf("%w (%w)", mismatch, err)
+		}
 		return err
 	}
 	s.log.Info("fields of this build's mapping were added to the index; documents get them when they are next written, all of them by `weft verify --repair`",
@@ -191,13 +158,6 @@ func (s *Sink) putMapping(ctx context.Context, at target, mapping json.RawMessag
 }
 
 func (s *Sink) sendMapping(ctx context.Context, index string, body []byte) error {
-	status, answer, err := s.call(ctx, esapi.IndicesPutMappingRequest{Instrument: s.client.InstrumentationEnabled(), Index: []string{index}, Body: bytes.NewReader(body)})
-	switch {
-	case err != nil:
-		return fmt.Errorf("add fields: %w", err)
-	case status != http.StatusOK:
-		e := parseWhole(answer)
-		return fmt.Errorf("add fields: %s", e.detail(status))
-	}
-	return nil
+	_, err := s.ask(ctx, "change of the mapping", esapi.IndicesPutMappingRequest{Instrument: s.client.InstrumentationEnabled(), Index: []string{index}, Body: bytes.NewReader(body)})
+	return err
 }

@@ -1,8 +1,11 @@
 package elastic
 
 import (
+	"errors"
 	"strings"
 	"testing"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 func TestCompareMappings(t *testing.T) {
@@ -11,16 +14,14 @@ func TestCompareMappings(t *testing.T) {
 		"price":{"type":"double"},"sizes":{"properties":{"sku":{"type":"keyword"}}},"tags":{"type":"nested","properties":{"t":{"type":"keyword"}}}}}`
 	for _, tt := range []struct{ name, want, added, conflicts string }{
 		{"Same", have, "", ""},
-		{"OtherOrderAndFewerFields", `{"_routing":{"required":true},"properties":{"price":{"type":"double"}}}`, "", ""},
-		{"NewFields", `{"_routing":{"required":"true"},"properties":{"color":{"type":"keyword"},"sizes":{"type":"object","properties":{"width":{"type":"long"}}},
-			"name":{"type":"text","fields":{"raw":{"type":"keyword","ignore_above":50},"exact":{"type":"keyword"}}}}}`, "color, name.exact, sizes.width", ""},
-		{"OtherType", `{"_routing":{"required":true},"properties":{"price":{"type":"scaled_float","scaling_factor":100}}}`, "",
-			"field price has scaling_factor none, and is to have 100; field price has type double, and is to have scaled_float"},
-		{"OtherAnalyzer", `{"_routing":{"required":true},"properties":{"name":{"type":"text","analyzer":"english"}}}`, "", "field name has analyzer none, and is to have english"},
-		{"ParameterIsTakenBack", `{"_routing":{"required":true},"properties":{"tags":{"properties":{"t":{"type":"keyword"}}}}}`, "", "field tags has type nested, and is to have object"},
-		{"Deep", `{"_routing":{"required":true},"properties":{"sizes":{"properties":{"sku":{"type":"long"}}}}}`, "", "field sizes.sku has type keyword, and is to have long"},
-		{"ObjectOfAField", `{"_routing":{"required":true},"properties":{"price":{"properties":{"net":{"type":"double"}}}}}`, "price.net", "field price has type double, and is to have object"},
-		{"Routing", `{"_routing":{"required":false}}`, "", "_routing is {required: true}, and is to be {required: false}"},
+		{"OtherOrderAndFewerFields", `{"properties":{"price":{"type":"double"}}}`, "", ""},
+		{"NewFields", `{"properties":{"color":{"type":"keyword"},"sizes":{"type":"object","properties":{"width":{"type":"long"}}},
+			"name":{"type":"text","fields":{"raw":{"type":"keyword"},"exact":{"type":"keyword"}}}}}`, "color, name.exact, sizes.width", ""},
+		{"OtherType", `{"properties":{"price":{"type":"scaled_float","scaling_factor":100}}}`, "", "field price has type double, and is to have scaled_float"},
+		{"Spelled", `{"properties":{"name":{"type":"text","index":true,"analyzer":"default"}}}`, "", ""},
+		{"TypeIsTakenBack", `{"properties":{"tags":{"properties":{"t":{"type":"keyword"}}}}}`, "", "field tags has type nested, and is to have object"},
+		{"Deep", `{"properties":{"sizes":{"properties":{"sku":{"type":"long"}}}}}`, "", "field sizes.sku has type keyword, and is to have long"},
+		{"ObjectOfAField", `{"properties":{"price":{"properties":{"net":{"type":"double"}}}}}`, "price.net", "field price has type double, and is to have object"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -35,5 +36,37 @@ func TestCompareMappings(t *testing.T) {
 	}
 	if _, _, err := CompareMappings([]byte("["), []byte("{}")); err == nil {
 		t.Error("no error for a mapping that is no object")
+	}
+}
+
+// Elasticsearch does not show a parameter that has its default: a mapping file that spells one out gets its
+// new fields all the same. What the index cannot take is refused with Elasticsearch's reason.
+func TestRealMappingThatSpellsDefaults(t *testing.T) {
+	t.Parallel()
+	index := testenv.Index(t)
+	build := func(fields string) *Sink {
+		s, _ := newSink(t, Config{URLs: []string{testenv.ElasticURL(t)}, Index: index,
+			Mapping: []byte(`{"dynamic":"strict","_source":{"enabled":true},"properties":{` + fields + `}}`)})
+		return s
+	}
+	const first = `"sku":{"type":"keyword","index":true,"doc_values":true},"at":{"type":"date","format":"strict_date_optional_time||epoch_millis"},"box":{"type":"object","enabled":true}`
+	if err := build(first).EnsureIndex(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	more := build(first + `,"color":{"type":"keyword"}`)
+	if err := more.EnsureIndex(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	at, have, err := more.present(t.Context())
+	if err != nil || !strings.Contains(string(have), "color") || !MadeFor(have, more.cfg.Mapping) {
+		t.Errorf("index %s has %s, %v", at.index, have, err)
+	}
+	other := build(strings.Replace(first, "strict_date_optional_time||epoch_millis", "yyyy", 1))
+	err = other.EnsureIndex(t.Context())
+	if !errors.Is(err, ErrMapping) || !strings.Contains(err.Error(), "Mapper for [at] conflicts with existing mapper: Cannot update parameter [format]") {
+		t.Errorf("got %v, want ErrMapping with the reason", err)
+	}
+	if MadeFor(have, other.cfg.Mapping) {
+		t.Error("the index counts as made for a mapping that it does not take")
 	}
 }

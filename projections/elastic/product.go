@@ -90,7 +90,7 @@ func (s *Sink) product(ctx context.Context) (Product, error) {
 		s.dropIdle()
 		return "", err
 	}
-	body, err := readAnswer(res)
+	body, err := s.answerOf(res)
 	if err != nil {
 		return "", err
 	}

@@ -27,6 +27,25 @@ const MaxPage = 5000
 // those written since the last refresh are missing or old. An id comes once for each shard
 // that has it, whatever its routing.
 func (s *Sink) Search(ctx context.Context, docs []Doc) ([]Document, error) {
+	return inParts(ctx, docs, s.search)
+}
+
+// inParts reads documents at once, or in halves where that is too large.
+func inParts(ctx context.Context, docs []Doc, read func(context.Context, []Doc) ([]Document, error)) ([]Document, error) {
+	found, err := read(ctx, docs)
+	half := len(docs) / 2
+	if half == 0 || !errors.Is(err, errTooLarge) {
+		return found, err
+	}
+	found, err = inParts(ctx, docs[:half], read)
+	if err != nil {
+		return nil, err
+	}
+	more, err := inParts(ctx, docs[half:], read)
+	return append(found, more...), err
+}
+
+func (s *Sink) search(ctx context.Context, docs []Doc) ([]Document, error) {
 	query := []byte(`{"version":true,"track_total_hits":false,"sort":["_doc"],"size":` + strconv.Itoa(min(2*len(docs)+10, 2*MaxPage)) + `,"query":{"ids":{"values":[`)
 	for i, d := range docs {
 		if i > 0 {
@@ -40,6 +59,10 @@ func (s *Sink) Search(ctx context.Context, docs []Doc) ([]Document, error) {
 
 // Newest returns the newest state of those documents that exist.
 func (s *Sink) Newest(ctx context.Context, docs []Doc) ([]Document, error) {
+	return inParts(ctx, docs, s.newest)
+}
+
+func (s *Sink) newest(ctx context.Context, docs []Doc) ([]Document, error) {
 	answer, err := s.ask(ctx, "read documents", esapi.MgetRequest{
 		Instrument: s.client.InstrumentationEnabled(), Index: s.cfg.Index, Body: bytes.NewReader(mgetBody(docs)),
 	})
@@ -149,15 +172,34 @@ func (s *Sink) Count(ctx context.Context) (int64, error) {
 func (s *Sink) ask(ctx context.Context, what string, req esapi.Request) ([]byte, error) {
 	status, answer, err := s.call(ctx, req)
 	switch {
-	case errors.Is(err, errProduct), errors.Is(err, ErrVersion):
+	case errors.Is(err, errProduct), errors.Is(err, ErrVersion), errors.Is(err, errTooLarge):
 		return nil, fmt.Errorf("%s: %w", what, err)
 	case err != nil:
 		return nil, &UnansweredError{Hosts: s.host(), err: fmt.Errorf("%s: %w", what, err)}
+	case status == http.StatusRequestEntityTooLarge:
+		return nil, fmt.Errorf("%s: %w: status 413", what, errTooLarge)
 	case status != http.StatusOK:
-		e := parseWhole(answer)
-		return nil, fmt.Errorf("%s: %s", what, e.detail(status))
+		return nil, &statusError{what, status, parseWhole(answer)}
 	}
 	return answer, nil
+}
+
+// statusError is an answer other than 200.
+type statusError struct {
+	what   string
+	status int
+	cause  cause
+}
+
+// Error implements error.
+func (e *statusError) Error() string { return e.what + ": " + e.cause.detail(e.status) }
+
+// statusOf returns the status of an answer other than 200, and 0 for any other error.
+func statusOf(err error) int {
+	if e, ok := errors.AsType[*statusError](err); ok {
+		return e.status
+	}
+	return 0
 }
 
 // UnansweredError means that no node has answered a request.

@@ -31,6 +31,13 @@ func (s *Sink) Place(ctx context.Context) (Place, error) {
 	return Place{t.index, t.kind == namePlain}, err
 }
 
+// Defined reports whether the index that the name leads to was made for this build's mapping and query.
+func (s *Sink) Defined(ctx context.Context) (bool, error) {
+	t, err := s.find(ctx)
+	made := t.info.Mappings.Meta.Weft
+	return made.madeFor(s.mapping) && made.madeFrom(s.projection, s.cfg.Query), err
+}
+
 // Rebuilding has the sink write to an index of any mapping, until it is called with false.
 func (s *Sink) Rebuilding(yes bool) {
 	s.anyMapping.Store(yes)
@@ -154,19 +161,12 @@ func (s *Sink) Move(ctx context.Context, from Place, to string) error {
 	if err != nil {
 		return &RefusedError{fmt.Errorf("move of the alias: %w", err)}
 	}
-	status, answer, err := s.call(ctx, esapi.IndicesUpdateAliasesRequest{Instrument: s.client.InstrumentationEnabled(), Body: bytes.NewReader(body)})
+	_, err = s.ask(ctx, "move of the alias", esapi.IndicesUpdateAliasesRequest{Instrument: s.client.InstrumentationEnabled(), Body: bytes.NewReader(body)})
 	s.forget()
-	switch {
-	case err != nil:
-		return fmt.Errorf("move of the alias: %w", err)
-	case status >= 400 && status < 500 && status != http.StatusRequestTimeout:
-		e := parseWhole(answer)
-		return &RefusedError{fmt.Errorf("move of the alias: %s", e.detail(status))}
-	case status != http.StatusOK:
-		e := parseWhole(answer)
-		return fmt.Errorf("move of the alias: %s", e.detail(status))
+	if status := statusOf(err); status >= 400 && status < 500 && status != http.StatusRequestTimeout {
+		return &RefusedError{err}
 	}
-	return nil
+	return err
 }
 
 // aliasOf returns the properties of the configured alias.
@@ -195,25 +195,20 @@ func (s *Sink) aliasOf(ctx context.Context, at Place) (map[string]any, error) {
 
 // DropIndex deletes an index, if there is one.
 func (s *Sink) DropIndex(ctx context.Context, index string) error {
-	status, answer, err := s.call(ctx, esapi.IndicesDeleteRequest{Instrument: s.client.InstrumentationEnabled(), Index: []string{index}})
-	return gone("delete index "+index, status, answer, err)
+	return s.drop(ctx, "delete index "+index, esapi.IndicesDeleteRequest{Instrument: s.client.InstrumentationEnabled(), Index: []string{index}})
 }
 
 // DropWriteAlias removes the alias of [Sink.Beside], if there is one.
 func (s *Sink) DropWriteAlias(ctx context.Context, index string) error {
-	status, answer, err := s.call(ctx, esapi.IndicesDeleteAliasRequest{
+	return s.drop(ctx, "alias of index "+index, esapi.IndicesDeleteAliasRequest{
 		Instrument: s.client.InstrumentationEnabled(), Index: []string{index}, Name: []string{writeAlias(index)},
 	})
-	return gone("alias of index "+index, status, answer, err)
 }
 
-func gone(what string, status int, answer []byte, err error) error {
-	switch {
-	case err != nil:
-		return fmt.Errorf("%s: %w", what, err)
-	case status != http.StatusOK && status != http.StatusNotFound:
-		e := parseWhole(answer)
-		return fmt.Errorf("%s: %s", what, e.detail(status))
+func (s *Sink) drop(ctx context.Context, what string, req esapi.Request) error {
+	_, err := s.ask(ctx, what, req)
+	if statusOf(err) == http.StatusNotFound {
+		return nil
 	}
-	return nil
+	return err
 }

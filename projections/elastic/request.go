@@ -18,6 +18,8 @@ import (
 // maxAnswer bounds an answer in bytes; a filtered answer takes about 80 per item.
 const maxAnswer = 64 << 20
 
+var errTooLarge = errors.New("request or answer is too large")
+
 // answer holds one answer's body.
 type answer struct{ buf bytes.Buffer }
 
@@ -137,10 +139,7 @@ func (s *Sink) do(ctx context.Context, p *payload, kind nameKind, dst *bytes.Buf
 		return 0, nil, err
 	}
 	defer func() { _ = res.Body.Close() }()
-	n, err := dst.ReadFrom(io.LimitReader(res.Body, maxAnswer+1))
-	if err == nil && n > maxAnswer {
-		err = fmt.Errorf("more than %d bytes", maxAnswer)
-	}
+	err = s.readAnswer(res, dst)
 	body := dst.Bytes()
 	if err != nil {
 		body = nil
@@ -165,21 +164,30 @@ func (s *Sink) call(ctx context.Context, req esapi.Request) (int, []byte, error)
 		s.dropIdle()
 		return 0, nil, err
 	}
-	body, err := readAnswer(res)
+	body, err := s.answerOf(res)
 	if alien := s.genuine(p, res.StatusCode, res.Header, body, keyOf(req)); alien != nil {
 		return 0, nil, alien
 	}
 	return res.StatusCode, body, err
 }
 
-// readAnswer returns the body of an answer, nil where it broke off, and closes it.
-func readAnswer(res *esapi.Response) ([]byte, error) {
+// readAnswer appends the body of an answer to dst.
+func (s *Sink) readAnswer(res *esapi.Response, dst *bytes.Buffer) error {
+	n, err := dst.ReadFrom(io.LimitReader(res.Body, s.maxAnswer+1))
+	if err == nil && n > s.maxAnswer {
+		err = fmt.Errorf("%w: more than %d bytes", errTooLarge, s.maxAnswer)
+	}
+	return err
+}
+
+// answerOf returns the body of an answer, nil where it broke off, and closes it.
+func (s *Sink) answerOf(res *esapi.Response) ([]byte, error) {
 	defer func() { _ = res.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
-	if err != nil {
+	var body bytes.Buffer
+	if err := s.readAnswer(res, &body); err != nil {
 		return nil, err
 	}
-	return body, nil
+	return body.Bytes(), nil
 }
 
 // upload carries a bulk request, whose body it knows how to measure and to repeat.

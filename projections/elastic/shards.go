@@ -55,21 +55,19 @@ func (s *Sink) searched(ctx context.Context) error {
 
 // behind returns the indexes that a name leads to; none where there is no such name.
 func (s *Sink) behind(ctx context.Context, name string) (map[string]indexInfo, error) {
-	status, answer, err := s.call(ctx, esapi.IndicesGetRequest{
+	what := "indexes behind " + name
+	answer, err := s.ask(ctx, what, esapi.IndicesGetRequest{
 		Instrument: s.client.InstrumentationEnabled(), Index: []string{name}, FilterPath: []string{"*.aliases", "*.settings.index.uuid", "error"},
 	})
 	switch {
-	case err != nil:
-		return nil, &UnansweredError{Hosts: s.host(), err: fmt.Errorf("indexes behind %s: %w", name, err)}
-	case status == http.StatusNotFound:
+	case statusOf(err) == http.StatusNotFound:
 		return nil, nil
-	case status != http.StatusOK:
-		e := parseWhole(answer)
-		return nil, fmt.Errorf("indexes behind %s: %s", name, e.detail(status))
+	case err != nil:
+		return nil, err
 	}
 	var found map[string]indexInfo
 	if err := json.Unmarshal(answer, &found); err != nil {
-		return nil, fmt.Errorf("indexes behind %s: %w", name, err)
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	return found, nil
 }

@@ -48,7 +48,9 @@ func (s *Sink) Write(ctx context.Context, actions []Action) ([]outbox.Outcome, e
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return nil, context.Cause(ctx)
 			}
-			r.lose(idx, outbox.AsFault(err))
+			f := outbox.AsFault(err) // nothing was sent
+			r.note(f)
+			r.mark(idx, f)
 		} else {
 			r.kind = kind
 			if err := r.sendAll(ctx, idx); err != nil {

@@ -1,0 +1,137 @@
+package projections
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/migrations"
+	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
+)
+
+// Elasticsearch takes no empty id: the row of such a key has a problem, and all others are compared.
+func TestEmptyKeyIsComparedWithNoDocument(t *testing.T) {
+	t.Parallel()
+	d := newDomain(t, "create table item (code text primary key, name text)", migrations.OutboxSpec{}, Declaration{
+		Query: "select i.code as entity_id, v.version, i.name from item i join item_outbox_versions v on v.entity_id = i.code where i.code = any($1)",
+	})
+	d.start()
+	d.exec("insert into item values ('', 'empty'), ('a', 'b')")
+	events := d.events()
+	out, err := d.index.Project(leading(t, 1), events)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := make([]outbox.Key, len(events))
+	for i, e := range events {
+		keys[i] = e.Key
+		want := outbox.OK()
+		if e.Key.ID == outbox.Text("") {
+			want = outbox.Reject(outbox.ReasonDeterministic, "")
+		}
+		wantOutcomes(t, out[i:i+1], []outbox.Outcome{want})
+	}
+	d.exec("insert into item_outbox_events (entity_type, entity_id, op, event_version) values ('item', '', 'upsert', 1)")
+	if _, err := (Registry{Declared: []Declaration{d.declaration}}).Check(t.Context(), "items", Deps{Pool: d.pool, Elastic: elastic.Config{URLs: []string{testenv.ElasticURL(t)}}}); err != nil {
+		t.Errorf("check: %v", err)
+	}
+	wanted, err := d.index.Wanted(t.Context(), keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, w := range wanted {
+		if empty := keys[i].ID == outbox.Text(""); empty != (w.Problem != "") || empty == w.Found {
+			t.Errorf("%s: got %+v", keys[i], w)
+		}
+	}
+	d.documents() // refreshes
+	for _, newest := range []bool{false, true} {
+		held, err := d.index.Held(t.Context(), keys, newest)
+		if err != nil || len(held) != 1 || held[0].ID != "a" {
+			t.Errorf("newest %t: got %+v, %v, want the other document", newest, held, err)
+		}
+	}
+	if held, err := d.index.Held(t.Context(), []outbox.Key{{ID: outbox.Text("")}}, true); err != nil || len(held) > 0 {
+		t.Errorf("the empty key alone: got %+v, %v", held, err)
+	}
+}
+
+// A row whose key has no value, as a unique index allows, is no entity: it writes no event, and nobody reads it.
+func TestRowWithoutAKeyIsNoEntity(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		key  []string
+		d    Declaration
+		want []outbox.Key
+	}{
+		"OneColumn": {[]string{"a"}, Declaration{Query: "select i.a as entity_id, v.version from item i join item_outbox_versions v on v.entity_id = i.a where i.a = any($1)"},
+			[]outbox.Key{{Type: "item", ID: outbox.Text("w")}, {Type: "item", ID: outbox.Text("x")}, {Type: "item", ID: outbox.Text("y")}}},
+		"TwoColumns": {[]string{"a", "b"}, Declaration{Query: "select i.a, i.b, v.version from item i join item_outbox_versions v on v.entity_id = item_outbox_id(i.a, i.b) where (i.a, i.b) in (select * from unnest($1::text[], $2::bigint[]))"},
+			[]outbox.Key{{Type: "item", ID: outbox.Composite("w", "1")}, {Type: "item", ID: outbox.Composite("y", "3")}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDomain(t, "create table item (id bigint primary key, a text unique, b bigint, unique (a, b)); insert into item values (1, 'w', 1), (2, 'x', null), (3, 'y', 3), (4, null, 4), (5, null, null)",
+				migrations.OutboxSpec{Key: tc.key}, tc.d)
+			d.start()
+			found, err := Registry{Declared: []Declaration{d.declaration}}.Check(t.Context(), "items", Deps{Pool: d.pool, Elastic: elastic.Config{URLs: []string{testenv.ElasticURL(t)}}})
+			if err != nil || slices.ContainsFunc(found, func(f Finding) bool { return !f.Warning }) {
+				t.Errorf("check: %+v, %v", found, err)
+			}
+			for size := 1; size < 7; size++ { // of a page
+				var got []outbox.Key
+				for after := (outbox.Key{}); ; after = got[len(got)-1] {
+					page, err := d.index.Entities(t.Context(), after, size)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if got = append(got, page...); len(page) == 0 || len(got) > 5 {
+						break
+					}
+				}
+				if diff := cmp.Diff(tc.want, got, cmp.Comparer(func(a, b outbox.Key) bool { return a == b })); diff != "" {
+					t.Errorf("entities in pages of %d (-want +got):\n%s", size, diff)
+				}
+			}
+			d.exec("update item set id = id + 10")
+			if n := one[int](d.bench, "select count(*) from item_outbox_events"); n != len(tc.want) {
+				t.Errorf("%d events, want %d", n, len(tc.want))
+			}
+		})
+	}
+}
+
+// A page of a destination or of the chronicle costs the same however many rows are before it.
+func TestPagesBeginInTheIndex(t *testing.T) {
+	t.Parallel()
+	b := cardShop(t)
+	card, err := b.declared(cards(), nil).sink.(*tableSink).known(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, _ := pageOf("chronicle_events", key(), 10)
+	tx, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	for sql, last := range map[string]string{events: "00000000-0000-0000-0000-000000000001", card.next: "7"} {
+		if _, err := tx.Exec(t.Context(), "set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off; deallocate all; prepare page as "+sql); err != nil {
+			t.Fatal(err)
+		}
+		rows, err := tx.Query(t.Context(), "explain (costs off) execute page (10, '"+last+"')", pgx.QueryExecModeExec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if text := strings.Join(plan, "\n"); err != nil || !strings.Contains(text, "Index Cond") || strings.Contains(text, "Filter") {
+			t.Errorf("%s: %v, plan:\n%s", sql, err, text)
+		}
+	}
+}
