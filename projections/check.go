@@ -222,7 +222,12 @@ func (c *checker) texts(ctx context.Context, column, table string) ([]string, er
 
 // index asks Elasticsearch about the definition of the index, and about the index.
 func (c *checker) index(ctx context.Context, sink *elastic.Sink) {
-	switch err := sink.CheckDefinition(ctx); {
+	err := sink.CheckDefinition(ctx)
+	if silent, ok := errors.AsType[*elastic.UnansweredError](err); ok {
+		c.find("index", silent.Error(), silent.Remedy())
+		return
+	}
+	switch {
 	case errors.Is(err, elastic.ErrUnchecked):
 		c.warn("index.mapping", "Elasticsearch was not asked about it: that takes the privilege manage_index_templates", "check as a user that has it")
 	case err != nil:

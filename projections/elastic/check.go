@@ -31,12 +31,12 @@ func (s *Sink) CheckDefinition(ctx context.Context) error {
 	}
 	status, answer, err := s.call(ctx, esapi.IndicesSimulateTemplateRequest{Instrument: s.client.InstrumentationEnabled(), Body: bytes.NewReader(body)})
 	switch {
-	case err != nil:
-		return fmt.Errorf("elasticsearch: %w", err)
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		return ErrUnchecked
-	case status != http.StatusOK:
+	case status == http.StatusBadRequest:
 		return errors.New(rootCause(answer))
+	case err != nil, status != http.StatusOK:
+		return s.failed("check the definition", status, answer, err)
 	}
 	return nil
 }
@@ -75,13 +75,10 @@ type Found struct {
 func (s *Sink) Get(ctx context.Context, d Doc) (*Found, error) {
 	status, answer, err := s.call(ctx, esapi.GetRequest{Instrument: s.client.InstrumentationEnabled(), Index: s.cfg.Index, DocumentID: url.PathEscape(d.ID), Routing: d.Routing})
 	switch {
-	case err != nil:
-		return nil, fmt.Errorf("read document: %w", err)
 	case status == http.StatusNotFound:
 		return nil, nil //nolint:nilnil // there is no document, and nothing has failed
-	case status != http.StatusOK:
-		e := parseWhole(answer)
-		return nil, fmt.Errorf("read document: %s", e.detail(status))
+	case err != nil, status != http.StatusOK:
+		return nil, s.failed("read document", status, answer, err)
 	}
 	var doc struct {
 		Found   bool            `json:"found"`

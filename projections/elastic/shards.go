@@ -59,13 +59,10 @@ func (s *Sink) behind(ctx context.Context, name string) (map[string]indexInfo, e
 		Instrument: s.client.InstrumentationEnabled(), Index: []string{name}, FilterPath: []string{"*.aliases", "*.settings.index.uuid", "error"},
 	})
 	switch {
-	case err != nil:
-		return nil, &UnansweredError{Hosts: s.host(), err: fmt.Errorf("indexes behind %s: %w", name, err)}
 	case status == http.StatusNotFound:
 		return nil, nil
-	case status != http.StatusOK:
-		e := parseWhole(answer)
-		return nil, fmt.Errorf("indexes behind %s: %s", name, e.detail(status))
+	case err != nil, status != http.StatusOK:
+		return nil, s.failed("indexes behind "+name, status, answer, err)
 	}
 	var found map[string]indexInfo
 	if err := json.Unmarshal(answer, &found); err != nil {
