@@ -156,7 +156,7 @@ func TestOtherWorkersClaimsStopTheLeader(t *testing.T) {
 	r.await(map[string]int{"done": 2})
 	r.exec(`insert into search_outbox_events (id, entity_type, entity_id, op, event_version, status, owner, processing_started_at, lease_until)
 		values ($1, 'block', gen_random_uuid(), 'upsert', 3, 'processing', 'py', clock_timestamp(), clock_timestamp() + interval '30 s')`, uuid.New())
-	r.eventually(func() bool { return r.pipe.State().Outbox == "another worker claims events of the table: stop it" }, "the state to say so")
+	r.eventually(func() bool { return r.pipe.State().Outbox == "another worker (py) claims events of the table: stop it" }, "the state to say so")
 	leases, looks := r.store.get(&r.store.leases), r.store.get(&r.store.looks)
 	r.enqueueMany(10, 10)
 	r.eventually(func() bool { return r.store.get(&r.store.looks) >= looks+3 }, "three more looks for claims")

@@ -68,12 +68,12 @@ func (o *Observer) DatabaseAnswers() {
 }
 
 // Foreign records that another worker claims events of the table, or no longer does.
-func (o *Observer) Foreign(yes bool) {
+func (o *Observer) Foreign(yes bool, owner string) {
 	if yes {
-		o.log.Error("another worker claims events of the table: stop it; nothing is leased while it does", zap.String("event", "outbox.foreign"))
+		o.log.Error("another worker claims events of the table: stop it; nothing is leased while it does", zap.String("event", "outbox.foreign"), zap.String("owner", owner))
 		return
 	}
-	o.log.Info("the other worker claims no more events", zap.String("event", "outbox.foreign"))
+	o.log.Info("the other worker claims no more events", zap.String("event", "outbox.foreign"), zap.String("owner", owner))
 }
 
 // Holds records what operators hold back, where that has changed.
