@@ -254,8 +254,15 @@ type Rendered struct {
 	IndexedVersion int64           `json:"indexed_version"`
 }
 
+// EntityError says why a text is no id of an entity of a projection.
+type EntityError struct{ error }
+
+// Unwrap returns what is wrong with it.
+func (e *EntityError) Unwrap() error { return e.error }
+
 // Render returns the document of one entity, whose id is written as in the outbox table, after
-// its type and a colon where the table has entities of several types.
+// its type and a colon where the table has entities of several types; an [*EntityError] for a text
+// that is none.
 func (r Registry) Render(ctx context.Context, name, id string, deps Deps) (*Rendered, error) {
 	d, ok := r.declared(name, deps.Elastic)
 	if !ok {
@@ -271,7 +278,7 @@ func (r Registry) Render(ctx context.Context, name, id string, deps Deps) (*Rend
 		err = shape.key.valid(key.ID)
 	}
 	if err != nil {
-		return nil, err
+		return nil, &EntityError{err}
 	}
 	a := &arena{}
 	if _, err := source.read(ctx, a, []outbox.Event{{Row: outbox.Row{Key: key}}}); err != nil {

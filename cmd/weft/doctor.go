@@ -34,7 +34,6 @@ type doctorFinding struct {
 }
 
 func (a *app) doctorCommand() *cobra.Command {
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Name what is wrong with what weft stands on, and what fixes it",
@@ -65,15 +64,14 @@ docs/operations.md has the list of all checks. Exits 1 when there is an error or
 				if err != nil {
 					return err
 				}
-				if err := a.show(asJSON, doctorFindings(found), func(w io.Writer) error { return writeDoctor(w, found) }); err != nil {
+				if err := a.show(doctorFindings(found), func(w io.Writer) error { return writeDoctor(w, found) }); err != nil {
 					return err
 				}
 				return diagnosis(found)
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	databaseFlags(cmd, "projections", "outbox.finished", "outbox.retention", "verify.repair", "elastic.url", "elastic.timeout")
+	a.jsonFlags(cmd, "projections", "outbox.finished", "outbox.retention", "verify.repair", "elastic.url", "elastic.timeout")
 	return cmd
 }
 

@@ -81,6 +81,7 @@ func TestExitCodes(t *testing.T) {
 		{&exitError{exitUsage, "no such flag"}, 64},
 		{pg("57P03"), 69},
 		{pg("53300"), 69},
+		{pg("53100"), 69},
 		{context.DeadlineExceeded, 69},
 		{errors.New("a fault"), 70},
 		{pg("42P01"), 75},
