@@ -44,8 +44,8 @@ Exit codes:
   69  a server does not answer: Postgres, or Elasticsearch where the command
       needs it
   70  a fault of weft itself, or a stop without waiting
-  75  try again: a migration is missing, the server is read-only, a port is taken,
-      or a replay was interrupted
+  75  try again: a migration or the index is missing, the server is read-only, a
+      port is taken, or the command was interrupted
   77  refused: another environment, no permission, wrong password, no standby to
       take over
   78  the configuration is wrong: a bad value, an unknown database, a pooler in
