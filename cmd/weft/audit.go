@@ -21,7 +21,7 @@ func (a *app) auditCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "audit",
-		Short: "Show who took back, ended, handed over or replayed what",
+		Short: "Show who did what beside the ordinary work, and why",
 		Long: `Show what was done beside the ordinary work, the newest first: leases of an older term
 and claims of other workers that the leader has ended (reclaim), sessions of an old term
 that it has terminated (session_ended), requests to hand over (resign_requested), replays

@@ -114,7 +114,7 @@ instance first.
 
 It refuses while events are not done, or the history has some, unless --force is given.
 Versions are lost with it. An outbox that is made again for the table begins at a higher one,
-taken from the clock, so that documents of before do not refuse it.`,
+taken from the clock, so that documents written before do not refuse it.`,
 		Example: `  weft outbox drop --table shop.product
   weft outbox drop --name product_outbox_events --apply`,
 		Args: noArgs,

@@ -24,7 +24,7 @@ type paused struct {
 func (a *app) pauseCommand() *cobra.Command {
 	return a.holding(&cobra.Command{
 		Use:   "pause PROJECTION",
-		Short: "Have nothing carried for a projection until it is resumed",
+		Short: "Pause a projection until weft resume",
 		Long: `Have the leader lease no more events for a projection. It obeys within a second; what is in
 flight settles. The pause is kept in Postgres, so it outlives restarts and takeovers, until
 weft resume. Works from any host, with or without a leader.

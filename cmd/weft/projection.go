@@ -45,7 +45,7 @@ type listedProjection struct {
 func (a *app) projectionList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list",
-		Short:   "List the projections that there are",
+		Short:   "List the projections",
 		Long:    `List the built-in projections and those of the configuration file, and which of them run.`,
 		Example: "  weft projection list\n  weft projection list --json",
 		Args:    noArgs,

@@ -29,7 +29,7 @@ type quarantined struct {
 func (a *app) quarantineCommand() *cobra.Command {
 	return a.quarantineOrRelease(&cobra.Command{
 		Use:   "quarantine TYPE:ID",
-		Short: "Let the events of one entity wait until it is released",
+		Short: "Hold back the events of one entity until weft release",
 		Long: `Have the leader lease no more events of one entity; all others go on. It obeys within a
 second; what is in flight settles. The quarantine is kept in Postgres, so it outlives
 restarts and takeovers, until weft release. Works from any host, with or without a leader.

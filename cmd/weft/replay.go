@@ -63,9 +63,9 @@ is when the event is processed, under its own version: a replay brings back neit
 older document nor one that has been deleted. Events that were discarded are sent again only
 by their ids, or with --discarded; that undoes the discard.
 
-Lower versions go first, at --rate, and not further ahead of the leader than two seconds
-of that. A few go alone at first; when they all fail again the replay stops, because the
-cause is still there. Interrupt it at any time: what was not sent is still in failed.
+Lower versions go first, at --rate events a second. When as many as go in two seconds are not
+settled yet, it waits for the leader. The first ten go alone; when they all fail again the
+replay stops, because the cause is still there. Interrupt it at any time: what was not sent is still in failed.
 
 Exits 0 when all that was sent is done, or nobody leads; 1 when some failed again, or an
 ID is not in failed; 3 when some were not settled within --wait; 75 when it was

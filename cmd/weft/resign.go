@@ -56,8 +56,8 @@ Exits 1 when nobody leads or nobody else took over, 3 when the hand-over was not
 within --wait (the request stands), 77 when no standby is there to take over.
 
 With --own it asks only if the instance of this configuration leads (WEFT_INSTANCE, or
---instance), and does nothing otherwise: for what runs before a stop, on leader and
-standby alike.`,
+--instance), and does nothing otherwise. Use it in a script that runs before a stop, on leader
+and standby alike.`,
 		Example: `  weft resign --why "kernel update on host a"
   weft resign --why drill --by alice --wait 5s --json
   WEFT_INSTANCE=a weft resign --own --by deploy --why "new version"`,

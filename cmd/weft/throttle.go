@@ -25,7 +25,7 @@ func (a *app) throttleCommand() *cobra.Command {
 	var off bool
 	cmd := a.holding(&cobra.Command{
 		Use:   "throttle PROJECTION",
-		Short: "Limit the events that go through a projection each second",
+		Short: "Limit how many events a second go through a projection",
 		Long: `Have the leader lease at most --rate events a second for a projection, evenly, until
 weft throttle --off. Every event counts, also one that a newer one of its entity supersedes,
 and every attempt. It obeys within a second. The throttle is kept in Postgres, so it outlives

@@ -38,8 +38,7 @@ database has it, and again every two seconds until q, Escape or Ctrl-C. Counts e
 so that it costs the same with any backlog; lag shows how fast it grows or shrinks. It works
 from any host, and when it loses Postgres it says so and goes on.
 
-Where the output is no terminal it prints once. Its JSON is that of weft status and
-weft history.`,
+Where the output is no terminal it prints once. For JSON use weft status and weft history.`,
 		Example: `  weft top
   weft top --every 10s
   weft top --once | head -20`,

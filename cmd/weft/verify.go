@@ -52,8 +52,8 @@ pipeline has nothing open of the entity, and only then it counts:
   corrupt    row and document have the same version, and differ
   misplaced  the document is on a shard where nobody looks for it
 
---repair has what differs written anew, or deleted, by the leader: it writes events and waits
-until they are settled and the documents are right. Who did it and why is kept in weft_audit.
+With --repair the leader writes anew, or deletes, what differs: the command writes events and
+waits until they are settled and the documents are right. Who did it and why is kept in weft_audit.
 Documents ahead of their rows are overtaken where weft outbox create has made the outbox;
 elsewhere the command says what to do. Run a repair as the owner of the outbox.
 

@@ -35,12 +35,12 @@ func (a *app) waitCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wait ID",
 		Short: "Wait until an event is settled",
-		Long: `Wait until an event is done or failed, to read what one has written: once it is done, the
-destination has the entity as it was then, or newer. ID is the id of the outbox row. It looks
+		Long: `Wait until an event is done or failed, so that a script can read what it has written: once the
+event is done, the destination has the entity as it was then, or newer. ID is the id of the outbox row. It looks
 by the primary key, at first every 10 ms, then every quarter of a second.
 
 Call it after the commit that wrote the event. Where finished events leave the table
-(outbox.finished), an event that is not there counts as done, also one that never was. Where
+(outbox.finished), an event that is not there counts as done, even one that never was. Where
 they stay, it waits for the event to appear.
 
 An application asks Postgres instead: select weft_settled('search_outbox_events', 'ID'). It
