@@ -256,8 +256,8 @@ func (r *run) heard(call string, err error) error {
 		if r.faulty {
 			r.faulty = false
 			r.p.tell.DatabaseAnswers()
-			r.troubles("")
 		}
+		r.troubles("")
 		return nil
 	}
 	if errors.Is(err, outbox.ErrFenced) {
@@ -284,6 +284,11 @@ func (r *run) heard(call string, err error) error {
 
 // troubles publishes why the pipeline cannot work on the table.
 func (r *run) troubles(fault string) {
+	for _, b := range r.told {
+		if err := b.Unsettled(); err != nil && fault == "" {
+			fault = "outbox: " + err.Error()
+		}
+	}
 	if fault == "" && r.foreign {
 		fault = fmt.Sprintf("another worker (%s) claims events of the table: stop it", r.claimer)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -143,6 +144,24 @@ func TestRowLockedInAnOutage(t *testing.T) {
 	release()
 	r.await(map[string]int{"done": 3})
 	r.nonePassed()
+}
+
+// A database that takes leases and no settles, as with a full disk, is reported until it takes them.
+func TestRepeatedSettleIsReported(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	remove := r.refuseUpdates("raise exception 'no space left' using errcode = '53100'")
+	r.enqueue(newKey(), 7)
+	r.start()
+	r.eventually(func() bool { return strings.Contains(r.pipe.State().Outbox, "no space left") }, "the state to say why nothing is settled")
+	looks := r.store.get(&r.store.looks)
+	r.eventually(func() bool { return r.store.get(&r.store.looks) >= looks+2 }, "answers of other calls")
+	if got := r.pipe.State().Outbox; !strings.Contains(got, "no space left") {
+		t.Errorf("the state says %q while the settle is repeated", got)
+	}
+	remove()
+	r.await(map[string]int{"done": 1})
+	r.eventually(func() bool { return r.pipe.State().Outbox == "" }, "the state to say that it is settled")
 }
 
 // A worker of another kind that claims rows keeps the leader from leasing any, and is reported.

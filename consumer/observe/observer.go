@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -112,6 +113,7 @@ func (o *Observer) Panic(ctx context.Context, value any, stack []byte) {
 
 // SettleRepeated records the first lost answer to a settle.
 func (o *Observer) SettleRepeated(b *Batch, err error) {
+	b.unsettled.Store(&err)
 	o.log.Warn("settle is repeated until the database answers", zap.String("event", "outbox.settle_fault"), zap.Error(err), b.ids())
 }
 
@@ -139,6 +141,17 @@ type Batch struct {
 	started time.Time
 	size    int
 	span    *batchSpan
+
+	unsettled atomic.Pointer[error]
+}
+
+// Unsettled returns why the batch could not be settled at once, while its settle is repeated. It is
+// safe for concurrent use.
+func (b *Batch) Unsettled() error {
+	if err := b.unsettled.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // Leased records a lease that began at started, and returns its batch; nil after an error or
