@@ -35,7 +35,7 @@ type Store interface {
 	PutOff(ctx context.Context, epoch int64, key outbox.Key, version int64, limit int) (int, error)
 	PutOffEntities(ctx context.Context, limit int, after outbox.ID) (keys []outbox.Key, next outbox.ID, err error)
 	Wake(ctx context.Context, epoch int64, reasons []outbox.Reason, limit int) (int, error)
-	ForeignClaim(ctx context.Context, within time.Duration) (time.Duration, bool, error)
+	ForeignClaim(ctx context.Context, within time.Duration) (string, time.Duration, error)
 	RecordProgress(ctx context.Context, epoch int64, lastSettle time.Time) error
 	Holds(ctx context.Context) (outbox.Holds, []outbox.Key, error)
 }

@@ -77,8 +77,8 @@ func (*paper) PutOffEntities(context.Context, int, outbox.ID) ([]outbox.Key, out
 func (*paper) Wake(context.Context, int64, []outbox.Reason, int) (int, error)    { return 0, nil }
 func (*paper) RecordProgress(context.Context, int64, time.Time) error            { return nil }
 func (*paper) Holds(context.Context) (h outbox.Holds, k []outbox.Key, err error) { return h, k, nil }
-func (*paper) ForeignClaim(context.Context, time.Duration) (time.Duration, bool, error) {
-	return 0, false, nil
+func (*paper) ForeignClaim(context.Context, time.Duration) (string, time.Duration, error) {
+	return "", 0, nil
 }
 
 // one lists an event at each call, ten times a second.

@@ -213,7 +213,7 @@ func (w *watched) Settle(ctx context.Context, epoch int64, batch uuid.UUID, in [
 	return s, err
 }
 
-func (w *watched) ForeignClaim(ctx context.Context, within time.Duration) (time.Duration, bool, error) {
+func (w *watched) ForeignClaim(ctx context.Context, within time.Duration) (string, time.Duration, error) {
 	w.count(func() { w.looks++ })
 	return w.Store.ForeignClaim(ctx, within)
 }

@@ -54,6 +54,7 @@ type run struct {
 	holdsAt    time.Time // when to ask for holds next
 	asking     bool      // for the holds
 	foreign    bool      // another worker claims rows of the table
+	claimer    string    // that worker
 	foreignEnd time.Time // end of that state, unless a newer claim is seen
 	faulty     bool      // the database does not answer; logged once
 	cutOff     time.Time // since when there has been no answer; zero when there was one
@@ -255,8 +256,8 @@ func (r *run) heard(call string, err error) error {
 		if r.faulty {
 			r.faulty = false
 			r.p.tell.DatabaseAnswers()
-			r.troubles("")
 		}
+		r.troubles("")
 		return nil
 	}
 	if errors.Is(err, outbox.ErrFenced) {
@@ -283,8 +284,13 @@ func (r *run) heard(call string, err error) error {
 
 // troubles publishes why the pipeline cannot work on the table.
 func (r *run) troubles(fault string) {
+	for _, b := range r.told {
+		if err := b.Unsettled(); err != nil && fault == "" {
+			fault = "outbox: " + err.Error()
+		}
+	}
 	if fault == "" && r.foreign {
-		fault = "another worker claims events of the table: stop it"
+		fault = fmt.Sprintf("another worker (%s) claims events of the table: stop it", r.claimer)
 	}
 	r.p.trouble(fault)
 }
@@ -300,7 +306,7 @@ func (r *run) upkeep(now time.Time) {
 	recorded := r.recorded
 	r.work(func() answer {
 		epoch := r.term.Epoch()
-		ago, claimed, err := r.p.store.ForeignClaim(r.ctx, foreignFor)
+		claimer, ago, err := r.p.store.ForeignClaim(r.ctx, foreignFor)
 		if err == nil && !settle.Equal(recorded) {
 			if err = r.p.store.RecordProgress(r.ctx, epoch, settle); err == nil {
 				recorded = settle
@@ -317,8 +323,8 @@ func (r *run) upkeep(now time.Time) {
 						delete(r.lost, id)
 					}
 				}
-				if claimed && ago < now.Sub(r.began) {
-					r.foreignEnd = now.Add(foreignFor - ago)
+				if claimer != "" && ago < now.Sub(r.began) {
+					r.claimer, r.foreignEnd = claimer, now.Add(foreignFor-ago)
 				}
 				r.see(now.Before(r.foreignEnd))
 			}
@@ -357,7 +363,7 @@ func (r *run) askHolds(now time.Time) {
 func (r *run) see(foreign bool) {
 	if foreign != r.foreign {
 		r.foreign = foreign
-		r.p.tell.Foreign(foreign)
+		r.p.tell.Foreign(foreign, r.claimer)
 		r.troubles("")
 	}
 	r.s.Foreign(foreign)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -145,6 +146,24 @@ func TestRowLockedInAnOutage(t *testing.T) {
 	r.nonePassed()
 }
 
+// A database that takes leases and no settles, as with a full disk, is reported until it takes them.
+func TestRepeatedSettleIsReported(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	remove := r.refuseUpdates("raise exception 'no space left' using errcode = '53100'")
+	r.enqueue(newKey(), 7)
+	r.start()
+	r.eventually(func() bool { return strings.Contains(r.pipe.State().Outbox, "no space left") }, "the state to say why nothing is settled")
+	looks := r.store.get(&r.store.looks)
+	r.eventually(func() bool { return r.store.get(&r.store.looks) >= looks+2 }, "answers of other calls")
+	if got := r.pipe.State().Outbox; !strings.Contains(got, "no space left") {
+		t.Errorf("the state says %q while the settle is repeated", got)
+	}
+	remove()
+	r.await(map[string]int{"done": 1})
+	r.eventually(func() bool { return r.pipe.State().Outbox == "" }, "the state to say that it is settled")
+}
+
 // A worker of another kind that claims rows keeps the leader from leasing any, and is reported.
 func TestOtherWorkersClaimsStopTheLeader(t *testing.T) {
 	t.Parallel()
@@ -156,7 +175,7 @@ func TestOtherWorkersClaimsStopTheLeader(t *testing.T) {
 	r.await(map[string]int{"done": 2})
 	r.exec(`insert into search_outbox_events (id, entity_type, entity_id, op, event_version, status, owner, processing_started_at, lease_until)
 		values ($1, 'block', gen_random_uuid(), 'upsert', 3, 'processing', 'py', clock_timestamp(), clock_timestamp() + interval '30 s')`, uuid.New())
-	r.eventually(func() bool { return r.pipe.State().Outbox == "another worker claims events of the table: stop it" }, "the state to say so")
+	r.eventually(func() bool { return r.pipe.State().Outbox == "another worker (py) claims events of the table: stop it" }, "the state to say so")
 	leases, looks := r.store.get(&r.store.leases), r.store.get(&r.store.looks)
 	r.enqueueMany(10, 10)
 	r.eventually(func() bool { return r.store.get(&r.store.looks) >= looks+3 }, "three more looks for claims")

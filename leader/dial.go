@@ -51,10 +51,10 @@ func shorten(s string, size int) string {
 	return s[:size-digest-1] + "~" + hex.EncodeToString(sum[:digest/2])
 }
 
-// SessionConfig returns a copy of base for the lock session: it carries the timeouts by
-// which the server ends a frozen or vanished client, overrides those of the role and of
-// the database, has no tracer (a try for the lock is no news), and refuses read-only
-// servers if there are several to choose from. It replaces the dialer of base.
+// SessionConfig returns a copy of base for the lock session. Its timeouts, by which the server
+// ends a frozen or vanished client, override those of the role and of the database. It has no
+// tracer, because tries for the lock are frequent, and its own dialer. If there are several servers
+// to choose from, it refuses read-only ones.
 func SessionConfig(base *pgx.ConnConfig, cfg Config) *pgx.ConnConfig {
 	cfg = cfg.withDefaults()
 	c := base.Copy()

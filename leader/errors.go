@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// What a caller may branch on.
+// Errors that a caller may branch on.
 var (
 	// ErrLost is the cause of a lost term: of the cancelled context of [Work] and of
 	// every refusal of [Term.Check].

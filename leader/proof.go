@@ -89,9 +89,9 @@ type backend interface {
 // poolingRounds is how many times provePooling invites a pooler to change backends.
 const poolingRounds = 3
 
-// provePooling returns ErrPooled if first and second are seen with the same backend, or
-// if first changes backends; second holds a transaction for some of the time, so that a
-// pooler has to share or to switch. A nil error means that no pooling was seen.
+// provePooling returns ErrPooled if first and second are seen with the same backend, or if first
+// changes backends. While second holds a transaction, a pooler has to share or to switch. A nil
+// error means that no pooling was seen.
 func provePooling(ctx context.Context, first, second backend) error {
 	own, err := first.pid(ctx)
 	if err != nil {

@@ -221,13 +221,12 @@ type RightsError struct {
 // Error implements error.
 func (e *RightsError) Error() string {
 	const shown = 3
-	missing, fix, more := e.Missing, e.Grants, ""
+	missing, more, fix := e.Missing, "", strings.Join(e.Grants, "; ")+"; or "
 	if n := len(missing); n > shown {
-		missing, fix = missing[:shown], fix[:shown]
-		more = fmt.Sprintf(", and %d more", n-shown)
+		missing, more, fix = missing[:shown], fmt.Sprintf(", and %d more", n-shown), ""
 	}
-	return fmt.Sprintf("role %q lacks %s%s: %s; or run `weft migrate grant %s` as the owner of the tables, with the settings of the instance",
-		e.Role, strings.Join(missing, ", "), more, strings.Join(fix, "; "), e.Role)
+	return fmt.Sprintf("role %q lacks %s%s: %srun `weft migrate grant %s` as the owner of the tables, with the settings of the instance",
+		e.Role, strings.Join(missing, ", "), more, fix, e.Role)
 }
 
 // rightsSQL lists which of the rights $2 on the objects $1, or on their columns $3 where

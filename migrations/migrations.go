@@ -150,7 +150,7 @@ func Down(ctx context.Context, url string, opts ...Option) ([]Step, error) {
 			return nil, err
 		}
 		if have > Latest {
-			return nil, fmt.Errorf("%w: take it back with the newer build", &AheadError{Have: have, Knows: Latest})
+			return nil, &AheadError{Have: have, Knows: Latest}
 		}
 		if err := m.writable(ctx); err != nil {
 			return nil, err

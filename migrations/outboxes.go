@@ -212,14 +212,14 @@ type Outbox struct {
 }
 
 // ListOutboxes returns the outbox tables that weft_outbox names, by name: none on a schema
-// before it, and where the role may not read it.
+// before it.
 func ListOutboxes(ctx context.Context, db Rows) ([]Outbox, error) {
-	var readable bool
-	err := db.QueryRow(ctx, "select coalesce(has_table_privilege(to_regclass($1), 'select'), false)", registryTable).Scan(&readable)
+	var there bool
+	err := db.QueryRow(ctx, "select to_regclass($1) is not null", registryTable).Scan(&there)
 	if err != nil {
 		return nil, fmt.Errorf("outbox tables: %w", err)
 	}
-	if !readable {
+	if !there {
 		return nil, nil
 	}
 	rows, err := db.Query(ctx, "select table_name, entity_type, source from "+registryTable+" order by 1")

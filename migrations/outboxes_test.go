@@ -173,6 +173,9 @@ func TestCreateRefusesWhatTriggersWouldMiss(t *testing.T) {
 		why, then string
 	}{
 		{spec: migrations.OutboxSpec{Table: "shop.split"}, why: "shop.split is partitioned"},
+		{spec: migrations.OutboxSpec{Table: "weft_leader"}, why: "weft_leader is weft's own: name a table of the application"},
+		{spec: migrations.OutboxSpec{Table: "search_outbox_events"}, why: "search_outbox_events is weft's own"},
+		{spec: migrations.OutboxSpec{Table: "chronicle_outbox_history"}, why: "chronicle_outbox_history is weft's own"},
 		{spec: migrations.OutboxSpec{Table: "shop.part"}, why: "shop.part is a partition"},
 		{spec: migrations.OutboxSpec{Table: "shop.seen"}, why: "is a view: it has no rows of its own to watch; name the tables behind it"},
 		{spec: migrations.OutboxSpec{Table: "shop.kept"}, why: "is a materialized view"},

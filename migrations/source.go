@@ -19,13 +19,14 @@ type watched struct {
 	ids     [][]string // columns that hold the key of an entity, in the order of the key
 }
 
-// sourceSQL reads what decides whether triggers on a table see all of its changes. The table's
-// name is as SQL has it.
+// sourceSQL reads what decides whether triggers on a table see all of its changes. $1 is the
+// table's name as SQL has it, $2 the outbox tables.
 const sourceSQL = `
 select c.oid, c.relname, format('%I.%I', n.nspname, c.relname), coalesce(array_to_json(array(
            select a.attname from pg_index i cross join lateral unnest(i.indkey) with ordinality as k(attnum, ord)
            join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
            where i.indrelid = c.oid and i.indisprimary order by k.ord))::text, '[]'),
+       n.nspname = current_schema() and (c.relname ~ '^weft_' or regexp_replace(c.relname, '_(versions|history)$', '_events') = any ($2)),
        case when c.relkind = 'p' then 'is partitioned: triggers on it miss what is written into a partition directly'
             when c.relispartition then 'is a partition: triggers on it miss what is written through its parent'
             when c.relkind = 'v' then 'is a view: it has no rows of its own to watch; name the tables behind it'
@@ -73,12 +74,15 @@ type keyColumn struct {
 func (m *migrator) readSource(ctx context.Context, name string) (watched, error) {
 	var w watched
 	var primary, unfit string
-	err := m.db.QueryRowContext(ctx, sourceSQL, name).Scan(&w.oid, &w.name, &w.sql, &primary, &unfit)
+	var own bool
+	err := m.db.QueryRowContext(ctx, sourceSQL, name, m.outboxNames()).Scan(&w.oid, &w.name, &w.sql, &primary, &own, &unfit)
 	switch {
 	case errors.Is(err, sql.ErrNoRows), pgCode(err) == codeInvalidName: // the code before PostgreSQL 16
 		return w, &OutboxError{name, "does not exist, or is not visible", "name it as SQL does, as in shop.product or '\"Shop\".\"Product\"'"}
 	case err != nil:
 		return w, fmt.Errorf("read table %s: %w", name, err)
+	case own:
+		return w, &OutboxError{w.sql, "is weft's own", "name a table of the application"}
 	case unfit != "":
 		return w, &OutboxError{w.sql, unfit, "weft cannot see all of its changes; nothing was changed"}
 	}

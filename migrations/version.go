@@ -34,7 +34,7 @@ type AheadError struct{ Have, Knows int64 }
 
 // Error implements error.
 func (e *AheadError) Error() string {
-	return fmt.Sprintf("database schema is at version %d, this build knows %d", e.Have, e.Knows)
+	return fmt.Sprintf("database schema is at version %d, this build knows %d: use the build that has migrated it", e.Have, e.Knows)
 }
 
 // Querier is what [Check] reads with: a pgx connection, pool or transaction.

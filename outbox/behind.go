@@ -82,13 +82,10 @@ func (s *Store) Wake(ctx context.Context, epoch int64, reasons []Reason, limit i
 	return s.fenced(ctx, "waiting events", "wake", epoch, names, limit)
 }
 
-// ForeignClaim returns how long ago another worker has claimed a row; ok is false when
-// none did within the given time.
-func (s *Store) ForeignClaim(ctx context.Context, within time.Duration) (ago time.Duration, ok bool, err error) {
-	var seconds *float64
-	err = s.opened().one(ctx, "foreign claims", s.sql("foreign_claims"), []any{within.Microseconds()}, &seconds)
-	if err != nil || seconds == nil {
-		return 0, false, err
-	}
-	return max(0, time.Duration(*seconds*float64(time.Second))), true, nil
+// ForeignClaim returns which other worker has claimed a row last, and how long ago; an empty
+// owner when none did within the given time, "unknown" for one that left no name.
+func (s *Store) ForeignClaim(ctx context.Context, within time.Duration) (owner string, ago time.Duration, err error) {
+	var seconds float64
+	err = s.opened().one(ctx, "foreign claims", s.sql("foreign_claims"), []any{within.Microseconds()}, &owner, &seconds)
+	return owner, max(0, time.Duration(seconds*float64(time.Second))), err
 }

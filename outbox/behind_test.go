@@ -179,29 +179,33 @@ func TestWake(t *testing.T) {
 func TestForeignClaim(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	look := func() (time.Duration, bool) {
+	look := func() (string, time.Duration) {
 		t.Helper()
-		ago, ok, err := b.store.ForeignClaim(t.Context(), time.Minute)
+		owner, ago, err := b.store.ForeignClaim(t.Context(), time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return ago, ok
+		return owner, ago
 	}
 	b.enqueue(1)
 	b.leaseAll()
-	if _, ok := look(); ok {
+	if owner, _ := look(); owner != "" {
 		t.Error("the store's own lease counts as another worker's claim")
 	}
 	b.exec("update search_outbox_events set status = 'processing', processing_started_at = now() - interval '10 s', lease_until = now() + interval '20 s'")
-	if ago, ok := look(); !ok || ago < 10*time.Second || ago > 50*time.Second {
-		t.Errorf("claimed %v ago, %v, want 10 s", ago, ok)
+	if owner, ago := look(); owner != "unknown" || ago < 10*time.Second || ago > 50*time.Second {
+		t.Errorf("claimed by %q %v ago, want by unknown 10 s ago", owner, ago)
+	}
+	b.exec("update search_outbox_events set owner = 'py'")
+	if owner, _ := look(); owner != "py" {
+		t.Errorf("claimed by %q, want by py", owner)
 	}
 	b.exec("update search_outbox_events set processing_started_at = now() - interval '2 min'")
-	if _, ok := look(); ok {
+	if owner, _ := look(); owner != "" {
 		t.Error("a claim from before counts")
 	}
 	b.exec("update search_outbox_events set processing_started_at = now() + interval '1 hour'")
-	if _, ok := look(); ok {
+	if owner, _ := look(); owner != "" {
 		t.Error("a claim counts that was made before the clock was set back by an hour")
 	}
 }

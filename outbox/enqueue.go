@@ -80,8 +80,8 @@ func (e *NewEvent) validate() error {
 	if e.Op != Upsert && e.Op != Delete {
 		errs = append(errs, fmt.Errorf("op %q: want upsert or delete", e.Op))
 	}
-	if n := len([]rune(e.Key.Type)); n == 0 || n > 50 {
-		errs = append(errs, fmt.Errorf("entity type of %d characters: want 1 to 50", n))
+	if n := len([]rune(e.Key.Type)); n == 0 || n > MaxType {
+		errs = append(errs, fmt.Errorf("entity type of %d characters: want 1 to %d", n, MaxType))
 	}
 	if strings.ContainsRune(e.Key.Type, 0) {
 		errs = append(errs, errors.New("entity type has a null byte, which Postgres cannot store"))

@@ -11,9 +11,9 @@ import (
 // Finished says whether done events are kept, archived or deleted. Failed and pending events
 // always stay in the table.
 //
-// It may be changed between two runs of an instance, in every direction: with Archive and
-// Discard the leader also moves or deletes, slowly, done rows that are still in the table
-// (see [FinishedEvents.Sweep]); rows in the history stay there.
+// It may be changed between two runs of an instance, in every direction. With Archive and Discard
+// the leader also moves or deletes, slowly, done rows that are still in the table (see
+// [FinishedEvents.Sweep]). Rows in the history stay there.
 type Finished string
 
 // The values of outbox.finished.

@@ -40,6 +40,9 @@ func (k IDKind) String() string {
 // MaxTextID is the longest id of an entity, in bytes: PostgreSQL indexes few longer ones.
 const MaxTextID = 2500
 
+// MaxType is the most characters of an entity's type.
+const MaxType = 50
+
 // ID is the id of an event or of an entity, as its column has it. It is comparable; the
 // zero value is no id.
 type ID struct {

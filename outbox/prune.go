@@ -205,11 +205,11 @@ func (f *FinishedEvents) EndPruning(ctx context.Context, id, events int64, detai
 	return err
 }
 
-// ForgetRecords deletes one page of ended terms and audit entries that are older than keep;
-// terms that ended by a fault, replays, removals, and reclaims that ended in failed only when
-// they are older than failures. The newest 1,000 terms of a group stay. It returns how many rows
-// of the larger kind went, so that a caller goes on until that is less than page. keep must be a
-// day or more, failures at least keep.
+// ForgetRecords deletes one page of ended terms and audit entries that are older than keep. Terms
+// that ended by a fault, replays, removals, and reclaims that ended in failed stay until they are
+// older than failures. The newest 1,000 terms of a group stay always. It returns how many rows of
+// the larger kind it has deleted: a caller goes on until that is less than page. keep must be a day
+// or more, failures at least keep.
 func ForgetRecords(ctx context.Context, db DB, keep, failures time.Duration, page int, timeout time.Duration) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -178,9 +178,9 @@ func Slow(err error) bool {
 // have changed nothing.
 func Answered(err error) bool { return sqlState(err) != "" }
 
-// Refused reports whether err is the database's refusal of what was sent, which sending it
-// again does not change: not a lost connection, a conflict, a full disk, a cancelled
-// statement or a server that is shutting down.
+// Refused reports whether the database has refused a statement in a way that a repeat does not
+// change. A lost connection, a conflict, a full disk, a cancelled statement and a server that is
+// shutting down are no refusals.
 func Refused(err error) bool {
 	code := sqlState(err)
 	switch {

@@ -193,7 +193,12 @@ func (c *checker) entities(ctx context.Context, shape *declaredShape) (events []
 
 // index asks Elasticsearch about the definition of the index, and about the index.
 func (c *checker) index(ctx context.Context, sink *elastic.Sink) {
-	switch err := sink.CheckDefinition(ctx); {
+	err := sink.CheckDefinition(ctx)
+	if silent, ok := errors.AsType[*elastic.UnansweredError](err); ok {
+		c.find("index", silent.Error(), silent.Remedy())
+		return
+	}
+	switch {
 	case errors.Is(err, elastic.ErrUnchecked):
 		c.warn("index.mapping", "Elasticsearch was not asked about it: that takes the privilege manage_index_templates", "check as a user that has it")
 	case err != nil:
@@ -220,8 +225,15 @@ type Rendered struct {
 	IndexedVersion int64           `json:"indexed_version"`
 }
 
+// EntityError says why a text is no id of an entity of a projection.
+type EntityError struct{ error }
+
+// Unwrap returns what is wrong with it.
+func (e *EntityError) Unwrap() error { return e.error }
+
 // Render returns the document of one entity, whose id is written as in the outbox table, after
-// its type and a colon where the table has entities of several types.
+// its type and a colon where the table has entities of several types; an [*EntityError] for a text
+// that is none.
 func (r Registry) Render(ctx context.Context, name, id string, deps Deps) (*Rendered, error) {
 	d, ok := r.declared(name, deps.Elastic)
 	if !ok {
@@ -237,7 +249,7 @@ func (r Registry) Render(ctx context.Context, name, id string, deps Deps) (*Rend
 		err = shape.key.valid(key.ID)
 	}
 	if err != nil {
-		return nil, err
+		return nil, &EntityError{err}
 	}
 	a := &arena{}
 	if _, err := source.read(ctx, a, []outbox.Event{{Row: outbox.Row{Key: key}}}); err != nil {

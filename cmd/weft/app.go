@@ -23,6 +23,7 @@ type app struct {
 	stderr  io.Writer
 
 	file    string // --config
+	asJSON  bool   // --json
 	daemon  func(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, b build, reload daemon.Reload) error
 	signals func(...os.Signal) (<-chan os.Signal, func())
 }
@@ -43,8 +44,8 @@ Exit codes:
   69  a server does not answer: Postgres, or Elasticsearch where the command
       needs it
   70  a fault of weft itself, or a stop without waiting
-  75  try again: a migration is missing, the server is read-only, a port is taken,
-      or a replay was interrupted
+  75  try again: a migration or the index is missing, the server is read-only, a
+      port is taken, or the command was interrupted
   77  refused: another environment, no permission, wrong password, no standby to
       take over
   78  the configuration is wrong: a bad value, an unknown database, a pooler in
@@ -87,7 +88,17 @@ func (a *app) root() *cobra.Command {
 	root.SetVersionTemplate(b.String() + "\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.PersistentFlags().StringVar(&a.file, "config", "", "YAML `file` with settings (default that of WEFT_CONFIG, else "+config.DefaultFile+" when it exists)")
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err.Error()) })
+	root.SetFlagErrorFunc(flagError)
+	root.SetHelpCommand(&cobra.Command{
+		Use: "help [COMMAND]", Short: "Show the help of a command", Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return unknownCommand(found, rest)
+			}
+			return found.Help()
+		},
+	})
 	return root
 }
 
@@ -98,15 +109,19 @@ func groupOf(cmd *cobra.Command, held ...*cobra.Command) *cobra.Command {
 		if len(args) == 0 {
 			return usage(cmd, "a command is missing")
 		}
-		msg := fmt.Sprintf("unknown command %q", args[0])
-		if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
-			msg += fmt.Sprintf("; did you mean %q?", s[0])
-		}
-		return usage(cmd, msg)
+		return unknownCommand(cmd, args)
 	}
 	cmd.SuggestionsMinimumDistance = 2
 	cmd.AddCommand(held...)
 	return cmd
+}
+
+func unknownCommand(cmd *cobra.Command, args []string) error {
+	msg := fmt.Sprintf("unknown command %q", args[0])
+	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+		msg += fmt.Sprintf("; did you mean %q?", s[0])
+	}
+	return usage(cmd, msg)
 }
 
 // noArgs is cobra.NoArgs as an error of usage.

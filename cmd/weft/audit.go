@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -18,14 +16,12 @@ import (
 
 func (a *app) auditCommand() *cobra.Command {
 	var (
-		f      outbox.AuditFilter
-		since  records.Moment
-		asJSON bool
+		f     outbox.AuditFilter
+		since records.Moment
 	)
-	actions := records.Actions()
 	cmd := &cobra.Command{
 		Use:   "audit",
-		Short: "Show who took back, ended, handed over or replayed what",
+		Short: "Show who did what beside the ordinary work, and why",
 		Long: `Show what was done beside the ordinary work, the newest first: leases of an older term
 and claims of other workers that the leader has ended (reclaim), sessions of an old term
 that it has terminated (session_ended), requests to hand over (resign_requested), replays
@@ -41,11 +37,10 @@ operator's page (log_level).`,
   weft audit --action replay --since 24h --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if f.Limit < 1 {
-				return usage(cmd, "--limit must be at least 1")
-			}
-			if f.Action != "" && !slices.Contains(actions, f.Action) {
-				return usage(cmd, fmt.Sprintf("--action %q is none of %s", f.Action, joined(actions)))
+			if f.Action != "" {
+				if err := known(cmd, "action", f.Action, records.Actions()); err != nil {
+					return err
+				}
 			}
 			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
 				now, err := records.Now(ctx, pool, preflightTimeout)
@@ -57,7 +52,7 @@ operator's page (log_level).`,
 				if err != nil {
 					return err
 				}
-				return a.show(asJSON, records.AuditEntries(found), func(w io.Writer) error { return writeAudit(w, found) })
+				return a.show(records.AuditEntries(found), func(w io.Writer) error { return writeAudit(w, found) })
 			})
 		},
 	}
@@ -65,9 +60,8 @@ operator's page (log_level).`,
 	cmd.Flags().StringVar(&f.Actor, "by", "", "only what this instance or person did")
 	cmd.Flags().StringVar(&f.Projection, "projection", "", "only this projection")
 	cmd.Flags().Var(&since, "since", "only what happened since then: a time, or a duration ago")
-	cmd.Flags().IntVar(&f.Limit, "limit", 50, "show at most this many")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	databaseFlags(cmd)
+	countFlag(cmd, &f.Limit, "limit", 50, 1, "show at most this many")
+	a.jsonFlags(cmd)
 	return cmd
 }
 
@@ -76,15 +70,13 @@ func writeAudit(w io.Writer, found []outbox.AuditEntry) error {
 		_, err := fmt.Fprintln(w, "nothing")
 		return err
 	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "AT\tACTION\tBY\tCOUNT\tPROJECTION\tFROM\tWHY\tOUTCOME")
+	t := newTable(w, "AT", "ACTION", "BY", "COUNT", "PROJECTION", "FROM", "WHY", "OUTCOME")
 	for _, e := range found {
 		from := records.Dash(e.FromOwner)
 		if e.FromEpoch != nil {
 			from += fmt.Sprintf(" (epoch %d)", *e.FromEpoch)
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\n", e.At.UTC().Format(time.RFC3339), e.Action, e.Actor, e.Count,
-			records.Dash(e.Projection), from, records.Short(e.Why), records.OutcomeOf(e))
+		t.row(e.At.UTC().Format(time.RFC3339), e.Action, e.Actor, e.Count, records.Dash(e.Projection), from, records.Short(e.Why), records.OutcomeOf(e))
 	}
-	return tw.Flush()
+	return t.Flush()
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -14,6 +13,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/migrations"
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // A query is what a command does with the database. The pool has one connection, but for
@@ -24,6 +24,12 @@ type query func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) erro
 func databaseFlags(cmd *cobra.Command, keys ...string) {
 	cmd.Flags().String(shardFlag, "", "") // described by describeShard, once the command has its place
 	config.AddFlags(cmd.Flags(), append([]string{"database.url", "database.password", "database.timeout"}, keys...)...)
+}
+
+// jsonFlags adds those, and --json.
+func (a *app) jsonFlags(cmd *cobra.Command, keys ...string) {
+	cmd.Flags().BoolVar(&a.asJSON, "json", false, "print JSON")
+	databaseFlags(cmd, keys...)
 }
 
 // reading runs q for a command that changes nothing, on each shard in turn.
@@ -43,14 +49,18 @@ func (a *app) connected(cmd *cobra.Command, connections int, q query) error {
 			if err := otherShards(ctx, pool, cfg); err != nil {
 				return err
 			}
-			return q(ctx, cfg, pool)
 		}
 		err = q(ctx, cfg, pool)
-		if _, said := errors.AsType[*exitError](err); err == nil || said {
+		if err == nil || is[*exitError](err) {
 			return err
 		}
-		if other := otherShards(ctx, pool, cfg); other != nil { // so weft's tables are not here
+		if other := otherShards(ctx, pool, cfg); cfg.Shards.Of <= 1 && other != nil { // so weft's tables are not here
 			return other
+		}
+		if is[*outbox.ShapeError](err) { // perhaps of an older schema
+			if behind := migrations.Check(ctx, pool); is[*migrations.BehindError](behind) {
+				return behind
+			}
 		}
 		return err
 	})
@@ -62,10 +72,10 @@ func otherShards(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) err
 	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
 	defer cancel()
 	err := migrations.CheckShards(ctx, pool, cfg.Shards.Of)
-	if _, ok := errors.AsType[*migrations.ShardsError](err); ok {
-		return err
+	if !is[*migrations.ShardsError](err) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // writing runs q for a command that changes rows, after a check that it may. SIGTERM and
@@ -104,8 +114,7 @@ func mayWrite(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) error 
 	if err != nil {
 		return err
 	}
-	err = migrations.Check(ctx, pool)
-	if _, ahead := errors.AsType[*migrations.AheadError](err); ahead {
+	if err = migrations.Check(ctx, pool); is[*migrations.AheadError](err) {
 		return nil
 	}
 	return err

@@ -60,7 +60,7 @@ before; 75 when it was interrupted.`,
 		}),
 	}
 	f.addFlags(cmd, "discards", "discarded")
-	databaseFlags(cmd, "projections", "env")
+	a.jsonFlags(cmd, "projections", "env")
 	return cmd
 }
 
@@ -74,7 +74,7 @@ func (a *app) discard(ctx context.Context, cmd *cobra.Command, cfg config.Config
 		if out.Groups, err = records.Summarize(ctx, all, sel); err != nil {
 			return err
 		}
-		return a.show(f.asJSON, out, func(w io.Writer) error { return writeGroups(w, out.Groups) })
+		return a.show(out, func(w io.Writer) error { return writeGroups(w, out.Groups) })
 	}
 	var failure error
 	for _, d := range all {
@@ -91,7 +91,7 @@ func (a *app) discard(ctx context.Context, cmd *cobra.Command, cfg config.Config
 		fmt.Fprintf(a.stderr, "weft: %s\n", out.progress())
 		return failure
 	}
-	if err := a.show(f.asJSON, out, out.write); err != nil {
+	if err := a.show(out, out.write); err != nil {
 		return err
 	}
 	if failure != nil {

@@ -34,10 +34,9 @@ type doctorFinding struct {
 }
 
 func (a *app) doctorCommand() *cobra.Command {
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Name what is wrong with what weft stands on, and what fixes it",
+		Short: "Find what is wrong with configuration, servers and tables, and name the fix",
 		Long: `Examine the configuration, PostgreSQL, the outbox tables and Elasticsearch, with the role
 and the credentials of the configuration, and name what is wrong: how bad it is, what it is
 about, and the statement, request or command that fixes it. Nothing is changed.
@@ -46,10 +45,10 @@ about, and the statement, request or command that fixes it. Nothing is changed.
     warning  it works, and is slow or unsafe, or will be
     note     good to know, such as an index that costs throughput
 
-Of an index that weft does not read, PostgreSQL writes an entry with every settle. Those of the
-application that are never read can go; the counts of reads begin anew when the server's
-statistics do, and are those of this server alone. Those of weft that only builds before leases
-read can go once no such build runs, and none is to come back.
+PostgreSQL writes each settle into every index of the table, also into those that weft does not
+read. Drop an index of the application that nobody reads; the counts of reads are those of this
+server, since its statistics began. Drop an index that only builds before leases read once no such
+build runs and none is to come back.
 
 docs/operations.md has the list of all checks. Exits 1 when there is an error or a warning.`,
 		Example: `  weft doctor
@@ -65,15 +64,14 @@ docs/operations.md has the list of all checks. Exits 1 when there is an error or
 				if err != nil {
 					return err
 				}
-				if err := a.show(asJSON, doctorFindings(found), func(w io.Writer) error { return writeDoctor(w, found) }); err != nil {
+				if err := a.show(doctorFindings(found), func(w io.Writer) error { return writeDoctor(w, found) }); err != nil {
 					return err
 				}
 				return diagnosis(found)
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	databaseFlags(cmd, "projections", "outbox.finished", "outbox.retention", "verify.repair", "elastic.url", "elastic.timeout")
+	a.jsonFlags(cmd, "projections", "outbox.finished", "outbox.retention", "verify.repair", "elastic.url", "elastic.timeout")
 	return cmd
 }
 

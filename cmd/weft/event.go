@@ -16,7 +16,6 @@ import (
 )
 
 func (a *app) eventCommand() *cobra.Command {
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "event ID",
 		Short: "Show where an event is, and what to do about it",
@@ -32,23 +31,18 @@ Exits 0 when it is found; 1 when it is not; 3 when a day could not be read in ti
 it may be there.`,
 		Example: `  weft event 7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11
   weft event 4711 --json`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usage(cmd, "want the id of one event")
-			}
-			if _, ok := records.EventID(args[0]); !ok {
-				return usage(cmd, fmt.Sprintf("%q is no id of an event: want a UUID or a number", args[0]))
-			}
-			return nil
-		},
+		Args: one("the id of one event"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, _ := records.EventID(args[0])
+			id, err := eventID(cmd, args[0])
+			if err != nil {
+				return err
+			}
 			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
 				found, searches, err := records.FindEvent(ctx, pool, scope(cfg), id)
 				if err != nil {
 					return err
 				}
-				err = a.show(asJSON, found, func(w io.Writer) error { return writeStories(w, found) })
+				err = a.show(found, func(w io.Writer) error { return writeStories(w, found) })
 				if err == nil && len(found) == 0 {
 					err = notFound(id, searches)
 				}
@@ -56,9 +50,17 @@ it may be there.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	databaseFlags(cmd, "group", "projections", "outbox.max_processing")
+	a.jsonFlags(cmd, "group", "projections", "outbox.max_processing")
 	return cmd
+}
+
+// eventID reads the id of an event.
+func eventID(cmd *cobra.Command, text string) (outbox.ID, error) {
+	id, ok := records.EventID(text)
+	if !ok {
+		return id, usage(cmd, fmt.Sprintf("%q is no id of an event: want a UUID or a number", text))
+	}
+	return id, nil
 }
 
 // notFound says where the event was looked for.

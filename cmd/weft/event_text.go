@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"github.com/samuelhu324-dev/weft/internal/records"
 )
@@ -54,11 +53,7 @@ func writeStory(w io.Writer, e records.Story) error {
 	if e.BeforeMore {
 		lines = append(lines, [2]string{"", "and more"})
 	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, line := range lines {
-		fmt.Fprintf(tw, "%s\t%s\n", line[0], line[1])
-	}
-	if err := tw.Flush(); err != nil {
+	if err := writePairs(w, lines); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintln(w, "\n"+e.Advice)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -74,35 +73,11 @@ func problems(err error) (lines []string) {
 // diagnose also knows the sentinels of packages that stand on nothing of ours.
 func diagnose(err error) (int, string) {
 	err = daemon.Cause(err)
-	if behind, ok := errors.AsType[*migrations.BehindError](err); ok {
-		return exitTryAgain, behind.Error()
-	}
-	if other, ok := errors.AsType[*migrations.ShardsError](err); ok {
-		return exitConfig, other.Error()
-	}
-	if _, ok := errors.AsType[*migrations.AheadError](err); ok {
-		return exitRefused, records.Plain(err.Error()) + ": use the build that has migrated it"
-	}
-	if _, ok := errors.AsType[*migrations.RightsError](err); ok {
-		return exitRefused, records.Plain(err.Error())
-	}
-	if _, ok := errors.AsType[*outbox.ShapeError](err); ok {
-		return exitConfig, records.Plain(err.Error())
-	}
-	if _, ok := errors.AsType[*migrations.ActiveError](err); ok {
-		return exitRefused, records.Plain(err.Error())
-	}
-	if _, ok := errors.AsType[*migrations.PresentError](err); ok {
-		return exitRefused, records.Plain(err.Error())
-	}
-	if _, ok := errors.AsType[*migrations.OutboxError](err); ok {
-		return exitRefused, records.Plain(err.Error())
-	}
-	if _, ok := errors.AsType[*migrations.LockError](err); ok {
-		return exitTryAgain, records.Plain(err.Error())
+	if code := ownCode(err); code != exitOK {
+		return code, records.Plain(err.Error())
 	}
 	if silent, ok := errors.AsType[*elastic.UnansweredError](err); ok && !errors.Is(err, context.Canceled) {
-		return exitUnavailable, records.Plain(fmt.Sprintf("Elasticsearch at %s does not answer: %v: start it, or correct ELASTIC_URL", silent.Hosts, silent))
+		return exitUnavailable, records.Plain(silent.Error() + "; " + silent.Remedy())
 	}
 	kind, msg := postgres.Diagnose(err)
 	switch kind {
@@ -117,8 +92,6 @@ func diagnose(err error) (int, string) {
 	default:
 	}
 	switch {
-	case errors.Is(err, leader.ErrServerTooOld):
-		return exitConfig, records.Plain(err.Error())
 	case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EADDRNOTAVAIL): // who has it may leave; an interface may come
 		return exitTryAgain, records.Plain(err.Error())
 	case errors.Is(err, syscall.EACCES):
@@ -128,4 +101,25 @@ func diagnose(err error) (int, string) {
 	default:
 		return exitInternal, msg
 	}
+}
+
+// ownCode returns the exit code of an error of ours that says all there is to say; exitOK for others.
+func ownCode(err error) int {
+	switch {
+	case is[*migrations.BehindError](err), is[*migrations.LockError](err), elastic.IsMissing(err):
+		return exitTryAgain
+	case is[*migrations.AheadError](err), is[*migrations.RightsError](err), is[*migrations.ActiveError](err), is[*migrations.PresentError](err),
+		is[*migrations.OutboxError](err), errors.Is(err, elastic.ErrRefused):
+		return exitRefused
+	case is[*migrations.ShardsError](err), is[*outbox.ShapeError](err), errors.Is(err, leader.ErrServerTooOld), errors.Is(err, elastic.ErrVersion):
+		return exitConfig
+	default:
+		return exitOK
+	}
+}
+
+// is reports whether an error of the type is in err.
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,18 +21,51 @@ import (
 	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
-// A command that Elasticsearch does not answer sends nobody to Postgres.
-func TestSilentElasticsearchIsNotPostgres(t *testing.T) {
+// A fault of Elasticsearch blames neither Postgres nor weft, whatever the command asked for.
+func TestFaultsOfElasticsearch(t *testing.T) {
 	t.Parallel()
-	sink, err := elastic.New(elastic.Config{URLs: []string{"http://127.0.0.1:1", "http://127.0.0.1:2"}, Index: "docs"}, zap.NewNop(), prometheus.NewRegistry(), "search")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sink.Close()
-	_, err = sink.Count(t.Context())
-	code, text := diagnose(fmt.Errorf("verify search: %w", err))
-	if code != exitUnavailable || !strings.Contains(text, "Elasticsearch at 127.0.0.1:1, 127.0.0.1:2 does not answer") || strings.Contains(text, "Postgres") {
-		t.Errorf("got %d, %q, want %d and the addresses of Elasticsearch", code, text, exitUnavailable)
+	for name, tc := range map[string]struct {
+		status int // of the answer; 0 for none
+		body   string
+		code   int
+		want   string
+	}{
+		"Silent":       {code: exitUnavailable, want: "Elasticsearch at 127.0.0.1:1, 127.0.0.1:2 does not answer: "},
+		"Overloaded":   {429, `{"error":{"type":"circuit_breaking_exception","reason":"too large"}}`, exitUnavailable, " cannot answer now: "},
+		"Starting":     {503, `{"error":{"type":"cluster_block_exception","reason":"state not recovered"}}`, exitUnavailable, "status 503: cluster_block_exception: state not recovered; look at its load"},
+		"NoLogin":      {401, `{"error":{"type":"security_exception","reason":"missing token"}}`, exitRefused, "asks who we are: give ELASTIC_USERNAME"},
+		"NoPrivilege":  {403, `{"error":{"type":"security_exception","reason":"is unauthorized"}}`, exitRefused, "a client without credentials lacks a privilege on \"docs\""},
+		"MissingIndex": {404, `{"error":{"type":"index_not_found_exception","reason":"no such index [docs]"}}`, exitTryAgain, "neither an alias nor an index is named \"docs\""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			urls := []string{"http://127.0.0.1:1", "http://127.0.0.1:2"}
+			if tc.status != 0 {
+				server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					w.Header().Set("X-Elastic-Product", "Elasticsearch")
+					w.WriteHeader(tc.status)
+					fmt.Fprint(w, tc.body)
+				}))
+				t.Cleanup(server.Close)
+				urls = []string{server.URL}
+			}
+			sink, err := elastic.New(elastic.Config{URLs: urls, Index: "docs"}, zap.NewNop(), prometheus.NewRegistry(), "search")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(sink.Close)
+			_, counted := sink.Count(t.Context())
+			_, got := sink.Get(t.Context(), elastic.Doc{ID: "1"})
+			for what, err := range map[string]error{"count": counted, "get": got, "check": sink.CheckDefinition(t.Context())} {
+				if what == "get" && tc.status == http.StatusNotFound || what == "check" && (errors.Is(err, elastic.ErrUnchecked)) {
+					continue // there is no document; the mapping can go unchecked
+				}
+				code, text := diagnose(fmt.Errorf("verify search: %w", err))
+				if code != tc.code || !strings.Contains(text, tc.want) || strings.Contains(text, "Postgres") {
+					t.Errorf("%s: got %d, %q, want %d and %q", what, code, text, tc.code, tc.want)
+				}
+			}
+		})
 	}
 }
 
@@ -46,6 +81,7 @@ func TestExitCodes(t *testing.T) {
 		{&exitError{exitUsage, "no such flag"}, 64},
 		{pg("57P03"), 69},
 		{pg("53300"), 69},
+		{pg("53100"), 69},
 		{context.DeadlineExceeded, 69},
 		{errors.New("a fault"), 70},
 		{pg("42P01"), 75},

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -33,7 +32,7 @@ weft failed discard takes those off the list that nobody will send again.`,
 }
 
 // failedSub makes one of the commands below weft failed; show gets what was found.
-func (a *app) failedSub(cmd *cobra.Command, sel *selection, asJSON *bool,
+func (a *app) failedSub(cmd *cobra.Command, sel *selection,
 	show func(ctx context.Context, all []*outbox.DeadLetters, s outbox.Selector) error) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := sel.parse(cmd, args); err != nil {
@@ -47,16 +46,12 @@ func (a *app) failedSub(cmd *cobra.Command, sel *selection, asJSON *bool,
 			return show(ctx, all, s)
 		})
 	}
-	cmd.Flags().BoolVar(asJSON, "json", false, "print JSON")
-	databaseFlags(cmd, "projections")
+	a.jsonFlags(cmd, "projections")
 	return cmd
 }
 
 func (a *app) failedSummary() *cobra.Command {
-	var (
-		sel    selection
-		asJSON bool
-	)
+	var sel selection
 	cmd := &cobra.Command{
 		Use:     "summary",
 		Short:   "Count dead letters by projection, reason and entity type",
@@ -65,50 +60,41 @@ func (a *app) failedSummary() *cobra.Command {
 	}
 	sel.addFlags(cmd)
 	sel.addDiscarded(cmd)
-	return a.failedSub(cmd, &sel, &asJSON, func(ctx context.Context, all []*outbox.DeadLetters, s outbox.Selector) error {
+	return a.failedSub(cmd, &sel, func(ctx context.Context, all []*outbox.DeadLetters, s outbox.Selector) error {
 		groups, err := records.Summarize(ctx, all, s)
 		if err != nil {
 			return err
 		}
-		return a.show(asJSON, groups, func(w io.Writer) error { return writeGroups(w, groups) })
+		return a.show(groups, func(w io.Writer) error { return writeGroups(w, groups) })
 	})
 }
 
 func (a *app) failedList() *cobra.Command {
 	var (
-		sel    selection
-		asJSON bool
-		limit  int
+		sel   selection
+		limit int
 	)
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List dead letters, the newest failure first",
 		Example: `  weft failed list --entity book
   weft failed list --reason es_4xx --json | jq -r .listed[].id`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if limit < 1 {
-				return usage(cmd, "--limit must be at least 1")
-			}
-			return noArgs(cmd, args)
-		},
+		Args: noArgs,
 	}
 	sel.addFlags(cmd)
 	sel.addDiscarded(cmd)
-	cmd.Flags().IntVar(&limit, "limit", 50, "list at most this many")
-	return a.failedSub(cmd, &sel, &asJSON, func(ctx context.Context, all []*outbox.DeadLetters, s outbox.Selector) error {
+	countFlag(cmd, &limit, "limit", 50, 1, "list at most this many")
+	return a.failedSub(cmd, &sel, func(ctx context.Context, all []*outbox.DeadLetters, s outbox.Selector) error {
 		out, err := records.ListLetters(ctx, all, s, limit)
 		if err != nil {
 			return err
 		}
-		return a.show(asJSON, out, func(w io.Writer) error { return writeLetters(w, out) })
+		return a.show(out, func(w io.Writer) error { return writeLetters(w, out) })
 	})
 }
 
 func (a *app) failedShow() *cobra.Command {
-	var (
-		sel    selection
-		asJSON bool
-	)
+	var sel selection
 	cmd := &cobra.Command{
 		Use:   "show ID ...",
 		Short: "Show all that is known of a dead letter",
@@ -122,12 +108,12 @@ them is not in failed.`,
 			return nil
 		},
 	}
-	return a.failedSub(cmd, &sel, &asJSON, func(ctx context.Context, all []*outbox.DeadLetters, s outbox.Selector) error {
+	return a.failedSub(cmd, &sel, func(ctx context.Context, all []*outbox.DeadLetters, s outbox.Selector) error {
 		out, err := records.ListLetters(ctx, all, s, len(s.IDs))
 		if err != nil {
 			return err
 		}
-		if err := a.show(asJSON, out.Listed, func(w io.Writer) error { return writeLettersFull(w, out) }); err != nil {
+		if err := a.show(out.Listed, func(w io.Writer) error { return writeLettersFull(w, out) }); err != nil {
 			return err
 		}
 		var missing []string
@@ -148,13 +134,11 @@ func writeGroups(w io.Writer, groups []records.DeadLetterGroup) error {
 		_, err := fmt.Fprintln(w, "no dead letters")
 		return err
 	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "PROJECTION\tREASON\tENTITY\tROWS\tREPLAYED\tOLDEST\tNEWEST\tONE OF THE ERRORS")
+	t := newTable(w, "PROJECTION", "REASON", "ENTITY", "ROWS", "REPLAYED", "OLDEST", "NEWEST", "ONE OF THE ERRORS")
 	for _, g := range groups {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\n", g.Projection, cmp.Or(g.Reason, "-"), g.EntityType, g.Rows, g.Replayed,
-			records.Clock(g.Oldest), records.Clock(g.Newest), records.Short(g.Sample))
+		t.row(g.Projection, cmp.Or(g.Reason, "-"), g.EntityType, g.Rows, g.Replayed, records.Clock(g.Oldest), records.Clock(g.Newest), records.Short(g.Sample))
 	}
-	return tw.Flush()
+	return t.Flush()
 }
 
 func writeLetters(w io.Writer, d records.DeadLetters) error {
@@ -162,13 +146,11 @@ func writeLetters(w io.Writer, d records.DeadLetters) error {
 		_, err := fmt.Fprintln(w, "no dead letters")
 		return err
 	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "FAILED\tID\tENTITY\tOP\tVERSION\tREASON\tATTEMPTS\tREPLAYS\tERROR")
+	t := newTable(w, "FAILED", "ID", "ENTITY", "OP", "VERSION", "REASON", "ATTEMPTS", "REPLAYS", "ERROR")
 	for _, l := range d.Listed {
-		fmt.Fprintf(tw, "%s\t%s\t%s:%s\t%s\t%d\t%s\t%d\t%d\t%s\n", records.Clock(l.FailedAt), l.ID, l.EntityType, l.EntityID, l.Op, l.EventVersion,
-			cmp.Or(l.Reason, "-"), l.Attempts, l.Replays, records.Short(l.Error))
+		t.row(records.Clock(l.FailedAt), l.ID, l.EntityType+":"+l.EntityID, l.Op, l.EventVersion, cmp.Or(l.Reason, "-"), l.Attempts, l.Replays, records.Short(l.Error))
 	}
-	if err := tw.Flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	if more := d.Total - int64(len(d.Listed)); more > 0 {
@@ -186,17 +168,14 @@ func writeLettersFull(w io.Writer, d records.DeadLetters) error {
 		if l.Replays > 0 {
 			replayed = fmt.Sprintf("%d×, last at %s by %s: %s", l.Replays, records.Clock(l.ReplayedAt), records.Dash(l.ReplayedBy), records.Dash(l.ReplayReason))
 		}
-		tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		for _, line := range [][2]string{
+		err := writePairs(w, [][2]string{
 			{"event", l.ID}, {"projection", l.Projection}, {"entity", l.EntityType + ":" + l.EntityID},
 			{"op", fmt.Sprintf("%s, version %d", l.Op, l.EventVersion)}, {"created", records.Clock(l.CreatedAt)},
 			{"failed", records.Clock(l.FailedAt)}, {"attempts", strconv.Itoa(l.Attempts)},
 			{"reason", records.Dash(l.Reason)}, {"error", records.Dash(records.Plain(l.Error))}, {"replayed", replayed},
 			{"discarded", discardedLine(l.DiscardedAt, l.DiscardedBy, l.DiscardReason)}, {"traceparent", records.Dash(l.Traceparent)},
-		} {
-			fmt.Fprintf(tw, "%s\t%s\n", line[0], line[1])
-		}
-		if err := tw.Flush(); err != nil {
+		})
+		if err != nil {
 			return err
 		}
 	}

@@ -27,12 +27,7 @@ and drop days of the history that are over. It takes no right away: to go back t
 revoke them.`,
 		Example: `  weft migrate grant weft
   weft migrate grant weft --finished archive --retention 30d`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 || args[0] == "" {
-				return usage(cmd, "want the name of one role")
-			}
-			return nil
-		},
+		Args: one("the name of one role"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := a.load(cmd)
 			if err != nil {

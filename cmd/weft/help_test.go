@@ -59,7 +59,13 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"run", "now"}, "weft: unexpected argument \"now\"; see `weft run --help`\n"},
 		{[]string{"run", "--bulk-sise=3"}, "weft: unknown flag: --bulk-sise; see `weft run --help`\n"},
 		{[]string{"status", "--config"}, "weft: flag needs an argument: --config; see `weft status --help`\n"},
-		{[]string{"migrate", "up", "--wait=long"}, "weft: invalid argument \"long\" for \"--wait\" flag: time: invalid duration \"long\"; see `weft migrate up --help`\n"},
+		{[]string{"migrate", "up", "--wait=long"}, "weft: --wait \"long\": want a duration such as 500ms, 30s or 5m; see `weft migrate up --help`\n"},
+		{[]string{"migrate", "up", "--wait=-1s"}, "weft: --wait \"-1s\": want at least 0s; see `weft migrate up --help`\n"},
+		{[]string{"audit", "--limit=x"}, "weft: --limit \"x\": want a whole number; see `weft audit --help`\n"},
+		{[]string{"status", "--json=maybe"}, "weft: --json \"maybe\": want true or false; see `weft status --help`\n"},
+		{[]string{"throttle", "p", "--rate=abc"}, "weft: --rate \"abc\": want a number; see `weft throttle --help`\n"},
+		{[]string{"help", "rnu"}, "weft: unknown command \"rnu\"; did you mean \"run\"?; see `weft --help`\n"},
+		{[]string{"help", "migrate", "pu"}, "weft: unknown command \"pu\"; did you mean \"up\"?; see `weft migrate --help`\n"},
 	} {
 		r := weft(t, nil, tc.args...)
 		if r.code != exitUsage || r.errOut != tc.want || r.out != "" {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -33,9 +32,8 @@ type pastTerm struct {
 
 func (a *app) historyCommand() *cobra.Command {
 	var (
-		since  records.Moment
-		limit  int
-		asJSON bool
+		since records.Moment
+		limit int
 	)
 	cmd := &cobra.Command{
 		Use:   "history",
@@ -46,12 +44,7 @@ its successor closes the term as it begins its own, so that the takeover has no 
 the metrics and the log of the successor have its time.`,
 		Example: `  weft history
   weft history --since 24h --json`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if limit < 1 {
-				return usage(cmd, "--limit must be at least 1")
-			}
-			return noArgs(cmd, args)
-		},
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
 				now, err := records.Now(ctx, pool, preflightTimeout)
@@ -63,14 +56,13 @@ the metrics and the log of the successor have its time.`,
 					return err
 				}
 				terms := describeTerms(found)
-				return a.show(asJSON, terms, func(w io.Writer) error { return writeTerms(w, terms) })
+				return a.show(terms, func(w io.Writer) error { return writeTerms(w, terms) })
 			})
 		},
 	}
 	cmd.Flags().Var(&since, "since", "only terms that ran since then: a time, or a duration ago")
-	cmd.Flags().IntVar(&limit, "limit", 20, "show at most this many")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	databaseFlags(cmd, "group")
+	countFlag(cmd, &limit, "limit", 20, 1, "show at most this many")
+	a.jsonFlags(cmd, "group")
 	return cmd
 }
 
@@ -121,15 +113,14 @@ func writeTerms(w io.Writer, terms []pastTerm) error {
 		_, err := fmt.Fprintln(w, "no terms")
 		return err
 	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "EPOCH\tLEADER\tSINCE\tENDED\tLASTED\tTAKEOVER\tNEXT\tWHY IT ENDED")
+	tab := newTable(w, "EPOCH", "LEADER", "SINCE", "ENDED", "LASTED", "TAKEOVER", "NEXT", "WHY IT ENDED")
 	for _, t := range terms {
 		takeover := "-"
 		if t.TakeoverSecs != nil {
 			takeover = records.Span(*t.TakeoverSecs)
 		}
-		fmt.Fprintf(tw, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", t.Epoch, records.Plain(t.Instance), records.Clock(&t.AcquiredAt), records.Clock(t.EndedAt), records.Span(t.LastedSecs),
+		tab.row(t.Epoch, records.Plain(t.Instance), records.Clock(&t.AcquiredAt), records.Clock(t.EndedAt), records.Span(t.LastedSecs),
 			takeover, records.Dash(records.Plain(t.Next)), records.Plain(t.Cause))
 	}
-	return tw.Flush()
+	return tab.Flush()
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
-	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -25,7 +23,6 @@ type loaded struct {
 }
 
 func (a *app) loadCommand() *cobra.Command {
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "load PROJECTION",
 		Short: "Carry the rows that a table had before it got its outbox",
@@ -42,26 +39,22 @@ Exits 0 when all rows are carried, 1 when the load was ended, 75 when the comman
 interrupted, 77 while a rebuild of the projection goes on.`,
 		Example: `  weft load products
   weft load products --json`,
-		Args: cobra.ArbitraryArgs,
+		Args: one("the name of one projection"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usage(cmd, "want one projection")
-			}
 			return a.writing(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
-				if names := cfg.Registry().Names(); !slices.Contains(names, args[0]) {
-					return usage(cmd, fmt.Sprintf("there is no projection %q: want one of %s", args[0], strings.Join(names, ", ")))
+				if err := known(cmd, "projection", args[0], cfg.Registry().Names()); err != nil {
+					return err
 				}
-				return a.loadProjection(ctx, cfg, pool, args[0], asJSON)
+				return a.loadProjection(ctx, cfg, pool, args[0])
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	databaseFlags(cmd, "env")
+	a.jsonFlags(cmd, "env")
 	return cmd
 }
 
-func (a *app) loadProjection(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name string, asJSON bool) error {
-	ok, err := outbox.RequestLoad(ctx, pool, cfg.Registry().Table(name), name, false, osUser(), "weft load", cfg.Database.Timeout)
+func (a *app) loadProjection(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name string) error {
+	ok, err := outbox.RequestLoad(ctx, pool, cfg.Registry().Table(name), name, false, person(), "weft load", cfg.Database.Timeout)
 	if err != nil {
 		return err
 	}
@@ -81,7 +74,7 @@ func (a *app) loadProjection(ctx context.Context, cfg config.Config, pool *pgxpo
 	if r.Finished != nil {
 		out.DurationMS = r.Finished.Sub(r.Began).Milliseconds()
 	}
-	err = a.show(asJSON, out, func(w io.Writer) error {
+	err = a.show(out, func(w io.Writer) error {
 		_, err := fmt.Fprintf(w, "%s: %d rows read, %d events written in %s\n", name, out.Rows, out.Events, records.Span(float64(out.DurationMS)/1000))
 		return err
 	})

@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os/signal"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
@@ -57,7 +58,7 @@ this command again; instances do without them meanwhile.`,
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&wait, "wait", 5*time.Minute, "longest wait for a lock that another session holds")
+	lockWait(cmd, &wait)
 	databaseFlags(cmd, "env")
 	return cmd
 }
@@ -157,7 +158,6 @@ type migrationState struct {
 }
 
 func (a *app) migrateStatus() *cobra.Command {
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "status",
 		Short:   "List migrations; exit 1 when some are pending",
@@ -178,49 +178,35 @@ func (a *app) migrateStatus() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.showMigrations(list, asJSON)
+				return a.showMigrations(list)
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	databaseFlags(cmd, "env")
+	a.jsonFlags(cmd, "env")
 	return cmd
 }
 
-func (a *app) showMigrations(list []migrations.State, asJSON bool) error {
-	pending := 0
-	rows := make([]migrationState, 0, len(list))
+func (a *app) showMigrations(list []migrations.State) error {
+	pending, rows := 0, []migrationState{}
 	for _, m := range list {
 		r := migrationState{Version: m.Version, Name: m.Name, State: "applied"}
 		if m.Pending {
 			pending++
 			r.State = "pending"
 		} else if !m.AppliedAt.IsZero() {
-			at := m.AppliedAt.UTC()
-			r.AppliedAt = &at
+			r.AppliedAt = records.UTC(&m.AppliedAt)
 		}
 		rows = append(rows, r)
 	}
-	if asJSON {
-		if err := a.json(rows); err != nil {
-			return err
-		}
-	} else {
-		tw := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(tw, "VERSION\tSTATE\tAPPLIED AT\tNAME")
+	err := a.show(rows, func(w io.Writer) error {
+		t := newTable(w, "VERSION", "STATE", "APPLIED AT", "NAME")
 		for _, r := range rows {
-			at := "-"
-			if r.AppliedAt != nil {
-				at = r.AppliedAt.Format(time.RFC3339)
-			}
-			fmt.Fprintf(tw, "%d\t%s\t%s\t%s\n", r.Version, r.State, at, r.Name)
+			t.row(r.Version, r.State, records.Clock(r.AppliedAt), r.Name)
 		}
-		if err := tw.Flush(); err != nil {
-			return err
-		}
+		return t.Flush()
+	})
+	if err == nil && pending > 0 {
+		err = &exitError{exitBad, fmt.Sprintf("%d pending: run `weft migrate up`", pending)}
 	}
-	if pending > 0 {
-		return &exitError{exitBad, fmt.Sprintf("%d pending: run `weft migrate up`", pending)}
-	}
-	return nil
+	return err
 }

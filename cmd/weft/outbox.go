@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -96,7 +96,7 @@ printed SQL: weft migrate up makes the history and the views, then weft migrate 
 	cmd.Flags().StringVar(&spec.Name, "name", "", "`name` of the outbox table (default TABLE_outbox_events)")
 	cmd.Flags().StringArrayVar(&children, "children", nil, "tables whose rows are part of an entity, as `TABLE:COLUMN` pairs separated by commas, or each with a flag of its own; COLUMN has the entity's key (TABLE:A,B for a key of two columns)")
 	cmd.Flags().BoolVar(&apply, "apply", false, "run the SQL instead of printing it")
-	cmd.Flags().DurationVar(&wait, "wait", 5*time.Minute, "longest wait for a lock that another session holds")
+	lockWait(cmd, &wait)
 	databaseFlags(cmd)
 	return cmd
 }
@@ -114,7 +114,7 @@ instance first.
 
 It refuses while events are not done, or the history has some, unless --force is given.
 Versions are lost with it. An outbox that is made again for the table begins at a higher one,
-taken from the clock, so that documents of before do not refuse it.`,
+taken from the clock, so that documents written before do not refuse it.`,
 		Example: `  weft outbox drop --table shop.product
   weft outbox drop --name product_outbox_events --apply`,
 		Args: noArgs,
@@ -132,7 +132,7 @@ taken from the clock, so that documents of before do not refuse it.`,
 	cmd.Flags().StringVar(&spec.Name, "name", "", "`name` of the outbox table")
 	cmd.Flags().BoolVar(&apply, "apply", false, "run the SQL instead of printing it")
 	cmd.Flags().BoolVar(&spec.Force, "force", false, "throw away events that are not done, and the history")
-	cmd.Flags().DurationVar(&wait, "wait", 5*time.Minute, "longest wait for a lock that another session holds")
+	lockWait(cmd, &wait)
 	databaseFlags(cmd)
 	return cmd
 }
@@ -221,7 +221,6 @@ type outboxRow struct {
 }
 
 func (a *app) outboxList() *cobra.Command {
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the outboxes that weft outbox create has made",
@@ -253,26 +252,22 @@ func (a *app) outboxList() *cobra.Command {
 					return fmt.Errorf("open events of %s: %w", o.Name, err)
 				}
 			}
-			if asJSON {
-				return a.json(rows)
-			}
-			return a.showOutboxes(rows)
+			return a.show(rows, func(w io.Writer) error { return writeOutboxes(w, rows) })
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&a.asJSON, "json", false, "print JSON")
 	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout")
 	return cmd
 }
 
-func (a *app) showOutboxes(rows []outboxRow) error {
+func writeOutboxes(w io.Writer, rows []outboxRow) error {
 	if len(rows) == 0 {
-		_, err := fmt.Fprintln(a.stdout, "no outbox: weft outbox create makes one")
+		_, err := fmt.Fprintln(w, "no outbox: weft outbox create makes one")
 		return err
 	}
-	tw := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "NAME\tENTITY TYPE\tSOURCE\tOPEN")
+	t := newTable(w, "NAME", "ENTITY TYPE", "SOURCE", "OPEN")
 	for _, r := range rows {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\n", r.Name, r.EntityType, r.Source, r.Open)
+		t.row(r.Name, r.EntityType, r.Source, r.Open)
 	}
-	return tw.Flush()
+	return t.Flush()
 }

@@ -134,3 +134,17 @@ func TestMigrateGrantCoversCreatedOutboxes(t *testing.T) {
 		t.Errorf("rights after the grant: got %v, %v", may, err)
 	}
 }
+
+// A role that may not read which outboxes there are is not told that there is none.
+func TestOutboxListWithoutRights(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.Database(t)
+	role := testenv.Runner(t, dsn)
+	if _, err := testenv.Pool(t, dsn).Exec(t.Context(), "revoke select on weft_outbox from "+role.Username()); err != nil {
+		t.Fatal(err)
+	}
+	r := weft(t, []string{"DATABASE_URL=" + testenv.As(t, dsn, role)}, "outbox", "list")
+	if r.code != exitRefused || !strings.Contains(r.errOut, "permission denied for table weft_outbox") {
+		t.Errorf("got %+v, want code %d", r, exitRefused)
+	}
+}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -24,9 +22,9 @@ type paused struct {
 }
 
 func (a *app) pauseCommand() *cobra.Command {
-	return a.pauseOrResume(&cobra.Command{
+	return a.holding(&cobra.Command{
 		Use:   "pause PROJECTION",
-		Short: "Have nothing carried for a projection until it is resumed",
+		Short: "Pause a projection until weft resume",
 		Long: `Have the leader lease no more events for a projection. It obeys within a second; what is in
 flight settles. The pause is kept in Postgres, so it outlives restarts and takeovers, until
 weft resume. Works from any host, with or without a leader.
@@ -39,52 +37,49 @@ Instances of an older build do not know of it. Exits 0, also when it was paused 
 first pause then stays as it is.`,
 		Example: `  weft pause search_index_to_elastic --by alice --why "reindexing"
   weft resume search_index_to_elastic --by alice --why "reindexed"`,
-	}, func(ctx context.Context, pool *pgxpool.Pool, o outbox.HoldOrder, timeout time.Duration) (paused, error) {
-		now, begun, err := outbox.PauseProjection(ctx, pool, o, timeout)
+	}, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, o outbox.HoldOrder) (written, error) {
+		now, begun, err := outbox.PauseProjection(ctx, pool, o, cfg.Database.Timeout)
 		return paused{Projection: o.Projection, Changed: begun, Pause: records.DescribePause(now)}, err
 	})
 }
 
 func (a *app) resumeCommand() *cobra.Command {
-	return a.pauseOrResume(&cobra.Command{
+	return a.holding(&cobra.Command{
 		Use:   "resume PROJECTION",
 		Short: "End the pause of a projection",
 		Long: `End what weft pause has begun: the leader goes on within a second. Exits 0, also when the
 projection was not paused.`,
 		Example: `  weft resume search_index_to_elastic --by alice --why "reindexed"`,
-	}, func(ctx context.Context, pool *pgxpool.Pool, o outbox.HoldOrder, timeout time.Duration) (paused, error) {
-		ended, err := outbox.ResumeProjection(ctx, pool, o, timeout)
+	}, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, o outbox.HoldOrder) (written, error) {
+		ended, err := outbox.ResumeProjection(ctx, pool, o, cfg.Database.Timeout)
 		return paused{Projection: o.Projection, Changed: ended}, err
 	})
 }
 
-func (a *app) pauseOrResume(cmd *cobra.Command, do func(context.Context, *pgxpool.Pool, outbox.HoldOrder, time.Duration) (paused, error)) *cobra.Command {
-	var (
-		by, why string
-		asJSON  bool
-	)
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if len(args) != 1 {
-			return usage(cmd, "want the name of one projection")
-		}
-		return signed(cmd, by, why)
-	}
+// written is what a command has done, which can be shown.
+type written interface{ write(io.Writer) error }
+
+// holding completes a command that holds a projection back, or lets it go on.
+func (a *app) holding(cmd *cobra.Command, do func(context.Context, config.Config, *pgxpool.Pool, outbox.HoldOrder) (written, error)) *cobra.Command {
+	var who signature
+	cmd.Args = one("the name of one projection")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := who.check(cmd); err != nil {
+			return err
+		}
 		return a.writing(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
-			if !slices.Contains(cfg.Projections, args[0]) {
-				return usage(cmd, fmt.Sprintf("%q is none of the projections: %s", args[0], joined(cfg.Projections)))
+			if err := known(cmd, "projection that runs", args[0], cfg.Projections); err != nil {
+				return err
 			}
-			out, err := do(ctx, pool, outbox.HoldOrder{Group: cfg.Group, Projection: args[0], By: by, Why: why}, cfg.Database.Timeout)
+			out, err := do(ctx, cfg, pool, outbox.HoldOrder{Group: cfg.Group, Projection: args[0], By: who.by, Why: who.why})
 			if err != nil {
 				return err
 			}
-			return a.show(asJSON, out, out.write)
+			return a.show(out, out.write)
 		})
 	}
-	cmd.Flags().StringVar(&by, "by", "", "who does it (required)")
-	cmd.Flags().StringVar(&why, "why", "", "the reason (required)")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	databaseFlags(cmd, "group", "projections", "env")
+	who.add(cmd, "who does it")
+	a.jsonFlags(cmd, "group", "projections", "env")
 	return cmd
 }
 

@@ -55,7 +55,7 @@ func TestPauseAndResume(t *testing.T) {
 		"want the name of one projection": {"pause", "--by=a", "--why=x"},
 		"--by is missing":                 {"pause", name, "--why=x"},
 		"--why is missing":                {"resume", name, "--by=a"},
-		`"books" is none of the projections: search_index_to_elastic, chronicle`: {"pause", "books", "--by=a", "--why=x"},
+		`"books" is no projection that runs: want one of search_index_to_elastic, chronicle`: {"pause", "books", "--by=a", "--why=x"},
 	} {
 		if r := weft(t, env, args...); r.code != exitUsage || !strings.Contains(r.errOut, want) {
 			t.Errorf("%v: got %+v, want %q", args, r, want)

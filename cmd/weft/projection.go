@@ -5,11 +5,11 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
-	"text/tabwriter"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -43,10 +43,9 @@ type listedProjection struct {
 }
 
 func (a *app) projectionList() *cobra.Command {
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "list",
-		Short:   "List the projections that there are",
+		Short:   "List the projections",
 		Long:    `List the built-in projections and those of the configuration file, and which of them run.`,
 		Example: "  weft projection list\n  weft projection list --json",
 		Args:    noArgs,
@@ -65,18 +64,16 @@ func (a *app) projectionList() *cobra.Command {
 				}
 				out = append(out, p)
 			}
-			return a.show(asJSON, out, func(w io.Writer) error {
-				t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-				fmt.Fprintln(t, "PROJECTION\tOUTBOX TABLE\tINDEX OR TABLE\tDECLARED\tRUNS")
+			return a.show(out, func(w io.Writer) error {
+				t := newTable(w, "PROJECTION", "OUTBOX TABLE", "INDEX OR TABLE", "DECLARED", "RUNS")
 				for _, p := range out {
-					fmt.Fprintf(t, "%s\t%s\t%s\t%t\t%t\n", p.Name, p.Table, records.Dash(cmp.Or(p.Index, p.Destination)), p.Declared, p.Runs)
+					t.row(p.Name, p.Table, records.Dash(cmp.Or(p.Index, p.Destination)), p.Declared, p.Runs)
 				}
 				return t.Flush()
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	databaseFlags(cmd, "projections")
+	a.jsonFlags(cmd, "projections")
 	return cmd
 }
 
@@ -87,7 +84,6 @@ type checkedProjection struct {
 }
 
 func (a *app) projectionCheck() *cobra.Command {
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "check [PROJECTION]...",
 		Short: "Try declared projections before an instance runs them",
@@ -122,7 +118,7 @@ Exits 0 when nothing stands in the way, and 1 when something does. Warnings chan
 						}
 					}
 				}
-				if err := a.show(asJSON, out, func(w io.Writer) error { return writeFindings(w, cfg, out) }); err != nil {
+				if err := a.show(out, func(w io.Writer) error { return writeFindings(w, cfg, out) }); err != nil {
 					return err
 				}
 				if bad > 0 {
@@ -132,8 +128,7 @@ Exits 0 when nothing stands in the way, and 1 when something does. Warnings chan
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	databaseFlags(cmd, "elastic.url", "elastic.timeout")
+	a.jsonFlags(cmd, "elastic.url", "elastic.timeout")
 	return cmd
 }
 
@@ -152,8 +147,8 @@ func declaredDeps(cmd *cobra.Command, cfg config.Config, pool *pgxpool.Pool, nam
 	}
 	all = append(all, projections.SearchIndexToElastic) // when it is named
 	for _, name := range names {
-		if !slices.Contains(all, name) {
-			return projections.Deps{}, nil, usage(cmd, fmt.Sprintf("%q is not declared: want one of %s", name, all))
+		if err := known(cmd, "declared projection", name, all); err != nil {
+			return projections.Deps{}, nil, err
 		}
 	}
 	target, err := daemon.ElasticConfig(cfg.Elastic)
@@ -187,7 +182,6 @@ func writeFindings(w io.Writer, cfg config.Config, checked []checkedProjection) 
 
 func (a *app) projectionRender() *cobra.Command {
 	var id string
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "render PROJECTION --id ID",
 		Short: "Compare the document of one entity with what would be written",
@@ -208,11 +202,14 @@ Exits 0 when they are equal, and 1 when they differ.`,
 					return err
 				}
 				r, err := cfg.Registry().Render(ctx, names[0], id, deps)
+				if bad, ok := errors.AsType[*projections.EntityError](err); ok {
+					return usage(cmd, "--id: "+bad.Error())
+				}
 				if err != nil {
 					return fmt.Errorf("render %s of projection %s: %w", id, names[0], err)
 				}
 				differ := !equalJSON(r.Document, r.Indexed)
-				if err := a.show(asJSON, r, func(w io.Writer) error { return writeRendered(w, r, differ) }); err != nil {
+				if err := a.show(r, func(w io.Writer) error { return writeRendered(w, r, differ) }); err != nil {
 					return err
 				}
 				if differ || r.Problem != "" {
@@ -223,8 +220,7 @@ Exits 0 when they are equal, and 1 when they differ.`,
 		},
 	}
 	cmd.Flags().StringVar(&id, "id", "", "id of the entity, as the outbox table has it; with its type, as in block:17, where the table has several")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	databaseFlags(cmd, "elastic.url", "elastic.timeout")
+	a.jsonFlags(cmd, "elastic.url", "elastic.timeout")
 	return cmd
 }
 
@@ -234,7 +230,7 @@ func writeRendered(w io.Writer, r *projections.Rendered, differ bool) error {
 	case r.Problem != "":
 		fmt.Fprintf(w, "it would fail: %s\n", r.Problem)
 	case !differ && r.Document == nil && r.Version == 0:
-		fmt.Fprintln(w, "the query returns no row of it: a row that was there before the outbox has a version once it changes, or `weft load` was there")
+		fmt.Fprintln(w, "the query returns no row of it: a row from before the outbox gets its version when it changes, or from `weft load`")
 		fmt.Fprintln(w, "there is no document, and none would be written")
 	case !differ && r.Document == nil:
 		fmt.Fprintln(w, "the source has it as deleted; there is no document, and none would be written")

@@ -144,7 +144,7 @@ func TestDeclaredProjectionRuns(t *testing.T) {
 	if r := weft(t, s.env, "projection", "check"); r.code != 0 || r.out != "products: nothing stands in the way\n" {
 		t.Errorf("check: %+v", r)
 	}
-	if r := weft(t, s.env, "projection", "render", "products", "--id", "999999"); r.code != 0 || !strings.Contains(r.out, "the query returns no row of it: a row that was there before the outbox") {
+	if r := weft(t, s.env, "projection", "render", "products", "--id", "999999"); r.code != 0 || !strings.Contains(r.out, "the query returns no row of it: a row from before the outbox") {
 		t.Errorf("render of what is not there: %+v", r)
 	}
 	if r := weft(t, s.env, "projection", "render", "products", "--id", "8"); r.code != 0 || !strings.Contains(r.out, "  price: 9.99\n") {
@@ -187,8 +187,9 @@ func TestProjectionCheckFindings(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"check", "chronicle"}, `"chronicle" is not declared: want one of [products search_index_to_elastic]`},
+		{[]string{"check", "chronicle"}, `"chronicle" is no declared projection: want one of products, search_index_to_elastic`},
 		{[]string{"render", "products"}, "want one projection, and an entity with --id"},
+		{[]string{"render", "products", "--id", "x"}, `--id: id "x": want a whole number`},
 	} {
 		if r := weft(t, s.env, append([]string{"projection"}, tc.args...)...); r.code != exitUsage || !strings.Contains(r.errOut, tc.want) {
 			t.Errorf("%v: %+v, want %q", tc.args, r, tc.want)

@@ -7,10 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgerrcode"
@@ -22,21 +19,6 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
-
-// age is a flag that takes a duration, also in days.
-type age time.Duration
-
-func (a *age) String() string { return "" }
-func (a *age) Type() string   { return "duration" }
-
-func (a *age) Set(s string) error {
-	d, err := config.ParseAge(s)
-	if err != nil || d <= 0 {
-		return errors.New("want a duration of more than 0 such as 30d or 36h")
-	}
-	*a = age(d)
-	return nil
-}
 
 // pruned is the JSON form of weft prune. Names and units stay; fields may be added.
 type pruned struct {
@@ -70,7 +52,6 @@ type pruneFlags struct {
 	dryRun     bool
 	rate       int
 	wait       time.Duration
-	asJSON     bool
 }
 
 func (a *app) pruneCommand() *cobra.Command {
@@ -102,10 +83,12 @@ day of the history was in use.`,
 			if err := f.check(cmd); err != nil {
 				return err
 			}
-			f.by = cmp.Or(f.by, a.person())
+			f.by = cmp.Or(f.by, person())
 			return a.writing(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
-				if names := cfg.Registry().Names(); f.projection != "" && !slices.Contains(names, f.projection) {
-					return usage(cmd, fmt.Sprintf("--projection %q is none of %s", f.projection, strings.Join(names, ", ")))
+				if f.projection != "" {
+					if err := known(cmd, "projection", f.projection, cfg.Registry().Names()); err != nil {
+						return err
+					}
 				}
 				return a.prune(ctx, cfg, pool, f)
 			})
@@ -115,10 +98,9 @@ day of the history was in use.`,
 	cmd.Flags().StringVar(&f.projection, "projection", "", "only this projection; default all of --projections")
 	cmd.Flags().StringVar(&f.by, "by", "", "who removes them (default user@host)")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would be removed, and change nothing")
-	cmd.Flags().IntVar(&f.rate, "rate", 5000, "rows per second; 0 for as fast as it goes")
-	cmd.Flags().DurationVar(&f.wait, "wait", time.Minute, "longest wait for transactions that use a day of the history")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
-	databaseFlags(cmd, "projections", "env")
+	countFlag(cmd, &f.rate, "rate", 5000, 0, "rows per second; 0 for as fast as it goes")
+	durationFlag(cmd, &f.wait, "wait", time.Minute, time.Second, "longest wait for transactions that use a day of the history")
+	a.jsonFlags(cmd, "projections", "env")
 	return cmd
 }
 
@@ -126,30 +108,10 @@ func (f *pruneFlags) check(cmd *cobra.Command) error {
 	switch {
 	case f.olderThan == 0:
 		return usage(cmd, "--older-than is missing: say how long finished events are kept")
-	case f.rate < 0:
-		return usage(cmd, "--rate must not be negative")
-	case f.wait < time.Second:
-		return usage(cmd, "--wait must be at least 1s")
 	case len([]rune(f.by)) > 120:
 		return usage(cmd, "--by must not be longer than 120 characters")
 	}
 	return nil
-}
-
-// person names who runs the command, when nobody says it.
-func (a *app) person() string {
-	user := "unknown"
-	for _, pair := range a.environ {
-		if name, value, _ := strings.Cut(pair, "="); name == "USER" && value != "" {
-			user = value
-		}
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		return user
-	}
-	text := []rune(user + "@" + host)
-	return string(text[:min(len(text), 120)])
 }
 
 // pruner removes the finished events of one projection.
@@ -185,7 +147,7 @@ func (a *app) prune(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, 
 		_ = out.write(a.stderr)
 		return err
 	}
-	if err = a.show(f.asJSON, out, out.write); err == nil && interrupted {
+	if err = a.show(out, out.write); err == nil && interrupted {
 		err = &exitError{exitTryAgain, "interrupted: what is removed stays removed; run the command again for the rest"}
 	}
 	return err
@@ -319,12 +281,11 @@ func (r pruned) write(w io.Writer) error {
 		if len(p.Partitions) == 0 {
 			continue
 		}
-		tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(tw, "  DAY\tFROM\tUNTIL\tMB\tEVENTS")
+		t := newTable(w, "  DAY", "FROM", "UNTIL", "MB", "EVENTS")
 		for _, d := range p.Partitions {
-			fmt.Fprintf(tw, "  %s\t%s\t%s\t%d\t~%d\n", d.Name, d.From.Format(time.RFC3339), d.Until.Format(time.RFC3339), d.Bytes>>20, d.Estimate)
+			t.row("  "+d.Name, d.From.Format(time.RFC3339), d.Until.Format(time.RFC3339), d.Bytes>>20, fmt.Sprintf("~%d", d.Estimate))
 		}
-		if err := tw.Flush(); err != nil {
+		if err := t.Flush(); err != nil {
 			return err
 		}
 	}

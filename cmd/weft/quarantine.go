@@ -29,7 +29,7 @@ type quarantined struct {
 func (a *app) quarantineCommand() *cobra.Command {
 	return a.quarantineOrRelease(&cobra.Command{
 		Use:   "quarantine TYPE:ID",
-		Short: "Let the events of one entity wait until it is released",
+		Short: "Hold back the events of one entity until weft release",
 		Long: `Have the leader lease no more events of one entity; all others go on. It obeys within a
 second; what is in flight settles. The quarantine is kept in Postgres, so it outlives
 restarts and takeovers, until weft release. Works from any host, with or without a leader.
@@ -71,24 +71,22 @@ projection. Exits 0, also when the entity was in no quarantine.`,
 
 func (a *app) quarantineOrRelease(cmd *cobra.Command, do func(context.Context, *pgxpool.Pool, config.Config, outbox.HoldOrder, outbox.Key) (quarantined, error)) *cobra.Command {
 	var (
-		by, why, projection string
-		asJSON              bool
+		who        signature
+		projection string
 	)
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if len(args) != 1 {
-			return usage(cmd, "want one entity, as TYPE:ID")
-		}
-		if kind, id, err := records.Entity(args[0]); err != nil || kind == "" || id.IsZero() {
-			return usage(cmd, fmt.Sprintf("%q is no entity: want TYPE:ID", args[0]))
-		}
-		return signed(cmd, by, why)
-	}
+	cmd.Args = one("one entity, as TYPE:ID")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if kind, id, err := records.Entity(args[0]); err != nil || kind == "" || id.IsZero() || len([]rune(kind)) > outbox.MaxType {
+			return usage(cmd, fmt.Sprintf("%q is no entity: want TYPE:ID, with a type of at most %d characters", args[0], outbox.MaxType))
+		}
+		if err := who.check(cmd); err != nil {
+			return err
+		}
 		return a.writing(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
 			names := cfg.Projections
 			if projection != "" {
-				if !slices.Contains(names, projection) {
-					return usage(cmd, fmt.Sprintf("%q is none of the projections: %s", projection, joined(names)))
+				if err := known(cmd, "projection that runs", projection, names); err != nil {
+					return err
 				}
 				names = []string{projection}
 			}
@@ -102,21 +100,19 @@ func (a *app) quarantineOrRelease(cmd *cobra.Command, do func(context.Context, *
 				if !ok {
 					continue
 				}
-				q, err := do(ctx, pool, cfg, outbox.HoldOrder{Group: cfg.Group, Projection: name, By: by, Why: why}, entity)
+				q, err := do(ctx, pool, cfg, outbox.HoldOrder{Group: cfg.Group, Projection: name, By: who.by, Why: who.why}, entity)
 				if err != nil {
 					return err
 				}
 				q.Projection, q.EntityType, q.EntityID = name, entity.Type, entity.ID.String()
 				out = append(out, q)
 			}
-			return a.show(asJSON, out, func(w io.Writer) error { return writeQuarantined(w, out) })
+			return a.show(out, func(w io.Writer) error { return writeQuarantined(w, out) })
 		})
 	}
 	cmd.Flags().StringVar(&projection, "projection", "", "only for this projection")
-	cmd.Flags().StringVar(&by, "by", "", "who does it (required)")
-	cmd.Flags().StringVar(&why, "why", "", "the reason (required)")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	databaseFlags(cmd, "group", "projections", "env")
+	who.add(cmd, "who does it")
+	a.jsonFlags(cmd, "group", "projections", "env")
 	return cmd
 }
 

@@ -71,13 +71,14 @@ func TestQuarantineAndRelease(t *testing.T) {
 		t.Errorf("audit: got %+v, want both with the entity", r)
 	}
 	for want, args := range map[string][]string{
-		"want one entity, as TYPE:ID":                    {"quarantine", "--by=a", "--why=x"},
-		`"block" is no entity: want TYPE:ID`:             {"quarantine", "block", "--by=a", "--why=x"},
-		`"` + id + `" is no entity: want TYPE:ID`:        {"release", id, "--by=a", "--why=x"},
-		"--by is missing":                                {"quarantine", entity, "--why=x"},
-		"--why is missing":                               {"release", entity, "--by=a"},
-		`"books" is none of the projections: search_ind`: {"quarantine", entity, "--projection=books", "--by=a", "--why=x"},
-		`"7" is no id of an entity here: want a uuid`:    {"quarantine", "block:7", "--by=a", "--why=x"},
+		"want one entity, as TYPE:ID":                                {"quarantine", "--by=a", "--why=x"},
+		`"block" is no entity: want TYPE:ID`:                         {"quarantine", "block", "--by=a", "--why=x"},
+		`"` + id + `" is no entity: want TYPE:ID`:                    {"release", id, "--by=a", "--why=x"},
+		"--by is missing":                                            {"quarantine", entity, "--why=x"},
+		"--why is missing":                                           {"release", entity, "--by=a"},
+		"with a type of at most 50 characters":                       {"quarantine", strings.Repeat("x", 51) + ":7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11", "--by=a", "--why=x"},
+		`"books" is no projection that runs: want one of search_ind`: {"quarantine", entity, "--projection=books", "--by=a", "--why=x"},
+		`"7" is no id of an entity here: want a uuid`:                {"quarantine", "block:7", "--by=a", "--why=x"},
 	} {
 		if r := weft(t, env, args...); r.code != exitUsage || !strings.Contains(r.errOut, want) {
 			t.Errorf("%v: got %+v, want %q", args, r, want)
@@ -129,12 +130,12 @@ func TestThrottle(t *testing.T) {
 		t.Errorf("audit: got %+v, want three entries with their rates", r)
 	}
 	for want, args := range map[string][]string{
-		"want the name of one projection": {"throttle", "--rate=1", "--by=a", "--why=x"},
-		"want either --rate or --off":     {"throttle", name, "--rate=1", "--off", "--by=a", "--why=x"},
-		"--rate 0: want 0.01 to 1e+06":    {"throttle", name, "--rate=0", "--by=a", "--why=x"},
-		"--rate NaN: want 0.01 to 1e+06":  {"throttle", name, "--rate=nan", "--by=a", "--why=x"},
-		"--by is missing":                 {"throttle", name, "--rate=1", "--why=x"},
-		`"books" is none of the projections: search_index_to_elastic, chronicle`: {"throttle", "books", "--off", "--by=a", "--why=x"},
+		"want the name of one projection":  {"throttle", "--rate=1", "--by=a", "--why=x"},
+		"want either --rate or --off":      {"throttle", name, "--rate=1", "--off", "--by=a", "--why=x"},
+		"--rate 0: want 0.01 to 1000000":   {"throttle", name, "--rate=0", "--by=a", "--why=x"},
+		"--rate NaN: want 0.01 to 1000000": {"throttle", name, "--rate=nan", "--by=a", "--why=x"},
+		"--by is missing":                  {"throttle", name, "--rate=1", "--why=x"},
+		`"books" is no projection that runs: want one of search_index_to_elastic, chronicle`: {"throttle", "books", "--off", "--by=a", "--why=x"},
 	} {
 		if r := weft(t, env, args...); r.code != exitUsage || !strings.Contains(r.errOut, want) {
 			t.Errorf("%v: got %+v, want %q", args, r, want)

@@ -1,10 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -26,9 +26,9 @@ func writeRebuild(w io.Writer, s records.Rebuild) error {
 }
 
 type rebuildFlags struct {
-	by, why                      string
-	replacePlain, detach, asJSON bool
-	wait                         time.Duration
+	signature
+	replacePlain, detach bool
+	wait                 time.Duration
 }
 
 func (a *app) rebuildCommand() *cobra.Command {
@@ -57,7 +57,7 @@ and when several shards share the index.`,
   weft rebuild products --by deploy --why "release 12" --detach
   weft rebuild status products
   weft rebuild drop-old products --why "release 12 is good"`,
-		Args: cobra.ArbitraryArgs,
+		Args: one("the name of one projection"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.rebuilding(cmd, args, &f, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name string) error {
 				return a.rebuild(ctx, cfg, pool, name, f)
@@ -66,7 +66,8 @@ and when several shards share the index.`,
 	}
 	cmd.Flags().BoolVar(&f.replacePlain, "replace-plain", false, "delete an index of the configured name for the alias")
 	cmd.Flags().BoolVar(&f.detach, "detach", false, "ask, and do not wait")
-	f.add(cmd)
+	f.addFlags(cmd)
+	a.jsonFlags(cmd, "group", "projections", "env")
 	cmd.AddCommand(a.rebuildStatusCommand())
 	for _, ask := range []rebuildAsk{
 		{outbox.RebuildPause, "pause", "Stop filling and comparing; live events still go to both indexes", "products --why \"peak hours\"", "no rebuild of it goes on"},
@@ -81,27 +82,20 @@ and when several shards share the index.`,
 	return cmd
 }
 
-func (f *rebuildFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.by, "by", "", "who asks (default the OS user)")
+func (f *rebuildFlags) addFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.by, "by", "", "who asks (default user@host)")
 	cmd.Flags().StringVar(&f.why, "why", "", "the reason (required)")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
-	databaseFlags(cmd, "group", "projections", "env")
 }
 
 // rebuilding runs q for a command that asks for something of the named projection.
 func (a *app) rebuilding(cmd *cobra.Command, args []string, f *rebuildFlags, q func(context.Context, config.Config, *pgxpool.Pool, string) error) error {
-	if !cmd.Flags().Changed("by") {
-		f.by = osUser()
-	}
-	if len(args) != 1 {
-		return usage(cmd, "name one projection")
-	}
-	if err := signed(cmd, f.by, f.why); err != nil {
+	f.by = cmp.Or(f.by, person())
+	if err := f.check(cmd); err != nil {
 		return err
 	}
 	return a.writing(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
-		if !slices.Contains(cfg.Projections, args[0]) {
-			return usage(cmd, fmt.Sprintf("projection %q does not run: want one of %s", args[0], strings.Join(cfg.Projections, ", ")))
+		if err := known(cmd, "projection that runs", args[0], cfg.Projections); err != nil {
+			return err
 		}
 		return q(ctx, cfg, pool, args[0])
 	})
@@ -127,7 +121,7 @@ func (a *app) rebuild(ctx context.Context, cfg config.Config, pool *pgxpool.Pool
 		return err
 	}
 	s := records.DescribeRebuild(name, r)
-	if err := a.show(f.asJSON, s, func(w io.Writer) error { return writeRebuild(w, s) }); err != nil {
+	if err := a.show(s, func(w io.Writer) error { return writeRebuild(w, s) }); err != nil {
 		return err
 	}
 	switch {
@@ -178,31 +172,29 @@ func (a *app) awaitRebuild(ctx context.Context, cfg config.Config, pool *pgxpool
 }
 
 func (a *app) rebuildStatusCommand() *cobra.Command {
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "status PROJECTION",
 		Short:   "Show how far the newest rebuild is",
 		Example: "  weft rebuild status products --json",
-		Args:    cobra.ArbitraryArgs,
+		Args:    one("the name of one projection"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usage(cmd, "name one projection")
-			}
 			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
 				r, err := outbox.ReadRebuild(ctx, pool, args[0], cfg.Database.Timeout)
 				if err != nil {
 					return err
 				}
 				if r.Phase == "" {
+					if err := known(cmd, "projection", args[0], cfg.Registry().Names()); err != nil {
+						return err
+					}
 					return &exitError{exitBad, "projection " + args[0] + " was never rebuilt"}
 				}
 				s := records.DescribeRebuild(args[0], r)
-				return a.show(asJSON, s, func(w io.Writer) error { return writeRebuild(w, s) })
+				return a.show(s, func(w io.Writer) error { return writeRebuild(w, s) })
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	databaseFlags(cmd)
+	a.jsonFlags(cmd)
 	return cmd
 }
 
@@ -223,7 +215,7 @@ func (a *app) rebuildAskCommand(ask rebuildAsk) *cobra.Command {
 Exits 3 when it was not seen to be done within --wait (the request stands), 77 when the rebuild
 is in no phase for it.`,
 		Example: "  weft rebuild " + ask.name + " " + ask.example,
-		Args:    cobra.ArbitraryArgs,
+		Args:    one("the name of one projection"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.rebuilding(cmd, args, &f, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name string) error {
 				ok, err := outbox.AskRebuild(ctx, pool, name, ask.ask, f.by, f.why, cfg.Database.Timeout)
@@ -240,14 +232,15 @@ is in no phase for it.`,
 					return err
 				}
 				s := records.DescribeRebuild(name, r)
-				if err := a.show(f.asJSON, s, func(w io.Writer) error { return writeRebuild(w, s) }); err != nil || done {
+				if err := a.show(s, func(w io.Writer) error { return writeRebuild(w, s) }); err != nil || done {
 					return err
 				}
 				return &exitError{exitInconclusive, "the leader has not done it yet, and the request stands: see `weft status`"}
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&f.wait, "wait", 30*time.Second, "how long to wait until the leader has done it")
-	f.add(cmd)
+	durationFlag(cmd, &f.wait, "wait", 30*time.Second, 0, "how long to wait until the leader has done it")
+	f.addFlags(cmd)
+	a.jsonFlags(cmd, "group", "projections", "env")
 	return cmd
 }

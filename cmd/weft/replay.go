@@ -63,9 +63,9 @@ is when the event is processed, under its own version: a replay brings back neit
 older document nor one that has been deleted. Events that were discarded are sent again only
 by their ids, or with --discarded; that undoes the discard.
 
-Lower versions go first, at --rate, and not further ahead of the leader than two seconds
-of that. A few go alone at first; when they all fail again the replay stops, because the
-cause is still there. Interrupt it at any time: what was not sent is still in failed.
+Lower versions go first, at --rate events a second. When as many as go in two seconds are not
+settled yet, it waits for the leader. The first ten go alone; when they all fail again the
+replay stops, because the cause is still there. Interrupt it at any time: what was not sent is still in failed.
 
 Exits 0 when all that was sent is done, or nobody leads; 1 when some failed again, or an
 ID is not in failed; 3 when some were not settled within --wait; 75 when it was
@@ -81,19 +81,12 @@ interrupted.`,
 	}
 	f.addFlags(cmd, "replays", "replayed")
 	f.sel.addDiscarded(cmd)
-	cmd.Flags().IntVar(&f.limit, "limit", 0, "at most this many of each projection, up to 10000 are the lowest versions; 0 for all")
-	cmd.Flags().IntVar(&f.rate, "rate", 500, "events per second; 0 makes all of them pending at once")
-	cmd.Flags().DurationVar(&f.wait, "wait", 30*time.Second, "how long to watch after the last one was sent, until all are settled")
+	countFlag(cmd, &f.limit, "limit", 0, 0, "at most this many of each projection, up to 10000 are the lowest versions; 0 for all")
+	countFlag(cmd, &f.rate, "rate", 500, 0, "events per second; 0 makes all of them pending at once")
+	durationFlag(cmd, &f.wait, "wait", 30*time.Second, 0, "how long to watch after the last one was sent, until all are settled")
 	cmd.Flags().BoolVar(&f.keepGoing, "keep-going", false, "go on although everything fails again")
-	databaseFlags(cmd, "group", "projections", "env")
+	a.jsonFlags(cmd, "group", "projections", "env")
 	return cmd
-}
-
-func (f *replayFlags) check(cmd *cobra.Command, ids []string) error {
-	if f.limit < 0 || f.rate < 0 || f.wait < 0 {
-		return usage(cmd, "--limit, --rate and --wait must not be negative")
-	}
-	return f.letterFlags.check(cmd, ids)
 }
 
 func (a *app) replay(ctx context.Context, cmd *cobra.Command, cfg config.Config, pool *pgxpool.Pool, f replayFlags) error {
@@ -120,7 +113,7 @@ func (a *app) replay(ctx context.Context, cmd *cobra.Command, cfg config.Config,
 		fmt.Fprintf(a.stderr, "weft: %s\n", out.progress())
 		return err
 	}
-	err = a.show(f.asJSON, out, out.write)
+	err = a.show(out, out.write)
 	switch {
 	case err != nil:
 		return err
@@ -166,7 +159,7 @@ func (a *app) dryRun(ctx context.Context, all []*outbox.DeadLetters, sel outbox.
 		would += n
 		out.Projections = append(out.Projections, replayedByProject{Projection: d.Projection(), Matched: n, Outcome: "dry run"})
 	}
-	if f.asJSON {
+	if a.asJSON {
 		return a.json(out)
 	}
 	if err := writeGroups(a.stdout, groups); err != nil {

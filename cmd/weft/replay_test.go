@@ -116,28 +116,38 @@ func TestFailedAndReplayUsage(t *testing.T) {
 	t.Parallel()
 	who := []string{"--by=alice", "--why=x"}
 	for want, args := range map[string][]string{
-		"say which dead letters: ids, --entity, --reason, --since, --until, or --all; see `weft replay --help`":                                  append([]string{"replay"}, who...),
-		"ids, filters and --all exclude each other; see `weft replay --help`":                                                                    append([]string{"replay", "--all", "--reason=es_4xx"}, who...),
-		"--by is missing: say who you are; see `weft replay --help`":                                                                             {"replay", "--all", "--why=x"},
-		"--why is missing: say the reason; see `weft replay --help`":                                                                             {"replay", "--all", "--by=x"},
-		"the reason: must not contain control characters; see `weft replay --help`":                                                              {"replay", "--all", "--by=x", "--why=a\nb"},
-		"--limit, --rate and --wait must not be negative; see `weft replay --help`":                                                              append([]string{"replay", "--all", "--rate=-1"}, who...),
-		"\"x\" is no id of an event: want a UUID or a number; see `weft replay --help`":                                                          append([]string{"replay", "x"}, who...),
-		"--entity \"book:\": the id is missing; see `weft replay --help`":                                                                        append([]string{"replay", "--entity=book:"}, who...),
-		"--entity \":7\": want TYPE:ID, ID or TYPE; see `weft replay --help`":                                                                    append([]string{"replay", "--entity=:7"}, who...),
-		"invalid argument \"-3h\" for \"--since\" flag: want a duration like 90m, or a time like 2026-05-04T03:02:01Z; see `weft replay --help`": append([]string{"replay", "--since=-3h"}, who...),
-		"--reason \"es_400\" is none of the reasons: es_429, es_4xx, es_5xx, es_timeout, es_connect, es_request_error, es_other, db_contention, db_unavailable, deterministic_exception, unknown_exception, none; see `weft failed list --help`": {"failed", "list", "--reason=es_400"},
-		"--limit must be at least 1; see `weft failed list --help`":    {"failed", "list", "--limit=0"},
-		"the id of an event is missing; see `weft failed show --help`": {"failed", "show"},
-		"unexpected argument \"x\"; see `weft failed summary --help`":  {"failed", "summary", "x"},
-		"a command is missing; see `weft failed --help`":               {"failed"},
-		"--limit must be at least 1; see `weft audit --help`":          {"audit", "--limit=0"},
-		"--action \"x\" is none of reclaim, session_ended, resign_requested, replay, discard, pause, resume, throttle, unthrottle, quarantine, release, prune, version_ahead, repair, load, rebuild, rebuild_pause, rebuild_resume, rebuild_abort, rebuild_drop_old, shards_create, shards_move, log_level; see `weft audit --help`": {"audit", "--action=x"},
+		"say which dead letters: ids, --entity, --reason, --since, --until, or --all; see `weft replay --help`":    append([]string{"replay"}, who...),
+		"ids, filters and --all exclude each other; see `weft replay --help`":                                      append([]string{"replay", "--all", "--reason=es_4xx"}, who...),
+		"--by is missing: say who you are; see `weft replay --help`":                                               {"replay", "--all", "--why=x"},
+		"--why is missing: say the reason; see `weft replay --help`":                                               {"replay", "--all", "--by=x"},
+		"the reason: must not contain control characters; see `weft replay --help`":                                {"replay", "--all", "--by=x", "--why=a\nb"},
+		"--rate \"-1\": want at least 0; see `weft replay --help`":                                                 append([]string{"replay", "--all", "--rate=-1"}, who...),
+		"\"x\" is no id of an event: want a UUID or a number; see `weft replay --help`":                            append([]string{"replay", "x"}, who...),
+		"--entity \"book:\": the id is missing; see `weft replay --help`":                                          append([]string{"replay", "--entity=book:"}, who...),
+		"--entity \":7\": want TYPE:ID, ID or TYPE; see `weft replay --help`":                                      append([]string{"replay", "--entity=:7"}, who...),
+		"--since \"-3h\": want a duration like 90m, or a time like 2026-05-04T03:02:01Z; see `weft replay --help`": append([]string{"replay", "--since=-3h"}, who...),
+		"\"es_400\" is no reason: want one of es_429, es_4xx, es_5xx, es_timeout, es_connect, es_request_error, es_other, db_contention, db_unavailable, deterministic_exception, unknown_exception, none; see `weft failed list --help`": {"failed", "list", "--reason=es_400"},
+		"--limit \"0\": want at least 1; see `weft failed list --help`": {"failed", "list", "--limit=0"},
+		"the id of an event is missing; see `weft failed show --help`":  {"failed", "show"},
+		"unexpected argument \"x\"; see `weft failed summary --help`":   {"failed", "summary", "x"},
+		"a command is missing; see `weft failed --help`":                {"failed"},
+		"--limit \"0\": want at least 1; see `weft audit --help`":       {"audit", "--limit=0"},
+		"\"x\" is no action: want one of reclaim, session_ended, resign_requested, replay, discard, pause, resume, throttle, unthrottle, quarantine, release, prune, version_ahead, repair, load, rebuild, rebuild_pause, rebuild_resume, rebuild_abort, rebuild_drop_old, shards_create, shards_move, log_level; see `weft audit --help`": {"audit", "--action=x"},
 	} {
 		r := weft(t, []string{"DATABASE_URL=postgres://127.0.0.1:1/x"}, args...)
 		if r.code != exitUsage || r.errOut != "weft: "+want+"\n" || r.out != "" {
 			t.Errorf("%q: got code %d and %q, want %q", args, r.code, r.errOut, want)
 		}
+	}
+}
+
+// A span of time that ends before it begins selects nothing, and is a mistake.
+func TestSinceIsBeforeUntil(t *testing.T) {
+	t.Parallel()
+	m := newMorgue(t)
+	r := weft(t, m.env, "replay", "--since=2h", "--until=3h", "--by=alice", "--why=x")
+	if r.code != exitUsage || r.errOut != "weft: --since must be earlier than --until; see `weft replay --help`\n" {
+		t.Errorf("got %+v", r)
 	}
 }
 

@@ -1,10 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os/user"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -41,7 +41,6 @@ type resignFlags struct {
 	wait    time.Duration
 	force   bool
 	own     bool
-	asJSON  bool
 }
 
 func (a *app) resignCommand() *cobra.Command {
@@ -57,16 +56,14 @@ Exits 1 when nobody leads or nobody else took over, 3 when the hand-over was not
 within --wait (the request stands), 77 when no standby is there to take over.
 
 With --own it asks only if the instance of this configuration leads (WEFT_INSTANCE, or
---instance), and does nothing otherwise: for what runs before a stop, on leader and
-standby alike.`,
+--instance), and does nothing otherwise. Use it in a script that runs before a stop, on leader
+and standby alike.`,
 		Example: `  weft resign --why "kernel update on host a"
   weft resign --why drill --by alice --wait 5s --json
   WEFT_INSTANCE=a weft resign --own --by deploy --why "new version"`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !cmd.Flags().Changed("by") {
-				f.by = osUser()
-			}
+			f.by = cmp.Or(f.by, person())
 			if err := f.check(cmd); err != nil {
 				return err
 			}
@@ -78,33 +75,18 @@ standby alike.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&f.by, "by", "", "who asks (default the OS user)")
+	cmd.Flags().StringVar(&f.by, "by", "", "who asks (default user@host)")
 	cmd.Flags().StringVar(&f.why, "why", "", "the reason (required)")
-	cmd.Flags().DurationVar(&f.wait, "wait", 30*time.Second, "how long to wait until another instance leads; 0 asks and returns")
+	durationFlag(cmd, &f.wait, "wait", 30*time.Second, 0, "how long to wait until another instance leads; 0 asks and returns")
 	cmd.Flags().BoolVar(&f.force, "force", false, "ask although no standby was seen")
 	cmd.Flags().BoolVar(&f.own, "own", false, "ask only if the instance of this configuration leads")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
-	databaseFlags(cmd, "group", "instance", "env")
+	a.jsonFlags(cmd, "group", "instance", "env")
 	return cmd
 }
 
-// osUser returns nothing when the system does not know who we are; --by is needed then.
-func osUser() string {
-	u, err := user.Current()
-	if err != nil {
-		return ""
-	}
-	return u.Username
-}
-
 func (f resignFlags) check(cmd *cobra.Command) error {
-	switch {
-	case f.why == "":
+	if f.why == "" {
 		return usage(cmd, "--why is missing: say why the leader is to hand over")
-	case f.by == "":
-		return usage(cmd, "--by is missing: say who asks")
-	case f.wait < 0:
-		return usage(cmd, "--wait must not be negative")
 	}
 	if err := (leader.Resignation{By: f.by, Why: f.why}).Validate(); err != nil {
 		return usage(cmd, err.Error())
@@ -133,7 +115,7 @@ func (a *app) resign(ctx context.Context, cfg config.Config, pool *pgxpool.Pool,
 	if f.wait > 0 {
 		outcome = awaitTakeover(ctx, pool, cfg.Group, f.wait, &r)
 	}
-	if err := a.showResignation(r, f.asJSON); err != nil {
+	if err := a.showResignation(r); err != nil {
 		return err
 	}
 	return outcome
@@ -222,8 +204,8 @@ func notSeen(ctx context.Context, pool *pgxpool.Pool, r resignation, wait time.D
 		from.Instance, wait, from.Epoch)}
 }
 
-func (a *app) showResignation(r resignation, asJSON bool) error {
-	if asJSON {
+func (a *app) showResignation(r resignation) error {
+	if a.asJSON {
 		return a.json(r)
 	}
 	line := fmt.Sprintf("%s, epoch %d, was asked to hand over", r.From.Instance, r.From.Epoch)

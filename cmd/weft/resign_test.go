@@ -174,13 +174,12 @@ func TestResignRefuses(t *testing.T) {
 		}
 	})
 	for want, args := range map[string][]string{
-		"--why is missing: say why the leader is to hand over":                     {},
-		"--by is missing: say who asks":                                            {"--why=x", "--by="},
-		"--wait must not be negative":                                              {"--why=x", "--wait=-1s"},
-		"the reason: must not contain control characters":                          {"--why=a\nb"},
-		"who asks: must not be longer than 120 characters":                         {"--why=x", "--by=" + strings.Repeat("x", 121)},
-		`invalid argument "soon" for "--wait" flag: time: invalid duration "soon"`: {"--why=x", "--wait=soon"},
-		`unexpected argument "a"`:                                                  {"a"},
+		"--why is missing: say why the leader is to hand over":    {},
+		`--wait "-1s": want at least 0s`:                          {"--why=x", "--wait=-1s"},
+		"the reason: must not contain control characters":         {"--why=a\nb"},
+		"who asks: must not be longer than 120 characters":        {"--why=x", "--by=" + strings.Repeat("x", 121)},
+		`--wait "soon": want a duration such as 500ms, 30s or 5m`: {"--why=x", "--wait=soon"},
+		`unexpected argument "a"`:                                 {"a"},
 	} {
 		r := weft(t, nil, append([]string{"resign"}, args...)...)
 		if want = "weft: " + want + "; see `weft resign --help`\n"; r.code != exitUsage || r.errOut != want {

@@ -30,8 +30,8 @@ shutdown grace, then the lock is freed. A second signal leaves at once.
 
 SIGHUP reads the configuration anew, and the files that it names: passwords, tokens, keys
 and certificates are taken up without a change of leadership, and so is the log's level.
-What cannot be read, or is refused by a server, leaves the old in force. Other settings
-take a restart.`,
+A value that cannot be read, or that a server refuses, leaves the old one in force. Other
+settings take a restart.`,
 		Example: `  weft run
   weft run --config weft.yaml --check-config
   WEFT_INSTANCE=b OUTBOX_METRICS_PORT=9110 weft run`,

@@ -40,16 +40,18 @@ func (s *selection) addDiscarded(cmd *cobra.Command) {
 // parse reads ids and flags, or says what is wrong with them.
 func (s *selection) parse(cmd *cobra.Command, ids []string) error {
 	for _, text := range ids {
-		id, ok := records.EventID(text)
-		if !ok {
-			return usage(cmd, fmt.Sprintf("%q is no id of an event: want a UUID or a number", text))
+		id, err := eventID(cmd, text)
+		if err != nil {
+			return err
 		}
 		if !slices.Contains(s.ids, id) {
 			s.ids = append(s.ids, id)
 		}
 	}
-	if s.reason != "" && s.reason != outbox.NoReason && !slices.Contains(outbox.Reasons(), outbox.Reason(s.reason)) {
-		return usage(cmd, fmt.Sprintf("--reason %q is none of the reasons: %s, %s", s.reason, joined(outbox.Reasons()), outbox.NoReason))
+	if s.reason != "" {
+		if err := known(cmd, "reason", outbox.Reason(s.reason), append(outbox.Reasons(), outbox.NoReason)); err != nil {
+			return err
+		}
 	}
 	if s.entity == "" {
 		return nil
@@ -108,21 +110,18 @@ func (s *selection) fits(cmd *cobra.Command, all []*outbox.DeadLetters) error {
 
 // letterFlags are the flags of a command that changes dead letters.
 type letterFlags struct {
-	sel     selection
-	all     bool
-	by, why string
-	dryRun  bool
-	asJSON  bool
+	sel selection
+	all bool
+	signature
+	dryRun bool
 }
 
 // addFlags gets what the command does, as "replays" and "replayed".
 func (f *letterFlags) addFlags(cmd *cobra.Command, does, done string) {
 	f.sel.addFlags(cmd)
 	cmd.Flags().BoolVar(&f.all, "all", false, "all dead letters of the projections")
-	cmd.Flags().StringVar(&f.by, "by", "", "who "+does+" (required)")
-	cmd.Flags().StringVar(&f.why, "why", "", "the reason (required)")
+	f.add(cmd, "who "+does)
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would be "+done+", and change nothing")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
 }
 
 func (f *letterFlags) check(cmd *cobra.Command, ids []string) error {
@@ -135,7 +134,7 @@ func (f *letterFlags) check(cmd *cobra.Command, ids []string) error {
 	if f.dryRun {
 		return nil
 	}
-	return signed(cmd, f.by, f.why)
+	return f.signature.check(cmd)
 }
 
 // changing makes the RunE of a command that changes dead letters.
@@ -149,20 +148,6 @@ func (a *app) changing(check func(*cobra.Command, []string) error,
 			return change(ctx, cmd, cfg, pool)
 		})
 	}
-}
-
-// signed wants a name and a reason that the audit can keep.
-func signed(cmd *cobra.Command, by, why string) error {
-	switch {
-	case by == "":
-		return usage(cmd, "--by is missing: say who you are")
-	case why == "":
-		return usage(cmd, "--why is missing: say the reason")
-	}
-	if err := (outbox.LetterOrder{By: by, Why: why}).Validate(); err != nil {
-		return usage(cmd, err.Error())
-	}
-	return nil
 }
 
 func joined[S ~string](all []S) string {
@@ -187,6 +172,9 @@ func (s *selection) open(ctx context.Context, cmd *cobra.Command, pool *pgxpool.
 		return nil, sel, err
 	}
 	sel.Since, sel.Until = s.since.Resolve(now), s.before.Resolve(now)
+	if s.since.Given() && s.before.Given() && !sel.Since.Before(sel.Until) {
+		return nil, sel, usage(cmd, "--since must be earlier than --until")
+	}
 	var all []*outbox.DeadLetters
 	for _, name := range cfg.Projections {
 		d, err := outbox.OpenDeadLetters(ctx, pool, cfg.Registry().Table(name), name, cfg.Database.Timeout)

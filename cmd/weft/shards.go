@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -84,12 +83,7 @@ it needs with ` + "`weft migrate grant ROLE`" + `, and the application what it n
 deal out: it needs no right on a shard.`,
 		Example: `  weft shards create 8
   weft shards create 4 --shards-prefix search_ --by alice`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usage(cmd, "want the number of shards")
-			}
-			return nil
-		},
+		Args: one("the number of shards"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			count, err := strconv.Atoi(args[0])
 			if err != nil || count < 2 {
@@ -100,7 +94,7 @@ deal out: it needs no right on a shard.`,
 				return err
 			}
 			cfg.Shards.Count = count
-			spec := migrations.ShardsSpec{By: cmp.Or(by, a.person()), Why: strings.Join([]string{cmd.CommandPath(), args[0]}, " ")}
+			spec := migrations.ShardsSpec{By: cmp.Or(by, person()), Why: strings.Join([]string{cmd.CommandPath(), args[0]}, " ")}
 			for n := range count {
 				one, err := shards.Config(cfg, n)
 				if err != nil {
@@ -120,7 +114,7 @@ deal out: it needs no right on a shard.`,
 		},
 	}
 	cmd.Flags().StringVar(&by, "by", "", "who makes them (default user@host)")
-	cmd.Flags().DurationVar(&wait, "wait", 5*time.Minute, "longest wait for a lock that another session holds")
+	lockWait(cmd, &wait)
 	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "shards.prefix", "env")
 	return cmd
 }
@@ -140,7 +134,6 @@ type shardRow struct {
 }
 
 func (a *app) shardsList() *cobra.Command {
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the shards, and who leads each",
@@ -168,7 +161,7 @@ func (a *app) shardsList() *cobra.Command {
 				}
 				rows = append(rows, row)
 			}
-			err = a.show(asJSON, rows, func(w io.Writer) error { return writeShards(w, rows) })
+			err = a.show(rows, func(w io.Writer) error { return writeShards(w, rows) })
 			if err == nil && code != exitOK {
 				err = &exitError{code, "not all shards could be read: see above"}
 			}
@@ -181,7 +174,7 @@ func (a *app) shardsList() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&a.asJSON, "json", false, "print JSON")
 	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "group", "shards.count", "shards.prefix", "shards.servers")
 	return cmd
 }
@@ -240,15 +233,14 @@ func elsewhere(shard string, away *migrations.Away) error {
 }
 
 func writeShards(w io.Writer, rows []shardRow) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "SHARD\tLEADER\tEPOCH\tSCHEMA\tGROUP\tSERVER")
+	t := newTable(w, "SHARD", "LEADER", "EPOCH", "SCHEMA", "GROUP", "SERVER")
 	for _, r := range rows {
 		if r.Error != "" {
 			r.Leader = "unknown"
 		}
-		fmt.Fprintf(tw, "%d\t%s\t%d\t%s\t%s\t%s\n", r.Shard, records.Dash(r.Leader), r.Epoch, r.Schema, r.Group, r.Server)
+		t.row(r.Shard, records.Dash(r.Leader), r.Epoch, r.Schema, r.Group, r.Server)
 	}
-	return tw.Flush()
+	return t.Flush()
 }
 
 // eachShard runs f with the settings of each shard in turn, or of the one that --shard names; without
@@ -270,14 +262,13 @@ func (a *app) eachShard(cmd *cobra.Command, f func(config.Config) error) error {
 	ctx, stop := interruptible(cmd.Context()) // what f is interrupted by ends the loop, too
 	defer stop()
 	cmd.SetContext(ctx)
-	asJSON := cmd.Flags().Lookup("json")
 	code, last := exitOK, chosen[len(chosen)-1]
 	for _, n := range chosen {
 		one, err := shards.Config(cfg, n)
 		if err != nil {
 			return err
 		}
-		if len(chosen) > 1 && (asJSON == nil || asJSON.Value.String() != "true") {
+		if len(chosen) > 1 && !a.asJSON {
 			fmt.Fprintf(a.stdout, "shard %d: schema %s, group %s\n", n, shards.Schema(cfg, n), one.Group)
 		}
 		err = faultOf(one, f(one))
@@ -327,7 +318,7 @@ func chosenShards(cmd *cobra.Command, cfg config.Config) (chosen []int, err erro
 	}
 	switch {
 	case given && cfg.Shards.Count <= 1:
-		return nil, usage(cmd, "--shard takes several shards: set WEFT_SHARDS to their number")
+		return nil, usage(cmd, "--shard is for several shards, and there is one: set WEFT_SHARDS to as many as weft shards create has made")
 	case cfg.Shards.Count <= 1:
 		return nil, nil
 	case belongs(cmd, notOfShards):

@@ -51,7 +51,7 @@ type movedTable struct {
 type moveFlags struct {
 	to, toFile, by, why string
 	wait                time.Duration
-	dryRun, asJSON      bool
+	dryRun              bool
 }
 
 const longShardsMove = `Move shard N to another PostgreSQL server, or to another database: all rows of its schema, its
@@ -79,14 +79,9 @@ func (a *app) shardsMove() *cobra.Command {
 		Long:  longShardsMove,
 		Example: `  weft shards move 3 --to postgres://owner@db2/shop --dry-run
   weft shards move 3 --to-file /etc/weft/db2.url --by alice --why "db1 is full"`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usage(cmd, "want the number of the shard, counted from 0")
-			}
-			return nil
-		},
+		Args: one("the number of the shard, counted from 0"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.by = cmp.Or(f.by, a.person())
+			f.by = cmp.Or(f.by, person())
 			f.why = cmp.Or(f.why, cmd.CommandPath()+" "+args[0])
 			cfg, o, err := a.moveOptions(cmd, args[0], f)
 			if err != nil {
@@ -99,9 +94,9 @@ func (a *app) shardsMove() *cobra.Command {
 	cmd.Flags().StringVar(&f.toFile, "to-file", "", "`file` that holds that URL")
 	cmd.Flags().StringVar(&f.by, "by", "", "who moves it (default user@host)")
 	cmd.Flags().StringVar(&f.why, "why", "", "the reason (default the command)")
-	cmd.Flags().DurationVar(&f.wait, "wait", 5*time.Minute, "longest wait for a lock that another session holds, and for the leader to hand over")
+	durationFlag(cmd, &f.wait, "wait", 5*time.Minute, 0, "longest wait for a lock that another session holds, and for the leader to hand over")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "check everything, print the plan, and change nothing")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&a.asJSON, "json", false, "print JSON")
 	config.AddFlags(cmd.Flags(), "database.url", "database.password", "database.timeout", "group", "shards.count", "shards.prefix", "shards.servers", "env")
 	return cmd
 }
@@ -134,8 +129,6 @@ func (a *app) moveOptions(cmd *cobra.Command, number string, f moveFlags) (cfg c
 		return cfg, o, oneShard(cmd)
 	case err != nil || n < 0 || n >= cfg.Shards.Count:
 		return cfg, o, usage(cmd, fmt.Sprintf("%q: want the number of a shard, 0 to %d", number, cfg.Shards.Count-1))
-	case f.wait < 0:
-		return cfg, o, usage(cmd, "--wait must not be negative")
 	}
 	if err := (leader.Resignation{By: f.by, Why: f.why}).Validate(); err != nil {
 		return cfg, o, usage(cmd, err.Error())
@@ -210,7 +203,7 @@ func (a *app) moveShard(cmd *cobra.Command, there config.Config, o move.Options,
 	row := movedShard{Shard: o.Shard, Schema: o.Schema, Group: o.Group, State: "planned",
 		From: movedServer{plan.From.Address, plan.From.Version}, To: movedServer{plan.To.Address, plan.To.Version}}
 	row.fill(plan.Tables)
-	if !f.asJSON {
+	if !a.asJSON {
 		if err := writePlan(a.stdout, o, plan); err != nil {
 			return err
 		}
@@ -219,7 +212,7 @@ func (a *app) moveShard(cmd *cobra.Command, there config.Config, o move.Options,
 		if plan.Done {
 			row.State = "there"
 		}
-		return a.showMoved(row, there, o, f)
+		return a.showMoved(row, there, o)
 	}
 	m := newMeter(a.stderr, fmt.Sprintf("shard %d", o.Shard))
 	o.Progress = func(p move.Progress) {
@@ -240,7 +233,7 @@ func (a *app) moveShard(cmd *cobra.Command, there config.Config, o move.Options,
 	}
 	row.fill(result.Tables)
 	row.Epoch, row.Copied, row.Waited, row.Bytes = result.Epoch, result.Copied.Seconds(), result.Waited.Seconds(), result.Bytes
-	return a.showMoved(row, there, o, f)
+	return a.showMoved(row, there, o)
 }
 
 // moveFailed says how a move ended that did not.
@@ -296,8 +289,8 @@ func writePlan(w io.Writer, o move.Options, p *move.Plan) error {
 	return tw.Flush()
 }
 
-func (a *app) showMoved(row movedShard, there config.Config, o move.Options, f moveFlags) error {
-	if f.asJSON {
+func (a *app) showMoved(row movedShard, there config.Config, o move.Options) error {
+	if a.asJSON {
 		return a.json(row)
 	}
 	w := a.stdout

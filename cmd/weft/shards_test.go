@@ -101,7 +101,7 @@ func TestShards(t *testing.T) {
 	if r := weft(t, append(env, "WEFT_SHARDS_INDEXES=own"), "rebuild", "search_index_to_elastic", "--why", "x", "--detach"); r.code != 0 || strings.Count(r.out, "requested") != 3 {
 		t.Errorf("rebuild with an index for each shard: got %+v, want three requests", r)
 	}
-	if r := weft(t, env[:1], "status", "--shard", "0"); r.code != exitUsage || !strings.Contains(r.errOut, "set WEFT_SHARDS to their number") {
+	if r := weft(t, env[:1], "status", "--shard", "0"); r.code != exitUsage || !strings.Contains(r.errOut, "set WEFT_SHARDS to as many as weft shards create has made") {
 		t.Errorf("--shard without shards: got %+v", r)
 	}
 }

@@ -13,7 +13,6 @@ import (
 )
 
 func (a *app) statusCommand() *cobra.Command {
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show who leads and how far the projections are",
@@ -41,7 +40,7 @@ weft_isolated_entities only.`,
 				if err != nil {
 					return err
 				}
-				err = a.show(asJSON, st, func(w io.Writer) error { return writeStatus(w, st) })
+				err = a.show(st, func(w io.Writer) error { return writeStatus(w, st) })
 				if err != nil {
 					return err
 				}
@@ -56,7 +55,6 @@ weft_isolated_entities only.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	databaseFlags(cmd, "group", "projections", "outbox.max_processing")
+	a.jsonFlags(cmd, "group", "projections", "outbox.max_processing")
 	return cmd
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/records"
@@ -15,29 +14,27 @@ func writeStatus(w io.Writer, st records.Status) error {
 	fmt.Fprintf(w, "group   %s (lock key %d)\n", st.Group, st.LockKey)
 	fmt.Fprintf(w, "leader  %s\n", st.LeaderLine())
 
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "\nINSTANCE\tROLE\tHOST\tPID\tVERSION\tUPTIME\tSEEN\tHTTP")
+	t := newTable(w, "\nINSTANCE", "ROLE", "HOST", "PID", "VERSION", "UPTIME", "SEEN", "HTTP")
 	for _, i := range st.Instances {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%s\t%s\t%s ago\t%s\n", i.Name, i.Role, i.Host, i.PID, i.Version,
-			records.Span(i.UptimeSecs), records.Span(i.SeenAgo), records.Dash(i.HTTPAddr))
+		t.row(i.Name, i.Role, i.Host, i.PID, i.Version, records.Span(i.UptimeSecs), records.Span(i.SeenAgo)+" ago", records.Dash(i.HTTPAddr))
 	}
 	if len(st.Instances) == 0 {
-		fmt.Fprintln(tw, "none was seen")
+		t.row("none was seen")
 	}
-	if err := tw.Flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 
-	fmt.Fprintln(tw, "\nPROJECTION\tREADY\tWAITING\tPUT OFF\tIN FLIGHT\tOTHERS\tSTUCK\tFAILED\tDISCARDED\tDONE\tLAG\tOLDEST\tNEXT RETRY\tLAST SETTLE")
+	t.row("\nPROJECTION", "READY", "WAITING", "PUT OFF", "IN FLIGHT", "OTHERS", "STUCK", "FAILED", "DISCARDED", "DONE", "LAG", "OLDEST", "NEXT RETRY", "LAST SETTLE")
 	for _, p := range st.Projections {
 		oldest := "-"
 		if p.Lag > 0 {
 			oldest = records.Span(p.OldestSecs)
 		}
-		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%s\t%d\t%d\t%d\t%d\t~%d\t%d\t%s\t%s\t%s\n", p.Projection, p.Pending, max(0, p.Retrying-p.PutOff), p.PutOff,
-			p.Flight(), p.Foreign, p.Stuck, p.Failed, p.Discarded, p.DoneEstimate, p.Lag, oldest, p.NextRetry(), p.LastSettle())
+		t.row(p.Projection, p.Pending, max(0, p.Retrying-p.PutOff), p.PutOff, p.Flight(), p.Foreign, p.Stuck, p.Failed, p.Discarded,
+			fmt.Sprintf("~%d", p.DoneEstimate), p.Lag, oldest, p.NextRetry(), p.LastSettle())
 	}
-	if err := tw.Flush(); err != nil {
+	if err := t.Flush(); err != nil {
 		return err
 	}
 	for _, p := range st.Projections {

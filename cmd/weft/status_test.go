@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -203,6 +204,24 @@ func TestStatusShowsOneLeader(t *testing.T) {
 	} {
 		if got := records.ElectionStatus(tc.state, []leader.Instance{tc.seen}).Instances[0].Role; got != tc.want {
 			t.Errorf("%s: got %s, want %s", name, got, tc.want)
+		}
+	}
+}
+
+// The tour shows the columns that weft status has.
+func TestTourHasTheColumnsOfStatus(t *testing.T) {
+	t.Parallel()
+	tour, err := os.ReadFile("../../docs/tour.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := writeStatus(&out, records.Status{Projections: []records.Projection{{Projection: "chronicle_events_to_entries"}}}); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out.String()) {
+		if strings.HasPrefix(line, "PROJECTION ") && !strings.Contains(string(tour), line) {
+			t.Errorf("docs/tour.md lacks the line %q", line)
 		}
 	}
 }

@@ -38,17 +38,11 @@ database has it, and again every two seconds until q, Escape or Ctrl-C. Counts e
 so that it costs the same with any backlog; lag shows how fast it grows or shrinks. It works
 from any host, and when it loses Postgres it says so and goes on.
 
-Where the output is no terminal it prints once. Its JSON is that of weft status and
-weft history.`,
+Where the output is no terminal it prints once. For JSON use weft status and weft history.`,
 		Example: `  weft top
   weft top --every 10s
   weft top --once | head -20`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if every < topFastest {
-				return usage(cmd, fmt.Sprintf("--every must be at least %v", topFastest))
-			}
-			return noArgs(cmd, args)
-		},
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
 				ctx, stop := interruptible(ctx)
@@ -66,7 +60,7 @@ weft history.`,
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&every, "every", 2*time.Second, "read again after this long")
+	durationFlag(cmd, &every, "every", 2*time.Second, topFastest, "read again after this long")
 	cmd.Flags().BoolVar(&once, "once", false, "print once and end")
 	databaseFlags(cmd, "group", "projections", "outbox.max_processing")
 	return cmd

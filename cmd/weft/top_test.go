@@ -113,7 +113,7 @@ func TestTopWithoutTerminal(t *testing.T) {
 	if strings.Contains(r.out, "\x1b") {
 		t.Errorf("escapes without a terminal: %q", r.out)
 	}
-	if r := weft(t, m.env, "top", "--every=1ms"); r.code != exitUsage || !strings.Contains(r.errOut, "--every must be at least 500ms") {
+	if r := weft(t, m.env, "top", "--every=1ms"); r.code != exitUsage || !strings.Contains(r.errOut, `--every "1ms": want at least 500ms`) {
 		t.Errorf("got %+v, want a refusal", r)
 	}
 }

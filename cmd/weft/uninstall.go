@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -20,7 +19,7 @@ type uninstalled struct {
 }
 
 func (a *app) uninstallCommand() *cobra.Command {
-	var dropData, yes, asJSON bool
+	var dropData, yes bool
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove weft from the database, and say what stays behind",
@@ -53,14 +52,13 @@ is gone ten seconds later.`,
 					"the roles of Postgres, and their rights on the tables that stay",
 					"configuration files, systemd units and packages on the hosts",
 				}}
-				return a.show(asJSON, out, out.write)
+				return a.show(out, out.write)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&dropData, "drop-data", false, "drop the outbox tables and their histories, too")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do it")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	databaseFlags(cmd, "env")
+	a.jsonFlags(cmd, "env")
 	return cmd
 }
 
@@ -69,11 +67,15 @@ func (u uninstalled) write(w io.Writer) error {
 		_, err := fmt.Fprintln(w, "nothing to do: weft is not in this schema")
 		return err
 	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := newTable(w)
 	list := func(head string, items []migrations.UninstallItem) {
-		fmt.Fprintln(tw, head)
+		t.row(head)
 		for _, i := range items {
-			fmt.Fprintf(tw, "  %s\t%s\t%s\n", i.Kind, records.Plain(i.Name), i.Note)
+			cells := []any{"  " + i.Kind, records.Plain(i.Name), i.Note}
+			if i.Note == "" { // else the names are filled up with spaces
+				cells = cells[:2]
+			}
+			t.row(cells...)
 		}
 	}
 	if u.Done {
@@ -83,10 +85,10 @@ func (u uninstalled) write(w io.Writer) error {
 	}
 	list("stays", u.Stays)
 	for _, text := range u.Elsewhere {
-		fmt.Fprintf(tw, "  elsewhere\t%s\t\n", text)
+		t.row("  elsewhere", text)
 	}
 	if !u.Done {
-		fmt.Fprintln(tw, "Nothing was changed: give --yes to do it.")
+		t.row("Nothing was changed: give --yes to do it.")
 	}
-	return tw.Flush()
+	return t.Flush()
 }

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -25,10 +23,10 @@ import (
 )
 
 type verifyFlags struct {
-	rate                         int
-	settle                       time.Duration
-	deep, repair, resume, asJSON bool
-	by, why                      string
+	rate                 int
+	settle               time.Duration
+	deep, repair, resume bool
+	signature
 }
 
 const (
@@ -54,8 +52,8 @@ pipeline has nothing open of the entity, and only then it counts:
   corrupt    row and document have the same version, and differ
   misplaced  the document is on a shard where nobody looks for it
 
---repair has what differs written anew, or deleted, by the leader: it writes events and waits
-until they are settled and the documents are right. Who did it and why is kept in weft_audit.
+With --repair the leader writes anew, or deletes, what differs: the command writes events and
+waits until they are settled and the documents are right. Who did it and why is kept in weft_audit.
 Documents ahead of their rows are overtaken where weft outbox create has made the outbox;
 elsewhere the command says what to do. Run a repair as the owner of the outbox.
 
@@ -83,26 +81,21 @@ interrupted.`,
 			})
 		},
 	}
-	cmd.Flags().IntVar(&f.rate, "rate", 0, "most rows and documents a second; 0 for no limit")
-	cmd.Flags().DurationVar(&f.settle, "settle", verify.DefaultSettle, "how long the events of an entity may take to settle")
+	countFlag(cmd, &f.rate, "rate", 0, 0, "most rows and documents a second; 0 for no limit")
+	durationFlag(cmd, &f.settle, "settle", verify.DefaultSettle, time.Millisecond, "how long the events of an entity may take to settle")
 	cmd.Flags().BoolVar(&f.deep, "deep", false, "name the fields in which documents differ")
 	cmd.Flags().BoolVar(&f.repair, "repair", false, "have what differs written anew; takes --by and --why")
 	cmd.Flags().StringVar(&f.by, "by", "", "who repairs")
 	cmd.Flags().StringVar(&f.why, "why", "", "the reason")
 	cmd.Flags().BoolVar(&f.resume, "resume", false, "go on where an interrupted comparison has ended")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print JSON")
-	databaseFlags(cmd, "projections", "elastic.url", "elastic.timeout", "env")
+	a.jsonFlags(cmd, "projections", "elastic.url", "elastic.timeout", "env")
 	return cmd
 }
 
 func (f *verifyFlags) check(cmd *cobra.Command) error {
 	switch {
-	case f.rate < 0:
-		return usage(cmd, "--rate must not be negative")
-	case f.settle <= 0:
-		return usage(cmd, "--settle must be positive")
 	case f.repair:
-		return signed(cmd, f.by, f.why)
+		return f.signature.check(cmd)
 	case f.by != "" || f.why != "":
 		return usage(cmd, "--by and --why belong to --repair")
 	}
@@ -114,8 +107,8 @@ func (a *app) verify(ctx context.Context, cmd *cobra.Command, cfg config.Config,
 		names = cfg.Projections
 	}
 	for _, name := range names {
-		if known := cfg.Registry().Names(); !slices.Contains(known, name) {
-			return usage(cmd, fmt.Sprintf("there is no projection %q: want one of %s", name, strings.Join(known, ", ")))
+		if err := known(cmd, "projection", name, cfg.Registry().Names()); err != nil {
+			return err
 		}
 	}
 	target, err := daemon.ElasticConfig(cfg.Elastic)
@@ -138,7 +131,7 @@ func (a *app) verify(ctx context.Context, cmd *cobra.Command, cfg config.Config,
 	if err != nil && ctx.Err() == nil {
 		return err
 	}
-	if err := a.show(f.asJSON, reports, func(w io.Writer) error { return writeReports(w, reports) }); err != nil {
+	if err := a.show(reports, func(w io.Writer) error { return writeReports(w, reports) }); err != nil {
 		return err
 	}
 	if err != nil {
@@ -194,7 +187,7 @@ func verdictOf(reports []verify.Report) error {
 	}
 	switch {
 	case wrong > repaired:
-		return &exitError{exitBad, fmt.Sprintf("%d documents differ from their rows", wrong-repaired)}
+		return &exitError{exitBad, fmt.Sprintf("%d documents differ from their rows; `weft verify --repair` has them written anew", wrong-repaired)}
 	case unsettled > 0:
 		return &exitError{exitInconclusive, fmt.Sprintf("%d entities had events that did not settle: is there a leader? see weft status", unsettled)}
 	}
@@ -202,12 +195,10 @@ func verdictOf(reports []verify.Report) error {
 }
 
 func writeReports(w io.Writer, reports []verify.Report) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "PROJECTION\tROWS\tDOCUMENTS\tMISSING\tEXTRA\tSTALE\tAHEAD\tCORRUPT\tMISPLACED\tREPAIRED\tFAILED\tUNSETTLED\tTOOK")
+	t := newTable(w, "PROJECTION", "ROWS", "DOCUMENTS", "MISSING", "EXTRA", "STALE", "AHEAD", "CORRUPT", "MISPLACED", "REPAIRED", "FAILED", "UNSETTLED", "TOOK")
 	for i := range reports {
 		r := &reports[i]
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", r.Projection, r.Rows, r.Documents, r.Missing, r.Extra, r.Stale, r.Ahead, r.Corrupt,
-			r.Misplaced, r.Repaired, r.Failed, r.Unsettled, records.Span(float64(r.DurationMS)/1000))
+		t.row(r.Projection, r.Rows, r.Documents, r.Missing, r.Extra, r.Stale, r.Ahead, r.Corrupt, r.Misplaced, r.Repaired, r.Failed, r.Unsettled, records.Span(float64(r.DurationMS)/1000))
 	}
 	if err := t.Flush(); err != nil {
 		return err

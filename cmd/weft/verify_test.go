@@ -363,12 +363,12 @@ func TestVerifyTellsWhatItCannot(t *testing.T) {
 		t.Errorf("without a leader: got %+v", r)
 	}
 	for args, want := range map[string]string{
-		"verify nonsense":         `there is no projection "nonsense"`,
+		"verify nonsense":         `"nonsense" is no projection: want one of chron`,
 		"verify --repair --why x": "--by is missing: say who you are",
 		"verify --repair --by x":  "--why is missing: say the reason",
 		"verify --by x":           "--by and --why belong to --repair",
-		"verify --rate -1":        "--rate must not be negative",
-		"verify --settle 0s":      "--settle must be positive",
+		"verify --rate -1":        `--rate "-1": want at least 0`,
+		"verify --settle 0s":      `--settle "0s": want at least 1ms`,
 	} {
 		if r := weft(t, s.env, strings.Fields(args)...); r.code != exitUsage || !strings.Contains(r.errOut, want) {
 			t.Errorf("%s: got %+v, want %q", args, r, want)

@@ -51,20 +51,19 @@ func readBuild() build {
 }
 
 func (a *app) versionCommand(b build) *cobra.Command {
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "version",
 		Short:   "Print which build this is",
 		Example: "  weft version --json",
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if asJSON {
+			if a.asJSON {
 				return json.NewEncoder(a.stdout).Encode(b)
 			}
 			_, err := fmt.Fprintln(a.stdout, b)
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&a.asJSON, "json", false, "print JSON")
 	return cmd
 }

@@ -31,19 +31,16 @@ const (
 )
 
 func (a *app) waitCommand() *cobra.Command {
-	var (
-		timeout time.Duration
-		asJSON  bool
-	)
+	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "wait ID",
 		Short: "Wait until an event is settled",
-		Long: `Wait until an event is done or failed, to read what one has written: once it is done, the
-destination has the entity as it was then, or newer. ID is the id of the outbox row. It looks
+		Long: `Wait until an event is done or failed, so that a script can read what it has written: once the
+event is done, the destination has the entity as it was then, or newer. ID is the id of the outbox row. It looks
 by the primary key, at first every 10 ms, then every quarter of a second.
 
 Call it after the commit that wrote the event. Where finished events leave the table
-(outbox.finished), an event that is not there counts as done, also one that never was. Where
+(outbox.finished), an event that is not there counts as done, even one that never was. Where
 they stay, it waits for the event to appear.
 
 An application asks Postgres instead: select weft_settled('search_outbox_events', 'ID'). It
@@ -56,20 +53,12 @@ get by id at once.
 Exits 0 when the event is done; 1 when it has failed; 3 when it was not settled in time.`,
 		Example: `  weft wait 7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11
   weft wait 4711 --timeout 5s --json`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usage(cmd, "want the id of one event")
-			}
-			if _, ok := records.EventID(args[0]); !ok {
-				return usage(cmd, fmt.Sprintf("%q is no id of an event: want a UUID or a number", args[0]))
-			}
-			if timeout < 0 {
-				return usage(cmd, "--timeout must not be negative")
-			}
-			return nil
-		},
+		Args: one("the id of one event"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			id, _ := records.EventID(args[0])
+			id, err := eventID(cmd, args[0])
+			if err != nil {
+				return err
+			}
 			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
 				ctx, stop := interruptible(ctx)
 				defer stop()
@@ -84,16 +73,15 @@ Exits 0 when the event is done; 1 when it has failed; 3 when it was not settled 
 				if err != nil {
 					return err
 				}
-				if err := a.show(asJSON, out, out.write); err != nil {
+				if err := a.show(out, out.write); err != nil {
 					return err
 				}
 				return out.verdict()
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "give up after this long")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	databaseFlags(cmd, "projections", "outbox.finished")
+	durationFlag(cmd, &timeout, "timeout", 30*time.Second, 0, "give up after this long")
+	a.jsonFlags(cmd, "projections", "outbox.finished")
 	return cmd
 }
 

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -68,12 +69,12 @@ func (o *Observer) DatabaseAnswers() {
 }
 
 // Foreign records that another worker claims events of the table, or no longer does.
-func (o *Observer) Foreign(yes bool) {
+func (o *Observer) Foreign(yes bool, owner string) {
 	if yes {
-		o.log.Error("another worker claims events of the table: stop it; nothing is leased while it does", zap.String("event", "outbox.foreign"))
+		o.log.Error("another worker claims events of the table: stop it; nothing is leased while it does", zap.String("event", "outbox.foreign"), zap.String("owner", owner))
 		return
 	}
-	o.log.Info("the other worker claims no more events", zap.String("event", "outbox.foreign"))
+	o.log.Info("the other worker claims no more events", zap.String("event", "outbox.foreign"), zap.String("owner", owner))
 }
 
 // Holds records what operators hold back, where that has changed.
@@ -112,6 +113,7 @@ func (o *Observer) Panic(ctx context.Context, value any, stack []byte) {
 
 // SettleRepeated records the first lost answer to a settle.
 func (o *Observer) SettleRepeated(b *Batch, err error) {
+	b.unsettled.Store(&err)
 	o.log.Warn("settle is repeated until the database answers", zap.String("event", "outbox.settle_fault"), zap.Error(err), b.ids())
 }
 
@@ -139,6 +141,17 @@ type Batch struct {
 	started time.Time
 	size    int
 	span    *batchSpan
+
+	unsettled atomic.Pointer[error]
+}
+
+// Unsettled returns why the batch could not be settled at once, while its settle is repeated. It is
+// safe for concurrent use.
+func (b *Batch) Unsettled() error {
+	if err := b.unsettled.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // Leased records a lease that began at started, and returns its batch; nil after an error or

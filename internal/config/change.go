@@ -8,7 +8,7 @@ import (
 )
 
 // Changed returns the keys of the settings that are different in next, in table order.
-// What neither has been given does not count: a default may be made anew by each Load.
+// A setting that neither has been given does not count: each Load may make its default anew.
 func (c Config) Changed(next Config) (keys []string) {
 	for _, s := range table() {
 		if s.get(&c) != s.get(&next) && (c.Given(s.key) || next.Given(s.key)) {

@@ -220,9 +220,8 @@ func Default() Config {
 	return c
 }
 
-// derive adjusts the settings that depend on another one: with a short lease alone, as in
-// drills, the request timeout shrinks to fit in it, and a separate password becomes part of
-// the database's URL.
+// derive adjusts settings that depend on others. A separate password becomes part of the
+// database's URL. When only a short lease is set, as in drills, the request timeout shrinks to fit.
 func (c *Config) derive() {
 	if c.Database.Password != "" && c.Database.URL != "" {
 		c.Database.URL = withPassword(c.Database.URL, c.Database.Password)

@@ -281,9 +281,13 @@ func TestBrokenYAML(t *testing.T) {
 
 func TestMissingFile(t *testing.T) {
 	t.Parallel()
-	_, err := config.Load(config.Options{File: "/nowhere/weft.yaml", Environ: []string{dsn}})
+	_, err := config.Load(config.Options{File: "/nowhere/weft.yaml", Environ: []string{dsn}, Flags: pflag.NewFlagSet("weft", pflag.ContinueOnError)})
 	if want := "configuration file /nowhere/weft.yaml: no such file or directory (flag --config)"; err == nil || err.Error() != want {
 		t.Errorf("named: got %v, want %s", err, want)
+	}
+	_, err = config.Load(config.Options{File: "/nowhere/weft.yaml", Environ: []string{dsn}})
+	if want := "configuration file /nowhere/weft.yaml: no such file or directory"; err == nil || err.Error() != want {
+		t.Errorf("named by a program without flags: got %v, want %s", err, want)
 	}
 	_, err = config.Load(config.Options{Environ: []string{dsn, "WEFT_CONFIG=/nowhere/weft.yaml"}})
 	if want := "configuration file /nowhere/weft.yaml: no such file or directory (env WEFT_CONFIG)"; err == nil || err.Error() != want {

@@ -63,7 +63,10 @@ func Load(o Options) (Config, error) {
 	l.defaults(&c)
 	env := environ(o.Environ)
 
-	path, place := o.File, "flag --config"
+	path, place := o.File, ""
+	if o.Flags != nil {
+		place = "flag --config"
+	}
 	if path == "" {
 		path, place = env["WEFT_CONFIG"], "env WEFT_CONFIG"
 	}

@@ -28,7 +28,7 @@ func parseListen(s string) (string, error) {
 	}
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
-		return "", errors.New("want an address and a port such as 127.0.0.1:9109")
+		return "", errors.New("want an address and a port such as 127.0.0.1:9109, or nothing for no page")
 	}
 	if _, err := parseInt(port, 0, 65535); err != nil {
 		return "", errors.New("the port is out of range: want 0 to 65535")

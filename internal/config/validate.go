@@ -92,7 +92,7 @@ func (c Config) Validate() error {
 // suffixOfShard is the room for what follows the name of a group, or of an index, of one shard.
 const suffixOfShard = 10
 
-// What shards.indexes may be.
+// The values of shards.indexes.
 const (
 	IndexesShared = "shared" // one index of all shards
 	IndexesOwn    = "own"    // an index for each

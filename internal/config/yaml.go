@@ -15,9 +15,9 @@ import (
 	"github.com/samuelhu324-dev/weft/projections"
 )
 
-// yamlFile is a koanf parser that keeps the line of every value, takes scalars as
-// they are written (so that 0.50 and "30s" reach the table unchanged), and finds
-// every unknown, repeated or misplaced key.
+// yamlFile is a koanf parser. It keeps the line of every value, and takes scalars as they are
+// written: 0.50 and "30s" reach the table unchanged. It finds every unknown, repeated or
+// misplaced key.
 type yamlFile struct {
 	path     string
 	settings []setting

@@ -216,7 +216,11 @@ func (d *daemon) look(leaving bool) {
 		if s.Holds.Pause != nil && doing == admin.Running {
 			doing = admin.Suspended
 		}
-		d.Health.SetProjection(l.proj.Name(), doing, cmp.Or(s.Detail, string(s.Reason)))
+		detail := cmp.Or(s.Detail, string(s.Reason))
+		if other := l.occupied.Load(); other != nil {
+			detail = other.Error()
+		}
+		d.Health.SetProjection(l.proj.Name(), doing, detail)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -41,6 +42,7 @@ type projector struct {
 	reclaimer *reclaim.Reclaimer
 	prepared  chan struct{} // closed when the destination has been made
 	takeover  *systemd.Pulse
+	occupied  *atomic.Pointer[outbox.OccupiedError] // the other group that the takeover waits for
 }
 
 // Host is what the process around an instance hands to it.
@@ -243,7 +245,7 @@ func (d *daemon) buildLanes() error {
 	for _, p := range projs {
 		ordered, ok := p.(projections.Strict)
 		strict := ok && ordered.Strict()
-		l := projector{proj: p, prepared: make(chan struct{}), takeover: &systemd.Pulse{}}
+		l := projector{proj: p, prepared: make(chan struct{}), takeover: &systemd.Pulse{}, occupied: &atomic.Pointer[outbox.OccupiedError]{}}
 		l.store, err = outbox.NewStore(d.pool, outbox.StoreConfig{
 			Table: p.Table(), Projection: p.Name(), Group: cfg.Group, Owner: cfg.Instance,
 			Lease: cfg.Outbox.Lease, Timeout: cfg.Database.Timeout, Finished: outbox.Finished(cfg.Outbox.FinishedOf(p.Name())), Strict: strict,
@@ -376,18 +378,21 @@ func (d *daemon) awaitPrepared(ctx context.Context, l projector) {
 // succeeds or ctx ends.
 func (d *daemon) takeOver(ctx context.Context, l projector, epoch int64) error {
 	defer l.takeover.Rest()
+	defer l.occupied.Store(nil)
 	for tries := 0; ; tries++ {
 		l.takeover.Beat()
 		err := l.store.Occupy(ctx, epoch)
 		if err == nil {
 			_, err = l.reclaimer.RunOnce(ctx, epoch)
 		}
+		other, occupied := errors.AsType[*outbox.OccupiedError](err)
+		l.occupied.Store(other)
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return nil
 		case errors.Is(err, outbox.ErrFenced):
 			return fmt.Errorf("takeover of %s: %w", l.store.Table(), err)
-		case errors.As(err, new(*outbox.OccupiedError)):
+		case occupied:
 			if tries%300 == 0 { // a minute
 				d.log.Error("another group works on the table; waiting until it stops",
 					zap.String("event", "outbox.occupied"), zap.String("projection", l.proj.Name()), zap.Error(err))

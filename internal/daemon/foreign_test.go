@@ -92,7 +92,7 @@ func besideWordloom(t *testing.T, works, every time.Duration) {
 	testenv.Eventually(t, func() bool { return r.counts()["done"] > 0 }, "a stream of events")
 
 	w := r.leaveWordloomRunning(works, every)
-	a.awaitReady(503, "another worker claims events of the table", `"role": "leader"`)
+	a.awaitReady(503, "another worker (outbox-worker-wl-app-02) claims events of the table: stop it", `"role": "leader"`)
 	testenv.Eventually(t, func() bool { return r.leases() == 0 && a.metric("outbox_inflight_events") == 0 }, "what was in flight to be settled")
 	leased := func() int { return len(a.logs.with("event", "outbox.claim")) }
 	before, claimed := leased(), w.claimed.Load()

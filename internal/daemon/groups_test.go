@@ -19,6 +19,7 @@ func TestSecondGroupWaits(t *testing.T) {
 
 	b := r.start("b", "WEFT_GROUP="+r.group+"-too")
 	testenv.Eventually(t, func() bool { return len(b.logs.with("event", "outbox.occupied")) > 0 }, "b to say that it waits")
+	b.awaitReady(200, "search_outbox_events is worked on by \\\"a\\\" of the group")
 	for v := range int64(50) {
 		r.upsert(newKey(), v+2, "y")
 	}

@@ -14,9 +14,9 @@ import (
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// guard refuses requests to other hosts; requests that are neither a GET nor, with actions, a
-// POST of the page's own; and, off loopback, all requests once the web configuration no longer
-// asks for a login.
+// guard refuses requests to other hosts, and methods other than GET; with actions it lets POST
+// requests of the page's own pass. Off loopback it refuses all requests once the web configuration
+// no longer asks for a login.
 func (s *Server) guard(next http.Handler) http.Handler {
 	hosts, origin := s.o.hosts(), http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {

@@ -58,7 +58,7 @@ func TestCommands(t *testing.T) {
 		"NoCommand":    {`weft reply`, "no command"},
 		"NoSubcommand": {`weft failed lst`, "no command"},
 		"NoFlag":       {`weft replay --everything`, "unknown flag"},
-		"BadValue":     {`weft resign --wait soon --why x`, "invalid argument"},
+		"BadValue":     {`weft resign --wait soon --why x`, "want a duration"},
 		"NoArguments":  {`weft status now`, "takes no argument"},
 		"LabFlag":      {`weftlab chaos --sed 1`, "unknown flag"},
 	} {

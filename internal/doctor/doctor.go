@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
@@ -103,23 +104,37 @@ func (e *examination) all(ctx context.Context) ([]Finding, error) {
 		{"postgres.version", e.version}, {"postgres.read_only", e.readOnly}, {"postgres.rights", e.rights}, {"postgres.pooler", e.pooler},
 		{"postgres.timeouts", e.timeouts}, {"postgres.clock", e.clock}, {"postgres.connections", e.connections},
 		{"postgres.certificate", e.postgresCertificate}, {"vacuum.held_back", e.horizon}, {"postgres.ids", e.ids}, {"postgres.sequence", e.sequences},
-		{"index.missing", e.missingIndexes}, {"index.bloat", e.indexBloat}, {"vacuum.settings", e.vacuumSettings}, {"vacuum.bloat", e.tableBloat},
-		{"holds", e.holds}, {"shard.home", e.home},
+		{"index.bloat", e.indexBloat}, {"vacuum.settings", e.vacuumSettings}, {"vacuum.bloat", e.tableBloat}, {"shard.home", e.home},
+	}
+	err = e.within(ctx, func(ctx context.Context) error {
+		ok, err := e.upToDate(ctx)
+		if ok { // they read what older schemas lack
+			checks = append(checks, check{"index.missing", e.missingIndexes}, check{"holds", e.holds}, check{"rivals", e.rivals})
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	if targets := e.targets(); len(targets) > 0 {
 		// Each request is bounded alone: one node that is silent must not use up the time of the others.
 		checks = append(checks, check{"elastic", func(context.Context) error { return e.elastic(ctx, targets) }})
 	}
 	for _, c := range checks {
-		if err := e.within(ctx, c.run); err != nil {
-			e.add(c.name, Warning, "", "could not be examined: "+err.Error(), "")
-		}
+		e.try(ctx, c)
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
 	}
 	slices.SortStableFunc(e.found, func(a, b Finding) int { return cmp.Compare(a.Severity.rank(), b.Severity.rank()) })
 	return e.found, nil
+}
+
+// try runs a check, or says that it could not.
+func (e *examination) try(ctx context.Context, c check) {
+	if err := e.within(ctx, c.run); err != nil {
+		e.add(c.name, Warning, "", "could not be examined: "+err.Error(), "")
+	}
 }
 
 // within bounds one check.
@@ -138,6 +153,20 @@ func (e *examination) configuration() {
 	for _, text := range e.Config.Warnings() {
 		e.add("configuration", Warning, "", text, "")
 	}
+}
+
+// upToDate reports whether the schema has all migrations of this build.
+func (e *examination) upToDate(ctx context.Context) (ok bool, err error) {
+	err = migrations.Check(ctx, e.Pool)
+	if behind, ok := errors.AsType[*migrations.BehindError](err); ok {
+		e.add("schema.version", Error, postgres.Address(&e.Pool.Config().ConnConfig.Config),
+			fmt.Sprintf("the schema is at version %d, and this build needs %d", behind.Have, behind.Want), "weft migrate up")
+		return false, nil
+	}
+	if _, ahead := errors.AsType[*migrations.AheadError](err); ahead {
+		err = nil
+	}
+	return true, err
 }
 
 // rights names each right that the role of the configuration lacks.

@@ -128,6 +128,16 @@ func TestFindingsInPostgres(t *testing.T) {
 			want{"vacuum.held_back", Warning, "session sleeper", "has been open for", "select pg_terminate_backend("}},
 		"Slot": {slot, func(l *limits) { l.slotBytes = -1 },
 			want{"vacuum.held_back", Warning, "replication slot weft_doctor_test", "and nobody reads it", "select pg_drop_replication_slot('weft_doctor_test');"}},
+		"Behind": {func(t *testing.T, p *pgxpool.Pool) {
+			exec(t, p, "delete from weft_schema_version where version_id = (select max(version_id) from weft_schema_version)", "drop index weft_search_outbox_failed", "drop table weft_pause")
+		}, nil, want{"schema.version", Error, "/", fmt.Sprintf("is at version %d, and this build needs %d", migrations.Latest-1, migrations.Latest), "weft migrate up"}},
+		"OtherWorker": {func(t *testing.T, p *pgxpool.Pool) {
+			exec(t, p, "insert into chronicle_outbox_events (entity_type, entity_id, op, event_version, status, owner) select 'book', gen_random_uuid(), 'upsert', n, 'processing', 'worker-7' from generate_series(1, 3) n")
+		}, nil, want{"rivals", Error, "chronicle_outbox_events", "another worker, worker-7, has claimed 3 rows", "stop that worker"}},
+		"OtherGroup": {func(t *testing.T, p *pgxpool.Pool) {
+			exec(t, p, "insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at) values ('old', 3, 'c', now(), now())",
+				"insert into weft_progress (table_name, group_name, projection, epoch, last_settle_at) values ('chronicle_outbox_events', 'old', 'p', 3, now())")
+		}, nil, want{"rivals", Error, "chronicle_outbox_events", "c of the group old works on it: the leader of the group weft waits", "the same WEFT_GROUP"}},
 		"Paused": {func(t *testing.T, p *pgxpool.Pool) {
 			exec(t, p, "insert into weft_pause values ('weft', 'chronicle_events_to_entries', now() - interval '25 h', 'alice', 'reindexing')")
 		}, nil, want{"holds", Warning, "chronicle_events_to_entries", "paused by alice at 20", "weft resume chronicle_events_to_entries --by"}},

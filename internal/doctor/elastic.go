@@ -147,7 +147,11 @@ func (e *examination) answers(ctx context.Context, s *server, cluster bool) bool
 		e.add("elastic.rights", Error, s.url.Host, "the server does not accept the credentials", "correct elastic.username and elastic.password, or elastic.api_key; then `kill -HUP` each instance")
 		return false
 	case err != nil && status != http.StatusForbidden: // without the privilege `monitor` the rest goes on
-		e.add("elastic.reachable", Error, s.url.Host, "no answer: "+err.Error(), "start the server, or correct ELASTIC_URL")
+		text, remedy := "no answer: ", "start the server, or correct ELASTIC_URL"
+		if status != 0 {
+			text, remedy = "no use: it answers with ", "look at its load and its log, or correct ELASTIC_URL"
+		}
+		e.add("elastic.reachable", Error, s.url.Host, text+err.Error(), remedy)
 		return false
 	case cluster && health.Status == "red":
 		e.add("elastic.health", Error, s.url.Host, fmt.Sprintf("the cluster is red: %d shards are not assigned", health.Unassigned), "GET /_cluster/allocation/explain says why")

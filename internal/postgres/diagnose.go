@@ -125,6 +125,8 @@ func diagnoseServer(err error, cfg *pgconn.Config, where string) (Kind, string) 
 		return UnknownDatabase, fmt.Sprintf("Postgres%s: %s; correct the name in DATABASE_URL, or create the database", where, said)
 	case "53300":
 		return TooManyConnections, fmt.Sprintf("Postgres%s has no connection left: %s; raise max_connections, or lower WEFT_DB_MAX_CONNS", where, said)
+	case "53100", "53200":
+		return Unreachable, fmt.Sprintf("Postgres%s has run out of disk or memory: %s; free some on its host", where, said)
 	case "57P03", "57P01", "57P02":
 		return Unreachable, fmt.Sprintf("Postgres%s is not accepting connections: %s; wait for it, or look at its log", where, said)
 	case "42P01", "42703", "3F000":
@@ -132,7 +134,7 @@ func diagnoseServer(err error, cfg *pgconn.Config, where string) (Kind, string) 
 	case "25006":
 		return ReadOnly, fmt.Sprintf("Postgres%s is read-only (a standby server?): %s; %s", where, said, sayRead)
 	case "42501":
-		return PermissionDenied, fmt.Sprintf("Postgres denies permission: %s; grant it to the user of DATABASE_URL, or use the owner of the tables", said)
+		return PermissionDenied, fmt.Sprintf("Postgres denies permission: %s; grant it to the user of DATABASE_URL, as with `weft migrate grant`, or use the owner of the tables", said)
 	case "26000", "42P05":
 		return Pooler, fmt.Sprintf("a transaction-pooling proxy stands before Postgres (%s): %s", said, sayPooler)
 	case "08P01":

@@ -1,8 +1,9 @@
--- Answers how long ago another worker claimed a row, if it did so within $1 microseconds.
--- A time that lies farther ahead comes from a clock that was set back since, and is
--- ignored.
-select extract(epoch from clock_timestamp() - max(processing_started_at))::float8
-from (select processing_started_at from {table}
+-- Answers who claimed a row last, empty for nobody, and how long ago, if another worker did so
+-- within $1 microseconds. A time that lies farther ahead comes from a clock that was set back
+-- since, and is ignored.
+select coalesce((array_agg(coalesce(nullif(owner, ''), 'unknown') order by processing_started_at desc))[1], ''),
+       coalesce(extract(epoch from clock_timestamp() - max(processing_started_at)), 0)::float8
+from (select owner, processing_started_at from {table}
       where status = 'processing' and epoch is null
       order by lease_until desc nulls last limit 1000) p
 where processing_started_at > clock_timestamp() - $1::bigint * interval '1 microsecond'

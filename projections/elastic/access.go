@@ -63,8 +63,10 @@ func (a Access) who() string {
 		return "the API key"
 	case a.ServiceToken != "":
 		return "the service token"
+	case len(a.ClientCert) > 0:
+		return "the client certificate"
 	default:
-		return "nobody"
+		return "a client without credentials"
 	}
 }
 

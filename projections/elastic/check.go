@@ -27,15 +27,14 @@ func (s *Sink) CheckDefinition(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("index definition: %w", err)
 	}
-	_, err = s.ask(ctx, "index definition", esapi.IndicesSimulateTemplateRequest{Instrument: s.client.InstrumentationEnabled(), Body: bytes.NewReader(body)})
-	switch status := statusOf(err); status {
-	case 0:
-		return err
+	_, err = s.ask(ctx, "check the definition", esapi.IndicesSimulateTemplateRequest{Instrument: s.client.InstrumentationEnabled(), Body: bytes.NewReader(body)})
+	switch statusOf(err) {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return ErrUnchecked
-	}
-	if e, ok := errors.AsType[*statusError](err); ok && e.cause.root() != "" {
-		return errors.New(e.cause.root())
+	case http.StatusBadRequest:
+		if e, ok := errors.AsType[*statusError](err); ok && e.cause.root() != "" {
+			return errors.New(e.cause.root())
+		}
 	}
 	return err
 }

@@ -68,14 +68,14 @@ func refused(host string, status int, detail, index string, a Access) error {
 	case status == http.StatusForbidden:
 		return fmt.Errorf("%w: %s lacks a privilege on %q, says %s: grant read, index, delete and view_index_metadata, and manage if weft is to create the index",
 			ErrRefused, a.who(), index, said)
-	case a.who() == "nobody":
-		return fmt.Errorf("%w: %s asks who we are: give ELASTIC_USERNAME and ELASTIC_PASSWORD, ELASTIC_API_KEY or ELASTIC_SERVICE_TOKEN", ErrRefused, said)
 	case a.Username != "":
 		return fmt.Errorf("%w: %s does not let %s in: correct ELASTIC_USERNAME or ELASTIC_PASSWORD", ErrRefused, said, a.who())
 	case a.APIKey != "":
 		return fmt.Errorf("%w: %s does not take the API key: correct ELASTIC_API_KEY (the base64 form), or make a new one", ErrRefused, said)
-	default:
+	case a.ServiceToken != "":
 		return fmt.Errorf("%w: %s does not take the service token: correct ELASTIC_SERVICE_TOKEN, or make a new one", ErrRefused, said)
+	default:
+		return fmt.Errorf("%w: %s asks who we are: give ELASTIC_USERNAME and ELASTIC_PASSWORD, ELASTIC_API_KEY or ELASTIC_SERVICE_TOKEN", ErrRefused, said)
 	}
 }
 

@@ -123,6 +123,10 @@ type target struct {
 
 var errMissing = errors.New("elastic: index is missing")
 
+func (s *Sink) missing() error {
+	return fmt.Errorf("%w: neither an alias nor an index is named %q; put the alias back, or restart weft, which makes an empty index", errMissing, s.cfg.Index)
+}
+
 // look asks Elasticsearch for the target of the name, and compares mappings. Its errors are
 // *outbox.Fault, all of them shared.
 func (s *Sink) look(ctx context.Context) (target, error) {
@@ -163,7 +167,7 @@ func (s *Sink) find(ctx context.Context) (target, error) {
 	case err != nil:
 		return fault(fmt.Errorf("index lookup: %w", err))
 	case status == http.StatusNotFound:
-		return fault(fmt.Errorf("%w: neither an alias nor an index is named %q; put the alias back, or restart weft, which makes an empty index", errMissing, s.cfg.Index))
+		return fault(s.missing())
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		e := parseWhole(body)
 		return fault(refused(s.host(), status, e.detail(status), s.cfg.Index, s.access()))

@@ -171,28 +171,24 @@ func (s *Sink) Count(ctx context.Context) (int64, error) {
 // ask sends a request and returns the answer of a success.
 func (s *Sink) ask(ctx context.Context, what string, req esapi.Request) ([]byte, error) {
 	status, answer, err := s.call(ctx, req)
-	switch {
-	case errors.Is(err, errProduct), errors.Is(err, ErrVersion), errors.Is(err, errTooLarge):
-		return nil, fmt.Errorf("%s: %w", what, err)
-	case err != nil:
-		return nil, &UnansweredError{Hosts: s.host(), err: fmt.Errorf("%s: %w", what, err)}
-	case status == http.StatusRequestEntityTooLarge:
-		return nil, fmt.Errorf("%s: %w: status 413", what, errTooLarge)
-	case status != http.StatusOK:
-		return nil, &statusError{what, status, parseWhole(answer)}
+	if err != nil || status != http.StatusOK {
+		return nil, s.failed(what, status, answer, err)
 	}
 	return answer, nil
 }
 
 // statusError is an answer other than 200.
 type statusError struct {
-	what   string
 	status int
 	cause  cause
+	err    error
 }
 
 // Error implements error.
-func (e *statusError) Error() string { return e.what + ": " + e.cause.detail(e.status) }
+func (e *statusError) Error() string { return e.err.Error() }
+
+// Unwrap returns what the answer means.
+func (e *statusError) Unwrap() error { return e.err }
 
 // statusOf returns the status of an answer other than 200, and 0 for any other error.
 func statusOf(err error) int {
@@ -202,14 +198,57 @@ func statusOf(err error) int {
 	return 0
 }
 
-// UnansweredError means that no node has answered a request.
+// failed returns why a request has no answer of a success.
+func (s *Sink) failed(what string, status int, answer []byte, err error) error {
+	switch {
+	case errors.Is(err, errProduct), errors.Is(err, ErrVersion), errors.Is(err, errTooLarge):
+		return fmt.Errorf("%s: %w", what, err)
+	case err != nil:
+		return &UnansweredError{Hosts: s.host(), err: fmt.Errorf("%s: %w", what, err)}
+	}
+	e := parseWhole(answer)
+	return &statusError{status, e, s.meaning(what, status, e)}
+}
+
+// meaning returns what an answer other than 200 means.
+func (s *Sink) meaning(what string, status int, e cause) error {
+	switch {
+	case status == http.StatusRequestEntityTooLarge:
+		return fmt.Errorf("%s: %w: status 413", what, errTooLarge)
+	case status == http.StatusTooManyRequests, status >= http.StatusInternalServerError:
+		return &UnansweredError{Hosts: s.host(), Status: status, err: fmt.Errorf("%s: %s", what, e.detail(status))}
+	case status == http.StatusUnauthorized, status == http.StatusForbidden && e.Type == "security_exception":
+		return fmt.Errorf("%s: %w", what, refused(s.host(), status, e.detail(status), s.cfg.Index, s.access()))
+	case e.Type == "index_not_found_exception":
+		return fmt.Errorf("%s: %w", what, s.missing())
+	default:
+		return fmt.Errorf("%s: Elasticsearch at %s: %s", what, s.host(), e.detail(status))
+	}
+}
+
+// UnansweredError means that no node has answered a request, or one that it cannot now.
 type UnansweredError struct {
-	Hosts string // that were asked
-	err   error
+	Hosts  string // that were asked
+	Status int    // of the answer: 429 or 5xx; 0 without one
+	err    error
 }
 
 // Error implements error.
-func (e *UnansweredError) Error() string { return e.err.Error() }
+func (e *UnansweredError) Error() string {
+	verb := "does not answer"
+	if e.Status != 0 {
+		verb = "cannot answer now"
+	}
+	return fmt.Sprintf("Elasticsearch at %s %s: %v", e.Hosts, verb, e.err)
+}
+
+// Remedy says what to do about it.
+func (e *UnansweredError) Remedy() string {
+	if e.Status != 0 {
+		return "look at its load and its log, and try again"
+	}
+	return "start it, or correct ELASTIC_URL"
+}
 
 // Unwrap returns what came instead of an answer.
 func (e *UnansweredError) Unwrap() error { return e.err }
