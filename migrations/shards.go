@@ -188,11 +188,17 @@ func (m *migrator) shardStatements(spec ShardsSpec) string {
 	return strings.NewReplacer(append(fill, "{tables}", tables.String(), "{shards}", shards.String())...).Replace(template("shards.sql"))
 }
 
-// ShardsError says that the settings and the tables disagree about the number of shards.
-type ShardsError struct{ Set, There int }
+// ShardsError says that the settings and the tables disagree about the shards.
+type ShardsError struct {
+	Set, There int
+	Schema     string // that a shard was to have, and that is not there; empty where the numbers differ
+}
 
 // Error implements error.
 func (e *ShardsError) Error() string {
+	if e.Schema != "" {
+		return fmt.Sprintf("schema %s is not there: set WEFT_SHARDS and WEFT_SHARDS_PREFIX to what `weft shards create` was given, or run it; on another server `weft shards move` makes it", e.Schema)
+	}
 	return fmt.Sprintf("WEFT_SHARDS is %d, and entities are dealt out to %d shards: set it to %[2]d for all instances and commands", e.Set, e.There)
 }
 
@@ -203,24 +209,25 @@ const dealtHere = `select count(*) from pg_inherits i join pg_class c on c.oid =
 		and n.nspname in (select trim(both ' "' from s) from unnest(string_to_array(current_setting('search_path'), ',')) s)
 		and exists (select from pg_proc p where p.pronamespace = n.oid and p.proname = 'weft_shard_of')`
 
-// besideThis counts the shards that this one is among.
-const besideThis = `select count(*) from pg_inherits
-	where inhparent = (select inhparent from pg_inherits where inhrelid = to_regclass('search_outbox_events'))`
+// besideThis counts the shards that this one is among, and names its schema where that is not there.
+const besideThis = `select (select count(*) from pg_inherits where inhparent = (select inhparent from pg_inherits where inhrelid = to_regclass('search_outbox_events'))),
+	(select coalesce(min(s), '') from trim(both ' "' from current_setting('search_path')) s where not exists (select from pg_namespace where nspname = s))`
 
 // CheckShards compares the number of shards that was set with that of the tables: from the schema of one of
 // them, or, where none is set, from that of the tables which deal out. With too small a number nobody would
 // lead the others. It returns nil, a [*ShardsError], or the error of the read.
-func CheckShards(ctx context.Context, db Querier, set int) error {
-	count := besideThis
-	if set <= 1 {
-		set, count = 1, dealtHere
+func CheckShards(ctx context.Context, db Querier, set int) (err error) {
+	e := ShardsError{Set: max(set, 1)}
+	if set > 1 {
+		err = db.QueryRow(ctx, besideThis).Scan(&e.There, &e.Schema)
+	} else {
+		err = db.QueryRow(ctx, dealtHere).Scan(&e.There)
 	}
-	var there int
-	if err := db.QueryRow(ctx, count).Scan(&there); err != nil {
+	if err != nil {
 		return fmt.Errorf("number of shards: %w", err)
 	}
-	if there > 0 && there != set {
-		return &ShardsError{Set: set, There: there}
+	if e.Schema != "" || e.There > 0 && e.There != e.Set {
+		return &e
 	}
 	return nil
 }

@@ -61,6 +61,12 @@ func TestShards(t *testing.T) {
 			t.Errorf("%s without a number: got code %d and %q, want %d and %q", command, r.code, r.errOut, exitConfig, want)
 		}
 	}
+	for _, command := range [][]string{{"status"}, {"migrate", "up"}, {"migrate", "status"}, {"shards", "list"}} {
+		r := weft(t, append(slices.Clone(env), "WEFT_SHARDS_PREFIX=other_"), command...)
+		if want := "schema other_1 is not there: set WEFT_SHARDS and WEFT_SHARDS_PREFIX to what `weft shards create` was given, or run it"; r.code != exitConfig || !strings.Contains(r.errOut, want) {
+			t.Errorf("%s with another prefix: got code %d and %q, want %d and %q", command, r.code, r.errOut, exitConfig, want)
+		}
+	}
 	role := testenv.Runner(t, first).Username()
 	if r := weft(t, env, "migrate", "grant", role); r.code != 0 || strings.Count(r.out, "granted to "+role) != 3 {
 		t.Errorf("grant: got %+v, want three grants", r)
