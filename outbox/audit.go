@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // AuditEntry records who changed rows or a term: a reclaim, an ended session, a
@@ -34,9 +32,7 @@ type AuditFilter struct {
 }
 
 // ReadAudit returns the newest entries that fit, the newest first.
-func ReadAudit(ctx context.Context, db DB, f AuditFilter, timeout time.Duration) ([]AuditEntry, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
+func ReadAudit(ctx context.Context, db DB, f AuditFilter, timeout time.Duration) (out []AuditEntry, err error) {
 	c := &clause{}
 	c.text.WriteString("true")
 	if f.Action != "" {
@@ -55,27 +51,18 @@ func ReadAudit(ctx context.Context, db DB, f AuditFilter, timeout time.Duration)
 		c.and("id < $%d::bigint", f.Before)
 	}
 	c.args = append(c.args, f.Limit)
-	rows, err := db.Query(ctx, fmt.Sprintf(`
+	sql := fmt.Sprintf(`
 select id, case when isfinite(at) then at else 'epoch' end, actor, action, why, coalesce(projection, ''), coalesce(from_owner, ''),
        from_epoch, by_epoch, count, coalesce(detail, 'null')
 from weft_audit
 where %s
 order by id desc
-limit $%d`, c.text.String(), len(c.args)), c.args...)
-	var (
-		out []AuditEntry
-		e   AuditEntry
-	)
-	if err == nil {
-		_, err = pgx.ForEachRow(rows, []any{&e.ID, &e.At, &e.Actor, &e.Action, &e.Why, &e.Projection, &e.FromOwner,
-			&e.FromEpoch, &e.ByEpoch, &e.Count, &e.Detail}, func() error {
-			out = append(out, e)
-			e = AuditEntry{}
-			return nil
-		})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read audit: %w", err)
-	}
-	return out, nil
+limit $%d`, c.text.String(), len(c.args))
+	var e AuditEntry
+	into := []any{&e.ID, &e.At, &e.Actor, &e.Action, &e.Why, &e.Projection, &e.FromOwner, &e.FromEpoch, &e.ByEpoch, &e.Count, &e.Detail}
+	err = calls{db, timeout}.each(ctx, "read audit", sql, c.args, into, func() {
+		out = append(out, e)
+		e = AuditEntry{}
+	})
+	return out, err
 }

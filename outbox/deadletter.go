@@ -54,15 +54,15 @@ const NoReason = "none"
 // selects all that were not discarded. An id of another kind than the table's column is parsed
 // again from its text; when that fails it matches nothing.
 type Selector struct {
-	IDs        []ID // none: any; discarded or not
-	EntityType string
-	EntityID   ID
-	Reason     string    // one of [Reasons], or NoReason
-	Since      time.Time // failed at this time or later
-	Until      time.Time // failed before
-	Discarded  bool      // those that were discarded, instead of the others
-	Text       string    // a part of the error, in either case
-	After      *Mark     // only what a list has after this one
+	IDs        []ID      `json:"ids,omitempty"` // none: any; discarded or not
+	EntityType string    `json:"entity_type,omitempty"`
+	EntityID   ID        `json:"entity_id,omitzero"`
+	Reason     string    `json:"reason,omitempty"`    // one of [Reasons], or NoReason
+	Since      time.Time `json:"since,omitzero"`      // failed at this time or later
+	Until      time.Time `json:"until,omitzero"`      // failed before
+	Discarded  bool      `json:"discarded,omitempty"` // those that were discarded, instead of the others
+	Text       string    `json:"text,omitempty"`      // a part of the error, in either case
+	After      *Mark     `json:"-"`                   // only what a list has after this one
 }
 
 // Mark is the place of a dead letter in a list.

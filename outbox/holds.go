@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // HoldOrder says who begins or ends a hold of a projection of a group, and why.
@@ -20,11 +18,9 @@ func (o HoldOrder) run(ctx context.Context, db DB, what, file string, timeout ti
 	if err := (LetterOrder{By: o.By, Why: o.Why}).Validate(); err != nil {
 		return false, wrapped(what, o.Projection, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	var n int
-	err := db.QueryRow(ctx, statement(file), append([]any{o.Group, o.Projection, o.By, o.Why}, args...)...).Scan(&n)
-	return n > 0, wrapped(what, o.Projection, err)
+	err := calls{db, timeout}.one(ctx, what+" of "+o.Projection, statement(file), append([]any{o.Group, o.Projection, o.By, o.Why}, args...), &n)
+	return n > 0, err
 }
 
 // Since says who has begun a hold, when and why.
@@ -48,8 +44,6 @@ type Holds struct {
 
 // ReadHolds returns what operators hold back of a projection of a group.
 func ReadHolds(ctx context.Context, db DB, group, projection string, timeout time.Duration) (Holds, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	var (
 		h             Holds
 		kind          string
@@ -57,9 +51,8 @@ func ReadHolds(ctx context.Context, db DB, group, projection string, timeout tim
 		seconds, rate float64
 		q             Quarantine
 	)
-	rows, err := db.Query(ctx, statement("holds_read.sql"), group, projection)
-	if err == nil {
-		_, err = pgx.ForEachRow(rows, []any{&kind, &s.At, &s.By, &s.Why, &seconds, &rate, &q.EntityType, &q.EntityID}, func() error {
+	err := calls{db, timeout}.each(ctx, "holds of "+projection, statement("holds_read.sql"), []any{group, projection},
+		[]any{&kind, &s.At, &s.By, &s.Why, &seconds, &rate, &q.EntityType, &q.EntityID}, func() {
 			s.For = max(0, time.Duration(seconds*float64(time.Second)))
 			switch kind {
 			case "pause":
@@ -70,11 +63,9 @@ func ReadHolds(ctx context.Context, db DB, group, projection string, timeout tim
 				q.Since = s
 				h.Quarantines = append(h.Quarantines, q)
 			}
-			return nil
 		})
-	}
 	if err != nil {
-		return Holds{}, wrapped("holds", projection, err)
+		return Holds{}, err
 	}
 	return h, nil
 }

@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"fmt"
 	"time"
 )
 
@@ -14,13 +13,11 @@ const ActionLoad = "load"
 // false while a rebuild or a load goes on, and a [*ShapeError] for a table that `weft outbox
 // create` has not made.
 func RequestLoad(ctx context.Context, db DB, table, projection string, once bool, by, why string, timeout time.Duration) (bool, error) {
-	limited, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	var made, loaded bool
-	if err := db.QueryRow(limited, statement("load_source.sql"), table).Scan(&made, &loaded); err != nil {
-		return false, fmt.Errorf("source of %s: %w", table, err)
-	}
+	err := calls{db, timeout}.one(ctx, "source of "+table, statement("load_source.sql"), []any{table}, &made, &loaded)
 	switch {
+	case err != nil:
+		return false, err
 	case !made:
 		return false, &ShapeError{table, "was not made by `weft outbox create`", "its application writes the first events itself"}
 	case once && loaded:
@@ -53,14 +50,6 @@ func (m *Mender) load(ctx context.Context, keys []Key, events bool) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, m.timeout)
-	defer cancel()
-	ids := make([]string, 0, len(keys))
-	for _, k := range keys {
-		ids = append(ids, k.ID.String())
-	}
-	if _, err := m.db.Exec(ctx, "select weft_load($1, $2, $3)", m.table.Name, ids, events); err != nil {
-		return fmt.Errorf("load of %s: %w", m.table.Name, err)
-	}
-	return nil
+	_, err := m.exec(ctx, "load", "select weft_load($1, $2, $3)", m.table.Name, texts(keys), events)
+	return err
 }

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // ActionRepair is the audit's action of documents that were written anew because they differed from
@@ -24,36 +22,28 @@ type Standing struct {
 // Mender looks at the events of entities, and has their documents written anew. It is safe
 // for concurrent use.
 type Mender struct {
-	db         DB
-	table      *Table
+	*access
 	projection string
 	key        string // type of the keys that weft draws versions of; empty where it draws none
+	unnumbered string // statement about those versions
 	shard      bool   // the schema has a part of the entities
-	timeout    time.Duration
 }
 
 // OpenMender returns the Mender of a projection's outbox table.
 func OpenMender(ctx context.Context, db DB, table, projection string, timeout time.Duration) (*Mender, error) {
-	t, err := DescribeTable(ctx, db, table, timeout)
+	a, err := openAccess(ctx, db, table, timeout)
 	if err != nil {
 		return nil, err
 	}
-	m := &Mender{db: db, table: t, projection: projection, timeout: timeout}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	err = db.QueryRow(ctx, "select coalesce((select format_type(atttypid, null) from pg_attribute where attrelid = to_regclass($1) and attname = 'entity_id'), ''), "+isShard,
-		m.versions()).Scan(&m.key, &m.shard)
+	m := &Mender{access: a, projection: projection}
+	versions := strings.TrimSuffix(table, "_events") + "_versions"
+	err = m.one(ctx, "versions", "select coalesce((select format_type(atttypid, null) from pg_attribute where attrelid = to_regclass($1) and attname = 'entity_id'), ''), "+isShard,
+		[]any{versions}, &m.key, &m.shard)
 	if err != nil {
-		return nil, fmt.Errorf("versions of %s: %w", table, err)
+		return nil, err
 	}
+	m.unnumbered = strings.NewReplacer("{versions}", versions, "{key}", m.key).Replace(m.sql.get("unnumbered"))
 	return m, nil
-}
-
-// versions names the table of the versions that weft draws.
-func (m *Mender) versions() string { return strings.TrimSuffix(m.table.Name, "_events") + "_versions" }
-
-func (m *Mender) sql(name string) string {
-	return strings.NewReplacer("{table}", m.table.Name, "{entity}", m.table.Entity.String(), "{versions}", m.versions(), "{key}", m.key).Replace(statement(name))
 }
 
 // OwnsVersions reports whether weft draws the versions of the entities, so that a document
@@ -67,42 +57,31 @@ func (m *Mender) Entity(entityType, id string) (Key, error) {
 }
 
 // Standing returns what the outbox has of each entity.
-func (m *Mender) Standing(ctx context.Context, keys []Key) ([]Standing, error) {
-	ctx, cancel := context.WithTimeout(ctx, m.timeout)
-	defer cancel()
-	rows, err := m.db.Query(ctx, m.sql("standing.sql"), arrayOf(keys, func(k *Key) *string { return &k.Type }), arrayOf(keys, func(k *Key) *ID { return &k.ID }))
-	if err != nil {
-		return nil, fmt.Errorf("events of %s: %w", m.table.Name, err)
+func (m *Mender) Standing(ctx context.Context, keys []Key) (out []Standing, err error) {
+	var s Standing
+	args := []any{arrayOf(keys, func(k *Key) *string { return &k.Type }), arrayOf(keys, func(k *Key) *ID { return &k.ID })}
+	err = m.each(ctx, "events", m.sql.get("standing"), args, []any{&s.Open, &s.Failed}, func() { out = append(out, s) })
+	if err == nil && len(out) != len(keys) {
+		err = fmt.Errorf("events of %s: %d answers for %d entities", m.table.Name, len(out), len(keys))
 	}
-	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Standing])
-	if err != nil {
-		return nil, fmt.Errorf("events of %s: %w", m.table.Name, err)
-	}
-	if len(out) != len(keys) {
-		return nil, fmt.Errorf("events of %s: %d answers for %d entities", m.table.Name, len(out), len(keys))
-	}
-	return out, nil
+	return out, err
 }
 
 // IsShard reports whether weft shards create has dealt entities out to the schema and others.
 func IsShard(ctx context.Context, db DB, timeout time.Duration) (yes bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	if err := db.QueryRow(ctx, "select "+isShard).Scan(&yes); err != nil {
-		return false, fmt.Errorf("shard of the schema: %w", err)
-	}
-	return yes, nil
+	err = calls{db, timeout}.one(ctx, "shard of the schema", "select "+isShard, nil, &yes)
+	return yes, err
 }
 
 const isShard = "to_regprocedure('weft_shard_has(uuid)') is not null"
 
 // Owns reports which entities belong to the schema's tables: all, unless weft shards create has
 // dealt them out. Others have their rows, events and leader elsewhere.
-func (m *Mender) Owns(ctx context.Context, keys []Key) ([]bool, error) {
+func (m *Mender) Owns(ctx context.Context, keys []Key) (own []bool, err error) {
 	if !m.shard || len(keys) == 0 {
 		return slices.Repeat([]bool{true}, len(keys)), nil
 	}
-	return m.ofEach(ctx, "shard of entities", statement("shard_has.sql"), keys)
+	return m.ofEach(ctx, "shard of entities", m.sql.get("shard_has"), keys)
 }
 
 // Unnumbered reports which entities have no version yet although weft draws the versions: rows from before
@@ -111,39 +90,32 @@ func (m *Mender) Unnumbered(ctx context.Context, keys []Key) ([]bool, error) {
 	if !m.OwnsVersions() || len(keys) == 0 {
 		return make([]bool, len(keys)), nil
 	}
-	return m.ofEach(ctx, "versions of entities", m.sql("unnumbered.sql"), keys, m.table.Name)
+	return m.ofEach(ctx, "versions of entities", m.unnumbered, keys, m.table.Name)
 }
 
 // ofEach runs a statement that answers of each entity, whose ids are its last parameter.
-func (m *Mender) ofEach(ctx context.Context, what, sql string, keys []Key, args ...any) ([]bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, m.timeout)
-	defer cancel()
+func (m *Mender) ofEach(ctx context.Context, what, sql string, keys []Key, args ...any) (out []bool, err error) {
+	var is bool
+	err = m.each(ctx, what, sql, append(args, texts(keys)), []any{&is}, func() { out = append(out, is) })
+	if err == nil && len(out) != len(keys) {
+		err = fmt.Errorf("%s of %s: %d answers for %d", what, m.table.Name, len(out), len(keys))
+	}
+	return out, err
+}
+
+// texts returns the ids of entities as texts.
+func texts(keys []Key) []string {
 	ids := make([]string, len(keys))
 	for i, k := range keys {
 		ids[i] = k.ID.String()
 	}
-	rows, err := m.db.Query(ctx, sql, append(args, ids)...)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	out, err := pgx.CollectRows(rows, pgx.RowTo[bool])
-	if err == nil && len(out) != len(keys) {
-		err = fmt.Errorf("%d answers for %d", len(out), len(keys))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	return out, nil
+	return ids
 }
 
 // Open counts the events that are not done, up to a limit.
 func (m *Mender) Open(ctx context.Context, limit int) (n int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, m.timeout)
-	defer cancel()
-	if err := m.db.QueryRow(ctx, m.sql("open.sql"), limit).Scan(&n); err != nil {
-		return 0, fmt.Errorf("events of %s: %w", m.table.Name, err)
-	}
-	return n, nil
+	err = m.one(ctx, "events", m.sql.get("open"), []any{limit}, &n)
+	return n, err
 }
 
 // Order is a document to be written anew, or to be deleted.
@@ -158,8 +130,6 @@ type Order struct {
 // Where weft draws the versions, each event gets a new one, above that of its document;
 // otherwise it has the order's.
 func (m *Mender) Mend(ctx context.Context, orders []Order, actor, why string, detail any) error {
-	ctx, cancel := context.WithTimeout(ctx, m.timeout)
-	defer cancel()
 	kept, err := json.Marshal(detail)
 	if err != nil {
 		return fmt.Errorf("detail of the repair: %w", err)
@@ -170,12 +140,10 @@ func (m *Mender) Mend(ctx context.Context, orders []Order, actor, why string, de
 		types[i], ids[i], ops[i], versions[i], above = o.Key.Type, o.Key.ID.String(), string(o.Op), o.Version, max(above, o.Held)
 	}
 	var written int64
-	err = m.db.QueryRow(ctx, statement("mend.sql"), m.table.Name, types, ids, ops, versions, above, actor, why, m.projection, kept).Scan(&written)
-	if err != nil {
-		return fmt.Errorf("repair of %s: %w", m.table.Name, err)
+	args := []any{m.table.Name, types, ids, ops, versions, above, actor, why, m.projection, kept}
+	err = m.one(ctx, "repair", m.sql.get("mend"), args, &written)
+	if err == nil && written != int64(n) {
+		err = fmt.Errorf("repair of %s: %d of %d events written", m.table.Name, written, n)
 	}
-	if written != int64(n) {
-		return fmt.Errorf("repair of %s: %d of %d events written", m.table.Name, written, n)
-	}
-	return nil
+	return err
 }

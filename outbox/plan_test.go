@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
-	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -198,7 +196,7 @@ const (
 func crowded(t *testing.T, adopted bool, statistics string) *bench {
 	t.Helper()
 	dsn := testenv.Schema(t)
-	b := &bench{t: t, pool: testenv.Pool(t, asInstances(t, dsn))}
+	b := &bench{t: t, pool: testenv.Pool(t, dsn)}
 	if adopted {
 		if err := legacy.Create(t.Context(), b.pool); err != nil {
 			t.Fatal(err)
@@ -230,21 +228,6 @@ func crowded(t *testing.T, adopted bool, statistics string) *bench {
 	fill(5_000, "pending", "null")
 	b.exec(fmt.Sprintf("vacuum (analyze %v) search_outbox_events", statistics == fresh))
 	return b
-}
-
-// asInstances returns raw with the settings of an instance's sessions.
-func asInstances(t *testing.T, raw string) string {
-	t.Helper()
-	u, err := url.Parse(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
-	query := u.Query()
-	for name, value := range outbox.SessionParams() {
-		query.Set(name, value)
-	}
-	u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // the driver takes no plus for a blank
-	return u.String()
 }
 
 // cost lists, leases and settles n events in each way, and returns what each step has

@@ -211,12 +211,7 @@ func (f *FinishedEvents) EndPruning(ctx context.Context, id, events int64, detai
 // the larger kind it has deleted: a caller goes on until that is less than page. keep must be a day
 // or more, failures at least keep.
 func ForgetRecords(ctx context.Context, db DB, keep, failures time.Duration, page int, timeout time.Duration) (n int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	err = db.QueryRow(ctx, "select weft_forget($1::bigint * interval '1 microsecond', $2::bigint * interval '1 microsecond', $3)",
-		keep.Microseconds(), failures.Microseconds(), page).Scan(&n)
-	if err != nil {
-		return 0, fmt.Errorf("old terms and audit entries: %w", err)
-	}
-	return n, nil
+	const sql = "select weft_forget($1::bigint * interval '1 microsecond', $2::bigint * interval '1 microsecond', $3)"
+	err = calls{db, timeout}.one(ctx, "old terms and audit entries", sql, []any{keep.Microseconds(), failures.Microseconds(), page}, &n)
+	return n, err
 }

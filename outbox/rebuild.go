@@ -3,7 +3,6 @@ package outbox
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -88,27 +87,22 @@ func AskRebuild(ctx context.Context, db DB, projection string, ask RebuildAsk, b
 }
 
 func askRebuild(ctx context.Context, db DB, timeout time.Duration, name string, args ...any) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	var n int
-	if err := db.QueryRow(ctx, statement(name), args...).Scan(&n); err != nil {
-		return false, fmt.Errorf("request of a rebuild: %w", err)
-	}
-	return n == 1, nil
+	err := calls{db, timeout}.one(ctx, "request of a rebuild", statement(name), args, &n)
+	return n == 1, err
 }
 
 // ReadRebuild returns the newest rebuild of a projection.
 func ReadRebuild(ctx context.Context, db DB, projection string, timeout time.Duration) (r Rebuild, err error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	var age float64
-	err = db.QueryRow(ctx, statement("rebuild_read.sql"), projection).Scan(&r.Phase, &r.Load, &r.Paused, &r.Asked, &r.ReplacePlain, &r.OldIndex, &r.NewIndex,
-		&r.LastNumber, &r.EntityType, &r.EntityID, &r.Rows, &r.Filled, &r.Unreadable, &r.Note, &r.By, &r.Why, &r.Began, &r.Updated, &r.Finished, &age, &r.Redo)
+	err = calls{db, timeout}.one(ctx, "read the rebuild of "+projection, statement("rebuild_read.sql"), []any{projection},
+		&r.Phase, &r.Load, &r.Paused, &r.Asked, &r.ReplacePlain, &r.OldIndex, &r.NewIndex, &r.LastNumber, &r.EntityType, &r.EntityID,
+		&r.Rows, &r.Filled, &r.Unreadable, &r.Note, &r.By, &r.Why, &r.Began, &r.Updated, &r.Finished, &age, &r.Redo)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return Rebuild{}, nil
 	case err != nil:
-		return Rebuild{}, fmt.Errorf("read the rebuild of %s: %w", projection, err)
+		return Rebuild{}, err
 	}
 	r.Age = time.Duration(age * float64(time.Second))
 	return r, nil
@@ -176,28 +170,26 @@ func (r *Redo) change(ctx context.Context, name string, args ...any) error {
 
 // Take returns at most n entities after one, in their order.
 func (r *Redo) Take(ctx context.Context, after RedoEntity, n int) ([]RedoEntity, error) {
-	ctx, cancel := r.store.deadline(ctx)
-	defer cancel()
-	last := ""
+	var (
+		out      []RedoEntity
+		e        RedoEntity
+		id, last string
+		bad      error // of one
+	)
 	if !after.Key.ID.IsZero() {
 		last = after.Key.ID.String()
 	}
-	rows, err := r.store.db.Query(ctx, statement("redo_take.sql"), r.store.cfg.Projection, after.Key.Type, last, n)
-	if err == nil {
-		var out []RedoEntity
-		out, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e RedoEntity, err error) {
-			var id, op string
-			if err = row.Scan(&e.Key.Type, &id, &op, &e.Version, &e.Detail); err == nil {
-				e.Op = Op(op)
-				e.Key.ID, err = readID(r.store.Shape().Entity, id)
+	a := r.store.opened()
+	err := a.each(ctx, "entities to write again", a.sql.get("redo_take"), []any{r.store.cfg.Projection, after.Key.Type, last, n},
+		[]any{&e.Key.Type, &id, (*string)(&e.Op), &e.Version, &e.Detail}, func() {
+			key, err := readID(a.table.Entity, id)
+			if err != nil {
+				bad = err
 			}
-			return e, err
+			e.Key.ID = key
+			out = append(out, e)
 		})
-		if err == nil {
-			return out, nil
-		}
-	}
-	return nil, fmt.Errorf("entities to write again: %w", err)
+	return out, errors.Join(err, bad)
 }
 
 func types(in []RedoEntity) any {

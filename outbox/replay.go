@@ -101,40 +101,17 @@ func (d *DeadLetters) begin(ctx context.Context, action string, o LetterOrder, m
 	return r, d.one(ctx, "audited "+action, d.sql.get("replay_begin"), []any{o.By, o.Why, d.projection, string(detail), action}, &r.id, &r.since)
 }
 
-// describe returns the selector as the audit stores it.
-func (o LetterOrder) describe() map[string]any {
-	out, s := map[string]any{}, o.Selector
-	if s.All() {
-		out["all"] = true
-	}
-	if len(s.IDs) > 0 {
-		out["ids"] = s.IDs
-	}
-	if s.EntityType != "" {
-		out["entity_type"] = s.EntityType
-	}
-	if !s.EntityID.IsZero() {
-		out["entity_id"] = s.EntityID
-	}
-	if s.Reason != "" {
-		out["reason"] = s.Reason
-	}
-	if !s.Since.IsZero() {
-		out["since"] = s.Since.UTC()
-	}
-	if !s.Until.IsZero() {
-		out["until"] = s.Until.UTC()
-	}
-	if s.Discarded {
-		out["discarded"] = true
-	}
-	if s.Text != "" {
-		out["text"] = s.Text
-	}
-	if o.Limit > 0 {
-		out["limit"] = o.Limit
-	}
-	return out
+// described is an order as the audit stores it.
+type described struct {
+	All bool `json:"all,omitempty"`
+	Selector
+	Limit int `json:"limit,omitempty"`
+}
+
+func (o LetterOrder) describe() described {
+	d := described{o.Selector.All(), o.Selector, o.Limit}
+	d.Since, d.Until = d.Since.UTC(), d.Until.UTC()
+	return d
 }
 
 // AuditID returns the id of the audit's entry.

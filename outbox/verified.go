@@ -18,10 +18,9 @@ const (
 
 // Verified is how far a comparison of a projection has come.
 type Verified struct {
-	db         DB
+	calls
 	projection string
 	part       string
-	timeout    time.Duration
 
 	EntityType, EntityID string // all entities up to this one have been looked at; empty before the first
 	Report               json.RawMessage
@@ -29,12 +28,10 @@ type Verified struct {
 
 // BeginVerify begins a comparison; with resume it goes on with one that has not finished.
 func BeginVerify(ctx context.Context, db DB, projection, part string, resume bool, timeout time.Duration) (*Verified, error) {
-	v := &Verified{db: db, projection: projection, part: part, timeout: timeout}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	err := db.QueryRow(ctx, statement("verify_begin.sql"), projection, part, resume).Scan(&v.EntityType, &v.EntityID, &v.Report)
+	v := &Verified{calls: calls{db, timeout}, projection: projection, part: part}
+	err := v.one(ctx, "begin of the comparison", statement("verify_begin.sql"), []any{projection, part, resume}, &v.EntityType, &v.EntityID, &v.Report)
 	if err != nil {
-		return nil, fmt.Errorf("begin of the comparison: %w", err)
+		return nil, err
 	}
 	return v, nil
 }
@@ -45,20 +42,16 @@ func (v *Verified) Save(ctx context.Context, at Key, report any, finished bool) 
 	if err != nil {
 		return fmt.Errorf("report of the comparison: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, v.timeout)
-	defer cancel()
 	id := ""
 	if !at.ID.IsZero() {
 		id = at.ID.String()
 	}
-	tag, err := v.db.Exec(ctx, statement("verify_save.sql"), v.projection, v.part, at.Type, id, kept, finished)
-	if err == nil && tag.RowsAffected() != 1 {
-		err = fmt.Errorf("weft_verify has no row for %s any more", v.projection)
+	const what = "progress of the comparison"
+	n, err := v.exec(ctx, what, statement("verify_save.sql"), v.projection, v.part, at.Type, id, kept, finished)
+	if err == nil && n != 1 {
+		err = fmt.Errorf("%s: weft_verify has no row for %s any more", what, v.projection)
 	}
-	if err != nil {
-		return fmt.Errorf("progress of the comparison: %w", err)
-	}
-	return nil
+	return err
 }
 
 // VerifiedAge says how old a comparison is.
@@ -71,16 +64,11 @@ type VerifiedAge struct {
 
 // VerifyAge returns how old the last comparison is.
 func VerifyAge(ctx context.Context, db DB, projection, part string, timeout time.Duration) (age VerifiedAge, err error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	var begun, covered float64
-	err = db.QueryRow(ctx, statement("verify_age.sql"), projection, part).Scan(&begun, &age.Finished, &covered)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
+	err = calls{db, timeout}.one(ctx, "age of the comparison", statement("verify_age.sql"), []any{projection, part}, &begun, &age.Finished, &covered)
+	if errors.Is(err, pgx.ErrNoRows) {
 		return VerifiedAge{None: true}, nil
-	case err != nil:
-		return age, fmt.Errorf("age of the comparison: %w", err)
 	}
 	age.Begun, age.Covered = time.Duration(begun*float64(time.Second)), time.Duration(covered*float64(time.Second))
-	return age, nil
+	return age, err
 }

@@ -3,10 +3,7 @@ package outbox
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // Waiting is an event that is tried again at its retry time. Its entity is blocked until then.
@@ -63,19 +60,11 @@ type VerifyProgress struct {
 
 // ReadVerify returns the comparisons of a projection that have been begun.
 func ReadVerify(ctx context.Context, db DB, projection string, timeout time.Duration) (out []VerifyProgress, err error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	rows, err := db.Query(ctx, statement("verify_progress.sql"), projection)
 	var v VerifyProgress
-	if err == nil {
-		_, err = pgx.ForEachRow(rows, []any{&v.Part, &v.EntityType, &v.EntityID, &v.Report, &v.BeganAt, &v.UpdatedAt, &v.FinishedAt, &v.CoveredAt}, func() error {
-			out = append(out, v)
-			v = VerifyProgress{}
-			return nil
-		})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("comparisons of %s: %w", projection, err)
-	}
-	return out, nil
+	into := []any{&v.Part, &v.EntityType, &v.EntityID, &v.Report, &v.BeganAt, &v.UpdatedAt, &v.FinishedAt, &v.CoveredAt}
+	err = calls{db, timeout}.each(ctx, "comparisons of "+projection, statement("verify_progress.sql"), []any{projection}, into, func() {
+		out = append(out, v)
+		v = VerifyProgress{}
+	})
+	return out, err
 }
