@@ -218,11 +218,11 @@ func TestPlacesInCommands(t *testing.T) {
 		}
 	}
 	s.declareRouted("", "pipeline: none")
-	if r := weft(t, s.env, "projection", "check"); r.code != exitBad || !strings.Contains(r.out, "error: index.routing: index.routing of projection products: it is missing, and outbox table product_outbox_events was made with --routing tenant") {
+	if r := weft(t, s.env, "projection", "check"); r.code != exitBad || !strings.Contains(r.out, "error: index.routing: it is missing, and outbox table product_outbox_events was made with --routing tenant") {
 		t.Errorf("check without routing: %+v", r)
 	}
 	s.declareRouted("      key: [region]\n", "routing: tenant")
-	if r := weft(t, s.env, "projection", "check"); r.code != exitBad || !strings.Contains(r.out, "source.key of projection products: it names region, and outbox table product_outbox_events was made for a key of 2 columns: region, id") || !strings.Contains(r.out, s.file+":10)") {
+	if r := weft(t, s.env, "projection", "check"); r.code != exitBad || !strings.Contains(r.out, "error: source.key: it names region, and outbox table product_outbox_events was made for a key of 2 columns: region, id") || !strings.Contains(r.out, s.file+":10)") {
 		t.Errorf("check of the key: %+v", r)
 	}
 }

@@ -195,16 +195,16 @@ func readShard(ctx context.Context, cfg config.Config, n int) (row shardRow, err
 		return row, err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if err := migrations.CheckShards(ctx, conn, one.Shards.Of); err != nil {
+		return row, err
+	}
 	st, err := leader.ReadState(ctx, conn, one.Group)
+	if err != nil {
+		return row, err
+	}
 	row.Epoch = st.Epoch
 	if st.Led() {
 		row.Leader = st.Instance
-	}
-	if err == nil {
-		err = migrations.CheckShards(ctx, conn, one.Shards.Of)
-	}
-	if err != nil {
-		return row, err
 	}
 	if row.away, err = migrations.ReadAway(ctx, conn, row.Schema); err == nil && row.away != nil {
 		row.Home = row.away.Server
