@@ -46,7 +46,7 @@ func (s *shop) search() (stop func() int64) {
 // rebuilt runs a command of weft rebuild and returns what it prints.
 func (s *shop) rebuilt(code int, args ...string) (out records.Rebuild) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(s.t.Context(), testenv.Limit)
 	defer cancel()
 	var stdout, stderr buffer
 	a := &app{environ: s.env, stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr, signals: notify}
