@@ -14,7 +14,7 @@ LINT := GOGC=40 GOMEMLIMIT=1300MiB go tool -modfile=tools/go.mod golangci-lint
 
 # Most tests wait for a server or a timer, so more of them run than there are cores. lint vets.
 # Under the race detector collections take a third of a test's time where memory is not scarce.
-TEST := env GOGC=400 GORACE=atexit_sleep_ms=100 go test -vet=off -p 3 -parallel 4
+TEST := env GOGC=400 GORACE=atexit_sleep_ms=100 go test -vet=off -p 2 -parallel 3
 
 # The packages that drill weft as a whole, and follow what the docs say. The others test the product.
 WORKSHOP := /(cmd/weftlab|internal/(lab|docstest|tlstest))(/|$$)
