@@ -16,8 +16,8 @@ LINT := GOGC=40 GOMEMLIMIT=1300MiB go tool -modfile=tools/go.mod golangci-lint
 # Under the race detector collections take a third of a test's time where memory is not scarce.
 TEST := env GOGC=400 GORACE=atexit_sleep_ms=100 go test -vet=off -p 2 -parallel 3
 
-# The packages that drill weft as a whole, and follow what the docs say. The others test the product.
-WORKSHOP := /(cmd/weftlab|internal/(lab|docstest|tlstest))(/|$$)
+# The packages that drill weft as a whole, follow what the docs say, or serve tests. The others test the product.
+WORKSHOP := /(cmd/weftlab|examples|internal/(lab|docstest|testenv|tlstest))(/|$$)
 
 # The race detector needs a C compiler; without one go says CGO_ENABLED=0.
 RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
@@ -49,7 +49,7 @@ test: race-note ## Run the product's tests against a real PostgreSQL and Elastic
 	$(STACK) $(TEST) $(RACE) -timeout 20m $(TESTFLAGS) $$(go list ./... | grep -vE '$(WORKSHOP)')
 
 .PHONY: test-workshop
-test-workshop: race-note ## Run the tests of drills, chaos, failover, demo and bench, and of what the docs say
+test-workshop: race-note ## Run the tests of drills, chaos, failover, demo, bench, examples and test servers, and of what the docs say
 	$(STACK) $(TEST) $(RACE) -timeout 20m $(TESTFLAGS) $$(go list ./... | grep -E '$(WORKSHOP)')
 
 .PHONY: test-long
