@@ -403,22 +403,24 @@ func (w *watcher) acts() []act {
 	}
 	// A retry is about the earliest event of an entity, a failure about the newest. What of a
 	// batch is not settled stays as it is.
+	verdicts := func(st outbox.Settlement) (in []outbox.Settlement) {
+		for _, events := range leased.events {
+			for i := range events {
+				switch {
+				case st.Verdict == outbox.Retry && i > 0, st.Verdict == outbox.Failed && i < len(events)-1:
+					continue
+				}
+				st := st
+				st.Event = &events[i]
+				in = append(in, st)
+			}
+		}
+		return in
+	}
 	settle := func(s *outbox.Store, st outbox.Settlement) func() {
 		return func() {
 			t.Helper()
-			var in []outbox.Settlement
-			for _, events := range leased.events {
-				for i := range events {
-					switch {
-					case st.Verdict == outbox.Retry && i > 0, st.Verdict == outbox.Failed && i < len(events)-1:
-						continue
-					}
-					st := st
-					st.Event = &events[i]
-					in = append(in, st)
-				}
-			}
-			out, err := s.Settle(ctx, epoch, leased.id, in)
+			out, err := s.Settle(ctx, epoch, leased.id, verdicts(st))
 			w.must(nil, err)
 			w.must(nil, out.Kept)
 		}
@@ -440,15 +442,18 @@ func (w *watcher) acts() []act {
 		{"delete", lease, settle(w.keeping(outbox.Discard), done)},
 		{"retry", lease, settle(w.store, retry)},
 		{"fail", lease, settle(w.store, outbox.Settlement{Verdict: outbox.Failed, Reason: outbox.ReasonES4xx, Detail: "now"})},
-		{"left", lease, settle(w.store, refused)},
-		{"left", lease, func() { // the lease is that of a part, to which a settle has not come
-			var in []outbox.Settlement
-			for _, events := range leased.events {
-				for i := range events {
-					in = append(in, outbox.Settlement{Event: &events[i], Verdict: outbox.Done})
-				}
+		{"left", lease, func() {
+			if _, err := w.store.Settle(ctx, epoch, leased.id, verdicts(refused)); !outbox.Refused(err) {
+				t.Errorf("settle that the database refuses: %v", err)
 			}
-			out, settled, err := w.store.Resolve(ctx, epoch, uuid.New(), in)
+			halves, _ := outbox.Halve(verdicts(refused))
+			w.must(nil, w.store.Split(ctx, epoch, leased.id, halves))
+			for _, h := range halves {
+				w.must(w.store.Settle(ctx, epoch, h.Batch, nil))
+			}
+		}},
+		{"left", lease, func() { // the answer of such a settle was lost
+			out, settled, err := w.store.Resolve(ctx, epoch, uuid.New(), verdicts(done))
 			w.must(nil, err)
 			if !settled || len(out.Left) == 0 {
 				t.Errorf("fate of an interrupted settle: got %v with %d entities left, want it over and all of them", settled, len(out.Left))
