@@ -153,11 +153,11 @@ func (r *run) start(a schedule.Action) {
 		r.probe()
 	case schedule.DoWake:
 		r.counted("wake", r.s.Woken, func() (int, error) {
-			return r.p.store.Wake(r.ctx, epoch, sharedReasons(), r.p.cfg.page())
+			return r.p.store.Wake(r.ctx, epoch, sharedReasons(), a.Limit)
 		})
 	case schedule.DoPutOff:
 		r.counted("put off", r.s.PutOff, func() (int, error) {
-			return r.p.store.PutOff(r.ctx, epoch, a.Key, a.Version, r.p.cfg.page())
+			return r.p.store.PutOff(r.ctx, epoch, a.Key, a.Version, a.Limit)
 		})
 	case schedule.DoNamePutOff:
 		r.namePutOff()

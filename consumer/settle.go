@@ -1,9 +1,9 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/consumer/observe"
@@ -43,13 +43,14 @@ func (r *run) settle(b *schedule.Batch) {
 }
 
 // settling is the settle of one batch. When the database refuses a row of it, or is too slow for
-// all of them, its lease is split, and the halves are settled one after the other. An entity
-// that cannot be settled by itself is left open.
+// all of them, its lease is split, and the halves are settled after the parts that are left. An
+// entity that cannot be settled by itself is left open.
 type settling struct {
 	r        *run
 	b        *schedule.Batch
 	told     *observe.Batch
 	parts    []part // that are not settled, the next one first
+	slow     []int  // for each number of splits before: parts that were too slow
 	out      outbox.Settled
 	pause    time.Duration // before a call is repeated
 	repeated bool
@@ -61,6 +62,7 @@ type part struct {
 	doubt  bool            // an answer was lost: the lease may have ended
 	halves *[2]outbox.Half // that the lease is to be split into; nil for not
 	tried  bool            // to split it
+	splits int             // before it
 	slow   int             // times that it was too slow
 	left   error           // why its entity is left open; nil for not
 }
@@ -109,11 +111,14 @@ func (s *settling) step(p *part) error {
 		case p.tried:
 			s.split()
 		default:
+			for i := range got.Left {
+				got.Left[i].Err = cmp.Or(p.left, got.Left[i].Err)
+			}
 			s.settled(got)
 		}
 		return nil
 	}
-	if s.out.Slow > 0 && len(p.Settlements) > s.out.Slow/2 { // do not try what was too slow before
+	if s.slowParts(p.splits) > 1 { // one may have been slow for a single entity
 		p.halve()
 	}
 	var got outbox.Settled
@@ -151,14 +156,33 @@ func (s *settling) narrow(p *part, err error) (answered bool) {
 	}
 	if slow {
 		p.slow++
-		if n := len(p.Settlements); s.out.Slow == 0 || n < s.out.Slow {
-			s.out.Slow = n
-		}
 	}
-	if !p.halve() && (answered || p.slow >= slowAlone) {
+	switch {
+	case p.halve():
+		if slow {
+			s.noteSlow(p)
+		}
+	case answered || p.slow >= slowAlone:
 		p.left = err
 	}
 	return answered
+}
+
+// noteSlow notes a part that was too slow. Where it is the second one of its size, or the whole batch,
+// smaller batches may help.
+func (s *settling) noteSlow(p *part) {
+	s.slow = append(s.slow, make([]int, max(0, p.splits+1-len(s.slow)))...)
+	s.slow[p.splits]++
+	if n := len(p.Settlements); p.splits == 0 || s.slow[p.splits] == 2 && n < s.out.Slow {
+		s.out.Slow = n
+	}
+}
+
+func (s *settling) slowParts(splits int) int {
+	if splits >= len(s.slow) {
+		return 0
+	}
+	return s.slow[splits]
 }
 
 // halve reports whether the part has more than one entity.
@@ -170,10 +194,10 @@ func (p *part) halve() (ok bool) {
 	return ok
 }
 
-// split puts the halves of the first part in its place.
+// split puts the halves of the first part behind the others, which may be well.
 func (s *settling) split() {
-	halves := s.parts[0].halves
-	s.parts = slices.Insert(s.parts[1:], 0, part{Half: halves[0]}, part{Half: halves[1]})
+	p := s.parts[0]
+	s.parts = append(s.parts[1:], part{Half: p.halves[0], splits: p.splits + 1}, part{Half: p.halves[1], splits: p.splits + 1})
 	s.pause = settleAgain
 }
 

@@ -143,7 +143,11 @@ func (r *Replay) Next(ctx context.Context, limit int) ([]ID, error) {
 		ids []ID
 		at  letterPlace
 	)
-	err := r.d.inOrder(ctx, "list of dead letters", sql, c.args, []any{&at.entity, &at.version, &at.id}, func() { ids = append(ids, at.id) })
+	list := r.d.inOrder
+	if first { // no index has this order
+		list = r.d.each
+	}
+	err := list(ctx, "list of dead letters", sql, c.args, []any{&at.entity, &at.version, &at.id}, func() { ids = append(ids, at.id) })
 	switch {
 	case err != nil:
 		return nil, err

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,11 +110,12 @@ func (b *settling) settle(ctx context.Context) error {
 	case !Refused(err) && !Locked(err):
 		return known(err)
 	}
-	if b.kept(ctx) {
+	kept, unknown := b.kept(ctx)
+	if kept {
 		b.out.Kept = err
 		return nil
 	}
-	return err
+	return cmp.Or(unknown, err)
 }
 
 // known returns the error that a SQLSTATE of ours stands for, or else err.
@@ -141,18 +143,23 @@ func (b *settling) plainly(ctx context.Context) error {
 }
 
 // kept settles again with the done events left in the table, in case the database refused
-// only to archive or delete them. It reports whether that succeeded.
-func (b *settling) kept(ctx context.Context) bool {
+// only to archive or delete them. It reports whether that succeeded; an error says that this
+// is unknown.
+func (b *settling) kept(ctx context.Context) (ok bool, unknown error) {
 	if b.finished == Keep {
-		return false
+		return false, nil
 	}
 	keep := *b
 	keep.finished = Keep
-	if keep.plainly(ctx) != nil {
-		return false
+	switch err := keep.plainly(ctx); {
+	case err == nil:
+		b.out = keep.out
+		return true, nil
+	case Refused(err), Locked(err), sqlState(err) == codeChanged:
+		return false, nil
+	default:
+		return false, known(err)
 	}
-	b.out = keep.out
-	return true
 }
 
 // lockWait is how long a settle waits for the locks of others.

@@ -212,17 +212,14 @@ func (c *candidates) wantsPutOff() (key outbox.Key, version int64, ok bool) {
 	return c.putOffs[0], c.barriers[c.putOffs[0]].at.Version, true
 }
 
-// putOffDone ends a put-off, after which the entity is the first again, the last, or not queued.
+// putOffDone ends a put-off, after which the entity is the last, or not queued.
 func (c *candidates) putOffDone(n, page int, err error) {
 	key := c.putOffs[0]
-	c.putting = false
-	if err == nil {
-		c.putOffs = c.putOffs[1:]
-	}
+	c.putting, c.putOffs = false, c.putOffs[1:]
 	if n > 0 {
 		c.putOff[key] = true
 	}
-	if n >= page {
+	if err != nil || n >= page {
 		c.putOffs = append(c.putOffs, key)
 	}
 	c.free(key)

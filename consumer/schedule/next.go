@@ -32,7 +32,7 @@ func (s *Scheduler) Next(now time.Time) (a Action, until time.Time, ok bool) {
 	}
 	if s.toWake && !s.waking {
 		s.waking = true
-		return Action{Kind: DoWake}, until, true
+		return Action{Kind: DoWake, Limit: s.changes}, until, true
 	}
 	if a, ok = s.work(now); ok {
 		return a, until, true
@@ -91,7 +91,7 @@ func (s *Scheduler) look(now time.Time) (a Action, ok bool) {
 		return Action{Kind: DoLookUp, List: outbox.ListRequest{Entity: &key, Ready: lookUpRows}}, true
 	}
 	if key, version, ok := s.c.wantsPutOff(); ok {
-		return Action{Kind: DoPutOff, Key: key, Version: version}, true
+		return Action{Kind: DoPutOff, Key: key, Version: version, Limit: s.changes}, true
 	}
 	if !s.c.naming && !now.Before(s.c.nextOff) {
 		s.c.naming, s.c.namedAt = true, now

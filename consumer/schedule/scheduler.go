@@ -51,6 +51,7 @@ type Action struct {
 	Part    *Part              // DoSend
 	Key     outbox.Key         // DoPutOff
 	Version int64              // DoPutOff: the row in the way
+	Limit   int                // DoWake, DoPutOff: the most rows to change
 }
 
 const (
@@ -93,13 +94,14 @@ type Scheduler struct {
 
 	fault   time.Duration // pause after faults of the database in a row
 	waitFor time.Time     // no call to the database before
+	changes int           // most rows that one call changes: of a wake, or a put-off
 }
 
 // New returns a scheduler for a term that begins.
 func New(cfg Config) *Scheduler {
 	return &Scheduler{
 		cfg: cfg, gate: newGate(cfg.BreakerThreshold), c: newCandidates(cfg.Strict),
-		window: min(firstWindow, cfg.BatchSize), apart: map[outbox.Key]time.Time{},
+		window: min(firstWindow, cfg.BatchSize), changes: cfg.Page, apart: map[outbox.Key]time.Time{},
 	}
 }
 
@@ -284,8 +286,8 @@ func (s *Scheduler) Woken(now time.Time, n int, err error) {
 	s.waking = false
 	switch {
 	case err != nil:
-		s.databaseFault(now)
-	case n < s.cfg.Page:
+		s.changeFault(now, err)
+	case n < s.changes:
 		s.fault, s.toWake, s.woken = 0, false, s.c.tick()
 		s.c.nextList = now // it shows what has been woken
 	}
@@ -322,9 +324,9 @@ func (s *Scheduler) Settled(now time.Time, b *Batch, got outbox.Settled) {
 
 // PutOff takes the answer to DoPutOff.
 func (s *Scheduler) PutOff(now time.Time, n int, err error) {
-	s.c.putOffDone(n, s.cfg.Page, err)
+	s.c.putOffDone(n, s.changes, err)
 	if err != nil {
-		s.databaseFault(now)
+		s.changeFault(now, err)
 		return
 	}
 	s.fault = 0
@@ -345,6 +347,15 @@ func (s *Scheduler) PutOffNamed(now time.Time, keys []outbox.Key, err error) {
 		s.c.putOff[key] = true
 		s.c.lookUp(key)
 	}
+}
+
+// changeFault lets later changes be of fewer rows, where they were too many. They stay so for the term: with
+// one limit for all of them, an answer of as many rows always says that there may be more.
+func (s *Scheduler) changeFault(now time.Time, err error) {
+	if outbox.Slow(err) {
+		s.changes = max(1, s.changes/2)
+	}
+	s.databaseFault(now)
 }
 
 // databaseFault makes the next calls to the database wait, longer each time.
