@@ -201,6 +201,9 @@ func (d *daemon) look(leaving bool) {
 	if role != "" {
 		d.tell(postgresName, trouble)
 	}
+	if role != "" && role != admin.Disconnected {
+		d.ends(nil) // whatever was wrong with the lock session has been fixed
+	}
 	if leaving {
 		role = admin.Stopping
 	}

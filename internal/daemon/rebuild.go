@@ -163,7 +163,7 @@ func (r *rebuilder) step(ctx context.Context) (err error) {
 			return r.finish(ctx)
 		}
 	}
-	if r.fresh != nil {
+	if r.fresh != nil && !r.row.Load && r.row.Phase.WritesBoth() {
 		if defined, err := r.fresh.Defined(ctx); err != nil {
 			return err
 		} else if !defined {
