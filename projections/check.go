@@ -191,6 +191,11 @@ func (c *checker) entities(ctx context.Context, shape *declaredShape) (events []
 	return events, ofEvents, err
 }
 
+func isDefinition(err error) bool {
+	_, ok := errors.AsType[*elastic.DefinitionError](err)
+	return ok
+}
+
 // index asks Elasticsearch about the definition of the index, and about the index.
 func (c *checker) index(ctx context.Context, sink *elastic.Sink) {
 	err := sink.CheckDefinition(ctx)
@@ -201,8 +206,10 @@ func (c *checker) index(ctx context.Context, sink *elastic.Sink) {
 	switch {
 	case errors.Is(err, elastic.ErrUnchecked):
 		c.warn("index.mapping", "Elasticsearch was not asked about it: that takes the privilege manage_index_templates", "check as a user that has it")
-	case err != nil:
+	case isDefinition(err):
 		c.find("index.mapping", "Elasticsearch refuses it: "+err.Error(), "correct the mapping or the settings")
+	case err != nil:
+		c.find("index", err.Error(), "")
 	}
 	switch err := sink.Ready(ctx); {
 	case elastic.IsMissing(err):

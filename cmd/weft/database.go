@@ -54,8 +54,10 @@ func (a *app) connected(cmd *cobra.Command, connections int, q query) error {
 		if err == nil || is[*exitError](err) {
 			return err
 		}
-		if other := otherShards(ctx, pool, cfg); cfg.Shards.Of <= 1 && other != nil { // so weft's tables are not here
-			return other
+		if cfg.Shards.Of <= 1 {
+			if other := otherShards(ctx, pool, cfg); other != nil { // so weft's tables are not here
+				return other
+			}
 		}
 		if is[*outbox.ShapeError](err) { // perhaps of an older schema
 			if behind := migrations.Check(ctx, pool); is[*migrations.BehindError](behind) {

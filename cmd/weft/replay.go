@@ -81,7 +81,7 @@ interrupted.`,
 	}
 	f.addFlags(cmd, "replays", "replayed")
 	f.sel.addDiscarded(cmd)
-	countFlag(cmd, &f.limit, "limit", 0, 0, "at most this many of each projection, up to 10000 are the lowest versions; 0 for all")
+	countFlag(cmd, &f.limit, "limit", 0, 0, "at most this many of each projection, the lowest versions first up to 10000; 0 for all")
 	countFlag(cmd, &f.rate, "rate", 500, 0, "events per second; 0 makes all of them pending at once")
 	durationFlag(cmd, &f.wait, "wait", 30*time.Second, 0, "how long to watch after the last one was sent, until all are settled")
 	cmd.Flags().BoolVar(&f.keepGoing, "keep-going", false, "go on although everything fails again")

@@ -137,7 +137,7 @@ func (a *app) shardsList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the shards, and who leads each",
-		Long:  "List the shards, where they are, and who leads each. Exits 1 when nobody leads one of them, and\nwhen one is on another server than the settings say. One that cannot be read is told of, and\nshown with an unknown leader.",
+		Long:  "List the shards, where they are, and who leads each. Exits 1 when nobody leads one of them, and\nwhen one is on another server than the settings say. A shard that cannot be read is listed\nwith an unknown leader; the exit code is then that of the first such fault.",
 		Example: `  weft shards list
   weft shards list --json`,
 		Args: noArgs,
@@ -271,7 +271,9 @@ func (a *app) eachShard(cmd *cobra.Command, f func(config.Config) error) error {
 		if len(chosen) > 1 && !a.asJSON {
 			fmt.Fprintf(a.stdout, "shard %d: schema %s, group %s\n", n, shards.Schema(cfg, n), one.Group)
 		}
-		err = faultOf(one, f(one))
+		if err = f(one); ctx.Err() == nil {
+			err = faultOf(one, err)
+		}
 		e, said := errors.AsType[*exitError](err)
 		switch {
 		case len(chosen) == 1, said && (e.code == exitUsage || ctx.Err() != nil):

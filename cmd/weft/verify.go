@@ -137,7 +137,7 @@ func (a *app) verify(ctx context.Context, cmd *cobra.Command, cfg config.Config,
 	if err != nil {
 		return &exitError{exitTryAgain, "interrupted: go on with --resume"}
 	}
-	return verdictOf(reports)
+	return verdictOf(reports, f.repair)
 }
 
 func (a *app) verifyOne(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, p projections.Projection, f verifyFlags) (verify.Report, error) {
@@ -180,14 +180,16 @@ func (a *app) verifyOne(ctx context.Context, cfg config.Config, pool *pgxpool.Po
 	return report, errors.Join(err, saving, kept.Save(save, report.Last, report, err == nil))
 }
 
-func verdictOf(reports []verify.Report) error {
+func verdictOf(reports []verify.Report, repair bool) error {
 	var wrong, repaired, unsettled int64
 	for i := range reports {
 		wrong, repaired, unsettled = wrong+reports[i].Differs(), repaired+reports[i].Repaired, unsettled+reports[i].Unsettled
 	}
 	switch {
+	case wrong > repaired && repair:
+		return &exitError{exitBad, fmt.Sprintf("%d documents still differ from their rows: see above what to do about each", wrong-repaired)}
 	case wrong > repaired:
-		return &exitError{exitBad, fmt.Sprintf("%d documents differ from their rows; `weft verify --repair` has them written anew", wrong-repaired)}
+		return &exitError{exitBad, fmt.Sprintf("%d documents differ from their rows; `weft verify --repair` has them written anew", wrong)}
 	case unsettled > 0:
 		return &exitError{exitInconclusive, fmt.Sprintf("%d entities had events that did not settle: is there a leader? see weft status", unsettled)}
 	}

@@ -93,8 +93,7 @@ func Examine(ctx context.Context, o Options) ([]Finding, error) {
 
 func (e *examination) all(ctx context.Context) ([]Finding, error) {
 	e.configuration()
-	err := e.within(ctx, func(ctx context.Context) error { return migrations.CheckShards(ctx, e.Pool, e.Config.Shards.Of) })
-	if err != nil {
+	if err := e.within(ctx, func(ctx context.Context) error { return migrations.CheckShards(ctx, e.Pool, e.Config.Shards.Of) }); err != nil {
 		return nil, err
 	}
 	if err := e.within(ctx, e.costlyIndexes); err != nil { // without tables there is nothing to examine
@@ -106,16 +105,13 @@ func (e *examination) all(ctx context.Context) ([]Finding, error) {
 		{"postgres.certificate", e.postgresCertificate}, {"vacuum.held_back", e.horizon}, {"postgres.ids", e.ids}, {"postgres.sequence", e.sequences},
 		{"index.bloat", e.indexBloat}, {"vacuum.settings", e.vacuumSettings}, {"vacuum.bloat", e.tableBloat}, {"shard.home", e.home},
 	}
-	err = e.within(ctx, func(ctx context.Context) error {
+	e.try(ctx, check{"schema.version", func(ctx context.Context) error {
 		ok, err := e.upToDate(ctx)
 		if ok { // they read what older schemas lack
 			checks = append(checks, check{"index.missing", e.missingIndexes}, check{"holds", e.holds}, check{"rivals", e.rivals})
 		}
 		return err
-	})
-	if err != nil {
-		return nil, err
-	}
+	}})
 	if targets := e.targets(); len(targets) > 0 {
 		// Each request is bounded alone: one node that is silent must not use up the time of the others.
 		checks = append(checks, check{"elastic", func(context.Context) error { return e.elastic(ctx, targets) }})
@@ -166,7 +162,7 @@ func (e *examination) upToDate(ctx context.Context) (ok bool, err error) {
 	if _, ahead := errors.AsType[*migrations.AheadError](err); ahead {
 		err = nil
 	}
-	return true, err
+	return err == nil, err
 }
 
 // rights names each right that the role of the configuration lacks.

@@ -349,7 +349,7 @@ func (e *examination) mapping(t target, name string, have json.RawMessage) error
 		e.add("elastic.mapping", Error, name, "the mapping has drifted from this build's: "+strings.Join(conflicts, "; "), "`weft rebuild "+t.projection+"`")
 	}
 	if len(conflicts)+len(added) == 0 && !elastic.MadeFor(have, t.mapping) {
-		e.add("elastic.mapping", Warning, name, "the index was made for another mapping than this build's", "restart weft, which changes what an index takes; readiness names what it does not take, and that needs `weft rebuild "+t.projection+"`")
+		e.add("elastic.mapping", Warning, name, "the index was made for another mapping than this build's", "restart weft, which changes what Elasticsearch accepts; if readiness then names a change that it refuses, `weft rebuild "+t.projection+"`")
 	}
 	if len(added) > 0 {
 		e.add("elastic.mapping", Warning, name, "the mapping lacks fields: "+strings.Join(added, ", "), "restart weft, which adds them; where the index was not made by it, `weft rebuild "+t.projection+"`")

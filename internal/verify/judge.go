@@ -28,6 +28,8 @@ func judge(w projections.Wanted, here *projections.Held, byVersion bool) Kind {
 		return Equal
 	case !w.Found && w.Elsewhere:
 		return Misplaced
+	case !w.Found && w.Unnumbered:
+		return Stale
 	case !w.Found:
 		return Extra
 	case w.Version > 0 && here.Version < w.Version:

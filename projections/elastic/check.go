@@ -33,11 +33,17 @@ func (s *Sink) CheckDefinition(ctx context.Context) error {
 		return ErrUnchecked
 	case http.StatusBadRequest:
 		if e, ok := errors.AsType[*statusError](err); ok && e.cause.root() != "" {
-			return errors.New(e.cause.root())
+			return &DefinitionError{e.cause.root()}
 		}
 	}
 	return err
 }
+
+// DefinitionError says what Elasticsearch refuses in the definition of an index.
+type DefinitionError struct{ reason string }
+
+// Error implements error.
+func (e *DefinitionError) Error() string { return e.reason }
 
 // Found is a document as the index has it.
 type Found struct {

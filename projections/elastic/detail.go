@@ -16,6 +16,7 @@ type cause struct {
 	Type     string `json:"type"`
 	Reason   string `json:"reason"`
 	CausedBy *cause `json:"caused_by"`
+	Index    string `json:"index"` // that it is about, if it is about one
 
 	RootCause []cause `json:"root_cause"` // of a whole request
 }

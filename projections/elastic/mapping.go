@@ -87,7 +87,7 @@ func (s *Sink) extend(ctx context.Context, mismatch error) error {
 		}
 		return err
 	}
-	s.log.Info("fields of this build's mapping were added to the index; documents get them when they are next written, all of them by `weft verify --repair`",
+	s.log.Info("the index has this build's mapping now; documents get new fields when they are next written, all of them by `weft verify --repair`",
 		zap.String("event", "elastic.mapping_extended"), zap.String("target", at.index), zap.Strings("fields", added))
 	return nil
 }

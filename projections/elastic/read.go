@@ -219,7 +219,7 @@ func (s *Sink) meaning(what string, status int, e cause) error {
 		return &UnansweredError{Hosts: s.host(), Status: status, err: fmt.Errorf("%s: %s", what, e.detail(status))}
 	case status == http.StatusUnauthorized, status == http.StatusForbidden && e.Type == "security_exception":
 		return fmt.Errorf("%s: %w", what, refused(s.host(), status, e.detail(status), s.cfg.Index, s.access()))
-	case e.Type == "index_not_found_exception":
+	case e.Type == "index_not_found_exception" && (e.Index == "" || e.Index == s.cfg.Index):
 		return fmt.Errorf("%s: %w", what, s.missing())
 	default:
 		return fmt.Errorf("%s: Elasticsearch at %s: %s", what, s.host(), e.detail(status))
