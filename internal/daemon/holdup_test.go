@@ -179,17 +179,27 @@ func TestFaultWithinABatchChargesNobodyElse(t *testing.T) {
 	r := setup(t)
 	r.record()
 	f := newFront(t, r.elastic)
-	first := f.poisoned(troubles()[0])
+	fault := troubles()[0]
+	f.poisoned(fault)
+	r.exec("create table charged (entity_type text, reason text)")
+	r.exec("grant insert on charged to public") // instances have a role of their own
+	r.exec(`create function note_charge() returns trigger language plpgsql as
+		$$ begin insert into charged values (new.entity_type, new.error_reason); return null; end $$`)
+	r.exec(`create trigger note_charge after update on search_outbox_events for each row
+		when (new.attempts > old.attempts) execute function note_charge()`)
 	const good = 300
 	all := documents(good, 100)
 	all[good/2].key.Type = poison
 	r.write(all...)
 	a := r.start("a", "ELASTIC_URL="+f.URL, "WEFT_ES_MAX_BODY=1KiB")
-	testenv.Eventually(t, func() bool { return r.counts()["done"] == good-1 && !first().IsZero() }, "the good events to be done")
-	var attempts int
-	r.scan("select sum(attempts) from search_outbox_events where entity_type <> $1", []any{poison}, &attempts)
-	if attempts != 0 {
-		t.Errorf("the good events were charged %d attempts, want none", attempts)
+	// A trial of a single document has little time: on a busy machine some are charged for a timeout, which is not the fault.
+	charged := func(who string) (n int) {
+		r.scan("select count(*) from charged where reason = $2 and entity_type "+who+" $1", []any{poison, string(fault.reason)}, &n)
+		return n
+	}
+	testenv.Eventually(t, func() bool { return r.counts()["done"] == good-1 && charged("=") > 0 }, "the good events to be done, and a retry of the bad one")
+	if n := charged("<>"); n != 0 {
+		t.Errorf("the good events were charged %d attempts for the fault, want none", n)
 	}
 	if lines := a.logs.with("event", "projection.outage"); len(lines) > 0 {
 		t.Errorf("one document passes for an outage: %v", lines)
