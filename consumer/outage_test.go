@@ -20,12 +20,9 @@ func away(reason outbox.Reason) error {
 	return &outbox.Fault{Reason: reason, Shared: true, Err: errors.New("connection refused")}
 }
 
-func TestOutageEndsNoEventInFailed(t *testing.T) {
-	t.Parallel()
-	r := setup(t, func(o *options) {
-		o.Retry = schedule.RetryPolicy{MaxAttempts: 2, BaseBackoff: time.Hour, MaxBackoff: time.Hour}
-	})
-	down, probes := true, 0
+// goDown has the destination refuse connections, probes included, until comeBack is called.
+func (r *rig) goDown() (comeBack func()) {
+	down := true
 	r.proj.fault = func([]outbox.Event) error {
 		if down {
 			return away(outbox.ReasonESConnect)
@@ -33,12 +30,22 @@ func TestOutageEndsNoEventInFailed(t *testing.T) {
 		return nil
 	}
 	r.proj.ready = func() error {
-		probes++
 		if down {
 			return errors.New("connection refused")
 		}
 		return nil
 	}
+	return func() { r.proj.set(func(*scripted) { down = false }) }
+}
+
+func TestOutageEndsNoEventInFailed(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *options) {
+		o.Retry = schedule.RetryPolicy{MaxAttempts: 2, BaseBackoff: time.Hour, MaxBackoff: time.Hour}
+	})
+	comeBack := r.goDown()
+	probes, ready := 0, r.proj.ready
+	r.proj.ready = func() error { probes++; return ready() }
 	r.enqueueMany(300, 1)
 	r.start()
 	r.eventually(func() bool {
@@ -55,7 +62,7 @@ func TestOutageEndsNoEventInFailed(t *testing.T) {
 	if tried := r.count("search_outbox_events where attempts > 0"); tried > firstBatches {
 		t.Errorf("%d events met the outage, want no more than the first batches", tried)
 	}
-	r.proj.set(func(*scripted) { down = false })
+	comeBack()
 	r.await(map[string]int{"done": 300}) // in spite of a backoff of an hour
 	if s := r.pipe.State(); s.Phase != schedule.Running {
 		t.Errorf("phase %s after recovery", s.Phase)
@@ -132,19 +139,7 @@ func TestTrialWhoseRowsVanishEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := setup(t)
-			down := true
-			r.proj.fault = func([]outbox.Event) error {
-				if down {
-					return away(outbox.ReasonESConnect)
-				}
-				return nil
-			}
-			r.proj.ready = func() error {
-				if down {
-					return errors.New("connection refused")
-				}
-				return nil
-			}
+			comeBack := r.goDown()
 			r.enqueueMany(20, 1)
 			r.start()
 			r.eventually(func() bool { return r.pipe.State().Phase == schedule.Outage && r.count("weft_lease") == 0 }, "the outage")
@@ -153,7 +148,7 @@ func TestTrialWhoseRowsVanishEnds(t *testing.T) {
 				_, err := r.pool.Exec(t.Context(), vanish+" and event_version between 100 and 120")
 				return err
 			}
-			r.proj.set(func(*scripted) { down = false })
+			comeBack()
 			r.eventually(func() bool { return r.pipe.State().Phase == schedule.Running }, "the end of the outage, though there is nothing to try")
 			r.enqueueMany(20, 100)
 			last := newKey()
@@ -332,24 +327,12 @@ func TestOneEntityDoesNotOpenTheBreaker(t *testing.T) {
 func TestEndOfAnOutageWakesAll(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *options) { o.BatchSize = 10_000 })
-	down := true
-	r.proj.fault = func([]outbox.Event) error {
-		if down {
-			return away(outbox.ReasonESConnect)
-		}
-		return nil
-	}
-	r.proj.ready = func() error {
-		if down {
-			return errors.New("connection refused")
-		}
-		return nil
-	}
+	comeBack := r.goDown()
 	r.exec(`insert into search_outbox_events (id, entity_type, entity_id, op, event_version, error_reason, next_retry_at)
 		select gen_random_uuid(), 'block', gen_random_uuid(), 'upsert', n, 'es_connect', now() + interval '20 hours' from generate_series(1, 5100) n`)
 	r.enqueue(newKey(), 9999)
 	r.start()
 	r.eventually(func() bool { return len(r.lines("projection.outage")) > 0 }, "the outage")
-	r.proj.set(func(*scripted) { down = false })
+	comeBack()
 	r.await(map[string]int{"done": 5101})
 }
