@@ -68,9 +68,11 @@ func (p *paper) Resolve(ctx context.Context, _ int64, _ uuid.UUID, _ []outbox.Se
 	return outbox.Settled{At: time.Now()}, settled, err
 }
 
-func (*paper) Split(context.Context, int64, uuid.UUID, [2]outbox.Half) error      { return nil }
-func (*paper) Abandon(context.Context, int64, []uuid.UUID) (int, error)           { return 0, nil }
-func (*paper) PutOff(context.Context, int64, outbox.Key, int64, int) (int, error) { return 0, nil }
+func (*paper) Split(context.Context, int64, uuid.UUID, [2]outbox.Half) error { return nil }
+func (*paper) Abandon(context.Context, int64, []uuid.UUID) (int, error)      { return 0, nil }
+func (*paper) PutOff(context.Context, int64, outbox.Key, outbox.Position, int) (int, error) {
+	return 0, nil
+}
 func (*paper) PutOffEntities(context.Context, int, outbox.ID) ([]outbox.Key, outbox.ID, error) {
 	return nil, outbox.ID{}, nil
 }

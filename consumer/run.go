@@ -157,7 +157,7 @@ func (r *run) start(a schedule.Action) {
 		})
 	case schedule.DoPutOff:
 		r.counted("put off", r.s.PutOff, func() (int, error) {
-			return r.p.store.PutOff(r.ctx, epoch, a.Key, a.Version, a.Limit)
+			return r.p.store.PutOff(r.ctx, epoch, a.Key, a.Behind, a.Limit)
 		})
 	case schedule.DoNamePutOff:
 		r.namePutOff()

@@ -7,11 +7,12 @@ import (
 	"time"
 )
 
-// PutOff puts off up to limit ready or due rows of an entity behind its row of the given
-// version, lowest first, and returns how many. They leave the indexes that lists read, and
-// can be leased once nothing earlier of the entity is open.
-func (s *Store) PutOff(ctx context.Context, epoch int64, key Key, version int64, limit int) (int, error) {
-	return s.fenced(ctx, "put off events", "put_off", epoch, key.Type, &key.ID, version, limit)
+// PutOff puts off up to limit ready or due rows of an entity behind its row at a position,
+// lowest version first, and returns how many. Where the position has no id, rows of its version
+// stay. They leave the indexes that lists read, and can be leased once nothing earlier of the
+// entity is open.
+func (s *Store) PutOff(ctx context.Context, epoch int64, key Key, behind Position, limit int) (int, error) {
+	return s.fenced(ctx, "put off events", "put_off", epoch, key.Type, &key.ID, behind.Version, &behind.ID, limit)
 }
 
 // putOffRows is how many rows of one id a statement reads that names entities with rows put off.

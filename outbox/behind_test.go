@@ -21,7 +21,7 @@ func TestPutOff(t *testing.T) {
 	b.exec("update search_outbox_events set next_retry_at = 'infinity' where event_version = 1")
 	put := func(limit, want int) {
 		t.Helper()
-		n, err := b.store.PutOff(t.Context(), 1, key, 1, limit)
+		n, err := b.store.PutOff(t.Context(), 1, key, outbox.Position{Version: 1}, limit)
 		if err != nil || n != want {
 			t.Errorf("put off %d, %v, want %d", n, err, want)
 		}
@@ -67,12 +67,46 @@ func TestPutOff(t *testing.T) {
 	}
 }
 
+// TestPutOffEventsOfOneVersion: those with a higher id than the one in the way have to wait, too, and
+// leave the lists with the later ones; those with a lower id stay. Without an id nothing of that version does.
+func TestPutOffEventsOfOneVersion(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	key := outbox.Key{Type: "block", ID: outbox.UUID(uuid.New())}
+	ids := make([]outbox.ID, 5)
+	for i := range ids {
+		ids[i] = outbox.UUID(uuid.UUID{15: byte(i + 1)})
+		if err := outbox.Enqueue(t.Context(), b.pool, table, outbox.NewEvent{ID: ids[i], Key: key, Op: outbox.Upsert, Version: 7}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.enqueueFor(key, 6, 8)
+	put := func(behind outbox.Position, limit, want int) {
+		t.Helper()
+		if n, err := b.store.PutOff(t.Context(), 1, key, behind, limit); err != nil || n != want {
+			t.Errorf("put off %d, %v, want %d", n, err, want)
+		}
+	}
+	put(outbox.Position{Version: 7}, 1, 1)
+	put(outbox.Position{Version: 7, ID: ids[1]}, 2, 2)
+	put(outbox.Position{Version: 7, ID: ids[1]}, 9, 1)
+	put(outbox.Position{Version: 7, ID: ids[1]}, 9, 0)
+	l := b.list()
+	left := []outbox.ID{}
+	for _, r := range l.Ready[1:] {
+		left = append(left, r.ID)
+	}
+	if l.Ready[0].Version != 6 || !slices.Equal(left, ids[:2]) || b.count("behind = 7") != 4 {
+		t.Errorf("listed %v, want version 6 and the lower ids of version 7", l.Ready)
+	}
+}
+
 func TestPutOffPassesOverWhatOthersHold(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	key := b.enqueue(1, 2, 3)
 	defer b.hold("event_version = 2")()
-	if n, err := b.store.PutOff(t.Context(), 1, key, 1, 9); err != nil || n != 1 {
+	if n, err := b.store.PutOff(t.Context(), 1, key, outbox.Position{Version: 1}, 9); err != nil || n != 1 {
 		t.Errorf("put off %d, %v, want the one that is free", n, err)
 	}
 }
@@ -84,7 +118,7 @@ func TestPutOffEntitiesInPages(t *testing.T) {
 	for range 5 {
 		key := b.enqueue(1, 2, 3)
 		want[key] = true
-		if n, err := b.store.PutOff(t.Context(), 1, key, 1, 9); err != nil || n != 2 {
+		if n, err := b.store.PutOff(t.Context(), 1, key, outbox.Position{Version: 1}, 9); err != nil || n != 2 {
 			t.Fatalf("put off %d, %v", n, err)
 		}
 	}
@@ -118,7 +152,7 @@ func TestPutOffEntitiesOfOneID(t *testing.T) {
 			key := outbox.Key{Type: kind, ID: id}
 			b.enqueueFor(key, 1, 2, 3)
 			want = append(want, key)
-			if n, err := b.store.PutOff(t.Context(), 1, key, 1, 9); err != nil || n != 2 {
+			if n, err := b.store.PutOff(t.Context(), 1, key, outbox.Position{Version: 1}, 9); err != nil || n != 2 {
 				t.Fatalf("put off %d, %v", n, err)
 			}
 		}

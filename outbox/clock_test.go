@@ -87,7 +87,7 @@ func (b *bench) useEveryWrite() {
 	must("record progress", 1, b.store.RecordProgress(ctx, 1, s.At))
 	n, err := b.store.Wake(ctx, 1, []outbox.Reason{outbox.ReasonESConnect}, 10)
 	must("wake", n, err)
-	n, err = b.store.PutOff(ctx, 1, two, 7, 10)
+	n, err = b.store.PutOff(ctx, 1, two, outbox.Position{Version: 7}, 10)
 	must("put off", n, err)
 	b.leaseAll()
 	b.setTerm(2, "a")

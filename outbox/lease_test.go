@@ -281,7 +281,7 @@ func TestIDsAsTheTablesHaveThem(t *testing.T) {
 			if got := b.number("select count(*) from other_events where status = 'done'"); got != len(events)-1 {
 				t.Errorf("%d events are done, want all but one", got)
 			}
-			if n, err := store.PutOff(t.Context(), 1, x.Events[0][0].Key, -1, 10); err != nil || n != 0 {
+			if n, err := store.PutOff(t.Context(), 1, x.Events[0][0].Key, outbox.Position{Version: -1}, 10); err != nil || n != 0 {
 				t.Errorf("put off %d, %v, want none: nothing is ready", n, err)
 			}
 		})

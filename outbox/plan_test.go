@@ -306,7 +306,7 @@ func (b *bench) cost(n int) map[string]*explained {
 	}
 	own, err := under("list of an entity", outbox.Keep).List(ctx, outbox.ListRequest{Ready: n, Entity: &key})
 	check("list of an entity", n, len(own.Ready), err)
-	put, err := under("put off", outbox.Keep).PutOff(ctx, 1, key, 0, n)
+	put, err := under("put off", outbox.Keep).PutOff(ctx, 1, key, own.Ready[0].Position(), n)
 	check("put off", n, put, err)
 	_, _, err = under("entities put off", outbox.Keep).PutOffEntities(ctx, n, outbox.ID{})
 	check("entities put off", 0, 0, err)

@@ -80,7 +80,7 @@ func TestOlderEpochIsFenced(t *testing.T) {
 					_, err := b.store.ReclaimRows(ctx, outbox.ReclaimRequest{Epoch: 1, Limit: 10, MaxReclaims: 3, MaxProcessing: time.Minute})
 					return err
 				},
-				"put off":  func() error { _, err := b.store.PutOff(ctx, 1, l.Ready[1].Key, 0, 10); return err },
+				"put off":  func() error { _, err := b.store.PutOff(ctx, 1, l.Ready[1].Key, outbox.Position{}, 10); return err },
 				"wake":     func() error { _, err := b.store.Wake(ctx, 1, outbox.Reasons(), 10); return err },
 				"abandon":  func() error { _, err := b.store.Abandon(ctx, 1, []uuid.UUID{x.id}); return err },
 				"progress": func() error { return b.store.RecordProgress(ctx, 1, time.Now()) },

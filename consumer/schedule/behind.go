@@ -196,20 +196,20 @@ func (c *candidates) wantPutOffs() {
 	c.putOffs = c.putOffs[:min(len(c.putOffs), 1000)]
 }
 
-// wantsPutOff returns the entity whose rows to put off next, and the version to put them
+// wantsPutOff returns the entity whose rows to put off next, and the row to put them
 // behind. None of its rows is in flight, nor is leased meanwhile: they must stay as they were leased.
-func (c *candidates) wantsPutOff() (key outbox.Key, version int64, ok bool) {
+func (c *candidates) wantsPutOff() (key outbox.Key, behind outbox.Position, ok bool) {
 	if c.putting {
-		return key, 0, false
+		return key, behind, false
 	}
 	c.putOffs = slices.DeleteFunc(c.putOffs, func(key outbox.Key) bool { return c.barriers[key] == nil })
 	i := slices.IndexFunc(c.putOffs, c.atRest)
 	if i < 0 {
-		return key, 0, false
+		return key, behind, false
 	}
 	c.putOffs[0], c.putOffs[i] = c.putOffs[i], c.putOffs[0]
 	c.putting = true
-	return c.putOffs[0], c.barriers[c.putOffs[0]].at.Version, true
+	return c.putOffs[0], c.barriers[c.putOffs[0]].at, true
 }
 
 // putOffDone ends a put-off, after which the entity is the last, or not queued.

@@ -210,6 +210,8 @@ func compareRows(a, b *row) int {
 	return x.Compare(&y)
 }
 
+func (r *row) position() outbox.Position { return outbox.Position{Version: r.version, ID: r.id} }
+
 func (r *row) listed() outbox.Row { return outbox.Row{ID: r.id, Key: r.key, Version: r.version} }
 
 // run lets the scheduler work for a time.
@@ -314,7 +316,7 @@ func (w *world) start(a schedule.Action) {
 		statement(func() func() { return func() { w.s.Woken(w.now, 0, nil) } })
 	case schedule.DoPutOff:
 		statement(func() func() {
-			n := w.putOff(a.Key, a.Version, 200)
+			n := w.putOff(a.Key, a.Behind, 200)
 			if n == 0 {
 				w.vain("put-off", a.Key)
 			}
@@ -417,7 +419,7 @@ func (w *world) lease(b *schedule.Batch, groups []outbox.Group) *outbox.Lease {
 				}
 			}
 			if first != nil {
-				o := &outbox.Obstacle{Position: outbox.Position{Version: first.version, ID: first.id}, Ready: first.retryAt.IsZero() && !first.parked && !first.behind}
+				o := &outbox.Obstacle{Position: first.position(), Ready: first.retryAt.IsZero() && !first.parked && !first.behind}
 				if first.status == "processing" {
 					o.Ready, o.Foreign = false, true
 				} else if first.status == "failed" {
@@ -577,9 +579,9 @@ func (w *world) check(r *row, b *schedule.Batch) {
 	}
 }
 
-func (w *world) putOff(key outbox.Key, version int64, limit int) (n int) {
+func (w *world) putOff(key outbox.Key, behind outbox.Position, limit int) (n int) {
 	for _, r := range slices.SortedFunc(slices.Values(w.byKey[key]), compareRows) {
-		if n < limit && (r.ready() || r.due(w.now)) && r.version > version {
+		if n < limit && (r.ready() || r.due(w.now)) && r.position().Compare(behind) > 0 {
 			if w.leased[r] != nil {
 				w.t.Fatalf("event %s of %s is put off while it is in flight", r.id, r.key)
 			}

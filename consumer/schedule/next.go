@@ -90,8 +90,8 @@ func (s *Scheduler) look(now time.Time) (a Action, ok bool) {
 	if key, ok := s.c.wantsLookUp(); ok {
 		return Action{Kind: DoLookUp, List: outbox.ListRequest{Entity: &key, Ready: lookUpRows}}, true
 	}
-	if key, version, ok := s.c.wantsPutOff(); ok {
-		return Action{Kind: DoPutOff, Key: key, Version: version, Limit: s.changes}, true
+	if key, behind, ok := s.c.wantsPutOff(); ok {
+		return Action{Kind: DoPutOff, Key: key, Behind: behind, Limit: s.changes}, true
 	}
 	if !s.c.naming && !now.Before(s.c.nextOff) {
 		s.c.naming, s.c.namedAt = true, now

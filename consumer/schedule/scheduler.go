@@ -44,14 +44,14 @@ const (
 
 // Action is something to do.
 type Action struct {
-	Kind    Kind
-	List    outbox.ListRequest // DoList, DoLookUp
-	Batch   *Batch             // DoLease, DoSettle
-	Groups  []outbox.Group     // DoLease
-	Part    *Part              // DoSend
-	Key     outbox.Key         // DoPutOff
-	Version int64              // DoPutOff: the row in the way
-	Limit   int                // DoWake, DoPutOff: the most rows to change
+	Kind   Kind
+	List   outbox.ListRequest // DoList, DoLookUp
+	Batch  *Batch             // DoLease, DoSettle
+	Groups []outbox.Group     // DoLease
+	Part   *Part              // DoSend
+	Key    outbox.Key         // DoPutOff
+	Behind outbox.Position    // DoPutOff: the row in the way; without an id in a quarantine
+	Limit  int                // DoWake, DoPutOff: the most rows to change
 }
 
 const (

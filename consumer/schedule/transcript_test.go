@@ -359,7 +359,7 @@ func (p *play) decision(a *schedule.Action) string {
 	case schedule.DoWake:
 		return "wake"
 	case schedule.DoPutOff:
-		return fmt.Sprintf("put off %s behind version %d", a.Key.ID, a.Version)
+		return fmt.Sprintf("put off %s behind %s", a.Key.ID, p.events[a.Behind.ID])
 	case schedule.DoNamePutOff:
 		return "name entities that are put off"
 	default:

@@ -464,7 +464,7 @@ func (w *watcher) acts() []act {
 		{"put off", nil, func() {
 			for key, version := range map[string]int64{"entity 3": 3, "entity 12": 0, "entity 16": 0, "entity 18": 0} {
 				id := outbox.UUID(w.uuid(key))
-				w.must(w.store.PutOff(ctx, epoch, outbox.Key{Type: "book", ID: id}, version, 100))
+				w.must(w.store.PutOff(ctx, epoch, outbox.Key{Type: "book", ID: id}, outbox.Position{Version: version}, 100))
 			}
 		}},
 		{"wake", nil, func() { w.must(w.store.Wake(ctx, epoch, outbox.Reasons(), 100)) }},
