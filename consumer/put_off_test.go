@@ -1,9 +1,13 @@
 package consumer_test
 
 import (
+	"context"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // A new term remembers no rows that were put off, and what is in the way of the first
@@ -39,6 +43,70 @@ func TestNewTermWakesWhatIsPutOffBehindManyThatAreParked(t *testing.T) {
 			if n := r.count("search_outbox_events where status = 'done'"); n > 2 {
 				t.Errorf("%d events are done, want those of the last entity alone", n)
 			}
+		})
+	}
+}
+
+// offs is the real store, which holds that no put-off that was too slow is repeated at the same size.
+type offs struct {
+	*watched
+	t    *testing.T
+	mu   sync.Mutex
+	want int // the next limit; 0 for any
+	slow int // calls
+}
+
+func (o *offs) PutOff(ctx context.Context, epoch int64, key outbox.Key, behind outbox.Position, limit int) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.want > 0 && limit != o.want {
+		o.t.Errorf("put off %d rows at most, want %d", limit, o.want)
+	}
+	n, err := o.Store.PutOff(ctx, epoch, key, behind, limit)
+	o.want = limit
+	if outbox.Slow(err) {
+		o.want, o.slow = max(1, limit/2), o.slow+1
+	}
+	return n, err
+}
+
+// A put-off that takes longer than its deadline is repeated with half of the rows, and holds up nobody.
+func TestSlowPutOffIsRepeatedWithFewerRows(t *testing.T) {
+	t.Parallel()
+	for name, slow := range map[string]func(*rig){
+		"ForTheServer": func(r *rig) { r.refuseBeyond(100, canceled) },
+		"ForTheCaller": func(r *rig) {
+			r.exec("create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.003); return new; end $$")
+			r.exec("create trigger beyond before update on search_outbox_events for each row when (new.behind is not null) execute function slow()")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var s *offs
+			r := setup(t, func(o *options) {
+				o.timeout = 400 * time.Millisecond
+				o.wrap = func(w *watched) consumerStore { s = &offs{watched: w, t: t}; return s }
+			})
+			slow(r)
+			const many, crowd = 1_500, 1_000 // so many may stay in the lists
+			stuck := newKey()
+			r.enqueue(stuck, 0)
+			r.exec("update search_outbox_events set next_retry_at = 'infinity'")
+			r.enqueueLater(stuck, many)
+			r.start()
+			r.eventually(func() bool {
+				return r.count("search_outbox_events where behind is null and status = 'pending'") <= crowd
+			}, "the rows to be put off")
+			r.enqueueMany(20, 10_000)
+			r.await(map[string]int{"done": 20, "pending": many + 1})
+			s.mu.Lock()
+			if s.slow < 5 { // 5,000 rows are asked for at first
+				t.Errorf("%d put-offs were too slow, want some", s.slow)
+			}
+			s.mu.Unlock()
+			r.exec("drop trigger beyond on search_outbox_events")
+			r.exec("update search_outbox_events set next_retry_at = now() where event_version = 0")
+			r.await(map[string]int{"done": many + 21})
 		})
 	}
 }
