@@ -42,8 +42,11 @@ func (s *Scheduler) Next(now time.Time) (a Action, until time.Time, ok bool) {
 
 // work returns the next step of the phase.
 func (s *Scheduler) work(now time.Time) (a Action, ok bool) {
-	rows := s.flow.allowed(now, s.cfg.Page)
-	switch phase := s.gate.state.Phase; {
+	rows, phase := s.flow.allowed(now, s.cfg.Page), s.gate.state.Phase
+	if phase == Outage || s.foreign || s.paused {
+		s.heldUp = now
+	}
+	switch {
 	case phase == Outage:
 		if len(s.batches) > 0 || s.probing || now.Before(s.gate.next) {
 			return a, false // their outcomes first

@@ -90,7 +90,8 @@ type Scheduler struct {
 	woken                   uint64        // serial of the end of the last wake
 	typical                 time.Duration // of a call that went well
 	stopping                bool
-	foreign, paused         bool // nothing is leased then
+	foreign, paused         bool      // nothing is leased then
+	heldUp                  time.Time // when nothing could be leased last
 
 	fault   time.Duration // pause after faults of the database in a row
 	waitFor time.Time     // no call to the database before
@@ -185,10 +186,10 @@ func (s *Scheduler) Listed(now time.Time, l *outbox.List, err error) {
 	}
 	s.fault = 0
 	s.c.listed(now, l, s.cfg.Poll)
-	// An entity that has not failed for longer than any pause is not tried any more: somebody has
-	// parked its events, or settled them.
+	// An entity that has not failed for longer than any backoff, while events could be leased, is not tried any
+	// more: somebody has parked its events, or settled them.
 	maps.DeleteFunc(s.apart, func(key outbox.Key, failed time.Time) bool {
-		return now.Sub(failed) > max(2*s.cfg.Retry.MaxBackoff, time.Minute)
+		return min(now.Sub(failed), now.Sub(s.heldUp)) > max(2*s.cfg.Retry.MaxBackoff, time.Minute)
 	})
 	if s.gate.state.Phase == Trial && !s.toWake && s.c.begun > s.woken && s.c.left()+len(s.waiting)+len(s.suspects) == 0 && len(s.batches) == 0 {
 		s.gate.run() // there is nothing to try it with
@@ -225,6 +226,9 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 	for i, o := range l.Obstacles {
 		if o != nil {
 			s.c.bar(now, b.picked[i], o)
+			if key := b.picked[i].key; o.Foreign && s.isApart(key) {
+				s.apart[key] = now // it is tried again after that claim
+			}
 		}
 		if e := b.picked[i]; len(l.Events[i]) == 0 {
 			s.c.land(e, false)
