@@ -239,6 +239,9 @@ func (c *candidates) looked(now time.Time, l *outbox.List) {
 	key, begun := c.toLookUp[0], c.looking
 	c.looking, c.toLookUp = 0, c.toLookUp[1:]
 	delete(c.lookUps, key)
+	if len(l.Ready)+len(l.Due) >= c.ownSize {
+		c.ownSize = min(2*c.ownSize, ownList)
+	}
 	if len(l.Ready)+len(l.Due) == 0 {
 		delete(c.putOff, key)
 	}

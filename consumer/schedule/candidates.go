@@ -76,6 +76,8 @@ type candidates struct {
 	passing  int    // rows in flight that the list passes over
 	begun    uint64 // of the list that is being made, or else of the last one
 	size     int    // of the next list
+	dueSize  int    // most due rows of it
+	ownSize  int    // most rows of the next look-up
 	more     bool   // the last list did not show all
 	taken    bool   // something has been leased since it was here
 	last     int    // entities of the last batch
@@ -103,7 +105,7 @@ type candidates struct {
 
 func newCandidates(strict bool) candidates {
 	return candidates{
-		strict: strict, size: shortList, entities: map[outbox.Key]*entity{}, barriers: map[outbox.Key]*barrier{}, putOff: map[outbox.Key]bool{}, lookUps: map[outbox.Key]bool{},
+		strict: strict, size: shortList, dueSize: dueList, ownSize: ownList, entities: map[outbox.Key]*entity{}, barriers: map[outbox.Key]*barrier{}, putOff: map[outbox.Key]bool{}, lookUps: map[outbox.Key]bool{},
 	}
 }
 

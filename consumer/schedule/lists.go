@@ -20,6 +20,7 @@ const (
 	longestList = 80_000
 	severalRows = 4 // of an entity: the longest list is worth its memory
 	dueList     = 4_000
+	ownList     = 1_000 // of one entity's rows
 	// nextBatches is when the next list of a backlog is begun: with enough entities left for
 	// so many batches. A list shows again what is left.
 	nextBatches = 1
@@ -59,6 +60,16 @@ func (c *candidates) longer(taken int) int {
 	}
 }
 
+// shorter lets the next list be of fewer rows, because this one was too slow.
+func (c *candidates) shorter() {
+	c.size = halved(c.size)
+	if c.asked.Due > 0 {
+		c.dueSize = halved(c.dueSize)
+	}
+}
+
+func halved(size int) int { return max(shortList, size/2) }
+
 // end is the last ready row that a list has shown.
 type end struct {
 	at  time.Time
@@ -72,8 +83,8 @@ func (c *candidates) wantsList(now time.Time) (r outbox.ListRequest, ok bool) {
 		return r, false
 	}
 	r = outbox.ListRequest{Ready: c.size, SuspectAfter: suspectAfter}
-	if len(c.due) < dueList/2 {
-		r.Due = dueList
+	if len(c.due) < c.dueSize/2 {
+		r.Due = c.dueSize
 	}
 	if c.skipping && now.Before(c.nextHead) {
 		switch {
@@ -146,6 +157,9 @@ func (c *candidates) listed(now time.Time, l *outbox.List, poll time.Duration) {
 	clog := (full || dueFull || blocked > crowd) && blocked > (len(l.Ready)+len(l.Due))/clogged
 	if clog {
 		c.wantPutOffs()
+	}
+	if dueFull {
+		c.dueSize = min(2*c.dueSize, dueList)
 	}
 	if n := len(l.Ready); n > 0 {
 		c.ended(now, position(l.Ready[n-1]))

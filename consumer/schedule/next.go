@@ -91,7 +91,7 @@ func (s *Scheduler) look(now time.Time) (a Action, ok bool) {
 		return Action{Kind: DoList, List: r}, true
 	}
 	if key, ok := s.c.wantsLookUp(); ok {
-		return Action{Kind: DoLookUp, List: outbox.ListRequest{Entity: &key, Ready: lookUpRows}}, true
+		return Action{Kind: DoLookUp, List: outbox.ListRequest{Entity: &key, Ready: s.c.ownSize}}, true
 	}
 	if key, behind, ok := s.c.wantsPutOff(); ok {
 		return Action{Kind: DoPutOff, Key: key, Behind: behind, Limit: s.changes}, true

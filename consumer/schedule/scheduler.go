@@ -65,8 +65,6 @@ const (
 	apartSize = 64
 	// maxApart bounds the entities that are known to need requests of their own.
 	maxApart = 10_000
-	// lookUpRows is how many rows of one entity are listed.
-	lookUpRows = 1_000
 )
 
 // Scheduler decides for one term. It belongs to one goroutine.
@@ -179,7 +177,7 @@ func (s *Scheduler) Listed(now time.Time, l *outbox.List, err error) {
 	if err != nil {
 		s.c.listing = false
 		if outbox.Slow(err) {
-			s.c.size = max(shortList, s.c.size/2)
+			s.c.shorter()
 		}
 		s.databaseFault(now)
 		return
@@ -200,6 +198,9 @@ func (s *Scheduler) Listed(now time.Time, l *outbox.List, err error) {
 func (s *Scheduler) LookedUp(now time.Time, l *outbox.List, err error) {
 	if err != nil {
 		s.c.looking = 0
+		if outbox.Slow(err) {
+			s.c.ownSize = halved(s.c.ownSize)
+		}
 		s.databaseFault(now)
 		return
 	}

@@ -321,7 +321,7 @@ func (p *play) decision(a *schedule.Action) string {
 		}
 		return out
 	case schedule.DoLookUp:
-		return "list the rows of " + a.List.Entity.ID.String()
+		return fmt.Sprintf("list %d rows of %s", a.List.Ready, a.List.Entity.ID)
 	case schedule.DoLease:
 		name := fmt.Sprintf("b%d", a.Batch.ID[15])
 		p.batches[name], p.groups[name] = a.Batch, a.Groups
