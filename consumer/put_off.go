@@ -6,17 +6,14 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// putOffEntities is of how many ids one call names the entities with rows put off.
-const putOffEntities = 100
-
-// namePutOff names the next entities with rows put off. After the last ones come the first
-// again: what is in the way of a page may stay for ever.
-func (r *run) namePutOff() {
+// namePutOff names the next entities with rows put off, of up to limit ids. After the last ones
+// come the first again: what is in the way of a page may stay for ever.
+func (r *run) namePutOff(limit int) {
 	after := r.named
 	r.work(func() answer {
-		keys, next, err := r.p.store.PutOffEntities(r.ctx, putOffEntities, after)
+		keys, next, err := r.p.store.PutOffEntities(r.ctx, limit, after)
 		if err == nil && len(keys) == 0 && !after.IsZero() {
-			keys, next, err = r.p.store.PutOffEntities(r.ctx, putOffEntities, outbox.ID{})
+			keys, next, err = r.p.store.PutOffEntities(r.ctx, limit, outbox.ID{})
 		}
 		return func(now time.Time) error {
 			if err == nil {

@@ -160,7 +160,7 @@ func (r *run) start(a schedule.Action) {
 			return r.p.store.PutOff(r.ctx, epoch, a.Key, a.Behind, a.Limit)
 		})
 	case schedule.DoNamePutOff:
-		r.namePutOff()
+		r.namePutOff(a.Limit)
 	}
 }
 

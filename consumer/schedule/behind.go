@@ -17,6 +17,8 @@ const (
 	// costs a list, so the pause is sweepShare for each of them.
 	sweepEvery = time.Minute
 	sweepShare = 50 * time.Millisecond
+	// putOffNames is of how many ids a search names the entities with rows put off.
+	putOffNames = 100
 	// forever is until a quarantine ends: longer than any term.
 	forever = 100 * 365 * 24 * time.Hour
 )

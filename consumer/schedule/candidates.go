@@ -100,12 +100,13 @@ type candidates struct {
 	putOff   map[outbox.Key]bool // entities of which rows are put off, as far as known
 	nextOff  time.Time           // when such entities are looked for
 	naming   bool                // they are
+	names    int                 // of so many ids at most
 	namedAt  time.Time           // when that was begun
 }
 
 func newCandidates(strict bool) candidates {
 	return candidates{
-		strict: strict, size: shortList, dueSize: dueList, ownSize: ownList, entities: map[outbox.Key]*entity{}, barriers: map[outbox.Key]*barrier{}, putOff: map[outbox.Key]bool{}, lookUps: map[outbox.Key]bool{},
+		strict: strict, size: shortList, dueSize: dueList, ownSize: ownList, names: putOffNames, entities: map[outbox.Key]*entity{}, barriers: map[outbox.Key]*barrier{}, putOff: map[outbox.Key]bool{}, lookUps: map[outbox.Key]bool{},
 	}
 }
 

@@ -98,7 +98,7 @@ func (s *Scheduler) look(now time.Time) (a Action, ok bool) {
 	}
 	if !s.c.naming && !now.Before(s.c.nextOff) {
 		s.c.naming, s.c.namedAt = true, now
-		return Action{Kind: DoNamePutOff}, true
+		return Action{Kind: DoNamePutOff, Limit: s.c.names}, true
 	}
 	return a, false
 }

@@ -51,7 +51,7 @@ type Action struct {
 	Part   *Part              // DoSend
 	Key    outbox.Key         // DoPutOff
 	Behind outbox.Position    // DoPutOff: the row in the way; without an id in a quarantine
-	Limit  int                // DoWake, DoPutOff: the most rows to change
+	Limit  int                // DoWake, DoPutOff: the most rows to change; DoNamePutOff: the most ids
 }
 
 const (
@@ -345,9 +345,13 @@ func (s *Scheduler) PutOffNamed(now time.Time, keys []outbox.Key, err error) {
 	s.c.naming, s.c.nextOff = false, now.Add(max(sweepAfter(len(keys)), headShare*now.Sub(s.c.namedAt)))
 	if err != nil {
 		s.c.nextOff = now
+		if outbox.Slow(err) {
+			s.c.names = max(1, s.c.names/2)
+		}
 		s.databaseFault(now)
 		return
 	}
+	s.c.names = min(2*s.c.names, putOffNames)
 	for _, key := range keys {
 		s.c.putOff[key] = true
 		s.c.lookUp(key)

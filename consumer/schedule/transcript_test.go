@@ -361,7 +361,7 @@ func (p *play) decision(a *schedule.Action) string {
 	case schedule.DoPutOff:
 		return fmt.Sprintf("put off %s behind %s", a.Key.ID, p.events[a.Behind.ID])
 	case schedule.DoNamePutOff:
-		return "name entities that are put off"
+		return fmt.Sprintf("name entities of %d ids that are put off", a.Limit)
 	default:
 		return fmt.Sprintf("unknown action %d", a.Kind)
 	}
