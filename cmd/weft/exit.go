@@ -111,7 +111,7 @@ func ownCode(err error) int {
 	case is[*migrations.AheadError](err), is[*migrations.RightsError](err), is[*migrations.ActiveError](err), is[*migrations.PresentError](err),
 		is[*migrations.OutboxError](err), errors.Is(err, elastic.ErrRefused):
 		return exitRefused
-	case is[*migrations.ShardsError](err), is[*outbox.ShapeError](err), errors.Is(err, leader.ErrServerTooOld), errors.Is(err, elastic.ErrVersion):
+	case is[*migrations.ShardsError](err), is[*outbox.ShapeError](err), errors.Is(err, leader.ErrServerTooOld), errors.Is(err, elastic.ErrVersion), errors.Is(err, elastic.ErrProduct):
 		return exitConfig
 	default:
 		return exitOK
