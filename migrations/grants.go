@@ -2,6 +2,7 @@ package migrations
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -168,12 +169,8 @@ func grantSQL(schema, role string, tables []table, modes []Mode) []string {
 // see [Up]. It takes no right away: a role that was granted more keeps it.
 func Grant(ctx context.Context, url, role string, modes ...Mode) error {
 	_, err := run(ctx, url, nil, func(ctx context.Context, m *migrator) ([]Step, error) {
-		have, err := readVersion(ctx, m.db)
-		if err != nil {
+		if err := m.wantLatest(ctx); err != nil && !errors.As(err, new(*AheadError)) {
 			return nil, err
-		}
-		if have < Latest {
-			return nil, &BehindError{Have: have, Want: Latest}
 		}
 		for _, mode := range modes {
 			if !slices.Contains(m.outboxNames(), mode.Table) {

@@ -1,6 +1,7 @@
 package migrations
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -20,11 +21,30 @@ type State struct {
 }
 
 // BehindError says that the database lacks migrations this build needs.
-type BehindError struct{ Have, Want int64 }
+type BehindError struct {
+	Have, Want int64
+	Where      string // the schema and the database
+}
 
 // Error implements error.
 func (e *BehindError) Error() string {
-	return fmt.Sprintf("database schema is at version %d, this build needs %d: run `weft migrate up`", e.Have, e.Want)
+	where := cmp.Or(e.Where, "the database")
+	if e.Have == 0 {
+		return "weft's tables are missing from " + where + ": run `weft migrate up`, or correct DATABASE_URL"
+	}
+	return fmt.Sprintf("%s is at version %d, this build needs %d: run `weft migrate up`", where, e.Have, e.Want)
+}
+
+// place names the schema, or the search_path that leads to none.
+const place = `select 'schema ' || coalesce(current_schema(), current_setting('search_path')) || ' of database ' || current_database()`
+
+// behind returns the [*BehindError] of a database.
+func behind(have int64, scan func(q string, dst ...any) error) error {
+	e := &BehindError{Have: have, Want: Latest}
+	if err := scan(place, &e.Where); err != nil {
+		return fmt.Errorf("read schema version: %w", err)
+	}
+	return e
 }
 
 // AheadError says that the database has migrations this build does not know. That
@@ -42,16 +62,17 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Check compares the database with this build in two short reads. It returns nil,
+// Check compares the database with this build in short reads. It returns nil,
 // a [*BehindError], an [*AheadError], or the error of a read.
 func Check(ctx context.Context, db Querier) error {
-	have, err := version(func(q string, dst ...any) error { return db.QueryRow(ctx, q).Scan(dst...) })
+	scan := func(q string, dst ...any) error { return db.QueryRow(ctx, q).Scan(dst...) }
+	have, err := version(scan)
 	if err != nil {
 		return err
 	}
 	switch {
 	case have < Latest:
-		return &BehindError{Have: have, Want: Latest}
+		return behind(have, scan)
 	case have > Latest:
 		return &AheadError{Have: have, Knows: Latest}
 	default:

@@ -97,7 +97,7 @@ func diagnose(err error) (int, string) {
 	case errors.Is(err, syscall.EACCES):
 		return exitRefused, records.Plain(err.Error())
 	case errors.Is(err, context.DeadlineExceeded):
-		return exitUnavailable, "no answer in time: " + records.Plain(err.Error())
+		return exitUnavailable, "no answer in time: " + records.Plain(err.Error()) + "; " + postgres.SayBusy
 	default:
 		return exitInternal, msg
 	}

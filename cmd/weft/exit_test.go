@@ -35,7 +35,7 @@ func TestFaultsOfElasticsearch(t *testing.T) {
 		"Starting":     {503, `{"error":{"type":"cluster_block_exception","reason":"state not recovered"}}`, exitUnavailable, "status 503: cluster_block_exception: state not recovered; look at its load"},
 		"NoLogin":      {401, `{"error":{"type":"security_exception","reason":"missing token"}}`, exitRefused, "asks who we are: give ELASTIC_USERNAME"},
 		"NoPrivilege":  {403, `{"error":{"type":"security_exception","reason":"is unauthorized"}}`, exitRefused, "a client without credentials lacks a privilege on \"docs\""},
-		"MissingIndex": {404, `{"error":{"type":"index_not_found_exception","reason":"no such index [docs]"}}`, exitTryAgain, "neither an alias nor an index is named \"docs\""},
+		"MissingIndex": {404, `{"error":{"type":"index_not_found_exception","reason":"no such index [docs]"}}`, exitTryAgain, "neither an alias nor an index is named \"docs\" at 127.0.0.1:"},
 		"Proxy":        {404, `<html>no such page</html>`, exitConfig, "the answer is not one of Elasticsearch (no X-Elastic-Product header) or OpenSearch: status 404 from 127.0.0.1:"},
 		"ProxyRefuses": {403, `<html>no</html>`, exitRefused, "a client without credentials lacks a privilege on \"docs\""},
 	} {

@@ -130,7 +130,11 @@ func (e *examination) all(ctx context.Context) ([]Finding, error) {
 func (e *examination) try(ctx context.Context, c check) {
 	if err := e.within(ctx, c.run); err != nil {
 		_, text := postgres.Diagnose(err)
-		e.add(c.name, Warning, "", "could not be examined: "+text, "")
+		remedy := ""
+		if errors.Is(err, context.DeadlineExceeded) {
+			remedy = postgres.SayBusy
+		}
+		e.add(c.name, Warning, "", "could not be examined: "+text, remedy)
 	}
 }
 

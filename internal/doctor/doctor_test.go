@@ -271,6 +271,24 @@ func TestExaminationGoesOnWithoutTheVersionOfTheSchema(t *testing.T) {
 	}
 }
 
+// A check that takes too long says what to look at.
+func TestExaminationOfALockedTable(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	tx, err := testenv.Pool(t, url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), "lock table weft_pause in access exclusive mode"); err != nil {
+		t.Fatal(err)
+	}
+	e := patient(t, url)
+	e.Config.Database.Timeout = 100 * time.Millisecond
+	e.try(t.Context(), check{"holds", e.holds})
+	wantFinding(t, e.found, want{"holds", Warning, "", "could not be examined: ", postgres.SayBusy})
+}
+
 // What a server of the tests cannot be made to do is found in the facts alone.
 func TestFindingsInFacts(t *testing.T) {
 	t.Parallel()
