@@ -204,7 +204,7 @@ func TestVerifyFindsRowsWithoutAnEvent(t *testing.T) {
 	// A document from before the outbox has a version, and its row has none.
 	s.exec("set session_replication_role = replica; insert into shop.product values (105, 'restored', 1); reset session_replication_role")
 	s.put("105", 7, `{"name":"old"}`)
-	if r := s.verified(exitBad); r.Stale != 1 {
+	if r := s.verified(exitBad); r.Stale != 1 || r.Differs() != 1 {
 		t.Errorf("with a document of a row without a version: got %+v, want it stale", r)
 	}
 	if r := s.verified(0, "--repair", "--by", "alice", "--why", "restored"); r.Repaired != 1 || s.document("105")["name"] != "restored" {
