@@ -35,16 +35,23 @@ func (e *BehindError) Error() string {
 	return fmt.Sprintf("%s is at version %d, this build needs %d: run `weft migrate up`", where, e.Have, e.Want)
 }
 
-// place names the schema, or the search_path that leads to none.
-const place = `select 'schema ' || coalesce(current_schema(), current_setting('search_path')) || ' of database ' || current_database()`
+// place reads the schema, or the search_path that leads to none; the database; the role; and, where there is no
+// schema, those of the search_path that the role may not use.
+const place = `select coalesce(current_schema(), current_setting('search_path')), current_database(), current_user, coalesce((
+	select string_agg(quote_ident(n.nspname), ', ') from pg_namespace n join unnest(string_to_array(current_setting('search_path'), ',')) s on n.nspname = trim(both ' "' from s)
+	where current_schema() is null and not has_schema_privilege(n.oid, 'usage')), '')`
 
-// behind returns the [*BehindError] of a database.
+// behind returns the [*BehindError] of a database, or a [*RightsError] where the role cannot see its tables.
 func behind(have int64, scan func(q string, dst ...any) error) error {
-	e := &BehindError{Have: have, Want: Latest}
-	if err := scan(place, &e.Where); err != nil {
+	var schema, database, role, shut string
+	if err := scan(place, &schema, &database, &role, &shut); err != nil {
 		return fmt.Errorf("read schema version: %w", err)
 	}
-	return e
+	if shut != "" {
+		usage := "usage on schema " + shut
+		return &RightsError{Role: role, Missing: []string{usage}, Grants: []string{"grant " + usage + " to " + pgx.Identifier{role}.Sanitize()}}
+	}
+	return &BehindError{Have: have, Want: Latest, Where: "schema " + schema + " of database " + database}
 }
 
 // AheadError says that the database has migrations this build does not know. That

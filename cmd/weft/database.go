@@ -61,8 +61,8 @@ func (a *app) connected(cmd *cobra.Command, connections int, q query) error {
 			}
 		}
 		if kind, _ := postgres.Diagnose(daemon.Cause(err)); kind == postgres.MissingMigration || is[*outbox.ShapeError](err) { // perhaps of an older schema
-			if behind := migrations.Check(ctx, pool); is[*migrations.BehindError](behind) {
-				return behind
+			if why := migrations.Check(ctx, pool); is[*migrations.BehindError](why) || is[*migrations.RightsError](why) {
+				return why
 			}
 		}
 		return err
