@@ -275,6 +275,9 @@ func TestProxyBeforeElasticsearch(t *testing.T) {
 		}))
 		t.Cleanup(proxy.Close)
 		env := append(s.env, "ELASTIC_URL="+proxy.URL)
+		if r := weft(t, env, "projection", "check", "products"); r.code != exitBad || strings.Count(r.out, "status 404 from ") != 1 {
+			t.Errorf("%s, check: got %+v, want code %d and the fault once", name, r, exitBad)
+		}
 		for _, command := range []string{"projection render products --id 7", "verify products"} {
 			r := weft(t, env, strings.Fields(command)...)
 			if want := "status 404 from " + strings.TrimPrefix(proxy.URL, "http://") + "; correct ELASTIC_URL, or the proxy that it leads to"; r.code != exitConfig || !strings.Contains(r.errOut, want) {

@@ -64,9 +64,10 @@ func TestShards(t *testing.T) {
 			t.Errorf("%s without a number: got code %d and %q, want %d and %q", command, r.code, r.errOut, exitConfig, want)
 		}
 	}
+	database := testenv.Pool(t, first).Config().ConnConfig.Database
 	for _, command := range [][]string{{"status"}, {"migrate", "up"}, {"migrate", "status"}, {"shards", "list"}} {
 		r := weft(t, append(slices.Clone(env), "WEFT_SHARDS_PREFIX=other_"), command...)
-		if want := "schema other_1 is not there: set WEFT_SHARDS and WEFT_SHARDS_PREFIX to what `weft shards create` was given, or run it"; r.code != exitConfig || !strings.Contains(r.errOut, want) {
+		if want := "schema other_1 is not in database " + database + ": set WEFT_SHARDS and WEFT_SHARDS_PREFIX to what `weft shards create` was given, correct DATABASE_URL, or run it"; r.code != exitConfig || !strings.Contains(r.errOut, want) {
 			t.Errorf("%s with another prefix: got code %d and %q, want %d and %q", command, r.code, r.errOut, exitConfig, want)
 		}
 	}
