@@ -54,7 +54,7 @@ func FindCostly(ctx context.Context, db Rows) ([]CostlyIndex, error) {
 		return nil, fmt.Errorf("outbox tables: %w", err)
 	}
 	if !there {
-		return nil, &BehindError{Want: Latest}
+		return nil, behind(0, func(q string, dst ...any) error { return db.QueryRow(ctx, q).Scan(dst...) })
 	}
 	if !leases { // the build that fits this schema reads them
 		ours, older = append(ours, older...), nil

@@ -73,7 +73,7 @@ func (m *migrator) wantLatest(ctx context.Context) error {
 	case err != nil:
 		return err
 	case have < Latest:
-		return &BehindError{Have: have, Want: Latest}
+		return behind(have, func(q string, dst ...any) error { return m.db.QueryRowContext(ctx, q).Scan(dst...) })
 	case have > Latest:
 		return &AheadError{Have: have, Knows: Latest}
 	}

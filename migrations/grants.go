@@ -2,6 +2,7 @@ package migrations
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -168,12 +169,8 @@ func grantSQL(schema, role string, tables []table, modes []Mode) []string {
 // see [Up]. It takes no right away: a role that was granted more keeps it.
 func Grant(ctx context.Context, url, role string, modes ...Mode) error {
 	_, err := run(ctx, url, nil, func(ctx context.Context, m *migrator) ([]Step, error) {
-		have, err := readVersion(ctx, m.db)
-		if err != nil {
+		if err := m.wantLatest(ctx); err != nil && !errors.As(err, new(*AheadError)) {
 			return nil, err
-		}
-		if have < Latest {
-			return nil, &BehindError{Have: have, Want: Latest}
 		}
 		for _, mode := range modes {
 			if !slices.Contains(m.outboxNames(), mode.Table) {
@@ -302,17 +299,16 @@ type Rows interface {
 }
 
 // CheckRights returns a [*RightsError] when the role of the session may not do what
-// `weft run` does with its tables in these modes.
+// `weft run` does with its tables in these modes, and a [*BehindError] where their schema is not there.
 func CheckRights(ctx context.Context, db Rows, modes ...Mode) error {
-	var role, path string
+	var role string
 	var schema *string
-	err := db.QueryRow(ctx, "select current_user, current_schema(), current_setting('search_path')").Scan(&role, &schema, &path)
+	err := db.QueryRow(ctx, "select current_user, current_schema()").Scan(&role, &schema)
 	if err != nil {
 		return fmt.Errorf("check rights: %w", err)
 	}
 	if schema == nil {
-		return &RightsError{Role: role, Missing: []string{"usage on a schema of search_path (" + path + ")"},
-			Grants: []string{"grant usage on schema … to " + pgx.Identifier{role}.Sanitize()}}
+		return behind(0, func(q string, dst ...any) error { return db.QueryRow(ctx, q).Scan(dst...) })
 	}
 	asked := wanted(withModes(modes), modes)
 	rows, err := db.Query(ctx, rightsSQL, asked.objects, asked.rights, asked.columns, role)

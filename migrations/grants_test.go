@@ -2,6 +2,7 @@ package migrations_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -145,8 +146,16 @@ func TestRights(t *testing.T) {
 	exec(t, owner, "revoke usage on schema public from public")
 	exec(t, owner, "revoke usage on schema public from "+name)
 	err = migrations.CheckRights(t.Context(), pool)
-	if err == nil || !strings.Contains(err.Error(), "lacks usage on a schema of search_path") {
-		t.Errorf("without the schema: got %v", err)
+	if err == nil || !strings.Contains(err.Error(), "lacks usage on schema public: grant usage on schema public to ") {
+		t.Errorf("without the right to use the schema: got %v", err)
+	}
+	if checked := migrations.Check(t.Context(), pool); fmt.Sprint(checked) != fmt.Sprint(err) {
+		t.Errorf("version without it: got %v, want %v", checked, err)
+	}
+	exec(t, owner, "alter schema public rename to mislaid")
+	var behind *migrations.BehindError
+	if err := migrations.CheckRights(t.Context(), pool); !errors.As(err, &behind) || !strings.Contains(err.Error(), `public of database `) {
+		t.Errorf("without the schema: got %v, want a BehindError that names it", err)
 	}
 }
 

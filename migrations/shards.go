@@ -192,12 +192,13 @@ func (m *migrator) shardStatements(spec ShardsSpec) string {
 type ShardsError struct {
 	Set, There int
 	Schema     string // that a shard was to have, and that is not there; empty where the numbers differ
+	Database   string // where it is not
 }
 
 // Error implements error.
 func (e *ShardsError) Error() string {
 	if e.Schema != "" {
-		return fmt.Sprintf("schema %s is not there: set WEFT_SHARDS and WEFT_SHARDS_PREFIX to what `weft shards create` was given, or run it; on another server `weft shards move` makes it", e.Schema)
+		return fmt.Sprintf("schema %s is not in database %s: set WEFT_SHARDS and WEFT_SHARDS_PREFIX to what `weft shards create` was given, correct DATABASE_URL, or run it; on another server `weft shards move` makes it", e.Schema, e.Database)
 	}
 	return fmt.Sprintf("WEFT_SHARDS is %d, and entities are dealt out to %d shards: set it to %[2]d for all instances and commands", e.Set, e.There)
 }
@@ -211,7 +212,7 @@ const dealtHere = `select count(*) from pg_inherits i join pg_class c on c.oid =
 
 // besideThis counts the shards that this one is among, and names its schema where that is not there.
 const besideThis = `select (select count(*) from pg_inherits where inhparent = (select inhparent from pg_inherits where inhrelid = to_regclass('search_outbox_events'))),
-	(select coalesce(min(s), '') from trim(both ' "' from current_setting('search_path')) s where not exists (select from pg_namespace where nspname = s))`
+	(select coalesce(min(s), '') from trim(both ' "' from current_setting('search_path')) s where not exists (select from pg_namespace where nspname = s)), current_database()`
 
 // CheckShards compares the number of shards that was set with that of the tables: from the schema of one of
 // them, or, where none is set, from that of the tables which deal out. With too small a number nobody would
@@ -219,12 +220,15 @@ const besideThis = `select (select count(*) from pg_inherits where inhparent = (
 func CheckShards(ctx context.Context, db Querier, set int) (err error) {
 	e := ShardsError{Set: max(set, 1)}
 	if set > 1 {
-		err = db.QueryRow(ctx, besideThis).Scan(&e.There, &e.Schema)
+		err = db.QueryRow(ctx, besideThis).Scan(&e.There, &e.Schema, &e.Database)
 	} else {
 		err = db.QueryRow(ctx, dealtHere).Scan(&e.There)
 	}
 	if err != nil {
 		return fmt.Errorf("number of shards: %w", err)
+	}
+	if e.Schema == "" {
+		e.Database = ""
 	}
 	if e.Schema != "" || e.There > 0 && e.There != e.Set {
 		return &e

@@ -1,6 +1,7 @@
 package migrations
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -20,11 +21,37 @@ type State struct {
 }
 
 // BehindError says that the database lacks migrations this build needs.
-type BehindError struct{ Have, Want int64 }
+type BehindError struct {
+	Have, Want int64
+	Where      string // the schema and the database
+}
 
 // Error implements error.
 func (e *BehindError) Error() string {
-	return fmt.Sprintf("database schema is at version %d, this build needs %d: run `weft migrate up`", e.Have, e.Want)
+	where := cmp.Or(e.Where, "the database")
+	if e.Have == 0 {
+		return "weft's tables are missing from " + where + ": run `weft migrate up`, or correct DATABASE_URL"
+	}
+	return fmt.Sprintf("%s is at version %d, this build needs %d: run `weft migrate up`", where, e.Have, e.Want)
+}
+
+// place reads the schema, or the search_path that leads to none; the database; the role; and, where there is no
+// schema, those of the search_path that the role may not use.
+const place = `select coalesce(current_schema(), current_setting('search_path')), current_database(), current_user, coalesce((
+	select string_agg(quote_ident(n.nspname), ', ') from pg_namespace n join unnest(string_to_array(current_setting('search_path'), ',')) s on n.nspname = trim(both ' "' from s)
+	where current_schema() is null and not has_schema_privilege(n.oid, 'usage')), '')`
+
+// behind returns the [*BehindError] of a database, or a [*RightsError] where the role cannot see its tables.
+func behind(have int64, scan func(q string, dst ...any) error) error {
+	var schema, database, role, shut string
+	if err := scan(place, &schema, &database, &role, &shut); err != nil {
+		return fmt.Errorf("read schema version: %w", err)
+	}
+	if shut != "" {
+		usage := "usage on schema " + shut
+		return &RightsError{Role: role, Missing: []string{usage}, Grants: []string{"grant " + usage + " to " + pgx.Identifier{role}.Sanitize()}}
+	}
+	return &BehindError{Have: have, Want: Latest, Where: "schema " + schema + " of database " + database}
 }
 
 // AheadError says that the database has migrations this build does not know. That
@@ -42,16 +69,17 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Check compares the database with this build in two short reads. It returns nil,
+// Check compares the database with this build in short reads. It returns nil,
 // a [*BehindError], an [*AheadError], or the error of a read.
 func Check(ctx context.Context, db Querier) error {
-	have, err := version(func(q string, dst ...any) error { return db.QueryRow(ctx, q).Scan(dst...) })
+	scan := func(q string, dst ...any) error { return db.QueryRow(ctx, q).Scan(dst...) }
+	have, err := version(scan)
 	if err != nil {
 		return err
 	}
 	switch {
 	case have < Latest:
-		return &BehindError{Have: have, Want: Latest}
+		return behind(have, scan)
 	case have > Latest:
 		return &AheadError{Have: have, Knows: Latest}
 	default:

@@ -204,6 +204,9 @@ func (c *checker) index(ctx context.Context, sink *elastic.Sink) {
 		return
 	}
 	switch {
+	case errors.Is(err, elastic.ErrProduct):
+		c.find("index", err.Error(), "")
+		return
 	case errors.Is(err, elastic.ErrUnchecked):
 		c.warn("index.mapping", "Elasticsearch was not asked about it: that takes the privilege manage_index_templates", "check as a user that has it")
 	case isDefinition(err):

@@ -161,19 +161,13 @@ func (s *Index) Known(ctx context.Context, keys []outbox.Key) ([]bool, error) {
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	events := make([]outbox.Event, len(keys))
-	for i := range keys {
-		events[i].Key = keys[i]
-	}
-	versions, err := s.source.versions(ctx, events)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	known, err := s.source.present(ctx, keys)
 	if err != nil {
-		return nil, databaseFault(ctx, "versions of "+s.name, err)
+		return nil, databaseFault(ctx, "rows of "+s.name, err)
 	}
-	out := make([]bool, len(keys))
-	for i, version := range versions {
-		out[i] = version != nil
-	}
-	return out, nil
+	return known, nil
 }
 
 // State implements Sides.

@@ -62,6 +62,56 @@ func TestEmptyKeyIsComparedWithNoDocument(t *testing.T) {
 	}
 }
 
+// An entity is known by its row, whatever the query makes of that: the documents of a row that it leaves out are
+// found with the rows.
+func TestKnownIsWhatHasARow(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		table string
+		spec  migrations.OutboxSpec
+		d     Declaration
+		rows  string
+		known map[string]bool
+	}{
+		"Text": {"create table item (code text primary key, name text)", migrations.OutboxSpec{}, Declaration{
+			Query: "select i.code as entity_id, v.version, i.name from item i join item_outbox_versions v on v.entity_id = i.code where i.name is not null and i.code = any($1)",
+		}, "('a', 'b'), ('c', null)", map[string]bool{"a": true, "c": true, "d": false}},
+		"Number": {"create table item (code int primary key, name text)", migrations.OutboxSpec{}, Declaration{
+			Query: "select i.code as entity_id, v.version, i.name from item i join item_outbox_versions v on v.entity_id = i.code where i.name is not null and i.code = any($1)",
+		}, "(1, 'b'), (2, null)", map[string]bool{"1": true, "2": true, "3": false}},
+		"Parts": {"create table item (code int, part text, name text, primary key (code, part))", migrations.OutboxSpec{}, Declaration{
+			Query: "select i.code, i.part, v.version, i.name from item i join item_outbox_versions v on v.entity_id = item_outbox_id(i.code, i.part) where i.name is not null and (i.code, i.part) in (select * from unnest($1::int[], $2::text[]))",
+		}, "(1, 'x:y', 'b'), (2, 'z', null)", map[string]bool{"1:x%3Ay": true, "2:z": true, "2:x": false}},
+		"Placed": {"create table item (code int primary key, name text, tenant text not null default 't')", migrations.OutboxSpec{Routing: "tenant"}, Declaration{
+			Query:   "select i.code as entity_id, v.version, i.name, i.tenant from item i join item_outbox_versions v on v.entity_id = i.code where i.name is not null and i.code = any($1)",
+			Routing: "tenant",
+		}, "(1, 'b'), (2, null)", map[string]bool{"t:1": true, "t:2": true, "u:2": false, "t:3": false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDomain(t, tc.table, tc.spec, tc.d)
+			d.exec("insert into item values " + tc.rows)
+			d.start()
+			shape, err := d.index.source.(*declaredSource).known(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var keys []outbox.Key
+			var want []bool
+			for text, known := range tc.known {
+				id, err := outbox.ParseID(shape.key.kind, text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				keys, want = append(keys, outbox.Key{Type: "item", ID: id}), append(want, known)
+			}
+			if got, err := d.index.Known(t.Context(), keys); err != nil || !slices.Equal(got, want) {
+				t.Errorf("known of %v: got %v, %v, want %v", keys, got, err, want)
+			}
+		})
+	}
+}
+
 // A row whose key has no value, as a unique index allows, is no entity: it writes no event, and nobody reads it.
 func TestRowWithoutAKeyIsNoEntity(t *testing.T) {
 	t.Parallel()

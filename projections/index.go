@@ -61,6 +61,8 @@ type source interface {
 	versions(ctx context.Context, events []outbox.Event) ([]*int64, error)
 	// entities returns at most n entities that have a row, in an order of its own, after one.
 	entities(ctx context.Context, after outbox.Key, n int) ([]outbox.Key, error)
+	// present reports which entities have a row, whatever the query makes of it.
+	present(ctx context.Context, keys []outbox.Key) ([]bool, error)
 	// entityOf returns what tells the entity of a document, which is a zero key for none, and
 	// whether the document is this projection's.
 	entityOf(ctx context.Context) (func(elastic.Doc) (outbox.Key, bool), error)

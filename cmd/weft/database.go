@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/internal/daemon"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/migrations"
@@ -59,9 +60,9 @@ func (a *app) connected(cmd *cobra.Command, connections int, q query) error {
 				return other
 			}
 		}
-		if is[*outbox.ShapeError](err) { // perhaps of an older schema
-			if behind := migrations.Check(ctx, pool); is[*migrations.BehindError](behind) {
-				return behind
+		if kind, _ := postgres.Diagnose(daemon.Cause(err)); kind == postgres.MissingMigration || is[*outbox.ShapeError](err) { // perhaps of an older schema
+			if why := migrations.Check(ctx, pool); is[*migrations.BehindError](why) || is[*migrations.RightsError](why) {
+				return why
 			}
 		}
 		return err

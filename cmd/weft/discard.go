@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -88,7 +89,9 @@ func (a *app) discard(ctx context.Context, cmd *cobra.Command, cfg config.Config
 		}
 	}
 	if failure != nil && ctx.Err() == nil {
-		fmt.Fprintf(a.stderr, "weft: %s\n", out.progress())
+		if done := out.progress(); done != "" {
+			fmt.Fprintf(a.stderr, "weft: %s\n", done)
+		}
 		return failure
 	}
 	if err := a.show(out, out.write); err != nil {
@@ -101,7 +104,7 @@ func (a *app) discard(ctx context.Context, cmd *cobra.Command, cfg config.Config
 }
 
 func (d discarded) write(w io.Writer) error {
-	_, err := fmt.Fprintln(w, d.progress())
+	_, err := fmt.Fprintln(w, cmp.Or(d.progress(), "no dead letters to discard"))
 	return err
 }
 
@@ -117,9 +120,6 @@ func (d discarded) progress() string {
 			line += fmt.Sprintf(", %d passed over because they were discarded before or have changed", p.Skipped)
 		}
 		lines = append(lines, line)
-	}
-	if len(lines) == 0 {
-		return "no dead letters to discard"
 	}
 	return strings.Join(lines, "\n")
 }

@@ -97,7 +97,7 @@ func diagnose(err error) (int, string) {
 	case errors.Is(err, syscall.EACCES):
 		return exitRefused, records.Plain(err.Error())
 	case errors.Is(err, context.DeadlineExceeded):
-		return exitUnavailable, "no answer in time: " + records.Plain(err.Error())
+		return exitUnavailable, "no answer in time: " + records.Plain(err.Error()) + "; " + postgres.SayBusy
 	default:
 		return exitInternal, msg
 	}
@@ -111,7 +111,7 @@ func ownCode(err error) int {
 	case is[*migrations.AheadError](err), is[*migrations.RightsError](err), is[*migrations.ActiveError](err), is[*migrations.PresentError](err),
 		is[*migrations.OutboxError](err), errors.Is(err, elastic.ErrRefused):
 		return exitRefused
-	case is[*migrations.ShardsError](err), is[*outbox.ShapeError](err), errors.Is(err, leader.ErrServerTooOld), errors.Is(err, elastic.ErrVersion):
+	case is[*migrations.ShardsError](err), is[*outbox.ShapeError](err), errors.Is(err, leader.ErrServerTooOld), errors.Is(err, elastic.ErrVersion), errors.Is(err, elastic.ErrProduct):
 		return exitConfig
 	default:
 		return exitOK

@@ -35,14 +35,18 @@ func TestFaultsOfElasticsearch(t *testing.T) {
 		"Starting":     {503, `{"error":{"type":"cluster_block_exception","reason":"state not recovered"}}`, exitUnavailable, "status 503: cluster_block_exception: state not recovered; look at its load"},
 		"NoLogin":      {401, `{"error":{"type":"security_exception","reason":"missing token"}}`, exitRefused, "asks who we are: give ELASTIC_USERNAME"},
 		"NoPrivilege":  {403, `{"error":{"type":"security_exception","reason":"is unauthorized"}}`, exitRefused, "a client without credentials lacks a privilege on \"docs\""},
-		"MissingIndex": {404, `{"error":{"type":"index_not_found_exception","reason":"no such index [docs]"}}`, exitTryAgain, "neither an alias nor an index is named \"docs\""},
+		"MissingIndex": {404, `{"error":{"type":"index_not_found_exception","reason":"no such index [docs]"}}`, exitTryAgain, "neither an alias nor an index is named \"docs\" at 127.0.0.1:"},
+		"Proxy":        {404, `<html>no such page</html>`, exitConfig, "the answer is not one of Elasticsearch (no X-Elastic-Product header) or OpenSearch: status 404 from 127.0.0.1:"},
+		"ProxyRefuses": {403, `<html>no</html>`, exitRefused, "a client without credentials lacks a privilege on \"docs\""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			urls := []string{"http://127.0.0.1:1", "http://127.0.0.1:2"}
 			if tc.status != 0 {
 				server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-					w.Header().Set("X-Elastic-Product", "Elasticsearch")
+					if !strings.HasPrefix(tc.body, "<") {
+						w.Header().Set("X-Elastic-Product", "Elasticsearch")
+					}
 					w.WriteHeader(tc.status)
 					fmt.Fprint(w, tc.body)
 				}))
@@ -57,7 +61,7 @@ func TestFaultsOfElasticsearch(t *testing.T) {
 			_, counted := sink.Count(t.Context())
 			_, got := sink.Get(t.Context(), elastic.Doc{ID: "1"})
 			for what, err := range map[string]error{"count": counted, "get": got, "check": sink.CheckDefinition(t.Context())} {
-				if what == "get" && tc.status == http.StatusNotFound || what == "check" && (errors.Is(err, elastic.ErrUnchecked)) {
+				if what == "get" && tc.code == exitTryAgain || what == "check" && (errors.Is(err, elastic.ErrUnchecked)) {
 					continue // there is no document; the mapping can go unchecked
 				}
 				code, text := diagnose(fmt.Errorf("verify search: %w", err))

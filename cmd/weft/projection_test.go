@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -254,6 +256,33 @@ func TestBuiltInDeclaration(t *testing.T) {
 	for args, want := range map[string]string{"page:" + id: `+ text: "a page"`, "block:" + id: `+ text: "a block"`, id: "want its type and its id, as in block:17"} {
 		if r := weft(t, s.env, "projection", "render", name, "--id", args); r.code == 0 || !strings.Contains(r.out+r.errOut, want) {
 			t.Errorf("render %s: %+v, want %q", args, r, want)
+		}
+	}
+}
+
+// A proxy that answers of its own says of no document or index whether it is there.
+func TestProxyBeforeElasticsearch(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	for name, root := range map[string]bool{"OfEverything": false, "OfDocuments": true} {
+		proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if root && r.URL.Path == "/" {
+				w.Header().Set("X-Elastic-Product", "Elasticsearch")
+				fmt.Fprint(w, `{"version":{"number":"8.19.0"}}`)
+				return
+			}
+			http.Error(w, "<html>no such page</html>", http.StatusNotFound)
+		}))
+		t.Cleanup(proxy.Close)
+		env := append(s.env, "ELASTIC_URL="+proxy.URL)
+		if r := weft(t, env, "projection", "check", "products"); r.code != exitBad || strings.Count(r.out, "status 404 from ") != 1 {
+			t.Errorf("%s, check: got %+v, want code %d and the fault once", name, r, exitBad)
+		}
+		for _, command := range []string{"projection render products --id 7", "verify products"} {
+			r := weft(t, env, strings.Fields(command)...)
+			if want := "status 404 from " + strings.TrimPrefix(proxy.URL, "http://") + "; correct ELASTIC_URL, or the proxy that it leads to"; r.code != exitConfig || !strings.Contains(r.errOut, want) {
+				t.Errorf("%s, %s: got %+v, want code %d and %q", name, command, r, exitConfig, want)
+			}
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -110,7 +111,9 @@ func (a *app) replay(ctx context.Context, cmd *cobra.Command, cfg config.Config,
 	}
 	interrupted := err != nil && ctx.Err() != nil
 	if err != nil && !interrupted {
-		fmt.Fprintf(a.stderr, "weft: %s\n", out.progress())
+		if done := out.progress(); done != "" {
+			fmt.Fprintf(a.stderr, "weft: %s\n", done)
+		}
 		return err
 	}
 	err = a.show(out, out.write)
@@ -172,7 +175,7 @@ func (a *app) dryRun(ctx context.Context, all []*outbox.DeadLetters, sel outbox.
 }
 
 func (r replayed) write(w io.Writer) error {
-	_, err := fmt.Fprintln(w, r.progress())
+	_, err := fmt.Fprintln(w, cmp.Or(r.progress(), "no dead letters to replay"))
 	return err
 }
 
@@ -194,9 +197,6 @@ func (r replayed) progress() string {
 			line += fmt.Sprintf(": %d done, %d failed again, %d not settled yet", p.Done, p.Failed, p.Open)
 		}
 		lines = append(lines, line)
-	}
-	if len(lines) == 0 {
-		return "no dead letters to replay"
 	}
 	return strings.Join(lines, "\n")
 }

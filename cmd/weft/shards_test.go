@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -61,9 +64,10 @@ func TestShards(t *testing.T) {
 			t.Errorf("%s without a number: got code %d and %q, want %d and %q", command, r.code, r.errOut, exitConfig, want)
 		}
 	}
+	database := testenv.Pool(t, first).Config().ConnConfig.Database
 	for _, command := range [][]string{{"status"}, {"migrate", "up"}, {"migrate", "status"}, {"shards", "list"}} {
 		r := weft(t, append(slices.Clone(env), "WEFT_SHARDS_PREFIX=other_"), command...)
-		if want := "schema other_1 is not there: set WEFT_SHARDS and WEFT_SHARDS_PREFIX to what `weft shards create` was given, or run it"; r.code != exitConfig || !strings.Contains(r.errOut, want) {
+		if want := "schema other_1 is not in database " + database + ": set WEFT_SHARDS and WEFT_SHARDS_PREFIX to what `weft shards create` was given, correct DATABASE_URL, or run it"; r.code != exitConfig || !strings.Contains(r.errOut, want) {
 			t.Errorf("%s with another prefix: got code %d and %q, want %d and %q", command, r.code, r.errOut, exitConfig, want)
 		}
 	}
@@ -161,6 +165,34 @@ func TestInterruptedBeforeTheLastShard(t *testing.T) {
 	a = &app{environ: env, stdout: out, stderr: &errOut}
 	if code := a.execute(ctx, []string{"migrate", "status"}); code != exitTryAgain || errOut.String() != "weft: interrupted: shards 1 to 2 are left; repeat the command, with --shard for one of them\n" {
 		t.Errorf("got code %d and %s, want %d", code, &errOut, exitTryAgain)
+	}
+}
+
+// A command that is interrupted while it waits for the server of a shard says which shards it has not done.
+func TestInterruptedAtAShardElsewhere(t *testing.T) {
+	t.Parallel()
+	silent, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := append(sharded(t, "3"), "WEFT_SHARDS=3", "WEFT_SHARD_SERVERS=1=postgres://a@"+silent.Addr().String()+"/d")
+	ctx, interrupt := context.WithCancel(t.Context())
+	var asked sync.WaitGroup
+	asked.Go(func() {
+		conn, err := silent.Accept()
+		interrupt()
+		if err == nil {
+			_, _ = io.Copy(io.Discard, conn) // until the command has given up
+			_ = conn.Close()
+		}
+	})
+	var out, errOut bytes.Buffer
+	a := &app{environ: env, stdout: &out, stderr: &errOut}
+	code := a.execute(ctx, []string{"status"})
+	_ = silent.Close()
+	asked.Wait()
+	if want := "weft: interrupted: shards 1 to 2 are left; repeat the command, with --shard for one of them\n"; code != exitTryAgain || !strings.HasSuffix(errOut.String(), want) {
+		t.Errorf("got code %d, %s and %s; want %d and %s", code, &out, &errOut, exitTryAgain, want)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/leader"
@@ -168,9 +169,22 @@ func TestStatusShowsDocumentsNewerThanTheirSource(t *testing.T) {
 
 func TestStatusNotMigrated(t *testing.T) {
 	t.Parallel()
-	r := weft(t, []string{"DATABASE_URL=" + testenv.Schema(t)}, "status")
-	if want := "weft: weft's tables are missing from this database (the schema is not up to date): run `weft migrate up`\n"; r.code != exitTryAgain || r.errOut != want {
-		t.Errorf("got code %d and %q, want %d and %q", r.code, r.errOut, exitTryAgain, want)
+	url := testenv.Schema(t)
+	var name, schema string
+	if err := testenv.Pool(t, url).QueryRow(t.Context(), "select current_database(), current_schema()").Scan(&name, &schema); err != nil {
+		t.Fatal(err)
+	}
+	missing, err := postgres.InSchema(url, "mislaid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for url, schema := range map[string]string{url: schema, missing: "mislaid"} {
+		for _, command := range []string{"status", "failed summary", "replay --all --by a --why b", "verify", "rebuild status search_index_to_elastic", "audit", "doctor"} {
+			r := weft(t, []string{"DATABASE_URL=" + url, "ELASTIC_URL=http://127.0.0.1:1"}, strings.Fields(command)...)
+			if want := "weft: weft's tables are missing from schema " + schema + " of database " + name + ": run `weft migrate up`, or correct DATABASE_URL\n"; r.code != exitTryAgain || r.errOut != want {
+				t.Errorf("%s: got code %d and %q, want %d and %q", command, r.code, r.errOut, exitTryAgain, want)
+			}
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/samuelhu324-dev/weft/internal/daemon"
@@ -82,4 +83,55 @@ func TestShardThatIsWrongForOneInstance(t *testing.T) {
 	testenv.Eventually(t, func() bool { return a.leads() == shardCount }, "all shards are led")
 	b := r.start("b", fmt.Sprintf("WEFT_SHARDS=%d", shardCount), "WORDLOOM_ENV=test")
 	testenv.Eventually(t, func() bool { return b.leads() == shardCount/2 && a.leads() == shardCount/2 }, "a share for the second")
+}
+
+// TestFaultOfAShardIsTakenBack: an instance ends once each of its shards has a fault that only a person can fix. A
+// fault that somebody has fixed counts no more, whoever leads the shard then.
+func TestFaultOfAShardIsTakenBack(t *testing.T) {
+	t.Parallel()
+	for name, taken := range map[string]bool{"LedAgain": false, "TakenByAnother": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := sharded(t)
+			for n, env := range []string{"dev", "dev", "dev", "test"} {
+				r.exec(fmt.Sprintf("insert into shard_%d.environment_sentinel (id, env) values (1, $1)", n), env)
+			}
+			r.exec("alter table shard_3.weft_leader rename to mislaid") // the election finds it out
+			first, last, own := newLink(t, host(t, r.url)), newLink(t, host(t, r.url)), testenv.As(t, r.url, r.runner)
+			first.cut() // a fault that may pass
+			a := r.start("a", fmt.Sprintf("WEFT_SHARDS=%d", shardCount), "WORDLOOM_ENV=test", "WEFT_SHARD_SERVERS=0="+first.through(own)+",3="+last.through(own))
+			refused := func(n int) bool {
+				return slices.ContainsFunc(a.logs.with("event", "shards.refused"), func(line map[string]any) bool { return line["shard"] == float64(n) })
+			}
+			testenv.Eventually(t, func() bool { return refused(1) && refused(2) && refused(3) }, "the faults of three shards")
+			if taken {
+				last.cut()
+			}
+			r.exec("alter table shard_3.mislaid rename to weft_leader")
+			role := "leader"
+			if taken {
+				b := r.start("b", fmt.Sprintf("WEFT_SHARDS=%d", shardCount))
+				testenv.Eventually(t, func() bool { return b.leads() == shardCount }, "all shards are led by the other")
+				last.heal()
+				role = "standby"
+			}
+			a.awaitReady(503, `"role": "`+role+`"`, "WORDLOOM_ENV is test")
+			first.heal() // and the fault of this shard is one that only a person can fix
+			testenv.Eventually(t, func() bool {
+				select {
+				case <-a.done:
+					return true
+				default:
+					return refused(0)
+				}
+			}, "the fault of the first shard")
+			if !refused(0) {
+				t.Fatalf("the instance has ended with %v, want it to stay for the shard that is right", a.stop())
+			}
+			for n := range shardCount - 1 {
+				r.exec(fmt.Sprintf("update shard_%d.environment_sentinel set env = 'test'", n))
+			}
+			a.awaitReady(200)
+		})
+	}
 }

@@ -129,7 +129,12 @@ func (e *examination) all(ctx context.Context) ([]Finding, error) {
 // try runs a check, or says that it could not.
 func (e *examination) try(ctx context.Context, c check) {
 	if err := e.within(ctx, c.run); err != nil {
-		e.add(c.name, Warning, "", "could not be examined: "+err.Error(), "")
+		_, text := postgres.Diagnose(err)
+		remedy := ""
+		if errors.Is(err, context.DeadlineExceeded) {
+			remedy = postgres.SayBusy
+		}
+		e.add(c.name, Warning, "", "could not be examined: "+text, remedy)
 	}
 }
 

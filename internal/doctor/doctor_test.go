@@ -251,6 +251,44 @@ func TestFindingsOfRights(t *testing.T) {
 	}
 }
 
+// A check that the role may not make is told of, and the others are made.
+func TestExaminationGoesOnWithoutTheVersionOfTheSchema(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	runner, pool := testenv.Runner(t, url), testenv.Pool(t, url)
+	exec(t, pool, "revoke select on weft_schema_version from "+pgx.Identifier{runner.Username()}.Sanitize(),
+		"alter table search_outbox_events set (autovacuum_enabled = off)")
+	e := patient(t, testenv.As(t, url, runner))
+	found, err := e.all(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantFinding(t, found, want{"schema.version", Warning, "", "could not be examined: Postgres denies permission: permission denied for table weft_schema_version; grant it", ""})
+	wantFinding(t, found, want{"postgres.rights", Error, runner.Username(), "lacks select on weft_schema_version", "grant select on "})
+	wantFinding(t, found, want{"vacuum.settings", Error, "search_outbox_events", "autovacuum is off", "reset (autovacuum_enabled)"})
+	if n := strings.Count(fmt.Sprint(found), "could not be examined"); n != 1 {
+		t.Errorf("%d checks could not be made, want that of the version alone: %+v", n, found)
+	}
+}
+
+// A check that takes too long says what to look at.
+func TestExaminationOfALockedTable(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	tx, err := testenv.Pool(t, url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), "lock table weft_pause in access exclusive mode"); err != nil {
+		t.Fatal(err)
+	}
+	e := patient(t, url)
+	e.Config.Database.Timeout = 100 * time.Millisecond
+	e.try(t.Context(), check{"holds", e.holds})
+	wantFinding(t, e.found, want{"holds", Warning, "", "could not be examined: ", postgres.SayBusy})
+}
+
 // What a server of the tests cannot be made to do is found in the facts alone.
 func TestFindingsInFacts(t *testing.T) {
 	t.Parallel()

@@ -59,8 +59,12 @@ type refused struct {
 
 func (r *refused) Error() string { return fmt.Sprintf("status %d: %s", r.status, r.text) }
 
+// remedyOfAddress is what to do where something other than a search server answers.
+const remedyOfAddress = "correct ELASTIC_URL, or the proxy that it leads to"
+
 // ask reads the answer to a request into out. Its error is a *refused for an answer that is
-// none of success.
+// none of success, and [elastic.ErrProduct] where something else says that there is success, or that there is
+// no such thing.
 func (s *server) ask(ctx context.Context, method, path string, body []byte, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -89,6 +93,9 @@ func (s *server) ask(ctx context.Context, method, path string, body []byte, out 
 	answer, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
 		return err
+	}
+	if status := response.StatusCode; (status == http.StatusOK || status == http.StatusNotFound) && !elastic.Own(status, response.Header, answer) {
+		return fmt.Errorf("%w: status %d", elastic.ErrProduct, status)
 	}
 	if response.StatusCode != http.StatusOK {
 		return &refused{response.StatusCode, string(answer[:min(len(answer), 200)])}
@@ -127,7 +134,10 @@ func (e *examination) elastic(ctx context.Context, targets []target) error {
 		return err
 	}
 	for _, t := range targets {
-		if err := errors.Join(e.privileges(ctx, first, t), e.target(ctx, first, t)); err != nil {
+		err := errors.Join(e.privileges(ctx, first, t), e.target(ctx, first, t))
+		if errors.Is(err, elastic.ErrProduct) {
+			e.add("elastic.reachable", Error, first.url.Host, "no use for "+t.index+": "+err.Error(), remedyOfAddress)
+		} else if err != nil {
 			return err
 		}
 	}
@@ -145,6 +155,9 @@ func (e *examination) answers(ctx context.Context, s *server, cluster bool) bool
 	switch status := statusOf(err); {
 	case status == http.StatusUnauthorized:
 		e.add("elastic.rights", Error, s.url.Host, "the server does not accept the credentials", "correct elastic.username and elastic.password, or elastic.api_key; then `kill -HUP` each instance")
+		return false
+	case errors.Is(err, elastic.ErrProduct):
+		e.add("elastic.reachable", Error, s.url.Host, "no use: "+err.Error(), remedyOfAddress)
 		return false
 	case err != nil && status != http.StatusForbidden: // without the privilege `monitor` the rest goes on
 		text, remedy := "no answer: ", "start the server, or correct ELASTIC_URL"
@@ -228,7 +241,7 @@ func (e *examination) privileges(ctx context.Context, s *server, t target) error
 		Index map[string]map[string]bool `json:"index"`
 	}
 	err = s.ask(ctx, http.MethodPost, "/_security/user/_has_privileges", asked, &answer)
-	if statusOf(err) != 0 {
+	if statusOf(err) != 0 || errors.Is(err, elastic.ErrProduct) {
 		return nil // no security of Elasticsearch's kind
 	}
 	for _, name := range names {

@@ -17,16 +17,25 @@ import (
 	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
+// proxyPage is what a proxy answers instead of a server.
+const proxyPage = "<html>no such page</html>"
+
 // answers are those of an Elasticsearch, by method and path without the query.
 type answers map[string]string
 
 func (a answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	text, ok := a[r.Method+" "+r.URL.Path]
 	w.Header().Set("Content-Type", "application/json")
+	if text == proxyPage {
+		w.Header().Set("Content-Type", "text/html")
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = w.Write([]byte(text))
+		return
+	}
 	switch {
 	case !ok:
 		w.WriteHeader(http.StatusNotFound)
-		text = `{"error":"no such thing"}`
+		text = `{"error":{"type":"index_not_found_exception","reason":"no such index"},"status":404}`
 	case strings.HasPrefix(text, "4"):
 		w.WriteHeader(map[string]int{"401": http.StatusUnauthorized, "403": http.StatusForbidden}[text])
 		text = `{"error":"refused"}`
@@ -119,6 +128,8 @@ func TestFindingsInElasticsearch(t *testing.T) {
 	}{
 		"Healthy":          {"GET /", "", want{}},
 		"NoRightToMonitor": {"GET /_nodes", "403", want{}},
+		"Proxy":            {"GET /_cluster/health", proxyPage, want{"elastic.reachable", Error, "127.0.0.1", "the answer is not one of Elasticsearch", "the proxy"}},
+		"ProxyForIndex":    {"GET /idx", proxyPage, want{"elastic.reachable", Error, "127.0.0.1", "no use for idx: the answer is not one of Elasticsearch", "the proxy"}},
 		"Red":              {"GET /_cluster/health", `{"status":"red","unassigned_shards":3}`, want{"elastic.health", Error, "", "3 shards", "allocation/explain"}},
 		"Credentials":      {"GET /_cluster/health", "401", want{"elastic.rights", Error, "", "does not accept the credentials", "elastic.api_key"}},
 		"Version":          {"GET /_nodes", `{"nodes":{"a":{"version":"7.17.1"}}}`, want{"elastic.version", Error, "", "7.17.1", "upgrade"}},

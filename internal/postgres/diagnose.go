@@ -51,6 +51,9 @@ var (
 	ErrMigration = errors.New("the schema is not up to date")
 )
 
+// SayBusy is what to do when a statement takes too long.
+const SayBusy = "look for locks and load in pg_stat_activity, or raise WEFT_DB_TIMEOUT"
+
 const (
 	sayPooler = "weft needs a direct connection: point DATABASE_URL at Postgres itself, or at a pooler in session mode that passes startup parameters on"
 	sayRead   = "point DATABASE_URL at the primary, or add target_session_attrs=read-write when it names several hosts"
@@ -129,6 +132,10 @@ func diagnoseServer(err error, cfg *pgconn.Config, where string) (Kind, string) 
 		return Unreachable, fmt.Sprintf("Postgres%s has run out of disk or memory: %s; free some on its host", where, said)
 	case "57P03", "57P01", "57P02":
 		return Unreachable, fmt.Sprintf("Postgres%s is not accepting connections: %s; wait for it, or look at its log", where, said)
+	case "57014":
+		if strings.Contains(said, "statement timeout") {
+			return Unreachable, fmt.Sprintf("Postgres did not end a statement in time: %s; %s", said, SayBusy)
+		}
 	case "42P01", "42703", "3F000":
 		return MissingMigration, fmt.Sprintf("the schema is not up to date: %s; %s", said, sayUp)
 	case "25006":

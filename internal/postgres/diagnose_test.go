@@ -72,6 +72,9 @@ func TestDiagnoseRealServer(t *testing.T) {
 		kind postgres.Kind
 		want string
 	}{
+		{"StatementTimeout", func(t *testing.T, dsn string) error {
+			return use(t, dsn, "set statement_timeout = 1; select pg_sleep(60)")
+		}, postgres.Unreachable, "Postgres did not end a statement in time: canceling statement due to statement timeout; look for locks"},
 		{"Refused", func(t *testing.T, dsn string) error {
 			t.Helper()
 			ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -64,6 +64,8 @@ func TestJudge(t *testing.T) {
 		"other content, versions alone":  {wanted: row, held: held(5, `{"a":2}`), versionsOnly: true, want: Equal},
 		"no version, equal":              {wanted: unversioned, held: held(9, `{"a":1}`), want: Equal},
 		"no version, other content":      {wanted: unversioned, held: held(9, `{"a":2}`), want: Corrupt},
+		"row without a version alone":    {wanted: projections.Wanted{Unnumbered: true}, want: Missing},
+		"row without a version":          {wanted: projections.Wanted{Unnumbered: true}, held: held(5, `{"a":1}`), want: Stale},
 		"row that says it is deleted":    {wanted: projections.Wanted{Version: 5}, held: held(4, `{"a":1}`), want: Extra},
 		"older in spite of equal fields": {wanted: row, held: held(1, `{"a":1}`), versionsOnly: true, want: Stale},
 	} {

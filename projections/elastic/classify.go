@@ -197,7 +197,7 @@ func classifyError(err error, size, sent int) *problem {
 			p.do = cut
 		}
 		return p
-	case errors.Is(err, errProduct), errors.Is(err, ErrVersion):
+	case errors.Is(err, ErrProduct), errors.Is(err, ErrVersion):
 		return fault(outbox.ReasonESRequest)
 	default:
 		return fault(outbox.ReasonESOther)
@@ -238,7 +238,7 @@ func classifyStatus(status int, header http.Header, body []byte, own bool, now t
 	case status == http.StatusTooManyRequests:
 		p.fault.Reason = outbox.ReasonES429
 	case status >= 400 && status < 500 && !own:
-		p.fault.Err = fmt.Errorf("%w: %w", p.fault.Err, errProduct)
+		p.fault.Err = fmt.Errorf("%w: %w", p.fault.Err, ErrProduct)
 	case status >= 400 && status < 500:
 		p.do = bisect
 	case status >= 500 && status < 600:

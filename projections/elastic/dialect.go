@@ -12,8 +12,10 @@ import (
 	"github.com/elastic/go-elasticsearch/v8/esapi"
 )
 
-// bulkKey is what the filtered answer to a bulk request holds.
-const bulkKey = "items"
+const (
+	bulkKey  = "items" // that the filtered answer to a bulk request holds
+	foundKey = "found" // that the answer about one document holds, also when that is not there
+)
 
 // keyOf returns what every success of a request holds; empty for an object for each index.
 func keyOf(req esapi.Request) string {
@@ -25,7 +27,7 @@ func keyOf(req esapi.Request) string {
 	case esapi.CountRequest:
 		return "count"
 	case esapi.GetRequest:
-		return "found"
+		return foundKey
 	case esapi.IndicesRefreshRequest:
 		return "_shards"
 	case esapi.IndicesStatsRequest:

@@ -109,14 +109,14 @@ func (s *Sink) product(ctx context.Context) (Product, error) {
 		said = OpenSearch
 	case s.cfg.Product == Auto:
 		if version != "" {
-			return "", fmt.Errorf("%w; GET / names version %q and no distribution: set elastic.product if the server hides it, as with Amazon's compatibility mode", errProduct, version)
+			return "", fmt.Errorf("%w; GET / names version %q and no distribution: set elastic.product if the server hides it, as with Amazon's compatibility mode", ErrProduct, version)
 		}
 		return "", nil
 	default: // GET / may be forbidden, or answer for a version that the server imitates
 		said, version = s.cfg.Product, ""
 	}
 	if s.cfg.Product != Auto && s.cfg.Product != said {
-		return "", fmt.Errorf("%w: elastic.product is %s, and the server at %s is %s; correct one of them", errProduct, s.cfg.Product, s.host(), said.name())
+		return "", fmt.Errorf("%w: elastic.product is %s, and the server at %s is %s; correct one of them", ErrProduct, s.cfg.Product, s.host(), said.name())
 	}
 	if err := said.CheckVersion(version); err != nil {
 		return "", err
@@ -127,7 +127,8 @@ func (s *Sink) product(ctx context.Context) (Product, error) {
 	return said, nil
 }
 
-var errProduct = errors.New("the answer is not one of Elasticsearch (no X-Elastic-Product header) or OpenSearch")
+// ErrProduct means that something other than the configured search server has answered, as a proxy does.
+var ErrProduct = errors.New("the answer is not one of Elasticsearch (no X-Elastic-Product header) or OpenSearch")
 
 // genuine returns an error for a 2xx answer of another sender, which does not confirm a write. key is
 // what an answer of OpenSearch has to hold; empty means an object for each index. A nil body broke
@@ -144,26 +145,52 @@ func (s *Sink) genuine(p Product, status int, header http.Header, body []byte, k
 		}
 		return nil
 	}
+	return s.alien(p, status)
+}
+
+// alien returns the error of an answer of another sender.
+func (s *Sink) alien(p Product, status int) error {
 	if s.cfg.Product == Auto {
 		s.known.Store(Product("")) // another server may be at the address now
 	}
+	err := fmt.Errorf("%w: status %d from %s; correct ELASTIC_URL, or the proxy that it leads to", ErrProduct, status, s.host())
 	if p == "" {
-		return fmt.Errorf("%w; if it is OpenSearch and weft may not see GET /, set elastic.product", errProduct)
+		err = fmt.Errorf("%w; if it is OpenSearch and weft may not see GET /, set elastic.product", err)
 	}
-	return errProduct
+	return err
+}
+
+// tells reports whether a status says something of what was asked for, provided that the server has sent it. The
+// others say that the request did not come through, whoever has sent them.
+func tells(status int) bool {
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge, http.StatusTooManyRequests:
+		return false
+	default:
+		return status >= http.StatusMultipleChoices && status < http.StatusInternalServerError
+	}
 }
 
 // judges reports whether an answer that refuses a whole request is the server's own, and so may
-// tell of a document.
-func (s *Sink) judges(status int, header http.Header, body []byte) bool {
+// tell of a document or an index. key is that of genuine.
+func (s *Sink) judges(status int, header http.Header, body []byte, key string) bool {
 	if s.known.Load() != OpenSearch {
 		return named(header)
 	}
-	var whole struct {
-		Error  cause `json:"error"`
-		Status int   `json:"status"`
+	return isJSON(header) && (hasError(body, status) || key == foundKey && hasShape(body, key))
+}
+
+// Own reports whether an answer may be one of a search server, whichever it is: see [Product].
+func Own(status int, header http.Header, body []byte) bool {
+	var answer map[string]json.RawMessage
+	switch {
+	case named(header):
+		return true
+	case status == http.StatusOK:
+		return isJSON(header) && json.Unmarshal(body, &answer) == nil
+	default:
+		return isJSON(header) && hasError(body, status)
 	}
-	return isJSON(header) && json.Unmarshal(body, &whole) == nil && whole.Status == status && whole.Error.Type != ""
 }
 
 // named reports whether an answer names Elasticsearch as its sender.
@@ -172,6 +199,15 @@ func named(header http.Header) bool { return header.Get("X-Elastic-Product") == 
 func isJSON(header http.Header) bool {
 	kind, _, err := mime.ParseMediaType(header.Get("Content-Type"))
 	return err == nil && kind == "application/json"
+}
+
+// hasError reports whether body is an error object with the status.
+func hasError(body []byte, status int) bool {
+	var whole struct {
+		Error  cause `json:"error"`
+		Status int   `json:"status"`
+	}
+	return json.Unmarshal(body, &whole) == nil && whole.Status == status && whole.Error.Type != ""
 }
 
 // hasShape reports whether body is an object that holds key, or, with an empty key, nothing but objects.

@@ -196,9 +196,85 @@ func TestReadsOfAMiddleboxBeforeOpenSearch(t *testing.T) {
 		_, newest := s.Newest(t.Context(), nil)
 		scan := s.Scan(t.Context(), func([]Document) error { return nil })
 		for what, err := range map[string]error{"count": count, "search": search, "newest": newest, "scan": scan} {
-			if !errors.Is(err, errProduct) {
-				t.Errorf("%s, %s: got %v, want %v", name, what, err, errProduct)
+			if !errors.Is(err, ErrProduct) {
+				t.Errorf("%s, %s: got %v, want %v", name, what, err, ErrProduct)
 			}
+		}
+	}
+}
+
+// A refusal of something in between says of no document, index or definition what it is: only the server's own does.
+func TestRefusalsOfAMiddlebox(t *testing.T) {
+	t.Parallel()
+	const missing = `{"error":{"type":"index_not_found_exception","reason":"no such index [docs]","index":"docs"},"status":404}`
+	for name, c := range map[string]struct {
+		product      Product
+		status       int
+		header, body string
+		own          bool
+	}{
+		"Page":             {Elasticsearch, 404, "text/html", `<html>no such page</html>`, false},
+		"OtherJSON":        {Elasticsearch, 404, "application/json", `{"message":"no route"}`, false},
+		"Redirection":      {Elasticsearch, 302, "text/html", `<html>log in</html>`, false},
+		"NoMethod":         {Elasticsearch, 405, "text/html", `<html>no</html>`, false},
+		"OpenPage":         {OpenSearch, 404, "text/html", `<html>no such page</html>`, false},
+		"OpenOtherJSON":    {OpenSearch, 404, "application/json", `{"error":"Not Found","status":404}`, false},
+		"MissingIndex":     {Elasticsearch, 404, "elastic", missing, true},
+		"OpenMissingIndex": {OpenSearch, 404, "application/json", missing, true},
+		"NoDocument":       {Elasticsearch, 404, "elastic", `{"_index":"docs-v1","_id":"a","found":false}`, true},
+		"OpenNoDocument":   {OpenSearch, 404, "application/json", `{"_index":"docs-v1","_id":"a","found":false}`, true},
+		"PageOfEverything": {Auto, 404, "text/html", `<html>no such page</html>`, false},
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			kind := c.header
+			if kind == "elastic" || r.URL.Path == "/" && c.product == Elasticsearch {
+				w.Header().Set("X-Elastic-Product", "Elasticsearch")
+				kind = "application/json"
+			}
+			w.Header().Set("Content-Type", kind)
+			if r.URL.Path == "/" && c.product != Auto {
+				_, _ = io.WriteString(w, map[Product]string{Elasticsearch: `{"version":{"number":"8.19.0"}}`, OpenSearch: openRoot}[c.product])
+				return
+			}
+			w.WriteHeader(c.status)
+			_, _ = io.WriteString(w, c.body)
+		}))
+		t.Cleanup(srv.Close)
+		s, _ := newSink(t, Config{URLs: []string{srv.URL}, Index: "docs"})
+		_, get := s.Get(t.Context(), Doc{ID: "a"})
+		_, behind := s.behind(t.Context(), "docs")
+		ready := s.Ready(t.Context())
+		asked := map[string]error{"get": get, "ready": ready, "behind": behind, "drop": s.DropIndex(t.Context(), "docs-v2"), "definition": s.CheckDefinition(t.Context())}
+		if strings.Contains(c.body, "found") { // so it is about a document
+			asked, behind, ready = map[string]error{"get": get}, nil, s.missing()
+		}
+		for what, err := range asked {
+			if errors.Is(err, ErrProduct) == c.own {
+				t.Errorf("%s, %s: got %v, want the server's own answer: %t", name, what, err, c.own)
+			}
+			if !c.own && (IsMissing(err) || !strings.Contains(fmt.Sprint(err), fmt.Sprintf("status %d from %s; correct ELASTIC_URL", c.status, s.host()))) {
+				t.Errorf("%s, %s: got %v, want the status, the address and the remedy", name, what, err)
+			}
+		}
+		if c.own && (get != nil || behind != nil || !IsMissing(ready)) {
+			t.Errorf("%s: got %v, %v and %v; want no document, no index behind the name, and a missing index", name, get, behind, ready)
+		}
+	}
+}
+
+// Only weft's own index is one that weft makes, or misses.
+func TestMissingIndexIsTheOneThatTheAnswerNames(t *testing.T) {
+	t.Parallel()
+	for index, want := range map[string]bool{"docs": true, "other": false} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Elastic-Product", "Elasticsearch")
+			w.WriteHeader(http.StatusNotFound)
+			fmt.Fprintf(w, `{"error":{"type":"index_not_found_exception","reason":"no such index [%[1]s]","index":%[1]q},"status":404}`, index)
+		}))
+		t.Cleanup(srv.Close)
+		s, _ := newSink(t, Config{URLs: []string{srv.URL}, Index: "docs"})
+		if _, err := s.Count(t.Context()); IsMissing(err) != want || !strings.Contains(err.Error(), index) {
+			t.Errorf("%s is missing: got %v, want that of a missing index: %t", index, err, want)
 		}
 	}
 }

@@ -201,7 +201,7 @@ func statusOf(err error) int {
 // failed returns why a request has no answer of a success.
 func (s *Sink) failed(what string, status int, answer []byte, err error) error {
 	switch {
-	case errors.Is(err, errProduct), errors.Is(err, ErrVersion), errors.Is(err, errTooLarge):
+	case errors.Is(err, ErrProduct), errors.Is(err, ErrVersion), errors.Is(err, errTooLarge):
 		return fmt.Errorf("%s: %w", what, err)
 	case err != nil:
 		return &UnansweredError{Hosts: s.host(), err: fmt.Errorf("%s: %w", what, err)}
@@ -217,7 +217,7 @@ func (s *Sink) meaning(what string, status int, e cause) error {
 		return fmt.Errorf("%s: %w: status 413", what, errTooLarge)
 	case status == http.StatusTooManyRequests, status >= http.StatusInternalServerError:
 		return &UnansweredError{Hosts: s.host(), Status: status, err: fmt.Errorf("%s: %s", what, e.detail(status))}
-	case status == http.StatusUnauthorized, status == http.StatusForbidden && e.Type == "security_exception":
+	case status == http.StatusUnauthorized, status == http.StatusForbidden && (e.Type == "security_exception" || e.Type == ""): // a proxy names no type
 		return fmt.Errorf("%s: %w", what, refused(s.host(), status, e.detail(status), s.cfg.Index, s.access()))
 	case e.Type == "index_not_found_exception" && (e.Index == "" || e.Index == s.cfg.Index):
 		return fmt.Errorf("%s: %w", what, s.missing())

@@ -60,7 +60,7 @@ func (s *Sink) post(ctx context.Context, actions []Action, idx []int, kind nameK
 		p.unanswered = true
 		return nil, p
 	case status < 200 || status > 299:
-		p := classifyStatus(status, header, ans.buf.Bytes(), s.judges(status, header, ans.buf.Bytes()), time.Now())
+		p := classifyStatus(status, header, ans.buf.Bytes(), s.judges(status, header, ans.buf.Bytes(), bulkKey), time.Now())
 		p.fault.Marks = marks
 		return nil, p
 	case errors.Is(err, context.DeadlineExceeded):
@@ -165,8 +165,12 @@ func (s *Sink) call(ctx context.Context, req esapi.Request) (int, []byte, error)
 		return 0, nil, err
 	}
 	body, err := s.answerOf(res)
-	if alien := s.genuine(p, res.StatusCode, res.Header, body, keyOf(req)); alien != nil {
+	key := keyOf(req)
+	if alien := s.genuine(p, res.StatusCode, res.Header, body, key); alien != nil {
 		return 0, nil, alien
+	}
+	if err == nil && tells(res.StatusCode) && !s.judges(res.StatusCode, res.Header, body, key) {
+		return 0, nil, s.alien(p, res.StatusCode)
 	}
 	return res.StatusCode, body, err
 }
