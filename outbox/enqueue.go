@@ -18,20 +18,22 @@ type Tx interface {
 
 // NewEvent is an event to be written by an application.
 type NewEvent struct {
-	ID      ID // the row; a random UUID when zero. Never the entity's id
-	Key     Key
+	ID      ID  // of the event's row; zero: a random UUID. A UUID here must differ from the entity's
+	Key     Key // the entity; its type has 1 to [MaxType] characters
 	Op      Op
-	Version int64 // larger than that of every earlier event of Key
+	Version int64 // 0 or more, and larger than that of every earlier event of Key
 
-	Traceparent string // W3C trace context, empty when there is none
+	Traceparent string // W3C trace context, at most 512 bytes; empty when there is none
 	Tracestate  string
 }
 
 // Enqueue writes events into table inside the transaction that changes the
 // entities: both are committed, or neither. Order per entity is kept only if that
-// transaction holds a lock on the entity, as the update of its row does. Ids of events,
-// and of entities, are all of the kind of their column. Invalid
-// events are refused before anything is sent, with all that is wrong with them.
+// transaction holds a lock on the entity, as the update of its row does. table is a plain
+// lower-case name, without a schema. All event ids of a call have the type of the column id, and all
+// entity ids that of the column entity_id; where id is not a uuid, set it. Enqueue checks all
+// events before it sends any, and its error names everything that is wrong with them. Without
+// events it does nothing.
 func Enqueue(ctx context.Context, tx Tx, table string, events ...NewEvent) error {
 	if !tableName.MatchString(table) {
 		return fmt.Errorf("enqueue: table %q: want a plain lower-case name", table)

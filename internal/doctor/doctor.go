@@ -30,21 +30,21 @@ func (s Severity) rank() int { return slices.Index([]Severity{Error, Warning, No
 
 // Finding is one thing that is wrong.
 type Finding struct {
-	Check    string // what was examined, as in postgres.rights
+	Check    string // the name of the check, such as postgres.rights
 	Severity Severity
-	On       string // a table, an index, a role, a host
+	On       string // what the finding is about: a table, an index, a role, a host; may be empty
 	Text     string
-	Remedy   string // empty when there is none
+	Remedy   string // a statement, a request, a command or advice; empty when there is none
 
-	Index *migrations.CostlyIndex // of index.unread, index.read and index.older
+	Index *migrations.CostlyIndex // the index of index.unread, index.read and index.older; nil for other checks
 }
 
 // Options of [Examine].
 type Options struct {
 	Config  config.Config
-	Pool    *pgxpool.Pool
+	Pool    *pgxpool.Pool     // of one schema, with the role of the configuration
 	Modes   []migrations.Mode // what the instances do with finished events
-	Elastic elastic.Config    // how to reach it
+	Elastic elastic.Config    // how to reach Elasticsearch
 }
 
 // limits are the figures from which on something is found.
@@ -84,8 +84,10 @@ type check struct {
 	run  func(context.Context) error
 }
 
-// Examine returns what is wrong, the worst first. It returns an error when the outbox tables
-// cannot be read at all.
+// Examine makes every check and returns the findings, the worst first. It bounds each check by
+// the database timeout, and the requests to Elasticsearch one by one. A check that fails becomes
+// a warning. Examine returns an error when the schema is not that of the configured shards, when
+// the outbox tables cannot be read, or when ctx ends.
 func Examine(ctx context.Context, o Options) ([]Finding, error) {
 	e := &examination{Options: o, limits: ordinary(), now: time.Now()}
 	return e.all(ctx)

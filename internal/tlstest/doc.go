@@ -1,4 +1,4 @@
 // Package tlstest tests weft against servers that ask for TLS, certificates, passwords and
-// tokens, as an operator would run it: the binary, as a role with the least rights, with
-// its secrets in files. It has no code of its own.
+// tokens. The tests run the binary as an operator would: with a database role of the least
+// rights, and with its secrets in files. The package has tests only.
 package tlstest

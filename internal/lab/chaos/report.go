@@ -12,14 +12,15 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 )
 
-// Result is what --json writes.
+// Result is what a run counted and measured; --json writes it. The counts from Unleased to Stale
+// must be 0 in a run that passes; [Result.Err] judges them all.
 type Result struct {
-	Seed     uint64         `json:"seed"`
-	Domain   string         `json:"domain"`
-	Faults   int            `json:"faults"` // injected
-	Injected map[string]int `json:"injected"`
-	Skipped  map[string]int `json:"skipped"`
-	// Impossible are those of Skipped that the options of the run rule out.
+	Seed     uint64         `json:"seed"`     // of the schedule
+	Domain   string         `json:"domain"`   // wordloom or shop
+	Faults   int            `json:"faults"`   // injected
+	Injected map[string]int `json:"injected"` // times, by name of the fault
+	Skipped  map[string]int `json:"skipped"`  // times that a fault could not be injected, by name
+	// Impossible names the faults in Skipped that the options of the run rule out.
 	Impossible []string `json:"impossible,omitempty"`
 	Seconds    float64  `json:"seconds"` // from the first fault until everything was drained
 	Produced   int      `json:"produced"`
@@ -27,19 +28,19 @@ type Result struct {
 	Failed     int      `json:"failed"`      // events that ended in the dead letter
 	Bulk       int      `json:"bulk"`        // items of bulk requests
 	Unread     int      `json:"unread_bulk"` // bulk requests whose items are not in the record
-	Terms      int      `json:"terms"`       // of leadership
-	// Spontaneous is how many terms began while everything was well. A machine that is
-	// too busy for a heartbeat in three seconds has some: no figure of the verdict.
+	Terms      int      `json:"terms"`       // of leadership, in all shards
+	// Spontaneous counts the terms that began while no fault was on. A machine too busy for a
+	// heartbeat within three seconds has some, so the verdict ignores it.
 	Spontaneous int `json:"spontaneous_terms"`
 
-	Shards       int   `json:"shards,omitempty"` // that instances shared
+	Shards       int   `json:"shards,omitempty"` // shards that the instances shared; 0: the run had none
 	ElasticNodes int   `json:"elastic_nodes,omitempty"`
 	Patroni      bool  `json:"patroni,omitempty"`
-	PauseMS      int64 `json:"longest_pause_ms"` // in which no event was done: the longest of a shard
+	PauseMS      int64 `json:"longest_pause_ms"` // longest time without a done event, in any shard
 
 	Finished   string `json:"finished,omitempty"` // what became of events that were done
 	Upgrade    string `json:"upgrade,omitempty"`  // the other build that led in turns
-	OtherTerms int    `json:"other_build_terms"`  // of Terms
+	OtherTerms int    `json:"other_build_terms"`  // those of Terms that the other build led
 	Leases     int    `json:"leases"`
 	Kept       int    `json:"kept"` // finished events that stayed in the table although they were to be archived or deleted
 
@@ -50,22 +51,23 @@ type Result struct {
 	OutOfOrder  int  `json:"out_of_order"` // events done before an earlier one of their entity
 	Regressions int  `json:"regressions"`  // writes that took a document to an older version
 	Resurrected int  `json:"resurrected"`  // deleted documents that came back by themselves
-	TwoClaimers int  `json:"two_claimers"` // acts under a term that was over, or that another one holds
+	TwoClaimers int  `json:"two_claimers"` // acts of an instance that did not hold the newest term
 	Misplaced   int  `json:"misplaced"`    // events and rows in a shard that is not their entity's
-	WallClock   int  `json:"wall_clock"`   // columns with times of an instance's clock
+	WallClock   int  `json:"wall_clock"`   // columns with times from an instance's clock instead of the database's
 	Surprises   int  `json:"surprises"`    // instances that ended by themselves, or badly
 	Missing     int  `json:"missing"`      // rows without a document
 	Extra       int  `json:"extra"`        // documents without a row
 	Stale       int  `json:"stale"`        // documents that differ from their row
 	Converged   bool `json:"converged"`
 
-	TakeoverMS map[string]verdict.Latency `json:"takeover_ms"`
-	Delayed    map[string]int             `json:"delayed"` // events that were on their way for more than a second across the fault
+	TakeoverMS map[string]verdict.Latency `json:"takeover_ms"` // by name of the fault, in milliseconds
+	Delayed    map[string]int             `json:"delayed"`     // by name of the fault: events that were on their way for more than a second across it
 
 	Rebuilds *Rebuilds `json:"rebuilds,omitempty"`
 
-	// Inexact says that the server keeps no times of commits: the order of the record is that
-	// of statements. Named says that the server is the caller's, who may not be able to set it.
+	// Inexact says that the server records no commit times (track_commit_timestamp is off), so the
+	// record has the order of statements. Named says that the caller named the database, and may be
+	// unable to turn that setting on: then Inexact does not fail the run.
 	Inexact bool `json:"judged_by_statements,omitempty"`
 	Named   bool `json:"named_database,omitempty"`
 }
@@ -73,7 +75,7 @@ type Result struct {
 // byStatements says what an inexact record is worth.
 const byStatements = "judged by the times of statements, not of commits"
 
-// Rebuilds are those that went on during the faults.
+// Rebuilds counts the rebuilds of the index during the faults, and the searches beside them.
 type Rebuilds struct {
 	Done     int              `json:"done"`
 	Aborted  int              `json:"aborted"`
@@ -81,7 +83,7 @@ type Rebuilds struct {
 	Searches traffic.Searches `json:"searches"`
 }
 
-// Err returns nil when every figure is what it must be, and otherwise says which is not.
+// Err returns nil when the run passes, and otherwise an error that names each figure that is wrong.
 func (r *Result) Err() error {
 	kept := r.Kept
 	if r.Upgrade != "" {

@@ -23,8 +23,9 @@ const (
 
 var errLinkClosed = errors.New("the link is closed")
 
-// Link is a TCP proxy to a server, on its own loopback port. Faults replace each
-// other: the last one counts. Its methods are safe for concurrent use.
+// Link is a TCP proxy to a server, on its own loopback port. It has at most one fault: each
+// fault replaces the one before. After Close, faults and Heal return an error. Its methods are
+// safe for concurrent use.
 type Link struct {
 	proxy *toxiproxy.Proxy
 	gates sync.WaitGroup // one per connection and direction
@@ -48,8 +49,8 @@ type fault struct {
 	round         int // counts the faults, so that bytes are counted anew for each
 }
 
-// NewLink starts a proxy to upstream, a host and port. It dials for each connection it
-// accepts, and not before.
+// NewLink starts a proxy to upstream, a host and port. The proxy dials upstream once for each
+// connection that it accepts, so upstream need not listen yet. The caller closes the link.
 func NewLink(upstream string) (*Link, error) {
 	if _, _, err := net.SplitHostPort(upstream); err != nil {
 		return nil, fmt.Errorf("link: upstream: %w", err)
@@ -74,14 +75,14 @@ func NewLink(upstream string) (*Link, error) {
 	return l, nil
 }
 
-// Addr returns the host and port that lead to the server.
+// Addr returns the link's own host and port, for clients to dial.
 func (l *Link) Addr() string {
 	l.proxy.Lock()
 	defer l.proxy.Unlock()
 	return l.proxy.Listen
 }
 
-// Through returns a URL of the server with the link's address in it.
+// Through returns the URL raw with its host and port replaced by the link's.
 func (l *Link) Through(raw string) (string, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" {
@@ -91,8 +92,8 @@ func (l *Link) Through(raw string) (string, error) {
 	return u.String(), nil
 }
 
-// Latency makes a round trip longer by d, give or take jitter: one half of it on the way
-// there, the other on the way back. The order stays.
+// Latency makes each round trip longer by d, give or take jitter, which is at most d. Each
+// direction takes half of both. Bytes keep their order.
 func (l *Link) Latency(d, jitter time.Duration) error {
 	switch {
 	case d < 0, jitter < 0:
@@ -103,12 +104,12 @@ func (l *Link) Latency(d, jitter time.Duration) error {
 	return l.set(fault{delay: d / 2, jitter: jitter / 2})
 }
 
-// HalfOpen lets no byte pass. Connections stay open, new ones are accepted, and neither
-// end learns of the other's end.
+// HalfOpen holds all bytes until Heal or another fault. Connections stay open, new ones are
+// accepted, and neither side learns that the other has closed.
 func (l *Link) HalfOpen() error { return l.set(fault{hold: true}) }
 
-// ResetAfter ends each connection at the first byte to the server that is beyond so many,
-// counted from now; those before it still arrive.
+// ResetAfter ends a connection once the client has sent this many more bytes, counted for each
+// connection from now. These bytes still reach the server.
 func (l *Link) ResetAfter(bytes int64) error {
 	if bytes < 0 {
 		return fmt.Errorf("reset after %d bytes: want 0 or more", bytes)
@@ -119,10 +120,11 @@ func (l *Link) ResetAfter(bytes int64) error {
 // Cut ends all connections and refuses new ones. Bytes in flight are lost.
 func (l *Link) Cut() error { return l.set(fault{cut: true}) }
 
-// Heal ends the fault. Bytes that HalfOpen and Latency have kept pass first.
+// Heal ends the fault, and listens again after Cut. Bytes that HalfOpen or Latency held pass
+// before later ones.
 func (l *Link) Heal() error { return l.set(fault{}) }
 
-// Close ends all connections and the link.
+// Close ends all connections, waits for them, and frees the port. It always returns nil.
 func (l *Link) Close() error {
 	l.change.Lock()
 	defer l.change.Unlock()

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Links are those to all nodes of a cluster, with the same fault on each.
+// Links are the links to all nodes of a cluster. A method acts on one link after the other, goes
+// on after an error, and returns all errors joined.
 type Links []*Link
 
 func (l Links) each(do func(*Link) error) error {
@@ -16,24 +17,24 @@ func (l Links) each(do func(*Link) error) error {
 	return errors.Join(errs...)
 }
 
-// Latency is [Link.Latency] of each.
+// Latency calls [Link.Latency] on each link.
 func (l Links) Latency(d, jitter time.Duration) error {
 	return l.each(func(link *Link) error { return link.Latency(d, jitter) })
 }
 
-// ResetAfter is [Link.ResetAfter] of each.
+// ResetAfter calls [Link.ResetAfter] on each link.
 func (l Links) ResetAfter(bytes int64) error {
 	return l.each(func(link *Link) error { return link.ResetAfter(bytes) })
 }
 
-// HalfOpen is [Link.HalfOpen] of each.
+// HalfOpen calls [Link.HalfOpen] on each link.
 func (l Links) HalfOpen() error { return l.each((*Link).HalfOpen) }
 
-// Cut is [Link.Cut] of each.
+// Cut calls [Link.Cut] on each link.
 func (l Links) Cut() error { return l.each((*Link).Cut) }
 
-// Heal is [Link.Heal] of each.
+// Heal calls [Link.Heal] on each link.
 func (l Links) Heal() error { return l.each((*Link).Heal) }
 
-// Close is [Link.Close] of each.
+// Close calls [Link.Close] on each link.
 func (l Links) Close() error { return l.each((*Link).Close) }
