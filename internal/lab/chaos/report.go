@@ -51,7 +51,7 @@ type Result struct {
 	OutOfOrder  int  `json:"out_of_order"` // events done before an earlier one of their entity
 	Regressions int  `json:"regressions"`  // writes that took a document to an older version
 	Resurrected int  `json:"resurrected"`  // deleted documents that came back by themselves
-	TwoClaimers int  `json:"two_claimers"` // acts of an instance that did not hold the newest term
+	TwoClaimers int  `json:"two_claimers"` // acts under a term that was over, or that another instance holds
 	Misplaced   int  `json:"misplaced"`    // events and rows in a shard that is not their entity's
 	WallClock   int  `json:"wall_clock"`   // columns with times from an instance's clock instead of the database's
 	Surprises   int  `json:"surprises"`    // instances that ended by themselves, or badly
