@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"strings"
 	"testing"
 
@@ -36,14 +35,7 @@ func TestCommandsWithoutTheSchema(t *testing.T) {
 func TestCommandsOnLockedTables(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	tx, err := testenv.Pool(t, url).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := tx.Exec(t.Context(), "lock table search_outbox_events, weft_leader, weft_rebuild, weft_quarantine, weft_verify in access exclusive mode"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Lock(t, url, "search_outbox_events, weft_leader, weft_rebuild, weft_quarantine, weft_verify")
 	env := []string{"DATABASE_URL=" + url, "ELASTIC_URL=http://127.0.0.1:1", "WEFT_DB_TIMEOUT=300ms"}
 	for _, command := range []string{"status", "failed summary", "failed list", "failed discard --all --by a --why b", "replay --all --by a --why b", "verify",
 		"release block:7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11 --by a --why b", "rebuild status search_index_to_elastic", "prune --older-than 1d", "doctor"} {

@@ -21,14 +21,7 @@ func TestLockedTableIsWaitedFor(t *testing.T) {
 	for i := range events {
 		r.upsert(newKey(), int64(i+1), "x")
 	}
-	tx, err := r.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(t.Context(), "lock table search_outbox_events in access exclusive mode"); err != nil {
-		t.Fatal(err)
-	}
+	unlock := testenv.Lock(t, r.url, "search_outbox_events")
 	a := r.start("a", "WEFT_DB_TIMEOUT=500ms")
 	b := r.start("b", "WEFT_DB_TIMEOUT=500ms")
 	testenv.Eventually(t, func() bool {
@@ -39,9 +32,7 @@ func TestLockedTableIsWaitedFor(t *testing.T) {
 		err := r.pool.QueryRow(t.Context(), "select renewed_at - acquired_at > interval '2 s' from weft_leader where group_name = $1", r.group).Scan(&for2s)
 		return err == nil && for2s
 	}, "heartbeats beside the lock")
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	unlock()
 	r.await(map[string]int{"done": events})
 	var terms int
 	if err := r.pool.QueryRow(t.Context(), "select count(*) from weft_term where group_name = $1", r.group).Scan(&terms); err != nil || terms != 1 {

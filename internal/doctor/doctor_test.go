@@ -275,14 +275,7 @@ func TestExaminationGoesOnWithoutTheVersionOfTheSchema(t *testing.T) {
 func TestExaminationOfALockedTable(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	tx, err := testenv.Pool(t, url).Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := tx.Exec(t.Context(), "lock table weft_pause in access exclusive mode"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Lock(t, url, "weft_pause")
 	e := patient(t, url)
 	e.Config.Database.Timeout = 100 * time.Millisecond
 	e.try(t.Context(), check{"holds", e.holds})

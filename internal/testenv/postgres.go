@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -70,6 +71,21 @@ func Pool(t testing.TB, url string) *pgxpool.Pool {
 		t.Fatalf("testenv: open pool: %v", err)
 	}
 	return pool
+}
+
+// Lock locks tables of url against readers and writers until unlock is called, or the test ends.
+func Lock(t testing.TB, url, tables string) (unlock func()) {
+	t.Helper()
+	tx, err := Pool(t, url).Begin(t.Context())
+	if err == nil {
+		_, err = tx.Exec(t.Context(), "lock table "+tables+" in access exclusive mode")
+	}
+	if err != nil {
+		t.Fatalf("testenv: lock %s: %v", tables, err)
+	}
+	unlock = sync.OnceFunc(func() { _ = tx.Rollback(context.Background()) })
+	t.Cleanup(unlock)
+	return unlock
 }
 
 // execOn runs statements, one at a time and outside a transaction, on a session of its own.
