@@ -41,8 +41,8 @@ Exit codes:
       events failed again
    3  inconclusive: what was asked for stands, and was not seen to be done in time
   64  the command line is wrong
-  69  a server does not answer: Postgres, or Elasticsearch where the command
-      needs it
+  69  a server does not answer, or not in time: Postgres, or Elasticsearch where
+      the command needs it
   70  a fault of weft itself, or a stop without waiting
   75  try again: a migration or the index is missing, the server is read-only, a
       port is taken, or the command was interrupted
