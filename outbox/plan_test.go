@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"testing"
 
 	"github.com/google/uuid"
@@ -23,7 +24,6 @@ import (
 type explained struct {
 	*pgxpool.Pool
 	t      *testing.T
-	person bool // the session is one of a command, not of a leader
 	blocks int64
 	rows   int64 // the largest number of rows that one node of a plan has read
 }
@@ -85,17 +85,6 @@ func (e *explained) explainAll(ctx context.Context, db beginner, queries []*pgx.
 	// What a pooled connection comes to after a few executions.
 	if _, err := tx.Exec(ctx, "set local plan_cache_mode = force_generic_plan"); err != nil {
 		e.t.Fatal(err)
-	}
-	for name, value := range outbox.SessionParams() {
-		if e.person {
-			break
-		}
-		if name == "default_transaction_isolation" {
-			continue // a savepoint has that of its transaction
-		}
-		if _, err := tx.Exec(ctx, "select set_config($1, $2, true)", name, value); err != nil {
-			e.t.Fatal(err)
-		}
 	}
 	for _, q := range queries {
 		var out []struct{ Plan node }
@@ -191,12 +180,28 @@ const (
 	ofDrained = "OfADrainedTable" // nothing was
 )
 
+// leaderPool has the sessions that an instance works on.
+func leaderPool(t *testing.T, dsn string) *pgxpool.Pool {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(cfg.ConnConfig.RuntimeParams, outbox.SessionParams())
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
 // crowded is a bench whose outbox holds fifty thousand rows, every night two hundred thousand,
 // that a batch has nothing to do with: done, waiting for their retry, and dead.
 func crowded(t *testing.T, adopted bool, statistics string) *bench {
 	t.Helper()
 	dsn := testenv.Schema(t)
-	b := &bench{t: t, pool: testenv.Pool(t, dsn)}
+	b := &bench{t: t, pool: leaderPool(t, dsn)}
 	if adopted {
 		if err := legacy.Create(t.Context(), b.pool); err != nil {
 			t.Fatal(err)

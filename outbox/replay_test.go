@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -360,7 +361,8 @@ func TestReplayCostFollowsTheBatch(t *testing.T) {
 			t.Parallel()
 			const n = 200
 			b := crowded(t, false, statistics)
-			e := &explained{Pool: b.pool, t: t, person: true}
+			// A person's sessions have the settings of the server.
+			e := &explained{Pool: testenv.Pool(t, b.pool.Config().ConnString()), t: t}
 			r, err := b.letters(e).BeginReplay(t.Context(), outbox.ReplayOrder{By: "a", Why: "b"}, n)
 			if err != nil {
 				t.Fatal(err)

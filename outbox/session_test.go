@@ -27,18 +27,7 @@ func TestSessionParamsWinOverTheDatabase(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cfg, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, value := range outbox.SessionParams() {
-		cfg.ConnConfig.RuntimeParams[name] = value
-	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
+	pool := leaderPool(t, url)
 	var isolation, sort string
 	err = pool.QueryRow(t.Context(), "select current_setting('transaction_isolation'), current_setting('enable_sort')").Scan(&isolation, &sort)
 	if err != nil || isolation != "read committed" || sort != "off" {
