@@ -56,6 +56,6 @@ func writeStory(w io.Writer, e records.Story) error {
 	if err := writePairs(w, lines); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(w, "\n"+e.Advice)
+	_, err := fmt.Fprintln(w, "\n"+records.Cell(e.Advice))
 	return err
 }

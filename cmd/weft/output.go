@@ -1,10 +1,11 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"text/tabwriter"
+
+	"github.com/samuelhu324-dev/weft/internal/records"
 )
 
 // show prints v as JSON, or by table for a person.
@@ -15,13 +16,9 @@ func (a *app) show(v any, table func(io.Writer) error) error {
 	return table(a.stdout)
 }
 
-func (a *app) json(v any) error {
-	enc := json.NewEncoder(a.stdout)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
-}
+func (a *app) json(v any) error { return records.JSON(a.stdout, v) }
 
-// table prints rows of cells as aligned columns, once it is flushed.
+// table prints rows of cells as aligned columns, once it is flushed. A text in a cell is inert.
 type table struct{ *tabwriter.Writer }
 
 func newTable(w io.Writer, head ...any) table {
@@ -37,7 +34,7 @@ func (t table) row(cells ...any) {
 		if i > 0 {
 			fmt.Fprint(t, "\t")
 		}
-		fmt.Fprint(t, c)
+		fmt.Fprint(t, records.Cell(fmt.Sprint(c)))
 	}
 	fmt.Fprintln(t)
 }

@@ -12,9 +12,9 @@ import (
 // writeStatus renders st as aligned columns.
 func writeStatus(w io.Writer, st records.Status) error {
 	fmt.Fprintf(w, "group   %s (lock key %d)\n", st.Group, st.LockKey)
-	fmt.Fprintf(w, "leader  %s\n", st.LeaderLine())
+	fmt.Fprintf(w, "leader  %s\n\n", records.Plain(st.LeaderLine()))
 
-	t := newTable(w, "\nINSTANCE", "ROLE", "HOST", "PID", "VERSION", "UPTIME", "SEEN", "HTTP")
+	t := newTable(w, "INSTANCE", "ROLE", "HOST", "PID", "VERSION", "UPTIME", "SEEN", "HTTP")
 	for _, i := range st.Instances {
 		t.row(i.Name, i.Role, i.Host, i.PID, i.Version, records.Span(i.UptimeSecs), records.Span(i.SeenAgo)+" ago", records.Dash(i.HTTPAddr))
 	}
@@ -25,7 +25,8 @@ func writeStatus(w io.Writer, st records.Status) error {
 		return err
 	}
 
-	t.row("\nPROJECTION", "READY", "WAITING", "PUT OFF", "IN FLIGHT", "OTHERS", "STUCK", "FAILED", "DISCARDED", "DONE", "LAG", "OLDEST", "NEXT RETRY", "LAST SETTLE")
+	fmt.Fprintln(w)
+	t.row("PROJECTION", "READY", "WAITING", "PUT OFF", "IN FLIGHT", "OTHERS", "STUCK", "FAILED", "DISCARDED", "DONE", "LAG", "OLDEST", "NEXT RETRY", "LAST SETTLE")
 	for _, p := range st.Projections {
 		oldest := "-"
 		if p.Lag > 0 {

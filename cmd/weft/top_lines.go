@@ -22,7 +22,7 @@ type frame struct {
 }
 
 func (p *frame) add(strong bool, format string, args ...any) {
-	l := line{strings.ReplaceAll(records.Inert(fmt.Sprintf(format, args...)), "\n", " "), strong}
+	l := line{records.Cell(fmt.Sprintf(format, args...)), strong}
 	p.lines = append(p.lines, l.cut(p.width))
 }
 

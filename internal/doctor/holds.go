@@ -3,9 +3,9 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -38,19 +38,8 @@ func (e *examination) holds(ctx context.Context) error {
 			if n > 1 {
 				text += fmt.Sprintf("; so do those of %d more entities", n-1)
 			}
-			hold(q.For, text, "weft release "+shellWord(q.EntityType+":"+q.EntityID))
+			hold(q.For, text, "weft release "+records.ShellWord(q.EntityType+":"+q.EntityID))
 		}
 	}
 	return nil
-}
-
-// shellWord quotes a word for a shell, unless it is plain.
-func shellWord(word string) string {
-	plain := func(r rune) bool {
-		return r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' || strings.ContainsRune("-_.:/@", r)
-	}
-	if strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }

@@ -99,7 +99,7 @@ func FindEvent(ctx context.Context, db outbox.DB, sc Scope, id outbox.ID) (found
 		}
 		if q := holds.Quarantine(s.Row.Key); q != nil && waits(s.Place) {
 			e.Quarantine = DescribeQuarantine(q)
-			e.Advice = fmt.Sprintf("Wait: its entity is %s. weft release %s --by YOU --why \"…\" lets it go.", e.Quarantine.Line(), e.Quarantine.Entity())
+			e.Advice = fmt.Sprintf("Wait: its entity is %s. weft release %s --by YOU --why \"…\" lets it go.", e.Quarantine.Line(), ShellWord(q.EntityType+":"+q.EntityID))
 		}
 		found = append(found, e)
 	}
