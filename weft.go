@@ -104,7 +104,7 @@ func (w *Weft) Run(ctx context.Context) error {
 		return fmt.Errorf("weft: another instance uses the same Registerer; wrap it with a label of this one: %w", err)
 	}
 	if err = daemon.Cause(err); err != nil {
-		if kind, text := postgres.Diagnose(err); kind != postgres.Unknown {
+		if kind, text := postgres.Diagnose(postgres.In(cfg.Database.URL.Reveal(), err)); kind != postgres.Unknown {
 			return &diagnosed{text, err}
 		}
 	}

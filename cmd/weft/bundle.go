@@ -58,8 +58,6 @@ The file can be read by its owner alone. - writes it to standard output.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.connected(cmd, doctorConnections, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
-				ctx, stop := interruptible(ctx)
-				defer stop()
 				w := &bundler{cfg: cfg, pool: pool, secrets: append(cfg.Secrets(), environmentSecrets(a.environ)...)}
 				w.manifest = bundleManifest{MadeAt: time.Now().UTC().Truncate(time.Second), Build: b, Group: cfg.Group}
 				if to == "-" {
@@ -156,7 +154,7 @@ func (w *bundler) write(ctx context.Context, to io.Writer) error {
 func (w *bundler) add(name string, content any, failed error) error {
 	file := bundleFile{Name: name}
 	if failed != nil {
-		_, text := postgres.Diagnose(failed)
+		_, text := postgres.Diagnose(postgres.In(w.cfg.Database.URL.Reveal(), failed))
 		file.Error = config.Mask(text, w.secrets)
 	}
 	raw, isText := content.([]byte)

@@ -52,7 +52,7 @@ func (a *app) connected(cmd *cobra.Command, connections int, q query) error {
 			}
 		}
 		err = q(ctx, cfg, pool)
-		if err == nil || is[*exitError](err) {
+		if err == nil || is[*exitError](err) || ctx.Err() != nil {
 			return err
 		}
 		if cfg.Shards.Of <= 1 {
@@ -65,7 +65,7 @@ func (a *app) connected(cmd *cobra.Command, connections int, q query) error {
 				return why
 			}
 		}
-		return err
+		return postgres.In(cfg.Database.URL.Reveal(), err)
 	})
 }
 
@@ -81,12 +81,9 @@ func otherShards(ctx context.Context, pool *pgxpool.Pool, cfg config.Config) err
 	return err
 }
 
-// writing runs q for a command that changes rows, after a check that it may. SIGTERM and
-// SIGINT end the context of q.
+// writing runs q for a command that changes rows, after a check that it may.
 func (a *app) writing(cmd *cobra.Command, q query) error {
 	return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
-		ctx, stop := interruptible(ctx)
-		defer stop()
 		if err := mayWrite(ctx, pool, cfg); err != nil {
 			return err
 		}
@@ -94,9 +91,19 @@ func (a *app) writing(cmd *cobra.Command, q query) error {
 	})
 }
 
-// interruptible ends the context at SIGTERM and SIGINT.
+// interruptible ends the context at SIGTERM and SIGINT. A second signal ends the process.
 func interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
-	return signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
+}
+
+// unlessInterrupted returns err, or what is to say of a command that a signal has ended before its answer was there.
+func unlessInterrupted(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil && !is[*exitError](err) {
+		return &exitError{exitTryAgain, "interrupted; run the command again to finish"}
+	}
+	return err
 }
 
 // mayWrite returns why a command must not write: a replica, another environment, a shard that has

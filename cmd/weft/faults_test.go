@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"io"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -46,5 +49,106 @@ func TestCommandsOnLockedTables(t *testing.T) {
 		if strings.Contains(r.out+r.errOut, "no dead letters") {
 			t.Errorf("%s: got %+v, want nothing said of dead letters that were not counted", command, r)
 		}
+	}
+}
+
+// With the ordinary limits it is lock_timeout that ends a statement behind a lock.
+func TestCommandBehindALock(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	testenv.Lock(t, url, "weft_pause")
+	r := weft(t, []string{"DATABASE_URL=" + url}, "pause", "search_index_to_elastic", "--by=alice", "--why=x")
+	if want := "weft: Postgres" + at(t, url) + " did not grant a lock in time: canceling statement due to lock timeout; pg_locks"; r.code != exitUnavailable || !strings.HasPrefix(r.errOut, want) {
+		t.Errorf("got %+v, want code %d and %q", r, exitUnavailable, want)
+	}
+}
+
+// at is how a message names the server of a URL.
+func at(t *testing.T, dsn string) string {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return " at " + u.Host + u.Path
+}
+
+// A message of a fault in an open session names the role and the server.
+func TestFaultsOfASessionNameRoleAndServer(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.Database(t)
+	runner, pool := testenv.Runner(t, dsn), testenv.Pool(t, dsn)
+	env := []string{"DATABASE_URL=" + testenv.As(t, dsn, runner)}
+	if _, err := pool.Exec(t.Context(), "revoke all on weft_pause, weft_outbox from "+pgx.Identifier{runner.Username()}.Sanitize()); err != nil {
+		t.Fatal(err)
+	}
+	want := "weft: Postgres" + at(t, dsn) + " denies permission to role " + runner.Username() + ": permission denied for table weft_"
+	for _, command := range []string{"status", "pause search_index_to_elastic --by=a --why=b", "outbox list"} {
+		if r := weft(t, env, strings.Fields(command)...); r.code != exitRefused || !strings.HasPrefix(r.errOut, want) {
+			t.Errorf("%s: got %+v, want code %d and %q", command, r, exitRefused, want)
+		}
+	}
+
+	unlock := testenv.Lock(t, dsn, "weft_leader")
+	defer unlock()
+	done := make(chan result, 1)
+	go func() { done <- weft(t, env, "status") }()
+	testenv.Eventually(t, func() bool {
+		var n int
+		err := pool.QueryRow(t.Context(), "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = current_database() and application_name = 'weft/status' and wait_event_type = 'Lock'").Scan(&n)
+		return err == nil && n > 0
+	}, "the end of a session that waits")
+	if r, want := <-done, "weft: Postgres"+at(t, dsn)+" is not accepting connections: terminating connection"; r.code != exitUnavailable || !strings.HasPrefix(r.errOut, want) {
+		t.Errorf("got %+v, want code %d and %q", r, exitUnavailable, want)
+	}
+}
+
+// A command that is interrupted while it waits for the database is no fault of weft.
+func TestInterruptedCommands(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.Database(t)
+	pool := testenv.Pool(t, dsn)
+	testenv.Lock(t, dsn, "weft_leader, weft_pause, weft_quarantine, weft_rebuild, search_outbox_events, weft_schema_version")
+	for _, command := range []string{"status", "pause search_index_to_elastic --by=a --why=b", "throttle search_index_to_elastic --rate=5 --by=a --why=b", "resign --why=x",
+		"quarantine book:7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11 --by=a --why=b", "replay --all --by=a --why=b", "failed discard --all --by=a --why=b", "failed list",
+		"wait 7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11", "rebuild search_index_to_elastic --why=x", "load search_index_to_elastic", "top --once", "doctor"} {
+		name := "weft/" + strings.Fields(command)[0]
+		ctx, interrupt := context.WithCancel(t.Context())
+		var errOut buffer
+		a := &app{environ: []string{"DATABASE_URL=" + dsn, "ELASTIC_URL=http://127.0.0.1:1"}, stdin: strings.NewReader(""), stdout: io.Discard, stderr: &errOut, signals: notify}
+		code := make(chan int, 1)
+		go func() { code <- a.execute(ctx, strings.Fields(command)) }()
+		testenv.Eventually(t, func() bool {
+			var waits bool
+			err := pool.QueryRow(t.Context(), "select exists (select from pg_stat_activity where datname = current_database() and application_name = $1 and wait_event_type = 'Lock')", name).Scan(&waits)
+			return err == nil && waits
+		}, command+" waits for a lock")
+		interrupt()
+		if got := <-code; got != exitTryAgain || !strings.HasPrefix(errOut.String(), "weft: interrupted") {
+			t.Errorf("%s: got code %d and %q, want %d", command, got, errOut.String(), exitTryAgain)
+		}
+	}
+}
+
+// A hand-over that was asked for stands when the command that waits for it is interrupted.
+func TestInterruptedResignSaysThatTheRequestStands(t *testing.T) {
+	t.Parallel()
+	c := newCrew(t)
+	drained := make(chan struct{})
+	defer close(drained)
+	c.join("a", func() { <-drained })
+	ctx, interrupt := context.WithCancel(t.Context())
+	var errOut buffer
+	a := &app{environ: c.env, stdin: strings.NewReader(""), stdout: io.Discard, stderr: &errOut, signals: notify}
+	code := make(chan int, 1)
+	go func() { code <- a.execute(ctx, []string{"resign", "--force", "--why=x", "--wait=1h"}) }()
+	testenv.Eventually(t, func() bool {
+		var asked bool
+		err := c.pool.QueryRow(t.Context(), "select exists (select from weft_leader where resign_epoch = epoch)").Scan(&asked)
+		return err == nil && asked
+	}, "the request")
+	interrupt()
+	if got, want := <-code, "weft: interrupted: a was asked to hand over, and the request stands; see `weft status`\n"; got != exitInconclusive || errOut.String() != want {
+		t.Errorf("got code %d and %q, want %d and %q", got, errOut.String(), exitInconclusive, want)
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -104,20 +102,16 @@ func (a *app) migrate(cmd *cobra.Command, f func(ctx context.Context, url string
 }
 
 func migrateOn(cmd *cobra.Command, cfg config.Config, f func(ctx context.Context, url string) error) error {
-	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
+	ctx, stop := interruptible(cmd.Context())
 	defer stop()
-	if err := preflight(ctx, cfg); err != nil {
-		return err
-	}
 	url, err := postgres.Normalize(cfg.Database.URL.Reveal())
 	if err != nil {
 		return err
 	}
-	err = f(ctx, url)
-	if err != nil && ctx.Err() != nil {
-		return &exitError{exitTryAgain, "interrupted; run the command again to finish"}
+	if err = preflight(ctx, cfg); err == nil {
+		err = f(ctx, url)
 	}
-	return err
+	return postgres.In(url, unlessInterrupted(ctx, err))
 }
 
 func preflight(ctx context.Context, cfg config.Config) error {

@@ -228,11 +228,12 @@ func (a *app) outboxList() *cobra.Command {
 		Example: `  weft outbox list
   weft outbox list --json`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			cfg, err := a.load(cmd)
 			if err != nil {
 				return err
 			}
+			defer func() { err = postgres.In(cfg.Database.URL.Reveal(), err) }()
 			ctx, cancel := context.WithTimeout(cmd.Context(), cfg.Database.Timeout)
 			defer cancel()
 			conn, err := postgres.Connect(ctx, cfg.Database.URL.Reveal(), postgres.Options{AppName: "weft/outbox", Statement: cfg.Database.Timeout})

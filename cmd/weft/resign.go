@@ -53,7 +53,8 @@ its shutdown grace, frees the lock, and stays as a standby. Works from any host.
 asked and why is kept in weft_audit.
 
 Exits 1 when nobody leads or nobody else took over, 3 when the hand-over was not seen
-within --wait (the request stands), 77 when no standby is there to take over.
+within --wait, or until it was interrupted (the request stands), 77 when no standby is there
+to take over.
 
 With --own it asks only if the instance of this configuration leads (WEFT_INSTANCE, or
 --instance), and does nothing otherwise. Use it in a script that runs before a stop, on leader
@@ -150,8 +151,8 @@ func mayResign(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, f res
 }
 
 // awaitTakeover fills in who leads the next term, or says why nobody was seen to.
-func awaitTakeover(ctx context.Context, pool *pgxpool.Pool, group string, wait time.Duration, r *resignation) error {
-	ctx, cancel := context.WithTimeout(ctx, wait)
+func awaitTakeover(command context.Context, pool *pgxpool.Pool, group string, wait time.Duration, r *resignation) error {
+	ctx, cancel := context.WithTimeout(command, wait)
 	defer cancel()
 	tick := time.NewTicker(takeoverLook)
 	defer tick.Stop()
@@ -174,6 +175,9 @@ func awaitTakeover(ctx context.Context, pool *pgxpool.Pool, group string, wait t
 		}
 		select {
 		case <-ctx.Done():
+			if command.Err() != nil {
+				return &exitError{exitInconclusive, "interrupted: " + r.From.Instance + " was asked to hand over, and the request stands; see `weft status`"}
+			}
 			return notSeen(context.WithoutCancel(ctx), pool, *r, wait, last, trouble)
 		case <-tick.C:
 		}

@@ -190,6 +190,7 @@ func readShard(ctx context.Context, cfg config.Config, n int) (row shardRow, err
 	}
 	defer func() { err = faultOf(one, err) }()
 	row = shardRow{Shard: n, Schema: shards.Schema(cfg, n), Group: one.Group, Server: postgres.Address(&at.ConnConfig.Config)}
+	defer func() { err = postgres.In(one.Database.URL.Reveal(), err) }()
 	conn, err := postgres.Connect(ctx, one.Database.URL.Reveal(), postgres.Options{AppName: "weft/shards", Statement: cfg.Database.Timeout})
 	if err != nil {
 		return row, err
@@ -246,7 +247,7 @@ func writeShards(w io.Writer, rows []shardRow) error {
 // eachShard runs f with the settings of each shard in turn, or of the one that --shard names; without
 // shards it runs f with the settings as they are. What fails in one shard does not keep f from the
 // others, unless the command is wrong or is stopped: each failure is told, and the first decides
-// the exit code.
+// the exit code. SIGTERM and SIGINT end the context of cmd.
 func (a *app) eachShard(cmd *cobra.Command, f func(config.Config) error) error {
 	cfg, err := a.load(cmd)
 	if err != nil {
@@ -256,12 +257,12 @@ func (a *app) eachShard(cmd *cobra.Command, f func(config.Config) error) error {
 	if err != nil {
 		return err
 	}
-	if cfg.Shards.Count <= 1 {
-		return f(cfg)
-	}
 	ctx, stop := interruptible(cmd.Context()) // what f is interrupted by ends the loop, too
 	defer stop()
 	cmd.SetContext(ctx)
+	if cfg.Shards.Count <= 1 {
+		return unlessInterrupted(ctx, f(cfg))
+	}
 	code, last := exitOK, chosen[len(chosen)-1]
 	for _, n := range chosen {
 		one, err := shards.Config(cfg, n)
@@ -277,7 +278,7 @@ func (a *app) eachShard(cmd *cobra.Command, f func(config.Config) error) error {
 		e, said := errors.AsType[*exitError](err)
 		switch {
 		case len(chosen) == 1, said && (e.code == exitUsage || ctx.Err() != nil):
-			return err
+			return unlessInterrupted(ctx, err)
 		case ctx.Err() != nil && err == nil && n < last:
 			return interruptedAt(n+1, last)
 		case ctx.Err() != nil && err != nil:

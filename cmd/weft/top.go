@@ -45,8 +45,6 @@ Where the output is no terminal it prints once. For JSON use weft status and wef
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
-				ctx, stop := interruptible(ctx)
-				defer stop()
 				v := &topView{cfg: cfg, pool: pool, every: every}
 				first, err := v.read(ctx)
 				if err != nil {
@@ -162,7 +160,7 @@ func (v *topView) watch(ctx context.Context, s *screen, now *topState) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			_, text := postgres.Diagnose(err)
+			_, text := postgres.Diagnose(postgres.In(v.cfg.Database.URL.Reveal(), err))
 			old := *now
 			old.err = text
 			now = &old

@@ -72,8 +72,6 @@ interrupted.`,
 				return err
 			}
 			return a.connected(cmd, verifyConnections, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
-				ctx, stop := interruptible(ctx)
-				defer stop()
 				if err := mayWrite(ctx, pool, cfg); err != nil {
 					return err
 				}

@@ -60,8 +60,6 @@ Exits 0 when the event is done; 1 when it has failed; 3 when it was not settled 
 				return err
 			}
 			return a.reading(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
-				ctx, stop := interruptible(ctx)
-				defer stop()
 				w, err := newWaiter(ctx, pool, cfg, id)
 				if err != nil {
 					return err

@@ -94,7 +94,7 @@ func (d *daemon) elect(ctx context.Context) error {
 
 // diagnose returns the kind and the words of a fault of this instance's database.
 func (d *daemon) diagnose(err error) (postgres.Kind, string) {
-	kind, words := postgres.Diagnose(Cause(err))
+	kind, words := postgres.Diagnose(d.login.In(Cause(err)))
 	return kind, shards.Remedy(d.cfg, words)
 }
 

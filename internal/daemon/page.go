@@ -49,6 +49,7 @@ func (d *daemon) openDesk(ctx context.Context, tel *telemetry.Telemetry, metrics
 	}
 	d.desk, err = desk.Listen(ctx, desk.Options{
 		Listen: cfg.Desk.Listen, Fixed: cfg.Desk.Fixed, Hosts: cfg.Desk.Hosts, WebConfig: cfg.Desk.WebConfig,
+		Diagnose: func(err error) string { _, text := d.diagnose(err); return text },
 		Instance: cfg.Instance, Version: d.Version, DB: reading, Scope: scope, Health: d.Health, Gatherer: metrics, Settings: settings, Shards: all, Log: d.log,
 		Actions: cfg.Desk.Actions, Operators: cfg.Desk.Operators, ActDB: acting, Timeout: cfg.Database.Timeout,
 		Level: desk.LogLevel{Show: tel.Level.String, Change: func(level, by string) error {

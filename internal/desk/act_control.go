@@ -32,7 +32,7 @@ func (s *Server) planPause(ctx context.Context, db outbox.DB, q query) (p plan, 
 	now := holds.Pause
 	p.State = "running"
 	if now != nil {
-		p.State = now.String()
+		p.State = inert(now.String()) // what a form may bring back
 	}
 	switch pausing := q["action"] == "pause"; {
 	case pausing && now != nil:

@@ -254,6 +254,9 @@ func TestPauseResumeHandOverAndLogLevel(t *testing.T) {
 		t.Errorf("pause again: got %d, want 409", code)
 	}
 	st.does(t, st.preview(t, resume), "resumed")
+	// Somebody has pasted a reason with characters that are not seen.
+	st.exec(t, "insert into weft_pause (group_name, projection, paused_at, paused_by, reason) values ('books', '"+search+"', now(), 'bob', E'INC\u200b-7 \U0001F468\u200d\U0001F527')")
+	st.does(t, st.preview(t, resume), "resumed")
 
 	if code, body := st.ask(t, "alice", "GET", "/act?action=resign", nil); code != http.StatusConflict || !strings.Contains(body, "nobody leads") {
 		t.Errorf("hand-over without a leader: got %d: %s", code, body)
@@ -475,7 +478,7 @@ func TestReplayUnderWayIsShownAndEndsWithTheDesk(t *testing.T) {
 
 func TestWorkersAreBounded(t *testing.T) {
 	t.Parallel()
-	s := &Server{log: zap.NewNop(), jobs: jobs{queue: make(chan func(context.Context))}}
+	s := &Server{o: Options{Diagnose: error.Error}, log: zap.NewNop(), jobs: jobs{queue: make(chan func(context.Context))}}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // nobody waits for results
 	release := make(chan struct{})

@@ -8,7 +8,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/replay"
 )
 
@@ -150,7 +149,7 @@ func (s *Server) finish(job *Job, result string, err error) {
 		state = jobFailed
 		text := err.Error()
 		if !errors.As(err, new(refused)) {
-			_, text = postgres.Diagnose(err)
+			text = s.o.Diagnose(err)
 		}
 		if result != "" {
 			result += "; "

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/admin"
-	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/leader"
 )
@@ -96,8 +95,7 @@ func (r *reader) overview(ctx context.Context, samples *samples) Overview {
 	}
 	out.Status.Projections = append([]records.Projection{}, r.tables...)
 	if err := cmp.Or(r.noElection, r.noTables); err != nil {
-		_, out.Error = postgres.Diagnose(err)
-		out.Error = inert(out.Error)
+		out.Error = inert(r.o.Diagnose(err))
 	}
 	for _, t := range r.o.Scope.Tables {
 		v := ProjectionView{Projection: t.Projection, Activity: out.Instance.Projections[t.Projection], Queue: r.queues[t.Projection]}

@@ -38,7 +38,7 @@ func TestViewersShareAReadingThatFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		db := &silent{}
-		r := reader{o: Options{DB: db, Scope: records.Scope{Group: "books"}, Health: admin.NewHealth("books", "a")}}
+		r := reader{o: Options{DB: db, Scope: records.Scope{Group: "books"}, Health: admin.NewHealth("books", "a"), Diagnose: error.Error}}
 		samples := newSamples(prometheus.NewRegistry(), nil)
 		for range 20 { // they wait for each other in the reader
 			if o := r.overview(t.Context(), samples); o.Error == "" {

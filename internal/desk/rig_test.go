@@ -47,7 +47,7 @@ func setup(t *testing.T, change ...func(*Options)) *rig {
 		t.Fatal(err)
 	}
 	o := Options{
-		Listen: "127.0.0.1:0", Hosts: "desk.example", Instance: "a", Version: "1.2.3", DB: r.pool, Health: r.health, Gatherer: r.reg, Log: zap.NewNop(),
+		Listen: "127.0.0.1:0", Hosts: "desk.example", Instance: "a", Version: "1.2.3", DB: r.pool, Diagnose: error.Error, Health: r.health, Gatherer: r.reg, Log: zap.NewNop(),
 		Scope: records.Scope{Group: "books", Timeout: 10 * time.Second, MaxProcessing: time.Minute, Most: 1000,
 			Tables: []records.Table{{Projection: "search_index_to_elastic", Name: "search_outbox_events"}, {Projection: "chronicle_events_to_entries", Name: "chronicle_outbox_events"}}},
 	}

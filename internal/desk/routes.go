@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"html/template"
@@ -17,7 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/samuelhu324-dev/weft/internal/admin"
-	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/records"
 )
 
 //go:embed templates static
@@ -157,9 +156,7 @@ func (s *Server) respond(w http.ResponseWriter, req *http.Request, v view, q que
 func writeJSON(w http.ResponseWriter, status int, data any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	_ = enc.Encode(data) // the viewer may be gone
+	_ = records.JSON(w, data) // the viewer may be gone
 }
 
 // explain returns the status and the words for an error.
@@ -177,8 +174,7 @@ func (s *Server) explain(v view, err error) (status int, text string) {
 		return http.StatusNotFound, inert(err.Error())
 	default:
 		s.log.Warn("page could not be read", zap.String("event", "desk.unread"), zap.String("path", v.path), zap.Error(err))
-		_, text := postgres.Diagnose(err)
-		return http.StatusServiceUnavailable, inert(text)
+		return http.StatusServiceUnavailable, inert(s.o.Diagnose(err))
 	}
 }
 

@@ -43,7 +43,8 @@ type Options struct {
 
 	Instance string
 	Version  string
-	DB       outbox.DB // read-only sessions
+	DB       outbox.DB          // read-only sessions
+	Diagnose func(error) string // words for an error of Postgres
 	Scope    records.Scope
 	Health   *admin.Health
 	Gatherer prometheus.Gatherer // of the charts

@@ -131,7 +131,7 @@ func (e *examination) all(ctx context.Context) ([]Finding, error) {
 // try runs a check, or says that it could not.
 func (e *examination) try(ctx context.Context, c check) {
 	if err := e.within(ctx, c.run); err != nil {
-		_, text := postgres.Diagnose(err)
+		_, text := postgres.Diagnose(postgres.In(e.Config.Database.URL.Reveal(), err))
 		remedy := ""
 		if errors.Is(err, context.DeadlineExceeded) {
 			remedy = postgres.SayBusy

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -55,10 +56,65 @@ var (
 const SayBusy = "look for locks and load in pg_stat_activity, or raise WEFT_DB_TIMEOUT"
 
 const (
+	sayLocked = "pg_locks and pg_stat_activity show which session has it; run the command again when that has ended"
 	sayPooler = "weft needs a direct connection: point DATABASE_URL at Postgres itself, or at a pooler in session mode that passes startup parameters on"
 	sayRead   = "point DATABASE_URL at the primary, or add target_session_attrs=read-write when it names several hosts"
 	sayUp     = "run `weft migrate up`"
 )
+
+// sessionError is an error of a session that was open.
+type sessionError struct {
+	error
+	where, role string // as " at HOST:PORT/DATABASE" and the user
+}
+
+func (e *sessionError) Unwrap() error { return e.error }
+
+// In returns err so that [Diagnose] names the servers of the URL raw, and its role, where the error itself does
+// not, as that of a statement. A nil err stays nil.
+func In(raw string, err error) error {
+	cfg, wrong := ParseURL(raw)
+	if err == nil || wrong != nil {
+		return err
+	}
+	return in(cfg.ConnConfig, err)
+}
+
+func in(cfg *pgx.ConnConfig, err error) error {
+	if err == nil {
+		return nil
+	}
+	var all []string
+	for _, s := range servers(cfg) {
+		all = append(all, Address(&pgconn.Config{Host: s[0].Host, Port: s[0].Port, Database: cfg.Database}))
+	}
+	return &sessionError{err, " at " + strings.Join(all, " or "), cfg.User}
+}
+
+// site is where an error arose.
+type site struct {
+	where  string         // as " at HOST:PORT/DATABASE"; empty when nobody knows
+	role   string         // of a session that was open; empty when nobody knows
+	opened *pgconn.Config // of a session that could not be opened; nil for others
+}
+
+func siteOf(err error) (s site) {
+	if open, ok := errors.AsType[*sessionError](err); ok {
+		s.where, s.role = open.where, open.role
+	}
+	if ce, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		s = site{where: " at " + Address(ce.Config), opened: ce.Config}
+	}
+	return s
+}
+
+// as returns the role after a preposition, or nothing.
+func (s site) as(preposition string) string {
+	if s.role == "" {
+		return ""
+	}
+	return " " + preposition + " role " + s.role
+}
 
 // Diagnose returns one line with the meaning of err and its remedy. The message
 // never holds a password. An error that it does not know is Unknown with its own
@@ -67,31 +123,22 @@ func Diagnose(err error) (Kind, string) {
 	if err == nil {
 		return Unknown, ""
 	}
-	if k, msg := diagnoseOwn(err); k != Unknown {
-		return k, msg
-	}
-	where := ""
-	var cfg *pgconn.Config
-	if ce, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-		cfg = ce.Config
-		where = " at " + Address(cfg)
-	}
-	if k, msg := diagnoseServer(err, cfg, where); k != Unknown {
-		return k, msg
-	}
-	if k, msg := diagnoseClient(err, where); k != Unknown {
-		return k, msg
+	at := siteOf(err)
+	for _, diagnose := range []func(error, site) (Kind, string){diagnoseOwn, diagnoseServer, diagnoseClient} {
+		if k, msg := diagnose(err, at); k != Unknown {
+			return k, msg
+		}
 	}
 	return Unknown, oneLine(err.Error())
 }
 
-func diagnoseOwn(err error) (Kind, string) {
+func diagnoseOwn(err error, at site) (Kind, string) {
 	if e, ok := errors.AsType[*EnvironmentError](err); ok {
 		return WrongEnvironment, e.Error()
 	}
 	switch {
 	case errors.Is(err, ErrReadOnly):
-		return ReadOnly, "Postgres is read-only (a standby server?): " + sayRead
+		return ReadOnly, "Postgres" + at.where + " is read-only (a standby server?): " + sayRead
 	case errors.Is(err, ErrPooler):
 		return Pooler, "a transaction-pooling proxy stands before Postgres: " + sayPooler
 	case errors.Is(err, ErrMigration):
@@ -100,12 +147,12 @@ func diagnoseOwn(err error) (Kind, string) {
 	return Unknown, ""
 }
 
-func diagnoseServer(err error, cfg *pgconn.Config, where string) (Kind, string) {
+func diagnoseServer(err error, at site) (Kind, string) {
 	pe, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
 		return Unknown, ""
 	}
-	said := oneLine(pe.Message)
+	said, where, cfg := oneLine(pe.Message), at.where, at.opened
 	switch pe.Code {
 	case "28P01":
 		remedy := "correct the password in DATABASE_URL"
@@ -134,14 +181,16 @@ func diagnoseServer(err error, cfg *pgconn.Config, where string) (Kind, string) 
 		return Unreachable, fmt.Sprintf("Postgres%s is not accepting connections: %s; wait for it, or look at its log", where, said)
 	case "57014":
 		if strings.Contains(said, "statement timeout") {
-			return Unreachable, fmt.Sprintf("Postgres did not end a statement in time: %s; %s", said, SayBusy)
+			return Unreachable, fmt.Sprintf("Postgres%s did not end a statement in time: %s; %s", where, said, SayBusy)
 		}
+	case "55P03":
+		return Unreachable, fmt.Sprintf("Postgres%s did not grant a lock in time: %s; %s", where, said, sayLocked)
 	case "42P01", "42703", "3F000":
 		return MissingMigration, fmt.Sprintf("the schema is not up to date: %s; %s", said, sayUp)
 	case "25006":
 		return ReadOnly, fmt.Sprintf("Postgres%s is read-only (a standby server?): %s; %s", where, said, sayRead)
 	case "42501":
-		return PermissionDenied, fmt.Sprintf("Postgres denies permission: %s; grant it to the user of DATABASE_URL, as with `weft migrate grant`, or use the owner of the tables", said)
+		return PermissionDenied, fmt.Sprintf("Postgres%s denies permission%s: %s; grant it to the user of DATABASE_URL, as with `weft migrate grant`, or use the owner of the tables", where, at.as("to"), said)
 	case "26000", "42P05":
 		return Pooler, fmt.Sprintf("a transaction-pooling proxy stands before Postgres (%s): %s", said, sayPooler)
 	case "08P01":
@@ -167,11 +216,12 @@ func noTLS(said string) bool {
 	return strings.Contains(said, "no encryption") || strings.Contains(said, "SSL off")
 }
 
-func diagnoseClient(err error, where string) (Kind, string) {
+func diagnoseClient(err error, at site) (Kind, string) {
 	var (
 		dns *net.DNSError
 		op  *net.OpError
 	)
+	where, opening := at.where, at.opened != nil
 	if remedy := handshakeRemedy(err); remedy != "" {
 		return TLSRefused, fmt.Sprintf("the TLS handshake with Postgres%s fails: %s; %s", where, cause(err), remedy)
 	}
@@ -184,12 +234,12 @@ func diagnoseClient(err error, where string) (Kind, string) {
 		return Unreachable, fmt.Sprintf("the host of Postgres%s is not known: correct it in DATABASE_URL, or the name service", where)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return Unreachable, fmt.Sprintf("nothing listens%s: start Postgres, or correct host and port in DATABASE_URL", where)
-	case where != "" && (errors.Is(err, context.DeadlineExceeded) || pgconn.Timeout(err)):
+	case opening && (errors.Is(err, context.DeadlineExceeded) || pgconn.Timeout(err)):
 		return Unreachable, fmt.Sprintf("no answer from Postgres%s in time: check the network, the firewall and the server", where)
-	case errors.As(err, &op), where != "" && !errors.Is(err, context.Canceled):
+	case errors.As(err, &op), opening && !errors.Is(err, context.Canceled):
 		return Unreachable, fmt.Sprintf("Postgres%s cannot be reached: %s", where, cause(err))
 	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF), errors.Is(err, pgconn.ErrConnClosed):
-		return Unreachable, fmt.Sprintf("the connection to Postgres was closed on the way (%s): look at its log, or at a proxy before it", cause(err))
+		return Unreachable, fmt.Sprintf("the connection to Postgres%s%s was closed on the way (%s): look at its log, or at a proxy before it", where, at.as("as"), cause(err))
 	}
 	return Unknown, ""
 }

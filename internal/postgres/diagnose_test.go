@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"strings"
@@ -249,10 +250,30 @@ func TestDiagnoseErrors(t *testing.T) {
 	checkDiagnosis(t, postgres.ErrReadOnly, postgres.ReadOnly, "primary")
 	checkDiagnosis(t, postgres.ErrMigration, postgres.MissingMigration, "weft migrate up")
 	checkDiagnosis(t, pg("40001", "could not serialize"), postgres.Unknown, "could not serialize")
+	checkDiagnosis(t, pg("55P03", "canceling statement due to lock timeout"), postgres.Unreachable, "did not grant a lock in time: canceling")
 	checkDiagnosis(t, errors.New("two\nlines"), postgres.Unknown, "some work: two lines")
 	checkDiagnosis(t, context.Canceled, postgres.Unknown, "canceled")
 	if k, msg := postgres.Diagnose(nil); k != postgres.Unknown || msg != "" {
 		t.Errorf("nil: got %s %q", k, msg)
+	}
+}
+
+// A fault of an open session does not tell of which server and role it was.
+func TestDiagnoseNamesServersAndRoleOfASession(t *testing.T) {
+	t.Parallel()
+	const dsn = "postgresql+psycopg://weft:" + password + "@a:5432,[::1]:5433/books?sslmode=prefer"
+	for want, err := range map[string]error{
+		"the connection to Postgres at a:5432/books or [::1]:5433/books as role weft was closed on the way (unexpected EOF)": io.ErrUnexpectedEOF,
+		"Postgres at a:5432/books or [::1]:5433/books denies permission to role weft: no; grant it":                          &pgconn.PgError{Code: "42501", Message: "no"},
+		"Postgres at a:5432/books or [::1]:5433/books did not end a statement in time":                                       &pgconn.PgError{Code: "57014", Message: "statement timeout"},
+		"Postgres at a:5432/books or [::1]:5433/books is read-only":                                                          postgres.ErrReadOnly,
+	} {
+		if _, msg := postgres.Diagnose(fmt.Errorf("some work: %w", postgres.In(dsn, err))); !strings.HasPrefix(msg, want) || strings.Contains(msg, password) {
+			t.Errorf("got %q, want %q", msg, want)
+		}
+	}
+	if err := postgres.In(dsn, nil); err != nil {
+		t.Errorf("no error: got %v", err)
 	}
 }
 

@@ -112,6 +112,13 @@ func (l *Login) Apply(_ context.Context, c *pgx.ConnConfig) error {
 	return nil
 }
 
+// In is [In] with the servers and the role of the login.
+func (l *Login) In(err error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return in(l.cfg, err)
+}
+
 // place is where a configuration leads, whatever TLS it asks for: sslmode=prefer names
 // each server twice.
 func place(c *pgx.ConnConfig) string {
