@@ -110,6 +110,20 @@ func TestOverviewWithoutDatabaseSaysWhy(t *testing.T) {
 	}
 }
 
+// What was never read is not shown as none.
+func TestOverviewBeforeTheFirstReadingClaimsNothing(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.pool.Close()
+	body := r.page(t, "/")
+	has(t, "overview", body, "Nothing was read yet.", "Who leads is not known.", "not known</td>", "Its events were not counted yet.")
+	for _, claim := range []string{"Nobody leads", "nobody, ever", "none was seen", "<dt>Lag</dt>", "What follows is older"} {
+		if strings.Contains(body, claim) {
+			t.Errorf("the overview claims %q", claim)
+		}
+	}
+}
+
 func TestEveryPageHasItsJSON(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -235,6 +249,11 @@ func TestTextsFromTheDatabaseAreInert(t *testing.T) {
 			if strings.Contains(strings.ReplaceAll(body, "<b>none</b>", ""), bad) {
 				t.Errorf("%s holds %q", what, bad)
 			}
+		}
+	}
+	for _, path := range []string{"/", "/failed", "/event?id=" + deadID, "/audit"} {
+		if _, _, body := r.get(t, "/api"+path); !json.Valid([]byte(body)) || strings.ContainsAny(body, "\x1b\u202e\u2066\u200b") {
+			t.Errorf("/api%s is no inert JSON: %q", path, body)
 		}
 	}
 	has(t, "dead letters", bodies["/failed"], "&lt;script&gt;alert(1)", `\u{202e}gnp.exe`, `\u{1b}[31mred`)

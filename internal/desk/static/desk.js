@@ -8,7 +8,12 @@
     try {
       const fresh = new DOMParser().parseFromString(await (await fetch(location.href, { headers: { Accept: "text/html" } })).text(), "text/html");
       document.getElementById("main").replaceChildren(...fresh.getElementById("main").childNodes);
-    } catch { /* the next try may do */ }
+    } catch { // the next try may do
+      const connection = document.getElementById("connection");
+      connection.textContent ||= "This page is disconnected from its instance since " + new Date().toISOString() +
+        " and shows what was then. An action ends with its instance; the audit has what it has done.";
+      connection.hidden = false;
+    }
     again();
   }, 1000);
 })();
