@@ -12,6 +12,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/daemon"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
 )
 
@@ -60,7 +61,7 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	err := root.ExecuteContext(ctx)
 	code, lines := explain(err)
 	for _, l := range lines {
-		fmt.Fprintln(a.stderr, "weft: "+l)
+		fmt.Fprintln(a.stderr, "weft: "+records.Inert(l))
 	}
 	return code
 }

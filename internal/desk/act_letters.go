@@ -87,6 +87,19 @@ func (s *Server) planLetters(ctx context.Context, db outbox.DB, filter query, id
 		p.Count += g.Rows
 	}
 	p.State = strconv.FormatInt(p.Count, 10) + " events"
+	discarded := ""
+	if len(ids) > 0 { // a filter finds those alone, or the others
+		of := p.sel
+		of.Discarded = true
+		n, err := p.letters.Count(ctx, of)
+		if err != nil {
+			return p, err
+		}
+		if n > 0 {
+			discarded = fmt.Sprintf(", %d of them discarded", n)
+		}
+	}
+	p.State += discarded
 	p.Fields = map[string]string{"until": p.sel.Until.UTC().Format(time.RFC3339Nano)}
 	var words []string
 	for _, name := range filters() {
@@ -106,7 +119,7 @@ func (s *Server) planLetters(ctx context.Context, db outbox.DB, filter query, id
 			texts[i] = id.String()
 		}
 		p.Fields["id"] = strings.Join(texts, ",")
-		p.What = fmt.Sprintf("%d of the %d selected events of %s", p.Count, len(ids), p.Projection)
+		p.What = fmt.Sprintf("%d of the %d selected events of %s%s", p.Count, len(ids), p.Projection, discarded)
 	case len(words) > 0:
 		p.What = fmt.Sprintf("%d dead letters of %s: %s", p.Count, p.Projection, strings.Join(words, ", "))
 	default:

@@ -237,6 +237,24 @@ func TestActionOnAllIsRefusedWhenTheCountHasChangedSinceThePreview(t *testing.T)
 	}
 }
 
+// Two operators have the previews of one dead letter on their screens; the second does not undo what the first did.
+func TestActionOnADeadLetterIsRefusedWhenSomebodyHasDiscardedIt(t *testing.T) {
+	t.Parallel()
+	st := perform(t)
+	st.dead(t, 1)
+	replay, discard := "/act?action=replay&projection="+search+"&id="+deadLetter(1), "/act?action=discard&projection="+search+"&id="+deadLetter(1)
+	late := []url.Values{st.preview(t, replay), st.preview(t, discard)}
+	st.does(t, st.preview(t, discard), "1 of 1 discarded")
+	for _, form := range late {
+		code, body := st.ask(t, "alice", "POST", "/act", form)
+		if code != http.StatusConflict || !strings.Contains(body, "1 events, 1 of them discarded") {
+			t.Errorf("%s: got %d: %s", form.Get("action"), code, body)
+		}
+	}
+	st.wantCounts(t, "after the refusals", "0", "0", "1")
+	st.does(t, st.preview(t, replay), "1 of 1 replayed") // who sees that it is discarded may undo that
+}
+
 func TestPauseResumeHandOverAndLogLevel(t *testing.T) {
 	t.Parallel()
 	st := perform(t)

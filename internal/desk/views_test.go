@@ -122,6 +122,11 @@ func TestOverviewBeforeTheFirstReadingClaimsNothing(t *testing.T) {
 			t.Errorf("the overview claims %q", claim)
 		}
 	}
+	for path, claim := range map[string]string{"/failed": "0 dead letters", "/audit": "nothing</td>"} {
+		if code, _, body := r.get(t, path); code != http.StatusServiceUnavailable || strings.Contains(body, claim) {
+			t.Errorf("%s: got %d, and it claims %q: %v", path, code, claim, strings.Contains(body, claim))
+		}
+	}
 }
 
 func TestEveryPageHasItsJSON(t *testing.T) {
