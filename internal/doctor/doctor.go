@@ -131,7 +131,7 @@ func (e *examination) all(ctx context.Context) ([]Finding, error) {
 // try runs a check, or says that it could not.
 func (e *examination) try(ctx context.Context, c check) {
 	if err := e.within(ctx, c.run); err != nil {
-		_, text := postgres.Diagnose(postgres.In(e.Config.Database.URL.Reveal(), err))
+		_, text := postgres.Diagnose(postgres.In(e.Pool.Config().ConnString(), err))
 		remedy := ""
 		if errors.Is(err, context.DeadlineExceeded) {
 			remedy = postgres.SayBusy
@@ -166,7 +166,9 @@ func (e *examination) upToDate(ctx context.Context) (ok bool, err error) {
 			fmt.Sprintf("the schema is at version %d, and this build needs %d", behind.Have, behind.Want), "weft migrate up")
 		return false, nil
 	}
-	if _, ahead := errors.AsType[*migrations.AheadError](err); ahead {
+	if ahead, ok := errors.AsType[*migrations.AheadError](err); ok {
+		e.add("schema.version", Note, postgres.Address(&e.Pool.Config().ConnConfig.Config),
+			fmt.Sprintf("the schema is at version %d, and this build knows %d: a newer build has migrated it", ahead.Have, ahead.Knows), "use the build of the instances")
 		err = nil
 	}
 	return err == nil, err

@@ -131,6 +131,9 @@ func TestFindingsInPostgres(t *testing.T) {
 		"Behind": {func(t *testing.T, p *pgxpool.Pool) {
 			exec(t, p, "delete from weft_schema_version where version_id = (select max(version_id) from weft_schema_version)", "drop index weft_search_outbox_failed", "drop table weft_pause")
 		}, nil, want{"schema.version", Error, "/", fmt.Sprintf("is at version %d, and this build needs %d", migrations.Latest-1, migrations.Latest), "weft migrate up"}},
+		"Newer": {func(t *testing.T, p *pgxpool.Pool) {
+			exec(t, p, "insert into weft_schema_version (version_id, is_applied) values (99, true)")
+		}, nil, want{"schema.version", Note, "/", fmt.Sprintf("is at version 99, and this build knows %d", migrations.Latest), "use the build of the instances"}},
 		"OtherWorker": {func(t *testing.T, p *pgxpool.Pool) {
 			exec(t, p, "insert into chronicle_outbox_events (entity_type, entity_id, op, event_version, status, owner) select 'book', gen_random_uuid(), 'upsert', n, 'processing', 'worker-7' from generate_series(1, 3) n")
 		}, nil, want{"rivals", Error, "chronicle_outbox_events", "another worker, worker-7, has claimed 3 rows", "stop that worker"}},
@@ -263,7 +266,7 @@ func TestExaminationGoesOnWithoutTheVersionOfTheSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantFinding(t, found, want{"schema.version", Warning, "", "could not be examined: Postgres denies permission: permission denied for table weft_schema_version; grant it", ""})
+	wantFinding(t, found, want{"schema.version", Warning, "", " denies permission to role " + runner.Username() + ": permission denied for table weft_schema_version; grant it", ""})
 	wantFinding(t, found, want{"postgres.rights", Error, runner.Username(), "lacks select on weft_schema_version", "grant select on "})
 	wantFinding(t, found, want{"vacuum.settings", Error, "search_outbox_events", "autovacuum is off", "reset (autovacuum_enabled)"})
 	if n := strings.Count(fmt.Sprint(found), "could not be examined"); n != 1 {

@@ -344,10 +344,16 @@ func (e *examination) writer(t target, found map[string]index) string {
 			writers = append(writers, name)
 		}
 	}
+	all := slices.Sorted(maps.Keys(found))
 	if len(writers) == 1 {
+		for _, name := range all {
+			if name != writers[0] {
+				e.add("elastic.alias", Warning, t.index, "it also leads to "+name+", into which weft does not write: searches find documents twice, and deleted ones",
+					fmt.Sprintf(`POST /_aliases {"actions":[{"remove":{"index":%q,"alias":%q}}]}`, name, t.index))
+			}
+		}
 		return writers[0]
 	}
-	all := slices.Sorted(maps.Keys(found))
 	e.add("elastic.alias", Error, t.index, fmt.Sprintf("the alias leads to %s, and %d of them take writes: want 1", strings.Join(all, ", "), len(writers)),
 		fmt.Sprintf(`POST /_aliases {"actions":[{"add":{"index":%q,"alias":%q,"is_write_index":true}}]}`, all[len(all)-1], t.index))
 	return ""

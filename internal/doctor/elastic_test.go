@@ -143,6 +143,8 @@ func TestFindingsInElasticsearch(t *testing.T) {
 			want{"elastic.alias", Note, "idx", "plain index", "--replace-plain"}},
 		"TwoIndices": {"GET /idx", `{"idx-v1":{"aliases":{"idx":{}}},"idx-v2":{"aliases":{"idx":{}}}}`,
 			want{"elastic.alias", Error, "idx", "leads to idx-v1, idx-v2, and 0 of them take writes", `"index":"idx-v2","alias":"idx","is_write_index":true`}},
+		"LeftoverIndex": {"GET /idx", `{"idx-v1":{"aliases":{"idx":{}}},"idx-v2":{"aliases":{"idx":{"is_write_index":true}},"settings":{"index":{"gc_deletes":"1h"}},"mappings":` + mapping + `}}`,
+			want{"elastic.alias", Warning, "idx", "also leads to idx-v1, into which weft does not write", `{"remove":{"index":"idx-v1","alias":"idx"}}`}},
 		"MappingConflict": {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h"`, strings.Replace(mapping, `"long"`, `"keyword"`, 1)),
 			want{"elastic.mapping", Error, "idx-v1", "drifted", "weft rebuild search_index_to_elastic"}},
 		"MappingLacks": {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h"`, withoutField(t, mapping, "text")), want{"elastic.mapping", Warning, "idx-v1", "lacks fields: text", "restart"}},
