@@ -15,7 +15,7 @@ import (
 )
 
 // meter shows the progress of long work on a projection: a bar on a terminal, a line every
-// ten seconds elsewhere.
+// ten seconds elsewhere, and on a terminal where a bar would take two lines.
 type meter struct {
 	out  io.Writer
 	what string
@@ -54,8 +54,7 @@ func (m *meter) verified(r verify.Report, since time.Duration) {
 
 // show draws done of all beside a label, which fits 80 columns, or prints the line.
 func (m *meter) show(done, all int64, label, line string, args ...any) {
-	f, ok := m.out.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	if !m.fits() {
 		if time.Since(m.last) >= meterEvery {
 			m.last = time.Now()
 			fmt.Fprintf(m.out, "weft: %s: "+line+"\n", append([]any{m.what}, args...)...)
@@ -68,6 +67,18 @@ func (m *meter) show(done, all int64, label, line string, args ...any) {
 	}
 	m.bar.Describe(label)
 	_ = m.bar.Set64(min(done, all-1)) // a finished bar disappears
+}
+
+// barWidth is the width of a bar with its label, in columns.
+const barWidth = 80
+
+func (m *meter) fits() bool {
+	f, ok := m.out.(*os.File)
+	if !ok {
+		return false
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	return err == nil && width >= barWidth
 }
 
 func (m *meter) note(text string) {
