@@ -107,6 +107,7 @@ type State struct {
 	schedule.State
 	Since  time.Time    // local clock; for reading only
 	Outbox string       // why the pipeline cannot work on the table; empty when it can
+	Fault  error        // of the outbox, which Outbox tells; nil for another reason
 	Holds  outbox.Holds // what operators hold back
 }
 
@@ -152,11 +153,12 @@ func (p *Pipeline) show(now schedule.State, batch *observe.Batch) {
 	}
 }
 
-// trouble sets why the pipeline cannot work on the table; an empty text means that it can.
-func (p *Pipeline) trouble(text string) {
+// trouble sets why the pipeline cannot work on the table, and the fault behind it, if that is the reason; an
+// empty text means that it can.
+func (p *Pipeline) trouble(text string, fault error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.state.Outbox = text
+	p.state.Outbox, p.state.Fault = text, fault
 }
 
 // held sets what operators hold back.
@@ -202,7 +204,7 @@ func (p *Pipeline) Run(ctx context.Context, term Term) error {
 	cancel(err) // ends the calls of workers that still run
 	close(r.over)
 	r.workers.Wait()
-	p.trouble("")
+	p.trouble("", nil)
 	p.mu.Lock()
 	p.state.Holds = outbox.Holds{}
 	p.mu.Unlock()

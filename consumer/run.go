@@ -257,7 +257,7 @@ func (r *run) heard(call string, err error) error {
 			r.faulty = false
 			r.p.tell.DatabaseAnswers()
 		}
-		r.troubles("")
+		r.troubles(nil)
 		return nil
 	}
 	if errors.Is(err, outbox.ErrFenced) {
@@ -278,21 +278,25 @@ func (r *run) heard(call string, err error) error {
 		r.faulty = true
 		r.p.tell.DatabaseFault(call, err)
 	}
-	r.troubles("outbox: " + err.Error()) // always the latest: the first may only say that a connection broke
+	r.troubles(err) // always the latest: the first may only say that a connection broke
 	return nil
 }
 
 // troubles publishes why the pipeline cannot work on the table.
-func (r *run) troubles(fault string) {
+func (r *run) troubles(fault error) {
 	for _, b := range r.told {
-		if err := b.Unsettled(); err != nil && fault == "" {
-			fault = "outbox: " + err.Error()
+		if err := b.Unsettled(); err != nil && fault == nil {
+			fault = err
 		}
 	}
-	if fault == "" && r.foreign {
-		fault = fmt.Sprintf("another worker (%s) claims events of the table: stop it", r.claimer)
+	text := ""
+	switch {
+	case fault != nil:
+		text = "outbox: " + fault.Error()
+	case r.foreign:
+		text = fmt.Sprintf("another worker (%s) claims events of the table: stop it", r.claimer)
 	}
-	r.p.trouble(fault)
+	r.p.trouble(text, fault)
 }
 
 // upkeep records the progress, looks for claims of other workers, and removes leases whose
@@ -364,7 +368,7 @@ func (r *run) see(foreign bool) {
 	if foreign != r.foreign {
 		r.foreign = foreign
 		r.p.tell.Foreign(foreign, r.claimer)
-		r.troubles("")
+		r.troubles(nil)
 	}
 	r.s.Foreign(foreign)
 }

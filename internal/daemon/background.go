@@ -194,8 +194,11 @@ func (d *daemon) look(leaving bool) {
 		trouble = errors.New(text)
 	}
 	for _, l := range d.projectors {
-		if text := l.pipeline.State().Outbox; text != "" && trouble == nil {
-			trouble = errors.New(text)
+		if s := l.pipeline.State(); s.Outbox != "" && trouble == nil {
+			trouble = errors.New(s.Outbox)
+			if kind, text := d.diagnose(s.Fault); kind != postgres.Unknown {
+				trouble = errors.New(text)
+			}
 		}
 	}
 	if role != "" {

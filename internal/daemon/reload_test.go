@@ -3,6 +3,8 @@ package daemon_test
 import (
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -118,6 +120,20 @@ func TestMissingRightEndsTheStart(t *testing.T) {
 	if !errors.As(err, &rights) || !strings.Contains(err.Error(), `grant update (status) on "public"."search_outbox_events" to "`+r.runner.Username()+`"`) {
 		t.Errorf("got %v, want what is lacking and the GRANT", err)
 	}
+}
+
+// Readiness names the server, the role and the remedy when a right is taken away from a leader.
+func TestRightThatIsTakenAwayIsNamed(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.start("a")
+	a.awaitReady(http.StatusOK, `"role": "leader"`)
+	r.exec("revoke all on search_outbox_events from " + r.runner.Username())
+	dsn, err := url.Parse(r.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.awaitReady(http.StatusServiceUnavailable, "Postgres at "+dsn.Host+dsn.Path+" denies permission to role "+r.runner.Username()+": permission denied for table search_outbox_events; grant it")
 }
 
 // An instance of several shards says that others take a restart, and takes up the rest for all that it has.
