@@ -196,7 +196,7 @@ func (p *Pipeline) Run(ctx context.Context, term Term) error {
 			BatchSize: p.cfg.BatchSize, Concurrency: p.cfg.Concurrency, Page: p.cfg.page(), Poll: p.cfg.Poll, Retry: p.cfg.Retry,
 			BreakerThreshold: p.cfg.BreakerThreshold, Strict: p.cfg.Strict, Jitter: func(d time.Duration) time.Duration { return rand.N(d + 1) }, NewID: newBatchID,
 		}),
-		answers: make(chan answer), over: make(chan struct{}), told: map[*schedule.Batch]*observe.Batch{}, lost: map[uuid.UUID]time.Time{},
+		answers: make(chan answer), over: make(chan struct{}), told: map[*schedule.Batch]*observe.Batch{}, lost: map[uuid.UUID]time.Time{}, refused: map[string]error{},
 	}
 	r.s.Pause(true) // until the first answer says otherwise
 	p.show(r.s.State(), nil)

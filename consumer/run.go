@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,8 @@ const (
 	// lostFor is how long after a lost answer a lease may still be committed: a stalled disk
 	// delays the commit.
 	lostFor = 2 * time.Minute
+	// The calls that are made every second, whatever the scheduler does.
+	callUpkeep, callHolds = "upkeep", "holds"
 )
 
 // answer hands the result of an action to the loop. An error ends the term.
@@ -45,6 +48,7 @@ type run struct {
 	answers chan answer
 	over    chan struct{} // closed when the loop has ended
 
+	refused    map[string]error        // of the calls that are made every second, those that the database has refused
 	lost       map[uuid.UUID]time.Time // batches whose lease was not answered, and since when
 	named      outbox.ID               // of the last entity with rows put off that was named; zero to begin anew
 	lastSettle time.Time               // database clock
@@ -251,9 +255,13 @@ func (r *run) probe() {
 // nil for a fault that may pass, which it reports once until the database answers again.
 func (r *run) heard(call string, err error) error {
 	r.p.pulse.beat()
+	delete(r.refused, call)
+	if (call == callUpkeep || call == callHolds) && outbox.Refused(err) {
+		r.refused[call] = err
+	}
 	if err == nil {
 		r.cutOff = time.Time{}
-		if r.faulty {
+		if r.faulty && r.refusal() == nil {
 			r.faulty = false
 			r.p.tell.DatabaseAnswers()
 		}
@@ -282,6 +290,10 @@ func (r *run) heard(call string, err error) error {
 	return nil
 }
 
+// refusal returns why the database refuses a call that is made every second, as for a right that is missing. That
+// lasts until the call's own next answer: those of others say nothing of it.
+func (r *run) refusal() error { return cmp.Or(r.refused[callUpkeep], r.refused[callHolds]) }
+
 // troubles publishes why the pipeline cannot work on the table.
 func (r *run) troubles(fault error) {
 	for _, b := range r.told {
@@ -289,7 +301,7 @@ func (r *run) troubles(fault error) {
 			fault = err
 		}
 	}
-	text := ""
+	text, fault := "", cmp.Or(fault, r.refusal())
 	switch {
 	case fault != nil:
 		text = "outbox: " + fault.Error()
@@ -332,7 +344,7 @@ func (r *run) upkeep(now time.Time) {
 				}
 				r.see(now.Before(r.foreignEnd))
 			}
-			return r.heard("upkeep", err)
+			return r.heard(callUpkeep, err)
 		}
 	})
 }
@@ -358,7 +370,7 @@ func (r *run) askHolds(now time.Time) {
 				r.s.Pause(holds.Pause != nil)
 				r.p.held(holds)
 			}
-			return r.heard("holds", err)
+			return r.heard(callHolds, err)
 		}
 	})
 }

@@ -134,6 +134,25 @@ func TestRightThatIsTakenAwayIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.awaitReady(http.StatusServiceUnavailable, "Postgres at "+dsn.Host+dsn.Path+" denies permission to role "+r.runner.Username()+": permission denied for table search_outbox_events; grant it")
+
+	// The answers of other calls do not take it back.
+	r.exec("grant select, update on search_outbox_events to " + r.runner.Username() + "; revoke all on weft_pause from " + r.runner.Username())
+	a.awaitReady(http.StatusServiceUnavailable, "permission denied for table weft_pause; grant it")
+	usable := len(a.logs.with("event", "dependency.up"))
+	r.upsert(newKey(), 1, "x")
+	r.await(map[string]int{"done": 1})
+	var beat time.Time
+	r.scan("select renewed_at from weft_leader where group_name = $1", []any{r.group}, &beat)
+	testenv.Eventually(t, func() bool {
+		var later bool
+		r.scan("select renewed_at - $2::timestamptz > interval '3 s' from weft_leader where group_name = $1", []any{r.group, beat}, &later)
+		return later
+	}, "seconds in which other calls are answered")
+	if got := len(a.logs.with("event", "dependency.up")); got != usable {
+		t.Errorf("readiness has come back %d times without the right", got-usable)
+	}
+	r.exec("grant select on weft_pause to " + r.runner.Username())
+	a.awaitReady(http.StatusOK)
 }
 
 // An instance of several shards says that others take a restart, and takes up the rest for all that it has.
