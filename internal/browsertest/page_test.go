@@ -128,7 +128,7 @@ func (r *rig) views(t *testing.T, in *instance, id string) {
 			words = "gnp.exe"
 		}
 		for _, dark := range []string{"light", "dark"} {
-			for _, width := range []int64{1100, 360} {
+			for _, width := range []int64{1100, 320} {
 				tab.do(chromedp.EmulateViewport(width, 800), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: dark}}))
 				tab.open(in.url + path)
 				tab.awaits("#main", words)
@@ -230,7 +230,15 @@ func (r *rig) takeover(t *testing.T, a, b *instance) {
 	ofStandby.open(a.url + "/")
 	ofStandby.awaits("#election", "it is a standby since")
 	ofStandby.awaits("#election", "b leads since")
+	r.exec(`insert into search_outbox_events (id, entity_type, entity_id, op, event_version, status, attempts, updated_at)
+		select gen_random_uuid(), 'gone', gen_random_uuid(), 'delete', n, 'failed', 1, now() - interval '1 minute' from generate_series(1, 9000) n`)
+	acting := r.tab(t, "alice")
+	acting.open(b.url + "/failed?entity=gone")
+	acting.do(chromedp.Click(`button[value="replay_all"]`), chromedp.WaitVisible("button.act"), chromedp.SendKeys(`input[name="why"]`, "a try"), chromedp.Click("button.act"))
+	acting.awaits("#main section", "running")
 	b.kill()
+	acting.awaits("#connection", "An action ends with its instance")
+	r.exec("delete from search_outbox_events where entity_type = 'gone' and status = 'failed'")
 	r.await("a leads", "select instance from weft_leader", "a")
 	led := time.Now()
 	ofStandby.awaits("#election .big", "a leads since")
