@@ -2,7 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"unicode"
@@ -89,5 +91,18 @@ func TestAdviceQuotesTheEntity(t *testing.T) {
 		if err != nil || string(said) != "order:"+id {
 			t.Errorf("%q: a shell makes %q of %s: %v", id, said, word, err)
 		}
+	}
+}
+
+// What a message quotes is inert, too.
+func TestMessagesAreInert(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "weft.yaml")
+	if err := os.WriteFile(file, []byte(`"un\e[2Jknown": 1`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := weft(t, []string{"DATABASE_URL=postgres://h/d"}, "status", "--config", file)
+	if want := `weft: configuration: un\u{1b}[2Jknown: unknown setting`; r.code != exitConfig || !strings.HasPrefix(r.errOut, want) {
+		t.Errorf("got %+v, want code %d and %q", r, exitConfig, want)
 	}
 }
