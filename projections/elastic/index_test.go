@@ -362,8 +362,9 @@ func TestRealMove(t *testing.T) {
 		if at, err := s.Place(t.Context()); err != nil || at.Index != name || at.Plain {
 			t.Errorf("place after the move: %+v, %v", at, err)
 		}
-		if _, ok := errors.AsType[*RefusedError](s.Move(t.Context(), from, name)); !ok {
-			t.Error("a second move from the same index was not refused")
+		err = s.Move(t.Context(), from, name)
+		if r, ok := errors.AsType[*RefusedError](err); !ok || errors.Is(r.error, ErrProduct) {
+			t.Errorf("a second move from the same index: got %v, want it refused by the server", err)
 		}
 		if next, _, err := s.NextIndex(t.Context(), 0); err != nil || next != index+"-v8" {
 			t.Errorf("next index %s, %v", next, err)

@@ -177,7 +177,7 @@ func (s *Sink) judges(status int, header http.Header, body []byte, key string) b
 	if s.known.Load() != OpenSearch {
 		return named(header)
 	}
-	return isJSON(header) && (hasError(body, status) || key == foundKey && hasShape(body, key))
+	return isJSON(header) && (hasError(body, status) || key == foundKey && hasShape(body, key) || key == "" && lacksAlias(body, status))
 }
 
 // Own reports whether an answer may be one of a search server, whichever it is: see [Product].
@@ -208,6 +208,16 @@ func hasError(body []byte, status int) bool {
 		Status int   `json:"status"`
 	}
 	return json.Unmarshal(body, &whole) == nil && whole.Status == status && whole.Error.Type != ""
+}
+
+// lacksAlias reports whether body says that an index has no alias of a name: an error without a type.
+func lacksAlias(body []byte, status int) bool {
+	var whole struct {
+		Error  string `json:"error"`
+		Status int    `json:"status"`
+	}
+	return json.Unmarshal(body, &whole) == nil && whole.Status == status && status == http.StatusNotFound &&
+		strings.HasPrefix(whole.Error, "alias [") && strings.HasSuffix(whole.Error, "] missing")
 }
 
 // hasShape reports whether body is an object that holds key, or, with an empty key, nothing but objects.

@@ -262,6 +262,33 @@ func TestRefusalsOfAMiddlebox(t *testing.T) {
 	}
 }
 
+// OpenSearch says without the type of an error that an index lacks an alias. That is its own answer: nothing has moved,
+// and the proxy is not to blame.
+func TestMoveOfAnAliasThatIsGoneFromOpenSearch(t *testing.T) {
+	t.Parallel()
+	for body, own := range map[string]bool{
+		`{"error":"alias [docs] missing","status":404}`: true,
+		`{"error":"no such page","status":404}`:         false,
+		`{"error":"alias [docs] missing"}`:              false,
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			if r.URL.Path == "/" {
+				_, _ = io.WriteString(w, openRoot)
+				return
+			}
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(w, body)
+		}))
+		t.Cleanup(srv.Close)
+		s, _ := newSink(t, Config{URLs: []string{srv.URL}, Index: "docs"})
+		err := s.Move(t.Context(), Place{Index: "docs-v1"}, "docs-v2")
+		if r, refused := errors.AsType[*RefusedError](err); !refused || errors.Is(r.error, ErrProduct) == own || own && !strings.Contains(err.Error(), "alias docs does not lead to docs-v1 any more: put it back") {
+			t.Errorf("%s: got %v, want the server's own answer: %t", body, err, own)
+		}
+	}
+}
+
 // Only weft's own index is one that weft makes, or misses.
 func TestMissingIndexIsTheOneThatTheAnswerNames(t *testing.T) {
 	t.Parallel()

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -177,18 +176,22 @@ func (s *Sink) aliasOf(ctx context.Context, at Place) (map[string]any, error) {
 	answer, err := s.ask(ctx, "alias", esapi.IndicesGetAliasRequest{
 		Instrument: s.client.InstrumentationEnabled(), Index: []string{at.Index}, Name: []string{s.cfg.Index},
 	})
-	if err != nil {
-		return nil, err
-	}
 	var got map[string]struct {
 		Aliases map[string]map[string]any `json:"aliases"`
 	}
-	if err := json.Unmarshal(answer, &got); err != nil {
-		return nil, fmt.Errorf("alias: %w", err)
+	switch {
+	case statusOf(err) == http.StatusNotFound:
+		// As where the index has no such alias.
+	case err != nil:
+		return nil, err
+	default:
+		if err := json.Unmarshal(answer, &got); err != nil {
+			return nil, fmt.Errorf("alias: %w", err)
+		}
 	}
 	alias := got[at.Index].Aliases[s.cfg.Index]
 	if alias == nil {
-		return nil, errors.New("alias: it leads to another index now")
+		return nil, fmt.Errorf("alias %s does not lead to %s any more: put it back, as with POST /_aliases", s.cfg.Index, at.Index)
 	}
 	return alias, nil
 }
