@@ -288,6 +288,26 @@ func TestMovesLeaveNothingBehind(t *testing.T) {
 	d.wantDocuments("deletes", map[elastic.Doc]string{})
 }
 
+// A row with an empty routing has no document, and holds up no look at the others.
+func TestEmptyRoutingHasNoDocument(t *testing.T) {
+	t.Parallel()
+	d := newRouted(t)
+	d.exec("insert into item values (1, 'a', 'x'), (2, '', 'x')")
+	events := d.events()
+	out, err := d.index.Project(leading(t, 1), events)
+	if err != nil || out[0].Verdict != outbox.Done || out[1].Verdict != outbox.Failed || !strings.Contains(out[1].Detail, "routing is required") {
+		t.Fatalf("got %+v, %v, want the second to fail for its routing", out, err)
+	}
+	held, err := d.index.Held(t.Context(), []outbox.Key{events[0].Key, events[1].Key}, true)
+	if err != nil || len(held) != 1 || held[0].ID != "1" {
+		t.Errorf("held: got %+v, %v, want document 1", held, err)
+	}
+	live, err := d.sink.Live(t.Context(), []elastic.Doc{{ID: "1", Routing: "a"}, {ID: "2"}})
+	if err != nil || !slices.Equal(live, []bool{true, false}) {
+		t.Errorf("live: got %v, %v, want the first alone", live, err)
+	}
+}
+
 // Events of the old place that come late, beside those of the new one, and after a return.
 func TestLateEventsOfAnOldPlace(t *testing.T) {
 	t.Parallel()

@@ -62,6 +62,9 @@ func (c *cause) root() string {
 
 func (c *cause) has(s string) bool { return strings.Contains(c.Reason, s) }
 
+// unrouted reports whether an index that requires a routing was asked for a document without one, which it cannot have.
+func (c *cause) unrouted() bool { return c != nil && c.Type == "routing_missing_exception" }
+
 // heldVersion reads the document's version from the reason of a version conflict:
 // "…, current version [12] is higher than the one provided [5]". 0 when it is not there.
 func (c *cause) heldVersion() int64 {

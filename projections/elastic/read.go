@@ -85,6 +85,7 @@ func (s *Sink) newest(ctx context.Context, docs []Doc) ([]Document, error) {
 	var out []Document
 	for i := range got.Docs {
 		switch d := &got.Docs[i]; {
+		case d.Error.unrouted():
 		case d.Error != nil:
 			return nil, fmt.Errorf("read documents: %s", d.Error.detail(http.StatusOK))
 		case d.Found:
