@@ -184,7 +184,7 @@ with fence as materialized (
 ), written as (
   insert into {table} as t (entity_id, version{columns})
   select a.entity_id, a.version{values}
-  from action a cross join lateral json_populate_record(null::{table}, a.doc) as r
+  from action a{record}
   where a.doc is not null and exists (select from fence)
   on conflict (entity_id) do update set version = excluded.version{set}
   where t.version <= excluded.version
@@ -209,20 +209,31 @@ select to_jsonb(t.*) - '{entity_id,version}'::text[], t.version from {table} t w
 // statements returns the statements on a table that has no findings.
 func (l *tableLook) statements(shape *declaredShape) *tableTarget {
 	var columns, values, set strings.Builder
+	var record []string // of the other columns of the table, a domain may refuse a null
 	for _, f := range shape.fields {
 		name := pgx.Identifier{f.name}.Sanitize()
 		value := "r." + name
-		if l.columns[f.name].oid == pgtype.ByteaOID {
+		if c := l.columns[f.name]; c.oid == pgtype.ByteaOID {
 			value = "decode(a.doc ->> '" + strings.ReplaceAll(f.name, "'", "''") + "', 'base64')"
+		} else {
+			record = append(record, name+" "+c.full)
 		}
 		fmt.Fprintf(&columns, ", %s", name)
 		fmt.Fprintf(&values, ", %s", value)
 		fmt.Fprintf(&set, ", %s = excluded.%s", name, name)
 	}
 	fill := strings.NewReplacer("{table}", l.table, "{key}", l.columns[reserved[columnEntity]].typ,
-		"{columns}", columns.String(), "{values}", values.String(), "{set}", set.String())
+		"{columns}", columns.String(), "{values}", values.String(), "{set}", set.String(), "{record}", recordOf(record))
 	return &tableTarget{write: fill.Replace(writeTable), live: fill.Replace(liveTable), read: fill.Replace(readTable),
 		versions: fill.Replace(versionsTable), first: fill.Replace(firstOfTable), next: fill.Replace(nextOfTable), count: fill.Replace(countTable)}
+}
+
+// recordOf joins the fields of a document as columns with their types.
+func recordOf(columns []string) string {
+	if len(columns) == 0 {
+		return ""
+	}
+	return " cross join lateral json_to_record(a.doc) as r(" + strings.Join(columns, ", ") + ")"
 }
 
 // tableLook is what the catalogue says of a destination.
@@ -240,6 +251,7 @@ type tableLook struct {
 
 type tableColumn struct {
 	typ       string
+	full      string // the type with its length or scale
 	required  bool
 	generated bool
 	oid       uint32 // of the type, or of what the domain is over
@@ -252,7 +264,7 @@ select c.oid::regclass::text, c.relkind::text,
                where i.indrelid = c.oid and i.indisunique and i.indisvalid and i.indimmediate and i.indpred is null and i.indnkeyatts = 1),
        has_table_privilege(c.oid, 'select') and has_table_privilege(c.oid, 'insert') and has_table_privilege(c.oid, 'update') and has_table_privilege(c.oid, 'delete'),
        exists (select from weft_outbox w where w.table_name = $2 and to_regclass(w.source) = c.oid), quote_ident(current_user),
-       a.attname::text, format_type(a.atttypid, null), a.attnotnull and not a.atthasdef and a.attidentity = '', a.attgenerated <> '' or a.attidentity = 'a',
+       a.attname::text, format_type(a.atttypid, null), format_type(a.atttypid, a.atttypmod), a.attnotnull and not a.atthasdef and a.attidentity = '', a.attgenerated <> '' or a.attidentity = 'a',
        coalesce(nullif(t.typbasetype, 0), t.oid)
 from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped join pg_type t on t.oid = a.atttypid
 where c.oid = to_regclass($1)`
@@ -270,7 +282,7 @@ func (s *tableSink) look(ctx context.Context) (*tableLook, error) {
 	l := &tableLook{declared: s.name, columns: map[string]tableColumn{}, castable: map[string]bool{}}
 	var name string
 	var c tableColumn
-	into := []any{&l.table, &l.kind, &l.unique, &l.writable, &l.watched, &l.role, &name, &c.typ, &c.required, &c.generated, &c.oid}
+	into := []any{&l.table, &l.kind, &l.unique, &l.writable, &l.watched, &l.role, &name, &c.typ, &c.full, &c.required, &c.generated, &c.oid}
 	if err := each(ctx, s.pool, tableQuery, []any{s.name, s.outbox}, into, func() { l.columns[name] = c }); err != nil {
 		return nil, err
 	}

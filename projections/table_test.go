@@ -165,6 +165,30 @@ func TestTableTypes(t *testing.T) {
 	}
 }
 
+// A column that the query does not return keeps its default, also where its domain refuses a null; lengths are those of
+// the columns.
+func TestTableWithDomainsAndLengths(t *testing.T) {
+	t.Parallel()
+	b := cardShop(t)
+	b.exec(`create domain state as text not null; create table narrow (entity_id bigint primary key, version bigint not null, own state default 'new',
+		given state, name char(5), flags bit(3), price numeric(10,1))`)
+	b.exec(`insert into product (id, name, price, version) values (1, 'abc', 1.25, 1), (2, 'toolong', 1, 1)`)
+	d := Declaration{Name: "narrow", Table: "product_outbox_events", Destination: "narrow",
+		Query: `select id as entity_id, version, name as given, name, '101'::bit(3) as flags, price from product where id = any($1)`}
+	out, err := b.declared(d, nil).Project(leading(t, 1), []outbox.Event{event(outbox.Upsert, number(1), 1), event(outbox.Upsert, number(2), 1)})
+	if err != nil || out[0].Verdict != outbox.Done || out[1].Verdict != outbox.Failed {
+		t.Fatalf("got %+v, %v, want the first done and the second refused", out, err)
+	}
+	if got, want := one[string](b, `select narrow::text from narrow`), `(1,1,new,abc,"abc  ",101,1.3)`; got != want {
+		t.Errorf("row: got %s, want %s", got, want)
+	}
+	d.Query = `select id as entity_id, version, '\x00ff'::bytea as y from product where id = any($1)` // no field but bytes
+	b.exec("alter table narrow add y bytea, alter given set default 'd'")
+	if out, err := b.declared(d, nil).Project(leading(t, 1), []outbox.Event{event(outbox.Upsert, number(2), 2)}); err != nil || out[0].Verdict != outbox.Done {
+		t.Errorf("bytes alone: got %+v, %v, want it done", out, err)
+	}
+}
+
 func TestTableFindings(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
