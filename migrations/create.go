@@ -172,7 +172,7 @@ func (m *migrator) createStatements(name, entityType string, k *sourceKey, table
 		indexes.WriteString("create index " + ix.name + " on " + m.qualify(name) + " " + ix.on + ";\n")
 	}
 	fill := append(k.fill(),
-		"{quote}", bodyQuote(tables, k), "{base}", base, "{touch}", m.qualify(base+"_touch"), "{refuse}", m.qualify(base+"_refuse_truncate"),
+		"{quote}", bodyQuote(tables, k, entityType), "{base}", base, "{touch}", m.qualify(base+"_touch"), "{refuse}", m.qualify(base+"_refuse_truncate"),
 		"{source_comment}", comment(source.sql), "{source}", source.sql, "{source_text}", literal(source.sql), "{outbox}", m.qualify(name), "{name_text}", literal(name),
 		"{versions}", m.qualify(versionsTable(name)), "{storage}", strings.Join(t.storage(), ", "),
 		"{sequence}", m.qualify(base+"_version"), "{sequence_text}", literal(m.qualify(base+"_version")),
@@ -196,9 +196,9 @@ func (m *migrator) createStatements(name, entityType string, k *sourceKey, table
 	return strings.NewReplacer(fill...).Replace(template("outbox_create.sql"))
 }
 
-// bodyQuote returns dollar quotes that no name ends by containing them.
-func bodyQuote(tables []watched, key *sourceKey) string {
-	var names []string
+// bodyQuote returns dollar quotes that no name or type ends by containing them.
+func bodyQuote(tables []watched, key *sourceKey, entityType string) string {
+	names := []string{entityType}
 	if key.routing != nil {
 		names = append(names, key.routing.name)
 	}

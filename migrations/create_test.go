@@ -431,6 +431,18 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
+// The type of the events stands in the functions' bodies, as the names do.
+func TestHostileType(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, 0)
+	const typ = `$weft$ "a'b" $_weft$`
+	s.create(migrations.OutboxSpec{Table: "shop.product", Name: "typed_outbox_events", EntityType: typ})
+	s.exec("insert into shop.product values (1)")
+	if got := one[string](t, s.pool, "select entity_type from typed_outbox_events"); got != typ {
+		t.Errorf("type: got %q, want %q", got, typ)
+	}
+}
+
 // A table may refer to itself, and a child to its parent by two columns.
 func TestTableThatIsItsOwnChild(t *testing.T) {
 	t.Parallel()

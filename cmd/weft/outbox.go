@@ -53,8 +53,8 @@ each other until they commit. A transaction that touches several entities in an 
 its own may get 40P01 (deadlock), and under repeatable read or serializable 40001: retry it.
 TRUNCATE of the table or its children is refused. Nothing fires, and nothing is carried,
 under session_replication_role = replica and for rows that logical replication applies.
-Writes fail once the key, or the column of a child, has another name or type: drop the outbox
-before, and make it again.
+Writes fail once the table, its key, or the column of a child has another name or type: drop
+the outbox before, and make it again.
 
 Events carry the trace context that the application sets in its transaction:
   select set_config('weft.traceparent', '00-…', true), set_config('weft.tracestate', '…', true)

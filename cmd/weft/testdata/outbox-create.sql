@@ -14,8 +14,8 @@ set local lock_timeout = '500ms'; -- others queue behind a lock that this waits 
 -- another order than others do, may get 40P01 (deadlock), and under repeatable read or
 -- serializable 40001: retry it.
 --
--- The functions name the key and the columns of the children: writes fail once one of these
--- has another name or type. Drop the outbox before, and make it again.
+-- The functions name the table, the key and the columns of the children: writes fail once one of
+-- these has another name or type. Drop the outbox before, and make it again.
 
 -- The outbox: one row for each event.
 create table "public"."product_outbox_events" (
