@@ -120,11 +120,14 @@ func (c *checker) refused(ctx context.Context, err error) error {
 	case ok:
 		err = fault.Err
 	}
-	setting := "source.query"
+	setting, remedy := "source.query", ""
 	if e, ok := errors.AsType[*settingError](err); ok {
 		setting = e.setting
 	}
-	c.find(setting, strings.TrimPrefix(err.Error(), ofProjection(setting, c.declaration.Name)), "")
+	if answered && !ok && pg.Code == pgerrcode.InsufficientPrivilege {
+		remedy = remedyOf(pg)
+	}
+	c.find(setting, strings.TrimPrefix(err.Error(), ofProjection(setting, c.declaration.Name)), remedy)
 	return nil
 }
 

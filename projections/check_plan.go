@@ -20,7 +20,7 @@ func (c *checker) plan(ctx context.Context, shape *declaredShape, events []outbo
 	var plan []struct {
 		Plan planNode `json:"Plan"`
 	}
-	err := c.source.ask(ctx, "explain (verbose, format json) "+shape.sql, func(rows pgx.Rows) error {
+	err := c.source.ask(ctx, shape, "explain (verbose, format json) "+shape.sql, func(rows pgx.Rows) error {
 		for rows.Next() {
 			if err := json.Unmarshal(rows.RawValues()[0], &plan); err != nil {
 				return fmt.Errorf("plan: %w", err)

@@ -92,10 +92,7 @@ func (s *declaredSource) entities(ctx context.Context, after outbox.Key, n int) 
 			args = append(args, after.Type)
 		}
 	}
-	err = each(ctx, s.pool, shape.key.page(strings.TrimSuffix(s.declaration.Table, "_events"), first), args, into, func() { keys = append(keys, k) })
-	if stale(err) {
-		s.forget() // the outbox was made anew
-	}
+	err = s.rows(ctx, shape.key.page(strings.TrimSuffix(s.declaration.Table, "_events"), first), args, into, func() { keys = append(keys, k) })
 	return keys, err
 }
 
@@ -128,10 +125,7 @@ func (s *declaredSource) present(ctx context.Context, keys []outbox.Key) (out []
 		types[i], ids[i] = k.Type, k.ID.String()
 	}
 	var is bool
-	err = each(ctx, s.pool, shape.key.present(strings.TrimSuffix(s.declaration.Table, "_events")), []any{types, ids}, []any{&is}, func() { out = append(out, is) })
-	if stale(err) {
-		s.forget() // the outbox was made anew
-	}
+	err = s.rows(ctx, shape.key.present(strings.TrimSuffix(s.declaration.Table, "_events")), []any{types, ids}, []any{&is}, func() { out = append(out, is) })
 	return out, err
 }
 

@@ -21,6 +21,8 @@ type declaredShape struct {
 	fields   []declaredField
 	sql      string
 	versions string
+	probe    string // whose answer has columns, and no row
+	columns  []pgconn.FieldDescription
 }
 
 type declaredField struct {
@@ -134,6 +136,23 @@ func (shape *declaredShape) fits(columns []pgconn.FieldDescription) error {
 		}
 	}
 	return nil
+}
+
+// current returns errShape when the answer to the probe has other columns than the shape: the casts of
+// sql would hide that.
+func (shape *declaredShape) current(answers pgx.BatchResults) error {
+	rows, err := answers.Query()
+	if err != nil {
+		return err
+	}
+	same := slices.EqualFunc(rows.FieldDescriptions(), shape.columns, func(a, b pgconn.FieldDescription) bool {
+		return a.Name == b.Name && a.DataTypeOID == b.DataTypeOID
+	})
+	rows.Close()
+	if err := rows.Err(); err != nil || same {
+		return err
+	}
+	return errShape
 }
 
 // entity reads an entity, whose type is empty unless the query tells it. Most rows have the

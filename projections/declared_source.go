@@ -49,17 +49,23 @@ const guardQuery = `
 select set_config('transaction_read_only', 'on', true), set_config('plan_cache_mode', 'force_custom_plan', true),
        set_config('enable_sort', 'on', true), set_config('enable_incremental_sort', 'on', true), set_config('enable_seqscan', 'on', true),
        set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO, YMD', true), set_config('IntervalStyle', 'iso_8601', true),
-       set_config('bytea_output', 'hex', true), set_config('extra_float_digits', '1', true), set_config('random_page_cost', '1.1', true)`
+       set_config('bytea_output', 'hex', true), set_config('extra_float_digits', '1', true), set_config('random_page_cost', '1.1', true),
+       set_config('row_security', 'off', true)`
 
-// ask runs a query under the guard, and f on its rows.
-func (s *declaredSource) ask(ctx context.Context, sql string, f func(pgx.Rows) error, args ...any) error {
+// ask runs a query under the guard, and f on its rows. It returns errShape where the source query
+// answers with other columns than shape has.
+func (s *declaredSource) ask(ctx context.Context, shape *declaredShape, sql string, f func(pgx.Rows) error, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	b := &pgx.Batch{}
+	b.Queue(shape.probe, shape.key.args(nil)...)
 	b.Queue(guardQuery + s.plan)
 	b.Queue(sql, args...)
 	answers := s.pool.SendBatch(ctx, b)
-	_, err := answers.Exec()
+	err := shape.current(answers)
+	if err == nil {
+		_, err = answers.Exec()
+	}
 	if err == nil {
 		var rows pgx.Rows
 		if rows, err = answers.Query(); err == nil {
@@ -77,6 +83,29 @@ func (s *declaredSource) ask(ctx context.Context, sql string, f func(pgx.Rows) e
 		err = closed
 	}
 	return err
+}
+
+// rows runs a query on the source table, and refuses to run it where row security hides rows: a hidden
+// row would count as one that is gone.
+func (s *declaredSource) rows(ctx context.Context, sql string, args, into []any, found func()) error {
+	b := &pgx.Batch{}
+	b.Queue("select set_config('row_security', 'off', true)")
+	b.Queue(sql, args...)
+	answers := s.pool.SendBatch(ctx, b)
+	_, err := answers.Exec()
+	if err == nil {
+		var rows pgx.Rows
+		if rows, err = answers.Query(); err == nil {
+			_, err = pgx.ForEachRow(rows, into, func() error { found(); return nil })
+		}
+	}
+	if closed := answers.Close(); err == nil {
+		err = closed
+	}
+	if stale(err) {
+		s.forget() // the outbox was made anew
+	}
+	return s.refused(err)
 }
 
 // prepare implements source.
@@ -136,16 +165,21 @@ func (s *declaredSource) describe(ctx context.Context) (*declaredShape, error) {
 	s.described++
 	name := fmt.Sprintf("/* %s, %d */ ", s.declaration.Name, s.described)
 	shape.sql, shape.versions = name+shape.sql, name+shape.versions
+	shape.probe, shape.columns = name+s.probe(), columns
 	s.naming.Store(naming)
 	return shape, nil
+}
+
+// probe is a statement whose answer has the columns of the query, and no row.
+func (s *declaredSource) probe() string {
+	return "select * from (\n" + s.declaration.query() + "\n) as q limit 0"
 }
 
 // answer returns the columns of the query as they are now, whatever is cached.
 func (s *declaredSource) answer(ctx context.Context, key *entityKey) ([]pgconn.FieldDescription, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	query := "select * from (\n" + s.declaration.query() + "\n) as q limit 0"
-	rows, err := s.pool.Query(ctx, query, append([]any{pgx.QueryExecModeDescribeExec}, key.args(nil)...)...)
+	rows, err := s.pool.Query(ctx, s.probe(), append([]any{pgx.QueryExecModeDescribeExec}, key.args(nil)...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +193,22 @@ func (s *declaredSource) fault(err error) error {
 	if e, ok := errors.AsType[*settingError](err); ok {
 		setting = e.setting
 	}
-	return &outbox.Fault{Reason: outbox.ReasonUnknown, Shared: true, Err: fmt.Errorf("%s%w", ofProjection(setting, s.declaration.Name), err)}
+	return &outbox.Fault{Reason: outbox.ReasonUnknown, Shared: true, Err: &SourceError{fmt.Errorf("%s%w", ofProjection(setting, s.declaration.Name), err)}}
+}
+
+// SourceError says what is wrong with a declaration or with what its query reads, and what to do.
+type SourceError struct{ error }
+
+// Unwrap returns what the server has said, if it has.
+func (e *SourceError) Unwrap() error { return e.error }
+
+// refused adds what to do where the server refuses a statement for what it names or does.
+func (s *declaredSource) refused(err error) error {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if _, said := errors.AsType[*outbox.Fault](err); !ok || said || pg.Code != pgerrcode.ReadOnlySQLTransaction && !strings.HasPrefix(pg.Code, "42") {
+		return err
+	}
+	return s.fault(fmt.Errorf("%w; %s", err, remedyOf(pg)))
 }
 
 // ofProjection begins what is said of a setting where no place in a file does.
@@ -167,6 +216,9 @@ func ofProjection(setting, name string) string { return setting + " of projectio
 
 // remedyOf says what to do about the refusal of a query.
 func remedyOf(pg *pgconn.PgError) string {
+	if pg.Routine == "check_enable_rls" {
+		return "documents of hidden rows would be deleted: let weft's role bypass row security, as in `alter role … bypassrls`"
+	}
 	switch pg.Code {
 	case pgerrcode.InsufficientPrivilege:
 		return "grant select on it to weft's role"
@@ -216,9 +268,7 @@ func (s *declaredSource) read(ctx context.Context, a *arena, events []outbox.Eve
 		a.begin(len(events))
 		n, err = s.fill(ctx, shape, a, events, 0)
 	}
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == pgerrcode.ReadOnlySQLTransaction {
-		return 0, s.fault(fmt.Errorf("%w; %s", err, remedyOf(pg)))
-	}
+	err = s.refused(err)
 	if state, ok := errors.AsType[*pgconn.PgError](err); errors.Is(err, context.DeadlineExceeded) || ok && state.Code == pgerrcode.QueryCanceled {
 		err = fmt.Errorf("the query was not answered in time for %d entities; `weft projection check` looks for what makes it slow: %w", len(events), err)
 	}
@@ -272,7 +322,7 @@ func (s *declaredSource) query(ctx context.Context, shape *declaredShape, a *are
 	for i := range events {
 		at[shape.key.of(events[i].Key)] = from + i
 	}
-	return s.ask(ctx, shape.sql, func(rows pgx.Rows) error {
+	return s.ask(ctx, shape, shape.sql, func(rows pgx.Rows) error {
 		if err := shape.fits(rows.FieldDescriptions()); err != nil {
 			return err
 		}
@@ -349,7 +399,7 @@ func (s *declaredSource) versions(ctx context.Context, events []outbox.Event) ([
 		return nil, err
 	}
 	of := make(map[outbox.Key]*int64, len(events))
-	err = s.ask(ctx, shape.versions, func(rows pgx.Rows) error {
+	err = s.ask(ctx, shape, shape.versions, func(rows pgx.Rows) error {
 		for rows.Next() {
 			raw := rows.RawValues()
 			entity, err := shape.entity(raw, outbox.Key{})

@@ -3,6 +3,7 @@ package projections
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -12,6 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap/zaptest"
 
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
@@ -230,14 +233,58 @@ func TestDeclaredFollowsTheTable(t *testing.T) {
 		return body
 	}
 	project()
-	b.exec("alter table product add color text default 'red'")
-	b.exec("alter table product alter column stock type bigint")
-	if got := project(); !json.Valid([]byte(got)) {
-		t.Errorf("got %s", got)
+	for _, c := range []struct{ sql, has, lacks string }{
+		{"alter table product add color text default 'red'", `"color":"red"`, ""},
+		{"alter table product alter column stock type bigint", `"stock":null`, ""},
+		{"alter table product alter column price type text using 'A-7'", `"price":"A-7"`, ""}, // read as text before and after
+		{"alter table product rename column color to colour", `"colour":"red"`, `"color"`},
+		{"alter table product alter colour drop default, alter colour type json using '[1]'", `"colour":[1]`, ""},
+		{"alter table product drop column price", "", "price"},
+	} {
+		b.exec(c.sql)
+		got := project()
+		if !json.Valid([]byte(got)) || !strings.Contains(got, c.has) || c.lacks != "" && strings.Contains(got, c.lacks) {
+			t.Errorf("after %s: got %s, want it with %q and without %q", c.sql, got, c.has, c.lacks)
+		}
 	}
-	b.exec("alter table product drop column price")
-	if got := project(); strings.Contains(got, "price") {
-		t.Errorf("after the column went: %s", got)
+}
+
+// Row security that applies to weft's role while it runs takes no document for one whose row is gone: the
+// query, and what a comparison or a rebuild reads of the source, are refused with what to do.
+func TestDeclaredRowSecurityHidesNothing(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.Database(t)
+	owner := testenv.Pool(t, dsn)
+	b := &bench{tb: t, pool: owner}
+	b.exec("create table product (id bigint primary key, name text)")
+	if _, err := migrations.CreateOutbox(t.Context(), dsn, migrations.OutboxSpec{Table: "product"}, true); err != nil {
+		t.Fatal(err)
+	}
+	user := testenv.Runner(t, dsn)
+	b.exec("insert into product values (1, 'a'); grant select on product, product_outbox_versions, weft_outbox, product_outbox_events to " + user.Username())
+	b.pool = testenv.Pool(t, testenv.As(t, dsn, user))
+	d := products()
+	d.Query = "select p.id as entity_id, v.version, p.name from product p join product_outbox_versions v on v.entity_id = p.id where p.id = any($1)"
+	s := &sink{}
+	i := b.declared(d, s)
+	keys := []outbox.Key{number(1)}
+	if _, err := i.Wanted(t.Context(), keys); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := owner.Exec(t.Context(), "alter table product enable row level security"); err != nil {
+		t.Fatal(err)
+	}
+	_, projected := i.Project(leading(t, 1), []outbox.Event{event(outbox.Upsert, number(1), 1)})
+	_, listed := i.Entities(t.Context(), outbox.Key{}, 10)
+	_, known := i.Known(t.Context(), keys)
+	for name, err := range map[string]error{"project": projected, "entities": listed, "known": known} {
+		f, ok := errors.AsType[*outbox.Fault](err)
+		if !ok || !f.Shared || !strings.Contains(err.Error(), "row-level security") || !strings.Contains(err.Error(), "bypassrls") {
+			t.Errorf("%s: got %v, want it refused because row security hides rows", name, err)
+		}
+	}
+	if len(s.writes) > 0 {
+		t.Errorf("%d requests were sent", len(s.writes))
 	}
 }
 

@@ -50,7 +50,8 @@ Exit codes:
   77  refused: another environment, no permission, wrong password, no standby to
       take over
   78  the configuration is wrong: a bad value, an unknown database, a pooler in
-      transaction mode, an address at which no search server answers`
+      transaction mode, an address at which no search server answers, a query
+      of a projection that Postgres refuses`
 
 func (a *app) execute(ctx context.Context, args []string) int {
 	root := a.root()

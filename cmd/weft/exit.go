@@ -14,6 +14,7 @@ import (
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections"
 	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
@@ -111,7 +112,8 @@ func ownCode(err error) int {
 	case is[*migrations.AheadError](err), is[*migrations.RightsError](err), is[*migrations.ActiveError](err), is[*migrations.PresentError](err),
 		is[*migrations.OutboxError](err), errors.Is(err, elastic.ErrRefused):
 		return exitRefused
-	case is[*migrations.ShardsError](err), is[*outbox.ShapeError](err), errors.Is(err, leader.ErrServerTooOld), errors.Is(err, elastic.ErrVersion), errors.Is(err, elastic.ErrProduct):
+	case is[*migrations.ShardsError](err), is[*outbox.ShapeError](err), errors.Is(err, leader.ErrServerTooOld), errors.Is(err, elastic.ErrVersion), errors.Is(err, elastic.ErrProduct),
+		is[*projections.SourceError](err):
 		return exitConfig
 	default:
 		return exitOK
