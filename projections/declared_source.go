@@ -321,6 +321,9 @@ func (s *declaredSource) query(ctx context.Context, shape *declaredShape, a *are
 	at := make(map[outbox.Key]int, len(events))
 	for i := range events {
 		at[shape.key.of(events[i].Key)] = from + i
+		if err := shape.key.valid(events[i].Key.ID); err != nil {
+			a.rows[from+i] = placed{found: true, bad: err}
+		}
 	}
 	return s.ask(ctx, shape, shape.sql, func(rows pgx.Rows) error {
 		if err := shape.fits(rows.FieldDescriptions()); err != nil {

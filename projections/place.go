@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -172,8 +173,8 @@ func (k *entityKey) args(events []outbox.Event) []any {
 		}
 		text := k.keyOf(key.ID)
 		parts := outbox.Text(text).Parts()
-		if seen[text] || len(parts) != len(k.columns) {
-			continue // no row has a key of other parts: its document is deleted
+		if seen[text] || k.valid(key.ID) != nil {
+			continue // no row has such an id
 		}
 		seen[text] = true
 		for c, part := range parts {
@@ -217,16 +218,34 @@ func (k *entityKey) keyOf(id outbox.ID) string {
 	return text
 }
 
-// valid returns an error for an id that has not the parts of the key.
+// partForm has the forms in which PostgreSQL prints the values of a type.
+var partForm = map[string]*regexp.Regexp{
+	"bigint":  regexp.MustCompile(`^(0|-?[1-9][0-9]*)$`),
+	"numeric": regexp.MustCompile(`^(0|-?[1-9][0-9]*|-?(0|[1-9][0-9]*)\.[0-9]*[1-9]|NaN|-?Infinity)$`),
+	"uuid":    regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`),
+	"bpchar":  regexp.MustCompile(`(^|[^ ])$`),
+}
+
+// valid returns an error for an id that no row can have: of other parts than those of the key, or with
+// one that PostgreSQL prints otherwise, as 007 for 7.
 func (k *entityKey) valid(id outbox.ID) error {
-	want := len(k.columns)
-	names := k.columns
+	if !k.composite() {
+		return nil
+	}
+	parts, names := id.Parts(), k.columns
 	if k.placed {
-		want++
 		names = append([]string{k.routing}, names...)
 	}
-	if got := len(id.Parts()); k.composite() && got != want {
-		return fmt.Errorf("id %s has %d parts, want %d: %s", id, got, want, strings.Join(names, ":"))
+	if len(parts) != len(names) {
+		return fmt.Errorf("id %s has %d parts, want %d: %s", id, len(parts), len(names), strings.Join(names, ":"))
+	}
+	if outbox.Composite(parts...) != id {
+		return fmt.Errorf("id %s: want %s, with %%25 for a percent sign of a part", id, outbox.Composite(parts...))
+	}
+	for i, part := range parts[len(parts)-len(k.types):] {
+		if form, ok := partForm[k.types[i]]; ok && !form.MatchString(part) {
+			return fmt.Errorf("id %s: its part %q is no %s as PostgreSQL prints it", id, part, k.types[i])
+		}
 	}
 	return nil
 }

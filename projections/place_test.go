@@ -216,6 +216,39 @@ func TestCompositeTextKeysFromTheTriggerToTheDocument(t *testing.T) {
 	d.wantDocuments("delete", map[elastic.Doc]string{})
 }
 
+// An id that PostgreSQL writes otherwise, as an application may call weft_enqueue with, fails alone. A document of
+// such an id belongs to no entity.
+func TestMisspelledIDsOfSeveralPartsFailAlone(t *testing.T) {
+	t.Parallel()
+	d := newDomain(t, "create table item (tenant text, id integer, n numeric, u uuid, c char(4), name text, primary key (tenant, id, n, u, c))", migrations.OutboxSpec{}, Declaration{
+		Query: `select i.tenant, i.id, i.n, i.u, i.c, v.version, i.name from item i join item_outbox_versions v on v.entity_id = item_outbox_id(i.tenant, i.id, i.n, i.u, i.c)
+			where (i.tenant, i.id, i.n, i.u, i.c) in (select * from unnest($1::text[], $2::bigint[], $3::numeric[], $4::uuid[], $5::bpchar[]))`,
+	})
+	d.start()
+	const u = "0af76519-16cd-43dd-8448-eb211c80319c"
+	d.exec("insert into item values ('a%:', 7, 1.50, $1, 'x', 'first')", u)
+	good := d.events()
+	id := good[0].Key.ID.String()
+	if id != "a%25%3A:7:1.5:"+u+":x" {
+		t.Fatalf("id: got %s", id)
+	}
+	for old, other := range map[string]string{":7:": ":007:", ":1.5:": ":1.50:", "0af7": "0AF7", ":x": ":x   ", "%25": "%", "%3A": "%3a", ":7:1": ":seven:1"} {
+		key := outbox.Key{Type: "item", ID: outbox.Text(strings.Replace(id, old, other, 1))}
+		wrong, gone := event(outbox.Upsert, key, 1), event(outbox.Delete, key, 1)
+		out, err := d.index.Project(leading(t, 1), []outbox.Event{wrong, good[0]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out[0].Reason != outbox.ReasonDeterministic || !strings.Contains(out[0].Detail, "id "+strings.TrimRight(key.ID.String(), " ")) || out[1].Verdict != outbox.Done {
+			t.Errorf("%s: got %+v, want it to fail and %s to be done", key.ID, out, id)
+		}
+		if got, ours := d.index.source.(*declaredSource).naming.Load().entity(elastic.Doc{ID: key.ID.String()}); !got.ID.IsZero() || !ours {
+			t.Errorf("document %s: got entity %s, want none", key.ID, got)
+		}
+		d.project(gone)
+	}
+}
+
 // newest takes the events, of each entity only the newest, as coalescing does.
 func (d *domain) newest() []outbox.Event {
 	newest := map[outbox.Key]outbox.Event{}

@@ -233,6 +233,28 @@ func (s *shop) shard(routing string) int {
 	return answer.Shards[0][0].Shard
 }
 
+// Documents whose ids no entity can have are told, with what to do, and stop no comparison. Where the source is gone, the
+// command says that, and no remedy for weft's own tables.
+func TestVerifyTellsDocumentsThatNoRowCanHave(t *testing.T) {
+	t.Parallel()
+	s := newRoutedShop(t)
+	s.running()
+	if r := weft(t, s.env, "load", "products"); r.code != 0 {
+		t.Fatalf("load: %+v", r)
+	}
+	s.settled()
+	for _, id := range []string{"eu:seven", "eu:007", "eu", "eu:7:7", "eu:99999999999"} {
+		s.putAt(id, "t1", 5, `{"name":"stray"}`)
+	}
+	if got := s.verified(exitBad, "--repair", "--by", "alice", "--why", "strays"); got.Extra != 5 || got.Repaired != 1 || got.Failed != 0 {
+		t.Errorf("got %+v, want five documents too many, of which one has the id of an entity", got)
+	}
+	s.exec("alter table shop.product rename to goods")
+	if r := weft(t, s.env, "verify", "products"); r.code != exitConfig || !strings.Contains(r.errOut, `source.query of projection products: query refused: ERROR: relation "shop.product" does not exist`) || strings.Contains(r.errOut, "migrate up") {
+		t.Errorf("verify without its source: got %+v, want it to name the query", r)
+	}
+}
+
 // A document on the shard of another routing is found and deleted there, and the right one stays.
 func TestVerifyRoutedDocuments(t *testing.T) {
 	t.Parallel()

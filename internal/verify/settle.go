@@ -182,7 +182,7 @@ func (v *verifier) look(ctx context.Context, batch []suspect) ([]sight, error) {
 		s.wanted = second[i]
 		s.here = of[k]
 		s.kind = judge(s.wanted, s.here, v.byVersion)
-		s.failed = s.failed || s.settled && s.wanted.Problem != ""
+		s.failed = s.failed || s.settled && s.wanted.Problem != "" && batch[i].row
 	}
 	return out, nil
 }
