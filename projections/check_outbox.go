@@ -139,8 +139,8 @@ func (c *checker) registered(ctx context.Context) (source, versions string, err 
 // table says what is wrong with the triggers of one table.
 func (c *checker) table(w watched, source bool) {
 	const setting, again = "outbox.table", "drop the outbox with `weft outbox drop`, and make it again"
-	if w.hidden {
-		c.find("source.query", "row security hides rows of "+w.name+" from weft's role: their documents would be deleted", "let the role bypass it: alter role … bypassrls")
+	if w.hidden && source {
+		c.find(setting, "row security hides rows of "+w.name+" from weft's role, which compares and loads them", "let the role bypass it: alter role … bypassrls")
 	}
 	switch {
 	case !w.triggers && !source:

@@ -85,11 +85,14 @@ func (s *declaredSource) ask(ctx context.Context, shape *declaredShape, sql stri
 	return err
 }
 
+// unhidden has the rest of a batch refuse to read where row security hides rows.
+const unhidden = "select set_config('row_security', 'off', true)"
+
 // rows runs a query on the source table, and refuses to run it where row security hides rows: a hidden
 // row would count as one that is gone.
 func (s *declaredSource) rows(ctx context.Context, sql string, args, into []any, found func()) error {
 	b := &pgx.Batch{}
-	b.Queue("select set_config('row_security', 'off', true)")
+	b.Queue(unhidden)
 	b.Queue(sql, args...)
 	answers := s.pool.SendBatch(ctx, b)
 	_, err := answers.Exec()
@@ -162,12 +165,33 @@ func (s *declaredSource) describe(ctx context.Context) (*declaredShape, error) {
 		return nil, s.fault(err)
 	}
 	// Every connection may have prepared the statement for the columns that were.
-	s.described++
-	name := fmt.Sprintf("/* %s, %d */ ", s.declaration.Name, s.described)
+	name := fmt.Sprintf("/* %s, %d */ ", s.declaration.Name, s.described+1)
 	shape.sql, shape.versions = name+shape.sql, name+shape.versions
 	shape.probe, shape.columns = name+s.probe(), columns
+	if err := s.visible(ctx, shape); err != nil {
+		return nil, databaseFault(ctx, "source query", s.refused(err))
+	}
+	s.described++
 	s.naming.Store(naming)
 	return shape, nil
+}
+
+// visible returns an error where row security hides rows from the query.
+func (s *declaredSource) visible(ctx context.Context, shape *declaredShape) error {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	b := &pgx.Batch{}
+	b.Queue(unhidden)
+	b.Queue(shape.probe, shape.key.args(nil)...)
+	answers := s.pool.SendBatch(ctx, b)
+	_, err := answers.Exec()
+	if err == nil {
+		err = shape.current(answers)
+	}
+	if closed := answers.Close(); err == nil {
+		err = closed
+	}
+	return err
 }
 
 // probe is a statement whose answer has the columns of the query, and no row.

@@ -277,7 +277,7 @@ func TestDeclaredRowSecurityHidesNothing(t *testing.T) {
 	_, projected := i.Project(leading(t, 1), []outbox.Event{event(outbox.Upsert, number(1), 1)})
 	_, listed := i.Entities(t.Context(), outbox.Key{}, 10)
 	_, known := i.Known(t.Context(), keys)
-	for name, err := range map[string]error{"project": projected, "entities": listed, "known": known} {
+	for name, err := range map[string]error{"project": projected, "entities": listed, "known": known, "ready": i.Ready(t.Context())} {
 		f, ok := errors.AsType[*outbox.Fault](err)
 		if !ok || !f.Shared || !strings.Contains(err.Error(), "row-level security") || !strings.Contains(err.Error(), "bypassrls") {
 			t.Errorf("%s: got %v, want it refused because row security hides rows", name, err)
