@@ -83,7 +83,7 @@ func shapeOf(d Declaration, key *entityKey, columns []pgconn.FieldDescription, c
 	}
 	for _, name := range wanted {
 		if !seen[name] {
-			errs = append(errs, fmt.Errorf("there is no column %s: name the column that has it, as in `p.id as %s`", name, name))
+			errs = append(errs, fmt.Errorf("there is no column %s: name the column that has it, as in `p.id as %s`", name, pgIdentifier(name)))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

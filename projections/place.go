@@ -145,11 +145,11 @@ func (k *entityKey) filter() string {
 	if len(k.columns) == 1 {
 		return "$1, as in `where p.id = any($1)`"
 	}
-	arrays := make([]string, len(k.columns))
-	for i := range k.columns {
-		arrays[i] = fmt.Sprintf("$%d::%s[]", i+1, k.types[i])
+	names, arrays := make([]string, len(k.columns)), make([]string, len(k.columns))
+	for i, c := range k.columns {
+		names[i], arrays[i] = pgIdentifier(c), fmt.Sprintf("$%d::%s[]", i+1, k.types[i])
 	}
-	return fmt.Sprintf("the key, as in `where (%s) in (select * from unnest(%s))`", strings.Join(k.columns, ", "), strings.Join(arrays, ", "))
+	return fmt.Sprintf("the key, as in `where (%s) in (select * from unnest(%s))`", strings.Join(names, ", "), strings.Join(arrays, ", "))
 }
 
 // args returns the parameters of the query: an array of each column of the key, in which a key stands once. They

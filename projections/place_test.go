@@ -417,8 +417,8 @@ func TestDeclaredPlacesThatAreRefused(t *testing.T) {
 	t.Parallel()
 	routed := newRouted(t).bench
 	routed.exec("create table pair (a text, b bigint, version text, primary key (a, b))")
-	routed.exec(`insert into weft_outbox (table_name, entity_type, source, key_columns, key_types) values ('pair_outbox_events', 'pair', 'pair', '{a,b}', '{text,bigint}'), ('odd_outbox_events', 'odd', 'odd', '{a,version}', '{text,text}')`)
-	routed.exec("create table pair_outbox_events (id uuid, entity_id text); create table odd_outbox_events (id uuid, entity_id text)")
+	routed.exec(`insert into weft_outbox (table_name, entity_type, source, key_columns, key_types) values ('pair_outbox_events', 'pair', 'pair', '{a,b}', '{text,bigint}'), ('odd_outbox_events', 'odd', 'odd', '{a,version}', '{text,text}'), ('line_outbox_events', 'line', 'line', '{"Line No",b}', '{text,bigint}')`)
+	routed.exec("create table pair_outbox_events (id uuid, entity_id text); create table odd_outbox_events (id uuid, entity_id text); create table line_outbox_events (id uuid, entity_id text)")
 	const one, two = "select 1 as entity_id, 1 as version, 't' as tenant where 1 = any($1)", "select 'x' as a, 1::bigint as b, 1 as version where 'x' = any($1) and 1 = any($2)"
 	for name, tc := range map[string]struct {
 		d             Declaration
@@ -429,6 +429,8 @@ func TestDeclaredPlacesThatAreRefused(t *testing.T) {
 		"RoutingColumn":     {Declaration{Table: "item_outbox_events", Query: one, Routing: "other"}, "source.query", "there is no column other"},
 		"SecondParameter":   {Declaration{Table: "pair_outbox_events", Query: "select 'x' as a, 1 as b, 1 as version where 'x' = any($1)"}, "source.query", "it does not use $2, and the key has 2 columns: filter the rows by the key, as in `where (a, b) in (select * from unnest($1::text[], $2::bigint[]))`"},
 		"KeyColumn":         {Declaration{Table: "pair_outbox_events", Query: strings.Replace(two, " as b", " as c", 1)}, "source.query", "there is no column b"},
+		"QuotedColumn":      {Declaration{Table: "line_outbox_events", Query: two}, "source.query", "there is no column Line No: name the column that has it, as in `p.id as \"Line No\"`"},
+		"QuotedParameter":   {Declaration{Table: "line_outbox_events", Query: one}, "source.query", "as in `where (\"Line No\", b) in (select"},
 		"KeyOfOne":          {Declaration{Table: "pair_outbox_events", Query: two, Key: []string{"a"}}, "source.key", "it names a, and outbox table pair_outbox_events was made for a key of 2 columns: a, b"},
 		"KeyReserved":       {Declaration{Table: "pair_outbox_events", Query: two, Key: []string{"a", "version"}}, "source.key", "it names version, which has a meaning of its own"},
 		"KeyNamedVersion":   {Declaration{Table: "odd_outbox_events", Query: two}, "source.key", "the key of outbox table odd_outbox_events is a, version, of which one has another meaning in the query"},
