@@ -267,3 +267,40 @@ func TestGraceIsNotWaitedForBeyondItsEnd(t *testing.T) {
 	}
 	testenv.Eventually(t, func() bool { return r.count("weft_lease") == 1 && r.counts()["pending"] == 1 }, "the event with its lease")
 }
+
+// lastLease is a store whose first lease is answered when the term is already over.
+type lastLease struct {
+	*watched
+	leased atomic.Bool
+}
+
+func (l *lastLease) Lease(ctx context.Context, epoch int64, batch uuid.UUID, groups []outbox.Group) (*outbox.Lease, error) {
+	got, err := l.watched.Lease(ctx, epoch, batch, groups)
+	l.leased.Store(true)
+	<-ctx.Done()
+	return got, err
+}
+
+func (l *lastLease) Holds(ctx context.Context) (outbox.Holds, []outbox.Key, error) {
+	if l.leased.Load() {
+		return outbox.Holds{}, nil, outbox.ErrFenced
+	}
+	return l.watched.Holds(ctx)
+}
+
+// A lease whose answer comes after the end of its term is the successor's to take back: nothing
+// of it counts as in flight here.
+func TestLeaseAnsweredAfterTheTermIsNotInFlight(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *options) { o.wrap = func(w *watched) consumerStore { return &lastLease{watched: w} } })
+	r.enqueueMany(5, 1)
+	if err := r.pipe.Run(t.Context(), r.term); !errors.Is(err, outbox.ErrFenced) {
+		t.Fatalf("the term has ended with %v, want %v", err, outbox.ErrFenced)
+	}
+	if n := r.store.get(&r.store.events); n != 5 {
+		t.Fatalf("%d events were leased, want 5", n)
+	}
+	if n := r.metric("outbox_inflight_events"); n != 0 {
+		t.Errorf("%v events are in flight after the term, want none", n)
+	}
+}

@@ -184,12 +184,12 @@ func (r *run) lease(a schedule.Action) {
 	r.work(func() answer {
 		started := time.Now()
 		l, err := r.p.store.Lease(r.ctx, r.term.Epoch(), a.Batch.ID, a.Groups)
-		told := r.p.tell.Leased(r.ctx, a.Batch.ID, len(a.Groups), started, l, err)
 		return func(now time.Time) error {
 			if err != nil && !outbox.Answered(err) {
 				r.lost[a.Batch.ID] = now
 			}
-			if told != nil {
+			// Not before: an answer after the end of the term reaches nobody who would count it out again.
+			if told := r.p.tell.Leased(r.ctx, a.Batch.ID, len(a.Groups), started, l, err); told != nil {
 				r.told[a.Batch] = told
 				r.p.pulse.moved(a.Batch)
 			}
