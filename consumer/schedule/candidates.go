@@ -89,6 +89,8 @@ type candidates struct {
 	throttled bool  // rows go slowly: lists are short, and made again every second
 	skipping  bool  // the head is expensive, or full of rows that wait
 	nextHead  time.Time
+	blind     bool      // no list has shown where the rows behind the head are
+	nextDue   time.Time // lists leave due rows out until then
 
 	quarantines int // of the barriers
 

@@ -1,6 +1,8 @@
 package schedule
 
 import (
+	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -60,8 +62,18 @@ func (c *candidates) longer(taken int) int {
 	}
 }
 
-// shorter lets the next list be of fewer rows, because this one was too slow.
-func (c *candidates) shorter() {
+// slow notes a list that took longer than it may. The next one is of fewer rows. Where that has not helped, or
+// the head is known to be expensive, lists begin elsewhere for most of the time, as after an expensive look: at
+// the cursor, or from the other end as long as there is none. Where that does not help either, they leave the due
+// rows out.
+func (c *candidates) slow(now time.Time) {
+	rest := now.Add(max(headEvery, headShare*now.Sub(c.askedAt)))
+	switch {
+	case atHead(&c.asked) && (c.skipping || c.size == shortList):
+		c.skipping, c.nextHead, c.blind = true, rest, c.blind || len(c.ends) == 0
+	case !atHead(&c.asked) && c.asked.Due > 0:
+		c.nextDue = rest
+	}
 	c.size = halved(c.size)
 	if c.asked.Due > 0 {
 		c.dueSize = halved(c.dueSize)
@@ -83,14 +95,14 @@ func (c *candidates) wantsList(now time.Time) (r outbox.ListRequest, ok bool) {
 		return r, false
 	}
 	r = outbox.ListRequest{Ready: c.size, SuspectAfter: suspectAfter}
-	if len(c.due) < c.dueSize/2 {
+	if len(c.due) < c.dueSize/2 && !now.Before(c.nextDue) {
 		r.Due = c.dueSize
 	}
 	if c.skipping && now.Before(c.nextHead) {
 		switch {
 		case len(c.ready) > 0:
-			r.From = c.lowest()
-		case len(c.putOffs) > 0 && !c.asked.Newest:
+			r.From = cmp.Or(c.lowest(), c.cursor())
+		case (len(c.putOffs) > 0 || c.blind) && !c.asked.Newest:
 			r.Newest, r.Due = true, 0
 		default:
 			r.From = c.cursor()
@@ -111,10 +123,10 @@ func (c *candidates) enough() int {
 	return nextBatches * c.last
 }
 
-// cursor returns where lists begin while the head is expensive; nil for the head.
+// cursor returns where lists begin while the head is expensive: behind all rows as long as no list has ended.
 func (c *candidates) cursor() *outbox.Position {
 	if len(c.ends) == 0 {
-		return nil
+		return &outbox.Position{Version: math.MaxInt64}
 	}
 	return c.ends[0].row
 }
@@ -125,6 +137,9 @@ func (c *candidates) ended(now time.Time, row *outbox.Position) {
 		c.ends = c.ends[1:]
 	}
 }
+
+// atHead reports whether a list begins at the head of the index.
+func atHead(r *outbox.ListRequest) bool { return r.From == nil && !r.Newest }
 
 func position(r outbox.Row) *outbox.Position { at := r.Position(); return &at }
 
@@ -138,7 +153,7 @@ func (c *candidates) listed(now time.Time, l *outbox.List, poll time.Duration) {
 	}
 	c.ready = c.ready[:0]
 	c.prune(now)
-	head := c.asked.From == nil && !c.asked.Newest
+	head := atHead(&c.asked)
 	taken := c.add(now, l.Ready, c.begun, head, inReady, nil)
 	c.add(now, l.Due, c.begun, false, inDue, l.Suspects)
 	if c.backwards && c.asked.Newest {
@@ -165,6 +180,7 @@ func (c *candidates) listed(now time.Time, l *outbox.List, poll time.Duration) {
 		c.ended(now, position(l.Ready[n-1]))
 	}
 	if head {
+		c.blind = false
 		c.skipping = clog || l.Look > cheapLook+time.Duration(c.passing)*passRow
 		c.nextHead = now.Add(max(headEvery, headShare*l.Look))
 	}

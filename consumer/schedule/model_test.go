@@ -2,6 +2,7 @@ package schedule_test
 
 import (
 	"container/heap"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -268,8 +269,9 @@ func (w *world) start(a schedule.Action) {
 			took = w.s.LookedUp
 		}
 		statement(func() func() {
-			if w.chance(0.01) {
-				return func() { took(w.now, nil, errAway) }
+			if w.chance(0.02) {
+				err := []error{errAway, context.DeadlineExceeded}[w.rnd.IntN(2)]
+				return func() { took(w.now, nil, err) }
 			}
 			l := w.list(a.List)
 			return func() { took(w.now, l, nil) }

@@ -177,7 +177,7 @@ func (s *Scheduler) Listed(now time.Time, l *outbox.List, err error) {
 	if err != nil {
 		s.c.listing = false
 		if outbox.Slow(err) {
-			s.c.shorter()
+			s.c.slow(now)
 		}
 		s.databaseFault(now)
 		return

@@ -314,7 +314,7 @@ func (p *play) decision(a *schedule.Action) string {
 	case schedule.DoList:
 		out := fmt.Sprintf("list %d ready, %d due", a.List.Ready, a.List.Due)
 		if a.List.From != nil {
-			out += " from " + p.events[a.List.From.ID]
+			out += " from " + cmp.Or(p.events[a.List.From.ID], "the end")
 		}
 		if a.List.Newest {
 			out += ", the newest"

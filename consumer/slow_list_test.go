@@ -1,0 +1,53 @@
+package consumer_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// slowLists is the real store, of which some lists take too long whatever their size, as over dead index
+// entries that a long transaction keeps.
+type slowLists struct {
+	*watched
+	slow func(r *outbox.ListRequest) bool
+}
+
+func (s *slowLists) List(ctx context.Context, r outbox.ListRequest) (*outbox.List, error) {
+	if s.slow(&r) {
+		return nil, context.DeadlineExceeded
+	}
+	return s.watched.List(ctx, r)
+}
+
+func slowWhere(slow func(r *outbox.ListRequest) bool) func(*options) {
+	return func(o *options) { o.wrap = func(w *watched) consumerStore { return &slowLists{w, slow} } }
+}
+
+// A term begins while the first row of the head cannot be found in time, or the due rows cannot. The
+// others go on.
+func TestListsThatTakeTooLongAtAnySizeHoldUpNobody(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		slow func(r *outbox.ListRequest) bool
+		done int
+	}{
+		"Head": {func(r *outbox.ListRequest) bool { return r.Entity == nil && r.From == nil && !r.Newest }, 3020},
+		"Due":  {func(r *outbox.ListRequest) bool { return r.Due > 0 }, 3010},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := setup(t, slowWhere(c.slow))
+			r.notePassed()
+			r.enqueueMany(10, 1)
+			r.exec("update search_outbox_events set next_retry_at = now()")
+			r.enqueueMany(3000, 100)
+			r.start()
+			r.eventually(func() bool { return r.counts()["done"] >= c.done-10 }, "the backlog to be done")
+			r.enqueueMany(10, 10_000)
+			r.eventually(func() bool { return r.counts()["done"] == c.done }, "what comes later to be done")
+			r.nonePassed()
+		})
+	}
+}
