@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 
+	"github.com/google/uuid"
+
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -50,4 +52,18 @@ func TestListsThatTakeTooLongAtAnySizeHoldUpNobody(t *testing.T) {
 			r.nonePassed()
 		})
 	}
+}
+
+// The rows of one entity that were put off cannot be listed in time. Those of the others are found.
+func TestLookUpThatTakesTooLongHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	stuck := outbox.Key{Type: "block", ID: outbox.UUID(uuid.UUID{15: 1})} // the first that is looked up
+	r := setup(t, slowWhere(func(r *outbox.ListRequest) bool { return r.Entity != nil && *r.Entity == stuck }))
+	keys := []outbox.Key{stuck, newKey(), newKey(), newKey()}
+	for _, key := range keys {
+		r.enqueue(key, 2)
+	}
+	r.exec("update search_outbox_events set behind = 1, next_retry_at = now() + interval '1 hour'")
+	r.start()
+	r.await(map[string]int{"done": 3, "pending": 1})
 }

@@ -197,7 +197,7 @@ func (s *Scheduler) Listed(now time.Time, l *outbox.List, err error) {
 // LookedUp takes the answer to DoLookUp.
 func (s *Scheduler) LookedUp(now time.Time, l *outbox.List, err error) {
 	if err != nil {
-		s.c.looking = 0
+		s.c.looking, s.c.toLookUp = 0, append(s.c.toLookUp[1:], s.c.toLookUp[0])
 		if outbox.Slow(err) {
 			s.c.ownSize = halved(s.c.ownSize)
 		}
