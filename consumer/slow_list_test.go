@@ -3,6 +3,7 @@ package consumer_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -66,4 +67,25 @@ func TestLookUpThatTakesTooLongHoldsUpNobody(t *testing.T) {
 	r.exec("update search_outbox_events set behind = 1, next_retry_at = now() + interval '1 hour'")
 	r.start()
 	r.await(map[string]int{"done": 3, "pending": 1})
+}
+
+// A batch whose settle is split has leases that a list does not know: it shows their rows, which fill a
+// short one. What comes behind them goes on.
+func TestRowsOfASplitSettleHoldUpNobody(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *options) { o.timeout, o.Grace = 2*time.Second, time.Millisecond })
+	r.exec(`create function slow() returns trigger language plpgsql as $$ begin
+		if new.event_version < 1000 then perform pg_sleep(10); end if; return new; end $$`)
+	r.exec("create trigger slow before update on search_outbox_events for each row execute function slow()")
+	for range 4 {
+		r.enqueueLater(newKey(), 64)
+	}
+	r.start()
+	r.eventually(func() bool { return r.metric("weft_looks_total", "found", "none") >= 2 }, "lists that show nothing else, and so become short")
+	r.eventually(func() bool { return r.count("weft_lease") >= 2 }, "the settle to be split")
+	r.enqueueMany(5, 1000)
+	r.await(map[string]int{"pending": 256, "done": 5})
+	if n := len(r.lines("outbox.settle_left")); n > 0 {
+		t.Errorf("%d entities were given up before the others were done", n)
+	}
 }

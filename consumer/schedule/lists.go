@@ -193,6 +193,9 @@ func (c *candidates) listed(now time.Time, l *outbox.List, poll time.Duration) {
 		c.pause, c.size = 0, c.longer(taken)
 	case full:
 		c.pause = min(max(10*minPoll, took), poll)
+		if !clog { // all of it is in flight, in parts of a batch that the list cannot know: the others come behind
+			c.size = c.longer(taken)
+		}
 	case c.left() == 0:
 		c.pause = min(max(2*c.pause, minPoll, took), poll)
 	default:
