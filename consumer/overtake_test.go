@@ -18,7 +18,7 @@ func (r *rig) replay(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	again, err := d.BeginReplay(ctx, outbox.ReplayOrder{By: "somebody", Why: "a test"}, 1)
+	again, err := d.BeginReplay(ctx, outbox.LetterOrder{By: "somebody", Why: "a test"}, 1)
 	if err != nil {
 		return err
 	}

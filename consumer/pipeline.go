@@ -194,7 +194,8 @@ func (p *Pipeline) Run(ctx context.Context, term Term) error {
 		p: p, ctx: ctx, term: term, began: time.Now(),
 		s: schedule.New(schedule.Config{
 			BatchSize: p.cfg.BatchSize, Concurrency: p.cfg.Concurrency, Page: p.cfg.page(), Poll: p.cfg.Poll, Retry: p.cfg.Retry,
-			BreakerThreshold: p.cfg.BreakerThreshold, Strict: p.cfg.Strict, Jitter: func(d time.Duration) time.Duration { return rand.N(d + 1) }, NewID: newBatchID,
+			BreakerThreshold: p.cfg.BreakerThreshold, Strict: p.cfg.Strict, Jitter: func(d time.Duration) time.Duration { return rand.N(d + 1) },
+			NewID: func() uuid.UUID { return uuid.Must(uuid.NewV7()) }, // the claim_batch_id that joins the log lines of a batch
 		}),
 		answers: make(chan answer), over: make(chan struct{}), told: map[*schedule.Batch]*observe.Batch{}, lost: map[uuid.UUID]time.Time{}, refused: map[string]error{},
 	}
@@ -217,13 +218,4 @@ func (p *Pipeline) Run(ctx context.Context, term Term) error {
 		p.tell.Fenced(term.Epoch(), err)
 	}
 	return err
-}
-
-// newBatchID returns the claim_batch_id that joins the log lines of a batch.
-func newBatchID() uuid.UUID {
-	id, err := uuid.NewV7()
-	if err != nil {
-		id = uuid.New()
-	}
-	return id
 }

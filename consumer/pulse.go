@@ -26,7 +26,7 @@ func (p *pulse) begin() {
 func (p *pulse) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.loop = time.Time{}
+	p.loop, p.flight = time.Time{}, nil // its batches hold their events
 }
 
 func (p *pulse) beat() {

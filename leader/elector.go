@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -280,10 +279,6 @@ func (e *Elector) recordEnd(ctx context.Context, s session) {
 	if err := s.endTerm(ctx, e.unrecorded.epoch, e.unrecorded.reason); err == nil {
 		e.unrecorded = nil
 	}
-}
-
-func hasPrefix(application, group string) bool {
-	return strings.HasPrefix(application, appPrefix(group))
 }
 
 // jitter spreads d by ±20 %.

@@ -62,9 +62,7 @@ const releaseSQL = `
 with released as (
     update weft_leader set released_at = clock_timestamp()
      where group_name = $1 and epoch = $2 and lock_backend_pid = pg_backend_pid()
-)
-update weft_term set ended_at = clock_timestamp(), end_reason = $3
- where group_name = $1 and epoch = $2 and ended_at is null`
+)` + endTermSQL
 
 const endTermSQL = `
 update weft_term set ended_at = clock_timestamp(), end_reason = $3

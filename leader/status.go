@@ -2,6 +2,7 @@ package leader
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -135,7 +136,7 @@ func (e *Elector) setHolder(st State) {
 		holder = st.Instance
 	case st.LockApp != "":
 		holder = st.LockApp
-		foreign = !hasPrefix(st.LockApp, e.cfg.Group)
+		foreign = !strings.HasPrefix(st.LockApp, appPrefix(e.cfg.Group))
 	default:
 		holder, foreign = "pid "+strconv.Itoa(int(st.LockPID)), true
 	}

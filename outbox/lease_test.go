@@ -83,7 +83,7 @@ func TestLeaseWritesNoEvent(t *testing.T) {
 	if got := b.number("select count(*) from search_outbox_events_live where status = 'processing' and owner = 'a' and lease_until > now() and processing_started_at <= now()"); got != 3 {
 		t.Errorf("the live view shows %d events in processing, want 3", got)
 	}
-	if err := b.store.Release(t.Context(), 1, x.id); err != nil {
+	if _, err := b.store.Settle(t.Context(), 1, x.id, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := b.number("select count(*) from search_outbox_events_live where status = 'pending' and owner is null"); got != 3 {

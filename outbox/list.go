@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,9 +81,7 @@ func (s *Store) List(ctx context.Context, r ListRequest) (*List, error) {
 		return nil, fmt.Errorf("list events of %s: %w", s.cfg.Table, err)
 	}
 	if r.Newest {
-		for i, j := 0, len(out.Ready)-1; i < j; i, j = i+1, j-1 {
-			out.Ready[i], out.Ready[j] = out.Ready[j], out.Ready[i]
-		}
+		slices.Reverse(out.Ready)
 	}
 	return out, nil
 }

@@ -271,7 +271,8 @@ func (b *bench) cost(n int) map[string]*explained {
 		b.t.Fatalf("strict lease: %v", err)
 	}
 	check("strict lease", n, strict.Count(), err)
-	check("release", 0, 0, ordered.Release(ctx, 1, id))
+	_, err = ordered.Settle(ctx, 1, id, nil)
+	check("release", 0, 0, err)
 
 	_, err = under("list of the newest", outbox.Keep).List(ctx, outbox.ListRequest{Ready: n, Newest: true})
 	check("list of the newest", 0, 0, err)

@@ -25,9 +25,6 @@ type LetterOrder struct {
 	Limit    int // 0: no limit
 }
 
-// ReplayOrder is the order of a replay.
-type ReplayOrder = LetterOrder
-
 // maxWhy is how much reason is kept, in characters.
 const maxWhy = 1000
 
@@ -52,7 +49,7 @@ func (o LetterOrder) Validate() error {
 // Replay is one replay of the dead letters of one table, as the audit knows it.
 type Replay struct {
 	d     *DeadLetters
-	order ReplayOrder
+	order LetterOrder
 	id    int64     // of the audit
 	since time.Time // database clock: what fails again after it is not sent a second time
 
@@ -82,7 +79,7 @@ type ReplayOutcome struct {
 const OutcomeRunning = "running"
 
 // BeginReplay writes the order into the audit. Nothing is sent again yet.
-func (d *DeadLetters) BeginReplay(ctx context.Context, o ReplayOrder, matched int64) (*Replay, error) {
+func (d *DeadLetters) BeginReplay(ctx context.Context, o LetterOrder, matched int64) (*Replay, error) {
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("replay of %s: %w", d.table.Name, err)
 	}

@@ -38,7 +38,7 @@ func (b *bench) fail(typ string, version int64, reason, ago string) outbox.ID {
 
 func (b *bench) beginReplay(s outbox.Selector) *outbox.Replay {
 	b.t.Helper()
-	r, err := b.letters(b.pool).BeginReplay(b.t.Context(), outbox.ReplayOrder{By: "alice", Why: "fixed", Selector: s}, 0)
+	r, err := b.letters(b.pool).BeginReplay(b.t.Context(), outbox.LetterOrder{By: "alice", Why: "fixed", Selector: s}, 0)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -306,7 +306,7 @@ func TestReplayNeedsItsAudit(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.fail("block", 1, "es_4xx", "1 h")
-	for want, o := range map[string]outbox.ReplayOrder{
+	for want, o := range map[string]outbox.LetterOrder{
 		"who it is: must not be empty":                        {By: " ", Why: "x"},
 		"who it is: must not be longer than 120 characters":   {By: strings.Repeat("é", 121), Why: "x"},
 		"the reason: must not be empty":                       {By: "x"},
@@ -363,7 +363,7 @@ func TestReplayCostFollowsTheBatch(t *testing.T) {
 			b := crowded(t, false, statistics)
 			// A person's sessions have the settings of the server.
 			e := &explained{Pool: testenv.Pool(t, b.pool.Config().ConnString()), t: t}
-			r, err := b.letters(e).BeginReplay(t.Context(), outbox.ReplayOrder{By: "a", Why: "b"}, n)
+			r, err := b.letters(e).BeginReplay(t.Context(), outbox.LetterOrder{By: "a", Why: "b"}, n)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -65,7 +65,8 @@ var errNoLease = errors.New("outbox: the batch has no lease")
 
 // Settle writes the fate of a batch and ends its lease. An entity is settled whole or not at
 // all; its events must be adjacent in in. It returns [ErrFenced], and has changed nothing,
-// when a newer epoch has been committed. After an error that is [Refused], which a row of one
+// when a newer epoch has been committed. Without settlements it ends the lease of a batch of which
+// nothing was sent. After an error that is [Refused], which a row of one
 // entity may have caused, or [Locked], nothing has changed either. After any other the outcome
 // is unknown: call [Store.Resolve].
 //
@@ -77,12 +78,6 @@ func (s *Store) Settle(ctx context.Context, epoch int64, batch uuid.UUID, in []S
 		return Settled{}, fmt.Errorf("settle in %s: %w", s.cfg.Table, err)
 	}
 	return b.out, nil
-}
-
-// Release ends the lease of a batch of which nothing was sent.
-func (s *Store) Release(ctx context.Context, epoch int64, batch uuid.UUID) error {
-	_, err := s.Settle(ctx, epoch, batch, nil)
-	return err
 }
 
 // settling is a settle in progress.

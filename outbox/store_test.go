@@ -70,7 +70,7 @@ func TestOlderEpochIsFenced(t *testing.T) {
 					return err
 				},
 				"settle":  func() error { _, err := b.store.Settle(ctx, 1, x.id, x.all(outbox.Done)); return err },
-				"release": func() error { return b.store.Release(ctx, 1, x.id) },
+				"release": func() error { _, err := b.store.Settle(ctx, 1, x.id, nil); return err },
 				"resolve": func() error { _, _, err := b.store.Resolve(ctx, 1, x.id, x.all(outbox.Done)); return err },
 				"reclaim lease": func() error {
 					_, err := b.store.ReclaimLease(ctx, outbox.ReclaimRequest{Epoch: 1, Limit: 10, MaxReclaims: 3})

@@ -131,7 +131,7 @@ func (a *app) replayOne(ctx context.Context, pool *pgxpool.Pool, cfg config.Conf
 	m := newMeter(a.stderr, d.Projection())
 	defer m.close()
 	return replay.Run(ctx, d, replay.Config{
-		Order: outbox.ReplayOrder{By: f.by, Why: f.why, Selector: sel, Limit: f.limit},
+		Order: outbox.LetterOrder{By: f.by, Why: f.why, Selector: sel, Limit: f.limit},
 		Rate:  f.rate, Wait: f.wait, KeepGoing: f.keepGoing,
 		Led: func(ctx context.Context) (bool, error) {
 			st, err := leader.ReadState(ctx, pool, cfg.Group)

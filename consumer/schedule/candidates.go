@@ -225,7 +225,7 @@ func (c *candidates) take(limit, page int, refuse func(*entity) bool) (out []*en
 		case len(e.rows) == 0:
 		case c.quarantined(e.key):
 			e.forget()
-		case c.busy(e), refuse != nil && refuse(e):
+		case c.busy(e), refuse(e):
 			e.aside = true
 		default:
 			c.begin(e, page-rows)

@@ -175,7 +175,7 @@ func (b *bank) replay() {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	r, err := letters.BeginReplay(ctx, outbox.ReplayOrder{By: "a clerk", Why: "overdrafts are allowed now"}, 1)
+	r, err := letters.BeginReplay(ctx, outbox.LetterOrder{By: "a clerk", Why: "overdrafts are allowed now"}, 1)
 	if err != nil {
 		b.t.Fatal(err)
 	}

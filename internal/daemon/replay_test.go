@@ -25,7 +25,7 @@ func (r *rig) replayAll(ctx context.Context, change func(*replay.Config)) (repla
 		r.t.Fatal(err)
 	}
 	cfg := replay.Config{
-		Order: outbox.ReplayOrder{By: "alice", Why: "a test"}, Rate: 1000, Wait: 30 * time.Second,
+		Order: outbox.LetterOrder{By: "alice", Why: "a test"}, Rate: 1000, Wait: 30 * time.Second,
 		Led: func(ctx context.Context) (bool, error) {
 			st, err := leader.ReadState(ctx, r.pool, r.group)
 			return st.Led(), err

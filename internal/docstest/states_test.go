@@ -459,7 +459,7 @@ func (w *watcher) acts() []act {
 				t.Errorf("fate of an interrupted settle: got %v with %d entities left, want it over and all of them", settled, len(out.Left))
 			}
 		}},
-		{"release", lease, func() { w.must(nil, w.store.Release(ctx, epoch, leased.id)) }},
+		{"release", lease, func() { w.must(w.store.Settle(ctx, epoch, leased.id, nil)) }},
 		{"abandon", lease, func() { w.must(w.store.Abandon(ctx, epoch, []uuid.UUID{leased.id})) }},
 		{"put off", nil, func() {
 			for key, version := range map[string]int64{"entity 3": 3, "entity 12": 0, "entity 16": 0, "entity 18": 0} {
@@ -483,7 +483,7 @@ func (w *watcher) acts() []act {
 		{"replay", nil, func() {
 			d, err := outbox.OpenDeadLetters(ctx, w.pool, table, "p", time.Minute)
 			w.must(nil, err)
-			r, err := d.BeginReplay(ctx, outbox.ReplayOrder{By: "alice", Why: "now"}, 1)
+			r, err := d.BeginReplay(ctx, outbox.LetterOrder{By: "alice", Why: "now"}, 1)
 			w.must(nil, err)
 			var ids []outbox.ID
 			for n := range 24 {

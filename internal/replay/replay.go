@@ -22,7 +22,7 @@ const (
 
 // Config is one replay.
 type Config struct {
-	Order outbox.ReplayOrder
+	Order outbox.LetterOrder
 	// Rate is how many events go in a second; 0 sends all of them at once.
 	Rate int
 	// Wait is how long to watch after the last send until all are settled.
