@@ -62,7 +62,12 @@ func TestFrozenNames(t *testing.T) {
 	for _, line := range recorded {
 		kind, _, _ := strings.Cut(line, " ")
 		kinds[kind] = true
-		if !current.has(line) {
+		switch {
+		case current.has(line):
+		case kind == "content":
+			t.Errorf("%s: the content of this file has changed; a released migration is never edited, and indexes were made with a released mapping. "+
+				"Where the change is meant, replace the line in %s by hand and say so in CHANGELOG.md", line, frozenFile)
+		default:
 			t.Errorf("%s: this public name is gone; names may be added, and none may be renamed or removed", line)
 		}
 	}

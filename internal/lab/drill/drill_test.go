@@ -2,6 +2,7 @@ package drill
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -219,7 +220,14 @@ func TestPageListsTheScenarios(t *testing.T) {
 		want = append(want, s.Name)
 	}
 	if d := cmp.Diff(want, listed); d != "" {
-		t.Errorf("docs/drills.md (-want +got):\n%s", d)
+		t.Errorf("the table of docs/drills.md does not list the drills in their order: each has a row (-drills +table):\n%s", d)
+	}
+	readme, err := os.ReadFile("../../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if says := fmt.Sprintf("`make drills`: %d failures", len(want)); !strings.Contains(string(readme), says) {
+		t.Errorf("README.md does not say %q, which is how many there are", says)
 	}
 }
 

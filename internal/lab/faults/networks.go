@@ -16,14 +16,15 @@ const resetPeriod = 150 * time.Millisecond
 
 func networks() []Fault {
 	fault := func(name, about string, measure Measure, draw func(*Dice, *Params), inject func(context.Context, *Injection) error) Fault {
-		return Fault{Name: name, About: about, Measure: measure, Share: 1, Draw: draw, Inject: inject, Heal: mend}
+		return Fault{Name: name, About: about, Measure: measure, Share: 1, Draw: draw, Inject: inject, Heal: healLinks}
 	}
+	aimed := func(f Fault) Fault { f.Aimed = true; return f }
 	slow := func(d *Dice, p *Params) {
 		p.Latency = d.Between(50*time.Millisecond, 3*second)
 		p.Jitter = p.Latency / 4
 		p.Hold = d.Between(3*second, 6*second)
 	}
-	all := []Fault{
+	return []Fault{
 		fault("partition-postgres", "no byte passes between the leader and PostgreSQL, and no connection ends", Takeover, lasts(6*second, 9*second),
 			func(_ context.Context, i *Injection) error { return i.Member.Postgres.HalfOpen() }),
 		fault("lost-answer", "PostgreSQL's answers to the leader are lost on their way, and then it is away", Takeover, func(d *Dice, p *Params) {
@@ -36,20 +37,18 @@ func networks() []Fault {
 			func(_ context.Context, i *Injection) error {
 				return errors.Join(i.Member.Postgres.HalfOpen(), i.Member.Elastic.HalfOpen())
 			}),
-		fault("latency-postgres", "50 ms to 3 s more between an instance and PostgreSQL", Nothing, slow,
-			func(_ context.Context, i *Injection) error { return i.Member.Postgres.Latency(i.Latency, i.Jitter) }),
-		fault("latency-elastic", "50 ms to 3 s more between an instance and Elasticsearch", Nothing, slow,
-			func(_ context.Context, i *Injection) error { return i.Member.Elastic.Latency(i.Latency, i.Jitter) }),
+		aimed(fault("latency-postgres", "50 ms to 3 s more between an instance and PostgreSQL", Nothing, slow,
+			func(_ context.Context, i *Injection) error { return i.Member.Postgres.Latency(i.Latency, i.Jitter) })),
+		aimed(fault("latency-elastic", "50 ms to 3 s more between an instance and Elasticsearch", Nothing, slow,
+			func(_ context.Context, i *Injection) error { return i.Member.Elastic.Latency(i.Latency, i.Jitter) })),
 		fault("reset-mid-bulk", "connections are reset in the middle of bulk requests", Nothing, func(d *Dice, p *Params) {
 			p.Bytes = 1 + d.Int64N(6000)
 			p.Hold = d.Between(500*time.Millisecond, 2*second)
 		}, resetBulks),
 	}
-	all[4].Aimed, all[5].Aimed = true, true
-	return all
 }
 
-func mend(_ context.Context, i *Injection) error {
+func healLinks(_ context.Context, i *Injection) error {
 	var err error
 	if i.stop != nil {
 		err = i.stop()

@@ -124,7 +124,7 @@ func onDemand() []Fault {
 		{
 			Name: "elastic-down", About: "every connection between an instance and Elasticsearch ends at once",
 			Aimed: true, Draw: lasts(2*second, 6*second),
-			Inject: func(_ context.Context, i *Injection) error { return i.Member.Elastic.Cut() }, Heal: mend,
+			Inject: func(_ context.Context, i *Injection) error { return i.Member.Elastic.Cut() }, Heal: healLinks,
 		},
 	}
 }
