@@ -34,6 +34,26 @@ func (b *bench) lead(epoch int64, joins bool) {
 	}
 }
 
+// A load that was asked for is filling from the start, before any term has joined it.
+func TestLoadMissesNoTermBeforeItsFirst(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.lead(2, true)
+	if ok, err := outbox.RequestRebuild(t.Context(), b.pool, rebuilt, false, "alice", "test", time.Minute); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	b.exec("update weft_rebuild set phase = 'filling', load = true")
+	b.lead(3, true)
+	if got := b.rebuild(); got.Phase != outbox.RebuildFilling || got.Note != "" {
+		t.Errorf("after its first term: %+v, want it filling and nothing to note", got)
+	}
+	b.lead(4, false)
+	b.lead(5, true)
+	if got := b.rebuild(); got.Note == "" {
+		t.Errorf("after a term that did not join: %+v, want it begun again", got)
+	}
+}
+
 // A term that has not joined, as of an older build, has written to the old index alone: the fill
 // begins again. Terms that have joined, and terms before the rebuild, change nothing.
 func TestRebuildBeginsAgainAfterATermThatDidNotJoin(t *testing.T) {

@@ -1,12 +1,12 @@
 -- Adds a term to those that write to both indexes, before its first lease. A term between them
 -- that is missing was one of a build that knows of no rebuild, and wrote to the old index alone:
--- the fill begins again.
+-- the fill begins again. A load that no term has joined yet has missed none.
 --   $1 group, $2 epoch, $3 instance, $4 projection
 with fence as materialized ({fence}
 ), gap as materialized (
-  select r.group_name <> $1 or exists (
+  select r.epochs <> '{}' and (r.group_name <> $1 or exists (
     select from weft_term t
-    where t.group_name = $1 and t.epoch > r.epochs[1] and t.epoch < $2 and t.epoch <> all (r.epochs)) as missing
+    where t.group_name = $1 and t.epoch > r.epochs[1] and t.epoch < $2 and t.epoch <> all (r.epochs))) as missing
   from weft_rebuild r where r.projection = $4
 ), recorded as (
   update weft_rebuild r
