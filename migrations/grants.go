@@ -191,8 +191,9 @@ func Grant(ctx context.Context, url, role string, modes ...Mode) error {
 		asked := wanted(m.outboxes, modes)
 		var found []int
 		var text string
-		err = tx.QueryRowContext(ctx, "select coalesce(string_agg(ord::text, ' ' order by ord), '') from ("+rightsSQL+") lacking",
-			asked.objects, asked.rights, asked.columns, role).Scan(&text)
+		var usage bool
+		err = tx.QueryRowContext(ctx, "select coalesce(string_agg(ord::text, ' ' order by ord), ''), has_schema_privilege($4::name, $5::text, 'usage') from ("+rightsSQL+") lacking",
+			asked.objects, asked.rights, asked.columns, role, m.schema).Scan(&text, &usage)
 		for _, word := range strings.Fields(text) {
 			ord, _ := strconv.Atoi(word)
 			found = append(found, ord)
@@ -202,6 +203,8 @@ func Grant(ctx context.Context, url, role string, modes ...Mode) error {
 			return nil, fmt.Errorf("check rights: %w", err)
 		case len(found) > 0:
 			return nil, fmt.Errorf("role %q may not grant what it does not own: %w", m.role, asked.lacking(found, role, m.schema))
+		case !usage:
+			return nil, fmt.Errorf("role %q may not grant what it does not own: %w", m.role, noUsage(role, m.schema))
 		}
 		return nil, tx.Commit()
 	})
@@ -224,6 +227,12 @@ func (e *RightsError) Error() string {
 	}
 	return fmt.Sprintf("role %q lacks %s%s: %srun `weft migrate grant %s` as the owner of the tables, with the settings of the instance",
 		e.Role, strings.Join(missing, ", "), more, fix, e.Role)
+}
+
+// noUsage returns the error of a role that may not use a schema.
+func noUsage(role, schema string) *RightsError {
+	usage := "usage on schema " + schema
+	return &RightsError{Role: role, Missing: []string{usage}, Grants: []string{"grant " + usage + " to " + pgx.Identifier{role}.Sanitize()}}
 }
 
 // rightsSQL lists which of the rights $2 on the objects $1, or on their columns $3 where

@@ -176,3 +176,16 @@ func TestGrantNeedsTheTables(t *testing.T) {
 	wantError(t, migrations.Grant(t.Context(), testenv.As(t, dsn, runner), other.Username()),
 		`role "`+runner.Username()+`" may not grant what it does not own`, "select on search_index")
 }
+
+// The owner of the tables need not own their schema, and a grant of its use then grants nothing.
+func TestGrantNeedsTheUseOfTheSchema(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.Database(t)
+	owner, user, other := testenv.Pool(t, dsn), testenv.Runner(t, dsn), testenv.Runner(t, dsn)
+	exec(t, owner, "revoke usage on schema public from public, "+user.Username())
+	wantError(t, migrations.Grant(t.Context(), testenv.As(t, dsn, other), user.Username()),
+		`role "`+other.Username()+`" may not grant what it does not own`, `lacks usage on schema public: grant usage on schema public to "`+user.Username()+`"`)
+	if err := migrations.Grant(t.Context(), dsn, user.Username()); err != nil {
+		t.Errorf("as the owner of the schema: %v", err)
+	}
+}

@@ -48,8 +48,7 @@ func behind(have int64, scan func(q string, dst ...any) error) error {
 		return fmt.Errorf("read schema version: %w", err)
 	}
 	if shut != "" {
-		usage := "usage on schema " + shut
-		return &RightsError{Role: role, Missing: []string{usage}, Grants: []string{"grant " + usage + " to " + pgx.Identifier{role}.Sanitize()}}
+		return noUsage(role, shut)
 	}
 	return &BehindError{Have: have, Want: Latest, Where: "schema " + schema + " of database " + database}
 }

@@ -29,6 +29,7 @@ end
 $$;
 
 grant usage, create on schema public to weft_owner;
+grant usage on schema public to weft; -- weft_owner may not grant that
 
 -- Where the tables of the application are there already, its role owns them. Adding weft's
 -- columns and indexes takes an owner, and so does letting weft read them:
