@@ -76,7 +76,7 @@ func (i *indexed) project(events []outbox.Event, want ...outbox.Noop) {
 	}
 	for n, o := range got {
 		if o.Verdict != outbox.Done || o.Noop != want[n] {
-			i.t.Errorf("event %d (%s of version %d): got %s %q, want done %q", n, events[n].Op, events[n].Version, o.Verdict, o.Noop, want[n])
+			i.t.Errorf("event %d (%s of version %d): got %s %q (%s), want done %q", n, events[n].Op, events[n].Version, o.Verdict, o.Noop, o.Detail, want[n])
 		}
 	}
 }

@@ -67,7 +67,11 @@ var noDetail = cmpopts.IgnoreFields(outbox.Outcome{}, "Detail")
 func wantOutcomes(tb testing.TB, got, want []outbox.Outcome) {
 	tb.Helper()
 	if d := cmp.Diff(want, got, noDetail); d != "" {
-		tb.Errorf("outcomes (-want +got):\n%s", d)
+		details := make([]string, len(got))
+		for i := range got {
+			details[i] = got[i].Detail
+		}
+		tb.Errorf("outcomes (-want +got):\n%s\ndetails: %q", d, details)
 	}
 }
 

@@ -166,7 +166,7 @@ func TestMetricsOfTheContract(t *testing.T) {
 		want[name] = labels
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the metrics are others than those of the contract (-want +got):\n%s", diff)
+		t.Errorf("the metrics are others than those of the vocabulary in this file (-want +got):\n%s", diff)
 	}
 }
 

@@ -55,7 +55,8 @@ type Fault struct {
 	// Lasting faults go on beside others until their Hold is over.
 	Lasting bool
 
-	// Draw decides by chance what the fault needs; nil: nothing.
+	// Draw decides by chance what the fault needs; nil: nothing. Chaos draws; other programs
+	// give the Params to [New] themselves.
 	Draw func(*Dice, *Params)
 	// Available returns a [Skip], or [Never], where the fault cannot be injected; nil: it can everywhere.
 	Available func(context.Context, *Injection) error
