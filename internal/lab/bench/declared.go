@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -36,22 +35,17 @@ func (w workload) outbox() string {
 	return outboxTable
 }
 
-// writeDeclaration writes the configuration of a declared projection, and returns its file.
-func writeDeclaration(dir, index string, load bool) (string, error) {
-	file := filepath.Join(dir, "declared.yaml")
-	if err := os.WriteFile(filepath.Join(dir, "blocks.json"), elastic.Mapping(), 0o644); err != nil {
-		return "", fmt.Errorf("mapping of the declaration: %w", err)
-	}
-	if err := os.WriteFile(file, fmt.Appendf(nil, declaration, load, index), 0o644); err != nil {
-		return "", fmt.Errorf("declaration: %w", err)
-	}
-	return file, nil
+// declare writes the configuration of a declared projection, and returns its file.
+func (s *site) declare(load bool) string {
+	file := filepath.Join(s.dir, "declared.yaml")
+	s.MustDo("mapping of the declaration", os.WriteFile(filepath.Join(s.dir, "blocks.json"), elastic.Mapping(), 0o644))
+	s.MustDo("declaration", os.WriteFile(file, fmt.Appendf(nil, declaration, load, s.Index), 0o644))
+	return file
 }
 
 // makeOutbox gives the source rows an outbox of their own.
-func (s *site) makeOutbox(ctx context.Context) error {
-	if _, err := s.pool.Exec(ctx, "create unique index on search_index (entity_id)"); err != nil {
-		return fmt.Errorf("key of the source: %w", err)
-	}
-	return s.fleet.Run(ctx, "outbox", "create", "--table", "search_index", "--key", "entity_id", "--apply")
+func (s *site) makeOutbox() {
+	_, err := s.pool.Exec(s.Ctx, "create unique index on search_index (entity_id)")
+	s.MustDo("key of the source", err)
+	s.Must(s.fleet.Run(s.Ctx, "outbox", "create", "--table", "search_index", "--key", "entity_id", "--apply"))
 }

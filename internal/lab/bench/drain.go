@@ -60,40 +60,39 @@ func perEvent(of, events float64) float64 {
 // them.
 type site struct {
 	*rig.Place // the corner
-	place      *place
-	pool       *pgxpool.Pool // of the schema; it leaves no trace in the log
-	fleet      *rig.Fleet
-	logged     int64 // offset in the server's log
-	table      string
-	shards     []string // their schemas
+	*bench
+	pool   *pgxpool.Pool // of the schema; it leaves no trace in the log
+	fleet  *rig.Fleet
+	logged int64 // offset in the server's log
+	table  string
+	shards []string // their schemas
 }
 
-// newSite makes the tables of w with binary's own migrations, empty, and its index.
-func (b *bench) newSite(ctx context.Context, binary string, w workload) (s *site, err error) {
-	s = &site{place: b.place, table: w.outbox()}
+// corner makes the next schema.
+func (b *bench) corner() *rig.Place {
 	b.place.schemas++
-	if s.Place, err = b.place.Corner(ctx, fmt.Sprintf("bench_%d", b.place.schemas), weftIndex, group, 1); err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.close(ctx))
-		}
-	}()
+	c, err := b.place.Corner(b.Ctx, fmt.Sprintf("bench_%d", b.place.schemas), weftIndex, group, 1)
+	b.Must(err)
+	return c
+}
+
+// onSite calls do with a site, which is gone afterwards.
+func (b *bench) onSite(binary string, w workload, do func(s *site)) {
+	s := &site{Place: b.corner(), bench: b, table: w.outbox()}
+	defer s.close()
+	s.prepare(binary, w)
+	do(s)
+}
+
+// prepare makes the tables of w with binary's own migrations, empty, and its index.
+func (s *site) prepare(binary string, w workload) {
 	url, err := quiet(s.DatabaseURL)
-	if err != nil {
-		return s, err
-	}
-	if s.pool, err = rig.OpenPool(ctx, url, trickleWriters+2); err != nil {
-		return s, err
-	}
+	s.Must(err)
+	s.pool, err = rig.OpenPool(s.Ctx, url, trickleWriters+2)
+	s.Must(err)
 	env := append(s.Settings(), "WEFT_PROJECTIONS=search_index_to_elastic")
 	if w.declared {
-		file, err := writeDeclaration(b.dir, s.Index, false)
-		if err != nil {
-			return s, err
-		}
-		env = append(s.Settings(), "WEFT_PROJECTIONS="+declaredName, "WEFT_CONFIG="+file)
+		env = append(s.Settings(), "WEFT_PROJECTIONS="+declaredName, "WEFT_CONFIG="+s.declare(false))
 	}
 	if w.finished != "" {
 		env = append(env, "OUTBOX_FINISHED="+w.finished)
@@ -103,53 +102,44 @@ func (b *bench) newSite(ctx context.Context, binary string, w workload) (s *site
 	}
 	if w.traced {
 		env = append(env, "WORDLOOM_TRACING_ENABLED=true", "OTEL_TRACES_SAMPLER=traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.01",
-			"OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_EXPORTER_OTLP_ENDPOINT="+b.place.collector.GRPC)
+			"OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_EXPORTER_OTLP_ENDPOINT="+s.place.collector.GRPC)
 	}
 	if w.shards > 0 {
 		env = append(env, s.shardSettings(w.shards)...)
 	}
-	s.fleet = &rig.Fleet{Binary: binary, Dir: b.dir, Env: rig.Environment(b.opts.Environ, false, env...)}
-	if err := s.makeTables(ctx, w); err != nil {
-		return s, err
-	}
-	return s, s.makeIndex(ctx)
+	s.fleet = &rig.Fleet{Binary: binary, Dir: s.dir, Env: rig.Environment(s.opts.Environ, false, env...)}
+	s.makeTables(w)
+	s.makeIndex()
 }
 
 // makeTables leaves the migrations to the binary under test.
-func (s *site) makeTables(ctx context.Context, w workload) error {
+func (s *site) makeTables(w workload) {
 	if w.adopted {
-		conn, err := s.pool.Acquire(ctx)
-		if err != nil {
-			return fmt.Errorf("connect: %w", err)
-		}
+		conn, err := s.pool.Acquire(s.Ctx)
+		s.MustDo("connect", err)
 		defer conn.Release()
-		if err := legacy.Create(ctx, conn.Conn()); err != nil {
-			return err
-		}
+		s.Must(legacy.Create(s.Ctx, conn.Conn()))
 	}
 	if w.shards > 0 {
-		return s.fleet.Run(ctx, "shards", "create", strconv.Itoa(w.shards), "--by", "weftlab bench")
+		s.Must(s.fleet.Run(s.Ctx, "shards", "create", strconv.Itoa(w.shards), "--by", "weftlab bench"))
+		return
 	}
-	if err := s.fleet.Run(ctx, "migrate", "up"); err != nil || !w.declared {
-		return err
+	s.Must(s.fleet.Run(s.Ctx, "migrate", "up"))
+	if w.declared {
+		s.makeOutbox()
 	}
-	return s.makeOutbox(ctx)
 }
 
 // makeIndex has a worker make its index while there are no events. The first leader of
 // all would begin with an outage, until the index is there.
-func (s *site) makeIndex(ctx context.Context) error {
-	i, err := s.fleet.Start(ctx, "first")
-	if err != nil {
-		return err
-	}
-	if err := i.Ready(ctx); err != nil {
-		return err
-	}
-	return i.Terminate(ctx)
+func (s *site) makeIndex() {
+	i, err := s.fleet.Start(s.Ctx, "first")
+	s.Must(err)
+	s.Must(i.Ready(s.Ctx))
+	s.Must(i.Terminate(s.Ctx))
 }
 
-func (s *site) close(ctx context.Context) error {
+func (s *site) close() {
 	var errs []error
 	if s.fleet != nil {
 		errs = append(errs, s.fleet.Stop())
@@ -157,99 +147,78 @@ func (s *site) close(ctx context.Context) error {
 	if s.pool != nil {
 		s.pool.Close()
 	}
-	errs = append(errs, s.dropShards(ctx), s.Place.Close(ctx))
-	return errors.Join(errs...)
+	s.Must(errors.Join(append(errs, s.dropShards(), s.Place.Close(s.Ctx))...))
 }
 
 // start starts a worker on servers at rest.
-func (s *site) start(ctx context.Context, name string) (*rig.Instance, error) {
-	if err := s.place.rest(ctx); err != nil {
-		return nil, err
-	}
+func (s *site) start(name string) *rig.Instance {
+	s.rest()
 	var err error
-	if s.logged, err = logSize(s.place.log); err != nil {
-		return nil, err
-	}
-	return s.fleet.Start(ctx, name)
+	s.logged, err = logSize(s.place.log)
+	s.Must(err)
+	i, err := s.fleet.Start(s.Ctx, name)
+	s.Must(err)
+	return i
+}
+
+// ask reads a row.
+func (s *site) ask(noun, sql string, args []any, into ...any) {
+	ctx, cancel := context.WithTimeout(s.Ctx, queryTimeout)
+	defer cancel()
+	s.MustDo(noun, s.pool.QueryRow(ctx, sql, args...).Scan(into...))
 }
 
 // drain lets binary carry the backlog w, as often as w says, and returns the middle of
 // the figures, with all claims.
-func (b *bench) drain(ctx context.Context, binary string, w workload, progress func(share float64)) (sample, error) {
+func (b *bench) drain(binary string, w workload, progress func(share float64)) sample {
 	var all []sample
 	for n := range w.drains {
-		s, err := b.drainOnce(ctx, binary, w, func(share float64) { progress((float64(n) + share) / float64(w.drains)) })
-		if err != nil {
-			return sample{}, err
-		}
-		all = append(all, s)
+		all = append(all, b.drainOnce(binary, w, func(share float64) { progress((float64(n) + share) / float64(w.drains)) }))
 	}
-	return middle(all), nil
+	return middle(all)
 }
 
-func (b *bench) drainOnce(ctx context.Context, binary string, w workload, progress func(share float64)) (out sample, err error) {
-	s, err := b.newSite(ctx, binary, w)
-	if err != nil {
-		return out, err
-	}
-	defer func() { err = errors.Join(err, s.close(ctx)) }()
-	if err := w.fill(ctx, s.pool); err != nil {
-		return out, err
-	}
-	if w.loads {
-		if _, err := writeDeclaration(b.dir, s.Index, true); err != nil {
-			return out, err
+func (b *bench) drainOnce(binary string, w workload, progress func(share float64)) (out sample) {
+	b.onSite(binary, w, func(s *site) {
+		s.Must(w.fill(s.Ctx, s.pool))
+		if w.loads {
+			s.declare(true)
 		}
-	}
-	if w.snapshot {
-		release, err := s.holdSnapshot(ctx)
-		if err != nil {
-			return out, err
+		if w.snapshot {
+			defer s.holdSnapshot()()
 		}
-		defer release()
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, drainTimeout, fmt.Errorf("%d events were not drained within %v", w.events, drainTimeout))
-	defer cancel()
-	i, err := s.start(ctx, "w")
-	if err != nil {
-		return out, err
-	}
-	from, to, err := s.watch(ctx, i, w, progress)
-	if err != nil {
-		return out, err
-	}
-	return s.sum(ctx, i, w, from, to)
+		s.Part(fmt.Sprintf("drain of %d events", w.events), drainTimeout, func() {
+			i := s.start("w")
+			from, to := s.watch(i, w, progress)
+			out = s.sum(i, w, from, to)
+		})
+	})
+	return out
 }
 
 // holdSnapshot keeps what is dead from now on from being removed.
-func (s *site) holdSnapshot(ctx context.Context) (release func(), err error) {
-	tx, err := s.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-	if err != nil {
-		return nil, fmt.Errorf("hold a snapshot: %w", err)
-	}
-	release = func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }
-	if _, err := tx.Exec(ctx, "select count(*) from weft_leader"); err != nil {
+func (s *site) holdSnapshot() (release func()) {
+	tx, err := s.pool.BeginTx(s.Ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	s.MustDo("hold a snapshot", err)
+	release = func() { _ = tx.Rollback(context.WithoutCancel(s.Ctx)) }
+	if _, err = tx.Exec(s.Ctx, "select count(*) from weft_leader"); err != nil {
 		release()
-		return nil, fmt.Errorf("hold a snapshot: %w", err)
 	}
-	return release, nil
+	s.MustDo("hold a snapshot", err)
+	return release
 }
 
 // watch returns the moments when the first events were on their way and when the last
 // was settled. Where there is little between the two, the first is that of the start,
 // with all that a worker does before its first event.
-func (s *site) watch(ctx context.Context, i *rig.Instance, w workload, progress func(float64)) (from, to mark, err error) {
-	if from, err = s.place.mark(ctx, nil); err != nil {
-		return from, to, err
-	}
+func (s *site) watch(i *rig.Instance, w workload, progress func(float64)) (from, to mark) {
+	from = s.mark(nil)
 	moving, version, moved := false, int64(firstVersion), time.Now()
 	lowest := version // of the backlog; that of triggers begins anywhere
 	for pause := firstPoll; ; {
 		began := time.Now()
-		next, found, err := s.head(ctx, version)
-		if err != nil {
-			return from, to, err
-		}
+		next, found, err := s.head(s.Ctx, version)
+		s.Must(err)
 		if found && next > version {
 			version, moved = next, time.Now()
 			if w.declared && lowest == firstVersion {
@@ -257,21 +226,15 @@ func (s *site) watch(ctx context.Context, i *rig.Instance, w workload, progress 
 			}
 		}
 		if !found {
-			done, err := s.drained(ctx, w)
-			if err != nil {
-				return from, to, err
-			}
+			done, err := s.drained(s.Ctx, w)
+			s.Must(err)
 			if done {
 				break
 			}
 			version = firstVersion // what was released is below
 		}
 		if !moving && (!found && !w.loads || version > lowest) {
-			m, err := s.place.mark(ctx, i)
-			if err != nil {
-				return from, to, err
-			}
-			if m.events < float64(w.events)/2 {
+			if m := s.mark(i); m.events < float64(w.events)/2 {
 				from = m
 			}
 			moving, pause = true, poll
@@ -280,17 +243,12 @@ func (s *site) watch(ctx context.Context, i *rig.Instance, w workload, progress 
 			progress(min(float64(version-firstVersion)/float64(w.events), 1))
 		}
 		if i.HasEnded() {
-			return from, to, i.Ending()
+			s.Must(i.Ending())
 		}
-		if !w.loads && time.Since(moved) > stallTimeout {
-			return from, to, fmt.Errorf("no event has gone on for %v", stallTimeout)
-		}
-		if err := rig.Sleep(ctx, max(pause, pollShare*time.Since(began))); err != nil {
-			return from, to, err
-		}
+		s.Expect(w.loads || time.Since(moved) <= stallTimeout, "no event has gone on for %v", stallTimeout)
+		s.Pause(max(pause, pollShare*time.Since(began)))
 	}
-	to, err = s.place.mark(ctx, i)
-	return from, to, err
+	return from, s.mark(i)
 }
 
 // head returns the lowest version, from one on, of what is ready to be claimed. The
@@ -327,33 +285,16 @@ and not exists (select from `+s.table+` where status = 'pending' and next_retry_
 }
 
 // sum ends the worker and adds up.
-func (s *site) sum(ctx context.Context, i *rig.Instance, w workload, from, to mark) (out sample, err error) {
-	if out.RSSMB, err = peakRSS(i.PID); err != nil {
-		return out, err
-	}
-	if err := i.Terminate(ctx); err != nil {
-		return out, err
-	}
-	qctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	done, first, last, err := s.times(qctx, w, &out)
-	if err != nil {
-		return out, err
-	}
-	if done != w.events {
-		return out, fmt.Errorf("%d of %d events are done", done, w.events)
-	}
+func (s *site) sum(i *rig.Instance, w workload, from, to mark) (out sample) {
+	out.RSSMB = s.peakRSS(i)
+	s.Must(i.Terminate(s.Ctx))
+	done, first, last := s.times(w, &out)
+	s.Expect(done == w.events, "%d of %d events are done", done, w.events)
 	var documents int
-	if err := s.pool.QueryRow(qctx, "select count(*) from search_index").Scan(&documents); err != nil {
-		return out, fmt.Errorf("entities: %w", err)
-	}
-	if err := s.place.expect(ctx, weftIndex, documents); err != nil {
-		return out, err
-	}
+	s.ask("entities", "select count(*) from search_index", nil, &documents)
+	s.expect(weftIndex, documents)
 	log, err := readLog(s.place.log, s.logged, first, last)
-	if err != nil {
-		return out, err
-	}
+	s.Must(err)
 	if w.finished == finishedDelete {
 		first, last = log.first, log.last
 	}
@@ -361,56 +302,42 @@ func (s *site) sum(ctx context.Context, i *rig.Instance, w workload, from, to ma
 	out.Claims, out.Lists = log.claims, log.lists
 	out.cost(from, to)
 	out.RoundTrips = perEvent(float64(log.roundTrips)+to.bulks, float64(w.events))
-	out.Vacuum, err = s.vacuum(ctx, w)
-	return out, err
+	out.Vacuum = s.vacuum(w)
+	return out
 }
 
 // times counts the events that are done, and returns when the first was leased and the last
 // acknowledged; of a load, the rows. Of events that were deleted there are no times.
-func (s *site) times(ctx context.Context, w workload, out *sample) (done int, first, last time.Time, err error) {
+func (s *site) times(w workload, out *sample) (done int, first, last time.Time) {
 	if w.loads {
-		err = s.pool.QueryRow(ctx, `select filled, began_at, finished_at from weft_rebuild where load`).Scan(&done, &first, &last)
-		if err != nil {
-			err = fmt.Errorf("times of the load: %w", err)
-		}
-		return done, first, last, err
+		s.ask("times of the load", `select filled, began_at, finished_at from weft_rebuild where load`, nil, &done, &first, &last)
+		return done, first, last
 	}
 	table := s.table
 	switch w.finished {
 	case finishedArchive:
 		table = historyTable
 	case finishedDelete:
-		err = s.pool.QueryRow(ctx, `select $1 - count(*) from `+outboxTable+` where event_version >= $2`, w.events, int64(firstVersion)).Scan(&done)
-		if err != nil {
-			err = fmt.Errorf("count events: %w", err)
-		}
-		return done, first, last, err
+		s.ask("count events", `select $1 - count(*) from `+outboxTable+` where event_version >= $2`, []any{w.events, int64(firstVersion)}, &done)
+		return done, first, last
 	}
-	err = s.pool.QueryRow(ctx, `
+	s.ask("times of the events", `
 select count(*), min(processing_started_at), max(processed_at),
        1000 * percentile_disc(0.5) within group (order by took), 1000 * percentile_disc(0.99) within group (order by took), 1000 * max(took)
-from (select *, extract(epoch from processed_at - processing_started_at)::float8 as took from `+table+` where status = 'done') done`).
-		Scan(&done, &first, &last, &out.P50MS, &out.P99MS, &out.MaxMS)
-	if err != nil {
-		return 0, first, last, fmt.Errorf("times of the events: %w", err)
-	}
-	return done, first, last, nil
+from (select *, extract(epoch from processed_at - processing_started_at)::float8 as took from `+table+` where status = 'done') done`, nil,
+		&done, &first, &last, &out.P50MS, &out.P99MS, &out.MaxMS)
+	return done, first, last
 }
 
 // vacuum removes what the drain has left dead, and returns what that cost PostgreSQL for
 // each event.
-func (s *site) vacuum(ctx context.Context, w workload) (float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+func (s *site) vacuum(w workload) float64 {
+	ctx, cancel := context.WithTimeout(s.Ctx, loadTimeout)
 	defer cancel()
-	before, err := s.place.serversCPU()
-	if err != nil {
-		return 0, err
-	}
-	if _, err := s.pool.Exec(ctx, "vacuum (analyze) "+s.table); err != nil {
-		return 0, fmt.Errorf("vacuum: %w", err)
-	}
-	after, err := s.place.serversCPU()
-	return 1e6 * perEvent(after.postgres-before.postgres, float64(w.events)), err
+	before := s.serversCPU()
+	_, err := s.pool.Exec(ctx, "vacuum (analyze) "+s.table)
+	s.MustDo("vacuum", err)
+	return 1e6 * perEvent(s.serversCPU().postgres-before.postgres, float64(w.events))
 }
 
 // cost is what was spent between two moments, per event between them.

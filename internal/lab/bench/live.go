@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -25,8 +24,8 @@ select gen_random_uuid(), 'block', entity_id, 'upsert', $3, now(), 'pending', 0,
 returning id, pg_current_xact_id()::text`
 
 // live writes events of existing rows at a rate until the function that it returns is called.
-func (s *site) live(ctx context.Context, w workload, rate int) (stop func() (*written, error)) {
-	ctx, cancel := context.WithCancel(ctx)
+func (s *site) live(w workload, rate int) (stop func() (*written, error)) {
+	ctx, cancel := context.WithCancel(s.Ctx)
 	out, began := &written{}, time.Now()
 	var failed error
 	var g sync.WaitGroup
@@ -42,12 +41,23 @@ func (s *site) live(ctx context.Context, w workload, rate int) (stop func() (*wr
 			}
 		}
 	})
-	return func() (*written, error) {
+	return sync.OnceValues(func() (*written, error) {
 		cancel()
 		g.Wait()
 		out.took = time.Since(began)
 		return out, failed
-	}
+	})
+}
+
+// beside calls do while events are written at a rate, and waits until they are settled.
+func (s *site) beside(leader *rig.Instance, w workload, rate int, do func()) *written {
+	live := s.live(w, rate)
+	defer func() { _, _ = live() }() // also when a step fails
+	do()
+	wrote, err := live()
+	s.Must(err)
+	s.settled(leader)
+	return wrote
 }
 
 // change makes one transaction of about n events.
@@ -70,44 +80,28 @@ func (s *site) change(ctx context.Context, w workload, n int, out *written) erro
 }
 
 // search searches for some rows every millisecond until the function that it returns is called.
-func (s *site) search(ctx context.Context) (stop func() (traffic.Searches, error)) {
-	ctx, cancel := context.WithCancel(ctx)
+func (s *site) search() (stop func() traffic.Searches) {
 	searcher := &traffic.Searcher{Elastic: s.Elastic, Index: s.Index}
-	var keys []string
-	err := s.pool.QueryRow(ctx, "select array_agg(k) from (select entity_type || ':' || entity_id as k from search_index limit $1) t", watchedCount).Scan(&keys)
-	err = errors.Join(err, s.Elastic.Do(ctx, http.MethodPost, "/"+s.Index+"/_refresh", nil, nil))
-	searcher.Watched = keys
+	s.ask("rows to search for", "select array_agg(k) from (select entity_type || ':' || entity_id as k from search_index limit $1) t", []any{watchedCount}, &searcher.Watched)
+	s.Must(s.Elastic.Do(s.Ctx, http.MethodPost, "/"+s.Index+"/_refresh", nil, nil))
+	ctx, cancel := context.WithCancel(s.Ctx)
 	var g sync.WaitGroup
-	if err == nil {
-		g.Go(func() { searcher.Run(ctx) })
-	}
-	return func() (traffic.Searches, error) {
+	g.Go(func() { searcher.Run(ctx) })
+	return sync.OnceValue(func() traffic.Searches {
 		cancel()
 		g.Wait()
-		return searcher.Found(), err
-	}
+		return searcher.Found()
+	})
 }
 
 // shareOf returns what a leader and both servers take of the machine, in per cent.
-func (s *site) shareOf(ctx context.Context, leader *rig.Instance, cores int) (float64, error) {
-	cpu := func() (float64, error) {
-		servers, err := s.place.serversCPU()
-		if err != nil {
-			return 0, err
-		}
-		weft, err := treeCPU(leader.PID)
-		return weft + servers.postgres + servers.elastic, err
+func (s *site) shareOf(leader *rig.Instance, cores int) float64 {
+	cpu := func() float64 {
+		servers := s.serversCPU()
+		return s.treeCPU(leader.PID) + servers.postgres + servers.elastic
 	}
-	if err := s.place.rest(ctx); err != nil {
-		return 0, err
-	}
-	before, err := cpu()
-	if err != nil {
-		return 0, err
-	}
-	if err := rig.Sleep(ctx, scrubWindow); err != nil {
-		return 0, err
-	}
-	after, err := cpu()
-	return 100 * (after - before) / scrubWindow.Seconds() / float64(cores), err
+	s.rest()
+	before := cpu()
+	s.Pause(scrubWindow)
+	return 100 * (cpu() - before) / scrubWindow.Seconds() / float64(cores)
 }

@@ -107,44 +107,27 @@ func (p *place) makeIndex(ctx context.Context, name string) error {
 	return sink.EnsureIndex(ctx)
 }
 
-// expect returns an error unless an index holds so many documents.
-func (p *place) expect(ctx context.Context, name string, documents int) error {
+// expect wants an index to hold so many documents.
+func (b *bench) expect(name string, documents int) {
 	var answer struct {
 		Count int `json:"count"`
 	}
-	if err := p.Elastic.Do(ctx, http.MethodPost, "/"+name+"/_refresh", nil, nil); err != nil {
-		return fmt.Errorf("refresh %s: %w", name, err)
-	}
-	if err := p.Elastic.Do(ctx, http.MethodGet, "/"+name+"/_count", nil, &answer); err != nil {
-		return fmt.Errorf("count %s: %w", name, err)
-	}
-	if answer.Count != documents {
-		return fmt.Errorf("index %s holds %d documents, want %d", name, answer.Count, documents)
-	}
-	return nil
+	b.MustDo("refresh "+name, b.place.Elastic.Do(b.Ctx, http.MethodPost, "/"+name+"/_refresh", nil, nil))
+	b.MustDo("count "+name, b.place.Elastic.Do(b.Ctx, http.MethodGet, "/"+name+"/_count", nil, &answer))
+	b.Expect(answer.Count == documents, "index %s holds %d documents, want %d", name, answer.Count, documents)
 }
 
 // rest waits until neither server has anything to do; one that never stops has waited
 // long enough after restTimeout.
-func (p *place) rest(ctx context.Context) error {
-	if _, err := p.Pool.Exec(ctx, "checkpoint"); err != nil {
-		return fmt.Errorf("checkpoint: %w", err)
-	}
+func (b *bench) rest() {
+	_, err := b.place.Pool.Exec(b.Ctx, "checkpoint")
+	b.MustDo("checkpoint", err)
 	for began := time.Now(); time.Since(began) < restTimeout; {
-		before, err := p.serversCPU()
-		if err != nil {
-			return err
-		}
-		if err := rig.Sleep(ctx, restWindow); err != nil {
-			return err
-		}
-		after, err := p.serversCPU()
-		if err != nil {
-			return err
-		}
+		before := b.serversCPU()
+		b.Pause(restWindow)
+		after := b.serversCPU()
 		if after.postgres+after.elastic-before.postgres-before.elastic < restShare*restWindow.Seconds() {
-			return nil
+			return
 		}
 	}
-	return nil
 }

@@ -102,19 +102,12 @@ where next_retry_at is null order by event_version`)
 }
 
 // loadRaw is the bare loader: the least that carrying the corpus into an index costs.
-func (p *place) loadRaw(ctx context.Context, c *corpus, progress func(share float64)) (s sample, err error) {
-	if err := p.makeIndex(ctx, rawIndex); err != nil {
-		return s, err
-	}
-	if err := p.rest(ctx); err != nil {
-		return s, err
-	}
+func (b *bench) loadRaw(c *corpus, progress func(share float64)) (s sample) {
+	b.Must(b.place.makeIndex(b.Ctx, rawIndex))
+	b.rest()
 	client := &http.Client{Timeout: rawTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: rawInFlight, DisableCompression: true}}
 	defer client.CloseIdleConnections()
-	before, err := p.mark(ctx, nil)
-	if err != nil {
-		return s, err
-	}
+	before := b.mark(nil)
 	began := time.Now()
 	var mu sync.Mutex
 	next := 0
@@ -128,31 +121,25 @@ func (p *place) loadRaw(ctx context.Context, c *corpus, progress func(share floa
 		}
 		return body
 	}
-	g, gctx := errgroup.WithContext(ctx)
+	g, gctx := errgroup.WithContext(b.Ctx)
 	for range rawInFlight {
 		g.Go(func() error {
 			for body := take(); body != nil; body = take() {
-				if err := p.postRaw(gctx, client, body); err != nil {
+				if err := b.place.postRaw(gctx, client, body); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return s, fmt.Errorf("bare loader: %w", err)
-	}
+	b.MustDo("bare loader", g.Wait())
 	took := time.Since(began)
-	after, err := p.mark(ctx, nil)
-	if err != nil {
-		return s, err
-	}
+	after := b.mark(nil)
 	s.EPS = float64(c.events) / took.Seconds()
 	s.CPU = cpu{Elasticsearch: perEvent(after.servers.elastic-before.servers.elastic, float64(c.events)) * 1e6}
-	if err := p.expect(ctx, rawIndex, c.documents); err != nil {
-		return s, fmt.Errorf("bare loader: %w", err)
-	}
-	return s, p.DeleteIndices(ctx, rawIndex)
+	b.expect(rawIndex, c.documents)
+	b.Must(b.place.DeleteIndices(b.Ctx, rawIndex))
+	return s
 }
 
 func (p *place) postRaw(ctx context.Context, client *http.Client, body []byte) error {

@@ -36,6 +36,7 @@ type Options struct {
 
 // bench is one run.
 type bench struct {
+	rig.Script
 	opts  Options
 	place *place
 	dir   string // of logs
@@ -57,7 +58,7 @@ const (
 // side is one of two that take turns.
 type side struct {
 	name    string
-	run     func(ctx context.Context, progress func(share float64)) (sample, error)
+	run     func(progress func(share float64)) sample
 	samples []sample
 }
 
@@ -94,44 +95,43 @@ func Run(ctx context.Context, opts Options) error {
 			return err
 		}
 		defer func() { err = errors.Join(err, b.place.close(ctx)) }()
-		return b.all(ctx, picked, head, base)
+		b.screen = rig.NewScreen(opts.Out, time.Minute)
+		defer b.screen.Refresh("")
+		var results []*Result
+		if err := b.Play(ctx, func() { results = b.all(picked, head, base) }); err != nil {
+			return err
+		}
+		b.screen.Refresh("")
+		writeTable(opts.Out, results)
+		return tooSlow(results, opts.Least)
 	})
 	return errors.Join(err, os.RemoveAll(builds))
 }
 
-func (b *bench) all(ctx context.Context, picked []scenario, head, base string) error {
-	b.screen = rig.NewScreen(b.opts.Out, time.Minute)
-	defer b.screen.Refresh("")
+func (b *bench) all(picked []scenario, head, base string) (results []*Result) {
 	b.steps = 2 + 2*b.opts.Rounds*len(picked)
-	if err := b.warm(ctx, head, picked[0].load.scaled(b.opts.Events).events); err != nil {
-		return fmt.Errorf("warm-up: %w", err)
-	}
-	var results []*Result
+	b.Part("warm-up", 0, func() { b.warm(head, picked[0].load.scaled(b.opts.Events).events) })
 	for _, s := range picked {
-		result := &Result{Scenario: s.name, Rounds: b.opts.Rounds}
-		var err error
-		switch s.kind {
-		case writers:
-			result.Triggers, err = b.triggers(ctx)
-		case upkeep:
-			result.Upkeep, err = b.measureUpkeep(ctx, s, head)
-		default:
-			var sides []*side
-			if sides, err = b.measure(ctx, s, head, base); err == nil {
-				result = newResult(s, s.load.scaled(b.opts.Events), sides)
-			}
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
-		}
-		results = append(results, result)
-		if err := b.write(results); err != nil {
-			return err
-		}
+		b.Part(s.name, 0, func() { results = append(results, b.measure(s, head, base)) })
+		b.Must(b.write(results))
 	}
-	b.screen.Refresh("")
-	writeTable(b.opts.Out, results)
-	return tooSlow(results, b.opts.Least)
+	return results
+}
+
+// measure runs all rounds of a scenario.
+func (b *bench) measure(s scenario, head, base string) *Result {
+	result := &Result{Scenario: s.name, Rounds: b.opts.Rounds}
+	switch s.kind {
+	case writers:
+		result.Triggers = b.triggers()
+	case upkeep:
+		result.Upkeep = b.measureUpkeep(s, head)
+	default:
+		sides := b.sides(s, head, base)
+		b.takeTurns(s, sides)
+		result = newResult(s, s.load.scaled(b.opts.Events), sides)
+	}
+	return result
 }
 
 // step begins the next step and returns what tells its share, 0 to 1.
@@ -161,7 +161,7 @@ func (b *bench) binaries(ctx context.Context, dir string) (head, base string, er
 	case b.opts.Compare != "":
 		base, err = filepath.Abs(b.opts.Compare)
 	case b.opts.Against != "":
-		base, err = buildRevision(ctx, dir, b.opts.Against)
+		base, err = rig.BuildRevision(ctx, dir, b.opts.Against)
 	}
 	if err != nil {
 		return "", "", err
@@ -174,102 +174,71 @@ func (b *bench) binaries(ctx context.Context, dir string) (head, base string, er
 }
 
 // warm brings what compiles and caches as it goes to where it stays.
-func (b *bench) warm(ctx context.Context, binary string, events int) error {
+func (b *bench) warm(binary string, events int) {
 	w := scenarios()[0].load.scaled(min(events, warmEvents))
-	raw, err := b.rawSide(ctx, binary, w)
-	if err != nil {
-		return err
+	for _, s := range []*side{b.rawSide(binary, w), b.weftSide("weft", binary, w)} {
+		s.run(b.step("warming up: " + s.name))
 	}
-	for _, s := range []*side{raw, b.weftSide("weft", binary, w)} {
-		if _, err := s.run(ctx, b.step("warming up: "+s.name)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (b *bench) weftSide(name, binary string, w workload) *side {
-	return &side{name: name, run: func(ctx context.Context, progress func(float64)) (sample, error) {
-		return b.drain(ctx, binary, w, progress)
-	}}
+	return &side{name: name, run: func(progress func(float64)) sample { return b.drain(binary, w, progress) }}
 }
 
-func (b *bench) rawSide(ctx context.Context, binary string, w workload) (_ *side, err error) {
+func (b *bench) rawSide(binary string, w workload) *side {
 	w.declared, w.loads = false, false // the documents are the same
-	s, err := b.newSite(ctx, binary, w)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, s.close(ctx)) }()
-	if err := w.fill(ctx, s.pool); err != nil {
-		return nil, err
-	}
-	c, err := render(ctx, s.pool)
-	return &side{name: sideRaw, run: func(ctx context.Context, progress func(float64)) (sample, error) {
-		return b.place.loadRaw(ctx, c, progress)
-	}}, err
+	var c *corpus
+	b.onSite(binary, w, func(s *site) {
+		s.Must(w.fill(s.Ctx, s.pool))
+		var err error
+		c, err = render(s.Ctx, s.pool)
+		s.Must(err)
+	})
+	return &side{name: sideRaw, run: func(progress func(float64)) sample { return b.loadRaw(c, progress) }}
 }
 
 // sides returns the one that the scenario is about and, unless there is none, the one
 // that it is compared with.
-func (b *bench) sides(ctx context.Context, s scenario, head, base string) ([]*side, error) {
+func (b *bench) sides(s scenario, head, base string) []*side {
 	w := s.load.scaled(b.opts.Events)
 	of := func(name, binary string, w workload) *side {
 		if s.kind != trickle {
 			return b.weftSide(name, binary, w)
 		}
-		return &side{name: name, run: func(ctx context.Context, progress func(float64)) (sample, error) {
-			return b.trickle(ctx, binary, w, progress)
-		}}
+		return &side{name: name, run: func(progress func(float64)) sample { return b.trickle(binary, w, progress) }}
 	}
-	out := []*side{of("weft", head, w)}
-	switch {
+	other := w
+	switch out := []*side{of("weft", head, w)}; {
 	case base != "":
-		return append(out, of(sideBase, base, w)), nil
+		return append(out, of(sideBase, base, w))
 	case s.kind == againstRaw:
-		raw, err := b.rawSide(ctx, head, w)
-		return append(out, raw), err
+		return append(out, b.rawSide(head, w))
 	case s.kind == againstOwn:
-		own := w
-		own.adopted = false
-		return append(out, of(sideOwn, head, own)), nil
+		other.adopted = false
+		return append(out, of(sideOwn, head, other))
 	case s.kind == againstUntraced:
-		quiet := w
-		quiet.traced = false
-		return append(out, of(sideUntraced, head, quiet)), nil
+		other.traced = false
+		return append(out, of(sideUntraced, head, other))
 	case s.kind == againstOne:
-		one := w
-		one.shards = 0
-		return append(out, of(sideOne, head, one)), nil
+		other.shards = 0
+		return append(out, of(sideOne, head, other))
 	case s.kind == claims:
-		return append(out, of(sideReference, head, w.reference())), nil
+		return append(out, of(sideReference, head, w.reference()))
 	default:
-		return out, nil
+		return out
 	}
-}
-
-// measure runs all rounds of a scenario.
-func (b *bench) measure(ctx context.Context, s scenario, head, base string) ([]*side, error) {
-	sides, err := b.sides(ctx, s, head, base)
-	if err != nil {
-		return nil, err
-	}
-	return sides, b.takeTurns(ctx, s, sides)
 }
 
 // takeTurns lets another side begin in each round.
-func (b *bench) takeTurns(ctx context.Context, s scenario, sides []*side) error {
+func (b *bench) takeTurns(s scenario, sides []*side) {
 	for round := range b.opts.Rounds {
 		for turn := range sides {
 			side := sides[(turn+round+1)%len(sides)]
 			what := fmt.Sprintf("%s %d/%d %s", s.name, round+1, b.opts.Rounds, side.name)
-			got, err := side.run(ctx, b.step(what))
-			if err != nil {
-				return fmt.Errorf("round %d, %s: %w", round+1, side.name, err)
-			}
+			var got sample
+			b.Part(fmt.Sprintf("round %d, %s", round+1, side.name), 0, func() { got = side.run(b.step(what)) })
 			side.samples = append(side.samples, got)
 			b.screen.Line("%-26s %s", what, got.brief(s.kind))
 		}
 	}
-	return nil
 }

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -99,17 +98,15 @@ func TestSidesTakeTurns(t *testing.T) {
 	var turns []string
 	var sides []*side
 	for _, name := range []string{"weft", sideRaw} {
-		sides = append(sides, &side{name: name, run: func(_ context.Context, progress func(float64)) (sample, error) {
+		sides = append(sides, &side{name: name, run: func(progress func(float64)) sample {
 			turns = append(turns, name)
 			progress(1)
-			return sample{EPS: float64(len(turns))}, nil
+			return sample{EPS: float64(len(turns))}
 		}})
 	}
 	var out strings.Builder
 	b := &bench{opts: Options{Rounds: 3}, screen: rig.NewScreen(&out, time.Hour), steps: 6}
-	if err := b.takeTurns(t.Context(), scenarioNamed(t, "distinct"), sides); err != nil {
-		t.Fatal(err)
-	}
+	b.takeTurns(scenarioNamed(t, "distinct"), sides)
 	if want := []string{sideRaw, "weft", "weft", sideRaw, sideRaw, "weft"}; !slices.Equal(turns, want) {
 		t.Errorf("turns: got %v, want %v", turns, want)
 	}
@@ -123,7 +120,7 @@ func TestSidesTakeTurns(t *testing.T) {
 
 func TestBuildRevisionNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	_, err := buildRevision(t.Context(), t.TempDir(), "no-such-revision")
+	_, err := rig.BuildRevision(t.Context(), t.TempDir(), "no-such-revision")
 	if err == nil || !strings.Contains(err.Error(), "git rev-parse --verify") || !strings.Contains(err.Error(), "no-such-revision") {
 		t.Errorf("got %v, want the command that failed", err)
 	}

@@ -20,8 +20,8 @@ func (s *site) shardSettings(n int) []string {
 }
 
 // dropShards removes the schemas of shards, which are not in that of the site.
-func (s *site) dropShards(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), queryTimeout)
+func (s *site) dropShards() error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Ctx), queryTimeout)
 	defer cancel()
 	var errs []error
 	for _, schema := range s.shards {

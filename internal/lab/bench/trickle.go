@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
@@ -24,99 +23,51 @@ const (
 
 // trickle writes single events at a steady rate, without waiting for weft, and then measures
 // a leader and a standby that have nothing to do.
-func (b *bench) trickle(ctx context.Context, binary string, w workload, progress func(share float64)) (out sample, err error) {
-	s, err := b.newSite(ctx, binary, w)
-	if err != nil {
-		return out, err
-	}
-	defer func() { err = errors.Join(err, s.close(ctx)) }()
-	if w.before > 0 {
-		earlier := workload{events: w.before, entities: w.before, text: w.text}
-		if err := earlier.fill(ctx, s.pool); err != nil {
-			return out, err
+func (b *bench) trickle(binary string, w workload, progress func(share float64)) (out sample) {
+	b.onSite(binary, w, func(s *site) {
+		if w.before > 0 {
+			earlier := workload{events: w.before, entities: w.before, text: w.text}
+			s.Must(earlier.fill(s.Ctx, s.pool))
 		}
-	}
-	if w.snapshot {
-		release, err := s.holdSnapshot(ctx)
-		if err != nil {
-			return out, err
+		if w.snapshot {
+			defer s.holdSnapshot()()
 		}
-		defer release()
-	}
-	leader, err := s.start(ctx, "leader")
-	if err != nil {
-		return out, err
-	}
-	if err := leader.Ready(ctx); err != nil {
-		return out, err
-	}
-	if err := s.settled(ctx, leader); err != nil {
-		return out, err
-	}
-	standby, err := s.fleet.Start(ctx, "standby")
-	if err != nil {
-		return out, err
-	}
-	if err := standby.Ready(ctx); err != nil {
-		return out, err
-	}
-	from, err := s.place.mark(ctx, leader)
-	if err != nil {
-		return out, err
-	}
-	wrote, err := s.write(ctx, w, func(share float64) { progress(share / 2) })
-	if err != nil {
-		return out, err
-	}
-	if err := s.settled(ctx, leader); err != nil {
-		return out, err
-	}
-	to, err := s.place.mark(ctx, leader)
-	if err != nil {
-		return out, err
-	}
-	out.cost(from, to)
-	latencies, err := s.latencies(ctx, wrote)
-	if err != nil {
-		return out, err
-	}
-	out.P50MS, out.P99MS, out.MaxMS = latencies.Percentile(50), latencies.Percentile(99), latencies.Max()
-	out.EPS = float64(w.events) / wrote.took.Seconds()
-	idle := min(idleTime, time.Duration(w.events)*time.Second/trickleRate)
-	if err := rig.Sleep(ctx, min(quietTime, idle)); err != nil {
-		return out, err
-	}
-	shares, err := idleShare(ctx, []*rig.Instance{leader, standby}, idle, func(share float64) { progress((1 + share) / 2) })
-	if err != nil {
-		return out, err
-	}
-	out.IdleLeader, out.IdleStandby = shares[0], shares[1]
-	if out.RSSMB, err = peakRSS(leader.PID); err != nil {
-		return out, err
-	}
-	return out, errors.Join(standby.Terminate(ctx), s.sumTrickle(ctx, leader, w, to.bulks-from.bulks, &out))
+		leader := s.start("leader")
+		s.Must(leader.Ready(s.Ctx))
+		s.settled(leader)
+		standby, err := s.fleet.Start(s.Ctx, "standby")
+		s.Must(err)
+		s.Must(standby.Ready(s.Ctx))
+		from := s.mark(leader)
+		wrote := s.write(w, func(share float64) { progress(share / 2) })
+		s.settled(leader)
+		to := s.mark(leader)
+		out.cost(from, to)
+		latencies := s.latencies(wrote)
+		out.P50MS, out.P99MS, out.MaxMS = latencies.Percentile(50), latencies.Percentile(99), latencies.Max()
+		out.EPS = float64(w.events) / wrote.took.Seconds()
+		idle := min(idleTime, time.Duration(w.events)*time.Second/trickleRate)
+		s.Pause(min(quietTime, idle))
+		shares := s.idleShare([]*rig.Instance{leader, standby}, idle, func(share float64) { progress((1 + share) / 2) })
+		out.IdleLeader, out.IdleStandby = shares[0], shares[1]
+		out.RSSMB = s.peakRSS(leader)
+		s.Must(standby.Terminate(s.Ctx))
+		s.sumTrickle(leader, w, to.bulks-from.bulks, &out)
+	})
+	return out
 }
 
 // sumTrickle ends the worker and reads what it logged.
-func (s *site) sumTrickle(ctx context.Context, leader *rig.Instance, w workload, bulks float64, out *sample) error {
-	if err := leader.Terminate(ctx); err != nil {
-		return err
-	}
-	qctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
+func (s *site) sumTrickle(leader *rig.Instance, w workload, bulks float64, out *sample) {
+	s.Must(leader.Terminate(s.Ctx))
 	var first, last time.Time
-	err := s.pool.QueryRow(qctx, `select min(processing_started_at), max(processed_at) from `+outboxTable+` where event_version >= $1`,
-		w.trickleVersion(0)).Scan(&first, &last)
-	if err != nil {
-		return fmt.Errorf("times of the events: %w", err)
-	}
+	s.ask("times of the events", `select min(processing_started_at), max(processed_at) from `+outboxTable+` where event_version >= $1`,
+		[]any{w.trickleVersion(0)}, &first, &last)
 	log, err := readLog(s.place.log, s.logged, first, last)
-	if err != nil {
-		return err
-	}
+	s.Must(err)
 	out.Claims, out.Lists = log.claims, log.lists
 	out.RoundTrips = perEvent(float64(log.roundTrips)+bulks, float64(w.events))
-	return s.place.expect(ctx, weftIndex, w.before+w.events)
+	s.expect(weftIndex, w.before+w.events)
 }
 
 // written are events with the transactions that committed them.
@@ -140,46 +91,38 @@ func (w workload) trickleVersion(i int) int64 { return firstVersion + int64(w.be
 
 // write commits w.events events at a steady rate, an open loop: a late one does not make the
 // next ones late.
-func (s *site) write(ctx context.Context, w workload, progress func(share float64)) (*written, error) {
+func (s *site) write(w workload, progress func(share float64)) *written {
 	text := make([]byte, 0, w.text+10)
 	for i := 0; len(text) < w.text; i++ {
 		text = fmt.Appendf(text, "word%d ", i*104729%5000)
 	}
 	// The time to connect is nobody's latency.
-	conns := make([]*pgxpool.Conn, trickleWriters)
-	for i := range conns {
-		var err error
-		if conns[i], err = s.pool.Acquire(ctx); err != nil {
-			return nil, fmt.Errorf("connect: %w", err)
-		}
-		defer conns[i].Release()
-	}
 	free := make(chan *pgxpool.Conn, trickleWriters)
-	for _, c := range conns {
-		free <- c
+	for range trickleWriters {
+		conn, err := s.pool.Acquire(s.Ctx)
+		s.MustDo("connect", err)
+		defer conn.Release()
+		free <- conn
 	}
 	out := &written{ids: make([][16]byte, w.events), transactions: make([]string, w.events)}
 	began := time.Now()
-	err := traffic.Loop{Ops: w.events, Rate: trickleRate, Concurrency: trickleWriters}.Run(ctx, func(ctx context.Context, i int, _ time.Time) error {
+	err := traffic.Loop{Ops: w.events, Rate: trickleRate, Concurrency: trickleWriters}.Run(s.Ctx, func(ctx context.Context, i int, _ time.Time) error {
 		conn := <-free
 		defer func() { free <- conn }()
 		ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 		defer cancel()
 		progress(float64(i) / float64(w.events))
 		out.ids[i] = uuid.New()
-		err := conn.QueryRow(ctx, writeOne, out.ids[i], [16]byte(uuid.New()), w.trickleVersion(i), string(text)).Scan(&out.transactions[i])
-		if err != nil {
-			return fmt.Errorf("write an event: %w", err)
-		}
-		return nil
+		return conn.QueryRow(ctx, writeOne, out.ids[i], [16]byte(uuid.New()), w.trickleVersion(i), string(text)).Scan(&out.transactions[i])
 	})
 	out.took = time.Since(began)
-	return out, errors.Join(err, ctx.Err())
+	s.MustDo("write events", errors.Join(err, s.Ctx.Err()))
+	return out
 }
 
 // settled waits until weft has settled all events.
-func (s *site) settled(ctx context.Context, i *rig.Instance) error {
-	return rig.Await(ctx, drainTimeout, poll, "end of the events", func(ctx context.Context) error {
+func (s *site) settled(i *rig.Instance) {
+	s.Must(rig.Await(s.Ctx, drainTimeout, poll, "end of the events", func(ctx context.Context) error {
 		done, err := s.drained(ctx, workload{})
 		switch {
 		case err != nil:
@@ -191,27 +134,16 @@ func (s *site) settled(ctx context.Context, i *rig.Instance) error {
 		default:
 			return errors.New("some are on their way")
 		}
-	})
+	}))
 }
 
 // latencies are from the commit of each event to that of its settle: xmin is the
 // transaction that wrote the row's last version.
-func (s *site) latencies(ctx context.Context, wrote *written) (verdict.Distribution, error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	rows, err := s.pool.Query(ctx, `
-select 1000 * extract(epoch from pg_xact_commit_timestamp(o.xmin) - pg_xact_commit_timestamp(t.x::text::xid))::float8
+func (s *site) latencies(wrote *written) (all verdict.Distribution) {
+	s.ask("latencies", `
+select coalesce(array_agg(1000 * extract(epoch from pg_xact_commit_timestamp(o.xmin) - pg_xact_commit_timestamp(t.x::text::xid))::float8), '{}')
 from unnest($1::uuid[], $2::text[]) as t(id, x) join `+outboxTable+` o on o.id = t.id
-where o.status = 'done'`, wrote.ids, wrote.transactions)
-	if err != nil {
-		return nil, fmt.Errorf("latencies: %w", err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowTo[float64])
-	if err == nil && len(all) != len(wrote.ids) {
-		err = fmt.Errorf("%d of %d events are done", len(all), len(wrote.ids))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("latencies: %w", err)
-	}
-	return all, nil
+where o.status = 'done'`, []any{wrote.ids, wrote.transactions}, &all)
+	s.Expect(len(all) == len(wrote.ids), "latencies: %d of %d events are done", len(all), len(wrote.ids))
+	return all
 }

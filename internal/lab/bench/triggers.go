@@ -2,15 +2,14 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
+	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
@@ -43,26 +42,17 @@ type TriggerCost struct {
 type cost struct{ us, wal float64 }
 
 // triggers measures updates of a table and of its children, with and without an outbox.
-func (b *bench) triggers(ctx context.Context) (out []TriggerCost, err error) {
-	var corners []*rig.Place
-	defer func() {
-		for _, c := range corners {
-			err = errors.Join(err, c.Close(ctx))
-		}
-	}()
+func (b *bench) triggers() (out []TriggerCost) {
 	var conns []*pgx.Conn
 	for _, watched := range []bool{false, true} {
-		b.place.schemas++
-		corner, err := b.place.Corner(ctx, fmt.Sprintf("bench_%d", b.place.schemas), weftIndex, group, 1)
-		if err != nil {
-			return nil, err
-		}
-		corners = append(corners, corner)
-		conn, err := b.triggerSchema(ctx, corner, watched)
-		if err != nil {
-			return nil, err
-		}
-		defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+		corner := b.corner()
+		defer func() { b.Must(corner.Close(b.Ctx)) }()
+		url, err := quiet(corner.DatabaseURL)
+		b.Must(err)
+		conn, err := pgx.Connect(b.Ctx, url)
+		b.Must(err)
+		defer func() { _ = conn.Close(context.WithoutCancel(b.Ctx)) }()
+		b.makeTriggers(conn, url, watched)
 		conns = append(conns, conn)
 	}
 	for _, table := range []string{"parent", "child"} {
@@ -71,10 +61,8 @@ func (b *bench) triggers(ctx context.Context) (out []TriggerCost, err error) {
 			for round := range b.opts.Rounds {
 				for turn := range conns {
 					side := (turn + round) % len(conns)
-					c, err := update(ctx, conns[side], table, rows)
-					if err != nil {
-						return nil, fmt.Errorf("update of %d rows of %s: %w", rows, table, err)
-					}
+					c, err := update(b.Ctx, conns[side], table, rows)
+					b.MustDo(fmt.Sprintf("update of %d rows of %s", rows, table), err)
 					sides[side] = append(sides[side], c)
 				}
 			}
@@ -83,35 +71,26 @@ func (b *bench) triggers(ctx context.Context) (out []TriggerCost, err error) {
 			b.screen.Line("%-26s %.1f µs and %.0f B a row, %.1f and %.0f without", fmt.Sprintf("%s, %d rows", table, rows), with.us, with.wal, plain.us, plain.wal)
 		}
 	}
-	return out, nil
+	return out
 }
 
-// triggerSchema makes the tables, and their outbox when they are watched.
-func (b *bench) triggerSchema(ctx context.Context, corner *rig.Place, watched bool) (*pgx.Conn, error) {
-	url, err := quiet(corner.DatabaseURL)
-	if err != nil {
-		return nil, err
+// makeTriggers makes the tables, and their outbox when they are watched.
+func (b *bench) makeTriggers(conn *pgx.Conn, url string, watched bool) {
+	exec := func(sql string) {
+		_, err := conn.Exec(b.Ctx, sql)
+		b.MustDo("tables", err)
 	}
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return nil, err
-	}
-	for s := range strings.SplitSeq(fmt.Sprintf(triggerTables, triggerParents), ";") {
-		if _, err := conn.Exec(ctx, s); err != nil {
-			return conn, fmt.Errorf("tables: %w", err)
-		}
+	for sql := range strings.SplitSeq(fmt.Sprintf(triggerTables, triggerParents), ";") {
+		exec(sql)
 	}
 	if !watched {
-		return conn, nil
+		return
 	}
-	if _, err := migrations.Up(ctx, url); err != nil {
-		return conn, err
-	}
-	_, err = migrations.CreateOutbox(ctx, url, migrations.OutboxSpec{Table: "parent", Children: []migrations.Child{{Table: "child", Columns: []string{"parent_id"}}}}, true)
-	if err == nil {
-		_, err = conn.Exec(ctx, "update parent set n = 1") // each has a version from now on
-	}
-	return conn, err
+	_, err := migrations.Up(b.Ctx, url)
+	b.Must(err)
+	_, err = migrations.CreateOutbox(b.Ctx, url, migrations.OutboxSpec{Table: "parent", Children: []migrations.Child{{Table: "child", Columns: []string{"parent_id"}}}}, true)
+	b.Must(err)
+	exec("update parent set n = 1") // each has a version from now on
 }
 
 // update changes rows, as many in each statement, and returns what one of them took.
@@ -140,8 +119,8 @@ func update(ctx context.Context, conn *pgx.Conn, table string, rows int) (c cost
 	return cost{us: float64(took.Microseconds()) / n, wal: (after - before) / n}, err
 }
 
-func walPosition(ctx context.Context, conn *pgx.Conn) (at float64, err error) {
-	err = conn.QueryRow(ctx, "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8").Scan(&at)
+func walPosition(ctx context.Context, db postgres.Querier) (at float64, err error) {
+	err = db.QueryRow(ctx, "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8").Scan(&at)
 	return at, err
 }
 

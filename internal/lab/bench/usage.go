@@ -18,12 +18,20 @@ const tick = 0.01 // seconds
 // serversCPU is CPU time in seconds.
 type serversCPU struct{ postgres, elastic float64 }
 
-func (p *place) serversCPU() (c serversCPU, err error) {
-	if c.postgres, err = treeCPU(p.Servers.PID(stack.Postgres)); err != nil {
-		return c, err
-	}
-	c.elastic, err = treeCPU(p.Servers.PID(stack.Elastic))
-	return c, err
+func (b *bench) serversCPU() serversCPU {
+	return serversCPU{b.treeCPU(b.place.Servers.PID(stack.Postgres)), b.treeCPU(b.place.Servers.PID(stack.Elastic))}
+}
+
+func (b *bench) treeCPU(root int) float64 {
+	seconds, err := treeCPU(root)
+	b.Must(err)
+	return seconds
+}
+
+func (b *bench) peakRSS(i *rig.Instance) float64 {
+	mb, err := peakRSS(i.PID)
+	b.Must(err)
+	return mb
 }
 
 // treeCPU adds up the CPU seconds of a process and its descendants, the ended ones too.
@@ -77,57 +85,42 @@ type mark struct {
 }
 
 // mark takes the metrics in the middle: what they say of events fits the rest.
-func (p *place) mark(ctx context.Context, i *rig.Instance) (m mark, err error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+func (b *bench) mark(i *rig.Instance) (m mark) {
+	ctx, cancel := context.WithTimeout(b.Ctx, queryTimeout)
 	defer cancel()
-	if err = p.Pool.QueryRow(ctx, "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8").Scan(&m.wal); err != nil {
-		return m, fmt.Errorf("position of the WAL: %w", err)
-	}
+	var err error
+	m.wal, err = walPosition(ctx, b.place.Pool)
+	b.MustDo("position of the WAL", err)
 	if i != nil {
-		text, err := i.Get(ctx, "/metrics")
-		if err != nil {
-			return m, fmt.Errorf("metrics of %s: %w", i.Name, err)
-		}
-		families, err := verdict.Parse(text)
-		if err != nil {
-			return m, fmt.Errorf("metrics of %s: %w", i.Name, err)
-		}
+		families, err := verdict.Scrape(ctx, i)
+		b.Must(err)
 		metrics := families.Samples()
 		m.weft, m.mallocs = metrics.Sum("process_cpu_seconds_total"), metrics.Sum("go_memstats_mallocs_total")
 		m.events, m.bulks = metrics.Sum("outbox_processed_total")+metrics.Sum("projection_rebuild_rows_total"), metrics.Sum("outbox_es_bulk_requests_total")
 		m.retries = metrics.Sum("outbox_retry_scheduled_total")
 	}
-	m.servers, err = p.serversCPU()
-	return m, err
+	m.servers = b.serversCPU()
+	return m
 }
 
 // idleShare returns how much of a core each instance takes during d, in per cent.
-func idleShare(ctx context.Context, instances []*rig.Instance, d time.Duration, progress func(share float64)) ([]float64, error) {
-	read := func() (cpu []float64, err error) {
+func (b *bench) idleShare(instances []*rig.Instance, d time.Duration, progress func(share float64)) []float64 {
+	read := func() (cpu []float64) {
 		for _, i := range instances {
-			seconds, err := treeCPU(i.PID)
-			if err != nil {
-				return nil, err
-			}
-			cpu = append(cpu, seconds)
+			cpu = append(cpu, b.treeCPU(i.PID))
 		}
-		return cpu, nil
+		return cpu
 	}
-	before, err := read()
-	if err != nil {
-		return nil, err
-	}
+	before := read()
 	began := time.Now()
 	for time.Since(began) < d {
 		progress(float64(time.Since(began)) / float64(d))
-		if err := rig.Sleep(ctx, min(time.Second, d-time.Since(began))); err != nil {
-			return nil, err
-		}
+		b.Pause(min(time.Second, d-time.Since(began)))
 	}
 	took := time.Since(began).Seconds()
-	shares, err := read()
+	shares := read()
 	for i := range shares {
 		shares[i] = 100 * (shares[i] - before[i]) / took
 	}
-	return shares, err
+	return shares
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"time"
@@ -12,15 +11,6 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 )
-
-// buildRevision builds the revision $1 of the repository around it in the directory $2, as
-// the file $3.
-const buildRevision = `set -e
-commit=$(git rev-parse --verify --quiet "$1^{commit}") || { echo "$1 is neither a file nor a revision"; exit 1; }
-git clone --quiet --shared --no-checkout "$(git rev-parse --show-toplevel)" "$2"
-cd "$2"
-git checkout --quiet --detach "$commit"
-CGO_ENABLED=0 go build -o "$3" ./cmd/weft`
 
 // otherBuild returns the binary of another build, nothing for nothing.
 func otherBuild(ctx context.Context, what, dir string) (binary string, err error) {
@@ -30,10 +20,8 @@ func otherBuild(ctx context.Context, what, dir string) (binary string, err error
 	if info, err := os.Stat(what); err == nil && !info.IsDir() {
 		return filepath.Abs(what)
 	}
-	binary = filepath.Join(dir, "weft-other")
-	out, err := exec.CommandContext(ctx, "sh", "-c", buildRevision, "sh", what, filepath.Join(dir, "other"), binary).CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("build of %s: %w\n%s", what, err, out)
+	if binary, err = rig.BuildRevision(ctx, dir, what); err != nil {
+		return "", fmt.Errorf("%s is neither a file nor a revision that can be built: %w", what, err)
 	}
 	return binary, nil
 }

@@ -61,7 +61,7 @@ func (r *run) newLedger() *ledger {
 		waited:    counter("weftlab_claim_wait_seconds_total", "Time that the drill's own claimers have waited for their claims."),
 	}
 	for _, c := range []prometheus.Collector{l.claims, l.processed, l.waited} {
-		r.must(l.registry.Register(c))
+		r.Must(l.registry.Register(c))
 	}
 	r.keepLedger(l, r.before, r.after)
 	return l
@@ -96,7 +96,7 @@ const claimersFile = "weft-claimers.jsonl"
 // keepLedger writes log and metrics of the claimers as those of an instance.
 func (r *run) keepLedger(l *ledger, into ...map[string]verdict.Families) {
 	families, err := l.registry.Gather()
-	r.mustDo("metrics of the claimers", err)
+	r.MustDo("metrics of the claimers", err)
 	r.mu.Lock()
 	for _, scrapes := range into {
 		scrapes["claimers"] = families
@@ -104,7 +104,7 @@ func (r *run) keepLedger(l *ledger, into ...map[string]verdict.Families) {
 	r.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r.must(verdict.WriteLines(r.dir, verdict.LogDir+"/"+claimersFile, l.entries))
+	r.Must(verdict.WriteLines(r.dir, verdict.LogDir+"/"+claimersFile, l.entries))
 }
 
 // both runs two claimers until each has found nothing more to claim, and the sampler beside
@@ -113,12 +113,12 @@ func (r *run) both(phase string, book *ledger, step func(context.Context, *claim
 	var claimers []*claimer
 	for _, name := range []string{"w1", "w2"} {
 		conn := r.connect(rig.AppName + "/" + name)
-		defer func() { _ = conn.Close(context.WithoutCancel(r.ctx)) }()
+		defer func() { _ = conn.Close(context.WithoutCancel(r.Ctx)) }()
 		claimers = append(claimers, &claimer{r: r, name: name, phase: phase, conn: conn, book: book})
 	}
 	looker := r.connect(rig.AppName)
-	defer func() { _ = looker.Close(context.WithoutCancel(r.ctx)) }()
-	g, ctx := errgroup.WithContext(r.ctx)
+	defer func() { _ = looker.Close(context.WithoutCancel(r.Ctx)) }()
+	g, ctx := errgroup.WithContext(r.Ctx)
 	var working sync.WaitGroup
 	sampling, stop := context.WithCancel(ctx)
 	defer stop()
@@ -149,17 +149,17 @@ func (r *run) both(phase string, book *ledger, step func(context.Context, *claim
 	}
 	working.Wait()
 	stop()
-	r.must(g.Wait())
+	r.Must(g.Wait())
 }
 
 const samplePeriod = 3 * time.Millisecond
 
 func (r *run) connect(name string) *pgx.Conn {
 	config, err := pgx.ParseConfig(r.DatabaseURL)
-	r.mustDo("database URL", err)
+	r.MustDo("database URL", err)
 	config.RuntimeParams["application_name"] = name
-	conn, err := pgx.ConnectConfig(r.ctx, config)
-	r.mustDo("connect", err)
+	conn, err := pgx.ConnectConfig(r.Ctx, config)
+	r.MustDo("connect", err)
 	return conn
 }
 

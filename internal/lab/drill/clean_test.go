@@ -110,7 +110,7 @@ func TestAnotherEnvironmentIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &run{corner: c}
-	if err := r.play(t.Context(), func() {
+	if err := r.Play(t.Context(), func() {
 		r.inject("a fault", func(context.Context) error { t.Error("the fault was injected"); return nil }, nil)
 		t.Error("the script went on")
 	}); !errors.Is(err, rig.ErrEnvironment) {

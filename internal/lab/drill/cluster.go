@@ -42,17 +42,17 @@ func onCluster(s Scenario, pause time.Duration, fault func(*run), more func(*jud
 	s.Minutes, s.Slow, s.Owned, s.nodes, s.bound = true, true, true, clusterNodes, 15*time.Minute
 	s.run = func(r *run) {
 		f := &failure{}
-		r.must(r.injection(faults.NodeSIGKILL, nil).AwaitGreen(r.ctx))
+		r.Must(r.injection(faults.NodeSIGKILL, nil).AwaitGreen(r.Ctx))
 		stop := r.watchCluster()
 		r.underLoad(r.count("rate", 1, 5000), f, func() {
 			r.meet(f)
 			fault(r)
 			f.Fault.Until = time.Now()
-			r.must(r.Settles(r.ctx, f.Fault.Epoch))
+			r.Must(r.Settles(r.Ctx, f.Fault.Epoch))
 		})
 		r.drained()
 		r.noteFirst(f.Fault.At)
-		r.must(r.keepCompact("failure", f))
+		r.Must(r.keepCompact("failure", f))
 		r.probe("cluster", stop())
 	}
 	s.verify = func(j *judge) {
@@ -70,7 +70,7 @@ func onCluster(s Scenario, pause time.Duration, fault func(*run), more func(*jud
 
 // watchCluster notes when the cluster gains or loses a node or a master.
 func (r *run) watchCluster() (stop func() []sighting) {
-	ctx, cancel := context.WithCancel(r.ctx)
+	ctx, cancel := context.WithCancel(r.Ctx)
 	var wait sync.WaitGroup
 	var seen []sighting
 	wait.Go(func() {
@@ -107,8 +107,8 @@ func (r *run) breakNode(what, fault string, node int, hold func()) {
 
 // node returns the number of a node that is the elected master, or is not.
 func (r *run) node(master bool) int {
-	c, err := r.Cluster(r.ctx)
-	r.must(err)
+	c, err := r.Cluster(r.Ctx)
+	r.Must(err)
 	for n, node := range r.Servers.ElasticNodes() {
 		if (node.NodeName() == c.Master) == master {
 			return n
@@ -119,15 +119,15 @@ func (r *run) node(master bool) int {
 
 // missed waits until the cluster misses a node, and until weft works on for a while.
 func (r *run) missed() {
-	r.must(rig.Await(r.ctx, noticedBound, clusterPeriod, "cluster with a node less", func(ctx context.Context) error {
+	r.Must(rig.Await(r.Ctx, noticedBound, clusterPeriod, "cluster with a node less", func(ctx context.Context) error {
 		c, err := r.Cluster(ctx)
 		if err == nil && (len(c.Nodes) == clusterNodes || c.Master == "") {
 			err = fmt.Errorf("it has %v", c.Nodes)
 		}
 		return err
 	}))
-	r.must(r.Settles(r.ctx, 0))
-	r.pause(missingHold)
+	r.Must(r.Settles(r.Ctx, 0))
+	r.Pause(missingHold)
 }
 
 // sightings are those of the probe.
@@ -280,8 +280,8 @@ func elasticDiskWatermark() Scenario {
 }
 
 func (r *run) copies() []rig.Copy {
-	copies, err := r.Copies(r.ctx, r.Index+"-v1")
-	r.must(err)
+	copies, err := r.Copies(r.Ctx, r.Index+"-v1")
+	r.Must(err)
 	return copies
 }
 
@@ -294,7 +294,7 @@ type refusal struct {
 // refusal waits until a node refuses to write a document.
 func (r *run) refusal(node string) (last refusal) {
 	client, err := reconcile.NewClient(node)
-	r.must(err)
+	r.Must(err)
 	defer client.Close()
 	r.await("refusal of "+node, func(ctx context.Context) error {
 		err := client.Do(ctx, http.MethodPut, "/"+url.PathEscape(r.Index)+"/_doc/of-the-drill?timeout=1s&version=1&version_type=external", map[string]any{}, nil)

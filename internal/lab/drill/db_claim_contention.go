@@ -126,9 +126,9 @@ func (r *run) lockedRows(n int, c *contention) {
 		return affected(tag, err, n)
 	}) {
 		c.RowsFrom = time.Now()
-		r.pause(dueIn)
+		r.Pause(dueIn)
 		c.Beside = len(r.settled(upserts(n, "beside the locked ones")...))
-		r.pause(time.Until(c.RowsFrom.Add(dueIn + rowsFor)))
+		r.Pause(time.Until(c.RowsFrom.Add(dueIn + rowsFor)))
 		c.RowsTo = time.Now()
 		r.heal()
 	}
@@ -210,7 +210,7 @@ func (r *run) lockedLeases(n int, c *contention) {
 	c.LeaseFrom = time.Now()
 	events := r.enqueue(upserts(n, "leased late")...)
 	if locked {
-		r.pause(leaseFor)
+		r.Pause(leaseFor)
 		c.LeaseTo = time.Now()
 		r.heal()
 	}
@@ -260,14 +260,14 @@ where id = any ($1) and status = 'pending'`, idsOf(events), rival)
 		c.Taken = int(tag.RowsAffected())
 		return affected(tag, err, n)
 	}, nil)
-	r.pause(time.Until(flying.Add(heldFor)))
+	r.Pause(time.Until(flying.Add(heldFor)))
 	c.HeldTo = time.Now()
 	m.Tap.Release()
 	r.awaitNone("end of the batch in flight", `select count(*) from weft_lease where table_name = $1`, searchOutbox)
 	r.awaitReadiness(m, http.StatusServiceUnavailable, "ready_rival")
 	c.RivalFrom = time.Now()
 	beside := r.enqueue(upserts(n, "beside another worker")...)
-	r.pause(time.Second)
+	r.Pause(time.Second)
 	for _, f := range r.flights() {
 		c.Flying += len(f.Events)
 	}

@@ -94,12 +94,12 @@ func documentsDiffer() Scenario {
 func (r *run) compare(f *rig.Fleet, projection, probe string, args ...string) {
 	args = append([]string{"verify", projection, "--json"}, args...)
 	r.step("weft %v", args)
-	out, err := f.Output(r.ctx, args...)
+	out, err := f.Output(r.Ctx, args...)
 	var reports []compared
 	if bad := json.Unmarshal(out, &reports); bad != nil || len(reports) != 1 {
-		r.must(fmt.Errorf("report of weft verify: %q, %w", out, err))
+		r.Must(fmt.Errorf("report of weft verify: %q, %w", out, err))
 		return
 	}
-	r.must(r.dir.WriteText(verdict.LogDir+"/verify_"+probe+".json", out))
+	r.Must(r.dir.WriteText(verdict.LogDir+"/verify_"+probe+".json", out))
 	r.probe(probe, reports[0])
 }

@@ -20,8 +20,8 @@ func duplicateDelivery() Scenario {
 			gone, kept, burst := newKey(), newKey(), newKey()
 			created := r.settled(change{key: gone, op: outbox.Upsert, role: "created"}, change{key: kept, op: outbox.Upsert, role: "upsert"})
 			removed := r.settled(change{key: gone, op: outbox.Delete, role: "delete"})
-			before, err := r.document(r.ctx, kept.String())
-			r.mustDo("probe document", err)
+			before, err := r.document(r.Ctx, kept.String())
+			r.MustDo("probe document", err)
 			r.probe("document_before", before)
 			version := created[1].Version
 			nothing := func(context.Context) error { return nil }

@@ -89,11 +89,11 @@ func (r *run) throttle() proxy.Refusal {
 		refusal.EveryN = 0 // a ratio that was asked for is meant
 	}
 	if refusal.EveryN == 1 || refusal.Ratio > 0.9 {
-		r.must(fmt.Errorf("parameters: %v would refuse everything for ever", refusal))
+		r.Must(fmt.Errorf("parameters: %v would refuse everything for ever", refusal))
 	}
 	var err error
 	if refusal.Seed, err = strconv.ParseUint(r.param("seed"), 10, 63); err != nil {
-		r.must(fmt.Errorf("parameter seed: %q is no number", r.param("seed")))
+		r.Must(fmt.Errorf("parameter seed: %q is no number", r.param("seed")))
 	}
 	for op := range strings.SplitSeq(r.param("ops"), ",") {
 		refusal.Ops = append(refusal.Ops, outbox.Op(strings.TrimSpace(op)))

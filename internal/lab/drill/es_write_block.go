@@ -34,9 +34,9 @@ func esWriteBlock() Scenario {
 				return
 			}
 			r.step("weft replay --reason es_4xx --by %s --why %q", replayBy, replayWhy)
-			out, err := r.Fleet.Output(r.ctx, "replay", "--reason", "es_4xx", "--by", replayBy, "--why", replayWhy, "--json")
-			r.must(err)
-			r.must(r.dir.WriteText(verdict.LogDir+"/replay.json", out))
+			out, err := r.Fleet.Output(r.Ctx, "replay", "--reason", "es_4xx", "--by", replayBy, "--why", replayWhy, "--json")
+			r.Must(err)
+			r.Must(r.dir.WriteText(verdict.LogDir+"/replay.json", out))
 			r.become(events, "done")
 		},
 		verify: func(j *judge) {

@@ -66,7 +66,7 @@ func (r *run) enqueueAnd(and func(context.Context, pgx.Tx, []verdict.Event) erro
 		all[i].Op, all[i].Version = c.op, c.version
 	}
 	var written []verdict.Event
-	_, err := r.app.WriteAnd(r.ctx, func(ctx context.Context, tx pgx.Tx, events []outbox.NewEvent) error {
+	_, err := r.app.WriteAnd(r.Ctx, func(ctx context.Context, tx pgx.Tx, events []outbox.NewEvent) error {
 		of := map[outbox.Key][]outbox.NewEvent{}
 		for _, e := range events {
 			of[e.Key] = append(of[e.Key], e)
@@ -81,7 +81,7 @@ func (r *run) enqueueAnd(and func(context.Context, pgx.Tx, []verdict.Event) erro
 		}
 		return and(ctx, tx, written)
 	}, all...)
-	r.mustDo("write events", err)
+	r.MustDo("write events", err)
 	r.note(written...)
 	r.step("wrote %s in one transaction with their rows", counted(len(written), "event"))
 	return written
@@ -117,7 +117,7 @@ func (r *run) become(events []verdict.Event, statuses ...string) {
 }
 
 // drained waits until nothing is open.
-func (r *run) drained() { r.must(r.Drained(r.ctx, awaitBound, nil)) }
+func (r *run) drained() { r.Must(r.Drained(r.Ctx, awaitBound, nil)) }
 
 // flight is a batch in flight, as a probe has it.
 type flight struct {
@@ -131,9 +131,9 @@ type flight struct {
 
 // flights reads the leases of the outbox.
 func (r *run) flights() []flight {
-	all, err := readRows[flight](r.ctx, r, `
+	all, err := readRows[flight](r.Ctx, r, `
 select batch, owner, epoch, leased_at, lease_until, uuids as events from weft_lease where table_name = $1 order by leased_at`, searchOutbox)
-	r.mustDo("read leases", err)
+	r.MustDo("read leases", err)
 	return all
 }
 
@@ -169,8 +169,8 @@ type row struct {
 
 // table reads the outbox, or ends the script.
 func (r *run) table() []row {
-	rows, err := r.rows(r.ctx)
-	r.mustDo("read outbox", err)
+	rows, err := r.rows(r.Ctx)
+	r.MustDo("read outbox", err)
 	return rows
 }
 

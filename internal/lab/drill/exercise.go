@@ -127,9 +127,9 @@ type exercise struct {
 func (x *exercise) run(r *run) {
 	r.underLoad(20, &failure{}, func() {
 		x.introduce(r)
-		r.pause(x.wait)
-		l, err := r.Leader(r.ctx)
-		r.must(err)
+		r.Pause(x.wait)
+		l, err := r.Leader(r.Ctx)
+		r.Must(err)
 		leader := r.Member(l.Instance)
 		began := time.Now()
 		x.inject(r, leader)
@@ -145,7 +145,7 @@ func (x *exercise) run(r *run) {
 			x.done.Repair = &took
 		}
 	})
-	r.must(r.dir.Write(verdict.ExerciseFile, x.done))
+	r.Must(r.dir.Write(verdict.ExerciseFile, x.done))
 	x.conclude(r)
 }
 
@@ -187,8 +187,8 @@ func (x *exercise) answer(r *run) string {
 			return "give up"
 		}
 		return text
-	case <-r.ctx.Done():
-		r.must(context.Cause(r.ctx))
+	case <-r.Ctx.Done():
+		r.Must(context.Cause(r.Ctx))
 		return ""
 	}
 }
@@ -224,7 +224,7 @@ func (x *exercise) conclude(r *run) {
 			fmt.Fprintf(x.out, "\nThe runbook is %s.\n", page)
 			continue
 		}
-		r.must(err)
+		r.Must(err)
 		fmt.Fprintf(x.out, "\n--- %s\n\n%s", page, text)
 	}
 }

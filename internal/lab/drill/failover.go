@@ -52,7 +52,7 @@ func failover(s Scenario, takeover time.Duration, fault func(*run, *failure), mo
 		})
 		r.drained()
 		r.noteFirst(f.Fault.At)
-		r.must(r.keepCompact("failure", f))
+		r.Must(r.keepCompact("failure", f))
 	}
 	s.verify = func(j *judge) {
 		j.failedOver(takeover)
@@ -65,19 +65,19 @@ const strictest = "never two active, every event done and in order per entity, b
 
 // meet notes who leads, and when, as a fault is about to come.
 func (r *run) meet(f *failure) {
-	l, err := r.Leader(r.ctx)
-	r.must(err)
+	l, err := r.Leader(r.Ctx)
+	r.Must(err)
 	f.Leader, f.Fault.Epoch, f.Fault.Name = l.Instance, l.Epoch, r.scenario.Name
-	f.Fault.At, err = r.Now(r.ctx)
-	r.must(err)
+	f.Fault.At, err = r.Now(r.Ctx)
+	r.Must(err)
 }
 
 // underLoad calls do in the middle of a load.
 func (r *run) underLoad(rate int, f *failure, do func()) {
-	pool, err := rig.OpenPool(r.ctx, r.DatabaseURL, loadConns+2)
-	r.must(err)
+	pool, err := rig.OpenPool(r.Ctx, r.DatabaseURL, loadConns+2)
+	r.Must(err)
 	defer pool.Close()
-	loading, stop := context.WithCancel(r.ctx)
+	loading, stop := context.WithCancel(r.Ctx)
 	defer stop()
 	var mu sync.Mutex
 	var result *traffic.Result
@@ -119,7 +119,7 @@ func (r *run) underLoad(rate int, f *failure, do func()) {
 	more()
 	do()
 	more()
-	r.must(end())
+	r.Must(end())
 	f.Errors = result.Errors
 	r.step("the load is over: %d operations, %d failed", result.Ops, result.Errors)
 }
@@ -129,10 +129,10 @@ const noted = 10
 
 // noteFirst names the events that were the first to be settled after the fault.
 func (r *run) noteFirst(fault time.Time) {
-	events, err := readRows[verdict.Event](r.ctx, r, `
+	events, err := readRows[verdict.Event](r.Ctx, r, `
 select event_id, entity_type || ':' || entity_id as entity, op, event_version, 'first after the fault' as role from weftlab_history
 where at > $1 and old_status = 'pending' and new_status = 'done' order by seq limit $2`, fault, noted)
-	r.mustDo("read first settled events", err)
+	r.MustDo("read first settled events", err)
 	r.note(events...)
 }
 
@@ -297,7 +297,7 @@ func ofLeader(what, fault string) func(*run, *failure) {
 		if !r.injectFault(what, fault, m) {
 			return
 		}
-		r.must(r.Succeeded(r.ctx, f.Fault.Epoch))
+		r.Must(r.Succeeded(r.Ctx, f.Fault.Epoch))
 		r.step("an event is done under a newer epoch")
 		r.heal()
 		if m.Instance().HasEnded() {
@@ -346,12 +346,12 @@ func ofServer(what, fault string) func(*run, *failure) {
 		if !r.inject(what, i.Inject, nil) {
 			return
 		}
-		r.pause(time.Second)
-		r.must(i.Heal(r.ctx))
+		r.Pause(time.Second)
+		r.Must(i.Heal(r.Ctx))
 		f.Accepts, f.Crash = i.Accepts, i.Fault.Crash
 		r.mark(verdict.Heal, "the server takes work again")
 		r.Pool.Reset()
 		r.corner.site.Pool.Reset()
-		r.must(r.Settles(r.ctx, f.Fault.Epoch))
+		r.Must(r.Settles(r.Ctx, f.Fault.Epoch))
 	}
 }

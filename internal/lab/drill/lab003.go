@@ -202,7 +202,7 @@ func lab003AtomicClaim() Scenario {
 		run: func(r *run) {
 			n, batch, pause := r.count("events", 2, 10000), r.count("batch", 1, 1000), r.count("pause_ms", 1, 10000)
 			book := r.newLedger()
-			r.must(r.Elastic.Do(r.ctx, http.MethodPut, "/"+r.Index, map[string]any{"settings": map[string]any{"number_of_replicas": 0}}, nil))
+			r.Must(r.Elastic.Do(r.Ctx, http.MethodPut, "/"+r.Index, map[string]any{"settings": map[string]any{"number_of_replicas": 0}}, nil))
 			entities := map[uuid.UUID]string{}
 			for _, e := range r.enqueue(upserts(n, "raced for")...) {
 				entities[e.ID] = e.Entity
@@ -307,8 +307,8 @@ func (r *run) raced(entries []claimEntry, entities map[uuid.UUID]string) {
 		}
 	}
 	for _, entity := range entities {
-		d, err := r.document(r.ctx, entity)
-		r.mustDo("probe documents", err)
+		d, err := r.document(r.Ctx, entity)
+		r.MustDo("probe documents", err)
 		got.Documents[entity] = d.Version
 		if d.Version > 1 {
 			got.Overwrites++

@@ -20,13 +20,13 @@ func (r *run) start(name string, env ...string) *rig.Member {
 	if !r.scenario.proxied {
 		env = append([]string{"DATABASE_URL=" + r.DatabaseURL}, env...)
 	}
-	m, err := r.Launch(r.ctx, name, env...)
-	r.must(err)
+	m, err := r.Launch(r.Ctx, name, env...)
+	r.Must(err)
 	r.mu.Lock()
 	r.recipe.Settings[name] = verdict.Settings(append(append([]string(nil), r.Fleet.Env...), m.Env...))
 	r.mu.Unlock()
-	r.must(m.Instance().Ready(r.ctx))
-	r.must(r.measure(r.ctx, m)) // what grows is told by it
+	r.Must(m.Instance().Ready(r.Ctx))
+	r.Must(r.measure(r.Ctx, m)) // what grows is told by it
 	r.step("instance %s is ready", name)
 	return m
 }
@@ -36,13 +36,9 @@ func (r *run) scrape(ctx context.Context, m *rig.Member) { _ = r.measure(ctx, m)
 
 // measure is scrape where an instance has to answer.
 func (r *run) measure(ctx context.Context, m *rig.Member) error {
-	text, err := m.Instance().Get(ctx, "/metrics")
+	families, err := verdict.Scrape(ctx, m.Instance())
 	if err != nil {
-		return fmt.Errorf("metrics of %s: %w", m.Name, err)
-	}
-	families, err := verdict.Parse(text)
-	if err != nil {
-		return fmt.Errorf("metrics of %s: %w", m.Name, err)
+		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,8 +106,8 @@ func (r *run) awaitLeader(m *rig.Member) {
 
 // terminate ends an instance with SIGTERM, which must end in exit status 0.
 func (r *run) terminate(m *rig.Member) {
-	r.scrape(r.ctx, m)
-	r.must(m.Instance().Terminate(r.ctx))
+	r.scrape(r.Ctx, m)
+	r.Must(m.Instance().Terminate(r.Ctx))
 	r.step("instance %s has ended with exit status 0", m.Name)
 }
 

@@ -49,7 +49,7 @@ func projectionVersion() Scenario {
 			r.probe("entry_v2", r.entry(id))
 			r.step("weft rebuild %s", chronicleProjection)
 			operator := &rig.Fleet{Binary: r.Fleet.Binary, Dir: r.Fleet.Dir, Env: slices.Concat(r.Fleet.Env, []string{bothProjections, "CHRONICLE_PROJECTION_VERSION=" + next})}
-			r.mustDo("rebuild", operator.Run(r.ctx, "rebuild", chronicleProjection, "--by", repairBy, "--why", "drill: version "+next))
+			r.MustDo("rebuild", operator.Run(r.Ctx, "rebuild", chronicleProjection, "--by", repairBy, "--why", "drill: version "+next))
 			r.probe("entry_rebuilt", r.entry(rebuilt))
 			r.compare(operator, chronicleProjection, "after")
 		},
@@ -80,7 +80,7 @@ func projectionVersion() Scenario {
 // chronicled writes a chronicle event, if it is not there, and an outbox event for it, and
 // waits until that is done.
 func (r *run) chronicled(id uuid.UUID, version int) {
-	ctx, cancel := context.WithTimeout(r.ctx, awaitBound)
+	ctx, cancel := context.WithTimeout(r.Ctx, awaitBound)
 	defer cancel()
 	role := fmt.Sprintf("at version %d", version)
 	e := outbox.NewEvent{ID: outbox.UUID(uuid.New()), Key: outbox.Key{Type: chronicleType, ID: outbox.UUID(id)}, Op: outbox.Upsert, Version: time.Now().UnixMicro()}
@@ -93,7 +93,7 @@ on conflict (id) do nothing`, [16]byte(id)); err != nil {
 		}
 		return outbox.Enqueue(ctx, tx, chronicleOutbox, e)
 	})
-	r.mustDo("write chronicle event", err)
+	r.MustDo("write chronicle event", err)
 	r.note(verdict.Event{ID: uuidOf(e.ID), Entity: e.Key.String(), Op: string(e.Op), Version: e.Version, Role: role})
 	r.step("enqueued chronicle event %s, %s", id, role)
 	r.awaitNone("entry", `select count(*) from `+chronicleOutbox+` where id = $1 and status <> 'done'`, &e.ID)
@@ -101,8 +101,8 @@ on conflict (id) do nothing`, [16]byte(id)); err != nil {
 
 func (r *run) entry(id uuid.UUID) entry {
 	found := entry{ID: id}
-	err := r.Pool.QueryRow(r.ctx, `select projection_version, summary, updated_at from chronicle_entries where id = $1`, [16]byte(id)).
+	err := r.Pool.QueryRow(r.Ctx, `select projection_version, summary, updated_at from chronicle_entries where id = $1`, [16]byte(id)).
 		Scan(&found.Version, &found.Summary, &found.Updated)
-	r.mustDo("probe entry", err)
+	r.MustDo("probe entry", err)
 	return found
 }

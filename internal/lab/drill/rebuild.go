@@ -55,9 +55,9 @@ func rebuilding(s Scenario, takeover time.Duration, fault func(*run, *failure), 
 		r.drained()
 		r.noteFirst(f.Fault.At)
 		f.Produced = append(f.Produced, r.app.Acknowledged()...)
-		r.must(r.keepCompact("failure", f))
-		rows, err := readRows[rebuilt](r.ctx, r, "select phase, old_index, new_index, filled, epochs, began_at, finished_at from weft_rebuild")
-		r.mustDo("read rebuild", err)
+		r.Must(r.keepCompact("failure", f))
+		rows, err := readRows[rebuilt](r.Ctx, r, "select phase, old_index, new_index, filled, epochs, began_at, finished_at from weft_rebuild")
+		r.MustDo("read rebuild", err)
 		r.probe("rebuild", slices.Concat(rows, []rebuilt{{Phase: "none"}})[0])
 		r.compare(r.Fleet, searchProjection, "after")
 	}
@@ -100,11 +100,11 @@ func (r *run) fillSource(rows int) (watched []outbox.Key) {
 		for i, k := range part {
 			changes[i] = traffic.Upsert(k, "written before the rebuild")
 		}
-		_, err := r.app.Write(r.ctx, changes...)
-		r.mustDo("write rows", err)
+		_, err := r.app.Write(r.Ctx, changes...)
+		r.MustDo("write rows", err)
 	}
 	r.drained()
-	r.mustDo("refresh", r.Elastic.Do(r.ctx, http.MethodPost, "/"+r.Index+"/_refresh", nil, nil))
+	r.MustDo("refresh", r.Elastic.Do(r.Ctx, http.MethodPost, "/"+r.Index+"/_refresh", nil, nil))
 	r.step("%d rows are written, and their documents can be found", rows)
 	return keys[:watchedDocuments]
 }
@@ -112,7 +112,7 @@ func (r *run) fillSource(rows int) (watched []outbox.Key) {
 // search searches for documents every millisecond, one of which is changed all the time, until the
 // function that it returns is called.
 func (r *run) search(watched []outbox.Key) (stop func() traffic.Searches) {
-	ctx, cancel := context.WithCancel(r.ctx)
+	ctx, cancel := context.WithCancel(r.Ctx)
 	s := &traffic.Searcher{Elastic: r.Elastic, Index: r.Index}
 	for _, k := range watched {
 		s.Watched = append(s.Watched, k.String())
@@ -142,7 +142,7 @@ func rebuildCommand() []string {
 func (r *run) rebuild(meanwhile func()) {
 	r.step("weft rebuild %s", searchProjection)
 	ended := make(chan error, 1)
-	go func() { ended <- r.Fleet.Run(r.ctx, rebuildCommand()...) }()
+	go func() { ended <- r.Fleet.Run(r.Ctx, rebuildCommand()...) }()
 	r.await("rebuild", func(ctx context.Context) error {
 		row, err := outbox.ReadRebuild(ctx, r.Pool, searchProjection, queryBound)
 		if err == nil && (row.Phase == "" || row.Phase == outbox.RebuildRequested) {
@@ -151,7 +151,7 @@ func (r *run) rebuild(meanwhile func()) {
 		return err
 	})
 	meanwhile()
-	r.mustDo("rebuild", <-ended)
+	r.MustDo("rebuild", <-ended)
 	r.step("the rebuild is over")
 }
 

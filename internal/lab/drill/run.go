@@ -22,15 +22,14 @@ import (
 // run is one run of a scenario.
 type run struct {
 	*rig.Group // its place is the corner
-	corner     *corner
-	scenario   Scenario
-	set        map[string]string // parameters
-	without    bool              // the fault
-	screen     *rig.Screen
-	dir        verdict.Dir
-	ctx        context.Context // of the script
-	cancel     context.CancelCauseFunc
-	failed     error // of the script
+	rig.Script
+	corner   *corner
+	scenario Scenario
+	set      map[string]string // parameters
+	without  bool              // the fault
+	screen   *rig.Screen
+	dir      verdict.Dir
+	cancel   context.CancelCauseFunc
 
 	app       *traffic.Application
 	collector *collector.Collector
@@ -131,7 +130,7 @@ func (r *run) carryOut(ctx context.Context) (err error) {
 		return errors.Join(err, r.close(ctx))
 	}
 	stopWatching := r.watch(ctx)
-	err = errors.Join(r.play(ctx, func() { r.prepare(); r.scenario.run(r) }), r.undoFaults(context.WithoutCancel(ctx)))
+	err = errors.Join(r.Play(ctx, func() { r.prepare(); r.scenario.run(r) }), r.undoFaults(context.WithoutCancel(ctx)))
 	stopWatching()
 	r.screen.Refresh("")
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
@@ -151,11 +150,11 @@ func (r *run) carryOut(ctx context.Context) (err error) {
 // prepare makes the tables and starts the instances.
 func (r *run) prepare() {
 	r.step("migrating schema %s of %s (%s)", r.Schema, r.recipe.Postgres, r.recipe.Environment)
-	r.must(r.Fleet.Run(r.ctx, "migrate", "up"))
-	r.must(r.Record(r.ctx))
-	r.must(history.Install(r.ctx, r.Pool, chronicleOutbox))
+	r.Must(r.Fleet.Run(r.Ctx, "migrate", "up"))
+	r.Must(r.Record(r.Ctx))
+	r.Must(history.Install(r.Ctx, r.Pool, chronicleOutbox))
 	if r.scenario.nodes > 1 {
-		r.must(r.MakeIndex(r.ctx, clusterShards))
+		r.Must(r.MakeIndex(r.Ctx, clusterShards))
 	}
 	for n, i := range r.scenario.instances {
 		m := r.start(i.name, i.env...)
@@ -208,7 +207,7 @@ func (r *run) keepRecipe() error {
 }
 
 // probe keeps what was found, or ends the script.
-func (r *run) probe(name string, v any) { r.must(r.keepProbe(name, v)) }
+func (r *run) probe(name string, v any) { r.Must(r.keepProbe(name, v)) }
 
 func (r *run) keepProbe(name string, v any) error {
 	if err := r.takeProbe(name); err != nil {

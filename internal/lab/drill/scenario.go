@@ -34,7 +34,7 @@ type Scenario struct {
 	// connect to it directly, because a certificate names the server and no proxy.
 	proxied   bool
 	instances []instance // that run from the start, the first one as the leader
-	run       func(*run) // a script; see [run.play]
+	run       func(*run) // a script; see [rig.Script]
 	verify    func(*judge)
 }
 

@@ -4,43 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 )
-
-// play runs a script: the first step that fails ends it, as FailNow ends a test.
-func (r *run) play(ctx context.Context, script func()) error {
-	r.ctx = ctx
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		script()
-	}()
-	<-ended
-	return r.failed
-}
-
-// must ends the script when err is not nil. Only the goroutine of the script calls it.
-func (r *run) must(err error) {
-	if err != nil {
-		r.failed = err
-		runtime.Goexit()
-	}
-}
-
-// mustDo is must with a noun for what failed.
-func (r *run) mustDo(noun string, err error) {
-	if err != nil {
-		r.must(fmt.Errorf("%s: %w", noun, err))
-	}
-}
 
 // inject carries out a fault, unless the run is one without, and reports whether it did.
 // back, if there is one, undoes the fault: when the script calls heal, or after it.
@@ -49,7 +20,7 @@ func (r *run) inject(what string, do, back func(context.Context) error) bool {
 		r.step("left out: %s", what)
 		return false
 	}
-	r.must(r.corner.site.guard(r.ctx))
+	r.Must(r.corner.site.guard(r.Ctx))
 	if back != nil {
 		r.undone = append(r.undone, undo{what, back})
 	}
@@ -57,8 +28,8 @@ func (r *run) inject(what string, do, back func(context.Context) error) bool {
 	r.mu.Lock()
 	r.recipe.Faults = append(r.recipe.Faults, what)
 	r.mu.Unlock()
-	r.must(r.keepRecipe())
-	r.mustDo(what, do(r.ctx))
+	r.Must(r.keepRecipe())
+	r.MustDo(what, do(r.Ctx))
 	return true
 }
 
@@ -87,7 +58,7 @@ func (r *run) injectFault(what, fault string, m *rig.Member) bool {
 }
 
 // heal undoes all faults, the last one first.
-func (r *run) heal() { r.must(r.undoFaults(r.ctx)) }
+func (r *run) heal() { r.Must(r.undoFaults(r.Ctx)) }
 
 func (r *run) undoFaults(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, tidyBound)
@@ -105,7 +76,7 @@ func (r *run) undoFaults(ctx context.Context) error {
 
 // await waits for a condition that the script needs to go on.
 func (r *run) await(what string, well func(context.Context) error) {
-	r.must(rig.Await(r.ctx, awaitBound, pollPeriod, what, func(ctx context.Context) error {
+	r.Must(rig.Await(r.Ctx, awaitBound, pollPeriod, what, func(ctx context.Context) error {
 		limited, cancel := context.WithTimeout(ctx, queryBound)
 		defer cancel()
 		return well(limited)
@@ -124,9 +95,6 @@ func (r *run) awaitNone(what, query string, args ...any) {
 	})
 }
 
-// pause waits for d.
-func (r *run) pause(d time.Duration) { r.must(rig.Sleep(r.ctx, d)) }
-
 // param is a parameter as text.
 func (r *run) param(name string) string {
 	if v, ok := r.set[name]; ok {
@@ -144,7 +112,7 @@ func (r *run) param(name string) string {
 func (r *run) number(name string) float64 {
 	v, err := strconv.ParseFloat(r.param(name), 64)
 	if err != nil {
-		r.must(fmt.Errorf("parameter %s: %q is no number", name, r.param(name)))
+		r.Must(fmt.Errorf("parameter %s: %q is no number", name, r.param(name)))
 	}
 	return v
 }
@@ -153,7 +121,7 @@ func (r *run) number(name string) float64 {
 func (r *run) count(name string, low, high int) int {
 	v, err := strconv.Atoi(r.param(name))
 	if err != nil || v < low || v > high {
-		r.must(fmt.Errorf("parameter %s: %q is no number from %d to %d", name, r.param(name), low, high))
+		r.Must(fmt.Errorf("parameter %s: %q is no number from %d to %d", name, r.param(name), low, high))
 	}
 	return v
 }

@@ -2,7 +2,6 @@ package rig
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -35,7 +33,7 @@ func Build(ctx context.Context, dir string, overlay map[string][]byte) (binary s
 func build(ctx context.Context, dir, pkg, name string, overlay map[string][]byte) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, buildTimeout)
 	defer cancel()
-	args := []string{"build"}
+	args := []string{"go", "build"}
 	if len(overlay) > 0 {
 		name += "-" + fingerprint(overlay)
 		file, err := writeOverlay(ctx, filepath.Join(dir, name+".overlay"), overlay)
@@ -48,10 +46,41 @@ func build(ctx context.Context, dir, pkg, name string, overlay map[string][]byte
 	if err != nil {
 		return "", fmt.Errorf("build %s: %w", name, err)
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, "-o", binary, pkg)...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build %s: %w\n%s", name, cmp.Or(ctx.Err(), err), out)
+	if _, err := (Tool{Env: pureGo()}).Run(ctx, append(args, "-o", binary, pkg)...); err != nil {
+		return "", fmt.Errorf("build %s: %w", name, err)
+	}
+	return binary, nil
+}
+
+func pureGo() []string { return []string{"CGO_ENABLED=0"} }
+
+// BuildRevision builds the weft of a git revision in a copy of its tree below dir. It leaves
+// the repository of the current directory unchanged.
+func BuildRevision(ctx context.Context, dir, revision string) (binary string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, buildTimeout)
+	defer cancel()
+	top, err := Tool{}.Run(ctx, "git", "rev-parse", "--show-toplevel")
+	if err != nil {
+		return "", fmt.Errorf("build %s: %w", revision, err)
+	}
+	top = strings.TrimSpace(top) // of a subdirectory git would archive that only
+	tree, archive := filepath.Join(dir, "base"), filepath.Join(dir, "base.tar")
+	if err := os.Mkdir(tree, 0o755); err != nil {
+		return "", fmt.Errorf("tree of %s: %w", revision, err)
+	}
+	binary = filepath.Join(dir, "weft-base")
+	for _, step := range []struct {
+		in   string
+		argv []string
+	}{
+		{top, []string{"git", "rev-parse", "--verify", "--end-of-options", revision + "^{commit}"}},
+		{top, []string{"git", "archive", "--format=tar", "--output", archive, revision + "^{commit}"}},
+		{tree, []string{"tar", "-xf", archive}},
+		{tree, []string{"go", "build", "-buildvcs=false", "-o", binary, "./cmd/weft"}},
+	} {
+		if _, err := (Tool{Dir: step.in, Env: pureGo()}).Run(ctx, step.argv...); err != nil {
+			return "", fmt.Errorf("build %s: %w", revision, err)
+		}
 	}
 	return binary, nil
 }
@@ -155,9 +184,6 @@ func GoRoot(ctx context.Context) (string, error) { return ask(ctx, "env", "GOROO
 func ask(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "go", args...).Output()
-	if err != nil {
-		return "", fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
-	}
-	return strings.TrimSpace(string(out)), nil
+	out, err := Tool{}.Run(ctx, append([]string{"go"}, args...)...)
+	return strings.TrimSpace(out), err
 }

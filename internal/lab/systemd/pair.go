@@ -18,8 +18,8 @@ const (
 )
 
 // await polls until check returns nil. A look at a unit starts two processes.
-func (r *run) await(ctx context.Context, what string, check func(context.Context) error) error {
-	return rig.Await(ctx, bound, unitPoll, what, check)
+func (r *run) await(what string, check func(context.Context) error) {
+	r.Must(rig.Await(r.Ctx, bound, unitPoll, what, check))
 }
 
 // pair is who leads and who stands by.
@@ -66,18 +66,18 @@ func (r *run) well(ctx context.Context, unit string, name func(*host) string) (p
 func hostName(h *host) string { return h.Name }
 
 // back waits until both units are well.
-func (r *run) back(ctx context.Context) (p pair, err error) {
-	err = r.await(ctx, "well pair", func(ctx context.Context) (err error) {
+func (r *run) back() (p pair) {
+	r.await("well pair", func(ctx context.Context) (err error) {
 		p, err = r.well(ctx, service, hostName)
 		return err
 	})
-	return p, err
+	return p
 }
 
 // calm waits until the pair is well, its term is not just beginning, and the outbox is
 // close behind the producer.
-func (r *run) calm(ctx context.Context) (p pair, err error) {
-	err = r.await(ctx, "calm", func(ctx context.Context) (err error) {
+func (r *run) calm() (p pair) {
+	r.await("calm", func(ctx context.Context) (err error) {
 		if p, err = r.well(ctx, service, hostName); err != nil {
 			return err
 		}
@@ -94,27 +94,17 @@ func (r *run) calm(ctx context.Context) (p pair, err error) {
 		}
 		return err
 	})
-	if err != nil {
-		return p, err
-	}
-	return p, r.Settles(ctx, p.epoch)
+	r.settles(p.epoch)
+	return p
 }
 
-// awaitState waits until a unit is as it has to be.
-func (r *run) awaitState(ctx context.Context, h *host, unit, what string, want func(state) bool) (s state, err error) {
-	err = r.await(ctx, what, func(ctx context.Context) (err error) {
-		if s, err = h.state(ctx, unit); err == nil && !want(s) {
-			err = fmt.Errorf("%s on %s is %v", unit, h.Name, s)
+// awaitState waits until a machine's weft.service is as it has to be.
+func (r *run) awaitState(h *host, what string, want func(state) bool) (s state) {
+	r.await(what, func(ctx context.Context) (err error) {
+		if s, err = h.state(ctx, service); err == nil && !want(s) {
+			err = fmt.Errorf("%s on %s is %v", service, h.Name, s)
 		}
 		return err
 	})
-	return s, err
-}
-
-// expect returns an error, with what there is instead, unless ok.
-func expect(ok bool, format string, args ...any) error {
-	if ok {
-		return nil
-	}
-	return fmt.Errorf(format, args...)
+	return s
 }

@@ -48,10 +48,11 @@ type Options struct {
 // run is one run.
 type run struct {
 	*rig.Place
-	opts   Options
-	screen *rig.Screen
-	dir    string // evidence
-	result Result
+	rig.Script // of the drill that is played
+	opts       Options
+	screen     *rig.Screen
+	dir        string // evidence
+	result     Result
 
 	stream   *traffic.Stream
 	hosts    []*host
@@ -109,7 +110,7 @@ func (r *run) all(ctx context.Context) error {
 		if len(r.opts.Only) > 0 && !slices.Contains(r.opts.Only, d.name) && d.name != first {
 			continue
 		}
-		if err := r.play(ctx, d); err != nil {
+		if err := r.Play(ctx, func() { r.play(d) }); err != nil {
 			return fmt.Errorf("drill %s: %w", d.name, err)
 		}
 	}

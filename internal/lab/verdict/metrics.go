@@ -2,6 +2,7 @@ package verdict
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
 
 // InstanceLabel tells the instances apart, as Prometheus would.
@@ -75,6 +78,15 @@ func Parse(text []byte) (Families, error) {
 		}
 		out = append(out, f)
 	}
+}
+
+// Scrape reads the metrics of an instance.
+func Scrape(ctx context.Context, i *rig.Instance) (Families, error) {
+	text, err := i.Get(ctx, "/metrics")
+	if err != nil {
+		return nil, fmt.Errorf("metrics of %s: %w", i.Name, err)
+	}
+	return Parse(text)
 }
 
 // Merge puts the scrapes of several instances into one text, each series with the label
