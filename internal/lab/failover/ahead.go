@@ -3,7 +3,6 @@ package failover
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -22,75 +21,57 @@ import (
 
 // examine finds what went with the old primary, and sees that weft names what it left
 // behind in Elasticsearch.
-func (r *run) examine(ctx context.Context, round *Round) error {
+func (r *run) examine(round *Round) {
 	r.stream.Pause()
 	defer r.stream.Resume()
-	lost, err := r.missing(ctx)
-	if err != nil {
-		return err
-	}
+	lost := r.missing()
 	round.Lost = len(lost)
 	for _, e := range lost {
 		r.gone[e] = true
 	}
 	if r.opts.Replication == stack.Synchronous {
-		return nil // the verdict has the rest
+		return // the verdict has the rest
 	}
-	if err := r.drained(ctx); err != nil {
-		return err
-	}
-	end, err := history.ReadEnd(ctx, r.Pool, r.Elastic, r.opts.Index)
-	if err != nil {
-		return err
-	}
+	r.drained()
+	end := r.end()
 	var keys []outbox.Key
 	for _, d := range end.Differences {
 		k, err := keyOf(d.ID)
-		if err != nil {
-			return err
-		}
+		r.Must(err)
 		keys = append(keys, k)
 	}
 	if round.Ahead = len(keys); round.Ahead == 0 {
-		return nil
+		return
 	}
-	known, err := r.known(ctx, keys)
-	if err != nil {
-		return err
+	known := r.known(keys)
+	for n, d := range end.Differences {
+		k := keys[n]
+		v, there := end.Documents[d.ID]
+		r.Expect(!there || v > known[k].version, "%s is different and no newer than what the new primary knows (version %d): %v", k, known[k].version, d)
 	}
-	for _, d := range end.Differences {
-		k, _ := keyOf(d.ID)
-		if v, there := end.Documents[d.ID]; there && v <= known[k].version {
-			return fmt.Errorf("%s is different and no newer than what the new primary knows (version %d): %v", k, known[k].version, d)
-		}
-	}
-	named, err := r.provoke(ctx, keys, known)
-	if err != nil {
-		return err
-	}
+	named := r.provoke(keys, known)
 	for _, k := range keys {
 		if named[k] {
 			round.Named++
 		}
 	}
-	if err := r.app.Renew(ctx, keys...); err != nil {
-		return err
+	r.Must(r.app.Renew(r.Ctx, keys...))
+	r.drained()
+	if end = r.end(); !end.Compared.Equal() {
+		r.Must(fmt.Errorf("%d documents differ after a newer change of their entities, the first: %v", len(end.Differences), end.Differences[0]))
 	}
-	if err := r.drained(ctx); err != nil {
-		return err
-	}
-	if end, err = history.ReadEnd(ctx, r.Pool, r.Elastic, r.opts.Index); err != nil {
-		return err
-	}
-	if !end.Compared.Equal() {
-		return fmt.Errorf("%d documents differ after a newer change of their entities, the first: %v", len(end.Differences), end.Differences[0])
-	}
-	return nil
+}
+
+// end compares both stores.
+func (r *run) end() *history.End {
+	end, err := history.ReadEnd(r.Ctx, r.Pool, r.Elastic, r.opts.Index)
+	r.Must(err)
+	return end
 }
 
 // missing returns the acknowledged events that the primary has not, of those that no
 // round has looked for.
-func (r *run) missing(ctx context.Context) ([]history.Enqueued, error) {
+func (r *run) missing() (lost []history.Enqueued) {
 	var fresh []history.Enqueued
 	for _, app := range r.applications() {
 		all := app.Acknowledged()
@@ -98,20 +79,13 @@ func (r *run) missing(ctx context.Context) ([]history.Enqueued, error) {
 		r.judged[app] = len(all)
 	}
 	ids := outbox.IDs(fresh, func(e *history.Enqueued) *outbox.ID { return &e.Event })
-	rows, err := r.Pool.Query(ctx, `select ord from unnest($1::uuid[]) with ordinality as e(id, ord)
-		where not exists (select from search_outbox_events o where o.id = e.id) order by ord`, ids)
-	if err != nil {
-		return nil, fmt.Errorf("missing events: %w", err)
-	}
-	places, err := pgx.CollectRows(rows, pgx.RowTo[int])
-	if err != nil {
-		return nil, fmt.Errorf("missing events: %w", err)
-	}
-	var lost []history.Enqueued
+	var places []int
+	r.MustDo("missing events", r.Pool.QueryRow(r.Ctx, `select coalesce(array_agg(ord order by ord), '{}') from unnest($1::uuid[]) with ordinality as e(id, ord)
+		where not exists (select from search_outbox_events o where o.id = e.id)`, ids).Scan(&places))
 	for _, ord := range places {
 		lost = append(lost, fresh[ord-1])
 	}
-	return lost, nil
+	return lost
 }
 
 // source is what the primary knows of an entity.
@@ -120,21 +94,18 @@ type source struct {
 	version int64 // the highest of the row and the events
 }
 
-func (r *run) known(ctx context.Context, keys []outbox.Key) (map[outbox.Key]source, error) {
+func (r *run) known(keys []outbox.Key) map[outbox.Key]source {
 	known := map[outbox.Key]source{}
 	for _, k := range keys {
 		var s source
-		err := r.Pool.QueryRow(ctx, `
+		r.MustDo("known version of "+k.String(), r.Pool.QueryRow(r.Ctx, `
 			select exists (select from search_index where entity_type = $1 and entity_id = $2),
 			       greatest((select event_version from search_index where entity_type = $1 and entity_id = $2),
 			                (select max(event_version) from search_outbox_events where entity_type = $1 and entity_id = $2), 0)`,
-			k.Type, &k.ID).Scan(&s.row, &s.version)
-		if err != nil {
-			return nil, fmt.Errorf("known version of %s: %w", k, err)
-		}
+			k.Type, &k.ID).Scan(&s.row, &s.version))
 		known[k] = s
 	}
-	return known, nil
+	return known
 }
 
 const (
@@ -145,53 +116,44 @@ const (
 )
 
 // provoke lets an event of each entity come by, as it is, and returns whom weft names.
-func (r *run) provoke(ctx context.Context, keys []outbox.Key, known map[outbox.Key]source) (map[outbox.Key]bool, error) {
+func (r *run) provoke(keys []outbox.Key, known map[outbox.Key]source) map[outbox.Key]bool {
 	offsets := map[string]int64{}
 	for _, m := range r.Members() {
 		log := m.Instance().Log
 		info, err := os.Stat(log)
-		if err != nil {
-			return nil, fmt.Errorf("log of %s: %w", m.Name, err)
-		}
+		r.MustDo("log of "+m.Name, err)
 		offsets[log] = info.Size()
 	}
 	named := map[outbox.Key]bool{}
 	for deadline := time.Now().Add(provokeBound); ; {
 		for part := range slices.Chunk(keys, namedAtOnce) {
-			if err := r.comeBy(ctx, part, known); err != nil {
-				return nil, err
-			}
+			r.comeBy(part, known)
 		}
 		for log, offset := range offsets {
-			if err := alarms(log, offset, named); err != nil {
-				return nil, err
-			}
+			r.Must(alarms(log, offset, named))
 		}
 		keys = slices.DeleteFunc(slices.Clone(keys), func(k outbox.Key) bool { return named[k] })
 		if len(keys) == 0 || time.Now().After(deadline) {
-			return named, nil
+			return named
 		}
 	}
 }
 
 // comeBy returns when the events are settled.
-func (r *run) comeBy(ctx context.Context, keys []outbox.Key, known map[outbox.Key]source) error {
-	err := pgx.BeginFunc(ctx, r.Pool, func(tx pgx.Tx) error {
+func (r *run) comeBy(keys []outbox.Key, known map[outbox.Key]source) {
+	r.MustDo("events of documents ahead", pgx.BeginFunc(r.Ctx, r.Pool, func(tx pgx.Tx) error {
 		for _, k := range keys {
 			e := outbox.NewEvent{ID: outbox.UUID(uuid.New()), Key: k, Op: outbox.Delete, Version: max(known[k].version, 1)}
 			if known[k].row {
 				e.Op = outbox.Upsert
 			}
-			if err := outbox.Enqueue(ctx, tx, rig.Outbox, e); err != nil {
+			if err := outbox.Enqueue(r.Ctx, tx, rig.Outbox, e); err != nil {
 				return err
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("events of documents ahead: %w", err)
-	}
-	return r.drained(ctx)
+	}))
+	r.drained()
 }
 
 // alarms adds to named the entities that a log names from offset on.

@@ -104,23 +104,20 @@ func (r *run) probe(ctx context.Context) {
 
 // gap waits for a commit by a probing client that began after at, and returns the longest time
 // since from without a commit.
-func (r *run) gap(ctx context.Context, from, at time.Time) (began, ended time.Time, err error) {
-	err = rig.Await(ctx, gapBound, poll, "commit of a probing client", func(context.Context) error {
+func (r *run) gap(from, at time.Time) (began, ended time.Time) {
+	r.Must(rig.Await(r.Ctx, gapBound, poll, "commit of a probing client", func(context.Context) error {
 		if !slices.ContainsFunc(r.probes, func(app *traffic.Application) bool { return len(app.Answers(at)) > 0 }) {
 			return errors.New("there is none")
 		}
 		return nil
-	})
-	if err != nil {
-		return began, ended, err
-	}
+	}))
 	answers := r.answers(from)
 	for n, later := range answers[1:] {
 		if later.Sub(answers[n]) > ended.Sub(began) {
 			began, ended = answers[n], later
 		}
 	}
-	return began, ended, nil
+	return began, ended
 }
 
 // answers returns from, and when the probing clients saw commits afterwards.
@@ -149,82 +146,54 @@ func (r *run) away(from, to time.Time) (sum time.Duration) {
 }
 
 // member injects one fault into the cluster.
-func (r *run) member(ctx context.Context, name string) (round *Round, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, memberBound, fmt.Errorf("%s not over within %v", name, memberBound))
-	defer cancel()
-	round = &Round{Fault: name}
+func (r *run) member(name string) *Round {
+	round := &Round{Fault: name}
 	fault := faults.New(name, &faults.Target{Group: r.Group, Patroni: r.cluster}, nil, faults.Params{})
-	if err := r.throughFault(ctx, round, fault); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
+	r.throughFault(round, fault)
 	round.findings = fault.Findings
-	return round, r.examine(ctx, round)
+	r.examine(round)
+	return round
 }
 
 // throughFault measures the fault while the probing clients write, and heals it.
-func (r *run) throughFault(ctx context.Context, round *Round, fault *faults.Injection) (err error) {
-	probing, stop := context.WithCancel(ctx)
+func (r *run) throughFault(round *Round, fault *faults.Injection) {
+	probing, stop := context.WithCancel(r.Ctx)
 	var clients sync.WaitGroup
 	defer clients.Wait()
 	defer stop()
 	clients.Go(func() { r.probe(probing) })
-	healed := false
-	defer func() {
-		if !healed {
-			err = errors.Join(err, fault.Heal(ctx))
-		}
-	}()
-	err = rig.Await(ctx, gapBound, poll, "small backlog", func(ctx context.Context) error {
+	defer func() { r.Must(fault.Heal(r.Ctx)) }()
+	r.Must(rig.Await(r.Ctx, gapBound, poll, "small backlog", func(ctx context.Context) error {
 		n, err := r.Backlog(ctx)
 		if err == nil && n > warm {
 			err = fmt.Errorf("%d events wait", n)
 		}
 		return err
-	})
-	if err != nil {
-		return err
-	}
+	}))
 	round.Lossy = r.opts.Replication == stack.Asynchronous && round.Fault == faults.PrimaryKilled
 	var replicas []string
 	if round.Lossy {
-		primary, err := r.cluster.Primary(ctx)
-		if err != nil {
-			return err
-		}
+		primary, err := r.cluster.Primary(r.Ctx)
+		r.Must(err)
 		for _, h := range r.cluster.Others(primary) {
 			replicas = append(replicas, h.URL())
 		}
-		if err := r.cutOff(ctx, replicas...); err != nil {
-			return err
-		}
+		r.cutOff(replicas...)
 	}
 	from := time.Now()
-	if err := fault.Inject(ctx); err != nil {
-		return err
-	}
+	r.Must(fault.Inject(r.Ctx))
 	injected := time.Now()
 	for _, url := range replicas {
-		if err := setReceiver(ctx, url, "alter system reset primary_conninfo"); err != nil {
-			return err
-		}
+		r.setReceiver(url, "alter system reset primary_conninfo")
 	}
-	began, ended, err := r.gap(ctx, from, injected)
-	if err != nil {
-		return err
-	}
+	began, ended := r.gap(from, injected)
 	r.Pool.Reset()
-	if err := r.resumed(ctx, round, ended); err != nil {
-		return err
-	}
+	r.resumed(round, ended)
 	settled := ended.Add(time.Duration(round.SettleMS * float64(time.Millisecond)))
 	again := r.away(ended, settled)
 	round.GapMS = millis(ended.Sub(began) + again)
 	round.SettleMS = millis(settled.Sub(ended) - again)
-	if err := fault.Observe(ctx); err != nil {
-		return err
-	}
-	healed = true
-	return fault.Heal(ctx)
+	r.Must(fault.Observe(r.Ctx))
 }
 
 func (r *Round) memberString() string {

@@ -1,7 +1,6 @@
 package failover
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -41,18 +40,11 @@ type Result struct {
 }
 
 // judge wants a stopped writer.
-func (r *run) judge(ctx context.Context, result *Result) error {
-	if err := r.drained(ctx); err != nil {
-		return err
-	}
-	log, err := history.Read(ctx, r.Pool, rig.Outbox, group)
-	if err != nil {
-		return err
-	}
-	end, err := history.ReadEnd(ctx, r.Pool, r.Elastic, r.opts.Index)
-	if err != nil {
-		return err
-	}
+func (r *run) judge(result *Result) {
+	r.drained()
+	log, err := history.Read(r.Ctx, r.Pool, rig.Outbox, group)
+	r.Must(err)
+	end := r.end()
 	// What went with a primary is counted apart; the rest the last one must have.
 	var acknowledged []history.Enqueued
 	for _, app := range r.applications() {
@@ -90,7 +82,6 @@ func (r *run) judge(ctx context.Context, result *Result) error {
 		result.Unnamed += round.Ahead - round.Named
 	}
 	result.SettleMS, result.OutageMS = settles.Latency(), outages.Latency()
-	return nil
 }
 
 // Err returns nil for a clean run, and otherwise says what was wrong.

@@ -49,45 +49,29 @@ func (r *Round) String() string {
 	return s
 }
 
-func (r *run) round(ctx context.Context) (*Round, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, 3*bound, fmt.Errorf("round not over within %v", 3*bound))
-	defer cancel()
+func (r *run) round() *Round {
 	round, fault := &Round{Fault: "sigkill"}, faults.PostgresSIGKILL
 	if r.random.IntN(2) == 0 {
 		round.Fault, fault = "immediate", faults.PostgresRestartImmediate
 	}
 	if round.Lossy = r.opts.Replication == stack.Asynchronous; round.Lossy {
-		if err := r.cutOff(ctx, r.Servers.URL(r.replica)); err != nil {
-			return nil, err
-		}
+		r.cutOff(r.Servers.URL(r.replica))
 	}
 	began := time.Now()
 	// It is never healed: the replica takes over.
-	if err := faults.New(fault, &faults.Target{Group: r.Group, Primary: r.primary}, nil, faults.Params{}).Inject(ctx); err != nil {
-		return nil, err
-	}
+	r.Must(faults.New(fault, &faults.Target{Group: r.Group, Primary: r.primary}, nil, faults.Params{}).Inject(r.Ctx))
 	promoted := time.Now()
-	if err := r.Servers.Promote(ctx, r.replica); err != nil {
-		return nil, err
-	}
+	r.Must(r.Servers.Promote(r.Ctx, r.replica))
 	round.StopMS, round.PromoteMS = millis(promoted.Sub(began)), millis(time.Since(promoted))
 	r.primary, r.replica = r.replica, r.primary
 	r.Pool.Reset()
-	if err := r.resumed(ctx, round, promoted); err != nil {
-		return nil, err
-	}
-	waited, err := r.app.Outage(ctx, promoted)
-	if err != nil {
-		return nil, err
-	}
+	r.resumed(round, promoted)
+	waited, err := r.app.Outage(r.Ctx, promoted)
+	r.Must(err)
 	round.OutageMS = millis(waited)
-	if err := r.examine(ctx, round); err != nil {
-		return nil, err
-	}
-	if err := r.Servers.MakeReplica(ctx, r.replica, r.opts.Replication); err != nil {
-		return nil, err
-	}
-	return round, nil
+	r.examine(round)
+	r.Must(r.Servers.MakeReplica(r.Ctx, r.replica, r.opts.Replication))
+	return round
 }
 
 // doomed is how many changes [run.cutOff] makes that the new primary will not know, each of a
@@ -95,52 +79,40 @@ func (r *run) round(ctx context.Context) (*Round, error) {
 const doomed = 3
 
 // cutOff stops the replicas from receiving, for as long as they are to lag behind.
-func (r *run) cutOff(ctx context.Context, replicas ...string) error {
+func (r *run) cutOff(replicas ...string) {
 	for _, url := range replicas {
-		if err := setReceiver(ctx, url, "alter system set primary_conninfo = ''"); err != nil {
-			return fmt.Errorf("cut the replica off: %w", err)
-		}
-		pool, err := rig.OpenPool(ctx, url, 1)
-		if err != nil {
-			return fmt.Errorf("cut the replica off: %w", err)
-		}
-		replica := &rig.Place{Pool: pool}
-		err = r.await(ctx, "cut-off replica", func(ctx context.Context) error {
-			return replica.Holds(ctx, `select not exists (select from pg_stat_wal_receiver)`)
-		})
-		pool.Close()
-		if err != nil {
-			return err
-		}
+		r.setReceiver(url, "alter system set primary_conninfo = ''")
+		r.unreceived(url)
 	}
 	// One of each kind reaches Elasticsearch and will be unknown to the new primary.
-	events, err := r.app.Write(ctx, upsert(edited), traffic.Delete(traffic.Entity(removed)), upsert(created))
-	if err != nil {
-		return err
-	}
+	events := r.write(upsert(edited), traffic.Delete(traffic.Entity(removed)), upsert(created))
 	ids := outbox.IDs(events, func(e *outbox.NewEvent) *outbox.ID { return &e.ID })
-	err = r.await(ctx, "settle of the last changes", func(ctx context.Context) error {
+	r.await("settle of the last changes", func(ctx context.Context) error {
 		return r.Holds(ctx, `select not exists (select from search_outbox_events where id = any($1) and status <> 'done')`, ids)
 	})
-	if err != nil {
-		return err
-	}
-	return rig.Sleep(ctx, r.opts.Lag)
+	r.Pause(r.opts.Lag)
+}
+
+// unreceived waits until a replica receives nothing.
+func (r *run) unreceived(url string) {
+	pool, err := rig.OpenPool(r.Ctx, url, 1)
+	r.MustDo("cut the replica off", err)
+	defer pool.Close()
+	replica := &rig.Place{Pool: pool}
+	r.await("cut-off replica", func(ctx context.Context) error {
+		return replica.Holds(ctx, `select not exists (select from pg_stat_wal_receiver)`)
+	})
 }
 
 // setReceiver changes from where a replica receives.
-func setReceiver(ctx context.Context, url, statement string) error {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close(ctx) }()
+func (r *run) setReceiver(url, statement string) {
+	conn, err := pgx.Connect(r.Ctx, url)
+	r.MustDo("connect to the replica", err)
+	defer func() { _ = conn.Close(r.Ctx) }()
 	for _, statement := range []string{statement, "select pg_reload_conf()"} {
-		if _, err := conn.Exec(ctx, statement); err != nil {
-			return err
-		}
+		_, err := conn.Exec(r.Ctx, statement)
+		r.MustDo("change what the replica receives", err)
 	}
-	return nil
 }
 
 // recent is more changes than there can be between the promotion and the next look.
@@ -148,12 +120,10 @@ const recent = 20_000
 
 // resumed waits for the first event that the new primary saw settled. No commit of it is older
 // than the promotion.
-func (r *run) resumed(ctx context.Context, round *Round, promoted time.Time) error {
-	position, err := r.Position(ctx)
-	if err != nil {
-		return err
-	}
-	return r.await(ctx, "event that is settled after the promotion", func(ctx context.Context) error {
+func (r *run) resumed(round *Round, promoted time.Time) {
+	position, err := r.Position(r.Ctx)
+	r.Must(err)
+	r.await("event that is settled after the promotion", func(ctx context.Context) error {
 		log, err := history.Since(ctx, r.Pool, rig.Outbox, group, position-recent)
 		if err != nil {
 			return err

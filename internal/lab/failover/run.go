@@ -17,6 +17,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/internal/testenv/patroni"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 const (
@@ -71,6 +72,7 @@ type Options struct {
 // run is one run of the command.
 type run struct {
 	*rig.Group
+	rig.Script
 	opts   Options
 	random *rand.Rand
 	app    *traffic.Application
@@ -104,8 +106,8 @@ func Run(ctx context.Context, opts Options) error {
 		if err := r.prepare(ctx, path); err != nil {
 			return err
 		}
-		result, err := r.all(ctx)
-		if err != nil {
+		result := &Result{Replication: opts.Replication, Seed: opts.Seed}
+		if err := r.Play(ctx, func() { r.all(result) }); err != nil {
 			return err
 		}
 		result.write(opts.Out)
@@ -116,50 +118,46 @@ func Run(ctx context.Context, opts Options) error {
 func (r *run) say(format string, args ...any) { fmt.Fprintf(r.opts.Out, format+"\n", args...) }
 
 // all plays the rounds while the application writes, and judges.
-func (r *run) all(ctx context.Context) (result *Result, err error) {
+func (r *run) all(result *Result) {
 	var writing sync.WaitGroup
-	writingCtx, stop := context.WithCancel(ctx)
+	writingCtx, stop := context.WithCancel(r.Ctx)
 	defer writing.Wait()
 	defer stop()
 	var streamed error
 	writing.Go(func() { streamed = r.stream.Run(writingCtx) })
-	if _, err := r.app.Write(ctx, upsert(edited), upsert(removed)); err != nil {
-		return nil, err
-	}
-	if err := r.await(ctx, "first events", func(ctx context.Context) error {
+	r.write(upsert(edited), upsert(removed))
+	r.await("first events", func(ctx context.Context) error {
 		return r.Holds(ctx, `select count(*) >= $1 from search_outbox_events where status = 'done'`, warm)
-	}); err != nil {
-		return nil, err
-	}
-	result = &Result{Replication: r.opts.Replication, Seed: r.opts.Seed}
-	if err := r.rounds(ctx, result); err != nil {
-		return nil, err
-	}
+	})
+	r.rounds(result)
 	stop()
 	writing.Wait()
-	if streamed != nil {
-		return nil, streamed
-	}
-	return result, r.judge(ctx, result)
+	r.Must(streamed)
+	r.judge(result)
 }
 
-func (r *run) rounds(ctx context.Context, result *Result) error {
-	next, times := r.round, r.opts.Times
+// write has the application change entities.
+func (r *run) write(changes ...traffic.Change) []outbox.NewEvent {
+	events, err := r.app.Write(r.Ctx, changes...)
+	r.Must(err)
+	return events
+}
+
+func (r *run) rounds(result *Result) {
+	times := r.opts.Times
 	if r.opts.Patroni {
 		result.Route, times = r.route(), len(r.opts.Faults)
 	}
 	for n := range times {
+		var round *Round
+		bound, play := 3*bound, func() { round = r.round() }
 		if r.opts.Patroni {
-			next = func(ctx context.Context) (*Round, error) { return r.member(ctx, r.opts.Faults[n]) }
+			bound, play = memberBound, func() { round = r.member(r.opts.Faults[n]) }
 		}
-		round, err := next(ctx)
-		if err != nil {
-			return fmt.Errorf("round %d: %w", n+1, err)
-		}
+		r.Part(fmt.Sprintf("round %d", n+1), bound, play)
 		r.say("%d of %d: %s", n+1, times, round)
 		result.Rounds = append(result.Rounds, *round)
 	}
-	return nil
 }
 
 func (r *run) prepare(ctx context.Context, dir string) error {
@@ -208,23 +206,24 @@ func (r *run) close(ctx context.Context) error {
 }
 
 // await waits for a condition, unless an instance ends before.
-func (r *run) await(ctx context.Context, what string, check func(context.Context) error) error {
-	return rig.Await(ctx, bound, poll, what, func(ctx context.Context) error {
-		if err := r.Fleet.Died(); err != nil {
-			return rig.Stop(err)
+func (r *run) await(what string, check func(context.Context) error) {
+	r.Must(rig.Await(r.Ctx, bound, poll, what, func(ctx context.Context) error {
+		if err := r.alive(ctx); err != nil {
+			return err
 		}
 		return check(ctx)
-	})
+	}))
+}
+
+// alive ends a wait when an instance has ended.
+func (r *run) alive(context.Context) error {
+	if err := r.Fleet.Died(); err != nil {
+		return rig.Stop(err)
+	}
+	return nil
 }
 
 // drained is for a time without a stream.
-func (r *run) drained(ctx context.Context) error {
-	return r.Drained(ctx, bound, func(context.Context) error {
-		if err := r.Fleet.Died(); err != nil {
-			return rig.Stop(err)
-		}
-		return nil
-	})
-}
+func (r *run) drained() { r.Must(r.Drained(r.Ctx, bound, r.alive)) }
 
 func upsert(n int) traffic.Change { return traffic.Upsert(traffic.Entity(n), "changed by name") }
