@@ -41,6 +41,7 @@ type Options struct {
 // run is one run of the demo.
 type run struct {
 	*rig.Group
+	rig.Script
 	opts     Options
 	screen   *rig.Screen
 	began    time.Time // of the part after the servers are up
@@ -48,6 +49,7 @@ type run struct {
 	dir      string
 	corner   *corner
 	app      *traffic.Application
+	cancel   context.CancelCauseFunc // ends the part with a deadline
 }
 
 // Run shows the demo. It returns an error when something could not be done, when time ran out,
@@ -89,18 +91,18 @@ func Run(ctx context.Context, opts Options) error {
 }
 
 // timed shows the demo within its time.
-func (r *run) timed(ctx context.Context, docs []Document) (*outcome, error) {
+func (r *run) timed(ctx context.Context, docs []Document) (v *outcome, err error) {
 	r.began, r.deadline = time.Now(), time.Now().Add(max(shortLimit, wholeLimit-time.Since(r.began)))
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	ctx, r.cancel = context.WithCancelCause(ctx)
+	defer r.cancel(nil)
 	over := time.AfterFunc(time.Until(r.deadline), func() {
-		cancel(fmt.Errorf("out of time %.0f s after the servers were up, in the step: %s", time.Since(r.began).Seconds(), r.screen.Step()))
+		r.cancel(fmt.Errorf("out of time %.0f s after the servers were up, in the step: %s", time.Since(r.began).Seconds(), r.screen.Step()))
 	})
 	defer over.Stop()
-	v, err := r.show(ctx, docs)
+	err = r.Play(ctx, func() { v = r.show(docs) })
 	r.screen.Refresh("")
 	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {
-		return nil, fmt.Errorf("%w (%w)", cause, err)
+		err = fmt.Errorf("%w (%w)", cause, err)
 	}
 	return v, err
 }

@@ -38,52 +38,39 @@ const (
 )
 
 // show is the demo proper.
-func (r *run) show(ctx context.Context, docs []Document) (*outcome, error) {
-	loaded, err := r.load(ctx, docs)
-	if err != nil {
-		return nil, err
-	}
-	takeovers, err := r.live(ctx, docs, loaded)
+func (r *run) show(docs []Document) *outcome {
+	loaded := r.load(docs)
+	takeovers := r.live(docs, loaded)
 	r.screen.Refresh("")
-	if err != nil {
-		return nil, err
-	}
-	return r.verify(ctx, takeovers, loaded)
+	return r.verify(takeovers, loaded)
 }
 
 // live is the part in which things change, with a status line.
-func (r *run) live(ctx context.Context, docs []Document, loaded int64) ([]takeover, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	var progress sync.WaitGroup
+func (r *run) live(docs []Document, loaded int64) []takeover {
+	var progress, stream sync.WaitGroup
+	progressing, cancel := context.WithCancel(r.Ctx)
 	defer progress.Wait()
-	defer cancel(nil)
-	progress.Go(func() { r.progress(ctx) })
+	defer cancel()
+	progress.Go(func() { r.progress(progressing) })
 
-	if err := r.pair(ctx); err != nil {
-		return nil, err
-	}
+	r.pair()
 	pinned, everyday := split(docs)
-	streamCtx, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() {
-		err := r.stream(everyday).Run(streamCtx)
-		if err != nil {
-			cancel(err) // nothing of what follows would be worth seeing
+	streaming, stop := context.WithCancel(r.Ctx)
+	defer stream.Wait()
+	defer stop()
+	var streamed error
+	stream.Go(func() {
+		if streamed = r.stream(everyday).Run(streaming); streamed != nil {
+			r.cancel(streamed) // nothing of what follows would be worth seeing
 		}
-		ended <- err
-	}()
-	takeovers, err := r.midstream(ctx, loaded)
+	})
+	takeovers := r.midstream(loaded)
 	stop()
-	if streamErr := <-ended; streamErr != nil {
-		return nil, streamErr
-	}
-	if err == nil {
-		err = r.named(ctx, pinned)
-	}
-	if err == nil {
-		err = r.drain(ctx)
-	}
-	return takeovers, err
+	stream.Wait()
+	r.Must(streamed)
+	r.named(pinned)
+	r.drain()
+	return takeovers
 }
 
 // stream edits documents, deletes them and lets them come back.
@@ -103,35 +90,29 @@ func (r *run) stream(docs []Document) *traffic.Stream {
 }
 
 // load makes the schema and writes the corpus; it returns a version behind the last one of it.
-func (r *run) load(ctx context.Context, docs []Document) (int64, error) {
+func (r *run) load(docs []Document) int64 {
 	r.screen.Enter("migrating the database")
-	if err := r.Fleet.Run(ctx, "migrate", "up"); err != nil {
-		return 0, err
-	}
-	if err := history.Install(ctx, r.Pool, rig.Outbox); err != nil {
-		return 0, err
-	}
+	r.Must(r.Fleet.Run(r.Ctx, "migrate", "up"))
+	r.Must(history.Install(r.Ctx, r.Pool, rig.Outbox))
 	r.screen.Enter("writing the documents")
 	start := time.Now()
-	var g errgroup.Group
+	g, ctx := errgroup.WithContext(r.Ctx)
 	g.SetLimit(loadWriters)
 	for batch := range slices.Chunk(docs, loadBatch) {
 		g.Go(func() error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			return r.write(ctx, "load documents", outbox.Upsert, traffic.IfAbsent, batch)
+			return r.write(ctx, outbox.Upsert, traffic.IfAbsent, batch)
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return 0, err
-	}
+	r.MustDo("load documents", g.Wait())
 	r.screen.Line("Wrote %s rows, each with its event in the same transaction, in %.1f s", rig.Number(len(docs)), time.Since(start).Seconds())
-	return r.app.Clock.Next(), nil
+	return r.app.Clock.Next()
 }
 
 // write changes documents in one transaction, each of which must meet the condition.
-func (r *run) write(ctx context.Context, what string, op outbox.Op, condition traffic.Condition, docs []Document) error {
+func (r *run) write(ctx context.Context, op outbox.Op, condition traffic.Condition, docs []Document) error {
 	changes := make([]traffic.Change, len(docs))
 	for i := range docs {
 		changes[i] = traffic.Change{Key: docs[i].Key, Op: op, If: condition, Row: docs[i].row()}
@@ -140,19 +121,14 @@ func (r *run) write(ctx context.Context, what string, op outbox.Op, condition tr
 	if err == nil && len(events) != len(docs) {
 		err = fmt.Errorf("%d of %d documents are as they must be before", len(events), len(docs))
 	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return nil
+	return err
 }
 
 // pair starts two instances and waits until one leads and both are ready.
-func (r *run) pair(ctx context.Context) error {
+func (r *run) pair() {
 	r.screen.Enter("starting two instances")
-	if err := r.LaunchAll(ctx, "a", "b"); err != nil {
-		return err
-	}
-	return rig.Await(ctx, takeoverTimeout, watchPoll, "leader", func(ctx context.Context) error {
+	r.Must(r.LaunchAll(r.Ctx, "a", "b"))
+	r.await(takeoverTimeout, watchPoll, "leader", func(ctx context.Context) error {
 		l, err := r.Leader(ctx)
 		if err == nil && l.Epoch == 0 {
 			err = errors.New("nobody leads")
@@ -164,52 +140,60 @@ func (r *run) pair(ctx context.Context) error {
 	})
 }
 
-// midstream waits for the load to be projected and kills leaders while edits go on.
-func (r *run) midstream(ctx context.Context, loaded int64) ([]takeover, error) {
-	r.screen.Enter("projecting the load")
-	err := rig.Await(ctx, wholeLimit, tick, "end of the load", func(ctx context.Context) error {
-		if err := r.Fleet.Died(); err != nil {
-			return rig.Stop(err)
+// await waits for a condition, unless an instance ends before.
+func (r *run) await(bound, period time.Duration, what string, check func(context.Context) error) {
+	r.Must(rig.Await(r.Ctx, bound, period, what, func(ctx context.Context) error {
+		if err := r.alive(ctx); err != nil {
+			return err
 		}
+		return check(ctx)
+	}))
+}
+
+// alive ends a wait when an instance has ended.
+func (r *run) alive(context.Context) error {
+	if err := r.Fleet.Died(); err != nil {
+		return rig.Stop(err)
+	}
+	return nil
+}
+
+// midstream waits for the load to be projected and kills leaders while edits go on.
+func (r *run) midstream(loaded int64) (out []takeover) {
+	r.screen.Enter("projecting the load")
+	r.await(wholeLimit, tick, "end of the load", func(ctx context.Context) error {
 		return r.Holds(ctx, `select not exists (select from `+rig.Outbox+` where event_version <= $1 and status in ('pending', 'processing'))`, loaded)
 	})
-	if err != nil {
-		return nil, err
-	}
 	r.screen.Line("The load is projected; edits go on")
 	// A kill in the middle of a backlog measures the backlog: wait, not for ever, until the
 	// leader is close behind the edits.
-	_ = rig.Await(ctx, catchUpTimeout, tick, "end of the backlog", func(ctx context.Context) error {
+	_ = rig.Await(r.Ctx, catchUpTimeout, tick, "end of the backlog", func(ctx context.Context) error {
 		n, err := r.Backlog(ctx)
 		if err == nil && n >= closeBehind {
 			err = fmt.Errorf("%d events wait", n)
 		}
 		return err
 	})
-	var out []takeover
 	for n := range kills {
 		if n > 0 && time.Until(r.deadline) < spare {
 			r.screen.Line("No time is left for another takeover")
 			break
 		}
 		r.screen.Enter("takeover %d of %d", n+1, kills)
-		if err := rig.Sleep(ctx, streamBetween); err != nil {
-			return nil, err
-		}
-		t, err := r.kill(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("takeover %d of %d: %w", n+1, kills, err)
-		}
+		r.Pause(streamBetween)
+		var t takeover
+		r.Part(r.screen.Step(), 0, func() { t = r.kill() })
 		out = append(out, t)
 		r.screen.Line("SIGKILL of %s (epoch %d) with %d events claimed: %s after %s, its first event is settled after %s",
 			t.From.Instance, t.From.Epoch, t.Claimed, t.To, rig.Millis(t.Lead), rig.Millis(t.Settle))
 	}
 	r.screen.Enter("editing after the last takeover")
-	return out, rig.Sleep(ctx, streamBetween)
+	r.Pause(streamBetween)
+	return out
 }
 
 // named updates and deletes symbols that the stream leaves alone.
-func (r *run) named(ctx context.Context, p pinnedDocuments) error {
+func (r *run) named(p pinnedDocuments) {
 	r.screen.Enter("updating and deleting symbols")
 	var names []string
 	for i := range p.updated {
@@ -217,62 +201,40 @@ func (r *run) named(ctx context.Context, p pinnedDocuments) error {
 		names = append(names, p.updated[i].Symbol)
 	}
 	updated := strings.Join(names, ", ")
-	if err := r.write(ctx, "update "+updated, outbox.Upsert, traffic.IfPresent, p.updated); err != nil {
-		return err
-	}
-	if err := r.write(ctx, "delete "+goneLibrary, outbox.Delete, traffic.IfPresent, p.deleted); err != nil {
-		return err
-	}
+	r.MustDo("update "+updated, r.write(r.Ctx, outbox.Upsert, traffic.IfPresent, p.updated))
+	r.MustDo("delete "+goneLibrary, r.write(r.Ctx, outbox.Delete, traffic.IfPresent, p.deleted))
 	r.screen.Line("Updated %s; deleted the %d symbols of %s", updated, len(p.deleted), goneLibrary)
-	return nil
 }
 
 // drain waits until every event is done or failed.
-func (r *run) drain(ctx context.Context) error {
+func (r *run) drain() {
 	r.screen.Enter("draining")
 	start := time.Now()
-	err := r.Drained(ctx, drainTimeout, func(context.Context) error {
-		if err := r.Fleet.Died(); err != nil {
-			return rig.Stop(err)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	_, failed, err := r.Unsettled(ctx)
-	if err != nil {
-		return err
-	}
+	r.Must(r.Drained(r.Ctx, drainTimeout, r.alive))
+	_, failed, err := r.Unsettled(r.Ctx)
+	r.Must(err)
 	r.screen.Line("Drained in %.1f s: %s events done, %d failed", time.Since(start).Seconds(), rig.Number(r.app.Produced()-failed), failed)
-	return nil
 }
 
 // verify reads the record and both stores and runs the searches.
-func (r *run) verify(ctx context.Context, takeovers []takeover, loaded int64) (*outcome, error) {
+func (r *run) verify(takeovers []takeover, loaded int64) *outcome {
 	r.screen.Enter("comparing PostgreSQL with Elasticsearch")
-	compared, err := reconcile.Run(ctx, r.Pool, r.Elastic, r.Index)
-	if err != nil {
-		return nil, fmt.Errorf("reconcile: %w", err)
-	}
+	compared, err := reconcile.Run(r.Ctx, r.Pool, r.Elastic, r.Index)
+	r.MustDo("reconcile", err)
 	how := "equal"
 	if !compared.Equal() {
 		how = "NOT equal"
 	}
 	r.screen.Line("Compared %s rows with %s documents, field by field: %s", rig.Number(compared.Rows), rig.Number(compared.Documents), how)
-	log, err := history.Read(ctx, r.Pool, rig.Outbox, r.Place.Group)
-	if err != nil {
-		return nil, err
-	}
+	log, err := history.Read(r.Ctx, r.Pool, rig.Outbox, r.Place.Group)
+	r.Must(err)
 	for _, s := range searches() {
-		f, err := s.run(ctx, r.Elastic, r.Index)
-		if err != nil {
-			return nil, err
-		}
+		f, err := s.run(r.Ctx, r.Elastic, r.Index)
+		r.Must(err)
 		r.screen.Line("Search for %s: %s hits", s.title, rig.Number(f.Total))
 		f.write(r.screen)
 	}
-	return judge(log, r.app.Acknowledged(), compared, takeovers, loaded), nil
+	return judge(log, r.app.Acknowledged(), compared, takeovers, loaded)
 }
 
 // progress shows where things are until ctx ends. Who waits for progress reports the errors.

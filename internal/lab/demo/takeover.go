@@ -3,7 +3,6 @@ package demo
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
@@ -31,47 +30,31 @@ type takeover struct {
 
 // kill ends the leader in mid-stream, waits for the other one's first settled event, and starts
 // the killed one again as the standby.
-func (r *run) kill(ctx context.Context) (t takeover, err error) {
-	victim, leads, err := r.LeadingMember(ctx)
-	if err != nil {
-		return t, err
-	}
+func (r *run) kill() (t takeover) {
+	victim, leads, err := r.LeadingMember(r.Ctx)
+	r.Must(err)
 	t.From = leads
-	if err := r.AllReady(ctx); err != nil {
-		return t, err
-	}
-	before, err := history.Position(ctx, r.Pool)
-	if err != nil {
-		return t, err
-	}
+	r.Must(r.AllReady(r.Ctx))
+	before, err := history.Position(r.Ctx, r.Pool)
+	r.Must(err)
 	// A quiet moment is no error.
-	_ = rig.Await(ctx, claimedTimeout, time.Millisecond, "claim", func(ctx context.Context) error {
+	_ = rig.Await(r.Ctx, claimedTimeout, time.Millisecond, "claim", func(ctx context.Context) error {
 		return r.Holds(ctx, `select exists (select from weft_lease)`)
 	})
 	fault := faults.New(faults.SIGKILL, &faults.Target{Group: r.Group}, victim, faults.Params{})
-	if err := fault.Inject(ctx); err != nil {
-		return t, err
-	}
-	err = r.Pool.QueryRow(ctx, `select count(*) from `+rig.Outbox+`_live where status = 'processing' and epoch = $1`, t.From.Epoch).Scan(&t.Claimed)
-	if err != nil {
-		return t, fmt.Errorf("count claimed events: %w", err)
-	}
-	if err := r.followed(ctx, before, fault.At, &t); err != nil {
-		return t, err
-	}
-	if err := fault.Heal(ctx); err != nil {
-		return t, err
-	}
-	return t, victim.Instance().Ready(ctx)
+	r.Must(fault.Inject(r.Ctx))
+	r.MustDo("count claimed events", r.Pool.QueryRow(r.Ctx,
+		`select count(*) from `+rig.Outbox+`_live where status = 'processing' and epoch = $1`, t.From.Epoch).Scan(&t.Claimed))
+	r.followed(before, fault.At, &t)
+	r.Must(fault.Heal(r.Ctx))
+	r.Must(victim.Instance().Ready(r.Ctx))
+	return t
 }
 
 // followed waits until an event was settled under a newer epoch than t.From's, and fills t from
 // the record behind position.
-func (r *run) followed(ctx context.Context, position int64, killed time.Time, t *takeover) error {
-	err := rig.Await(ctx, takeoverTimeout, watchPoll, "takeover", func(ctx context.Context) error {
-		if err := r.Fleet.Died(); err != nil {
-			return rig.Stop(err)
-		}
+func (r *run) followed(position int64, killed time.Time, t *takeover) {
+	r.await(takeoverTimeout, watchPoll, "takeover from "+t.From.Instance, func(ctx context.Context) error {
 		log, err := history.Since(ctx, r.Pool, rig.Outbox, r.Place.Group, position)
 		if err != nil {
 			return err
@@ -84,8 +67,4 @@ func (r *run) followed(ctx context.Context, position int64, killed time.Time, t 
 		t.Lead, t.Settle = next.Lead(), next.Settle()
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("after the kill of %s: %w", t.From.Instance, err)
-	}
-	return nil
 }
