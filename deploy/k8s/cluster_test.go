@@ -35,11 +35,10 @@ const (
 // cluster is one node: etcd, the API server, controllers, the scheduler, containerd and a
 // kubelet. Everything of it is in dir, but for the bridge and the control groups.
 type cluster struct {
-	t       *testing.T
-	dir     string
-	spawner *process.Spawner
-	etcd    string
-	api     string
+	t    *testing.T
+	dir  string
+	etcd string
+	api  string
 }
 
 func startCluster(t *testing.T) *cluster {
@@ -51,11 +50,8 @@ func startCluster(t *testing.T) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{t: t, dir: dir, spawner: process.NewSpawner()}
-	t.Cleanup(func() {
-		c.spawner.Close()
-		c.sweep()
-	})
+	c := &cluster{t: t, dir: dir}
+	t.Cleanup(c.sweep)
 	c.must("ip", "link", "add", bridge, "type", "bridge")
 	c.must("ip", "address", "add", gateway+"/24", "dev", bridge)
 	c.must("ip", "link", "set", bridge, "up")
@@ -189,7 +185,7 @@ func (c *cluster) program(name string) string {
 // start runs a program until the test ends, or the test process.
 func (c *cluster) start(name string, argv ...string) *process.Process {
 	c.t.Helper()
-	p, err := c.spawner.Start(process.Server{Name: name, Dir: c.dir, Log: c.at(name + ".log"), Argv: argv, DeathSignal: syscall.SIGKILL})
+	p, err := process.Start(process.Server{Name: name, Dir: c.dir, Log: c.at(name + ".log"), Argv: argv, DeathSignal: syscall.SIGKILL})
 	if err != nil {
 		c.t.Fatal(err)
 	}

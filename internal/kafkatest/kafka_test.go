@@ -43,7 +43,6 @@ type rig struct {
 	url         string
 	pool        *pgxpool.Pool
 	dir         string
-	spawner     *process.Spawner
 	broker, lib string
 	blocks      map[string]string // of the page, by the names of their files
 }
@@ -98,8 +97,7 @@ func setup(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, url: testenv.Database(t), dir: t.TempDir(), spawner: process.NewSpawner(), blocks: map[string]string{}, lib: lib}
-	t.Cleanup(r.spawner.Close)
+	r := &rig{t: t, url: testenv.Database(t), dir: t.TempDir(), blocks: map[string]string{}, lib: lib}
 	r.pool = testenv.Pool(t, r.url)
 	if _, err := migrations.Up(t.Context(), r.url); err != nil {
 		t.Fatal(err)
@@ -125,7 +123,7 @@ func (r *rig) exec(sql string, args ...any) {
 // java starts a program of the jars, and returns when it is ready.
 func (r *rig) java(name string, ready func(context.Context) error, args ...string) {
 	r.t.Helper()
-	p, err := r.spawner.Start(process.Server{
+	p, err := process.Start(process.Server{
 		Name: name, Dir: r.dir, Log: filepath.Join(r.dir, name+".log"), Argv: r.command(args...).Args, DeathSignal: syscall.SIGKILL,
 	})
 	if err != nil {

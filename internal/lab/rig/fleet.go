@@ -2,13 +2,12 @@ package rig
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,7 +84,7 @@ func (f *Fleet) command(ctx context.Context, args []string) *exec.Cmd {
 	cmd.Env = f.Env
 	cmd.Dir = f.Dir
 	cmd.WaitDelay = pipeGrace
-	cmd.SysProcAttr = childAttributes(false)
+	cmd.SysProcAttr = process.Attributes(nil, syscall.SIGKILL)
 	return cmd
 }
 
@@ -101,11 +100,14 @@ func (f *Fleet) Start(ctx context.Context, name string, env ...string) (*Instanc
 	return f.StartWith(ctx, InstanceOptions{Name: name, Env: env})
 }
 
-// StartWith starts an instance. The end of ctx does not end it: Stop does.
+// StartWith starts an instance, unless ctx has ended. Its later end does not end the instance: Stop does.
 func (f *Fleet) StartWith(ctx context.Context, opts InstanceOptions) (*Instance, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock() // Stop misses nothing
-	i, err := f.start(ctx, opts)
+	i, err := f.start(opts)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", opts.Name, err)
 	}
@@ -113,43 +115,24 @@ func (f *Fleet) StartWith(ctx context.Context, opts InstanceOptions) (*Instance,
 	return i, nil
 }
 
-func (f *Fleet) start(ctx context.Context, opts InstanceOptions) (*Instance, error) {
+func (f *Fleet) start(opts InstanceOptions) (*Instance, error) {
 	port, err := process.FreePort()
 	if err != nil {
 		return nil, err
 	}
-	log := filepath.Join(f.Dir, "weft-"+opts.Name+".jsonl")
-	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	death := syscall.SIGKILL
+	if f.Keep {
+		death = 0
+	}
+	i := &Instance{Name: opts.Name, Port: port, Log: filepath.Join(f.Dir, "weft-"+opts.Name+".jsonl")}
+	i.Process, err = process.Start(process.Server{
+		Name: "instance " + opts.Name, Dir: f.Dir, Log: i.Log, Argv: []string{cmp.Or(opts.Binary, f.Binary), "run"}, DeathSignal: death,
+		Env: slices.Concat(f.Env, opts.Env, []string{"WEFT_INSTANCE=" + opts.Name, "OUTBOX_METRICS_PORT=" + strconv.Itoa(port)}),
+	})
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
-	cmd := f.command(context.WithoutCancel(ctx), []string{"run"})
-	if opts.Binary != "" {
-		cmd.Path, cmd.Args[0] = opts.Binary, opts.Binary
-	}
-	cmd.Env = slices.Concat(f.Env, opts.Env, []string{"WEFT_INSTANCE=" + opts.Name, "OUTBOX_METRICS_PORT=" + strconv.Itoa(port)})
-	cmd.Stdout, cmd.Stderr = file, file
-	cmd.SysProcAttr = childAttributes(f.Keep)
-	i := &Instance{Name: opts.Name, Port: port, Log: log, ended: make(chan struct{})}
-	started := make(chan error)
-	go func() {
-		// The kernel signals the parent's death when the thread that forked ends: that
-		// thread must last as long as the child.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err != nil {
-			return
-		}
-		i.err = cmd.Wait()
-		close(i.ended)
-	}()
-	if err := <-started; err != nil {
-		return nil, err
-	}
-	i.PID = cmd.Process.Pid
+	i.PID = i.Process.PID()
 	return i, nil
 }
 
@@ -173,31 +156,20 @@ func (f *Fleet) Died() error {
 // Stop ends all instances, with SIGTERM first, and reports those that did not end well by
 // it. A second call is harmless.
 func (f *Fleet) Stop() error {
-	var running []*Instance
-	for _, i := range f.instances() {
-		if !i.HasEnded() {
-			running = append(running, i)
-			i.expected.Store(true)
-			_ = syscall.Kill(-i.PID, syscall.SIGTERM)
-			_ = syscall.Kill(-i.PID, syscall.SIGCONT) // a stopped process sees no SIGTERM
+	all := f.instances()
+	errs := make([]error, len(all))
+	var g sync.WaitGroup
+	for n, i := range all {
+		if i.HasEnded() {
+			continue
 		}
-	}
-	var errs []error
-	grace := time.After(stopGrace)
-	for _, i := range running {
-		select {
-		case <-i.ended:
-			if i.err != nil {
-				errs = append(errs, i.Ending())
+		g.Go(func() {
+			i.Stop(process.Step{Signal: syscall.SIGTERM}, process.Step{Signal: syscall.SIGCONT, Wait: stopGrace}) // a stopped process sees no SIGTERM
+			if i.Err() != nil {
+				errs[n] = i.Ending()
 			}
-		case <-grace:
-			errs = append(errs, fmt.Errorf("instance %s did not stop within %v and was killed", i.Name, stopGrace))
-			for _, i := range running {
-				_ = syscall.Kill(-i.PID, syscall.SIGKILL)
-			}
-			<-i.ended
-			grace = nil // the others have been killed, too
-		}
+		})
 	}
+	g.Wait()
 	return errors.Join(errs...)
 }

@@ -51,7 +51,7 @@ func (f *Fleet) mustStart(t *testing.T, name string) *Instance {
 
 func waitLog(t *testing.T, i *Instance, text string) {
 	t.Helper()
-	testenv.Eventually(t, func() bool { return strings.Contains(tail(i.Log), text) }, "log has "+text)
+	testenv.Eventually(t, func() bool { return strings.Contains(i.Tail(), text) }, "log has "+text)
 }
 
 func TestFleet(t *testing.T) {
@@ -68,8 +68,8 @@ func TestFleet(t *testing.T) {
 		if err := f.Stop(); err != nil {
 			t.Errorf("stop: %v", err)
 		}
-		if !a.HasEnded() || !b.HasEnded() || !strings.Contains(tail(a.Log), "bye") {
-			t.Errorf("after stop: a ended %v, b ended %v, log %q", a.HasEnded(), b.HasEnded(), tail(a.Log))
+		if !a.HasEnded() || !b.HasEnded() || !strings.Contains(a.Tail(), "bye") {
+			t.Errorf("after stop: a ended %v, b ended %v, log %q", a.HasEnded(), b.HasEnded(), a.Tail())
 		}
 		if err := f.Stop(); err != nil {
 			t.Errorf("second stop: %v", err)
@@ -146,8 +146,8 @@ func TestFleet(t *testing.T) {
 		if err := f.Stop(); err != nil {
 			t.Errorf("stop: %v", err)
 		}
-		if !strings.Contains(tail(a.Log), "bye") {
-			t.Errorf("log: got %q, want a graceful end", tail(a.Log))
+		if !strings.Contains(a.Tail(), "bye") {
+			t.Errorf("log: got %q, want a graceful end", a.Tail())
 		}
 	})
 
@@ -164,7 +164,7 @@ func TestFleet(t *testing.T) {
 		if err := a.Err(); err == nil || err.Error() != "signal: killed" {
 			t.Errorf("end: got %v, want the signal", err)
 		}
-		if _, err := a.Signal(syscall.SIGCONT); !errors.Is(err, os.ErrProcessDone) || !strings.Contains(err.Error(), "continued to a") {
+		if _, err := a.Signal(syscall.SIGCONT); !errors.Is(err, os.ErrProcessDone) || !strings.Contains(err.Error(), "continued to instance a") {
 			t.Errorf("signal after the end: got %v, want one that says so", err)
 		}
 	})
@@ -177,8 +177,8 @@ func TestFleet(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := i.Err(); err != nil || tail(i.Log) != "second run 1 2" {
-			t.Errorf("got %v and log %q, want the other binary with its own setting on top", err, tail(i.Log))
+		if err := i.Err(); err != nil || i.Tail() != "second run 1 2" {
+			t.Errorf("got %v and log %q, want the other binary with its own setting on top", err, i.Tail())
 		}
 	})
 
@@ -202,7 +202,7 @@ func TestFleet(t *testing.T) {
 		}))
 		defer server.Close()
 		_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
-		i := &Instance{Name: "a", ended: make(chan struct{})}
+		i := newFleet(t, graceful).mustStart(t, "a")
 		i.Port, _ = strconv.Atoi(port)
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()

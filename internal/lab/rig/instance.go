@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strconv"
-	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
 const (
@@ -27,14 +26,11 @@ const (
 // and a log file of its own. Instances of one name write to one log file, one after the other.
 // Its methods are safe for concurrent use.
 type Instance struct {
+	*process.Process
 	Name string
 	Port int // of metrics and health
 	PID  int
 	Log  string // file
-
-	expected atomic.Bool
-	ended    chan struct{} // closed when it has been waited for
-	err      error         // of Wait; valid after ended
 }
 
 // URL returns the address of a path of the instance's HTTP server.
@@ -42,34 +38,9 @@ func (i *Instance) URL(path string) string {
 	return "http://127.0.0.1:" + strconv.Itoa(i.Port) + path
 }
 
-// Ended is closed when the process has ended and been waited for.
-func (i *Instance) Ended() <-chan struct{} { return i.ended }
-
-// HasEnded reports whether the process has ended and been waited for.
-func (i *Instance) HasEnded() bool {
-	select {
-	case <-i.ended:
-		return true
-	default:
-		return false
-	}
-}
-
-// Err waits for the end and returns nil for exit status 0.
-func (i *Instance) Err() error {
-	<-i.ended
-	return i.err
-}
-
 // Ending waits for the end and returns an error with the exit status and the last lines of
 // the log.
-func (i *Instance) Ending() error {
-	err := i.Err()
-	if err == nil {
-		err = errors.New("exit status 0")
-	}
-	return fmt.Errorf("instance %s ended: %w\n%s", i.Name, err, tail(i.Log))
-}
+func (i *Instance) Ending() error { return i.EndedError() }
 
 // Ready waits until the instance says that it is ready.
 func (i *Instance) Ready(ctx context.Context) error {
@@ -124,16 +95,13 @@ func (i *Instance) Ask(ctx context.Context, path string) (status int, body []byt
 	return res.StatusCode, body, err
 }
 
-// Expected reports whether a signal of this process has ended the instance, or is about to.
-func (i *Instance) Expected() bool { return i.expected.Load() }
-
 // Kill sends SIGKILL and returns the time just before.
 func (i *Instance) Kill() (time.Time, error) { return i.Signal(syscall.SIGKILL) }
 
 // AwaitEnd waits for the end of the process, however it ends; see [Instance.Err].
 func (i *Instance) AwaitEnd(ctx context.Context) error {
 	select {
-	case <-i.ended:
+	case <-i.Ended():
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -154,30 +122,4 @@ func (i *Instance) Terminate(ctx context.Context) error {
 		return i.Ending()
 	}
 	return nil
-}
-
-// Signal sends sig to the process group and returns the time just before. After SIGKILL and
-// SIGTERM the end of the instance is expected.
-func (i *Instance) Signal(sig syscall.Signal) (time.Time, error) {
-	if sig == syscall.SIGKILL || sig == syscall.SIGTERM {
-		i.expected.Store(true)
-	}
-	at := time.Now()
-	if i.HasEnded() {
-		return at, fmt.Errorf("signal %v to %s: %w", sig, i.Name, os.ErrProcessDone)
-	}
-	if err := syscall.Kill(-i.PID, sig); err != nil {
-		return at, fmt.Errorf("signal %v to %s: %w", sig, i.Name, err)
-	}
-	return at, nil
-}
-
-// tail returns the last lines of a log.
-func tail(name string) string {
-	b, err := os.ReadFile(name)
-	if err != nil {
-		return ""
-	}
-	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
-	return strings.Join(lines[max(0, len(lines)-5):], "\n")
 }

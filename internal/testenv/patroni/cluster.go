@@ -43,7 +43,6 @@ type Cluster struct {
 	dir     string
 	tools   tools
 	as      *syscall.Credential
-	spawner *process.Spawner
 	hosts   []*Host
 	haproxy *process.Process
 	front   int // HAProxy's port
@@ -85,7 +84,7 @@ func Start(ctx context.Context, opts Options) (c *Cluster, err error) {
 	if len(missing) > 0 {
 		return nil, fmt.Errorf("patroni: install %s (Debian: apt-get install --no-install-recommends %[1]s)", strings.Join(missing, " "))
 	}
-	c = &Cluster{opts: opts, tools: tools, as: stack.ServerCredential(), spawner: process.NewSpawner()}
+	c = &Cluster{opts: opts, tools: tools, as: stack.ServerCredential()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("patroni: %w", err), c.ended(), c.Close())
@@ -157,7 +156,7 @@ func (c *Cluster) start(h *Host, name string, argv ...string) (*process.Process,
 	if h != nil {
 		dir = h.dir
 	}
-	return c.spawner.Start(process.Server{
+	return process.Start(process.Server{
 		Name: name, Dir: dir, Log: filepath.Join(dir, name+".log"), Argv: argv, As: c.as, DeathSignal: syscall.SIGTERM, // of which Patroni stops its PostgreSQL
 	})
 }
@@ -231,7 +230,6 @@ func (c *Cluster) Close() error {
 		group.Go(h.close)
 	}
 	errs = append(errs, group.Wait())
-	c.spawner.Close()
 	if c.dir != "" {
 		errs = append(errs, os.RemoveAll(c.dir))
 	}

@@ -4,8 +4,9 @@ package process
 
 import "syscall"
 
-func attributes(who *syscall.Credential, _ syscall.Signal) *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Credential: who}
+// Attributes give a child a process group of its own, or without a death signal a session.
+func Attributes(who *syscall.Credential, deathSignal syscall.Signal) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setsid: deathSignal == 0, Setpgid: deathSignal != 0, Credential: who}
 }
 
 func ephemeralPorts() (first int, ok bool) { return 0, false }

@@ -3,8 +3,8 @@
 //
 // # What is guaranteed
 //
-//   - On Linux a child does not outlive its [Spawner], nor the process that has it: the
-//     kernel sends it a signal when the thread that forked it ends.
+//   - On Linux a child with a death signal does not outlive this process: the kernel sends it the
+//     signal when the thread that forked it ends, which lasts as long as the child.
 //   - [Process.Stop] returns when the process is gone and has been waited for, and kills
 //     its whole group if it does not go by itself.
 //

@@ -1,22 +1,22 @@
 package process
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// Network is a network namespace. It lasts as long as it is open or a process is in it, so none
+// Network is a network namespace. It lasts as long as this value or a process in it, so none
 // is left behind by a program that was killed.
 type Network struct{ file *os.File }
 
 // NewNetwork makes a network namespace without any connection, which takes root.
-func (s *Spawner) NewNetwork() (n *Network, err error) {
-	err = s.inside(nil, func() error {
+func NewNetwork() (n *Network, err error) {
+	err = onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("network namespace: %w", err)
 		}
@@ -30,12 +30,12 @@ func (s *Spawner) NewNetwork() (n *Network, err error) {
 // Path names the namespace to other programs while this process lives.
 func (n *Network) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd()) }
 
-// Close lets go of the namespace.
-func (n *Network) Close() error { return n.file.Close() }
-
 // Run runs a command to its end in a network; nil is that of this process.
-func (s *Spawner) Run(in *Network, argv ...string) error {
-	return s.inside(in, func() error {
+func Run(in *Network, argv ...string) error {
+	return onThread(func() error {
+		if err := in.enter(); err != nil {
+			return err
+		}
 		out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(string(out)))
@@ -44,23 +44,23 @@ func (s *Spawner) Run(in *Network, argv ...string) error {
 	})
 }
 
-// inside calls do on the thread of the processes, which is in the network for that time.
-func (s *Spawner) inside(n *Network, do func() error) error {
-	return s.call(func() (err error) {
-		home, err := os.Open("/proc/thread-self/ns/net")
-		if err != nil {
-			return fmt.Errorf("own network: %w", err)
-		}
-		defer func() { _ = home.Close() }()
-		if n != nil {
-			if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
-				return fmt.Errorf("enter network: %w", err)
-			}
-		}
-		err = do()
-		if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
-			return fmt.Errorf("leave network: %w", errors.Join(back, err))
-		}
-		return err
-	})
+// onThread calls do on a thread that ends afterwards.
+func onThread(do func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked
+		done <- do()
+	}()
+	return <-done
+}
+
+// enter brings the calling thread into the network, unless that is nil.
+func (n *Network) enter() error {
+	if n == nil {
+		return nil
+	}
+	if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter network: %w", err)
+	}
+	return nil
 }

@@ -19,39 +19,6 @@ const (
 	readyPoll = 20 * time.Millisecond
 )
 
-// Spawner starts processes from one thread that lives as long as it does: the kernel
-// sends the parent-death signal when the thread that forked ends, not the process.
-type Spawner struct {
-	calls chan func()
-	ended chan struct{}
-}
-
-// NewSpawner returns a spawner to be closed when no process of it is wanted any more.
-func NewSpawner() *Spawner {
-	s := &Spawner{calls: make(chan func()), ended: make(chan struct{})}
-	go func() {
-		defer close(s.ended)
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		for call := range s.calls {
-			call()
-		}
-	}()
-	return s
-}
-
-// Close ends the thread; the kernel then signals the processes that still run.
-func (s *Spawner) Close() {
-	close(s.calls)
-	<-s.ended
-}
-
-// call calls do on the thread of the processes.
-func (s *Spawner) call(do func() error) error {
-	errs := make(chan error)
-	s.calls <- func() { errs <- do() }
-	return <-errs
-}
-
 // Server says how a server is started.
 type Server struct {
 	Name string   // in errors
@@ -63,7 +30,8 @@ type Server struct {
 	Env   []string
 	As    *syscall.Credential // nil: the caller
 	OnEnd func(*Process)      // called once it has ended, unless nil
-	// DeathSignal is what the kernel sends the server when this process dies.
+	// DeathSignal is what the kernel sends the server when this process dies; 0 is for one that may
+	// outlive it, in a session of its own.
 	DeathSignal syscall.Signal
 	In          *Network // nil: that of the caller
 }
@@ -80,7 +48,7 @@ type Process struct {
 }
 
 // Start starts a server in a process group of its own.
-func (s *Spawner) Start(server Server) (*Process, error) {
+func Start(server Server) (*Process, error) {
 	log, err := os.OpenFile(server.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return nil, err
@@ -92,23 +60,32 @@ func (s *Spawner) Start(server Server) (*Process, error) {
 	}
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = server.Dir, log, log
 	p.cmd.Env = append([]string{"HOME=" + server.Dir, "PATH=" + path, "LC_ALL=C.UTF-8"}, server.Env...)
-	p.cmd.SysProcAttr = attributes(server.As, server.DeathSignal)
-	if server.In == nil {
-		err = s.call(p.cmd.Start)
-	} else {
-		err = s.inside(server.In, p.cmd.Start)
-	}
-	if err != nil {
+	p.cmd.SysProcAttr = Attributes(server.As, server.DeathSignal)
+	started := make(chan error)
+	go p.run(server, started)
+	if err := <-started; err != nil {
 		return nil, fmt.Errorf("%s: %w", p.name, err)
 	}
-	go func() {
-		p.err = p.cmd.Wait()
-		close(p.ended)
-		if server.OnEnd != nil {
-			server.OnEnd(p)
-		}
-	}()
 	return p, nil
+}
+
+// run starts the process and waits for it, on a thread that lasts as long: the kernel sends the
+// parent-death signal when the thread that forked ends, not the process.
+func (p *Process) run(server Server, started chan<- error) {
+	runtime.LockOSThread() // never unlocked: the thread, which may be in another network, ends with the goroutine
+	err := server.In.enter()
+	if err == nil {
+		err = p.cmd.Start()
+	}
+	started <- err
+	if err != nil {
+		return
+	}
+	p.err = p.cmd.Wait()
+	close(p.ended)
+	if server.OnEnd != nil {
+		server.OnEnd(p)
+	}
 }
 
 // ErrTimeout is in the cause of a context whose end [Process.Await] reports with the end
@@ -147,6 +124,22 @@ type Step struct {
 	Wait   time.Duration
 }
 
+// Signal sends sig to the process group and returns the time just before. After SIGKILL and
+// SIGTERM the end of the process is expected.
+func (p *Process) Signal(sig syscall.Signal) (time.Time, error) {
+	if sig == syscall.SIGKILL || sig == syscall.SIGTERM {
+		p.expected.Store(true)
+	}
+	at, err := time.Now(), os.ErrProcessDone // its number may be another's by now
+	if !p.HasEnded() {
+		err = syscall.Kill(-p.PID(), sig)
+	}
+	if err != nil {
+		return at, fmt.Errorf("signal %v to %s: %w", sig, p.name, err)
+	}
+	return at, nil
+}
+
 // Stop sends the signals, one after the other, until the process has ended. The last
 // one goes to the whole group and cannot be refused.
 func (p *Process) Stop(steps ...Step) {
@@ -169,10 +162,13 @@ func (p *Process) Stop(steps ...Step) {
 // Ended is closed when the process has ended and been waited for.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// Err is nil for exit status 0. It is valid after the end.
-func (p *Process) Err() error { return p.err }
+// Err waits for the end, and is nil for exit status 0.
+func (p *Process) Err() error {
+	<-p.ended
+	return p.err
+}
 
-// Expected reports whether Stop was called.
+// Expected reports whether a signal of this process has ended it, or is about to.
 func (p *Process) Expected() bool { return p.expected.Load() }
 
 // HasEnded reports whether the process has.
@@ -185,12 +181,12 @@ func (p *Process) HasEnded() bool {
 	}
 }
 
-// Ending says how it ended. It is valid after the end.
+// Ending waits for the end and says how the process ended.
 func (p *Process) Ending() string {
-	if p.err == nil {
-		return "exit status 0"
+	if err := p.Err(); err != nil {
+		return err.Error()
 	}
-	return p.err.Error()
+	return "exit status 0"
 }
 
 // Tail returns the last lines that the process has logged, for an error message.
@@ -209,7 +205,7 @@ func (p *Process) Tail() string {
 	return string(bytes.TrimSpace(content))
 }
 
-// EndedError says why a server is not up, with the end of its log.
+// EndedError waits for the end and says why a server is not up, with the end of its log.
 func (p *Process) EndedError() error {
 	return fmt.Errorf("%s ended: %s\n%s", p.name, p.Ending(), p.Tail())
 }

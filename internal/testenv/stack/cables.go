@@ -16,11 +16,10 @@ import (
 // machine, for clients, and one to a switch, for the other nodes, which can be pulled out. They
 // vanish with the guardian and the servers.
 type cables struct {
-	spawner *process.Spawner
-	hub     *process.Network // of the switch
-	nodes   []*process.Network
-	name    string // of the interfaces on this machine, without the number
-	prefix  string // of their addresses: three bytes
+	hub    *process.Network // of the switch
+	nodes  []*process.Network
+	name   string // of the interfaces on this machine, without the number
+	prefix string // of their addresses: three bytes
 }
 
 // CanCutOff reports whether servers can have [Options.Cables] here.
@@ -30,17 +29,17 @@ func CanCutOff() bool {
 }
 
 // layCables connects so many nodes.
-func layCables(spawner *process.Spawner, nodes int) (*cables, error) {
-	c := &cables{spawner: spawner, name: strings.Replace(clusterName(), "weft-", "wl", 1)[:10], prefix: freePrefix()}
+func layCables(nodes int) (*cables, error) {
+	c := &cables{name: strings.Replace(clusterName(), "weft-", "wl", 1)[:10], prefix: freePrefix()}
 	var err error
-	if c.hub, err = spawner.NewNetwork(); err != nil {
+	if c.hub, err = process.NewNetwork(); err != nil {
 		return nil, err
 	}
 	err = c.configure(c.hub, "link add name switch0 type bridge", "link set switch0 up")
 	for n := range nodes {
 		var network *process.Network
 		if err == nil {
-			network, err = spawner.NewNetwork()
+			network, err = process.NewNetwork()
 		}
 		if err != nil {
 			break
@@ -59,7 +58,7 @@ func layCables(spawner *process.Spawner, nodes int) (*cables, error) {
 				"addr add "+c.clientAddress(n)+"/30 dev clients0", "link set clients0 up"),
 			// A server that listens beyond loopback addresses insists on limits of the system that
 			// only an administrator can raise.
-			spawner.Run(network, "sysctl", "-qw", "net.ipv4.conf.all.route_localnet=1"),
+			process.Run(network, "sysctl", "-qw", "net.ipv4.conf.all.route_localnet=1"),
 		)
 	}
 	if err != nil {
@@ -100,7 +99,7 @@ func (c *cables) plug(node int, in bool) error {
 
 func (c *cables) configure(in *process.Network, commands ...string) error {
 	for _, command := range commands {
-		if err := c.spawner.Run(in, append([]string{"ip"}, strings.Fields(command)...)...); err != nil {
+		if err := process.Run(in, append([]string{"ip"}, strings.Fields(command)...)...); err != nil {
 			return err
 		}
 	}

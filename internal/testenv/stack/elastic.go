@@ -32,7 +32,6 @@ type elastic struct {
 	dir      string // holds config, data, logs, repo (of snapshots) and tmp
 	cluster  string
 	who      *account
-	spawner  *process.Spawner
 	onEnd    func(*process.Process)
 	secured  *securedSpec // nil: everybody may do everything
 
@@ -187,7 +186,7 @@ func (e *elastic) startOnce(ctx context.Context) (err error) {
 	if e.quick {
 		options += " -XX:TieredStopAtLevel=1"
 	}
-	e.process, err = e.spawner.Start(process.Server{
+	e.process, err = process.Start(process.Server{
 		Name: "elasticsearch", Dir: e.dir, Log: filepath.Join(e.dir, serverLog), Argv: []string{filepath.Join(e.home, "bin", e.program())},
 		Env: []string{
 			e.variable() + "JAVA_HOME=" + e.javaHome,

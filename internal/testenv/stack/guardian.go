@@ -77,7 +77,6 @@ type guardian struct {
 	requests chan request
 	ends     chan serverEnd
 	dir      *workDir
-	spawner  *process.Spawner
 	postgres *postgres
 	replica  *postgres
 	nodes    []*elastic
@@ -132,8 +131,6 @@ func (g *guardian) run(ctx context.Context) (err error) {
 		_ = debug.SetCrashOutput(crashes, debug.CrashOptions{})
 		_ = crashes.Close()
 	}
-	g.spawner = process.NewSpawner()
-	defer g.spawner.Close()
 	defer g.stopAll()
 
 	if err := g.startAll(ctx); err != nil {
@@ -193,7 +190,7 @@ func (g *guardian) newPostgres(server Server) (*postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &postgres{home: g.spec.PostgresHome, major: g.spec.PostgresMajor, logical: g.spec.Logical, quick: g.spec.Quick, dir: dir, who: g.spec.Account, spawner: g.spawner, onEnd: g.noteEnd(server), secured: g.spec.Secured}
+	p := &postgres{home: g.spec.PostgresHome, major: g.spec.PostgresMajor, logical: g.spec.Logical, quick: g.spec.Quick, dir: dir, who: g.spec.Account, onEnd: g.noteEnd(server), secured: g.spec.Secured}
 	if p.secured != nil {
 		p.clientDir, err = g.writeClientFiles()
 	}

@@ -83,7 +83,7 @@ func (g *guardian) newElastic() error {
 		g.nodes = append(g.nodes, &elastic{
 			home: g.spec.ElasticHome, open: g.spec.OpenSearch, javaHome: g.spec.JavaHome, heapMB: g.spec.HeapMB, quick: g.spec.Quick, dir: dir, cluster: cluster,
 			name: server.NodeName(), host: loopback, transportHost: loopback,
-			who: g.spec.Account, spawner: g.spawner, onEnd: g.noteEnd(server), secured: g.spec.Secured,
+			who: g.spec.Account, onEnd: g.noteEnd(server), secured: g.spec.Secured,
 		})
 	}
 	if len(g.nodes) == 1 {
@@ -91,7 +91,7 @@ func (g *guardian) newElastic() error {
 	}
 	if g.spec.Cables {
 		var err error
-		if g.cables, err = layCables(g.spawner, len(g.nodes)); err != nil {
+		if g.cables, err = layCables(len(g.nodes)); err != nil {
 			return err
 		}
 		for n, e := range g.nodes {

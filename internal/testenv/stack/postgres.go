@@ -36,7 +36,6 @@ type postgres struct {
 	quick   bool   // it does not wait for the disk
 	dir     string // holds data, log and socket
 	who     *account
-	spawner *process.Spawner
 	onEnd   func(*process.Process)
 
 	secured   *securedSpec // nil: trust is all that is asked
@@ -73,7 +72,7 @@ func (p *postgres) prepare(ctx context.Context) error {
 		}
 		argv = append(argv, "--pwfile", password)
 	}
-	initdb, err := p.spawner.Start(process.Server{
+	initdb, err := process.Start(process.Server{
 		Name: "initdb", Dir: p.dir, Log: filepath.Join(p.dir, "initdb.log"), Argv: argv, As: p.who.credential(), DeathSignal: syscall.SIGKILL,
 	})
 	if err != nil {
@@ -159,7 +158,7 @@ func (p *postgres) startOnce(ctx context.Context) (err error) {
 	if p.quick { // a killed server loses nothing by it, only a killed machine does
 		argv = append(argv, "-c", "fsync=off", "-c", "max_wal_size=512MB")
 	}
-	p.process, err = p.spawner.Start(process.Server{
+	p.process, err = process.Start(process.Server{
 		Name: "PostgreSQL", Dir: p.dir, Log: filepath.Join(p.dir, serverLog), Argv: append(argv, p.sslSettings()...), As: p.who.credential(), OnEnd: p.onEnd,
 		DeathSignal: syscall.SIGQUIT, // the postmaster takes its backends, which are in sessions of their own, along
 	})

@@ -22,11 +22,9 @@ import (
 func TestStopKillsAProcessThatIgnoresSIGTERM(t *testing.T) {
 	t.Parallel()
 
-	spawner := process.NewSpawner()
-	defer spawner.Close()
 	ready := filepath.Join(t.TempDir(), "ready")
 	ended := make(chan *process.Process, 1)
-	p, err := spawner.Start(process.Server{
+	p, err := process.Start(process.Server{
 		Dir: t.TempDir(), Log: filepath.Join(t.TempDir(), "log"), Argv: []string{"sh", "-c", "trap '' TERM; sleep 600 & touch " + ready + "; wait; wait"},
 		DeathSignal: syscall.SIGKILL, OnEnd: func(p *process.Process) { ended <- p },
 	})

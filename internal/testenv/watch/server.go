@@ -21,7 +21,6 @@ const (
 // server is a process that answers.
 type server struct {
 	process *process.Process
-	spawner *process.Spawner
 	closing sync.Once
 	ended   error
 }
@@ -36,8 +35,8 @@ func launch(ctx context.Context, name, dir string, env []string, command func() 
 		if err != nil {
 			return nil, fmt.Errorf("start %s: %w", name, err)
 		}
-		s := &server{spawner: process.NewSpawner()}
-		s.process, err = s.spawner.Start(process.Server{
+		s := &server{}
+		s.process, err = process.Start(process.Server{
 			Name: name, Dir: dir, Log: filepath.Join(dir, name+".log"), Argv: argv, Env: env, DeathSignal: syscall.SIGKILL,
 		})
 		if err == nil {
@@ -46,7 +45,6 @@ func launch(ctx context.Context, name, dir string, env []string, command func() 
 			}
 			s.process.Stop()
 		}
-		s.spawner.Close()
 		if attempt == portAttempts || !strings.Contains(err.Error(), "address already in use") {
 			return nil, fmt.Errorf("start %s: %w", name, err)
 		}
@@ -61,16 +59,13 @@ func (s *server) Close() error {
 			s.ended = s.process.EndedError()
 		}
 		s.process.Stop(process.Step{Signal: syscall.SIGTERM, Wait: stopGrace})
-		s.spawner.Close()
 	})
 	return s.ended
 }
 
 // Kill ends the server at once, as nobody asked for.
 func (s *server) Kill() error {
-	if err := syscall.Kill(s.process.PID(), syscall.SIGKILL); err != nil {
-		return err
-	}
-	<-s.process.Ended()
-	return nil
+	_, err := s.process.Signal(syscall.SIGKILL)
+	_ = s.process.Err() // the signal
+	return err
 }
