@@ -159,20 +159,3 @@ func delayed(lives []life, from, until time.Time) (n int) {
 	}
 	return n
 }
-
-// Percentiles are figures of a number of durations.
-type Percentiles struct {
-	N             int
-	P50, P99, Max time.Duration
-}
-
-// PercentilesOf returns those of durations, by the nearest rank: each is one of them.
-func PercentilesOf(durations []time.Duration) Percentiles {
-	n := len(durations)
-	if n == 0 {
-		return Percentiles{}
-	}
-	sorted := slices.Sorted(slices.Values(durations))
-	rank := func(percent int) time.Duration { return sorted[(percent*n+99)/100-1] }
-	return Percentiles{N: n, P50: rank(50), P99: rank(99), Max: sorted[n-1]}
-}

@@ -104,28 +104,3 @@ func TestTakeoverBelongsToTheLastFault(t *testing.T) {
 		t.Errorf("got %+v, want the takeover with the second", got)
 	}
 }
-
-func TestPercentiles(t *testing.T) {
-	t.Parallel()
-	var hundred []time.Duration
-	for i := range 100 {
-		hundred = append(hundred, time.Duration(100-i))
-	}
-	for name, tc := range map[string]struct {
-		in   []time.Duration
-		want Percentiles
-	}{
-		"None":    {nil, Percentiles{}},
-		"One":     {[]time.Duration{7}, Percentiles{1, 7, 7, 7}},
-		"Two":     {[]time.Duration{9, 7}, Percentiles{2, 7, 9, 9}},
-		"Three":   {[]time.Duration{9, 8, 7}, Percentiles{3, 8, 9, 9}},
-		"Hundred": {hundred, Percentiles{100, 50, 99, 100}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if got := PercentilesOf(tc.in); got != tc.want {
-				t.Errorf("got %+v, want %+v", got, tc.want)
-			}
-		})
-	}
-}

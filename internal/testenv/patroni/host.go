@@ -121,8 +121,8 @@ func (h *Host) EtcdRuns() bool {
 	return h.etcd != nil && !h.etcd.HasEnded()
 }
 
-// postgres returns the postmaster and its children.
-func (h *Host) postgres() (pids []int) {
+// postgres returns the postmaster and what it has started, in this order.
+func (h *Host) postgres() []int {
 	content, err := os.ReadFile(filepath.Join(h.dir, "data", "postmaster.pid"))
 	if err != nil {
 		return nil
@@ -132,23 +132,7 @@ func (h *Host) postgres() (pids []int) {
 	if err != nil {
 		return nil
 	}
-	pids = []int{postmaster}
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, stat := range stats {
-		line, err := os.ReadFile(stat)
-		if err != nil {
-			continue // it has ended
-		}
-		// pid (name) state ppid …; the name may hold anything.
-		fields := strings.Fields(string(line[strings.LastIndexByte(string(line), ')')+1:]))
-		if len(fields) < 2 || fields[1] != first {
-			continue
-		}
-		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(stat))); err == nil {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
+	return append([]int{postmaster}, process.Descendants(postmaster)...)
 }
 
 // close ends what runs on the host; its data are of no more use.

@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
 const (
@@ -131,7 +133,7 @@ func signalCommand(r request, sig syscall.Signal) {
 		_ = syscall.Kill(-r.PID, sig)
 		return
 	}
-	for _, pid := range append(descendants(r.PID), r.PID) {
+	for _, pid := range append(process.Descendants(r.PID), r.PID) {
 		_ = syscall.Kill(pid, sig)
 	}
 }

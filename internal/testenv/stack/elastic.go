@@ -253,7 +253,7 @@ func clusterHealth(ctx context.Context, client *http.Client, url string) (cluste
 
 // serverPID is the JVM that serves, not the one that launched it.
 func (e *elastic) serverPID() int {
-	if below := descendants(e.process.PID()); len(below) > 0 {
+	if below := process.Descendants(e.process.PID()); len(below) > 0 {
 		return below[0]
 	}
 	return e.process.PID()

@@ -221,7 +221,7 @@ func (p *postgres) kill() {
 		return
 	}
 	var backends []ProcessID
-	for _, pid := range descendants(p.process.PID()) {
+	for _, pid := range process.Descendants(p.process.PID()) {
 		backends = append(backends, identify(pid))
 	}
 	p.process.Stop()

@@ -34,7 +34,7 @@ func TestStopKillsAProcessThatIgnoresSIGTERM(t *testing.T) {
 	exists := func() bool { _, err := os.Stat(ready); return err == nil }
 	testenv.Eventually(t, exists, "the process is ready")
 
-	below := descendants(p.PID())
+	below := process.Descendants(p.PID())
 	if len(below) != 1 {
 		t.Fatalf("descendants: got %v, want the sleep", below)
 	}
@@ -67,7 +67,7 @@ func TestProcessIDTellsReusedPIDsApart(t *testing.T) {
 	if (ProcessID{}).Alive() {
 		t.Error("no process: got alive, want dead")
 	}
-	if slices.Contains(descendants(os.Getpid()), os.Getpid()) {
+	if slices.Contains(process.Descendants(os.Getpid()), os.Getpid()) {
 		t.Error("descendants of self: got self among them, want not")
 	}
 }

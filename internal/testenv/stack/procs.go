@@ -2,11 +2,12 @@ package stack
 
 import (
 	"os"
-	"slices"
 	"syscall"
 	"time"
 
 	"github.com/prometheus/procfs"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
 // killChildren kills every descendant and waits until none is left or the time is over.
@@ -14,7 +15,7 @@ import (
 func killChildren(bound time.Duration) {
 	deadline := time.Now().Add(bound)
 	for {
-		for _, pid := range descendants(os.Getpid()) {
+		for _, pid := range process.Descendants(os.Getpid()) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 		for {
@@ -28,23 +29,6 @@ func killChildren(bound time.Duration) {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-}
-
-// descendants lists the processes under pid, parents first. It may miss some that start
-// meanwhile.
-func descendants(pid int) []int {
-	children := make(map[int][]int)
-	all, _ := procfs.AllProcs()
-	for _, p := range all {
-		if stat, err := p.Stat(); err == nil {
-			children[stat.PPID] = append(children[stat.PPID], p.PID)
-		}
-	}
-	found := slices.Clone(children[pid])
-	for i := 0; i < len(found); i++ {
-		found = append(found, children[found[i]]...)
-	}
-	return found
 }
 
 // startTime tells a process from a later one of the same id; it is 0 when there is none,
