@@ -55,7 +55,7 @@ func newSite(t *testing.T, login stack.Login) *site {
 		t.Fatal(err)
 	}
 	// The names are this test's, so that tests may run side by side.
-	exec(t, name, strings.NewReplacer("'weft_owner'", "'"+owner.name+"'", "'weft'", "'"+s.runner.name+"'", "to weft_owner", "to "+owner.name).Replace(string(roles)))
+	exec(t, name, strings.NewReplacer("'weft_owner'", "'"+owner.name+"'", "'weft'", "'"+s.runner.name+"'", "to weft_owner", "to "+owner.name, "to weft;", "to "+s.runner.name+";").Replace(string(roles)))
 
 	s.password, s.elastic = write(t, "database", s.runner.password+"\n"), write(t, "elastic", login.Password+"\n")
 	dir, binary := t.TempDir(), testenv.Program(t, "weft")
