@@ -142,20 +142,7 @@ func (r *run) pair() {
 
 // await waits for a condition, unless an instance ends before.
 func (r *run) await(bound, period time.Duration, what string, check func(context.Context) error) {
-	r.Must(rig.Await(r.Ctx, bound, period, what, func(ctx context.Context) error {
-		if err := r.alive(ctx); err != nil {
-			return err
-		}
-		return check(ctx)
-	}))
-}
-
-// alive ends a wait when an instance has ended.
-func (r *run) alive(context.Context) error {
-	if err := r.Fleet.Died(); err != nil {
-		return rig.Stop(err)
-	}
-	return nil
+	r.Must(r.Fleet.Await(r.Ctx, bound, period, what, check))
 }
 
 // midstream waits for the load to be projected and kills leaders while edits go on.
@@ -210,7 +197,7 @@ func (r *run) named(p pinnedDocuments) {
 func (r *run) drain() {
 	r.screen.Enter("draining")
 	start := time.Now()
-	r.Must(r.Drained(r.Ctx, drainTimeout, r.alive))
+	r.Must(r.Drained(r.Ctx, drainTimeout, r.Fleet.Alive))
 	_, failed, err := r.Unsettled(r.Ctx)
 	r.Must(err)
 	r.screen.Line("Drained in %.1f s: %s events done, %d failed", time.Since(start).Seconds(), rig.Number(r.app.Produced()-failed), failed)

@@ -207,23 +207,10 @@ func (r *run) close(ctx context.Context) error {
 
 // await waits for a condition, unless an instance ends before.
 func (r *run) await(what string, check func(context.Context) error) {
-	r.Must(rig.Await(r.Ctx, bound, poll, what, func(ctx context.Context) error {
-		if err := r.alive(ctx); err != nil {
-			return err
-		}
-		return check(ctx)
-	}))
-}
-
-// alive ends a wait when an instance has ended.
-func (r *run) alive(context.Context) error {
-	if err := r.Fleet.Died(); err != nil {
-		return rig.Stop(err)
-	}
-	return nil
+	r.Must(r.Fleet.Await(r.Ctx, bound, poll, what, check))
 }
 
 // drained is for a time without a stream.
-func (r *run) drained() { r.Must(r.Drained(r.Ctx, bound, r.alive)) }
+func (r *run) drained() { r.Must(r.Drained(r.Ctx, bound, r.Fleet.Alive)) }
 
 func upsert(n int) traffic.Change { return traffic.Upsert(traffic.Entity(n), "changed by name") }

@@ -153,6 +153,24 @@ func (f *Fleet) Died() error {
 	return nil
 }
 
+// Alive ends a wait when an instance has ended.
+func (f *Fleet) Alive(context.Context) error {
+	if err := f.Died(); err != nil {
+		return Stop(err)
+	}
+	return nil
+}
+
+// Await is [Await], unless an instance ends before.
+func (f *Fleet) Await(ctx context.Context, bound, period time.Duration, what string, check func(context.Context) error) error {
+	return Await(ctx, bound, period, what, func(ctx context.Context) error {
+		if err := f.Alive(ctx); err != nil {
+			return err
+		}
+		return check(ctx)
+	})
+}
+
 // Stop ends all instances, with SIGTERM first, and reports those that did not end well by
 // it. A second call is harmless.
 func (f *Fleet) Stop() error {
