@@ -27,8 +27,11 @@ const (
 	// lostFor is how long after a lost answer a lease may still be committed: a stalled disk
 	// delays the commit.
 	lostFor = 2 * time.Minute
-	// The calls that are made every second, whatever the scheduler does.
-	callUpkeep, callHolds = "upkeep", "holds"
+	// refusedFor is how long a refusal counts that no later answer to the call has taken back: nothing may be left to
+	// list or to lease.
+	refusedFor = 30 * time.Second
+	// The calls without which no work goes on. The first two are made every second, whatever the scheduler does.
+	callUpkeep, callHolds, callList, callLease = "upkeep", "holds", "list", "lease"
 )
 
 // answer hands the result of an action to the loop. An error ends the term.
@@ -48,7 +51,7 @@ type run struct {
 	answers chan answer
 	over    chan struct{} // closed when the loop has ended
 
-	refused    map[string]error        // of the calls that are made every second, those that the database has refused
+	refused    map[string]refused      // of the calls without which no work goes on, those that the database has refused
 	lost       map[uuid.UUID]time.Time // batches whose lease was not answered, and since when
 	named      outbox.ID               // of the last entity with rows put off that was named; zero to begin anew
 	lastSettle time.Time               // database clock
@@ -62,6 +65,12 @@ type run struct {
 	foreignEnd time.Time // end of that state, unless a newer claim is seen
 	faulty     bool      // the database does not answer; logged once
 	cutOff     time.Time // since when there has been no answer; zero when there was one
+}
+
+// refused is the latest refusal of a call.
+type refused struct {
+	err error
+	at  time.Time
 }
 
 // loop takes answers and starts actions until the term is over.
@@ -144,7 +153,7 @@ func (r *run) start(a schedule.Action) {
 					r.p.tell.Listed(l)
 				}
 				observe(now, l, err)
-				return r.heard("list", err)
+				return r.heard(callList, err)
 			}
 		})
 	case schedule.DoLease:
@@ -194,7 +203,7 @@ func (r *run) lease(a schedule.Action) {
 				r.p.pulse.moved(a.Batch)
 			}
 			r.s.Leased(now, a.Batch, l, err)
-			return r.heard("lease", err)
+			return r.heard(callLease, err)
 		}
 	})
 }
@@ -256,8 +265,8 @@ func (r *run) probe() {
 func (r *run) heard(call string, err error) error {
 	r.p.pulse.beat()
 	delete(r.refused, call)
-	if (call == callUpkeep || call == callHolds) && outbox.Refused(err) {
-		r.refused[call] = err
+	if outbox.Refused(err) {
+		r.refused[call] = refused{err, time.Now()}
 	}
 	if err == nil {
 		r.cutOff = time.Time{}
@@ -290,9 +299,16 @@ func (r *run) heard(call string, err error) error {
 	return nil
 }
 
-// refusal returns why the database refuses a call that is made every second, as for a right that is missing. That
+// refusal returns why the database refuses a call without which no work goes on, as for a right that is missing. That
 // lasts until the call's own next answer: those of others say nothing of it.
-func (r *run) refusal() error { return cmp.Or(r.refused[callUpkeep], r.refused[callHolds]) }
+func (r *run) refusal() error {
+	for _, call := range [...]string{callUpkeep, callHolds, callList, callLease} {
+		if f := r.refused[call]; f.err != nil && time.Since(f.at) < refusedFor {
+			return f.err
+		}
+	}
+	return nil
+}
 
 // troubles publishes why the pipeline cannot work on the table.
 func (r *run) troubles(fault error) {

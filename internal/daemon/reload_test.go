@@ -141,18 +141,48 @@ func TestRightThatIsTakenAwayIsNamed(t *testing.T) {
 	usable := len(a.logs.with("event", "dependency.up"))
 	r.upsert(newKey(), 1, "x")
 	r.await(map[string]int{"done": 1})
-	var beat time.Time
-	r.scan("select renewed_at from weft_leader where group_name = $1", []any{r.group}, &beat)
-	testenv.Eventually(t, func() bool {
-		var later bool
-		r.scan("select renewed_at - $2::timestamptz > interval '3 s' from weft_leader where group_name = $1", []any{r.group, beat}, &later)
-		return later
-	}, "seconds in which other calls are answered")
+	r.otherCallsAnswered()
 	if got := len(a.logs.with("event", "dependency.up")); got != usable {
 		t.Errorf("readiness has come back %d times without the right", got-usable)
 	}
 	r.exec("grant select on weft_pause to " + r.runner.Username())
 	a.awaitReady(http.StatusOK)
+}
+
+// Without a right on weft_lease no event goes on, whatever other calls answer.
+func TestRightOnLeasesThatIsTakenAwayIsNamed(t *testing.T) {
+	t.Parallel()
+	for _, right := range []string{"insert", "select", "delete"} {
+		t.Run(right, func(t *testing.T) {
+			t.Parallel()
+			r := setup(t)
+			a := r.start("a")
+			a.awaitReady(http.StatusOK, `"role": "leader"`)
+			r.exec("revoke " + right + " on weft_lease from " + r.runner.Username())
+			r.upsert(newKey(), 1, "x")
+			a.awaitReady(http.StatusServiceUnavailable, "denies permission to role "+r.runner.Username()+": permission denied for table weft_lease; grant it")
+			usable := len(a.logs.with("event", "dependency.up"))
+			r.otherCallsAnswered()
+			if got := len(a.logs.with("event", "dependency.up")); got != usable {
+				t.Errorf("readiness has come back %d times without the right", got-usable)
+			}
+			r.exec("grant " + right + " on weft_lease to " + r.runner.Username())
+			a.awaitReady(http.StatusOK)
+			r.await(map[string]int{"done": 1})
+		})
+	}
+}
+
+// otherCallsAnswered waits for seconds in which the leader's heartbeat, among others, is answered.
+func (r *rig) otherCallsAnswered() {
+	r.t.Helper()
+	var beat time.Time
+	r.scan("select renewed_at from weft_leader where group_name = $1", []any{r.group}, &beat)
+	testenv.Eventually(r.t, func() bool {
+		var later bool
+		r.scan("select renewed_at - $2::timestamptz > interval '3 s' from weft_leader where group_name = $1", []any{r.group, beat}, &later)
+		return later
+	}, "seconds in which other calls are answered")
 }
 
 // An instance of several shards says that others take a restart, and takes up the rest for all that it has.
