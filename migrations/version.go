@@ -60,7 +60,7 @@ type AheadError struct{ Have, Knows int64 }
 
 // Error implements error.
 func (e *AheadError) Error() string {
-	return fmt.Sprintf("database schema is at version %d, this build knows %d: use the build that has migrated it", e.Have, e.Knows)
+	return fmt.Sprintf("the schema is at version %d, newer than version %d of this build: use the build that has migrated it", e.Have, e.Knows)
 }
 
 // Querier is what [Check] reads with: a pgx connection, pool or transaction.

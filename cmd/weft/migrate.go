@@ -38,7 +38,8 @@ func (a *app) migrateUp() *cobra.Command {
 		Short: "Apply every pending migration",
 		Long: `Apply every pending migration. On a schema that is up to date it checks whether the columns
 of the outbox tables have changed since, and updates what depends on them: the views
-TABLE_live and weft_inflight, and the history tables.
+TABLE_live and weft_inflight, and the history tables. A schema that a newer build has made
+stays as it is: this build works on it, and the newer one maintains it.
 
 The views pin the columns that they show: PostgreSQL refuses to drop a column of an outbox
 table, or to change its type, while they are there. Drop them, change the table, and run
@@ -50,7 +51,7 @@ this command again; instances do without them meanwhile.`,
 				done, err := migrations.Up(ctx, url, a.progress(), migrations.WithWait(wait))
 				a.steps("applied", done)
 				if err == nil && len(done) == 0 {
-					fmt.Fprintln(a.stdout, "nothing to do: the schema is up to date")
+					err = a.nothingToApply(ctx, url)
 				}
 				return err
 			})
@@ -59,6 +60,20 @@ this command again; instances do without them meanwhile.`,
 	lockWait(cmd, &wait)
 	databaseFlags(cmd, "env")
 	return cmd
+}
+
+// nothingToApply says whether the schema is that of this build, or newer.
+func (a *app) nothingToApply(ctx context.Context, url string) error {
+	list, err := migrations.Status(ctx, url)
+	if err != nil {
+		return err
+	}
+	what := "the schema is up to date"
+	if newest := list[len(list)-1].Version; newest > migrations.Latest {
+		what = (&migrations.AheadError{Have: newest, Knows: migrations.Latest}).Error()
+	}
+	fmt.Fprintln(a.stdout, "nothing to do: "+what)
+	return nil
 }
 
 func (a *app) migrateDown() *cobra.Command {

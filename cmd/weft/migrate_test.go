@@ -54,6 +54,19 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
+// A build works on the schema of its successor, so there is nothing to do, and it says whose schema that is.
+func TestMigrateUpOnNewerSchema(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	if _, err := testenv.Pool(t, url).Exec(t.Context(), "insert into weft_schema_version (version_id, is_applied) values (99, true)"); err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("nothing to do: the schema is at version 99, newer than version %d of this build: use the build that has migrated it\n", migrations.Latest)
+	if r := weft(t, []string{"DATABASE_URL=" + url}, "migrate", "up"); r.code != 0 || r.out != want || r.errOut != "" {
+		t.Errorf("got %+v, want code 0 and %q", r, want)
+	}
+}
+
 func TestMigrateRefusals(t *testing.T) {
 	t.Parallel()
 	url := testenv.Schema(t)
