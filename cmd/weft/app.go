@@ -44,7 +44,8 @@ Exit codes:
   64  the command line is wrong
   69  a server does not answer, or not in time: Postgres, or Elasticsearch where
       the command needs it
-  70  a fault of weft itself, or a stop without waiting
+  70  a fault of weft itself, output that cannot be written, or a stop without
+      waiting
   75  try again: a migration or the index is missing, the server is read-only, a
       port is taken, or the command was interrupted
   77  refused: another environment, no permission, wrong password, no standby to
@@ -54,12 +55,17 @@ Exit codes:
       of a projection that Postgres refuses`
 
 func (a *app) execute(ctx context.Context, args []string) int {
+	out := &checked{Writer: a.stdout}
+	a.stdout = out
 	root := a.root()
 	root.SetArgs(append([]string{}, args...)) // nil would mean os.Args
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	err := root.ExecuteContext(ctx)
+	if err == nil {
+		err = out.err
+	}
 	code, lines := explain(err)
 	for _, l := range lines {
 		fmt.Fprintln(a.stderr, "weft: "+records.Inert(l))

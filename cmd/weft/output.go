@@ -18,6 +18,21 @@ func (a *app) show(v any, table func(io.Writer) error) error {
 
 func (a *app) json(v any) error { return records.JSON(a.stdout, v) }
 
+// checked keeps the first error of a writer, for all who print without looking at one.
+type checked struct {
+	io.Writer
+	err error
+}
+
+// Write implements io.Writer.
+func (c *checked) Write(p []byte) (int, error) {
+	n, err := c.Writer.Write(p)
+	if c.err == nil {
+		c.err = err
+	}
+	return n, err
+}
+
 // table prints rows of cells as aligned columns, once it is flushed. A text in a cell is inert.
 type table struct{ *tabwriter.Writer }
 

@@ -74,7 +74,11 @@ type screen struct {
 
 // terminal returns the screen; nil when the output is no terminal.
 func (a *app) terminal() *screen {
-	out, ok := a.stdout.(*os.File)
+	w := a.stdout
+	if c, ok := w.(*checked); ok {
+		w = c.Writer
+	}
+	out, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(out.Fd())) {
 		return nil
 	}
