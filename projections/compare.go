@@ -81,8 +81,8 @@ func (s *Index) Wanted(ctx context.Context, keys []outbox.Key) ([]Wanted, error)
 			switch {
 			case row.bad != nil:
 				w.Problem = row.bad.Error()
-			case row.found && s.nameless(&events[i].Key):
-				w.Problem = "its document would have an empty id"
+			case row.found && s.nameless(&events[i].Key) != "":
+				w.Problem = s.nameless(&events[i].Key)
 			case row.found && !row.deleted:
 				w.Found, w.Document = true, a.json[row.from:row.to:row.to]
 			}
@@ -93,17 +93,29 @@ func (s *Index) Wanted(ctx context.Context, keys []outbox.Key) ([]Wanted, error)
 	return out, nil
 }
 
-// nameless reports whether an entity can have no document: Elasticsearch takes no empty id.
-func (s *Index) nameless(key *outbox.Key) bool {
+// noRouting is why a row whose routing is an empty text has no document.
+const noRouting = "its document would have an empty routing, and a routing is required"
+
+// nameless returns why an entity can have no document: Elasticsearch takes no empty id, and no empty routing.
+func (s *Index) nameless(key *outbox.Key) string {
 	_, indexed := s.Elastic()
-	return indexed && len(s.appendID(nil, key)) == 0
+	switch {
+	case !indexed:
+		return ""
+	case len(s.appendID(nil, key)) == 0:
+		return "its document would have an empty id"
+	case s.routing != nil && s.routing(key) == "":
+		return noRouting
+	default:
+		return ""
+	}
 }
 
 // Held implements Sides.
 func (s *Index) Held(ctx context.Context, keys []outbox.Key, newest bool) ([]Held, error) {
 	docs, of := make([]elastic.Doc, 0, len(keys)), make(map[elastic.Doc]outbox.Key, len(keys))
 	for _, k := range keys {
-		if s.nameless(&k) {
+		if s.nameless(&k) != "" {
 			continue
 		}
 		doc := elastic.Doc{ID: string(s.appendID(nil, &k))}

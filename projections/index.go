@@ -205,6 +205,12 @@ func (s *Index) write(ctx context.Context, a *arena, events []outbox.Event, out 
 			continue
 		}
 		act := elastic.Action{Version: e.Version, Delete: true}
+		if s.routing != nil {
+			if act.Routing = s.routing(&e.Key); act.Routing == "" {
+				out[i] = outbox.Reject(outbox.ReasonDeterministic, noRouting)
+				continue
+			}
+		}
 		switch written := row.found && (e.Op == outbox.Upsert || row.version >= e.Version); {
 		case written && row.bad != nil:
 			out[i] = outbox.Reject(outbox.ReasonDeterministic, oneLine(row.bad.Error()))
@@ -222,9 +228,6 @@ func (s *Index) write(ctx context.Context, a *arena, events []outbox.Event, out 
 	for ids, from, j := string(a.ids), 0, 0; j < len(a.actions); j++ {
 		a.actions[j].ID = ids[from:a.ends[j]]
 		from = a.ends[j]
-		if s.routing != nil {
-			a.actions[j].Routing = s.routing(&events[a.events[j]].Key)
-		}
 	}
 	if len(a.actions) == 0 {
 		return nil

@@ -188,6 +188,43 @@ func TestMovesOfTenantsUnderLoad(t *testing.T) {
 	}
 }
 
+// A row with an empty routing can have no document. A rebuild goes on with the others and counts it, whether the row
+// was there before or is written meanwhile, and verify tells of it as of other rows without a document.
+func TestRebuildBesideRowsOfEmptyRouting(t *testing.T) {
+	t.Parallel()
+	s := newRoutedShop(t)
+	s.running()
+	if r := weft(t, s.env, "load", "products"); r.code != 0 {
+		t.Fatalf("load: %+v", r)
+	}
+	s.exec("insert into shop.product values ('eu', 100, '', 'nowhere')")
+	s.settled()
+	if r := s.verified(0); r.Rows != 41 || r.Failed != 1 || r.Differs() != 0 {
+		t.Errorf("verify: got %+v, want one row that failed", r)
+	}
+	write := make(chan error, 1)
+	go func() {
+		var err error
+		for i := range 200 {
+			if err == nil {
+				_, err = s.pool.Exec(t.Context(), "update shop.product set tenant = case when $1 % 2 = 0 then 't1' else '' end where id = 40", i)
+			}
+		}
+		write <- err
+	}()
+	done := s.rebuilt(0, "products", "--why", "new shards", "--json")
+	if err := <-write; err != nil {
+		t.Fatal(err)
+	}
+	if done.Phase != "done" || done.Filled < 41 || done.Unreadable == 0 || done.Redo != 0 {
+		t.Errorf("got %+v, want it done, and the row counted", done)
+	}
+	s.settled()
+	if r := s.verified(0); r.Rows != 41 || r.Failed != 2 || r.Documents != 39 {
+		t.Errorf("verify after the rebuild: got %+v, want two rows that failed", r)
+	}
+}
+
 // People name a place as they read it.
 func TestPlacesInCommands(t *testing.T) {
 	t.Parallel()
