@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 )
 
 func TestMain(m *testing.M) { testenv.MainNoServers(m) }
@@ -76,6 +79,43 @@ func TestSignalsReachAnyProcess(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("signals (-want +got):\n%s", diff)
 	}
+}
+
+// A drill asks for a fault by its name alone, and says nothing of its latency.
+func TestLatencyDelaysRequests(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(server.Close)
+	proxies, err := proxy.NewProxies("a", strings.Replace(server.URL, "http", "postgres", 1)+"/d", server.URL, new(proxy.Recorder))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = proxies.Close() })
+	for name, at := range map[string]string{"latency-elastic": proxies.ElasticURL, "latency-postgres": strings.Replace(strings.TrimSuffix(proxies.DatabaseURL, "/d"), "postgres", "http", 1)} {
+		i := New(name, nil, &rig.Member{Proxies: proxies}, Params{Variant: 1})
+		if err := i.Inject(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		ask(t, at)
+		if took, want := time.Since(began), someLatency-someLatency/4; took < want {
+			t.Errorf("%s: a request took %v, want %v at least", name, took, want)
+		}
+		if err := i.Heal(t.Context()); err != nil {
+			t.Errorf("%s: heal: %v", name, err)
+		}
+		ask(t, at)
+	}
+}
+
+func ask(t *testing.T, url string) {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = answer.Body.Close()
 }
 
 func TestServersOfOthersAreLeftAlone(t *testing.T) {

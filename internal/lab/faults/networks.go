@@ -12,7 +12,10 @@ import (
 // PartitionBoth names the fault that cuts the leader off from both servers.
 const PartitionBoth = "partition-both"
 
-const resetPeriod = 150 * time.Millisecond
+const (
+	resetPeriod = 150 * time.Millisecond
+	someLatency = 500 * time.Millisecond
+)
 
 func networks() []Fault {
 	fault := func(name, about string, measure Measure, draw func(*Dice, *Params), inject func(context.Context, *Injection) error) Fault {
@@ -38,14 +41,22 @@ func networks() []Fault {
 				return errors.Join(i.Member.Postgres.HalfOpen(), i.Member.Elastic.HalfOpen())
 			}),
 		aimed(fault("latency-postgres", "50 ms to 3 s more between an instance and PostgreSQL", Nothing, slow,
-			func(_ context.Context, i *Injection) error { return i.Member.Postgres.Latency(i.Latency, i.Jitter) })),
+			func(_ context.Context, i *Injection) error { return i.delay(i.Member.Postgres) })),
 		aimed(fault("latency-elastic", "50 ms to 3 s more between an instance and Elasticsearch", Nothing, slow,
-			func(_ context.Context, i *Injection) error { return i.Member.Elastic.Latency(i.Latency, i.Jitter) })),
+			func(_ context.Context, i *Injection) error { return i.delay(i.Member.Elastic) })),
 		fault("reset-mid-bulk", "connections are reset in the middle of bulk requests", Nothing, func(d *Dice, p *Params) {
 			p.Bytes = 1 + d.Int64N(6000)
 			p.Hold = d.Between(500*time.Millisecond, 2*second)
 		}, resetBulks),
 	}
+}
+
+// delay delays what passes a link. A program that asks for the fault by its name need not say by how much.
+func (i *Injection) delay(link interface{ Latency(d, jitter time.Duration) error }) error {
+	if i.Latency == 0 {
+		i.Latency, i.Jitter = someLatency, someLatency/4
+	}
+	return link.Latency(i.Latency, i.Jitter)
 }
 
 func healLinks(_ context.Context, i *Injection) error {
