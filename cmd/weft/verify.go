@@ -20,6 +20,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/verify"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
 type verifyFlags struct {
@@ -59,9 +60,11 @@ elsewhere the command says what to do. Run a repair as the owner of the outbox.
 
 An interrupted comparison goes on with --resume.
 
-Exits 0 when both sides are equal, or all that differed is repaired; 1 when they differ; 3
-when some entities did not settle within --settle, as without a leader; 75 when it was
-interrupted.`,
+An alias that leads to other indexes, too, is named: searches find their documents.
+
+Exits 0 when both sides are equal, or all that differed is repaired; 1 when they differ, or
+the alias leads to other indexes, too; 3 when some entities did not settle within --settle,
+as without a leader; 75 when it was interrupted.`,
 		Example: `  weft verify
   weft verify products --deep --json
   weft verify products --rate 5000
@@ -173,14 +176,36 @@ func (a *app) verifyOne(ctx context.Context, cfg config.Config, pool *pgxpool.Po
 		}
 	}
 	report, err := verify.Run(ctx, o)
+	if err == nil {
+		report.Beside, err = indexesBeside(ctx, p)
+	}
 	save, cancel := context.WithTimeout(context.WithoutCancel(ctx), preflightTimeout)
 	defer cancel()
 	return report, errors.Join(err, saving, kept.Save(save, report.Last, report, err == nil))
 }
 
+// indexesBeside returns the indexes to which the name of a projection leads besides the one that it writes to.
+func indexesBeside(ctx context.Context, p projections.Projection) (out []verify.Beside, err error) {
+	i, ok := p.(*projections.Index)
+	if !ok {
+		return nil, nil
+	}
+	sink, ok := i.Elastic()
+	if !ok {
+		return nil, nil
+	}
+	at, err := sink.Place(ctx)
+	for _, name := range at.Beside {
+		out = append(out, verify.Beside{Index: name, Alias: sink.Index(), Remedy: elastic.Detachment(sink.Index(), name)})
+	}
+	return out, err
+}
+
 func verdictOf(reports []verify.Report, repair bool) error {
 	var wrong, repaired, unsettled int64
+	beside := false
 	for i := range reports {
+		beside = beside || len(reports[i].Beside) > 0
 		wrong, repaired, unsettled = wrong+reports[i].Differs(), repaired+reports[i].Repaired, unsettled+reports[i].Unsettled
 	}
 	switch {
@@ -188,6 +213,8 @@ func verdictOf(reports []verify.Report, repair bool) error {
 		return &exitError{exitBad, fmt.Sprintf("%d documents still differ from their rows: see above what to do about each", wrong-repaired)}
 	case wrong > repaired:
 		return &exitError{exitBad, fmt.Sprintf("%d documents differ from their rows; `weft verify --repair` has them written anew", wrong)}
+	case beside:
+		return &exitError{exitBad, "an alias leads to an index into which weft does not write: see above what to do"}
 	case unsettled > 0:
 		return &exitError{exitInconclusive, fmt.Sprintf("%d entities had events that did not settle: is there a leader? see weft status", unsettled)}
 	}
@@ -207,6 +234,9 @@ func writeReports(w io.Writer, reports []verify.Report) error {
 		r := &reports[i]
 		if r.VersionsOnly != "" {
 			fmt.Fprintf(w, "%s: versions alone were compared, and no contents: %s\n", r.Projection, r.VersionsOnly)
+		}
+		for _, b := range r.Beside {
+			fmt.Fprintf(w, "%s: alias %s also leads to %s, into which weft does not write: searches find documents twice, and deleted ones; %s\n", r.Projection, b.Alias, b.Index, b.Remedy)
 		}
 		for _, e := range r.Examples {
 			fmt.Fprintf(w, "%s: %s: entity %s, document %s: version %d in the source, %d in the destination", r.Projection, e.Kind, records.Dash(records.Plain(e.Entity)), records.Dash(records.Plain(e.Document)), e.RowVersion, e.DocumentVersion)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -177,6 +178,42 @@ func TestVerifyFindsAndRepairs(t *testing.T) {
 	if err := s.pool.QueryRow(t.Context(), "select sum(count) from weft_audit where action = 'repair' and actor = 'alice' and why = 'a test' and projection = 'products'").Scan(&count); err != nil || count != 29 {
 		t.Errorf("audit: got %d, %v; want 29 documents of alice", count, err)
 	}
+}
+
+// An alias that leads to a second index, even to one with the same documents, has searches find them twice.
+func TestVerifyNamesIndexesBeside(t *testing.T) {
+	t.Parallel()
+	s := filled(t, 60)
+	other := s.index + "-v0"
+	call := func(method, path, body string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, testenv.ElasticURL(t)+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		if res.StatusCode/100 != 2 {
+			t.Fatalf("%s %s: %s", method, path, res.Status)
+		}
+	}
+	call(http.MethodPut, "/"+other, "{}")
+	call(http.MethodPut, "/"+other+"/_doc/7?refresh=true", `{"name":"product 7"}`)
+	call(http.MethodPost, "/_aliases", fmt.Sprintf(`{"actions":[{"add":{"index":%q,"alias":%q}}]}`, other, s.index))
+	remedy := fmt.Sprintf(`POST /_aliases {"actions":[{"remove":{"index":%q,"alias":%q}}]}`, other, s.index)
+	if got, want := s.verified(exitBad), []verify.Beside{{Index: other, Alias: s.index, Remedy: remedy}}; got.Differs() != 0 || !slices.Equal(got.Beside, want) {
+		t.Errorf("got %+v, want no difference, and beside %+v", got, want)
+	}
+	want := fmt.Sprintf("products: alias %s also leads to %s, into which weft does not write: searches find documents twice, and deleted ones; %s\n", s.index, other, remedy)
+	if r := weft(t, s.env, "verify", "products"); r.code != exitBad || !strings.HasSuffix(r.out, want) || r.errOut != "weft: an alias leads to an index into which weft does not write: see above what to do\n" {
+		t.Errorf("got %+v, want %q", r, want)
+	}
+	call(http.MethodPost, "/_aliases", strings.TrimPrefix(remedy, "POST /_aliases "))
+	s.verified(0)
 }
 
 // Rows of which no event has told, as of before the outbox or past its triggers, are missing in the index, and a

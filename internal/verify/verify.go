@@ -64,7 +64,8 @@ type Report struct {
 	DurationMS int64  `json:"duration_ms"`
 
 	VersionsOnly string    `json:"versions_only,omitempty"` // why contents were not compared
-	Examples     []Example `json:"examples,omitempty"`      // the first of each kind
+	Beside       []Beside  `json:"beside,omitempty"`
+	Examples     []Example `json:"examples,omitempty"` // the first of each kind
 
 	Total int64      `json:"-"` // about how many rows and documents there are to look at
 	Seen  int64      `json:"-"` // of them
@@ -80,6 +81,13 @@ type Example struct {
 	DocumentVersion int64    `json:"document_version"`
 	Fields          []string `json:"fields,omitempty"`
 	Remedy          string   `json:"remedy,omitempty"` // where a repair cannot help
+}
+
+// Beside is an index into which weft does not write, and whose documents searches find all the same.
+type Beside struct {
+	Index  string `json:"index"`
+	Alias  string `json:"alias"` // that leads to it
+	Remedy string `json:"remedy"`
 }
 
 // examplesOfKind is how many of each kind a report names.

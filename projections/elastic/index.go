@@ -119,6 +119,7 @@ type target struct {
 	kind  nameKind
 	index string // the index that takes the writes
 	info  indexInfo
+	names []string // of all indexes, sorted
 }
 
 var errMissing = errors.New("elastic: index is missing")
@@ -192,9 +193,8 @@ func resolve(name string, indexes map[string]indexInfo) (target, error) {
 	if info, ok := indexes[name]; ok {
 		return target{kind: namePlain, index: name, info: info}, nil
 	}
-	var names, writers []string
+	var writers []string
 	for index, info := range indexes {
-		names = append(names, index)
 		a, ok := info.Aliases[name]
 		switch {
 		case !ok:
@@ -202,11 +202,11 @@ func resolve(name string, indexes map[string]indexInfo) (target, error) {
 			writers = append(writers, index)
 		}
 	}
+	names := slices.Sorted(maps.Keys(indexes))
 	if len(writers) != 1 {
-		slices.Sort(names)
 		return target{}, fmt.Errorf("alias %q leads to %s and %d of them take writes, want 1: set is_write_index on one index (POST /_aliases)", name, strings.Join(names, ", "), len(writers))
 	}
-	return target{kind: nameAlias, index: writers[0], info: indexes[writers[0]]}, nil
+	return target{kind: nameAlias, index: writers[0], info: indexes[writers[0]], names: names}, nil
 }
 
 // nameKind returns the kind of the name. It asks Elasticsearch when it does not know it, or not recently.

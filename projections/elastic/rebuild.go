@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -17,8 +18,9 @@ import (
 
 // Place is what the configured name leads to.
 type Place struct {
-	Index string // that takes the writes
-	Plain bool   // it has the name itself
+	Index  string   // that takes the writes
+	Plain  bool     // it has the name itself
+	Beside []string // to which it leads as well: searches find their documents
 }
 
 // Index returns the configured name.
@@ -27,7 +29,13 @@ func (s *Sink) Index() string { return s.cfg.Index }
 // Place returns what the configured name leads to, whatever its mapping.
 func (s *Sink) Place(ctx context.Context) (Place, error) {
 	t, err := s.find(ctx)
-	return Place{t.index, t.kind == namePlain}, err
+	beside := slices.DeleteFunc(t.names, func(name string) bool { return name == t.index })
+	return Place{t.index, t.kind == namePlain, beside}, err
+}
+
+// Detachment returns the request that ends that an alias leads to an index.
+func Detachment(alias, index string) string {
+	return fmt.Sprintf(`POST /_aliases {"actions":[{"remove":{"index":%q,"alias":%q}}]}`, index, alias)
 }
 
 // Defined reports whether the index that the name leads to was made for this build's mapping and query.
