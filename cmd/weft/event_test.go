@@ -65,7 +65,7 @@ func TestEvent(t *testing.T) {
 		{behind, "behind", []string{"put off behind version 1 of its entity", "weft event " + first, "before it", first + ", version 1: tried at 20", nobody}},
 		{ready, "ready", []string{"never tried", "after the earlier open events", behind + ", version 2: put off behind version 1", nobody}},
 		{due, "due", []string{"due since 20", "taken back 2 times in a row", ready + ", version 3: ready"}},
-		{flying, "in_flight", []string{"of weft-a, epoch 7, since 20", "weft-a is projecting it"}},
+		{flying, "in_flight", []string{"of weft-a, epoch 7, since 20", "weft-a had it in flight when its term ended; the next leader takes it back", nobody}},
 		{stuck, "in_flight", []string{"in flight for 2h", "look at the log of weft-a", flying + ", version 5: in flight"}},
 		{orphan, "in_flight", []string{"of weft-b, epoch 6", "takes it back when its own term begins"}},
 		{foreign, "claimed", []string{"claimed by python-1", "Another worker has claimed it", "Stop the other worker"}},

@@ -55,6 +55,8 @@ func adviseInFlight(s *outbox.Story, state leader.State, maxProcessing time.Dura
 	case l.Since != nil && s.Now.Sub(*l.Since) > maxProcessing:
 		return fmt.Sprintf("It has been in flight for %s, longer than outbox.max_processing: look at the log of %s and at its destination; `weft resign` hands over to a standby.",
 			Span(s.Now.Sub(*l.Since).Seconds()), l.Owner)
+	case !state.Led():
+		return "Wait: " + l.Owner + " had it in flight when its term ended; the next leader takes it back when its own term begins, and tries the event again."
 	default:
 		return "Wait: " + l.Owner + " is projecting it."
 	}
