@@ -125,6 +125,8 @@ func (a *app) rebuild(ctx context.Context, cfg config.Config, pool *pgxpool.Pool
 		return err
 	}
 	switch {
+	case !ended && r.Phase == outbox.RebuildRequested:
+		return &exitError{exitInconclusive, "no leader has begun the rebuild yet, and the request stands: see `weft status`"}
 	case !ended:
 		return &exitError{exitInconclusive, "the rebuild goes on without this command: see `weft rebuild status " + name + "`"}
 	case f.detach || r.Phase == outbox.RebuildDone:

@@ -140,6 +140,22 @@ func TestRebuildUnderLiveWrites(t *testing.T) {
 	}
 }
 
+// Without a leader nobody begins a rebuild, and the command says so when it is ended.
+func TestRebuildWithoutALeader(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	ctx, interrupt := context.WithCancel(t.Context())
+	var out, errOut buffer
+	a := &app{environ: s.env, stdin: strings.NewReader(""), stdout: &out, stderr: &errOut, signals: notify}
+	code := make(chan int, 1)
+	go func() { code <- a.execute(ctx, []string{"rebuild", "products", "--why", "new shards"}) }()
+	testenv.Eventually(t, func() bool { return strings.Contains(errOut.String(), "requested") }, "the request")
+	interrupt()
+	if got := <-code; got != exitInconclusive || !strings.HasSuffix(errOut.String(), "weft: no leader has begun the rebuild yet, and the request stands: see `weft status`\n") {
+		t.Errorf("got code %d and %s, want %d", got, &errOut, exitInconclusive)
+	}
+}
+
 // A paused rebuild does not go on, and live events still go to both indexes; one that is ended
 // leaves the old index alone.
 func TestRebuildIsPausedAndEnded(t *testing.T) {
