@@ -242,6 +242,11 @@ func (a *app) outboxList() *cobra.Command {
 			}
 			defer func() { _ = conn.Close(ctx) }()
 			found, err := migrations.ListOutboxes(ctx, conn)
+			if err == nil && len(found) == 0 { // perhaps it is another database
+				if err = migrations.Check(ctx, conn); is[*migrations.AheadError](err) {
+					err = nil
+				}
+			}
 			if err != nil {
 				return err
 			}

@@ -38,6 +38,9 @@ func TestOutbox(t *testing.T) {
 	if empty := weft(t, env, "outbox", "list"); empty.out != "no outbox: weft outbox create makes one\n" {
 		t.Errorf("list before: got %+v", empty)
 	}
+	if r := weft(t, []string{"DATABASE_URL=" + testenv.Schema(t)}, "outbox", "list"); r.code != exitTryAgain || !strings.Contains(r.errOut, "weft's tables are missing from schema ") {
+		t.Errorf("list where weft was never installed: got %+v, want code %d", r, exitTryAgain)
+	}
 	if r := weft(t, env, append(create, "--apply")...); r.code != 0 || r.out != "created product_outbox_events\n" {
 		t.Fatalf("create --apply: got %+v", r)
 	}
