@@ -166,7 +166,10 @@ func (p *frame) projection(pr records.Projection, q records.Queue, growth string
 		p.add(false, "  waits       %s:%s version %d %s, %d attempts, %s, %d behind it", w.EntityType, w.EntityID, w.EventVersion, next, w.Attempts, records.Dash(w.Reason), w.Behind)
 	}
 	for _, v := range q.Verify {
-		state := "at " + records.Dash(v.Entity)
+		state := "not finished since " + v.BeganAt.Format(time.RFC3339) + ", no entity compared"
+		if v.Entity != "" {
+			state = "at " + v.Entity
+		}
 		if v.FinishedAt != nil {
 			state = "finished at " + v.FinishedAt.Format(time.RFC3339)
 		}

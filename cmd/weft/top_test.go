@@ -32,7 +32,7 @@ func sampleTop() (now, before *topState) {
 		queues: map[string]records.Queue{p.Projection: {
 			Batches: []records.Batch{{ID: "01a2", Owner: "a", Epoch: 7, Events: 10, LeasedAt: at.Add(-400 * time.Millisecond)}},
 			Waiting: []records.Waiting{{EntityType: "block", EntityID: hostile, EventVersion: 3, Attempts: 2, Reason: "es_5xx", NextRetryAt: &finished, Behind: 4}, {EntityType: "tag", EntityID: "1"}},
-			Verify:  []records.Verify{{Part: "scrub", Entity: "block:" + hostile}, {Part: "command", FinishedAt: &finished}},
+			Verify:  []records.Verify{{Part: "scrub", Entity: "block:" + hostile}, {Part: "command", FinishedAt: &finished}, {Part: "command", BeganAt: finished}},
 		}}}
 	old := *now
 	old.at, old.status = at.Add(-2*time.Second), sample()
