@@ -11,12 +11,12 @@ import (
 // pause pauses the projection, as weft pause does; the returned function resumes it.
 func (r *rig) pause() (resume func()) {
 	r.t.Helper()
-	o := outbox.HoldOrder{Group: r.cfg.Group, Projection: projName, By: "alice", Why: "a test"}
-	if _, begun, err := outbox.PauseProjection(r.t.Context(), r.pool, o, testenv.Limit); err != nil || !begun {
+	o := outbox.HoldOrder{Group: r.cfg.Group, Projection: projName, By: "alice", Why: "a test", Kind: outbox.Pause}
+	if _, begun, err := outbox.BeginHold(r.t.Context(), r.pool, o, testenv.Limit); err != nil || !begun {
 		r.t.Fatalf("pause: %v, %v", begun, err)
 	}
 	return func() {
-		if ended, err := outbox.ResumeProjection(r.t.Context(), r.pool, o, testenv.Limit); err != nil || !ended {
+		if ended, err := outbox.EndHold(r.t.Context(), r.pool, o, testenv.Limit); err != nil || !ended {
 			r.t.Fatalf("resume: %v, %v", ended, err)
 		}
 	}

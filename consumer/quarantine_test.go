@@ -14,12 +14,12 @@ import (
 // releases it.
 func (r *rig) quarantine(key outbox.Key) (release func()) {
 	r.t.Helper()
-	o := outbox.HoldOrder{Group: r.cfg.Group, Projection: projName, By: "alice", Why: "a test"}
-	if q, begun, err := outbox.QuarantineEntity(r.t.Context(), r.pool, o, key, testenv.Limit); err != nil || !begun || q.EntityID != key.ID.String() {
+	o := outbox.HoldOrder{Group: r.cfg.Group, Projection: projName, By: "alice", Why: "a test", Kind: outbox.Quarantine, Entity: key}
+	if q, begun, err := outbox.BeginHold(r.t.Context(), r.pool, o, testenv.Limit); err != nil || !begun || q.EntityID != key.ID.String() {
 		r.t.Fatalf("quarantine: %+v, %v, %v", q, begun, err)
 	}
 	return func() {
-		if ended, err := outbox.ReleaseEntity(r.t.Context(), r.pool, o, key, testenv.Limit); err != nil || !ended {
+		if ended, err := outbox.EndHold(r.t.Context(), r.pool, o, testenv.Limit); err != nil || !ended {
 			r.t.Fatalf("release: %v, %v", ended, err)
 		}
 	}
@@ -103,8 +103,8 @@ func TestThrottleHoldsAcrossTerms(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
 	const rate = 40
-	o := outbox.HoldOrder{Group: r.cfg.Group, Projection: projName, By: "alice", Why: "a test"}
-	if now, err := outbox.ThrottleProjection(t.Context(), r.pool, o, rate, testenv.Limit); err != nil || now.Rate != rate || now.By != "alice" {
+	o := outbox.HoldOrder{Group: r.cfg.Group, Projection: projName, By: "alice", Why: "a test", Kind: outbox.Throttle, Rate: rate}
+	if now, _, err := outbox.BeginHold(t.Context(), r.pool, o, testenv.Limit); err != nil || now.Rate != rate || now.By != "alice" {
 		t.Fatalf("got %+v, %v", now, err)
 	}
 	r.enqueueMany(2000, 0)
@@ -120,7 +120,7 @@ func TestThrottleHoldsAcrossTerms(t *testing.T) {
 	slow(0)
 	stop = r.takeOver(stop)
 	slow(r.counts()["done"])
-	if ended, err := outbox.EndThrottle(t.Context(), r.pool, o, testenv.Limit); err != nil || !ended {
+	if ended, err := outbox.EndHold(t.Context(), r.pool, o, testenv.Limit); err != nil || !ended {
 		t.Fatalf("got %v, %v", ended, err)
 	}
 	r.await(map[string]int{"done": 2000})

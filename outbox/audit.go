@@ -3,8 +3,10 @@ package outbox
 import (
 	"context"
 	"encoding/json"
-	"fmt"
+	"errors"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // AuditEntry records who changed rows or a term: a reclaim, an ended session, a
@@ -32,37 +34,38 @@ type AuditFilter struct {
 }
 
 // ReadAudit returns the newest entries that fit, the newest first.
-func ReadAudit(ctx context.Context, db DB, f AuditFilter, timeout time.Duration) (out []AuditEntry, err error) {
-	c := &clause{}
-	c.text.WriteString("true")
-	if f.Action != "" {
-		c.and("action = $%d::text", f.Action)
+func ReadAudit(ctx context.Context, db DB, f AuditFilter, timeout time.Duration) ([]AuditEntry, error) {
+	c := newClause("true", f.Limit)
+	c.andIf(f.Action != "", "action = $%d::text", f.Action)
+	c.andIf(f.Actor != "", "actor = $%d::text", f.Actor)
+	c.andIf(f.Projection != "", "projection = $%d::text", f.Projection)
+	c.andIf(!f.Since.IsZero(), "at >= $%d::timestamptz", f.Since)
+	c.andIf(f.Before > 0, "id < $%d::bigint", f.Before)
+	return all(ctx, calls{db, timeout, "actions"}, "audit", c.in(statement("audit")), pgx.RowToStructByName[AuditEntry], c.args...)
+}
+
+// ErrNoEntry means that the audit has no entry for an action that has begun: nothing is done,
+// because nobody could tell later who did it.
+var ErrNoEntry = errors.New("outbox: the audit does not know this action")
+
+// beginAction writes an action into the audit, with what is known of it at its begin.
+func (a *access) beginAction(ctx context.Context, e AuditEntry) (id int64, at time.Time, err error) {
+	args := []any{e.Actor, e.Action, e.Why, e.Projection, e.ByEpoch, e.Detail}
+	err = a.one(ctx, "audited "+e.Action, a.sql.get("audit_begin"), args, &id, &at)
+	return id, at, err
+}
+
+// endAction adds to the audit how an action has ended. events is how many it has removed; nil when
+// it has counted itself.
+func (a *access) endAction(ctx context.Context, id int64, events *int64, outcome any) error {
+	const what = "audited outcome"
+	detail, err := json.Marshal(outcome)
+	if err != nil {
+		return wrapped(what, a.of, err)
 	}
-	if f.Actor != "" {
-		c.and("actor = $%d::text", f.Actor)
+	n, err := a.exec(ctx, what, a.sql.get("audit_end"), id, events, detail)
+	if err == nil && n == 0 {
+		err = wrapped(what, a.of, ErrNoEntry)
 	}
-	if f.Projection != "" {
-		c.and("projection = $%d::text", f.Projection)
-	}
-	if !f.Since.IsZero() {
-		c.and("at >= $%d::timestamptz", f.Since)
-	}
-	if f.Before > 0 {
-		c.and("id < $%d::bigint", f.Before)
-	}
-	c.args = append(c.args, f.Limit)
-	sql := fmt.Sprintf(`
-select id, case when isfinite(at) then at else 'epoch' end, actor, action, why, coalesce(projection, ''), coalesce(from_owner, ''),
-       from_epoch, by_epoch, count, coalesce(detail, 'null')
-from weft_audit
-where %s
-order by id desc
-limit $%d`, c.text.String(), len(c.args))
-	var e AuditEntry
-	into := []any{&e.ID, &e.At, &e.Actor, &e.Action, &e.Why, &e.Projection, &e.FromOwner, &e.FromEpoch, &e.ByEpoch, &e.Count, &e.Detail}
-	err = calls{db, timeout}.each(ctx, "read audit", sql, c.args, into, func() {
-		out = append(out, e)
-		e = AuditEntry{}
-	})
-	return out, err
+	return err
 }

@@ -86,7 +86,6 @@ func (s *Store) Wake(ctx context.Context, epoch int64, reasons []Reason, limit i
 // ForeignClaim returns which other worker has claimed a row last, and how long ago; an empty
 // owner when none did within the given time, "unknown" for one that left no name.
 func (s *Store) ForeignClaim(ctx context.Context, within time.Duration) (owner string, ago time.Duration, err error) {
-	var seconds float64
-	err = s.opened().one(ctx, "foreign claims", s.sql("foreign_claims"), []any{within.Microseconds()}, &owner, &seconds)
-	return owner, max(0, time.Duration(seconds*float64(time.Second))), err
+	err = s.opened().one(ctx, "foreign claims", s.sql("foreign_claims"), []any{within}, &owner, &ago)
+	return owner, max(0, ago), err
 }

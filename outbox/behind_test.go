@@ -260,7 +260,7 @@ func TestInfiniteTimes(t *testing.T) {
 	if s := b.settle(x, x.all(outbox.Done)...); len(s.Left) != 0 || b.count("status = 'done'") != 2 {
 		t.Errorf("settled %+v, want both", s)
 	}
-	if _, err := b.store.Stats(t.Context(), time.Minute); err != nil {
+	if _, err := b.store.Stats(t.Context(), time.Minute, 0); err != nil {
 		t.Error(err)
 	}
 }

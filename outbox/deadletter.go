@@ -6,35 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 )
-
-// DeadLetter is one row in failed.
-type DeadLetter struct {
-	ID      ID
-	Key     Key
-	Op      Op
-	Version int64
-
-	Attempts int
-	Reason   string // of the last attempt; rows that were changed by hand may hold any text, or none
-	Error    string // the message of the server or projection that refused it
-
-	CreatedAt *time.Time // nil when it is infinite
-	FailedAt  *time.Time // last change of the row
-
-	Traceparent string
-	Tracestate  string
-
-	Replays      int        // how often it was sent again
-	ReplayedAt   *time.Time // the last time
-	ReplayedBy   string
-	ReplayReason string
-
-	DiscardedAt   *time.Time // nil unless it was discarded
-	DiscardedBy   string
-	DiscardReason string
-}
 
 // DeadLetterGroup counts dead letters that ended for one reason.
 type DeadLetterGroup struct {
@@ -76,10 +50,17 @@ func (s Selector) All() bool {
 	return len(s.IDs) == 0 && s.EntityType == "" && s.EntityID.IsZero() && s.Reason == "" && s.Since.IsZero() && s.Until.IsZero() && s.Text == "" && s.After == nil && !s.Discarded
 }
 
-// clause is a condition that is built with its arguments.
+// clause is a condition of a statement, with its arguments.
 type clause struct {
 	text strings.Builder
 	args []any
+}
+
+// newClause begins a condition. The first arguments are the statement's own.
+func newClause(text string, args ...any) *clause {
+	c := &clause{args: args}
+	c.text.WriteString(text)
+	return c
 }
 
 // and adds a condition; each %d of it is the number of an argument.
@@ -92,43 +73,34 @@ func (c *clause) and(format string, args ...any) {
 	fmt.Fprintf(&c.text, "\n    and "+format, numbers...)
 }
 
-func (s Selector) clause(t *Table) *clause {
-	c := &clause{}
-	c.text.WriteString("status = 'failed'")
-	switch {
-	case s.Discarded:
-		c.text.WriteString(" and discarded_at is not null")
-	case len(s.IDs) == 0:
-		c.text.WriteString(" and discarded_at is null")
+func (c *clause) andIf(yes bool, format string, args ...any) {
+	if yes {
+		c.and(format, args...)
 	}
-	if len(s.IDs) > 0 {
-		var ids []ID
-		for _, id := range s.IDs {
-			if id, err := ParseID(t.ID, id.String()); err == nil {
-				ids = append(ids, id)
-			}
+}
+
+// in returns a statement with the condition.
+func (c *clause) in(sql string) string { return strings.Replace(sql, "{where}", c.text.String(), 1) }
+
+// clause returns the condition of the dead letters that s selects.
+func (s Selector) clause(t *Table, args ...any) *clause {
+	c := newClause("status = 'failed'", args...)
+	var ids []ID
+	for _, id := range s.IDs {
+		if id, err := ParseID(t.ID, id.String()); err == nil {
+			ids = append(ids, id)
 		}
-		c.and("id = any ($%d::"+t.ID.String()+"[])", arrayOf(ids, self[ID]))
 	}
-	if s.EntityType != "" {
-		c.and("entity_type = $%d::text", s.EntityType)
-	}
-	if !s.EntityID.IsZero() {
-		id, _ := ParseID(t.Entity, s.EntityID.String()) // null when it is none
-		c.and("entity_id = $%d::"+t.Entity.String(), &id)
-	}
-	if s.Reason != "" {
-		c.and("coalesce(nullif(error_reason, ''), '"+NoReason+"') = $%d::text", s.Reason)
-	}
-	if !s.Since.IsZero() {
-		c.and("updated_at >= $%d::timestamptz", s.Since)
-	}
-	if !s.Until.IsZero() {
-		c.and("updated_at < $%d::timestamptz", s.Until)
-	}
-	if s.Text != "" {
-		c.and("strpos(lower(error), lower($%d::text)) > 0", s.Text)
-	}
+	entity, _ := ParseID(t.Entity, s.EntityID.String()) // null when it is none
+	c.andIf(s.Discarded, "discarded_at is not null")
+	c.andIf(!s.Discarded && len(s.IDs) == 0, "discarded_at is null")
+	c.andIf(len(s.IDs) > 0, "id = any ($%d::"+t.ID.String()+"[])", arrayOf(ids, self[ID]))
+	c.andIf(s.EntityType != "", "entity_type = $%d::text", s.EntityType)
+	c.andIf(!s.EntityID.IsZero(), "entity_id = $%d::"+t.Entity.String(), &entity)
+	c.andIf(s.Reason != "", "coalesce(nullif(error_reason, ''), '"+NoReason+"') = $%d::text", s.Reason)
+	c.andIf(!s.Since.IsZero(), "updated_at >= $%d::timestamptz", s.Since)
+	c.andIf(!s.Until.IsZero(), "updated_at < $%d::timestamptz", s.Until)
+	c.andIf(s.Text != "", "strpos(lower(error), lower($%d::text)) > 0", s.Text)
 	if s.After != nil {
 		at := pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
 		if s.After.FailedAt != nil {
@@ -136,8 +108,7 @@ func (s Selector) clause(t *Table) *clause {
 		}
 		id, _ := ParseID(t.ID, s.After.ID.String()) // null when it is none, which ends the list
 		c.and("updated_at <= $%d::timestamptz", at)
-		from := len(c.args)
-		c.and(fmt.Sprintf("(updated_at < $%d or id > $%%d::%s)", from, t.ID), &id)
+		c.and(fmt.Sprintf("(updated_at < $%d or id > $%%d::%s)", len(c.args), t.ID), &id)
 	}
 	return c
 }
@@ -153,9 +124,6 @@ type DeadLetters struct {
 // OpenDeadLetters returns the dead letters of a table, whose shape it reads. projection is
 // the value of the audit's column; one call takes at most timeout.
 func OpenDeadLetters(ctx context.Context, db DB, table, projection string, timeout time.Duration) (*DeadLetters, error) {
-	if !tableName.MatchString(table) {
-		return nil, fmt.Errorf("dead letters: table %q: want a plain lower-case name", table)
-	}
 	a, err := openAccess(ctx, db, table, timeout)
 	if err != nil {
 		return nil, fmt.Errorf("dead letters: %w", err)
@@ -167,71 +135,24 @@ func OpenDeadLetters(ctx context.Context, db DB, table, projection string, timeo
 func (d *DeadLetters) Projection() string { return d.projection }
 
 // List returns up to limit dead letters, the newest failure first.
-func (d *DeadLetters) List(ctx context.Context, s Selector, limit int) ([]DeadLetter, error) {
-	c := s.clause(d.table)
-	c.args = append(c.args, limit)
-	sql := fmt.Sprintf(`
-select id, entity_type, entity_id, op, event_version, coalesce(attempts, 0), coalesce(error_reason, ''), coalesce(error, ''),
-       case when isfinite(created_at) then created_at end, case when isfinite(updated_at) then updated_at end,
-       coalesce(traceparent, ''), coalesce(tracestate, ''),
-       coalesce(replay_count, 0), case when isfinite(last_replayed_at) then last_replayed_at end,
-       coalesce(last_replayed_by, ''), coalesce(last_replayed_reason, ''),
-       case when isfinite(discarded_at) then discarded_at end, coalesce(discarded_by, ''), coalesce(discarded_reason, '')
-from %s
-where %s
-order by updated_at desc, id
-limit $%d`, d.table.Name, c.text.String(), len(c.args))
-	var (
-		out []DeadLetter
-		l   DeadLetter
-	)
-	err := d.each(ctx, "list of dead letters", sql, c.args, []any{
-		&l.ID, &l.Key.Type, &l.Key.ID, (*string)(&l.Op), &l.Version, &l.Attempts, &l.Reason, &l.Error,
-		&l.CreatedAt, &l.FailedAt, &l.Traceparent, &l.Tracestate, &l.Replays, &l.ReplayedAt, &l.ReplayedBy, &l.ReplayReason,
-		&l.DiscardedAt, &l.DiscardedBy, &l.DiscardReason,
-	}, func() {
-		out = append(out, l)
-		l = DeadLetter{}
-	})
-	return out, err
+func (d *DeadLetters) List(ctx context.Context, s Selector, limit int) ([]Record, error) {
+	c := s.clause(d.table, limit)
+	return all(ctx, d.calls, "list of dead letters", c.in(d.sql.get("letters")), pgx.RowToStructByName[Record], c.args...)
 }
 
-// Count returns how many dead letters there are.
-func (d *DeadLetters) Count(ctx context.Context, s Selector) (int64, error) {
-	c := s.clause(d.table)
-	var n int64
-	err := d.one(ctx, "count of dead letters", "select count(*) from "+d.table.Name+" where "+c.text.String(), c.args, &n)
-	return n, err
-}
-
-// CountUpTo returns how many dead letters there are, at most most.
-func (d *DeadLetters) CountUpTo(ctx context.Context, s Selector, most int) (n int64, err error) {
-	c := s.clause(d.table)
-	c.args = append(c.args, most)
-	sql := fmt.Sprintf("select count(*) from (select from %s where %s order by updated_at limit $%d) f", d.table.Name, c.text.String(), len(c.args))
-	err = d.one(ctx, "count of dead letters", sql, c.args, &n)
+// Count returns how many dead letters there are, at most most of them; 0 counts all.
+func (d *DeadLetters) Count(ctx context.Context, s Selector, most int) (n int64, err error) {
+	var limit *int // null: none
+	if most > 0 {
+		limit = &most
+	}
+	c := s.clause(d.table, limit)
+	err = d.one(ctx, "count of dead letters", c.in(d.sql.get("letters_count")), c.args, &n)
 	return n, err
 }
 
 // Summary counts dead letters by reason and entity type, the largest group first.
 func (d *DeadLetters) Summary(ctx context.Context, s Selector) ([]DeadLetterGroup, error) {
 	c := s.clause(d.table)
-	sql := fmt.Sprintf(`
-select coalesce(error_reason, ''), entity_type, count(*), count(*) filter (where replay_count > 0),
-       min(updated_at) filter (where isfinite(updated_at)), max(updated_at) filter (where isfinite(updated_at)),
-       coalesce(min(error), '')
-from %s
-where %s
-group by 1, 2
-order by 3 desc, 1, 2`, d.table.Name, c.text.String())
-	var (
-		out []DeadLetterGroup
-		g   DeadLetterGroup
-	)
-	err := d.each(ctx, "summary of dead letters", sql, c.args,
-		[]any{&g.Reason, &g.EntityType, &g.Rows, &g.Replayed, &g.Oldest, &g.Newest, &g.Sample}, func() {
-			out = append(out, g)
-			g = DeadLetterGroup{}
-		})
-	return out, err
+	return all(ctx, d.calls, "summary of dead letters", c.in(d.sql.get("letters_summary")), pgx.RowToStructByName[DeadLetterGroup], c.args...)
 }

@@ -32,11 +32,11 @@ const (
 // fails after the discard began is left out. The outcome is right with an error, too.
 func (d *DeadLetters) Discard(ctx context.Context, o LetterOrder) (DiscardOutcome, error) {
 	out := DiscardOutcome{Outcome: DiscardFinished}
-	if err := o.Validate(); err != nil {
-		return out, wrapped("discard", d.table.Name, err)
+	err := o.Validate()
+	if err == nil {
+		out.Matched, err = d.Count(ctx, o.Selector, 0)
 	}
-	var err error
-	if out.Matched, err = d.Count(ctx, o.Selector); err != nil || out.Matched == 0 {
+	if err != nil || out.Matched == 0 {
 		return out, err
 	}
 	r, err := d.begin(ctx, ActionDiscard, o, out.Matched)
@@ -50,7 +50,7 @@ func (d *DeadLetters) Discard(ctx context.Context, o LetterOrder) (DiscardOutcom
 			out.Outcome = DiscardInterrupted
 		}
 	}
-	end := r.end(context.WithoutCancel(ctx), "outcome of the discard", out)
+	end := r.d.endAction(context.WithoutCancel(ctx), r.id, nil, out)
 	if err == nil {
 		err = end
 	}

@@ -62,8 +62,8 @@ func TestDiscardedEventsStayInFailedAndCountNoMore(t *testing.T) {
 		t.Errorf("by id: got %+v, %v, want who discarded it", list, err)
 	}
 	for name, read := range map[string]func() (outbox.Stats, error){
-		"Stats":  func() (outbox.Stats, error) { return b.store.Stats(t.Context(), time.Minute) },
-		"Glance": func() (outbox.Stats, error) { return b.store.Glance(t.Context(), time.Minute, 100) },
+		"Stats":  func() (outbox.Stats, error) { return b.store.Stats(t.Context(), time.Minute, 0) },
+		"Glance": func() (outbox.Stats, error) { return b.store.Stats(t.Context(), time.Minute, 100) },
 	} {
 		if st, err := read(); err != nil || st.Failed != 1 || st.Discarded != 2 {
 			t.Errorf("%s: got %d failed and %d discarded, %v; want 1 and 2", name, st.Failed, st.Discarded, err)
@@ -107,11 +107,11 @@ type cancelling struct {
 	cancel func()
 }
 
-func (c cancelling) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+func (c cancelling) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	if strings.Contains(sql, "discarded_at = clock_timestamp()") {
 		c.cancel()
 	}
-	return c.DB.Query(ctx, sql, args...)
+	return c.DB.QueryRow(ctx, sql, args...)
 }
 
 func TestDiscardEndsInterruptedAndAudited(t *testing.T) {

@@ -65,7 +65,7 @@ func Enqueue(ctx context.Context, tx Tx, table string, events ...NewEvent) error
 		return fmt.Errorf("enqueue into %s: %w", table, errors.Join(errs...))
 	}
 	sql := strings.NewReplacer("{table}", table, "{id}", in[0].ID.kind.String(), "{entity}", in[0].Key.ID.kind.String()).
-		Replace(statement("enqueue.sql"))
+		Replace(statement("enqueue"))
 	tag, err := tx.Exec(ctx, sql, arrayOf(in, func(e *NewEvent) *ID { return &e.ID }), types,
 		arrayOf(in, func(e *NewEvent) *ID { return &e.Key.ID }), ops, versions, parents, states)
 	if err != nil {

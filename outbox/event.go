@@ -1,6 +1,10 @@
 package outbox
 
-import "time"
+import (
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
 
 // Op is what happened to the entity. Rows may carry other values, written by a
 // producer that knows more than this build; a projection ends those in failed
@@ -55,7 +59,7 @@ type Event struct {
 
 	// What a settle must find as it was.
 	version rowVersion
-	retryAt moment
+	retryAt pgtype.Timestamptz
 	replays int32
 }
 

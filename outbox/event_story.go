@@ -2,8 +2,7 @@ package outbox
 
 import (
 	"context"
-	"errors"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgerrcode"
@@ -30,32 +29,12 @@ const (
 
 // Story is everything that the database knows of one event.
 type Story struct {
-	Place  Place
-	Status string // the column
-	Row    Row
-	Op     Op
-
-	Attempts, Reclaims int
-	CreatedAt          *time.Time // nil when it is infinite, as the other times
-	UpdatedAt          *time.Time
-	DoneAt             *time.Time
-	RetryAt            *time.Time
-	Behind             *int64 // version of the event that it was put off behind
-
-	Lease     *StoryLease // in flight
-	Claim     *StoryLease // claimed; without a batch
-	Reason    string      // of the last attempt that did not end in done
-	Error     string
-	Partition string // of the history
-
-	Traceparent, Tracestate string
-
-	Replays                  int
-	ReplayedAt               *time.Time
-	ReplayedBy, ReplayReason string
-
-	DiscardedAt                *time.Time // nil unless it was discarded
-	DiscardedBy, DiscardReason string
+	Record
+	Place     Place
+	RetryAt   *time.Time // nil when it is infinite
+	Behind    *int64     // version of the event that it was put off behind
+	Holder               // zero unless it is in flight or claimed
+	Partition string     // of the history
 
 	// Before are the entity's open events before this one, while it is open itself, the
 	// earliest first, at most [MaxBefore]; More says that there are others.
@@ -65,9 +44,9 @@ type Story struct {
 	Now time.Time // clock of the database
 }
 
-// StoryLease is the holder of an event.
-type StoryLease struct {
-	Batch string
+// Holder has leased or claimed an event.
+type Holder struct {
+	Batch string // empty for another worker, or a build before leases
 	Owner string
 	Epoch int64 // 0 for another worker
 	Since *time.Time
@@ -87,14 +66,6 @@ type Earlier struct {
 // MaxBefore is how many earlier events a story names.
 const MaxBefore = 20
 
-// TraceID returns the id of the producer's trace, or "".
-func (s *Story) TraceID() string {
-	if parts := strings.Split(s.Traceparent, "-"); len(parts) >= 4 && len(parts[1]) == 32 {
-		return parts[1]
-	}
-	return ""
-}
-
 // Search says which partitions were searched for an event.
 type Search struct {
 	Partitions int       // of the history that were searched
@@ -111,10 +82,7 @@ type Stories struct{ *FinishedEvents }
 // most timeout.
 func OpenStories(ctx context.Context, db DB, table string, timeout time.Duration) (*Stories, error) {
 	f, err := OpenFinishedEvents(ctx, db, table, timeout)
-	if err != nil {
-		return nil, err
-	}
-	return &Stories{f}, nil
+	return &Stories{f}, err
 }
 
 // Find returns the story of an event, or nil when neither the table nor the history has it.
@@ -126,11 +94,16 @@ func (s *Stories) Find(ctx context.Context, id ID) (*Story, Search, error) {
 	if err != nil {
 		return nil, Search{}, nil
 	}
-	story, err := s.inTable(ctx, id)
-	if err != nil || story != nil {
-		return story, Search{}, err
+	story, err := s.read(ctx, "event", "story", &id)
+	switch {
+	case err != nil:
+		return nil, Search{}, err
+	case story == nil:
+		return s.inHistory(ctx, id)
+	case !slices.Contains([]Place{PlaceDone, PlaceFailed, PlaceOther}, story.Place):
+		err = s.before(ctx, story)
 	}
-	return s.inHistory(ctx, id)
+	return story, Search{}, err
 }
 
 // EventState is how far an event is.
@@ -148,83 +121,26 @@ func (s *Stories) State(ctx context.Context, id ID) (now EventState, ok bool, er
 	if id, err = ParseID(s.table.ID, id.String()); err != nil {
 		return now, false, nil
 	}
-	err = s.one(ctx, "event", s.sql.get("settled"), []any{&id}, &now.Status, &now.Reason, &now.Error)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return now, false, nil
+	found, err := all(ctx, s.calls, "event", s.sql.get("settled"), pgx.RowToStructByName[EventState], &id)
+	if err != nil || len(found) == 0 {
+		return now, false, err
 	}
-	return now, err == nil, err
+	return found[0], true, nil
 }
 
-// targets returns the destinations of the columns that story.sql and story_archived.sql share.
-func (s *Story) targets() []any {
-	return []any{&s.Row.ID, &s.Row.Key.Type, &s.Row.Key.ID, (*string)(&s.Op), &s.Row.Version, &s.Status, &s.Attempts, &s.Reclaims, &s.Replays,
-		&s.CreatedAt, &s.UpdatedAt, &s.DoneAt, &s.Reason, &s.Error, &s.Traceparent, &s.Tracestate,
-		&s.ReplayedAt, &s.ReplayedBy, &s.ReplayReason, &s.DiscardedAt, &s.DiscardedBy, &s.DiscardReason, &s.Now}
-}
-
-func (s *Stories) inTable(ctx context.Context, id ID) (*Story, error) {
-	var (
-		out          Story
-		retry        pgtype.Timestamptz
-		claim, lease StoryLease
-	)
-	err := s.one(ctx, "event", s.sql.get("story"), []any{&id}, append(out.targets(), &retry, &out.Behind,
-		&claim.Owner, &claim.Epoch, &claim.Until, &claim.Since,
-		&lease.Batch, &lease.Owner, &lease.Epoch, &lease.Since, &lease.Until)...)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
-	}
-	if err != nil {
+// read returns the event that a statement finds, nil for none.
+func (s *Stories) read(ctx context.Context, what, name string, args ...any) (*Story, error) {
+	found, err := all(ctx, s.calls, what, s.sql.get(name), pgx.RowToStructByNameLax[Story], args...)
+	if err != nil || len(found) == 0 {
 		return nil, err
 	}
-	if retry.Valid && retry.InfinityModifier == pgtype.Finite {
-		out.RetryAt = &retry.Time
-	}
-	out.place(retry, claim, lease)
-	switch out.Place {
-	case PlaceDone, PlaceFailed, PlaceOther:
-		return &out, nil
-	default:
-		return &out, s.before(ctx, &out)
-	}
-}
-
-// place sets the state of a row of the table.
-func (s *Story) place(retry pgtype.Timestamptz, claim, lease StoryLease) {
-	switch s.Status {
-	case "done":
-		s.Place = PlaceDone
-	case "failed":
-		s.Place = PlaceFailed
-	case "processing":
-		s.Place, s.Claim = PlaceClaimed, &claim
-	case "pending":
-		switch {
-		case lease.Batch != "":
-			s.Place, s.Lease = PlaceInFlight, &lease
-		case s.Behind != nil:
-			s.Place = PlaceBehind
-		case !retry.Valid:
-			s.Place = PlaceReady
-		case retry.InfinityModifier == pgtype.NegativeInfinity || retry.InfinityModifier == pgtype.Finite && !retry.Time.After(s.Now):
-			s.Place = PlaceDue
-		default:
-			s.Place = PlaceWaiting
-		}
-	default:
-		s.Place = PlaceOther
-	}
+	return &found[0], nil
 }
 
 // before adds the earlier open events of the entity.
-func (s *Stories) before(ctx context.Context, story *Story) error {
-	r := &story.Row
-	var e Earlier
-	err := s.each(ctx, "earlier events", s.sql.get("story_before"), []any{r.Key.Type, &r.Key.ID, r.Version, &r.ID, MaxBefore + 1},
-		[]any{&e.ID, &e.Version, &e.Status, &e.RetryAt, &e.Behind, &e.InFlight}, func() {
-			story.Before = append(story.Before, e)
-			e = Earlier{}
-		})
+func (s *Stories) before(ctx context.Context, story *Story) (err error) {
+	story.Before, err = all(ctx, s.calls, "earlier events", s.sql.get("story_before"), pgx.RowToStructByName[Earlier],
+		story.EntityType, &story.EntityID, story.Version, &story.ID, MaxBefore+1)
 	if story.More = len(story.Before) > MaxBefore; story.More {
 		story.Before = story.Before[:MaxBefore]
 	}
@@ -242,8 +158,7 @@ func (s *Stories) inHistory(ctx context.Context, id ID) (*Story, Search, error) 
 		return nil, search, err
 	}
 	for _, indexed := range []bool{true, false} {
-		for i := len(parts) - 1; i >= 0; i-- {
-			p := parts[i]
+		for _, p := range slices.Backward(parts) {
 			if p.Indexed != indexed || p.Bytes == 0 {
 				continue
 			}
@@ -251,7 +166,7 @@ func (s *Stories) inHistory(ctx context.Context, id ID) (*Story, Search, error) 
 			switch {
 			case story != nil:
 				return story, search, nil
-			case !indexed && ctx.Err() == nil && (sqlState(err) == pgerrcode.QueryCanceled || errors.Is(err, context.DeadlineExceeded)):
+			case !indexed && ctx.Err() == nil && Slow(err):
 				search.Skipped = append(search.Skipped, p.Name)
 				continue
 			case err != nil:
@@ -273,14 +188,9 @@ func (s *Stories) inPartition(ctx context.Context, id ID, p Partition) (*Story, 
 		}
 		return pgtype.Timestamptz{Time: t, Valid: true}
 	}
-	out := Story{Place: PlaceArchived, Partition: p.Name}
-	bounds := []any{&id, bound(p.From, pgtype.NegativeInfinity), bound(p.Until, pgtype.Infinity)}
-	err := s.one(ctx, "event in "+p.Name, s.sql.get("story_archived"), bounds, out.targets()...)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
+	story, err := s.read(ctx, "event in "+p.Name, "story_archived", &id, bound(p.From, pgtype.NegativeInfinity), bound(p.Until, pgtype.Infinity))
+	if story != nil {
+		story.Place, story.Partition = PlaceArchived, p.Name
 	}
-	if err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return story, err
 }

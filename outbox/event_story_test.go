@@ -53,14 +53,14 @@ func TestStoryTellsWhereAnEventIs(t *testing.T) {
 		check func(s *outbox.Story) bool
 	}{
 		outbox.PlaceReady: {"attempts = 0", func(s *outbox.Story) bool {
-			return s.RetryAt == nil && s.Lease == nil && s.Claim == nil && s.Behind == nil
+			return s.RetryAt == nil && s.Holder == outbox.Holder{} && s.Behind == nil
 		}},
 		outbox.PlaceDue:     {"next_retry_at = now() - interval '1 s', attempts = 2", func(s *outbox.Story) bool { return s.RetryAt != nil && s.Attempts == 2 }},
 		outbox.PlaceWaiting: {"next_retry_at = now() + interval '1 h', error_reason = 'es_5xx', error = 'boom'", func(s *outbox.Story) bool { return s.RetryAt != nil && s.Reason == "es_5xx" && s.Error == "boom" }},
 		outbox.PlaceBehind:  {"next_retry_at = now() + interval '1 h', behind = 3", func(s *outbox.Story) bool { return s.Behind != nil && *s.Behind == 3 }},
 		outbox.PlaceClaimed: {"status = 'processing', owner = 'python', lease_until = now() + interval '1 min', processing_started_at = now()",
 			func(s *outbox.Story) bool {
-				return s.Claim != nil && s.Claim.Owner == "python" && s.Claim.Epoch == 0 && s.Claim.Until != nil && s.Claim.Since != nil && s.Claim.Batch == ""
+				return s.Owner == "python" && s.Epoch == 0 && s.Until != nil && s.Since != nil && s.Batch == ""
 			}},
 		outbox.PlaceFailed: {"status = 'failed', error_reason = 'es_4xx', replay_count = 2, last_replayed_by = 'alice', last_replayed_reason = 'again', last_replayed_at = now()",
 			func(s *outbox.Story) bool {
@@ -77,7 +77,7 @@ func TestStoryTellsWhereAnEventIs(t *testing.T) {
 			b.exec("update " + table + " set traceparent = '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01', tracestate = 'x=1'")
 			b.exec("update " + table + " set " + tc.set)
 			s, _ := b.find(id)
-			if s == nil || s.Place != place || s.Row.ID != id || s.Row.Key != key || s.Row.Version != 7 || s.Op != outbox.Upsert || s.Now.IsZero() || !tc.check(s) {
+			if s == nil || s.Place != place || s.ID != id || s.Key() != key || s.Version != 7 || s.Op != outbox.Upsert || s.Now.IsZero() || !tc.check(s) {
 				t.Fatalf("got %+v, want %s", s, place)
 			}
 			if place != outbox.PlaceOther && (s.TraceID() != "0af7651916cd43dd8448eb211c80319c" || s.Tracestate != "x=1" || s.CreatedAt == nil || s.UpdatedAt == nil) {
@@ -96,11 +96,11 @@ func TestStoryOfAnEventInFlight(t *testing.T) {
 	x := b.lease(1, groups(l.Ready[0])...)
 	b.lease(1, groups(l.Ready[1])...)
 	s, _ := b.find(mine)
-	if s == nil || s.Place != outbox.PlaceInFlight || s.Lease == nil || s.Lease.Batch != x.id.String() || s.Lease.Owner != "a" || s.Lease.Epoch != 1 ||
-		s.Lease.Until.Sub(*s.Lease.Since) != leaseTime {
-		t.Errorf("got %+v, lease %+v, want batch %s of a", s, s.Lease, x.id)
+	if s == nil || s.Place != outbox.PlaceInFlight || s.Batch != x.id.String() || s.Owner != "a" || s.Epoch != 1 ||
+		s.Until.Sub(*s.Since) != leaseTime {
+		t.Errorf("got %+v, want batch %s of a", s, x.id)
 	}
-	if s, _ := b.find(other); s == nil || s.Lease == nil || s.Lease.Batch == x.id.String() {
+	if s, _ := b.find(other); s == nil || s.Batch == "" || s.Batch == x.id.String() {
 		t.Errorf("the other: got %+v, want another batch", s)
 	}
 }
@@ -165,7 +165,7 @@ func TestStoryFindsArchivedEvents(t *testing.T) {
 	}
 	for days, id := range ids {
 		s, _ := b.find(id)
-		if s == nil || s.Place != outbox.PlaceArchived || s.Partition != parts[4-days].Name || s.Row.ID != id || s.Row.Version != int64(days) || s.DoneAt == nil {
+		if s == nil || s.Place != outbox.PlaceArchived || s.Partition != parts[4-days].Name || s.ID != id || s.Version != int64(days) || s.DoneAt == nil {
 			t.Errorf("%d days ago: got %+v, want it in %s", days, s, parts[4-days].Name)
 		}
 	}
@@ -195,11 +195,11 @@ type slowDay struct {
 	from time.Time
 }
 
-func (s *slowDay) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+func (s *slowDay) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	if len(args) == 3 && args[1].(pgtype.Timestamptz).Time.Equal(s.from) {
-		return s.Pool.QueryRow(ctx, "select pg_sleep(60)")
+		return s.Pool.Query(ctx, "select pg_sleep(60)")
 	}
-	return s.Pool.QueryRow(ctx, sql, args...)
+	return s.Pool.Query(ctx, sql, args...)
 }
 
 // TestStoryOfNumberedEvents: ids of the table's own kind.
@@ -216,7 +216,7 @@ func TestStoryOfNumberedEvents(t *testing.T) {
 	}
 	for _, id := range []outbox.ID{outbox.Number(42), outbox.Text("42")} {
 		story, _, err := s.Find(t.Context(), id)
-		if err != nil || story == nil || story.Row.ID != outbox.Number(42) || story.Row.Key.ID != outbox.Text("o-1") || len(story.Before) != 1 || story.Before[0].ID != outbox.Number(41) {
+		if err != nil || story == nil || story.ID != outbox.Number(42) || story.EntityID != outbox.Text("o-1") || len(story.Before) != 1 || story.Before[0].ID != outbox.Number(41) {
 			t.Errorf("%v: got %+v, %v, want event 42 behind 41", id, story, err)
 		}
 	}

@@ -2,72 +2,161 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
+
+// HoldKind is what operators may do to hold a projection back.
+type HoldKind string
+
+// The kinds of holds.
+const (
+	Pause      HoldKind = "pause"      // nothing of the projection is leased
+	Throttle   HoldKind = "throttle"   // at most so many events a second are leased
+	Quarantine HoldKind = "quarantine" // no event of one entity is leased
+)
+
+// The audit's actions of the holds and of their ends.
+const (
+	ActionPause      = "pause"
+	ActionResume     = "resume"
+	ActionThrottle   = "throttle"
+	ActionUnthrottle = "unthrottle"
+	ActionQuarantine = "quarantine"
+	ActionRelease    = "release"
+)
+
+// The limits of a throttle, in events a second.
+const (
+	MinRate = 0.01
+	MaxRate = 1_000_000
+)
+
+// MaxQuarantined is how many entities of one projection may be in quarantine: the leader reads
+// them twice a second.
+const MaxQuarantined = 1_000
+
+// ErrQuarantineFull means that [MaxQuarantined] entities of the projection are in quarantine.
+var ErrQuarantineFull = fmt.Errorf("%d entities are in quarantine already, and no more may be: release some, or pause the projection", MaxQuarantined)
 
 // HoldOrder says who begins or ends a hold of a projection of a group, and why.
 type HoldOrder struct {
 	Group, Projection string
 	By                string // 1 to 120 characters
 	Why               string // 1 to 1,000 characters
+	Kind              HoldKind
+	Rate              float64 // events a second, to begin a throttle
+	Entity            Key     // of a quarantine
+}
+
+// Hold is what operators hold back, who has begun it, when and why.
+type Hold struct {
+	Kind                 HoldKind
+	At                   time.Time // database clock
+	By, Why              string
+	For                  time.Duration // until it was read
+	Rate                 float64       // of a throttle, in events a second
+	EntityType, EntityID string        // in quarantine
+}
+
+// String returns the hold in one line.
+func (h Hold) String() string {
+	what := "paused"
+	switch h.Kind {
+	case Throttle:
+		what = fmt.Sprintf("throttled to %g events a second", h.Rate)
+	case Quarantine:
+		what = OneLine(h.EntityType+":"+h.EntityID, 200) + " quarantined"
+	case Pause:
+	}
+	return fmt.Sprintf("%s by %s at %s: %s", what, OneLine(h.By, 120), h.At.UTC().Format(time.RFC3339), OneLine(h.Why, maxWhy))
+}
+
+// BeginHold holds a projection back, also under every later leader, until [EndHold]. It returns
+// the hold, and whether it is a new one: a pause or a quarantine that is there already stays so as
+// it is. A throttle takes the place of an earlier one.
+func BeginHold(ctx context.Context, db DB, o HoldOrder, timeout time.Duration) (now *Hold, begun bool, err error) {
+	var args []any
+	switch entity := o.Entity; {
+	case o.Kind == Throttle && (math.IsNaN(o.Rate) || o.Rate < MinRate || o.Rate > MaxRate):
+		err = fmt.Errorf("rate %g: want %g to %d events a second", o.Rate, MinRate, MaxRate)
+	case o.Kind == Throttle:
+		args = []any{o.Rate}
+	case o.Kind == Quarantine && (entity.Type == "" || entity.ID.IsZero()):
+		err = errors.New("the entity's type or id is missing")
+	case o.Kind == Quarantine:
+		args = []any{entity.Type, entity.ID.String(), MaxQuarantined}
+	}
+	if err != nil {
+		return nil, false, wrapped(string(o.Kind), o.Projection, err)
+	}
+	if begun, err = o.run(ctx, db, string(o.Kind)+"_begin", timeout, args...); err != nil {
+		return nil, false, err
+	}
+	all, err := ReadHolds(ctx, db, o.Group, o.Projection, timeout)
+	switch now = map[HoldKind]*Hold{Pause: all.Pause, Throttle: all.Throttle, Quarantine: all.Quarantine(o.Entity)}[o.Kind]; {
+	case err != nil:
+		return nil, false, err
+	case now == nil && o.Kind == Quarantine:
+		return nil, false, wrapped(string(o.Kind), o.Projection, ErrQuarantineFull)
+	}
+	return now, begun, nil
+}
+
+// EndHold ends a hold, and returns whether there was one.
+func EndHold(ctx context.Context, db DB, o HoldOrder, timeout time.Duration) (ended bool, err error) {
+	var args []any
+	if o.Kind == Quarantine {
+		args = []any{o.Entity.Type, o.Entity.ID.String()}
+	}
+	return o.run(ctx, db, string(o.Kind)+"_end", timeout, args...)
 }
 
 // run sends a statement that answers with how many holds it has begun or ended.
-func (o HoldOrder) run(ctx context.Context, db DB, what, file string, timeout time.Duration, args ...any) (bool, error) {
+func (o HoldOrder) run(ctx context.Context, db DB, name string, timeout time.Duration, args ...any) (bool, error) {
 	if err := (LetterOrder{By: o.By, Why: o.Why}).Validate(); err != nil {
-		return false, wrapped(what, o.Projection, err)
+		return false, wrapped(string(o.Kind), o.Projection, err)
 	}
 	var n int
-	err := calls{db, timeout}.one(ctx, what+" of "+o.Projection, statement(file), append([]any{o.Group, o.Projection, o.By, o.Why}, args...), &n)
+	err := calls{db, timeout, o.Projection}.one(ctx, string(o.Kind), statement(name), append([]any{o.Group, o.Projection, o.By, o.Why}, args...), &n)
 	return n > 0, err
-}
-
-// Since says who has begun a hold, when and why.
-type Since struct {
-	At  time.Time // database clock
-	By  string
-	Why string
-	For time.Duration // until it was read
-}
-
-func (s Since) line(what string) string {
-	return fmt.Sprintf("%s by %s at %s: %s", what, OneLine(s.By, 120), s.At.UTC().Format(time.RFC3339), OneLine(s.Why, maxWhy))
 }
 
 // Holds is what operators hold back of a projection.
 type Holds struct {
-	Pause       *Pause       // nil unless it is paused
-	Throttle    *Throttle    // nil unless it is throttled
-	Quarantines []Quarantine // the oldest first
+	Pause, Throttle *Hold  // nil for none
+	Quarantines     []Hold // the oldest first
 }
 
 // ReadHolds returns what operators hold back of a projection of a group.
-func ReadHolds(ctx context.Context, db DB, group, projection string, timeout time.Duration) (Holds, error) {
-	var (
-		h             Holds
-		kind          string
-		s             Since
-		seconds, rate float64
-		q             Quarantine
-	)
-	err := calls{db, timeout}.each(ctx, "holds of "+projection, statement("holds_read.sql"), []any{group, projection},
-		[]any{&kind, &s.At, &s.By, &s.Why, &seconds, &rate, &q.EntityType, &q.EntityID}, func() {
-			s.For = max(0, time.Duration(seconds*float64(time.Second)))
-			switch kind {
-			case "pause":
-				h.Pause = &Pause{s}
-			case "throttle":
-				h.Throttle = &Throttle{s, rate}
-			default:
-				q.Since = s
-				h.Quarantines = append(h.Quarantines, q)
-			}
-		})
-	if err != nil {
-		return Holds{}, err
+func ReadHolds(ctx context.Context, db DB, group, projection string, timeout time.Duration) (h Holds, err error) {
+	found, err := all(ctx, calls{db, timeout, projection}, "holds", statement("holds_read"), pgx.RowToStructByName[Hold], group, projection)
+	for _, hold := range found {
+		hold.For = max(0, hold.For)
+		switch hold.Kind {
+		case Pause:
+			h.Pause = &hold
+		case Throttle:
+			h.Throttle = &hold
+		case Quarantine:
+			h.Quarantines = append(h.Quarantines, hold)
+		}
 	}
-	return h, nil
+	return h, err
+}
+
+// Quarantine returns the quarantine of an entity, nil for none.
+func (h Holds) Quarantine(entity Key) *Hold {
+	for i, q := range h.Quarantines {
+		if q.EntityType == entity.Type && q.EntityID == entity.ID.String() {
+			return &h.Quarantines[i]
+		}
+	}
+	return nil
 }
 
 // Holds is [ReadHolds] for the store's own projection, with the entities in quarantine as the
@@ -80,4 +169,18 @@ func (s *Store) Holds(ctx context.Context) (h Holds, entities []Key, err error) 
 		}
 	}
 	return h, entities, err
+}
+
+// mostOpen bounds the events of one entity that QuarantinedEvents counts.
+const mostOpen = 10_000
+
+// QuarantinedEvents counts the open events of the entities in quarantine, as [Store.Holds] names
+// them, at most 10,000 of each.
+func (s *Store) QuarantinedEvents(ctx context.Context, entities []Key) (n int64, err error) {
+	if len(entities) == 0 {
+		return 0, nil
+	}
+	types, ids := keyColumns(entities)
+	err = s.opened().one(ctx, "events in quarantine", s.sql("quarantined_open"), []any{types, ids, mostOpen}, &n)
+	return n, err
 }

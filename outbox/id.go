@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -25,16 +26,7 @@ const (
 
 // String returns the column's type as PostgreSQL spells it.
 func (k IDKind) String() string {
-	switch k {
-	case KindUUID:
-		return "uuid"
-	case KindNumber:
-		return "bigint"
-	case KindText:
-		return "text"
-	default:
-		return "none"
-	}
+	return [...]string{"none", KindUUID: "uuid", KindNumber: "bigint", KindText: "text"}[k]
 }
 
 // MaxTextID is the longest id of an entity, in bytes: PostgreSQL indexes few longer ones.
@@ -189,16 +181,10 @@ func (i *ID) UnmarshalText(text []byte) error {
 func (i ID) Compare(o ID) int {
 	a, aok := i.Number()
 	b, bok := o.Number()
-	switch {
-	case aok && bok && a < b:
-		return -1
-	case aok && bok && a > b:
-		return 1
-	case aok && bok:
-		return 0
-	default:
-		return strings.Compare(i.raw, o.raw)
+	if aok && bok {
+		return cmp.Compare(a, b)
 	}
+	return strings.Compare(i.raw, o.raw)
 }
 
 // UUIDValue implements [pgtype.UUIDValuer].
@@ -226,28 +212,18 @@ func (i *ID) want(kind IDKind) error {
 }
 
 // ScanUUID implements [pgtype.UUIDScanner].
-func (i *ID) ScanUUID(v pgtype.UUID) error {
-	*i = ID{}
-	if v.Valid {
-		*i = UUID(v.Bytes)
-	}
-	return nil
-}
+func (i *ID) ScanUUID(v pgtype.UUID) error { return i.scan(UUID(v.Bytes), v.Valid) }
 
 // ScanInt64 implements [pgtype.Int64Scanner].
-func (i *ID) ScanInt64(v pgtype.Int8) error {
-	*i = ID{}
-	if v.Valid {
-		*i = Number(v.Int64)
-	}
-	return nil
-}
+func (i *ID) ScanInt64(v pgtype.Int8) error { return i.scan(Number(v.Int64), v.Valid) }
 
 // ScanText implements [pgtype.TextScanner].
-func (i *ID) ScanText(v pgtype.Text) error {
+func (i *ID) ScanText(v pgtype.Text) error { return i.scan(Text(v.String), v.Valid) }
+
+func (i *ID) scan(id ID, valid bool) error {
 	*i = ID{}
-	if v.Valid {
-		*i = Text(v.String)
+	if valid {
+		*i = id
 	}
 	return nil
 }

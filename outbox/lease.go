@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
@@ -64,8 +63,6 @@ func (l *Lease) Due() (n int) {
 // [ErrFenced] when a newer epoch has been committed. After an error that is not [Answered]
 // the lease may exist: send nothing, and see [Store.Abandon].
 func (s *Store) Lease(ctx context.Context, epoch int64, batch uuid.UUID, groups []Group) (*Lease, error) {
-	ctx, cancel := s.deadline(ctx)
-	defer cancel()
 	type asked struct {
 		row     *Row
 		n, rows ordinal
@@ -81,24 +78,17 @@ func (s *Store) Lease(ctx context.Context, epoch int64, batch uuid.UUID, groups 
 			in = append(in, asked{&g.Rows[j], ordinal(i), rows})
 		}
 	}
-	rows, err := s.db.Query(ctx, s.sql("lease"), s.cfg.Group, epoch, s.cfg.Owner, [16]byte(batch), s.cfg.Lease.Microseconds(),
+	args := []any{
+		s.cfg.Group, epoch, s.cfg.Owner, [16]byte(batch), s.cfg.Lease,
 		arrayOf(in, func(a *asked) *address { return &a.row.address }), arrayOf(in, func(a *asked) *ID { return &a.row.ID }),
-		arrayOf(in, func(a *asked) *ordinal { return &a.n }), arrayOf(in, func(a *asked) *ordinal { return &a.rows }), s.cfg.Strict)
-	if err != nil {
-		return nil, fmt.Errorf("lease events of %s: %w", s.cfg.Table, err)
+		arrayOf(in, func(a *asked) *ordinal { return &a.n }), arrayOf(in, func(a *asked) *ordinal { return &a.rows }), s.cfg.Strict,
 	}
-	defer rows.Close()
 	a := leaseAnswer{
-		decoder: decoder{table: s.opened().table}, events: make([]Event, 0, len(in)),
+		decoder: decoder{table: s.Shape()}, events: make([]Event, 0, len(in)),
 		out: &Lease{Events: make([][]Event, len(groups)), Obstacles: make([]*Obstacle, len(groups))},
 	}
-	for rows.Next() {
-		if err := a.row(rows); err != nil {
-			return nil, fmt.Errorf("lease events of %s: %w", s.cfg.Table, err)
-		}
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("lease events of %s: %w", s.cfg.Table, err)
+	if err := s.opened().raw(ctx, "lease events", s.sql("lease"), args, a.row); err != nil {
+		return nil, err
 	}
 	a.group()
 	return a.out, nil
@@ -120,9 +110,9 @@ type leaseAnswer struct {
 	groups []int // of events
 }
 
-func (a *leaseAnswer) row(rows pgx.Rows) error {
+func (a *leaseAnswer) row(raw [][]byte) error {
 	var e Event
-	n, wait, err := a.read(rows.RawValues(), &e)
+	n, wait, err := a.read(raw, &e)
 	switch {
 	case err != nil:
 		return err

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // Position is a place in the order of events.
@@ -49,36 +48,20 @@ type List struct {
 
 // List returns what may go. It writes nothing.
 func (s *Store) List(ctx context.Context, r ListRequest) (*List, error) {
-	ctx, cancel := s.deadline(ctx)
-	defer cancel()
-	t := s.opened().table
-	var rows pgx.Rows
-	var err error
+	t := s.Shape()
+	from := cmp.Or(r.From, t.head())
+	name, args := "list", []any{r.Ready, from.Version, &from.ID, r.Due, r.SuspectAfter, rawUUIDs(r.Without)}
 	switch {
 	case r.Entity != nil:
-		rows, err = s.db.Query(ctx, s.sql("list_entity"), r.Entity.Type, &r.Entity.ID, r.Ready)
+		name, args = "list_entity", []any{r.Entity.Type, &r.Entity.ID, r.Ready}
 	case r.Newest:
-		rows, err = s.db.Query(ctx, s.sql("list_newest"), r.Ready)
-	default:
-		from := r.From
-		if from == nil {
-			from = t.head()
-		}
-		rows, err = s.db.Query(ctx, s.sql("list"), r.Ready, from.Version, &from.ID, r.Due, r.SuspectAfter, rawUUIDs(r.Without))
+		name, args = "list_newest", []any{r.Ready}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("list events of %s: %w", s.cfg.Table, err)
-	}
-	defer rows.Close()
 	out := &List{}
 	d := decoder{table: t}
-	for rows.Next() {
-		if err := d.listed(rows, out); err != nil {
-			return nil, fmt.Errorf("list events of %s: %w", s.cfg.Table, err)
-		}
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("list events of %s: %w", s.cfg.Table, err)
+	err := s.opened().raw(ctx, "list events", s.sql(name), args, func(row [][]byte) error { return d.listed(row, out) })
+	if err != nil {
+		return nil, err
 	}
 	if r.Newest {
 		slices.Reverse(out.Ready)
@@ -126,9 +109,8 @@ func repeated(last *string, raw []byte) string {
 }
 
 // listed reads one row of a list.
-func (d *decoder) listed(rows pgx.Rows, out *List) error {
+func (d *decoder) listed(raw [][]byte, out *List) error {
 	var r Row
-	raw := rows.RawValues()
 	if len(raw) != 8 || len(raw[0]) != 1 || len(raw[1]) != 6 || len(raw[5]) != 8 || len(raw[6]) != 1 || len(raw[7]) != 8 {
 		return fmt.Errorf("answer has %d columns of unexpected sizes", len(raw))
 	}

@@ -14,7 +14,7 @@ const ActionLoad = "load"
 // create` has not made.
 func RequestLoad(ctx context.Context, db DB, table, projection string, once bool, by, why string, timeout time.Duration) (bool, error) {
 	var made, loaded bool
-	err := calls{db, timeout}.one(ctx, "source of "+table, statement("load_source.sql"), []any{table}, &made, &loaded)
+	err := calls{db, timeout, table}.one(ctx, "source", statement("load_source"), []any{table}, &made, &loaded)
 	switch {
 	case err != nil:
 		return false, err
@@ -23,7 +23,7 @@ func RequestLoad(ctx context.Context, db DB, table, projection string, once bool
 	case once && loaded:
 		return true, nil
 	}
-	return askRebuild(ctx, db, timeout, "rebuild_request.sql", projection, false, by, why, true)
+	return askRebuild(ctx, db, timeout, "rebuild_request", projection, false, by, why, true)
 }
 
 // Number gives each of the entities a version row that has none, so that source queries return
@@ -50,6 +50,6 @@ func (m *Mender) load(ctx context.Context, keys []Key, events bool) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	_, err := m.exec(ctx, "load", "select weft_load($1, $2, $3)", m.table.Name, texts(keys), events)
+	_, err := m.exec(ctx, "load", m.sql.get("load"), m.table.Name, texts(keys), events)
 	return err
 }

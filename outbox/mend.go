@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // ActionRepair is the audit's action of documents that were written anew because they differed from
@@ -37,9 +39,7 @@ func OpenMender(ctx context.Context, db DB, table, projection string, timeout ti
 	}
 	m := &Mender{access: a, projection: projection}
 	versions := strings.TrimSuffix(table, "_events") + "_versions"
-	err = m.one(ctx, "versions", "select coalesce((select format_type(atttypid, null) from pg_attribute where attrelid = to_regclass($1) and attname = 'entity_id'), ''), "+isShard,
-		[]any{versions}, &m.key, &m.shard)
-	if err != nil {
+	if err := m.one(ctx, "versions", m.sql.get("versions"), []any{versions}, &m.key, &m.shard); err != nil {
 		return nil, err
 	}
 	m.unnumbered = strings.NewReplacer("{versions}", versions, "{key}", m.key).Replace(m.sql.get("unnumbered"))
@@ -57,31 +57,24 @@ func (m *Mender) Entity(entityType, id string) (Key, error) {
 }
 
 // Standing returns what the outbox has of each entity.
-func (m *Mender) Standing(ctx context.Context, keys []Key) (out []Standing, err error) {
-	var s Standing
-	args := []any{arrayOf(keys, func(k *Key) *string { return &k.Type }), arrayOf(keys, func(k *Key) *ID { return &k.ID })}
-	err = m.each(ctx, "events", m.sql.get("standing"), args, []any{&s.Open, &s.Failed}, func() { out = append(out, s) })
-	if err == nil && len(out) != len(keys) {
-		err = fmt.Errorf("events of %s: %d answers for %d entities", m.table.Name, len(out), len(keys))
-	}
-	return out, err
+func (m *Mender) Standing(ctx context.Context, keys []Key) ([]Standing, error) {
+	types, ids := keyColumns(keys)
+	return ofEach(ctx, m, "events", m.sql.get("standing"), pgx.RowToStructByName[Standing], keys, types, ids)
 }
 
 // IsShard reports whether weft shards create has dealt entities out to the schema and others.
 func IsShard(ctx context.Context, db DB, timeout time.Duration) (yes bool, err error) {
-	err = calls{db, timeout}.one(ctx, "shard of the schema", "select "+isShard, nil, &yes)
+	err = calls{db, timeout, "the schema"}.one(ctx, "shard", statement("shard"), nil, &yes)
 	return yes, err
 }
 
-const isShard = "to_regprocedure('weft_shard_has(uuid)') is not null"
-
 // Owns reports which entities belong to the schema's tables: all, unless weft shards create has
 // dealt them out. Others have their rows, events and leader elsewhere.
-func (m *Mender) Owns(ctx context.Context, keys []Key) (own []bool, err error) {
+func (m *Mender) Owns(ctx context.Context, keys []Key) ([]bool, error) {
 	if !m.shard || len(keys) == 0 {
 		return slices.Repeat([]bool{true}, len(keys)), nil
 	}
-	return m.ofEach(ctx, "shard of entities", m.sql.get("shard_has"), keys)
+	return ofEach(ctx, m, "shard of entities", m.sql.get("shard_has"), pgx.RowTo[bool], keys, texts(keys))
 }
 
 // Unnumbered reports which entities have no version yet although weft draws the versions: rows from before
@@ -90,15 +83,14 @@ func (m *Mender) Unnumbered(ctx context.Context, keys []Key) ([]bool, error) {
 	if !m.OwnsVersions() || len(keys) == 0 {
 		return make([]bool, len(keys)), nil
 	}
-	return m.ofEach(ctx, "versions of entities", m.unnumbered, keys, m.table.Name)
+	return ofEach(ctx, m, "versions of entities", m.unnumbered, pgx.RowTo[bool], keys, m.of, texts(keys))
 }
 
-// ofEach runs a statement that answers of each entity, whose ids are its last parameter.
-func (m *Mender) ofEach(ctx context.Context, what, sql string, keys []Key, args ...any) (out []bool, err error) {
-	var is bool
-	err = m.each(ctx, what, sql, append(args, texts(keys)), []any{&is}, func() { out = append(out, is) })
+// ofEach runs a statement that answers of each entity.
+func ofEach[T any](ctx context.Context, m *Mender, what, sql string, as pgx.RowToFunc[T], keys []Key, args ...any) ([]T, error) {
+	out, err := all(ctx, m.calls, what, sql, as, args...)
 	if err == nil && len(out) != len(keys) {
-		err = fmt.Errorf("%s of %s: %d answers for %d", what, m.table.Name, len(out), len(keys))
+		err = fmt.Errorf("%s of %s: %d answers for %d", what, m.of, len(out), len(keys))
 	}
 	return out, err
 }
@@ -110,6 +102,11 @@ func texts(keys []Key) []string {
 		ids[i] = k.ID.String()
 	}
 	return ids
+}
+
+// keyColumns returns the types and ids of entities as parameters.
+func keyColumns(keys []Key) (types, ids array) {
+	return arrayOf(keys, func(k *Key) *string { return &k.Type }), arrayOf(keys, func(k *Key) *ID { return &k.ID })
 }
 
 // Open counts the events that are not done, up to a limit.
@@ -139,11 +136,11 @@ func (m *Mender) Mend(ctx context.Context, orders []Order, actor, why string, de
 	for i, o := range orders {
 		types[i], ids[i], ops[i], versions[i], above = o.Key.Type, o.Key.ID.String(), string(o.Op), o.Version, max(above, o.Held)
 	}
-	var written int64
-	args := []any{m.table.Name, types, ids, ops, versions, above, actor, why, m.projection, kept}
+	var written int
+	args := []any{m.of, types, ids, ops, versions, above, actor, why, m.projection, kept}
 	err = m.one(ctx, "repair", m.sql.get("mend"), args, &written)
-	if err == nil && written != int64(n) {
-		err = fmt.Errorf("repair of %s: %d of %d events written", m.table.Name, written, n)
+	if err == nil && written != n {
+		err = fmt.Errorf("repair of %s: %d of %d events written", m.of, written, n)
 	}
 	return err
 }

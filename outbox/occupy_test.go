@@ -35,7 +35,7 @@ func TestOccupy(t *testing.T) {
 		}
 	}
 	refused("while the first leads")
-	st, err := b.store.Stats(t.Context(), time.Minute)
+	st, err := b.store.Stats(t.Context(), time.Minute, 0)
 	if err != nil || st.LastSettle != nil {
 		t.Errorf("last settle %v, %v, want none", st.LastSettle, err)
 	}

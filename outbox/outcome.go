@@ -21,18 +21,11 @@ const (
 
 // String returns the verdict's name as used in logs.
 func (v Verdict) String() string {
-	switch v {
-	case Done:
-		return "done"
-	case Superseded:
-		return "superseded"
-	case Retry:
-		return "retry"
-	case Failed:
-		return "failed"
-	default:
-		return fmt.Sprintf("verdict(%d)", uint8(v))
+	names := [...]string{Done: "done", Superseded: "superseded", Retry: "retry", Failed: "failed"}
+	if int(v) < len(names) && v > 0 {
+		return names[v]
 	}
+	return fmt.Sprintf("verdict(%d)", uint8(v))
 }
 
 // Outcome is a projection's answer for one event.

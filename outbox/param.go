@@ -71,18 +71,15 @@ func (x *rowVersion) ScanUint32(v pgtype.Uint32) error {
 	return nil
 }
 
-// moment is a timestamptz that may be null or infinite.
-type moment struct{ pgtype.Timestamptz }
-
-// momentOf reads a timestamptz of the wire.
-func momentOf(micros int64) moment {
+// momentOf reads a timestamptz of the wire that may be infinite.
+func momentOf(micros int64) pgtype.Timestamptz {
 	switch micros {
 	case math.MaxInt64:
-		return moment{pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}}
+		return pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
 	case math.MinInt64:
-		return moment{pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}}
+		return pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
 	default:
-		return moment{pgtype.Timestamptz{Time: timestamp(micros), Valid: true}}
+		return pgtype.Timestamptz{Time: timestamp(micros), Valid: true}
 	}
 }
 

@@ -159,7 +159,7 @@ func (b *bench) glance() {
 		b.t.Fatal(err)
 	}
 	const limit = 500
-	st, err := s.Glance(b.t.Context(), leaseTime, limit)
+	st, err := s.Stats(b.t.Context(), leaseTime, limit)
 	if err != nil || !st.Capped || st.Pending != limit || st.Retrying != limit || st.Failed != limit || st.Processing != 0 {
 		b.t.Errorf("glance: got %+v, %v, want %d of each kind that there are more of", st, err, limit)
 	}

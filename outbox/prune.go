@@ -3,8 +3,6 @@ package outbox
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgerrcode"
@@ -30,31 +28,6 @@ func OpenFinishedEvents(ctx context.Context, db DB, table string, timeout time.D
 // something would react to the deletion or prevent it.
 func (f *FinishedEvents) CheckRemoval(ctx context.Context) error {
 	return f.checkFinished(ctx, Discard)
-}
-
-// quoted returns the columns as they stand in a list.
-func (t *Table) quoted() string {
-	names := make([]string, len(t.Columns))
-	for i, c := range t.Columns {
-		names[i] = pgx.Identifier{c}.Sanitize()
-	}
-	return strings.Join(names, ", ")
-}
-
-// filedAt is the time by which a done row is filed in the history. A row without a plausible
-// time, or with one in the future, is filed under now.
-const filedAt = `case when o.processed_at >= '2000-01-02' and o.processed_at <= now() then o.processed_at else now() end`
-
-// moved returns the values of the columns of a row that was done before it is moved.
-func (t *Table) moved() string {
-	values := slices.Clone(t.Columns)
-	for i, c := range values {
-		values[i] = "o." + pgx.Identifier{c}.Sanitize()
-		if c == "processed_at" {
-			values[i] = filedAt
-		}
-	}
-	return strings.Join(values, ", ")
 }
 
 // Sweep is one pass over a table, from its first page to its last, for rows that are done.
@@ -148,9 +121,9 @@ func (f *FinishedEvents) sweepPages(ctx context.Context, s Sweep, from, to int64
 	case s.Move:
 		name = "prune_move"
 	}
-	var older any
+	var older *time.Duration // null: none
 	if s.Older > 0 {
-		older = s.Older.Microseconds()
+		older = &s.Older
 	}
 	first, last := &address{block: uint32(from)}, &address{block: uint32(to)}
 	sweep := func() error {
@@ -158,51 +131,32 @@ func (f *FinishedEvents) sweepPages(ctx context.Context, s Sweep, from, to int64
 	}
 	err = sweep()
 	if s.Move && sqlState(err) == pgerrcode.CheckViolation { // no partition of the history takes one of the rows
-		if err = f.attachDays(ctx, first, last, older); err == nil {
+		var days []time.Time
+		days, err = all(ctx, f.calls, "days of rows", f.sql.get("prune_days"), pgx.RowTo[time.Time], first, last, older)
+		for i := 0; i < len(days) && err == nil; i++ {
+			_, err = f.Attach(ctx, days[i])
+		}
+		if err == nil {
 			err = sweep()
 		}
 	}
 	return picked, moved, deleted, err
 }
 
-// attachDays makes the days that rows on some pages belong to.
-func (f *FinishedEvents) attachDays(ctx context.Context, first, last *address, older any) error {
-	var days []time.Time
-	var day time.Time
-	err := f.each(ctx, "days of rows", f.sql.get("prune_days"), []any{first, last, older}, []any{&day}, func() { days = append(days, day) })
-	for i := 0; i < len(days) && err == nil; i++ {
-		_, err = f.Attach(ctx, days[i])
-	}
-	return err
-}
-
 // ActionPrune is the audit's action of a removal of finished events.
 const ActionPrune = "prune"
 
-// Pruning is an entry of the audit: who removes finished events, and why.
-type Pruning struct {
-	By         string // an instance or a person; at most 120 characters
-	Why        string
-	Projection string
-	Epoch      int64  // of the leader; 0 for a person
-	Detail     string // JSON object
-}
-
-// BeginPruning writes into the audit that events are about to be removed, and returns the
-// entry's id.
-func (f *FinishedEvents) BeginPruning(ctx context.Context, p Pruning) (id int64, err error) {
-	var epoch any
-	if p.Epoch > 0 {
-		epoch = p.Epoch
-	}
-	err = f.one(ctx, "audit of a removal", f.sql.get("prune_begin"), []any{p.By, p.Why, p.Projection, epoch, p.Detail}, &id)
+// BeginPruning writes into the audit that events are about to be removed, and by whom and why, and
+// returns the entry's id.
+func (f *FinishedEvents) BeginPruning(ctx context.Context, e AuditEntry) (id int64, err error) {
+	e.Action = ActionPrune
+	id, _, err = f.beginAction(ctx, e)
 	return id, err
 }
 
-// EndPruning writes into the audit how many events were removed. detail is a JSON object.
-func (f *FinishedEvents) EndPruning(ctx context.Context, id, events int64, detail string) error {
-	_, err := f.exec(ctx, "audit of a removal", f.sql.get("prune_end"), id, events, detail)
-	return err
+// EndPruning writes into the audit how many events were removed, and the outcome as JSON.
+func (f *FinishedEvents) EndPruning(ctx context.Context, id, events int64, outcome any) error {
+	return f.endAction(ctx, id, &events, outcome)
 }
 
 // ForgetRecords deletes one page of ended terms and audit entries that are older than keep. Terms
@@ -211,7 +165,6 @@ func (f *FinishedEvents) EndPruning(ctx context.Context, id, events int64, detai
 // the larger kind it has deleted: a caller goes on until that is less than page. keep must be a day
 // or more, failures at least keep.
 func ForgetRecords(ctx context.Context, db DB, keep, failures time.Duration, page int, timeout time.Duration) (n int, err error) {
-	const sql = "select weft_forget($1::bigint * interval '1 microsecond', $2::bigint * interval '1 microsecond', $3)"
-	err = calls{db, timeout}.one(ctx, "old terms and audit entries", sql, []any{keep.Microseconds(), failures.Microseconds(), page}, &n)
+	err = calls{db, timeout, "terms and actions"}.one(ctx, "old records", statement("forget"), []any{keep, failures, page}, &n)
 	return n, err
 }

@@ -60,19 +60,11 @@ func (f *FinishedEvents) Attach(ctx context.Context, day time.Time) (made bool, 
 func (f *FinishedEvents) IndexClosed(ctx context.Context, partition string, limit time.Duration) (built bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	tx, err := f.db.Begin(ctx)
-	if err != nil {
-		return false, wrapped("index of the history", f.table.Name, err)
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-	_, err = tx.Exec(ctx, "select set_config('statement_timeout', $1, true)", strconv.FormatInt(limit.Milliseconds(), 10))
-	if err == nil {
-		err = tx.QueryRow(ctx, f.sql.get("history_index"), partition).Scan(&built)
-	}
-	if err == nil {
-		err = tx.Commit(ctx)
-	}
-	return built, wrapped("index of the history", f.table.Name, err)
+	var q pgx.Batch // one transaction
+	q.Queue("select set_config('statement_timeout', $1, true)", strconv.FormatInt(limit.Milliseconds(), 10))
+	q.Queue(f.sql.get("history_index"), partition).QueryRow(func(row pgx.Row) error { return row.Scan(&built) })
+	err = f.db.SendBatch(ctx, &q).Close()
+	return built, wrapped("index of the history", f.of, err)
 }
 
 // dropTries is how often Drop asks for a lock that it does not wait for.
@@ -123,10 +115,8 @@ func (f *FinishedEvents) DetachAndDrop(ctx context.Context, session Session, p P
 
 // Lacking names the columns of the table that its history lacks: while there are any,
 // finished events stay in the table.
-func (f *FinishedEvents) Lacking(ctx context.Context) (names []string, err error) {
-	var name string
-	err = f.each(ctx, "columns of the history", f.sql.get("history_lacks"), nil, []any{&name}, func() { names = append(names, name) })
-	return names, err
+func (f *FinishedEvents) Lacking(ctx context.Context) ([]string, error) {
+	return all(ctx, f.calls, "columns of the history", f.sql.get("history_lacks"), pgx.RowTo[string])
 }
 
 // ask sends a statement that answers with yes or no; an answer without rows is a no.

@@ -424,9 +424,9 @@ func TestPruningIsAudited(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	f := b.finished()
-	id, err := f.BeginPruning(t.Context(), outbox.Pruning{By: "alice", Why: "older than 30d", Projection: "p", Detail: `{"cutoff": "x", "outcome": "running"}`})
+	id, err := f.BeginPruning(t.Context(), outbox.AuditEntry{Actor: "alice", Why: "older than 30d", Projection: "p", Detail: []byte(`{"cutoff": "x", "outcome": "running"}`)})
 	if err == nil {
-		err = f.EndPruning(t.Context(), id, 3_000_000_000, `{"outcome": "finished"}`)
+		err = f.EndPruning(t.Context(), id, 3_000_000_000, map[string]string{"outcome": "finished"})
 	}
 	if err != nil {
 		t.Fatal(err)

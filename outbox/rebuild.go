@@ -78,34 +78,27 @@ type Rebuild struct {
 // RequestRebuild asks for a rebuild. It returns false while one goes on, and while the old
 // index of the last one is kept.
 func RequestRebuild(ctx context.Context, db DB, projection string, replacePlain bool, by, why string, timeout time.Duration) (bool, error) {
-	return askRebuild(ctx, db, timeout, "rebuild_request.sql", projection, replacePlain, by, why, false)
+	return askRebuild(ctx, db, timeout, "rebuild_request", projection, replacePlain, by, why, false)
 }
 
 // AskRebuild asks the leader for something. It returns false where the rebuild is in no phase for it.
 func AskRebuild(ctx context.Context, db DB, projection string, ask RebuildAsk, by, why string, timeout time.Duration) (bool, error) {
-	return askRebuild(ctx, db, timeout, "rebuild_ask.sql", projection, string(ask), by, why)
+	return askRebuild(ctx, db, timeout, "rebuild_ask", projection, string(ask), by, why)
 }
 
-func askRebuild(ctx context.Context, db DB, timeout time.Duration, name string, args ...any) (bool, error) {
+func askRebuild(ctx context.Context, db DB, timeout time.Duration, name, projection string, args ...any) (bool, error) {
 	var n int
-	err := calls{db, timeout}.one(ctx, "request of a rebuild", statement(name), args, &n)
+	err := calls{db, timeout, projection}.one(ctx, "request of a rebuild", statement(name), append([]any{projection}, args...), &n)
 	return n == 1, err
 }
 
 // ReadRebuild returns the newest rebuild of a projection.
-func ReadRebuild(ctx context.Context, db DB, projection string, timeout time.Duration) (r Rebuild, err error) {
-	var age float64
-	err = calls{db, timeout}.one(ctx, "read the rebuild of "+projection, statement("rebuild_read.sql"), []any{projection},
-		&r.Phase, &r.Load, &r.Paused, &r.Asked, &r.ReplacePlain, &r.OldIndex, &r.NewIndex, &r.LastNumber, &r.EntityType, &r.EntityID,
-		&r.Rows, &r.Filled, &r.Unreadable, &r.Note, &r.By, &r.Why, &r.Began, &r.Updated, &r.Finished, &age, &r.Redo)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return Rebuild{}, nil
-	case err != nil:
+func ReadRebuild(ctx context.Context, db DB, projection string, timeout time.Duration) (Rebuild, error) {
+	found, err := all(ctx, calls{db, timeout, projection}, "rebuild", statement("rebuild_read"), pgx.RowToStructByName[Rebuild], projection)
+	if err != nil || len(found) == 0 {
 		return Rebuild{}, err
 	}
-	r.Age = time.Duration(age * float64(time.Second))
-	return r, nil
+	return found[0], nil
 }
 
 // JoinRebuild adds a term to those that write to both indexes, if a rebuild goes on, and
@@ -150,13 +143,18 @@ type RedoEntity struct {
 
 // Add keeps entities.
 func (r *Redo) Add(ctx context.Context, in []RedoEntity) error {
-	return r.change(ctx, "redo_add", types(in), ids(in), arrayOf(in, func(e *RedoEntity) *string { return (*string)(&e.Op) }), versions(in),
-		arrayOf(in, func(e *RedoEntity) *string { return &e.Detail }))
+	types, ids, versions := redoColumns(in)
+	ops, details := make([]string, len(in)), make([]string, len(in))
+	for i := range in {
+		ops[i], details[i] = string(in[i].Op), in[i].Detail
+	}
+	return r.change(ctx, "redo_add", types, ids, ops, versions, details)
 }
 
 // Done forgets entities that were written.
 func (r *Redo) Done(ctx context.Context, in []RedoEntity) error {
-	return r.change(ctx, "redo_done", types(in), ids(in), versions(in))
+	types, ids, versions := redoColumns(in)
+	return r.change(ctx, "redo_done", types, ids, versions)
 }
 
 // Clear forgets all of them.
@@ -168,41 +166,21 @@ func (r *Redo) change(ctx context.Context, name string, args ...any) error {
 	return err
 }
 
+func redoColumns(in []RedoEntity) (types, ids []string, versions []int64) {
+	for i := range in {
+		types, ids, versions = append(types, in[i].Key.Type), append(ids, in[i].Key.ID.String()), append(versions, in[i].Version)
+	}
+	return types, ids, versions
+}
+
 // Take returns at most n entities after one, in their order.
 func (r *Redo) Take(ctx context.Context, after RedoEntity, n int) ([]RedoEntity, error) {
-	var (
-		out      []RedoEntity
-		e        RedoEntity
-		id, last string
-		bad      error // of one
-	)
-	if !after.Key.ID.IsZero() {
-		last = after.Key.ID.String()
-	}
 	a := r.store.opened()
-	err := a.each(ctx, "entities to write again", a.sql.get("redo_take"), []any{r.store.cfg.Projection, after.Key.Type, last, n},
-		[]any{&e.Key.Type, &id, (*string)(&e.Op), &e.Version, &e.Detail}, func() {
-			key, err := readID(a.table.Entity, id)
-			if err != nil {
-				bad = err
-			}
-			e.Key.ID = key
-			out = append(out, e)
-		})
-	return out, errors.Join(err, bad)
-}
-
-func types(in []RedoEntity) any {
-	return arrayOf(in, func(e *RedoEntity) *string { return &e.Key.Type })
-}
-
-func versions(in []RedoEntity) any {
-	return arrayOf(in, func(e *RedoEntity) *int64 { return &e.Version })
-}
-
-func ids(in []RedoEntity) (out []string) {
-	for i := range in {
-		out = append(out, in[i].Key.ID.String())
-	}
-	return out
+	return all(ctx, a.calls, "entities to write again", a.sql.get("redo_take"), func(row pgx.CollectableRow) (e RedoEntity, err error) {
+		var id string
+		if err = row.Scan(&e.Key.Type, &id, &e.Op, &e.Version, &e.Detail); err == nil {
+			e.Key.ID, err = readID(a.table.Entity, id)
+		}
+		return e, err
+	}, r.store.cfg.Projection, after.Key.Type, after.Key.ID.String(), n)
 }

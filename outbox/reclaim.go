@@ -49,22 +49,17 @@ func (s *Store) ReclaimLease(ctx context.Context, r ReclaimRequest) ([]Reclaimed
 // has claimed, and those of another worker whose lease has ended. Call it again until it
 // returns fewer rows.
 func (s *Store) ReclaimRows(ctx context.Context, r ReclaimRequest) ([]Reclaimed, error) {
-	return s.reclaim(ctx, "reclaim_rows", r, r.MaxReclaims, r.Limit, r.MaxProcessing.Microseconds())
+	return s.reclaim(ctx, "reclaim_rows", r, r.MaxReclaims, r.Limit, r.MaxProcessing)
 }
 
 func (s *Store) reclaim(ctx context.Context, name string, r ReclaimRequest, args ...any) ([]Reclaimed, error) {
-	var (
-		out          []Reclaimed
-		owner, cause *string
-		epoch        *int64
-		got          Reclaimed
-	)
 	const what = "reclaim"
+	var out []Reclaimed
+	var got Reclaimed
 	fences := 1
 	err := s.opened().each(ctx, what, s.sql(name), append([]any{s.cfg.Group, r.Epoch, s.cfg.Owner, s.cfg.Projection}, args...),
-		[]any{&fences, &owner, &epoch, &cause, &got.Failed, &got.Rows}, func() {
-			if owner != nil {
-				got.Owner, got.Epoch, got.Cause = *owner, *epoch, Cause(*cause)
+		[]any{&fences, &got.Owner, &got.Epoch, &got.Cause, &got.Failed, &got.Rows}, func() {
+			if got.Cause != "" {
 				out = append(out, got)
 			}
 		})

@@ -3,16 +3,13 @@ package outbox
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 	"unicode"
-)
 
-// ErrReplayUnknown means that the audit has no entry for a replay: nothing was sent
-// again, because nobody could tell later who did it.
-var ErrReplayUnknown = errors.New("outbox: the audit does not know this replay")
+	"github.com/jackc/pgx/v5"
+)
 
 // ActionReplay is the audit's action of a replay.
 const ActionReplay = "replay"
@@ -80,22 +77,21 @@ const OutcomeRunning = "running"
 
 // BeginReplay writes the order into the audit. Nothing is sent again yet.
 func (d *DeadLetters) BeginReplay(ctx context.Context, o LetterOrder, matched int64) (*Replay, error) {
-	if err := o.Validate(); err != nil {
-		return nil, fmt.Errorf("replay of %s: %w", d.table.Name, err)
-	}
 	return d.begin(ctx, ActionReplay, o, matched)
 }
 
 // begin writes an order into the audit, as one of an action.
 func (d *DeadLetters) begin(ctx context.Context, action string, o LetterOrder, matched int64) (*Replay, error) {
-	detail, err := json.Marshal(map[string]any{
-		"table": d.table.Name, "selector": o.describe(), "matched": matched, "outcome": OutcomeRunning,
-	})
+	if err := o.Validate(); err != nil {
+		return nil, wrapped(action, d.of, err)
+	}
+	detail, err := json.Marshal(map[string]any{"table": d.of, "selector": o.describe(), "matched": matched, "outcome": OutcomeRunning})
 	if err != nil {
-		return nil, fmt.Errorf("%s of %s: selector: %w", action, d.table.Name, err)
+		return nil, wrapped("selector", d.of, err)
 	}
 	r := &Replay{d: d, order: o}
-	return r, d.one(ctx, "audited "+action, d.sql.get("replay_begin"), []any{o.By, o.Why, d.projection, string(detail), action}, &r.id, &r.since)
+	r.id, r.since, err = d.beginAction(ctx, AuditEntry{Actor: o.By, Action: action, Why: o.Why, Projection: d.projection, Detail: detail})
+	return r, err
 }
 
 // described is an order as the audit stores it.
@@ -122,35 +118,25 @@ func (r *Replay) Next(ctx context.Context, limit int) ([]ID, error) {
 	if r.over {
 		return nil, nil
 	}
-	t := r.d.table
-	c := r.order.Selector.clause(t)
+	id, entity := r.d.table.ID.String(), r.d.table.Entity.String()
+	c := r.order.Selector.clause(r.d.table, limit)
 	c.and("not (updated_at between $%d::timestamptz and clock_timestamp())", r.since)
-	order, first := "event_version, id", r.lowest == nil
-	if !first {
-		order = "entity_id, event_version, id"
-		c.and("(event_version, id) > ($%d::bigint, $%d::"+t.ID.String()+")", r.lowest.Version, &r.lowest.ID)
-		if !r.last.id.IsZero() {
-			c.and("(entity_id, event_version, id) > ($%d::"+t.Entity.String()+", $%d::bigint, $%d::"+t.ID.String()+")",
-				&r.last.entity, r.last.version, &r.last.id)
-		}
+	name, list := "letters_lowest", r.d.each
+	if r.lowest != nil {
+		name, list = "letters_next", r.d.inOrder
+		c.and("(event_version, id) > ($%d::bigint, $%d::"+id+")", r.lowest.Version, &r.lowest.ID)
+		c.andIf(!r.last.id.IsZero(), "(entity_id, event_version, id) > ($%d::"+entity+", $%d::bigint, $%d::"+id+")",
+			&r.last.entity, r.last.version, &r.last.id)
 	}
-	c.args = append(c.args, limit)
-	sql := fmt.Sprintf("select entity_id, event_version, id from %s where %s\norder by %s limit $%d", t.Name, c.text.String(), order, len(c.args))
-	var (
-		ids []ID
-		at  letterPlace
-	)
-	list := r.d.inOrder
-	if first { // no index has this order
-		list = r.d.each
-	}
-	err := list(ctx, "list of dead letters", sql, c.args, []any{&at.entity, &at.version, &at.id}, func() { ids = append(ids, at.id) })
+	var ids []ID
+	var at letterPlace
+	err := list(ctx, "list of dead letters", c.in(r.d.sql.get(name)), c.args, []any{&at.entity, &at.version, &at.id}, func() { ids = append(ids, at.id) })
 	switch {
 	case err != nil:
 		return nil, err
 	case len(ids) < limit:
 		r.over = true
-	case first:
+	case r.lowest == nil:
 		r.lowest = &Position{at.version, at.id}
 	default:
 		r.last = at
@@ -158,39 +144,44 @@ func (r *Replay) Next(ctx context.Context, limit int) ([]ID, error) {
 	return ids, nil
 }
 
+// inOrder is each for a list that an index has in its order. Sorting is turned off: with old
+// statistics the planner may expect few rows, and sort all there are for each page.
+func (d *DeadLetters) inOrder(ctx context.Context, what, sql string, args, into []any, f func()) error {
+	ctx, cancel := d.deadline(ctx)
+	defer cancel()
+	var q pgx.Batch // one transaction
+	q.Queue("select set_config('enable_sort', 'off', true)")
+	q.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+		_, err := pgx.ForEachRow(rows, into, func() error { f(); return nil })
+		return err
+	})
+	return wrapped(what, d.of, d.db.SendBatch(ctx, &q).Close())
+}
+
 // Send makes those of ids ready that are still in failed, in one statement, and returns
 // them. The rest was replayed, changed or deleted by somebody else in the meantime, or
 // is locked now. They lose their attempts and their wait; reason and error stay until
-// the next attempt has ended. It returns [ErrReplayUnknown], and has sent nothing, when
+// the next attempt has ended. It returns [ErrNoEntry], and has sent nothing, when
 // the audit's entry is gone.
 func (r *Replay) Send(ctx context.Context, ids []ID) ([]ID, error) {
 	return r.change(ctx, "replay", "replay_send", ids)
 }
 
 // change runs a statement that changes those of ids which are still in failed.
-func (r *Replay) change(ctx context.Context, what, name string, ids []ID) ([]ID, error) {
+func (r *Replay) change(ctx context.Context, what, name string, ids []ID) (changed []ID, err error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	var (
-		audited int
-		id      ID
-		sent    []ID
-	)
-	err := r.d.each(ctx, what, r.d.sql.get(name), []any{arrayOf(ids, self[ID]), r.order.By, r.order.Why, r.id}, []any{&audited, &id}, func() {
-		if !id.IsZero() {
-			sent = append(sent, id)
-		}
-	})
+	var audited int
+	args := []any{arrayOf(ids, self[ID]), r.order.By, r.order.Why, r.id}
+	err = r.d.one(ctx, what, r.d.sql.get(name), args, &audited, &changed)
 	switch {
-	case err != nil:
-		return nil, err
-	case audited == 0:
-		return nil, fmt.Errorf("%s of %s: entry %d: %w", what, r.d.table.Name, r.id, ErrReplayUnknown)
-	case len(sent) > len(ids):
-		return sent, fmt.Errorf("%s of %s: %d rows changed for %d ids", what, r.d.table.Name, len(sent), len(ids))
+	case err == nil && audited == 0:
+		err = wrapped(what, r.d.of, ErrNoEntry)
+	case len(changed) > len(ids):
+		err = fmt.Errorf("%s of %s: %d rows changed for %d ids", what, r.d.of, len(changed), len(ids))
 	}
-	return sent, nil
+	return changed, err
 }
 
 // Fates counts the results of rows that were sent again.
@@ -229,17 +220,5 @@ func (r *Replay) Fates(ctx context.Context, ids []ID) (Fates, error) {
 
 // End writes the outcome into the audit.
 func (r *Replay) End(ctx context.Context, o ReplayOutcome) error {
-	return r.end(ctx, "outcome of the replay", o)
-}
-
-func (r *Replay) end(ctx context.Context, what string, outcome any) error {
-	detail, err := json.Marshal(outcome)
-	if err != nil {
-		return wrapped(what, r.d.table.Name, err)
-	}
-	n, err := r.d.exec(ctx, what, r.d.sql.get("replay_end"), r.id, string(detail))
-	if err == nil && n == 0 {
-		err = wrapped(what, r.d.table.Name, ErrReplayUnknown)
-	}
-	return err
+	return r.d.endAction(ctx, r.id, nil, o)
 }

@@ -102,7 +102,7 @@ func TestDeadLettersAreFound(t *testing.T) {
 		for _, l := range found {
 			got = append(got, l.ID)
 		}
-		n, err := d.Count(t.Context(), tt.s)
+		n, err := d.Count(t.Context(), tt.s, 0)
 		if err != nil || int(n) != len(tt.want) || !slices.Equal(got, tt.want) {
 			t.Errorf("%s: got %v and a count of %d (%v), want %v", name, got, n, err, tt.want)
 		}
@@ -124,8 +124,8 @@ func TestDeadLettersAreFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := found[0]
-	if l.Key.Type != "book" || l.Op != outbox.Upsert || l.Version != 1 || l.Attempts != 4 || l.Reason != "es_4xx" || l.Error != "es_4xx said no" ||
-		l.CreatedAt != nil || l.FailedAt == nil || l.Replays != 2 || l.ReplayedBy != "bob" {
+	if l.EntityType != "book" || l.Op != outbox.Upsert || l.Version != 1 || l.Attempts != 4 || l.Reason != "es_4xx" || l.Error != "es_4xx said no" ||
+		l.CreatedAt != nil || l.UpdatedAt == nil || l.Replays != 2 || l.ReplayedBy != "bob" {
 		t.Errorf("got %+v, want what the row holds", l)
 	}
 	sum, err := d.Summary(t.Context(), outbox.Selector{EntityType: "book", Reason: "es_4xx"})
@@ -320,14 +320,14 @@ func TestReplayNeedsItsAudit(t *testing.T) {
 	}
 	r := b.beginReplay(outbox.Selector{})
 	b.exec("delete from weft_audit")
-	if sent, err := r.Send(t.Context(), []outbox.ID{id}); !errors.Is(err, outbox.ErrReplayUnknown) || len(sent) != 0 {
-		t.Errorf("sent %v, %v without an audit, want ErrReplayUnknown", sent, err)
+	if sent, err := r.Send(t.Context(), []outbox.ID{id}); !errors.Is(err, outbox.ErrNoEntry) || len(sent) != 0 {
+		t.Errorf("sent %v, %v without an audit, want ErrNoEntry", sent, err)
 	}
 	if got := b.row(id); got.Status != "failed" {
 		t.Errorf("row is %+v, want it in failed", got)
 	}
-	if err := r.End(t.Context(), outbox.ReplayOutcome{}); !errors.Is(err, outbox.ErrReplayUnknown) {
-		t.Errorf("End: %v, want ErrReplayUnknown", err)
+	if err := r.End(t.Context(), outbox.ReplayOutcome{}); !errors.Is(err, outbox.ErrNoEntry) {
+		t.Errorf("End: %v, want ErrNoEntry", err)
 	}
 }
 

@@ -73,8 +73,7 @@ var errNoLease = errors.New("outbox: the batch has no lease")
 // A settle takes one round trip. A locked or changed row costs a second one.
 func (s *Store) Settle(ctx context.Context, epoch int64, batch uuid.UUID, in []Settlement) (Settled, error) {
 	b := settling{store: s, epoch: epoch, batch: batch, in: in, finished: s.cfg.Finished}
-	err := b.settle(ctx)
-	if err != nil {
+	if err := b.settle(ctx); err != nil {
 		return Settled{}, fmt.Errorf("settle in %s: %w", s.cfg.Table, err)
 	}
 	return b.out, nil
@@ -130,10 +129,8 @@ func known(err error) error {
 func (b *settling) plainly(ctx context.Context) error {
 	ctx, cancel := b.store.deadline(ctx)
 	defer cancel()
-	at, err := b.write(ctx, b.store.db, b.in)
-	if err == nil {
-		b.out.At = at
-	}
+	var err error
+	b.out.At, err = b.write(ctx, b.store.db, b.in)
 	return err
 }
 
@@ -179,23 +176,14 @@ func (b *settling) write(ctx context.Context, db interface {
 			return at, fmt.Errorf("event %s has no verdict", in[i].Event.ID)
 		}
 	}
+	read := func(row pgx.Row) error { return row.Scan(nil, &at) }
 	if len(done) > 0 {
-		q.Queue(b.store.sql("done_"+string(b.finished)), append(rowParams(done), done[0].Event.LeasedAt)...)
+		q.Queue(b.store.sql("done_"+string(b.finished)), append(rowParams(done), done[0].Event.LeasedAt)...).QueryRow(read)
 	}
 	if len(rest) > 0 {
-		q.Queue(b.store.sql("not_done"), append(rowParams(rest), restParams(rest)...)...)
+		q.Queue(b.store.sql("not_done"), append(rowParams(rest), restParams(rest)...)...).QueryRow(read)
 	}
-	res := db.SendBatch(ctx, &q)
-	_, err = res.Exec()
-	if err == nil {
-		_, err = res.Exec()
-	}
-	for i := 2; err == nil && i < q.Len(); i++ {
-		err = res.QueryRow().Scan(nil, &at)
-	}
-	if cerr := res.Close(); err == nil {
-		err = cerr
-	}
+	err = db.SendBatch(ctx, &q).Close()
 	return at, err
 }
 
@@ -264,15 +252,13 @@ func (b *settling) carefully(ctx context.Context) error {
 // reports which are locked.
 func (b *settling) lock(ctx context.Context, tx pgx.Tx) ([]bool, error) {
 	n := len(b.in)
-	ops := make([]string, n)
+	ops, versions, retries, replays := make([]string, n), make([]int64, n), make([]pgtype.Timestamptz, n), make([]int32, n)
 	for i := range b.in {
-		ops[i] = string(b.in[i].Event.Op)
+		e := b.in[i].Event
+		ops[i], versions[i], retries[i], replays[i] = string(e.Op), e.Version, e.retryAt, e.replays
 	}
-	rows, err := tx.Query(ctx, b.store.sql("lock_rows"),
-		arrayOf(b.in, func(s *Settlement) *ID { return &s.Event.ID }), ops,
-		arrayOf(b.in, func(s *Settlement) *number { return (*number)(&s.Event.Version) }),
-		arrayOf(b.in, func(s *Settlement) *pgtype.Timestamptz { return &s.Event.retryAt.Timestamptz }),
-		arrayOf(b.in, func(s *Settlement) *ordinal { return (*ordinal)(&s.Event.replays) }))
+	ids := arrayOf(b.in, func(s *Settlement) *ID { return &s.Event.ID })
+	rows, err := tx.Query(ctx, b.store.sql("lock_rows"), ids, ops, versions, retries, replays)
 	if err != nil {
 		return nil, err
 	}
@@ -288,14 +274,6 @@ func (b *settling) lock(ctx context.Context, tx pgx.Tx) ([]bool, error) {
 		return nil
 	})
 	return locked, err
-}
-
-// number is an element of a parameter.
-type number int64
-
-// Int64Value implements [pgtype.Int64Valuer].
-func (n *number) Int64Value() (pgtype.Int8, error) {
-	return pgtype.Int8{Int64: int64(*n), Valid: true}, nil
 }
 
 // why sets ErrLocked for the entities that have a locked row and no changed one. It is for the

@@ -23,21 +23,18 @@ func loadStatements(t *Table) statements {
 	if err != nil {
 		panic("outbox: embedded statements: " + err.Error()) // a broken build
 	}
-	fill := strings.NewReplacer(
-		"{table}", t.Name, "{history}", t.History(), "{id}", t.ID.String(), "{entity}", t.Entity.String(), "{ids}", t.leaseColumn(),
-		"{columns}", t.quoted(), "{archived}", t.archived(), "{correlation}", t.correlation(), "{moved}", t.moved(), "{filed}", filedAt,
-	)
-	fence := statement("fence.sql")
+	fill := t.gaps()
+	parts := strings.NewReplacer("{fence}", statement("fence"), "{record}", statement("record"))
 	for _, e := range entries {
-		text := strings.ReplaceAll(statement(e.Name()), "{fence}", fence)
-		out[strings.TrimSuffix(e.Name(), ".sql")] = fill.Replace(text)
+		name := strings.TrimSuffix(e.Name(), ".sql")
+		out[name] = fill.Replace(parts.Replace(statement(name)))
 	}
 	return out
 }
 
 // statement returns a file without its comments.
 func statement(name string) string {
-	raw, err := files.ReadFile(path.Join("sql", name))
+	raw, err := files.ReadFile(path.Join("sql", name+".sql"))
 	if err != nil {
 		panic("outbox: embedded statements: " + err.Error()) // a broken build
 	}

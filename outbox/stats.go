@@ -12,15 +12,20 @@ import (
 type Stats struct {
 	Pending      int64 // ready, and not in flight
 	Retrying     int64 // waiting for their retry time, or put off behind an event that does
+	PutOff       int64 // of Retrying: behind an earlier event of their entity
 	Processing   int64 // in flight, or claimed by another worker
+	InFlight     int64 // of Processing: leased
+	Foreign      int64 // of Processing: claimed by another worker, or by an older build
 	Failed       int64 // dead letters, without those that were discarded
 	Discarded    int64 // in failed, and discarded
 	Stuck        int64 // in flight for longer than the limit, or another worker's with an expired lease
 	DoneEstimate int64 // from the server's statistics; done rows are never counted
 	DeadTuples   int64 // row versions that vacuum has not removed yet, from the same statistics
 
-	// Capped says that one of the counts has met the limit of [Store.Glance]: there are
-	// at least so many.
+	Batches     int           // leased
+	OldestBatch time.Duration // since it was leased; 0 when there is none
+
+	// Capped says that one of the counts has met the limit: there are at least so many.
 	Capped bool
 
 	Oldest     time.Duration // age of the oldest unfinished event; 0 when there is none
@@ -43,50 +48,32 @@ func (s *Store) RecordProgress(ctx context.Context, epoch int64, lastSettle time
 	return err
 }
 
-// Stats returns the state of the table. Its cost grows with the number of open rows, not with
-// the done ones. maxProcessing is the limit of Stuck.
-func (s *Store) Stats(ctx context.Context, maxProcessing time.Duration) (Stats, error) {
-	return s.readStats(ctx, "counts", maxProcessing.Microseconds())
-}
-
-// Glance is Stats at a cost that does not grow with the backlog: it counts at most limit
-// rows of each kind, and says so in Capped when there may be more.
-func (s *Store) Glance(ctx context.Context, maxProcessing time.Duration, limit int) (Stats, error) {
-	out, err := s.readStats(ctx, "glance", maxProcessing.Microseconds(), limit)
-	out.Capped = max(out.Pending, out.Retrying, out.Processing, out.Failed, out.Discarded) >= int64(limit)
-	return out, err
-}
-
-func (s *Store) readStats(ctx context.Context, counts string, args ...any) (Stats, error) {
+// Stats returns the state of the table. It counts at most most rows of each kind, so that the
+// cost does not grow with the backlog; 0 counts all open ones, never the done ones. maxProcessing
+// is the limit of Stuck.
+func (s *Store) Stats(ctx context.Context, maxProcessing time.Duration, most int) (out Stats, err error) {
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
-	var (
-		b                            pgx.Batch
-		out                          Stats
-		ready, foreign, flying, rows int64
-		age                          float64
-	)
-	b.Queue(s.sql(counts), args...)
-	b.Queue(s.sql("oldest"))
-	b.Queue(s.sql("last_settle"))
-	res := s.db.SendBatch(ctx, &b)
-	err := res.QueryRow().Scan(&ready, &out.Retrying, &foreign, &out.Failed, &out.Discarded, &flying, &out.Stuck, &rows, &out.DeadTuples)
-	if err == nil {
-		err = res.QueryRow().Scan(&age, &out.NextRetry)
+	var limit *int // null: none
+	if most > 0 {
+		limit = &most
 	}
-	if err == nil {
-		err = res.QueryRow().Scan(&out.LastSettle, &out.Now)
-	}
-	if cerr := res.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
+	var ready, waiting, rows int64
+	var q pgx.Batch
+	q.Queue(s.sql("counts"), maxProcessing, limit).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&ready, &waiting, &out.PutOff, &out.Foreign, &out.Failed, &out.Discarded, &out.InFlight, &out.Batches, &out.OldestBatch,
+			&out.Stuck, &rows, &out.DeadTuples)
+	})
+	q.Queue(s.sql("oldest")).QueryRow(func(row pgx.Row) error { return row.Scan(&out.Oldest, &out.NextRetry) })
+	q.Queue(s.sql("last_settle")).QueryRow(func(row pgx.Row) error { return row.Scan(&out.LastSettle, &out.Now) })
+	if err := s.db.SendBatch(ctx, &q).Close(); err != nil {
 		return Stats{}, fmt.Errorf("read statistics of %s: %w", s.cfg.Table, err)
 	}
 	// What is in flight is ready in the table, or due.
-	out.Pending, out.Processing = max(0, ready-flying), foreign+flying
-	out.Retrying = max(0, out.Retrying-max(0, flying-ready))
+	out.Pending, out.Processing = max(0, ready-out.InFlight), out.Foreign+out.InFlight
+	out.Retrying = max(0, waiting+out.PutOff-max(0, out.InFlight-ready))
 	out.DoneEstimate = max(0, rows-out.Lag()-out.Failed-out.Discarded)
-	out.Oldest = max(0, time.Duration(age*float64(time.Second)))
+	out.Oldest, out.OldestBatch = max(0, out.Oldest), max(0, out.OldestBatch)
+	out.Capped = most > 0 && max(out.Pending, out.Retrying, out.Processing, out.Failed, out.Discarded) >= int64(most)
 	return out, nil
 }

@@ -137,7 +137,7 @@ func SessionParams() map[string]string {
 }
 
 func (s *Store) deadline(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, s.cfg.Timeout)
+	return s.opened().deadline(ctx)
 }
 
 // fenced sends one statement that answers with the number of fences and a number of rows.

@@ -144,8 +144,8 @@ func TestStats(t *testing.T) {
 	}
 	b.exec("analyze search_outbox_events")
 	for name, read := range map[string]func() (outbox.Stats, error){
-		"Stats":  func() (outbox.Stats, error) { return b.store.Stats(t.Context(), time.Minute) },
-		"Glance": func() (outbox.Stats, error) { return b.store.Glance(t.Context(), time.Minute, 100) },
+		"Stats":  func() (outbox.Stats, error) { return b.store.Stats(t.Context(), time.Minute, 0) },
+		"Glance": func() (outbox.Stats, error) { return b.store.Stats(t.Context(), time.Minute, 100) },
 	} {
 		s, err := read()
 		if err != nil {
@@ -159,7 +159,7 @@ func TestStats(t *testing.T) {
 			t.Errorf("%s: %+v, want the last settle, the next retry, an age, and no cap", name, s)
 		}
 	}
-	s, err := b.store.Glance(t.Context(), time.Minute, 1)
+	s, err := b.store.Stats(t.Context(), time.Minute, 1)
 	if err != nil || !s.Capped {
 		t.Errorf("a glance at one row of each kind: %+v, %v, want it to be capped", s, err)
 	}
@@ -199,7 +199,7 @@ func TestStatsOfWhatIsInFlight(t *testing.T) {
 	}
 	glance := func() outbox.Stats {
 		t.Helper()
-		s, err := b.store.Glance(t.Context(), time.Minute, 10)
+		s, err := b.store.Stats(t.Context(), time.Minute, 10)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -222,7 +222,7 @@ func TestStatsOfWhatIsInFlight(t *testing.T) {
 
 func (b *bench) stats() outbox.Stats {
 	b.t.Helper()
-	s, err := b.store.Stats(b.t.Context(), time.Minute)
+	s, err := b.store.Stats(b.t.Context(), time.Minute, 0)
 	if err != nil {
 		b.t.Fatal(err)
 	}

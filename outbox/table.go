@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,52 +27,27 @@ func (e *ShapeError) Error() string {
 	return fmt.Sprintf("table %s %s: %s", e.Table, e.Why, e.Remedy)
 }
 
-const (
-	// The table of a shard is a partition whose rows nobody but its leader works on.
-	tableShape = `
-select c.relkind::text, exists (select from pg_inherits where inhparent = c.oid),
-       exists (select from pg_inherits where inhrelid = c.oid) and not (` + isShard + `)
-from pg_class c where c.oid = to_regclass($1)`
-
-	tableColumns = `
-select attname, format_type(atttypid, null)
-from pg_attribute
-where attrelid = to_regclass($1) and attnum > 0 and not attisdropped
-order by attnum`
-)
-
 // DescribeTable reads the shape of an outbox table. It returns a [*ShapeError] for a table
 // that weft cannot work on.
 func DescribeTable(ctx context.Context, db DB, name string, timeout time.Duration) (*Table, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	t := &Table{Name: name}
 	var kind string
 	var parent, child bool
-	err := db.QueryRow(ctx, tableShape, name).Scan(&kind, &parent, &child)
+	var columns []string
+	err := calls{db, timeout, name}.one(ctx, "shape", statement("shape"), []any{name}, &kind, &parent, &child, &t.Columns, &columns)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, &ShapeError{name, "does not exist", "run `weft migrate up`, or `weft outbox create` for a table of your own, or correct search_path"}
 	case err != nil:
-		return nil, fmt.Errorf("shape of %s: %w", name, err)
+		return nil, err
 	case kind != "r" || child:
 		return nil, &ShapeError{name, "is not an ordinary table", "weft works on tables that are neither partitioned nor a partition"}
 	case parent:
 		return nil, &ShapeError{name, "has inheritance children", "weft would not see their rows; move the rows into one table"}
 	}
-	rows, err := db.Query(ctx, tableColumns, name)
-	if err != nil {
-		return nil, fmt.Errorf("columns of %s: %w", name, err)
-	}
-	var column, typ string
 	types := map[string]string{}
-	_, err = pgx.ForEachRow(rows, []any{&column, &typ}, func() error {
-		t.Columns = append(t.Columns, column)
-		types[column] = typ
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("columns of %s: %w", name, err)
+	for i, c := range t.Columns {
+		types[c] = columns[i]
 	}
 	kinds := map[string]IDKind{"uuid": KindUUID, "bigint": KindNumber, "text": KindText, "character varying": KindText}
 	t.ID, t.Entity = kinds[types["id"]], kinds[types["entity_id"]]
@@ -108,19 +84,28 @@ func (t *Table) correlation() string {
 	return "''"
 }
 
-// archived returns the values of an event's columns in the history.
-func (t *Table) archived() string {
-	as := map[string]string{
-		"status": "'done'", "processed_at": "now()", "updated_at": "now()", "processing_started_at": "$5",
-		"owner": "null", "lease_until": "null", "next_retry_at": "null", "behind": "null", "error_reason": "null", "error": "null", "reclaims": "0",
+// list names the columns, after a prefix; those in own have another value.
+func (t *Table) list(prefix string, own map[string]string) string {
+	out := make([]string, len(t.Columns))
+	for i, c := range t.Columns {
+		out[i] = cmp.Or(own[c], prefix+pgx.Identifier{c}.Sanitize())
 	}
-	values := slices.Clone(t.Columns)
-	for i, c := range values {
-		if v, ok := as[c]; ok {
-			values[i] = v
-		} else {
-			values[i] = "o." + pgx.Identifier{c}.Sanitize()
-		}
-	}
-	return strings.Join(values, ", ")
+	return strings.Join(out, ", ")
+}
+
+// filedAt is the time by which a done row is filed in the history. A row without a plausible
+// time, or with one in the future, is filed under now.
+const filedAt = `case when o.processed_at >= '2000-01-02' and o.processed_at <= now() then o.processed_at else now() end`
+
+// gaps are what the statements leave open, and what fills it for the table.
+func (t *Table) gaps() *strings.Replacer {
+	return strings.NewReplacer(
+		"{table}", t.Name, "{history}", t.History(), "{id}", t.ID.String(), "{entity}", t.Entity.String(), "{ids}", t.leaseColumn(),
+		"{columns}", t.list("", nil), "{correlation}", t.correlation(), "{filed}", filedAt,
+		"{moved}", t.list("o.", map[string]string{"processed_at": filedAt}),
+		"{archived}", t.list("o.", map[string]string{ // as done_keep.sql sets them
+			"status": "'done'", "processed_at": "now()", "updated_at": "now()", "processing_started_at": "$5", "reclaims": "0",
+			"owner": "null", "lease_until": "null", "next_retry_at": "null", "behind": "null", "error_reason": "null", "error": "null",
+		}),
+	)
 }

@@ -3,7 +3,6 @@ package outbox
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -19,8 +18,7 @@ const (
 // Verified is how far a comparison of a projection has come.
 type Verified struct {
 	calls
-	projection string
-	part       string
+	part string
 
 	EntityType, EntityID string // all entities up to this one have been looked at; empty before the first
 	Report               json.RawMessage
@@ -28,47 +26,38 @@ type Verified struct {
 
 // BeginVerify begins a comparison; with resume it goes on with one that has not finished.
 func BeginVerify(ctx context.Context, db DB, projection, part string, resume bool, timeout time.Duration) (*Verified, error) {
-	v := &Verified{calls: calls{db, timeout}, projection: projection, part: part}
-	err := v.one(ctx, "begin of the comparison", statement("verify_begin.sql"), []any{projection, part, resume}, &v.EntityType, &v.EntityID, &v.Report)
-	if err != nil {
-		return nil, err
-	}
-	return v, nil
+	v := &Verified{calls: calls{db, timeout, projection}, part: part}
+	args := []any{projection, part, resume}
+	return v, v.one(ctx, "begin of the comparison", statement("verify_begin"), args, &v.EntityType, &v.EntityID, &v.Report)
 }
 
 // Save records where it stands. It returns an error when somebody has removed the row.
 func (v *Verified) Save(ctx context.Context, at Key, report any, finished bool) error {
+	const what = "progress of the comparison"
 	kept, err := json.Marshal(report)
 	if err != nil {
-		return fmt.Errorf("report of the comparison: %w", err)
+		return wrapped(what, v.of, err)
 	}
-	id := ""
-	if !at.ID.IsZero() {
-		id = at.ID.String()
-	}
-	const what = "progress of the comparison"
-	n, err := v.exec(ctx, what, statement("verify_save.sql"), v.projection, v.part, at.Type, id, kept, finished)
+	n, err := v.exec(ctx, what, statement("verify_save"), v.of, v.part, at.Type, at.ID.String(), kept, finished)
 	if err == nil && n != 1 {
-		err = fmt.Errorf("%s: weft_verify has no row for %s any more", what, v.projection)
+		err = fmt.Errorf("%s: weft_verify has no row for %s any more", what, v.of)
 	}
 	return err
 }
 
-// VerifiedAge says how old a comparison is.
-type VerifiedAge struct {
-	None     bool          // there never was one
-	Begun    time.Duration // ago
-	Finished bool
-	Covered  time.Duration // no look at a document is older
+// VerifyProgress says how far a comparison of a projection has come, and how old it is.
+type VerifyProgress struct {
+	Part                 string // VerifyCommand or VerifyScrub
+	EntityType, EntityID string // as of [Verified]
+	Report               json.RawMessage
+	BeganAt, UpdatedAt   time.Time
+	FinishedAt           *time.Time
+	CoveredAt            *time.Time    // no look at a document is older; nil before the first full comparison
+	Begun                time.Duration // since it began
+	Covered              time.Duration // since CoveredAt, or since the first comparison began
 }
 
-// VerifyAge returns how old the last comparison is.
-func VerifyAge(ctx context.Context, db DB, projection, part string, timeout time.Duration) (age VerifiedAge, err error) {
-	var begun, covered float64
-	err = calls{db, timeout}.one(ctx, "age of the comparison", statement("verify_age.sql"), []any{projection, part}, &begun, &age.Finished, &covered)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return VerifiedAge{None: true}, nil
-	}
-	age.Begun, age.Covered = time.Duration(begun*float64(time.Second)), time.Duration(covered*float64(time.Second))
-	return age, err
+// ReadVerify returns the comparisons of a projection that have been begun, by their parts.
+func ReadVerify(ctx context.Context, db DB, projection string, timeout time.Duration) ([]VerifyProgress, error) {
+	return all(ctx, calls{db, timeout, projection}, "comparisons", statement("verify_progress"), pgx.RowToStructByName[VerifyProgress], projection)
 }

@@ -2,31 +2,26 @@ package outbox
 
 import (
 	"context"
-	"encoding/json"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // Waiting is an event that is tried again at its retry time. Its entity is blocked until then.
 type Waiting struct {
-	ID       ID
-	Key      Key
-	Version  int64
-	Attempts int
-	Reason   string
-	RetryAt  *time.Time // nil when it is infinite
-	Behind   int64      // events of its entity that are put off behind it; at most 1000 are counted
+	ID         ID
+	EntityType string
+	EntityID   ID
+	Version    int64
+	Attempts   int
+	Reason     string
+	RetryAt    *time.Time // nil when it is infinite
+	Behind     int64      // events of its entity that are put off behind it; at most 1000 are counted
 }
 
 // Waiting returns at most most events that wait for their retry time, the next first.
-func (s *Store) Waiting(ctx context.Context, most int) (out []Waiting, err error) {
-	var w Waiting
-	o := s.opened()
-	err = o.each(ctx, "waiting events", o.sql.get("waiting"), []any{most},
-		[]any{&w.ID, &w.Key.Type, &w.Key.ID, &w.Version, &w.Attempts, &w.Reason, &w.RetryAt, &w.Behind}, func() {
-			out = append(out, w)
-			w = Waiting{}
-		})
-	return out, err
+func (s *Store) Waiting(ctx context.Context, most int) ([]Waiting, error) {
+	return all(ctx, s.opened().calls, "waiting events", s.sql("waiting"), pgx.RowToStructByName[Waiting], most)
 }
 
 // Batch is one lease.
@@ -40,31 +35,6 @@ type Batch struct {
 }
 
 // Batches returns at most most leases of the table, the oldest first.
-func (s *Store) Batches(ctx context.Context, most int) (out []Batch, err error) {
-	var b Batch
-	o := s.opened()
-	err = o.each(ctx, "leases", o.sql.get("batches"), []any{most},
-		[]any{&b.ID, &b.Owner, &b.Epoch, &b.Events, &b.LeasedAt, &b.Until}, func() { out = append(out, b) })
-	return out, err
-}
-
-// VerifyProgress says how far a comparison of a projection has come.
-type VerifyProgress struct {
-	Part                 string // VerifyCommand or VerifyScrub
-	EntityType, EntityID string // all entities up to this one have been looked at; empty before the first
-	Report               json.RawMessage
-	BeganAt, UpdatedAt   time.Time
-	FinishedAt           *time.Time
-	CoveredAt            *time.Time // no look at a document is older; nil before the first full comparison
-}
-
-// ReadVerify returns the comparisons of a projection that have been begun.
-func ReadVerify(ctx context.Context, db DB, projection string, timeout time.Duration) (out []VerifyProgress, err error) {
-	var v VerifyProgress
-	into := []any{&v.Part, &v.EntityType, &v.EntityID, &v.Report, &v.BeganAt, &v.UpdatedAt, &v.FinishedAt, &v.CoveredAt}
-	err = calls{db, timeout}.each(ctx, "comparisons of "+projection, statement("verify_progress.sql"), []any{projection}, into, func() {
-		out = append(out, v)
-		v = VerifyProgress{}
-	})
-	return out, err
+func (s *Store) Batches(ctx context.Context, most int) ([]Batch, error) {
+	return all(ctx, s.opened().calls, "leases", s.sql("batches"), pgx.RowToStructByName[Batch], most)
 }

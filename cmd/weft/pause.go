@@ -38,7 +38,8 @@ first pause then stays as it is.`,
 		Example: `  weft pause search_index_to_elastic --by alice --why "reindexing"
   weft resume search_index_to_elastic --by alice --why "reindexed"`,
 	}, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, o outbox.HoldOrder) (written, error) {
-		now, begun, err := outbox.PauseProjection(ctx, pool, o, cfg.Database.Timeout)
+		o.Kind = outbox.Pause
+		now, begun, err := outbox.BeginHold(ctx, pool, o, cfg.Database.Timeout)
 		return paused{Projection: o.Projection, Changed: begun, Pause: records.DescribePause(now)}, err
 	})
 }
@@ -51,7 +52,8 @@ func (a *app) resumeCommand() *cobra.Command {
 projection was not paused.`,
 		Example: `  weft resume search_index_to_elastic --by alice --why "reindexed"`,
 	}, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, o outbox.HoldOrder) (written, error) {
-		ended, err := outbox.ResumeProjection(ctx, pool, o, cfg.Database.Timeout)
+		o.Kind = outbox.Pause
+		ended, err := outbox.EndHold(ctx, pool, o, cfg.Database.Timeout)
 		return paused{Projection: o.Projection, Changed: ended}, err
 	})
 }

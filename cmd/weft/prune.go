@@ -180,8 +180,8 @@ func (p *pruner) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("audit of a removal: %w", err)
 	}
-	p.out.AuditID, err = p.BeginPruning(ctx, outbox.Pruning{
-		By: p.flags.by, Why: "older than " + time.Duration(p.flags.olderThan).String(), Projection: p.out.Projection, Detail: string(detail),
+	p.out.AuditID, err = p.BeginPruning(ctx, outbox.AuditEntry{
+		Actor: p.flags.by, Why: "older than " + time.Duration(p.flags.olderThan).String(), Projection: p.out.Projection, Detail: detail,
 	})
 	if err != nil {
 		return err
@@ -263,11 +263,7 @@ func (p *pruner) end(ctx context.Context) error {
 	for i, part := range p.out.Partitions {
 		names[i], events = part.Name, events+part.Estimate
 	}
-	detail, err := json.Marshal(map[string]any{"outcome": p.out.Outcome, "deleted": p.out.Deleted, "partitions": names})
-	if err != nil {
-		return fmt.Errorf("audit of a removal: %w", err)
-	}
-	return p.EndPruning(ctx, p.out.AuditID, events, string(detail))
+	return p.EndPruning(ctx, p.out.AuditID, events, map[string]any{"outcome": p.out.Outcome, "deleted": p.out.Deleted, "partitions": names})
 }
 
 func (r pruned) write(w io.Writer) error {

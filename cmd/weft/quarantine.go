@@ -46,8 +46,8 @@ quarantine before; the first quarantine then stays as it is.`,
 		Example: `  weft quarantine block:7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11 --by alice --why "bad text, INC-7"
   weft quarantine order:4711 --projection orders --by alice --why "being fixed"
   weft release order:4711 --by alice --why "fixed"`,
-	}, func(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, o outbox.HoldOrder, entity outbox.Key) (quarantined, error) {
-		now, begun, err := outbox.QuarantineEntity(ctx, pool, o, entity, cfg.Database.Timeout)
+	}, func(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, o outbox.HoldOrder) (quarantined, error) {
+		now, begun, err := outbox.BeginHold(ctx, pool, o, cfg.Database.Timeout)
 		if errors.Is(err, outbox.ErrQuarantineFull) {
 			err = &exitError{exitRefused, err.Error()}
 		}
@@ -63,13 +63,13 @@ func (a *app) releaseCommand() *cobra.Command {
 second or so, in their order. Without --projection the quarantine ends for every configured
 projection. Exits 0, also when the entity was in no quarantine.`,
 		Example: `  weft release block:7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11 --by alice --why "text fixed"`,
-	}, func(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, o outbox.HoldOrder, entity outbox.Key) (quarantined, error) {
-		ended, err := outbox.ReleaseEntity(ctx, pool, o, entity, cfg.Database.Timeout)
+	}, func(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, o outbox.HoldOrder) (quarantined, error) {
+		ended, err := outbox.EndHold(ctx, pool, o, cfg.Database.Timeout)
 		return quarantined{Changed: ended}, err
 	})
 }
 
-func (a *app) quarantineOrRelease(cmd *cobra.Command, do func(context.Context, *pgxpool.Pool, config.Config, outbox.HoldOrder, outbox.Key) (quarantined, error)) *cobra.Command {
+func (a *app) quarantineOrRelease(cmd *cobra.Command, do func(context.Context, *pgxpool.Pool, config.Config, outbox.HoldOrder) (quarantined, error)) *cobra.Command {
 	var (
 		who        signature
 		projection string
@@ -100,7 +100,9 @@ func (a *app) quarantineOrRelease(cmd *cobra.Command, do func(context.Context, *
 				if !ok {
 					continue
 				}
-				q, err := do(ctx, pool, cfg, outbox.HoldOrder{Group: cfg.Group, Projection: name, By: who.by, Why: who.why}, entity)
+				q, err := do(ctx, pool, cfg, outbox.HoldOrder{
+					Group: cfg.Group, Projection: name, By: who.by, Why: who.why, Kind: outbox.Quarantine, Entity: entity,
+				})
 				if err != nil {
 					return err
 				}

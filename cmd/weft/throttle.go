@@ -48,11 +48,12 @@ Instances of an older build do not know of it. Another --rate takes the place of
 			return nil
 		},
 	}, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, o outbox.HoldOrder) (written, error) {
+		o.Kind, o.Rate = outbox.Throttle, rate
 		if off {
-			ended, err := outbox.EndThrottle(ctx, pool, o, cfg.Database.Timeout)
+			ended, err := outbox.EndHold(ctx, pool, o, cfg.Database.Timeout)
 			return throttled{Projection: o.Projection, Changed: ended}, err
 		}
-		now, err := outbox.ThrottleProjection(ctx, pool, o, rate, cfg.Database.Timeout)
+		now, _, err := outbox.BeginHold(ctx, pool, o, cfg.Database.Timeout)
 		return throttled{Projection: o.Projection, Changed: true, Throttle: records.DescribeThrottle(now)}, err
 	})
 	cmd.Flags().Float64Var(&rate, "rate", 0, "`events` a second")

@@ -111,7 +111,7 @@ func (d *daemon) readServer(ctx context.Context) error {
 // returns the duration of the bounded reads.
 func (d *daemon) readTable(ctx context.Context, t *tally) (time.Duration, error) {
 	name, start := t.projector.proj.Name(), time.Now()
-	s, err := t.projector.store.Glance(ctx, d.cfg.Outbox.MaxProcessing, glanceLimit)
+	s, err := t.projector.store.Stats(ctx, d.cfg.Outbox.MaxProcessing, glanceLimit)
 	took := time.Since(start)
 	if err != nil {
 		d.gauges.readings.WithLabelValues(name, readingFailed).Inc()
@@ -156,7 +156,7 @@ func (d *daemon) readHolds(ctx context.Context, p *projector) error {
 }
 
 // tellPause shows a pause in the state of health, on a standby, too.
-func (d *daemon) tellPause(name string, p *outbox.Pause) {
+func (d *daemon) tellPause(name string, p *outbox.Hold) {
 	text := ""
 	if p != nil {
 		text = p.String()
@@ -167,7 +167,7 @@ func (d *daemon) tellPause(name string, p *outbox.Pause) {
 // count counts a long backlog.
 func (t *tally) count(ctx context.Context, maxProcessing time.Duration) error {
 	start := time.Now()
-	s, err := t.projector.store.Stats(ctx, maxProcessing)
+	s, err := t.projector.store.Stats(ctx, maxProcessing, 0)
 	if err == nil || !outbox.Unreachable(err) {
 		t.due = time.Now().Add(min(measureShare*time.Since(start), countMax))
 	}

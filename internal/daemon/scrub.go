@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -112,16 +113,20 @@ func (s *scrubber) cycle(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	age, err := outbox.VerifyAge(ctx, s.d.pool, name, outbox.VerifyScrub, cfg.Database.Timeout)
+	all, err := outbox.ReadVerify(ctx, s.d.pool, name, cfg.Database.Timeout)
 	if err != nil {
 		return 0, err
 	}
-	s.d.scrubbed.oldest.WithLabelValues(name).Set(age.Covered.Seconds())
-	if first := min(scrubFirst, cfg.Verify.Every) - time.Since(s.began); age.None && first > 0 {
+	var last outbox.VerifyProgress
+	if i := slices.IndexFunc(all, func(v outbox.VerifyProgress) bool { return v.Part == outbox.VerifyScrub }); i >= 0 {
+		last = all[i]
+	}
+	s.d.scrubbed.oldest.WithLabelValues(name).Set(last.Covered.Seconds())
+	if first := min(scrubFirst, cfg.Verify.Every) - time.Since(s.began); last.Part == "" && first > 0 {
 		return min(first, scrubRetry), nil
 	}
-	if age.Finished && age.Begun < cfg.Verify.Every {
-		return min(cfg.Verify.Every-age.Begun, scrubRetry), nil
+	if last.FinishedAt != nil && last.Begun < cfg.Verify.Every {
+		return min(cfg.Verify.Every-last.Begun, scrubRetry), nil
 	}
 	if s.kept, err = outbox.BeginVerify(ctx, s.d.pool, name, outbox.VerifyScrub, true, cfg.Database.Timeout); err != nil {
 		return 0, err

@@ -364,11 +364,11 @@ func (u *upkeep) audit(ctx context.Context, f *outbox.FinishedEvents, events int
 	if err != nil {
 		return fmt.Errorf("audit of a removal: %w", err)
 	}
-	id, err := f.BeginPruning(ctx, outbox.Pruning{
-		By: u.d.cfg.Instance, Why: "outbox.retention is " + u.retention.String(), Projection: u.projector.proj.Name(), Epoch: u.epoch, Detail: string(text),
+	id, err := f.BeginPruning(ctx, outbox.AuditEntry{
+		Actor: u.d.cfg.Instance, Why: "outbox.retention is " + u.retention.String(), Projection: u.projector.proj.Name(), ByEpoch: &u.epoch, Detail: text,
 	})
 	if err == nil {
-		err = f.EndPruning(ctx, id, events, `{"outcome": "finished"}`)
+		err = f.EndPruning(ctx, id, events, map[string]string{"outcome": "finished"})
 	}
 	return err
 }

@@ -49,9 +49,9 @@ func (s *Server) planPause(ctx context.Context, db outbox.DB, q query) (p plan, 
 
 // pause pauses or resumes a projection, as weft pause and weft resume do.
 func (s *Server) pause(ctx context.Context, p plan, job *Job) (string, error) {
-	o := outbox.HoldOrder{Group: s.o.Scope.Group, Projection: p.Projection, By: job.By, Why: job.Why}
+	o := outbox.HoldOrder{Group: s.o.Scope.Group, Projection: p.Projection, By: job.By, Why: job.Why, Kind: outbox.Pause}
 	if p.Action == "resume" {
-		switch ended, err := outbox.ResumeProjection(ctx, s.o.ActDB, o, s.o.Timeout); {
+		switch ended, err := outbox.EndHold(ctx, s.o.ActDB, o, s.o.Timeout); {
 		case err != nil:
 			return "", err
 		case ended:
@@ -60,7 +60,7 @@ func (s *Server) pause(ctx context.Context, p plan, job *Job) (string, error) {
 			return "was not paused", nil
 		}
 	}
-	now, begun, err := outbox.PauseProjection(ctx, s.o.ActDB, o, s.o.Timeout)
+	now, begun, err := outbox.BeginHold(ctx, s.o.ActDB, o, s.o.Timeout)
 	switch {
 	case err != nil:
 		return "", err

@@ -91,7 +91,7 @@ func (s *Server) planLetters(ctx context.Context, db outbox.DB, filter query, id
 	if len(ids) > 0 { // a filter finds those alone, or the others
 		of := p.sel
 		of.Discarded = true
-		n, err := p.letters.Count(ctx, of)
+		n, err := p.letters.Count(ctx, of, 0)
 		if err != nil {
 			return p, err
 		}

@@ -97,7 +97,7 @@ func FindEvent(ctx context.Context, db outbox.DB, sc Scope, id outbox.ID) (found
 		if err != nil {
 			return nil, nil, err
 		}
-		if q := holds.Quarantine(s.Row.Key); q != nil && waits(s.Place) {
+		if q := holds.Quarantine(s.Key()); q != nil && waits(s.Place) {
 			e.Quarantine = DescribeQuarantine(q)
 			e.Advice = fmt.Sprintf("Wait: its entity is %s. weft release %s --by YOU --why \"…\" lets it go.", e.Quarantine.Line(), ShellWord(q.EntityType+":"+q.EntityID))
 		}
@@ -113,17 +113,15 @@ func waits(p outbox.Place) bool {
 
 func describeEvent(s *outbox.Story) Story {
 	e := Story{
-		ID: s.Row.ID.String(), Place: string(s.Place), Status: s.Status, EntityType: s.Row.Key.Type, EntityID: s.Row.Key.ID.String(),
-		Op: string(s.Op), EventVersion: s.Row.Version, CreatedAt: UTC(s.CreatedAt), UpdatedAt: UTC(s.UpdatedAt), ProcessedAt: UTC(s.DoneAt),
+		ID: s.ID.String(), Place: string(s.Place), Status: s.Status, EntityType: s.EntityType, EntityID: s.EntityID.String(),
+		Op: string(s.Op), EventVersion: s.Version, CreatedAt: UTC(s.CreatedAt), UpdatedAt: UTC(s.UpdatedAt), ProcessedAt: UTC(s.DoneAt),
 		NextRetryAt: UTC(s.RetryAt), Behind: s.Behind, Attempts: s.Attempts, Reclaims: s.Reclaims, Reason: s.Reason, Error: s.Error,
 		Partition: s.Partition, TraceID: s.TraceID(), Traceparent: s.Traceparent, Tracestate: s.Tracestate, Replays: s.Replays,
 		ReplayedAt: UTC(s.ReplayedAt), ReplayedBy: s.ReplayedBy, ReplayReason: s.ReplayReason, Before: []Earlier{}, BeforeMore: s.More,
 		DiscardedAt: UTC(s.DiscardedAt), DiscardedBy: s.DiscardedBy, DiscardReason: s.DiscardReason,
 	}
-	for _, l := range []*outbox.StoryLease{s.Lease, s.Claim} {
-		if l != nil {
-			e.Lease = &StoryLease{Batch: l.Batch, Owner: l.Owner, Epoch: l.Epoch, Since: UTC(l.Since), Until: UTC(l.Until)}
-		}
+	if l := s.Holder; l != (outbox.Holder{}) {
+		e.Lease = &StoryLease{Batch: l.Batch, Owner: l.Owner, Epoch: l.Epoch, Since: UTC(l.Since), Until: UTC(l.Until)}
 	}
 	for _, b := range s.Before {
 		e.Before = append(e.Before, Earlier{ID: b.ID.String(), EventVersion: b.Version, Status: b.Status, InFlight: b.InFlight, NextRetryAt: UTC(b.RetryAt), Behind: b.Behind})

@@ -15,7 +15,7 @@ func advise(s *outbox.Story, state leader.State, maxProcessing time.Duration) st
 	if !state.Led() {
 		led = " Nobody leads group " + state.Group + ": start `weft run`, or see `weft status`."
 	}
-	id := s.Row.ID.String()
+	id := s.ID.String()
 	switch s.Place {
 	case outbox.PlaceReady, outbox.PlaceDue:
 		if len(s.Before) > 0 {
@@ -49,7 +49,7 @@ func advise(s *outbox.Story, state leader.State, maxProcessing time.Duration) st
 }
 
 func adviseInFlight(s *outbox.Story, state leader.State, maxProcessing time.Duration) string {
-	switch l := s.Lease; {
+	switch l := s.Holder; {
 	case l.Epoch != state.Epoch || l.Owner != state.Instance:
 		return "Wait: its lease is of an older term; the leader takes it back when its own term begins, and tries the event again."
 	case l.Since != nil && s.Now.Sub(*l.Since) > maxProcessing:
@@ -64,9 +64,9 @@ func adviseInFlight(s *outbox.Story, state leader.State, maxProcessing time.Dura
 
 func adviseClaimed(s *outbox.Story) string {
 	switch {
-	case s.Claim.Epoch > 0:
+	case s.Holder.Epoch > 0:
 		return "Wait: a build before leases has claimed it; the leader takes it back when its own term begins."
-	case s.Claim.Until != nil && s.Claim.Until.After(s.Now):
+	case s.Holder.Until != nil && s.Holder.Until.After(s.Now):
 		return "Another worker has claimed it; when that does not settle it the leader takes it back after the lease. Stop the other worker if weft is to do its work."
 	default:
 		return "Wait: another worker has claimed it and its lease is over; the leader takes it back within outbox.reclaim_interval, or, without a lease time, after outbox.max_processing."

@@ -73,7 +73,7 @@ func Summarize(ctx context.Context, all []*outbox.DeadLetters, s outbox.Selector
 func ListLetters(ctx context.Context, all []*outbox.DeadLetters, s outbox.Selector, limit int) (DeadLetters, error) {
 	out := DeadLetters{Listed: []DeadLetter{}}
 	for _, d := range all {
-		n, err := d.Count(ctx, s)
+		n, err := d.Count(ctx, s, 0)
 		if err != nil {
 			return out, err
 		}
@@ -112,14 +112,14 @@ func ReadLetterPage(ctx context.Context, d *outbox.DeadLetters, s outbox.Selecto
 	}
 	if len(found) > limit {
 		last := found[limit-1]
-		out.After = &outbox.Mark{FailedAt: last.FailedAt, ID: last.ID}
+		out.After = &outbox.Mark{FailedAt: last.UpdatedAt, ID: last.ID}
 		found = found[:limit]
 	}
 	for _, l := range found {
 		out.Listed = append(out.Listed, describeLetter(d.Projection(), l))
 	}
 	s.After = nil
-	out.Total, err = d.CountUpTo(ctx, s, most)
+	out.Total, err = d.Count(ctx, s, most)
 	out.AtLeast = out.Total >= int64(most)
 	return out, err
 }
@@ -131,10 +131,10 @@ func orZero(t *time.Time) time.Time {
 	return *t
 }
 
-func describeLetter(projection string, l outbox.DeadLetter) DeadLetter {
+func describeLetter(projection string, l outbox.Record) DeadLetter {
 	return DeadLetter{
-		Projection: projection, ID: l.ID.String(), EntityType: l.Key.Type, EntityID: l.Key.ID.String(), Op: string(l.Op),
-		EventVersion: l.Version, Attempts: l.Attempts, Reason: l.Reason, Error: l.Error, CreatedAt: UTC(l.CreatedAt), FailedAt: UTC(l.FailedAt),
+		Projection: projection, ID: l.ID.String(), EntityType: l.EntityType, EntityID: l.EntityID.String(), Op: string(l.Op),
+		EventVersion: l.Version, Attempts: l.Attempts, Reason: l.Reason, Error: l.Error, CreatedAt: UTC(l.CreatedAt), FailedAt: UTC(l.UpdatedAt),
 		Traceparent: l.Traceparent, Tracestate: l.Tracestate, Replays: l.Replays, ReplayedAt: UTC(l.ReplayedAt),
 		ReplayedBy: l.ReplayedBy, ReplayReason: l.ReplayReason,
 		DiscardedAt: UTC(l.DiscardedAt), DiscardedBy: l.DiscardedBy, DiscardReason: l.DiscardReason,

@@ -31,36 +31,36 @@ type Quarantine struct {
 	Since
 }
 
-func describeSince(s outbox.Since) Since {
-	return Since{By: s.By, Why: s.Why, At: s.At.UTC(), Secs: s.For.Seconds()}
+func describeSince(h *outbox.Hold) Since {
+	return Since{By: h.By, Why: h.Why, At: h.At.UTC(), Secs: h.For.Seconds()}
 }
 
 // DescribePause is the JSON form of p, null for none.
-func DescribePause(p *outbox.Pause) *Pause {
+func DescribePause(p *outbox.Hold) *Pause {
 	if p == nil {
 		return nil
 	}
-	return &Pause{describeSince(p.Since)}
+	return &Pause{describeSince(p)}
 }
 
 // DescribeThrottle is the JSON form of t, null for none.
-func DescribeThrottle(t *outbox.Throttle) *Throttle {
+func DescribeThrottle(t *outbox.Hold) *Throttle {
 	if t == nil {
 		return nil
 	}
-	return &Throttle{Rate: t.Rate, Since: describeSince(t.Since)}
+	return &Throttle{Rate: t.Rate, Since: describeSince(t)}
 }
 
 // DescribeQuarantine is the JSON form of q, null for none.
-func DescribeQuarantine(q *outbox.Quarantine) *Quarantine {
+func DescribeQuarantine(q *outbox.Hold) *Quarantine {
 	if q == nil {
 		return nil
 	}
-	return &Quarantine{EntityType: q.EntityType, EntityID: q.EntityID, Since: describeSince(q.Since)}
+	return &Quarantine{EntityType: q.EntityType, EntityID: q.EntityID, Since: describeSince(q)}
 }
 
 // DescribeQuarantines is the JSON form of all.
-func DescribeQuarantines(all []outbox.Quarantine) []Quarantine {
+func DescribeQuarantines(all []outbox.Hold) []Quarantine {
 	out := make([]Quarantine, len(all))
 	for i := range all {
 		out[i] = *DescribeQuarantine(&all[i])

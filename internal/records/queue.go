@@ -69,7 +69,7 @@ func ReadQueue(ctx context.Context, db outbox.DB, sc Scope, t Table, most int) (
 		return q, err
 	}
 	for _, w := range waiting {
-		q.Waiting = append(q.Waiting, Waiting{ID: w.ID.String(), EntityType: w.Key.Type, EntityID: w.Key.ID.String(), EventVersion: w.Version,
+		q.Waiting = append(q.Waiting, Waiting{ID: w.ID.String(), EntityType: w.EntityType, EntityID: w.EntityID.String(), EventVersion: w.Version,
 			Attempts: w.Attempts, Reason: w.Reason, NextRetryAt: UTC(w.RetryAt), Behind: w.Behind})
 	}
 	compared, err := outbox.ReadVerify(ctx, db, t.Projection, sc.Timeout)

@@ -51,15 +51,7 @@ func readProjection(ctx context.Context, db outbox.DB, t Table, sc Scope) (Proje
 	if err != nil {
 		return Projection{}, err
 	}
-	read := store.Stats
-	if sc.Most > 0 {
-		read = func(ctx context.Context, d time.Duration) (outbox.Stats, error) { return store.Glance(ctx, d, sc.Most) }
-	}
-	s, err := read(ctx, sc.MaxProcessing)
-	if err != nil {
-		return Projection{}, err
-	}
-	f, err := store.Flight(ctx, sc.Most)
+	s, err := store.Stats(ctx, sc.MaxProcessing, sc.Most)
 	if err != nil {
 		return Projection{}, err
 	}
@@ -89,7 +81,7 @@ func readProjection(ctx context.Context, db outbox.DB, t Table, sc Scope) (Proje
 		Projection: t.Projection, Table: t.Name, Capped: s.Capped, Pending: s.Pending, Retrying: s.Retrying, Processing: s.Processing,
 		Failed: s.Failed, Discarded: s.Discarded, Stuck: s.Stuck, DoneEstimate: s.DoneEstimate, Lag: s.Lag(),
 		OldestSecs: s.Oldest.Seconds(), NextRetryAt: UTC(s.NextRetry), LastSettleAt: UTC(s.LastSettle), Now: s.Now,
-		InFlight: f.Events, Batches: f.Batches, OldestBatchSecs: f.OldestBatch.Seconds(), PutOff: f.PutOff, Foreign: f.Foreign,
+		InFlight: s.InFlight, Batches: s.Batches, OldestBatchSecs: s.OldestBatch.Seconds(), PutOff: s.PutOff, Foreign: s.Foreign,
 		Pause: DescribePause(holds.Pause), Throttle: DescribeThrottle(holds.Throttle), Quarantine: DescribeQuarantines(holds.Quarantines), Quarantined: waiting,
 		VersionAhead: versionAhead(alarms), Rebuild: rebuilding,
 	}, nil

@@ -86,7 +86,7 @@ func Run(ctx context.Context, letters *outbox.DeadLetters, cfg Config) (Result, 
 	if err := cfg.Order.Validate(); err != nil {
 		return Result{}, err
 	}
-	matched, err := letters.Count(ctx, cfg.Order.Selector)
+	matched, err := letters.Count(ctx, cfg.Order.Selector, 0)
 	if err != nil {
 		return Result{}, err
 	}

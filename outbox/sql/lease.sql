@@ -3,7 +3,7 @@
 -- and not part of the batch. Looks up, by the index on the entity, the entities for which
 -- the caller asks that, those with a waiting row, and those with a row that has changed
 -- since the list. For the others the list has shown that there is no earlier row.
---   $1 group, $2 epoch, $3 instance, $4 batch, $5 length of the lease in microseconds,
+--   $1 group, $2 epoch, $3 instance, $4 batch, $5 length of the lease,
 --   $6 addresses, $7 ids, $8 ordinals of the entities, $9 rows of the entity that are asked
 --   for, 0 to look it up, $10 whether a failed row is in the way, too
 -- Answers one row for each leased event; one for each entity that is left out: the earliest
@@ -67,7 +67,7 @@ with fence as materialized ({fence}
   ) e
 ), leased as (
   insert into weft_lease (batch, table_name, group_name, owner, epoch, leased_at, lease_until, {ids})
-  select $4, '{table}', $1, $3, $2, now(), now() + $5::bigint * interval '1 microsecond', array_agg(id)
+  select $4, '{table}', $1, $3, $2, now(), now() + $5::interval, array_agg(id)
   from picked
   where n not in (select n from refused)
   having count(*) > 0

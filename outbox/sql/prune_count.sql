@@ -3,4 +3,4 @@
 select count(*), 0::bigint, count(*)
 from {table}
 where ctid >= $1::tid and ctid < $2::tid and status = 'done' and $3::integer is not null
-  and ($4::bigint is null or coalesce(processed_at, updated_at) < now() - $4::bigint * interval '1 microsecond')
+  and ($4::interval is null or coalesce(processed_at, updated_at) < now() - $4::interval)

@@ -1,6 +1,6 @@
 -- Moves done rows on some pages of the table to the history, and deletes those that are
 -- too old for it. Skips rows that another session has locked.
---   $1 first address, $2 address after the last, $3 most rows, $4 age in microseconds from which a row is deleted; null for none
+--   $1 first address, $2 address after the last, $3 most rows, $4 age from which a row is deleted; null for none
 -- A time that fits no day, because another worker wrote none or one of the future, becomes now.
 with picked as materialized (
   select ctid as address
@@ -11,7 +11,7 @@ with picked as materialized (
 ), gone as (
   delete from {table} o
   where o.ctid = any (array(select address from picked)) and o.status = 'done'
-  returning o.*, coalesce(coalesce(o.processed_at, o.updated_at) < now() - $4::bigint * interval '1 microsecond', false) as weft_expired
+  returning o.*, coalesce(coalesce(o.processed_at, o.updated_at) < now() - $4::interval, false) as weft_expired
 ), moved as (
   insert into {history} ({columns})
   select {moved}

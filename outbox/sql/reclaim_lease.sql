@@ -43,5 +43,5 @@ with fence as materialized ({fence}
   select $3, 'reclaim', cause || case when failed then ', ended in failed' else '' end, $4, owner, epoch, $2, rows
   from counted where rows > 0
 )
-select (select count(*) from fence), c.owner, c.epoch, c.cause, coalesce(c.failed, false), coalesce(c.rows, 0)
+select (select count(*) from fence), coalesce(c.owner, ''), coalesce(c.epoch, 0), coalesce(c.cause, ''), coalesce(c.failed, false), coalesce(c.rows, 0)
 from (select 1) one left join counted c on true

@@ -1,7 +1,7 @@
 -- Takes back rows in processing, with the audit: those that an older build of weft has
 -- claimed under an earlier term at once, another worker's when their lease has ended.
 --   $1 group, $2 epoch, $3 instance, $4 projection, $5 most reclaims, $6 most rows,
---   $7 longest processing without a lease in microseconds
+--   $7 longest processing without a lease
 with fence as materialized ({fence}
 ), stale as materialized (
   select ctid as address,
@@ -13,7 +13,7 @@ with fence as materialized ({fence}
   where status = 'processing' and exists (select from fence)
     and (epoch is not null
          or lease_until < clock_timestamp()
-         or lease_until is null and coalesce(processing_started_at < clock_timestamp() - $7::bigint * interval '1 microsecond', true))
+         or lease_until is null and coalesce(processing_started_at < clock_timestamp() - $7::interval, true))
   order by lease_until
   limit $6
   for no key update skip locked
@@ -38,5 +38,5 @@ with fence as materialized ({fence}
   select $3, 'reclaim', cause || case when failed then ', ended in failed' else '' end, $4, owner, nullif(epoch, 0), $2, rows
   from counted
 )
-select (select count(*) from fence), c.owner, c.epoch, c.cause, coalesce(c.failed, false), coalesce(c.rows, 0)
+select (select count(*) from fence), coalesce(c.owner, ''), coalesce(c.epoch, 0), coalesce(c.cause, ''), coalesce(c.failed, false), coalesce(c.rows, 0)
 from (select 1) one left join counted c on true

@@ -24,5 +24,4 @@ with audit as materialized (
   where a.id = (select id from audit)
   returning 1
 )
-select (select count(*) from counted), s.id
-from (select 1) one left join sent s on true
+select (select count(*) from counted), array(select id from sent)
