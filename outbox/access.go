@@ -72,7 +72,7 @@ func (c calls) exec(ctx context.Context, what, sql string, args ...any) (int64, 
 	ctx, cancel := c.deadline(ctx)
 	defer cancel()
 	tag, err := c.db.Exec(ctx, sql, args...)
-	return tag.RowsAffected(), wrapped(what, c.of, err)
+	return tag.RowsAffected(), wrapped(what, c.of, known(err))
 }
 
 func wrapped(what, of string, err error) error {

@@ -12,7 +12,7 @@ import (
 // stay. They leave the indexes that lists read, and can be leased once nothing earlier of the
 // entity is open.
 func (s *Store) PutOff(ctx context.Context, epoch int64, key Key, behind Position, limit int) (int, error) {
-	return s.fenced(ctx, "put off events", "put_off", epoch, key.Type, &key.ID, behind.Version, &behind.ID, limit)
+	return s.fenced(ctx, "put off events", "put_off", epoch, []any{key.Type, &key.ID, behind.Version, &behind.ID, limit})
 }
 
 // putOffRows is how many rows of one id a statement reads that names entities with rows put off.
@@ -46,29 +46,22 @@ func (s *Store) PutOffEntities(ctx context.Context, limit int, after ID) (keys [
 
 // putOffTypes adds to keys the entities of one id with rows put off that it lacks.
 func (s *Store) putOffTypes(ctx context.Context, id ID, keys []Key) ([]Key, error) {
-	var (
-		k       = Key{ID: id}
-		off     bool
-		last    int64
-		n, rows int
-	)
-	for from, full := int64(math.MinInt64), true; full; {
-		begun := from
-		rows = 0
+	k := Key{ID: id}
+	for from := int64(math.MinInt64); ; {
+		var rows, n int
+		var off bool
+		last, next := from, from
 		err := s.opened().each(ctx, "entities with events put off", s.sql("put_off_types"), []any{&id, from, putOffRows}, []any{&k.Type, &off, &last, &n}, func() {
-			rows, from = rows+n, max(from, last)
+			rows, next = rows+n, max(next, last)
 			if off && !slices.Contains(keys, k) {
 				keys = append(keys, k)
 			}
 		})
-		if err != nil {
+		if err != nil || rows < putOffRows {
 			return keys, err
 		}
-		if full = rows >= putOffRows; from == begun {
-			from++ // all have one version
-		}
+		from = max(next, from+1) // one version may have all rows
 	}
-	return keys, nil
 }
 
 // Wake makes up to limit rows due that wait because of one of reasons, and returns how many.
@@ -76,11 +69,7 @@ func (s *Store) putOffTypes(ctx context.Context, id ID, keys []Key) ([]Key, erro
 // Rows that another session has locked, or that are parked for more than a day, keep their
 // time.
 func (s *Store) Wake(ctx context.Context, epoch int64, reasons []Reason, limit int) (int, error) {
-	names := make([]string, len(reasons))
-	for i, r := range reasons {
-		names[i] = string(r)
-	}
-	return s.fenced(ctx, "waiting events", "wake", epoch, names, limit)
+	return s.fenced(ctx, "waiting events", "wake", epoch, []any{reasons, limit})
 }
 
 // ForeignClaim returns which other worker has claimed a row last, and how long ago; an empty

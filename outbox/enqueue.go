@@ -46,7 +46,7 @@ func Enqueue(ctx context.Context, tx Tx, table string, events ...NewEvent) error
 	types, ops := make([]string, n), make([]string, n)
 	versions := make([]int64, n)
 	parents, states := make([]string, n), make([]string, n)
-	var errs []error
+	var wrong problems
 	for i := range in {
 		e := &in[i]
 		if e.ID.IsZero() {
@@ -56,13 +56,11 @@ func Enqueue(ctx context.Context, tx Tx, table string, events ...NewEvent) error
 		if e.ID.kind != in[0].ID.kind || e.Key.ID.kind != in[0].Key.ID.kind {
 			err = errors.Join(err, errors.New("its ids are of another kind than those of the first event"))
 		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("event %d of %s: %w", i, e.Key, err))
-		}
+		wrong.add(err != nil, "event %d of %s: %w", i, e.Key, err)
 		types[i], ops[i], versions[i], parents[i], states[i] = e.Key.Type, string(e.Op), e.Version, e.Traceparent, e.Tracestate
 	}
-	if len(errs) > 0 {
-		return fmt.Errorf("enqueue into %s: %w", table, errors.Join(errs...))
+	if len(wrong) > 0 {
+		return fmt.Errorf("enqueue into %s: %w", table, errors.Join(wrong...))
 	}
 	sql := strings.NewReplacer("{table}", table, "{id}", in[0].ID.kind.String(), "{entity}", in[0].Key.ID.kind.String()).
 		Replace(statement("enqueue"))
@@ -78,30 +76,25 @@ func Enqueue(ctx context.Context, tx Tx, table string, events ...NewEvent) error
 }
 
 func (e *NewEvent) validate() error {
-	var errs []error
-	if e.Op != Upsert && e.Op != Delete {
-		errs = append(errs, fmt.Errorf("op %q: want upsert or delete", e.Op))
+	var wrong problems
+	wrong.add(e.Op != Upsert && e.Op != Delete, "op %q: want upsert or delete", e.Op)
+	chars := len([]rune(e.Key.Type))
+	wrong.add(chars == 0 || chars > MaxType, "entity type of %d characters: want 1 to %d", chars, MaxType)
+	wrong.add(strings.ContainsRune(e.Key.Type, 0), "entity type has a null byte, which Postgres cannot store")
+	u, ok := e.Key.ID.UUID()
+	wrong.add(e.Key.ID.IsZero() || ok && u == uuid.Nil || e.Key.ID == Text(""), "entity id is zero")
+	wrong.add(len(e.Key.ID.raw) > MaxTextID, "entity id of %d bytes: want at most %d", len(e.Key.ID.raw), MaxTextID)
+	wrong.add(e.ID == e.Key.ID && e.ID.kind == KindUUID, "event id equals the entity id: the row needs an id of its own")
+	wrong.add(e.Version < 0, "version %d: want 0 or more, as Elasticsearch does", e.Version)
+	wrong.add(len(e.Traceparent) > 512, "traceparent of %d bytes: want at most 512", len(e.Traceparent))
+	return errors.Join(wrong...)
+}
+
+// problems are all that is wrong with a value.
+type problems []error
+
+func (p *problems) add(yes bool, format string, args ...any) {
+	if yes {
+		*p = append(*p, fmt.Errorf(format, args...))
 	}
-	if n := len([]rune(e.Key.Type)); n == 0 || n > MaxType {
-		errs = append(errs, fmt.Errorf("entity type of %d characters: want 1 to %d", n, MaxType))
-	}
-	if strings.ContainsRune(e.Key.Type, 0) {
-		errs = append(errs, errors.New("entity type has a null byte, which Postgres cannot store"))
-	}
-	if u, ok := e.Key.ID.UUID(); e.Key.ID.IsZero() || ok && u == uuid.Nil || e.Key.ID == Text("") {
-		errs = append(errs, errors.New("entity id is zero"))
-	}
-	if n := len(e.Key.ID.raw); n > MaxTextID {
-		errs = append(errs, fmt.Errorf("entity id of %d bytes: want at most %d", n, MaxTextID))
-	}
-	if e.ID == e.Key.ID && e.ID.kind == KindUUID {
-		errs = append(errs, errors.New("event id equals the entity id: the row needs an id of its own"))
-	}
-	if e.Version < 0 {
-		errs = append(errs, fmt.Errorf("version %d: want 0 or more, as Elasticsearch does", e.Version))
-	}
-	if len(e.Traceparent) > 512 {
-		errs = append(errs, fmt.Errorf("traceparent of %d bytes: want at most 512", len(e.Traceparent)))
-	}
-	return errors.Join(errs...)
 }

@@ -23,15 +23,6 @@ const (
 	Discard Finished = "delete"  // they are deleted
 )
 
-func (f Finished) validate() error {
-	switch f {
-	case Keep, Archive, Discard:
-		return nil
-	default:
-		return fmt.Errorf("finished %q: want keep, archive or delete", f)
-	}
-}
-
 // checkFinished returns a [*ShapeError] for a table whose rows must not leave it.
 func (a *access) checkFinished(ctx context.Context, f Finished) error {
 	e := &ShapeError{Table: a.table.Name}

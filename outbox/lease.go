@@ -97,7 +97,6 @@ func (s *Store) Lease(ctx context.Context, epoch int64, batch uuid.UUID, groups 
 // ordinal is an element of a parameter.
 type ordinal int32
 
-// Int64Value implements [pgtype.Int64Valuer].
 func (n *ordinal) Int64Value() (pgtype.Int8, error) {
 	return pgtype.Int8{Int64: int64(*n), Valid: true}, nil
 }

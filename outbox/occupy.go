@@ -19,17 +19,10 @@ func (e *OccupiedError) Error() string {
 // [*OccupiedError] while the leader of another group works on the table, and
 // [ErrFenced] when a newer epoch has taken over.
 func (s *Store) Occupy(ctx context.Context, epoch int64) error {
-	var fences, taken int
 	other := OccupiedError{Table: s.cfg.Table}
-	const what = "group"
-	err := s.opened().one(ctx, what, s.sql("occupy"), []any{s.cfg.Group, epoch, s.cfg.Owner, s.cfg.Projection}, &fences, &taken, &other.Group, &other.Instance)
-	switch {
-	case err != nil:
-		return err
-	case fences == 0:
-		return wrapped(what, s.cfg.Table, ErrFenced)
-	case taken == 0:
-		return &other
+	taken, err := s.fenced(ctx, "group", "occupy", epoch, []any{s.cfg.Projection}, &other.Group, &other.Instance)
+	if err == nil && taken == 0 {
+		err = &other
 	}
-	return nil
+	return err
 }

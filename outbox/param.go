@@ -10,22 +10,19 @@ import (
 // Columns of batches are sent as arrays. The driver asks for each element as an interface:
 // a pointer into a slice is one without an allocation.
 
-// array is a parameter of n elements; at returns a pointer to one of them.
+// array is a parameter of n elements, a [pgtype.ArrayGetter]; at returns a pointer to one of them.
 type array struct {
 	n  int
 	at func(i int) any
 	of any // a nil pointer of the elements' type
 }
 
-// Dimensions implements [pgtype.ArrayGetter].
 func (a array) Dimensions() []pgtype.ArrayDimension {
 	return []pgtype.ArrayDimension{{Length: int32(a.n), LowerBound: 1}}
 }
 
-// Index implements [pgtype.ArrayGetter].
 func (a array) Index(i int) any { return a.at(i) }
 
-// IndexType implements [pgtype.ArrayGetter].
 func (a array) IndexType() any { return a.of }
 
 // arrayOf passes a field of the elements of s.
@@ -45,12 +42,10 @@ type address struct {
 	offset uint16
 }
 
-// TIDValue implements [pgtype.TIDValuer].
 func (a *address) TIDValue() (pgtype.TID, error) {
 	return pgtype.TID{BlockNumber: a.block, OffsetNumber: a.offset, Valid: true}, nil
 }
 
-// ScanTID implements [pgtype.TIDScanner].
 func (a *address) ScanTID(v pgtype.TID) error {
 	a.block, a.offset = v.BlockNumber, v.OffsetNumber
 	return nil
@@ -60,12 +55,10 @@ func (a *address) ScanTID(v pgtype.TID) error {
 // the address it says that nothing has changed the row since.
 type rowVersion uint32
 
-// Uint32Value implements [pgtype.Uint32Valuer].
 func (x *rowVersion) Uint32Value() (pgtype.Uint32, error) {
 	return pgtype.Uint32{Uint32: uint32(*x), Valid: true}, nil
 }
 
-// ScanUint32 implements [pgtype.Uint32Scanner].
 func (x *rowVersion) ScanUint32(v pgtype.Uint32) error {
 	*x = rowVersion(v.Uint32)
 	return nil

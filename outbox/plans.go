@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"errors"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -11,33 +10,25 @@ import (
 // Plans returns how the server would run the statements that look for events, by the names of
 // their files, under the settings of an instance's sessions. Nothing is run.
 func (s *Store) Plans(ctx context.Context) (map[string][]string, error) {
-	const what = "plans"
 	ctx, cancel := s.deadline(ctx)
 	defer cancel()
-	tx, err := s.db.Begin(ctx)
-	if err != nil {
-		return nil, wrapped(what, s.cfg.Table, err)
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	var q pgx.Batch // one transaction
 	for name, value := range SessionParams() {
-		if _, err := tx.Exec(ctx, "select set_config($1, $2, true)", name, value); err != nil {
-			return nil, wrapped(what, s.cfg.Table, err)
-		}
+		q.Queue("select set_config($1, $2, true)", name, value)
 	}
 	head := s.Shape().head()
 	out := map[string][]string{}
-	var errs []error
 	for name, args := range map[string][]any{
 		"list":        {256, head.Version, &head.ID, 100, 3, rawUUIDs([]uuid.UUID{uuid.New()})},
 		"list_newest": {256},
 		"oldest":      nil,
 		"waiting":     {10},
 	} {
-		rows, err := tx.Query(ctx, "explain "+s.sql(name), args...)
-		if err == nil {
+		q.Queue("explain "+s.sql(name), args...).Query(func(rows pgx.Rows) (err error) {
 			out[name], err = pgx.CollectRows(rows, pgx.RowTo[string])
-		}
-		errs = append(errs, err)
+			return err
+		})
 	}
-	return out, wrapped(what, s.cfg.Table, errors.Join(errs...))
+	err := s.db.SendBatch(ctx, &q).Close()
+	return out, wrapped("plans", s.cfg.Table, err)
 }

@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -51,7 +50,8 @@ func (f *FinishedEvents) Partitions(ctx context.Context) (out []Partition, now t
 // Attach makes the partition of the UTC day that a time is in, and reports whether there
 // was none. The day may be at most a month ahead.
 func (f *FinishedEvents) Attach(ctx context.Context, day time.Time) (made bool, err error) {
-	return f.ask(ctx, "day of the history", "history_attach", day)
+	err = f.one(ctx, "day of the history", f.sql.get("history_attach"), []any{day}, &made)
+	return made, err
 }
 
 // IndexClosed builds the index of a partition that is over, and reports whether there was
@@ -75,7 +75,7 @@ const dropTries = 100
 // returns an error when the history was in use at each of a hundred tries.
 func (f *FinishedEvents) Drop(ctx context.Context, partition string) (dropped bool, err error) {
 	for try := 0; ; try++ {
-		dropped, err = f.ask(ctx, "drop of a day of the history", "history_drop", partition)
+		err = f.one(ctx, "drop of a day of the history", f.sql.get("history_drop"), []any{partition}, &dropped)
 		if sqlState(err) != pgerrcode.LockNotAvailable || try == dropTries {
 			return dropped, err
 		}
@@ -86,8 +86,9 @@ func (f *FinishedEvents) Drop(ctx context.Context, partition string) (dropped bo
 }
 
 // Owned reports whether the role of the session owns the history.
-func (f *FinishedEvents) Owned(ctx context.Context) (bool, error) {
-	return f.ask(ctx, "owner of the history", "history_owned")
+func (f *FinishedEvents) Owned(ctx context.Context) (yes bool, err error) {
+	err = f.one(ctx, "owner of the history", f.sql.get("history_owned"), nil, &yes)
+	return yes, err
 }
 
 // Session is one session outside of a transaction; *pgx.Conn is one.
@@ -117,13 +118,4 @@ func (f *FinishedEvents) DetachAndDrop(ctx context.Context, session Session, p P
 // finished events stay in the table.
 func (f *FinishedEvents) Lacking(ctx context.Context) ([]string, error) {
 	return all(ctx, f.calls, "columns of the history", f.sql.get("history_lacks"), pgx.RowTo[string])
-}
-
-// ask sends a statement that answers with yes or no; an answer without rows is a no.
-func (f *FinishedEvents) ask(ctx context.Context, what, name string, args ...any) (yes bool, err error) {
-	err = f.one(ctx, what, f.sql.get(name), args, &yes)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return false, nil
-	}
-	return yes, err
 }

@@ -104,7 +104,7 @@ func ReadRebuild(ctx context.Context, db DB, projection string, timeout time.Dur
 // JoinRebuild adds a term to those that write to both indexes, if a rebuild goes on, and
 // returns it. It comes before the first lease of the term.
 func (s *Store) JoinRebuild(ctx context.Context, epoch int64) (Rebuild, error) {
-	if _, err := s.fenced(ctx, "term of the rebuild", "rebuild_term", epoch, s.cfg.Projection); err != nil {
+	if _, err := s.fenced(ctx, "term of the rebuild", "rebuild_term", epoch, []any{s.cfg.Projection}); err != nil {
 		return Rebuild{}, err
 	}
 	return ReadRebuild(ctx, s.db, s.cfg.Projection, s.cfg.Timeout)
@@ -116,8 +116,8 @@ var ErrOtherRebuild = errors.New("outbox: another rebuild or load was asked for"
 // RecordRebuild writes down how far a rebuild has come, under the fence. With answered, what it
 // was asked for is done. It returns [ErrOtherRebuild] when r is not the newest one.
 func (s *Store) RecordRebuild(ctx context.Context, epoch int64, r Rebuild, answered bool) error {
-	n, err := s.fenced(ctx, "progress of the rebuild", "rebuild_record", epoch, s.cfg.Projection, string(r.Phase), r.OldIndex, r.NewIndex, r.LastNumber,
-		r.EntityType, r.EntityID, r.Rows, r.Filled, r.Unreadable, r.Note, answered, r.Began)
+	n, err := s.fenced(ctx, "progress of the rebuild", "rebuild_record", epoch, []any{s.cfg.Projection, r.Phase, r.OldIndex, r.NewIndex, r.LastNumber,
+		r.EntityType, r.EntityID, r.Rows, r.Filled, r.Unreadable, r.Note, answered, r.Began})
 	if err == nil && n == 0 {
 		err = ErrOtherRebuild
 	}
@@ -162,7 +162,7 @@ func (r *Redo) Clear(ctx context.Context) error { return r.change(ctx, "redo_cle
 
 // change does not count rows: of an entity that is kept at a newer version, none changes.
 func (r *Redo) change(ctx context.Context, name string, args ...any) error {
-	_, err := r.store.fenced(ctx, "entities to write again", name, r.epoch, append([]any{r.store.cfg.Projection}, args...)...)
+	_, err := r.store.fenced(ctx, "entities to write again", name, r.epoch, append([]any{r.store.cfg.Projection}, args...))
 	return err
 }
 

@@ -57,9 +57,8 @@ type Replay struct {
 
 // letterPlace is a place in the order of the lists after the first; zero before all.
 type letterPlace struct {
-	entity  ID
-	version int64
-	id      ID
+	entity ID
+	Position
 }
 
 // ReplayOutcome is how a replay has ended. It is kept in the audit.
@@ -125,19 +124,19 @@ func (r *Replay) Next(ctx context.Context, limit int) ([]ID, error) {
 	if r.lowest != nil {
 		name, list = "letters_next", r.d.inOrder
 		c.and("(event_version, id) > ($%d::bigint, $%d::"+id+")", r.lowest.Version, &r.lowest.ID)
-		c.andIf(!r.last.id.IsZero(), "(entity_id, event_version, id) > ($%d::"+entity+", $%d::bigint, $%d::"+id+")",
-			&r.last.entity, r.last.version, &r.last.id)
+		c.andIf(!r.last.ID.IsZero(), "(entity_id, event_version, id) > ($%d::"+entity+", $%d::bigint, $%d::"+id+")",
+			&r.last.entity, r.last.Version, &r.last.ID)
 	}
 	var ids []ID
 	var at letterPlace
-	err := list(ctx, "list of dead letters", c.in(r.d.sql.get(name)), c.args, []any{&at.entity, &at.version, &at.id}, func() { ids = append(ids, at.id) })
+	err := list(ctx, "list of dead letters", c.in(r.d.sql.get(name)), c.args, []any{&at.entity, &at.Version, &at.ID}, func() { ids = append(ids, at.ID) })
 	switch {
 	case err != nil:
 		return nil, err
 	case len(ids) < limit:
 		r.over = true
 	case r.lowest == nil:
-		r.lowest = &Position{at.version, at.id}
+		r.lowest = &at.Position
 	default:
 		r.last = at
 	}

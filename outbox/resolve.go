@@ -14,30 +14,22 @@ import (
 // still exists: nothing has changed, and Settle may be called again. Otherwise out says what
 // was settled.
 func (s *Store) Resolve(ctx context.Context, epoch int64, batch uuid.UUID, in []Settlement) (out Settled, settled bool, err error) {
-	ctx, cancel := s.deadline(ctx)
-	defer cancel()
-	var fences, leases int
 	var at time.Time
-	err = s.db.QueryRow(ctx, s.sql("lease_fate"), s.cfg.Group, epoch, s.cfg.Owner, [16]byte(batch)).Scan(&fences, &leases, &at)
-	if err == nil && fences == 0 {
-		err = ErrFenced
-	}
+	leases, err := s.fenced(ctx, "fate of a lease", "lease_fate", epoch, []any{[16]byte(batch)}, &at)
 	if err != nil || leases > 0 {
-		return out, false, wrapped("fate of a lease", s.cfg.Table, err)
+		return out, false, err
 	}
 	changed, err := s.changed(ctx, in)
 	if err != nil {
 		return out, false, err
 	}
 	out.Guessed = true
-	for from := 0; from < len(in); {
-		to := entityEnd(in, from)
-		if slices.Index(changed[from:to], false) >= 0 {
+	for from, to := range entities(in) {
+		if slices.Contains(changed[from:to], false) {
 			out.Left = append(out.Left, Left{Key: in[from].Event.Key, Err: ErrInterrupted})
 		} else {
 			out.At = at
 		}
-		from = to
 	}
 	return out, true, nil
 }
@@ -45,7 +37,7 @@ func (s *Store) Resolve(ctx context.Context, epoch int64, batch uuid.UUID, in []
 // Abandon removes the leases that the batches lost may have: their answers were lost, and
 // nothing was sent under them.
 func (s *Store) Abandon(ctx context.Context, epoch int64, lost []uuid.UUID) (int, error) {
-	return s.fenced(ctx, "abandoned leases", "abandon", epoch, rawUUIDs(lost))
+	return s.fenced(ctx, "abandoned leases", "abandon", epoch, []any{rawUUIDs(lost)})
 }
 
 func rawUUIDs(ids []uuid.UUID) [][16]byte {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -228,14 +229,12 @@ func (b *settling) carefully(ctx context.Context) error {
 	}
 	var whole []Settlement
 	var left []Left
-	for from := 0; from < len(b.in); {
-		to := entityEnd(b.in, from)
-		if missing := slices.Index(locked[from:to], false); missing < 0 {
+	for from, to := range entities(b.in) {
+		if !slices.Contains(locked[from:to], false) {
 			whole = append(whole, b.in[from:to]...)
 		} else {
 			left = append(left, Left{Key: b.in[from].Event.Key, Err: ErrChanged})
 		}
-		from = to
 	}
 	at, err := b.write(ctx, tx, whole)
 	if err == nil {
@@ -286,10 +285,9 @@ func (b *settling) why(ctx context.Context, left []Left) []Left {
 	if err != nil {
 		return left
 	}
-	for i := range left {
-		of := func(s Settlement) bool { return s.Event.Key == left[i].Key }
-		from := slices.IndexFunc(b.in, of)
-		if slices.Index(changed[from:entityEnd(b.in, from)], true) < 0 {
+	for from, to := range entities(b.in) {
+		of := func(l Left) bool { return l.Key == b.in[from].Event.Key }
+		if i := slices.IndexFunc(left, of); i >= 0 && !slices.Contains(changed[from:to], true) {
 			left[i].Err = ErrLocked
 		}
 	}
@@ -306,13 +304,20 @@ func (s *Store) changed(ctx context.Context, in []Settlement) ([]bool, error) {
 	return out, err
 }
 
-// entityEnd returns where the settlements of the entity end that begins at from.
-func entityEnd(in []Settlement, from int) int {
-	to := from + 1
-	for to < len(in) && in[to].Event.Key == in[from].Event.Key {
-		to++
+// entities yields where the settlements of each entity begin and end.
+func entities(in []Settlement) iter.Seq2[int, int] {
+	return func(yield func(from, to int) bool) {
+		from := 0
+		for to := 1; to <= len(in); to++ {
+			if to < len(in) && in[to].Event.Key == in[from].Event.Key {
+				continue
+			}
+			if !yield(from, to) {
+				return
+			}
+			from = to
+		}
 	}
-	return to
 }
 
 // Half is some entities of a batch, with a lease of their own.
@@ -342,10 +347,8 @@ func (s *Store) Split(ctx context.Context, epoch int64, batch uuid.UUID, halves 
 	for _, h := range halves {
 		args = append(args, [16]byte(h.Batch), arrayOf(h.Settlements, func(s *Settlement) *ID { return &s.Event.ID }))
 	}
-	ctx, cancel := s.deadline(ctx)
-	defer cancel()
-	_, err := s.db.Exec(ctx, s.sql("split_lease"), args...)
-	return wrapped("lease that is split", s.cfg.Table, known(err))
+	_, err := s.opened().exec(ctx, "lease that is split", s.sql("split_lease"), args...)
+	return err
 }
 
 // maxDetail is enough for an Elasticsearch error with its cause, in characters.

@@ -40,11 +40,7 @@ func (s Stats) Lag() int64 { return s.Pending + s.Retrying + s.Processing }
 // RecordProgress writes down when the last settle of this epoch was, by the
 // database clock. It returns [ErrFenced] when a newer epoch has taken over.
 func (s *Store) RecordProgress(ctx context.Context, epoch int64, lastSettle time.Time) error {
-	const what = "progress"
-	n, err := s.opened().exec(ctx, what, s.sql("record_progress"), s.cfg.Group, epoch, s.cfg.Owner, s.cfg.Projection, lastSettle)
-	if err == nil && n == 0 {
-		err = wrapped(what, s.cfg.Table, ErrFenced)
-	}
+	_, err := s.fenced(ctx, "progress", "record_progress", epoch, []any{s.cfg.Projection, lastSettle})
 	return err
 }
 

@@ -1,10 +1,12 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -47,30 +49,15 @@ var tableName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)
 // NewStore returns the store of one outbox table, or all that is wrong with cfg. It sends
 // nothing to the server.
 func NewStore(db DB, cfg StoreConfig) (*Store, error) {
-	if cfg.Timeout == 0 {
-		cfg.Timeout = 10 * time.Second
-	}
-	if cfg.Finished == "" {
-		cfg.Finished = Keep
-	}
-	var errs []error
-	if !tableName.MatchString(cfg.Table) {
-		errs = append(errs, fmt.Errorf("table %q: want a plain lower-case name", cfg.Table))
-	}
-	if cfg.Group == "" {
-		errs = append(errs, errors.New("group is empty"))
-	}
-	if cfg.Owner == "" || len([]rune(cfg.Owner)) > 120 {
-		errs = append(errs, fmt.Errorf("owner %q: want 1 to 120 characters", cfg.Owner))
-	}
-	if cfg.Lease <= 0 {
-		errs = append(errs, fmt.Errorf("lease %v: want more than 0", cfg.Lease))
-	}
-	if err := cfg.Finished.validate(); err != nil {
-		errs = append(errs, err)
-	}
-	if len(errs) > 0 {
-		return nil, fmt.Errorf("outbox store: %w", errors.Join(errs...))
+	cfg.Timeout, cfg.Finished = cmp.Or(cfg.Timeout, 10*time.Second), cmp.Or(cfg.Finished, Keep)
+	var wrong problems
+	wrong.add(!tableName.MatchString(cfg.Table), "table %q: want a plain lower-case name", cfg.Table)
+	wrong.add(cfg.Group == "", "group is empty")
+	wrong.add(cfg.Owner == "" || len([]rune(cfg.Owner)) > 120, "owner %q: want 1 to 120 characters", cfg.Owner)
+	wrong.add(cfg.Lease <= 0, "lease %v: want more than 0", cfg.Lease)
+	wrong.add(!slices.Contains([]Finished{Keep, Archive, Discard}, cfg.Finished), "finished %q: want keep, archive or delete", cfg.Finished)
+	if len(wrong) > 0 {
+		return nil, fmt.Errorf("outbox store: %w", errors.Join(wrong...))
 	}
 	return &Store{db: db, cfg: cfg}, nil
 }
@@ -117,22 +104,22 @@ func (s *Store) opened() *access {
 // sql returns the statement of a file.
 func (s *Store) sql(name string) string { return s.opened().sql.get(name) }
 
-// SessionParams are settings for the sessions that a Store works on. The planner's
-// statistics may be from a moment when nothing was pending: then it expects next to no rows
-// from any index on status, and would read all pending rows and sort them. The indexes made
-// for the statements need no sort. A plan that is made and kept while a table is next to empty
-// would read all of it for each address, seconds for a lease once it is full. A plan that knows the parameters looks thousands of
-// addresses up by their ids, at four times the cost, and is made anew for each of them; and
-// as an unavoidable sort counts as expensive, PostgreSQL would compile every lease. A
-// statement that has waited for a lock must see what the holder has done. No write waits for
-// the disk: a crash of the server may lose a lease or a settle, whose events are leased and
-// projected again. (The epoch is written on the leader's own session, which waits.)
+// SessionParams are settings for the sessions that a Store works on.
 func SessionParams() map[string]string {
 	return map[string]string{
+		// Statistics of a moment when nothing was pending make the planner read all pending rows and
+		// sort them; a plan of a moment when the table was next to empty reads all of it for each
+		// address, seconds for a lease once it is full. The indexes need no sort.
 		"enable_sort": "off", "enable_incremental_sort": "off", "enable_seqscan": "off",
+		// A plan that knows its parameters looks thousands of addresses up by their ids, at four times
+		// the cost, and is made anew for each of them. An unavoidable sort counts as so expensive that
+		// PostgreSQL would compile every lease.
 		"plan_cache_mode": "force_generic_plan", "jit": "off",
+		// A statement that has waited for a lock must see what the holder has done.
 		"default_transaction_isolation": "read committed",
-		"synchronous_commit":            "off",
+		// A crash of the server may lose a lease or a settle, whose events are leased and projected
+		// again. The epoch is written on the leader's own session, which waits for the disk.
+		"synchronous_commit": "off",
 	}
 }
 
@@ -140,10 +127,11 @@ func (s *Store) deadline(ctx context.Context) (context.Context, context.CancelFu
 	return s.opened().deadline(ctx)
 }
 
-// fenced sends one statement that answers with the number of fences and a number of rows.
-func (s *Store) fenced(ctx context.Context, what, name string, epoch int64, args ...any) (n int, err error) {
+// fenced sends one statement that answers with the number of fences, a number of rows, and more.
+func (s *Store) fenced(ctx context.Context, what, name string, epoch int64, args []any, more ...any) (n int, err error) {
 	var fences int
-	err = s.opened().one(ctx, what, s.sql(name), append([]any{s.cfg.Group, epoch, s.cfg.Owner}, args...), &fences, &n)
+	args = append([]any{s.cfg.Group, epoch, s.cfg.Owner}, args...)
+	err = s.opened().one(ctx, what, s.sql(name), args, append([]any{&fences, &n}, more...)...)
 	if err == nil && fences == 0 {
 		err = wrapped(what, s.cfg.Table, ErrFenced)
 	}
