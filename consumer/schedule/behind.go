@@ -19,6 +19,8 @@ const (
 	sweepShare = 50 * time.Millisecond
 	// putOffNames is of how many ids a search names the entities with rows put off.
 	putOffNames = 100
+	// maxPutOffs bounds the entities that are queued for a put-off.
+	maxPutOffs = 1_000
 	// forever is until a quarantine ends: longer than any term.
 	forever = 100 * 365 * 24 * time.Hour
 )
@@ -46,17 +48,18 @@ func (c *candidates) quarantine(now time.Time, keys []outbox.Key) (changed bool)
 	in := make(map[outbox.Key]bool, len(keys))
 	for _, key := range keys {
 		in[key] = true
-		if !c.quarantined(key) {
-			c.barriers[key] = &barrier{at: outbox.Position{Version: math.MinInt64}, self: true, until: now.Add(forever), quarantine: true}
-			changed = true
+		if c.quarantined(key) {
+			continue
+		}
+		changed = true
+		c.barriers[key] = &barrier{at: outbox.Position{Version: math.MinInt64}, self: true, until: now.Add(forever), quarantine: true}
+		if e := c.entities[key]; e != nil {
+			e.rows, e.suspect = nil, false
 		}
 	}
 	for key, b := range c.barriers {
 		if b.quarantine && !in[key] {
-			delete(c.barriers, key)
-			if c.putOff[key] {
-				c.lookUp(key)
-			}
+			c.lift(key)
 			changed = true
 		}
 	}
@@ -83,11 +86,10 @@ func (c *candidates) blocks(now time.Time, r *outbox.Row) bool {
 // bar notes the obstacle of a group. The rows before it may go; a later list shows the
 // others again.
 func (c *candidates) bar(now time.Time, e *entity, o *outbox.Obstacle) {
-	if c.quarantined(e.key) {
-		e.rows = nil
+	switch {
+	case c.quarantined(e.key):
 		return
-	}
-	if o.Ready || o.Wait == 0 && !o.Foreign {
+	case o.Ready || o.Wait == 0 && !o.Foreign:
 		c.lookUp(e.key)
 		return
 	}
@@ -99,31 +101,27 @@ func (c *candidates) bar(now time.Time, e *entity, o *outbox.Obstacle) {
 	e.rows = nil
 	before := slices.IndexFunc(e.leased, func(r outbox.Row) bool { return r.Position().Compare(o.Position) > 0 })
 	if before > 0 {
-		e.rows, e.begun, e.sure, e.aside = e.leased[:before:before], c.begun, false, true
+		e.rows, e.begun, e.sure = e.leased[:before:before], c.begun, false
 	}
 }
 
 // hold delays an entity that could not be settled, longer each time.
-func (c *candidates) hold(now time.Time, e *entity, at outbox.Position, retry RetryPolicy) {
-	b := c.barriers[e.key]
-	if b != nil && b.quarantine {
-		e.rows = nil
+func (c *candidates) hold(now time.Time, e *entity, at outbox.Position) {
+	if c.quarantined(e.key) {
 		return
 	}
+	b := c.barriers[e.key]
 	if b == nil || !b.self {
 		b = &barrier{self: true}
 		c.barriers[e.key] = b
 	}
-	b.at, b.until = at, now.Add(retry.ceiling(b.tries))
+	b.at, b.until = at, now.Add(c.cfg.Retry.ceiling(b.tries))
 	b.tries++
 	e.rows = nil
 }
 
-// settled notes that an entity was.
-func (c *candidates) settled(key outbox.Key) {
-	if c.quarantined(key) {
-		return
-	}
+// lift removes the barrier of an entity. Its rows that were put off are looked up.
+func (c *candidates) lift(key outbox.Key) {
 	delete(c.barriers, key)
 	if c.putOff[key] {
 		c.lookUp(key)
@@ -133,28 +131,13 @@ func (c *candidates) settled(key outbox.Key) {
 // lookUp asks for the list of an entity's own rows. Until it is here the entity is not leased: what
 // lists show of it may be a part that has to wait behind the others.
 func (c *candidates) lookUp(key outbox.Key) {
-	if !c.quarantined(key) && !c.lookUps[key] {
-		c.lookUps[key] = true
-		c.toLookUp = append(c.toLookUp, key)
+	if !c.quarantined(key) {
+		c.lookUps.add(key)
 	}
 }
 
-// wantsLookUp returns the entity whose rows to list next. None of them is in flight: the list would
-// lack those.
-func (c *candidates) wantsLookUp() (key outbox.Key, ok bool) {
-	if c.looking != 0 {
-		return key, false
-	}
-	i := slices.IndexFunc(c.toLookUp, c.atRest)
-	if i < 0 {
-		return key, false
-	}
-	c.toLookUp[0], c.toLookUp[i] = c.toLookUp[i], c.toLookUp[0]
-	c.looking = c.tick()
-	return c.toLookUp[0], true
-}
-
-// atRest reports whether nothing of an entity is in flight.
+// atRest reports whether nothing of an entity is in flight: its rows must stay as they were
+// leased, and its own list would lack those.
 func (c *candidates) atRest(key outbox.Key) bool {
 	e := c.entities[key]
 	return e == nil || !e.flying
@@ -162,12 +145,12 @@ func (c *candidates) atRest(key outbox.Key) bool {
 
 // busy reports whether an entity must not be leased now.
 func (c *candidates) busy(e *entity) bool {
-	return e.flying || c.lookUps[e.key] || c.putting && c.putOffs[0] == e.key
+	return e.flying || c.lookUps.in[e.key] || c.putOffs.under(e.key)
 }
 
 // free lets an entity go that was busy.
 func (c *candidates) free(key outbox.Key) {
-	if e := c.entities[key]; e != nil && e.aside && len(e.rows) > 0 {
+	if e := c.entities[key]; e != nil && len(e.rows) > 0 {
 		c.push(e, inAgain)
 	}
 }
@@ -175,18 +158,10 @@ func (c *candidates) free(key outbox.Key) {
 // wantPutOffs queues the entities with blocked rows for a put-off, the one with the most
 // such rows first.
 func (c *candidates) wantPutOffs() {
-	queued := make(map[outbox.Key]bool, len(c.putOffs))
-	for _, key := range c.putOffs {
-		queued[key] = true
-	}
 	for key, b := range c.barriers {
-		if b.blocked > 0 && !queued[key] {
-			c.putOffs = append(c.putOffs, key)
+		if b.blocked > 0 {
+			c.putOffs.add(key)
 		}
-	}
-	from := c.putOffs
-	if c.putting {
-		from = from[1:]
 	}
 	blocked := func(key outbox.Key) int {
 		if b := c.barriers[key]; b != nil {
@@ -194,37 +169,15 @@ func (c *candidates) wantPutOffs() {
 		}
 		return 0
 	}
-	slices.SortFunc(from, func(a, b outbox.Key) int { return cmp.Compare(blocked(b), blocked(a)) })
-	c.putOffs = c.putOffs[:min(len(c.putOffs), 1000)]
+	c.putOffs.sort(maxPutOffs, func(a, b outbox.Key) int { return cmp.Compare(blocked(b), blocked(a)) })
 }
 
-// wantsPutOff returns the entity whose rows to put off next, and the row to put them
-// behind. None of its rows is in flight, nor is leased meanwhile: they must stay as they were leased.
-func (c *candidates) wantsPutOff() (key outbox.Key, behind outbox.Position, ok bool) {
-	if c.putting {
-		return key, behind, false
+// wantsPutOff returns the entity whose rows to put off next, behind its barrier.
+func (c *candidates) wantsPutOff() (key outbox.Key, ok bool) {
+	for key, ok = c.putOffs.begin(c.atRest); ok && c.barriers[key] == nil; key, ok = c.putOffs.begin(c.atRest) {
+		c.putOffs.end(false) // nothing is in the way any more
 	}
-	c.putOffs = slices.DeleteFunc(c.putOffs, func(key outbox.Key) bool { return c.barriers[key] == nil })
-	i := slices.IndexFunc(c.putOffs, c.atRest)
-	if i < 0 {
-		return key, behind, false
-	}
-	c.putOffs[0], c.putOffs[i] = c.putOffs[i], c.putOffs[0]
-	c.putting = true
-	return c.putOffs[0], c.barriers[c.putOffs[0]].at, true
-}
-
-// putOffDone ends a put-off, after which the entity is the last, or not queued.
-func (c *candidates) putOffDone(n, page int, err error) {
-	key := c.putOffs[0]
-	c.putting, c.putOffs = false, c.putOffs[1:]
-	if n > 0 {
-		c.putOff[key] = true
-	}
-	if err != nil || n >= page {
-		c.putOffs = append(c.putOffs, key)
-	}
-	c.free(key)
+	return key, ok
 }
 
 // sweepAfter returns the pause before the next search for entities with rows put off, when
@@ -238,15 +191,13 @@ func sweepAfter(n int) time.Duration {
 
 // looked takes the list of one entity's own rows.
 func (c *candidates) looked(now time.Time, l *outbox.List) {
-	key, begun := c.toLookUp[0], c.looking
-	c.looking, c.toLookUp = 0, c.toLookUp[1:]
-	delete(c.lookUps, key)
-	if len(l.Ready)+len(l.Due) >= c.ownSize {
-		c.ownSize = min(2*c.ownSize, ownList)
+	key, rows := c.lookUps.end(false), append(l.Ready, l.Due...)
+	if len(rows) >= c.own.n {
+		c.own.grow()
 	}
-	if len(l.Ready)+len(l.Due) == 0 {
+	if len(rows) == 0 {
 		delete(c.putOff, key)
 	}
-	c.add(now, append(l.Ready, l.Due...), begun, false, inDue, nil)
+	c.add(now, rows, c.tick(), false, inDue, nil)
 	c.free(key)
 }

@@ -21,8 +21,7 @@ type entity struct {
 	shown   uint64       // and of the one that showed them last
 	sure    bool         // that list began at the head: nothing earlier of the entity was ready
 	suspect bool
-	aside   bool // not in a queue, but its rows outlive the list that showed them
-	queue   queue
+	queue   queue // none while it is busy: it comes back with its rows
 
 	leased []outbox.Row
 	check  bool   // whether the database is to look for earlier rows
@@ -51,64 +50,57 @@ type queue uint8
 
 const (
 	none queue = iota
+	// These take turns.
 	inReady
 	inDue
 	inAgain // it has more, or could not go before
+	// These must not share a batch with others.
+	inApart   // whole requests have failed with it, or it failed while the breaker was open
+	inSuspect // it may end the process
 )
 
 // forget drops the entity's rows, and its place in the queue.
-func (e *entity) forget() { e.rows, e.queue, e.aside, e.suspect = nil, none, false, false }
+func (e *entity) forget() { e.rows, e.queue, e.suspect = nil, none, false }
 
 // candidates are the entities to choose from. Serials order lists and leases.
 type candidates struct {
-	strict   bool // see Config
+	cfg      *Config
 	serial   uint64
 	entities map[outbox.Key]*entity
-	ready    []*entity
-	due      []*entity
-	again    []*entity
-	turn     int // whose it is
-	barriers map[outbox.Key]*barrier
+	queues   [inSuspect + 1][]*entity
+	turn     queue // whose it was
+	flow     throttle
 
-	listing  bool
-	asked    outbox.ListRequest
-	askedAt  time.Time
-	passing  int    // rows in flight that the list passes over
-	begun    uint64 // of the list that is being made, or else of the last one
-	size     int    // of the next list
-	dueSize  int    // most due rows of it
-	ownSize  int    // most rows of the next look-up
-	more     bool   // the last list did not show all
-	taken    bool   // something has been leased since it was here
-	last     int    // entities of the last batch
-	pause    time.Duration
-	nextList time.Time
+	barriers    map[outbox.Key]*barrier
+	quarantines int                 // of the barriers
+	lookUps     errands             // entities whose own rows are to be listed
+	own         size                // most rows of the next such list
+	putOffs     errands             // entities of which rows are to be put off
+	putOff      map[outbox.Key]bool // entities of which rows are put off, as far as known
+	search      task                // for such entities
 
-	backwards bool  // the next list is of the newest rows, and they go first
-	ends      []end // of the lists of the last lateCommit, and of the one before them
-	throttled bool  // rows go slowly: lists are short, and made again every second
-	skipping  bool  // the head is expensive, or full of rows that wait
-	nextHead  time.Time
-	blind     bool      // no list has shown where the rows behind the head are
-	nextDue   time.Time // lists leave due rows out until then
+	list    task // its size is that of the ready rows
+	dueRows size // most due rows of the next list
+	asked   outbox.ListRequest
+	passing int    // rows in flight that the list passes over
+	begun   uint64 // of the list that is being made, or else of the last one
+	more    bool   // the last list did not show all
+	taken   bool   // something has been leased since it was here
+	last    int    // entities of the last batch
+	pause   time.Duration
+	start   start
 
-	quarantines int // of the barriers
-
-	lookUps  map[outbox.Key]bool // entities whose own rows are to be listed
-	toLookUp []outbox.Key        // the same, in turn
-	looking  uint64              // serial of the list of the first one's; 0 when there is none
-	putOffs  []outbox.Key        // entities of which rows are to be put off
-	putting  bool                // rows of the first of them are
-	putOff   map[outbox.Key]bool // entities of which rows are put off, as far as known
-	nextOff  time.Time           // when such entities are looked for
-	naming   bool                // they are
-	names    int                 // of so many ids at most
-	namedAt  time.Time           // when that was begun
+	backwards bool // the next list is of the newest rows, and they go first
 }
 
-func newCandidates(strict bool) candidates {
+func newCandidates(cfg *Config) candidates {
 	return candidates{
-		strict: strict, size: shortList, dueSize: dueList, ownSize: ownList, names: putOffNames, entities: map[outbox.Key]*entity{}, barriers: map[outbox.Key]*barrier{}, putOff: map[outbox.Key]bool{}, lookUps: map[outbox.Key]bool{},
+		cfg: cfg, entities: map[outbox.Key]*entity{}, barriers: map[outbox.Key]*barrier{},
+		lookUps: newErrands(), putOffs: newErrands(), putOff: map[outbox.Key]bool{},
+		list:    task{size: size{shortList, shortList, longestList}},
+		dueRows: size{dueList, shortList, dueList},
+		own:     size{ownList, shortList, ownList},
+		search:  task{size: size{putOffNames, 1, putOffNames}},
 	}
 }
 
@@ -122,21 +114,18 @@ func (c *candidates) drop() {
 	for _, e := range c.entities {
 		e.forget()
 	}
-	c.ready, c.due, c.again, c.more = nil, nil, nil, false
+	clear(c.queues[:])
+	c.more = false
 }
 
-// left returns the number of entities in the queues.
-func (c *candidates) left() int { return len(c.ready) + len(c.due) + len(c.again) }
+// left returns the number of entities in the queues that take turns.
+func (c *candidates) left() int {
+	return len(c.queues[inReady]) + len(c.queues[inDue]) + len(c.queues[inAgain])
+}
 
-// lowest returns the position of the last list's first row that is still to be leased; nil
-// when there is none.
-func (c *candidates) lowest() *outbox.Position {
-	for _, e := range c.ready {
-		if len(e.rows) > 0 {
-			return position(slices.MinFunc(e.rows, compareRows))
-		}
-	}
-	return nil
+// none reports whether all queues are empty.
+func (c *candidates) none() bool {
+	return c.left()+len(c.queues[inApart])+len(c.queues[inSuspect]) == 0
 }
 
 // prune drops entities that neither a queue, a lease nor the current list needs, and
@@ -196,13 +185,8 @@ func (c *candidates) add(now time.Time, rows []outbox.Row, begun uint64, sure bo
 func (c *candidates) push(e *entity, to queue) {
 	if e.queue == none {
 		e.queue = to
-		q := c.line(to)
-		*q = append(*q, e)
+		c.queues[to] = append(c.queues[to], e)
 	}
-}
-
-func (c *candidates) line(q queue) *[]*entity {
-	return [...]*[]*entity{inReady: &c.ready, inDue: &c.due, inAgain: &c.again}[q]
 }
 
 // flies reports whether a row was leased when its list was begun, or has been since.
@@ -214,53 +198,47 @@ func (e *entity) flies(r *outbox.Row, begun uint64) bool {
 	return leased
 }
 
-// take removes up to limit entities and page rows from the queues, which take turns, and
-// begins their leases. It sets aside a busy entity, until it is free, and one
-// for which refuse returns true.
-func (c *candidates) take(limit, page int, refuse func(*entity) bool) (out []*entity) {
-	rows := 0
-	for len(out) < limit && rows < page && c.left() > 0 {
-		e := c.pop()
-		switch {
-		case len(e.rows) == 0:
-		case c.quarantined(e.key):
-			e.forget()
-		case c.busy(e), refuse(e):
-			e.aside = true
-		default:
-			c.begin(e, page-rows)
-			rows += len(e.leased)
-			out = append(out, e)
+// share is what a batch may take: entities, rows, and rows of one entity.
+type share struct{ entities, rows, each int }
+
+// take removes entities from a queue, or, with none, from those that take turns, and begins
+// their leases. It passes over a busy entity, which comes back when it is free, and one for
+// which refuse returns true.
+func (c *candidates) take(from queue, most share, refuse func(*entity) bool) (out []*entity) {
+	for len(out) < most.entities && most.rows > 0 {
+		e := c.pop(from)
+		if e == nil {
+			break
 		}
+		if len(e.rows) == 0 || c.busy(e) || refuse != nil && refuse(e) {
+			continue
+		}
+		c.begin(e, min(most.rows, most.each))
+		most.rows -= len(e.leased)
+		out = append(out, e)
 	}
-	c.last, c.taken = len(out), c.taken || len(out) > 0
+	if from == none {
+		c.last, c.taken = len(out), c.taken || len(out) > 0
+	}
 	return out
 }
 
-// pop removes the first entity of the queue whose turn it is.
-func (c *candidates) pop() *entity {
-	for {
-		c.turn = c.turn%3 + 1
-		if q := c.line(queue(c.turn)); len(*q) > 0 {
-			e := (*q)[0]
-			*q, e.queue = (*q)[1:], none
-			return e
+// pop removes the first entity of a queue, or, with none, of the one whose turn it is.
+func (c *candidates) pop(from queue) *entity {
+	if from == none {
+		for range inAgain {
+			c.turn = c.turn%inAgain + 1
+			if from = c.turn; len(c.queues[from]) > 0 {
+				break
+			}
 		}
 	}
-}
-
-// bring returns an entity that is aside, if it is still a candidate and may go. One that is in
-// quarantine is forgotten, so that a list makes it a candidate again once it is released.
-func (c *candidates) bring(key outbox.Key) *entity {
-	e := c.entities[key]
-	switch {
-	case e == nil || !e.aside || c.busy(e) || len(e.rows) == 0:
-		return nil
-	case c.quarantined(key):
-		e.forget()
+	q := c.queues[from]
+	if len(q) == 0 {
 		return nil
 	}
-	return e
+	c.queues[from], q[0].queue = q[1:], none
+	return q[0]
 }
 
 // begin begins the lease of at most limit of an entity's rows; the rest waits for its
@@ -268,16 +246,12 @@ func (c *candidates) bring(key outbox.Key) *entity {
 func (c *candidates) begin(e *entity, limit int) {
 	e.compact()
 	e.check = !e.sure || e.left > e.begun
-	if c.strict { // no event is superseded, and no list shows those that have failed
+	if c.cfg.Strict { // no event is superseded, and no list shows those that have failed
 		limit, e.check = 1, true
 	}
-	e.leased, e.flying, e.suspect = e.rows, true, e.suspect && len(e.rows) > limit
-	if len(e.rows) > limit {
-		e.leased, e.rows = e.rows[:limit:limit], e.rows[limit:]
-		e.aside = true
-	} else {
-		e.rows, e.aside = nil, false
-	}
+	n := min(limit, len(e.rows))
+	e.suspect = e.suspect && len(e.rows) > n
+	e.leased, e.rows, e.flying = e.rows[:n:n], e.rows[n:], true
 }
 
 // land ends the lease of an entity; all tells whether every row of it is settled. Rows that

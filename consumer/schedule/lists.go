@@ -23,9 +23,6 @@ const (
 	severalRows = 4 // of an entity: the longest list is worth its memory
 	dueList     = 4_000
 	ownList     = 1_000 // of one entity's rows
-	// nextBatches is when the next list of a backlog is begun: with enough entities left for
-	// so many batches. A list shows again what is left.
-	nextBatches = 1
 
 	// When PostgreSQL takes longer than cheapLook to find the first row of a list, it has
 	// stepped over dead index entries. From then on lists begin at a cursor, and at the head
@@ -50,37 +47,27 @@ const (
 // longer returns the size of the next list after a full one with taken rows that may go. The
 // third list is a long one, as a sample of the backlog.
 func (c *candidates) longer(taken int) int {
+	entities := len(c.queues[inReady])
 	switch {
-	case c.size < firstLists*shortList:
-		return firstLists * c.size
-	case taken > severalRows*len(c.ready):
+	case c.list.n < firstLists*shortList:
+		return firstLists * c.list.n
+	case taken > severalRows*entities:
 		return longestList
-	case c.size < wideList || taken > len(c.ready)*5/4:
+	case c.list.n < wideList || taken > entities*5/4:
 		return longList
 	default:
 		return wideList
 	}
 }
 
-// slow notes a list that took longer than it may. The next one is of fewer rows. Where that has not helped, or
-// the head is known to be expensive, lists begin elsewhere for most of the time, as after an expensive look: at
-// the cursor, or from the other end as long as there is none. Where that does not help either, they leave the due
-// rows out.
-func (c *candidates) slow(now time.Time) {
-	rest := now.Add(max(headEvery, headShare*now.Sub(c.askedAt)))
-	switch {
-	case atHead(&c.asked) && (c.skipping || c.size == shortList):
-		c.skipping, c.nextHead, c.blind = true, rest, c.blind || len(c.ends) == 0
-	case !atHead(&c.asked) && c.asked.Due > 0:
-		c.nextDue = rest
-	}
-	c.size = halved(c.size)
-	if c.asked.Due > 0 {
-		c.dueSize = halved(c.dueSize)
-	}
+// start is where lists begin: at the head of the index, or elsewhere for most of the time while
+// the head is expensive, or full of rows that wait.
+type start struct {
+	head  time.Time // no list begins at the head before; zero: each may
+	due   time.Time // lists leave due rows out until then
+	blind bool      // no list has shown where the rows behind the head are
+	ends  []end     // of the lists of the last lateCommit, and of the one before them
 }
-
-func halved(size int) int { return max(shortList, size/2) }
 
 // end is the last ready row that a list has shown.
 type end struct {
@@ -88,78 +75,110 @@ type end struct {
 	row *outbox.Position
 }
 
-// wantsList returns the next list, if it is time for one.
-func (c *candidates) wantsList(now time.Time) (r outbox.ListRequest, ok bool) {
-	old := c.throttled && now.Sub(c.askedAt) >= throttleList
-	if c.listing || now.Before(c.nextList) || !old && (len(c.ready) > c.enough() || c.left() > 0 && !c.taken) {
-		return r, false
-	}
-	r = outbox.ListRequest{Ready: c.size, SuspectAfter: suspectAfter}
-	if len(c.due) < c.dueSize/2 && !now.Before(c.nextDue) {
-		r.Due = c.dueSize
-	}
-	if c.skipping && now.Before(c.nextHead) {
-		switch {
-		case len(c.ready) > 0:
-			r.From = cmp.Or(c.lowest(), c.cursor())
-		case (len(c.putOffs) > 0 || c.blind) && !c.asked.Newest:
-			r.Newest, r.Due = true, 0
-		default:
-			r.From = c.cursor()
-		}
-	}
-	if c.backwards {
-		r = outbox.ListRequest{Ready: shortList, Newest: true}
-	}
-	c.listing, c.asked, c.askedAt, c.begun = true, r, now, c.tick()
-	return r, true
-}
-
-// enough returns how many entities may be left when the next list begins.
-func (c *candidates) enough() int {
-	if !c.more {
-		return 0
-	}
-	return nextBatches * c.last
-}
-
 // cursor returns where lists begin while the head is expensive: behind all rows as long as no list has ended.
-func (c *candidates) cursor() *outbox.Position {
-	if len(c.ends) == 0 {
+func (s *start) cursor() *outbox.Position {
+	if len(s.ends) == 0 {
 		return &outbox.Position{Version: math.MaxInt64}
 	}
-	return c.ends[0].row
+	return s.ends[0].row
 }
 
-func (c *candidates) ended(now time.Time, row *outbox.Position) {
-	c.ends = append(c.ends, end{now, row})
-	for len(c.ends) > 1 && now.Sub(c.ends[1].at) >= lateCommit {
-		c.ends = c.ends[1:]
+func (s *start) ended(now time.Time, row *outbox.Position) {
+	s.ends = append(s.ends, end{now, row})
+	for len(s.ends) > 1 && now.Sub(s.ends[1].at) >= lateCommit {
+		s.ends = s.ends[1:]
 	}
 }
 
 // atHead reports whether a list begins at the head of the index.
 func atHead(r *outbox.ListRequest) bool { return r.From == nil && !r.Newest }
 
+// rest returns when something that has taken a time may be done again: it takes 1/headShare of all time at most.
+func rest(now time.Time, took time.Duration) time.Time {
+	return now.Add(max(headEvery, headShare*took))
+}
+
 func position(r outbox.Row) *outbox.Position { at := r.Position(); return &at }
 
 func compareRows(a, b outbox.Row) int { return a.Compare(&b) }
 
+// lowest returns the position of the last list's first row that is still to be leased; nil
+// when there is none.
+func (c *candidates) lowest() *outbox.Position {
+	for _, e := range c.queues[inReady] {
+		if len(e.rows) > 0 {
+			return position(slices.MinFunc(e.rows, compareRows))
+		}
+	}
+	return nil
+}
+
+// wantsList returns the next list, if it is time for one. A list shows again what is left of the one before, so
+// the next list of a backlog is begun while there are enough entities for one more batch.
+func (c *candidates) wantsList(now time.Time) (r outbox.ListRequest, ok bool) {
+	ready, enough := len(c.queues[inReady]), 0
+	if c.more {
+		enough = c.last
+	}
+	old := c.flow.rate > 0 && now.Sub(c.list.begun) >= throttleList
+	if !c.list.due(now) || !old && (ready > enough || c.left() > 0 && !c.taken) {
+		return r, false
+	}
+	r = outbox.ListRequest{Ready: c.list.n, SuspectAfter: suspectAfter}
+	if len(c.queues[inDue]) < c.dueRows.n/2 && !now.Before(c.start.due) {
+		r.Due = c.dueRows.n
+	}
+	if now.Before(c.start.head) {
+		switch {
+		case ready > 0:
+			r.From = cmp.Or(c.lowest(), c.start.cursor())
+		case (len(c.putOffs.keys) > 0 || c.start.blind) && !c.asked.Newest:
+			r.Newest, r.Due = true, 0
+		default:
+			r.From = c.start.cursor()
+		}
+	}
+	if c.backwards {
+		r = outbox.ListRequest{Ready: shortList, Newest: true}
+	}
+	c.list.begin(now)
+	c.asked, c.begun = r, c.tick()
+	return r, true
+}
+
+// slow notes a list that took longer than it may. The next one is of fewer rows. Where that has not helped, or
+// the head is known to be expensive, lists begin elsewhere for most of the time, as after an expensive look: at
+// the cursor, or from the other end as long as there is none. Where that does not help either, they leave the due
+// rows out.
+func (c *candidates) slow(now time.Time) {
+	again := rest(now, now.Sub(c.list.begun))
+	switch head := atHead(&c.asked); {
+	case head && (!c.start.head.IsZero() || c.list.n == c.list.least):
+		c.start.head, c.start.blind = again, c.start.blind || len(c.start.ends) == 0
+	case !head && c.asked.Due > 0:
+		c.start.due = again
+	}
+	c.list.halve()
+	if c.asked.Due > 0 {
+		c.dueRows.halve()
+	}
+}
+
 // listed takes a list, which replaces what is left of the last one.
-func (c *candidates) listed(now time.Time, l *outbox.List, poll time.Duration) {
-	c.listing, c.taken = false, false
-	for _, e := range c.ready {
+func (c *candidates) listed(now time.Time, l *outbox.List) {
+	c.taken = false
+	for _, e := range c.queues[inReady] {
 		e.forget()
 	}
-	c.ready = c.ready[:0]
+	c.queues[inReady] = c.queues[inReady][:0]
 	c.prune(now)
 	head := atHead(&c.asked)
 	taken := c.add(now, l.Ready, c.begun, head, inReady, nil)
 	c.add(now, l.Due, c.begun, false, inDue, l.Suspects)
 	if c.backwards && c.asked.Newest {
-		slices.Reverse(c.ready)
+		slices.Reverse(c.queues[inReady])
 		c.backwards, c.more = false, false
-		c.nextList = now.Add(min(10*minPoll, poll))
+		c.list.next = now.Add(min(10*minPoll, c.cfg.Poll))
 		return
 	}
 
@@ -174,39 +193,47 @@ func (c *candidates) listed(now time.Time, l *outbox.List, poll time.Duration) {
 		c.wantPutOffs()
 	}
 	if dueFull {
-		c.dueSize = min(2*c.dueSize, dueList)
+		c.dueRows.grow()
 	}
 	if n := len(l.Ready); n > 0 {
-		c.ended(now, position(l.Ready[n-1]))
+		c.start.ended(now, position(l.Ready[n-1]))
 	}
 	if head {
-		c.blind = false
-		c.skipping = clog || l.Look > cheapLook+time.Duration(c.passing)*passRow
-		c.nextHead = now.Add(max(headEvery, headShare*l.Look))
+		c.start.blind, c.start.head = false, time.Time{}
+		if clog || l.Look > cheapLook+time.Duration(c.passing)*passRow {
+			c.start.head = rest(now, l.Look)
+		}
 	}
+	c.pace(now, len(l.Ready), taken, clog)
+}
+
+// pace decides how long the next list is, and when it is made, after one of so many rows, of which taken may go.
+func (c *candidates) pace(now time.Time, rows, taken int, clog bool) {
+	full := rows >= c.asked.Ready
 	c.more = full && c.left() > 0
-	took := now.Sub(c.askedAt) // a list that shows nothing to do is not half of the time
+	least := max(minPoll, now.Sub(c.list.begun)) // a list that shows nothing to do is not half of the time
 	switch {
-	case c.more && c.throttled:
-		c.pause, c.size = 0, firstLists*shortList
+	case c.more && c.flow.rate > 0: // rows go slowly: lists are short, and made again every second
+		c.pause, c.list.n = 0, firstLists*shortList
 	case c.more:
-		c.pause, c.size = 0, c.longer(taken)
+		c.pause, c.list.n = 0, c.longer(taken)
 	case full:
-		c.pause = min(max(10*minPoll, took), poll)
+		c.pause = max(10*minPoll, least)
 		if !clog { // all of it is in flight, in parts of a batch that the list cannot know: the others come behind
-			c.size = c.longer(taken)
+			c.list.n = c.longer(taken)
 		}
 	case c.left() == 0:
-		c.pause = min(max(2*c.pause, minPoll, took), poll)
+		c.pause = max(2*c.pause, least)
 	default:
-		c.pause = min(max(minPoll, took), poll)
+		c.pause = least
 	}
 	if !full {
-		c.size = max(shortList, min(c.size, 4*len(l.Ready)))
+		c.list.n = max(shortList, min(c.list.n, 4*rows))
 	}
-	c.nextList = now.Add(c.pause)
-	if c.pause == poll {
-		c.nextList = Tick(now, poll)
+	c.pause = min(c.pause, c.cfg.Poll)
+	c.list.next = now.Add(c.pause)
+	if c.pause == c.cfg.Poll {
+		c.list.next = Tick(now, c.cfg.Poll)
 	}
 }
 

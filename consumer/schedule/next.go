@@ -32,7 +32,7 @@ func (s *Scheduler) Next(now time.Time) (a Action, until time.Time, ok bool) {
 	}
 	if s.toWake && !s.waking {
 		s.waking = true
-		return Action{Kind: DoWake, Limit: s.changes}, until, true
+		return Action{Kind: DoWake, Limit: s.changes.n}, until, true
 	}
 	if a, ok = s.work(now); ok {
 		return a, until, true
@@ -42,7 +42,7 @@ func (s *Scheduler) Next(now time.Time) (a Action, until time.Time, ok bool) {
 
 // work returns the next step of the phase.
 func (s *Scheduler) work(now time.Time) (a Action, ok bool) {
-	rows, phase := s.flow.allowed(now, s.cfg.Page), s.gate.state.Phase
+	rows, phase := s.c.flow.allowed(now, s.cfg.Page), s.gate.state.Phase
 	if phase == Outage || s.foreign || s.paused {
 		s.heldUp = now
 	}
@@ -72,13 +72,12 @@ func (s *Scheduler) work(now time.Time) (a Action, ok bool) {
 // renew makes the next attempt of the breaker begin with a new list, of the newest and of
 // the lowest rows by turns, because the events that fail may be at either end.
 func (s *Scheduler) renew(now time.Time) {
-	if s.c.listing {
+	if s.c.list.going {
 		return // made before, and dropped when it is here
 	}
 	s.stale, s.newest = false, !s.newest
-	s.waiting, s.suspects = nil, nil
 	s.c.drop()
-	s.c.nextList, s.c.backwards = now, s.newest
+	s.c.list.next, s.c.backwards = now, s.newest
 }
 
 // look returns the next list, look-up or put-off, if one is due.
@@ -90,15 +89,15 @@ func (s *Scheduler) look(now time.Time) (a Action, ok bool) {
 		}
 		return Action{Kind: DoList, List: r}, true
 	}
-	if key, ok := s.c.wantsLookUp(); ok {
-		return Action{Kind: DoLookUp, List: outbox.ListRequest{Entity: &key, Ready: s.c.ownSize}}, true
+	if key, ok := s.c.lookUps.begin(s.c.atRest); ok {
+		return Action{Kind: DoLookUp, List: outbox.ListRequest{Entity: &key, Ready: s.c.own.n}}, true
 	}
-	if key, behind, ok := s.c.wantsPutOff(); ok {
-		return Action{Kind: DoPutOff, Key: key, Behind: behind, Limit: s.changes}, true
+	if key, ok := s.c.wantsPutOff(); ok {
+		return Action{Kind: DoPutOff, Key: key, Behind: s.c.barriers[key].at, Limit: s.changes.n}, true
 	}
-	if !s.c.naming && !now.Before(s.c.nextOff) {
-		s.c.naming, s.c.namedAt = true, now
-		return Action{Kind: DoNamePutOff, Limit: s.c.names}, true
+	if s.c.search.due(now) {
+		s.c.search.begin(now)
+		return Action{Kind: DoNamePutOff, Limit: s.c.search.n}, true
 	}
 	return a, false
 }
@@ -114,15 +113,16 @@ func (s *Scheduler) until(now time.Time) time.Time {
 	if phase := s.gate.state.Phase; phase == Outage || phase == Broken {
 		at(s.gate.next)
 	}
-	leasing := !s.foreign && !s.paused
-	if leasing && !s.c.listing {
-		at(s.c.nextList)
+	if !s.foreign && !s.paused {
+		if !s.c.list.going {
+			at(s.c.list.next)
+		}
+		if s.c.flow.rate > 0 {
+			at(s.c.flow.next())
+			at(s.c.list.begun.Add(throttleList))
+		}
 	}
-	if leasing && s.flow.rate > 0 {
-		at(s.flow.next())
-		at(s.c.askedAt.Add(throttleList))
-	}
-	at(s.c.nextOff)
+	at(s.c.search.next)
 	return t
 }
 
@@ -138,16 +138,17 @@ func (s *Scheduler) lease(rows int) *Batch {
 	if n[alone] > 0 {
 		return nil
 	}
-	if len(s.waiting) > 0 && n[apart] == 0 {
-		if b := s.bringAside(&s.waiting, apartSize, rows, apart); b != nil {
+	if n[apart] == 0 {
+		if b := s.batch(s.c.take(inApart, share{apartSize, rows, s.cfg.Page / apartSize}, nil), apart); b != nil {
 			return b
 		}
 	}
-	if len(s.suspects) > 0 && !s.others {
+	suspects := len(s.c.queues[inSuspect]) > 0
+	if suspects && !s.others {
 		if len(s.batches) > 0 {
 			return nil
 		}
-		if b := s.bringAside(&s.suspects, 1, rows, alone); b != nil {
+		if b := s.batch(s.c.take(inSuspect, share{1, rows, rows}, nil), alone); b != nil {
 			s.others = true
 			return b
 		}
@@ -157,40 +158,26 @@ func (s *Scheduler) lease(rows int) *Batch {
 	}
 	turn := s.others
 	s.others = false
-	b := s.batch(s.c.take(s.window, min(rows, windowRows*s.window), s.aside), together)
-	if b == nil && turn && len(s.suspects) > 0 {
+	most := min(rows, windowRows*s.window.n)
+	picked := s.c.take(none, share{s.window.n, most, most}, s.aside)
+	if len(picked) == 0 && turn && len(s.c.queues[inSuspect]) > 0 {
 		return s.lease(rows)
 	}
-	return b
+	return s.batch(picked, together)
 }
 
-// aside sets an entity aside that must not share a batch with others, and reports whether it
-// did.
+// aside puts an entity into a queue of its own that must not share a batch with others, and
+// reports whether it did.
 func (s *Scheduler) aside(e *entity) bool {
 	switch {
 	case s.isApart(e.key):
-		s.waiting = append(s.waiting, e.key)
+		s.c.push(e, inApart)
 	case e.suspect:
-		s.suspects = append(s.suspects, e.key)
+		s.c.push(e, inSuspect)
 	default:
 		return false
 	}
 	return true
-}
-
-// bringAside makes a batch of up to limit of the entities of a queue, and rows events.
-func (s *Scheduler) bringAside(queue *[]outbox.Key, limit, rows int, w way) *Batch {
-	var picked []*entity
-	for len(picked) < limit && rows > 0 && len(*queue) > 0 {
-		key := (*queue)[0]
-		*queue = (*queue)[1:]
-		if e := s.c.bring(key); e != nil {
-			s.c.begin(e, min(rows, s.cfg.Page/limit))
-			rows -= len(e.leased)
-			picked = append(picked, e)
-		}
-	}
-	return s.batch(picked, w)
 }
 
 // try returns a batch that shows whether the destination takes anything: of entities that
@@ -200,23 +187,23 @@ func (s *Scheduler) try(phase Phase, rows int) *Batch {
 	if phase == Trial && s.gate.trials == 0 {
 		limit = trialSize
 	}
-	picked := s.c.take(limit, min(rows, windowRows*limit), func(e *entity) bool {
-		if s.gate.finals[e.key] && !s.isApart(e.key) {
-			s.waiting = append(s.waiting, e.key)
+	most := min(rows, windowRows*limit)
+	picked := s.c.take(none, share{limit, most, most}, func(e *entity) bool {
+		if s.gate.finals[e.key] {
+			s.c.push(e, inApart)
 			return true
 		}
 		return s.aside(e)
 	})
 	if len(picked) > 0 {
 		s.gate.trials++
-		return s.batch(picked, trial)
 	}
-	for _, queue := range []*[]outbox.Key{&s.waiting, &s.suspects} {
-		if b := s.bringAside(queue, 1, rows, trial); b != nil {
-			return b
+	for _, from := range []queue{inApart, inSuspect} {
+		if len(picked) == 0 {
+			picked = s.c.take(from, share{1, rows, rows}, nil)
 		}
 	}
-	return nil
+	return s.batch(picked, trial)
 }
 
 func (s *Scheduler) batch(picked []*entity, w way) *Batch {
@@ -227,7 +214,7 @@ func (s *Scheduler) batch(picked []*entity, w way) *Batch {
 	for _, e := range picked {
 		b.asked += len(e.leased)
 	}
-	s.flow.spend(b.asked)
+	s.c.flow.spend(b.asked)
 	s.batches = append(s.batches, b)
 	return b
 }

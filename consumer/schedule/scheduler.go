@@ -69,39 +69,38 @@ const (
 
 // Scheduler decides for one term. It belongs to one goroutine.
 type Scheduler struct {
-	cfg  Config
-	gate gate
-	c    candidates
-	flow throttle
-
-	window  int
+	cfg     Config
+	gate    gate
+	c       candidates
 	batches []*Batch // leased, or being leased
+	window  size     // entities of the next one
 
-	apart    map[outbox.Key]time.Time // entities to be tried in requests of their own, and when one has failed last
-	waiting  []outbox.Key             // those of them that are aside
-	suspects []outbox.Key             // candidates that may end the process, aside
-	others   bool                     // after a suspect, the others have a turn
-	stale    bool                     // an attempt of the breaker came after the last list
-	newest   bool                     // the last attempt was of the newest
+	apart  map[outbox.Key]time.Time // entities to be tried in requests of their own, and when one has failed last
+	others bool                     // after a suspect, the others have a turn
+	stale  bool                     // an attempt of the breaker came after the last list
+	newest bool                     // the last attempt was of the newest
 
 	probing, waking, toWake bool
 	woken                   uint64        // serial of the end of the last wake
+	changes                 size          // most rows that one call changes: of a wake, or a put-off
 	typical                 time.Duration // of a call that went well
-	stopping                bool
-	foreign, paused         bool      // nothing is leased then
-	heldUp                  time.Time // when nothing could be leased last
 
-	fault   time.Duration // pause after faults of the database in a row
-	waitFor time.Time     // no call to the database before
-	changes int           // most rows that one call changes: of a wake, or a put-off
+	stopping        bool
+	foreign, paused bool          // nothing is leased then
+	heldUp          time.Time     // when nothing could be leased last
+	fault           time.Duration // pause after faults of the database in a row
+	waitFor         time.Time     // no call to the database before
 }
 
 // New returns a scheduler for a term that begins.
 func New(cfg Config) *Scheduler {
-	return &Scheduler{
-		cfg: cfg, gate: newGate(cfg.BreakerThreshold), c: newCandidates(cfg.Strict),
-		window: min(firstWindow, cfg.BatchSize), changes: cfg.Page, apart: map[outbox.Key]time.Time{},
+	s := &Scheduler{
+		cfg: cfg, gate: newGate(cfg.BreakerThreshold), apart: map[outbox.Key]time.Time{},
+		window:  size{min(firstWindow, cfg.BatchSize), 1, cfg.BatchSize},
+		changes: size{cfg.Page, 1, cfg.Page},
 	}
+	s.c = newCandidates(&s.cfg)
+	return s
 }
 
 // State returns the phase.
@@ -138,19 +137,16 @@ func (s *Scheduler) Stop() { s.stopping = true }
 
 // Foreign notes whether another worker claims rows of the table. While it does, nothing is
 // leased.
-func (s *Scheduler) Foreign(yes bool) {
-	if yes && !s.foreign {
-		s.c.drop()
-	}
-	s.foreign = yes
-}
+func (s *Scheduler) Foreign(yes bool) { s.holdUp(&s.foreign, yes) }
 
 // Pause notes whether somebody has paused the projection. While it is, nothing is leased.
-func (s *Scheduler) Pause(yes bool) {
-	if yes && !s.paused {
+func (s *Scheduler) Pause(yes bool) { s.holdUp(&s.paused, yes) }
+
+func (s *Scheduler) holdUp(why *bool, yes bool) {
+	if yes && !*why {
 		s.c.drop()
 	}
-	s.paused = yes
+	*why = yes
 }
 
 // Quarantine replaces the entities that somebody has put into quarantine: none of their events is
@@ -159,86 +155,86 @@ func (s *Scheduler) Quarantine(now time.Time, keys []outbox.Key) {
 	for _, key := range keys {
 		delete(s.apart, key) // it is not tried at all
 	}
-	if s.c.quarantine(now, keys) && !s.c.listing {
-		s.c.nextList = now // it shows the rows of those that are released
+	if s.c.quarantine(now, keys) && !s.c.list.going {
+		s.c.list.next = now // it shows the rows of those that are released
 	}
 }
 
 // Throttle limits the events that are leased to rate a second; 0 ends the limit.
-func (s *Scheduler) Throttle(now time.Time, rate float64) {
-	if rate != s.flow.rate {
-		s.flow.set(now, rate)
-		s.c.throttled = rate > 0
+func (s *Scheduler) Throttle(now time.Time, rate float64) { s.c.flow.set(now, rate) }
+
+// answered notes an answer of the database, and reports whether it is one. After a fault the next calls wait,
+// longer each time, and after one that was slow those of its sizes are smaller.
+func (s *Scheduler) answered(now time.Time, err error, sizes ...*size) bool {
+	if err == nil {
+		s.fault = 0
+		return true
 	}
+	if outbox.Slow(err) {
+		for _, z := range sizes {
+			z.halve()
+		}
+	}
+	s.fault = min(max(2*s.fault, 20*time.Millisecond), time.Second)
+	s.waitFor = now.Add(s.fault)
+	return false
 }
 
 // Listed takes the answer to DoList.
 func (s *Scheduler) Listed(now time.Time, l *outbox.List, err error) {
-	if err != nil {
-		s.c.listing = false
+	s.c.list.going = false
+	if !s.answered(now, err) {
 		if outbox.Slow(err) {
 			s.c.slow(now)
 		}
-		s.databaseFault(now)
 		return
 	}
-	s.fault = 0
-	s.c.listed(now, l, s.cfg.Poll)
+	s.c.listed(now, l)
 	// An entity that has not failed for longer than any backoff, while events could be leased, is not tried any
 	// more: somebody has parked its events, or settled them.
 	maps.DeleteFunc(s.apart, func(key outbox.Key, failed time.Time) bool {
 		return min(now.Sub(failed), now.Sub(s.heldUp)) > max(2*s.cfg.Retry.MaxBackoff, time.Minute)
 	})
-	if s.gate.state.Phase == Trial && !s.toWake && s.c.begun > s.woken && s.c.left()+len(s.waiting)+len(s.suspects) == 0 && len(s.batches) == 0 {
+	if s.gate.state.Phase == Trial && !s.toWake && s.c.begun > s.woken && s.c.none() && len(s.batches) == 0 {
 		s.gate.run() // there is nothing to try it with
 	}
 }
 
 // LookedUp takes the answer to DoLookUp.
 func (s *Scheduler) LookedUp(now time.Time, l *outbox.List, err error) {
-	if err != nil {
-		s.c.looking, s.c.toLookUp = 0, append(s.c.toLookUp[1:], s.c.toLookUp[0])
-		if outbox.Slow(err) {
-			s.c.ownSize = halved(s.c.ownSize)
-		}
-		s.databaseFault(now)
-		return
+	if s.answered(now, err, &s.c.own) {
+		s.c.looked(now, l)
+	} else {
+		s.c.lookUps.end(true)
 	}
-	s.fault = 0
-	s.c.looked(now, l)
 }
 
 // Leased takes the answer to DoLease.
 func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) {
-	if err != nil {
+	if !s.answered(now, err, &s.window) {
 		for _, e := range b.picked {
 			s.c.land(e, false)
 		}
-		s.flow.spend(-b.asked)
-		if outbox.Slow(err) {
-			s.window = max(1, s.window/2)
-		}
+		s.c.flow.spend(-b.asked)
 		s.remove(b)
 		s.c.drop()
-		s.databaseFault(now)
 		return
 	}
-	s.fault = 0
-	for i, o := range l.Obstacles {
-		if o != nil {
-			s.c.bar(now, b.picked[i], o)
-			if key := b.picked[i].key; o.Foreign && s.isApart(key) {
-				s.apart[key] = now // it is tried again after that claim
+	for i, e := range b.picked {
+		if o := l.Obstacles[i]; o != nil {
+			s.c.bar(now, e, o)
+			if o.Foreign && s.isApart(e.key) {
+				s.apart[e.key] = now // it is tried again after that claim
 			}
 		}
-		if e := b.picked[i]; len(l.Events[i]) == 0 {
+		if len(l.Events[i]) == 0 {
 			s.c.land(e, false)
 			e.leased = nil // lists that were begun meanwhile are right about its rows
 		}
 	}
 	b.lease(l)
 	b.picked = nil
-	s.flow.spend(b.Size() - b.asked)
+	s.c.flow.spend(b.Size() - b.asked)
 	switch phase := s.gate.state.Phase; {
 	case len(b.Groups) == 0:
 		s.remove(b)
@@ -261,9 +257,9 @@ func (s *Scheduler) Probed(now time.Time, err error) (cause *Batch) {
 			return nil
 		}
 		s.gate.trial()
-		s.toWake, s.window = true, min(firstWindow, s.cfg.BatchSize)
+		s.toWake, s.window.n = true, min(firstWindow, s.cfg.BatchSize)
 		s.c.drop()
-		s.c.nextList, s.c.pause = now, 0
+		s.c.list.next, s.c.pause = now, 0
 		return nil
 	}
 	for _, b := range s.batches {
@@ -289,12 +285,9 @@ func (s *Scheduler) Probed(now time.Time, err error) (cause *Batch) {
 // Woken takes the answer to DoWake.
 func (s *Scheduler) Woken(now time.Time, n int, err error) {
 	s.waking = false
-	switch {
-	case err != nil:
-		s.changeFault(now, err)
-	case n < s.changes:
-		s.fault, s.toWake, s.woken = 0, false, s.c.tick()
-		s.c.nextList = now // it shows what has been woken
+	if s.answered(now, err, &s.changes) && n < s.changes.n {
+		s.toWake, s.woken = false, s.c.tick()
+		s.c.list.next = now // it shows what has been woken
 	}
 }
 
@@ -312,63 +305,45 @@ func (s *Scheduler) Settled(now time.Time, b *Batch, got outbox.Settled) {
 		done := g.Outcome.Verdict == outbox.Done && !left[g.Key]
 		switch {
 		case left[g.Key]:
-			s.c.hold(now, g.of, g.Earliest().Position(), s.cfg.Retry)
-		case done:
-			s.c.settled(g.Key)
+			s.c.hold(now, g.of, g.Earliest().Position())
+		case done && !s.c.quarantined(g.Key):
+			s.c.lift(g.Key)
 		}
 		s.c.land(g.of, done && !got.Guessed && len(g.Events) == len(g.of.leased))
 		good = good && done
 	}
 	switch {
 	case got.Slow > 0:
-		s.window = max(1, min(s.window, got.Slow/2/windowRows))
+		s.window.n = max(1, min(s.window.n, got.Slow/2/windowRows))
 	case good:
-		s.window = min(2*s.window, s.cfg.BatchSize)
+		s.window.grow()
 	}
 }
 
-// PutOff takes the answer to DoPutOff.
+// PutOff takes the answer to DoPutOff. Where more of the entity's rows may be left, it comes again, after the
+// others.
 func (s *Scheduler) PutOff(now time.Time, n int, err error) {
-	s.c.putOffDone(n, s.changes, err)
-	if err != nil {
-		s.changeFault(now, err)
-		return
+	key := s.c.putOffs.end(err != nil || n >= s.changes.n)
+	if s.answered(now, err, &s.changes) && n > 0 {
+		s.c.putOff[key] = true
+		if soon := now.Add(recheck); soon.Before(s.c.search.next) {
+			s.c.search.next = soon
+		}
 	}
-	s.fault = 0
-	if soon := now.Add(recheck); n > 0 && soon.Before(s.c.nextOff) {
-		s.c.nextOff = soon
-	}
+	s.c.free(key)
 }
 
 // PutOffNamed takes the answer to DoNamePutOff.
 func (s *Scheduler) PutOffNamed(now time.Time, keys []outbox.Key, err error) {
-	s.c.naming, s.c.nextOff = false, now.Add(max(sweepAfter(len(keys)), headShare*now.Sub(s.c.namedAt)))
-	if err != nil {
-		s.c.nextOff = now
-		if outbox.Slow(err) {
-			s.c.names = max(1, s.c.names/2)
-		}
-		s.databaseFault(now)
+	search := &s.c.search
+	search.going, search.next = false, now
+	if !s.answered(now, err, &search.size) {
 		return
 	}
-	s.c.names = min(2*s.c.names, putOffNames)
+	search.grow()
+	search.next = now.Add(max(sweepAfter(len(keys)), headShare*now.Sub(search.begun)))
 	for _, key := range keys {
 		s.c.putOff[key] = true
 		s.c.lookUp(key)
 	}
-}
-
-// changeFault lets later changes be of fewer rows, where they were too many. They stay so for the term: with
-// one limit for all of them, an answer of as many rows always says that there may be more.
-func (s *Scheduler) changeFault(now time.Time, err error) {
-	if outbox.Slow(err) {
-		s.changes = max(1, s.changes/2)
-	}
-	s.databaseFault(now)
-}
-
-// databaseFault makes the next calls to the database wait, longer each time.
-func (s *Scheduler) databaseFault(now time.Time) {
-	s.fault = min(max(2*s.fault, 20*time.Millisecond), time.Second)
-	s.waitFor = now.Add(s.fault)
 }
