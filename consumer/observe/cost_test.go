@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 
+	"github.com/samuelhu324-dev/weft/internal/spanlog"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -23,11 +24,11 @@ func TestNoTracesNoAllocations(t *testing.T) { //nolint:paralleltest // it count
 	b := &Batch{o: &Observer{spans: s}}
 	e := aRow(1, outbox.Upsert)
 	n := testing.AllocsPerRun(100, func() {
-		b.span = s.batch(ctx, b, lease, s.claim(ctx, time.Time{}, 10, lease, 1, 0, nil))
+		s.batch(ctx, b, s.claim(ctx, time.Time{}, 10, lease, 1, 0, nil))
 		_ = b.Context(ctx)
-		_, _ = b.ids(), b.span.eventIDs(&e)
-		b.span.finish(nil)
-		b.span.abandon(err)
+		_, _ = b.ids(), spanlog.Of(b.events[&e])
+		b.finish(nil)
+		b.abandon(err)
 	})
 	if n != 0 {
 		t.Errorf("got %v allocations per batch, want none", n)

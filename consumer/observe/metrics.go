@@ -28,6 +28,12 @@ const (
 	stageSettle  = "settle"
 )
 
+// What a list has shown.
+const (
+	foundRows = "rows"
+	foundNone = "none"
+)
+
 // NewMetrics registers the metrics for the named projections.
 func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, error) {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -68,8 +74,8 @@ func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, erro
 			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200}),
 	}
 	for _, c := range []prometheus.Collector{
-		m.processed, m.failed, m.terminal, m.retried, m.noop, m.batches, m.mismatch, m.fenced, m.kept, m.looks, m.inflight, m.inflightAlias, m.blocked, m.apart, m.lastSuccess, m.phase,
-		m.stages, m.latency,
+		m.processed, m.failed, m.terminal, m.retried, m.noop, m.batches, m.mismatch, m.fenced, m.kept, m.looks,
+		m.inflight, m.inflightAlias, m.blocked, m.apart, m.lastSuccess, m.phase, m.stages, m.latency,
 	} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
@@ -80,7 +86,7 @@ func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, erro
 		m.fenced.WithLabelValues(p)
 		m.kept.WithLabelValues(p)
 		m.flying(p, 0)
-		for _, found := range []string{"rows", "none"} {
+		for _, found := range []string{foundRows, foundNone} {
 			m.looks.WithLabelValues(p, found)
 		}
 		m.blocked.WithLabelValues(p)
@@ -93,7 +99,7 @@ func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, erro
 		for _, s := range []string{stageClaim, stageProject, stageSettle} {
 			m.stages.WithLabelValues(p, s)
 		}
-		for _, r := range []string{"ok", "partial", "retry", "failed"} {
+		for _, r := range []string{resultOK, resultPartial, resultRetry, resultFailed} {
 			m.batches.WithLabelValues(p, r)
 		}
 		for _, op := range []string{string(outbox.Upsert), string(outbox.Delete), otherOp} {
@@ -147,7 +153,7 @@ func (m *Metrics) stage(ctx context.Context, projection, stage string, start tim
 func (m *Metrics) batch(ctx context.Context, projection string, s *summary) {
 	m.batches.WithLabelValues(projection, s.result()).Inc()
 	m.mismatch.WithLabelValues(projection).Add(float64(s.mismatch))
-	if s.ok > 0 {
+	if s.count[outbox.Done] > 0 {
 		m.lastSuccess.WithLabelValues(projection).Set(float64(s.at.UnixMicro()) / 1e6)
 	}
 	// Nearly all events of a batch share a label: count first, look series up once.
@@ -171,21 +177,18 @@ func (m *Metrics) batch(ctx context.Context, projection string, s *summary) {
 	}
 	for i := range s.settlements {
 		st := &s.settlements[i]
-		op := st.Event.Op
+		op, reason := st.Event.Op, reasonOf(st)
 		switch st.Verdict {
-		case outbox.Done:
+		case outbox.Done, outbox.Superseded:
 			done(st.Event)
-			if noop := st.Outcome.Noop; noop != outbox.NoopNone {
-				n[series{m.noop, op, string(noop)}]++
+			if reason != "" {
+				n[series{m.noop, op, reason}]++
 			}
-		case outbox.Superseded:
-			done(st.Event)
-			n[series{m.noop, op, string(outbox.NoopSuperseded)}]++
 		case outbox.Retry:
-			n[series{m.retried, op, string(st.Reason)}]++
+			n[series{m.retried, op, reason}]++
 		case outbox.Failed:
-			n[series{m.failed, op, string(st.Reason)}]++
-			n[series{m.terminal, op, string(st.Reason)}]++
+			n[series{m.failed, op, reason}]++
+			n[series{m.terminal, op, reason}]++
 		}
 	}
 	if slowest >= 0 { // it comes last, and has the exemplar

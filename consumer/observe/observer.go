@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 
 	"github.com/samuelhu324-dev/weft/consumer/schedule"
@@ -125,24 +126,28 @@ func (o *Observer) DrainTimeout(batches int) {
 // Listed records an answer of the outbox to the question for open events. One without events
 // is an empty look.
 func (o *Observer) Listed(l *outbox.List) {
-	found := "rows"
+	found := foundRows
 	if len(l.Due)+len(l.Ready) == 0 {
-		found = "none"
+		found = foundNone
 	}
 	o.metrics.looks.WithLabelValues(o.projection, found).Inc()
 }
 
 // Batch records one batch. A nil Batch is none.
 type Batch struct {
-	o       *Observer
-	of      *schedule.Batch // nil until it is settled
-	leased  *outbox.Lease
-	id      string
-	started time.Time
-	size    int
-	span    *batchSpan
-
+	o         *Observer
+	of        *schedule.Batch // nil until it is settled
+	id        string
+	started   time.Time
+	size      int
+	op        string // mixed when there are several
+	attempt   int    // the highest
 	unsettled atomic.Pointer[error]
+
+	span   trace.Span                          // nil: it has none
+	ctx    context.Context                     // carries span
+	events map[*outbox.Event]trace.SpanContext // of those that have a span
+	links  int                                 // from span to producers
 }
 
 // Unsettled returns why the batch could not be settled at once, while its settle is repeated. It is
@@ -180,8 +185,17 @@ func (o *Observer) Leased(ctx context.Context, id uuid.UUID, asked int, started 
 		return nil
 	}
 	o.metrics.flying(o.projection, n)
-	b := &Batch{o: o, leased: l, id: id.String(), started: time.Now(), size: n}
-	b.span = o.spans.batch(ctx, b, l, claim)
+	b := &Batch{o: o, id: id.String(), started: time.Now(), size: n}
+	for _, g := range l.Events {
+		if len(g) > 0 {
+			op := opLabel(g[len(g)-1].Op)
+			if b.op != "" && op != b.op {
+				op = "mixed"
+			}
+			b.op, b.attempt = op, max(b.attempt, g[0].Attempts+1)
+		}
+	}
+	o.spans.batch(ctx, b, claim)
 	return b
 }
 
@@ -190,14 +204,14 @@ func (b *Batch) Context(ctx context.Context) context.Context {
 	if b == nil || b.span == nil {
 		return ctx
 	}
-	return b.span.ctx
+	return b.ctx
 }
 
 // Projected records a call of the projection that began at started and has ended.
 func (b *Batch) Projected(ctx context.Context, started time.Time) {
 	b.o.metrics.stage(ctx, b.o.projection, stageProject, started)
 	if b.span != nil {
-		b.span.span.AddEvent("projected")
+		b.span.AddEvent("projected")
 	}
 }
 
@@ -207,23 +221,15 @@ func (b *Batch) Settled(of *schedule.Batch, s outbox.Settled, started time.Time)
 	b.o.metrics.flying(b.o.projection, -b.size)
 	b.of = of
 	sum := summarize(of, s)
-	b.span.finish(sum)
+	b.finish(sum)
 	b.o.report(b, sum)
 }
 
 // Abandoned records a batch whose fate is unknown because the term is over.
 func (b *Batch) Abandoned(err error) {
 	b.o.metrics.flying(b.o.projection, -b.size)
-	b.span.abandon(err)
-	op, attempt := "", 0
-	for _, g := range b.leased.Events {
-		if len(g) > 0 {
-			op, attempt = commonOp(op, g[len(g)-1].Op), max(attempt, g[0].Attempts+1)
-		}
-	}
-	b.o.log.Info("batch given up: the term is over", zap.String("event", "projection.batch"), zap.String("result", resultRetry), zap.String("reason", ""),
-		zap.String("claim_batch_id", b.id), zap.String("op", op), zap.Int("attempt", attempt), zap.Int("batch_size", b.size), zap.Float64("latency_ms", milliseconds(time.Since(b.started))),
-		zap.Error(err), b.ids())
+	b.abandon(err)
+	b.o.log.Info("batch given up: the term is over", append(b.facts(resultRetry, ""), zap.Error(err))...)
 }
 
 // ids is the log field of the batch's span.
@@ -231,7 +237,7 @@ func (b *Batch) ids() zap.Field {
 	if b == nil || b.span == nil {
 		return zap.Skip()
 	}
-	return spanlog.Of(b.span.span.SpanContext())
+	return spanlog.Of(b.span.SpanContext())
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/samuelhu324-dev/weft/consumer/schedule"
+	"github.com/samuelhu324-dev/weft/internal/spanlog"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -23,12 +24,12 @@ const (
 
 // summary is what has become of a batch in the table.
 type summary struct {
-	at                            time.Time           // database clock
-	settlements                   []outbox.Settlement // without those of entities that were not settled
-	left                          []outbox.Left
-	ok, superseded, retry, failed int
-	mismatch                      int // events of entities that were not settled
-	reason                        outbox.Reason
+	at          time.Time           // database clock
+	settlements []outbox.Settlement // without those of entities that were not settled
+	left        []outbox.Left
+	count       [outbox.Failed + 1]int // of them, by verdict
+	mismatch    int                    // events of entities that were not settled
+	reason      outbox.Reason
 }
 
 func summarize(b *schedule.Batch, s outbox.Settled) *summary {
@@ -46,28 +47,23 @@ func summarize(b *schedule.Batch, s outbox.Settled) *summary {
 		}
 	}
 	for i := range sum.settlements {
-		switch sum.settlements[i].Verdict {
-		case outbox.Done:
-			sum.ok++
-		case outbox.Superseded:
-			sum.superseded++
-		case outbox.Retry:
-			sum.retry++
-		case outbox.Failed:
-			sum.failed++
-		}
+		sum.count[sum.settlements[i].Verdict]++
 	}
 	return sum
 }
 
+// ok is how many events are done.
+func (s *summary) ok() int { return s.count[outbox.Done] + s.count[outbox.Superseded] }
+
 // result is what became of a batch; decided once, here.
 func (s *summary) result() string {
+	ok, retry, failed := s.ok(), s.count[outbox.Retry], s.count[outbox.Failed]
 	switch {
-	case s.failed > 0 && s.ok+s.retry == 0:
+	case failed > 0 && ok+retry == 0:
 		return resultFailed
-	case s.failed > 0, s.retry > 0 && s.ok > 0:
+	case failed > 0, retry > 0 && ok > 0:
 		return resultPartial
-	case s.retry > 0:
+	case retry > 0:
 		return resultRetry
 	default:
 		return resultOK
@@ -86,6 +82,22 @@ func eventResult(v outbox.Verdict) string {
 	}
 }
 
+// noopOf returns why an event changed nothing; the outcome of a superseded one is that of a newer event.
+func noopOf(st *outbox.Settlement) outbox.Noop {
+	if st.Verdict == outbox.Superseded {
+		return outbox.NoopSuperseded
+	}
+	return st.Outcome.Noop
+}
+
+// reasonOf returns why an event failed, is retried, or changed nothing; "" when it was done and did.
+func reasonOf(st *outbox.Settlement) string {
+	if eventResult(st.Verdict) == resultOK {
+		return string(noopOf(st))
+	}
+	return string(st.Reason)
+}
+
 // report counts and logs a settled batch. A batch that did not go through is told at info, one
 // that did at debug.
 func (o *Observer) report(b *Batch, s *summary) {
@@ -99,11 +111,8 @@ func (o *Observer) report(b *Batch, s *summary) {
 		level = zapcore.InfoLevel
 	}
 	if ce := o.log.Check(level, "batch settled"); ce != nil {
-		op, attempt := common(b.of)
-		ce.Write(zap.String("event", "projection.batch"), zap.String("result", result), zap.String("reason", string(s.reason)),
-			zap.String("claim_batch_id", b.id), zap.String("op", op), zap.Int("attempt", attempt), zap.Int("batch_size", b.size),
-			zap.Int("ok_count", s.ok+s.superseded), zap.Int("retry_count", s.retry), zap.Int("failed_count", s.failed),
-			zap.Int("mismatch_count", s.mismatch), zap.Float64("latency_ms", milliseconds(took)), b.ids())
+		ce.Write(append(b.facts(result, s.reason), zap.Int("ok_count", s.ok()), zap.Int("retry_count", s.count[outbox.Retry]),
+			zap.Int("failed_count", s.count[outbox.Failed]), zap.Int("mismatch_count", s.mismatch))...)
 	}
 	for _, l := range s.left {
 		o.reportLeft(b, l)
@@ -111,14 +120,27 @@ func (o *Observer) report(b *Batch, s *summary) {
 	every := o.log.Core().Enabled(zapcore.DebugLevel)
 	for i := range s.settlements {
 		st := &s.settlements[i]
-		outcome := st.Outcome
-		if st.Verdict == outbox.Superseded {
-			outcome = &outbox.Outcome{Noop: outbox.NoopSuperseded}
-		}
 		if every || !through(st) {
-			o.reportEvent(b, st, outcome, took)
+			o.reportEvent(b, st, took)
 		}
 	}
+}
+
+// facts are what every line of a batch says.
+func (b *Batch) facts(result string, reason outbox.Reason) []zap.Field {
+	return []zap.Field{
+		zap.String("event", "projection.batch"), zap.String("result", result), zap.String("reason", string(reason)),
+		zap.String("claim_batch_id", b.id), zap.String("op", b.op), zap.Int("attempt", b.attempt), zap.Int("batch_size", b.size),
+		zap.Float64("latency_ms", milliseconds(time.Since(b.started))), b.ids(),
+	}
+}
+
+// correlationOf returns the id that joins an event to what its producer did; "" for none.
+func correlationOf(st *outbox.Settlement) string {
+	if st.Verdict == outbox.Superseded {
+		return st.Event.Correlation
+	}
+	return cmp.Or(st.Outcome.Correlation, st.Event.Correlation)
 }
 
 // through reports whether an event was done and changed something, itself or by a newer event
@@ -146,29 +168,10 @@ func (o *Observer) reportLeft(b *Batch, l outbox.Left) {
 		zap.String("entity_id", l.Key.ID.String()), zap.Error(l.Err), b.ids())
 }
 
-// common returns the op of a batch, "mixed" when there are several, and its highest attempt.
-func common(b *schedule.Batch) (op string, attempt int) {
-	for i := range b.Groups {
-		attempt = max(attempt, b.Groups[i].Earliest().Attempts+1)
-		op = commonOp(op, b.Groups[i].Newest().Op)
-	}
-	return op, attempt
-}
-
-func commonOp(so string, op outbox.Op) string {
-	switch of := opLabel(op); so {
-	case "", of:
-		return of
-	default:
-		return "mixed"
-	}
-}
-
 // reportEvent logs what an operator must be able to find by the event's id: at error every dead
 // letter, at warn a retry that no outage explains, at info any other retry and what changed
 // nothing, at debug the rest. The logger sums up what comes in storms, all but dead letters.
-func (o *Observer) reportEvent(b *Batch, st *outbox.Settlement, outcome *outbox.Outcome, took time.Duration) {
-	reason := string(st.Reason)
+func (o *Observer) reportEvent(b *Batch, st *outbox.Settlement, took time.Duration) {
 	var level zapcore.Level
 	var msg string
 	switch {
@@ -179,30 +182,29 @@ func (o *Observer) reportEvent(b *Batch, st *outbox.Settlement, outcome *outbox.
 	case st.Verdict == outbox.Retry:
 		level, msg = zapcore.InfoLevel, "event is retried"
 	case through(st):
-		level, msg, reason = zapcore.DebugLevel, "event done", string(outcome.Noop)
+		level, msg = zapcore.DebugLevel, "event done"
 	default:
-		level, msg, reason = zapcore.InfoLevel, "event had nothing to do", string(outcome.Noop)
+		level, msg = zapcore.InfoLevel, "event had nothing to do"
 	}
 	if ce := o.log.Check(level, msg); ce != nil {
-		ce.Write(zap.String("event", "projection.event"), zap.String("result", eventResult(st.Verdict)), zap.String("reason", reason),
-			zap.Inline(&eventLine{b: b, st: st, correlation: cmp.Or(outcome.Correlation, st.Event.Correlation), took: took}), b.span.eventIDs(st.Event))
+		ce.Write(zap.String("event", "projection.event"), zap.String("result", eventResult(st.Verdict)), zap.String("reason", reasonOf(st)),
+			zap.Inline(&eventLine{b: b, st: st, took: took}), spanlog.Of(b.events[st.Event]))
 	}
 }
 
 // eventLine is what a line says of an event. Its fields are made when the line is written,
 // which in a storm it seldom is.
 type eventLine struct {
-	b           *Batch
-	st          *outbox.Settlement
-	correlation string
-	took        time.Duration
+	b    *Batch
+	st   *outbox.Settlement
+	took time.Duration
 }
 
 // MarshalLogObject implements [zapcore.ObjectMarshaler].
 func (l *eventLine) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	e, correlation := l.st.Event, zap.Skip()
-	if l.correlation != "" {
-		correlation = zap.String("correlation_id", l.correlation)
+	if id := correlationOf(l.st); id != "" {
+		correlation = zap.String("correlation_id", id)
 	}
 	for _, f := range []zap.Field{
 		zap.String("claim_batch_id", l.b.id), zap.String("event_id", e.ID.String()), zap.String("entity_type", e.Key.Type),

@@ -1,14 +1,13 @@
 package observe
 
 import (
-	"cmp"
 	"context"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
-	"go.uber.org/zap"
 
 	"github.com/samuelhu324-dev/weft/internal/spanlog"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -73,151 +72,109 @@ func (s *spans) claim(ctx context.Context, started time.Time, asked int, l *outb
 	return span.SpanContext()
 }
 
-// batchSpan is the span of a batch in flight. A nil batchSpan is none.
-type batchSpan struct {
-	*spans
-	ctx    context.Context // carries span
-	span   trace.Span
-	id     string
-	start  time.Time
-	events map[*outbox.Event]trace.SpanContext // of those that have a span
-	made   int                                 // spans of events
-	links  int
-}
-
 // batch starts the span of b, under ctx, linked to that of its lease.
-func (s *spans) batch(ctx context.Context, b *Batch, l *outbox.Lease, claim trace.SpanContext) *batchSpan {
+func (s *spans) batch(ctx context.Context, b *Batch, claim trace.SpanContext) {
 	if s == nil {
-		return nil
+		return
 	}
-	op, attempt := "", 0
-	for _, g := range l.Events {
-		if len(g) > 0 {
-			attempt = max(attempt, g[0].Attempts+1)
-			op = commonOp(op, g[len(g)-1].Op)
-		}
-	}
-	out := &batchSpan{spans: s, id: b.id, start: time.Now()}
 	//nolint:spancheck // finish or abandon ends it
-	out.ctx, out.span = s.Tracer.Start(ctx, spanBatch, trace.WithNewRoot(), trace.WithTimestamp(out.start), trace.WithLinks(trace.Link{SpanContext: claim}),
+	b.ctx, b.span = s.Tracer.Start(ctx, spanBatch, trace.WithNewRoot(), trace.WithTimestamp(b.started), trace.WithLinks(trace.Link{SpanContext: claim}),
 		s.with(attribute.String("wordloom.claim_batch_id", b.id), attribute.Int("batch_size", b.size),
-			attribute.String("op", op), attribute.Int("attempt", attempt)))
-	return out
-}
-
-// eventIDs is the log field of the span of an event.
-func (s *batchSpan) eventIDs(e *outbox.Event) zap.Field {
-	if s == nil {
-		return zap.Skip()
-	}
-	return spanlog.Of(s.events[e])
+			attribute.String("op", b.op), attribute.Int("attempt", b.attempt)))
 }
 
 // abandon ends the span of a batch whose fate is not known: the term is over.
-func (s *batchSpan) abandon(err error) {
-	if s == nil {
+func (b *Batch) abandon(err error) {
+	if b.span == nil {
 		return
 	}
-	s.span.RecordError(err)
-	s.span.SetAttributes(attribute.String("result", resultRetry), attribute.Bool("wordloom.abandoned", true))
-	s.span.End()
+	b.span.RecordError(err)
+	b.span.SetAttributes(attribute.String("result", resultRetry), attribute.Bool("wordloom.abandoned", true))
+	b.span.End()
 }
 
 // finish ends the span of a settled batch, with the spans of its events.
-func (s *batchSpan) finish(sum *summary) {
-	if s == nil {
+func (b *Batch) finish(sum *summary) {
+	if b.span == nil {
 		return
 	}
 	ended := time.Now()
-	s.events = map[*outbox.Event]trace.SpanContext{}
-	noops := sum.superseded
+	b.events = map[*outbox.Event]trace.SpanContext{}
+	noops := 0
 	var sampled []trace.SpanContext // producers of events without a span, to be linked if there is room
 	for i := range sum.settlements {
 		st := &sum.settlements[i]
 		producer := producerOf(st.Event)
-		if st.Verdict == outbox.Superseded {
-			if s.wants(producer, st.Event.ID) {
-				s.event(st, &outbox.Outcome{Noop: outbox.NoopSuperseded}, producer, ended)
-			}
-			continue
-		}
-		o := st.Outcome
-		if o.Noop != outbox.NoopNone {
+		if noopOf(st) != outbox.NoopNone {
 			noops++
 		}
-		if st.Verdict != outbox.Done || o.Noop != outbox.NoopNone || s.wants(producer, st.Event.ID) {
-			s.events[st.Event] = s.event(st, o, producer, ended)
-		} else if producer.IsSampled() && len(sampled) < maxLinks {
+		switch {
+		case !through(st), b.o.spans.Sample == nil, b.o.spans.Sample(producer, st.Event.ID.Digest()):
+			b.events[st.Event] = b.event(st, producer, ended)
+		case st.Verdict == outbox.Superseded:
+		case producer.IsSampled() && len(sampled) < maxLinks:
 			sampled = append(sampled, producer)
 		}
 	}
 	for _, p := range sampled {
-		s.link(p)
+		b.link(p)
 	}
-	result := sum.result()
-	ok := sum.ok + sum.superseded
-	s.span.SetAttributes(attribute.String("result", result), attribute.String("reason", string(sum.reason)),
-		attribute.Int("ok_count", ok), attribute.Int("retry_count", sum.retry), attribute.Int("failed_count", sum.failed),
-		attribute.Int("success_count", ok), attribute.Int("failure_count", sum.retry+sum.failed), attribute.Int("noop_count", noops),
-		attribute.Int("mismatch_count", sum.mismatch), attribute.Int("wordloom.event_spans", s.made))
+	result, ok, retry, failed := sum.result(), sum.ok(), sum.count[outbox.Retry], sum.count[outbox.Failed]
+	b.span.SetAttributes(attribute.String("result", result), attribute.String("reason", string(sum.reason)),
+		attribute.Int("ok_count", ok), attribute.Int("retry_count", retry), attribute.Int("failed_count", failed),
+		attribute.Int("success_count", ok), attribute.Int("failure_count", retry+failed), attribute.Int("noop_count", noops),
+		attribute.Int("mismatch_count", sum.mismatch), attribute.Int("wordloom.event_spans", len(b.events)))
 	if result == resultFailed {
-		s.span.SetStatus(codes.Error, string(sum.reason))
+		b.span.SetStatus(codes.Error, string(sum.reason))
 	}
-	s.span.End(trace.WithTimestamp(ended))
+	b.span.End(trace.WithTimestamp(ended))
 }
 
-func (s *batchSpan) wants(producer trace.SpanContext, id outbox.ID) bool {
-	return s.Sample == nil || s.Sample(producer, id.Digest())
-}
-
-func (s *batchSpan) link(producer trace.SpanContext) {
-	if producer.IsValid() && s.links < maxLinks {
-		s.links++
-		s.span.AddLink(trace.Link{SpanContext: producer})
+func (b *Batch) link(producer trace.SpanContext) {
+	if producer.IsValid() && b.links < maxLinks {
+		b.links++
+		b.span.AddLink(trace.Link{SpanContext: producer})
 	}
 }
 
 // event makes the span of one event: in the trace of its producer, or else below the
 // batch.
-func (s *batchSpan) event(st *outbox.Settlement, o *outbox.Outcome, producer trace.SpanContext, ended time.Time) trace.SpanContext {
-	e := st.Event
-	result, reason := eventResult(st.Verdict), string(st.Reason)
-	if result == resultOK {
-		reason = string(o.Noop)
-	}
+func (b *Batch) event(st *outbox.Settlement, producer trace.SpanContext, ended time.Time) trace.SpanContext {
+	e, noop := st.Event, noopOf(st)
 	attrs := []attribute.KeyValue{
-		attribute.String("wordloom.outbox_event_id", e.ID.String()), attribute.String("wordloom.claim_batch_id", s.id),
+		attribute.String("wordloom.outbox_event_id", e.ID.String()), attribute.String("wordloom.claim_batch_id", b.id),
 		attribute.String("wordloom.entity_type", e.Key.Type), attribute.String("wordloom.entity_id", e.Key.ID.String()),
 		attribute.Int64("wordloom.outbox_event_version", e.Version), attribute.String("op", string(e.Op)),
-		attribute.Int("attempt", e.Attempts+1), attribute.String("result", result), attribute.String("reason", reason),
+		attribute.Int("attempt", e.Attempts+1), attribute.String("result", eventResult(st.Verdict)), attribute.String("reason", reasonOf(st)),
 	}
-	if o.Noop != outbox.NoopNone {
-		attrs = append(attrs, attribute.Bool("noop", true), attribute.Bool("deduped", deduped(o.Noop)))
+	if noop != outbox.NoopNone {
+		attrs = append(attrs, attribute.Bool("noop", true), attribute.Bool("deduped", deduped(noop)))
 	}
-	if s.version > 0 {
-		attrs = append(attrs, attribute.Int("projection_version", s.version))
+	if b.o.spans.version > 0 {
+		attrs = append(attrs, attribute.Int("projection_version", b.o.spans.version))
 	}
-	if id := cmp.Or(o.Correlation, e.Correlation); id != "" {
+	if id := correlationOf(st); id != "" {
 		attrs = append(attrs, attribute.String("correlation_id", id))
 	}
-	for k, v := range o.Marks {
-		attrs = append(attrs, spanlog.Attribute(k, v))
+	if st.Verdict != outbox.Superseded {
+		for k, v := range st.Outcome.Marks {
+			attrs = append(attrs, spanlog.Attribute(k, v))
+		}
 	}
-	ctx, links := s.ctx, []trace.Link(nil)
+	ctx, links := b.ctx, []trace.Link(nil)
 	if producer.IsValid() {
 		ctx = trace.ContextWithRemoteSpanContext(context.Background(), producer)
-		links = []trace.Link{{SpanContext: s.span.SpanContext()}}
-		s.link(producer)
+		links = []trace.Link{{SpanContext: b.span.SpanContext()}}
+		b.link(producer)
 	}
-	_, span := s.Tracer.Start(ctx, spanEvent, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithTimestamp(s.start),
-		trace.WithLinks(links...), s.with(attrs...))
+	_, span := b.o.spans.Tracer.Start(ctx, spanEvent, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithTimestamp(b.started),
+		trace.WithLinks(links...), b.o.spans.with(attrs...))
 	if st.Verdict == outbox.Failed {
 		span.SetStatus(codes.Error, st.Detail)
 	} else if st.Detail != "" {
 		span.SetAttributes(attribute.String("wordloom.detail", st.Detail))
 	}
 	span.End(trace.WithTimestamp(ended))
-	s.made++
 	return span.SpanContext()
 }
 
@@ -230,3 +187,34 @@ func deduped(n outbox.Noop) bool {
 		return false
 	}
 }
+
+// producerOf returns the trace context that an event's producer has left with it, as W3C
+// Trace Context defines it, or an invalid one.
+func producerOf(e *outbox.Event) trace.SpanContext {
+	if e.Traceparent == "" {
+		return trace.SpanContext{}
+	}
+	ctx := propagation.TraceContext{}.Extract(context.Background(), producer{e})
+	return trace.SpanContextFromContext(ctx)
+}
+
+// producer is what a propagator reads of an event.
+type producer struct{ *outbox.Event }
+
+// Get implements [propagation.TextMapCarrier].
+func (p producer) Get(key string) string {
+	switch key {
+	case "traceparent":
+		return p.Traceparent
+	case "tracestate":
+		return p.Tracestate
+	default:
+		return ""
+	}
+}
+
+// Set implements [propagation.TextMapCarrier]. Nothing is written.
+func (p producer) Set(string, string) {}
+
+// Keys implements [propagation.TextMapCarrier].
+func (p producer) Keys() []string { return nil }
