@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -133,41 +134,40 @@ func New(store Store, proj Projection, cfg Config, log *zap.Logger, m *observe.M
 }
 
 // State returns the current state of the pipeline.
-func (p *Pipeline) State() State {
+func (p *Pipeline) State() State { return p.change(func(*State) {}) }
+
+// change changes the state, and returns what it was.
+func (p *Pipeline) change(f func(*State)) (before State) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.state
+	before = p.state
+	f(&p.state)
+	return before
 }
 
 // show publishes a phase. batch is the one that caused the change; nil for none.
 func (p *Pipeline) show(now schedule.State, batch *observe.Batch) {
-	p.mu.Lock()
-	before := p.state.State
-	p.state.State = now
+	before := p.change(func(s *State) {
+		if now.Phase != s.Phase {
+			s.Since = time.Now()
+		}
+		s.State = now
+	})
 	if now.Phase != before.Phase {
-		p.state.Since = time.Now()
-	}
-	p.mu.Unlock()
-	if now.Phase != before.Phase {
-		p.tell.Phase(before, now, batch)
+		p.tell.Phase(before.State, now, batch)
 	}
 }
 
 // trouble sets why the pipeline cannot work on the table, and the fault behind it, if that is the reason; an
 // empty text means that it can.
 func (p *Pipeline) trouble(text string, fault error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.state.Outbox, p.state.Fault = text, fault
+	p.change(func(s *State) { s.Outbox, s.Fault = text, fault })
 }
 
 // held sets what operators hold back.
 func (p *Pipeline) held(now outbox.Holds) {
-	p.mu.Lock()
-	before := p.state.Holds
-	p.state.Holds = now
-	p.mu.Unlock()
-	p.tell.Holds(before, now)
+	before := p.change(func(s *State) { s.Holds = now })
+	p.tell.Holds(before.Holds, now)
 }
 
 // Silent returns for how long the pipeline has made no progress, though it runs: no answer, no
@@ -191,13 +191,13 @@ func (p *Pipeline) Run(ctx context.Context, term Term) error {
 	p.pulse.begin()
 	defer p.pulse.end()
 	r := &run{
-		p: p, ctx: ctx, term: term, began: time.Now(),
+		p: p, store: p.store, ctx: ctx, term: term, epoch: term.Epoch(), began: time.Now(),
 		s: schedule.New(schedule.Config{
 			BatchSize: p.cfg.BatchSize, Concurrency: p.cfg.Concurrency, Page: p.cfg.page(), Poll: p.cfg.Poll, Retry: p.cfg.Retry,
 			BreakerThreshold: p.cfg.BreakerThreshold, Strict: p.cfg.Strict, Jitter: func(d time.Duration) time.Duration { return rand.N(d + 1) },
 			NewID: func() uuid.UUID { return uuid.Must(uuid.NewV7()) }, // the claim_batch_id that joins the log lines of a batch
 		}),
-		answers: make(chan answer), over: make(chan struct{}), told: map[*schedule.Batch]*observe.Batch{}, lost: map[uuid.UUID]time.Time{}, refused: map[string]refused{},
+		answers: make(chan answer), over: make(chan struct{}), told: map[*schedule.Batch]*observe.Batch{}, lost: map[uuid.UUID]time.Time{},
 	}
 	r.s.Pause(true) // until the first answer says otherwise
 	p.show(r.s.State(), nil)
@@ -205,10 +205,7 @@ func (p *Pipeline) Run(ctx context.Context, term Term) error {
 	cancel(err) // ends the calls of workers that still run
 	close(r.over)
 	r.workers.Wait()
-	p.trouble("", nil)
-	p.mu.Lock()
-	p.state.Holds = outbox.Holds{}
-	p.mu.Unlock()
+	p.change(func(s *State) { s.Outbox, s.Fault, s.Holds = "", nil, outbox.Holds{} })
 	p.show(schedule.State{Phase: schedule.Idle}, nil)
 	p.tell.Waits(0, 0)
 	for _, b := range r.told {
@@ -218,4 +215,27 @@ func (p *Pipeline) Run(ctx context.Context, term Term) error {
 		p.tell.Fenced(term.Epoch(), err)
 	}
 	return err
+}
+
+// call runs the projection under its deadline, or a shorter one. A panic and a wrong
+// number of outcomes are faults of unknown reason, not the end of the process.
+func (p *Pipeline) call(ctx context.Context, events []outbox.Event, limit time.Duration) (out []outbox.Outcome, err error) {
+	d := p.cfg.ProjectTimeout
+	if limit > 0 {
+		d = min(d, limit)
+	}
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	defer func() {
+		if v := recover(); v != nil {
+			p.tell.Panic(ctx, v, debug.Stack())
+			out, err = nil, &outbox.Fault{Reason: outbox.ReasonUnknown, Err: fmt.Errorf("panic: %v", v)}
+		}
+	}()
+	out, err = p.proj.Project(ctx, events)
+	if len(out) != len(events) && (err == nil || len(out) > 0) {
+		err = fmt.Errorf("%d outcomes for %d events", len(out), len(events))
+		return nil, &outbox.Fault{Reason: outbox.ReasonUnknown, Err: err}
+	}
+	return out, err
 }

@@ -13,57 +13,47 @@ import (
 // error. An iteration of the loop alone is no progress. It is safe for concurrent use.
 type pulse struct {
 	mu     sync.Mutex
-	loop   time.Time // zero: it does not run
-	flight map[*schedule.Batch]time.Time
+	latest map[*schedule.Batch]time.Time // of each batch in flight, and under nil of the loop; nil: it does not run
 }
 
 func (p *pulse) begin() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.loop, p.flight = time.Now(), map[*schedule.Batch]time.Time{}
+	p.latest = map[*schedule.Batch]time.Time{nil: time.Now()}
 }
 
 func (p *pulse) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.loop, p.flight = time.Time{}, nil // its batches hold their events
+	p.latest = nil // its batches hold their events
 }
 
-func (p *pulse) beat() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.loop = time.Now()
-}
+func (p *pulse) beat() { p.moved(nil) }
 
 // moved notes that b was leased or that a call for it has ended.
 func (p *pulse) moved(b *schedule.Batch) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.flight[b] = time.Now()
+	p.latest[b] = time.Now()
 }
 
 // landed notes that b is settled.
 func (p *pulse) landed(b *schedule.Batch) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.flight, b)
-	p.loop = time.Now()
+	delete(p.latest, b)
+	p.latest[nil] = time.Now()
 }
 
 // silent returns the longest time without progress among the batches in flight; with none,
 // that of the loop. The loop does not count otherwise: it may be waiting for them.
-func (p *pulse) silent() time.Duration {
+func (p *pulse) silent() (longest time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.loop.IsZero() {
-		return 0
-	}
-	if len(p.flight) == 0 {
-		return time.Since(p.loop)
-	}
-	var longest time.Duration
-	for _, at := range p.flight {
-		longest = max(longest, time.Since(at))
+	for b, at := range p.latest {
+		if b != nil || len(p.latest) == 1 {
+			longest = max(longest, time.Since(at))
+		}
 	}
 	return longest
 }

@@ -27,11 +27,6 @@ const (
 	// lostFor is how long after a lost answer a lease may still be committed: a stalled disk
 	// delays the commit.
 	lostFor = 2 * time.Minute
-	// refusedFor is how long a refusal counts that no later answer to the call has taken back: nothing may be left to
-	// list or to lease.
-	refusedFor = 30 * time.Second
-	// The calls without which no work goes on. The first two are made every second, whatever the scheduler does.
-	callUpkeep, callHolds, callList, callLease = "upkeep", "holds", "list", "lease"
 )
 
 // answer hands the result of an action to the loop. An error ends the term.
@@ -41,8 +36,10 @@ type answer func(now time.Time) error
 // and touch nothing of it.
 type run struct {
 	p     *Pipeline
+	store Store
 	ctx   context.Context
 	term  Term
+	epoch int64
 	s     *schedule.Scheduler
 	began time.Time
 	told  map[*schedule.Batch]*observe.Batch
@@ -51,26 +48,16 @@ type run struct {
 	answers chan answer
 	over    chan struct{} // closed when the loop has ended
 
-	refused    map[string]refused      // of the calls without which no work goes on, those that the database has refused
-	lost       map[uuid.UUID]time.Time // batches whose lease was not answered, and since when
-	named      outbox.ID               // of the last entity with rows put off that was named; zero to begin anew
-	lastSettle time.Time               // database clock
-	recorded   time.Time               // the lastSettle that is written down
-	upkeepAt   time.Time
-	keeping    bool      // upkeep is under way
-	holdsAt    time.Time // when to ask for holds next
-	asking     bool      // for the holds
-	foreign    bool      // another worker claims rows of the table
-	claimer    string    // that worker
-	foreignEnd time.Time // end of that state, unless a newer claim is seen
-	faulty     bool      // the database does not answer; logged once
-	cutOff     time.Time // since when there has been no answer; zero when there was one
-}
-
-// refused is the latest refusal of a call.
-type refused struct {
-	err error
-	at  time.Time
+	upkeep, holds chore
+	lost          map[uuid.UUID]time.Time // batches whose lease was not answered, and since when
+	named         outbox.ID               // of the last entity with rows put off that was named; zero to begin anew
+	lastSettle    time.Time               // database clock
+	recorded      time.Time               // the lastSettle that is written down
+	foreign       bool                    // another worker claims rows of the table
+	claimer       string                  // that worker
+	foreignEnd    time.Time               // end of that state, unless a newer claim is seen
+	faulty        bool                    // the database does not answer; logged once
+	cutOff        time.Time               // since when there has been no answer; zero when there was one
 }
 
 // loop takes answers and starts actions until the term is over.
@@ -82,7 +69,7 @@ func (r *run) loop() error {
 		if err := context.Cause(r.ctx); err != nil {
 			return err
 		}
-		r.upkeep(now)
+		r.keepUp(now)
 		r.askHolds(now)
 		var until time.Time
 		for ok := true; ok; {
@@ -94,35 +81,29 @@ func (r *run) loop() error {
 		r.p.show(r.s.State(), nil)
 		r.p.tell.Waits(r.s.Blocked(), r.s.Apart())
 		if grace != nil && r.s.InFlight() == 0 {
-			return r.record(r.ctx)
+			return r.record()
 		}
-		if !r.keeping && r.upkeepAt.Before(until) {
-			until = r.upkeepAt
+		for _, c := range []*chore{&r.upkeep, &r.holds} {
+			if !c.going && c.next.Before(until) {
+				until = c.next
+			}
 		}
-		if !r.asking && r.holdsAt.Before(until) {
-			until = r.holdsAt
-		}
-		timer := time.NewTimer(time.Until(until))
 		select {
 		case f := <-r.answers:
 			if err := f(time.Now()); err != nil {
-				timer.Stop()
 				return err
 			}
-		case <-timer.C:
+		case <-time.After(time.Until(until)):
 		case <-stopping:
 			stopping = nil
 			r.s.Stop()
-			t := time.NewTimer(r.p.cfg.Grace)
-			defer t.Stop()
-			grace = t.C
+			grace = time.After(r.p.cfg.Grace)
 		case <-grace:
 			n := r.s.InFlight()
 			r.p.tell.DrainTimeout(n)
 			return fmt.Errorf("drain of %s: %d batches left after %v", r.p.Name(), n, r.p.cfg.Grace)
 		case <-r.ctx.Done():
 		}
-		timer.Stop()
 	}
 }
 
@@ -137,25 +118,31 @@ func (r *run) work(f func() answer) {
 	})
 }
 
+// ask makes a call to the outbox beside the loop, which then hands what came of it to take.
+func ask[T any](r *run, call string, f func() (T, error), take func(now time.Time, got T, err error)) {
+	r.work(func() answer {
+		got, err := f()
+		return func(now time.Time) error {
+			take(now, got, err)
+			return r.heard(call, err)
+		}
+	})
+}
+
 // start carries an action out.
 func (r *run) start(a schedule.Action) {
-	epoch := r.term.Epoch()
-	switch a.Kind {
-	case schedule.DoList, schedule.DoLookUp:
-		observe := r.s.Listed
-		if a.Kind == schedule.DoLookUp {
-			observe = r.s.LookedUp
+	list := func() (*outbox.List, error) {
+		l, err := r.store.List(r.ctx, a.List)
+		if err == nil {
+			r.p.tell.Listed(l)
 		}
-		r.work(func() answer {
-			l, err := r.p.store.List(r.ctx, a.List)
-			return func(now time.Time) error {
-				if err == nil {
-					r.p.tell.Listed(l)
-				}
-				observe(now, l, err)
-				return r.heard(callList, err)
-			}
-		})
+		return l, err
+	}
+	switch a.Kind {
+	case schedule.DoList:
+		ask(r, "list", list, r.s.Listed)
+	case schedule.DoLookUp:
+		ask(r, "list", list, r.s.LookedUp)
 	case schedule.DoLease:
 		r.lease(a)
 	case schedule.DoSend:
@@ -165,46 +152,47 @@ func (r *run) start(a schedule.Action) {
 	case schedule.DoProbe:
 		r.probe()
 	case schedule.DoWake:
-		r.counted("wake", r.s.Woken, func() (int, error) {
-			return r.p.store.Wake(r.ctx, epoch, sharedReasons(), a.Limit)
-		})
+		ask(r, "wake", func() (int, error) { return r.store.Wake(r.ctx, r.epoch, sharedReasons(), a.Limit) }, r.s.Woken)
 	case schedule.DoPutOff:
-		r.counted("put off", r.s.PutOff, func() (int, error) {
-			return r.p.store.PutOff(r.ctx, epoch, a.Key, a.Behind, a.Limit)
-		})
+		ask(r, "put off", func() (int, error) { return r.store.PutOff(r.ctx, r.epoch, a.Key, a.Behind, a.Limit) }, r.s.PutOff)
 	case schedule.DoNamePutOff:
 		r.namePutOff(a.Limit)
 	}
 }
 
-// counted runs a call that answers with a number of rows.
-func (r *run) counted(what string, observe func(time.Time, int, error), call func() (int, error)) {
-	r.work(func() answer {
-		n, err := call()
-		return func(now time.Time) error {
-			observe(now, n, err)
-			return r.heard(what, err)
+// namePutOff names the next entities with rows put off, of up to limit ids. After the last ones
+// come the first again: what is in the way of a page may stay for ever.
+func (r *run) namePutOff(limit int) {
+	after, next := r.named, outbox.ID{}
+	ask(r, "name entities that are put off", func() (keys []outbox.Key, err error) {
+		keys, next, err = r.store.PutOffEntities(r.ctx, limit, after)
+		if err == nil && len(keys) == 0 && !after.IsZero() {
+			keys, next, err = r.store.PutOffEntities(r.ctx, limit, outbox.ID{})
 		}
+		return keys, err
+	}, func(now time.Time, keys []outbox.Key, err error) {
+		if err == nil {
+			r.named = next
+		}
+		r.s.PutOffNamed(now, keys, err)
 	})
 }
 
 // lease leases a batch. Nothing of it is sent before the answer is here.
 func (r *run) lease(a schedule.Action) {
-	r.work(func() answer {
-		started := time.Now()
-		l, err := r.p.store.Lease(r.ctx, r.term.Epoch(), a.Batch.ID, a.Groups)
-		return func(now time.Time) error {
-			if err != nil && !outbox.Answered(err) {
-				r.lost[a.Batch.ID] = now
-			}
-			// Not before: an answer after the end of the term reaches nobody who would count it out again.
-			if told := r.p.tell.Leased(r.ctx, a.Batch.ID, len(a.Groups), started, l, err); told != nil {
-				r.told[a.Batch] = told
-				r.p.pulse.moved(a.Batch)
-			}
-			r.s.Leased(now, a.Batch, l, err)
-			return r.heard(callLease, err)
+	started := time.Now()
+	ask(r, "lease", func() (*outbox.Lease, error) {
+		return r.store.Lease(r.ctx, r.epoch, a.Batch.ID, a.Groups)
+	}, func(now time.Time, l *outbox.Lease, err error) {
+		if err != nil && !outbox.Answered(err) {
+			r.lost[a.Batch.ID] = now
 		}
+		// Not before: an answer after the end of the term reaches nobody who would count it out again.
+		if told := r.p.tell.Leased(r.ctx, a.Batch.ID, len(a.Groups), started, l, err); told != nil {
+			r.told[a.Batch] = told
+			r.p.pulse.moved(a.Batch)
+		}
+		r.s.Leased(now, a.Batch, l, err)
 	})
 }
 
@@ -264,10 +252,6 @@ func (r *run) probe() {
 // nil for a fault that may pass, which it reports once until the database answers again.
 func (r *run) heard(call string, err error) error {
 	r.p.pulse.beat()
-	delete(r.refused, call)
-	if outbox.Refused(err) {
-		r.refused[call] = refused{err, time.Now()}
-	}
 	if err == nil {
 		r.cutOff = time.Time{}
 		if r.faulty && r.refusal() == nil {
@@ -299,16 +283,8 @@ func (r *run) heard(call string, err error) error {
 	return nil
 }
 
-// refusal returns why the database refuses a call without which no work goes on, as for a right that is missing. That
-// lasts until the call's own next answer: those of others say nothing of it.
-func (r *run) refusal() error {
-	for _, call := range [...]string{callUpkeep, callHolds, callList, callLease} {
-		if f := r.refused[call]; f.err != nil && time.Since(f.at) < refusedFor {
-			return f.err
-		}
-	}
-	return nil
-}
+// refusal returns why the database refuses a chore.
+func (r *run) refusal() error { return cmp.Or(r.upkeep.refused, r.holds.refused) }
 
 // troubles publishes why the pipeline cannot work on the table.
 func (r *run) troubles(fault error) {
@@ -327,67 +303,87 @@ func (r *run) troubles(fault error) {
 	r.p.trouble(text, fault)
 }
 
-// upkeep records the progress, looks for claims of other workers, and removes leases whose
-// answers were lost, once a second.
-func (r *run) upkeep(now time.Time) {
-	if r.keeping || now.Before(r.upkeepAt) {
+// chore is a call that is made at every tick, whatever the scheduler does.
+type chore struct {
+	next    time.Time
+	going   bool
+	refused error // by the database, as for a right that is missing, until the chore's own next answer
+}
+
+// begin reports whether the call is to be made now.
+func (c *chore) begin(now time.Time, every time.Duration) bool {
+	if c.going || now.Before(c.next) {
+		return false
+	}
+	c.going, c.next = true, schedule.Tick(now, every)
+	return true
+}
+
+// end takes the answer, and reports whether it is one.
+func (c *chore) end(err error) bool {
+	c.going, c.refused = false, nil
+	if outbox.Refused(err) {
+		c.refused = err
+	}
+	return err == nil
+}
+
+// keepUp records the progress, looks for claims of other workers, and removes leases whose
+// answers were lost.
+func (r *run) keepUp(now time.Time) {
+	if !r.upkeep.begin(now, upkeepEvery) {
 		return
 	}
-	r.keeping, r.upkeepAt = true, schedule.Tick(now, upkeepEvery)
-	lost, settle := slices.Collect(maps.Keys(r.lost)), r.lastSettle
-	recorded := r.recorded
-	r.work(func() answer {
-		epoch := r.term.Epoch()
-		claimer, ago, err := r.p.store.ForeignClaim(r.ctx, foreignFor)
+	lost, settle, recorded := slices.Collect(maps.Keys(r.lost)), r.lastSettle, r.recorded
+	var ago time.Duration
+	ask(r, "upkeep", func() (claimer string, err error) {
+		claimer, ago, err = r.store.ForeignClaim(r.ctx, foreignFor)
 		if err == nil && !settle.Equal(recorded) {
-			if err = r.p.store.RecordProgress(r.ctx, epoch, settle); err == nil {
-				recorded = settle
-			}
+			err = r.store.RecordProgress(r.ctx, r.epoch, settle)
 		}
 		if err == nil && len(lost) > 0 {
-			_, err = r.p.store.Abandon(r.ctx, epoch, lost)
+			_, err = r.store.Abandon(r.ctx, r.epoch, lost)
 		}
-		return func(now time.Time) error {
-			r.keeping, r.recorded = false, recorded
-			if err == nil {
-				for _, id := range lost {
-					if now.Sub(r.lost[id]) > lostFor {
-						delete(r.lost, id)
-					}
-				}
-				if claimer != "" && ago < now.Sub(r.began) {
-					r.claimer, r.foreignEnd = claimer, now.Add(foreignFor-ago)
-				}
-				r.see(now.Before(r.foreignEnd))
+		return claimer, err
+	}, func(now time.Time, claimer string, err error) {
+		if !r.upkeep.end(err) {
+			return
+		}
+		r.recorded = settle
+		for _, id := range lost {
+			if now.Sub(r.lost[id]) > lostFor {
+				delete(r.lost, id)
 			}
-			return r.heard(callUpkeep, err)
 		}
+		if claimer != "" && ago < now.Sub(r.began) {
+			r.claimer, r.foreignEnd = claimer, now.Add(foreignFor-ago)
+		}
+		r.see(now.Before(r.foreignEnd))
 	})
 }
 
 // askHolds asks what operators hold back. A term begins as if paused, so that it leases nothing
 // before the first answer; while there is none, things stay as they are.
 func (r *run) askHolds(now time.Time) {
-	if r.asking || now.Before(r.holdsAt) {
+	if !r.holds.begin(now, holdsEvery) {
 		return
 	}
-	r.asking, r.holdsAt = true, schedule.Tick(now, holdsEvery)
-	r.work(func() answer {
-		holds, quarantined, err := r.p.store.Holds(r.ctx)
-		return func(now time.Time) error {
-			r.asking = false
-			if err == nil {
-				r.s.Quarantine(now, quarantined)
-				rate := 0.0
-				if holds.Throttle != nil {
-					rate = holds.Throttle.Rate
-				}
-				r.s.Throttle(now, rate)
-				r.s.Pause(holds.Pause != nil)
-				r.p.held(holds)
-			}
-			return r.heard(callHolds, err)
+	var quarantined []outbox.Key
+	ask(r, "holds", func() (holds outbox.Holds, err error) {
+		holds, quarantined, err = r.store.Holds(r.ctx)
+		return holds, err
+	}, func(now time.Time, holds outbox.Holds, err error) {
+		if !r.holds.end(err) {
+			return
 		}
+		rate := 0.0
+		if holds.Throttle != nil {
+			rate = holds.Throttle.Rate
+		}
+		r.s.Quarantine(now, quarantined)
+		r.s.Throttle(now, rate)
+		r.s.Pause(holds.Pause != nil)
+		r.p.held(holds)
 	})
 }
 
@@ -401,12 +397,11 @@ func (r *run) see(foreign bool) {
 	r.s.Foreign(foreign)
 }
 
-func (r *run) record(ctx context.Context) error {
+func (r *run) record() error {
 	if r.lastSettle.Equal(r.recorded) {
 		return nil
 	}
-	err := r.p.store.RecordProgress(ctx, r.term.Epoch(), r.lastSettle)
-	if errors.Is(err, outbox.ErrFenced) {
+	if err := r.store.RecordProgress(r.ctx, r.epoch, r.lastSettle); errors.Is(err, outbox.ErrFenced) {
 		return err
 	}
 	return nil // the events are settled anyway

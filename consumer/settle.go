@@ -16,7 +16,8 @@ func (r *run) settle(b *schedule.Batch) {
 	told := r.told[b]
 	r.work(func() answer {
 		started := time.Now()
-		s := settling{r: r, b: b, told: told, parts: []part{{Half: outbox.Half{Batch: b.ID, Settlements: b.Settlements}}}, pause: settleAgain}
+		s := settling{r: r, b: b, told: told, slow: map[int]int{}, pause: settleAgain}
+		s.parts = []part{{Half: outbox.Half{Batch: b.ID, Settlements: b.Settlements}}}
 		err := s.run()
 		return func(now time.Time) error {
 			if err != nil {
@@ -30,7 +31,7 @@ func (r *run) settle(b *schedule.Batch) {
 			}
 			for _, l := range s.out.Left {
 				if errors.Is(l.Err, outbox.ErrChanged) { // look for another worker now
-					r.upkeepAt = now
+					r.upkeep.next = now
 				}
 			}
 			if s.out.At.After(r.lastSettle) { // answers come in any order
@@ -49,8 +50,8 @@ type settling struct {
 	r        *run
 	b        *schedule.Batch
 	told     *observe.Batch
-	parts    []part // that are not settled, the next one first
-	slow     []int  // for each number of splits before: parts that were too slow
+	parts    []part      // that are not settled, the next one first
+	slow     map[int]int // by the number of splits before: parts that were too slow
 	out      outbox.Settled
 	pause    time.Duration // before a call is repeated
 	repeated bool
@@ -59,9 +60,7 @@ type settling struct {
 // part is what one lease names.
 type part struct {
 	outbox.Half
-	doubt  bool            // an answer was lost: the lease may have ended
 	halves *[2]outbox.Half // that the lease is to be split into; nil for not
-	tried  bool            // to split it
 	splits int             // before it
 	slow   int             // times that it was too slow
 	left   error           // why its entity is left open; nil for not
@@ -72,77 +71,67 @@ const (
 	slowAlone   = 3                     // times that one entity is too slow before it is left open: a server may stall
 )
 
-// run repeats each call until the database has answered or the term is over.
+// run makes each call again until the database has answered or the term is over.
 func (s *settling) run() error {
 	for len(s.parts) > 0 {
-		err := s.step(&s.parts[0])
-		s.r.p.pulse.moved(s.b)
-		switch {
-		case err == nil:
+		p := &s.parts[0]
+		if s.slow[p.splits] > 1 { // one may have been slow for a single entity
+			p.halve()
+		}
+		split := p.halves != nil
+		got, err := s.call(p)
+		if !split && p.left == nil && s.narrow(p, err) {
 			continue
-		case errors.Is(err, outbox.ErrFenced):
-			return err
-		case !s.repeated:
-			s.repeated = true
-			s.r.p.tell.SettleRepeated(s.told, err)
 		}
-		timer := time.NewTimer(s.pause)
-		select {
-		case <-timer.C:
-		case <-s.r.ctx.Done():
-			timer.Stop()
-			return context.Cause(s.r.ctx)
+		ended := err == nil
+		for err != nil { // the answer was lost: the lease may have ended
+			if err = s.again(err); err != nil {
+				return err
+			}
+			got, ended, err = s.r.store.Resolve(s.r.ctx, s.r.epoch, p.Batch, p.Settlements)
+			s.r.p.pulse.moved(s.b)
 		}
-		s.pause = min(2*s.pause, time.Second)
+		switch {
+		case ended && split:
+			s.split()
+		case ended:
+			s.settled(got)
+		}
 	}
 	return nil
 }
 
-// step makes the next call for the first part. An error says that it is to be made again.
-func (s *settling) step(p *part) error {
-	store, ctx, epoch := s.r.p.store, s.r.ctx, s.r.term.Epoch()
-	if p.doubt {
-		got, ended, err := store.Resolve(ctx, epoch, p.Batch, p.Settlements)
-		switch {
-		case err != nil:
-			return err
-		case !ended:
-			p.doubt = false
-		case p.tried:
-			s.split()
-		default:
-			for i := range got.Left {
-				got.Left[i].Err = cmp.Or(p.left, got.Left[i].Err)
-			}
-			s.settled(got)
-		}
-		return nil
-	}
-	if s.slowParts(p.splits) > 1 { // one may have been slow for a single entity
-		p.halve()
-	}
-	var got outbox.Settled
-	var err error
+// call makes the next call for a part.
+func (s *settling) call(p *part) (got outbox.Settled, err error) {
+	store, ctx, epoch := s.r.store, s.r.ctx, s.r.epoch
+	defer s.r.p.pulse.moved(s.b)
 	switch {
 	case p.halves != nil:
-		p.tried = true
-		if err = store.Split(ctx, epoch, p.Batch, *p.halves); err == nil {
-			s.split()
-			return nil
-		}
+		return got, store.Split(ctx, epoch, p.Batch, *p.halves)
 	case p.left != nil:
 		got, err = store.Settle(ctx, epoch, p.Batch, nil)
-		got.Left = []outbox.Left{{Key: p.Settlements[0].Event.Key, Err: p.left}}
+		got.Left = []outbox.Left{{Key: p.Settlements[0].Event.Key}}
+		return got, err
 	default:
-		if got, err = store.Settle(ctx, epoch, p.Batch, p.Settlements); err != nil && s.narrow(p, err) {
-			return nil
-		}
+		return store.Settle(ctx, epoch, p.Batch, p.Settlements)
 	}
-	if err != nil {
-		p.doubt = true
+}
+
+// again waits before a call is made again that has met err. It returns an error when the term is over.
+func (s *settling) again(err error) error {
+	if errors.Is(err, outbox.ErrFenced) {
 		return err
 	}
-	s.settled(got)
+	if !s.repeated {
+		s.repeated = true
+		s.r.p.tell.SettleRepeated(s.told, err)
+	}
+	select {
+	case <-time.After(s.pause):
+	case <-s.r.ctx.Done():
+		return context.Cause(s.r.ctx)
+	}
+	s.pause = min(2*s.pause, time.Second)
 	return nil
 }
 
@@ -171,18 +160,10 @@ func (s *settling) narrow(p *part, err error) (answered bool) {
 // noteSlow notes a part that was too slow. Where it is the second one of its size, or the whole batch,
 // smaller batches may help.
 func (s *settling) noteSlow(p *part) {
-	s.slow = append(s.slow, make([]int, max(0, p.splits+1-len(s.slow)))...)
 	s.slow[p.splits]++
 	if n := len(p.Settlements); p.splits == 0 || s.slow[p.splits] == 2 && n < s.out.Slow {
 		s.out.Slow = n
 	}
-}
-
-func (s *settling) slowParts(splits int) int {
-	if splits >= len(s.slow) {
-		return 0
-	}
-	return s.slow[splits]
 }
 
 // halve reports whether the part has more than one entity.
@@ -203,13 +184,14 @@ func (s *settling) split() {
 
 // settled takes the result of the first part.
 func (s *settling) settled(got outbox.Settled) {
+	for i := range got.Left {
+		got.Left[i].Err = cmp.Or(s.parts[0].left, got.Left[i].Err)
+	}
 	s.parts, s.pause = s.parts[1:], settleAgain
 	if got.At.After(s.out.At) {
 		s.out.At = got.At
 	}
 	s.out.Left = append(s.out.Left, got.Left...)
 	s.out.Guessed = s.out.Guessed || got.Guessed
-	if got.Kept != nil {
-		s.out.Kept = got.Kept
-	}
+	s.out.Kept = cmp.Or(got.Kept, s.out.Kept)
 }
