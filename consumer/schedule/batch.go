@@ -184,24 +184,16 @@ func (b *Batch) giveUp(f *outbox.Fault) {
 	b.parts, b.doubts = nil, nil
 }
 
-// decided reports whether every group has its outcome.
-func (b *Batch) decided() bool {
-	return b.step == sending && len(b.parts) == 0 && b.flying == 0 && len(b.doubts) == 0
-}
-
 // judge turns the outcomes into settlements, as the breaker and the retry policy allow.
 func (s *Scheduler) judge(now time.Time, b *Batch) {
 	b.Settlements = make([]outbox.Settlement, 0, b.Size())
-	worst := func(r outbox.Reason, v outbox.Verdict) {
-		if b.Reason == "" || v == outbox.Failed {
-			b.Reason = r
-		}
-	}
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		st := s.decide(now, b, g)
 		if st.Verdict != outbox.Done {
-			worst(st.Reason, st.Verdict)
+			if b.Reason == "" || st.Verdict == outbox.Failed {
+				b.Reason = st.Reason
+			}
 			b.Settlements = append(b.Settlements, st)
 			continue
 		}
@@ -245,4 +237,34 @@ func (s *Scheduler) decide(now time.Time, b *Batch, g *Group) outbox.Settlement 
 	}
 	st.Verdict = outbox.Failed
 	return st
+}
+
+// RetryPolicy decides when an event is tried again, and when no more.
+type RetryPolicy struct {
+	MaxAttempts         int           // attempts after which a fault of the event is final; > 0
+	BaseBackoff         time.Duration // ceiling of the first delay; it doubles with each attempt
+	MaxBackoff          time.Duration // ceiling of every delay
+	TerminalOnTransient bool          // count transient reasons against MaxAttempts too
+}
+
+// ceiling returns the longest delay after the given number of attempts.
+func (p RetryPolicy) ceiling(attempts int) time.Duration {
+	return doubled(p.BaseBackoff, attempts, p.MaxBackoff)
+}
+
+// exhausted reports whether an event that fails once more ends in failed; transient says
+// that it is not the event's fault.
+func (p RetryPolicy) exhausted(attempts int, transient bool) bool {
+	if transient && !p.TerminalOnTransient {
+		return false
+	}
+	return attempts+1 >= p.MaxAttempts
+}
+
+// doubled returns d doubled n times, at most limit.
+func doubled(d time.Duration, n int, limit time.Duration) time.Duration {
+	for ; n > 0 && d < limit; n-- {
+		d *= 2
+	}
+	return min(d, limit)
 }

@@ -13,8 +13,8 @@ const (
 	// recheck bounds how long a barrier is kept before the database is asked again.
 	recheck = 5 * time.Second
 	// sweepEvery is the pause between two searches for entities with rows put off. While
-	// there are some the pause is shorter, as the row in their way may vanish. Each entity
-	// costs a list, so the pause is sweepShare for each of them.
+	// there are some the pause is shorter, as the row in their way may vanish: recheck at
+	// least, and sweepShare for each of them, as each costs a list.
 	sweepEvery = time.Minute
 	sweepShare = 50 * time.Millisecond
 	// putOffNames is of how many ids a search names the entities with rows put off.
@@ -178,26 +178,4 @@ func (c *candidates) wantsPutOff() (key outbox.Key, ok bool) {
 		c.putOffs.end(false) // nothing is in the way any more
 	}
 	return key, ok
-}
-
-// sweepAfter returns the pause before the next search for entities with rows put off, when
-// the last one found n.
-func sweepAfter(n int) time.Duration {
-	if n == 0 {
-		return sweepEvery
-	}
-	return min(max(time.Duration(n)*sweepShare, recheck), sweepEvery)
-}
-
-// looked takes the list of one entity's own rows.
-func (c *candidates) looked(now time.Time, l *outbox.List) {
-	key, rows := c.lookUps.end(false), append(l.Ready, l.Due...)
-	if len(rows) >= c.own.n {
-		c.own.grow()
-	}
-	if len(rows) == 0 {
-		delete(c.putOff, key)
-	}
-	c.add(now, rows, c.tick(), false, inDue, nil)
-	c.free(key)
 }

@@ -57,6 +57,8 @@ const (
 	// These must not share a batch with others.
 	inApart   // whole requests have failed with it, or it failed while the breaker was open
 	inSuspect // it may end the process
+
+	byTurns = none
 )
 
 // forget drops the entity's rows, and its place in the queue.
@@ -118,14 +120,12 @@ func (c *candidates) drop() {
 	c.more = false
 }
 
-// left returns the number of entities in the queues that take turns.
-func (c *candidates) left() int {
-	return len(c.queues[inReady]) + len(c.queues[inDue]) + len(c.queues[inAgain])
-}
-
-// none reports whether all queues are empty.
-func (c *candidates) none() bool {
-	return c.left()+len(c.queues[inApart])+len(c.queues[inSuspect]) == 0
+// left returns the number of entities in the queues up to one.
+func (c *candidates) left(last queue) (n int) {
+	for _, q := range c.queues[:last+1] {
+		n += len(q)
+	}
+	return n
 }
 
 // prune drops entities that neither a queue, a lease nor the current list needs, and
@@ -198,34 +198,9 @@ func (e *entity) flies(r *outbox.Row, begun uint64) bool {
 	return leased
 }
 
-// share is what a batch may take: entities, rows, and rows of one entity.
-type share struct{ entities, rows, each int }
-
-// take removes entities from a queue, or, with none, from those that take turns, and begins
-// their leases. It passes over a busy entity, which comes back when it is free, and one for
-// which refuse returns true.
-func (c *candidates) take(from queue, most share, refuse func(*entity) bool) (out []*entity) {
-	for len(out) < most.entities && most.rows > 0 {
-		e := c.pop(from)
-		if e == nil {
-			break
-		}
-		if len(e.rows) == 0 || c.busy(e) || refuse != nil && refuse(e) {
-			continue
-		}
-		c.begin(e, min(most.rows, most.each))
-		most.rows -= len(e.leased)
-		out = append(out, e)
-	}
-	if from == none {
-		c.last, c.taken = len(out), c.taken || len(out) > 0
-	}
-	return out
-}
-
-// pop removes the first entity of a queue, or, with none, of the one whose turn it is.
+// pop removes the first entity of a queue, or byTurns of the one whose turn it is.
 func (c *candidates) pop(from queue) *entity {
-	if from == none {
+	if from == byTurns {
 		for range inAgain {
 			c.turn = c.turn%inAgain + 1
 			if from = c.turn; len(c.queues[from]) > 0 {

@@ -84,9 +84,6 @@ func (g *gate) unanswered(now time.Time, err error) {
 	g.state.Detail = err.Error()
 }
 
-// trial begins trials, since the destination answers.
-func (g *gate) trial() { g.state.Phase = Trial }
-
 // run opens the gate.
 func (g *gate) run() {
 	clear(g.faulted)
@@ -106,13 +103,6 @@ func (g *gate) through(opened int) {
 	if g.state.Phase == Trial || g.state.Phase == Broken {
 		g.run()
 	}
-}
-
-// alone notes an entity that has met a fault by itself. It reports whether that makes an
-// outage.
-func (g *gate) alone(key outbox.Key) bool {
-	g.faulted[key] = true
-	return len(g.faulted) >= outageAfter
 }
 
 // refused notes an event that ends in failed: the destination answers.

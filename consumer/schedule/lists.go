@@ -121,7 +121,7 @@ func (c *candidates) wantsList(now time.Time) (r outbox.ListRequest, ok bool) {
 		enough = c.last
 	}
 	old := c.flow.rate > 0 && now.Sub(c.list.begun) >= throttleList
-	if !c.list.due(now) || !old && (ready > enough || c.left() > 0 && !c.taken) {
+	if !c.list.due(now) || !old && (ready > enough || c.left(inAgain) > 0 && !c.taken) {
 		return r, false
 	}
 	r = outbox.ListRequest{Ready: c.list.n, SuspectAfter: suspectAfter}
@@ -210,7 +210,7 @@ func (c *candidates) listed(now time.Time, l *outbox.List) {
 // pace decides how long the next list is, and when it is made, after one of so many rows, of which taken may go.
 func (c *candidates) pace(now time.Time, rows, taken int, clog bool) {
 	full := rows >= c.asked.Ready
-	c.more = full && c.left() > 0
+	c.more = full && c.left(inAgain) > 0
 	least := max(minPoll, now.Sub(c.list.begun)) // a list that shows nothing to do is not half of the time
 	switch {
 	case c.more && c.flow.rate > 0: // rows go slowly: lists are short, and made again every second
@@ -222,7 +222,7 @@ func (c *candidates) pace(now time.Time, rows, taken int, clog bool) {
 		if !clog { // all of it is in flight, in parts of a batch that the list cannot know: the others come behind
 			c.list.n = c.longer(taken)
 		}
-	case c.left() == 0:
+	case c.left(inAgain) == 0:
 		c.pause = max(2*c.pause, least)
 	default:
 		c.pause = least

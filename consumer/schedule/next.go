@@ -83,8 +83,9 @@ func (s *Scheduler) renew(now time.Time) {
 // look returns the next list, look-up or put-off, if one is due.
 func (s *Scheduler) look(now time.Time) (a Action, ok bool) {
 	if r, ok := s.c.wantsList(now); ok {
-		r.Without, s.c.passing = s.Batches(), 0
+		s.c.passing = 0
 		for _, b := range s.batches {
+			r.Without = append(r.Without, b.ID)
 			s.c.passing += b.Size()
 		}
 		return Action{Kind: DoList, List: r}, true
@@ -139,16 +140,15 @@ func (s *Scheduler) lease(rows int) *Batch {
 		return nil
 	}
 	if n[apart] == 0 {
-		if b := s.batch(s.c.take(inApart, share{apartSize, rows, s.cfg.Page / apartSize}, nil), apart); b != nil {
+		if b := s.batch(apart, inApart, share{apartSize, rows, s.cfg.Page / apartSize}); b != nil {
 			return b
 		}
 	}
-	suspects := len(s.c.queues[inSuspect]) > 0
-	if suspects && !s.others {
+	if len(s.c.queues[inSuspect]) > 0 && !s.others {
 		if len(s.batches) > 0 {
 			return nil
 		}
-		if b := s.batch(s.c.take(inSuspect, share{1, rows, rows}, nil), alone); b != nil {
+		if b := s.batch(alone, inSuspect, share{1, rows, rows}); b != nil {
 			s.others = true
 			return b
 		}
@@ -159,18 +159,18 @@ func (s *Scheduler) lease(rows int) *Batch {
 	turn := s.others
 	s.others = false
 	most := min(rows, windowRows*s.window.n)
-	picked := s.c.take(none, share{s.window.n, most, most}, s.aside)
-	if len(picked) == 0 && turn && len(s.c.queues[inSuspect]) > 0 {
+	b := s.batch(together, byTurns, share{s.window.n, most, most})
+	if b == nil && turn && len(s.c.queues[inSuspect]) > 0 {
 		return s.lease(rows)
 	}
-	return s.batch(picked, together)
+	return b
 }
 
 // aside puts an entity into a queue of its own that must not share a batch with others, and
 // reports whether it did.
 func (s *Scheduler) aside(e *entity) bool {
 	switch {
-	case s.isApart(e.key):
+	case s.isApart(e.key), s.gate.state.Phase != Running && s.gate.finals[e.key]:
 		s.c.push(e, inApart)
 	case e.suspect:
 		s.c.push(e, inSuspect)
@@ -187,34 +187,47 @@ func (s *Scheduler) try(phase Phase, rows int) *Batch {
 	if phase == Trial && s.gate.trials == 0 {
 		limit = trialSize
 	}
-	most := min(rows, windowRows*limit)
-	picked := s.c.take(none, share{limit, most, most}, func(e *entity) bool {
-		if s.gate.finals[e.key] {
-			s.c.push(e, inApart)
-			return true
+	share := share{limit, min(rows, windowRows*limit), rows}
+	for _, from := range []queue{byTurns, inApart, inSuspect} {
+		if b := s.batch(trial, from, share); b != nil {
+			if from == byTurns {
+				s.gate.trials++
+			}
+			return b
 		}
-		return s.aside(e)
-	})
-	if len(picked) > 0 {
-		s.gate.trials++
+		share.entities, share.rows = 1, rows
 	}
-	for _, from := range []queue{inApart, inSuspect} {
-		if len(picked) == 0 {
-			picked = s.c.take(from, share{1, rows, rows}, nil)
-		}
-	}
-	return s.batch(picked, trial)
+	return nil
 }
 
-func (s *Scheduler) batch(picked []*entity, w way) *Batch {
+// share is what a batch may take: entities, rows, and rows of one entity.
+type share struct{ entities, rows, each int }
+
+// batch begins a batch of entities of a queue, or of those that take turns, and their leases; nil when there is
+// none. It passes over a busy entity, which comes back when it is free.
+func (s *Scheduler) batch(w way, from queue, most share) *Batch {
+	var picked []*entity
+	asked := 0
+	for len(picked) < most.entities && asked < most.rows {
+		e := s.c.pop(from)
+		if e == nil {
+			break
+		}
+		if len(e.rows) == 0 || s.c.busy(e) || from == byTurns && s.aside(e) {
+			continue
+		}
+		s.c.begin(e, min(most.rows-asked, most.each))
+		asked += len(e.leased)
+		picked = append(picked, e)
+	}
+	if from == byTurns {
+		s.c.last, s.c.taken = len(picked), s.c.taken || len(picked) > 0
+	}
 	if len(picked) == 0 {
 		return nil
 	}
-	b := &Batch{ID: s.cfg.NewID(), way: w, picked: picked, opened: s.gate.opened}
-	for _, e := range picked {
-		b.asked += len(e.leased)
-	}
-	s.c.flow.spend(b.asked)
+	b := &Batch{ID: s.cfg.NewID(), way: w, picked: picked, asked: asked, opened: s.gate.opened}
+	s.c.flow.spend(asked)
 	s.batches = append(s.batches, b)
 	return b
 }

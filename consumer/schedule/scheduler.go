@@ -109,14 +109,6 @@ func (s *Scheduler) State() State { return s.gate.state }
 // InFlight returns the number of batches that are leased or being leased.
 func (s *Scheduler) InFlight() int { return len(s.batches) }
 
-// Batches returns their ids.
-func (s *Scheduler) Batches() (ids []uuid.UUID) {
-	for _, b := range s.batches {
-		ids = append(ids, b.ID)
-	}
-	return ids
-}
-
 func (s *Scheduler) remove(b *Batch) {
 	s.batches = slices.DeleteFunc(s.batches, func(x *Batch) bool { return x == b })
 }
@@ -195,18 +187,27 @@ func (s *Scheduler) Listed(now time.Time, l *outbox.List, err error) {
 	maps.DeleteFunc(s.apart, func(key outbox.Key, failed time.Time) bool {
 		return min(now.Sub(failed), now.Sub(s.heldUp)) > max(2*s.cfg.Retry.MaxBackoff, time.Minute)
 	})
-	if s.gate.state.Phase == Trial && !s.toWake && s.c.begun > s.woken && s.c.none() && len(s.batches) == 0 {
+	if s.gate.state.Phase == Trial && !s.toWake && s.c.begun > s.woken && s.c.left(inSuspect)+len(s.batches) == 0 {
 		s.gate.run() // there is nothing to try it with
 	}
 }
 
 // LookedUp takes the answer to DoLookUp.
 func (s *Scheduler) LookedUp(now time.Time, l *outbox.List, err error) {
-	if s.answered(now, err, &s.c.own) {
-		s.c.looked(now, l)
-	} else {
-		s.c.lookUps.end(true)
+	c := &s.c
+	key := c.lookUps.end(err != nil)
+	if !s.answered(now, err, &c.own) {
+		return
 	}
+	rows := append(l.Ready, l.Due...)
+	if len(rows) >= c.own.n {
+		c.own.grow()
+	}
+	if len(rows) == 0 {
+		delete(c.putOff, key)
+	}
+	c.add(now, rows, c.tick(), false, inDue, nil)
+	c.free(key)
 }
 
 // Leased takes the answer to DoLease.
@@ -256,7 +257,7 @@ func (s *Scheduler) Probed(now time.Time, err error) (cause *Batch) {
 			s.gate.unanswered(now, err)
 			return nil
 		}
-		s.gate.trial()
+		s.gate.state.Phase = Trial // it answers
 		s.toWake, s.window.n = true, min(firstWindow, s.cfg.BatchSize)
 		s.c.drop()
 		s.c.list.next, s.c.pause = now, 0
@@ -341,7 +342,11 @@ func (s *Scheduler) PutOffNamed(now time.Time, keys []outbox.Key, err error) {
 		return
 	}
 	search.grow()
-	search.next = now.Add(max(sweepAfter(len(keys)), headShare*now.Sub(search.begun)))
+	pause := sweepEvery
+	if n := len(keys); n > 0 {
+		pause = min(max(time.Duration(n)*sweepShare, recheck), sweepEvery)
+	}
+	search.next = now.Add(max(pause, headShare*now.Sub(search.begun)))
 	for _, key := range keys {
 		s.c.putOff[key] = true
 		s.c.lookUp(key)

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"errors"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -12,34 +13,36 @@ func (s *Scheduler) quick() time.Duration { return max(narrowLimit, 4*s.typical)
 // Sent takes the answer to DoSend: the outcomes of the events, a fault without outcomes,
 // or a shared fault with the outcomes of all, some of which have met it.
 func (s *Scheduler) Sent(now time.Time, p *Part, outcomes []outbox.Outcome, f *outbox.Fault, took time.Duration) {
-	b := p.Batch
-	b.flying--
+	p.Batch.flying--
 	if len(outcomes) == len(p.Groups) {
-		s.outcomes(p, outcomes, took)
-		none := noneThrough(outcomes)
-		switch {
-		case f != nil:
-			s.faulted(now, p.rest(), f)
-		case none == nil:
-		case s.gate.state.Phase == Trial:
-			s.unusable(now, none)
-		default:
-			s.suspect(now, p, none)
+		all := s.outcomes(p, outcomes, took)
+		if f != nil {
+			p = p.rest()
+		} else if all != nil {
+			s.suspect(now, p, all)
 		}
-	} else {
+	}
+	if f != nil {
 		s.faulted(now, p, f)
 	}
-	s.close(now, b)
+	s.close(now, p.Batch)
 }
 
-// outcomes notes the outcomes of a part's events.
-func (s *Scheduler) outcomes(p *Part, outcomes []outbox.Outcome, took time.Duration) {
-	b, good := p.Batch, false
+// outcomes notes the outcomes of a part's events. When none is taken, for transient reasons, it returns
+// the fault that all have met, but for final failures: they say nothing about the other events.
+func (s *Scheduler) outcomes(p *Part, outcomes []outbox.Outcome, took time.Duration) (all *outbox.Fault) {
+	b, good, others := p.Batch, false, false
 	for i, n := range p.Groups {
-		b.Groups[n].Outcome = outcomes[i]
-		if v := outcomes[i].Verdict; v == outbox.Done || v == outbox.Failed { // there is an answer for it
-			good = good || v == outbox.Done
+		o := &outcomes[i]
+		b.Groups[n].Outcome = *o
+		switch {
+		case o.Verdict == outbox.Done || o.Verdict == outbox.Failed: // there is an answer for it
+			good = good || o.Verdict == outbox.Done
 			delete(s.apart, b.Groups[n].Key)
+		case o.Verdict != outbox.Retry || !o.Reason.Transient():
+			others = true
+		case all == nil:
+			all = &outbox.Fault{Reason: o.Reason, Shared: true, RetryAfter: o.RetryAfter, Marks: o.Marks, Err: errors.New(o.Detail)}
 		}
 	}
 	if good {
@@ -47,52 +50,36 @@ func (s *Scheduler) outcomes(p *Part, outcomes []outbox.Outcome, took time.Durat
 		s.gate.through(b.opened)
 		s.typical = (7*s.typical + took) / 8
 	}
-}
-
-// noneThrough returns the fault of an answer that takes no event, for transient reasons; nil
-// otherwise. It ignores final failures: they say nothing about the other events.
-func noneThrough(outcomes []outbox.Outcome) *outbox.Fault {
-	var o *outbox.Outcome
-	for i := range outcomes {
-		switch x := &outcomes[i]; {
-		case x.Verdict == outbox.Failed:
-		case x.Verdict != outbox.Retry || !x.Reason.Transient():
-			return nil
-		case o == nil:
-			o = x
-		}
-	}
-	if o == nil {
+	if good || others {
 		return nil
 	}
-	return &outbox.Fault{Reason: o.Reason, Shared: true, RetryAfter: o.RetryAfter, Marks: o.Marks, Err: errText(o.Detail)}
+	return all
 }
-
-type errText string
-
-func (e errText) Error() string { return string(e) }
 
 // suspect notes a part of which no event went through. Each event to be retried has met the
 // fault, so there is nothing to narrow down. When that makes an outage, it is the fault of none
 // of them.
 func (s *Scheduler) suspect(now time.Time, p *Part, f *outbox.Fault) {
+	if s.gate.state.Phase == Trial {
+		s.unusable(now, f)
+		return
+	}
 	p.Batch.met = f
 	var blamed []outbox.Key
+	outage := false
 	for _, n := range p.Groups {
-		g := &p.Batch.Groups[n]
-		if g.Outcome.Verdict != outbox.Retry {
-			continue
-		}
-		if !s.isApart(g.Key) {
-			blamed = append(blamed, g.Key)
-		}
-		if s.blame(now, g.Key) && s.gate.state.Phase == Running {
-			for _, key := range blamed {
-				delete(s.apart, key)
+		if g := &p.Batch.Groups[n]; g.Outcome.Verdict == outbox.Retry {
+			if !s.isApart(g.Key) {
+				blamed = append(blamed, g.Key)
 			}
-			s.unusable(now, f)
-			return
+			outage = s.blame(now, g.Key) || outage
 		}
+	}
+	if outage && s.gate.state.Phase == Running {
+		for _, key := range blamed {
+			delete(s.apart, key)
+		}
+		s.unusable(now, f)
 	}
 }
 
@@ -100,59 +87,49 @@ func (s *Scheduler) suspect(now time.Time, p *Part, f *outbox.Fault) {
 // that it is an outage. An entity that is already tried apart does not count, and during an
 // outage none does.
 func (s *Scheduler) blame(now time.Time, key outbox.Key) (outage bool) {
-	before := s.isApart(key)
-	if !before && s.gate.state.Phase == Outage {
+	switch {
+	case s.isApart(key):
+		s.apart[key] = now
 		return false
-	}
-	if before || len(s.apart) < maxApart {
+	case s.gate.state.Phase == Outage:
+		return false
+	case len(s.apart) < maxApart:
 		s.apart[key] = now
 	}
-	return !before && s.gate.alone(key)
+	s.gate.faulted[key] = true
+	return len(s.gate.faulted) >= outageAfter
 }
 
 // faulted handles a part that met a fault and has no outcomes.
 func (s *Scheduler) faulted(now time.Time, p *Part, f *outbox.Fault) {
-	b := p.Batch
-	switch phase := s.gate.state.Phase; {
-	case !f.Shared && !f.Reason.Transient():
+	b, phase, single := p.Batch, s.gate.state.Phase, len(p.Groups) == 1
+	if !f.Shared && !f.Reason.Transient() {
 		// Of one of its events: the others must not share its fate.
-		if len(p.Groups) == 1 {
+		if single {
 			b.lose(p, f)
 		} else {
 			b.narrow(p, 2, 0)
 		}
 		return
-	case phase == Outage:
-		b.met = f
-		b.lose(p, f)
-		return
-	case phase == Trial:
-		b.met = f
-		b.lose(p, f)
-		if len(p.Groups) == 1 { // the next trial is of another
-			s.blame(now, b.Groups[p.Groups[0]].Key)
-		}
-		s.unusable(now, f)
-		return
-	case p.narrowed && len(p.Groups) == 1:
-		b.met = f
-		b.lose(p, f)
-		if s.blame(now, b.Groups[p.Groups[0]].Key) {
-			s.unusable(now, f)
-		}
-		return
-	case p.narrowed:
-		b.met = f
-		b.narrow(p, narrowWays, s.quick())
-		return
 	}
 	b.met = f
-	if f.RetryAfter > 0 { // it asks for a rest
+	if phase == Outage {
 		b.lose(p, f)
-		s.unusable(now, f)
 		return
 	}
-	b.doubts = append(b.doubts, p)
+	trial, rest := phase == Trial, f.RetryAfter > 0 && !p.narrowed // it asks for one
+	switch {
+	case trial || rest || single && p.narrowed:
+		b.lose(p, f)
+	case p.narrowed:
+		b.narrow(p, narrowWays, s.quick())
+	default:
+		b.doubts = append(b.doubts, p)
+	}
+	blamed := single && (trial || p.narrowed) && s.blame(now, b.Groups[p.Groups[0]].Key) // the next trial is of another
+	if trial || rest || blamed {
+		s.unusable(now, f)
+	}
 }
 
 // unusable begins an outage, or continues it.
@@ -167,9 +144,9 @@ func (s *Scheduler) unusable(now time.Time, f *outbox.Fault) {
 	}
 }
 
-// close judges a batch once every outcome is known.
+// close judges a batch once every group has its outcome.
 func (s *Scheduler) close(now time.Time, b *Batch) {
-	if b.decided() {
+	if b.step == sending && len(b.parts)+b.flying+len(b.doubts) == 0 {
 		s.judge(now, b)
 		b.step = settleable
 	}
