@@ -46,9 +46,8 @@ type run struct {
 
 	workers sync.WaitGroup
 	answers chan answer
-	over    chan struct{} // closed when the loop has ended
 
-	upkeep, holds chore
+	upkeep, holds periodic
 	lost          map[uuid.UUID]time.Time // batches whose lease was not answered, and since when
 	named         outbox.ID               // of the last entity with rows put off that was named; zero to begin anew
 	lastSettle    time.Time               // database clock
@@ -83,7 +82,7 @@ func (r *run) loop() error {
 		if grace != nil && r.s.InFlight() == 0 {
 			return r.record()
 		}
-		for _, c := range []*chore{&r.upkeep, &r.holds} {
+		for _, c := range []*periodic{&r.upkeep, &r.holds} {
 			if !c.going && c.next.Before(until) {
 				until = c.next
 			}
@@ -113,7 +112,7 @@ func (r *run) work(f func() answer) {
 		a := f()
 		select {
 		case r.answers <- a:
-		case <-r.over:
+		case <-r.ctx.Done(): // as it is when the loop has ended
 		}
 	})
 }
@@ -283,7 +282,7 @@ func (r *run) heard(call string, err error) error {
 	return nil
 }
 
-// refusal returns why the database refuses a chore.
+// refusal returns why the database refuses a periodic call.
 func (r *run) refusal() error { return cmp.Or(r.upkeep.refused, r.holds.refused) }
 
 // troubles publishes why the pipeline cannot work on the table.
@@ -303,15 +302,15 @@ func (r *run) troubles(fault error) {
 	r.p.trouble(text, fault)
 }
 
-// chore is a call that is made at every tick, whatever the scheduler does.
-type chore struct {
+// periodic is a call that is made at every tick, whatever the scheduler does.
+type periodic struct {
 	next    time.Time
 	going   bool
-	refused error // by the database, as for a right that is missing, until the chore's own next answer
+	refused error // by the database, as for a right that is missing, until the next answer to it
 }
 
 // begin reports whether the call is to be made now.
-func (c *chore) begin(now time.Time, every time.Duration) bool {
+func (c *periodic) begin(now time.Time, every time.Duration) bool {
 	if c.going || now.Before(c.next) {
 		return false
 	}
@@ -320,7 +319,7 @@ func (c *chore) begin(now time.Time, every time.Duration) bool {
 }
 
 // end takes the answer, and reports whether it is one.
-func (c *chore) end(err error) bool {
+func (c *periodic) end(err error) bool {
 	c.going, c.refused = false, nil
 	if outbox.Refused(err) {
 		c.refused = err

@@ -18,7 +18,6 @@ type entity struct {
 	key     outbox.Key
 	rows    []outbox.Row // none: it is no candidate
 	begun   uint64       // serial of the list that showed them first
-	shown   uint64       // and of the one that showed them last
 	sure    bool         // that list began at the head: nothing earlier of the entity was ready
 	suspect bool
 	queue   queue // none while it is busy: it comes back with its rows
@@ -75,9 +74,8 @@ type candidates struct {
 
 	barriers    map[outbox.Key]*barrier
 	quarantines int                 // of the barriers
-	lookUps     errands             // entities whose own rows are to be listed
-	own         size                // most rows of the next such list
-	putOffs     errands             // entities of which rows are to be put off
+	lookUps     keyCalls            // entities whose own rows are to be listed
+	putOffs     keyCalls            // entities of which rows are to be put off
 	putOff      map[outbox.Key]bool // entities of which rows are put off, as far as known
 	search      task                // for such entities
 
@@ -98,10 +96,10 @@ type candidates struct {
 func newCandidates(cfg *Config) candidates {
 	return candidates{
 		cfg: cfg, entities: map[outbox.Key]*entity{}, barriers: map[outbox.Key]*barrier{},
-		lookUps: newErrands(), putOffs: newErrands(), putOff: map[outbox.Key]bool{},
+		lookUps: newKeyCalls(size{ownList, shortList, ownList}),
+		putOffs: newKeyCalls(size{cfg.Page, 1, cfg.Page}), putOff: map[outbox.Key]bool{},
 		list:    task{size: size{shortList, shortList, longestList}},
 		dueRows: size{dueList, shortList, dueList},
-		own:     size{ownList, shortList, ownList},
 		search:  task{size: size{putOffNames, 1, putOffNames}},
 	}
 }
@@ -169,13 +167,12 @@ func (c *candidates) add(now time.Time, rows []outbox.Row, begun uint64, sure bo
 		case e.sure && sure && e.begun < begun: // what this list does not show again is beyond its end
 			e.rows, e.begun = rows[i:i+1:i+1], begun
 		default:
-			if e.shown < begun {
+			if len(e.rows) == cap(e.rows) { // lists show again what is left
 				e.compact()
 			}
 			e.rows = append(e.rows, *r)
 			e.sure = e.sure && sure && e.begun == begun
 		}
-		e.shown = begun
 		e.suspect = e.suspect || suspects[r.ID]
 	}
 	return taken

@@ -30,9 +30,9 @@ func (s *Scheduler) Next(now time.Time) (a Action, until time.Time, ok bool) {
 	if now.Before(s.waitFor) {
 		return a, s.waitFor, false
 	}
-	if s.toWake && !s.waking {
-		s.waking = true
-		return Action{Kind: DoWake, Limit: s.changes.n}, until, true
+	if s.toWake && s.wake.due(now) {
+		s.wake.begin(now)
+		return Action{Kind: DoWake, Limit: s.wake.n}, until, true
 	}
 	if a, ok = s.work(now); ok {
 		return a, until, true
@@ -91,10 +91,10 @@ func (s *Scheduler) look(now time.Time) (a Action, ok bool) {
 		return Action{Kind: DoList, List: r}, true
 	}
 	if key, ok := s.c.lookUps.begin(s.c.atRest); ok {
-		return Action{Kind: DoLookUp, List: outbox.ListRequest{Entity: &key, Ready: s.c.own.n}}, true
+		return Action{Kind: DoLookUp, List: outbox.ListRequest{Entity: &key, Ready: s.c.lookUps.n}}, true
 	}
 	if key, ok := s.c.wantsPutOff(); ok {
-		return Action{Kind: DoPutOff, Key: key, Behind: s.c.barriers[key].at, Limit: s.changes.n}, true
+		return Action{Kind: DoPutOff, Key: key, Behind: s.c.barriers[key].at, Limit: s.c.putOffs.n}, true
 	}
 	if s.c.search.due(now) {
 		s.c.search.begin(now)

@@ -80,10 +80,11 @@ type Scheduler struct {
 	stale  bool                     // an attempt of the breaker came after the last list
 	newest bool                     // the last attempt was of the newest
 
-	probing, waking, toWake bool
-	woken                   uint64        // serial of the end of the last wake
-	changes                 size          // most rows that one call changes: of a wake, or a put-off
-	typical                 time.Duration // of a call that went well
+	wake    task
+	toWake  bool
+	woken   uint64 // serial of the end of the last wake
+	probing bool
+	typical time.Duration // of a call that went well
 
 	stopping        bool
 	foreign, paused bool          // nothing is leased then
@@ -96,8 +97,8 @@ type Scheduler struct {
 func New(cfg Config) *Scheduler {
 	s := &Scheduler{
 		cfg: cfg, gate: newGate(cfg.BreakerThreshold), apart: map[outbox.Key]time.Time{},
-		window:  size{min(firstWindow, cfg.BatchSize), 1, cfg.BatchSize},
-		changes: size{cfg.Page, 1, cfg.Page},
+		window: size{min(firstWindow, cfg.BatchSize), 1, cfg.BatchSize},
+		wake:   task{size: size{cfg.Page, 1, cfg.Page}},
 	}
 	s.c = newCandidates(&s.cfg)
 	return s
@@ -196,12 +197,12 @@ func (s *Scheduler) Listed(now time.Time, l *outbox.List, err error) {
 func (s *Scheduler) LookedUp(now time.Time, l *outbox.List, err error) {
 	c := &s.c
 	key := c.lookUps.end(err != nil)
-	if !s.answered(now, err, &c.own) {
+	if !s.answered(now, err, &c.lookUps.size) {
 		return
 	}
 	rows := append(l.Ready, l.Due...)
-	if len(rows) >= c.own.n {
-		c.own.grow()
+	if len(rows) >= c.lookUps.n {
+		c.lookUps.grow()
 	}
 	if len(rows) == 0 {
 		delete(c.putOff, key)
@@ -285,8 +286,8 @@ func (s *Scheduler) Probed(now time.Time, err error) (cause *Batch) {
 
 // Woken takes the answer to DoWake.
 func (s *Scheduler) Woken(now time.Time, n int, err error) {
-	s.waking = false
-	if s.answered(now, err, &s.changes) && n < s.changes.n {
+	s.wake.going = false
+	if s.answered(now, err, &s.wake.size) && n < s.wake.n {
 		s.toWake, s.woken = false, s.c.tick()
 		s.c.list.next = now // it shows what has been woken
 	}
@@ -324,8 +325,8 @@ func (s *Scheduler) Settled(now time.Time, b *Batch, got outbox.Settled) {
 // PutOff takes the answer to DoPutOff. Where more of the entity's rows may be left, it comes again, after the
 // others.
 func (s *Scheduler) PutOff(now time.Time, n int, err error) {
-	key := s.c.putOffs.end(err != nil || n >= s.changes.n)
-	if s.answered(now, err, &s.changes) && n > 0 {
+	key := s.c.putOffs.end(err != nil || n >= s.c.putOffs.n)
+	if s.answered(now, err, &s.c.putOffs.size) && n > 0 {
 		s.c.putOff[key] = true
 		if soon := now.Add(recheck); soon.Before(s.c.search.next) {
 			s.c.search.next = soon

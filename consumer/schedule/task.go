@@ -26,16 +26,17 @@ func (t *task) due(now time.Time) bool { return !t.going && !now.Before(t.next) 
 
 func (t *task) begin(now time.Time) { t.going, t.begun = true, now }
 
-// errands are entities for each of which a call is to be made, one after the other.
-type errands struct {
+// keyCalls are entities for each of which a call is to be made, one after the other.
+type keyCalls struct {
+	size
 	keys  []outbox.Key // each once; a call that is under way is for the first
 	in    map[outbox.Key]bool
 	going bool
 }
 
-func newErrands() errands { return errands{in: map[outbox.Key]bool{}} }
+func newKeyCalls(z size) keyCalls { return keyCalls{size: z, in: map[outbox.Key]bool{}} }
 
-func (e *errands) add(key outbox.Key) {
+func (e *keyCalls) add(key outbox.Key) {
 	if !e.in[key] {
 		e.in[key] = true
 		e.keys = append(e.keys, key)
@@ -43,7 +44,7 @@ func (e *errands) add(key outbox.Key) {
 }
 
 // begin begins the call for the first entity that may have it now, unless one is under way.
-func (e *errands) begin(may func(outbox.Key) bool) (key outbox.Key, ok bool) {
+func (e *keyCalls) begin(may func(outbox.Key) bool) (key outbox.Key, ok bool) {
 	if e.going {
 		return key, false
 	}
@@ -57,10 +58,10 @@ func (e *errands) begin(may func(outbox.Key) bool) (key outbox.Key, ok bool) {
 }
 
 // under reports whether the call for an entity is under way.
-func (e *errands) under(key outbox.Key) bool { return e.going && e.keys[0] == key }
+func (e *keyCalls) under(key outbox.Key) bool { return e.going && e.keys[0] == key }
 
 // end ends the call that is under way. When it is to be made again, that is after the others.
-func (e *errands) end(again bool) (key outbox.Key) {
+func (e *keyCalls) end(again bool) (key outbox.Key) {
 	key, e.keys, e.going = e.keys[0], e.keys[1:], false
 	delete(e.in, key)
 	if again {
@@ -71,7 +72,7 @@ func (e *errands) end(again bool) (key outbox.Key) {
 
 // sort brings the entities in an order whose call is not under way, and drops the last ones
 // beyond most.
-func (e *errands) sort(most int, order func(a, b outbox.Key) int) {
+func (e *keyCalls) sort(most int, order func(a, b outbox.Key) int) {
 	from := e.keys
 	if e.going {
 		from = from[1:]
