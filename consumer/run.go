@@ -357,7 +357,11 @@ func (r *run) keepUp(now time.Time) {
 		if claimer != "" && ago < now.Sub(r.began) {
 			r.claimer, r.foreignEnd = claimer, now.Add(foreignFor-ago)
 		}
-		r.see(now.Before(r.foreignEnd))
+		if foreign := now.Before(r.foreignEnd); foreign != r.foreign {
+			r.foreign = foreign
+			r.p.tell.Foreign(foreign, r.claimer)
+		}
+		r.s.Foreign(r.foreign)
 	})
 }
 
@@ -386,16 +390,7 @@ func (r *run) askHolds(now time.Time) {
 	})
 }
 
-// see records whether another worker claims rows of the table.
-func (r *run) see(foreign bool) {
-	if foreign != r.foreign {
-		r.foreign = foreign
-		r.p.tell.Foreign(foreign, r.claimer)
-		r.troubles(nil)
-	}
-	r.s.Foreign(foreign)
-}
-
+// record writes the progress down at the end of a drain.
 func (r *run) record() error {
 	if r.lastSettle.Equal(r.recorded) {
 		return nil

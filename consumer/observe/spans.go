@@ -180,12 +180,7 @@ func (b *Batch) event(st *outbox.Settlement, producer trace.SpanContext, ended t
 
 // deduped reports whether n says that the event's work had been done before.
 func deduped(n outbox.Noop) bool {
-	switch n {
-	case outbox.NoopES404, outbox.NoopAlreadyApplied, outbox.NoopSuperseded:
-		return true
-	default:
-		return false
-	}
+	return n == outbox.NoopES404 || n == outbox.NoopAlreadyApplied || n == outbox.NoopSuperseded
 }
 
 // producerOf returns the trace context that an event's producer has left with it, as W3C

@@ -42,12 +42,14 @@ func (c *candidates) quarantined(key outbox.Key) bool {
 	return b != nil && b.quarantine
 }
 
-// quarantine replaces the entities that are in quarantine. The rows of a released one that were
-// put off are looked up; a later list shows the others.
-func (c *candidates) quarantine(now time.Time, keys []outbox.Key) (changed bool) {
+// Quarantine replaces the entities that somebody has put into quarantine: none of their events is
+// leased. The rows of a released one that were put off are looked up; a list shows the others.
+func (s *Scheduler) Quarantine(now time.Time, keys []outbox.Key) {
+	c, changed := &s.c, false
 	in := make(map[outbox.Key]bool, len(keys))
 	for _, key := range keys {
 		in[key] = true
+		delete(s.apart, key) // it is not tried at all
 		if c.quarantined(key) {
 			continue
 		}
@@ -64,7 +66,9 @@ func (c *candidates) quarantine(now time.Time, keys []outbox.Key) (changed bool)
 		}
 	}
 	c.quarantines = len(in)
-	return changed
+	if changed && !c.list.going {
+		c.list.next = now
+	}
 }
 
 // blocks reports whether a row has to wait behind a barrier. It removes the barrier when the

@@ -142,17 +142,6 @@ func (s *Scheduler) holdUp(why *bool, yes bool) {
 	*why = yes
 }
 
-// Quarantine replaces the entities that somebody has put into quarantine: none of their events is
-// leased.
-func (s *Scheduler) Quarantine(now time.Time, keys []outbox.Key) {
-	for _, key := range keys {
-		delete(s.apart, key) // it is not tried at all
-	}
-	if s.c.quarantine(now, keys) && !s.c.list.going {
-		s.c.list.next = now // it shows the rows of those that are released
-	}
-}
-
 // Throttle limits the events that are leased to rate a second; 0 ends the limit.
 func (s *Scheduler) Throttle(now time.Time, rate float64) { s.c.flow.set(now, rate) }
 
