@@ -158,18 +158,6 @@ func (p *Pipeline) show(now schedule.State, batch *observe.Batch) {
 	}
 }
 
-// trouble sets why the pipeline cannot work on the table, and the fault behind it, if that is the reason; an
-// empty text means that it can.
-func (p *Pipeline) trouble(text string, fault error) {
-	p.change(func(s *State) { s.Outbox, s.Fault = text, fault })
-}
-
-// held sets what operators hold back.
-func (p *Pipeline) held(now outbox.Holds) {
-	before := p.change(func(s *State) { s.Holds = now })
-	p.tell.Holds(before.Holds, now)
-}
-
 // Silent returns for how long the pipeline has made no progress, though it runs: no answer, no
 // server found to be away, no batch landed. It stays below twice the longest of the
 // project timeout, the poll, half a minute and a call of the store.

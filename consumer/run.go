@@ -210,14 +210,8 @@ func (r *run) send(a schedule.Action) {
 			r.p.pulse.moved(a.Batch)
 			var f *outbox.Fault
 			if err != nil {
-				if cause := context.Cause(r.ctx); cause != nil {
-					return cause
-				}
-				if errors.Is(err, outbox.ErrFenced) {
-					return err
-				}
-				if aerr := r.term.Check(); aerr != nil {
-					return aerr
+				if end := cmp.Or(r.ends(err), r.term.Check()); end != nil {
+					return end
 				}
 				f = outbox.AsFault(err)
 			}
@@ -247,6 +241,14 @@ func (r *run) probe() {
 	})
 }
 
+// ends returns why the term is over after a call that has met err; nil when it is not.
+func (r *run) ends(err error) error {
+	if errors.Is(err, outbox.ErrFenced) {
+		return err
+	}
+	return context.Cause(r.ctx)
+}
+
 // heard records whether the outbox has answered. It returns an error that ends the term, and
 // nil for a fault that may pass, which it reports once until the database answers again.
 func (r *run) heard(call string, err error) error {
@@ -260,11 +262,8 @@ func (r *run) heard(call string, err error) error {
 		r.troubles(nil)
 		return nil
 	}
-	if errors.Is(err, outbox.ErrFenced) {
-		return err
-	}
-	if cause := context.Cause(r.ctx); cause != nil {
-		return cause
+	if end := r.ends(err); end != nil {
+		return end
 	}
 	if outbox.Unreachable(err) {
 		if r.cutOff.IsZero() {
@@ -285,7 +284,7 @@ func (r *run) heard(call string, err error) error {
 // refusal returns why the database refuses a periodic call.
 func (r *run) refusal() error { return cmp.Or(r.upkeep.refused, r.holds.refused) }
 
-// troubles publishes why the pipeline cannot work on the table.
+// troubles publishes why the pipeline cannot work on the table, and the fault behind it, if that is the reason.
 func (r *run) troubles(fault error) {
 	for _, b := range r.told {
 		if err := b.Unsettled(); err != nil && fault == nil {
@@ -299,7 +298,7 @@ func (r *run) troubles(fault error) {
 	case r.foreign:
 		text = fmt.Sprintf("another worker (%s) claims events of the table: stop it", r.claimer)
 	}
-	r.p.trouble(text, fault)
+	r.p.change(func(s *State) { s.Outbox, s.Fault = text, fault })
 }
 
 // periodic is a call that is made at every tick, whatever the scheduler does.
@@ -386,7 +385,8 @@ func (r *run) askHolds(now time.Time) {
 		r.s.Quarantine(now, quarantined)
 		r.s.Throttle(now, rate)
 		r.s.Pause(holds.Pause != nil)
-		r.p.held(holds)
+		before := r.p.change(func(s *State) { s.Holds = holds })
+		r.p.tell.Holds(before.Holds, holds)
 	})
 }
 

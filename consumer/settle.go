@@ -26,9 +26,6 @@ func (r *run) settle(b *schedule.Batch) {
 			delete(r.told, b)
 			r.p.pulse.landed(b)
 			told.Settled(b, s.out, started)
-			if s.out.Kept != nil {
-				told.Kept(s.out.Kept)
-			}
 			for _, l := range s.out.Left {
 				if errors.Is(l.Err, outbox.ErrChanged) { // look for another worker now
 					r.upkeep.next = now
@@ -119,8 +116,8 @@ func (s *settling) call(p *part) (got outbox.Settled, err error) {
 
 // again waits before a call is made again that has met err. It returns an error when the term is over.
 func (s *settling) again(err error) error {
-	if errors.Is(err, outbox.ErrFenced) {
-		return err
+	if end := s.r.ends(err); end != nil {
+		return end
 	}
 	if !s.repeated {
 		s.repeated = true

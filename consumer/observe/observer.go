@@ -223,6 +223,9 @@ func (b *Batch) Settled(of *schedule.Batch, s outbox.Settled, started time.Time)
 	sum := summarize(of, s)
 	b.finish(sum)
 	b.o.report(b, sum)
+	if s.Kept != nil {
+		b.kept(s.Kept)
+	}
 }
 
 // Abandoned records a batch whose fate is unknown because the term is over.

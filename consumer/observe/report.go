@@ -149,8 +149,8 @@ func through(st *outbox.Settlement) bool {
 	return st.Verdict == outbox.Superseded || st.Verdict == outbox.Done && st.Outcome.Noop == outbox.NoopNone
 }
 
-// Kept tells that finished events were left in the table instead of being moved.
-func (b *Batch) Kept(err error) {
+// kept tells that finished events were left in the table instead of being moved.
+func (b *Batch) kept(err error) {
 	b.o.metrics.kept.WithLabelValues(b.o.projection).Inc()
 	b.o.log.Error("finished events stay in the table: they could not be moved or deleted", zap.String("event", "outbox.kept"), zap.Error(err), b.ids())
 }
