@@ -23,16 +23,16 @@ const (
 
 var errLinkClosed = errors.New("the link is closed")
 
-// Link is a TCP proxy to a server, on its own loopback port. It has at most one fault: each
-// fault replaces the one before. After Close, faults and Heal return an error. Its methods are
-// safe for concurrent use.
+// Link is a TCP proxy to a server, or to all nodes of a cluster, on a loopback port of its own for
+// each. It has at most one fault, which meets all nodes: each fault replaces the one before. After
+// Close, faults and Heal return an error. Its methods are safe for concurrent use.
 type Link struct {
-	proxy *toxiproxy.Proxy
-	gates sync.WaitGroup // one per connection and direction
+	proxies []*toxiproxy.Proxy // one for each node
+	gates   sync.WaitGroup     // one per connection and direction
 
-	change  sync.Mutex // held by methods that change something
-	closed  bool
-	release func() // gives back the port that is kept while the link is cut; nil when none is
+	change sync.Mutex // held by methods that change something
+	closed bool
+	kept   []func() // give back the ports that are kept while the link is cut
 
 	mu      sync.Mutex
 	fault   fault
@@ -49,47 +49,65 @@ type fault struct {
 	round         int // counts the faults, so that bytes are counted anew for each
 }
 
-// NewLink starts a proxy to upstream, a host and port. The proxy dials upstream once for each
+// NewLink starts a proxy to each upstream, a host and port. It dials upstream once for each
 // connection that it accepts, so upstream need not listen yet. The caller closes the link.
-func NewLink(upstream string) (*Link, error) {
-	if _, _, err := net.SplitHostPort(upstream); err != nil {
-		return nil, fmt.Errorf("link: upstream: %w", err)
-	}
-	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop())
-	l := &Link{proxy: toxiproxy.NewProxy(server, "link", "127.0.0.1:0", upstream), changed: make(chan struct{})}
-	toxics.Register(gateType, new(gate)) // again for each link: the registry is the library's
-	for _, direction := range []string{upward, downward} {
-		w, err := l.proxy.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(`{"type":%q,"stream":%q}`, gateType, direction)))
-		if err != nil {
-			return nil, fmt.Errorf("link to %s: %w", upstream, err)
+func NewLink(upstreams ...string) (*Link, error) {
+	l := &Link{changed: make(chan struct{})}
+	for _, upstream := range upstreams {
+		if err := l.add(upstream); err != nil {
+			return nil, errors.Join(err, l.Close())
 		}
-		g, ok := w.Toxic.(*gate)
-		if !ok {
-			return nil, fmt.Errorf("link to %s: gate is a %T", upstream, w.Toxic)
-		}
-		g.link, g.up = l, direction == upward
-	}
-	if err := l.proxy.Start(); err != nil {
-		return nil, fmt.Errorf("link to %s: %w", upstream, err)
 	}
 	return l, nil
 }
 
-// Addr returns the link's own host and port, for clients to dial.
-func (l *Link) Addr() string {
-	l.proxy.Lock()
-	defer l.proxy.Unlock()
-	return l.proxy.Listen
+func (l *Link) add(upstream string) error {
+	if _, _, err := net.SplitHostPort(upstream); err != nil {
+		return fmt.Errorf("link: upstream: %w", err)
+	}
+	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop())
+	proxy := toxiproxy.NewProxy(server, "link", "127.0.0.1:0", upstream)
+	toxics.Register(gateType, new(gate)) // again for each link: the registry is the library's
+	for _, direction := range []string{upward, downward} {
+		w, err := proxy.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(`{"type":%q,"stream":%q}`, gateType, direction)))
+		if err != nil {
+			return fmt.Errorf("link to %s: %w", upstream, err)
+		}
+		g, ok := w.Toxic.(*gate)
+		if !ok {
+			return fmt.Errorf("link to %s: gate is a %T", upstream, w.Toxic)
+		}
+		g.link, g.up = l, direction == upward
+	}
+	if err := proxy.Start(); err != nil {
+		return fmt.Errorf("link to %s: %w", upstream, err)
+	}
+	l.proxies = append(l.proxies, proxy)
+	return nil
 }
 
-// Through returns the URL raw with its host and port replaced by the link's.
+// Addr returns the link's own host and port, for clients to dial; of several the first one.
+func (l *Link) Addr() string { return l.address(0) }
+
+func (l *Link) address(node int) string {
+	l.proxies[node].Lock()
+	defer l.proxies[node].Unlock()
+	return l.proxies[node].Listen
+}
+
+// Through returns the URL raw with its host and port replaced by the link's. The URLs of several
+// nodes are separated by commas.
 func (l *Link) Through(raw string) (string, error) {
-	u, err := url.Parse(raw)
-	if err != nil || u.Host == "" {
-		return "", errors.New("link: want a URL with a host") // the error's text may hold a password
+	urls := strings.SplitN(raw, ",", len(l.proxies))
+	for node, of := range urls {
+		u, err := url.Parse(of)
+		if err != nil || u.Host == "" {
+			return "", errors.New("link: want a URL with a host") // the error's text may hold a password
+		}
+		u.Host = l.address(node)
+		urls[node] = u.String()
 	}
-	u.Host = l.Addr()
-	return u.String(), nil
+	return strings.Join(urls, ","), nil
 }
 
 // Latency makes each round trip longer by d, give or take jitter, which is at most d. Each
@@ -143,20 +161,18 @@ func (l *Link) set(f fault) error {
 	if l.closed {
 		return errLinkClosed
 	}
+	l.apply(f)
 	if !f.cut {
-		l.apply(f)
 		return l.start()
 	}
-	l.apply(f)
 	l.stop()
-	if l.release != nil {
-		return nil
+	for node := len(l.kept); node < len(l.proxies); node++ {
+		release, err := keepPort(l.address(node))
+		if err != nil {
+			return fmt.Errorf("link: %w", err)
+		}
+		l.kept = append(l.kept, release)
 	}
-	release, err := keepPort(l.Addr())
-	if err != nil {
-		return fmt.Errorf("link: %w", err)
-	}
-	l.release = release
 	return nil
 }
 
@@ -176,29 +192,33 @@ func (l *Link) now() (fault, <-chan struct{}) {
 	return l.fault, l.changed
 }
 
-// start listens again after a cut. The kernel may have lent the port to somebody in
+// start listens again after a cut. The kernel may have lent a port to somebody in
 // between, for a moment.
 func (l *Link) start() error {
 	l.free()
-	for deadline := time.Now().Add(listenAgain); ; <-time.After(listenAgainPoll) {
-		err := l.proxy.Start()
-		switch {
-		case err == nil, errors.Is(err, toxiproxy.ErrProxyAlreadyStarted):
-			return nil
-		case time.Now().After(deadline):
-			return fmt.Errorf("link: listen again: %w", err)
+	deadline := time.Now().Add(listenAgain)
+	for _, proxy := range l.proxies {
+		err := proxy.Start()
+		for ; err != nil && !errors.Is(err, toxiproxy.ErrProxyAlreadyStarted); err = proxy.Start() {
+			if time.Now().After(deadline) {
+				return fmt.Errorf("link: listen again: %w", err)
+			}
+			<-time.After(listenAgainPoll)
 		}
 	}
+	return nil
 }
 
 func (l *Link) free() {
-	if l.release != nil {
-		l.release()
-		l.release = nil
+	for _, release := range l.kept {
+		release()
 	}
+	l.kept = nil
 }
 
 func (l *Link) stop() {
-	l.proxy.Stop()
+	for _, proxy := range l.proxies {
+		proxy.Stop()
+	}
 	l.gates.Wait()
 }

@@ -4,14 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"strings"
 )
 
 // Proxies are the proxies between one instance and both servers: a link to PostgreSQL, and
-// links to a tap before Elasticsearch, one for each node.
+// one to a tap before Elasticsearch.
 type Proxies struct {
-	Postgres                *Link
-	Elastic                 Links
+	Postgres, Elastic       *Link
 	Tap                     *Tap
 	DatabaseURL, ElasticURL string // through them
 }
@@ -34,24 +32,12 @@ func NewProxies(instance, databaseURL, elasticURL string, rec *Recorder) (p *Pro
 	if p.Tap, err = NewTap(instance, elasticURL, rec); err != nil {
 		return p, err
 	}
-	var urls []string
-	for raw := range strings.SplitSeq(p.Tap.URL(), ",") {
-		tap, err := url.Parse(raw)
-		if err != nil {
-			return p, err
-		}
-		link, err := NewLink(tap.Host)
-		if err != nil {
-			return p, err
-		}
-		p.Elastic = append(p.Elastic, link)
-		through, err := link.Through(raw)
-		if err != nil {
-			return p, err
-		}
-		urls = append(urls, through)
+	if p.Elastic, err = NewLink(p.Tap.addresses()...); err != nil {
+		return p, err
 	}
-	p.ElasticURL = strings.Join(urls, ",")
+	if p.ElasticURL, err = p.Elastic.Through(p.Tap.URL()); err != nil {
+		return p, err
+	}
 	p.DatabaseURL, err = p.Postgres.Through(databaseURL)
 	return p, err
 }
@@ -65,7 +51,9 @@ func (p *Proxies) Heal() error {
 // Close ends all connections and records the requests in flight to Elasticsearch.
 func (p *Proxies) Close() error {
 	var errs []error
-	errs = append(errs, p.Elastic.Close())
+	if p.Elastic != nil {
+		errs = append(errs, p.Elastic.Close())
+	}
 	if p.Tap != nil {
 		errs = append(errs, p.Tap.Close())
 	}

@@ -111,6 +111,13 @@ func (t *Tap) URL() string {
 	return strings.Join(urls, ",")
 }
 
+func (t *Tap) addresses() (all []string) {
+	for _, n := range t.nodes {
+		all = append(all, n.listener.Addr().String())
+	}
+	return all
+}
+
 // upstream returns the URL of the node that a request is for.
 func (t *Tap) upstream(r *http.Request) *url.URL {
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
