@@ -174,15 +174,13 @@ func lasts(log *Log) (last map[outbox.ID]*Change, order []outbox.ID) {
 // process for the same: between the answer and the commit it is several ways from process to
 // process, which is more than the clocks of one machine are apart.
 func Unprojected(log *Log, applied []Applied) []Finding {
-	confirmed := map[string]*confirmations{}
+	confirmed := map[string]*growth{}
 	for _, a := range sorted(applied, func(a *Applied) time.Time { return a.Answered }) {
 		if a.wrote() || a.refused() {
-			d := confirmed[a.ID]
-			if d == nil {
-				d = &confirmations{}
-				confirmed[a.ID] = d
+			if confirmed[a.ID] == nil {
+				confirmed[a.ID] = &growth{}
 			}
-			d.add(a.Answered, max(a.Version, a.ResultVersion))
+			confirmed[a.ID].add(a.Answered, max(a.Version, a.ResultVersion))
 		}
 	}
 	var found []Finding
@@ -191,7 +189,7 @@ func Unprojected(log *Log, applied []Applied) []Finding {
 		if !c.Done() {
 			continue
 		}
-		switch v := confirmed[c.Key.String()].before(c.At); {
+		switch v := confirmed[c.Key.String()].until(c.At.Add(-1)); {
 		case v < 0:
 			found = append(found, finding(c, "done before Elasticsearch had confirmed a version of its document"))
 		case v < c.Version:
@@ -201,28 +199,28 @@ func Unprojected(log *Log, applied []Applied) []Finding {
 	return found
 }
 
-// confirmations are the versions of one document that grew, in the order of time.
-type confirmations struct {
+// growth is how the newest version of one entity or document grew, in the order of time.
+type growth struct {
 	at      []time.Time
 	version []int64
 }
 
-func (d *confirmations) add(at time.Time, version int64) {
-	if n := len(d.version); n == 0 || version > d.version[n-1] {
-		d.at, d.version = append(d.at, at), append(d.version, version)
+func (g *growth) add(at time.Time, version int64) {
+	if n := len(g.version); n == 0 || version > g.version[n-1] {
+		g.at, g.version = append(g.at, at), append(g.version, version)
 	}
 }
 
-// before returns the newest version confirmed before t, -1 when there was none.
-func (d *confirmations) before(t time.Time) int64 {
-	if d == nil {
+// until returns the newest version up to a time, -1 when there was none.
+func (g *growth) until(t time.Time) int64 {
+	if g == nil {
 		return -1
 	}
-	i := sort.Search(len(d.at), func(i int) bool { return !d.at[i].Before(t) })
+	i := sort.Search(len(g.at), func(i int) bool { return g.at[i].After(t) })
 	if i == 0 {
 		return -1
 	}
-	return d.version[i-1]
+	return g.version[i-1]
 }
 
 // byTime returns applied in the order of sending.

@@ -47,12 +47,13 @@ create table if not exists {schema}.weftlab_source (
   event_version bigint not null, deleted boolean not null
 );
 
+-- What the application writes by the name of a partitioned table fires the triggers of the partition
+-- for each row, and none for the statement. weft writes to the partition itself.
 create or replace function {schema}.weftlab_enqueued() returns trigger language plpgsql security definer as $$
 begin
   insert into {schema}.weftlab_history
     (source, event_id, entity_type, entity_id, event_version, op, new_status, attempts, reclaim)
-  select tg_table_name, n.id, n.entity_type, n.entity_id, n.event_version, n.op, n.status, n.attempts, false
-  from new_rows n;
+  values (tg_table_name, new.id, new.entity_type, new.entity_id, new.event_version, new.op, new.status, new.attempts, false);
   return null;
 end $$;
 
@@ -102,7 +103,7 @@ begin
 end $$;
 
 create or replace trigger weftlab_enqueued after insert on {schema}.{table}
-  referencing new table as new_rows for each statement execute function {schema}.weftlab_enqueued();
+  for each row execute function {schema}.weftlab_enqueued();
 create or replace trigger weftlab_changed after update on {schema}.{table}
   referencing old table as old_rows new table as new_rows for each statement execute function {schema}.weftlab_changed();
 create or replace trigger weftlab_leased after insert on {schema}.weft_lease
@@ -146,18 +147,16 @@ create or replace trigger weftlab_archived after insert on {schema}.{history}
 
 const installSource = `
 create or replace function {schema}.weftlab_written() returns trigger language plpgsql security definer as $$
+declare c record;
 begin
+  if tg_op = 'DELETE' then c := old; else c := new; end if;
   insert into {schema}.weftlab_source (entity_type, entity_id, event_version, deleted)
-  select c.entity_type, c.entity_id, c.event_version, tg_op = 'DELETE' from changed c;
+  values (c.entity_type, c.entity_id, c.event_version, tg_op = 'DELETE');
   return null;
 end $$;
 
-create or replace trigger weftlab_inserted after insert on {schema}.search_index
-  referencing new table as changed for each statement execute function {schema}.weftlab_written();
-create or replace trigger weftlab_updated after update on {schema}.search_index
-  referencing new table as changed for each statement execute function {schema}.weftlab_written();
-create or replace trigger weftlab_deleted after delete on {schema}.search_index
-  referencing old table as changed for each statement execute function {schema}.weftlab_written();
+create or replace trigger weftlab_written after insert or update or delete on {schema}.search_index
+  for each row execute function {schema}.weftlab_written();
 `
 
 // Install starts the record of an outbox table in the first schema of db's
@@ -166,9 +165,6 @@ create or replace trigger weftlab_deleted after delete on {schema}.search_index
 // record. A record of events that weft archives or deletes takes a superuser.
 func Install(ctx context.Context, db DB, table string) error {
 	if err := run(ctx, db, install, table); err != nil {
-		return err
-	}
-	if err := installOnPartition(ctx, db, table, enqueuedByRow); err != nil {
 		return err
 	}
 	there, err := archived(ctx, db, table)
@@ -190,12 +186,7 @@ func archived(ctx context.Context, db DB, table string) (there bool, err error) 
 
 // InstallSource adds the record of search_index; [Install] comes first. Rows that are
 // there already are not in the record.
-func InstallSource(ctx context.Context, db DB) error {
-	if err := run(ctx, db, installSource, ""); err != nil {
-		return err
-	}
-	return installOnPartition(ctx, db, sourceTable, writtenByRow)
-}
+func InstallSource(ctx context.Context, db DB) error { return run(ctx, db, installSource, "") }
 
 func run(ctx context.Context, db DB, script, table string) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)

@@ -145,11 +145,10 @@ func Read(ctx context.Context, db DB, table, group string) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	known := words{}
-	if log.Source, err = collect(ctx, db, strings.ReplaceAll(source, "{at}", at), known.scanSource); err != nil {
+	if log.Source, err = collect(ctx, db, strings.ReplaceAll(source, "{at}", at), words{}.scanSource); err != nil {
 		return nil, fmt.Errorf("read history of search_index: %w", err)
 	}
-	log.Rows, err = collect(ctx, db, `select id, status from `+pgx.Identifier{table}.Sanitize(), known.scanRow)
+	log.Rows, err = collect(ctx, db, `select id, status from `+pgx.Identifier{table}.Sanitize(), pgx.RowToStructByPos[Row])
 	if err != nil {
 		return nil, fmt.Errorf("read rows of %s: %w", table, err)
 	}
@@ -202,7 +201,7 @@ func since(ctx context.Context, db DB, table, group string, seq int64) (log *Log
 	}
 	log.Changes = moves(log.Changes)
 	log.attribute(marks)
-	if log.Terms, err = collect(ctx, db, strings.ReplaceAll(terms, "{at}", at), scanTerm, group, seq); err != nil {
+	if log.Terms, err = collect(ctx, db, strings.ReplaceAll(terms, "{at}", at), pgx.RowToStructByPos[Term], group, seq); err != nil {
 		return nil, "", fmt.Errorf("read terms of %s: %w", group, err)
 	}
 	return log, at, nil
@@ -260,22 +259,10 @@ func instanceOf(application string) string {
 	return parts[2]
 }
 
-func scanTerm(row pgx.CollectableRow) (t Term, err error) {
-	err = row.Scan(&t.Seq, &t.At, &t.Epoch, &t.Instance)
-	return t, err
-}
-
 func (w words) scanSource(row pgx.CollectableRow) (c SourceChange, err error) {
 	var tx int64
 	var typ string
 	err = row.Scan(&c.Seq, &tx, &c.At, &typ, &c.Key.ID, &c.Version, &c.Deleted)
 	c.Tx, c.Key.Type = uint64(tx), w.intern(typ)
 	return c, err
-}
-
-func (w words) scanRow(row pgx.CollectableRow) (r Row, err error) {
-	var status string
-	err = row.Scan(&r.Event, &status)
-	r.Status = Status(w.intern(status))
-	return r, err
 }

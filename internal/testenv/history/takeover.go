@@ -48,13 +48,7 @@ func (t *Takeover) Gap() time.Duration { return t.First.Sub(t.Last) }
 
 // Takeovers returns what followed each fault, which must be in the order of time.
 func Takeovers(log *Log, faults []FaultMark) []Takeover {
-	var settles []*Change
-	for i := range log.Changes {
-		if c := &log.Changes[i]; c.Done() && c.Settles() {
-			settles = append(settles, c)
-		}
-	}
-	lives := livesOf(log)
+	settles, lives := log.settles(), livesOf(log)
 	out := make([]Takeover, len(faults))
 	for i, fault := range faults {
 		t := &out[i]
@@ -117,12 +111,21 @@ func (l *Log) FirstDoneAfter(at time.Time) (Change, bool) {
 }
 
 func (l *Log) firstDone(want func(*Change) bool) (Change, bool) {
-	for i := range l.Changes {
-		if c := &l.Changes[i]; c.Done() && c.Settles() && want(c) {
-			return *c, true
-		}
+	settles := l.settles()
+	if first := slices.IndexFunc(settles, want); first >= 0 {
+		return *settles[first], true
 	}
 	return Change{}, false
+}
+
+// settles returns the changes by which the holders of events have ended them as done.
+func (l *Log) settles() (done []*Change) {
+	for i := range l.Changes {
+		if c := &l.Changes[i]; c.Done() && c.Settles() {
+			done = append(done, c)
+		}
+	}
+	return done
 }
 
 // life is from the commit of an event to its end; ended is zero when it has none.

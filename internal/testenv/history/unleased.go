@@ -107,9 +107,8 @@ type flight struct {
 // flights are those of one entity, in the order of their begin, with the versions that
 // became known of it.
 type flights struct {
-	all      []flight
-	known    []time.Time // when a newer version was committed
-	versions []int64
+	all   []flight
+	known growth // by what was committed
 }
 
 // explain reports whether a was sent during a flight, or could have been and is late. Of
@@ -123,26 +122,11 @@ func (f *flights) explain(a *Applied, holder bool) bool {
 		if holder && l.owner != a.Instance {
 			continue
 		}
-		if l.to.IsZero() || !a.Sent.After(l.to) || !l.released && a.Version <= f.newest(l.to) {
+		if l.to.IsZero() || !a.Sent.After(l.to) || !l.released && a.Version <= max(f.known.until(l.to), 0) {
 			return true
 		}
 	}
 	return false
-}
-
-// newest returns the newest version that was known at a time.
-func (f *flights) newest(at time.Time) int64 {
-	i := sort.Search(len(f.known), func(i int) bool { return f.known[i].After(at) })
-	if i == 0 {
-		return 0
-	}
-	return f.versions[i-1]
-}
-
-func (f *flights) learn(at time.Time, version int64) {
-	if n := len(f.versions); n == 0 || version > f.versions[n-1] {
-		f.known, f.versions = append(f.known, at), append(f.versions, version)
-	}
 }
 
 // flightsOf returns the flights by entity, and who has held leases.
@@ -161,11 +145,11 @@ func flightsOf(log *Log) (byKey map[outbox.Key]*flights, holders map[string]bool
 	for i := range log.Changes {
 		c := &log.Changes[i]
 		for len(source) > 0 && !source[0].At.After(c.At) {
-			of(source[0].Key).learn(source[0].At, source[0].Version)
+			of(source[0].Key).known.add(source[0].At, source[0].Version)
 			source = source[1:]
 		}
 		if c.From == "" {
-			of(c.Key).learn(c.At, c.Version)
+			of(c.Key).known.add(c.At, c.Version)
 		}
 	}
 	keys := keysOf(log)
