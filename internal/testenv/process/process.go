@@ -34,6 +34,7 @@ type Server struct {
 	// outlive it, in a session of its own.
 	DeathSignal syscall.Signal
 	In          *Network // nil: that of the caller
+	Ask         []Step   // how [StartReady] ends one that does not answer, before it kills it
 }
 
 // Process is a running server, or one that has ended.
@@ -111,6 +112,28 @@ func (p *Process) Await(ctx context.Context, ready func(context.Context) error) 
 			}
 			return context.Cause(ctx)
 		case <-time.After(readyPoll):
+		}
+	}
+}
+
+// StartReady returns when ready says that the server answers. choose says how it is started, on which
+// ports, and is asked once more after a failure as long as again reports that another try may help.
+// The process that it returns with an error has ended, or is nil.
+func StartReady(ctx context.Context, choose func() (Server, error), ready func(context.Context) error, again func(try int, reason string) bool) (*Process, error) {
+	for try := 1; ; try++ {
+		server, err := choose()
+		if err != nil {
+			return nil, err
+		}
+		p, err := Start(server)
+		if err == nil {
+			if err = p.Await(ctx, ready); err == nil {
+				return p, nil
+			}
+			p.Stop(server.Ask...)
+		}
+		if !again(try, err.Error()) {
+			return p, err
 		}
 	}
 }

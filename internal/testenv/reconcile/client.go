@@ -21,16 +21,17 @@ const (
 
 // Client is a plain HTTP client of Elasticsearch. It is safe for concurrent use.
 type Client struct {
+	HTTP *http.Client // another one may be set before the first request
+
 	nodes []*url.URL
 	good  atomic.Int64 // the node that has answered last
-	http  *http.Client
 }
 
 // NewClient returns a client of the server at base, whose user information, if it
 // has some, is sent as basic authentication. Several nodes are separated by commas: one after
 // the other is asked until one answers, with anything but 503. Close it.
 func NewClient(base string) (*Client, error) {
-	c := &Client{http: &http.Client{Transport: &http.Transport{}, Timeout: timeout}}
+	c := &Client{HTTP: &http.Client{Transport: &http.Transport{}, Timeout: timeout}}
 	for raw := range strings.SplitSeq(base, ",") {
 		u, err := url.Parse(raw)
 		if err != nil || u.Host == "" {
@@ -39,13 +40,13 @@ func NewClient(base string) (*Client, error) {
 		c.nodes = append(c.nodes, u)
 	}
 	if len(c.nodes) > 1 {
-		c.http.Timeout = nodeTimeout
+		c.HTTP.Timeout = nodeTimeout
 	}
 	return c, nil
 }
 
 // Close closes idle connections.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+func (c *Client) Close() { c.HTTP.CloseIdleConnections() }
 
 // StatusError is an answer other than 2xx.
 type StatusError struct {
@@ -97,7 +98,7 @@ func (c *Client) ask(ctx context.Context, node *url.URL, method string, ref *url
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	res, err := c.http.Do(req)
+	res, err := c.HTTP.Do(req)
 	if err != nil {
 		return err
 	}

@@ -121,22 +121,14 @@ func (g *guardianClient) listen() {
 	}
 }
 
-func (g *guardianClient) url(server Server) string {
+// last returns what the guardian has said of a server when it was up; nothing of one of the caller's.
+func (g *guardianClient) last(server Server) event {
+	if g == nil {
+		return event{}
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.up[server].URL
-}
-
-func (g *guardianClient) pid(server Server) int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.up[server].PID
-}
-
-func (g *guardianClient) dir(server Server) string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.up[server].Dir
+	return g.up[server]
 }
 
 var (

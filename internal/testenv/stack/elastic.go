@@ -2,10 +2,8 @@ package stack
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,6 +13,7 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv/process"
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 )
 
 const (
@@ -24,26 +23,19 @@ const (
 
 // elastic is one node; start and stop may be repeated and keep data and ports.
 type elastic struct {
-	home     string
+	instance      // its directory holds config, data, logs, repo (of snapshots) and tmp; its process is the launcher, parent of the server
 	open     bool // OpenSearch
 	javaHome string
 	heapMB   int
-	quick    bool
-	dir      string // holds config, data, logs, repo (of snapshots) and tmp
 	cluster  string
-	who      *account
-	onEnd    func(*process.Process)
-	secured  *securedSpec // nil: everybody may do everything
 
 	name                string
 	host, transportHost string
 	peers               []*elastic       // of the cluster, itself among them; nil for one that is alone
 	network             *process.Network // nil: the guardian's
 
-	port      int    // 0 until the first start
-	attached  string // what the JVM leaves in /tmp when it is killed
 	transport int
-	process   *process.Process // the launcher, parent of the server
+	attached  string // what the JVM leaves in /tmp when it is killed
 }
 
 func (e *elastic) url() string {
@@ -59,7 +51,7 @@ func (e *elastic) at(name string) string { return filepath.Join(e.dir, name) }
 func (e *elastic) prepare() error {
 	for _, name := range []string{"config", "config/jvm.options.d", "data", "logs", "repo", "tmp"} {
 		if err := os.Mkdir(e.at(name), 0o700); err != nil {
-			return explainDisk(err, e.dir)
+			return err
 		}
 		if err := e.who.own(e.at(name)); err != nil {
 			return err
@@ -104,11 +96,7 @@ func withoutGCLog(options string) string {
 }
 
 func (e *elastic) config(name, content string) error {
-	file := filepath.Join(e.at("config"), name)
-	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-		return explainDisk(err, e.dir)
-	}
-	return e.who.own(file)
+	return e.write(filepath.Join(e.at("config"), name), []byte(content))
 }
 
 func (e *elastic) settings() string {
@@ -149,23 +137,26 @@ func (e *elastic) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, elasticBound, fmt.Errorf("elasticsearch %w within %v", process.ErrTimeout, elasticBound))
 	defer cancel()
 	first := e.port == 0
-	for attempt := 1; ; attempt++ {
+	var err error
+	e.process, err = process.StartReady(ctx, func() (process.Server, error) {
 		if first {
 			if err := errors.Join(e.choosePorts(), e.config(e.program()+".yml", e.settings())); err != nil {
-				return err
+				return process.Server{}, err
 			}
 		}
-		err := e.startOnce(ctx)
-		if err == nil {
-			return nil
-		}
-		taken := first && (strings.Contains(err.Error(), "BindException") || strings.Contains(err.Error(), "Failed to bind"))
+		return e.server(), nil
+	}, e.ready, func(try int, reason string) bool {
+		taken := first && (strings.Contains(reason, "BindException") || strings.Contains(reason, "Failed to bind"))
 		// A JVM that had the same process id, and was killed, has left its file in /tmp.
-		stale := strings.Contains(err.Error(), "Unable to attach entitlement agent")
-		if attempt == portAttempts || !taken && !stale {
-			return explainDisk(err, e.dir)
-		}
+		return try < portAttempts && (taken || strings.Contains(reason, "Unable to attach entitlement agent"))
+	})
+	if err != nil {
+		return explainDisk(err, e.dir)
 	}
+	// The server attaches to itself. HotSpot keeps the file in /tmp, whatever its
+	// java.io.tmpdir is.
+	e.attached = fmt.Sprintf("/tmp/.java_pid%d", e.pid())
+	return nil
 }
 
 func (e *elastic) choosePorts() error {
@@ -181,12 +172,12 @@ func (e *elastic) choosePorts() error {
 	return nil
 }
 
-func (e *elastic) startOnce(ctx context.Context) (err error) {
+func (e *elastic) server() process.Server {
 	options := fmt.Sprintf("-Xms%dm -Xmx%dm -XX:-UsePerfData", e.heapMB, e.heapMB)
 	if e.quick {
 		options += " -XX:TieredStopAtLevel=1"
 	}
-	e.process, err = process.Start(process.Server{
+	return process.Server{
 		Name: "elasticsearch", Dir: e.dir, Log: filepath.Join(e.dir, serverLog), Argv: []string{filepath.Join(e.home, "bin", e.program())},
 		Env: []string{
 			e.variable() + "JAVA_HOME=" + e.javaHome,
@@ -199,60 +190,42 @@ func (e *elastic) startOnce(ctx context.Context) (err error) {
 		},
 		As: e.who.credential(), OnEnd: e.onEnd, In: e.network,
 		DeathSignal: syscall.SIGKILL, // the server ends by itself when its launcher is gone
-	})
-	if err != nil {
-		return err
 	}
-	err = e.process.Await(ctx, func(ctx context.Context) error {
-		cluster, err := e.health(ctx)
-		if err == nil && cluster != e.cluster {
-			err = errAnother
-		}
-		return err
-	})
-	if err != nil {
-		e.kill()
-		return err
-	}
-	// The server attaches to itself. HotSpot keeps the file in /tmp, whatever its
-	// java.io.tmpdir is.
-	e.attached = fmt.Sprintf("/tmp/.java_pid%d", e.serverPID())
-	return nil
 }
 
-// clusterHealth returns the name of the cluster that answers at url. This build of the
-// server has no GET /.
-func clusterHealth(ctx context.Context, client *http.Client, url string) (cluster string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(url, "/")+"/_cluster/health", nil)
+func (e *elastic) ready(ctx context.Context) error {
+	cluster, err := e.health(ctx)
+	if err == nil && cluster != e.cluster {
+		err = errAnother
+	}
+	return err
+}
+
+// clusterHealth returns the name of the cluster of which one node, of those at urls, answers. This
+// build of the server has no GET /. trust is the authority of their certificates, if they have some.
+func clusterHealth(ctx context.Context, urls string, trust []byte) (cluster string, err error) {
+	es, err := reconcile.NewClient(urls)
 	if err != nil {
 		return "", err
 	}
-	request.Close = true
-	response, err := client.Do(request)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
-	if err != nil {
-		return "", err
-	}
-	if response.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("GET /_cluster/health: %s", response.Status)
+	defer es.Close()
+	if trust != nil {
+		es.HTTP = trusting(trust)
 	}
 	var health struct {
 		Cluster string `json:"cluster_name"`
 	}
-	if err := json.Unmarshal(body, &health); err != nil || health.Cluster == "" {
+	if err := es.Do(ctx, http.MethodGet, "/_cluster/health", nil, &health); err != nil {
+		return "", fmt.Errorf("GET /_cluster/health: %w", err)
+	}
+	if health.Cluster == "" {
 		return "", errors.New("GET /_cluster/health: not the answer of an Elasticsearch")
 	}
 	return health.Cluster, nil
 }
 
-// serverPID is the JVM that serves, not the one that launched it.
-func (e *elastic) serverPID() int {
+// pid is that of the JVM that serves, not of the one that launched it.
+func (e *elastic) pid() int {
 	if below := process.Descendants(e.process.PID()); len(below) > 0 {
 		return below[0]
 	}
@@ -261,12 +234,10 @@ func (e *elastic) serverPID() int {
 
 func (e *elastic) stop() { e.end(process.Step{Signal: syscall.SIGTERM, Wait: 20 * time.Second}) }
 func (e *elastic) kill() { e.end() }
+func (e *elastic) quit() { e.end() }
 
 func (e *elastic) end(steps ...process.Step) {
-	if e.process == nil {
-		return
-	}
-	e.process.Stop(steps...)
+	e.instance.end(steps...)
 	if e.attached != "" {
 		_ = os.Remove(e.attached)
 		e.attached = ""

@@ -3,7 +3,6 @@ package stack
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -23,21 +22,11 @@ func checkExternal(ctx context.Context, databaseURL, elasticURL string) error {
 		}
 	}
 	if elasticURL != "" {
-		if err := checkElastic(ctx, elasticURL); err != nil {
+		if _, err := clusterHealth(ctx, elasticURL, nil); err != nil {
 			return fmt.Errorf("ELASTIC_URL is set to %s, but no Elasticsearch answers there: %s: correct it, or unset it to have a server started", redact(elasticURL), oneLine(err))
 		}
 	}
 	return nil
-}
-
-// checkElastic asks one node after the other.
-func checkElastic(ctx context.Context, urls string) (err error) {
-	for url := range strings.SplitSeq(urls, ",") {
-		if _, err = clusterHealth(ctx, http.DefaultClient, url); err == nil {
-			return nil
-		}
-	}
-	return err
 }
 
 func checkDatabase(ctx context.Context, dsn string) error {

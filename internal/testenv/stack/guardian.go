@@ -45,6 +45,7 @@ func Guard(in io.Reader, out io.Writer) error {
 	g := &guardian{
 		requests: make(chan request),
 		ends:     make(chan serverEnd, 16),
+		servers:  make(map[Server]machine),
 		out:      json.NewEncoder(out),
 	}
 	decoder := json.NewDecoder(in)
@@ -77,10 +78,8 @@ type guardian struct {
 	requests chan request
 	ends     chan serverEnd
 	dir      *workDir
-	postgres *postgres
-	replica  *postgres
-	nodes    []*elastic
-	cables   *cables // nil without
+	servers  map[Server]machine // complete before any of them is started
+	cables   *cables            // nil without
 
 	outMu sync.Mutex
 	out   *json.Encoder
@@ -153,13 +152,16 @@ func (g *guardian) run(ctx context.Context) (err error) {
 }
 
 func (g *guardian) startAll(ctx context.Context) error {
+	var nodes []*elastic
+	err := g.newPostgres()
+	if err == nil && g.spec.ElasticHome != "" {
+		nodes, err = g.newElastic()
+	}
+	if err != nil {
+		return err
+	}
 	group, ctx := errgroup.WithContext(ctx)
-	if g.spec.PostgresHome != "" {
-		primary, err := g.newPostgres(Postgres)
-		if err != nil {
-			return err
-		}
-		g.postgres = primary
+	if primary := g.cluster(Postgres); primary != nil {
 		group.Go(func() error {
 			began := time.Now()
 			if err := primary.prepare(ctx); err != nil {
@@ -168,45 +170,50 @@ func (g *guardian) startAll(ctx context.Context) error {
 			if err := g.startOne(ctx, Postgres, began); err != nil || g.spec.Replication == NoReplica {
 				return err
 			}
-			replica, err := g.newPostgres(Replica)
-			if err != nil {
-				return err
-			}
-			g.replica = replica
 			return g.makeReplica(ctx, Replica, g.spec.Replication)
 		})
 	}
-	if g.spec.ElasticHome != "" {
-		if err := g.newElastic(); err != nil {
-			return err
-		}
-		group.Go(func() error { return g.startElastic(ctx) })
+	for n, e := range nodes { // at once: most of them have to be there for any to answer
+		group.Go(func() error {
+			began := time.Now()
+			if err := e.prepare(); err != nil {
+				return fmt.Errorf("elasticsearch: %w", explainDisk(err, e.dir))
+			}
+			return g.startOne(ctx, ElasticNode(n+1), began)
+		})
 	}
 	return group.Wait()
 }
 
-func (g *guardian) newPostgres(server Server) (*postgres, error) {
-	dir, err := g.dir.sub(g.spec.Account, string(server))
-	if err != nil {
-		return nil, err
+// newPostgres makes the PostgreSQL servers that are wanted, without starting them.
+func (g *guardian) newPostgres() error {
+	var wanted []Server
+	if g.spec.PostgresHome != "" {
+		wanted = append(wanted, Postgres)
+		if g.spec.Replication != NoReplica {
+			wanted = append(wanted, Replica)
+		}
 	}
-	p := &postgres{home: g.spec.PostgresHome, major: g.spec.PostgresMajor, logical: g.spec.Logical, quick: g.spec.Quick, dir: dir, who: g.spec.Account, onEnd: g.noteEnd(server), secured: g.spec.Secured}
-	if p.secured != nil {
-		p.clientDir, err = g.writeClientFiles()
+	for _, server := range wanted {
+		common, err := g.instance(server, g.spec.PostgresHome)
+		if err != nil {
+			return err
+		}
+		p := &postgres{instance: common, major: g.spec.PostgresMajor, logical: g.spec.Logical}
+		if p.secured != nil {
+			if p.clientDir, err = g.writeClientFiles(); err != nil {
+				return err
+			}
+		}
+		g.servers[server] = p
 	}
-	return p, err
+	return nil
 }
 
 // cluster returns nil for Elasticsearch.
 func (g *guardian) cluster(server Server) *postgres {
-	switch server {
-	case Postgres:
-		return g.postgres
-	case Replica:
-		return g.replica
-	default:
-		return nil
-	}
+	p, _ := g.servers[server].(*postgres)
+	return p
 }
 
 func clusterName() string {
@@ -225,23 +232,11 @@ func (g *guardian) noteEnd(server Server) func(*process.Process) {
 }
 
 func (g *guardian) startOne(ctx context.Context, server Server, began time.Time) error {
-	up := event{Kind: eventUp, Server: server}
-	switch server {
-	case Postgres, Replica:
-		cluster := g.cluster(server)
-		if err := cluster.start(ctx); err != nil {
-			return err
-		}
-		up.PID, up.URL, up.Dir = cluster.process.PID(), cluster.url(databaseName), cluster.dir
-	default:
-		node := g.node(server)
-		if err := node.start(ctx); err != nil {
-			return err
-		}
-		up.PID, up.URL, up.Dir = node.serverPID(), node.url(), node.dir
+	m := g.servers[server]
+	if err := m.start(ctx); err != nil {
+		return err
 	}
-	up.Seconds = time.Since(began).Seconds()
-	g.emit(up)
+	g.emit(event{Kind: eventUp, Server: server, PID: m.pid(), URL: m.url(), Dir: m.place(), Seconds: time.Since(began).Seconds()})
 	return nil
 }
 
@@ -262,27 +257,19 @@ func (g *guardian) do(ctx context.Context, r request) error {
 		g.file, g.state = r.StateFile, g.describe()
 		return g.state.write(g.file)
 	}
-	cluster, node := g.cluster(r.Server), g.node(r.Server)
-	var running *process.Process
-	var stop, kill func()
+	m, cluster := g.servers[r.Server], g.cluster(r.Server)
 	switch {
-	case cluster != nil:
-		running, stop, kill = cluster.process, cluster.stop, cluster.kill
-	case node != nil:
-		running, stop, kill = node.process, node.stop, node.kill
-	default:
+	case m == nil:
 		return fmt.Errorf("%q is not a server of this stack", r.Server)
-	}
-	switch {
 	case r.Op == opStop:
-		stop()
+		m.stop()
 	case r.Op == opKill:
-		kill()
+		m.kill()
 	case r.Op == opStart:
-		if running.HasEnded() {
+		if m.ended() {
 			return g.startOne(ctx, r.Server, time.Now())
 		}
-	case node != nil && g.cables != nil && (r.Op == opCutOff || r.Op == opReconnect):
+	case cluster == nil && g.cables != nil && (r.Op == opCutOff || r.Op == opReconnect):
 		return g.cables.plug(r.Server.number(), r.Op == opReconnect)
 	case cluster == nil:
 		return fmt.Errorf("%s cannot do that", r.Server.title())
@@ -300,17 +287,18 @@ func (g *guardian) do(ctx context.Context, r request) error {
 
 // describe is called once everything is up.
 func (g *guardian) describe() *State {
-	state := &State{Guardian: identify(os.Getpid()), Dir: g.dir.path, StartedAt: time.Now().UTC().Truncate(time.Second)}
-	if g.postgres != nil {
-		state.Postgres = &RunningServer{URL: g.postgres.url(databaseName), Process: identify(g.postgres.process.PID())}
-	}
-	for n, node := range g.nodes {
-		running := &RunningServer{URL: node.url(), Process: identify(node.serverPID())}
-		if n == 0 {
-			state.Elastic = running
-		} else {
-			state.ElasticOthers = append(state.ElasticOthers, running)
+	running := func(server Server) *RunningServer {
+		if m := g.servers[server]; m != nil {
+			return &RunningServer{URL: m.url(), Process: identify(m.pid())}
 		}
+		return nil
+	}
+	state := &State{
+		Guardian: identify(os.Getpid()), Dir: g.dir.path, StartedAt: time.Now().UTC().Truncate(time.Second),
+		Postgres: running(Postgres), Elastic: running(Elastic),
+	}
+	for n := 2; g.servers[ElasticNode(n)] != nil; n++ {
+		state.ElasticOthers = append(state.ElasticOthers, running(ElasticNode(n)))
 	}
 	return state
 }
@@ -319,17 +307,9 @@ func (g *guardian) describe() *State {
 func (g *guardian) stopAll() {
 	killCommand(g.command)
 	var group errgroup.Group
-	for _, node := range g.nodes {
+	for _, m := range g.servers {
 		group.Go(func() error {
-			node.kill() // its data goes with it
-			return nil
-		})
-	}
-	for _, cluster := range []*postgres{g.postgres, g.replica} {
-		group.Go(func() error {
-			if cluster != nil {
-				cluster.quit() // no checkpoint, no wait for a replica
-			}
+			m.quit() // its data goes with it
 			return nil
 		})
 	}

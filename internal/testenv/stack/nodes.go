@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
-
-	"golang.org/x/sync/errgroup"
 )
 
 const maxElasticNodes = 9
@@ -72,62 +69,39 @@ func (o *Options) checkNodes() error {
 }
 
 // newElastic makes the nodes, without starting them.
-func (g *guardian) newElastic() error {
+func (g *guardian) newElastic() (nodes []*elastic, err error) {
 	cluster := clusterName()
 	for n := range max(g.spec.ElasticNodes, 1) {
 		server := ElasticNode(n + 1)
-		dir, err := g.dir.sub(g.spec.Account, string(server))
+		common, err := g.instance(server, g.spec.ElasticHome)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		g.nodes = append(g.nodes, &elastic{
-			home: g.spec.ElasticHome, open: g.spec.OpenSearch, javaHome: g.spec.JavaHome, heapMB: g.spec.HeapMB, quick: g.spec.Quick, dir: dir, cluster: cluster,
+		e := &elastic{
+			instance: common, open: g.spec.OpenSearch, javaHome: g.spec.JavaHome, heapMB: g.spec.HeapMB, cluster: cluster,
 			name: server.NodeName(), host: loopback, transportHost: loopback,
-			who: g.spec.Account, onEnd: g.noteEnd(server), secured: g.spec.Secured,
-		})
+		}
+		g.servers[server] = e
+		nodes = append(nodes, e)
 	}
-	if len(g.nodes) == 1 {
-		return nil
+	if len(nodes) == 1 {
+		return nodes, nil
 	}
 	if g.spec.Cables {
-		var err error
-		if g.cables, err = layCables(len(g.nodes)); err != nil {
-			return err
+		if g.cables, err = layCables(len(nodes)); err != nil {
+			return nil, err
 		}
-		for n, e := range g.nodes {
+		for n, e := range nodes {
 			e.host, e.transportHost, e.network = g.cables.clientAddress(n), otherNodesAddress(n), g.cables.nodes[n]
 		}
 	}
-	for _, e := range g.nodes {
+	for _, e := range nodes {
 		if err := e.choosePorts(); err != nil {
-			return err
+			return nil, err
 		}
-		e.peers = g.nodes
+		e.peers = nodes
 	}
-	return nil
-}
-
-// startElastic starts the nodes at once: most of them have to be there for any to answer.
-func (g *guardian) startElastic(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
-	for n, e := range g.nodes {
-		group.Go(func() error {
-			began := time.Now()
-			if err := e.prepare(); err != nil {
-				return fmt.Errorf("elasticsearch: %w", err)
-			}
-			return g.startOne(ctx, ElasticNode(n+1), began)
-		})
-	}
-	return group.Wait()
-}
-
-// node returns nil for PostgreSQL.
-func (g *guardian) node(server Server) *elastic {
-	if n := server.number(); n >= 0 && n < len(g.nodes) {
-		return g.nodes[n]
-	}
-	return nil
+	return nodes, nil
 }
 
 // clusterSettings let the nodes find each other.

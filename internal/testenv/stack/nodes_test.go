@@ -11,7 +11,7 @@ func TestNodesKnowEachOther(t *testing.T) {
 	t.Parallel()
 	var nodes []*elastic
 	for n := range 3 {
-		nodes = append(nodes, &elastic{name: ElasticNode(n + 1).NodeName(), host: loopback, transportHost: loopback, port: 9200 + n, transport: 9300 + n})
+		nodes = append(nodes, &elastic{name: ElasticNode(n + 1).NodeName(), host: loopback, transportHost: loopback, instance: instance{port: 9200 + n}, transport: 9300 + n})
 	}
 	alone := nodes[0].settings()
 	if !strings.Contains(alone, "discovery.type: single-node\n") || strings.Contains(alone, "seed_hosts") {

@@ -30,25 +30,19 @@ var errAnother = errors.New("another server answers on this port")
 
 // postgres is one cluster; start and stop may be repeated and keep data and port.
 type postgres struct {
-	home    string
-	major   int
-	logical bool   // its WAL can be decoded
-	quick   bool   // it does not wait for the disk
-	dir     string // holds data, log and socket
-	who     *account
-	onEnd   func(*process.Process)
-
-	secured   *securedSpec // nil: trust is all that is asked
-	clientDir string       // with the superuser's certificate
-
-	port    int // 0 until the first start
-	process *process.Process
-	copied  bool // made as a replica: the database comes with the data
+	instance  // its directory holds data, log and socket
+	major     int
+	logical   bool   // its WAL can be decoded
+	clientDir string // with the superuser's certificate, where that is asked for
+	copied    bool   // made as a replica: the database comes with the data
 }
 
 func (p *postgres) data() string { return filepath.Join(p.dir, "data") }
 
-func (p *postgres) url(database string) string {
+func (p *postgres) url() string { return p.database(databaseName) }
+
+// database returns the URL of one database.
+func (p *postgres) database(database string) string {
 	if p.secured != nil {
 		return p.securedURL(database)
 	}
@@ -113,32 +107,28 @@ func (p *postgres) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, postgresBound, fmt.Errorf("PostgreSQL %w within %v", process.ErrTimeout, postgresBound))
 	defer cancel()
 	first := p.port == 0
-	for attempt := 1; ; attempt++ {
+	var err error
+	p.process, err = process.StartReady(ctx, func() (process.Server, error) {
 		if first {
-			port, err := process.FreePort()
-			if err != nil {
-				return fmt.Errorf("free port: %w", err)
+			var err error
+			if p.port, err = process.FreePort(); err != nil {
+				return process.Server{}, fmt.Errorf("free port: %w", err)
 			}
-			p.port = port
 		}
-		err := p.startOnce(ctx)
-		if err == nil {
-			break
+		return p.server(), nil
+	}, p.ready, func(try int, reason string) bool {
+		if !first { // the memory of a killed server, whose last backend is about to notice
+			return strings.Contains(reason, "shared memory block")
 		}
-		if !first && strings.Contains(err.Error(), "shared memory block") {
-			continue // of a killed server, whose last backend is about to notice
-		}
-		if !first || attempt == portAttempts || !strings.Contains(err.Error(), "could not bind") {
-			return explainDisk(err, p.dir)
-		}
-	}
-	if !first || p.copied {
-		return nil
+		return try < portAttempts && strings.Contains(reason, "could not bind")
+	})
+	if err != nil || !first || p.copied {
+		return explainDisk(err, p.dir)
 	}
 	return p.createDatabase(ctx)
 }
 
-func (p *postgres) startOnce(ctx context.Context) (err error) {
+func (p *postgres) server() process.Server {
 	socketDir := p.dir
 	if len(socketDir) > socketDirLimit {
 		socketDir = "" // loopback only
@@ -158,24 +148,18 @@ func (p *postgres) startOnce(ctx context.Context) (err error) {
 	if p.quick { // a killed server loses nothing by it, only a killed machine does
 		argv = append(argv, "-c", "fsync=off", "-c", "max_wal_size=512MB")
 	}
-	p.process, err = process.Start(process.Server{
+	return process.Server{
 		Name: "PostgreSQL", Dir: p.dir, Log: filepath.Join(p.dir, serverLog), Argv: append(argv, p.sslSettings()...), As: p.who.credential(), OnEnd: p.onEnd,
 		DeathSignal: syscall.SIGQUIT, // the postmaster takes its backends, which are in sessions of their own, along
-	})
-	if err != nil {
-		return err
+		Ask:         stopInOrder(),
 	}
-	if err = p.process.Await(ctx, p.ready); err != nil {
-		p.stop()
-	}
-	return err
 }
 
 // ready also asks whose data this is: on the port may be another server.
 func (p *postgres) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, p.url("postgres"))
+	conn, err := pgx.Connect(ctx, p.database("postgres"))
 	if err != nil {
 		return err
 	}
@@ -188,7 +172,7 @@ func (p *postgres) ready(ctx context.Context) error {
 }
 
 func (p *postgres) createDatabase(ctx context.Context) error {
-	conn, err := pgx.Connect(ctx, p.url("postgres"))
+	conn, err := pgx.Connect(ctx, p.database("postgres"))
 	if err == nil {
 		_, err = conn.Exec(ctx, "create database "+databaseName)
 		_ = conn.Close(ctx)
@@ -199,25 +183,21 @@ func (p *postgres) createDatabase(ctx context.Context) error {
 	return nil
 }
 
-// stop is a fast shutdown, then an immediate one, then the end.
-func (p *postgres) stop() {
-	if p.process != nil {
-		p.process.Stop(process.Step{Signal: syscall.SIGINT, Wait: 5 * time.Second}, process.Step{Signal: syscall.SIGQUIT, Wait: 6 * time.Second})
-	}
+// stopInOrder is a fast shutdown, then an immediate one.
+func stopInOrder() []process.Step {
+	return []process.Step{{Signal: syscall.SIGINT, Wait: 5 * time.Second}, {Signal: syscall.SIGQUIT, Wait: 6 * time.Second}}
 }
+
+func (p *postgres) stop() { p.end(stopInOrder()...) }
 
 // quit is an immediate shutdown: backends end without a word to anybody, nothing is
 // checkpointed, and the next start recovers from the log.
-func (p *postgres) quit() {
-	if p.process != nil {
-		p.process.Stop(process.Step{Signal: syscall.SIGQUIT, Wait: 6 * time.Second})
-	}
-}
+func (p *postgres) quit() { p.end(process.Step{Signal: syscall.SIGQUIT, Wait: 6 * time.Second}) }
 
 // kill ends the postmaster and its backends, which are in sessions of their own, as a
 // crash of the machine would.
 func (p *postgres) kill() {
-	if p.process == nil || p.process.HasEnded() {
+	if p.ended() {
 		return
 	}
 	var backends []ProcessID

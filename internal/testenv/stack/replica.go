@@ -54,12 +54,7 @@ func (s *Stack) MakeReplica(ctx context.Context, server Server, kind Replication
 }
 
 // URL is that of one server of the stack, "" for one that it has not started.
-func (s *Stack) URL(server Server) string {
-	if s.guardian == nil {
-		return ""
-	}
-	return s.guardian.url(server)
-}
+func (s *Stack) URL(server Server) string { return s.guardian.last(server).URL }
 
 // PairURL names both PostgreSQL servers and leads to the one that takes writes.
 func (s *Stack) PairURL() string {
@@ -74,7 +69,7 @@ func (s *Stack) PairURL() string {
 
 func (g *guardian) makeReplica(ctx context.Context, server Server, kind Replication) error {
 	began := time.Now()
-	replica, primary := g.replica, g.postgres
+	replica, primary := g.cluster(Replica), g.cluster(Postgres)
 	if server == Postgres {
 		replica, primary = primary, replica
 	}
@@ -87,7 +82,7 @@ func (g *guardian) makeReplica(ctx context.Context, server Server, kind Replicat
 	ctx, cancel := context.WithTimeoutCause(ctx, replicaBound, fmt.Errorf("replica %w within %v", process.ErrTimeout, replicaBound))
 	defer cancel()
 	replica.kill()
-	conn, err := pgx.Connect(ctx, primary.url("postgres"))
+	conn, err := pgx.Connect(ctx, primary.database("postgres"))
 	if err != nil {
 		return fmt.Errorf("primary: %w", err)
 	}
@@ -189,13 +184,6 @@ func (p *postgres) copyFiles(ctx context.Context, from string) error {
 	})
 }
 
-func (p *postgres) write(name string, content []byte) error {
-	if err := os.WriteFile(name, content, 0o600); err != nil {
-		return err
-	}
-	return p.who.own(name)
-}
-
 func unlessGone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -232,7 +220,7 @@ func follows(ctx context.Context, conn *pgx.Conn, kind Replication) error {
 func (p *postgres) promote(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, promoteBound, fmt.Errorf("promotion: not done within %v", promoteBound))
 	defer cancel()
-	conn, err := pgx.Connect(ctx, p.url("postgres"))
+	conn, err := pgx.Connect(ctx, p.database("postgres"))
 	if err != nil {
 		return err
 	}

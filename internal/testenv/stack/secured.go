@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv/pki"
 )
@@ -223,9 +224,11 @@ func (e *elastic) securitySettings() []string {
 
 // health asks as whoever may.
 func (e *elastic) health(ctx context.Context) (cluster string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
 	if e.secured == nil {
-		return clusterHealth(ctx, http.DefaultClient, e.url())
+		return clusterHealth(ctx, e.url(), nil)
 	}
 	u := url.URL{Scheme: "https", User: url.UserPassword(e.secured.Admin.Name, e.secured.Admin.Password), Host: fmt.Sprintf("%s:%d", securedHost, e.port)}
-	return clusterHealth(ctx, trusting(e.secured.CA), u.String())
+	return clusterHealth(ctx, u.String(), e.secured.CA)
 }

@@ -111,9 +111,7 @@ func Start(ctx context.Context, opts Options) (*Stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	if url := s.guardian.url(Postgres); url != "" {
-		s.databaseURL = url
-	}
+	s.databaseURL = cmp.Or(s.URL(Postgres), s.databaseURL)
 	var nodes []string
 	for _, node := range s.ElasticNodes() {
 		nodes = append(nodes, s.URL(node))
@@ -208,19 +206,14 @@ func (s *Stack) Env() []string {
 
 // PID is the process of the server, for signals: the postmaster or the JVM that serves.
 // It changes when the server is started again, and is 0 for a server of the caller's.
-func (s *Stack) PID(server Server) int {
-	if s.guardian == nil {
-		return 0
-	}
-	return s.guardian.pid(server)
-}
+func (s *Stack) PID(server Server) int { return s.guardian.last(server).PID }
 
 // Log is the file that the server writes its log to; empty for a server of the caller's.
 func (s *Stack) Log(server Server) string {
-	if s.guardian == nil || s.guardian.dir(server) == "" {
-		return ""
+	if dir := s.guardian.last(server).Dir; dir != "" {
+		return filepath.Join(dir, serverLog)
 	}
-	return filepath.Join(s.guardian.dir(server), serverLog)
+	return ""
 }
 
 // StopServer stops a server in order and returns when it has ended.

@@ -30,25 +30,16 @@ type server struct {
 func launch(ctx context.Context, name, dir string, env []string, command func() (argv []string, err error), ready func(context.Context) error) (*server, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startBound, fmt.Errorf("%w within %v", process.ErrTimeout, startBound))
 	defer cancel()
-	for attempt := 1; ; attempt++ {
+	p, err := process.StartReady(ctx, func() (process.Server, error) {
 		argv, err := command()
-		if err != nil {
-			return nil, fmt.Errorf("start %s: %w", name, err)
-		}
-		s := &server{}
-		s.process, err = process.Start(process.Server{
-			Name: name, Dir: dir, Log: filepath.Join(dir, name+".log"), Argv: argv, Env: env, DeathSignal: syscall.SIGKILL,
-		})
-		if err == nil {
-			if err = s.process.Await(ctx, ready); err == nil {
-				return s, nil
-			}
-			s.process.Stop()
-		}
-		if attempt == portAttempts || !strings.Contains(err.Error(), "address already in use") {
-			return nil, fmt.Errorf("start %s: %w", name, err)
-		}
+		return process.Server{Name: name, Dir: dir, Log: filepath.Join(dir, name+".log"), Argv: argv, Env: env, DeathSignal: syscall.SIGKILL}, err
+	}, ready, func(try int, reason string) bool {
+		return try < portAttempts && strings.Contains(reason, "address already in use")
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
+	return &server{process: p}, nil
 }
 
 // Close stops the server and returns when it is gone, with an error if it had ended
