@@ -49,12 +49,7 @@ func DatabaseWith(t testing.TB, prepared string, prepare func(ctx context.Contex
 	if err != nil {
 		t.Fatalf("testenv: make database: %v", err)
 	}
-	t.Cleanup(func() {
-		err := execOn(context.Background(), base, "drop database "+quoted+" with (force)")
-		if err != nil {
-			t.Errorf("testenv: drop database %s: %v", name, err)
-		}
-	})
+	dropAtEnd(t, base, "database "+name, "drop database "+quoted+" with (force)")
 	return dsn
 }
 
@@ -116,12 +111,10 @@ func dropTemplates(base string) error {
 		if err != nil {
 			return err
 		}
-		for _, name := range names {
-			if _, err := conn.Exec(ctx, "drop database "+pgx.Identifier{name}.Sanitize()+" with (force)"); err != nil {
-				return err
-			}
+		for n, name := range names {
+			names[n] = "drop database " + pgx.Identifier{name}.Sanitize() + " with (force)"
 		}
-		return nil
+		return execute(ctx, conn, names...)
 	})
 }
 
@@ -134,10 +127,8 @@ func buildTemplate(ctx context.Context, conn *pgx.Conn, base, name string, prepa
 		return err
 	}
 	from, to := pgx.Identifier{building}.Sanitize(), pgx.Identifier{name}.Sanitize()
-	for _, statement := range []string{"drop database if exists " + from + " with (force)", "create database " + from + " template template0"} {
-		if _, err := conn.Exec(ctx, statement); err != nil {
-			return err
-		}
+	if err := execute(ctx, conn, "drop database if exists "+from+" with (force)", "create database "+from+" template template0"); err != nil {
+		return err
 	}
 	if _, err := migrations.Up(ctx, dsn); err != nil {
 		return fmt.Errorf("migrate: %w", err)
@@ -145,16 +136,10 @@ func buildTemplate(ctx context.Context, conn *pgx.Conn, base, name string, prepa
 	if err := prepare(ctx, dsn); err != nil {
 		return fmt.Errorf("prepare: %w", err)
 	}
-	for _, statement := range []string{
-		"alter database " + from + " allow_connections false",
-		"select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = '" + building + "'",
-		"alter database " + from + " rename to " + to,
-	} {
-		if _, err := conn.Exec(ctx, statement); err != nil {
-			return err
-		}
-	}
-	return nil
+	return execute(ctx, conn,
+		"alter database "+from+" allow_connections false",
+		"select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = '"+building+"'",
+		"alter database "+from+" rename to "+to)
 }
 
 func hasDatabase(ctx context.Context, conn *pgx.Conn, name string) (found bool, err error) {

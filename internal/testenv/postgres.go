@@ -44,15 +44,18 @@ func Schema(t testing.TB) string {
 	if err := execOn(t.Context(), base, "create schema "+quoted); err != nil {
 		t.Fatalf("testenv: make schema: %v", err)
 	}
+	dropAtEnd(t, base, "schema "+name, "set lock_timeout = '"+dropLockTimeout+"'", "drop schema "+quoted+" cascade")
+	return dsn
+}
+
+// dropAtEnd runs statements when the test ends.
+func dropAtEnd(t testing.TB, dsn, what string, statements ...string) {
+	t.Helper()
 	t.Cleanup(func() {
-		err := execOn(context.Background(), base,
-			"set lock_timeout = '"+dropLockTimeout+"'",
-			"drop schema "+quoted+" cascade")
-		if err != nil {
-			t.Errorf("testenv: drop schema %s: %v", name, err)
+		if err := execOn(context.Background(), dsn, statements...); err != nil {
+			t.Errorf("testenv: drop %s: %v", what, err)
 		}
 	})
-	return dsn
 }
 
 // Pool opens a pool on url and closes it when the test ends. It fails the test when
@@ -90,14 +93,16 @@ func Lock(t testing.TB, url, tables string) (unlock func()) {
 
 // execOn runs statements, one at a time and outside a transaction, on a session of its own.
 func execOn(ctx context.Context, dsn string, statements ...string) error {
-	return onSession(ctx, dsn, func(ctx context.Context, conn *pgx.Conn) error {
-		for _, statement := range statements {
-			if _, err := conn.Exec(ctx, statement); err != nil {
-				return err
-			}
+	return onSession(ctx, dsn, func(ctx context.Context, conn *pgx.Conn) error { return execute(ctx, conn, statements...) })
+}
+
+func execute(ctx context.Context, conn *pgx.Conn, statements ...string) error {
+	for _, statement := range statements {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 func onSession(ctx context.Context, dsn string, do func(context.Context, *pgx.Conn) error) error {

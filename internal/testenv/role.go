@@ -1,7 +1,6 @@
 package testenv
 
 import (
-	"context"
 	"crypto/rand"
 	"net/url"
 	"testing"
@@ -31,11 +30,7 @@ func Runner(t testing.TB, dsn string) *url.Userinfo {
 	if err != nil {
 		t.Fatalf("testenv: %v", err)
 	}
-	t.Cleanup(func() {
-		if err := execOn(context.Background(), plain, "drop owned by "+quoted, "drop role "+quoted); err != nil {
-			t.Errorf("testenv: drop role %s: %v", name, err)
-		}
-	})
+	dropAtEnd(t, plain, "role "+name, "drop owned by "+quoted, "drop role "+quoted)
 	if err := migrations.Grant(t.Context(), dsn, name); err != nil {
 		t.Fatalf("testenv: grant to role: %v", err)
 	}

@@ -11,15 +11,11 @@ import (
 // ones have. They say so where they leave something out.
 func PostgresMajor(t testing.TB) int {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), serverTimeout)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, server(t, databaseEnv))
-	if err != nil {
-		t.Fatalf("testenv: version of PostgreSQL: %v", err)
-	}
-	defer func() { _ = conn.Close(ctx) }()
 	var number int
-	if err := conn.QueryRow(ctx, "select current_setting('server_version_num')::int").Scan(&number); err != nil {
+	err := onSession(t.Context(), server(t, databaseEnv), func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, "select current_setting('server_version_num')::int").Scan(&number)
+	})
+	if err != nil {
 		t.Fatalf("testenv: version of PostgreSQL: %v", err)
 	}
 	return number / 10_000
