@@ -7,37 +7,34 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
-const (
-	blockedType   = "cluster_block_exception"
-	blockedByDisk = "index [docs] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded flood-stage watermark, index has read-only-allow-delete block];"
-	rejectedType  = "es_rejected_execution_exception"
-	rejected      = "rejected execution of coordinating operation [coordinating_and_primary_bytes=0, replica_bytes=0, all_bytes=0, coordinating_operation_bytes=1, max_coordinating_and_primary_bytes=0]"
-)
-
-// refusal is the answer to a whole request.
-func refusal(f Fault) *reply {
-	switch f.Kind {
-	case TooLarge: // of a proxy, which knows nothing of Elasticsearch
-		return &reply{http.StatusRequestEntityTooLarge, http.Header{"Content-Type": {"text/html"}}, []byte("<html><h1>413 Request Entity Too Large</h1></html>\n")}
+// says is what Elasticsearch says of a request or an item that it refuses.
+func (k Kind) says() (status int, kind, reason string) {
+	switch k {
 	case Unauthorized:
-		return refusalOf(http.StatusUnauthorized, "security_exception", "unable to authenticate user for REST request [/_bulk]", 0)
-	case DiskFull:
-		return refusalOf(http.StatusTooManyRequests, blockedType, blockedByDisk, f.RetryAfter)
+		return http.StatusUnauthorized, "security_exception", "unable to authenticate user for REST request [/_bulk]"
+	case DiskFull, DiskFullItems:
+		return http.StatusTooManyRequests, "cluster_block_exception",
+			"index [docs] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded flood-stage watermark, index has read-only-allow-delete block];"
 	case Refused:
-		return refusalOf(http.StatusServiceUnavailable, "master_not_discovered_exception", "no master", 0)
+		return http.StatusServiceUnavailable, "master_not_discovered_exception", "no master"
 	default:
-		return refusalOf(http.StatusTooManyRequests, rejectedType, rejected, f.RetryAfter)
+		return http.StatusTooManyRequests, "es_rejected_execution_exception",
+			"rejected execution of coordinating operation [coordinating_and_primary_bytes=0, replica_bytes=0, all_bytes=0, coordinating_operation_bytes=1, max_coordinating_and_primary_bytes=0]"
 	}
 }
 
-func refusalOf(status int, kind, reason string, retryAfter time.Duration) *reply {
+// refusal is the answer to a whole request.
+func refusal(f Fault) *reply {
+	if f.Kind == TooLarge { // of a proxy, which knows nothing of Elasticsearch
+		return &reply{http.StatusRequestEntityTooLarge, http.Header{"Content-Type": {"text/html"}}, []byte("<html><h1>413 Request Entity Too Large</h1></html>\n")}
+	}
+	status, kind, reason := f.Kind.says()
 	cause := map[string]any{"type": kind, "reason": reason}
 	header := productHeader()
-	if retryAfter > 0 {
-		header.Set("Retry-After", strconv.Itoa(int(retryAfter.Seconds())))
+	if f.RetryAfter > 0 {
+		header.Set("Retry-After", strconv.Itoa(int(f.RetryAfter.Seconds())))
 	}
 	return &reply{status, header, marshal(map[string]any{
 		"error": map[string]any{"root_cause": []any{cause}, "type": kind, "reason": reason}, "status": status,

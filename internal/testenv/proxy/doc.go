@@ -13,7 +13,7 @@
 //     item of each bulk request that reached the tap, once. Elasticsearch decided about an
 //     item between its two times.
 //   - A request that has reached the tap is sent on even when its sender is gone.
-//   - Each corrupted answer says so in the header [InjectedHeader] and is counted.
+//   - Each corrupted answer says so in the header X-Weftlab-Injected and is counted.
 //   - Close waits for requests in flight and records them.
 //
 // # What is not guaranteed

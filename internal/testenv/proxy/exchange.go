@@ -124,12 +124,9 @@ func (e *exchange) before(s *strike) (answer func()) {
 		e.tap.pause(s.Delay)
 	case TooManyItems, DiskFullItems:
 		e.mark(s.Kind)
-		kind, reason := rejectedType, rejected
-		if s.Kind == DiskFullItems {
-			kind, reason = blockedType, blockedByDisk
-		}
+		status, kind, reason := s.Kind.says()
 		for _, i := range s.some(len(e.lines)) {
-			e.refuseItem(i, http.StatusTooManyRequests, kind, reason)
+			e.refuseItem(i, status, kind, reason)
 		}
 	default: // for the way back
 	}
@@ -309,7 +306,7 @@ func (t *Tap) reply(w http.ResponseWriter, as Kind, rep *reply) {
 		w.Header()[name] = values
 	}
 	if as != "" {
-		w.Header().Set(InjectedHeader, string(as))
+		w.Header().Set(injectedHeader, string(as))
 	}
 	if w.Header().Get("Content-Length") == "" {
 		w.Header().Set("Content-Length", strconv.Itoa(len(rep.body)))

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// InjectedHeader is the header of an answer that names the [Kind] of the injected fault.
-const InjectedHeader = "X-Weftlab-Injected"
+// injectedHeader is the header of an answer that names the [Kind] of the injected fault.
+const injectedHeader = "X-Weftlab-Injected"
 
 // Kind of a fault of a [Tap].
 type Kind string

@@ -61,7 +61,7 @@ func TestFaults(t *testing.T) {
 			if wantEnd != c.ended || status != c.status && status != 0 || !strings.Contains(string(body), c.text) {
 				t.Errorf("plain client: got %d, %v: %q; want %d, ended %v, %q", status, err, body, c.status, c.ended, c.text)
 			}
-			if status != 0 && (header.Get(InjectedHeader) != string(c.fault.Kind) || header.Get("Retry-After") != c.header) {
+			if status != 0 && (header.Get(injectedHeader) != string(c.fault.Kind) || header.Get("Retry-After") != c.header) {
 				t.Errorf("header: got %v, want the fault's name and Retry-After %q", header, c.header)
 			}
 			if n := r.rec.Len(); n != all {

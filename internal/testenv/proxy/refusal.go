@@ -14,13 +14,13 @@ import (
 	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
-// RefusedItems is what the answers to requests are marked with that a [Refusal] has hit.
-const RefusedItems Kind = "refused-items"
+// refusedItems is what the answers to requests are marked with that a [Refusal] has hit.
+const refusedItems Kind = "refused-items"
 
 // Modes of a [Refusal].
 const (
 	EveryNth  = "every_n"   // every n-th item
-	AtRandom  = "ratio"     // each with a probability
+	atRandom  = "ratio"     // each with a probability
 	Documents = "documents" // those of some documents
 )
 
@@ -50,7 +50,7 @@ func (r Refusal) Mode() string {
 	case len(r.IDs) > 0:
 		return Documents
 	default:
-		return AtRandom
+		return atRandom
 	}
 }
 
@@ -69,7 +69,7 @@ func (r Refusal) String() string {
 	switch r.Mode() {
 	case EveryNth:
 		s += fmt.Sprintf(" every_n=%d effective_ratio=%.3f", r.EveryN, r.EffectiveRatio())
-	case AtRandom:
+	case atRandom:
 		s += fmt.Sprintf(" ratio=%.3f seed=%d effective_ratio=%.3f", r.Ratio, r.Seed, r.EffectiveRatio())
 	default:
 		s += " ids=" + strings.Join(r.IDs, ",")
@@ -205,7 +205,7 @@ func (e *exchange) refuse() http.Header {
 	}
 	kind, reason := "document_parsing_exception", "[1:1] failed to parse: refused by weftlab"
 	if r.Status == http.StatusTooManyRequests {
-		kind, reason = rejectedType, rejected
+		_, kind, reason = TooMany.says()
 	}
 	hit := false
 	for i, l := range e.lines {
@@ -215,8 +215,8 @@ func (e *exchange) refuse() http.Header {
 		}
 	}
 	if hit {
-		e.as = RefusedItems
-		e.tap.injected[RefusedItems]++
+		e.as = refusedItems
+		e.tap.injected[refusedItems]++
 	}
 	return r.marks(hit)
 }

@@ -209,7 +209,7 @@ func TestTapIsTransparent(t *testing.T) {
 			for i, base := range []string{direct, r.tap.URL()} {
 				status, header, text := r.do(http.MethodPost, base+path, nil, body)
 				kinds[i] = header.Get("Content-Type") + " " + header.Get("X-Elastic-Product")
-				if !strings.HasPrefix(kinds[i], "application/json") || header.Get(InjectedHeader) != "" {
+				if !strings.HasPrefix(kinds[i], "application/json") || header.Get(injectedHeader) != "" {
 					t.Errorf("header from %s: got %v", base, header)
 				}
 				must(t, json.Unmarshal(text, &answers[i]))
@@ -256,7 +256,7 @@ func TestTapIsTransparent(t *testing.T) {
 		must(t, r.tap.Inject(Fault{Kind: TooManyItems, Items: 2, Times: 1}))
 		_, header, text := r.do(http.MethodPost, r.bulkURL(r.tap), http.Header{"Content-Encoding": {"gzip"}}, zipped.String())
 		got = r.rec.Applied()[n+2:]
-		if header.Get(InjectedHeader) != string(TooManyItems) || len(got) != 2 || got[0].Forwarded == got[1].Forwarded {
+		if header.Get(injectedHeader) != string(TooManyItems) || len(got) != 2 || got[0].Forwarded == got[1].Forwarded {
 			t.Errorf("half of a request: got %s and record %+v", text, got)
 		}
 	})
