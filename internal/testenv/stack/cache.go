@@ -51,22 +51,33 @@ func (c *cache) has(a artifact) bool {
 // ensure returns the directory of the unpacked server, fetching it if need be.
 func (c *cache) ensure(ctx context.Context, a artifact) (string, error) {
 	home := c.path(a)
-	if c.has(a) {
-		return home, nil
+	waiting := func() { c.report.line("%s: waiting for another process that fetches it", a.name) }
+	return home, Once(ctx, home, a.proof, waiting, func() error { return c.install(ctx, a, home) })
+}
+
+// Once makes something in a cache directory, unless its proof, a file below it, is there. It waits
+// for another process that does so, and calls waiting first.
+func Once(ctx context.Context, path, proof string, waiting func(), install func() error) error {
+	there := func() bool {
+		_, err := os.Stat(filepath.Join(path, proof))
+		return err == nil
 	}
-	servers := filepath.Dir(home)
-	if err := makeReadable(c.dir, servers); err != nil {
-		return "", fmt.Errorf("cache directory: %w", explainDisk(err, servers))
+	if there() {
+		return nil
 	}
-	unlock, err := c.lock(ctx, a)
+	dir := filepath.Dir(path)
+	if err := makeReadable(filepath.Dir(dir), dir); err != nil {
+		return fmt.Errorf("cache directory: %w", explainDisk(err, dir))
+	}
+	unlock, err := lockFile(ctx, path+".lock", waiting)
 	if err != nil {
-		return "", fmt.Errorf("lock of the cache: %w", err)
+		return fmt.Errorf("lock of the cache: %w", err)
 	}
 	defer unlock()
-	if c.has(a) {
-		return home, nil
+	if there() {
+		return nil
 	}
-	return home, c.install(ctx, a, home)
+	return install()
 }
 
 // install runs under the lock of the artifact, so a partial directory is that of a process
@@ -110,13 +121,8 @@ func (c *cache) install(ctx context.Context, a artifact, home string) error {
 	return nil
 }
 
-func (c *cache) lock(ctx context.Context, a artifact) (unlock func(), err error) {
-	waiting := func() { c.report.line("%s: waiting for another process that fetches it", a.name) }
-	return LockFile(ctx, c.path(a)+".lock", waiting)
-}
-
-// LockFile waits for an exclusive lock, calling waiting once if it is held by another.
-func LockFile(ctx context.Context, name string, waiting func()) (unlock func(), err error) {
+// lockFile waits for an exclusive lock, calling waiting once if it is held by another.
+func lockFile(ctx context.Context, name string, waiting func()) (unlock func(), err error) {
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err

@@ -239,7 +239,7 @@ func TestCacheWaitEndsWithItsContext(t *testing.T) {
 	if err := makeReadable(filepath.Join(f.cache.dir, "servers")); err != nil {
 		t.Fatal(err)
 	}
-	unlock, err := f.cache.lock(t.Context(), f.pin)
+	unlock, err := lockFile(t.Context(), f.cache.path(f.pin)+".lock", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +301,7 @@ func TestPins(t *testing.T) {
 			}
 		}
 	}
-	if _, err := postgresArtifact(DefaultPostgres, "darwin", "arm64"); err == nil || !strings.Contains(err.Error(), "DATABASE_URL") {
+	if _, err := postgresArtifact(defaultPostgres, "darwin", "arm64"); err == nil || !strings.Contains(err.Error(), "DATABASE_URL") {
 		t.Errorf("darwin: got %v, want what to do instead", err)
 	}
 	if _, err := postgresArtifact(13, "linux", "arm64"); err == nil || err.Error() != "PostgreSQL 13 is not known to the stack: want one of 16, 17, 18" {
@@ -311,7 +311,7 @@ func TestPins(t *testing.T) {
 		{"", "", "elasticsearch-8.19.7.zip", ""}, {"9.2.0", "", "elasticsearch-9.2.0.zip", ""}, {"", "2.19.3", "opensearch-2.19.3.zip", ""},
 		{"7.10", "", "", "Elasticsearch 7.10 is not known to the stack: want one of Elasticsearch 8.19.7, "}, {"9.2.0", "3.3.0", "", "name one of them"},
 	} {
-		e, err := engineOf(tc.elastic, tc.open)
+		e, err := searchArtifact(tc.elastic, tc.open)
 		if tc.err != "" {
 			if err == nil || !strings.Contains(err.Error(), tc.err) {
 				t.Errorf("%+v: got %v", tc, err)

@@ -153,8 +153,8 @@ func killCommand(r request) {
 	signalCommand(r, syscall.SIGKILL)
 }
 
-// ErrParentGone is the cause of a context that [WithParent] has canceled.
-var ErrParentGone = errors.New("the parent process has ended")
+// errParentGone is the cause of a context that [WithParent] has canceled.
+var errParentGone = errors.New("the parent process has ended")
 
 // WithParent returns a context that is canceled when the `go run` that started this
 // process is gone: it dies of signals that it does not pass on. Under any other parent
@@ -177,7 +177,7 @@ func WithParent(ctx context.Context) (_ context.Context, stop func()) {
 			case <-ticks.C:
 			}
 		}
-		cancel(ErrParentGone)
+		cancel(errParentGone)
 	}()
 	return ctx, func() {
 		cancel(nil)

@@ -87,18 +87,18 @@ func (p *postgres) prepare(ctx context.Context) error {
 	return p.askForPasswords()
 }
 
-// PasswordRoles is the beginning of the names of the roles that need a password;
+// passwordRoles is the beginning of the names of the roles that need a password;
 // everybody else on the loopback address is let in. A PostgreSQL before 16 lets all in.
-const PasswordRoles = "weft_password"
+const passwordRoles = "weft_password"
 
-// askForPasswords puts a rule for [PasswordRoles] before those of initdb.
+// askForPasswords puts a rule for passwordRoles before those of initdb.
 func (p *postgres) askForPasswords() error {
 	file := filepath.Join(p.data(), "pg_hba.conf")
 	rules, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	rule := "host all \"/^" + PasswordRoles + "\" 127.0.0.1/32 scram-sha-256\n"
+	rule := "host all \"/^" + passwordRoles + "\" 127.0.0.1/32 scram-sha-256\n"
 	return os.WriteFile(file, append([]byte(rule), rules...), 0o600) // keeps its owner
 }
 
@@ -122,10 +122,10 @@ func (p *postgres) start(ctx context.Context) error {
 		}
 		return try < portAttempts && strings.Contains(reason, "could not bind")
 	})
-	if err != nil || !first || p.copied {
-		return explainDisk(err, p.dir)
+	if err == nil && first && !p.copied {
+		err = p.session(ctx, func(conn *pgx.Conn) error { return execute(ctx, conn, "create database "+databaseName) })
 	}
-	return p.createDatabase(ctx)
+	return explainDisk(err, p.dir)
 }
 
 func (p *postgres) server() process.Server {
@@ -159,26 +159,30 @@ func (p *postgres) server() process.Server {
 func (p *postgres) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
+	return p.session(ctx, func(conn *pgx.Conn) error {
+		var data string
+		if err := conn.QueryRow(ctx, "show data_directory").Scan(&data); err != nil || data == p.data() {
+			return err
+		}
+		return errAnother
+	})
+}
+
+// session calls do with a session of the superuser.
+func (p *postgres) session(ctx context.Context, do func(*pgx.Conn) error) error {
 	conn, err := pgx.Connect(ctx, p.database("postgres"))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	var data string
-	if err := conn.QueryRow(ctx, "show data_directory").Scan(&data); err != nil || data == p.data() {
-		return err
-	}
-	return errAnother
+	return do(conn)
 }
 
-func (p *postgres) createDatabase(ctx context.Context) error {
-	conn, err := pgx.Connect(ctx, p.database("postgres"))
-	if err == nil {
-		_, err = conn.Exec(ctx, "create database "+databaseName)
-		_ = conn.Close(ctx)
-	}
-	if err != nil {
-		return fmt.Errorf("create database %s: %w", databaseName, explainDisk(err, p.dir))
+func execute(ctx context.Context, conn *pgx.Conn, statements ...string) error {
+	for _, statement := range statements {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -82,21 +82,18 @@ func (g *guardian) makeReplica(ctx context.Context, server Server, kind Replicat
 	ctx, cancel := context.WithTimeoutCause(ctx, replicaBound, fmt.Errorf("replica %w within %v", process.ErrTimeout, replicaBound))
 	defer cancel()
 	replica.kill()
-	conn, err := pgx.Connect(ctx, primary.database("postgres"))
-	if err != nil {
-		return fmt.Errorf("primary: %w", err)
-	}
-	defer func() { _ = conn.Close(ctx) }()
-	if err := replica.copyFrom(ctx, conn, primary); err != nil {
-		return fmt.Errorf("base backup: %w", explainDisk(err, replica.dir))
-	}
-	if err := g.startOne(ctx, server, began); err != nil {
-		return err
-	}
-	if err := follows(ctx, conn, kind); err != nil {
-		return fmt.Errorf("%w\n%s", err, replica.process.Tail())
-	}
-	return nil
+	return primary.session(ctx, func(conn *pgx.Conn) error {
+		if err := replica.copyFrom(ctx, conn, primary); err != nil {
+			return fmt.Errorf("base backup: %w", explainDisk(err, replica.dir))
+		}
+		if err := g.startOne(ctx, server, began); err != nil {
+			return err
+		}
+		if err := follows(ctx, conn, kind); err != nil {
+			return fmt.Errorf("%w\n%s", err, replica.process.Tail())
+		}
+		return nil
+	})
 }
 
 // copyFrom is a base backup by the server's own functions: there is no pg_basebackup
@@ -107,20 +104,15 @@ func (p *postgres) copyFrom(ctx context.Context, conn *pgx.Conn, primary *postgr
 		return err
 	}
 	// A primary that waits for a replica that is gone would not even take a backup.
-	for _, statement := range []string{"alter system reset synchronous_standby_names", "select pg_reload_conf()"} {
-		if _, err := conn.Exec(ctx, statement); err != nil {
-			return err
-		}
-	}
-	if _, err := conn.Exec(ctx, "select pg_backup_start('weft', fast => true)"); err != nil {
+	err := execute(ctx, conn, "alter system reset synchronous_standby_names", "select pg_reload_conf()", "select pg_backup_start('weft', fast => true)")
+	if err != nil {
 		return err
 	}
 	if err := p.copyFiles(ctx, primary.data()); err != nil {
 		return err // the backup ends with the session
 	}
 	var label string
-	err := conn.QueryRow(ctx, "select labelfile from pg_backup_stop(wait_for_archive => false)").Scan(&label)
-	if err != nil {
+	if err := conn.QueryRow(ctx, "select labelfile from pg_backup_stop(wait_for_archive => false)").Scan(&label); err != nil {
 		return err
 	}
 	settings := fmt.Sprintf("primary_conninfo = 'host=127.0.0.1 port=%d user=postgres application_name=%s'\n", primary.port, replicaName)
@@ -208,10 +200,8 @@ func follows(ctx context.Context, conn *pgx.Conn, kind Replication) error {
 	if err := awaitAnswer(ctx, conn, streamingPoll, "streaming async", state, replicaName); err != nil || kind != Synchronous {
 		return err
 	}
-	for _, statement := range []string{"alter system set synchronous_standby_names = '" + replicaName + "'", "select pg_reload_conf()"} {
-		if _, err := conn.Exec(ctx, statement); err != nil {
-			return fmt.Errorf("synchronous replication: %w", err)
-		}
+	if err := execute(ctx, conn, "alter system set synchronous_standby_names = '"+replicaName+"'", "select pg_reload_conf()"); err != nil {
+		return fmt.Errorf("synchronous replication: %w", err)
 	}
 	return awaitAnswer(ctx, conn, streamingPoll, "streaming sync", state, replicaName)
 }
@@ -220,15 +210,12 @@ func follows(ctx context.Context, conn *pgx.Conn, kind Replication) error {
 func (p *postgres) promote(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, promoteBound, fmt.Errorf("promotion: not done within %v", promoteBound))
 	defer cancel()
-	conn, err := pgx.Connect(ctx, p.database("postgres"))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close(ctx) }()
-	if _, err := conn.Exec(ctx, "select pg_promote(wait => false)"); err != nil {
-		return err
-	}
-	return awaitAnswer(ctx, conn, promotedPoll, "false", "select pg_is_in_recovery()::text")
+	return p.session(ctx, func(conn *pgx.Conn) error {
+		if err := execute(ctx, conn, "select pg_promote(wait => false)"); err != nil {
+			return err
+		}
+		return awaitAnswer(ctx, conn, promotedPoll, "false", "select pg_is_in_recovery()::text")
+	})
 }
 
 func awaitAnswer(ctx context.Context, conn *pgx.Conn, poll time.Duration, want, sql string, args ...any) error {

@@ -129,12 +129,12 @@ func provide(ctx context.Context, opts Options, report *reporter) (spec, error) 
 		HeapMB: opts.HeapMB, Quick: opts.Quick, Account: who, Replication: opts.Replication, ElasticNodes: opts.ElasticNodes, Cables: opts.Cables,
 		Logical: opts.Logical,
 	}
-	what.PostgresMajor = cmp.Or(opts.PostgresMajor, DefaultPostgres)
+	what.PostgresMajor = cmp.Or(opts.PostgresMajor, defaultPostgres)
 	postgresPin, err := postgresArtifact(what.PostgresMajor, runtime.GOOS, runtime.GOARCH)
 	if err != nil {
 		return spec{}, err
 	}
-	elasticPin, err := engineOf(opts.ElasticVersion, opts.OpenSearchVersion)
+	elasticPin, err := searchArtifact(opts.ElasticVersion, opts.OpenSearchVersion)
 	if err != nil {
 		return spec{}, err
 	}
@@ -148,7 +148,7 @@ func provide(ctx context.Context, opts Options, report *reporter) (spec, error) 
 	}
 	servers := &cache{dir: dir, local: localRepository(os.Getenv), report: report, mvn: runMvn}
 	wantPostgres, wantElastic := opts.DatabaseURL == "", opts.ElasticURL == ""
-	wantMaven := wantPostgres && !servers.has(postgresPin) || wantElastic && !servers.has(elasticPin.artifact)
+	wantMaven := wantPostgres && !servers.has(postgresPin) || wantElastic && !servers.has(elasticPin)
 	java := 0
 	if wantElastic {
 		java = elasticPin.java
@@ -174,7 +174,7 @@ func provide(ctx context.Context, opts Options, report *reporter) (spec, error) 
 	}
 	if wantElastic {
 		group.Go(func() (err error) {
-			what.ElasticHome, err = servers.ensure(ctx, elasticPin.artifact)
+			what.ElasticHome, err = servers.ensure(ctx, elasticPin)
 			return err
 		})
 	}

@@ -98,7 +98,7 @@ func lockState(ctx context.Context, report *reporter, given string) (file string
 		return "", nil, fmt.Errorf("directory of the state: %w", err)
 	}
 	waiting := func() { report.line("waiting for another up or down") }
-	unlock, err = LockFile(ctx, file+".lock", waiting)
+	unlock, err = lockFile(ctx, file+".lock", waiting)
 	if err != nil {
 		return "", nil, fmt.Errorf("lock of the state: %w", err)
 	}

@@ -24,10 +24,10 @@ const (
 	jaegerVersion = "v1.76.0"
 )
 
-// BuildJaeger returns Jaeger's binary, and builds it first if the cache has none. It writes
+// buildJaeger returns Jaeger's binary, and builds it first if the cache has none. It writes
 // its steps to progress.
-func BuildJaeger(ctx context.Context, progress io.Writer) (binary string, err error) {
-	root, err := Sources(ctx)
+func buildJaeger(ctx context.Context, progress io.Writer) (binary string, err error) {
+	root, err := sources(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -36,39 +36,25 @@ func BuildJaeger(ctx context.Context, progress io.Writer) (binary string, err er
 	if err != nil {
 		return "", err
 	}
-	dir = filepath.Join(dir, "jaeger")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", fmt.Errorf("cache directory: %w", err)
-	}
 	name, err := jaegerName(ctx, module)
 	if err != nil {
 		return "", fmt.Errorf("pins of Jaeger: %w", err)
 	}
-	binary = filepath.Join(dir, name)
-	if _, err := os.Stat(binary); err == nil {
-		return binary, nil
-	}
-	unlock, err := stack.LockFile(ctx, filepath.Join(dir, "lock"), func() {
-		fmt.Fprintln(progress, "watch: waiting for another process that builds Jaeger")
+	binary = filepath.Join(dir, "jaeger", name)
+	waiting := func() { fmt.Fprintln(progress, "watch: waiting for another process that builds Jaeger") }
+	return binary, stack.Once(ctx, binary, "", waiting, func() error {
+		fmt.Fprintf(progress, "watch: building Jaeger %s, which takes minutes the first time\n", jaegerVersion)
+		began := time.Now()
+		if err := compile(ctx, module, binary); err != nil {
+			return fmt.Errorf("build Jaeger %s: %w", jaegerVersion, err)
+		}
+		fmt.Fprintf(progress, "watch: built %s in %.0f s\n", binary, time.Since(began).Seconds())
+		return nil
 	})
-	if err != nil {
-		return "", fmt.Errorf("lock of the cache: %w", err)
-	}
-	defer unlock()
-	if _, err := os.Stat(binary); err == nil {
-		return binary, nil
-	}
-	fmt.Fprintf(progress, "watch: building Jaeger %s, which takes minutes the first time\n", jaegerVersion)
-	began := time.Now()
-	if err := compile(ctx, module, binary); err != nil {
-		return "", fmt.Errorf("build Jaeger %s: %w", jaegerVersion, err)
-	}
-	fmt.Fprintf(progress, "watch: built %s in %.0f s\n", binary, time.Since(began).Seconds())
-	return binary, nil
 }
 
-// Sources returns the top directory of weft's sources.
-func Sources(ctx context.Context) (string, error) {
+// sources returns the top directory of weft's sources.
+func sources(ctx context.Context) (string, error) {
 	root, err := ask(ctx, "list", "-m", "-f", "{{.Dir}}", ownModule)
 	if err != nil {
 		return "", fmt.Errorf("sources of weft: %w", err)

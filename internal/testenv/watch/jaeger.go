@@ -19,7 +19,7 @@ const (
 
 // JaegerOptions say where Jaeger is.
 type JaegerOptions struct {
-	Binary   string    // empty: the one of [BuildJaeger]
+	Binary   string    // empty: that of the cache, built if it has none
 	Dir      string    // of the log; it must exist
 	Progress io.Writer // of the build; nil for none
 }
@@ -51,7 +51,7 @@ func StartJaeger(ctx context.Context, opts JaegerOptions) (_ *Jaeger, err error)
 	}
 	binary := opts.Binary
 	if binary == "" {
-		if binary, err = BuildJaeger(ctx, opts.Progress); err != nil {
+		if binary, err = buildJaeger(ctx, opts.Progress); err != nil {
 			return nil, err
 		}
 	}
