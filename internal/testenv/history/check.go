@@ -39,7 +39,7 @@ type Run struct {
 	Log          *Log
 	Acknowledged []Enqueued
 	Applied      []Applied   // all of the run; nil when nothing recorded it
-	Crashes      []FaultMark // of PostgreSQL: see [SentEarly]
+	Crashes      []FaultMark // of PostgreSQL: see [Verdict.SentEarly]
 	End          *End        // nil when nobody looked
 
 	// Alias, when not empty, is the name by which events were carried while rebuilds wrote to

@@ -36,15 +36,15 @@
 //     settle commits under one that is older than the newest; nobody leases what another
 //     term holds, and nobody settles or reclaims the leases of another.
 //   - [Unleased]: every verdict belongs to the lease that its transaction has ended.
-//   - [SentEarly]: nothing is sent for an entity before a lease on one of its events has
+//   - [Verdict.SentEarly]: nothing is sent for an entity before a lease on one of its events has
 //     committed.
 //   - [Lost]: every event has a fate. It ends done or failed, in the table, in the history
 //     or deleted by a settle, with no gap in its record; no dead letter leaves the table; what
 //     the producer saw committed is there. [Unprojected]: none is done before Elasticsearch
 //     confirmed a version as new as its own. [Twice]: none is done or archived more than once.
-//   - [Regressions]: versions never go back, in Elasticsearch's own order of writes, and
+//   - [Verdict.Regressions]: versions never go back, in Elasticsearch's own order of writes, and
 //     all its answers are those of a register that refuses older versions, with lost
-//     answers meaning either. [Resurrected]: no deleted document comes back.
+//     answers meaning either. [Verdict.Resurrected]: no deleted document comes back.
 //   - [OutOfOrder]: an event that became done while an event of its entity with a lower
 //     version, committed before it, was neither done nor failed, unless one transaction
 //     settled both (the older one superseded). What a replay brings back counts from then.

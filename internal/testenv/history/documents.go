@@ -80,16 +80,12 @@ func (d *document) judge(eras eras) (regressions, resurrected []Finding) {
 	return regressions, resurrected
 }
 
-// Regressions returns the writes by which a document went back: that Elasticsearch
+// regressions returns the writes by which a document went back: that Elasticsearch
 // applied after one of a newer version, or under another version than was asked for. In
 // its own order, of primary terms and sequence numbers, each offending write is named.
 // What is left is put to a model of a register that takes no older version, with the
 // times of requests and answers, lost answers and what the documents are at the end: if
 // no order of the writes explains all answers, a write was lost or went back unseen.
-func Regressions(log *Log, applied []Applied, end *End) []Finding {
-	return regressions(log, documents(applied), end)
-}
-
 func regressions(log *Log, docs []*document, end *End) []Finding {
 	var found []Finding
 	eras := erasOf(log)
@@ -103,13 +99,9 @@ func regressions(log *Log, docs []*document, end *End) []Finding {
 	return found
 }
 
-// Resurrected returns the writes of older versions that brought a deleted document
+// resurrected returns the writes of older versions that brought a deleted document
 // back, and the documents that are there at the end although their row is gone and
 // Elasticsearch had confirmed a delete as new as they are.
-func Resurrected(log *Log, applied []Applied, end *End) []Finding {
-	return resurrected(log, documents(applied), end)
-}
-
 func resurrected(log *Log, docs []*document, end *End) []Finding {
 	var (
 		found []Finding

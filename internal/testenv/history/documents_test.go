@@ -117,8 +117,8 @@ func TestCheckPassesSoundTraffic(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			expect(t, "regressions", Regressions(&Log{}, tc.traffic.applied, tc.end))
-			expect(t, "resurrected", Resurrected(&Log{}, tc.traffic.applied, tc.end))
+			expect(t, "regressions", regressions(&Log{}, documents(tc.traffic.applied), tc.end))
+			expect(t, "resurrected", resurrected(&Log{}, documents(tc.traffic.applied), tc.end))
 		})
 	}
 }
@@ -176,8 +176,8 @@ func TestRegressions(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			expect(t, "regressions", Regressions(&Log{}, tc.traffic.applied, tc.end), tc.want...)
-			expect(t, "resurrected", Resurrected(&Log{}, tc.traffic.applied, tc.end))
+			expect(t, "regressions", regressions(&Log{}, documents(tc.traffic.applied), tc.end), tc.want...)
+			expect(t, "resurrected", resurrected(&Log{}, documents(tc.traffic.applied), tc.end))
 		})
 	}
 }
@@ -191,13 +191,13 @@ func TestManyLostAnswers(t *testing.T) {
 	}
 	w.send(Index, 4) // none of them had an effect before
 	applied := w.applied
-	expect(t, "never applied", Regressions(&Log{}, applied, ends(4)))
-	expect(t, "applied at the end", Regressions(&Log{}, applied, ends(5)))
-	expect(t, "neither", Regressions(&Log{}, applied, ends(1)), "there at the end, when it was last")
+	expect(t, "never applied", regressions(&Log{}, documents(applied), ends(4)))
+	expect(t, "applied at the end", regressions(&Log{}, documents(applied), ends(5)))
+	expect(t, "neither", regressions(&Log{}, documents(applied), ends(1)), "there at the end, when it was last")
 	// A write and a delete of one version are two things.
 	mixed := newTraffic().send(Index, 5, unanswered).send(Delete, 5).send(Index, 5, unanswered).applied
-	expect(t, "written again", Regressions(&Log{}, mixed, ends(5)))
-	expect(t, "deleted", Regressions(&Log{}, mixed, ends(0)))
+	expect(t, "written again", regressions(&Log{}, documents(mixed), ends(5)))
+	expect(t, "deleted", regressions(&Log{}, documents(mixed), ends(0)))
 }
 
 // An older term must not have the last word about a document.
@@ -208,10 +208,10 @@ func TestRegressionNamesTheTerms(t *testing.T) {
 		{Seq: 1, At: start, Epoch: 1, Instance: "a"},
 		{Seq: 2, At: start.Add(30 * time.Millisecond), Epoch: 2, Instance: "b"},
 	}}
-	expect(t, "regressions", Regressions(log, w.applied, nil), `index applied after index of version 9 by "b": epoch 1 has written after epoch 2`)
+	expect(t, "regressions", regressions(log, documents(w.applied), nil), `index applied after index of version 9 by "b": epoch 1 has written after epoch 2`)
 
 	w = newTraffic().send(Index, 3).send(Index, 9, by("b")).send(Index, 5, conflict)
-	expect(t, "regressions when refused", Regressions(log, w.applied, nil))
+	expect(t, "regressions when refused", regressions(log, documents(w.applied), nil))
 }
 
 // Documents do not disturb each other, and each is judged.
@@ -219,7 +219,7 @@ func TestRegressionsByDocument(t *testing.T) {
 	t.Parallel()
 	other := func(a *Applied) { a.ID = another.String() }
 	w := newTraffic().send(Index, 5).send(Index, 3, other).send(Index, 6).send(Index, 2, other)
-	expect(t, "regressions", Regressions(&Log{}, w.applied, nil), another.String()+" version 2: index applied after index of version 3")
+	expect(t, "regressions", regressions(&Log{}, documents(w.applied), nil), another.String()+" version 2: index applied after index of version 3")
 }
 
 func TestResurrected(t *testing.T) {
@@ -263,8 +263,8 @@ func TestResurrected(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			expect(t, "resurrected", Resurrected(tc.log, tc.traffic.applied, tc.end), tc.want...)
-			expect(t, "regressions", Regressions(tc.log, tc.traffic.applied, tc.end))
+			expect(t, "resurrected", resurrected(tc.log, documents(tc.traffic.applied), tc.end), tc.want...)
+			expect(t, "regressions", regressions(tc.log, documents(tc.traffic.applied), tc.end))
 		})
 	}
 }

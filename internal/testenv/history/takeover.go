@@ -16,8 +16,8 @@ type FaultMark struct {
 	Until time.Time // when it was healed; zero when only a takeover ends it
 }
 
-// DelayedAfter is from when on an event counts as delayed.
-const DelayedAfter = time.Second
+// delayedAfter is from when on an event counts as delayed.
+const delayedAfter = time.Second
 
 // Takeover is what followed a fault.
 type Takeover struct {
@@ -30,7 +30,7 @@ type Takeover struct {
 	Last     time.Time // last event that the terms up to the fault's settled; zero when there was none
 	First    time.Time // first event that it settled
 	// Delayed is how many events were under way while the fault lasted, to the first
-	// event settled afterwards, and took longer than DelayedAfter.
+	// event settled afterwards, and took longer than delayedAfter.
 	Delayed int
 }
 
@@ -147,7 +147,7 @@ func livesOf(log *Log) []life {
 	}
 	var out []life
 	for _, id := range order {
-		if l := lives[id]; l.ended.IsZero() || l.ended.Sub(l.enqueued) > DelayedAfter {
+		if l := lives[id]; l.ended.IsZero() || l.ended.Sub(l.enqueued) > delayedAfter {
 			out = append(out, *l)
 		}
 	}

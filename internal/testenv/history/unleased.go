@@ -61,22 +61,17 @@ const (
 	crashEcho = 10 * time.Second
 )
 
-// SentEarly returns the items of bulk requests for an entity of which the sender held no
+// sentEarly returns the items of bulk requests for an entity of which the sender held no
 // lease: none that had committed when the item was sent, and was not ended yet. A request
 // may arrive late, when the lease that it belonged to is over: it may have been one of
 // those if its version was known before the lease ended, and its holder had not released
 // the lease without a verdict on any event, as it does with what it has not sent. crashes
 // are the times in which PostgreSQL lost what had not reached the disk, until it was back:
-// there, a lease may be missing from the record.
+// there, a lease may be missing from the record. more are instances of which their own leases count
+// although they have held none of this shard.
 //
 // It proves that nothing new is sent before the lease is committed. It takes the
 // database's clock and that of the recording process for the same.
-func SentEarly(log *Log, applied []Applied, crashes []FaultMark) []Finding {
-	return sentEarly(log, applied, crashes, nil)
-}
-
-// sentEarly is SentEarly with more instances of which their own leases count: those that have held
-// some of another shard only.
 func sentEarly(log *Log, applied []Applied, crashes []FaultMark, more map[string]bool) []Finding {
 	if len(applied) == 0 {
 		return nil

@@ -95,7 +95,7 @@ func TestSentEarly(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			expect(t, "sent early", SentEarly(leased().read(), []Applied{tc.item}, tc.crashes), tc.want...)
+			expect(t, "sent early", sentEarly(leased().read(), []Applied{tc.item}, tc.crashes, nil), tc.want...)
 		})
 	}
 
@@ -104,12 +104,12 @@ func TestSentEarly(t *testing.T) {
 		s := &script{}
 		s.commit(enqueued(1))
 		s.end(s.lease("a", 1, 1), "a") // from 2 to 3 ms
-		expect(t, "sent early", SentEarly(s.read(), []Applied{sent(3, 1, "a"), sent(4, 1, "a")}, nil), missing+"1 by a")
+		expect(t, "sent early", sentEarly(s.read(), []Applied{sent(3, 1, "a"), sent(4, 1, "a")}, nil, nil), missing+"1 by a")
 	})
 
 	t.Run("OlderBuild", func(t *testing.T) {
 		t.Parallel()
 		s := olderTakeover() // 1 is claimed from 3 to 5 ms
-		expect(t, "sent early", SentEarly(s.read(), []Applied{sent(3, 1, "a"), sent(2, 1, "a")}, nil), missing+"1 by a")
+		expect(t, "sent early", sentEarly(s.read(), []Applied{sent(3, 1, "a"), sent(2, 1, "a")}, nil, nil), missing+"1 by a")
 	})
 }

@@ -27,8 +27,8 @@ type Filled struct {
 	SearchIndex       int // documents that Elasticsearch should hold when all is done
 }
 
-// DeadWorker is the owner of the rows in processing.
-const DeadWorker = "outbox-worker-wl-app-02-4711"
+// deadWorker is the owner of the rows in processing.
+const deadWorker = "outbox-worker-wl-app-02-4711"
 
 // Fill inserts n outbox rows, three quarters of them search events, with the rows of
 // search_index, chronicle_events and chronicle_entries that belong to them.
@@ -96,7 +96,7 @@ const states = `
 func row(current bool) string {
 	return list(current, `
 		gen_random_uuid(), entity_type, entity_id, op, version, at, status,
-		case when status = 'processing' or status = 'done' and i %% 10 = 0 then '`+DeadWorker+`' end,
+		case when status = 'processing' or status = 'done' and i %% 10 = 0 then '`+deadWorker+`' end,
 		case when status = 'processing' then now() - interval '10 min' - i %% 300 * interval '1 s' end,
 		case when status = 'failed' then 10 when waits then 3 when status = 'processing' then 1 else 0 end,
 		case when waits then now() + (i %% 7 - 5) * interval '1 s' end,

@@ -55,11 +55,11 @@ type Report struct {
 	Missing   int
 	Extra     int
 	Stale     int
-	Examples  []Difference // the first of each kind, at most MaxExamples of each
+	Examples  []Difference // the first of each kind, at most ten of each
 }
 
-// MaxExamples is how many differences of a kind a report names.
-const MaxExamples = 10
+// maxExamples is how many differences of a kind a report names.
+const maxExamples = 10
 
 // Equal reports whether both sides are the same.
 func (r *Report) Equal() bool { return r.Missing == 0 && r.Extra == 0 && r.Stale == 0 }
@@ -67,7 +67,7 @@ func (r *Report) Equal() bool { return r.Missing == 0 && r.Extra == 0 && r.Stale
 func (r *Report) add(d Difference) {
 	count := map[Kind]*int{Missing: &r.Missing, Extra: &r.Extra, Stale: &r.Stale}[d.Kind]
 	*count++
-	if *count <= MaxExamples {
+	if *count <= maxExamples {
 		r.Examples = append(r.Examples, d)
 	}
 }

@@ -191,9 +191,9 @@ func TestRun(t *testing.T) {
 	t.Run("ExamplesAreBounded", func(t *testing.T) {
 		t.Parallel()
 		f := setup(t)
-		f.rows(2 * MaxExamples)
-		if got := f.run(); got.Missing != 2*MaxExamples || len(got.Examples) != MaxExamples {
-			t.Errorf("got %d missing and %d examples, want %d and %d", got.Missing, len(got.Examples), 2*MaxExamples, MaxExamples)
+		f.rows(2 * maxExamples)
+		if got := f.run(); got.Missing != 2*maxExamples || len(got.Examples) != maxExamples {
+			t.Errorf("got %d missing and %d examples, want %d and %d", got.Missing, len(got.Examples), 2*maxExamples, maxExamples)
 		}
 	})
 
