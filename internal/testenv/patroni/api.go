@@ -2,6 +2,7 @@ package patroni
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,10 +17,16 @@ import (
 // restartTimeout is longer than a switchover or the restart of a member takes.
 const restartTimeout = time.Minute
 
-// member is how Patroni describes one.
+// member is how Patroni describes one to all, and itself with whether it is paused.
 type member struct {
 	Name, Role, State string
 	Pending           bool `json:"pending_restart"`
+	Pause             bool
+}
+
+func (h *Host) state(ctx context.Context) (state member, err error) {
+	err = h.ask(ctx, http.MethodGet, "/patroni", nil, &state)
+	return state, err
 }
 
 // ask sends a request to the Patroni of a host. A nil answer is discarded.
@@ -52,20 +59,25 @@ func (h *Host) ask(ctx context.Context, method, path string, body, answer any) e
 	return json.Unmarshal(content, answer)
 }
 
-// members asks the first Patroni that answers.
-func (c *Cluster) members(ctx context.Context) (members []member, err error) {
+// askAny asks one Patroni after the other until one answers.
+func (c *Cluster) askAny(ctx context.Context, limit time.Duration, method, path string, body, answer any) error {
 	var errs []error
 	for _, h := range c.hosts {
-		var cluster struct{ Members []member }
-		limited, cancel := context.WithTimeout(ctx, time.Second)
-		err := h.ask(limited, http.MethodGet, "/cluster", nil, &cluster)
+		limited, cancel := context.WithTimeout(ctx, limit)
+		err := h.ask(limited, method, path, body, answer)
 		cancel()
 		if err == nil {
-			return cluster.Members, nil
+			return nil
 		}
 		errs = append(errs, err)
 	}
-	return nil, errors.Join(errs...)
+	return errors.Join(errs...)
+}
+
+func (c *Cluster) members(ctx context.Context) ([]member, error) {
+	var cluster struct{ Members []member }
+	err := c.askAny(ctx, time.Second, http.MethodGet, "/cluster", nil, &cluster)
+	return cluster.Members, err
 }
 
 // Primary returns the host that Patroni calls its leader.
@@ -173,27 +185,15 @@ func (c *Cluster) Switchover(ctx context.Context) error {
 
 // Configure changes what the members share, as patronictl edit-config does.
 func (c *Cluster) Configure(ctx context.Context, change map[string]any) error {
-	var errs []error
-	for _, h := range c.hosts {
-		err := h.ask(ctx, http.MethodPatch, "/config", change, nil)
-		if err == nil {
-			return nil
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+	return c.askAny(ctx, restartTimeout, http.MethodPatch, "/config", change, nil)
 }
 
 // AwaitPause returns when every Patroni knows of a pause.
 func (c *Cluster) AwaitPause(ctx context.Context) error {
 	return await(ctx, func(ctx context.Context) error {
 		for _, h := range c.hosts {
-			var state struct{ Pause bool }
-			if err := h.ask(ctx, http.MethodGet, "/patroni", nil, &state); err != nil {
-				return err
-			}
-			if !state.Pause {
-				return fmt.Errorf("%s is not paused", h.Name)
+			if state, err := h.state(ctx); err != nil || !state.Pause {
+				return cmp.Or(err, fmt.Errorf("%s is not paused", h.Name))
 			}
 		}
 		return nil
@@ -204,16 +204,11 @@ func (c *Cluster) AwaitPause(ctx context.Context) error {
 // as patronictl restart does, and returns when it answers.
 func (h *Host) Restart(ctx context.Context) error {
 	err := await(ctx, func(ctx context.Context) error {
-		var state struct {
-			Pending bool `json:"pending_restart"`
+		state, err := h.state(ctx)
+		if err == nil && !state.Pending {
+			err = fmt.Errorf("%s wants no restart", h.Name)
 		}
-		if err := h.ask(ctx, http.MethodGet, "/patroni", nil, &state); err != nil {
-			return err
-		}
-		if !state.Pending {
-			return fmt.Errorf("%s wants no restart", h.Name)
-		}
-		return nil
+		return err
 	})
 	if err != nil {
 		return err

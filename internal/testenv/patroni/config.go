@@ -58,11 +58,9 @@ func (c *Cluster) dynamic() object {
 // startHAProxy asks each Patroni each second whether it is the primary. Patroni's example asks
 // every three seconds and wants three answers.
 func (c *Cluster) startHAProxy() error {
-	port, err := process.FreePort()
-	if err != nil {
-		return fmt.Errorf("free port: %w", err)
+	if err := process.FreePorts(&c.front); err != nil {
+		return err
 	}
-	c.front = port
 	var text strings.Builder
 	fmt.Fprintf(&text, `global
     maxconn 500
@@ -88,6 +86,7 @@ listen primary
 	if err := os.WriteFile(file, []byte(text.String()), 0o644); err != nil {
 		return err
 	}
+	var err error
 	c.haproxy, err = c.start(nil, "haproxy", c.tools.haproxy, "-db", "-f", file)
 	return err
 }

@@ -28,13 +28,10 @@ type Host struct {
 
 func (c *Cluster) newHost(name string) (*Host, error) {
 	h := &Host{Name: name, cluster: c}
-	for _, port := range []*int{&h.ports.postgres, &h.ports.api, &h.ports.client, &h.ports.peer} {
-		var err error
-		if *port, err = process.FreePort(); err != nil {
-			return nil, fmt.Errorf("free port: %w", err)
-		}
+	err := process.FreePorts(&h.ports.postgres, &h.ports.api, &h.ports.client, &h.ports.peer)
+	if err != nil {
+		return nil, err
 	}
-	var err error
 	h.dir, err = c.makeDir(c.dir, name+"-")
 	return h, err
 }
@@ -52,7 +49,7 @@ func (h *Host) URL() string { return h.url(databaseName) }
 func (h *Host) StartEtcd() (err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.etcd != nil && !h.etcd.HasEnded() {
+	if h.etcd.Runs() {
 		return nil
 	}
 	var peers []string
@@ -70,7 +67,7 @@ func (h *Host) StartEtcd() (err error) {
 func (h *Host) StartPatroni() (err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.patroni != nil && !h.patroni.HasEnded() {
+	if h.patroni.Runs() {
 		return nil
 	}
 	file := filepath.Join(h.dir, "patroni.yml")
@@ -118,7 +115,7 @@ func (h *Host) Signal(parts Part, sig syscall.Signal) error {
 func (h *Host) EtcdRuns() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.etcd != nil && !h.etcd.HasEnded()
+	return h.etcd.Runs()
 }
 
 // postgres returns the postmaster and what it has started, in this order.

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -30,6 +31,20 @@ func FreePort() (int, error) {
 	}
 	defer func() { _ = listener.Close() }()
 	return listener.Addr().(*net.TCPAddr).Port, nil
+}
+
+// FreePorts sets several to free ports, each to another one.
+func FreePorts(ports ...*int) (err error) {
+	taken := map[int]bool{0: true}
+	for _, port := range ports {
+		for *port = 0; taken[*port]; {
+			if *port, err = FreePort(); err != nil {
+				return fmt.Errorf("free port: %w", err)
+			}
+		}
+		taken[*port] = true
+	}
+	return nil
 }
 
 func bindable(port int) bool {

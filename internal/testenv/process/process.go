@@ -194,6 +194,9 @@ func (p *Process) Err() error {
 // Expected reports whether a signal of this process has ended it, or is about to.
 func (p *Process) Expected() bool { return p.expected.Load() }
 
+// Runs reports whether p was started and has not ended; p may be nil.
+func (p *Process) Runs() bool { return p != nil && !p.HasEnded() }
+
 // HasEnded reports whether the process has.
 func (p *Process) HasEnded() bool {
 	select {

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -26,10 +27,11 @@ type guardianClient struct {
 
 	askMu sync.Mutex // one request at a time
 	owed  int        // answers to requests that were given up, still to come
+	in    io.WriteCloser
+	done  atomic.Bool // in is closed
+	at    string      // the guardian's directory
 	mu    sync.Mutex
-	in    io.WriteCloser // nil once closed
 	up    map[Server]event
-	at    string // the guardian's directory
 }
 
 func startGuardian(ctx context.Context, command []string, what spec, report *reporter) (*guardianClient, error) {
@@ -99,7 +101,7 @@ func (g *guardianClient) listen() {
 	for {
 		var e event
 		if decoder.Decode(&e) != nil {
-			if !g.closed() {
+			if !g.done.Load() {
 				g.report.line("the guardian is gone, and the servers with it")
 			}
 			return
@@ -141,9 +143,7 @@ func (g *guardianClient) send(message any) error {
 	if err != nil {
 		return err
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.in == nil {
+	if g.done.Load() {
 		return errClosed
 	}
 	_, err = g.in.Write(append(line, '\n'))
@@ -176,21 +176,11 @@ func (g *guardianClient) ask(ctx context.Context, r request) error {
 	}
 }
 
-func (g *guardianClient) closed() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.in == nil
-}
-
 func (g *guardianClient) closeInput() (first bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.in == nil {
-		return false
+	if first = !g.done.Swap(true); first {
+		_ = g.in.Close()
 	}
-	_ = g.in.Close()
-	g.in = nil
-	return true
+	return first
 }
 
 func (g *guardianClient) close() error {

@@ -23,10 +23,7 @@ const (
 
 // elastic is one node; start and stop may be repeated and keep data and ports.
 type elastic struct {
-	instance      // its directory holds config, data, logs, repo (of snapshots) and tmp; its process is the launcher, parent of the server
-	open     bool // OpenSearch
-	javaHome string
-	heapMB   int
+	instance // its directory holds config, data, logs, repo (of snapshots) and tmp; its process is the launcher, parent of the server
 	cluster  string
 
 	name                string
@@ -40,7 +37,7 @@ type elastic struct {
 
 func (e *elastic) url() string {
 	scheme := "http"
-	if e.secured != nil {
+	if e.Secured != nil {
 		scheme = "https"
 	}
 	return fmt.Sprintf("%s://%s:%d", scheme, e.host, e.port)
@@ -53,12 +50,12 @@ func (e *elastic) prepare() error {
 		if err := os.Mkdir(e.at(name), 0o700); err != nil {
 			return err
 		}
-		if err := e.who.own(e.at(name)); err != nil {
+		if err := e.Account.own(e.at(name)); err != nil {
 			return err
 		}
 	}
 	for _, name := range []string{"jvm.options", "log4j2.properties"} {
-		content, err := os.ReadFile(filepath.Join(e.home, "config", name))
+		content, err := os.ReadFile(filepath.Join(e.ElasticHome, "config", name))
 		if err != nil {
 			return err
 		}
@@ -71,8 +68,8 @@ func (e *elastic) prepare() error {
 			return err
 		}
 	}
-	if e.secured != nil {
-		for name, content := range e.secured.Files {
+	if e.Secured != nil {
+		for name, content := range e.Secured.Files {
 			if err := e.config(name, content); err != nil {
 				return err
 			}
@@ -118,7 +115,7 @@ func (e *elastic) settings() string {
 
 // program is the name of what is started, and of its settings.
 func (e *elastic) program() string {
-	if e.open {
+	if e.OpenSearch {
 		return "opensearch"
 	}
 	return "elasticsearch"
@@ -126,7 +123,7 @@ func (e *elastic) program() string {
 
 // variable is what the names of its environment begin with.
 func (e *elastic) variable() string {
-	if e.open {
+	if e.OpenSearch {
 		return "OPENSEARCH_"
 	}
 	return "ES_"
@@ -159,28 +156,17 @@ func (e *elastic) start(ctx context.Context) error {
 	return nil
 }
 
-func (e *elastic) choosePorts() error {
-	var err error
-	for e.port, e.transport = 0, 0; err == nil && e.port == e.transport; {
-		if e.port, err = process.FreePort(); err == nil {
-			e.transport, err = process.FreePort()
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("free port: %w", err)
-	}
-	return nil
-}
+func (e *elastic) choosePorts() error { return process.FreePorts(&e.port, &e.transport) }
 
 func (e *elastic) server() process.Server {
-	options := fmt.Sprintf("-Xms%dm -Xmx%dm -XX:-UsePerfData", e.heapMB, e.heapMB)
-	if e.quick {
+	options := fmt.Sprintf("-Xms%dm -Xmx%dm -XX:-UsePerfData", e.HeapMB, e.HeapMB)
+	if e.Quick {
 		options += " -XX:TieredStopAtLevel=1"
 	}
 	return process.Server{
-		Name: "elasticsearch", Dir: e.dir, Log: filepath.Join(e.dir, serverLog), Argv: []string{filepath.Join(e.home, "bin", e.program())},
+		Name: "elasticsearch", Dir: e.dir, Log: filepath.Join(e.dir, serverLog), Argv: []string{filepath.Join(e.ElasticHome, "bin", e.program())},
 		Env: []string{
-			e.variable() + "JAVA_HOME=" + e.javaHome,
+			e.variable() + "JAVA_HOME=" + e.JavaHome,
 			e.variable() + "PATH_CONF=" + e.at("config"),
 			e.variable() + "TMPDIR=" + e.at("tmp"),
 			e.variable() + "JAVA_OPTS=" + options,
@@ -188,7 +174,7 @@ func (e *elastic) server() process.Server {
 			// directory for temporary ones.
 			"CLI_JAVA_OPTS=-XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir=" + e.at("tmp"),
 		},
-		As: e.who.credential(), OnEnd: e.onEnd, In: e.network,
+		As: e.Account.credential(), OnEnd: e.onEnd, In: e.network,
 		DeathSignal: syscall.SIGKILL, // the server ends by itself when its launcher is gone
 	}
 }

@@ -195,12 +195,12 @@ func (g *guardian) newPostgres() error {
 		}
 	}
 	for _, server := range wanted {
-		common, err := g.instance(server, g.spec.PostgresHome)
+		common, err := g.instance(server)
 		if err != nil {
 			return err
 		}
-		p := &postgres{instance: common, major: g.spec.PostgresMajor, logical: g.spec.Logical}
-		if p.secured != nil {
+		p := &postgres{instance: common}
+		if p.Secured != nil {
 			if p.clientDir, err = g.writeClientFiles(); err != nil {
 				return err
 			}
@@ -266,7 +266,7 @@ func (g *guardian) do(ctx context.Context, r request) error {
 	case r.Op == opKill:
 		m.kill()
 	case r.Op == opStart:
-		if m.ended() {
+		if !m.runs() {
 			return g.startOne(ctx, r.Server, time.Now())
 		}
 	case cluster == nil && g.cables != nil && (r.Op == opCutOff || r.Op == opReconnect):

@@ -14,7 +14,7 @@ type machine interface {
 	stop() // in order
 	quit() // at once, with a chance to take along what it has started
 	kill()
-	ended() bool
+	runs() bool
 	url() string
 	pid() int // of the process that serves
 	place() string
@@ -22,25 +22,22 @@ type machine interface {
 
 // instance is what both kinds have in common.
 type instance struct {
-	home    string // the unpacked server
+	spec
 	dir     string
-	quick   bool
-	who     *account
 	onEnd   func(*process.Process)
-	secured *securedSpec     // nil: everybody may do everything
 	port    int              // 0 until the first start, or until it is known to others
 	process *process.Process // nil until the first start
 }
 
 // instance makes the directory of a server.
-func (g *guardian) instance(server Server, home string) (instance, error) {
+func (g *guardian) instance(server Server) (instance, error) {
 	dir, err := g.dir.sub(g.spec.Account, string(server))
-	return instance{home: home, dir: dir, quick: g.spec.Quick, who: g.spec.Account, onEnd: g.noteEnd(server), secured: g.spec.Secured}, err
+	return instance{spec: g.spec, dir: dir, onEnd: g.noteEnd(server)}, err
 }
 
 func (i *instance) place() string { return i.dir }
 func (i *instance) pid() int      { return i.process.PID() }
-func (i *instance) ended() bool   { return i.process == nil || i.process.HasEnded() }
+func (i *instance) runs() bool    { return i.process.Runs() }
 
 func (i *instance) end(steps ...process.Step) {
 	if i.process != nil {
@@ -53,5 +50,5 @@ func (i *instance) write(name string, content []byte) error {
 	if err := os.WriteFile(name, content, 0o600); err != nil {
 		return err
 	}
-	return i.who.own(name)
+	return i.Account.own(name)
 }

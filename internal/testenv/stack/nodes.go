@@ -73,14 +73,11 @@ func (g *guardian) newElastic() (nodes []*elastic, err error) {
 	cluster := clusterName()
 	for n := range max(g.spec.ElasticNodes, 1) {
 		server := ElasticNode(n + 1)
-		common, err := g.instance(server, g.spec.ElasticHome)
+		common, err := g.instance(server)
 		if err != nil {
 			return nil, err
 		}
-		e := &elastic{
-			instance: common, open: g.spec.OpenSearch, javaHome: g.spec.JavaHome, heapMB: g.spec.HeapMB, cluster: cluster,
-			name: server.NodeName(), host: loopback, transportHost: loopback,
-		}
+		e := &elastic{instance: common, cluster: cluster, name: server.NodeName(), host: loopback, transportHost: loopback}
 		g.servers[server] = e
 		nodes = append(nodes, e)
 	}
@@ -115,7 +112,7 @@ func (e *elastic) clusterSettings() []string {
 		names = append(names, p.name)
 	}
 	managers := "cluster.initial_master_nodes"
-	if e.open {
+	if e.OpenSearch {
 		managers = "cluster.initial_cluster_manager_nodes"
 	}
 	return []string{

@@ -30,9 +30,7 @@ var errAnother = errors.New("another server answers on this port")
 
 // postgres is one cluster; start and stop may be repeated and keep data and port.
 type postgres struct {
-	instance  // its directory holds data, log and socket
-	major     int
-	logical   bool   // its WAL can be decoded
+	instance         // its directory holds data, log and socket
 	clientDir string // with the superuser's certificate, where that is asked for
 	copied    bool   // made as a replica: the database comes with the data
 }
@@ -43,7 +41,7 @@ func (p *postgres) url() string { return p.database(databaseName) }
 
 // database returns the URL of one database.
 func (p *postgres) database(database string) string {
-	if p.secured != nil {
+	if p.Secured != nil {
 		return p.securedURL(database)
 	}
 	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", p.port, database)
@@ -53,21 +51,21 @@ func (p *postgres) database(database string) string {
 // the server itself runs with fsync unless it is quick.
 func (p *postgres) prepare(ctx context.Context) error {
 	argv := []string{
-		filepath.Join(p.home, "bin", "initdb"), "-D", p.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync",
+		filepath.Join(p.PostgresHome, "bin", "initdb"), "-D", p.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync",
 		"--locale=C",
 	}
-	if p.major >= 17 { // older ones know no order of characters that every machine has, but bytes
+	if p.PostgresMajor >= 17 { // older ones know no order of characters that every machine has, but bytes
 		argv = append(argv, "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
 	}
-	if p.secured != nil {
+	if p.Secured != nil {
 		password := filepath.Join(p.dir, "password")
-		if err := p.write(password, []byte(p.secured.Password)); err != nil {
+		if err := p.write(password, []byte(p.Secured.Password)); err != nil {
 			return explainDisk(err, p.dir)
 		}
 		argv = append(argv, "--pwfile", password)
 	}
 	initdb, err := process.Start(process.Server{
-		Name: "initdb", Dir: p.dir, Log: filepath.Join(p.dir, "initdb.log"), Argv: argv, As: p.who.credential(), DeathSignal: syscall.SIGKILL,
+		Name: "initdb", Dir: p.dir, Log: filepath.Join(p.dir, "initdb.log"), Argv: argv, As: p.Account.credential(), DeathSignal: syscall.SIGKILL,
 	})
 	if err != nil {
 		return explainDisk(err, p.dir)
@@ -81,7 +79,7 @@ func (p *postgres) prepare(ctx context.Context) error {
 	if initdb.Err() != nil {
 		return explainDisk(initdb.EndedError(), p.dir)
 	}
-	if p.secured != nil {
+	if p.Secured != nil {
 		return p.secure()
 	}
 	return p.askForPasswords()
@@ -110,9 +108,8 @@ func (p *postgres) start(ctx context.Context) error {
 	var err error
 	p.process, err = process.StartReady(ctx, func() (process.Server, error) {
 		if first {
-			var err error
-			if p.port, err = process.FreePort(); err != nil {
-				return process.Server{}, fmt.Errorf("free port: %w", err)
+			if err := process.FreePorts(&p.port); err != nil {
+				return process.Server{}, err
 			}
 		}
 		return p.server(), nil
@@ -134,22 +131,22 @@ func (p *postgres) server() process.Server {
 		socketDir = "" // loopback only
 	}
 	argv := []string{
-		filepath.Join(p.home, "bin", "postgres"),
+		filepath.Join(p.PostgresHome, "bin", "postgres"),
 		"-D", p.data(), "-p", strconv.Itoa(p.port),
 		"-c", "listen_addresses=127.0.0.1",
 		"-c", "unix_socket_directories=" + socketDir,
 		"-c", "max_connections=300",
-		"-c", "wal_level=" + map[bool]string{false: "replica", true: "logical"}[p.logical],
+		"-c", "wal_level=" + map[bool]string{false: "replica", true: "logical"}[p.Logical],
 		"-c", "track_commit_timestamp=on",
 		"-c", "dynamic_shared_memory_type=mmap", // in the data directory, and removed with it
 		"-c", "wal_keep_size=" + walKept,
 		"-c", "wal_retrieve_retry_interval=100ms",
 	}
-	if p.quick { // a killed server loses nothing by it, only a killed machine does
+	if p.Quick { // a killed server loses nothing by it, only a killed machine does
 		argv = append(argv, "-c", "fsync=off", "-c", "max_wal_size=512MB")
 	}
 	return process.Server{
-		Name: "PostgreSQL", Dir: p.dir, Log: filepath.Join(p.dir, serverLog), Argv: append(argv, p.sslSettings()...), As: p.who.credential(), OnEnd: p.onEnd,
+		Name: "PostgreSQL", Dir: p.dir, Log: filepath.Join(p.dir, serverLog), Argv: append(argv, p.sslSettings()...), As: p.Account.credential(), OnEnd: p.onEnd,
 		DeathSignal: syscall.SIGQUIT, // the postmaster takes its backends, which are in sessions of their own, along
 		Ask:         stopInOrder(),
 	}
@@ -201,7 +198,7 @@ func (p *postgres) quit() { p.end(process.Step{Signal: syscall.SIGQUIT, Wait: 6 
 // kill ends the postmaster and its backends, which are in sessions of their own, as a
 // crash of the machine would.
 func (p *postgres) kill() {
-	if p.ended() {
+	if !p.runs() {
 		return
 	}
 	var backends []ProcessID

@@ -36,20 +36,14 @@ func (s Server) title() string {
 
 // spec is what the guardian starts. An empty home means: not this server.
 type spec struct {
-	PostgresHome  string
-	PostgresMajor int
-	OpenSearch    bool // what ElasticHome holds
-	ElasticNodes  int
-	Cables        bool
-	Replication   Replication
-	Logical       bool
-	ElasticHome   string
-	JavaHome      string
-	HeapMB        int
-	Quick         bool
-	Account       *account
-	DataRoot      string
-	Secured       *securedSpec `json:",omitempty"`
+	Options
+	PostgresHome string
+	ElasticHome  string
+	OpenSearch   bool // what ElasticHome holds
+	JavaHome     string
+	Account      *account
+	DataRoot     string
+	Secured      *securedSpec `json:",omitempty"` // in place of that of Options
 }
 
 type operation string

@@ -164,7 +164,7 @@ func (p *postgres) copyFiles(ctx context.Context, from string) error {
 			if err := os.Mkdir(to, 0o700); err != nil {
 				return err
 			}
-			return p.who.own(to)
+			return p.Account.own(to)
 		case !entry.Type().IsRegular() || leftOut(name):
 			return nil
 		}

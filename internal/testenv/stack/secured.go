@@ -158,7 +158,7 @@ func (s *Stack) SetElasticPassword(password string) error {
 // secure has the cluster take TLS connections only, with a certificate and a password.
 func (p *postgres) secure() error {
 	for name, content := range map[string][]byte{
-		"ca.pem": p.secured.CA, "server.pem": p.secured.Postgres.Cert, "server-key.pem": p.secured.Postgres.Key,
+		"ca.pem": p.Secured.CA, "server.pem": p.Secured.Postgres.Cert, "server-key.pem": p.Secured.Postgres.Key,
 		"pg_hba.conf": []byte("hostssl all all 127.0.0.1/32 scram-sha-256 clientcert=verify-full\n"),
 	} {
 		if err := p.write(filepath.Join(p.data(), name), content); err != nil {
@@ -170,7 +170,7 @@ func (p *postgres) secure() error {
 
 // sslSettings are arguments of the server.
 func (p *postgres) sslSettings() []string {
-	if p.secured == nil {
+	if p.Secured == nil {
 		return nil
 	}
 	return []string{"-c", "ssl=on", "-c", "ssl_ca_file=ca.pem", "-c", "ssl_cert_file=server.pem", "-c", "ssl_key_file=server-key.pem"}
@@ -179,7 +179,7 @@ func (p *postgres) sslSettings() []string {
 // securedURL is the superuser's.
 func (p *postgres) securedURL(database string) string {
 	u := url.URL{
-		Scheme: "postgres", User: url.UserPassword("postgres", p.secured.Password),
+		Scheme: "postgres", User: url.UserPassword("postgres", p.Secured.Password),
 		Host: fmt.Sprintf("%s:%d", securedHost, p.port), Path: "/" + database,
 		RawQuery: url.Values{
 			"sslmode": {"verify-full"}, "sslrootcert": {filepath.Join(p.clientDir, "ca.pem")},
@@ -204,9 +204,9 @@ func (g *guardian) writeClientFiles() (dir string, err error) {
 
 func (e *elastic) securitySettings() []string {
 	switch {
-	case e.open: // its security is a plugin, which this build lacks
+	case e.OpenSearch: // its security is a plugin, which this build lacks
 		return nil
-	case e.secured == nil:
+	case e.Secured == nil:
 		return []string{"xpack.security.enabled: false"}
 	}
 	return []string{
@@ -226,9 +226,9 @@ func (e *elastic) securitySettings() []string {
 func (e *elastic) health(ctx context.Context) (cluster string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if e.secured == nil {
+	if e.Secured == nil {
 		return clusterHealth(ctx, e.url(), nil)
 	}
-	u := url.URL{Scheme: "https", User: url.UserPassword(e.secured.Admin.Name, e.secured.Admin.Password), Host: fmt.Sprintf("%s:%d", securedHost, e.port)}
-	return clusterHealth(ctx, u.String(), e.secured.CA)
+	u := url.URL{Scheme: "https", User: url.UserPassword(e.Secured.Admin.Name, e.Secured.Admin.Password), Host: fmt.Sprintf("%s:%d", securedHost, e.port)}
+	return clusterHealth(ctx, u.String(), e.Secured.CA)
 }

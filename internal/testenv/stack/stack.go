@@ -25,7 +25,7 @@ const (
 // Options of [Start]. The zero value starts both servers and says nothing.
 type Options struct {
 	// Progress gets a line per step, and a bar per download if it is a terminal.
-	Progress io.Writer
+	Progress io.Writer `json:"-"`
 	// DatabaseURL and ElasticURL name servers to use instead of starting one.
 	DatabaseURL, ElasticURL string
 	Versions
@@ -125,12 +125,9 @@ func Start(ctx context.Context, opts Options) (*Stack, error) {
 // provide fetches the missing servers and returns what the guardian has to start.
 func provide(ctx context.Context, opts Options, report *reporter) (spec, error) {
 	who := serverAccount(os.Geteuid())
-	what := spec{
-		HeapMB: opts.HeapMB, Quick: opts.Quick, Account: who, Replication: opts.Replication, ElasticNodes: opts.ElasticNodes, Cables: opts.Cables,
-		Logical: opts.Logical,
-	}
-	what.PostgresMajor = cmp.Or(opts.PostgresMajor, defaultPostgres)
-	postgresPin, err := postgresArtifact(what.PostgresMajor, runtime.GOOS, runtime.GOARCH)
+	opts.PostgresMajor = cmp.Or(opts.PostgresMajor, defaultPostgres)
+	what := spec{Options: opts, Account: who}
+	postgresPin, err := postgresArtifact(opts.PostgresMajor, runtime.GOOS, runtime.GOARCH)
 	if err != nil {
 		return spec{}, err
 	}

@@ -35,13 +35,7 @@ type Jaeger struct {
 type jaegerPorts struct{ query, queryGRPC, admin, grpc, http, legacyGRPC, legacyHTTP int }
 
 func (p *jaegerPorts) choose() error {
-	for _, port := range []*int{&p.query, &p.queryGRPC, &p.admin, &p.grpc, &p.http, &p.legacyGRPC, &p.legacyHTTP} {
-		var err error
-		if *port, err = process.FreePort(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return process.FreePorts(&p.query, &p.queryGRPC, &p.admin, &p.grpc, &p.http, &p.legacyGRPC, &p.legacyHTTP)
 }
 
 // StartJaeger returns when it takes spans and answers questions.

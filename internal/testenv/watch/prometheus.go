@@ -63,7 +63,7 @@ func StartPrometheus(ctx context.Context, opts PrometheusOptions) (*Prometheus, 
 		return nil, fmt.Errorf("prometheus: %w", err)
 	}
 	p.server, err = launch(ctx, "prometheus", dir, nil, func() ([]string, error) {
-		if p.port, err = process.FreePort(); err != nil {
+		if err := process.FreePorts(&p.port); err != nil {
 			return nil, err
 		}
 		return []string{
