@@ -2,12 +2,9 @@ package faults
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/url"
 	"time"
-
-	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
 
 // Names of faults of the index.
@@ -20,18 +17,18 @@ func indices() []Fault {
 	return []Fault{
 		// What weft sends meanwhile ends in failed, until its breaker opens: it must be visible.
 		onIndex(WriteBlock, "the index is blocked for writes", func(ctx context.Context, i *Injection, broken bool) error {
-			var value any // null takes the setting away
+			var value any
 			if broken {
 				value = true
 			}
-			return i.Elastic.Do(ctx, http.MethodPut, "/"+url.PathEscape(i.index)+"/_settings", map[string]any{"index.blocks.write": value}, nil)
+			return i.set(ctx, "index.blocks.write", value)
 		}),
 		onIndex(AliasRemoved, "the alias of the index is removed and put back", func(ctx context.Context, i *Injection, broken bool) error {
 			action := "add"
 			if broken {
 				action = "remove"
 			}
-			return i.Elastic.Do(ctx, http.MethodPost, "/_aliases", map[string]any{"actions": []any{
+			return i.Ask(ctx, action+" the alias of "+i.index, http.MethodPost, "/_aliases", map[string]any{"actions": []any{
 				map[string]any{action: map[string]any{"index": i.index, "alias": i.Index}},
 			}}, nil)
 		}),
@@ -40,38 +37,33 @@ func indices() []Fault {
 
 // onIndex changes the index behind the alias, and changes it back.
 func onIndex(name, about string, set func(ctx context.Context, i *Injection, broken bool) error) Fault {
-	bounded := func(ctx context.Context, i *Injection, broken bool) error {
-		ctx, cancel := context.WithTimeout(ctx, rig.QueryTimeout)
-		defer cancel()
-		if err := set(ctx, i, broken); err != nil {
-			return fmt.Errorf("%s on %s: %w", name, i.index, err)
-		}
-		return nil
-	}
 	return Fault{
 		Name: name, About: about, Share: 1, Draw: lasts(500*time.Millisecond, 2500*time.Millisecond),
 		Inject: func(ctx context.Context, i *Injection) error {
 			if err := i.findIndex(ctx); err != nil {
 				return err
 			}
-			return bounded(ctx, i, true)
+			return set(ctx, i, true)
 		},
 		Heal: func(ctx context.Context, i *Injection) error {
 			if i.index == "" {
 				return nil
 			}
-			return bounded(ctx, i, false)
+			return set(ctx, i, false)
 		},
 	}
 }
 
+// set changes a setting of the index; nil takes it away.
+func (i *Injection) set(ctx context.Context, name string, value any) error {
+	return i.Ask(ctx, "set "+name+" of "+i.index, http.MethodPut, "/"+url.PathEscape(i.index)+"/_settings", map[string]any{name: value}, nil)
+}
+
 // findIndex looks up the index behind the alias.
 func (i *Injection) findIndex(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, rig.QueryTimeout)
-	defer cancel()
 	var found map[string]any
-	if err := i.Elastic.Do(ctx, http.MethodGet, "/_alias/"+i.Index, nil, &found); err != nil {
-		return fmt.Errorf("look up the alias: %w", err)
+	if err := i.Ask(ctx, "look up the alias", http.MethodGet, "/_alias/"+i.Index, nil, &found); err != nil {
+		return err
 	}
 	for index := range found {
 		i.index = index

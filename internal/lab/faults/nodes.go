@@ -31,6 +31,8 @@ const (
 	greenTimeout = 3 * time.Minute // for all copies of all shards, on a busy machine
 	greenPeriod  = 200 * time.Millisecond
 	movedTimeout = time.Minute
+
+	wantedCopies = "index.write.wait_for_active_shards" // copies of a shard that a write needs to begin; one by default
 )
 
 func nodes() []Fault {
@@ -57,9 +59,11 @@ func nodes() []Fault {
 			},
 			func(ctx context.Context, i *Injection) error { return i.Servers.Reconnect(ctx, i.node) }),
 		onNode(TooFewCopies, "writes want two copies of a shard, and a node with copies is killed", 0, 0, chosen,
-			func(ctx context.Context, i *Injection) error { return errors.Join(i.wantCopies(ctx, 2), kill(ctx, i)) },
 			func(ctx context.Context, i *Injection) error {
-				return errors.Join(start(ctx, i), i.wantCopies(ctx, nil))
+				return errors.Join(i.set(ctx, wantedCopies, 2), kill(ctx, i))
+			},
+			func(ctx context.Context, i *Injection) error {
+				return errors.Join(start(ctx, i), i.set(ctx, wantedCopies, nil))
 			}),
 		onNode(ShardMoved, "a primary shard of the index moves to another node", 1, 0, chosen, moveShard,
 			func(context.Context, *Injection) error { return nil }),
@@ -133,15 +137,6 @@ func (i *Injection) AwaitGreen(ctx context.Context) error {
 	})
 }
 
-// wantCopies says how many copies of a shard a write needs to begin; nil is the default, one.
-func (i *Injection) wantCopies(ctx context.Context, n any) error {
-	settings := map[string]any{"index.write.wait_for_active_shards": n}
-	if err := i.Elastic.Do(ctx, http.MethodPut, "/"+url.PathEscape(i.index)+"/_settings", settings, nil); err != nil {
-		return fmt.Errorf("set wait_for_active_shards: %w", err)
-	}
-	return nil
-}
-
 // moveShard moves a primary to the node without a copy of it, and waits until it is there.
 func moveShard(ctx context.Context, i *Injection) error {
 	copies, err := i.Copies(ctx, i.index)
@@ -162,8 +157,8 @@ func moveShard(ctx context.Context, i *Injection) error {
 		return Never("every node has a copy of the shard")
 	}
 	move := map[string]any{"index": i.index, "shard": shard.Number(), "from_node": shard.Node, "to_node": to}
-	if err := i.Elastic.Do(ctx, http.MethodPost, "/_cluster/reroute", map[string]any{"commands": []any{map[string]any{"move": move}}}, nil); err != nil {
-		return fmt.Errorf("move shard: %w", err)
+	if err := i.Ask(ctx, "move shard", http.MethodPost, "/_cluster/reroute", map[string]any{"commands": []any{map[string]any{"move": move}}}, nil); err != nil {
+		return err
 	}
 	i.Note = fmt.Sprintf(", shard %s from %s to %s", shard.Shard, shard.Node, to)
 	return rig.Await(ctx, movedTimeout, greenPeriod, "move of the shard", func(ctx context.Context) error {
@@ -210,14 +205,10 @@ func (i *Injection) watermark(ctx context.Context, free any) error {
 	if free != nil {
 		enabled = true
 	}
-	err := i.Elastic.Do(ctx, http.MethodPut, "/_cluster/settings", map[string]any{"persistent": map[string]any{
+	return i.Ask(ctx, "set watermarks", http.MethodPut, "/_cluster/settings", map[string]any{"persistent": map[string]any{
 		disk + "threshold_enabled": enabled,
 		disk + "watermark.low":     free, disk + "watermark.high": free, disk + "watermark.flood_stage": free,
 	}}, nil)
-	if err != nil {
-		return fmt.Errorf("set watermarks: %w", err)
-	}
-	return nil
 }
 
 // fill wants so much of the disks to be free, and waits until the cluster has seen it and has blocked

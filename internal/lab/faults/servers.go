@@ -3,7 +3,6 @@ package faults
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"time"
@@ -96,16 +95,10 @@ func probePostgres(ctx context.Context, i *Injection) error {
 func probeIndex(i *Injection) string { return "/" + url.PathEscape(i.Index+"-probe") }
 
 func makeProbeIndex(ctx context.Context, i *Injection) error {
-	ctx, cancel := context.WithTimeout(ctx, rig.QueryTimeout)
-	defer cancel()
 	if names, err := i.Indices(ctx, i.Index+"-probe"); err != nil || len(names) > 0 {
 		return err
 	}
-	settings := map[string]any{"settings": map[string]any{"number_of_replicas": 0}}
-	if err := i.Elastic.Do(ctx, http.MethodPut, probeIndex(i), settings, nil); err != nil {
-		return fmt.Errorf("make an index to probe: %w", err)
-	}
-	return nil
+	return i.Ask(ctx, "make an index to probe", http.MethodPut, probeIndex(i), map[string]any{"settings": map[string]any{"number_of_replicas": 0}}, nil)
 }
 
 // probeElastic writes to an index of its own, and asks whether the primary shard of weft's has

@@ -1,11 +1,6 @@
 package faults
 
-import (
-	"context"
-	"fmt"
-
-	"github.com/samuelhu324-dev/weft/internal/lab/rig"
-)
+import "context"
 
 // TerminateLock names the fault that ends the leader's lock session.
 const TerminateLock = "terminate-lock"
@@ -31,18 +26,13 @@ func sessions() []Fault {
 func endSessions(kind string) func(context.Context, *Injection) error {
 	return func(ctx context.Context, i *Injection) error {
 		pattern := "weft/" + i.Group.Group + "/" + i.Member.Name + "/" + kind
-		ctx, cancel := context.WithTimeout(ctx, rig.QueryTimeout)
-		defer cancel()
 		var n int
-		err := i.Pool.QueryRow(ctx, `
+		err := i.Row(ctx, "end sessions", `
 select count(*) from (select pg_terminate_backend(pid) from pg_stat_activity where application_name like $1 and datname = current_database()) t`,
 			pattern).Scan(&n)
-		if err != nil {
-			return fmt.Errorf("end sessions: %w", err)
+		if err == nil && n == 0 {
+			err = Skip("no session is named " + pattern)
 		}
-		if n == 0 {
-			return Skip("no session is named " + pattern)
-		}
-		return nil
+		return err
 	}
 }

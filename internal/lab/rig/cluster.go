@@ -24,14 +24,12 @@ type Cluster struct {
 
 // Cluster asks for the nodes that the elected master counts, whichever node it asks.
 func (p *Place) Cluster(ctx context.Context) (c Cluster, err error) {
-	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
-	defer cancel()
 	var state struct {
 		Master string                           `json:"master_node"`
 		Nodes  map[string]struct{ Name string } `json:"nodes"`
 	}
-	if err := p.Elastic.Do(ctx, http.MethodGet, "/_cluster/state/master_node,nodes?master_timeout=1s", nil, &state); err != nil {
-		return c, fmt.Errorf("ask for the nodes: %w", err)
+	if err := p.Ask(ctx, "ask for the nodes", http.MethodGet, "/_cluster/state/master_node,nodes?master_timeout=1s", nil, &state); err != nil {
+		return c, err
 	}
 	c.Master = state.Nodes[state.Master].Name
 	for _, n := range state.Nodes {
@@ -58,29 +56,20 @@ func (c Copy) Number() int {
 
 // Copies returns the copies of an index's shards.
 func (p *Place) Copies(ctx context.Context, index string) (copies []Copy, err error) {
-	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
-	defer cancel()
-	if err := p.Elastic.Do(ctx, http.MethodGet, "/_cat/shards/"+url.PathEscape(index)+"?format=json&h=shard,prirep,state,node", nil, &copies); err != nil {
-		return nil, fmt.Errorf("ask for the shards: %w", err)
-	}
+	err = p.Ask(ctx, "ask for the shards", http.MethodGet, "/_cat/shards/"+url.PathEscape(index)+"?format=json&h=shard,prirep,state,node", nil, &copies)
 	for n := range copies {
 		copies[n].Primary = copies[n].Kind == "p"
 	}
-	return copies, nil
+	return copies, err
 }
 
 // Blocked reports whether the index takes no writes because a disk is full.
 func (p *Place) Blocked(ctx context.Context, index string) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
-	defer cancel()
 	var found map[string]struct {
 		Settings map[string]string
 	}
-	err := p.Elastic.Do(ctx, http.MethodGet, "/"+url.PathEscape(index)+"/_settings?flat_settings=true", nil, &found)
-	if err != nil {
-		return false, fmt.Errorf("ask for the settings of %s: %w", index, err)
-	}
-	return found[index].Settings["index.blocks.read_only_allow_delete"] == "true", nil
+	err := p.Ask(ctx, "ask for the settings of "+index, http.MethodGet, "/"+url.PathEscape(index)+"/_settings?flat_settings=true", nil, &found)
+	return found[index].Settings["index.blocks.read_only_allow_delete"] == "true", err
 }
 
 // MakeIndex makes weft's index before weft does, with so many shards and a replica of each.

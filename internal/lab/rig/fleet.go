@@ -58,11 +58,9 @@ func Environment(environ []string, keepElastic bool, own ...string) []string {
 
 // Run runs one command of weft to its end.
 func (f *Fleet) Run(ctx context.Context, args ...string) error {
-	var out bytes.Buffer
-	cmd := f.command(ctx, args)
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("weft %s: %w\n%s", strings.Join(args, " "), err, out.Bytes())
+	out, err := f.Output(ctx, args...)
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
 	}
 	return nil
 }
@@ -71,21 +69,14 @@ func (f *Fleet) Run(ctx context.Context, args ...string) error {
 // beside an error, which then has an [exec.ExitError] in it and the standard error.
 func (f *Fleet) Output(ctx context.Context, args ...string) ([]byte, error) {
 	var out, diagnosis bytes.Buffer
-	cmd := f.command(ctx, args)
-	cmd.Stdout, cmd.Stderr = &out, &diagnosis
+	cmd := exec.CommandContext(ctx, f.Binary, args...)
+	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = f.Env, f.Dir, &out, &diagnosis
+	cmd.WaitDelay = pipeGrace
+	cmd.SysProcAttr = process.Attributes(nil, syscall.SIGKILL)
 	if err := cmd.Run(); err != nil {
 		return out.Bytes(), fmt.Errorf("weft %s: %w\n%s", strings.Join(args, " "), err, diagnosis.Bytes())
 	}
 	return out.Bytes(), nil
-}
-
-func (f *Fleet) command(ctx context.Context, args []string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, f.Binary, args...)
-	cmd.Env = f.Env
-	cmd.Dir = f.Dir
-	cmd.WaitDelay = pipeGrace
-	cmd.SysProcAttr = process.Attributes(nil, syscall.SIGKILL)
-	return cmd
 }
 
 // InstanceOptions are those of one instance.

@@ -61,33 +61,25 @@ func (p *Place) Leader(ctx context.Context) (Leadership, error) { return p.Leade
 
 // LeaderOf reads who leads a group.
 func (p *Place) LeaderOf(ctx context.Context, group string) (l Leadership, err error) {
-	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
-	defer cancel()
-	err = p.Pool.QueryRow(ctx, `
+	err = p.Row(ctx, "read leader", `
 select epoch, instance, released_at is not null, clock_timestamp() - renewed_at, clock_timestamp() - acquired_at
 from weft_leader where group_name = $1`, group).Scan(&l.Epoch, &l.Instance, &l.Released, &l.Beat, &l.Term)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return l, fmt.Errorf("read leader: %w", err)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = nil
 	}
-	return l, nil
+	return l, err
 }
 
 // Now reads the database's clock.
 func (p *Place) Now(ctx context.Context) (at time.Time, err error) {
-	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
-	defer cancel()
-	if err := p.Pool.QueryRow(ctx, "select clock_timestamp()").Scan(&at); err != nil {
-		return at, fmt.Errorf("read the database's clock: %w", err)
-	}
-	return at, nil
+	err = p.Row(ctx, "read the database's clock", "select clock_timestamp()").Scan(&at)
+	return at, err
 }
 
 // Holds returns nil when a query says true.
 func (p *Place) Holds(ctx context.Context, sql string, args ...any) error {
-	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
-	defer cancel()
 	var ok bool
-	err := p.Pool.QueryRow(ctx, sql, args...).Scan(&ok)
+	err := p.Row(ctx, "ask the database", sql, args...).Scan(&ok)
 	if err == nil && !ok {
 		err = fmt.Errorf("not yet so: %s", strings.Join(strings.Fields(sql), " "))
 	}
@@ -156,10 +148,8 @@ func (p *Place) Drained(ctx context.Context, bound time.Duration, check func(con
 				return err
 			}
 		}
-		ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
-		defer cancel()
 		var left *string
-		err := p.Pool.QueryRow(ctx, `
+		err := p.Row(ctx, "count the open events", `
 select string_agg(t.line, ', ') from (
   select format('%s %s%s%s', count(*), status, ' by ' || owner, ' for ' || error_reason) as line
   from `+p.Outbox+`_live where status in ('pending', 'processing')
@@ -173,27 +163,17 @@ select string_agg(t.line, ', ') from (
 
 // Backlog counts the events that are in flight or could be.
 func (p *Place) Backlog(ctx context.Context) (n int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
-	defer cancel()
-	err = p.Pool.QueryRow(ctx, `
+	err = p.Row(ctx, "count the backlog", `
 select (select count(*) from `+p.Outbox+` where status = 'pending' and next_retry_at is null)
      + (select count(*) from `+p.Outbox+` where status = 'pending' and next_retry_at <= now())
      + (select count(*) from `+p.Outbox+` where status = 'processing')`).Scan(&n)
-	if err != nil {
-		return n, fmt.Errorf("count the backlog: %w", err)
-	}
-	return n, nil
+	return n, err
 }
 
 // Unsettled counts the events that are neither done nor failed, and those that failed.
 func (p *Place) Unsettled(ctx context.Context) (waiting, failed int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
-	defer cancel()
-	err = p.Pool.QueryRow(ctx, `
+	err = p.Row(ctx, "count events", `
 select (select count(*) from `+p.Outbox+` where status = 'pending') + (select count(*) from `+p.Outbox+` where status = 'processing'),
        (select count(*) from `+p.Outbox+` where status = 'failed')`).Scan(&waiting, &failed)
-	if err != nil {
-		return 0, 0, fmt.Errorf("count events: %w", err)
-	}
-	return waiting, failed, nil
+	return waiting, failed, err
 }

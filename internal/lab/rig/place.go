@@ -24,11 +24,12 @@ const (
 	// AppName is how the workshop's sessions are named, so that faults leave them alone.
 	AppName = "weftlab"
 
-	// QueryTimeout bounds a short statement or request.
+	// QueryTimeout bounds a short statement.
 	QueryTimeout = 10 * time.Second
 
-	closeTimeout = 30 * time.Second
-	suffixLength = 8
+	requestTimeout = 30 * time.Second // for a cluster that is slow to apply a setting
+	closeTimeout   = 30 * time.Second
+	suffixLength   = 8
 )
 
 // Place is where a run works: servers, and names of its own on them.
@@ -200,6 +201,36 @@ func (p *Place) DeleteIndices(ctx context.Context, prefix string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Row is the row of a query that is still to be run.
+type Row struct {
+	run func(into []any) error
+}
+
+// Row returns the row of a short query. noun is what its errors begin with.
+func (p *Place) Row(ctx context.Context, noun, sql string, args ...any) Row {
+	return Row{func(into []any) error {
+		ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
+		defer cancel()
+		if err := p.Pool.QueryRow(ctx, sql, args...).Scan(into...); err != nil {
+			return fmt.Errorf("%s: %w", noun, err)
+		}
+		return nil
+	}}
+}
+
+// Scan runs the query and reads its row.
+func (r Row) Scan(into ...any) error { return r.run(into) }
+
+// Ask sends Elasticsearch a short request, as [reconcile.Client.Do] does. noun is what its errors begin with.
+func (p *Place) Ask(ctx context.Context, noun, method, path string, in, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if err := p.Elastic.Do(ctx, method, path, in, out); err != nil {
+		return fmt.Errorf("%s: %w", noun, err)
+	}
+	return nil
 }
 
 // Settings are the environment that points weft at the place.
