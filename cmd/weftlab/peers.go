@@ -32,12 +32,11 @@ func newPeersCommand() *cobra.Command {
 	var only []string
 	var file, dir string
 	cmd := &cobra.Command{
-		Use:          "peers",
-		Short:        "Measure weft beside what one would pick instead of it",
-		Long:         peersHelp,
-		Example:      "  weftlab peers --json peers.json\n  weftlab peers --rows 2000 --times 1 --only weft,PGSync",
-		Args:         cobra.NoArgs,
-		SilenceUsage: true,
+		Use:     "peers",
+		Short:   "Measure weft beside what one would pick instead of it",
+		Long:    peersHelp,
+		Example: "  weftlab peers --json peers.json\n  weftlab peers --rows 2000 --times 1 --only weft,PGSync",
+		Args:    cobra.NoArgs,
 		RunE: rig.RunE(func(ctx context.Context, cmd *cobra.Command) error {
 			if rows < 1 || times < 1 {
 				return usageError(errors.New("peers: --rows and --times are at least 1"))

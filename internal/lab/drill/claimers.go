@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
@@ -51,17 +52,15 @@ type ledger struct {
 
 // newLedger returns an empty ledger whose metrics count as those of before.
 func (r *run) newLedger() *ledger {
+	registry := prometheus.NewRegistry()
 	counter := func(name, help string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"phase", "claimer"})
+		return promauto.With(registry).NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"phase", "claimer"})
 	}
 	l := &ledger{
-		registry:  prometheus.NewRegistry(),
+		registry:  registry,
 		claims:    counter("weftlab_claims_total", "Claims of the drill's own claimers."),
 		processed: counter("weftlab_processed_events_total", "Events that the drill's own claimers have processed, each time."),
 		waited:    counter("weftlab_claim_wait_seconds_total", "Time that the drill's own claimers have waited for their claims."),
-	}
-	for _, c := range []prometheus.Collector{l.claims, l.processed, l.waited} {
-		r.Must(l.registry.Register(c))
 	}
 	r.keepLedger(l, r.before, r.after)
 	return l

@@ -36,23 +36,16 @@ type sighting struct {
 // onCluster is a drill in which a pair carries events into an index of three shards with a replica
 // each, on three nodes, while a fault hits those. Settles may pause for as long as pause.
 func onCluster(s Scenario, pause time.Duration, fault func(*run), more func(*judge)) Scenario {
-	s.Params = []Param{{"rate", "100", "events per second that are written meanwhile"}}
-	s.instances = pair("OUTBOX_BASE_BACKOFF_SECONDS=0.2", "OUTBOX_MAX_BACKOFF_SECONDS=1")
+	s.Params, s.instances = loadParams(), quickPair()
 	s.Shows = "every event done under one term, in order per entity, both stores equal, and a longest pause of settles of " + pause.String() + "; " + s.Shows
 	s.Minutes, s.Slow, s.Owned, s.nodes, s.bound = true, true, true, clusterNodes, 15*time.Minute
+	if s.runbooks == nil {
+		s.runbooks = []string{"elasticsearch-down"}
+	}
 	s.run = func(r *run) {
-		f := &failure{}
 		r.Must(r.injection(faults.NodeSIGKILL, nil).AwaitGreen(r.Ctx))
 		stop := r.watchCluster()
-		r.underLoad(r.count("rate", 1, 5000), f, func() {
-			r.meet(f)
-			fault(r)
-			f.Fault.Until = time.Now()
-			r.Must(r.Settles(r.Ctx, f.Fault.Epoch))
-		})
-		r.drained()
-		r.noteFirst(f.Fault.At)
-		r.Must(r.keepCompact("failure", f))
+		r.underFault(false, func(r *run, _ *failure) { fault(r) }, func() {})
 		r.probe("cluster", stop())
 	}
 	s.verify = func(j *judge) {
@@ -157,126 +150,104 @@ func (j *judge) missedNodes(n int) {
 	j.Check("from the fault until it missed the first", verdict.ProbeFile("cluster"), seen, "at most "+noticedBound.String(), seen != "never" && took <= noticedBound)
 }
 
-func elasticNodeKilled() Scenario {
-	return onCluster(Scenario{
-		Name:  "elastic_node_killed",
-		About: "a node of Elasticsearch that is not the master is killed while events come, and started again",
-		Shows: "the other nodes taking the writes",
-	}, 30*time.Second, func(r *run) {
-		r.breakNode("SIGKILL of a node", faults.NodeSIGKILL, r.node(false), r.missed)
-	}, func(j *judge) { j.missedNodes(1) })
-}
-
-func elasticMasterKilled() Scenario {
-	return onCluster(Scenario{
-		Name:  "elastic_master_killed",
-		About: "the elected master of Elasticsearch is killed while events come, and started again",
-		Shows: "another master",
-	}, 30*time.Second, func(r *run) {
-		r.breakNode("SIGKILL of the master", faults.MasterSIGKILL, 0, r.missed)
-	}, func(j *judge) {
-		j.missedNodes(1)
-		var masters []string
-		for _, s := range j.sightings() {
-			masters = append(masters, s.Master)
-		}
-		slices.Sort(masters)
-		j.atLeast("masters in the course of it", "cluster", len(slices.Compact(masters)), 2)
-	})
-}
-
-func elasticNodeFrozen() Scenario {
-	return onCluster(Scenario{
-		Name:  "elastic_node_frozen",
-		About: "a node of Elasticsearch is frozen (SIGSTOP) until the cluster misses it, and wakes up",
-		Shows: "requests repeated on other nodes, and nothing that the frozen one does later",
-	}, 90*time.Second, func(r *run) {
-		r.breakNode("SIGSTOP of a node", faults.NodeSIGSTOP, r.node(false), r.missed)
-	}, func(j *judge) { j.missedNodes(1) })
-}
-
-func elasticRollingRestart() Scenario {
-	return onCluster(Scenario{
-		Name:  "elastic_rolling_restart",
-		About: "all nodes of Elasticsearch are stopped in order and started again, one after the other, as for an upgrade",
-		Shows: "every node missed for a while",
-	}, 30*time.Second, func(r *run) {
-		r.breakNode("a restart of each node", faults.RollingRestart, 0, func() {})
-	}, func(j *judge) { j.missedNodes(clusterNodes) })
-}
-
-func elasticNodeCutOff() Scenario {
-	return onCluster(Scenario{
-		Name: "elastic_node_cut_off", cut: true,
-		About: "no byte passes between the elected master and the other nodes any more, and weft still reaches all (root only)",
-		Shows: "another master, and a node alone that refuses writes",
-	}, 120*time.Second, func(r *run) {
-		cut := r.node(true)
-		r.breakNode("a cut between the master and the other nodes", faults.NodeCutOff, cut, func() {
-			r.missed()
-			r.probe("minority", r.refusal(r.Servers.URL(r.Servers.ElasticNodes()[cut])))
-		})
-	}, func(j *judge) {
-		j.missedNodes(1)
-		j.counted("the answer of the node alone to a write", "minority", verdict.Probed[refusal](j.Judge, "minority").Status, http.StatusServiceUnavailable)
-	})
-}
-
-func elasticTooFewCopies() Scenario {
-	return onCluster(Scenario{
-		Name:  "elastic_wait_for_active_shards",
-		About: "index.write.wait_for_active_shards is 2 and a node is killed, so that some shards have one copy; then the node is started",
-		Shows: "retries of what no shard takes, and all of it done when the copies are back",
-	}, 3*time.Minute, func(r *run) {
-		r.breakNode("writes want two copies, and SIGKILL of a node", faults.TooFewCopies, r.node(false), func() {
-			r.await("retry for want of copies", func(context.Context) error {
-				if r.now("outbox_retry_scheduled_total") == 0 {
-					return errors.New("none was scheduled")
-				}
-				return nil
-			})
-		})
-	}, func(j *judge) {
-		j.missedNodes(1)
-		j.Grew("outbox_retry_scheduled_total")
-		j.GrewBy(0, "outbox_failed_total")
-	})
-}
-
-func elasticShardMoved() Scenario {
-	return onCluster(Scenario{
-		Name:  "elastic_shard_moved",
-		About: "a primary shard moves to another node while events come",
-		Shows: "the shard there",
-	}, 10*time.Second, func(r *run) {
-		r.probe("before", r.copies())
-		r.breakNode("a move of a primary shard", faults.ShardMoved, 0, func() { r.probe("after", r.copies()) })
-	}, func(j *judge) {
-		before, moved := verdict.Probed[[]rig.Copy](j.Judge, "before"), 0
-		for _, c := range verdict.Probed[[]rig.Copy](j.Judge, "after") {
-			if !slices.ContainsFunc(before, func(b rig.Copy) bool { return b.Shard == c.Shard && b.Node == c.Node }) {
-				moved++
+// clusterFaults are the drills of a cluster of Elasticsearch.
+func clusterFaults() []Scenario {
+	oneMissed := func(j *judge) { j.missedNodes(1) }
+	return []Scenario{
+		onCluster(Scenario{
+			Name:  "elastic_node_killed",
+			About: "a node of Elasticsearch that is not the master is killed while events come, and started again",
+			Shows: "the other nodes taking the writes",
+		}, 30*time.Second, func(r *run) {
+			r.breakNode("SIGKILL of a node", faults.NodeSIGKILL, r.node(false), r.missed)
+		}, oneMissed),
+		onCluster(Scenario{
+			Name:  "elastic_master_killed",
+			About: "the elected master of Elasticsearch is killed while events come, and started again",
+			Shows: "another master",
+		}, 30*time.Second, func(r *run) {
+			r.breakNode("SIGKILL of the master", faults.MasterSIGKILL, 0, r.missed)
+		}, func(j *judge) {
+			j.missedNodes(1)
+			var masters []string
+			for _, s := range j.sightings() {
+				masters = append(masters, s.Master)
 			}
-		}
-		j.atLeast("copies of shards that are on another node", "after", moved, 1)
-		j.GrewBy(0, "outbox_failed_total")
-	})
-}
-
-func elasticDiskWatermark() Scenario {
-	return onCluster(Scenario{
-		Name:  "elastic_disk_watermark",
-		About: "the watermarks are set so that all disks are above the flood stage, and Elasticsearch blocks the index; then there is room",
-		Shows: "retries with es_429, readiness that says that a disk is full, no dead letter, and all of it done when the block is lifted",
-	}, 3*time.Minute, func(r *run) {
-		r.breakNode("disks above the flood stage", faults.DiskWatermark, 0, func() {
-			r.awaitReadiness(r.Member("a"), http.StatusServiceUnavailable, "ready_full")
-		})
-	}, func(j *judge) {
-		j.ready("while the disks were full, readiness", "ready_full", http.StatusServiceUnavailable)
-		j.Grew("outbox_retry_scheduled_total", "reason=es_429")
-		j.GrewBy(0, "outbox_failed_total")
-	})
+			slices.Sort(masters)
+			j.atLeast("masters in the course of it", "cluster", len(slices.Compact(masters)), 2)
+		}),
+		onCluster(Scenario{
+			Name:  "elastic_node_frozen",
+			About: "a node of Elasticsearch is frozen (SIGSTOP) until the cluster misses it, and wakes up",
+			Shows: "requests repeated on other nodes, and nothing that the frozen one does later",
+		}, 90*time.Second, func(r *run) {
+			r.breakNode("SIGSTOP of a node", faults.NodeSIGSTOP, r.node(false), r.missed)
+		}, oneMissed),
+		onCluster(Scenario{
+			Name:  "elastic_rolling_restart",
+			About: "all nodes of Elasticsearch are stopped in order and started again, one after the other, as for an upgrade",
+			Shows: "every node missed for a while",
+		}, 30*time.Second, func(r *run) {
+			r.breakNode("a restart of each node", faults.RollingRestart, 0, func() {})
+		}, func(j *judge) { j.missedNodes(clusterNodes) }),
+		onCluster(Scenario{
+			Name: "elastic_node_cut_off", cut: true,
+			About: "no byte passes between the elected master and the other nodes any more, and weft still reaches all (root only)",
+			Shows: "another master, and a node alone that refuses writes",
+		}, 120*time.Second, func(r *run) {
+			cut := r.node(true)
+			r.breakNode("a cut between the master and the other nodes", faults.NodeCutOff, cut, func() {
+				r.missed()
+				r.probe("minority", r.refusal(r.Servers.URL(r.Servers.ElasticNodes()[cut])))
+			})
+		}, func(j *judge) {
+			j.missedNodes(1)
+			j.counted("the answer of the node alone to a write", "minority", verdict.Probed[refusal](j.Judge, "minority").Status, http.StatusServiceUnavailable)
+		}),
+		onCluster(Scenario{
+			Name:  "elastic_wait_for_active_shards",
+			About: "index.write.wait_for_active_shards is 2 and a node is killed, so that some shards have one copy; then the node is started",
+			Shows: "retries of what no shard takes, and all of it done when the copies are back",
+		}, 3*time.Minute, func(r *run) {
+			r.breakNode("writes want two copies, and SIGKILL of a node", faults.TooFewCopies, r.node(false), func() {
+				r.awaitMetric(1, "outbox_retry_scheduled_total")
+			})
+		}, func(j *judge) {
+			j.missedNodes(1)
+			j.Grew("outbox_retry_scheduled_total")
+			j.GrewBy(0, "outbox_failed_total")
+		}),
+		onCluster(Scenario{
+			Name: "elastic_shard_moved", runbooks: []string{"lag-growing"},
+			About: "a primary shard moves to another node while events come",
+			Shows: "the shard there",
+		}, 10*time.Second, func(r *run) {
+			r.probe("before", r.copies())
+			r.breakNode("a move of a primary shard", faults.ShardMoved, 0, func() { r.probe("after", r.copies()) })
+		}, func(j *judge) {
+			before, moved := verdict.Probed[[]rig.Copy](j.Judge, "before"), 0
+			for _, c := range verdict.Probed[[]rig.Copy](j.Judge, "after") {
+				if !slices.ContainsFunc(before, func(b rig.Copy) bool { return b.Shard == c.Shard && b.Node == c.Node }) {
+					moved++
+				}
+			}
+			j.atLeast("copies of shards that are on another node", "after", moved, 1)
+			j.GrewBy(0, "outbox_failed_total")
+		}),
+		onCluster(Scenario{
+			Name: "elastic_disk_watermark", runbooks: []string{"throttled"},
+			About: "the watermarks are set so that all disks are above the flood stage, and Elasticsearch blocks the index; then there is room",
+			Shows: "retries with es_429, readiness that says that a disk is full, no dead letter, and all of it done when the block is lifted",
+		}, 3*time.Minute, func(r *run) {
+			r.breakNode("disks above the flood stage", faults.DiskWatermark, 0, func() {
+				r.awaitReadiness(r.Member("a"), http.StatusServiceUnavailable, "ready_full")
+			})
+		}, func(j *judge) {
+			j.ready("while the disks were full, readiness", "ready_full", http.StatusServiceUnavailable)
+			j.Grew("outbox_retry_scheduled_total", "reason=es_429")
+			j.GrewBy(0, "outbox_failed_total")
+		}),
+	}
 }
 
 func (r *run) copies() []rig.Copy {

@@ -13,7 +13,7 @@ import (
 // one, which becomes the leader then.
 func collectorDown() Scenario {
 	return Scenario{
-		Name:  "collector_down",
+		Name: "collector_down", runbooks: []string{"log-events"},
 		About: "the trace collector stops under a leader; another instance starts without it, and takes over",
 		Shows: "every event done as if nothing were, a startup line that says unreachable, and lost spans that are counted",
 		Params: []Param{
@@ -33,12 +33,7 @@ func collectorDown() Scenario {
 			r.settled(upserts(n, "without a collector")...)
 			b := r.start("b", "OTEL_EXPORTER_OTLP_TIMEOUT=1000")
 			if down {
-				r.await("count of lost spans", func(context.Context) error {
-					if r.now("weft_trace_spans_total", "result=failed") == 0 {
-						return errors.New("it is 0")
-					}
-					return nil
-				})
+				r.awaitMetric(1, "weft_trace_spans_total", "result=failed")
 			}
 			r.terminate(r.Member("a"))
 			r.awaitLeader(b)

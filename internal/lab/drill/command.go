@@ -3,11 +3,12 @@ package drill
 import (
 	"context"
 	"os"
-	"os/signal"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
 
 const defaultEvidence = "evidence"
@@ -33,11 +34,6 @@ func Commands() []*cobra.Command {
 	return []*cobra.Command{listCommand(), runCommand(), verifyCommand(), exportCommand(), cleanCommand(), exerciseCommand()}
 }
 
-// interruptible returns a context that a SIGINT ends; the caller sees to the other ways.
-func interruptible(cmd *cobra.Command) (context.Context, context.CancelFunc) {
-	return signal.NotifyContext(cmd.Context(), os.Interrupt)
-}
-
 // named requires at least n arguments, each the name of a scenario or of several.
 func named(n int) cobra.PositionalArgs {
 	return cobra.MatchAll(cobra.MinimumNArgs(n), func(_ *cobra.Command, args []string) error {
@@ -53,7 +49,6 @@ func listCommand() *cobra.Command {
 		Short: "Name the failure drills, what they do, what they must show, and their parameters",
 		Example: `  weftlab list
   weftlab list es_429_inject`,
-		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				args = []string{"all"}
@@ -93,15 +88,12 @@ Exit code 0 means that the drills were carried out. What they show is for verify
   weftlab run es_429_inject --set ratio=0.3 --set seed=7
   weftlab run all && weftlab verify all
   weftlab run es_bulk_partial --without-fault && weftlab verify es_bulk_partial   # which must fail`,
-		Args:         named(1),
-		SilenceUsage: true,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, stop := interruptible(cmd)
-			defer stop()
+		Args: named(1),
+		RunE: rig.RunE(func(ctx context.Context, cmd *cobra.Command) error {
 			opts := serverOptions(cmd, &f)
 			opts.Set, opts.WithoutFault, opts.Binary, opts.HeapMB = set, without, binary, heapMB
-			return Run(ctx, opts, args...)
-		},
+			return Run(ctx, opts, cmd.Flags().Args()...)
+		}),
 	}
 	f.add(cmd, false)
 	cmd.Flags().StringArrayVar(&set, "set", nil, "a parameter of the scenario as `NAME=VALUE`; weftlab list names them")
@@ -125,8 +117,7 @@ evidence.`,
 		Example: `  weftlab verify es_down_connect
   weftlab verify es_down_connect --run 20261121T164207Z
   weftlab verify all`,
-		Args:         named(1),
-		SilenceUsage: true,
+		Args: named(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return VerifyAll(cmd.OutOrStdout(), f.evidence, f.run, args...)
 		},
@@ -154,14 +145,11 @@ JAEGER_URL they come from the spans that the run has received itself.
 Exit code 1 means that something has no trace.`,
 		Example: `  weftlab export es_down_connect
   JAEGER_URL=http://localhost:16686 weftlab export es_429_inject --limit 20 --lookback 2h`,
-		Args:         cobra.MatchAll(cobra.ExactArgs(1), named(1)),
-		SilenceUsage: true,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, stop := interruptible(cmd)
-			defer stop()
+		Args: cobra.MatchAll(cobra.ExactArgs(1), named(1)),
+		RunE: rig.RunE(func(ctx context.Context, cmd *cobra.Command) error {
 			opts.Out, opts.Evidence, opts.Run, opts.JaegerURL = cmd.OutOrStdout(), f.evidence, f.run, os.Getenv("JAEGER_URL")
-			return Export(ctx, opts, args[0])
-		},
+			return Export(ctx, opts, cmd.Flags().Arg(0))
+		}),
 	}
 	f.add(cmd, true)
 	cmd.Flags().StringArrayVar(&opts.Events, "event", nil, "`ID` of an outbox row; may be given again")
@@ -185,18 +173,15 @@ took, and read the runbook. The times are kept as evidence; weftlab history show
 It starts servers of its own, or works in those that DATABASE_URL and ELASTIC_URL name, as run does.`,
 		Example: `  weftlab exercise leader
   weftlab exercise any --within 5m`,
-		Args:         cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
-		ValidArgs:    ExerciseNames(),
-		SilenceUsage: true,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, stop := interruptible(cmd)
-			defer stop()
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: ExerciseNames(),
+		RunE: rig.RunE(func(ctx context.Context, cmd *cobra.Command) error {
 			opts.Options, opts.In = serverOptions(cmd, &f), cmd.InOrStdin()
 			if !cmd.Flags().Changed("seed") {
 				opts.Seed = uint64(time.Now().UnixNano())
 			}
-			return Exercise(ctx, opts, args[0])
-		},
+			return Exercise(ctx, opts, cmd.Flags().Arg(0))
+		}),
 	}
 	f.add(cmd, false)
 	cmd.Flags().DurationVar(&opts.Within, "within", time.Minute, "the fault comes within this time")
@@ -218,16 +203,13 @@ end, whatever end, has done so itself, and servers that it has started are gone 
 It may be called again, and looks at the environment of the database first, as run does.`,
 		Example: `  weftlab clean all
   weftlab clean es_write_block_4xx --keep-last 10`,
-		Args:         named(1),
-		SilenceUsage: true,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, stop := interruptible(cmd)
-			defer stop()
+		Args: named(1),
+		RunE: rig.RunE(func(ctx context.Context, cmd *cobra.Command) error {
 			if !cmd.Flags().Changed("keep-last") {
 				keep = -1
 			}
-			return Clean(ctx, serverOptions(cmd, &f), keep, args...)
-		},
+			return Clean(ctx, serverOptions(cmd, &f), keep, cmd.Flags().Args()...)
+		}),
 	}
 	f.add(cmd, false)
 	cmd.Flags().IntVar(&keep, "keep-last", 0, "remove the evidence of all but the newest `N` runs of each scenario")

@@ -51,7 +51,7 @@ const (
 // worker claims the rows; the leader leases nothing until that worker has stopped.
 func dbClaimContention() Scenario {
 	return Scenario{
-		Name:  "db_claim_contention",
+		Name: "db_claim_contention", runbooks: []string{"lag-growing", "stuck-processing"},
 		About: "another session locks the source table, rows that are due, and then the table of leases; then, while Elasticsearch is slow, another worker claims rows that are in flight",
 		Shows: "retries with reason db_contention, looks that find nothing, entities held back with pauses that double, settles that are skipped and counted, a leader that leases nothing beside another worker, and where the time goes: lease or processing",
 		Params: []Param{
@@ -92,12 +92,7 @@ func (r *run) lockedSource(n int) {
 		_, err := tx.Exec(ctx, `lock table search_index in access exclusive mode`)
 		return err
 	}) {
-		r.await("retries for db_contention", func(context.Context) error {
-			if got := r.now("outbox_retry_scheduled_total", "reason=db_contention"); got < float64(n) {
-				return fmt.Errorf("%v are", got)
-			}
-			return nil
-		})
+		r.awaitMetric(float64(n), "outbox_retry_scheduled_total", "reason=db_contention")
 		r.heal()
 	}
 	r.become(events, "done")
@@ -245,12 +240,7 @@ func (r *run) rivalClaims(n int, c *contention) {
 	events := r.enqueue(upserts(n, "taken over")...)
 	r.become(events, "processing")
 	flying := time.Now()
-	r.await("sight of the events in flight", func(context.Context) error {
-		if got := r.now("outbox_inflight_events"); got < float64(n) {
-			return fmt.Errorf("%v are", got)
-		}
-		return nil
-	})
+	r.awaitMetric(float64(n), "outbox_inflight_events")
 	r.inject("another worker claims rows that are in flight", func(ctx context.Context) error {
 		tag, err := r.Pool.Exec(ctx, `
 update `+searchOutbox+`

@@ -33,7 +33,7 @@ func (c compared) differs() int { return c.Missing + c.Extra + c.Stale + c.Ahead
 // documentsDiffer writes into the index past weft, and lets weft find and repair it.
 func documentsDiffer() Scenario {
 	return Scenario{
-		Name:  "documents_differ",
+		Name: "documents_differ", runbooks: []string{"documents-differ"},
 		About: "documents are deleted, changed and added in the index past weft; weft verify names them, and --repair has them written anew",
 		Shows: "a comparison that finds exactly these while the pair works, and after the repair none",
 		Params: []Param{

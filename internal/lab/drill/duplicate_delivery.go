@@ -12,7 +12,7 @@ import (
 // second finds what the first has done, and at once, so that they meet in a batch.
 func duplicateDelivery() Scenario {
 	return Scenario{
-		Name:      "duplicate_delivery",
+		Name: "duplicate_delivery", runbooks: []string{"reasons"},
 		About:     "the same delete and the same upsert are delivered twice, one after the other and at once",
 		Shows:     "no-ops that are counted with their reason, no failure, and documents as after the first delivery",
 		instances: one(),

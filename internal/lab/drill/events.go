@@ -139,9 +139,7 @@ select batch, owner, epoch, leased_at, lease_until, uuids as events from weft_le
 
 // readRows reads the rows of a query into structs, whose JSON keys are the columns.
 func readRows[T any](ctx context.Context, r *run, query string, args ...any) (all []T, err error) {
-	ctx, cancel := context.WithTimeout(ctx, queryBound)
-	defer cancel()
-	err = r.Pool.QueryRow(ctx, `select coalesce(json_agg(t), '[]') from (`+query+`) t`, args...).Scan(&all)
+	err = r.Row(ctx, "read rows", `select coalesce(json_agg(t), '[]') from (`+query+`) t`, args...).Scan(&all)
 	return all, err
 }
 

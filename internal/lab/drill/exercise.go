@@ -125,7 +125,7 @@ type exercise struct {
 }
 
 func (x *exercise) run(r *run) {
-	r.underLoad(20, &failure{}, func() {
+	r.underLoad(20, func() {
 		x.introduce(r)
 		r.Pause(x.wait)
 		l, err := r.Leader(r.Ctx)

@@ -4,16 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
-	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
-	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 const (
@@ -24,6 +23,16 @@ const (
 	// restartedBound is from a restarted server's first accepted request to the first settled event.
 	restartedBound = 30 * time.Second
 )
+
+// loadParams are the parameters of the drills under load.
+func loadParams() []Param {
+	return []Param{{"rate", "100", "events per second that are written meanwhile"}}
+}
+
+// quickPair is a leader and a standby that retry soon.
+func quickPair() []instance {
+	return pair("OUTBOX_BASE_BACKOFF_SECONDS=0.2", "OUTBOX_MAX_BACKOFF_SECONDS=1")
+}
 
 // failure is the probe of a failover.
 type failure struct {
@@ -40,20 +49,10 @@ type failure struct {
 // fault to the successor's first settled event; 0 is for a restarted server, whose bound is
 // from its first accepted request.
 func failover(s Scenario, takeover time.Duration, fault func(*run, *failure), more func(*judge)) Scenario {
-	s.Params = append([]Param{{"rate", "100", "events per second that are written meanwhile"}}, s.Params...)
-	s.instances = pair("OUTBOX_BASE_BACKOFF_SECONDS=0.2", "OUTBOX_MAX_BACKOFF_SECONDS=1")
+	s.Params = loadParams()
+	s.instances = quickPair()
 	s.Shows = strictest + s.Shows
-	s.run = func(r *run) {
-		f := &failure{Takeover: takeover > 0}
-		r.underLoad(r.count("rate", 1, 5000), f, func() {
-			r.meet(f)
-			fault(r, f)
-			f.Fault.Until = time.Now()
-		})
-		r.drained()
-		r.noteFirst(f.Fault.At)
-		r.Must(r.keepCompact("failure", f))
-	}
+	s.run = func(r *run) { r.underFault(takeover > 0, fault, func() {}) }
 	s.verify = func(j *judge) {
 		j.failedOver(takeover)
 		more(j)
@@ -63,37 +62,40 @@ func failover(s Scenario, takeover time.Duration, fault func(*run, *failure), mo
 
 const strictest = "never two active, every event done and in order per entity, both stores equal; "
 
-// meet notes who leads, and when, as a fault is about to come.
-func (r *run) meet(f *failure) {
-	l, err := r.Leader(r.Ctx)
-	r.Must(err)
-	f.Leader, f.Fault.Epoch, f.Fault.Name = l.Instance, l.Epoch, r.scenario.Name
-	f.Fault.At, err = r.Now(r.Ctx)
-	r.Must(err)
+// underFault injects a fault in the middle of a load, calls over when the load has ended, and keeps
+// the probe of the failure when all events are settled.
+func (r *run) underFault(takeover bool, fault func(*run, *failure), over func()) {
+	f := &failure{Takeover: takeover}
+	load, failed := r.underLoad(r.count("rate", 1, 5000), func() {
+		l, err := r.Leader(r.Ctx)
+		r.Must(err)
+		f.Leader, f.Fault.Epoch, f.Fault.Name = l.Instance, l.Epoch, r.scenario.Name
+		f.Fault.At, err = r.Now(r.Ctx)
+		r.Must(err)
+		fault(r, f)
+		f.Fault.Until = time.Now()
+		r.Must(r.Settles(r.Ctx, f.Fault.Epoch))
+	})
+	over()
+	r.drained()
+	r.noteFirst(f.Fault.At)
+	f.Errors, f.Produced = failed, slices.Concat(load.Acknowledged(), r.app.Acknowledged())
+	r.Must(r.keepCompact("failure", f))
 }
 
-// underLoad calls do in the middle of a load.
-func (r *run) underLoad(rate int, f *failure, do func()) {
-	pool, err := rig.OpenPool(r.Ctx, r.DatabaseURL, loadConns+2)
-	r.Must(err)
-	defer pool.Close()
+// underLoad calls do in the middle of a load. It returns who has written that, and how many of its
+// operations failed.
+func (r *run) underLoad(rate int, do func()) (app *traffic.Application, failed int) {
+	app = &traffic.Application{Pool: r.Pool}
 	loading, stop := context.WithCancel(r.Ctx)
 	defer stop()
-	var mu sync.Mutex
 	var result *traffic.Result
 	ended := make(chan error, 1)
 	go func() {
 		var err error
 		result, err = traffic.Run(loading, traffic.Options{
 			Settings: traffic.Settings{Scenario: traffic.MixedScenario, Ops: loadOps, Bytes: 200, Rate: float64(rate), Concurrency: loadConns, Seed: 1},
-			Pool:     pool, Environment: r.recipe.Environment,
-			Committed: func(events []outbox.NewEvent) {
-				mu.Lock()
-				defer mu.Unlock()
-				for _, e := range events {
-					f.Produced = append(f.Produced, history.Enqueued{Event: e.ID, Key: e.Key, Version: e.Version})
-				}
-			},
+			App:      app, Environment: r.recipe.Environment,
 		})
 		if err != nil {
 			r.cancel(err) // nothing is worth waiting for any more
@@ -103,13 +105,9 @@ func (r *run) underLoad(rate int, f *failure, do func()) {
 	end := sync.OnceValue(func() error { stop(); return <-ended })
 	defer func() { _ = end() }() // also when the script ends here
 	more := func() {
-		mu.Lock()
-		want := len(f.Produced) + loadPart
-		mu.Unlock()
+		want := app.Produced() + loadPart
 		r.await("load", func(context.Context) error {
-			mu.Lock()
-			defer mu.Unlock()
-			if n := len(f.Produced); n < want {
+			if n := app.Produced(); n < want {
 				return fmt.Errorf("%d of %d events are committed", n, want)
 			}
 			return nil
@@ -120,8 +118,8 @@ func (r *run) underLoad(rate int, f *failure, do func()) {
 	do()
 	more()
 	r.Must(end())
-	f.Errors = result.Errors
 	r.step("the load is over: %d operations, %d failed", result.Ops, result.Errors)
+	return app, result.Errors
 }
 
 // noted is how many of the load's events are named in the recipe.
@@ -215,57 +213,61 @@ func (j *judge) exact(log *history.Log) {
 	j.Check("the record is judged by", verdict.ProbeFile("history"), seen, "times of commits, where the servers are the run's own", log.Exact || given)
 }
 
-func leaderSIGTERM() Scenario {
-	return failover(Scenario{
-		Name:  "leader_sigterm",
-		About: "the leader is asked to stop while events come",
-		Shows: "an exit status of 0 and nothing that had to be taken back",
-	}, 20*time.Second, ofLeader("SIGTERM of the leader", faults.SIGTERM), func(j *judge) {
-		j.GrewBy(0, "weft_reclaimed_events_total")
-		j.counted("rows that were taken back, in the audit", "audit", len(j.audits("reclaim")), 0)
-		j.GrewBy(0, "outbox_owner_mismatch_skips_total")
-	})
-}
-
-func leaderSIGKILL() Scenario {
-	return failover(Scenario{
-		Name:  "leader_sigkill",
-		About: "the leader is killed while events come",
-		Shows: "a standby that takes over",
-	}, 20*time.Second, ofLeader("SIGKILL of the leader", faults.SIGKILL), func(*judge) {})
-}
-
-func leaderSIGSTOP() Scenario {
-	return failover(Scenario{
-		Name:  "leader_sigstop",
-		About: "the leader is frozen, with a bulk request on its way, and woken up when another one leads",
-		Shows: "the server ending the frozen leader's session, and nothing that it does after it has woken up",
-		Slow:  true,
-	}, 40*time.Second, ofLeader("SIGSTOP of the leader", faults.SIGSTOP), func(j *judge) {
-		j.stillStandsBy()
-		j.wroteLate()
-	})
-}
-
-func lockSessionKilled() Scenario {
-	return failover(Scenario{
-		Name:  "lock_session_killed",
-		About: "the server ends the leader's lock session (pg_terminate_backend) while events come",
-		Shows: "a leader that steps down and competes again",
-	}, 20*time.Second, ofLeader("pg_terminate_backend of the leader's lock session", faults.TerminateLock), func(j *judge) {
-		j.stillStandsBy()
-		j.Grew("weft_leader_step_downs_total")
-	})
-}
-
-func leaderPartition() Scenario {
-	return failover(Scenario{
-		Name:    "leader_partition",
-		About:   "no byte passes between the leader and both servers any more, and no connection ends; then the way is open again",
-		Shows:   "a takeover without the old leader's help, and an old leader that stands by when it is back",
-		Slow:    true,
-		proxied: true,
-	}, 40*time.Second, ofLeader("a partition of the leader from both servers", faults.PartitionBoth), (*judge).stillStandsBy)
+// failovers are the drills of a leader that ends, and of a server that restarts.
+func failovers() []Scenario {
+	return []Scenario{
+		failover(Scenario{
+			Name: "leader_sigterm", runbooks: []string{"planned-switchover"},
+			About: "the leader is asked to stop while events come",
+			Shows: "an exit status of 0 and nothing that had to be taken back",
+		}, 20*time.Second, ofLeader("SIGTERM of the leader", faults.SIGTERM), func(j *judge) {
+			j.GrewBy(0, "weft_reclaimed_events_total")
+			j.counted("rows that were taken back, in the audit", "audit", len(j.audits("reclaim")), 0)
+			j.GrewBy(0, "outbox_owner_mismatch_skips_total")
+		}),
+		failover(Scenario{
+			Name: "leader_sigkill", runbooks: []string{"no-leader"},
+			About: "the leader is killed while events come",
+			Shows: "a standby that takes over",
+		}, 20*time.Second, ofLeader("SIGKILL of the leader", faults.SIGKILL), func(*judge) {}),
+		failover(Scenario{
+			Name: "leader_sigstop", runbooks: []string{"frozen-leader"}, Slow: true,
+			About: "the leader is frozen, with a bulk request on its way, and woken up when another one leads",
+			Shows: "the server ending the frozen leader's session, and nothing that it does after it has woken up",
+		}, 40*time.Second, ofLeader("SIGSTOP of the leader", faults.SIGSTOP), func(j *judge) {
+			j.stillStandsBy()
+			j.wroteLate()
+		}),
+		failover(Scenario{
+			Name: "lock_session_killed", runbooks: []string{"leader-flapping"},
+			About: "the server ends the leader's lock session (pg_terminate_backend) while events come",
+			Shows: "a leader that steps down and competes again",
+		}, 20*time.Second, ofLeader("pg_terminate_backend of the leader's lock session", faults.TerminateLock), func(j *judge) {
+			j.stillStandsBy()
+			j.Grew("weft_leader_step_downs_total")
+		}),
+		failover(Scenario{
+			Name: "leader_partition", runbooks: []string{"no-leader"}, Slow: true, proxied: true,
+			About: "no byte passes between the leader and both servers any more, and no connection ends; then the way is open again",
+			Shows: "a takeover without the old leader's help, and an old leader that stands by when it is back",
+		}, 40*time.Second, ofLeader("a partition of the leader from both servers", faults.PartitionBoth), (*judge).stillStandsBy),
+		failover(Scenario{
+			Name: "pg_restart", runbooks: []string{"postgres-failover"}, Slow: true, Owned: true,
+			About: "PostgreSQL is stopped without a checkpoint and started again while events come",
+			Shows: "work that goes on as soon as the server takes it",
+		}, 0, ofServer("PostgreSQL is stopped at once", faults.PostgresRestartImmediate), func(j *judge) {
+			j.atLeast("terms", "history", len(j.history().Terms), 2)
+		}),
+		failover(Scenario{
+			Name: "es_restart", runbooks: []string{"elasticsearch-down"}, Slow: true, Owned: true,
+			About: "Elasticsearch is killed and started again while events come",
+			Shows: "retries that end well, under one term, as soon as the server takes writes",
+		}, 0, ofServer("Elasticsearch is killed", faults.ElasticSIGKILL), func(j *judge) {
+			j.Grew("outbox_retry_scheduled_total")
+			j.GrewBy(0, "outbox_failed_total")
+			j.counted("terms", "history", len(j.history().Terms), 1)
+		}),
+	}
 }
 
 // stillStandsBy asserts that the old leader still runs when the drill ends, as a standby.
@@ -311,32 +313,6 @@ func ofLeader(what, fault string) func(*run, *failure) {
 			return m.Instance().ReadyNow(ctx)
 		})
 	}
-}
-
-func pgRestart() Scenario {
-	return failover(Scenario{
-		Name:  "pg_restart",
-		About: "PostgreSQL is stopped without a checkpoint and started again while events come",
-		Shows: "work that goes on as soon as the server takes it",
-		Slow:  true,
-		Owned: true,
-	}, 0, ofServer("PostgreSQL is stopped at once", faults.PostgresRestartImmediate), func(j *judge) {
-		j.atLeast("terms", "history", len(j.history().Terms), 2)
-	})
-}
-
-func esRestart() Scenario {
-	return failover(Scenario{
-		Name:  "es_restart",
-		About: "Elasticsearch is killed and started again while events come",
-		Shows: "retries that end well, under one term, as soon as the server takes writes",
-		Slow:  true,
-		Owned: true,
-	}, 0, ofServer("Elasticsearch is killed", faults.ElasticSIGKILL), func(j *judge) {
-		j.Grew("outbox_retry_scheduled_total")
-		j.GrewBy(0, "outbox_failed_total")
-		j.counted("terms", "history", len(j.history().Terms), 1)
-	})
 }
 
 // ofServer stops a server and starts it again, and notes when it took work.

@@ -25,26 +25,16 @@ func (r *run) order(args ...string) func(context.Context) error {
 	}
 }
 
-// seen waits until the leader says by a metric that it obeys an order.
-func (r *run) seen(metric string, value float64) {
-	r.await(fmt.Sprintf("%s %g", metric, value), func(context.Context) error {
-		if got := r.now(metric); got != value {
-			return fmt.Errorf("%s is %g", metric, got)
-		}
-		return nil
-	})
-}
-
 func entityQuarantined() Scenario {
 	return Scenario{
-		Name:      "entity_quarantined",
+		Name: "entity_quarantined", runbooks: []string{"lag-growing"},
 		About:     "the operator puts an entity into quarantine, and the application changes it and others; then the operator releases it",
 		Shows:     "events of this entity alone that wait, and go through once it is released",
 		instances: one(),
 		run: func(r *run) {
 			sick := newKey()
 			if r.inject("weft quarantine", r.order("quarantine", sick.String()), r.order("release", sick.String())) {
-				r.seen("weft_quarantined_entities", 1)
+				r.awaitMetric(1, "weft_quarantined_entities")
 			}
 			changes := upserts(otherEvents, othersRole)
 			for range heldEvents {
@@ -82,13 +72,13 @@ const (
 
 func projectionThrottled() Scenario {
 	return Scenario{
-		Name:      "projection_throttled",
+		Name: "projection_throttled", runbooks: []string{"lag-growing"},
 		About:     "the operator throttles a projection, the application writes three times as many events as it lets through in a second, and the throttle ends",
 		Shows:     "events that are done one after the other, no faster than the throttle says",
 		instances: one(),
 		run: func(r *run) {
 			if r.inject(fmt.Sprintf("weft throttle --rate %d", throttledRate), r.order("throttle", searchProjection, "--rate", fmt.Sprint(throttledRate)), r.order("throttle", searchProjection, "--off")) {
-				r.seen("weft_projection_throttle_events_per_second", throttledRate)
+				r.awaitMetric(throttledRate, "weft_projection_throttle_events_per_second")
 			}
 			r.settled(upserts(pacedEvents, heldRole)...)
 			r.heal()

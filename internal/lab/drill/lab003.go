@@ -39,7 +39,7 @@ const (
 // lab003SkipLocked claims the same backlog twice: with SKIP LOCKED, and without.
 func lab003SkipLocked() Scenario {
 	return Scenario{
-		Name:  "lab003_skip_locked",
+		Name: "lab003_skip_locked", runbooks: []string{"lag-growing"},
 		About: "two claimers of the drill's own work off a backlog with FOR UPDATE SKIP LOCKED, and then one without SKIP LOCKED",
 		Shows: "claims that wait for the other claimer, a lower throughput, and one claimer at work at a time",
 		Params: []Param{

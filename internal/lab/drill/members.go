@@ -67,6 +67,16 @@ func (r *run) nowOf(m *rig.Member, name string, labels ...string) float64 {
 	return r.after[m.Name].Samples().Sum(name, labels...)
 }
 
+// awaitMetric waits until the sum of a metric of all instances is at least so much.
+func (r *run) awaitMetric(least float64, name string, labels ...string) {
+	r.await(fmt.Sprintf("%s%v of %g", name, labels, least), func(context.Context) error {
+		if got := r.now(name, labels...); got < least {
+			return fmt.Errorf("it is %g", got)
+		}
+		return nil
+	})
+}
+
 // watch takes the metrics of all instances all the time, and ends the run when an instance
 // ends that nobody has asked to.
 func (r *run) watch(ctx context.Context) (stop func()) {

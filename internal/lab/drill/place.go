@@ -20,6 +20,8 @@ const (
 	groupPrefix  = "drill-"
 
 	tidyBound = time.Minute
+
+	cornerConns = loadConns + 10
 )
 
 // site is the servers that drills run on, and the right to run there.
@@ -87,7 +89,7 @@ func (s *site) newCorner(ctx context.Context, scenario string) (c *corner, err e
 	if err := s.guard(ctx); err != nil {
 		return c, err
 	}
-	if c.Place, err = s.Corner(ctx, schema, indexPrefix+scenario+"-"+suffix, groupPrefix+suffix, 10); err != nil {
+	if c.Place, err = s.Corner(ctx, schema, indexPrefix+scenario+"-"+suffix, groupPrefix+suffix, cornerConns); err != nil {
 		return c, err
 	}
 	if _, err = c.Pool.Exec(limited, sentinelTable); err == nil {
@@ -131,13 +133,11 @@ func (s *site) clean(ctx context.Context, scenario string, out io.Writer) error 
 	ctx, cancel := context.WithTimeout(ctx, tidyBound)
 	defer cancel()
 	prefix := schemaPrefix + scenario + "_"
-	rows, err := s.Pool.Query(ctx, `select nspname from pg_namespace where nspname like $1 order by 1`, strings.ReplaceAll(prefix, "_", `\_`)+"%")
+	var schemas []string
+	err := s.Row(ctx, "look for schemas", `select coalesce(array_agg(nspname::text order by nspname), '{}') from pg_namespace where nspname like $1`,
+		strings.ReplaceAll(prefix, "_", `\_`)+"%").Scan(&schemas)
 	if err != nil {
-		return fmt.Errorf("look for schemas: %w", err)
-	}
-	schemas, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return fmt.Errorf("look for schemas: %w", err)
+		return err
 	}
 	for _, schema := range schemas {
 		suffix := strings.TrimPrefix(schema, prefix)

@@ -32,7 +32,7 @@ type entry struct {
 // projectionVersion projects the same chronicle event under two versions of the rules.
 func projectionVersion() Scenario {
 	return Scenario{
-		Name:      "projection_version",
+		Name: "projection_version", runbooks: []string{"index-rebuild"},
 		About:     "two chronicle events are projected by version 1, the instance is replaced by one of version 2; one event is enqueued again, for the other the chronicle is rebuilt and verified",
 		Shows:     "each entry's projection_version going from 1 to 2, and spans that say which version made it",
 		instances: []instance{{"v1", []string{bothProjections, "CHRONICLE_PROJECTION_VERSION=1"}}},
@@ -101,8 +101,7 @@ on conflict (id) do nothing`, [16]byte(id)); err != nil {
 
 func (r *run) entry(id uuid.UUID) entry {
 	found := entry{ID: id}
-	err := r.Pool.QueryRow(r.Ctx, `select projection_version, summary, updated_at from chronicle_entries where id = $1`, [16]byte(id)).
-		Scan(&found.Version, &found.Summary, &found.Updated)
-	r.MustDo("probe entry", err)
+	r.Must(r.Row(r.Ctx, "probe entry", `select projection_version, summary, updated_at from chronicle_entries where id = $1`, [16]byte(id)).
+		Scan(&found.Version, &found.Summary, &found.Updated))
 	return found
 }

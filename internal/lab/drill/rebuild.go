@@ -39,23 +39,13 @@ type rebuilt struct {
 // rebuilding is a drill in which a pair rebuilds its index under load, beside searches, while a
 // fault hits it. takeover is as in [failover].
 func rebuilding(s Scenario, takeover time.Duration, fault func(*run, *failure), more func(*judge)) Scenario {
-	s.Params = []Param{{"rate", "100", "events per second that are written meanwhile"}, {"rows", "3000", "rows that are there before"}}
-	s.instances = pair("OUTBOX_BASE_BACKOFF_SECONDS=0.2", "OUTBOX_MAX_BACKOFF_SECONDS=1")
+	s.Params = append(loadParams(), Param{"rows", "3000", "rows that are there before"})
+	s.instances = quickPair()
+	s.Minutes, s.runbooks = true, []string{"index-rebuild"}
 	s.Shows = "a new index equal to the source behind the alias, no search that fails or goes back; " + s.Shows
 	s.run = func(r *run) {
-		f := &failure{Takeover: takeover > 0}
-		watched := r.fillSource(r.count("rows", watchedDocuments, 100_000))
-		stop := r.search(watched)
-		r.underLoad(r.count("rate", 1, 5000), f, func() {
-			r.meet(f)
-			fault(r, f)
-			f.Fault.Until = time.Now()
-		})
-		r.probe("searches", stop())
-		r.drained()
-		r.noteFirst(f.Fault.At)
-		f.Produced = append(f.Produced, r.app.Acknowledged()...)
-		r.Must(r.keepCompact("failure", f))
+		stop := r.search(r.fillSource(r.count("rows", watchedDocuments, 100_000)))
+		r.underFault(takeover > 0, fault, func() { r.probe("searches", stop()) })
 		rows, err := readRows[rebuilt](r.Ctx, r, "select phase, old_index, new_index, filled, epochs, began_at, finished_at from weft_rebuild")
 		r.MustDo("read rebuild", err)
 		r.probe("rebuild", slices.Concat(rows, []rebuilt{{Phase: "none"}})[0])
@@ -155,46 +145,41 @@ func (r *run) rebuild(meanwhile func()) {
 	r.step("the rebuild is over")
 }
 
-func rebuildUnderLoad() Scenario {
-	return rebuilding(Scenario{
-		Name: "rebuild_under_load", Minutes: true,
-		About: "the index is built again while events come, and search goes on",
-		Shows: "the alias moved once, by one leader",
-	}, 0, func(r *run, _ *failure) {
-		r.inject("weft rebuild", func(ctx context.Context) error { return r.Fleet.Run(ctx, rebuildCommand()...) }, nil)
-	}, func(j *judge) {
-		j.atLeast("rows that were filled in", "rebuild", verdict.Probed[rebuilt](j.Judge, "rebuild").Filled, watchedDocuments)
-		j.GrewBy(0, "outbox_failed_total")
-	})
-}
-
-func rebuildLeaderKilled() Scenario {
-	return rebuilding(Scenario{
-		Name: "rebuild_leader_killed", Minutes: true,
-		About: "the leader is killed while it builds the index again, events come and search goes on",
-		Shows: "a standby that goes on with the rebuild",
-		Slow:  true,
-	}, 20*time.Second, func(r *run, f *failure) {
-		r.rebuild(func() { ofLeader("SIGKILL of the leader", faults.SIGKILL)(r, f) })
-	}, func(j *judge) {
-		j.survived(20 * time.Second)
-		j.atLeast("terms that wrote to both indexes", "rebuild", len(verdict.Probed[rebuilt](j.Judge, "rebuild").Terms), 2)
-	})
-}
-
-func rebuildElasticRestart() Scenario {
-	return rebuilding(Scenario{
-		Name: "rebuild_elastic_restart", Minutes: true,
-		About: "Elasticsearch is killed and started again while the leader builds the index again, and events come",
-		Shows: "a rebuild that goes on when the server takes writes",
-		Slow:  true,
-		Owned: true,
-	}, 0, func(r *run, f *failure) {
-		r.rebuild(func() { ofServer("Elasticsearch is killed", faults.ElasticSIGKILL)(r, f) })
-	}, func(j *judge) {
-		j.survived(0)
-		f, row := verdict.Probed[failure](j.Judge, "failure"), verdict.Probed[rebuilt](j.Judge, "rebuild")
-		j.Check("the rebuild was going on during the restart", verdict.ProbeFile("rebuild"),
-			fmt.Sprintf("it ended %v after the server took work", row.Finished.Sub(f.Accepts).Round(time.Millisecond)), "more than 0", !f.Accepts.IsZero() && row.Finished.After(f.Accepts))
-	})
+// rebuilds are the drills of a rebuild: that goes well, whose leader ends, and whose server restarts.
+func rebuilds() []Scenario {
+	const takeover = 20 * time.Second
+	return []Scenario{
+		rebuilding(Scenario{
+			Name:  "rebuild_under_load",
+			About: "the index is built again while events come, and search goes on",
+			Shows: "the alias moved once, by one leader",
+		}, 0, func(r *run, _ *failure) {
+			r.inject("weft rebuild", func(ctx context.Context) error { return r.Fleet.Run(ctx, rebuildCommand()...) }, nil)
+		}, func(j *judge) {
+			j.atLeast("rows that were filled in", "rebuild", verdict.Probed[rebuilt](j.Judge, "rebuild").Filled, watchedDocuments)
+			j.GrewBy(0, "outbox_failed_total")
+		}),
+		rebuilding(Scenario{
+			Name: "rebuild_leader_killed", Slow: true,
+			About: "the leader is killed while it builds the index again, events come and search goes on",
+			Shows: "a standby that goes on with the rebuild",
+		}, takeover, func(r *run, f *failure) {
+			r.rebuild(func() { ofLeader("SIGKILL of the leader", faults.SIGKILL)(r, f) })
+		}, func(j *judge) {
+			j.survived(takeover)
+			j.atLeast("terms that wrote to both indexes", "rebuild", len(verdict.Probed[rebuilt](j.Judge, "rebuild").Terms), 2)
+		}),
+		rebuilding(Scenario{
+			Name: "rebuild_elastic_restart", Slow: true, Owned: true,
+			About: "Elasticsearch is killed and started again while the leader builds the index again, and events come",
+			Shows: "a rebuild that goes on when the server takes writes",
+		}, 0, func(r *run, f *failure) {
+			r.rebuild(func() { ofServer("Elasticsearch is killed", faults.ElasticSIGKILL)(r, f) })
+		}, func(j *judge) {
+			j.survived(0)
+			f, row := verdict.Probed[failure](j.Judge, "failure"), verdict.Probed[rebuilt](j.Judge, "rebuild")
+			j.Check("the rebuild was going on during the restart", verdict.ProbeFile("rebuild"),
+				fmt.Sprintf("it ended %v after the server took work", row.Finished.Sub(f.Accepts).Round(time.Millisecond)), "more than 0", !f.Accepts.IsZero() && row.Finished.After(f.Accepts))
+		}),
+	}
 }

@@ -17,6 +17,8 @@ type Scenario struct {
 	About  string // what is done
 	Shows  string // what the evidence must show
 	Params []Param
+	// runbooks are the names of those that it rehearses; none of what weft does not do.
+	runbooks []string
 	// Minutes says that it takes some, so that not every change is tested with it.
 	Minutes bool
 	// Owned says that servers are stopped, which is only done to one's own.
@@ -57,13 +59,27 @@ func pair(env ...string) []instance { return []instance{{"a", env}, {"b", env}} 
 
 // Scenarios are all drills, in the order of the training ground.
 func Scenarios() []Scenario {
-	return []Scenario{
+	rebuilds := rebuilds()
+	all := []Scenario{
 		esDownConnect(), es429Inject(), esWriteBlock(), esBulkPartial(), dbClaimContention(), stuckReclaim(), duplicateDelivery(),
-		projectionVersion(), entityQuarantined(), projectionThrottled(), documentsDiffer(), rebuildUnderLoad(), rebuildLeaderKilled(), collectorDown(), lab003SkipLocked(), lab003AtomicClaim(),
-		leaderSIGTERM(), leaderSIGKILL(), leaderSIGSTOP(), lockSessionKilled(), leaderPartition(), pgRestart(), esRestart(), rebuildElasticRestart(),
-		elasticNodeKilled(), elasticMasterKilled(), elasticNodeFrozen(), elasticRollingRestart(), elasticNodeCutOff(),
-		elasticTooFewCopies(), elasticShardMoved(), elasticDiskWatermark(),
+		projectionVersion(), entityQuarantined(), projectionThrottled(), documentsDiffer(), rebuilds[0], rebuilds[1],
+		collectorDown(), lab003SkipLocked(), lab003AtomicClaim(),
 	}
+	return slices.Concat(all, failovers(), rebuilds[2:], clusterFaults())
+}
+
+// Runbooks returns the paths of the runbooks that a drill rehearses, from the top of the
+// repository.
+func Runbooks(scenario string) []string {
+	paths := []string{}
+	for _, s := range Scenarios() {
+		if s.Name == scenario {
+			for _, name := range s.runbooks {
+				paths = append(paths, "docs/runbooks/"+name+".md")
+			}
+		}
+	}
+	return paths
 }
 
 // impossible says why a scenario cannot be run here; empty: it can.

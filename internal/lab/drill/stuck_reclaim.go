@@ -21,7 +21,7 @@ const legacyOwner = "worker-1"
 // a worker of another kind does that was killed: claimed, without an epoch, its lease over.
 func stuckReclaim() Scenario {
 	return Scenario{
-		Name:  "stuck_reclaim",
+		Name: "stuck_reclaim", runbooks: []string{"stuck-processing"},
 		About: "the leader is killed with SIGKILL with a batch in flight, and another worker has left a claim in the table whose lease is over",
 		Shows: "lease and claim taken back with an audit of from whom and by whom, and the rows finished by the successor, who waits for no lease to end",
 		Params: []Param{

@@ -47,8 +47,7 @@ were not settled within --wait.`,
   LOADGEN_SCENARIO=hot TOTAL_OPS=8000 RATE_PER_SEC=200 CONCURRENCY=40 weftlab load --wait 1m
   weftlab load --op delete --total 1 --missing
   weftlab load --ops 60000 --metrics 127.0.0.1:9111`,
-		Args:         cobra.NoArgs,
-		SilenceUsage: true,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			given := map[string]string{}
 			for _, s := range settings() {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -48,9 +49,8 @@ type Ledger struct {
 	mu           sync.Mutex
 	acknowledged []history.Enqueued
 	answers      []answer
-	unknown      int           // events of transactions whose commit got no answer
-	refused      int           // transactions that ended in an error
-	more         chan struct{} // closed and replaced by each answer
+	unknown      int // events of transactions whose commit got no answer
+	refused      int // transactions that ended in an error
 }
 
 // answer is a transaction that the application saw committed.
@@ -64,13 +64,12 @@ func (l *Ledger) acknowledge(began time.Time, events []outbox.NewEvent) {
 		l.acknowledged = append(l.acknowledged, history.Enqueued{Event: e.ID, Key: e.Key, Version: e.Version})
 	}
 	l.answers = append(l.answers, answer{began, time.Now()})
-	if l.more != nil {
-		close(l.more)
-		l.more = nil
-	}
 }
 
-const defaultTimeout = 15 * time.Second
+const (
+	defaultTimeout = 15 * time.Second
+	answerPeriod   = 5 * time.Millisecond
+)
 
 // transact runs one transaction to its end, whatever becomes of ctx, and enters the events that
 // work has written. A timeout of 0 is 15 s.
@@ -153,19 +152,13 @@ func (l *Ledger) Outage(ctx context.Context, at time.Time) (time.Duration, error
 	for {
 		l.mu.Lock()
 		answers := l.answers
-		if l.more == nil {
-			l.more = make(chan struct{})
-		}
-		more := l.more
 		l.mu.Unlock()
 		i := slices.IndexFunc(answers, func(a answer) bool { return a.began.After(at) })
 		if i > 0 {
 			return answers[i].at.Sub(answers[i-1].at), nil
 		}
-		select {
-		case <-more:
-		case <-ctx.Done():
-			return 0, fmt.Errorf("the application had no answer: %w", context.Cause(ctx))
+		if err := rig.Sleep(ctx, answerPeriod); err != nil {
+			return 0, fmt.Errorf("the application had no answer: %w", err)
 		}
 	}
 }

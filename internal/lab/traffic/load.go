@@ -25,6 +25,7 @@ const (
 type Options struct {
 	Settings
 	Pool        *pgxpool.Pool // of at least Concurrency connections
+	App         *Application  // that carries out the operations; nil: one of Pool
 	Environment string        // that is expected; empty for either of test and dev
 	Out         io.Writer     // progress and summary; nil for neither
 	// Committed is told of the events of each transaction whose commit was confirmed, from
@@ -34,27 +35,20 @@ type Options struct {
 	Wait time.Duration
 }
 
-// Spread is the distribution of a time in milliseconds.
-type Spread struct {
-	P50 float64 `json:"p50"`
-	P99 float64 `json:"p99"`
-	Max float64 `json:"max"`
-}
-
 // Result is what a load has done. Names and units stay; fields may be added.
 type Result struct {
-	Scenario Scenario `json:"scenario"`
-	Ops      int      `json:"ops"` // carried out
-	Asked    int      `json:"asked"`
-	Errors   int      `json:"errors"`
-	Error    string   `json:"error,omitempty"` // the first one
-	Seconds  float64  `json:"seconds"`
-	Rate     float64  `json:"rate_per_sec"`            // in fact
-	Wanted   float64  `json:"rate_wanted"`             // 0: as fast as possible
-	Latency  Spread   `json:"latency_ms"`              // from when an operation was due to its commit
-	Late     Spread   `json:"late_ms"`                 // from when it was due to its begin
-	Done     int      `json:"done,omitempty"`          // events that weft has settled, with Wait
-	EndToEnd *Spread  `json:"end_to_end_ms,omitempty"` // from the event's row to its settle, by the database's clock
+	Scenario Scenario         `json:"scenario"`
+	Ops      int              `json:"ops"` // carried out
+	Asked    int              `json:"asked"`
+	Errors   int              `json:"errors"`
+	Error    string           `json:"error,omitempty"` // the first one
+	Seconds  float64          `json:"seconds"`
+	Rate     float64          `json:"rate_per_sec"`            // in fact
+	Wanted   float64          `json:"rate_wanted"`             // 0: as fast as possible
+	Latency  verdict.Latency  `json:"latency_ms"`              // from when an operation was due to its commit
+	Late     verdict.Latency  `json:"late_ms"`                 // from when it was due to its begin
+	Done     int              `json:"done,omitempty"`          // events that weft has settled, with Wait
+	EndToEnd *verdict.Latency `json:"end_to_end_ms,omitempty"` // from the event's row to its settle, by the database's clock
 }
 
 // tally counts what comes of operations.
@@ -96,6 +90,10 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	if opts.Out == nil {
 		opts.Out = io.Discard
 	}
+	if opts.App == nil {
+		opts.App = &Application{Pool: opts.Pool}
+	}
+	opts.Pool = opts.App.Pool
 	limited, cancel := context.WithTimeout(ctx, rig.QueryTimeout)
 	environment, err := rig.CheckEnvironment(limited, opts.Pool, opts.Environment)
 	if err == nil {
@@ -107,7 +105,7 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	}
 	screen := rig.NewScreen(opts.Out, quietPeriod)
 	defer screen.Refresh("")
-	w := &work{Settings: opts.Settings, app: &Application{Pool: opts.Pool}}
+	w := &work{Settings: opts.Settings, app: opts.App}
 	pace := "as fast as possible"
 	if opts.Rate > 0 {
 		pace = fmt.Sprintf("%g a second", opts.Rate)
@@ -165,18 +163,12 @@ func (w *work) all(ctx context.Context, opts Options, t *tally, show func()) err
 	})
 }
 
-func spread(all []time.Duration) Spread {
-	d := verdict.Millis(all)
-	tenth := func(ms float64) float64 { return math.Round(ms*10) / 10 }
-	return Spread{tenth(d.Percentile(50)), tenth(d.Percentile(99)), tenth(d.Max())}
-}
-
 func (t *tally) result(s Settings, took time.Duration) *Result {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := &Result{
 		Scenario: s.Scenario, Ops: len(t.latency), Asked: s.Ops, Errors: t.failed, Seconds: math.Round(took.Seconds()*10) / 10,
-		Rate: math.Round(float64(len(t.latency))/took.Seconds()*10) / 10, Wanted: s.Rate, Latency: spread(t.latency), Late: spread(t.late),
+		Rate: math.Round(float64(len(t.latency))/took.Seconds()*10) / 10, Wanted: s.Rate, Latency: verdict.Millis(t.latency).Latency(), Late: verdict.Millis(t.late).Latency(),
 	}
 	if t.first != nil {
 		r.Error = t.first.Error()
@@ -199,11 +191,11 @@ func (r *Result) await(ctx context.Context, opts Options, events []outbox.ID, sc
 		if err := opts.Pool.QueryRow(ctx, settled, ids).Scan(&r.Done, &failed, &seconds); err != nil {
 			return err
 		}
-		took := make([]time.Duration, len(seconds))
+		took := make(verdict.Distribution, len(seconds))
 		for i, s := range seconds {
-			took[i] = time.Duration(s * float64(time.Second))
+			took[i] = verdict.InMillis(time.Duration(s * float64(time.Second)))
 		}
-		s := spread(took)
+		s := took.Latency()
 		r.EndToEnd = &s
 		screen.Refresh(fmt.Sprintf("done %s of %s, %d failed", rig.Number(r.Done), rig.Number(len(events)), failed))
 		if left := len(events) - r.Done - failed; left > 0 {
@@ -215,7 +207,7 @@ func (r *Result) await(ctx context.Context, opts Options, events []outbox.ID, sc
 
 func (r *Result) write(w *rig.Screen) {
 	w.Line("%s of %s operations in %.1f s, %g a second, %d failed", rig.Number(r.Ops), rig.Number(r.Asked), r.Seconds, r.Rate, r.Errors)
-	line := func(what string, s Spread) {
+	line := func(what string, s verdict.Latency) {
 		w.Line("%-34s p50 %8.1f ms   p99 %8.1f ms   max %8.1f ms", what, s.P50, s.P99, s.Max)
 	}
 	line("committed after it was due", r.Latency)

@@ -23,8 +23,9 @@ type work struct {
 	entities []outbox.Key
 }
 
-// prepare makes the entities that the scenario changes.
+// prepare makes the entities that the scenario changes, which are no operations and not in the ledger.
 func (w *work) prepare(ctx context.Context, made func(int)) error {
+	filler := &Application{Pool: w.app.Pool}
 	n := 0
 	switch {
 	case w.Missing != "", w.Scenario == CreateScenario:
@@ -41,7 +42,7 @@ func (w *work) prepare(ctx context.Context, made func(int)) error {
 			changes = append(changes, w.upsert(key, random))
 			w.entities = append(w.entities, key)
 		}
-		if _, err := w.app.Write(ctx, changes...); err != nil {
+		if _, err := filler.Write(ctx, changes...); err != nil {
 			return fmt.Errorf("make the entities: %w", err)
 		}
 		made(len(w.entities))

@@ -21,8 +21,7 @@ what the logs say. The page needs no network; with JAEGER_URL it has links to th
 there.`,
 		Example: `  weftlab report es_429_inject
   weftlab report evidence/es_429_inject/20261121T164207Z`,
-		Args:         cobra.ExactArgs(1),
-		SilenceUsage: true,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			d, err := directory(root, args[0], run)
 			if err != nil {

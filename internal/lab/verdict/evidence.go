@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -111,35 +112,20 @@ func (e *Evidence) Probe(name string, v any) error { return e.Read(ProbeFile(nam
 
 // Find returns the log lines that have all of these fields, each written as name=value.
 func (e *Evidence) Find(fields ...string) []Line {
-	var out []Line
-next:
-	for _, l := range e.Lines {
-		for _, f := range fields {
-			name, value, _ := strings.Cut(f, "=")
-			if l.Get(name) != value {
-				continue next
-			}
-		}
-		out = append(out, l)
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(e.Lines), func(l Line) bool { return !has(fields, l.Get) })
+}
+
+// has reports whether get returns what each of these says, which is written as name=value.
+func has(wanted []string, get func(name string) string) bool {
+	return !slices.ContainsFunc(wanted, func(one string) bool {
+		name, value, _ := strings.Cut(one, "=")
+		return get(name) != value
+	})
 }
 
 // SpansOf returns the spans of that name that have all of these attributes.
 func (e *Evidence) SpansOf(name string, attrs ...string) []collector.Span {
-	var out []collector.Span
-next:
-	for _, s := range e.Spans {
-		if s.Name != name {
-			continue
-		}
-		for _, a := range attrs {
-			key, value, _ := strings.Cut(a, "=")
-			if v, ok := s.Attrs[key]; !ok || fmt.Sprint(v) != value {
-				continue next
-			}
-		}
-		out = append(out, s)
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(e.Spans), func(s collector.Span) bool {
+		return s.Name != name || !has(attrs, func(key string) string { return fmt.Sprint(s.Attrs[key]) })
+	})
 }

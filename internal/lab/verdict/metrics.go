@@ -138,21 +138,11 @@ func (fs Families) Samples() (out Metrics) {
 func (m Metrics) Sum(name string, labels ...string) float64 {
 	var sum float64
 	for _, s := range m {
-		if s.Name == name && s.has(labels) && !math.IsNaN(s.Value) {
+		if s.Name == name && !math.IsNaN(s.Value) && has(labels, func(label string) string { return s.Labels[label] }) {
 			sum += s.Value
 		}
 	}
 	return sum
-}
-
-func (s Sample) has(labels []string) bool {
-	for _, l := range labels {
-		name, value, _ := strings.Cut(l, "=")
-		if s.Labels[name] != value {
-			return false
-		}
-	}
-	return true
 }
 
 // Change is what of an instance's metrics changed from one scrape to the next.

@@ -157,7 +157,6 @@ last run with the median of those before it. --page writes one page with graphs.
 		Example: `  weftlab history
   weftlab history leader_sigkill --json
   weftlab history --page history.html`,
-		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			all, err := ReadPast(root)
 			if err != nil {
