@@ -2,6 +2,7 @@ package drill
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -106,49 +107,41 @@ func (r *run) keepLedger(l *ledger, into ...map[string]verdict.Families) {
 	r.Must(verdict.WriteLines(r.dir, verdict.LogDir+"/"+claimersFile, l.entries))
 }
 
-// both runs two claimers until each has found nothing more to claim, and the sampler beside
+// both runs two claimers until each has found nothing more to claim, and the sampler, unless nil, beside
 // them.
-func (r *run) both(phase string, book *ledger, step func(context.Context, *claimer) (claimed int, err error), sample func(context.Context, *pgx.Conn) error) {
+func (r *run) both(phase string, book *ledger, step func(context.Context, *claimer) (claimed int, err error), sample func(context.Context) error) {
 	var claimers []*claimer
 	for _, name := range []string{"w1", "w2"} {
 		conn := r.connect(rig.AppName + "/" + name)
 		defer func() { _ = conn.Close(context.WithoutCancel(r.Ctx)) }()
 		claimers = append(claimers, &claimer{r: r, name: name, phase: phase, conn: conn, book: book})
 	}
-	looker := r.connect(rig.AppName)
-	defer func() { _ = looker.Close(context.WithoutCancel(r.Ctx)) }()
-	g, ctx := errgroup.WithContext(r.Ctx)
-	var working sync.WaitGroup
-	sampling, stop := context.WithCancel(ctx)
+	var sampler errgroup.Group
+	sampling, stop := context.WithCancel(r.Ctx)
 	defer stop()
+	sampler.Go(func() error {
+		for sample != nil && rig.Sleep(sampling, samplePeriod) == nil {
+			if err := sample(r.Ctx); err != nil {
+				return fmt.Errorf("sample: %w", err)
+			}
+		}
+		return nil
+	})
+	working, ctx := errgroup.WithContext(r.Ctx)
 	for _, c := range claimers {
-		working.Add(1)
-		g.Go(func() error {
-			defer working.Done()
+		working.Go(func() error {
 			for {
-				n, err := step(ctx, c)
-				if err != nil {
+				if n, err := step(ctx, c); err != nil {
 					return fmt.Errorf("claimer %s: %w", c.name, err)
-				}
-				if n == 0 {
+				} else if n == 0 {
 					return nil
 				}
 			}
 		})
 	}
-	if sample != nil {
-		g.Go(func() error {
-			for rig.Sleep(sampling, samplePeriod) == nil {
-				if err := sample(ctx, looker); err != nil {
-					return fmt.Errorf("sample: %w", err)
-				}
-			}
-			return nil
-		})
-	}
-	working.Wait()
+	err := working.Wait()
 	stop()
-	r.Must(g.Wait())
+	r.Must(errors.Join(err, sampler.Wait()))
 }
 
 const samplePeriod = 3 * time.Millisecond

@@ -93,7 +93,7 @@ func (r *run) claimPhase(phase, clause string, book *ledger) *skipPhase {
 	began := time.Now()
 	r.both(phase, book, func(ctx context.Context, c *claimer) (int, error) {
 		return c.claimAndWork(ctx, clause, batch, time.Duration(work)*time.Millisecond)
-	}, p.look)
+	}, func(ctx context.Context) error { return r.look(ctx, p) })
 	p.Seconds = time.Since(began).Seconds()
 	p.PerSec = float64(n) / p.Seconds
 	for _, e := range book.of(phase) {
@@ -141,8 +141,8 @@ func (c *claimer) claimAndWork(ctx context.Context, clause string, batch int, wo
 }
 
 // look counts who works and who waits for whom.
-func (p *skipPhase) look(ctx context.Context, conn *pgx.Conn) error {
-	rows, err := conn.Query(ctx, `
+func (r *run) look(ctx context.Context, p *skipPhase) error {
+	rows, err := r.Pool.Query(ctx, `
 select a.application_name, coalesce(b.application_name, ''), a.state <> 'idle'
 from pg_stat_activity a
 left join pg_stat_activity b on b.pid = any (pg_blocking_pids(a.pid)) and a.wait_event in ('transactionid', 'tuple')
