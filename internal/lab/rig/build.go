@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -35,7 +34,11 @@ func build(ctx context.Context, dir, pkg, name string, overlay map[string][]byte
 	defer cancel()
 	args := []string{"go", "build"}
 	if len(overlay) > 0 {
-		name += "-" + fingerprint(overlay)
+		text, err := json.Marshal(overlay)
+		if err != nil {
+			return "", fmt.Errorf("overlay of %s: %w", name, err)
+		}
+		name += fmt.Sprintf("-%x", sha256.Sum256(text))[:13]
 		file, err := writeOverlay(ctx, filepath.Join(dir, name+".overlay"), overlay)
 		if err != nil {
 			return "", fmt.Errorf("overlay of %s: %w", name, err)
@@ -83,14 +86,6 @@ func BuildRevision(ctx context.Context, dir, revision string) (binary string, er
 		}
 	}
 	return binary, nil
-}
-
-func fingerprint(overlay map[string][]byte) string {
-	h := sha256.New()
-	for _, file := range slices.Sorted(maps.Keys(overlay)) {
-		fmt.Fprintf(h, "%q %d\n%s\n", file, len(overlay[file]), overlay[file])
-	}
-	return hex.EncodeToString(h.Sum(nil)[:6])
 }
 
 // writeOverlay writes the contents below dir and returns the file for go build.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/term"
+	"golang.org/x/text/language"
+	"golang.org/x/text/message"
 )
 
 // Screen shows a run to people: lines, and below them one status line. On a terminal the
@@ -98,17 +100,7 @@ func (s *Screen) draw(status string) {
 }
 
 // Number writes n with a comma after every third digit from the right.
-func Number(n int) string {
-	s := strconv.Itoa(n)
-	sign := ""
-	if n < 0 {
-		sign, s = "-", s[1:]
-	}
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return sign + s
-}
+func Number(n int) string { return message.NewPrinter(language.English).Sprint(n) }
 
 // Millis writes d in milliseconds; below ten with one digit after the point.
 func Millis(d time.Duration) string {
