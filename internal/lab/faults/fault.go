@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"syscall"
@@ -231,3 +232,19 @@ func (l *Names) String() string { return strings.Join(*l, ",") }
 
 // Type implements pflag.Value.
 func (l *Names) Type() string { return "FAULT,…" }
+
+const second = time.Second
+
+// Dice decides about faults by chance. Its decisions are a function of its seed.
+type Dice struct{ *rand.Rand }
+
+// Between returns a duration in whole milliseconds, each as likely as the others.
+func (d *Dice) Between(low, high time.Duration) time.Duration {
+	ms := int64((high - low) / time.Millisecond)
+	return low + time.Duration(d.Int64N(ms+1))*time.Millisecond
+}
+
+// lasts is a Draw of nothing but a duration.
+func lasts(low, high time.Duration) func(*Dice, *Params) {
+	return func(d *Dice, p *Params) { p.Hold = d.Between(low, high) }
+}
