@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -71,13 +70,13 @@ func runPeers(ctx context.Context, opts stack.Options, dir string, args []string
 	if err != nil {
 		return err
 	}
-	tree, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	tree, err := rig.Tool{}.Run(ctx, "go", "list", "-m", "-f", "{{.Dir}}")
 	if err != nil {
 		return fmt.Errorf("tree of weft: %w", err)
 	}
-	source, peers := filepath.Join(strings.TrimSpace(string(tree)), "tools", "peers"), filepath.Join(dir, "peers")
-	if out, err := exec.CommandContext(ctx, "go", "-C", source, "build", "-o", peers, ".").CombinedOutput(); err != nil {
-		return fmt.Errorf("build tools/peers: %w\n%s", err, out)
+	source, peers := filepath.Join(strings.TrimSpace(tree), "tools", "peers"), filepath.Join(dir, "peers")
+	if _, err := (rig.Tool{}).Run(ctx, "go", "-C", source, "build", "-o", peers, "."); err != nil {
+		return fmt.Errorf("build tools/peers: %w", err)
 	}
 	s, err := stack.Start(ctx, opts)
 	if err != nil {

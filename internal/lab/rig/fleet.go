@@ -1,12 +1,10 @@
 package rig
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -65,18 +63,10 @@ func (f *Fleet) Run(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// Output runs one command of weft to its end and returns its standard output, also
-// beside an error, which then has an [exec.ExitError] in it and the standard error.
+// Output runs one command of weft to its end and returns its standard output, as [Tool.Run] does.
 func (f *Fleet) Output(ctx context.Context, args ...string) ([]byte, error) {
-	var out, diagnosis bytes.Buffer
-	cmd := exec.CommandContext(ctx, f.Binary, args...)
-	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = f.Env, f.Dir, &out, &diagnosis
-	cmd.WaitDelay = pipeGrace
-	cmd.SysProcAttr = process.Attributes(nil, syscall.SIGKILL)
-	if err := cmd.Run(); err != nil {
-		return out.Bytes(), fmt.Errorf("weft %s: %w\n%s", strings.Join(args, " "), err, diagnosis.Bytes())
-	}
-	return out.Bytes(), nil
+	out, err := Tool{Dir: f.Dir, Environ: f.Env}.Run(ctx, append([]string{f.Binary}, args...)...)
+	return []byte(out), err
 }
 
 // InstanceOptions are those of one instance.

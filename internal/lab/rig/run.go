@@ -10,9 +10,13 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
 // ErrInterrupted is the error of a run whose context ended.
@@ -65,19 +69,27 @@ func (d *Dir) Run(ctx context.Context, work func(ctx context.Context, path strin
 // Tool says how a program of this machine is run to its end.
 type Tool struct {
 	Dir   string   // where it runs; empty: here
-	Env   []string // on top of this process's
+	Env   []string // on top of Environ
 	Stdin string
+
+	Environ []string // nil: this process's
 }
 
-// Run returns the standard output. The error has the command, and what it has said on standard error.
+// Run returns the standard output, also beside an error, which has the command, what it has said on
+// standard error and, unless ctx has ended, an [exec.ExitError].
 func (t Tool) Run(ctx context.Context, argv ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Dir, cmd.Env, cmd.Stdin = t.Dir, append(os.Environ(), t.Env...), strings.NewReader(t.Stdin)
+	if t.Environ == nil {
+		t.Environ = os.Environ()
+	}
+	cmd.Dir, cmd.Env, cmd.Stdin = t.Dir, slices.Concat(t.Environ, t.Env), strings.NewReader(t.Stdin)
 	cmd.WaitDelay = pipeGrace
+	cmd.SysProcAttr = process.Attributes(nil, syscall.SIGKILL)
 	var out, diagnosis bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &diagnosis
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s: %w\n%s", strings.Join(argv, " "), cmp.Or(context.Cause(ctx), err), bytes.TrimSpace(diagnosis.Bytes()))
+		argv = append([]string{filepath.Base(argv[0])}, argv[1:]...)
+		return out.String(), fmt.Errorf("%s: %w\n%s", strings.Join(argv, " "), cmp.Or(context.Cause(ctx), err), bytes.TrimSpace(diagnosis.Bytes()))
 	}
 	return out.String(), nil
 }
