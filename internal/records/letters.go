@@ -82,9 +82,7 @@ func ListLetters(ctx context.Context, all []*outbox.DeadLetters, s outbox.Select
 		if err != nil {
 			return out, err
 		}
-		for _, l := range found {
-			out.Listed = append(out.Listed, describeLetter(d.Projection(), l))
-		}
+		out.Listed = append(out.Listed, describeLetters(d.Projection(), found)...)
 	}
 	slices.SortStableFunc(out.Listed, func(x, y DeadLetter) int { return orZero(y.FailedAt).Compare(orZero(x.FailedAt)) })
 	out.Listed = out.Listed[:min(limit, len(out.Listed))]
@@ -115,9 +113,7 @@ func ReadLetterPage(ctx context.Context, d *outbox.DeadLetters, s outbox.Selecto
 		out.After = &outbox.Mark{FailedAt: last.UpdatedAt, ID: last.ID}
 		found = found[:limit]
 	}
-	for _, l := range found {
-		out.Listed = append(out.Listed, describeLetter(d.Projection(), l))
-	}
+	out.Listed = append(out.Listed, describeLetters(d.Projection(), found)...)
 	s.After = nil
 	out.Total, err = d.Count(ctx, s, most)
 	out.AtLeast = out.Total >= int64(most)
@@ -131,12 +127,15 @@ func orZero(t *time.Time) time.Time {
 	return *t
 }
 
-func describeLetter(projection string, l outbox.Record) DeadLetter {
-	return DeadLetter{
-		Projection: projection, ID: l.ID.String(), EntityType: l.EntityType, EntityID: l.EntityID.String(), Op: string(l.Op),
-		EventVersion: l.Version, Attempts: l.Attempts, Reason: l.Reason, Error: l.Error, CreatedAt: UTC(l.CreatedAt), FailedAt: UTC(l.UpdatedAt),
-		Traceparent: l.Traceparent, Tracestate: l.Tracestate, Replays: l.Replays, ReplayedAt: UTC(l.ReplayedAt),
-		ReplayedBy: l.ReplayedBy, ReplayReason: l.ReplayReason,
-		DiscardedAt: UTC(l.DiscardedAt), DiscardedBy: l.DiscardedBy, DiscardReason: l.DiscardReason,
+func describeLetters(projection string, found []outbox.Record) (out []DeadLetter) {
+	for _, l := range found {
+		out = append(out, DeadLetter{
+			Projection: projection, ID: l.ID.String(), EntityType: l.EntityType, EntityID: l.EntityID.String(), Op: string(l.Op),
+			EventVersion: l.Version, Attempts: l.Attempts, Reason: l.Reason, Error: l.Error, CreatedAt: UTC(l.CreatedAt), FailedAt: UTC(l.UpdatedAt),
+			Traceparent: l.Traceparent, Tracestate: l.Tracestate, Replays: l.Replays, ReplayedAt: UTC(l.ReplayedAt),
+			ReplayedBy: l.ReplayedBy, ReplayReason: l.ReplayReason,
+			DiscardedAt: UTC(l.DiscardedAt), DiscardedBy: l.DiscardedBy, DiscardReason: l.DiscardReason,
+		})
 	}
+	return out
 }

@@ -31,32 +31,34 @@ type Quarantine struct {
 	Since
 }
 
-func describeSince(h *outbox.Hold) Since {
+func describeSince(h outbox.Hold) Since {
 	return Since{By: h.By, Why: h.Why, At: h.At.UTC(), Secs: h.For.Seconds()}
+}
+
+// unlessNil returns what f makes of a value; nil stays nil.
+func unlessNil[A, B any](a *A, f func(A) B) *B {
+	if a == nil {
+		return nil
+	}
+	b := f(*a)
+	return &b
 }
 
 // DescribePause is the JSON form of p, null for none.
 func DescribePause(p *outbox.Hold) *Pause {
-	if p == nil {
-		return nil
-	}
-	return &Pause{describeSince(p)}
+	return unlessNil(p, func(p outbox.Hold) Pause { return Pause{describeSince(p)} })
 }
 
 // DescribeThrottle is the JSON form of t, null for none.
 func DescribeThrottle(t *outbox.Hold) *Throttle {
-	if t == nil {
-		return nil
-	}
-	return &Throttle{Rate: t.Rate, Since: describeSince(t)}
+	return unlessNil(t, func(t outbox.Hold) Throttle { return Throttle{Rate: t.Rate, Since: describeSince(t)} })
 }
 
 // DescribeQuarantine is the JSON form of q, null for none.
 func DescribeQuarantine(q *outbox.Hold) *Quarantine {
-	if q == nil {
-		return nil
-	}
-	return &Quarantine{EntityType: q.EntityType, EntityID: q.EntityID, Since: describeSince(q)}
+	return unlessNil(q, func(q outbox.Hold) Quarantine {
+		return Quarantine{EntityType: q.EntityType, EntityID: q.EntityID, Since: describeSince(q)}
+	})
 }
 
 // DescribeQuarantines is the JSON form of all.

@@ -126,10 +126,4 @@ func ShellWord(word string) string {
 }
 
 // UTC returns t in UTC; nil stays nil.
-func UTC(t *time.Time) *time.Time {
-	if t == nil {
-		return nil
-	}
-	u := t.UTC()
-	return &u
-}
+func UTC(t *time.Time) *time.Time { return unlessNil(t, time.Time.UTC) }
