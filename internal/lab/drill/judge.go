@@ -52,6 +52,16 @@ func (j *judge) atLeast(assertion, probe string, seen, needed int) {
 	j.Least(assertion, verdict.ProbeFile(probe), float64(seen), float64(needed))
 }
 
+// count returns how many of all are so.
+func count[T any](all []T, so func(T) bool) (n int) {
+	for _, one := range all {
+		if so(one) {
+			n++
+		}
+	}
+	return n
+}
+
 // nothingFailed asserts that no event ended in failed or was retried.
 func (j *judge) nothingFailed() {
 	j.GrewBy(0, "outbox_failed_total")
@@ -69,15 +79,11 @@ func (j *judge) rows() map[uuid.UUID]row {
 
 // ended asserts that all events of a role ended in a status; the empty role means all.
 func (j *judge) ended(role, status string) {
-	rows, n, of := j.rows(), 0, 0
-	for _, e := range j.Recipe.Events {
-		if role == "" || e.Role == role {
-			of++
-			if rows[e.ID].Status == status {
-				n++
-			}
-		}
+	rows, events := j.rows(), j.Recipe.Events
+	if role != "" {
+		events = j.Events(role)
 	}
+	of, n := len(events), count(events, func(e verdict.Event) bool { return rows[e.ID].Status == status })
 	what := strings.TrimSpace(role + " events")
 	j.Check(what+" that ended "+status, verdict.ProbeFile("outbox"), strconv.Itoa(n), fmt.Sprintf("%d, and not 0", of), n == of && of > 0)
 }
@@ -91,6 +97,16 @@ func (j *judge) documents() map[string]document {
 func (j *judge) audits(action string) []auditRow {
 	all := verdict.Probed[[]auditRow](j.Judge, "audit")
 	return slices.DeleteFunc(all, func(a auditRow) bool { return a.Action != action })
+}
+
+// signedRows returns of how many rows the audit says that this was done to them, by whom and why.
+func (j *judge) signedRows(action, by, why string) (n int) {
+	for _, a := range j.audits(action) {
+		if a.Actor == by && a.Why == why {
+			n += a.Count
+		}
+	}
+	return n
 }
 
 // reclaimAuditedBy asserts the audit of what an instance has taken back from an owner.

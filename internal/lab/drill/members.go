@@ -121,16 +121,6 @@ func (r *run) terminate(m *rig.Member) {
 	r.step("instance %s has ended with exit status 0", m.Name)
 }
 
-// awaitHeld waits until a bulk request of a member is held back.
-func (r *run) awaitHeld(m *rig.Member) {
-	r.await("bulk request of "+m.Name, func(context.Context) error {
-		if m.Tap.Held() == 0 {
-			return errors.New("none has come")
-		}
-		return nil
-	})
-}
-
 // readiness is what /health/ready said.
 type readiness struct {
 	Status int             `json:"status"`

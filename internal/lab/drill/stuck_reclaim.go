@@ -36,7 +36,7 @@ func stuckReclaim() Scenario {
 			}
 			a.Tap.Hold()
 			claimed := r.enqueue(upserts(n, "claimed")...)
-			r.awaitHeld(a)
+			r.Must(a.AwaitHeld(r.Ctx, awaitBound))
 			r.become(claimed, "processing")
 			r.probe("claimed", r.table())
 			r.probe("leases", r.flights())
@@ -48,12 +48,7 @@ func stuckReclaim() Scenario {
 		},
 		verify: func(j *judge) {
 			claimed := j.Events("claimed")
-			n, held := len(claimed), 0
-			for _, o := range verdict.Probed[[]row](j.Judge, "claimed") {
-				if o.Status == "processing" && is(o.Owner, "a") {
-					held++
-				}
-			}
+			n, held := len(claimed), count(verdict.Probed[[]row](j.Judge, "claimed"), func(o row) bool { return o.Status == "processing" && is(o.Owner, "a") })
 			j.counted("rows that a had in flight and not settled", "claimed", held, n)
 			j.endedBefore()
 			j.GrewBy(float64(n), "weft_reclaimed_events_total", "cause=older_epoch")

@@ -92,17 +92,23 @@ func availableMember(ctx context.Context, i *Injection) (err error) {
 }
 
 func startedAt(ctx context.Context, h *patroni.Host) (at time.Time, err error) {
-	ctx, cancel := context.WithTimeout(ctx, rig.QueryTimeout)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, h.URL())
+	err = query(ctx, h.URL(), rig.QueryTimeout, "select pg_postmaster_start_time()", &at)
 	if err != nil {
-		return at, fmt.Errorf("start of %s: %w", h.Name, err)
+		err = fmt.Errorf("start of %s: %w", h.Name, err)
+	}
+	return at, err
+}
+
+// query reads the row of a query in a session of its own.
+func query(ctx context.Context, url string, timeout time.Duration, sql string, into ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
 	}
 	defer func() { _ = conn.Close(ctx) }()
-	if err := conn.QueryRow(ctx, "select pg_postmaster_start_time()").Scan(&at); err != nil {
-		return at, fmt.Errorf("start of %s: %w", h.Name, err)
-	}
-	return at, nil
+	return conn.QueryRow(ctx, sql).Scan(into...)
 }
 
 func (i *Injection) expect(holds bool, format string, args ...any) {
@@ -114,15 +120,9 @@ func (i *Injection) expect(holds bool, format string, args ...any) {
 // newPrimary waits until commits are answered again, and returns who answers them.
 func newPrimary(ctx context.Context, i *Injection) (*patroni.Host, error) {
 	err := rig.Await(ctx, wholeTimeout, probePeriod, "commit after "+i.Name, func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-		defer cancel()
-		conn, err := pgx.Connect(ctx, i.Patroni.ProxyURL())
-		if err != nil {
-			return err
-		}
-		defer func() { _ = conn.Close(ctx) }()
-		_, err = conn.Exec(ctx, "select pg_logical_emit_message(true, 'weftlab', '')") // a transaction that is replicated
-		return err
+		var written string
+		// A transaction that is replicated.
+		return query(ctx, i.Patroni.ProxyURL(), probeTimeout, "select pg_logical_emit_message(true, 'weftlab', '')::text", &written)
 	})
 	if err != nil {
 		return nil, err

@@ -2,7 +2,6 @@ package faults
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"syscall"
 	"time"
@@ -19,10 +18,7 @@ const (
 )
 
 // heldTimeout bounds the wait for a request that is held back.
-const (
-	heldTimeout = 2 * time.Second
-	heldPoll    = 20 * time.Millisecond
-)
+const heldTimeout = 2 * time.Second
 
 func processes() []Fault {
 	return []Fault{
@@ -106,12 +102,7 @@ func knowsResign(ctx context.Context, i *Injection) error {
 func freeze(ctx context.Context, i *Injection) error {
 	if i.Variant == 1 {
 		i.Member.Tap.Hold()
-		_ = rig.Await(ctx, heldTimeout, heldPoll, "request", func(context.Context) error {
-			if i.Member.Tap.Held() == 0 {
-				return errors.New("none came")
-			}
-			return nil
-		})
+		_ = i.Member.AwaitHeld(ctx, heldTimeout)
 		i.Note = fmt.Sprintf(", %d requests late", i.Member.Tap.Held())
 	}
 	return sends(syscall.SIGSTOP)(ctx, i)

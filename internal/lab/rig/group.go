@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 )
@@ -117,6 +118,16 @@ func (m *Member) Start(ctx context.Context, binary string) error {
 	defer m.mu.Unlock()
 	m.now = i
 	return nil
+}
+
+// AwaitHeld waits until the member's proxy holds a bulk request back.
+func (m *Member) AwaitHeld(ctx context.Context, bound time.Duration) error {
+	return Await(ctx, bound, pollPeriod, "bulk request of "+m.Name, func(context.Context) error {
+		if m.Tap.Held() == 0 {
+			return errors.New("none has come")
+		}
+		return nil
+	})
 }
 
 // Instance returns the member's newest process.

@@ -1,10 +1,10 @@
 package traffic
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -48,7 +48,7 @@ were not settled within --wait.`,
   weftlab load --op delete --total 1 --missing
   weftlab load --ops 60000 --metrics 127.0.0.1:9111`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: rig.RunE(func(ctx context.Context, cmd *cobra.Command) error {
 			given := map[string]string{}
 			for _, s := range settings() {
 				if f := cmd.Flags().Lookup(s.flag); f.Changed {
@@ -70,8 +70,6 @@ were not settled within --wait.`,
 			if raw == "" {
 				return errors.New("load: DATABASE_URL is not set: say which database to write to (weftlab stack up starts one)")
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
-			defer stop()
 			config, err := postgres.ParseURL(raw)
 			if err != nil {
 				return fmt.Errorf("load: %w", err)
@@ -110,7 +108,7 @@ were not settled within --wait.`,
 			default:
 				return nil
 			}
-		},
+		}),
 	}
 	for _, s := range settings() {
 		cmd.Flags().String(s.flag, s.fallback, s.about+" ("+s.env+")")

@@ -105,40 +105,31 @@ func (l *Ledger) refuse(unknown int) {
 	l.unknown += unknown
 }
 
-// Acknowledged returns the events that the application saw committed.
-func (l *Ledger) Acknowledged() []history.Enqueued {
+// look reads something of the ledger.
+func look[V any](l *Ledger, at func() V) V {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Clone(l.acknowledged)
+	return at()
+}
+
+// Acknowledged returns the events that the application saw committed.
+func (l *Ledger) Acknowledged() []history.Enqueued {
+	return look(l, func() []history.Enqueued { return slices.Clone(l.acknowledged) })
 }
 
 // Produced returns how many events the application saw committed.
-func (l *Ledger) Produced() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.acknowledged)
-}
+func (l *Ledger) Produced() int { return look(l, func() int { return len(l.acknowledged) }) }
 
 // Unknown returns how many events were in transactions whose commit got no answer.
-func (l *Ledger) Unknown() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.unknown
-}
+func (l *Ledger) Unknown() int { return look(l, func() int { return l.unknown }) }
 
 // Refused returns how many transactions ended in an error.
-func (l *Ledger) Refused() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.refused
-}
+func (l *Ledger) Refused() int { return look(l, func() int { return l.refused }) }
 
 // Answers returns when the application saw transactions committed that began after at, the
 // earliest first.
 func (l *Ledger) Answers(at time.Time) (answered []time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, a := range l.answers {
+	for _, a := range look(l, func() []answer { return l.answers }) {
 		if a.began.After(at) {
 			answered = append(answered, a.at)
 		}
@@ -150,9 +141,7 @@ func (l *Ledger) Answers(at time.Time) (answered []time.Time) {
 // application had been without an answer then.
 func (l *Ledger) Outage(ctx context.Context, at time.Time) (time.Duration, error) {
 	for {
-		l.mu.Lock()
-		answers := l.answers
-		l.mu.Unlock()
+		answers := look(l, func() []answer { return l.answers })
 		i := slices.IndexFunc(answers, func(a answer) bool { return a.began.After(at) })
 		if i > 0 {
 			return answers[i].at.Sub(answers[i-1].at), nil
