@@ -44,26 +44,14 @@ func (l Line) Get(name string) string {
 // the recipe must be there.
 func Open(d Dir) (*Evidence, error) {
 	e := &Evidence{Dir: d}
-	if err := d.Read(RecipeFile, &e.Recipe); err != nil {
-		return nil, err
-	}
-	var err error
-	if e.Before, err = d.metrics(BeforeFile); err != nil {
-		return nil, err
-	}
-	if e.After, err = d.metrics(AfterFile); err != nil {
-		return nil, err
-	}
-	if e.Timeline, err = ReadLines[Mark](d, TimelineFile); err != nil {
-		return nil, err
-	}
-	if e.Spans, err = ReadLines[collector.Span](d, SpansFile); err != nil {
-		return nil, err
-	}
-	if e.Lines, err = d.lines(); err != nil {
-		return nil, err
-	}
-	return e, nil
+	var errs [6]error
+	errs[0] = d.Read(RecipeFile, &e.Recipe)
+	e.Before, errs[1] = d.metrics(BeforeFile)
+	e.After, errs[2] = d.metrics(AfterFile)
+	e.Timeline, errs[3] = ReadLines[Mark](d, TimelineFile)
+	e.Spans, errs[4] = ReadLines[collector.Span](d, SpansFile)
+	e.Lines, errs[5] = d.lines()
+	return e, errors.Join(errs[:]...)
 }
 
 func (d Dir) metrics(name string) (Metrics, error) {

@@ -44,18 +44,11 @@ func (s Sample) String() string {
 
 // ParseSeries undoes [Sample.String].
 func ParseSeries(text string) (name string, labels map[string]string) {
-	name, rest, _ := strings.Cut(text, "{")
-	labels = map[string]string{}
-	for rest != "" && rest != "}" {
-		key, after, ok := strings.Cut(rest, "=")
-		quoted, err := strconv.QuotedPrefix(after)
-		if !ok || err != nil {
-			break
-		}
-		labels[key], _ = strconv.Unquote(quoted)
-		rest = strings.TrimPrefix(after[len(quoted):], ",")
+	families, _ := Parse([]byte(text + " 0\n")) // nothing that String writes is an error
+	for _, s := range families.Samples() {
+		return s.Name, s.Labels
 	}
-	return name, labels
+	return "", nil
 }
 
 // Metrics are the samples of a scrape.

@@ -43,9 +43,19 @@ there.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&root, "evidence", "evidence", "`DIR` of the evidence")
-	cmd.Flags().StringVar(&run, "run", "", "the run to look at (default the newest)")
+	EvidenceFlag(cmd, &root)
+	RunFlag(cmd, &run)
 	return cmd
+}
+
+// EvidenceFlag adds the flag that says where the evidence is.
+func EvidenceFlag(cmd *cobra.Command, root *string) {
+	cmd.Flags().StringVar(root, "evidence", "evidence", "`DIR` of the evidence")
+}
+
+// RunFlag adds the flag that says which run is meant.
+func RunFlag(cmd *cobra.Command, run *string) {
+	cmd.Flags().StringVar(run, "run", "", "the run to look at (default the newest)")
 }
 
 // directory is that of a run: itself, or the one of a scenario.

@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"bytes"
 	"cmp"
 	_ "embed" // the template of the page
 	"encoding/json"
@@ -10,7 +11,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -78,11 +78,11 @@ func (d Dir) past() (p Past, err error) {
 	}
 	marks, err := ReadLines[Mark](d, TimelineFile)
 	if err != nil {
-		return p, ignoreMissing(err)
+		return p, err
 	}
 	lines, err := d.lines()
 	if err != nil {
-		return p, ignoreMissing(err)
+		return p, err
 	}
 	p.measure(marks, lines)
 	var exercise Exercised
@@ -90,13 +90,6 @@ func (d Dir) past() (p Past, err error) {
 		p.Detection, p.Repair = exercise.Detection, exercise.Repair
 	}
 	return p, nil
-}
-
-func ignoreMissing(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }
 
 // measure takes the times from what was marked and logged.
@@ -177,7 +170,7 @@ last run with the median of those before it. --page writes one page with graphs.
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&root, "evidence", "evidence", "`DIR` of the evidence")
+	EvidenceFlag(cmd, &root)
 	cmd.Flags().StringVar(&page, "page", "", "write one page for a browser to `FILE` instead")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
@@ -260,17 +253,19 @@ func (s *pastSeries) describe() {
 var pastPage string
 
 // writePastPage writes the page to a file.
-func writePastPage(file string, all []Past) (err error) {
+func writePastPage(file string, all []Past) error {
 	page, err := template.New("history").Funcs(template.FuncMap{"secs": secs, "day": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04") }}).Parse(pastPage)
 	if err != nil {
 		return fmt.Errorf("history: %w", err)
 	}
-	f, err := os.Create(filepath.Clean(file))
+	newest := slices.Clone(all)
+	slices.Reverse(newest)
+	var out bytes.Buffer
+	if err = page.Execute(&out, map[string]any{"Series": series(all), "Runs": newest}); err == nil {
+		err = os.WriteFile(file, out.Bytes(), 0o644)
+	}
 	if err != nil {
 		return fmt.Errorf("history: %w", err)
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	newest := slices.Clone(all)
-	slices.Reverse(newest)
-	return page.Execute(f, map[string]any{"Series": series(all), "Runs": newest})
+	return nil
 }
