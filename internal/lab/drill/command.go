@@ -9,25 +9,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 )
-
-const defaultEvidence = "evidence"
 
 // scenarioArgs wants scenarios, all of them, or the few that every change has to pass.
 const scenarioArgs = "SCENARIO...|all|fast"
-
-// flags that several of the commands have.
-type flags struct {
-	evidence string
-	run      string
-}
-
-func (f *flags) add(cmd *cobra.Command, withRun bool) {
-	cmd.Flags().StringVar(&f.evidence, "evidence", defaultEvidence, "`DIR` of the evidence")
-	if withRun {
-		cmd.Flags().StringVar(&f.run, "run", "", "the run to look at (default the newest)")
-	}
-}
 
 // Commands returns `weftlab list`, `run`, `verify`, `export`, `clean` and `exercise`.
 func Commands() []*cobra.Command {
@@ -58,19 +44,14 @@ func listCommand() *cobra.Command {
 	}
 }
 
-func serverOptions(cmd *cobra.Command, f *flags) Options {
-	return Options{
-		Out: cmd.OutOrStdout(), Progress: cmd.ErrOrStderr(), Environ: os.Environ(), Evidence: f.evidence,
-		DatabaseURL: os.Getenv("DATABASE_URL"), ElasticURL: os.Getenv("ELASTIC_URL"), Environment: os.Getenv("WORDLOOM_ENV"),
-	}
+// take takes what the flags do not say from a command and its environment.
+func (o *Options) take(cmd *cobra.Command) {
+	o.Out, o.Progress, o.Environ = cmd.OutOrStdout(), cmd.ErrOrStderr(), os.Environ()
+	o.DatabaseURL, o.ElasticURL, o.Environment = os.Getenv("DATABASE_URL"), os.Getenv("ELASTIC_URL"), os.Getenv("WORDLOOM_ENV")
 }
 
 func runCommand() *cobra.Command {
-	var f flags
-	var set []string
-	var without bool
-	var binary string
-	var heapMB int
+	var opts Options
 	cmd := &cobra.Command{
 		Use:   "run " + scenarioArgs,
 		Short: "Trigger failures and keep the evidence of what weft does about them",
@@ -90,21 +71,20 @@ Exit code 0 means that the drills were carried out. What they show is for verify
   weftlab run es_bulk_partial --without-fault && weftlab verify es_bulk_partial   # which must fail`,
 		Args: named(1),
 		RunE: rig.RunE(func(ctx context.Context, cmd *cobra.Command) error {
-			opts := serverOptions(cmd, &f)
-			opts.Set, opts.WithoutFault, opts.Binary, opts.HeapMB = set, without, binary, heapMB
+			opts.take(cmd)
 			return Run(ctx, opts, cmd.Flags().Args()...)
 		}),
 	}
-	f.add(cmd, false)
-	cmd.Flags().StringArrayVar(&set, "set", nil, "a parameter of the scenario as `NAME=VALUE`; weftlab list names them")
-	cmd.Flags().BoolVar(&without, "without-fault", false, "do everything but trigger the failure; verify must find that out")
-	cmd.Flags().StringVar(&binary, "weft", "", "run this weft `FILE` instead of building one")
-	cmd.Flags().IntVar(&heapMB, "elastic-heap", 0, "Elasticsearch's heap in MiB (default that of the stack)")
+	verdict.EvidenceFlag(cmd, &opts.Evidence)
+	cmd.Flags().StringArrayVar(&opts.Set, "set", nil, "a parameter of the scenario as `NAME=VALUE`; weftlab list names them")
+	cmd.Flags().BoolVar(&opts.WithoutFault, "without-fault", false, "do everything but trigger the failure; verify must find that out")
+	cmd.Flags().StringVar(&opts.Binary, "weft", "", "run this weft `FILE` instead of building one")
+	cmd.Flags().IntVar(&opts.HeapMB, "elastic-heap", 0, "Elasticsearch's heap in MiB (default that of the stack)")
 	return cmd
 }
 
 func verifyCommand() *cobra.Command {
-	var f flags
+	var root, run string
 	cmd := &cobra.Command{
 		Use:   "verify " + scenarioArgs,
 		Short: "Judge drills by their evidence alone",
@@ -119,16 +99,16 @@ evidence.`,
   weftlab verify all`,
 		Args: named(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return VerifyAll(cmd.OutOrStdout(), f.evidence, f.run, args...)
+			return VerifyAll(cmd.OutOrStdout(), root, run, args...)
 		},
 	}
-	f.add(cmd, true)
+	verdict.EvidenceFlag(cmd, &root)
+	verdict.RunFlag(cmd, &run)
 	return cmd
 }
 
 func exportCommand() *cobra.Command {
-	var f flags
-	opts := ExportOptions{}
+	var opts ExportOptions
 	cmd := &cobra.Command{
 		Use:   "export SCENARIO",
 		Short: "Write the traces of a drill's events and batches beside its evidence",
@@ -147,11 +127,12 @@ Exit code 1 means that something has no trace.`,
   JAEGER_URL=http://localhost:16686 weftlab export es_429_inject --limit 20 --lookback 2h`,
 		Args: cobra.MatchAll(cobra.ExactArgs(1), named(1)),
 		RunE: rig.RunE(func(ctx context.Context, cmd *cobra.Command) error {
-			opts.Out, opts.Evidence, opts.Run, opts.JaegerURL = cmd.OutOrStdout(), f.evidence, f.run, os.Getenv("JAEGER_URL")
+			opts.Out, opts.JaegerURL = cmd.OutOrStdout(), os.Getenv("JAEGER_URL")
 			return Export(ctx, opts, cmd.Flags().Arg(0))
 		}),
 	}
-	f.add(cmd, true)
+	verdict.EvidenceFlag(cmd, &opts.Evidence)
+	verdict.RunFlag(cmd, &opts.Run)
 	cmd.Flags().StringArrayVar(&opts.Events, "event", nil, "`ID` of an outbox row; may be given again")
 	cmd.Flags().StringArrayVar(&opts.Batches, "batch", nil, "`ID` of a claim batch; may be given again")
 	cmd.Flags().StringVar(&opts.Service, "service", "", "service name in Jaeger (default that of the run)")
@@ -161,8 +142,7 @@ Exit code 1 means that something has no trace.`,
 }
 
 func exerciseCommand() *cobra.Command {
-	var f flags
-	opts := ExerciseOptions{}
+	var opts ExerciseOptions
 	cmd := &cobra.Command{
 		Use:   "exercise " + strings.Join(ExerciseNames(), "|"),
 		Short: "Break something without saying what, and time how long you take to find and fix it",
@@ -176,21 +156,22 @@ It starts servers of its own, or works in those that DATABASE_URL and ELASTIC_UR
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: ExerciseNames(),
 		RunE: rig.RunE(func(ctx context.Context, cmd *cobra.Command) error {
-			opts.Options, opts.In = serverOptions(cmd, &f), cmd.InOrStdin()
+			opts.take(cmd)
+			opts.In = cmd.InOrStdin()
 			if !cmd.Flags().Changed("seed") {
 				opts.Seed = uint64(time.Now().UnixNano())
 			}
 			return Exercise(ctx, opts, cmd.Flags().Arg(0))
 		}),
 	}
-	f.add(cmd, false)
+	verdict.EvidenceFlag(cmd, &opts.Evidence)
 	cmd.Flags().DurationVar(&opts.Within, "within", time.Minute, "the fault comes within this time")
 	cmd.Flags().Uint64Var(&opts.Seed, "seed", 0, "of the fault and its moment (default by the clock)")
 	return cmd
 }
 
 func cleanCommand() *cobra.Command {
-	var f flags
+	var opts Options
 	var keep int
 	cmd := &cobra.Command{
 		Use:   "clean " + scenarioArgs,
@@ -208,10 +189,11 @@ It may be called again, and looks at the environment of the database first, as r
 			if !cmd.Flags().Changed("keep-last") {
 				keep = -1
 			}
-			return Clean(ctx, serverOptions(cmd, &f), keep, cmd.Flags().Args()...)
+			opts.take(cmd)
+			return Clean(ctx, opts, keep, cmd.Flags().Args()...)
 		}),
 	}
-	f.add(cmd, false)
+	verdict.EvidenceFlag(cmd, &opts.Evidence)
 	cmd.Flags().IntVar(&keep, "keep-last", 0, "remove the evidence of all but the newest `N` runs of each scenario")
 	return cmd
 }
