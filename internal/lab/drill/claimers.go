@@ -41,47 +41,25 @@ type claimEntry struct {
 	ID      *uuid.UUID `json:"event_id,omitempty"`
 }
 
-// ledger is what the claimers have done, and their metrics.
+// ledger is what the claimers have done.
 type ledger struct {
-	mu        sync.Mutex
-	entries   []claimEntry
-	registry  *prometheus.Registry
-	claims    *prometheus.CounterVec
-	processed *prometheus.CounterVec
-	waited    *prometheus.CounterVec
-}
-
-// newLedger returns an empty ledger whose metrics count as those of before.
-func (r *run) newLedger() *ledger {
-	registry := prometheus.NewRegistry()
-	counter := func(name, help string) *prometheus.CounterVec {
-		return promauto.With(registry).NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"phase", "claimer"})
-	}
-	l := &ledger{
-		registry:  registry,
-		claims:    counter("weftlab_claims_total", "Claims of the drill's own claimers."),
-		processed: counter("weftlab_processed_events_total", "Events that the drill's own claimers have processed, each time."),
-		waited:    counter("weftlab_claim_wait_seconds_total", "Time that the drill's own claimers have waited for their claims."),
-	}
-	r.keepLedger(l, r.before, r.after)
-	return l
+	mu      sync.Mutex
+	entries []claimEntry
 }
 
 func (l *ledger) claim(c *claimer, began time.Time, ids []uuid.UUID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	waited := time.Since(began)
-	l.entries = append(l.entries, claimEntry{At: time.Now().UTC(), Event: "claim", Phase: c.phase, Claimer: c.name,
-		Waited: float64(waited.Microseconds()) / 1000, Claimed: len(ids)})
-	l.claims.WithLabelValues(c.phase, c.name).Inc()
-	l.waited.WithLabelValues(c.phase, c.name).Add(waited.Seconds())
+	l.add(claimEntry{Event: "claim", Phase: c.phase, Claimer: c.name, Waited: verdict.InMillis(time.Since(began)), Claimed: len(ids)})
 }
 
 func (l *ledger) process(c *claimer, id uuid.UUID) {
+	l.add(claimEntry{Event: "process", Phase: c.phase, Claimer: c.name, ID: &id})
+}
+
+func (l *ledger) add(e claimEntry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.entries = append(l.entries, claimEntry{At: time.Now().UTC(), Event: "process", Phase: c.phase, Claimer: c.name, ID: &id})
-	l.processed.WithLabelValues(c.phase, c.name).Inc()
+	e.At = time.Now().UTC()
+	l.entries = append(l.entries, e)
 }
 
 // of returns the entries of a phase.
@@ -93,17 +71,28 @@ func (l *ledger) of(phase string) []claimEntry {
 
 const claimersFile = "weft-claimers.jsonl"
 
-// keepLedger writes log and metrics of the claimers as those of an instance.
-func (r *run) keepLedger(l *ledger, into ...map[string]verdict.Families) {
-	families, err := l.registry.Gather()
+// keepLedger writes log and metrics of the claimers, who have ended, as those of an instance.
+func (r *run) keepLedger(l *ledger) {
+	registry := prometheus.NewRegistry()
+	counter := func(name, help string) *prometheus.CounterVec {
+		return promauto.With(registry).NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"phase", "claimer"})
+	}
+	claims := counter("weftlab_claims_total", "Claims of the drill's own claimers.")
+	processed := counter("weftlab_processed_events_total", "Events that the drill's own claimers have processed, each time.")
+	waited := counter("weftlab_claim_wait_seconds_total", "Time that the drill's own claimers have waited for their claims.")
+	for _, e := range l.entries {
+		if e.Event == "process" {
+			processed.WithLabelValues(e.Phase, e.Claimer).Inc()
+			continue
+		}
+		claims.WithLabelValues(e.Phase, e.Claimer).Inc()
+		waited.WithLabelValues(e.Phase, e.Claimer).Add(e.Waited / 1000)
+	}
+	families, err := registry.Gather()
 	r.MustDo("metrics of the claimers", err)
 	r.mu.Lock()
-	for _, scrapes := range into {
-		scrapes["claimers"] = families
-	}
+	r.after["claimers"] = families
 	r.mu.Unlock()
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	r.Must(verdict.WriteLines(r.dir, verdict.LogDir+"/"+claimersFile, l.entries))
 }
 

@@ -49,12 +49,12 @@ func lab003SkipLocked() Scenario {
 		},
 		Slow: true,
 		run: func(r *run) {
-			book := r.newLedger()
+			book := &ledger{}
 			first := r.claimPhase(withSkip, " skip locked", book)
 			clause := " skip locked"
 			r.inject("claims without SKIP LOCKED", func(context.Context) error { clause = ""; return nil }, nil)
 			second := r.claimPhase(withoutSkip, clause, book)
-			r.keepLedger(book, r.after)
+			r.keepLedger(book)
 			r.probe("phases", map[string]*skipPhase{withSkip: first, withoutSkip: second})
 		},
 		verify: func(j *judge) {
@@ -201,7 +201,7 @@ func lab003AtomicClaim() Scenario {
 		},
 		run: func(r *run) {
 			n, batch, pause := r.count("events", 2, 10000), r.count("batch", 1, 1000), r.count("pause_ms", 1, 10000)
-			book := r.newLedger()
+			book := &ledger{}
 			r.Must(r.Elastic.Do(r.Ctx, http.MethodPut, "/"+r.Index, map[string]any{"settings": map[string]any{"number_of_replicas": 0}}, nil))
 			entities := map[uuid.UUID]string{}
 			for _, e := range r.enqueue(upserts(n, "raced for")...) {
@@ -217,7 +217,7 @@ func lab003AtomicClaim() Scenario {
 				}
 				return len(ids), c.projectAll(ctx, ids, entities)
 			}, nil)
-			r.keepLedger(book, r.after)
+			r.keepLedger(book)
 			r.raced(book.of(phase), entities)
 		},
 		verify: func(j *judge) {
