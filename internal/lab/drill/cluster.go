@@ -225,12 +225,10 @@ func clusterFaults() []Scenario {
 			r.probe("before", r.copies())
 			r.breakNode("a move of a primary shard", faults.ShardMoved, 0, func() { r.probe("after", r.copies()) })
 		}, func(j *judge) {
-			before, moved := verdict.Probed[[]rig.Copy](j.Judge, "before"), 0
-			for _, c := range verdict.Probed[[]rig.Copy](j.Judge, "after") {
-				if !slices.ContainsFunc(before, func(b rig.Copy) bool { return b.Shard == c.Shard && b.Node == c.Node }) {
-					moved++
-				}
-			}
+			before := verdict.Probed[[]rig.Copy](j.Judge, "before")
+			moved := count(verdict.Probed[[]rig.Copy](j.Judge, "after"), func(c rig.Copy) bool {
+				return !slices.ContainsFunc(before, func(b rig.Copy) bool { return b.Shard == c.Shard && b.Node == c.Node })
+			})
 			j.atLeast("copies of shards that are on another node", "after", moved, 1)
 			j.GrewBy(0, "outbox_failed_total")
 		}),

@@ -84,14 +84,8 @@ func dbClaimContention() Scenario {
 // lockedSource lets another session lock the source table, as a migration does that waits
 // behind a long query, until the leader has given up waiting once.
 func (r *run) lockedSource(n int) {
-	events := r.enqueueAnd(func(ctx context.Context, tx pgx.Tx, events []verdict.Event) error {
-		_, err := tx.Exec(ctx, `update `+searchOutbox+` set next_retry_at = now() + interval '1 second' where id = any ($1)`, idsOf(events))
-		return err
-	}, upserts(n, "source locked")...)
-	if r.stranger("a lock of another session on the source table", func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `lock table search_index in access exclusive mode`)
-		return err
-	}) {
+	events := r.enqueueLater(time.Second, upserts(n, "source locked")...)
+	if r.lockTable("the source table", "search_index in access exclusive mode") {
 		r.awaitMetric(float64(n), "outbox_retry_scheduled_total", "reason=db_contention")
 		r.heal()
 	}
@@ -111,11 +105,7 @@ func (j *judge) sourceWasLocked() {
 
 // lockedRows lets another session hold rows from before they are due.
 func (r *run) lockedRows(n int, c *contention) {
-	events := r.enqueueAnd(func(ctx context.Context, tx pgx.Tx, events []verdict.Event) error {
-		_, err := tx.Exec(ctx, `update `+searchOutbox+` set next_retry_at = now() + $2 * interval '1 second' where id = any ($1)`,
-			idsOf(events), dueIn.Seconds())
-		return err
-	}, upserts(n, "locked")...)
+	events := r.enqueueLater(dueIn, upserts(n, "locked")...)
 	if r.stranger("row locks of another session on events that become due", func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `select from `+searchOutbox+` where id = any ($1) and status = 'pending' for update`, idsOf(events))
 		return affected(tag, err, n)
@@ -136,6 +126,27 @@ func affected(tag pgconn.CommandTag, err error, n int) error {
 		err = fmt.Errorf("%d of %d rows were pending", tag.RowsAffected(), n)
 	}
 	return err
+}
+
+// enqueueLater writes events that become due after a delay.
+func (r *run) enqueueLater(delay time.Duration, changes ...change) []verdict.Event {
+	return r.enqueueAnd(func(ctx context.Context, tx pgx.Tx, events []verdict.Event) error {
+		_, err := tx.Exec(ctx, `update `+searchOutbox+` set next_retry_at = now() + $2 * interval '1 second' where id = any ($1)`,
+			idsOf(events), delay.Seconds())
+		return err
+	}, changes...)
+}
+
+// lockTable lets another session lock a table, until the faults are undone.
+func (r *run) lockTable(what, table string) bool {
+	return r.stranger("a lock of another session on "+what, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "lock table "+table)
+		return err
+	})
+}
+
+func (r *run) lockLeases() bool {
+	return r.lockTable("the table of leases", "weft_lease in share mode")
 }
 
 // stranger lets another session hold what lock takes, until the faults are undone.
@@ -165,11 +176,7 @@ func (j *judge) rowsWereLocked(c *contention) {
 	j.Spans(spanBatch, "mismatch_count="+strconv.Itoa(len(locked)))
 	early := 0
 	for _, e := range locked {
-		for _, s := range j.SpansOf(spanEvent, eventID+e.ID.String(), "result=ok") {
-			if s.End.Before(c.RowsTo) {
-				early++
-			}
-		}
+		early += count(j.SpansOf(spanEvent, eventID+e.ID.String(), "result=ok"), func(s collector.Span) bool { return s.End.Before(c.RowsTo) })
 	}
 	j.Number("locked events that counted as done before their locks were gone", verdict.SpansFile, float64(early), 0)
 }
@@ -198,10 +205,7 @@ func (j *judge) pausesDoubled(e verdict.Event) {
 
 // lockedLeases lets another session lock the table of leases, as a VACUUM FULL of it would.
 func (r *run) lockedLeases(n int, c *contention) {
-	locked := r.stranger("a lock of another session on the table of leases", func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `lock table weft_lease in share mode`)
-		return err
-	})
+	locked := r.lockLeases()
 	c.LeaseFrom = time.Now()
 	events := r.enqueue(upserts(n, "leased late")...)
 	if locked {
@@ -215,11 +219,7 @@ func (r *run) lockedLeases(n int, c *contention) {
 func (j *judge) leasesWereLocked(c *contention) {
 	early := 0
 	for _, e := range j.Events("leased late") {
-		for _, s := range j.SpansOf(spanEvent, eventID+e.ID.String()) {
-			if s.Start.Before(c.LeaseTo) {
-				early++
-			}
-		}
+		early += count(j.SpansOf(spanEvent, eventID+e.ID.String()), func(s collector.Span) bool { return s.Start.Before(c.LeaseTo) })
 	}
 	claims := longest(within(j.SpansOf(spanClaim), c.LeaseFrom, c.LeaseTo))
 	j.Check("while no lease could be written: longest claim", verdict.SpansFile, claims.Round(time.Millisecond).String(), "at least "+(leaseFor/2).String(), claims >= leaseFor/2)
@@ -275,11 +275,9 @@ func (j *judge) rivalClaimed(c *contention) {
 		fmt.Sprintf("a batch of at least %v, and no claim", heldFor), batches >= heldFor && claims < heldFor)
 	j.Least("most events in flight at once", verdict.SeriesFile, j.Most("outbox_inflight_events"), float64(n))
 	for _, e := range taken {
-		for _, l := range j.Find("event=outbox.settle_left", "event_id="+e.ID.String()) {
-			if strings.Contains(l.Get("error"), "was changed") {
-				changed++
-			}
-		}
+		changed += count(j.Find("event=outbox.settle_left", "event_id="+e.ID.String()), func(l verdict.Line) bool {
+			return strings.Contains(l.Get("error"), "was changed")
+		})
 	}
 	j.Number("events that were claimed under the leader's lease, and left to the other worker", verdict.LogDir, float64(changed), float64(n))
 	j.Logged(1, "event=outbox.foreign", "level=error")

@@ -58,7 +58,7 @@ func runAll(ctx context.Context, opts Options, set map[string]string, scenarios 
 		return fmt.Errorf("directory for the binary: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(build)) }()
-	sites := &sites{opts: opts}
+	sites := &sites{opts, map[string]*site{}}
 	defer func() { err = errors.Join(err, sites.close(ctx)) }()
 	var fleet *rig.Fleet
 	g, gctx := errgroup.WithContext(ctx)
@@ -88,32 +88,31 @@ func runAll(ctx context.Context, opts Options, set map[string]string, scenarios 
 // sites are the servers that the caller named, if any, and those that were started here.
 type sites struct {
 	opts Options
-	// opened when the first scenario needs it
-	given, own, cluster *site
+	open map[string]*site // by what they are, from when the first scenario needs them
 }
 
 // of returns the site of a scenario. A scenario that stops servers gets servers that were
 // started for it, even if the caller has named some.
 func (p *sites) of(ctx context.Context, s Scenario) (_ *site, err error) {
 	opts := stack.Options{Progress: p.opts.Progress, HeapMB: p.opts.HeapMB, Guardian: p.opts.Guardian}
-	into, want := &p.own, ""
+	kind, want := "own", ""
 	if !s.Owned && (p.opts.DatabaseURL != "" || p.opts.ElasticURL != "") {
-		into, want = &p.given, p.opts.Environment
+		kind, want = "given", p.opts.Environment
 		opts.DatabaseURL, opts.ElasticURL = p.opts.DatabaseURL, p.opts.ElasticURL
 	}
 	if s.nodes > 1 {
-		into, opts.Quick = &p.cluster, true
+		kind, opts.Quick = "cluster", true
 		opts.ElasticNodes, opts.Cables = s.nodes, stack.CanCutOff()
 	}
-	if *into == nil {
-		*into, err = openSite(ctx, opts, want)
+	if p.open[kind] == nil {
+		p.open[kind], err = openSite(ctx, opts, want)
 	}
-	return *into, err
+	return p.open[kind], err
 }
 
 func (p *sites) close(ctx context.Context) error {
 	var errs []error
-	for _, one := range []*site{p.given, p.own, p.cluster} {
+	for _, one := range p.open {
 		if one != nil {
 			errs = append(errs, one.Close(ctx))
 		}

@@ -2,8 +2,10 @@ package drill
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -154,11 +156,8 @@ func (r *run) throttle() proxy.Refusal {
 	return refusal
 }
 
-// Who replays, and why: the audit must say so.
-const (
-	replayBy  = "weftlab"
-	replayWhy = "drill: the write block is lifted"
-)
+// replayWhy is why the operator replays: the audit must say so.
+const replayWhy = "drill: the write block is lifted"
 
 // esWriteBlock sets a block on the index, which answers each document with a 403 of its
 // own.
@@ -181,8 +180,8 @@ func esWriteBlock() Scenario {
 			if !blocked {
 				return
 			}
-			r.step("weft replay --reason es_4xx --by %s --why %q", replayBy, replayWhy)
-			out, err := r.Fleet.Output(r.Ctx, "replay", "--reason", "es_4xx", "--by", replayBy, "--why", replayWhy, "--json")
+			r.step("weft replay --reason es_4xx --by %s --why %q", operator, replayWhy)
+			out, err := r.Fleet.Output(r.Ctx, "replay", "--reason", "es_4xx", "--by", operator, "--why", replayWhy, "--json")
 			r.Must(err)
 			r.Must(r.dir.WriteText(verdict.LogDir+"/replay.json", out))
 			r.become(events, "done")
@@ -193,36 +192,23 @@ func esWriteBlock() Scenario {
 			j.GrewBy(float64(n), "outbox_failed_total", "op=upsert", "reason=es_4xx")
 			j.GrewBy(float64(n), "outbox_terminal_failed_total", "op=upsert", "reason=es_4xx")
 			j.GrewBy(0, "outbox_retry_scheduled_total")
-			failed := 0
-			for _, o := range verdict.Probed[[]row](j.Judge, "blocked") {
-				if o.Status == "failed" && is(o.Reason, string(outbox.ReasonES4xx)) && o.Error != nil && *o.Error != "" {
-					failed++
-				}
-			}
+			failed := count(verdict.Probed[[]row](j.Judge, "blocked"), func(o row) bool {
+				return o.Status == "failed" && is(o.Reason, string(outbox.ReasonES4xx)) && o.Error != nil && *o.Error != ""
+			})
 			j.counted("rows in failed with es_4xx and the server's words, while the block was on", "blocked", failed, n)
 			for _, e := range events {
 				j.Equal("attempts at "+e.ID.String()+", anew after the replay", verdict.SpansFile, j.results(e), "failed(1), ok(1)")
 			}
 			j.Logged(n, "event=projection.event", "level=error", "result=failed", "reason=es_4xx")
 			j.ended("", "done")
-			replayed, audited, found, rows := 0, 0, 0, j.rows()
-			for _, e := range events {
-				if o := rows[e.ID]; o.Replays == 1 && is(o.ReplayedBy, replayBy) && is(o.ReplayReason, replayWhy) {
-					replayed++
-				}
-			}
+			rows := j.rows()
+			replayed := count(events, func(e verdict.Event) bool {
+				o := rows[e.ID]
+				return o.Replays == 1 && is(o.ReplayedBy, operator) && is(o.ReplayReason, replayWhy)
+			})
 			j.counted("rows that say who replayed them and why", "outbox", replayed, n)
-			for _, a := range j.audits("replay") {
-				if a.Actor == replayBy && a.Why == replayWhy {
-					audited += a.Count
-				}
-			}
-			j.counted("replayed rows in the audit", "audit", audited, n)
-			for _, d := range j.documents() {
-				if d.Found {
-					found++
-				}
-			}
+			j.counted("replayed rows in the audit", "audit", j.signedRows("replay", operator, replayWhy), n)
+			found := count(slices.Collect(maps.Values(j.documents())), func(d document) bool { return d.Found })
 			j.counted("documents in the end", "documents", found, n)
 			j.storesEqual()
 		},

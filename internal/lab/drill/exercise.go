@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
@@ -42,12 +40,7 @@ func troubles() []trouble {
 		{"leader", "leader_sigkill", of("SIGKILL of the leader", faults.SIGKILL)},
 		{"leader", "leader_sigstop", of("SIGSTOP of the leader", faults.SIGSTOP)},
 		{"leader", "lock_session_killed", of("pg_terminate_backend of the leader's lock session", faults.TerminateLock)},
-		{"queue", "db_claim_contention", func(r *run, _ *rig.Member) {
-			r.stranger("a lock of another session on the table of leases", func(ctx context.Context, tx pgx.Tx) error {
-				_, err := tx.Exec(ctx, `lock table weft_lease in share mode`)
-				return err
-			})
-		}},
+		{"queue", "db_claim_contention", func(r *run, _ *rig.Member) { r.lockLeases() }},
 	}
 }
 
@@ -155,55 +148,49 @@ func (x *exercise) introduce(r *run) {
 	for _, m := range r.Members() {
 		fmt.Fprintf(x.out, "  %s: %s, %s\n", m.Name, m.Instance().URL("/health/ready"), m.Instance().URL("/metrics"))
 	}
-	fmt.Fprintf(x.out, "\nSomething will go wrong within %v. Find out what, and type the name of the runbook that you would open,\nas in docs/runbooks/README.md, such as lag-growing. `give up` ends the search.\n\n> ", x.wait.Round(time.Second)+30*time.Second)
+	fmt.Fprintf(x.out, "\nSomething will go wrong within %v. Find out what, and type the name of the runbook that you would open,\nas in docs/runbooks/README.md, such as lag-growing. `give up` ends the search.\n\n", x.wait.Round(time.Second)+30*time.Second)
+}
+
+// ask waits for the right answer, and reports whether it came. The end of the input is to give up.
+func (x *exercise) ask(r *run, right func(answer string) bool) bool {
+	for {
+		fmt.Fprint(x.out, "> ")
+		select {
+		case answer, ok := <-x.answers:
+			if !ok || answer == "give up" {
+				x.done.GaveUp = true
+				return false
+			}
+			if right(answer) {
+				return true
+			}
+		case <-r.Ctx.Done():
+			r.Must(context.Cause(r.Ctx))
+		}
+	}
 }
 
 // diagnose waits for the right runbook, and reports whether it was named.
 func (x *exercise) diagnose(r *run) bool {
-	for {
-		answer := x.answer(r)
-		named := strings.TrimSuffix(path.Base(answer), ".md")
-		switch {
-		case answer == "give up":
-			x.done.GaveUp = true
+	name := func(page string) string { return strings.TrimSuffix(path.Base(page), ".md") }
+	return x.ask(r, func(answer string) bool {
+		if answer == "" {
 			return false
-		case answer == "":
-		case slices.ContainsFunc(x.done.Runbooks, func(page string) bool { return strings.TrimSuffix(path.Base(page), ".md") == named }):
-			x.done.Tries++
-			return true
-		default:
-			x.done.Tries++
-			fmt.Fprintf(x.out, "That is not it. What do the log and `weft status` say?\n")
 		}
-		fmt.Fprint(x.out, "> ")
-	}
-}
-
-// answer returns what the person types next; the end of the input is to give up.
-func (x *exercise) answer(r *run) string {
-	select {
-	case text, ok := <-x.answers:
-		if !ok {
-			return "give up"
+		x.done.Tries++
+		right := slices.ContainsFunc(x.done.Runbooks, func(page string) bool { return name(page) == name(answer) })
+		if !right {
+			fmt.Fprintln(x.out, "That is not it. What do the log and `weft status` say?")
 		}
-		return text
-	case <-r.Ctx.Done():
-		r.Must(context.Cause(r.Ctx))
-		return ""
-	}
+		return right
+	})
 }
 
 // fix undoes the fault when the person says so, and waits until an event goes through.
 func (x *exercise) fix(r *run) {
 	if !x.done.GaveUp {
-		fmt.Fprintf(x.out, "Right. Read its actions; then type `fix`, which does what somebody with access to the servers would do.\n> ")
-		for answer := x.answer(r); answer != "fix"; answer = x.answer(r) {
-			if answer == "give up" {
-				x.done.GaveUp = true
-				break
-			}
-			fmt.Fprint(x.out, "> ")
-		}
+		fmt.Fprintln(x.out, "Right. Read its actions; then type `fix`, which does what somebody with access to the servers would do.")
+		x.ask(r, func(answer string) bool { return answer == "fix" })
 	}
 	r.heal()
 	r.settled(upserts(1, "after the repair")...)

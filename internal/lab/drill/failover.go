@@ -54,7 +54,9 @@ func failover(s Scenario, takeover time.Duration, fault func(*run, *failure), mo
 	s.Shows = strictest + s.Shows
 	s.run = func(r *run) { r.underFault(takeover > 0, fault, func() {}) }
 	s.verify = func(j *judge) {
-		j.failedOver(takeover)
+		j.loaded()
+		j.survived(takeover)
+		j.sound("", "")
 		more(j)
 	}
 	return s
@@ -132,13 +134,6 @@ select event_id, entity_type || ':' || entity_id as entity, op, event_version, '
 where at > $1 and old_status = 'pending' and new_status = 'done' order by seq limit $2`, fault, noted)
 	r.MustDo("read first settled events", err)
 	r.note(events...)
-}
-
-// failedOver asserts what holds in each failover.
-func (j *judge) failedOver(takeover time.Duration) {
-	j.loaded()
-	j.survived(takeover)
-	j.sound("", "")
 }
 
 // loaded asserts that events were written before the fault and after it.
@@ -282,12 +277,9 @@ func (j *judge) stillStandsBy() {
 func (j *judge) wroteLate() {
 	f := verdict.Probed[failure](j.Judge, "failure")
 	next := history.Takeovers(j.history(), []history.FaultMark{f.Fault})[0]
-	late := 0
-	for _, a := range verdict.Probed[[]history.Applied](j.Judge, "bulk") {
-		if a.Instance == f.Leader && a.Forwarded && next.Happened() && a.Sent.After(next.First) {
-			late++
-		}
-	}
+	late := count(verdict.Probed[[]history.Applied](j.Judge, "bulk"), func(a history.Applied) bool {
+		return a.Instance == f.Leader && a.Forwarded && next.Happened() && a.Sent.After(next.First)
+	})
 	j.atLeast("items of the old leader that arrived after the successor's first settled event", "bulk", late, 1)
 }
 

@@ -1,11 +1,13 @@
 package drill
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -32,18 +34,10 @@ type forwarder struct {
 // any program that exports traces, by OTEL_EXPORTER_OTLP_ENDPOINT and its relatives; a
 // Jaeger that is named alone takes OTLP on its usual port.
 func newForwarder(ctx context.Context, environ []string) (*forwarder, error) {
-	env := map[string]string{}
-	for _, e := range environ {
-		name, value, _ := strings.Cut(e, "=")
-		env[name] = value
-	}
-	to := env["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"]
-	if to == "" {
-		to = env["OTEL_EXPORTER_OTLP_ENDPOINT"]
-	}
-	protocol := env["OTEL_EXPORTER_OTLP_PROTOCOL"]
+	to := cmp.Or(valueOf(environ, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), valueOf(environ, "OTEL_EXPORTER_OTLP_ENDPOINT"))
+	protocol := valueOf(environ, "OTEL_EXPORTER_OTLP_PROTOCOL")
 	var client otlptrace.Client
-	switch jaeger := env["JAEGER_URL"]; {
+	switch jaeger := valueOf(environ, "JAEGER_URL"); {
 	case to == "" && jaeger == "":
 		return nil, nil //nolint:nilnil // nobody wants them
 	case to == "":
@@ -62,6 +56,16 @@ func newForwarder(ctx context.Context, environ []string) (*forwarder, error) {
 		return nil, fmt.Errorf("forward spans to %s: %w", to, err)
 	}
 	return &forwarder{client: client, to: to}, nil
+}
+
+// valueOf returns the value of a name in an environment, where the last one counts.
+func valueOf(environ []string, name string) string {
+	for _, e := range slices.Backward(environ) {
+		if value, found := strings.CutPrefix(e, name+"="); found {
+			return value
+		}
+	}
+	return ""
 }
 
 // attach makes the forwarder see what c receives.

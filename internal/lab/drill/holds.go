@@ -3,6 +3,7 @@ package drill
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
@@ -10,7 +11,6 @@ import (
 )
 
 const (
-	heldBy      = "weftlab"
 	heldWhy     = "drill: the operator holds back"
 	heldRole    = "held"
 	othersRole  = "others"
@@ -21,7 +21,7 @@ const (
 // order is a command of weft that an operator signs.
 func (r *run) order(args ...string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		return r.Fleet.Run(ctx, append(args, "--by", heldBy, "--why", heldWhy)...)
+		return r.Fleet.Run(ctx, append(args, "--by", operator, "--why", heldWhy)...)
 	}
 }
 
@@ -47,12 +47,7 @@ func entityQuarantined() Scenario {
 			r.become(events, "done")
 		},
 		verify: func(j *judge) {
-			waiting := 0
-			for _, row := range verdict.Probed[[]row](j.Judge, "during") {
-				if row.Status == "pending" {
-					waiting++
-				}
-			}
+			waiting := count(verdict.Probed[[]row](j.Judge, "during"), func(o row) bool { return o.Status == "pending" })
 			j.counted("events that wait while the others are done", "during", waiting, heldEvents)
 			j.ended(othersRole, "done")
 			j.ended(heldRole, "done")
@@ -85,20 +80,20 @@ func projectionThrottled() Scenario {
 			r.settled(upserts(otherEvents, othersRole)...)
 		},
 		verify: func(j *judge) {
-			var first, last time.Time
+			var done []time.Time
 			rows := j.rows()
-			for _, e := range j.Recipe.Events {
-				if at := rows[e.ID].ProcessedAt; e.Role == heldRole && at != nil {
-					if first.IsZero() || at.Before(first) {
-						first = *at
-					}
-					if at.After(last) {
-						last = *at
-					}
+			for _, e := range j.Events(heldRole) {
+				if at := rows[e.ID].ProcessedAt; at != nil {
+					done = append(done, *at)
 				}
 			}
+			slices.SortFunc(done, time.Time.Compare)
+			var took time.Duration
+			if len(done) > 0 {
+				took = done[len(done)-1].Sub(done[0])
+			}
 			// What the first second lets through at once is not in the time between.
-			j.Least("seconds from the first event done to the last", verdict.ProbeFile("outbox"), last.Sub(first).Seconds(), pacedEvents/throttledRate-1)
+			j.Least("seconds from the first event done to the last", verdict.ProbeFile("outbox"), took.Seconds(), pacedEvents/throttledRate-1)
 			j.ended("", "done")
 			j.signed(outbox.ActionThrottle, outbox.ActionUnthrottle)
 			j.storesEqual()
@@ -110,12 +105,7 @@ func projectionThrottled() Scenario {
 // signed asserts that each of these actions is in the audit once, with who and why.
 func (j *judge) signed(actions ...string) {
 	for _, action := range actions {
-		n := 0
-		for _, a := range j.audits(action) {
-			if a.Actor == heldBy && a.Why == heldWhy {
-				n++
-			}
-		}
+		n := count(j.audits(action), func(a auditRow) bool { return a.Actor == operator && a.Why == heldWhy })
 		j.counted("audited: "+action, "audit", n, 1)
 	}
 }

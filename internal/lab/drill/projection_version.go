@@ -48,10 +48,10 @@ func projectionVersion() Scenario {
 			r.chronicled(id, 2)
 			r.probe("entry_v2", r.entry(id))
 			r.step("weft rebuild %s", chronicleProjection)
-			operator := &rig.Fleet{Binary: r.Fleet.Binary, Dir: r.Fleet.Dir, Env: slices.Concat(r.Fleet.Env, []string{bothProjections, "CHRONICLE_PROJECTION_VERSION=" + next})}
-			r.MustDo("rebuild", operator.Run(r.Ctx, "rebuild", chronicleProjection, "--by", repairBy, "--why", "drill: version "+next))
+			fleet := &rig.Fleet{Binary: r.Fleet.Binary, Dir: r.Fleet.Dir, Env: slices.Concat(r.Fleet.Env, []string{bothProjections, "CHRONICLE_PROJECTION_VERSION=" + next})}
+			r.MustDo("rebuild", fleet.Run(r.Ctx, "rebuild", chronicleProjection, "--by", operator, "--why", "drill: version "+next))
 			r.probe("entry_rebuilt", r.entry(rebuilt))
-			r.compare(operator, chronicleProjection, "after")
+			r.compare(fleet, chronicleProjection, "after")
 		},
 		verify: func(j *judge) {
 			var ids [2]uuid.UUID

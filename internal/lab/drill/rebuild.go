@@ -125,7 +125,7 @@ func (r *run) search(watched []outbox.Key) (stop func() traffic.Searches) {
 }
 
 func rebuildCommand() []string {
-	return []string{"rebuild", searchProjection, "--by", repairBy, "--why", "drill: a new index"}
+	return []string{"rebuild", searchProjection, "--by", operator, "--why", "drill: a new index"}
 }
 
 // rebuild runs weft rebuild, waits until it has begun, calls meanwhile, and waits for its end.

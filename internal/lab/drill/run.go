@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -105,17 +104,8 @@ func newRun(ctx context.Context, s runSpec) (r *run, err error) {
 	return r, nil
 }
 
-const defaultService = "weft"
-
 // service is the name under which the instances send spans.
-func service(environ []string) string {
-	for _, e := range slices.Backward(environ) {
-		if name, found := strings.CutPrefix(e, "OTEL_SERVICE_NAME="); found && name != "" {
-			return name
-		}
-	}
-	return defaultService
-}
+func service(environ []string) string { return cmp.Or(valueOf(environ, "OTEL_SERVICE_NAME"), "weft") }
 
 // carryOut runs the scenario from its first step to its last and leaves the evidence, also
 // when something goes wrong.
@@ -209,29 +199,22 @@ func (r *run) keepRecipe() error {
 // probe keeps what was found, or ends the script.
 func (r *run) probe(name string, v any) { r.Must(r.keepProbe(name, v)) }
 
-func (r *run) keepProbe(name string, v any) error {
-	if err := r.takeProbe(name); err != nil {
-		return err
-	}
-	return r.dir.Write(verdict.ProbeFile(name), v)
-}
+func (r *run) keepProbe(name string, v any) error { return r.takeProbe(name, r.dir.Write, v) }
 
 // keepCompact is for a probe that is large.
 func (r *run) keepCompact(name string, v any) error {
-	if err := r.takeProbe(name); err != nil {
-		return err
-	}
-	return verdict.WriteLines(r.dir, verdict.ProbeFile(name), []any{v})
+	return r.takeProbe(name, func(file string, v any) error { return verdict.WriteLines(r.dir, file, []any{v}) }, v)
 }
 
-func (r *run) takeProbe(name string) error {
+func (r *run) takeProbe(name string, write func(file string, v any) error, v any) error {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.probed[name] {
+	taken := r.probed[name]
+	r.probed[name] = true
+	r.mu.Unlock()
+	if taken {
 		return fmt.Errorf("evidence: probe %s was taken already", name)
 	}
-	r.probed[name] = true
-	return nil
+	return write(verdict.ProbeFile(name), v)
 }
 
 // step says what is done next.

@@ -148,6 +148,9 @@ const (
 	queryBound = 10 * time.Second
 	pollPeriod = 20 * time.Millisecond
 
+	// operator is who signs what weft is told to do, as the audit must say.
+	operator = "weftlab"
+
 	searchProjection = "search_index_to_elastic"
 	searchOutbox     = rig.Outbox
 	searchLive       = "search_outbox_events_live" // in flight shows as processing
