@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 )
@@ -41,13 +42,12 @@ func panels(results []*Result) (out []verdict.Panel) {
 }
 
 func panelTitle(of string, less bool) string {
-	better := "more is better"
-	if less {
-		better = "less is better"
+	switch {
+	case less:
+		return of + " — less is better"
+	case strings.HasSuffix(of, "head to base"):
+		return of + " — more is better"
+	default:
+		return "events per second, those of the " + of + " being 1 — more is better"
 	}
-	switch of {
-	case "bare loader", "own schema", "no traces", "one shard":
-		of = "events per second, those of the " + of + " being 1"
-	}
-	return of + " — " + better
 }

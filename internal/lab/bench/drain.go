@@ -25,21 +25,26 @@ const (
 	pollShare = 20
 )
 
-// sample is what one side did in one round.
+// sample is what one side did in one round, or a [Result] of all of them.
 type sample struct {
-	EPS                 float64 // events per second
-	P50MS, P99MS, MaxMS float64 // lease → acknowledgement, or commit → commit
-	RSSMB               float64
-	CPU                 cpu
-	Allocs              float64 // per event, as all that follow
-	WALBytes            float64
-	RoundTrips          float64
-	Retries             float64              // in all: above 0, more than the work was measured
-	Vacuum              float64              // CPU µs of PostgreSQL for the vacuum after it
-	Claims              verdict.Distribution // milliseconds, of leases and lists
-	Lists               verdict.Distribution
+	EPS     float64 `json:"weft_eps"` // events per second
+	P50MS   float64 `json:"p50_ms"`   // lease → acknowledgement, without those that are deleted; for trickle commit → commit
+	P99MS   float64 `json:"p99_ms"`
+	MaxMS   float64 `json:"max_ms"`  // of all rounds
+	RSSMB   float64 `json:"rss_mb"`  // the peak, of all rounds
+	Retries float64 `json:"retries"` // in all: above 0, more than the work was measured; the most of a round
 
-	IdleLeader, IdleStandby float64 // per cent of a core
+	CPU        cpu     `json:"cpu_us_per_event"`
+	Vacuum     float64 `json:"postgres_vacuum_us_per_event,omitempty"` // CPU of PostgreSQL for the vacuum after it
+	Allocs     float64 `json:"allocs_per_event"`
+	WALBytes   float64 `json:"wal_bytes_per_event"`
+	RoundTrips float64 `json:"round_trips_per_event"`
+
+	IdleLeader  float64 `json:"idle_leader_cpu_percent,omitempty"` // of a core
+	IdleStandby float64 `json:"idle_standby_cpu_percent,omitempty"`
+
+	Claims verdict.Distribution `json:"-"` // milliseconds, of leases and lists
+	Lists  verdict.Distribution `json:"-"`
 }
 
 // cpu is in microseconds per event.
@@ -217,12 +222,12 @@ func (s *site) watch(i *rig.Instance, w workload, progress func(float64)) (from,
 	lowest := version // of the backlog; that of triggers begins anywhere
 	for pause := firstPoll; ; {
 		began := time.Now()
-		next, found, err := s.head(s.Ctx, version)
-		s.Must(err)
-		if found && next > version {
-			version, moved = next, time.Now()
+		next := s.head(version)
+		found := next != nil
+		if found && *next > version {
+			version, moved = *next, time.Now()
 			if w.declared && lowest == firstVersion {
-				lowest = next
+				lowest = version
 			}
 		}
 		if !found {
@@ -251,20 +256,12 @@ func (s *site) watch(i *rig.Instance, w workload, progress func(float64)) (from,
 	return from, s.mark(i)
 }
 
-// head returns the lowest version, from one on, of what is ready to be claimed. The
+// head returns the lowest version, from one on, of what is ready to be claimed; nil for none. The
 // bound spares it the dead entries before it.
-func (s *site) head(ctx context.Context, from int64) (version int64, found bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	err = s.pool.QueryRow(ctx, `select event_version from `+s.table+`
-where status = 'pending' and next_retry_at is null and event_version >= $1 order by event_version limit 1`, from).Scan(&version)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, false, nil
-	}
-	if err != nil {
-		return 0, false, fmt.Errorf("look at the backlog: %w", err)
-	}
-	return version, true, nil
+func (s *site) head(from int64) (version *int64) {
+	s.ask("look at the backlog", `select (select event_version from `+s.table+`
+where status = 'pending' and next_retry_at is null and event_version >= $1 order by event_version limit 1)`, []any{from}, &version)
+	return version
 }
 
 // drained reports whether nothing is on its way; what was waiting from the start may.

@@ -23,41 +23,33 @@ insert into ` + outboxTable + ` (id, entity_type, entity_id, op, event_version, 
 select gen_random_uuid(), 'block', entity_id, 'upsert', $3, now(), 'pending', 0, now(), 0 from source
 returning id, pg_current_xact_id()::text`
 
-// live writes events of existing rows at a rate until the function that it returns is called.
-func (s *site) live(w workload, rate int) (stop func() (*written, error)) {
-	ctx, cancel := context.WithCancel(s.Ctx)
-	out, began := &written{}, time.Now()
+// beside calls do while events of existing rows are written at a rate, and waits until they are settled.
+func (s *site) beside(leader *rig.Instance, w workload, rate int, do func()) *written {
 	var failed error
-	var g sync.WaitGroup
-	g.Go(func() {
-		for due := 0.0; failed == nil; {
-			due += float64(rate) * livePeriod.Seconds()
-			n := int(due)
-			due -= float64(n)
-			failed = s.change(context.WithoutCancel(ctx), w, n, out)
-			next := began.Add(time.Duration(float64(len(out.ids)) / float64(rate) * float64(time.Second)))
-			if rig.Sleep(ctx, max(time.Until(next), time.Millisecond)) != nil {
-				return
-			}
-		}
+	out := &written{}
+	changes := traffic.Loop{Rate: 1 / livePeriod.Seconds(), Concurrency: 1}
+	stop := s.during(func(ctx context.Context) {
+		failed = changes.Run(ctx, func(ctx context.Context, _ int, _ time.Time) error {
+			return s.change(context.WithoutCancel(ctx), w, int(float64(rate)*livePeriod.Seconds()), out)
+		})
 	})
-	return sync.OnceValues(func() (*written, error) {
-		cancel()
-		g.Wait()
-		out.took = time.Since(began)
-		return out, failed
-	})
+	defer stop() // also when a step fails
+	do()
+	stop()
+	s.Must(failed)
+	s.settled(leader)
+	return out
 }
 
-// beside calls do while events are written at a rate, and waits until they are settled.
-func (s *site) beside(leader *rig.Instance, w workload, rate int, do func()) *written {
-	live := s.live(w, rate)
-	defer func() { _, _ = live() }() // also when a step fails
-	do()
-	wrote, err := live()
-	s.Must(err)
-	s.settled(leader)
-	return wrote
+// during runs work until the function that it returns is called, which may be called again.
+func (s *site) during(work func(ctx context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(s.Ctx)
+	var g sync.WaitGroup
+	g.Go(func() { work(ctx) })
+	return func() {
+		cancel()
+		g.Wait()
+	}
 }
 
 // change makes one transaction of about n events.
@@ -79,19 +71,12 @@ func (s *site) change(ctx context.Context, w workload, n int, out *written) erro
 	return nil
 }
 
-// search searches for some rows every millisecond until the function that it returns is called.
-func (s *site) search() (stop func() traffic.Searches) {
+// searcher searches for some rows every millisecond.
+func (s *site) searcher() *traffic.Searcher {
 	searcher := &traffic.Searcher{Elastic: s.Elastic, Index: s.Index}
 	s.ask("rows to search for", "select array_agg(k) from (select entity_type || ':' || entity_id as k from search_index limit $1) t", []any{watchedCount}, &searcher.Watched)
 	s.Must(s.Elastic.Do(s.Ctx, http.MethodPost, "/"+s.Index+"/_refresh", nil, nil))
-	ctx, cancel := context.WithCancel(s.Ctx)
-	var g sync.WaitGroup
-	g.Go(func() { searcher.Run(ctx) })
-	return sync.OnceValue(func() traffic.Searches {
-		cancel()
-		g.Wait()
-		return searcher.Found()
-	})
+	return searcher
 }
 
 // shareOf returns what a leader and both servers take of the machine, in per cent.

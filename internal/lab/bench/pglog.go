@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -145,25 +146,15 @@ func parseLog(r io.Reader, visit func(statement)) error {
 	return nil
 }
 
-// parseLine reads `TIME|TRANSACTION|APPLICATION|LOG:  duration: MS ms  execute NAME: TEXT`.
+// timed is `TIME|TRANSACTION|APPLICATION|LOG:  duration: MS ms  execute NAME: TEXT`.
+var timed = regexp.MustCompile(`^([^|]+)\|([^|]*)\|([^|]*)\|LOG:  duration: ([0-9.]+) ms  [^:]*: (.*)$`)
+
 func parseLine(line string) (s statement, ok bool) {
-	parts := strings.SplitN(line, "|", 4)
-	if len(parts) < 4 {
+	m := timed.FindStringSubmatch(line)
+	if m == nil {
 		return s, false
 	}
-	message, ok := strings.CutPrefix(parts[3], "LOG:  duration: ")
-	if !ok {
-		return s, false
-	}
-	ms, rest, _ := strings.Cut(message, " ms  ")
-	_, text, _ := strings.Cut(rest, ": ")
-	at, err := time.Parse(logTime, parts[0])
-	if err != nil {
-		return s, false
-	}
-	d, err := strconv.ParseFloat(ms, 64)
-	if err != nil {
-		return s, false
-	}
-	return statement{at: at, transaction: parts[1], application: parts[2], ms: d, text: strings.TrimSpace(text)}, true
+	at, notTime := time.Parse(logTime, m[1])
+	ms, notNumber := strconv.ParseFloat(m[4], 64)
+	return statement{at: at, transaction: m[2], application: m[3], ms: ms, text: strings.TrimSpace(m[5])}, notTime == nil && notNumber == nil
 }

@@ -8,16 +8,16 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
-	"golang.org/x/sync/errgroup"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections"
 	"github.com/samuelhu324-dev/weft/projections/elastic"
@@ -88,14 +88,12 @@ where next_retry_at is null order by event_version`)
 		return nil, fmt.Errorf("read events: %w", err)
 	}
 	c := &corpus{events: len(events)}
-	for len(events) > 0 {
-		n := min(rawBatch, len(events))
-		if _, err := search.Project(ctx, events[:n]); err != nil {
+	for batch := range slices.Chunk(events, rawBatch) {
+		if _, err := search.Project(ctx, batch); err != nil {
 			return nil, fmt.Errorf("render documents: %w", err)
 		}
 		c.bodies = append(c.bodies, bytes.Clone(rec.body.Bytes()))
 		rec.body.Reset()
-		events = events[n:]
 	}
 	err = pool.QueryRow(ctx, "select count(*) from search_index").Scan(&c.documents)
 	return c, err
@@ -109,30 +107,12 @@ func (b *bench) loadRaw(c *corpus, progress func(share float64)) (s sample) {
 	defer client.CloseIdleConnections()
 	before := b.mark(nil)
 	began := time.Now()
-	var mu sync.Mutex
-	next := 0
-	take := func() (body []byte) {
-		mu.Lock()
-		defer mu.Unlock()
-		if next < len(c.bodies) {
-			body = c.bodies[next]
-			next++
-			progress(float64(next) / float64(len(c.bodies)))
-		}
-		return body
-	}
-	g, gctx := errgroup.WithContext(b.Ctx)
-	for range rawInFlight {
-		g.Go(func() error {
-			for body := take(); body != nil; body = take() {
-				if err := b.place.postRaw(gctx, client, body); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	b.MustDo("bare loader", g.Wait())
+	loop := traffic.Loop{Ops: len(c.bodies), Concurrency: rawInFlight}
+	err := loop.Run(b.Ctx, func(ctx context.Context, n int, _ time.Time) error {
+		progress(float64(n) / float64(len(c.bodies)))
+		return b.place.postRaw(ctx, client, c.bodies[n])
+	})
+	b.MustDo("bare loader", errors.Join(err, b.Ctx.Err()))
 	took := time.Since(began)
 	after := b.mark(nil)
 	s.EPS = float64(c.events) / took.Seconds()

@@ -29,7 +29,6 @@ type Result struct {
 	ClaimRatio  *verdict.Range       `json:"claim_p99_ratio,omitempty"` // p99 of leases and lists to that at 20,000 pending
 	HeadToBase  *verdict.Range       `json:"head_to_base,omitempty"`    // weft to the build it is compared with
 	Compared    string               `json:"head_to_base_of,omitempty"` // what figure of the two
-	WeftEPS     float64              `json:"weft_eps"`                  // events per second
 	OtherEPS    float64              `json:"-"`                         // of whichever side weft is compared with
 	RawEPS      float64              `json:"raw_eps,omitempty"`         // bare loader
 	OwnEPS      float64              `json:"own_schema_eps,omitempty"`  // weft's own tables
@@ -38,28 +37,25 @@ type Result struct {
 	WeftRounds  verdict.Distribution `json:"weft_eps_rounds"`           // in their order
 	OtherRounds verdict.Distribution `json:"other_eps_rounds,omitempty"`
 
-	P50MS float64 `json:"p50_ms"` // lease → acknowledgement, without those that are deleted; for trickle commit → commit
-	P99MS float64 `json:"p99_ms"`
-	MaxMS float64 `json:"max_ms"` // of all rounds
-
-	RSSMB       float64 `json:"rss_mb"` // the peak, of all rounds
-	CPU         cpu     `json:"cpu_us_per_event"`
-	Vacuum      float64 `json:"postgres_vacuum_us_per_event,omitempty"` // CPU of PostgreSQL after the drain
-	RawElastic  float64 `json:"raw_elasticsearch_cpu_us_per_event,omitempty"`
-	Allocs      float64 `json:"allocs_per_event"`
-	WALBytes    float64 `json:"wal_bytes_per_event"`
-	RoundTrips  float64 `json:"round_trips_per_event"`
-	Retries     float64 `json:"retries"`                           // the most of a round
-	IdleLeader  float64 `json:"idle_leader_cpu_percent,omitempty"` // of a core
-	IdleStandby float64 `json:"idle_standby_cpu_percent,omitempty"`
+	sample             // in the middle, of weft
+	RawElastic float64 `json:"raw_elasticsearch_cpu_us_per_event,omitempty"`
 
 	Triggers []TriggerCost `json:"triggers,omitempty"`
 	Upkeep   *Upkeep       `json:"upkeep,omitempty"`
 
 	Claim     *Claims `json:"claim,omitempty"` // leases and lists, of all rounds together
-	Lists     *Claims `json:"list,omitempty"`  // those of lists alone
+	List      *Claims `json:"list,omitempty"`  // those of lists alone
 	Reference *Claims `json:"claim_reference,omitempty"`
 	ClaimP99  float64 `json:"claim_p99_ms,omitempty"`
+
+	shown *shown
+}
+
+// shown is the ratio that a result has.
+type shown struct {
+	*verdict.Range
+	of   string
+	less bool // is better
 }
 
 // Claims says how long they took.
@@ -92,25 +88,23 @@ func eps(s sample) float64      { return s.EPS }
 func p99(s sample) float64      { return s.P99MS }
 func claimP99(s sample) float64 { return s.Claims.Percentile(99) }
 
+// figures are the numbers of a sample: those of which the median of several rounds counts, and those
+// of which the peak does.
+func (s *sample) figures() (medians, peaks []*float64) {
+	return []*float64{
+		&s.EPS, &s.P50MS, &s.P99MS, &s.CPU.Weft, &s.CPU.Postgres, &s.CPU.Elasticsearch, &s.Vacuum, &s.Allocs, &s.WALBytes, &s.RoundTrips,
+		&s.IdleLeader, &s.IdleStandby,
+	}, []*float64{&s.MaxMS, &s.RSSMB, &s.Retries}
+}
+
 // middle is the median of each figure, the maximum where it is a peak, and all claims.
 func middle(samples []sample) (m sample) {
-	of := func(figure func(sample) float64) float64 { return each(samples, figure).Median() }
-	peak := func(figure func(sample) float64) float64 { return each(samples, figure).Max() }
-	m = sample{
-		EPS: of(eps), P50MS: of(func(s sample) float64 { return s.P50MS }), P99MS: of(p99),
-		MaxMS: peak(func(s sample) float64 { return s.MaxMS }), RSSMB: peak(func(s sample) float64 { return s.RSSMB }),
-		Retries: peak(func(s sample) float64 { return s.Retries }),
-		CPU: cpu{
-			Weft:          of(func(s sample) float64 { return s.CPU.Weft }),
-			Postgres:      of(func(s sample) float64 { return s.CPU.Postgres }),
-			Elasticsearch: of(func(s sample) float64 { return s.CPU.Elasticsearch }),
-		},
-		Vacuum:      of(func(s sample) float64 { return s.Vacuum }),
-		Allocs:      of(func(s sample) float64 { return s.Allocs }),
-		WALBytes:    of(func(s sample) float64 { return s.WALBytes }),
-		RoundTrips:  of(func(s sample) float64 { return s.RoundTrips }),
-		IdleLeader:  of(func(s sample) float64 { return s.IdleLeader }),
-		IdleStandby: of(func(s sample) float64 { return s.IdleStandby }),
+	medians, peaks := m.figures()
+	for n, into := range medians {
+		*into = each(samples, func(s sample) float64 { all, _ := s.figures(); return *all[n] }).Median()
+	}
+	for n, into := range peaks {
+		*into = each(samples, func(s sample) float64 { _, all := s.figures(); return *all[n] }).Max()
 	}
 	for _, s := range samples {
 		m.Claims, m.Lists = append(m.Claims, s.Claims...), append(m.Lists, s.Lists...)
@@ -122,14 +116,8 @@ func middle(samples []sample) (m sample) {
 // compared with, if anything.
 func newResult(s scenario, w workload, sides []*side) *Result {
 	weft := sides[0].samples
-	m := middle(weft)
-	r := &Result{
-		Scenario: s.name, Rounds: len(weft), Events: w.events, Cores: runtime.NumCPU(),
-		WeftEPS: m.EPS, WeftRounds: each(weft, eps), P50MS: m.P50MS, P99MS: m.P99MS, MaxMS: m.MaxMS, RSSMB: m.RSSMB, CPU: m.CPU, Vacuum: m.Vacuum,
-		Allocs: m.Allocs, WALBytes: m.WALBytes, RoundTrips: m.RoundTrips, Retries: m.Retries, IdleLeader: m.IdleLeader, IdleStandby: m.IdleStandby,
-		Claim: newClaims(m.Claims), Lists: newClaims(m.Lists),
-	}
-	if r.Claim != nil {
+	r := &Result{Scenario: s.name, Rounds: len(weft), Events: w.events, Cores: runtime.NumCPU(), WeftRounds: each(weft, eps), sample: middle(weft)}
+	if r.Claim, r.List = newClaims(r.Claims), newClaims(r.Lists); r.Claim != nil {
 		r.ClaimP99 = r.Claim.P99
 	}
 	if len(sides) == 1 {
@@ -138,30 +126,32 @@ func newResult(s scenario, w workload, sides []*side) *Result {
 	other := sides[1].samples
 	o := middle(other)
 	r.OtherEPS, r.OtherRounds = o.EPS, each(other, eps)
-	ratio := func(figure func(sample) float64) *verdict.Range {
-		return each(weft, figure).Over(each(other, figure)).Range()
+	ratio := func(figure func(sample) float64, of string, less bool) *verdict.Range {
+		r.shown = &shown{each(weft, figure).Over(each(other, figure)).Range(), of, less}
+		return r.shown.Range
 	}
 	switch sides[1].name {
 	case sideRaw:
-		r.RawEPS, r.RawElastic, r.RatioToRaw = o.EPS, o.CPU.Elasticsearch, ratio(eps)
+		r.RawEPS, r.RawElastic, r.RatioToRaw = o.EPS, o.CPU.Elasticsearch, ratio(eps, "bare loader", false)
 	case sideOwn:
-		r.OwnEPS, r.RatioToOwn = o.EPS, ratio(eps)
+		r.OwnEPS, r.RatioToOwn = o.EPS, ratio(eps, "own schema", false)
 	case sideUntraced:
-		r.Traces = ratio(eps)
+		r.Traces = ratio(eps, "no traces", false)
 	case sideOne:
-		r.OneEPS, r.RatioToOne = o.EPS, ratio(eps)
+		r.OneEPS, r.RatioToOne = o.EPS, ratio(eps, "one shard", false)
 	case sideReference:
-		r.Reference, r.ClaimRatio = newClaims(o.Claims), ratio(claimP99)
+		r.Reference, r.ClaimRatio = newClaims(o.Claims), ratio(claimP99, "list and lease p99 at 20,000", true)
 	case sideBase:
-		r.BaseEPS = o.EPS
-		r.HeadToBase, r.Compared = ratio(eps), "events per second"
-		switch s.kind {
-		case claims:
-			r.HeadToBase, r.Compared = ratio(claimP99), "list and lease p99"
-		case trickle:
-			r.HeadToBase, r.Compared = ratio(p99), "latency p99"
-		case againstRaw, againstOwn, againstUntraced, againstOne, byItself, writers, upkeep:
+		figure, less := eps, true
+		switch {
+		case s.kind == claims:
+			figure, r.Compared = claimP99, "list and lease p99"
+		case s.kind == trickle:
+			figure, r.Compared = p99, "latency p99"
+		default:
+			less, r.Compared = false, "events per second"
 		}
+		r.BaseEPS, r.HeadToBase = o.EPS, ratio(figure, r.Compared+", head to base", less)
 	}
 	return r
 }
@@ -172,14 +162,13 @@ func (s sample) brief(k kind) string {
 	if s.Retries > 0 {
 		text += fmt.Sprintf(", %.0f retries", s.Retries)
 	}
-	switch k {
-	case trickle:
+	switch {
+	case k == trickle:
 		text += fmt.Sprintf(", p50 %.1f ms, p99 %.1f ms, idle %.2f %% and %.2f %%", s.P50MS, s.P99MS, s.IdleLeader, s.IdleStandby)
-	case claims:
+	case k == claims:
 		text += fmt.Sprintf(", list and lease p50 %.2f ms, p99 %.2f ms, max %.2f ms", s.Claims.Percentile(50), claimP99(s), s.Claims.Max())
-	case byItself:
+	case k == byItself:
 		text += fmt.Sprintf(", %.0f MB", s.RSSMB)
-	case againstRaw, againstOwn, againstUntraced, againstOne, writers, upkeep:
 	}
 	return text
 }
@@ -194,22 +183,10 @@ func writeJSON(file string, results []*Result) error {
 
 // ratio returns the one that r has, and what it is of.
 func (r *Result) ratio() (s *verdict.Range, of string, lessIsBetter bool) {
-	switch {
-	case r.HeadToBase != nil:
-		return r.HeadToBase, r.Compared + ", head to base", r.Compared != "events per second"
-	case r.RatioToRaw != nil:
-		return r.RatioToRaw, "bare loader", false
-	case r.RatioToOwn != nil:
-		return r.RatioToOwn, "own schema", false
-	case r.Traces != nil:
-		return r.Traces, "no traces", false
-	case r.RatioToOne != nil:
-		return r.RatioToOne, "one shard", false
-	case r.ClaimRatio != nil:
-		return r.ClaimRatio, "list and lease p99 at 20,000", true
-	default:
+	if r.shown == nil {
 		return nil, "", false
 	}
+	return r.shown.Range, r.shown.of, r.shown.less
 }
 
 // tooSlow returns an error that names the scenarios whose median ratio is worse than least: below
@@ -244,7 +221,7 @@ func writeTable(out io.Writer, results []*Result) {
 			continue // said line by line
 		}
 		ratio, of, _ := r.ratio()
-		rates = append(rates, []any{r.Scenario, r.Rounds, number(r.WeftEPS), number(r.OtherEPS), ratio, of, tenth(r.P50MS), tenth(r.P99MS), tenth(r.MaxMS),
+		rates = append(rates, []any{r.Scenario, r.Rounds, number(r.EPS), number(r.OtherEPS), ratio, of, tenth(r.P50MS), tenth(r.P99MS), tenth(r.MaxMS),
 			fmt.Sprintf("%.0f", r.RSSMB)})
 		c := cmp.Or(r.Claim, &Claims{})
 		costs = append(costs, []any{r.Scenario, tenth(r.CPU.Weft), tenth(r.CPU.Postgres), tenth(r.Vacuum), tenth(r.CPU.Elasticsearch), hundredth(r.Allocs),

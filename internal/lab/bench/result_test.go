@@ -128,7 +128,7 @@ func TestTable(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	r := result(t, "distinct", sideRaw)
-	r.WeftEPS = 41230.4
+	r.EPS = 41230.4
 	writeTable(&out, []*Result{r, result(t, "trickle", "")})
 	for _, want := range []string{"41,230", "0.60 (0.25–0.70)", "bare loader", "trickle"} {
 		if !strings.Contains(out.String(), want) {

@@ -54,7 +54,7 @@ func TestDistinct(t *testing.T) {
 	}
 	got := results["distinct"]
 	for what, figure := range map[string]float64{
-		"weft_eps": got.WeftEPS, "raw_eps": got.RawEPS, "p50": got.P50MS, "p99": got.P99MS, "memory": got.RSSMB, "claim p99": got.ClaimP99,
+		"weft_eps": got.EPS, "raw_eps": got.RawEPS, "p50": got.P50MS, "p99": got.P99MS, "memory": got.RSSMB, "claim p99": got.ClaimP99,
 		"CPU of weft": got.CPU.Weft, "CPU of Postgres": got.CPU.Postgres, "CPU of Elasticsearch": got.CPU.Elasticsearch,
 		"CPU of Elasticsearch for the loader": got.RawElastic, "allocations": got.Allocs, "WAL": got.WALBytes,
 	} {
@@ -68,18 +68,18 @@ func TestDistinct(t *testing.T) {
 	// A lease, a read, a bulk request and a settle for each batch: six while batches grow
 	// and ten of two thousand; a few lists; and some for each second, of which there are
 	// many on a busy machine.
-	if n := got.RoundTrips * guarded; n < 4*12 || n > 4*16+60+12*guarded/got.WeftEPS {
+	if n := got.RoundTrips * guarded; n < 4*12 || n > 4*16+60+12*guarded/got.EPS {
 		t.Errorf("round trips: got %.0f for %d events", n, guarded)
 	}
 	// At full length it is 1.3. The start of the process is in this figure, and what it does in each
 	// second, answers to the bench included.
-	if limit := 3 + 0.4*guarded/got.WeftEPS; got.Allocs > limit {
+	if limit := 3 + 0.4*guarded/got.EPS; got.Allocs > limit {
 		t.Errorf("allocations per event: got %.2f, want at most %.2f", got.Allocs, limit)
 	}
 	if got.WALBytes > 800 {
 		t.Errorf("WAL per event: got %.0f bytes, want at most 800", got.WALBytes)
 	}
-	if got.Rounds != 1 || got.Events != guarded || got.RatioToRaw == nil || got.RatioToRaw.Median != got.WeftEPS/got.RawEPS {
+	if got.Rounds != 1 || got.Events != guarded || got.RatioToRaw == nil || got.RatioToRaw.Median != got.EPS/got.RawEPS {
 		t.Errorf("got %+v, want one round and all events and the ratio of both rates", got)
 	}
 	if chart, err := os.ReadFile(opts.SVG); err != nil || !bytes.Contains(chart, []byte("distinct")) {

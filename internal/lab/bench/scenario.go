@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,14 +24,7 @@ const (
 
 // compares reports whether a scenario has a ratio, where there is another build or not.
 func (k kind) compares(build bool) bool {
-	switch k {
-	case writers, upkeep:
-		return false
-	case trickle, byItself:
-		return build
-	case againstRaw, againstOwn, againstUntraced, againstOne, claims:
-	}
-	return true
+	return k != writers && k != upkeep && (build || k != trickle && k != byItself)
 }
 
 const (
@@ -38,8 +32,6 @@ const (
 	referenceEvents = 20_000
 	// referenceDrains: one drain of so few events has too few leases for a p99.
 	referenceDrains = 3
-	// hotShare is the number of events per entity of the hot scenario.
-	hotShare = 20
 
 	defaultText = 200
 
@@ -75,60 +67,42 @@ type scenario struct {
 	load  workload
 }
 
+// scenarios lists them. Where a workload does not say otherwise every event is of another entity, the
+// texts are short, and there is one drain.
 func scenarios() []scenario {
-	distinct := func(n int) workload { return workload{events: n, entities: n, text: defaultText, drains: 1} }
-	finishing := func(w workload, how string) workload {
-		w.finished = how
-		return w
+	const events = 100_000
+	all := []scenario{
+		{"distinct", "every event another entity, 200-byte text", againstRaw, workload{events: events}},
+		{"distinct-archive", "as distinct, with finished events moved to the history", againstRaw, workload{events: events, finished: finishedArchive}},
+		{"distinct-delete", "as distinct, with finished events deleted", againstRaw, workload{events: events, finished: finishedDelete}},
+		{"gzip", "as distinct, with bulk requests compressed by weft", againstRaw, workload{events: events, gzip: true}},
+		{"declared", "as distinct, by a declaration from an outbox that triggers fill", againstRaw, workload{events: events, declared: true}},
+		{"load", "100,000 rows without events, which the leader loads first", againstRaw, workload{events: events, declared: true, loads: true}},
+		{"hot", "100,000 events over 5,000 entities; the loader is fed every event", againstRaw, workload{events: events, entities: 5000}},
+		{"mixed", "upserts, second upserts and deletes of 2 kB documents", againstRaw, workload{events: events, entities: 70_000, text: 2000, deletes: true}},
+		{"trickle", "500 events a second for 20 s, then 20 s without any", trickle, workload{events: 10_000}},
+		{"backlog", "2,000,000 events pending", claims, workload{events: 2_000_000}},
+		{"retrying", "20,000 events between 200,000 that wait for their retry", claims, workload{events: 20_000, waiting: 200_000, drains: referenceDrains}},
+		{"longtx", "1,000,000 events, and a snapshot from before them held open", claims, workload{events: 1_000_000, snapshot: true}},
+		{"trickle-longtx", "as trickle, under a snapshot from before 1,000,000 events", trickle, workload{events: 10_000, before: 1_000_000, snapshot: true}},
+		{"adopted", "as distinct, in the Wordloom schema with its eleven indexes", againstOwn, workload{events: events, adopted: true}},
+		{"adopted-archive", "as adopted, with finished events moved to the history", againstOwn, workload{events: events, adopted: true, finished: finishedArchive}},
+		{"traced", "as distinct, with traces of one event in a hundred", againstUntraced, workload{events: events, parents: true, traced: true}},
+		{"shards-2", "as distinct, in two shards of one server, led by one instance", againstOne, workload{events: events, shards: 2}},
+		{"shards-4", "as shards-2, in four shards", againstOne, workload{events: events, shards: 4}},
+		{"waiting", "20,000 events between 10,000,000 that wait for their retry", byItself, workload{events: 20_000, waiting: 10_000_000}},
+		{"blocked", "20,000 events behind 10,000,000 of one entity of which the first is parked", byItself, workload{events: 20_000, blocked: 10_000_000}},
+		{"triggers", "updates of 1, 1,000 and 100,000 rows of a parent and a child, beside none", writers, workload{events: events}},
+		{verifyScenario, "comparisons of 100,000 rows beside an idle leader, and with 2,000 live events a second", upkeep, workload{events: events}},
+		{rebuildScenario, "rebuilds of 100,000 rows with 500 live events a second, beside the bare loader, and with searches", upkeep, workload{events: events}},
+		{scrubScenario, "the comparison in the background, 200 rows and documents a second, beside none", upkeep, workload{events: 20_000}},
+		{"single", "60,000 events of one entity", byItself, workload{events: 60_000, entities: 1}},
 	}
-	hot, mixed, adopted, traced := distinct(100_000), distinct(100_000), distinct(100_000), distinct(100_000)
-	hot.entities = hot.events / hotShare
-	mixed.entities, mixed.text, mixed.deletes = mixed.events*7/10, 2000, true
-	adopted.adopted = true
-	traced.parents, traced.traced = true, true
-	sharded := func(n int) workload {
-		w := distinct(100_000)
-		w.shards = n
-		return w
+	for i := range all {
+		w := &all[i].load
+		w.entities, w.text, w.drains = cmp.Or(w.entities, w.events), cmp.Or(w.text, defaultText), cmp.Or(w.drains, 1)
 	}
-	gzip := distinct(100_000)
-	gzip.gzip = true
-	declared, loads := distinct(100_000), distinct(100_000)
-	declared.declared, loads.declared, loads.loads = true, true, true
-	retrying, longtx := distinct(referenceEvents), distinct(1_000_000)
-	retrying.waiting, retrying.drains = 200_000, referenceDrains
-	longtx.snapshot = true
-	held := distinct(10_000)
-	held.snapshot, held.before = true, 1_000_000
-	waiting, blocked, single := distinct(referenceEvents), distinct(referenceEvents), distinct(60_000)
-	waiting.waiting, blocked.blocked, single.entities = 10_000_000, 10_000_000, 1
-	return []scenario{
-		{"distinct", "every event another entity, 200-byte text", againstRaw, distinct(100_000)},
-		{"distinct-archive", "as distinct, with finished events moved to the history", againstRaw, finishing(distinct(100_000), finishedArchive)},
-		{"distinct-delete", "as distinct, with finished events deleted", againstRaw, finishing(distinct(100_000), finishedDelete)},
-		{"gzip", "as distinct, with bulk requests compressed by weft", againstRaw, gzip},
-		{"declared", "as distinct, by a declaration from an outbox that triggers fill", againstRaw, declared},
-		{"load", "100,000 rows without events, which the leader loads first", againstRaw, loads},
-		{"hot", "100,000 events over 5,000 entities; the loader is fed every event", againstRaw, hot},
-		{"mixed", "upserts, second upserts and deletes of 2 kB documents", againstRaw, mixed},
-		{"trickle", "500 events a second for 20 s, then 20 s without any", trickle, distinct(10_000)},
-		{"backlog", "2,000,000 events pending", claims, distinct(2_000_000)},
-		{"retrying", "20,000 events between 200,000 that wait for their retry", claims, retrying},
-		{"longtx", "1,000,000 events, and a snapshot from before them held open", claims, longtx},
-		{"trickle-longtx", "as trickle, under a snapshot from before 1,000,000 events", trickle, held},
-		{"adopted", "as distinct, in the Wordloom schema with its eleven indexes", againstOwn, adopted},
-		{"adopted-archive", "as adopted, with finished events moved to the history", againstOwn, finishing(adopted, finishedArchive)},
-		{"traced", "as distinct, with traces of one event in a hundred", againstUntraced, traced},
-		{"shards-2", "as distinct, in two shards of one server, led by one instance", againstOne, sharded(2)},
-		{"shards-4", "as shards-2, in four shards", againstOne, sharded(4)},
-		{"waiting", "20,000 events between 10,000,000 that wait for their retry", byItself, waiting},
-		{"blocked", "20,000 events behind 10,000,000 of one entity of which the first is parked", byItself, blocked},
-		{"triggers", "updates of 1, 1,000 and 100,000 rows of a parent and a child, beside none", writers, distinct(100_000)},
-		{verifyScenario, "comparisons of 100,000 rows beside an idle leader, and with 2,000 live events a second", upkeep, distinct(100_000)},
-		{rebuildScenario, "rebuilds of 100,000 rows with 500 live events a second, beside the bare loader, and with searches", upkeep, distinct(100_000)},
-		{scrubScenario, "the comparison in the background, 200 rows and documents a second, beside none", upkeep, distinct(20_000)},
-		{"single", "60,000 events of one entity", byItself, single},
-	}
+	return all
 }
 
 // pick returns the scenarios of these names, in the order given.

@@ -173,10 +173,12 @@ func (s *site) timedRebuild(leader *rig.Instance, w workload) (rate float64, lat
 // searchedRebuild has searches follow the alias through a rebuild, one after the other all the
 // time.
 func (s *site) searchedRebuild(leader *rig.Instance, w workload, out *Upkeep) {
-	search := s.search()
-	defer search()
+	searcher := s.searcher()
+	stop := s.during(searcher.Run)
+	defer stop()
 	s.beside(leader, w, rebuildRate, s.rebuild)
-	found := search()
+	stop()
+	found := searcher.Found()
 	out.Searches, out.Failed, out.Stale = out.Searches+found.Answered, out.Failed+found.Failed, out.Stale+found.Stale
 	for _, m := range found.Moves {
 		out.MoveMS = max(out.MoveMS, m.GapMS)

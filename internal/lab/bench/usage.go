@@ -9,6 +9,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
@@ -35,29 +36,21 @@ func (b *bench) peakRSS(i *rig.Instance) float64 {
 }
 
 // treeCPU adds up the CPU seconds of a process and its descendants, the ended ones too.
-func treeCPU(root int) (float64, error) {
-	processes, err := procfs.AllProcs()
-	if err != nil {
-		return 0, fmt.Errorf("list processes: %w", err)
-	}
-	children, seconds := map[int][]int{}, map[int]float64{}
-	for _, p := range processes {
-		stat, err := p.Stat()
-		if err != nil {
-			continue // the process has ended; its parent has its time
+func treeCPU(root int) (seconds float64, err error) {
+	for _, pid := range append([]int{root}, process.Descendants(root)...) {
+		var stat procfs.ProcStat
+		p, err := procfs.NewProc(pid)
+		if err == nil {
+			stat, err = p.Stat()
 		}
-		children[stat.PPID] = append(children[stat.PPID], stat.PID)
-		seconds[stat.PID] = tick * float64(int(stat.UTime+stat.STime)+stat.CUTime+stat.CSTime)
+		if err != nil && pid == root {
+			return 0, fmt.Errorf("process %d is gone", root)
+		}
+		if err == nil { // else the process has ended; its parent has its time
+			seconds += tick * float64(int(stat.UTime+stat.STime)+stat.CUTime+stat.CSTime)
+		}
 	}
-	if _, ok := seconds[root]; !ok {
-		return 0, fmt.Errorf("process %d is gone", root)
-	}
-	sum := 0.0
-	for todo := []int{root}; len(todo) > 0; todo = todo[1:] {
-		sum += seconds[todo[0]]
-		todo = append(todo, children[todo[0]]...)
-	}
-	return sum, nil
+	return seconds, nil
 }
 
 // peakRSS returns the most memory a process has had at once, in MB of 10⁶ bytes.
