@@ -24,7 +24,7 @@ select gen_random_uuid(), 'block', entity_id, 'upsert', $3, now(), 'pending', 0,
 returning id, pg_current_xact_id()::text`
 
 // beside calls do while events of existing rows are written at a rate, and waits until they are settled.
-func (s *site) beside(leader *rig.Instance, w workload, rate int, do func()) *written {
+func (s *site) beside(w workload, rate int, do func()) *written {
 	var failed error
 	out := &written{}
 	changes := traffic.Loop{Rate: 1 / livePeriod.Seconds(), Concurrency: 1}
@@ -37,7 +37,7 @@ func (s *site) beside(leader *rig.Instance, w workload, rate int, do func()) *wr
 	do()
 	stop()
 	s.Must(failed)
-	s.settled(leader)
+	s.settled()
 	return out
 }
 

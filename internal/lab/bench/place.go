@@ -88,12 +88,7 @@ func (p *place) logStatements(ctx context.Context) error {
 	}
 	p.log = p.Servers.Log(stack.Postgres)
 	return rig.Await(ctx, reloadTimeout, 10*time.Millisecond, "reload of the configuration", func(ctx context.Context) error {
-		var prefix string
-		err := p.Pool.QueryRow(ctx, "select current_setting('log_line_prefix')").Scan(&prefix)
-		if err == nil && prefix != logPrefix {
-			err = fmt.Errorf("the prefix of lines is %q", prefix)
-		}
-		return err
+		return p.Holds(ctx, "select current_setting('log_line_prefix') = $1", logPrefix)
 	})
 }
 

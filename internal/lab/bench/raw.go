@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -50,17 +49,11 @@ func (r *recorder) Write(_ context.Context, actions []elastic.Action) ([]outbox.
 	out := make([]outbox.Outcome, len(actions))
 	for i := range actions {
 		a := &actions[i]
-		op := `{"index":{"_id":`
+		op, body := "index", string(a.Body)+"\n"
 		if a.Delete {
-			op = `{"delete":{"_id":`
+			op, body = "delete", ""
 		}
-		line := elastic.AppendString([]byte(op), a.ID)
-		line = strconv.AppendInt(append(line, `,"version":`...), a.Version, 10)
-		r.body.Write(append(line, `,"version_type":"external_gte"}}`+"\n"...))
-		if !a.Delete {
-			r.body.Write(a.Body)
-			r.body.WriteByte('\n')
-		}
+		fmt.Fprintf(&r.body, `{"%s":{"_id":%q,"version":%d,"version_type":"external_gte"}}`+"\n%s", op, a.ID, a.Version, body)
 		out[i] = outbox.Outcome{Verdict: outbox.Done}
 	}
 	return out, nil

@@ -3,10 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // shardSettings names the schemas of n shards after that of the site, and returns the settings
@@ -25,9 +22,7 @@ func (s *site) dropShards() error {
 	defer cancel()
 	var errs []error
 	for _, schema := range s.shards {
-		if _, err := s.place.Pool.Exec(ctx, "drop schema if exists "+pgx.Identifier{schema}.Sanitize()+" cascade"); err != nil {
-			errs = append(errs, fmt.Errorf("drop shard %s: %w", schema, err))
-		}
+		errs = append(errs, s.place.Remove(ctx, schema, "", ""))
 	}
 	return errors.Join(errs...)
 }

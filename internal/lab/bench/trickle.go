@@ -34,13 +34,13 @@ func (b *bench) trickle(binary string, w workload, progress func(share float64))
 		}
 		leader := s.start("leader")
 		s.Must(leader.Ready(s.Ctx))
-		s.settled(leader)
+		s.settled()
 		standby, err := s.fleet.Start(s.Ctx, "standby")
 		s.Must(err)
 		s.Must(standby.Ready(s.Ctx))
 		from := s.mark(leader)
 		wrote := s.write(w, func(share float64) { progress(share / 2) })
-		s.settled(leader)
+		s.settled()
 		to := s.mark(leader)
 		out.cost(from, to)
 		latencies := s.latencies(wrote)
@@ -121,18 +121,16 @@ func (s *site) write(w workload, progress func(share float64)) *written {
 }
 
 // settled waits until weft has settled all events.
-func (s *site) settled(i *rig.Instance) {
-	s.Must(rig.Await(s.Ctx, drainTimeout, poll, "end of the events", func(ctx context.Context) error {
+func (s *site) settled() {
+	s.Must(s.fleet.Await(s.Ctx, drainTimeout, poll, "end of the events", func(ctx context.Context) error {
 		done, err := s.drained(ctx, workload{})
 		switch {
 		case err != nil:
 			return rig.Stop(err)
-		case done:
-			return nil
-		case i.HasEnded():
-			return rig.Stop(i.Ending())
-		default:
+		case !done:
 			return errors.New("some are on their way")
+		default:
+			return nil
 		}
 	}))
 }

@@ -38,9 +38,6 @@ type TriggerCost struct {
 	PlainWAL float64 `json:"wal_bytes_per_row_without"`
 }
 
-// cost is what one round took, for each row.
-type cost struct{ us, wal float64 }
-
 // triggers measures updates of a table and of its children, with and without an outbox.
 func (b *bench) triggers() (out []TriggerCost) {
 	var conns []*pgx.Conn
@@ -57,18 +54,21 @@ func (b *bench) triggers() (out []TriggerCost) {
 	}
 	for _, table := range []string{"parent", "child"} {
 		for _, rows := range []int{1, 1000, triggerParents} {
-			sides := make([][]cost, len(conns))
+			var us, wal [2]verdict.Distribution // without triggers, and with
 			for round := range b.opts.Rounds {
 				for turn := range conns {
 					side := (turn + round) % len(conns)
-					c, err := update(b.Ctx, conns[side], table, rows)
+					took, wrote, err := update(b.Ctx, conns[side], table, rows)
 					b.MustDo(fmt.Sprintf("update of %d rows of %s", rows, table), err)
-					sides[side] = append(sides[side], c)
+					us[side], wal[side] = append(us[side], took), append(wal[side], wrote)
 				}
 			}
-			plain, with := middleCost(sides[0]), middleCost(sides[1])
-			out = append(out, TriggerCost{table, rows, b.opts.Rounds, with.us, with.wal, plain.us, plain.wal})
-			b.screen.Line("%-26s %.1f µs and %.0f B a row, %.1f and %.0f without", fmt.Sprintf("%s, %d rows", table, rows), with.us, with.wal, plain.us, plain.wal)
+			c := TriggerCost{
+				Table: table, Rows: rows, Rounds: b.opts.Rounds, US: us[1].Percentile(50), WAL: wal[1].Percentile(50),
+				PlainUS: us[0].Percentile(50), PlainWAL: wal[0].Percentile(50),
+			}
+			out = append(out, c)
+			b.screen.Line("%-26s %.1f µs and %.0f B a row, %.1f and %.0f without", fmt.Sprintf("%s, %d rows", table, rows), c.US, c.WAL, c.PlainUS, c.PlainWAL)
 		}
 	}
 	return out
@@ -93,41 +93,34 @@ func (b *bench) makeTriggers(conn *pgx.Conn, url string, watched bool) {
 	exec("update parent set n = 1") // each has a version from now on
 }
 
-// update changes rows, as many in each statement, and returns what one of them took.
-func update(ctx context.Context, conn *pgx.Conn, table string, rows int) (c cost, err error) {
+// update changes rows, as many in each statement, and returns what one of them took: microseconds, and
+// bytes of WAL.
+func update(ctx context.Context, conn *pgx.Conn, table string, rows int) (us, wal float64, err error) {
 	for _, t := range []string{"parent", "child"} {
 		if _, err := conn.Exec(ctx, "vacuum "+t); err != nil {
-			return c, err
+			return 0, 0, err
 		}
 	}
 	statements := max(min(triggerSingles, 20_000/rows), 1)
 	sql := "update " + table + " set n = n + 1 where id between $1 and $2"
 	before, err := walPosition(ctx, conn)
 	if err != nil {
-		return c, err
+		return 0, 0, err
 	}
 	began := time.Now()
 	for i := range statements {
 		first := 1 + i*rows%triggerParents
 		if _, err := conn.Exec(ctx, sql, first, first+rows-1); err != nil {
-			return c, err
+			return 0, 0, err
 		}
 	}
 	took := time.Since(began)
 	after, err := walPosition(ctx, conn)
 	n := float64(rows * statements)
-	return cost{us: float64(took.Microseconds()) / n, wal: (after - before) / n}, err
+	return float64(took.Microseconds()) / n, (after - before) / n, err
 }
 
 func walPosition(ctx context.Context, db postgres.Querier) (at float64, err error) {
 	err = db.QueryRow(ctx, "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8").Scan(&at)
 	return at, err
-}
-
-func middleCost(all []cost) cost {
-	var us, wal verdict.Distribution
-	for _, c := range all {
-		us, wal = append(us, c.us), append(wal, c.wal)
-	}
-	return cost{us.Percentile(50), wal.Percentile(50)}
 }

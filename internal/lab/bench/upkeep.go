@@ -124,14 +124,14 @@ func (b *bench) verifies(binary string, w workload, out *Upkeep) {
 	for _, rows := range []int{1, w.entities / 2, w.entities} {
 		part := w
 		part.events, part.entities = rows, rows
-		b.onFilledSite(binary, part, nil, func(s *site, leader *rig.Instance) {
+		b.onFilledSite(binary, part, nil, func(s *site, _ *rig.Instance) {
 			for round := range b.opts.Rounds {
 				c := s.verify()
 				if memory = append(memory, c.memory); rows < w.entities {
 					break
 				}
 				idle = append(idle, c.rate())
-				s.beside(leader, part, verifyRate, func() { c = s.verify() })
+				s.beside(part, verifyRate, func() { c = s.verify() })
 				busy = append(busy, c.rate())
 				b.screen.Line("verify %d/%d  %s rows/s idle, %s with %d events/s", round+1, b.opts.Rounds, number(idle[round]), number(busy[round]), verifyRate)
 			}
@@ -148,11 +148,11 @@ func (b *bench) verifies(binary string, w workload, out *Upkeep) {
 func (b *bench) rebuilds(binary string, w workload, out *Upkeep) {
 	raw := b.rawSide(binary, w)
 	var rates, raws, p50, p99 verdict.Distribution
-	b.onFilledSite(binary, w, nil, func(s *site, leader *rig.Instance) {
+	b.onFilledSite(binary, w, nil, func(s *site, _ *rig.Instance) {
 		for round := range b.opts.Rounds {
 			loaded := raw.run(b.step("rebuild: bare loader"))
-			rate, latencies := s.timedRebuild(leader, w)
-			s.searchedRebuild(leader, w, out)
+			rate, latencies := s.timedRebuild(w)
+			s.searchedRebuild(w, out)
 			rates, raws = append(rates, rate), append(raws, loaded.EPS)
 			p50, p99 = append(p50, latencies.Percentile(50)), append(p99, latencies.Percentile(99))
 			b.screen.Line("rebuild %d/%d  %s rows/s, bare loader %s; live p99 %.0f ms; %d searches, %d failed, %d stale, %.1f ms around the move",
@@ -164,19 +164,19 @@ func (b *bench) rebuilds(binary string, w workload, out *Upkeep) {
 }
 
 // timedRebuild measures a rebuild beside live events, in rows per second, and their latencies.
-func (s *site) timedRebuild(leader *rig.Instance, w workload) (rate float64, latencies verdict.Distribution) {
-	wrote := s.beside(leader, w, rebuildRate, s.rebuild)
+func (s *site) timedRebuild(w workload) (rate float64, latencies verdict.Distribution) {
+	wrote := s.beside(w, rebuildRate, s.rebuild)
 	s.ask("rate of the rebuild", `select filled / extract(epoch from finished_at - began_at)::float8 from weft_rebuild`, nil, &rate)
 	return rate, s.latencies(wrote)
 }
 
 // searchedRebuild has searches follow the alias through a rebuild, one after the other all the
 // time.
-func (s *site) searchedRebuild(leader *rig.Instance, w workload, out *Upkeep) {
+func (s *site) searchedRebuild(w workload, out *Upkeep) {
 	searcher := s.searcher()
 	stop := s.during(searcher.Run)
 	defer stop()
-	s.beside(leader, w, rebuildRate, s.rebuild)
+	s.beside(w, rebuildRate, s.rebuild)
 	stop()
 	found := searcher.Found()
 	out.Searches, out.Failed, out.Stale = out.Searches+found.Answered, out.Failed+found.Failed, out.Stale+found.Stale

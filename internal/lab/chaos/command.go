@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -65,7 +64,7 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
   weftlab chaos --postgres 14 --opensearch 2.19.3
   weftlab chaos --list`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			return errors.Join(cobra.NoArgs(cmd, args), withShards(cmd.Flags()))
+			return errors.Join(cobra.NoArgs(cmd, args), opts.check(), withShards(cmd.Flags()))
 		},
 		SilenceUsage: true,
 		RunE: rig.RunE(func(ctx context.Context, cmd *cobra.Command) error {
@@ -97,13 +96,12 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
 		}),
 	}
 	f := cmd.Flags()
-	opts.Instances, opts.Rate = 2, 300
-	f.Var(&bounded{&opts.Instances, 2, 9}, "instances", "how many instances of weft, 2 to 9")
+	f.IntVar(&opts.Instances, "instances", 2, "how many instances of weft, 2 to 9")
 	f.DurationVar(&opts.Duration, "duration", defaultDuration, "no new fault after this time")
 	f.IntVar(&opts.Faults, "faults", defaultFaults, "no more faults than this")
 	f.Var(&only, "only", "draw from these faults only")
 	f.Uint64Var(&opts.Seed, "seed", 0, "draw the schedule of this seed (default a random one)")
-	f.Var(&bounded{&opts.Rate, 10, 5000}, "rate", "events per second that the writer produces, 10 to 5000")
+	f.IntVar(&opts.Rate, "rate", 300, "events per second that the writer produces, 10 to 5000")
 	f.StringVar(&opts.JSON, "json", "", "write the figures to `FILE` as JSON")
 	f.StringVar(&opts.Evidence, "evidence", "", "keep the evidence in `DIR`, also that of a clean run")
 	f.StringVar(&opts.Domain, "domain", Wordloom, "what is written and compared: wordloom, or shop, the example with children")
@@ -112,10 +110,8 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
 	f.StringVar(&opts.Upgrade, "upgrade", "", "let instances of another build, a `BINARY|REVISION`, and of this one lead in turns")
 	f.StringVar(&opts.Binary, "weft", "", "run this weft `FILE` instead of building one, which leaves out skewed-clock")
 	f.IntVar(&opts.HeapMB, "elastic-heap", 0, "heap of each Elasticsearch in MiB (default that of the stack)")
-	opts.ElasticNodes = 1
-	f.Var(&bounded{&opts.ElasticNodes, 1, 9}, "elastic-nodes", "nodes of Elasticsearch, 1 to 9; single ones of several are killed, frozen, restarted and cut off, too")
-	opts.Shards = 1
-	f.Var(&bounded{&opts.Shards, 1, 8}, "shards", "shards that entities are dealt out to, 1 to 8; instances (three unless given) share several, and also come and go")
+	f.IntVar(&opts.ElasticNodes, "elastic-nodes", 1, "nodes of Elasticsearch, 1 to 9; single ones of several are killed, frozen, restarted and cut off, too")
+	f.IntVar(&opts.Shards, "shards", 1, "shards that entities are dealt out to, 1 to 8; instances (three unless given) share several, and also come and go")
 	f.BoolVar(&opts.Patroni, "patroni", false, "PostgreSQL is three members behind HAProxy that Patroni fails over, commits wait for a second one, and members are killed and frozen, too")
 	opts.AddFlags(f)
 	cmd.MarkFlagsMutuallyExclusive("patroni", "postgres")
@@ -136,29 +132,15 @@ func withShards(f *pflag.FlagSet) error {
 	return nil
 }
 
-// bounded is the value of a flag with limits.
-type bounded struct {
-	v         *int
-	low, high int
-}
-
-// Set implements pflag.Value.
-func (b *bounded) Set(text string) error {
-	n, err := strconv.Atoi(text)
-	if err != nil || n < b.low || n > b.high {
-		return fmt.Errorf("%q is no number from %d to %d", text, b.low, b.high)
+// check refuses numbers that are out of their limits.
+func (o *Options) check() error {
+	for _, l := range []struct {
+		name         string
+		n, low, high int
+	}{{"instances", o.Instances, 2, 9}, {"rate", o.Rate, 10, 5000}, {"elastic-nodes", o.ElasticNodes, 1, 9}, {"shards", o.Shards, 1, 8}} {
+		if l.n < l.low || l.n > l.high {
+			return fmt.Errorf("--%s: %d is no number from %d to %d", l.name, l.n, l.low, l.high)
+		}
 	}
-	*b.v = n
 	return nil
 }
-
-// String implements pflag.Value.
-func (b *bounded) String() string {
-	if b.v == nil {
-		return ""
-	}
-	return strconv.Itoa(*b.v)
-}
-
-// Type implements pflag.Value.
-func (b *bounded) Type() string { return "int" }

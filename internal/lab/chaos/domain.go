@@ -84,28 +84,21 @@ func (r *run) openDomain(ctx context.Context) (*domain, error) {
 // layOut copies the files of the shop, tells the instances of them, and returns its tables.
 func (r *run) layOut() (schema string, err error) {
 	dir := filepath.Join(r.builds(), "shop")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.CopyFS(dir, shop.Files); err != nil {
 		return "", err
 	}
-	files, err := shop.Files.ReadDir(".")
+	config := filepath.Join(dir, "weft.yaml")
+	text, err := shop.Files.ReadFile("weft.yaml")
+	if err == nil {
+		own := strings.Replace(string(text), "{name: products,", "{name: "+r.Index+",", 1)
+		err = os.WriteFile(config, []byte(own), 0o600)
+	}
 	if err != nil {
 		return "", err
 	}
-	for _, f := range files {
-		text, err := shop.Files.ReadFile(f.Name())
-		if err != nil {
-			return "", err
-		}
-		if f.Name() == "schema.sql" {
-			schema = string(text)
-		}
-		own := strings.Replace(string(text), "{name: products,", "{name: "+r.Index+",", 1)
-		if err := os.WriteFile(filepath.Join(dir, f.Name()), []byte(own), 0o600); err != nil {
-			return "", err
-		}
-	}
-	r.Fleet.Env = append(r.Fleet.Env, "WEFT_CONFIG="+filepath.Join(dir, "weft.yaml"))
-	return schema, nil
+	r.Fleet.Env = append(r.Fleet.Env, "WEFT_CONFIG="+config)
+	text, err = shop.Files.ReadFile("schema.sql")
+	return string(text), err
 }
 
 // end reads both stores. Documents are there by two names: of the entity, and of what [judged]

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -85,87 +84,79 @@ func (r *run) keepSchedule() error {
 	})
 }
 
+// table is a file of the evidence: a head, and the cells of each of n rows.
+type table struct {
+	name string
+	head string // columns, with commas
+	n    int
+	row  func(n int) []any
+}
+
 // keepRecord writes what was recorded, of one shard where there are several, as tables.
 func (r *run) keepRecord(shard string, log *history.Log, applied []history.Applied) error {
-	integer := func(n int64) string { return strconv.FormatInt(n, 10) }
-	record := func(w *csv.Writer) error {
-		_ = w.Write([]string{"seq", "tx", "at", "event", "entity", "version", "op", "from", "to", "owner", "epoch", "attempts", "reclaim"})
-		for n := range log.Changes {
-			c := &log.Changes[n]
-			_ = w.Write([]string{integer(c.Seq), strconv.FormatUint(c.Tx, 10), c.At.UTC().Format(stamp), c.Event.String(), c.Key.String(),
-				integer(c.Version), string(c.Op), string(c.From), string(c.To), c.Owner, integer(c.Epoch), strconv.Itoa(c.Attempts), strconv.FormatBool(c.Reclaim)})
-		}
-		return nil
-	}
-	leases := func(w *csv.Writer) error {
-		_ = w.Write([]string{"seq", "tx", "at", "batch", "owner", "epoch", "by", "ended_tx", "ended", "ended_by", "settled", "reclaimed", "events"})
-		for _, l := range log.Leases {
-			_ = w.Write([]string{integer(l.Seq), strconv.FormatUint(l.Tx, 10), l.At.UTC().Format(stamp), l.Batch.String(), l.Owner, integer(l.Epoch), l.By,
-				strconv.FormatUint(l.EndedTx, 10), moment(l.Ended), l.EndedBy, strconv.Itoa(l.Settled), strconv.Itoa(l.Reclaimed), strings.Trim(fmt.Sprint(l.Events), "[]")})
-		}
-		return nil
-	}
-	terms := func(w *csv.Writer) error {
-		_ = w.Write([]string{"seq", "at", "epoch", "instance"})
-		for _, t := range log.Terms {
-			_ = w.Write([]string{integer(t.Seq), t.At.UTC().Format(stamp), integer(t.Epoch), t.Instance})
-		}
-		return nil
-	}
-	source := func(w *csv.Writer) error {
-		_ = w.Write([]string{"tx", "at", "entity", "version", "deleted"})
-		for n := range log.Source {
-			c := &log.Source[n]
-			_ = w.Write([]string{strconv.FormatUint(c.Tx, 10), c.At.UTC().Format(stamp), c.Key.String(), integer(c.Version), strconv.FormatBool(c.Deleted)})
-		}
-		return nil
-	}
-	bulk := func(w *csv.Writer) error {
-		_ = w.Write([]string{"request", "instance", "sent", "answered", "op", "id", "version", "status", "result", "seq_no", "primary_term", "result_version", "forwarded", "known", "target", "index"})
-		for n := range applied {
-			a := &applied[n]
-			_ = w.Write([]string{integer(a.Request), a.Instance, a.Sent.UTC().Format(stamp), moment(a.Answered), a.Op, a.ID, integer(a.Version),
-				strconv.Itoa(a.Status), a.Result, integer(a.SeqNo), integer(a.PrimaryTerm), integer(a.ResultVersion),
-				strconv.FormatBool(a.Forwarded), strconv.FormatBool(a.Known), a.Target, a.Index})
-		}
-		return nil
-	}
 	var errs []error
-	for name, fill := range map[string]func(*csv.Writer) error{
-		"record.csv.gz": record, "leases.csv.gz": leases, "terms.csv": terms, "source.csv.gz": source, "bulk.csv.gz": bulk,
+	for _, t := range []table{
+		{"record.csv.gz", "seq,tx,at,event,entity,version,op,from,to,owner,epoch,attempts,reclaim", len(log.Changes), func(n int) []any {
+			c := &log.Changes[n]
+			return []any{c.Seq, c.Tx, c.At, c.Event, c.Key, c.Version, c.Op, c.From, c.To, c.Owner, c.Epoch, c.Attempts, c.Reclaim}
+		}},
+		{"leases.csv.gz", "seq,tx,at,batch,owner,epoch,by,ended_tx,ended,ended_by,settled,reclaimed,events", len(log.Leases), func(n int) []any {
+			l := log.Leases[n]
+			events := strings.Trim(fmt.Sprint(l.Events), "[]")
+			return []any{l.Seq, l.Tx, l.At, l.Batch, l.Owner, l.Epoch, l.By, l.EndedTx, l.Ended, l.EndedBy, l.Settled, l.Reclaimed, events}
+		}},
+		{"terms.csv", "seq,at,epoch,instance", len(log.Terms), func(n int) []any {
+			t := &log.Terms[n]
+			return []any{t.Seq, t.At, t.Epoch, t.Instance}
+		}},
+		{"source.csv.gz", "tx,at,entity,version,deleted", len(log.Source), func(n int) []any {
+			c := &log.Source[n]
+			return []any{c.Tx, c.At, c.Key, c.Version, c.Deleted}
+		}},
+		{"bulk.csv.gz", "request,instance,sent,answered,op,id,version,status,result,seq_no,primary_term,result_version,forwarded,known,target,index",
+			len(applied), func(n int) []any {
+				a := &applied[n]
+				return []any{a.Request, a.Instance, a.Sent, a.Answered, a.Op, a.ID, a.Version, a.Status, a.Result, a.SeqNo, a.PrimaryTerm,
+					a.ResultVersion, a.Forwarded, a.Known, a.Target, a.Index}
+			}},
 	} {
 		if shard != "" {
-			name = strings.Replace(name, ".csv", "-"+shard+".csv", 1)
+			t.name = strings.Replace(t.name, ".csv", "-"+shard+".csv", 1)
 		}
-		errs = append(errs, r.keepTable(name, fill))
+		errs = append(errs, r.keep(t.name, t.write))
 	}
 	return errors.Join(errs...)
 }
 
-// moment is empty for a time that never came.
-func moment(at time.Time) string {
-	if at.IsZero() {
-		return ""
+// write writes the table as CSV, compressed where its name says so.
+func (t *table) write(w io.Writer) error {
+	if filepath.Ext(t.name) != ".gz" {
+		return t.writeCSV(w)
 	}
-	return at.UTC().Format(stamp)
+	zip := gzip.NewWriter(w)
+	return errors.Join(t.writeCSV(zip), zip.Close())
 }
 
-func (r *run) keepTable(name string, fill func(*csv.Writer) error) error {
-	return r.keep(name, func(w io.Writer) error {
-		var zip *gzip.Writer
-		if filepath.Ext(name) == ".gz" {
-			zip = gzip.NewWriter(w)
-			w = zip
+func (t *table) writeCSV(w io.Writer) error {
+	out := csv.NewWriter(w)
+	_ = out.Write(strings.Split(t.head, ",")) // the writer remembers the first error
+	for n := range t.n {
+		var cells []string
+		for _, cell := range t.row(n) {
+			at, isTime := cell.(time.Time)
+			switch {
+			case !isTime:
+				cells = append(cells, fmt.Sprint(cell))
+			case at.IsZero(): // it never came
+				cells = append(cells, "")
+			default:
+				cells = append(cells, at.UTC().Format(stamp))
+			}
 		}
-		table := csv.NewWriter(w)
-		err := fill(table)
-		table.Flush()
-		err = errors.Join(err, table.Error())
-		if zip != nil {
-			err = errors.Join(err, zip.Close())
-		}
-		return err
-	})
+		_ = out.Write(cells)
+	}
+	out.Flush()
+	return out.Error()
 }
 
 // keep writes one file of the evidence.

@@ -5,7 +5,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"text/tabwriter"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
 	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
@@ -140,27 +139,24 @@ func (r *Result) idle() (wrong []string) {
 
 // write prints the table of faults and the verdict.
 func (r *Result) write(w io.Writer) {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "fault\ttimes\tskipped\ttakeover p50\tp99\tmax\tdelayed\t")
+	var rows [][]any
 	for _, f := range faults.All() {
 		if r.Injected[f.Name]+r.Skipped[f.Name] == 0 {
 			continue
 		}
-		times := "\t\t"
-		if s, ok := r.TakeoverMS[f.Name]; ok {
-			times = fmt.Sprintf("%s\t%s\t%s", millis(s.P50), millis(s.P99), millis(s.Max))
-		}
-		skipped := ""
+		row := []any{f.Name, r.Injected[f.Name], "", "", "", "", r.Delayed[f.Name], ""}
 		if n := r.Skipped[f.Name]; n > 0 {
-			skipped = fmt.Sprint(n)
+			row[2] = n
 		}
-		note := ""
+		if s, ok := r.TakeoverMS[f.Name]; ok {
+			row[3], row[4], row[5] = millis(s.P50), millis(s.P99), millis(s.Max)
+		}
 		if f.Measure == faults.Handover || f.Measure == faults.Restarted {
-			note = string(f.Measure)
+			row[7] = f.Measure
 		}
-		fmt.Fprintf(tw, "%s\t%d\t%s\t%s\t%d\t%s\n", f.Name, r.Injected[f.Name], skipped, times, r.Delayed[f.Name], note)
+		rows = append(rows, row)
 	}
-	_ = tw.Flush()
+	verdict.WriteRows(w, []any{"fault", "times", "skipped", "takeover p50", "p99", "max", "delayed", ""}, rows...)
 	fmt.Fprintf(w, "%d faults in %.0f s, %d terms, %d of them without a fault; %d events produced, %d of them ended in the dead letter, %d items sent\n",
 		r.Faults, r.Seconds, r.Terms, r.Spontaneous, r.Produced, r.Failed, r.Bulk)
 	if r.Inexact {
@@ -183,11 +179,11 @@ func (r *Result) write(w io.Writer) {
 		fmt.Fprintf(w, "%d rebuilds, %d aborted, %d of their commands killed; %d searches, %d without an index, %d stale, %d without a server %s\n",
 			b.Done, b.Aborted, b.Killed, b.Searches.Answered, b.Searches.Failed, b.Searches.Stale, b.Searches.Away, b.Searches.First)
 	}
-	verdict := "PASS"
+	said := "PASS"
 	if err := r.Err(); err != nil {
-		verdict = "FAIL: " + err.Error()
+		said = "FAIL: " + err.Error()
 	}
-	fmt.Fprintf(w, "%s (seed %d)\n", verdict, r.Seed)
+	fmt.Fprintf(w, "%s (seed %d)\n", said, r.Seed)
 }
 
 // millis writes a time as a person would: 83 ms, 1.20 s.

@@ -74,13 +74,10 @@ left join (
   where source = $1 and new_status in ('done', 'archived', 'deleted') group by 1, 2) h using (entity_type, entity_id)
 where f.status = 'failed'
 group by 1, 2, h.done having h.done is null or h.done < max(f.event_version)`, p.Outbox)
-	if err != nil {
-		return nil, fmt.Errorf("look for dead ends: %w", err)
+	var keys []outbox.Key
+	if err == nil {
+		keys, err = pgx.CollectRows(rows, pgx.RowToStructByPos[outbox.Key])
 	}
-	keys, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k outbox.Key, err error) {
-		err = row.Scan(&k.Type, &k.ID)
-		return k, err
-	})
 	if err != nil {
 		return nil, fmt.Errorf("look for dead ends: %w", err)
 	}

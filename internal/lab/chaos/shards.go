@@ -3,6 +3,7 @@ package chaos
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -93,24 +94,17 @@ func whoLeads(leaders []rig.Leadership) string {
 	if len(leaders) == 1 {
 		return leaders[0].String()
 	}
-	led, vacant := map[string]int{}, 0
-	var names []string
+	led := map[string]int{}
 	for _, l := range leaders {
+		name := l.Instance
 		if l.Epoch == 0 || l.Released {
-			vacant++
-			continue
+			name = "nobody"
 		}
-		if led[l.Instance]++; led[l.Instance] == 1 {
-			names = append(names, l.Instance)
-		}
+		led[name]++
 	}
-	slices.Sort(names)
 	var parts []string
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(led)) {
 		parts = append(parts, fmt.Sprintf("%s leads %d", name, led[name]))
-	}
-	if vacant > 0 {
-		parts = append(parts, fmt.Sprintf("nobody leads %d", vacant))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -125,12 +119,12 @@ func (r *run) homes(ctx context.Context) (map[outbox.Key]int, error) {
 		rows, err := r.Pool.Query(ctx, `
 select e.entity_type, e.entity_id, weft_shard_of(e.entity_id)
 from (select entity_type, entity_id from `+of("weftlab_history")+` union select entity_type, entity_id from `+of("weftlab_source")+`) e`)
-		if err != nil {
-			return nil, fmt.Errorf("look up the shards of entities: %w", err)
+		if err == nil {
+			var key outbox.Key
+			var n int
+			_, err = pgx.ForEachRow(rows, []any{&key.Type, &key.ID, &n}, func() error { home[key] = n; return nil })
 		}
-		var key outbox.Key
-		var n int
-		if _, err := pgx.ForEachRow(rows, []any{&key.Type, &key.ID, &n}, func() error { home[key] = n; return nil }); err != nil {
+		if err != nil {
 			return nil, fmt.Errorf("look up the shards of entities: %w", err)
 		}
 	}

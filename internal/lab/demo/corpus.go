@@ -11,6 +11,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -109,25 +110,18 @@ func ReadCorpus(ctx context.Context, dir string) ([]Document, error) {
 	return docs, nil
 }
 
-func packageDirs(root string) ([]string, error) {
-	var dirs []string
-	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
-		if err != nil {
+// packageDirs returns the directories below root, with slashes.
+func packageDirs(root string) (dirs []string, err error) {
+	err = fs.WalkDir(os.DirFS(root), ".", func(dir string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() || dir == "." {
 			return err
-		}
-		if !d.IsDir() || p == root {
-			return nil
 		}
 		switch name := d.Name(); {
 		case name == "internal", name == "vendor", name == "testdata", name == "cmd",
 			strings.HasPrefix(name, "."), strings.HasPrefix(name, "_"):
-			return filepath.SkipDir
+			return fs.SkipDir
 		}
-		rel, err := filepath.Rel(root, p)
-		if err != nil {
-			return err
-		}
-		dirs = append(dirs, filepath.ToSlash(rel))
+		dirs = append(dirs, dir)
 		return nil
 	})
 	return dirs, err

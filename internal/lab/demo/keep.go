@@ -49,7 +49,7 @@ func (r *run) lookAround(w io.Writer, leader string) {
 		stop += "; go run ./cmd/weftlab stack down --state " + r.stateFile()
 	}
 	if r.Schema != "" {
-		stop += fmt.Sprintf("; psql '%s' -c 'drop schema %s cascade'", shown(r.corner.base.DatabaseURL), r.Schema)
+		stop += fmt.Sprintf("; psql '%s' -c 'drop schema %s cascade'", shown(r.base.DatabaseURL), r.Schema)
 	}
 	if !r.Started.Elastic {
 		stop += fmt.Sprintf("; curl -X DELETE '%s/%s-v1'", elastic, r.Index)

@@ -42,21 +42,16 @@ func (r *Result) Err() error {
 
 // outcome is the judged run.
 type outcome struct {
+	*history.Verdict
 	result    Result
 	exact     bool
 	compared  *reconcile.Report
-	lost      []history.Finding
-	order     []history.Finding
-	active    []history.Finding
 	takeovers []takeover
 	took      time.Duration
 }
 
 func judge(log *history.Log, acknowledged []history.Enqueued, compared *reconcile.Report, takeovers []takeover, loadedUpTo int64) *outcome {
-	v := &outcome{
-		exact: log.Exact, compared: compared, takeovers: takeovers,
-		lost: append(history.Lost(log, acknowledged), history.DeadLetters(log)...), order: history.OutOfOrder(log), active: history.TwoActive(log),
-	}
+	v := &outcome{Verdict: history.Check(history.Run{Log: log, Acknowledged: acknowledged}), exact: log.Exact, compared: compared, takeovers: takeovers}
 	longest := time.Duration(0)
 	for _, t := range takeovers {
 		longest = max(longest, t.Settle)
@@ -65,7 +60,7 @@ func judge(log *history.Log, acknowledged []history.Enqueued, compared *reconcil
 	v.result = Result{
 		Produced: len(acknowledged), Documents: compared.Documents,
 		Missing: compared.Missing, Extra: compared.Extra, Stale: compared.Stale,
-		LostEvents: len(v.lost), OutOfOrder: len(v.order), TwoActive: len(v.active),
+		LostEvents: len(v.Lost) + len(v.DeadLetters), OutOfOrder: len(v.OutOfOrder), TwoActive: len(v.TwoActive),
 		TakeoverMS: math.Round(float64(longest)/float64(time.Millisecond)*10) / 10,
 	}
 	if took > 0 {
@@ -108,18 +103,14 @@ const maxFindings = 5
 
 func (v *outcome) write(w io.Writer) {
 	r := &v.result
-	list := func(title string, lines []history.Finding) {
-		for i, f := range lines {
-			if i == maxFindings {
-				fmt.Fprintf(w, "  %s: %d more\n", title, len(lines)-i)
-				break
-			}
-			fmt.Fprintf(w, "  %s: %v\n", title, f)
+	for _, b := range []history.Breach{
+		{Invariant: "lost", Findings: append(v.Lost, v.DeadLetters...)}, {Invariant: "out of order", Findings: v.OutOfOrder},
+		{Invariant: "two active", Findings: v.TwoActive},
+	} {
+		for _, f := range b.Findings[:min(maxFindings, len(b.Findings))] {
+			fmt.Fprintf(w, "  %s: %v\n", b.Invariant, f)
 		}
 	}
-	list("lost", v.lost)
-	list("out of order", v.order)
-	list("two active", v.active)
 	for _, d := range v.compared.Examples {
 		fmt.Fprintf(w, "  %v\n", d)
 	}

@@ -12,6 +12,12 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
+)
+
+const (
+	ownIndex = "weft-demo"
+	conns    = 12
 )
 
 // quietPeriod is between two status lines where they cannot be rewritten in place.
@@ -47,7 +53,7 @@ type run struct {
 	began    time.Time // of the part after the servers are up
 	deadline time.Time
 	dir      string
-	corner   *corner
+	base     *rig.Place // that of the user's schemas; the run's own place where PostgreSQL is ours
 	app      *traffic.Application
 	cancel   context.CancelCauseFunc // ends the part with a deadline
 }
@@ -107,12 +113,36 @@ func (r *run) timed(ctx context.Context, docs []Document) (v *outcome, err error
 	return v, err
 }
 
+// open starts the servers that the user has not named, and takes names of the demo's own on the others.
+func (r *run) open(ctx context.Context) (err error) {
+	r.base, err = rig.Open(ctx, stack.Options{Progress: r.opts.Progress, DatabaseURL: r.opts.DatabaseURL, ElasticURL: r.opts.ElasticURL}, conns)
+	if err != nil {
+		return err
+	}
+	suffix := rig.Suffix()
+	if r.base.Index = ownIndex; r.opts.ElasticURL != "" {
+		r.base.Index += "-" + suffix
+	}
+	if r.Place = r.base; r.opts.DatabaseURL != "" {
+		// The lock of a group is one per database: the group is the demo's own, too.
+		r.Place, err = r.base.Corner(ctx, "weft_demo_"+suffix, r.base.Index, "demo-"+suffix, conns)
+	}
+	return err
+}
+
+// close ends the instances, stops the demo's servers and removes what it has made on the user's.
 func (r *run) close(ctx context.Context) error {
 	errs := []error{r.Stop()}
-	if r.corner != nil {
-		errs = append(errs, r.corner.close(ctx))
+	if r.base == nil {
+		return errs[0]
 	}
-	return errors.Join(errs...)
+	switch {
+	case r.Place != nil && r.Place != r.base:
+		errs = append(errs, r.Place.Close(ctx))
+	case !r.base.Started.Elastic:
+		errs = append(errs, r.base.DeleteIndices(context.WithoutCancel(ctx), r.base.Index))
+	}
+	return errors.Join(append(errs, r.base.Close(ctx))...)
 }
 
 // prepare starts the servers, builds weft and reads the corpus, all at once.
@@ -122,10 +152,7 @@ func (r *run) prepare(ctx context.Context) (docs []Document, err error) {
 		return nil, err
 	}
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() (err error) {
-		r.corner, err = openCorner(gctx, r.opts)
-		return err
-	})
+	g.Go(func() error { return r.open(gctx) })
 	g.Go(func() (err error) {
 		start := time.Now()
 		if r.opts.Binary == "" {
@@ -152,7 +179,7 @@ func (r *run) prepare(ctx context.Context) (docs []Document, err error) {
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	r.Place, r.app = r.corner.Place, &traffic.Application{Pool: r.corner.Pool}
+	r.app = &traffic.Application{Pool: r.Pool}
 	r.Fleet.Keep = r.opts.Keep
 	r.Fleet.Env = rig.Environment(r.opts.Environ, r.opts.ElasticURL != "", append(r.Settings(), "WEFT_PROJECTIONS=search_index_to_elastic")...)
 	return docs, nil

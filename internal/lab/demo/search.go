@@ -2,7 +2,6 @@ package demo
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -47,34 +46,26 @@ func (s search) body() map[string]any {
 }
 
 type found struct {
-	Total int
-	Hits  []struct {
+	Total struct {
+		Value int `json:"value"`
+	} `json:"total"`
+	Hits []struct {
 		Score  float64 `json:"_score"`
 		Source struct {
 			Kind string `json:"entity_type"`
 			Text string `json:"text"`
 		} `json:"_source"`
-	}
+	} `json:"hits"`
 }
 
 func (s search) run(ctx context.Context, es *reconcile.Client, index string) (found, error) {
 	var answer struct {
-		Hits struct {
-			Total struct {
-				Value int `json:"value"`
-			} `json:"total"`
-			Hits json.RawMessage `json:"hits"`
-		} `json:"hits"`
+		Hits found `json:"hits"`
 	}
-	err := es.Do(ctx, http.MethodPost, "/"+url.PathEscape(index)+"/_search", s.body(), &answer)
-	if err != nil {
+	if err := es.Do(ctx, http.MethodPost, "/"+url.PathEscape(index)+"/_search", s.body(), &answer); err != nil {
 		return found{}, fmt.Errorf("search for %s: %w", s.title, err)
 	}
-	f := found{Total: answer.Hits.Total.Value}
-	if err := json.Unmarshal(answer.Hits.Hits, &f.Hits); err != nil {
-		return found{}, fmt.Errorf("search for %s: %w", s.title, err)
-	}
-	return f, nil
+	return answer.Hits, nil
 }
 
 func (f found) write(w io.Writer) {

@@ -218,7 +218,7 @@ func (r *run) verify(takeovers []takeover, loaded int64) *outcome {
 	for _, s := range searches() {
 		f, err := s.run(r.Ctx, r.Elastic, r.Index)
 		r.Must(err)
-		r.screen.Line("Search for %s: %s hits", s.title, rig.Number(f.Total))
+		r.screen.Line("Search for %s: %s hits", s.title, rig.Number(f.Total.Value))
 		f.write(r.screen)
 	}
 	return judge(log, r.app.Acknowledged(), compared, takeovers, loaded)

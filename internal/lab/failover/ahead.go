@@ -1,11 +1,8 @@
 package failover
 
 import (
-	"bufio"
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -117,20 +115,26 @@ const (
 
 // provoke lets an event of each entity come by, as it is, and returns whom weft names.
 func (r *run) provoke(keys []outbox.Key, known map[outbox.Key]source) map[outbox.Key]bool {
-	offsets := map[string]int64{}
-	for _, m := range r.Members() {
-		log := m.Instance().Log
-		info, err := os.Stat(log)
-		r.MustDo("log of "+m.Name, err)
-		offsets[log] = info.Size()
+	// alarmed returns whom the log of each member names.
+	alarmed := func() map[string][]outbox.Key {
+		all := map[string][]outbox.Key{}
+		for _, m := range r.Members() {
+			found, err := alarms(m.Instance().Log)
+			r.MustDo("log of "+m.Name, err)
+			all[m.Name] = found
+		}
+		return all
 	}
+	before := alarmed()
 	named := map[outbox.Key]bool{}
 	for deadline := time.Now().Add(provokeBound); ; {
 		for part := range slices.Chunk(keys, namedAtOnce) {
 			r.comeBy(part, known)
 		}
-		for log, offset := range offsets {
-			r.Must(alarms(log, offset, named))
+		for name, found := range alarmed() {
+			for _, k := range found[len(before[name]):] {
+				named[k] = true
+			}
 		}
 		keys = slices.DeleteFunc(slices.Clone(keys), func(k outbox.Key) bool { return named[k] })
 		if len(keys) == 0 || time.Now().After(deadline) {
@@ -156,28 +160,20 @@ func (r *run) comeBy(keys []outbox.Key, known map[outbox.Key]source) {
 	r.drained()
 }
 
-// alarms adds to named the entities that a log names from offset on.
-func alarms(name string, offset int64, named map[outbox.Key]bool) error {
-	content, err := os.ReadFile(name)
-	if err != nil {
-		return fmt.Errorf("read log: %w", err)
+// alarms returns the entities that an instance's log names, in the order of its lines.
+func alarms(log string) (named []outbox.Key, err error) {
+	type alarm struct {
+		Event string    `json:"event"`
+		Type  string    `json:"entity_type"`
+		ID    uuid.UUID `json:"entity_id"`
 	}
-	lines := bufio.NewScanner(bytes.NewReader(content[min(offset, int64(len(content))):]))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var line struct {
-			Event      string    `json:"event"`
-			EntityType string    `json:"entity_type"`
-			EntityID   uuid.UUID `json:"entity_id"`
-		}
-		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Event == "version.ahead_of_source" && line.EntityType != "" {
-			named[outbox.Key{Type: line.EntityType, ID: outbox.UUID(line.EntityID)}] = true
+	lines, err := verdict.ReadLines[alarm](verdict.Dir{Path: filepath.Dir(log)}, filepath.Base(log))
+	for _, line := range lines {
+		if line.Event == "version.ahead_of_source" && line.Type != "" {
+			named = append(named, outbox.Key{Type: line.Type, ID: outbox.UUID(line.ID)})
 		}
 	}
-	if err := lines.Err(); err != nil {
-		return fmt.Errorf("read log: %w", err)
-	}
-	return nil
+	return named, err
 }
 
 func keyOf(document string) (outbox.Key, error) {

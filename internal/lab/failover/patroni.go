@@ -184,7 +184,7 @@ func (r *run) throughFault(round *Round, fault *faults.Injection) {
 	r.Must(fault.Inject(r.Ctx))
 	injected := time.Now()
 	for _, url := range replicas {
-		r.setReceiver(url, "alter system reset primary_conninfo")
+		r.setReceiver(url, "alter system reset primary_conninfo", false)
 	}
 	began, ended := r.gap(from, injected)
 	r.Pool.Reset()
@@ -194,12 +194,4 @@ func (r *run) throughFault(round *Round, fault *faults.Injection) {
 	round.GapMS = millis(ended.Sub(began) + again)
 	round.SettleMS = millis(settled.Sub(ended) - again)
 	r.Must(fault.Observe(r.Ctx))
-}
-
-func (r *Round) memberString() string {
-	s := fmt.Sprintf("%s; the database took no writes for %.0f ms; first event settled %.0f ms after, by %s", r.Fault, r.GapMS, r.SettleMS, r.Instance)
-	if r.Lost+r.Ahead > 0 {
-		s += fmt.Sprintf("; %d events lost with the primary, %d documents ahead, %d named", r.Lost, r.Ahead, r.Named)
-	}
-	return s
 }

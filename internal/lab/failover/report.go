@@ -39,6 +39,9 @@ type Result struct {
 	findings []string
 }
 
+// maxShown is how many findings of a kind are printed.
+const maxShown = 5
+
 // judge wants a stopped writer.
 func (r *run) judge(result *Result) {
 	r.drained()
@@ -51,24 +54,15 @@ func (r *run) judge(result *Result) {
 		acknowledged = append(acknowledged, app.Acknowledged()...)
 	}
 	kept := slices.DeleteFunc(slices.Clone(acknowledged), func(e history.Enqueued) bool { return r.gone[e] })
-	list := func(what string, found []history.Finding) int {
-		for i, f := range found {
-			if i == 5 {
-				result.findings = append(result.findings, fmt.Sprintf("%s: %d more", what, len(found)-i))
-				break
-			}
-			result.findings = append(result.findings, fmt.Sprintf("%s: %v", what, f))
+	v := history.Check(history.Run{Log: log, Acknowledged: kept})
+	for _, b := range append(v.Breaches(), history.Breach{Invariant: "dead letters", Findings: v.DeadLetters}) {
+		for _, f := range b.Findings[:min(maxShown, len(b.Findings))] {
+			result.findings = append(result.findings, fmt.Sprintf("%s: %v", b.Invariant, f))
 		}
-		return len(found)
 	}
-	result.Produced, result.Refused, result.LostWithPrimary = len(acknowledged), r.app.Refused(), len(r.gone)
-	result.Inexact = !log.Exact
-	result.Lost = list("lost", history.Lost(log, kept))
-	result.Unleased = list("without a lease", history.Unleased(log))
-	result.Twice = list("done twice", history.Twice(log))
-	result.OutOfOrder = list("out of order", history.OutOfOrder(log))
-	result.TwoClaimers = list("two claimers", history.TwoActive(log))
-	result.Failed = list("failed", history.DeadLetters(log))
+	result.Produced, result.Refused, result.LostWithPrimary, result.Inexact = len(acknowledged), r.app.Refused(), len(r.gone), !log.Exact
+	result.Lost, result.Unleased, result.Twice = len(v.Lost), len(v.Unleased), len(v.Twice)
+	result.OutOfOrder, result.TwoClaimers, result.Failed = len(v.OutOfOrder), len(v.TwoActive), len(v.DeadLetters)
 	result.Converged = end.Compared.Equal()
 	for _, d := range end.Compared.Examples {
 		result.findings = append(result.findings, d.String())

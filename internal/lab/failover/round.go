@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
@@ -38,11 +36,11 @@ type Round struct {
 
 // String returns the round as one line.
 func (r *Round) String() string {
-	if r.GapMS > 0 {
-		return r.memberString()
-	}
 	s := fmt.Sprintf("%s; promoted in %.0f ms; %s leads after %.0f ms, first event settled after %.0f ms; the producer waited %.0f ms",
 		r.Fault, r.PromoteMS, r.Instance, r.LeadMS, r.SettleMS, r.OutageMS)
+	if r.GapMS > 0 {
+		s = fmt.Sprintf("%s; the database took no writes for %.0f ms; first event settled %.0f ms after, by %s", r.Fault, r.GapMS, r.SettleMS, r.Instance)
+	}
 	if r.Lost+r.Ahead > 0 {
 		s += fmt.Sprintf("; %d events lost with the primary, %d documents ahead, %d named", r.Lost, r.Ahead, r.Named)
 	}
@@ -81,8 +79,7 @@ const doomed = 3
 // cutOff stops the replicas from receiving, for as long as they are to lag behind.
 func (r *run) cutOff(replicas ...string) {
 	for _, url := range replicas {
-		r.setReceiver(url, "alter system set primary_conninfo = ''")
-		r.unreceived(url)
+		r.setReceiver(url, "alter system set primary_conninfo = ''", true)
 	}
 	// One of each kind reaches Elasticsearch and will be unknown to the new primary.
 	events := r.write(upsert(edited), traffic.Delete(traffic.Entity(removed)), upsert(created))
@@ -93,25 +90,20 @@ func (r *run) cutOff(replicas ...string) {
 	r.Pause(r.opts.Lag)
 }
 
-// unreceived waits until a replica receives nothing.
-func (r *run) unreceived(url string) {
+// setReceiver changes from where a replica receives, and waits until it receives nothing if that is
+// what it is to do.
+func (r *run) setReceiver(url, statement string, nothing bool) {
 	pool, err := rig.OpenPool(r.Ctx, url, 1)
-	r.MustDo("cut the replica off", err)
-	defer pool.Close()
-	replica := &rig.Place{Pool: pool}
-	r.await("cut-off replica", func(ctx context.Context) error {
-		return replica.Holds(ctx, `select not exists (select from pg_stat_wal_receiver)`)
-	})
-}
-
-// setReceiver changes from where a replica receives.
-func (r *run) setReceiver(url, statement string) {
-	conn, err := pgx.Connect(r.Ctx, url)
 	r.MustDo("connect to the replica", err)
-	defer func() { _ = conn.Close(r.Ctx) }()
+	defer pool.Close()
 	for _, statement := range []string{statement, "select pg_reload_conf()"} {
-		_, err := conn.Exec(r.Ctx, statement)
+		_, err := pool.Exec(r.Ctx, statement)
 		r.MustDo("change what the replica receives", err)
+	}
+	if nothing {
+		r.await("cut-off replica", func(ctx context.Context) error {
+			return (&rig.Place{Pool: pool}).Holds(ctx, `select not exists (select from pg_stat_wal_receiver)`)
+		})
 	}
 }
 

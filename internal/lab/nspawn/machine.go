@@ -1,7 +1,6 @@
 package nspawn
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +16,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
 
 const (
@@ -283,19 +284,13 @@ func (m *Machine) Kill() {
 
 // empty waits until the last process is gone, which may be a moment after the first.
 func (m *Machine) empty(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	for {
+	return rig.Await(ctx, checkTimeout, 5*time.Millisecond, "end of the processes of "+m.Name, func(context.Context) error {
 		events, err := os.ReadFile(filepath.Join(m.groups[0], "cgroup.events"))
-		if err != nil || strings.Contains(string(events), "populated 0") {
-			return nil
+		if err == nil && !strings.Contains(string(events), "populated 0") {
+			return errors.New("some remain")
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("processes of %s remain: %w", m.Name, cmp.Or(context.Cause(ctx), ctx.Err()))
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
+		return nil // without a group there is no process
+	})
 }
 
 // Close ends the machine and removes everything of it.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -39,14 +40,16 @@ func (h *host) state(ctx context.Context, unit string) (state, error) {
 	if err != nil {
 		return state{}, err
 	}
-	s := state{Active: p["ActiveState"], Sub: p["SubState"], Result: p["Result"], Status: p["StatusText"], Invocation: p["InvocationID"]}
 	var errs []error
-	for name, into := range map[string]*int{"MainPID": &s.PID, "NRestarts": &s.Restarts, "ExecMainStatus": &s.Exit} {
-		var err error
-		*into, err = strconv.Atoi(p[name])
+	number := func(name string) int {
+		n, err := strconv.Atoi(p[name])
 		errs = append(errs, err)
+		return n
 	}
-	s.Exited = p["ExecMainCode"] == "1" // CLD_EXITED
+	s := state{
+		Active: p["ActiveState"], Sub: p["SubState"], Result: p["Result"], Status: p["StatusText"], Invocation: p["InvocationID"],
+		PID: number("MainPID"), Restarts: number("NRestarts"), Exit: number("ExecMainStatus"), Exited: p["ExecMainCode"] == "1", // CLD_EXITED
+	}
 	if err := errors.Join(errs...); err != nil {
 		return state{}, fmt.Errorf("properties of %s in %s: %w", unit, h.Name, err)
 	}
@@ -115,12 +118,7 @@ func parseJournal(text string) ([]line, error) {
 
 // contains reports whether a message has text in it.
 func contains(lines []line, text string) bool {
-	for _, l := range lines {
-		if strings.Contains(l.Message, text) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(lines, func(l line) bool { return strings.Contains(l.Message, text) })
 }
 
 // misjudged returns the first line of weft's that the journal keeps under another

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -48,8 +47,8 @@ type builder struct {
 	env []string
 }
 
-func (b *builder) run(dir, stdin string, argv ...string) string {
-	out, err := rig.Tool{Dir: dir, Env: b.env, Stdin: stdin}.Run(b.Ctx, argv...)
+func (b *builder) run(dir string, argv ...string) string {
+	out, err := rig.Tool{Dir: dir, Env: b.env}.Run(b.Ctx, argv...)
 	b.Must(err)
 	return out
 }
@@ -65,16 +64,21 @@ func build(ctx context.Context, dir string) (older, newer string, err error) {
 		"GIT_CONFIG_KEY_2=user.email", "GIT_CONFIG_VALUE_2=weft@localhost", "GIT_COMMITTER_DATE=" + time.Now().Format(time.RFC3339),
 	}}
 	err = b.Play(ctx, func() {
-		top := strings.TrimSpace(b.run("", "", "git", "rev-parse", "--show-toplevel"))
+		top := strings.TrimSpace(b.run("", "git", "rev-parse", "--show-toplevel"))
 		clone := filepath.Join(dir, "source")
-		b.run("", "", "git", "clone", "--quiet", top, clone)
-		if changes := b.uncommitted(top, filepath.Join(dir, "index")); changes != "" {
-			b.run(clone, changes, "git", "apply", "--index")
-			b.run(clone, "", "git", "commit", "--quiet", "--message=As it is")
+		b.run("", "git", "clone", "--quiet", "--no-checkout", top, clone)
+		// The clone takes in what the tree has, new files included, and leaves the tree's index alone.
+		tree := func(argv ...string) string {
+			return b.run(clone, append([]string{"git", "--work-tree=" + top}, argv...)...)
 		}
+		tree("add", "--all")
+		if tree("diff", "--cached", "--name-only") != "" {
+			tree("commit", "--quiet", "--message=As it is")
+		}
+		b.run(clone, "git", "reset", "--quiet", "--hard")
 		older = b.one(clone, filepath.Join(dir, "older"))
 		b.env = append(b.env, "GIT_COMMITTER_DATE="+time.Now().Add(time.Minute).Format(time.RFC3339))
-		b.run(clone, "", "git", "commit", "--quiet", "--allow-empty", "--message=The next one")
+		b.run(clone, "git", "commit", "--quiet", "--allow-empty", "--message=The next one")
 		newer = b.one(clone, filepath.Join(dir, "newer"))
 	})
 	if err != nil {
@@ -83,20 +87,9 @@ func build(ctx context.Context, dir string) (older, newer string, err error) {
 	return older, newer, nil
 }
 
-// uncommitted returns what the tree has more than its newest commit, new files included. It
-// works on an index of its own.
-func (b *builder) uncommitted(top, index string) string {
-	env := b.env
-	defer func() { b.env = env }()
-	b.env = append(slices.Clone(env), "GIT_INDEX_FILE="+index)
-	b.run(top, "", "git", "read-tree", "HEAD")
-	b.run(top, "", "git", "add", "--all", "--intent-to-add")
-	return b.run(top, "", "git", "diff", "--binary", "HEAD")
-}
-
 // one builds the package of a tree, and returns its file.
 func (b *builder) one(source, into string) string {
-	lines := strings.Fields(b.run(source, "", "deploy/deb/build", into))
+	lines := strings.Fields(b.run(source, "deploy/deb/build", into))
 	b.Expect(len(lines) > 0, "no package was built")
 	return lines[len(lines)-1]
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
@@ -109,12 +108,11 @@ func (r *Result) write(w io.Writer) {
 	for _, f := range r.findings {
 		fmt.Fprintf(w, "  %s\n", f)
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "drill\tfirst settled\tlongest pause\tpair well again\tseen")
+	var rows [][]any
 	for _, d := range r.Drills {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", d.Name, orNothing(d.FirstMS, "ms"), orNothing(d.PauseMS, "ms"), orNothing(d.BackS, "s"), d.Seen)
+		rows = append(rows, []any{d.Name, orNothing(d.FirstMS, "ms"), orNothing(d.PauseMS, "ms"), orNothing(d.BackS, "s"), d.Seen})
 	}
-	_ = table.Flush()
+	verdict.WriteRows(w, []any{"drill", "first settled", "longest pause", "pair well again", "seen"}, rows...)
 	fmt.Fprintf(w, "%d events committed in %.0f s, %d transactions refused, %d terms; %d lost, %d out of order, %d failed; %d acts of a second claimer\n",
 		r.Produced, r.Seconds, r.Refused, r.Terms, r.Lost, r.OutOfOrder, r.Failed, r.TwoClaimers)
 	said := "PASS"
