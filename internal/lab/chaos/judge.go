@@ -2,7 +2,6 @@ package chaos
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -25,17 +24,12 @@ type judged struct {
 
 // judge reads what was recorded and both stores, and keeps the evidence when
 // something is wrong.
-func (r *run) judge(ctx context.Context) (*Result, error) {
+func (r *run) judge() {
 	took := time.Since(r.began)
 	r.screen.Line("Judging …")
-	end, err := r.domain.end(ctx, r.Place)
-	if err != nil {
-		return nil, err
-	}
-	parts, err := r.parts(ctx, end)
-	if err != nil {
-		return nil, err
-	}
+	end, err := r.domain.end(r.Ctx, r.Place)
+	r.Must(err)
+	parts := r.parts(end)
 	result := r.measured(parts, took)
 	result.WallClock, result.Surprises, result.Converged = len(r.clocks), len(r.unexpected), true
 	result.Missing, result.Extra, result.Stale = end.Compared.Missing, end.Compared.Extra, end.Compared.Stale
@@ -43,48 +37,43 @@ func (r *run) judge(ctx context.Context) (*Result, error) {
 		parts[n].Verdict = history.Check(parts[n].Run)
 		result.add(&parts[n])
 	}
+	r.result = result
 	r.show(parts)
-	if result.Err() != nil || r.opts.Evidence != "" {
-		err = errors.Join(r.keepLogs(), r.keepSchedule(), r.keepFindings(parts))
-		for _, j := range parts {
-			err = errors.Join(err, r.keepRecord(j.shard, j.Log, j.Applied))
-		}
+	if result.Err() == nil && r.opts.Evidence == "" {
+		return
 	}
-	return result, err
+	err = errors.Join(r.keepLogs(), r.keepSchedule(), r.keepFindings(parts))
+	for _, j := range parts {
+		err = errors.Join(err, r.keepRecord(j.shard, j.Log, j.Applied))
+	}
+	r.Must(err)
 }
 
 // parts reads the record of each shard, and gives each its part of the run.
-func (r *run) parts(ctx context.Context, end *history.End) (parts []judged, err error) {
+func (r *run) parts(end *history.End) (parts []judged) {
 	var logs []*history.Log
 	for _, s := range r.shards {
-		log, err := history.Read(ctx, s.Pool, s.Outbox, s.Place.Group)
-		if err != nil {
-			return nil, err
-		}
+		log, err := history.Read(r.Ctx, s.Pool, s.Outbox, s.Place.Group)
+		r.Must(err)
 		log.Finished = r.opts.Finished
-		wrong, err := faults.WrongTimes(ctx, s.Place, r.opened, nil)
-		if err != nil {
-			return nil, err
-		}
+		wrong, err := faults.WrongTimes(r.Ctx, s.Place, r.opened, nil)
+		r.Must(err)
 		logs, r.clocks = append(logs, log), append(r.clocks, wrong...)
 	}
-	applied, err := r.domain.judged(ctx, r.Place, r.Recorder.Applied())
-	if err != nil {
-		return nil, err
-	}
+	applied, err := r.domain.judged(r.Ctx, r.Place, r.Recorder.Applied())
+	r.Must(err)
 	all := history.Run{Log: logs[0], Acknowledged: r.domain.Acknowledged(), Applied: applied, Crashes: r.crashes(), End: end}
 	if len(logs) == 1 {
-		all, err = r.known(ctx, all)
-		return []judged{{Run: all}}, err
+		all, err = r.known(r.Ctx, all)
+		r.Must(err)
+		return []judged{{Run: all}}
 	}
-	home, err := r.homes(ctx)
-	if err != nil {
-		return nil, err
-	}
+	home, err := r.homes(r.Ctx)
+	r.MustDo("look up the shards of entities", err)
 	for n, part := range history.Deal(all, logs, home) {
 		parts = append(parts, judged{shard: r.shards[n].Shard, Run: part})
 	}
-	return parts, nil
+	return parts
 }
 
 // add adds what was found in one shard.

@@ -31,7 +31,7 @@ type injection struct {
 }
 
 // injectAll injects the faults of the schedule, one after the other, each into calm.
-func (r *run) injectAll(ctx context.Context) error {
+func (r *run) injectAll() {
 	schedule := r.opts.schedule()
 	if r.rebuilds != nil {
 		schedule.pause = rebuildPause
@@ -42,65 +42,50 @@ func (r *run) injectAll(ctx context.Context) error {
 		of = fmt.Sprintf(" of %d", r.opts.Faults)
 	}
 	r.screen.Enter("waiting for calm")
-	if err := r.calm(ctx); err != nil {
-		return err
-	}
+	r.calm()
 	for r.opts.Faults == 0 || len(r.injections) < r.opts.Faults {
 		if r.opts.Duration > 0 && time.Since(began) >= r.opts.Duration {
-			return nil
+			return
 		}
 		i := &injection{Step: schedule.next()}
 		r.injections = append(r.injections, i)
 		r.screen.Enter("fault %d%s %s", i.Step.N, of, i.Step.Kind)
-		if err := rig.Sleep(ctx, i.Step.Pause); err != nil {
-			return err
-		}
+		r.Pause(i.Step.Pause)
 		start := time.Now()
-		if err := r.inject(ctx, i); err != nil {
-			return fmt.Errorf("fault %v: %w", i.Step, err)
-		}
+		r.Part(fmt.Sprintf("fault %v", i.Step), 0, func() { r.inject(i) })
 		if i.Skipped != "" {
 			r.screen.Line("%4d  %-28s skipped: %s", i.Step.N, i.Step.Kind, i.Skipped)
 			continue
 		}
 		healed := time.Now()
-		if err := r.calm(ctx); err != nil {
-			return fmt.Errorf("after fault %v: %w", i.Step, err)
-		}
+		r.Part(fmt.Sprintf("after fault %v", i.Step), 0, r.calm)
 		i.Calm = time.Now()
 		r.screen.Line("%4d  %-28s %-2s epoch %-4d%s %6.1f s, calm after %.1f s%s", i.Step.N, i.Step.Kind, i.Instance, i.Epoch, i.ofShard(),
 			healed.Sub(start).Seconds(), i.Calm.Sub(healed).Seconds(), i.Note)
-		if r.lasting != nil && !r.lasting.Alive(ctx) {
-			if err := r.endLasting(ctx); err != nil {
-				return err
-			}
+		if r.lasting != nil && !r.lasting.Alive(r.Ctx) {
+			r.endLasting()
 		}
 	}
-	return nil
 }
 
 // inject aims and carries out one step. When it returns the fault is healed.
-func (r *run) inject(ctx context.Context, i *injection) error {
+func (r *run) inject(i *injection) {
 	target := r.target
 	target.Group = r.shards[i.Step.Shard]
 	target.Seed = r.opts.Seed + uint64(i.Step.N)
-	m, l, err := target.LeadingMember(ctx)
-	if err == nil {
-		i.met, err = r.shards.Leaders(ctx)
-	}
-	if err != nil {
-		return err
-	}
+	m, l, err := target.LeadingMember(r.Ctx)
+	r.Must(err)
+	i.met, err = r.shards.Leaders(r.Ctx)
+	r.Must(err)
 	if i.Step.Standby {
 		m = r.Standby(m) // there are two instances at least
 	}
 	i.Injection = faults.New(i.Step.Kind, &target, m, i.Step.Params)
 	i.Instance, i.Leader, i.Epoch = m.Name, m.Name == l.Instance, l.Epoch
-	if i.At, err = r.Now(ctx); err != nil {
-		return err
-	}
+	i.At, err = r.Now(r.Ctx)
+	r.Must(err)
 	if err = r.excluded(i.Step.Kind); err == nil {
-		err = r.carryOut(ctx, i)
+		err = r.carryOut(r.Ctx, i)
 	}
 	switch skip := err.(type) { //nolint:errorlint // one that was joined with an error is an error
 	case faults.Skip:
@@ -114,7 +99,7 @@ func (r *run) inject(ctx context.Context, i *injection) error {
 		r.unexpected = append(r.unexpected, i.Findings...)
 	}
 	i.Healed = time.Now()
-	return err
+	r.Must(err)
 }
 
 // carryOut injects a fault, waits for its effect, and heals it.
@@ -149,21 +134,19 @@ func (r *run) carryOut(ctx context.Context, i *injection) error {
 	return err
 }
 
-func (r *run) endLasting(ctx context.Context) error {
-	if r.lasting == nil {
-		return nil
+func (r *run) endLasting() {
+	if i := r.lasting; i != nil {
+		r.lasting = nil
+		r.Must(i.Heal(r.Ctx))
 	}
-	i := r.lasting
-	r.lasting = nil
-	return i.Heal(ctx)
 }
 
 // calm waits until everything is well: all instances are ready, each shard has a leader, none leads
 // two more than another, they are close behind the writers, and each settles another event (one
 // whose breaker is open is ready).
-func (r *run) calm(ctx context.Context) error {
+func (r *run) calm() {
 	var leaders []rig.Leadership
-	err := rig.Await(ctx, calmTimeout, calmPeriod, "calm", func(ctx context.Context) error {
+	r.Must(rig.Await(r.Ctx, calmTimeout, calmPeriod, "calm", func(ctx context.Context) error {
 		if err := r.Supervise(ctx); err != nil {
 			return err
 		}
@@ -186,16 +169,10 @@ func (r *run) calm(ctx context.Context) error {
 			err = fmt.Errorf("%d events are in flight or could be", backlog)
 		}
 		return err
-	})
-	if err != nil {
-		return err
-	}
+	}))
 	for n, s := range r.shards {
-		if err := s.Settles(ctx, leaders[n].Epoch); err != nil {
-			return err
-		}
+		r.Must(s.Settles(r.Ctx, leaders[n].Epoch))
 	}
-	return nil
 }
 
 // watch shows where things are until ctx ends.

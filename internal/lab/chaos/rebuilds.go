@@ -43,25 +43,18 @@ type rebuilds struct {
 }
 
 // openRebuilds writes the entities that are searched for.
-func (r *run) openRebuilds(ctx context.Context) error {
+func (r *run) openRebuilds() {
 	r.rebuilds = &rebuilds{run: r, random: rand.New(rand.NewPCG(r.opts.Seed, 1))}
 	r.rebuilds.searcher = &traffic.Searcher{Elastic: r.Elastic, Index: r.Index, Every: chaosSearches}
 	if r.domain.watched != nil {
-		keys, err := r.domain.watched(ctx)
-		if err != nil {
-			return err
-		}
+		keys, err := r.domain.watched(r.Ctx)
+		r.Must(err)
 		for _, k := range keys {
 			r.rebuilds.searcher.Watched = append(r.rebuilds.searcher.Watched, k.String())
 		}
 	}
-	if err := r.drained(ctx); err != nil {
-		return err
-	}
-	if err := r.Elastic.Do(ctx, http.MethodPost, "/"+url.PathEscape(r.Index)+"/_refresh", nil, nil); err != nil {
-		return fmt.Errorf("refresh: %w", err)
-	}
-	return nil
+	r.Must(r.drained(r.Ctx))
+	r.MustDo("refresh", r.Elastic.Do(r.Ctx, http.MethodPost, "/"+url.PathEscape(r.Index)+"/_refresh", nil, nil))
 }
 
 // Run asks for one rebuild after the other until ctx ends. Servers that are away do not end it.

@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,6 +91,7 @@ func (o *Options) schedule() *schedule {
 // run is one run.
 type run struct {
 	*rig.Group
+	rig.Script
 	opts   Options
 	screen *rig.Screen
 	dir    string // evidence
@@ -108,6 +110,7 @@ type run struct {
 	lasting    *injection // that goes on beside others, or nil
 	unexpected []string   // instances that ended by themselves, or badly
 	clocks     []string   // times in tables that are not the database's
+	result     *Result    // once the run was judged
 }
 
 // Run starts the servers and the instances, injects faults, heals everything, and judges. It
@@ -127,16 +130,16 @@ func Run(ctx context.Context, opts Options) error {
 			r.screen.Refresh("")
 			err = errors.Join(err, r.close(ctx))
 		}()
-		if err := r.prepare(ctx); err != nil {
+		if err := r.Play(ctx, r.prepare); err != nil {
 			return err
 		}
-		result, err := r.perform(ctx)
+		err = r.perform(ctx)
 		r.screen.Refresh("")
-		if result == nil {
+		if r.result == nil {
 			return errors.Join(err, r.keepWhatThereIs(ctx))
 		}
-		result.write(r.screen) // whatever became of the evidence
-		return errors.Join(err, rig.WriteResult(opts.JSON, result), result.Err())
+		r.result.write(r.screen) // whatever became of the evidence
+		return errors.Join(err, rig.WriteResult(opts.JSON, r.result), r.result.Err())
 	})
 }
 
@@ -159,56 +162,42 @@ func (r *run) close(ctx context.Context) error {
 }
 
 // prepare starts the servers and builds weft, at once, and then starts the instances.
-func (r *run) prepare(ctx context.Context) error {
-	if err := os.MkdirAll(r.builds(), 0o755); err != nil {
-		return fmt.Errorf("directory for binaries: %w", err)
-	}
-	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return r.open(gctx) })
-	g.Go(func() error { return r.build(gctx) })
+func (r *run) prepare() {
+	r.MustDo("directory for binaries", os.MkdirAll(r.builds(), 0o755))
+	g, ctx := errgroup.WithContext(r.Ctx)
+	g.Go(func() error { return r.open(ctx) })
+	g.Go(func() error { return r.build(ctx) })
 	g.Go(func() (err error) {
-		r.otherBinary, err = otherBuild(gctx, r.opts.Upgrade, r.builds())
+		r.otherBinary, err = otherBuild(ctx, r.opts.Upgrade, r.builds())
 		return err
 	})
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	if r.Index = r.opts.Index; r.Index == "" {
-		r.Index = defaultIndex
-	}
+	r.Must(g.Wait())
+	r.Index = cmp.Or(r.opts.Index, defaultIndex)
 	r.Fleet.Env = rig.Environment(r.opts.Environ, false, r.Settings()...)
 	if r.opts.Finished != "" {
 		r.Fleet.Env = append(r.Fleet.Env, "OUTBOX_FINISHED="+string(r.opts.Finished))
 	}
 	var err error
-	if r.opened, err = r.Now(ctx); err != nil {
-		return err
-	}
-	if err := r.install(ctx); err != nil {
-		return err
-	}
-	if r.domain, err = r.openDomain(ctx); err != nil {
-		return err
-	}
+	r.opened, err = r.Now(r.Ctx)
+	r.Must(err)
+	r.install()
+	r.domain, err = r.openDomain(r.Ctx)
+	r.Must(err)
 	for _, s := range r.shards {
-		if err := s.Record(ctx); err != nil {
-			return err
-		}
+		r.Must(s.Record(r.Ctx))
 	}
 	if r.opts.ElasticNodes > 1 && r.opts.Domain != Shop {
-		if err := r.MakeIndex(ctx, clusterShards); err != nil {
-			return err
-		}
+		r.Must(r.MakeIndex(r.Ctx, clusterShards))
 	}
 	r.target.Group, r.target.Patroni = r.Group, r.cluster
 	var names []string
 	for n := range r.opts.Instances {
 		names = append(names, string(rune('a'+n)))
 	}
-	if err := r.LaunchAll(ctx, names...); err != nil || !r.opts.Rebuilds {
-		return err
+	r.Must(r.LaunchAll(r.Ctx, names...))
+	if r.opts.Rebuilds {
+		r.openRebuilds()
 	}
-	return r.openRebuilds(ctx)
 }
 
 // open starts the servers. Of a PostgreSQL that fails over by itself each instance's own way
@@ -255,7 +244,7 @@ func (r *run) build(ctx context.Context) (err error) {
 }
 
 // perform runs writers and faults, heals, drains and judges.
-func (r *run) perform(ctx context.Context) (*Result, error) {
+func (r *run) perform(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	writing, stop := context.WithCancel(gctx)
 	defer stop()
@@ -270,15 +259,15 @@ func (r *run) perform(ctx context.Context) (*Result, error) {
 	g.Go(func() error {
 		defer stop()
 		defer end()
-		return r.injectAll(gctx)
+		return r.Play(gctx, r.injectAll)
 	})
 	if err := g.Wait(); err != nil {
-		return nil, err
+		return err
 	}
-	if err := r.settle(ctx); err != nil {
-		return nil, err
-	}
-	return r.judge(ctx)
+	return r.Play(ctx, func() {
+		r.settle()
+		r.judge()
+	})
 }
 
 // keepWhatThereIs writes the evidence of a run that has failed before it was judged.

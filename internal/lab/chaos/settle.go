@@ -2,8 +2,6 @@ package chaos
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,39 +15,27 @@ const drainTimeout = 3 * time.Minute
 
 // settle brings the run to its end: everything is healed and drained, entities whose newest
 // event failed get another one, and the instances stop in order.
-func (r *run) settle(ctx context.Context) error {
-	if err := errors.Join(r.endLasting(ctx), r.Heal()); err != nil {
-		return err
-	}
+func (r *run) settle() {
+	r.endLasting()
+	r.Must(r.Heal())
 	start := time.Now()
 	if r.rebuilds != nil {
-		if err := r.rebuilds.finish(ctx); err != nil {
-			return err
-		}
+		r.Must(r.rebuilds.finish(r.Ctx))
 		r.unexpected = append(r.unexpected, r.rebuilds.failures...)
 	}
-	if err := r.drained(ctx); err != nil {
-		return err
-	}
+	r.Must(r.drained(r.Ctx))
 	var dead []outbox.Key
 	for _, s := range r.shards {
-		keys, err := deadEnds(ctx, s.Place)
-		if err != nil {
-			return err
-		}
+		keys, err := deadEnds(r.Ctx, s.Place)
+		r.MustDo("look for dead ends", err)
 		dead = append(dead, keys...)
 	}
-	if err := r.domain.Renew(ctx, dead...); err != nil {
-		return err
-	}
-	if err := r.drained(ctx); err != nil {
-		return err
-	}
+	r.Must(r.domain.Renew(r.Ctx, dead...))
+	r.Must(r.drained(r.Ctx))
 	r.screen.Line("Drained in %.1f s; %d entities whose newest event had failed were written again", time.Since(start).Seconds(), len(dead))
 	if err := r.Stop(); err != nil { // what is under way comes into the record
 		r.unexpected = append(r.unexpected, "at the end: "+err.Error())
 	}
-	return nil
 }
 
 // drained waits until every event of every shard is done or failed.
@@ -74,12 +60,8 @@ left join (
   where source = $1 and new_status in ('done', 'archived', 'deleted') group by 1, 2) h using (entity_type, entity_id)
 where f.status = 'failed'
 group by 1, 2, h.done having h.done is null or h.done < max(f.event_version)`, p.Outbox)
-	var keys []outbox.Key
-	if err == nil {
-		keys, err = pgx.CollectRows(rows, pgx.RowToStructByPos[outbox.Key])
-	}
 	if err != nil {
-		return nil, fmt.Errorf("look for dead ends: %w", err)
+		return nil, err
 	}
-	return keys, nil
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[outbox.Key])
 }

@@ -23,25 +23,21 @@ const shardConns = 4
 const homesTimeout = time.Minute
 
 // install makes weft's tables, in each shard where there are several.
-func (r *run) install(ctx context.Context) error {
+func (r *run) install() {
 	if r.opts.Shards <= 1 {
 		r.shards = rig.Shards{r.Group}
-		return r.Fleet.Run(ctx, "migrate", "up")
+		r.Must(r.Fleet.Run(r.Ctx, "migrate", "up"))
+		return
 	}
 	count := strconv.Itoa(r.opts.Shards)
-	if err := r.Fleet.Run(ctx, "shards", "create", count, "--by", "weftlab chaos"); err != nil {
-		return err
-	}
+	r.Must(r.Fleet.Run(r.Ctx, "shards", "create", count, "--by", "weftlab chaos"))
 	r.Fleet.Env = append(r.Fleet.Env, "WEFT_SHARDS="+count)
 	for n := range r.opts.Shards {
-		p, err := r.OpenShard(ctx, n, shardConns)
-		if err != nil {
-			return err
-		}
+		p, err := r.OpenShard(r.Ctx, n, shardConns)
+		r.Must(err)
 		r.shards = append(r.shards, r.At(p))
 	}
 	r.target.Shards = r.shards
-	return nil
 }
 
 // evenlyLed returns an error where instances share shards, and not evenly.
@@ -125,7 +121,7 @@ from (select entity_type, entity_id from `+of("weftlab_history")+` union select 
 			_, err = pgx.ForEachRow(rows, []any{&key.Type, &key.ID, &n}, func() error { home[key] = n; return nil })
 		}
 		if err != nil {
-			return nil, fmt.Errorf("look up the shards of entities: %w", err)
+			return nil, err
 		}
 	}
 	return home, nil
