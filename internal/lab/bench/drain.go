@@ -185,7 +185,7 @@ func (b *bench) drain(binary string, w workload, progress func(share float64)) s
 
 func (b *bench) drainOnce(binary string, w workload, progress func(share float64)) (out sample) {
 	b.onSite(binary, w, func(s *site) {
-		s.Must(w.fill(s.Ctx, s.pool))
+		s.fill(w)
 		if w.loads {
 			s.declare(true)
 		}

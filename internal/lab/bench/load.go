@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
 
@@ -66,9 +64,9 @@ func (w workload) sql(text string) string {
 		"{blocked}", strconv.Itoa(w.blocked), "{first}", strconv.Itoa(firstVersion)).Replace(text)
 }
 
-// fill writes the backlog and leaves the tables as autovacuum would.
-func (w workload) fill(ctx context.Context, db *pgxpool.Pool) error {
-	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+// fill writes the backlog w and leaves the tables as autovacuum would.
+func (s *site) fill(w workload) {
+	ctx, cancel := context.WithTimeout(s.Ctx, loadTimeout)
 	defer cancel()
 	statements := []string{sourceRows, outboxRows}
 	switch {
@@ -83,11 +81,8 @@ func (w workload) fill(ctx context.Context, db *pgxpool.Pool) error {
 	if w.blocked > 0 {
 		statements = append(statements, blockedRows)
 	}
-	statements = append(statements, "vacuum (analyze) search_index", "vacuum (analyze) {table}", "checkpoint")
-	for _, s := range statements {
-		if _, err := db.Exec(ctx, w.sql(s)); err != nil {
-			return fmt.Errorf("write %d events: %w", w.events, err)
-		}
+	for _, sql := range append(statements, "vacuum (analyze) search_index", "vacuum (analyze) {table}", "checkpoint") {
+		_, err := s.pool.Exec(ctx, w.sql(sql))
+		s.MustDo(fmt.Sprintf("write %d events", w.events), err)
 	}
-	return nil
 }

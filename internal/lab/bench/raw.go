@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
@@ -59,37 +58,30 @@ func (r *recorder) Write(_ context.Context, actions []elastic.Action) ([]outbox.
 	return out, nil
 }
 
-// render makes the corpus of a backlog with weft's own projection.
-func render(ctx context.Context, pool *pgxpool.Pool) (*corpus, error) {
-	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+// render makes the corpus of the site's backlog with weft's own projection.
+func (s *site) render() *corpus {
+	ctx, cancel := context.WithTimeout(s.Ctx, loadTimeout)
 	defer cancel()
 	rec := &recorder{}
-	search, err := projections.NewSearch(pool, rec, zap.NewNop(), prometheus.NewRegistry())
-	if err != nil {
-		return nil, err
-	}
-	rows, err := pool.Query(ctx, `select entity_type, entity_id, op, event_version from `+outboxTable+`
+	search, err := projections.NewSearch(s.pool, rec, zap.NewNop(), prometheus.NewRegistry())
+	s.Must(err)
+	rows, err := s.pool.Query(ctx, `select entity_type, entity_id, op, event_version from `+outboxTable+`
 where next_retry_at is null order by event_version`)
-	if err != nil {
-		return nil, fmt.Errorf("read events: %w", err)
-	}
+	s.MustDo("read events", err)
 	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e outbox.Event, err error) {
 		err = row.Scan(&e.Key.Type, &e.Key.ID, &e.Op, &e.Version)
 		return e, err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read events: %w", err)
-	}
+	s.MustDo("read events", err)
 	c := &corpus{events: len(events)}
 	for batch := range slices.Chunk(events, rawBatch) {
-		if _, err := search.Project(ctx, batch); err != nil {
-			return nil, fmt.Errorf("render documents: %w", err)
-		}
+		_, err := search.Project(ctx, batch)
+		s.MustDo("render documents", err)
 		c.bodies = append(c.bodies, bytes.Clone(rec.body.Bytes()))
 		rec.body.Reset()
 	}
-	err = pool.QueryRow(ctx, "select count(*) from search_index").Scan(&c.documents)
-	return c, err
+	s.ask("entities", "select count(*) from search_index", nil, &c.documents)
+	return c
 }
 
 // loadRaw is the bare loader: the least that carrying the corpus into an index costs.

@@ -85,20 +85,21 @@ func Run(ctx context.Context, opts Options) error {
 	}
 	logs := rig.Dir{Program: "bench", Holds: "logs"}
 	err = logs.Run(ctx, func(ctx context.Context, dir string) (err error) {
-		b := &bench{opts: opts, dir: dir}
-		head, base, err := b.binaries(ctx, builds)
-		if err != nil {
-			return err
-		}
-		b.place, err = openPlace(ctx, stack.Options{Progress: opts.Progress, HeapMB: opts.HeapMB, Guardian: opts.Guardian})
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, b.place.close(ctx)) }()
-		b.screen = rig.NewScreen(opts.Out, time.Minute)
-		defer b.screen.Refresh("")
+		b := &bench{opts: opts, dir: dir, screen: rig.NewScreen(opts.Out, time.Minute)}
+		defer func() {
+			b.screen.Refresh("")
+			if b.place != nil {
+				err = errors.Join(err, b.place.close(ctx))
+			}
+		}()
 		var results []*Result
-		if err := b.Play(ctx, func() { results = b.all(picked, head, base) }); err != nil {
+		err = b.Play(ctx, func() {
+			head, base := b.binaries(builds)
+			b.place, err = openPlace(ctx, stack.Options{Progress: opts.Progress, HeapMB: opts.HeapMB, Guardian: opts.Guardian})
+			b.Must(err)
+			results = b.all(picked, head, base)
+		})
+		if err != nil {
 			return err
 		}
 		b.screen.Refresh("")
@@ -113,7 +114,7 @@ func (b *bench) all(picked []scenario, head, base string) (results []*Result) {
 	b.Part("warm-up", 0, func() { b.warm(head, picked[0].load.scaled(b.opts.Events).events) })
 	for _, s := range picked {
 		b.Part(s.name, 0, func() { results = append(results, b.measure(s, head, base)) })
-		b.Must(b.write(results))
+		b.write(results)
 	}
 	return results
 }
@@ -143,34 +144,29 @@ func (b *bench) step(what string) func(share float64) {
 	}
 }
 
-func (b *bench) write(results []*Result) error {
+// write writes what was measured so far to the files that were asked for.
+func (b *bench) write(results []*Result) {
 	if b.opts.JSON != "" {
-		if err := writeJSON(b.opts.JSON, results); err != nil {
-			return err
-		}
+		b.Must(writeJSON(b.opts.JSON, results))
 	}
 	if b.opts.SVG != "" {
-		return writeChart(b.opts.SVG, results)
+		b.Must(writeChart(b.opts.SVG, results))
 	}
-	return nil
 }
 
 // binaries returns the weft to measure and the one to measure it against, or "".
-func (b *bench) binaries(ctx context.Context, dir string) (head, base string, err error) {
+func (b *bench) binaries(dir string) (head, base string) {
+	var err error
 	switch {
 	case b.opts.Compare != "":
 		base, err = filepath.Abs(b.opts.Compare)
 	case b.opts.Against != "":
-		base, err = rig.BuildRevision(ctx, dir, b.opts.Against)
+		base, err = rig.BuildRevision(b.Ctx, dir, b.opts.Against)
 	}
-	if err != nil {
-		return "", "", err
-	}
-	fleet, err := rig.NewFleet(ctx, b.opts.Binary, dir)
-	if err != nil {
-		return "", "", err
-	}
-	return fleet.Binary, base, nil
+	b.Must(err)
+	fleet, err := rig.NewFleet(b.Ctx, b.opts.Binary, dir)
+	b.Must(err)
+	return fleet.Binary, base
 }
 
 // warm brings what compiles and caches as it goes to where it stays.
@@ -189,10 +185,8 @@ func (b *bench) rawSide(binary string, w workload) *side {
 	w.declared, w.loads = false, false // the documents are the same
 	var c *corpus
 	b.onSite(binary, w, func(s *site) {
-		s.Must(w.fill(s.Ctx, s.pool))
-		var err error
-		c, err = render(s.Ctx, s.pool)
-		s.Must(err)
+		s.fill(w)
+		c = s.render()
 	})
 	return &side{name: sideRaw, run: func(progress func(float64)) sample { return b.loadRaw(c, progress) }}
 }

@@ -27,7 +27,7 @@ func (b *bench) trickle(binary string, w workload, progress func(share float64))
 	b.onSite(binary, w, func(s *site) {
 		if w.before > 0 {
 			earlier := workload{events: w.before, entities: w.before, text: w.text}
-			s.Must(earlier.fill(s.Ctx, s.pool))
+			s.fill(earlier)
 		}
 		if w.snapshot {
 			defer s.holdSnapshot()()

@@ -58,8 +58,8 @@ func (b *bench) triggers() (out []TriggerCost) {
 			for round := range b.opts.Rounds {
 				for turn := range conns {
 					side := (turn + round) % len(conns)
-					took, wrote, err := update(b.Ctx, conns[side], table, rows)
-					b.MustDo(fmt.Sprintf("update of %d rows of %s", rows, table), err)
+					var took, wrote float64
+					b.Part(fmt.Sprintf("update of %d rows of %s", rows, table), 0, func() { took, wrote = b.update(conns[side], table, rows) })
 					us[side], wal[side] = append(us[side], took), append(wal[side], wrote)
 				}
 			}
@@ -95,29 +95,29 @@ func (b *bench) makeTriggers(conn *pgx.Conn, url string, watched bool) {
 
 // update changes rows, as many in each statement, and returns what one of them took: microseconds, and
 // bytes of WAL.
-func update(ctx context.Context, conn *pgx.Conn, table string, rows int) (us, wal float64, err error) {
-	for _, t := range []string{"parent", "child"} {
-		if _, err := conn.Exec(ctx, "vacuum "+t); err != nil {
-			return 0, 0, err
-		}
+func (b *bench) update(conn *pgx.Conn, table string, rows int) (us, wal float64) {
+	exec := func(sql string, args ...any) {
+		_, err := conn.Exec(b.Ctx, sql, args...)
+		b.Must(err)
 	}
+	position := func() float64 {
+		at, err := walPosition(b.Ctx, conn)
+		b.Must(err)
+		return at
+	}
+	exec("vacuum parent")
+	exec("vacuum child")
 	statements := max(min(triggerSingles, 20_000/rows), 1)
 	sql := "update " + table + " set n = n + 1 where id between $1 and $2"
-	before, err := walPosition(ctx, conn)
-	if err != nil {
-		return 0, 0, err
-	}
+	before := position()
 	began := time.Now()
 	for i := range statements {
 		first := 1 + i*rows%triggerParents
-		if _, err := conn.Exec(ctx, sql, first, first+rows-1); err != nil {
-			return 0, 0, err
-		}
+		exec(sql, first, first+rows-1)
 	}
 	took := time.Since(began)
-	after, err := walPosition(ctx, conn)
 	n := float64(rows * statements)
-	return float64(took.Microseconds()) / n, (after - before) / n, err
+	return float64(took.Microseconds()) / n, (position() - before) / n
 }
 
 func walPosition(ctx context.Context, db postgres.Querier) (at float64, err error) {

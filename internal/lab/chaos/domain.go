@@ -46,7 +46,7 @@ type domain struct {
 }
 
 // openDomain makes the tables that weft migrate up does not, and returns who writes to them.
-func (r *run) openDomain(ctx context.Context) (*domain, error) {
+func (r *run) openDomain() *domain {
 	if r.opts.Domain != Shop {
 		app := &traffic.Application{Pool: r.Pool}
 		return &domain{projection: projections.SearchIndexToElastic, watched: func(ctx context.Context) ([]outbox.Key, error) {
@@ -63,42 +63,35 @@ func (r *run) openDomain(ctx context.Context) (*domain, error) {
 		}{&traffic.Stream{
 			App: app, Writers: writers, Rate: float64(r.opts.Rate), Seed: r.opts.Seed,
 			Entities: traffic.Entities(entities), Hot: hotEntities, Late: traffic.EveryThird,
-		}, app}}, nil
+		}, app}}
 	}
-	schema, err := r.layOut()
-	if err != nil {
-		return nil, fmt.Errorf("files of the shop: %w", err)
-	}
-	for _, sql := range []string{schema, traffic.MakeShop} {
-		if _, err := r.Pool.Exec(ctx, sql); err != nil {
-			return nil, fmt.Errorf("tables of the shop: %w", err)
-		}
+	for _, sql := range []string{r.layOut(), traffic.MakeShop} {
+		_, err := r.Pool.Exec(r.Ctx, sql)
+		r.MustDo("tables of the shop", err)
 	}
 	r.Outbox = traffic.ShopOutbox
+	r.Must(r.Fleet.Run(r.Ctx, "outbox", "create", "--table", "shop.product", "--children", "shop.variant:product_id",
+		"--routing", "tenant_id", "--apply"))
 	return &domain{projection: "products", documents: traffic.ShopDocuments, typ: traffic.ShopProduct, shards: map[string]int{}, application: &traffic.Shop{
-			Pool: r.Pool, Writers: writers, Rate: float64(r.opts.Rate), Seed: r.opts.Seed, Products: entities, Hot: hotEntities,
-		}}, r.Fleet.Run(ctx, "outbox", "create", "--table", "shop.product", "--children", "shop.variant:product_id",
-			"--routing", "tenant_id", "--apply")
+		Pool: r.Pool, Writers: writers, Rate: float64(r.opts.Rate), Seed: r.opts.Seed, Products: entities, Hot: hotEntities,
+	}}
 }
 
 // layOut copies the files of the shop, tells the instances of them, and returns its tables.
-func (r *run) layOut() (schema string, err error) {
+func (r *run) layOut() (schema string) {
+	const noun = "files of the shop"
 	dir := filepath.Join(r.builds(), "shop")
-	if err := os.CopyFS(dir, shop.Files); err != nil {
-		return "", err
+	r.MustDo(noun, os.CopyFS(dir, shop.Files))
+	read := func(name string) string {
+		text, err := shop.Files.ReadFile(name)
+		r.MustDo(noun, err)
+		return string(text)
 	}
 	config := filepath.Join(dir, "weft.yaml")
-	text, err := shop.Files.ReadFile("weft.yaml")
-	if err == nil {
-		own := strings.Replace(string(text), "{name: products,", "{name: "+r.Index+",", 1)
-		err = os.WriteFile(config, []byte(own), 0o600)
-	}
-	if err != nil {
-		return "", err
-	}
+	own := strings.Replace(read("weft.yaml"), "{name: products,", "{name: "+r.Index+",", 1)
+	r.MustDo(noun, os.WriteFile(config, []byte(own), 0o600))
 	r.Fleet.Env = append(r.Fleet.Env, "WEFT_CONFIG="+config)
-	text, err = shop.Files.ReadFile("schema.sql")
-	return string(text), err
+	return read("schema.sql")
 }
 
 // end reads both stores. Documents are there by two names: of the entity, and of what [judged]

@@ -181,8 +181,7 @@ func (r *run) prepare() {
 	r.opened, err = r.Now(r.Ctx)
 	r.Must(err)
 	r.install()
-	r.domain, err = r.openDomain(r.Ctx)
-	r.Must(err)
+	r.domain = r.openDomain()
 	for _, s := range r.shards {
 		r.Must(s.Record(r.Ctx))
 	}

@@ -61,10 +61,7 @@ func (r *run) route() string {
 }
 
 // openProbes makes the probing clients: one for each member, or one that goes through HAProxy.
-func (r *run) openProbes(ctx context.Context) error {
-	if r.cluster == nil {
-		return nil
-	}
+func (r *run) openProbes() {
 	r.stream.Rate = memberRate
 	urls := []string{r.cluster.ProxyURL()}
 	if !r.opts.Proxy {
@@ -74,13 +71,10 @@ func (r *run) openProbes(ctx context.Context) error {
 		}
 	}
 	for _, url := range urls {
-		pool, err := rig.OpenPool(ctx, url, 2)
-		if err != nil {
-			return err
-		}
+		pool, err := rig.OpenPool(r.Ctx, url, 2)
+		r.Must(err)
 		r.probes = append(r.probes, &traffic.Application{Pool: pool, Timeout: probeTimeout})
 	}
-	return nil
 }
 
 // applications are all who write.

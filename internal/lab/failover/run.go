@@ -103,11 +103,12 @@ func Run(ctx context.Context, opts Options) error {
 			primary: stack.Postgres, replica: stack.Replica, gone: map[history.Enqueued]bool{}, judged: map[*traffic.Application]int{},
 		}
 		defer func() { err = errors.Join(err, r.close(ctx)) }()
-		if err := r.prepare(ctx, path); err != nil {
-			return err
-		}
 		result := &Result{Replication: opts.Replication, Seed: opts.Seed}
-		if err := r.Play(ctx, func() { r.all(result) }); err != nil {
+		err = r.Play(ctx, func() {
+			r.prepare(path)
+			r.all(result)
+		})
+		if err != nil {
 			return err
 		}
 		result.write(opts.Out)
@@ -160,33 +161,26 @@ func (r *run) rounds(result *Result) {
 	}
 }
 
-func (r *run) prepare(ctx context.Context, dir string) error {
-	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return r.open(gctx) })
+func (r *run) prepare(dir string) {
+	g, ctx := errgroup.WithContext(r.Ctx)
+	g.Go(func() error { return r.open(ctx) })
 	g.Go(func() (err error) {
-		r.Fleet, err = rig.NewFleet(gctx, r.opts.Binary, dir)
+		r.Fleet, err = rig.NewFleet(ctx, r.opts.Binary, dir)
 		return err
 	})
-	if err := g.Wait(); err != nil {
-		return err
-	}
+	r.Must(g.Wait())
 	r.Index, r.Place.Group = r.opts.Index, group
 	r.Fleet.Env = rig.Environment(r.opts.Environ, r.opts.ElasticURL != "", append(r.Settings(), "WEFT_PROJECTIONS=search_index_to_elastic")...)
-	if err := r.Fleet.Run(ctx, "migrate", "up"); err != nil {
-		return err
-	}
-	if err := history.Install(ctx, r.Pool, rig.Outbox); err != nil {
-		return err
-	}
+	r.Must(r.Fleet.Run(r.Ctx, "migrate", "up"))
+	r.Must(history.Install(r.Ctx, r.Pool, rig.Outbox))
 	var err error
-	if r.app.Pool, err = rig.OpenPool(ctx, r.DatabaseURL, writers+1); err != nil {
-		return err
-	}
+	r.app.Pool, err = rig.OpenPool(r.Ctx, r.DatabaseURL, writers+1)
+	r.Must(err)
 	r.stream = &traffic.Stream{App: r.app, Writers: writers, Rate: rate, Seed: r.opts.Seed, Entities: traffic.Entities(entities)}
-	if err := r.openProbes(ctx); err != nil {
-		return err
+	if r.cluster != nil {
+		r.openProbes()
 	}
-	return r.LaunchAll(ctx, "a", "b")
+	r.Must(r.LaunchAll(r.Ctx, "a", "b"))
 }
 
 func (r *run) close(ctx context.Context) error {

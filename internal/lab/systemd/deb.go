@@ -19,23 +19,16 @@ const (
 )
 
 // install installs and configures both machines, and makes the tables.
-func (r *run) install(ctx context.Context) error {
-	g, gctx := errgroup.WithContext(ctx)
+func (r *run) install() {
+	g, ctx := errgroup.WithContext(r.Ctx)
 	for _, h := range r.hosts {
-		g.Go(func() error { return r.installOn(gctx, h) })
+		g.Go(func() error { return r.installOn(ctx, h) })
 	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	if _, err := r.hosts[0].Exec(ctx, "env", "DATABASE_URL_FILE="+urlFile, "weft", "migrate", "up"); err != nil {
-		return err
-	}
-	if err := r.Record(ctx); err != nil {
-		return err
-	}
+	r.Must(g.Wait())
+	r.exec(r.hosts[0], "env", "DATABASE_URL_FILE="+urlFile, "weft", "migrate", "up")
+	r.Must(r.Record(r.Ctx))
 	r.screen.Line("%s is installed on both machines: nothing was started, a start without the URL is refused, and a wrong setting ends in code %d, once",
 		filepath.Base(r.older), exitConfig)
-	return nil
 }
 
 func (r *run) installOn(ctx context.Context, h *host) error {

@@ -48,11 +48,11 @@ type Options struct {
 // run is one run.
 type run struct {
 	*rig.Place
-	rig.Script // of the drill that is played
-	opts       Options
-	screen     *rig.Screen
-	dir        string // evidence
-	result     Result
+	rig.Script
+	opts   Options
+	screen *rig.Screen
+	dir    string // evidence
+	result Result
 
 	stream   *traffic.Stream
 	hosts    []*host
@@ -83,7 +83,7 @@ func Run(ctx context.Context, opts Options) error {
 			screen.Refresh("")
 			err = errors.Join(err, r.close(ctx))
 		}()
-		err = r.prepare(ctx)
+		err = r.Play(ctx, r.prepare)
 		if err == nil {
 			err = r.all(ctx)
 		}
@@ -120,18 +120,16 @@ func (r *run) all(ctx context.Context) error {
 	if streamed != nil {
 		return streamed
 	}
-	return r.judge(ctx)
+	return r.Play(ctx, r.judge)
 }
 
 // prepare starts the servers, builds the packages and boots the machines, at once.
-func (r *run) prepare(ctx context.Context) error {
+func (r *run) prepare() {
 	r.screen.Line("Starting the servers and two machines, building two packages …")
-	if err := os.MkdirAll(r.builds(), 0o755); err != nil {
-		return fmt.Errorf("directory for packages: %w", err)
-	}
-	g, gctx := errgroup.WithContext(ctx)
+	r.MustDo("directory for packages", os.MkdirAll(r.builds(), 0o755))
+	g, ctx := errgroup.WithContext(r.Ctx)
 	g.Go(func() (err error) {
-		r.Place, err = rig.Open(gctx, stack.Options{Progress: r.opts.Progress, HeapMB: r.opts.HeapMB}, writers+4)
+		r.Place, err = rig.Open(ctx, stack.Options{Progress: r.opts.Progress, HeapMB: r.opts.HeapMB}, writers+4)
 		return err
 	})
 	g.Go(func() (err error) {
@@ -139,35 +137,31 @@ func (r *run) prepare(ctx context.Context) error {
 			r.older, r.newer = r.opts.Packages[0], r.opts.Packages[1]
 			return nil
 		}
-		r.older, r.newer, err = build(gctx, r.builds())
+		r.older, r.newer, err = build(ctx, r.builds())
 		return err
 	})
 	r.hosts = []*host{{ports: map[string]int{}}, {ports: map[string]int{}}}
 	for i, h := range r.hosts {
 		g.Go(func() (err error) {
 			name := string(rune('a' + i))
-			h.Machine, err = nspawn.Boot(gctx, name, filepath.Join(r.dir, "console-"+name+".log"))
+			h.Machine, err = nspawn.Boot(ctx, name, filepath.Join(r.dir, "console-"+name+".log"))
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
+	r.Must(g.Wait())
 	var err error
-	if r.result.Versions, err = versions(ctx, r.older, r.newer); err != nil {
-		return err
-	}
+	r.result.Versions, err = versions(r.Ctx, r.older, r.newer)
+	r.Must(err)
 	for _, h := range r.hosts {
 		for _, unit := range append(instances(), service) {
-			if h.ports[unit], err = process.FreePort(); err != nil {
-				return fmt.Errorf("free port: %w", err)
-			}
+			h.ports[unit], err = process.FreePort()
+			r.MustDo("free port", err)
 		}
 	}
 	r.Index, r.Group = index, group
 	r.settings = fmt.Sprintf("\nelastic:\n  url: %s\n  index: %s\n", r.ElasticURL, index)
 	r.stream = &traffic.Stream{App: &traffic.Application{Pool: r.Pool}, Writers: writers, Rate: rate, Seed: 1, Entities: traffic.Entities(entities)}
-	return r.install(ctx)
+	r.install()
 }
 
 func (r *run) close(ctx context.Context) error {
@@ -184,19 +178,15 @@ func (r *run) close(ctx context.Context) error {
 }
 
 // judge wants a stopped stream and an instance that leads.
-func (r *run) judge(ctx context.Context) error {
+func (r *run) judge() {
 	r.screen.Line("Judging …")
-	if err := r.Drained(ctx, bound, nil); err != nil {
-		return err
-	}
+	r.Must(r.Drained(r.Ctx, bound, nil))
 	for _, h := range r.hosts {
 		if !h.Up() {
 			continue
 		}
-		lines, err := h.journal(ctx, "weft*")
-		if err != nil {
-			return err
-		}
+		lines, err := h.journal(r.Ctx, "weft*")
+		r.Must(err)
 		looked, bad := misjudged(lines)
 		r.result.LogLines += looked
 		if bad != "" {
@@ -204,14 +194,10 @@ func (r *run) judge(ctx context.Context) error {
 			r.result.findings = append(r.result.findings, "journal of "+h.Name+": "+bad)
 		}
 	}
-	log, err := history.Read(ctx, r.Pool, rig.Outbox, group)
-	if err != nil {
-		return err
-	}
-	end, err := history.ReadEnd(ctx, r.Pool, r.Elastic, index)
-	if err != nil {
-		return err
-	}
+	log, err := history.Read(r.Ctx, r.Pool, rig.Outbox, group)
+	r.Must(err)
+	end, err := history.ReadEnd(r.Ctx, r.Pool, r.Elastic, index)
+	r.Must(err)
 	acknowledged := r.stream.App.Acknowledged()
 	v := history.Check(history.Run{Log: log, Acknowledged: acknowledged, End: end})
 	out := &r.result
@@ -224,7 +210,6 @@ func (r *run) judge(ctx context.Context) error {
 		}
 	}
 	out.measure(log)
-	return nil
 }
 
 // keepJournals writes those of the machines that are up to the evidence.
