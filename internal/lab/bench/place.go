@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"time"
@@ -39,18 +38,28 @@ type place struct {
 	collector *collector.Collector // of traces
 }
 
-func openPlace(ctx context.Context, opts stack.Options) (p *place, err error) {
-	p = &place{}
-	if p.Place, err = rig.Open(ctx, opts, 1); err != nil {
-		return nil, err
+// open starts the servers, and has PostgreSQL write down each statement, its transaction and how long it
+// took.
+func (b *bench) open() {
+	servers, err := rig.Open(b.Ctx, stack.Options{Progress: b.opts.Progress, HeapMB: b.opts.HeapMB, Guardian: b.opts.Guardian}, 1)
+	b.Must(err)
+	p := &place{Place: servers, log: servers.Servers.Log(stack.Postgres)}
+	b.place = p
+	p.collector, err = collector.Start(b.Ctx)
+	b.Must(err)
+	for _, sql := range []string{
+		"alter system set log_line_prefix = '" + logPrefix + "'",
+		"alter system set log_timezone = 'UTC'",
+		"alter system set log_parameter_max_length = 0",
+		"alter system set log_min_duration_statement = 0",
+		"select pg_reload_conf()",
+	} {
+		_, err := p.Pool.Exec(b.Ctx, sql)
+		b.MustDo("log statements", err)
 	}
-	if p.collector, err = collector.Start(ctx); err == nil {
-		err = p.logStatements(ctx)
-	}
-	if err != nil {
-		return nil, errors.Join(err, p.close(ctx))
-	}
-	return p, nil
+	b.Must(rig.Await(b.Ctx, reloadTimeout, 10*time.Millisecond, "reload of the configuration", func(ctx context.Context) error {
+		return p.Holds(ctx, "select current_setting('log_line_prefix') = $1", logPrefix)
+	}))
 }
 
 func (p *place) close(ctx context.Context) error {
@@ -72,34 +81,12 @@ func quiet(databaseURL string) (string, error) {
 	return u.String(), nil
 }
 
-// logStatements makes the server write down each statement, its transaction and how
-// long it took.
-func (p *place) logStatements(ctx context.Context) error {
-	for _, s := range []string{
-		"alter system set log_line_prefix = '" + logPrefix + "'",
-		"alter system set log_timezone = 'UTC'",
-		"alter system set log_parameter_max_length = 0",
-		"alter system set log_min_duration_statement = 0",
-		"select pg_reload_conf()",
-	} {
-		if _, err := p.Pool.Exec(ctx, s); err != nil {
-			return fmt.Errorf("log statements: %w", err)
-		}
-	}
-	p.log = p.Servers.Log(stack.Postgres)
-	return rig.Await(ctx, reloadTimeout, 10*time.Millisecond, "reload of the configuration", func(ctx context.Context) error {
-		return p.Holds(ctx, "select current_setting('log_line_prefix') = $1", logPrefix)
-	})
-}
-
-// makeIndex makes the index that weft would make.
-func (p *place) makeIndex(ctx context.Context, name string) error {
-	sink, err := elastic.New(elastic.Config{URLs: []string{p.ElasticURL}, Index: name}, zap.NewNop(), prometheus.NewRegistry(), "bench")
-	if err != nil {
-		return err
-	}
+// makeRawIndex makes the index that weft would make.
+func (b *bench) makeRawIndex() {
+	sink, err := elastic.New(elastic.Config{URLs: []string{b.place.ElasticURL}, Index: rawIndex}, zap.NewNop(), prometheus.NewRegistry(), "bench")
+	b.Must(err)
 	defer sink.Close()
-	return sink.EnsureIndex(ctx)
+	b.Must(sink.EnsureIndex(b.Ctx))
 }
 
 // expect wants an index to hold so many documents.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
-	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
 // warmEvents bound the pass that makes the servers warm.
@@ -95,8 +94,7 @@ func Run(ctx context.Context, opts Options) error {
 		var results []*Result
 		err = b.Play(ctx, func() {
 			head, base := b.binaries(builds)
-			b.place, err = openPlace(ctx, stack.Options{Progress: opts.Progress, HeapMB: opts.HeapMB, Guardian: opts.Guardian})
-			b.Must(err)
+			b.open()
 			results = b.all(picked, head, base)
 		})
 		if err != nil {
