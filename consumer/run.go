@@ -27,6 +27,11 @@ const (
 	// lostFor is how long after a lost answer a lease may still be committed: a stalled disk
 	// delays the commit.
 	lostFor = 2 * time.Minute
+	// refusedFor is how long a refusal counts that no later answer to the call has taken back: nothing may be left to
+	// list or to lease.
+	refusedFor = 30 * time.Second
+	// The calls without which no work goes on. The first two are made at every tick, whatever the scheduler does.
+	callUpkeep, callHolds, callList, callLease = "upkeep", "holds", "list", "lease"
 )
 
 // answer hands the result of an action to the loop. An error ends the term.
@@ -48,6 +53,7 @@ type run struct {
 	answers chan answer
 
 	upkeep, holds periodic
+	refused       map[string]refusal      // of each call, the latest one, until the call's next answer
 	lost          map[uuid.UUID]time.Time // batches whose lease was not answered, and since when
 	named         outbox.ID               // of the last entity with rows put off that was named; zero to begin anew
 	lastSettle    time.Time               // database clock
@@ -57,6 +63,12 @@ type run struct {
 	foreignEnd    time.Time               // end of that state, unless a newer claim is seen
 	faulty        bool                    // the database does not answer; logged once
 	cutOff        time.Time               // since when there has been no answer; zero when there was one
+}
+
+// refusal is what the database has said to a call that it refuses, as for a right that is missing.
+type refusal struct {
+	err error
+	at  time.Time
 }
 
 // loop takes answers and starts actions until the term is over.
@@ -139,9 +151,9 @@ func (r *run) start(a schedule.Action) {
 	}
 	switch a.Kind {
 	case schedule.DoList:
-		ask(r, "list", list, r.s.Listed)
+		ask(r, callList, list, r.s.Listed)
 	case schedule.DoLookUp:
-		ask(r, "list", list, r.s.LookedUp)
+		ask(r, callList, list, r.s.LookedUp)
 	case schedule.DoLease:
 		r.lease(a)
 	case schedule.DoSend:
@@ -180,7 +192,7 @@ func (r *run) namePutOff(limit int) {
 // lease leases a batch. Nothing of it is sent before the answer is here.
 func (r *run) lease(a schedule.Action) {
 	started := time.Now()
-	ask(r, "lease", func() (*outbox.Lease, error) {
+	ask(r, callLease, func() (*outbox.Lease, error) {
 		return r.store.Lease(r.ctx, r.epoch, a.Batch.ID, a.Groups)
 	}, func(now time.Time, l *outbox.Lease, err error) {
 		if err != nil && !outbox.Answered(err) {
@@ -253,6 +265,10 @@ func (r *run) ends(err error) error {
 // nil for a fault that may pass, which it reports once until the database answers again.
 func (r *run) heard(call string, err error) error {
 	r.p.pulse.beat()
+	delete(r.refused, call)
+	if outbox.Refused(err) {
+		r.refused[call] = refusal{err, time.Now()}
+	}
 	if err == nil {
 		r.cutOff = time.Time{}
 		if r.faulty && r.refusal() == nil {
@@ -281,8 +297,15 @@ func (r *run) heard(call string, err error) error {
 	return nil
 }
 
-// refusal returns why the database refuses a periodic call.
-func (r *run) refusal() error { return cmp.Or(r.upkeep.refused, r.holds.refused) }
+// refusal returns why the database refuses a call without which no work goes on.
+func (r *run) refusal() error {
+	for _, call := range [...]string{callUpkeep, callHolds, callList, callLease} {
+		if f := r.refused[call]; f.err != nil && time.Since(f.at) < refusedFor {
+			return f.err
+		}
+	}
+	return nil
+}
 
 // troubles publishes why the pipeline cannot work on the table, and the fault behind it, if that is the reason.
 func (r *run) troubles(fault error) {
@@ -303,9 +326,8 @@ func (r *run) troubles(fault error) {
 
 // periodic is a call that is made at every tick, whatever the scheduler does.
 type periodic struct {
-	next    time.Time
-	going   bool
-	refused error // by the database, as for a right that is missing, until the next answer to it
+	next  time.Time
+	going bool
 }
 
 // begin reports whether the call is to be made now.
@@ -319,10 +341,7 @@ func (c *periodic) begin(now time.Time, every time.Duration) bool {
 
 // end takes the answer, and reports whether it is one.
 func (c *periodic) end(err error) bool {
-	c.going, c.refused = false, nil
-	if outbox.Refused(err) {
-		c.refused = err
-	}
+	c.going = false
 	return err == nil
 }
 
@@ -334,7 +353,7 @@ func (r *run) keepUp(now time.Time) {
 	}
 	lost, settle, recorded := slices.Collect(maps.Keys(r.lost)), r.lastSettle, r.recorded
 	var ago time.Duration
-	ask(r, "upkeep", func() (claimer string, err error) {
+	ask(r, callUpkeep, func() (claimer string, err error) {
 		claimer, ago, err = r.store.ForeignClaim(r.ctx, foreignFor)
 		if err == nil && !settle.Equal(recorded) {
 			err = r.store.RecordProgress(r.ctx, r.epoch, settle)
@@ -371,7 +390,7 @@ func (r *run) askHolds(now time.Time) {
 		return
 	}
 	var quarantined []outbox.Key
-	ask(r, "holds", func() (holds outbox.Holds, err error) {
+	ask(r, callHolds, func() (holds outbox.Holds, err error) {
 		holds, quarantined, err = r.store.Holds(r.ctx)
 		return holds, err
 	}, func(now time.Time, holds outbox.Holds, err error) {

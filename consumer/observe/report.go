@@ -111,8 +111,8 @@ func (o *Observer) report(b *Batch, s *summary) {
 		level = zapcore.InfoLevel
 	}
 	if ce := o.log.Check(level, "batch settled"); ce != nil {
-		ce.Write(append(b.facts(result, s.reason), zap.Int("ok_count", s.ok()), zap.Int("retry_count", s.count[outbox.Retry]),
-			zap.Int("failed_count", s.count[outbox.Failed]), zap.Int("mismatch_count", s.mismatch))...)
+		ce.Write(append(b.facts(result, s.reason), zap.String("event", "projection.batch"), zap.Int("ok_count", s.ok()),
+			zap.Int("retry_count", s.count[outbox.Retry]), zap.Int("failed_count", s.count[outbox.Failed]), zap.Int("mismatch_count", s.mismatch))...)
 	}
 	for _, l := range s.left {
 		o.reportLeft(b, l)
@@ -129,8 +129,8 @@ func (o *Observer) report(b *Batch, s *summary) {
 // facts are what every line of a batch says.
 func (b *Batch) facts(result string, reason outbox.Reason) []zap.Field {
 	return []zap.Field{
-		zap.String("event", "projection.batch"), zap.String("result", result), zap.String("reason", string(reason)),
-		zap.String("claim_batch_id", b.id), zap.String("op", b.op), zap.Int("attempt", b.attempt), zap.Int("batch_size", b.size),
+		zap.String("result", result), zap.String("reason", string(reason)), zap.String("claim_batch_id", b.id),
+		zap.String("op", b.op), zap.Int("attempt", b.attempt), zap.Int("batch_size", b.size),
 		zap.Float64("latency_ms", milliseconds(time.Since(b.started))), b.ids(),
 	}
 }

@@ -31,7 +31,7 @@ func TestLineOfAnEventThatIsPutOff(t *testing.T) {
 func TestAdviceOnAnEventInFlight(t *testing.T) {
 	t.Parallel()
 	state := leader.State{Epoch: 7, Instance: "a", LockHeld: true, LockMatches: true}
-	story := &outbox.Story{Lease: &outbox.StoryLease{Owner: "a", Epoch: 7}}
+	story := &outbox.Story{Holder: outbox.Holder{Owner: "a", Epoch: 7}}
 	if got := adviseInFlight(story, state, time.Minute); got != "Wait: a is projecting it." {
 		t.Errorf("while it leads: got %q", got)
 	}
