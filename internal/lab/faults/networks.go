@@ -52,7 +52,9 @@ func networks() []Fault {
 }
 
 // delay delays what passes a link. A program that asks for the fault by its name need not say by how much.
-func (i *Injection) delay(link interface{ Latency(d, jitter time.Duration) error }) error {
+func (i *Injection) delay(link interface {
+	Latency(d, jitter time.Duration) error
+}) error {
 	if i.Latency == 0 {
 		i.Latency, i.Jitter = someLatency, someLatency/4
 	}
