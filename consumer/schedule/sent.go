@@ -1,7 +1,6 @@
 package schedule
 
 import (
-	"errors"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -42,7 +41,7 @@ func (s *Scheduler) outcomes(p *Part, outcomes []outbox.Outcome, took time.Durat
 		case o.Verdict != outbox.Retry || !o.Reason.Transient():
 			others = true
 		case all == nil:
-			all = &outbox.Fault{Reason: o.Reason, Shared: true, RetryAfter: o.RetryAfter, Marks: o.Marks, Err: errors.New(o.Detail)}
+			all = &outbox.Fault{Reason: o.Reason, Shared: true, RetryAfter: o.RetryAfter, Marks: o.Marks, Err: errText(o.Detail)}
 		}
 	}
 	if good {
@@ -55,6 +54,10 @@ func (s *Scheduler) outcomes(p *Part, outcomes []outbox.Outcome, took time.Durat
 	}
 	return all
 }
+
+type errText string
+
+func (e errText) Error() string { return string(e) }
 
 // suspect notes a part of which no event went through. Each event to be retried has met the
 // fault, so there is nothing to narrow down. When that makes an outage, it is the fault of none
