@@ -143,10 +143,10 @@ func newResult(s scenario, w workload, sides []*side) *Result {
 		r.Reference, r.ClaimRatio = newClaims(o.Claims), ratio(claimP99, "list and lease p99 at 20,000", true)
 	case sideBase:
 		figure, less := eps, true
-		switch {
-		case s.kind == claims:
+		switch s.kind {
+		case claims:
 			figure, r.Compared = claimP99, "list and lease p99"
-		case s.kind == trickle:
+		case trickle:
 			figure, r.Compared = p99, "latency p99"
 		default:
 			less, r.Compared = false, "events per second"
@@ -162,13 +162,14 @@ func (s sample) brief(k kind) string {
 	if s.Retries > 0 {
 		text += fmt.Sprintf(", %.0f retries", s.Retries)
 	}
-	switch {
-	case k == trickle:
+	switch k {
+	case trickle:
 		text += fmt.Sprintf(", p50 %.1f ms, p99 %.1f ms, idle %.2f %% and %.2f %%", s.P50MS, s.P99MS, s.IdleLeader, s.IdleStandby)
-	case k == claims:
+	case claims:
 		text += fmt.Sprintf(", list and lease p50 %.2f ms, p99 %.2f ms, max %.2f ms", s.Claims.Percentile(50), claimP99(s), s.Claims.Max())
-	case k == byItself:
+	case byItself:
 		text += fmt.Sprintf(", %.0f MB", s.RSSMB)
+	default: // the rate says it all
 	}
 	return text
 }
