@@ -44,8 +44,8 @@ func ReadAudit(ctx context.Context, db DB, f AuditFilter, timeout time.Duration)
 	return all(ctx, calls{db, timeout, "actions"}, "audit", c.in(statement("audit")), pgx.RowToStructByName[AuditEntry], c.args...)
 }
 
-// ErrNoEntry means that the audit has no entry for an action that has begun: nothing is done,
-// because nobody could tell later who did it.
+// ErrNoEntry means that somebody has removed the audit's entry of an action that has begun. A replay
+// or a discard does nothing more then; how an action has ended is not recorded.
 var ErrNoEntry = errors.New("outbox: the audit does not know this action")
 
 // beginAction writes an action into the audit, with what is known of it at its begin.

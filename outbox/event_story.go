@@ -33,7 +33,7 @@ type Story struct {
 	Place     Place
 	RetryAt   *time.Time // nil when it is infinite
 	Behind    *int64     // version of the event that it was put off behind
-	Holder               // zero unless it is in flight or claimed
+	Holder               // zero unless it is in flight or claimed, and for a claim that names nobody
 	Partition string     // of the history
 
 	// Before are the entity's open events before this one, while it is open itself, the

@@ -65,13 +65,14 @@ type Hold struct {
 
 // String returns the hold in one line.
 func (h Hold) String() string {
-	what := "paused"
+	var what string
 	switch h.Kind {
+	case Pause:
+		what = "paused"
 	case Throttle:
 		what = fmt.Sprintf("throttled to %g events a second", h.Rate)
 	case Quarantine:
 		what = OneLine(h.EntityType+":"+h.EntityID, 200) + " quarantined"
-	case Pause:
 	}
 	return fmt.Sprintf("%s by %s at %s: %s", what, OneLine(h.By, 120), h.At.UTC().Format(time.RFC3339), OneLine(h.Why, maxWhy))
 }
@@ -94,15 +95,22 @@ func BeginHold(ctx context.Context, db DB, o HoldOrder, timeout time.Duration) (
 	if err != nil {
 		return nil, false, wrapped(string(o.Kind), o.Projection, err)
 	}
-	if begun, err = o.run(ctx, db, string(o.Kind)+"_begin", timeout, args...); err != nil {
+	if begun, err = o.run(ctx, db, string(o.Kind), "_begin", timeout, args...); err != nil {
 		return nil, false, err
 	}
 	all, err := ReadHolds(ctx, db, o.Group, o.Projection, timeout)
-	switch now = map[HoldKind]*Hold{Pause: all.Pause, Throttle: all.Throttle, Quarantine: all.Quarantine(o.Entity)}[o.Kind]; {
-	case err != nil:
+	if err != nil {
 		return nil, false, err
-	case now == nil && o.Kind == Quarantine:
-		return nil, false, wrapped(string(o.Kind), o.Projection, ErrQuarantineFull)
+	}
+	switch o.Kind {
+	case Pause:
+		now = all.Pause
+	case Throttle:
+		now = all.Throttle
+	case Quarantine:
+		if now = all.Quarantine(o.Entity); now == nil {
+			return nil, false, wrapped(string(o.Kind), o.Projection, ErrQuarantineFull)
+		}
 	}
 	return now, begun, nil
 }
@@ -113,16 +121,20 @@ func EndHold(ctx context.Context, db DB, o HoldOrder, timeout time.Duration) (en
 	if o.Kind == Quarantine {
 		args = []any{o.Entity.Type, o.Entity.ID.String()}
 	}
-	return o.run(ctx, db, string(o.Kind)+"_end", timeout, args...)
+	return o.run(ctx, db, "end of the "+string(o.Kind), "_end", timeout, args...)
 }
 
-// run sends a statement that answers with how many holds it has begun or ended.
-func (o HoldOrder) run(ctx context.Context, db DB, name string, timeout time.Duration, args ...any) (bool, error) {
-	if err := (LetterOrder{By: o.By, Why: o.Why}).Validate(); err != nil {
-		return false, wrapped(string(o.Kind), o.Projection, err)
+// run sends the statement of a kind that answers with how many holds it has begun or ended.
+func (o HoldOrder) run(ctx context.Context, db DB, what, statementOf string, timeout time.Duration, args ...any) (bool, error) {
+	err := LetterOrder{By: o.By, Why: o.Why}.Validate()
+	if o.Kind != Pause && o.Kind != Throttle && o.Kind != Quarantine {
+		err = fmt.Errorf("kind of hold %q: want pause, throttle or quarantine", o.Kind)
+	}
+	if err != nil {
+		return false, wrapped(what, o.Projection, err)
 	}
 	var n int
-	err := calls{db, timeout, o.Projection}.one(ctx, string(o.Kind), statement(name), append([]any{o.Group, o.Projection, o.By, o.Why}, args...), &n)
+	err = calls{db, timeout, o.Projection}.one(ctx, what, statement(string(o.Kind)+statementOf), append([]any{o.Group, o.Projection, o.By, o.Why}, args...), &n)
 	return n > 0, err
 }
 

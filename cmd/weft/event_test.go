@@ -45,6 +45,7 @@ func TestEvent(t *testing.T) {
 	flying, stuck, orphan := insert(5, ""), insert(6, ""), insert(7, "")
 	foreign, expired, older := insert(8, "status = 'processing', owner = 'python-1', lease_until = now() + interval '1 min', processing_started_at = now()"),
 		insert(9, "status = 'processing', owner = 'python-1', lease_until = now() - interval '1 min'"), insert(10, "status = 'processing', owner = 'weft-old', epoch = 3")
+	nameless := insert(15, "status = 'processing'")
 	failed := insert(11, "status = 'failed', error_reason = 'es_4xx', replay_count = 2, last_replayed_by = 'alice', last_replayed_reason = 'fixed', last_replayed_at = now()")
 	done, odd := insert(12, "status = 'done', processed_at = now()"), insert(13, "status = 'parked'")
 	exec(`insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at) values ('weft', 7, 'weft-a', now(), now())`)
@@ -71,6 +72,7 @@ func TestEvent(t *testing.T) {
 		{foreign, "claimed", []string{"claimed by python-1", "Another worker has claimed it", "Stop the other worker"}},
 		{expired, "claimed", []string{"its lease is over", "outbox.reclaim_interval", foreign + ", version 8: claimed by another worker"}},
 		{older, "claimed", []string{"claimed by weft-old", "a build before leases has claimed it"}},
+		{nameless, "claimed", []string{"claimed by - since -, lease until -", "without a lease time, after outbox.max_processing"}},
 		{failed, "failed", []string{"a dead letter since 20", "es_4xx", "weft replay " + failed + " --by", "2×, last at 20", "by alice: fixed"}},
 		{done, "done", []string{"done at 20", "Nothing: it is done"}},
 		{odd, "other", []string{`status "parked"`, "none of weft's"}},

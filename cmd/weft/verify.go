@@ -176,12 +176,13 @@ func (a *app) verifyOne(ctx context.Context, cfg config.Config, pool *pgxpool.Po
 		}
 	}
 	report, err := verify.Run(ctx, o)
-	if err == nil {
+	compared := err == nil
+	if compared {
 		report.Beside, err = indexesBeside(ctx, p)
 	}
 	save, cancel := context.WithTimeout(context.WithoutCancel(ctx), preflightTimeout)
 	defer cancel()
-	return report, errors.Join(err, saving, kept.Save(save, report.Last, report, err == nil))
+	return report, errors.Join(err, saving, kept.Save(save, report.Last, report, compared))
 }
 
 // indexesBeside returns the indexes to which the name of a projection leads besides the one that it writes to.

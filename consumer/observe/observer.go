@@ -232,7 +232,7 @@ func (b *Batch) Settled(of *schedule.Batch, s outbox.Settled, started time.Time)
 func (b *Batch) Abandoned(err error) {
 	b.o.metrics.flying(b.o.projection, -b.size)
 	b.abandon(err)
-	b.o.log.With(b.facts(resultRetry, "")...).Info("batch given up: the term is over", zap.String("event", "projection.batch"), zap.Error(err))
+	b.o.log.Info("batch given up: the term is over", b.facts(zap.String("event", "projection.batch"), resultRetry, "", zap.Error(err))...)
 }
 
 // ids is the log field of the batch's span.

@@ -111,8 +111,9 @@ func (o *Observer) report(b *Batch, s *summary) {
 		level = zapcore.InfoLevel
 	}
 	if ce := o.log.Check(level, "batch settled"); ce != nil {
-		ce.Write(append(b.facts(result, s.reason), zap.String("event", "projection.batch"), zap.Int("ok_count", s.ok()),
-			zap.Int("retry_count", s.count[outbox.Retry]), zap.Int("failed_count", s.count[outbox.Failed]), zap.Int("mismatch_count", s.mismatch))...)
+		ce.Write(b.facts(zap.String("event", "projection.batch"), result, s.reason,
+			zap.Int("ok_count", s.ok()), zap.Int("retry_count", s.count[outbox.Retry]),
+			zap.Int("failed_count", s.count[outbox.Failed]), zap.Int("mismatch_count", s.mismatch))...)
 	}
 	for _, l := range s.left {
 		o.reportLeft(b, l)
@@ -126,13 +127,13 @@ func (o *Observer) report(b *Batch, s *summary) {
 	}
 }
 
-// facts are what every line of a batch says.
-func (b *Batch) facts(result string, reason outbox.Reason) []zap.Field {
-	return []zap.Field{
-		zap.String("result", result), zap.String("reason", string(reason)), zap.String("claim_batch_id", b.id),
+// facts are the fields of a line about the batch, with what else it tells.
+func (b *Batch) facts(event zap.Field, result string, reason outbox.Reason, more ...zap.Field) []zap.Field {
+	fields := []zap.Field{
+		event, zap.String("result", result), zap.String("reason", string(reason)), zap.String("claim_batch_id", b.id),
 		zap.String("op", b.op), zap.Int("attempt", b.attempt), zap.Int("batch_size", b.size),
-		zap.Float64("latency_ms", milliseconds(time.Since(b.started))), b.ids(),
 	}
+	return append(append(fields, more...), zap.Float64("latency_ms", milliseconds(time.Since(b.started))), b.ids())
 }
 
 // correlationOf returns the id that joins an event to what its producer did; "" for none.

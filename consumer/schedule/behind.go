@@ -178,8 +178,12 @@ func (c *candidates) wantPutOffs() {
 
 // wantsPutOff returns the entity whose rows to put off next, behind its barrier.
 func (c *candidates) wantsPutOff() (key outbox.Key, ok bool) {
-	for key, ok = c.putOffs.begin(c.atRest); ok && c.barriers[key] == nil; key, ok = c.putOffs.begin(c.atRest) {
+	may := func(key outbox.Key) bool { return c.barriers[key] == nil || c.atRest(key) }
+	for {
+		key, ok = c.putOffs.begin(may)
+		if !ok || c.barriers[key] != nil {
+			return key, ok
+		}
 		c.putOffs.end(false) // nothing is in the way any more
 	}
-	return key, ok
 }

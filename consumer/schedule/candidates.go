@@ -57,7 +57,7 @@ const (
 	inApart   // whole requests have failed with it, or it failed while the breaker was open
 	inSuspect // it may end the process
 
-	byTurns = none
+	byTurns = none // for pop: from the three that take turns
 )
 
 // forget drops the entity's rows, and its place in the queue.
@@ -169,6 +169,7 @@ func (c *candidates) add(now time.Time, rows []outbox.Row, begun uint64, sure bo
 		default:
 			if len(e.rows) == cap(e.rows) { // lists show again what is left
 				e.compact()
+				e.rows = slices.Grow(e.rows, len(e.rows)) // not to sort again after a few more
 			}
 			e.rows = append(e.rows, *r)
 			e.sure = e.sure && sure && e.begun == begun

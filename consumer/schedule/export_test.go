@@ -25,3 +25,16 @@ func QueuePutOffs(n int) int {
 	c.wantPutOffs()
 	return len(c.putOffs.keys)
 }
+
+// PutOffsInVain returns how many put-offs of n entities in flight stay queued when nothing is in
+// their way any more.
+func PutOffsInVain(n int) int {
+	c := newCandidates(&Config{})
+	for i := range n {
+		key := outbox.Key{Type: "block", ID: outbox.Number(int64(i + 1))}
+		c.entities[key] = &entity{key: key, flying: true}
+		c.putOffs.add(key)
+	}
+	c.wantsPutOff()
+	return len(c.putOffs.keys)
+}

@@ -187,15 +187,15 @@ func (s *Scheduler) try(phase Phase, rows int) *Batch {
 	if phase == Trial && s.gate.trials == 0 {
 		limit = trialSize
 	}
-	share := share{limit, min(rows, windowRows*limit), rows}
+	most := share{limit, min(rows, windowRows*limit), rows}
 	for _, from := range []queue{byTurns, inApart, inSuspect} {
-		if b := s.batch(trial, from, share); b != nil {
+		if b := s.batch(trial, from, most); b != nil {
 			if from == byTurns {
 				s.gate.trials++
 			}
 			return b
 		}
-		share.entities, share.rows = 1, rows
+		most.entities, most.rows = 1, rows
 	}
 	return nil
 }

@@ -19,3 +19,12 @@ func TestManyBlockedEntitiesAreQueuedAtOnce(t *testing.T) {
 		t.Errorf("to queue 40,000 entities took %v, want 5 s at most", took)
 	}
 }
+
+// While put-offs are queued, lists begin where nothing is ready but the newest rows: an entity whose
+// barrier is gone must not stay there for as long as it is busy.
+func TestPutOffGoesWithItsBarrier(t *testing.T) {
+	t.Parallel()
+	if n := schedule.PutOffsInVain(3); n != 0 {
+		t.Errorf("%d put-offs are queued without a barrier, want none", n)
+	}
+}

@@ -120,7 +120,7 @@ func describeEvent(s *outbox.Story) Story {
 		ReplayedAt: UTC(s.ReplayedAt), ReplayedBy: s.ReplayedBy, ReplayReason: s.ReplayReason, Before: []Earlier{}, BeforeMore: s.More,
 		DiscardedAt: UTC(s.DiscardedAt), DiscardedBy: s.DiscardedBy, DiscardReason: s.DiscardReason,
 	}
-	if l := s.Holder; l != (outbox.Holder{}) {
+	if l := s.Holder; s.Place == outbox.PlaceInFlight || s.Place == outbox.PlaceClaimed {
 		e.Lease = &StoryLease{Batch: l.Batch, Owner: l.Owner, Epoch: l.Epoch, Since: UTC(l.Since), Until: UTC(l.Until)}
 	}
 	for _, b := range s.Before {

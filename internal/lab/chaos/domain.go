@@ -81,6 +81,7 @@ func (r *run) openDomain() *domain {
 func (r *run) layOut() (schema string) {
 	const noun = "files of the shop"
 	dir := filepath.Join(r.builds(), "shop")
+	r.MustDo(noun, os.RemoveAll(dir)) // a run that was killed has left it
 	r.MustDo(noun, os.CopyFS(dir, shop.Files))
 	read := func(name string) string {
 		text, err := shop.Files.ReadFile(name)

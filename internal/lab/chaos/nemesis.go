@@ -63,7 +63,7 @@ func (r *run) injectAll() {
 		r.screen.Line("%4d  %-28s %-2s epoch %-4d%s %6.1f s, calm after %.1f s%s", i.Step.N, i.Step.Kind, i.Instance, i.Epoch, i.ofShard(),
 			healed.Sub(start).Seconds(), i.Calm.Sub(healed).Seconds(), i.Note)
 		if r.lasting != nil && !r.lasting.Alive(r.Ctx) {
-			r.endLasting()
+			r.Must(r.endLasting())
 		}
 	}
 }
@@ -134,11 +134,13 @@ func (r *run) carryOut(ctx context.Context, i *injection) error {
 	return err
 }
 
-func (r *run) endLasting() {
-	if i := r.lasting; i != nil {
-		r.lasting = nil
-		r.Must(i.Heal(r.Ctx))
+func (r *run) endLasting() error {
+	i := r.lasting
+	if i == nil {
+		return nil
 	}
+	r.lasting = nil
+	return i.Heal(r.Ctx)
 }
 
 // calm waits until everything is well: all instances are ready, each shard has a leader, none leads

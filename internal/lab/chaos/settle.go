@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,8 +17,7 @@ const drainTimeout = 3 * time.Minute
 // settle brings the run to its end: everything is healed and drained, entities whose newest
 // event failed get another one, and the instances stop in order.
 func (r *run) settle() {
-	r.endLasting()
-	r.Must(r.Heal())
+	r.Must(errors.Join(r.endLasting(), r.Heal()))
 	start := time.Now()
 	if r.rebuilds != nil {
 		r.Must(r.rebuilds.finish(r.Ctx))

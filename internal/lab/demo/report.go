@@ -107,8 +107,8 @@ func (v *outcome) write(w io.Writer) {
 		{Invariant: "lost", Findings: append(v.Lost, v.DeadLetters...)}, {Invariant: "out of order", Findings: v.OutOfOrder},
 		{Invariant: "two active", Findings: v.TwoActive},
 	} {
-		for _, f := range b.Findings[:min(maxFindings, len(b.Findings))] {
-			fmt.Fprintf(w, "  %s: %v\n", b.Invariant, f)
+		for _, line := range b.Lines(maxFindings) {
+			fmt.Fprintln(w, "  "+line)
 		}
 	}
 	for _, d := range v.compared.Examples {

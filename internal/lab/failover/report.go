@@ -56,9 +56,7 @@ func (r *run) judge(result *Result) {
 	kept := slices.DeleteFunc(slices.Clone(acknowledged), func(e history.Enqueued) bool { return r.gone[e] })
 	v := history.Check(history.Run{Log: log, Acknowledged: kept})
 	for _, b := range append(v.Breaches(), history.Breach{Invariant: "dead letters", Findings: v.DeadLetters}) {
-		for _, f := range b.Findings[:min(maxShown, len(b.Findings))] {
-			result.findings = append(result.findings, fmt.Sprintf("%s: %v", b.Invariant, f))
-		}
+		result.findings = append(result.findings, b.Lines(maxShown)...)
 	}
 	result.Produced, result.Refused, result.LostWithPrimary, result.Inexact = len(acknowledged), r.app.Refused(), len(r.gone), !log.Exact
 	result.Lost, result.Unleased, result.Twice = len(v.Lost), len(v.Unleased), len(v.Twice)

@@ -162,9 +162,11 @@ func (p *Place) Remove(ctx context.Context, schema, index, group string) error {
 	if index != "" {
 		errs = append(errs, p.DeleteIndices(ctx, index))
 	}
-	if _, err := p.Pool.Exec(ctx, `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name like $1`,
-		"weft/"+group+"/%"); err != nil && group != "" {
-		errs = append(errs, fmt.Errorf("end sessions of group %s: %w", group, err))
+	if group != "" {
+		if _, err := p.Pool.Exec(ctx, `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name like $1`,
+			"weft/"+group+"/%"); err != nil {
+			errs = append(errs, fmt.Errorf("end sessions of group %s: %w", group, err))
+		}
 	}
 	if errors.Join(errs...) == nil && schema != "" {
 		if _, err := p.Pool.Exec(ctx, "drop schema if exists "+pgx.Identifier{schema}.Sanitize()+" cascade"); err != nil {

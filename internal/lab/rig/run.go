@@ -85,6 +85,7 @@ func (t Tool) Run(ctx context.Context, argv ...string) (string, error) {
 	cmd.Dir, cmd.Env, cmd.Stdin = t.Dir, slices.Concat(t.Environ, t.Env), strings.NewReader(t.Stdin)
 	cmd.WaitDelay = pipeGrace
 	cmd.SysProcAttr = process.Attributes(nil, syscall.SIGKILL)
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // its children are in its group
 	var out, diagnosis bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &diagnosis
 	if err := cmd.Run(); err != nil {

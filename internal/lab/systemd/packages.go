@@ -67,6 +67,7 @@ func build(ctx context.Context, dir string) (older, newer string, err error) {
 		top := strings.TrimSpace(b.run("", "git", "rev-parse", "--show-toplevel"))
 		clone := filepath.Join(dir, "source")
 		b.run("", "git", "clone", "--quiet", "--no-checkout", top, clone)
+		b.run(clone, "git", "read-tree", "HEAD") // else what is tracked and ignored would be left out
 		// The clone takes in what the tree has, new files included, and leaves the tree's index alone.
 		tree := func(argv ...string) string {
 			return b.run(clone, append([]string{"git", "--work-tree=" + top}, argv...)...)

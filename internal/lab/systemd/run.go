@@ -205,9 +205,7 @@ func (r *run) judge() {
 	out.Lost, out.OutOfOrder, out.TwoClaimers, out.Failed = len(v.Lost), len(v.OutOfOrder), len(v.TwoActive), len(v.DeadLetters)
 	out.Converged = len(v.Diverged) == 0 && len(v.Unsettled) == 0 && end.Compared.Equal()
 	for _, b := range v.Breaches() {
-		for _, f := range b.Findings[:min(5, len(b.Findings))] {
-			out.findings = append(out.findings, fmt.Sprintf("%s: %v", b.Invariant, f))
-		}
+		out.findings = append(out.findings, b.Lines(5)...)
 	}
 	out.measure(log)
 }

@@ -44,7 +44,7 @@ func (s Sample) String() string {
 
 // ParseSeries undoes [Sample.String].
 func ParseSeries(text string) (name string, labels map[string]string) {
-	families, _ := Parse([]byte(text + " 0\n")) // nothing that String writes is an error
+	families, _ := Parse([]byte(text + " 0\n")) // weft's labels need no escape that the format lacks
 	for _, s := range families.Samples() {
 		return s.Name, s.Labels
 	}

@@ -106,6 +106,17 @@ type Breach struct {
 	Findings  []Finding
 }
 
+// Lines returns the first findings, and how many more there are, for a person to read.
+func (b Breach) Lines(most int) (lines []string) {
+	for _, f := range b.Findings[:min(most, len(b.Findings))] {
+		lines = append(lines, fmt.Sprintf("%s: %v", b.Invariant, f))
+	}
+	if more := len(b.Findings) - most; more > 0 {
+		lines = append(lines, fmt.Sprintf("%s: %d more", b.Invariant, more))
+	}
+	return lines
+}
+
 // Breaches returns the invariants that are broken.
 func (v *Verdict) Breaches() []Breach {
 	var out []Breach

@@ -120,7 +120,9 @@ func (p *postgres) start(ctx context.Context) error {
 		return try < portAttempts && strings.Contains(reason, "could not bind")
 	})
 	if err == nil && first && !p.copied {
-		err = p.session(ctx, func(conn *pgx.Conn) error { return execute(ctx, conn, "create database "+databaseName) })
+		if err = p.session(ctx, func(conn *pgx.Conn) error { return execute(ctx, conn, "create database "+databaseName) }); err != nil {
+			err = fmt.Errorf("database %s: %w", databaseName, err)
+		}
 	}
 	return explainDisk(err, p.dir)
 }
