@@ -29,7 +29,7 @@ func TestOldIndexMustGo(t *testing.T) {
 		phase       outbox.RebuildPhase
 		want        string
 	}{
-		{"/bin/false", old, outbox.RebuildDone, "weft rebuild drop-old products"},
+		{"/bin/false", old, outbox.RebuildDone, "false rebuild drop-old products"},
 		{"/bin/true", old, outbox.RebuildDone, "the old index is still there: " + old},
 		{"/bin/true", old + "-gone", outbox.RebuildDone, ""},
 		{"/bin/false", old, outbox.RebuildAborted, ""}, // it is in use
