@@ -10,60 +10,61 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// DeadLetterGroup counts dead letters that ended for one reason.
+// DeadLetterGroup counts dead letters of one reason and entity type.
 type DeadLetterGroup struct {
-	Reason     string
+	Reason     string // empty when they have none
 	EntityType string
 	Rows       int64
-	Replayed   int64 // of Rows: sent again before, at least once
-	Oldest     *time.Time
-	Newest     *time.Time
-	Sample     string // error of one of them
+	Replayed   int64      // of Rows: replayed at least once, and failed again
+	Oldest     *time.Time // when the first of them failed; nil when all times are infinite
+	Newest     *time.Time // when the last of them failed; as Oldest
+	Sample     string     // error of one of them; may be empty
 }
 
 // NoReason selects, in [Selector.Reason], the dead letters without one.
 const NoReason = "none"
 
 // Selector selects the dead letters that match every field that is set; the zero value
-// selects all that were not discarded. An id of another kind than the table's column is parsed
-// again from its text; when that fails it matches nothing.
+// selects all that were not discarded. IDs alone select discarded ones, too; with Discarded, only
+// those. An id of another kind than the table's column is parsed again from its text; when that
+// fails it matches nothing. Times are those of the database clock.
 type Selector struct {
-	IDs        []ID      `json:"ids,omitempty"` // none: any; discarded or not
+	IDs        []ID      `json:"ids,omitempty"` // none: any
 	EntityType string    `json:"entity_type,omitempty"`
 	EntityID   ID        `json:"entity_id,omitzero"`
 	Reason     string    `json:"reason,omitempty"`    // one of [Reasons], or NoReason
 	Since      time.Time `json:"since,omitzero"`      // failed at this time or later
-	Until      time.Time `json:"until,omitzero"`      // failed before
+	Until      time.Time `json:"until,omitzero"`      // failed before this time
 	Discarded  bool      `json:"discarded,omitempty"` // those that were discarded, instead of the others
-	Text       string    `json:"text,omitempty"`      // a part of the error, in either case
-	After      *Mark     `json:"-"`                   // only what a list has after this one
+	Text       string    `json:"text,omitempty"`      // a part of the error; upper and lower case are alike
+	After      *Mark     `json:"-"`                   // only what List has after this place; nil for all
 }
 
-// Mark is the place of a dead letter in a list.
+// Mark is the place of a dead letter in the order of [DeadLetters.List]: where the next page begins.
 type Mark struct {
-	FailedAt *time.Time // nil for infinity, which a list has first
+	FailedAt *time.Time // [Record.UpdatedAt]; nil for infinity, which List has first
 	ID       ID
 }
 
-// All reports whether the selector leaves out none but those that were discarded.
+// All reports whether s selects every dead letter that was not discarded: no field is set.
 func (s Selector) All() bool {
 	return len(s.IDs) == 0 && s.EntityType == "" && s.EntityID.IsZero() && s.Reason == "" && s.Since.IsZero() && s.Until.IsZero() && s.Text == "" && s.After == nil && !s.Discarded
 }
 
-// clause is a condition of a statement, with its arguments.
+// clause is the where condition of a statement, with the arguments of the whole statement.
 type clause struct {
 	text strings.Builder
 	args []any
 }
 
-// newClause begins a condition. The first arguments are the statement's own.
+// newClause begins a condition. args are the statement's own arguments, $1 and on.
 func newClause(text string, args ...any) *clause {
 	c := &clause{args: args}
 	c.text.WriteString(text)
 	return c
 }
 
-// and adds a condition; each %d of it is the number of an argument.
+// and adds a condition; each %d in format becomes the number of the argument in its place.
 func (c *clause) and(format string, args ...any) {
 	numbers := make([]any, len(args))
 	for i := range args {
@@ -79,7 +80,7 @@ func (c *clause) andIf(yes bool, format string, args ...any) {
 	}
 }
 
-// in returns a statement with the condition.
+// in puts the condition into a statement, in the place of {where}.
 func (c *clause) in(sql string) string { return strings.Replace(sql, "{where}", c.text.String(), 1) }
 
 // clause returns the condition of the dead letters that s selects.
@@ -113,16 +114,17 @@ func (s Selector) clause(t *Table, args ...any) *clause {
 	return c
 }
 
-// DeadLetters are the rows of one outbox table that ended in failed. They can be read
-// and sent again from any host, with or without a leader: a leader does not touch a
-// row in failed, and every write here names that status.
+// DeadLetters reads, replays and discards the rows of one outbox table that ended in failed.
+// It can do so from any host, with or without a leader: a leader does not touch a row in
+// failed, and every write here names that status. It is safe for concurrent use, as its DB is.
 type DeadLetters struct {
 	*access
 	projection string
 }
 
-// OpenDeadLetters returns the dead letters of a table, whose shape it reads. projection is
-// the value of the audit's column; one call takes at most timeout.
+// OpenDeadLetters returns the dead letters of an outbox table, whose shape it reads with db. The
+// audit's entries get projection. timeout, more than 0, bounds each statement. It returns a
+// [*ShapeError] for a table that weft cannot work on. db stays open: it is the caller's.
 func OpenDeadLetters(ctx context.Context, db DB, table, projection string, timeout time.Duration) (*DeadLetters, error) {
 	a, err := openAccess(ctx, db, table, timeout)
 	if err != nil {
@@ -134,13 +136,14 @@ func OpenDeadLetters(ctx context.Context, db DB, table, projection string, timeo
 // Projection returns the name given to OpenDeadLetters.
 func (d *DeadLetters) Projection() string { return d.projection }
 
-// List returns up to limit dead letters, the newest failure first.
+// List returns up to limit dead letters that s selects, the newest failure first; those that failed
+// at one time in the order of their ids. For the next page, set s.After to the last one's [Mark].
 func (d *DeadLetters) List(ctx context.Context, s Selector, limit int) ([]Record, error) {
 	c := s.clause(d.table, limit)
 	return all(ctx, d.calls, "list of dead letters", c.in(d.sql.get("letters")), pgx.RowToStructByName[Record], c.args...)
 }
 
-// Count returns how many dead letters there are, at most most of them; 0 counts all.
+// Count returns how many dead letters s selects. It stops counting at most; 0 counts all.
 func (d *DeadLetters) Count(ctx context.Context, s Selector, most int) (n int64, err error) {
 	var limit *int // null: none
 	if most > 0 {
@@ -151,7 +154,7 @@ func (d *DeadLetters) Count(ctx context.Context, s Selector, most int) (n int64,
 	return n, err
 }
 
-// Summary counts dead letters by reason and entity type, the largest group first.
+// Summary counts the dead letters that s selects by reason and entity type, the largest group first.
 func (d *DeadLetters) Summary(ctx context.Context, s Selector) ([]DeadLetterGroup, error) {
 	c := s.clause(d.table)
 	return all(ctx, d.calls, "summary of dead letters", c.in(d.sql.get("letters_summary")), pgx.RowToStructByName[DeadLetterGroup], c.args...)

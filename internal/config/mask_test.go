@@ -21,13 +21,10 @@ func TestSecretsAreThoseOfSettingsAndAddresses(t *testing.T) {
 			t.Errorf("got %q, want %q among them", got, want)
 		}
 	}
-	if !slices.IsSortedFunc(got, func(a, b string) int { return len(b) - len(a) }) {
-		t.Errorf("got %q, want the longest first", got)
-	}
 	c = config.Default()
 	c.Elastic.APIKey = "bm9ib2R5OnNlY3JldA=="
 	c.Database.Password = "a,b=c"
-	if got, want := c.Secrets(), []string{"bm9ib2R5OnNlY3JldA==", "a,b=c"}; !slices.Equal(got, want) {
+	if got, want := c.Secrets(), []string{"a,b=c", "bm9ib2R5OnNlY3JldA=="}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q: no part of a key would hide only this key", got, want)
 	}
 	if got := config.Default().Secrets(); len(got) != 0 {
@@ -58,13 +55,14 @@ func TestMaskHidesWhatLooksLikeASecret(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"it is known here":                         "it is ***** here",
+		"it is knownword here":                     "it is ***** here",
 		"see https://u:pw@h/x and pq://v:q@i":      "see https://u:*****@h/x and pq://v:*****@i",
 		"https://h/a@b is fine":                    "https://h/a@b is fine",
 		"host=h password=pw api_key=k user=u":      "host=h password=***** api_key=***** user=u",
 		"Authorization: Bearer abc.def-1":          "Authorization: Bearer *****",
 		"authorization: basic dXNlcjpwdw== failed": "authorization: basic ***** failed",
 	} {
-		if got := config.Mask(text, []string{"known"}); got != want {
+		if got := config.Mask(text, []string{"known", "knownword"}); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 		if strings.Contains(config.Mask(text, nil), "pw") {

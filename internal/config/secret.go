@@ -2,6 +2,7 @@ package config
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"regexp"
 	"slices"
@@ -10,13 +11,13 @@ import (
 
 const masked = "*****"
 
-// Secret is a text that masks itself when it is printed; Reveal returns it.
+// Secret is a text that masks itself in JSON and with every verb of fmt; Reveal returns it.
 type Secret string
 
-// Reveal returns the text.
+// Reveal returns the text, unmasked.
 func (s Secret) Reveal() string { return string(s) }
 
-// String returns a mask, or nothing when the secret is empty.
+// String returns *****, or nothing when the secret is empty.
 func (s Secret) String() string {
 	if s == "" {
 		return ""
@@ -24,20 +25,20 @@ func (s Secret) String() string {
 	return masked
 }
 
-// GoString masks the %#v form.
-func (s Secret) GoString() string { return `"` + s.String() + `"` }
+// Format masks the text with every verb, also one that is not for texts.
+func (s Secret) Format(f fmt.State, verb rune) { fmt.Fprintf(f, fmt.FormatString(f, verb), s.String()) }
 
 // MarshalJSON masks the JSON form.
 func (s Secret) MarshalJSON() ([]byte, error) { return json.Marshal(s.String()) }
 
-// URL is an address whose password is masked when it is printed; Reveal returns
-// it whole.
+// URL is an address, or a list of http(s) addresses with commas between them. It masks each
+// password as [Secret] does and shows the rest; Reveal returns it whole.
 type URL string
 
-// Reveal returns the address with its password.
+// Reveal returns the address, or the list, with its passwords.
 func (u URL) Reveal() string { return string(u) }
 
-// String returns the address, or the list of them, with each password masked.
+// String returns the address, or the list, with each password masked: see [Redact].
 func (u URL) String() string {
 	parts := separate(string(u))
 	for i, raw := range parts {
@@ -46,13 +47,14 @@ func (u URL) String() string {
 	return strings.Join(parts, ",")
 }
 
-// GoString masks the %#v form.
-func (u URL) GoString() string { return `"` + u.String() + `"` }
+// Format masks the address as [Secret.Format] does.
+func (u URL) Format(f fmt.State, verb rune) { fmt.Fprintf(f, fmt.FormatString(f, verb), u.String()) }
 
 // MarshalJSON masks the JSON form.
 func (u URL) MarshalJSON() ([]byte, error) { return json.Marshal(u.String()) }
 
-// withPassword adds a parameter, which wins over the password before the host.
+// withPassword adds the password to a Postgres URL or a list of keywords, as a parameter: that wins
+// over the password before the host.
 func withPassword(u URL, p Secret) URL {
 	raw := string(u)
 	if scheme, _, ok := strings.Cut(raw, "://"); !ok || strings.ContainsAny(scheme, "= ") {
@@ -71,9 +73,10 @@ var (
 	paramPass = regexp.MustCompile(`(?i)((?:ssl|pass|api|access)?_?(?:password|passwd|pwd|key|token|secret))\s*=\s*('(?:[^'\\]|\\.)*'?|[^\s&]*)`)
 )
 
-// Redact masks the passwords in raw: the one before the host of a URL, and those
-// given as a parameter (password=…), in a URL's query or in libpq's keyword form.
-// Where raw does not parse it masks too much rather than too little.
+// Redact masks the secrets in raw, which is one address: the password before the host of a
+// URL, and parameters that are passwords, keys, tokens or secrets by their names
+// (password=…, api_key=…), in a URL's query or in libpq's keyword form. Where raw does not
+// parse it masks too much rather than too little. For addresses within a text, see [Mask].
 func Redact(raw string) string {
 	return redactParams(redactUserinfo(raw))
 }
@@ -97,8 +100,8 @@ func redactParams(s string) string {
 	return paramPass.ReplaceAllString(s, "$1="+masked)
 }
 
-// Secrets returns the texts of all settings that must not be shown, also the passwords in their
-// addresses, the longest first: to mask them in other texts.
+// Secrets returns what must not be shown of c, for [Mask]: the secret settings, the passwords in
+// addresses, and the values of tracing headers. None is empty, and none is there twice.
 func (c Config) Secrets() []string {
 	var out []string
 	add := func(texts ...string) {
@@ -129,12 +132,12 @@ func (c Config) Secrets() []string {
 			add(Passwords(text)...)
 		}
 	}
-	slices.SortStableFunc(out, func(a, b string) int { return len(b) - len(a) })
 	return out
 }
 
-// Passwords returns the passwords in addresses with commas between them, as they are written and
-// as they are meant.
+// Passwords returns the passwords in addresses with commas between them, and the other secret
+// parameters that [Redact] masks. One that is written with escapes (%40, \') is returned twice: as
+// it is written, and decoded. The result is in no order and may repeat a text.
 func Passwords(addresses string) (out []string) {
 	add := func(written string) {
 		if written != "" {
@@ -163,21 +166,24 @@ func Passwords(addresses string) (out []string) {
 	return out
 }
 
-// schemes begin the addresses of a list, in which shards have numbers.
+// schemes matches the beginning of each address of a list, with the number of a shard before it
+// (3=postgres://).
 var schemes = regexp.MustCompile(`(?:^|,)\s*(?:\d+\s*=\s*)?[A-Za-z][A-Za-z0-9+.-]*://`)
 
-// escaped is a character behind a backslash, as libpq's keyword form has it.
+// escaped matches a character behind a backslash, as libpq's keyword form has it.
 var escaped = regexp.MustCompile(`\\(.)`)
 
 var authorization = regexp.MustCompile(`(?i)\b(bearer|basic|apikey)(\s+)[A-Za-z0-9+/=._~-]{4,}`)
 
-// addresses are URLs with a user within a text.
+// addresses matches the beginnings of URLs with a user, within a text.
 var addresses = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"'<>/@]+@`)
 
-// Mask masks secrets within a text: the given ones, the passwords of addresses, those that are
-// given as parameters, and authorizations. It masks too much rather than too little.
+// Mask masks secrets within a text: the given ones, the passwords of addresses, the parameters that
+// [Redact] masks, and what follows Bearer, Basic or ApiKey. It masks too much rather than too little.
+// secrets must hold no empty text. One that is a part of another leaves nothing of the longer one.
 func Mask(text string, secrets []string) string {
-	for _, s := range secrets {
+	longestFirst := func(a, b string) int { return len(b) - len(a) }
+	for _, s := range slices.SortedFunc(slices.Values(secrets), longestFirst) {
 		text = strings.ReplaceAll(text, s, masked)
 	}
 	text = addresses.ReplaceAllStringFunc(text, redactUserinfo)

@@ -66,13 +66,13 @@ func (s *Server) planLetters(ctx context.Context, db outbox.DB, filter query, id
 		return p, err
 	}
 	p.Projection = table.Projection
-	if p.letters, err = outbox.OpenDeadLetters(ctx, db, table.Name, table.Projection, s.o.Scope.Timeout); err != nil {
+	if p.letters, err = outbox.OpenDeadLetters(ctx, db, table.Name, table.Projection, s.o.Timeout); err != nil {
 		return p, err
 	}
 	if p.sel, err = s.selector(ctx, filter, p.letters); err != nil {
 		return p, err
 	}
-	now, err := records.Now(ctx, db, s.o.Scope.Timeout)
+	now, err := records.Now(ctx, db, s.o.Timeout)
 	if err != nil {
 		return p, err
 	}

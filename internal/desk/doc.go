@@ -7,8 +7,9 @@
 //   - Without actions nothing changes by a request: only GET is answered, and the sessions with
 //     Postgres are read-only by a setting of theirs.
 //   - With actions, a POST of one of Options.Operators changes something, if it comes from no
-//     other page, gives a reason, and what its preview has shown is still so. The name is one
-//     that the web configuration has verified, and the audit keeps it.
+//     other page, gives a reason, and what its preview has shown is still so. A change of the
+//     log's level needs no preview. The name is one that the web configuration has verified, and
+//     the audit keeps it.
 //   - A request that names another host than localhost, 127.0.0.1, [::1] and those of
 //     Options.Hosts gets 421, so that no foreign name leads a browser here.
 //   - Off loopback the desk listens only with TLS and a login, and answers only while its web
@@ -34,5 +35,5 @@
 // Files: server.go listens and runs, guard.go refuses, login.go says who asks, routes.go answers,
 // views.go reads the pages, read.go the overview, samples.go and chart.go keep and draw the last
 // hour, stream.go sends what changes; act.go checks an action, act_letters.go and act_control.go
-// plan and do it, jobs.go keeps its result.
+// plan and do it, jobs.go keeps its result; text.go writes values for people.
 package desk

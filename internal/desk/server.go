@@ -24,60 +24,66 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// closeGrace bounds how long answers under way hold up a stop.
+// closeGrace is how long Run waits for answers under way before it cuts their connections.
 const closeGrace = 300 * time.Millisecond
 
-// Options are what the desk shows, where, and to whom.
+// Options say what the desk shows, where, and to whom. All requests share them, so functions and
+// pools must be safe for concurrent use. DB, Diagnose, Health, Gatherer and Log are needed, and ActDB
+// and Level with Actions; Scope has at least one table.
 type Options struct {
 	Listen string // host:port; port 0 picks a free one
-	// Fixed makes a taken port an error; otherwise a free one is taken instead.
+	// Fixed makes a taken port an error; otherwise Listen takes a free port instead and logs a warning.
 	Fixed     bool
-	Hosts     string // further names of the page, lower case, separated by commas
+	Hosts     string // further names of the page, without ports, separated by commas
 	WebConfig string // file with TLS and users, as the exporter toolkit reads it; empty for none
-	// Actions lets the Operators, names separated by commas, change things with ActDB.
+	// Actions lets the Operators, names separated by commas, change things with ActDB. It needs a
+	// WebConfig with a login. Without Actions nothing uses Operators and ActDB.
 	Actions   bool
 	Operators string
 	ActDB     outbox.DB
-	Timeout   time.Duration // of one statement of an action
+	Timeout   time.Duration // of one statement of an action or its preview; over 0
 	Level     LogLevel
 
 	Instance string
 	Version  string
 	DB       outbox.DB          // read-only sessions
-	Diagnose func(error) string // words for an error of Postgres
+	Diagnose func(error) string // what to show for an error of Postgres
 	Scope    records.Scope
 	Health   *admin.Health
-	Gatherer prometheus.Gatherer // of the charts
-	Settings []Setting           // secrets masked
-	Shards   func() []Shard      // all of the instance; nil where there is one
+	Gatherer prometheus.Gatherer // the charts are made from its metrics
+	Settings []Setting           // with secrets masked: the desk shows them to every viewer
+	Shards   func() []Shard      // all shards of the instance; nil where the tables are in no shards
 	Log      *zap.Logger
 }
 
-// Shard is who leads a shard, as the instance knows it. Names stay; fields may be added.
+// Shard says who leads a shard, as the instance knows it. It is part of the JSON of [Overview]: names
+// stay; fields may be added.
 type Shard struct {
 	Number int    `json:"number"`
 	Schema string `json:"schema"`
 	Group  string `json:"group"`
 	Server string `json:"server"` // HOST:PORT/DATABASE
-	Leader string `json:"leader"` // empty when nobody leads
-	Here   bool   `json:"here"`   // it is the one of this page
-	Page   string `json:"page"`   // of the shard, on this instance
+	Leader string `json:"leader"` // name of an instance; empty when nobody leads
+	Here   bool   `json:"here"`   // this page is about it
+	Page   string `json:"page"`   // URL of its page on this instance; empty without one
 }
 
-// LogLevel shows the level of the log, and changes it in the name of somebody.
+// LogLevel shows and changes the level of this instance's log. The desk knows the levels debug, info,
+// warn and error.
 type LogLevel struct {
 	Show   func() string
-	Change func(level, by string) error
+	Change func(level, by string) error // by names who asked for it
 }
 
-// Setting is one effective setting.
+// Setting is one setting in effect, as the page and its JSON show it.
 type Setting struct {
 	Key    string `json:"key"`
 	Value  string `json:"value"`
-	Source string `json:"source"`
+	Source string `json:"source"` // where the value was given; default where nowhere
 }
 
-// Server is a bound desk. Call Run once, or Close.
+// Server is a desk that has bound its address. Its owner calls Run once, or else Close. Addr and URL
+// may be called at any time.
 type Server struct {
 	o       Options
 	log     *zap.Logger
@@ -91,8 +97,9 @@ type Server struct {
 	here    bool // listens on loopback only
 }
 
-// Listen binds the address and serves nothing yet. An address off loopback without TLS and a
-// login is an error, and so is a web configuration that cannot be read.
+// Listen binds the address and serves nothing yet; ctx bounds the binding alone. It returns an error
+// for an address off loopback without TLS and a login, for Actions without a login, and for a web
+// configuration that cannot be read. A host name other than localhost counts as off loopback.
 func Listen(ctx context.Context, o Options) (*Server, error) {
 	host, _, err := net.SplitHostPort(o.Listen)
 	if err != nil {
@@ -145,11 +152,13 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// Addr returns host:port of the listener.
+// Addr returns the listener's address as host:port, with the port that was picked.
 func (s *Server) Addr() string { return s.ln.Addr().String() }
 
-// URL returns where other people find the page. For all interfaces that is the first of the
-// configured names, or else host.
+// URL returns the address of the page, for a browser. When the desk listens on all interfaces
+// (0.0.0.0 or ::) its host is the first of Options.Hosts, or host where there is none; otherwise it
+// is the listener's, and host is not used. It begins with https where the web configuration, which URL
+// reads anew, has a certificate.
 func (s *Server) URL(host string) string {
 	a, _ := s.ln.Addr().(*net.TCPAddr)
 	name := s.Addr()
@@ -163,11 +172,12 @@ func (s *Server) URL(host string) string {
 	return "http://" + name + "/"
 }
 
-// Close releases the listener of a Server that was not run.
+// Close releases the listener of a Server that was not run; Run releases it itself.
 func (s *Server) Close() { _ = s.ln.Close() }
 
-// Run serves until ctx ends, then ends all streams, lets other answers finish for a short
-// while, and returns nil. Any other error means that serving broke.
+// Run serves until ctx ends. It then ends all streams, gives other answers 300 ms, waits for the
+// statements of readings and actions under way, and returns nil. An error means that serving broke
+// before ctx ended.
 func (s *Server) Run(ctx context.Context) error {
 	s.log.Info("desk is served", zap.String("event", "desk.serving"), zap.String("address", s.Addr()), zap.Bool("web_config", s.o.WebConfig != ""), zap.Bool("actions", s.o.Actions))
 	g, ctx := errgroup.WithContext(ctx)
@@ -197,7 +207,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// hosts are the names that the page has.
+// hosts returns the names, in lower case, that a request may give as its host.
 func (o Options) hosts() []string {
 	names := []string{"localhost", "127.0.0.1", "::1"}
 	for name := range strings.SplitSeq(o.Hosts, ",") {

@@ -17,6 +17,7 @@
 // # What is not guaranteed
 //
 //   - Without a leader, open events never settle: their entities are unsettled at the end.
-//   - An entity with a dead letter is counted as failed, whatever its document.
+//   - An entity with a dead letter, or whose row makes no document, is counted as failed, whatever
+//     its document.
 //   - Where a pipeline of Elasticsearch alters documents, only versions are compared.
 package verify

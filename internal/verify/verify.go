@@ -12,82 +12,90 @@ import (
 	"github.com/samuelhu324-dev/weft/projections"
 )
 
-// DefaultSettle is how long a suspect may take to settle.
+// DefaultSettle is how long a suspect may take to settle where [Options] say nothing else.
 const DefaultSettle = time.Minute
 
-// Events is what the outbox knows of entities; *outbox.Mender is the one in production.
+// Events is what the outbox knows of entities; *outbox.Mender is the one in production. Each slice
+// that it returns has one answer for each key, in their order. It must be safe for concurrent use.
 type Events interface {
+	// Standing reports which entities have open events, and which have dead letters.
 	Standing(ctx context.Context, keys []outbox.Key) ([]outbox.Standing, error)
+	// OwnsVersions reports whether weft draws the versions, so that a repair can pass a document
+	// that is ahead of its row.
 	OwnsVersions() bool
 	// Unnumbered reports which entities have no version yet although weft draws the versions.
 	Unnumbered(ctx context.Context, keys []outbox.Key) ([]bool, error)
 	// Owns reports which entities this outbox may have events of; other shards have the rest.
 	Owns(ctx context.Context, keys []outbox.Key) ([]bool, error)
+	// Mend writes an event for each order, and one entry of actor in the audit.
 	Mend(ctx context.Context, orders []outbox.Order, actor, why string, detail any) error
 }
 
-// Options say what to compare and how.
+// Options say what to compare and how. Sides and Events are needed.
 type Options struct {
 	Sides  projections.Sides
 	Events Events
 
-	From   outbox.Key    // begins after this entity; zero for the first
-	Before Report        // what the run that came as far has found
-	Rate   int           // most rows a second; 0 for no limit
-	Settle time.Duration // how long a suspect may take to settle; 0 for DefaultSettle
-	Fields bool          // name the fields that differ
+	From   outbox.Key    // Last of the run that this one continues; zero begins with the first entity
+	Before Report        // what that run has found; the report of this one adds to it
+	Rate   int           // most rows and documents a second; 0 for no limit
+	Settle time.Duration // how long a suspect may take to settle, and a repair again; 0 for DefaultSettle
+	Fields bool          // name the fields that differ in corrupt documents
 	Repair *Repair       // nil to change nothing
 
-	// Rest, if any, is called before each page, and returns when it may be read.
+	// Rest, if any, is called before each page, and returns when it may be read. Its error ends the run.
 	Rest func(context.Context) error
-	// Progress, if any, is called after each page, from one goroutine at a time.
+	// Progress, if any, is called after each page and each look at suspects, from one goroutine at a
+	// time. The run waits for it.
 	Progress func(Report)
 }
 
-// Repair says who has documents written anew.
+// Repair says who has documents written anew, and why, for the audit.
 type Repair struct{ Actor, Why string }
 
-// Report is what a comparison has found.
+// Report is what a comparison has found. The counts from Missing to Misplaced are entities by [Kind],
+// repaired ones included.
 type Report struct {
 	Projection string `json:"projection"`
-	Rows       int64  `json:"rows"`
-	Documents  int64  `json:"documents"`
+	Rows       int64  `json:"rows"`      // looked at
+	Documents  int64  `json:"documents"` // looked at, or counted where each is known to have a row
 	Missing    int64  `json:"missing"`
 	Extra      int64  `json:"extra"`
 	Stale      int64  `json:"stale"`
 	Ahead      int64  `json:"ahead"`
 	Corrupt    int64  `json:"corrupt"`
 	Misplaced  int64  `json:"misplaced"`
-	Repaired   int64  `json:"repaired"`
-	Failed     int64  `json:"failed"`    // entities with a dead letter
-	Unsettled  int64  `json:"unsettled"` // entities whose events did not settle in time
-	DurationMS int64  `json:"duration_ms"`
+	Repaired   int64  `json:"repaired"`    // of those that differ: looked at again, and right
+	Failed     int64  `json:"failed"`      // entities with a dead letter, or a row that makes no document
+	Unsettled  int64  `json:"unsettled"`   // entities whose events did not settle in time
+	DurationMS int64  `json:"duration_ms"` // of the runs before, too
 
-	VersionsOnly string    `json:"versions_only,omitempty"` // why contents were not compared
-	Beside       []Beside  `json:"beside,omitempty"`
-	Examples     []Example `json:"examples,omitempty"` // the first of each kind
+	VersionsOnly string    `json:"versions_only,omitempty"` // why contents were not compared; empty when they were
+	Beside       []Beside  `json:"beside,omitempty"`        // the caller's to fill in: Run does not
+	Examples     []Example `json:"examples,omitempty"`      // the first five of each kind
 
 	Total int64      `json:"-"` // about how many rows and documents there are to look at
-	Seen  int64      `json:"-"` // of them
-	Last  outbox.Key `json:"-"` // all entities up to it are done; zero once all rows are
+	Seen  int64      `json:"-"` // how many of them were looked at
+	Last  outbox.Key `json:"-"` // all entities up to it are done; zero before the first, and once all rows are
 }
 
-// Example is one entity that differs.
+// Example is one entity that differs, or one document of no entity.
 type Example struct {
 	Kind            Kind     `json:"kind"`
-	Entity          string   `json:"entity"`
-	Document        string   `json:"document"`
-	RowVersion      int64    `json:"row_version"`
-	DocumentVersion int64    `json:"document_version"`
-	Fields          []string `json:"fields,omitempty"`
+	Entity          string   `json:"entity"`           // type and id; empty where the document has no entity
+	Document        string   `json:"document"`         // its id; empty when it is missing
+	RowVersion      int64    `json:"row_version"`      // 0 without one
+	DocumentVersion int64    `json:"document_version"` // 0 without a document
+	Fields          []string `json:"fields,omitempty"` // that differ, with Options.Fields
 	Remedy          string   `json:"remedy,omitempty"` // where a repair cannot help
 }
 
-// Beside is an index into which weft does not write, and whose documents searches find all the same.
+// Beside is an index that weft does not write to, while searches find its documents all the same: an
+// alias leads to it.
 type Beside struct {
 	Index  string `json:"index"`
-	Alias  string `json:"alias"` // that leads to it
-	Remedy string `json:"remedy"`
+	Alias  string `json:"alias"`  // that leads to it
+	Remedy string `json:"remedy"` // what to do about it, in words
 }
 
 // examplesOfKind is how many of each kind a report names.
@@ -101,12 +109,15 @@ func (r *Report) Differs() int64 {
 // equal is the result of entities that do not differ.
 const equal = "equal"
 
-// Results lists the names of the counts of [Report.Counts].
+// Results lists the keys of [Report.Counts]: equal, and the kinds, in the order of a report.
 func Results() []string {
 	return []string{equal, string(Missing), string(Extra), string(Stale), string(Ahead), string(Corrupt), string(Misplaced)}
 }
 
-// Counts returns how many entities are equal, and how many differ in each way.
+// Counts returns how many entities are equal, and how many differ in each way, by the names of
+// [Results]. Equal is what is left of Rows: while a run lasts it has the suspects that are not yet told.
+// Failed and unsettled entities without a row make it too low, and so do misplaced documents beside the
+// right one.
 func (r *Report) Counts() map[string]int64 {
 	counts := map[string]int64{equal: max(r.Rows-(r.Differs()-r.Extra)-r.Failed-r.Unsettled, 0)}
 	for _, name := range Results()[1:] {
@@ -139,7 +150,9 @@ func (r *Report) add(e Example) {
 	}
 }
 
-// Run compares both sides. Its report is as far as it came when it returns an error.
+// Run compares both sides and waits until every suspect is told. Differences are no error. When it
+// returns an error, also at the end of ctx, the report is as far as it came: a later run can continue
+// from it with From and Before, and counts the rows after Last a second time.
 func Run(ctx context.Context, o Options) (Report, error) {
 	if o.Settle == 0 {
 		o.Settle = DefaultSettle
@@ -163,15 +176,15 @@ type verifier struct {
 	pace      pace
 }
 
-// looked is a part of what there is to look at.
+// looked is what one page of rows or of documents has shown.
 type looked struct {
 	last      outbox.Key // of a page of rows
-	seen      int64
-	rows      int64
-	matched   int64 // documents
-	others    int64 // documents of other shards
+	seen      int64      // rows or documents of the page
+	rows      int64      // of them; 0 for a page of documents
+	matched   int64      // documents that are equal to their rows
+	others    int64      // documents of other shards
 	suspects  []outbox.Key
-	strangers []Example
+	strangers []Example // documents that no event can name
 }
 
 func (v *verifier) run(ctx context.Context) error {
@@ -205,7 +218,8 @@ func (v *verifier) run(ctx context.Context) error {
 	return err
 }
 
-// phase looks at all that look finds, and beside it once more at the suspects.
+// phase runs look, and looks again at the suspects that it finds, at the same time. It returns how many
+// documents are equal to their rows.
 func (v *verifier) phase(ctx context.Context, look func(context.Context, chan<- looked) error) (matched int64, err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	found := make(chan looked, 1)
@@ -223,6 +237,7 @@ func (v *verifier) phase(ctx context.Context, look func(context.Context, chan<- 
 // errEnded ends a producer whose consumer has ended.
 var errEnded = errors.New("the comparison has ended")
 
+// give sends v, or returns errEnded when ctx ends.
 func give[T any](ctx context.Context, to chan<- T, v T) error {
 	select {
 	case to <- v:
@@ -232,14 +247,15 @@ func give[T any](ctx context.Context, to chan<- T, v T) error {
 	}
 }
 
-// pace keeps work at a rate.
+// pace keeps the rows and documents of a run at a rate.
 type pace struct {
 	perSecond int
 	began     time.Time
 	done      int64
 }
 
-// room waits until n more rows or documents may be looked at.
+// room waits until n more rows or documents may be looked at, by Rest and Rate. Each phase calls it from
+// one goroutine.
 func (v *verifier) room(ctx context.Context, n int) error {
 	if v.Rest != nil {
 		if err := v.Rest(ctx); err != nil {

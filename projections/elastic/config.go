@@ -35,37 +35,40 @@ const (
 	maxIndexName      = 255
 )
 
-// Config says where the documents go. The zero value of an optional field means
-// its default.
+// Config says where the documents go. URLs and Index are needed; the zero value of any other
+// field means its default.
 type Config struct {
-	// URLs are those of the nodes of one cluster: at least one, http or https. A node that did
-	// not answer, or with 503, is left alone for a minute, and longer each time, while another
-	// one does.
+	// URLs are those of the nodes of one cluster: at least one, http or https. A node that does
+	// not answer, or answers 503, is left alone for a minute, and twice as long each further
+	// time, up to 32 minutes, as long as another node answers.
 	URLs []string
 
-	Index string // alias over Index-vN, or an existing plain index
+	// Index is an alias over Index-vN, or an existing plain index: lower case, at most 255 bytes.
+	Index string
 
-	// SearchAlias leads to the indexes of all shards, for those who search, where Index is
-	// [IndexOfShard] of it; empty means that Index is searched.
+	// SearchAlias is the alias that applications search where each shard has an index of its own: it
+	// leads to all of them, and Index is [IndexOfShard] of it. Empty means that Index is searched.
 	SearchAlias string
 
-	// Product is the server; the default is Auto.
+	// Product says which server it is; the default is Auto, which asks it.
 	Product Product
 
-	// Mapping is what an index made here gets, as the mappings object of Elasticsearch; nil
-	// means the one of search_index. Its hash is kept in _meta and compared at start.
+	// Mapping is what an index made here gets, as the mappings object of Elasticsearch; empty
+	// means the one of search_index. Its hash is kept in _meta, and compared whenever the Sink looks
+	// the name up: an index that weft has made with another mapping is an outage, with [ErrMapping].
 	Mapping json.RawMessage
 	// Query is what documents are made from. Its hash is kept in _meta of an index made here, so that
 	// a comparison can tell a changed query from changed documents; empty means that nothing is kept.
 	Query string
-	// Settings are those of an index made here, beside weft's own: one shard, and an hour's
-	// memory of deleted documents. They win where they name the same.
+	// Settings are those of an index made here, as a JSON object. They win over weft's own: one
+	// shard, 0 or 1 replicas as there are nodes, and an hour's memory of deleted documents.
 	Settings json.RawMessage
 	// Pipeline is an ingest pipeline that every document passes; empty means the index's own.
 	Pipeline string
 
-	// RequestTimeout bounds one request from the first byte to the last byte of the
-	// answer: 100 ms to 5 min, default 15 s.
+	// RequestTimeout bounds one request, from the connection to the last byte of the answer: 100 ms
+	// to 5 min, default 15 s. A bulk request that is sent to another node has it anew; a request
+	// that only reads has it once for all nodes.
 	RequestTimeout time.Duration
 	// MaxBody is the size in bytes above which a batch is split into several requests:
 	// 1 KiB to 90 MiB, default 5 MiB. A larger single document travels alone.
@@ -73,10 +76,11 @@ type Config struct {
 	// Gzip compresses bulk requests. MaxBody counts bytes before that.
 	Gzip bool
 
-	Tracer trace.Tracer // optional: makes a span of each request that belongs to one
+	Tracer trace.Tracer // makes a span of each request whose context has a recording span; nil: none
 
-	// Transport carries the requests; a [Transport] knows servers and logs in. Default is
-	// one with no Access. The Sink closes its idle connections.
+	// Transport carries the requests; a [Transport] verifies servers and logs in. The default is one
+	// with no Access. Several Sinks may share it. A Sink closes its idle connections, in Close and
+	// after a request without an answer, when it has a method CloseIdleConnections.
 	Transport http.RoundTripper
 }
 
@@ -129,8 +133,8 @@ func validIndexName(name string) error {
 	}
 }
 
-// Sink writes documents to one alias or index. Its methods may be called from
-// several goroutines at once.
+// Sink writes documents to one alias or index, and reads them. Its methods but Close may be called
+// from several goroutines at once.
 type Sink struct {
 	cfg     Config
 	mapping string // its hash
@@ -157,8 +161,10 @@ type Sink struct {
 	answers  sync.Pool
 }
 
-// New returns a Sink for cfg. Its metrics carry projectionName and are registered
-// with reg. Nothing is sent before the first call of a method.
+// New returns a Sink for cfg, which its owner closes. Its metrics carry projectionName and are
+// registered with reg. It returns an error for a cfg out of range, and for metrics that reg has
+// already: a second Sink of one projection needs another reg. Nothing is sent before the first call
+// of a method.
 func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName string) (*Sink, error) {
 	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, DefaultRequestTimeout)
 	cfg.MaxBody = cmp.Or(cfg.MaxBody, DefaultMaxBody)
@@ -221,7 +227,8 @@ func New(cfg Config, log *zap.Logger, reg prometheus.Registerer, projectionName 
 	return s, nil
 }
 
-// Close drops idle connections. The Sink must not be used afterwards.
+// Close drops the idle connections of the transport; its metrics stay registered. It takes at most a
+// second. The Sink must not be used afterwards, nor be in use.
 func (s *Sink) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -229,15 +236,15 @@ func (s *Sink) Close() {
 	s.dropIdle()
 }
 
-// dropIdle is also for a request that got no answer: the connections beside it lead
-// where it did, and each would cost the next request its deadline.
+// dropIdle closes the transport's idle connections. It is also called after a request without an
+// answer: they lead where that one did, and each would cost the next request its deadline.
 func (s *Sink) dropIdle() {
 	if t, ok := s.cfg.Transport.(interface{ CloseIdleConnections() }); ok {
 		t.CloseIdleConnections()
 	}
 }
 
-// host is for messages, as access is.
+// host returns host:port of each node, with commas, for messages.
 func (s *Sink) host() string {
 	var hosts []string
 	for _, raw := range s.cfg.URLs {
@@ -248,6 +255,7 @@ func (s *Sink) host() string {
 	return strings.Join(hosts, ", ")
 }
 
+// access returns how the transport logs in, for messages; zero for a foreign transport.
 func (s *Sink) access() (a Access) {
 	if t, ok := s.cfg.Transport.(*Transport); ok {
 		_, _, a = t.current()

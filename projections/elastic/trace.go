@@ -20,14 +20,15 @@ import (
 )
 
 // instrumentation makes the client spans of requests, after OpenTelemetry's stable
-// conventions for databases; the one that comes with the client speaks older ones. A
-// request gets a span when it is made for something that has one: the looks of
-// readiness have none. Bodies are never recorded. A nil instrumentation makes no spans.
+// conventions for databases; the one that comes with the client follows older ones. A
+// request gets a span only when its context has a recording span: the checks of readiness
+// have none. Bodies are never recorded. A nil instrumentation makes no spans. It is safe
+// for concurrent use.
 type instrumentation struct{ tracer trace.Tracer }
 
 var _ elastictransport.Instrumentation = (*instrumentation)(nil)
 
-// requestSpan is the span of one request as its context carries it.
+// requestSpan is the span of one request. The context that Start returns carries it.
 type requestSpan struct {
 	trace.Span
 	operation string
@@ -35,12 +36,14 @@ type requestSpan struct {
 
 type requestKey struct{}
 
+// requestOf returns the span that Start has put into ctx; nil when there is none.
 func requestOf(ctx context.Context) *requestSpan {
 	s, _ := ctx.Value(requestKey{}).(*requestSpan)
 	return s
 }
 
-// Start implements [elastictransport.Instrumentation].
+// Start implements [elastictransport.Instrumentation]. It begins a span, or returns ctx
+// unchanged where that has no recording span. Close ends the span.
 func (i *instrumentation) Start(ctx context.Context, operation string) context.Context {
 	if i == nil || !trace.SpanFromContext(ctx).IsRecording() {
 		return ctx
@@ -52,14 +55,15 @@ func (i *instrumentation) Start(ctx context.Context, operation string) context.C
 	return context.WithValue(ctx, requestKey{}, &requestSpan{span, operation})
 }
 
-// Close implements [elastictransport.Instrumentation].
+// Close implements [elastictransport.Instrumentation]. It ends the span.
 func (i *instrumentation) Close(ctx context.Context) {
 	if s := requestOf(ctx); s != nil {
 		s.End()
 	}
 }
 
-// RecordError implements [elastictransport.Instrumentation].
+// RecordError implements [elastictransport.Instrumentation]. It is for a request without an
+// answer, or with one that cannot be read.
 func (i *instrumentation) RecordError(ctx context.Context, err error) {
 	if s := requestOf(ctx); s != nil {
 		s.SetAttributes(semconv.ErrorTypeKey.String(errorType(err)))
@@ -67,7 +71,8 @@ func (i *instrumentation) RecordError(ctx context.Context, err error) {
 	}
 }
 
-// RecordPathPart implements [elastictransport.Instrumentation].
+// RecordPathPart implements [elastictransport.Instrumentation]. It records the index, and
+// nothing of document ids.
 func (i *instrumentation) RecordPathPart(ctx context.Context, part, value string) {
 	if s := requestOf(ctx); s != nil && part == "index" {
 		s.SetName(s.operation + " " + value)
@@ -75,16 +80,17 @@ func (i *instrumentation) RecordPathPart(ctx context.Context, part, value string
 	}
 }
 
-// RecordRequestBody implements [elastictransport.Instrumentation].
+// RecordRequestBody implements [elastictransport.Instrumentation]. It reads nothing: nil
+// leaves the body to the request.
 func (i *instrumentation) RecordRequestBody(context.Context, string, io.Reader) io.ReadCloser {
 	return nil
 }
 
-// BeforeRequest implements [elastictransport.Instrumentation].
+// BeforeRequest implements [elastictransport.Instrumentation]. It does nothing.
 func (i *instrumentation) BeforeRequest(*http.Request, string) {}
 
-// AfterRequest implements [elastictransport.Instrumentation]. By now the transport has
-// put the address of the node into the request.
+// AfterRequest implements [elastictransport.Instrumentation]. The transport has put the
+// address of the node into req by now; user and password are left out.
 func (i *instrumentation) AfterRequest(req *http.Request, _, _ string) {
 	s := requestOf(req.Context())
 	if s == nil {
@@ -98,7 +104,8 @@ func (i *instrumentation) AfterRequest(req *http.Request, _, _ string) {
 	}
 }
 
-// AfterResponse implements [elastictransport.Instrumentation].
+// AfterResponse implements [elastictransport.Instrumentation]. A status of 400 or more makes
+// the span one of an error.
 func (i *instrumentation) AfterResponse(ctx context.Context, res *http.Response) {
 	s := requestOf(ctx)
 	if s == nil {
@@ -122,7 +129,7 @@ func (i *instrumentation) AfterResponse(ctx context.Context, res *http.Response)
 	}
 }
 
-// items tells of the items of an answered bulk request.
+// items records how many items of an answered bulk request are done, of how many.
 func (i *instrumentation) items(ctx context.Context, done, total int) {
 	s := requestOf(ctx)
 	if s == nil {
@@ -141,7 +148,7 @@ func (i *instrumentation) items(ctx context.Context, done, total int) {
 	}
 }
 
-// marks returns what header says, when somebody listens.
+// marks returns the marks in header; nil when the request has no span.
 func (i *instrumentation) marks(ctx context.Context, header http.Header) outbox.Marks {
 	if requestOf(ctx) == nil {
 		return nil
@@ -149,7 +156,8 @@ func (i *instrumentation) marks(ctx context.Context, header http.Header) outbox.
 	return marksOf(header)
 }
 
-// errorType is a short name of a failure without an answer.
+// errorType returns a short name of a failure without an answer: timeout, canceled, or the
+// error's Go type.
 func errorType(err error) string {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):

@@ -12,25 +12,25 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
 
-// warmEvents bound the pass that makes the servers warm.
+// warmEvents is the most events of the pass that makes the servers warm.
 const warmEvents = 100_000
 
-// Options of [Run].
+// Options say what [Run] measures, and where it writes.
 type Options struct {
-	Out      io.Writer // what there is to see
-	Progress io.Writer // of downloads and servers
-	Environ  []string  // of the weft processes; names of settings in it are dropped
+	Out      io.Writer // gets a line for each turn, and the table at the end
+	Progress io.Writer // gets lines about downloads and servers
+	Environ  []string  // NAME=VALUE, of the weft processes; names of settings in it are dropped
 
-	Scenarios []string
-	Rounds    int
-	Events    int     // instead of a scenario's own number, with all else in proportion; 0 for that
-	Binary    string  // weft; empty means to build it
-	Compare   string  // another weft to measure it against
-	Against   string  // a revision to build that one from
-	JSON, SVG string  // files for the result; empty means none
-	Least     float64 // median ratio that each scenario has to reach; see [tooSlow]; 0 for none
-	HeapMB    int     // of Elasticsearch; 0 means the stack's default
-	Guardian  []string
+	Scenarios []string // their names, in the order of the run; at least one
+	Rounds    int      // turns of each side; at least 1
+	Events    int      // instead of a scenario's own number, with all else in proportion; 0 for its own
+	Binary    string   // path of the weft to measure; empty means to build it
+	Compare   string   // path of another weft to measure it against; empty for none
+	Against   string   // git revision to build that one from; not together with Compare
+	JSON, SVG string   // files for the result; empty means none
+	Least     float64  // worst median ratio that passes; where less is better its inverse counts; 0: all pass
+	HeapMB    int      // of Elasticsearch, in MiB; 0 means the stack's default
+	Guardian  []string // see [stack.Options]
 }
 
 // bench is one run.
@@ -54,15 +54,17 @@ const (
 	sideBase      = "base"
 )
 
-// side is one of two that take turns.
+// side is one of those that take turns: weft, and what it is compared with.
 type side struct {
 	name    string
 	run     func(progress func(share float64)) sample
 	samples []sample
 }
 
-// Run measures the scenarios, one after the other. What has been measured is written to
-// the files after each of them.
+// Run builds what it measures, starts servers, measures the scenarios one after the other, and stops
+// the servers. After each scenario it writes what has been measured to the files; the table comes at
+// the end. It returns an error for options that do not go together, for a side whose events are not all
+// done, and for a median ratio that Least does not let pass, after all are measured.
 func Run(ctx context.Context, opts Options) error {
 	picked, err := pick(opts.Scenarios)
 	if err != nil {
@@ -107,6 +109,7 @@ func Run(ctx context.Context, opts Options) error {
 	return errors.Join(err, os.RemoveAll(builds))
 }
 
+// all warms the servers and measures the scenarios.
 func (b *bench) all(picked []scenario, head, base string) (results []*Result) {
 	b.steps = 2 + 2*b.opts.Rounds*len(picked)
 	b.Part("warm-up", 0, func() { b.warm(head, picked[0].load.scaled(b.opts.Events).events) })
@@ -117,7 +120,7 @@ func (b *bench) all(picked []scenario, head, base string) (results []*Result) {
 	return results
 }
 
-// measure runs all rounds of a scenario.
+// measure runs all rounds of a scenario and returns the figures.
 func (b *bench) measure(s scenario, head, base string) *Result {
 	result := &Result{Scenario: s.name, Rounds: b.opts.Rounds}
 	switch s.kind {
@@ -133,7 +136,8 @@ func (b *bench) measure(s scenario, head, base string) *Result {
 	return result
 }
 
-// step begins the next step and returns what tells its share, 0 to 1.
+// step begins the next step of the run. The function that it returns shows how much of the step is done,
+// 0 to 1.
 func (b *bench) step(what string) func(share float64) {
 	b.begun++
 	n := b.begun
@@ -152,7 +156,8 @@ func (b *bench) write(results []*Result) {
 	}
 }
 
-// binaries returns the weft to measure and the one to measure it against, or "".
+// binaries builds in dir what has to be built. It returns the weft to measure and the one to measure it
+// against, or "".
 func (b *bench) binaries(dir string) (head, base string) {
 	var err error
 	switch {
@@ -167,7 +172,7 @@ func (b *bench) binaries(dir string) (head, base string) {
 	return fleet.Binary, base
 }
 
-// warm brings what compiles and caches as it goes to where it stays.
+// warm runs both the loader and weft once, uncounted, until what the servers compile and cache is there.
 func (b *bench) warm(binary string, events int) {
 	w := scenarios()[0].load.scaled(min(events, warmEvents))
 	for _, s := range []*side{b.rawSide(binary, w), b.weftSide("weft", binary, w)} {
@@ -175,10 +180,12 @@ func (b *bench) warm(binary string, events int) {
 	}
 }
 
+// weftSide returns the side of a weft that drains w.
 func (b *bench) weftSide(name, binary string, w workload) *side {
 	return &side{name: name, run: func(progress func(float64)) sample { return b.drain(binary, w, progress) }}
 }
 
+// rawSide returns the side of the bare loader. It has binary make the documents of w, before any turn.
 func (b *bench) rawSide(binary string, w workload) *side {
 	w.declared, w.loads = false, false // the documents are the same
 	var c *corpus
@@ -189,8 +196,8 @@ func (b *bench) rawSide(binary string, w workload) *side {
 	return &side{name: sideRaw, run: func(progress func(float64)) sample { return b.loadRaw(c, progress) }}
 }
 
-// sides returns the one that the scenario is about and, unless there is none, the one
-// that it is compared with.
+// sides returns the side that the scenario is about and, unless there is none, the one that it is
+// compared with: another build, if there is one, instead of the scenario's own.
 func (b *bench) sides(s scenario, head, base string) []*side {
 	w := s.load.scaled(b.opts.Events)
 	of := func(name, binary string, w workload) *side {
@@ -221,7 +228,7 @@ func (b *bench) sides(s scenario, head, base string) []*side {
 	}
 }
 
-// takeTurns lets another side begin in each round.
+// takeTurns runs every side once in each round. In each round another side begins.
 func (b *bench) takeTurns(s scenario, sides []*side) {
 	for round := range b.opts.Rounds {
 		for turn := range sides {

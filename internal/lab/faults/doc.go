@@ -8,7 +8,8 @@
 //     would meet in operation. The instances are the production binary.
 //   - [Injection.Heal] takes away what [Injection.Inject] has begun, also when that has
 //     failed.
-//   - What a fault needs and does not find is a [Skip] with the reason, not an error.
+//   - What a fault needs and does not find is a [Skip] or a [Never] with the reason, not
+//     another error.
 //
 // # What is not guaranteed
 //

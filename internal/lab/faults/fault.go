@@ -18,26 +18,26 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
-// Measure says which time of a fault counts.
+// Measure says which time a report gives for a fault. Its text names that time in the report.
 type Measure string
 
 // The measures.
 const (
-	Nothing   Measure = ""
-	Takeover  Measure = "takeover"             // fault → first event settled under a newer epoch
-	Handover  Measure = "after last settle"    // last event of the old term → first of the next
-	Restarted Measure = "after the server was" // server takes work again → first settled event
+	Nothing   Measure = ""                     // none
+	Takeover  Measure = "takeover"             // Injection.At → first event done under a newer epoch
+	Handover  Measure = "after last settle"    // last event done under the old term → first one under the next
+	Restarted Measure = "after the server was" // Injection.Accepts → first event done
 )
 
-// Where says what servers a fault needs.
+// Where says what a fault needs besides one PostgreSQL, one Elasticsearch and the instances.
 type Where int
 
-// The servers.
+// The places of faults.
 const (
-	Anywhere Where = iota
-	Nodes          // several of Elasticsearch
-	Members        // of a PostgreSQL that fails over by itself
-	Shards         // that instances share
+	Anywhere Where = iota // nothing
+	Nodes                 // several nodes of Elasticsearch
+	Members               // a PostgreSQL that fails over by itself
+	Shards                // shards that instances share
 )
 
 // Fault is an entry of the catalogue.
@@ -45,58 +45,64 @@ type Fault struct {
 	Name    string
 	About   string
 	Measure Measure
-	Share   int   // of a deck of chaos's schedule; 0: only when asked for by name
+	Share   int   // how often it is in a deck of chaos's schedule; 0: only when asked for by name
 	Aimed   bool  // at an instance, which may be a standby; else at the leader, or at no instance
-	Where   Where // it is drawn
-	// OneShard says that the fault meets the leader of one shard, and not as the leader of others.
+	Where   Where // chaos draws it only there, unless asked for it by name
+	// OneShard says that the fault takes one shard from its leader, which goes on leading its others.
 	OneShard bool
 	// Crash says that PostgreSQL may lose what was committed without waiting for the disk, or for
 	// another member.
 	Crash bool
-	// Lasting faults go on beside others until their Hold is over.
+	// Lasting faults go on beside others until [Injection.Alive] is false; then the caller heals them.
 	Lasting bool
 
 	// Draw decides by chance what the fault needs; nil: nothing. Chaos draws; other programs
 	// give the Params to [New] themselves.
 	Draw func(*Dice, *Params)
-	// Available returns a [Skip], or [Never], where the fault cannot be injected; nil: it can everywhere.
+	// Available returns a [Skip], or [Never], where the fault cannot be injected, and another error
+	// when it cannot tell; nil: it can everywhere.
 	Available func(context.Context, *Injection) error
 	// Inject begins the fault. It corrects Injection.At where the call takes time before the
-	// fault begins.
+	// fault begins. It may return a [Skip], too; Heal is called all the same.
 	Inject func(context.Context, *Injection) error
-	// Observe is called just before Heal, to note what the fault has met; nil: nothing.
+	// Observe is called just before Heal, to note what the fault has met; nil: nothing. It may
+	// return a [Skip] for a fault that has met nothing.
 	Observe func(context.Context, *Injection) error
-	// Heal ends the fault and starts again what it has ended; nil: it ends by itself.
+	// Heal ends the fault and starts again what it has ended, also after an Inject that failed;
+	// nil: it ends by itself.
 	Heal func(context.Context, *Injection) error
 }
 
-// EndsTerm reports whether the fault takes the leadership from the leader that it meets.
+// EndsTerm reports whether the fault ends the term of a leader that it meets, so that a newer epoch follows.
 func (f *Fault) EndsTerm() bool { return f.Measure == Takeover || f.Measure == Handover }
 
-// Skip is why a fault cannot be injected here and now.
+// Skip is the error of a fault that cannot be injected here and now, or has met nothing: the text says
+// why. It is no failure of the run; joined with another error, it is one.
 type Skip string
 
 // Error implements error.
 func (s Skip) Error() string { return string(s) }
 
-// Never is a [Skip] that what the run was started with makes certain.
+// Never is as [Skip], for a fault that cannot be injected in the whole run, because of what the run was
+// started with. It is a type of its own, which errors.As does not take for a Skip.
 type Never string
 
 // Error implements error.
 func (n Never) Error() string { return string(n) }
 
-// Params is what chance decides about one fault. What a fault does not use is zero.
+// Params is what chance, or a program, decides about one fault. What a fault does not use is zero.
 type Params struct {
-	Hold    time.Duration // how long it lasts
-	Latency time.Duration
-	Jitter  time.Duration
-	Every   int   // one of so many requests is hit
-	Bytes   int64 // into a request, or the largest that is let through
-	Variant int   // which of the forms of a fault; see the fault
+	Hold    time.Duration // how long it lasts; the caller waits for it before Heal
+	Latency time.Duration // added to each round trip, or as the fault says
+	Jitter  time.Duration // give or take, on Latency; at most as long
+	Every   int           // one of so many requests is hit
+	Bytes   int64         // into a request, or the largest that is let through
+	Variant int           // which of the forms of a fault, from 0; see the fault
 }
 
 // Process is an instance that signals reach: a process of [rig.Fleet], or a unit in a machine.
 type Process interface {
+	// Signal sends sig and returns the time just before.
 	Signal(sig syscall.Signal) (time.Time, error)
 }
 
@@ -109,32 +115,33 @@ func (f SignalFunc) Signal(sig syscall.Signal) (time.Time, error) { return f(sig
 // Target is what faults are injected into.
 type Target struct {
 	*rig.Group
-	Seed   uint64
-	Skewed string        // binary whose wall clock is off; empty: none was built
-	Skew   time.Duration // by this much
-	// Primary is the PostgreSQL server that takes writes; empty means the one that was started
-	// as such.
+	Seed   uint64        // of the chance by which a proxy picks requests
+	Skewed string        // path of a binary of weft whose wall clock is off; empty: none was built
+	Skew   time.Duration // how far that clock is off
+	// Primary is the PostgreSQL server that takes writes; empty means [stack.Postgres].
 	Primary stack.Server
-	// Patroni is the PostgreSQL that fails over by itself, where it does; nil elsewhere.
+	// Patroni is the PostgreSQL that fails over by itself; nil where none does.
 	Patroni *patroni.Cluster
-	// Shards are all of those that instances share; Group is then one of them. Empty elsewhere.
+	// Shards are all shards that the instances share, and Group is one of them; empty where there are
+	// no shards.
 	Shards rig.Shards
 }
 
-// Injection is one fault as it is carried out.
+// Injection is one fault as it is carried out. It is not safe for concurrent use. The caller sets Leader
+// and Epoch, which [New] does not know, and calls Inject, and then Observe and Heal.
 type Injection struct {
 	*Fault
 	Params
 	*Target
-	Member  *rig.Member // that it is aimed at; nil where the instances are none of the rig's
-	Process Process     // of the member
-	Leader  bool        // the member led
+	Member  *rig.Member // that it is aimed at; nil for none, and where the instances are not the rig's
+	Process Process     // of the member; the caller sets it where Member is nil
+	Leader  bool        // the member led when the fault began
 	Epoch   int64       // of the term that the fault met
 
 	At       time.Time // when it began
-	Accepts  time.Time // when a restarted server took work again
-	Note     string    // what it has met, for the line about it
-	Findings []string  // what is wrong that only the fault can see
+	Accepts  time.Time // when a restarted server took work again; zero for other faults
+	Note     string    // what it has met, for the line about it: empty, or with ", " at its beginning
+	Findings []string  // what is wrong that only the fault can see; each fails the run
 
 	// What a fault keeps from Inject to Heal.
 	begun  bool
@@ -152,7 +159,8 @@ type Injection struct {
 	started time.Time // its PostgreSQL
 }
 
-// New returns an injection of the fault of that name, of which there must be one.
+// New returns an injection of the fault of that name, with At set to now. There must be such a fault: see
+// [Named]. m is the member that it is aimed at, or nil.
 func New(name string, t *Target, m *rig.Member, p Params) *Injection {
 	i := &Injection{Fault: Named(name), Params: p, Target: t, Member: m, At: time.Now()}
 	if m != nil {
@@ -161,7 +169,8 @@ func New(name string, t *Target, m *rig.Member, p Params) *Injection {
 	return i
 }
 
-// Inject begins the fault, where it is available.
+// Inject begins the fault where it is available, and returns a [Skip] or a [Never] where it is not.
+// Heal takes away what it has begun, whatever it returns.
 func (i *Injection) Inject(ctx context.Context) error {
 	if i.Available != nil {
 		if err := i.Available(ctx, i); err != nil {
@@ -172,7 +181,7 @@ func (i *Injection) Inject(ctx context.Context) error {
 	return i.Fault.Inject(ctx, i)
 }
 
-// Observe notes what the fault has met.
+// Observe notes what the fault has met, in Note and Findings. It returns a [Skip] when that is nothing.
 func (i *Injection) Observe(ctx context.Context) error {
 	if i.Fault.Observe == nil {
 		return nil
@@ -180,7 +189,8 @@ func (i *Injection) Observe(ctx context.Context) error {
 	return i.Fault.Observe(ctx, i)
 }
 
-// Heal ends a fault that was begun. The end of ctx does not keep it from that.
+// Heal ends a fault that Inject has begun, also when that failed, and does nothing before. The end of
+// ctx does not keep it from that.
 func (i *Injection) Heal(ctx context.Context) error {
 	if i.Fault.Heal == nil || !i.begun {
 		return nil
@@ -188,12 +198,12 @@ func (i *Injection) Heal(ctx context.Context) error {
 	return i.Fault.Heal(context.WithoutCancel(ctx), i)
 }
 
-// All returns the catalogue, in the order of the reports.
+// All returns a copy of the catalogue, in the order of the reports.
 func All() []Fault {
 	return slices.Concat(processes(), instances(), sessions(), networks(), servers(), answers(), indices(), databases(), full(), clocks(), nodes(), onDemand(), members())
 }
 
-// Named returns the fault of that name, or nil.
+// Named returns a copy of the fault of that name, or nil when there is none.
 func Named(name string) *Fault {
 	all := All()
 	if n := slices.IndexFunc(all, func(f Fault) bool { return f.Name == name }); n >= 0 {
@@ -211,10 +221,11 @@ func List(w io.Writer) {
 	_ = tw.Flush()
 }
 
-// Names is the value of a flag that names faults.
+// Names is the value of a flag that names faults, separated by commas.
 type Names []string
 
-// Set implements pflag.Value; a name may be given twice to weigh it.
+// Set implements pflag.Value. It replaces all names, and returns an error for one that no fault has. A
+// name that is given twice is drawn twice as often.
 func (l *Names) Set(text string) error {
 	*l = nil
 	for name := range strings.SplitSeq(text, ",") {
@@ -235,16 +246,18 @@ func (l *Names) Type() string { return "FAULT,…" }
 
 const second = time.Second
 
-// Dice decides about faults by chance. Its decisions are a function of its seed.
+// Dice decides about faults by chance. Its decisions are a function of the seed of its Rand. It is not
+// safe for concurrent use.
 type Dice struct{ *rand.Rand }
 
-// Between returns a duration in whole milliseconds, each as likely as the others.
+// Between returns low and a whole number of milliseconds, up to high, which must not be less than low. Each
+// is as likely as the others.
 func (d *Dice) Between(low, high time.Duration) time.Duration {
 	ms := int64((high - low) / time.Millisecond)
 	return low + time.Duration(d.Int64N(ms+1))*time.Millisecond
 }
 
-// lasts is a Draw of nothing but a duration.
+// lasts returns a Draw that sets nothing but Hold.
 func lasts(low, high time.Duration) func(*Dice, *Params) {
 	return func(d *Dice, p *Params) { p.Hold = d.Between(low, high) }
 }

@@ -9,27 +9,29 @@ import (
 	traces "go.opentelemetry.io/proto/otlp/trace/v1"
 )
 
-// Span is a received span.
+// Span is a received span. Its maps are shared with other copies of it, and Resource with the other
+// spans of the resource: they must not be changed.
 type Span struct {
 	Name       string
-	Scope      string // of the instrumentation
+	Scope      string // name of the instrumentation scope that made it
 	Trace      string // hexadecimal, as in a log line
-	ID         string
-	Parent     string // empty for a root
+	ID         string // hexadecimal, as Parent
+	Parent     string // ID of the parent; empty for a root
 	Kind       string // CLIENT, CONSUMER, INTERNAL …
 	Start, End time.Time
-	Attrs      map[string]any // string, bool, int64, float64
-	Resource   map[string]any
+	Attrs      map[string]any // string, bool, int64 or float64; a value of another type as a text
+	Resource   map[string]any // attributes of the process that sent it; types as in Attrs
 	Links      []Link
-	Error      bool
-	Status     string // its description
-	Events     []string
+	Error      bool     // its status is that of an error
+	Status     string   // description of the status
+	Events     []string // their names
 }
 
-// Link leads to a span, mostly of another trace.
+// Link names another span, mostly of another trace, by the ids that [Span] has, in hexadecimal.
 type Link struct{ Trace, Span string }
 
-// Find returns the spans of that name whose attributes have these values.
+// Find returns the spans of exactly that name whose attributes have at least these values, in their
+// order; nil attrs ask for none. Types count: a whole number is an int64.
 func Find(spans []Span, name string, attrs map[string]any) []Span {
 	var out []Span
 next:
@@ -47,6 +49,7 @@ next:
 	return out
 }
 
+// read returns the spans of a request, in its order.
 func read(req *collect.ExportTraceServiceRequest) []Span {
 	var out []Span
 	for _, rs := range req.GetResourceSpans() {
@@ -77,6 +80,7 @@ func readSpan(s *traces.Span, scope string, resource map[string]any) Span {
 	return out
 }
 
+// values returns attributes with the types that Span.Attrs has.
 func values(kvs []*common.KeyValue) map[string]any {
 	out := map[string]any{}
 	for _, kv := range kvs {

@@ -8,45 +8,49 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// FaultMark says what was done to the system, and when by the database's clock.
+// FaultMark says which fault the system met, and when by the database's clock.
 type FaultMark struct {
 	Name  string
-	At    time.Time
-	Epoch int64     // the newest before it
-	Until time.Time // when it was healed; zero when only a takeover ends it
+	At    time.Time // when it began
+	Epoch int64     // the newest epoch before it; 0 when nobody had led yet
+	Until time.Time // when it was healed; zero when it is not: only a takeover ends it
 }
 
-// delayedAfter is from when on an event counts as delayed.
+// delayedAfter is how long an event is open before it counts as delayed.
 const delayedAfter = time.Second
 
-// Takeover is what followed a fault.
+// Takeover is what followed a fault. Of what a term settled, only events that became done count.
 type Takeover struct {
 	Fault FaultMark
-	// The term that followed; zero when none began before the next fault, or when it
-	// settled nothing.
+	// The first term with a newer epoch than the fault's that began before the next fault and
+	// brought an event to done; zero when there is none, and so are Began, Last and First.
 	Epoch    int64
 	Instance string
 	Began    time.Time // when its epoch committed
-	Last     time.Time // last event that the terms up to the fault's settled; zero when there was none
-	First    time.Time // first event that it settled
-	// Delayed is how many events were under way while the fault lasted, to the first
-	// event settled afterwards, and took longer than delayedAfter.
+	Last     time.Time // when the last event before First was done under the old epochs; zero without one
+	First    time.Time // when its first event was done
+	// Delayed is how many events were open at some time between the fault and the first event
+	// that was done after its end, and were open for more than a second in all, or never ended. It
+	// is counted without a takeover, too.
 	Delayed int
 }
 
-// Happened reports whether another term followed and settled an event.
+// Happened reports whether a newer term followed and brought an event to done. Lead, Settle and Gap mean
+// something only then.
 func (t *Takeover) Happened() bool { return t.Epoch > 0 }
 
-// Lead is from the fault to the commit of the next epoch.
+// Lead returns the time from the fault to the commit of the next epoch.
 func (t *Takeover) Lead() time.Duration { return t.Began.Sub(t.Fault.At) }
 
-// Settle is from the fault to the first event settled by the next term.
+// Settle returns the time from the fault to the first event done under the next epoch.
 func (t *Takeover) Settle() time.Duration { return t.First.Sub(t.Fault.At) }
 
-// Gap is from the last event settled by the old term to the first one by the next.
+// Gap returns the time from the last event done under the old epoch to the first one under the next. It
+// means nothing when Last is zero.
 func (t *Takeover) Gap() time.Duration { return t.First.Sub(t.Last) }
 
-// Takeovers returns what followed each fault, which must be in the order of time.
+// Takeovers returns what followed each fault, in their order. The faults must be in the order of time,
+// and log be the whole record, as [Read] returns it.
 func Takeovers(log *Log, faults []FaultMark) []Takeover {
 	settles, lives := log.settles(), livesOf(log)
 	out := make([]Takeover, len(faults))
@@ -63,7 +67,7 @@ func Takeovers(log *Log, faults []FaultMark) []Takeover {
 	return out
 }
 
-// find fills in the term that followed before next, unless that is zero.
+// find fills in the term that followed, if it began no later than next; zero is no limit.
 func (t *Takeover) find(log *Log, settles []*Change, next time.Time) {
 	for _, term := range log.Terms {
 		if term.Epoch <= t.Fault.Epoch || (!next.IsZero() && term.At.After(next)) {
@@ -84,7 +88,8 @@ func (t *Takeover) find(log *Log, settles []*Change, next time.Time) {
 	}
 }
 
-// until returns the end of the time in which the fault may have held something up.
+// until returns the end of the time in which the fault may have held something up: the first event done
+// under the next epoch, or after the fault was healed if that is later.
 func (t *Takeover) until(settles []*Change) time.Time {
 	healed := t.Fault.Until
 	if t.First.After(healed) {
@@ -100,12 +105,14 @@ func (t *Takeover) until(settles []*Change) time.Time {
 	return settles[i].At
 }
 
-// FirstDone returns the first event that became done under epoch or a later one.
+// FirstDone returns the change of the first event that became done under epoch or a later one, in the
+// order of commit, and false when there is none.
 func (l *Log) FirstDone(epoch int64) (Change, bool) {
 	return l.firstDone(func(c *Change) bool { return c.Epoch >= epoch })
 }
 
-// FirstDoneAfter returns the first event that became done after a time.
+// FirstDoneAfter returns the change of the first event that became done after at, under any epoch, and
+// false when there is none.
 func (l *Log) FirstDoneAfter(at time.Time) (Change, bool) {
 	return l.firstDone(func(c *Change) bool { return c.At.After(at) })
 }
@@ -118,7 +125,8 @@ func (l *Log) firstDone(want func(*Change) bool) (Change, bool) {
 	return Change{}, false
 }
 
-// settles returns the changes by which the holders of events have ended them as done.
+// settles returns, in the order of commit, the changes by which the holders of events have ended them as
+// done; neither failed events nor retries are among them.
 func (l *Log) settles() (done []*Change) {
 	for i := range l.Changes {
 		if c := &l.Changes[i]; c.Done() && c.Settles() {
@@ -128,11 +136,12 @@ func (l *Log) settles() (done []*Change) {
 	return done
 }
 
-// life is from the commit of an event to its end; ended is zero when it has none.
+// life is the time in which an event was open: from its commit to its first end, done or failed; ended
+// is zero when it has none.
 type life struct{ enqueued, ended time.Time }
 
-// livesOf returns the lives of the events that were long under way, in the order of
-// their beginning.
+// livesOf returns the lives of the events that were open for longer than delayedAfter, or never ended, in
+// the order of their beginning.
 func livesOf(log *Log) []life {
 	var order []outbox.ID
 	lives := map[outbox.ID]*life{}
@@ -154,6 +163,7 @@ func livesOf(log *Log) []life {
 	return out
 }
 
+// delayed counts the lives that have a part between from and until.
 func delayed(lives []life, from, until time.Time) (n int) {
 	for _, l := range lives {
 		if l.enqueued.Before(until) && (l.ended.IsZero() || l.ended.After(from)) {

@@ -9,13 +9,14 @@ import (
 	"time"
 )
 
-// Point is one value of a series.
+// Point is one value of a series. Value may be NaN or infinite.
 type Point struct {
 	At    time.Time
 	Value float64
 }
 
-// UnmarshalJSON reads a pair of seconds and the value as text.
+// UnmarshalJSON reads Prometheus's pair of Unix seconds and the value as a text: [1700000000.5, "0.25"].
+// Times are kept to the microsecond.
 func (p *Point) UnmarshalJSON(text []byte) error {
 	var at float64
 	var value string
@@ -30,32 +31,35 @@ func (p *Point) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Series is a series of an answer: its newest point, or the points of a range.
+// Series is one series of an answer.
 type Series struct {
-	Labels map[string]string `json:"metric"`
-	Point  Point             `json:"value"`
-	Points []Point           `json:"values"`
+	Labels map[string]string `json:"metric"` // nil for the answer of a scalar expression
+	Point  Point             `json:"value"`  // of an instant; zero in the answer of a range
+	Points []Point           `json:"values"` // of a range, the oldest first; nil in the answer of an instant
 }
 
-// Alert is one that is pending or firing.
+// Alert is an active alert.
 type Alert struct {
 	Labels      map[string]string `json:"labels"`
 	Annotations map[string]string `json:"annotations"`
-	State       string            `json:"state"`
+	State       string            `json:"state"` // pending or firing
 }
 
-// Query evaluates an expression now.
+// Query evaluates a PromQL expression now, and returns no series where nothing matches. A scalar is one
+// series without labels. An expression whose value is a text is an error.
 func (p *Prometheus) Query(ctx context.Context, expression string) ([]Series, error) {
 	return p.series(ctx, "query", url.Values{"query": {expression}})
 }
 
-// QueryRange evaluates an expression at each step of a range.
+// QueryRange evaluates a PromQL expression at from and at each step after it up to to, both included.
+// step is at least 1 ms.
 func (p *Prometheus) QueryRange(ctx context.Context, expression string, from, to time.Time, step time.Duration) ([]Series, error) {
 	return p.series(ctx, "query_range", url.Values{
 		"query": {expression}, "start": {unix(from)}, "end": {unix(to)}, "step": {strconv.FormatFloat(step.Seconds(), 'f', 3, 64)},
 	})
 }
 
+// unix returns Unix seconds with microseconds, as Prometheus takes them.
 func unix(t time.Time) string { return strconv.FormatFloat(float64(t.UnixMicro())/1e6, 'f', 6, 64) }
 
 func (p *Prometheus) series(ctx context.Context, path string, values url.Values) ([]Series, error) {
@@ -78,7 +82,7 @@ func (p *Prometheus) series(ctx context.Context, path string, values url.Values)
 	return series, nil
 }
 
-// Alerts lists those that are pending or firing.
+// Alerts lists the alerts that are pending or firing now.
 func (p *Prometheus) Alerts(ctx context.Context) ([]Alert, error) {
 	var answer struct {
 		Alerts []Alert `json:"alerts"`
@@ -87,12 +91,12 @@ func (p *Prometheus) Alerts(ctx context.Context) ([]Alert, error) {
 	return answer.Alerts, err
 }
 
-// Exemplar is one value with the trace that it came from.
+// Exemplar is one observation that Prometheus has kept with its trace. Its value and time are left out.
 type Exemplar struct {
-	Labels map[string]string `json:"labels"`
+	Labels map[string]string `json:"labels"` // of the exemplar, not of its series: trace_id names the trace
 }
 
-// Exemplars lists those of the series that an expression selects, of the last hour.
+// Exemplars lists the exemplars of the last hour of all series that a PromQL expression selects.
 func (p *Prometheus) Exemplars(ctx context.Context, expression string) ([]Exemplar, error) {
 	var answer []struct {
 		Exemplars []Exemplar `json:"exemplars"`
