@@ -17,8 +17,9 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// Projection is the part of a projection that the pipeline uses. Project returns one outcome
-// per event, in order, or an error when the fate of every event is unknown.
+// Projection is the part of a projection that the pipeline uses, with what [projections.Projection]
+// promises. Calls may overlap. The ctx of Project has its deadline and the authority of the term; one
+// that does not heed ctx holds up the end of the term. Ready has three seconds.
 type Projection interface {
 	Name() string
 	Project(ctx context.Context, events []outbox.Event) ([]outbox.Outcome, error)
@@ -87,6 +88,8 @@ func (c *Config) validate() error {
 	check(c.Retry.BaseBackoff > 0 && c.Retry.BaseBackoff <= c.Retry.MaxBackoff,
 		"backoff %v to %v: want 0 < base <= max", c.Retry.BaseBackoff, c.Retry.MaxBackoff)
 	check(c.BreakerThreshold > 0, "breaker threshold %d: want more than 0", c.BreakerThreshold)
+	check(c.ProjectTimeout > 0 && c.CutOff > 0 && c.Grace >= 0, "project timeout %v, cut off %v, grace %v: want no negative ones",
+		c.ProjectTimeout, c.CutOff, c.Grace)
 	return errors.Join(errs...)
 }
 

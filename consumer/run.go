@@ -281,7 +281,9 @@ func (r *run) heard(call string, err error) error {
 	if end := r.ends(err); end != nil {
 		return end
 	}
-	if outbox.Unreachable(err) {
+	if !outbox.Unreachable(err) { // it has answered
+		r.cutOff = time.Time{}
+	} else {
 		if r.cutOff.IsZero() {
 			r.cutOff = time.Now()
 		}
@@ -314,7 +316,8 @@ func (r *run) troubles(fault error) {
 			fault = err
 		}
 	}
-	text, fault := "", cmp.Or(fault, r.refusal())
+	fault = cmp.Or(fault, r.refusal())
+	text := ""
 	switch {
 	case fault != nil:
 		text = "outbox: " + fault.Error()

@@ -9,20 +9,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AuditEntry records who changed rows or a term: a reclaim, an ended session, a
-// request to hand over, a replay.
+// AuditEntry records who did what beside the ordinary work, such as a reclaim, a hand-over or a replay.
 type AuditEntry struct {
 	ID         int64
 	At         time.Time // database clock
 	Actor      string    // an instance or a person
-	Action     string    // reclaim, session_ended, resign_requested, replay
+	Action     string    // reclaim, session_ended, resign_requested, or one of the Action constants
 	Why        string
 	Projection string // empty when it is none's
 	FromOwner  string // whose lease or term it was
 	FromEpoch  *int64
 	ByEpoch    *int64
 	Count      int             // rows, or terms, or sessions
-	Detail     json.RawMessage // of a replay: selector and outcome; null when there is none
+	Detail     json.RawMessage // what was asked for and how it ended, as of a replay; null when there is none
 }
 
 // AuditFilter selects the entries that match every field that is set.

@@ -43,6 +43,8 @@ const MaxQuarantined = 1_000
 // ErrQuarantineFull means that [MaxQuarantined] entities of the projection are in quarantine.
 var ErrQuarantineFull = fmt.Errorf("%d entities are in quarantine already, and no more may be: release some, or pause the projection", MaxQuarantined)
 
+var errEndedMeanwhile = errors.New("it was there, and somebody has ended it meanwhile: look at weft audit, and try again")
+
 // HoldOrder says who begins or ends a hold of a projection of a group, and why.
 type HoldOrder struct {
 	Group, Projection string
@@ -98,19 +100,23 @@ func BeginHold(ctx context.Context, db DB, o HoldOrder, timeout time.Duration) (
 	if begun, err = o.run(ctx, db, string(o.Kind), "_begin", timeout, args...); err != nil {
 		return nil, false, err
 	}
-	all, err := ReadHolds(ctx, db, o.Group, o.Projection, timeout)
+	holds, err := ReadHolds(ctx, db, o.Group, o.Projection, timeout)
 	if err != nil {
 		return nil, false, err
 	}
+	err = errEndedMeanwhile
 	switch o.Kind {
 	case Pause:
-		now = all.Pause
+		now = holds.Pause
 	case Throttle:
-		now = all.Throttle
+		now = holds.Throttle
 	case Quarantine:
-		if now = all.Quarantine(o.Entity); now == nil {
-			return nil, false, wrapped(string(o.Kind), o.Projection, ErrQuarantineFull)
+		if now = holds.Quarantine(o.Entity); !begun {
+			err = ErrQuarantineFull
 		}
+	}
+	if now == nil {
+		return nil, false, wrapped(string(o.Kind), o.Projection, err)
 	}
 	return now, begun, nil
 }
@@ -125,7 +131,7 @@ func EndHold(ctx context.Context, db DB, o HoldOrder, timeout time.Duration) (en
 }
 
 // run sends the statement of a kind that answers with how many holds it has begun or ended.
-func (o HoldOrder) run(ctx context.Context, db DB, what, statementOf string, timeout time.Duration, args ...any) (bool, error) {
+func (o HoldOrder) run(ctx context.Context, db DB, what, suffix string, timeout time.Duration, args ...any) (bool, error) {
 	err := LetterOrder{By: o.By, Why: o.Why}.Validate()
 	if o.Kind != Pause && o.Kind != Throttle && o.Kind != Quarantine {
 		err = fmt.Errorf("kind of hold %q: want pause, throttle or quarantine", o.Kind)
@@ -134,7 +140,7 @@ func (o HoldOrder) run(ctx context.Context, db DB, what, statementOf string, tim
 		return false, wrapped(what, o.Projection, err)
 	}
 	var n int
-	err = calls{db, timeout, o.Projection}.one(ctx, what, statement(string(o.Kind)+statementOf), append([]any{o.Group, o.Projection, o.By, o.Why}, args...), &n)
+	err = calls{db, timeout, o.Projection}.one(ctx, what, statement(string(o.Kind)+suffix), append([]any{o.Group, o.Projection, o.By, o.Why}, args...), &n)
 	return n > 0, err
 }
 

@@ -60,11 +60,13 @@ func Reject(reason Reason, detail string) Outcome {
 }
 
 // Fault is the error of a projection that could not learn the fate of any event
-// of its batch. The consumer retries all of them, and none ends in failed because
-// of it.
+// of its batch, or with outcomes that some have met a shared one. A fault that is shared or
+// has a transient reason ends no event in failed, unless the retry policy has TerminalOnTransient. For
+// any other the consumer looks for the event at fault, in smaller calls; that one ends in failed
+// when its attempts are used up.
 type Fault struct {
 	Reason     Reason
-	Shared     bool          // every event would meet it: stop claiming and probe
+	Shared     bool          // every event would meet it: the consumer probes, and stops when that fails
 	RetryAfter time.Duration // what the server asked for; 0 when it did not
 	Marks      Marks         // as of an Outcome
 	Err        error

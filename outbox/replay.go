@@ -19,7 +19,7 @@ type LetterOrder struct {
 	By       string // 1 to 120 characters
 	Why      string // 1 to 1,000 characters
 	Selector Selector
-	Limit    int // 0: no limit
+	Limit    int // of a replay, for the audit: whoever calls Send keeps to it; 0: no limit
 }
 
 // maxWhy is how much reason is kept, in characters.

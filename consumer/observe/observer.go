@@ -15,7 +15,8 @@ import (
 )
 
 // Observer records what one pipeline does in metrics, spans and log lines. Its methods are
-// safe for concurrent use; those of one batch are not.
+// safe for concurrent use. Of a batch Context, Projected and Unsettled are, until Settled or
+// Abandoned.
 type Observer struct {
 	projection string
 	log        *zap.Logger

@@ -57,7 +57,8 @@ const (
 	inApart   // whole requests have failed with it, or it failed while the breaker was open
 	inSuspect // it may end the process
 
-	byTurns = none // for pop: from the three that take turns
+	byTurns = none    // for pop: from those that take turns
+	turns   = inAgain // how many they are
 )
 
 // forget drops the entity's rows, and its place in the queue.
@@ -199,8 +200,8 @@ func (e *entity) flies(r *outbox.Row, begun uint64) bool {
 // pop removes the first entity of a queue, or byTurns of the one whose turn it is.
 func (c *candidates) pop(from queue) *entity {
 	if from == byTurns {
-		for range inAgain {
-			c.turn = c.turn%inAgain + 1
+		for range turns {
+			c.turn = c.turn%turns + 1
 			if from = c.turn; len(c.queues[from]) > 0 {
 				break
 			}

@@ -16,7 +16,8 @@
 //     later list shows it again.
 //   - The database decides, at the lease, which rows wait behind an earlier one. The
 //     barriers kept here avoid asking again, for five seconds at most, and may be dropped at
-//     any time.
+//     any time. An entity that could not be settled waits up to the longest backoff, one in
+//     quarantine until its release.
 //   - No entity holds up another. Due and ready entities take turns. An entity with which
 //     whole requests fail is tried beside the others, in requests of its own. An entity that
 //     cannot be settled, or may be the cause of crashes, is set aside. When rows that must

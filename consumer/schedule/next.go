@@ -204,7 +204,8 @@ func (s *Scheduler) try(phase Phase, rows int) *Batch {
 type share struct{ entities, rows, each int }
 
 // batch begins a batch of entities of a queue, or of those that take turns, and their leases; nil when there is
-// none. It passes over a busy entity, which comes back when it is free.
+// none. It passes over a busy entity, which comes back when it is free, and moves aside one that must not
+// share a batch.
 func (s *Scheduler) batch(w way, from queue, most share) *Batch {
 	var picked []*entity
 	asked := 0

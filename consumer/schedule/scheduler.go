@@ -247,6 +247,9 @@ func (s *Scheduler) Probed(now time.Time, err error) (cause *Batch) {
 			s.gate.unanswered(now, err)
 			return nil
 		}
+		if now.Before(s.gate.next) { // asked before the outage, which is to last until then
+			return nil
+		}
 		s.gate.state.Phase = Trial // it answers
 		s.toWake, s.window.n = true, min(firstWindow, s.cfg.BatchSize)
 		s.c.drop()
@@ -276,7 +279,12 @@ func (s *Scheduler) Probed(now time.Time, err error) (cause *Batch) {
 // Woken takes the answer to DoWake.
 func (s *Scheduler) Woken(now time.Time, n int, err error) {
 	s.wake.going = false
-	if s.answered(now, err, &s.wake.size) && n < s.wake.n {
+	last := n < s.wake.n
+	if !s.answered(now, err, &s.wake.size) {
+		return
+	}
+	s.wake.grow()
+	if last {
 		s.toWake, s.woken = false, s.c.tick()
 		s.c.list.next = now // it shows what has been woken
 	}
@@ -315,10 +323,13 @@ func (s *Scheduler) Settled(now time.Time, b *Batch, got outbox.Settled) {
 // others.
 func (s *Scheduler) PutOff(now time.Time, n int, err error) {
 	key := s.c.putOffs.end(err != nil || n >= s.c.putOffs.n)
-	if s.answered(now, err, &s.c.putOffs.size) && n > 0 {
-		s.c.putOff[key] = true
-		if soon := now.Add(recheck); soon.Before(s.c.search.next) {
-			s.c.search.next = soon
+	if s.answered(now, err, &s.c.putOffs.size) {
+		s.c.putOffs.grow()
+		if n > 0 {
+			s.c.putOff[key] = true
+			if soon := now.Add(recheck); soon.Before(s.c.search.next) {
+				s.c.search.next = soon
+			}
 		}
 	}
 	s.c.free(key)

@@ -120,9 +120,9 @@ func (s *Scheduler) faulted(now time.Time, p *Part, f *outbox.Fault) {
 		b.lose(p, f)
 		return
 	}
-	trial, rest := phase == Trial, f.RetryAfter > 0 && !p.narrowed // it asks for one
+	trial, asksForRest := phase == Trial, f.RetryAfter > 0 && !p.narrowed
 	switch {
-	case trial || rest || single && p.narrowed:
+	case trial || asksForRest || single && p.narrowed:
 		b.lose(p, f)
 	case p.narrowed:
 		b.narrow(p, narrowWays, s.quick())
@@ -130,7 +130,7 @@ func (s *Scheduler) faulted(now time.Time, p *Part, f *outbox.Fault) {
 		b.doubts = append(b.doubts, p)
 	}
 	blamed := single && (trial || p.narrowed) && s.blame(now, b.Groups[p.Groups[0]].Key) // the next trial is of another
-	if trial || rest || blamed {
+	if trial || asksForRest || blamed {
 		s.unusable(now, f)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// size is how many rows, ids or entities the next call is for: half as many after one that
-// took longer than it may.
+// size is how many rows, ids or entities the next call is for: half as many after one that took
+// longer than it may, and twice as many, up to most, after one that went well.
 type size struct{ n, least, most int }
 
 func (z *size) halve() { z.n = max(z.least, z.n/2) }

@@ -357,9 +357,9 @@ func (p *play) decision(a *schedule.Action) string {
 	case schedule.DoProbe:
 		return "probe"
 	case schedule.DoWake:
-		return "wake"
+		return fmt.Sprintf("wake %d rows", a.Limit)
 	case schedule.DoPutOff:
-		return fmt.Sprintf("put off %s behind %s", a.Key.ID, p.events[a.Behind.ID])
+		return fmt.Sprintf("put off %d rows of %s behind %s", a.Limit, a.Key.ID, p.events[a.Behind.ID])
 	case schedule.DoNamePutOff:
 		return fmt.Sprintf("name entities of %d ids that are put off", a.Limit)
 	default:

@@ -45,6 +45,7 @@ func onCluster(s Scenario, pause time.Duration, fault func(*run), more func(*jud
 	s.run = func(r *run) {
 		r.Must(r.injection(faults.NodeSIGKILL, nil).AwaitGreen(r.Ctx))
 		stop := r.watchCluster()
+		defer stop() // also where the script ends before
 		r.underFault(false, func(r *run, _ *failure) { fault(r) }, func() {})
 		r.probe("cluster", stop())
 	}

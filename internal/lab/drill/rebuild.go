@@ -45,6 +45,7 @@ func rebuilding(s Scenario, takeover time.Duration, fault func(*run, *failure), 
 	s.Shows = "a new index equal to the source behind the alias, no search that fails or goes back; " + s.Shows
 	s.run = func(r *run) {
 		stop := r.search(r.fillSource(r.count("rows", watchedDocuments, 100_000)))
+		defer stop() // also where the script ends before
 		r.underFault(takeover > 0, fault, func() { r.probe("searches", stop()) })
 		rows, err := readRows[rebuilt](r.Ctx, r, "select phase, old_index, new_index, filled, epochs, began_at, finished_at from weft_rebuild")
 		r.MustDo("read rebuild", err)

@@ -102,7 +102,8 @@ func sayLeftOut(out io.Writer, names []string) {
 	}
 }
 
-// lookUp returns the scenarios of these names; "all" and "fast" mean those that can be run here.
+// lookUp returns the scenarios of these names; "all" means those that can be run here, "fast" those
+// that are not slow.
 func lookUp(names []string) ([]Scenario, error) {
 	all := Scenarios()
 	if len(names) == 1 && names[0] == "all" {
@@ -122,8 +123,8 @@ func lookUp(names []string) ([]Scenario, error) {
 	return out, nil
 }
 
-// fill returns the parameters of a run: the defaults, and over them what was set. A name
-// that no scenario knows is an error.
+// fill returns the parameters that were set; [run.param] has the defaults. A name that no scenario
+// knows is an error.
 func fill(scenarios []Scenario, set []string) (map[string]string, error) {
 	values := map[string]string{}
 	for _, s := range set {

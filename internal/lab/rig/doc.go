@@ -1,6 +1,6 @@
 // Package rig holds what every program of the workshop stands on: servers and a corner of
 // them ([Place]), weft processes ([Fleet], [Group]), who leads, waiting ([Await]), the
-// terminal ([Screen]), and how a run begins and ends ([Run]).
+// terminal ([Screen]), and how a run begins and ends ([Dir.Run]).
 //
 // # What is guaranteed
 //

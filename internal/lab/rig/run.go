@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -78,6 +79,8 @@ type Tool struct {
 // Run returns the standard output, also beside an error, which has the command, what it has said on
 // standard error and, unless ctx has ended, an [exec.ExitError].
 func (t Tool) Run(ctx context.Context, argv ...string) (string, error) {
+	runtime.LockOSThread() // the kernel kills the program when the thread that has started it ends
+	defer runtime.UnlockOSThread()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	if t.Environ == nil {
 		t.Environ = os.Environ()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"runtime/debug"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -23,6 +24,11 @@ func (s *Script) Play(ctx context.Context, steps func()) error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
+		defer func() {
+			if v := recover(); v != nil { // whoever plays the script still has to stop what it has started
+				s.failed = errors.Join(s.failed, fmt.Errorf("panic: %v\n%s", v, debug.Stack()))
+			}
+		}()
 		steps()
 	}()
 	<-ended

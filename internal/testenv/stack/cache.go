@@ -55,7 +55,8 @@ func (c *cache) ensure(ctx context.Context, a artifact) (string, error) {
 	return home, Once(ctx, home, a.proof, waiting, func() error { return c.install(ctx, a, home) })
 }
 
-// Once makes something in a cache directory, unless its proof, a file below it, is there. It waits
+// Once makes something in a cache directory, unless its proof, a file below it, or where that is
+// empty path itself, is there. It waits
 // for another process that does so, and calls waiting first.
 func Once(ctx context.Context, path, proof string, waiting func(), install func() error) error {
 	there := func() bool {
