@@ -19,6 +19,9 @@ TEST := env GOGC=400 GORACE=atexit_sleep_ms=100 go test -vet=off -p 2 -parallel 
 # The packages that drill weft as a whole, follow what the docs say, or serve tests. The others test the product.
 WORKSHOP := /(cmd/weftlab|examples|internal/(lab|docstest|testenv|tlstest))(/|$$)
 
+# They begin first: the last packages would run alone otherwise.
+LONGEST := ./internal/daemon ./cmd/weft ./consumer
+
 # The race detector needs a C compiler; without one go says CGO_ENABLED=0.
 RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 
@@ -46,7 +49,7 @@ test-fast: ## Run the product's tests that need no server, in under a minute
 
 .PHONY: test
 test: race-note ## Run the product's tests against a real PostgreSQL and Elasticsearch
-	$(STACK) $(TEST) $(RACE) -timeout 20m $(TESTFLAGS) $$(go list ./... | grep -vE '$(WORKSHOP)')
+	$(STACK) $(TEST) $(RACE) -timeout 20m $(TESTFLAGS) $(LONGEST) $$(go list ./... | grep -vE '$(WORKSHOP)')
 
 .PHONY: test-workshop
 test-workshop: race-note ## Run the tests of drills, chaos, failover, demo, bench, examples and test servers, and of what the docs say

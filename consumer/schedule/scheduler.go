@@ -279,12 +279,7 @@ func (s *Scheduler) Probed(now time.Time, err error) (cause *Batch) {
 // Woken takes the answer to DoWake.
 func (s *Scheduler) Woken(now time.Time, n int, err error) {
 	s.wake.going = false
-	last := n < s.wake.n
-	if !s.answered(now, err, &s.wake.size) {
-		return
-	}
-	s.wake.grow()
-	if last {
+	if s.answered(now, err, &s.wake.size) && n < s.wake.n {
 		s.toWake, s.woken = false, s.c.tick()
 		s.c.list.next = now // it shows what has been woken
 	}
@@ -323,13 +318,10 @@ func (s *Scheduler) Settled(now time.Time, b *Batch, got outbox.Settled) {
 // others.
 func (s *Scheduler) PutOff(now time.Time, n int, err error) {
 	key := s.c.putOffs.end(err != nil || n >= s.c.putOffs.n)
-	if s.answered(now, err, &s.c.putOffs.size) {
-		s.c.putOffs.grow()
-		if n > 0 {
-			s.c.putOff[key] = true
-			if soon := now.Add(recheck); soon.Before(s.c.search.next) {
-				s.c.search.next = soon
-			}
+	if s.answered(now, err, &s.c.putOffs.size) && n > 0 {
+		s.c.putOff[key] = true
+		if soon := now.Add(recheck); soon.Before(s.c.search.next) {
+			s.c.search.next = soon
 		}
 	}
 	s.c.free(key)

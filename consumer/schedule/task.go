@@ -8,7 +8,8 @@ import (
 )
 
 // size is how many rows, ids or entities the next call is for: half as many after one that took
-// longer than it may, and twice as many, up to most, after one that went well.
+// longer than it may. What lists, look-ups and searches may miss doubles again; put-offs and wakes
+// go on as small as they are until the term ends, as a call in vain costs more than many small ones.
 type size struct{ n, least, most int }
 
 func (z *size) halve() { z.n = max(z.least, z.n/2) }
