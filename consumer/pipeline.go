@@ -52,6 +52,9 @@ type Term interface {
 // RetryPolicy decides when an event is tried again, and when no more.
 type RetryPolicy = schedule.RetryPolicy
 
+// DefaultCutOff is [Config].CutOff where that is 0.
+const DefaultCutOff = 30 * time.Second
+
 // Config are the limits of a pipeline.
 type Config struct {
 	Group, Instance  string        // leader group, and this instance of it
@@ -64,7 +67,7 @@ type Config struct {
 	Grace            time.Duration // how long a graceful end waits for what is in flight
 	Strict           bool          // see [schedule.Config]; the store must be strict, too
 	// CutOff ends a term that has had no answer from the outbox for this long, although the
-	// lock session lives: another instance may get through. 0 means 30 s.
+	// lock session lives: another instance may get through. 0 means [DefaultCutOff].
 	CutOff time.Duration
 
 	Tracing observe.Tracing // optional
@@ -121,7 +124,7 @@ func New(store Store, proj Projection, cfg Config, log *zap.Logger, m *observe.M
 		cfg.ProjectTimeout = time.Minute
 	}
 	if cfg.CutOff == 0 {
-		cfg.CutOff = 30 * time.Second
+		cfg.CutOff = DefaultCutOff
 	}
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("pipeline of %s: %w", proj.Name(), err)

@@ -62,10 +62,10 @@ type run struct {
 	claimer       string                  // that worker
 	foreignEnd    time.Time               // end of that state, unless a newer claim is seen
 	faulty        bool                    // the database does not answer; logged once
-	cutOff        time.Time               // since when there has been no answer; zero when there was one
+	silence       outbox.Silence
 }
 
-// refusal is what the database has said to a call that it refuses, as for a right that is missing.
+// refusal is what the database has said to a call that it refuses, as for a right that is missing or on a full disk.
 type refusal struct {
 	err error
 	at  time.Time
@@ -266,11 +266,11 @@ func (r *run) ends(err error) error {
 func (r *run) heard(call string, err error) error {
 	r.p.pulse.beat()
 	delete(r.refused, call)
-	if outbox.Refused(err) {
+	if outbox.Refused(err) || outbox.Exhausted(err) {
 		r.refused[call] = refusal{err, time.Now()}
 	}
+	silent := r.silence.After(err, r.p.cfg.CutOff)
 	if err == nil {
-		r.cutOff = time.Time{}
 		if r.faulty && r.refusal() == nil {
 			r.faulty = false
 			r.p.tell.DatabaseAnswers()
@@ -281,15 +281,8 @@ func (r *run) heard(call string, err error) error {
 	if end := r.ends(err); end != nil {
 		return end
 	}
-	if !outbox.Unreachable(err) { // it has answered
-		r.cutOff = time.Time{}
-	} else {
-		if r.cutOff.IsZero() {
-			r.cutOff = time.Now()
-		}
-		if d := time.Since(r.cutOff); d > r.p.cfg.CutOff {
-			return fmt.Errorf("no answer of the outbox for %v: %w", d.Round(time.Millisecond), err)
-		}
+	if silent != nil {
+		return silent
 	}
 	if !r.faulty {
 		r.faulty = true

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -55,4 +56,24 @@ func Unreachable(err error) bool {
 		return true
 	}
 	return err != nil && !Answered(err) && !errors.Is(err, ErrFenced)
+}
+
+// Silence measures for how long no call has had an answer. The zero value is ready; it is not
+// safe for concurrent use.
+type Silence struct{ since time.Time } // monotonic
+
+// After takes the result of a call. It returns an error once the outbox has been [Unreachable]
+// for longer than limit.
+func (s *Silence) After(err error, limit time.Duration) error {
+	if !Unreachable(err) {
+		s.since = time.Time{}
+		return nil
+	}
+	if s.since.IsZero() {
+		s.since = time.Now()
+	}
+	if d := time.Since(s.since); d > limit {
+		return fmt.Errorf("no answer of the outbox for %v: %w", d.Round(time.Millisecond), err)
+	}
+	return nil
 }

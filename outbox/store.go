@@ -182,3 +182,8 @@ func Refused(err error) bool {
 		return true
 	}
 }
+
+// Exhausted reports whether the server has answered that it lacks disk or memory.
+func Exhausted(err error) bool {
+	return !Unreachable(err) && pgerrcode.IsInsufficientResources(sqlState(err))
+}

@@ -194,9 +194,14 @@ func (d *daemon) look(leaving bool) {
 		trouble = errors.New(text)
 	}
 	for _, l := range d.projectors {
-		if s := l.pipeline.State(); s.Outbox != "" && trouble == nil {
-			trouble = errors.New(s.Outbox)
-			if kind, text := d.diagnose(s.Fault); kind != postgres.Unknown {
+		s := l.pipeline.State()
+		text, fault := s.Outbox, s.Fault
+		if err := l.trouble.Load(); err != nil && !occupied(*err) {
+			text, fault = (*err).Error(), *err
+		}
+		if text != "" && trouble == nil {
+			trouble = errors.New(text)
+			if kind, text := d.diagnose(fault); kind != postgres.Unknown {
 				trouble = errors.New(text)
 			}
 		}
@@ -223,8 +228,8 @@ func (d *daemon) look(leaving bool) {
 			doing = admin.Suspended
 		}
 		detail := cmp.Or(s.Detail, string(s.Reason))
-		if other := l.occupied.Load(); other != nil {
-			detail = other.Error()
+		if err := l.trouble.Load(); err != nil && occupied(*err) {
+			detail = (*err).Error()
 		}
 		d.Health.SetProjection(l.proj.Name(), doing, detail)
 	}

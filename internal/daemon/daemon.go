@@ -42,7 +42,7 @@ type projector struct {
 	reclaimer *reclaim.Reclaimer
 	prepared  chan struct{} // closed when the destination has been made
 	takeover  *systemd.Pulse
-	occupied  *atomic.Pointer[outbox.OccupiedError] // the other group that the takeover waits for
+	trouble   *atomic.Pointer[error] // that the takeover waits for the end of; nil where there is none
 }
 
 // Host is what the process around an instance hands to it.
@@ -245,7 +245,7 @@ func (d *daemon) buildLanes() error {
 	for _, p := range projs {
 		ordered, ok := p.(projections.Strict)
 		strict := ok && ordered.Strict()
-		l := projector{proj: p, prepared: make(chan struct{}), takeover: &systemd.Pulse{}, occupied: &atomic.Pointer[outbox.OccupiedError]{}}
+		l := projector{proj: p, prepared: make(chan struct{}), takeover: &systemd.Pulse{}, trouble: &atomic.Pointer[error]{}}
 		l.store, err = outbox.NewStore(d.pool, outbox.StoreConfig{
 			Table: p.Table(), Projection: p.Name(), Group: cfg.Group, Owner: cfg.Instance,
 			Lease: cfg.Outbox.Lease, Timeout: cfg.Database.Timeout, Finished: outbox.Finished(cfg.Outbox.FinishedOf(p.Name())), Strict: strict,
@@ -374,37 +374,61 @@ func (d *daemon) awaitPrepared(ctx context.Context, l projector) {
 	}
 }
 
-// takeOver occupies the table and reclaims the leases of older terms. It retries until it
-// succeeds or ctx ends.
+// takeOver occupies the table and reclaims the leases of older terms.
 func (d *daemon) takeOver(ctx context.Context, l projector, epoch int64) error {
-	defer l.takeover.Rest()
-	defer l.occupied.Store(nil)
-	for tries := 0; ; tries++ {
-		l.takeover.Beat()
+	err := d.insist(ctx, l, func() error {
 		err := l.store.Occupy(ctx, epoch)
 		if err == nil {
 			_, err = l.reclaimer.RunOnce(ctx, epoch)
 		}
-		other, occupied := errors.AsType[*outbox.OccupiedError](err)
-		l.occupied.Store(other)
+		return err
+	}, func(tries int, err error) {
 		switch {
-		case err == nil || ctx.Err() != nil:
-			return nil
-		case errors.Is(err, outbox.ErrFenced):
-			return fmt.Errorf("takeover of %s: %w", l.store.Table(), err)
-		case occupied:
-			if tries%300 == 0 { // a minute
-				d.log.Error("another group works on the table; waiting until it stops",
-					zap.String("event", "outbox.occupied"), zap.String("projection", l.proj.Name()), zap.Error(err))
-			}
-		case tries == 0:
+		case occupied(err) && tries%300 == 0: // a minute
+			d.log.Error("another group works on the table; waiting until it stops",
+				zap.String("event", "outbox.occupied"), zap.String("projection", l.proj.Name()), zap.Error(err))
+		case !occupied(err) && tries == 0:
 			d.log.Warn("takeover waits until the leases of the old term are reclaimed",
 				zap.String("event", "reclaim.fault"), zap.String("projection", l.proj.Name()), zap.Error(err))
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(200 * time.Millisecond):
-		}
+	})
+	if err != nil {
+		return fmt.Errorf("takeover of %s: %w", l.store.Table(), err)
 	}
+	return nil
+}
+
+// insist makes a call without which the term cannot begin to work, until it succeeds or ctx
+// ends. Meanwhile the instance is not ready and says why; while another group works on the table
+// its projection says so. It returns an error where the term is
+// over: a newer one has begun, or the outbox gives no answer, which another instance may get.
+func (d *daemon) insist(ctx context.Context, l projector, call func() error, failed func(tries int, err error)) error {
+	defer l.takeover.Rest()
+	defer l.trouble.Store(nil)
+	var silence outbox.Silence
+	for tries := 0; ; tries++ {
+		l.takeover.Beat()
+		err := call()
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		if errors.Is(err, outbox.ErrFenced) {
+			return err
+		}
+		unanswered := err
+		if occupied(err) {
+			unanswered = nil
+		}
+		if err := silence.After(unanswered, consumer.DefaultCutOff); err != nil {
+			return err
+		}
+		l.trouble.Store(&err)
+		failed(tries, err)
+		sleep(ctx, 200*time.Millisecond)
+	}
+}
+
+func occupied(err error) bool {
+	_, ok := errors.AsType[*outbox.OccupiedError](err)
+	return ok
 }

@@ -51,23 +51,20 @@ func (d *daemon) newRebuilder(l projector, t *leader.Term) *rebuilder {
 }
 
 // join adds the term to a rebuild that goes on, and has live events go to both indexes. It comes
-// before the first lease, and retries until it succeeds or ctx ends.
+// before the first lease.
 func (r *rebuilder) join(ctx context.Context) error {
-	for tries := 0; ; tries++ {
-		row, err := r.projector.store.JoinRebuild(ctx, r.term.Epoch())
-		switch {
-		case err == nil:
-			r.row = row
-			return r.mirror()
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, outbox.ErrFenced):
-			return err
-		case tries == 0:
+	err := r.d.insist(ctx, r.projector, func() (err error) {
+		r.row, err = r.projector.store.JoinRebuild(ctx, r.term.Epoch())
+		return err
+	}, func(tries int, err error) {
+		if tries == 0 {
 			r.log.Warn("takeover waits until the state of rebuilds can be read", zap.String("event", "rebuild.fault"), zap.Error(err))
 		}
-		sleep(ctx, 200*time.Millisecond)
+	})
+	if err != nil || ctx.Err() != nil {
+		return err
 	}
+	return r.mirror()
 }
 
 // mirror has live events go to both indexes, or to one, as the row says. It sends nothing.

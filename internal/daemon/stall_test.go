@@ -40,28 +40,56 @@ func TestLockedTableIsWaitedFor(t *testing.T) {
 	}
 }
 
-// A leader that has lost its way to the tables but not its lock session still hands
-// over when it is asked to, and its standby goes on.
-func TestLeaderCutOffFromTheTablesHandsOver(t *testing.T) {
-	t.Parallel()
-	r := setup(t)
+// startApart starts an instance with a role of its own. cut takes its way to the tables and leaves it the lock session.
+func (r *rig) startApart(name string) (in *instance, cut func()) {
 	role, direct := "weft_cut_"+r.group, r.url
 	r.exec("create role " + role + " login")
 	r.exec("grant all on all tables in schema public to " + role)
 	r.exec("grant execute on all functions in schema public to " + role)
 	r.exec("grant pg_read_all_stats to " + role)
-	t.Cleanup(func() { r.exec("drop owned by " + role); r.exec("drop role " + role) })
+	r.t.Cleanup(func() { r.exec("drop owned by " + role); r.exec("drop role " + role) })
 	r.url = strings.Replace(direct, "postgres@", role+"@", 1)
-	a := r.start("a", "WEFT_PROJECTIONS=search_index_to_elastic")
+	in = r.start(name, "WEFT_PROJECTIONS=search_index_to_elastic")
 	r.url = direct
+	return in, func() {
+		r.exec("alter role " + role + " connection limit 1") // the lock session's
+		r.exec("select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1", leader.AppName(r.group, name, "work"))
+	}
+}
+
+// A standby that has lost its way to the tables wins the lock all the same. It is not ready, says why, and
+// ends its term, so that an instance that gets through can lead.
+func TestTakeoverWithoutAWayToTheTables(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.start("a", "WEFT_PROJECTIONS=search_index_to_elastic")
+	a.awaitReady(200, `"role": "leader"`)
+	b, cut := r.startApart("b")
+	b.awaitReady(200, `"role": "standby"`)
+	cut()
+	if err := a.stop(); err != nil {
+		t.Fatal(err)
+	}
+	b.awaitReady(503, `"role": "leader"`, "connection")
+	c := r.start("c", "WEFT_PROJECTIONS=search_index_to_elastic")
+	r.upsert(newKey(), 1, "x")
+	r.await(map[string]int{"done": 1})
+	c.awaitReady(200, `"role": "leader"`)
+}
+
+// A leader that has lost its way to the tables but not its lock session still hands
+// over when it is asked to, and its standby goes on.
+func TestLeaderCutOffFromTheTablesHandsOver(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a, cut := r.startApart("a")
 	a.awaitReady(200, `"role": "leader"`)
 	b := r.start("b", "WEFT_PROJECTIONS=search_index_to_elastic")
 	b.awaitReady(200, `"role": "standby"`)
 	r.upsert(newKey(), 1, "x")
 	r.await(map[string]int{"done": 1})
 
-	r.exec("alter role " + role + " connection limit 1") // the lock session's
-	r.exec("select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1", leader.AppName(r.group, "a", "work"))
+	cut()
 	testenv.Eventually(t, func() bool { return len(a.logs.with("event", "outbox.fault")) > 0 }, "a to say that the outbox does not answer")
 	r.upsert(newKey(), 2, "y")
 	if _, err := leader.Resign(t.Context(), r.pool, r.group, leader.Resignation{Epoch: 1, By: "operator", Why: "nothing moves"}); err != nil && !errors.Is(err, leader.ErrNoTerm) {
