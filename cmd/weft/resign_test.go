@@ -30,10 +30,11 @@ func newCrew(t *testing.T) *crew {
 	return &crew{t: t, url: url, pool: testenv.Pool(t, url), env: []string{"DATABASE_URL=" + url, "WEFT_GROUP=crew"}}
 }
 
-// join runs an instance until the test ends; drain is what it does when asked to end.
+// join runs an instance until the test ends; drain is what it does when asked to end. On a busy
+// machine, too, it leads until then.
 func (c *crew) join(name string, drain func()) {
 	c.t.Helper()
-	cfg := leader.Config{Group: "crew", Instance: name, Heartbeat: 200 * time.Millisecond, Trust: 2 * time.Second, IdleSession: 3 * time.Second}
+	cfg := leader.Config{Group: "crew", Instance: name, Heartbeat: 200 * time.Millisecond, Trust: 20 * time.Second, IdleSession: 30 * time.Second}
 	base, err := pgx.ParseConfig(c.url)
 	if err != nil {
 		c.t.Fatal(err)

@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"net"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -45,15 +46,16 @@ func listen(t *testing.T) *ear {
 	return e
 }
 
-func (e *ear) heard(word string) bool {
+// heard reports whether a line begins with pattern.
+func (e *ear) heard(pattern string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return slices.ContainsFunc(e.words, func(w string) bool { return strings.HasPrefix(w, word) })
+	return slices.ContainsFunc(e.words, regexp.MustCompile("^"+pattern).MatchString)
 }
 
-func (e *ear) await(t *testing.T, word string) {
+func (e *ear) await(t *testing.T, pattern string) {
 	t.Helper()
-	testenv.Eventually(t, func() bool { return e.heard(word) }, "the service manager to hear "+word)
+	testenv.Eventually(t, func() bool { return e.heard(pattern) }, "the service manager to hear "+pattern)
 }
 
 // TestServiceManager is the life of an instance as its service manager hears of it. It
@@ -68,7 +70,7 @@ func TestServiceManager(t *testing.T) {
 	r.url = way.through(r.url)
 	reload := r.reloadable()
 	a := r.start("a")
-	e.await(t, "STATUS=starting; postgres: nothing listens at ")
+	e.await(t, "STATUS=starting;.* postgres: nothing listens at ") // other servers may be named before it
 	e.await(t, "EXTEND_TIMEOUT_USEC=30000000")
 	if e.heard("READY=1") || e.heard("WATCHDOG=1") {
 		t.Errorf("without a database it says %q", e.words)
@@ -79,7 +81,7 @@ func TestServiceManager(t *testing.T) {
 	e.await(t, "WATCHDOG=1")
 
 	way.cut()
-	e.await(t, "STATUS=disconnected, epoch 1; postgres: ")
+	e.await(t, "STATUS=disconnected, epoch 1;.* postgres: ")
 	if e.heard("STATUS=stalled") {
 		t.Error("an outage passes for a stall")
 	}
