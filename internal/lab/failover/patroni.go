@@ -174,6 +174,8 @@ func (r *run) throughFault(round *Round, fault *faults.Injection) {
 		}
 		r.cutOff(replicas...)
 	}
+	before, err := r.Position(r.Ctx)
+	r.Must(err)
 	from := time.Now()
 	r.Must(fault.Inject(r.Ctx))
 	injected := time.Now()
@@ -182,7 +184,7 @@ func (r *run) throughFault(round *Round, fault *faults.Injection) {
 	}
 	began, ended := r.gap(from, injected)
 	r.Pool.Reset()
-	r.resumed(round, ended)
+	r.resumed(round, before, ended)
 	settled := ended.Add(time.Duration(round.SettleMS * float64(time.Millisecond)))
 	again := r.away(ended, settled)
 	round.GapMS = millis(ended.Sub(began) + again)

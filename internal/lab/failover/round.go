@@ -55,6 +55,8 @@ func (r *run) round() *Round {
 	if round.Lossy = r.opts.Replication == stack.Asynchronous; round.Lossy {
 		r.cutOff(r.Servers.URL(r.replica))
 	}
+	before, err := r.Position(r.Ctx)
+	r.Must(err)
 	began := time.Now()
 	// It is never healed: the replica takes over.
 	r.Must(faults.New(fault, &faults.Target{Group: r.Group, Primary: r.primary}, nil, faults.Params{}).Inject(r.Ctx))
@@ -63,7 +65,7 @@ func (r *run) round() *Round {
 	round.StopMS, round.PromoteMS = millis(promoted.Sub(began)), millis(time.Since(promoted))
 	r.primary, r.replica = r.replica, r.primary
 	r.Pool.Reset()
-	r.resumed(round, promoted)
+	r.resumed(round, before, promoted)
 	waited, err := r.app.Outage(r.Ctx, promoted)
 	r.Must(err)
 	round.OutageMS = millis(waited)
@@ -107,16 +109,14 @@ func (r *run) setReceiver(url, statement string, nothing bool) {
 	}
 }
 
-// recent is more changes than there can be between the promotion and the next look.
-const recent = 20_000
+// forgotten is more changes than a new primary can lack of those that the old one recorded.
+const forgotten = 20_000
 
 // resumed waits for the first event that the new primary saw settled. No commit of it is older
-// than the promotion.
-func (r *run) resumed(round *Round, promoted time.Time) {
-	position, err := r.Position(r.Ctx)
-	r.Must(err)
+// than the promotion; before is the position before the fault.
+func (r *run) resumed(round *Round, before int64, promoted time.Time) {
 	r.await("event that is settled after the promotion", func(ctx context.Context) error {
-		log, err := history.Since(ctx, r.Pool, rig.Outbox, group, position-recent)
+		log, err := history.Since(ctx, r.Pool, rig.Outbox, group, before-forgotten)
 		if err != nil {
 			return err
 		}
