@@ -133,8 +133,8 @@ func (e *examination) elastic(ctx context.Context, targets []target) error {
 	if err := errors.Join(e.nodes(ctx, first), e.disks(ctx, first)); err != nil {
 		return err
 	}
-	for _, t := range targets {
-		err := errors.Join(e.privileges(ctx, first, t), e.target(ctx, first, t))
+	for i, t := range targets {
+		err := errors.Join(e.privileges(ctx, first, t, i == 0), e.target(ctx, first, t))
 		if errors.Is(err, elastic.ErrProduct) {
 			e.add("elastic.reachable", Error, first.url.Host, "no use for "+t.index+": "+err.Error(), remedyOfAddress)
 		} else if err != nil {
@@ -220,8 +220,8 @@ func (e *examination) nodes(ctx context.Context, s *server) error {
 	return nil
 }
 
-// unprivileged makes nothing of a refusal for lack of rights: these questions need the
-// privilege `monitor`, which an instance does not.
+// unprivileged makes nothing of a refusal for lack of rights: these questions need the cluster
+// privilege `monitor`, which an instance does not, and whose lack is a finding of privileges.
 func unprivileged(err error) error {
 	if statusOf(err) == http.StatusForbidden {
 		return nil
@@ -229,30 +229,92 @@ func unprivileged(err error) error {
 	return err
 }
 
-// privileges asks the server's security, where it has one, what the credentials may do.
-func (e *examination) privileges(ctx context.Context, s *server, t target) error {
+// privilege is one of Elasticsearch, and what weft does with it.
+type privilege struct {
+	name     string
+	severity Severity // of its lack
+	purpose  string
+}
+
+// indexPrivileges returns those on the index and on those that a rebuild makes. manage includes monitor and maintenance.
+func indexPrivileges() []privilege {
+	return []privilege{
+		{"read", Error, "weft reads and counts documents"},
+		{"index", Error, "weft writes documents"},
+		{"delete", Error, "weft deletes documents"},
+		{"view_index_metadata", Error, "weft finds the index behind the alias and reads its mapping"},
+		{"monitor", Warning, "`weft verify`, and the leader in the background, see whether the index changes while they compare"},
+		{"maintenance", Note, "weft refreshes the index before it compares; without it a comparison may overlook documents written since the last refresh"},
+		{"manage", Note, "weft creates the index and its alias, and `weft rebuild` replaces it; without it create both beforehand"},
+	}
+}
+
+// clusterPrivileges returns those on the cluster.
+func clusterPrivileges() []privilege {
+	return []privilege{
+		{"monitor", Note, "`weft rebuild` waits for the copies of the new index, weft checks the server's version, and the doctor examines nodes and disks"},
+	}
+}
+
+// privileges asks the server's security, where it has one, what the credentials may do with the
+// index, and when cluster is set with the cluster.
+func (e *examination) privileges(ctx context.Context, s *server, t target, cluster bool) error {
 	names := []string{t.index, t.index + "-v*"}
-	asked, err := json.Marshal(map[string]any{"index": []any{map[string]any{
-		"names": names, "privileges": []string{"read", "index", "delete", "view_index_metadata"}}}})
+	asked, err := json.Marshal(map[string]any{
+		"cluster": named(clusterPrivileges()),
+		"index":   []any{map[string]any{"names": names, "privileges": named(indexPrivileges())}},
+	})
 	if err != nil {
 		return err
 	}
 	var answer struct {
-		Index map[string]map[string]bool `json:"index"`
+		Cluster map[string]bool            `json:"cluster"`
+		Index   map[string]map[string]bool `json:"index"`
 	}
 	err = s.ask(ctx, http.MethodPost, "/_security/user/_has_privileges", asked, &answer)
 	if statusOf(err) != 0 || errors.Is(err, elastic.ErrProduct) {
 		return nil // no security of Elasticsearch's kind
 	}
 	for _, name := range names {
-		for _, right := range slices.Sorted(maps.Keys(answer.Index[name])) {
-			if !answer.Index[name][right] {
-				e.add("elastic.rights", Error, name, "the credentials lack the privilege "+right,
-					fmt.Sprintf(`PUT /_security/role/weft {"indices":[{"names":[%q,%q],"privileges":["read","index","delete","view_index_metadata"]}]}`, names[0], names[1]))
+		for _, p := range indexPrivileges() {
+			if has, told := answer.Index[name][p.name]; told && !has {
+				e.add("elastic.rights", p.severity, name, "the credentials lack the privilege "+p.name+", with which "+p.purpose,
+					role(names, held(clusterPrivileges(), answer.Cluster, ""), held(indexPrivileges(), answer.Index[name], p.name)))
 			}
 		}
 	}
+	for _, p := range clusterPrivileges() {
+		if has, told := answer.Cluster[p.name]; cluster && told && !has {
+			e.add("elastic.rights", p.severity, s.url.Host, "the credentials lack the cluster privilege "+p.name+", with which "+p.purpose,
+				role(names, held(clusterPrivileges(), answer.Cluster, p.name), held(indexPrivileges(), answer.Index[t.index], "")))
+		}
+	}
 	return err
+}
+
+func named(privileges []privilege) (names []string) {
+	for _, p := range privileges {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+// held returns the privileges of a role that has what the credentials have, what weft cannot do
+// without, and the missing one.
+func held(privileges []privilege, has map[string]bool, missing string) []string {
+	return named(slices.DeleteFunc(privileges, func(p privilege) bool {
+		return p.severity == Note && !has[p.name] && p.name != missing
+	}))
+}
+
+// role returns the request that gives a role these privileges. It replaces those that the role had.
+func role(names, cluster, index []string) string {
+	list := func(of []string) string { return `["` + strings.Join(of, `","`) + `"]` }
+	body := `{"indices":[{"names":` + list(names) + `,"privileges":` + list(index) + `}]}`
+	if len(cluster) > 0 {
+		body = `{"cluster":` + list(cluster) + `,` + body[1:]
+	}
+	return "PUT /_security/role/weft " + body
 }
 
 // index is what GET /NAME says of one index.

@@ -105,9 +105,9 @@ func TestElastic(t *testing.T) {
 		{name: "WrongAPIKey", access: elastic.Access{APIKey: "Zm9vOmJhcg==", CA: keys.Authority.PEM()},
 			want: []string{"no access", address, "API key", "401", "correct ELASTIC_API_KEY"}},
 		{name: "NoRightToCreate", index: "kept-missing", access: base,
-			want: []string{"no access", address, `user "weft"`, "403", `"kept-missing-v1"`, "manage if weft is to create the index"}},
+			want: []string{"no access", address, `user "weft"`, "403", `"kept-missing-v1"`, "manage if weft is to create or rebuild the index"}},
 		{name: "NoRights", index: "foreign", access: base,
-			want: []string{"no access", address, `user "weft"`, "403", `"foreign"`, "grant read, index, delete and view_index_metadata"}},
+			want: []string{"no access", address, `user "weft"`, "403", `"foreign"`, "grant read, index, delete, view_index_metadata and monitor"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

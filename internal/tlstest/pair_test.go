@@ -38,10 +38,12 @@ type site struct {
 	keys     []uuid.UUID // of the entities written
 }
 
-func newSite(t *testing.T, login stack.Login) *site {
+// newSite prepares a pair that logs in to Elasticsearch as login and writes to an index whose
+// name begins with prefix.
+func newSite(t *testing.T, login stack.Login, prefix string) *site {
 	t.Helper()
 	name := unique(t, "weft")
-	s := &site{t: t, database: name, index: "made-" + strings.ReplaceAll(name, "_", "-")}
+	s := &site{t: t, database: name, index: prefix + strings.ReplaceAll(name, "_", "-")}
 	owner := role(t, name+"_owner")
 	s.runner = role(t, name+"_runner")
 	exec(t, "", "create database "+name)
@@ -91,9 +93,9 @@ func newSite(t *testing.T, login stack.Login) *site {
 	return s
 }
 
-func (s *site) start(name string) *rig.Instance {
+func (s *site) start(name string, env ...string) *rig.Instance {
 	s.t.Helper()
-	i, err := s.fleet.Start(s.t.Context(), name, "OUTBOX_RECLAIM_INTERVAL_SECONDS=0.5")
+	i, err := s.fleet.Start(s.t.Context(), name, append(env, "OUTBOX_RECLAIM_INTERVAL_SECONDS=0.5")...)
 	if err == nil {
 		err = i.Ready(s.t.Context())
 	}
@@ -233,7 +235,7 @@ func (s *site) put(path, text string) {
 // transaction is in the way, reclaims, and says how it is.
 func TestPairWithLeastRights(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, shared.keys.Weft)
+	s := newSite(t, shared.keys.Weft, "made-")
 	a := s.start("a")
 	s.awaitTerm("1 a")
 	b := s.start("b")
@@ -306,7 +308,7 @@ func TestPairWithLeastRights(t *testing.T) {
 // What the role that runs may not do.
 func TestRunnerMayNotMore(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, shared.keys.Weft)
+	s := newSite(t, shared.keys.Weft, "made-")
 	pool := testenv.Pool(t, s.runner.url(t, s.database, func(_ *url.URL, q url.Values) { q.Set("password", s.runner.password) }))
 	for _, sql := range []string{
 		"insert into search_outbox_events (entity_type, entity_id, op, event_version) values ('book', gen_random_uuid(), 'delete', 1)",
@@ -336,7 +338,7 @@ func TestRunnerMayNotMore(t *testing.T) {
 // change nothing.
 func TestRotation(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, shared.keys.Changing)
+	s := newSite(t, shared.keys.Changing, "made-")
 	pair := []*rig.Instance{s.start("a")}
 	s.awaitTerm("1 a")
 	pair = append(pair, s.start("b"))

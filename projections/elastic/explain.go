@@ -65,8 +65,10 @@ func explained(err error, host string, a Access) error {
 func refused(host string, status int, detail, index string, a Access) error {
 	said := fmt.Sprintf("Elasticsearch at %s (%s)", host, detail)
 	switch {
+	case status == http.StatusForbidden && strings.Contains(detail, "cluster:monitor/"):
+		return fmt.Errorf("%w: %s lacks a privilege on the cluster, says %s: grant the cluster privilege monitor, which a rebuild needs", ErrRefused, a.who(), said)
 	case status == http.StatusForbidden:
-		return fmt.Errorf("%w: %s lacks a privilege on %q, says %s: grant read, index, delete and view_index_metadata, and manage if weft is to create the index",
+		return fmt.Errorf("%w: %s lacks a privilege on %q, says %s: grant read, index, delete, view_index_metadata and monitor, and manage if weft is to create or rebuild the index",
 			ErrRefused, a.who(), index, said)
 	case a.Username != "":
 		return fmt.Errorf("%w: %s does not let %s in: correct ELASTIC_USERNAME or ELASTIC_PASSWORD", ErrRefused, said, a.who())

@@ -28,14 +28,15 @@ const ServiceAccount = "elastic/enterprise-search-server"
 // Secured are the keys to servers that were started with [Options.Secured]. PostgreSQL
 // takes TLS connections only, whose client shows a certificate with the user's name and
 // knows the user's password; [Stack.DatabaseURL] is that of the superuser. Elasticsearch
-// speaks TLS and knows three users and a service account.
+// speaks TLS and knows four users and a service account.
 type Secured struct {
 	Authority *pki.Authority // of both servers' certificates, and the one that they trust
 
-	// Of Elasticsearch. Weft and Changing may use kept-…, and make indexes made-…; see
-	// [Stack.SetElasticPassword].
-	Admin, Weft, Changing Login
-	ServiceToken          string
+	// Of Elasticsearch. Weft and Changing may use kept-…, and make and rebuild indexes made-…; see
+	// [Stack.SetElasticPassword]. Keeper has the least privileges with which weft runs and
+	// verifies, on kept-… alone.
+	Admin, Weft, Changing, Keeper Login
+	ServiceToken                  string
 }
 
 // Login is a user and a password.
@@ -59,6 +60,7 @@ func newSecured() (*Secured, *securedSpec, error) {
 	token := rand.Text()
 	s := &Secured{
 		Authority: authority, Admin: Login{"weft_admin", rand.Text()}, Weft: Login{"weft", rand.Text()}, Changing: Login{"weft_changing", rand.Text()},
+		Keeper:       Login{"weft_keeper", rand.Text()},
 		ServiceToken: base64.StdEncoding.EncodeToString([]byte("\x00\x01\x00\x01" + ServiceAccount + "/weft:" + token)),
 	}
 	what := &securedSpec{CA: authority.PEM(), Password: rand.Text(), Admin: s.Admin}
@@ -75,7 +77,7 @@ func newSecured() (*Secured, *securedSpec, error) {
 			return nil, nil, err
 		}
 	}
-	users, err := usersFile(s.Admin, s.Weft, s.Changing)
+	users, err := usersFile(s.Admin, s.Weft, s.Changing, s.Keeper)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -85,14 +87,19 @@ func newSecured() (*Secured, *securedSpec, error) {
 	}
 	what.Files = map[string]string{
 		"users":          users,
-		"users_roles":    "superuser:" + s.Admin.Name + "\nweft:" + s.Weft.Name + "," + s.Changing.Name + "\n",
+		"users_roles":    "superuser:" + s.Admin.Name + "\nweft:" + s.Weft.Name + "," + s.Changing.Name + "\nweft_keeper:" + s.Keeper.Name + "\n",
 		"service_tokens": ServiceAccount + "/weft:" + hash + "\n",
 		"roles.yml": `weft:
+  cluster: ['monitor']
   indices:
     - names: ['kept-*', 'made-*']
-      privileges: ['read', 'index', 'delete', 'view_index_metadata']
+      privileges: ['read', 'index', 'delete', 'view_index_metadata', 'monitor', 'maintenance']
     - names: ['made-*']
       privileges: ['manage']
+weft_keeper:
+  indices:
+    - names: ['kept-*']
+      privileges: ['read', 'index', 'delete', 'view_index_metadata', 'monitor']
 `,
 		"ca.pem": string(what.CA), "server.pem": string(what.Elastic.Cert), "server-key.pem": string(what.Elastic.Key),
 	}
@@ -140,7 +147,7 @@ func trusting(ca []byte) *http.Client {
 // SetElasticPassword gives the user Changing of Elasticsearch another password; the server
 // takes note within a second.
 func (s *Stack) SetElasticPassword(password string) error {
-	users, err := usersFile(s.secured.Admin, s.secured.Weft, Login{s.secured.Changing.Name, password})
+	users, err := usersFile(s.secured.Admin, s.secured.Weft, Login{s.secured.Changing.Name, password}, s.secured.Keeper)
 	if err != nil {
 		return err
 	}
