@@ -211,7 +211,7 @@ func TestRebuildToAnotherMapping(t *testing.T) {
 	stop = run()
 	s.exec("update shop.product set price = price + 1 where id = 7")
 	s.settled()
-	if text := stop(); s.document("7")["number"] != 7.0 || !strings.Contains(text, `"event":"elastic.mapping_extended"`) {
+	if text := stop(); s.document("7")["number"] != 7.0 || !strings.Contains(text, "its next event is written, and `weft rebuild products` writes all") || !strings.Contains(text, `"event":"elastic.mapping_extended"`) {
 		t.Errorf("document %v; log: %s", s.document("7"), text)
 	}
 

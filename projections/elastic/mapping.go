@@ -87,7 +87,7 @@ func (s *Sink) extend(ctx context.Context, mismatch error) error {
 		}
 		return err
 	}
-	s.log.Info("the index has this build's mapping now; documents get new fields when they are next written, all of them by `weft verify --repair`",
+	s.log.Info("the index has this build's mapping now; a document gets new fields when its next event is written, and `weft rebuild "+s.projection+"` writes all documents anew",
 		zap.String("event", "elastic.mapping_extended"), zap.String("target", at.index), zap.Strings("fields", added))
 	return nil
 }
