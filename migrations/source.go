@@ -160,7 +160,7 @@ func (w watched) sameRow() string {
 }
 
 // unreadable lists the grants that let the role $2 read the tables whose triggers fill an
-// outbox, and load them, of those that it lacks.
+// outbox, of those that it lacks.
 const unreadable = `
 select distinct format('grant usage on schema %1$I to %3$I; grant select on %1$I.%2$I to %3$I', n.nspname, c.relname, $2::text)
 from {registry} w
@@ -169,17 +169,10 @@ join pg_namespace own on own.oid = p.pronamespace and own.nspname = $1
 join pg_trigger t on t.tgfoid = p.oid
 join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
 where not has_schema_privilege($2::name, n.oid, 'usage') or not has_table_privilege($2::name, c.oid, 'select')
-union
-select format('grant execute on function %I.%I(%s) to %I', $1::text, p.proname, pg_get_function_identity_arguments(p.oid), $2::text)
-from {registry} w
-join pg_proc p on p.proname = regexp_replace(w.table_name, '_events$', '') || '_touch'
-join pg_namespace own on own.oid = p.pronamespace and own.nspname = $1
-where not has_function_privilege($2::name, p.oid, 'execute')
 order by 1`
 
-// GrantSources lets role read the tables whose changes the outboxes have, and write an event of
-// what they have now. It returns the statements that only the owner of a table or of an outbox
-// may run.
+// GrantSources lets role read the tables whose changes the outboxes have. It returns the
+// statements that only the owner of a table may run.
 func GrantSources(ctx context.Context, url, role string) (owners []string, err error) {
 	_, err = run(ctx, url, nil, func(ctx context.Context, m *migrator) ([]Step, error) {
 		grants, err := m.unreadable(ctx, role)
