@@ -26,8 +26,8 @@ func DefaultSettings() Settings {
 type Source struct {
 	File    string   // weft's YAML file; empty means WEFT_CONFIG of Environ, or none
 	Environ []string // weft's variables, as os.Environ returns them; nil means none
-	// Projections are the names that the program will register. The file may list them; where
-	// it lists none, they run, and not the built-in ones.
+	// Projections are the names that the program will register. The file may list them, without a
+	// value beside those that it declares; where it lists none, they run, and not the built-in ones.
 	Projections []string
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -312,6 +314,43 @@ func TestLoadSettingsReadsWhatTheProgramReads(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "yours") || !strings.Contains(err.Error(), "mine") {
 		t.Errorf("unknown projection: got %v, want it to name both", err)
 	}
+}
+
+func TestRunCarriesEventsOfDeclaredAndRegisteredProjectionsOfAFile(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.Database(t)
+	pool := testenv.Pool(t, dsn)
+	if _, err := pool.Exec(t.Context(), `create table product (id bigint primary key); create table card (entity_id bigint primary key, version bigint not null)`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := migrations.CreateOutbox(t.Context(), dsn, migrations.OutboxSpec{Table: "product"}, true); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "weft.yaml")
+	if err := os.WriteFile(file, []byte(`projections:
+  cards:
+    outbox: {table: product_outbox_events}
+    source: {query: "select p.id as entity_id, v.version from product p join product_outbox_versions v on v.entity_id = p.id where p.id = any($1)"}
+    destination: {table: card}
+  recorded:
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := weft.LoadSettings(weft.Source{File: file, Environ: []string{"DATABASE_URL=" + dsn, "WEFT_GROUP=file"}, Projections: []string{"recorded"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &recorder{name: "recorded", table: searchTable}
+	start(t, weft.New(weft.Options{Settings: s}), r)
+	enqueue(t, pool, searchTable, 7)
+	if _, err := pool.Exec(t.Context(), `insert into product values (1)`); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the event of the registered projection", func() bool { return r.saw(7) })
+	eventually(t, "the card of the declared projection", func() bool {
+		var n int
+		return pool.QueryRow(t.Context(), `select count(*) from card`).Scan(&n) == nil && n == 1
+	})
 }
 
 func TestDeclaredProjectionFillsATableOfTheSameDatabase(t *testing.T) {

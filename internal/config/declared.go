@@ -23,8 +23,8 @@ import (
 //	    index: {name: products, mapping: products.mapping.json}
 //	  search_index_to_elastic:
 //
-// A built-in one is named without a declaration. Files are looked for beside the
-// configuration file.
+// A built-in one, and one that the program registers, is named without a declaration. Files are
+// looked for beside the configuration file.
 
 // Registry returns the projections that there are: built in, and declared.
 func (c Config) Registry() projections.Registry { return projections.Registry{Declared: c.Declared} }
@@ -52,7 +52,7 @@ func (y *yamlFile) declarations(n *yaml.Node, out map[string]any) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k, v := n.Content[i], n.Content[i+1]
 		key, empty := "projections."+k.Value, v.Kind == yaml.ScalarNode && v.Tag == "!!null"
-		builtIn := slices.Contains(projectionNames, k.Value)
+		builtIn, registered := slices.Contains(projectionNames, k.Value), slices.Contains(y.registered, k.Value)
 		switch {
 		case slices.Contains(names, k.Value):
 			y.problem(key, k, "is declared twice")
@@ -60,12 +60,15 @@ func (y *yamlFile) declarations(n *yaml.Node, out map[string]any) {
 		case builtIn && !empty:
 			y.problem(key, v, "is built in: leave its declaration out, or take another name")
 			continue
-		case !builtIn && v.Kind != yaml.MappingNode:
-			y.problem(key, k, "want a declaration with outbox.table, source.query and index.name"+suggest(k.Value, projectionNames))
+		case registered && !empty:
+			y.problem(key, v, "is registered by the program: leave its declaration out, or take another name")
+			continue
+		case !builtIn && !registered && v.Kind != yaml.MappingNode:
+			y.problem(key, k, "want a declaration with outbox.table, source.query and index.name"+suggest(k.Value, slices.Concat(projectionNames, y.registered)))
 			continue
 		}
 		names = append(names, k.Value)
-		if !builtIn {
+		if !builtIn && !registered {
 			y.declaration(k, v)
 		}
 	}

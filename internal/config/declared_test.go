@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/projections"
 )
 
@@ -82,6 +83,37 @@ func TestDeclaredKeysAndSharedIndex(t *testing.T) {
 	}
 	if got := c.Declared[0]; !cmp.Equal(got.Key, []string{"tenant", "id"}) || got.ID != "a:{tenant}:{id}" {
 		t.Errorf("declared: got %+v", got)
+	}
+}
+
+// A program lists the projections that it registers beside the declared ones, without a value.
+func TestRegisteredProjectionsBesideDeclaredOnes(t *testing.T) {
+	t.Parallel()
+	const declared = "projections:\n  a: {outbox: {table: a_outbox}, source: {query: 'select $1'}, index: {name: a}}\n"
+	read := func(yaml string) (config.Config, string) {
+		t.Helper()
+		file := filepath.Join(t.TempDir(), "weft.yaml")
+		if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := config.Load(config.Options{File: file, Environ: []string{dsn}, Registered: []string{"balances", "mine"}})
+		if err == nil {
+			return c, ""
+		}
+		return c, anyFile.ReplaceAllString(err.Error(), "(F:")
+	}
+	c, problem := read(declared + "  mine:\noutbox: {finished: {mine: archive}}\n")
+	if problem != "" || !cmp.Equal(c.Projections, []string{"a", "mine"}) || len(c.Declared) != 1 || c.Outbox.FinishedOf("mine") != "archive" {
+		t.Errorf("got projections %v, %d declared, %s", c.Projections, len(c.Declared), problem)
+	}
+	for yaml, want := range map[string]string{
+		declared + "  min:\n": `projections.min: want a declaration with outbox.table, source.query and index.name; did you mean "mine"? (F:3)`,
+		declared + "  mine: {outbox: {table: b_outbox}, source: {query: 'select $1'}, index: {name: b}}\n": "projections.mine: is registered by the program: leave its declaration out, or take another name (F:3)",
+		declared + "  mine:\n  mine:\n": "projections.mine: is declared twice (F:4)",
+	} {
+		if _, problem := read(yaml); !strings.Contains(problem, want) {
+			t.Errorf("%s: got %q, want %q", yaml, problem, want)
+		}
 	}
 }
 

@@ -223,7 +223,7 @@ func clip(s string) string {
 }
 
 func (l *loader) file(path, place string) {
-	p := &yamlFile{path: path, settings: l.settings}
+	p := &yamlFile{path: path, settings: l.settings, registered: l.registered}
 	// The file is read into a koanf of its own: its values still have to be checked.
 	raw := koanf.New(".")
 	if err := raw.Load(p.provider(), p); err != nil {

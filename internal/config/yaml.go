@@ -24,6 +24,8 @@ type yamlFile struct {
 	places   map[string]string
 	problems []*Problem
 	declared []projections.Declaration
+
+	registered []string // see [Config.Registered]
 }
 
 func (y *yamlFile) provider() *file.File { return file.Provider(y.path) }
