@@ -77,7 +77,7 @@ func TestMigrateRefusals(t *testing.T) {
 	}{
 		{"Away", "postgres://u:hunter2@127.0.0.1:1/d", "", exitUnavailable, "weft: nothing listens at 127.0.0.1:1/d: start Postgres, or correct host and port in DATABASE_URL\n"},
 		{"Environment", url, "WORDLOOM_ENV=dev", exitRefused, "weft: WORDLOOM_ENV is dev, but database "},
-		{"ReadOnly", url + "&default_transaction_read_only=on", "", exitTryAgain, "weft: Postgres" + at(t, url) + " is read-only (a standby server?): point DATABASE_URL at the primary"},
+		{"ReadOnly", url + "&default_transaction_read_only=on", "", exitTryAgain, "weft: Postgres" + at(t, url) + " takes no writes, although it is no standby: default_transaction_read_only is on; "},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -171,7 +171,7 @@ func TestFindingsInPostgres(t *testing.T) {
 			want{"postgres.connections", Warning, "max_connections", "connections are in use", "alter system set max_connections"}},
 		"ReadOnly": {func(t *testing.T, p *pgxpool.Pool) {
 			exec(t, p, "do $$ begin execute format('alter database %I set default_transaction_read_only = on', current_database()); end $$")
-		}, nil, want{"postgres.read_only", Error, "", "default_transaction_read_only is on", "set default_transaction_read_only = off;"}},
+		}, nil, want{"postgres.read_only", Error, "", "default_transaction_read_only is on for database ", "alter database "}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -190,6 +190,61 @@ func TestFindingsInPostgres(t *testing.T) {
 				t.Errorf("got %+v", found[i])
 			}
 		})
+	}
+}
+
+// Who has set default_transaction_read_only is named with what takes it back, and no role is
+// told to write where the server's settings keep writers out.
+func TestFindingOfReadOnlyNamesWhoSetIt(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		set string // with the names of the role and the database
+		on  string // whom the finding names, the same
+	}{
+		"Database":       {"alter database %[2]s set default_transaction_read_only = on", "database %[2]s"},
+		"Role":           {"alter role %[1]s set default_transaction_read_only = on", "role %[1]s"},
+		"RoleInDatabase": {"alter role %[1]s in database %[2]s set default_transaction_read_only = on", "role %[1]s in database %[2]s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := testenv.Database(t)
+			owner := testenv.Pool(t, url)
+			runner := testenv.Runner(t, url)
+			var database string
+			if err := owner.QueryRow(t.Context(), "select quote_ident(current_database())").Scan(&database); err != nil {
+				t.Fatal(err)
+			}
+			role := pgx.Identifier{runner.Username()}.Sanitize()
+			exec(t, owner, fmt.Sprintf(c.set+" -- %[1]s %[2]s", role, database))
+			e := patient(t, testenv.As(t, url, runner))
+			if err := e.readOnly(t.Context()); err != nil || len(e.found) != 1 {
+				t.Fatalf("got %+v, %v, want one finding", e.found, err)
+			}
+			on := fmt.Sprintf(c.on+"%.0[1]s%.0[2]s", runner.Username(), database)
+			wantFinding(t, e.found, want{"postgres.read_only", Error, "", "default_transaction_read_only is on for " + on, "alter " + on + " reset default_transaction_read_only;"})
+			statement, _, _ := strings.Cut(e.found[0].Remedy, ";")
+			exec(t, testenv.Pool(t, url+"&default_transaction_read_only=off"), statement)
+			e = patient(t, testenv.As(t, url, runner))
+			if err := e.readOnly(t.Context()); err != nil || len(e.found) > 0 {
+				t.Errorf("after the remedy: got %+v, %v, want nothing", e.found, err)
+			}
+		})
+	}
+	t.Run("Client", func(t *testing.T) {
+		t.Parallel()
+		e := patient(t, testenv.Database(t)+"&default_transaction_read_only=on")
+		if err := e.readOnly(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantFinding(t, e.found, want{"postgres.read_only", Error, "", "default_transaction_read_only is on for this connection", "take it out of DATABASE_URL and PGOPTIONS"})
+	})
+	for _, source := range []string{"configuration file", "command line", "override"} {
+		e := &examination{}
+		e.readOnlyIs("db:5432/shop", source, "weft", "shop")
+		wantFinding(t, e.found, want{"postgres.read_only", Error, "db:5432/shop", "default_transaction_read_only is on for the server (" + source + ")", "ask who set it before you change it"})
+		if strings.Contains(e.found[0].Remedy, "alter ") {
+			t.Errorf("%s: got remedy %q, want none that lets one role write", source, e.found[0].Remedy)
+		}
 	}
 }
 

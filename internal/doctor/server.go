@@ -34,7 +34,11 @@ func (e *examination) versionIs(number int, text string) {
 
 func (e *examination) readOnly(ctx context.Context) error {
 	var recovery, readOnly bool
-	if err := e.Pool.QueryRow(ctx, "select pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean").Scan(&recovery, &readOnly); err != nil {
+	var source, role, database string
+	err := e.Pool.QueryRow(ctx, `
+select pg_is_in_recovery(), setting::boolean, source, quote_ident(session_user), quote_ident(current_database())
+from pg_settings where name = 'default_transaction_read_only'`).Scan(&recovery, &readOnly, &source, &role, &database)
+	if err != nil {
 		return err
 	}
 	where := postgres.Address(&e.Pool.Config().ConnConfig.Config)
@@ -42,13 +46,34 @@ func (e *examination) readOnly(ctx context.Context) error {
 	case recovery:
 		e.add("postgres.read_only", Error, where, "the server is a replica: it takes no lease", "let DATABASE_URL lead to the primary, as with target_session_attrs=read-write")
 	case readOnly:
-		var role string
-		if err := e.Pool.QueryRow(ctx, "select quote_ident(current_user)").Scan(&role); err != nil {
-			return err
-		}
-		e.add("postgres.read_only", Error, where, "default_transaction_read_only is on for the role, the database or the server", "alter role "+role+" set default_transaction_read_only = off;")
+		e.readOnlyIs(where, source, role, database)
 	}
 	return nil
+}
+
+// readOnlyIs names who set default_transaction_read_only, by the source in pg_settings. A role's
+// setting would beat the server's, and let weft write where the server's keeps writers out.
+func (e *examination) readOnlyIs(where, source, role, database string) {
+	const setting = "default_transaction_read_only"
+	var on, remedy string
+	switch source {
+	case "database user":
+		on = "role " + role + " in database " + database
+	case "user":
+		on = "role " + role
+	case "database":
+		on = "database " + database
+	case "global":
+		on = "role all"
+	case "client":
+		on, remedy = "this connection", "take it out of DATABASE_URL and PGOPTIONS"
+	default:
+		on, remedy = "the server ("+source+")", "ask who set it before you change it: it may keep writers out of an old server or off a full disk"
+	}
+	if remedy == "" {
+		remedy = "alter " + on + " reset " + setting + "; unless it is to keep writers out"
+	}
+	e.add("postgres.read_only", Error, where, setting+" is on for "+on, remedy)
 }
 
 // pooler asks one connection several times which backend answers. A pooler gives out a

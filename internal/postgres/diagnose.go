@@ -50,16 +50,20 @@ var (
 	ErrReadOnly  = errors.New("the server is read-only")
 	ErrPooler    = errors.New("the connection goes through a pooler that does not keep a session together")
 	ErrMigration = errors.New("the schema is not up to date")
+
+	// errReadOnlyDefault is ErrReadOnly of a server that is no standby.
+	errReadOnlyDefault = fmt.Errorf("%w by default_transaction_read_only", ErrReadOnly)
 )
 
 // SayBusy is what to do when a statement takes too long.
 const SayBusy = "look for locks and load in pg_stat_activity, or raise WEFT_DB_TIMEOUT"
 
 const (
-	sayLocked = "pg_locks and pg_stat_activity show which session has it; run the command again when that has ended"
-	sayPooler = "weft needs a direct connection: point DATABASE_URL at Postgres itself, or at a pooler in session mode that passes startup parameters on"
-	sayRead   = "point DATABASE_URL at the primary, or add target_session_attrs=read-write when it names several hosts"
-	sayUp     = "run `weft migrate up`"
+	sayLocked  = "pg_locks and pg_stat_activity show which session has it; run the command again when that has ended"
+	sayPooler  = "weft needs a direct connection: point DATABASE_URL at Postgres itself, or at a pooler in session mode that passes startup parameters on"
+	sayDefault = "ask who set it (pg_settings.source says where) before you change it, or point DATABASE_URL at the server that takes writes"
+	sayRead    = "point DATABASE_URL at the primary, or add target_session_attrs=read-write when it names several hosts"
+	sayUp      = "run `weft migrate up`"
 )
 
 // sessionError is an error of a session that was open.
@@ -137,8 +141,10 @@ func diagnoseOwn(err error, at site) (Kind, string) {
 		return WrongEnvironment, e.Error()
 	}
 	switch {
+	case errors.Is(err, errReadOnlyDefault):
+		return ReadOnly, "Postgres" + at.where + " takes no writes, although it is no standby: default_transaction_read_only is on; " + sayDefault
 	case errors.Is(err, ErrReadOnly):
-		return ReadOnly, "Postgres" + at.where + " is read-only (a standby server?): " + sayRead
+		return ReadOnly, "Postgres" + at.where + " is read-only (a standby server, or default_transaction_read_only is on): " + sayRead
 	case errors.Is(err, ErrPooler):
 		return Pooler, "a transaction-pooling proxy stands before Postgres: " + sayPooler
 	case errors.Is(err, ErrMigration):
@@ -188,7 +194,7 @@ func diagnoseServer(err error, at site) (Kind, string) {
 	case "42P01", "42703", "3F000":
 		return MissingMigration, fmt.Sprintf("the schema is not up to date: %s; %s", said, sayUp)
 	case "25006":
-		return ReadOnly, fmt.Sprintf("Postgres%s is read-only (a standby server?): %s; %s", where, said, sayRead)
+		return ReadOnly, fmt.Sprintf("Postgres%s is read-only (a standby server, or default_transaction_read_only is on): %s; %s", where, said, sayRead)
 	case "42501":
 		return PermissionDenied, fmt.Sprintf("Postgres%s denies permission%s: %s; grant it to the user of DATABASE_URL, as with `weft migrate grant`, or use the owner of the tables", where, at.as("to"), said)
 	case "26000", "42P05":

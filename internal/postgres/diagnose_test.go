@@ -135,7 +135,7 @@ func TestDiagnoseRealServer(t *testing.T) {
 			t.Helper()
 			conn := connect(t, with(t, dsn, func(_ *url.URL, q url.Values) { q.Set("default_transaction_read_only", "on") }))
 			return postgres.CheckWritable(t.Context(), conn)
-		}, postgres.ReadOnly, "point DATABASE_URL at the primary"},
+		}, postgres.ReadOnly, "takes no writes, although it is no standby: default_transaction_read_only is on"},
 		{"PermissionDenied", func(t *testing.T, dsn string) error {
 			t.Helper()
 			name := role(t, dsn, "")

@@ -125,8 +125,10 @@ func CheckWritable(ctx context.Context, db Querier) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("check server: %w", err)
-	case standby, readOnly:
+	case standby:
 		return ErrReadOnly
+	case readOnly:
+		return errReadOnlyDefault
 	default:
 		return nil
 	}
