@@ -2,13 +2,10 @@ package outbox
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Resolve reads the result of a settle whose answer was lost. settled is false when the lease
@@ -47,33 +44,4 @@ func rawUUIDs(ids []uuid.UUID) [][16]byte {
 		out[i] = id
 	}
 	return out
-}
-
-// Unreachable reports whether err means that the server gave no answer in time: a connection
-// failed, was refused by the server or was lost, or a call exceeded its deadline.
-func Unreachable(err error) bool {
-	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-		return true
-	}
-	return err != nil && !Answered(err) && !errors.Is(err, ErrFenced)
-}
-
-// Silence measures for how long no call has had an answer. The zero value is ready; it is not
-// safe for concurrent use.
-type Silence struct{ since time.Time } // monotonic
-
-// After takes the result of a call. It returns an error once the outbox has been [Unreachable]
-// for longer than limit.
-func (s *Silence) After(err error, limit time.Duration) error {
-	if !Unreachable(err) {
-		s.since = time.Time{}
-		return nil
-	}
-	if s.since.IsZero() {
-		s.since = time.Now()
-	}
-	if d := time.Since(s.since); d > limit {
-		return fmt.Errorf("no answer of the outbox for %v: %w", d.Round(time.Millisecond), err)
-	}
-	return nil
 }

@@ -161,29 +161,3 @@ func Slow(err error) bool {
 	_, connecting := errors.AsType[*pgconn.ConnectError](err)
 	return sqlState(err) == pgerrcode.QueryCanceled || errors.Is(err, context.DeadlineExceeded) && !connecting
 }
-
-// Answered reports whether the server itself returned err, so that the statement is known to
-// have changed nothing.
-func Answered(err error) bool { return sqlState(err) != "" }
-
-// Refused reports whether the database has refused a statement in a way that a repeat does not
-// change. A lost connection, a conflict, a full disk, a cancelled statement and a server that is
-// shutting down are no refusals.
-func Refused(err error) bool {
-	code := sqlState(err)
-	switch {
-	case code == "", code == codeFenced, code == codeNoLease:
-		return false
-	case pgerrcode.IsConnectionException(code), pgerrcode.IsInvalidTransactionState(code), pgerrcode.IsTransactionRollback(code),
-		pgerrcode.IsInsufficientResources(code), pgerrcode.IsObjectNotInPrerequisiteState(code), pgerrcode.IsOperatorIntervention(code),
-		pgerrcode.IsSystemError(code), pgerrcode.IsInternalError(code):
-		return false
-	default:
-		return true
-	}
-}
-
-// Exhausted reports whether the server has answered that it lacks disk or memory.
-func Exhausted(err error) bool {
-	return !Unreachable(err) && pgerrcode.IsInsufficientResources(sqlState(err))
-}

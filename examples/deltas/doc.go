@@ -8,8 +8,8 @@
 // order: a movement that came late would be taken for a repeat.
 //
 // A movement that is refused, here one that overdraws the account, ends in failed. Later
-// movements of the account wait, those of others go on, until somebody removes the cause and
-// runs `weft replay`, or gives the movement up with `weft failed discard`.
+// movements of the account wait, those of others go on, until somebody removes the cause and the
+// program replays the movement, or discards it, by [outbox.DeadLetters].
 //
 // # What is guaranteed
 //

@@ -42,7 +42,7 @@ type projector struct {
 	reclaimer *reclaim.Reclaimer
 	prepared  chan struct{} // closed when the destination has been made
 	takeover  *systemd.Pulse
-	trouble   *atomic.Pointer[error] // that the takeover waits for the end of; nil where there is none
+	trouble   *atomic.Pointer[error] // what the takeover waits for the end of; nil where there is nothing
 }
 
 // Host is what the process around an instance hands to it.
@@ -376,13 +376,7 @@ func (d *daemon) awaitPrepared(ctx context.Context, l projector) {
 
 // takeOver occupies the table and reclaims the leases of older terms.
 func (d *daemon) takeOver(ctx context.Context, l projector, epoch int64) error {
-	err := d.insist(ctx, l, func() error {
-		err := l.store.Occupy(ctx, epoch)
-		if err == nil {
-			_, err = l.reclaimer.RunOnce(ctx, epoch)
-		}
-		return err
-	}, func(tries int, err error) {
+	err := d.insist(ctx, l, func(tries int, err error) {
 		switch {
 		case occupied(err) && tries%300 == 0: // a minute
 			d.log.Error("another group works on the table; waiting until it stops",
@@ -391,6 +385,11 @@ func (d *daemon) takeOver(ctx context.Context, l projector, epoch int64) error {
 			d.log.Warn("takeover waits until the leases of the old term are reclaimed",
 				zap.String("event", "reclaim.fault"), zap.String("projection", l.proj.Name()), zap.Error(err))
 		}
+	}, func() error {
+		return l.store.Occupy(ctx, epoch)
+	}, func() error {
+		_, err := l.reclaimer.RunOnce(ctx, epoch)
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("takeover of %s: %w", l.store.Table(), err)
@@ -398,28 +397,31 @@ func (d *daemon) takeOver(ctx context.Context, l projector, epoch int64) error {
 	return nil
 }
 
-// insist makes a call without which the term cannot begin to work, until it succeeds or ctx
-// ends. Meanwhile the instance is not ready and says why; while another group works on the table
-// its projection says so. It returns an error where the term is
-// over: a newer one has begun, or the outbox gives no answer, which another instance may get.
-func (d *daemon) insist(ctx context.Context, l projector, call func() error, failed func(tries int, err error)) error {
+// insist makes calls without which the term cannot begin to work, one after the other, until all
+// succeed or ctx ends. Meanwhile the instance is not ready and says why; while another group works
+// on the table its projection says so. It returns an error where the term is over: a newer one has
+// begun, or no call is answered, as another instance's may be. A locked table is no reason, as
+// whoever comes next would stand before it, too.
+func (d *daemon) insist(ctx context.Context, l projector, failed func(tries int, err error), calls ...func() error) error {
 	defer l.takeover.Rest()
 	defer l.trouble.Store(nil)
 	var silence outbox.Silence
 	for tries := 0; ; tries++ {
 		l.takeover.Beat()
-		err := call()
+		var err error
+		for _, call := range calls {
+			err = call()
+			if silent := silence.After(err, consumer.DefaultCutOff); silent != nil {
+				return silent
+			}
+			if err != nil {
+				break
+			}
+		}
 		if err == nil || ctx.Err() != nil {
 			return nil
 		}
 		if errors.Is(err, outbox.ErrFenced) {
-			return err
-		}
-		unanswered := err
-		if occupied(err) {
-			unanswered = nil
-		}
-		if err := silence.After(unanswered, consumer.DefaultCutOff); err != nil {
 			return err
 		}
 		l.trouble.Store(&err)

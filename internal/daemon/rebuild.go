@@ -53,13 +53,13 @@ func (d *daemon) newRebuilder(l projector, t *leader.Term) *rebuilder {
 // join adds the term to a rebuild that goes on, and has live events go to both indexes. It comes
 // before the first lease.
 func (r *rebuilder) join(ctx context.Context) error {
-	err := r.d.insist(ctx, r.projector, func() (err error) {
-		r.row, err = r.projector.store.JoinRebuild(ctx, r.term.Epoch())
-		return err
-	}, func(tries int, err error) {
+	err := r.d.insist(ctx, r.projector, func(tries int, err error) {
 		if tries == 0 {
 			r.log.Warn("takeover waits until the state of rebuilds can be read", zap.String("event", "rebuild.fault"), zap.Error(err))
 		}
+	}, func() (err error) {
+		r.row, err = r.projector.store.JoinRebuild(ctx, r.term.Epoch())
+		return err
 	})
 	if err != nil || ctx.Err() != nil {
 		return err

@@ -1,4 +1,4 @@
--- Part of every writing statement: a key-share lock on the fence of one term. The bump to
+-- Part of each statement that leases, settles or reclaims: a key-share lock on the fence of one term. The bump to
 -- the next epoch changes a key column and so waits for the lock; a statement under an
 -- older term finds no row.
 --   $1 group, $2 epoch, $3 instance
