@@ -107,6 +107,9 @@ func (b *balancer) look(ctx context.Context) error {
 	}
 	for n := range b.shards {
 		holder := b.leaderOf(n)
+		if holder == b.view.Me && b.view.Leaders[n] != holder {
+			b.uneven = time.Time{} // what it has just taken may come from one that stops, and is still in the list
+		}
 		switch b.view.Leaders[n] = holder; {
 		case holder != "":
 			b.since[n] = time.Time{}
