@@ -108,7 +108,7 @@ func (b *balancer) look(ctx context.Context) error {
 	for n := range b.shards {
 		holder := b.leaderOf(n)
 		if holder == b.view.Me && b.view.Leaders[n] != holder {
-			b.uneven = time.Time{} // what it has just taken may come from one that stops, and is still in the list
+			b.uneven = time.Time{} // whoever left it may be stopping, and still be listed
 		}
 		switch b.view.Leaders[n] = holder; {
 		case holder != "":

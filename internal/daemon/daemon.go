@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
@@ -406,6 +407,8 @@ func (d *daemon) insist(ctx context.Context, l projector, failed func(tries int,
 	defer l.takeover.Rest()
 	defer l.trouble.Store(nil)
 	var silence outbox.Silence
+	pause := backoff.NewExponentialBackOff() // short at first: a proxy may still lead half of the sessions to the old primary
+	pause.InitialInterval, pause.MaxInterval = 25*time.Millisecond, 200*time.Millisecond
 	for tries := 0; ; tries++ {
 		l.takeover.Beat()
 		var err error
@@ -426,7 +429,7 @@ func (d *daemon) insist(ctx context.Context, l projector, failed func(tries int,
 		}
 		l.trouble.Store(&err)
 		failed(tries, err)
-		sleep(ctx, 200*time.Millisecond)
+		sleep(ctx, pause.NextBackOff())
 	}
 }
 
