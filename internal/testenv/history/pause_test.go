@@ -20,4 +20,8 @@ func TestLongestPauseIsBetweenEventsThatWereDone(t *testing.T) {
 	if longest, began := log.LongestPause(); longest != 10*time.Second || began != start.Add(2*time.Second) {
 		t.Errorf("got %v from %v, want ten seconds: a retry and a failure end no pause", longest, began)
 	}
+	log.Changes = append(log.Changes, history.Change{At: start.Add(-20 * time.Second), To: history.Pending}, history.Change{At: start, To: history.Pending})
+	if longest, began := log.LongestPause(); longest != 21*time.Second || began != start.Add(-20*time.Second) {
+		t.Errorf("got %v from %v, want 21 seconds: the first event waited for the first settle", longest, began)
+	}
 }
