@@ -290,12 +290,13 @@ func TestBatchIsSplitInOrder(t *testing.T) {
 
 func TestPartOfABatchFails(t *testing.T) {
 	t.Parallel()
-	actions := []Action{sized("a", 900), sized("b", 900), sized("c", 900)}
+	// Each its own: Write sets Held.
+	actions := func() []Action { return []Action{sized("a", 900), sized("b", 900), sized("c", 900)} }
 	t.Run("Garbled", func(t *testing.T) {
 		t.Parallel()
 		s, srv, _ := fakeSink(t, func(c *Config) { c.MaxBody = minBody })
 		srv.Script(elastictest.Pass(), elastictest.Truncate(5))
-		got, err := s.Write(leading(t), actions)
+		got, err := s.Write(leading(t), actions())
 		if err != nil {
 			t.Fatalf("error: got %v, want none", err)
 		}
@@ -305,7 +306,7 @@ func TestPartOfABatchFails(t *testing.T) {
 		t.Parallel()
 		s, srv, _ := fakeSink(t, func(c *Config) { c.MaxBody = minBody })
 		srv.Script(elastictest.Pass(), elastictest.Status(503, "", "Retry-After", "3"))
-		got, err := s.Write(leading(t), actions)
+		got, err := s.Write(leading(t), actions())
 		wantFault(t, err, outbox.ReasonES5xx, true)
 		retry := outbox.Outcome{Verdict: outbox.Retry, Reason: outbox.ReasonES5xx, RetryAfter: 3 * time.Second}
 		wantOutcomes(t, got, []outbox.Outcome{outbox.OK(), retry, retry})
