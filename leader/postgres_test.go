@@ -73,26 +73,35 @@ func TestLockSessionsHoldNoSnapshot(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.join(t, quick("a"), nil).nextTerm(t) // it beats, and listens
-	b := s.join(t, Config{Group: testGroup, Instance: "b"}, nil)
+	// By default the server tries for half a second, and a standby is idle for 25 ms then. Between
+	// two tries this one is as long idle as it tries.
+	b := s.join(t, Config{Group: testGroup, Instance: "b", Poll: 50 * time.Millisecond, Heartbeat: 200 * time.Millisecond}, nil)
 	b.wait(t, RoleStandby)
+	ctx, cancel := context.WithTimeout(t.Context(), testenv.Limit)
+	defer cancel()
 	for _, name := range []string{"a", "b"} {
 		idle := 0
-		testenv.Eventually(t, func() bool {
+		for range testenv.Every(ctx, 5*time.Millisecond) {
 			var state string
 			var pinned bool
-			err := s.pool.QueryRow(t.Context(), `select coalesce(state, ''), backend_xmin is not null from pg_stat_activity
+			err := s.pool.QueryRow(ctx, `select coalesce(state, ''), backend_xmin is not null from pg_stat_activity
 				where application_name = $1`, AppName(testGroup, name, "lock")).Scan(&state, &pinned)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if state == "idle" {
-				idle++
-			}
 			if strings.HasPrefix(state, "idle") && (pinned || state != "idle") {
 				t.Fatalf("%s between statements: state %q, snapshot %v; want idle without one", name, state, pinned)
 			}
-			return idle >= 50
-		}, "fifty looks at idle "+name)
+			if state == "idle" {
+				idle++
+			}
+			if idle == 50 {
+				break
+			}
+		}
+		if idle < 50 {
+			t.Fatalf("%s was seen idle %d times, want 50", name, idle)
+		}
 	}
 }
 
