@@ -12,9 +12,10 @@ STACK := $(LAB) stack --quick --
 # The Elasticsearch client is a large package to analyse: unlimited, the linter takes 4 GB.
 LINT := GOGC=40 GOMEMLIMIT=1300MiB go tool -modfile=tools/go.mod golangci-lint
 
-# Most tests wait for a server or a timer, so more of them run than there are cores. lint vets.
+# Most tests wait for a server or a timer, so more of them run than there are cores: four of each
+# of two packages, and fewer of those that start servers of their own. lint vets.
 # Under the race detector collections take a third of a test's time where memory is not scarce.
-TEST := env GOGC=400 GORACE=atexit_sleep_ms=100 go test -vet=off -p 2 -parallel 3
+TEST := env GOGC=400 GORACE=atexit_sleep_ms=100 go test -vet=off -p 2
 
 # The packages that drill weft as a whole, follow what the docs say, or serve tests. The others test the product.
 WORKSHOP := /(cmd/weftlab|examples|internal/(lab|docstest|testenv|tlstest))(/|$$)
@@ -49,15 +50,15 @@ test-fast: ## Run the product's tests that need no server, in under a minute
 
 .PHONY: test
 test: race-note ## Run the product's tests against a real PostgreSQL and Elasticsearch
-	$(STACK) $(TEST) $(RACE) -timeout 20m $(TESTFLAGS) $(LONGEST) $$(go list ./... | grep -vE '$(WORKSHOP)')
+	$(STACK) $(TEST) $(RACE) -parallel 4 -timeout 20m $(TESTFLAGS) $(LONGEST) $$(go list ./... | grep -vE '$(WORKSHOP)')
 
 .PHONY: test-workshop
 test-workshop: race-note ## Run the tests of drills, chaos, failover, demo, bench, examples and test servers, and of what the docs say
-	$(STACK) $(TEST) $(RACE) -timeout 20m $(TESTFLAGS) $$(go list ./... | grep -E '$(WORKSHOP)')
+	$(STACK) $(TEST) $(RACE) -parallel 3 -timeout 20m $(TESTFLAGS) $$(go list ./... | grep -E '$(WORKSHOP)')
 
 .PHONY: test-long
 test-long: race-note ## Run all tests with the volumes of the nightly run
-	WEFT_TEST_LONG=1 $(STACK) $(TEST) $(RACE) -timeout 40m $(TESTFLAGS) ./...
+	WEFT_TEST_LONG=1 $(STACK) $(TEST) $(RACE) -parallel 3 -timeout 40m $(TESTFLAGS) ./...
 
 .PHONY: lint
 lint: ## Check format, code and module files
