@@ -13,7 +13,12 @@ func keepPort(address string) (release func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	syscall.ForkLock.RLock() // until the socket is closed to programs that are started
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err == nil {
+		syscall.CloseOnExec(fd)
+	}
+	syscall.ForkLock.RUnlock()
 	if err != nil {
 		return nil, fmt.Errorf("keep port %d: %w", at.Port, err)
 	}
