@@ -23,6 +23,7 @@ func Runner(t testing.TB, dsn string) *url.Userinfo {
 	// first statement on.
 	plain, err := changed(dsn, func(u *url.URL) {
 		q := u.Query()
+		q.Set("idle_session_timeout", "0")
 		q.Set("statement_timeout", "0")
 		q.Set("default_transaction_read_only", "off")
 		u.RawQuery = q.Encode()
