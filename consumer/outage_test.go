@@ -314,6 +314,7 @@ func TestOneEntityDoesNotOpenTheBreaker(t *testing.T) {
 	}
 	r.start()
 	r.await(map[string]int{"failed": 30})
+	r.eventually(func() bool { return len(r.lines("projection.event")) >= 30 }, "a log line about each dead letter")
 	if n := len(r.lines("projection.breaker_open")); n > 0 {
 		t.Error("the breaker has opened")
 	}
