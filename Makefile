@@ -15,10 +15,14 @@ LINT := GOGC=40 GOMEMLIMIT=1300MiB go tool -modfile=tools/go.mod golangci-lint
 # Most tests wait for a server or a timer, so more of them run than there are cores: four of each
 # of two packages, and fewer of those that start servers of their own. lint vets.
 # Under the race detector collections take a third of a test's time where memory is not scarce.
-TEST := env GOGC=400 GORACE=atexit_sleep_ms=100 go test -vet=off -p 2
+# A quarter of the linker's time is for a debugger.
+TEST := env GOGC=400 GORACE=atexit_sleep_ms=100 go test -vet=off -ldflags=-w -p 2
 
 # The packages that drill weft as a whole, follow what the docs say, or serve tests. The others test the product.
 WORKSHOP := /(cmd/weftlab|examples|internal/(lab|docstest|testenv|tlstest))(/|$$)
+
+# It reads the files of the house and runs nothing of weft, and would take four times as long under the race detector.
+READING := ./internal/archtest
 
 # They begin first: the last packages would run alone otherwise.
 LONGEST := ./internal/daemon ./cmd/weft ./consumer
@@ -50,7 +54,8 @@ test-fast: ## Run the product's tests that need no server, in under a minute
 
 .PHONY: test
 test: race-note ## Run the product's tests against a real PostgreSQL and Elasticsearch
-	$(STACK) $(TEST) $(RACE) -parallel 4 -timeout 20m $(TESTFLAGS) $(LONGEST) $$(go list ./... | grep -vE '$(WORKSHOP)')
+	go test -vet=off $(TESTFLAGS) $(READING)
+	$(STACK) $(TEST) $(RACE) -parallel 4 -timeout 20m $(TESTFLAGS) $(LONGEST) $$(go list ./... | grep -vE '$(WORKSHOP)|$(READING:.%=%)$$')
 
 .PHONY: test-workshop
 test-workshop: race-note ## Run the tests of drills, chaos, failover, demo, bench, examples and test servers, and of what the docs say
