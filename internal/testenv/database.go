@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -27,55 +28,64 @@ func Database(t testing.TB) string {
 func DatabaseWith(t testing.TB, prepared string, prepare func(ctx context.Context, url string) error) string {
 	t.Helper()
 	base := server(t, databaseEnv)
-	template, err := makeTemplate(t.Context(), base, prepared, prepare)
-	if err != nil {
-		t.Fatalf("testenv: template: %v", err)
-	}
-
 	name := uniqueName(t.Name(), "weft_test_", "_")
 	dsn, err := withDatabase(base, name)
 	if err != nil {
 		t.Fatalf("testenv: %v", err)
 	}
-	quoted := pgx.Identifier{name}.Sanitize()
-	err = onSession(t.Context(), base, func(ctx context.Context, conn *pgx.Conn) error {
-		create := "create database " + quoted + " template " + pgx.Identifier{template}.Sanitize()
-		if conn.PgConn().ParameterStatus("server_version") >= "15" {
-			create += " strategy file_copy" // a third of the time of the log that a replica would need
-		}
-		_, err := conn.Exec(ctx, create)
-		return err
-	})
+	ctx, cancel := context.WithTimeout(t.Context(), serverTimeout)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, base) // for all of it: a session of its own for each step takes nearly as long as the steps
 	if err != nil {
 		t.Fatalf("testenv: make database: %v", err)
 	}
-	dropAtEnd(t, base, "database "+name, "drop database "+quoted+" with (force)")
+	quoted := pgx.Identifier{name}.Sanitize()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), serverTimeout)
+		defer cancel()
+		drop := "drop database if exists " + quoted + " with (force)"
+		err := execute(ctx, conn, drop)
+		if conn.IsClosed() { // the test, or a server's limit, has ended it
+			err = execOn(ctx, base, drop)
+		}
+		if err := errors.Join(err, conn.Close(ctx)); err != nil {
+			t.Errorf("testenv: drop database %s: %v", name, err)
+		}
+	})
+	template, err := makeTemplate(ctx, conn, base, prepared, prepare)
+	if err != nil {
+		t.Fatalf("testenv: template: %v", err)
+	}
+	create := "create database " + quoted + " template " + pgx.Identifier{template}.Sanitize()
+	if conn.PgConn().ParameterStatus("server_version") >= "15" {
+		create += " strategy file_copy" // a third of the time of the log that a replica would need
+	}
+	if err := execute(ctx, conn, create); err != nil {
+		t.Fatalf("testenv: make database: %v", err)
+	}
 	return dsn
 }
 
 // makeTemplate returns the name of this process's database that has the migrations and what
 // prepare has made, and takes no sessions (a database with sessions cannot be copied).
-func makeTemplate(ctx context.Context, base, prepared string, prepare func(ctx context.Context, url string) error) (string, error) {
+func makeTemplate(ctx context.Context, conn *pgx.Conn, base, prepared string, prepare func(ctx context.Context, url string) error) (string, error) {
 	name, key, err := templateName()
 	if err != nil {
 		return "", err
 	}
 	name += prepared
-	err = onSession(ctx, base, func(ctx context.Context, conn *pgx.Conn) error {
-		found, err := hasDatabase(ctx, conn, name)
-		if err != nil || found {
-			return err
-		}
-		if err := lock(ctx, conn, key); err != nil {
-			return err
-		}
-		found, err = hasDatabase(ctx, conn, name)
-		if err != nil || found {
-			return err
-		}
-		return buildTemplate(ctx, conn, base, name, prepare)
-	})
-	return name, err
+	found, err := hasDatabase(ctx, conn, name)
+	if err != nil || found {
+		return name, err
+	}
+	if err := lock(ctx, conn, key); err != nil {
+		return "", err
+	}
+	found, err = hasDatabase(ctx, conn, name)
+	if err == nil && !found {
+		err = buildTemplate(ctx, conn, base, name, prepare)
+	}
+	return name, errors.Join(err, execute(ctx, conn, "select pg_advisory_unlock_all()"))
 }
 
 const buildingSuffix = "_building"
