@@ -36,7 +36,7 @@ func (r *rig) bounded() {
 // newest of a page is projected, and the others' events are not held up.
 func TestManyEventsOfFewEntities(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ entities, each int }{"One": {1, testenv.Volume(20_000, 60_000)}, "Twenty": {20, 3000}} {
+	for name, c := range map[string]struct{ entities, each int }{"One": {1, testenv.Volume(10_000, 60_000)}, "Twenty": {20, testenv.Volume(1000, 3000)}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := setup(t, func(o *options) { o.BatchSize = 2000 })
@@ -76,7 +76,7 @@ func TestManyEventsOfFewEntities(t *testing.T) {
 // meanwhile and afterwards the others go on.
 func TestManyEventsBehindARetryHoldUpNobody(t *testing.T) {
 	t.Parallel()
-	many := testenv.Volume(20_000, 50_000)
+	many := testenv.Volume(10_000, 50_000)
 	r := setup(t, func(o *options) { o.BatchSize, o.Retry.BaseBackoff, o.Retry.MaxBackoff = 2000, time.Hour, time.Hour })
 	stuck, busy := newKey(), true
 	r.proj.answer = func(e outbox.Event) outbox.Outcome {
@@ -132,7 +132,7 @@ func TestManyEventsBehindARetryHoldUpNobody(t *testing.T) {
 func TestManyWaitingRowsDoNotDelayTheBegin(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	many := testenv.Volume(30_000, 200_000)
+	many := testenv.Volume(20_000, 200_000)
 	r.exec(`insert into search_outbox_events (id, entity_type, entity_id, op, event_version, attempts, error_reason, next_retry_at)
 		select gen_random_uuid(), 'block', gen_random_uuid(), 'upsert', n, 3, 'es_5xx', now() + interval '1 hour' from generate_series(1, $1::int) n`, many)
 	r.exec("vacuum analyze search_outbox_events")

@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -16,28 +17,24 @@ import (
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
-// TestAdoptLiveDeployment migrates under writers that never pause.
+// TestAdoptLiveDeployment migrates under writers that never stop.
 func TestAdoptLiveDeployment(t *testing.T) {
 	t.Parallel()
-	rows := testenv.Volume(50_000, 200_000)
+	rows := testenv.Volume(20_000, 200_000)
 	dsn, pool, filled := adopted(t, rows)
 	since := one[time.Time](t, pool, "select clock_timestamp()")
 	before := takePicture(t, pool, since)
 
 	const writers = 4
-	stop := make(chan struct{})
+	writing, stop := context.WithCancel(t.Context())
+	defer stop()
 	var written atomic.Int64
 	var longest [writers]time.Duration
 	var group errgroup.Group
 	app := testenv.Pool(t, dsn)
 	for i := range writers {
 		group.Go(func() error {
-			for {
-				select {
-				case <-stop:
-					return nil
-				default:
-				}
+			for range testenv.Every(writing, 5*time.Millisecond) {
 				start := time.Now()
 				if err := legacy.Produce(t.Context(), app); err != nil {
 					return err
@@ -45,6 +42,7 @@ func TestAdoptLiveDeployment(t *testing.T) {
 				longest[i] = max(longest[i], time.Since(start))
 				written.Add(1)
 			}
+			return nil
 		})
 	}
 	testenv.Eventually(t, func() bool { return written.Load() >= 2*writers }, "all writers write")
@@ -53,7 +51,7 @@ func TestAdoptLiveDeployment(t *testing.T) {
 	steps, err := migrations.Up(t.Context(), dsn)
 	took := time.Since(start)
 	during = written.Load() - during
-	close(stop)
+	stop()
 	if werr := group.Wait(); werr != nil {
 		t.Errorf("writer: %v", werr)
 	}

@@ -102,7 +102,7 @@ func (s *shop) write() (stop func()) {
 	var g sync.WaitGroup
 	for writer := range 2 {
 		g.Go(func() {
-			for i := range testenv.Every(ctx, 5*time.Millisecond) {
+			for i := range testenv.Every(ctx, 10*time.Millisecond) {
 				id := 1 + (i*7+writer*50)%100
 				tag, err := s.pool.Exec(ctx, `update shop.product set price = price + 1, deleted_at = case when $2 then now() end where id = $1
 					and not exists (select from product_outbox_events where entity_id = $1 and status = 'pending')`, id, i%5 == 0)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/legacy"
@@ -165,7 +167,7 @@ func TestBreakerIsVisible(t *testing.T) {
 // migrated under its writers, and everything pending ends done.
 func TestAdoptsALiveDatabase(t *testing.T) {
 	t.Parallel()
-	n := testenv.Volume(30_000, 200_000)
+	n := testenv.Volume(20_000, 200_000)
 	url := testenv.Schema(t)
 	pool := testenv.Pool(t, url)
 	if err := legacy.Create(t.Context(), pool); err != nil {
@@ -175,22 +177,18 @@ func TestAdoptsALiveDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop, produced := make(chan struct{}), make(chan error, 2)
+	writing, stop := context.WithCancel(t.Context())
+	defer stop()
+	var writers errgroup.Group
 	for range 2 {
-		go func() {
-			for {
-				select {
-				case <-stop:
-					produced <- nil
-					return
-				default:
-				}
-				if err := legacy.Produce(context.Background(), pool); err != nil {
-					produced <- err
-					return
+		writers.Go(func() error {
+			for range testenv.Every(writing, 5*time.Millisecond) {
+				if err := legacy.Produce(t.Context(), pool); err != nil {
+					return err
 				}
 			}
-		}()
+			return nil
+		})
 	}
 	if _, err := migrations.Up(t.Context(), url); err != nil {
 		t.Fatal(err)
@@ -198,11 +196,9 @@ func TestAdoptsALiveDatabase(t *testing.T) {
 	r := newRig(t, url)
 	a := r.start("a", "OUTBOX_RECLAIM_INTERVAL_SECONDS=0.5")
 	a.awaitReady(200, `"role": "leader"`)
-	close(stop)
-	for range 2 {
-		if err := <-produced; err != nil {
-			t.Fatalf("a writer failed during the migration: %v", err)
-		}
+	stop()
+	if err := writers.Wait(); err != nil {
+		t.Fatalf("a writer failed during the migration: %v", err)
 	}
 	for table, before := range map[string]legacy.Counts{"search_outbox_events": filled.Search, "chronicle_outbox_events": filled.Chronicle} {
 		count := func() map[string]int {

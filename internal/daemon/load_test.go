@@ -102,7 +102,7 @@ func TestLeadershipForcedBackAndForth(t *testing.T) {
 	b.awaitReady(200)
 	testenv.Eventually(t, func() bool { return r.leader() != "" }, "a leader")
 
-	p := r.produce(400, newKeys(8))
+	p := r.produce(200, newKeys(8))
 	ends := 0
 	for start := time.Now(); time.Since(start) < 10*time.Second; ends++ {
 		<-time.After(1200 * time.Millisecond)

@@ -117,7 +117,7 @@ func TestReplayBesideLiveEvents(t *testing.T) {
 	a.awaitReady(200, `"role": "leader"`)
 	r.start("b", manyFailures, "ELASTIC_URL="+r.tap("b", rec))
 	r.block("write", true)
-	const dead = 3000
+	dead := testenv.Volume(2000, 3000)
 	changes := make([]change, dead)
 	for i := range changes {
 		changes[i] = change{keys[i%len(keys)], int64(i/len(keys) + 1), outbox.Upsert, "dead"}
@@ -129,7 +129,7 @@ func TestReplayBesideLiveEvents(t *testing.T) {
 	}
 	r.block("write", false)
 
-	p := r.produceFrom(1000, 200, keys)
+	p := r.produceFrom(1000, 100, keys)
 	const rate = 750
 	var once sync.Once
 	var handover sync.WaitGroup
@@ -140,7 +140,7 @@ func TestReplayBesideLiveEvents(t *testing.T) {
 			if p.Open > 2*rate {
 				t.Errorf("%d are on their way at once, want at most two seconds' worth", p.Open)
 			}
-			if p.Sent > dead/2 {
+			if p.Sent > int64(dead/2) {
 				once.Do(func() { handover.Go(func() { _ = a.stop() }) })
 			}
 		}
@@ -148,7 +148,7 @@ func TestReplayBesideLiveEvents(t *testing.T) {
 	live := 0
 	r.scan("select count(*) from search_outbox_events where status = 'done' and replay_count = 0 and processed_at > $1", []any{before}, &live)
 	handover.Wait()
-	r.wantReplay(res, err, replay.Finished, dead, dead, 0)
+	r.wantReplay(res, err, replay.Finished, int64(dead), int64(dead), 0)
 	if live == 0 {
 		t.Error("no live event was done before the replay had ended")
 	}

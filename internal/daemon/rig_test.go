@@ -2,7 +2,6 @@ package daemon_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -63,22 +62,30 @@ func newRig(t testing.TB, url string) *rig {
 	}
 }
 
-// logs keeps JSON log lines and lets a test wait for one. A line is parsed when a test asks for it.
+// logs keeps JSON log lines and lets a test wait for one. A line is parsed when a test asks for it,
+// and nothing is copied for the many questions.
 type logs struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
+	mu    sync.Mutex
+	lines []string
 }
 
-func (l *logs) Write(p []byte) (int, error) {
+func (l *logs) Write(line []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.buf.Write(p)
+	l.lines = append(l.lines, string(line))
+	return len(line), nil
+}
+
+func (l *logs) written() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines
 }
 
 // with returns the lines whose key has the value.
 func (l *logs) with(key, value string) (out []map[string]any) {
 	plain := !strings.ContainsAny(value, "\"\\<>&\n") // the line has it as it is
-	for line := range strings.Lines(l.all()) {
+	for _, line := range l.written() {
 		var m map[string]any
 		if (!plain || strings.Contains(line, value)) && json.Unmarshal([]byte(line), &m) == nil && m[key] == value {
 			out = append(out, m)
@@ -87,11 +94,7 @@ func (l *logs) with(key, value string) (out []map[string]any) {
 	return out
 }
 
-func (l *logs) all() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
+func (l *logs) all() string { return strings.Join(l.written(), "") }
 
 // instance is one running daemon.
 type instance struct {
@@ -101,6 +104,8 @@ type instance struct {
 	reg  *prometheus.Registry
 	stop func() error // graceful; returns what Run returned
 	done chan struct{}
+
+	address func() string // waits for it
 }
 
 // start runs an instance in this process until the test ends.
@@ -117,6 +122,15 @@ func (r *rig) run(cfg config.Config) *instance {
 		r.t.Fatal(err)
 	}
 	in.reg = tel.Registry
+	in.address = sync.OnceValue(func() (addr string) {
+		testenv.Eventually(in.t, func() bool {
+			if lines := in.logs.with("msg", "serving"); len(lines) > 0 {
+				addr, _ = lines[0]["address"].(string)
+			}
+			return addr != ""
+		}, "the address of "+in.name)
+		return addr
+	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var result error
 	reload := r.reload
@@ -157,17 +171,6 @@ func (r *rig) load(environ []string) config.Config {
 		r.t.Fatal(err)
 	}
 	return cfg
-}
-
-func (in *instance) address() (addr string) {
-	in.t.Helper()
-	testenv.Eventually(in.t, func() bool {
-		if lines := in.logs.with("msg", "serving"); len(lines) > 0 {
-			addr, _ = lines[0]["address"].(string)
-		}
-		return addr != ""
-	}, "the address of "+in.name)
-	return addr
 }
 
 // get returns the status and the body of an endpoint.
@@ -264,25 +267,24 @@ func (r *rig) write(changes ...change) {
 }
 
 func (r *rig) tryWrite(ctx context.Context, changes ...change) error {
-	return pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
-		for _, c := range changes {
-			var err error
-			if c.op == outbox.Delete {
-				_, err = tx.Exec(ctx, "delete from search_index where entity_type = $1 and entity_id = $2", c.key.Type, &c.key.ID)
-			} else {
-				_, err = tx.Exec(ctx, `insert into search_index (entity_type, entity_id, text, snippet, rank_score, event_version)
-					values ($1, $2, $3, left($3, 200), 1, $4)
-					on conflict (entity_type, entity_id) do update set text = excluded.text, snippet = excluded.snippet, event_version = excluded.event_version`,
-					c.key.Type, &c.key.ID, c.text, c.version)
-			}
-			if err == nil {
-				err = outbox.Enqueue(ctx, tx, outboxTable, outbox.NewEvent{Key: c.key, Op: c.op, Version: c.version})
-			}
-			if err != nil {
-				return err
-			}
+	var rows pgx.Batch
+	events := make([]outbox.NewEvent, len(changes))
+	for i, c := range changes {
+		if c.op == outbox.Delete {
+			rows.Queue("delete from search_index where entity_type = $1 and entity_id = $2", c.key.Type, &c.key.ID)
+		} else {
+			rows.Queue(`insert into search_index (entity_type, entity_id, text, snippet, rank_score, event_version)
+				values ($1, $2, $3, left($3, 200), 1, $4)
+				on conflict (entity_type, entity_id) do update set text = excluded.text, snippet = excluded.snippet, event_version = excluded.event_version`,
+				c.key.Type, &c.key.ID, c.text, c.version)
 		}
-		return nil
+		events[i] = outbox.NewEvent{Key: c.key, Op: c.op, Version: c.version}
+	}
+	return pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
+		if err := tx.SendBatch(ctx, &rows).Close(); err != nil {
+			return err
+		}
+		return outbox.Enqueue(ctx, tx, outboxTable, events...)
 	})
 }
 
