@@ -152,6 +152,8 @@ func (r *run) start(a schedule.Action) {
 	switch a.Kind {
 	case schedule.DoList:
 		ask(r, callList, list, r.s.Listed)
+	case schedule.DoLookBack:
+		ask(r, callList, list, r.s.LookedBack)
 	case schedule.DoLookUp:
 		ask(r, callList, list, r.s.LookedUp)
 	case schedule.DoLease:

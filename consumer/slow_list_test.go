@@ -55,6 +55,46 @@ func TestListsThatTakeTooLongAtAnySizeHoldUpNobody(t *testing.T) {
 	}
 }
 
+// dearHead is the real store, over an index whose head is full of dead entries. The first look back
+// there is answered when done is closed.
+type dearHead struct {
+	*watched
+	done chan struct{}
+}
+
+func (s *dearHead) List(ctx context.Context, r outbox.ListRequest) (*outbox.List, error) {
+	l, err := s.watched.List(ctx, r)
+	if err == nil && r.Entity == nil && r.From == nil && !r.Newest {
+		l.Look = 30 * time.Millisecond
+	}
+	if r.Back {
+		select {
+		case <-s.done:
+		case <-ctx.Done():
+		}
+	}
+	return l, err
+}
+
+// While the head is looked at the events that come go on, and what was committed late is found there.
+func TestLookBackHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	done := make(chan struct{})
+	r := setup(t, func(o *options) { o.wrap = func(w *watched) consumerStore { return &dearHead{w, done} } })
+	r.notePassed()
+	r.enqueueMany(10, 1000)
+	r.start()
+	r.await(map[string]int{"done": 10})
+	r.enqueue(newKey(), 1)
+	for n := range 5 {
+		r.enqueueMany(10, int64(2000+100*n))
+		r.await(map[string]int{"pending": 1, "done": 20 + 10*n})
+	}
+	close(done)
+	r.await(map[string]int{"done": 61})
+	r.nonePassed()
+}
+
 // The rows of one entity that were put off cannot be listed in time. Those of the others are found.
 func TestLookUpThatTakesTooLongHoldsUpNobody(t *testing.T) {
 	t.Parallel()

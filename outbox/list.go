@@ -29,6 +29,7 @@ type ListRequest struct {
 	Ready, Due int       // most rows of each kind; 0 for none
 	From       *Position // of the ready rows; nil for the head of the index
 	Newest     bool      // the newest ready rows instead
+	Back       bool      // the lowest ready rows alone
 	Entity     *Key      // the lowest open rows of one entity instead, Ready of them
 	// Without names batches in flight, whose ready rows are left out. It must not name a
 	// batch whose lease may be lost.
@@ -43,7 +44,7 @@ type List struct {
 	Ready    []Row // lowest first
 	Due      []Row // their retry time has come
 	Suspects map[ID]bool
-	Look     time.Duration // time PostgreSQL took to find the first ready row
+	Look     time.Duration // time PostgreSQL took to find the first ready row, or that there is none
 }
 
 // List returns what may go. It writes nothing.
@@ -56,6 +57,8 @@ func (s *Store) List(ctx context.Context, r ListRequest) (*List, error) {
 		name, args = "list_entity", []any{r.Entity.Type, &r.Entity.ID, r.Ready}
 	case r.Newest:
 		name, args = "list_newest", []any{r.Ready}
+	case r.Back:
+		name, args = "look_back", []any{r.Ready, rawUUIDs(r.Without)}
 	}
 	out := &List{}
 	d := decoder{table: t}
@@ -111,6 +114,12 @@ func repeated(last *string, raw []byte) string {
 // listed reads one row of a list.
 func (d *decoder) listed(raw [][]byte, out *List) error {
 	var r Row
+	if len(raw) == 8 && raw[2] == nil && len(raw[7]) == 8 { // the end of the ready rows
+		if len(out.Ready) == 0 {
+			out.Look = lookOf(raw[7])
+		}
+		return nil
+	}
 	if len(raw) != 8 || len(raw[0]) != 1 || len(raw[1]) != 6 || len(raw[5]) != 8 || len(raw[6]) != 1 || len(raw[7]) != 8 {
 		return fmt.Errorf("answer has %d columns of unexpected sizes", len(raw))
 	}
@@ -136,8 +145,12 @@ func (d *decoder) listed(raw [][]byte, out *List) error {
 		return nil
 	}
 	out.Ready = append(out.Ready, r)
-	out.Look = time.Duration(binary.BigEndian.Uint64(raw[7])) * time.Microsecond
+	out.Look = lookOf(raw[7])
 	return nil
+}
+
+func lookOf(raw []byte) time.Duration {
+	return time.Duration(binary.BigEndian.Uint64(raw)) * time.Microsecond
 }
 
 func addressOf(raw []byte) address {

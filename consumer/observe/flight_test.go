@@ -162,7 +162,7 @@ func (f *flight) answered(outcomes []outbox.Outcome, groups ...[]outbox.Event) (
 			s.Sent(f.base, a.Part, out, nil, time.Millisecond)
 		case schedule.DoSettle:
 			return a.Batch, told
-		case schedule.DoLookUp, schedule.DoProbe, schedule.DoWake, schedule.DoPutOff:
+		case schedule.DoLookBack, schedule.DoLookUp, schedule.DoProbe, schedule.DoWake, schedule.DoPutOff:
 			f.t.Fatalf("the scheduler asks for %d", a.Kind)
 		}
 	}

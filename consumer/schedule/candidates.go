@@ -91,6 +91,9 @@ type candidates struct {
 	pause   time.Duration
 	start   start
 
+	back      task   // its size is that of a look back
+	backBegun uint64 // of the look back that is being made, or else of the last one
+
 	backwards bool // the next list is of the newest rows, and they go first
 }
 
@@ -101,6 +104,7 @@ func newCandidates(cfg *Config) candidates {
 		putOffs: newKeyCalls(size{cfg.Page, 1, cfg.Page}), putOff: map[outbox.Key]bool{},
 		list:    task{size: size{shortList, shortList, longestList}},
 		dueRows: size{dueList, shortList, dueList},
+		back:    task{size: size{shortList, shortList, wideList}},
 		search:  task{size: size{putOffNames, 1, putOffNames}},
 	}
 }

@@ -24,14 +24,15 @@ const (
 	dueList     = 4_000
 	ownList     = 1_000 // of one entity's rows
 
-	// When PostgreSQL takes longer than cheapLook to find the first row of a list, it has
-	// stepped over dead index entries. From then on lists begin at a cursor, and at the head
-	// now and then, for 1/headShare of the time at most. Nor does the search for entities with
-	// rows put off take more.
+	// When PostgreSQL takes longer than cheapLook to find the first row of a list, or that there
+	// is none, it has stepped over dead index entries. From then on lists begin at a cursor, and
+	// looks back at the head are made beside them, for 1/headShare of the time at most. Nor does
+	// the search for entities with rows put off take more.
 	cheapLook = 5 * time.Millisecond
 	passRow   = 2 * time.Microsecond // and a row in flight may take it so long
 	headEvery = time.Second
 	headShare = 20
+	backShare = 4 // after a look back that has found something
 
 	// Of two rows the one with the lower version may be committed later. So a cursor is the
 	// end of a list that is at least this old.
@@ -63,7 +64,8 @@ func (c *candidates) longer(taken int) int {
 // start is where lists begin: at the head of the index, or elsewhere for most of the time while
 // the head is expensive, or full of rows that wait.
 type start struct {
-	head  time.Time // no list begins at the head before; zero: each may
+	head  time.Time // no list begins at the head before, and no look back; zero: each may
+	dear  bool      // looks back are made, and no list begins at the head
 	due   time.Time // lists leave due rows out until then
 	blind bool      // no list has shown where the rows behind the head are
 	ends  []end     // of the lists of the last lateCommit, and of the one before them
@@ -93,7 +95,7 @@ func (s *start) ended(now time.Time, row *outbox.Position) {
 // atHead reports whether a list begins at the head of the index.
 func atHead(r *outbox.ListRequest) bool { return r.From == nil && !r.Newest }
 
-// rest returns when something that has taken a time may be done again: it takes 1/headShare of all time at most.
+// rest returns when a list at the head that has taken a time may be made again.
 func rest(now time.Time, took time.Duration) time.Time {
 	return now.Add(max(headEvery, headShare*took))
 }
@@ -128,7 +130,7 @@ func (c *candidates) wantsList(now time.Time) (r outbox.ListRequest, ok bool) {
 	if len(c.queues[inDue]) < c.dueRows.n/2 && !now.Before(c.start.due) {
 		r.Due = c.dueRows.n
 	}
-	if now.Before(c.start.head) {
+	if c.start.dear || now.Before(c.start.head) {
 		switch {
 		case ready > 0:
 			r.From = cmp.Or(c.lowest(), c.start.cursor())
@@ -146,6 +148,47 @@ func (c *candidates) wantsList(now time.Time) (r outbox.ListRequest, ok bool) {
 	return r, true
 }
 
+// wantsLookBack returns the next look back, if it is time for one: the lowest rows, for those that were
+// committed later than higher versions. No other list waits for it.
+func (c *candidates) wantsLookBack(now time.Time) (r outbox.ListRequest, ok bool) {
+	if !c.start.dear || c.back.going || now.Before(c.start.head) {
+		return r, false
+	}
+	c.back.begin(now)
+	c.backBegun = c.tick()
+	return outbox.ListRequest{Ready: c.back.n, Back: true}, true
+}
+
+// lookedBack takes a look back. Of its rows those count that no list shows, because they are before the cursor.
+func (c *candidates) lookedBack(now time.Time, l *outbox.List) {
+	if len(c.start.ends) == 0 && len(l.Ready) > 0 {
+		c.start.ended(now, position(l.Ready[len(l.Ready)-1]))
+		c.start.blind = false
+	}
+	cursor := c.start.cursor()
+	before, _ := slices.BinarySearchFunc(l.Ready, *cursor, func(r outbox.Row, at outbox.Position) int { return r.Position().Compare(at) })
+	taken := c.add(now, l.Ready[:before], c.backBegun, false, inAgain, nil)
+	if len(l.Ready) == c.back.n && before == c.back.n {
+		c.back.grow()
+		if taken < before-before/clogged {
+			c.wantPutOffs()
+		}
+	}
+	pause := headShare * l.Look
+	if taken > 0 {
+		pause = backShare * l.Look
+	}
+	c.start.head, c.start.dear = time.Time{}, c.dear(l)
+	if c.start.dear {
+		c.start.head = now.Add(pause)
+	}
+}
+
+// dear reports whether the head has become expensive, by a list that begins there.
+func (c *candidates) dear(l *outbox.List) bool {
+	return l.Look > cheapLook+time.Duration(c.passing)*passRow
+}
+
 // slow notes a list that took longer than it may. The next one is of fewer rows. Where that has not helped, or
 // the head is known to be expensive, lists begin elsewhere for most of the time, as after an expensive look: at
 // the cursor, or from the other end as long as there is none. Where that does not help either, they leave the due
@@ -154,7 +197,7 @@ func (c *candidates) slow(now time.Time) {
 	again := rest(now, now.Sub(c.list.begun))
 	switch head := atHead(&c.asked); {
 	case head && (!c.start.head.IsZero() || c.list.n == c.list.least):
-		c.start.head, c.start.blind = again, c.start.blind || len(c.start.ends) == 0
+		c.start.head, c.start.dear, c.start.blind = again, true, c.start.blind || len(c.start.ends) == 0
 	case !head && c.asked.Due > 0:
 		c.start.due = again
 	}
@@ -199,8 +242,11 @@ func (c *candidates) listed(now time.Time, l *outbox.List) {
 		c.start.ended(now, position(l.Ready[n-1]))
 	}
 	if head {
-		c.start.blind, c.start.head = false, time.Time{}
-		if clog || l.Look > cheapLook+time.Duration(c.passing)*passRow {
+		c.start.blind, c.start.head, c.start.dear = false, time.Time{}, c.dear(l) && len(c.start.ends) > 0
+		switch {
+		case c.start.dear:
+			c.start.head = now.Add(headShare * l.Look)
+		case clog:
 			c.start.head = rest(now, l.Look)
 		}
 	}

@@ -52,6 +52,7 @@ type world struct {
 type plan struct {
 	entities             int
 	late                 float64 // share of events that commit after a later version was given out
+	dear                 float64 // share of lists at the head that step over many dead index entries
 	lost, locked, change float64 // shares of leases, settles and rows that meet trouble
 	retry                float64 // share of events that are refused for a while
 	outages              bool
@@ -263,11 +264,10 @@ func (w *world) start(a schedule.Action) {
 		}
 	}
 	switch a.Kind {
-	case schedule.DoList, schedule.DoLookUp:
-		took := w.s.Listed
-		if a.Kind == schedule.DoLookUp {
-			took = w.s.LookedUp
-		}
+	case schedule.DoList, schedule.DoLookBack, schedule.DoLookUp:
+		took := map[schedule.Kind]func(time.Time, *outbox.List, error){
+			schedule.DoList: w.s.Listed, schedule.DoLookBack: w.s.LookedBack, schedule.DoLookUp: w.s.LookedUp,
+		}[a.Kind]
 		statement(func() func() {
 			if w.chance(0.02) {
 				err := []error{errAway, context.DeadlineExceeded}[w.rnd.IntN(2)]
@@ -354,6 +354,9 @@ func (w *world) list(r outbox.ListRequest) *outbox.List {
 		return l
 	}
 	from := 0
+	if r.From == nil && w.rnd.Float64() < w.plan.dear {
+		l.Look = time.Duration(w.rnd.IntN(100)) * time.Millisecond
+	}
 	if r.From != nil {
 		from, _ = slices.BinarySearchFunc(w.rows, &row{id: r.From.ID, version: r.From.Version}, compareRows)
 	}
@@ -620,6 +623,7 @@ func TestSchedulerKeepsOrderAndLosesNothing(t *testing.T) {
 		"Calm":             {entities: 300},
 		"Hot":              {entities: 7, late: 0.05},
 		"Late":             {entities: 40, late: 0.3, retry: 0.01},
+		"Dear":             {entities: 40, late: 0.3, retry: 0.01, parked: 0.005, dear: 0.5},
 		"Lossy":            {entities: 60, late: 0.1, lost: 0.05, locked: 0.02, change: 0.02, retry: 0.02},
 		"Outages":          {entities: 100, late: 0.1, retry: 0.02, outages: true},
 		"Parked":           {entities: 30, late: 0.1, parked: 0.01, retry: 0.01, foreign: true, pauses: true},

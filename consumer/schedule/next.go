@@ -82,13 +82,19 @@ func (s *Scheduler) renew(now time.Time) {
 
 // look returns the next list, look-up or put-off, if one is due.
 func (s *Scheduler) look(now time.Time) (a Action, ok bool) {
-	if r, ok := s.c.wantsList(now); ok {
+	kind := DoList
+	r, ok := s.c.wantsList(now)
+	if !ok {
+		kind = DoLookBack
+		r, ok = s.c.wantsLookBack(now)
+	}
+	if ok {
 		s.c.passing = 0
 		for _, b := range s.batches {
 			r.Without = append(r.Without, b.ID)
 			s.c.passing += b.Size()
 		}
-		return Action{Kind: DoList, List: r}, true
+		return Action{Kind: kind, List: r}, true
 	}
 	if key, ok := s.c.lookUps.begin(s.c.atRest); ok {
 		return Action{Kind: DoLookUp, List: outbox.ListRequest{Entity: &key, Ready: s.c.lookUps.n}}, true
@@ -117,6 +123,9 @@ func (s *Scheduler) until(now time.Time) time.Time {
 	if !s.foreign && !s.paused {
 		if !s.c.list.going {
 			at(s.c.list.next)
+		}
+		if s.c.start.dear && !s.c.back.going {
+			at(s.c.start.head)
 		}
 		if s.c.flow.rate > 0 {
 			at(s.c.flow.next())

@@ -32,6 +32,7 @@ type Kind uint8
 // The kinds, each with the method that takes the answer.
 const (
 	DoList       Kind = iota + 1 // Listed
+	DoLookBack                   // LookedBack: a list at the head, beside those that begin at a cursor
 	DoLookUp                     // LookedUp: the list of one entity's own rows
 	DoLease                      // Leased
 	DoSend                       // Sent
@@ -45,7 +46,7 @@ const (
 // Action is something to do.
 type Action struct {
 	Kind   Kind
-	List   outbox.ListRequest // DoList, DoLookUp
+	List   outbox.ListRequest // DoList, DoLookBack, DoLookUp
 	Batch  *Batch             // DoLease, DoSettle
 	Groups []outbox.Group     // DoLease
 	Part   *Part              // DoSend
@@ -180,6 +181,17 @@ func (s *Scheduler) Listed(now time.Time, l *outbox.List, err error) {
 	if s.gate.state.Phase == Trial && !s.toWake && s.c.begun > s.woken && s.c.left(inSuspect)+len(s.batches) == 0 {
 		s.gate.run() // there is nothing to try it with
 	}
+}
+
+// LookedBack takes the answer to DoLookBack.
+func (s *Scheduler) LookedBack(now time.Time, l *outbox.List, err error) {
+	c := &s.c
+	c.back.going = false
+	if !s.answered(now, err, &c.back.size) {
+		c.start.head = rest(now, now.Sub(c.back.begun))
+		return
+	}
+	c.lookedBack(now, l)
 }
 
 // LookedUp takes the answer to DoLookUp.

@@ -144,12 +144,12 @@ func (p *play) answer(t *testing.T, d *datadriven.TestData) {
 			t.Fatal(derr)
 		}
 		p.now = p.now.Add(dur)
-	case "listed", "looked":
-		took := p.s.Listed
-		if d.Cmd == "looked" {
-			took = p.s.LookedUp
-		}
-		took(p.now, p.list(d), err)
+	case "listed":
+		p.s.Listed(p.now, p.list(d), err)
+	case "looked":
+		p.s.LookedUp(p.now, p.list(d), err)
+	case "looked-back":
+		p.s.LookedBack(p.now, p.list(d), err)
 	case "leased":
 		p.s.Leased(p.now, p.batches[name], p.lease(t, d, name), err)
 	case "sent":
@@ -320,6 +320,8 @@ func (p *play) decision(a *schedule.Action) string {
 			out += ", the newest"
 		}
 		return out
+	case schedule.DoLookBack:
+		return fmt.Sprintf("look back at %d ready", a.List.Ready)
 	case schedule.DoLookUp:
 		return fmt.Sprintf("list %d rows of %s", a.List.Ready, a.List.Entity.ID)
 	case schedule.DoLease:

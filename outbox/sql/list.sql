@@ -4,7 +4,8 @@
 --   $1 most ready rows, $2 version and $3 id of the position, $4 most due rows,
 --   $6 batches of the leases
 -- Answers due, address, id, entity, version, whether the row is a suspect (reclaimed $5
--- times or more), and the microseconds until the first row was found.
+-- times or more), and the microseconds until the first ready row was found; after the ready rows one without
+-- an event, with the microseconds until their end.
 (select false as due, ctid, id, entity_type, entity_id, event_version, false as suspect,
         (select (extract(epoch from clock_timestamp() - statement_timestamp()) * 1000000)::bigint) as cost
  from {table}
@@ -12,6 +13,8 @@
    and id not in (select unnest({ids}) from weft_lease where batch = any($6::uuid[]))
  order by event_version, id
  limit $1)
+union all
+select false, null, null, null, null, null, null, (extract(epoch from clock_timestamp() - statement_timestamp()) * 1000000)::bigint
 union all
 (select true, ctid, id, entity_type, entity_id, event_version, reclaims >= $5, 0
  from {table}

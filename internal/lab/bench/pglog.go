@@ -108,7 +108,8 @@ func isLease(text string) bool {
 	return strings.Contains(text, "insert into weft_lease") || strings.Contains(text, "set status = 'processing'")
 }
 
-// isList recognises what only shows which events may be taken.
+// isList recognises what only shows which events may be taken. A look back at the head of the index is
+// none: no lease waits for it.
 func isList(text string) bool {
 	return strings.Contains(text, "as suspect") ||
 		strings.HasPrefix(strings.TrimSpace(text), "select id") && strings.Contains(text, "next_retry_at is null")
