@@ -22,6 +22,8 @@ const (
 	upkeepEvery  = time.Second
 	// holdsEvery is how often the leader asks what operators hold back.
 	holdsEvery = 500 * time.Millisecond
+	// firstPause is until a call that is made at every tick is repeated after a fault.
+	firstPause = 25 * time.Millisecond
 	// foreignFor is how long another worker's claim keeps the leader from leasing.
 	foreignFor = 10 * time.Second
 	// lostFor is how long after a lost answer a lease may still be committed: a stalled disk
@@ -326,6 +328,7 @@ func (r *run) troubles(fault error) {
 type periodic struct {
 	next  time.Time
 	going bool
+	pause time.Duration // after faults in a row
 }
 
 // begin reports whether the call is to be made now.
@@ -337,10 +340,19 @@ func (c *periodic) begin(now time.Time, every time.Duration) bool {
 	return true
 }
 
-// end takes the answer, and reports whether it is one.
-func (c *periodic) end(err error) bool {
+// end takes the answer, and reports whether it is one. After a fault the call is made again soon, later
+// each time, and at the next tick at the latest: a new term waits for it.
+func (c *periodic) end(now time.Time, err error) bool {
 	c.going = false
-	return err == nil
+	if err == nil {
+		c.pause = 0
+		return true
+	}
+	c.pause = min(max(2*c.pause, firstPause), time.Second)
+	if soon := now.Add(c.pause); soon.Before(c.next) {
+		c.next = soon
+	}
+	return false
 }
 
 // keepUp records the progress, looks for claims of other workers, and removes leases whose
@@ -361,7 +373,7 @@ func (r *run) keepUp(now time.Time) {
 		}
 		return claimer, err
 	}, func(now time.Time, claimer string, err error) {
-		if !r.upkeep.end(err) {
+		if !r.upkeep.end(now, err) {
 			return
 		}
 		r.recorded = settle
@@ -392,7 +404,7 @@ func (r *run) askHolds(now time.Time) {
 		holds, quarantined, err = r.store.Holds(r.ctx)
 		return holds, err
 	}, func(now time.Time, holds outbox.Holds, err error) {
-		if !r.holds.end(err) {
+		if !r.holds.end(now, err) {
 			return
 		}
 		rate := 0.0
