@@ -187,6 +187,18 @@ func TestPutOffEntitiesBehindManyRowsOfOneID(t *testing.T) {
 	}
 }
 
+// TestReadyRowWithALeftoverMarkIsCountedOnce: another worker has given it back, and knows nothing of put-offs.
+func TestReadyRowWithALeftoverMarkIsCountedOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.enqueue(1)
+	b.exec("update search_outbox_events set behind = 0")
+	st, err := b.store.Stats(t.Context(), time.Minute, 0)
+	if err != nil || st.Pending != 1 || st.PutOff != 0 || st.Lag() != 1 {
+		t.Errorf("got %+v, %v, want one event, which is pending", st, err)
+	}
+}
+
 // TestWake: what an outage has put off is due at once; what waits for another reason, is
 // parked, or is somebody else's keeps its time.
 func TestWake(t *testing.T) {

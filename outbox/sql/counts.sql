@@ -6,7 +6,7 @@
 -- oldest batch, stuck, estimated rows, dead rows.
 select (select count(*) from (select from {table} where status = 'pending' and next_retry_at is null order by event_version, id limit $2::bigint + l.in_flight) r),
        (select count(*) from (select from {table} where status = 'pending' and next_retry_at is not null and behind is null order by next_retry_at limit $2::bigint + l.in_flight) w),
-       (select count(*) from (select from {table} where status = 'pending' and behind is not null order by entity_id limit $2::bigint) b),
+       (select count(*) from (select from {table} where status = 'pending' and behind is not null and next_retry_at is not null order by entity_id limit $2::bigint) b),
        p.claimed,
        (select count(*) from (select from {table} where status = 'failed' and discarded_at is null order by updated_at limit $2::bigint) f),
        (select count(*) from (select from {table} where status = 'failed' and discarded_at is not null order by discarded_at limit $2::bigint) d),
