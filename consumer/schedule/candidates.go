@@ -91,8 +91,9 @@ type candidates struct {
 	pause   time.Duration
 	start   start
 
-	back      task   // its size is that of a look back
-	backBegun uint64 // of the look back that is being made, or else of the last one
+	back        task   // its size is that of a look back
+	backBegun   uint64 // of the look back that is being made, or else of the last one
+	backPassing int    // rows in flight that it passes over
 
 	backwards bool // the next list is of the newest rows, and they go first
 }

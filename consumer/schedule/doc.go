@@ -26,7 +26,7 @@
 //     fill the lists. A throttle spends an allowance of events that fills evenly.
 //   - An outage needs proof: a probe that fails, or faults of several entities with none
 //     that goes through. It ends no event in failed.
-//   - Memory is bounded by two lists and the entities met while they are used.
+//   - Memory is bounded by two lists, a look back and the entities met while they are used.
 //
 // # What is not guaranteed
 //

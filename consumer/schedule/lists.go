@@ -26,13 +26,15 @@ const (
 
 	// When PostgreSQL takes longer than cheapLook to find the first row of a list, or that there
 	// is none, it has stepped over dead index entries. From then on lists begin at a cursor, and
-	// looks back at the head are made beside them, for 1/headShare of the time at most. Nor does
-	// the search for entities with rows put off take more.
+	// look backs at the head are made beside them, for 1/headShare of the time at most, and for
+	// 1/backShare after one that has found something. They go on as long as one takes longer than longLook.
+	// The search for entities with rows put off takes 1/headShare, too.
 	cheapLook = 5 * time.Millisecond
+	longLook  = 100 * time.Millisecond
 	passRow   = 2 * time.Microsecond // and a row in flight may take it so long
 	headEvery = time.Second
 	headShare = 20
-	backShare = 4 // after a look back that has found something
+	backShare = 4
 
 	// Of two rows the one with the lower version may be committed later. So a cursor is the
 	// end of a list that is at least this old.
@@ -65,7 +67,7 @@ func (c *candidates) longer(taken int) int {
 // the head is expensive, or full of rows that wait.
 type start struct {
 	head  time.Time // no list begins at the head before, and no look back; zero: each may
-	dear  bool      // looks back are made, and no list begins at the head
+	dear  bool      // look backs are made, and no list begins at the head
 	due   time.Time // lists leave due rows out until then
 	blind bool      // no list has shown where the rows behind the head are
 	ends  []end     // of the lists of the last lateCommit, and of the one before them
@@ -134,6 +136,9 @@ func (c *candidates) wantsList(now time.Time) (r outbox.ListRequest, ok bool) {
 		switch {
 		case ready > 0:
 			r.From = cmp.Or(c.lowest(), c.start.cursor())
+			if last := c.asked.From; last != nil && r.From.Compare(*last) < 0 { // it is of a look back
+				r.From = last
+			}
 		case (len(c.putOffs.keys) > 0 || c.start.blind) && !c.asked.Newest:
 			r.Newest, r.Due = true, 0
 		default:
@@ -151,7 +156,7 @@ func (c *candidates) wantsList(now time.Time) (r outbox.ListRequest, ok bool) {
 // wantsLookBack returns the next look back, if it is time for one: the lowest rows, for those that were
 // committed later than higher versions. No other list waits for it.
 func (c *candidates) wantsLookBack(now time.Time) (r outbox.ListRequest, ok bool) {
-	if !c.start.dear || c.back.going || now.Before(c.start.head) {
+	if !c.start.dear || c.back.going || now.Before(c.start.head) || len(c.queues[inAgain]) > c.last {
 		return r, false
 	}
 	c.back.begin(now)
@@ -160,33 +165,34 @@ func (c *candidates) wantsLookBack(now time.Time) (r outbox.ListRequest, ok bool
 }
 
 // lookedBack takes a look back. Of its rows those count that no list shows, because they are before the cursor.
+// When it is full of such rows, lists go on at its end.
 func (c *candidates) lookedBack(now time.Time, l *outbox.List) {
-	if len(c.start.ends) == 0 && len(l.Ready) > 0 {
-		c.start.ended(now, position(l.Ready[len(l.Ready)-1]))
-		c.start.blind = false
-	}
 	cursor := c.start.cursor()
 	before, _ := slices.BinarySearchFunc(l.Ready, *cursor, func(r outbox.Row, at outbox.Position) int { return r.Position().Compare(at) })
 	taken := c.add(now, l.Ready[:before], c.backBegun, false, inAgain, nil)
-	if len(l.Ready) == c.back.n && before == c.back.n {
+	full := before == c.back.n
+	if full {
 		c.back.grow()
 		if taken < before-before/clogged {
 			c.wantPutOffs()
 		}
 	}
-	pause := headShare * l.Look
-	if taken > 0 {
-		pause = backShare * l.Look
+	if before > 0 && (full && taken > 0 || len(c.start.ends) == 0) {
+		c.start.ends, c.start.blind = []end{{now, position(l.Ready[before-1])}}, false
 	}
-	c.start.head, c.start.dear = time.Time{}, c.dear(l)
-	if c.start.dear {
-		c.start.head = now.Add(pause)
+	took := max(l.Look, now.Sub(c.back.begun))
+	c.start.head, c.start.dear = time.Time{}, dear(l.Look, c.backPassing) || took > longLook
+	switch {
+	case c.start.dear && taken > 0:
+		c.start.head = now.Add(backShare * took)
+	case c.start.dear:
+		c.start.head = now.Add(headShare * took)
 	}
 }
 
-// dear reports whether the head has become expensive, by a list that begins there.
-func (c *candidates) dear(l *outbox.List) bool {
-	return l.Look > cheapLook+time.Duration(c.passing)*passRow
+// dear reports whether the head is expensive where a list that begins there has looked so long for its first row.
+func dear(look time.Duration, passing int) bool {
+	return look > cheapLook+time.Duration(passing)*passRow
 }
 
 // slow notes a list that took longer than it may. The next one is of fewer rows. Where that has not helped, or
@@ -242,7 +248,7 @@ func (c *candidates) listed(now time.Time, l *outbox.List) {
 		c.start.ended(now, position(l.Ready[n-1]))
 	}
 	if head {
-		c.start.blind, c.start.head, c.start.dear = false, time.Time{}, c.dear(l) && len(c.start.ends) > 0
+		c.start.blind, c.start.head, c.start.dear = false, time.Time{}, dear(l.Look, c.passing) && len(c.start.ends) > 0
 		switch {
 		case c.start.dear:
 			c.start.head = now.Add(headShare * l.Look)

@@ -78,21 +78,24 @@ func (s *Scheduler) renew(now time.Time) {
 	s.stale, s.newest = false, !s.newest
 	s.c.drop()
 	s.c.list.next, s.c.backwards = now, s.newest
+	if !s.newest {
+		s.c.start.head, s.c.start.dear = time.Time{}, false
+	}
 }
 
 // look returns the next list, look-up or put-off, if one is due.
 func (s *Scheduler) look(now time.Time) (a Action, ok bool) {
-	kind := DoList
+	kind, passing := DoList, &s.c.passing
 	r, ok := s.c.wantsList(now)
 	if !ok {
-		kind = DoLookBack
+		kind, passing = DoLookBack, &s.c.backPassing
 		r, ok = s.c.wantsLookBack(now)
 	}
 	if ok {
-		s.c.passing = 0
+		*passing = 0
 		for _, b := range s.batches {
 			r.Without = append(r.Without, b.ID)
-			s.c.passing += b.Size()
+			*passing += b.Size()
 		}
 		return Action{Kind: kind, List: r}, true
 	}

@@ -5,7 +5,7 @@ select {record}, now() as now,
             when o.status = 'processing' then 'claimed'
             when o.status is distinct from 'pending' then 'other'
             when h.batch is not null then 'in_flight'
-            when o.behind is not null then 'behind'
+            when o.behind is not null and o.next_retry_at is not null then 'behind'
             when o.next_retry_at is null then 'ready'
             when o.next_retry_at <= now() then 'due'
             else 'waiting' end as place,

@@ -4,7 +4,7 @@
 select w.id, w.entity_type, w.entity_id, w.event_version as version, coalesce(w.attempts, 0) as attempts, coalesce(w.error_reason, '') as reason,
        case when isfinite(w.next_retry_at) then w.next_retry_at end as retry_at,
        (select count(*) from (select from {table} b where b.status = 'pending' and b.behind is not null
-          and b.entity_id = w.entity_id and b.entity_type = w.entity_type limit 1000) p) as behind
+          and b.next_retry_at is not null and b.entity_id = w.entity_id and b.entity_type = w.entity_type limit 1000) p) as behind
 from {table} w
 where w.status = 'pending' and w.next_retry_at is not null and w.behind is null
 order by w.next_retry_at limit $1
