@@ -340,8 +340,8 @@ func (c *periodic) begin(now time.Time, every time.Duration) bool {
 	return true
 }
 
-// end takes the answer, and reports whether it is one. After a fault the call is made again soon, later
-// each time, and at the next tick at the latest: a new term waits for it.
+// end records the answer, and reports whether there was one. After a fault it repeats the call after firstPause,
+// doubled each time, and at the next tick at the latest: a new term waits for it.
 func (c *periodic) end(now time.Time, err error) bool {
 	c.going = false
 	if err == nil {

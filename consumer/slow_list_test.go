@@ -55,14 +55,14 @@ func TestListsThatTakeTooLongAtAnySizeHoldUpNobody(t *testing.T) {
 	}
 }
 
-// dearHead is the real store, over an index whose head is full of dead entries. The first look back
+// expensiveHead is the real store, over an index whose head is full of dead entries. The first look back
 // there is answered when done is closed.
-type dearHead struct {
+type expensiveHead struct {
 	*watched
 	done chan struct{}
 }
 
-func (s *dearHead) List(ctx context.Context, r outbox.ListRequest) (*outbox.List, error) {
+func (s *expensiveHead) List(ctx context.Context, r outbox.ListRequest) (*outbox.List, error) {
 	l, err := s.watched.List(ctx, r)
 	if err == nil && r.Entity == nil && r.From == nil && !r.Newest {
 		l.Look = 30 * time.Millisecond
@@ -76,11 +76,11 @@ func (s *dearHead) List(ctx context.Context, r outbox.ListRequest) (*outbox.List
 	return l, err
 }
 
-// While the head is looked at the events that come go on, and what was committed late is found there.
+// New events continue while a look back is on its way, and the look back finds the event that was committed late.
 func TestLookBackHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	done := make(chan struct{})
-	r := setup(t, func(o *options) { o.wrap = func(w *watched) consumerStore { return &dearHead{w, done} } })
+	r := setup(t, func(o *options) { o.wrap = func(w *watched) consumerStore { return &expensiveHead{w, done} } })
 	r.notePassed()
 	r.enqueueMany(10, 1000)
 	r.start()

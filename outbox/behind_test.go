@@ -197,6 +197,9 @@ func TestReadyRowWithALeftoverMarkIsCountedOnce(t *testing.T) {
 	if err != nil || st.Pending != 1 || st.PutOff != 0 || st.Lag() != 1 {
 		t.Errorf("got %+v, %v, want one event, which is pending", st, err)
 	}
+	if story, _ := b.find(b.list().Ready[0].ID); story == nil || story.Place != outbox.PlaceReady {
+		t.Errorf("got the story %+v, want that the event is ready", story)
+	}
 }
 
 // TestWake: what an outage has put off is due at once; what waits for another reason, is

@@ -27,7 +27,7 @@ const (
 	// When PostgreSQL takes longer than cheapLook to find the first row of a list, or that there
 	// is none, it has stepped over dead index entries. From then on lists begin at a cursor, and
 	// look backs at the head are made beside them, for 1/headShare of the time at most, and for
-	// 1/backShare after one that has found something. They go on as long as one takes longer than longLook.
+	// 1/backShare after one that has found something. They continue while one takes longer than longLook.
 	// The search for entities with rows put off takes 1/headShare, too.
 	cheapLook = 5 * time.Millisecond
 	longLook  = 100 * time.Millisecond
@@ -66,11 +66,11 @@ func (c *candidates) longer(taken int) int {
 // start is where lists begin: at the head of the index, or elsewhere for most of the time while
 // the head is expensive, or full of rows that wait.
 type start struct {
-	head  time.Time // no list begins at the head before, and no look back; zero: each may
-	dear  bool      // look backs are made, and no list begins at the head
-	due   time.Time // lists leave due rows out until then
-	blind bool      // no list has shown where the rows behind the head are
-	ends  []end     // of the lists of the last lateCommit, and of the one before them
+	head      time.Time // no list begins at the head before, and no look back; zero: each may
+	expensive bool      // the leader looks back, and no list begins at the head
+	due       time.Time // lists leave due rows out until then
+	blind     bool      // no list has shown where the rows behind the head are
+	ends      []end     // of the lists of the last lateCommit, and of the one before them
 }
 
 // end is the last ready row that a list has shown.
@@ -132,11 +132,11 @@ func (c *candidates) wantsList(now time.Time) (r outbox.ListRequest, ok bool) {
 	if len(c.queues[inDue]) < c.dueRows.n/2 && !now.Before(c.start.due) {
 		r.Due = c.dueRows.n
 	}
-	if c.start.dear || now.Before(c.start.head) {
+	if c.start.expensive || now.Before(c.start.head) {
 		switch {
 		case ready > 0:
 			r.From = cmp.Or(c.lowest(), c.start.cursor())
-			if last := c.asked.From; last != nil && r.From.Compare(*last) < 0 { // it is of a look back
+			if last := c.asked.From; last != nil && r.From.Compare(*last) < 0 { // a look back has shown the lowest row
 				r.From = last
 			}
 		case (len(c.putOffs.keys) > 0 || c.start.blind) && !c.asked.Newest:
@@ -153,10 +153,10 @@ func (c *candidates) wantsList(now time.Time) (r outbox.ListRequest, ok bool) {
 	return r, true
 }
 
-// wantsLookBack returns the next look back, if it is time for one: the lowest rows, for those that were
-// committed later than higher versions. No other list waits for it.
+// wantsLookBack returns the next look back, if one is due. It finds rows that were committed after higher
+// versions. No other list waits for it.
 func (c *candidates) wantsLookBack(now time.Time) (r outbox.ListRequest, ok bool) {
-	if !c.start.dear || c.back.going || now.Before(c.start.head) || len(c.queues[inAgain]) > c.last {
+	if !c.start.expensive || c.back.going || now.Before(c.start.head) || len(c.queues[inAgain]) > c.last {
 		return r, false
 	}
 	c.back.begin(now)
@@ -164,8 +164,8 @@ func (c *candidates) wantsLookBack(now time.Time) (r outbox.ListRequest, ok bool
 	return outbox.ListRequest{Ready: c.back.n, Back: true}, true
 }
 
-// lookedBack takes a look back. Of its rows those count that no list shows, because they are before the cursor.
-// When it is full of such rows, lists go on at its end.
+// lookedBack adds the rows of a look back that are before the cursor, which no list shows. When all rows of a
+// full one are, lists continue at its end.
 func (c *candidates) lookedBack(now time.Time, l *outbox.List) {
 	cursor := c.start.cursor()
 	before, _ := slices.BinarySearchFunc(l.Ready, *cursor, func(r outbox.Row, at outbox.Position) int { return r.Position().Compare(at) })
@@ -181,17 +181,18 @@ func (c *candidates) lookedBack(now time.Time, l *outbox.List) {
 		c.start.ends, c.start.blind = []end{{now, position(l.Ready[before-1])}}, false
 	}
 	took := max(l.Look, now.Sub(c.back.begun))
-	c.start.head, c.start.dear = time.Time{}, dear(l.Look, c.backPassing) || took > longLook
+	c.start.head, c.start.expensive = time.Time{}, expensiveHead(l.Look, c.backPassing) || took > longLook
 	switch {
-	case c.start.dear && taken > 0:
+	case c.start.expensive && taken > 0:
 		c.start.head = now.Add(backShare * took)
-	case c.start.dear:
+	case c.start.expensive:
 		c.start.head = now.Add(headShare * took)
 	}
 }
 
-// dear reports whether the head is expensive where a list that begins there has looked so long for its first row.
-func dear(look time.Duration, passing int) bool {
+// expensiveHead reports whether a look for the first ready row has stepped over dead index entries. passing is
+// how many rows in flight it has passed over.
+func expensiveHead(look time.Duration, passing int) bool {
 	return look > cheapLook+time.Duration(passing)*passRow
 }
 
@@ -203,7 +204,7 @@ func (c *candidates) slow(now time.Time) {
 	again := rest(now, now.Sub(c.list.begun))
 	switch head := atHead(&c.asked); {
 	case head && (!c.start.head.IsZero() || c.list.n == c.list.least):
-		c.start.head, c.start.dear, c.start.blind = again, true, c.start.blind || len(c.start.ends) == 0
+		c.start.head, c.start.expensive, c.start.blind = again, true, c.start.blind || len(c.start.ends) == 0
 	case !head && c.asked.Due > 0:
 		c.start.due = again
 	}
@@ -248,9 +249,9 @@ func (c *candidates) listed(now time.Time, l *outbox.List) {
 		c.start.ended(now, position(l.Ready[n-1]))
 	}
 	if head {
-		c.start.blind, c.start.head, c.start.dear = false, time.Time{}, dear(l.Look, c.passing) && len(c.start.ends) > 0
+		c.start.blind, c.start.head, c.start.expensive = false, time.Time{}, expensiveHead(l.Look, c.passing) && len(c.start.ends) > 0
 		switch {
-		case c.start.dear:
+		case c.start.expensive:
 			c.start.head = now.Add(headShare * l.Look)
 		case clog:
 			c.start.head = rest(now, l.Look)

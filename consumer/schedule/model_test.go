@@ -52,7 +52,7 @@ type world struct {
 type plan struct {
 	entities             int
 	late                 float64 // share of events that commit after a later version was given out
-	dear                 float64 // share of lists at the head that step over many dead index entries
+	expensive            float64 // share of lists at the head that step over many dead index entries
 	lost, locked, change float64 // shares of leases, settles and rows that meet trouble
 	retry                float64 // share of events that are refused for a while
 	outages              bool
@@ -354,7 +354,7 @@ func (w *world) list(r outbox.ListRequest) *outbox.List {
 		return l
 	}
 	from := 0
-	if r.From == nil && w.rnd.Float64() < w.plan.dear {
+	if r.From == nil && w.rnd.Float64() < w.plan.expensive {
 		l.Look = time.Duration(w.rnd.IntN(100)) * time.Millisecond
 	}
 	if r.From != nil {
@@ -623,7 +623,7 @@ func TestSchedulerKeepsOrderAndLosesNothing(t *testing.T) {
 		"Calm":             {entities: 300},
 		"Hot":              {entities: 7, late: 0.05},
 		"Late":             {entities: 40, late: 0.3, retry: 0.01},
-		"Dear":             {entities: 40, late: 0.3, retry: 0.01, parked: 0.005, dear: 0.5},
+		"ExpensiveHead":    {entities: 40, late: 0.3, retry: 0.01, parked: 0.005, expensive: 0.5},
 		"Lossy":            {entities: 60, late: 0.1, lost: 0.05, locked: 0.02, change: 0.02, retry: 0.02},
 		"Outages":          {entities: 100, late: 0.1, retry: 0.02, outages: true},
 		"Parked":           {entities: 30, late: 0.1, parked: 0.01, retry: 0.01, foreign: true, pauses: true},

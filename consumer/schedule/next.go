@@ -79,7 +79,7 @@ func (s *Scheduler) renew(now time.Time) {
 	s.c.drop()
 	s.c.list.next, s.c.backwards = now, s.newest
 	if !s.newest {
-		s.c.start.head, s.c.start.dear = time.Time{}, false
+		s.c.start.head, s.c.start.expensive = time.Time{}, false
 	}
 }
 
@@ -127,7 +127,7 @@ func (s *Scheduler) until(now time.Time) time.Time {
 		if !s.c.list.going {
 			at(s.c.list.next)
 		}
-		if s.c.start.dear && !s.c.back.going {
+		if s.c.start.expensive && !s.c.back.going {
 			at(s.c.start.head)
 		}
 		if s.c.flow.rate > 0 {
