@@ -10,6 +10,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/procfs"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 const commandTimeout = 15 * time.Minute
@@ -36,10 +40,21 @@ func New(t testing.TB, driver string) *Podman {
 		if out, err := p.Try(ctx, "rm", "--all", "--force", "--time", "0"); err != nil {
 			t.Errorf("remove the containers: %v\n%s", err, out)
 		}
+		// A container's monitor may outlive it, and starts one more podman to tidy up.
+		testenv.Eventually(t, func() bool { return !named(dir) }, "no process works in "+dir+" any more")
 		// podman mounts overlay's directory on itself.
 		_ = exec.CommandContext(ctx, "umount", filepath.Join(dir, "root", "overlay")).Run()
 	})
 	return p
+}
+
+// named is whether a running process has text in its arguments.
+func named(text string) bool {
+	all, _ := procfs.AllProcs()
+	return slices.ContainsFunc(all, func(p procfs.Proc) bool {
+		args, err := p.CmdLine()
+		return err == nil && strings.Contains(strings.Join(args, " "), text)
+	})
 }
 
 // Try runs podman for at most 15 minutes and returns its output.
