@@ -11,9 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/procfs"
-
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
 const commandTimeout = 15 * time.Minute
@@ -41,20 +40,11 @@ func New(t testing.TB, driver string) *Podman {
 			t.Errorf("remove the containers: %v\n%s", err, out)
 		}
 		// A container's monitor may outlive it, and starts one more podman to tidy up.
-		testenv.Eventually(t, func() bool { return !named(dir) }, "no process works in "+dir+" any more")
+		testenv.Eventually(t, func() bool { return !process.Naming(dir) }, "no process works in "+dir+" any more")
 		// podman mounts overlay's directory on itself.
 		_ = exec.CommandContext(ctx, "umount", filepath.Join(dir, "root", "overlay")).Run()
 	})
 	return p
-}
-
-// named is whether a running process has text in its arguments.
-func named(text string) bool {
-	all, _ := procfs.AllProcs()
-	return slices.ContainsFunc(all, func(p procfs.Proc) bool {
-		args, err := p.CmdLine()
-		return err == nil && strings.Contains(strings.Join(args, " "), text)
-	})
 }
 
 // Try runs podman for at most 15 minutes and returns its output.

@@ -2,6 +2,7 @@ package process
 
 import (
 	"net"
+	"os/exec"
 	"strconv"
 	"testing"
 )
@@ -20,5 +21,27 @@ func TestFreePortIsBindable(t *testing.T) {
 	defer func() { _ = listener.Close() }()
 	if bindable(port) {
 		t.Error("taken port: got bindable, want not")
+	}
+}
+
+func TestNamingFindsAProcessUntilItEnds(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	reader := exec.CommandContext(t.Context(), "sh", "-c", "read line", "--work="+dir)
+	input, err := reader.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := reader.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if !Naming(dir) {
+		t.Error("a running process with the directory in an argument is not found")
+	}
+	_ = input.Close()
+	_ = reader.Wait() // it has read no line
+	if Naming(dir) {
+		t.Error("a process that has ended is found")
 	}
 }

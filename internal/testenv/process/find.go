@@ -2,6 +2,7 @@ package process
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/prometheus/procfs"
 )
@@ -21,4 +22,13 @@ func Descendants(pid int) []int {
 		found = append(found, children[found[i]]...)
 	}
 	return found
+}
+
+// Naming reports whether a running process has text in one of its arguments.
+func Naming(text string) bool {
+	all, _ := procfs.AllProcs()
+	return slices.ContainsFunc(all, func(p procfs.Proc) bool {
+		args, _ := p.CmdLine()
+		return slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, text) })
+	})
 }
