@@ -178,8 +178,17 @@ func (s *Scheduler) Listed(now time.Time, l *outbox.List, err error) {
 	maps.DeleteFunc(s.apart, func(key outbox.Key, failed time.Time) bool {
 		return min(now.Sub(failed), now.Sub(s.heldUp)) > max(2*s.cfg.Retry.MaxBackoff, time.Minute)
 	})
-	if s.gate.state.Phase == Trial && !s.toWake && s.c.begun > s.woken && s.c.left(inSuspect)+len(s.batches) == 0 {
-		s.gate.run() // there is nothing to try it with
+	s.runUntried()
+}
+
+// runUntried ends a trial when nothing is left to try the destination with, as the last list since the wake has
+// shown. One that began at a cursor says so only together with a look back.
+func (s *Scheduler) runUntried() {
+	c := &s.c
+	listed := !c.list.going && c.begun > s.woken && c.asked.Due > 0
+	lookedBack := !c.back.going && c.backBegun > s.woken
+	if s.gate.state.Phase == Trial && !s.toWake && listed && (lookedBack || atHead(&c.asked)) && c.left(inSuspect)+len(s.batches) == 0 {
+		s.gate.run()
 	}
 }
 
@@ -188,10 +197,11 @@ func (s *Scheduler) LookedBack(now time.Time, l *outbox.List, err error) {
 	c := &s.c
 	c.back.going = false
 	if !s.answered(now, err, &c.back.size) {
-		c.start.head = rest(now, now.Sub(c.back.begun))
+		c.start.head, c.backBegun = rest(now, now.Sub(c.back.begun)), 0
 		return
 	}
 	c.lookedBack(now, l)
+	s.runUntried()
 }
 
 // LookedUp takes the answer to DoLookUp.
@@ -293,7 +303,7 @@ func (s *Scheduler) Woken(now time.Time, n int, err error) {
 	s.wake.going = false
 	if s.answered(now, err, &s.wake.size) && n < s.wake.n {
 		s.toWake, s.woken = false, s.c.tick()
-		s.c.list.next = now // it shows what has been woken
+		s.c.list.next, s.c.start.head = now, time.Time{} // they show what there is to try
 	}
 }
 
