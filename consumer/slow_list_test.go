@@ -2,6 +2,8 @@ package consumer_test
 
 import (
 	"context"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -107,6 +109,48 @@ func TestLookUpThatTakesTooLongHoldsUpNobody(t *testing.T) {
 	r.exec("update search_outbox_events set behind = 1, next_retry_at = now() + interval '1 hour'")
 	r.start()
 	r.await(map[string]int{"done": 3, "pending": 1})
+}
+
+// slowLeases is the real store, of which the leases take too long that are of one entity, too: the earlier events
+// that the database looks for are behind many dead index entries.
+type slowLeases struct {
+	*watched
+	of              outbox.Key
+	alone, together atomic.Int32 // such leases of the entity alone, and with others
+}
+
+func (s *slowLeases) Lease(ctx context.Context, epoch int64, batch uuid.UUID, groups []outbox.Group) (*outbox.Lease, error) {
+	if !slices.ContainsFunc(groups, func(g outbox.Group) bool { return g.Key == s.of }) {
+		return s.watched.Lease(ctx, epoch, batch, groups)
+	}
+	if len(groups) == 1 {
+		s.alone.Add(1)
+	} else {
+		s.together.Add(1)
+	}
+	return nil, context.DeadlineExceeded
+}
+
+// The leases of one entity take too long. It is soon leased by itself, less and less often, and the others go on.
+func TestLeaseThatOneEntitySlowsHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	store := &slowLeases{of: newKey()}
+	r := setup(t, func(o *options) {
+		o.wrap = func(w *watched) consumerStore {
+			store.watched = w
+			return store
+		}
+	})
+	r.enqueue(store.of, 1)
+	r.enqueueMany(3000, 100)
+	r.start()
+	r.await(map[string]int{"pending": 1, "done": 3000})
+	r.eventually(func() bool { return store.alone.Load() >= 3 }, "the entity to be leased alone")
+	r.enqueueMany(100, 1000)
+	r.await(map[string]int{"pending": 1, "done": 3100})
+	if n := store.together.Load(); n > 4 {
+		t.Errorf("%d leases took too long together with the entity that is the cause", n)
+	}
 }
 
 // A batch whose settle is split has leases that a list does not know: it shows their rows, which fill a

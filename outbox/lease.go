@@ -88,6 +88,9 @@ func (s *Store) Lease(ctx context.Context, epoch int64, batch uuid.UUID, groups 
 		out: &Lease{Events: make([][]Event, len(groups)), Obstacles: make([]*Obstacle, len(groups))},
 	}
 	if err := s.opened().raw(ctx, "lease events", s.sql("lease"), args, a.row); err != nil {
+		if Slow(err) && len(groups) == 1 {
+			err = fmt.Errorf("%w, with %s alone", err, groups[0].Key)
+		}
 		return nil, err
 	}
 	a.group()

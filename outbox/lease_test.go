@@ -1,14 +1,18 @@
 package outbox_test
 
 import (
+	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -88,6 +92,20 @@ func TestLeaseWritesNoEvent(t *testing.T) {
 	}
 	if got := b.number("select count(*) from search_outbox_events_live where status = 'pending' and owner is null"); got != 3 {
 		t.Errorf("%d events are pending after the release, want 3", got)
+	}
+}
+
+func TestSlowLeaseOfOneEntityNamesIt(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	key := b.enqueue(1)
+	g := groups(b.list().Ready...)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	defer testenv.Lock(t, b.pool.Config().ConnString(), table)()
+	_, err := b.store.Lease(ctx, 1, uuid.New(), g)
+	if !outbox.Slow(err) || !strings.HasSuffix(fmt.Sprint(err), ", with "+key.String()+" alone") {
+		t.Errorf("lease of a locked table: %v, want one that took too long with %s alone", err, key)
 	}
 }
 

@@ -176,6 +176,11 @@ func (w *world) after(d time.Duration, what func()) {
 	heap.Push(&w.queue, answer{w.now.Add(d), w.steps, what})
 }
 
+// noAnswer returns why a call has no answer.
+func (w *world) noAnswer() error {
+	return []error{errAway, context.DeadlineExceeded}[w.rnd.IntN(2)]
+}
+
 func (w *world) latency() time.Duration { return time.Duration(1+w.rnd.IntN(4000)) * time.Microsecond }
 
 // enqueue commits events of one entity, now or, those of late transactions, soon.
@@ -270,8 +275,7 @@ func (w *world) start(a schedule.Action) {
 		}[a.Kind]
 		statement(func() func() {
 			if w.chance(0.02) {
-				err := []error{errAway, context.DeadlineExceeded}[w.rnd.IntN(2)]
-				return func() { took(w.now, nil, err) }
+				return func() { took(w.now, nil, w.noAnswer()) }
 			}
 			l := w.list(a.List)
 			return func() { took(w.now, l, nil) }
@@ -281,7 +285,7 @@ func (w *world) start(a schedule.Action) {
 			l := w.lease(a.Batch, a.Groups)
 			if w.chance(w.plan.lost) { // nothing is sent under it
 				w.release(a.Batch)
-				return func() { w.s.Leased(w.now, a.Batch, nil, errAway) }
+				return func() { w.s.Leased(w.now, a.Batch, nil, w.noAnswer()) }
 			}
 			return func() { w.s.Leased(w.now, a.Batch, l, nil) }
 		})

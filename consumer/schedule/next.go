@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -212,6 +213,23 @@ func (s *Scheduler) try(phase Phase, rows int) *Batch {
 	return nil
 }
 
+// tooSlow notes a lease that took too long. One of its entities may be the cause, so their next leases are of
+// fewer. An entity whose own lease takes too long waits, longer each time.
+func (s *Scheduler) tooSlow(now time.Time, b *Batch) {
+	if len(b.picked) == 1 {
+		e := b.picked[0]
+		s.company[e.key] = 1
+		s.c.hold(now, e, e.leased[0].Position())
+		return
+	}
+	s.window.halve()
+	for _, e := range b.picked {
+		if len(s.company) < maxApart {
+			s.company[e.key] = max(1, len(b.picked)/narrowCompany)
+		}
+	}
+}
+
 // share is what a batch may take: entities, rows, and rows of one entity.
 type share struct{ entities, rows, each int }
 
@@ -228,6 +246,13 @@ func (s *Scheduler) batch(w way, from queue, most share) *Batch {
 		}
 		if len(e.rows) == 0 || s.c.busy(e) || from == byTurns && s.aside(e) {
 			continue
+		}
+		if n := s.company[e.key]; n > 0 {
+			if len(picked) >= n { // in the next batch
+				s.c.push(e, cmp.Or(from, inAgain))
+				break
+			}
+			most.entities = min(most.entities, n)
 		}
 		s.c.begin(e, min(most.rows-asked, most.each))
 		asked += len(e.leased)

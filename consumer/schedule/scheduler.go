@@ -64,7 +64,9 @@ const (
 	windowRows = 4
 	// apartSize is how many entities are tried apart at once.
 	apartSize = 64
-	// maxApart bounds the entities that are known to need requests of their own.
+	// narrowCompany is how many times fewer entities the leases have that follow one that took too long.
+	narrowCompany = 8
+	// maxApart bounds the entities that are known to need requests of their own, or smaller leases.
 	maxApart = 10_000
 )
 
@@ -78,8 +80,12 @@ type Scheduler struct {
 
 	apart  map[outbox.Key]time.Time // entities to be tried in requests of their own, and when one has failed last
 	others bool                     // after a suspect, the others have a turn
-	stale  bool                     // an attempt of the breaker came after the last list
-	newest bool                     // the last attempt was of the newest
+
+	// company is of how many entities the next lease of one may be, after one that took too long.
+	company map[outbox.Key]int
+
+	stale  bool // an attempt of the breaker came after the last list
+	newest bool // the last attempt was of the newest
 
 	wake    task
 	toWake  bool
@@ -97,7 +103,7 @@ type Scheduler struct {
 // New returns a scheduler for a term that begins.
 func New(cfg Config) *Scheduler {
 	s := &Scheduler{
-		cfg: cfg, gate: newGate(cfg.BreakerThreshold), apart: map[outbox.Key]time.Time{},
+		cfg: cfg, gate: newGate(cfg.BreakerThreshold), apart: map[outbox.Key]time.Time{}, company: map[outbox.Key]int{},
 		window: size{min(firstWindow, cfg.BatchSize), 1, cfg.BatchSize},
 		wake:   task{size: size{cfg.Page, 1, cfg.Page}},
 	}
@@ -178,6 +184,9 @@ func (s *Scheduler) Listed(now time.Time, l *outbox.List, err error) {
 	maps.DeleteFunc(s.apart, func(key outbox.Key, failed time.Time) bool {
 		return min(now.Sub(failed), now.Sub(s.heldUp)) > max(2*s.cfg.Retry.MaxBackoff, time.Minute)
 	})
+	if s.c.left(inSuspect)+len(s.batches) == 0 { // the others have gone
+		maps.DeleteFunc(s.company, func(key outbox.Key, _ int) bool { return s.c.barriers[key] == nil })
+	}
 	s.runUntried()
 }
 
@@ -224,7 +233,10 @@ func (s *Scheduler) LookedUp(now time.Time, l *outbox.List, err error) {
 
 // Leased takes the answer to DoLease.
 func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) {
-	if !s.answered(now, err, &s.window) {
+	if !s.answered(now, err) {
+		if outbox.Slow(err) {
+			s.tooSlow(now, b)
+		}
 		for _, e := range b.picked {
 			s.c.land(e, false)
 		}
@@ -234,6 +246,7 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 		return
 	}
 	for i, e := range b.picked {
+		delete(s.company, e.key)
 		if o := l.Obstacles[i]; o != nil {
 			s.c.bar(now, e, o)
 			if o.Foreign && s.isApart(e.key) {
