@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"io"
 	"os"
@@ -27,7 +28,7 @@ func short(t *testing.T, overlay map[string][]byte, opts Options) (string, *Resu
 	}
 	var out bytes.Buffer
 	opts.Out, opts.Progress, opts.Environ = &out, io.Discard, os.Environ()
-	opts.Instances, opts.Rate, opts.Binary = 2, 200, binary
+	opts.Instances, opts.Rate, opts.Binary = 2, cmp.Or(opts.Rate, 200), binary
 	if opts.Upgrade != "" {
 		opts.Upgrade = binary // a build of its own to the run
 	}

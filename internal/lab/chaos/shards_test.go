@@ -150,3 +150,15 @@ func TestShortRunOfShards(t *testing.T) {
 		t.Errorf("result: got %+v, want 3 shards, 3 faults, and a takeover of each shard that was met", result)
 	}
 }
+
+// Where events come slowly, in several shards, most requests have one document.
+func TestShortRunHalvesSmallRequests(t *testing.T) {
+	t.Parallel()
+	out, result, err := short(t, nil, Options{Shards: 3, Rate: 20, Faults: 2, Only: []string{faults.TooLarge413}, Seed: 19})
+	if err != nil || result.Injected[faults.TooLarge413] != 2 || result.Failed != 0 {
+		t.Errorf("verdict: got %v with %+v, want two refused requests, and no event in failed", err, result)
+	}
+	if !strings.Contains(out, "too-large × ") {
+		t.Errorf("output: got %s, want how many requests were refused", out)
+	}
+}

@@ -2,14 +2,24 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 )
 
-// Throttle429 names the fault of an Elasticsearch that is too busy.
-const Throttle429 = "throttle-429"
+// Names of faults of Elasticsearch's answers.
+const (
+	Throttle429 = "throttle-429"
+	TooLarge413 = "too-large-413"
+)
+
+const (
+	answerWait   = 10 * time.Second // for a request that a fault meets, beyond its time
+	answerPeriod = 50 * time.Millisecond
+)
 
 func answers() []Fault {
 	often := func(d *Dice, p *Params) {
@@ -20,8 +30,8 @@ func answers() []Fault {
 	return []Fault{
 		corrupt(Throttle429, "Elasticsearch refuses requests and documents with 429", often,
 			proxy.Fault{Kind: proxy.TooMany}, proxy.Fault{Kind: proxy.TooMany, RetryAfter: second}, proxy.Fault{Kind: proxy.TooManyItems, Items: 4}),
-		corrupt("too-large-413", "requests above a few KB are refused with 413", func(d *Dice, p *Params) {
-			p.Bytes = 2000 + d.Int64N(6000)
+		corrupt(TooLarge413, "requests of several documents, above 1 KB at most, are refused with 413", func(d *Dice, p *Params) {
+			p.Bytes = 200 + d.Int64N(800) // two documents are often more, also where events come slowly
 			p.Hold = d.Between(second, 3*second)
 		}, proxy.Fault{Kind: proxy.TooLarge}),
 		corrupt("truncated-bulk", "answers to bulk requests end in their middle", often, proxy.Fault{Kind: proxy.Truncated}),
@@ -38,7 +48,7 @@ func full() []Fault {
 }
 
 // corrupt makes the taps of all members answer falsely, in the form of the variant. A fault
-// that has met no request is skipped.
+// lasts until it has met a request, or is skipped.
 func corrupt(name, about string, draw func(*Dice, *Params), forms ...proxy.Fault) Fault {
 	form := func(i *Injection) proxy.Fault {
 		f := forms[i.Variant%len(forms)]
@@ -57,14 +67,20 @@ func corrupt(name, about string, draw func(*Dice, *Params), forms ...proxy.Fault
 			}
 			return nil
 		},
-		Observe: func(_ context.Context, i *Injection) error {
-			kind := form(i).Kind
-			hits := i.corrupted(kind) - i.hits
-			i.Note = fmt.Sprintf(", %s × %d", kind, hits)
-			if hits == 0 {
-				return Skip("no request came that it could have met")
+		Observe: func(ctx context.Context, i *Injection) error {
+			kind, none := form(i).Kind, Skip("no request came that it could have met")
+			err := rig.Await(ctx, answerWait, answerPeriod, "request", func(context.Context) error {
+				hits := i.corrupted(kind) - i.hits
+				i.Note = fmt.Sprintf(", %s × %d", kind, hits)
+				if hits == 0 {
+					return none
+				}
+				return nil
+			})
+			if errors.Is(err, none) {
+				return none
 			}
-			return nil
+			return err
 		},
 		Heal: func(_ context.Context, i *Injection) error { return i.Group.Heal() },
 	}

@@ -65,8 +65,8 @@ type Fault struct {
 	// Inject begins the fault. It corrects Injection.At where the call takes time before the
 	// fault begins. It may return a [Skip], too; Heal is called all the same.
 	Inject func(context.Context, *Injection) error
-	// Observe is called just before Heal, to note what the fault has met; nil: nothing. It may
-	// return a [Skip] for a fault that has met nothing.
+	// Observe is called just before Heal, to note what the fault has met, for which it may wait;
+	// nil: nothing. It may return a [Skip] for a fault that has met nothing.
 	Observe func(context.Context, *Injection) error
 	// Heal ends the fault and starts again what it has ended, also after an Inject that failed;
 	// nil: it ends by itself.

@@ -79,7 +79,7 @@ func (e *exchange) carry(body []byte) (answer func()) {
 	if kept {
 		e.as = held
 	}
-	s := e.tap.strikes(true, len(body))
+	s := e.tap.strikes(len(e.lines), len(body))
 	if s != nil {
 		if answer := e.before(s); answer != nil {
 			return answer

@@ -17,7 +17,7 @@ type Kind string
 const (
 	TooMany       Kind = "too-many"        // bulk: kept, 429
 	TooManyItems  Kind = "too-many-items"  // bulk: some items are kept and answered with 429
-	TooLarge      Kind = "too-large"       // bulk of more than Bytes: kept, 413 as of a proxy
+	TooLarge      Kind = "too-large"       // bulk of several documents and more than Bytes: kept, 413 as of a proxy
 	Unauthorized  Kind = "unauthorized"    // bulk: kept, 401
 	DiskFull      Kind = "disk-full"       // bulk: kept, 429 with the block of a full disk
 	DiskFullItems Kind = "disk-full-items" // the same for some items
@@ -79,9 +79,12 @@ func newInjection(f Fault) *injection {
 	return &injection{Fault: f, random: rand.New(rand.NewPCG(f.Seed, 0))}
 }
 
-// strikes reports whether the fault is for a request of so many bytes, and counts it.
-func (i *injection) strikes(bulk bool, size int) bool {
-	if bulk == (i.Kind == Refused) || i.Kind == TooLarge && int64(size) <= i.Bytes || i.Times > 0 && i.hits >= i.Times {
+// strikes reports whether the fault is for a request of so many documents and bytes, and counts it. A
+// request that is no bulk request has no documents.
+func (i *injection) strikes(documents, size int) bool {
+	// weft gives up a document that is too large by itself.
+	tooLarge := documents > 1 && int64(size) > i.Bytes
+	if (documents > 0) == (i.Kind == Refused) || i.Kind == TooLarge && !tooLarge || i.Times > 0 && i.hits >= i.Times {
 		return false
 	}
 	n := max(i.Every, 1)

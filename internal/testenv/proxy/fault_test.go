@@ -131,10 +131,10 @@ func TestRefusedReadiness(t *testing.T) {
 
 func TestStrikes(t *testing.T) {
 	t.Parallel()
-	pattern := func(f Fault, n int) string {
+	pattern := func(f Fault, n, documents int) string {
 		i, out := newInjection(f), []byte{}
 		for range n {
-			if i.strikes(true, 10) {
+			if i.strikes(documents, 10) {
 				out = append(out, 'x')
 			} else {
 				out = append(out, '.')
@@ -143,30 +143,32 @@ func TestStrikes(t *testing.T) {
 		return string(out)
 	}
 	for _, c := range []struct {
-		name  string
-		fault Fault
-		want  string
+		name      string
+		fault     Fault
+		documents int
+		want      string
 	}{
-		{"All", Fault{Kind: TooMany}, "xxxxxx"},
-		{"Times", Fault{Kind: TooMany, Times: 2}, "xx...."},
-		{"TooLargeIsBeyond", Fault{Kind: TooLarge, Bytes: 10}, "......"},
-		{"TooLarge", Fault{Kind: TooLarge, Bytes: 9}, "xxxxxx"},
-		{"RefusedIsNoBulk", Fault{Kind: Refused}, "......"},
+		{"All", Fault{Kind: TooMany}, 1, "xxxxxx"},
+		{"Times", Fault{Kind: TooMany, Times: 2}, 1, "xx...."},
+		{"TooLargeIsBeyond", Fault{Kind: TooLarge, Bytes: 10}, 2, "......"},
+		{"TooLarge", Fault{Kind: TooLarge, Bytes: 9}, 2, "xxxxxx"},
+		{"TooLargeSparesOneDocument", Fault{Kind: TooLarge, Bytes: 9}, 1, "......"},
+		{"RefusedIsNoBulk", Fault{Kind: Refused}, 1, "......"},
 	} {
-		if got := pattern(c.fault, 6); got != c.want {
+		if got := pattern(c.fault, 6, c.documents); got != c.want {
 			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
 		}
 	}
 	seen := map[string]bool{}
 	for seed := range uint64(20) {
 		f := Fault{Kind: TooMany, Every: 3, Seed: seed}
-		got := pattern(f, 300)
+		got := pattern(f, 300, 1)
 		for block := 0; block < 300; block += 3 {
 			if strings.Count(got[block:block+3], "x") != 1 {
 				t.Fatalf("seed %d: got %s, want one of every three", seed, got)
 			}
 		}
-		if again := pattern(f, 300); again != got {
+		if again := pattern(f, 300, 1); again != got {
 			t.Errorf("seed %d: got another choice the second time", seed)
 		}
 		seen[got] = true

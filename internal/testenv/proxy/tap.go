@@ -218,7 +218,7 @@ func (t *Tap) handle(w http.ResponseWriter, r *http.Request) {
 	}
 	defer t.active.Done()
 	if !isBulk(r) {
-		if s := t.strikes(false, 0); s != nil {
+		if s := t.strikes(0, 0); s != nil {
 			t.count(s.Kind)
 			t.reply(w, s.Kind, refusal(s.Fault))
 			return
@@ -241,11 +241,11 @@ func (t *Tap) enter() bool {
 }
 
 // strikes returns the fault that a request meets, or nil.
-func (t *Tap) strikes(bulk bool, size int) *strike {
+func (t *Tap) strikes(documents, size int) *strike {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, i := range t.faults {
-		if i.strikes(bulk, size) {
+		if i.strikes(documents, size) {
 			t.drawn++
 			return &strike{i.Fault, rand.New(rand.NewPCG(i.Seed, t.drawn))}
 		}
