@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,7 +27,7 @@ func (s *site) beside(w workload, rate int, do func()) *written {
 	var failed error
 	out := &written{}
 	changes := traffic.Loop{Rate: 1 / livePeriod.Seconds(), Concurrency: 1}
-	stop := s.during(func(ctx context.Context) {
+	stop := rig.During(s.Ctx, func(ctx context.Context) {
 		failed = changes.Run(ctx, func(ctx context.Context, _ int, _ time.Time) error {
 			return s.change(context.WithoutCancel(ctx), w, int(float64(rate)*livePeriod.Seconds()), out)
 		})
@@ -39,17 +38,6 @@ func (s *site) beside(w workload, rate int, do func()) *written {
 	s.Must(failed)
 	s.settled()
 	return out
-}
-
-// during runs work until the function that it returns is called, which may be called again.
-func (s *site) during(work func(ctx context.Context)) (stop func()) {
-	ctx, cancel := context.WithCancel(s.Ctx)
-	var g sync.WaitGroup
-	g.Go(func() { work(ctx) })
-	return func() {
-		cancel()
-		g.Wait()
-	}
 }
 
 // change makes one transaction of about n events.

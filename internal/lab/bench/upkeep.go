@@ -174,7 +174,7 @@ func (s *site) timedRebuild(w workload) (rate float64, latencies verdict.Distrib
 // time.
 func (s *site) searchedRebuild(w workload, out *Upkeep) {
 	searcher := s.searcher()
-	stop := s.during(searcher.Run)
+	stop := rig.During(s.Ctx, searcher.Run)
 	defer stop()
 	s.beside(w, rebuildRate, s.rebuild)
 	stop()

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -47,26 +46,18 @@ func (r *run) show(docs []Document) *outcome {
 
 // live is the part in which things change, with a status line.
 func (r *run) live(docs []Document, loaded int64) []takeover {
-	var progress, stream sync.WaitGroup
-	progressing, cancel := context.WithCancel(r.Ctx)
-	defer progress.Wait()
-	defer cancel()
-	progress.Go(func() { r.progress(progressing) })
-
+	defer rig.During(r.Ctx, r.progress)()
 	r.pair()
 	pinned, everyday := split(docs)
-	streaming, stop := context.WithCancel(r.Ctx)
-	defer stream.Wait()
-	defer stop()
 	var streamed error
-	stream.Go(func() {
-		if streamed = r.stream(everyday).Run(streaming); streamed != nil {
+	stop := rig.During(r.Ctx, func(ctx context.Context) {
+		if streamed = r.stream(everyday).Run(ctx); streamed != nil {
 			r.cancel(streamed) // nothing of what follows would be worth seeing
 		}
 	})
+	defer stop() // also when a takeover fails
 	takeovers := r.midstream(loaded)
 	stop()
-	stream.Wait()
 	r.Must(streamed)
 	r.named(pinned)
 	r.drain()

@@ -2,7 +2,6 @@ package drill
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -105,16 +104,11 @@ func (r *run) both(phase string, book *ledger, step func(context.Context, *claim
 		defer func() { _ = conn.Close(context.WithoutCancel(r.Ctx)) }()
 		claimers = append(claimers, &claimer{r: r, name: name, phase: phase, conn: conn, book: book})
 	}
-	var sampler errgroup.Group
-	sampling, stop := context.WithCancel(r.Ctx)
-	defer stop()
-	sampler.Go(func() error {
-		for sample != nil && rig.Sleep(sampling, samplePeriod) == nil {
-			if err := sample(r.Ctx); err != nil {
-				return fmt.Errorf("sample: %w", err)
-			}
+	var sampled error
+	stop := rig.During(r.Ctx, func(ctx context.Context) {
+		for sample != nil && sampled == nil && rig.Sleep(ctx, samplePeriod) == nil {
+			sampled = sample(r.Ctx)
 		}
-		return nil
 	})
 	working, ctx := errgroup.WithContext(r.Ctx)
 	for _, c := range claimers {
@@ -130,7 +124,8 @@ func (r *run) both(phase string, book *ledger, step func(context.Context, *claim
 	}
 	err := working.Wait()
 	stop()
-	r.Must(errors.Join(err, sampler.Wait()))
+	r.Must(err)
+	r.MustDo("sample", sampled)
 }
 
 const samplePeriod = 3 * time.Millisecond

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
@@ -64,10 +63,8 @@ func onCluster(s Scenario, pause time.Duration, fault func(*run), more func(*jud
 
 // watchCluster notes when the cluster gains or loses a node or a master.
 func (r *run) watchCluster() (stop func() []sighting) {
-	ctx, cancel := context.WithCancel(r.Ctx)
-	var wait sync.WaitGroup
 	var seen []sighting
-	wait.Go(func() {
+	end := rig.During(r.Ctx, func(ctx context.Context) {
 		for rig.Sleep(ctx, clusterPeriod) == nil {
 			now, err := r.Cluster(ctx)
 			if err != nil || len(seen) > 0 && now.Master == seen[len(seen)-1].Master && slices.Equal(now.Nodes, seen[len(seen)-1].Nodes) {
@@ -78,8 +75,7 @@ func (r *run) watchCluster() (stop func() []sighting) {
 		}
 	})
 	return func() []sighting {
-		cancel()
-		wait.Wait()
+		end()
 		return seen
 	}
 }

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
@@ -89,23 +89,18 @@ func (r *run) underFault(takeover bool, fault func(*run, *failure), over func())
 // operations failed.
 func (r *run) underLoad(rate int, do func()) (app *traffic.Application, failed int) {
 	app = &traffic.Application{Pool: r.Pool}
-	loading, stop := context.WithCancel(r.Ctx)
-	defer stop()
 	var result *traffic.Result
-	ended := make(chan error, 1)
-	go func() {
-		var err error
-		result, err = traffic.Run(loading, traffic.Options{
+	var err error
+	end := rig.During(r.Ctx, func(ctx context.Context) {
+		result, err = traffic.Run(ctx, traffic.Options{
 			Settings: traffic.Settings{Scenario: traffic.MixedScenario, Ops: loadOps, Bytes: 200, Rate: float64(rate), Concurrency: loadConns, Seed: 1},
 			App:      app, Environment: r.recipe.Environment,
 		})
 		if err != nil {
 			r.cancel(err) // nothing is worth waiting for any more
 		}
-		ended <- err
-	}()
-	end := sync.OnceValue(func() error { stop(); return <-ended })
-	defer func() { _ = end() }() // also when the script ends here
+	})
+	defer end() // also when the script ends here
 	more := func() {
 		want := app.Produced() + loadPart
 		r.await("load", func(context.Context) error {
@@ -119,7 +114,8 @@ func (r *run) underLoad(rate int, do func()) (app *traffic.Application, failed i
 	more()
 	do()
 	more()
-	r.Must(end())
+	end()
+	r.Must(err)
 	r.step("the load is over: %d operations, %d failed", result.Ops, result.Errors)
 	return app, result.Errors
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
@@ -80,9 +79,7 @@ func (r *run) awaitMetric(least float64, name string, labels ...string) {
 // watch takes the metrics of all instances all the time, and ends the run when an instance
 // ends that nobody has asked to.
 func (r *run) watch(ctx context.Context) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var wait sync.WaitGroup
-	wait.Go(func() {
+	return rig.During(ctx, func(ctx context.Context) {
 		for rig.Sleep(ctx, scrapePeriod) == nil {
 			if err := r.Fleet.Died(); err != nil {
 				r.cancel(err)
@@ -97,10 +94,6 @@ func (r *run) watch(ctx context.Context) (stop func()) {
 				r.now("outbox_lag_events"), r.now("outbox_processed_total"), r.now("outbox_failed_total"), r.now("outbox_retry_scheduled_total")))
 		}
 	})
-	return func() {
-		cancel()
-		wait.Wait()
-	}
 }
 
 // awaitLeader waits until m leads.

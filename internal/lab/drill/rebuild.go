@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
@@ -103,14 +102,12 @@ func (r *run) fillSource(rows int) (watched []outbox.Key) {
 // search searches for documents every millisecond, one of which is changed all the time, until the
 // function that it returns is called.
 func (r *run) search(watched []outbox.Key) (stop func() traffic.Searches) {
-	ctx, cancel := context.WithCancel(r.Ctx)
 	s := &traffic.Searcher{Elastic: r.Elastic, Index: r.Index}
 	for _, k := range watched {
 		s.Watched = append(s.Watched, k.String())
 	}
-	var g sync.WaitGroup
-	g.Go(func() { s.Run(ctx) })
-	g.Go(func() {
+	searched := rig.During(r.Ctx, s.Run)
+	changed := rig.During(r.Ctx, func(ctx context.Context) {
 		for rig.Sleep(ctx, watchedPeriod) == nil {
 			if _, err := r.app.Write(context.WithoutCancel(ctx), traffic.Upsert(watched[0], "changed")); err != nil {
 				r.cancel(err)
@@ -119,8 +116,8 @@ func (r *run) search(watched []outbox.Key) (stop func() traffic.Searches) {
 		}
 	})
 	return func() traffic.Searches {
-		cancel()
-		g.Wait()
+		searched()
+		changed()
 		return s.Found()
 	}
 }

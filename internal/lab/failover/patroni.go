@@ -151,11 +151,7 @@ func (r *run) member(name string) *Round {
 
 // throughFault measures the fault while the probing clients write, and heals it.
 func (r *run) throughFault(round *Round, fault *faults.Injection) {
-	probing, stop := context.WithCancel(r.Ctx)
-	var clients sync.WaitGroup
-	defer clients.Wait()
-	defer stop()
-	clients.Go(func() { r.probe(probing) })
+	defer rig.During(r.Ctx, r.probe)()
 	defer func() { r.Must(fault.Heal(r.Ctx)) }()
 	r.Must(rig.Await(r.Ctx, gapBound, poll, "small backlog", func(ctx context.Context) error {
 		n, err := r.Backlog(ctx)

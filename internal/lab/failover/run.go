@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -120,19 +119,15 @@ func (r *run) say(format string, args ...any) { fmt.Fprintf(r.opts.Out, format+"
 
 // all plays the rounds while the application writes, and judges.
 func (r *run) all(result *Result) {
-	var writing sync.WaitGroup
-	writingCtx, stop := context.WithCancel(r.Ctx)
-	defer writing.Wait()
-	defer stop()
 	var streamed error
-	writing.Go(func() { streamed = r.stream.Run(writingCtx) })
+	stop := rig.During(r.Ctx, func(ctx context.Context) { streamed = r.stream.Run(ctx) })
+	defer stop() // also when a round fails
 	r.write(upsert(edited), upsert(removed))
 	r.await("first events", func(ctx context.Context) error {
 		return r.Holds(ctx, `select count(*) >= $1 from search_outbox_events where status = 'done'`, warm)
 	})
 	r.rounds(result)
 	stop()
-	writing.Wait()
 	r.Must(streamed)
 	r.judge(result)
 }

@@ -3,7 +3,6 @@ package faults
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
@@ -85,17 +84,14 @@ func resetBulks(ctx context.Context, i *Injection) error {
 	if err := i.Member.Elastic.ResetAfter(i.Bytes); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	var wait sync.WaitGroup
 	var err error
-	wait.Go(func() {
+	stop := rig.During(ctx, func(ctx context.Context) {
 		for err == nil && rig.Sleep(ctx, resetPeriod) == nil {
 			err = i.Member.Elastic.ResetAfter(i.Bytes)
 		}
 	})
 	i.stop = func() error {
-		cancel()
-		wait.Wait()
+		stop()
 		return err
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -106,6 +107,17 @@ func Await(ctx context.Context, bound, period time.Duration, what string, check 
 
 // Stop returns err as one that ends [Await] at once.
 func Stop(err error) error { return backoff.Permanent(err) }
+
+// During runs work until the function that it returns is called, which may be called again.
+func During(ctx context.Context, work func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var g sync.WaitGroup
+	g.Go(func() { work(ctx) })
+	return func() {
+		cancel()
+		g.Wait()
+	}
+}
 
 // Sleep waits for d or the end of ctx, whose cause it returns.
 func Sleep(ctx context.Context, d time.Duration) error {

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -99,12 +98,9 @@ func (r *run) builds() string { return filepath.Join(r.dir, "build") }
 
 // all plays the drills while the application writes, and judges.
 func (r *run) all(ctx context.Context) error {
-	var writing sync.WaitGroup
-	writingCtx, stop := context.WithCancel(ctx)
-	defer writing.Wait()
-	defer stop()
 	var streamed error
-	writing.Go(func() { streamed = r.stream.Run(writingCtx) })
+	stop := rig.During(ctx, func(ctx context.Context) { streamed = r.stream.Run(ctx) })
+	defer stop() // also when a drill fails
 	began := time.Now()
 	for _, d := range drills() {
 		if len(r.opts.Only) > 0 && !slices.Contains(r.opts.Only, d.name) && d.name != first {
@@ -116,7 +112,6 @@ func (r *run) all(ctx context.Context) error {
 	}
 	r.result.Seconds = time.Since(began).Round(100 * time.Millisecond).Seconds()
 	stop()
-	writing.Wait()
 	if streamed != nil {
 		return streamed
 	}

@@ -142,15 +142,11 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 
 // all carries out the operations, each when it is due.
 func (w *work) all(ctx context.Context, opts Options, t *tally, show func()) error {
-	var status sync.WaitGroup
-	showing, stop := context.WithCancel(ctx)
-	status.Go(func() {
-		for rig.Sleep(showing, statusPeriod) == nil {
+	defer rig.During(ctx, func(ctx context.Context) {
+		for rig.Sleep(ctx, statusPeriod) == nil {
 			show()
 		}
-	})
-	defer status.Wait()
-	defer stop()
+	})()
 	loop := Loop{Ops: w.Ops, Rate: w.Rate, Concurrency: min(w.Concurrency, w.Ops)}
 	return loop.Run(ctx, func(ctx context.Context, n int, due time.Time) error {
 		start := time.Now()
