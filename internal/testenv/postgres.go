@@ -3,7 +3,6 @@ package testenv
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"net/url"
 	"strings"
@@ -130,12 +129,10 @@ func withDatabase(base, name string) (string, error) {
 	return changed(base, func(u *url.URL) { u.Path = "/" + name })
 }
 
-// uniqueName is prefix, the readable part of the test's name, and 48 random bits, with
+// uniqueName is prefix, the readable part of the test's name, and 60 random bits, with
 // sep between them: at most 53 bytes, under PostgreSQL's 63, lower case letters, digits and sep.
 func uniqueName(test, prefix, sep string) string {
 	const readable = 30
-	var random [6]byte
-	_, _ = rand.Read(random[:])
 	words := strings.FieldsFunc(strings.ToLower(test), func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9')
 	})
@@ -143,5 +140,5 @@ func uniqueName(test, prefix, sep string) string {
 	if len(name) > readable {
 		name = strings.Trim(name[:readable], sep)
 	}
-	return prefix + name + sep + hex.EncodeToString(random[:])
+	return prefix + name + sep + strings.ToLower(rand.Text()[:12])
 }

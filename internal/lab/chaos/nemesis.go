@@ -166,11 +166,7 @@ func (r *run) calm() {
 			return err
 		}
 		leaders = now
-		backlog, err := r.Backlog(ctx)
-		if err == nil && backlog > calmBacklog {
-			err = fmt.Errorf("%d events are in flight or could be", backlog)
-		}
-		return err
+		return r.Abreast(ctx, calmBacklog)
 	}))
 	for n, s := range r.shards {
 		r.Must(s.Settles(r.Ctx, leaders[n].Epoch))

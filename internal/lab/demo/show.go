@@ -145,13 +145,7 @@ func (r *run) midstream(loaded int64) (out []takeover) {
 	r.screen.Line("The load is projected; edits go on")
 	// A kill in the middle of a backlog measures the backlog: wait, not for ever, until the
 	// leader is close behind the edits.
-	_ = rig.Await(r.Ctx, catchUpTimeout, tick, "end of the backlog", func(ctx context.Context) error {
-		n, err := r.Backlog(ctx)
-		if err == nil && n >= closeBehind {
-			err = fmt.Errorf("%d events wait", n)
-		}
-		return err
-	})
+	_ = rig.Await(r.Ctx, catchUpTimeout, tick, "end of the backlog", func(ctx context.Context) error { return r.Abreast(ctx, closeBehind) })
 	for n := range kills {
 		if n > 0 && time.Until(r.deadline) < spare {
 			r.screen.Line("No time is left for another takeover")

@@ -144,16 +144,5 @@ func collectIDs(rows pgx.Rows, err error) ([]uuid.UUID, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (id uuid.UUID, err error) {
-		err = row.Scan((*[16]byte)(&id))
-		return id, err
-	})
-}
-
-func arrayOf(ids []uuid.UUID) [][16]byte {
-	out := make([][16]byte, len(ids))
-	for i, id := range ids {
-		out[i] = id
-	}
-	return out
+	return pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 }

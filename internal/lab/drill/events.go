@@ -101,8 +101,8 @@ func counted(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-func idsOf(events []verdict.Event) [][16]byte {
-	ids := make([][16]byte, len(events))
+func idsOf(events []verdict.Event) []uuid.UUID {
+	ids := make([]uuid.UUID, len(events))
 	for i, e := range events {
 		ids[i] = e.ID
 	}

@@ -125,7 +125,7 @@ func (c *claimer) claimAndWork(ctx context.Context, clause string, batch int, wo
 	if len(ids) == 0 {
 		return 0, nil
 	}
-	if _, err := tx.Exec(ctx, `update `+searchOutbox+` set status = 'processing', owner = $2, processing_started_at = clock_timestamp() where id = any ($1)`, arrayOf(ids), c.name); err != nil {
+	if _, err := tx.Exec(ctx, `update `+searchOutbox+` set status = 'processing', owner = $2, processing_started_at = clock_timestamp() where id = any ($1)`, ids, c.name); err != nil {
 		return 0, err
 	}
 	if err := rig.Sleep(ctx, work); err != nil {
@@ -134,7 +134,7 @@ func (c *claimer) claimAndWork(ctx context.Context, clause string, batch int, wo
 	for _, id := range ids {
 		c.book.process(c, id)
 	}
-	if _, err := tx.Exec(ctx, `update `+searchOutbox+` set status = 'done', processed_at = clock_timestamp() where id = any ($1)`, arrayOf(ids)); err != nil {
+	if _, err := tx.Exec(ctx, `update `+searchOutbox+` set status = 'done', processed_at = clock_timestamp() where id = any ($1)`, ids); err != nil {
 		return 0, err
 	}
 	return len(ids), tx.Commit(ctx)
@@ -249,7 +249,7 @@ func (c *claimer) claimInTwoSteps(ctx context.Context, batch int, pause time.Dur
 		return nil, err
 	}
 	for _, id := range ids {
-		if _, err := c.conn.Exec(ctx, `update `+searchOutbox+` set status = 'processing', owner = $2, processing_started_at = clock_timestamp() where id = $1`, [16]byte(id), c.name); err != nil {
+		if _, err := c.conn.Exec(ctx, `update `+searchOutbox+` set status = 'processing', owner = $2, processing_started_at = clock_timestamp() where id = $1`, id, c.name); err != nil {
 			return nil, err
 		}
 	}
@@ -280,7 +280,7 @@ func (c *claimer) projectAll(ctx context.Context, ids []uuid.UUID, entities map[
 			return err
 		}
 		c.book.process(c, id)
-		if _, err := c.conn.Exec(ctx, `update `+searchOutbox+` set status = 'done', processed_at = clock_timestamp() where id = $1`, [16]byte(id)); err != nil {
+		if _, err := c.conn.Exec(ctx, `update `+searchOutbox+` set status = 'done', processed_at = clock_timestamp() where id = $1`, id); err != nil {
 			return err
 		}
 	}

@@ -88,7 +88,7 @@ func (r *run) chronicled(id uuid.UUID, version int) {
 		if _, err := tx.Exec(ctx, `
 insert into chronicle_events (id, event_type, book_id, payload, schema_version, provenance, source, actor_kind, occurred_at, created_at)
 values ($1, 'book_created', gen_random_uuid(), '{"title": "Ten days"}', 1, 'drill', 'drill', 'system', clock_timestamp(), clock_timestamp())
-on conflict (id) do nothing`, [16]byte(id)); err != nil {
+on conflict (id) do nothing`, id); err != nil {
 			return err
 		}
 		return outbox.Enqueue(ctx, tx, chronicleOutbox, e)
@@ -101,7 +101,7 @@ on conflict (id) do nothing`, [16]byte(id)); err != nil {
 
 func (r *run) entry(id uuid.UUID) entry {
 	found := entry{ID: id}
-	r.Must(r.Row(r.Ctx, "probe entry", `select projection_version, summary, updated_at from chronicle_entries where id = $1`, [16]byte(id)).
+	r.Must(r.Row(r.Ctx, "probe entry", `select projection_version, summary, updated_at from chronicle_entries where id = $1`, id).
 		Scan(&found.Version, &found.Summary, &found.Updated))
 	return found
 }

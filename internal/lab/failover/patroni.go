@@ -3,7 +3,6 @@ package failover
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -153,13 +152,7 @@ func (r *run) member(name string) *Round {
 func (r *run) throughFault(round *Round, fault *faults.Injection) {
 	defer rig.During(r.Ctx, r.probe)()
 	defer func() { r.Must(fault.Heal(r.Ctx)) }()
-	r.Must(rig.Await(r.Ctx, gapBound, poll, "small backlog", func(ctx context.Context) error {
-		n, err := r.Backlog(ctx)
-		if err == nil && n > warm {
-			err = fmt.Errorf("%d events wait", n)
-		}
-		return err
-	}))
+	r.Must(rig.Await(r.Ctx, gapBound, poll, "small backlog", func(ctx context.Context) error { return r.Abreast(ctx, warm) }))
 	round.Lossy = r.opts.Replication == stack.Asynchronous && round.Fault == faults.PrimaryKilled
 	var replicas []string
 	if round.Lossy {

@@ -1,7 +1,6 @@
 package rig
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,34 +68,28 @@ func (f *Fleet) Output(ctx context.Context, args ...string) ([]byte, error) {
 	return []byte(out), err
 }
 
-// InstanceOptions are those of one instance.
-type InstanceOptions struct {
-	Name   string
-	Binary string   // instead of the fleet's
-	Env    []string // on top of the fleet's
-}
-
-// Start starts an instance of the fleet's binary; env comes on top of the fleet's.
+// Start starts an instance of the fleet's binary, unless ctx has ended; env comes on top of the fleet's.
+// A later end of ctx does not end the instance: Stop does.
 func (f *Fleet) Start(ctx context.Context, name string, env ...string) (*Instance, error) {
-	return f.StartWith(ctx, InstanceOptions{Name: name, Env: env})
+	return f.StartBinary(ctx, f.Binary, name, env...)
 }
 
-// StartWith starts an instance, unless ctx has ended. Its later end does not end the instance: Stop does.
-func (f *Fleet) StartWith(ctx context.Context, opts InstanceOptions) (*Instance, error) {
+// StartBinary is Start with another binary.
+func (f *Fleet) StartBinary(ctx context.Context, binary, name string, env ...string) (*Instance, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock() // Stop misses nothing
-	i, err := f.start(opts)
+	i, err := f.start(binary, name, env)
 	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", opts.Name, err)
+		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	f.all = append(f.all, i)
 	return i, nil
 }
 
-func (f *Fleet) start(opts InstanceOptions) (*Instance, error) {
+func (f *Fleet) start(binary, name string, env []string) (*Instance, error) {
 	port, err := process.FreePort()
 	if err != nil {
 		return nil, err
@@ -105,10 +98,10 @@ func (f *Fleet) start(opts InstanceOptions) (*Instance, error) {
 	if f.Keep {
 		death = 0
 	}
-	i := &Instance{Name: opts.Name, Port: port, Log: filepath.Join(f.Dir, "weft-"+opts.Name+".jsonl")}
+	i := &Instance{Name: name, Port: port, Log: filepath.Join(f.Dir, "weft-"+name+".jsonl")}
 	i.Process, err = process.Start(process.Server{
-		Name: "instance " + opts.Name, Dir: f.Dir, Log: i.Log, Argv: []string{cmp.Or(opts.Binary, f.Binary), "run"}, DeathSignal: death,
-		Env: slices.Concat(f.Env, opts.Env, []string{"WEFT_INSTANCE=" + opts.Name, "OUTBOX_METRICS_PORT=" + strconv.Itoa(port)}),
+		Name: "instance " + name, Dir: f.Dir, Log: i.Log, Argv: []string{binary, "run"}, DeathSignal: death,
+		Env: slices.Concat(f.Env, env, []string{"WEFT_INSTANCE=" + name, "OUTBOX_METRICS_PORT=" + strconv.Itoa(port)}),
 	})
 	if err != nil {
 		return nil, err

@@ -173,7 +173,7 @@ func TestFleet(t *testing.T) {
 		t.Parallel()
 		f, other := newFleet(t, `echo first; exit 1`), newFleet(t, `echo "second $1 $X $Y"`)
 		f.Env = append(f.Env, "X=1", "Y=1")
-		i, err := f.StartWith(t.Context(), InstanceOptions{Name: "a", Binary: other.Binary, Env: []string{"Y=2"}})
+		i, err := f.StartBinary(t.Context(), other.Binary, "a", "Y=2")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -110,7 +111,7 @@ func (m *Member) Start(ctx context.Context, binary string) error {
 	if m.group.Pick != nil {
 		binary = m.group.Pick(m, binary)
 	}
-	i, err := m.group.Fleet.StartWith(ctx, InstanceOptions{Name: m.Name, Env: m.Env, Binary: binary})
+	i, err := m.group.Fleet.StartBinary(ctx, cmp.Or(binary, m.group.Fleet.Binary), m.Name, m.Env...)
 	if err != nil {
 		return err
 	}

@@ -161,13 +161,17 @@ select string_agg(t.line, ', ') from (
 	})
 }
 
-// Backlog counts the events that are in flight or could be.
-func (p *Place) Backlog(ctx context.Context) (n int, err error) {
-	err = p.Row(ctx, "count the backlog", `
+// Abreast returns an error unless at most so many events are in flight or could be.
+func (p *Place) Abreast(ctx context.Context, most int) error {
+	var n int
+	err := p.Row(ctx, "count the backlog", `
 select (select count(*) from `+p.Outbox+` where status = 'pending' and next_retry_at is null)
      + (select count(*) from `+p.Outbox+` where status = 'pending' and next_retry_at <= now())
      + (select count(*) from `+p.Outbox+` where status = 'processing')`).Scan(&n)
-	return n, err
+	if err == nil && n > most {
+		err = fmt.Errorf("%d events are in flight or could be", n)
+	}
+	return err
 }
 
 // Unsettled counts the events that are neither done nor failed, and those that failed.

@@ -3,13 +3,13 @@ package rig
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,7 +29,6 @@ const (
 
 	requestTimeout = 30 * time.Second // for a cluster that is slow to apply a setting
 	closeTimeout   = 30 * time.Second
-	suffixLength   = 8
 )
 
 // Place is where a run works: servers, and names of its own on them.
@@ -100,11 +99,7 @@ func OpenPool(ctx context.Context, databaseURL string, conns int) (*pgxpool.Pool
 }
 
 // Suffix returns eight random characters for names that nobody else has.
-func Suffix() string {
-	var random [suffixLength / 2]byte
-	_, _ = rand.Read(random[:])
-	return hex.EncodeToString(random[:])
-}
+func Suffix() string { return strings.ToLower(rand.Text()[:8]) }
 
 // Corner returns a place on the same servers, with a schema that it makes, and an index and a
 // group of its own. Its Close removes schema and index, and leaves the servers.

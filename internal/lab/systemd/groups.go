@@ -73,13 +73,13 @@ func (r *run) chronicle() {
 	write, cancel := context.WithTimeout(r.Ctx, rig.QueryTimeout)
 	defer cancel()
 	r.MustDo("write a chronicle event", pgx.BeginFunc(write, r.Pool, func(tx pgx.Tx) error {
-		_, err := tx.Exec(write, `insert into chronicle_events (id, event_type, book_id, payload, occurred_at) values ($1, 'book_opened', gen_random_uuid(), '{}', now())`, [16]byte(id))
+		_, err := tx.Exec(write, `insert into chronicle_events (id, event_type, book_id, payload, occurred_at) values ($1, 'book_opened', gen_random_uuid(), '{}', now())`, id)
 		if err != nil {
 			return err
 		}
 		return outbox.Enqueue(write, tx, "chronicle_outbox_events", outbox.NewEvent{Key: outbox.Key{Type: "chronicle_event", ID: outbox.UUID(id)}, Op: outbox.Upsert, Version: time.Now().UnixMicro()})
 	}))
 	r.await("entry of a chronicle event", func(ctx context.Context) error {
-		return r.Holds(ctx, `select exists (select from chronicle_entries where id = $1)`, [16]byte(id))
+		return r.Holds(ctx, `select exists (select from chronicle_entries where id = $1)`, id)
 	})
 }

@@ -88,11 +88,7 @@ func (r *run) calm() (p pair) {
 		if err != nil {
 			return err
 		}
-		backlog, err := r.Backlog(ctx)
-		if err == nil && backlog >= calmBacklog {
-			err = fmt.Errorf("%d events are in flight or could be", backlog)
-		}
-		return err
+		return r.Abreast(ctx, calmBacklog)
 	})
 	r.settles(p.epoch)
 	return p

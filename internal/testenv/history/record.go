@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unique"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -145,7 +146,7 @@ func Read(ctx context.Context, db DB, table, group string) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	if log.Source, err = collect(ctx, db, strings.ReplaceAll(source, "{at}", at), words{}.scanSource); err != nil {
+	if log.Source, err = collect(ctx, db, strings.ReplaceAll(source, "{at}", at), scanSource); err != nil {
 		return nil, fmt.Errorf("read history of search_index: %w", err)
 	}
 	log.Rows, err = collect(ctx, db, `select id, status from `+pgx.Identifier{table}.Sanitize(), pgx.RowToStructByPos[Row])
@@ -192,10 +193,10 @@ func since(ctx context.Context, db DB, table, group string, seq int64) (log *Log
 	if log.Exact {
 		at = "pg_xact_commit_timestamp(tx::xid)"
 	}
-	if log.Changes, err = collect(ctx, db, strings.ReplaceAll(changes, "{at}", at), words{}.scanChange, table, seq); err != nil {
+	if log.Changes, err = collect(ctx, db, strings.ReplaceAll(changes, "{at}", at), scanChange, table, seq); err != nil {
 		return nil, "", fmt.Errorf("read history of %s: %w", table, err)
 	}
-	marks, err := collect(ctx, db, strings.ReplaceAll(leases, "{at}", at), words{}.scanMark, table, seq)
+	marks, err := collect(ctx, db, strings.ReplaceAll(leases, "{at}", at), scanMark, table, seq)
 	if err != nil {
 		return nil, "", fmt.Errorf("read leases of %s: %w", table, err)
 	}
@@ -215,37 +216,28 @@ func collect[T any](ctx context.Context, db DB, sql string, scan pgx.RowToFunc[T
 	return pgx.CollectRows(rows, scan)
 }
 
-// words keeps one copy of each of the few strings that a record repeats.
-type words map[string]string
+// intern keeps one copy of each of the few strings that a record repeats.
+func intern(s string) string { return unique.Make(s).Value() }
 
-func (w words) intern(s string) string {
-	if known, ok := w[s]; ok {
-		return known
-	}
-	w[s] = s
-	return s
-}
-
-func (w words) scanChange(row pgx.CollectableRow) (c Change, err error) {
+func scanChange(row pgx.CollectableRow) (c Change, err error) {
 	var (
 		tx                             int64
 		typ, op, from, to, owner, name string
 	)
 	err = row.Scan(&c.Seq, &tx, &c.At, &c.Event, &typ, &c.Key.ID, &c.Version, &op,
 		&from, &to, &owner, &c.Epoch, &c.Attempts, &c.Reclaim, &name)
-	c.Tx, c.Key.Type, c.Op, c.Owner = uint64(tx), w.intern(typ), outbox.Op(w.intern(op)), w.intern(owner)
-	c.From, c.To, c.By = Status(w.intern(from)), Status(w.intern(to)), w.intern(instanceOf(name))
+	c.Tx, c.Key.Type, c.Op, c.Owner = uint64(tx), intern(typ), outbox.Op(intern(op)), intern(owner)
+	c.From, c.To, c.By = Status(intern(from)), Status(intern(to)), intern(instanceOf(name))
 	return c, err
 }
 
-func (w words) scanMark(row pgx.CollectableRow) (m mark, err error) {
+func scanMark(row pgx.CollectableRow) (m mark, err error) {
 	var (
 		tx          int64
 		owner, name string
-		batch       [16]byte
 	)
-	err = row.Scan(&m.seq, &tx, &m.at, &batch, &owner, &m.epoch, &m.end, &m.events, &name)
-	m.tx, m.batch, m.owner, m.by = uint64(tx), batch, w.intern(owner), w.intern(instanceOf(name))
+	err = row.Scan(&m.seq, &tx, &m.at, &m.batch, &owner, &m.epoch, &m.end, &m.events, &name)
+	m.tx, m.owner, m.by = uint64(tx), intern(owner), intern(instanceOf(name))
 	return m, err
 }
 
@@ -259,10 +251,10 @@ func instanceOf(application string) string {
 	return parts[2]
 }
 
-func (w words) scanSource(row pgx.CollectableRow) (c SourceChange, err error) {
+func scanSource(row pgx.CollectableRow) (c SourceChange, err error) {
 	var tx int64
 	var typ string
 	err = row.Scan(&c.Seq, &tx, &c.At, &typ, &c.Key.ID, &c.Version, &c.Deleted)
-	c.Tx, c.Key.Type = uint64(tx), w.intern(typ)
+	c.Tx, c.Key.Type = uint64(tx), intern(typ)
 	return c, err
 }

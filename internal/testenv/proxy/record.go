@@ -2,15 +2,16 @@ package proxy
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 )
 
 // Recorder keeps the items that taps record, in memory. It is safe for concurrent use.
 type Recorder struct {
+	requests, unread atomic.Int64
+
 	mu      sync.Mutex
-	request int64
-	unread  int
 	applied []history.Applied
 }
 
@@ -36,24 +37,7 @@ func (r *Recorder) Len() int {
 
 // Unread returns how many bulk requests taps have passed on without understanding them: their
 // items are missing from Applied.
-func (r *Recorder) Unread() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.unread
-}
-
-func (r *Recorder) pass() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.unread++
-}
-
-func (r *Recorder) next() int64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.request++
-	return r.request
-}
+func (r *Recorder) Unread() int { return int(r.unread.Load()) }
 
 func (r *Recorder) add(items []history.Applied) {
 	r.mu.Lock()

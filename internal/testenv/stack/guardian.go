@@ -3,7 +3,6 @@ package stack
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -216,11 +216,7 @@ func (g *guardian) cluster(server Server) *postgres {
 	return p
 }
 
-func clusterName() string {
-	var random [6]byte
-	_, _ = rand.Read(random[:])
-	return "weft-" + hex.EncodeToString(random[:])
-}
+func clusterName() string { return "weft-" + strings.ToLower(rand.Text()[:12]) }
 
 func (g *guardian) noteEnd(server Server) func(*process.Process) {
 	return func(p *process.Process) {
