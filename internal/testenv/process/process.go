@@ -6,12 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 const (
@@ -234,4 +241,78 @@ func (p *Process) Tail() string {
 // EndedError waits for the end and says why a server is not up, with the end of its log.
 func (p *Process) EndedError() error {
 	return fmt.Errorf("%s ended: %s\n%s", p.name, p.Ending(), p.Tail())
+}
+
+// Descendants lists the processes under pid, parents first. It may miss some that start
+// meanwhile.
+func Descendants(pid int) []int {
+	children := make(map[int][]int)
+	all, _ := procfs.AllProcs()
+	for _, p := range all {
+		if stat, err := p.Stat(); err == nil {
+			children[stat.PPID] = append(children[stat.PPID], p.PID)
+		}
+	}
+	found := slices.Clone(children[pid])
+	for i := 0; i < len(found); i++ {
+		found = append(found, children[found[i]]...)
+	}
+	return found
+}
+
+// Naming reports whether a running process has text in one of its arguments.
+func Naming(text string) bool {
+	all, _ := procfs.AllProcs()
+	return slices.ContainsFunc(all, func(p procfs.Proc) bool {
+		args, _ := p.CmdLine()
+		return slices.ContainsFunc(args, func(a string) bool { return strings.Contains(a, text) })
+	})
+}
+
+const (
+	lowestPort = 10_240
+	portTries  = 50
+)
+
+// FreePort returns a loopback port that was free a moment ago. It lies below the ports
+// the kernel gives out, where possible: one of those may be taken by any outgoing
+// connection before the server binds it. The servers are tried again on another port
+// if this one is gone.
+func FreePort() (int, error) {
+	if first, ok := ephemeralPorts(); ok && first > lowestPort+1000 {
+		for range portTries {
+			port := lowestPort + rand.IntN(first-lowestPort)
+			if bindable(port) {
+				return port, nil
+			}
+		}
+	}
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().(*net.TCPAddr).Port, nil
+}
+
+// FreePorts sets several to free ports, each to another one.
+func FreePorts(ports ...*int) (err error) {
+	taken := map[int]bool{0: true}
+	for _, port := range ports {
+		for *port = 0; taken[*port]; {
+			if *port, err = FreePort(); err != nil {
+				return fmt.Errorf("free port: %w", err)
+			}
+		}
+		taken[*port] = true
+	}
+	return nil
+}
+
+func bindable(port int) bool {
+	listener, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return false
+	}
+	return listener.Close() == nil
 }

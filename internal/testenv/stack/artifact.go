@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/spf13/pflag"
 )
 
 // artifact is a server as it is published: what to ask mvn for, and what must come back.
@@ -118,4 +120,18 @@ func published(want string, nameOf func(artifact) (name string, fits bool)) (art
 		}
 	}
 	return artifact{}, fmt.Errorf("%s is not known to the stack: want one of %s", want, strings.Join(names, ", "))
+}
+
+// Versions choose other servers than the default ones; those of the search server exclude
+// each other.
+type Versions struct {
+	PostgresMajor                     int
+	ElasticVersion, OpenSearchVersion string
+}
+
+// AddFlags adds the flags that choose them.
+func (v *Versions) AddFlags(f *pflag.FlagSet) {
+	f.IntVar(&v.PostgresMajor, "postgres", 0, fmt.Sprintf("major version of PostgreSQL: 14 to 18 (default %d)", defaultPostgres))
+	f.StringVar(&v.ElasticVersion, "elastic", "", "version of Elasticsearch: 8.19.7 or 9.2.0 (default "+DefaultElastic+")")
+	f.StringVar(&v.OpenSearchVersion, "opensearch", "", "start OpenSearch instead, 2.19.3 or 3.3.0")
 }
