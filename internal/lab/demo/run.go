@@ -81,8 +81,10 @@ func Run(ctx context.Context, opts Options) error {
 			return err
 		}
 		if opts.Keep {
-			if err := r.detach(ctx); err != nil {
-				return err
+			if r.Servers != nil {
+				if err := r.Servers.Detach(ctx, r.stateFile()); err != nil {
+					return err
+				}
 			}
 			dir.Keep = true
 		}
@@ -186,14 +188,6 @@ func (r *run) prepare(ctx context.Context) (docs []Document, err error) {
 	r.Fleet.Keep = r.opts.Keep
 	r.Fleet.Env = rig.Environment(r.opts.Environ, r.opts.ElasticURL != "", append(r.Settings(), "WEFT_PROJECTIONS=search_index_to_elastic")...)
 	return docs, nil
-}
-
-// detach leaves the servers to themselves.
-func (r *run) detach(ctx context.Context) error {
-	if r.Servers == nil {
-		return nil
-	}
-	return r.Servers.Detach(ctx, r.stateFile())
 }
 
 // stateFile is not that of `weftlab stack up`, so that both can be up.

@@ -8,6 +8,7 @@ import (
 	"net/url"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -54,7 +55,7 @@ func documentsDiffer() Scenario {
 					if err := r.Elastic.Do(ctx, http.MethodPut, at+version, map[string]any{"text": "written past weft"}, nil); err != nil {
 						return err
 					}
-					ghost := "/" + r.Index + "/_doc/" + url.PathEscape(newKey().String())
+					ghost := "/" + r.Index + "/_doc/" + url.PathEscape(traffic.NewKey().String())
 					if err := r.Elastic.Do(ctx, http.MethodPut, ghost+version, map[string]any{"text": "nobody's"}, nil); err != nil {
 						return err
 					}
@@ -104,7 +105,7 @@ func duplicateDelivery() Scenario {
 		Shows:     "no-ops that are counted with their reason, no failure, and documents as after the first delivery",
 		instances: one(),
 		run: func(r *run) {
-			gone, kept, burst := newKey(), newKey(), newKey()
+			gone, kept, burst := traffic.NewKey(), traffic.NewKey(), traffic.NewKey()
 			created := r.settled(change{key: gone, op: outbox.Upsert, role: "created"}, change{key: kept, op: outbox.Upsert, role: "upsert"})
 			removed := r.settled(change{key: gone, op: outbox.Delete, role: "delete"})
 			before, err := r.document(r.Ctx, kept.String())

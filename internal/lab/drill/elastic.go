@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -29,7 +30,7 @@ func esDownConnect() Scenario {
 		run: func(r *run) {
 			n, m := r.count("upserts", 1, 10000), r.Member("a")
 			down := r.injectFault("Elasticsearch refuses connections", "elastic-down", m)
-			deleted := r.enqueue(change{key: newKey(), op: outbox.Delete, role: "delete"})
+			deleted := r.enqueue(change{key: traffic.NewKey(), op: outbox.Delete, role: "delete"})
 			want := http.StatusServiceUnavailable
 			if down {
 				r.awaitNone("retry", `select count(*) from `+searchOutbox+` where id = any ($1) and (attempts = 0 or error_reason is null)`, idsOf(deleted))
@@ -96,7 +97,7 @@ func es429Inject() Scenario {
 			refusal, m := r.throttle(), r.Member("a")
 			changes := make([]change, r.count("events", 4, 100000))
 			for i := range changes {
-				changes[i] = change{key: newKey(), op: outbox.Upsert, role: "upsert"}
+				changes[i] = change{key: traffic.NewKey(), op: outbox.Upsert, role: "upsert"}
 				if i%4 == 3 {
 					changes[i].op, changes[i].role = outbox.Delete, "delete"
 				}
@@ -233,7 +234,7 @@ func esBulkPartial() Scenario {
 		},
 		instances: one(),
 		run: func(r *run) {
-			poisoned := change{key: newKey(), op: outbox.Upsert, role: "poisoned"}
+			poisoned := change{key: traffic.NewKey(), op: outbox.Upsert, role: "poisoned"}
 			changes := append([]change{poisoned}, upserts(r.count("events", 1, 1000), "good")...)
 			r.refuse(r.Member("a"), "a poisoned document: ", proxy.Refusal{Status: r.count("partial_status", 400, 499), IDs: []string{poisoned.key.String()}})
 			r.become(r.enqueue(changes...), "done", "failed")

@@ -24,9 +24,6 @@ func uuidOf(id outbox.ID) uuid.UUID {
 	return u
 }
 
-// newKey names an entity that nobody has.
-func newKey() outbox.Key { return traffic.NewKey() }
-
 // change is what the drill's application does to an entity.
 type change struct {
 	key  outbox.Key
@@ -41,7 +38,7 @@ type change struct {
 func upserts(n int, role string) []change {
 	out := make([]change, n)
 	for i := range out {
-		out[i] = change{key: newKey(), op: outbox.Upsert, role: role}
+		out[i] = change{key: traffic.NewKey(), op: outbox.Upsert, role: role}
 	}
 	return out
 }

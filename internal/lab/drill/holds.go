@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -32,7 +33,7 @@ func entityQuarantined() Scenario {
 		Shows:     "events of this entity alone that wait, and go through once it is released",
 		instances: one(),
 		run: func(r *run) {
-			sick := newKey()
+			sick := traffic.NewKey()
 			if r.inject("weft quarantine", r.order("quarantine", sick.String()), r.order("release", sick.String())) {
 				r.awaitMetric(1, "weft_quarantined_entities")
 			}

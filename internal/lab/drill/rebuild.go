@@ -83,7 +83,7 @@ func (j *judge) searchedOn() {
 func (r *run) fillSource(rows int) (watched []outbox.Key) {
 	var keys []outbox.Key
 	for range rows {
-		keys = append(keys, newKey())
+		keys = append(keys, traffic.NewKey())
 	}
 	for part := range slices.Chunk(keys, rebuildPart) {
 		changes := make([]traffic.Change, len(part))

@@ -115,8 +115,6 @@ func Run(ctx context.Context, opts Options) error {
 	})
 }
 
-func (r *run) say(format string, args ...any) { fmt.Fprintf(r.opts.Out, format+"\n", args...) }
-
 // all plays the rounds while the application writes, and judges.
 func (r *run) all(result *Result) {
 	var streamed error
@@ -151,7 +149,7 @@ func (r *run) rounds(result *Result) {
 			bound, play = memberBound, func() { round = r.member(r.opts.Faults[n]) }
 		}
 		r.Part(fmt.Sprintf("round %d", n+1), bound, play)
-		r.say("%d of %d: %s", n+1, times, round)
+		fmt.Fprintf(r.opts.Out, "%d of %d: %s\n", n+1, times, round)
 		result.Rounds = append(result.Rounds, *round)
 	}
 }

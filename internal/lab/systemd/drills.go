@@ -266,8 +266,6 @@ const (
 // instances are those of the template, one for each group.
 func instances() []string { return []string{searchUnit, chronicleUnit} }
 
-func searchName(h *host) string { return h.Name + "-search" }
-
 // groups replaces weft.service by two instances of the template, each of a group and a
 // projection of its own, kills the leader of one of them, and goes back.
 func (r *run) groups(d *Drill, p pair) {
@@ -286,7 +284,7 @@ func (r *run) groups(d *Drill, p pair) {
 	}
 	var two pair
 	well := func(ctx context.Context) (err error) {
-		two, err = r.well(ctx, searchUnit, searchName)
+		two, err = r.well(ctx, searchUnit, "-search")
 		return err
 	}
 	r.await("well pair of instances", well)

@@ -29,8 +29,8 @@ type pair struct {
 }
 
 // well returns the pair when unit is active on both machines, one leading, the other
-// standing by. name is that of an instance of weft on a host.
-func (r *run) well(ctx context.Context, unit string, name func(*host) string) (p pair, err error) {
+// standing by. The names of weft's instances are those of the hosts, with suffix.
+func (r *run) well(ctx context.Context, unit, suffix string) (p pair, err error) {
 	l, err := r.Leader(ctx)
 	if err != nil {
 		return p, err
@@ -47,7 +47,7 @@ func (r *run) well(ctx context.Context, unit string, name func(*host) string) (p
 		if err != nil {
 			return p, err
 		}
-		leads := l.Instance == name(h)
+		leads := l.Instance == h.Name+suffix
 		if s.Active != "active" || strings.HasPrefix(s.Status, "leader") != leads || strings.HasPrefix(s.Status, "standby") == leads {
 			return p, fmt.Errorf("%s on %s is %v", unit, h.Name, s)
 		}
@@ -63,12 +63,10 @@ func (r *run) well(ctx context.Context, unit string, name func(*host) string) (p
 	return p, nil
 }
 
-func hostName(h *host) string { return h.Name }
-
 // back waits until both units are well.
 func (r *run) back() (p pair) {
 	r.await("well pair", func(ctx context.Context) (err error) {
-		p, err = r.well(ctx, service, hostName)
+		p, err = r.well(ctx, service, "")
 		return err
 	})
 	return p
@@ -78,7 +76,7 @@ func (r *run) back() (p pair) {
 // close behind the producer.
 func (r *run) calm() (p pair) {
 	r.await("calm", func(ctx context.Context) (err error) {
-		if p, err = r.well(ctx, service, hostName); err != nil {
+		if p, err = r.well(ctx, service, ""); err != nil {
 			return err
 		}
 		l, err := r.Leader(ctx)

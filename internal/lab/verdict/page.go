@@ -133,16 +133,27 @@ func WritePage(d Dir, jaegerURL string) error {
 	if err != nil {
 		return err
 	}
-	t, err := template.New("page").Parse(pageText)
+	text, err := render("report", pageText, p)
 	if err != nil {
-		return fmt.Errorf("report: %w", err)
+		return err
 	}
-	var out bytes.Buffer
-	if err := t.Execute(&out, p); err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	return d.WriteText(ReportFile, out.Bytes())
+	return d.WriteText(ReportFile, text)
 }
+
+// render fills in the template of a page.
+func render(name, text string, data any) ([]byte, error) {
+	t, err := template.New(name).Funcs(template.FuncMap{"secs": secs, "day": day}).Parse(text)
+	var out bytes.Buffer
+	if err == nil {
+		err = t.Execute(&out, data)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return out.Bytes(), nil
+}
+
+func day(t time.Time) string { return t.UTC().Format("2006-01-02 15:04") }
 
 func newPage(e *Evidence, jaegerURL string) (*page, error) {
 	p := &page{Recipe: e.Recipe, jaeger: jaegerURL}

@@ -1,13 +1,11 @@
 package verdict
 
 import (
-	"bytes"
 	"cmp"
 	_ "embed" // the template of the page
 	"encoding/json"
 	"errors"
 	"fmt"
-	"html/template"
 	"io"
 	"io/fs"
 	"os"
@@ -254,17 +252,13 @@ var pastPage string
 
 // writePastPage writes the page to a file.
 func writePastPage(file string, all []Past) error {
-	page, err := template.New("history").Funcs(template.FuncMap{"secs": secs, "day": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04") }}).Parse(pastPage)
-	if err != nil {
-		return fmt.Errorf("history: %w", err)
-	}
 	newest := slices.Clone(all)
 	slices.Reverse(newest)
-	var out bytes.Buffer
-	if err = page.Execute(&out, map[string]any{"Series": series(all), "Runs": newest}); err == nil {
-		err = os.WriteFile(file, out.Bytes(), 0o644)
-	}
+	text, err := render("history", pastPage, map[string]any{"Series": series(all), "Runs": newest})
 	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(file, text, 0o644); err != nil {
 		return fmt.Errorf("history: %w", err)
 	}
 	return nil

@@ -43,6 +43,7 @@ type Tap struct {
 	ctx     context.Context //nolint:containedctx // of the requests that outlive their senders
 	cancel  context.CancelFunc
 	closing chan struct{}
+	holding atomic.Int64
 
 	mu       sync.Mutex
 	closed   bool
@@ -52,7 +53,6 @@ type Tap struct {
 	drawn    uint64
 	injected map[Kind]int
 	gate     chan struct{} // closed by Release; nil while nothing is held
-	holding  int
 }
 
 // node is one of Elasticsearch, and where it is reached through the tap.
@@ -184,11 +184,7 @@ func (t *Tap) Release() {
 }
 
 // Held returns how many requests are kept at the moment.
-func (t *Tap) Held() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.holding
-}
+func (t *Tap) Held() int { return int(t.holding.Load()) }
 
 // Close ends the tap's connections, drops held requests, waits up to 10 s for requests in
 // flight, and records them.
@@ -260,19 +256,13 @@ func (t *Tap) strikes(documents, size int) *strike {
 func (t *Tap) wait() (kept, ok bool) {
 	t.mu.Lock()
 	gate := t.gate
-	if gate != nil {
-		t.holding++
-		t.injected[held]++
-	}
 	t.mu.Unlock()
 	if gate == nil {
 		return false, true
 	}
-	defer func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.holding--
-	}()
+	t.count(held)
+	t.holding.Add(1)
+	defer t.holding.Add(-1)
 	select {
 	case <-gate:
 		return true, true

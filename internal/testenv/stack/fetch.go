@@ -82,7 +82,7 @@ func (c *cache) fetch(ctx context.Context, a artifact, dir string) (string, erro
 			}
 			last = fmt.Errorf("fetch %s: %w", a.name, last)
 			c.report.line("%v: removed (try %d of %d)", last, try, fetchTries)
-			if err := removeCopy(a, repository); err != nil {
+			if err := os.RemoveAll(repositoryDir(a, repository)); err != nil {
 				c.report.line("%s: local Maven repository: %v", a.name, err)
 			}
 		}
@@ -138,10 +138,6 @@ func checkArchive(name string, a artifact) error {
 		return fmt.Errorf("%s has SHA-256 %s and %d bytes, not the pinned %s and %d bytes: cut, or not the pinned file", a.fileName(), got, size, a.sha256, a.size)
 	}
 	return nil
-}
-
-func removeCopy(a artifact, repository string) error {
-	return os.RemoveAll(repositoryDir(a, repository))
 }
 
 func repositoryDir(a artifact, repository string) string {
