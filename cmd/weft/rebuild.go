@@ -15,6 +15,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
 // rebuildLook is the pause between two looks at a rebuild.
@@ -50,9 +51,12 @@ deleted in the moment when the alias of its name is made.
 With several shards it goes from one to the next, where each has an index of its own
 (shards.indexes: own); one that all share is refused.
 
+Before it makes anything, the leader asks Elasticsearch whether its credentials have the privileges
+that a rebuild needs, and ends the rebuild when they lack one.
+
 Exits 0 when the alias has moved, 1 when the rebuild failed or was ended, 3 when the command
 was interrupted, 77 when one goes on already, when the old index of the last one is still kept,
-and when several shards share the index.`,
+when several shards share the index, and when the leader's credentials lack a privilege.`,
 		Example: `  weft rebuild products --why "new analyzer"
   weft rebuild products --by deploy --why "release 12" --detach
   weft rebuild status products
@@ -132,7 +136,11 @@ func (a *app) rebuild(ctx context.Context, cfg config.Config, pool *pgxpool.Pool
 	case f.detach || r.Phase == outbox.RebuildDone:
 		return nil
 	}
-	return &exitError{exitBad, "the rebuild has " + strings.Replace(s.Phase, "aborted", "been aborted", 1) + ": " + records.Dash(records.Plain(s.Note))}
+	code := exitBad
+	if strings.HasPrefix(r.Note, elastic.ErrRefused.Error()) { // before it made anything
+		code = exitRefused
+	}
+	return &exitError{code, "the rebuild has " + strings.Replace(s.Phase, "aborted", "been aborted", 1) + ": " + records.Dash(records.Plain(s.Note))}
 }
 
 // follow shows the progress of a rebuild until it ends, or ctx does; with detach it looks once.

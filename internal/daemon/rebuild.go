@@ -205,14 +205,11 @@ func (r *rebuilder) begin(ctx context.Context) error {
 		return r.giveUp(ctx, outbox.RebuildFailed, why)
 	}
 	if r.sink != nil {
-		if r.row.NewIndex == "" { // it is known before it is there: nothing is left behind
-			name, number, err := r.sink.NextIndex(ctx, r.row.LastNumber)
-			if err != nil {
+		if r.row.NewIndex == "" {
+			if why, err := r.nameIndex(ctx); err != nil {
 				return err
-			}
-			r.row.NewIndex, r.row.LastNumber = name, number
-			if err := r.record(ctx); err != nil {
-				return err
+			} else if why != "" {
+				return r.giveUp(ctx, outbox.RebuildFailed, why)
 			}
 		}
 		if err := r.sink.MakeIndex(ctx, r.row.NewIndex); err != nil {
@@ -238,6 +235,23 @@ func (r *rebuilder) begin(ctx context.Context) error {
 		return err
 	}
 	return r.enter(ctx, outbox.RebuildFilling)
+}
+
+// nameIndex records the name of the new index: it is known before it is there, so that nothing is left
+// behind. It returns why no rebuild is possible when the credentials lack a privilege that one needs.
+func (r *rebuilder) nameIndex(ctx context.Context) (why string, err error) {
+	name, number, err := r.sink.NextIndex(ctx, r.row.LastNumber)
+	if err != nil {
+		return "", err
+	}
+	err = r.sink.MayRebuild(ctx, r.row.OldIndex, name)
+	if errors.Is(err, elastic.ErrRefused) {
+		return err.Error(), nil
+	} else if err != nil {
+		return "", err
+	}
+	r.row.NewIndex, r.row.LastNumber = name, number
+	return "", r.record(ctx)
 }
 
 // refusal returns why no rebuild is possible, and notes the index that is in use.

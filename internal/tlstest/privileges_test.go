@@ -3,6 +3,7 @@ package tlstest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"net/http"
 	"strings"
@@ -71,6 +72,41 @@ func TestWeftRebuildsWithDocumentedPrivileges(t *testing.T) {
 	if found := s.lacking(); len(found) > 0 {
 		t.Errorf("doctor: got lacking privileges %v, want none", found)
 	}
+}
+
+// Without the privileges of a rebuild the leader makes nothing and ends it, the command names what is
+// missing, where, and the remedy, and exits as for any right that is missing; events go on.
+func TestRebuildWithoutPrivilegesMakesNothing(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, shared.keys.Keeper, "kept-")
+	admin := elastic.Access{Username: shared.keys.Admin.Name, Password: shared.keys.Admin.Password, CA: shared.keys.Authority.PEM()}
+	if err := sink(t, shared.ElasticURL(), s.index, admin).EnsureIndex(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.start("a")
+	s.produce(10)
+	s.settled()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err := s.fleet.Run(ctx, "rebuild", "search_index_to_elastic", "--by", "test", "--why", "test")
+	var exit interface{ ExitCode() int }
+	if !errors.As(err, &exit) || exit.ExitCode() != 77 {
+		t.Fatalf("rebuild: got %v, want exit code 77", err)
+	}
+	last := err.Error()[strings.Index(err.Error(), "weft: the rebuild has failed"):]
+	for _, want := range []string{
+		`by user "weft_keeper" at 127.0.0.1:`, "lacks the cluster privilege monitor, manage on " + s.index + " and " + s.index + "-v1 and " + s.index + "-v2",
+		"grant it to its role, with the names " + s.index + " and " + s.index + "-v*, and ask again: `weft doctor` prints the role",
+	} {
+		if !strings.Contains(last, want) {
+			t.Errorf("rebuild: got %q, want %q in it", last, want)
+		}
+	}
+	if got := one[string](s, "select phase || ' ' || new_index || ' ' || last_number from weft_rebuild"); got != "failed  0" {
+		t.Errorf("got a rebuild that is %q, want a failed one without an index", got)
+	}
+	s.produce(10)
+	s.settled()
 }
 
 // lacking returns the privileges that weft doctor misses, each with the severity of the finding.
