@@ -11,15 +11,19 @@ import (
 	"time"
 )
 
-const watermarks = "cluster.routing.allocation.disk.watermark."
+const (
+	watermarks = "cluster.routing.allocation.disk.watermark."
+	blocks     = "cluster.blocks."
+)
 
-// disks compares what the nodes have left with the watermarks, and says when the flood stage
+// disks names blocks of the whole cluster, compares what the nodes have left with the watermarks, and says when the flood stage
 // is reached at the growth of the indices until now.
 func (e *examination) disks(ctx context.Context, s *server) error {
 	var nodes struct {
 		Nodes map[string]struct {
-			Name string `json:"name"`
-			FS   struct {
+			Name  string   `json:"name"`
+			Roles []string `json:"roles"`
+			FS    struct {
 				Total struct {
 					Total     int64 `json:"total_in_bytes"`
 					Available int64 `json:"available_in_bytes"`
@@ -32,13 +36,14 @@ func (e *examination) disks(ctx context.Context, s *server) error {
 			} `json:"indices"`
 		} `json:"nodes"`
 	}
-	if err := s.ask(ctx, http.MethodGet, "/_nodes/stats/fs,indices?filter_path=nodes.*.name,nodes.*.fs.total,nodes.*.indices.store", nil, &nodes); err != nil {
+	if err := s.ask(ctx, http.MethodGet, "/_nodes/stats/fs,indices?filter_path=nodes.*.name,nodes.*.roles,nodes.*.fs.total,nodes.*.indices.store", nil, &nodes); err != nil {
 		return unprivileged(err)
 	}
 	var settings map[string]map[string]any
-	if err := s.ask(ctx, http.MethodGet, "/_cluster/settings?include_defaults&flat_settings&filter_path=*."+watermarks+"*", nil, &settings); err != nil {
+	if err := s.ask(ctx, http.MethodGet, "/_cluster/settings?include_defaults&flat_settings&filter_path=*."+watermarks+"*,*."+blocks+"*", nil, &settings); err != nil {
 		return unprivileged(err)
 	}
+	e.clusterBlocks(s, settings)
 	stage := func(name, fallback string) string {
 		for _, level := range []string{"transient", "persistent", "defaults"} {
 			if v, ok := settings[level][watermarks+name].(string); ok {
@@ -54,7 +59,7 @@ func (e *examination) disks(ctx context.Context, s *server) error {
 	for _, id := range slices.Sorted(maps.Keys(nodes.Nodes)) {
 		n := nodes.Nodes[id]
 		total, free := n.FS.Total.Total, n.FS.Total.Available
-		if total <= 0 {
+		if total <= 0 || !holdsData(n.Roles) { // the watermarks are not for a disk without shards
 			continue
 		}
 		used := fmt.Sprintf("%s of %s are free", size(free), size(total))
@@ -79,6 +84,22 @@ func (e *examination) disks(ctx context.Context, s *server) error {
 		}
 	}
 	return nil
+}
+
+// clusterBlocks names the settings that keep writes away from all indices.
+func (e *examination) clusterBlocks(s *server, settings map[string]map[string]any) {
+	for _, level := range []string{"transient", "persistent"} {
+		for _, block := range []string{"read_only", "read_only_allow_delete"} {
+			if settings[level][blocks+block] == "true" {
+				e.add("elastic.blocks", Error, s.url.Host, "the cluster takes no writes: "+blocks+block, fmt.Sprintf(`ask who set it, then: PUT /_cluster/settings {%q:{%q:null}}`, level, blocks+block))
+			}
+		}
+	}
+}
+
+// holdsData reports whether a node with these roles holds shards; one that tells of none may.
+func holdsData(roles []string) bool {
+	return len(roles) == 0 || slices.ContainsFunc(roles, func(role string) bool { return strings.HasPrefix(role, "data") })
 }
 
 // keeps returns how many bytes a watermark wants to be free. It is a share that may be used, or
@@ -111,14 +132,19 @@ func (e *examination) fills(node string, left, stored int64, since time.Time) {
 	}
 }
 
-// oldestIndex returns when the oldest of the indices that weft writes to was made; zero for none.
+// oldestIndex returns when the oldest index of the cluster was made; zero for none. The state of the
+// cluster has those that the credentials may not read, too: they fill the disks as well.
 func (e *examination) oldestIndex(ctx context.Context, s *server) (oldest time.Time, err error) {
-	var all map[string]index
-	if err := s.ask(ctx, http.MethodGet, "/_all?filter_path=*.settings.index.creation_date", nil, &all); err != nil {
+	var state struct {
+		Metadata struct {
+			Indices map[string]index `json:"indices"`
+		} `json:"metadata"`
+	}
+	if err := s.ask(ctx, http.MethodGet, "/_cluster/state/metadata?filter_path=metadata.indices.*.settings.index.creation_date", nil, &state); err != nil {
 		return oldest, err
 	}
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		millis, err := strconv.ParseInt(all[name].Settings.Index.Created, 10, 64)
+	for _, index := range state.Metadata.Indices {
+		millis, err := strconv.ParseInt(index.Settings.Index.Created, 10, 64)
 		if made := time.UnixMilli(millis); err == nil && (oldest.IsZero() || made.Before(oldest)) {
 			oldest = made
 		}

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/json"
@@ -133,8 +134,11 @@ func (e *examination) elastic(ctx context.Context, targets []target) error {
 	if err := errors.Join(e.nodes(ctx, first), e.disks(ctx, first)); err != nil {
 		return err
 	}
-	for i, t := range targets {
-		err := errors.Join(e.privileges(ctx, first, t, i == 0), e.target(ctx, first, t))
+	if err := e.privileges(ctx, first, targets); err != nil {
+		return err
+	}
+	for _, t := range targets {
+		err := e.target(ctx, first, t)
 		if errors.Is(err, elastic.ErrProduct) {
 			e.add("elastic.reachable", Error, first.url.Host, "no use for "+t.index+": "+err.Error(), remedyOfAddress)
 		} else if err != nil {
@@ -229,94 +233,6 @@ func unprivileged(err error) error {
 	return err
 }
 
-// privilege is one of Elasticsearch, and what weft does with it.
-type privilege struct {
-	name     string
-	severity Severity // of its lack
-	purpose  string
-}
-
-// indexPrivileges returns those on the index and on those that a rebuild makes. manage includes monitor and maintenance.
-func indexPrivileges() []privilege {
-	return []privilege{
-		{"read", Error, "weft reads and counts documents"},
-		{"index", Error, "weft writes documents"},
-		{"delete", Error, "weft deletes documents"},
-		{"view_index_metadata", Error, "weft finds the index behind the alias and reads its mapping"},
-		{"monitor", Warning, "`weft verify`, and the leader in the background, see whether the index changes while they compare"},
-		{"maintenance", Note, "weft refreshes the index before it compares; without it a comparison may overlook documents written since the last refresh"},
-		{"manage", Note, "weft creates the index and its alias, and `weft rebuild` replaces it; without it create both beforehand"},
-	}
-}
-
-// clusterPrivileges returns those on the cluster.
-func clusterPrivileges() []privilege {
-	return []privilege{
-		{"monitor", Note, "`weft rebuild` waits for the copies of the new index, weft checks the server's version, and the doctor examines nodes and disks"},
-	}
-}
-
-// privileges asks the server's security, where it has one, what the credentials may do with the
-// index, and when cluster is set with the cluster.
-func (e *examination) privileges(ctx context.Context, s *server, t target, cluster bool) error {
-	names := []string{t.index, t.index + "-v*"}
-	asked, err := json.Marshal(map[string]any{
-		"cluster": named(clusterPrivileges()),
-		"index":   []any{map[string]any{"names": names, "privileges": named(indexPrivileges())}},
-	})
-	if err != nil {
-		return err
-	}
-	var answer struct {
-		Cluster map[string]bool            `json:"cluster"`
-		Index   map[string]map[string]bool `json:"index"`
-	}
-	err = s.ask(ctx, http.MethodPost, "/_security/user/_has_privileges", asked, &answer)
-	if statusOf(err) != 0 || errors.Is(err, elastic.ErrProduct) {
-		return nil // no security of Elasticsearch's kind
-	}
-	for _, name := range names {
-		for _, p := range indexPrivileges() {
-			if has, told := answer.Index[name][p.name]; told && !has {
-				e.add("elastic.rights", p.severity, name, "the credentials lack the privilege "+p.name+", with which "+p.purpose,
-					role(names, held(clusterPrivileges(), answer.Cluster, ""), held(indexPrivileges(), answer.Index[name], p.name)))
-			}
-		}
-	}
-	for _, p := range clusterPrivileges() {
-		if has, told := answer.Cluster[p.name]; cluster && told && !has {
-			e.add("elastic.rights", p.severity, s.url.Host, "the credentials lack the cluster privilege "+p.name+", with which "+p.purpose,
-				role(names, held(clusterPrivileges(), answer.Cluster, p.name), held(indexPrivileges(), answer.Index[t.index], "")))
-		}
-	}
-	return err
-}
-
-func named(privileges []privilege) (names []string) {
-	for _, p := range privileges {
-		names = append(names, p.name)
-	}
-	return names
-}
-
-// held returns the privileges of a role that has what the credentials have, what weft cannot do
-// without, and the missing one.
-func held(privileges []privilege, has map[string]bool, missing string) []string {
-	return named(slices.DeleteFunc(privileges, func(p privilege) bool {
-		return p.severity == Note && !has[p.name] && p.name != missing
-	}))
-}
-
-// role returns the request that gives a role these privileges. It replaces those that the role had.
-func role(names, cluster, index []string) string {
-	list := func(of []string) string { return `["` + strings.Join(of, `","`) + `"]` }
-	body := `{"indices":[{"names":` + list(names) + `,"privileges":` + list(index) + `}]}`
-	if len(cluster) > 0 {
-		body = `{"cluster":` + list(cluster) + `,` + body[1:]
-	}
-	return "PUT /_security/role/weft " + body
-}
-
 // index is what GET /NAME says of one index.
 type index struct {
 	Aliases map[string]struct {
@@ -337,8 +253,7 @@ func (e *examination) target(ctx context.Context, s *server, t target) error {
 	err := s.ask(ctx, http.MethodGet, "/"+url.PathEscape(t.index), nil, &found)
 	switch status := statusOf(err); {
 	case status == http.StatusNotFound:
-		e.add("elastic.alias", Warning, t.index, "neither an alias nor an index has the name", "`weft run` makes an empty index with an alias; to fill it: `weft verify "+t.projection+" --repair`")
-		return nil
+		return e.nameless(ctx, s, t)
 	case status == http.StatusForbidden:
 		e.add("elastic.rights", Error, t.index, "the credentials may not read what the index is (view_index_metadata)", "docs/security.md, Elasticsearch, names the privileges")
 		return nil
@@ -370,6 +285,35 @@ func (e *examination) target(ctx context.Context, s *server, t target) error {
 	return nil
 }
 
+// nameless tells of a name that leads nowhere. Where indexes of the name are left, an empty one would hide
+// what they have.
+func (e *examination) nameless(ctx context.Context, s *server, t target) error {
+	var left map[string]json.RawMessage
+	if err := s.ask(ctx, http.MethodGet, "/"+url.PathEscape(t.index)+"-v*?filter_path=*.aliases", nil, &left); err != nil && statusOf(err) == 0 {
+		return err
+	}
+	if len(left) == 0 {
+		e.add("elastic.alias", Warning, t.index, "neither an alias nor an index has the name", "`weft run` makes an empty index with an alias; to fill it: "+asked("verify "+t.projection+" --repair"))
+		return nil
+	}
+	last := newest(slices.Collect(maps.Keys(left)))
+	e.add("elastic.alias", Error, t.index, "neither an alias nor an index has the name, and "+last+" is there: the alias was removed", attachment(t.index, last))
+	return nil
+}
+
+// newest returns the name with the highest number at its end.
+func newest(names []string) string {
+	return slices.MaxFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
+}
+
+// asked returns a command that takes a reason.
+func asked(command string) string { return "`weft " + command + ` --by YOU --why "…"` + "`" }
+
+// attachment returns the request that lets writes to an alias go to an index.
+func attachment(alias, index string) string {
+	return fmt.Sprintf(`POST /_aliases {"actions":[{"add":{"index":%q,"alias":%q,"is_write_index":true}}]}`, index, alias)
+}
+
 // searched examines the alias over the indexes of all shards, where each has its own.
 func (e *examination) searched(ctx context.Context, s *server, name string) error {
 	alias := e.Config.Elastic.SearchAlias
@@ -396,7 +340,7 @@ func (e *examination) searched(ctx context.Context, s *server, name string) erro
 // writer returns the index that takes the writes to the name, "" when there is not exactly one.
 func (e *examination) writer(t target, found map[string]index) string {
 	if _, plain := found[t.index]; plain {
-		e.add("elastic.alias", Note, t.index, "it is a plain index: a rebuild cannot replace it without a moment in which the name is gone", "`weft rebuild "+t.projection+" --replace-plain` makes it an alias")
+		e.add("elastic.alias", Note, t.index, "it is a plain index: a rebuild cannot replace it without a moment in which the name is gone", asked("rebuild "+t.projection+" --replace-plain")+" makes it an alias")
 		return t.index
 	}
 	var writers []string
@@ -417,7 +361,7 @@ func (e *examination) writer(t target, found map[string]index) string {
 		return writers[0]
 	}
 	e.add("elastic.alias", Error, t.index, fmt.Sprintf("the alias leads to %s, and %d of them take writes: want 1", strings.Join(all, ", "), len(writers)),
-		fmt.Sprintf(`POST /_aliases {"actions":[{"add":{"index":%q,"alias":%q,"is_write_index":true}}]}`, all[len(all)-1], t.index))
+		attachment(t.index, newest(all)))
 	return ""
 }
 
@@ -427,13 +371,13 @@ func (e *examination) mapping(t target, name string, have json.RawMessage) error
 		return err
 	}
 	if len(conflicts) > 0 {
-		e.add("elastic.mapping", Error, name, "the mapping has drifted from this build's: "+strings.Join(conflicts, "; "), "`weft rebuild "+t.projection+"`")
+		e.add("elastic.mapping", Error, name, "the mapping has drifted from this build's: "+strings.Join(conflicts, "; "), asked("rebuild "+t.projection))
 	}
 	if len(conflicts)+len(added) == 0 && !elastic.MadeFor(have, t.mapping) {
-		e.add("elastic.mapping", Warning, name, "the index was made for another mapping than this build's", "restart weft, which changes what Elasticsearch accepts; if readiness then names a change that it refuses, `weft rebuild "+t.projection+"`")
+		e.add("elastic.mapping", Warning, name, "the index was made for another mapping than this build's", "restart weft, which changes what Elasticsearch accepts; if readiness then names a change that it refuses, "+asked("rebuild "+t.projection))
 	}
 	if len(added) > 0 {
-		e.add("elastic.mapping", Warning, name, "the mapping lacks fields: "+strings.Join(added, ", "), "restart weft, which adds them; where the index was not made by it, `weft rebuild "+t.projection+"`")
+		e.add("elastic.mapping", Warning, name, "the mapping lacks fields: "+strings.Join(added, ", "), "restart weft, which adds them; where the index was not made by it, "+asked("rebuild "+t.projection))
 	}
 	return nil
 }

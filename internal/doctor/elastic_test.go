@@ -51,7 +51,7 @@ func well() answers {
 		"GET /_nodes/stats/fs,indices": `{"nodes":{"a":{"name":"node-a","fs":{"total":{"total_in_bytes":1000000000000,"available_in_bytes":500000000000}},
 			"indices":{"store":{"size_in_bytes":1000000000}}}}}`,
 		"GET /_cluster/settings":               `{"defaults":{"cluster.routing.allocation.disk.watermark.low":"85%","cluster.routing.allocation.disk.watermark.high":"90%","cluster.routing.allocation.disk.watermark.flood_stage":"95%"}}`,
-		"GET /_all":                            `{"idx-v1":{"settings":{"index":{"creation_date":"1700000000000"}}}}`,
+		"GET /_cluster/state/metadata":         `{"metadata":{"indices":{"idx-v1":{"settings":{"index":{"creation_date":"1700000000000"}}}}}}`,
 		"GET /idx":                             leads(`"idx":{}`, `"gc_deletes":"1h"`, string(elastic.Mapping())),
 		"POST /_security/user/_has_privileges": `{"index":{"idx":{"read":true,"index":true},"idx-v*":{"read":true}}}`,
 	}
@@ -153,10 +153,12 @@ func TestFindingsInElasticsearch(t *testing.T) {
 			want{"elastic.alias", Note, "idx", "plain index", "--replace-plain"}},
 		"TwoIndices": {"GET /idx", `{"idx-v1":{"aliases":{"idx":{}}},"idx-v2":{"aliases":{"idx":{}}}}`,
 			want{"elastic.alias", Error, "idx", "leads to idx-v1, idx-v2, and 0 of them take writes", `"index":"idx-v2","alias":"idx","is_write_index":true`}},
+		"TenthIndex": {"GET /idx", `{"idx-v10":{"aliases":{"idx":{}}},"idx-v9":{"aliases":{"idx":{}}}}`,
+			want{"elastic.alias", Error, "idx", "leads to idx-v10, idx-v9, and 0 of them take writes", `"index":"idx-v10","alias":"idx","is_write_index":true`}},
 		"LeftoverIndex": {"GET /idx", `{"idx-v1":{"aliases":{"idx":{}}},"idx-v2":{"aliases":{"idx":{"is_write_index":true}},"settings":{"index":{"gc_deletes":"1h"}},"mappings":` + mapping + `}}`,
 			want{"elastic.alias", Warning, "idx", "also leads to idx-v1, into which weft does not write", `{"remove":{"index":"idx-v1","alias":"idx"}}`}},
 		"MappingConflict": {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h"`, strings.Replace(mapping, `"long"`, `"keyword"`, 1)),
-			want{"elastic.mapping", Error, "idx-v1", "drifted", "weft rebuild search_index_to_elastic"}},
+			want{"elastic.mapping", Error, "idx-v1", "drifted", "`weft rebuild search_index_to_elastic --by YOU --why "}},
 		"MappingLacks": {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h"`, withoutField(t, mapping, "text")), want{"elastic.mapping", Warning, "idx-v1", "lacks fields: text", "restart"}},
 		"MappingOfAnotherBuild": {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h"`, strings.Replace(mapping, "{", `{"_meta":{"weft":{"mapping_hash":"0000"}},`, 1)),
 			want{"elastic.mapping", Warning, "idx-v1", "made for another mapping", "restart weft"}},
@@ -169,6 +171,12 @@ func TestFindingsInElasticsearch(t *testing.T) {
 		"DiskFlood": {"GET /_nodes/stats/fs,indices", disk(10), want{"elastic.disk", Error, "node-a", "flood stage", "disk"}},
 		"DiskFills": {"GET /_nodes/stats/fs,indices", strings.Replace(disk(170), `"size_in_bytes":1`, `"size_in_bytes":600000000000`, 1),
 			want{"elastic.disk", Warning, "node-a", "the flood stage is 20 days away", "add disk"}},
+		"ClusterBlock": {"GET /_cluster/settings", `{"persistent":{"cluster.blocks.read_only":"true"}}`,
+			want{"elastic.blocks", Error, "127.0.0.1", "the cluster takes no writes: cluster.blocks.read_only", `PUT /_cluster/settings {"persistent":{"cluster.blocks.read_only":null}}`}},
+		"ClusterWithoutBlock": {"GET /_cluster/settings", `{"persistent":{"cluster.blocks.read_only":"false"},"defaults":{"cluster.blocks.read_only_allow_delete":"false"}}`, want{}},
+		"DiskOfAMaster":       {"GET /_nodes/stats/fs,indices", strings.Replace(disk(10), `"name"`, `"roles":["master","ingest"],"name"`, 1), want{}},
+		"DiskOfAHotNode":      {"GET /_nodes/stats/fs,indices", strings.Replace(disk(10), `"name"`, `"roles":["data_hot"],"name"`, 1), want{"elastic.disk", Error, "node-a", "flood stage", "disk"}},
+		"DiskOfOlderIndices":  {"GET /_all", `{"idx-v1":{"settings":{"index":{"creation_date":"1708636000000"}}}}`, want{}}, // that is all that weft may read
 		"LargeDisk": {"GET /_cluster/settings", `{"defaults":{"cluster.routing.allocation.disk.watermark.low":"10%","cluster.routing.allocation.disk.watermark.low.max_headroom":"200GB",
 			"cluster.routing.allocation.disk.watermark.high.max_headroom":"-1"}}`, want{}},
 		"OwnWatermark": {"GET /_cluster/settings", `{"persistent":{"cluster.routing.allocation.disk.watermark.low":"600gb"}}`, want{"elastic.disk", Warning, "node-a", "low watermark", "disk"}},
@@ -196,6 +204,9 @@ func TestFindingsInElasticsearch(t *testing.T) {
 	defer client.CloseIdleConnections()
 	found := visit(t, s.URL, client, "idx")
 	wantFinding(t, found, want{"elastic.alias", Warning, "idx", "neither an alias nor an index", "weft run"})
+	a["GET /idx-v*"] = `{"idx-v9":{"aliases":{}},"idx-v10":{"aliases":{}}}`
+	found = visit(t, s.URL, client, "idx")
+	wantFinding(t, found, want{"elastic.alias", Error, "idx", "neither an alias nor an index has the name, and idx-v10 is there", `POST /_aliases {"actions":[{"add":{"index":"idx-v10","alias":"idx","is_write_index":true}}]}`})
 	s.Close()
 	wantFinding(t, visit(t, s.URL, client, "idx"), want{"elastic.reachable", Error, "127.0.0.1", "no answer", "ELASTIC_URL"})
 }
