@@ -51,6 +51,7 @@ type Options struct {
 type limits struct {
 	skew        time.Duration // of the clocks
 	snapshot    time.Duration // of a transaction that holds back vacuum
+	held        int64         // transactions that it holds back vacuum by, where its age is not to be seen
 	slotBytes   int64         // of WAL that a slot keeps
 	xids        int64         // age of the oldest transaction id of the database
 	sequence    float64       // used share of a sequence
@@ -65,7 +66,7 @@ type limits struct {
 
 func ordinary() limits {
 	return limits{
-		skew: time.Second, snapshot: 10 * time.Minute, slotBytes: 1 << 30, xids: 1_000_000_000, sequence: 0.8, connections: 10,
+		skew: time.Second, snapshot: 10 * time.Minute, held: 1_000_000, slotBytes: 1 << 30, xids: 1_000_000_000, sequence: 0.8, connections: 10,
 		dead: 10_000, deadShare: 0.2, vacuumAt: 100_000, indexBytes: 64 << 20, expiry: 30 * 24 * time.Hour, left: 90 * 24 * time.Hour,
 	}
 }

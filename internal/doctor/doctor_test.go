@@ -122,7 +122,7 @@ func TestFindingsInPostgres(t *testing.T) {
 			exec(t, p, "alter table search_outbox_events set (autovacuum_enabled = off)")
 		}, nil, want{"vacuum.settings", Error, outboxTable, "autovacuum is off for the table", "reset (autovacuum_enabled)"}},
 		"AutovacuumLate": {func(*testing.T, *pgxpool.Pool) {}, func(l *limits) { l.vacuumAt = 40 },
-			want{"vacuum.settings", Warning, outboxTable, "autovacuum begins at 50 dead rows", "set (autovacuum_vacuum_scale_factor = 0.01"}},
+			want{"vacuum.settings", Warning, outboxTable, "autovacuum begins at 50 dead rows", "set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20);"}},
 		"Bloat": {deadRows, func(l *limits) { l.dead = 50 }, want{"vacuum.bloat", Warning, outboxTable, "dead rows beside", "vacuum (verbose) search_outbox_events;"}},
 		"LongTransaction": {func(t *testing.T, p *pgxpool.Pool) { snapshot(t, p) }, func(l *limits) { l.snapshot = 1 },
 			want{"vacuum.held_back", Warning, "session sleeper", "has been open for", "select pg_terminate_backend("}},
@@ -245,6 +245,123 @@ func TestFindingOfReadOnlyNamesWhoSetIt(t *testing.T) {
 		if strings.Contains(e.found[0].Remedy, "alter ") {
 			t.Errorf("%s: got remedy %q, want none that lets one role write", source, e.found[0].Remedy)
 		}
+	}
+}
+
+// Of a session of another role an instance sees that it holds a snapshot, and not since when.
+func TestSnapshotOfAnotherRoleIsFound(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	snapshot(t, testenv.Pool(t, url))
+	e := patient(t, testenv.As(t, url, testenv.Runner(t, url)))
+	e.limits.held = -1
+	if err := e.horizon(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantFinding(t, e.found, want{"vacuum.held_back", Warning, "session sleeper", "the role may not see since when", "select pg_terminate_backend("})
+	e.found, e.limits = nil, ordinary()
+	if err := e.horizon(t.Context()); err != nil || len(e.found) > 0 {
+		t.Errorf("got %+v, %v, want nothing of a young one", e.found, err)
+	}
+}
+
+// The remedy for what holds back vacuum ends nothing that others need.
+func TestRemediesForWhatHoldsBackVacuum(t *testing.T) {
+	t.Parallel()
+	minute := 60.0
+	const drop = "select pg_drop_replication_slot('s');"
+	for name, c := range map[string]struct {
+		h      holder
+		text   string // empty: nothing is found
+		remedy string
+	}{
+		"ReadSlot":       {holder{"replication slot", "s", drop, new(float64), 5, 2 << 30, true}, "keeps 2048 MiB of WAL: the disk", "its reader is behind"},
+		"UnreadSlot":     {holder{"replication slot", "s", drop, new(float64), 5, 2 << 30, false}, "nobody reads it", drop},
+		"Slot":           {holder{"replication slot", "s", drop, new(float64), 5, 1 << 20, true}, "", ""},
+		"Standby":        {holder{"standby", "walreceiver", "", nil, 2_000_000, 0, true}, "a query there", "end the query there"},
+		"StandbyNow":     {holder{"standby", "walreceiver", "", nil, 500, 0, true}, "", ""},
+		"Session":        {holder{"session", "s", "", &minute, 2_000_000, 0, true}, "", ""},
+		"SessionUnknown": {holder{"session", "s", "end it", nil, 2_000_000, 0, true}, "by 2000000 transactions", "end it"},
+	} {
+		e := &examination{limits: ordinary()}
+		e.heldBack(c.h)
+		if c.text == "" && len(e.found) > 0 || len(e.found) > 1 {
+			t.Errorf("%s: got %+v, want nothing", name, e.found)
+		} else if c.text != "" {
+			wantFinding(t, e.found, want{"vacuum.held_back", Warning, c.h.kind + " " + c.h.name, c.text, c.remedy})
+			if c.h.active && len(e.found) == 1 && strings.Contains(e.found[0].Remedy, "drop") {
+				t.Errorf("%s: got %+v, want a slot that is read to stay", name, e.found)
+			}
+		}
+	}
+}
+
+// An instance counts the connections of all roles.
+func TestConnectionsOfOtherRolesCount(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	var used int
+	runner := testenv.As(t, url, testenv.Runner(t, url))
+	const others = 5
+	for range others {
+		conn, err := pgx.Connect(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	}
+	e := patient(t, runner)
+	e.limits.connections = math.MaxInt32
+	if err := e.connections(t.Context()); err != nil || len(e.found) != 1 {
+		t.Fatalf("got %+v, %v, want one finding", e.found, err)
+	}
+	if _, err := fmt.Sscanf(e.found[0].Text, "%d of", &used); err != nil || used <= others {
+		t.Errorf("got %q, want more than the %d of another role", e.found[0].Text, others)
+	}
+}
+
+// Of several settings of a timeout the one that counts for the role is named. A remedy changes it for this
+// role, not for others.
+func TestFindingsOfTimeouts(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	owner, runner := testenv.Pool(t, url), testenv.Runner(t, url)
+	role := pgx.Identifier{runner.Username()}.Sanitize()
+	exec(t, owner, "do $$ begin execute format('alter database %I set idle_session_timeout = %L', current_database(), '9s'); end $$",
+		"alter role all set weft.doctor_test = 'of no role and no database'")
+	t.Cleanup(func() {
+		if _, err := owner.Exec(context.Background(), "alter role all reset weft.doctor_test"); err != nil {
+			t.Error(err)
+		}
+	})
+	e := patient(t, testenv.As(t, url, runner))
+	if err := e.timeouts(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	remedy := "alter role " + role + " set idle_session_timeout = 0;"
+	wantFinding(t, e.found, want{"postgres.timeouts", Warning, "database ", "idle_session_timeout is 9s", remedy})
+	exec(t, owner, remedy)
+	e = patient(t, testenv.As(t, url, runner))
+	if err := e.timeouts(t.Context()); err != nil || len(e.found) > 0 {
+		t.Errorf("after the remedy: got %+v, %v, want nothing", e.found, err)
+	}
+}
+
+// After the remedy for a late vacuum there is nothing to find, however many rows the table has.
+func TestRemedyForALateVacuumHelps(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	e := patient(t, url)
+	e.limits.vacuumAt = 40
+	if err := e.vacuumSettings(t.Context()); err != nil || len(e.found) == 0 {
+		t.Fatalf("got %+v, %v, want findings", e.found, err)
+	}
+	for _, f := range e.found {
+		exec(t, testenv.Pool(t, url), f.Remedy)
+	}
+	e.found = nil
+	if err := e.vacuumSettings(t.Context()); err != nil || len(e.found) > 0 {
+		t.Errorf("after the remedy: got %+v, %v, want nothing", e.found, err)
 	}
 }
 

@@ -107,17 +107,23 @@ func (e *examination) poolerAt(where string, announced uint32, pids []uint32) {
 	}
 }
 
-// timeoutSettings lists what the role or the database sets for the sessions of this role.
+// timeoutSettings lists what the role, the database or the server sets for the sessions of this role, of
+// several settings of a name the one that counts.
 const timeoutSettings = `
-select case when s.setrole = 0 then 'database ' || quote_ident(d.datname) when s.setdatabase = 0 then 'role ' || quote_ident(current_user)
-            else 'role ' || quote_ident(current_user) || ' in database ' || quote_ident(d.datname) end,
-       split_part(c, '=', 1), split_part(c, '=', 2)
-from pg_db_role_setting s
-left join pg_database d on d.oid = s.setdatabase
-cross join unnest(s.setconfig) c
-where (s.setrole = 0 or s.setrole = (select oid from pg_roles where rolname = current_user)) and (s.setdatabase = 0 or d.datname = current_database())
-union all
-select 'system', name, setting || coalesce(unit, '') from pg_settings where source = 'configuration file'`
+select distinct on (name) level, name, value, alone from (
+  select case when s.setrole <> 0 and s.setdatabase <> 0 then 1 when s.setrole <> 0 then 2 when s.setdatabase <> 0 then 3 else 4 end,
+         case when s.setrole = 0 and s.setdatabase = 0 then 'role all' when s.setrole = 0 then 'database ' || quote_ident(d.datname)
+              when s.setdatabase = 0 then 'role ' || quote_ident(session_user)
+              else 'role ' || quote_ident(session_user) || ' in database ' || quote_ident(d.datname) end,
+         split_part(c, '=', 1), split_part(c, '=', 2), s.setrole <> 0
+  from pg_db_role_setting s
+  left join pg_database d on d.oid = s.setdatabase
+  cross join unnest(s.setconfig) c
+  where (s.setrole = 0 or s.setrole = (select oid from pg_roles where rolname = session_user)) and (s.setdatabase = 0 or d.datname = current_database())
+  union all
+  select 5, 'system', name, setting || coalesce(unit, ''), false from pg_settings where source = 'configuration file'
+) s (rank, level, name, value, alone)
+order by name, rank`
 
 // endingTimeouts end sessions or transactions that weft does not bound itself, or not yet when
 // a session begins.
@@ -136,13 +142,18 @@ func (e *examination) timeouts(ctx context.Context) error {
 		return err
 	}
 	var on, name, value string
-	_, err = pgx.ForEachRow(rows, []any{&on, &name, &value}, func() error {
+	var alone bool // it is of this role and no other
+	_, err = pgx.ForEachRow(rows, []any{&on, &name, &value, &alone}, func() error {
 		what, known := endingTimeouts[name]
 		limit, err := parseTimeout(value)
 		if !known || err == nil && (limit <= 0 || limit >= shortestTimeout) {
 			return nil
 		}
-		e.add("postgres.timeouts", Warning, on, fmt.Sprintf("%s is %s: it %s", name, value, what), "alter "+on+" reset "+name+";")
+		remedy := "alter " + on + " reset " + name + ";"
+		if !alone { // others may need it
+			remedy = "alter role " + pgx.Identifier{e.Pool.Config().ConnConfig.User}.Sanitize() + " set " + name + " = 0;"
+		}
+		e.add("postgres.timeouts", Warning, on, fmt.Sprintf("%s is %s: it %s", name, value, what), remedy)
 		return nil
 	})
 	return err
@@ -176,8 +187,10 @@ func (e *examination) clockIs(v postgres.Vitals) {
 
 func (e *examination) connections(ctx context.Context) error {
 	var used, limit int
-	err := e.Pool.QueryRow(ctx, `select (select count(*) from pg_stat_activity where backend_type = 'client backend'),
-		current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int`).Scan(&used, &limit)
+	// What kind another role's session is, only some may see; those that count have a role and a database.
+	err := e.Pool.QueryRow(ctx, `
+select (select count(*) from pg_stat_activity where coalesce(backend_type, 'client backend') = 'client backend' and usesysid is not null and datid is not null),
+       current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int - coalesce(current_setting('reserved_connections', true)::int, 0)`).Scan(&used, &limit)
 	if err == nil {
 		e.connectionsAre(used, limit)
 	}
@@ -189,51 +202,6 @@ func (e *examination) connectionsAre(used, limit int) {
 		e.add("postgres.connections", Warning, "max_connections", fmt.Sprintf("%d of %d connections are in use: a standby that takes over may get none", used, limit),
 			fmt.Sprintf("alter system set max_connections = %d; and restart the server, or end what does not need its connection", 2*limit))
 	}
-}
-
-// horizonHolders are all that keep vacuum from removing rows, or WAL from being removed. A worker
-// of autovacuum shows a snapshot, too, which holds back nothing.
-const horizonHolders = `
-select 'session', coalesce(nullif(application_name, ''), usename, '?') || ' (pid ' || pid || ')', 'select pg_terminate_backend(' || pid || ');',
-       coalesce(extract(epoch from clock_timestamp() - xact_start), 0)::float8, age(backend_xmin)::bigint, 0::bigint, true
-from pg_stat_activity where backend_xmin is not null and pid <> pg_backend_pid() and backend_type <> 'autovacuum worker' and (datname is null or datname = current_database())
-union all
-select 'prepared transaction', gid, 'rollback prepared ' || quote_literal(gid) || ';', extract(epoch from clock_timestamp() - prepared)::float8, age(transaction)::bigint, 0, true
-from pg_prepared_xacts where database = current_database()
-union all
-select 'replication slot', slot_name, 'select pg_drop_replication_slot(' || quote_literal(slot_name) || ');', 0, coalesce(age(xmin), age(catalog_xmin), 0)::bigint,
-       case when pg_is_in_recovery() then 0 else coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0) end::bigint, active
-from pg_replication_slots`
-
-func (e *examination) horizon(ctx context.Context) error {
-	rows, err := e.Pool.Query(ctx, horizonHolders)
-	if err != nil {
-		return err
-	}
-	var kind, name, remedy string
-	var seconds float64
-	var xids, wal int64
-	var active bool
-	_, err = pgx.ForEachRow(rows, []any{&kind, &name, &remedy, &seconds, &xids, &wal, &active}, func() error {
-		on, age := kind+" "+name, time.Duration(seconds*float64(time.Second))
-		switch {
-		case kind == "replication slot" && wal > e.slotBytes:
-			e.add("vacuum.held_back", Warning, on, fmt.Sprintf("the slot keeps %s of WAL%s: the disk of the primary fills", size(wal), idle(active)), remedy)
-		case kind == "replication slot" && !active && xids > 0:
-			e.add("vacuum.held_back", Warning, on, fmt.Sprintf("nobody reads the slot, and it holds back vacuum by %d transactions", xids), remedy)
-		case kind != "replication slot" && age > e.snapshot:
-			e.add("vacuum.held_back", Warning, on, fmt.Sprintf("it has been open for %s: vacuum cannot remove what died since, and leases get slower", ago(age)), remedy)
-		}
-		return nil
-	})
-	return err
-}
-
-func idle(active bool) string {
-	if active {
-		return ""
-	}
-	return ", and nobody reads it"
 }
 
 // idRange is how many transactions a database may be behind before Postgres refuses writes.

@@ -108,7 +108,7 @@ func (e *examination) vacuumed(ctx context.Context, each func(v vacuumed)) error
 	var v vacuumed
 	_, err = pgx.ForEachRow(rows, []any{&v.name, &v.quoted, &v.live, &v.dead, &v.server, &v.table, &v.scale, &v.threshold, &v.ago}, func() error {
 		v.beginsAt = int64(v.threshold + v.scale*float64(v.live))
-		v.settings = "alter table " + v.quoted + " set (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);"
+		v.settings = "alter table " + v.quoted + fmt.Sprintf(" set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = %d);", e.vacuumAt/2)
 		v.removes = "vacuum (verbose) " + v.quoted + ";"
 		each(v)
 		return nil
