@@ -152,12 +152,13 @@ func (s *Scheduler) lease(rows int) *Batch {
 	if n[alone] > 0 {
 		return nil
 	}
-	if n[apart] == 0 {
+	suspects := len(s.c.queues[inSuspect]) > 0 && !s.others
+	if n[apart] == 0 && !suspects {
 		if b := s.batch(apart, inApart, share{apartSize, rows, s.cfg.Page / apartSize}); b != nil {
 			return b
 		}
 	}
-	if len(s.c.queues[inSuspect]) > 0 && !s.others {
+	if suspects && n[apart] == 0 { // the others need not wait for slow requests
 		if len(s.batches) > 0 {
 			return nil
 		}
