@@ -190,6 +190,7 @@ func (s *Scheduler) judge(now time.Time, b *Batch) {
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		st := s.decide(now, b, g)
+		g.Outcome.Verdict = st.Verdict
 		if st.Verdict != outbox.Done {
 			if b.Reason == "" || st.Verdict == outbox.Failed {
 				b.Reason = st.Reason

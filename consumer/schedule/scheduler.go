@@ -331,11 +331,12 @@ func (s *Scheduler) Settled(now time.Time, b *Batch, got outbox.Settled) {
 	good := b.good
 	for i := range b.Groups {
 		g := &b.Groups[i]
-		done := g.Outcome.Verdict == outbox.Done && !left[g.Key]
+		verdict := g.Outcome.Verdict
+		done := verdict == outbox.Done && !left[g.Key]
 		switch {
 		case left[g.Key]:
 			s.c.hold(now, g.of, g.Earliest().Position())
-		case done && !s.c.quarantined(g.Key):
+		case (done || verdict == outbox.Failed) && !s.c.quarantined(g.Key):
 			s.c.lift(g.Key)
 		}
 		s.c.land(g.of, done && !got.Guessed && len(g.Events) == len(g.of.leased))
