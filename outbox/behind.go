@@ -66,8 +66,8 @@ func (s *Store) putOffTypes(ctx context.Context, id ID, keys []Key) ([]Key, erro
 
 // Wake makes up to limit rows due that wait because of one of reasons, and returns how many.
 // The leader calls it at the end of an outage, so that the events it delayed go on at once.
-// Rows that another session has locked, or that are parked for more than a day, keep their
-// time.
+// Rows that another session has locked, that are parked for more than a day, or that come behind
+// very many others keep their time.
 func (s *Store) Wake(ctx context.Context, epoch int64, reasons []Reason, limit int) (int, error) {
 	return s.fenced(ctx, "waiting events", "wake", epoch, []any{reasons, limit})
 }

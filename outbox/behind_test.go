@@ -224,6 +224,58 @@ func TestWake(t *testing.T) {
 	}
 }
 
+// TestWakeLooksAtFewRows, however many wait for another reason, which the index does not tell.
+func TestWakeLooksAtFewRows(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec("alter table " + table + " set (autovacuum_enabled = false)")
+	b.exec(`insert into ` + table + ` (id, entity_type, entity_id, op, event_version, status, next_retry_at, created_at, updated_at, attempts)
+		select gen_random_uuid(), 'block', gen_random_uuid(), 'upsert', i, 'pending', now() + interval '1 h', now(), now(), 0 from generate_series(1, 3000) i`)
+	b.enqueue(0)
+	b.exec("update " + table + " set next_retry_at = now() + interval '1 min', error_reason = 'es_429' where event_version = 0")
+	b.exec("analyze " + table)
+	cost := &explained{Pool: leaderPool(t, b.pool.Config().ConnString()), t: t}
+	n, err := b.newStore(cost, "a", outbox.Keep).Wake(t.Context(), 1, []outbox.Reason{outbox.ReasonES429}, 10)
+	if err != nil || n != 1 || cost.rows > 200 {
+		t.Errorf("woke %d, %v, in a step of %d rows, want 1 and at most 200 rows", n, err, cost.rows)
+	}
+}
+
+// TestOwnListBeginsWithTheLowestOfOneVersion: else no event of them could be leased, as an earlier one is open.
+func TestOwnListBeginsWithTheLowestOfOneVersion(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	key := b.enqueue(slices.Repeat([]int64{7}, 100)...)
+	b.exec("update " + table + " set next_retry_at = now() + interval '1 h', behind = 6")
+	l, err := b.newStore(leaderPool(t, b.pool.Config().ConnString()), "a", outbox.Keep).List(t.Context(), outbox.ListRequest{Ready: 10, Entity: &key})
+	if err != nil || len(l.Due) != 10 {
+		t.Fatalf("listed %d rows, %v, want 10", len(l.Due), err)
+	}
+	if x := b.lease(1, groups(l.Due...)...); x.Count() != 10 {
+		t.Errorf("leased %d events, obstacle %+v, want the 10 lowest", x.Count(), x.Obstacles[0])
+	}
+}
+
+// TestOwnListReadsWhatItShows, however many events the entity has, with statistics and without.
+func TestOwnListReadsWhatItShows(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec("alter table " + table + " set (autovacuum_enabled = false)")
+	key := b.enqueue(0)
+	b.exec(`insert into `+table+` (id, entity_type, entity_id, op, event_version, status, created_at, updated_at, attempts)
+		select gen_random_uuid(), 'block', $1, 'upsert', i, 'pending', now(), now(), 0 from generate_series(1, 20000) i`, &key.ID)
+	cost := &explained{Pool: leaderPool(t, b.pool.Config().ConnString()), t: t}
+	store := b.newStore(cost, "a", outbox.Keep)
+	for range 2 {
+		cost.rows = 0
+		l, err := store.List(t.Context(), outbox.ListRequest{Ready: 100, Entity: &key})
+		if err != nil || len(l.Ready) != 100 || cost.rows > 200 {
+			t.Errorf("listed %d rows, %v, in a step of %d, want 100 and a step of at most 200", len(l.Ready), err, cost.rows)
+		}
+		b.exec("analyze " + table)
+	}
+}
+
 // TestForeignClaim: another worker's claim says that it runs.
 func TestForeignClaim(t *testing.T) {
 	t.Parallel()
