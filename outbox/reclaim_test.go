@@ -55,6 +55,20 @@ func TestReclaimLease(t *testing.T) {
 	}
 }
 
+// TestLeaseWithoutEventsOfTheTableIsRemoved: one of a table whose ids were of another type, before
+// it was made anew under its name.
+func TestLeaseWithoutEventsOfTheTableIsRemoved(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.enqueue(1)
+	b.leaseAll()
+	b.exec("update weft_lease set uuids = null, numbers = '{1}'")
+	b.setTerm(2, "a")
+	if got := b.reclaimLease(2, 5); len(got) != 1 || got[0].Rows != 0 || b.number("select count(*) from weft_lease") != 0 {
+		t.Errorf("reclaimed %+v, want a lease without events, and that it is gone", got)
+	}
+}
+
 // TestReclaimCountsEventsOfAClockThatIsAhead: else an event that ends its workers would do so
 // for as long as its producer's clock was ahead.
 func TestReclaimCountsEventsOfAClockThatIsAhead(t *testing.T) {

@@ -11,7 +11,7 @@ with fence as materialized ({fence}
   limit 1
   for update skip locked
 ), closed as (
-  delete from weft_lease l using old where l.batch = old.batch and cardinality(old.{ids}) <= $6::integer
+  delete from weft_lease l using old where l.batch = old.batch and coalesce(cardinality(old.{ids}), 0) <= $6::integer
   returning 1
 ), shortened as (
   update weft_lease l set {ids} = old.{ids}[$6::integer + 1:] from old where l.batch = old.batch and cardinality(old.{ids}) > $6::integer
