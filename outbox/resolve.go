@@ -23,9 +23,10 @@ func (s *Store) Resolve(ctx context.Context, epoch int64, batch uuid.UUID, in []
 	}
 	out.Guessed = true
 	for from, to := range entities(in) {
-		if slices.Contains(changed[from:to], false) {
+		switch {
+		case slices.Contains(changed[from:to], false):
 			out.Left = append(out.Left, Left{Key: in[from].Event.Key, Err: ErrInterrupted})
-		} else {
+		case in[to-1].Verdict == Done:
 			out.At = at
 		}
 	}

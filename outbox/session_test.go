@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/google/uuid"
@@ -81,5 +82,45 @@ func TestPlanOfAnEmptyTableServesAFullOne(t *testing.T) {
 	lease(500)
 	if n := read() - before; n > 0 {
 		t.Errorf("list and lease of 500 events have read %d rows by scans of the table, want none", n)
+	}
+}
+
+// bounded is a pool that wants a deadline for the end of a transaction.
+type bounded struct {
+	*pgxpool.Pool
+	t     *testing.T
+	ended int
+}
+
+func (b *bounded) Begin(ctx context.Context) (pgx.Tx, error) {
+	tx, err := b.Pool.Begin(ctx)
+	return &boundedTx{tx, b}, err
+}
+
+type boundedTx struct {
+	pgx.Tx
+	of *bounded
+}
+
+func (x *boundedTx) Rollback(ctx context.Context) error {
+	x.of.ended++
+	if _, ok := ctx.Deadline(); !ok {
+		x.of.t.Error("a rollback has no deadline: a server that stands still would hold up the end of the term")
+	}
+	return x.Tx.Rollback(ctx)
+}
+
+// TestEveryCallOfASettleHasADeadline, also that which ends a transaction that has failed.
+func TestEveryCallOfASettleHasADeadline(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	pool := &bounded{Pool: b.pool, t: t}
+	b.store = b.newStore(pool, "a", outbox.Keep)
+	b.enqueue(1)
+	x := b.leaseAll()
+	b.exec("update search_outbox_events set updated_at = now()")
+	b.settle(x, x.all(outbox.Done)...)
+	if pool.ended == 0 {
+		t.Error("the settle has begun no transaction of several calls")
 	}
 }

@@ -31,7 +31,7 @@ type Settlement struct {
 
 // Settled is the result of a settle.
 type Settled struct {
-	At   time.Time // database clock, of [Store.Resolve] its own time; zero when nothing was settled
+	At   time.Time // database clock, of [Store.Resolve] its own time; zero when no event is done
 	Left []Left
 	// Slow is the smallest number of settlements that could not be written in time; 0 for none.
 	// It is for whoever splits a settle.
@@ -177,12 +177,12 @@ func (b *settling) write(ctx context.Context, db interface {
 			return at, fmt.Errorf("event %s has no verdict", in[i].Event.ID)
 		}
 	}
-	read := func(row pgx.Row) error { return row.Scan(nil, &at) }
 	if len(done) > 0 {
-		q.Queue(b.store.sql("done_"+string(b.finished)), append(rowParams(done), done[0].Event.LeasedAt)...).QueryRow(read)
+		q.Queue(b.store.sql("done_"+string(b.finished)), append(rowParams(done), done[0].Event.LeasedAt)...).
+			QueryRow(func(row pgx.Row) error { return row.Scan(nil, &at) })
 	}
 	if len(rest) > 0 {
-		q.Queue(b.store.sql("not_done"), append(rowParams(rest), restParams(rest)...)...).QueryRow(read)
+		q.Queue(b.store.sql("not_done"), append(rowParams(rest), restParams(rest)...)...)
 	}
 	err = db.SendBatch(ctx, &q).Close()
 	return at, err
@@ -219,7 +219,7 @@ func (b *settling) carefully(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	defer b.store.rollback(ctx, tx)
 	if _, err := tx.Exec(ctx, lockWait); err != nil {
 		return err
 	}
@@ -245,6 +245,13 @@ func (b *settling) carefully(ctx context.Context) error {
 	}
 	b.out.At, b.out.Left = at, append(b.out.Left, b.why(ctx, left)...)
 	return nil
+}
+
+// rollback ends a transaction that may have failed, also when ctx is done.
+func (s *Store) rollback(ctx context.Context, tx pgx.Tx) {
+	ctx, cancel := s.deadline(context.WithoutCancel(ctx))
+	defer cancel()
+	_ = tx.Rollback(ctx)
 }
 
 // lock locks the rows that are as they were leased, updates their addresses and versions, and

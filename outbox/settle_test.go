@@ -241,6 +241,21 @@ func TestResolve(t *testing.T) {
 	}
 }
 
+// TestTimeOfASettleIsThatOfDoneEvents: an alert asks how long ago one was done, also while retries are settled.
+func TestTimeOfASettleIsThatOfDoneEvents(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.enqueue(1)
+	x := b.leaseAll()
+	all := x.all(outbox.Retry)
+	if s := b.settle(x, all...); !s.At.IsZero() {
+		t.Errorf("settled a retry: %+v, want no time", s)
+	}
+	if s, settled, err := b.store.Resolve(t.Context(), 1, x.id, all); err != nil || !settled || len(s.Left) > 0 || !s.At.IsZero() {
+		t.Errorf("resolved a retry: %+v, %v, %v, want no time", s, settled, err)
+	}
+}
+
 // TestResolveWaitsForTheSettle: the answer may be lost while the settle goes on.
 func TestResolveWaitsForTheSettle(t *testing.T) {
 	t.Parallel()

@@ -14,4 +14,4 @@ with settled as (
   where o.ctid = s.address and o.id = s.id and o.xmin = s.version
   returning 1
 )
-select weft_require((select count(*) from settled) = $4, 'WF003'), clock_timestamp()
+select weft_require((select count(*) from settled) = $4, 'WF003')
