@@ -99,17 +99,19 @@ type Session interface {
 // DetachAndDrop detaches a partition without blocking other sessions and drops it. The role
 // must own the history. It waits for transactions that use the history as long as the
 // session's statement_timeout says; when that is not enough the partition stays
-// half-detached, and the next call goes on.
+// half-detached, and the next call goes on. One that is detached and cannot be dropped is left to the caller, and
+// the error says so.
 func (f *FinishedEvents) DetachAndDrop(ctx context.Context, session Session, p Partition) error {
 	history, name := pgx.Identifier{f.table.History()}.Sanitize(), pgx.Identifier{p.Name}.Sanitize()
 	how := "concurrently"
 	if p.Detaching {
 		how = "finalize"
 	}
-	for _, statement := range []string{"alter table " + history + " detach partition " + name + " " + how, "drop table " + name} {
-		if _, err := session.Exec(ctx, statement); err != nil {
-			return fmt.Errorf("detach %s: %w", p.Name, err)
-		}
+	if _, err := session.Exec(ctx, "alter table "+history+" detach partition "+name+" "+how); err != nil {
+		return fmt.Errorf("detach %s: %w", p.Name, err)
+	}
+	if _, err := session.Exec(ctx, "drop table "+name); err != nil {
+		return fmt.Errorf("drop %s, which is a table of its own now: %w: run `drop table %s`", p.Name, err, name)
 	}
 	return nil
 }

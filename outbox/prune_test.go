@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
@@ -364,9 +365,12 @@ func TestHistoryIsMaintainedByPartition(t *testing.T) {
 	if err := f.DetachAndDrop(t.Context(), conn.Conn(), again[0]); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.DetachAndDrop(t.Context(), conn.Conn(), parts[1]); err != nil {
-		t.Fatal(err)
+	// A reader of the table itself comes after it was detached.
+	failing := &dropRefused{conn.Conn()}
+	if err := f.DetachAndDrop(t.Context(), failing, parts[1]); err == nil || !strings.HasSuffix(err.Error(), "run `drop table \""+parts[1].Name+"\"`") {
+		t.Errorf("drop that is refused: got %v, want what to run", err)
 	}
+	b.exec("drop table " + parts[1].Name)
 	for _, want := range []bool{true, false} {
 		if dropped, err := f.Drop(t.Context(), parts[2].Name); err != nil || dropped != want {
 			t.Errorf("drop: got %v, %v, want %v", dropped, err, want)
@@ -375,6 +379,16 @@ func TestHistoryIsMaintainedByPartition(t *testing.T) {
 	if left, _, err := f.Partitions(t.Context()); err != nil || len(left) != 1 || left[0].Closed || b.number("select count(*) from pg_class where relname like 'search_outbox_history_%'") != 1 {
 		t.Errorf("left: got %+v, %v, want today alone", left, err)
 	}
+}
+
+// dropRefused is a session that is cut off before a drop.
+type dropRefused struct{ outbox.Session }
+
+func (s *dropRefused) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if strings.HasPrefix(sql, "drop table") {
+		return pgconn.CommandTag{}, errors.New("connection lost")
+	}
+	return s.Session.Exec(ctx, sql, args...)
 }
 
 // readHistory keeps a reader on the history until leave is called.
