@@ -31,6 +31,10 @@ const (
 	prepareWait   = time.Second     // of a leader for the destination that attend makes
 	fixEvery      = 5 * time.Second // between two looks whether somebody has fixed a shard
 
+	// A standby whose pool has got no connection for unreachedLimit, at two tries at least, is not ready.
+	unreachedLimit = 5 * time.Second
+	pingTimeout    = 2 * time.Second
+
 	// After the last settle a stop ends within a second, also when Postgres does not answer.
 	withdrawTimeout = 500 * time.Millisecond
 	closeGrace      = 500 * time.Millisecond
@@ -206,6 +210,10 @@ func (d *daemon) look(leaving bool) {
 			}
 		}
 	}
+	if u := d.unreached.Load(); u != nil && trouble == nil && d.cutOff(*u, role) {
+		_, text := d.diagnose(u.err)
+		trouble = errors.New("the pool gets no connection to the tables: " + text)
+	}
 	if role != "" {
 		d.tell(postgresName, trouble)
 	}
@@ -264,6 +272,7 @@ func (d *daemon) announce(ctx context.Context) error {
 	}
 	var told leader.Role
 	var at time.Time
+	var silence outbox.Silence
 	err = every(ctx, watchEvery, func(ctx context.Context) {
 		role := d.elector.Status().Role
 		if role == told && time.Since(at) < announceEvery {
@@ -278,6 +287,7 @@ func (d *daemon) announce(ctx context.Context) error {
 			d.log.Warn("presence not recorded", zap.String("event", "presence.fault"), zap.Error(err))
 		}
 		faulty = err != nil
+		d.noteReach(ctx, &silence, err)
 	})
 	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
 	defer cancel()
@@ -285,6 +295,38 @@ func (d *daemon) announce(ctx context.Context) error {
 		d.log.Warn("presence not withdrawn", zap.String("event", "presence.fault"), zap.Error(err))
 	}
 	return err
+}
+
+// unreached is why the pool has got no connection.
+type unreached struct {
+	err  error
+	long bool // for longer than unreachedLimit
+}
+
+// cutOff reports whether an instance in a role is not ready because its pool gets no connection. It takes a
+// while until a standby is, and a connection until it is ready again. A leader is told by its pipelines, which
+// may need all connections; it stays not ready where it won the lock so.
+func (d *daemon) cutOff(u unreached, role admin.Role) bool {
+	usable := d.Health.Report().Dependencies[postgresName].OK
+	if role == admin.Leader {
+		return u.long && !usable
+	}
+	return u.long || !usable
+}
+
+// noteReach notes whether the pool gets a connection, after a call of the presence has ended so.
+func (d *daemon) noteReach(ctx context.Context, silence *outbox.Silence, err error) {
+	if outbox.Unreachable(err) {
+		ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+		defer cancel()
+		err = d.pool.Ping(ctx) // the call may have waited for a lock on its table
+	}
+	silent := silence.After(err, unreachedLimit)
+	if !outbox.Unreachable(err) {
+		d.unreached.Store(nil)
+		return
+	}
+	d.unreached.Store(&unreached{err, silent != nil})
 }
 
 // attend creates a projection's destination once, and then checks it regularly.

@@ -81,6 +81,7 @@ type daemon struct {
 	elector    *leader.Elector
 	projectors []projector
 	gauges     *gauges
+	unreached  atomic.Pointer[unreached] // nil while the pool gets connections
 
 	upkeepMetrics *upkeepMetrics
 	scrubbed      *scrubMetrics

@@ -23,12 +23,15 @@
 //   - A reload applies new passwords, tokens, keys and certificates for both servers
 //     without a change of the term. A value that cannot be read, or that a server refuses,
 //     leaves the old one in force.
+//   - A standby whose pool gets no connection to the tables is not ready and says why, and stays
+//     in the election.
 //   - Every goroutine has ended when Run returns, about a second after the last settle
 //     even if Postgres no longer answers.
 //
 // # What is not guaranteed
 //
-//   - Readiness is up to a quarter of a second old.
+//   - Readiness is up to a quarter of a second old. Of a standby's way to the tables it is up to
+//     half a minute old: no single slow answer makes it not ready.
 //   - The gauges over the tables are up to five seconds old on a leader and fifteen on a
 //     standby, and older where reading takes long: reading takes at most 1% of the time,
 //     unless one reading takes seconds. The same limit holds for the count of a backlog of

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,7 +43,8 @@ func TestLockedTableIsWaitedFor(t *testing.T) {
 }
 
 // startApart starts an instance with a role of its own. cut takes its way to the tables and leaves it the lock session.
-func (r *rig) startApart(name string) (in *instance, cut func()) {
+// heal gives it back.
+func (r *rig) startApart(name string) (in *instance, cut, heal func()) {
 	role, direct := "weft_cut_"+r.group, r.url
 	r.exec("create role " + role + " login")
 	r.exec("grant all on all tables in schema public to " + role)
@@ -52,22 +54,42 @@ func (r *rig) startApart(name string) (in *instance, cut func()) {
 	r.url = strings.Replace(direct, "postgres@", role+"@", 1)
 	in = r.start(name, "WEFT_PROJECTIONS=search_index_to_elastic")
 	r.url = direct
-	return in, func() {
+	cut = func() {
 		r.exec("alter role " + role + " connection limit 1") // the lock session's
 		r.exec("select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1", leader.AppName(r.group, name, "work"))
 	}
+	return in, cut, func() { r.exec("alter role " + role + " connection limit -1") }
 }
 
-// A standby that has lost its way to the tables wins the lock all the same. It is not ready, says why, and
+// A standby that has lost its way to the tables is not ready and says why, stays in the election, and is ready
+// when it has found the way again.
+func TestStandbyWithoutAWayToTheTablesIsNotReady(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.start("a", "WEFT_PROJECTIONS=search_index_to_elastic")
+	a.awaitReady(200, `"role": "leader"`)
+	b, cut, heal := r.startApart("b")
+	b.awaitReady(200, `"role": "standby"`)
+	cut()
+	b.awaitReady(503, `"role": "standby"`, "the pool gets no connection to the tables", "has no connection left")
+	heal()
+	b.awaitReady(200, `"role": "standby"`)
+	if gone := b.logs.with("event", "leader.disconnected"); len(gone) > 0 {
+		t.Errorf("the standby has left the election: %v", gone)
+	}
+}
+
+// A standby that has lost its way to the tables wins the lock all the same. It stays not ready, says why, and
 // ends its term, so that an instance that gets through can lead.
 func TestTakeoverWithoutAWayToTheTables(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
 	a := r.start("a", "WEFT_PROJECTIONS=search_index_to_elastic")
 	a.awaitReady(200, `"role": "leader"`)
-	b, cut := r.startApart("b")
+	b, cut, _ := r.startApart("b")
 	b.awaitReady(200, `"role": "standby"`)
 	cut()
+	b.awaitReady(503, `"role": "standby"`)
 	if err := a.stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -76,14 +98,25 @@ func TestTakeoverWithoutAWayToTheTables(t *testing.T) {
 	r.upsert(newKey(), 1, "x")
 	r.await(map[string]int{"done": 1})
 	c.awaitReady(200, `"role": "leader"`)
+	b.awaitReady(503, `"role": "standby"`)
+	b.wasReadyOnce()
+}
+
+// wasReadyOnce holds that Postgres has become usable for an instance once, at its start.
+func (in *instance) wasReadyOnce() {
+	in.t.Helper()
+	ups := slices.DeleteFunc(in.logs.with("event", "dependency.up"), func(line map[string]any) bool { return line["dependency"] != "postgres" })
+	if len(ups) != 1 {
+		in.t.Errorf("postgres became usable %d times for %s, want once", len(ups), in.name)
+	}
 }
 
 // A leader that has lost its way to the tables but not its lock session still hands
-// over when it is asked to, and its standby goes on.
+// over when it is asked to, and its standby goes on. It stays not ready.
 func TestLeaderCutOffFromTheTablesHandsOver(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	a, cut := r.startApart("a")
+	a, cut, _ := r.startApart("a")
 	a.awaitReady(200, `"role": "leader"`)
 	b := r.start("b", "WEFT_PROJECTIONS=search_index_to_elastic")
 	b.awaitReady(200, `"role": "standby"`)
@@ -92,12 +125,15 @@ func TestLeaderCutOffFromTheTablesHandsOver(t *testing.T) {
 
 	cut()
 	testenv.Eventually(t, func() bool { return len(a.logs.with("event", "outbox.fault")) > 0 }, "a to say that the outbox does not answer")
+	testenv.Eventually(t, func() bool { return len(a.logs.with("event", "presence.fault")) > 0 }, "a to say that its presence is not recorded")
 	r.upsert(newKey(), 2, "y")
 	if _, err := leader.Resign(t.Context(), r.pool, r.group, leader.Resignation{Epoch: 1, By: "operator", Why: "nothing moves"}); err != nil && !errors.Is(err, leader.ErrNoTerm) {
 		t.Fatal(err)
 	}
 	r.await(map[string]int{"done": 2})
 	b.awaitReady(200, `"role": "leader"`)
+	a.awaitReady(503, `"role": "standby"`)
+	a.wasReadyOnce()
 }
 
 // An end of leadership is news and not an error, however it comes about, and the work
