@@ -189,7 +189,8 @@ func (s *Store) Holds(ctx context.Context) (h Holds, entities []Key, err error) 
 	return h, entities, err
 }
 
-// mostOpen bounds the events of one entity that QuarantinedEvents counts.
+// mostOpen bounds the events of one entity that QuarantinedEvents counts, and the events in quarantine
+// that OldestUnquarantined passes over.
 const mostOpen = 10_000
 
 // QuarantinedEvents counts the open events of the entities in quarantine, as [Store.Holds] names
@@ -201,4 +202,13 @@ func (s *Store) QuarantinedEvents(ctx context.Context, entities []Key) (n int64,
 	types, ids := keyColumns(entities)
 	err = s.opened().one(ctx, "events in quarantine", s.sql("quarantined_open"), []any{types, ids, mostOpen}, &n)
 	return n, err
+}
+
+// OldestUnquarantined returns the age of the oldest unfinished event whose entity is not in quarantine, as
+// [Store.Holds] names these; 0 when there is none. While the first 10,000 ready events are all in
+// quarantine it is that of the next one.
+func (s *Store) OldestUnquarantined(ctx context.Context, quarantined []Key) (age time.Duration, err error) {
+	types, ids := keyColumns(quarantined)
+	err = s.opened().one(ctx, "oldest event that is not in quarantine", s.sql("oldest_unquarantined"), []any{types, ids, mostOpen}, &age)
+	return max(0, age), err
 }

@@ -14,13 +14,13 @@ import (
 
 // gauges are the metrics over the tables and the server they are on.
 type gauges struct {
-	lag, lagSeconds, oldest, stuck, failed, discarded, waiting, paused      *prometheus.GaugeVec
-	throttled, throttledFor, quarantined, quarantinedEvents, quarantinedFor *prometheus.GaugeVec
-	atLeast, dead, lastSettle                                               *prometheus.GaugeVec
-	rebuilt, rebuildTook, rebuildGood                                       *prometheus.GaugeVec
-	readings                                                                *prometheus.CounterVec
-	skew, snapshot, snapshotXIDs, away                                      prometheus.Gauge
-	clocks                                                                  map[string]*clocks // by projection
+	lag, lagSeconds, oldest, unquarantined, stuck, failed, discarded, waiting, paused *prometheus.GaugeVec
+	throttled, throttledFor, quarantined, quarantinedEvents, quarantinedFor           *prometheus.GaugeVec
+	atLeast, dead, lastSettle                                                         *prometheus.GaugeVec
+	rebuilt, rebuildTook, rebuildGood                                                 *prometheus.GaugeVec
+	readings                                                                          *prometheus.CounterVec
+	skew, snapshot, snapshotXIDs, away                                                prometheus.Gauge
+	clocks                                                                            map[string]*clocks // by projection
 }
 
 // clocks hold the moments whose ages grow between two readings.
@@ -51,8 +51,10 @@ func newGauges(reg prometheus.Registerer, projections []string) (*gauges, error)
 	g := &gauges{
 		lag: vec("outbox_lag_events", fmt.Sprintf("Events that are not finished. More than %d of a kind are counted less often, "+
 			"so that counting takes at most 1%% of the time: see weft_lag_count_age_seconds and weft_lag_at_least.", glanceLimit)),
-		lagSeconds:        vec("outbox_lag_seconds", "Age of the oldest event that is not finished, in seconds; the same as outbox_oldest_age_seconds."),
-		oldest:            vec("outbox_oldest_age_seconds", "Age of the oldest event that is not finished, in seconds; it goes on growing while the table cannot be read."),
+		lagSeconds: vec("outbox_lag_seconds", "Age of the oldest event that is not finished, in seconds; the same as outbox_oldest_age_seconds."),
+		oldest:     vec("outbox_oldest_age_seconds", "Age of the oldest event that is not finished, in seconds; it goes on growing while the table cannot be read."),
+		unquarantined: vec("weft_oldest_unquarantined_age_seconds", "Age of the oldest event that is not finished and whose entity is not in quarantine, in seconds; "+
+			"it goes on growing while the table cannot be read. While 10,000 events in quarantine are ready before all others, it is that of the next one."),
 		stuck:             vec("outbox_stuck_processing_events", "Events in processing with an expired lease, or for too long."),
 		failed:            vec("weft_dead_letters", "Events in failed that were not discarded; counted as outbox_lag_events is."),
 		discarded:         vec("weft_discarded_letters", "Events in failed that somebody has discarded; counted as outbox_lag_events is."),
@@ -85,7 +87,7 @@ func newGauges(reg prometheus.Registerer, projections []string) (*gauges, error)
 		errs = append(errs, reg.Register(c))
 	}
 	for _, v := range []*prometheus.GaugeVec{
-		g.lag, g.lagSeconds, g.oldest, g.stuck, g.failed, g.discarded, g.waiting, g.paused, g.throttled, g.throttledFor, g.quarantined, g.quarantinedEvents, g.quarantinedFor, g.atLeast, g.dead, g.lastSettle, g.rebuilt, g.rebuildTook, g.rebuildGood,
+		g.lag, g.lagSeconds, g.oldest, g.unquarantined, g.stuck, g.failed, g.discarded, g.waiting, g.paused, g.throttled, g.throttledFor, g.quarantined, g.quarantinedEvents, g.quarantinedFor, g.atLeast, g.dead, g.lastSettle, g.rebuilt, g.rebuildTook, g.rebuildGood,
 	} {
 		errs = append(errs, reg.Register(v))
 		for _, p := range projections {
@@ -120,7 +122,6 @@ func (g *gauges) server(v postgres.Vitals) {
 
 func (g *gauges) table(projection string, s outbox.Stats) {
 	g.lag.WithLabelValues(projection).Set(float64(s.Lag()))
-	g.old(projection, s.Oldest)
 	g.stuck.WithLabelValues(projection).Set(float64(s.Stuck))
 	g.failed.WithLabelValues(projection).Set(float64(s.Failed))
 	g.discarded.WithLabelValues(projection).Set(float64(s.Discarded))
@@ -170,7 +171,9 @@ func (g *gauges) rebuild(projection string, r postgres.Rebuild) {
 	g.rebuildGood.WithLabelValues(projection).Set(good)
 }
 
-func (g *gauges) old(projection string, age time.Duration) {
+// old sets the age of the oldest event, and of the oldest whose entity is not in quarantine.
+func (g *gauges) old(projection string, age, unquarantined time.Duration) {
+	g.unquarantined.WithLabelValues(projection).Set(unquarantined.Seconds())
 	g.lagSeconds.WithLabelValues(projection).Set(age.Seconds())
 	g.oldest.WithLabelValues(projection).Set(age.Seconds())
 }

@@ -29,12 +29,13 @@ const (
 
 // tally is the last count of one table.
 type tally struct {
-	projector *projector
-	counted   *outbox.Stats // by the last full count; nil before the first
-	at        time.Time     // of that count
-	due       time.Time     // of the next one
-	oldest    time.Duration // at the last reading
-	read      time.Time     // of it; zero before the first
+	projector     *projector
+	counted       *outbox.Stats // by the last full count; nil before the first
+	at            time.Time     // of that count
+	due           time.Time     // of the next one
+	oldest        time.Duration // at the last reading
+	unquarantined time.Duration // without entities in quarantine
+	read          time.Time     // of it; zero before the first
 }
 
 // measure reads the tables until ctx ends.
@@ -115,13 +116,18 @@ func (d *daemon) readTable(ctx context.Context, t *tally) (time.Duration, error)
 	took := time.Since(start)
 	if err != nil {
 		d.gauges.readings.WithLabelValues(name, readingFailed).Inc()
-		if t.oldest > 0 { // nothing gets done in a table that cannot be read
-			d.gauges.old(name, t.oldest+time.Since(t.read))
-		}
+		since := time.Since(t.read) // nothing gets done in a table that cannot be read
+		d.gauges.old(name, grown(t.oldest, since), grown(t.unquarantined, since))
 		return took, err
 	}
-	t.oldest, t.read = s.Oldest, start
-	err = d.readHolds(ctx, t.projector)
+	t.oldest, t.unquarantined, t.read = s.Oldest, s.Oldest, start
+	quarantined, err := d.readHolds(ctx, t.projector)
+	if len(quarantined) > 0 && err == nil {
+		var age time.Duration
+		if age, err = t.projector.store.OldestUnquarantined(ctx, quarantined); err == nil {
+			t.unquarantined = age
+		}
+	}
 	took = time.Since(start)
 	if s.Capped && !start.Before(t.due) {
 		err = cmp.Or(err, t.count(ctx, d.cfg.Outbox.MaxProcessing))
@@ -137,22 +143,31 @@ func (d *daemon) readTable(ctx context.Context, t *tally) (time.Duration, error)
 	}
 	d.gauges.readings.WithLabelValues(name, result).Inc()
 	d.gauges.table(name, s)
+	d.gauges.old(name, t.oldest, t.unquarantined)
 	d.gauges.clocks[name].counted.set(time.Since(t.at))
 	return took, err
 }
 
-// readHolds reads what operators hold back of a projection.
-func (d *daemon) readHolds(ctx context.Context, p *projector) error {
+// grown returns an age some time later; 0 stands for no event and stays so.
+func grown(age, since time.Duration) time.Duration {
+	if age == 0 {
+		return 0
+	}
+	return age + since
+}
+
+// readHolds reads what operators hold back of a projection, and returns the entities in quarantine.
+func (d *daemon) readHolds(ctx context.Context, p *projector) (quarantined []outbox.Key, err error) {
 	holds, quarantined, err := p.store.Holds(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	d.tellPause(p.proj.Name(), holds.Pause)
 	waiting, err := p.store.QuarantinedEvents(ctx, quarantined)
 	if err == nil {
 		d.gauges.holds(p.proj.Name(), holds, waiting)
 	}
-	return err
+	return quarantined, err
 }
 
 // tellPause shows a pause in the state of health, on a standby, too.

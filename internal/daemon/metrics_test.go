@@ -69,6 +69,7 @@ weft_leader_transitions_total to
 weft_looks_total found projection
 weft_oldest_snapshot_age_seconds
 weft_oldest_snapshot_age_transactions
+weft_oldest_unquarantined_age_seconds projection
 weft_outbox_dead_tuples projection
 weft_pipeline_phase phase projection
 weft_projection_paused_seconds projection
@@ -206,6 +207,28 @@ func TestStandbyExportsLag(t *testing.T) {
 		t.Errorf("the lag became %v when the table could not be read", got)
 	}
 	p.heal()
+}
+
+// The age that the objective of freshness compares is that of the oldest event that is not in quarantine.
+func TestQuarantinedEventsAreNotStale(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	const name = "search_index_to_elastic"
+	held, other := newKey(), newKey()
+	for _, o := range []outbox.HoldOrder{{Kind: outbox.Pause}, {Kind: outbox.Quarantine, Entity: held}} {
+		o.Group, o.Projection, o.By, o.Why = r.group, name, "alice", "a test"
+		if _, _, err := outbox.BeginHold(t.Context(), r.pool, o, testenv.Limit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.upsert(held, 1, "x")
+	r.upsert(other, 2, "x")
+	r.exec("update search_outbox_events set created_at = now() - case event_version when 1 then interval '1 h' else interval '5 min' end")
+	a := r.start("a", "WEFT_PROJECTIONS="+name)
+	testenv.Eventually(t, func() bool { return a.metric("outbox_oldest_age_seconds") >= 3600 }, "the age of the event in quarantine")
+	if age := a.metric("weft_oldest_unquarantined_age_seconds"); age < 300 || age > 3000 {
+		t.Errorf("the oldest event that is not in quarantine is %v s old, want five minutes", age)
+	}
 }
 
 // What a producer writes and what a server answers makes no series: those that there are
