@@ -62,12 +62,11 @@ func (v *verifier) rows(ctx context.Context, out chan<- looked) error {
 
 func (v *verifier) readKeys(ctx context.Context, size *atomic.Int64, page func([]outbox.Key) error) error {
 	for after := v.From; ; {
-		n := int(size.Load())
-		if err := v.room(ctx, n); err != nil {
+		keys, err := v.Sides.Entities(ctx, after, int(size.Load()))
+		if err != nil || len(keys) == 0 {
 			return err
 		}
-		keys, err := v.Sides.Entities(ctx, after, n)
-		if err != nil || len(keys) == 0 {
+		if err := v.room(ctx, len(keys)); err != nil {
 			return err
 		}
 		if err := page(keys); err != nil {

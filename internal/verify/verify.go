@@ -173,7 +173,7 @@ type verifier struct {
 	Options
 	report    Report
 	byVersion bool
-	pace      pace
+	due       time.Time // when what was asked of room so far may be looked at
 }
 
 // looked is what one page of rows or of documents has shown.
@@ -202,7 +202,6 @@ func (v *verifier) run(ctx context.Context) error {
 		return err
 	}
 	v.report.Total = rows + documents
-	v.pace = pace{perSecond: v.Rate, began: time.Now()}
 
 	matched, err := v.phase(ctx, v.rows)
 	if err != nil {
@@ -247,12 +246,8 @@ func give[T any](ctx context.Context, to chan<- T, v T) error {
 	}
 }
 
-// pace keeps the rows and documents of a run at a rate.
-type pace struct {
-	perSecond int
-	began     time.Time
-	done      int64
-}
+// paceSlack is how much of a stall a run makes up for, beyond its rate.
+const paceSlack = time.Second
 
 // room waits until n more rows or documents may be looked at, by Rest and Rate. Each phase calls it from
 // one goroutine.
@@ -265,9 +260,11 @@ func (v *verifier) room(ctx context.Context, n int) error {
 	if v.Rate == 0 {
 		return ctx.Err()
 	}
-	p := &v.pace
-	p.done += int64(n)
-	timer := time.NewTimer(time.Until(p.began.Add(time.Duration(float64(p.done) / float64(p.perSecond) * float64(time.Second)))))
+	if earliest := time.Now().Add(-paceSlack); v.due.Before(earliest) {
+		v.due = earliest
+	}
+	v.due = v.due.Add(time.Duration(float64(n) / float64(v.Rate) * float64(time.Second)))
+	timer := time.NewTimer(time.Until(v.due))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
