@@ -168,11 +168,11 @@ func (a *app) verifyOne(ctx context.Context, cfg config.Config, pool *pgxpool.Po
 	}
 	meter, started, saved := newMeter(a.stderr, p.Name()), time.Now(), time.Now()
 	defer meter.close()
-	var saving error
 	o.Progress = func(r verify.Report) {
 		meter.verified(r, time.Since(started))
 		if time.Since(saved) > verifySave {
-			saved, saving = time.Now(), kept.Save(ctx, r.Last, r, false)
+			saved = time.Now()
+			_ = kept.Save(ctx, r.Last, r, false) // the save at the end tells
 		}
 	}
 	report, err := verify.Run(ctx, o)
@@ -182,7 +182,7 @@ func (a *app) verifyOne(ctx context.Context, cfg config.Config, pool *pgxpool.Po
 	}
 	save, cancel := context.WithTimeout(context.WithoutCancel(ctx), preflightTimeout)
 	defer cancel()
-	return report, errors.Join(err, saving, kept.Save(save, report.Last, report, compared))
+	return report, errors.Join(err, kept.Save(save, report.Last, report, compared))
 }
 
 // indexesBeside returns the indexes to which the name of a projection leads besides the one that it writes to.

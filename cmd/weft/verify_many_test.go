@@ -119,7 +119,7 @@ func TestVerifyManyDamagedDocuments(t *testing.T) {
 
 	got := s.verified(1)
 	got.Examples, got.Documents = nil, 0
-	want := verify.Report{Projection: "products", Rows: int64(rows), Missing: int64(n), Extra: int64(n), Stale: int64(n), Ahead: int64(n), Corrupt: int64(n), Misplaced: int64(n)}
+	want := verify.Report{Projection: "products", Rows: int64(rows), Equal: int64(rows - 4*n), Missing: int64(n), Extra: int64(n), Stale: int64(n), Ahead: int64(n), Corrupt: int64(n), Misplaced: int64(n)}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("report: got %+v\nwant %+v", got, want)
 	}

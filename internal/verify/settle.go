@@ -27,10 +27,11 @@ type suspect struct {
 	kind  Kind      // for which an event was written
 }
 
-// pageMark counts the suspects that a page still has.
+// pageMark counts the suspects that a page still has, and what it has shown so far.
 type pageMark struct {
-	last outbox.Key
-	open int
+	last  outbox.Key
+	open  int
+	found Report
 }
 
 // settle takes pages until there are no more and every suspect is told: it looks at suspects
@@ -56,16 +57,11 @@ func (v *verifier) settle(ctx context.Context, found <-chan looked) (matched int
 				continue
 			}
 			matched += l.matched
-			v.report.Rows += l.rows
-			v.report.Documents += l.seen - l.rows - l.others
 			v.report.Seen += l.seen
-			for _, e := range l.strangers {
-				v.report.add(e)
-			}
-			mark := &pageMark{last: l.last, open: len(l.suspects)}
+			mark := &pageMark{last: l.last, open: len(l.suspects), found: l.found}
 			pages = append(pages, mark)
 			for _, k := range l.suspects {
-				waiting = append(waiting, suspect{key: k, row: l.rows > 0, page: mark, until: time.Now().Add(v.Settle)})
+				waiting = append(waiting, suspect{key: k, row: l.found.Rows > 0, page: mark, until: time.Now().Add(v.Settle)})
 			}
 		case <-tick.C:
 			var still []suspect
@@ -79,6 +75,7 @@ func (v *verifier) settle(ctx context.Context, found <-chan looked) (matched int
 			waiting = still
 		}
 		for len(pages) > 0 && pages[0].open == 0 {
+			v.report.include(&pages[0].found)
 			if !pages[0].last.ID.IsZero() {
 				v.report.Last = pages[0].last
 			}
@@ -101,18 +98,21 @@ func (v *verifier) again(ctx context.Context, batch []suspect) (still []suspect,
 	var orders []outbox.Order
 	var mending []suspect
 	for i, s := range batch {
+		found := &s.page.found
 		switch at := sight[i]; {
 		case at.failed:
-			v.report.Failed++
+			found.Failed++
 			s.page.open--
 		case !at.settled && time.Now().After(s.until):
-			v.report.Unsettled++
+			found.Unsettled++
 			s.page.open--
 		case !at.settled:
 			still = append(still, s)
 		case at.kind == Equal:
 			if s.kind != "" {
-				v.report.Repaired++
+				found.Repaired++
+			} else if s.row {
+				found.Equal++
 			}
 			if at.here != nil {
 				right++
@@ -121,7 +121,7 @@ func (v *verifier) again(ctx context.Context, batch []suspect) (still []suspect,
 		case s.kind != "": // the repair did not help
 			s.page.open--
 		default:
-			v.report.add(v.example(s.key, at))
+			found.add(v.example(s.key, at))
 			if v.Repair == nil || v.remedy(at) != "" {
 				s.page.open--
 				continue

@@ -124,7 +124,7 @@ func (v *verifier) wanted(ctx context.Context, keys []outbox.Key, row func(i int
 
 // compare finds the suspects of a page.
 func (v *verifier) compare(keys []outbox.Key, wanted []projections.Wanted, held []projections.Held) looked {
-	l := looked{last: keys[len(keys)-1], seen: int64(len(keys)), rows: int64(len(keys))}
+	l := looked{last: keys[len(keys)-1], seen: int64(len(keys))}
 	of := group(held)
 	for i, w := range wanted {
 		k := keys[i]
@@ -135,6 +135,7 @@ func (v *verifier) compare(keys []outbox.Key, wanted []projections.Wanted, held 
 			l.matched++
 		}
 	}
+	l.found.Rows, l.found.Equal = l.seen, l.seen-int64(len(l.suspects))
 	return l
 }
 
@@ -176,12 +177,12 @@ func (v *verifier) documents(ctx context.Context, out chan<- looked) error {
 
 // rowless finds those of a page of documents that have no row.
 func (v *verifier) rowless(ctx context.Context, held []projections.Held) (looked, error) {
-	l := looked{seen: int64(len(held))}
+	l := looked{seen: int64(len(held)), found: Report{Documents: int64(len(held))}}
 	keys := make([]outbox.Key, 0, len(held))
 	for _, h := range held {
 		switch {
 		case h.Key.ID.IsZero(), h.Routed != "":
-			l.strangers = append(l.strangers, stranger(h))
+			l.found.add(stranger(h))
 		default:
 			keys = append(keys, h.Key)
 		}
@@ -204,7 +205,7 @@ func (v *verifier) rowless(ctx context.Context, held []projections.Held) (looked
 		if yes {
 			l.suspects = append(l.suspects, rowless[i])
 		} else {
-			l.others++
+			l.found.Documents--
 		}
 	}
 	return l, nil

@@ -46,7 +46,7 @@ type Options struct {
 	// Rest, if any, is called before each page, and returns when it may be read. Its error ends the run.
 	Rest func(context.Context) error
 	// Progress, if any, is called after each page and each look at suspects, from one goroutine at a
-	// time. The run waits for it.
+	// time, with the report of the pages that are told. The run waits for it.
 	Progress func(Report)
 }
 
@@ -54,11 +54,12 @@ type Options struct {
 type Repair struct{ Actor, Why string }
 
 // Report is what a comparison has found. The counts from Missing to Misplaced are entities by [Kind],
-// repaired ones included.
+// repaired ones included. A page counts once all its suspects are told, and all pages before it.
 type Report struct {
 	Projection string `json:"projection"`
 	Rows       int64  `json:"rows"`      // looked at
 	Documents  int64  `json:"documents"` // looked at, or counted where each is known to have a row
+	Equal      int64  `json:"equal"`     // rows that do not differ, failed, unsettled and repaired ones left out
 	Missing    int64  `json:"missing"`
 	Extra      int64  `json:"extra"`
 	Stale      int64  `json:"stale"`
@@ -74,9 +75,9 @@ type Report struct {
 	Beside       []Beside  `json:"beside,omitempty"`        // the caller's to fill in: Run does not
 	Examples     []Example `json:"examples,omitempty"`      // the first five of each kind
 
-	Total int64      `json:"-"` // about how many rows and documents there are to look at
-	Seen  int64      `json:"-"` // how many of them were looked at
-	Last  outbox.Key `json:"-"` // all entities up to it are done; zero before the first, and once all rows are
+	Total int64      `json:"-"` // about how many rows and documents this run has to look at
+	Seen  int64      `json:"-"` // how many of them it has looked at, told or not
+	Last  outbox.Key `json:"-"` // all entities up to it are told; zero before the first, and once all rows are
 }
 
 // Example is one entity that differs, or one document of no entity.
@@ -115,11 +116,9 @@ func Results() []string {
 }
 
 // Counts returns how many entities are equal, and how many differ in each way, by the names of
-// [Results]. Equal is what is left of Rows: while a run lasts it has the suspects that are not yet told.
-// Failed and unsettled entities without a row make it too low, and so do misplaced documents beside the
-// right one.
+// [Results].
 func (r *Report) Counts() map[string]int64 {
-	counts := map[string]int64{equal: max(r.Rows-(r.Differs()-r.Extra)-r.Failed-r.Unsettled, 0)}
+	counts := map[string]int64{equal: r.Equal}
 	for _, name := range Results()[1:] {
 		counts[name] = *r.count(Kind(name))
 	}
@@ -143,16 +142,44 @@ func (r *Report) count(k Kind) *int64 {
 	}
 }
 
+// add counts one that differs, and names it.
 func (r *Report) add(e Example) {
-	n := r.count(e.Kind)
-	if *n++; *n <= examplesOfKind {
+	*r.count(e.Kind)++
+	r.name(e)
+}
+
+// name names one that differs, unless enough of its kind are named.
+func (r *Report) name(e Example) {
+	named := 0
+	for i := range r.Examples {
+		if r.Examples[i].Kind == e.Kind {
+			named++
+		}
+	}
+	if named < examplesOfKind {
 		r.Examples = append(r.Examples, e)
+	}
+}
+
+// include adds what a page has shown.
+func (r *Report) include(page *Report) {
+	r.Rows += page.Rows
+	r.Documents += page.Documents
+	r.Equal += page.Equal
+	for _, name := range Results()[1:] {
+		*r.count(Kind(name)) += *page.count(Kind(name))
+	}
+	r.Repaired += page.Repaired
+	r.Failed += page.Failed
+	r.Unsettled += page.Unsettled
+	for _, e := range page.Examples {
+		r.name(e)
 	}
 }
 
 // Run compares both sides and waits until every suspect is told. Differences are no error. When it
 // returns an error, also at the end of ctx, the report is as far as it came: a later run can continue
-// from it with From and Before, and counts the rows after Last a second time.
+// from it with From and Before, unless Last is zero, and counts nothing twice.
 func Run(ctx context.Context, o Options) (Report, error) {
 	if o.Settle == 0 {
 		o.Settle = DefaultSettle
@@ -178,13 +205,11 @@ type verifier struct {
 
 // looked is what one page of rows or of documents has shown.
 type looked struct {
-	last      outbox.Key // of a page of rows
-	seen      int64      // rows or documents of the page
-	rows      int64      // of them; 0 for a page of documents
-	matched   int64      // documents that are equal to their rows
-	others    int64      // documents of other shards
-	suspects  []outbox.Key
-	strangers []Example // documents that no event can name
+	last     outbox.Key // of a page of rows
+	seen     int64      // rows or documents of the page
+	matched  int64      // documents that are equal to their rows
+	suspects []outbox.Key
+	found    Report // without what the suspects turn out to be
 }
 
 func (v *verifier) run(ctx context.Context) error {
@@ -201,7 +226,7 @@ func (v *verifier) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	v.report.Total = rows + documents
+	v.report.Total = max(rows-v.Before.Rows, 0) + documents
 
 	matched, err := v.phase(ctx, v.rows)
 	if err != nil {
@@ -226,11 +251,12 @@ func (v *verifier) phase(ctx context.Context, look func(context.Context, chan<- 
 		defer close(found)
 		return look(ctx, found)
 	})
-	g.Go(func() error {
+	g.Go(func() (err error) {
 		matched, err = v.settle(ctx, found)
 		return err
 	})
-	return matched, g.Wait()
+	err = g.Wait()
+	return matched, err
 }
 
 // errEnded ends a producer whose consumer has ended.

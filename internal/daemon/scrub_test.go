@@ -1,0 +1,35 @@
+package daemon_test
+
+import (
+	"net/http"
+	"net/url"
+	"testing"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// A document is counted once, when its fate is known: one that differs was never equal.
+func TestLeaderCountsEachDocumentOnce(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	first := newKey()
+	r.upsert(first, 1, "text")
+	for range 49 {
+		r.upsert(newKey(), 1, "text")
+	}
+	a := r.start("a", "WEFT_VERIFY_REPAIR=off")
+	r.await(map[string]int{"done": 50})
+	if err := a.stop(); err != nil {
+		t.Fatal(err)
+	}
+	r.elasticCall(http.MethodDelete, "/"+r.index+"/_doc/"+url.PathEscape(first.String())+"?refresh=true", "", nil)
+	r.exec("insert into weft_verify values ($1, $2, '', '', '{}', now(), now())", searchProjection, outbox.VerifyScrub) // begins at once
+	b := r.start("b")
+	testenv.Eventually(t, func() bool { return r.number("select count(*) from weft_verify where finished_at is not null") == 1 }, "the end of the comparison")
+	equal := b.metric("weft_verify_documents_total", searchProjection, `result="equal"`)
+	missing := b.metric("weft_verify_documents_total", searchProjection, `result="missing"`)
+	if all := b.metric("weft_verify_documents_total", searchProjection); equal != 49 || missing != 1 || all != 50 {
+		t.Errorf("%v equal, %v missing of %v, want 49 and 1 of 50", equal, missing, all)
+	}
+}
