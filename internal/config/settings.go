@@ -70,7 +70,7 @@ func table() []setting {
 			secretText(func(c *Config) *Secret { return &c.Database.Password }),
 		row("database.timeout", "WEFT_DB_TIMEOUT", "db-timeout", "10s", "Longest time of one statement.").
 			duration(func(c *Config) *time.Duration { return &c.Database.Timeout }, 100*ms, 10*time.Minute),
-		row("database.max_conns", "WEFT_DB_MAX_CONNS", "db-max-conns", "8", "Connections of the pool; the lock session is one more.").
+		row("database.max_conns", "WEFT_DB_MAX_CONNS", "db-max-conns", "8", "Connections of the pool: below 4, lists and leases wait for each other; the lock session is one more.").
 			int(func(c *Config) *int { return &c.Database.MaxConns }, 2, 100),
 
 		row("elastic.url", "ELASTIC_URL", "elastic-url", "http://localhost:9200", "Elasticsearch; several nodes of one cluster separated by commas, or as a list named elastic.urls in YAML.").
@@ -138,7 +138,7 @@ func table() []setting {
 		row("audit.keep_failures", "WEFT_AUDIT_KEEP_FAILURES", "audit-keep-failures", "8760h", "The same for terms that ended by a fault, reclaims that ended in failed, replays, discards, removals of events, and pauses, throttles, quarantines and their ends.").
 			duration(func(c *Config) *time.Duration { return &c.Audit.KeepFailures }, day, longest),
 
-		row("verify.every", "WEFT_VERIFY_EVERY", "verify-every", "168h", "The leader compares all rows with all documents within this time, a little at a time; 0 for never.").
+		row("verify.every", "WEFT_VERIFY_EVERY", "verify-every", "168h", "The leader compares all rows with all documents in about this time, a little at a time, longer beside much work; 0 for never.").
 			duration(func(c *Config) *time.Duration { return &c.Verify.Every }, 0, longest),
 		row("verify.repair", "WEFT_VERIFY_REPAIR", "verify-repair", "report", "What it does about documents that differ: off compares nothing, report counts and logs them, repair has them written anew.").
 			oneOf(func(c *Config) *string { return &c.Verify.Repair }, "off", "report", "repair"),
