@@ -220,6 +220,16 @@ func (c *candidates) pop(from queue) *entity {
 	return q[0]
 }
 
+// putBack makes the entity that was popped last from a queue the next one.
+func (c *candidates) putBack(e *entity, from queue) {
+	if from == byTurns {
+		from = c.turn
+		c.turn--
+	}
+	e.queue = from
+	c.queues[from] = slices.Insert(c.queues[from], 0, e)
+}
+
 // begin begins the lease of at most limit of an entity's rows; the rest waits for its
 // landing.
 func (c *candidates) begin(e *entity, limit int) {

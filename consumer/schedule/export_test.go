@@ -12,7 +12,7 @@ func (s *Scheduler) Memory() int {
 	for _, q := range c.queues {
 		rows += len(q)
 	}
-	return rows + len(c.entities) + len(c.barriers) + len(c.lookUps.keys) + len(c.putOffs.keys) + len(c.putOff) + len(s.apart) +
+	return rows + len(c.entities) + len(c.barriers) + len(c.lookUps.keys) + len(c.putOffs.keys) + len(c.putOff) + len(s.apart) + len(s.company) +
 		len(s.gate.faulted) + len(s.gate.finals)
 }
 

@@ -1,7 +1,6 @@
 package schedule
 
 import (
-	"cmp"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -249,8 +248,8 @@ func (s *Scheduler) batch(w way, from queue, most share) *Batch {
 			continue
 		}
 		if n := s.company[e.key]; n > 0 {
-			if len(picked) >= n { // in the next batch
-				s.c.push(e, cmp.Or(from, inAgain))
+			if len(picked) >= n { // the next batch begins with it
+				s.c.putBack(e, from)
 				break
 			}
 			most.entities = min(most.entities, n)

@@ -1,5 +1,6 @@
 -- Lists the lowest open rows of one entity that may go when nothing earlier is open. The index does
--- not order rows of one version: it says up to which version to read, and they are sorted.
+-- not order rows of one version: it says up to which version to read, and they are sorted. So all rows
+-- of the last version are read, which are few: an entity has a version once.
 --   $1 entity type, $2 entity id, $3 most rows
 -- Answers as list.sql.
 with page as materialized (
