@@ -114,10 +114,18 @@ func validIndexes(t *testing.T, pool *pgxpool.Pool) []string {
 
 // wantIndexes are weft's on the outbox tables at the latest version.
 var wantIndexes = []string{
-	"weft_chronicle_outbox_behind", "weft_chronicle_outbox_blocked", "weft_chronicle_outbox_discarded", "weft_chronicle_outbox_due", "weft_chronicle_outbox_entity", "weft_chronicle_outbox_failed",
-	"weft_chronicle_outbox_letters", "weft_chronicle_outbox_list", "weft_chronicle_outbox_processing", "weft_chronicle_outbox_ready", "weft_chronicle_outbox_retry",
-	"weft_search_outbox_behind", "weft_search_outbox_blocked", "weft_search_outbox_discarded", "weft_search_outbox_due", "weft_search_outbox_entity", "weft_search_outbox_failed",
-	"weft_search_outbox_letters", "weft_search_outbox_list", "weft_search_outbox_processing", "weft_search_outbox_ready", "weft_search_outbox_retry",
+	"weft_chronicle_outbox_behind", "weft_chronicle_outbox_blocked", "weft_chronicle_outbox_discarded", "weft_chronicle_outbox_entity", "weft_chronicle_outbox_failed",
+	"weft_chronicle_outbox_letters", "weft_chronicle_outbox_list", "weft_chronicle_outbox_processing", "weft_chronicle_outbox_retry",
+	"weft_search_outbox_behind", "weft_search_outbox_blocked", "weft_search_outbox_discarded", "weft_search_outbox_entity", "weft_search_outbox_failed",
+	"weft_search_outbox_letters", "weft_search_outbox_list", "weft_search_outbox_processing", "weft_search_outbox_retry",
+}
+
+// olderIndexes are those that only builds before leases read, at version 4 and where it was upgraded.
+var olderIndexes = []string{"weft_chronicle_outbox_due", "weft_chronicle_outbox_ready", "weft_search_outbox_due", "weft_search_outbox_ready"}
+
+// upgradedIndexes are those of a database on which a build before leases may have worked.
+func upgradedIndexes() []string {
+	return slices.Sorted(slices.Values(slices.Concat(wantIndexes, olderIndexes)))
 }
 
 // hold opens a transaction, runs sql in it, and leaves it idle until release.

@@ -177,18 +177,14 @@ func leaseIndexes(tables []table) []index {
 	return all
 }
 
-// olderIndexes are those that only builds before leases read.
-func olderIndexes(tables []table) []index {
-	return slices.DeleteFunc(outboxIndexes(tables), func(ix index) bool {
-		return !strings.HasSuffix(ix.name, "_ready") && !strings.HasSuffix(ix.name, "_due")
-	})
+// older reports whether only builds before leases read an index.
+func older(ix index) bool {
+	return strings.HasSuffix(ix.name, "_ready") || strings.HasSuffix(ix.name, "_due")
 }
 
 // currentIndexes are those that this build reads.
 func currentIndexes(tables []table) []index {
-	older := olderIndexes(tables)
-	all := slices.Concat(outboxIndexes(tables), leaseIndexes(tables), failedIndexes(tables))
-	return slices.DeleteFunc(all, func(ix index) bool { return slices.Contains(older, ix) })
+	return slices.DeleteFunc(slices.Concat(outboxIndexes(tables), leaseIndexes(tables), failedIndexes(tables)), older)
 }
 
 // forget bounds the size of weft_term and weft_audit. Its owner's rights stand in for a

@@ -82,7 +82,7 @@ func TestIndexBuildNamesTheSnapshotItWaitsFor(t *testing.T) {
 	if got, want := versions(steps), []int64{1, 2}; !cmp.Equal(got, want) {
 		t.Errorf("steps that were finished: got %v, want %v", got, want)
 	}
-	if !l.contain("weft_search_outbox_ready waits for pid") {
+	if !l.contain("weft_search_outbox_processing waits for pid") {
 		t.Errorf("progress: got %q, want the wait", l.all)
 	}
 	release()
@@ -109,14 +109,14 @@ func TestInterruptedIndexBuildIsRepeated(t *testing.T) {
 		t.Fatalf("cancelled up: got %v, want context canceled", err)
 	}
 	invalid := query[string](t, pool, `select indexrelid::regclass::text from pg_index where not indisvalid`)
-	if !cmp.Equal(invalid, []string{"weft_search_outbox_ready"}) {
-		t.Fatalf("invalid indexes after the interruption: got %v, want weft_search_outbox_ready", invalid)
+	if !cmp.Equal(invalid, []string{"weft_search_outbox_processing"}) {
+		t.Fatalf("invalid indexes after the interruption: got %v, want weft_search_outbox_processing", invalid)
 	}
 	release()
 
 	l = lines{}
 	up(t, dsn, l.option())
-	if !l.contain("dropping unfinished index weft_search_outbox_ready") {
+	if !l.contain("dropping unfinished index weft_search_outbox_processing") {
 		t.Errorf("progress: got %q, want the clean-up", l.all)
 	}
 	if diff := cmp.Diff(wantIndexes, validIndexes(t, pool)); diff != "" {
@@ -134,14 +134,14 @@ func TestBuildOfADeadMigratorIsAwaited(t *testing.T) {
 	_, release := hold(t, pool, snapshot)
 	built := make(chan error, 1)
 	go func() {
-		_, err := pool.Exec(t.Context(), `create index concurrently weft_search_outbox_ready on search_outbox_events (event_version)
-			where status = 'pending' and next_retry_at is null`)
+		_, err := pool.Exec(t.Context(), `create index concurrently weft_search_outbox_processing on search_outbox_events (lease_until)
+			where status = 'processing'`)
 		built <- err
 	}()
 	testenv.Eventually(t, func() bool {
 		return one[int](t, pool, `select count(*) from pg_stat_progress_create_index where datname = current_database() and phase like 'waiting%'`) == 1
 	}, "the build waits for the snapshot")
-	oid := one[uint32](t, pool, `select 'weft_search_outbox_ready'::regclass::oid`)
+	oid := one[uint32](t, pool, `select 'weft_search_outbox_processing'::regclass::oid`)
 
 	l := lines{f: func(s string) {
 		if strings.Contains(s, "waiting for an earlier build") {
@@ -152,10 +152,10 @@ func TestBuildOfADeadMigratorIsAwaited(t *testing.T) {
 	if err := <-built; err != nil {
 		t.Errorf("earlier build: %v", err)
 	}
-	if !l.contain("waiting for an earlier build of weft_search_outbox_ready") {
+	if !l.contain("waiting for an earlier build of weft_search_outbox_processing") {
 		t.Errorf("progress: got %q, want the wait", l.all)
 	}
-	if got := one[uint32](t, pool, `select 'weft_search_outbox_ready'::regclass::oid`); got != oid {
+	if got := one[uint32](t, pool, `select 'weft_search_outbox_processing'::regclass::oid`); got != oid {
 		t.Errorf("index: got oid %d, want the earlier build's %d", got, oid)
 	}
 }
