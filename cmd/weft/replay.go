@@ -137,6 +137,9 @@ func (a *app) replayOne(ctx context.Context, pool *pgxpool.Pool, cfg config.Conf
 			st, err := leader.ReadState(ctx, pool, cfg.Group)
 			return st.Led(), err
 		},
+		Holds: func(ctx context.Context) (outbox.Holds, error) {
+			return outbox.ReadHolds(ctx, pool, cfg.Group, d.Projection(), cfg.Database.Timeout)
+		},
 		Progress: m.replayed, Note: m.note,
 	})
 }

@@ -30,6 +30,9 @@ func (r *rig) replayAll(ctx context.Context, change func(*replay.Config)) (repla
 			st, err := leader.ReadState(ctx, r.pool, r.group)
 			return st.Led(), err
 		},
+		Holds: func(ctx context.Context) (outbox.Holds, error) {
+			return outbox.ReadHolds(ctx, r.pool, r.group, "search_index_to_elastic", 10*time.Second)
+		},
 		Progress: func(replay.Progress) {},
 		Note:     func(string) {},
 	}

@@ -141,6 +141,9 @@ func (s *Server) replay(ctx context.Context, p plan, job *Job) (string, error) {
 			st, err := leader.ReadState(ctx, s.o.ActDB, s.o.Scope.Group)
 			return st.Led(), err
 		},
+		Holds: func(ctx context.Context) (outbox.Holds, error) {
+			return outbox.ReadHolds(ctx, s.o.ActDB, s.o.Scope.Group, p.letters.Projection(), s.o.Scope.Timeout)
+		},
 		Progress: s.progress(job),
 		Note:     func(text string) { s.jobs.change(func() { job.Result = text }) },
 	})

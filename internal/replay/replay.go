@@ -31,6 +31,8 @@ type Config struct {
 	KeepGoing bool
 	// Led reports whether somebody leads.
 	Led func(context.Context) (bool, error)
+	// Holds returns what operators hold back of the projection.
+	Holds func(context.Context) (outbox.Holds, error)
 	// Progress is called after every change, Note for each long wait.
 	Progress func(Progress)
 	Note     func(string)
@@ -263,6 +265,15 @@ func (r *run) stalled(ctx context.Context) string {
 	text := fmt.Sprintf("waiting: %d replayed events are not settled yet", len(r.open))
 	if led, err := r.cfg.Led(ctx); err == nil && !led {
 		text += "; nobody leads"
+	}
+	switch h, err := r.cfg.Holds(ctx); {
+	case err != nil:
+	case h.Pause != nil:
+		text += "; the projection is " + h.Pause.String()
+	case len(h.Quarantines) > 0:
+		text += fmt.Sprintf("; entities in quarantine: %d", len(h.Quarantines))
+	case h.Throttle != nil:
+		text += "; the projection is " + h.Throttle.String()
 	}
 	return text
 }

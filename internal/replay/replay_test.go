@@ -13,7 +13,8 @@ import (
 func watching(n int, notes *int, fates func(context.Context, []outbox.ID) (outbox.Fates, error)) *run {
 	r := &run{fates: fates, changed: time.Now().Add(-time.Hour), cfg: Config{
 		Progress: func(Progress) {}, Note: func(string) { *notes++ },
-		Led: func(context.Context) (bool, error) { return true, nil },
+		Led:   func(context.Context) (bool, error) { return true, nil },
+		Holds: func(context.Context) (outbox.Holds, error) { return outbox.Holds{}, nil },
 	}}
 	for i := range n {
 		r.open = append(r.open, outbox.Number(int64(i)))
@@ -69,4 +70,32 @@ func TestLooksTakeTurns(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Whoever waits hears what the leader waits for.
+func TestStalledSaysWhatIsInTheWay(t *testing.T) {
+	t.Parallel()
+	hold := func(kind outbox.HoldKind) *outbox.Hold {
+		return &outbox.Hold{Kind: kind, By: "alice", Why: "disk", Rate: 5}
+	}
+	for want, c := range map[string]struct {
+		led   bool
+		holds outbox.Holds
+	}{
+		"waiting: 3 replayed events are not settled yet":               {true, outbox.Holds{}},
+		"waiting: 3 replayed events are not settled yet; nobody leads": {},
+		"waiting: 3 replayed events are not settled yet; the projection is paused by alice at 0001-01-01T00:00:00Z: disk": {
+			true, outbox.Holds{Pause: hold(outbox.Pause), Throttle: hold(outbox.Throttle)}},
+		"waiting: 3 replayed events are not settled yet; entities in quarantine: 1": {
+			true, outbox.Holds{Quarantines: []outbox.Hold{*hold(outbox.Quarantine)}}},
+		"waiting: 3 replayed events are not settled yet; the projection is throttled to 5 events a second by alice at 0001-01-01T00:00:00Z: disk": {
+			true, outbox.Holds{Throttle: hold(outbox.Throttle)}},
+	} {
+		r := watching(3, new(int), nil)
+		r.cfg.Led = func(context.Context) (bool, error) { return c.led, nil }
+		r.cfg.Holds = func(context.Context) (outbox.Holds, error) { return c.holds, nil }
+		if got := r.stalled(t.Context()); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
 }
