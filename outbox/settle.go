@@ -264,7 +264,9 @@ func (b *settling) lock(ctx context.Context, tx pgx.Tx) ([]bool, error) {
 		ops[i], versions[i], retries[i], replays[i] = string(e.Op), e.Version, e.retryAt, e.replays
 	}
 	ids := arrayOf(b.in, func(s *Settlement) *ID { return &s.Event.ID })
-	rows, err := tx.Query(ctx, b.store.sql("lock_rows"), ids, ops, versions, retries, replays)
+	types := arrayOf(b.in, func(s *Settlement) *string { return &s.Event.Key.Type })
+	entities := arrayOf(b.in, func(s *Settlement) *ID { return &s.Event.Key.ID })
+	rows, err := tx.Query(ctx, b.store.sql("lock_rows"), ids, types, entities, ops, versions, retries, replays)
 	if err != nil {
 		return nil, err
 	}

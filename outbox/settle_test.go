@@ -156,6 +156,8 @@ func TestOneEntityInTheWayHoldsUpNoOther(t *testing.T) {
 		"AStrangersLock":      {after: "lock", want: outbox.ErrLocked},
 		"Deleted":             {after: "delete from search_outbox_events where event_version = 1", want: outbox.ErrChanged},
 		"Changed":             {after: "update search_outbox_events set op = 'delete' where event_version = 1", want: outbox.ErrChanged},
+		"OfAnotherEntity":     {after: "update search_outbox_events set entity_id = gen_random_uuid() where event_version = 1", want: outbox.ErrChanged},
+		"OfAnotherType":       {after: "update search_outbox_events set entity_type = 'tag' where event_version = 1", want: outbox.ErrChanged},
 		"Released":            {after: "update search_outbox_events set next_retry_at = now() where event_version = 1", want: outbox.ErrChanged},
 		"SettledByAnother":    {after: "update search_outbox_events set status = 'done' where event_version = 1", want: outbox.ErrChanged},
 		"AddressOfAnotherRow": {after: `delete from search_outbox_events where event_version = 1\; vacuum search_outbox_events\; insert into search_outbox_events (entity_type, entity_id, op, event_version) values ('tag', gen_random_uuid(), 'upsert', 9)`, want: outbox.ErrChanged},
