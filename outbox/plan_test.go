@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -171,6 +172,51 @@ func (b *bench) glance() {
 	if most := int64(4*limit + 4000); cost.blocks > most {
 		b.t.Errorf("a glance touches %d blocks, want at most %d", cost.blocks, most)
 	}
+}
+
+// TestGlancesReadAPage: what the leader asks again and again reads so many rows as it says, whatever is
+// open and whatever another worker has claimed.
+func TestGlancesReadAPage(t *testing.T) {
+	t.Parallel()
+	for _, statistics := range []string{fresh, ofBacklog, ofDrained} {
+		t.Run(statistics, func(t *testing.T) {
+			t.Parallel()
+			b := crowded(t, false, statistics)
+			b.exec(`insert into search_outbox_events (entity_type, entity_id, op, event_version, status, owner, lease_until, processing_started_at)
+				select 'block', gen_random_uuid(), 'upsert', i, 'processing', 'py', now() + i * interval '1 s', now() from generate_series(1, 5000) i`)
+			cost := &explained{Pool: b.pool, t: t}
+			mender, err := outbox.OpenMender(t.Context(), cost, table, "p", leaseTime)
+			if err != nil {
+				t.Fatal(err)
+			}
+			store := b.newStore(cost, "a", outbox.Keep)
+			for what, glance := range map[string]struct {
+				most int64
+				ask  func() error
+			}{
+				"foreign claims": {2000, func() error {
+					owner, _, err := store.ForeignClaim(t.Context(), leaseTime)
+					return cmp.Or(err, wantEqual(owner, "py"))
+				}},
+				"open events": {3 * 4000, func() error {
+					n, err := mender.Open(t.Context(), 4000)
+					return cmp.Or(err, wantEqual(n, 4000))
+				}},
+			} {
+				cost.rows = 0
+				if err := glance.ask(); err != nil || cost.rows > glance.most {
+					t.Errorf("%s: a step reads %d rows, %v, want at most %d", what, cost.rows, err, glance.most)
+				}
+			}
+		})
+	}
+}
+
+func wantEqual[T comparable](got, want T) error {
+	if got != want {
+		return fmt.Errorf("got %v, want %v", got, want)
+	}
+	return nil
 }
 
 // When the planner's statistics were taken.
