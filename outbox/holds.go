@@ -210,5 +210,5 @@ func (s *Store) QuarantinedEvents(ctx context.Context, entities []Key) (n int64,
 func (s *Store) OldestUnquarantined(ctx context.Context, quarantined []Key) (age time.Duration, err error) {
 	types, ids := keyColumns(quarantined)
 	err = s.opened().one(ctx, "oldest event that is not in quarantine", s.sql("oldest_unquarantined"), []any{types, ids, mostOpen}, &age)
-	return max(0, age), err
+	return age, err
 }

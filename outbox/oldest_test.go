@@ -100,3 +100,23 @@ func TestOldestUnquarantinedIsBounded(t *testing.T) {
 		})
 	}
 }
+
+// TestOldestOfOddTimes: the producer's times may be those of an empty value or of a wrong century, whose ages are
+// beyond what a duration of Go holds.
+func TestOldestOfOddTimes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.enqueue(1)
+	for at, want := range map[string]time.Duration{
+		"9999-12-31": 0, "4713-01-01 BC": 100_000 * 24 * time.Hour, "0001-01-01": 100_000 * 24 * time.Hour, "1600-01-01": 100_000 * 24 * time.Hour,
+	} {
+		b.exec("update search_outbox_events set created_at = $1::text::timestamptz", at)
+		s, err := b.store.Stats(t.Context(), leaseTime, 0)
+		if err != nil || s.Oldest != want {
+			t.Errorf("created at %s: the oldest event is %v old, %v, want %v", at, s.Oldest, err, want)
+		}
+		if age, err := b.store.OldestUnquarantined(t.Context(), nil); err != nil || age != want {
+			t.Errorf("created at %s: the oldest event that is not in quarantine is %v old, %v, want %v", at, age, err, want)
+		}
+	}
+}

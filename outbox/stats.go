@@ -69,7 +69,7 @@ func (s *Store) Stats(ctx context.Context, maxProcessing time.Duration, most int
 	out.Pending, out.Processing = max(0, ready-out.InFlight), out.Foreign+out.InFlight
 	out.Retrying = max(0, waiting+out.PutOff-max(0, out.InFlight-ready))
 	out.DoneEstimate = max(0, rows-out.Lag()-out.Failed-out.Discarded)
-	out.Oldest, out.OldestBatch = max(0, out.Oldest), max(0, out.OldestBatch)
+	out.OldestBatch = max(0, out.OldestBatch)
 	out.Capped = most > 0 && max(out.Pending, out.Retrying, out.Processing, out.Failed, out.Discarded) >= int64(most)
 	return out, nil
 }

@@ -1,4 +1,4 @@
--- Answers the age of the oldest open event whose entity is not in quarantine. It reads the heads
+-- Answers the age of the oldest open event whose entity is not in quarantine, as oldest.sql. It reads the heads
 -- that oldest.sql reads, and passes over entities in quarantine there, for at most $3 rows. Where
 -- that many ready rows are all in quarantine, the next one counts: versions grow with time, so the
 -- event in question is not older, and the leader puts off rows that fill the head. Of the rows that
@@ -27,7 +27,7 @@ with recursive held as (
   ) b
   where s.n < 100 + cardinality($2::{entity}[])
 )
-select coalesce(clock_timestamp() - min(created_at) filter (where isfinite(created_at)), '0')
+select greatest(least(coalesce(clock_timestamp() - min(created_at) filter (where isfinite(created_at)), '0'), '100000 days'), '0')
 from (
   select created_at from ready
   union all
