@@ -24,14 +24,7 @@ with fence as materialized ({fence}
   for no key update of o skip locked
 ), reset as (
   update {table} o
-  set status = case when o.reclaims + 1 >= $5 then 'failed' else 'pending' end,
-      next_retry_at = case when o.reclaims + 1 < $5 then now() end, behind = null,
-      attempts = coalesce(o.attempts, 0) + 1, reclaims = o.reclaims + 1, updated_at = clock_timestamp(),
-      error_reason = case when o.reclaims + 1 >= $5 then 'unknown_exception' else o.error_reason end,
-      error = case when o.reclaims + 1 >= $5
-                   then format('reclaimed %s times in a row without being settled: the worker that tries this event ends', o.reclaims + 1)
-                   else o.error end,
-      discarded_at = null, discarded_by = null, discarded_reason = null
+  set {taken_back}
   where o.ctid = any (array(select address from mine)) and o.status is not distinct from 'pending'
   returning o.status
 ), counted as (

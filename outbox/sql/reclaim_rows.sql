@@ -19,15 +19,8 @@ with fence as materialized ({fence}
   for no key update skip locked
 ), reset as (
   update {table} o
-  set status = case when o.reclaims + 1 >= $5 then 'failed' else 'pending' end,
-      next_retry_at = case when o.reclaims + 1 < $5 then now() end, behind = null,
-      owner = null, lease_until = null, processing_started_at = null, epoch = null,
-      attempts = coalesce(o.attempts, 0) + 1, reclaims = o.reclaims + 1, updated_at = clock_timestamp(),
-      error_reason = case when o.reclaims + 1 >= $5 then 'unknown_exception' else o.error_reason end,
-      error = case when o.reclaims + 1 >= $5
-                   then format('reclaimed %s times in a row without being settled: the worker that tries this event ends', o.reclaims + 1)
-                   else o.error end,
-      discarded_at = null, discarded_by = null, discarded_reason = null
+  set owner = null, lease_until = null, processing_started_at = null, epoch = null,
+      {taken_back}
   from stale s
   where o.ctid = s.address and o.status is not distinct from 'processing'
   returning s.owner, s.epoch, s.cause, o.status = 'failed' as failed
