@@ -84,15 +84,15 @@ func (h Hold) String() string {
 // it is. A throttle takes the place of an earlier one.
 func BeginHold(ctx context.Context, db DB, o HoldOrder, timeout time.Duration) (now *Hold, begun bool, err error) {
 	var args []any
-	switch entity := o.Entity; {
+	switch {
 	case o.Kind == Throttle && (math.IsNaN(o.Rate) || o.Rate < MinRate || o.Rate > MaxRate):
 		err = fmt.Errorf("rate %g: want %g to %d events a second", o.Rate, MinRate, MaxRate)
 	case o.Kind == Throttle:
 		args = []any{o.Rate}
-	case o.Kind == Quarantine && (entity.Type == "" || entity.ID.IsZero()):
+	case o.Kind == Quarantine && (o.Entity.Type == "" || o.Entity.ID.IsZero()):
 		err = errors.New("the entity's type or id is missing")
 	case o.Kind == Quarantine:
-		args = []any{entity.Type, entity.ID.String(), MaxQuarantined}
+		args = []any{MaxQuarantined}
 	}
 	if err != nil {
 		return nil, false, wrapped(string(o.Kind), o.Projection, err)
@@ -101,37 +101,26 @@ func BeginHold(ctx context.Context, db DB, o HoldOrder, timeout time.Duration) (
 		return nil, false, err
 	}
 	holds, err := ReadHolds(ctx, db, o.Group, o.Projection, timeout)
-	if err != nil {
-		return nil, false, err
+	now = map[HoldKind]*Hold{Pause: holds.Pause, Throttle: holds.Throttle, Quarantine: holds.Quarantine(o.Entity)}[o.Kind]
+	switch {
+	case err != nil || now != nil:
+		return now, begun, err
+	case o.Kind == Quarantine && !begun:
+		err = ErrQuarantineFull
+	default:
+		err = errEndedMeanwhile
 	}
-	err = errEndedMeanwhile
-	switch o.Kind {
-	case Pause:
-		now = holds.Pause
-	case Throttle:
-		now = holds.Throttle
-	case Quarantine:
-		if now = holds.Quarantine(o.Entity); !begun {
-			err = ErrQuarantineFull
-		}
-	}
-	if now == nil {
-		return nil, false, wrapped(string(o.Kind), o.Projection, err)
-	}
-	return now, begun, nil
+	return nil, false, wrapped(string(o.Kind), o.Projection, err)
 }
 
 // EndHold ends a hold, and returns whether there was one.
 func EndHold(ctx context.Context, db DB, o HoldOrder, timeout time.Duration) (ended bool, err error) {
-	var args []any
-	if o.Kind == Quarantine {
-		args = []any{o.Entity.Type, o.Entity.ID.String()}
-	}
-	return o.run(ctx, db, "end of the "+string(o.Kind), "_end", timeout, args...)
+	return o.run(ctx, db, "end of the "+string(o.Kind), "_end", timeout)
 }
 
-// run sends the statement of a kind that answers with how many holds it has begun or ended.
-func (o HoldOrder) run(ctx context.Context, db DB, what, suffix string, timeout time.Duration, args ...any) (bool, error) {
+// run sends the statement of a kind that answers with how many holds it has begun or ended. more are the parameters
+// beside those that say who, why and of what.
+func (o HoldOrder) run(ctx context.Context, db DB, what, suffix string, timeout time.Duration, more ...any) (bool, error) {
 	err := LetterOrder{By: o.By, Why: o.Why}.Validate()
 	if o.Kind != Pause && o.Kind != Throttle && o.Kind != Quarantine {
 		err = fmt.Errorf("kind of hold %q: want pause, throttle or quarantine", o.Kind)
@@ -139,8 +128,12 @@ func (o HoldOrder) run(ctx context.Context, db DB, what, suffix string, timeout 
 	if err != nil {
 		return false, wrapped(what, o.Projection, err)
 	}
+	args := []any{o.Group, o.Projection, o.By, o.Why}
+	if o.Kind == Quarantine {
+		args = append(args, o.Entity.Type, o.Entity.ID.String())
+	}
 	var n int
-	err = calls{db, timeout, o.Projection}.one(ctx, what, statement(string(o.Kind)+suffix), append([]any{o.Group, o.Projection, o.By, o.Why}, args...), &n)
+	err = calls{db, timeout, o.Projection}.one(ctx, what, statement(string(o.Kind)+suffix), append(args, more...), &n)
 	return n > 0, err
 }
 
