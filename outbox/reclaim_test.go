@@ -86,6 +86,20 @@ func TestReclaimCountsEventsOfAClockThatIsAhead(t *testing.T) {
 	}
 }
 
+// TestReclaimCountsEventsOfNoTime: an adopted table may allow null for the last change.
+func TestReclaimCountsEventsOfNoTime(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.enqueue(1)
+	b.exec("alter table search_outbox_events alter column updated_at drop not null")
+	b.exec("update search_outbox_events set updated_at = null")
+	b.leaseAll()
+	b.setTerm(2, "a")
+	if got := b.reclaimLease(2, 5); len(got) != 1 || got[0].Rows != 1 {
+		t.Errorf("reclaimed %+v, want the row", got)
+	}
+}
+
 // TestReclaimLeaseOfAnotherInstance: an asynchronous failover may give an epoch out twice.
 func TestReclaimLeaseOfAnotherInstance(t *testing.T) {
 	t.Parallel()
@@ -213,5 +227,24 @@ func TestReclaimLeaseInParts(t *testing.T) {
 	}
 	if leases, audited := b.number("select count(*) from weft_lease"), b.number("select sum(count) from weft_audit where action = 'reclaim'"); leases != 0 || audited != 5 {
 		t.Errorf("%d leases are left and %d events audited, want none and 5", leases, audited)
+	}
+}
+
+// TestAttemptsStopAtTheMostOfTheirColumn: a row that somebody gave the highest number neither keeps a term from
+// beginning, nor its entity from being settled.
+func TestAttemptsStopAtTheMostOfTheirColumn(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.enqueue(1)
+	b.exec("update search_outbox_events set attempts = 2147483647")
+	b.leaseAll()
+	b.setTerm(2, "a")
+	if got := b.reclaimLease(2, 5); len(got) != 1 || got[0].Rows != 1 {
+		t.Errorf("reclaimed %+v, want the row", got)
+	}
+	b.setTerm(1, "a")
+	x := b.leaseAll()
+	if b.settle(x, x.all(outbox.Failed)...); b.count("status = 'failed' and attempts = 2147483647") != 1 {
+		t.Error("the row has not failed")
 	}
 }

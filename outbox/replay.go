@@ -119,7 +119,7 @@ func (r *Replay) Next(ctx context.Context, limit int) ([]ID, error) {
 	}
 	id, entity := r.d.table.ID.String(), r.d.table.Entity.String()
 	c := r.order.Selector.clause(r.d.table, limit)
-	c.and("not (updated_at between $%d::timestamptz and clock_timestamp())", r.since)
+	c.and("(updated_at between $%d::timestamptz and clock_timestamp()) is not true", r.since)
 	name, list := "letters_lowest", r.d.each
 	if r.lowest != nil {
 		name, list = "letters_next", r.d.inOrder

@@ -239,6 +239,18 @@ func TestReplayListsEachOnceFromTheLowestVersion(t *testing.T) {
 	}
 }
 
+// TestReplayListsWhatFailedAtNoTime: an adopted table may allow null for the last change.
+func TestReplayListsWhatFailedAtNoTime(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.fail("book", 1, "es_4xx", "1 h")
+	b.exec("alter table search_outbox_events alter column updated_at drop not null")
+	b.exec("update search_outbox_events set updated_at = null")
+	if ids, err := b.beginReplay(outbox.Selector{}).Next(t.Context(), 10); err != nil || !slices.Equal(ids, []outbox.ID{id}) {
+		t.Errorf("listed %v, %v, want the dead letter", ids, err)
+	}
+}
+
 func ptr[T any](v T) *T { return &v }
 
 func TestReplayPassesOverWhatOthersHold(t *testing.T) {

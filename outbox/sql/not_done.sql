@@ -5,7 +5,7 @@ with settled as (
   update {table} o
   set status = case when s.final then 'failed' else 'pending' end,
       next_retry_at = case when not s.final then now() + s.delay * interval '1 microsecond' end,
-      attempts = coalesce(o.attempts, 0) + 1, updated_at = clock_timestamp(), behind = null, reclaims = 0,
+      attempts = least(coalesce(o.attempts, 0), 2147483646) + 1, updated_at = clock_timestamp(), behind = null, reclaims = 0,
       owner = null, lease_until = null, processing_started_at = null,
       error_reason = coalesce(nullif(s.reason, ''), o.error_reason), error = s.error, epoch = null,
       discarded_at = null, discarded_by = null, discarded_reason = null

@@ -20,7 +20,7 @@ with fence as materialized ({fence}
   select o.ctid as address
   from old cross join lateral unnest(old.{ids}[:$6::integer]) as e(id) join {table} o on o.id = e.id
   where o.status is not distinct from 'pending'
-    and (o.updated_at <= old.leased_at or o.updated_at > clock_timestamp())
+    and (o.updated_at <= old.leased_at or o.updated_at > clock_timestamp()) is not false
   for no key update of o skip locked
 ), reset as (
   update {table} o

@@ -14,7 +14,7 @@ with audit as materialized (
   update {table} o
   set status = 'pending', attempts = 0, reclaims = 0, next_retry_at = clock_timestamp(), behind = null, owner = null, lease_until = null,
       processing_started_at = null, processed_at = null, updated_at = clock_timestamp(),
-      replay_count = coalesce(o.replay_count, 0) + 1, last_replayed_at = clock_timestamp(),
+      replay_count = least(coalesce(o.replay_count, 0), 2147483646) + 1, last_replayed_at = clock_timestamp(),
       last_replayed_by = $2, last_replayed_reason = $3,
       discarded_at = null, discarded_by = null, discarded_reason = null
   where o.id = any (array(select id from picked)) and o.status is not distinct from 'failed'
