@@ -106,9 +106,9 @@ func TestSettleMovesOrDeletesWhatIsDone(t *testing.T) {
 			b := setup(t)
 			b.attach(0)
 			// Of names that SQL reads otherwise, and a value that SQL computes.
-			more := `add column "Order" int default 7, add column "user" text default 'x', add column twice bigint generated always as (event_version * 2) stored`
+			more := `add column "Order" int default 7, add column "user" text default 'x', add column "it's {an ""\odd""}" text default 'y', add column twice bigint generated always as (event_version * 2) stored`
 			b.exec("alter table " + table + " " + more)
-			b.exec("alter table " + history + ` add column "Order" int, add column "user" text, add column twice bigint`)
+			b.exec("alter table " + history + ` add column "Order" int, add column "user" text, add column "it's {an ""\odd""}" text, add column twice bigint`)
 			b.store = b.newStore(b.pool, "a", finished)
 			b.exec("update " + table + " set updated_at = now()") // nothing yet
 			b.enqueue(1)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -101,7 +102,7 @@ const filedAt = `case when o.processed_at >= '2000-01-02' and o.processed_at <= 
 func (t *Table) gaps() *strings.Replacer {
 	return strings.NewReplacer(
 		"{table}", t.Name, "{history}", t.History(), "{id}", t.ID.String(), "{entity}", t.Entity.String(), "{ids}", t.leaseColumn(),
-		"{columns}", t.list("", nil), "{correlation}", t.correlation(), "{filed}", filedAt,
+		"{columns}", t.list("", nil), "{width}", strconv.Itoa(len(t.Columns)), "{correlation}", t.correlation(), "{filed}", filedAt,
 		"{moved}", t.list("o.", map[string]string{"processed_at": filedAt}),
 		"{archived}", t.list("o.", map[string]string{ // as done_keep.sql sets them
 			"status": "'done'", "processed_at": "now()", "updated_at": "now()", "processing_started_at": "$5", "reclaims": "0",

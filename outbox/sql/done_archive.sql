@@ -14,6 +14,5 @@ with settled as (
   returning 1
 )
 select weft_require((select count(*) from settled) = $4 and (select count(*) from moved) = $4, 'WF003')
-         and weft_require((select count(*) from pg_attribute where attrelid = '{table}'::regclass and attnum > 0 and not attisdropped)
-                          = cardinality('{ {columns} }'::text[]), 'WF004'),
+         and weft_require((select count(*) from pg_attribute where attrelid = '{table}'::regclass and attnum > 0 and not attisdropped) = {width}, 'WF004'),
        clock_timestamp()

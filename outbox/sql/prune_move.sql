@@ -24,5 +24,4 @@ with picked as materialized (
 select (select count(*) from picked), moved, expired
 from counted
 where weft_require(moved + expired = gone, 'WF003')
-  and weft_require((select count(*) from pg_attribute where attrelid = '{table}'::regclass and attnum > 0 and not attisdropped)
-                   = cardinality('{ {columns} }'::text[]), 'WF004')
+  and weft_require((select count(*) from pg_attribute where attrelid = '{table}'::regclass and attnum > 0 and not attisdropped) = {width}, 'WF004')
