@@ -110,3 +110,26 @@ func TestSlowPutOffIsRepeatedWithFewerRows(t *testing.T) {
 		})
 	}
 }
+
+// A request of an entity with more due rows than a list shows hangs. The due rows of others are sent meanwhile, and
+// nothing passes the rows in flight.
+func TestHangingRequestHidesNoDueRowsOfOthers(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.notePassed()
+	const many = 4_200
+	stuck, other := newKey(), newKey()
+	r.enqueueLater(stuck, many)
+	r.enqueue(other, 1, 2)
+	r.exec("update search_outbox_events set next_retry_at = now() - case when entity_id = $1 then interval '1 hour' else interval '1 minute' end", &stuck.ID)
+	r.proj.entering, r.proj.leave = make(chan struct{}, 1000), make(chan struct{})
+	r.start()
+	<-r.proj.entering
+	r.eventually(func() bool { sizes, _ := r.proj.sent(other); return len(sizes) > 0 }, "the due rows of another entity to be sent")
+	close(r.proj.leave)
+	r.await(map[string]int{"done": many + 2})
+	r.nonePassed()
+	if r.proj.overlap {
+		t.Error("two requests carried events of one entity")
+	}
+}

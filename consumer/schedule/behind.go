@@ -21,6 +21,8 @@ const (
 	putOffNames = 100
 	// maxPutOffs bounds the entities that are queued for a put-off.
 	maxPutOffs = 1_000
+	// stuckAfter is how long a lease lasts until rows behind it that fill the lists are put off.
+	stuckAfter = time.Second
 	// forever is until a quarantine ends: longer than any term.
 	forever = 100 * 365 * 24 * time.Hour
 )
@@ -109,6 +111,31 @@ func (c *candidates) bar(now time.Time, e *entity, o *outbox.Obstacle) {
 	}
 }
 
+// waiting reports whether none of some listed rows can be leased now: all wait behind a barrier or a lease.
+func (c *candidates) waiting(rows []outbox.Row) bool {
+	return !slices.ContainsFunc(rows, func(r outbox.Row) bool {
+		e := c.entities[r.Key]
+		return e != nil && len(e.rows) > 0 && !c.busy(e)
+	})
+}
+
+// barStuck lets the rows of entities wait behind their leases that last long, until these end.
+func (c *candidates) barStuck(now time.Time) {
+	for key, e := range c.entities {
+		if !e.flying || len(e.rows) == 0 || e.since.IsZero() || now.Sub(e.since) < stuckAfter {
+			continue
+		}
+		b := c.barriers[key]
+		if b == nil {
+			b = &barrier{}
+			c.barriers[key] = b
+		}
+		b.at, b.self, b.until = e.leased[len(e.leased)-1].Position(), true, now.Add(recheck)
+		b.blocked += len(e.rows)
+		e.rows = nil
+	}
+}
+
 // hold delays an entity that could not be settled, longer each time.
 func (c *candidates) hold(now time.Time, e *entity, at outbox.Position) {
 	if c.quarantined(e.key) {
@@ -178,7 +205,10 @@ func (c *candidates) wantPutOffs() {
 
 // wantsPutOff returns the entity whose rows to put off next, behind its barrier.
 func (c *candidates) wantsPutOff() (key outbox.Key, ok bool) {
-	may := func(key outbox.Key) bool { return c.barriers[key] == nil || c.atRest(key) }
+	may := func(key outbox.Key) bool { // rows in flight must stay as they were leased
+		b, e := c.barriers[key], c.entities[key]
+		return b == nil || c.atRest(key) || e.leased[len(e.leased)-1].Position().Compare(b.at) <= 0
+	}
 	for {
 		key, ok = c.putOffs.begin(may)
 		if !ok || c.barriers[key] != nil {

@@ -23,10 +23,11 @@ type entity struct {
 	queue   queue // none while it is busy: it comes back with its rows
 
 	leased []outbox.Row
-	check  bool   // whether the database is to look for earlier rows
-	flying bool   // the lease is not over
-	landed uint64 // serial
-	left   uint64 // serial of the last landing that left leased rows open
+	check  bool      // whether the database is to look for earlier rows
+	flying bool      // the lease is not over
+	since  time.Time // the lease was answered; zero before
+	landed uint64    // serial
+	left   uint64    // serial of the last landing that left leased rows open
 }
 
 // compact sorts the rows, and of a row that several lists have shown keeps the last showing.
@@ -240,7 +241,7 @@ func (c *candidates) begin(e *entity, limit int) {
 	}
 	n := min(limit, len(e.rows))
 	e.suspect = e.suspect && len(e.rows) > n
-	e.leased, e.rows, e.flying = e.rows[:n:n], e.rows[n:], true
+	e.leased, e.rows, e.flying, e.since = e.rows[:n:n], e.rows[n:], true, time.Time{}
 }
 
 // land ends the lease of an entity; all tells whether every row of it is settled. Rows that

@@ -234,6 +234,9 @@ func (c *candidates) listed(now time.Time, l *outbox.List) {
 
 	full := len(l.Ready) >= c.asked.Ready
 	dueFull := c.asked.Due > 0 && len(l.Due) >= c.asked.Due
+	if full && c.waiting(l.Ready) || dueFull && c.waiting(l.Due) {
+		c.barStuck(now)
+	}
 	blocked := 0
 	for _, b := range c.barriers {
 		blocked += b.blocked

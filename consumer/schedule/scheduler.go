@@ -246,6 +246,7 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 		return
 	}
 	for i, e := range b.picked {
+		e.since = now
 		delete(s.company, e.key)
 		if o := l.Obstacles[i]; o != nil {
 			s.c.bar(now, e, o)
@@ -356,6 +357,9 @@ func (s *Scheduler) PutOff(now time.Time, n int, err error) {
 	key := s.c.putOffs.end(err != nil || n >= s.c.putOffs.n)
 	if s.answered(now, err, &s.c.putOffs.size) && n > 0 {
 		s.c.putOff[key] = true
+		if s.c.barriers[key] == nil {
+			s.c.lookUp(key)
+		}
 		if soon := now.Add(recheck); soon.Before(s.c.search.next) {
 			s.c.search.next = soon
 		}
