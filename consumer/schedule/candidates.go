@@ -80,6 +80,7 @@ type candidates struct {
 	putOffs     keyCalls            // entities of which rows are to be put off
 	putOff      map[outbox.Key]bool // entities of which rows are put off, as far as known
 	search      task                // for such entities
+	named       map[outbox.Key]bool // by the last search, and not leased since
 
 	list    task // its size is that of the ready rows
 	dueRows size // most due rows of the next list

@@ -1,10 +1,14 @@
 package schedule_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/samuelhu324-dev/weft/consumer/schedule"
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // A list may show that tens of thousands of entities are blocked. To compare each with each would
@@ -26,5 +30,109 @@ func TestPutOffGoesWithItsBarrier(t *testing.T) {
 	t.Parallel()
 	if n := schedule.PutOffsInVain(3); n != 0 {
 		t.Errorf("%d put-offs are queued without a barrier, want none", n)
+	}
+}
+
+// A term begins with thousands of entities of which rows are put off, and nothing is in their way any more.
+func TestNewTermComesSoonToAllThatIsPutOff(t *testing.T) {
+	t.Parallel()
+	o := newPutOffs(t, 3000)
+	if o.run(20 * time.Second); len(o.keys) > 0 {
+		t.Errorf("%d of 3,000 entities are left after 20 s, want none", len(o.keys))
+	}
+}
+
+// What is in the way of thousands of entities may stay for ever: they are looked for seldom.
+func TestEntitiesThatMayNotGoAreLookedForSeldom(t *testing.T) {
+	t.Parallel()
+	o := newPutOffs(t, 3000)
+	o.blocked = true
+	if o.run(time.Minute); o.searches > 13 {
+		t.Errorf("%d searches within a minute, want 13 at most", o.searches)
+	}
+}
+
+// putOffs is an outbox in which rows of many entities are put off.
+type putOffs struct {
+	t        *testing.T
+	s        *schedule.Scheduler
+	now      time.Time
+	keys     []outbox.Key // with rows put off
+	next     int          // of the search
+	searches int
+	blocked  bool // by earlier rows of the entities
+}
+
+func newPutOffs(t *testing.T, entities int) *putOffs {
+	o := &putOffs{t: t, now: time.Unix(1_000_000, 0)}
+	for n := range entities {
+		o.keys = append(o.keys, entity(n+1))
+	}
+	o.s = schedule.New(schedule.Config{
+		BatchSize: 500, Concurrency: 3, Page: 5000, Poll: 100 * time.Millisecond, BreakerThreshold: 20,
+		Retry:  schedule.RetryPolicy{MaxAttempts: 5, BaseBackoff: time.Second, MaxBackoff: time.Minute},
+		Jitter: func(d time.Duration) time.Duration { return d }, NewID: uuid.New,
+	})
+	return o
+}
+
+// run carries out what the scheduler decides until nothing is put off, or for a time.
+func (o *putOffs) run(d time.Duration) {
+	for end := o.now.Add(d); len(o.keys) > 0 && o.now.Before(end); {
+		a, until, ok := o.s.Next(o.now)
+		if !ok {
+			o.now = until
+			continue
+		}
+		o.now = o.now.Add(time.Millisecond)
+		o.answer(a)
+	}
+}
+
+func (o *putOffs) answer(a schedule.Action) {
+	switch a.Kind {
+	case schedule.DoNamePutOff:
+		o.searches++
+		if o.next >= len(o.keys) {
+			o.next = 0
+		}
+		page := slices.Clone(o.keys[o.next:min(o.next+a.Limit, len(o.keys))])
+		o.next += len(page)
+		o.s.PutOffNamed(o.now, page, nil)
+	case schedule.DoList:
+		o.s.Listed(o.now, &outbox.List{}, nil)
+	case schedule.DoLookUp:
+		l := &outbox.List{}
+		if key := *a.List.Entity; slices.Contains(o.keys, key) {
+			l.Due = []outbox.Row{{ID: key.ID, Version: 1, Key: key}}
+		}
+		o.s.LookedUp(o.now, l, nil)
+	case schedule.DoLease:
+		l := &outbox.Lease{Events: make([][]outbox.Event, len(a.Groups)), Obstacles: make([]*outbox.Obstacle, len(a.Groups))}
+		for i, g := range a.Groups {
+			if o.blocked {
+				l.Obstacles[i] = &outbox.Obstacle{Wait: 24 * time.Hour}
+			} else {
+				l.Events[i] = []outbox.Event{{Row: g.Rows[0], Op: outbox.Upsert}}
+			}
+		}
+		o.s.Leased(o.now, a.Batch, l, nil)
+	case schedule.DoSend:
+		out := make([]outbox.Outcome, len(a.Part.Groups))
+		for i := range out {
+			out[i] = outbox.OK()
+		}
+		o.s.Sent(o.now, a.Part, out, nil, time.Millisecond)
+	case schedule.DoSettle:
+		for i := range a.Batch.Groups {
+			at := slices.Index(o.keys, a.Batch.Groups[i].Key)
+			o.keys = slices.Delete(o.keys, at, at+1)
+			if at < o.next {
+				o.next--
+			}
+		}
+		o.s.Settled(o.now, a.Batch, outbox.Settled{})
+	default:
+		o.t.Fatalf("action %d, want none but those of a healthy outbox", a.Kind)
 	}
 }

@@ -254,7 +254,9 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 				s.apart[e.key] = now // it is tried again after that claim
 			}
 		}
-		if len(l.Events[i]) == 0 {
+		if len(l.Events[i]) > 0 {
+			s.c.found(e.key)
+		} else {
 			s.c.land(e, false)
 			e.leased = nil // lists that were begun meanwhile are right about its rows
 		}
@@ -380,8 +382,9 @@ func (s *Scheduler) PutOffNamed(now time.Time, keys []outbox.Key, err error) {
 		pause = min(max(time.Duration(n)*sweepShare, recheck), sweepEvery)
 	}
 	search.next = now.Add(max(pause, headShare*now.Sub(search.begun)))
+	s.c.named = make(map[outbox.Key]bool, len(keys))
 	for _, key := range keys {
-		s.c.putOff[key] = true
+		s.c.putOff[key], s.c.named[key] = true, true
 		s.c.lookUp(key)
 	}
 }
