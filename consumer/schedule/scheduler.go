@@ -273,6 +273,8 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 		p := b.parts[0]
 		b.parts = nil
 		b.narrow(p, len(p.Groups), s.quick())
+	case b.way == alone: // all others wait for it; when it takes longer it is tried apart, beside them
+		b.parts[0].Limit = doubled(s.quick(), min(b.Groups[0].Earliest().Attempts, narrowDoubled), time.Hour)
 	}
 }
 
