@@ -152,7 +152,7 @@ func (r *rebuilder) step(ctx context.Context) (err error) {
 	case r.row.Phase.Ended() || r.row.Paused:
 		return nil
 	}
-	if r.sink != nil && r.row.NewIndex != "" {
+	if r.sink != nil && r.row.Phase == outbox.RebuildSwapping {
 		// The answer of a move may have been lost: the alias is the truth.
 		if at, err := r.sink.Place(ctx); err != nil {
 			return err
@@ -161,9 +161,12 @@ func (r *rebuilder) step(ctx context.Context) (err error) {
 		}
 	}
 	if r.fresh != nil && !r.row.Load && r.row.Phase.WritesBoth() {
-		if defined, err := r.fresh.Defined(ctx); err != nil {
+		switch defined, err := r.fresh.Defined(ctx); {
+		case elastic.IsMissing(err):
+			return r.giveUp(ctx, outbox.RebuildFailed, "the new index, or its own alias, was deleted meanwhile: ask again")
+		case err != nil:
 			return err
-		} else if !defined {
+		case !defined:
 			return r.giveUp(ctx, outbox.RebuildFailed, "the definition has changed since it began, and the new index has documents of the one before: ask again")
 		}
 	}
@@ -275,7 +278,9 @@ func (r *rebuilder) refusal(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	r.row.OldIndex = at.Index
+	if at.Index != r.row.NewIndex { // to which somebody may have moved the alias
+		r.row.OldIndex = at.Index
+	}
 	if at.Plain && !r.row.ReplacePlain {
 		return fmt.Sprintf("%s is an index and no alias: ask again with --replace-plain, and it is deleted for an alias of its name in the moment when the new index is ready", at.Index), nil
 	}
@@ -292,12 +297,10 @@ func (r *rebuilder) giveUp(ctx context.Context, phase outbox.RebuildPhase, why s
 		if at.Index == r.row.NewIndex {
 			return r.finish(ctx)
 		}
-		r.single()
 		if err := r.sink.DropIndex(ctx, r.row.NewIndex); err != nil {
 			return err
 		}
 	}
-	r.single()
 	if err := r.redo.Clear(ctx); err != nil {
 		return err
 	}
@@ -308,6 +311,7 @@ func (r *rebuilder) giveUp(ctx context.Context, phase outbox.RebuildPhase, why s
 	if err := r.projector.store.RecordRebuild(ctx, r.term.Epoch(), r.row, true); err != nil {
 		return err
 	}
+	r.single() // not before: whatever fails, the next step finds the rebuild as it was
 	r.log.Warn("the rebuild has ended without a new index", zap.String("event", "rebuild.ended"), zap.String("phase", string(phase)), zap.String("reason", why))
 	return nil
 }
