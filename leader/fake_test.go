@@ -21,6 +21,7 @@ type script struct {
 	tryLock  func(n int) (bool, error)
 	bump     func(ctx context.Context) error
 	beat     func(ctx context.Context, n int) error
+	release  func()            // called while the lock is being freed
 	asked    chan *Resignation // a request to hand over, with its notification
 	unlocked bool
 	vacant   bool          // nobody leads, else another instance does
@@ -134,6 +135,9 @@ func (s *scripted) release(ctx context.Context, _ int64, reason string) (bool, e
 	}
 	if err := ctx.Err(); err != nil {
 		return false, err
+	}
+	if s.script.release != nil {
+		s.script.release()
 	}
 	s.note("release %s", reason)
 	return s.unlocked, nil

@@ -192,6 +192,24 @@ func TestDraining(t *testing.T) {
 
 	ask := func(s *script) { s.asked <- &Resignation{Epoch: 1, By: "alice", Why: "a test"} }
 
+	t.Run("EndsWithoutAFault", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			var during Status
+			s := newScript()
+			b := newBench(t, func(int) (*script, error) { return s, nil })
+			s.release = func() { during = b.Status() }
+			stop := b.start(t, untilStopped)
+			synctest.Wait()
+			if err := stop(); err != nil {
+				t.Errorf("Run: %v", err)
+			}
+			if during.Role != RoleStandby || during.Epoch != 0 || during.Err != nil {
+				t.Errorf("status while the lock is freed: got %+v, want a standby without a fault", during)
+			}
+		})
+	})
+
 	t.Run("IsShownUntilWorkHasReturned", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {

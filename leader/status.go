@@ -40,7 +40,10 @@ func (e *Elector) Status() Status {
 	e.mu.Unlock()
 	if st.Role == RoleLeader || st.Role == RoleDraining {
 		if err := t.Check(); err != nil {
-			st.Role, st.Epoch, st.Err = RoleDisconnected, 0, err
+			st.Role, st.Epoch = RoleStandby, 0 // Work has returned, and the lock is being freed
+			if _, lost := t.loss(); lost {
+				st.Role, st.Err = RoleDisconnected, err
+			}
 		}
 	}
 	if !st.LastProof.IsZero() {
