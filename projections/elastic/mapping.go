@@ -105,15 +105,34 @@ func (s *Sink) AddFields(ctx context.Context) error {
 	}
 	old, _ := a["properties"].(map[string]any)
 	now, _ := b["properties"].(map[string]any)
-	maps.DeleteFunc(now, func(name string, _ any) bool { return old[name] != nil })
-	if len(now) == 0 {
+	lacks := newFields(old, now)
+	if len(lacks) == 0 {
 		return nil
 	}
-	body, err := json.Marshal(map[string]any{"properties": now})
+	body, err := json.Marshal(map[string]any{"properties": lacks})
 	if err != nil {
 		return fmt.Errorf("add fields: %w", err)
 	}
 	return s.sendMapping(ctx, at.index, body)
+}
+
+// newFields returns the fields of now that are missing in old, those within objects of both included.
+func newFields(old, now map[string]any) map[string]any {
+	out := map[string]any{}
+	for name, field := range now {
+		a, there := old[name].(map[string]any)
+		b, _ := field.(map[string]any)
+		if !there {
+			out[name] = field
+			continue
+		}
+		have, _ := a["properties"].(map[string]any)
+		want, _ := b["properties"].(map[string]any)
+		if more := newFields(have, want); len(more) > 0 && fieldType(a) == fieldType(b) {
+			out[name] = map[string]any{"type": fieldType(b), "properties": more}
+		}
+	}
+	return out
 }
 
 // present returns what the name leads to, and the mapping of that.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 func TestCompareMappings(t *testing.T) {
@@ -68,5 +69,33 @@ func TestRealMappingThatSpellsDefaults(t *testing.T) {
 	}
 	if MadeFor(have, other.cfg.Mapping) {
 		t.Error("the index counts as made for a mapping that it does not take")
+	}
+}
+
+// While an index of another mapping is filled, the one that is in use takes the fields that are new, those
+// within objects included.
+func TestRealFieldsAreAddedWithinObjects(t *testing.T) {
+	t.Parallel()
+	index := testenv.Index(t)
+	build := func(number, inner string) *Sink {
+		s, _ := newSink(t, Config{URLs: []string{testenv.ElasticURL(t)}, Index: index, Mapping: []byte(`{"dynamic":"strict","properties":{"number":{"type":"` + number + `"},
+			"author":{"properties":{"name":{"type":"text"}` + inner + `}},"sizes":{"type":"nested","properties":{"sku":{"type":"keyword"}` + inner + `}}}}`)})
+		return s
+	}
+	if err := build("long", "").EnsureIndex(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	next := build("keyword", `,"more":{"properties":{"color":{"type":"keyword"}}}`)
+	next.Rebuilding(true)
+	if err := next.AddFields(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const doc = `{"number":7,"author":{"name":"a","more":{"color":"red"}},"sizes":[{"sku":"b","more":{"color":"blue"}}]}`
+	got, err := next.Write(leading(t), []Action{{ID: "a", Version: 1, Body: []byte(doc)}})
+	if err != nil || got[0].Verdict != outbox.Done {
+		t.Errorf("got %+v, %v, want a document with the new fields", got, err)
+	}
+	if err := next.AddFields(t.Context()); err != nil {
+		t.Errorf("once more: %v", err)
 	}
 }
