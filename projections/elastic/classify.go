@@ -25,7 +25,7 @@ const (
 	class4xx
 	class5xx
 	classConflict
-	classIndex   // the index is missing, closed, blocked or not allowed
+	classIndex   // the index is missing, closed, blocked or not allowed, or its pipeline is missing
 	classInvalid // never sent: Elasticsearch could not take it
 	classRequest // lost with its whole request
 	classOther
@@ -51,6 +51,7 @@ type fate struct {
 //	409 version_conflict_engine_exception          done, already_applied
 //	404 on a delete, result not_found              done, es_404
 //	index missing, closed or without write index   retry es_request_error, shared
+//	ingest pipeline missing                        retry es_request_error, shared
 //	block: flood stage (whatever status)           retry es_429, shared
 //	block: index write                             failed es_4xx
 //	other blocks                                   retry es_request_error, shared
@@ -96,7 +97,7 @@ func classifyItem(it *item) fate {
 	case "index_not_found_exception", "index_closed_exception":
 		return shared(outbox.ReasonESRequest, classIndex)
 	case "illegal_argument_exception":
-		if e.has("no write index") {
+		if e.has("no write index") || e.lacksPipeline() {
 			return shared(outbox.ReasonESRequest, classIndex)
 		}
 	case "cluster_block_exception":

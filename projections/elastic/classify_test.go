@@ -49,6 +49,8 @@ func TestClassifyItem(t *testing.T) {
 		{"IndexMissingOnDelete", 404, true, "", e("index_not_found_exception"), retry(outbox.ReasonESRequest), "index", true, false},
 		{"IndexClosed", 400, false, "", e("index_closed_exception"), retry(outbox.ReasonESRequest), "index", true, false},
 		{"NoWriteIndex", 400, false, "", `{"type":"illegal_argument_exception","reason":"no write index is defined for alias [a]"}`, retry(outbox.ReasonESRequest), "index", true, false},
+		{"NoPipeline", 400, false, "", `{"type":"illegal_argument_exception","reason":"pipeline with id [p] does not exist"}`, retry(outbox.ReasonESRequest), "index", true, false},
+		{"OtherArgument", 400, false, "", e("illegal_argument_exception"), failed(outbox.ReasonES4xx), "4xx", false, false},
 		{"FloodStage", 429, false, "", flood, retry(outbox.ReasonES429), "429", true, false},
 		{"FloodStageOnDelete", 403, true, "", flood, retry(outbox.ReasonES429), "429", true, false},
 		{"FloodStageOfOldServers", 403, false, "", old, retry(outbox.ReasonES429), "429", true, false},

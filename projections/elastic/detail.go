@@ -81,6 +81,11 @@ func (c *cause) heldVersion() int64 {
 	return v
 }
 
+// lacksPipeline reports whether an error says that there is no ingest pipeline of a name.
+func (c *cause) lacksPipeline() bool {
+	return strings.HasPrefix(c.Reason, "pipeline with id [") && strings.HasSuffix(c.Reason, "] does not exist")
+}
+
 // floodStage reports whether an error is the block of a full disk, which has several names.
 func (c *cause) floodStage() bool {
 	return c.has("read-only-allow-delete") || c.has("read-only / allow delete") || c.has("flood-stage")

@@ -201,6 +201,21 @@ func TestRealRejections(t *testing.T) {
 	es(t, "POST", "/"+index+"/_open", "")
 }
 
+// A pipeline that is missing meets all documents alike, so none of them fails for it.
+func TestRealMissingPipelineFailsNoDocument(t *testing.T) {
+	t.Parallel()
+	s, _ := newSink(t, Config{URLs: []string{testenv.ElasticURL(t)}, Index: testenv.Index(t), Pipeline: "weft-test-none"})
+	if err := s.EnsureIndex(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Write(leading(t), []Action{{ID: "a", Version: 1, Body: document("1")}, {ID: "b", Version: 1, Delete: true}})
+	wantFault(t, err, outbox.ReasonESRequest, true)
+	wantOutcomes(t, got, []outbox.Outcome{outbox.Reject(outbox.ReasonESRequest, ""), outbox.NoOp(outbox.NoopES404)})
+	if !strings.Contains(got[0].Detail, "pipeline with id [weft-test-none] does not exist") {
+		t.Errorf("detail: got %q, want the pipeline named", got[0].Detail)
+	}
+}
+
 func TestReal20MBText(t *testing.T) {
 	t.Parallel()
 	s, index, _ := realSink(t)
