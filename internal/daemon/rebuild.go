@@ -145,6 +145,9 @@ func (r *rebuilder) step(ctx context.Context) (err error) {
 		return err
 	}
 	switch {
+	case r.fresh != nil && (r.row.Phase.Ended() || r.row.NewIndex == ""): // the answer to the record of its end was lost
+		r.conclude(ctx)
+		return nil
 	case r.row.Asked == outbox.RebuildAbort && !r.row.Phase.Ended():
 		return r.giveUp(ctx, outbox.RebuildAborted, "")
 	case r.row.Asked == outbox.RebuildDropOld && r.row.Phase.Ended():
@@ -301,9 +304,6 @@ func (r *rebuilder) giveUp(ctx context.Context, phase outbox.RebuildPhase, why s
 			return err
 		}
 	}
-	if err := r.redo.Clear(ctx); err != nil {
-		return err
-	}
 	r.row.Phase, r.row.Note, r.row.NewIndex = phase, why, ""
 	if !r.row.Load {
 		r.row.OldIndex = ""
@@ -311,7 +311,7 @@ func (r *rebuilder) giveUp(ctx context.Context, phase outbox.RebuildPhase, why s
 	if err := r.projector.store.RecordRebuild(ctx, r.term.Epoch(), r.row, true); err != nil {
 		return err
 	}
-	r.single() // not before: whatever fails, the next step finds the rebuild as it was
+	r.conclude(ctx) // not before: whatever fails, the next step finds the rebuild as it was
 	r.log.Warn("the rebuild has ended without a new index", zap.String("event", "rebuild.ended"), zap.String("phase", string(phase)), zap.String("reason", why))
 	return nil
 }
@@ -331,6 +331,19 @@ func (r *rebuilder) finish(ctx context.Context) error {
 	if err := r.projector.store.RecordRebuild(ctx, r.term.Epoch(), r.row, true); err != nil {
 		return err
 	}
+	r.conclude(ctx)
+	if r.row.Load {
+		r.loaded()
+		return nil
+	}
+	r.log.Info("the projection is rebuilt", zap.String("event", "rebuild.done"), zap.String("new_index", r.row.NewIndex), zap.String("old_index", r.row.OldIndex),
+		zap.Int64("rows", r.row.Filled), zap.Int64("unreadable", r.row.Unreadable), zap.Duration("took", r.row.Age))
+	return nil
+}
+
+// conclude ends the writes to both indexes, once the end of a rebuild is recorded, and removes what was for
+// the fill alone.
+func (r *rebuilder) conclude(ctx context.Context) {
 	r.single()
 	if r.row.NewIndex != "" {
 		if err := r.again(ctx); err != nil { // what was refused until this moment
@@ -343,13 +356,6 @@ func (r *rebuilder) finish(ctx context.Context) error {
 	if err := r.redo.Clear(ctx); err != nil {
 		r.log.Warn("entities of the rebuild are left in weft_redo; the next one removes them", zap.String("event", "rebuild.redo_left"), zap.Error(err))
 	}
-	if r.row.Load {
-		r.loaded()
-		return nil
-	}
-	r.log.Info("the projection is rebuilt", zap.String("event", "rebuild.done"), zap.String("new_index", r.row.NewIndex), zap.String("old_index", r.row.OldIndex),
-		zap.Int64("rows", r.row.Filled), zap.Int64("unreadable", r.row.Unreadable), zap.Duration("took", r.row.Age))
-	return nil
 }
 
 // dropOld deletes the index that the alias led to before.

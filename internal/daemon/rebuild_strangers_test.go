@@ -106,3 +106,29 @@ func TestRebuildWhoseNewIndexIsDeletedFails(t *testing.T) {
 	r.upsert(newKey(), 7, "after the end")
 	r.await(map[string]int{"done": 1})
 }
+
+// Events go to one index again once the end of a rebuild is recorded, although the leader has not seen the
+// answer to that: the row alone tells it.
+func TestRebuildWhoseEndIsRecordedWithoutAnAnswerEnds(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.fillSource(50)
+	f := newFront(t, r.elastic)
+	r.start("a", "ELASTIC_URL="+f.URL).awaitReady(200, `"role": "leader"`)
+	f.refuseFills(nil)
+	r.askRebuild(searchProjection, false)
+	testenv.Eventually(t, func() bool { return r.rebuild(searchProjection).Note != "" }, "a fill that does not go on")
+	written, kept := 0, 0
+	testenv.Eventually(t, func() bool {
+		// The leader may be about to record a note of the step that it is in.
+		r.exec("update weft_rebuild set phase = 'aborted', new_index = '', finished_at = clock_timestamp() where phase <> 'aborted'")
+		r.exec("delete from weft_redo")
+		written++
+		r.upsert(newKey(), 7, "after the end")
+		r.await(map[string]int{"done": written})
+		if err := r.pool.QueryRow(t.Context(), "select count(*) from weft_redo").Scan(&kept); err != nil {
+			t.Fatal(err)
+		}
+		return kept == 0
+	}, "an event that goes to one index alone")
+}
