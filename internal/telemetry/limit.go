@@ -1,7 +1,9 @@
 package telemetry
 
 import (
+	"cmp"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -22,7 +24,7 @@ const (
 // Lines of other events are never left out.
 type family struct {
 	name string
-	by   string // field that tells its members apart, besides projection
+	by   string // field that tells its members apart, besides projection and shard
 }
 
 // families are the lines that an outage, or people who look, may repeat without end.
@@ -51,6 +53,7 @@ var families = map[string]family{
 type limiter struct {
 	zapcore.Core
 	scope  string // value of the field projection
+	shard  int64  // of the field shard; 0 without
 	quotas *quotas
 }
 
@@ -92,6 +95,9 @@ func (l *limiter) With(fields []zapcore.Field) zapcore.Core {
 	if p := text(fields, "projection"); p != "" {
 		out.scope = p
 	}
+	if i := slices.IndexFunc(fields, func(f zapcore.Field) bool { return f.Key == "shard" }); i >= 0 {
+		out.shard = fields[i].Integer
+	}
 	return &out
 }
 
@@ -121,10 +127,7 @@ func (l *limiter) Sync() error {
 // key returns the family of a line and its burst, or "" when it has none.
 func (l *limiter) key(e zapcore.Entry, fields []zapcore.Field) (key string, burst int) {
 	event := text(fields, "event")
-	scope := l.scope
-	if p := text(fields, "projection"); p != "" {
-		scope = p
-	}
+	scope := cmp.Or(text(fields, "projection"), l.scope) + "\x00" + strconv.FormatInt(l.shard, 10)
 	if f, ok := families[event]; ok {
 		return f.name + "\x00" + scope + "\x00" + text(fields, f.by), limitBurst
 	}

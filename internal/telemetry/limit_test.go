@@ -86,6 +86,27 @@ func TestLastWordGetsOut(t *testing.T) {
 	})
 }
 
+// What one shard has to say does not get lost in the storm of another.
+func TestEachShardHasTheLastWord(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		tel, b := setup(t, telemetry.Options{})
+		for n := range 20 {
+			down(tel.Log.With(zap.Int("shard", 0)), "postgres", n)
+		}
+		down(tel.Log.With(zap.Int("shard", 1)), "postgres", 0)
+		down(tel.Log.With(zap.Int("shard", 0)), "postgres", 20)
+		_ = tel.Log.Sync()
+		of := map[any]int{}
+		for _, l := range lines(t, b) {
+			of[l["shard"]]++
+		}
+		if of[0.0] != 11 || of[1.0] != 1 {
+			t.Errorf("got lines of shards %v, want 11 of the first, and the one of the second", of)
+		}
+	})
+}
+
 // A node that is gone may cost every batch a line, which says the same each time.
 func TestStormOfOtherNodes(t *testing.T) {
 	t.Parallel()
