@@ -145,8 +145,8 @@ type Sink struct {
 	trace   *instrumentation // nil without a Tracer
 
 	projection string
-	anyMapping atomic.Bool  // while a rebuild goes on, the index may have another mapping
-	lost       atomic.Int64 // when an answer was last lost; Unix nanoseconds
+	anyMapping atomic.Bool               // while a rebuild goes on, the index may have another mapping
+	lost       atomic.Pointer[time.Time] // when an answer was last lost; monotonic, nil for never
 
 	maxAnswer int64        // in bytes
 	bodyCap   atomic.Int64 // MaxBody, or less once a proxy has refused a body of that size

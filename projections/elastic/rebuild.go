@@ -53,7 +53,17 @@ func (s *Sink) Rebuilding(yes bool) {
 
 // Outlived returns how long a request whose answer was lost may still take effect.
 func (s *Sink) Outlived() time.Duration {
-	return max(0, s.cfg.RequestTimeout-time.Since(time.Unix(0, s.lost.Load())))
+	lost := s.lost.Load()
+	if lost == nil {
+		return 0
+	}
+	return max(0, s.cfg.RequestTimeout-time.Since(*lost))
+}
+
+// loses notes that an answer is lost.
+func (s *Sink) loses() {
+	now := time.Now()
+	s.lost.Store(&now)
 }
 
 // writeAlias is the alias that leads to an index alone: a write through it does not make the

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -110,7 +109,7 @@ func (r *run) send(ctx context.Context, idx []int) error {
 	for node := 1; node < len(r.s.cfg.URLs) && errors.As(err, &p) && p.unanswered && p.do == giveUp; node++ {
 		// The first request may be applied yet, after this one: the versions make that harmless,
 		// and the memory of deleted documents has to outlast it, as after any lost answer.
-		r.s.lost.Store(time.Now().UnixNano())
+		r.s.loses()
 		r.s.log.Warn("a node of Elasticsearch did not answer, or is unavailable; weft asks another one",
 			zap.String("event", "elastic.other_node"), zap.Error(p.fault.Err), spanlog.IDs(ctx))
 		before := p
@@ -242,7 +241,7 @@ func (r *run) fail(i int, detail string) {
 
 // lose records that the fate of idx is unknown because of f.
 func (r *run) lose(idx []int, f *outbox.Fault) {
-	r.s.lost.Store(time.Now().UnixNano())
+	r.s.loses()
 	r.note(f)
 	r.mark(idx, f)
 }
