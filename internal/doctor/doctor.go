@@ -106,12 +106,12 @@ func (e *examination) all(ctx context.Context) ([]Finding, error) {
 		{"postgres.version", e.version}, {"postgres.read_only", e.readOnly}, {"postgres.rights", e.rights}, {"postgres.pooler", e.pooler},
 		{"postgres.timeouts", e.timeouts}, {"postgres.clock", e.clock}, {"postgres.connections", e.connections},
 		{"postgres.certificate", e.postgresCertificate}, {"vacuum.held_back", e.horizon}, {"postgres.ids", e.ids}, {"postgres.sequence", e.sequences},
-		{"index.bloat", e.indexBloat}, {"vacuum.settings", e.vacuumSettings}, {"vacuum.bloat", e.tableBloat}, {"shard.home", e.home},
+		{"index.bloat", e.indexBloat}, {"vacuum.settings", e.vacuumSettings}, {"vacuum.bloat", e.tableBloat}, {"shard.home", e.home}, {"postgres.synchronous", e.synchronous},
 	}
 	e.try(ctx, check{"schema.version", func(ctx context.Context) error {
 		ok, err := e.upToDate(ctx)
 		if ok { // they read what older schemas lack
-			checks = append(checks, check{"index.missing", e.missingIndexes}, check{"holds", e.holds}, check{"rivals", e.rivals})
+			checks = append(checks, check{"index.missing", e.missingIndexes}, check{"holds", e.holds}, check{"rivals", e.rivals}, check{"history.days", e.history})
 		}
 		return err
 	}})

@@ -23,10 +23,14 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/pki"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack/stacktest"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+func TestMain(m *testing.M) {
+	stacktest.Guard()
+	testenv.Main(m)
+}
 
 // want is a finding that a test provokes.
 type want struct {
@@ -580,8 +584,8 @@ func TestChecksAreDocumented(t *testing.T) {
 		slices.Sort(out)
 		return slices.Compact(out)
 	}
-	have := names("\"((?:postgres|index|vacuum|elastic|shard)\\.[a-z_]+|configuration|holds)\"[^:]", source.String())
-	documented := names("(?m)^\\| `((?:postgres|index|vacuum|elastic|shard)\\.[a-z_]+|configuration|holds)`", string(page))
+	have := names("\"((?:postgres|index|history|vacuum|elastic|shard)\\.[a-z_]+|configuration|holds)\"[^:]", source.String())
+	documented := names("(?m)^\\| `((?:postgres|index|history|vacuum|elastic|shard)\\.[a-z_]+|configuration|holds)`", string(page))
 	if fmt.Sprint(have) != fmt.Sprint(documented) {
 		t.Errorf("docs/operations.md names\n%v\nthe code has\n%v", documented, have)
 	}

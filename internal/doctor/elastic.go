@@ -233,21 +233,6 @@ func unprivileged(err error) error {
 	return err
 }
 
-// index is what GET /NAME says of one index.
-type index struct {
-	Aliases map[string]struct {
-		Write *bool `json:"is_write_index"`
-	} `json:"aliases"`
-	Mappings json.RawMessage `json:"mappings"`
-	Settings struct {
-		Index struct {
-			GCDeletes string            `json:"gc_deletes"`
-			Created   string            `json:"creation_date"`
-			Blocks    map[string]string `json:"blocks"`
-		} `json:"index"`
-	} `json:"settings"`
-}
-
 func (e *examination) target(ctx context.Context, s *server, t target) error {
 	var found map[string]index
 	err := s.ask(ctx, http.MethodGet, "/"+url.PathEscape(t.index), nil, &found)
@@ -269,7 +254,7 @@ func (e *examination) target(ctx context.Context, s *server, t target) error {
 		return err
 	}
 	e.gcDeletes(name, at.Settings.Index.GCDeletes)
-	if err := e.searched(ctx, s, name); err != nil {
+	if err := errors.Join(e.searched(ctx, s, name), e.copies(ctx, s, name, at)); err != nil {
 		return err
 	}
 	for _, block := range slices.Sorted(maps.Keys(at.Settings.Index.Blocks)) {
@@ -380,18 +365,4 @@ func (e *examination) mapping(t target, name string, have json.RawMessage) error
 		e.add("elastic.mapping", Warning, name, "the mapping lacks fields: "+strings.Join(added, ", "), "restart weft, which adds them; where the index was not made by it, "+asked("rebuild "+t.projection))
 	}
 	return nil
-}
-
-func (e *examination) gcDeletes(name, setting string) {
-	have := time.Minute // Elasticsearch's default
-	if setting != "" {
-		d, err := parseTimeout(setting)
-		if err != nil {
-			return // a unit that is no duration is Elasticsearch's to refuse
-		}
-		have = d
-	}
-	if have < elastic.GCDeletes {
-		e.add("elastic.gc_deletes", Warning, name, fmt.Sprintf("the index forgets deleted documents after %s: a late write could bring one back", ago(have)), fmt.Sprintf(`PUT /%s/_settings {"index.gc_deletes":"1h"}`, name))
-	}
 }

@@ -1,0 +1,110 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/projections/elastic"
+)
+
+// index is what GET /NAME says of one index.
+type index struct {
+	Aliases map[string]struct {
+		Write *bool `json:"is_write_index"`
+	} `json:"aliases"`
+	Mappings json.RawMessage `json:"mappings"`
+	Settings struct {
+		Index struct {
+			GCDeletes string            `json:"gc_deletes"`
+			Created   string            `json:"creation_date"`
+			Blocks    map[string]string `json:"blocks"`
+			Replicas  string            `json:"number_of_replicas"`
+			Shards    string            `json:"number_of_shards"`
+			Write     struct {
+				WaitFor string `json:"wait_for_active_shards"`
+			} `json:"write"`
+		} `json:"index"`
+	} `json:"settings"`
+}
+
+// copies tells of an index whose writes wait for more active copies of a shard than there are. Each waits a minute and is
+// refused then. Elasticsearch refuses a setting above the copies that can be.
+func (e *examination) copies(ctx context.Context, s *server, name string, of index) error {
+	set := of.Settings.Index
+	const setting = "index.write.wait_for_active_shards"
+	replicas, _ := strconv.Atoi(set.Replicas)
+	wanted, err := strconv.Atoi(set.Write.WaitFor)
+	if set.Write.WaitFor == "all" {
+		wanted, err = replicas+1, nil
+	}
+	if err != nil || wanted <= 1 { // the default, or what is Elasticsearch's to refuse
+		return nil //nolint:nilerr // as the line above says
+	}
+	remedy := fmt.Sprintf(`PUT /%s/_settings {%q:null}`, name, setting)
+	text := fmt.Sprintf("writes wait for %d active copies of a shard (%s), ", wanted, setting)
+	active, err := activeCopies(ctx, s, name, set.Shards)
+	switch {
+	case statusOf(err) == http.StatusForbidden:
+		e.add("elastic.copies", Note, name, text+"and the credentials may not read how many are active (monitor)", "docs/security.md, Elasticsearch, names the privileges")
+	case err != nil:
+		return err
+	case active < wanted:
+		e.add("elastic.copies", Error, name, text+fmt.Sprintf("and one has %d: a write to it waits a minute, and is refused", active),
+			"GET /_cluster/allocation/explain says what keeps a copy from its place; to write without it: "+remedy)
+	}
+	return nil
+}
+
+// activeCopies returns how many copies take writes of the shard of an index that has the fewest. The statistics of an index need
+// no privilege on the cluster.
+func activeCopies(ctx context.Context, s *server, name, shards string) (int, error) {
+	var found struct {
+		Indices map[string]struct {
+			Shards map[string][]struct {
+				Routing struct {
+					State string `json:"state"`
+				} `json:"routing"`
+			} `json:"shards"`
+		} `json:"indices"`
+	}
+	if err := s.ask(ctx, http.MethodGet, "/"+url.PathEscape(name)+"/_stats/docs?level=shards&filter_path=indices.*.shards.*.routing.state", nil, &found); err != nil {
+		return 0, err
+	}
+	all, err := strconv.Atoi(shards)
+	if err != nil {
+		return 0, fmt.Errorf("number of shards of %s: %w", name, err)
+	}
+	active := make([]int, all) // a shard without any copy is not in the answer
+	for number, copies := range found.Indices[name].Shards {
+		n, err := strconv.Atoi(number)
+		if err != nil || n >= all {
+			return 0, fmt.Errorf("shard %s of %s: want one of %d", number, name, all)
+		}
+		for _, c := range copies {
+			if c.Routing.State == "STARTED" || c.Routing.State == "RELOCATING" {
+				active[n]++
+			}
+		}
+	}
+	return slices.Min(active), nil
+}
+
+func (e *examination) gcDeletes(name, setting string) {
+	have := time.Minute // Elasticsearch's default
+	if setting != "" {
+		d, err := parseTimeout(setting)
+		if err != nil {
+			return // a unit that is no duration is Elasticsearch's to refuse
+		}
+		have = d
+	}
+	if have < elastic.GCDeletes {
+		e.add("elastic.gc_deletes", Warning, name, fmt.Sprintf("the index forgets deleted documents after %s: a late write could bring one back", ago(have)), fmt.Sprintf(`PUT /%s/_settings {"index.gc_deletes":"1h"}`, name))
+	}
+}
