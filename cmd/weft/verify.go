@@ -150,6 +150,10 @@ func (a *app) verifyOne(ctx context.Context, cfg config.Config, pool *pgxpool.Po
 	if err != nil {
 		return verify.Report{}, err
 	}
+	beside, err := indexesBeside(ctx, p) // first, so that a fault of it spoils no comparison that has been made
+	if err != nil {
+		return verify.Report{}, err
+	}
 	kept, err := outbox.BeginVerify(ctx, pool, p.Name(), outbox.VerifyCommand, f.resume, cfg.Database.Timeout)
 	if err != nil {
 		return verify.Report{}, err
@@ -176,13 +180,10 @@ func (a *app) verifyOne(ctx context.Context, cfg config.Config, pool *pgxpool.Po
 		}
 	}
 	report, err := verify.Run(ctx, o)
-	compared := err == nil
-	if compared {
-		report.Beside, err = indexesBeside(ctx, p)
-	}
+	report.Beside = beside
 	save, cancel := context.WithTimeout(context.WithoutCancel(ctx), preflightTimeout)
 	defer cancel()
-	return report, errors.Join(err, kept.Save(save, report.Last, report, compared))
+	return report, errors.Join(err, kept.Save(save, report.Last, report, err == nil))
 }
 
 // indexesBeside returns the indexes to which the name of a projection leads besides the one that it writes to.

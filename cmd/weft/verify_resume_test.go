@@ -3,8 +3,14 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -69,6 +75,42 @@ func TestVerifyResumedCountsNothingTwice(t *testing.T) {
 	s.settled()
 	if got := s.verified(exitBad, "--resume"); got.Rows != 3000 || got.Documents != 2998 || got.Missing != 2 || got.Equal != 2998 || got.Differs() != 2 {
 		t.Errorf("resumed: got %+v, want each row once", got)
+	}
+}
+
+// Where the alias leads is asked before anything is compared: a comparison that has been made is not lost to it, and one that
+// was interrupted keeps its place.
+func TestVerifyAsksForTheAliasFirst(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.left()
+	target, err := url.Parse(testenv.ElasticURL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lookups, served atomic.Int64 // of the index, and how many of them are answered
+	to := httputil.NewSingleHostReverseProxy(target)
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet && r.URL.Path == "/"+s.index && strings.Contains(r.URL.RawQuery, "aliases") && lookups.Add(1) > served.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		to.ServeHTTP(w, r)
+	}))
+	defer front.Close()
+	env := append(slices.Clone(s.env), "ELASTIC_URL="+front.URL)
+	s.exec(`insert into weft_verify (projection, part, entity_type, entity_id, report, began_at, updated_at)
+		values ('products', 'command', 'product', '25', '{"rows": 25, "equal": 25}', now(), now())`)
+	r := weft(t, env, "verify", "products", "--resume")
+	if r.code != exitUnavailable || !strings.Contains(r.errOut, " cannot answer now: look up the index: status 503; look at its load and its log, and try again") {
+		t.Errorf("got %+v, want code %d and what was asked for", r, exitUnavailable)
+	}
+	if n := s.count("select count(*) from weft_verify where entity_id = '25' and finished_at is null"); n != 1 {
+		t.Error("the place of the comparison is lost")
+	}
+	served.Store(lookups.Load() + 1)
+	if r := weft(t, env, "verify", "products", "--resume"); r.code != exitOK {
+		t.Errorf("got %+v, want no lookup after the comparison", r)
 	}
 }
 

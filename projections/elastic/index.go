@@ -148,12 +148,7 @@ func (s *Sink) look(ctx context.Context) (target, error) {
 
 // find asks Elasticsearch for the target of the name. Its errors are those of look.
 func (s *Sink) find(ctx context.Context) (target, error) {
-	status, body, err := s.call(ctx, esapi.IndicesGetRequest{
-		Instrument: s.client.InstrumentationEnabled(),
-		Index:      []string{s.cfg.Index},
-		FilterPath: []string{"*.aliases", "*.mappings._meta", "*.settings.index.uuid",
-			"*.settings.index.gc_deletes", "*.settings.index.blocks", "error"},
-	})
+	status, body, err := s.call(ctx, s.lookup())
 	fault := func(err error) (target, error) {
 		return target{}, &outbox.Fault{Reason: outbox.ReasonESRequest, Shared: true, Err: err}
 	}
@@ -177,19 +172,28 @@ func (s *Sink) find(ctx context.Context) (target, error) {
 		p.fault.Shared = true
 		return target{}, &p.fault
 	}
-	var indexes map[string]indexInfo
-	if err := json.Unmarshal(body, &indexes); err != nil || len(indexes) == 0 {
-		return fault(errors.New("index lookup: unreadable answer"))
-	}
-	t, err := resolve(s.cfg.Index, indexes)
+	t, err := resolve(s.cfg.Index, body)
 	if err != nil {
 		return fault(err)
 	}
 	return t, nil
 }
 
-// resolve finds the index among indexes that takes writes to name.
-func resolve(name string, indexes map[string]indexInfo) (target, error) {
+// lookup asks for what the name leads to.
+func (s *Sink) lookup() esapi.IndicesGetRequest {
+	return esapi.IndicesGetRequest{
+		Instrument: s.client.InstrumentationEnabled(),
+		Index:      []string{s.cfg.Index},
+		FilterPath: []string{"*.aliases", "*.mappings._meta", "*.settings.index.uuid", "*.settings.index.gc_deletes", "*.settings.index.blocks", "error"},
+	}
+}
+
+// resolve finds the index that takes writes to name in the answer to a lookup.
+func resolve(name string, answer []byte) (target, error) {
+	var indexes map[string]indexInfo
+	if err := json.Unmarshal(answer, &indexes); err != nil || len(indexes) == 0 {
+		return target{}, errors.New("index lookup: unreadable answer")
+	}
 	if info, ok := indexes[name]; ok {
 		return target{kind: namePlain, index: name, info: info}, nil
 	}

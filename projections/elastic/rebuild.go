@@ -28,7 +28,11 @@ func (s *Sink) Index() string { return s.cfg.Index }
 
 // Place returns what the configured name leads to, whatever its mapping.
 func (s *Sink) Place(ctx context.Context) (Place, error) {
-	t, err := s.find(ctx)
+	answer, err := s.ask(ctx, "look up the index", s.lookup())
+	if err != nil {
+		return Place{}, err
+	}
+	t, err := resolve(s.cfg.Index, answer)
 	beside := slices.DeleteFunc(t.names, func(name string) bool { return name == t.index })
 	return Place{t.index, t.kind == namePlain, beside}, err
 }
