@@ -6,6 +6,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
+	"github.com/prometheus/common/model"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv/watch"
 )
@@ -36,13 +40,13 @@ func testVocabulary(t *testing.T, l *lab, _ *evidence) {
 			keys[key] = true
 		}
 	}
-	series, err := l.prometheus.Query(t.Context(), `{__name__=~"outbox_.+|weft_looks_total"}`)
+	series, err := l.prometheus.Vector(t.Context(), `{__name__=~"outbox_.+|weft_looks_total"}`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range series {
-		for name := range s.Labels {
-			labels[name] = true
+		for name := range s.Metric {
+			labels[string(name)] = true
 		}
 	}
 	for what, c := range map[string]struct {
@@ -76,19 +80,23 @@ func testVocabulary(t *testing.T, l *lab, _ *evidence) {
 }
 
 // testExemplars holds that a point of a graph of durations leads to a trace of weft's.
-func testExemplars(t *testing.T, l *lab, _ *evidence) {
+func testExemplars(t *testing.T, l *lab, e *evidence) {
 	for _, metric := range []string{
 		"weft_event_latency_seconds_bucket", "weft_stage_duration_seconds_bucket", "outbox_es_bulk_request_duration_seconds_bucket",
 	} {
-		all, err := l.prometheus.Exemplars(t.Context(), metric)
+		series, err := l.prometheus.QueryExemplars(t.Context(), metric, e.began, time.Now())
+		var all []v1.Exemplar
+		for _, s := range series {
+			all = append(all, s.Exemplars...)
+		}
 		if err != nil || len(all) == 0 {
 			t.Errorf("%s: got %d exemplars, %v", metric, len(all), err)
 			continue
 		}
-		for _, e := range all[:min(len(all), 20)] {
-			trace, err := l.jaeger.Trace(t.Context(), e.Labels["trace_id"])
+		for _, found := range all[:min(len(all), 20)] {
+			trace, err := l.jaeger.Trace(t.Context(), string(found.Labels["trace_id"]))
 			if err != nil || !slices.ContainsFunc(trace.Spans, func(s watch.Span) bool { return s.Service == service }) {
-				t.Errorf("%s: exemplar %v: got %+v, %v, want a trace of weft's", metric, e.Labels, trace, err)
+				t.Errorf("%s: exemplar %v: got %+v, %v, want a trace of weft's", metric, found.Labels, trace, err)
 			}
 		}
 	}
@@ -99,25 +107,28 @@ func testExemplars(t *testing.T, l *lab, _ *evidence) {
 func testPhases(t *testing.T, l *lab, e *evidence) {
 	const expression = `max by (phase) (max_over_time(weft_pipeline_phase{projection="` + shown + `"}[2s]))` // what lies between two steps, too
 	seen := map[string]bool{}
-	all, err := l.prometheus.QueryRange(t.Context(), expression, e.began, e.ended.Add(interval), interval) // the last step may lie before the end
-	if err != nil {
-		t.Fatal(err)
+	during := v1.Range{Start: e.began, End: e.ended.Add(interval), Step: interval} // the last step may lie before the end
+	all, _, _, err := l.prometheus.QueryRange(t.Context(), expression, during)
+	matrix, ok := all.(model.Matrix)
+	if err != nil || !ok {
+		t.Fatalf("got %v, %v, want a range", all, err)
 	}
-	for _, series := range all {
-		for _, p := range series.Points {
-			seen[series.Labels["phase"]] = seen[series.Labels["phase"]] || p.Value == 1
+	for _, series := range matrix {
+		phase := string(series.Metric["phase"])
+		for _, p := range series.Values {
+			seen[phase] = seen[phase] || p.Value == 1
 		}
 	}
 	if !seen["idle"] || !seen["open"] || !seen["outage"] || seen["broken"] {
 		t.Errorf("got phases %v, want idle (the standby's), open and outage: %v", seen, all)
 	}
-	each, err := l.prometheus.Query(t.Context(), "sum by (instance, projection) (weft_pipeline_phase)")
+	each, err := l.prometheus.Vector(t.Context(), "sum by (instance, projection) (weft_pipeline_phase)")
 	if err != nil || len(each) != 4 {
 		t.Fatalf("got %v, %v, want two projections of two instances", each, err)
 	}
 	for _, s := range each {
-		if s.Point.Value != 1 {
-			t.Errorf("%v: got %v phases at once, want one", s.Labels, s.Point.Value)
+		if s.Value != 1 {
+			t.Errorf("%v: got %v phases at once, want one", s.Metric, s.Value)
 		}
 	}
 }

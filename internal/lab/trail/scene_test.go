@@ -132,7 +132,7 @@ func (l *lab) followAll(ctx context.Context, s *symptom, before map[string]value
 func (l *lab) awaitPhase(ctx context.Context, phase string) error {
 	expression := fmt.Sprintf(`weft_pipeline_phase{projection=%q, phase=%q} == 1`, shown, phase)
 	return l.await(ctx, "a scrape in the phase "+phase, func(ctx context.Context) (bool, error) {
-		all, err := l.prometheus.Query(ctx, expression)
+		all, err := l.prometheus.Vector(ctx, expression)
 		return len(all) > 0, err
 	})
 }
@@ -189,16 +189,25 @@ func (s *symptom) query(labels map[string]string) watch.Query {
 }
 
 // values are those of a symptom's series at one time.
-type values map[string]watch.Series
+type values map[string]value
+
+type value struct {
+	labels map[string]string
+	is     float64
+}
 
 func (l *lab) read(ctx context.Context, s *symptom) (values, error) {
-	all, err := l.prometheus.Query(ctx, s.expression())
+	all, err := l.prometheus.Vector(ctx, s.expression())
 	if err != nil {
 		return nil, err
 	}
 	v := values{}
 	for _, series := range all {
-		v[labelText(series.Labels)] = series
+		labels := map[string]string{}
+		for name, of := range series.Metric {
+			labels[string(name)] = string(of)
+		}
+		v[labelText(labels)] = value{labels, float64(series.Value)}
 	}
 	return v, nil
 }
@@ -230,7 +239,7 @@ type Delta struct {
 // grown most first.
 func (s *symptom) moved(before, after values) (all []Delta) {
 	for _, key := range sortedKeys(after) {
-		d := Delta{s.expression(), after[key].Labels, before[key].Point.Value, after[key].Point.Value}
+		d := Delta{s.expression(), after[key].labels, before[key].is, after[key].is}
 		if d.After > d.Before {
 			all = append(all, d)
 		}

@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
+	"github.com/prometheus/common/model"
+
 	"github.com/samuelhu324-dev/weft/internal/testenv/watch"
 )
 
@@ -147,8 +150,8 @@ func TestEveryExpressionReturnsSomething(t *testing.T) {
 			if whole, _, _ := strings.Cut(expr, " unless "); strings.Count(whole, "(") == strings.Count(whole, ")") {
 				expr = whole // what it takes away is an operand of its own
 			}
-			series, err := prometheus.Query(t.Context(), expr)
-			if err == nil && slices.ContainsFunc(series, func(s watch.Series) bool { return !math.IsNaN(s.Point.Value) }) {
+			series, err := prometheus.Vector(t.Context(), expr)
+			if err == nil && slices.ContainsFunc(series, func(s *model.Sample) bool { return !math.IsNaN(float64(s.Value)) }) {
 				delete(left, name)
 				continue
 			}
@@ -165,7 +168,7 @@ func TestEveryExpressionReturnsSomething(t *testing.T) {
 					continue
 				}
 				expr := strings.NewReplacer(variable, "none", "$env", ".+", "$projection", ".+", "$__rate_interval", "1m").Replace(target.Expr)
-				if series, err := prometheus.Query(t.Context(), expr); err != nil || len(series) > 0 {
+				if series, err := prometheus.Vector(t.Context(), expr); err != nil || len(series) > 0 {
 					t.Errorf("panel %s, when %s is another: got %v, %v, want nothing", p.Title, variable, series, err)
 				}
 			}
@@ -175,8 +178,8 @@ func TestEveryExpressionReturnsSomething(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, a := range fired {
-		if a.State == "firing" {
+	for _, a := range fired.Alerts {
+		if a.State == v1.AlertStateFiring {
 			t.Errorf("a healthy pair has raised %v: %s", a.Labels, a.Annotations["description"])
 		}
 	}

@@ -54,7 +54,7 @@ func StartJaeger(ctx context.Context, opts JaegerOptions) (_ *Jaeger, err error)
 		return nil, fmt.Errorf("jaeger: %w", err)
 	}
 	j := &Jaeger{}
-	j.Traces = &Traces{newClient("Jaeger"), j.URL}
+	j.Traces = &Traces{newHTTP(), j.URL}
 	start := rand.Text()
 	j.server, err = launch(ctx, "jaeger", dir, []string{"SPAN_STORAGE_TYPE=memory"}, func() ([]string, error) {
 		if err := j.ports.choose(); err != nil {
@@ -77,7 +77,7 @@ func StartJaeger(ctx context.Context, opts JaegerOptions) (_ *Jaeger, err error)
 		if err := j.healthy(ctx); err != nil {
 			return err
 		}
-		header, err := j.client.get(ctx, j.URL()+"/api/services", nil)
+		header, err := j.get(ctx, j.URL()+"/api/services", nil)
 		if err == nil && header.Get(startHeader) != start {
 			err = errors.New("another Jaeger listens there")
 		}
@@ -100,6 +100,6 @@ func (j *Jaeger) OTLPHTTP() string { return "http://" + loopback(j.ports.http) }
 
 // healthy is so when all of its parts are.
 func (j *Jaeger) healthy(ctx context.Context) error {
-	_, err := j.client.get(ctx, "http://"+loopback(j.ports.admin)+"/", nil)
+	_, err := j.get(ctx, "http://"+loopback(j.ports.admin)+"/", nil)
 	return err
 }

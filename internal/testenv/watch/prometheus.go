@@ -11,6 +11,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/prometheus/client_golang/api"
+	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
+	"github.com/prometheus/common/model"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv/process"
@@ -35,12 +38,12 @@ type PrometheusOptions struct {
 	Targets  []Target
 }
 
-// Prometheus is a running server. Its methods are safe for concurrent use.
+// Prometheus is a running server, and its HTTP API. Its methods are safe for concurrent use.
 type Prometheus struct {
 	*server
-	client *client
-	dir    string
-	port   int
+	v1.API
+	dir  string
+	port int
 }
 
 // StartPrometheus returns when the server answers.
@@ -53,7 +56,7 @@ func StartPrometheus(ctx context.Context, opts PrometheusOptions) (*Prometheus, 
 	if err != nil {
 		return nil, fmt.Errorf("prometheus: %w", err)
 	}
-	p := &Prometheus{client: newClient("Prometheus"), dir: dir}
+	p := &Prometheus{dir: dir}
 	file, err := p.configure(opts)
 	if err != nil {
 		return nil, fmt.Errorf("prometheus: %w", err)
@@ -63,7 +66,7 @@ func StartPrometheus(ctx context.Context, opts PrometheusOptions) (*Prometheus, 
 		return nil, fmt.Errorf("prometheus: %w", err)
 	}
 	p.server, err = launch(ctx, "prometheus", dir, nil, func() ([]string, error) {
-		if err := process.FreePorts(&p.port); err != nil {
+		if err := errors.Join(process.FreePorts(&p.port), p.connect()); err != nil {
 			return nil, err
 		}
 		return []string{
@@ -71,14 +74,11 @@ func StartPrometheus(ctx context.Context, opts PrometheusOptions) (*Prometheus, 
 			"--web.listen-address=" + loopback(p.port), "--enable-feature=exemplar-storage",
 		}, nil
 	}, func(ctx context.Context) error {
-		var flags map[string]string
-		if _, err := p.client.get(ctx, p.URL()+"/api/v1/status/flags", &flags); err != nil {
-			return err
+		flags, err := p.Flags(ctx)
+		if err == nil && flags["config.file"] != file {
+			err = errors.New("another Prometheus listens there")
 		}
-		if flags["config.file"] != file {
-			return errors.New("another Prometheus listens there")
-		}
-		return nil
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -96,6 +96,22 @@ func lookUp(program string) (string, error) {
 
 // URL is where it answers.
 func (p *Prometheus) URL() string { return "http://" + loopback(p.port) }
+
+func (p *Prometheus) connect() error {
+	c, err := api.NewClient(api.Config{Address: p.URL(), Client: newHTTP()})
+	p.API = v1.NewAPI(c)
+	return err
+}
+
+// Vector evaluates a PromQL expression now, and returns nothing where nothing matches.
+func (p *Prometheus) Vector(ctx context.Context, expression string) (model.Vector, error) {
+	value, _, _, err := p.Query(ctx, expression, time.Now())
+	vector, ok := value.(model.Vector)
+	if err == nil && !ok {
+		err = fmt.Errorf("%s is no vector: %v", expression, value)
+	}
+	return vector, err
+}
 
 func (p *Prometheus) targetFile() string { return filepath.Join(p.dir, "targets.json") }
 

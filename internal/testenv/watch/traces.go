@@ -4,13 +4,18 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
 )
 
-const defaultLimit = 100
+const (
+	defaultLimit = 100
+	answerLimit  = 64 << 20
+)
 
 // Trace is what Jaeger has of a trace.
 type Trace struct {
@@ -40,13 +45,47 @@ type Reference struct {
 
 // Traces asks a Jaeger over its HTTP API, wherever it runs. It is safe for concurrent use.
 type Traces struct {
-	client *client
-	url    func() string
+	http *http.Client
+	url  func() string
 }
 
 // NewTraces returns a client of the Jaeger at url.
 func NewTraces(url string) *Traces {
-	return &Traces{newClient("Jaeger"), func() string { return strings.TrimRight(url, "/") }}
+	return &Traces{newHTTP(), func() string { return strings.TrimRight(url, "/") }}
+}
+
+// get reads the data of an answer into data, unless that is nil.
+func (t *Traces) get(ctx context.Context, url string, data any) (http.Header, error) {
+	header, body, err := t.do(ctx, url)
+	if err == nil && data != nil {
+		err = json.Unmarshal(body, &struct {
+			Data any `json:"data"`
+		}{data})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask Jaeger: %w", err)
+	}
+	return header, nil
+}
+
+func (t *Traces) do(ctx context.Context, url string) (http.Header, []byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	response, err := t.http.Do(request)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, answerLimit))
+	if err != nil {
+		return nil, nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		return nil, nil, fmt.Errorf("%s: %s", response.Status, body)
+	}
+	return response.Header, body, nil
 }
 
 // Query selects traces with a span of the service that has the operation, and all tags,
@@ -85,20 +124,20 @@ func (q Query) values() (url.Values, error) {
 
 // Services lists who has sent spans.
 func (t *Traces) Services(ctx context.Context) (names []string, err error) {
-	_, err = t.client.get(ctx, t.url()+"/api/services", &names)
+	_, err = t.get(ctx, t.url()+"/api/services", &names)
 	return names, err
 }
 
 // Operations lists the names of a service's spans.
 func (t *Traces) Operations(ctx context.Context, service string) (names []string, err error) {
-	_, err = t.client.get(ctx, t.url()+"/api/services/"+url.PathEscape(service)+"/operations", &names)
+	_, err = t.get(ctx, t.url()+"/api/services/"+url.PathEscape(service)+"/operations", &names)
 	return names, err
 }
 
 // Trace returns the trace of that id, whole.
 func (t *Traces) Trace(ctx context.Context, id string) (Trace, error) {
 	var found []jaegerTrace
-	if _, err := t.client.get(ctx, t.url()+"/api/traces/"+url.PathEscape(id), &found); err != nil {
+	if _, err := t.get(ctx, t.url()+"/api/traces/"+url.PathEscape(id), &found); err != nil {
 		return Trace{}, err
 	}
 	if len(found) != 1 {
@@ -120,7 +159,7 @@ func (t *Traces) FindRaw(ctx context.Context, q Query) ([]Trace, json.RawMessage
 		return nil, nil, fmt.Errorf("query of traces: %w", err)
 	}
 	var raw json.RawMessage
-	if _, err := t.client.get(ctx, t.url()+"/api/traces?"+values.Encode(), &raw); err != nil {
+	if _, err := t.get(ctx, t.url()+"/api/traces?"+values.Encode(), &raw); err != nil {
 		return nil, nil, err
 	}
 	var found []jaegerTrace
