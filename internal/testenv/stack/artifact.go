@@ -24,19 +24,19 @@ type artifact struct {
 	open bool   // OpenSearch
 }
 
-func (a artifact) parts() (group, id, version, packaging string) {
-	parts := strings.SplitN(a.coordinates, ":", 4)
-	return parts[0], parts[1], parts[2], parts[3]
+func (a artifact) parts() (id, version, packaging string) {
+	parts := strings.SplitN(a.coordinates, ":", 4) // the first is the group
+	return parts[1], parts[2], parts[3]
 }
 
 func (a artifact) fileName() string {
-	_, id, version, packaging := a.parts()
+	id, version, packaging := a.parts()
 	return id + "-" + version + "." + packaging
 }
 
 // dirName differs for every pinned content, so a new pin never meets an old cache.
 func (a artifact) dirName() string {
-	_, id, version, _ := a.parts()
+	id, version, _ := a.parts()
 	return id + "-" + version + "-" + a.sha256[:12]
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,7 +18,6 @@ import (
 // cache holds unpacked servers, each in a directory that appears whole or not at all.
 type cache struct {
 	dir    string
-	local  string // mvn's local repository
 	report *reporter
 	mvn    mvnFunc
 	// One mvn at a time: two would fetch the same plugins into one local repository.
@@ -173,4 +173,23 @@ func explainDisk(err error, where string) error {
 		return fmt.Errorf("%w: the disk of %s is full: free 1 GB and start again", err, where)
 	}
 	return err
+}
+
+// reporter tells people what happens, a line per step. It may be used by several goroutines.
+type reporter struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+func newReporter(out io.Writer) *reporter {
+	if out == nil {
+		out = io.Discard
+	}
+	return &reporter{out: out}
+}
+
+func (r *reporter) line(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fmt.Fprintf(r.out, "stack: "+format+"\n", args...)
 }

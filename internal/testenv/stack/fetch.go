@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
@@ -35,9 +34,8 @@ func runMvn(ctx context.Context, dir string, args ...string) (string, error) {
 	return output.String(), err
 }
 
-// fetch copies the artifact into dir with mvn until its checksum is right. It removes a
-// wrong copy from the local repository, which keeps truncated downloads; the last try uses
-// an empty repository.
+// fetch copies the artifact into dir with mvn until its checksum is right. The local repository keeps
+// truncated downloads and remembers failures, so all tries but the first have an empty one.
 func (c *cache) fetch(ctx context.Context, a artifact, dir string) (string, error) {
 	c.fetching.Lock()
 	defer c.fetching.Unlock()
@@ -52,40 +50,31 @@ func (c *cache) fetch(ctx context.Context, a artifact, dir string) (string, erro
 			"-B", "-Dstyle.color=never", "dependency:copy",
 			"-Dartifact=" + a.coordinates, "-DoutputDirectory=" + out,
 		}
-		repository := c.local
 		if try > 1 {
-			args = append(args, "-U") // or a failed try is remembered for a day
+			args = append(args, "-Dmaven.repo.local="+filepath.Join(out, "repository"))
 		}
-		if try == fetchTries {
-			repository = filepath.Join(dir, "repository")
-			args = append(args, "-Dmaven.repo.local="+repository)
-		}
-
 		archive := filepath.Join(out, a.fileName())
 		c.report.line("%s: fetching %s (%s) with mvn", a.name, a.coordinates, a.megabytes())
 		began := time.Now()
-		output, err := c.mvnTry(ctx, a, dir, repository, archive, args)
-		switch {
-		case err != nil:
-			last = fmt.Errorf("fetch %s: mvn: %w", a.name, explainMvn(err, output, dir))
-			if ctx.Err() != nil {
-				return "", context.Cause(ctx)
-			}
-			if strings.Contains(output, diskFull) || errors.Is(err, exec.ErrNotFound) {
-				return "", last
-			}
-			c.report.line("%s: mvn did not succeed (try %d of %d)", a.name, try, fetchTries)
-		default:
-			if last = checkArchive(archive, a); last == nil {
-				c.report.line("%s: fetched in %.1f s, SHA-256 is right", a.name, time.Since(began).Seconds())
-				return archive, nil
-			}
-			last = fmt.Errorf("fetch %s: %w", a.name, last)
-			c.report.line("%v: removed (try %d of %d)", last, try, fetchTries)
-			if err := os.RemoveAll(repositoryDir(a, repository)); err != nil {
-				c.report.line("%s: local Maven repository: %v", a.name, err)
-			}
+		output, err := c.mvnTry(ctx, dir, args)
+		hopeless := strings.Contains(output, diskFull) || errors.Is(err, exec.ErrNotFound)
+		if err == nil {
+			err = checkArchive(archive, a)
+		} else {
+			err = fmt.Errorf("mvn: %w", explainMvn(err, output, dir))
 		}
+		if err == nil {
+			c.report.line("%s: fetched in %.1f s, SHA-256 is right", a.name, time.Since(began).Seconds())
+			return archive, nil
+		}
+		last = fmt.Errorf("fetch %s: %w", a.name, err)
+		switch {
+		case ctx.Err() != nil:
+			return "", context.Cause(ctx)
+		case hopeless:
+			return "", last
+		}
+		c.report.line("%v (try %d of %d)", last, try, fetchTries)
 		if err := os.RemoveAll(out); err != nil {
 			return "", fmt.Errorf("fetch %s: %w", a.name, err)
 		}
@@ -93,13 +82,9 @@ func (c *cache) fetch(ctx context.Context, a artifact, dir string) (string, erro
 	return "", fmt.Errorf("%w (%d tries)", last, fetchTries)
 }
 
-func (c *cache) mvnTry(ctx context.Context, a artifact, dir, repository, archive string, args []string) (string, error) {
+func (c *cache) mvnTry(ctx context.Context, dir string, args []string) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, fetchTimeout, fmt.Errorf("not done in %v", fetchTimeout))
 	defer cancel()
-	stop := c.report.download(a.name, a.size, func() int64 {
-		return max(largestFile(filepath.Dir(archive)), largestFile(repositoryDir(a, repository)))
-	})
-	defer stop()
 	return c.mvn(ctx, dir, args...)
 }
 
@@ -138,47 +123,4 @@ func checkArchive(name string, a artifact) error {
 		return fmt.Errorf("%s has SHA-256 %s and %d bytes, not the pinned %s and %d bytes: cut, or not the pinned file", a.fileName(), got, size, a.sha256, a.size)
 	}
 	return nil
-}
-
-func repositoryDir(a artifact, repository string) string {
-	group, id, version, _ := a.parts()
-	return filepath.Join(repository, filepath.FromSlash(strings.ReplaceAll(group, ".", "/")), id, version)
-}
-
-// localRepository finds mvn's local repository as mvn does: option, settings, default.
-func localRepository(getenv func(string) string) string {
-	const option = "-Dmaven.repo.local="
-	for _, name := range []string{"MAVEN_ARGS", "MAVEN_OPTS"} {
-		for _, word := range strings.Fields(getenv(name)) {
-			if dir, ok := strings.CutPrefix(word, option); ok {
-				return dir
-			}
-		}
-	}
-	home := getenv("HOME")
-	m2 := filepath.Join(home, ".m2")
-	if content, err := os.ReadFile(filepath.Join(m2, "settings.xml")); err == nil {
-		var settings struct {
-			LocalRepository string `xml:"localRepository"`
-		}
-		if xml.Unmarshal(content, &settings) == nil && settings.LocalRepository != "" {
-			return strings.ReplaceAll(strings.TrimSpace(settings.LocalRepository), "${user.home}", home)
-		}
-	}
-	return filepath.Join(m2, "repository")
-}
-
-// largestFile is how far a download has come: mvn writes beside the final name first.
-func largestFile(dir string) int64 {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return 0
-	}
-	var largest int64
-	for _, entry := range entries {
-		if info, err := entry.Info(); err == nil && info.Mode().IsRegular() {
-			largest = max(largest, info.Size())
-		}
-	}
-	return largest
 }

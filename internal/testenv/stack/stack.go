@@ -27,7 +27,7 @@ const (
 
 // Options of [Start]. The zero value starts both servers and says nothing.
 type Options struct {
-	// Progress gets a line per step, and a bar per download if it is a terminal.
+	// Progress gets a line per step.
 	Progress io.Writer `json:"-"`
 	// DatabaseURL and ElasticURL name servers to use instead of starting one.
 	DatabaseURL, ElasticURL string
@@ -146,7 +146,7 @@ func provide(ctx context.Context, opts Options, report *reporter) (spec, error) 
 			return spec{}, err
 		}
 	}
-	servers := &cache{dir: dir, local: localRepository(os.Getenv), report: report, mvn: runMvn}
+	servers := &cache{dir: dir, report: report, mvn: runMvn}
 	wantPostgres, wantElastic := opts.DatabaseURL == "", opts.ElasticURL == ""
 	wantMaven := wantPostgres && !servers.has(postgresPin) || wantElastic && !servers.has(elasticPin)
 	java := 0
