@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
@@ -70,12 +71,12 @@ func runPeers(ctx context.Context, opts stack.Options, dir string, args []string
 	if err != nil {
 		return err
 	}
-	tree, err := rig.Tool{}.Run(ctx, "go", "list", "-m", "-f", "{{.Dir}}")
+	tree, err := process.Tool{}.Run(ctx, "go", "list", "-m", "-f", "{{.Dir}}")
 	if err != nil {
 		return fmt.Errorf("tree of weft: %w", err)
 	}
 	source, peers := filepath.Join(strings.TrimSpace(tree), "tools", "peers"), filepath.Join(dir, "peers")
-	if _, err := (rig.Tool{}).Run(ctx, "go", "-C", source, "build", "-o", peers, "."); err != nil {
+	if _, err := (process.Tool{}).Run(ctx, "go", "-C", source, "build", "-o", peers, "."); err != nil {
 		return fmt.Errorf("build tools/peers: %w", err)
 	}
 	s, err := stack.Start(ctx, opts)

@@ -4,14 +4,14 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
 // buildTimeout is for cold caches on a slow machine.
@@ -36,11 +36,11 @@ func program(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	gomod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	gomod, err := process.Tool{}.Run(ctx, "go", "env", "GOMOD")
 	if err != nil {
 		return "", err
 	}
-	tree := sha256.Sum256(gomod)
+	tree := sha256.Sum256([]byte(gomod))
 	dir := filepath.Join(cache, "weft", "test-programs", hex.EncodeToString(tree[:6]))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
@@ -55,11 +55,7 @@ func program(ctx context.Context, name string) (string, error) {
 	}
 	binary := filepath.Join(dir, name)
 	// With the name of an existing binary, go build does nothing when that one is up to date.
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/"+name)
-	cmd.Dir = filepath.Dir(strings.TrimSpace(string(gomod)))
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w\n%s", err, out)
-	}
-	return binary, nil
+	compiler := process.Tool{Dir: filepath.Dir(strings.TrimSpace(gomod)), Env: []string{"CGO_ENABLED=0"}}
+	_, err = compiler.Run(ctx, "go", "build", "-o", binary, "./cmd/"+name)
+	return binary, err
 }

@@ -1,16 +1,17 @@
 package nspawn
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
+
+	"github.com/prometheus/procfs"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
 // ErrImpossible is in the error of [Check] when no package helps: not root, or a kernel
@@ -28,7 +29,7 @@ func Check(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("%w: it takes root", ErrImpossible)
 	}
-	found, err := findCgroups("/proc/self/mountinfo")
+	found, err := findCgroups(procfs.DefaultMountPoint)
 	if err != nil {
 		return err
 	}
@@ -54,9 +55,9 @@ func Check(ctx context.Context) error {
 		return fmt.Errorf("directory for a machine: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	try := exec.CommandContext(ctx, "unshare", "--mount", "--propagation", "private", "--", "sh", "-euc", mounts+"test -x \"$1/root/bin/sh\"", "sh", dir)
-	if out, err := try.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: an overlay of / cannot be mounted: %w: %s", ErrImpossible, err, bytes.TrimSpace(out))
+	_, err = process.Tool{}.Run(ctx, "unshare", "--mount", "--propagation", "private", "--", "sh", "-euc", mounts+"test -x \"$1/root/bin/sh\"", "sh", dir)
+	if err != nil {
+		return fmt.Errorf("%w: an overlay of / cannot be mounted: %w", ErrImpossible, err)
 	}
 	return nil
 }
@@ -65,22 +66,21 @@ func Check(ctx context.Context) error {
 // the named one beside it, which systemd keeps in step.
 type cgroups struct{ unified, named string }
 
-func findCgroups(mountinfo string) (cgroups, error) {
-	text, err := os.ReadFile(mountinfo)
+func findCgroups(proc string) (found cgroups, err error) {
+	fs, err := procfs.NewFS(proc)
+	var mounts []*procfs.MountInfo
+	if err == nil {
+		mounts, err = fs.GetMounts()
+	}
 	if err != nil {
 		return cgroups{}, fmt.Errorf("%w: %w", ErrImpossible, err)
 	}
-	var found cgroups
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-		// … mount point, options, optional fields, "-", type, source, options of the superblock
-		before, after, _ := strings.Cut(lines.Text(), " - ")
-		at, kind := strings.Fields(before), strings.Fields(after)
+	for _, m := range mounts {
 		switch {
-		case len(at) < 6 || len(kind) < 3:
-		case kind[0] == "cgroup2" && found.unified == "":
-			found.unified = at[4]
-		case kind[0] == "cgroup" && strings.Contains(kind[2], "name=systemd"):
-			found.named = at[4]
+		case m.FSType == "cgroup2" && found.unified == "":
+			found.unified = m.MountPoint
+		case m.FSType == "cgroup" && m.SuperOptions["name"] == "systemd":
+			found.named = m.MountPoint
 		}
 	}
 	if found.unified == "" {

@@ -43,11 +43,11 @@ func TestFindCgroups(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			file := filepath.Join(t.TempDir(), "mountinfo")
-			if err := os.WriteFile(file, []byte(c.mounts), 0o600); err != nil {
+			proc := t.TempDir()
+			if err := errors.Join(os.Mkdir(filepath.Join(proc, "self"), 0o700), os.WriteFile(filepath.Join(proc, "self", "mountinfo"), []byte(c.mounts), 0o600)); err != nil {
 				t.Fatal(err)
 			}
-			got, err := findCgroups(file)
+			got, err := findCgroups(proc)
 			if got != c.want {
 				t.Errorf("got %+v, want %+v", got, c.want)
 			}

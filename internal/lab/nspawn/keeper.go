@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
 // mounts makes the root of a machine, $1/root: this machine's files, and what is written
@@ -102,19 +104,5 @@ func environment(more ...string) []string {
 
 // in runs a command with a namespace's view and returns what it says on standard output.
 func in(ctx context.Context, prefix []string, stdin io.Reader, argv ...string) (string, error) {
-	args := append(prefix, argv...)
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	var out, diagnosis bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &diagnosis
-	cmd.Env, cmd.Dir = environment(), "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is the caller's to handle
-	cmd.WaitDelay = pipeGrace
-	err := cmd.Run()
-	if err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		err = fmt.Errorf("%s: %w\n%s", strings.Join(argv, " "), err, bytes.TrimSpace(append(diagnosis.Bytes(), out.Bytes()...)))
-	}
-	return out.String(), err
+	return process.Tool{Dir: "/", Environ: environment(), Stdin: stdin}.Run(ctx, append(prefix, argv...)...)
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/procfs"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
@@ -23,7 +24,6 @@ import (
 const (
 	bootTimeout = 90 * time.Second // a second or two on an idle machine
 	execTimeout = 2 * time.Minute
-	pipeGrace   = 2 * time.Second
 )
 
 // Machine is a container that was booted. Its methods but Exec, Script and Show are not
@@ -44,7 +44,7 @@ type Machine struct {
 // Boot makes a machine and boots it; the messages of its boots go to the file console.
 func Boot(ctx context.Context, name, console string) (_ *Machine, err error) {
 	m := &Machine{Name: name, console: console}
-	found, err := findCgroups("/proc/self/mountinfo")
+	found, err := findCgroups(procfs.DefaultMountPoint)
 	if err != nil {
 		return nil, err
 	}

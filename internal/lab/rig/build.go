@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
 const (
@@ -49,7 +51,7 @@ func build(ctx context.Context, dir, pkg, name string, overlay map[string][]byte
 	if err != nil {
 		return "", fmt.Errorf("build %s: %w", name, err)
 	}
-	if _, err := (Tool{Env: pureGo()}).Run(ctx, append(args, "-o", binary, pkg)...); err != nil {
+	if _, err := (process.Tool{Env: pureGo()}).Run(ctx, append(args, "-o", binary, pkg)...); err != nil {
 		return "", fmt.Errorf("build %s: %w", name, err)
 	}
 	return binary, nil
@@ -62,7 +64,7 @@ func pureGo() []string { return []string{"CGO_ENABLED=0"} }
 func BuildRevision(ctx context.Context, dir, revision string) (binary string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, buildTimeout)
 	defer cancel()
-	top, err := Tool{}.Run(ctx, "git", "rev-parse", "--show-toplevel")
+	top, err := process.Tool{}.Run(ctx, "git", "rev-parse", "--show-toplevel")
 	if err != nil {
 		return "", fmt.Errorf("build %s: %w", revision, err)
 	}
@@ -81,7 +83,7 @@ func BuildRevision(ctx context.Context, dir, revision string) (binary string, er
 		{tree, []string{"tar", "-xf", archive}},
 		{tree, []string{"go", "build", "-buildvcs=false", "-o", binary, "./cmd/weft"}},
 	} {
-		if _, err := (Tool{Dir: step.in, Env: pureGo()}).Run(ctx, step.argv...); err != nil {
+		if _, err := (process.Tool{Dir: step.in, Env: pureGo()}).Run(ctx, step.argv...); err != nil {
 			return "", fmt.Errorf("build %s: %w", revision, err)
 		}
 	}
@@ -179,6 +181,6 @@ func GoRoot(ctx context.Context) (string, error) { return ask(ctx, "env", "GOROO
 func ask(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	out, err := Tool{}.Run(ctx, append([]string{"go"}, args...)...)
+	out, err := process.Tool{}.Run(ctx, append([]string{"go"}, args...)...)
 	return strings.TrimSpace(out), err
 }

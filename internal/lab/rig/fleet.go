@@ -15,11 +15,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
-const (
-	stopGrace = 10 * time.Second
-	// pipeGrace is for output that something else still holds open when a command ends.
-	pipeGrace = 2 * time.Second
-)
+const stopGrace = 10 * time.Second
 
 // Fleet starts weft processes and ends them. Its methods are safe for concurrent use;
 // its fields are set before the first call.
@@ -62,9 +58,9 @@ func (f *Fleet) Run(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// Output runs one command of weft to its end and returns its standard output, as [Tool.Run] does.
+// Output runs one command of weft to its end and returns its standard output, as [process.Tool.Run] does.
 func (f *Fleet) Output(ctx context.Context, args ...string) ([]byte, error) {
-	out, err := Tool{Dir: f.Dir, Environ: f.Env}.Run(ctx, append([]string{f.Binary}, args...)...)
+	out, err := process.Tool{Dir: f.Dir, Environ: f.Env}.Run(ctx, append([]string{f.Binary}, args...)...)
 	return []byte(out), err
 }
 

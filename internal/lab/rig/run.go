@@ -1,23 +1,14 @@
 package rig
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
-	"slices"
-	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
-
-	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
 // ErrInterrupted is the error of a run whose context ended.
@@ -65,35 +56,4 @@ func (d *Dir) Run(ctx context.Context, work func(ctx context.Context, path strin
 		err = errors.Join(err, os.RemoveAll(path))
 	}
 	return err
-}
-
-// Tool says how a program of this machine is run to its end.
-type Tool struct {
-	Dir   string   // where it runs; empty: here
-	Env   []string // on top of Environ
-	Stdin string
-
-	Environ []string // nil: this process's
-}
-
-// Run returns the standard output, also beside an error, which has the command, what it has said on
-// standard error and, unless ctx has ended, an [exec.ExitError].
-func (t Tool) Run(ctx context.Context, argv ...string) (string, error) {
-	runtime.LockOSThread() // the kernel kills the program when the thread that has started it ends
-	defer runtime.UnlockOSThread()
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	if t.Environ == nil {
-		t.Environ = os.Environ()
-	}
-	cmd.Dir, cmd.Env, cmd.Stdin = t.Dir, slices.Concat(t.Environ, t.Env), strings.NewReader(t.Stdin)
-	cmd.WaitDelay = pipeGrace
-	cmd.SysProcAttr = process.Attributes(nil, syscall.SIGKILL)
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // its children are in its group
-	var out, diagnosis bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &diagnosis
-	if err := cmd.Run(); err != nil {
-		argv = append([]string{filepath.Base(argv[0])}, argv[1:]...)
-		return out.String(), fmt.Errorf("%s: %w\n%s", strings.Join(argv, " "), cmp.Or(context.Cause(ctx), err), bytes.TrimSpace(diagnosis.Bytes()))
-	}
-	return out.String(), nil
 }

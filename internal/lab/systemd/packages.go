@@ -11,6 +11,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/lab/nspawn"
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
 const (
@@ -30,7 +31,7 @@ func provide(ctx context.Context, say func(string, ...any)) error {
 	say("%v; installing %s", err, strings.Join(nspawn.Packages(), ", "))
 	ctx, cancel := context.WithTimeout(ctx, installTimeout)
 	defer cancel()
-	apt := rig.Tool{Env: []string{"DEBIAN_FRONTEND=noninteractive"}}
+	apt := process.Tool{Env: []string{"DEBIAN_FRONTEND=noninteractive"}}
 	_, err = apt.Run(ctx, "apt-get", "update")
 	if err == nil {
 		_, err = apt.Run(ctx, append([]string{"apt-get", "install", "-y", "--no-install-recommends"}, nspawn.Packages()...)...)
@@ -48,7 +49,7 @@ type builder struct {
 }
 
 func (b *builder) run(dir string, argv ...string) string {
-	out, err := rig.Tool{Dir: dir, Env: b.env}.Run(b.Ctx, argv...)
+	out, err := process.Tool{Dir: dir, Env: b.env}.Run(b.Ctx, argv...)
 	b.Must(err)
 	return out
 }
@@ -98,13 +99,13 @@ func (b *builder) one(source, into string) string {
 // versions returns those of two package files, of which the second must be the newer.
 func versions(ctx context.Context, older, newer string) (both []string, err error) {
 	for _, file := range []string{older, newer} {
-		out, err := rig.Tool{}.Run(ctx, "dpkg-deb", "--field", file, "Version")
+		out, err := process.Tool{}.Run(ctx, "dpkg-deb", "--field", file, "Version")
 		if err != nil {
 			return nil, fmt.Errorf("package: %w", err)
 		}
 		both = append(both, strings.TrimSpace(out))
 	}
-	if _, err := (rig.Tool{}).Run(ctx, "dpkg", "--compare-versions", both[1], "gt", both[0]); err != nil {
+	if _, err := (process.Tool{}).Run(ctx, "dpkg", "--compare-versions", both[1], "gt", both[0]); err != nil {
 		return nil, fmt.Errorf("packages: version %s is not newer than %s", both[1], both[0])
 	}
 	return both, nil

@@ -1,5 +1,5 @@
-// Package process runs servers as children of this process: on free loopback ports, each in
-// its own process group, with its output in a file.
+// Package process runs servers as children of this process, on free loopback ports, each in
+// its own process group, with its output in a file; and programs to their end ([Tool]).
 //
 // # What is guaranteed
 //

@@ -1,4 +1,4 @@
-package process
+package process_test
 
 import (
 	"testing"

@@ -1,18 +1,17 @@
 package watch
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
@@ -67,11 +66,9 @@ func compile(ctx context.Context, module, binary string) error {
 	ctx, cancel := context.WithTimeout(ctx, buildBound)
 	defer cancel()
 	unnamed := binary + ".new"
-	cmd := exec.CommandContext(ctx, "go", "build", "-mod=readonly", "-trimpath", "-ldflags=-s -w", "-o", unnamed, jaegerPackage)
-	cmd.Dir = module
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w\n%s", cmp.Or(ctx.Err(), err), out)
+	compiler := process.Tool{Dir: module, Env: []string{"CGO_ENABLED=0", "GOWORK=off"}}
+	if _, err := compiler.Run(ctx, "go", "build", "-mod=readonly", "-trimpath", "-ldflags=-s -w", "-o", unnamed, jaegerPackage); err != nil {
+		return err
 	}
 	return os.Rename(unnamed, binary)
 }
@@ -97,9 +94,6 @@ func jaegerName(ctx context.Context, module string) (string, error) {
 func ask(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, goBound)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "go", args...).Output()
-	if err != nil {
-		return "", fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
-	}
-	return strings.TrimSpace(string(out)), nil
+	out, err := process.Tool{}.Run(ctx, append([]string{"go"}, args...)...)
+	return strings.TrimSpace(out), err
 }
