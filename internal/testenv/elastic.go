@@ -2,12 +2,11 @@ package testenv
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 )
 
 // ElasticURL returns the URL of the Elasticsearch server, without a trailing slash.
@@ -25,50 +24,16 @@ func Index(t testing.TB) string {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), serverTimeout)
 		defer cancel()
-		if err := deleteIndices(ctx, base, name); err != nil {
+		es, err := reconcile.NewClient(base)
+		if err == nil {
+			// An idle connection would be taken for a leaked goroutine; tests have some of their own.
+			defer http.DefaultClient.CloseIdleConnections()
+			defer es.Close()
+			err = es.DeleteIndices(ctx, name)
+		}
+		if err != nil {
 			t.Errorf("testenv: delete index %s: %v", name, err)
 		}
 	})
 	return name
-}
-
-// deleteIndices resolves the pattern first: the server refuses to delete by wildcard,
-// and an alias cannot be deleted as if it were its index.
-func deleteIndices(ctx context.Context, base, name string) error {
-	body, err := call(ctx, http.MethodGet, base+"/"+name+"*/_settings?expand_wildcards=all&filter_path=*.settings.index.uuid")
-	if err != nil {
-		return err
-	}
-	var found map[string]json.RawMessage
-	if err := json.Unmarshal(body, &found); err != nil {
-		return fmt.Errorf("list of indices: %w", err)
-	}
-	for index := range found {
-		if _, err := call(ctx, http.MethodDelete, base+"/"+index+"?ignore_unavailable=true"); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// call uses a connection of its own, so that no idle one is taken for a leaked goroutine.
-func call(ctx context.Context, method, url string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, method, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	request.Close = true
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return nil, err
-	}
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s %s: %s: %s", method, request.URL.Path, response.Status, body)
-	}
-	return body, nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 )
 
 func TestMain(m *testing.M) { Main(m) }
@@ -80,18 +81,21 @@ func TestIndexIsDeletedWithItsVersions(t *testing.T) {
 	t.Parallel()
 
 	var name string
-	base := ElasticURL(t)
+	es, err := reconcile.NewClient(ElasticURL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer es.Close()
 	t.Run("Use", func(t *testing.T) {
 		name = Index(t)
 		for _, path := range []string{"/" + name + "-v1", "/" + name + "-v2", "/" + name + "-v2/_alias/" + name} {
-			if _, err := call(t.Context(), http.MethodPut, base+path); err != nil {
+			if err := es.Do(t.Context(), http.MethodPut, path, nil, nil); err != nil {
 				t.Fatalf("make %s: %v", path, err)
 			}
 		}
 	})
-	body, err := call(t.Context(), http.MethodGet, base+"/"+name+"*/_settings?expand_wildcards=all")
-	if err != nil || string(body) != "{}" {
-		t.Errorf("indices after the test: got %s (%v), want none", body, err)
+	if left, err := es.Indices(t.Context(), name); err != nil || len(left) > 0 {
+		t.Errorf("indices after the test: got %v (%v), want none", left, err)
 	}
 }
 

@@ -103,7 +103,7 @@ func (b *bench) loadRaw(c *corpus, progress func(share float64)) (s sample) {
 	s.EPS = float64(c.events) / took.Seconds()
 	s.CPU = cpu{Elasticsearch: perEvent(after.servers.elastic-before.servers.elastic, float64(c.events)) * 1e6}
 	b.expect(rawIndex, c.documents)
-	b.Must(b.place.DeleteIndices(b.Ctx, rawIndex))
+	b.Must(b.place.Elastic.DeleteIndices(b.Ctx, rawIndex))
 	return s
 }
 

@@ -154,7 +154,7 @@ func (b *rebuilds) dropOld(ctx context.Context, row outbox.Rebuild) error {
 	if _, err := b.Fleet.Output(ctx, "rebuild", "drop-old", b.domain.projection, "--by", "weftlab", "--why", "chaos"); err != nil {
 		return err
 	}
-	names, err := b.Indices(ctx, row.OldIndex)
+	names, err := b.Elastic.Indices(ctx, row.OldIndex)
 	if err == nil && slices.Contains(names, row.OldIndex) {
 		err = fmt.Errorf("the old index is still there: %s", row.OldIndex)
 	}

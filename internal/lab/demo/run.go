@@ -145,7 +145,7 @@ func (r *run) close(ctx context.Context) error {
 	case r.Place != nil && r.Place != r.base:
 		errs = append(errs, r.Place.Close(ctx))
 	case !r.base.Started.Elastic:
-		errs = append(errs, r.base.DeleteIndices(context.WithoutCancel(ctx), r.base.Index))
+		errs = append(errs, r.base.Elastic.DeleteIndices(context.WithoutCancel(ctx), r.base.Index))
 	}
 	return errors.Join(append(errs, r.base.Close(ctx))...)
 }

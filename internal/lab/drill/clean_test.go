@@ -70,7 +70,7 @@ func TestCleanAfterACrash(t *testing.T) {
 		}
 	}
 	clean("belongs to a run that is under way")
-	if names, err := p.Indices(t.Context(), c.Index); err != nil || len(names) != 1 || p.schemas(t) != 1 {
+	if names, err := p.Elastic.Indices(t.Context(), c.Index); err != nil || len(names) != 1 || p.schemas(t) != 1 {
 		t.Fatalf("after the clean of a run that lives: %v, %v and %d schemas, want all", names, err, p.schemas(t))
 	}
 	if err := c.session.Close(context.WithoutCancel(t.Context())); err != nil { // as its death would
@@ -80,7 +80,7 @@ func TestCleanAfterACrash(t *testing.T) {
 		out.Reset()
 		return Clean(t.Context(), opts, -1, "es_write_block_4xx") == nil && strings.Contains(out.String(), "removed schema "+c.Schema)
 	}, "the clean of what is left")
-	if names, err := p.Indices(t.Context(), c.Index); err != nil || len(names) != 0 || p.schemas(t) != 0 {
+	if names, err := p.Elastic.Indices(t.Context(), c.Index); err != nil || len(names) != 0 || p.schemas(t) != 0 {
 		t.Errorf("after clean: %v, %v and %d schemas, want none", names, err, p.schemas(t))
 	}
 	clean("")

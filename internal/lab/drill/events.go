@@ -229,7 +229,7 @@ func (r *run) lastProbes(ctx context.Context) error {
 	}
 	r.mu.Unlock()
 	kept := errors.Join(r.keepProbe("outbox", rows), r.keepProbe("audit", audit), r.keepCompact("history", log))
-	if names, err := r.Indices(ctx, r.Index); err != nil || len(names) == 0 {
+	if names, err := r.Elastic.Indices(ctx, r.Index); err != nil || len(names) == 0 {
 		return errors.Join(kept, err) // nobody has made the index
 	}
 	documents := map[string]document{}

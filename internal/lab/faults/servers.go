@@ -95,7 +95,7 @@ func probePostgres(ctx context.Context, i *Injection) error {
 func probeIndex(i *Injection) string { return "/" + url.PathEscape(i.Index+"-probe") }
 
 func makeProbeIndex(ctx context.Context, i *Injection) error {
-	if names, err := i.Indices(ctx, i.Index+"-probe"); err != nil || len(names) > 0 {
+	if names, err := i.Elastic.Indices(ctx, i.Index+"-probe"); err != nil || len(names) > 0 {
 		return err
 	}
 	return i.Ask(ctx, "make an index to probe", http.MethodPut, probeIndex(i), map[string]any{"settings": map[string]any{"number_of_replicas": 0}}, nil)

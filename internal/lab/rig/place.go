@@ -3,12 +3,9 @@ package rig
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -155,7 +152,7 @@ func (p *Place) Close(ctx context.Context) error {
 func (p *Place) Remove(ctx context.Context, schema, index, group string) error {
 	var errs []error
 	if index != "" {
-		errs = append(errs, p.DeleteIndices(ctx, index))
+		errs = append(errs, p.Elastic.DeleteIndices(ctx, index))
 	}
 	if group != "" {
 		if _, err := p.Pool.Exec(ctx, `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name like $1`,
@@ -166,35 +163,6 @@ func (p *Place) Remove(ctx context.Context, schema, index, group string) error {
 	if errors.Join(errs...) == nil && schema != "" {
 		if _, err := p.Pool.Exec(ctx, "drop schema if exists "+pgx.Identifier{schema}.Sanitize()+" cascade"); err != nil {
 			errs = append(errs, fmt.Errorf("drop schema %s: %w", schema, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// Indices returns the full names of the indices whose name begins with prefix.
-func (p *Place) Indices(ctx context.Context, prefix string) (names []string, err error) {
-	var found map[string]json.RawMessage
-	err = p.Elastic.Do(ctx, http.MethodGet, "/"+prefix+"*/_settings?expand_wildcards=all&filter_path=*.settings.index.uuid", nil, &found)
-	if err != nil {
-		return nil, fmt.Errorf("list indices %s: %w", prefix, err)
-	}
-	for name := range found {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names, nil
-}
-
-// DeleteIndices deletes them by their full names, because a server may refuse wildcards.
-func (p *Place) DeleteIndices(ctx context.Context, prefix string) error {
-	names, err := p.Indices(ctx, prefix)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, name := range names {
-		if err := p.Elastic.Do(ctx, http.MethodDelete, "/"+url.PathEscape(name)+"?ignore_unavailable=true", nil, nil); err != nil {
-			errs = append(errs, fmt.Errorf("delete index %s: %w", name, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -42,7 +42,7 @@ func TestCornerOnTheUsersServers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if names, err := p.Indices(t.Context(), c.Index); err != nil || len(names) != 2 {
+	if names, err := p.Elastic.Indices(t.Context(), c.Index); err != nil || len(names) != 2 {
 		t.Errorf("indices: got %v, %v; want both", names, err)
 	}
 
@@ -53,7 +53,7 @@ func TestCornerOnTheUsersServers(t *testing.T) {
 	if err := p.Pool.QueryRow(t.Context(), "select count(*) from pg_namespace where nspname = $1", c.Schema).Scan(&left); err != nil || left != 0 {
 		t.Errorf("schemas left: got %d, %v; want 0", left, err)
 	}
-	if names, err := p.Indices(t.Context(), c.Index); err != nil || len(names) != 0 {
+	if names, err := p.Elastic.Indices(t.Context(), c.Index); err != nil || len(names) != 0 {
 		t.Errorf("indices left: got %v, %v; want none", names, err)
 	}
 }

@@ -1,13 +1,10 @@
 package patroni
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
@@ -31,32 +28,10 @@ func (h *Host) state(ctx context.Context) (state member, err error) {
 
 // ask sends a request to the Patroni of a host. A nil answer is discarded.
 func (h *Host) ask(ctx context.Context, method, path string, body, answer any) error {
-	ctx, cancel := context.WithTimeout(ctx, restartTimeout)
-	defer cancel()
-	text, err := json.Marshal(body)
-	if err != nil {
-		return err
+	if err := h.api.Do(ctx, method, path, body, answer); err != nil {
+		return fmt.Errorf("%s %s at %s: %w", method, path, h.Name, err)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+h.address(h.ports.api)+path, bytes.NewReader(text))
-	if err != nil {
-		return err
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = res.Body.Close() }()
-	content, err := io.ReadAll(res.Body)
-	if err != nil {
-		return err
-	}
-	if res.StatusCode >= http.StatusMultipleChoices {
-		return fmt.Errorf("%s %s at %s: %s: %s", method, path, h.Name, res.Status, bytes.TrimSpace(content))
-	}
-	if answer == nil {
-		return nil
-	}
-	return json.Unmarshal(content, answer)
+	return nil
 }
 
 // askAny asks one Patroni after the other until one answers.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv/process"
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 )
 
 // Host has a Patroni, its PostgreSQL and an etcd.
@@ -21,6 +22,7 @@ type Host struct {
 	cluster *Cluster
 	dir     string
 	ports   struct{ postgres, api, client, peer int }
+	api     *reconcile.Client // of its Patroni
 
 	mu            sync.Mutex
 	etcd, patroni *process.Process
@@ -32,6 +34,10 @@ func (c *Cluster) newHost(name string) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
+	if h.api, err = reconcile.NewClient("http://" + h.address(h.ports.api)); err != nil {
+		return nil, err
+	}
+	h.api.HTTP.Timeout = restartTimeout
 	h.dir, err = c.makeDir(c.dir, name+"-")
 	return h, err
 }
@@ -134,6 +140,7 @@ func (h *Host) postgres() []int {
 
 // close ends what runs on the host; its data are of no more use.
 func (h *Host) close() error {
+	h.api.Close()
 	h.mu.Lock()
 	patroni, etcd := h.patroni, h.etcd
 	h.mu.Unlock()

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -19,7 +21,7 @@ const (
 	nodeTimeout = 5 * time.Second
 )
 
-// Client is a plain HTTP client of Elasticsearch. It is safe for concurrent use.
+// Client is a plain HTTP client of Elasticsearch, or of another server that speaks JSON. It is safe for concurrent use.
 type Client struct {
 	HTTP *http.Client // another one may be set before the first request
 
@@ -56,7 +58,7 @@ type StatusError struct {
 
 // Error implements error.
 func (e *StatusError) Error() string {
-	return fmt.Sprintf("elasticsearch answers %d: %s", e.Code, e.Body)
+	return fmt.Sprintf("the server answers %d: %s", e.Code, e.Body)
 }
 
 // Do sends in, if not nil, as JSON and decodes the answer into out, if not nil; numbers
@@ -114,4 +116,34 @@ func (c *Client) ask(ctx context.Context, node *url.URL, method string, ref *url
 	dec := json.NewDecoder(res.Body)
 	dec.UseNumber()
 	return dec.Decode(out)
+}
+
+// Indices returns the full names of the indices whose name begins with prefix.
+func (c *Client) Indices(ctx context.Context, prefix string) (names []string, err error) {
+	var found map[string]json.RawMessage
+	err = c.Do(ctx, http.MethodGet, "/"+prefix+"*/_settings?expand_wildcards=all&filter_path=*.settings.index.uuid", nil, &found)
+	if err != nil {
+		return nil, fmt.Errorf("list indices %s: %w", prefix, err)
+	}
+	for name := range found {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// DeleteIndices deletes them by their full names: a server may refuse wildcards, and an alias cannot be
+// deleted as if it were its index.
+func (c *Client) DeleteIndices(ctx context.Context, prefix string) error {
+	names, err := c.Indices(ctx, prefix)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range names {
+		if err := c.Do(ctx, http.MethodDelete, "/"+url.PathEscape(name)+"?ignore_unavailable=true", nil, nil); err != nil {
+			errs = append(errs, fmt.Errorf("delete index %s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -1,4 +1,4 @@
-package reconcile
+package reconcile_test
 
 import (
 	"encoding/json"
@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
@@ -19,13 +20,13 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 type fixture struct {
 	t     *testing.T
 	pool  *pgxpool.Pool
-	es    *Client
+	es    *reconcile.Client
 	index string
 }
 
 func setup(t *testing.T) *fixture {
 	t.Helper()
-	es, err := NewClient(testenv.ElasticURL(t))
+	es, err := reconcile.NewClient(testenv.ElasticURL(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,9 +111,9 @@ func (f *fixture) exec(sql string, args ...any) {
 	}
 }
 
-func (f *fixture) run() *Report {
+func (f *fixture) run() *reconcile.Report {
 	f.t.Helper()
-	r, err := Run(f.t.Context(), f.pool, f.es, f.index)
+	r, err := reconcile.Run(f.t.Context(), f.pool, f.es, f.index)
 	if err != nil {
 		f.t.Fatalf("Run: %v", err)
 	}
@@ -125,11 +126,11 @@ func TestRun(t *testing.T) {
 	t.Run("EqualOverSeveralPages", func(t *testing.T) {
 		t.Parallel()
 		f := setup(t)
-		const n = 2*pageSize + 7
+		const n = 1007 // of 500 a page
 		f.rows(n)
 		f.project()
 		got := f.run()
-		if diff := cmp.Diff(&Report{Rows: n, Documents: n}, got); diff != "" || !got.Equal() {
+		if diff := cmp.Diff(&reconcile.Report{Rows: n, Documents: n}, got); diff != "" || !got.Equal() {
 			t.Errorf("report (-want +got):\n%s", diff)
 		}
 	})
@@ -137,7 +138,7 @@ func TestRun(t *testing.T) {
 	t.Run("BothEmpty", func(t *testing.T) {
 		t.Parallel()
 		f := setup(t)
-		if diff := cmp.Diff(&Report{}, f.run()); diff != "" {
+		if diff := cmp.Diff(&reconcile.Report{}, f.run()); diff != "" {
 			t.Errorf("report (-want +got):\n%s", diff)
 		}
 	})
@@ -152,7 +153,7 @@ func TestRun(t *testing.T) {
 		f.put("not-an-id", 1, `{}`)
 		f.put("book:"+strings.ToUpper(uuid.NewString()), 1, `{}`)
 		got := f.run()
-		want := &Report{Rows: 19, Documents: 21, Missing: 1, Extra: 3}
+		want := &reconcile.Report{Rows: 19, Documents: 21, Missing: 1, Extra: 3}
 		if got.Rows != want.Rows || got.Documents != want.Documents || got.Missing != 1 || got.Extra != 3 || got.Stale != 0 || got.Equal() {
 			t.Errorf("report: got %+v, want %+v", got, want)
 		}
@@ -191,6 +192,7 @@ func TestRun(t *testing.T) {
 	t.Run("ExamplesAreBounded", func(t *testing.T) {
 		t.Parallel()
 		f := setup(t)
+		const maxExamples = 10
 		f.rows(2 * maxExamples)
 		if got := f.run(); got.Missing != 2*maxExamples || len(got.Examples) != maxExamples {
 			t.Errorf("got %d missing and %d examples, want %d and %d", got.Missing, len(got.Examples), 2*maxExamples, maxExamples)
@@ -200,7 +202,7 @@ func TestRun(t *testing.T) {
 	t.Run("NoIndex", func(t *testing.T) {
 		t.Parallel()
 		f := setup(t)
-		if r, err := Run(t.Context(), f.pool, f.es, f.index+"-none"); err == nil || !strings.Contains(err.Error(), "404") {
+		if r, err := reconcile.Run(t.Context(), f.pool, f.es, f.index+"-none"); err == nil || !strings.Contains(err.Error(), "404") {
 			t.Errorf("Run without an index: got %+v, %v; want the server's 404", r, err)
 		}
 	})
@@ -233,7 +235,7 @@ func TestStaleFields(t *testing.T) {
 		if _, err := tx.Exec(t.Context(), `update search_index set `+tc.change+` where entity_id = $1`, entity(1)); err != nil {
 			t.Fatalf("%s: %v", tc.change, err)
 		}
-		got, err := Run(t.Context(), tx, f.es, f.index)
+		got, err := reconcile.Run(t.Context(), tx, f.es, f.index)
 		if err != nil {
 			t.Fatal(err)
 		}
