@@ -7,9 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gofrs/flock"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
@@ -45,14 +46,11 @@ func program(ctx context.Context, name string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
-	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
+	lock := flock.New(filepath.Join(dir, "lock"))
+	if err := lock.Lock(); err != nil {
 		return "", err
 	}
 	defer func() { _ = lock.Close() }()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return "", err
-	}
 	binary := filepath.Join(dir, name)
 	// With the name of an existing binary, go build does nothing when that one is up to date.
 	compiler := process.Tool{Dir: filepath.Dir(strings.TrimSpace(gomod)), Env: []string{"CGO_ENABLED=0"}}

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/gofrs/flock"
 )
 
 // cache holds unpacked servers, each in a directory that appears whole or not at all.
@@ -122,32 +123,20 @@ func (c *cache) install(ctx context.Context, a artifact, home string) error {
 	return nil
 }
 
+const lockPoll = 100 * time.Millisecond
+
 // lockFile waits for an exclusive lock, calling waiting once if it is held by another.
 func lockFile(ctx context.Context, name string, waiting func()) (unlock func(), err error) {
-	file, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
+	lock := flock.New(name, flock.SetPermissions(0o644))
+	held, err := lock.TryLock()
+	if err == nil && !held {
+		waiting()
+		_, err = lock.TryLockContext(ctx, lockPoll)
+	}
 	if err != nil {
-		return nil, err
+		return nil, cmp.Or(context.Cause(ctx), err)
 	}
-	for {
-		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { _ = file.Close() }, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			_ = file.Close()
-			return nil, err
-		}
-		if waiting != nil {
-			waiting()
-			waiting = nil
-		}
-		select {
-		case <-ctx.Done():
-			_ = file.Close()
-			return nil, context.Cause(ctx)
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
+	return func() { _ = lock.Unlock() }, nil
 }
 
 // makeReadable makes directories that other users can read, whatever the umask.

@@ -228,7 +228,7 @@ func TestCacheWaitEndsWithItsContext(t *testing.T) {
 	if err := makeReadable(filepath.Join(f.cache.dir, "servers")); err != nil {
 		t.Fatal(err)
 	}
-	unlock, err := lockFile(t.Context(), f.cache.path(f.pin)+".lock", nil)
+	unlock, err := lockFile(t.Context(), f.cache.path(f.pin)+".lock", func() {})
 	if err != nil {
 		t.Fatal(err)
 	}

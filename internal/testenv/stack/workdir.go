@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/gofrs/flock"
 )
 
 const (
@@ -21,7 +21,7 @@ const (
 // long as the guardian lives; the kernel lets go of it in every other case.
 type workDir struct {
 	path string
-	lock *os.File
+	lock *flock.Flock
 }
 
 func newWorkDir(root string, who *account) (*workDir, error) {
@@ -31,13 +31,9 @@ func newWorkDir(root string, who *account) (*workDir, error) {
 	}
 	dir := &workDir{path: path}
 	// Locked before it gets the name that sweep looks for.
-	unnamed := filepath.Join(path, workLock+".new")
-	dir.lock, err = os.OpenFile(unnamed, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
-	if err == nil {
-		err = unix.Flock(int(dir.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	}
-	if err == nil {
-		err = os.Rename(unnamed, filepath.Join(path, workLock))
+	dir.lock = flock.New(filepath.Join(path, workLock+".new"), flock.SetPermissions(0o600))
+	if _, err = dir.lock.TryLock(); err == nil {
+		err = os.Rename(dir.lock.Path(), filepath.Join(path, workLock))
 	}
 	if err == nil && who != nil {
 		err = os.Chmod(path, 0o711)
@@ -59,9 +55,7 @@ func (d *workDir) sub(who *account, elem ...string) (string, error) {
 
 // remove tries for a while: a process that is just dying may still write.
 func (d *workDir) remove() error {
-	if d.lock != nil {
-		defer func() { _ = d.lock.Close() }()
-	}
+	defer func() { _ = d.lock.Close() }()
 	var err error
 	for range 50 {
 		if err = os.RemoveAll(d.path); err == nil {
@@ -91,13 +85,11 @@ func abandoned(path string) bool {
 	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || int(owner.Uid) != os.Geteuid() {
 		return false
 	}
-	lock, err := os.OpenFile(filepath.Join(path, workLock), os.O_RDWR, 0)
+	lock := flock.New(filepath.Join(path, workLock), flock.SetFlag(os.O_RDWR))
+	free, err := lock.TryLock()
 	if errors.Is(err, os.ErrNotExist) {
 		return time.Since(info.ModTime()) > unlockedAge
 	}
-	if err != nil {
-		return false
-	}
 	defer func() { _ = lock.Close() }()
-	return unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
+	return err == nil && free
 }
