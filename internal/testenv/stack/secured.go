@@ -2,9 +2,7 @@ package stack
 
 import (
 	"context"
-	"crypto/pbkdf2"
 	"crypto/rand"
-	"crypto/sha512"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
@@ -15,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"golang.org/x/crypto/bcrypt"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv/pki"
 )
@@ -118,16 +118,13 @@ func usersFile(logins ...Login) (string, error) {
 	return b.String(), nil
 }
 
-// passwordHash is one of the forms that Elasticsearch's files take, with few rounds.
+// passwordHash is one of the forms that Elasticsearch's files take, with the fewest rounds.
 func passwordHash(password string) (string, error) {
-	const rounds, size = 1000, 32
-	salt := make([]byte, size)
-	_, _ = rand.Read(salt)
-	key, err := pbkdf2.Key(sha512.New, password, salt, rounds, size)
+	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
 	if err != nil {
 		return "", fmt.Errorf("password hash: %w", err)
 	}
-	return fmt.Sprintf("{PBKDF2}%d$%s$%s", rounds, base64.StdEncoding.EncodeToString(salt), base64.StdEncoding.EncodeToString(key)), nil
+	return string(hash), nil
 }
 
 // Secured is nil for a stack that asks for nothing.
