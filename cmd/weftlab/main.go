@@ -32,8 +32,7 @@ func main() {
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	ctx, leave := stack.WithParent(ctx)
-	defer leave()
+	stack.EndWithGoRun()
 
 	root := &cobra.Command{
 		Use:   "weftlab",

@@ -154,38 +154,6 @@ func killCommand(r request) {
 	signalCommand(r, syscall.SIGKILL)
 }
 
-// errParentGone is the cause of a context that [WithParent] has canceled.
-var errParentGone = errors.New("the parent process has ended")
-
-// WithParent returns a context that is canceled when the `go run` that started this
-// process is gone: it dies of signals that it does not pass on. Under any other parent
-// it is only canceled by stop, which must be called.
-func WithParent(ctx context.Context) (_ context.Context, stop func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	parent := os.Getppid()
-	if !parentIsGoRun() {
-		return ctx, func() { cancel(nil) }
-	}
-	joined := make(chan struct{})
-	go func() {
-		defer close(joined)
-		ticks := time.NewTicker(100 * time.Millisecond)
-		defer ticks.Stop()
-		for os.Getppid() == parent {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticks.C:
-			}
-		}
-		cancel(errParentGone)
-	}()
-	return ctx, func() {
-		cancel(nil)
-		<-joined
-	}
-}
-
 // killChildren kills every descendant and waits until none is left or the time is over.
 // No exec.Cmd may be waiting at the same time.
 func killChildren(bound time.Duration) {
@@ -219,15 +187,4 @@ func startTime(pid int) uint64 {
 		return 0
 	}
 	return stat.Starttime
-}
-
-// parentIsGoRun reports whether `go run` has started this process: it dies of a SIGTERM
-// without passing it on.
-func parentIsGoRun() bool {
-	parent, err := procfs.NewProc(os.Getppid())
-	if err != nil {
-		return false
-	}
-	name, err := parent.Comm()
-	return err == nil && name == "go"
 }

@@ -12,6 +12,18 @@ func adoptOrphans() error {
 	return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 }
 
+// EndWithGoRun has the kernel send this process a SIGTERM when the `go run` that has started it, if one
+// has, is gone: it dies of signals that it does not pass on.
+func EndWithGoRun() {
+	parent, err := procfs.NewProc(os.Getppid())
+	if err != nil {
+		return
+	}
+	if name, err := parent.Comm(); err == nil && name == "go" {
+		_ = unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGTERM), 0, 0, 0)
+	}
+}
+
 func syncFilesystem(dir string) error {
 	file, err := os.Open(dir)
 	if err != nil {
