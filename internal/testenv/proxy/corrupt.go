@@ -12,13 +12,9 @@ import (
 // says is what Elasticsearch says of a request or an item that it refuses.
 func (k Kind) says() (status int, kind, reason string) {
 	switch k {
-	case Unauthorized:
-		return http.StatusUnauthorized, "security_exception", "unable to authenticate user for REST request [/_bulk]"
 	case DiskFull, DiskFullItems:
 		return http.StatusTooManyRequests, "cluster_block_exception",
 			"index [docs] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded flood-stage watermark, index has read-only-allow-delete block];"
-	case Refused:
-		return http.StatusServiceUnavailable, "master_not_discovered_exception", "no master"
 	default:
 		return http.StatusTooManyRequests, "es_rejected_execution_exception",
 			"rejected execution of coordinating operation [coordinating_and_primary_bytes=0, replica_bytes=0, all_bytes=0, coordinating_operation_bytes=1, max_coordinating_and_primary_bytes=0]"

@@ -113,15 +113,9 @@ func abort() { panic(http.ErrAbortHandler) }
 // before applies a fault to a request. It returns the answer of a request that is kept.
 func (e *exchange) before(s *strike) (answer func()) {
 	switch s.Kind {
-	case TooMany, TooLarge, Unauthorized, DiskFull:
+	case TooMany, TooLarge, DiskFull:
 		e.mark(s.Kind)
 		return func() { e.reply(refusal(s.Fault)) }
-	case ResetRequest:
-		e.mark(s.Kind)
-		return e.reset
-	case SlowRequest:
-		e.mark(s.Kind)
-		e.tap.pause(s.Delay)
 	case TooManyItems, DiskFullItems:
 		e.mark(s.Kind)
 		status, kind, reason := s.Kind.says()
@@ -136,15 +130,6 @@ func (e *exchange) before(s *strike) (answer func()) {
 // after applies a fault to an answer.
 func (e *exchange) after(s *strike, rep *reply) (answer func()) {
 	switch s.Kind {
-	case ResetAnswer:
-		e.mark(s.Kind)
-		return e.reset
-	case SlowAnswer:
-		e.mark(s.Kind)
-		return func() {
-			e.tap.pause(s.Delay)
-			e.reply(rep)
-		}
 	case Truncated:
 		e.mark(s.Kind)
 		rep.header.Set("Content-Length", strconv.Itoa(len(rep.body)))
@@ -165,18 +150,6 @@ func (e *exchange) after(s *strike, rep *reply) (answer func()) {
 func (e *exchange) mark(k Kind) {
 	e.as = k
 	e.tap.count(k)
-}
-
-// reset ends the connection with a reset.
-func (e *exchange) reset() {
-	conn, _, err := http.NewResponseController(e.w).Hijack()
-	if err != nil {
-		abort()
-	}
-	if tcp, ok := conn.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0)
-	}
-	_ = conn.Close()
 }
 
 func (e *exchange) reply(rep *reply) {

@@ -217,11 +217,6 @@ func (t *Tap) handle(w http.ResponseWriter, r *http.Request) {
 	}
 	defer t.active.Done()
 	if !isBulk(r) {
-		if s := t.strikes(0, 0); s != nil {
-			t.count(s.Kind)
-			t.reply(w, s.Kind, refusal(s.Fault))
-			return
-		}
 		t.pass.ServeHTTP(w, r)
 		return
 	}
@@ -271,16 +266,6 @@ func (t *Tap) wait() (kept, ok bool) {
 	}
 }
 
-// pause waits, but not beyond the end of the tap.
-func (t *Tap) pause(d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-t.closing:
-	}
-}
-
 // Recorder keeps the items that taps record, in memory. It is safe for concurrent use.
 type Recorder struct {
 	requests, unread atomic.Int64
@@ -303,11 +288,7 @@ func (r *Recorder) Applied() []history.Applied {
 }
 
 // Len returns how many items Applied would return.
-func (r *Recorder) Len() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.applied)
-}
+func (r *Recorder) Len() int { return len(r.Applied()) }
 
 // Unread returns how many bulk requests taps have passed on without understanding them: their
 // items are missing from Applied.

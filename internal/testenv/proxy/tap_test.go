@@ -185,7 +185,7 @@ func TestTapRecordsEveryItem(t *testing.T) {
 		t.Errorf("record (-want +got):\n%s", diff)
 	}
 	r.wantRecord()
-	if n := r.rec.Len(); n != len(want) {
+	if n := len(r.rec.Applied()); n != len(want) {
 		t.Errorf("Len: got %d, want %d", n, len(want))
 	}
 }
@@ -247,13 +247,14 @@ func TestTapIsTransparent(t *testing.T) {
 		w := gzip.NewWriter(&zipped)
 		_, err := io.WriteString(w, bulkBody(8, 2))
 		must(t, errors.Join(err, w.Close()))
-		n := r.rec.Len()
+		n := len(r.rec.Applied())
 		status, _, text := r.do(http.MethodPost, r.bulkURL(r.tap), http.Header{"Content-Encoding": {"gzip"}}, zipped.String())
 		got := r.rec.Applied()[n:]
 		if status != http.StatusOK || len(got) != 2 || got[1].ID != "block:1" || got[1].Version != 8 || got[1].Status != http.StatusOK {
 			t.Errorf("got status %d (%s) and record %+v", status, text, got)
 		}
-		must(t, r.tap.Inject(Fault{Kind: TooManyItems, Items: 2, Times: 1}))
+		must(t, r.tap.Inject(Fault{Kind: TooManyItems, Items: 2}))
+		defer r.tap.Clear()
 		_, header, text := r.do(http.MethodPost, r.bulkURL(r.tap), http.Header{"Content-Encoding": {"gzip"}}, zipped.String())
 		got = r.rec.Applied()[n+2:]
 		if header.Get(injectedHeader) != string(TooManyItems) || len(got) != 2 || got[0].Forwarded == got[1].Forwarded {
@@ -262,14 +263,14 @@ func TestTapIsTransparent(t *testing.T) {
 	})
 
 	t.Run("WhatIsNoBulkRequest", func(t *testing.T) {
-		n := r.rec.Len()
+		n := len(r.rec.Applied())
 		for _, body := range []string{"", "no JSON\n", `{"index":{"_id":"x"}}`} {
 			status, _, text := r.do(http.MethodPost, r.bulkURL(r.tap), nil, body)
 			if status != http.StatusBadRequest {
 				t.Errorf("%q: got %d: %s, want Elasticsearch's 400", body, status, text)
 			}
 		}
-		if r.rec.Len() != n {
+		if len(r.rec.Applied()) != n {
 			t.Errorf("record: got %+v", r.rec.Applied()[n:])
 		}
 	})
@@ -280,7 +281,7 @@ func TestTapRecordsUnansweredItems(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	send := func(tap *Tap) history.Applied {
-		n := r.rec.Len()
+		n := len(r.rec.Applied())
 		if status, _, text, err := r.try(http.MethodPost, r.bulkURL(tap), nil, bulkBody(1, 1)); err == nil {
 			t.Errorf("got %d: %s, want the connection ended", status, text)
 		}
@@ -389,13 +390,13 @@ func TestTapHold(t *testing.T) {
 	if f, ok := errors.AsType[*outbox.Fault](err); !ok || f.Reason != outbox.ReasonESTimeout {
 		t.Fatalf("held write: got %v, want es_timeout", err)
 	}
-	if r.tap.Held() != 1 || r.rec.Len() != 0 {
-		t.Errorf("got %d held and %d recorded, want 1 and 0", r.tap.Held(), r.rec.Len())
+	if r.tap.Held() != 1 || len(r.rec.Applied()) != 0 {
+		t.Errorf("got %d held and %d recorded, want 1 and 0", r.tap.Held(), len(r.rec.Applied()))
 	}
 	_, err = r.sink(fresh.URL(), 0).Write(leading(t), []elastic.Action{docs(2, 1)[0], {ID: "block:1", Version: 2, Delete: true}})
 	must(t, err)
 	r.tap.Clear()
-	testenv.Eventually(t, func() bool { return r.rec.Len() == 4 }, "the held request is through")
+	testenv.Eventually(t, func() bool { return len(r.rec.Applied()) == 4 }, "the held request is through")
 	for _, a := range r.rec.Applied()[2:] {
 		if a.Instance != "a" || a.Version != 1 || a.Status != http.StatusConflict || !a.Known {
 			t.Errorf("late item: got %+v, want a conflict", a)
@@ -428,13 +429,13 @@ func TestLateRequestOfAHalfOpenLink(t *testing.T) {
 	if f, ok := errors.AsType[*outbox.Fault](err); !ok || f.Reason != outbox.ReasonESTimeout {
 		t.Fatalf("write through a half-open link: got %v, want es_timeout", err)
 	}
-	if n := r.rec.Len(); n != 1 {
+	if n := len(r.rec.Applied()); n != 1 {
 		t.Errorf("record: got %d items while the link is half open, want 1", n)
 	}
 	_, err = r.sink(r.tap.URL(), 0).Write(leading(t), docs(3, 1))
 	must(t, err)
 	must(t, link.Heal())
-	testenv.Eventually(t, func() bool { return r.rec.Len() == 3 }, "the late request is through")
+	testenv.Eventually(t, func() bool { return len(r.rec.Applied()) == 3 }, "the late request is through")
 	if got := r.rec.Applied()[2]; got.Version != 2 || got.Status != http.StatusConflict {
 		t.Errorf("late item: got %+v, want a conflict", got)
 	}
