@@ -161,26 +161,12 @@ func (b *rebuilds) dropOld(ctx context.Context, row outbox.Rebuild) error {
 	return err
 }
 
-// inUse returns the index behind the name.
-func (b *rebuilds) inUse(ctx context.Context) (string, error) {
-	var found map[string]any
-	if err := b.Elastic.Do(ctx, http.MethodGet, "/"+url.PathEscape(b.Index)+"/_alias", nil, &found); err != nil {
-		return "", fmt.Errorf("alias: %w", err)
-	}
-	for index := range found {
-		if len(found) == 1 {
-			return index, nil
-		}
-	}
-	return "", fmt.Errorf("the alias leads to %d indexes", len(found))
-}
-
 // known is what is judged: with rebuilds, of each index by itself.
 func (r *run) known(ctx context.Context, in history.Run) (history.Run, error) {
 	if r.rebuilds == nil {
 		return in, nil
 	}
-	index, err := r.rebuilds.inUse(ctx)
+	index, err := r.InUse(ctx)
 	in.Alias, in.Index = r.Index, index
 	return in, err
 }

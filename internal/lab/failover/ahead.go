@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -34,9 +33,7 @@ func (r *run) examine(round *Round) {
 	end := r.end()
 	var keys []outbox.Key
 	for _, d := range end.Differences {
-		k, err := keyOf(d.ID)
-		r.Must(err)
-		keys = append(keys, k)
+		keys = append(keys, history.KeyOf(d.ID))
 	}
 	if round.Ahead = len(keys); round.Ahead == 0 {
 		return
@@ -174,13 +171,4 @@ func alarms(log string) (named []outbox.Key, err error) {
 		}
 	}
 	return named, err
-}
-
-func keyOf(document string) (outbox.Key, error) {
-	typ, id, _ := strings.Cut(document, ":")
-	parsed, err := uuid.Parse(id)
-	if err != nil {
-		return outbox.Key{}, fmt.Errorf("document %q: %w", document, err)
-	}
-	return outbox.Key{Type: typ, ID: outbox.UUID(parsed)}, nil
 }

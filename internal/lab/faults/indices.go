@@ -40,7 +40,8 @@ func onIndex(name, about string, set func(ctx context.Context, i *Injection, bro
 	return Fault{
 		Name: name, About: about, Share: 1, Draw: lasts(500*time.Millisecond, 2500*time.Millisecond),
 		Inject: func(ctx context.Context, i *Injection) error {
-			if err := i.findIndex(ctx); err != nil {
+			var err error
+			if i.index, err = i.InUse(ctx); err != nil {
 				return err
 			}
 			return set(ctx, i, true)
@@ -57,17 +58,4 @@ func onIndex(name, about string, set func(ctx context.Context, i *Injection, bro
 // set changes a setting of the index; nil takes it away.
 func (i *Injection) set(ctx context.Context, name string, value any) error {
 	return i.Ask(ctx, "set "+name+" of "+i.index, http.MethodPut, "/"+url.PathEscape(i.index)+"/_settings", map[string]any{name: value}, nil)
-}
-
-// findIndex looks up the index behind the alias.
-func (i *Injection) findIndex(ctx context.Context) error {
-	var found map[string]any
-	if err := i.Ask(ctx, "look up the alias", http.MethodGet, "/_alias/"+i.Index, nil, &found); err != nil {
-		return err
-	}
-	for index := range found {
-		i.index = index
-		return nil
-	}
-	return Skip("the index has no alias")
 }

@@ -90,7 +90,11 @@ func onNode(name, about string, share int, longest time.Duration, which func(con
 			return nil
 		},
 		Inject: func(ctx context.Context, i *Injection) error {
-			if err := errors.Join(i.AwaitGreen(ctx), i.findIndex(ctx), which(ctx, i)); err != nil {
+			err := i.AwaitGreen(ctx)
+			if err == nil {
+				i.index, err = i.InUse(ctx)
+			}
+			if err = errors.Join(err, which(ctx, i)); err != nil {
 				return err
 			}
 			i.Note = ", " + i.node.NodeName()

@@ -63,6 +63,20 @@ func (p *Place) Copies(ctx context.Context, index string) (copies []Copy, err er
 	return copies, err
 }
 
+// InUse returns the index behind the name that weft uses.
+func (p *Place) InUse(ctx context.Context) (string, error) {
+	var found map[string]any
+	if err := p.Ask(ctx, "look up the alias", http.MethodGet, "/_alias/"+url.PathEscape(p.Index), nil, &found); err != nil {
+		return "", err
+	}
+	for index := range found {
+		if len(found) == 1 {
+			return index, nil
+		}
+	}
+	return "", fmt.Errorf("the alias leads to %d indexes", len(found))
+}
+
 // Blocked reports whether the index takes no writes because a disk is full.
 func (p *Place) Blocked(ctx context.Context, index string) (bool, error) {
 	var found map[string]struct {

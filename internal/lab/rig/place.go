@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 	"time"
 
@@ -101,17 +100,14 @@ func Suffix() string { return strings.ToLower(rand.Text()[:8]) }
 // Corner returns a place on the same servers, with a schema that it makes, and an index and a
 // group of its own. Its Close removes schema and index, and leaves the servers.
 func (p *Place) Corner(ctx context.Context, schema, index, group string, conns int) (c *Place, err error) {
-	u, err := url.Parse(p.DatabaseURL)
-	if err != nil || u.Scheme == "" {
-		return nil, errors.New("DATABASE_URL: want it in URL form, to name a schema in it")
+	databaseURL, err := postgres.InSchema(p.DatabaseURL, schema)
+	if err != nil {
+		return nil, fmt.Errorf("DATABASE_URL: %w", err)
 	}
-	q := u.Query()
-	q.Set("search_path", schema)
-	u.RawQuery = q.Encode()
 	corner := *p
 	c = &corner
 	c.shards = nil
-	c.parent, c.Pool, c.DatabaseURL, c.Schema, c.Index, c.Group = p, nil, u.String(), schema, index, group
+	c.parent, c.Pool, c.DatabaseURL, c.Schema, c.Index, c.Group = p, nil, databaseURL, schema, index, group
 	limited, cancel := context.WithTimeout(ctx, QueryTimeout)
 	defer cancel()
 	if _, err := p.Pool.Exec(limited, "create schema "+pgx.Identifier{schema}.Sanitize()); err != nil {

@@ -72,7 +72,8 @@ func (r *Result) measure(log *history.Log) {
 	var marks []history.FaultMark
 	var marked []*Drill
 	for _, d := range r.Drills {
-		d.PauseMS = verdict.InMillis(longestPause(log, d.began, d.ended))
+		pause, _ := log.LongestPauseWithin(d.began, d.ended)
+		d.PauseMS = verdict.InMillis(pause)
 		if !d.mark.At.IsZero() {
 			marks, marked = append(marks, d.mark), append(marked, d)
 		}
@@ -85,23 +86,6 @@ func (r *Result) measure(log *history.Log) {
 			marked[i].FirstMS = verdict.InMillis(t.Settle())
 		}
 	}
-}
-
-// longestPause is the longest time between two settled events that follow each other, of
-// those around from until to.
-func longestPause(log *history.Log, from, to time.Time) (longest time.Duration) {
-	var last time.Time
-	for i := range log.Changes {
-		c := &log.Changes[i]
-		if c.To != history.Done || !c.Settles() {
-			continue
-		}
-		if !last.IsZero() && c.At.After(from) && last.Before(to) {
-			longest = max(longest, c.At.Sub(last))
-		}
-		last = c.At
-	}
-	return longest
 }
 
 func (r *Result) write(w io.Writer) {

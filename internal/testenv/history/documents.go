@@ -233,10 +233,10 @@ func (a *Applied) refused() bool { return a.Forwarded && a.Known && a.Status == 
 func (a *Applied) doubtful() bool { return a.Forwarded && (!a.Known || a.Status >= 500) }
 
 // key returns the entity of a's document.
-func (a *Applied) key() outbox.Key { return keyOf(a.ID) }
+func (a *Applied) key() outbox.Key { return KeyOf(a.ID) }
 
-// keyOf undoes outbox.Key.String. A document of another name gets it as its type.
-func keyOf(document string) outbox.Key {
+// KeyOf undoes outbox.Key.String. A document of another name gets it as its type.
+func KeyOf(document string) outbox.Key {
 	typ, text, _ := strings.Cut(document, ":")
 	var id outbox.ID
 	if err := id.UnmarshalText([]byte(text)); err != nil || id.IsZero() {

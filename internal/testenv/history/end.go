@@ -52,7 +52,7 @@ func Diverged(log *Log, end *End) (diverged, unsettled []Finding) {
 			return
 		}
 		seen[d.ID] = true
-		f := Finding{Key: keyOf(d.ID), Version: end.Documents[d.ID], What: d.String()}
+		f := Finding{Key: KeyOf(d.ID), Version: end.Documents[d.ID], What: d.String()}
 		if c := source[f.Key]; c != nil {
 			f.Version = c.Version
 			f.What += fmt.Sprintf(" (last %s in transaction %d)", c, c.Tx)

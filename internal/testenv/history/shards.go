@@ -37,10 +37,10 @@ func Deal(r Run, logs []*Log, home map[outbox.Key]int) []Run {
 		return out
 	}
 	for id, version := range r.End.Documents {
-		out[home[keyOf(id)]].End.Documents[id] = version
+		out[home[KeyOf(id)]].End.Documents[id] = version
 	}
 	for _, d := range r.End.Differences {
-		end := out[home[keyOf(d.ID)]].End
+		end := out[home[KeyOf(d.ID)]].End
 		end.Differences = append(end.Differences, d)
 	}
 	return out

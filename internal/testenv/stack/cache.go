@@ -26,13 +26,9 @@ type cache struct {
 }
 
 // CacheDir returns the directory of fetched and built programs: weft in the user's cache
-// directory, for root /var/cache/weft.
-func CacheDir() (string, error) { return serverCacheDir(os.Geteuid()) }
-
-// serverCacheDir returns the default cache directory. Root's home does not do: the servers
-// run as another user, who cannot enter it.
-func serverCacheDir(uid int) (string, error) {
-	if uid == 0 {
+// directory. Root's home does not do: the servers run as another user, who cannot enter it.
+func CacheDir() (string, error) {
+	if os.Geteuid() == 0 {
 		return "/var/cache/weft", nil
 	}
 	dir, err := os.UserCacheDir()

@@ -50,9 +50,6 @@ type Options struct {
 	// first of its two compilers only, which halves the CPU time of the start and of little work,
 	// PostgreSQL does not wait for the disk, and both keep their data in memory where there is enough.
 	Quick bool
-	// CacheDir holds the unpacked servers; empty means weft in the user's cache
-	// directory, for root /var/cache/weft.
-	CacheDir string
 	// Guardian is the command that ends in [Guard]; empty means the running program
 	// with [GuardianArgs]. A test binary may give another.
 	Guardian []string
@@ -140,11 +137,9 @@ func provide(ctx context.Context, opts Options, report *reporter) (spec, error) 
 	}
 	what.OpenSearch = elasticPin.open
 
-	dir := opts.CacheDir
-	if dir == "" {
-		if dir, err = serverCacheDir(os.Geteuid()); err != nil {
-			return spec{}, err
-		}
+	dir, err := CacheDir()
+	if err != nil {
+		return spec{}, err
 	}
 	servers := &cache{dir: dir, report: report, mvn: runMvn}
 	wantPostgres, wantElastic := opts.DatabaseURL == "", opts.ElasticURL == ""
@@ -278,7 +273,7 @@ func stateFileOr(given string) (string, error) {
 	if given != "" {
 		return filepath.Abs(given)
 	}
-	dir, err := serverCacheDir(os.Geteuid())
+	dir, err := CacheDir()
 	if err != nil {
 		return "", err
 	}

@@ -17,9 +17,8 @@ const (
 	keptTraces  = 200_000
 )
 
-// JaegerOptions say where Jaeger is.
+// JaegerOptions say where Jaeger runs.
 type JaegerOptions struct {
-	Binary   string    // empty: that of the cache, built if it has none
 	Dir      string    // of the log; it must exist
 	Progress io.Writer // of the build; nil for none
 }
@@ -43,11 +42,9 @@ func StartJaeger(ctx context.Context, opts JaegerOptions) (_ *Jaeger, err error)
 	if opts.Progress == nil {
 		opts.Progress = io.Discard
 	}
-	binary := opts.Binary
-	if binary == "" {
-		if binary, err = buildJaeger(ctx, opts.Progress); err != nil {
-			return nil, err
-		}
+	binary, err := buildJaeger(ctx, opts.Progress)
+	if err != nil {
+		return nil, err
 	}
 	dir, err := filepath.Abs(opts.Dir)
 	if err != nil {
