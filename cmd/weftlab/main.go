@@ -25,6 +25,7 @@ import (
 )
 
 func main() {
+	stack.GuardIfAsked()
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 

@@ -9,10 +9,11 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
-// asProgram makes the test binary weftlab, and its guardian.
+// asProgram makes the test binary weftlab.
 const asProgram = "WEFTLAB_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
+	stack.GuardIfAsked()
 	if os.Getenv(asProgram) != "" {
 		os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 	}

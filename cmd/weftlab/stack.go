@@ -54,7 +54,7 @@ func newStackCommand() *cobra.Command {
 	cmd.PersistentFlags().BoolVar(&opts.Logical, "logical", false, "let PostgreSQL write what logical decoding reads")
 	opts.AddFlags(cmd.PersistentFlags())
 	cmd.PersistentFlags().StringVar(&stateFile, "state", "", "`file` that describes the running servers (default: in the cache directory)")
-	cmd.AddCommand(newUpCommand(&opts, &stateFile), newDownCommand(&stateFile), newStatusCommand(&stateFile), newGuardianCommand())
+	cmd.AddCommand(newUpCommand(&opts, &stateFile), newDownCommand(&stateFile), newStatusCommand(&stateFile))
 	return cmd
 }
 
@@ -223,16 +223,4 @@ func printStatus(w io.Writer, rows []statusRow) error {
 		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\n", row.Server, row.State, row.PID, row.StartedAt.Local().Format(time.DateTime), row.URL)
 	}
 	return table.Flush()
-}
-
-// newGuardianCommand is what stack.Start starts this program again with.
-func newGuardianCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:    stack.GuardianArgs()[1],
-		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			return stack.Guard(os.Stdin, os.Stdout)
-		},
-	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -17,15 +16,10 @@ import (
 func TestServersAreStoppedKilledAndStartedAgain(t *testing.T) {
 	t.Parallel()
 
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	var progress strings.Builder
 	s, err := stack.Start(t.Context(), stack.Options{
 		Progress:   &progress,
 		ElasticURL: testenv.ElasticURL(t),
-		Guardian:   append([]string{"/usr/bin/env", asProgram + "=1", self}, stack.GuardianArgs()...),
 	})
 	if err != nil {
 		t.Fatalf("start: %v", err)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -44,13 +43,8 @@ func TestNodesOfACluster(t *testing.T) {
 	if testenv.Volume(0, 1) == 0 {
 		t.Skip("three nodes take a minute and 3 GB: WEFT_TEST_LONG")
 	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	s, err := stack.Start(t.Context(), stack.Options{
 		DatabaseURL: testenv.Schema(t), ElasticNodes: 3, Quick: true, Cables: stack.CanCutOff(),
-		Guardian: append([]string{"/usr/bin/env", asProgram + "=1", self}, stack.GuardianArgs()...),
 	})
 	if err != nil {
 		t.Fatalf("start: %v", err)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -16,14 +15,9 @@ import (
 // replicated starts a PostgreSQL with a replica, and no Elasticsearch.
 func replicated(t *testing.T, kind stack.Replication) *stack.Stack {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	s, err := stack.Start(t.Context(), stack.Options{
 		ElasticURL:  testenv.ElasticURL(t),
 		Replication: kind,
-		Guardian:    append([]string{"/usr/bin/env", asProgram + "=1", self}, stack.GuardianArgs()...),
 	})
 	if err != nil {
 		t.Fatalf("start: %v", err)

@@ -29,8 +29,7 @@ func TestMovingAShard(t *testing.T) {
 	if len(steps) != 3 {
 		t.Fatalf("%s: got %d blocks of commands about a move, want to move, to tell, and to look", page.name, len(steps))
 	}
-	servers, err := stack.Start(t.Context(), stack.Options{Progress: io.Discard, Quick: true, ElasticURL: testenv.ElasticURL(t), Versions: stack.Versions{PostgresMajor: testenv.PostgresMajor(t)},
-		Guardian: append([]string{testenv.Program(t, "weftlab")}, stack.GuardianArgs()...)})
+	servers, err := stack.Start(t.Context(), stack.Options{Progress: io.Discard, Quick: true, ElasticURL: testenv.ElasticURL(t), Versions: stack.Versions{PostgresMajor: testenv.PostgresMajor(t)}})
 	if err != nil {
 		t.Fatal(err)
 	}

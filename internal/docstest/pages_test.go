@@ -12,9 +12,13 @@ import (
 	"testing"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+func TestMain(m *testing.M) {
+	stack.GuardIfAsked()
+	testenv.Main(m)
+}
 
 const (
 	tree   = "../.." // the top, from the directory the tests run in

@@ -23,12 +23,12 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/pki"
-	"github.com/samuelhu324-dev/weft/internal/testenv/stack/stacktest"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
 func TestMain(m *testing.M) {
-	stacktest.Guard()
+	stack.GuardIfAsked()
 	testenv.Main(m)
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
-	"github.com/samuelhu324-dev/weft/internal/testenv/stack/stacktest"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
@@ -16,11 +15,7 @@ import (
 // latter cannot see is said.
 func TestReplicaThatDoesNotAnswerIsFound(t *testing.T) {
 	t.Parallel()
-	guardian, err := stacktest.Guardian()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := stack.Start(t.Context(), stack.Options{Progress: io.Discard, Quick: true, ElasticURL: testenv.ElasticURL(t), Replication: stack.Synchronous, Guardian: guardian,
+	s, err := stack.Start(t.Context(), stack.Options{Progress: io.Discard, Quick: true, ElasticURL: testenv.ElasticURL(t), Replication: stack.Synchronous,
 		Versions: stack.Versions{PostgresMajor: testenv.PostgresMajor(t)}})
 	if err != nil {
 		t.Fatal(err)

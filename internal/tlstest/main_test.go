@@ -15,7 +15,6 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/testenv/pki"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
-	"github.com/samuelhu324-dev/weft/internal/testenv/stack/stacktest"
 )
 
 const heapMB = 400
@@ -27,12 +26,9 @@ var shared struct {
 }
 
 func TestMain(m *testing.M) {
-	stacktest.Guard()
-	guardian, err := stacktest.Guardian()
-	if err == nil {
-		shared.Stack, err = stack.Start(context.Background(), stack.Options{Secured: true, HeapMB: heapMB, Quick: true, Guardian: guardian})
-	}
-	if err != nil {
+	stack.GuardIfAsked()
+	var err error
+	if shared.Stack, err = stack.Start(context.Background(), stack.Options{Secured: true, HeapMB: heapMB, Quick: true}); err != nil {
 		fmt.Fprintln(os.Stderr, "secured servers:", err)
 		os.Exit(1)
 	}

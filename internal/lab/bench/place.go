@@ -42,7 +42,7 @@ type place struct {
 // open starts the servers, and has PostgreSQL write down each statement, its transaction and how long it
 // took.
 func (b *bench) open() {
-	servers, err := rig.Open(b.Ctx, stack.Options{Progress: b.opts.Progress, HeapMB: b.opts.HeapMB, Guardian: b.opts.Guardian}, 1)
+	servers, err := rig.Open(b.Ctx, stack.Options{Progress: b.opts.Progress, HeapMB: b.opts.HeapMB}, 1)
 	b.Must(err)
 	p := &place{Place: servers, log: servers.Servers.Log(stack.Postgres)}
 	b.place = p

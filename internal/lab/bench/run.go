@@ -30,7 +30,6 @@ type Options struct {
 	JSON, SVG string   // files for the result; empty means none
 	Least     float64  // worst median ratio that passes; where less is better its inverse counts; 0: all pass
 	HeapMB    int      // of Elasticsearch, in MiB; 0 means the stack's default
-	Guardian  []string // see [stack.Options]
 }
 
 // bench is one run.

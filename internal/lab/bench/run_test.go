@@ -13,13 +13,12 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
-	"github.com/samuelhu324-dev/weft/internal/testenv/stack/stacktest"
 )
 
 const smallestHeap = 256 // MiB
 
 func TestMain(m *testing.M) {
-	stacktest.Guard()
+	stack.GuardIfAsked()
 	testenv.MainNoServers(m)
 }
 
@@ -29,16 +28,11 @@ const guarded = 20_000
 func TestDistinct(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	guardian, err := stacktest.Guardian()
-	if err != nil {
-		t.Fatal(err)
-	}
 	var out, progress bytes.Buffer
 	opts := Options{
 		Out: &out, Progress: &progress, Environ: append(os.Environ(), "OUTBOX_BULK_SIZE=none of these counts"), HeapMB: smallestHeap,
 		Scenarios: []string{"distinct"}, Rounds: 1, Events: guarded, Binary: testenv.Program(t, "weft"),
 		JSON: filepath.Join(dir, "bench.json"), SVG: filepath.Join(dir, "bench.svg"),
-		Guardian: append(guardian, stack.GuardianArgs()...),
 	}
 	if err := Run(t.Context(), opts); err != nil {
 		t.Fatalf("%v\n%s\n%s", err, &out, &progress)

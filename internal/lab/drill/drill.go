@@ -30,9 +30,8 @@ type Options struct {
 
 	Set          []string // parameters, as NAME=VALUE
 	WithoutFault bool
-	Binary       string   // weft; empty means to build it
-	HeapMB       int      // of Elasticsearch; 0 is the stack's default
-	Guardian     []string // see [stack.Options]
+	Binary       string // weft; empty means to build it
+	HeapMB       int    // of Elasticsearch; 0 is the stack's default
 }
 
 // Run runs scenarios one after the other, on the same servers, and returns an error when
@@ -94,7 +93,7 @@ type sites struct {
 // of returns the site of a scenario. A scenario that stops servers gets servers that were
 // started for it, even if the caller has named some.
 func (p *sites) of(ctx context.Context, s Scenario) (_ *site, err error) {
-	opts := stack.Options{Progress: p.opts.Progress, HeapMB: p.opts.HeapMB, Guardian: p.opts.Guardian}
+	opts := stack.Options{Progress: p.opts.Progress, HeapMB: p.opts.HeapMB}
 	kind, want := "own", ""
 	if !s.Owned && (p.opts.DatabaseURL != "" || p.opts.ElasticURL != "") {
 		kind, want = "given", p.opts.Environment

@@ -102,7 +102,7 @@ func goodAndRefused(t *testing.T, binary string, names ...string) Options {
 	t.Helper()
 	var out bytes.Buffer
 	opts := testOptions(t, &out, binary)
-	opts.Guardian, opts.HeapMB = guardian(t), 300
+	opts.HeapMB = 300
 	if err := Run(t.Context(), opts, names...); err != nil {
 		t.Fatalf("run: %v\n%s", err, &out)
 	}

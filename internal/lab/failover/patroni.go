@@ -34,7 +34,7 @@ const (
 // open starts the servers and connects to them.
 func (r *run) open(ctx context.Context) (err error) {
 	opts := stack.Options{
-		Progress: r.opts.Progress, ElasticURL: r.opts.ElasticURL, Replication: r.opts.Replication, Guardian: r.opts.Guardian,
+		Progress: r.opts.Progress, ElasticURL: r.opts.ElasticURL, Replication: r.opts.Replication,
 	}
 	if r.opts.Patroni {
 		r.cluster, err = patroni.Start(ctx, patroni.Options{

@@ -60,12 +60,11 @@ type Options struct {
 	Lag         time.Duration // asynchronous: the replica is cut off this long before
 	Seed        uint64
 
-	Binary     string   // weft; empty means to build it
-	ElasticURL string   // a server to use instead of starting one
-	Index      string   // empty means one of our own name
-	Guardian   []string // see [stack.Options]
-	Dir        string   // for logs and the binary; empty means a temporary one, kept on failure
-	JSON       string   // file for the result; empty means none
+	Binary     string // weft; empty means to build it
+	ElasticURL string // a server to use instead of starting one
+	Index      string // empty means one of our own name
+	Dir        string // for logs and the binary; empty means a temporary one, kept on failure
+	JSON       string // file for the result; empty means none
 }
 
 // run is one run of the command.

@@ -24,7 +24,7 @@ func TestOneRound(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "result.json")
 			err := Run(t.Context(), Options{
 				Out: &out, Progress: io.Discard, Environ: os.Environ(), Times: 1, Replication: kind, Lag: 300 * time.Millisecond, Seed: 3,
-				ElasticURL: testenv.ElasticURL(t), Index: testenv.Index(t), Guardian: guardian(t), Dir: t.TempDir(), JSON: file,
+				ElasticURL: testenv.ElasticURL(t), Index: testenv.Index(t), Dir: t.TempDir(), JSON: file,
 			})
 			if err != nil {
 				t.Errorf("verdict: got %v, want none", err)

@@ -38,7 +38,7 @@ func newSplit(t *testing.T) *split {
 	s := &split{t: t, index: testenv.Index(t)}
 	var err error
 	s.servers, err = stack.Start(t.Context(), stack.Options{
-		Progress: io.Discard, ElasticURL: testenv.ElasticURL(t), Replication: stack.Asynchronous, Guardian: guardian(t),
+		Progress: io.Discard, ElasticURL: testenv.ElasticURL(t), Replication: stack.Asynchronous,
 	})
 	if err != nil {
 		t.Fatal(err)

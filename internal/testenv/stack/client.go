@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -35,13 +34,6 @@ type guardianClient struct {
 }
 
 func startGuardian(ctx context.Context, command []string, what spec, report *reporter) (*guardianClient, error) {
-	if len(command) == 0 {
-		self, err := os.Executable()
-		if err != nil {
-			return nil, fmt.Errorf("own program: %w", err)
-		}
-		command = append([]string{self}, GuardianArgs()...)
-	}
 	g := &guardianClient{
 		cmd: exec.Command(command[0], command[1:]...), report: report,
 		events: make(chan event), joined: make(chan struct{}), up: make(map[Server]event),

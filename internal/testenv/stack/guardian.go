@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,9 +22,21 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
-// GuardianArgs are the arguments with which a program that calls [Start] is started
-// again by it, to call [Guard]. See [Options.Guardian].
-func GuardianArgs() []string { return []string{"stack", "guardian"} }
+// guardianArgs are the arguments with which [Start] starts its own program again.
+func guardianArgs() []string { return []string{"stack", "guardian"} }
+
+// GuardIfAsked is the first line of the main function, or of TestMain, of a program that calls [Start]: where
+// Start has started the program again, it is the guardian, and the process ends here.
+func GuardIfAsked() {
+	if !slices.Equal(os.Args[1:], guardianArgs()) {
+		return
+	}
+	if err := guard(os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
 
 var (
 	errOwnerGone = errors.New("the owner is gone")
@@ -32,10 +45,10 @@ var (
 
 const childrenBound = 10 * time.Second
 
-// Guard is the guardian: it starts the servers that in asks for, reports to out, and
+// guard is the guardian: it starts the servers that in asks for, reports to out, and
 // returns when in ends or it gets a SIGTERM and everything is stopped and removed.
 // It takes over the process: signals, orphans and standard input and output.
-func Guard(in io.Reader, out io.Writer) error {
+func guard(in io.Reader, out io.Writer) error {
 	// The terminal's signals are for the owner. Writing to an owner that died must be
 	// an error, not the end.
 	signal.Ignore(syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGPIPE, syscall.SIGTSTP, syscall.SIGTTOU)
@@ -59,7 +72,7 @@ func Guard(in io.Reader, out io.Writer) error {
 	signal.Notify(terms, syscall.SIGTERM)
 	defer signal.Stop(terms)
 	// Neither goroutine is joined: the first may be in a read that nothing interrupts,
-	// and the process ends when Guard returns.
+	// and the process ends when guard returns.
 	go g.read(ctx, decoder, cancel)
 	go func() {
 		<-terms

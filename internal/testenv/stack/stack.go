@@ -50,9 +50,6 @@ type Options struct {
 	// first of its two compilers only, which halves the CPU time of the start and of little work,
 	// PostgreSQL does not wait for the disk, and both keep their data in memory where there is enough.
 	Quick bool
-	// Guardian is the command that ends in [Guard]; empty means the running program
-	// with [GuardianArgs]. A test binary may give another.
-	Guardian []string
 }
 
 // Stack is a pair of servers that answer. Its methods may be called concurrently.
@@ -64,7 +61,7 @@ type Stack struct {
 	cabled                  bool
 }
 
-// Start returns when both servers answer. Canceling ctx stops the start only: running
+// Start returns when both servers answer. The program must begin with [GuardIfAsked]. Canceling ctx stops the start only: running
 // servers belong to the Stack until Close, or until this process ends.
 func Start(ctx context.Context, opts Options) (*Stack, error) {
 	s := &Stack{databaseURL: opts.DatabaseURL, elasticURL: opts.ElasticURL, report: newReporter(opts.Progress), cabled: opts.Cables}
@@ -107,7 +104,11 @@ func Start(ctx context.Context, opts Options) (*Stack, error) {
 			return nil, err
 		}
 	}
-	s.guardian, err = startGuardian(ctx, opts.Guardian, what, s.report)
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("own program: %w", err)
+	}
+	s.guardian, err = startGuardian(ctx, append([]string{self}, guardianArgs()...), what, s.report)
 	if err != nil {
 		return nil, err
 	}
