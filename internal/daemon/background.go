@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -28,7 +29,6 @@ const (
 	announceEvery = 2 * time.Second
 	attendEvery   = 2 * time.Second // also keeps a connection to the destination warm
 	checkTimeout  = 5 * time.Second
-	prepareWait   = time.Second     // of a leader for the destination that attend makes
 	fixEvery      = 5 * time.Second // between two looks whether somebody has fixed a shard
 
 	// A standby whose pool has got no connection for unreachedLimit, at two tries at least, is not ready.
@@ -334,13 +334,14 @@ func (d *daemon) attend(ctx context.Context, l projector) error {
 	p := l.proj
 	name := p.Destination()
 	d.Health.Require(name, d.cfg.Elastic.RequireReady)
-	prepared := false
+	prepared, attempted := false, sync.OnceFunc(func() { close(l.attempted) })
 	if _, ok := p.(projections.Preparer); !ok {
 		close(l.prepared)
 	}
 	return every(ctx, attendEvery, func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 		defer cancel()
+		defer attempted()
 		if maker, ok := p.(projections.Preparer); ok && !prepared {
 			if err := maker.Prepare(ctx); err != nil {
 				if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {

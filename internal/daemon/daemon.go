@@ -41,7 +41,8 @@ type projector struct {
 	store     *outbox.Store
 	pipeline  *consumer.Pipeline
 	reclaimer *reclaim.Reclaimer
-	prepared  chan struct{} // closed when the destination has been made
+	attempted chan struct{} // closed when the destination has been made, or could not be
+	prepared  chan struct{} // closed when it has been made
 	takeover  *systemd.Pulse
 	trouble   *atomic.Pointer[error] // what the takeover waits for the end of; nil where there is nothing
 }
@@ -247,7 +248,7 @@ func (d *daemon) buildLanes() error {
 	for _, p := range projs {
 		ordered, ok := p.(projections.Strict)
 		strict := ok && ordered.Strict()
-		l := projector{proj: p, prepared: make(chan struct{}), takeover: &systemd.Pulse{}, trouble: &atomic.Pointer[error]{}}
+		l := projector{proj: p, attempted: make(chan struct{}), prepared: make(chan struct{}), takeover: &systemd.Pulse{}, trouble: &atomic.Pointer[error]{}}
 		l.store, err = outbox.NewStore(d.pool, outbox.StoreConfig{
 			Table: p.Table(), Projection: p.Name(), Group: cfg.Group, Owner: cfg.Instance,
 			Lease: cfg.Outbox.Lease, Timeout: cfg.Database.Timeout, Finished: outbox.Finished(cfg.Outbox.FinishedOf(p.Name())), Strict: strict,
@@ -352,7 +353,10 @@ func (d *daemon) lead(ctx context.Context, t *leader.Term) error {
 			if err := r.join(until); err != nil || until.Err() != nil {
 				return err
 			}
-			d.awaitPrepared(until, l)
+			select { // events projected before the destination exists would meet an outage
+			case <-l.attempted:
+			case <-until.Done():
+			}
 			g.Go(func() error { return l.reclaimer.Run(until, t.Epoch()) })
 			g.Go(func() error { d.upkeep(until, l, t.Epoch()); return nil })
 			g.Go(func() error { d.scrub(until, l); return nil })
@@ -362,18 +366,6 @@ func (d *daemon) lead(ctx context.Context, t *leader.Term) error {
 		})
 	}
 	return g.Wait()
-}
-
-// awaitPrepared waits at a first start until the destination exists: events projected before
-// that would fail.
-func (d *daemon) awaitPrepared(ctx context.Context, l projector) {
-	timer := time.NewTimer(prepareWait)
-	defer timer.Stop()
-	select {
-	case <-l.prepared:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 // takeOver occupies the table and reclaims the leases of older terms.

@@ -4,11 +4,13 @@ import (
 	"context"
 	"io"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // A proxy that closes or resets connections in the middle of the start-up check, whichever
@@ -122,5 +124,25 @@ func (c *cutter) up(server, client net.Conn, left int64) {
 		if _, err := server.Write(buf[:n]); err != nil {
 			return
 		}
+	}
+}
+
+// An index that takes long to be made at the first start is waited for: a write without it would look like an
+// outage.
+func TestFirstStartBeforeASlowElasticsearchIsNoOutage(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	f := newFront(t, r.elastic)
+	f.set(func(_ http.ResponseWriter, req *http.Request, _ []byte) bool {
+		if req.Method == http.MethodPut {
+			<-time.After(1200 * time.Millisecond) // a server with much to do
+		}
+		return false
+	})
+	r.write(documents(1, 100)...)
+	a := r.start("a", "ELASTIC_URL="+f.URL)
+	r.await(map[string]int{"done": 1})
+	if lines := a.logs.with("event", "projection.outage"); len(lines) > 0 {
+		t.Errorf("got %v, want no outage", lines)
 	}
 }
