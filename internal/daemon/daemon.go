@@ -365,7 +365,11 @@ func (d *daemon) lead(ctx context.Context, t *leader.Term) error {
 			return r.pump(ctx, t)
 		})
 	}
-	return g.Wait()
+	err := g.Wait()
+	if errors.Is(err, outbox.ErrFenced) && t.Check() == nil {
+		d.pool.Reset() // its connections may lead to another server than the lock session, as to what was the primary
+	}
+	return err
 }
 
 // takeOver occupies the table and reclaims the leases of older terms.
