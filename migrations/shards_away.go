@@ -19,7 +19,7 @@ type Away struct {
 	Move     string // the id of the move that has taken it away, or brings it
 }
 
-// String says where the shard is, after words that name it.
+// String says where the shard is, as the end of a sentence that begins with its name.
 func (a *Away) String() string {
 	if a.Arriving {
 		return "is on its way here from " + a.Server + ", and nobody may lead it yet"
@@ -50,8 +50,8 @@ func DealtTables() (names []string) {
 	return names
 }
 
-// AwaySQL returns the statements that have shard n refuse every write; the row of [Away] is the
-// caller's. They may be repeated.
+// AwaySQL returns the statements that have shard n refuse every write. They may be repeated. The caller
+// inserts the row that [ReadAway] reads.
 func AwaySQL(schema string, n int) string {
 	var triggers strings.Builder
 	shard := pgx.Identifier{schema}.Sanitize()
@@ -63,8 +63,8 @@ func AwaySQL(schema string, n int) string {
 	return strings.NewReplacer("{quote}", "$weft$", "{shard}", shard, "{n}", strconv.Itoa(n), "{triggers}", triggers.String()).Replace(template("shards_away.sql"))
 }
 
-// RefuseSQL returns the statements that turn the refusal of [AwaySQL] off or on, for the dealt tables or
-// for all that it refuses.
+// RefuseSQL returns the statements that turn the triggers of [AwaySQL] on or off: those of the dealt
+// tables, and with leader that of weft_leader, too.
 func RefuseSQL(schema string, on, leader bool) string {
 	var b strings.Builder
 	verb := map[bool]string{true: "enable", false: "disable"}[on]
@@ -77,9 +77,8 @@ func RefuseSQL(schema string, on, leader bool) string {
 	return b.String()
 }
 
-// ReadAway returns where the shard of a schema is at home, nil when that is in this database. A schema
-// that is not there, or that no move has touched, has nothing to say. An empty name is that of the
-// schema that is current.
+// ReadAway returns where the shard of a schema is at home. It returns nil when that is in this database, and
+// for a schema that is not there or that no move has touched. An empty name means the current schema.
 func ReadAway(ctx context.Context, db Querier, schema string) (*Away, error) {
 	var there bool
 	table := awayTable
@@ -100,8 +99,8 @@ func ReadAway(ctx context.Context, db Querier, schema string) (*Away, error) {
 	return &a, nil
 }
 
-// ShardsThere reports whether the schema that is current under the search_path of url has the tables
-// that deal out to the shards of spec. An [*OutboxError] says why they are others.
+// ShardsThere reports whether the current schema of url has the tables that deal out to the shards of
+// spec. It returns an [*OutboxError] where such tables are there and differ, or cannot deal out.
 func ShardsThere(ctx context.Context, url string, spec ShardsSpec) (there bool, err error) {
 	_, err = run(ctx, url, nil, func(ctx context.Context, m *migrator) ([]Step, error) {
 		there, err = m.shardsThere(ctx, spec)
@@ -110,7 +109,8 @@ func ShardsThere(ctx context.Context, url string, spec ShardsSpec) (there bool, 
 	return there, err
 }
 
-// awayStatements has a shard that is made refuse its writes from the start.
+// awayStatements returns the statements by which a new shard refuses writes from the start; none where it is
+// at home.
 func awayStatements(n int, s Shard) string {
 	if s.Away == "" {
 		return ""

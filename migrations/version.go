@@ -68,8 +68,8 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Check compares the database with this build in short reads. It returns nil,
-// a [*BehindError], an [*AheadError], or the error of a read.
+// Check compares the database with this build in short reads. It returns nil, a [*BehindError], an
+// [*AheadError], a [*RightsError] where the role may not use the schema, or the error of a read.
 func Check(ctx context.Context, db Querier) error {
 	scan := func(q string, dst ...any) error { return db.QueryRow(ctx, q).Scan(dst...) }
 	have, err := version(scan)

@@ -43,8 +43,8 @@ func ReadAudit(ctx context.Context, db DB, f AuditFilter, timeout time.Duration)
 	return all(ctx, calls{db, timeout, "actions"}, "audit", c.in(statement("audit")), pgx.RowToStructByName[AuditEntry], c.args...)
 }
 
-// ErrNoEntry means that somebody has removed the audit's entry of an action that has begun. A replay
-// or a discard does nothing more then; how an action has ended is not recorded.
+// ErrNoEntry means that somebody has removed the audit's entry of an action under way. A replay or a
+// discard then stops; how the action ended is recorded nowhere.
 var ErrNoEntry = errors.New("outbox: the audit does not know this action")
 
 // beginAction writes an action into the audit, with what is known of it at its begin.
@@ -54,8 +54,8 @@ func (a *access) beginAction(ctx context.Context, e AuditEntry) (id int64, at ti
 	return id, at, err
 }
 
-// endAction adds to the audit how an action has ended. events is how many it has removed; nil when
-// it has counted itself.
+// endAction adds to the audit how an action has ended. events becomes the count of the entry; nil leaves
+// the count that the action has kept itself.
 func (a *access) endAction(ctx context.Context, id int64, events *int64, outcome any) error {
 	const what = "audited outcome"
 	detail, err := json.Marshal(outcome)

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// Changed returns the keys of the settings that are different in next, in table order.
-// A setting that neither has been given does not count: each Load may make its default anew.
+// Changed returns the keys of the settings that are different in next, in table order; "projections" also
+// for a changed declaration. A setting that neither was given does not count: each Load makes a new name for
+// the instance, for example.
 func (c Config) Changed(next Config) (keys []string) {
 	for _, s := range table() {
 		if s.get(&c) != s.get(&next) && (c.Given(s.key) || next.Given(s.key)) {
@@ -21,7 +22,7 @@ func (c Config) Changed(next Config) (keys []string) {
 	return keys
 }
 
-// Given reports whether some layer sets key.
+// Given reports whether the file, the environment or a flag sets key. A value derived from another does not count.
 func (c Config) Given(key string) bool {
 	src := c.sources[key]
 	return src != "" && !strings.HasPrefix(src, derived)

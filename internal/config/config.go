@@ -85,17 +85,17 @@ type Elastic struct {
 
 // Outbox tunes the pipeline.
 type Outbox struct {
-	BulkSize            int           // events of one claim
+	BulkSize            int           // most entities of one batch
 	Concurrency         int           // batches in flight
-	PollInterval        time.Duration // longest pause between two claims when idle
-	Lease               time.Duration
+	PollInterval        time.Duration // longest pause between two lists when there is nothing to do
+	Lease               time.Duration // the end that a lease shows; a leader's does not expire
 	ReclaimInterval     time.Duration
 	MaxAttempts         int
 	BaseBackoff         time.Duration
 	MaxBackoff          time.Duration
 	MaxProcessing       time.Duration // an attempt that lasts longer is stuck
 	TerminalOnTransient bool          // transient failures may end in failed
-	BreakerThreshold    int           // final failures in a row that pause a projection
+	BreakerThreshold    int           // entities in a row that end in failed before a projection is paused
 	ShutdownGrace       time.Duration
 	Finished            string        // see [Outbox.FinishedOf]
 	Retention           time.Duration // of finished events; 0 keeps them for ever
@@ -115,9 +115,9 @@ func (o Outbox) FinishedOf(projection string) string {
 	return finishedKeep
 }
 
-// Audit says how long the records of who did what are kept: ended terms and the entries of
-// the audit. KeepFailures is for terms that ended by a fault, replays, removals of events, and
-// reclaims that ended in failed.
+// Audit says how long ended terms and the entries of the audit are kept. KeepFailures is for terms
+// that ended by a fault, and for what people did to events: replays, discards, removals, holds and
+// their ends; and for reclaims that ended in failed.
 type Audit struct {
 	Keep         time.Duration
 	KeepFailures time.Duration
@@ -132,7 +132,7 @@ type Verify struct {
 // Runs reports whether the leader compares at all.
 func (v Verify) Runs() bool { return v.Every > 0 && v.Repair != "off" }
 
-// Repairs reports whether it has documents written anew.
+// Repairs reports whether the leader has documents that differ written anew.
 func (v Verify) Repairs() bool { return v.Runs() && v.Repair == "repair" }
 
 // Chronicle tunes the projection chronicle_events_to_entries.

@@ -12,13 +12,13 @@ import (
 	"go.uber.org/zap"
 )
 
-// MaxStreams is how many viewers see the overview change by itself.
+// MaxStreams is how many viewers at once see the overview change by itself; the next one gets 503.
 const MaxStreams = 32
 
 const (
 	broadcastEvery = time.Second
-	sendTimeout    = 5 * time.Second // of one message to one viewer
-	quietMost      = 15 * time.Second
+	sendTimeout    = 5 * time.Second  // of one message to one viewer
+	quietMost      = 15 * time.Second // between two checks whether a viewer is there and may see the page
 )
 
 // part is a piece of the overview that is sent when it has changed.
@@ -40,7 +40,7 @@ type hub struct {
 	viewers map[*viewer]struct{}
 }
 
-// add returns nil when there are enough.
+// add returns nil when MaxStreams are there.
 func (h *hub) add() *viewer {
 	h.mu.Lock()
 	defer h.mu.Unlock()

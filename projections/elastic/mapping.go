@@ -15,9 +15,10 @@ import (
 	"go.uber.org/zap"
 )
 
-// CompareMappings says which fields an index of one mapping lacks to take the documents of another, and, in
-// words, which have another type. All else only the server can compare, as it shows no parameter that
-// has its default.
+// CompareMappings compares the mapping that an index has with the one that its documents want. added are the
+// full names, such as variants.sku, of the fields that it lacks; of an object that it lacks, the object's alone.
+// conflicts says in words which fields have another type. Only the server can compare other parameters: it
+// shows none that has its default.
 func CompareMappings(have, want json.RawMessage) (added, conflicts []string, err error) {
 	var a, b map[string]any
 	if err := errors.Join(json.Unmarshal(have, &a), json.Unmarshal(want, &b)); err != nil {
@@ -56,8 +57,8 @@ func fieldType(field map[string]any) string {
 	return cmp.Or(name, "object")
 }
 
-// MadeFor reports whether an index of a mapping was made for another one, or had its fields added; also
-// where weft has not made the index, and cannot tell.
+// MadeFor reports whether weft made an index that has the mapping have for the mapping want, or changed it to
+// that one later. Where it cannot tell, as of an index that weft has not made, it says yes.
 func MadeFor(have, want json.RawMessage) bool {
 	var info struct {
 		Meta struct {
@@ -70,8 +71,8 @@ func MadeFor(have, want json.RawMessage) bool {
 	return info.Meta.Weft.madeFor(mappingHash(want))
 }
 
-// extend gives the index this build's mapping, where an index that is there can get it; otherwise it
-// returns why not, as the reason of a mismatch.
+// extend changes the index to this build's mapping. Where Elasticsearch refuses that, it returns mismatch with
+// the server's reason.
 func (s *Sink) extend(ctx context.Context, mismatch error) error {
 	at, have, err := s.present(ctx)
 	if err != nil {
@@ -92,8 +93,8 @@ func (s *Sink) extend(ctx context.Context, mismatch error) error {
 	return nil
 }
 
-// AddFields adds the fields that the index lacks and can get, so that it takes the documents of
-// this build's mapping while a new index is filled.
+// AddFields adds the fields that the index lacks, so that it takes the documents of this build's mapping
+// while a new index is filled; also those within objects that are there.
 func (s *Sink) AddFields(ctx context.Context) error {
 	at, have, err := s.present(ctx)
 	if err != nil {
@@ -135,7 +136,7 @@ func newFields(old, now map[string]any) map[string]any {
 	return out
 }
 
-// present returns what the name leads to, and the mapping of that.
+// present returns the index that the configured name leads to, and its mapping.
 func (s *Sink) present(ctx context.Context) (target, json.RawMessage, error) {
 	at, err := s.find(ctx)
 	if err != nil {
@@ -154,8 +155,8 @@ func (s *Sink) present(ctx context.Context) (target, json.RawMessage, error) {
 	return at, got[at.index].Mappings, nil
 }
 
-// putMapping gives the index a mapping. Builds that know the one before go on with it: its hash
-// stays.
+// putMapping changes the mapping of the index, and adds its hash to those that the index was made for or
+// changed to before. So builds with an earlier mapping go on with the index.
 func (s *Sink) putMapping(ctx context.Context, at target, mapping json.RawMessage) error {
 	var fields map[string]any
 	if err := json.Unmarshal(mapping, &fields); err != nil {
