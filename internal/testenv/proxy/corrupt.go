@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// says is what Elasticsearch says of a request or an item that it refuses.
-func (k Kind) says() (status int, kind, reason string) {
+// says is what Elasticsearch says with a 429 of a request or an item that it refuses.
+func (k Kind) says() (kind, reason string) {
 	switch k {
 	case DiskFull, DiskFullItems:
-		return http.StatusTooManyRequests, "cluster_block_exception",
+		return "cluster_block_exception",
 			"index [docs] blocked by: [TOO_MANY_REQUESTS/12/disk usage exceeded flood-stage watermark, index has read-only-allow-delete block];"
 	default:
-		return http.StatusTooManyRequests, "es_rejected_execution_exception",
+		return "es_rejected_execution_exception",
 			"rejected execution of coordinating operation [coordinating_and_primary_bytes=0, replica_bytes=0, all_bytes=0, coordinating_operation_bytes=1, max_coordinating_and_primary_bytes=0]"
 	}
 }
@@ -26,14 +26,14 @@ func refusal(f Fault) *reply {
 	if f.Kind == TooLarge { // of a proxy, which knows nothing of Elasticsearch
 		return &reply{http.StatusRequestEntityTooLarge, http.Header{"Content-Type": {"text/html"}}, []byte("<html><h1>413 Request Entity Too Large</h1></html>\n")}
 	}
-	status, kind, reason := f.Kind.says()
+	kind, reason := f.Kind.says()
 	cause := map[string]any{"type": kind, "reason": reason}
 	header := productHeader()
 	if f.RetryAfter > 0 {
 		header.Set("Retry-After", strconv.Itoa(int(f.RetryAfter.Seconds())))
 	}
-	return &reply{status, header, marshal(map[string]any{
-		"error": map[string]any{"root_cause": []any{cause}, "type": kind, "reason": reason}, "status": status,
+	return &reply{http.StatusTooManyRequests, header, marshal(map[string]any{
+		"error": map[string]any{"root_cause": []any{cause}, "type": kind, "reason": reason}, "status": http.StatusTooManyRequests,
 	})}
 }
 

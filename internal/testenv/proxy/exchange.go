@@ -118,9 +118,9 @@ func (e *exchange) before(s *strike) (answer func()) {
 		return func() { e.reply(refusal(s.Fault)) }
 	case TooManyItems, DiskFullItems:
 		e.mark(s.Kind)
-		status, kind, reason := s.Kind.says()
+		kind, reason := s.Kind.says()
 		for _, i := range s.some(len(e.lines)) {
-			e.refuseItem(i, status, kind, reason)
+			e.refuseItem(i, http.StatusTooManyRequests, kind, reason)
 		}
 	default: // for the way back
 	}

@@ -205,7 +205,7 @@ func (e *exchange) refuse() http.Header {
 	}
 	kind, reason := "document_parsing_exception", "[1:1] failed to parse: refused by weftlab"
 	if r.Status == http.StatusTooManyRequests {
-		_, kind, reason = TooMany.says()
+		kind, reason = TooMany.says()
 	}
 	hit := false
 	for i, l := range e.lines {
