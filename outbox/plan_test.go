@@ -27,6 +27,7 @@ type explained struct {
 	t      *testing.T
 	blocks int64
 	rows   int64 // the largest number of rows that one node of a plan has read
+	temp   int64 // blocks that did not fit into memory
 }
 
 func (e *explained) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
@@ -87,6 +88,10 @@ func (e *explained) explainAll(ctx context.Context, db beginner, queries []*pgx.
 	if _, err := tx.Exec(ctx, "set local plan_cache_mode = force_generic_plan"); err != nil {
 		e.t.Fatal(err)
 	}
+	// For 500 events what the default of 4 MB is for 2,500.
+	if _, err := tx.Exec(ctx, "set local work_mem = '800kB'"); err != nil {
+		e.t.Fatal(err)
+	}
 	for _, q := range queries {
 		var out []struct{ Plan node }
 		var text []byte
@@ -100,6 +105,7 @@ func (e *explained) explainAll(ctx context.Context, db beginner, queries []*pgx.
 			e.t.Fatal(err)
 		}
 		e.blocks += out[0].Plan.Hit + out[0].Plan.Read
+		e.temp += out[0].Plan.Temp
 		e.rows = max(e.rows, out[0].Plan.largest())
 	}
 }
@@ -107,6 +113,7 @@ func (e *explained) explainAll(ctx context.Context, db beginner, queries []*pgx.
 type node struct {
 	Hit     int64   `json:"Shared Hit Blocks"`
 	Read    int64   `json:"Shared Read Blocks"`
+	Temp    int64   `json:"Temp Written Blocks"`
 	Rows    float64 `json:"Actual Rows"`
 	Loops   float64 `json:"Actual Loops"`
 	Removed float64 `json:"Rows Removed by Filter"`
@@ -143,6 +150,9 @@ func TestCostFollowsTheBatch(t *testing.T) {
 						}
 						if limit := int64(150*n + 500); cost.blocks > limit {
 							t.Errorf("%s of %d events touches %d blocks, want at most %d", what, n, cost.blocks, limit)
+						}
+						if cost.temp > 0 {
+							t.Errorf("%s of %d events writes %d blocks to temporary files, want none", what, n, cost.temp)
 						}
 					}
 				}

@@ -16,11 +16,13 @@ with fence as materialized ({fence}
 ), shortened as (
   update weft_lease l set {ids} = old.{ids}[$6::integer + 1:] from old where l.batch = old.batch and cardinality(old.{ids}) > $6::integer
   returning 1
+), events as materialized ( -- else the lock of each row would keep a copy of the whole lease
+  select unnest({ids}[:$6::integer]) as id, leased_at from old
 ), mine as materialized (
   select o.ctid as address
-  from old cross join lateral unnest(old.{ids}[:$6::integer]) as e(id) join {table} o on o.id = e.id
+  from events e join {table} o on o.id = e.id
   where o.status is not distinct from 'pending'
-    and (o.updated_at <= old.leased_at or o.updated_at > clock_timestamp()) is not false
+    and (o.updated_at <= e.leased_at or o.updated_at > clock_timestamp()) is not false
   for no key update of o skip locked
 ), reset as (
   update {table} o
