@@ -26,7 +26,7 @@ with fence as materialized ({fence}
   for no key update of o skip locked
 ), reset as (
   update {table} o
-  set {taken_back}
+  set {reclaimed}
   where o.ctid = any (array(select address from mine)) and o.status is not distinct from 'pending'
   returning o.status
 ), counted as (

@@ -20,7 +20,7 @@ with fence as materialized ({fence}
 ), reset as (
   update {table} o
   set owner = null, lease_until = null, processing_started_at = null, epoch = null,
-      {taken_back}
+      {reclaimed}
   from stale s
   where o.ctid = s.address and o.status is not distinct from 'processing'
   returning s.owner, s.epoch, s.cause, o.status = 'failed' as failed
