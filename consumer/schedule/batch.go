@@ -28,7 +28,7 @@ type way uint8
 
 const (
 	together way = iota // beside others
-	alone               // with nothing else leased: it may be the cause of crashes
+	alone               // beside nothing but what hangs: it may be the cause of crashes
 	apart               // one entity to a request: with each, whole requests have failed
 	trial               // whether the destination takes anything at all
 )
@@ -43,7 +43,8 @@ type Batch struct {
 	way    way
 	picked []*entity // before it is leased
 	asked  int       // rows of them
-	opened int       // openings of the breaker when it was leased
+	begun  time.Time
+	opened int // openings of the breaker when it was leased
 	step   step
 	parts  []*Part // to be sent
 	flying int     // parts that are being sent

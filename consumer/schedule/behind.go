@@ -21,7 +21,8 @@ const (
 	putOffNames = 100
 	// maxPutOffs bounds the entities that are queued for a put-off.
 	maxPutOffs = 1_000
-	// stuckAfter is how long a lease lasts until rows behind it that fill the lists are put off.
+	// stuckAfter is how long a lease lasts until it counts as one that hangs: rows behind it that fill the lists are put
+	// off, and a suspect waits for it no more.
 	stuckAfter = time.Second
 	// forever is until a quarantine ends: longer than any term.
 	forever = 100 * 365 * 24 * time.Hour
@@ -33,7 +34,8 @@ type barrier struct {
 	self    bool            // that one has to wait, too: it could not be settled
 	tries   int             // times in a row that it could not
 	until   time.Time
-	blocked int // rows behind it that the last list has shown
+	blocked int // rows that wait because of it, as the last list has shown
+	behind  int // of them, those behind the one in the way: they can be put off
 
 	quarantine bool // somebody lets the whole entity wait, until it is released
 }
@@ -85,6 +87,9 @@ func (c *candidates) blocks(now time.Time, r *outbox.Row) bool {
 		return false
 	default:
 		b.blocked++
+		if r.ID != b.at.ID {
+			b.behind++
+		}
 		return true
 	}
 }
@@ -128,10 +133,16 @@ func (c *candidates) found(key outbox.Key) {
 	}
 }
 
-// barStuck lets the rows of entities wait behind their leases that last long, until these end.
+// barStuck lets the rows behind leases that last long wait until these end.
 func (c *candidates) barStuck(now time.Time) {
 	for key, e := range c.entities {
-		if !e.flying || len(e.rows) == 0 || e.since.IsZero() || now.Sub(e.since) < stuckAfter {
+		if !e.flying || len(e.rows) == 0 || now.Sub(e.since) < stuckAfter {
+			continue
+		}
+		at := e.leased[len(e.leased)-1].Position()
+		e.compact()
+		before := slices.IndexFunc(e.rows, func(r outbox.Row) bool { return r.Position().Compare(at) > 0 })
+		if before < 0 { // all were committed late
 			continue
 		}
 		b := c.barriers[key]
@@ -139,9 +150,10 @@ func (c *candidates) barStuck(now time.Time) {
 			b = &barrier{}
 			c.barriers[key] = b
 		}
-		b.at, b.self, b.until = e.leased[len(e.leased)-1].Position(), true, now.Add(recheck)
-		b.blocked += len(e.rows)
-		e.rows = nil
+		n := len(e.rows) - before
+		b.at, b.self, b.until = at, true, now.Add(recheck)
+		b.blocked, b.behind = b.blocked+n, b.behind+n
+		e.rows = e.rows[:before:before]
 	}
 }
 
@@ -195,21 +207,21 @@ func (c *candidates) free(key outbox.Key) {
 	}
 }
 
-// wantPutOffs queues the entities with blocked rows for a put-off, the one with the most
+// wantPutOffs queues the entities with rows behind a barrier for a put-off, the one with the most
 // such rows first.
 func (c *candidates) wantPutOffs() {
 	for key, b := range c.barriers {
-		if b.blocked > 0 {
+		if b.behind > 0 {
 			c.putOffs.add(key)
 		}
 	}
-	blocked := func(key outbox.Key) int {
+	behind := func(key outbox.Key) int {
 		if b := c.barriers[key]; b != nil {
-			return b.blocked
+			return b.behind
 		}
 		return 0
 	}
-	c.putOffs.sort(maxPutOffs, func(a, b outbox.Key) int { return cmp.Compare(blocked(b), blocked(a)) })
+	c.putOffs.sort(maxPutOffs, func(a, b outbox.Key) int { return cmp.Compare(behind(b), behind(a)) })
 }
 
 // wantsPutOff returns the entity whose rows to put off next, behind its barrier.

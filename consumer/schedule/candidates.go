@@ -25,7 +25,7 @@ type entity struct {
 	leased []outbox.Row
 	check  bool      // whether the database is to look for earlier rows
 	flying bool      // the lease is not over
-	since  time.Time // the lease was answered; zero before
+	since  time.Time // it began
 	landed uint64    // serial
 	left   uint64    // serial of the last landing that left leased rows open
 }
@@ -141,7 +141,7 @@ func (c *candidates) prune(now time.Time) {
 		return !e.flying && e.landed < c.begun && len(e.rows) == 0 && e.queue == none
 	})
 	maps.DeleteFunc(c.barriers, func(_ outbox.Key, b *barrier) bool {
-		b.blocked = 0
+		b.blocked, b.behind = 0, 0
 		return now.After(b.until) && (b.tries == 0 || now.Sub(b.until) > sweepEvery)
 	})
 }
@@ -234,7 +234,7 @@ func (c *candidates) putBack(e *entity, from queue) {
 
 // begin begins the lease of at most limit of an entity's rows; the rest waits for its
 // landing.
-func (c *candidates) begin(e *entity, limit int) {
+func (c *candidates) begin(now time.Time, e *entity, limit int) {
 	e.compact()
 	e.check = !e.sure || e.left > e.begun
 	if c.cfg.Strict { // no event is superseded, and no list shows those that have failed
@@ -242,7 +242,7 @@ func (c *candidates) begin(e *entity, limit int) {
 	}
 	n := min(limit, len(e.rows))
 	e.suspect = e.suspect && len(e.rows) > n
-	e.leased, e.rows, e.flying, e.since = e.rows[:n:n], e.rows[n:], true, time.Time{}
+	e.leased, e.rows, e.flying, e.since = e.rows[:n:n], e.rows[n:], true, now
 }
 
 // land ends the lease of an entity; all tells whether every row of it is settled. Rows that

@@ -20,7 +20,7 @@ func (s *Scheduler) Memory() int {
 func QueuePutOffs(n int) int {
 	c := newCandidates(&Config{})
 	for i := range n {
-		c.barriers[outbox.Key{Type: "block", ID: outbox.Number(int64(i + 1))}] = &barrier{blocked: 1}
+		c.barriers[outbox.Key{Type: "block", ID: outbox.Number(int64(i + 1))}] = &barrier{behind: 1}
 	}
 	c.wantPutOffs()
 	return len(c.putOffs.keys)

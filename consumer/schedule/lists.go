@@ -234,7 +234,7 @@ func (c *candidates) listed(now time.Time, l *outbox.List) {
 
 	full := len(l.Ready) >= c.asked.Ready
 	dueFull := c.asked.Due > 0 && len(l.Due) >= c.asked.Due
-	if full && c.waiting(l.Ready) || dueFull && c.waiting(l.Due) {
+	if full && c.longer(taken) <= c.asked.Ready && c.waiting(l.Ready) || dueFull && c.waiting(l.Due) {
 		c.barStuck(now)
 	}
 	blocked := 0

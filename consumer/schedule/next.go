@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"slices"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -56,13 +57,13 @@ func (s *Scheduler) work(now time.Time) (a Action, ok bool) {
 	case s.foreign || s.paused:
 		return a, false
 	case phase == Running:
-		if b := s.lease(rows); b != nil {
+		if b := s.lease(now, rows); b != nil {
 			return Action{Kind: DoLease, Batch: b, Groups: b.asks()}, true
 		}
 	case len(s.batches) == 0 && (phase != Broken || !now.Before(s.gate.next)):
 		if phase == Broken && s.stale {
 			s.renew(now)
-		} else if b := s.try(phase, rows); b != nil {
+		} else if b := s.try(now, phase, rows); b != nil {
 			return Action{Kind: DoLease, Batch: b, Groups: b.asks()}, true
 		}
 	}
@@ -136,11 +137,16 @@ func (s *Scheduler) until(now time.Time) time.Time {
 		}
 	}
 	at(s.c.search.next)
+	if len(s.c.queues[inSuspect]) > 0 {
+		for _, b := range s.batches {
+			at(b.begun.Add(stuckAfter))
+		}
+	}
 	return t
 }
 
 // lease returns the next batch to lease, of at most rows events, if there is one and room for it.
-func (s *Scheduler) lease(rows int) *Batch {
+func (s *Scheduler) lease(now time.Time, rows int) *Batch {
 	if rows == 0 {
 		return nil
 	}
@@ -153,15 +159,15 @@ func (s *Scheduler) lease(rows int) *Batch {
 	}
 	suspects := len(s.c.queues[inSuspect]) > 0 && !s.others
 	if n[apart] == 0 && !suspects {
-		if b := s.batch(apart, inApart, share{apartSize, rows, s.cfg.Page / apartSize}); b != nil {
+		if b := s.batch(now, apart, inApart, share{apartSize, rows, s.cfg.Page / apartSize}); b != nil {
 			return b
 		}
 	}
 	if suspects && n[apart] == 0 { // the others need not wait for slow requests
-		if len(s.batches) > 0 {
+		if slices.ContainsFunc(s.batches, func(b *Batch) bool { return now.Sub(b.begun) < stuckAfter }) {
 			return nil
 		}
-		if b := s.batch(alone, inSuspect, share{1, rows, rows}); b != nil {
+		if b := s.batch(now, alone, inSuspect, share{1, rows, rows}); b != nil {
 			s.others = true
 			return b
 		}
@@ -172,9 +178,9 @@ func (s *Scheduler) lease(rows int) *Batch {
 	turn := s.others
 	s.others = false
 	most := min(rows, windowRows*s.window.n)
-	b := s.batch(together, byTurns, share{s.window.n, most, most})
+	b := s.batch(now, together, byTurns, share{s.window.n, most, most})
 	if b == nil && turn && len(s.c.queues[inSuspect]) > 0 {
-		return s.lease(rows)
+		return s.lease(now, rows)
 	}
 	return b
 }
@@ -195,14 +201,14 @@ func (s *Scheduler) aside(e *entity) bool {
 
 // try returns a batch that shows whether the destination takes anything: of entities that
 // have not met the fault, as long as there are some.
-func (s *Scheduler) try(phase Phase, rows int) *Batch {
+func (s *Scheduler) try(now time.Time, phase Phase, rows int) *Batch {
 	limit := 1
 	if phase == Trial && s.gate.trials == 0 {
 		limit = trialSize
 	}
 	most := share{limit, min(rows, windowRows*limit), rows}
 	for _, from := range []queue{byTurns, inApart, inSuspect} {
-		if b := s.batch(trial, from, most); b != nil {
+		if b := s.batch(now, trial, from, most); b != nil {
 			if from == byTurns {
 				s.gate.trials++
 			}
@@ -236,7 +242,7 @@ type share struct{ entities, rows, each int }
 // batch begins a batch of entities of a queue, or of those that take turns, and their leases; nil when there is
 // none. It passes over a busy entity, which comes back when it is free, and moves aside one that must not
 // share a batch.
-func (s *Scheduler) batch(w way, from queue, most share) *Batch {
+func (s *Scheduler) batch(now time.Time, w way, from queue, most share) *Batch {
 	var picked []*entity
 	asked := 0
 	for len(picked) < most.entities && asked < most.rows {
@@ -254,7 +260,7 @@ func (s *Scheduler) batch(w way, from queue, most share) *Batch {
 			}
 			most.entities = min(most.entities, n)
 		}
-		s.c.begin(e, min(most.rows-asked, most.each))
+		s.c.begin(now, e, min(most.rows-asked, most.each))
 		asked += len(e.leased)
 		picked = append(picked, e)
 	}
@@ -264,7 +270,7 @@ func (s *Scheduler) batch(w way, from queue, most share) *Batch {
 	if len(picked) == 0 {
 		return nil
 	}
-	b := &Batch{ID: s.cfg.NewID(), way: w, picked: picked, asked: asked, opened: s.gate.opened}
+	b := &Batch{ID: s.cfg.NewID(), way: w, picked: picked, asked: asked, begun: now, opened: s.gate.opened}
 	s.c.flow.spend(asked)
 	s.batches = append(s.batches, b)
 	return b

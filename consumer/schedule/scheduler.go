@@ -246,7 +246,6 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 		return
 	}
 	for i, e := range b.picked {
-		e.since = now
 		delete(s.company, e.key)
 		if o := l.Obstacles[i]; o != nil {
 			s.c.bar(now, e, o)
