@@ -172,10 +172,13 @@ func (c *candidates) hold(now time.Time, e *entity, at outbox.Position) {
 	e.rows = nil
 }
 
-// lift removes the barrier of an entity. Its rows that were put off are looked up.
+// lift removes the barrier of an entity. Its rows that were put off are looked up, unless some are left of those that
+// the last look-up has shown.
 func (c *candidates) lift(key outbox.Key) {
 	delete(c.barriers, key)
-	if c.putOff[key] {
+	e := c.entities[key]
+	known := e != nil && len(e.rows) > 0 && e.rows[0].Position().Compare(e.own) <= 0
+	if c.putOff[key] && !known {
 		c.lookUp(key)
 	}
 }

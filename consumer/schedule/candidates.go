@@ -16,9 +16,10 @@ const suspectAfter = 3
 // its last lease.
 type entity struct {
 	key     outbox.Key
-	rows    []outbox.Row // none: it is no candidate
-	begun   uint64       // serial of the list that showed them first
-	sure    bool         // that list began at the head: nothing earlier of the entity was ready
+	rows    []outbox.Row    // none: it is no candidate
+	begun   uint64          // serial of the list that showed them first
+	sure    bool            // that list began at the head: nothing earlier of the entity was ready
+	own     outbox.Position // of the last row that its own list has shown
 	suspect bool
 	queue   queue // none while it is busy: it comes back with its rows
 

@@ -228,6 +228,9 @@ func (s *Scheduler) LookedUp(now time.Time, l *outbox.List, err error) {
 		delete(c.putOff, key)
 	}
 	c.add(now, rows, c.tick(), false, inDue, nil)
+	if e := c.entities[key]; e != nil && len(rows) > 0 {
+		e.own = *position(slices.MaxFunc(rows, compareRows))
+	}
 	c.free(key)
 }
 
