@@ -1,11 +1,13 @@
 package schedule_test
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -45,7 +47,9 @@ type world struct {
 	obeyed      map[outbox.Key]bool // as the scheduler was told
 	passed      int                 // events leased under a throttle
 
-	calls map[string][]time.Time // that were in vain, the last of each
+	calls map[string][]time.Time   // that were in vain, the last of each
+	flown map[outbox.Key]time.Time // when something of an entity was in flight last
+	named outbox.ID                // of the last entity with rows put off that was named
 }
 
 // plan says how a world behaves.
@@ -56,9 +60,13 @@ type plan struct {
 	lost, locked, change float64 // shares of leases, settles and rows that meet trouble
 	retry                float64 // share of events that are refused for a while
 	outages              bool
+	odd                  float64 // share of requests with other answers
 	parked               float64 // share of events that somebody parks
 	strict               bool
 	fail                 float64 // share of events that end in failed, until somebody replays or discards them
+	few                  int     // entities that meet trouble; 0 for all. The events of the others are done soon.
+	crowds               bool    // thousands of events of one of them become due at once
+	crashes              bool    // the instance ends now and then, several times in a row
 	takeovers            bool    // another instance takes over now and then
 	quarantine           bool    // somebody puts entities into quarantine, and releases them
 	rate                 float64 // events a second that may be leased; 0 for all
@@ -76,7 +84,9 @@ type row struct {
 	parked   bool
 	behind   bool
 	attempts int
-	written  int // changes, as xmin
+	reclaims int  // in a row
+	shared   bool // waits because of the destination
+	written  int  // changes, as xmin
 	doneAt   time.Time
 	made     time.Time
 }
@@ -121,6 +131,7 @@ func newWorld(t *testing.T, seed uint64, p plan) *world {
 	w := &world{
 		t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_000_000, 0), plan: p,
 		byKey: map[outbox.Key][]*row{}, leased: map[*row]*schedule.Batch{},
+		named: outbox.Number(math.MinInt64), flown: map[outbox.Key]time.Time{},
 		bad: map[outbox.Key]bool{}, doomed: map[outbox.Key]bool{}, restless: true, quarantined: map[outbox.Key]bool{}, calls: map[string][]time.Time{},
 	}
 	w.lead()
@@ -133,6 +144,7 @@ func (w *world) lead() {
 	for r := range w.leased {
 		if r.status == "pending" {
 			r.retryAt, r.behind = w.now, false
+			r.reclaims++
 			r.written++
 		}
 	}
@@ -184,20 +196,23 @@ func (w *world) noAnswer() error {
 func (w *world) latency() time.Duration { return time.Duration(1+w.rnd.IntN(4000)) * time.Microsecond }
 
 // enqueue commits events of one entity, now or, those of late transactions, soon.
-func (w *world) enqueue(key outbox.Key) {
+func (w *world) enqueue(key outbox.Key, due ...time.Time) {
 	w.nextID++
 	r := &row{id: outbox.Number(w.nextID), key: key, version: w.nextID, status: "pending"}
 	if w.rnd.Float64() < 0.02 && w.nextID > 1 { // versions may tie
 		r.version--
 	}
 	put := func() {
+		for _, at := range due {
+			r.retryAt = at
+		}
 		w.commit++
 		r.commit, r.made = w.commit, w.now
 		at, _ := slices.BinarySearchFunc(w.rows, r, compareRows)
 		w.rows = slices.Insert(w.rows, at, r)
 		w.byKey[key] = append(w.byKey[key], r)
 		w.open++
-		if w.chance(w.plan.parked) {
+		if w.troubled(key) && w.chance(w.plan.parked) {
 			r.parked = true
 			w.after(time.Duration(w.rnd.IntN(20))*time.Second, func() {
 				r.parked, r.retryAt = false, w.now
@@ -205,7 +220,7 @@ func (w *world) enqueue(key outbox.Key) {
 			})
 		}
 	}
-	if w.rnd.Float64() < w.plan.late {
+	if w.rnd.Float64() < w.plan.late && len(due) == 0 {
 		w.after(time.Duration(w.rnd.IntN(3000))*time.Millisecond, put)
 		return
 	}
@@ -319,12 +334,21 @@ func (w *world) start(a schedule.Action) {
 		}
 		after(w.latency(), func() { w.s.Probed(w.now, err) })
 	case schedule.DoWake:
-		statement(func() func() { return func() { w.s.Woken(w.now, 0, nil) } })
+		statement(func() func() {
+			n := w.wake(a.Limit)
+			if w.chance(w.plan.lost) {
+				return func() { w.s.Woken(w.now, 0, w.noAnswer()) }
+			}
+			return func() { w.s.Woken(w.now, n, nil) }
+		})
 	case schedule.DoPutOff:
 		statement(func() func() {
-			n := w.putOff(a.Key, a.Behind, 200)
+			n := w.putOff(a.Key, a.Behind, a.Limit)
 			if n == 0 {
 				w.vain("put-off", a.Key)
+			}
+			if w.chance(w.plan.lost) {
+				return func() { w.s.PutOff(w.now, 0, w.noAnswer()) }
 			}
 			return func() { w.s.PutOff(w.now, n, nil) }
 		})
@@ -337,6 +361,15 @@ func (w *world) start(a schedule.Action) {
 				}
 			}
 			slices.SortFunc(keys, func(a, b outbox.Key) int { return a.ID.Compare(b.ID) })
+			if w.chance(w.plan.lost) {
+				return func() { w.s.PutOffNamed(w.now, nil, w.noAnswer()) }
+			}
+			keys = slices.DeleteFunc(keys, func(k outbox.Key) bool { return k.ID.Compare(w.named) <= 0 })
+			keys = keys[:min(len(keys), a.Limit)]
+			w.named = outbox.Number(math.MinInt64)
+			if len(keys) > 0 {
+				w.named = keys[len(keys)-1].ID
+			}
 			return func() { w.s.PutOffNamed(w.now, keys, nil) }
 		})
 	}
@@ -390,6 +423,12 @@ func (w *world) list(r outbox.ListRequest) *outbox.List {
 	slices.SortStableFunc(due, func(a, b *row) int { return a.retryAt.Compare(b.retryAt) })
 	for _, x := range due[:min(len(due), r.Due)] {
 		l.Due = append(l.Due, x.listed())
+		if x.reclaims >= r.SuspectAfter {
+			if l.Suspects == nil {
+				l.Suspects = map[outbox.ID]bool{}
+			}
+			l.Suspects[x.id] = true
+		}
 	}
 	return l
 }
@@ -498,6 +537,9 @@ func (w *world) project(p *schedule.Part) ([]outbox.Outcome, *outbox.Fault) {
 	if w.outage {
 		return nil, fault(outbox.ReasonESConnect)
 	}
+	if w.chance(w.plan.odd) {
+		return w.oddly(events)
+	}
 	out := make([]outbox.Outcome, len(events))
 	for i := range events {
 		switch key := events[i].Key; {
@@ -505,7 +547,7 @@ func (w *world) project(p *schedule.Part) ([]outbox.Outcome, *outbox.Fault) {
 			return nil, fault([]outbox.Reason{outbox.ReasonESRequest, outbox.ReasonESTimeout}[w.rnd.IntN(2)])
 		case w.doomed[key], w.chance(w.plan.fail):
 			out[i] = outbox.Reject(outbox.ReasonES4xx, "refused")
-		case w.chance(w.plan.retry):
+		case w.troubled(key) && w.chance(w.plan.retry):
 			out[i] = outbox.Reject(outbox.ReasonES5xx, "later")
 		default:
 			out[i] = outbox.OK()
@@ -553,6 +595,8 @@ func (w *world) settle(b *schedule.Batch) map[outbox.Key]bool {
 			}
 		case outbox.Retry:
 			r.attempts++
+			r.reclaims = 0
+			r.shared = st.Reason.Transient()
 			r.retryAt, r.behind = w.now.Add(st.Delay), false
 		}
 	}
@@ -635,7 +679,15 @@ func TestSchedulerKeepsOrderAndLosesNothing(t *testing.T) {
 		"Quarantine":       {entities: 40, late: 0.1, retry: 0.02, quarantine: true, takeovers: true},
 		"StrictQuarantine": {entities: 40, late: 0.1, retry: 0.02, fail: 0.02, quarantine: true, takeovers: true, strict: true},
 		"Throttled":        {entities: 40, late: 0.1, retry: 0.02, rate: 60, takeovers: true},
-		"Nightmare":        {entities: 50, late: 0.2, lost: 0.05, locked: 0.03, change: 0.03, retry: 0.05, outages: true, parked: 0.005, quarantine: true, takeovers: true, foreign: true, pauses: true},
+		"Odd":              {entities: 60, late: 0.1, retry: 0.02, odd: 0.05, lost: 0.02},
+		"Crashes":          {entities: 60, late: 0.1, retry: 0.02, lost: 0.02, crashes: true},
+		"Prompt":           {entities: 60, few: 10, late: 0.1, retry: 0.1, parked: 0.02},
+		"PromptExpensive":  {entities: 60, few: 10, late: 0.1, retry: 0.1, parked: 0.02, expensive: 0.5},
+		"PromptQuarantine": {entities: 60, few: 10, late: 0.1, retry: 0.1, parked: 0.02, quarantine: true},
+		"Crowded":          {entities: 60, few: 10, late: 0.1, retry: 0.1, crowds: true},
+		"StrictCrowded":    {entities: 60, late: 0.1, retry: 0.1, fail: 0.01, crowds: true, strict: true},
+		"PromptCrashes":    {entities: 60, few: 10, retry: 0.02, crashes: true},
+		"Nightmare":        {entities: 50, odd: 0.02, crashes: true, late: 0.2, lost: 0.05, locked: 0.03, change: 0.03, retry: 0.05, outages: true, parked: 0.005, quarantine: true, takeovers: true, foreign: true, pauses: true},
 	}
 	seeds := uint64(modelSeeds)
 	if testing.Short() {
@@ -664,8 +716,12 @@ func (w *world) live() {
 		}
 		if second%20 == 10 {
 			clear(w.bad)
-			for range w.rnd.IntN(4) {
-				w.bad[entity(w.rnd.IntN(w.plan.entities))] = true
+			bad := 4
+			if w.plan.few > 0 {
+				bad = 2 // else all batches may hang at once
+			}
+			for range w.rnd.IntN(bad) {
+				w.bad[entity(w.rnd.IntN(cmp.Or(w.plan.few, w.plan.entities)))] = true
 			}
 		}
 		if w.plan.outages {
@@ -678,6 +734,7 @@ func (w *world) live() {
 			w.t.Fatalf("%v events were leased in second %d, want at most %v", n, second, w.plan.rate)
 		}
 		w.forget()
+		w.prompt()
 		if got, most := w.s.Memory(), 40*w.plan.entities+20_000; got > most {
 			w.t.Fatalf("the scheduler remembers %d things, want at most %d", got, most)
 		}
@@ -687,7 +744,7 @@ func (w *world) live() {
 // operate has operators change the quarantine, and another instance take over, now and then.
 func (w *world) operate(second int) {
 	if w.plan.quarantine && second%7 == 3 {
-		key := entity(w.rnd.IntN(w.plan.entities))
+		key := entity(w.rnd.IntN(cmp.Or(w.plan.few, w.plan.entities)))
 		if bad := sortedKeys(w.bad); len(bad) > 0 { // it is what operators do with such ones
 			key = bad[0]
 		}
@@ -697,6 +754,12 @@ func (w *world) operate(second int) {
 		w.after(time.Duration(w.rnd.IntN(900))*time.Millisecond, w.obey)
 	}
 	if w.plan.takeovers && second%30 == 17 {
+		w.lead()
+	}
+	if w.plan.crowds && second == 10 {
+		w.crowd()
+	}
+	if w.plan.crashes && second%30 < 5 {
 		w.lead()
 	}
 	if w.plan.pauses && second%13 == 5 {
