@@ -109,7 +109,7 @@ func (c *candidates) bar(now time.Time, e *entity, o *outbox.Obstacle) {
 		wait = recheck
 	}
 	c.barriers[e.key] = &barrier{at: o.Position, until: now.Add(wait)}
-	e.rows = nil
+	e.rows, e.own = nil, outbox.Position{}
 	before := slices.IndexFunc(e.leased, func(r outbox.Row) bool { return r.Position().Compare(o.Position) > 0 })
 	if before > 0 {
 		e.rows, e.begun, e.sure = e.leased[:before:before], c.begun, false
@@ -169,7 +169,7 @@ func (c *candidates) hold(now time.Time, e *entity, at outbox.Position) {
 	}
 	b.at, b.until = at, now.Add(c.cfg.Retry.ceiling(b.tries))
 	b.tries++
-	e.rows = nil
+	e.rows, e.own = nil, outbox.Position{}
 }
 
 // lift removes the barrier of an entity. Its rows that were put off are looked up, unless some are left of those that

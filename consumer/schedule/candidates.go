@@ -64,7 +64,7 @@ const (
 )
 
 // forget drops the entity's rows, and its place in the queue.
-func (e *entity) forget() { e.rows, e.queue, e.suspect = nil, none, false }
+func (e *entity) forget() { e.rows, e.own, e.queue, e.suspect = nil, outbox.Position{}, none, false }
 
 // candidates are the entities to choose from. Serials order lists and leases.
 type candidates struct {
