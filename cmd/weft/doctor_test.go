@@ -101,6 +101,18 @@ func TestDoctorExitsBad(t *testing.T) {
 	}
 }
 
+// A name of an outbox table that is misspelt is named as that, with what to do.
+func TestDoctorNamesAMissingOutbox(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.redeclare("product_outbox_events", "prodct_outbox_events")
+	got := weft(t, s.env, "doctor")
+	const want = "error    schema.outbox  prodct_outbox_events\n         the table of products does not exist\n         fix: run `weft migrate up`, or `weft outbox create` for a table of your own"
+	if !strings.Contains(got.out, want) || strings.Contains(got.out, "could not be examined") || got.code != exitBad {
+		t.Errorf("got %+v, want %q", got, want)
+	}
+}
+
 // A build before leases reads its indexes on a schema of its own: they are not named there.
 func TestDoctorBeforeLeases(t *testing.T) {
 	t.Parallel()

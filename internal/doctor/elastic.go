@@ -117,13 +117,15 @@ func (e *examination) elastic(ctx context.Context, targets []target) error {
 	if err := errors.Join(e.expiringFile(e.Config.Elastic.ClientCertFile), e.expiringFile(e.Config.Elastic.CAFile)); err != nil {
 		e.add("elastic.certificate", Error, "", err.Error(), "correct elastic.client_cert_file and elastic.ca_file")
 	}
+	client := &http.Client{Transport: e.Elastic.Transport}
+	defer client.CloseIdleConnections()
 	var first *server
 	for _, raw := range e.Elastic.URLs {
 		u, err := url.Parse(raw)
 		if err != nil {
 			return errors.New("URL of Elasticsearch cannot be parsed")
 		}
-		s := &server{url: u, client: &http.Client{Transport: e.Elastic.Transport}, timeout: min(e.Config.Elastic.Timeout, e.Config.Database.Timeout)}
+		s := &server{url: u, client: client, timeout: min(e.Config.Elastic.Timeout, e.Config.Database.Timeout)}
 		if e.answers(ctx, s, first == nil) && first == nil {
 			first = s
 		}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 const (
@@ -20,10 +22,19 @@ select l.group_name, l.instance from weft_progress p join weft_leader l using (g
 where p.table_name = $1 and p.group_name <> $2 and p.epoch = l.epoch and l.released_at is null and l.renewed_at > clock_timestamp() - interval '15 s'`
 )
 
-// rivals names who else works on the outbox tables: workers that are not weft, and other groups.
+// rivals names who else works on the outbox tables: workers that are not weft, and other groups. A table that weft cannot
+// work on has none.
 func (e *examination) rivals(ctx context.Context) error {
 	for _, name := range e.Config.Projections {
 		table := e.Config.Registry().Table(name)
+		if _, err := outbox.DescribeTable(ctx, e.Pool, table, e.Config.Database.Timeout); err != nil {
+			shape, ok := errors.AsType[*outbox.ShapeError](err)
+			if !ok {
+				return err
+			}
+			e.add("schema.outbox", Error, table, "the table of "+name+" "+shape.Why, shape.Remedy)
+			continue
+		}
 		var owner, group, instance string
 		var rows int
 		err := e.Pool.QueryRow(ctx, fmt.Sprintf(claims, pgx.Identifier{table}.Sanitize())).Scan(&owner, &rows)
