@@ -54,6 +54,9 @@ interrupted, 77 while a rebuild of the projection goes on.`,
 }
 
 func (a *app) loadProjection(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name string) error {
+	if _, err := outbox.DescribeTable(ctx, pool, cfg.Registry().Table(name), cfg.Database.Timeout); err != nil { // says more of a table that is missing
+		return err
+	}
 	ok, err := outbox.RequestLoad(ctx, pool, cfg.Registry().Table(name), name, false, person(), "weft load", cfg.Database.Timeout)
 	if err != nil {
 		return err

@@ -71,6 +71,12 @@ func TestLoadIsFollowedWhereverItWasInterrupted(t *testing.T) {
 	if s.document("50")["name"] != "changed" || s.document("49") == nil {
 		t.Errorf("documents: %v and %v", s.document("50"), s.document("49"))
 	}
+	s.redeclare("product_outbox_events", "prodct_outbox_events")
+	const missing = "table prodct_outbox_events does not exist: run `weft migrate up`, or `weft outbox create` for a table of your own"
+	if r := weft(t, s.env, "load", "products"); r.code != exitConfig || !strings.Contains(r.errOut, missing) {
+		t.Errorf("load of a table that is missing: %+v", r)
+	}
+	s.redeclare("prodct_outbox_events", "product_outbox_events")
 	if r := weft(t, s.env, "load", "search_index_to_elastic"); r.code == exitOK || !strings.Contains(r.errOut, "table search_outbox_events was not made by `weft outbox create`: its application writes the first events itself") {
 		t.Errorf("load of an outbox of the application: %+v", r)
 	}

@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
 
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/replay"
 	"github.com/samuelhu324-dev/weft/internal/verify"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -39,6 +41,11 @@ func (m *meter) replayed(p replay.Progress) {
 // swept shows the progress of a removal.
 func (m *meter) swept(s outbox.Swept) {
 	m.show(s.Page, s.Pages, fmt.Sprintf("%d events", s.Deleted), "%d events, %d of %d pages read", s.Deleted, s.Page, s.Pages)
+}
+
+// rebuilt shows the progress of a fill. Its line begins with the projection, as those of the meter do.
+func (m *meter) rebuilt(s records.Rebuild) {
+	m.show(s.Filled, max(s.Rows, s.Filled+1), s.Phase, "%s", strings.TrimPrefix(s.Line(), m.what+": "))
 }
 
 // verified shows the progress of a comparison; the total is an estimate.

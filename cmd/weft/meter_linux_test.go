@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/replay"
 )
 
@@ -46,5 +47,17 @@ func TestMeterDrawsNoBarOnANarrowTerminal(t *testing.T) {
 		if err != nil || !strings.Contains(shown, want) {
 			t.Errorf("%d columns: got %q, %v, want %q", columns, shown, err, want)
 		}
+	}
+}
+
+// The line of a fill names its projection once.
+func TestMeterNamesAProjectionOnce(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	m := newMeter(&out, "products")
+	m.last = m.last.Add(-meterEvery - time.Second)
+	m.rebuilt(records.Rebuild{Projection: "products", Phase: "filling", Filled: 3, Rows: 10})
+	if want := "weft: products: filling; 3 of about 10 rows\n"; out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
 	}
 }

@@ -153,7 +153,7 @@ func (a *app) follow(ctx context.Context, cfg config.Config, pool *pgxpool.Pool,
 			shown = now
 			meter.note(s.Line())
 		} else if r.Phase == outbox.RebuildFilling {
-			meter.show(s.Filled, max(s.Rows, s.Filled+1), s.Phase, "%s", s.Line())
+			meter.rebuilt(s)
 		}
 		return detach || r.Phase.Ended()
 	})
