@@ -123,7 +123,7 @@ them is not in failed.`,
 			}
 		}
 		if len(missing) > 0 {
-			return &exitError{exitBad, "not in failed: " + strings.Join(missing, ", ")}
+			return &exitError{exitBad, "not in failed: " + strings.Join(missing, ", ") + "; `weft event` says where an event is"}
 		}
 		return nil
 	})

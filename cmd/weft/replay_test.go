@@ -91,7 +91,7 @@ func TestFailed(t *testing.T) {
 		golden(t, name, r.out)
 	}
 	r := weft(t, m.env, "failed", "show", event(1), event(99))
-	if want := "weft: not in failed: " + event(99) + "\n"; r.code != exitBad || r.errOut != want || !strings.Contains(r.out, event(1)) {
+	if want := "weft: not in failed: " + event(99) + "; `weft event` says where an event is\n"; r.code != exitBad || r.errOut != want || !strings.Contains(r.out, event(1)) {
 		t.Errorf("got code %d, %q and %q, want %q", r.code, r.out, r.errOut, want)
 	}
 	for args, want := range map[string]int{
@@ -249,7 +249,7 @@ func TestReplayWithoutLeader(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.out), &out); err != nil {
 		t.Fatal(err)
 	}
-	if r.code != exitBad || r.errOut != "weft: 2 of the 3 ids were not in failed\n" || out.Projections[0].Replayed != 1 || out.Projections[0].Outcome != replay.Finished || out.Projections[0].Watched {
+	if r.code != exitBad || r.errOut != "weft: 2 of the 3 ids were not in failed; `weft event` says where an event is\n" || out.Projections[0].Replayed != 1 || out.Projections[0].Outcome != replay.Finished || out.Projections[0].Watched {
 		t.Errorf("got code %d, %q and %s, want one replayed", r.code, r.errOut, r.out)
 	}
 	if r := weft(t, m.env, "replay", "--entity=shelf", "--by=alice", "--why=x"); r.code != 0 || r.out != "no dead letters to replay\n" {

@@ -106,7 +106,7 @@ func (a *app) resign(ctx context.Context, cfg config.Config, pool *pgxpool.Pool,
 	}
 	asked, err := leader.Resign(ctx, pool, cfg.Group, leader.Resignation{Epoch: st.Epoch, By: f.by, Why: f.why})
 	if errors.Is(err, leader.ErrNoTerm) {
-		return &exitError{exitTryAgain, fmt.Sprintf("the term of %s, epoch %d, ended by itself in the meantime; see `weft status`", st.Instance, st.Epoch)}
+		return &exitError{exitTryAgain, fmt.Sprintf("the term of %s, epoch %d, has ended in the meantime; see `weft status`", st.Instance, st.Epoch)}
 	}
 	if err != nil {
 		return err

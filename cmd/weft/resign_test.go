@@ -234,3 +234,20 @@ func TestResignThatIsNotSeenInTime(t *testing.T) {
 		}
 	})
 }
+
+// A term that ends between the look at it and the request, perhaps by the request of somebody else, is told of as that.
+func TestResignOfATermThatHasEnded(t *testing.T) {
+	t.Parallel()
+	c := newCrew(t)
+	c.join("a", func() {})
+	c.join("b", func() {})
+	_, err := c.pool.Exec(t.Context(), `create function late() returns trigger language plpgsql as 'begin return null; end';
+		create trigger late before update on weft_leader for each row when (new.resign_asked_at is distinct from old.resign_asked_at) execute function late()`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "weft: the term of a, epoch 1, has ended in the meantime; see `weft status`\n"
+	if r := weft(t, c.env, "resign", "--by", "alice", "--why", "late"); r.code != exitTryAgain || r.errOut != want {
+		t.Errorf("got %+v, want %q", r, want)
+	}
+}

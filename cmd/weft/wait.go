@@ -65,7 +65,7 @@ Exits 0 when the event is done; 1 when it has failed; 3 when it was not settled 
 					return err
 				}
 				if len(w.tables) == 0 {
-					return usage(cmd, fmt.Sprintf("%s is no id of an event here: the tables of %s have others", args[0], joined(cfg.Projections)))
+					return usage(cmd, fmt.Sprintf("%s is no id of an event here: the tables of %s have ids of another type", args[0], joined(cfg.Projections)))
 				}
 				out, err := w.wait(ctx, timeout)
 				if err != nil {
@@ -132,7 +132,7 @@ func (w *waiter) wait(ctx context.Context, timeout time.Duration) (awaited, erro
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return out, &exitError{exitTryAgain, "interrupted before the event was settled"}
+			return out, &exitError{exitTryAgain, "interrupted before the event was settled; run the command again to wait on"}
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -8,6 +9,29 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
+
+// A wait that is interrupted says what to do.
+func TestWaitIsInterrupted(t *testing.T) {
+	t.Parallel()
+	m := newMorgue(t)
+	m.fill()
+	m.exec(`update search_outbox_events set status = 'pending' where event_version = 2`)
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	var out, errOut buffer
+	a := &app{environ: m.env, stdin: strings.NewReader(""), stdout: &out, stderr: &errOut}
+	code := make(chan int, 1)
+	go func() { code <- a.execute(ctx, []string{"wait", event(2), "--timeout=10m"}) }()
+	testenv.Eventually(t, func() bool {
+		var n int
+		err := m.pool.QueryRow(t.Context(), "select count(*) from pg_stat_activity where application_name = 'weft/wait' and datname = current_database()").Scan(&n)
+		return err == nil && n > 0
+	}, "the command is connected")
+	interrupt()
+	if got := <-code; got != exitTryAgain || !strings.Contains(errOut.String(), "run the command again") {
+		t.Errorf("got code %d, %q, want %d", got, errOut.String(), exitTryAgain)
+	}
+}
 
 func TestWait(t *testing.T) {
 	t.Parallel()
@@ -31,6 +55,9 @@ func TestWait(t *testing.T) {
 		"GoneFromTheTable": {[]string{"OUTBOX_FINISHED=delete"}, event(999), exitOK, "gone"},
 		"PendingAndLeaves": {[]string{"OUTBOX_FINISHED=delete"}, event(2), exitInconclusive, "pending"},
 	} {
+		if r := weft(t, append(env, tc.env...), "wait", "4711"); r.code != exitUsage || !strings.Contains(r.errOut, "have ids of another type") {
+			t.Errorf("%s: the id of another kind of table: got %+v", name, r)
+		}
 		r := weft(t, append(env, tc.env...), "wait", tc.id, "--timeout=50ms", "--json")
 		var out awaited
 		if err := json.Unmarshal([]byte(r.out), &out); err != nil || r.code != tc.code || out.Status != tc.status || out.ID != tc.id {

@@ -97,7 +97,7 @@ func (s *Server) resign(ctx context.Context, p plan, job *Job) (string, error) {
 	db, group := s.o.ActDB, s.o.Scope.Group
 	asked, err := leader.Resign(ctx, db, group, leader.Resignation{Epoch: p.epoch, By: job.By, Why: job.Why})
 	if errors.Is(err, leader.ErrNoTerm) {
-		return "", refuse(http.StatusConflict, "that term ended by itself in the meantime")
+		return "", refuse(http.StatusConflict, "that term has ended in the meantime")
 	}
 	if err != nil {
 		return "", err
