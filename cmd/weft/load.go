@@ -87,7 +87,7 @@ func (a *app) loadProjection(ctx context.Context, cfg config.Config, pool *pgxpo
 	case !ended:
 		return &exitError{exitTryAgain, "interrupted: the load goes on without this command; run it again to follow, or see weft status"}
 	case r.Phase != outbox.RebuildDone:
-		return &exitError{exitBad, "the load has been " + string(r.Phase)}
+		return &exitError{exitBad, unfinished("load", r)}
 	}
 	return nil
 }

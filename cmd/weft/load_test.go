@@ -184,7 +184,7 @@ func TestLoadBesideRebuilds(t *testing.T) {
 	_, errOut, code := s.asked(ctx)
 	testenv.Eventually(t, func() bool { return strings.Contains(errOut.String(), "load, filling, paused") }, "the paused load")
 	s.rebuilt(0, "abort", "products", "--why", "enough", "--json")
-	if got := code(); got != exitBad || !strings.Contains(errOut.String(), "the load has been aborted") {
+	if got := code(); got != exitBad || !strings.Contains(errOut.String(), "the load has been aborted: `weft audit` says by whom and why") {
 		t.Errorf("aborted: code %d, %s", got, errOut)
 	}
 	interrupt()

@@ -140,7 +140,13 @@ func (a *app) rebuild(ctx context.Context, cfg config.Config, pool *pgxpool.Pool
 	if strings.HasPrefix(r.Note, elastic.ErrRefused.Error()) { // before it made anything
 		code = exitRefused
 	}
-	return &exitError{code, "the rebuild has " + strings.Replace(s.Phase, "aborted", "been aborted", 1) + ": " + records.Dash(records.Plain(s.Note))}
+	return &exitError{code, unfinished("rebuild", r)}
+}
+
+// unfinished says why a rebuild or load has ended before it was done.
+func unfinished(what string, r outbox.Rebuild) string {
+	return "the " + what + " has " + strings.Replace(string(r.Phase), "aborted", "been aborted", 1) + ": " +
+		cmp.Or(records.Plain(r.Note), "`weft audit` says by whom and why")
 }
 
 // follow shows the progress of a rebuild until it ends, or ctx does; with detach it looks once.
