@@ -69,7 +69,7 @@ func (s *expensiveHead) List(ctx context.Context, r outbox.ListRequest) (*outbox
 	if err == nil && r.Entity == nil && r.From == nil && !r.Newest {
 		l.Look = 30 * time.Millisecond
 	}
-	if r.SuspectAfter == 0 && r.Entity == nil && !r.Newest { // a look back, which lists no due rows
+	if r.Back {
 		select {
 		case <-s.done:
 		case <-ctx.Done():

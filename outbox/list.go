@@ -29,6 +29,7 @@ type ListRequest struct {
 	Ready, Due int       // most rows of each kind; 0 for none
 	From       *Position // of the ready rows; nil for the head of the index
 	Newest     bool      // the newest ready rows instead
+	Back       bool      // the lowest ready rows alone
 	Entity     *Key      // the lowest open rows of one entity instead, Ready of them
 	// Without names batches in flight, whose ready rows are left out. It must not name a
 	// batch whose lease may be lost.
@@ -56,6 +57,8 @@ func (s *Store) List(ctx context.Context, r ListRequest) (*List, error) {
 		name, args = "list_entity", []any{r.Entity.Type, &r.Entity.ID, r.Ready}
 	case r.Newest:
 		name, args = "list_newest", []any{r.Ready}
+	case r.Back:
+		name, args = "look_back", []any{r.Ready, rawUUIDs(r.Without)}
 	}
 	out := &List{}
 	d := decoder{table: t}

@@ -332,6 +332,8 @@ func (b *bench) cost(n int) map[string]*explained {
 
 	_, err = under("list of the newest", outbox.Keep).List(ctx, outbox.ListRequest{Ready: n, Newest: true})
 	check("list of the newest", 0, 0, err)
+	back, err := under("look back", outbox.Keep).List(ctx, outbox.ListRequest{Ready: n, Back: true})
+	check("look back", n, len(back.Ready), err)
 	for _, finished := range []outbox.Finished{outbox.Keep, outbox.Archive, outbox.Discard} {
 		x := lease("lease")
 		what := "settle done, " + string(finished)

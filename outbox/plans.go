@@ -21,6 +21,7 @@ func (s *Store) Plans(ctx context.Context) (map[string][]string, error) {
 	for name, args := range map[string][]any{
 		"list":        {256, head.Version, &head.ID, 100, 3, rawUUIDs([]uuid.UUID{uuid.New()})},
 		"list_newest": {256},
+		"look_back":   {256, rawUUIDs([]uuid.UUID{uuid.New()})},
 		"oldest":      nil,
 		"waiting":     {10},
 	} {

@@ -161,7 +161,7 @@ func (c *candidates) wantsLookBack(now time.Time) (r outbox.ListRequest, ok bool
 	}
 	c.back.begin(now)
 	c.backBegun = c.tick()
-	return outbox.ListRequest{Ready: c.back.n}, true
+	return outbox.ListRequest{Ready: c.back.n, Back: true}, true
 }
 
 // lookedBack adds the rows of a look back that are before the cursor, which no list shows. When all rows of a
