@@ -33,7 +33,7 @@ order by t.relname, pg_stat_get_numscans(c.oid), c.relname`
 // that are read least first; a [*BehindError] where there is no such table. It changes
 // nothing.
 func FindCostly(ctx context.Context, db Rows) ([]CostlyIndex, error) {
-	var tables, ours, others []string
+	var tables, ours, older []string
 	known, err := knownOutboxes(ctx, db)
 	if err != nil {
 		return nil, err
@@ -42,8 +42,8 @@ func FindCostly(ctx context.Context, db Rows) ([]CostlyIndex, error) {
 		tables = append(tables, t.name)
 	}
 	for _, ix := range outboxIndexes(known) {
-		if older(ix) {
-			others = append(others, ix.name)
+		if forOlderBuilds(ix) {
+			older = append(older, ix.name)
 		}
 	}
 	for _, ix := range currentIndexes(known) {
@@ -59,9 +59,9 @@ func FindCostly(ctx context.Context, db Rows) ([]CostlyIndex, error) {
 		return nil, behind(0, func(q string, dst ...any) error { return db.QueryRow(ctx, q).Scan(dst...) })
 	}
 	if !leases { // the build that fits this schema reads them
-		ours, others = append(ours, others...), nil
+		ours, older = append(ours, older...), nil
 	}
-	rows, err := db.Query(ctx, costly, tables, ours, others)
+	rows, err := db.Query(ctx, costly, tables, ours, older)
 	if err != nil {
 		return nil, fmt.Errorf("indexes of the outbox tables: %w", err)
 	}

@@ -35,7 +35,7 @@ func outboxIndexes(tables []table) []index {
 // upIndexes leaves out what only builds before leases read: none of them has worked on a database without
 // indexes.
 func (m *migrator) upIndexes(ctx context.Context) error {
-	return m.ensureIndexes(ctx, slices.DeleteFunc(outboxIndexes(m.outboxes), older), versionIndexes)
+	return m.ensureIndexes(ctx, slices.DeleteFunc(outboxIndexes(m.outboxes), forOlderBuilds), versionIndexes)
 }
 
 func (m *migrator) downIndexes(ctx context.Context) error {

@@ -177,14 +177,14 @@ func leaseIndexes(tables []table) []index {
 	return all
 }
 
-// older reports whether only builds before leases read an index.
-func older(ix index) bool {
+// forOlderBuilds reports whether only builds before leases read an index.
+func forOlderBuilds(ix index) bool {
 	return strings.HasSuffix(ix.name, "_ready") || strings.HasSuffix(ix.name, "_due")
 }
 
 // currentIndexes are those that this build reads.
 func currentIndexes(tables []table) []index {
-	return slices.DeleteFunc(slices.Concat(outboxIndexes(tables), leaseIndexes(tables), failedIndexes(tables)), older)
+	return slices.DeleteFunc(slices.Concat(outboxIndexes(tables), leaseIndexes(tables), failedIndexes(tables)), forOlderBuilds)
 }
 
 // forget bounds the size of weft_term and weft_audit. Its owner's rights stand in for a

@@ -101,10 +101,20 @@ func BeginHold(ctx context.Context, db DB, o HoldOrder, timeout time.Duration) (
 		return nil, false, err
 	}
 	holds, err := ReadHolds(ctx, db, o.Group, o.Projection, timeout)
-	now = map[HoldKind]*Hold{Pause: holds.Pause, Throttle: holds.Throttle, Quarantine: holds.Quarantine(o.Entity)}[o.Kind]
+	if err != nil {
+		return nil, false, err
+	}
+	switch o.Kind {
+	case Pause:
+		now = holds.Pause
+	case Throttle:
+		now = holds.Throttle
+	case Quarantine:
+		now = holds.Quarantine(o.Entity)
+	}
 	switch {
-	case err != nil || now != nil:
-		return now, begun, err
+	case now != nil:
+		return now, begun, nil
 	case o.Kind == Quarantine && !begun:
 		err = ErrQuarantineFull
 	default:

@@ -14,7 +14,6 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/replay"
-	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -133,13 +132,7 @@ func (a *app) replayOne(ctx context.Context, pool *pgxpool.Pool, cfg config.Conf
 	return replay.Run(ctx, d, replay.Config{
 		Order: outbox.LetterOrder{By: f.by, Why: f.why, Selector: sel, Limit: f.limit},
 		Rate:  f.rate, Wait: f.wait, KeepGoing: f.keepGoing,
-		Led: func(ctx context.Context) (bool, error) {
-			st, err := leader.ReadState(ctx, pool, cfg.Group)
-			return st.Led(), err
-		},
-		Holds: func(ctx context.Context) (outbox.Holds, error) {
-			return outbox.ReadHolds(ctx, pool, cfg.Group, d.Projection(), cfg.Database.Timeout)
-		},
+		DB: pool, Group: cfg.Group, Timeout: cfg.Database.Timeout,
 		Progress: m.replayed, Note: m.note,
 	})
 }

@@ -118,11 +118,7 @@ func (o *putOffs) answer(a schedule.Action) {
 		}
 		o.s.Leased(o.now, a.Batch, l, nil)
 	case schedule.DoSend:
-		out := make([]outbox.Outcome, len(a.Part.Groups))
-		for i := range out {
-			out[i] = outbox.OK()
-		}
-		o.s.Sent(o.now, a.Part, out, nil, time.Millisecond)
+		o.s.Sent(o.now, a.Part, slices.Repeat([]outbox.Outcome{outbox.OK()}, len(a.Part.Groups)), nil, time.Millisecond)
 	case schedule.DoSettle:
 		for i := range a.Batch.Groups {
 			at := slices.Index(o.keys, a.Batch.Groups[i].Key)

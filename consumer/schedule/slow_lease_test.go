@@ -2,6 +2,7 @@ package schedule_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -85,11 +86,7 @@ func (o *slowStart) answer(a schedule.Action) {
 		}
 		o.s.Leased(o.now, a.Batch, l, nil)
 	case schedule.DoSend:
-		out := make([]outbox.Outcome, len(a.Part.Groups))
-		for i := range out {
-			out[i] = outbox.OK()
-		}
-		o.s.Sent(o.now, a.Part, out, nil, time.Millisecond)
+		o.s.Sent(o.now, a.Part, slices.Repeat([]outbox.Outcome{outbox.OK()}, len(a.Part.Groups)), nil, time.Millisecond)
 	case schedule.DoSettle:
 		for _, s := range a.Batch.Settlements {
 			delete(o.open, s.Event.ID)

@@ -163,7 +163,7 @@ func (y *yamlFile) fields(key, prefix string, n *yaml.Node, fields map[string]fu
 			y.problem(key+"."+name, v, "want a mapping of settings here")
 		default:
 			slices.Sort(known)
-			y.problem(key+"."+name, k, "unknown setting"+suggest(name, known))
+			y.problem(key+"."+name, k, "unknown setting"+cmp.Or(suggest(name, known), "; want one of "+strings.Join(known, ", ")))
 		}
 	}
 }

@@ -125,7 +125,7 @@ func TestDeclaredProblems(t *testing.T) {
 		{"Misspelt", "projections:\n  search_index_to_elasic:\n", `did you mean "search_index_to_elastic"? (F:2)`},
 		{"BuiltIn", "projections:\n  search_index_to_elastic: {" + good + "}\n", "projections.search_index_to_elastic: is built in"},
 		{"Twice", "projections:\n  a: {" + good + "}\n  a: {" + good + "}\n", "projections.a: is declared twice (F:3)"},
-		{"UnknownKey", "projections:\n  a: {" + good + ", sauce: 1}\n", "projections.a.sauce: unknown setting (F:2)"},
+		{"UnknownKey", "projections:\n  a: {" + good + ", sauce: 1}\n", "projections.a.sauce: unknown setting; want one of destination.table, index.id, index.mapping, index.name, index.pipeline, index.routing, index.settings, load, outbox.table, source.key, source.nulls, source.query (F:2)"},
 		{"UnknownInner", "projections:\n  a: {outbox: {tabel: x}}\n", `projections.a.outbox.tabel: unknown setting; did you mean "outbox.table"? (F:2)`},
 		{"Columns", "projections:\n  a: {outbox: {table: x, columns: {entity_id: product_id}}}\n", "projections.a.outbox.columns: cannot be set: weft works on an outbox table of its own column names; rename the columns of that table, or make one with `weft outbox create`"},
 		{"NotAMapping", "projections:\n  a: {outbox: x}\n", "projections.a.outbox: want a mapping of settings here (F:2)"},

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -356,7 +355,7 @@ func (l *loader) unknownEnv(env map[string]string) {
 		case strings.HasPrefix(n, "WEFT_"):
 			link := strings.HasSuffix(n, "_PORT") && strings.Contains(env[n], "://")
 			if !link && !serviceLinks.MatchString(n) {
-				l.report("", "env "+n, "unknown setting "+n+cmp.Or(suggest(n, known), "; take it away, or see docs/configuration.md for the names"))
+				l.report("", "env "+n, unknown(" "+n, n, known))
 			}
 		case strings.HasPrefix(n, "OUTBOX_"), strings.HasPrefix(n, "ELASTIC_"), strings.HasPrefix(n, "CHRONICLE_"):
 			if text := Former(n); text != "" {

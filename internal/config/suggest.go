@@ -1,6 +1,9 @@
 package config
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
 // suggest returns `; did you mean "x"?` for the nearest of names, or nothing when
 // none is near.
@@ -9,6 +12,11 @@ func suggest(got string, names []string) string {
 		return `; did you mean "` + best + `"?`
 	}
 	return ""
+}
+
+// unknown says of a name that it is no setting, and what to do about it.
+func unknown(what, got string, names []string) string {
+	return "unknown setting" + what + cmp.Or(suggest(got, names), "; take it away, or see docs/configuration.md for the names")
 }
 
 func nearest(got string, names []string) string {

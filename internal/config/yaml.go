@@ -2,7 +2,6 @@ package config
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -108,7 +107,7 @@ func (y *yamlFile) walk(n *yaml.Node, prefix string, out map[string]any) {
 		case y.section(key):
 			y.walk(v, key+".", out)
 		default:
-			y.problem(clip(key), k, "unknown setting"+cmp.Or(suggest(key, y.names()), "; take it away, or see docs/configuration.md for the names"))
+			y.problem(clip(key), k, unknown("", key, y.names()))
 		}
 	}
 }

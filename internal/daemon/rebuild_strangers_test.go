@@ -25,17 +25,24 @@ func (f *front) refuseFills(other rule) (release func()) {
 	return func() { open.Store(true) }
 }
 
+// stuckFill returns a leader's rig with a rebuild whose fill does not go on until release is called.
+func stuckFill(t *testing.T) (r *rig, release func()) {
+	t.Helper()
+	r = setup(t)
+	r.fillSource(50)
+	f := newFront(t, r.elastic)
+	r.start("a", "ELASTIC_URL="+f.URL).awaitReady(200, `"role": "leader"`)
+	release = f.refuseFills(nil)
+	r.askRebuild(searchProjection, false)
+	testenv.Eventually(t, func() bool { return r.rebuild(searchProjection).Note != "" }, "a fill that does not go on")
+	return r, release
+}
+
 // An alias that somebody moves to the new index before that is filled ends nothing: the rebuild goes on,
 // and the index has all rows when it is done.
 func TestRebuildWhoseAliasIsMovedBeforeTheFillGoesOn(t *testing.T) {
 	t.Parallel()
-	r := setup(t)
-	r.fillSource(50)
-	f := newFront(t, r.elastic)
-	r.start("a", "ELASTIC_URL="+f.URL).awaitReady(200, `"role": "leader"`)
-	release := f.refuseFills(nil)
-	r.askRebuild(searchProjection, false)
-	testenv.Eventually(t, func() bool { return r.rebuild(searchProjection).Note != "" }, "a fill that does not go on")
+	r, release := stuckFill(t)
 	r.elasticCall(http.MethodPost, "/_aliases", fmt.Sprintf(`{"actions":[{"remove":{"index":"%[1]s-v1","alias":"%[1]s"}},{"add":{"index":"%[1]s-v2","alias":"%[1]s","is_write_index":true}}]}`, r.index), nil)
 	r.upsert(newKey(), 7, "after the move")
 	r.await(map[string]int{"done": 1})
@@ -92,13 +99,7 @@ func TestRebuildIsGivenUpAlthoughADeleteFails(t *testing.T) {
 // A new index that somebody deletes ends the rebuild: nothing can bring back what it had.
 func TestRebuildWhoseNewIndexIsDeletedFails(t *testing.T) {
 	t.Parallel()
-	r := setup(t)
-	r.fillSource(50)
-	f := newFront(t, r.elastic)
-	r.start("a", "ELASTIC_URL="+f.URL).awaitReady(200, `"role": "leader"`)
-	f.refuseFills(nil)
-	r.askRebuild(searchProjection, false)
-	testenv.Eventually(t, func() bool { return r.rebuild(searchProjection).Note != "" }, "a fill that does not go on")
+	r, _ := stuckFill(t)
 	r.elasticCall(http.MethodDelete, "/"+r.index+"-v2", "", nil)
 	if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildFailed || !strings.Contains(row.Note, "deleted") {
 		t.Errorf("got %+v", row)
@@ -111,13 +112,7 @@ func TestRebuildWhoseNewIndexIsDeletedFails(t *testing.T) {
 // answer to that: the row alone tells it.
 func TestRebuildWhoseEndIsRecordedWithoutAnAnswerEnds(t *testing.T) {
 	t.Parallel()
-	r := setup(t)
-	r.fillSource(50)
-	f := newFront(t, r.elastic)
-	r.start("a", "ELASTIC_URL="+f.URL).awaitReady(200, `"role": "leader"`)
-	f.refuseFills(nil)
-	r.askRebuild(searchProjection, false)
-	testenv.Eventually(t, func() bool { return r.rebuild(searchProjection).Note != "" }, "a fill that does not go on")
+	r, _ := stuckFill(t)
 	written, kept := 0, 0
 	testenv.Eventually(t, func() bool {
 		// The leader may be about to record a note of the step that it is in.

@@ -10,7 +10,6 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/replay"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
-	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -26,13 +25,7 @@ func (r *rig) replayAll(ctx context.Context, change func(*replay.Config)) (repla
 	}
 	cfg := replay.Config{
 		Order: outbox.LetterOrder{By: "alice", Why: "a test"}, Rate: 1000, Wait: 30 * time.Second,
-		Led: func(ctx context.Context) (bool, error) {
-			st, err := leader.ReadState(ctx, r.pool, r.group)
-			return st.Led(), err
-		},
-		Holds: func(ctx context.Context) (outbox.Holds, error) {
-			return outbox.ReadHolds(ctx, r.pool, r.group, "search_index_to_elastic", 10*time.Second)
-		},
+		DB: r.pool, Group: r.group, Timeout: 10 * time.Second,
 		Progress: func(replay.Progress) {},
 		Note:     func(string) {},
 	}

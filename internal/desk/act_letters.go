@@ -10,7 +10,6 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/replay"
-	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -137,13 +136,7 @@ func (p plan) order(job *Job) outbox.LetterOrder {
 func (s *Server) replay(ctx context.Context, p plan, job *Job) (string, error) {
 	res, err := replay.Run(ctx, p.letters, replay.Config{
 		Order: p.order(job), Rate: replayRate, Wait: replayWait,
-		Led: func(ctx context.Context) (bool, error) {
-			st, err := leader.ReadState(ctx, s.o.ActDB, s.o.Scope.Group)
-			return st.Led(), err
-		},
-		Holds: func(ctx context.Context) (outbox.Holds, error) {
-			return outbox.ReadHolds(ctx, s.o.ActDB, s.o.Scope.Group, p.letters.Projection(), s.o.Scope.Timeout)
-		},
+		DB: s.o.ActDB, Group: s.o.Scope.Group, Timeout: s.o.Scope.Timeout,
 		Progress: s.progress(job),
 		Note:     func(text string) { s.jobs.change(func() { job.Result = text }) },
 	})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -29,10 +30,10 @@ type Config struct {
 	Wait time.Duration
 	// KeepGoing continues although every event fails again.
 	KeepGoing bool
-	// Led reports whether somebody leads.
-	Led func(context.Context) (bool, error)
-	// Holds returns what operators hold back of the projection.
-	Holds func(context.Context) (outbox.Holds, error)
+	// DB says whether somebody leads Group, and what operators hold back of the projection.
+	DB      outbox.DB
+	Group   string
+	Timeout time.Duration // of one statement
 	// Progress is called after every change, Note for each long wait.
 	Progress func(Progress)
 	Note     func(string)
@@ -72,6 +73,8 @@ var errFutile = errors.New("all failed again")
 type run struct {
 	cfg     Config
 	replay  *outbox.Replay
+	led     func(context.Context) (bool, error)
+	holds   func(context.Context) (outbox.Holds, error)
 	fates   func(context.Context, []outbox.ID) (outbox.Fates, error)
 	res     Result
 	open    []outbox.ID // the next to ask for first
@@ -95,11 +98,21 @@ func Run(ctx context.Context, letters *outbox.DeadLetters, cfg Config) (Result, 
 	if cfg.Order.Limit > 0 {
 		matched = min(matched, int64(cfg.Order.Limit))
 	}
-	r := &run{cfg: cfg, res: Result{Progress: Progress{Matched: matched}, Outcome: Finished}}
+	r := &run{
+		cfg: cfg,
+		led: func(ctx context.Context) (bool, error) {
+			st, err := leader.ReadState(ctx, cfg.DB, cfg.Group)
+			return st.Led(), err
+		},
+		holds: func(ctx context.Context) (outbox.Holds, error) {
+			return outbox.ReadHolds(ctx, cfg.DB, cfg.Group, letters.Projection(), cfg.Timeout)
+		},
+		res: Result{Progress: Progress{Matched: matched}, Outcome: Finished},
+	}
 	if matched == 0 {
 		return r.res, nil
 	}
-	if r.res.Watched, err = cfg.Led(ctx); err != nil {
+	if r.res.Watched, err = r.led(ctx); err != nil {
 		return r.res, err
 	}
 	if r.replay, err = letters.BeginReplay(ctx, cfg.Order, matched); err != nil {
@@ -263,10 +276,10 @@ func (r *run) ask(ctx context.Context, n int) error {
 
 func (r *run) stalled(ctx context.Context) string {
 	text := fmt.Sprintf("waiting: %d replayed events are not settled yet", len(r.open))
-	if led, err := r.cfg.Led(ctx); err == nil && !led {
+	if led, err := r.led(ctx); err == nil && !led {
 		text += "; nobody leads"
 	}
-	switch h, err := r.cfg.Holds(ctx); {
+	switch h, err := r.holds(ctx); {
 	case err != nil:
 	case h.Pause != nil:
 		text += "; the projection is " + h.Pause.String()

@@ -11,11 +11,11 @@ import (
 
 // watching is a run that has sent n events, long ago, and counts its notes.
 func watching(n int, notes *int, fates func(context.Context, []outbox.ID) (outbox.Fates, error)) *run {
-	r := &run{fates: fates, changed: time.Now().Add(-time.Hour), cfg: Config{
-		Progress: func(Progress) {}, Note: func(string) { *notes++ },
-		Led:   func(context.Context) (bool, error) { return true, nil },
-		Holds: func(context.Context) (outbox.Holds, error) { return outbox.Holds{}, nil },
-	}}
+	r := &run{
+		fates: fates, changed: time.Now().Add(-time.Hour), cfg: Config{Progress: func(Progress) {}, Note: func(string) { *notes++ }},
+		led:   func(context.Context) (bool, error) { return true, nil },
+		holds: func(context.Context) (outbox.Holds, error) { return outbox.Holds{}, nil },
+	}
 	for i := range n {
 		r.open = append(r.open, outbox.Number(int64(i)))
 	}
@@ -92,8 +92,8 @@ func TestStalledSaysWhatIsInTheWay(t *testing.T) {
 			true, outbox.Holds{Throttle: hold(outbox.Throttle)}},
 	} {
 		r := watching(3, new(int), nil)
-		r.cfg.Led = func(context.Context) (bool, error) { return c.led, nil }
-		r.cfg.Holds = func(context.Context) (outbox.Holds, error) { return c.holds, nil }
+		r.led = func(context.Context) (bool, error) { return c.led, nil }
+		r.holds = func(context.Context) (outbox.Holds, error) { return c.holds, nil }
 		if got := r.stalled(t.Context()); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}

@@ -53,7 +53,7 @@ var families = map[string]family{
 type limiter struct {
 	zapcore.Core
 	scope  string // value of the field projection
-	shard  int64  // of the field shard; 0 without
+	shard  string // of the field shard, a number; empty without
 	quotas *quotas
 }
 
@@ -96,7 +96,7 @@ func (l *limiter) With(fields []zapcore.Field) zapcore.Core {
 		out.scope = p
 	}
 	if i := slices.IndexFunc(fields, func(f zapcore.Field) bool { return f.Key == "shard" }); i >= 0 {
-		out.shard = fields[i].Integer
+		out.shard = strconv.FormatInt(fields[i].Integer, 10)
 	}
 	return &out
 }
@@ -127,16 +127,16 @@ func (l *limiter) Sync() error {
 // key returns the family of a line and its burst, or "" when it has none.
 func (l *limiter) key(e zapcore.Entry, fields []zapcore.Field) (key string, burst int) {
 	event := text(fields, "event")
-	scope := cmp.Or(text(fields, "projection"), l.scope) + "\x00" + strconv.FormatInt(l.shard, 10)
+	scope := func() string { return cmp.Or(text(fields, "projection"), l.scope) + "\x00" + l.shard }
 	if f, ok := families[event]; ok {
-		return f.name + "\x00" + scope + "\x00" + text(fields, f.by), limitBurst
+		return f.name + "\x00" + scope() + "\x00" + text(fields, f.by), limitBurst
 	}
 	about := event == "projection.event" || event == "projection.batch"
 	// An error is a dead letter. At debug somebody wants to see each line.
 	if !about || e.Level > zapcore.WarnLevel || l.Enabled(zapcore.DebugLevel) {
 		return "", 0
 	}
-	return event + "\x00" + scope + "\x00" + e.Level.String() + "\x00" + text(fields, "result") + "\x00" + text(fields, "reason"), eventBurst
+	return event + "\x00" + scope() + "\x00" + e.Level.String() + "\x00" + text(fields, "result") + "\x00" + text(fields, "reason"), eventBurst
 }
 
 func text(fields []zapcore.Field, key string) string {

@@ -1,4 +1,5 @@
--- Writes why an attempt did not end in done, and when the next one is due.
+-- Writes why an attempt did not end in done, and when the next one is due. Attempts stop at the most of
+-- their column.
 --   $1 addresses, $2 ids, $3 versions (xmin) as leased, $4 how many,
 --   $5 whether the event ends in failed, $6 delays in microseconds, $7 reasons, $8 errors
 with settled as (

@@ -1,6 +1,7 @@
 -- Opens events again that are still in failed, and counts them in the audit in the same
 -- transaction. They are due, not ready, so that a list that was made before cannot let a
--- later event of their entity pass. Skips rows that another session has locked.
+-- later event of their entity pass. Skips rows that another session has locked. The count stops at the most
+-- of its column.
 --   $1 ids, $2 who, $3 why, $4 entry of the audit
 with audit as materialized (
   select id from weft_audit where id = $4 for update

@@ -25,7 +25,7 @@ const (
 	class4xx
 	class5xx
 	classConflict
-	classIndex   // the index is missing, closed, blocked or not allowed, or its pipeline is missing
+	classIndex   // the index is missing, closed, blocked or not allowed, or has no ingest pipeline
 	classInvalid // never sent: Elasticsearch could not take it
 	classRequest // lost with its whole request
 	classOther

@@ -288,7 +288,11 @@ func (r *Recorder) Applied() []history.Applied {
 }
 
 // Len returns how many items Applied would return.
-func (r *Recorder) Len() int { return len(r.Applied()) }
+func (r *Recorder) Len() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.applied)
+}
 
 // Unread returns how many bulk requests taps have passed on without understanding them: their
 // items are missing from Applied.

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -112,6 +114,24 @@ func TestCacheFetchesOnce(t *testing.T) {
 	if args := strings.Join(f.mvn.calls[0], " "); strings.Contains(args, "-Dmaven.repo.local=") {
 		t.Errorf("first try: got %q, want it by the user's local repository", args)
 	}
+}
+
+// A download that takes long says so now and then.
+func TestFetchTellsThatItGoesOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var told strings.Builder
+		c := &cache{report: newReporter(&told), mvn: func(context.Context, string, ...string) (string, error) {
+			time.Sleep(25 * time.Second) // of the bubble's clock
+			return "", nil
+		}}
+		if _, err := c.mvnTry(t.Context(), "PostgreSQL", "", nil); err != nil {
+			t.Fatal(err)
+		}
+		if want := "stack: PostgreSQL: still fetching after 10 s\nstack: PostgreSQL: still fetching after 20 s\n"; told.String() != want {
+			t.Errorf("got %q, want %q", told.String(), want)
+		}
+	})
 }
 
 func TestCacheFetchesATruncatedDownloadAgain(t *testing.T) {

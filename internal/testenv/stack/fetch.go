@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -19,6 +20,7 @@ const (
 	fetchTries = 3
 	// fetchTimeout bounds one try; the larger server is 98 MB.
 	fetchTimeout = 20 * time.Minute
+	fetchTold    = 10 * time.Second // between two lines while it goes on
 )
 
 // mvnFunc runs mvn in dir and returns what it printed.
@@ -56,7 +58,7 @@ func (c *cache) fetch(ctx context.Context, a artifact, dir string) (string, erro
 		archive := filepath.Join(out, a.fileName())
 		c.report.line("%s: fetching %s (%s) with mvn", a.name, a.coordinates, a.megabytes())
 		began := time.Now()
-		output, err := c.mvnTry(ctx, dir, args)
+		output, err := c.mvnTry(ctx, a.name, dir, args)
 		hopeless := strings.Contains(output, diskFull) || errors.Is(err, exec.ErrNotFound)
 		if err == nil {
 			err = checkArchive(archive, a)
@@ -82,9 +84,25 @@ func (c *cache) fetch(ctx context.Context, a artifact, dir string) (string, erro
 	return "", fmt.Errorf("%w (%d tries)", last, fetchTries)
 }
 
-func (c *cache) mvnTry(ctx context.Context, dir string, args []string) (string, error) {
+// mvnTry says now and then that it goes on: a download may take minutes.
+func (c *cache) mvnTry(ctx context.Context, what, dir string, args []string) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, fetchTimeout, fmt.Errorf("not done in %v", fetchTimeout))
 	defer cancel()
+	var telling sync.WaitGroup
+	defer telling.Wait()
+	ended := make(chan struct{})
+	defer close(ended)
+	began := time.Now()
+	telling.Go(func() {
+		for ticks := time.Tick(fetchTold); ; {
+			select {
+			case <-ticks:
+				c.report.line("%s: still fetching after %.0f s", what, time.Since(began).Seconds())
+			case <-ended:
+				return
+			}
+		}
+	})
 	return c.mvn(ctx, dir, args...)
 }
 

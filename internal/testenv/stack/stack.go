@@ -61,8 +61,8 @@ type Stack struct {
 	cabled                  bool
 }
 
-// Start returns when both servers answer. The program must begin with [GuardIfAsked]. Canceling ctx stops the start only: running
-// servers belong to the Stack until Close, or until this process ends.
+// Start returns when both servers answer. The program must begin with [GuardIfAsked]. Canceling ctx stops
+// the start only: running servers belong to the Stack until Close, or until this process ends.
 func Start(ctx context.Context, opts Options) (*Stack, error) {
 	s := &Stack{databaseURL: opts.DatabaseURL, elasticURL: opts.ElasticURL, report: newReporter(opts.Progress), cabled: opts.Cables}
 	switch {
