@@ -53,20 +53,25 @@ func TestCutOffFromTheTablesEndsTheTerm(t *testing.T) {
 		"Refused": func(conn net.Conn) {
 			b := pgproto3.NewBackend(conn, conn)
 			if _, err := b.ReceiveStartupMessage(); err == nil {
-				b.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: "53300", Message: "too many connections for role"})
-				_ = b.Flush()
+				sayFull(b)
 			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			testCutOff(t, blindAlley(t, serve))
+			testCutOff(t, listenAt(t, serve))
 		})
 	}
 }
 
-// blindAlley returns an address at which connections are served so.
-func blindAlley(t *testing.T, serve func(net.Conn)) string {
+// sayFull answers as a server without a free connection.
+func sayFull(b *pgproto3.Backend) {
+	b.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: "53300", Message: "too many connections for role"})
+	_ = b.Flush()
+}
+
+// listenAt returns an address at which connections are served so.
+func listenAt(t testing.TB, serve func(net.Conn)) string {
 	t.Helper()
 	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -81,8 +86,7 @@ func blindAlley(t *testing.T, serve func(net.Conn)) string {
 				if err != nil {
 					return
 				}
-				serve(conn)
-				_ = conn.Close()
+				wg.Go(func() { serve(conn); _ = conn.Close() })
 			}
 		})
 	}

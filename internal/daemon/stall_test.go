@@ -4,9 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/url"
 	"slices"
-	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/leader"
@@ -42,23 +48,55 @@ func TestLockedTableIsWaitedFor(t *testing.T) {
 	}
 }
 
-// startApart starts an instance with a role of its own. cut takes its way to the tables and leaves it the lock session.
-// heal gives it back.
+// startApart starts an instance on a way to Postgres of its own. cut takes the tables off it and leaves it the
+// lock session, also a new one. heal gives them back.
 func (r *rig) startApart(name string) (in *instance, cut, heal func()) {
-	role, direct := "weft_cut_"+r.group, r.url
-	r.exec("create role " + role + " login")
-	r.exec("grant all on all tables in schema public to " + role)
-	r.exec("grant execute on all functions in schema public to " + role)
-	r.exec("grant pg_read_all_stats to " + role)
-	r.t.Cleanup(func() { r.exec("drop owned by " + role); r.exec("drop role " + role) })
-	r.url = strings.Replace(direct, "postgres@", role+"@", 1)
+	r.t.Helper()
+	direct, work := r.url, leader.AppName(r.group, name, "work")
+	u, err := url.Parse(direct)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	server, full := u.Host, new(atomic.Bool)
+	u.Host = listenAt(r.t, func(client net.Conn) { relay(client, server, work, full) })
+	r.url = u.String()
 	in = r.start(name, "WEFT_PROJECTIONS=search_index_to_elastic")
 	r.url = direct
 	cut = func() {
-		r.exec("alter role " + role + " connection limit 1") // the lock session's
-		r.exec("select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1", leader.AppName(r.group, name, "work"))
+		full.Store(true)
+		r.exec("select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1", work)
 	}
-	return in, cut, func() { r.exec("alter role " + role + " connection limit -1") }
+	return in, cut, func() { full.Store(false) }
+}
+
+// relay connects client with the server until one of them ends it. When that is full, it takes no session of the
+// given name.
+func relay(client net.Conn, server, name string, full *atomic.Bool) {
+	b := pgproto3.NewBackend(client, client)
+	hello, err := b.ReceiveStartupMessage()
+	if err != nil {
+		return
+	}
+	if m, ok := hello.(*pgproto3.StartupMessage); ok && m.Parameters["application_name"] == name && full.Load() {
+		sayFull(b)
+		return
+	}
+	first, err := hello.Encode(nil)
+	if err != nil {
+		return
+	}
+	conn, err := new(net.Dialer).DialContext(context.Background(), "tcp", server)
+	if err != nil {
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err = conn.Write(first); err == nil {
+		var up sync.WaitGroup
+		up.Go(func() { _, _ = io.Copy(conn, client); _ = conn.Close() })
+		_, _ = io.Copy(client, conn)
+		_ = client.Close()
+		up.Wait()
+	}
 }
 
 // A standby that has lost its way to the tables is not ready and says why, stays in the election, and is ready
