@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -102,12 +103,19 @@ type Session interface {
 // half-detached, and the next call goes on. One that is detached and cannot be dropped is left to the caller, and
 // the error says so.
 func (f *FinishedEvents) DetachAndDrop(ctx context.Context, session Session, p Partition) error {
-	history, name := pgx.Identifier{f.table.History()}.Sanitize(), pgx.Identifier{p.Name}.Sanitize()
+	var name string // as SQL has it: somebody may have attached a table of another schema
+	err := f.one(ctx, "partition "+p.Name, f.sql.get("history_partition"), []any{p.Name}, &name)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = fmt.Errorf("history %s has no partition %s, or several of this name in different schemas", f.table.History(), p.Name)
+	}
+	if err != nil {
+		return err
+	}
 	how := "concurrently"
 	if p.Detaching {
 		how = "finalize"
 	}
-	if _, err := session.Exec(ctx, "alter table "+history+" detach partition "+name+" "+how); err != nil {
+	if _, err := session.Exec(ctx, "alter table "+f.table.History()+" detach partition "+name+" "+how); err != nil {
 		return fmt.Errorf("detach %s: %w", p.Name, err)
 	}
 	if _, err := session.Exec(ctx, "drop table "+name); err != nil {

@@ -367,7 +367,7 @@ func TestHistoryIsMaintainedByPartition(t *testing.T) {
 	}
 	// A reader of the table itself comes after it was detached.
 	failing := &dropRefused{conn.Conn()}
-	if err := f.DetachAndDrop(t.Context(), failing, parts[1]); err == nil || !strings.HasSuffix(err.Error(), "run `drop table \""+parts[1].Name+"\"`") {
+	if err := f.DetachAndDrop(t.Context(), failing, parts[1]); err == nil || !strings.HasSuffix(err.Error(), "run `drop table public."+parts[1].Name+"`") {
 		t.Errorf("drop that is refused: got %v, want what to run", err)
 	}
 	b.exec("drop table " + parts[1].Name)
@@ -430,6 +430,39 @@ func TestHalfDetachedPartitionIsDroppedByTheFunction(t *testing.T) {
 	leave()
 	if dropped, err := f.Drop(t.Context(), parts[0].Name); err != nil || !dropped {
 		t.Errorf("drop: got %v, %v, want it dropped", dropped, err)
+	}
+}
+
+// TestPartitionOfAnotherSchemaIsDropped: somebody has attached it by hand. A table of the same name in the
+// schema of the history is another one.
+func TestPartitionOfAnotherSchemaIsDropped(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	f := b.finished()
+	b.exec(`create schema cold; create table cold.old (like search_outbox_history); create table old (n int)`)
+	b.exec(`alter table search_outbox_history attach partition cold.old for values from ('2001-01-01') to ('2001-01-02')`)
+	conn, err := b.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	parts, _, err := f.Partitions(t.Context())
+	if err != nil || len(parts) != 1 {
+		t.Fatalf("partitions: got %v, %v, want one", parts, err)
+	}
+	if err := f.DetachAndDrop(t.Context(), conn.Conn(), parts[0]); err != nil {
+		t.Error(err)
+	}
+	if b.number("select count(to_regclass('old')) - count(to_regclass('cold.old'))") != 1 {
+		t.Error("the table that is no partition is gone, or the partition is not")
+	}
+	for _, schema := range []string{"cold", "public"} {
+		b.exec(`create table ` + schema + `.twin (like search_outbox_history)`)
+	}
+	b.exec(`alter table search_outbox_history attach partition cold.twin for values from ('2001-01-01') to ('2001-01-02')`)
+	b.exec(`alter table search_outbox_history attach partition twin for values from ('2001-01-02') to ('2001-01-03')`)
+	if err := f.DetachAndDrop(t.Context(), conn.Conn(), outbox.Partition{Name: "twin"}); err == nil || !strings.Contains(err.Error(), "several of this name") {
+		t.Errorf("two partitions of one name: got %v, want it refused", err)
 	}
 }
 
