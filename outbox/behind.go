@@ -57,7 +57,7 @@ func (s *Store) putOffTypes(ctx context.Context, id ID, keys []Key) ([]Key, erro
 				keys = append(keys, k)
 			}
 		})
-		if err != nil || rows < putOffRows {
+		if err != nil || rows < putOffRows || from == math.MaxInt64 {
 			return keys, err
 		}
 		from = max(next, from+1) // one version may have all rows

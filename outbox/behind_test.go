@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -183,6 +184,19 @@ func TestPutOffEntitiesBehindManyRowsOfOneID(t *testing.T) {
 	b.enqueueFor(outbox.Key{Type: "label", ID: id}, 1)
 	got, _, err := b.store.PutOffEntities(t.Context(), 9, outbox.ID{})
 	if want := []outbox.Key{{Type: "block", ID: id}, {Type: "page", ID: id}}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("named %v, %v, want %v", got, err, want)
+	}
+}
+
+// There is no version after the highest one, from which the next statement could go on.
+func TestPutOffEntitiesAtTheHighestVersion(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := outbox.UUID(uuid.New())
+	b.exec(`insert into search_outbox_events (id, entity_type, entity_id, op, event_version, next_retry_at, behind)
+		select gen_random_uuid(), 'block', $1, 'upsert', $2, now() + interval '1 hour', 0 from generate_series(1, 10000) n`, &id, int64(math.MaxInt64))
+	got, _, err := b.store.PutOffEntities(t.Context(), 9, outbox.ID{})
+	if want := []outbox.Key{{Type: "block", ID: id}}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("named %v, %v, want %v", got, err, want)
 	}
 }
