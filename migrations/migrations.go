@@ -248,8 +248,9 @@ func open(url string) (*sql.DB, error) {
 	db := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(func(ctx context.Context, c *pgx.Conn) error {
 		// Not every server knows these: the lock session must be allowed to idle, and
 		// a build should end soon after the migrator that wanted it.
-		_, err := c.Exec(ctx, `select set_config(name, case name when 'client_connection_check_interval' then '2s' else '0' end, false)
-			from pg_settings where name in ('idle_session_timeout', 'transaction_timeout', 'client_connection_check_interval')`)
+		_, err := c.Exec(ctx, `select set_config(name, case name when 'client_connection_check_interval' then '2s' when 'client_encoding' then 'UTF8' else '0' end, false)
+			from pg_settings where name in ('idle_session_timeout', 'transaction_timeout', 'client_connection_check_interval')
+				or name = 'client_encoding' and current_setting('server_encoding') <> 'SQL_ASCII'`)
 		return err
 	}))
 	// Lock, goose, one statement, one watcher.

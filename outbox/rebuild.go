@@ -117,7 +117,7 @@ var ErrOtherRebuild = errors.New("outbox: another rebuild or load was asked for"
 // was asked for is done. It returns [ErrOtherRebuild] when r is not the newest one.
 func (s *Store) RecordRebuild(ctx context.Context, epoch int64, r Rebuild, answered bool) error {
 	n, err := s.fenced(ctx, "progress of the rebuild", "rebuild_record", epoch, []any{s.cfg.Projection, r.Phase, r.OldIndex, r.NewIndex, r.LastNumber,
-		r.EntityType, r.EntityID, r.Rows, r.Filled, r.Unreadable, r.Note, answered, r.Began})
+		r.EntityType, r.EntityID, r.Rows, r.Filled, r.Unreadable, s.Shape().text(r.Note), answered, r.Began})
 	if err == nil && n == 0 {
 		err = ErrOtherRebuild
 	}
@@ -146,7 +146,7 @@ func (r *Redo) Add(ctx context.Context, in []RedoEntity) error {
 	types, ids, versions := redoColumns(in)
 	ops, details := make([]string, len(in)), make([]string, len(in))
 	for i := range in {
-		ops[i], details[i] = string(in[i].Op), in[i].Detail
+		ops[i], details[i] = string(in[i].Op), r.store.Shape().text(in[i].Detail)
 	}
 	return r.change(ctx, "redo_add", types, ids, ops, versions, details)
 }

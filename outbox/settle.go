@@ -182,7 +182,7 @@ func (b *settling) write(ctx context.Context, db interface {
 			QueryRow(func(row pgx.Row) error { return row.Scan(nil, &at) })
 	}
 	if len(rest) > 0 {
-		q.Queue(b.store.sql("not_done"), append(rowParams(rest), restParams(rest)...)...)
+		q.Queue(b.store.sql("not_done"), append(rowParams(rest), b.restParams(rest)...)...)
 	}
 	err = db.SendBatch(ctx, &q).Close()
 	return at, err
@@ -200,12 +200,12 @@ func rowParams(in []Settlement) []any {
 	}
 }
 
-func restParams(in []Settlement) []any {
+func (b *settling) restParams(in []Settlement) []any {
 	n := len(in)
 	final, delay, reason, detail := make([]bool, n), make([]int64, n), make([]string, n), make([]string, n)
 	for i := range in {
 		final[i], delay[i] = in[i].Verdict == Failed, in[i].Delay.Microseconds()
-		reason[i], detail[i] = string(in[i].Reason), OneLine(in[i].Detail, maxDetail)
+		reason[i], detail[i] = string(in[i].Reason), b.store.Shape().text(OneLine(in[i].Detail, maxDetail))
 	}
 	return []any{final, delay, reason, detail}
 }

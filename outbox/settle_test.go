@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -53,6 +54,29 @@ func TestSettleWritesEveryVerdict(t *testing.T) {
 	_, err := b.store.Settle(t.Context(), 1, uuid.New(), []outbox.Settlement{{Event: of(4)}})
 	if err == nil || !strings.Contains(err.Error(), "has no verdict") {
 		t.Errorf("without a verdict: %v", err)
+	}
+}
+
+// An error may have characters that the encoding of the database lacks. It is written without them, and so is
+// what is kept of an entity that is to be written again.
+func TestSettleInADatabaseThatLacksCharacters(t *testing.T) {
+	t.Parallel()
+	b := &bench{t: t, pool: testenv.Pool(t, testenv.DatabaseIn(t, "LATIN1")+"&client_encoding=UTF8")}
+	b.store = b.newStore(b.pool, "a", outbox.Keep)
+	b.setTerm(1, "a")
+	b.enqueue(1)
+	x := b.leaseAll()
+	e := &x.Events[0][0]
+	b.settle(x, outbox.Settlement{Event: e, Verdict: outbox.Failed, Reason: outbox.ReasonES4xx, Detail: "field 名 …"})
+	if r := b.row(e.ID); r.Status != "failed" || *r.Error != "field ? ?" {
+		t.Errorf("the row is %+v, want it failed with the letters of its error", r)
+	}
+	redo := b.store.Redo(1)
+	if err := redo.Add(t.Context(), []outbox.RedoEntity{{Event: *e, Detail: "field 名"}}); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := redo.Take(t.Context(), outbox.RedoEntity{}, 10); err != nil || len(left) != 1 || left[0].Detail != "field ?" {
+		t.Errorf("to be written again: got %+v, %v, want the entity", left, err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -18,6 +19,8 @@ type Table struct {
 	Name       string
 	ID, Entity IDKind
 	Columns    []string // in their order
+
+	unicode bool // the database holds every character
 }
 
 // ShapeError means that weft cannot work on a table.
@@ -35,7 +38,7 @@ func DescribeTable(ctx context.Context, db DB, name string, timeout time.Duratio
 	var kind string
 	var parent, child bool
 	var columns []string
-	err := calls{db, timeout, name}.one(ctx, "shape", statement("shape"), []any{name}, &kind, &parent, &child, &t.Columns, &columns)
+	err := calls{db, timeout, name}.one(ctx, "shape", statement("shape"), []any{name}, &kind, &parent, &child, &t.Columns, &columns, &t.unicode)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, &ShapeError{name, "does not exist", "run `weft migrate up`, or `weft outbox create` for a table of your own, or correct search_path"}
@@ -61,6 +64,20 @@ func DescribeTable(ctx context.Context, db DB, name string, timeout time.Duratio
 		return nil, &ShapeError{name, "lacks columns of this build", "run `weft migrate up`"}
 	}
 	return t, nil
+}
+
+// text returns a text with a question mark for each character that the database may not hold. It is for what
+// servers say: a settle must not be refused for it.
+func (t *Table) text(s string) string {
+	if t.unicode {
+		return s
+	}
+	return strings.Map(func(r rune) rune {
+		if r > unicode.MaxASCII {
+			return '?'
+		}
+		return r
+	}, s)
 }
 
 // History returns the name of the table that finished events are moved to.

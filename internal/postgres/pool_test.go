@@ -7,6 +7,23 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
+// The server translates: weft takes all texts for UTF-8. SQL_ASCII has nothing to translate from, and its texts stay.
+func TestTextsAreUTF8(t *testing.T) {
+	t.Parallel()
+	for encoding, want := range map[string]string{"UTF8": "é", "LATIN1": "é", "SQL_ASCII": "\xe9"} {
+		url := testenv.DatabaseIn(t, encoding)
+		pool, err := postgres.NewPool(t.Context(), url, postgres.Options{MaxConns: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		var got string
+		if err := pool.QueryRow(t.Context(), "select chr(233)").Scan(&got); err != nil || got != want {
+			t.Errorf("in %s: got %q, %v, want %q", encoding, got, err, want)
+		}
+	}
+}
+
 // Behind a proxy a session may lead to a server that has become a standby, until the proxy notices.
 func TestReadOnlySessionIsNotUsedAgain(t *testing.T) {
 	t.Parallel()

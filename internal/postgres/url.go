@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
@@ -64,11 +65,22 @@ func ParseURL(raw string) (*pgxpool.Config, error) {
 		return nil, errExecMode
 	}
 	cc.DialFunc = Dial
+	cc.AfterConnect = speakUTF8
 	cc.ConnectTimeout = cmp.Or(cc.ConnectTimeout, defaultConnectTimeout)
 	if !namesTarget(norm) && severalHosts(&cc.Config) {
 		cc.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 	return cfg, nil
+}
+
+// speakUTF8 has the server translate texts where the database, or a setting of the role, has another encoding: weft
+// would take them for UTF-8. A database in SQL_ASCII has no encoding, and would only refuse what is no UTF-8.
+func speakUTF8(ctx context.Context, c *pgconn.PgConn) error {
+	if c.ParameterStatus("client_encoding") == "UTF8" || c.ParameterStatus("server_encoding") == "SQL_ASCII" {
+		return nil
+	}
+	_, err := c.Exec(ctx, "set client_encoding to 'UTF8'").ReadAll()
+	return err
 }
 
 // parseError answers with a text of our own: pgx masks the passwords it recognises,

@@ -66,6 +66,34 @@ func DatabaseWith(t testing.TB, prepared string, prepare func(ctx context.Contex
 	return dsn
 }
 
+// DatabaseIn is [Database] with another encoding.
+func DatabaseIn(t testing.TB, encoding string) string {
+	t.Helper()
+	base := server(t, databaseEnv)
+	name := uniqueName(t.Name(), "weft_test_", "_")
+	dsn, err := withDatabase(base, name)
+	if err != nil {
+		t.Fatalf("testenv: %v", err)
+	}
+	quoted, provider := pgx.Identifier{name}.Sanitize(), ""
+	if PostgresMajor(t) >= 15 {
+		provider = "locale_provider libc " // others know UTF8 alone
+	}
+	t.Cleanup(func() {
+		if err := execOn(context.Background(), base, "drop database if exists "+quoted+" with (force)"); err != nil {
+			t.Errorf("testenv: drop database %s: %v", name, err)
+		}
+	})
+	err = execOn(t.Context(), base, "create database "+quoted+" encoding '"+encoding+"' "+provider+"locale 'C' template template0")
+	if err == nil {
+		_, err = migrations.Up(t.Context(), dsn)
+	}
+	if err != nil {
+		t.Fatalf("testenv: make database in %s: %v", encoding, err)
+	}
+	return dsn
+}
+
 // makeTemplate returns the name of this process's database that has the migrations and what
 // prepare has made, and takes no sessions (a database with sessions cannot be copied).
 func makeTemplate(ctx context.Context, conn *pgx.Conn, base, prepared string, prepare func(ctx context.Context, url string) error) (string, error) {
