@@ -25,6 +25,7 @@ type found struct {
 type foundColumn struct {
 	typ        string
 	hasDefault bool
+	notNull    bool
 }
 
 // preflight refuses what would stop the migration half-way, before anything is
@@ -85,7 +86,7 @@ func (m *migrator) inspect(ctx context.Context, name string) (found, error) {
 	if reloptions != "" {
 		f.reloptions = strings.Split(reloptions, ",")
 	}
-	rows, err := m.db.QueryContext(ctx, `select attname, format_type(atttypid, atttypmod), atthasdef or attidentity <> ''
+	rows, err := m.db.QueryContext(ctx, `select attname, format_type(atttypid, atttypmod), atthasdef or attidentity <> '', attnotnull
 		from pg_attribute where attrelid = $1::bigint::oid and attnum > 0 and not attisdropped order by attnum`, oid)
 	if err != nil {
 		return f, err
@@ -94,7 +95,7 @@ func (m *migrator) inspect(ctx context.Context, name string) (found, error) {
 	for rows.Next() {
 		var column string
 		var c foundColumn
-		if err := rows.Scan(&column, &c.typ, &c.hasDefault); err != nil {
+		if err := rows.Scan(&column, &c.typ, &c.hasDefault, &c.notNull); err != nil {
 			return f, err
 		}
 		f.columns[column] = c
@@ -129,6 +130,9 @@ func (m *migrator) fits(ctx context.Context, t table, f found) error {
 			errs = append(errs, fmt.Errorf("table %s.%s has no column %s (%s): it is not the table weft expects; nothing was changed", m.schema, t.name, c.name, c.typ))
 		case ok && !compatible(have.typ, c.typ, t.written):
 			errs = append(errs, fmt.Errorf("column %s of table %s.%s is %s, weft expects %s: change its type first; nothing was changed", c.name, m.schema, t.name, have.typ, c.typ))
+		case ok && have.notNull && t.outbox && c.emptied():
+			errs = append(errs, fmt.Errorf("column %s of table %s.%s must not be null, and weft empties it: alter table %s alter column %s drop not null; nothing was changed",
+				c.name, m.schema, t.name, m.qualify(t.name), c.name))
 		}
 	}
 	if !f.owned && (t.outbox || len(t.changes(f)) > 0) {

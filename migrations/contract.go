@@ -25,6 +25,12 @@ func (c column) ddl() string {
 // addable reports whether rows that are already there can live without c.
 func (c column) addable() bool { return c.name != "id" && (!c.notNull || c.def != "") }
 
+// emptied reports whether weft writes null into a column of an outbox table: what tells of a claim, a wait or a
+// failure goes when that is over.
+func (c column) emptied() bool {
+	return !c.notNull && !produced(c.name) && !strings.HasPrefix(c.name, "last_replayed_")
+}
+
 // table is one table of the contract. outbox tables also get weft's own columns
 // and indexes; written ones are updated by weft, so their text columns must be as
 // wide as the contract says and their defaults must be there.

@@ -43,6 +43,8 @@ func TestMisfitsAreRefusedBeforeAnyChange(t *testing.T) {
 		"Child":       {`create table base (); alter table search_outbox_events inherit base`, []string{"search_outbox_events", "inherits from another table"}},
 		"Partitioned": {`alter table search_outbox_events rename to o; create table search_outbox_events (like o) partition by list (op)`, []string{"search_outbox_events", "not an ordinary table"}},
 		"OtherBehind": {`alter table search_outbox_events add behind text`, []string{"behind", "is text", "expects bigint"}},
+		"NotNullError": {`alter table search_outbox_events alter error set default ''; update search_outbox_events set error = ''; alter table search_outbox_events alter error set not null`,
+			[]string{"column error", "search_outbox_events", "must not be null", "alter column error drop not null"}},
 		"SeveralAtOnce": {`alter table search_outbox_events alter event_version type integer; alter table chronicle_entries alter payload type text`,
 			[]string{"event_version", "payload", "expects jsonb"}},
 	}
