@@ -145,6 +145,13 @@ func (m *migrator) freeNames(ctx context.Context, name string) error {
 		return &OutboxError{fmt.Sprintf("%q", name), "cannot be the name of an outbox table",
 			fmt.Sprintf("give --name one of small letters, digits and underscores, of at most %d before _events", maxOutboxBase)}
 	}
+	var reserved bool // statements name the table without quotes
+	if err := m.db.QueryRowContext(ctx, "select exists (select from pg_get_keywords() where word = $1 and catcode in ('R', 'T'))", name).Scan(&reserved); err != nil {
+		return fmt.Errorf("words of SQL: %w", err)
+	}
+	if reserved {
+		return &OutboxError{name, "is a word that SQL reserves", "give the outbox another --name"}
+	}
 	for _, t := range m.outboxes {
 		if outboxBase(t.name) == base {
 			return &OutboxError{t.name, "is there already", "drop it first with `weft outbox drop --name " + t.name + "`, or give the new one another --name"}

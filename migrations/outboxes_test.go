@@ -196,6 +196,7 @@ func TestCreateRefusesWhatTriggersWouldMiss(t *testing.T) {
 		{spec: migrations.OutboxSpec{Table: "shop.product"}, user: true, why: "belongs to postgres, and role " + user.Username() + " may not read it and create triggers on it"},
 		{spec: migrations.OutboxSpec{Table: "shop.product"}, why: `"product_outbox_history" is there already`, then: "--name"},
 		{spec: migrations.OutboxSpec{Table: "shop.product", Name: "Mine"}, why: `"Mine" cannot be the name of an outbox table`},
+		{spec: migrations.OutboxSpec{Table: "shop.product", Name: "order"}, why: "order is a word that SQL reserves", then: "--name"},
 		{spec: migrations.OutboxSpec{Table: "shop.product", Name: "search_outbox_events"}, why: "search_outbox_events is there already"},
 		{spec: migrations.OutboxSpec{Table: "shop.a_name_that_is_so_long_that_no_history_fits"}, why: "cannot be the name", then: "--name"},
 		{spec: migrations.OutboxSpec{Table: "shop.product", Name: "p_outbox_events", EntityType: strings.Repeat("x", 51)}, why: "has an entity type of 51 characters"},
