@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -193,7 +194,9 @@ func TestGlancesReadAPage(t *testing.T) {
 			t.Parallel()
 			b := crowded(t, false, statistics)
 			b.exec(`insert into search_outbox_events (entity_type, entity_id, op, event_version, status, owner, lease_until, processing_started_at)
-				select 'block', gen_random_uuid(), 'upsert', i, 'processing', 'py', now() + i * interval '1 s', now() from generate_series(1, 5000) i`)
+				select 'block', gen_random_uuid(), 'upsert', i, 'processing', 'py', now() + i * interval '1 min', now() from generate_series(1, 5000) i`)
+			b.exec(`insert into search_outbox_events (entity_type, entity_id, op, event_version, status, owner, processing_started_at)
+				select 'block', gen_random_uuid(), 'upsert', i, 'processing', 'py', now() from generate_series(1, 5000) i`)
 			cost := &explained{Pool: b.pool, t: t}
 			mender, err := outbox.OpenMender(t.Context(), cost, table, "p", leaseTime)
 			if err != nil {
@@ -207,6 +210,10 @@ func TestGlancesReadAPage(t *testing.T) {
 				"foreign claims": {2000, func() error {
 					owner, _, err := store.ForeignClaim(t.Context(), leaseTime)
 					return cmp.Or(err, wantEqual(owner, "py"))
+				}},
+				"claims that are over": {3000, func() error {
+					got, err := store.ReclaimRows(t.Context(), outbox.ReclaimRequest{Epoch: 1, Limit: 100, MaxProcessing: time.Hour, MaxReclaims: 9})
+					return cmp.Or(err, wantEqual(len(got), 0))
 				}},
 				"open events": {3 * 4000, func() error {
 					n, err := mender.Open(t.Context(), 4000)
