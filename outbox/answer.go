@@ -19,11 +19,11 @@ func Answered(err error) bool { return sqlState(err) != "" }
 func Refused(err error) bool {
 	code := sqlState(err)
 	switch {
-	case code == "", code == codeFenced, code == codeNoLease:
+	case code == "", code == codeFenced, code == codeNoLease, code == pgerrcode.LockNotAvailable, code == pgerrcode.ObjectInUse:
 		return false
 	case pgerrcode.IsConnectionException(code), pgerrcode.IsInvalidTransactionState(code), pgerrcode.IsTransactionRollback(code),
-		pgerrcode.IsInsufficientResources(code), pgerrcode.IsObjectNotInPrerequisiteState(code), pgerrcode.IsOperatorIntervention(code),
-		pgerrcode.IsSystemError(code), pgerrcode.IsInternalError(code):
+		pgerrcode.IsInsufficientResources(code), pgerrcode.IsOperatorIntervention(code), pgerrcode.IsSystemError(code),
+		pgerrcode.IsInternalError(code):
 		return false
 	default:
 		return true

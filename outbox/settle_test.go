@@ -145,6 +145,19 @@ func TestRefusedHistoryKeepsEvents(t *testing.T) {
 	}
 }
 
+// TestPublicationThatRefusesDeletesKeepsEvents: somebody makes it while an instance deletes what is done.
+func TestPublicationThatRefusesDeletesKeepsEvents(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.store = b.newStore(b.pool, "a", outbox.Discard)
+	b.enqueue(1)
+	x := b.leaseAll()
+	b.exec(`alter table search_outbox_events replica identity nothing; create publication p for table search_outbox_events with (publish = 'insert, delete')`)
+	if s := b.settle(x, x.all(outbox.Done)...); s.Kept == nil || b.count("status = 'done'") != 1 {
+		t.Errorf("settled %+v, want the event done in the table, and why", s)
+	}
+}
+
 func TestTablesWhoseRowsMustNotLeave(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ make, want string }{
@@ -344,6 +357,8 @@ func TestRefusedSettleIsSplit(t *testing.T) {
 		"ASwallowingTrigger": {`create function swallow() returns trigger language plpgsql as 'begin if old.event_version = 1 then return null; end if; return coalesce(new, old); end';
 			create trigger swallow before update on search_outbox_events for each row execute function swallow()`,
 			func(err error) bool { return outbox.Refused(err) && errors.Is(err, outbox.ErrChanged) }},
+		"ARefusingTrigger": {`create function refuse() returns trigger language plpgsql as 'begin if old.event_version = 1 then raise object_not_in_prerequisite_state; end if; return new; end';
+			create trigger refuse before update on search_outbox_events for each row execute function refuse()`, outbox.Refused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
