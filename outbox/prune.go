@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -63,7 +64,8 @@ const (
 )
 
 // Sweep makes one pass over the table. The result is valid with an error, too: it counts the
-// rows moved or deleted before the error.
+// rows moved or deleted. Pages with a row whose day the history does not take, as beside a table that somebody
+// has attached for a part of it, are passed over, and the error tells of the first.
 func (f *FinishedEvents) Sweep(ctx context.Context, s Sweep) (out Swept, err error) {
 	if err = f.one(ctx, "size", f.sql.get("prune_pages"), nil, &out.Pages); err != nil {
 		return out, err
@@ -72,15 +74,17 @@ func (f *FinishedEvents) Sweep(ctx context.Context, s Sweep) (out Swept, err err
 	if s.Rate > 0 {
 		limit = min(sweepRows, max(1, s.Rate/4))
 	}
+	var passed error
 	for out.Page < out.Pages {
 		start := time.Now()
 		to := min(out.Page+sweepPages, out.Pages)
 		picked, moved, deleted, err := f.sweepPages(ctx, s, out.Page, to, limit)
-		if err != nil {
+		if err != nil && (!s.Move || !lacksDay(err)) {
 			return out, err
 		}
+		passed = cmp.Or(passed, err)
 		out.Moved, out.Deleted = out.Moved+moved, out.Deleted+deleted
-		if s.CountOnly || picked < int64(limit) || moved+deleted == 0 {
+		if s.CountOnly || err != nil || picked < int64(limit) || moved+deleted == 0 {
 			out.Page = to
 		}
 		if s.Progress != nil {
@@ -94,7 +98,12 @@ func (f *FinishedEvents) Sweep(ctx context.Context, s Sweep) (out Swept, err err
 			return out, err
 		}
 	}
-	return out, nil
+	return out, passed
+}
+
+// lacksDay reports whether no partition of the history takes a row, or none can be made for it: a table has its name.
+func lacksDay(err error) bool {
+	return sqlState(err) == pgerrcode.CheckViolation || sqlState(err) == pgerrcode.DuplicateTable
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -68,6 +68,23 @@ func TestSweepMovesWhatIsDone(t *testing.T) {
 	}
 }
 
+// TestSweepPassesOverDaysThatTheHistoryDoesNotTake: somebody has attached a table for the half of a day, and
+// detached another day without dropping it.
+func TestSweepPassesOverDaysThatTheHistoryDoesNotTake(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec(`create table half (like search_outbox_history); create table search_outbox_history_20010202 (n int);
+		alter table search_outbox_history attach partition half for values from ('2001-01-01 00:00Z') to ('2001-01-01 12:00Z')`)
+	for _, at := range []string{"'2001-01-01 18:00Z'", "'2001-02-02 18:00Z'", "'2001-03-03 18:00Z'"} {
+		b.fill(1, "done", at)
+		b.fill(6000, "pending", "null") // more than one statement reads
+	}
+	got, err := b.finished().Sweep(t.Context(), outbox.Sweep{Move: true})
+	if got.Moved != 1 || got.Page != got.Pages || err == nil || !strings.Contains(err.Error(), "no partition") {
+		t.Errorf("sweep: got %+v, %v, want the row of the third day moved, and told of the first", got, err)
+	}
+}
+
 // TestSweepByAge: a deletion takes what is old alone; a move deletes what the history would
 // drop at once; a count changes nothing.
 func TestSweepByAge(t *testing.T) {
