@@ -39,6 +39,20 @@ func (c calls) each(ctx context.Context, what, sql string, args, into []any, f f
 	return wrapped(what, c.of, err)
 }
 
+// inOrder is each for a list that an index has in its order. Sorting is turned off: with old
+// statistics the planner may expect few rows, and sort all there are for each page.
+func (c calls) inOrder(ctx context.Context, what, sql string, args, into []any, f func()) error {
+	ctx, cancel := c.deadline(ctx)
+	defer cancel()
+	var q pgx.Batch // one transaction
+	q.Queue("select set_config('enable_sort', 'off', true)")
+	q.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+		_, err := pgx.ForEachRow(rows, into, func() error { f(); return nil })
+		return err
+	})
+	return wrapped(what, c.of, c.db.SendBatch(ctx, &q).Close())
+}
+
 // all returns every row of an answer.
 func all[T any](ctx context.Context, c calls, what, sql string, as pgx.RowToFunc[T], args ...any) (out []T, err error) {
 	ctx, cancel := c.deadline(ctx)

@@ -59,7 +59,10 @@ func (m *Mender) Entity(entityType, id string) (Key, error) {
 // Standing returns what the outbox has of each entity.
 func (m *Mender) Standing(ctx context.Context, keys []Key) ([]Standing, error) {
 	types, ids := keyColumns(keys)
-	return ofEach(ctx, m, "events", m.sql.get("standing"), pgx.RowToStructByName[Standing], keys, types, ids)
+	out := make([]Standing, 0, len(keys))
+	var s Standing
+	err := m.inOrder(ctx, "events", m.sql.get("standing"), []any{types, ids}, []any{&s.Open, &s.Failed}, func() { out = append(out, s) })
+	return out, err
 }
 
 // IsShard reports whether weft shards create has dealt entities out to the schema and others.

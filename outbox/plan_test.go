@@ -211,6 +211,14 @@ func TestGlancesReadAPage(t *testing.T) {
 					owner, _, err := store.ForeignClaim(t.Context(), leaseTime)
 					return cmp.Or(err, wantEqual(owner, "py"))
 				}},
+				"events of entities": {1000, func() error {
+					keys := make([]outbox.Key, 500)
+					for i := range keys {
+						keys[i] = outbox.Key{Type: "block", ID: outbox.UUID(uuid.New())}
+					}
+					standing, err := mender.Standing(t.Context(), keys)
+					return cmp.Or(err, wantEqual(len(standing), len(keys)))
+				}},
 				"claims that are over": {3000, func() error {
 					got, err := store.ReclaimRows(t.Context(), outbox.ReclaimRequest{Epoch: 1, Limit: 100, MaxProcessing: time.Hour, MaxReclaims: 9})
 					return cmp.Or(err, wantEqual(len(got), 0))

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 	"unicode"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // ActionReplay is the audit's action of a replay.
@@ -141,20 +139,6 @@ func (r *Replay) Next(ctx context.Context, limit int) ([]ID, error) {
 		r.last = at
 	}
 	return ids, nil
-}
-
-// inOrder is each for a list that an index has in its order. Sorting is turned off: with old
-// statistics the planner may expect few rows, and sort all there are for each page.
-func (d *DeadLetters) inOrder(ctx context.Context, what, sql string, args, into []any, f func()) error {
-	ctx, cancel := d.deadline(ctx)
-	defer cancel()
-	var q pgx.Batch // one transaction
-	q.Queue("select set_config('enable_sort', 'off', true)")
-	q.Queue(sql, args...).Query(func(rows pgx.Rows) error {
-		_, err := pgx.ForEachRow(rows, into, func() error { f(); return nil })
-		return err
-	})
-	return wrapped(what, d.of, d.db.SendBatch(ctx, &q).Close())
 }
 
 // Send makes those of ids ready that are still in failed, in one statement, and returns
