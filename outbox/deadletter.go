@@ -85,7 +85,11 @@ func (c *clause) in(sql string) string { return strings.Replace(sql, "{where}", 
 
 // clause returns the condition of the dead letters that s selects.
 func (s Selector) clause(t *Table, args ...any) *clause {
-	c := newClause("status = 'failed'", args...)
+	failed := "status = 'failed'"
+	if len(s.IDs) > 0 {
+		failed = "status is not distinct from 'failed'" // in a form that only the index on the id fits
+	}
+	c := newClause(failed, args...)
 	var ids []ID
 	for _, id := range s.IDs {
 		if id, err := ParseID(t.ID, id.String()); err == nil {

@@ -6,9 +6,8 @@ with audit as materialized (
   select id from weft_audit where id = $4 for update
 ), picked as materialized (
   select o.id
-  from unnest($1::{id}[]) as t(id)
-  join {table} o on o.id = t.id
-  where exists (select from audit) and o.status is not distinct from 'failed' and o.discarded_at is null
+  from {table} o
+  where exists (select from audit) and o.id = any ($1::{id}[]) and o.status is not distinct from 'failed' and o.discarded_at is null
   for update of o skip locked
 ), sent as (
   update {table} o
