@@ -228,3 +228,20 @@ func (b *bench) stats() outbox.Stats {
 	}
 	return s
 }
+
+// TestRowsThatNameNoEventAreLeftOut: an adopted table may allow them, and none of them holds up others.
+func TestRowsThatNameNoEventAreLeftOut(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec("alter table search_outbox_events alter entity_id drop not null, alter event_version drop not null")
+	want := b.enqueue(5)
+	b.exec(`insert into search_outbox_events (entity_type, entity_id, op, event_version, next_retry_at)
+		select 'block', case when no = 'version' then gen_random_uuid() end, 'upsert', case when no = 'entity' then 1 end, at
+		from unnest(array['entity', 'version']) no, unnest(array[null, now()]) at`)
+	for what, r := range map[string]outbox.ListRequest{"list": {Ready: 9, Due: 9}, "newest": {Ready: 9, Newest: true}, "look back": {Ready: 9, Back: true}} {
+		got, err := b.store.List(t.Context(), r)
+		if err != nil || len(got.Ready) != 1 || got.Ready[0].Key != want || len(got.Due) != 0 {
+			t.Errorf("%s: got %+v, %v, want the event alone", what, got, err)
+		}
+	}
+}
