@@ -39,8 +39,8 @@ func (e *examination) disks(ctx context.Context, s *server) error {
 	if err := s.ask(ctx, http.MethodGet, "/_nodes/stats/fs,indices?filter_path=nodes.*.name,nodes.*.roles,nodes.*.fs.total,nodes.*.indices.store", nil, &nodes); err != nil {
 		return unprivileged(err)
 	}
-	var settings map[string]map[string]any
-	if err := s.ask(ctx, http.MethodGet, "/_cluster/settings?include_defaults&flat_settings&filter_path=*."+watermarks+"*,*."+blocks+"*", nil, &settings); err != nil {
+	settings, err := clusterSettings(ctx, s)
+	if err != nil {
 		return unprivileged(err)
 	}
 	e.clusterBlocks(s, settings)
@@ -84,6 +84,13 @@ func (e *examination) disks(ctx context.Context, s *server) error {
 		}
 	}
 	return nil
+}
+
+// clusterSettings returns the watermarks and the blocks, by the level at which they are set. A path with the dots
+// of their names would match none of them: a flat name is one field.
+func clusterSettings(ctx context.Context, s *server) (settings map[string]map[string]any, err error) {
+	err = s.ask(ctx, http.MethodGet, "/_cluster/settings?include_defaults&flat_settings&filter_path=*.cluster*watermark*,*.cluster*blocks*", nil, &settings)
+	return settings, err
 }
 
 // clusterBlocks names the settings that keep writes away from all indices.

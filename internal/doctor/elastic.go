@@ -259,6 +259,9 @@ func (e *examination) target(ctx context.Context, s *server, t target) error {
 	if err := errors.Join(e.searched(ctx, s, name), e.copies(ctx, s, name, at)); err != nil {
 		return err
 	}
+	if at.Settings.Index.Closed == "true" {
+		e.add("elastic.blocks", Error, name, "the index is closed: it takes neither writes nor searches", fmt.Sprintf(`ask who closed it, then: POST /%s/_open`, name))
+	}
 	for _, block := range slices.Sorted(maps.Keys(at.Settings.Index.Blocks)) {
 		if at.Settings.Index.Blocks[block] != "true" || block == "read" || block == "metadata" {
 			continue

@@ -166,6 +166,8 @@ func TestFindingsInElasticsearch(t *testing.T) {
 		"Block":     {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h","blocks":{"write":"true"}`, mapping), want{"elastic.blocks", Error, "idx-v1", "index.blocks.write", `"index.blocks.write":null`}},
 		"FloodBlock": {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h","blocks":{"read_only_allow_delete":"true"}`, mapping),
 			want{"elastic.blocks", Error, "idx-v1", "a disk was full", `"index.blocks.read_only_allow_delete":null`}},
+		"Closed": {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h","verified_before_close":"true"`, mapping),
+			want{"elastic.blocks", Error, "idx-v1", "the index is closed", "POST /idx-v1/_open"}},
 		"DiskLow":   {"GET /_nodes/stats/fs,indices", disk(140), want{"elastic.disk", Warning, "node-a", "low watermark", "disk"}},
 		"DiskHigh":  {"GET /_nodes/stats/fs,indices", disk(90), want{"elastic.disk", Warning, "node-a", "high watermark", "disk"}},
 		"DiskFlood": {"GET /_nodes/stats/fs,indices", disk(10), want{"elastic.disk", Error, "node-a", "flood stage", "disk"}},
@@ -338,4 +340,35 @@ func TestFindingsOfARealIndex(t *testing.T) {
 	found := visit(t, url, transport, name)
 	wantFinding(t, found, want{"elastic.gc_deletes", Warning, name + "-v1", "30.0 seconds", "PUT /" + name + "-v1/_settings"})
 	wantFinding(t, found, want{"elastic.blocks", Error, name + "-v1", "index.blocks.write", ""})
+	if status, answer := send(t, url, "POST /"+name+"-v1/_close"); status != http.StatusOK {
+		t.Fatal(status, answer)
+	}
+	wantFinding(t, visit(t, url, transport, name), want{"elastic.blocks", Error, name + "-v1", "the index is closed", "POST /" + name + "-v1/_open"})
+	if status, answer := send(t, url, "POST /"+name+"-v1/_open"); status != http.StatusOK {
+		t.Fatal(status, answer)
+	}
+	for _, f := range visit(t, url, transport, name) {
+		if strings.Contains(f.Text, "closed") {
+			t.Errorf("after it was opened: got %+v", f)
+		}
+	}
+}
+
+// A real Elasticsearch answers with watermarks and blocks: a finding about either needs their values.
+func TestSettingsOfARealCluster(t *testing.T) {
+	t.Parallel()
+	at, err := url.Parse(testenv.ElasticURL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	settings, err := clusterSettings(t.Context(), &server{url: at, client: http.DefaultClient, timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{watermarks + "low", watermarks + "flood_stage", blocks + "read_only", blocks + "read_only_allow_delete"} {
+		if settings["defaults"][name] == nil && settings["persistent"][name] == nil && settings["transient"][name] == nil {
+			t.Errorf("got %v, want a value of %s", settings, name)
+		}
+	}
 }

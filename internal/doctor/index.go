@@ -24,6 +24,7 @@ type index struct {
 			GCDeletes string            `json:"gc_deletes"`
 			Created   string            `json:"creation_date"`
 			Blocks    map[string]string `json:"blocks"`
+			Closed    string            `json:"verified_before_close"` // gone when it is opened
 			Replicas  string            `json:"number_of_replicas"`
 			Shards    string            `json:"number_of_shards"`
 			Write     struct {
