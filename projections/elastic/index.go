@@ -122,6 +122,9 @@ type target struct {
 	names []string // of all indexes, sorted
 }
 
+// ErrClosed means that somebody has closed the index.
+var ErrClosed = errors.New("elastic: index is closed")
+
 var errMissing = errors.New("elastic: index is missing")
 
 func (s *Sink) missing() error {

@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -222,6 +223,8 @@ func (s *Sink) meaning(what string, status int, e cause) error {
 		return fmt.Errorf("%s: %w", what, refused(s.host(), status, e.detail(status), s.cfg.Index, s.access()))
 	case e.Type == "index_not_found_exception" && (e.Index == "" || e.Index == s.cfg.Index):
 		return fmt.Errorf("%s: %w", what, s.missing())
+	case e.Type == "index_closed_exception":
+		return fmt.Errorf("%s: %w at %s: it takes neither writes nor searches; ask who closed it, then: POST /%s/_open", what, ErrClosed, s.host(), cmp.Or(e.Index, s.cfg.Index))
 	default:
 		return fmt.Errorf("%s: Elasticsearch at %s: %s", what, s.host(), e.detail(status))
 	}
