@@ -66,9 +66,7 @@ func (a *app) loadProjection(ctx context.Context, cfg config.Config, pool *pgxpo
 	} else if !ok && !row.Load {
 		return &exitError{exitRefused, "a rebuild of " + name + " goes on, which writes all rows: see `weft rebuild status " + name + "`"}
 	}
-	if st, err := leader.ReadState(ctx, pool, cfg.Group); err == nil && !st.Led() {
-		fmt.Fprintf(a.stderr, "weft: nobody leads group %s: start weft run, which carries the rows; this waits for it\n", cfg.Group)
-	}
+	a.noteVacancy(ctx, cfg, pool, "carries the rows")
 	r, ended, err := a.follow(ctx, cfg, pool, name, false)
 	if err != nil {
 		return err
@@ -90,4 +88,11 @@ func (a *app) loadProjection(ctx context.Context, cfg config.Config, pool *pgxpo
 		return &exitError{exitBad, unfinished("load", r)}
 	}
 	return nil
+}
+
+// noteVacancy says at once that a request waits because nobody leads. What is not known is not said.
+func (a *app) noteVacancy(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, does string) {
+	if st, err := leader.ReadState(ctx, pool, cfg.Group); err == nil && !st.Led() {
+		fmt.Fprintf(a.stderr, "weft: nobody leads group %s: start weft run, which %s; the request waits for it\n", cfg.Group, does)
+	}
 }

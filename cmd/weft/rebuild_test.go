@@ -149,7 +149,9 @@ func TestRebuildWithoutALeader(t *testing.T) {
 	a := &app{environ: s.env, stdin: strings.NewReader(""), stdout: &out, stderr: &errOut, signals: notify}
 	code := make(chan int, 1)
 	go func() { code <- a.execute(ctx, []string{"rebuild", "products", "--why", "new shards"}) }()
-	testenv.Eventually(t, func() bool { return strings.Contains(errOut.String(), "requested") }, "the request")
+	testenv.Eventually(t, func() bool {
+		return strings.Contains(errOut.String(), "nobody leads group shop: start weft run") && strings.Contains(errOut.String(), "requested")
+	}, "why nothing happens, and the request")
 	interrupt()
 	if got := <-code; got != exitInconclusive || !strings.HasSuffix(errOut.String(), "weft: no leader has begun the rebuild yet, and the request stands: see `weft status`\n") {
 		t.Errorf("got code %d and %s, want %d", got, &errOut, exitInconclusive)
