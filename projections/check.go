@@ -75,7 +75,7 @@ func (c *checker) database(ctx context.Context) error {
 	}
 	shape, err := c.source.known(ctx)
 	if err != nil {
-		return c.refused(ctx, err)
+		return errors.Join(c.refused(ctx, err), c.changes(ctx, nil)) // a changed table may be the cause
 	}
 	if c.declaration.Destination != "" {
 		if err := c.destination(ctx, shape); err != nil {

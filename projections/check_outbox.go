@@ -55,7 +55,7 @@ func (c *checker) outbox(ctx context.Context) (ok bool, err error) {
 // outbox $1, and those in $2.
 const watchedQuery = `
 with made as (
-  select t.tgrelid, t.tgname, t.tgenabled, t.tgtype::int as kind
+  select t.tgrelid, t.tgname, t.tgenabled, t.tgtype::int as kind, p.prosrc as body
   from pg_trigger t join pg_proc p on p.oid = t.tgfoid
   where p.pronamespace = (select relnamespace from pg_class where oid = to_regclass($1))
     and p.proname ~ ('^' || regexp_replace($1, '_events$', '') || '_changed_[0-9]+$')
@@ -68,6 +68,9 @@ select format('%I.%I', n.nspname, c.relname), exists (select from made m where m
              where not exists (select from made m where m.tgrelid = c.oid and m.kind & k.bit > 0)),
        array(select m.tgname::text from made m where m.tgrelid = c.oid and m.tgenabled in ('D', 'R') order by 1),
        array(select m.tgname::text from made m where m.tgrelid = c.oid and m.tgenabled = 'A' order by 1),
+       array(select distinct n.names[1] from made m cross join regexp_matches(m.body, '\mweft_(?:old|new)\.("(?:[^"]|"")+")', 'g') as n(names)
+             where m.tgrelid = c.oid and not exists (select from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+                                                     and '"' || replace(a.attname, '"', '""') || '"' = n.names[1]) order by 1),
        case when c.relispartition then 'is a partition: triggers on it miss what is written through its parent'
             when c.relkind = 'm' then 'is a materialized view: a refresh fires no trigger'
             when c.relkind = 'f' then 'is a foreign table: changes on its server fire no trigger here'
@@ -81,12 +84,15 @@ from tables t join pg_class c on c.oid = t.oid join pg_namespace n on n.oid = c.
 where c.oid is distinct from to_regclass($1) and c.oid is distinct from to_regclass(regexp_replace($1, '_events$', '') || '_versions')
 order by 1`
 
+const remakeOutbox = "drop the outbox with `weft outbox drop`, and make it again"
+
 // watched is a table, and how triggers see its changes.
 type watched struct {
 	name                      string
 	triggers, hidden          bool // some lead to the outbox; row security hides rows from weft
 	lacking, disabled, always []string
-	blind                     string // why statement triggers miss changes
+	lost                      []string // columns that its triggers name, as SQL has them, and that it has not
+	blind                     string   // why statement triggers miss changes
 }
 
 // changes looks whether each change of what a document is made of writes an event. r is nil
@@ -105,7 +111,7 @@ func (c *checker) changes(ctx context.Context, r *reading) error {
 		}
 	}
 	var w watched
-	err = each(ctx, c.pool, watchedQuery, []any{c.declaration.Table, read}, []any{&w.name, &w.triggers, &w.hidden, &w.lacking, &w.disabled, &w.always, &w.blind},
+	err = each(ctx, c.pool, watchedQuery, []any{c.declaration.Table, read}, []any{&w.name, &w.triggers, &w.hidden, &w.lacking, &w.disabled, &w.always, &w.lost, &w.blind},
 		func() { c.table(w, w.name == source) })
 	if err != nil {
 		return fmt.Errorf("triggers of %s: %w", c.declaration.Table, err)
@@ -113,21 +119,30 @@ func (c *checker) changes(ctx context.Context, r *reading) error {
 	return c.writers(ctx, source)
 }
 
-// registeredQuery reads the source of an outbox, empty when that is gone, and its versions.
+// registeredQuery reads the source of an outbox, empty when that is gone, its versions, and which
+// columns of the key have another type than when the outbox was made.
 const registeredQuery = `
 select w.source, coalesce((select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
          where c.oid = to_regclass(w.source)), ''),
        coalesce((select format('"%s"."%s"', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
-         where c.oid = to_regclass(regexp_replace($1, '_events$', '') || '_versions')), '')
+         where c.oid = to_regclass(regexp_replace($1, '_events$', '') || '_versions')), ''),
+       array(select format('%I is a %s, no %s', k.name, t.now, k.type)
+             from unnest(w.key_columns, w.key_types) as k(name, type) join pg_attribute a on a.attrelid = to_regclass(w.source) and a.attname = k.name and not a.attisdropped
+             cross join lateral format_type(a.atttypid, null) as t(now)
+             where k.type <> case t.now when 'smallint' then 'bigint' when 'integer' then 'bigint' when 'character varying' then 'text' when 'character' then 'bpchar' else t.now end)
 from weft_outbox w where w.table_name = $1`
 
 // registered returns the source of the outbox and the table of its versions; nothing for one
 // that `weft outbox create` has not made.
 func (c *checker) registered(ctx context.Context) (source, versions string, err error) {
 	var name string
-	err = each(ctx, c.pool, registeredQuery, []any{c.declaration.Table}, []any{&name, &source, &versions}, func() {
+	var changed []string
+	err = each(ctx, c.pool, registeredQuery, []any{c.declaration.Table}, []any{&name, &source, &versions, &changed}, func() {
 		if source == "" {
-			c.find("outbox.table", "its source "+name+" is gone, or has another name: writers of it fail", "drop the outbox with `weft outbox drop`, and make it again")
+			c.find("outbox.table", "its source "+name+" is gone, or has another name: writers of it fail", remakeOutbox)
+		}
+		for _, key := range changed {
+			c.find("outbox.table", "the key of "+source+" has another type than when the outbox was made: "+key+"; writers of it may fail", remakeOutbox)
 		}
 	})
 	if err != nil {
@@ -138,7 +153,7 @@ func (c *checker) registered(ctx context.Context) (source, versions string, err 
 
 // table says what is wrong with the triggers of one table.
 func (c *checker) table(w watched, source bool) {
-	const setting, again = "outbox.table", "drop the outbox with `weft outbox drop`, and make it again"
+	const setting = "outbox.table"
 	if w.hidden && source {
 		c.find(setting, "row security hides rows of "+w.name+" from weft's role, which compares and loads them", "let the role bypass it: alter role … bypassrls")
 	}
@@ -153,8 +168,11 @@ func (c *checker) table(w watched, source bool) {
 	case w.blind != "":
 		c.find(setting, w.name+" "+w.blind, "take it out of there, or name another table")
 	}
+	for _, column := range w.lost {
+		c.find(setting, w.name+" has lost column "+column+", or it has another name: writers of it fail", remakeOutbox)
+	}
 	for _, kind := range w.lacking {
-		c.find(setting, w.name+" has no trigger for "+kind+": such changes write no event", again)
+		c.find(setting, w.name+" has no trigger for "+kind+": such changes write no event", remakeOutbox)
 	}
 	for _, name := range w.disabled {
 		c.find(setting, fmt.Sprintf("trigger %s of %s is disabled, or enabled for replicas alone: changes write no event", name, w.name),

@@ -206,10 +206,12 @@ func pgIdentifier(name string) string {
 var plainIdentifier = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
 
 // functionQuery reads what is known of functions: whether each result may differ, and whether
-// they run statements of their own.
+// they run statements of their own. Those of extensions do not know the application's tables; a
+// plan does not say which of several functions of a name it is.
 const functionQuery = `
 select f.name, bool_and(p.provolatile = 'v' or n.nspname = 'pg_catalog' and p.proname in ('now', 'transaction_timestamp', 'statement_timestamp')),
-       bool_or(l.lanname not in ('internal', 'c'))
+       bool_or(l.lanname not in ('internal', 'c')
+               and not exists (select from pg_depend d where d.classid = 'pg_proc'::regclass and d.objid = p.oid and d.deptype = 'e'))
 from unnest($1::text[]) as f(name) cross join parse_ident(f.name) as part
 join pg_proc p on p.proname = part[cardinality(part)]
 join pg_namespace n on n.oid = p.pronamespace
