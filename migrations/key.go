@@ -38,7 +38,7 @@ func (m *migrator) readKey(ctx context.Context, w watched, names []string, routi
 			return nil, &OutboxError{w.sql, fmt.Sprintf("has the key column %q once, and it is named twice", name), "name each column once"}
 		case c.typ == "" || len(names) == 1 && (c.typ == "numeric" || c.typ == "bpchar"):
 			return nil, &OutboxError{w.sql, fmt.Sprintf("has the key %q of type %s", name, c.declared),
-				"entities need a uuid, a smallint, integer or bigint, a text or a varchar; a part of a key may be a numeric or a char(n), too"}
+				"entities need a uuid, a smallint, integer or bigint, a text or a varchar; a part of a key may be a numeric or a char(n), too: name other unique columns with --key"}
 		case !c.deterministic:
 			return nil, &OutboxError{w.sql, fmt.Sprintf("has the key %q of a nondeterministic collation", name), "ids that differ must not be equal: use another key"}
 		}

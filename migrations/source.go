@@ -19,7 +19,8 @@ type watched struct {
 	ids     [][]string // columns that hold the key of an entity, in the order of the key
 }
 
-// sourceSQL reads what decides whether triggers on a table see all of its changes. $1 is the
+// sourceSQL reads what decides whether triggers on a table see all of its changes, with the remedy behind
+// a semicolon where they do not. $1 is the
 // table's name as SQL has it, $2 the outbox tables.
 const sourceSQL = `
 select c.oid, c.relname, format('%I.%I', n.nspname, c.relname), coalesce(array_to_json(array(
@@ -27,21 +28,21 @@ select c.oid, c.relname, format('%I.%I', n.nspname, c.relname), coalesce(array_t
            join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
            where i.indrelid = c.oid and i.indisprimary order by k.ord))::text, '[]'),
        n.nspname = current_schema() and (c.relname ~ '^weft_' or regexp_replace(c.relname, '_(versions|history)$', '_events') = any ($2)),
-       case when c.relkind = 'p' then 'is partitioned: triggers on it miss what is written into a partition directly'
-            when c.relispartition then 'is a partition: triggers on it miss what is written through its parent'
+       case when c.relkind = 'p' then 'is partitioned: triggers on it miss what is written into a partition directly; keep its keys in a plain table by a row trigger, and name that instead (docs/projections.md)'
+            when c.relispartition then 'is a partition: triggers on it miss what is written through its parent; keep the keys of the whole in a plain table by a row trigger, and name that instead (docs/projections.md)'
             when c.relkind = 'v' then 'is a view: it has no rows of its own to watch; name the tables behind it'
             when c.relkind = 'm' then 'is a materialized view: a refresh fires no trigger; name the tables behind it'
-            when c.relkind = 'f' then 'is a foreign table: changes on its server fire no trigger here'
-            when c.relkind <> 'r' then 'is no table'
-            when c.relpersistence = 't' then 'is a temporary table'
-            when c.relpersistence = 'u' then 'is unlogged: a crash empties it, and no event says so'
+            when c.relkind = 'f' then 'is a foreign table: changes on its server fire no trigger here; make the outbox on that server'
+            when c.relkind <> 'r' then 'is no table; name one'
+            when c.relpersistence = 't' then 'is a temporary table; name one that stays'
+            when c.relpersistence = 'u' then 'is unlogged: a crash empties it, and no event says so; alter table ... set logged'
             when exists (select from pg_inherits where inhrelid = c.oid or inhparent = c.oid)
-                 then 'is part of an inheritance tree: triggers on it miss what is written through another of its tables'
+                 then 'is part of an inheritance tree: triggers on it miss what is written through another of its tables; take it out of there (alter table ... no inherit)'
             when exists (select from pg_subscription_rel where srrelid = c.oid)
-                 then 'is filled by a logical replication subscription, which fires no statement triggers'
-            when row_security_active(c.oid) then format('has row security that applies to role %s, which would take hidden rows for deleted ones: run this as a role that bypasses it', current_user)
+                 then 'is filled by a logical replication subscription, which fires no statement triggers; make the outbox where it is written'
+            when row_security_active(c.oid) then format('has row security that applies to role %s, which would take hidden rows for deleted ones; run this as a role that bypasses it', current_user)
             when not has_table_privilege(c.oid, 'select') or not has_table_privilege(c.oid, 'trigger')
-                 then format('belongs to %s, and role %s may not read it and create triggers on it: run this as its owner', pg_get_userbyid(c.relowner), current_user)
+                 then format('belongs to %s, and role %s may not read it and create triggers on it; run this as its owner', pg_get_userbyid(c.relowner), current_user)
             else '' end
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where c.oid = to_regclass($1)`
@@ -84,7 +85,8 @@ func (m *migrator) readSource(ctx context.Context, name string) (watched, error)
 	case own:
 		return w, &OutboxError{w.sql, "is weft's own", "name a table of the application"}
 	case unfit != "":
-		return w, &OutboxError{w.sql, unfit, "weft cannot see all of its changes; nothing was changed"}
+		why, remedy, _ := strings.Cut(unfit, "; ")
+		return w, &OutboxError{w.sql, why, remedy + "; nothing was changed"}
 	}
 	return w, decodeList(primary, &w.primary)
 }
