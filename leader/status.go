@@ -11,7 +11,7 @@ import (
 // Role is what an instance is in its group.
 type Role string
 
-// The roles; the values of the label to.
+// The roles. They are also the values of the label to of weft_leader_transitions_total.
 const (
 	RoleLeader       Role = "leader"
 	RoleDraining     Role = "draining"     // still the leader, asked for a graceful end

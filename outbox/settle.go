@@ -31,7 +31,7 @@ type Settlement struct {
 
 // Settled is the result of a settle.
 type Settled struct {
-	At   time.Time // database clock, of [Store.Resolve] its own time; zero when no event is done
+	At   time.Time // when the events were done, or when [Store.Resolve] found that, by the database's clock; zero when none is done
 	Left []Left
 	// Slow is the smallest number of settlements that could not be written in time; 0 for none.
 	// It is for whoever splits a settle.
@@ -56,8 +56,8 @@ var (
 	ErrChanged = errors.New("outbox: a row was changed while it was leased")
 	// ErrLocked means that somebody else holds the lock of a row.
 	ErrLocked = errors.New("outbox: somebody else holds the lock of a row")
-	// ErrInterrupted means that the answer of a settle was lost that had left the entity open
-	// for another reason.
+	// ErrInterrupted means that a settle has left the entity open, and that its answer, which
+	// said why, was lost.
 	ErrInterrupted = errors.New("outbox: the settle was interrupted")
 )
 

@@ -241,7 +241,11 @@ func writeReports(w io.Writer, reports []verify.Report) error {
 			fmt.Fprintf(w, "%s: alias %s also leads to %s, into which weft does not write: searches find documents twice, and deleted ones; %s\n", r.Projection, b.Alias, b.Index, b.Remedy)
 		}
 		for _, e := range r.Examples {
-			fmt.Fprintf(w, "%s: %s: entity %s, document %s: version %d in the source, %d in the destination", r.Projection, e.Kind, records.Dash(records.Plain(e.Entity)), records.Dash(records.Plain(e.Document)), e.RowVersion, e.DocumentVersion)
+			source := fmt.Sprintf("version %d in the source", e.RowVersion)
+			if e.Unnumbered {
+				source = "no version yet in the source, as before `weft load " + r.Projection + "`"
+			}
+			fmt.Fprintf(w, "%s: %s: entity %s, document %s: %s, %d in the destination", r.Projection, e.Kind, records.Dash(records.Plain(e.Entity)), records.Dash(records.Plain(e.Document)), source, e.DocumentVersion)
 			if len(e.Fields) > 0 {
 				fmt.Fprintf(w, "; they differ in %s", records.Plain(strings.Join(e.Fields, ", ")))
 			}

@@ -246,6 +246,9 @@ func TestVerifyFindsRowsWithoutAnEvent(t *testing.T) {
 	if r := s.verified(exitBad); r.Stale != 1 || r.Differs() != 1 {
 		t.Errorf("with a document of a row without a version: got %+v, want it stale", r)
 	}
+	if r := weft(t, s.env, "verify", "products"); !strings.Contains(r.out, "products: stale: entity product:105, document 105: no version yet in the source, as before `weft load products`, 7 in the destination\n") {
+		t.Errorf("got %+v, want the row without a version named as that", r)
+	}
 	if r := s.verified(0, "--repair", "--by", "alice", "--why", "restored"); r.Repaired != 1 || s.document("105")["name"] != "restored" {
 		t.Errorf("repair of it: got %+v and document %v", r, s.document("105"))
 	}

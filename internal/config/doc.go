@@ -3,7 +3,7 @@
 //
 // # What is guaranteed
 //
-//   - One table (settings.go) names every setting. Flags, the environment lookup,
+//   - One table (settings.go, with parts beside it) names every setting. Flags, the environment lookup,
 //     [Markdown] and [Config.Effective] are made from it, so they cannot disagree.
 //   - A value that does not parse is an error even where a later layer overrides
 //     it, and so is an unknown key of the file or an unknown WEFT_ name. All of

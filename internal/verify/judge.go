@@ -10,9 +10,9 @@ type Kind string
 // The kinds.
 const (
 	Equal     Kind = ""
-	Missing   Kind = "missing"   // there is a row, and no document; or none that an event has told of
+	Missing   Kind = "missing"   // there is a row, and no document
 	Extra     Kind = "extra"     // there is a document, and no row
-	Stale     Kind = "stale"     // the document is older than its row
+	Stale     Kind = "stale"     // the document is older than its row, or the row has no version yet
 	Ahead     Kind = "ahead"     // the document is newer than its row
 	Corrupt   Kind = "corrupt"   // of one version, with other content
 	Misplaced Kind = "misplaced" // on a shard where nobody looks for it

@@ -26,7 +26,7 @@ func (v *verifier) remedy(at sight) string {
 }
 
 func (v *verifier) example(k outbox.Key, at sight) Example {
-	e := Example{Kind: at.kind, Entity: k.String(), RowVersion: at.wanted.Version, Remedy: v.remedy(at)}
+	e := Example{Kind: at.kind, Entity: k.String(), RowVersion: at.wanted.Version, Unnumbered: at.wanted.Unnumbered, Remedy: v.remedy(at)}
 	if at.here != nil {
 		e.Document, e.DocumentVersion = at.here.ID, at.here.Version
 	}

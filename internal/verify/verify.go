@@ -83,12 +83,13 @@ type Report struct {
 // Example is one entity that differs, or one document of no entity.
 type Example struct {
 	Kind            Kind     `json:"kind"`
-	Entity          string   `json:"entity"`           // type and id; empty where the document has no entity
-	Document        string   `json:"document"`         // its id; empty when it is missing
-	RowVersion      int64    `json:"row_version"`      // 0 without one
-	DocumentVersion int64    `json:"document_version"` // 0 without a document
-	Fields          []string `json:"fields,omitempty"` // that differ, with Options.Fields
-	Remedy          string   `json:"remedy,omitempty"` // where a repair cannot help
+	Entity          string   `json:"entity"`               // type and id; empty where the document has no entity
+	Document        string   `json:"document"`             // its id; empty when it is missing
+	RowVersion      int64    `json:"row_version"`          // 0 without one
+	Unnumbered      bool     `json:"unnumbered,omitempty"` // there is a row, and no event has given it a version yet
+	DocumentVersion int64    `json:"document_version"`     // 0 without a document
+	Fields          []string `json:"fields,omitempty"`     // that differ, with Options.Fields
+	Remedy          string   `json:"remedy,omitempty"`     // where a repair cannot help
 }
 
 // Beside is an index that weft does not write to, while searches find its documents all the same: an

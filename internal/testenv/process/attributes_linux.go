@@ -6,8 +6,9 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// Attributes give a child a process group of its own, so that the terminal's Ctrl-C is its parent's
-// to handle, and with a death signal the kernel's care. Without one it gets a session.
+// Attributes returns those of a child that runs as who. With a death signal, which the kernel sends it
+// when its parent dies, it gets a process group of its own, so that the terminal's Ctrl-C goes to the
+// parent alone. Without one (0) it gets a session of its own, and outlives its parent.
 func Attributes(who *syscall.Credential, deathSignal syscall.Signal) *syscall.SysProcAttr {
 	outlives := deathSignal == 0
 	return &syscall.SysProcAttr{Setsid: outlives, Setpgid: !outlives, Credential: who, Pdeathsig: deathSignal}
