@@ -89,8 +89,17 @@ func TestProjectionsPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if seen := openPage(t).run(string(text)); seen["sh"] < 5 || seen["sql"] < 2 || seen["output"] < 2 || seen["yaml"] != 1 || seen["json"] != 1 {
+	p := openPage(t)
+	if seen := p.run(string(text)); seen["sh"] < 5 || seen["sql"] < 2 || seen["output"] < 2 || seen["yaml"] != 1 || seen["json"] != 1 {
 		t.Errorf("blocks: %v", seen)
+	}
+	p.exec("insert into shop.category values (1, 'light'); insert into shop.product_category values (8, 1); update shop.category set name = 'lamps'")
+	p.exec("update shop.visit set at = '2026-06-01'; delete from shop.visit_2026")
+	for table, want := range map[string]int{"product_outbox_events where entity_id = 8": 1, "visit_outbox_events where entity_id = 1": 2} {
+		var got int
+		if err := p.pool.QueryRow(t.Context(), "select count(*) from "+table).Scan(&got); err != nil || got != want {
+			t.Errorf("%s: got %d events and %v, want %d", table, got, err, want)
+		}
 	}
 }
 
