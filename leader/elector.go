@@ -66,6 +66,7 @@ type Elector struct {
 type ended struct {
 	epoch  int64
 	reason string
+	at     time.Time // with the monotonic clock: the server may be away for long
 }
 
 // New checks cfg, reporting everything that is wrong with it, and registers the metrics.
@@ -276,7 +277,7 @@ func (e *Elector) recordEnd(ctx context.Context, s session) {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.Trust)
 	defer cancel()
 	// Best effort: the next leader closes the term anyway, without the reason.
-	if err := s.endTerm(ctx, e.unrecorded.epoch, e.unrecorded.reason); err == nil {
+	if err := s.endTerm(ctx, e.unrecorded.epoch, e.unrecorded.reason, time.Since(e.unrecorded.at)); err == nil {
 		e.unrecorded = nil
 	}
 }

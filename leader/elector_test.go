@@ -224,7 +224,7 @@ func TestEndOfTerm(t *testing.T) {
 				}
 				return nil, nil
 			})
-			var rejoined time.Time
+			var joined, rejoined time.Time
 			stop := b.start(t, func(ctx context.Context, term *Term) error {
 				if term.Epoch() > 1 {
 					rejoined = time.Now()
@@ -236,6 +236,7 @@ func TestEndOfTerm(t *testing.T) {
 					t.Errorf("status before the join: got %+v, want disconnected", st)
 				}
 				time.Sleep(2 * time.Second)
+				joined = time.Now()
 				first.note("joined")
 				return context.Cause(ctx)
 			})
@@ -248,6 +249,9 @@ func TestEndOfTerm(t *testing.T) {
 			}
 			if !b.session(1).has("endTerm 1 session_closed") {
 				t.Errorf("second session: got %v, want the end of term 1 recorded", b.session(1).history())
+			}
+			if got := b.session(1).ended; !got.Equal(joined) {
+				t.Errorf("the end of term 1 is recorded as of %v, want %v, when Work had returned", got, joined)
 			}
 			if err := stop(); err != nil {
 				t.Errorf("Run: %v", err)

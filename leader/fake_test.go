@@ -32,6 +32,7 @@ type script struct {
 	trace []string
 	tries []time.Time
 	beats []time.Time
+	ended time.Time // as endTerm says of an earlier term
 }
 
 func newScript() *script {
@@ -121,7 +122,10 @@ func (s *scripted) state(context.Context) (State, error) {
 	return State{Epoch: 41, Instance: "other", LockHeld: !s.vacant, LockMatches: !s.vacant}, nil
 }
 
-func (s *scripted) endTerm(_ context.Context, epoch int64, reason string) error {
+func (s *scripted) endTerm(_ context.Context, epoch int64, reason string, ago time.Duration) error {
+	s.mu.Lock()
+	s.ended = time.Now().Add(-ago)
+	s.mu.Unlock()
 	s.note("endTerm %d %s", epoch, reason)
 	return nil
 }

@@ -143,8 +143,9 @@ func (e *Elector) closeLostTerm(ctx context.Context, s session, t *Term, l *loss
 	e.failures = 0
 	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.Heartbeat)
 	defer cancel()
+	at := time.Now()
 	if _, err := s.release(rctx, t.epoch, l.reason); err != nil {
-		e.unrecorded = &ended{t.epoch, l.reason}
+		e.unrecorded = &ended{t.epoch, l.reason, at}
 	}
 	if result == nil || errors.Is(result, ErrLost) || errors.Is(result, context.Canceled) {
 		return l
@@ -174,10 +175,11 @@ func (e *Elector) release(ctx context.Context, s session, t *Term, result error)
 
 	// ctx is done when the caller has asked for the end.
 	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.Trust)
+	at := time.Now()
 	unlocked, err := s.release(rctx, t.epoch, reason)
 	cancel()
 	if err != nil {
-		e.unrecorded = &ended{t.epoch, reason}
+		e.unrecorded = &ended{t.epoch, reason, at}
 	}
 
 	e.become(RoleStandby, nil, nil)

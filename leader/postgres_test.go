@@ -55,6 +55,35 @@ func TestLockDoesNotStack(t *testing.T) {
 	}
 }
 
+// A term whose end is recorded late has ended when its work did, and not before it began.
+func TestEndThatIsRecordedLate(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	cfg := quick("a")
+	base, err := pgx.ParseConfig(s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	later, err := openSession(t.Context(), cfg, func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, SessionConfig(base, cfg)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer later.close(context.Background())
+	s.exec(t, `insert into weft_term (group_name, epoch, instance, acquired_at)
+		select $1, n, 'a', clock_timestamp() - interval '1 hour' from generate_series(1, 2) n`, testGroup)
+	for epoch, ago := range map[int64]time.Duration{1: time.Minute, 2: 2 * time.Hour} {
+		if err := later.endTerm(t.Context(), epoch, reasonSessionClosed, ago); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !one[bool](t, s, "select ended_at between acquired_at + interval '59 minutes' and clock_timestamp() - interval '1 minute' from weft_term where epoch = 1") {
+		t.Error("a term that ended a minute ago has another end")
+	}
+	if !one[bool](t, s, "select ended_at = acquired_at from weft_term where epoch = 2") {
+		t.Error("a term has ended before it began")
+	}
+}
+
 func TestBeatSeesAReplacedEpoch(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

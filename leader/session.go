@@ -33,8 +33,8 @@ type session interface {
 	idle(ctx context.Context, epoch int64) error
 	// state reads who leads.
 	state(ctx context.Context) (State, error)
-	// endTerm records why a term ended, unless that is recorded already.
-	endTerm(ctx context.Context, epoch int64, reason string) error
+	// endTerm records why a term ended, and that it did so a while ago, unless an end is recorded already.
+	endTerm(ctx context.Context, epoch int64, reason string, ago time.Duration) error
 	// release records the end and frees the lock; unlocked is false if it was not held.
 	release(ctx context.Context, epoch int64, reason string) (unlocked bool, err error)
 	// close ends the session, which frees the lock in any case.
@@ -148,15 +148,15 @@ func (s *pgSession) state(ctx context.Context) (State, error) {
 	return st, s.wrap("read state", diagnose(err))
 }
 
-func (s *pgSession) endTerm(ctx context.Context, epoch int64, reason string) error {
-	_, err := s.conn.Exec(ctx, endTermSQL, pgx.QueryExecModeExec, s.cfg.Group, epoch, reason)
+func (s *pgSession) endTerm(ctx context.Context, epoch int64, reason string, ago time.Duration) error {
+	_, err := s.conn.Exec(ctx, endTermSQL, pgx.QueryExecModeExec, s.cfg.Group, epoch, reason, ago.Seconds())
 	return s.wrap("end term", err)
 }
 
 // release uses two statements: with the unlock inside the first transaction the successor
 // would get the lock while the row is still locked.
 func (s *pgSession) release(ctx context.Context, epoch int64, reason string) (unlocked bool, err error) {
-	if _, err := s.conn.Exec(ctx, releaseSQL, pgx.QueryExecModeExec, s.cfg.Group, epoch, reason); err != nil {
+	if _, err := s.conn.Exec(ctx, releaseSQL, pgx.QueryExecModeExec, s.cfg.Group, epoch, reason, 0.0); err != nil {
 		return false, s.wrap("mark release", err)
 	}
 	err = s.conn.QueryRow(ctx, "select pg_advisory_unlock($1)", pgx.QueryExecModeExec, s.key).Scan(&unlocked)

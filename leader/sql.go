@@ -57,7 +57,7 @@ select h.ok, coalesce(r.done, false), coalesce(r.asked, false), coalesce(r.resig
        coalesce(r.resign_asked_at, 'epoch')
   from held h left join (select true as done, * from renewed) r on true`
 
-// releaseSQL marks the regular end of the term $2 of group $1 for the reason $3.
+// releaseSQL marks the regular end of the term $2 of group $1, for the reason $3, $4 seconds ago.
 const releaseSQL = `
 with released as (
     update weft_leader set released_at = clock_timestamp()
@@ -65,7 +65,7 @@ with released as (
 )` + endTermSQL
 
 const endTermSQL = `
-update weft_term set ended_at = clock_timestamp(), end_reason = $3
+update weft_term set ended_at = greatest(acquired_at, clock_timestamp() - make_interval(secs => $4)), end_reason = $3
  where group_name = $1 and epoch = $2 and ended_at is null`
 
 // stateSQL describes the election of group $1 with key $2; one row, always. The request
