@@ -3,12 +3,14 @@ package daemon_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,6 +20,7 @@ import (
 	"github.com/samuelhu324-dev/weft/consumer/observe"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -154,4 +157,37 @@ func testCutOff(t *testing.T, elsewhere string) {
 	if end == nil || errors.Is(end, outbox.ErrFenced) || !outbox.Unreachable(end) {
 		t.Errorf("the term ended with %v, want that the outbox does not answer", end)
 	}
+}
+
+// A lock session for which the server has no connection left gets the place of an idle one of the pool: without it the
+// instance would stay out of the election for as long as the pool needs its connections.
+func TestLockSessionGetsThePlaceOfAnIdleConnection(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	holder := r.lock() // so that the instance stands by, and its pool has little to do
+	defer holder()
+	a := r.start("a")
+	a.awaitReady(200, `"role": "standby"`)
+	var n int
+	r.scan("select count(*) from pg_stat_activity where application_name = $1", []any{leader.AppName(r.group, "a", "work")}, &n)
+	r.exec(fmt.Sprintf("alter role %s connection limit %d", pgx.Identifier{r.runner.Username()}.Sanitize(), n))
+	r.exec("select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1", leader.AppName(r.group, "a", "lock"))
+	testenv.Eventually(t, func() bool { return len(a.logs.with("event", "leader.standby")) == 2 }, "another lock session")
+	if len(a.logs.with("event", "leader.disconnected")) == 0 {
+		t.Error("no lock session was refused")
+	}
+	a.awaitReady(200, `"role": "standby"`)
+}
+
+// lock takes the lock of the group until the returned func is called.
+func (r *rig) lock() (unlock func()) {
+	r.t.Helper()
+	tx, err := r.pool.Begin(context.Background())
+	if err == nil {
+		_, err = tx.Exec(context.Background(), "select pg_advisory_xact_lock($1)", leader.Key(r.group))
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return func() { _ = tx.Rollback(context.Background()) }
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -174,15 +173,7 @@ func (d *daemon) build(ctx context.Context) error {
 		Group: cfg.Group, Instance: cfg.Instance, Poll: cfg.Leader.Poll, Heartbeat: cfg.Leader.Heartbeat,
 		Trust: cfg.Leader.Trust, IdleSession: cfg.Leader.IdleSession,
 	}
-	session := leader.SessionConfig(pool.Config().ConnConfig, election)
-	dial := func(ctx context.Context) (*pgx.Conn, error) {
-		conn, moved, err := d.login.Connect(ctx, session)
-		if moved {
-			pool.Reset() // a connection to a frozen server costs seconds to find out
-		}
-		return conn, err
-	}
-	d.elector, err = leader.New(election, dial, d.log, d.Registerer)
+	d.elector, err = leader.New(election, d.dialLock(leader.SessionConfig(pool.Config().ConnConfig, election)), d.log, d.Registerer)
 	d.Health.Require(postgresName, true)
 	return err
 }

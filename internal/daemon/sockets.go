@@ -5,7 +5,11 @@ import (
 	"net"
 	"sync"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/leader"
 )
 
 // sockets are the connections of the pool. The driver waits for up to 15 seconds when it
@@ -69,4 +73,22 @@ func (s *sockets) cut() (n int) {
 	}
 	clear(s.open)
 	return n
+}
+
+// dialLock opens sessions for the lock. When the server has no connection left for one, the pools close theirs that
+// are idle: without a lock session the instance can neither lead nor stand by.
+func (d *daemon) dialLock(session *pgx.ConnConfig) leader.Dial {
+	return func(ctx context.Context) (*pgx.Conn, error) {
+		conn, moved, err := d.login.Connect(ctx, session)
+		if moved {
+			d.pool.Reset() // a connection to a frozen server costs seconds to find out
+		}
+		if kind, _ := postgres.Diagnose(err); kind == postgres.TooManyConnections {
+			d.pool.Reset()
+			for _, p := range d.deskPools {
+				p.Reset()
+			}
+		}
+		return conn, err
+	}
 }
