@@ -111,7 +111,7 @@ func (d *daemon) awaitFix(ctx context.Context, what string) {
 // passing reports whether the fault that ended a check may pass.
 func passing(kind postgres.Kind, err error) bool {
 	switch kind {
-	case postgres.Unreachable, postgres.TooManyConnections:
+	case postgres.Unreachable, postgres.TooManyConnections, postgres.ReadOnly: // another server may become the primary
 		return true
 	case postgres.Unknown:
 		return errors.Is(err, context.DeadlineExceeded) || outbox.Answered(err) && !outbox.Refused(err)

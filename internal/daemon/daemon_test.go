@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/samuelhu324-dev/weft/internal/daemon"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
@@ -212,19 +214,23 @@ func TestStartRefuses(t *testing.T) {
 	})
 }
 
-// A read-only server may become the primary: the instance stays up and says why it
-// does not lead.
+// A read-only server may become the primary, and so may one of several: the instance stays up, says why it does not
+// lead, and leads then.
 func TestReadOnlyServerIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	r := setup(t)
-	r.exec(fmt.Sprintf("alter database %q set default_transaction_read_only = on", r.pool.Config().ConnConfig.Database))
-	a := r.start("a")
-	select {
-	case <-a.done:
-		if kind, _ := postgres.Diagnose(a.stop()); kind != postgres.ReadOnly {
-			t.Errorf("ended with %v, want read-only", a.stop())
-		}
-	case <-time.After(3 * time.Second):
-		a.awaitReady(503, "read-only")
+	for name, more := range map[string]string{"One": "", "Several": ",localhost:"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := setup(t)
+			role, at := pgx.Identifier{r.runner.Username()}.Sanitize(), host(t, r.url)
+			if more != "" {
+				more += at[strings.LastIndexByte(at, ':')+1:]
+			}
+			r.exec("alter role " + role + " set default_transaction_read_only = on")
+			a := r.start("a", "DATABASE_URL="+strings.Replace(testenv.As(t, r.url, r.runner), at, at+more, 1))
+			a.awaitReady(503, "read-only")
+			r.exec("alter role " + role + " reset default_transaction_read_only")
+			a.awaitReady(200, `"role": "leader"`)
+		})
 	}
 }
