@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime/debug"
 	"syscall"
 
@@ -78,6 +79,7 @@ func (a *app) run(ctx context.Context, cfg config.Config, b build, load func() (
 		debug.SetMemoryLimit(int64(max(1, cfg.Shards.Count)) * memoryLimit)
 		debug.SetGCPercent(gcPercent)
 	}
+	signal.Ignore(syscall.SIGPIPE) // a reader of the log that has gone must not end a leader
 	signals, release := a.signals(syscall.SIGTERM, syscall.SIGINT)
 	defer release()
 	hangups, releaseHangups := a.signals(syscall.SIGHUP)

@@ -30,5 +30,5 @@
 //   - Spans that the collector does not take within the timeout of an export, or for
 //     which the queue has no room, are lost. weft_trace_spans_total counts them.
 //   - A log line that cannot be written is lost, as is everything after the reader
-//     of the log has gone.
+//     of the log has gone. `weft run` goes on without one.
 package telemetry
