@@ -3,6 +3,8 @@ package outbox
 import (
 	"context"
 	"fmt"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // OccupiedError means that the leader of another group works on the table. Rows are
@@ -19,10 +21,21 @@ func (e *OccupiedError) Error() string {
 // [*OccupiedError] while the leader of another group works on the table, and
 // [ErrFenced] when a newer epoch has taken over.
 func (s *Store) Occupy(ctx context.Context, epoch int64) error {
+	ctx, cancel := s.deadline(ctx)
+	defer cancel()
 	other := OccupiedError{Table: s.cfg.Table}
-	taken, err := s.fenced(ctx, "group", "occupy", epoch, []any{s.cfg.Projection}, &other.Group, &other.Instance)
-	if err == nil && taken == 0 {
-		err = &other
+	var fences, taken int
+	var q pgx.Batch
+	q.Queue(s.sql("occupy_lock"))
+	q.Queue(s.sql("occupy"), s.cfg.Group, epoch, s.cfg.Owner, s.cfg.Projection).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&fences, &taken, &other.Group, &other.Instance)
+	})
+	err := s.db.SendBatch(ctx, &q).Close()
+	switch {
+	case err == nil && fences == 0:
+		err = ErrFenced
+	case err == nil && taken == 0:
+		return &other
 	}
-	return err
+	return wrapped("group", s.cfg.Table, err)
 }

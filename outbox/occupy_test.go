@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -62,5 +63,54 @@ func TestOccupy(t *testing.T) {
 	}
 	if err := b.store.Occupy(t.Context(), 2); err == nil {
 		t.Error("that term has the table while the other leads")
+	}
+}
+
+// Of the leaders of two groups that ask for a table at once one gets it, also when the other was held up in the middle:
+// it then sees a term that began meanwhile.
+func TestOccupyByTwoGroupsAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	other, err := outbox.OpenStore(t.Context(), b.pool, outbox.StoreConfig{Table: table, Projection: "p", Group: "other", Owner: "o", Lease: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), "select from weft_fence where group_name = 'g' for update"); err != nil {
+		t.Fatal(err)
+	}
+	ends := make(chan error, 2)
+	go func() { ends <- b.store.Occupy(t.Context(), 1) }()
+	b.waitFor("select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()")
+
+	b.exec("insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at) values ('other', 1, 'o', now(), now())")
+	done := make(chan struct{})
+	go func() { defer close(done); ends <- other.Occupy(t.Context(), 1) }()
+	for waiting := 1; waiting < 2; {
+		select {
+		case <-done:
+			waiting = 2
+		default:
+			waiting = b.number("select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()")
+		}
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	refused := 0
+	for range 2 {
+		err := <-ends
+		if _, ok := errors.AsType[*outbox.OccupiedError](err); ok {
+			refused++
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+	if refused != 1 {
+		t.Errorf("%d of two groups were refused, want 1", refused)
 	}
 }
