@@ -180,7 +180,7 @@ func diagnoseServer(err error, at site) (Kind, string) {
 	case "3D000":
 		return UnknownDatabase, fmt.Sprintf("Postgres%s: %s; correct the name in DATABASE_URL, or create the database", where, said)
 	case "53300":
-		return TooManyConnections, fmt.Sprintf("Postgres%s has no connection left: %s; raise max_connections, or lower WEFT_DB_MAX_CONNS", where, said)
+		return TooManyConnections, fmt.Sprintf("Postgres%s has no connection left: %s; raise %s, or lower WEFT_DB_MAX_CONNS", where, said, connectionLimit(said))
 	case "53100", "53200":
 		return Unreachable, fmt.Sprintf("Postgres%s has run out of disk or memory: %s; free some on its host", where, said)
 	case "57P03", "57P01", "57P02":
@@ -216,6 +216,18 @@ func diagnoseServer(err error, at site) (Kind, string) {
 		}
 	}
 	return Unknown, ""
+}
+
+// connectionLimit names the limit that the server means.
+func connectionLimit(said string) string {
+	switch {
+	case strings.Contains(said, "connections for role"):
+		return "the connection limit of the role (alter role … connection limit)"
+	case strings.Contains(said, "connections for database"):
+		return "the connection limit of the database (alter database … connection limit)"
+	default:
+		return "max_connections"
+	}
 }
 
 func noTLS(said string) bool {

@@ -111,7 +111,7 @@ func TestDiagnoseRealServer(t *testing.T) {
 			t.Helper()
 			name := role(t, dsn, "connection limit 0")
 			return use(t, with(t, dsn, func(u *url.URL, _ url.Values) { u.User = url.UserPassword(name, password) }), "select 1")
-		}, postgres.TooManyConnections, "lower WEFT_DB_MAX_CONNS"},
+		}, postgres.TooManyConnections, "raise the connection limit of the role (alter role … connection limit), or lower WEFT_DB_MAX_CONNS"},
 		{"MissingTable", func(t *testing.T, dsn string) error {
 			t.Helper()
 			return use(t, dsn, "select * from weft_leader")
@@ -196,6 +196,7 @@ func TestDiagnoseScripted(t *testing.T) {
 		{"NoRule", "28000", `no pg_hba.conf entry for host "10.0.0.1", user "weft", database "d", SSL encryption`, postgres.WrongPassword, "pg_hba.conf"},
 		{"TLSWanted", "28000", `no pg_hba.conf entry for host "10.0.0.1", user "weft", database "d", no encryption`, postgres.TLSRefused, "sslmode=require"},
 		{"Starting", "57P03", "the database system is starting up", postgres.Unreachable, "wait for it"},
+		{"FullDatabase", "53300", `too many connections for database "d"`, postgres.TooManyConnections, "raise the connection limit of the database"},
 		{"Full", "53300", "sorry, too many clients already", postgres.TooManyConnections, "raise max_connections"},
 		{"PgBouncerParameter", "08P01", "unsupported startup parameter: statement_timeout", postgres.Pooler, "name the setting in ignore_startup_parameters"},
 		{"PgBouncerDatabase", "3D000", "no such database: d", postgres.UnknownDatabase, "no such database: d"},
