@@ -15,13 +15,14 @@ import (
 
 const (
 	// missingDays are those from today on that no partition of a history takes. The leader makes a week ahead, of which
-	// the last day may be missing for an hour after midnight.
+	// the last day may be missing for an hour after midnight. Before the first start there is none.
 	missingDays = `
 select day::text, n = 0
 from generate_series(0, 6) n cross join lateral (select (now() at time zone 'UTC')::date + n as day) d
 where not exists (
   select from weft_history_partitions($1) p
   where not p.detaching and coalesce(p.from_time, '-infinity') <= day::timestamp at time zone 'UTC' and coalesce(p.until_time, 'infinity') > day::timestamp at time zone 'UTC')
+  and (exists (select from weft_history_partitions($1)) or exists (select from weft_instance where seen_at > now() - interval '15 s'))
 order by n`
 
 	// loneDays are tables with the name of a day of a history that are no part of it, or half detached from it.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/migrations"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -88,6 +89,22 @@ func TestMissingDaysOfTheHistoryAreFound(t *testing.T) {
 	}
 	e.Modes[0].Finished = string(outbox.Archive)
 	e.heal(t, pool, remedy)
+}
+
+// A history without any day lacks none before the first start, which makes them; with an instance that runs it does.
+func TestHistoryBeforeTheFirstStartLacksNothing(t *testing.T) {
+	t.Parallel()
+	e, pool, day := archivist(t)
+	for n := -2; n <= 7; n++ {
+		exec(t, pool, "drop table "+day(n))
+	}
+	if found := e.examined(t); len(found) > 0 {
+		t.Errorf("before the first start: got %+v, want nothing", found)
+	}
+	if err := leader.Announce(t.Context(), pool, leader.Instance{Group: "g", Name: "a", Role: leader.RoleLeader}); err != nil {
+		t.Fatal(err)
+	}
+	wantFinding(t, e.examined(t), want{"history.days", Warning, itsHistory, "it lacks the day of today", "select weft_history_attach('" + archived + "'"})
 }
 
 // A day that a killed command has left as a table of its own is named until it is dropped or attached again.
