@@ -155,6 +155,7 @@ func (e *Elector) watchBlockers(ctx context.Context, s session) {
 		started int64
 	}
 	logged := map[identity]bool{}
+	said := ""
 	wait := blockedAfter
 	for look := blockedLookMin; pause(ctx, wait); wait, look = look, min(2*look, blockedLookMax) {
 		found, err := s.terminateBlockers(ctx)
@@ -166,7 +167,8 @@ func (e *Elector) watchBlockers(ctx context.Context, s session) {
 			logged[id] = true
 			e.logBlocker(b)
 		}
-		if err != nil && ctx.Err() == nil {
+		if err != nil && err.Error() != said && ctx.Err() == nil {
+			said = err.Error()
 			e.log.Warn("the sessions that block the new term could not be listed or terminated", zap.String("event", "leader.blocked"), zap.Error(err))
 		}
 	}

@@ -376,6 +376,7 @@ func TestBumpThatWaits(t *testing.T) {
 			}
 			return nil
 		}
+		s.blockers = func() error { return errors.New("too many connections") }
 		b := newBench(t, func(int) (*script, error) { return s, nil })
 		stop := b.start(t, untilStopped)
 		time.Sleep(5 * time.Second)
@@ -388,6 +389,9 @@ func TestBumpThatWaits(t *testing.T) {
 		}
 		if got := len(s.tryTimes()); got != 1 {
 			t.Errorf("tries: got %d, want 1: the lock stacks", got)
+		}
+		if got := slices.DeleteFunc(b.events(), func(e string) bool { return e != "blocked" }); len(got) != 1 {
+			t.Errorf("lines about sessions that cannot be listed: got %d, want 1 for ten seconds", len(got))
 		}
 		if err := stop(); err != nil {
 			t.Errorf("Run: %v", err)

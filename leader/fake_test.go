@@ -21,6 +21,7 @@ type script struct {
 	tryLock  func(n int) (bool, error)
 	bump     func(ctx context.Context) error
 	beat     func(ctx context.Context, n int) error
+	blockers func() error      // nobody is found in the way, or no answer
 	release  func()            // called while the lock is being freed
 	asked    chan *Resignation // a request to hand over, with its notification
 	unlocked bool
@@ -91,7 +92,12 @@ func (s *scripted) bump(ctx context.Context) (grant, error) {
 	return g, nil
 }
 
-func (s *scripted) terminateBlockers(context.Context) ([]blocker, error) { return nil, nil }
+func (s *scripted) terminateBlockers(context.Context) ([]blocker, error) {
+	if s.script.blockers == nil {
+		return nil, nil
+	}
+	return nil, s.script.blockers()
+}
 
 func (s *scripted) beat(ctx context.Context, epoch int64) (*Resignation, error) {
 	s.mu.Lock()
