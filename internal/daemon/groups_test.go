@@ -34,3 +34,25 @@ func TestSecondGroupWaits(t *testing.T) {
 	r.upsert(newKey(), 100, "z")
 	r.await(map[string]int{"done": 52})
 }
+
+// A leader whose heartbeats are rarer than 15 s works on the table for as long as it holds its lock.
+func TestSecondGroupWaitsForALeaderWithRareHeartbeats(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.start("a", "WEFT_LEADER_HEARTBEAT=40s", "WEFT_LEADER_TRUST=50s", "WEFT_LEADER_IDLE_SESSION=60s")
+	a.awaitReady(200, `"role": "leader"`)
+	r.upsert(newKey(), 1, "x")
+	r.await(map[string]int{"done": 1})
+	r.exec("update weft_leader set renewed_at = now() - interval '30 s' where group_name = $1", r.group)
+
+	b := r.start("b", "WEFT_GROUP="+r.group+"-too")
+	b.awaitReady(200, `"role": "leader"`)
+	taken := func() (n int) {
+		r.scan("select count(*) from weft_progress where group_name <> $1", []any{r.group}, &n)
+		return n
+	}
+	testenv.Eventually(t, func() bool { return taken() > 0 || len(b.logs.with("event", "outbox.occupied")) == 2 }, "b to look who works on its tables")
+	if n := taken(); n > 0 {
+		t.Errorf("b has %d tables on which a works, want none", n)
+	}
+}
