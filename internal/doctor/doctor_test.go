@@ -24,6 +24,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/pki"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
+	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
@@ -146,6 +147,19 @@ func TestFindingsInPostgres(t *testing.T) {
 			exec(t, p, "insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at) values ('old', 3, 'c', now(), now())",
 				"insert into weft_progress (table_name, group_name, projection, epoch, last_settle_at) values ('chronicle_outbox_events', 'old', 'p', 3, now())")
 		}, nil, want{"rivals", Error, "chronicle_outbox_events", "c of the group old works on it: the leader of the group weft waits", "the same WEFT_GROUP"}},
+		"OtherGroupWithRareHeartbeats": {func(t *testing.T, p *pgxpool.Pool) {
+			conn, err := p.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(conn.Release)
+			if _, err := conn.Exec(t.Context(), "select pg_advisory_lock($1)", leader.Key("old")); err != nil {
+				t.Fatal(err)
+			}
+			exec(t, p, fmt.Sprintf(`insert into weft_leader (group_name, epoch, instance, lock_backend_pid, lock_backend_start, acquired_at, renewed_at)
+				select 'old', 3, 'c', pid, backend_start, now(), now() - interval '30 s' from pg_stat_activity where pid = %d`, conn.Conn().PgConn().PID()),
+				"insert into weft_progress (table_name, group_name, projection, epoch, last_settle_at) values ('chronicle_outbox_events', 'old', 'p', 3, now())")
+		}, nil, want{"rivals", Error, "chronicle_outbox_events", "c of the group old works on it", "the same WEFT_GROUP"}},
 		"Paused": {func(t *testing.T, p *pgxpool.Pool) {
 			exec(t, p, "insert into weft_pause values ('weft', 'chronicle_events_to_entries', now() - interval '25 h', 'alice', 'reindexing')")
 		}, nil, want{"holds", Warning, "chronicle_events_to_entries", "paused by alice at 20", "weft resume chronicle_events_to_entries --by"}},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -16,10 +17,10 @@ const (
 select coalesce(nullif(owner, ''), 'unknown'), count(*)
 from (select owner from %s where status = 'processing' and epoch is null limit 1000) p group by 1 order by 2 desc, 1 limit 1`
 
-	// occupant is the live leader of another group that works on a table.
+	// occupant is the last leader of another group that works on a table, and whether a heartbeat of it came lately.
 	occupant = `
-select l.group_name, l.instance from weft_progress p join weft_leader l using (group_name)
-where p.table_name = $1 and p.group_name <> $2 and p.epoch = l.epoch and l.released_at is null and l.renewed_at > clock_timestamp() - interval '15 s'`
+select l.group_name, l.instance, l.renewed_at > clock_timestamp() - interval '15 s' from weft_progress p join weft_leader l using (group_name)
+where p.table_name = $1 and p.group_name <> $2 and p.epoch = l.epoch and l.released_at is null`
 )
 
 // rivals names who else works on the outbox tables: workers that are not weft, and other groups. A table that weft cannot
@@ -37,18 +38,24 @@ func (e *examination) rivals(ctx context.Context) error {
 		}
 		var owner, group, instance string
 		var rows int
+		var lives bool
 		err := e.Pool.QueryRow(ctx, fmt.Sprintf(claims, pgx.Identifier{table}.Sanitize())).Scan(&owner, &rows)
 		if err == nil {
 			e.add("rivals", Error, table, fmt.Sprintf("another worker, %s, has claimed %d rows: while it claims more, the leader leases nothing", owner, rows), "stop that worker")
 		}
 		if err == nil || errors.Is(err, pgx.ErrNoRows) {
-			err = e.Pool.QueryRow(ctx, occupant, table, e.Config.Group).Scan(&group, &instance)
+			err = e.Pool.QueryRow(ctx, occupant, table, e.Config.Group).Scan(&group, &instance, &lives)
+		}
+		if err == nil && !lives { // its heartbeats may be rarer
+			var st leader.State
+			st, err = leader.ReadState(ctx, e.Pool, group)
+			lives = st.Led()
 		}
 		switch {
-		case err == nil:
+		case err == nil && lives:
 			e.add("rivals", Error, table, fmt.Sprintf("%s of the group %s works on it: the leader of the group %s waits", instance, group, e.Config.Group),
 				"stop one of the groups, or give both the same WEFT_GROUP")
-		case !errors.Is(err, pgx.ErrNoRows):
+		case err != nil && !errors.Is(err, pgx.ErrNoRows):
 			return err
 		}
 	}
