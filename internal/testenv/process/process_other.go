@@ -2,7 +2,10 @@
 
 package process
 
-import "syscall"
+import (
+	"errors"
+	"syscall"
+)
 
 // Attributes returns those of a child that runs as who: a process group of its own, or without a death
 // signal a session. The kernel sends no such signal here.
@@ -11,3 +14,17 @@ func Attributes(who *syscall.Credential, deathSignal syscall.Signal) *syscall.Sy
 }
 
 func ephemeralPorts() (first int, ok bool) { return 0, false }
+
+// Network is a network namespace, of which there are none here.
+type Network struct{}
+
+// NewNetwork returns an error.
+func NewNetwork() (*Network, error) { return nil, errors.ErrUnsupported }
+
+// Path returns nothing.
+func (n *Network) Path() string { return "" }
+
+// Run returns an error.
+func Run(*Network, ...string) error { return errors.ErrUnsupported }
+
+func (n *Network) enter() error { return nil }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"net/http"
 	"net/url"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
@@ -195,4 +197,33 @@ func As(t testing.TB, dsn string, user *url.Userinfo) string {
 		t.Fatalf("testenv: %v", err)
 	}
 	return other
+}
+
+// ElasticURL returns the URL of the Elasticsearch server, without a trailing slash.
+func ElasticURL(t testing.TB) string {
+	t.Helper()
+	return strings.TrimRight(server(t, elasticEnv), "/")
+}
+
+// Index returns a name that no index or alias has. When the test ends, the index of
+// that name and every index whose name starts with it (name-v1, …) are deleted.
+func Index(t testing.TB) string {
+	t.Helper()
+	base := ElasticURL(t)
+	name := uniqueName(t.Name(), "weft-test-", "-")
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), serverTimeout)
+		defer cancel()
+		es, err := reconcile.NewClient(base)
+		if err == nil {
+			// An idle connection would be taken for a leaked goroutine; tests have some of their own.
+			defer http.DefaultClient.CloseIdleConnections()
+			defer es.Close()
+			err = es.DeleteIndices(ctx, name)
+		}
+		if err != nil {
+			t.Errorf("testenv: delete index %s: %v", name, err)
+		}
+	})
+	return name
 }
