@@ -59,19 +59,16 @@ func corrupt(name, about string, draw func(*Dice, *Params), forms ...proxy.Fault
 	}
 	return Fault{
 		Name: name, About: about, Share: 1, Draw: draw,
-		Inject: func(_ context.Context, i *Injection) error {
+		Inject: func(i *Injection) {
 			f := form(i)
 			i.hits = i.corrupted(f.Kind)
 			for _, m := range i.Members() {
-				if err := m.Tap.Inject(f); err != nil {
-					return err
-				}
+				i.Must(m.Tap.Inject(f))
 			}
-			return nil
 		},
-		Observe: func(ctx context.Context, i *Injection) error {
+		Observe: func(i *Injection) {
 			kind, none := form(i).Kind, Skip("no request came that it could have met")
-			err := rig.Await(ctx, answerWait, answerPeriod, "request", func(context.Context) error {
+			err := rig.Await(i.Ctx, answerWait, answerPeriod, "request", func(context.Context) error {
 				hits := i.corrupted(kind) - i.hits
 				i.Note = fmt.Sprintf(", %s × %d", kind, hits)
 				if hits == 0 {
@@ -80,11 +77,11 @@ func corrupt(name, about string, draw func(*Dice, *Params), forms ...proxy.Fault
 				return nil
 			})
 			if errors.Is(err, none) {
-				return none
+				err = none
 			}
-			return err
+			i.Must(err)
 		},
-		Heal: func(_ context.Context, i *Injection) error { return i.Group.Heal() },
+		Heal: func(i *Injection) { i.Must(i.Group.Heal()) },
 	}
 }
 
@@ -105,46 +102,48 @@ const (
 func indices() []Fault {
 	return []Fault{
 		// What weft sends meanwhile ends in failed, until its breaker opens: it must be visible.
-		onIndex(WriteBlock, "the index is blocked for writes", func(ctx context.Context, i *Injection, broken bool) error {
+		onIndex(WriteBlock, "the index is blocked for writes", func(i *Injection, broken bool) {
 			var value any
 			if broken {
 				value = true
 			}
-			return i.set(ctx, "index.blocks.write", value)
+			i.set("index.blocks.write", value)
 		}),
-		onIndex(AliasRemoved, "the alias of the index is removed and put back", func(ctx context.Context, i *Injection, broken bool) error {
+		onIndex(AliasRemoved, "the alias of the index is removed and put back", func(i *Injection, broken bool) {
 			action := "add"
 			if broken {
 				action = "remove"
 			}
-			return i.Ask(ctx, action+" the alias of "+i.index, http.MethodPost, "/_aliases", map[string]any{"actions": []any{
+			i.Must(i.Ask(i.Ctx, action+" the alias of "+i.index, http.MethodPost, "/_aliases", map[string]any{"actions": []any{
 				map[string]any{action: map[string]any{"index": i.index, "alias": i.Index}},
-			}}, nil)
+			}}, nil))
 		}),
 	}
 }
 
 // onIndex changes the index behind the alias, and changes it back.
-func onIndex(name, about string, set func(ctx context.Context, i *Injection, broken bool) error) Fault {
+func onIndex(name, about string, set func(i *Injection, broken bool)) Fault {
 	return Fault{
 		Name: name, About: about, Share: 1, Draw: lasts(500*time.Millisecond, 2500*time.Millisecond),
-		Inject: func(ctx context.Context, i *Injection) error {
-			var err error
-			if i.index, err = i.InUse(ctx); err != nil {
-				return err
-			}
-			return set(ctx, i, true)
+		Inject: func(i *Injection) {
+			i.lookUpIndex()
+			set(i, true)
 		},
-		Heal: func(ctx context.Context, i *Injection) error {
-			if i.index == "" {
-				return nil
+		Heal: func(i *Injection) {
+			if i.index != "" {
+				set(i, false)
 			}
-			return set(ctx, i, false)
 		},
 	}
 }
 
+func (i *Injection) lookUpIndex() {
+	var err error
+	i.index, err = i.InUse(i.Ctx)
+	i.Must(err)
+}
+
 // set changes a setting of the index; nil takes it away.
-func (i *Injection) set(ctx context.Context, name string, value any) error {
-	return i.Ask(ctx, "set "+name+" of "+i.index, http.MethodPut, "/"+url.PathEscape(i.index)+"/_settings", map[string]any{name: value}, nil)
+func (i *Injection) set(name string, value any) {
+	i.Must(i.Ask(i.Ctx, "set "+name+" of "+i.index, http.MethodPut, "/"+url.PathEscape(i.index)+"/_settings", map[string]any{name: value}, nil))
 }

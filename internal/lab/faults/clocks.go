@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -21,92 +22,68 @@ func clocks() []Fault {
 	return []Fault{{
 		Name: SkewedClock, About: "an instance whose wall clock is five minutes off leads",
 		Share: 1, Draw: lasts(2*second, 4*second),
-		Available: func(_ context.Context, i *Injection) error {
+		Available: func(i *Injection) {
 			if i.Skewed == "" {
-				return Never("no binary with a wrong wall clock was built")
+				i.Must(Never("no binary with a wrong wall clock was built"))
 			}
 			if i.Standby(i.Member) == nil {
-				return Skip("there is no standby")
+				i.Must(Skip("there is no standby"))
 			}
-			return nil
 		},
 		Inject: skew, Observe: lookForClock, Heal: unskew,
 	}}
 }
 
 // skew replaces the standby by one with a wrong clock, and ends the leader.
-func skew(ctx context.Context, i *Injection) error {
+func skew(i *Injection) {
 	i.skewed = i.Standby(i.Member)
-	if err := end(ctx, i.skewed); err != nil {
-		return err
-	}
-	if err := i.skewed.Start(ctx, i.Skewed); err != nil {
-		return err
-	}
-	if err := i.skewed.Instance().Ready(ctx); err != nil {
-		return err
-	}
-	if err := end(ctx, i.Member); err != nil {
-		return err
-	}
-	if err := i.Succeeded(ctx, i.Epoch); err != nil {
-		return err
-	}
-	if err := i.Supervise(ctx); err != nil {
-		return err
-	}
+	i.end(i.skewed)
+	i.Must(i.skewed.Start(i.Ctx, i.Skewed))
+	i.Must(i.skewed.Instance().Ready(i.Ctx))
+	i.end(i.Member)
+	i.Must(i.Succeeded(i.Ctx, i.Epoch))
+	i.Must(i.Supervise(i.Ctx))
+	i.ledBy = i.groupOf(i.skewed)
 	var err error
-	if i.ledBy, err = i.groupOf(ctx, i.skewed); err != nil {
-		return err
-	}
-	i.term, err = i.ledBy.Leader(ctx)
-	return err
+	i.term, err = i.ledBy.Leader(i.Ctx)
+	i.Must(err)
 }
 
 // groupOf returns the group that a member leads: where there are several, one of them when no more
 // of them are about to be handed over.
-func (i *Injection) groupOf(ctx context.Context, m *rig.Member) (*rig.Group, error) {
+func (i *Injection) groupOf(m *rig.Member) *rig.Group {
 	if len(i.Shards) == 0 {
-		return i.Group, nil
+		return i.Group
 	}
-	if err := i.even(ctx, nil); err != nil {
-		return nil, err
+	i.even(nil)
+	leaders, err := i.Shards.Leaders(i.Ctx)
+	i.Must(err)
+	n := slices.IndexFunc(leaders, func(l rig.Leadership) bool { return l.Instance == m.Name })
+	if n < 0 {
+		i.Must(Skip("the instance with the wrong clock leads no shard"))
 	}
-	leaders, err := i.Shards.Leaders(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for n, l := range leaders {
-		if l.Instance == m.Name {
-			return i.Shards[n], nil
-		}
-	}
-	return nil, Skip("the instance with the wrong clock leads no shard")
+	return i.Shards[n]
 }
 
 // end asks a member to stop and waits for its end.
-func end(ctx context.Context, m *rig.Member) error {
-	if _, err := m.Instance().Signal(syscall.SIGTERM); err != nil {
-		return err
-	}
-	return m.Instance().AwaitEnd(ctx)
+func (i *Injection) end(m *rig.Member) {
+	_, err := m.Instance().Signal(syscall.SIGTERM)
+	i.Must(err)
+	i.Must(m.Instance().AwaitEnd(i.Ctx))
 }
 
 // unskew gives the member its right clock back.
-func unskew(ctx context.Context, i *Injection) error {
-	if i.skewed == nil {
-		return nil
+func unskew(i *Injection) {
+	if i.skewed != nil {
+		_, err := i.skewed.Instance().Kill()
+		i.Must(errors.Join(err, i.skewed.Instance().AwaitEnd(i.Ctx), i.Supervise(i.Ctx)))
 	}
-	_, err := i.skewed.Instance().Kill()
-	return errors.Join(err, i.skewed.Instance().AwaitEnd(ctx), i.Supervise(ctx))
 }
 
 // lookForClock looks for the wrong clock in the tables, and for a term that ended by it.
-func lookForClock(ctx context.Context, i *Injection) error {
-	still, err := i.ledBy.Leader(ctx)
-	if err != nil {
-		return err
-	}
+func lookForClock(i *Injection) {
+	still, err := i.ledBy.Leader(i.Ctx)
+	i.Must(err)
 	if still.Epoch != i.term.Epoch {
 		i.Findings = append(i.Findings, fmt.Sprintf("%s with its clock %v off led under epoch %d and gave way to %s under epoch %d without a reason",
 			i.term.Instance, i.Skew, i.term.Epoch, still.Instance, still.Epoch))
@@ -114,12 +91,12 @@ func lookForClock(ctx context.Context, i *Injection) error {
 	// What it has written itself is younger than its start, and not of the future.
 	itsTerm := fmt.Sprintf("epoch = %d", i.term.Epoch)
 	itsEvents := fmt.Sprintf("id in (select h.event_id from weftlab_history h where h.tx in (select e.tx from weftlab_lease e where e.epoch = %d and e.events is null))", i.term.Epoch)
-	found, err := WrongTimes(ctx, i.ledBy.Place, i.At, map[string]string{
+	found, err := WrongTimes(i.Ctx, i.ledBy.Place, i.At, map[string]string{
 		i.Outbox: itsEvents, outbox.HistoryTable(i.Outbox): itsEvents, "weft_lease": itsTerm, "weft_leader": itsTerm, "weft_term": itsTerm, "weft_progress": itsTerm,
 		"weft_instance": fmt.Sprintf("instance = '%s'", i.skewed.Name), "weft_audit": fmt.Sprintf("by_epoch = %d", i.term.Epoch),
 	})
 	i.Findings = append(i.Findings, found...)
-	return err
+	i.Must(err)
 }
 
 // A time may be a fraction of a second off by slack; a lease or a retry may point into the
@@ -144,10 +121,7 @@ func WrongTimes(ctx context.Context, p *rig.Place, since time.Time, where map[st
 	ctx, cancel := context.WithTimeout(ctx, rig.QueryTimeout)
 	defer cancel()
 	type column struct{ Table, Column string }
-	rows, err := p.Pool.Query(ctx, timeColumns, p.Outbox, outbox.HistoryTable(p.Outbox))
-	if err != nil {
-		return nil, fmt.Errorf("list columns with times: %w", err)
-	}
+	rows, _ := p.Pool.Query(ctx, timeColumns, p.Outbox, outbox.HistoryTable(p.Outbox)) // collecting returns its error
 	columns, err := pgx.CollectRows(rows, pgx.RowToStructByPos[column])
 	if err != nil {
 		return nil, fmt.Errorf("list columns with times: %w", err)

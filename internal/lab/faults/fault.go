@@ -59,18 +59,20 @@ type Fault struct {
 	// Draw decides by chance what the fault needs; nil: nothing. Chaos draws; other programs
 	// give the Params to [New] themselves.
 	Draw func(*Dice, *Params)
-	// Available returns a [Skip], or [Never], where the fault cannot be injected, and another error
-	// when it cannot tell; nil: it can everywhere.
-	Available func(context.Context, *Injection) error
+
+	// The parts of a fault are scripts, see [rig.Script]. A [Skip] or a [Never] ends one, too.
+
+	// Available ends with one of these where the fault cannot be injected; nil: it can everywhere.
+	Available func(*Injection)
 	// Inject begins the fault. It corrects Injection.At where the call takes time before the
-	// fault begins. It may return a [Skip], too; Heal is called all the same.
-	Inject func(context.Context, *Injection) error
+	// fault begins. Whatever ends it, Heal is called.
+	Inject func(*Injection)
 	// Observe is called just before Heal, to note what the fault has met, for which it may wait;
-	// nil: nothing. It may return a [Skip] for a fault that has met nothing.
-	Observe func(context.Context, *Injection) error
+	// nil: nothing. It ends with a [Skip] for a fault that has met nothing.
+	Observe func(*Injection)
 	// Heal ends the fault and starts again what it has ended, also after an Inject that failed;
 	// nil: it ends by itself.
-	Heal func(context.Context, *Injection) error
+	Heal func(*Injection)
 }
 
 // EndsTerm reports whether the fault ends the term of a leader that it meets, so that a newer epoch follows.
@@ -130,6 +132,7 @@ type Target struct {
 // Injection is one fault as it is carried out. It is not safe for concurrent use. The caller sets Leader
 // and Epoch, which [New] does not know, and calls Inject, and then Observe and Heal.
 type Injection struct {
+	rig.Script // of the part that is carried out
 	*Fault
 	Params
 	*Target
@@ -172,30 +175,32 @@ func New(name string, t *Target, m *rig.Member, p Params) *Injection {
 // Inject begins the fault where it is available, and returns a [Skip] or a [Never] where it is not.
 // Heal takes away what it has begun, whatever it returns.
 func (i *Injection) Inject(ctx context.Context) error {
-	if i.Available != nil {
-		if err := i.Available(ctx, i); err != nil {
-			return err
+	return i.Play(ctx, func() {
+		if i.Available != nil {
+			i.Available(i)
 		}
-	}
-	i.begun = true
-	return i.Fault.Inject(ctx, i)
+		i.begun = true
+		i.Fault.Inject(i)
+	})
 }
 
 // Observe notes what the fault has met, in Note and Findings. It returns a [Skip] when that is nothing.
-func (i *Injection) Observe(ctx context.Context) error {
-	if i.Fault.Observe == nil {
-		return nil
-	}
-	return i.Fault.Observe(ctx, i)
-}
+func (i *Injection) Observe(ctx context.Context) error { return i.play(ctx, i.Fault.Observe) }
 
 // Heal ends a fault that Inject has begun, also when that failed, and does nothing before. The end of
 // ctx does not keep it from that.
 func (i *Injection) Heal(ctx context.Context) error {
-	if i.Fault.Heal == nil || !i.begun {
+	if !i.begun {
 		return nil
 	}
-	return i.Fault.Heal(context.WithoutCancel(ctx), i)
+	return i.play(context.WithoutCancel(ctx), i.Fault.Heal)
+}
+
+func (i *Injection) play(ctx context.Context, part func(*Injection)) error {
+	if part == nil {
+		return nil
+	}
+	return i.Play(ctx, func() { part(i) })
 }
 
 // All returns a copy of the catalogue, in the order of the reports.

@@ -36,31 +36,24 @@ func members() []Fault {
 	all := []Fault{
 		{
 			Name: "member-switchover", About: "Patroni is asked for another primary", Observe: moved,
-			Inject: func(ctx context.Context, i *Injection) error { return i.Patroni.Switchover(ctx) },
+			Inject: func(i *Injection) { i.Must(i.Patroni.Switchover(i.Ctx)) },
 		},
 		{
 			Name: "postgres-killed", About: "PostgreSQL of the primary is killed, and its Patroni lives", Observe: restarted, Crash: true,
-			Inject: func(_ context.Context, i *Injection) error {
-				return i.primary.Signal(patroni.Postgres, syscall.SIGKILL)
-			},
+			Inject: func(i *Injection) { i.Must(i.primary.Signal(patroni.Postgres, syscall.SIGKILL)) },
 		},
 		{
 			Name: PrimaryKilled, About: "PostgreSQL and Patroni of the primary are killed", Observe: moved, Crash: true,
-			Inject: func(_ context.Context, i *Injection) error {
-				return i.primary.Signal(patroni.Patroni|patroni.Postgres, syscall.SIGKILL)
-			},
+			Inject: func(i *Injection) { i.Must(i.primary.Signal(patroni.Patroni|patroni.Postgres, syscall.SIGKILL)) },
 		},
 		{
 			Name: "etcd-killed", About: "etcd on the host of the primary is killed", Inject: killEtcd,
-			Observe: func(_ context.Context, i *Injection) error {
-				i.expect(!i.primary.EtcdRuns(), "etcd of %s still runs", i.primary.Name)
-				return nil
-			},
+			Observe: func(i *Injection) { i.wants(!i.primary.EtcdRuns(), "etcd of %s still runs", i.primary.Name) },
 		},
 		{
 			Name: "member-frozen", About: "the host of the primary is frozen until another is the primary, and comes back", Observe: moved, Crash: true,
-			Inject: func(_ context.Context, i *Injection) error {
-				return i.primary.Signal(patroni.Patroni|patroni.Postgres|patroni.Etcd, syscall.SIGSTOP)
+			Inject: func(i *Injection) {
+				i.Must(i.primary.Signal(patroni.Patroni|patroni.Postgres|patroni.Etcd, syscall.SIGSTOP))
 			},
 		},
 		{
@@ -80,23 +73,23 @@ func members() []Fault {
 }
 
 // availableMember notes who is the primary and since when the members run.
-func availableMember(ctx context.Context, i *Injection) (err error) {
+func availableMember(i *Injection) {
 	if i.Patroni == nil {
-		return Never("PostgreSQL does not fail over by itself here")
+		i.Must(Never("PostgreSQL does not fail over by itself here"))
 	}
-	if i.primary, err = i.Patroni.Primary(ctx); err != nil {
-		return fmt.Errorf("primary: %w", err)
-	}
-	i.started, err = startedAt(ctx, i.primary)
-	return err
+	i.primary = i.primaryNow()
+	i.started = i.startedAt(i.primary)
 }
 
-func startedAt(ctx context.Context, h *patroni.Host) (at time.Time, err error) {
-	err = query(ctx, h.URL(), rig.QueryTimeout, "select pg_postmaster_start_time()", &at)
-	if err != nil {
-		err = fmt.Errorf("start of %s: %w", h.Name, err)
-	}
-	return at, err
+func (i *Injection) primaryNow() *patroni.Host {
+	now, err := i.Patroni.Primary(i.Ctx)
+	i.MustDo("primary", err)
+	return now
+}
+
+func (i *Injection) startedAt(h *patroni.Host) (at time.Time) {
+	i.MustDo("start of "+h.Name, query(i.Ctx, h.URL(), rig.QueryTimeout, "select pg_postmaster_start_time()", &at))
+	return at
 }
 
 // query reads the row of a query in a session of its own.
@@ -111,108 +104,69 @@ func query(ctx context.Context, url string, timeout time.Duration, sql string, i
 	return conn.QueryRow(ctx, sql).Scan(into...)
 }
 
-func (i *Injection) expect(holds bool, format string, args ...any) {
+// wants adds a finding unless something holds.
+func (i *Injection) wants(holds bool, format string, args ...any) {
 	if !holds {
 		i.Findings = append(i.Findings, i.Name+": "+fmt.Sprintf(format, args...))
 	}
 }
 
 // newPrimary waits until commits are answered again, and returns who answers them.
-func newPrimary(ctx context.Context, i *Injection) (*patroni.Host, error) {
-	err := rig.Await(ctx, wholeTimeout, probePeriod, "commit after "+i.Name, func(ctx context.Context) error {
+func (i *Injection) newPrimary() *patroni.Host {
+	i.Must(rig.Await(i.Ctx, wholeTimeout, probePeriod, "commit after "+i.Name, func(ctx context.Context) error {
 		var written string
 		// A transaction that is replicated.
 		return query(ctx, i.Patroni.ProxyURL(), probeTimeout, "select pg_logical_emit_message(true, 'weftlab', '')::text", &written)
-	})
-	if err != nil {
-		return nil, err
-	}
+	}))
 	i.Accepts = time.Now()
-	now, err := i.Patroni.Primary(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("primary: %w", err)
-	}
-	return now, nil
+	return i.primaryNow()
 }
 
 // moved expects another primary.
-func moved(ctx context.Context, i *Injection) error {
-	now, err := newPrimary(ctx, i)
-	if err != nil {
-		return err
-	}
-	i.expect(now != i.primary, "%s still is the primary", now.Name)
-	return nil
+func moved(i *Injection) {
+	now := i.newPrimary()
+	i.wants(now != i.primary, "%s still is the primary", now.Name)
 }
 
 // restarted expects that PostgreSQL of the primary has been started anew, or another one in its
 // place, as Patroni sees fit.
-func restarted(ctx context.Context, i *Injection) error {
-	now, err := newPrimary(ctx, i)
-	if err != nil {
-		return err
-	}
-	if now != i.primary {
+func restarted(i *Injection) {
+	if now := i.newPrimary(); now != i.primary {
 		i.Note = ", " + now.Name + " in its place"
-		return nil
+		return
 	}
-	at, err := startedAt(ctx, i.primary)
-	if err != nil {
-		return err
-	}
-	i.expect(at.After(i.started), "PostgreSQL of %s was not started again", i.primary.Name)
-	return nil
+	i.wants(i.startedAt(i.primary).After(i.started), "PostgreSQL of %s was not started again", i.primary.Name)
 }
 
 // killEtcd watches for longer than the primary keeps its lease without renewing it.
-func killEtcd(ctx context.Context, i *Injection) error {
-	if err := i.primary.Signal(patroni.Etcd, syscall.SIGKILL); err != nil {
-		return err
-	}
-	return rig.Sleep(ctx, watchedFor)
+func killEtcd(i *Injection) {
+	i.Must(i.primary.Signal(patroni.Etcd, syscall.SIGKILL))
+	i.Pause(watchedFor)
 }
 
-func killPaused(ctx context.Context, i *Injection) error {
-	if err := i.Patroni.Configure(ctx, map[string]any{"pause": true}); err != nil {
-		return err
-	}
-	if err := i.Patroni.AwaitPause(ctx); err != nil {
-		return err
-	}
+func killPaused(i *Injection) {
+	i.Must(i.Patroni.Configure(i.Ctx, map[string]any{"pause": true}))
+	i.Must(i.Patroni.AwaitPause(i.Ctx))
 	i.At = time.Now()
-	if err := i.primary.Signal(patroni.Postgres, syscall.SIGKILL); err != nil {
-		return err
-	}
-	if err := rig.Sleep(ctx, pausedFor); err != nil {
-		return err
-	}
-	return i.Patroni.Configure(ctx, map[string]any{"pause": nil})
+	i.Must(i.primary.Signal(patroni.Postgres, syscall.SIGKILL))
+	i.Pause(pausedFor)
+	i.Must(i.Patroni.Configure(i.Ctx, map[string]any{"pause": nil}))
 }
 
 // restartMembers does the replicas first, as an operator does.
-func restartMembers(ctx context.Context, i *Injection) error {
+func restartMembers(i *Injection) {
 	buffers := fmt.Sprintf("%dMB", 64+i.At.Second()) // another size than before
-	change := map[string]any{"postgresql": map[string]any{"parameters": map[string]any{"shared_buffers": buffers}}}
-	if err := i.Patroni.Configure(ctx, change); err != nil {
-		return err
-	}
+	i.Must(i.Patroni.Configure(i.Ctx, map[string]any{"postgresql": map[string]any{"parameters": map[string]any{"shared_buffers": buffers}}}))
 	for _, h := range append(i.Patroni.Others(i.primary), i.primary) {
-		if err := h.Restart(ctx); err != nil {
-			return err
-		}
+		i.Must(h.Restart(i.Ctx))
 	}
-	return nil
 }
 
 // wholeAgain starts what was killed, wakes what was frozen, and waits for the members.
-func wholeAgain(ctx context.Context, i *Injection) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, wholeTimeout, errors.New("the members are not whole again"))
-	defer cancel()
-	if err := i.primary.Signal(patroni.Patroni|patroni.Postgres|patroni.Etcd, syscall.SIGCONT); err != nil {
-		return err
-	}
-	if err := errors.Join(i.Patroni.Configure(ctx, map[string]any{"pause": nil}), i.primary.StartEtcd(), i.primary.StartPatroni()); err != nil {
-		return err
-	}
-	return i.Patroni.AwaitWhole(ctx)
+func wholeAgain(i *Injection) {
+	i.Part("members", wholeTimeout, func() {
+		i.Must(i.primary.Signal(patroni.Patroni|patroni.Postgres|patroni.Etcd, syscall.SIGCONT))
+		i.Must(errors.Join(i.Patroni.Configure(i.Ctx, map[string]any{"pause": nil}), i.primary.StartEtcd(), i.primary.StartPatroni()))
+		i.Must(i.Patroni.AwaitWhole(i.Ctx))
+	})
 }

@@ -35,7 +35,7 @@ func TestPatroniFaultIsSeen(t *testing.T) {
 	prepare := func(name string) *Injection {
 		t.Helper()
 		i := New(name, &Target{Group: &rig.Group{}, Patroni: cluster}, nil, Params{})
-		if err := i.Available(t.Context(), i); err != nil {
+		if err := i.Play(t.Context(), func() { i.Available(i) }); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		return i

@@ -36,100 +36,90 @@ const (
 )
 
 func nodes() []Fault {
-	signal := func(sig syscall.Signal) func(context.Context, *Injection) error {
-		return func(_ context.Context, i *Injection) error {
+	signal := func(sig syscall.Signal) func(*Injection) {
+		return func(i *Injection) {
 			i.At = time.Now()
-			return syscall.Kill(i.Servers.PID(i.node), sig)
+			i.Must(syscall.Kill(i.Servers.PID(i.node), sig))
 		}
 	}
-	kill := func(ctx context.Context, i *Injection) error { return i.Servers.KillServer(ctx, i.node) }
-	start := func(ctx context.Context, i *Injection) error { return i.Servers.StartServer(ctx, i.node) }
+	kill := func(i *Injection) { i.Must(i.Servers.KillServer(i.Ctx, i.node)) }
+	start := func(i *Injection) { i.Must(i.Servers.StartServer(i.Ctx, i.node)) }
 	return []Fault{
 		onNode(NodeSIGKILL, "a node of the cluster is killed, and started again", 2, 15*second, chosen, kill, start),
 		onNode(MasterSIGKILL, "the elected master of the cluster is killed, and started again", 1, 15*second, master, kill, start),
 		onNode(NodeSIGSTOP, "a node of the cluster is frozen, and wakes up", 1, 50*second, chosen, signal(syscall.SIGSTOP), signal(syscall.SIGCONT)),
 		onNode("node-restart", "a node of the cluster is stopped in order, and started again", 1, 5*second, chosen,
-			func(ctx context.Context, i *Injection) error { return i.Servers.StopServer(ctx, i.node) }, start),
+			func(i *Injection) { i.Must(i.Servers.StopServer(i.Ctx, i.node)) }, start),
 		onNode(NodeCutOff, "no byte passes between a node of the cluster and the others, and no connection ends", 1, 50*second, chosen,
-			func(ctx context.Context, i *Injection) error {
+			func(i *Injection) {
 				if !i.Servers.Cabled() {
-					return Never("the nodes have no networks of their own, which take root")
+					i.Must(Never("the nodes have no networks of their own, which take root"))
 				}
-				return i.Servers.CutOff(ctx, i.node)
+				i.Must(i.Servers.CutOff(i.Ctx, i.node))
 			},
-			func(ctx context.Context, i *Injection) error { return i.Servers.Reconnect(ctx, i.node) }),
+			func(i *Injection) { i.Must(i.Servers.Reconnect(i.Ctx, i.node)) }),
 		onNode(TooFewCopies, "writes want two copies of a shard, and a node with copies is killed", 0, 0, chosen,
-			func(ctx context.Context, i *Injection) error {
-				return errors.Join(i.set(ctx, wantedCopies, 2), kill(ctx, i))
+			func(i *Injection) {
+				i.set(wantedCopies, 2)
+				kill(i)
 			},
-			func(ctx context.Context, i *Injection) error {
-				return errors.Join(start(ctx, i), i.set(ctx, wantedCopies, nil))
+			func(i *Injection) {
+				defer i.set(wantedCopies, nil)
+				start(i)
 			}),
-		onNode(ShardMoved, "a primary shard of the index moves to another node", 1, 0, chosen, moveShard,
-			func(context.Context, *Injection) error { return nil }),
-		onNode(RollingRestart, "all nodes of the cluster are restarted, one after the other", 0, 0, chosen, restartAll,
-			func(ctx context.Context, i *Injection) error { return i.startNodes(ctx) }),
+		onNode(ShardMoved, "a primary shard of the index moves to another node", 1, 0, chosen, moveShard, func(*Injection) {}),
+		onNode(RollingRestart, "all nodes of the cluster are restarted, one after the other", 0, 0, chosen, restartAll, startNodes),
 		onNode(DiskWatermark, "the disks of all nodes are above the flood stage, as the cluster sees it", 0, 0, chosen,
-			func(ctx context.Context, i *Injection) error { return i.fill(ctx, "1000tb", true) },
-			func(ctx context.Context, i *Injection) error {
-				return errors.Join(i.fill(ctx, "1mb", false), i.watermark(ctx, nil))
+			func(i *Injection) { i.fill("1000tb", true) },
+			func(i *Injection) {
+				defer i.watermark(nil)
+				i.fill("1mb", false)
 			}),
 	}
 }
 
 // onNode breaks one node of a cluster whose shards all have their copies, and waits for that again
 // when it has healed it. It lasts up to longest.
-func onNode(name, about string, share int, longest time.Duration, which func(context.Context, *Injection) error, breaks, mends func(context.Context, *Injection) error) Fault {
+func onNode(name, about string, share int, longest time.Duration, which, breaks, mends func(*Injection)) Fault {
 	return Fault{
 		Name: name, About: about, Share: share, Where: Nodes,
 		Draw: func(d *Dice, p *Params) { p.Variant, p.Hold = d.IntN(9), d.Between(longest/5, longest) },
-		Available: func(_ context.Context, i *Injection) error {
+		Available: func(i *Injection) {
 			if i.Servers == nil || len(i.Servers.ElasticNodes()) < 2 {
-				return Never("no cluster of Elasticsearch was started here")
+				i.Must(Never("no cluster of Elasticsearch was started here"))
 			}
-			return nil
 		},
-		Inject: func(ctx context.Context, i *Injection) error {
-			err := i.AwaitGreen(ctx)
-			if err == nil {
-				i.index, err = i.InUse(ctx)
-			}
-			if err = errors.Join(err, which(ctx, i)); err != nil {
-				return err
-			}
+		Inject: func(i *Injection) {
+			i.Must(i.AwaitGreen(i.Ctx))
+			i.lookUpIndex()
+			which(i)
 			i.Note = ", " + i.node.NodeName()
 			i.At = time.Now()
-			return breaks(ctx, i)
+			breaks(i)
 		},
-		Heal: func(ctx context.Context, i *Injection) error {
-			if i.node == "" {
-				return nil
+		Heal: func(i *Injection) {
+			if i.node != "" {
+				mends(i)
+				i.Must(i.AwaitGreen(i.Ctx))
 			}
-			return errors.Join(mends(ctx, i), i.AwaitGreen(ctx))
 		},
 	}
 }
 
 // chosen takes the node that the variant says.
-func chosen(_ context.Context, i *Injection) error {
+func chosen(i *Injection) {
 	all := i.Servers.ElasticNodes()
 	i.node = all[i.Variant%len(all)]
-	return nil
 }
 
 // master takes the elected one.
-func master(ctx context.Context, i *Injection) error {
-	state, err := i.Place.Cluster(ctx)
-	if err != nil {
-		return fmt.Errorf("look for the master: %w", err)
-	}
+func master(i *Injection) {
+	state, err := i.Place.Cluster(i.Ctx)
+	i.MustDo("look for the master", err)
 	all := i.Servers.ElasticNodes()
 	n := slices.IndexFunc(all, func(s stack.Server) bool { return s.NodeName() == state.Master })
-	if n < 0 {
-		return fmt.Errorf("the master %q is no node of this run", state.Master)
-	}
+	i.Expect(n >= 0, "the master %q is no node of this run", state.Master)
 	i.node = all[n]
-	return nil
 }
 
 // AwaitGreen waits until all nodes are there and all shards of weft's index have all their copies.
@@ -142,11 +132,9 @@ func (i *Injection) AwaitGreen(ctx context.Context) error {
 }
 
 // moveShard moves a primary to the node without a copy of it, and waits until it is there.
-func moveShard(ctx context.Context, i *Injection) error {
-	copies, err := i.Copies(ctx, i.index)
-	if err != nil {
-		return err
-	}
+func moveShard(i *Injection) {
+	copies, err := i.Copies(i.Ctx, i.index)
+	i.Must(err)
 	from := slices.IndexFunc(copies, func(c rig.Copy) bool { return c.Primary && c.Node == i.node.NodeName() })
 	if from < 0 {
 		from = slices.IndexFunc(copies, func(c rig.Copy) bool { return c.Primary })
@@ -158,74 +146,62 @@ func moveShard(ctx context.Context, i *Injection) error {
 		}
 	}
 	if to == "" {
-		return Never("every node has a copy of the shard")
+		i.Must(Never("every node has a copy of the shard"))
 	}
 	move := map[string]any{"index": i.index, "shard": shard.Number(), "from_node": shard.Node, "to_node": to}
-	if err := i.Ask(ctx, "move shard", http.MethodPost, "/_cluster/reroute", map[string]any{"commands": []any{map[string]any{"move": move}}}, nil); err != nil {
-		return err
-	}
+	i.Must(i.Ask(i.Ctx, "move shard", http.MethodPost, "/_cluster/reroute", map[string]any{"commands": []any{map[string]any{"move": move}}}, nil))
 	i.Note = fmt.Sprintf(", shard %s from %s to %s", shard.Shard, shard.Node, to)
-	return rig.Await(ctx, movedTimeout, greenPeriod, "move of the shard", func(ctx context.Context) error {
+	i.Must(rig.Await(i.Ctx, movedTimeout, greenPeriod, "move of the shard", func(ctx context.Context) error {
 		now, err := i.Copies(ctx, i.index)
 		if err == nil && !slices.ContainsFunc(now, func(c rig.Copy) bool { return c.Shard == shard.Shard && c.Node == to && c.State == "STARTED" }) {
 			err = fmt.Errorf("it is not on %s", to)
 		}
 		return err
-	})
+	}))
 }
 
 // restartAll stops each node in order and starts it, and goes on to the next when all copies are
 // there.
-func restartAll(ctx context.Context, i *Injection) error {
+func restartAll(i *Injection) {
 	for _, node := range i.Servers.ElasticNodes() {
-		err := i.Servers.StopServer(ctx, node)
-		if err == nil {
-			err = i.Servers.StartServer(ctx, node)
-		}
-		if err == nil {
-			err = i.AwaitGreen(ctx)
-		}
-		if err != nil {
-			return err
-		}
+		i.Must(i.Servers.StopServer(i.Ctx, node))
+		i.Must(i.Servers.StartServer(i.Ctx, node))
+		i.Must(i.AwaitGreen(i.Ctx))
 	}
-	return nil
 }
 
 // startNodes starts the nodes that do not run.
-func (i *Injection) startNodes(ctx context.Context) error {
+func startNodes(i *Injection) {
 	var errs []error
 	for _, node := range i.Servers.ElasticNodes() {
-		errs = append(errs, i.Servers.StartServer(ctx, node))
+		errs = append(errs, i.Servers.StartServer(i.Ctx, node))
 	}
-	return errors.Join(errs...)
+	i.Must(errors.Join(errs...))
 }
 
 // watermark makes the cluster look at its disks, of which so much has to be free; nil restores
 // the defaults of the stack, which does not look.
-func (i *Injection) watermark(ctx context.Context, free any) error {
+func (i *Injection) watermark(free any) {
 	const disk = "cluster.routing.allocation.disk."
 	var enabled any
 	if free != nil {
 		enabled = true
 	}
-	return i.Ask(ctx, "set watermarks", http.MethodPut, "/_cluster/settings", map[string]any{"persistent": map[string]any{
+	i.Must(i.Ask(i.Ctx, "set watermarks", http.MethodPut, "/_cluster/settings", map[string]any{"persistent": map[string]any{
 		disk + "threshold_enabled": enabled,
 		disk + "watermark.low":     free, disk + "watermark.high": free, disk + "watermark.flood_stage": free,
-	}}, nil)
+	}}, nil))
 }
 
 // fill wants so much of the disks to be free, and waits until the cluster has seen it and has blocked
 // the index, or has lifted its block.
-func (i *Injection) fill(ctx context.Context, free string, want bool) error {
-	if err := i.watermark(ctx, free); err != nil {
-		return err
-	}
-	return rig.Await(ctx, greenTimeout, greenPeriod, "change of the block", func(ctx context.Context) error {
+func (i *Injection) fill(free string, want bool) {
+	i.watermark(free)
+	i.Must(rig.Await(i.Ctx, greenTimeout, greenPeriod, "change of the block", func(ctx context.Context) error {
 		blocked, err := i.Blocked(ctx, i.index)
 		if err == nil && blocked != want {
 			err = fmt.Errorf("blocked is %v", blocked)
 		}
 		return err
-	})
+	}))
 }

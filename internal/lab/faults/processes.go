@@ -35,12 +35,12 @@ func processes() []Fault {
 		{
 			Name: Resign, About: "the leader is asked to hand over (weft resign)",
 			Measure: Handover, Share: 2, OneShard: true, Available: knowsResign,
-			Inject: func(ctx context.Context, i *Injection) error {
+			Inject: func(i *Injection) {
 				args := []string{"resign", "--by", "weftlab chaos", "--why", Resign}
 				if i.Shard != "" {
 					args = append(args, "--shard", i.Shard)
 				}
-				return i.Fleet.Run(ctx, args...)
+				i.Must(i.Fleet.Run(i.Ctx, args...))
 			},
 		},
 		{
@@ -55,24 +55,21 @@ func processes() []Fault {
 	}
 }
 
-func sends(sig syscall.Signal) func(context.Context, *Injection) error {
-	return func(_ context.Context, i *Injection) (err error) {
+func sends(sig syscall.Signal) func(*Injection) {
+	return func(i *Injection) {
+		var err error
 		i.At, err = i.Process.Signal(sig)
-		return err
+		i.Must(err)
 	}
 }
 
 // terminate sends SIGTERM, which must end in exit code 0.
-func terminate(ctx context.Context, i *Injection) error {
-	if err := sends(syscall.SIGTERM)(ctx, i); err != nil || i.Member == nil {
-		return err
+func terminate(i *Injection) {
+	sends(syscall.SIGTERM)(i)
+	if i.Member != nil {
+		i.Must(i.Member.Instance().AwaitEnd(i.Ctx))
+		i.endedWell(i.Member.Instance())
 	}
-	instance := i.Member.Instance()
-	if err := instance.AwaitEnd(ctx); err != nil {
-		return err
-	}
-	i.endedWell(instance)
-	return nil
 }
 
 // endedWell notes an exit status other than 0 after SIGTERM.
@@ -83,40 +80,36 @@ func (i *Injection) endedWell(instance *rig.Instance) {
 }
 
 // startAgain is the supervisor. A program that measures the standby heals when that one leads.
-func startAgain(ctx context.Context, i *Injection) error {
-	if err := i.Member.Instance().AwaitEnd(ctx); err != nil {
-		return err
-	}
-	return i.Supervise(ctx)
+func startAgain(i *Injection) {
+	i.Must(i.Member.Instance().AwaitEnd(i.Ctx))
+	i.Must(i.Supervise(i.Ctx))
 }
 
-func knowsResign(ctx context.Context, i *Injection) error {
-	if _, err := i.Fleet.Output(ctx, "resign", "--help"); err != nil {
-		return Never("this weft has no command resign")
+func knowsResign(i *Injection) {
+	if _, err := i.Fleet.Output(i.Ctx, "resign", "--help"); err != nil {
+		i.Must(Never("this weft has no command resign"))
 	}
-	return nil
 }
 
 // freeze sends SIGSTOP. In variant 1 a bulk request of the leader is on its way all the time
 // and arrives when the successor has written.
-func freeze(ctx context.Context, i *Injection) error {
+func freeze(i *Injection) {
 	if i.Variant == 1 {
 		i.Member.Tap.Hold()
-		_ = i.Member.AwaitHeld(ctx, heldTimeout)
+		_ = i.Member.AwaitHeld(i.Ctx, heldTimeout)
 		i.Note = fmt.Sprintf(", %d requests late", i.Member.Tap.Held())
 	}
-	return sends(syscall.SIGSTOP)(ctx, i)
+	sends(syscall.SIGSTOP)(i)
 }
 
-func thaw(_ context.Context, i *Injection) error {
+func thaw(i *Injection) {
 	if i.Variant == 1 {
 		defer i.Member.Tap.Release()
 	}
-	if i.Member.Instance().HasEnded() {
-		return nil
+	if !i.Member.Instance().HasEnded() {
+		_, err := i.Process.Signal(syscall.SIGCONT)
+		i.Must(err)
 	}
-	_, err := i.Process.Signal(syscall.SIGCONT)
-	return err
 }
 
 // TerminateLock names the fault that ends the leader's lock session.
@@ -140,17 +133,16 @@ func sessions() []Fault {
 }
 
 // endSessions is pg_terminate_backend of a member's sessions of this kind.
-func endSessions(kind string) func(context.Context, *Injection) error {
-	return func(ctx context.Context, i *Injection) error {
+func endSessions(kind string) func(*Injection) {
+	return func(i *Injection) {
 		pattern := "weft/" + i.Group.Group + "/" + i.Member.Name + "/" + kind
 		var n int
-		err := i.Row(ctx, "end sessions", `
+		i.Must(i.Row(i.Ctx, "end sessions", `
 select count(*) from (select pg_terminate_backend(pid) from pg_stat_activity where application_name like $1 and datname = current_database()) t`,
-			pattern).Scan(&n)
-		if err == nil && n == 0 {
-			err = Skip("no session is named " + pattern)
+			pattern).Scan(&n))
+		if n == 0 {
+			i.Must(Skip("no session is named " + pattern))
 		}
-		return err
 	}
 }
 
@@ -171,56 +163,48 @@ func instances() []Fault {
 		{
 			Name: InstanceAway, About: "an instance stops and stays away until the others have shared its shards out",
 			Measure: Handover, Share: 2, Aimed: true, Where: Shards, Draw: lasts(6*second, 10*second),
-			Available: shared, Inject: terminate, Observe: evenWithoutIt, Heal: startAgain,
+			Available: shared, Inject: terminate, Observe: func(i *Injection) { i.even(i.Member) }, Heal: startAgain,
 		},
 		{
 			Name: InstanceMore, About: "another instance comes, leads its share of the shards, and stops again",
 			Share: 2, Where: Shards, Draw: lasts(6*second, 10*second),
-			Available: shared, Inject: join, Observe: evenWithAll, Heal: leave,
+			Available: shared, Inject: join, Observe: func(i *Injection) { i.even(nil) }, Heal: leave,
 		},
 	}
 }
 
-func shared(_ context.Context, i *Injection) error {
+func shared(i *Injection) {
 	if len(i.Shards) == 0 || len(i.Members()) < 2 {
-		return Never("instances share no shards")
+		i.Must(Never("instances share no shards"))
 	}
-	return nil
 }
 
 // join starts an instance with the next name.
-func join(ctx context.Context, i *Injection) (err error) {
+func join(i *Injection) {
 	name := string(rune('a' + len(i.Members())))
-	if i.joined, err = i.Launch(ctx, name); err != nil {
-		return err
-	}
+	var err error
+	i.joined, err = i.Launch(i.Ctx, name)
+	i.Must(err)
 	i.Note = ", " + name
-	return i.joined.Instance().Ready(ctx)
+	i.Must(i.joined.Instance().Ready(i.Ctx))
 }
 
 // leave stops the instance that has joined.
-func leave(ctx context.Context, i *Injection) error {
-	if i.joined == nil {
-		return nil
+func leave(i *Injection) {
+	if i.joined != nil {
+		i.end(i.joined)
+		i.endedWell(i.joined.Instance())
+		i.Must(i.Leave(i.joined))
 	}
-	if err := end(ctx, i.joined); err != nil {
-		return err
-	}
-	i.endedWell(i.joined.Instance())
-	return i.Leave(i.joined)
 }
 
-func evenWithoutIt(ctx context.Context, i *Injection) error { return i.even(ctx, i.Member) }
-
-func evenWithAll(ctx context.Context, i *Injection) error { return i.even(ctx, nil) }
-
 // even waits until all members but one lead all shards, each its share.
-func (i *Injection) even(ctx context.Context, but *rig.Member) error {
+func (i *Injection) even(but *rig.Member) {
 	var names []string
 	for _, m := range i.Members() {
 		if m != but {
 			names = append(names, m.Name)
 		}
 	}
-	return rig.Await(ctx, evenTimeout, evenPoll, "even shares", func(ctx context.Context) error { return i.Shards.Even(ctx, names...) })
+	i.Must(rig.Await(i.Ctx, evenTimeout, evenPoll, "even shares", func(ctx context.Context) error { return i.Shards.Even(ctx, names...) }))
 }

@@ -44,34 +44,31 @@ func restart(name, about string, server stack.Server, stop stopping, share int) 
 	return Fault{
 		Name: name, About: about, Measure: Restarted, Share: share, Draw: lasts(0, 2*second), // between the stop and the start
 		Crash: name == PostgresRestartImmediate || name == PostgresSIGKILL,
-		Available: func(_ context.Context, i *Injection) error {
+		Available: func(i *Injection) {
 			if server == stack.Postgres && !i.Started.Postgres || server == stack.Elastic && !i.Started.Elastic {
-				return Never("the servers are not of this run")
+				i.Must(Never("the servers are not of this run"))
 			}
-			return nil
 		},
-		Inject: func(ctx context.Context, i *Injection) error {
+		Inject: func(i *Injection) {
 			if server == stack.Elastic {
-				if err := makeProbeIndex(ctx, i); err != nil {
-					return err
-				}
+				makeProbeIndex(i)
 			}
-			return stop(i.Servers, ctx, i.is(server))
+			i.Must(stop(i.Servers, i.Ctx, i.is(server)))
 		},
-		Heal: func(ctx context.Context, i *Injection) error {
+		Heal: func(i *Injection) {
 			started := make(chan error, 1)
-			go func() { started <- i.Servers.StartServer(ctx, i.is(server)) }()
+			go func() { started <- i.Servers.StartServer(i.Ctx, i.is(server)) }()
 			probe := probePostgres
 			if server == stack.Elastic {
 				probe = probeElastic
 			}
-			err := rig.Await(ctx, startTimeout, probePeriod, "answer of "+string(server), func(ctx context.Context) error {
+			err := rig.Await(i.Ctx, startTimeout, probePeriod, "answer of "+string(server), func(ctx context.Context) error {
 				ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 				defer cancel()
 				return probe(ctx, i)
 			})
 			i.Accepts = time.Now() // the server's clock is this machine's
-			return errors.Join(err, <-started)
+			i.Must(errors.Join(err, <-started))
 		},
 	}
 }
@@ -95,11 +92,12 @@ func probePostgres(ctx context.Context, i *Injection) error {
 // probeIndex is where it is tried whether Elasticsearch takes writes.
 func probeIndex(i *Injection) string { return "/" + url.PathEscape(i.Index+"-probe") }
 
-func makeProbeIndex(ctx context.Context, i *Injection) error {
-	if names, err := i.Elastic.Indices(ctx, i.Index+"-probe"); err != nil || len(names) > 0 {
-		return err
+func makeProbeIndex(i *Injection) {
+	names, err := i.Elastic.Indices(i.Ctx, i.Index+"-probe")
+	i.Must(err)
+	if len(names) == 0 {
+		i.Must(i.Ask(i.Ctx, "make an index to probe", http.MethodPut, probeIndex(i), map[string]any{"settings": map[string]any{"number_of_replicas": 0}}, nil))
 	}
-	return i.Ask(ctx, "make an index to probe", http.MethodPut, probeIndex(i), map[string]any{"settings": map[string]any{"number_of_replicas": 0}}, nil)
 }
 
 // probeElastic writes to an index of its own, and asks whether the primary shard of weft's has
@@ -118,7 +116,7 @@ func onDemand() []Fault {
 		{
 			Name: "elastic-down", About: "every connection between an instance and Elasticsearch ends at once",
 			Aimed: true, Draw: lasts(2*second, 6*second),
-			Inject: func(_ context.Context, i *Injection) error { return i.Member.Elastic.Cut() }, Heal: healLinks,
+			Inject: func(i *Injection) { i.Must(i.Member.Elastic.Cut()) }, Heal: healLinks,
 		},
 	}
 }
@@ -145,61 +143,50 @@ func databases() []Fault {
 	}
 }
 
-func (i *Injection) connect(ctx context.Context) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, rig.QueryTimeout)
+func (i *Injection) connect() {
+	ctx, cancel := context.WithTimeout(i.Ctx, rig.QueryTimeout)
 	defer cancel()
-	if i.conn, err = pgx.Connect(ctx, i.DatabaseURL); err != nil {
-		return fmt.Errorf("connect as a stranger: %w", err)
-	}
-	return nil
+	var err error
+	i.conn, err = pgx.Connect(ctx, i.DatabaseURL)
+	i.MustDo("connect as a stranger", err)
 }
 
 // disconnect ends the session and with it its transaction.
-func disconnect(ctx context.Context, i *Injection) error {
+func disconnect(i *Injection) {
 	if i.conn == nil {
-		return nil
+		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, rig.QueryTimeout)
+	ctx, cancel := context.WithTimeout(i.Ctx, rig.QueryTimeout)
 	defer cancel()
 	_ = i.conn.Close(ctx) // a server that was restarted has ended it
 	i.conn = nil
-	return nil
 }
 
 // lockRows locks pending events in a session that weft knows nothing of.
-func lockRows(ctx context.Context, i *Injection) error {
-	if err := i.connect(ctx); err != nil {
-		return err
-	}
-	if _, err := i.conn.Exec(ctx, "begin"); err != nil {
-		return fmt.Errorf("begin as a stranger: %w", err)
-	}
+func lockRows(i *Injection) {
+	i.connect()
+	_, err := i.conn.Exec(i.Ctx, "begin")
+	i.MustDo("begin as a stranger", err)
 	for until := time.Now().Add(strangerWait); time.Now().Before(until); {
-		tag, err := i.conn.Exec(ctx, fmt.Sprintf(`select from %s where status = 'pending' limit %d for update skip locked`, i.Outbox, strangerRows))
-		if err != nil {
-			return fmt.Errorf("lock as a stranger: %w", err)
-		}
+		tag, err := i.conn.Exec(i.Ctx, fmt.Sprintf(`select from %s where status = 'pending' limit %d for update skip locked`, i.Outbox, strangerRows))
+		i.MustDo("lock as a stranger", err)
 		if n := tag.RowsAffected(); n > 0 {
 			i.Note, i.At = fmt.Sprintf(", %d rows", n), time.Now()
-			return nil
+			return
 		}
 	}
-	return Skip("no event was pending when it was looked")
+	i.Must(Skip("no event was pending when it was looked"))
 }
 
 // openSnapshot keeps vacuum from everything that the transaction could see. A restart of the
 // server ends it early.
-func openSnapshot(ctx context.Context, i *Injection) error {
-	if err := i.connect(ctx); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, rig.QueryTimeout)
+func openSnapshot(i *Injection) {
+	i.connect()
+	ctx, cancel := context.WithTimeout(i.Ctx, rig.QueryTimeout)
 	defer cancel()
 	// The first query takes the snapshot. Without arguments both are one message.
-	if _, err := i.conn.Exec(ctx, "begin isolation level repeatable read; select count(*) from weft_leader"); err != nil {
-		return fmt.Errorf("open snapshot: %w", err)
-	}
-	return nil
+	_, err := i.conn.Exec(ctx, "begin isolation level repeatable read; select count(*) from weft_leader")
+	i.MustDo("open snapshot", err)
 }
 
 // Alive reports whether a lasting fault still goes on.

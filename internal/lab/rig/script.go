@@ -36,12 +36,17 @@ func (s *Script) Play(ctx context.Context, steps func()) error {
 	return s.failed
 }
 
-// Must ends the script when err is not nil. What the steps have deferred is still done.
+// Must ends the script when err is not nil. What the steps have deferred is still done. The error of
+// the first that fails is returned as it is.
 func (s *Script) Must(err error) {
-	if err != nil {
-		s.failed = errors.Join(s.failed, err)
-		runtime.Goexit()
+	if err == nil {
+		return
 	}
+	if s.failed != nil {
+		err = errors.Join(s.failed, err)
+	}
+	s.failed = err
+	runtime.Goexit()
 }
 
 // MustDo is Must with a noun for what failed.
