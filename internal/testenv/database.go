@@ -141,10 +141,7 @@ func dropTemplates(base string) error {
 		return err
 	}
 	return onSession(context.Background(), base, func(ctx context.Context, conn *pgx.Conn) error {
-		rows, err := conn.Query(ctx, "select datname::text from pg_database where starts_with(datname::text, $1)", name)
-		if err != nil {
-			return err
-		}
+		rows, _ := conn.Query(ctx, "select datname::text from pg_database where starts_with(datname::text, $1)", name)
 		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
 			return err

@@ -231,7 +231,7 @@ func (r *run) drained(ctx context.Context) error {
 func deadEnds(ctx context.Context, p *rig.Place) ([]outbox.Key, error) {
 	ctx, cancel := context.WithTimeout(ctx, rig.QueryTimeout)
 	defer cancel()
-	rows, err := p.Pool.Query(ctx, `
+	rows, _ := p.Pool.Query(ctx, `
 select f.entity_type, f.entity_id
 from `+p.Outbox+` f
 left join (
@@ -239,8 +239,5 @@ left join (
   where source = $1 and new_status in ('done', 'archived', 'deleted') group by 1, 2) h using (entity_type, entity_id)
 where f.status = 'failed'
 group by 1, 2, h.done having h.done is null or h.done < max(f.event_version)`, p.Outbox)
-	if err != nil {
-		return nil, err
-	}
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[outbox.Key])
 }

@@ -112,15 +112,12 @@ func (r *run) homes(ctx context.Context) (map[outbox.Key]int, error) {
 	home := map[outbox.Key]int{}
 	for _, s := range r.shards {
 		of := func(table string) string { return pgx.Identifier{s.Schema, table}.Sanitize() }
-		rows, err := r.Pool.Query(ctx, `
+		rows, _ := r.Pool.Query(ctx, `
 select e.entity_type, e.entity_id, weft_shard_of(e.entity_id)
 from (select entity_type, entity_id from `+of("weftlab_history")+` union select entity_type, entity_id from `+of("weftlab_source")+`) e`)
-		if err == nil {
-			var key outbox.Key
-			var n int
-			_, err = pgx.ForEachRow(rows, []any{&key.Type, &key.ID, &n}, func() error { home[key] = n; return nil })
-		}
-		if err != nil {
+		var key outbox.Key
+		var n int
+		if _, err := pgx.ForEachRow(rows, []any{&key.Type, &key.ID, &n}, func() error { home[key] = n; return nil }); err != nil {
 			return nil, err
 		}
 	}

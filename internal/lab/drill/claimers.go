@@ -139,10 +139,7 @@ func (r *run) connect(name string) *pgx.Conn {
 	return conn
 }
 
-// collectIDs reads the ids that a claim has returned.
-func collectIDs(rows pgx.Rows, err error) ([]uuid.UUID, error) {
-	if err != nil {
-		return nil, err
-	}
+// collectIDs reads the ids that a claim has returned, or the error of its query.
+func collectIDs(rows pgx.Rows, _ error) ([]uuid.UUID, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 }

@@ -142,18 +142,15 @@ func (c *claimer) claimAndWork(ctx context.Context, clause string, batch int, wo
 
 // look counts who works and who waits for whom.
 func (r *run) look(ctx context.Context, p *skipPhase) error {
-	rows, err := r.Pool.Query(ctx, `
+	rows, _ := r.Pool.Query(ctx, `
 select a.application_name, coalesce(b.application_name, ''), a.state <> 'idle'
 from pg_stat_activity a
 left join pg_stat_activity b on b.pid = any (pg_blocking_pids(a.pid)) and a.wait_event in ('transactionid', 'tuple')
 where a.application_name in ('`+rig.AppName+`/w1', '`+rig.AppName+`/w2') and a.datname = current_database()`)
-	if err != nil {
-		return err
-	}
 	working, blocked := 0, false
 	var name, by string
 	var busy bool
-	if _, err := pgx.ForEachRow(rows, []any{&name, &by, &busy}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&name, &by, &busy}, func() error { // returns the query's error, too
 		switch {
 		case by != "":
 			blocked = true
@@ -162,11 +159,9 @@ where a.application_name in ('`+rig.AppName+`/w1', '`+rig.AppName+`/w2') and a.d
 			working++
 		}
 		return nil
-	}); err != nil {
+	})
+	if err != nil || working == 0 && !blocked {
 		return err
-	}
-	if working == 0 && !blocked {
-		return nil
 	}
 	p.Samples++
 	if blocked {

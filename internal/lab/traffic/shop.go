@@ -164,10 +164,7 @@ func (s *Shop) write(ctx context.Context, random *rand.Rand, ids []int64, statem
 		if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 			return nil, err
 		}
-		rows, err := tx.Query(ctx, writtenEvents, ids)
-		if err != nil {
-			return nil, err
-		}
+		rows, _ := tx.Query(ctx, writtenEvents, ids)
 		return pgx.CollectRows(rows, func(row pgx.CollectableRow) (e outbox.NewEvent, err error) {
 			e.Key.Type = ShopProduct
 			err = row.Scan(&e.ID, &e.Key.ID, &e.Op, &e.Version)

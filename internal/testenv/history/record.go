@@ -209,10 +209,7 @@ func since(ctx context.Context, db DB, table, group string, seq int64) (log *Log
 }
 
 func collect[T any](ctx context.Context, db DB, sql string, scan pgx.RowToFunc[T], args ...any) ([]T, error) {
-	rows, err := db.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, err
-	}
+	rows, _ := db.Query(ctx, sql, args...) // collecting returns its error
 	return pgx.CollectRows(rows, scan)
 }
 

@@ -212,14 +212,11 @@ type row struct {
 }
 
 func readRows(ctx context.Context, db DB, source string) (map[string]row, error) {
-	answer, err := db.Query(ctx, source)
-	if err != nil {
-		return nil, err
-	}
+	answer, _ := db.Query(ctx, source) // its error is that of the rows
 	out := map[string]row{}
 	var id string
 	var r row
-	_, err = pgx.ForEachRow(answer, []any{&id, &r.version, &r.fields}, func() error {
+	_, err := pgx.ForEachRow(answer, []any{&id, &r.version, &r.fields}, func() error {
 		out[id] = row{r.version, slices.Clone(r.fields)}
 		return nil
 	})
