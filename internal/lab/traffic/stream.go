@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -153,19 +154,15 @@ type Loop struct {
 // Run calls do for each operation when it is due. The end of ctx ends the loop, which is no
 // error; the first error of do ends it, too.
 func (l Loop) Run(ctx context.Context, do func(ctx context.Context, n int, due time.Time) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	workers, ctx := errgroup.WithContext(ctx)
 	var next atomic.Int64
-	var workers sync.WaitGroup
-	var once sync.Once
-	var failure error
 	began := time.Now()
 	for range l.Concurrency {
-		workers.Go(func() {
+		workers.Go(func() error {
 			for {
 				n := int(next.Add(1)) - 1
 				if l.Ops > 0 && n >= l.Ops {
-					return
+					return nil
 				}
 				due := time.Now()
 				if l.Rate > 0 {
@@ -175,19 +172,16 @@ func (l Loop) Run(ctx context.Context, do func(ctx context.Context, n int, due t
 					}
 				}
 				if ctx.Err() != nil {
-					return
+					return nil
 				}
 				if l.Skip > 0 && time.Since(due) > l.Skip {
 					continue
 				}
 				if err := do(ctx, n, due); err != nil {
-					once.Do(func() { failure = err })
-					cancel(err)
-					return
+					return err
 				}
 			}
 		})
 	}
-	workers.Wait()
-	return failure
+	return workers.Wait()
 }
