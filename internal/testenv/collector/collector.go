@@ -34,7 +34,6 @@ type Collector struct {
 	mu      sync.Mutex
 	spans   []Span
 	headers map[string]string // of the last request, names in lower case
-	asked   int
 	answer  func(context.Context) error
 	forward func(context.Context, []*traces.ResourceSpans)
 }
@@ -91,13 +90,6 @@ func (c *Collector) Spans() []Span {
 	return slices.Clone(c.spans)
 }
 
-// Requests returns how often the collector has been asked, refusals included.
-func (c *Collector) Requests() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.asked
-}
-
 // Header returns a header of the last request.
 func (c *Collector) Header(name string) string {
 	c.mu.Lock()
@@ -107,7 +99,6 @@ func (c *Collector) Header(name string) string {
 
 func (c *Collector) take(ctx context.Context, headers map[string][]string, req *collect.ExportTraceServiceRequest) error {
 	c.mu.Lock()
-	c.asked++
 	for name, values := range headers {
 		c.headers[strings.ToLower(name)] = strings.Join(values, ",")
 	}

@@ -69,8 +69,8 @@ func (a *active) events() []moment {
 }
 
 // find adds a finding about the first event of a lease.
-func (a *active) find(l *Lease, at time.Time, format string, args ...any) {
-	f := Finding{At: at, What: fmt.Sprintf(format, args...)}
+func (a *active) find(l *Lease, format string, args ...any) {
+	f := Finding{What: fmt.Sprintf(format, args...)}
 	if a.keys == nil {
 		a.keys = keysOf(a.log)
 	}
@@ -89,11 +89,9 @@ func (a *active) begin(t *Term) {
 	owner, known := a.owners[t.Epoch]
 	switch {
 	case known:
-		a.found = append(a.found, Finding{Version: t.Epoch, At: t.At,
-			What: fmt.Sprintf("term of %q began with epoch %d, which %q has had", t.Instance, t.Epoch, owner)})
+		a.found = append(a.found, Finding{Version: t.Epoch, What: fmt.Sprintf("term of %q began with epoch %d, which %q has had", t.Instance, t.Epoch, owner)})
 	case t.Epoch <= a.newest:
-		a.found = append(a.found, Finding{Version: t.Epoch, At: t.At,
-			What: fmt.Sprintf("term of %q began with epoch %d after epoch %d was committed", t.Instance, t.Epoch, a.newest)})
+		a.found = append(a.found, Finding{Version: t.Epoch, What: fmt.Sprintf("term of %q began with epoch %d after epoch %d was committed", t.Instance, t.Epoch, a.newest)})
 	}
 	a.owners[t.Epoch] = t.Instance
 	a.newest = max(a.newest, t.Epoch)
@@ -119,7 +117,7 @@ func (a *active) usurped(l *Lease, by string) string {
 
 func (a *active) lease(l *Lease) {
 	if what := a.usurped(l, l.By); what != "" {
-		a.find(l, l.At, "lease by %q %s", l.Owner, what)
+		a.find(l, "lease by %q %s", l.Owner, what)
 	}
 	a.newest = max(a.newest, l.Epoch)
 	if _, known := a.owners[l.Epoch]; !known && l.Epoch > 0 {
@@ -134,7 +132,7 @@ func (a *active) lease(l *Lease) {
 		older := h != nil && l.inRow() && !h.inRow() && h.Epoch < l.Epoch
 		if h != nil && !same && !older && !told {
 			told = true
-			a.find(l, l.At, "lease by %q under epoch %d of an event that %q held under epoch %d", l.Owner, l.Epoch, h.Owner, h.Epoch)
+			a.find(l, "lease by %q under epoch %d of an event that %q held under epoch %d", l.Owner, l.Epoch, h.Owner, h.Epoch)
 		}
 		a.held[e] = l
 	}
@@ -149,12 +147,12 @@ func (a *active) end(l *Lease) {
 	leader := a.owners[a.newest]
 	switch what := a.usurped(l, l.EndedBy); {
 	case l.Settled > 0 && what != "":
-		a.find(l, l.Ended, "settle of what %q leased %s", l.Owner, what)
+		a.find(l, "settle of what %q leased %s", l.Owner, what)
 	case l.Settled > 0, l.EndedBy == "", leader == "", l.EndedBy == leader:
 	case l.EndedBy == l.Owner:
-		a.find(l, l.Ended, "release by %q %s", l.Owner, what)
+		a.find(l, "release by %q %s", l.Owner, what)
 	default:
-		a.find(l, l.Ended, "reclaim by %q under epoch %d of %q", l.EndedBy, a.newest, leader)
+		a.find(l, "reclaim by %q under epoch %d of %q", l.EndedBy, a.newest, leader)
 	}
 }
 

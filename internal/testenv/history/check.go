@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -15,7 +14,6 @@ type Finding struct {
 	Event   outbox.ID // zero when it is about no single event
 	Key     outbox.Key
 	Version int64
-	At      time.Time // zero when it is the end of the run
 	What    string
 }
 
@@ -32,7 +30,7 @@ func (f Finding) String() string {
 }
 
 func finding(c *Change, format string, args ...any) Finding {
-	return Finding{Event: c.Event, Key: c.Key, Version: c.Version, At: c.At, What: fmt.Sprintf(format, args...)}
+	return Finding{Event: c.Event, Key: c.Key, Version: c.Version, What: fmt.Sprintf(format, args...)}
 }
 
 // Run is all that is known of a run.

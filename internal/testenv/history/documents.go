@@ -165,7 +165,7 @@ func (e eras) after(p, a *Applied) string {
 
 func (e eras) finding(a *Applied, format string, args ...any) Finding {
 	where := fmt.Sprintf(" (request %d of %q, term %d, seq_no %d)", a.Request, a.Instance, a.PrimaryTerm, a.SeqNo)
-	return Finding{Key: a.key(), Version: a.Version, At: a.Sent, What: fmt.Sprintf(format, args...) + where}
+	return Finding{Key: a.key(), Version: a.Version, What: fmt.Sprintf(format, args...) + where}
 }
 
 // deadEnds returns the entities whose newest event ended failed.

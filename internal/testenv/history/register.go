@@ -99,7 +99,7 @@ func cut(history []porcupine.Operation) int {
 }
 
 func (d *document) explainPart(initial register, history []porcupine.Operation) *Finding {
-	f := &Finding{Key: d.items[0].key(), At: d.items[0].Sent}
+	f := &Finding{Key: d.items[0].key()}
 	switch porcupine.CheckOperationsTimeout(model(initial), history, explainTimeout) {
 	case porcupine.Ok:
 		return nil
@@ -125,9 +125,9 @@ func (d *document) explainPart(initial register, history []porcupine.Operation) 
 	i := slices.IndexFunc(history, func(o porcupine.Operation) bool { return !explained[o.Input.(*asked)] })
 	switch o := history[i].Input.(*asked); {
 	case o.item == nil && o.there:
-		f.Version, f.At, f.What = o.version, time.Time{}, fmt.Sprintf("there at the end, when it was last %s", state)
+		f.Version, f.What = o.version, fmt.Sprintf("there at the end, when it was last %s", state)
 	case o.item == nil:
-		f.Version, f.At, f.What = state.version, time.Time{}, fmt.Sprintf("not there at the end, when it was last %s", state)
+		f.Version, f.What = state.version, fmt.Sprintf("not there at the end, when it was last %s", state)
 	default:
 		*f = eras{}.finding(o.item, "%s answered with %d when the document was %s", o.item.Op, o.item.Status, state)
 	}

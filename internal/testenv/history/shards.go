@@ -77,7 +77,7 @@ func Misplaced(log *Log, shard int, home map[outbox.Key]int) []Finding {
 		c := &log.Source[i]
 		if what := wrong(c.Key); what != "" {
 			told[c.Key] = true
-			found = append(found, Finding{Key: c.Key, Version: c.Version, At: c.At, What: "its row is " + what})
+			found = append(found, Finding{Key: c.Key, Version: c.Version, What: "its row is " + what})
 		}
 	}
 	return found

@@ -87,7 +87,7 @@ func sentEarly(log *Log, applied []Applied, crashes []FaultMark, more map[string
 		if flights[key].explain(a, holders[a.Instance]) || lost {
 			continue
 		}
-		found = append(found, Finding{Key: key, Version: a.Version, At: a.Sent, What: "sent without a lease on an event of its entity: " + a.line()})
+		found = append(found, Finding{Key: key, Version: a.Version, What: "sent without a lease on an event of its entity: " + a.line()})
 	}
 	return found
 }
