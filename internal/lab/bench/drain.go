@@ -75,8 +75,7 @@ type site struct {
 
 // corner makes the next schema.
 func (b *bench) corner() *rig.Place {
-	b.place.schemas++
-	c, err := b.place.Corner(b.Ctx, fmt.Sprintf("bench_%d", b.place.schemas), weftIndex, group, 1)
+	c, err := b.place.Corner(b.Ctx, "bench_"+rig.Suffix(), weftIndex, group, 1)
 	b.Must(err)
 	return c
 }

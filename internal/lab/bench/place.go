@@ -33,9 +33,7 @@ const (
 // place is the servers of a run.
 type place struct {
 	*rig.Place
-	log     string // of PostgreSQL
-	schemas int    // made so far
-
+	log       string               // of PostgreSQL
 	collector *collector.Collector // of traces
 }
 

@@ -51,14 +51,14 @@ type Result struct {
 	Reference *Claims `json:"claim_reference,omitempty"`
 	ClaimP99  float64 `json:"claim_p99_ms,omitempty"`
 
-	shown *shown
+	shown
 }
 
 // shown is the ratio that a result has.
 type shown struct {
-	*verdict.Range
-	of   string
-	less bool // is better
+	ratio *verdict.Range // nil for none
+	of    string
+	less  bool // is better
 }
 
 // Claims says how long they took.
@@ -130,8 +130,8 @@ func newResult(s scenario, w workload, sides []*side) *Result {
 	o := middle(other)
 	r.OtherEPS, r.OtherRounds = o.EPS, each(other, eps)
 	ratio := func(figure func(sample) float64, of string, less bool) *verdict.Range {
-		r.shown = &shown{each(weft, figure).Over(each(other, figure)).Range(), of, less}
-		return r.shown.Range
+		r.shown = shown{each(weft, figure).Over(each(other, figure)).Range(), of, less}
+		return r.ratio
 	}
 	switch sides[1].name {
 	case sideRaw:
@@ -185,14 +185,6 @@ func writeJSON(file string, results []*Result) error {
 	return rig.WriteResult(file, byName)
 }
 
-// ratio returns the one that r has, and what it is of.
-func (r *Result) ratio() (s *verdict.Range, of string, lessIsBetter bool) {
-	if r.shown == nil {
-		return nil, "", false
-	}
-	return r.shown.Range, r.shown.of, r.shown.less
-}
-
 // tooSlow returns an error that names the scenarios whose median ratio is worse than least: below
 // it, or where less is better above its inverse. 0 is no judgement.
 func tooSlow(results []*Result, least float64) error {
@@ -201,14 +193,13 @@ func tooSlow(results []*Result, least float64) error {
 	}
 	var bad []string
 	for _, r := range results {
-		ratio, of, lessIsBetter := r.ratio()
-		switch {
+		switch ratio := r.ratio; {
 		case ratio == nil:
 			bad = append(bad, r.Scenario+" has no ratio")
-		case lessIsBetter && !(ratio.Median <= 1/least):
-			bad = append(bad, fmt.Sprintf("%s has %v (%s), want at most %.2f", r.Scenario, ratio, of, 1/least))
-		case !lessIsBetter && !(ratio.Median >= least):
-			bad = append(bad, fmt.Sprintf("%s has %v (%s), want at least %.2f", r.Scenario, ratio, of, least))
+		case r.less && !(ratio.Median <= 1/least):
+			bad = append(bad, fmt.Sprintf("%s has %v (%s), want at most %.2f", r.Scenario, ratio, r.of, 1/least))
+		case !r.less && !(ratio.Median >= least):
+			bad = append(bad, fmt.Sprintf("%s has %v (%s), want at least %.2f", r.Scenario, ratio, r.of, least))
 		}
 	}
 	if len(bad) > 0 {
@@ -224,8 +215,7 @@ func writeTable(out io.Writer, results []*Result) {
 		if r.Triggers != nil || r.Upkeep != nil {
 			continue // said line by line
 		}
-		ratio, of, _ := r.ratio()
-		rates = append(rates, []any{r.Scenario, r.Rounds, number(r.EPS), number(r.OtherEPS), ratio, of, tenth(r.P50MS), tenth(r.P99MS), tenth(r.MaxMS),
+		rates = append(rates, []any{r.Scenario, r.Rounds, number(r.EPS), number(r.OtherEPS), r.ratio, r.of, tenth(r.P50MS), tenth(r.P99MS), tenth(r.MaxMS),
 			fmt.Sprintf("%.0f", r.RSSMB)})
 		c := cmp.Or(r.Claim, &Claims{})
 		costs = append(costs, []any{r.Scenario, tenth(r.CPU.Weft), tenth(r.CPU.Postgres), tenth(r.Vacuum), tenth(r.CPU.Elasticsearch), hundredth(r.Allocs),
@@ -266,28 +256,27 @@ func writeChart(file string, results []*Result) error {
 
 func panels(results []*Result) (out []verdict.Panel) {
 	for _, r := range results {
-		ratio, of, less := r.ratio()
-		if ratio == nil {
+		if r.ratio == nil {
 			continue
 		}
-		title := panelTitle(of, less)
+		title := r.panelTitle()
 		i := slices.IndexFunc(out, func(p verdict.Panel) bool { return p.Title == title })
 		if i < 0 {
 			i = len(out)
 			out = append(out, verdict.Panel{Title: title})
 		}
-		out[i].Bars = append(out[i].Bars, verdict.Bar{Name: r.Scenario, Range: *ratio})
+		out[i].Bars = append(out[i].Bars, verdict.Bar{Name: r.Scenario, Range: *r.ratio})
 	}
 	return out
 }
 
-func panelTitle(of string, less bool) string {
+func (s *shown) panelTitle() string {
 	switch {
-	case less:
-		return of + " — less is better"
-	case strings.HasSuffix(of, "head to base"):
-		return of + " — more is better"
+	case s.less:
+		return s.of + " — less is better"
+	case strings.HasSuffix(s.of, "head to base"):
+		return s.of + " — more is better"
 	default:
-		return "events per second, those of the " + of + " being 1 — more is better"
+		return "events per second, those of the " + s.of + " being 1 — more is better"
 	}
 }

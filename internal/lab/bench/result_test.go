@@ -62,7 +62,7 @@ func TestResultRatios(t *testing.T) {
 		if diff := cmp.Diff(c.want, c.of(r)); diff != "" {
 			t.Errorf("%s against %s (-want +got):\n%s", c.scenario, c.other, diff)
 		}
-		if got, _, _ := r.ratio(); got != c.of(r) {
+		if got := r.ratio; got != c.of(r) {
 			t.Errorf("%s against %s: the ratio to show is %v, want %v", c.scenario, c.other, got, c.of(r))
 		}
 		if r.Compared != c.compared {
@@ -149,7 +149,7 @@ func TestNumber(t *testing.T) {
 func TestPanels(t *testing.T) {
 	t.Parallel()
 	results := []*Result{result(t, "distinct", sideRaw), result(t, "hot", sideRaw), result(t, "trickle", ""), result(t, "backlog", sideReference)}
-	ratio := func(r *Result) verdict.Range { s, _, _ := r.ratio(); return *s }
+	ratio := func(r *Result) verdict.Range { return *r.ratio }
 	want := []verdict.Panel{
 		{Title: "events per second, those of the bare loader being 1 — more is better", Bars: []verdict.Bar{
 			{Name: "distinct", Range: ratio(results[0])}, {Name: "hot", Range: ratio(results[1])}}},

@@ -187,16 +187,19 @@ func (b *bench) all(picked []scenario, head, base string) (results []*Result) {
 
 // measure runs all rounds of a scenario and returns the figures.
 func (b *bench) measure(s scenario, head, base string) *Result {
-	result := &Result{Scenario: s.name, Rounds: b.opts.Rounds}
+	w, result := s.load.scaled(b.opts.Events), &Result{Scenario: s.name, Rounds: b.opts.Rounds}
 	switch s.kind {
 	case writers:
 		result.Triggers = b.triggers()
 	case upkeep:
-		result.Upkeep = b.measureUpkeep(s, head)
+		result.Upkeep = &Upkeep{Rows: w.entities, Rounds: b.opts.Rounds}
+		map[string]func(string, workload, *Upkeep){
+			verifyScenario: b.verifies, rebuildScenario: b.rebuilds, scrubScenario: b.scrubs,
+		}[s.name](head, w, result.Upkeep)
 	default:
 		sides := b.sides(s, head, base)
 		b.takeTurns(s, sides)
-		result = newResult(s, s.load.scaled(b.opts.Events), sides)
+		result = newResult(s, w, sides)
 	}
 	return result
 }

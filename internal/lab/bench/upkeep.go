@@ -57,16 +57,6 @@ type Upkeep struct {
 	ScrubCPU   float64        `json:"scrub_cpu_percent,omitempty"` // of all cores, servers included
 }
 
-// measureUpkeep runs a scenario of upkeep.
-func (b *bench) measureUpkeep(s scenario, binary string) *Upkeep {
-	w := s.load.scaled(b.opts.Events)
-	out := &Upkeep{Rows: w.entities, Rounds: b.opts.Rounds}
-	map[string]func(string, workload, *Upkeep){
-		verifyScenario: b.verifies, rebuildScenario: b.rebuilds, scrubScenario: b.scrubs,
-	}[s.name](binary, w, out)
-	return out
-}
-
 // onFilledSite calls do with a site that has rows, a leader, and an index that a rebuild has filled.
 func (b *bench) onFilledSite(binary string, w workload, env []string, do func(s *site, leader *rig.Instance)) {
 	b.onSite(binary, w, func(s *site) {
@@ -156,7 +146,10 @@ func (b *bench) rebuilds(binary string, w workload, out *Upkeep) {
 	b.onFilledSite(binary, w, nil, func(s *site, _ *rig.Instance) {
 		for round := range b.opts.Rounds {
 			loaded := raw.run(b.step("rebuild: bare loader"))
-			rate, latencies := s.timedRebuild(w)
+			wrote := s.beside(w, rebuildRate, s.rebuild)
+			var rate float64
+			s.ask("rate of the rebuild", `select filled / extract(epoch from finished_at - began_at)::float8 from weft_rebuild`, nil, &rate)
+			latencies := s.latencies(wrote)
 			s.searchedRebuild(w, out)
 			rates, raws = append(rates, rate), append(raws, loaded.EPS)
 			p50, p99 = append(p50, latencies.Percentile(50)), append(p99, latencies.Percentile(99))
@@ -168,17 +161,12 @@ func (b *bench) rebuilds(binary string, w workload, out *Upkeep) {
 	out.LiveP50MS, out.LiveP99MS = p50.Median(), p99.Median()
 }
 
-// timedRebuild measures a rebuild beside live events, in rows per second, and their latencies.
-func (s *site) timedRebuild(w workload) (rate float64, latencies verdict.Distribution) {
-	wrote := s.beside(w, rebuildRate, s.rebuild)
-	s.ask("rate of the rebuild", `select filled / extract(epoch from finished_at - began_at)::float8 from weft_rebuild`, nil, &rate)
-	return rate, s.latencies(wrote)
-}
-
 // searchedRebuild has searches follow the alias through a rebuild, one after the other all the
 // time.
 func (s *site) searchedRebuild(w workload, out *Upkeep) {
-	searcher := s.searcher()
+	searcher := &traffic.Searcher{Elastic: s.Elastic, Index: s.Index}
+	s.ask("rows to search for", "select array_agg(k) from (select entity_type || ':' || entity_id as k from search_index limit $1) t", []any{watchedCount}, &searcher.Watched)
+	s.Must(s.Elastic.Do(s.Ctx, http.MethodPost, "/"+s.Index+"/_refresh", nil, nil))
 	stop := rig.During(s.Ctx, searcher.Run)
 	defer stop()
 	s.beside(w, rebuildRate, s.rebuild)
@@ -239,27 +227,17 @@ func (s *site) beside(w workload, rate int, do func()) *written {
 func (s *site) change(ctx context.Context, w workload, n int, out *written) error {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, changeRows, w.entities, max(n, 1), time.Now().UnixMicro())
-	if err == nil {
-		var id [16]byte
-		var transaction string
-		_, err = pgx.ForEachRow(rows, []any{&id, &transaction}, func() error {
-			out.ids, out.transactions = append(out.ids, id), append(out.transactions, transaction)
-			return nil
-		})
-	}
+	rows, _ := s.pool.Query(ctx, changeRows, w.entities, max(n, 1), time.Now().UnixMicro())
+	var id [16]byte
+	var transaction string
+	_, err := pgx.ForEachRow(rows, []any{&id, &transaction}, func() error {
+		out.ids, out.transactions = append(out.ids, id), append(out.transactions, transaction)
+		return nil
+	})
 	if err != nil {
 		return fmt.Errorf("write live events: %w", err)
 	}
 	return nil
-}
-
-// searcher searches for some rows every millisecond.
-func (s *site) searcher() *traffic.Searcher {
-	searcher := &traffic.Searcher{Elastic: s.Elastic, Index: s.Index}
-	s.ask("rows to search for", "select array_agg(k) from (select entity_type || ':' || entity_id as k from search_index limit $1) t", []any{watchedCount}, &searcher.Watched)
-	s.Must(s.Elastic.Do(s.Ctx, http.MethodPost, "/"+s.Index+"/_refresh", nil, nil))
-	return searcher
 }
 
 // shareOf returns what a leader and both servers take of the machine, in per cent.
