@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -37,7 +36,7 @@ func program(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	gomod, err := process.Tool{}.Run(ctx, "go", "env", "GOMOD")
+	gomod, err := process.Go(ctx, "env", "GOMOD")
 	if err != nil {
 		return "", err
 	}
@@ -53,7 +52,7 @@ func program(ctx context.Context, name string) (string, error) {
 	defer func() { _ = lock.Close() }()
 	binary := filepath.Join(dir, name)
 	// With the name of an existing binary, go build does nothing when that one is up to date.
-	compiler := process.Tool{Dir: filepath.Dir(strings.TrimSpace(gomod)), Env: []string{"CGO_ENABLED=0"}}
+	compiler := process.Tool{Dir: filepath.Dir(gomod), Env: []string{"CGO_ENABLED=0"}}
 	_, err = compiler.Run(ctx, "go", "build", "-o", binary, "./cmd/"+name)
 	return binary, err
 }

@@ -18,7 +18,6 @@ import (
 
 const (
 	buildTimeout = 10 * time.Minute // cold caches on a slow machine
-	askTimeout   = time.Minute
 	mainPackage  = "github.com/samuelhu324-dev/weft/cmd/weft"
 	rootPrefix   = "GOROOT:"
 )
@@ -163,7 +162,7 @@ func locate(ctx context.Context, file string) (path string, err error) {
 		root, err = GoRoot(ctx)
 		root = filepath.Join(root, "src")
 	} else {
-		root, err = ask(ctx, "list", "-f", "{{.Module.Dir}}", mainPackage)
+		root, err = process.Go(ctx, "list", "-f", "{{.Module.Dir}}", mainPackage)
 	}
 	if err != nil {
 		return "", err
@@ -176,11 +175,4 @@ func locate(ctx context.Context, file string) (path string, err error) {
 }
 
 // GoRoot returns the directory of the Go installation.
-func GoRoot(ctx context.Context) (string, error) { return ask(ctx, "env", "GOROOT") }
-
-func ask(ctx context.Context, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	out, err := process.Tool{}.Run(ctx, append([]string{"go"}, args...)...)
-	return strings.TrimSpace(out), err
-}
+func GoRoot(ctx context.Context) (string, error) { return process.Go(ctx, "env", "GOROOT") }

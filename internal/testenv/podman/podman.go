@@ -144,11 +144,11 @@ func (p *Podman) Build(dir, tag, version, commit string) {
 
 func (p *Podman) goEnv(name string) string {
 	p.t.Helper()
-	out, err := exec.CommandContext(p.t.Context(), "go", "env", name).Output()
+	value, err := process.Go(p.t.Context(), "env", name)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	return strings.TrimSpace(string(out))
+	return value
 }
 
 func (p *Podman) read(path string) string {

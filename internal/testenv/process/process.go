@@ -352,3 +352,14 @@ func (t Tool) Run(ctx context.Context, argv ...string) (string, error) {
 	}
 	return out.String(), nil
 }
+
+// goTimeout is for what the go command knows by itself, on a slow machine.
+const goTimeout = time.Minute
+
+// Go asks the go command, and returns its answer without the space around it.
+func Go(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, goTimeout)
+	defer cancel()
+	out, err := Tool{}.Run(ctx, append([]string{"go"}, args...)...)
+	return strings.TrimSpace(out), err
+}

@@ -1,11 +1,10 @@
 package process
 
 import (
+	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
-	"strings"
 	"syscall"
 
 	"github.com/prometheus/procfs"
@@ -59,11 +58,8 @@ func Run(in *Network, argv ...string) error {
 		if err := in.enter(); err != nil {
 			return err
 		}
-		out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(string(out)))
-		}
-		return nil
+		_, err := Tool{}.Run(context.Background(), argv...)
+		return err
 	})
 }
 

@@ -1,7 +1,6 @@
 package stack
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -14,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
 const (
@@ -27,13 +28,7 @@ const (
 type mvnFunc func(ctx context.Context, dir string, args ...string) (output string, err error)
 
 func runMvn(ctx context.Context, dir string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "mvn", args...)
-	cmd.Dir = dir // not the caller's, where a pom.xml would take part
-	cmd.WaitDelay = 5 * time.Second
-	var output bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &output
-	err := cmd.Run()
-	return output.String(), err
+	return process.Tool{Dir: dir}.Run(ctx, append([]string{"mvn"}, args...)...) // a pom.xml where the caller is would take part
 }
 
 // fetch copies the artifact into dir with mvn until its checksum is right. The local repository keeps

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv/process"
@@ -34,13 +33,7 @@ type JaegerOptions struct {
 type Jaeger struct {
 	*server
 	*Traces
-	ports jaegerPorts
-}
-
-type jaegerPorts struct{ query, queryGRPC, admin, grpc, http, legacyGRPC, legacyHTTP int }
-
-func (p *jaegerPorts) choose() error {
-	return process.FreePorts(&p.query, &p.queryGRPC, &p.admin, &p.grpc, &p.http, &p.legacyGRPC, &p.legacyHTTP)
+	ports struct{ query, queryGRPC, admin, grpc, http, legacyGRPC, legacyHTTP int }
 }
 
 // StartJaeger returns when it takes spans and answers questions.
@@ -60,7 +53,8 @@ func StartJaeger(ctx context.Context, opts JaegerOptions) (_ *Jaeger, err error)
 	j.Traces = &Traces{newHTTP(), j.URL}
 	start := rand.Text()
 	j.server, err = launch(ctx, "jaeger", dir, []string{"SPAN_STORAGE_TYPE=memory"}, func() ([]string, error) {
-		if err := j.ports.choose(); err != nil {
+		p := &j.ports
+		if err := process.FreePorts(&p.query, &p.queryGRPC, &p.admin, &p.grpc, &p.http, &p.legacyGRPC, &p.legacyHTTP); err != nil {
 			return nil, err
 		}
 		return []string{
@@ -77,8 +71,8 @@ func StartJaeger(ctx context.Context, opts JaegerOptions) (_ *Jaeger, err error)
 			"--log-level=warn",
 		}, nil
 	}, func(ctx context.Context) error {
-		if err := j.healthy(ctx); err != nil {
-			return err
+		if _, err := j.get(ctx, "http://"+loopback(j.ports.admin)+"/", nil); err != nil {
+			return err // one of its parts is not well
 		}
 		header, err := j.get(ctx, j.URL()+"/api/services", nil)
 		if err == nil && header.Get(startHeader) != start {
@@ -101,15 +95,8 @@ func (j *Jaeger) OTLPGRPC() string { return "http://" + loopback(j.ports.grpc) }
 // OTLPHTTP is the endpoint for spans over HTTP.
 func (j *Jaeger) OTLPHTTP() string { return "http://" + loopback(j.ports.http) }
 
-// healthy is so when all of its parts are.
-func (j *Jaeger) healthy(ctx context.Context) error {
-	_, err := j.get(ctx, "http://"+loopback(j.ports.admin)+"/", nil)
-	return err
-}
-
 const (
 	buildBound    = 20 * time.Minute // cold caches on a slow machine
-	goBound       = time.Minute
 	ownModule     = "github.com/samuelhu324-dev/weft"
 	jaegerPackage = "github.com/jaegertracing/jaeger/cmd/all-in-one"
 	jaegerVersion = "v1.76.0"
@@ -118,9 +105,9 @@ const (
 // buildJaeger returns Jaeger's binary, and builds it first if the cache has none. It writes
 // its steps to progress.
 func buildJaeger(ctx context.Context, progress io.Writer) (binary string, err error) {
-	root, err := sources(ctx)
+	root, err := process.Go(ctx, "list", "-m", "-f", "{{.Dir}}", ownModule)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("sources of weft: %w", err)
 	}
 	module := filepath.Join(root, "tools", "jaeger")
 	dir, err := stack.CacheDir()
@@ -142,15 +129,6 @@ func buildJaeger(ctx context.Context, progress io.Writer) (binary string, err er
 		fmt.Fprintf(progress, "watch: built %s in %.0f s\n", binary, time.Since(began).Seconds())
 		return nil
 	})
-}
-
-// sources returns the top directory of weft's sources.
-func sources(ctx context.Context) (string, error) {
-	root, err := ask(ctx, "list", "-m", "-f", "{{.Dir}}", ownModule)
-	if err != nil {
-		return "", fmt.Errorf("sources of weft: %w", err)
-	}
-	return root, nil
 }
 
 // compile runs under the lock. The binary gets its name when it is whole.
@@ -175,17 +153,10 @@ func jaegerName(ctx context.Context, module string) (string, error) {
 		}
 		h.Write(content)
 	}
-	version, err := ask(ctx, "env", "GOVERSION", "GOOS", "GOARCH")
+	version, err := process.Go(ctx, "env", "GOVERSION", "GOOS", "GOARCH")
 	if err != nil {
 		return "", err
 	}
 	h.Write([]byte(version))
 	return "jaeger-" + jaegerVersion + "-" + hex.EncodeToString(h.Sum(nil)[:6]), nil
-}
-
-func ask(ctx context.Context, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, goBound)
-	defer cancel()
-	out, err := process.Tool{}.Run(ctx, append([]string{"go"}, args...)...)
-	return strings.TrimSpace(out), err
 }

@@ -48,9 +48,9 @@ type Prometheus struct {
 
 // StartPrometheus returns when the server answers.
 func StartPrometheus(ctx context.Context, opts PrometheusOptions) (*Prometheus, error) {
-	binary, err := lookUp("prometheus")
+	binary, err := exec.LookPath("prometheus")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("no prometheus on the PATH: %s", installPrometheus)
 	}
 	dir, err := filepath.Abs(opts.Dir)
 	if err != nil {
@@ -84,14 +84,6 @@ func StartPrometheus(ctx context.Context, opts PrometheusOptions) (*Prometheus, 
 		return nil, err
 	}
 	return p, nil
-}
-
-func lookUp(program string) (string, error) {
-	path, err := exec.LookPath(program)
-	if err != nil {
-		return "", fmt.Errorf("no %s on the PATH: %s", program, installPrometheus)
-	}
-	return path, nil
 }
 
 // URL is where it answers.
