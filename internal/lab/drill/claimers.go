@@ -2,13 +2,13 @@ package drill
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"golang.org/x/sync/errgroup"
@@ -20,8 +20,10 @@ import (
 // The claimers of the deliberate bugs are code of the drill: weft leases events by one row
 // in one statement, and has no way to do it otherwise.
 
-// claimer is a worker as the ones before weft were: it claims, processes, settles.
+// claimer is a worker as the ones before weft were: it claims, processes, settles. Each of its turns
+// is a script.
 type claimer struct {
+	rig.Script
 	r     *run
 	name  string
 	phase string
@@ -97,7 +99,7 @@ func (r *run) keepLedger(l *ledger) {
 
 // both runs two claimers until each has found nothing more to claim, and the sampler, unless nil, beside
 // them.
-func (r *run) both(phase string, book *ledger, step func(context.Context, *claimer) (claimed int, err error), sample func(context.Context) error) {
+func (r *run) both(phase string, book *ledger, turn func(*claimer) (claimed int), sample func(context.Context) error) {
 	var claimers []*claimer
 	for _, name := range []string{"w1", "w2"} {
 		conn := r.connect(rig.AppName + "/" + name)
@@ -113,13 +115,13 @@ func (r *run) both(phase string, book *ledger, step func(context.Context, *claim
 	working, ctx := errgroup.WithContext(r.Ctx)
 	for _, c := range claimers {
 		working.Go(func() error {
-			for {
-				if n, err := step(ctx, c); err != nil {
-					return fmt.Errorf("claimer %s: %w", c.name, err)
-				} else if n == 0 {
-					return nil
-				}
-			}
+			return c.Play(ctx, func() {
+				c.Part("claimer "+c.name, 0, func() {
+					for more := true; more; {
+						more = turn(c) > 0
+					}
+				})
+			})
 		})
 	}
 	err := working.Wait()
@@ -139,7 +141,17 @@ func (r *run) connect(name string) *pgx.Conn {
 	return conn
 }
 
-// collectIDs reads the ids that a claim has returned, or the error of its query.
-func collectIDs(rows pgx.Rows, _ error) ([]uuid.UUID, error) {
-	return pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+// ids reads what a claim has returned, or the error of its query.
+func (c *claimer) ids(rows pgx.Rows, _ error) []uuid.UUID {
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	c.Must(err)
+	return ids
+}
+
+// exec runs a statement, in a transaction or in none.
+func (c *claimer) exec(in interface {
+	Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
+}, sql string, args ...any) {
+	_, err := in.Exec(c.Ctx, sql, args...)
+	c.Must(err)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -13,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
 	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
@@ -42,41 +42,39 @@ type traceSource interface {
 // Export writes the traces of events and batches of a run beside its evidence. An event or
 // batch that has none is an error, after all were asked for.
 func Export(ctx context.Context, opts ExportOptions, scenario string) error {
-	if _, err := lookUp([]string{scenario}); err != nil {
-		return err
-	}
-	d, err := verdict.Find(opts.Evidence, scenario, opts.Run)
-	if err != nil {
-		return err
-	}
+	x := &export{ExportOptions: opts}
+	return x.Play(ctx, func() { x.run(scenario) })
+}
+
+// export is one, as a script.
+type export struct {
+	rig.Script
+	ExportOptions
+}
+
+func (x *export) run(scenario string) {
+	_, err := lookUp([]string{scenario})
+	x.Must(err)
+	d, err := verdict.Find(x.Evidence, scenario, x.Run)
+	x.Must(err)
 	e, err := verdict.Open(d)
-	if err != nil {
-		return err
-	}
-	service := cmp.Or(opts.Service, e.Recipe.Service)
+	x.Must(err)
+	service := cmp.Or(x.Service, e.Recipe.Service)
 	var source traceSource = capture{e.Spans}
-	out := verdict.Exported{Source: "capture", Service: service, At: time.Now().UTC(), Queries: opts.queries(e)}
-	if opts.JaegerURL != "" {
-		out.Source = verdict.Address(opts.JaegerURL)
-		source = jaeger{watch.NewTraces(opts.JaegerURL), service, opts.Lookback, opts.Limit}
+	out := verdict.Exported{Source: "capture", Service: service, At: time.Now().UTC(), Queries: x.queries(e)}
+	if x.JaegerURL != "" {
+		out.Source = verdict.Address(x.JaegerURL)
+		source = jaeger{watch.NewTraces(x.JaegerURL), service, x.Lookback, x.Limit}
 	}
-	if len(e.Recipe.Settings) == 0 {
-		return errors.New("export: no instance of weft takes part in this drill, and so there are no traces")
-	}
-	if len(out.Queries) == 0 {
-		return errors.New("export: the run has no event; name one with --event or --batch")
-	}
-	if err := snapshot(ctx, source, service, d); err != nil {
-		return err
-	}
+	x.Expect(len(e.Recipe.Settings) > 0, "export: no instance of weft takes part in this drill, and so there are no traces")
+	x.Expect(len(out.Queries) > 0, "export: the run has no event; name one with --event or --batch")
+	x.snapshot(source, service, d)
 	seen := map[string]int{}
 	var missing []string
 	for i := range out.Queries {
 		q := &out.Queries[i]
-		traces, spans, err := source.find(ctx, *q)
-		if err != nil {
-			return fmt.Errorf("export: %w", err)
-		}
+		traces, spans, err := source.find(x.Ctx, *q)
+		x.MustDo("export", err)
 		for _, n := range spans {
 			q.Spans += n
 		}
@@ -85,22 +83,17 @@ func Export(ctx context.Context, opts ExportOptions, scenario string) error {
 		if q.Traces == 0 {
 			missing = append(missing, q.By+" "+q.ID)
 		}
-		if err := d.Write(q.File, map[string]any{"data": traces}); err != nil {
-			return err
-		}
+		x.Must(d.Write(q.File, map[string]any{"data": traces}))
 	}
 	out.Traces = len(seen)
 	for _, n := range seen {
 		out.Spans += n
 	}
-	if err := d.Write(verdict.ExportedFile, out); err != nil {
-		return err
-	}
-	writeExported(opts.Out, &out, d)
+	x.Must(d.Write(verdict.ExportedFile, out))
+	writeExported(x.Out, &out, d)
 	if len(missing) > 0 {
-		return fmt.Errorf("export: no trace of %s in %s; %s", strings.Join(missing, ", "), out.Source, source.hint(ctx))
+		x.Must(fmt.Errorf("export: no trace of %s in %s; %s", strings.Join(missing, ", "), out.Source, source.hint(x.Ctx)))
 	}
-	return nil
 }
 
 // queries returns a query for each named event and batch, or else for the run's first events,
@@ -152,18 +145,13 @@ const obsSchema = "wordloom.obs_schema"
 
 // snapshot writes which services the source knows, and the operations of the run's, as
 // Jaeger's API answers.
-func snapshot(ctx context.Context, source traceSource, service string, d verdict.Dir) error {
-	services, operations, err := source.names(ctx, service)
-	if err != nil {
-		return fmt.Errorf("export: %w", err)
-	}
+func (x *export) snapshot(source traceSource, service string, d verdict.Dir) {
+	services, operations, err := source.names(x.Ctx, service)
+	x.MustDo("export", err)
 	for file, names := range map[string][]string{"services": services, "operations": operations} {
 		slices.Sort(names)
-		if err := d.Write(verdict.ExportDir+"/"+file+".json", map[string]any{"data": names, "total": len(names)}); err != nil {
-			return err
-		}
+		x.Must(d.Write(verdict.ExportDir+"/"+file+".json", map[string]any{"data": names, "total": len(names)}))
 	}
-	return nil
 }
 
 // unsafe is what of an id is no part of a file's name.

@@ -91,8 +91,8 @@ func (r *run) claimPhase(phase, clause string, book *ledger) *skipPhase {
 	r.enqueue(upserts(n, phase)...)
 	p := &skipPhase{Events: n, Owners: map[string]int{}, Blockers: map[string]int{}}
 	began := time.Now()
-	r.both(phase, book, func(ctx context.Context, c *claimer) (int, error) {
-		return c.claimAndWork(ctx, clause, batch, time.Duration(work)*time.Millisecond)
+	r.both(phase, book, func(c *claimer) int {
+		return c.claimAndWork(clause, batch, time.Duration(work)*time.Millisecond)
 	}, func(ctx context.Context) error { return r.look(ctx, p) })
 	p.Seconds = time.Since(began).Seconds()
 	p.PerSec = float64(n) / p.Seconds
@@ -110,34 +110,24 @@ func (r *run) claimPhase(phase, clause string, book *ledger) *skipPhase {
 }
 
 // claimAndWork claims a batch, and works on it and settles it in the same transaction.
-func (c *claimer) claimAndWork(ctx context.Context, clause string, batch int, work time.Duration) (int, error) {
-	tx, err := c.conn.Begin(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+func (c *claimer) claimAndWork(clause string, batch int, work time.Duration) int {
+	tx, err := c.conn.Begin(c.Ctx)
+	c.Must(err)
+	defer func() { _ = tx.Rollback(context.WithoutCancel(c.Ctx)) }()
 	began := time.Now()
-	ids, err := collectIDs(tx.Query(ctx, `select id from `+searchOutbox+` where status = 'pending' order by event_version, id limit $1 for update`+clause, batch))
-	if err != nil {
-		return 0, err
-	}
+	ids := c.ids(tx.Query(c.Ctx, `select id from `+searchOutbox+` where status = 'pending' order by event_version, id limit $1 for update`+clause, batch))
 	c.book.claim(c, began, ids)
 	if len(ids) == 0 {
-		return 0, nil
+		return 0
 	}
-	if _, err := tx.Exec(ctx, `update `+searchOutbox+` set status = 'processing', owner = $2, processing_started_at = clock_timestamp() where id = any ($1)`, ids, c.name); err != nil {
-		return 0, err
-	}
-	if err := rig.Sleep(ctx, work); err != nil {
-		return 0, err
-	}
+	c.exec(tx, `update `+searchOutbox+` set status = 'processing', owner = $2, processing_started_at = clock_timestamp() where id = any ($1)`, ids, c.name)
+	c.Pause(work)
 	for _, id := range ids {
 		c.book.process(c, id)
 	}
-	if _, err := tx.Exec(ctx, `update `+searchOutbox+` set status = 'done', processed_at = clock_timestamp() where id = any ($1)`, ids); err != nil {
-		return 0, err
-	}
-	return len(ids), tx.Commit(ctx)
+	c.exec(tx, `update `+searchOutbox+` set status = 'done', processed_at = clock_timestamp() where id = any ($1)`, ids)
+	c.Must(tx.Commit(c.Ctx))
+	return len(ids)
 }
 
 // look counts who works and who waits for whom.
@@ -205,12 +195,10 @@ func lab003AtomicClaim() Scenario {
 			claim := (*claimer).claimAtOnce
 			r.inject("claims in two steps", func(context.Context) error { claim = (*claimer).claimInTwoSteps; return nil }, nil)
 			const phase = "race"
-			r.both(phase, book, func(ctx context.Context, c *claimer) (int, error) {
-				ids, err := claim(c, ctx, batch, time.Duration(pause)*time.Millisecond)
-				if err != nil {
-					return 0, err
-				}
-				return len(ids), c.projectAll(ctx, ids, entities)
+			r.both(phase, book, func(c *claimer) int {
+				ids := claim(c, batch, time.Duration(pause)*time.Millisecond)
+				c.projectAll(ids, entities)
+				return len(ids)
 			}, nil)
 			r.keepLedger(book)
 			r.raced(book.of(phase), entities)
@@ -234,52 +222,38 @@ func lab003AtomicClaim() Scenario {
 }
 
 // claimInTwoSteps is the bug.
-func (c *claimer) claimInTwoSteps(ctx context.Context, batch int, pause time.Duration) ([]uuid.UUID, error) {
+func (c *claimer) claimInTwoSteps(batch int, pause time.Duration) []uuid.UUID {
 	began := time.Now()
-	ids, err := collectIDs(c.conn.Query(ctx, `select id from `+searchOutbox+` where status = 'pending' order by event_version, id limit $1`, batch))
-	if err != nil {
-		return nil, err
-	}
-	if err := rig.Sleep(ctx, pause); err != nil {
-		return nil, err
-	}
+	ids := c.ids(c.conn.Query(c.Ctx, `select id from `+searchOutbox+` where status = 'pending' order by event_version, id limit $1`, batch))
+	c.Pause(pause)
 	for _, id := range ids {
-		if _, err := c.conn.Exec(ctx, `update `+searchOutbox+` set status = 'processing', owner = $2, processing_started_at = clock_timestamp() where id = $1`, id, c.name); err != nil {
-			return nil, err
-		}
+		c.exec(c.conn, `update `+searchOutbox+` set status = 'processing', owner = $2, processing_started_at = clock_timestamp() where id = $1`, id, c.name)
 	}
 	c.book.claim(c, began, ids)
-	return ids, nil
+	return ids
 }
 
 // claimAtOnce is how it is done.
-func (c *claimer) claimAtOnce(ctx context.Context, batch int, pause time.Duration) ([]uuid.UUID, error) {
+func (c *claimer) claimAtOnce(batch int, pause time.Duration) []uuid.UUID {
 	began := time.Now()
-	ids, err := collectIDs(c.conn.Query(ctx, `
+	ids := c.ids(c.conn.Query(c.Ctx, `
 update `+searchOutbox+` set status = 'processing', owner = $2, processing_started_at = clock_timestamp()
 where id = any (array(select id from `+searchOutbox+` where status = 'pending' order by event_version, id limit $1 for update skip locked))
 returning id`, batch, c.name))
-	if err != nil {
-		return nil, err
-	}
 	c.book.claim(c, began, ids)
-	return ids, rig.Sleep(ctx, pause)
+	c.Pause(pause)
+	return ids
 }
 
 // projectAll writes a document for each event and settles them. Elasticsearch counts the
 // writes of a document.
-func (c *claimer) projectAll(ctx context.Context, ids []uuid.UUID, entities map[uuid.UUID]string) error {
+func (c *claimer) projectAll(ids []uuid.UUID, entities map[uuid.UUID]string) {
 	for _, id := range ids {
 		body := map[string]any{"by": c.name, "event_id": id}
-		if err := c.r.Elastic.Do(ctx, http.MethodPut, "/"+c.r.Index+"/_doc/"+url.PathEscape(entities[id]), body, nil); err != nil {
-			return err
-		}
+		c.Must(c.r.Elastic.Do(c.Ctx, http.MethodPut, "/"+c.r.Index+"/_doc/"+url.PathEscape(entities[id]), body, nil))
 		c.book.process(c, id)
-		if _, err := c.conn.Exec(ctx, `update `+searchOutbox+` set status = 'done', processed_at = clock_timestamp() where id = $1`, id); err != nil {
-			return err
-		}
+		c.exec(c.conn, `update `+searchOutbox+` set status = 'done', processed_at = clock_timestamp() where id = $1`, id)
 	}
-	return nil
 }
 
 // raced finds out who has processed what, and what the table says of it.
