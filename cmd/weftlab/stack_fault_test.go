@@ -28,7 +28,7 @@ func TestServersAreStoppedKilledAndStartedAgain(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Errorf("close: %v", err)
 		}
-		if err := s.KillServer(t.Context(), stack.Postgres); err == nil {
+		if err := s.Do(t.Context(), stack.KillServer, stack.Postgres); err == nil {
 			t.Error("kill after close: got no error, want one")
 		}
 	})
@@ -47,11 +47,11 @@ func TestServersAreStoppedKilledAndStartedAgain(t *testing.T) {
 
 	url, pid := s.DatabaseURL(), s.PID(stack.Postgres)
 	for name, end := range map[string]func() error{
-		"stop": func() error { return s.StopServer(t.Context(), stack.Postgres) },
+		"stop": func() error { return s.Do(t.Context(), stack.StopServer, stack.Postgres) },
 		"immediate stop": func() error {
-			return s.StopServerImmediately(t.Context(), stack.Postgres)
+			return s.Do(t.Context(), stack.StopServerImmediately, stack.Postgres)
 		},
-		"kill": func() error { return s.KillServer(t.Context(), stack.Postgres) },
+		"kill": func() error { return s.Do(t.Context(), stack.KillServer, stack.Postgres) },
 	} {
 		if err := end(); err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -59,7 +59,7 @@ func TestServersAreStoppedKilledAndStartedAgain(t *testing.T) {
 		if _, err := ask("select 'x'"); err == nil {
 			t.Errorf("after %s: got an answer, want none", name)
 		}
-		if err := s.StartServer(t.Context(), stack.Postgres); err != nil {
+		if err := s.Do(t.Context(), stack.StartServer, stack.Postgres); err != nil {
 			t.Fatalf("start after %s: %v", name, err)
 		}
 		if got, err := ask("select word from kept"); err != nil || got != "here" {
@@ -73,10 +73,10 @@ func TestServersAreStoppedKilledAndStartedAgain(t *testing.T) {
 	if s.DatabaseURL() != url || s.PID(stack.Postgres) == pid {
 		t.Errorf("after the restarts: got %s of process %d, want %s of another process", s.DatabaseURL(), s.PID(stack.Postgres), url)
 	}
-	if err := s.StartServer(t.Context(), stack.Postgres); err != nil {
+	if err := s.Do(t.Context(), stack.StartServer, stack.Postgres); err != nil {
 		t.Errorf("start of a running server: got %v, want none", err)
 	}
-	if err := s.KillServer(t.Context(), stack.Elastic); err == nil {
+	if err := s.Do(t.Context(), stack.KillServer, stack.Elastic); err == nil {
 		t.Error("kill of a server that is not ours: got no error, want one")
 	}
 	if strings.Contains(progress.String(), "by itself") {

@@ -68,26 +68,26 @@ func TestNodesOfACluster(t *testing.T) {
 		}
 	}
 	want(3, urls...)
-	if err := s.KillServer(t.Context(), stack.ElasticNode(3)); err != nil {
+	if err := s.Do(t.Context(), stack.KillServer, stack.ElasticNode(3)); err != nil {
 		t.Fatal(err)
 	}
 	want(2, urls[:2]...)
-	if err := s.StartServer(t.Context(), stack.ElasticNode(3)); err != nil {
+	if err := s.Do(t.Context(), stack.StartServer, stack.ElasticNode(3)); err != nil {
 		t.Fatal(err)
 	}
 	want(3, urls...)
 	if !stack.CanCutOff() {
-		if err := s.CutOff(t.Context(), stack.Elastic); err == nil {
+		if err := s.Do(t.Context(), stack.CutOff, stack.Elastic); err == nil {
 			t.Error("cut off without cables: got no error")
 		}
 		return
 	}
-	if err := s.CutOff(t.Context(), stack.ElasticNode(2)); err != nil {
+	if err := s.Do(t.Context(), stack.CutOff, stack.ElasticNode(2)); err != nil {
 		t.Fatal(err)
 	}
 	want(2, urls[0], urls[2])
 	want(0, urls[1])
-	if err := s.Reconnect(t.Context(), stack.ElasticNode(2)); err != nil {
+	if err := s.Do(t.Context(), stack.Reconnect, stack.ElasticNode(2)); err != nil {
 		t.Fatal(err)
 	}
 	want(3, urls...)

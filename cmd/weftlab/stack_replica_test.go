@@ -60,19 +60,19 @@ func TestReplicaIsPromotedAndReplaced(t *testing.T) {
 	}
 	primary, replica := stack.Postgres, stack.Replica
 	kept := ""
-	for round, end := range []func(context.Context, stack.Server) error{s.KillServer, s.StopServerImmediately} {
+	for round, end := range []stack.Operation{stack.KillServer, stack.StopServerImmediately} {
 		want(s.URL(replica), "select pg_is_in_recovery()::text", "true")
 		word := []string{"one", "two"}[round]
 		want(s.PairURL(), "insert into kept (word) values ('"+word+"') returning word", word)
 		kept = strings.TrimSpace(kept + " " + word)
 
-		if err := end(t.Context(), primary); err != nil {
+		if err := s.Do(t.Context(), end, primary); err != nil {
 			t.Fatalf("end of %s: %v", primary, err)
 		}
 		if _, err := ask(t.Context(), s.PairURL(), "select 'x'"); err == nil {
 			t.Error("read-write session before the promotion: got one, want none")
 		}
-		if err := s.Promote(t.Context(), replica); err != nil {
+		if err := s.Do(t.Context(), stack.Promote, replica); err != nil {
 			t.Fatalf("promote %s: %v", replica, err)
 		}
 		want(s.PairURL(), words, kept)
@@ -90,10 +90,10 @@ func TestReplicaIsPromotedAndReplaced(t *testing.T) {
 	want(s.PairURL(), "select timeline_id::text from pg_control_checkpoint()", "3")
 
 	for name, got := range map[string]error{
-		"promotion of a primary":       s.Promote(t.Context(), primary),
+		"promotion of a primary":       s.Do(t.Context(), stack.Promote, primary),
 		"replica of another kind":      s.MakeReplica(t.Context(), replica, "semi"),
 		"replica that is not ours":     s.MakeReplica(t.Context(), stack.Elastic, stack.Asynchronous),
-		"immediate stop of the others": s.StopServerImmediately(t.Context(), stack.Elastic),
+		"immediate stop of the others": s.Do(t.Context(), stack.StopServerImmediately, stack.Elastic),
 	} {
 		if got == nil {
 			t.Errorf("%s: got no error, want one", name)

@@ -62,7 +62,7 @@ func TestReplicaThatDoesNotAnswerIsFound(t *testing.T) {
 	}
 
 	exec(t, pool, "alter system set synchronous_standby_names = 'weft_replica'", "select pg_reload_conf()")
-	if err := s.KillServer(t.Context(), stack.Replica); err != nil {
+	if err := s.Do(t.Context(), stack.KillServer, stack.Replica); err != nil {
 		t.Fatal(err)
 	}
 	for _, url := range []string{s.DatabaseURL(), least} {

@@ -61,7 +61,7 @@ func (r *run) round() *Round {
 	// It is never healed: the replica takes over.
 	r.Must(faults.New(fault, &faults.Target{Group: r.Group, Primary: r.primary}, nil, faults.Params{}).Inject(r.Ctx))
 	promoted := time.Now()
-	r.Must(r.Servers.Promote(r.Ctx, r.replica))
+	r.Must(r.Servers.Do(r.Ctx, stack.Promote, r.replica))
 	round.StopMS, round.PromoteMS = millis(promoted.Sub(began)), millis(time.Since(promoted))
 	r.primary, r.replica = r.replica, r.primary
 	r.Pool.Reset()

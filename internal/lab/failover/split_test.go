@@ -143,7 +143,7 @@ func TestOldPrimaryLivesOn(t *testing.T) {
 	testenv.Eventually(t, func() bool {
 		return one[int](t, s.young.Pool, `select count(*) from search_outbox_events where status = 'done'`) == 2
 	}, "the replica has it")
-	if err := s.servers.Promote(t.Context(), stack.Replica); err != nil {
+	if err := s.servers.Do(t.Context(), stack.Promote, stack.Replica); err != nil {
 		t.Fatal(err)
 	}
 	for _, w := range []*traffic.Application{s.old, s.young} {
@@ -182,7 +182,7 @@ func TestOldPrimaryLivesOn(t *testing.T) {
 
 	// When the old primary goes, its leader comes over as a standby, and a newer change
 	// puts the document right.
-	if err := s.servers.StopServer(t.Context(), stack.Postgres); err != nil {
+	if err := s.servers.Do(t.Context(), stack.StopServer, stack.Postgres); err != nil {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, func() bool {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -42,22 +43,22 @@ func nodes() []Fault {
 			i.Must(syscall.Kill(i.Servers.PID(i.node), sig))
 		}
 	}
-	kill := func(i *Injection) { i.Must(i.Servers.KillServer(i.Ctx, i.node)) }
-	start := func(i *Injection) { i.Must(i.Servers.StartServer(i.Ctx, i.node)) }
+	does := func(op stack.Operation) func(*Injection) {
+		return func(i *Injection) { i.Must(i.Servers.Do(i.Ctx, op, i.node)) }
+	}
+	kill, start := does(stack.KillServer), does(stack.StartServer)
 	return []Fault{
 		onNode(NodeSIGKILL, "a node of the cluster is killed, and started again", 2, 15*second, chosen, kill, start),
 		onNode(MasterSIGKILL, "the elected master of the cluster is killed, and started again", 1, 15*second, master, kill, start),
 		onNode(NodeSIGSTOP, "a node of the cluster is frozen, and wakes up", 1, 50*second, chosen, signal(syscall.SIGSTOP), signal(syscall.SIGCONT)),
-		onNode("node-restart", "a node of the cluster is stopped in order, and started again", 1, 5*second, chosen,
-			func(i *Injection) { i.Must(i.Servers.StopServer(i.Ctx, i.node)) }, start),
+		onNode("node-restart", "a node of the cluster is stopped in order, and started again", 1, 5*second, chosen, does(stack.StopServer), start),
 		onNode(NodeCutOff, "no byte passes between a node of the cluster and the others, and no connection ends", 1, 50*second, chosen,
 			func(i *Injection) {
 				if !i.Servers.Cabled() {
 					i.Must(Never("the nodes have no networks of their own, which take root"))
 				}
-				i.Must(i.Servers.CutOff(i.Ctx, i.node))
-			},
-			func(i *Injection) { i.Must(i.Servers.Reconnect(i.Ctx, i.node)) }),
+				does(stack.CutOff)(i)
+			}, does(stack.Reconnect)),
 		onNode(TooFewCopies, "writes want two copies of a shard, and a node with copies is killed", 0, 0, chosen,
 			func(i *Injection) {
 				i.set(wantedCopies, 2)
@@ -135,9 +136,9 @@ func (i *Injection) AwaitGreen(ctx context.Context) error {
 func moveShard(i *Injection) {
 	copies, err := i.Copies(i.Ctx, i.index)
 	i.Must(err)
-	from := slices.IndexFunc(copies, func(c rig.Copy) bool { return c.Primary && c.Node == i.node.NodeName() })
+	from := slices.IndexFunc(copies, func(c rig.Copy) bool { return c.Kind == "p" && c.Node == i.node.NodeName() })
 	if from < 0 {
-		from = slices.IndexFunc(copies, func(c rig.Copy) bool { return c.Primary })
+		from = slices.IndexFunc(copies, func(c rig.Copy) bool { return c.Kind == "p" })
 	}
 	shard, to := copies[from], ""
 	for _, node := range i.Servers.ElasticNodes() {
@@ -148,7 +149,8 @@ func moveShard(i *Injection) {
 	if to == "" {
 		i.Must(Never("every node has a copy of the shard"))
 	}
-	move := map[string]any{"index": i.index, "shard": shard.Number(), "from_node": shard.Node, "to_node": to}
+	number, _ := strconv.Atoi(shard.Shard) // as the server writes it
+	move := map[string]any{"index": i.index, "shard": number, "from_node": shard.Node, "to_node": to}
 	i.Must(i.Ask(i.Ctx, "move shard", http.MethodPost, "/_cluster/reroute", map[string]any{"commands": []any{map[string]any{"move": move}}}, nil))
 	i.Note = fmt.Sprintf(", shard %s from %s to %s", shard.Shard, shard.Node, to)
 	i.Must(rig.Await(i.Ctx, movedTimeout, greenPeriod, "move of the shard", func(ctx context.Context) error {
@@ -164,8 +166,8 @@ func moveShard(i *Injection) {
 // there.
 func restartAll(i *Injection) {
 	for _, node := range i.Servers.ElasticNodes() {
-		i.Must(i.Servers.StopServer(i.Ctx, node))
-		i.Must(i.Servers.StartServer(i.Ctx, node))
+		i.Must(i.Servers.Do(i.Ctx, stack.StopServer, node))
+		i.Must(i.Servers.Do(i.Ctx, stack.StartServer, node))
 		i.Must(i.AwaitGreen(i.Ctx))
 	}
 }
@@ -174,7 +176,7 @@ func restartAll(i *Injection) {
 func startNodes(i *Injection) {
 	var errs []error
 	for _, node := range i.Servers.ElasticNodes() {
-		errs = append(errs, i.Servers.StartServer(i.Ctx, node))
+		errs = append(errs, i.Servers.Do(i.Ctx, stack.StartServer, node))
 	}
 	i.Must(errors.Join(errs...))
 }

@@ -28,19 +28,17 @@ const (
 	probePeriod  = 5 * time.Millisecond
 )
 
-type stopping func(*stack.Stack, context.Context, stack.Server) error
-
 func servers() []Fault {
 	return []Fault{
-		restart(PostgresRestartFast, "PostgreSQL is stopped and started", stack.Postgres, (*stack.Stack).StopServer, 1),
-		restart(PostgresRestartImmediate, "PostgreSQL is stopped without a checkpoint and recovers", stack.Postgres, (*stack.Stack).StopServerImmediately, 1),
-		restart(ElasticSIGKILL, "Elasticsearch is killed and started", stack.Elastic, (*stack.Stack).KillServer, 1),
-		restart("elastic-restart", "Elasticsearch is stopped and started", stack.Elastic, (*stack.Stack).StopServer, 1),
+		restart(PostgresRestartFast, "PostgreSQL is stopped and started", stack.Postgres, stack.StopServer, 1),
+		restart(PostgresRestartImmediate, "PostgreSQL is stopped without a checkpoint and recovers", stack.Postgres, stack.StopServerImmediately, 1),
+		restart(ElasticSIGKILL, "Elasticsearch is killed and started", stack.Elastic, stack.KillServer, 1),
+		restart("elastic-restart", "Elasticsearch is stopped and started", stack.Elastic, stack.StopServer, 1),
 	}
 }
 
 // restart stops a server in Inject and starts it in Heal, which notes when it took work.
-func restart(name, about string, server stack.Server, stop stopping, share int) Fault {
+func restart(name, about string, server stack.Server, stop stack.Operation, share int) Fault {
 	return Fault{
 		Name: name, About: about, Measure: Restarted, Share: share, Draw: lasts(0, 2*second), // between the stop and the start
 		Crash: name == PostgresRestartImmediate || name == PostgresSIGKILL,
@@ -53,11 +51,11 @@ func restart(name, about string, server stack.Server, stop stopping, share int) 
 			if server == stack.Elastic {
 				makeProbeIndex(i)
 			}
-			i.Must(stop(i.Servers, i.Ctx, i.is(server)))
+			i.Must(i.Servers.Do(i.Ctx, stop, i.is(server)))
 		},
 		Heal: func(i *Injection) {
 			started := make(chan error, 1)
-			go func() { started <- i.Servers.StartServer(i.Ctx, i.is(server)) }()
+			go func() { started <- i.Servers.Do(i.Ctx, stack.StartServer, i.is(server)) }()
 			probe := probePostgres
 			if server == stack.Elastic {
 				probe = probeElastic
@@ -112,7 +110,7 @@ func probeElastic(ctx context.Context, i *Injection) error {
 // onDemand are faults that no schedule draws.
 func onDemand() []Fault {
 	return []Fault{
-		restart(PostgresSIGKILL, "all processes of PostgreSQL are killed, and it is started", stack.Postgres, (*stack.Stack).KillServer, 0),
+		restart(PostgresSIGKILL, "all processes of PostgreSQL are killed, and it is started", stack.Postgres, stack.KillServer, 0),
 		{
 			Name: "elastic-down", About: "every connection between an instance and Elasticsearch ends at once",
 			Aimed: true, Draw: lasts(2*second, 6*second),

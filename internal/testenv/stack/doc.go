@@ -28,6 +28,6 @@
 //     reindex, no ingest, no scripts. Security is off, and trust is all that PostgreSQL asks,
 //     unless [Options.Secured] is set; Elasticsearch hands out no API keys even then.
 //   - A server that ends by itself is reported, not started again.
-//   - There is no automatic failover: [Stack.Promote] promotes a replica, also beside a
+//   - There is no automatic failover: [Promote] promotes a replica, also beside a
 //     primary that still runs. A primary keeps at most 1 GB of its log for a replica.
 package stack

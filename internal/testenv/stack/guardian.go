@@ -270,21 +270,21 @@ func (g *guardian) do(ctx context.Context, r request) error {
 	switch {
 	case m == nil:
 		return fmt.Errorf("%q is not a server of this stack", r.Server)
-	case r.Op == opStop:
+	case r.Op == StopServer:
 		m.stop()
-	case r.Op == opKill:
+	case r.Op == KillServer:
 		m.kill()
-	case r.Op == opStart:
+	case r.Op == StartServer:
 		if !m.runs() {
 			return g.startOne(ctx, r.Server, time.Now())
 		}
-	case cluster == nil && g.cables != nil && (r.Op == opCutOff || r.Op == opReconnect):
-		return g.cables.plug(r.Server.number(), r.Op == opReconnect)
+	case cluster == nil && g.cables != nil && (r.Op == CutOff || r.Op == Reconnect):
+		return g.cables.plug(r.Server.number(), r.Op == Reconnect)
 	case cluster == nil:
 		return fmt.Errorf("%s cannot do that", r.Server.title())
-	case r.Op == opQuit:
+	case r.Op == StopServerImmediately:
 		cluster.quit()
-	case r.Op == opPromote:
+	case r.Op == Promote:
 		return cluster.promote(ctx)
 	case r.Op == opReplica:
 		return g.makeReplica(ctx, r.Server, r.Replication)

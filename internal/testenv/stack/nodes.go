@@ -1,7 +1,6 @@
 package stack
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -41,17 +40,6 @@ func (s *Stack) ElasticNodes() (nodes []Server) {
 
 // Cabled reports whether nodes can be cut off.
 func (s *Stack) Cabled() bool { return s.cabled }
-
-// CutOff lets no byte pass between a node of Elasticsearch and the others until
-// [Stack.Reconnect]; clients reach it as before. It takes [Options.Cables].
-func (s *Stack) CutOff(ctx context.Context, node Server) error {
-	return s.ask(ctx, request{Op: opCutOff, Server: node})
-}
-
-// Reconnect ends [Stack.CutOff].
-func (s *Stack) Reconnect(ctx context.Context, node Server) error {
-	return s.ask(ctx, request{Op: opReconnect, Server: node})
-}
 
 func (o *Options) checkNodes() error {
 	several := o.ElasticNodes > 1

@@ -10,7 +10,7 @@ import "fmt"
 type Server string
 
 // The servers of a [Stack]. Postgres and Replica are two places, not two roles: which
-// of them is the primary changes with [Stack.Promote] and [Stack.MakeReplica].
+// of them is the primary changes with [Promote] and [Stack.MakeReplica].
 const (
 	Postgres Server = "postgres"
 	Replica  Server = "replica"
@@ -46,24 +46,36 @@ type spec struct {
 	Secured      *securedSpec `json:",omitempty"` // in place of that of Options
 }
 
-type operation string
+// Operation is what [Stack.Do] does to a server.
+type Operation string
 
+// The operations. Each is over when its effect is there.
 const (
-	opCommand operation = "command" // PID is to be killed with the owner; 0 takes it back
-	opDetach  operation = "detach"  // outlive the owner, described in StateFile
-	opStop    operation = "stop"
-	opQuit    operation = "stop immediately"
-	opKill    operation = "kill"
-	opStart   operation = "start"
-	opPromote operation = "promote"
-	opReplica operation = "make a replica of" // Server becomes a replica of the other one
+	// StopServer ends a server in order.
+	StopServer Operation = "stop"
+	// StopServerImmediately is PostgreSQL's immediate shutdown: clients are cut off at once
+	// and the next start recovers. Elasticsearch has no such thing.
+	StopServerImmediately Operation = "stop immediately"
+	// KillServer kills a server with SIGKILL.
+	KillServer Operation = "kill"
+	// StartServer starts a server that was stopped, was killed or ended, with its data and
+	// at its old URL, until it answers.
+	StartServer Operation = "start"
+	// Promote makes a replica a primary that takes writes. Whether the old primary still runs is not
+	// asked. Nothing waits for a replica of the new one until [Stack.MakeReplica] makes it.
+	Promote Operation = "promote"
+	// CutOff lets no byte pass between a node of Elasticsearch and the others until Reconnect; clients
+	// reach it as before. It takes [Options.Cables].
+	CutOff    Operation = "cut off"
+	Reconnect Operation = "reconnect"
 
-	opCutOff    operation = "cut off"
-	opReconnect operation = "reconnect"
+	opCommand Operation = "command"           // PID is to be killed with the owner; 0 takes it back
+	opDetach  Operation = "detach"            // outlive the owner, described in StateFile
+	opReplica Operation = "make a replica of" // Server becomes a replica of the other one
 )
 
 type request struct {
-	Op        operation
+	Op        Operation
 	Server    Server `json:",omitempty"`
 	PID       int    `json:",omitempty"`
 	Group     bool   `json:",omitempty"` // PID leads a process group of its own

@@ -40,13 +40,6 @@ const (
 	streamingPoll = 10 * time.Millisecond
 )
 
-// Promote makes a replica a primary and returns when it takes writes. Whether the old
-// primary still runs is not asked. Nothing waits for a replica of the new one until
-// [Stack.MakeReplica] makes it.
-func (s *Stack) Promote(ctx context.Context, server Server) error {
-	return s.ask(ctx, request{Op: opPromote, Server: server})
-}
-
 // MakeReplica discards what server has, stops it if need be, and makes it a replica of
 // the other PostgreSQL, at its old URL. It returns when the replica follows.
 func (s *Stack) MakeReplica(ctx context.Context, server Server, kind Replication) error {

@@ -34,7 +34,7 @@ type Options struct {
 	Versions
 	// ElasticNodes is how many nodes of Elasticsearch are started, as one cluster; 0 means one.
 	ElasticNodes int
-	// Cables makes [Stack.CutOff] possible: each node gets a network of its own, which takes root.
+	// Cables makes [CutOff] possible: each node gets a network of its own, which takes root.
 	Cables bool
 	// Replication adds a streaming replica of the PostgreSQL that is started.
 	Replication Replication
@@ -212,26 +212,9 @@ func (s *Stack) Log(server Server) string {
 	return ""
 }
 
-// StopServer stops a server in order and returns when it has ended.
-func (s *Stack) StopServer(ctx context.Context, server Server) error {
-	return s.ask(ctx, request{Op: opStop, Server: server})
-}
-
-// StopServerImmediately is PostgreSQL's immediate shutdown: clients are cut off at once
-// and the next start recovers. Elasticsearch has no such thing.
-func (s *Stack) StopServerImmediately(ctx context.Context, server Server) error {
-	return s.ask(ctx, request{Op: opQuit, Server: server})
-}
-
-// KillServer kills a server with SIGKILL and returns when it has ended.
-func (s *Stack) KillServer(ctx context.Context, server Server) error {
-	return s.ask(ctx, request{Op: opKill, Server: server})
-}
-
-// StartServer starts a server that was stopped, was killed or ended, with its data and
-// at its old URL, and returns when it answers.
-func (s *Stack) StartServer(ctx context.Context, server Server) error {
-	return s.ask(ctx, request{Op: opStart, Server: server})
+// Do does something to a server and returns when that is done.
+func (s *Stack) Do(ctx context.Context, op Operation, server Server) error {
+	return s.ask(ctx, request{Op: op, Server: server})
 }
 
 func (s *Stack) ask(ctx context.Context, r request) error {
