@@ -63,9 +63,12 @@ func (r *run) parts(end *history.End) (parts []judged) {
 	applied, err := r.domain.judged(r.Ctx, r.Place, r.Recorder.Applied())
 	r.Must(err)
 	all := history.Run{Log: logs[0], Acknowledged: r.domain.Acknowledged(), Applied: applied, Crashes: r.crashes(), End: end}
-	if len(logs) == 1 {
-		all, err = r.known(r.Ctx, all)
+	if r.rebuilds != nil { // each index is judged by itself
+		all.Alias = r.Index
+		all.Index, err = r.InUse(r.Ctx)
 		r.Must(err)
+	}
+	if len(logs) == 1 {
 		return []judged{{Run: all}}
 	}
 	home, err := r.homes(r.Ctx)

@@ -12,7 +12,6 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
-	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -159,16 +158,6 @@ func (b *rebuilds) dropOld(ctx context.Context, row outbox.Rebuild) error {
 		err = fmt.Errorf("the old index is still there: %s", row.OldIndex)
 	}
 	return err
-}
-
-// known is what is judged: with rebuilds, of each index by itself.
-func (r *run) known(ctx context.Context, in history.Run) (history.Run, error) {
-	if r.rebuilds == nil {
-		return in, nil
-	}
-	index, err := r.InUse(ctx)
-	in.Alias, in.Index = r.Index, index
-	return in, err
 }
 
 // excluded returns why a fault is left out beside rebuilds: it would name an index that is being

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -41,25 +40,15 @@ func (p *Place) Cluster(ctx context.Context) (c Cluster, err error) {
 
 // Copy is one copy of a shard.
 type Copy struct {
-	Shard   string `json:"shard"`
-	Primary bool   `json:"-"`
-	Kind    string `json:"prirep"`
-	State   string `json:"state"`
-	Node    string `json:"node"` // name; empty for a copy that is nowhere
-}
-
-// Number is that of the shard.
-func (c Copy) Number() int {
-	n, _ := strconv.Atoi(c.Shard) // as the server writes it
-	return n
+	Shard string `json:"shard"`
+	Kind  string `json:"prirep"` // p of a primary
+	State string `json:"state"`
+	Node  string `json:"node"` // name; empty for a copy that is nowhere
 }
 
 // Copies returns the copies of an index's shards.
 func (p *Place) Copies(ctx context.Context, index string) (copies []Copy, err error) {
 	err = p.Ask(ctx, "ask for the shards", http.MethodGet, "/_cat/shards/"+url.PathEscape(index)+"?format=json&h=shard,prirep,state,node", nil, &copies)
-	for n := range copies {
-		copies[n].Primary = copies[n].Kind == "p"
-	}
 	return copies, err
 }
 

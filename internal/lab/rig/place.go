@@ -165,24 +165,22 @@ func (p *Place) Remove(ctx context.Context, schema, index, group string) error {
 }
 
 // Row is the row of a query that is still to be run.
-type Row struct {
-	run func(into []any) error
-}
+type Row func(into []any) error
 
 // Row returns the row of a short query. noun is what its errors begin with.
 func (p *Place) Row(ctx context.Context, noun, sql string, args ...any) Row {
-	return Row{func(into []any) error {
+	return func(into []any) error {
 		ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
 		defer cancel()
 		if err := p.Pool.QueryRow(ctx, sql, args...).Scan(into...); err != nil {
 			return fmt.Errorf("%s: %w", noun, err)
 		}
 		return nil
-	}}
+	}
 }
 
 // Scan runs the query and reads its row.
-func (r Row) Scan(into ...any) error { return r.run(into) }
+func (r Row) Scan(into ...any) error { return r(into) }
 
 // Ask sends Elasticsearch a short request, as [reconcile.Client.Do] does. noun is what its errors begin with.
 func (p *Place) Ask(ctx context.Context, noun, method, path string, in, out any) error {

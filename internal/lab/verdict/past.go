@@ -216,7 +216,8 @@ func series(all []Past) (out []pastSeries) {
 			}
 		}
 		for i := range out {
-			if v := p.time(out[i].What); v != nil && out[i].Scenario == p.Scenario {
+			v := map[string]*float64{"detection": p.Detection, "takeover": p.Takeover, "repair": p.Repair}[out[i].What]
+			if v != nil && out[i].Scenario == p.Scenario {
 				out[i].Values = append(out[i].Values, *v)
 			}
 		}
@@ -226,10 +227,6 @@ func series(all []Past) (out []pastSeries) {
 		out[i].describe()
 	}
 	return out
-}
-
-func (p *Past) time(what string) *float64 {
-	return map[string]*float64{"detection": p.Detection, "takeover": p.Takeover, "repair": p.Repair}[what]
 }
 
 func (s *pastSeries) describe() {
