@@ -46,15 +46,6 @@ type trip struct {
 
 func (t *trip) start() time.Time { return t.end.Add(-time.Duration(t.ms * float64(time.Millisecond))) }
 
-// logSize is where the log ends now.
-func logSize(file string) (int64, error) {
-	info, err := os.Stat(file)
-	if err != nil {
-		return 0, fmt.Errorf("log of PostgreSQL: %w", err)
-	}
-	return info.Size(), nil
-}
-
 // readLog reads what was logged behind offset between two moments of the database's
 // clock; a zero time is no bound.
 func readLog(file string, offset int64, from, to time.Time) (statementLog, error) {

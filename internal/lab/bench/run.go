@@ -51,8 +51,7 @@ alone while it runs: the figures are of the whole machine.`,
 			_, err := pick(args)
 			return err
 		}),
-		ValidArgs:    scenarioNames(),
-		SilenceUsage: true,
+		ValidArgs: scenarioNames(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if opts.Rounds < 1 || opts.Events < 0 {
 				return fmt.Errorf("%d rounds of %d events: want at least one round, and no negative number", opts.Rounds, opts.Events)
@@ -174,13 +173,18 @@ func Run(ctx context.Context, opts Options) error {
 	return errors.Join(err, os.RemoveAll(builds))
 }
 
-// all warms the servers and measures the scenarios.
+// all warms the servers and measures the scenarios. It writes what was measured so far after each.
 func (b *bench) all(picked []scenario, head, base string) (results []*Result) {
 	b.steps = 2 + 2*b.opts.Rounds*len(picked)
 	b.Part("warm-up", 0, func() { b.warm(head, picked[0].load.scaled(b.opts.Events).events) })
 	for _, s := range picked {
 		b.Part(s.name, 0, func() { results = append(results, b.measure(s, head, base)) })
-		b.write(results)
+		if b.opts.JSON != "" {
+			b.Must(writeJSON(b.opts.JSON, results))
+		}
+		if b.opts.SVG != "" {
+			b.Must(writeChart(b.opts.SVG, results))
+		}
 	}
 	return results
 }
@@ -211,16 +215,6 @@ func (b *bench) step(what string) func(share float64) {
 	n := b.begun
 	return func(share float64) {
 		b.screen.Refresh(fmt.Sprintf("%3.0f %%  %s", 100*(float64(n-1)+share)/float64(b.steps), what))
-	}
-}
-
-// write writes what was measured so far to the files that were asked for.
-func (b *bench) write(results []*Result) {
-	if b.opts.JSON != "" {
-		b.Must(writeJSON(b.opts.JSON, results))
-	}
-	if b.opts.SVG != "" {
-		b.Must(writeChart(b.opts.SVG, results))
 	}
 }
 

@@ -66,7 +66,6 @@ else, and the evidence stays: logs, schedule, record, what passed, the rows in q
 		Args: func(cmd *cobra.Command, args []string) error {
 			return errors.Join(cobra.NoArgs(cmd, args), opts.check(), withShards(cmd.Flags()))
 		},
-		SilenceUsage: true,
 		RunE: rig.RunE(func(ctx context.Context, cmd *cobra.Command) error {
 			if list {
 				faults.List(cmd.OutOrStdout())

@@ -87,7 +87,9 @@ func (r *run) inject(i *injection) {
 	i.Instance, i.Leader, i.Epoch = m.Name, m.Name == l.Instance, l.Epoch
 	i.At, err = r.Now(r.Ctx)
 	r.Must(err)
-	if err = r.excluded(i.Step.Kind); err == nil {
+	if r.rebuilds != nil && (i.Step.Kind == faults.WriteBlock || i.Step.Kind == faults.AliasRemoved) {
+		err = faults.Never("rebuilds replace the index") // it would name the old one, and break searches
+	} else {
 		err = r.carryOut(r.Ctx, i)
 	}
 	switch skip := err.(type) { //nolint:errorlint // one that was joined with an error is an error

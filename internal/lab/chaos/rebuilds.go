@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/samuelhu324-dev/weft/internal/lab/faults"
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -158,13 +157,4 @@ func (b *rebuilds) dropOld(ctx context.Context, row outbox.Rebuild) error {
 		err = fmt.Errorf("the old index is still there: %s", row.OldIndex)
 	}
 	return err
-}
-
-// excluded returns why a fault is left out beside rebuilds: it would name an index that is being
-// replaced, and what it breaks for searches is no fault of a rebuild.
-func (r *run) excluded(kind string) error {
-	if r.rebuilds != nil && (kind == faults.WriteBlock || kind == faults.AliasRemoved) {
-		return faults.Never("rebuilds replace the index")
-	}
-	return nil
 }

@@ -3,6 +3,7 @@ package chaos
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -29,14 +30,11 @@ func (s Step) String() string {
 	}
 	for _, f := range []struct {
 		name string
-		zero bool
 		v    any
 	}{
-		{"pause", s.Pause == 0, s.Pause}, {"hold", s.Hold == 0, s.Hold},
-		{"latency", s.Latency == 0, s.Latency}, {"jitter", s.Jitter == 0, s.Jitter},
-		{"every", s.Every == 0, s.Every}, {"bytes", s.Bytes == 0, s.Bytes}, {"variant", s.Variant == 0, s.Variant},
+		{"pause", s.Pause}, {"hold", s.Hold}, {"latency", s.Latency}, {"jitter", s.Jitter}, {"every", s.Every}, {"bytes", s.Bytes}, {"variant", s.Variant},
 	} {
-		if !f.zero {
+		if !reflect.ValueOf(f.v).IsZero() {
 			fmt.Fprintf(&b, " %s=%v", f.name, f.v)
 		}
 	}

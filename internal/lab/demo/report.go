@@ -69,14 +69,6 @@ func judge(log *history.Log, acknowledged []history.Enqueued, compared *reconcil
 	return v
 }
 
-// leader returns who led at the end.
-func (v *outcome) leader() string {
-	if len(v.takeovers) == 0 {
-		return ""
-	}
-	return v.takeovers[len(v.takeovers)-1].To.Instance
-}
-
 // drain returns how many events have at most the given version and are done, and the time from
 // the first lease of one of them to the last settle.
 func drain(log *history.Log, upTo int64) (events int, took time.Duration) {

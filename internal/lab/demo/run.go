@@ -40,8 +40,7 @@ at once, and both stores agree; 1 means anything else.`,
 		Example: `  weftlab demo
   weftlab demo --json result.json
   weftlab demo --keep`,
-		Args:         cobra.NoArgs,
-		SilenceUsage: true,
+		Args: cobra.NoArgs,
 		RunE: rig.RunE(func(ctx context.Context, cmd *cobra.Command) error {
 			opts.Out, opts.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			opts.Environ = os.Environ()
@@ -133,7 +132,11 @@ func Run(ctx context.Context, opts Options) error {
 			return err
 		}
 		if dir.Keep {
-			r.lookAround(r.screen, v.leader())
+			leader := "" // at the end
+			for _, t := range v.takeovers {
+				leader = t.To.Instance
+			}
+			r.lookAround(r.screen, leader)
 			r.Pool.Close()
 		}
 		return v.result.Err()

@@ -102,7 +102,11 @@ func (r *run) keepLedger(l *ledger) {
 func (r *run) both(phase string, book *ledger, turn func(*claimer) (claimed int), sample func(context.Context) error) {
 	var claimers []*claimer
 	for _, name := range []string{"w1", "w2"} {
-		conn := r.connect(rig.AppName + "/" + name)
+		config, err := pgx.ParseConfig(r.DatabaseURL)
+		r.MustDo("database URL", err)
+		config.RuntimeParams["application_name"] = rig.AppName + "/" + name
+		conn, err := pgx.ConnectConfig(r.Ctx, config)
+		r.MustDo("connect", err)
 		defer func() { _ = conn.Close(context.WithoutCancel(r.Ctx)) }()
 		claimers = append(claimers, &claimer{r: r, name: name, phase: phase, conn: conn, book: book})
 	}
@@ -131,15 +135,6 @@ func (r *run) both(phase string, book *ledger, turn func(*claimer) (claimed int)
 }
 
 const samplePeriod = 3 * time.Millisecond
-
-func (r *run) connect(name string) *pgx.Conn {
-	config, err := pgx.ParseConfig(r.DatabaseURL)
-	r.MustDo("database URL", err)
-	config.RuntimeParams["application_name"] = name
-	conn, err := pgx.ConnectConfig(r.Ctx, config)
-	r.MustDo("connect", err)
-	return conn
-}
 
 // ids reads what a claim has returned, or the error of its query.
 func (c *claimer) ids(rows pgx.Rows, _ error) []uuid.UUID {

@@ -90,7 +90,12 @@ func (x *export) run(scenario string) {
 		out.Spans += n
 	}
 	x.Must(d.Write(verdict.ExportedFile, out))
-	writeExported(x.Out, &out, d)
+	rows := make([][]any, len(out.Queries))
+	for i, q := range out.Queries {
+		rows[i] = []any{q.By, q.ID, q.Operation, q.Traces, q.Spans, q.File}
+	}
+	verdict.WriteRows(x.Out, []any{"BY", "ID", "OPERATION", "TRACES", "SPANS", "FILE"}, rows...)
+	fmt.Fprintf(x.Out, "%s with %s from %s, service %s, in %s\n", counted(out.Traces, "trace"), counted(out.Spans, "span"), out.Source, out.Service, d)
 	if len(missing) > 0 {
 		x.Must(fmt.Errorf("export: no trace of %s in %s; %s", strings.Join(missing, ", "), out.Source, source.hint(x.Ctx)))
 	}
@@ -156,15 +161,6 @@ func (x *export) snapshot(source traceSource, service string, d verdict.Dir) {
 
 // unsafe is what of an id is no part of a file's name.
 var unsafe = regexp.MustCompile(`[^0-9A-Za-z-]`)
-
-func writeExported(w io.Writer, x *verdict.Exported, d verdict.Dir) {
-	rows := make([][]any, len(x.Queries))
-	for i, q := range x.Queries {
-		rows[i] = []any{q.By, q.ID, q.Operation, q.Traces, q.Spans, q.File}
-	}
-	verdict.WriteRows(w, []any{"BY", "ID", "OPERATION", "TRACES", "SPANS", "FILE"}, rows...)
-	fmt.Fprintf(w, "%s with %s from %s, service %s, in %s\n", counted(x.Traces, "trace"), counted(x.Spans, "span"), x.Source, x.Service, d)
-}
 
 // jaeger is a Jaeger as a source.
 type jaeger struct {
@@ -270,11 +266,6 @@ func inJaegersForm(id string, spans []collector.Span) any {
 		}
 		return tags
 	}
-	type reference struct {
-		Type    string `json:"refType"`
-		TraceID string `json:"traceID"`
-		SpanID  string `json:"spanID"`
-	}
 	processes, known := map[string]any{}, map[string]string{}
 	out := make([]any, 0, len(spans))
 	for _, s := range spans {
@@ -283,12 +274,12 @@ func inJaegersForm(id string, spans []collector.Span) any {
 			known[instance] = fmt.Sprintf("p%d", len(known)+1)
 			processes[known[instance]] = map[string]any{"serviceName": fmt.Sprint(s.Resource["service.name"]), "tags": tagsOf(s.Resource)}
 		}
-		references := []reference{}
+		references := []watch.Reference{}
 		if s.Parent != "" {
-			references = append(references, reference{"CHILD_OF", s.Trace, s.Parent})
+			references = append(references, watch.Reference{Type: "CHILD_OF", TraceID: s.Trace, SpanID: s.Parent})
 		}
 		for _, l := range s.Links {
-			references = append(references, reference{"FOLLOWS_FROM", l.Trace, l.Span})
+			references = append(references, watch.Reference{Type: "FOLLOWS_FROM", TraceID: l.Trace, SpanID: l.Span})
 		}
 		tags := append(tagsOf(s.Attrs), tag{"span.kind", "string", strings.ToLower(s.Kind)})
 		if s.Error {

@@ -52,13 +52,6 @@ func (r *run) open(ctx context.Context) (err error) {
 	return err
 }
 
-func (r *run) route() string {
-	if r.opts.Proxy {
-		return "haproxy"
-	}
-	return "hosts"
-}
-
 // openProbes makes the probing clients: one for each member, or one that goes through HAProxy.
 func (r *run) openProbes() {
 	r.stream.Rate = memberRate

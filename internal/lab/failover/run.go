@@ -41,8 +41,7 @@ new primary does not know. 1 means anything else.`,
   weftlab failover --patroni
   weftlab failover --patroni --async --haproxy --faults member-killed,member-frozen
   weftlab failover --times 20 --seed 7 --json failover.json`,
-		Args:         cobra.NoArgs,
-		SilenceUsage: true,
+		Args: cobra.NoArgs,
 		RunE: rig.RunE(func(ctx context.Context, cmd *cobra.Command) error {
 			opts.Replication = stack.Synchronous
 			if async || !sync {
@@ -194,7 +193,10 @@ func (r *run) write(changes ...traffic.Change) []outbox.NewEvent {
 func (r *run) rounds(result *Result) {
 	times := r.opts.Times
 	if r.opts.Patroni {
-		result.Route, times = r.route(), len(r.opts.Faults)
+		result.Route, times = "hosts", len(r.opts.Faults)
+		if r.opts.Proxy {
+			result.Route = "haproxy"
+		}
 	}
 	for n := range times {
 		var round *Round

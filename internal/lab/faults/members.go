@@ -19,7 +19,7 @@ const PrimaryKilled = "member-killed"
 const (
 	wholeTimeout = 3 * time.Minute // for a base backup, on a busy machine
 	pausedFor    = 10 * time.Second
-	watchedFor   = 40 * time.Second // longer than Patroni's ttl
+	watchedFor   = 40 * time.Second // longer than Patroni's ttl, for which the primary keeps its lease without renewing it
 )
 
 // MemberFaults are the names of the faults of a PostgreSQL that fails over by itself.
@@ -47,7 +47,11 @@ func members() []Fault {
 			Inject: func(i *Injection) { i.Must(i.primary.Signal(patroni.Patroni|patroni.Postgres, syscall.SIGKILL)) },
 		},
 		{
-			Name: "etcd-killed", About: "etcd on the host of the primary is killed", Inject: killEtcd,
+			Name: "etcd-killed", About: "etcd on the host of the primary is killed",
+			Inject: func(i *Injection) {
+				i.Must(i.primary.Signal(patroni.Etcd, syscall.SIGKILL))
+				i.Pause(watchedFor)
+			},
 			Observe: func(i *Injection) { i.wants(!i.primary.EtcdRuns(), "etcd of %s still runs", i.primary.Name) },
 		},
 		{
@@ -136,12 +140,6 @@ func restarted(i *Injection) {
 		return
 	}
 	i.wants(i.startedAt(i.primary).After(i.started), "PostgreSQL of %s was not started again", i.primary.Name)
-}
-
-// killEtcd watches for longer than the primary keeps its lease without renewing it.
-func killEtcd(i *Injection) {
-	i.Must(i.primary.Signal(patroni.Etcd, syscall.SIGKILL))
-	i.Pause(watchedFor)
 }
 
 func killPaused(i *Injection) {

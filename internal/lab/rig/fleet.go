@@ -36,17 +36,16 @@ func Environment(environ []string, keepElastic bool, own ...string) []string {
 	// A URL and a file with one do not go together.
 	database := slices.ContainsFunc(own, func(e string) bool { return strings.HasPrefix(e, "DATABASE_") })
 	kept := slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
-		if database && strings.HasPrefix(e, "DATABASE_") {
-			return true
-		}
-		for _, prefix := range []string{"WEFT_", "OUTBOX_", "WORDLOOM_", "CHRONICLE_", "OTEL_"} {
-			if strings.HasPrefix(e, prefix) {
-				return true
-			}
-		}
-		return strings.HasPrefix(e, "ELASTIC_") && !keepElastic
+		return database && strings.HasPrefix(e, "DATABASE_") || IsSetting(e) && (!keepElastic || !strings.HasPrefix(e, "ELASTIC_"))
 	})
 	return append(kept, own...) // of two values of a name the last counts
+}
+
+// IsSetting reports whether a variable, or its name, is a setting of weft's, other than the database's.
+func IsSetting(variable string) bool {
+	return slices.ContainsFunc([]string{"WEFT_", "OUTBOX_", "WORDLOOM_", "CHRONICLE_", "OTEL_", "ELASTIC_"}, func(prefix string) bool {
+		return strings.HasPrefix(variable, prefix)
+	})
 }
 
 // Run runs one command of weft to its end.

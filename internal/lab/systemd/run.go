@@ -45,8 +45,7 @@ second; 1 means anything else, and the evidence stays: journals, consoles, findi
 		Example: `  weftlab systemd
   weftlab systemd --outage 20s --json systemd.json
   weftlab systemd --only start,upgrade --evidence ./evidence`,
-		Args:         cobra.NoArgs,
-		SilenceUsage: true,
+		Args: cobra.NoArgs,
 		RunE: rig.RunE(func(ctx context.Context, cmd *cobra.Command) error {
 			opts.Out, opts.Progress = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			return Run(ctx, opts)

@@ -2,10 +2,13 @@ package verdict
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
 
 // Outcome says how a run ended. It says nothing about what it shows.
@@ -91,14 +94,10 @@ func Settings(environ []string) map[string]string {
 	out := map[string]string{}
 	for _, e := range environ {
 		name, value, _ := strings.Cut(e, "=")
-		ours, secret := false, false
-		for _, prefix := range []string{"WEFT_", "OUTBOX_", "WORDLOOM_", "CHRONICLE_", "OTEL_", "ELASTIC_"} {
-			ours = ours || strings.HasPrefix(name, prefix)
-		}
-		for _, word := range []string{"URL", "USERNAME", "PASSWORD", "KEY", "TOKEN", "SECRET", "HEADERS", "ENDPOINT"} {
-			secret = secret || strings.Contains(name, word)
-		}
-		if ours && !secret {
+		secret := slices.ContainsFunc([]string{"URL", "USERNAME", "PASSWORD", "KEY", "TOKEN", "SECRET", "HEADERS", "ENDPOINT"}, func(word string) bool {
+			return strings.Contains(name, word)
+		})
+		if rig.IsSetting(name) && !secret {
 			out[name] = value
 		}
 	}

@@ -120,7 +120,9 @@ func Start(ctx context.Context, opts Options) (c *Cluster, err error) {
 	if err := c.createDatabase(ctx); err != nil {
 		return c, err
 	}
-	c.say("Patroni: three members after %v", time.Since(began).Round(100*time.Millisecond))
+	if opts.Progress != nil {
+		fmt.Fprintf(opts.Progress, "Patroni: three members after %v\n", time.Since(began).Round(100*time.Millisecond))
+	}
 	return c, nil
 }
 
@@ -135,12 +137,6 @@ func (c *Cluster) ended() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func (c *Cluster) say(format string, args ...any) {
-	if c.opts.Progress != nil {
-		fmt.Fprintf(c.opts.Progress, format+"\n", args...)
-	}
 }
 
 // makeDir makes a directory below the temporary one that belongs to whom the servers run as.

@@ -212,7 +212,13 @@ func (t *Tap) Close() error {
 
 // handle is the HTTP handler.
 func (t *Tap) handle(w http.ResponseWriter, r *http.Request) {
-	if !t.enter() {
+	t.mu.Lock()
+	closed := t.closed
+	if !closed {
+		t.active.Add(1)
+	}
+	t.mu.Unlock()
+	if closed {
 		panic(http.ErrAbortHandler)
 	}
 	defer t.active.Done()
@@ -221,17 +227,6 @@ func (t *Tap) handle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	t.bulk(w, r)
-}
-
-// enter counts a handler, unless the tap is closed.
-func (t *Tap) enter() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed {
-		return false
-	}
-	t.active.Add(1)
-	return true
 }
 
 // strikes returns the fault that a request meets, or nil.

@@ -40,10 +40,6 @@ func (a artifact) dirName() string {
 	return id + "-" + version + "-" + a.sha256[:12]
 }
 
-func (a artifact) megabytes() string {
-	return fmt.Sprintf("%d MB", (a.size+500_000)/1_000_000)
-}
-
 // DefaultElastic and defaultPostgres are what is started unless another version is asked for.
 const (
 	DefaultElastic  = "8.19.7"

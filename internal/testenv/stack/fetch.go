@@ -51,7 +51,7 @@ func (c *cache) fetch(ctx context.Context, a artifact, dir string) (string, erro
 			args = append(args, "-Dmaven.repo.local="+filepath.Join(out, "repository"))
 		}
 		archive := filepath.Join(out, a.fileName())
-		c.report.line("%s: fetching %s (%s) with mvn", a.name, a.coordinates, a.megabytes())
+		c.report.line("%s: fetching %s (%d MB) with mvn", a.name, a.coordinates, (a.size+500_000)/1_000_000)
 		began := time.Now()
 		output, err := c.mvnTry(ctx, a.name, dir, args)
 		hopeless := strings.Contains(output, diskFull) || errors.Is(err, exec.ErrNotFound)

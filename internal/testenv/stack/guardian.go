@@ -231,15 +231,6 @@ func (g *guardian) cluster(server Server) *postgres {
 
 func clusterName() string { return "weft-" + strings.ToLower(rand.Text()[:12]) }
 
-func (g *guardian) noteEnd(server Server) func(*process.Process) {
-	return func(p *process.Process) {
-		select {
-		case g.ends <- serverEnd{server, p}:
-		default:
-		}
-	}
-}
-
 func (g *guardian) startOne(ctx context.Context, server Server, began time.Time) error {
 	m := g.servers[server]
 	if err := m.start(ctx); err != nil {
@@ -354,7 +345,12 @@ type instance struct {
 // instance makes the directory of a server.
 func (g *guardian) instance(server Server) (instance, error) {
 	dir, err := g.dir.sub(g.spec.Account, string(server))
-	return instance{spec: g.spec, dir: dir, onEnd: g.noteEnd(server)}, err
+	return instance{spec: g.spec, dir: dir, onEnd: func(p *process.Process) {
+		select {
+		case g.ends <- serverEnd{server, p}:
+		default:
+		}
+	}}, err
 }
 
 func (i *instance) place() string { return i.dir }

@@ -56,7 +56,19 @@ func NewTraces(url string) *Traces {
 
 // get reads the data of an answer into data, unless that is nil.
 func (t *Traces) get(ctx context.Context, url string, data any) (http.Header, error) {
-	header, body, err := t.do(ctx, url)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, fmt.Errorf("ask Jaeger: %w", err)
+	}
+	response, err := t.http.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("ask Jaeger: %w", err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, answerLimit))
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", response.Status, body)
+	}
 	if err == nil && data != nil {
 		err = json.Unmarshal(body, &struct {
 			Data any `json:"data"`
@@ -65,27 +77,7 @@ func (t *Traces) get(ctx context.Context, url string, data any) (http.Header, er
 	if err != nil {
 		return nil, fmt.Errorf("ask Jaeger: %w", err)
 	}
-	return header, nil
-}
-
-func (t *Traces) do(ctx context.Context, url string) (http.Header, []byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, nil, err
-	}
-	response, err := t.http.Do(request)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, answerLimit))
-	if err != nil {
-		return nil, nil, err
-	}
-	if response.StatusCode != http.StatusOK {
-		return nil, nil, fmt.Errorf("%s: %s", response.Status, body)
-	}
-	return response.Header, body, nil
+	return response.Header, nil
 }
 
 // Query selects traces with a span of the service that has the operation, and all tags,
