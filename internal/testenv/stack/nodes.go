@@ -41,9 +41,18 @@ func (s *Stack) ElasticNodes() (nodes []Server) {
 // Cabled reports whether nodes can be cut off.
 func (s *Stack) Cabled() bool { return s.cabled }
 
-func (o *Options) checkNodes() error {
+// check refuses what does not go together.
+func (o *Options) check() error {
 	several := o.ElasticNodes > 1
 	switch {
+	case o.HeapMB < minHeapMB:
+		return fmt.Errorf("elasticsearch heap: %d MB is less than %d", o.HeapMB, minHeapMB)
+	case o.Replication != NoReplica && o.DatabaseURL != "":
+		return errors.New("replica: DATABASE_URL is set, and only a PostgreSQL that is started here can have one")
+	case o.Secured && (o.Replication != NoReplica || o.DatabaseURL != "" || o.ElasticURL != ""):
+		return errors.New("secured servers: only both together can be, started here and without a replica")
+	case o.Secured && o.OpenSearchVersion != "":
+		return errors.New("secured servers: this build of OpenSearch has no security")
 	case o.ElasticNodes < 0 || o.ElasticNodes > maxElasticNodes:
 		return fmt.Errorf("nodes of Elasticsearch: %d is no number from 1 to %d", o.ElasticNodes, maxElasticNodes)
 	case several && o.ElasticURL != "":

@@ -71,19 +71,7 @@ func Start(ctx context.Context, opts Options) (*Stack, error) {
 	case opts.HeapMB == 0:
 		opts.HeapMB = DefaultHeapMB
 	}
-	if opts.HeapMB < minHeapMB {
-		return nil, fmt.Errorf("elasticsearch heap: %d MB is less than %d", opts.HeapMB, minHeapMB)
-	}
-	if opts.Replication != NoReplica && opts.DatabaseURL != "" {
-		return nil, errors.New("replica: DATABASE_URL is set, and only a PostgreSQL that is started here can have one")
-	}
-	if opts.Secured && (opts.Replication != NoReplica || opts.DatabaseURL != "" || opts.ElasticURL != "") {
-		return nil, errors.New("secured servers: only both together can be, started here and without a replica")
-	}
-	if opts.Secured && opts.OpenSearchVersion != "" {
-		return nil, errors.New("secured servers: this build of OpenSearch has no security")
-	}
-	if err := opts.checkNodes(); err != nil {
+	if err := opts.check(); err != nil {
 		return nil, err
 	}
 	if err := checkExternal(ctx, opts.DatabaseURL, opts.ElasticURL); err != nil {
