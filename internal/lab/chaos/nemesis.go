@@ -201,10 +201,10 @@ func (r *run) settle() {
 	r.Must(errors.Join(r.endLasting(), r.Heal()))
 	start := time.Now()
 	if r.rebuilds != nil {
-		r.Must(r.rebuilds.finish(r.Ctx))
+		r.rebuilds.finish()
 		r.unexpected = append(r.unexpected, r.rebuilds.failures...)
 	}
-	r.Must(r.drained(r.Ctx))
+	r.drained()
 	var dead []outbox.Key
 	for _, s := range r.shards {
 		keys, err := deadEnds(r.Ctx, s.Place)
@@ -212,7 +212,7 @@ func (r *run) settle() {
 		dead = append(dead, keys...)
 	}
 	r.Must(r.domain.Renew(r.Ctx, dead...))
-	r.Must(r.drained(r.Ctx))
+	r.drained()
 	r.screen.Line("Drained in %.1f s; %d entities whose newest event had failed were written again", time.Since(start).Seconds(), len(dead))
 	if err := r.Stop(); err != nil { // what is under way comes into the record
 		r.unexpected = append(r.unexpected, "at the end: "+err.Error())
@@ -220,13 +220,10 @@ func (r *run) settle() {
 }
 
 // drained waits until every event of every shard is done or failed.
-func (r *run) drained(ctx context.Context) error {
+func (r *run) drained() {
 	for _, s := range r.shards {
-		if err := s.Drained(ctx, drainTimeout, r.Supervise); err != nil {
-			return err
-		}
+		r.Must(s.Drained(r.Ctx, drainTimeout, r.Supervise))
 	}
-	return nil
 }
 
 // deadEnds returns the entities whose newest event ended in failed.

@@ -51,7 +51,7 @@ func (r *run) openRebuilds() {
 			r.rebuilds.searcher.Watched = append(r.rebuilds.searcher.Watched, k.String())
 		}
 	}
-	r.Must(r.drained(r.Ctx))
+	r.drained()
 	r.MustDo("refresh", r.Elastic.Do(r.Ctx, http.MethodPost, "/"+url.PathEscape(r.Index)+"/_refresh", nil, nil))
 }
 
@@ -116,9 +116,9 @@ func (b *rebuilds) count(row outbox.Rebuild) {
 
 // finish waits for the end of the last rebuild, and has what it replaced deleted. Everything is
 // healed: a command that fails now has no excuse.
-func (b *rebuilds) finish(ctx context.Context) error {
+func (b *rebuilds) finish() {
 	var last outbox.Rebuild
-	err := rig.Await(ctx, rebuildTimeout, rebuildLook, "end of the last rebuild", func(ctx context.Context) error {
+	b.Must(rig.Await(b.Ctx, rebuildTimeout, rebuildLook, "end of the last rebuild", func(ctx context.Context) error {
 		if err := b.Supervise(ctx); err != nil {
 			return err
 		}
@@ -135,11 +135,8 @@ func (b *rebuilds) finish(ctx context.Context) error {
 		}
 		last = row
 		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return b.dropOld(ctx, last)
+	}))
+	b.Must(b.dropOld(b.Ctx, last))
 }
 
 // dropOld has the index deleted that a rebuild has replaced and kept.

@@ -15,7 +15,7 @@ import (
 // the run has received itself.
 func TestExportFromJaeger(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "") // for the client, which reads it itself
-	j, err := watch.StartJaeger(t.Context(), watch.JaegerOptions{Dir: t.TempDir(), Progress: os.Stderr})
+	j, err := watch.StartJaeger(t.Context(), t.TempDir(), os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}

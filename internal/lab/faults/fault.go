@@ -102,17 +102,9 @@ type Params struct {
 	Variant int           // which of the forms of a fault, from 0; see the fault
 }
 
-// Process is an instance that signals reach: a process of [rig.Fleet], or a unit in a machine.
-type Process interface {
-	// Signal sends sig and returns the time just before.
-	Signal(sig syscall.Signal) (time.Time, error)
-}
-
-// SignalFunc is a function that is a [Process].
-type SignalFunc func(syscall.Signal) (time.Time, error)
-
-// Signal implements Process.
-func (f SignalFunc) Signal(sig syscall.Signal) (time.Time, error) { return f(sig) }
+// Signal sends a signal to an instance, a process of [rig.Fleet] or a unit in a machine, and returns the time
+// just before.
+type Signal func(syscall.Signal) (time.Time, error)
 
 // Target is what faults are injected into.
 type Target struct {
@@ -136,10 +128,10 @@ type Injection struct {
 	*Fault
 	Params
 	*Target
-	Member  *rig.Member // that it is aimed at; nil for none, and where the instances are not the rig's
-	Process Process     // of the member; the caller sets it where Member is nil
-	Leader  bool        // the member led when the fault began
-	Epoch   int64       // of the term that the fault met
+	Member *rig.Member // that it is aimed at; nil for none, and where the instances are not the rig's
+	Signal Signal      // of the member; the caller sets it where Member is nil
+	Leader bool        // the member led when the fault began
+	Epoch  int64       // of the term that the fault met
 
 	At       time.Time // when it began
 	Accepts  time.Time // when a restarted server took work again; zero for other faults
@@ -167,7 +159,8 @@ type Injection struct {
 func New(name string, t *Target, m *rig.Member, p Params) *Injection {
 	i := &Injection{Fault: Named(name), Params: p, Target: t, Member: m, At: time.Now()}
 	if m != nil {
-		i.Process = m.Instance()
+		now := m.Instance()
+		i.Signal = func(sig syscall.Signal) (time.Time, error) { return now.Signal(sig) }
 	}
 	return i
 }

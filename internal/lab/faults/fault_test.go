@@ -68,10 +68,10 @@ func TestSignalsReachAnyProcess(t *testing.T) {
 	want := []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGSTOP}
 	for n, name := range []string{SIGKILL, SIGTERM, SIGSTOP} {
 		i := New(name, nil, nil, Params{})
-		i.Process = SignalFunc(func(sig syscall.Signal) (time.Time, error) {
+		i.Signal = func(sig syscall.Signal) (time.Time, error) {
 			got = append(got, sig)
 			return time.UnixMicro(int64(sig)), nil
-		})
+		}
 		if err := i.Inject(t.Context()); err != nil || i.At != time.UnixMicro(int64(want[n])) {
 			t.Errorf("%s: got %v at %v, want the time of the signal", name, err, i.At)
 		}

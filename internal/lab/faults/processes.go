@@ -58,7 +58,7 @@ func processes() []Fault {
 func sends(sig syscall.Signal) func(*Injection) {
 	return func(i *Injection) {
 		var err error
-		i.At, err = i.Process.Signal(sig)
+		i.At, err = i.Signal(sig)
 		i.Must(err)
 	}
 }
@@ -107,7 +107,7 @@ func thaw(i *Injection) {
 		defer i.Member.Tap.Release()
 	}
 	if !i.Member.Instance().HasEnded() {
-		_, err := i.Process.Signal(syscall.SIGCONT)
+		_, err := i.Signal(syscall.SIGCONT)
 		i.Must(err)
 	}
 }

@@ -67,7 +67,7 @@ func (d *Drill) fault(at time.Time, epoch int64) {
 // leads under epoch, and returns the time just before.
 func (r *run) signalled(d *Drill, name string, h *host, of string, epoch int64) time.Time {
 	i := faults.New(name, nil, nil, faults.Params{})
-	i.Process = faults.SignalFunc(func(sig syscall.Signal) (time.Time, error) { return h.signal(r.Ctx, of, sig) })
+	i.Signal = func(sig syscall.Signal) (time.Time, error) { return h.signal(r.Ctx, of, sig) }
 	r.Must(i.Inject(r.Ctx))
 	d.fault(i.At, epoch)
 	return i.At

@@ -84,7 +84,7 @@ func newLab(t *testing.T) *lab {
 	l.pool = testenv.Pool(t, databaseURL)
 	g, ctx := errgroup.WithContext(t.Context())
 	g.Go(func() (err error) {
-		l.jaeger, err = watch.StartJaeger(ctx, watch.JaegerOptions{Dir: dir, Progress: os.Stderr})
+		l.jaeger, err = watch.StartJaeger(ctx, dir, os.Stderr)
 		return err
 	})
 	g.Go(func() (err error) {

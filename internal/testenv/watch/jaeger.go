@@ -22,12 +22,6 @@ const (
 	keptTraces  = 200_000
 )
 
-// JaegerOptions say where Jaeger runs.
-type JaegerOptions struct {
-	Dir      string    // of the log; it must exist
-	Progress io.Writer // of the build; nil for none
-}
-
 // Jaeger is a running all-in-one that keeps its traces in memory. Its methods are safe
 // for concurrent use.
 type Jaeger struct {
@@ -36,17 +30,14 @@ type Jaeger struct {
 	ports struct{ query, queryGRPC, admin, grpc, http, legacyGRPC, legacyHTTP int }
 }
 
-// StartJaeger returns when it takes spans and answers questions.
-func StartJaeger(ctx context.Context, opts JaegerOptions) (_ *Jaeger, err error) {
-	if opts.Progress == nil {
-		opts.Progress = io.Discard
-	}
-	binary, err := buildJaeger(ctx, opts.Progress)
+// StartJaeger returns when it takes spans and answers questions. dir, which must exist, gets its log, and
+// progress the steps of its build.
+func StartJaeger(ctx context.Context, dir string, progress io.Writer) (_ *Jaeger, err error) {
+	binary, err := buildJaeger(ctx, progress)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := filepath.Abs(opts.Dir)
-	if err != nil {
+	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, fmt.Errorf("jaeger: %w", err)
 	}
 	j := &Jaeger{}

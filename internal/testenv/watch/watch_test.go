@@ -41,7 +41,7 @@ func startPrometheus(t *testing.T, opts watch.PrometheusOptions) *watch.Promethe
 // startJaeger runs one until the test ends.
 func startJaeger(t *testing.T) *watch.Jaeger {
 	t.Helper()
-	j, err := watch.StartJaeger(t.Context(), watch.JaegerOptions{Dir: t.TempDir(), Progress: os.Stderr})
+	j, err := watch.StartJaeger(t.Context(), t.TempDir(), os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}
