@@ -58,16 +58,15 @@ func startKeeper(dir string, groups ...string) (*keeper, error) {
 	k.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	k.cmd.Dir, k.cmd.Env = "/", environment()
 	k.cmd.Stderr = &k.said
-	in, err := k.cmd.StdinPipe()
-	if err != nil {
-		return nil, fmt.Errorf("keeper: %w", err)
+	var out io.Reader
+	var err error
+	if k.stdin, err = k.cmd.StdinPipe(); err == nil {
+		out, err = k.cmd.StdoutPipe()
 	}
-	out, err := k.cmd.StdoutPipe()
-	if err != nil {
-		return nil, fmt.Errorf("keeper: %w", err)
+	if err == nil {
+		err = k.cmd.Start()
 	}
-	k.stdin = in
-	if err := k.cmd.Start(); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("keeper: %w", err)
 	}
 	if line, _ := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {

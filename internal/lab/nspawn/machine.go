@@ -232,16 +232,13 @@ func (m *Machine) Processes(ctx context.Context, unit string) ([]int, error) {
 		return nil, fmt.Errorf("processes of %s in %s: none", unit, m.Name)
 	}
 	text, err := os.ReadFile(filepath.Join(m.groups[0], "payload", shown["ControlGroup"], "cgroup.procs"))
-	if err != nil {
-		return nil, fmt.Errorf("processes of %s in %s: %w", unit, m.Name, err)
-	}
 	var pids []int
 	for field := range strings.FieldsSeq(string(text)) {
-		pid, err := strconv.Atoi(field)
-		if err != nil {
-			return nil, fmt.Errorf("processes of %s in %s: %w", unit, m.Name, err)
-		}
-		pids = append(pids, pid)
+		pid, bad := strconv.Atoi(field)
+		pids, err = append(pids, pid), errors.Join(err, bad)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("processes of %s in %s: %w", unit, m.Name, err)
 	}
 	return pids, nil
 }

@@ -3,9 +3,7 @@ package verdict
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"slices"
@@ -59,18 +57,12 @@ type Families []*dto.MetricFamily
 
 // Parse reads the text format.
 func Parse(text []byte) (Families, error) {
-	var out Families
-	for dec := expfmt.NewDecoder(bytes.NewReader(text), expfmt.NewFormat(expfmt.TypeTextPlain)); ; {
-		f := new(dto.MetricFamily)
-		err := dec.Decode(f)
-		if errors.Is(err, io.EOF) {
-			return out, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("metrics: %w", err)
-		}
-		out = append(out, f)
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	found, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("metrics: %w", err)
 	}
+	return slices.Collect(maps.Values(found)), nil
 }
 
 // Scrape reads the metrics of an instance.

@@ -44,15 +44,8 @@ func Fill(ctx context.Context, db DB, n int) (Filled, error) {
 		return Filled{}, fmt.Errorf("fill legacy tables: %w", err)
 	}
 	chronicles := n / 4
-	searches := n - chronicles
-	for _, s := range []struct {
-		sql string
-		arg int
-	}{
-		{fillSearch(current), searches},
-		{fillChronicle(current), chronicles},
-	} {
-		if _, err := db.Exec(ctx, fmt.Sprintf(s.sql, s.arg)); err != nil {
+	for _, sql := range []string{fmt.Sprintf(fillSearch(current), n-chronicles), fmt.Sprintf(fillChronicle(current), chronicles)} {
+		if _, err := db.Exec(ctx, sql); err != nil {
 			return Filled{}, fmt.Errorf("fill legacy tables: %w", err)
 		}
 	}
@@ -180,11 +173,6 @@ func Produce(ctx context.Context, db DB) error {
 	if err != nil {
 		return fmt.Errorf("produce: %w", err)
 	}
-	tx, err := db.Begin(ctx)
-	if err != nil {
-		return fmt.Errorf("produce: %w", err)
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 	columns := list(current, "id, entity_type, entity_id, op, event_version, created_at, status, attempts, updated_at", "replay_count")
 	zero := list(current, "", "0")
 	entity, book, told := uuid.New(), uuid.New(), uuid.New()
@@ -199,10 +187,7 @@ func Produce(ctx context.Context, db DB) error {
 		values ($1, 'book_created', $2, now(), now())`, told, book)
 	batch.Queue(`insert into chronicle_outbox_events (`+columns+`)
 		values (gen_random_uuid(), 'chronicle_event', $1, 'upsert', 0, now(), 'pending', 0, now()`+zero+`)`, told)
-	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
-		return fmt.Errorf("produce: %w", err)
-	}
-	if err := tx.Commit(ctx); err != nil {
+	if err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { return tx.SendBatch(ctx, &batch).Close() }); err != nil {
 		return fmt.Errorf("produce: %w", err)
 	}
 	return nil

@@ -142,18 +142,16 @@ func startGuardian(ctx context.Context, command []string, what spec, report *rep
 	}
 	g.cmd.Dir = "/"
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	in, err := g.cmd.StdinPipe()
+	var err error
+	if g.in, err = g.cmd.StdinPipe(); err == nil {
+		g.out, err = g.cmd.StdoutPipe()
+	}
+	if err == nil {
+		err = g.cmd.Start()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("guardian: %w", err)
 	}
-	out, err := g.cmd.StdoutPipe()
-	if err != nil {
-		return nil, fmt.Errorf("guardian: %w", err)
-	}
-	if err := g.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("guardian: %w", err)
-	}
-	g.in, g.out = in, out
 	go g.listen()
 
 	report.line("starting %s", strings.Join(wanted(what), " and "))

@@ -142,15 +142,15 @@ func (p *Prometheus) SetTargets(targets ...Target) error {
 	for _, t := range targets {
 		groups = append(groups, group{[]string{t.Address}, map[string]string{"job": t.Job}})
 	}
-	content, err := json.Marshal(groups)
-	if err != nil {
-		return fmt.Errorf("targets: %w", err)
-	}
 	unnamed := p.targetFile() + ".new"
-	if err := os.WriteFile(unnamed, content, 0o644); err != nil {
-		return fmt.Errorf("targets: %w", err)
+	content, err := json.Marshal(groups)
+	if err == nil {
+		err = os.WriteFile(unnamed, content, 0o644)
 	}
-	if err := os.Rename(unnamed, p.targetFile()); err != nil {
+	if err == nil {
+		err = os.Rename(unnamed, p.targetFile())
+	}
+	if err != nil {
 		return fmt.Errorf("targets: %w", err)
 	}
 	return nil
