@@ -88,10 +88,8 @@ func (r *run) compare(f *rig.Fleet, projection, probe string, args ...string) {
 	r.step("weft %v", args)
 	out, err := f.Output(r.Ctx, args...)
 	var reports []compared
-	if bad := json.Unmarshal(out, &reports); bad != nil || len(reports) != 1 {
-		r.Must(fmt.Errorf("report of weft verify: %q, %w", out, err))
-		return
-	}
+	bad := json.Unmarshal(out, &reports)
+	r.Expect(bad == nil && len(reports) == 1, "report of weft verify: %q, %w", out, err)
 	r.Must(r.dir.WriteText(verdict.LogDir+"/verify_"+probe+".json", out))
 	r.probe(probe, reports[0])
 }

@@ -140,17 +140,16 @@ func es429Inject() Scenario {
 
 // throttle reads the parameters.
 func (r *run) throttle() proxy.Refusal {
-	refusal := proxy.Refusal{Status: http.StatusTooManyRequests, EveryN: r.count("every_n", 0, 1000000), Ratio: r.number("ratio")}
+	refusal := proxy.Refusal{Status: http.StatusTooManyRequests, EveryN: r.count("every_n", 0, 1000000)}
+	var noRatio, noSeed error
+	refusal.Ratio, noRatio = strconv.ParseFloat(r.param("ratio"), 64)
+	r.Expect(noRatio == nil, "parameter ratio: %q is no number", r.param("ratio"))
+	refusal.Seed, noSeed = strconv.ParseUint(r.param("seed"), 10, 63)
+	r.Expect(noSeed == nil, "parameter seed: %q is no number", r.param("seed"))
 	if r.param("ratio") != "0" && r.set["every_n"] == "" {
 		refusal.EveryN = 0 // a ratio that was asked for is meant
 	}
-	if refusal.EveryN == 1 || refusal.Ratio > 0.9 {
-		r.Must(fmt.Errorf("parameters: %v would refuse everything for ever", refusal))
-	}
-	var err error
-	if refusal.Seed, err = strconv.ParseUint(r.param("seed"), 10, 63); err != nil {
-		r.Must(fmt.Errorf("parameter seed: %q is no number", r.param("seed")))
-	}
+	r.Expect(refusal.EveryN != 1 && refusal.Ratio <= 0.9, "parameters: %v would refuse everything for ever", refusal)
 	for op := range strings.SplitSeq(r.param("ops"), ",") {
 		refusal.Ops = append(refusal.Ops, outbox.Op(strings.TrimSpace(op)))
 	}

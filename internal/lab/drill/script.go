@@ -111,21 +111,10 @@ func (r *run) param(name string) string {
 	return ""
 }
 
-// number is a parameter that is a number.
-func (r *run) number(name string) float64 {
-	v, err := strconv.ParseFloat(r.param(name), 64)
-	if err != nil {
-		r.Must(fmt.Errorf("parameter %s: %q is no number", name, r.param(name)))
-	}
-	return v
-}
-
 // count is a parameter that is a whole number within limits.
 func (r *run) count(name string, low, high int) int {
 	v, err := strconv.Atoi(r.param(name))
-	if err != nil || v < low || v > high {
-		r.Must(fmt.Errorf("parameter %s: %q is no number from %d to %d", name, r.param(name), low, high))
-	}
+	r.Expect(err == nil && v >= low && v <= high, "parameter %s: %q is no number from %d to %d", name, r.param(name), low, high)
 	return v
 }
 
