@@ -38,7 +38,7 @@ const elasticGCDeletes = time.Minute
 
 const (
 	readyTimeout = 5 * time.Second
-	// plainTrust is how long the sink assumes that a plain index still exists.
+	// plainTrust is how long the sink assumes that a plain index still exists, and that an alias leads to one index.
 	plainTrust = 5 * time.Second
 )
 
@@ -321,7 +321,11 @@ func (s *Sink) definition() (map[string]any, error) {
 		if err := json.Unmarshal(s.cfg.Settings, &own); err != nil {
 			return nil, fmt.Errorf("settings: %w", err)
 		}
-		maps.Copy(settings, flatten("", own))
+		own = flatten("", own)
+		if _, fixed := own["index.number_of_replicas"]; fixed {
+			delete(settings, "index.auto_expand_replicas") // it would win
+		}
+		maps.Copy(settings, own)
 	}
 	return map[string]any{"mappings": mapping, "settings": settings}, nil
 }

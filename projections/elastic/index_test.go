@@ -456,6 +456,22 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
+// The replicas that the settings name win over those that weft would have Elasticsearch count.
+func TestRealReplicasOfTheSettings(t *testing.T) {
+	t.Parallel()
+	for settings, want := range map[string]string{`{"number_of_replicas":2}`: "2", `{"index":{"number_of_replicas":2,"auto_expand_replicas":"0-1"}}`: "0-1"} {
+		index := testenv.Index(t)
+		s, _ := newSink(t, Config{URLs: []string{testenv.ElasticURL(t)}, Index: index, Settings: []byte(settings)})
+		if err := s.EnsureIndex(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got := string(es(t, "GET", "/"+index+"/_settings?filter_path=*.settings.index.number_of_replicas,*.settings.index.auto_expand_replicas", ""))
+		if !strings.Contains(got, `"`+want+`"`) || strings.Contains(got, "auto_expand") != (want == "0-1") {
+			t.Errorf("%s: got %s, want %s", settings, got, want)
+		}
+	}
+}
+
 func TestGCDeletes(t *testing.T) {
 	t.Parallel()
 	for v, want := range map[string]time.Duration{"": time.Minute, "1h": time.Hour, "90m": 90 * time.Minute, "60s": time.Minute, "500ms": 500 * time.Millisecond, "1d": 24 * time.Hour, "0": 0, "-1": 0, "x": 0} {
