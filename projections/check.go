@@ -236,6 +236,7 @@ type Rendered struct {
 
 	Indexed        json.RawMessage `json:"indexed"` // null when there is none
 	IndexedVersion int64           `json:"indexed_version"`
+	NoIndex        bool            `json:"no_index,omitempty"` // an instance makes it at its first start
 }
 
 // EntityError says why a text is no id of an entity of a projection.
@@ -287,10 +288,12 @@ func (r Registry) Render(ctx context.Context, name, id string, deps Deps) (*Rend
 	}
 	defer sink.Close()
 	found, err := sink.Get(ctx, source.naming.Load().doc(key))
-	if err != nil {
+	switch {
+	case elastic.IsMissing(err):
+		out.NoIndex = true
+	case err != nil:
 		return nil, err
-	}
-	if found != nil {
+	case found != nil:
 		out.Indexed, out.IndexedVersion = found.Source, found.Version
 	}
 	return out, nil

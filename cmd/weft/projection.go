@@ -226,6 +226,9 @@ Exits 0 when they are equal, and 1 when they differ.`,
 
 func writeRendered(w io.Writer, r *projections.Rendered, differ bool) error {
 	fmt.Fprintf(w, "document %s: version %d in the source, %d in the index\n", r.ID, r.Version, r.IndexedVersion)
+	if r.NoIndex {
+		fmt.Fprintln(w, "there is no index yet, and no alias of its name: an instance makes both when it starts")
+	}
 	switch {
 	case r.Problem != "":
 		fmt.Fprintf(w, "it would fail: %s\n", r.Problem)

@@ -286,3 +286,13 @@ func TestProxyBeforeElasticsearch(t *testing.T) {
 		}
 	}
 }
+
+// Before an instance has made the index there is a document to be seen, and none to compare it with.
+func TestRenderWithoutAnIndex(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.exec("update shop.product set name = 'lamp' where id = 7")
+	if r := weft(t, s.env, "projection", "render", "products", "--id", "7"); r.code != exitBad || !strings.Contains(r.out, "there is no index yet") || !strings.Contains(r.out, "+ name: \"lamp\"\n") {
+		t.Errorf("render: %+v", r)
+	}
+}

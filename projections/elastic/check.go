@@ -52,9 +52,13 @@ type Found struct {
 	Source  json.RawMessage
 }
 
-// Get returns a document by its newest state; nil when there is none.
+// Get returns a document by its newest state; nil when there is none. Without an index its error is one of [IsMissing].
 func (s *Sink) Get(ctx context.Context, d Doc) (*Found, error) {
-	answer, err := s.ask(ctx, "read document", esapi.GetRequest{Instrument: s.client.InstrumentationEnabled(), Index: s.cfg.Index, DocumentID: url.PathEscape(d.ID), Routing: d.Routing})
+	index, err := s.readable(ctx)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := s.ask(ctx, "read document", esapi.GetRequest{Instrument: s.client.InstrumentationEnabled(), Index: index, DocumentID: url.PathEscape(d.ID), Routing: d.Routing})
 	switch {
 	case statusOf(err) == http.StatusNotFound:
 		return nil, nil //nolint:nilnil // there is no document, and nothing has failed

@@ -69,9 +69,13 @@ func (s *Sink) openPoint(ctx context.Context) (point, error) {
 	if err != nil {
 		return point{}, fmt.Errorf("%s: %w", what, err)
 	}
-	var open esapi.Request = esapi.OpenPointInTimeRequest{Instrument: s.client.InstrumentationEnabled(), Index: []string{s.cfg.Index}, KeepAlive: scanKeep}
+	index, err := s.readable(ctx)
+	if err != nil {
+		return point{}, err
+	}
+	var open esapi.Request = esapi.OpenPointInTimeRequest{Instrument: s.client.InstrumentationEnabled(), Index: []string{index}, KeepAlive: scanKeep}
 	if p == OpenSearch {
-		open = openSearchPoint{s, scanKeep}
+		open = openSearchPoint{s, index, scanKeep}
 	}
 	answer, err := s.ask(ctx, what, open)
 	if err != nil {
@@ -111,13 +115,13 @@ func (s *Sink) closePoint(ctx context.Context, at point) {
 
 // openSearchPoint opens a point in time of OpenSearch, for which esapi has no request.
 type openSearchPoint struct {
-	s    *Sink
-	keep string
+	s           *Sink
+	index, keep string
 }
 
 // Do implements esapi.Request.
 func (r openSearchPoint) Do(ctx context.Context, transport esapi.Transport) (*esapi.Response, error) {
-	path := "/" + r.s.cfg.Index + "/_search/point_in_time?keep_alive=" + url.QueryEscape(r.keep)
+	path := "/" + r.index + "/_search/point_in_time?keep_alive=" + url.QueryEscape(r.keep)
 	return r.s.own(ctx, transport, "open_point_in_time", http.MethodPost, path, nil)
 }
 

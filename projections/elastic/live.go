@@ -17,10 +17,14 @@ type Doc struct{ ID, Routing string }
 // Elasticsearch still knows its version. Nor does one of the same id and another routing, which
 // Elasticsearch shows where both are on one shard.
 func (s *Sink) Live(ctx context.Context, docs []Doc) ([]bool, error) {
+	index, err := s.readable(ctx)
+	if err != nil {
+		return nil, err
+	}
 	// Without its source a document has its routing only where that is asked for.
 	answer, err := s.ask(ctx, "look up documents", esapi.MgetRequest{
 		Instrument: s.client.InstrumentationEnabled(),
-		Index:      s.cfg.Index, Body: bytes.NewReader(mgetBody(docs)), Source: []string{"false"}, StoredFields: []string{"_routing"}, FilterPath: []string{"docs.found", "docs._routing", "docs.error.type"},
+		Index:      index, Body: bytes.NewReader(mgetBody(docs)), Source: []string{"false"}, StoredFields: []string{"_routing"}, FilterPath: []string{"docs.found", "docs._routing", "docs.error.type"},
 	})
 	if err != nil {
 		return nil, err

@@ -236,6 +236,10 @@ func TestRefusalsOfAMiddlebox(t *testing.T) {
 				_, _ = io.WriteString(w, map[Product]string{Elasticsearch: `{"version":{"number":"8.19.0"}}`, OpenSearch: openRoot}[c.product])
 				return
 			}
+			if r.URL.Path == "/docs" && strings.Contains(c.body, "found\"") {
+				_, _ = io.WriteString(w, leadsToV1)
+				return
+			}
 			w.WriteHeader(c.status)
 			_, _ = io.WriteString(w, c.body)
 		}))
@@ -245,8 +249,10 @@ func TestRefusalsOfAMiddlebox(t *testing.T) {
 		_, behind := s.behind(t.Context(), "docs")
 		ready := s.Ready(t.Context())
 		asked := map[string]error{"get": get, "ready": ready, "behind": behind, "drop": s.DropIndex(t.Context(), "docs-v2"), "definition": s.CheckDefinition(t.Context())}
-		if strings.Contains(c.body, "found") { // so it is about a document
+		if strings.Contains(c.body, "found\"") { // so it is about a document
 			asked, behind, ready = map[string]error{"get": get}, nil, s.missing()
+		} else if IsMissing(get) {
+			get = nil
 		}
 		for what, err := range asked {
 			if errors.Is(err, ErrProduct) == c.own {
@@ -306,23 +312,29 @@ func TestMissingIndexIsTheOneThatTheAnswerNames(t *testing.T) {
 	}
 }
 
-// openServer answers GET / as OpenSearch, and all else with body. It returns its URL.
+// leadsToV1 is the answer to a look at the alias docs.
+const leadsToV1 = `{"docs-v1":{"aliases":{"docs":{}}}}`
+
+// openServer answers GET / and a look at the alias docs as OpenSearch, and all else with body. It returns its URL.
 func openServer(t *testing.T, body string) string {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		if r.URL.Path == "/" {
+		switch r.URL.Path {
+		case "/":
 			_, _ = io.WriteString(w, openRoot)
-			return
+		case "/docs":
+			_, _ = io.WriteString(w, leadsToV1)
+		default:
+			_, _ = io.WriteString(w, body)
 		}
-		_, _ = io.WriteString(w, body)
 	}))
 	t.Cleanup(srv.Close)
 	return srv.URL
 }
 
-// A scan reads every document once: over several shards, over pages within a shard, and over the
-// indexes of an alias.
+// A scan reads every document of the index that is written to once: over several shards, and over pages within a
+// shard.
 func TestRealScanReadsEachDocumentOnce(t *testing.T) {
 	t.Parallel()
 	const many, few = 12_000, 7
@@ -344,7 +356,6 @@ func TestRealScanReadsEachDocumentOnce(t *testing.T) {
 	for i := range few {
 		id := fmt.Sprintf("other%d", i)
 		es(t, "PUT", fmt.Sprintf("/%s-v0/_doc/%s?version=5&version_type=external", index, id), `{"text":"x"}`)
-		want[id] = 5
 	}
 	es(t, "POST", "/"+index+"/_refresh", "")
 	got, twice := map[string]int64{}, 0

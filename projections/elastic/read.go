@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/elastic/go-elasticsearch/v8/esapi"
 )
@@ -24,29 +26,50 @@ type Document struct {
 // MaxPage is the most documents of one read.
 const MaxPage = 5000
 
+// readable returns the name to read from: the configured one, or the index that takes the writes where an alias leads to
+// others, too. Elasticsearch reads no single document through such an alias, and finds those of the others.
+func (s *Sink) readable(ctx context.Context) (string, error) {
+	if alone := s.alone.Load(); alone != nil && time.Since(*alone) < plainTrust {
+		return s.cfg.Index, nil
+	}
+	at, err := s.Place(ctx)
+	if err == nil && len(at.Beside) > 0 {
+		return at.Index, nil
+	}
+	return s.cfg.Index, err
+}
+
 // Search returns the documents of at most [MaxPage] ids, in no order, as searches see them:
 // those written since the last refresh are missing or old. An id comes once for each shard
 // that has it, whatever its routing.
 func (s *Sink) Search(ctx context.Context, docs []Doc) ([]Document, error) {
-	return inParts(ctx, docs, s.search)
+	return s.inParts(ctx, docs, s.search)
 }
 
 // inParts reads documents at once, or in halves where that is too large.
-func inParts(ctx context.Context, docs []Doc, read func(context.Context, []Doc) ([]Document, error)) ([]Document, error) {
-	found, err := read(ctx, docs)
+func (s *Sink) inParts(ctx context.Context, docs []Doc, read func(context.Context, string, []Doc) ([]Document, error)) ([]Document, error) {
+	index, err := s.readable(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return halved(docs, func(docs []Doc) ([]Document, error) { return read(ctx, index, docs) })
+}
+
+func halved(docs []Doc, read func([]Doc) ([]Document, error)) ([]Document, error) {
+	found, err := read(docs)
 	half := len(docs) / 2
 	if half == 0 || !errors.Is(err, errTooLarge) {
 		return found, err
 	}
-	found, err = inParts(ctx, docs[:half], read)
+	found, err = halved(docs[:half], read)
 	if err != nil {
 		return nil, err
 	}
-	more, err := inParts(ctx, docs[half:], read)
+	more, err := halved(docs[half:], read)
 	return append(found, more...), err
 }
 
-func (s *Sink) search(ctx context.Context, docs []Doc) ([]Document, error) {
+func (s *Sink) search(ctx context.Context, index string, docs []Doc) ([]Document, error) {
 	query := []byte(`{"version":true,"track_total_hits":false,"sort":["_doc"],"size":` + strconv.Itoa(min(2*len(docs)+10, 2*MaxPage)) + `,"query":{"ids":{"values":[`)
 	for i, d := range docs {
 		if i > 0 {
@@ -54,18 +77,18 @@ func (s *Sink) search(ctx context.Context, docs []Doc) ([]Document, error) {
 		}
 		query = AppendString(query, d.ID)
 	}
-	found, _, err := s.hits(ctx, append(query, "]}}}"...), s.cfg.Index)
+	found, _, err := s.hits(ctx, append(query, "]}}}"...), index)
 	return found, err
 }
 
 // Newest returns the newest state of those documents that exist.
 func (s *Sink) Newest(ctx context.Context, docs []Doc) ([]Document, error) {
-	return inParts(ctx, docs, s.newest)
+	return s.inParts(ctx, docs, s.newest)
 }
 
-func (s *Sink) newest(ctx context.Context, docs []Doc) ([]Document, error) {
+func (s *Sink) newest(ctx context.Context, index string, docs []Doc) ([]Document, error) {
 	answer, err := s.ask(ctx, "read documents", esapi.MgetRequest{
-		Instrument: s.client.InstrumentationEnabled(), Index: s.cfg.Index, Body: bytes.NewReader(mgetBody(docs)),
+		Instrument: s.client.InstrumentationEnabled(), Index: index, Body: bytes.NewReader(mgetBody(docs)),
 	})
 	if err != nil {
 		return nil, err
@@ -117,13 +140,17 @@ func (s *Sink) Scan(ctx context.Context, page func([]Document) error) error {
 
 func (s *Sink) scanSlice(ctx context.Context, point point, n int, page func([]Document) error) error {
 	var after json.RawMessage
-	for {
-		query := []byte(`{"version":true,"_source":false,"track_total_hits":false,"sort":[` + point.sort + `],"size":` + strconv.Itoa(MaxPage) + point.slice(n) + `,"pit":{"keep_alive":"` + scanKeep + `","id":`)
+	for size := MaxPage; ; {
+		query := []byte(`{"version":true,"_source":false,"track_total_hits":false,"sort":[` + point.sort + `],"size":` + strconv.Itoa(size) + point.slice(n) + `,"pit":{"keep_alive":"` + scanKeep + `","id":`)
 		query = append(AppendString(query, point.id), '}')
 		if after != nil {
 			query = append(append(query, `,"search_after":`...), after...)
 		}
 		found, last, err := s.hits(ctx, append(query, '}'))
+		if errors.Is(err, errTooLarge) && size > 1 {
+			size /= 2
+			continue
+		}
 		if err != nil || len(found) == 0 {
 			return err
 		}
@@ -151,7 +178,11 @@ func (s *Sink) hits(ctx context.Context, query []byte, index ...string) ([]Docum
 
 // Count returns how many documents searches see.
 func (s *Sink) Count(ctx context.Context) (int64, error) {
-	answer, err := s.ask(ctx, "count documents", esapi.CountRequest{Instrument: s.client.InstrumentationEnabled(), Index: []string{s.cfg.Index}})
+	index, err := s.readable(ctx)
+	if err != nil {
+		return 0, err
+	}
+	answer, err := s.ask(ctx, "count documents", esapi.CountRequest{Instrument: s.client.InstrumentationEnabled(), Index: []string{index}})
 	if err != nil {
 		return 0, err
 	}
@@ -217,6 +248,8 @@ func (s *Sink) meaning(what string, status int, e cause) error {
 	switch {
 	case status == http.StatusRequestEntityTooLarge:
 		return fmt.Errorf("%s: %w: status 413", what, errTooLarge)
+	case status == http.StatusBadRequest && strings.HasPrefix(e.root(), "Result window is too large"): // index.max_result_window
+		return fmt.Errorf("%s: %w: %s", what, errTooLarge, e.detail(status))
 	case status == http.StatusTooManyRequests, status >= http.StatusInternalServerError:
 		return &UnansweredError{Hosts: s.host(), Status: status, err: fmt.Errorf("%s: %s", what, e.detail(status))}
 	case status == http.StatusUnauthorized, status == http.StatusForbidden && (e.Type == "security_exception" || e.Type == ""): // a proxy names no type

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 // Documents whose request a proxy refuses, or whose answer is longer than weft holds, are read in smaller parts.
@@ -30,6 +32,10 @@ func TestManyDocumentsAreReadInParts(t *testing.T) {
 		}
 		if r.URL.Path == "/" {
 			fmt.Fprint(w, `{"version":{"number":"8.19.0"}}`)
+			return
+		}
+		if r.URL.Path == "/docs" {
+			fmt.Fprint(w, leadsToV1)
 			return
 		}
 		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
@@ -78,5 +84,88 @@ func TestManyDocumentsAreReadInParts(t *testing.T) {
 	s.maxAnswer = size / 2
 	if _, err := s.Search(t.Context(), asked[:1]); err == nil || !strings.Contains(err.Error(), "search: request or answer is too large: more than 5000 bytes") {
 		t.Errorf("one document beyond the bound: got %v", err)
+	}
+}
+
+// An alias that leads to a second index has searches find both; weft reads what it writes.
+func TestRealReadsLeaveOutOtherIndexesOfTheAlias(t *testing.T) {
+	t.Parallel()
+	s, index, _ := realSink(t)
+	if err := s.EnsureIndex(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Write(leading(t), []Action{{ID: "a", Version: 3, Body: document("1")}}); err != nil {
+		t.Fatal(err)
+	}
+	es(t, "PUT", "/"+index+"-v9", fmt.Sprintf(`{"settings":{"number_of_replicas":0},"aliases":{%q:{}}}`, index))
+	es(t, "POST", "/_aliases", fmt.Sprintf(`{"actions":[{"add":{"index":"%[1]s-v1","alias":"%[1]s","is_write_index":true}}]}`, index))
+	for _, id := range []string{"a", "b"} {
+		es(t, "PUT", "/"+index+"-v9/_doc/"+id+"?version=1&version_type=external", `{"text":"old"}`)
+	}
+	es(t, "POST", "/"+index+"/_refresh", "")
+	asked := []Doc{{ID: "a"}, {ID: "b"}}
+	var scanned []Document
+	if err := s.Scan(t.Context(), func(page []Document) error { scanned = append(scanned, page...); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	searched, err := s.Search(t.Context(), asked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newest, err := s.Newest(t.Context(), asked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, found := range map[string][]Document{"Scan": scanned, "Search": searched, "Newest": newest} {
+		if len(found) != 1 || found[0].ID != "a" || found[0].Version != 3 {
+			t.Errorf("%s: got %v, want a at version 3 alone", name, found)
+		}
+	}
+	if n, err := s.Count(t.Context()); n != 1 || err != nil {
+		t.Errorf("Count: got %d, %v, want 1", n, err)
+	}
+	if live, err := s.Live(t.Context(), asked); err != nil || !slices.Equal(live, []bool{true, false}) {
+		t.Errorf("Live: got %v, %v, want a alone", live, err)
+	}
+	if got, err := s.Get(t.Context(), asked[0]); err != nil || got == nil || got.Version != 3 {
+		t.Errorf("Get: got %v, %v, want version 3", got, err)
+	}
+}
+
+func TestRealGetWithoutIndex(t *testing.T) {
+	t.Parallel()
+	s, index, _ := realSink(t)
+	if got, err := s.Get(t.Context(), Doc{ID: "a"}); got != nil || !IsMissing(err) {
+		t.Errorf("get without %s: got %v, %v, want that it is missing", index, got, err)
+	}
+}
+
+// An index may hold fewer hits of one search than weft asks for.
+func TestRealReadsWithinASmallResultWindow(t *testing.T) {
+	t.Parallel()
+	const n = 50
+	s, _ := newSink(t, Config{URLs: []string{testenv.ElasticURL(t)}, Index: testenv.Index(t), Settings: []byte(`{"max_result_window":20}`)})
+	if err := s.EnsureIndex(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var actions []Action
+	var asked []Doc
+	for i := range n {
+		id := fmt.Sprintf("d%d", i)
+		actions, asked = append(actions, Action{ID: id, Version: 1, Body: document("1")}), append(asked, Doc{ID: id})
+	}
+	if _, err := s.Write(leading(t), actions); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.State(t.Context()); err != nil { // which refreshes
+		t.Fatal(err)
+	}
+	if found, err := s.Search(t.Context(), asked); len(found) != n || err != nil {
+		t.Errorf("Search: got %d documents, %v, want %d", len(found), err, n)
+	}
+	scanned := 0
+	err := s.Scan(t.Context(), func(page []Document) error { scanned += len(page); return nil })
+	if scanned != n || err != nil {
+		t.Errorf("Scan: got %d documents, %v, want %d", scanned, err, n)
 	}
 }

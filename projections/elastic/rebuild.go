@@ -34,6 +34,11 @@ func (s *Sink) Place(ctx context.Context) (Place, error) {
 	}
 	t, err := resolve(s.cfg.Index, answer)
 	beside := slices.DeleteFunc(t.names, func(name string) bool { return name == t.index })
+	if now := time.Now(); err == nil && len(beside) == 0 {
+		s.alone.Store(&now)
+	} else {
+		s.alone.Store(nil)
+	}
 	return Place{t.index, t.kind == namePlain, beside}, err
 }
 
