@@ -28,7 +28,8 @@ type tableSink struct {
 	pool   Querier
 
 	mu     sync.Mutex
-	target *tableTarget // nil until it is known, and after a refusal
+	target *tableTarget   // nil until it is known, and after a refusal
+	shape  *declaredShape // for which it is
 }
 
 func newTableSink(d Declaration, source *declaredSource, pool Querier) *tableSink {
@@ -53,14 +54,11 @@ func (s *tableSink) Close() {}
 func (s *tableSink) known(ctx context.Context) (*tableTarget, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.target != nil {
-		return s.target, nil
-	}
 	limited, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	shape, err := s.source.known(limited)
-	if err != nil {
-		return nil, err
+	if err != nil || s.target != nil && s.shape == shape {
+		return s.target, err
 	}
 	look, err := s.look(limited)
 	if err != nil {
@@ -70,7 +68,7 @@ func (s *tableSink) known(ctx context.Context) (*tableTarget, error) {
 		err := fmt.Errorf("destination.table of projection %s: %s; %s", s.source.declaration.Name, found[0].What, found[0].Remedy)
 		return nil, &outbox.Fault{Reason: outbox.ReasonUnknown, Shared: true, Err: err}
 	}
-	s.target = look.statements(shape)
+	s.target, s.shape = look.statements(shape), shape
 	return s.target, nil
 }
 
@@ -134,16 +132,24 @@ func (s *tableSink) write(ctx context.Context, a outbox.Authority, t *tableTarge
 	// Nothing is decided before the last row: the error of a statement may come after rows of
 	// it, as that of a constraint which is checked at its end does.
 	var decided []outbox.Outcome
-	var before []int64 // the versions of rows that are as new
+	var before []int64 // the versions of rows that are newer
+	var unwritten []string
 	_, err = pgx.ForEachRow(rows, []any{&fenced, &changed, &held}, func() error {
-		outcome, version := outbox.NoOp(outbox.NoopES404), int64(0)
+		j := len(decided)
+		outcome, version := outbox.Outcome{}, int64(0)
 		switch {
 		case !fenced:
 			return outbox.ErrFenced
+		case j == len(idx):
+			return fmt.Errorf("rows of %s: more answers than the %d actions", s.name, j)
 		case changed:
 			outcome = outbox.OK()
-		case held != nil:
+		case held != nil && *held > versions[j]:
 			outcome, version = outbox.NoOp(outbox.NoopAlreadyApplied), *held
+		case held == nil && docs[j] == nil:
+			outcome = outbox.NoOp(outbox.NoopES404)
+		default:
+			unwritten = append(unwritten, ids[j])
 		}
 		decided, before = append(decided, outcome), append(before, version)
 		return nil
@@ -154,10 +160,43 @@ func (s *tableSink) write(ctx context.Context, a outbox.Authority, t *tableTarge
 	if len(decided) != len(idx) {
 		return &outbox.Fault{Reason: outbox.ReasonUnknown, Err: fmt.Errorf("rows of %s: %d answers for %d actions", s.name, len(decided), len(idx))}
 	}
+	there, err := s.present(ctx, t, unwritten)
+	if err != nil {
+		return err
+	}
 	for j, i := range idx {
 		out[i], actions[i].Held = decided[j], before[j]
+		if decided[j].Verdict == 0 {
+			out[i], actions[i].Held = s.unwritten(&actions[i], there)
+		}
 	}
 	return nil
+}
+
+// present returns the versions of the rows of ids that are there.
+func (s *tableSink) present(ctx context.Context, t *tableTarget, ids []string) (map[string]int64, error) {
+	there := map[string]int64{}
+	if len(ids) == 0 {
+		return there, nil
+	}
+	found, err := s.documents(ctx, t.versions, ids)
+	for _, d := range found {
+		there[d.ID] = d.Version
+	}
+	return there, err
+}
+
+// unwritten decides about an action that has changed no row although none was newer: a write beside it has passed it, or
+// the table does not take it. there has the versions of rows as they are since.
+func (s *tableSink) unwritten(a *elastic.Action, there map[string]int64) (outbox.Outcome, int64) {
+	switch version, found := there[a.ID]; {
+	case !found && a.Delete:
+		return outbox.NoOp(outbox.NoopES404), 0
+	case found && version > a.Version, found && version == a.Version && !a.Delete:
+		return outbox.NoOp(outbox.NoopAlreadyApplied), version
+	default:
+		return outbox.Reject(outbox.ReasonDeterministic, "table "+s.name+" does not take the change, and says no error: a trigger or a rule of it discards that"), 0
+	}
 }
 
 // Live implements Documents.

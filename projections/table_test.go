@@ -142,6 +142,55 @@ func TestTableThatChangesWhileItIsWritten(t *testing.T) {
 	}
 }
 
+// What a trigger of the table discards is not written, and no event of it is done.
+func TestTableWhoseTriggerDiscardsRows(t *testing.T) {
+	t.Parallel()
+	b := cardShop(t)
+	b.exec(`insert into product (id, name, price, version) select i, 'p', 1, 5 from generate_series(1, 3) i`)
+	b.exec(`insert into shop.product_card values (2, 1, 'old', 1, null), (4, 1, 'old', 1, null), (6, 9, 'new', 1, null)`)
+	b.exec(`create function discard() returns trigger language plpgsql as 'begin return null; end';
+		create trigger discard before insert or update or delete on shop.product_card for each row execute function discard()`)
+	got, err := b.declared(cards(), nil).Project(leading(t, 1), []outbox.Event{
+		event(outbox.Upsert, number(1), 5), event(outbox.Upsert, number(2), 5), event(outbox.Delete, number(4), 5), event(outbox.Delete, number(5), 5), event(outbox.Delete, number(6), 5),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	discarded := outbox.Reject(outbox.ReasonDeterministic, "")
+	wantOutcomes(t, got, []outbox.Outcome{discarded, discarded, discarded, outbox.NoOp(outbox.NoopES404), outbox.NoOp(outbox.NoopVersionAhead)})
+	if want := "table shop.product_card does not take the change"; !strings.HasPrefix(got[0].Detail, want) {
+		t.Errorf("detail: got %q, want %q", got[0].Detail, want)
+	}
+}
+
+// A column that the query returns from now on is written, and one that the table lacks stops the projection.
+func TestTableGetsColumnsThatTheQueryReturnsSince(t *testing.T) {
+	t.Parallel()
+	b := cardShop(t)
+	b.exec(`create table wide (entity_id bigint primary key, version bigint not null, name text, later text);
+		create view read as select id as entity_id, version, name from product`)
+	b.exec(`insert into product (id, name, price, version) values (1, 'p', 1, 1)`)
+	d := Declaration{Name: "wide", Table: "product_outbox_events", Destination: "wide", Query: "select * from read where entity_id = any($1)"}
+	p := b.declared(d, nil)
+	project := func() ([]outbox.Outcome, error) {
+		return p.Project(leading(t, 1), []outbox.Event{event(outbox.Upsert, number(1), 1)})
+	}
+	if _, err := project(); err != nil {
+		t.Fatal(err)
+	}
+	b.exec(`create or replace view read as select id as entity_id, version, name, 'since'::text as later from product`)
+	if out, err := project(); err != nil || out[0].Verdict != outbox.Done {
+		t.Fatalf("got %v, %v, want it done", out, err)
+	}
+	if got := one[string](b, "select later from wide"); got != "since" {
+		t.Errorf("the new column has %q, want since", got)
+	}
+	b.exec(`create or replace view read as select id as entity_id, version, name, 'since'::text as later, 1 as lacking from product`)
+	if _, err := project(); err == nil || !strings.Contains(err.Error(), "lacks column lacking") {
+		t.Errorf("got %v, want it to name the column that the table lacks", err)
+	}
+}
+
 func TestTableTypes(t *testing.T) {
 	t.Parallel()
 	b := shop(t)
