@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -243,7 +244,9 @@ func (k *entityKey) valid(id outbox.ID) error {
 		return fmt.Errorf("id %s: want %s, with %%25 for a percent sign of a part", id, outbox.Composite(parts...))
 	}
 	for i, part := range parts[len(parts)-len(k.types):] {
-		if form, ok := partForm[k.types[i]]; ok && !form.MatchString(part) {
+		form, ok := partForm[k.types[i]]
+		_, err := strconv.ParseInt(part, 10, 64)
+		if ok && !form.MatchString(part) || k.types[i] == "bigint" && err != nil {
 			return fmt.Errorf("id %s: its part %q is no %s as PostgreSQL prints it", id, part, k.types[i])
 		}
 	}

@@ -17,7 +17,7 @@ func (n *naming) entity(d elastic.Doc) (key outbox.Key, ours bool) {
 		return outbox.Key{}, false
 	}
 	parts, ok := n.read(d)
-	if !ok {
+	if !ok || strings.Contains(d.ID+d.Routing, "\x00") { // which no text of PostgreSQL holds
 		return outbox.Key{}, true
 	}
 	if n.key.composite() {

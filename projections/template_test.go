@@ -69,7 +69,7 @@ func TestDocumentIDsOfSeveralTypes(t *testing.T) {
 			t.Errorf("%q: got %v, %t back", kind, back, ours)
 		}
 	}
-	for _, text := range []string{id, "block:17", "block:" + strings.ToUpper(id)} {
+	for _, text := range []string{id, "block:17", "block:" + strings.ToUpper(id), "a\x00b:" + id} {
 		if k, ours := n.entity(elastic.Doc{ID: text}); !k.ID.IsZero() || !ours {
 			t.Errorf("%s: got %v, %t, want no entity", text, k, ours)
 		}
