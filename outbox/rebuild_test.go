@@ -108,7 +108,7 @@ func TestRebuildRequestsByPhase(t *testing.T) {
 	}{
 		{outbox.RebuildRequested, "", []outbox.RebuildAsk{outbox.RebuildPause, outbox.RebuildResume, outbox.RebuildAbort}},
 		{outbox.RebuildFilling, "i-v1", []outbox.RebuildAsk{outbox.RebuildPause, outbox.RebuildResume, outbox.RebuildAbort}},
-		{outbox.RebuildSwapping, "i-v1", []outbox.RebuildAsk{outbox.RebuildPause, outbox.RebuildResume}},
+		{outbox.RebuildSwapping, "i-v1", []outbox.RebuildAsk{outbox.RebuildPause, outbox.RebuildResume, outbox.RebuildAbort}},
 		{outbox.RebuildDone, "i-v1", []outbox.RebuildAsk{outbox.RebuildDropOld}},
 		{outbox.RebuildDone, "", nil},
 		{outbox.RebuildAborted, "", nil},

@@ -76,8 +76,8 @@ when several shards share the index, and when the leader's credentials lack a pr
 	for _, ask := range []rebuildAsk{
 		{outbox.RebuildPause, "pause", "Stop filling and comparing; live events still go to both indexes", "products --why \"peak hours\"", "no rebuild of it goes on"},
 		{outbox.RebuildResume, "resume", "Go on with a paused rebuild", "products --by alice --why \"peak hours are over\"", "no rebuild of it goes on"},
-		{outbox.RebuildAbort, "abort", "End a rebuild and delete the new index; the old one stays in use", "products --why \"wrong analyzer\" --json",
-			"no rebuild of it goes on, or the alias is about to move"},
+		{outbox.RebuildAbort, "abort", "End a rebuild and delete the new index, unless the alias has moved to it; the old one stays in use", "products --why \"wrong analyzer\" --json",
+			"no rebuild of it goes on"},
 		{outbox.RebuildDropOld, "drop-old", "Delete the index that the alias led to before the last rebuild", "products --why \"release 12 is good\" --wait 2m",
 			"no finished rebuild of it has left an old index: one goes on, it was dropped before, a plain index was replaced, or a table is the destination and was written again in place"},
 	} {

@@ -294,6 +294,10 @@ func (r *rebuilder) refusal(ctx context.Context) (string, error) {
 func (r *rebuilder) giveUp(ctx context.Context, phase outbox.RebuildPhase, why string) error {
 	if r.row.NewIndex != "" {
 		at, err := r.sink.Place(ctx)
+		if err == nil && at.Index != r.row.NewIndex && r.row.Phase == outbox.RebuildSwapping {
+			sleep(ctx, r.sink.LongestMove()) // also one of the leader before
+			at, err = r.sink.Place(ctx)
+		}
 		if err != nil {
 			return err
 		}
@@ -319,12 +323,17 @@ func (r *rebuilder) giveUp(ctx context.Context, phase outbox.RebuildPhase, why s
 // finish records the end of a rebuild, and only then ends the writes to both indexes.
 func (r *rebuilder) finish(ctx context.Context) error {
 	// The answer of the move may have been lost, and the new index have refused something since.
+	r.row.Note = ""
 	if r.row.NewIndex != "" {
-		if err := r.again(ctx); err != nil && r.row.Asked != outbox.RebuildAbort {
+		err := r.again(ctx)
+		switch {
+		case err != nil && r.row.Asked != outbox.RebuildAbort:
 			return err
+		case err != nil:
+			r.row.Note = "the alias had moved, and the new index lacks entities: " + err.Error()
 		}
 	}
-	r.row.Phase, r.row.Note = outbox.RebuildDone, ""
+	r.row.Phase = outbox.RebuildDone
 	if r.sink == nil || r.row.OldIndex == r.sink.Index() { // a plain index is gone
 		r.row.OldIndex = ""
 	}

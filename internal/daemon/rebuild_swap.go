@@ -94,6 +94,9 @@ func (r *rebuilder) swap(ctx context.Context) error {
 	if err := r.sink.Settled(ctx, r.row.NewIndex, from.Index); err != nil {
 		return err
 	}
+	if err := r.asked(ctx); err != nil {
+		return err
+	}
 	r.row.OldIndex = from.Index
 	if err := r.record(ctx); err != nil {
 		return err

@@ -7,7 +7,6 @@ with asked as (
       asked = case when $2 in ('abort', 'drop_old') then $2 else asked end, updated_at = clock_timestamp()
   where projection = $1 and case $2
     when 'drop_old' then phase in ('done', 'aborted', 'failed') and old_index <> ''
-    when 'abort' then phase in ('requested', 'filling', 'verifying')
     else phase in ('requested', 'filling', 'verifying', 'swapping') end
   returning 1
 ), audited as (

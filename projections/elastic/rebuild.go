@@ -69,6 +69,9 @@ func (s *Sink) Outlived() time.Duration {
 	return max(0, s.cfg.RequestTimeout-time.Since(*lost))
 }
 
+// LongestMove returns how long a [Sink.Move] whose answer was lost may still take effect.
+func (s *Sink) LongestMove() time.Duration { return s.cfg.RequestTimeout }
+
 // loses notes that an answer is lost.
 func (s *Sink) loses() {
 	now := time.Now()
@@ -187,7 +190,9 @@ func (s *Sink) Move(ctx context.Context, from Place, to string) error {
 	if err != nil {
 		return &RefusedError{fmt.Errorf("move of the alias: %w", err)}
 	}
-	_, err = s.ask(ctx, "move of the alias", esapi.IndicesUpdateAliasesRequest{Instrument: s.client.InstrumentationEnabled(), Body: bytes.NewReader(body)})
+	_, err = s.ask(ctx, "move of the alias", esapi.IndicesUpdateAliasesRequest{
+		Instrument: s.client.InstrumentationEnabled(), Body: bytes.NewReader(body), MasterTimeout: s.cfg.RequestTimeout / 2, // in the queue of the master
+	})
 	s.forget()
 	if status := statusOf(err); status >= 400 && status < 500 && status != http.StatusRequestTimeout {
 		return &RefusedError{err}

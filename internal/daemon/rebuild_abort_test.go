@@ -1,0 +1,116 @@
+package daemon_test
+
+import (
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/outbox"
+)
+
+// stuckSwap returns a leader's rig with a rebuild that does not leave the phase swapping. The first request to move the
+// alias is carried out if carried says so, and its answer is lost; then the new index takes nothing.
+func stuckSwap(t *testing.T, carried bool) *rig {
+	t.Helper()
+	r := setup(t)
+	r.fillSource(50)
+	f := newFront(t, r.elastic)
+	r.start("a", "ELASTIC_URL="+f.URL, "ELASTIC_TIMEOUT=2s").awaitReady(200, `"role": "leader"`)
+	var moved atomic.Bool
+	f.set(func(w http.ResponseWriter, req *http.Request, body []byte) bool {
+		switch {
+		case moves(req) && carried:
+			f.pass(discarded{}, req, body)
+			r.exec(`insert into weft_redo (projection, entity_type, entity_id, op, version, detail)
+				select $1, entity_type, entity_id::text, 'upsert', 1, 'refused' from search_index limit 1`, searchProjection)
+			moved.Store(true)
+			panic(http.ErrAbortHandler)
+		case moves(req), fills(req) && moved.Load():
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return true
+		default:
+			return false
+		}
+	})
+	r.askRebuild(searchProjection, false)
+	testenv.Eventually(t, func() bool {
+		row := r.rebuild(searchProjection)
+		return row.Phase == outbox.RebuildSwapping && row.Note != "" && moved.Load() == carried
+	}, "a move that does not end")
+	return r
+}
+
+// A rebuild whose alias has moved is done, whatever the new index refuses: an abort lets it end.
+func TestAbortAfterTheMoveEndsTheRebuild(t *testing.T) {
+	t.Parallel()
+	r := stuckSwap(t, true)
+	r.askAbort()
+	if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildDone || row.NewIndex != r.index+"-v2" || row.OldIndex != r.index+"-v1" ||
+		!strings.Contains(row.Note, "the new index lacks entities") {
+		t.Errorf("got %+v", row)
+	}
+	r.upsert(newKey(), 7, "after the end")
+	r.await(map[string]int{"done": 1})
+	r.equalsSource()
+}
+
+// An abort before the alias has moved deletes the new index, however often a move was tried.
+func TestAbortOfAMoveThatIsRefusedDeletesTheNewIndex(t *testing.T) {
+	t.Parallel()
+	r := stuckSwap(t, false)
+	r.askAbort()
+	if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildAborted || row.NewIndex != "" {
+		t.Errorf("got %+v", row)
+	}
+	var left map[string]any
+	r.elasticCall(http.MethodGet, "/"+r.index+"-v*", "", &left)
+	if len(left) != 1 || left[r.index+"-v1"] == nil {
+		t.Errorf("got the indexes %v, want the old one", left)
+	}
+}
+
+// A move whose answer was lost may take effect when an abort has begun: the index that the alias leads to then is not
+// deleted.
+func TestAbortWaitsForAMoveThatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.fillSource(50)
+	f := newFront(t, r.elastic)
+	r.start("a", "ELASTIC_URL="+f.URL, "ELASTIC_TIMEOUT=2s").awaitReady(200, `"role": "leader"`)
+	var move atomic.Pointer[string]
+	var late atomic.Bool // the move takes effect after the next look at the alias
+	f.set(func(w http.ResponseWriter, req *http.Request, body []byte) bool {
+		switch {
+		case moves(req):
+			text := string(body)
+			move.Store(&text)
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return true
+		case req.Method == http.MethodGet && req.URL.Path == "/"+r.index && late.CompareAndSwap(true, false):
+			f.pass(w, req, body)
+			r.elasticCall(http.MethodPost, "/_aliases", *move.Load(), nil)
+			return true
+		default:
+			return false
+		}
+	})
+	r.askRebuild(searchProjection, false)
+	testenv.Eventually(t, func() bool { return move.Load() != nil }, "a move")
+	r.askAbort()
+	late.Store(true)
+	if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildDone || row.NewIndex != r.index+"-v2" {
+		t.Errorf("got %+v", row)
+	}
+	r.equalsSource()
+}
+
+func (r *rig) askAbort() {
+	r.t.Helper()
+	ok, err := outbox.AskRebuild(r.t.Context(), r.pool, searchProjection, outbox.RebuildAbort, "test", "test", 10*time.Second)
+	if err != nil || !ok {
+		r.t.Fatalf("request of the abort: %v, %v", ok, err)
+	}
+}
