@@ -337,6 +337,15 @@ func (r *rebuilder) finish(ctx context.Context) error {
 	if r.sink == nil || r.row.OldIndex == r.sink.Index() { // a plain index is gone
 		r.row.OldIndex = ""
 	}
+	if !r.row.Load && r.row.Note == "" {
+		left, err := r.leftAliases(ctx)
+		if err != nil {
+			return err
+		}
+		if left != "" {
+			r.row.Note = left + ", which gets no writes any more: move them, as with POST /_aliases"
+		}
+	}
 	if err := r.projector.store.RecordRebuild(ctx, r.term.Epoch(), r.row, true); err != nil {
 		return err
 	}
@@ -365,22 +374,4 @@ func (r *rebuilder) conclude(ctx context.Context) {
 	if err := r.redo.Clear(ctx); err != nil {
 		r.log.Warn("entities of the rebuild are left in weft_redo; the next one removes them", zap.String("event", "rebuild.redo_left"), zap.Error(err))
 	}
-}
-
-// dropOld deletes the index that the alias led to before.
-func (r *rebuilder) dropOld(ctx context.Context) error {
-	at, err := r.sink.Place(ctx)
-	if err != nil {
-		return err
-	}
-	if r.row.OldIndex != "" && at.Index != r.row.OldIndex {
-		if err := r.sink.DropIndex(ctx, r.row.OldIndex); err != nil {
-			return err
-		}
-		r.log.Info("the old index is deleted", zap.String("event", "rebuild.dropped"), zap.String("old_index", r.row.OldIndex))
-		r.row.OldIndex = ""
-	} else {
-		r.row.Note = "the alias leads to " + r.row.OldIndex + ": it is not dropped"
-	}
-	return r.projector.store.RecordRebuild(ctx, r.term.Epoch(), r.row, true)
 }

@@ -107,10 +107,41 @@ func TestAbortWaitsForAMoveThatIsUnderWay(t *testing.T) {
 	r.equalsSource()
 }
 
-func (r *rig) askAbort() {
+func (r *rig) askAbort() { r.ask(outbox.RebuildAbort) }
+
+func (r *rig) ask(what outbox.RebuildAsk) {
 	r.t.Helper()
-	ok, err := outbox.AskRebuild(r.t.Context(), r.pool, searchProjection, outbox.RebuildAbort, "test", "test", 10*time.Second)
+	ok, err := outbox.AskRebuild(r.t.Context(), r.pool, searchProjection, what, "test", "test", 10*time.Second)
 	if err != nil || !ok {
-		r.t.Fatalf("request of the abort: %v, %v", ok, err)
+		r.t.Fatalf("request of %s: %v, %v", what, ok, err)
+	}
+}
+
+// Another alias of the old index would show an old state for ever, and nothing once that is dropped.
+func TestOldIndexIsKeptWhileOtherAliasesLeadToIt(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.start("a").awaitReady(200, `"role": "leader"`)
+	other := r.index + "-public"
+	alias := func(action, index string) {
+		r.elasticCall(http.MethodPost, "/_aliases", `{"actions":[{"`+action+`":{"index":"`+index+`","alias":"`+other+`"}}]}`, nil)
+	}
+	alias("add", r.index+"-v1")
+	r.askRebuild(searchProjection, false)
+	said := "other aliases (" + other + ") lead to the old index " + r.index + "-v1"
+	if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildDone || !strings.HasPrefix(row.Note, said) {
+		t.Errorf("got %+v, want the note %q", row, said)
+	}
+	dropped := func() (row outbox.Rebuild) {
+		r.ask(outbox.RebuildDropOld)
+		testenv.Eventually(t, func() bool { row = r.rebuild(searchProjection); return row.Asked == "" }, "an answer")
+		return row
+	}
+	if row := dropped(); row.OldIndex != r.index+"-v1" || !strings.Contains(row.Note, "it is not dropped") {
+		t.Errorf("got %+v, want the old index kept", row)
+	}
+	alias("remove", r.index+"-v1")
+	if row := dropped(); row.OldIndex != "" || row.Note != "" {
+		t.Errorf("got %+v, want no old index", row)
 	}
 }

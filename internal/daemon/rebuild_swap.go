@@ -3,6 +3,8 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -128,4 +130,41 @@ func (r *rebuilder) swap(ctx context.Context) error {
 func (r *rebuilder) back(ctx context.Context, why error) error {
 	r.row.Phase, r.row.Note = outbox.RebuildVerifying, why.Error()
 	return errors.Join(why, r.record(ctx))
+}
+
+// leftAliases says which aliases of others lead to the old index; empty for none.
+func (r *rebuilder) leftAliases(ctx context.Context) (string, error) {
+	if r.row.OldIndex == "" {
+		return "", nil
+	}
+	names, err := r.sink.OtherAliases(ctx, r.row.OldIndex)
+	if err != nil || len(names) == 0 {
+		return "", err
+	}
+	return fmt.Sprintf("other aliases (%s) lead to the old index %s", strings.Join(names, ", "), r.row.OldIndex), nil
+}
+
+// dropOld deletes the index that the alias led to before.
+func (r *rebuilder) dropOld(ctx context.Context) error {
+	at, err := r.sink.Place(ctx)
+	if err != nil {
+		return err
+	}
+	left, err := r.leftAliases(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case r.row.OldIndex == "" || at.Index == r.row.OldIndex:
+		r.row.Note = "the alias leads to " + r.row.OldIndex + ": it is not dropped"
+	case left != "":
+		r.row.Note = left + ": it is not dropped; move them, as with POST /_aliases, and ask again"
+	default:
+		if err := r.sink.DropIndex(ctx, r.row.OldIndex); err != nil {
+			return err
+		}
+		r.log.Info("the old index is deleted", zap.String("event", "rebuild.dropped"), zap.String("old_index", r.row.OldIndex))
+		r.row.OldIndex, r.row.Note = "", ""
+	}
+	return r.projector.store.RecordRebuild(ctx, r.term.Epoch(), r.row, true)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -353,8 +354,9 @@ func TestRealMove(t *testing.T) {
 	t.Parallel()
 	for _, plain := range []bool{false, true} {
 		s, index, _ := realSink(t)
+		other := index + "-public"
 		if plain {
-			es(t, "PUT", "/"+index, "{}")
+			es(t, "PUT", "/"+index, `{"aliases":{"`+other+`":{"filter":{"term":{"entity_type":"block"}}}}}`)
 		} else if err := s.EnsureIndex(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -376,6 +378,12 @@ func TestRealMove(t *testing.T) {
 		}
 		if at, err := s.Place(t.Context()); err != nil || at.Index != name || at.Plain {
 			t.Errorf("place after the move: %+v, %v", at, err)
+		}
+		if left, err := s.OtherAliases(t.Context(), name); err != nil || plain != slices.Equal(left, []string{other}) {
+			t.Errorf("aliases that came along from the index, plain %t: got %v, %v", plain, left, err)
+		}
+		if plain && !strings.Contains(string(es(t, "GET", "/"+other, "")), `"filter":{"term"`) {
+			t.Error("the filter of the other alias is lost")
 		}
 		err = s.Move(t.Context(), from, name)
 		if r, ok := errors.AsType[*RefusedError](err); !ok || errors.Is(r.error, ErrProduct) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"regexp"
 	"slices"
@@ -173,20 +174,26 @@ func (s *Sink) health(ctx context.Context, index string) (string, error) {
 type RefusedError struct{ error }
 
 // Move lets the configured name, and the search alias of shards, lead to an index instead of what they
-// lead to, in one request, and keeps the properties of the alias. A plain index of the name is deleted by it. Its error is
-// a [*RefusedError] when nothing has happened; otherwise the request may still take effect.
+// lead to, in one request, and keeps the properties of the alias. A plain index of the name is deleted by it, and all aliases
+// of that lead to the new one. Its error is a [*RefusedError] when nothing has happened; otherwise the request may still take
+// effect.
 func (s *Sink) Move(ctx context.Context, from Place, to string) error {
-	alias, err := s.aliasOf(ctx, from)
+	remove := map[string]any{"remove": map[string]any{"index": from.Index, "alias": s.cfg.Index, "must_exist": true}}
+	move := s.aliasOf
+	if from.Plain {
+		remove, move = map[string]any{"remove_index": map[string]any{"index": from.Index}}, s.aliasesOfPlain
+	}
+	aliases, err := move(ctx, from)
 	if err != nil {
 		return &RefusedError{err}
 	}
-	alias["index"], alias["alias"] = to, s.cfg.Index
-	remove := map[string]any{"remove": map[string]any{"index": from.Index, "alias": s.cfg.Index, "must_exist": true}}
-	if from.Plain {
-		alias["is_write_index"] = true
-		remove = map[string]any{"remove_index": map[string]any{"index": from.Index}}
+	actions := []any{remove}
+	for _, name := range slices.Sorted(maps.Keys(aliases)) {
+		alias := aliases[name]
+		alias["index"], alias["alias"] = to, name
+		actions = append(actions, map[string]any{"add": alias})
 	}
-	body, err := json.Marshal(map[string]any{"actions": append([]any{remove, map[string]any{"add": alias}}, s.moveSearches(from, to)...)})
+	body, err := json.Marshal(map[string]any{"actions": append(actions, s.moveSearches(from, to)...)})
 	if err != nil {
 		return &RefusedError{fmt.Errorf("move of the alias: %w", err)}
 	}
@@ -200,14 +207,29 @@ func (s *Sink) Move(ctx context.Context, from Place, to string) error {
 	return err
 }
 
-// aliasOf returns the properties of the configured alias.
-func (s *Sink) aliasOf(ctx context.Context, at Place) (map[string]any, error) {
-	if at.Plain {
-		return map[string]any{}, nil
+// aliasOf returns the properties of the configured alias, by its name.
+func (s *Sink) aliasOf(ctx context.Context, at Place) (map[string]map[string]any, error) {
+	aliases, err := s.aliases(ctx, at.Index, s.cfg.Index)
+	if err == nil && aliases[s.cfg.Index] == nil {
+		err = fmt.Errorf("alias %s does not lead to %s any more: put it back, as with POST /_aliases", s.cfg.Index, at.Index)
 	}
-	answer, err := s.ask(ctx, "alias", esapi.IndicesGetAliasRequest{
-		Instrument: s.client.InstrumentationEnabled(), Index: []string{at.Index}, Name: []string{s.cfg.Index},
-	})
+	return aliases, err
+}
+
+// aliasesOfPlain returns the properties of the alias that a plain index becomes, and of those that lead to it.
+func (s *Sink) aliasesOfPlain(ctx context.Context, at Place) (map[string]map[string]any, error) {
+	aliases, err := s.aliases(ctx, at.Index)
+	if err != nil {
+		return nil, err
+	}
+	delete(aliases, s.cfg.SearchAlias) // which moveSearches adds
+	aliases[s.cfg.Index] = map[string]any{"is_write_index": true}
+	return aliases, nil
+}
+
+// aliases returns the properties of the aliases of an index, of all names or of those that are given.
+func (s *Sink) aliases(ctx context.Context, index string, names ...string) (map[string]map[string]any, error) {
+	answer, err := s.ask(ctx, "alias", esapi.IndicesGetAliasRequest{Instrument: s.client.InstrumentationEnabled(), Index: []string{index}, Name: names})
 	var got map[string]struct {
 		Aliases map[string]map[string]any `json:"aliases"`
 	}
@@ -221,11 +243,18 @@ func (s *Sink) aliasOf(ctx context.Context, at Place) (map[string]any, error) {
 			return nil, fmt.Errorf("alias: %w", err)
 		}
 	}
-	alias := got[at.Index].Aliases[s.cfg.Index]
-	if alias == nil {
-		return nil, fmt.Errorf("alias %s does not lead to %s any more: put it back, as with POST /_aliases", s.cfg.Index, at.Index)
+	aliases := got[index].Aliases
+	if aliases == nil {
+		aliases = map[string]map[string]any{}
 	}
-	return alias, nil
+	return aliases, nil
+}
+
+// OtherAliases returns the aliases that lead to an index beside those that weft moves, sorted.
+func (s *Sink) OtherAliases(ctx context.Context, index string) ([]string, error) {
+	aliases, err := s.aliases(ctx, index)
+	own := []string{s.cfg.Index, s.cfg.SearchAlias, writeAlias(index)}
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(aliases)), func(name string) bool { return slices.Contains(own, name) }), err
 }
 
 // DropIndex deletes an index, if there is one.
