@@ -28,7 +28,7 @@ type way uint8
 
 const (
 	together way = iota // beside others
-	alone               // beside nothing but what hangs: it may be the cause of crashes
+	alone               // beside nothing but what hangs or is tried apart: it may be the cause of crashes
 	apart               // one entity to a request: with each, whole requests have failed
 	trial               // whether the destination takes anything at all
 )

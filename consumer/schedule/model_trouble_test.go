@@ -59,6 +59,11 @@ func (w *world) prompt() {
 	for r := range w.leased {
 		w.flown[r.key] = w.now
 	}
+	if w.outage {
+		for key := range w.byKey {
+			w.flown[key] = w.now
+		}
+	}
 	for _, r := range w.rows {
 		since := r.made
 		if at := w.flown[r.key]; at.After(since) {

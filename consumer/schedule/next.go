@@ -1,7 +1,6 @@
 package schedule
 
 import (
-	"slices"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -49,7 +48,7 @@ func (s *Scheduler) work(now time.Time) (a Action, ok bool) {
 	}
 	switch {
 	case phase == Outage:
-		if len(s.batches) > 0 || s.probing || now.Before(s.gate.next) {
+		if !s.quiet(now) || s.probing || now.Before(s.gate.next) {
 			return a, false // their outcomes first
 		}
 		s.probing = true
@@ -60,7 +59,7 @@ func (s *Scheduler) work(now time.Time) (a Action, ok bool) {
 		if b := s.lease(now, rows); b != nil {
 			return Action{Kind: DoLease, Batch: b, Groups: b.asks()}, true
 		}
-	case len(s.batches) == 0 && (phase != Broken || !now.Before(s.gate.next)):
+	case s.quiet(now) && (phase != Broken || !now.Before(s.gate.next)):
 		if phase == Broken && s.stale {
 			s.renew(now)
 		} else if b := s.try(now, phase, rows); b != nil {
@@ -137,7 +136,7 @@ func (s *Scheduler) until(now time.Time) time.Time {
 		}
 	}
 	at(s.c.search.next)
-	if len(s.c.queues[inSuspect]) > 0 {
+	if s.gate.state.Phase != Running || s.c.left(inSuspect) > 0 {
 		for _, b := range s.batches {
 			at(b.begun.Add(stuckAfter))
 		}
@@ -145,26 +144,40 @@ func (s *Scheduler) until(now time.Time) time.Time {
 	return t
 }
 
+// inFlight counts the batches in flight by their ways: all, and those that do not hang.
+func (s *Scheduler) inFlight(now time.Time) (all, moving [trial + 1]int) {
+	for _, b := range s.batches {
+		all[b.way]++
+		if now.Sub(b.begun) < stuckAfter {
+			moving[b.way]++
+		}
+	}
+	return all, moving
+}
+
+// quiet reports whether a batch may go beside nothing but what hangs.
+func (s *Scheduler) quiet(now time.Time) bool {
+	all, moving := s.inFlight(now)
+	return moving == [trial + 1]int{} && all[trial] < s.cfg.Concurrency
+}
+
 // lease returns the next batch to lease, of at most rows events, if there is one and room for it.
 func (s *Scheduler) lease(now time.Time, rows int) *Batch {
 	if rows == 0 {
 		return nil
 	}
-	var n [trial + 1]int
-	for _, b := range s.batches {
-		n[b.way]++
-	}
-	if n[alone] > 0 {
+	all, moving := s.inFlight(now)
+	if all[alone] > 0 {
 		return nil
 	}
 	suspects := len(s.c.queues[inSuspect]) > 0 && !s.others
-	if n[apart] == 0 && !suspects {
-		if b := s.batch(now, apart, inApart, share{apartSize, rows, s.cfg.Page / apartSize}); b != nil {
+	if moving[apart] < narrowFlying && all[apart] < mostApart && !suspects {
+		if b := s.batch(now, apart, inApart, share{1, rows, s.cfg.Page / mostApart}); b != nil {
 			return b
 		}
 	}
-	if suspects && n[apart] == 0 { // the others need not wait for slow requests
-		if slices.ContainsFunc(s.batches, func(b *Batch) bool { return now.Sub(b.begun) < stuckAfter }) {
+	if suspects {
+		if moving[together] > 0 {
 			return nil
 		}
 		if b := s.batch(now, alone, inSuspect, share{1, rows, rows}); b != nil {
@@ -172,13 +185,17 @@ func (s *Scheduler) lease(now time.Time, rows int) *Batch {
 			return b
 		}
 	}
-	if n[together] >= s.cfg.Concurrency {
-		return nil
+	window := s.window.n
+	if all[together] >= s.cfg.Concurrency { // a small one goes beside those that all hang
+		if moving[together] > 0 || all[together] >= 2*s.cfg.Concurrency {
+			return nil
+		}
+		window = min(window, firstWindow)
 	}
 	turn := s.others
 	s.others = false
-	most := min(rows, windowRows*s.window.n)
-	b := s.batch(now, together, byTurns, share{s.window.n, most, most})
+	most := min(rows, windowRows*window)
+	b := s.batch(now, together, byTurns, share{window, most, most})
 	if b == nil && turn && len(s.c.queues[inSuspect]) > 0 {
 		return s.lease(now, rows)
 	}

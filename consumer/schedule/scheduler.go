@@ -13,7 +13,7 @@ import (
 // Config are the limits of a scheduler.
 type Config struct {
 	BatchSize        int // most entities of a batch; > 0
-	Concurrency      int // batches in flight; > 0
+	Concurrency      int // batches in flight, and as many beside those that hang; > 0
 	Page             int // most rows of a batch, and of one put off; > 0
 	Poll             time.Duration
 	Retry            RetryPolicy
@@ -62,8 +62,8 @@ const (
 	firstWindow = 64
 	// windowRows is how many rows a batch has at most for each entity that the window allows.
 	windowRows = 4
-	// apartSize is how many entities are tried apart at once.
-	apartSize = 64
+	// mostApart is how many entities are tried apart at once, most of which hang.
+	mostApart = 64
 	// narrowCompany is how many times fewer entities the leases have that follow one that took too long.
 	narrowCompany = 8
 	// maxApart bounds the entities that are known to need requests of their own, or smaller leases.
