@@ -26,7 +26,7 @@ type Group struct {
 // that has failed.
 type Obstacle struct {
 	Position
-	Ready   bool          // it may go itself
+	Ready   bool          // it may go itself, or is put off behind one that is gone
 	Foreign bool          // another worker has claimed it
 	Wait    time.Duration // until it may go, a day at most
 }

@@ -54,7 +54,7 @@ func (s *Store) List(ctx context.Context, r ListRequest) (*List, error) {
 	name, args := "list", []any{r.Ready, from.Version, &from.ID, r.Due, r.SuspectAfter, rawUUIDs(r.Without)}
 	switch {
 	case r.Entity != nil:
-		name, args = "list_entity", []any{r.Entity.Type, &r.Entity.ID, r.Ready}
+		name, args = "list_entity", []any{r.Entity.Type, &r.Entity.ID, r.Ready, r.SuspectAfter}
 	case r.Newest:
 		name, args = "list_newest", []any{r.Ready}
 	case r.Back:

@@ -7,7 +7,7 @@
 --   $6 addresses, $7 ids, $8 ordinals of the entities, $9 rows of the entity that are asked
 --   for, 0 to look it up, $10 whether a failed row is in the way, too
 -- Answers one row for each leased event; one for each entity that is left out: the earliest
--- open row in its way, its status in place of the op, whether it is ready in place of the
+-- open row in its way, its status in place of the op, whether it is ready or put off in place of the
 -- attempts, and the seconds until it may go; and one of ordinal -1 when the fence is not ours.
 with fence as materialized ({fence}
 ), picked as materialized (
@@ -45,7 +45,7 @@ with fence as materialized ({fence}
   select d.n, d.entity_type, d.entity_id, e.*
   from doubtful d
   cross join lateral (
-    (select q.id, q.event_version, q.status, q.next_retry_at is null as ready,
+    (select q.id, q.event_version, q.status, q.next_retry_at is null or q.behind is not null as ready,
             -- before PostgreSQL 17 an infinite time cannot be subtracted from; its epoch can
             (extract(epoch from coalesce(q.lease_until, q.next_retry_at, now())) - extract(epoch from now()))::float8 as wait
      from {table} q
