@@ -200,7 +200,7 @@ func (c *candidates) atRest(key outbox.Key) bool {
 
 // busy reports whether an entity must not be leased now.
 func (c *candidates) busy(e *entity) bool {
-	return e.flying || c.lookUps.in[e.key] || c.putOffs.under(e.key)
+	return e.flying || c.lookUps.has(e.key) || c.putOffs.under(e.key)
 }
 
 // free lets an entity go that was busy.
@@ -228,16 +228,16 @@ func (c *candidates) wantPutOffs() {
 }
 
 // wantsPutOff returns the entity whose rows to put off next, behind its barrier.
-func (c *candidates) wantsPutOff() (key outbox.Key, ok bool) {
+func (c *candidates) wantsPutOff(now time.Time) (key outbox.Key, ok bool) {
 	may := func(key outbox.Key) bool { // rows in flight must stay as they were leased
 		b, e := c.barriers[key], c.entities[key]
 		return b == nil || c.atRest(key) || e.leased[len(e.leased)-1].Position().Compare(b.at) <= 0
 	}
 	for {
-		key, ok = c.putOffs.begin(may)
+		key, ok = c.putOffs.start(now, may)
 		if !ok || c.barriers[key] != nil {
 			return key, ok
 		}
-		c.putOffs.end(false) // nothing is in the way any more
+		c.putOffs.end(now, false, nil) // nothing is in the way any more
 	}
 }

@@ -118,14 +118,20 @@ func (c *candidates) tick() uint64 {
 	return c.serial
 }
 
-// drop forgets all that lists have shown.
+// drop forgets all that lists have shown. What is put off no list shows again: it is looked up.
 func (c *candidates) drop() {
-	for _, e := range c.entities {
+	for key, e := range c.entities {
+		if c.lookedUp(e) {
+			c.lookUp(key)
+		}
 		e.forget()
 	}
 	clear(c.queues[:])
 	c.more = false
 }
+
+// lookedUp reports whether an entity's own list has shown rows of it that are put off, as far as known.
+func (c *candidates) lookedUp(e *entity) bool { return c.putOff[e.key] && e.own != (outbox.Position{}) }
 
 // left returns the number of entities in the queues up to one.
 func (c *candidates) left(last queue) (n int) {

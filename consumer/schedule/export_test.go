@@ -1,6 +1,10 @@
 package schedule
 
-import "github.com/samuelhu324-dev/weft/outbox"
+import (
+	"time"
+
+	"github.com/samuelhu324-dev/weft/outbox"
+)
 
 // Memory returns how many things the scheduler remembers.
 func (s *Scheduler) Memory() int {
@@ -35,6 +39,6 @@ func PutOffsInVain(n int) int {
 		c.entities[key] = &entity{key: key, flying: true}
 		c.putOffs.add(key)
 	}
-	c.wantsPutOff()
+	c.wantsPutOff(time.Time{})
 	return len(c.putOffs.keys)
 }

@@ -218,7 +218,11 @@ func (c *candidates) slow(now time.Time) {
 func (c *candidates) listed(now time.Time, l *outbox.List) {
 	c.taken = false
 	for _, e := range c.queues[inReady] {
-		e.forget()
+		if e.queue = none; c.lookedUp(e) {
+			c.push(e, inAgain)
+		} else {
+			e.forget()
+		}
 	}
 	c.queues[inReady] = c.queues[inReady][:0]
 	c.prune(now)

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgerrcode"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/samuelhu324-dev/weft/consumer/schedule"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -39,6 +41,7 @@ type world struct {
 	steps  int
 
 	bad      map[outbox.Key]bool // a request with one of them fails as a whole
+	closed   map[outbox.Key]bool // the database refuses each change of their rows
 	doomed   map[outbox.Key]bool // refused for good
 	outage   bool
 	restless bool // faults may happen
@@ -65,6 +68,7 @@ type plan struct {
 	strict               bool
 	fail                 float64 // share of events that end in failed, until somebody replays or discards them
 	few                  int     // entities that meet trouble; 0 for all. The events of the others are done soon.
+	closed               bool    // rows of some entities cannot be changed
 	crowds               bool    // thousands of events of one of them become due at once
 	crashes              bool    // the instance ends now and then, several times in a row
 	takeovers            bool    // another instance takes over now and then
@@ -125,14 +129,17 @@ func (a *answers) Pop() any {
 	return x
 }
 
-var errAway = errors.New("away")
+var (
+	errAway    = errors.New("away")
+	errRefused = &pgconn.PgError{Code: pgerrcode.RaiseException, Message: "refused"}
+)
 
 func newWorld(t *testing.T, seed uint64, p plan) *world {
 	w := &world{
 		t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_000_000, 0), plan: p,
 		byKey: map[outbox.Key][]*row{}, leased: map[*row]*schedule.Batch{},
 		named: outbox.Number(math.MinInt64), flown: map[outbox.Key]time.Time{},
-		bad: map[outbox.Key]bool{}, doomed: map[outbox.Key]bool{}, restless: true, quarantined: map[outbox.Key]bool{}, calls: map[string][]time.Time{},
+		bad: map[outbox.Key]bool{}, closed: map[outbox.Key]bool{}, doomed: map[outbox.Key]bool{}, restless: true, quarantined: map[outbox.Key]bool{}, calls: map[string][]time.Time{},
 	}
 	w.lead()
 	return w
@@ -335,22 +342,27 @@ func (w *world) start(a schedule.Action) {
 		after(w.latency(), func() { w.s.Probed(w.now, err) })
 	case schedule.DoWake:
 		statement(func() func() {
-			n := w.wake(a.Limit)
+			n, err := w.wake(a.Limit)
 			if w.chance(w.plan.lost) {
-				return func() { w.s.Woken(w.now, 0, w.noAnswer()) }
+				n, err = 0, w.noAnswer()
 			}
-			return func() { w.s.Woken(w.now, n, nil) }
+			return func() { w.s.Woken(w.now, n, err) }
 		})
 	case schedule.DoPutOff:
 		statement(func() func() {
-			n := w.putOff(a.Key, a.Behind, a.Limit)
+			n, err := 0, error(nil)
+			if w.closed[a.Key] {
+				err = errRefused
+			} else {
+				n = w.putOff(a.Key, a.Behind, a.Limit)
+			}
 			if n == 0 {
 				w.vain("put-off", a.Key)
 			}
 			if w.chance(w.plan.lost) {
-				return func() { w.s.PutOff(w.now, 0, w.noAnswer()) }
+				n, err = 0, w.noAnswer()
 			}
-			return func() { w.s.PutOff(w.now, n, nil) }
+			return func() { w.s.PutOff(w.now, n, err) }
 		})
 	case schedule.DoNamePutOff:
 		statement(func() func() {
@@ -467,7 +479,7 @@ func (w *world) lease(b *schedule.Batch, groups []outbox.Group) *outbox.Lease {
 				}
 			}
 			if first != nil {
-				o := &outbox.Obstacle{Position: first.position(), Ready: first.retryAt.IsZero() && !first.parked && !first.behind}
+				o := &outbox.Obstacle{Position: first.position(), Ready: (first.retryAt.IsZero() || first.behind) && !first.parked}
 				if first.status == "processing" {
 					o.Ready, o.Foreign = false, true
 				} else if first.status == "failed" {
@@ -560,7 +572,7 @@ func (w *world) project(p *schedule.Part) ([]outbox.Outcome, *outbox.Fault) {
 func (w *world) settle(b *schedule.Batch) map[outbox.Key]bool {
 	left := map[outbox.Key]bool{}
 	for i := range b.Groups {
-		if len(b.Settlements) > 0 && w.chance(w.plan.locked) {
+		if len(b.Settlements) > 0 && (w.chance(w.plan.locked) || w.closed[b.Groups[i].Key]) {
 			left[b.Groups[i].Key] = true
 		}
 	}
@@ -687,6 +699,7 @@ func TestSchedulerKeepsOrderAndLosesNothing(t *testing.T) {
 		"Crowded":          {entities: 60, few: 10, late: 0.1, retry: 0.1, crowds: true},
 		"StrictCrowded":    {entities: 60, late: 0.1, retry: 0.1, fail: 0.01, crowds: true, strict: true},
 		"PromptCrashes":    {entities: 60, few: 10, retry: 0.02, crashes: true},
+		"PromptClosed":     {entities: 60, few: 10, retry: 0.1, crowds: true, closed: true, outages: true},
 		"PromptOutages":    {entities: 60, few: 10, retry: 0.02, outages: true},
 		"Nightmare":        {entities: 50, odd: 0.02, crashes: true, late: 0.2, lost: 0.05, locked: 0.03, change: 0.03, retry: 0.05, outages: true, parked: 0.005, quarantine: true, takeovers: true, foreign: true, pauses: true},
 	}
@@ -723,6 +736,10 @@ func (w *world) live() {
 			for range w.rnd.IntN(4) { // as many as batches in flight, at most
 				w.bad[entity(w.rnd.IntN(cmp.Or(w.plan.few, w.plan.entities)))] = true
 			}
+		}
+		if w.plan.closed && second%20 == 5 {
+			clear(w.closed)
+			w.closed[entity(w.rnd.IntN(cmp.Or(w.plan.few, w.plan.entities)))] = true
 		}
 		if w.plan.outages {
 			w.outage = w.rnd.IntN(6) == 0
@@ -799,6 +816,7 @@ func (w *world) claim() {
 // settleDown ends the trouble, and expects every event to be done within two minutes.
 func (w *world) settleDown() {
 	clear(w.bad)
+	clear(w.closed)
 	clear(w.quarantined)
 	w.outage, w.restless = false, false
 	w.obey()

@@ -35,8 +35,14 @@ func (w *world) oddly(events []outbox.Event) ([]outbox.Outcome, *outbox.Fault) {
 	}
 }
 
-// wake makes rows due that wait because of the destination.
-func (w *world) wake(limit int) (n int) {
+// wake makes rows due that wait because of the destination, unless one of them cannot be changed.
+func (w *world) wake(limit int) (n int, err error) {
+	for _, r := range w.rows {
+		if r.shared && r.waits(w.now) && !r.parked && w.closed[r.key] {
+			w.vain("wake", outbox.Key{})
+			return 0, errRefused
+		}
+	}
 	for _, r := range w.rows {
 		if n < limit && r.shared && r.waits(w.now) && !r.parked && w.rnd.IntN(10) > 0 { // but those that somebody has locked
 			r.retryAt = w.now
@@ -44,7 +50,7 @@ func (w *world) wake(limit int) (n int) {
 			n++
 		}
 	}
-	return n
+	return n, nil
 }
 
 // troubled reports whether an entity may meet trouble.
@@ -78,7 +84,12 @@ func (w *world) prompt() {
 // crowd makes thousands of events due at once, as a replay does, of an entity whose requests hang, and then one of another.
 func (w *world) crowd() {
 	key := entity(w.rnd.IntN(cmp.Or(w.plan.few, w.plan.entities)))
-	w.bad[key] = true
+	if w.plan.closed {
+		clear(w.closed)
+		w.closed[key] = true
+	} else {
+		w.bad[key] = true
+	}
 	for range 4200 {
 		w.enqueue(key, w.now.Add(-time.Hour))
 	}

@@ -99,10 +99,10 @@ func (s *Scheduler) look(now time.Time) (a Action, ok bool) {
 		}
 		return Action{Kind: kind, List: r}, true
 	}
-	if key, ok := s.c.lookUps.begin(s.c.atRest); ok {
-		return Action{Kind: DoLookUp, List: outbox.ListRequest{Entity: &key, Ready: s.c.lookUps.n}}, true
+	if key, ok := s.c.lookUps.start(now, s.c.atRest); ok {
+		return Action{Kind: DoLookUp, List: outbox.ListRequest{Entity: &key, Ready: s.c.lookUps.n, SuspectAfter: suspectAfter}}, true
 	}
-	if key, ok := s.c.wantsPutOff(); ok {
+	if key, ok := s.c.wantsPutOff(now); ok {
 		return Action{Kind: DoPutOff, Key: key, Behind: s.c.barriers[key].at, Limit: s.c.putOffs.n}, true
 	}
 	if s.c.search.due(now) {
@@ -195,8 +195,9 @@ func (s *Scheduler) lease(now time.Time, rows int) *Batch {
 	turn := s.others
 	s.others = false
 	most := min(rows, windowRows*window)
+	before := s.setAside()
 	b := s.batch(now, together, byTurns, share{window, most, most})
-	if b == nil && turn && len(s.c.queues[inSuspect]) > 0 {
+	if b == nil && (turn && len(s.c.queues[inSuspect]) > 0 || s.setAside() > before) {
 		return s.lease(now, rows)
 	}
 	return b
@@ -215,6 +216,9 @@ func (s *Scheduler) aside(e *entity) bool {
 	}
 	return true
 }
+
+// setAside returns how many entities stand in such a queue.
+func (s *Scheduler) setAside() int { return len(s.c.queues[inApart]) + len(s.c.queues[inSuspect]) }
 
 // try returns a batch that shows whether the destination takes anything: of entities that
 // have not met the fault, as long as there are some.

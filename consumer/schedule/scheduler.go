@@ -153,15 +153,16 @@ func (s *Scheduler) holdUp(why *bool, yes bool) {
 func (s *Scheduler) Throttle(now time.Time, rate float64) { s.c.flow.set(now, rate) }
 
 // answered notes an answer of the database, and reports whether it is one. After a fault the next calls wait,
-// longer each time, and after one that was slow those of its sizes are smaller.
-func (s *Scheduler) answered(now time.Time, err error, sizes ...*size) bool {
+// longer each time, and after one that was slow the next of the same calls are smaller.
+func (s *Scheduler) answered(now time.Time, err error, calls ...*task) bool {
 	if err == nil {
 		s.fault = 0
 		return true
 	}
 	if outbox.Slow(err) {
-		for _, z := range sizes {
-			z.halve()
+		for _, t := range calls {
+			t.slow = now.Sub(t.begun)
+			t.halve()
 		}
 	}
 	s.fault = min(max(2*s.fault, 20*time.Millisecond), time.Second)
@@ -205,7 +206,7 @@ func (s *Scheduler) runUntried() {
 func (s *Scheduler) LookedBack(now time.Time, l *outbox.List, err error) {
 	c := &s.c
 	c.back.going = false
-	if !s.answered(now, err, &c.back.size) {
+	if !s.answered(now, err, &c.back) {
 		c.start.head, c.backBegun = rest(now, now.Sub(c.back.begun)), 0
 		return
 	}
@@ -216,8 +217,8 @@ func (s *Scheduler) LookedBack(now time.Time, l *outbox.List, err error) {
 // LookedUp takes the answer to DoLookUp.
 func (s *Scheduler) LookedUp(now time.Time, l *outbox.List, err error) {
 	c := &s.c
-	key := c.lookUps.end(err != nil)
-	if !s.answered(now, err, &c.lookUps.size) {
+	key := c.lookUps.end(now, false, err)
+	if !s.answered(now, err, &c.lookUps.task) {
 		return
 	}
 	rows := append(l.Ready, l.Due...)
@@ -227,7 +228,7 @@ func (s *Scheduler) LookedUp(now time.Time, l *outbox.List, err error) {
 	if len(rows) == 0 {
 		delete(c.putOff, key)
 	}
-	c.add(now, rows, c.tick(), false, inDue, nil)
+	c.add(now, rows, c.tick(), false, inDue, l.Suspects)
 	if e := c.entities[key]; e != nil && len(rows) > 0 {
 		e.own = *position(slices.MaxFunc(rows, compareRows))
 	}
@@ -320,8 +321,13 @@ func (s *Scheduler) Probed(now time.Time, err error) (cause *Batch) {
 
 // Woken takes the answer to DoWake.
 func (s *Scheduler) Woken(now time.Time, n int, err error) {
-	s.wake.going = false
-	if s.answered(now, err, &s.wake.size) && n < s.wake.n {
+	s.wake.going, s.wake.next = false, now
+	if err != nil {
+		s.wake.next = s.wake.repeat(now, err)
+	}
+	if s.answered(now, err, &s.wake) && n >= s.wake.n {
+		s.wake.growQuick(now)
+	} else if err == nil || outbox.Refused(err) { // rows that may not be woken keep their time
 		s.toWake, s.woken = false, s.c.tick()
 		s.c.list.next, s.c.start.head = now, time.Time{} // they show what there is to try
 	}
@@ -360,8 +366,11 @@ func (s *Scheduler) Settled(now time.Time, b *Batch, got outbox.Settled) {
 // PutOff takes the answer to DoPutOff. Where more of the entity's rows may be left, it comes again, after the
 // others.
 func (s *Scheduler) PutOff(now time.Time, n int, err error) {
-	key := s.c.putOffs.end(err != nil || n >= s.c.putOffs.n)
-	if s.answered(now, err, &s.c.putOffs.size) && n > 0 {
+	key := s.c.putOffs.end(now, n >= s.c.putOffs.n, err)
+	if s.answered(now, err, &s.c.putOffs.task) && n >= s.c.putOffs.n {
+		s.c.putOffs.growQuick(now)
+	}
+	if n > 0 || err != nil && !outbox.Answered(err) { // the answer that is lost may tell of some
 		s.c.putOff[key] = true
 		if s.c.barriers[key] == nil {
 			s.c.lookUp(key)
@@ -376,8 +385,11 @@ func (s *Scheduler) PutOff(now time.Time, n int, err error) {
 // PutOffNamed takes the answer to DoNamePutOff.
 func (s *Scheduler) PutOffNamed(now time.Time, keys []outbox.Key, err error) {
 	search := &s.c.search
-	search.going, search.next = false, now
-	if !s.answered(now, err, &search.size) {
+	search.going = false
+	if err != nil {
+		search.next = search.repeat(now, err)
+	}
+	if !s.answered(now, err, search) {
 		return
 	}
 	search.grow()

@@ -7,9 +7,16 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
+const (
+	// repeatAfter is until a call is repeated at the earliest that has met a fault which a smaller one would, too.
+	repeatAfter = time.Second
+	// A call is quick that takes 1/quickShare of the time that was too long.
+	quickShare = 8
+)
+
 // size is how many rows, ids or entities the next call is for: half as many after one that took
-// longer than it may. What lists, look-ups and searches may miss doubles again; put-offs and wakes
-// go on as small as they are until the term ends, as a call in vain costs more than many small ones.
+// longer than it may. What lists, look-ups and searches may miss doubles again; put-offs and wakes do
+// so after a quick call, as one in vain costs more than many small ones.
 type size struct{ n, least, most int }
 
 func (z *size) halve() { z.n = max(z.least, z.n/2) }
@@ -18,55 +25,85 @@ func (z *size) grow()  { z.n = min(2*z.n, z.most) }
 // task is a call that is made again and again, one at a time.
 type task struct {
 	size
-	going bool      // it is not answered yet
-	begun time.Time // the last one
-	next  time.Time // not before
+	going bool          // it is not answered yet
+	begun time.Time     // the last one
+	next  time.Time     // not before
+	slow  time.Duration // that the last one took which took too long
 }
 
 func (t *task) due(now time.Time) bool { return !t.going && !now.Before(t.next) }
 
 func (t *task) begin(now time.Time) { t.going, t.begun = true, now }
 
-// keyCalls are entities for each of which a call is to be made, one after the other.
-type keyCalls struct {
-	size
-	keys  []outbox.Key // each once; a call that is under way is for the first
-	in    map[outbox.Key]bool
-	going bool
+// growQuick lets the next call be larger after one that was so quick that this is safe.
+func (t *task) growQuick(now time.Time) {
+	if now.Sub(t.begun) < t.slow/quickShare {
+		t.grow()
+	}
 }
 
-func newKeyCalls(z size) keyCalls { return keyCalls{size: z, in: map[outbox.Key]bool{}} }
+// repeat returns when the call may be made again that has met err: at once where a smaller one may help, and
+// seldom where the database refuses it.
+func (t *task) repeat(now time.Time, err error) time.Time {
+	switch {
+	case outbox.Slow(err) && t.n > t.least:
+		return now
+	case outbox.Refused(err):
+		return now.Add(sweepEvery)
+	default:
+		return now.Add(max(repeatAfter, now.Sub(t.begun)))
+	}
+}
+
+// keyCalls are entities for each of which a call is to be made, one after the other.
+type keyCalls struct {
+	task
+	keys []outbox.Key             // each once; a call that is under way is for the first
+	in   map[outbox.Key]time.Time // not before
+}
+
+func newKeyCalls(z size) keyCalls {
+	return keyCalls{task: task{size: z}, in: map[outbox.Key]time.Time{}}
+}
+
+func (e *keyCalls) has(key outbox.Key) bool {
+	_, yes := e.in[key]
+	return yes
+}
 
 func (e *keyCalls) add(key outbox.Key) {
-	if !e.in[key] {
-		e.in[key] = true
+	if !e.has(key) {
+		e.in[key] = time.Time{}
 		e.keys = append(e.keys, key)
 	}
 }
 
-// begin begins the call for the first entity that may have it now, unless one is under way.
-func (e *keyCalls) begin(may func(outbox.Key) bool) (key outbox.Key, ok bool) {
+// start starts the call for the first entity that may have it now, unless one is under way.
+func (e *keyCalls) start(now time.Time, may func(outbox.Key) bool) (key outbox.Key, ok bool) {
 	if e.going {
 		return key, false
 	}
-	i := slices.IndexFunc(e.keys, may)
+	i := slices.IndexFunc(e.keys, func(key outbox.Key) bool { return !now.Before(e.in[key]) && may(key) })
 	if i < 0 {
 		return key, false
 	}
 	e.keys[0], e.keys[i] = e.keys[i], e.keys[0]
-	e.going = true
+	e.begin(now)
 	return e.keys[0], true
 }
 
 // under reports whether the call for an entity is under way.
 func (e *keyCalls) under(key outbox.Key) bool { return e.going && e.keys[0] == key }
 
-// end ends the call that is under way. When it is to be made again, that is after the others.
-func (e *keyCalls) end(again bool) (key outbox.Key) {
+// end ends the call that is under way, with err. When it is to be made again, that is after the others.
+func (e *keyCalls) end(now time.Time, again bool, err error) (key outbox.Key) {
 	key, e.keys, e.going = e.keys[0], e.keys[1:], false
 	delete(e.in, key)
-	if again {
+	if again || err != nil {
 		e.add(key)
+	}
+	if err != nil {
+		e.in[key] = e.repeat(now, err)
 	}
 	return key
 }

@@ -128,8 +128,11 @@ func (p *play) answer(t *testing.T, d *datadriven.TestData) {
 	var err error
 	if d.HasArg("fault") {
 		err = errors.New("no answer")
-		if arg(d, "fault") == "slow" {
+		switch arg(d, "fault") {
+		case "slow":
 			err = context.DeadlineExceeded
+		case "refused":
+			err = errRefused
 		}
 	}
 	name := ""
