@@ -116,12 +116,20 @@ func (c *candidates) bar(now time.Time, e *entity, o *outbox.Obstacle) {
 	}
 }
 
-// waiting reports whether none of some listed rows can be leased now: all wait behind a barrier or a lease.
-func (c *candidates) waiting(rows []outbox.Row) bool {
-	return !slices.ContainsFunc(rows, func(r outbox.Row) bool {
-		e := c.entities[r.Key]
-		return e != nil && len(e.rows) > 0 && !c.busy(e)
-	})
+// waiting returns how many of some listed rows are of entities that wait for a batch without others, and whether all wait
+// for that, or behind a barrier or a lease.
+func (c *candidates) waiting(rows []outbox.Row) (aside int, all bool) {
+	all = true
+	for i := range rows {
+		switch e := c.entities[rows[i].Key]; {
+		case e == nil || len(e.rows) == 0 || c.busy(e):
+		case e.setAside():
+			aside++
+		default:
+			all = false
+		}
+	}
+	return aside, all
 }
 
 // found notes that a search has named an entity that may go. Its list was not in vain, so the next search comes
@@ -133,16 +141,21 @@ func (c *candidates) found(key outbox.Key) {
 	}
 }
 
-// barStuck lets the rows behind leases that last long wait until these end.
+// barStuck lets the rows behind leases that last long wait until these end, and those of an entity that is set aside
+// wait for its first one.
 func (c *candidates) barStuck(now time.Time) {
 	for key, e := range c.entities {
-		if !e.flying || len(e.rows) == 0 || now.Sub(e.since) < stuckAfter {
+		stuck := e.flying && now.Sub(e.since) >= stuckAfter
+		if len(e.rows) == 0 || !stuck && !e.setAside() {
 			continue
 		}
-		at := e.leased[len(e.leased)-1].Position()
 		e.compact()
+		at := e.rows[0].Position()
+		if stuck {
+			at = e.leased[len(e.leased)-1].Position()
+		}
 		before := slices.IndexFunc(e.rows, func(r outbox.Row) bool { return r.Position().Compare(at) > 0 })
-		if before < 0 { // all were committed late
+		if before < 0 { // there is one, or all were committed late
 			continue
 		}
 		b := c.barriers[key]

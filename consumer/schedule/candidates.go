@@ -63,6 +63,9 @@ const (
 	turns   = inAgain // how many they are
 )
 
+// setAside reports whether the entity waits for a batch without others.
+func (e *entity) setAside() bool { return e.queue == inApart || e.queue == inSuspect }
+
 // forget drops the entity's rows, and its place in the queue.
 func (e *entity) forget() { e.rows, e.own, e.queue, e.suspect = nil, outbox.Position{}, none, false }
 
@@ -107,7 +110,7 @@ func newCandidates(cfg *Config) candidates {
 		lookUps: newKeyCalls(size{ownList, shortList, ownList}),
 		putOffs: newKeyCalls(size{cfg.Page, 1, cfg.Page}), putOff: map[outbox.Key]bool{},
 		list:    task{size: size{shortList, shortList, longestList}},
-		dueRows: size{dueList, shortList, dueList},
+		dueRows: size{dueList, shortList, longList},
 		back:    task{size: size{shortList, shortList, wideList}},
 		search:  task{size: size{putOffNames, 1, putOffNames}},
 	}

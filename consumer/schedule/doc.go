@@ -22,7 +22,8 @@
 //     whole requests fail is tried beside the others, in requests of its own. An entity that
 //     cannot be settled, or may be the cause of crashes, is set aside. When rows that must
 //     wait fill the lists, they are put off in the table, and lists begin behind them; so are
-//     rows behind a request that hangs. Beside as many such requests as there are batches in
+//     rows behind a request that hangs, or behind the first of an entity that waits for a batch
+//     without others. Beside as many such requests as there are batches in
 //     flight go as many small ones; when these hang, too, all wait until a deadline.
 //   - An entity in quarantine is not leased until it is released; its rows are put off when they
 //     fill the lists. A throttle spends an allowance of events that fills evenly.

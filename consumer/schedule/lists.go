@@ -21,7 +21,7 @@ const (
 	longList    = 40_000
 	longestList = 80_000
 	severalRows = 4 // of an entity: the longest list is worth its memory
-	dueList     = 4_000
+	dueList     = 4_000 // and up to longList where most are of entities that are set aside
 	ownList     = 1_000 // of one entity's rows
 
 	// When PostgreSQL takes longer than cheapLook to find the first row of a list, or that there
@@ -238,7 +238,9 @@ func (c *candidates) listed(now time.Time, l *outbox.List) {
 
 	full := len(l.Ready) >= c.asked.Ready
 	dueFull := c.asked.Due > 0 && len(l.Due) >= c.asked.Due
-	if full && c.longer(taken) <= c.asked.Ready && c.waiting(l.Ready) || dueFull && c.waiting(l.Due) {
+	_, readyWaits := c.waiting(l.Ready)
+	aside, dueWaits := c.waiting(l.Due)
+	if full && c.longer(taken) <= c.asked.Ready && readyWaits || dueFull && dueWaits {
 		c.barStuck(now)
 	}
 	blocked := 0
@@ -249,8 +251,11 @@ func (c *candidates) listed(now time.Time, l *outbox.List) {
 	if clog {
 		c.wantPutOffs()
 	}
-	if dueFull {
+	switch {
+	case dueFull && (c.dueRows.n < dueList || aside > len(l.Due)/2): // the others are behind them
 		c.dueRows.grow()
+	case !dueFull:
+		c.dueRows.n = min(c.dueRows.n, dueList)
 	}
 	if n := len(l.Ready); n > 0 {
 		c.start.ended(now, position(l.Ready[n-1]))
