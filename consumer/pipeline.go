@@ -35,7 +35,7 @@ type Store interface {
 	Resolve(ctx context.Context, epoch int64, batch uuid.UUID, in []outbox.Settlement) (outbox.Settled, bool, error)
 	Abandon(ctx context.Context, epoch int64, lost []uuid.UUID) (int, error)
 	PutOff(ctx context.Context, epoch int64, key outbox.Key, behind outbox.Position, limit int) (int, error)
-	PutOffEntities(ctx context.Context, limit int, after outbox.ID) (keys []outbox.Key, next outbox.ID, err error)
+	PutOffEntities(ctx context.Context, limit int, after outbox.ID) (free, waiting []outbox.Key, next outbox.ID, err error)
 	Wake(ctx context.Context, epoch int64, reasons []outbox.Reason, limit int) (int, error)
 	ForeignClaim(ctx context.Context, within time.Duration) (string, time.Duration, error)
 	RecordProgress(ctx context.Context, epoch int64, lastSettle time.Time) error

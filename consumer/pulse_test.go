@@ -73,8 +73,8 @@ func (*paper) Abandon(context.Context, int64, []uuid.UUID) (int, error)      { r
 func (*paper) PutOff(context.Context, int64, outbox.Key, outbox.Position, int) (int, error) {
 	return 0, nil
 }
-func (*paper) PutOffEntities(context.Context, int, outbox.ID) ([]outbox.Key, outbox.ID, error) {
-	return nil, outbox.ID{}, nil
+func (*paper) PutOffEntities(context.Context, int, outbox.ID) ([]outbox.Key, []outbox.Key, outbox.ID, error) {
+	return nil, nil, outbox.ID{}, nil
 }
 func (*paper) Wake(context.Context, int64, []outbox.Reason, int) (int, error)    { return 0, nil }
 func (*paper) RecordProgress(context.Context, int64, time.Time) error            { return nil }

@@ -179,17 +179,18 @@ func (r *run) start(a schedule.Action) {
 // come the first again: what is in the way of a page may stay for ever.
 func (r *run) namePutOff(limit int) {
 	after, next := r.named, outbox.ID{}
-	ask(r, "name entities that are put off", func() (keys []outbox.Key, err error) {
-		keys, next, err = r.store.PutOffEntities(r.ctx, limit, after)
-		if err == nil && len(keys) == 0 && !after.IsZero() {
-			keys, next, err = r.store.PutOffEntities(r.ctx, limit, outbox.ID{})
+	var waiting []outbox.Key
+	ask(r, "name entities that are put off", func() (free []outbox.Key, err error) {
+		free, waiting, next, err = r.store.PutOffEntities(r.ctx, limit, after)
+		if err == nil && len(free)+len(waiting) == 0 && !after.IsZero() {
+			free, waiting, next, err = r.store.PutOffEntities(r.ctx, limit, outbox.ID{})
 		}
-		return keys, err
-	}, func(now time.Time, keys []outbox.Key, err error) {
+		return free, err
+	}, func(now time.Time, free []outbox.Key, err error) {
 		if err == nil {
 			r.named = next
 		}
-		r.s.PutOffNamed(now, keys, err)
+		r.s.PutOffNamed(now, free, waiting, err)
 	})
 }
 

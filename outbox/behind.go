@@ -19,33 +19,40 @@ func (s *Store) PutOff(ctx context.Context, epoch int64, key Key, behind Positio
 const putOffRows = 10_000
 
 // PutOffEntities names the entities with rows put off of up to limit ids, in the order of the
-// ids: those beyond after if that is not zero. next is the last id, or zero when there is none
+// ids: those beyond after if that is not zero. Of the waiting ones the lowest open row has to wait; a free
+// one may go, as far as known. next is the last id, or zero when there is none
 // beyond it. An id with very many rows is read in several statements.
-func (s *Store) PutOffEntities(ctx context.Context, limit int, after ID) (keys []Key, next ID, err error) {
+func (s *Store) PutOffEntities(ctx context.Context, limit int, after ID) (free, waiting []Key, next ID, err error) {
 	var from any
 	if !after.IsZero() {
 		from = &after
 	}
 	var k Key
 	var n int
+	var waits bool
 	read := map[ID]int{}
-	err = s.opened().each(ctx, "entities with events put off", s.sql("put_off_entities"), []any{limit, from, putOffRows}, []any{&k.Type, &k.ID, &n}, func() {
-		keys = append(keys, k)
-		read[k.ID] += n
-	})
+	err = s.opened().each(ctx, "entities with events put off", s.sql("put_off_entities"),
+		[]any{limit, from, putOffRows, s.cfg.Strict}, []any{&k.Type, &k.ID, &n, &waits}, func() {
+			if waits {
+				waiting = append(waiting, k)
+			} else {
+				free = append(free, k)
+			}
+			read[k.ID] += n
+		})
 	if len(read) >= limit {
 		next = k.ID
 	}
 	for id, n := range read {
 		if err == nil && n >= putOffRows {
-			keys, err = s.putOffTypes(ctx, id, keys)
+			free, err = s.putOffTypes(ctx, id, free, waiting)
 		}
 	}
-	return keys, next, err
+	return free, waiting, next, err
 }
 
-// putOffTypes adds to keys the entities of one id with rows put off that it lacks.
-func (s *Store) putOffTypes(ctx context.Context, id ID, keys []Key) ([]Key, error) {
+// putOffTypes adds to keys the entities of one id with rows put off that these and others lack.
+func (s *Store) putOffTypes(ctx context.Context, id ID, keys, others []Key) ([]Key, error) {
 	k := Key{ID: id}
 	for from := int64(math.MinInt64); ; {
 		var rows, n int
@@ -53,7 +60,7 @@ func (s *Store) putOffTypes(ctx context.Context, id ID, keys []Key) ([]Key, erro
 		last, next := from, from
 		err := s.opened().each(ctx, "entities with events put off", s.sql("put_off_types"), []any{&id, from, putOffRows}, []any{&k.Type, &off, &last, &n}, func() {
 			rows, next = rows+n, max(next, last)
-			if off && !slices.Contains(keys, k) {
+			if off && !slices.Contains(keys, k) && !slices.Contains(others, k) {
 				keys = append(keys, k)
 			}
 		})

@@ -53,10 +53,24 @@ func TestPutOff(t *testing.T) {
 	if o := x.Obstacles[0]; x.Count() != 0 || o == nil || o.Version != 1 || o.Wait != 24*time.Hour {
 		t.Errorf("leased %d with version 1 parked, obstacle %+v", x.Count(), o)
 	}
-	keys, _, err := b.store.PutOffEntities(t.Context(), 9, outbox.ID{})
-	if err != nil || !slices.Equal(keys, []outbox.Key{key}) {
-		t.Errorf("entities put off: %v, %v, want %s", keys, err, key)
+	named := func(wantFree, wantWaiting []outbox.Key) {
+		t.Helper()
+		free, waiting, _, err := b.store.PutOffEntities(t.Context(), 9, outbox.ID{})
+		if err != nil || !slices.Equal(free, wantFree) || !slices.Equal(waiting, wantWaiting) {
+			t.Errorf("entities put off: free %v, waiting %v, %v, want %v and %v", free, waiting, err, wantFree, wantWaiting)
+		}
 	}
+	named(nil, []outbox.Key{key})
+	b.exec("update search_outbox_events set next_retry_at = now() where event_version = 1")
+	named([]outbox.Key{key}, nil)
+	b.exec("update search_outbox_events set status = 'processing' where event_version = 1")
+	named(nil, []outbox.Key{key})
+	b.exec("update search_outbox_events set status = 'failed' where event_version = 1")
+	named([]outbox.Key{key}, nil)
+	b.store = b.strictStore(b.pool)
+	named(nil, []outbox.Key{key})
+	b.exec("update search_outbox_events set discarded_at = now() where event_version = 1")
+	named([]outbox.Key{key}, nil)
 	b.exec("update search_outbox_events set status = 'done' where event_version = 1")
 	x = b.lease(1, groups(own()...)...)
 	if x.Count() != 3 {
@@ -125,7 +139,7 @@ func TestPutOffEntitiesInPages(t *testing.T) {
 	}
 	var after outbox.ID
 	for more := true; more; more = !after.IsZero() {
-		page, next, err := b.store.PutOffEntities(t.Context(), 2, after)
+		page, _, next, err := b.store.PutOffEntities(t.Context(), 2, after)
 		if err != nil || len(page) > 2 {
 			t.Fatalf("page %v, %v", page, err)
 		}
@@ -160,14 +174,14 @@ func TestPutOffEntitiesOfOneID(t *testing.T) {
 	}
 	var after outbox.ID
 	for n := range 3 {
-		page, next, err := b.store.PutOffEntities(t.Context(), 1, after)
+		page, _, next, err := b.store.PutOffEntities(t.Context(), 1, after)
 		slices.SortFunc(page, func(a, b outbox.Key) int { return strings.Compare(a.Type, b.Type) })
 		if err != nil || !slices.Equal(page, want[2*n:2*n+2]) {
 			t.Fatalf("page %d names %v, %v, want %v", n, page, err, want[2*n:2*n+2])
 		}
 		after = next
 	}
-	if page, next, err := b.store.PutOffEntities(t.Context(), 9, after); err != nil || len(page) > 0 || !next.IsZero() {
+	if page, _, next, err := b.store.PutOffEntities(t.Context(), 9, after); err != nil || len(page) > 0 || !next.IsZero() {
 		t.Errorf("named %v, %v, want none beyond the last id", page, err)
 	}
 }
@@ -182,7 +196,7 @@ func TestPutOffEntitiesBehindManyRowsOfOneID(t *testing.T) {
 		select gen_random_uuid(), case n when 11000 then 'page' when 11001 then 'tag' else 'block' end, $1, 'upsert', least(n, 9000), now() + interval '1 hour',
 			case n when 11001 then null else 0 end from generate_series(1, 11001) n`, &id)
 	b.enqueueFor(outbox.Key{Type: "label", ID: id}, 1)
-	got, _, err := b.store.PutOffEntities(t.Context(), 9, outbox.ID{})
+	got, _, _, err := b.store.PutOffEntities(t.Context(), 9, outbox.ID{})
 	if want := []outbox.Key{{Type: "block", ID: id}, {Type: "page", ID: id}}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("named %v, %v, want %v", got, err, want)
 	}
@@ -195,7 +209,7 @@ func TestPutOffEntitiesAtTheHighestVersion(t *testing.T) {
 	id := outbox.UUID(uuid.New())
 	b.exec(`insert into search_outbox_events (id, entity_type, entity_id, op, event_version, next_retry_at, behind)
 		select gen_random_uuid(), 'block', $1, 'upsert', $2, now() + interval '1 hour', 0 from generate_series(1, 10000) n`, &id, int64(math.MaxInt64))
-	got, _, err := b.store.PutOffEntities(t.Context(), 9, outbox.ID{})
+	got, _, _, err := b.store.PutOffEntities(t.Context(), 9, outbox.ID{})
 	if want := []outbox.Key{{Type: "block", ID: id}}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("named %v, %v, want %v", got, err, want)
 	}

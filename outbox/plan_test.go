@@ -387,7 +387,7 @@ func (b *bench) cost(n int) map[string]*explained {
 	check("list of an entity", n, len(own.Ready), err)
 	put, err := under("put off", outbox.Keep).PutOff(ctx, 1, key, own.Ready[0].Position(), n)
 	check("put off", n, put, err)
-	_, _, err = under("entities put off", outbox.Keep).PutOffEntities(ctx, n, outbox.ID{})
+	_, _, _, err = under("entities put off", outbox.Keep).PutOffEntities(ctx, n, outbox.ID{})
 	check("entities put off", 0, 0, err)
 	b.exec("delete from "+table+" where entity_id = $1", &key.ID)
 	lease("lease")

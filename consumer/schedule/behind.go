@@ -13,14 +13,15 @@ const (
 	// recheck bounds how long a barrier is kept before the database is asked again.
 	recheck = 5 * time.Second
 	// sweepEvery is the pause between two searches for entities with rows put off. While
-	// there are some the pause is shorter, as the row in their way may vanish: recheck at
-	// least, and sweepShare for each of them that may not go, as each costs a list.
+	// there are some the pause is shorter, as the row in their way may vanish: recheck after the
+	// last of them, and sweepShare for each that may go, as far as known, but does not, as each costs a list.
 	sweepEvery = time.Minute
 	sweepShare = 50 * time.Millisecond
 	// putOffNames is of how many ids a search names the entities with rows put off.
 	putOffNames = 100
-	// maxPutOffs bounds the entities that are queued for a put-off.
-	maxPutOffs = 1_000
+	// maxPutOffs bounds the entities that are queued for a put-off, maxPutOff those that are known to have rows put off:
+	// searches find the others.
+	maxPutOffs, maxPutOff = 1_000, 100_000
 	// stuckAfter is how long a lease lasts until it counts as one that hangs: rows behind it that fill the lists are put
 	// off, and a suspect waits for it no more.
 	stuckAfter = time.Second
@@ -201,6 +202,13 @@ func (c *candidates) lift(key outbox.Key) {
 func (c *candidates) lookUp(key outbox.Key) {
 	if !c.quarantined(key) {
 		c.lookUps.add(key)
+	}
+}
+
+// notePutOff notes that an entity has rows put off.
+func (c *candidates) notePutOff(key outbox.Key) {
+	if len(c.putOff) < maxPutOff {
+		c.putOff[key] = true
 	}
 }
 

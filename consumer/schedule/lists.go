@@ -20,7 +20,7 @@ const (
 	wideList    = 10_000
 	longList    = 40_000
 	longestList = 80_000
-	severalRows = 4 // of an entity: the longest list is worth its memory
+	severalRows = 4     // of an entity: the longest list is worth its memory
 	dueList     = 4_000 // and up to longList where most are of entities that are set aside
 	ownList     = 1_000 // of one entity's rows
 

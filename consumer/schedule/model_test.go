@@ -374,7 +374,7 @@ func (w *world) start(a schedule.Action) {
 			}
 			slices.SortFunc(keys, func(a, b outbox.Key) int { return a.ID.Compare(b.ID) })
 			if w.chance(w.plan.lost) {
-				return func() { w.s.PutOffNamed(w.now, nil, w.noAnswer()) }
+				return func() { w.s.PutOffNamed(w.now, nil, nil, w.noAnswer()) }
 			}
 			keys = slices.DeleteFunc(keys, func(k outbox.Key) bool { return k.ID.Compare(w.named) <= 0 })
 			keys = keys[:min(len(keys), a.Limit)]
@@ -382,7 +382,16 @@ func (w *world) start(a schedule.Action) {
 			if len(keys) > 0 {
 				w.named = keys[len(keys)-1].ID
 			}
-			return func() { w.s.PutOffNamed(w.now, keys, nil) }
+			var free, waiting []outbox.Key
+			for _, key := range keys {
+				rows := slices.SortedFunc(slices.Values(w.byKey[key]), compareRows)
+				if first := rows[slices.IndexFunc(rows, w.blocks)]; first.status != "pending" || first.waits(w.now) {
+					waiting = append(waiting, key)
+				} else {
+					free = append(free, key)
+				}
+			}
+			return func() { w.s.PutOffNamed(w.now, free, waiting, nil) }
 		})
 	}
 }

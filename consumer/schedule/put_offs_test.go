@@ -52,6 +52,16 @@ func TestEntitiesThatMayNotGoAreLookedForSeldom(t *testing.T) {
 	}
 }
 
+// What is in the way of all entities but the last is known: no look-up delays it.
+func TestFreeEntityBehindThousandsThatWaitGoesSoon(t *testing.T) {
+	t.Parallel()
+	o := newPutOffs(t, 3000)
+	o.waiting = true
+	if o.run(5 * time.Second); len(o.keys) != 2999 {
+		t.Errorf("%d entities are left after 5 s, want the 2,999 that wait", len(o.keys))
+	}
+}
+
 // putOffs is an outbox in which rows of many entities are put off.
 type putOffs struct {
 	t        *testing.T
@@ -61,10 +71,12 @@ type putOffs struct {
 	next     int          // of the search
 	searches int
 	blocked  bool // by earlier rows of the entities
+	waiting  bool // all but the last entity, as the searches tell
+	last     outbox.Key
 }
 
 func newPutOffs(t *testing.T, entities int) *putOffs {
-	o := &putOffs{t: t, now: time.Unix(1_000_000, 0)}
+	o := &putOffs{t: t, now: time.Unix(1_000_000, 0), last: entity(entities)}
 	for n := range entities {
 		o.keys = append(o.keys, entity(n+1))
 	}
@@ -98,7 +110,14 @@ func (o *putOffs) answer(a schedule.Action) {
 		}
 		page := slices.Clone(o.keys[o.next:min(o.next+a.Limit, len(o.keys))])
 		o.next += len(page)
-		o.s.PutOffNamed(o.now, page, nil)
+		free, waiting := page, []outbox.Key(nil)
+		if o.waiting {
+			free, waiting = nil, page
+			if n := len(page) - 1; n >= 0 && page[n] == o.last {
+				free, waiting = page[n:], page[:n]
+			}
+		}
+		o.s.PutOffNamed(o.now, free, waiting, nil)
 	case schedule.DoList:
 		o.s.Listed(o.now, &outbox.List{}, nil)
 	case schedule.DoLookUp:

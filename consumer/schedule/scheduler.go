@@ -371,7 +371,7 @@ func (s *Scheduler) PutOff(now time.Time, n int, err error) {
 		s.c.putOffs.growQuick(now)
 	}
 	if n > 0 || err != nil && !outbox.Answered(err) { // the answer that is lost may tell of some
-		s.c.putOff[key] = true
+		s.c.notePutOff(key)
 		if s.c.barriers[key] == nil {
 			s.c.lookUp(key)
 		}
@@ -382,8 +382,9 @@ func (s *Scheduler) PutOff(now time.Time, n int, err error) {
 	s.c.free(key)
 }
 
-// PutOffNamed takes the answer to DoNamePutOff.
-func (s *Scheduler) PutOffNamed(now time.Time, keys []outbox.Key, err error) {
+// PutOffNamed takes the answer to DoNamePutOff: entities that may go, each of which costs a list, and those that have
+// to wait.
+func (s *Scheduler) PutOffNamed(now time.Time, free, waiting []outbox.Key, err error) {
 	search := &s.c.search
 	search.going = false
 	if err != nil {
@@ -392,15 +393,22 @@ func (s *Scheduler) PutOffNamed(now time.Time, keys []outbox.Key, err error) {
 	if !s.answered(now, err, search) {
 		return
 	}
-	search.grow()
-	pause := sweepEvery
-	if n := len(keys); n > 0 {
-		pause = min(max(time.Duration(n)*sweepShare, recheck), sweepEvery)
+	pause := time.Duration(len(free)) * sweepShare
+	switch n := len(free) + len(waiting); {
+	case n == 0:
+		pause = sweepEvery
+	case n < search.n: // the first ones come again
+		pause = max(pause, recheck)
 	}
-	search.next = now.Add(max(pause, headShare*now.Sub(search.begun)))
-	s.c.named = make(map[outbox.Key]bool, len(keys))
-	for _, key := range keys {
-		s.c.putOff[key], s.c.named[key] = true, true
+	search.grow()
+	search.next = now.Add(max(min(pause, sweepEvery), headShare*now.Sub(search.begun)))
+	s.c.named = make(map[outbox.Key]bool, len(free))
+	for _, key := range waiting {
+		s.c.notePutOff(key)
+	}
+	for _, key := range free {
+		s.c.notePutOff(key)
+		s.c.named[key] = true
 		s.c.lookUp(key)
 	}
 }

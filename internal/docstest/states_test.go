@@ -329,10 +329,11 @@ func (w *watcher) lease() batch {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	keys, _, err := w.store.PutOffEntities(ctx, 100, outbox.ID{})
+	free, waiting, _, err := w.store.PutOffEntities(ctx, 100, outbox.ID{})
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	keys := slices.Concat(free, waiting)
 	groups := map[outbox.Key]*outbox.Group{}
 	var order []outbox.Key
 	add := func(rows []outbox.Row) {
