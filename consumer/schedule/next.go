@@ -171,7 +171,7 @@ func (s *Scheduler) lease(now time.Time, rows int) *Batch {
 		return nil
 	}
 	suspects := len(s.c.queues[inSuspect]) > 0 && !s.others
-	if moving[apart] < narrowFlying && all[apart] < mostApart && !suspects {
+	if all[apart] < mostApart && !suspects {
 		if b := s.batch(now, apart, inApart, share{1, rows, s.cfg.Page / mostApart}); b != nil {
 			return b
 		}

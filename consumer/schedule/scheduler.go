@@ -62,8 +62,8 @@ const (
 	firstWindow = 64
 	// windowRows is how many rows a batch has at most for each entity that the window allows.
 	windowRows = 4
-	// mostApart is how many entities are tried apart at once, most of which hang.
-	mostApart = 64
+	// mostApart is how many entities are tried apart at once.
+	mostApart = 16
 	// narrowCompany is how many times fewer entities the leases have that follow one that took too long.
 	narrowCompany = 8
 	// maxApart bounds the entities that are known to need requests of their own, or smaller leases.
@@ -360,55 +360,5 @@ func (s *Scheduler) Settled(now time.Time, b *Batch, got outbox.Settled) {
 		s.window.n = max(1, min(s.window.n, got.Slow/2/windowRows))
 	case good:
 		s.window.grow()
-	}
-}
-
-// PutOff takes the answer to DoPutOff. Where more of the entity's rows may be left, it comes again, after the
-// others.
-func (s *Scheduler) PutOff(now time.Time, n int, err error) {
-	key := s.c.putOffs.end(now, n >= s.c.putOffs.n, err)
-	if s.answered(now, err, &s.c.putOffs.task) && n >= s.c.putOffs.n {
-		s.c.putOffs.growQuick(now)
-	}
-	if n > 0 || err != nil && !outbox.Answered(err) { // the answer that is lost may tell of some
-		s.c.notePutOff(key)
-		if s.c.barriers[key] == nil {
-			s.c.lookUp(key)
-		}
-		if soon := now.Add(recheck); soon.Before(s.c.search.next) {
-			s.c.search.next = soon
-		}
-	}
-	s.c.free(key)
-}
-
-// PutOffNamed takes the answer to DoNamePutOff: entities that may go, each of which costs a list, and those that have
-// to wait.
-func (s *Scheduler) PutOffNamed(now time.Time, free, waiting []outbox.Key, err error) {
-	search := &s.c.search
-	search.going = false
-	if err != nil {
-		search.next = search.repeat(now, err)
-	}
-	if !s.answered(now, err, search) {
-		return
-	}
-	pause := time.Duration(len(free)) * sweepShare
-	switch n := len(free) + len(waiting); {
-	case n == 0:
-		pause = sweepEvery
-	case n < search.n: // the first ones come again
-		pause = max(pause, recheck)
-	}
-	search.grow()
-	search.next = now.Add(max(min(pause, sweepEvery), headShare*now.Sub(search.begun)))
-	s.c.named = make(map[outbox.Key]bool, len(free))
-	for _, key := range waiting {
-		s.c.notePutOff(key)
-	}
-	for _, key := range free {
-		s.c.notePutOff(key)
-		s.c.named[key] = true
-		s.c.lookUp(key)
 	}
 }
