@@ -117,20 +117,22 @@ func (c *candidates) bar(now time.Time, e *entity, o *outbox.Obstacle) {
 	}
 }
 
-// waiting returns how many of some listed rows are of entities that wait for a batch without others, and whether all wait
-// for that, or behind a barrier or a lease.
-func (c *candidates) waiting(rows []outbox.Row) (aside int, all bool) {
+// waiting returns how many of some listed rows will stay in lists, as their entities wait for a batch without others or
+// cannot be put off, and whether all wait for that, or behind a barrier or a lease.
+func (c *candidates) waiting(now time.Time, rows []outbox.Row) (stay int, all bool) {
 	all = true
 	for i := range rows {
 		switch e := c.entities[rows[i].Key]; {
+		case now.Before(c.putOffs.in[rows[i].Key]):
+			stay++
 		case e == nil || len(e.rows) == 0 || c.busy(e):
 		case e.setAside():
-			aside++
+			stay++
 		default:
 			all = false
 		}
 	}
-	return aside, all
+	return stay, all
 }
 
 // found notes that a search has named an entity that may go. Its list was not in vain, so the next search comes

@@ -21,7 +21,7 @@ const (
 	longList    = 40_000
 	longestList = 80_000
 	severalRows = 4     // of an entity: the longest list is worth its memory
-	dueList     = 4_000 // and up to longList where most are of entities that are set aside
+	dueList     = 4_000 // and up to longList where most stay in lists
 	ownList     = 1_000 // of one entity's rows
 
 	// When PostgreSQL takes longer than cheapLook to find the first row of a list, or that there
@@ -238,8 +238,8 @@ func (c *candidates) listed(now time.Time, l *outbox.List) {
 
 	full := len(l.Ready) >= c.asked.Ready
 	dueFull := c.asked.Due > 0 && len(l.Due) >= c.asked.Due
-	_, readyWaits := c.waiting(l.Ready)
-	aside, dueWaits := c.waiting(l.Due)
+	_, readyWaits := c.waiting(now, l.Ready)
+	stay, dueWaits := c.waiting(now, l.Due)
 	if full && c.longer(taken) <= c.asked.Ready && readyWaits || dueFull && dueWaits {
 		c.barStuck(now)
 	}
@@ -252,7 +252,7 @@ func (c *candidates) listed(now time.Time, l *outbox.List) {
 		c.wantPutOffs()
 	}
 	switch {
-	case dueFull && (c.dueRows.n < dueList || aside > len(l.Due)/2): // the others are behind them
+	case dueFull && (c.dueRows.n < dueList || stay > len(l.Due)/2): // the others are behind them
 		c.dueRows.grow()
 	case !dueFull:
 		c.dueRows.n = min(c.dueRows.n, dueList)
