@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 )
 
 // retired maps words that weft no longer uses, as the beginning of a word, to the ones that
@@ -66,6 +67,24 @@ func TestNoRetiredWords(t *testing.T) {
 		for _, c := range f.Comments {
 			_, rest, _ := strings.Cut(c.Text(), " ")
 			look(positions.Position(c.Pos()).String(), rest)
+		}
+	}
+}
+
+// A database in another encoding than UTF-8 refuses a statement with a letter that it lacks.
+func TestStatementsAreASCII(t *testing.T) {
+	t.Parallel()
+	for _, dir := range []string{"outbox/sql", "migrations/sql"} {
+		files, err := filepath.Glob(filepath.Join(tree, dir, "*.sql"))
+		if err != nil || len(files) == 0 {
+			t.Fatal(dir, files, err)
+		}
+		for _, path := range files {
+			for i, line := range strings.Split(read(t, path), "\n") {
+				if strings.ContainsFunc(line, func(r rune) bool { return r > unicode.MaxASCII }) {
+					t.Errorf("%s:%d: %s", path, i+1, line)
+				}
+			}
 		}
 	}
 }

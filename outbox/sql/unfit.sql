@@ -14,7 +14,7 @@ union all
 select 'is referenced by a foreign key (' || conname || ' of ' || conrelid::regclass || ')', 'drop it, or keep finished events'
 from pg_constraint where contype = 'f' and confrelid = to_regclass($1)
 union all
-select 'is published (' || p.pubname || ') without a replica identity', 'alter table … replica identity, or keep finished events'
+select 'is published (' || p.pubname || ') without a replica identity', 'alter table ... replica identity, or keep finished events'
 from pg_publication_tables p join pg_class c on c.oid = to_regclass($1) and c.relname = p.tablename
      join pg_namespace n on n.oid = c.relnamespace and n.nspname = p.schemaname
      join pg_publication b on b.pubname = p.pubname
