@@ -117,22 +117,33 @@ func (c *candidates) bar(now time.Time, e *entity, o *outbox.Obstacle) {
 	}
 }
 
-// waiting returns how many of some listed rows will stay in lists, as their entities wait for a batch without others or
-// cannot be put off, and whether all wait for that, or behind a barrier or a lease.
-func (c *candidates) waiting(now time.Time, rows []outbox.Row) (stay int, all bool) {
-	all = true
+// outlook reports whether a listed row can be leased now, and whether it stays in lists until then: its entity waits for
+// a batch without others, or cannot be put off. Rows that do neither wait behind a barrier or a lease.
+func (c *candidates) outlook(now time.Time, key outbox.Key) (goes, stays bool) {
+	switch e := c.entities[key]; {
+	case now.Before(c.putOffs.in[key]):
+		return false, true
+	case e == nil || len(e.rows) == 0 || c.busy(e):
+		return false, false
+	default:
+		return !e.setAside(), e.setAside()
+	}
+}
+
+// waiting reports whether none of some listed rows can be leased now.
+func (c *candidates) waiting(now time.Time, rows []outbox.Row) bool {
+	return !slices.ContainsFunc(rows, func(r outbox.Row) bool { goes, _ := c.outlook(now, r.Key); return goes })
+}
+
+// mostStay reports whether most of some listed rows stay in lists.
+func (c *candidates) mostStay(now time.Time, rows []outbox.Row) bool {
+	n := 0
 	for i := range rows {
-		switch e := c.entities[rows[i].Key]; {
-		case now.Before(c.putOffs.in[rows[i].Key]):
-			stay++
-		case e == nil || len(e.rows) == 0 || c.busy(e):
-		case e.setAside():
-			stay++
-		default:
-			all = false
+		if _, stays := c.outlook(now, rows[i].Key); stays {
+			n++
 		}
 	}
-	return stay, all
+	return n > len(rows)/2
 }
 
 // found notes that a search has named an entity that may go. Its list was not in vain, so the next search comes

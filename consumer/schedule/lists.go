@@ -238,9 +238,7 @@ func (c *candidates) listed(now time.Time, l *outbox.List) {
 
 	full := len(l.Ready) >= c.asked.Ready
 	dueFull := c.asked.Due > 0 && len(l.Due) >= c.asked.Due
-	_, readyWaits := c.waiting(now, l.Ready)
-	stay, dueWaits := c.waiting(now, l.Due)
-	if full && c.longer(taken) <= c.asked.Ready && readyWaits || dueFull && dueWaits {
+	if full && c.longer(taken) <= c.asked.Ready && c.waiting(now, l.Ready) || dueFull && c.waiting(now, l.Due) {
 		c.barStuck(now)
 	}
 	blocked := 0
@@ -252,7 +250,7 @@ func (c *candidates) listed(now time.Time, l *outbox.List) {
 		c.wantPutOffs()
 	}
 	switch {
-	case dueFull && (c.dueRows.n < dueList || stay > len(l.Due)/2): // the others are behind them
+	case dueFull && (c.dueRows.n < dueList || c.mostStay(now, l.Due)): // the others are behind them
 		c.dueRows.grow()
 	case !dueFull:
 		c.dueRows.n = min(c.dueRows.n, dueList)
