@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -18,13 +17,7 @@ func TestLocalClockReachesNoRecord(t *testing.T) {
 	before := one[time.Time](t, s, "select clock_timestamp()")
 	synctest.Test(t, func(t *testing.T) { // the bubble's clock stands in the year 2000
 		cfg := Config{Group: testGroup, Instance: "a"}.withDefaults()
-		base, err := pgx.ParseConfig(s.url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		held, err := openSession(t.Context(), cfg, func(ctx context.Context) (*pgx.Conn, error) {
-			return pgx.ConnectConfig(ctx, SessionConfig(base, cfg))
-		})
+		held, err := openSession(t.Context(), cfg, s.dial(cfg))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,11 +93,7 @@ func TestCancelledCallFreesTheLock(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	cfg := quick("a")
-	base, err := pgx.ParseConfig(s.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := pgx.ConnectConfig(t.Context(), SessionConfig(base, cfg))
+	conn, err := s.dial(cfg)(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

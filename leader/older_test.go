@@ -1,7 +1,6 @@
 package leader
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -95,14 +94,7 @@ func TestPairWithAnOlderBuild(t *testing.T) {
 		version = int(down[0].Version) - 1
 	}
 	cfg := quick("new")
-	base, err := pgx.ParseConfig(s.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = openSession(t.Context(), cfg, func(ctx context.Context) (*pgx.Conn, error) {
-		return pgx.ConnectConfig(ctx, SessionConfig(base, cfg))
-	})
-	if !errors.Is(err, ErrNotMigrated) {
+	if _, err := openSession(t.Context(), cfg, s.dial(cfg)); !errors.Is(err, ErrNotMigrated) {
 		t.Errorf("newer build on the older schema: got %v, want ErrNotMigrated", err)
 	}
 

@@ -16,12 +16,7 @@ func TestLockDoesNotStack(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	cfg := quick("a")
-	base, err := pgx.ParseConfig(s.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dial := func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, SessionConfig(base, cfg)) }
-	held, err := openSession(t.Context(), cfg, dial)
+	held, err := openSession(t.Context(), cfg, s.dial(cfg))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,11 +55,7 @@ func TestEndThatIsRecordedLate(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	cfg := quick("a")
-	base, err := pgx.ParseConfig(s.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	later, err := openSession(t.Context(), cfg, func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, SessionConfig(base, cfg)) })
+	later, err := openSession(t.Context(), cfg, s.dial(cfg))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,6 +46,17 @@ func quick(instance string) Config {
 // nobody may lose.
 func steady(instance string) Config { return Config{Group: testGroup, Instance: instance} }
 
+// dial opens the lock sessions of an elector.
+func (s *site) dial(cfg Config) Dial {
+	return func(ctx context.Context) (*pgx.Conn, error) {
+		base, err := pgx.ParseConfig(s.url)
+		if err != nil {
+			return nil, err
+		}
+		return pgx.ConnectConfig(ctx, SessionConfig(base, cfg))
+	}
+}
+
 // connect opens a session as somebody, outside of any elector.
 func (s *site) connect(t *testing.T, application string) *pgx.Conn {
 	t.Helper()

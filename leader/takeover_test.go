@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
@@ -63,14 +62,7 @@ func TestTakeover(t *testing.T) {
 		t.Parallel()
 		s := newSite(t)
 		cfg := quick("silent")
-		dial := func(ctx context.Context) (*pgx.Conn, error) {
-			base, err := pgx.ParseConfig(s.url)
-			if err != nil {
-				return nil, err
-			}
-			return pgx.ConnectConfig(ctx, SessionConfig(base, cfg))
-		}
-		held, err := openSession(t.Context(), cfg, dial)
+		held, err := openSession(t.Context(), cfg, s.dial(cfg))
 		if err != nil {
 			t.Fatal(err)
 		}

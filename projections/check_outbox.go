@@ -120,7 +120,8 @@ func (c *checker) changes(ctx context.Context, r *reading) error {
 }
 
 // registeredQuery reads the source of an outbox, empty when that is gone, its versions, and which
-// columns of the key have another type than when the outbox was made.
+// columns of the key have another type than when the outbox was made, by the names that package migrations
+// gives the types of keys.
 const registeredQuery = `
 select w.source, coalesce((select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
          where c.oid = to_regclass(w.source)), ''),

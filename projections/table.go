@@ -57,8 +57,11 @@ func (s *tableSink) known(ctx context.Context) (*tableTarget, error) {
 	limited, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	shape, err := s.source.known(limited)
-	if err != nil || s.target != nil && s.shape == shape {
-		return s.target, err
+	if err != nil {
+		return nil, err
+	}
+	if s.target != nil && s.shape == shape {
+		return s.target, nil
 	}
 	look, err := s.look(limited)
 	if err != nil {
@@ -195,7 +198,7 @@ func (s *tableSink) unwritten(a *elastic.Action, there map[string]int64) (outbox
 	case found && version > a.Version, found && version == a.Version && !a.Delete:
 		return outbox.NoOp(outbox.NoopAlreadyApplied), version
 	default:
-		return outbox.Reject(outbox.ReasonDeterministic, "table "+s.name+" does not take the change, and says no error: a trigger or a rule of it discards that"), 0
+		return outbox.Reject(outbox.ReasonDeterministic, "table "+s.name+" does not take the change, and says no error: a trigger or a rule of it discards that; change it, then replay the event"), 0
 	}
 }
 

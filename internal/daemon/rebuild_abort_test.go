@@ -47,7 +47,7 @@ func stuckSwap(t *testing.T, carried bool) *rig {
 func TestAbortAfterTheMoveEndsTheRebuild(t *testing.T) {
 	t.Parallel()
 	r := stuckSwap(t, true)
-	r.askAbort()
+	r.ask(outbox.RebuildAbort)
 	if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildDone || row.NewIndex != r.index+"-v2" || row.OldIndex != r.index+"-v1" ||
 		!strings.Contains(row.Note, "the new index lacks entities") {
 		t.Errorf("got %+v", row)
@@ -61,7 +61,7 @@ func TestAbortAfterTheMoveEndsTheRebuild(t *testing.T) {
 func TestAbortOfAMoveThatIsRefusedDeletesTheNewIndex(t *testing.T) {
 	t.Parallel()
 	r := stuckSwap(t, false)
-	r.askAbort()
+	r.ask(outbox.RebuildAbort)
 	if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildAborted || row.NewIndex != "" {
 		t.Errorf("got %+v", row)
 	}
@@ -99,15 +99,13 @@ func TestAbortWaitsForAMoveThatIsUnderWay(t *testing.T) {
 	})
 	r.askRebuild(searchProjection, false)
 	testenv.Eventually(t, func() bool { return move.Load() != nil }, "a move")
-	r.askAbort()
+	r.ask(outbox.RebuildAbort)
 	late.Store(true)
 	if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildDone || row.NewIndex != r.index+"-v2" {
 		t.Errorf("got %+v", row)
 	}
 	r.equalsSource()
 }
-
-func (r *rig) askAbort() { r.ask(outbox.RebuildAbort) }
 
 func (r *rig) ask(what outbox.RebuildAsk) {
 	r.t.Helper()

@@ -27,12 +27,7 @@ func Database(t testing.TB) string {
 // the URL of a migrated database: what it takes long to make is copied for each test.
 func DatabaseWith(t testing.TB, prepared string, prepare func(ctx context.Context, url string) error) string {
 	t.Helper()
-	base := server(t, databaseEnv)
-	name := uniqueName(t.Name(), "weft_test_", "_")
-	dsn, err := withDatabase(base, name)
-	if err != nil {
-		t.Fatalf("testenv: %v", err)
-	}
+	base, name, dsn := newName(t)
 	ctx, cancel := context.WithTimeout(t.Context(), serverTimeout)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, base) // for all of it: a session of its own for each step takes nearly as long as the steps
@@ -66,15 +61,21 @@ func DatabaseWith(t testing.TB, prepared string, prepare func(ctx context.Contex
 	return dsn
 }
 
-// DatabaseIn is [Database] with another encoding.
-func DatabaseIn(t testing.TB, encoding string) string {
+// newName returns the URL of the server, and the name of a new database of the test and its URL.
+func newName(t testing.TB) (base, name, dsn string) {
 	t.Helper()
-	base := server(t, databaseEnv)
-	name := uniqueName(t.Name(), "weft_test_", "_")
+	base, name = server(t, databaseEnv), uniqueName(t.Name(), "weft_test_", "_")
 	dsn, err := withDatabase(base, name)
 	if err != nil {
 		t.Fatalf("testenv: %v", err)
 	}
+	return base, name, dsn
+}
+
+// DatabaseIn is [Database] with another encoding.
+func DatabaseIn(t testing.TB, encoding string) string {
+	t.Helper()
+	base, name, dsn := newName(t)
 	quoted, provider := pgx.Identifier{name}.Sanitize(), ""
 	if PostgresMajor(t) >= 15 {
 		provider = "locale_provider libc " // others know UTF8 alone
@@ -84,7 +85,7 @@ func DatabaseIn(t testing.TB, encoding string) string {
 			t.Errorf("testenv: drop database %s: %v", name, err)
 		}
 	})
-	err = execOn(t.Context(), base, "create database "+quoted+" encoding '"+encoding+"' "+provider+"locale 'C' template template0")
+	err := execOn(t.Context(), base, "create database "+quoted+" encoding '"+encoding+"' "+provider+"locale 'C' template template0")
 	if err == nil {
 		_, err = migrations.Up(t.Context(), dsn)
 	}
