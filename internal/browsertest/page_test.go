@@ -236,6 +236,7 @@ func (r *rig) takeover(t *testing.T, a, b *instance) {
 	acting.open(b.url + "/failed?entity=gone")
 	acting.do(chromedp.Click(`button[value="replay_all"]`), chromedp.WaitVisible("button.act"), chromedp.SendKeys(`input[name="why"]`, "a try"), chromedp.Click("button.act"))
 	acting.awaits("#main section", "running")
+	acting.loaded() // a page without its script says nothing of a connection
 	b.kill()
 	acting.awaits("#connection", "An action ends with its instance")
 	r.exec("delete from search_outbox_events where entity_type = 'gone' and status = 'failed'")

@@ -243,6 +243,12 @@ func (b *tab) open(url string) {
 	b.do(chromedp.Navigate(url), chromedp.WaitReady("#main"))
 }
 
+// loaded waits until the page has all that it names, such as its script.
+func (b *tab) loaded() {
+	b.t.Helper()
+	testenv.Eventually(b.t, func() bool { return eval[string](b, "document.readyState") == "complete" }, "the page to be complete")
+}
+
 // eval returns the value of an expression.
 func eval[T any](b *tab, expression string) (value T) {
 	b.t.Helper()
