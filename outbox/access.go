@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
+	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -88,6 +90,19 @@ func (c calls) exec(ctx context.Context, what, sql string, args ...any) (int64, 
 	tag, err := c.db.Exec(ctx, sql, args...)
 	return tag.RowsAffected(), wrapped(what, c.of, known(err))
 }
+
+// withLetters calls f with a JSON text, and where the database lacks a character of it once more, with question marks.
+// What servers say, and the ids of their documents, may have any.
+func withLetters(text []byte, f func([]byte) error) error {
+	err := f(text)
+	if sqlState(err) == pgerrcode.UntranslatableCharacter {
+		err = f([]byte(onlyASCII(escapes.Replace(string(text)))))
+	}
+	return err
+}
+
+// escapes finds the characters that [json.Marshal] escapes and a database may lack; no database has the first.
+var escapes = strings.NewReplacer(`\\`, `\\`, `\u0000`, "?", `\u2028`, "?", `\u2029`, "?", `\ufffd`, "?")
 
 func wrapped(what, of string, err error) error {
 	if err == nil {

@@ -49,8 +49,10 @@ var ErrNoEntry = errors.New("outbox: the audit does not know this action")
 
 // beginAction writes an action into the audit, with what is known of it at its begin.
 func (a *access) beginAction(ctx context.Context, e AuditEntry) (id int64, at time.Time, err error) {
-	args := []any{e.Actor, e.Action, e.Why, e.Projection, e.ByEpoch, e.Detail}
-	err = a.one(ctx, "audited "+e.Action, a.sql.get("audit_begin"), args, &id, &at)
+	err = withLetters(e.Detail, func(detail []byte) error {
+		args := []any{e.Actor, e.Action, e.Why, e.Projection, e.ByEpoch, json.RawMessage(detail)}
+		return a.one(ctx, "audited "+e.Action, a.sql.get("audit_begin"), args, &id, &at)
+	})
 	return id, at, err
 }
 
@@ -62,7 +64,11 @@ func (a *access) endAction(ctx context.Context, id int64, events *int64, outcome
 	if err != nil {
 		return wrapped(what, a.of, err)
 	}
-	n, err := a.exec(ctx, what, a.sql.get("audit_end"), id, events, detail)
+	var n int64
+	err = withLetters(detail, func(detail []byte) (err error) {
+		n, err = a.exec(ctx, what, a.sql.get("audit_end"), id, events, detail)
+		return err
+	})
 	if err == nil && n == 0 {
 		err = wrapped(what, a.of, ErrNoEntry)
 	}

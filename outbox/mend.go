@@ -140,8 +140,10 @@ func (m *Mender) Mend(ctx context.Context, orders []Order, actor, why string, de
 		types[i], ids[i], ops[i], versions[i], above = o.Key.Type, o.Key.ID.String(), string(o.Op), o.Version, max(above, o.Held)
 	}
 	var written int
-	args := []any{m.of, types, ids, ops, versions, above, actor, why, m.projection, kept}
-	err = m.one(ctx, "repair", m.sql.get("mend"), args, &written)
+	err = withLetters(kept, func(detail []byte) error {
+		args := []any{m.of, types, ids, ops, versions, above, actor, why, m.projection, detail}
+		return m.one(ctx, "repair", m.sql.get("mend"), args, &written)
+	})
 	if err == nil && written != n {
 		err = fmt.Errorf("repair of %s: %d of %d events written", m.of, written, n)
 	}

@@ -72,6 +72,10 @@ func (t *Table) text(s string) string {
 	if t.unicode {
 		return s
 	}
+	return onlyASCII(s)
+}
+
+func onlyASCII(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r > unicode.MaxASCII {
 			return '?'

@@ -40,7 +40,11 @@ func (v *Verified) Save(ctx context.Context, at Key, report any, finished bool) 
 	if err != nil {
 		return wrapped(what, v.of, err)
 	}
-	n, err := v.exec(ctx, what, statement("verify_save"), v.of, v.part, at.Type, at.ID.String(), kept, finished)
+	var n int64
+	err = withLetters(kept, func(report []byte) (err error) {
+		n, err = v.exec(ctx, what, statement("verify_save"), v.of, v.part, at.Type, at.ID.String(), report, finished)
+		return err
+	})
 	if err == nil && n != 1 {
 		err = fmt.Errorf("%s: weft_verify has no row for %s any more", what, v.of)
 	}
