@@ -13,7 +13,7 @@ import (
 // outbox has the same rule.
 func historyTable(table string) string { return strings.TrimSuffix(table, "_events") + "_history" }
 
-// historyFunctions maintain the partitions of the history tables. A partition is made and
+// historyLookup and historyWork maintain the partitions of the history tables. A partition is made and
 // dropped with the rights of the functions' owner, because a role that may only do its work
 // owns no table. They take the name of an outbox table, never a statement, and refuse every
 // other. Whoever may call them can make days up to a month ahead, index days that are over,
@@ -29,7 +29,7 @@ func historyTable(table string) string { return strings.TrimSuffix(table, "_even
 //
 // All functions with their owner's rights look up names in pg_catalog alone: whoever may
 // create functions in weft's schema must not get them called with those rights.
-const historyFunctions = `
+const historyLookup = `
 create or replace function {schema}.weft_history(p_table text) returns regclass
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
@@ -41,7 +41,9 @@ begin
 	end if;
 	return found;
 end $$;
+`
 
+const historyWork = `
 create or replace function {schema}.weft_history_partitions(p_table text)
 returns table (name text, from_time timestamptz, until_time timestamptz, indexed boolean, detaching boolean, bytes bigint, estimate bigint)
 language sql stable set search_path = pg_catalog, pg_temp set timezone = 'UTC' set datestyle = 'ISO' as $$
@@ -152,12 +154,13 @@ func (m *migrator) upHistory(ctx context.Context) error {
 	return m.historyFunctions(ctx)
 }
 
+// historyFunctions makes them as versions 5 and 6 have them.
 func (m *migrator) historyFunctions(ctx context.Context) error {
 	var cases strings.Builder
 	for _, t := range outboxTables() {
 		fmt.Fprintf(&cases, "when '%s' then to_regclass(format('%%I.%%I', {name}, '%s')) ", t.name, historyTable(t.name))
 	}
-	if err := m.script(ctx, historyTable(outboxTables()[0].name), strings.ReplaceAll(historyFunctions, "{cases}", cases.String())); err != nil {
+	if err := m.script(ctx, historyTable(outboxTables()[0].name), strings.ReplaceAll(historyLookup, "{cases}", cases.String())+historyWork); err != nil {
 		return fmt.Errorf("functions of the history: %w", err)
 	}
 	return nil

@@ -29,9 +29,10 @@ const (
 	versionHandOver int64 = 4 // columns of weft_leader that ask for a hand-over
 	versionLeases   int64 = 5 // leases on batches, and the fence apart from the leader's row
 	versionOutboxes int64 = 6 // weft_outbox: outbox tables besides those of the contract
+	versionDays     int64 = 7 // parts of days in the history, and the kind of a rebuild's failure
 
 	// Latest is the version this build needs.
-	Latest = versionOutboxes
+	Latest = versionDays
 
 	versionTable = "weft_schema_version"
 )
@@ -50,6 +51,8 @@ func migrationName(version int64) string {
 		return "leases on batches"
 	case versionOutboxes:
 		return "outbox tables of the application"
+	case versionDays:
+		return "parts of days in the history"
 	default:
 		return "unknown to this build"
 	}
@@ -281,6 +284,9 @@ func (m *migrator) provider() (*goose.Provider, error) {
 			goose.NewGoMigration(versionOutboxes,
 				&goose.GoFunc{RunDB: func(ctx context.Context, _ *sql.DB) error { return m.upOutboxes(ctx) }},
 				&goose.GoFunc{RunDB: func(ctx context.Context, _ *sql.DB) error { return m.downOutboxes(ctx) }}),
+			goose.NewGoMigration(versionDays,
+				&goose.GoFunc{RunDB: func(ctx context.Context, _ *sql.DB) error { return m.upDays(ctx) }},
+				&goose.GoFunc{RunDB: func(ctx context.Context, _ *sql.DB) error { return m.downDays(ctx) }}),
 		))
 	if err != nil {
 		return nil, fmt.Errorf("load migrations: %w", err)

@@ -23,7 +23,7 @@ func TestUpOnEmptySchema(t *testing.T) {
 	if err := migrations.Check(t.Context(), pool); !errors.As(err, &behind) || behind.Have != 0 || behind.Want != migrations.Latest {
 		t.Errorf("check before: got %v, want behind at 0", err)
 	}
-	if got, want := versions(up(t, dsn)), []int64{1, 2, 3, 4, 5, 6}; !cmp.Equal(got, want) {
+	if got, want := versions(up(t, dsn)), []int64{1, 2, 3, 4, 5, 6, 7}; !cmp.Equal(got, want) {
 		t.Errorf("steps: got %v, want %v", got, want)
 	}
 	if err := migrations.Check(t.Context(), pool); err != nil {
@@ -104,7 +104,7 @@ func TestDown(t *testing.T) {
 
 	var steps []migrations.Step
 	var err error
-	for _, v := range []int64{6, 5, 4, 3} {
+	for _, v := range []int64{7, 6, 5, 4, 3} {
 		steps, err = migrations.Down(t.Context(), dsn)
 		if err != nil || !cmp.Equal(versions(steps), []int64{v}) {
 			t.Fatalf("down: got %v, %v, want version %d", versions(steps), err, v)
@@ -138,7 +138,7 @@ func TestDown(t *testing.T) {
 	if steps, err := migrations.Down(t.Context(), dsn); err != nil || len(steps) != 0 {
 		t.Errorf("down at zero: got %v, %v, want nothing", steps, err)
 	}
-	if got, want := versions(up(t, dsn)), []int64{1, 2, 3, 4, 5, 6}; !cmp.Equal(got, want) {
+	if got, want := versions(up(t, dsn)), []int64{1, 2, 3, 4, 5, 6, 7}; !cmp.Equal(got, want) {
 		t.Errorf("up again: got %v, want %v", got, want)
 	}
 }

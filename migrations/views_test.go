@@ -136,8 +136,8 @@ func TestUpFollowsTheColumnsOfTheOutbox(t *testing.T) {
 	}
 	step := func(what string) {
 		t.Helper()
-		if got := versions(up(t, dsn)); !cmp.Equal(got, []int64{6}) {
-			t.Errorf("%s: steps %v, want one of version 6", what, got)
+		if got := versions(up(t, dsn)); !cmp.Equal(got, []int64{migrations.Latest}) {
+			t.Errorf("%s: steps %v, want one of the latest version", what, got)
 		}
 		same(what)
 		if got := one[bool](t, pool, `select has_table_privilege($1, 'search_outbox_events_live', 'select')`, reader); !got {
@@ -160,8 +160,8 @@ func TestUpFollowsTheColumnsOfTheOutbox(t *testing.T) {
 		}
 	}
 	exec(t, pool, `drop view search_outbox_events_live, weft_inflight; alter table search_outbox_events alter column customer type text`)
-	if got := versions(up(t, dsn)); !cmp.Equal(got, []int64{6}) {
-		t.Errorf("after the views were dropped: steps %v, want one of version 6", got)
+	if got := versions(up(t, dsn)); !cmp.Equal(got, []int64{migrations.Latest}) {
+		t.Errorf("after the views were dropped: steps %v, want one of the latest version", got)
 	}
 	same("views made again")
 	one[int](t, pool, "select count(*) from weft_inflight")

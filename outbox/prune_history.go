@@ -15,7 +15,7 @@ import (
 
 // Partition is one partition of a history, as a rule a UTC day.
 type Partition struct {
-	Name string
+	Name string // with its schema, as SQL has both, where that is not the history's
 	// From and Until are its bounds: processed_at is From or later, and before Until. The zero
 	// time is no bound.
 	From, Until time.Time
@@ -48,8 +48,8 @@ func (f *FinishedEvents) Partitions(ctx context.Context) (out []Partition, now t
 	return out, now, err
 }
 
-// Attach makes the partition of the UTC day that a time is in, and reports whether there
-// was none. The day may be at most a month ahead.
+// Attach makes what the UTC day that a time is in lacks of partitions, and reports whether
+// there was something. The day may be at most a month ahead.
 func (f *FinishedEvents) Attach(ctx context.Context, day time.Time) (made bool, err error) {
 	err = f.one(ctx, "day of the history", f.sql.get("history_attach"), []any{day}, &made)
 	return made, err
@@ -106,7 +106,7 @@ func (f *FinishedEvents) DetachAndDrop(ctx context.Context, session Session, p P
 	var name string // as SQL has it: somebody may have attached a table of another schema
 	err := f.one(ctx, "partition "+p.Name, f.sql.get("history_partition"), []any{p.Name}, &name)
 	if errors.Is(err, pgx.ErrNoRows) {
-		err = fmt.Errorf("history %s has no partition %s, or several of this name in different schemas", f.table.History(), p.Name)
+		err = fmt.Errorf("history %s has no partition %s", f.table.History(), p.Name)
 	}
 	if err != nil {
 		return err

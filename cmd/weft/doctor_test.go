@@ -35,7 +35,7 @@ func TestDoctor(t *testing.T) {
 		t.Fatal(err)
 	}
 	steps := []func(context.Context, string, ...migrations.Option) ([]migrations.Step, error){
-		migrations.Up, migrations.Down, migrations.Down, migrations.Up, // a build before leases may have worked at version 4
+		migrations.Up, migrations.Down, migrations.Down, migrations.Down, migrations.Up, // a build before leases may have worked at version 4
 	}
 	for _, step := range steps {
 		if _, err := step(t.Context(), url); err != nil {
@@ -120,7 +120,7 @@ func TestDoctorBeforeLeases(t *testing.T) {
 	if _, err := migrations.Up(t.Context(), url); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // to version 4
+	for range 3 { // to version 4
 		if _, err := migrations.Down(t.Context(), url); err != nil {
 			t.Fatal(err)
 		}

@@ -47,8 +47,14 @@ func TestOutbox(t *testing.T) {
 	if r := weft(t, env, create...); r.code != exitRefused || !strings.Contains(r.errOut, "weft: product_outbox_events is there already: drop it first") {
 		t.Errorf("create again: got %+v, want code %d", r, exitRefused)
 	}
+	if r := weft(t, env, "migrate", "down"); r.code != 0 {
+		t.Errorf("down from the last version: got %+v", r)
+	}
 	if r := weft(t, env, "migrate", "down"); r.code != exitRefused || !strings.Contains(r.errOut, "run `weft outbox drop --name product_outbox_events` first") {
 		t.Errorf("down: got %+v, want code %d", r, exitRefused)
+	}
+	if r := weft(t, env, "migrate", "up"); r.code != 0 {
+		t.Fatalf("up again: got %+v", r)
 	}
 	if _, err := owner.Exec(t.Context(), `insert into shop.product values (1), (2); update product_outbox_events set status = 'failed' where entity_id = 2`); err != nil {
 		t.Fatal(err)

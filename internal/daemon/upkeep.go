@@ -211,7 +211,7 @@ func (u *upkeep) days(ctx context.Context) error {
 	missing := 0
 	for i := range daysAhead + 1 {
 		day := today.AddDate(0, 0, i)
-		if slices.ContainsFunc(parts, func(p outbox.Partition) bool { return covers(p, day) }) {
+		if covered(parts, day) {
 			continue
 		}
 		made, aerr := f.Attach(ctx, day)
@@ -228,9 +228,19 @@ func (u *upkeep) days(ctx context.Context) error {
 	return err
 }
 
-// covers reports whether a partition takes events that are finished at the beginning of a day.
-func covers(p outbox.Partition, day time.Time) bool {
-	return (p.From.IsZero() || !p.From.After(day)) && (p.Until.IsZero() || p.Until.After(day)) && !p.Detaching
+// covered reports whether partitions, in the order of their times, take all events that are finished on a day.
+func covered(parts []outbox.Partition, day time.Time) bool {
+	next, end := day, day.AddDate(0, 0, 1)
+	for _, p := range parts {
+		switch {
+		case p.Detaching || p.From.After(next):
+		case p.Until.IsZero():
+			return true
+		case p.Until.After(next):
+			next = p.Until
+		}
+	}
+	return !next.Before(end)
 }
 
 // prepareHistory creates the days that a leader needs, so that the first batch after a long

@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// missingDays are those from today on that no partition of a history takes. The leader makes a week ahead, of which
+	// missingDays are those from today on that the partitions of a history do not take, or not all of. The leader makes a week ahead, of which
 	// the last day may be missing for an hour after midnight. Before the first start there is none.
 	missingDays = `
 select day::text, n = 0
 from generate_series(0, 6) n cross join lateral (select (now() at time zone 'UTC')::date + n as day) d
-where not exists (
-  select from weft_history_partitions($1) p
-  where not p.detaching and coalesce(p.from_time, '-infinity') <= day::timestamp at time zone 'UTC' and coalesce(p.until_time, 'infinity') > day::timestamp at time zone 'UTC')
+where not coalesce((
+  select range_agg(tstzrange(p.from_time, p.until_time)) from weft_history_partitions($1) p where not p.detaching
+) @> tstzrange(day::timestamp at time zone 'UTC', (day + 1)::timestamp at time zone 'UTC'), false)
   and (exists (select from weft_history_partitions($1)) or exists (select from weft_instance where seen_at > now() - interval '15 s'))
 order by n`
 

@@ -77,6 +77,12 @@ func TestMissingDaysOfTheHistoryAreFound(t *testing.T) {
 	wantFinding(t, found, want{"history.days", Warning, itsHistory, "it will lack days: once one begins, its finished events stay in " + archived, "select weft_history_attach('" + archived + "'"})
 	e.heal(t, pool, only(t, found).Remedy)
 
+	exec(t, pool, "drop table "+day(3), fmt.Sprintf(`do $$ begin execute format('create table %s partition of `+itsHistory+` for values from (%%L) to (%%L)',
+		(now() at time zone 'UTC')::date + 3 || ' 00:00Z', (now() at time zone 'UTC')::date + 3 || ' 18:00Z'); end $$`, day(3)))
+	found = e.examined(t) // of a day that is covered in part, too
+	wantFinding(t, found, want{"history.days", Warning, itsHistory, "it will lack days", "select weft_history_attach('" + archived + "'"})
+	e.heal(t, pool, only(t, found).Remedy)
+
 	for n := range 7 {
 		exec(t, pool, "drop table "+day(n))
 	}
