@@ -31,6 +31,15 @@ func (p RebuildPhase) Ended() bool {
 // WritesBoth reports whether live events go to both indexes.
 func (p RebuildPhase) WritesBoth() bool { return !p.Ended() && p != RebuildRequested }
 
+// RebuildFailure is the kind of why a rebuild has failed.
+type RebuildFailure string
+
+// The kinds.
+const (
+	RebuildRefused     RebuildFailure = "refused" // the leader's credentials lack a privilege: nothing was made
+	RebuildFailedOther RebuildFailure = "other"
+)
+
 // RebuildAsk is what a leader is asked to do with a rebuild.
 type RebuildAsk string
 
@@ -68,6 +77,7 @@ type Rebuild struct {
 	Unreadable         int64 // rows that have no document
 	Redo               int64 // entities to be written again
 	Note               string
+	Failure            RebuildFailure // of one that has failed; empty where a leader of schema version 6 has ended it
 
 	By, Why        string
 	Began, Updated time.Time
@@ -117,7 +127,7 @@ var ErrOtherRebuild = errors.New("outbox: another rebuild or load was asked for"
 // was asked for is done. It returns [ErrOtherRebuild] when r is not the newest one.
 func (s *Store) RecordRebuild(ctx context.Context, epoch int64, r Rebuild, answered bool) error {
 	n, err := s.fenced(ctx, "progress of the rebuild", "rebuild_record", epoch, []any{s.cfg.Projection, r.Phase, r.OldIndex, r.NewIndex, r.LastNumber,
-		r.EntityType, r.EntityID, r.Rows, r.Filled, r.Unreadable, s.Shape().text(r.Note), answered, r.Began})
+		r.EntityType, r.EntityID, r.Rows, r.Filled, r.Unreadable, s.Shape().text(r.Note), answered, r.Began, r.Failure})
 	if err == nil && n == 0 {
 		err = ErrOtherRebuild
 	}

@@ -260,3 +260,20 @@ func TestRedoIsFenced(t *testing.T) {
 		t.Errorf("clear under the term: %v, %d left", err, b.rebuild().Redo)
 	}
 }
+
+// What is read of a rebuild is read on the schema of the build before, too.
+func TestRebuildIsReadOnTheSchemaBefore(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if ok, err := outbox.RequestRebuild(t.Context(), b.pool, rebuilt, false, "alice", "test", time.Minute); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	b.exec("update weft_rebuild set phase = 'failed', failure = 'refused'")
+	if got := b.rebuild(); got.Failure != outbox.RebuildRefused {
+		t.Errorf("got %+v, want the kind of its failure", got)
+	}
+	b.exec("alter table weft_rebuild drop column failure")
+	if got := b.rebuild(); got.Phase != outbox.RebuildFailed || got.Failure != "" {
+		t.Errorf("without the column: got %+v, want it without a kind", got)
+	}
+}

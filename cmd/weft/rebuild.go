@@ -138,7 +138,7 @@ func (a *app) rebuild(ctx context.Context, cfg config.Config, pool *pgxpool.Pool
 		return nil
 	}
 	code := exitBad
-	if strings.HasPrefix(r.Note, elastic.ErrRefused.Error()) { // before it made anything
+	if r.Failure == outbox.RebuildRefused || r.Failure == "" && strings.HasPrefix(r.Note, elastic.ErrRefused.Error()) { // a leader of schema version 6 has this text alone
 		code = exitRefused
 	}
 	return &exitError{code, unfinished("rebuild", r)}

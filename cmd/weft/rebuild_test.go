@@ -158,6 +158,34 @@ func TestRebuildWithoutALeader(t *testing.T) {
 	}
 }
 
+// The kind of a failure decides the code, whatever the note says; a leader of schema version 6 writes the note alone.
+func TestRebuildThatFails(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	for _, tc := range []struct {
+		failure, note string
+		code          int
+	}{
+		{"'refused'", "an aliased text", exitRefused},
+		{"'other'", "no access to the index was asked for", exitBad},
+		{"failure", "no access: user \"x\" lacks manage", exitRefused},
+		{"failure", "the new index was deleted", exitBad},
+		{"'refused'", "so that the next request has a kind to forget", exitRefused},
+		{"failure", "ask again", exitBad},
+	} {
+		var out, errOut buffer
+		a := &app{environ: s.env, stdin: strings.NewReader(""), stdout: &out, stderr: &errOut, signals: notify}
+		code := make(chan int, 1)
+		go func() { code <- a.execute(t.Context(), []string{"rebuild", "products", "--by", "alice", "--why", "x"}) }()
+		testenv.Eventually(t, func() bool {
+			return s.count("with failed as (update weft_rebuild set phase = 'failed', finished_at = now(), failure = "+tc.failure+", note = '"+tc.note+"' where phase = 'requested' returning 1) select count(*) from failed") == 1
+		}, "a request")
+		if got := <-code; got != tc.code || !strings.Contains(errOut.String(), "the rebuild has failed: "+tc.note) {
+			t.Errorf("failure %s, note %q: got code %d and %s, want %d", tc.failure, tc.note, got, &errOut, tc.code)
+		}
+	}
+}
+
 // A paused rebuild does not go on, and live events still go to both indexes; one that is ended
 // leaves the old index alone.
 func TestRebuildIsPausedAndEnded(t *testing.T) {

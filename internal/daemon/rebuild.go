@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -252,6 +253,7 @@ func (r *rebuilder) nameIndex(ctx context.Context) (why string, err error) {
 	}
 	err = r.sink.MayRebuild(ctx, r.row.OldIndex, name)
 	if errors.Is(err, elastic.ErrRefused) {
+		r.row.Failure = outbox.RebuildRefused
 		return err.Error(), nil
 	} else if err != nil {
 		return "", err
@@ -309,6 +311,9 @@ func (r *rebuilder) giveUp(ctx context.Context, phase outbox.RebuildPhase, why s
 		}
 	}
 	r.row.Phase, r.row.Note, r.row.NewIndex = phase, why, ""
+	if phase == outbox.RebuildFailed {
+		r.row.Failure = cmp.Or(r.row.Failure, outbox.RebuildFailedOther)
+	}
 	if !r.row.Load {
 		r.row.OldIndex = ""
 	}

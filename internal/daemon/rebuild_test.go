@@ -215,11 +215,11 @@ func TestRebuildOfAPlainIndex(t *testing.T) {
 	r.start("a").awaitReady(200, `"role": "leader"`)
 	r.fillSource(50)
 	r.askRebuild(searchProjection, false)
-	if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildFailed || !strings.Contains(row.Note, "--replace-plain") {
+	if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildFailed || row.Failure != outbox.RebuildFailedOther || !strings.Contains(row.Note, "--replace-plain") {
 		t.Fatalf("got %+v", row)
 	}
 	r.askRebuild(searchProjection, true)
-	if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildDone || row.OldIndex != "" || row.NewIndex != r.index+"-v1" {
+	if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildDone || row.Failure != "" || row.OldIndex != "" || row.NewIndex != r.index+"-v1" {
 		t.Fatalf("got %+v", row)
 	}
 	r.upsert(newKey(), 7, "after the move")

@@ -102,8 +102,8 @@ func TestRebuildWithoutPrivilegesMakesNothing(t *testing.T) {
 			t.Errorf("rebuild: got %q, want %q in it", last, want)
 		}
 	}
-	if got := one[string](s, "select phase || ' ' || new_index || ' ' || last_number from weft_rebuild"); got != "failed  0" {
-		t.Errorf("got a rebuild that is %q, want a failed one without an index", got)
+	if got := one[string](s, "select phase || ' ' || failure || ' ' || new_index || ' ' || last_number from weft_rebuild"); got != "failed refused  0" {
+		t.Errorf("got a rebuild that is %q, want one that was refused, without an index", got)
 	}
 	s.produce(10)
 	s.settled()

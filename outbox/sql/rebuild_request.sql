@@ -7,7 +7,7 @@ with asked as (
   values ($1, case when $5 then 'filling' else 'requested' end, $5, $2, $3, $4, clock_timestamp(), clock_timestamp())
   on conflict (projection) do update set
     phase = excluded.phase, load = $5, paused = false, asked = '', replace_plain = $2, new_index = '', entity_type = '', entity_id = '', group_name = '',
-    epochs = '{}', source_rows = 0, filled = 0, unreadable = 0, note = '', asked_by = $3, why = $4,
+    epochs = '{}', source_rows = 0, filled = 0, unreadable = 0, note = '', failure = null, asked_by = $3, why = $4,
     began_at = clock_timestamp(), updated_at = clock_timestamp(), finished_at = null
   where r.phase in ('done', 'aborted', 'failed') and (r.old_index = '' or $5)
   returning 1
