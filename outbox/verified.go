@@ -24,6 +24,30 @@ type Verified struct {
 	Report               json.RawMessage
 }
 
+// ComparingError means that another session keeps commands from comparing a projection.
+type ComparingError struct {
+	Projection, Session string // the name of the session; may be empty
+	PID                 int
+	Since               time.Time
+}
+
+// Error implements error.
+func (e *ComparingError) Error() string {
+	return fmt.Sprintf("session %q (pid %d) compares projection %s since %s: wait for it, or end it", e.Session, e.PID, e.Projection, e.Since.UTC().Format(time.RFC3339))
+}
+
+// HoldVerify keeps other commands from comparing a projection until the session ends, whose name it sets. It
+// returns a [*ComparingError] when another session does so.
+func HoldVerify(ctx context.Context, session DB, projection, name string, timeout time.Duration) error {
+	other := ComparingError{Projection: projection}
+	var alone bool
+	err := calls{session, timeout, projection}.one(ctx, "begin of the comparison", statement("verify_hold"), []any{projection, name}, &alone, &other.Session, &other.PID, &other.Since)
+	if err != nil || alone {
+		return err
+	}
+	return &other
+}
+
 // BeginVerify begins a comparison; with resume it goes on with one that has not finished.
 func BeginVerify(ctx context.Context, db DB, projection, part string, resume bool, timeout time.Duration) (*Verified, error) {
 	v := &Verified{calls: calls{db, timeout, projection}, part: part}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -64,7 +65,8 @@ An alias that leads to other indexes, too, is named: searches find their documen
 
 Exits 0 when both sides are equal, or all that differed is repaired; 1 when they differ, or
 the alias leads to other indexes, too; 3 when some entities did not settle within --settle,
-as without a leader; 75 when it was interrupted.`,
+as without a leader; 75 when it was interrupted; 77 while another weft verify compares one of
+the projections.`,
 		Example: `  weft verify
   weft verify products --deep --json
   weft verify products --rate 5000
@@ -120,28 +122,62 @@ func (a *app) verify(ctx context.Context, cmd *cobra.Command, cfg config.Config,
 	if err != nil {
 		return err
 	}
-	var reports []verify.Report
 	for _, p := range built {
 		defer p.Close()
+	}
+	session, err := comparing(ctx, cfg, pool, names)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), preflightTimeout)
+		defer cancel()
+		_ = session.Close(ctx)
+	}()
+	var reports []verify.Report
+	for _, p := range built {
 		var report verify.Report
 		if err == nil {
-			report, err = a.verifyOne(ctx, cfg, pool, p, f)
+			report, err = a.verifyOne(ctx, cfg, pool, session, p, f)
 			reports = append(reports, report)
 		}
 	}
-	if err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && !errors.Is(err, errPlaceLost) {
 		return err
 	}
 	if err := a.show(reports, func(w io.Writer) error { return writeReports(w, reports) }); err != nil {
 		return err
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, errPlaceLost):
+		return &exitError{exitTryAgain, "interrupted: " + errPlaceLost.Error() + ": go on with --resume"}
+	case err != nil:
 		return &exitError{exitTryAgain, "interrupted: go on with --resume"}
 	}
 	return verdictOf(reports, f.repair)
 }
 
-func (a *app) verifyOne(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, p projections.Projection, f verifyFlags) (verify.Report, error) {
+// errPlaceLost ends a comparison whose place somebody else may have taken.
+var errPlaceLost = errors.New("the session that keeps the place of the comparison has ended")
+
+// comparing returns a session that keeps other commands from comparing the projections as long as it lasts. All
+// that is kept of the comparison goes through it, so that what a lost one still does spoils no later one.
+func comparing(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, names []string) (*pgx.Conn, error) {
+	pooled, err := pool.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	session := pooled.Hijack()
+	for _, name := range names {
+		if err := outbox.HoldVerify(ctx, session, name, "weft/verify/"+person(), cfg.Database.Timeout); err != nil {
+			_ = session.Close(context.WithoutCancel(ctx))
+			return nil, err
+		}
+	}
+	return session, nil
+}
+
+func (a *app) verifyOne(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, session *pgx.Conn, p projections.Projection, f verifyFlags) (verify.Report, error) {
 	sides, ok := p.(projections.Sides)
 	if !ok {
 		return verify.Report{}, fmt.Errorf("projection %s has no destination that can be compared", p.Name())
@@ -154,7 +190,7 @@ func (a *app) verifyOne(ctx context.Context, cfg config.Config, pool *pgxpool.Po
 	if err != nil {
 		return verify.Report{}, err
 	}
-	kept, err := outbox.BeginVerify(ctx, pool, p.Name(), outbox.VerifyCommand, f.resume, cfg.Database.Timeout)
+	kept, err := outbox.BeginVerify(ctx, session, p.Name(), outbox.VerifyCommand, f.resume, cfg.Database.Timeout)
 	if err != nil {
 		return verify.Report{}, err
 	}
@@ -172,18 +208,27 @@ func (a *app) verifyOne(ctx context.Context, cfg config.Config, pool *pgxpool.Po
 	}
 	meter, started, saved := newMeter(a.stderr, p.Name()), time.Now(), time.Now()
 	defer meter.close()
+	running, end := context.WithCancel(ctx)
+	defer end()
 	o.Progress = func(r verify.Report) {
 		meter.verified(r, time.Since(started))
 		if time.Since(saved) > verifySave {
 			saved = time.Now()
-			_ = kept.Save(ctx, r.Last, r, false) // the save at the end tells
+			_ = kept.Save(context.WithoutCancel(ctx), r.Last, r, false) // the save at the end tells
+			if session.IsClosed() {
+				end()
+			}
 		}
 	}
-	report, err := verify.Run(ctx, o)
+	report, err := verify.Run(running, o)
 	report.Beside = beside
 	save, cancel := context.WithTimeout(context.WithoutCancel(ctx), preflightTimeout)
 	defer cancel()
-	return report, errors.Join(err, kept.Save(save, report.Last, report, err == nil))
+	unsaved := kept.Save(save, report.Last, report, err == nil)
+	if session.IsClosed() && (err == nil || running.Err() != nil && ctx.Err() == nil) {
+		return report, errPlaceLost
+	}
+	return report, errors.Join(err, unsaved)
 }
 
 // indexesBeside returns the indexes to which the name of a projection leads besides the one that it writes to.
