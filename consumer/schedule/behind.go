@@ -117,11 +117,14 @@ func (c *candidates) bar(now time.Time, e *entity, o *outbox.Obstacle) {
 	}
 }
 
-// outlook reports whether a listed row can be leased now, and whether it stays in lists until then: its entity waits for
-// a batch without others, or cannot be put off. Rows that do neither wait behind a barrier or a lease.
-func (c *candidates) outlook(now time.Time, key outbox.Key) (goes, stays bool) {
-	switch e := c.entities[key]; {
-	case now.Before(c.putOffs.in[key]):
+// outlook reports whether a listed row can be leased now, and whether it stays in lists until then: it is in flight, could
+// not be settled, or is of an entity that waits for a batch without others or cannot be put off. Rows that do neither wait
+// behind another of their entity.
+func (c *candidates) outlook(now time.Time, r *outbox.Row) (goes, stays bool) {
+	e, b := c.entities[r.Key], c.barriers[r.Key]
+	held := b != nil && b.self && r.ID == b.at.ID && now.Before(b.until)
+	switch {
+	case now.Before(c.putOffs.in[r.Key]), held, e != nil && e.flying && e.flies(r, c.begun):
 		return false, true
 	case e == nil || len(e.rows) == 0 || c.busy(e):
 		return false, false
@@ -132,14 +135,14 @@ func (c *candidates) outlook(now time.Time, key outbox.Key) (goes, stays bool) {
 
 // waiting reports whether none of some listed rows can be leased now.
 func (c *candidates) waiting(now time.Time, rows []outbox.Row) bool {
-	return !slices.ContainsFunc(rows, func(r outbox.Row) bool { goes, _ := c.outlook(now, r.Key); return goes })
+	return !slices.ContainsFunc(rows, func(r outbox.Row) bool { goes, _ := c.outlook(now, &r); return goes })
 }
 
 // mostStay reports whether most of some listed rows stay in lists.
 func (c *candidates) mostStay(now time.Time, rows []outbox.Row) bool {
 	n := 0
 	for i := range rows {
-		if _, stays := c.outlook(now, rows[i].Key); stays {
+		if _, stays := c.outlook(now, &rows[i]); stays {
 			n++
 		}
 	}
