@@ -31,7 +31,7 @@ const (
 	indexLimit = 10 * time.Minute
 
 	// A sweep moves at most sweepRate events per second and works a fifth of the time. After a
-	// sweep of duration t the next begins no sooner than sweepShare*t later.
+	// sweep of duration t the next begins no sooner than sweepShare*t later, after one that failed an hour at most.
 	sweepRate  = 2000
 	sweepEase  = 4
 	sweepShare = 20
@@ -59,7 +59,7 @@ type upkeepMetrics struct {
 func newUpkeepMetrics(reg prometheus.Registerer, projections []string) (*upkeepMetrics, error) {
 	m := &upkeepMetrics{
 		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "weft_upkeep_runs_total", Help: "Runs of the leader's upkeep, by task and result. A task that fails is repeated a minute later.",
+			Name: "weft_upkeep_runs_total", Help: "Runs of the leader's upkeep, by task and result. A task that fails is repeated a minute later, or later if it took long.",
 		}, []string{"task", "result"}),
 		swept: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weft_finished_swept_total", Help: "Finished events that a sweep has moved to the history or deleted, by action: those that a settle has left in the table.",
@@ -149,6 +149,15 @@ func (d *daemon) forget(ctx context.Context) error {
 	}
 }
 
+// rest returns the pause after a run that took a time and has ended with err. A sweep tells of rows that it has
+// passed over only when it has been through the whole table.
+func (t *task) rest(took time.Duration, err error) time.Duration {
+	if err != nil {
+		return min(max(upkeepRetry, sweepShare*took), t.every)
+	}
+	return max(t.every, sweepShare*took)
+}
+
 // repeat runs the tasks when they are due, one at a time, until ctx ends.
 func (d *daemon) repeat(ctx context.Context, log *zap.Logger, tasks []*task) {
 	if len(tasks) == 0 {
@@ -168,12 +177,11 @@ func (d *daemon) repeat(ctx context.Context, log *zap.Logger, tasks []*task) {
 		if ctx.Err() != nil {
 			return
 		}
-		pause := max(next.every, sweepShare*time.Since(start))
+		pause := next.rest(time.Since(start), err)
 		if err != nil {
-			pause = min(upkeepRetry, next.every)
 			d.upkeepMetrics.runs.WithLabelValues(next.name, readingFailed).Inc()
 			if !next.failed {
-				log.Error("upkeep fails; weft tries again every minute", zap.String("event", "upkeep.fault"), zap.String("task", next.name), zap.Error(err))
+				log.Error("upkeep fails; weft tries again", zap.String("event", "upkeep.fault"), zap.String("task", next.name), zap.Error(err))
 			}
 		} else {
 			d.upkeepMetrics.runs.WithLabelValues(next.name, readingOK).Inc()

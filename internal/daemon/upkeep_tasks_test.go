@@ -272,3 +272,26 @@ func TestUpkeepRepeatsItsTasks(t *testing.T) {
 		}
 	})
 }
+
+// TestUpkeepRestsAfterALongRunThatFails: a sweep that passes over rows tells of them after it has been through the whole
+// table, and does not begin anew a minute later.
+func TestUpkeepRestsAfterALongRunThatFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, err := newUpkeepMetrics(prometheus.NewRegistry(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Hour)
+		defer cancel()
+		runs := 0
+		(&daemon{upkeepMetrics: m}).repeat(ctx, zap.NewNop(), []*task{{name: taskSweep, every: time.Hour, due: time.Now(), run: func(context.Context) error {
+			runs++
+			time.Sleep(6 * time.Minute) // of this bubble's clock
+			return errors.New("no partition")
+		}}})
+		if runs != 10 {
+			t.Errorf("%d runs in ten hours, want one an hour", runs)
+		}
+	})
+}
