@@ -62,6 +62,12 @@ func (p point) slice(n int) string {
 	return `,"slice":{"id":` + strconv.Itoa(n) + `,"max":` + strconv.Itoa(p.slices) + `}`
 }
 
+// appendTo appends the member of a search that names the point and renews it.
+func (p point) appendTo(query []byte) []byte {
+	query = append(query, `,"pit":{"keep_alive":"`+scanKeep+`","id":`...)
+	return append(AppendString(query, p.id), '}')
+}
+
 // openPoint opens a point in time.
 func (s *Sink) openPoint(ctx context.Context) (point, error) {
 	const what = "open a point in time"

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/elastic/go-elasticsearch/v8/esapi"
@@ -119,17 +120,24 @@ func (s *Sink) newest(ctx context.Context, index string, docs []Doc) ([]Document
 	return out, nil
 }
 
-// scanKeep is how long Elasticsearch keeps a point in time between two pages.
-const scanKeep = "10m"
+const (
+	scanKeep  = "10m"           // Elasticsearch keeps a point in time for so long after each search
+	scanRenew = 3 * time.Minute // between two searches that only renew it
+)
 
 // Scan calls page with all documents that there were when it began, without their content,
-// until page returns an error.
+// until page returns an error. page may take as long as it likes.
 func (s *Sink) Scan(ctx context.Context, page func([]Document) error) error {
 	point, err := s.openPoint(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.closePoint(ctx, point)
+	keeping, end := context.WithCancel(ctx)
+	var keeper sync.WaitGroup
+	keeper.Go(func() { s.keepPoint(keeping, point) })
+	defer keeper.Wait()
+	defer end()
 	for n := range max(point.slices, 1) {
 		if err := s.scanSlice(ctx, point, n, page); err != nil {
 			return err
@@ -141,8 +149,8 @@ func (s *Sink) Scan(ctx context.Context, page func([]Document) error) error {
 func (s *Sink) scanSlice(ctx context.Context, point point, n int, page func([]Document) error) error {
 	var after json.RawMessage
 	for size := MaxPage; ; {
-		query := []byte(`{"version":true,"_source":false,"track_total_hits":false,"sort":[` + point.sort + `],"size":` + strconv.Itoa(size) + point.slice(n) + `,"pit":{"keep_alive":"` + scanKeep + `","id":`)
-		query = append(AppendString(query, point.id), '}')
+		query := []byte(`{"version":true,"_source":false,"track_total_hits":false,"sort":[` + point.sort + `],"size":` + strconv.Itoa(size) + point.slice(n))
+		query = point.appendTo(query)
 		if after != nil {
 			query = append(append(query, `,"search_after":`...), after...)
 		}
@@ -158,6 +166,21 @@ func (s *Sink) scanSlice(ctx context.Context, point point, n int, page func([]Do
 			return err
 		}
 		after = last
+	}
+}
+
+// keepPoint renews a point in time until ctx ends. Where that fails, the search of the next page tells.
+func (s *Sink) keepPoint(ctx context.Context, at point) {
+	query := append(at.appendTo([]byte(`{"size":0,"track_total_hits":false`)), '}')
+	tick := time.NewTicker(scanRenew)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			_, _, _ = s.hits(ctx, query)
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
