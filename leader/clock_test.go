@@ -40,7 +40,7 @@ func TestLocalClockReachesNoRecord(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer pool.Close()
-		if err := Announce(t.Context(), pool, Instance{Group: testGroup, Name: "a", Role: RoleLeader}); err != nil {
+		if _, err := Announce(t.Context(), pool, Instance{Group: testGroup, Name: "a", Role: RoleLeader}, 0); err != nil {
 			t.Fatal(err)
 		}
 		if unlocked, err := held.release(t.Context(), g.epoch, reasonStopped); !unlocked || err != nil {

@@ -226,13 +226,13 @@ func TestPresence(t *testing.T) {
 	s := newSite(t)
 	in := Instance{Group: testGroup, Name: "b", Role: RoleStandby, Version: "1.2.3", Host: "h", PID: 42, HTTPAddr: "127.0.0.1:9108", Uptime: time.Hour}
 	for _, i := range []Instance{in, {Group: testGroup, Name: "a", Role: RoleLeader}, {Group: "other", Name: "c"}, {Group: testGroup, Name: "gone"}} {
-		if err := Announce(t.Context(), s.pool, i); err != nil {
+		if _, err := Announce(t.Context(), s.pool, i, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
 	s.exec(t, "update weft_instance set seen_at = now() - interval '25 hours' where instance = 'gone'")
 	in.Role = RoleLeader
-	if err := Announce(t.Context(), s.pool, in); err != nil {
+	if _, err := Announce(t.Context(), s.pool, in, 0); err != nil {
 		t.Fatal(err)
 	}
 	list, err := Instances(t.Context(), s.pool, testGroup)
@@ -249,7 +249,7 @@ func TestPresence(t *testing.T) {
 	if got.Uptime < time.Hour || got.Uptime > 2*time.Hour || got.SeenAgo < 0 || got.SeenAgo > time.Hour {
 		t.Errorf("b: up %v, seen %v ago; want about an hour and about now", got.Uptime, got.SeenAgo)
 	}
-	if err := Withdraw(t.Context(), s.pool, testGroup, "b"); err != nil {
+	if err := Withdraw(t.Context(), s.pool, in); err != nil {
 		t.Fatal(err)
 	}
 	if list, err = Instances(t.Context(), s.pool, testGroup); err != nil || len(list) != 1 {

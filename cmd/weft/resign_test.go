@@ -71,7 +71,7 @@ func (c *crew) join(name string, drain func()) {
 
 func (c *crew) announce(name string, role leader.Role) {
 	c.t.Helper()
-	if err := leader.Announce(c.t.Context(), c.pool, leader.Instance{Group: "crew", Name: name, Role: role}); err != nil {
+	if _, err := leader.Announce(c.t.Context(), c.pool, leader.Instance{Group: "crew", Name: name, Role: role}, 0); err != nil {
 		c.t.Fatal(err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/records"
+	"github.com/samuelhu324-dev/weft/leader"
 )
 
 // writeStatus renders st as aligned columns.
@@ -23,6 +24,13 @@ func writeStatus(w io.Writer, st records.Status) error {
 	}
 	if err := t.Flush(); err != nil {
 		return err
+	}
+
+	for _, i := range st.Instances {
+		if i.Twin != nil {
+			own := leader.Process{Host: i.Host, PID: i.PID, StartedAt: i.StartedAt}
+			fmt.Fprintf(w, "\nTWICE   %s\n        give each a WEFT_INSTANCE of its own\n", records.Plain(fmt.Sprintf("%s: %v; and %v", i.Name, own, i.Twin)))
+		}
 	}
 
 	fmt.Fprintln(w)

@@ -23,7 +23,8 @@ func sample() records.Status {
 		LockHeld: true, LockPID: 4711, LockUser: "weft", LockApp: "weft/books/a/lock", LockMatches: true}
 	st := records.ElectionStatus(pid, []leader.Instance{
 		{Group: "books", Name: "a", Role: leader.RoleLeader, Version: "0.1.0", Host: "h1", PID: 11, HTTPAddr: "127.0.0.1:9108", Uptime: 90 * time.Second, StartedAt: at(0), SeenAt: at(30), SeenAgo: time.Second},
-		{Group: "books", Name: "b", Role: leader.RoleStandby, Version: "0.1.0", Host: "h2", PID: 12, Uptime: 72 * time.Hour, StartedAt: at(0), SeenAt: at(29), SeenAgo: 2340 * time.Millisecond},
+		{Group: "books", Name: "b", Role: leader.RoleStandby, Version: "0.1.0", Host: "h2", PID: 12, Uptime: 72 * time.Hour, StartedAt: at(0), SeenAt: at(29), SeenAgo: 2340 * time.Millisecond,
+			Twin: &leader.Process{Host: "h3", PID: 13, StartedAt: at(7).UTC()}},
 	})
 	st.Projections = []records.Projection{
 		{Projection: "search_index_to_elastic", Table: "search_outbox_events", Pending: 12, Retrying: 5, Processing: 11, Failed: 1, Stuck: 1,

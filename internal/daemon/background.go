@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"sync"
 	"time"
 
@@ -25,15 +23,10 @@ import (
 const (
 	postgresName = "postgres"
 
-	watchEvery    = 200 * time.Millisecond
-	announceEvery = 2 * time.Second
-	attendEvery   = 2 * time.Second // also keeps a connection to the destination warm
-	checkTimeout  = 5 * time.Second
-	fixEvery      = 5 * time.Second // between two looks whether somebody has fixed a shard
-
-	// A standby whose pool has got no connection for unreachedLimit, at two tries at least, is not ready.
-	unreachedLimit = 5 * time.Second
-	pingTimeout    = 2 * time.Second
+	watchEvery   = 200 * time.Millisecond
+	attendEvery  = 2 * time.Second // also keeps a connection to the destination warm
+	checkTimeout = 5 * time.Second
+	fixEvery     = 5 * time.Second // between two looks whether somebody has fixed a shard
 
 	// After the last settle a stop ends within a second, also when Postgres does not answer.
 	withdrawTimeout = 500 * time.Millisecond
@@ -254,79 +247,6 @@ func activity(p schedule.Phase) admin.Activity {
 	default:
 		return admin.Idle
 	}
-}
-
-// announce writes the presence of this instance regularly and after each change of its role,
-// and withdraws it at the end.
-func (d *daemon) announce(ctx context.Context) error {
-	host, err := os.Hostname()
-	if err != nil {
-		return fmt.Errorf("host name: %w", err)
-	}
-	addr, page, faulty := "", "", false
-	if d.server != nil {
-		addr = d.server.AddrAt(host)
-	}
-	if d.desk != nil {
-		page = d.desk.URL(host)
-	}
-	var told leader.Role
-	var at time.Time
-	var silence outbox.Silence
-	err = every(ctx, watchEvery, func(ctx context.Context) {
-		role := d.elector.Status().Role
-		if role == told && time.Since(at) < announceEvery {
-			return
-		}
-		told, at = role, time.Now()
-		err := leader.Announce(ctx, d.pool, leader.Instance{
-			Group: d.cfg.Group, Name: d.cfg.Instance, Role: role, Version: d.Version,
-			Host: host, PID: os.Getpid(), HTTPAddr: addr, DeskURL: page, Uptime: time.Since(d.started),
-		})
-		if err != nil && ctx.Err() == nil && !faulty {
-			d.log.Warn("presence not recorded", zap.String("event", "presence.fault"), zap.Error(err))
-		}
-		faulty = err != nil
-		d.noteReach(ctx, &silence, err)
-	})
-	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTimeout)
-	defer cancel()
-	if err := leader.Withdraw(bye, d.pool, d.cfg.Group, d.cfg.Instance); err != nil {
-		d.log.Warn("presence not withdrawn", zap.String("event", "presence.fault"), zap.Error(err))
-	}
-	return err
-}
-
-// unreached is why the pool has got no connection.
-type unreached struct {
-	err  error
-	long bool // for longer than unreachedLimit
-}
-
-// cutOff reports whether an instance in a role is not ready because its pool gets no connection. It takes a
-// while until a standby is, and a connection until it is ready again. A leader is told by its pipelines, which
-// may need all connections; it stays not ready where it won the lock so.
-func (d *daemon) cutOff(u unreached, role admin.Role) bool {
-	usable := d.Health.Report().Dependencies[postgresName].OK
-	if role == admin.Leader {
-		return u.long && !usable
-	}
-	return u.long || !usable
-}
-
-// noteReach notes whether the pool gets a connection, after a call of the presence has ended so.
-func (d *daemon) noteReach(ctx context.Context, silence *outbox.Silence, err error) {
-	if outbox.Unreachable(err) {
-		ctx, cancel := context.WithTimeout(ctx, pingTimeout)
-		defer cancel()
-		err = d.pool.Ping(ctx) // the call may have waited for a lock on its table
-	}
-	silent := silence.After(err, unreachedLimit)
-	if !outbox.Unreachable(err) {
-		d.unreached.Store(nil)
-		return
-	}
-	d.unreached.Store(&unreached{err, silent != nil})
 }
 
 // attend creates a projection's destination once, and then checks it regularly.

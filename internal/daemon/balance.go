@@ -18,8 +18,8 @@ import (
 // hand-over takes less.
 const vacantAfter = 4
 
-// seenLately is how old the sign of life of an instance may be, which gives one every announceEvery.
-const seenLately = announceEvery + 1500*time.Millisecond
+// seenLately is how old the sign of life of an instance may be.
+const seenLately = leader.AnnounceEvery + 1500*time.Millisecond
 
 // settleIn is how long shares are uneven at least before a shard is handed over: by then the others
 // have seen it, too, those that stay back have ended the try that they had begun, and an instance
@@ -140,7 +140,7 @@ func (b *balancer) live(ctx context.Context) ([]string, error) {
 	}
 	var live []string
 	for _, in := range slices.Concat(answers...) {
-		if in.SeenAgo < seenLately && (in.Role == leader.RoleLeader || in.Role == leader.RoleStandby) {
+		if in.SeenWithin(seenLately) && (in.Role == leader.RoleLeader || in.Role == leader.RoleStandby) {
 			live = append(live, in.Name)
 		}
 	}

@@ -107,7 +107,7 @@ func TestHistoryBeforeTheFirstStartLacksNothing(t *testing.T) {
 	if found := e.examined(t); len(found) > 0 {
 		t.Errorf("before the first start: got %+v, want nothing", found)
 	}
-	if err := leader.Announce(t.Context(), pool, leader.Instance{Group: "g", Name: "a", Role: leader.RoleLeader}); err != nil {
+	if _, err := leader.Announce(t.Context(), pool, leader.Instance{Group: "g", Name: "a", Role: leader.RoleLeader}, 0); err != nil {
 		t.Fatal(err)
 	}
 	wantFinding(t, e.examined(t), want{"history.days", Warning, itsHistory, "it lacks the day of today", "select weft_history_attach('" + archived + "'"})

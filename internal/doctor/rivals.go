@@ -23,6 +23,18 @@ select l.group_name, l.instance, l.renewed_at > clock_timestamp() - interval '15
 where p.table_name = $1 and p.group_name <> $2 and p.epoch = l.epoch and l.released_at is null`
 )
 
+// twins names the processes that run under the name of another one.
+func (e *examination) twins(ctx context.Context) error {
+	seen, err := leader.Instances(ctx, e.Pool, e.Config.Group)
+	for _, in := range seen {
+		if in.Twin != nil {
+			e.add("instances", Warning, in.Name, fmt.Sprintf("two processes run under this name: %v; and %v", in.Process(), in.Twin),
+				"give each a WEFT_INSTANCE of its own")
+		}
+	}
+	return err
+}
+
 // rivals names who else works on the outbox tables: workers that are not weft, and other groups. A table that weft cannot
 // work on has none.
 func (e *examination) rivals(ctx context.Context) error {

@@ -2,6 +2,8 @@ package records
 
 import (
 	"time"
+
+	"github.com/samuelhu324-dev/weft/leader"
 )
 
 // Status is the JSON form of weft status. Names and units stay; fields may be added.
@@ -65,6 +67,8 @@ type Instance struct {
 	SeenAt     time.Time `json:"seen_at"`
 	SeenAgo    float64   `json:"seen_seconds_ago"`
 	UptimeSecs float64   `json:"uptime_seconds"`
+	// Twin is another process that runs under the same name; nil without one.
+	Twin *leader.Process `json:"twin,omitempty"`
 }
 
 // Projection is how far a projection is.

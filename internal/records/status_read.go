@@ -141,6 +141,7 @@ func ElectionStatus(s leader.State, seen []leader.Instance) Status {
 		st.Instances = append(st.Instances, Instance{
 			Name: i.Name, Role: role, Host: i.Host, PID: i.PID, Version: i.Version, HTTPAddr: i.HTTPAddr, DeskURL: i.DeskURL,
 			StartedAt: i.StartedAt.UTC(), SeenAt: i.SeenAt.UTC(), SeenAgo: i.SeenAgo.Seconds(), UptimeSecs: i.Uptime.Seconds(),
+			Twin: i.Twin,
 		})
 	}
 	return st
@@ -152,7 +153,7 @@ func roleNow(i leader.Instance, s leader.State) string {
 	leads := s.Led() && i.Name == s.Instance
 	said := i.Role == leader.RoleLeader || i.Role == leader.RoleDraining
 	switch {
-	case i.SeenAgo > GoneAfter:
+	case !i.SeenWithin(GoneAfter):
 		return "gone"
 	case said && !leads:
 		return "lost"
@@ -170,6 +171,6 @@ const GoneAfter = 7 * time.Second
 // One that has just handed over may still be on record as draining.
 func HasStandby(seen []leader.Instance, holder string) bool {
 	return slices.ContainsFunc(seen, func(i leader.Instance) bool {
-		return i.Name != holder && i.Role != leader.RoleDisconnected && i.SeenAgo <= GoneAfter
+		return i.Name != holder && i.Role != leader.RoleDisconnected && i.SeenWithin(GoneAfter)
 	})
 }

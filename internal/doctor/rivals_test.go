@@ -1,0 +1,25 @@
+package doctor
+
+import (
+	"testing"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv"
+)
+
+// Two processes that run under one name are named, both of them, for as long as they run.
+func TestProcessesOfOneNameAreFound(t *testing.T) {
+	t.Parallel()
+	e := patient(t, testenv.Database(t))
+	exec(t, e.Pool, `insert into weft_instance (group_name, instance, role, version, host, pid, started_at, seen_at, twin)
+		select 'weft', name, 'standby', 'v', 'h1', 11, now(), now() - age,
+		       jsonb_build_object('host', 'h2', 'pid', 12, 'started_at', '2026-01-02T03:04:05Z'::timestamptz, 'seen_at', now())
+		from (values ('b', interval '0'), ('gone', '1 min')) as v (name, age)`)
+	if err := e.twins(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(e.found) != 1 {
+		t.Errorf("got %d findings, want one", len(e.found))
+	}
+	wantFinding(t, e.found, want{"instances", Warning, "b", "and pid 12 on h2, started at 2026-01-02T03:04:05Z", "WEFT_INSTANCE"})
+	wantFinding(t, e.found, want{"instances", Warning, "b", "two processes run under this name: pid 11 on h1, started at ", "WEFT_INSTANCE"})
+}
