@@ -181,6 +181,8 @@ func diagnoseServer(err error, at site) (Kind, string) {
 		return UnknownDatabase, fmt.Sprintf("Postgres%s: %s; correct the name in DATABASE_URL, or create the database", where, said)
 	case "53300":
 		return TooManyConnections, fmt.Sprintf("Postgres%s has no connection left: %s; raise %s, or lower WEFT_DB_MAX_CONNS", where, said, connectionLimit(said))
+	case "53000":
+		return Unreachable, fmt.Sprintf("Postgres%s cannot take a connection: %s; free memory on its host, or raise the limit on its processes", where, said)
 	case "53100", "53200":
 		return Unreachable, fmt.Sprintf("Postgres%s has run out of disk or memory: %s; free some on its host", where, said)
 	case "57P03", "57P01", "57P02":

@@ -107,7 +107,7 @@ func Prepare(cfg *pgconn.Config, o Options) {
 	p["tcp_keepalives_count"] = strconv.Itoa(keepCount)
 	p["tcp_user_timeout"] = millis(cmp.Or(o.User, userTimeout))
 	if o.User > 0 {
-		cfg.DialFunc = dialer(o.User)
+		cfg.DialFunc = readRefusals(dialer(o.User))
 	}
 	p["timezone"] = "UTC"
 }

@@ -47,6 +47,7 @@ func lead(c *pgx.ConnConfig, to ...server) {
 // the call before has found.
 func (l *Login) Connect(ctx context.Context, c *pgx.ConnConfig) (conn *pgx.Conn, moved bool, err error) {
 	c = c.Copy()
+	c.DialFunc = readRefusals(c.DialFunc)
 	if err := l.Apply(ctx, c); err != nil {
 		return nil, false, err
 	}

@@ -64,7 +64,7 @@ func ParseURL(raw string) (*pgxpool.Config, error) {
 	if m := cc.DefaultQueryExecMode; m == pgx.QueryExecModeExec || m == pgx.QueryExecModeSimpleProtocol {
 		return nil, errExecMode
 	}
-	cc.DialFunc = Dial
+	cc.DialFunc = readRefusals(Dial)
 	cc.AfterConnect = speakUTF8
 	cc.ConnectTimeout = cmp.Or(cc.ConnectTimeout, defaultConnectTimeout)
 	if !namesTarget(norm) && severalHosts(&cc.Config) {
