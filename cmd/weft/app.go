@@ -27,6 +27,7 @@ type app struct {
 	asJSON  bool   // --json
 	daemon  func(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, b build, reload daemon.Reload) error
 	signals func(...os.Signal) (<-chan os.Signal, func())
+	flush   func() error // writes what stderr still holds; nil where it holds nothing
 }
 
 const longHelp = `weft carries committed changes from a Postgres outbox into Elasticsearch, in order
@@ -69,6 +70,9 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	code, lines := explain(err)
 	for _, l := range lines {
 		fmt.Fprintln(a.stderr, "weft: "+records.Inert(l))
+	}
+	if a.flush != nil {
+		_ = a.flush() // nobody is left to tell
 	}
 	return code
 }

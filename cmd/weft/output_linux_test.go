@@ -3,13 +3,16 @@ package main
 import (
 	"bufio"
 	"context"
+	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
 // A command whose output cannot be written does not say that all is well.
@@ -31,17 +34,78 @@ func TestOutputThatCannotBeWritten(t *testing.T) {
 	}
 }
 
+// child returns weft run with servers that are nowhere, as a process. The test calls it first, because it is run there, too.
+func child(t *testing.T, env string) *exec.Cmd {
+	t.Helper()
+	if env := os.Getenv("WEFT_TEST_CHILD"); env != "" {
+		os.Exit(run(context.Background(), []string{"weft", "run"}, strings.Split(env, " "), os.Stdin, os.Stdout, os.Stderr)) //nolint:forbidigo // the end of the test would write to the log that nobody reads
+	}
+	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+	child.Env = append(os.Environ(), "WEFT_TEST_CHILD="+nowhere+" WEFT_DESK_LISTEN= "+env)
+	return child
+}
+
+// An instance whose log nobody reads goes on, and ends when it is asked to.
+func TestRunGoesOnWhenNobodyReadsItsLog(t *testing.T) {
+	t.Parallel()
+	port, err := process.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	child := child(t, "OUTBOX_METRICS_PORT="+strconv.Itoa(port))
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	fill(t, write)
+	child.Stderr = write
+	err = child.Start()
+	_ = write.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, func() bool {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	}, "the instance to serve health")
+	if err := child.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if err := child.Wait(); err != nil {
+		t.Errorf("it ended with %v, want code 0", err)
+	}
+}
+
+// fill writes to a pipe until it takes nothing more.
+func fill(t *testing.T, pipe *os.File) {
+	t.Helper()
+	raw, err := pipe.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for size := 4096; size > 0; size /= 4096 {
+		err = raw.Write(func(fd uintptr) bool {
+			for {
+				if _, err := syscall.Write(int(fd), make([]byte, size)); err != nil {
+					return true // EAGAIN
+				}
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A leader whose log nobody reads any more goes on, and hands over when it is asked to stop.
 func TestRunOutlivesTheReaderOfItsLog(t *testing.T) {
 	t.Parallel()
-	if env := os.Getenv("WEFT_TEST_CHILD"); env != "" {
-		if code := run(context.Background(), []string{"weft", "run"}, strings.Split(env, " "), os.Stdin, os.Stdout, os.Stderr); code != exitOK {
-			t.Errorf("code %d", code)
-		}
-		return
-	}
-	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRunOutlivesTheReaderOfItsLog$")
-	child.Env = append(os.Environ(), "WEFT_TEST_CHILD="+nowhere+" OUTBOX_METRICS_PORT=0 WEFT_DESK_LISTEN=")
+	child := child(t, "OUTBOX_METRICS_PORT=0")
 	log, err := child.StderrPipe()
 	if err == nil {
 		err = child.Start()

@@ -74,6 +74,7 @@ func (a *app) run(ctx context.Context, cfg config.Config, b build, load func() (
 	if err != nil {
 		return err
 	}
+	a.stderr, a.flush = tel.Output, tel.Log.Sync // the line about an error that ends the process must not wait for a reader either
 	defer tel.Log.Sync()
 	if os.Getenv("GOMEMLIMIT") == "" && os.Getenv("GOGC") == "" {
 		debug.SetMemoryLimit(int64(max(1, cfg.Shards.Count)) * memoryLimit)

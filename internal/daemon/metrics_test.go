@@ -66,6 +66,7 @@ weft_leader_is_leader
 weft_leader_sessions_ended_total outcome
 weft_leader_step_downs_total reason
 weft_leader_transitions_total to
+weft_log_dropped_total
 weft_looks_total found projection
 weft_oldest_snapshot_age_seconds
 weft_oldest_snapshot_age_transactions

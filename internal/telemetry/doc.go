@@ -16,6 +16,10 @@
 //     on, unless the level is debug: lines and left_out add up to what happened. No other
 //     line is ever left out: no event that failed, no reclaim, no change of leadership.
 //
+//   - Nobody waits for the reader of the log, beyond a twentieth of a second once. Lines wait for it, up
+//     to a mebibyte; what comes then is dropped and counted, and a line says how many they were. Until
+//     a reader is that late, a line is written when the call returns.
+//
 //   - Nothing is registered globally: two Telemetry values do not meet.
 //
 //   - The metrics of the contract get their labels env and component from
@@ -30,5 +34,5 @@
 //   - Spans that the collector does not take within the timeout of an export, or for
 //     which the queue has no room, are lost. weft_trace_spans_total counts them.
 //   - A log line that cannot be written is lost, as is everything after the reader
-//     of the log has gone. `weft run` goes on without one.
+//     of the log has gone. `weft run` goes on without one. weft_log_dropped_total counts them.
 package telemetry

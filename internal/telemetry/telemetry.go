@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"io"
@@ -36,6 +37,7 @@ type Options struct {
 type Telemetry struct {
 	Log      *zap.Logger
 	Level    zap.AtomicLevel // changes the level of Log at any time
+	Output   io.Writer       // what Log writes to; it does not wait for long for the writer of New
 	Registry *prometheus.Registry
 	// Contract registers the metrics of the contract: with the labels env and
 	// component="worker".
@@ -56,18 +58,20 @@ func New(w io.Writer, o Options) (*Telemetry, error) {
 	if o.Journal {
 		enc = journalEncoder{enc, buffer.NewPool()}
 	}
-	core := newLimiter(zapcore.NewCore(enc, zapcore.Lock(zapcore.AddSync(w)), level))
 	env := zap.Skip()
 	if o.Env != "" {
 		env = zap.String("env", o.Env)
 	}
-	log := zap.New(core, zap.ErrorOutput(zapcore.Lock(zapcore.AddSync(w)))).With(
-		env,
-		zap.String("instance", o.Instance),
-		zap.String("group", o.Group),
-		zap.String("obs_schema", Schema),
-	)
+	fields := []zap.Field{env, zap.String("instance", o.Instance), zap.String("group", o.Group), zap.String("obs_schema", Schema)}
 	reg := prometheus.NewRegistry()
+	contract := Contract(reg, o.Env)
+	out := &output{to: w, tell: lossIn(enc, fields), dropped: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "weft_log_dropped_total", Help: "Log lines that were lost, because nobody read the log for long or because it could not be written.",
+	})}
+	if err := contract.Register(out.dropped); err != nil {
+		return nil, fmt.Errorf("log metrics: %w", err)
+	}
+	log := zap.New(newLimiter(zapcore.NewCore(enc, out, level)), zap.ErrorOutput(out)).With(fields...)
 	for _, c := range []prometheus.Collector{
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -77,7 +81,24 @@ func New(w io.Writer, o Options) (*Telemetry, error) {
 			return nil, fmt.Errorf("process metrics: %w", err)
 		}
 	}
-	return &Telemetry{Log: log, Level: level, Registry: reg, Contract: Contract(reg, o.Env)}, nil
+	return &Telemetry{Log: log, Level: level, Output: out, Registry: reg, Contract: contract}, nil
+}
+
+// lossIn returns a function that returns the line about lines that were lost.
+func lossIn(enc zapcore.Encoder, fields []zap.Field) func(lost int) []byte {
+	enc = enc.Clone()
+	for _, f := range fields {
+		f.AddTo(enc)
+	}
+	return func(lost int) []byte {
+		line, err := enc.EncodeEntry(zapcore.Entry{Level: zap.WarnLevel, Time: time.Now(), LoggerName: "telemetry",
+			Message: "log lines were lost: nobody has read the log for long"}, []zap.Field{zap.String("event", "log.lost"), zap.Int("lines", lost)})
+		if err != nil {
+			return nil
+		}
+		defer line.Free()
+		return bytes.Clone(line.Bytes())
+	}
 }
 
 // Contract wraps reg so that what is registered through it carries the labels that
