@@ -68,7 +68,7 @@ on conflict (group_name, instance) do update
    set role = excluded.role, version = excluded.version, host = excluded.host, pid = excluded.pid,
        http_addr = excluded.http_addr, desk_url = excluded.desk_url, started_at = excluded.started_at, seen_at = excluded.seen_at,
        twin = case
-              when $11 = 0 then null
+              when $11::float8 = 0 then null
               when w.seen_at - w.started_at <> make_interval(secs => $11)
                    and w.role in ('leader', 'standby') and excluded.role in ('leader', 'standby')
               then jsonb_build_object('host', w.host, 'pid', w.pid, 'started_at', w.started_at, 'seen_at', excluded.seen_at)

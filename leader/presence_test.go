@@ -20,7 +20,7 @@ func (s *site) process(t *testing.T, host string, pid int) *process {
 // announce announces the process once, and wants it to see twin: another process, or nil.
 func (p *process) announce(twin *process) {
 	p.t.Helper()
-	p.Uptime += 2 * time.Second
+	p.Uptime += 2123456789 * time.Nanosecond
 	got, err := Announce(p.t.Context(), p.site.pool, p.Instance, p.last)
 	if err != nil {
 		p.t.Fatal(err)

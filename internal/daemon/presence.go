@@ -26,7 +26,7 @@ type presence struct {
 	at      time.Time // of the last announcement
 	last    time.Duration
 	faulty  bool
-	twin    leader.Process // that was named last
+	twin    bool // has been named
 	silence outbox.Silence
 }
 
@@ -69,12 +69,12 @@ func (p *presence) step(ctx context.Context) {
 		p.log.Warn("presence not recorded", zap.String("event", "presence.fault"), zap.Error(err))
 	}
 	p.faulty = err != nil
-	if twin != nil && *twin != p.twin {
-		p.twin = *twin
+	if twin != nil && !p.twin {
 		p.log.Warn("another process runs under the name of this instance; give each a WEFT_INSTANCE of its own",
 			zap.String("event", "presence.twin"), zap.String("host", p.self.Host), zap.Int("pid", p.self.PID),
 			zap.Time("started_at", time.Now().Add(-p.self.Uptime)), zap.Stringer("twin", *twin))
 	}
+	p.twin = twin != nil
 	p.noteReach(ctx, err)
 }
 

@@ -25,7 +25,8 @@ type output struct {
 	dropped prometheus.Counter
 
 	mu      sync.Mutex
-	waiting []byte        // lines that drain has not taken yet
+	waiting [][]byte      // lines that drain has not taken yet
+	size    int           // of them in bytes
 	written chan struct{} // closed when they are written; nil where there are none
 	idle    chan struct{} // closed when drain has ended; nil while it does not run
 	late    bool          // the reader has taken longer than outputWait since drain began
@@ -69,12 +70,12 @@ func done(c <-chan struct{}, d time.Duration) bool {
 func (o *output) add(line []byte) (written <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.lost > 0 || len(o.waiting) > 0 && len(o.waiting)+len(line) > outputLimit {
+	if o.lost > 0 || o.size > 0 && o.size+len(line) > outputLimit {
 		o.lost++
 		o.dropped.Inc()
 		return nil
 	}
-	o.waiting = append(o.waiting, line...)
+	o.waiting, o.size = append(o.waiting, bytes.Clone(line)), o.size+len(line)
 	if o.written == nil {
 		o.written = make(chan struct{})
 	}
@@ -88,18 +89,19 @@ func (o *output) add(line []byte) (written <-chan struct{}) {
 	return o.written
 }
 
-// drain writes the lines that wait until there are none.
+// drain writes the lines that wait, one at a time, until there are none.
 func (o *output) drain() {
 	for lines, written := o.take(); written != nil; lines, written = o.take() {
-		n, err := o.to.Write(lines)
-		if err != nil {
-			o.dropped.Add(float64(bytes.Count(lines[n:], []byte("\n"))))
+		for _, line := range lines {
+			if _, err := o.to.Write(line); err != nil {
+				o.dropped.Inc()
+			}
 		}
 		close(written)
 	}
 }
 
-func (o *output) take() (lines []byte, written chan struct{}) {
+func (o *output) take() (lines [][]byte, written chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.written == nil {
@@ -109,8 +111,8 @@ func (o *output) take() (lines []byte, written chan struct{}) {
 	}
 	lines, written = o.waiting, o.written
 	if o.lost > 0 {
-		lines = append(lines, o.tell(o.lost)...)
+		lines = append(lines, o.tell(o.lost))
 	}
-	o.waiting, o.written, o.lost = nil, nil, 0
+	o.waiting, o.size, o.written, o.lost = nil, 0, nil, 0
 	return lines, written
 }
