@@ -10,9 +10,9 @@ import (
 func TestCampaignOff(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	a := s.join(t, quick("a"), nil)
+	a := s.join(t, steady("a"), nil)
 	a.nextTerm(t)
-	b := s.join(t, quick("b"), nil)
+	b := s.join(t, steady("b"), nil)
 	b.wait(t, RoleStandby)
 	b.Campaign(false)
 	a.Campaign(false)

@@ -71,9 +71,9 @@ func TestGroupsElectApart(t *testing.T) {
 	if _, err := stranger.Exec(t.Context(), "select pg_advisory_lock($1, $2)", int32(key>>32), int32(key)); err != nil {
 		t.Fatal(err)
 	}
-	a := s.join(t, quick("a"), nil)
+	a := s.join(t, steady("a"), nil)
 	first := a.nextTerm(t)
-	other := quick("b")
+	other := steady("b")
 	other.Group = "another"
 	second := s.join(t, other, nil).nextTerm(t)
 	if err := first.Check(); err != nil {

@@ -93,7 +93,7 @@ func TestPairWithAnOlderBuild(t *testing.T) {
 		}
 		version = int(down[0].Version) - 1
 	}
-	cfg := quick("new")
+	cfg := steady("new")
 	if _, err := openSession(t.Context(), cfg, s.dial(cfg)); !errors.Is(err, ErrNotMigrated) {
 		t.Errorf("newer build on the older schema: got %v, want ErrNotMigrated", err)
 	}

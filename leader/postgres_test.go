@@ -15,7 +15,7 @@ import (
 func TestLockDoesNotStack(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	cfg := quick("a")
+	cfg := steady("a")
 	held, err := openSession(t.Context(), cfg, s.dial(cfg))
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func TestLockDoesNotStack(t *testing.T) {
 func TestEndThatIsRecordedLate(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	cfg := quick("a")
+	cfg := steady("a")
 	later, err := openSession(t.Context(), cfg, s.dial(cfg))
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func TestEndThatIsRecordedLate(t *testing.T) {
 func TestBeatSeesAReplacedEpoch(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	a := s.join(t, quick("a"), nil)
+	a := s.join(t, steady("a"), nil)
 	first := a.nextTerm(t)
 	s.exec(t, "update weft_leader set epoch = epoch + 5")
 	if second := a.nextTerm(t); second.Epoch() != 7 {
@@ -92,10 +92,12 @@ func TestBeatSeesAReplacedEpoch(t *testing.T) {
 func TestLockSessionsHoldNoSnapshot(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.join(t, quick("a"), nil).nextTerm(t) // it beats, and listens
+	s.join(t, steady("a"), nil).nextTerm(t) // it beats, and listens
 	// By default the server tries for half a second, and a standby is idle for 25 ms then. Between
 	// two tries this one is as long idle as it tries.
-	b := s.join(t, Config{Group: testGroup, Instance: "b", Poll: 50 * time.Millisecond, Heartbeat: 200 * time.Millisecond}, nil)
+	between := steady("b")
+	between.Poll, between.Heartbeat = 50*time.Millisecond, 200*time.Millisecond
+	b := s.join(t, between, nil)
 	b.wait(t, RoleStandby)
 	ctx, cancel := context.WithTimeout(t.Context(), testenv.Limit)
 	defer cancel()
@@ -189,7 +191,7 @@ func TestSettingsOfTheDatabaseDoNotEndTheSession(t *testing.T) {
 	for _, set := range []string{"idle_session_timeout = '50ms'", "statement_timeout = '1ms'", "default_transaction_isolation = 'serializable'"} {
 		s.exec(t, "do $$ begin execute format('alter database %I set "+strings.ReplaceAll(set, "'", "''")+"', current_database()); end $$")
 	}
-	cfg := quick("a")
+	cfg := steady("a")
 	cfg.Heartbeat = 400 * time.Millisecond
 	a := s.join(t, cfg, nil)
 	term := a.nextTerm(t)
@@ -207,7 +209,7 @@ func TestForeignHolderIsNamedOnce(t *testing.T) {
 	if _, err := stranger.Exec(t.Context(), "select pg_advisory_lock($1)", Key(testGroup)); err != nil {
 		t.Fatal(err)
 	}
-	a := s.join(t, quick("a"), nil)
+	a := s.join(t, steady("a"), nil)
 	testenv.Eventually(t, func() bool { return a.Status().Holder == "cron job" }, "the stranger is seen")
 	if st := s.state(t); !st.LockHeld || st.LockMatches || st.Led() || st.LockApp != "cron job" {
 		t.Errorf("state: got %+v, want held by a stranger", st)

@@ -38,7 +38,7 @@ func TestResign(t *testing.T) {
 		s := newSite(t)
 		a := s.join(t, sluggish("a"), nil)
 		a.nextTerm(t)
-		b := s.join(t, quick("b"), nil)
+		b := s.join(t, steady("b"), nil)
 		b.wait(t, RoleStandby)
 		s.resign(t, 1)
 		if got := b.nextTerm(t).Epoch(); got != 2 {
@@ -70,7 +70,7 @@ func TestResign(t *testing.T) {
 		t.Parallel()
 		s := newSite(t)
 		release := make(chan struct{})
-		a := s.join(t, quick("a"), func(ctx context.Context, term *Term) error {
+		a := s.join(t, steady("a"), func(ctx context.Context, term *Term) error {
 			<-term.Stopping()
 			<-release
 			return nil
@@ -91,7 +91,7 @@ func TestResign(t *testing.T) {
 	t.Run("LeadsAgainWhenNobodyElseDoes", func(t *testing.T) {
 		t.Parallel()
 		s := newSite(t)
-		a := s.join(t, quick("a"), nil)
+		a := s.join(t, steady("a"), nil)
 		first := a.nextTerm(t)
 		s.resign(t, 1)
 		if got := a.nextTerm(t).Epoch(); got != 2 {
@@ -105,7 +105,7 @@ func TestResign(t *testing.T) {
 	t.Run("DoesNotReachALaterTerm", func(t *testing.T) {
 		t.Parallel()
 		s := newSite(t)
-		a := s.join(t, quick("a"), nil)
+		a := s.join(t, steady("a"), nil)
 		a.nextTerm(t)
 		_, err := Resign(t.Context(), s.pool, testGroup, Resignation{Epoch: 7, By: "alice", Why: "late"})
 		if want := "leader: the term is not running: epoch 7 of group pair"; !errors.Is(err, ErrNoTerm) || err.Error() != want {
@@ -157,7 +157,7 @@ func TestFrozenLeaderThatIsNotified(t *testing.T) {
 	s := newSite(t)
 	a := s.join(t, quick("a"), nil)
 	a.nextTerm(t)
-	b := s.join(t, quick("b"), nil)
+	b := s.join(t, steady("b"), nil)
 	b.wait(t, RoleStandby)
 	pid := s.state(t).LockPID
 

@@ -42,9 +42,12 @@ func quick(instance string) Config {
 	}
 }
 
-// steady has the defaults, whose window outlasts a stall of a busy machine: for tests in which
-// nobody may lose.
-func steady(instance string) Config { return Config{Group: testGroup, Instance: instance} }
+// steady has a window that outlasts a stall of a busy machine: for tests in which nobody may lose.
+func steady(instance string) Config {
+	cfg := quick(instance)
+	cfg.Trust, cfg.IdleSession = 20*time.Second, 30*time.Second
+	return cfg
+}
 
 // dial opens the lock sessions of an elector.
 func (s *site) dial(cfg Config) Dial {

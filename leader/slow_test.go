@@ -54,7 +54,7 @@ func TestHalfOpenPartition(t *testing.T) {
 	link, via := s.link(t)
 	a := s.joinURL(t, via, quick("a"), nil)
 	first := a.nextTerm(t)
-	b := s.join(t, quick("b"), nil)
+	b := s.join(t, steady("b"), nil)
 	b.wait(t, RoleStandby)
 	if err := link.HalfOpen(); err != nil {
 		t.Fatal(err)
@@ -115,7 +115,9 @@ func TestSlowServer(t *testing.T) {
 
 	t.Run("KeepsItsLeaderWithinTheTrustWindow", func(t *testing.T) {
 		t.Parallel()
-		s, links, a, b := pair(t, steady)
+		s, links, a, b := pair(t, func(instance string) Config {
+			return Config{Group: testGroup, Instance: instance, Trust: 6 * time.Second, IdleSession: 9 * time.Second}
+		})
 		for _, round := range []time.Duration{500 * time.Millisecond, 800 * time.Millisecond, 150 * time.Millisecond, time.Second} {
 			slow(t, links, round, round/5)
 			beats(t, s, 4*time.Second)
@@ -133,7 +135,7 @@ func TestSlowServer(t *testing.T) {
 		s, links, a, b := pair(t, quick)
 		began := time.Now()
 		slow(t, links, 450*time.Millisecond, 50*time.Millisecond) // one proof takes longer than the next may
-		testenv.Eventually(t, func() bool { return a.stepDowns() == 1 }, "a steps down")
+		testenv.Eventually(t, func() bool { return a.stepDowns() > 0 }, "a steps down")
 		testenv.Eventually(t, func() bool { return time.Since(began) > 6*time.Second }, "six slow seconds")
 		// A term needs a new session each time, and a rest before it.
 		if down := a.stepDowns() + b.stepDowns(); down > 4 {
@@ -224,9 +226,8 @@ func TestLimitsAreOutlived(t *testing.T) {
 	}
 	defer work.Close()
 
-	cfg := quick("a")
+	cfg := steady("a")
 	cfg.Heartbeat = 500 * time.Millisecond // idle for longer than the role's sessions may be
-	cfg.Trust, cfg.IdleSession = 2*time.Second, 3*time.Second
 	a := s.joinURL(t, u.String(), cfg, nil)
 	term := a.nextTerm(t)
 	pid, began := s.state(t).LockPID, s.state(t).AcquiredAt

@@ -18,7 +18,7 @@ func TestTakeover(t *testing.T) {
 		t.Parallel()
 		s := newSite(t)
 		cause := make(chan error, 1)
-		a := s.join(t, Config{Group: testGroup, Instance: "a"}, func(ctx context.Context, term *Term) error {
+		a := s.join(t, steady("a"), func(ctx context.Context, term *Term) error {
 			err := untilStopped(ctx, term)
 			if ctx.Err() != nil {
 				cause <- context.Cause(ctx)
@@ -26,7 +26,7 @@ func TestTakeover(t *testing.T) {
 			return err
 		})
 		first := a.nextTerm(t)
-		b := s.join(t, Config{Group: testGroup, Instance: "b"}, nil)
+		b := s.join(t, steady("b"), nil)
 		b.wait(t, RoleStandby)
 		testenv.Eventually(t, func() bool { return b.Status().Holder == "a" }, "b sees a lead")
 
@@ -74,7 +74,7 @@ func TestTakeover(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := s.join(t, quick("b"), nil)
+		b := s.join(t, steady("b"), nil)
 		if term := b.nextTerm(t); term.Epoch() != g.epoch+1 {
 			t.Errorf("epoch: got %d, want %d", term.Epoch(), g.epoch+1)
 		}
@@ -145,7 +145,7 @@ func TestTakeover(t *testing.T) {
 func TestGracefulStop(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	a := s.join(t, Config{Group: testGroup, Instance: "a"}, nil)
+	a := s.join(t, steady("a"), nil)
 	a.nextTerm(t)
 	if err := a.stop(); err != nil {
 		t.Errorf("Run: %v", err)
@@ -159,7 +159,7 @@ func TestGracefulStop(t *testing.T) {
 	}
 	// The next term is the next epoch, also when the leader's row was removed by hand.
 	s.exec(t, "delete from weft_leader")
-	b := s.join(t, Config{Group: testGroup, Instance: "b"}, nil)
+	b := s.join(t, steady("b"), nil)
 	if got := b.nextTerm(t).Epoch(); got != 2 {
 		t.Errorf("epoch after the row was removed: got %d, want 2", got)
 	}

@@ -28,7 +28,7 @@ func TestWritersOfATerm(t *testing.T) {
 	}
 	stopped := func(t *testing.T, s *site) {
 		t.Helper()
-		old := s.join(t, quick("old"), nil)
+		old := s.join(t, steady("old"), nil)
 		old.nextTerm(t)
 		if err := old.stop(); err != nil {
 			t.Fatal(err)
@@ -62,7 +62,7 @@ func TestWritersOfATerm(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		b := s.join(t, quick("b"), nil)
+		b := s.join(t, steady("b"), nil)
 		if got := b.nextTerm(t).Epoch(); got != 2 {
 			t.Errorf("epoch: got %d, want 2", got)
 		}
