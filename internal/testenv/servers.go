@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -19,9 +18,9 @@ import (
 )
 
 const (
-	// serverTimeout bounds one piece of housekeeping; a loaded two-core machine
-	// copies a template in well under a second.
-	serverTimeout = 30 * time.Second
+	// serverTimeout bounds one piece of housekeeping. The first one of a process migrates what the others
+	// copy, and all of them wait for it.
+	serverTimeout = Limit
 
 	// A test that leaves a transaction open would hold its own schema for ever.
 	dropLockTimeout = "10s"
