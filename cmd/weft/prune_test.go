@@ -150,7 +150,7 @@ func TestPruneInterrupted(t *testing.T) {
 	a := &app{environ: []string{"DATABASE_URL=" + dsn}, stdin: strings.NewReader(""), stdout: &out, stderr: &errOut, signals: notify}
 	code := make(chan int, 1)
 	go func() {
-		code <- a.execute(ctx, []string{"prune", "--older-than=30d", "--projection=search_index_to_elastic", "--rate=4"})
+		code <- a.execute(ctx, []string{"prune", "--older-than=30d", "--projection=search_index_to_elastic", "--rate=1"})
 	}()
 	testenv.Eventually(t, func() bool { return !strings.HasPrefix(text(t, owner, leftFinished), "20 ") }, "the first row is deleted")
 	cancel()

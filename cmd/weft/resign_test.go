@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/leader"
@@ -30,8 +31,8 @@ func newCrew(t *testing.T) *crew {
 	return &crew{t: t, url: url, pool: testenv.Pool(t, url), env: []string{"DATABASE_URL=" + url, "WEFT_GROUP=crew"}}
 }
 
-// join runs an instance until the test ends; drain is what it does when asked to end. On a busy
-// machine, too, it leads until then.
+// join runs an instance until the test ends, and says again and again that it is there; drain is what it does when
+// asked to end. On a busy machine, too, it leads until then.
 func (c *crew) join(name string, drain func()) {
 	c.t.Helper()
 	cfg := leader.Config{Group: "crew", Instance: name, Heartbeat: 200 * time.Millisecond, Trust: 20 * time.Second, IdleSession: 30 * time.Second}
@@ -45,9 +46,9 @@ func (c *crew) join(name string, drain func()) {
 		c.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() {
-		done <- e.Run(ctx, func(ctx context.Context, term *leader.Term) error {
+	var g errgroup.Group
+	g.Go(func() error {
+		return e.Run(ctx, func(ctx context.Context, term *leader.Term) error {
 			select {
 			case <-ctx.Done():
 			case <-term.Stopping():
@@ -55,10 +56,10 @@ func (c *crew) join(name string, drain func()) {
 			}
 			return nil
 		})
-	}()
+	})
 	c.t.Cleanup(func() {
 		cancel()
-		if err := <-done; err != nil {
+		if err := g.Wait(); err != nil {
 			c.t.Errorf("Run of %s: %v", name, err)
 		}
 	})
@@ -67,6 +68,12 @@ func (c *crew) join(name string, drain func()) {
 		testenv.Eventually(c.t, func() bool { return e.Status().Role == leader.RoleLeader }, "a leads")
 	}
 	c.announce(name, e.Status().Role)
+	g.Go(func() error {
+		for range testenv.Every(ctx, 100*time.Millisecond) {
+			_, _ = leader.Announce(ctx, c.pool, leader.Instance{Group: "crew", Name: name, Role: e.Status().Role}, 0)
+		}
+		return nil
+	})
 }
 
 func (c *crew) announce(name string, role leader.Role) {
@@ -196,10 +203,17 @@ func TestResignThatIsNotSeenInTime(t *testing.T) {
 		c := newCrew(t)
 		finish := make(chan struct{})
 		defer close(finish)
-		c.join("a", func() { c.announce("a", leader.RoleDraining); <-finish })
+		c.join("a", func() { <-finish })
 		c.join("b", atOnce)
-		r := weft(t, c.env, "resign", "--why=x", "--wait=2s")
-		if want := "weft: a still finishes what is in flight after 2s; it hands over within its shutdown grace\n"; r.code != exitInconclusive || r.errOut != want {
+		if r := weft(t, c.env, "resign", "--why=x", "--wait=0"); r.code != 0 {
+			t.Fatalf("resign: %+v", r)
+		}
+		testenv.Eventually(t, func() (drains bool) {
+			err := c.pool.QueryRow(t.Context(), "select role = 'draining' from weft_instance where instance = 'a'").Scan(&drains)
+			return err == nil && drains
+		}, "a drains")
+		r := weft(t, c.env, "resign", "--why=x", "--wait=300ms")
+		if want := "weft: a still finishes what is in flight after 300ms; it hands over within its shutdown grace\n"; r.code != exitInconclusive || r.errOut != want {
 			t.Errorf("got code %d and %q, want %q", r.code, r.errOut, want)
 		}
 	})
