@@ -54,7 +54,7 @@ func TestPageFollowsTheLeaderAndItsStreamsEndBeforeTheDrain(t *testing.T) {
 	r := setup(t)
 	link, direct := newLink(t, host(t, r.elastic)), r.elastic
 	r.elastic = link.through(direct)
-	a := r.start("a", "WEFT_ES_TIMEOUT=25s") // what is in flight stays so for long
+	a := r.start("a", patient()...) // what is in flight stays so for long
 	r.elastic = direct
 	a.awaitReady(200, `"role": "leader"`)
 	b := r.start("b")

@@ -35,8 +35,8 @@ func TestStaleBulk(t *testing.T) {
 			f, link := newFront(t, r.elastic), newLockLink(t, host(t, r.url))
 			direct := r.url
 			r.url = replaceHost(t, direct, link.Addr().String())
-			a := r.start("a", "ELASTIC_URL="+f.URL, tt.env, "WEFT_LEADER_TRUST=20s", "WEFT_LEADER_IDLE_SESSION=25s",
-				"OUTBOX_RECLAIM_INTERVAL_SECONDS=3600")
+			a := r.start("a", patient("ELASTIC_URL="+f.URL, tt.env, "WEFT_LEADER_TRUST=2m", "WEFT_LEADER_IDLE_SESSION=150s",
+				"OUTBOX_RECLAIM_INTERVAL_SECONDS=3600")...)
 			r.url = direct
 			a.awaitReady(200, `"role": "leader"`)
 			b := r.start("b")
