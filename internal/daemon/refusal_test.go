@@ -38,9 +38,8 @@ func TestOneBadDocumentAmongAThousand(t *testing.T) {
 	if found, _, _ := r.document(bad); found {
 		t.Error("the bad document is in the index")
 	}
-	if got := a.metric("outbox_terminal_failed_total", `reason="es_4xx"`); got != 1 {
-		t.Errorf("outbox_terminal_failed_total %v, want 1", got)
-	}
+	testenv.Eventually(t, func() bool { return a.metric("outbox_terminal_failed_total", `reason="es_4xx"`) == 1 }, "one failure to be counted")
+	testenv.Eventually(t, func() bool { return len(a.logs.with("entity_id", bad.ID.String())) > 0 }, "a line about it")
 	if lines := a.logs.with("entity_id", bad.ID.String()); len(lines) != 1 || lines[0]["level"] != "error" {
 		t.Errorf("log lines about the bad document: %v, want one error", lines)
 	}
@@ -137,9 +136,7 @@ func TestWriteBlock(t *testing.T) {
 	if got := r.counts(); got["done"] != 10 || got["failed"] != 20 {
 		t.Errorf("counts %v, want 20 dead letters and the rest kept", got)
 	}
-	if got := a.metric("outbox_failed_total", `reason="es_4xx"`); got != 20 {
-		t.Errorf("outbox_failed_total for es_4xx %v, want 20", got)
-	}
+	testenv.Eventually(t, func() bool { return a.metric("outbox_failed_total", `reason="es_4xx"`) == 20 }, "20 failures to be counted")
 	r.block("write", false)
 	r.await(map[string]int{"done": 290, "failed": 20})
 	r.exec("update search_outbox_events set status = 'pending', attempts = 0, updated_at = now() where status = 'failed'")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -106,9 +107,7 @@ func testTraces(t *testing.T, protocol string) {
 	noop, poison := uuid.New(), uuid.New()
 	enqueue(noop, newKey(), "delete")
 	spanOf(t, c, noop, map[string]any{"result": "ok", "noop": true, "deduped": true, "reason": "es_404"})
-	if got := a.metric("outbox_idempotent_noop_total", `reason="es_404"`, "search_index"); got != 1 {
-		t.Errorf("noop counted %v times", got)
-	}
+	testenv.Eventually(t, func() bool { return a.metric("outbox_idempotent_noop_total", `reason="es_404"`, "search_index") > 0 }, "the no-op to be counted")
 	enqueue(poison, newKey(), "explode")
 	dead := spanOf(t, c, poison, map[string]any{"result": "failed", "reason": "deterministic_exception"})
 	if !dead.Error || !batchOf(dead).Error || batchOf(dead).Attrs["result"] != "failed" {
@@ -125,8 +124,9 @@ func testTraces(t *testing.T, protocol string) {
 		t.Errorf("retry: %+v", again)
 	}
 	lineOf(t, a, again, retried)
-	outage := a.logs.with("event", "projection.outage")
-	if len(outage) == 0 || outage[0]["trace_id"] != batchOf(again).Trace {
+	var outage []map[string]any
+	testenv.Eventually(t, func() bool { outage = a.logs.with("event", "projection.outage"); return len(outage) > 0 }, "a line about the outage")
+	if outage[0]["trace_id"] != batchOf(again).Trace {
 		t.Errorf("line about the outage: %v, want the trace of its batch", outage)
 	}
 	way.heal()
@@ -136,15 +136,14 @@ func testTraces(t *testing.T, protocol string) {
 	}
 }
 
-// lineOf checks that the log has a line about the event with the ids of s.
+// lineOf waits for a line about the event with the ids of s, which ends before the line is written.
 func lineOf(t *testing.T, in *instance, s collector.Span, event uuid.UUID) {
 	t.Helper()
-	for _, l := range in.logs.with("event_id", event.String()) {
-		if l["trace_id"] == s.Trace && l["span_id"] == s.ID && l["claim_batch_id"] == s.Attrs["wordloom.claim_batch_id"] && l["reason"] == s.Attrs["reason"] {
-			return
-		}
-	}
-	t.Errorf("no line about %s with trace %s and span %s", event, s.Trace, s.ID)
+	testenv.Eventually(t, func() bool {
+		return slices.ContainsFunc(in.logs.with("event_id", event.String()), func(l map[string]any) bool {
+			return l["trace_id"] == s.Trace && l["span_id"] == s.ID && l["claim_batch_id"] == s.Attrs["wordloom.claim_batch_id"] && l["reason"] == s.Attrs["reason"]
+		})
+	}, fmt.Sprintf("a line about %s with trace %s and span %s", event, s.Trace, s.ID))
 }
 
 // TestTracesCollectorFaults: whatever the collector does, the projection does not
@@ -168,9 +167,7 @@ func TestTracesCollectorFaults(t *testing.T) {
 				"OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_EXPORTER_OTLP_ENDPOINT="+c.GRPC)
 			a.awaitReady(200, `"role": "leader"`)
 			const n = 500
-			for i := range n {
-				r.upsert(newKey(), int64(i+1), "x")
-			}
+			r.write(documents(n, 10)...) // at once: a queue has room for what trickles in
 			r.await(map[string]int{"done": n})
 			testenv.Eventually(t, func() bool { return len(a.logs.with("event", "tracing.startup")) == 1 }, "the line about traces")
 			if l := a.logs.with("event", "tracing.startup")[0]; l["collector_reachable"] != (answer != nil) {
@@ -179,9 +176,7 @@ func TestTracesCollectorFaults(t *testing.T) {
 			if a.metric("weft_trace_spans_total", `result="dropped"`) == 0 {
 				t.Error("no span was dropped: the queue is not bounded")
 			}
-			if got := a.metric("outbox_processed_total"); got != n {
-				t.Errorf("processed %v, want %d", got, n)
-			}
+			testenv.Eventually(t, func() bool { return a.metric("outbox_processed_total") == n }, "all events to be counted")
 			began := time.Now()
 			if err := a.stop(); err != nil {
 				t.Error(err)
