@@ -144,7 +144,7 @@ func testCutOff(t *testing.T, elsewhere string) {
 
 	away.Store(true)
 	var end error
-	testenv.Within(t, 30*time.Second, func() bool {
+	testenv.Eventually(t, func() bool {
 		// Again and again: a dial that was under way may make one more session.
 		r.exec("select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1 and datname = current_database()", app)
 		select {
@@ -172,7 +172,7 @@ func TestLockSessionGetsThePlaceOfAnIdleConnection(t *testing.T) {
 	r.scan("select count(*) from pg_stat_activity where application_name = $1", []any{leader.AppName(r.group, "a", "work")}, &n)
 	r.exec(fmt.Sprintf("alter role %s connection limit %d", pgx.Identifier{r.runner.Username()}.Sanitize(), n))
 	r.exec("select pg_terminate_backend(pid) from pg_stat_activity where application_name = $1", leader.AppName(r.group, "a", "lock"))
-	testenv.Eventually(t, func() bool { return len(a.logs.with("event", "leader.standby")) == 2 }, "another lock session")
+	testenv.Eventually(t, func() bool { return len(a.logs.with("event", "leader.standby")) >= 2 }, "another lock session")
 	if len(a.logs.with("event", "leader.disconnected")) == 0 {
 		t.Error("no lock session was refused")
 	}
