@@ -21,6 +21,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/samuelhu324-dev/weft/internal/admin"
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -456,9 +457,11 @@ func TestOpenConnection(t *testing.T) {
 
 func freePort(t *testing.T) int {
 	t.Helper()
-	ln := listen(t)
-	_ = ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port
+	port, err := process.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
 }
 
 func listen(t *testing.T) net.Listener {

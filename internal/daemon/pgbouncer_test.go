@@ -18,6 +18,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/telemetry"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
 // sessionParameters are what weft sets on its sessions; a pooler that lets clients
@@ -33,12 +34,8 @@ func pgbouncer(t *testing.T, raw, mode, ignore string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := process.FreePort()
 	if err != nil {
-		t.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
 	dir, err := os.MkdirTemp("", "weft-pgbouncer-") // not t.TempDir: another user must reach it
@@ -120,7 +117,7 @@ func TestPgBouncer(t *testing.T) {
 			if kind, text := postgres.Diagnose(daemon.Cause(err)); kind != postgres.Pooler || strings.Contains(text, "\n") {
 				t.Errorf("ended with %v (%v: %s), want one line about the pooler", err, kind, text)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(testenv.Limit):
 			t.Error("still running behind a transaction pooler")
 		}
 	}
