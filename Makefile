@@ -21,8 +21,9 @@ TEST := env GOGC=400 GORACE=atexit_sleep_ms=100 go test -vet=off -ldflags=-w -p 
 # The packages that drill weft as a whole, follow what the docs say, or serve tests. The others test the product.
 WORKSHOP := /(cmd/weftlab|examples|internal/(lab|docstest|testenv|tlstest))(/|$$)
 
-# It reads the files of the house and runs nothing of weft, and would take four times as long under the race detector.
-READING := ./internal/archtest
+# The one reads the files of the house and runs nothing of weft, the other decides in one goroutine: the race detector has
+# nothing to find in them, and would take four times as long. test-long has it for them, and test-model more worlds.
+PLAIN := /(internal/archtest|consumer/schedule)$$
 
 # They begin first: the last packages would run alone otherwise.
 LONGEST := ./internal/daemon ./cmd/weft ./consumer
@@ -54,8 +55,8 @@ test-fast: ## Run the product's tests that need no server, in under a minute
 
 .PHONY: test
 test: race-note ## Run the product's tests against a real PostgreSQL and Elasticsearch
-	go test -vet=off $(TESTFLAGS) $(READING)
-	$(STACK) $(TEST) $(RACE) -parallel 4 -timeout 20m $(TESTFLAGS) $(LONGEST) $$(go list ./... | grep -vE '$(WORKSHOP)|$(READING:.%=%)$$')
+	$(TEST) -short $(TESTFLAGS) $$(go list ./... | grep -E '$(PLAIN)')
+	$(STACK) $(TEST) $(RACE) -parallel 4 -timeout 20m $(TESTFLAGS) $(LONGEST) $$(go list ./... | grep -vE '$(WORKSHOP)|$(PLAIN)')
 
 .PHONY: test-workshop
 test-workshop: race-note ## Run the tests of drills, chaos, failover, demo, bench, examples and test servers, and of what the docs say
