@@ -44,15 +44,20 @@ func (c calls) each(ctx context.Context, what, sql string, args, into []any, f f
 // inOrder is each for a list that an index has in its order. Sorting is turned off: with old
 // statistics the planner may expect few rows, and sort all there are for each page.
 func (c calls) inOrder(ctx context.Context, what, sql string, args, into []any, f func()) error {
-	ctx, cancel := c.deadline(ctx)
-	defer cancel()
-	var q pgx.Batch // one transaction
+	var q pgx.Batch
 	q.Queue("select set_config('enable_sort', 'off', true)")
 	q.Queue(sql, args...).Query(func(rows pgx.Rows) error {
 		_, err := pgx.ForEachRow(rows, into, func() error { f(); return nil })
 		return err
 	})
-	return wrapped(what, c.of, c.db.SendBatch(ctx, &q).Close())
+	return c.batch(ctx, what, &q)
+}
+
+// batch sends statements as one transaction.
+func (c calls) batch(ctx context.Context, what string, q *pgx.Batch) error {
+	ctx, cancel := c.deadline(ctx)
+	defer cancel()
+	return wrapped(what, c.of, c.db.SendBatch(ctx, q).Close())
 }
 
 // all returns every row of an answer.
@@ -66,22 +71,20 @@ func all[T any](ctx context.Context, c calls, what, sql string, as pgx.RowToFunc
 	return out, wrapped(what, c.of, err)
 }
 
-// raw gives f the values of every row of an answer as they are on the wire.
-func (c calls) raw(ctx context.Context, what, sql string, args []any, f func([][]byte) error) error {
-	ctx, cancel := c.deadline(ctx)
-	defer cancel()
-	rows, err := c.db.Query(ctx, sql, args...)
-	if err != nil {
-		return wrapped(what, c.of, err)
+// first returns the first row of an answer; ok is false without one.
+func first[T any](ctx context.Context, c calls, what, sql string, as pgx.RowToFunc[T], args ...any) (row T, ok bool, err error) {
+	found, err := all(ctx, c, what, sql, as, args...)
+	if err != nil || len(found) == 0 {
+		return row, false, err
 	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := f(rows.RawValues()); err != nil {
-			return wrapped(what, c.of, err)
-		}
-	}
-	return wrapped(what, c.of, rows.Err())
+	return found[0], true, nil
 }
+
+// rawRow takes the values of a row as they are on the wire: it is scanned into instead of columns.
+type rawRow func([][]byte) error
+
+// ScanRow implements [pgx.RowScanner].
+func (f rawRow) ScanRow(rows pgx.Rows) error { return f(rows.RawValues()) }
 
 // exec returns how many rows a statement has changed.
 func (c calls) exec(ctx context.Context, what, sql string, args ...any) (int64, error) {

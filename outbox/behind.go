@@ -23,16 +23,12 @@ const putOffRows = 10_000
 // one may go, as far as known. next is the last id, or zero when there is none
 // beyond it. An id with very many rows is read in several statements.
 func (s *Store) PutOffEntities(ctx context.Context, limit int, after ID) (free, waiting []Key, next ID, err error) {
-	var from any
-	if !after.IsZero() {
-		from = &after
-	}
 	var k Key
 	var n int
 	var waits bool
 	read := map[ID]int{}
 	err = s.opened().each(ctx, "entities with events put off", s.sql("put_off_entities"),
-		[]any{limit, from, putOffRows, s.cfg.Strict}, []any{&k.Type, &k.ID, &n, &waits}, func() {
+		[]any{limit, &after, putOffRows, s.cfg.Strict}, []any{&k.Type, &k.ID, &n, &waits}, func() {
 			if waits {
 				waiting = append(waiting, k)
 			} else {

@@ -131,10 +131,7 @@ type DeadLetters struct {
 // [*ShapeError] for a table that weft cannot work on. db stays open: it is the caller's.
 func OpenDeadLetters(ctx context.Context, db DB, table, projection string, timeout time.Duration) (*DeadLetters, error) {
 	a, err := openAccess(ctx, db, table, timeout)
-	if err != nil {
-		return nil, fmt.Errorf("dead letters: %w", err)
-	}
-	return &DeadLetters{access: a, projection: projection}, nil
+	return &DeadLetters{access: a, projection: projection}, err
 }
 
 // Projection returns the name given to OpenDeadLetters.
@@ -149,11 +146,7 @@ func (d *DeadLetters) List(ctx context.Context, s Selector, limit int) ([]Record
 
 // Count returns how many dead letters s selects. It stops counting at most; 0 counts all.
 func (d *DeadLetters) Count(ctx context.Context, s Selector, most int) (n int64, err error) {
-	var limit *int // null: none
-	if most > 0 {
-		limit = &most
-	}
-	c := s.clause(d.table, limit)
+	c := s.clause(d.table, orNull(most))
 	err = d.one(ctx, "count of dead letters", c.in(d.sql.get("letters_count")), c.args, &n)
 	return n, err
 }

@@ -1,6 +1,10 @@
 package outbox
 
-import "context"
+import (
+	"cmp"
+	"context"
+	"slices"
+)
 
 // ActionDiscard is the audit's action of a discard.
 const ActionDiscard = "discard"
@@ -50,11 +54,7 @@ func (d *DeadLetters) Discard(ctx context.Context, o LetterOrder) (DiscardOutcom
 			out.Outcome = DiscardInterrupted
 		}
 	}
-	end := r.d.endAction(context.WithoutCancel(ctx), r.id, nil, out)
-	if err == nil {
-		err = end
-	}
-	return out, err
+	return out, cmp.Or(err, d.endAction(context.WithoutCancel(ctx), r.id, nil, out))
 }
 
 func (r *Replay) discard(ctx context.Context, out *DiscardOutcome) error {
@@ -63,15 +63,13 @@ func (r *Replay) discard(ctx context.Context, out *DiscardOutcome) error {
 		if err != nil || len(ids) == 0 {
 			return err
 		}
-		for len(ids) > 0 {
-			n := min(discardBatch, len(ids))
-			done, err := r.change(ctx, ActionDiscard, "discard_send", ids[:n])
+		for part := range slices.Chunk(ids, discardBatch) {
+			done, err := r.change(ctx, ActionDiscard, "discard_send", part)
 			if err != nil {
 				return err
 			}
 			out.Discarded += int64(len(done))
-			out.Skipped += int64(n - len(done))
-			ids = ids[n:]
+			out.Skipped += int64(len(part) - len(done))
 		}
 	}
 }

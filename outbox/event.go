@@ -33,7 +33,7 @@ type Row struct {
 	Key     Key
 	Version int64 // event_version: monotonic per entity, assigned by the producer
 
-	address address
+	address pgtype.TID // where the row is: a hint, for an update moves it
 }
 
 // Position returns its place in the order of events.
@@ -58,7 +58,7 @@ type Event struct {
 	Correlation string // correlation_id of the row, in a table that has one; 128 characters at most
 
 	// What a settle must find as it was.
-	version rowVersion
+	version pgtype.Uint32 // xmin: with the address it says that nothing has changed the row since
 	retryAt pgtype.Timestamptz
 	replays int32
 }

@@ -121,20 +121,13 @@ func (s *Stories) State(ctx context.Context, id ID) (now EventState, ok bool, er
 	if id, err = ParseID(s.table.ID, id.String()); err != nil {
 		return now, false, nil
 	}
-	found, err := all(ctx, s.calls, "event", s.sql.get("settled"), pgx.RowToStructByName[EventState], &id)
-	if err != nil || len(found) == 0 {
-		return now, false, err
-	}
-	return found[0], true, nil
+	return first(ctx, s.calls, "event", s.sql.get("settled"), pgx.RowToStructByName[EventState], &id)
 }
 
 // read returns the event that a statement finds, nil for none.
 func (s *Stories) read(ctx context.Context, what, name string, args ...any) (*Story, error) {
-	found, err := all(ctx, s.calls, what, s.sql.get(name), pgx.RowToStructByNameLax[Story], args...)
-	if err != nil || len(found) == 0 {
-		return nil, err
-	}
-	return &found[0], nil
+	story, _, err := first(ctx, s.calls, what, s.sql.get(name), pgx.RowToAddrOfStructByNameLax[Story], args...)
+	return story, err
 }
 
 // before adds the earlier open events of the entity.

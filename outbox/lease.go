@@ -65,51 +65,49 @@ func (l *Lease) Due() (n int) {
 func (s *Store) Lease(ctx context.Context, epoch int64, batch uuid.UUID, groups []Group) (*Lease, error) {
 	type asked struct {
 		row     *Row
-		n, rows ordinal
+		n, rows pgtype.Int4
 	}
 	var in []asked
 	for i := range groups {
 		g := &groups[i]
-		rows := ordinal(len(g.Rows))
+		rows := len(g.Rows)
 		if g.Check {
 			rows = 0
 		}
 		for j := range g.Rows {
-			in = append(in, asked{&g.Rows[j], ordinal(i), rows})
+			in = append(in, asked{&g.Rows[j], pgtype.Int4{Int32: int32(i), Valid: true}, pgtype.Int4{Int32: int32(rows), Valid: true}})
 		}
 	}
 	args := []any{
 		s.cfg.Group, epoch, s.cfg.Owner, [16]byte(batch), s.cfg.Lease,
-		arrayOf(in, func(a *asked) *address { return &a.row.address }), arrayOf(in, func(a *asked) *ID { return &a.row.ID }),
-		arrayOf(in, func(a *asked) *ordinal { return &a.n }), arrayOf(in, func(a *asked) *ordinal { return &a.rows }), s.cfg.Strict,
+		arrayOf(in, func(a *asked) *pgtype.TID { return &a.row.address }), arrayOf(in, func(a *asked) *ID { return &a.row.ID }),
+		arrayOf(in, func(a *asked) *pgtype.Int4 { return &a.n }), arrayOf(in, func(a *asked) *pgtype.Int4 { return &a.rows }), s.cfg.Strict,
 	}
 	a := leaseAnswer{
-		decoder: decoder{table: s.Shape()}, events: make([]Event, 0, len(in)),
-		out: &Lease{Events: make([][]Event, len(groups)), Obstacles: make([]*Obstacle, len(groups))},
+		decoder: decoder{table: s.Shape()},
+		out:     &Lease{Events: make([][]Event, len(groups)), Obstacles: make([]*Obstacle, len(groups))},
 	}
-	if err := s.opened().raw(ctx, "lease events", s.sql("lease"), args, a.row); err != nil {
+	events := make([]Event, len(in)) // one allocation for all groups
+	for i := range groups {
+		n := len(groups[i].Rows)
+		a.out.Events[i], events = events[:0:n], events[n:]
+	}
+	if err := s.opened().each(ctx, "lease events", s.sql("lease"), args, []any{rawRow(a.row)}, func() {}); err != nil {
 		if Slow(err) && len(groups) == 1 {
 			err = fmt.Errorf("%w, with %s alone", err, groups[0].Key)
 		}
 		return nil, err
 	}
-	a.group()
+	for _, g := range a.out.Events {
+		slices.SortFunc(g, func(x, y Event) int { return x.Compare(&y.Row) })
+	}
 	return a.out, nil
-}
-
-// ordinal is an element of a parameter.
-type ordinal int32
-
-func (n *ordinal) Int64Value() (pgtype.Int8, error) {
-	return pgtype.Int8{Int64: int64(*n), Valid: true}, nil
 }
 
 // leaseAnswer collects the rows of an answer to lease.sql.
 type leaseAnswer struct {
 	decoder
-	out    *Lease
-	events []Event
-	groups []int // of events
+	out *Lease
 }
 
 func (a *leaseAnswer) row(raw [][]byte) error {
@@ -130,7 +128,7 @@ func (a *leaseAnswer) row(raw [][]byte) error {
 		}
 		return nil
 	}
-	a.events, a.groups = append(a.events, e), append(a.groups, n)
+	a.out.Events[n] = append(a.out.Events[n], e)
 	return nil
 }
 
@@ -161,7 +159,7 @@ func (a *leaseAnswer) read(raw [][]byte, e *Event) (n int, wait *float64, err er
 	e.Attempts, e.Reclaims = int(int32(binary.BigEndian.Uint32(raw[6]))), int(int32(binary.BigEndian.Uint32(raw[7])))
 	e.CreatedAt = timestamp(int64(binary.BigEndian.Uint64(raw[8])))
 	e.Traceparent, e.Tracestate, e.Correlation = string(raw[9]), string(raw[10]), string(raw[11])
-	e.address, e.version = addressOf(raw[12]), rowVersion(binary.BigEndian.Uint32(raw[13]))
+	e.address, e.version = addressOf(raw[12]), pgtype.Uint32{Uint32: binary.BigEndian.Uint32(raw[13]), Valid: true}
 	if len(raw[14]) == 8 {
 		e.retryAt = momentOf(int64(binary.BigEndian.Uint64(raw[14])))
 	}
@@ -174,27 +172,4 @@ func (a *leaseAnswer) read(raw [][]byte, e *Event) (n int, wait *float64, err er
 		wait = &f
 	}
 	return n, wait, nil
-}
-
-// group hands the events out to their groups. They nearly always come in order.
-func (a *leaseAnswer) group() {
-	for i, from := 0, 0; i <= len(a.events); i++ {
-		if i < len(a.events) && (i == from || a.groups[i] == a.groups[from]) {
-			continue
-		}
-		if from < i {
-			part := a.events[from:i:i]
-			if of := &a.out.Events[a.groups[from]]; *of == nil {
-				*of = part
-			} else {
-				*of = append(*of, part...)
-			}
-		}
-		from = i
-	}
-	for _, g := range a.out.Events {
-		if len(g) > 1 {
-			slices.SortFunc(g, func(x, y Event) int { return x.Compare(&y.Row) })
-		}
-	}
 }

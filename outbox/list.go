@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // Position is a place in the order of events.
@@ -62,8 +63,8 @@ func (s *Store) List(ctx context.Context, r ListRequest) (*List, error) {
 	}
 	out := &List{}
 	d := decoder{table: t}
-	err := s.opened().raw(ctx, "list events", s.sql(name), args, func(row [][]byte) error { return d.listed(row, out) })
-	if err != nil {
+	read := rawRow(func(row [][]byte) error { return d.listed(row, out) })
+	if err := s.opened().each(ctx, "list events", s.sql(name), args, []any{read}, func() {}); err != nil {
 		return nil, err
 	}
 	if r.Newest {
@@ -153,6 +154,6 @@ func lookOf(raw []byte) time.Duration {
 	return time.Duration(binary.BigEndian.Uint64(raw)) * time.Microsecond
 }
 
-func addressOf(raw []byte) address {
-	return address{block: binary.BigEndian.Uint32(raw), offset: binary.BigEndian.Uint16(raw[4:])}
+func addressOf(raw []byte) pgtype.TID {
+	return pgtype.TID{BlockNumber: binary.BigEndian.Uint32(raw), OffsetNumber: binary.BigEndian.Uint16(raw[4:]), Valid: true}
 }

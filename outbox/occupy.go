@@ -21,8 +21,6 @@ func (e *OccupiedError) Error() string {
 // [*OccupiedError] while the leader of another group works on the table, and
 // [ErrFenced] when a newer epoch has taken over.
 func (s *Store) Occupy(ctx context.Context, epoch int64) error {
-	ctx, cancel := s.deadline(ctx)
-	defer cancel()
 	other := OccupiedError{Table: s.cfg.Table}
 	var fences, taken int
 	var q pgx.Batch
@@ -30,12 +28,12 @@ func (s *Store) Occupy(ctx context.Context, epoch int64) error {
 	q.Queue(s.sql("occupy"), s.cfg.Group, epoch, s.cfg.Owner, s.cfg.Projection).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&fences, &taken, &other.Group, &other.Instance)
 	})
-	err := s.db.SendBatch(ctx, &q).Close()
+	err := s.opened().batch(ctx, "group", &q)
 	switch {
 	case err == nil && fences == 0:
-		err = ErrFenced
+		err = wrapped("group", s.cfg.Table, ErrFenced)
 	case err == nil && taken == 0:
-		return &other
+		err = &other
 	}
-	return wrapped("group", s.cfg.Table, err)
+	return err
 }

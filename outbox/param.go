@@ -36,32 +36,12 @@ func self[E any](e *E) *E { return e }
 // of an element.
 func IDs[S any](s []S, field func(*S) *ID) any { return arrayOf(s, field) }
 
-// address is where a row is: a hint, for an update moves it.
-type address struct {
-	block  uint32
-	offset uint16
-}
-
-func (a *address) TIDValue() (pgtype.TID, error) {
-	return pgtype.TID{BlockNumber: a.block, OffsetNumber: a.offset, Valid: true}, nil
-}
-
-func (a *address) ScanTID(v pgtype.TID) error {
-	a.block, a.offset = v.BlockNumber, v.OffsetNumber
-	return nil
-}
-
-// rowVersion is a row's xmin: the transaction that has written this version of it. With
-// the address it says that nothing has changed the row since.
-type rowVersion uint32
-
-func (x *rowVersion) Uint32Value() (pgtype.Uint32, error) {
-	return pgtype.Uint32{Uint32: uint32(*x), Valid: true}, nil
-}
-
-func (x *rowVersion) ScanUint32(v pgtype.Uint32) error {
-	*x = rowVersion(v.Uint32)
-	return nil
+// orNull passes null for zero.
+func orNull[T comparable](v T) *T {
+	if v == *new(T) {
+		return nil
+	}
+	return &v
 }
 
 // momentOf reads a timestamptz of the wire that may be infinite.

@@ -10,9 +10,7 @@ import (
 // Plans returns how the server would run the statements that look for events, by the names of
 // their files, under the settings of an instance's sessions. Nothing is run.
 func (s *Store) Plans(ctx context.Context) (map[string][]string, error) {
-	ctx, cancel := s.deadline(ctx)
-	defer cancel()
-	var q pgx.Batch // one transaction
+	var q pgx.Batch
 	for name, value := range SessionParams() {
 		q.Queue("select set_config($1, $2, true)", name, value)
 	}
@@ -30,6 +28,5 @@ func (s *Store) Plans(ctx context.Context) (map[string][]string, error) {
 			return err
 		})
 	}
-	err := s.db.SendBatch(ctx, &q).Close()
-	return out, wrapped("plans", s.cfg.Table, err)
+	return out, s.opened().batch(ctx, "plans", &q)
 }

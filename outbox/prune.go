@@ -3,11 +3,11 @@ package outbox
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // FinishedEvents are the done rows of one outbox table, and its history. Any host may remove
@@ -19,10 +19,7 @@ type FinishedEvents struct{ *access }
 // takes at most timeout, unless it says otherwise.
 func OpenFinishedEvents(ctx context.Context, db DB, table string, timeout time.Duration) (*FinishedEvents, error) {
 	a, err := openAccess(ctx, db, table, timeout)
-	if err != nil {
-		return nil, fmt.Errorf("finished events: %w", err)
-	}
-	return &FinishedEvents{a}, nil
+	return &FinishedEvents{a}, err
 }
 
 // CheckRemoval returns a [*ShapeError] when rows must not be deleted from the table, because
@@ -130,18 +127,14 @@ func (f *FinishedEvents) sweepPages(ctx context.Context, s Sweep, from, to int64
 	case s.Move:
 		name = "prune_move"
 	}
-	var older *time.Duration // null: none
-	if s.Older > 0 {
-		older = &s.Older
-	}
-	first, last := &address{block: uint32(from)}, &address{block: uint32(to)}
+	first, last := pgtype.TID{BlockNumber: uint32(from), Valid: true}, pgtype.TID{BlockNumber: uint32(to), Valid: true}
 	sweep := func() error {
-		return f.one(ctx, "sweep", f.sql.get(name), []any{first, last, limit, older}, &picked, &moved, &deleted)
+		return f.one(ctx, "sweep", f.sql.get(name), []any{first, last, limit, orNull(s.Older)}, &picked, &moved, &deleted)
 	}
 	err = sweep()
 	if s.Move && sqlState(err) == pgerrcode.CheckViolation { // no partition of the history takes one of the rows
 		var days []time.Time
-		days, err = all(ctx, f.calls, "days of rows", f.sql.get("prune_days"), pgx.RowTo[time.Time], first, last, older)
+		days, err = all(ctx, f.calls, "days of rows", f.sql.get("prune_days"), pgx.RowTo[time.Time], first, last, orNull(s.Older))
 		for i := 0; i < len(days) && err == nil; i++ {
 			_, err = f.Attach(ctx, days[i])
 		}

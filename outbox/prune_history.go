@@ -59,13 +59,10 @@ func (f *FinishedEvents) Attach(ctx context.Context, day time.Time) (made bool, 
 // none. The build takes limit at most. Meanwhile it blocks moves into that day, and holds
 // back vacuum.
 func (f *FinishedEvents) IndexClosed(ctx context.Context, partition string, limit time.Duration) (built bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	var q pgx.Batch // one transaction
+	var q pgx.Batch
 	q.Queue("select set_config('statement_timeout', $1, true)", strconv.FormatInt(limit.Milliseconds(), 10))
 	q.Queue(f.sql.get("history_index"), partition).QueryRow(func(row pgx.Row) error { return row.Scan(&built) })
-	err = f.db.SendBatch(ctx, &q).Close()
-	return built, wrapped("index of the history", f.of, err)
+	return built, calls{f.db, limit, f.of}.batch(ctx, "index of the history", &q)
 }
 
 // dropTries is how often Drop asks for a lock that it does not wait for.

@@ -104,11 +104,8 @@ func askRebuild(ctx context.Context, db DB, timeout time.Duration, name, project
 
 // ReadRebuild returns the newest rebuild of a projection.
 func ReadRebuild(ctx context.Context, db DB, projection string, timeout time.Duration) (Rebuild, error) {
-	found, err := all(ctx, calls{db, timeout, projection}, "rebuild", statement("rebuild_read"), pgx.RowToStructByName[Rebuild], projection)
-	if err != nil || len(found) == 0 {
-		return Rebuild{}, err
-	}
-	return found[0], nil
+	r, _, err := first(ctx, calls{db, timeout, projection}, "rebuild", statement("rebuild_read"), pgx.RowToStructByName[Rebuild], projection)
+	return r, err
 }
 
 // JoinRebuild adds a term to those that write to both indexes, if a rebuild goes on, and

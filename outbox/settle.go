@@ -165,7 +165,7 @@ func (b *settling) write(ctx context.Context, db interface {
 ) (at time.Time, err error) {
 	var q pgx.Batch
 	q.Queue(lockWait)
-	b.queueClose(&q)
+	q.Queue(b.store.sql("close_lease"), b.store.cfg.Group, b.epoch, b.store.cfg.Owner, [16]byte(b.batch))
 	var done, rest []Settlement
 	for i := range in {
 		switch in[i].Verdict {
@@ -188,15 +188,11 @@ func (b *settling) write(ctx context.Context, db interface {
 	return at, err
 }
 
-func (b *settling) queueClose(q *pgx.Batch) {
-	q.Queue(b.store.sql("close_lease"), b.store.cfg.Group, b.epoch, b.store.cfg.Owner, [16]byte(b.batch))
-}
-
 // rowParams returns the parameters that name rows as they were leased.
 func rowParams(in []Settlement) []any {
 	return []any{
-		arrayOf(in, func(s *Settlement) *address { return &s.Event.address }), arrayOf(in, func(s *Settlement) *ID { return &s.Event.ID }),
-		arrayOf(in, func(s *Settlement) *rowVersion { return &s.Event.version }), len(in),
+		arrayOf(in, func(s *Settlement) *pgtype.TID { return &s.Event.address }), arrayOf(in, func(s *Settlement) *ID { return &s.Event.ID }),
+		arrayOf(in, func(s *Settlement) *pgtype.Uint32 { return &s.Event.version }), len(in),
 	}
 }
 
@@ -215,43 +211,28 @@ func (b *settling) restParams(in []Settlement) []any {
 func (b *settling) carefully(ctx context.Context) error {
 	ctx, cancel := b.store.deadline(ctx)
 	defer cancel()
-	tx, err := b.store.db.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer b.store.rollback(ctx, tx)
-	if _, err := tx.Exec(ctx, lockWait); err != nil {
-		return err
-	}
-	locked, err := b.lock(ctx, tx)
-	if err != nil {
-		return err
-	}
-	var whole []Settlement
-	var left []Left
-	for from, to := range entities(b.in) {
-		if !slices.Contains(locked[from:to], false) {
-			whole = append(whole, b.in[from:to]...)
-		} else {
-			left = append(left, Left{Key: b.in[from].Event.Key, Err: ErrChanged})
+	var locked []bool
+	var at time.Time
+	err := pgx.BeginFunc(ctx, b.store.db, func(tx pgx.Tx) (err error) {
+		if _, err = tx.Exec(ctx, lockWait); err != nil {
+			return err
 		}
-	}
-	at, err := b.write(ctx, tx, whole)
-	if err == nil {
-		err = tx.Commit(ctx)
-	}
-	if err != nil {
+		if locked, err = b.lock(ctx, tx); err != nil {
+			return err
+		}
+		var whole []Settlement
+		for from, to := range entities(b.in) {
+			if !slices.Contains(locked[from:to], false) {
+				whole = append(whole, b.in[from:to]...)
+			}
+		}
+		at, err = b.write(ctx, tx, whole)
 		return err
+	})
+	if err == nil {
+		b.out.At, b.out.Left = at, b.left(ctx, locked)
 	}
-	b.out.At, b.out.Left = at, append(b.out.Left, b.why(ctx, left)...)
-	return nil
-}
-
-// rollback ends a transaction that may have failed, also when ctx is done.
-func (s *Store) rollback(ctx context.Context, tx pgx.Tx) {
-	ctx, cancel := s.deadline(context.WithoutCancel(ctx))
-	defer cancel()
-	_ = tx.Rollback(ctx)
+	return err
 }
 
 // lock locks the rows that are as they were leased, updates their addresses and versions, and
@@ -273,8 +254,8 @@ func (b *settling) lock(ctx context.Context, tx pgx.Tx) ([]bool, error) {
 	locked := make([]bool, n)
 	var (
 		ord     int
-		at      address
-		version rowVersion
+		at      pgtype.TID
+		version pgtype.Uint32
 	)
 	_, err = pgx.ForEachRow(rows, []any{&ord, &at, &version}, func() error {
 		locked[ord-1] = true
@@ -284,21 +265,22 @@ func (b *settling) lock(ctx context.Context, tx pgx.Tx) ([]bool, error) {
 	return locked, err
 }
 
-// why sets ErrLocked for the entities that have a locked row and no changed one. It is for the
-// log: after an error it leaves ErrChanged.
-func (b *settling) why(ctx context.Context, left []Left) []Left {
-	if len(left) == 0 {
+// left returns the entities of which not every row was locked: with ErrLocked those without a
+// changed row. The reasons are for the log: after an error all have ErrChanged.
+func (b *settling) left(ctx context.Context, locked []bool) (left []Left) {
+	if !slices.Contains(locked, false) {
 		return nil
 	}
 	changed, err := b.store.changed(ctx, b.in)
-	if err != nil {
-		return left
-	}
 	for from, to := range entities(b.in) {
-		of := func(l Left) bool { return l.Key == b.in[from].Event.Key }
-		if i := slices.IndexFunc(left, of); i >= 0 && !slices.Contains(changed[from:to], true) {
-			left[i].Err = ErrLocked
+		if !slices.Contains(locked[from:to], false) {
+			continue
 		}
+		why := ErrChanged
+		if err == nil && !slices.Contains(changed[from:to], true) {
+			why = ErrLocked
+		}
+		left = append(left, Left{b.in[from].Event.Key, why})
 	}
 	return left
 }
@@ -308,7 +290,7 @@ func (s *Store) changed(ctx context.Context, in []Settlement) ([]bool, error) {
 	out := make([]bool, len(in))
 	var ord int
 	err := s.opened().each(ctx, "fates of events", s.sql("changed_rows"),
-		[]any{arrayOf(in, func(s *Settlement) *ID { return &s.Event.ID }), arrayOf(in, func(s *Settlement) *rowVersion { return &s.Event.version })},
+		[]any{arrayOf(in, func(s *Settlement) *ID { return &s.Event.ID }), arrayOf(in, func(s *Settlement) *pgtype.Uint32 { return &s.Event.version })},
 		[]any{&ord}, func() { out[ord-1] = true })
 	return out, err
 }

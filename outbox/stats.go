@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -48,22 +47,16 @@ func (s *Store) RecordProgress(ctx context.Context, epoch int64, lastSettle time
 // cost does not grow with the backlog; 0 counts all open ones, never the done ones. maxProcessing
 // is the limit of Stuck.
 func (s *Store) Stats(ctx context.Context, maxProcessing time.Duration, most int) (out Stats, err error) {
-	ctx, cancel := s.deadline(ctx)
-	defer cancel()
-	var limit *int // null: none
-	if most > 0 {
-		limit = &most
-	}
 	var ready, waiting, rows int64
 	var q pgx.Batch
-	q.Queue(s.sql("counts"), maxProcessing, limit).QueryRow(func(row pgx.Row) error {
+	q.Queue(s.sql("counts"), maxProcessing, orNull(most)).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&ready, &waiting, &out.PutOff, &out.Foreign, &out.Failed, &out.Discarded, &out.InFlight, &out.Batches, &out.OldestBatch,
 			&out.Stuck, &rows, &out.DeadTuples)
 	})
 	q.Queue(s.sql("oldest")).QueryRow(func(row pgx.Row) error { return row.Scan(&out.Oldest, &out.NextRetry) })
 	q.Queue(s.sql("last_settle")).QueryRow(func(row pgx.Row) error { return row.Scan(&out.LastSettle, &out.Now) })
-	if err := s.db.SendBatch(ctx, &q).Close(); err != nil {
-		return Stats{}, fmt.Errorf("read statistics of %s: %w", s.cfg.Table, err)
+	if err := s.opened().batch(ctx, "statistics", &q); err != nil {
+		return Stats{}, err
 	}
 	// What is in flight is ready in the table, or due.
 	out.Pending, out.Processing = max(0, ready-out.InFlight), out.Foreign+out.InFlight

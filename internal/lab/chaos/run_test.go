@@ -101,15 +101,9 @@ func TestShortRunOfTwoBuilds(t *testing.T) {
 // A build that forgets about every other lease when it settles cannot pass.
 func TestShortRunRejectsSettlesWithoutALease(t *testing.T) {
 	t.Parallel()
-	overlay, err := rig.Replaced(t.Context(), "outbox/settle.go", `	q.Queue(lockWait)
-	b.queueClose(&q)
-`, `	q.Queue(lockWait)
-	if len(in)%2 == 1 {
-		b.queueClose(&q)
-	} else {
-		q.Queue("select")
-	}
-`)
+	const closes = `	q.Queue(b.store.sql("close_lease"), b.store.cfg.Group, b.epoch, b.store.cfg.Owner, [16]byte(b.batch))
+`
+	overlay, err := rig.Replaced(t.Context(), "outbox/settle.go", closes, "if len(in)%2 == 1 {\n"+closes+"} else {\nq.Queue(\"select\")\n}\n")
 	if err != nil {
 		t.Fatal(err)
 	}
