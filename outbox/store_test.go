@@ -229,7 +229,7 @@ func (b *bench) stats() outbox.Stats {
 	return s
 }
 
-// TestRowsThatNameNoEventAreLeftOut: an adopted table may allow them, and none of them holds up others.
+// TestRowsThatNameNoEventAreLeftOut: an adopted table may allow them, and none of them holds up others. They are named.
 func TestRowsThatNameNoEventAreLeftOut(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -242,6 +242,11 @@ func TestRowsThatNameNoEventAreLeftOut(t *testing.T) {
 		got, err := b.store.List(t.Context(), r)
 		if err != nil || len(got.Ready) != 1 || got.Ready[0].Key != want || len(got.Due) != 0 {
 			t.Errorf("%s: got %+v, %v, want the event alone", what, got, err)
+		}
+	}
+	for most, want := range map[int]int{9: 4, 3: 3} {
+		if got, err := b.store.Nameless(t.Context(), most); err != nil || len(got) != want {
+			t.Errorf("%d at most: %v, %v, want %d events", most, got, err, want)
 		}
 	}
 }

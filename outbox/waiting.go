@@ -24,6 +24,12 @@ func (s *Store) Waiting(ctx context.Context, most int) ([]Waiting, error) {
 	return all(ctx, s.opened().calls, "waiting events", s.sql("waiting"), pgx.RowToStructByName[Waiting], most)
 }
 
+// Nameless returns at most most pending events that nothing can carry, because their rows have no
+// entity or no version, as an adopted table may allow.
+func (s *Store) Nameless(ctx context.Context, most int) ([]ID, error) {
+	return all(ctx, s.opened().calls, "events without an entity or a version", s.sql("nameless"), pgx.RowTo[ID], most)
+}
+
 // Batch is one lease.
 type Batch struct {
 	ID       string

@@ -54,6 +54,9 @@ func writeStatus(w io.Writer, st records.Status) error {
 			fmt.Fprintf(w, "\nTHROTTLED  %s: %s; weft throttle --off ends it\n", p.Projection, p.Throttle.Line())
 		}
 		writeQuarantines(w, p)
+		if p.Nameless != nil {
+			fmt.Fprintf(w, "\nNAMELESS  %s: %s; %s\n", p.Projection, p.Nameless.Line(), records.NamelessRemedy)
+		}
 		if p.Rebuild != nil {
 			fmt.Fprintf(w, "\n%s %s\n", strings.ToUpper(p.Rebuild.Kind()), p.Rebuild.Line())
 		}

@@ -30,6 +30,7 @@ func sample() records.Status {
 		{Projection: "search_index_to_elastic", Table: "search_outbox_events", Pending: 12, Retrying: 5, Processing: 11, Failed: 1, Stuck: 1,
 			DoneEstimate: 15000, Lag: 28, OldestSecs: 1.234, NextRetryAt: &retry, LastSettleAt: &settle, Now: at(30),
 			InFlight: 10, Batches: 2, OldestBatchSecs: 0.43, PutOff: 2, Foreign: 1,
+			Nameless:     &records.Nameless{Events: 1000, IDs: []string{"17", "4711"}},
 			VersionAhead: &records.Ahead{Writes: 41, FirstAt: at(2).UTC(), LastAt: at(25).UTC(), Entities: []string{"book:b1", "block:b2"}}},
 		{Projection: "chronicle_events_to_entries", Table: "chronicle_outbox_events"},
 	}
@@ -130,6 +131,20 @@ func TestStatusCountsRows(t *testing.T) {
 	}
 	if got := st.Projections[0].Stuck; got != 2 {
 		t.Errorf("stuck after 16s: got %d, want the two of the batch", got)
+	}
+}
+
+func TestStatusNamesEventsThatNothingCanCarry(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	if _, err := testenv.Pool(t, url).Exec(t.Context(), `alter table search_outbox_events alter event_version drop not null;
+		insert into search_outbox_events (id, entity_type, entity_id, op) values ('7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11', 'book', gen_random_uuid(), 'upsert')`); err != nil {
+		t.Fatal(err)
+	}
+	r := weft(t, []string{"DATABASE_URL=" + url}, "status")
+	want := "\nNAMELESS  search_index_to_elastic: events without an entity or a version, which nothing can carry: 1 (7b0e4c52-8f55-4d4e-9a3e-3f0b6f1d2c11); correct the producer"
+	if !strings.Contains(r.out, want) || strings.Count(r.out, "NAMELESS") != 1 {
+		t.Errorf("output lacks %q:\n%s", want, r.out)
 	}
 }
 

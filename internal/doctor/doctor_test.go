@@ -178,6 +178,10 @@ func TestFindingsInPostgres(t *testing.T) {
 		"QuarantinedByAText": {func(t *testing.T, p *pgxpool.Pool) {
 			exec(t, p, "insert into weft_quarantine values ('weft', 'chronicle_events_to_entries', 'block', 'Ann''s $1', now() - interval '25 h', 'alice', 'bad')")
 		}, nil, want{"holds", Warning, "chronicle_events_to_entries", "block:Ann's $1 quarantined", `weft release 'block:Ann'\''s $1' --by`}},
+		"Nameless": {func(t *testing.T, p *pgxpool.Pool) {
+			exec(t, p, "alter table chronicle_outbox_events alter entity_id drop not null",
+				"insert into chronicle_outbox_events (entity_type, op, event_version) select 'book', 'upsert', n from generate_series(1, 12) n")
+		}, nil, want{"schema.nameless", Warning, "chronicle_outbox_events", "events without an entity or a version, which nothing can carry: 12 (", "fill in entity_id"}},
 		"Sequence": {func(t *testing.T, p *pgxpool.Pool) {
 			exec(t, p, "create sequence ids as smallint", "select setval('ids', 32000)")
 		}, nil, want{"postgres.sequence", Warning, "ids", "98 % of its numbers are given out: 767 are left", "alter sequence ids as bigint"}},

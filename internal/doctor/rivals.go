@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -70,6 +71,18 @@ func (e *examination) rivals(ctx context.Context) error {
 		case err != nil && !errors.Is(err, pgx.ErrNoRows):
 			return err
 		}
+		if err := e.unnamed(ctx, records.Table{Projection: name, Name: table}); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// unnamed names the events of a table that nothing can carry.
+func (e *examination) unnamed(ctx context.Context, t records.Table) error {
+	found, err := records.ReadNameless(ctx, e.Pool, records.Scope{Group: e.Config.Group, Timeout: e.Config.Database.Timeout}, t)
+	if found != nil {
+		e.add("schema.nameless", Warning, t.Name, found.Line(), records.NamelessRemedy)
+	}
+	return err
 }

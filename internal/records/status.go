@@ -102,10 +102,18 @@ type Projection struct {
 	// rows; null when there was none.
 	VersionAhead *Ahead `json:"version_ahead"`
 
+	Nameless *Nameless `json:"nameless"` // events that nothing can carry; null without any
+
 	Rebuild *Rebuild `json:"rebuild"` // that goes on, or whose old index is kept; null without one
 
 	Now    time.Time `json:"-"` // database clock
 	Capped bool      `json:"-"` // one of the counts has met [Scope.Most]: there are at least so many
+}
+
+// Nameless are pending events whose rows have no entity or no version: nothing can carry them.
+type Nameless struct {
+	Events int      `json:"events"` // at most 1,000 are counted
+	IDs    []string `json:"ids"`    // of the first ten
 }
 
 // Ahead is the alarm about documents that are newer than their source rows.

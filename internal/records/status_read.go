@@ -77,14 +77,44 @@ func readProjection(ctx context.Context, db outbox.DB, t Table, sc Scope) (Proje
 	if err != nil {
 		return Projection{}, err
 	}
+	nameless, err := readNameless(ctx, store)
+	if err != nil {
+		return Projection{}, err
+	}
 	return Projection{
 		Projection: t.Projection, Table: t.Name, Capped: s.Capped, Pending: s.Pending, Retrying: s.Retrying, Processing: s.Processing,
 		Failed: s.Failed, Discarded: s.Discarded, Stuck: s.Stuck, DoneEstimate: s.DoneEstimate, Lag: s.Lag(),
 		OldestSecs: s.Oldest.Seconds(), NextRetryAt: UTC(s.NextRetry), LastSettleAt: UTC(s.LastSettle), Now: s.Now,
 		InFlight: s.InFlight, Batches: s.Batches, OldestBatchSecs: s.OldestBatch.Seconds(), PutOff: s.PutOff, Foreign: s.Foreign,
 		Pause: DescribePause(holds.Pause), Throttle: DescribeThrottle(holds.Throttle), Quarantine: DescribeQuarantines(holds.Quarantines), Quarantined: waiting,
-		VersionAhead: versionAhead(alarms), Rebuild: rebuilding,
+		VersionAhead: versionAhead(alarms), Nameless: nameless, Rebuild: rebuilding,
 	}, nil
+}
+
+const (
+	mostNameless  = 1000 // that are counted
+	namedNameless = 10
+)
+
+// ReadNameless reads which events of a table nothing can carry; nil without any.
+func ReadNameless(ctx context.Context, db outbox.DB, sc Scope, t Table) (*Nameless, error) {
+	store, err := openStore(ctx, db, sc, t)
+	if err != nil {
+		return nil, err
+	}
+	return readNameless(ctx, store)
+}
+
+func readNameless(ctx context.Context, store *outbox.Store) (*Nameless, error) {
+	found, err := store.Nameless(ctx, mostNameless)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	out := &Nameless{Events: len(found)}
+	for _, id := range found[:min(len(found), namedNameless)] {
+		out.IDs = append(out.IDs, id.String())
+	}
+	return out, nil
 }
 
 // openStore returns a store to read with.

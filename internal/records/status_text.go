@@ -2,6 +2,7 @@ package records
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -38,6 +39,21 @@ func (st Status) LeaderLine() string {
 		}
 		return fmt.Sprintf("nobody; the last was %s, epoch %d, which ended %s", st.LastTerm.Instance, st.LastTerm.Epoch, how)
 	}
+}
+
+// NamelessRemedy is what becomes of events that nothing can carry.
+const NamelessRemedy = "correct the producer, and fill in entity_id and event_version or delete the rows: see docs/runbooks/lag-growing.md"
+
+// Line says how many there are, and names the first.
+func (n Nameless) Line() string {
+	count, more := fmt.Sprint(n.Events), ""
+	if n.Events == mostNameless {
+		count = "at least " + count
+	}
+	if n.Events > len(n.IDs) {
+		more = ", …"
+	}
+	return fmt.Sprintf("events without an entity or a version, which nothing can carry: %s (%s%s)", count, strings.Join(n.IDs, ", "), more)
 }
 
 // NextRetry says when the next waiting event is tried.
