@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -36,4 +37,10 @@ func (s *Store) Occupy(ctx context.Context, epoch int64) error {
 		err = &other
 	}
 	return err
+}
+
+// WorksOn reports whether the leader of a term has begun to work on the table of a projection.
+func WorksOn(ctx context.Context, db DB, group string, epoch int64, projection string, timeout time.Duration) (yes bool, err error) {
+	err = calls{db, timeout, projection}.one(ctx, "leader", statement("works_on"), []any{group, epoch, projection}, &yes)
+	return yes, err
 }

@@ -66,7 +66,7 @@ func (a *app) loadProjection(ctx context.Context, cfg config.Config, pool *pgxpo
 	} else if !ok && !row.Load {
 		return &exitError{exitRefused, "a rebuild of " + name + " goes on, which writes all rows: see `weft rebuild status " + name + "`"}
 	}
-	a.noteVacancy(ctx, cfg, pool, "carries the rows")
+	a.noteVacancy(ctx, cfg, pool, name, "carries the rows")
 	r, ended, err := a.follow(ctx, cfg, pool, name, false)
 	if err != nil {
 		return err
@@ -90,9 +90,17 @@ func (a *app) loadProjection(ctx context.Context, cfg config.Config, pool *pgxpo
 	return nil
 }
 
-// noteVacancy says at once that a request waits because nobody leads. What is not known is not said.
-func (a *app) noteVacancy(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, does string) {
-	if st, err := leader.ReadState(ctx, pool, cfg.Group); err == nil && !st.Led() {
+// noteVacancy says at once that a request waits because nobody leads, or because the leader does not run the
+// projection. What is not known is not said.
+func (a *app) noteVacancy(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, name, does string) {
+	st, err := leader.ReadState(ctx, pool, cfg.Group)
+	if err != nil {
+		return
+	}
+	if !st.Led() {
 		fmt.Fprintf(a.stderr, "weft: nobody leads group %s: start weft run, which %s; the request waits for it\n", cfg.Group, does)
+	} else if yes, err := outbox.WorksOn(ctx, pool, st.Group, st.Epoch, name, cfg.Database.Timeout); err == nil && !yes {
+		fmt.Fprintf(a.stderr, "weft: %s leads group %s and does not run %s, or has not begun to: the request waits until an instance with it in WEFT_PROJECTIONS leads\n",
+			records.Plain(st.Instance), cfg.Group, name)
 	}
 }

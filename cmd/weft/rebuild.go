@@ -120,7 +120,7 @@ func (a *app) rebuild(ctx context.Context, cfg config.Config, pool *pgxpool.Pool
 	if !ok {
 		return &exitError{exitRefused, "a rebuild or load of " + name + " goes on, or the old index of the last one is kept: see `weft rebuild status " + name + "`, and then abort or drop-old"}
 	}
-	a.noteVacancy(ctx, cfg, pool, "does what is asked")
+	a.noteVacancy(ctx, cfg, pool, name, "does what is asked")
 	r, ended, err := a.follow(ctx, cfg, pool, name, f.detach)
 	if err != nil {
 		return err

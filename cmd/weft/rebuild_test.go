@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -52,6 +53,9 @@ func (s *shop) rebuilt(code int, args ...string) (out records.Rebuild) {
 	a := &app{environ: s.env, stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr, signals: notify}
 	if got := a.execute(ctx, append([]string{"rebuild"}, args...)); got != code {
 		s.t.Fatalf("rebuild %v: got exit code %d, %s and %s, want %d", args, got, &stdout, &stderr, code)
+	}
+	if strings.Contains(stderr.String(), "does not run") {
+		s.t.Errorf("rebuild %v: %s, although the leader runs it", args, &stderr)
 	}
 	if text := stdout.String(); text != "" {
 		if err := json.Unmarshal([]byte(text), &out); err != nil {
@@ -183,6 +187,20 @@ func TestRebuildThatFails(t *testing.T) {
 		if got := <-code; got != tc.code || !strings.Contains(errOut.String(), "the rebuild has failed: "+tc.note) {
 			t.Errorf("failure %s, note %q: got code %d and %s, want %d", tc.failure, tc.note, got, &errOut, tc.code)
 		}
+	}
+}
+
+// A rebuild of a projection that the leader does not run waits, and the command names who leads.
+func TestRebuildThatTheLeaderDoesNotRun(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	other := *s
+	other.env = append(slices.Clone(s.env), "WEFT_PROJECTIONS=chronicle_events_to_entries", "WEFT_INSTANCE=clerk")
+	other.running()
+	testenv.Eventually(t, func() bool { return weft(t, s.env, "status").code == exitOK }, "an instance leads")
+	r := weft(t, s.env, "rebuild", "products", "--why", "new shards", "--detach")
+	if want := "weft: clerk leads group shop and does not run products, or has not begun to: the request waits until an instance with it in WEFT_PROJECTIONS leads\n"; r.code != exitOK || !strings.Contains(r.errOut, want) {
+		t.Errorf("got code %d and %s, want %s", r.code, r.errOut, want)
 	}
 }
 
