@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -105,6 +106,44 @@ func TestAbortWaitsForAMoveThatIsUnderWay(t *testing.T) {
 		t.Errorf("got %+v", row)
 	}
 	r.equalsSource()
+}
+
+// A move that Elasticsearch has not acknowledged ends no rebuild, whether it was carried out or not: events go to both
+// indexes until the alias leads to the new one.
+func TestMoveWithoutAcknowledgementEndsNoRebuild(t *testing.T) {
+	t.Parallel()
+	for name, carried := range map[string]bool{"CarriedOut": true, "Lost": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := setup(t)
+			r.fillSource(50)
+			f := newFront(t, r.elastic)
+			a := r.start("a", "ELASTIC_URL="+f.URL)
+			a.awaitReady(200, `"role": "leader"`)
+			var tries atomic.Int32
+			f.set(func(w http.ResponseWriter, req *http.Request, body []byte) bool {
+				if !moves(req) || tries.Add(1) > 1 {
+					return false
+				}
+				if carried {
+					f.pass(discarded{}, req, body)
+				}
+				w.Header().Set("X-Elastic-Product", "Elasticsearch")
+				_, _ = io.WriteString(w, `{"acknowledged":false}`)
+				return true
+			})
+			r.askRebuild(searchProjection, false)
+			if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildDone || row.NewIndex != r.index+"-v2" || (tries.Load() == 1) != carried {
+				t.Errorf("got %+v after %d moves", row, tries.Load())
+			}
+			if all := a.logs.all(); !strings.Contains(all, "move of the alias: not every node of Elasticsearch has confirmed it") {
+				t.Error("the log says nothing of the move that was not acknowledged")
+			}
+			r.upsert(newKey(), 7, "after the end")
+			r.await(map[string]int{"done": 1})
+			r.equalsSource()
+		})
+	}
 }
 
 func (r *rig) ask(what outbox.RebuildAsk) {

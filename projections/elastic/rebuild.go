@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -197,12 +198,18 @@ func (s *Sink) Move(ctx context.Context, from Place, to string) error {
 	if err != nil {
 		return &RefusedError{fmt.Errorf("move of the alias: %w", err)}
 	}
-	_, err = s.ask(ctx, "move of the alias", esapi.IndicesUpdateAliasesRequest{
+	answer, err := s.ask(ctx, "move of the alias", esapi.IndicesUpdateAliasesRequest{
 		Instrument: s.client.InstrumentationEnabled(), Body: bytes.NewReader(body), MasterTimeout: s.cfg.RequestTimeout / 2, // in the queue of the master
 	})
 	s.forget()
 	if status := statusOf(err); status >= 400 && status < 500 && status != http.StatusRequestTimeout {
 		return &RefusedError{err}
+	}
+	var got struct {
+		Acknowledged bool `json:"acknowledged"`
+	}
+	if err == nil && (json.Unmarshal(answer, &got) != nil || !got.Acknowledged) {
+		err = errors.New("move of the alias: not every node of Elasticsearch has confirmed it in time")
 	}
 	return err
 }
