@@ -132,20 +132,15 @@ func ask[T any](r *run, call string, f func() (T, error), take func(now time.Tim
 
 // start carries an action out.
 func (r *run) start(a schedule.Action) {
-	list := func() (*outbox.List, error) {
-		l, err := r.store.List(r.ctx, a.List)
-		if err == nil {
-			r.p.tell.Listed(l)
-		}
-		return l, err
-	}
 	switch a.Kind {
 	case schedule.DoList:
-		ask(r, callList, list, r.s.Listed)
-	case schedule.DoLookBack:
-		ask(r, callList, list, r.s.LookedBack)
-	case schedule.DoLookUp:
-		ask(r, callList, list, r.s.LookedUp)
+		ask(r, callList, func() (*outbox.List, error) {
+			l, err := r.store.List(r.ctx, a.List)
+			if err == nil {
+				r.p.tell.Listed(l)
+			}
+			return l, err
+		}, func(now time.Time, l *outbox.List, err error) { r.s.Listed(now, a.List, l, err) })
 	case schedule.DoLease:
 		r.lease(a)
 	case schedule.DoSend:

@@ -141,7 +141,7 @@ func (f *flight) answered(outcomes []outbox.Outcome, groups ...[]outbox.Event) (
 		}
 		switch a.Kind {
 		case schedule.DoList:
-			s.Listed(f.base, list, nil)
+			s.Listed(f.base, a.List, list, nil)
 		case schedule.DoNamePutOff:
 			s.PutOffNamed(f.base, nil, nil, nil)
 		case schedule.DoLease:
@@ -162,7 +162,7 @@ func (f *flight) answered(outcomes []outbox.Outcome, groups ...[]outbox.Event) (
 			s.Sent(f.base, a.Part, out, nil, time.Millisecond)
 		case schedule.DoSettle:
 			return a.Batch, told
-		case schedule.DoLookBack, schedule.DoLookUp, schedule.DoProbe, schedule.DoWake, schedule.DoPutOff:
+		case schedule.DoProbe, schedule.DoWake, schedule.DoPutOff:
 			f.t.Fatalf("the scheduler asks for %d", a.Kind)
 		}
 	}

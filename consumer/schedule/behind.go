@@ -113,7 +113,7 @@ func (c *candidates) bar(now time.Time, e *entity, o *outbox.Obstacle) {
 	e.rows, e.own = nil, outbox.Position{}
 	before := slices.IndexFunc(e.leased, func(r outbox.Row) bool { return r.Position().Compare(o.Position) > 0 })
 	if before > 0 {
-		e.rows, e.begun, e.sure = e.leased[:before:before], c.begun, false
+		e.rows, e.begun, e.sure = e.leased[:before:before], c.list.serial, false
 	}
 }
 
@@ -124,7 +124,7 @@ func (c *candidates) outlook(now time.Time, r *outbox.Row) (goes, stays bool) {
 	e, b := c.entities[r.Key], c.barriers[r.Key]
 	held := b != nil && b.self && r.ID == b.at.ID && now.Before(b.until)
 	switch {
-	case now.Before(c.putOffs.in[r.Key]), held, e != nil && e.flying && e.flies(r, c.begun):
+	case now.Before(c.putOffs.in[r.Key]), held, e != nil && e.flying && e.flies(r, c.list.serial):
 		return false, true
 	case e == nil || len(e.rows) == 0 || c.busy(e):
 		return false, false
@@ -221,6 +221,21 @@ func (c *candidates) lookUp(key outbox.Key) {
 	}
 }
 
+// lookedUp takes the list of an entity's own rows.
+func (c *candidates) lookedUp(now time.Time, key outbox.Key, rows []outbox.Row, suspects map[outbox.ID]bool) {
+	if len(rows) >= c.lookUps.n {
+		c.lookUps.grow()
+	}
+	if len(rows) == 0 {
+		delete(c.putOff, key)
+	}
+	c.add(now, rows, c.tick(), false, inDue, suspects)
+	if e := c.entities[key]; e != nil && len(rows) > 0 {
+		e.own = *position(slices.MaxFunc(rows, compareRows))
+	}
+	c.free(key)
+}
+
 // notePutOff notes that an entity has rows put off.
 func (c *candidates) notePutOff(key outbox.Key) {
 	if len(c.putOff) < maxPutOff {
@@ -283,7 +298,7 @@ func (c *candidates) wantsPutOff(now time.Time) (key outbox.Key, ok bool) {
 // others.
 func (s *Scheduler) PutOff(now time.Time, n int, err error) {
 	key := s.c.putOffs.end(now, n >= s.c.putOffs.n, err)
-	if s.answered(now, err, &s.c.putOffs.task) && n >= s.c.putOffs.n {
+	if s.answered(now, err) && n >= s.c.putOffs.n {
 		s.c.putOffs.growQuick(now)
 	}
 	if n > 0 || err != nil && !outbox.Answered(err) { // the answer that is lost may tell of some
@@ -302,11 +317,8 @@ func (s *Scheduler) PutOff(now time.Time, n int, err error) {
 // to wait.
 func (s *Scheduler) PutOffNamed(now time.Time, free, waiting []outbox.Key, err error) {
 	search := &s.c.search
-	search.going = false
-	if err != nil {
-		search.next = search.repeat(now, err)
-	}
-	if !s.answered(now, err, search) {
+	search.end(now, err)
+	if !s.answered(now, err) {
 		return
 	}
 	pause := time.Duration(len(free)) * sweepShare

@@ -86,20 +86,14 @@ type candidates struct {
 	search      task                // for such entities
 	named       map[outbox.Key]bool // by the last search, and not leased since
 
-	list    task // its size is that of the ready rows
-	dueRows size // most due rows of the next list
-	asked   outbox.ListRequest
-	passing int    // rows in flight that the list passes over
-	begun   uint64 // of the list that is being made, or else of the last one
-	more    bool   // the last list did not show all
-	taken   bool   // something has been leased since it was here
-	last    int    // entities of the last batch
-	pause   time.Duration
-	start   start
-
-	back        task   // its size is that of a look back
-	backBegun   uint64 // of the look back that is being made, or else of the last one
-	backPassing int    // rows in flight that it passes over
+	list, back listing // back at the head, beside lists that begin at a cursor
+	dueRows    size    // most due rows of the next list
+	asked      outbox.ListRequest
+	more       bool // the last list did not show all
+	taken      bool // something has been leased since it was here
+	last       int  // entities of the last batch
+	pause      time.Duration
+	start      start
 
 	backwards bool // the next list is of the newest rows, and they go first
 }
@@ -109,9 +103,9 @@ func newCandidates(cfg *Config) candidates {
 		cfg: cfg, entities: map[outbox.Key]*entity{}, barriers: map[outbox.Key]*barrier{},
 		lookUps: newKeyCalls(size{ownList, shortList, ownList}),
 		putOffs: newKeyCalls(size{cfg.Page, 1, cfg.Page}), putOff: map[outbox.Key]bool{},
-		list:    task{size: size{shortList, shortList, longestList}},
+		list:    listing{task: task{size: size{shortList, shortList, longestList}}},
 		dueRows: size{dueList, shortList, longList},
-		back:    task{size: size{shortList, shortList, wideList}},
+		back:    listing{task: task{size: size{shortList, shortList, wideList}}},
 		search:  task{size: size{putOffNames, 1, putOffNames}},
 	}
 }
@@ -124,7 +118,7 @@ func (c *candidates) tick() uint64 {
 // drop forgets all that lists have shown. What is put off no list shows again: it is looked up.
 func (c *candidates) drop() {
 	for key, e := range c.entities {
-		if c.lookedUp(e) {
+		if c.showsOwn(e) {
 			c.lookUp(key)
 		}
 		e.forget()
@@ -133,8 +127,8 @@ func (c *candidates) drop() {
 	c.more = false
 }
 
-// lookedUp reports whether an entity's own list has shown rows of it that are put off, as far as known.
-func (c *candidates) lookedUp(e *entity) bool { return c.putOff[e.key] && e.own != (outbox.Position{}) }
+// showsOwn reports whether an entity's own list has shown rows of it that are put off, as far as known.
+func (c *candidates) showsOwn(e *entity) bool { return c.putOff[e.key] && e.own != (outbox.Position{}) }
 
 // left returns the number of entities in the queues up to one.
 func (c *candidates) left(last queue) (n int) {
@@ -148,7 +142,7 @@ func (c *candidates) left(last queue) (n int) {
 // barriers that have expired.
 func (c *candidates) prune(now time.Time) {
 	maps.DeleteFunc(c.entities, func(_ outbox.Key, e *entity) bool {
-		return !e.flying && e.landed < c.begun && len(e.rows) == 0 && e.queue == none
+		return !e.flying && e.landed < c.list.serial && len(e.rows) == 0 && e.queue == none
 	})
 	maps.DeleteFunc(c.barriers, func(_ outbox.Key, b *barrier) bool {
 		b.blocked, b.behind = 0, 0

@@ -47,7 +47,7 @@ func testLastDue(t *testing.T, hangs func(*schedule.Part) bool, left bool) {
 		now = now.Add(time.Millisecond)
 		switch a.Kind {
 		case schedule.DoList:
-			s.Listed(now, &outbox.List{Due: slices.Clone(due[:min(a.List.Due, len(due))])}, nil)
+			s.Listed(now, a.List, &outbox.List{Due: slices.Clone(due[:min(a.List.Due, len(due))])}, nil)
 		case schedule.DoLease:
 			l := &outbox.Lease{Events: make([][]outbox.Event, len(a.Groups)), Obstacles: make([]*outbox.Obstacle, len(a.Groups))}
 			for i, g := range a.Groups {

@@ -148,8 +148,7 @@ func (c *candidates) wantsList(now time.Time) (r outbox.ListRequest, ok bool) {
 	if c.backwards {
 		r = outbox.ListRequest{Ready: shortList, Newest: true}
 	}
-	c.list.begin(now)
-	c.asked, c.begun = r, c.tick()
+	c.asked = r
 	return r, true
 }
 
@@ -159,8 +158,6 @@ func (c *candidates) wantsLookBack(now time.Time) (r outbox.ListRequest, ok bool
 	if !c.start.expensive || c.back.going || now.Before(c.start.head) || len(c.queues[inAgain]) > c.last {
 		return r, false
 	}
-	c.back.begin(now)
-	c.backBegun = c.tick()
 	return outbox.ListRequest{Ready: c.back.n, Back: true}, true
 }
 
@@ -169,7 +166,7 @@ func (c *candidates) wantsLookBack(now time.Time) (r outbox.ListRequest, ok bool
 func (c *candidates) lookedBack(now time.Time, l *outbox.List) {
 	cursor := c.start.cursor()
 	before, _ := slices.BinarySearchFunc(l.Ready, *cursor, func(r outbox.Row, at outbox.Position) int { return r.Position().Compare(at) })
-	taken := c.add(now, l.Ready[:before], c.backBegun, false, inAgain, nil)
+	taken := c.add(now, l.Ready[:before], c.back.serial, false, inAgain, nil)
 	full := before == c.back.n
 	if full {
 		c.back.grow()
@@ -181,7 +178,7 @@ func (c *candidates) lookedBack(now time.Time, l *outbox.List) {
 		c.start.ends, c.start.blind = []end{{now, position(l.Ready[before-1])}}, false
 	}
 	took := max(l.Look, now.Sub(c.back.begun))
-	c.start.head, c.start.expensive = time.Time{}, expensiveHead(l.Look, c.backPassing) || took > longLook
+	c.start.head, c.start.expensive = time.Time{}, expensiveHead(l.Look, c.back.passing) || took > longLook
 	switch {
 	case c.start.expensive && taken > 0:
 		c.start.head = now.Add(backShare * took)
@@ -203,12 +200,11 @@ func expensiveHead(look time.Duration, passing int) bool {
 func (c *candidates) slow(now time.Time) {
 	again := rest(now, now.Sub(c.list.begun))
 	switch head := atHead(&c.asked); {
-	case head && (!c.start.head.IsZero() || c.list.n == c.list.least):
+	case head && (!c.start.head.IsZero() || c.asked.Ready == c.list.least):
 		c.start.head, c.start.expensive, c.start.blind = again, true, c.start.blind || len(c.start.ends) == 0
 	case !head && c.asked.Due > 0:
 		c.start.due = again
 	}
-	c.list.halve()
 	if c.asked.Due > 0 {
 		c.dueRows.halve()
 	}
@@ -218,7 +214,7 @@ func (c *candidates) slow(now time.Time) {
 func (c *candidates) listed(now time.Time, l *outbox.List) {
 	c.taken = false
 	for _, e := range c.queues[inReady] {
-		if e.queue = none; c.lookedUp(e) {
+		if e.queue = none; c.showsOwn(e) {
 			c.push(e, inAgain)
 		} else {
 			e.forget()
@@ -227,8 +223,8 @@ func (c *candidates) listed(now time.Time, l *outbox.List) {
 	c.queues[inReady] = c.queues[inReady][:0]
 	c.prune(now)
 	head := atHead(&c.asked)
-	taken := c.add(now, l.Ready, c.begun, head, inReady, nil)
-	c.add(now, l.Due, c.begun, false, inDue, l.Suspects)
+	taken := c.add(now, l.Ready, c.list.serial, head, inReady, nil)
+	c.add(now, l.Due, c.list.serial, false, inDue, l.Suspects)
 	if c.backwards && c.asked.Newest {
 		slices.Reverse(c.queues[inReady])
 		c.backwards, c.more = false, false
@@ -259,7 +255,7 @@ func (c *candidates) listed(now time.Time, l *outbox.List) {
 		c.start.ended(now, position(l.Ready[n-1]))
 	}
 	if head {
-		c.start.blind, c.start.head, c.start.expensive = false, time.Time{}, expensiveHead(l.Look, c.passing) && len(c.start.ends) > 0
+		c.start.blind, c.start.head, c.start.expensive = false, time.Time{}, expensiveHead(l.Look, c.list.passing) && len(c.start.ends) > 0
 		switch {
 		case c.start.expensive:
 			c.start.head = now.Add(headShare * l.Look)

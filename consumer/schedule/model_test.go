@@ -291,16 +291,13 @@ func (w *world) start(a schedule.Action) {
 		}
 	}
 	switch a.Kind {
-	case schedule.DoList, schedule.DoLookBack, schedule.DoLookUp:
-		took := map[schedule.Kind]func(time.Time, *outbox.List, error){
-			schedule.DoList: w.s.Listed, schedule.DoLookBack: w.s.LookedBack, schedule.DoLookUp: w.s.LookedUp,
-		}[a.Kind]
+	case schedule.DoList:
 		statement(func() func() {
 			if w.chance(0.02) {
-				return func() { took(w.now, nil, w.noAnswer()) }
+				return func() { w.s.Listed(w.now, a.List, nil, w.noAnswer()) }
 			}
 			l := w.list(a.List)
-			return func() { took(w.now, l, nil) }
+			return func() { w.s.Listed(w.now, a.List, l, nil) }
 		})
 	case schedule.DoLease:
 		statement(func() func() {

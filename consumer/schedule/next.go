@@ -85,22 +85,23 @@ func (s *Scheduler) renew(now time.Time) {
 
 // look returns the next list, look-up or put-off, if one is due.
 func (s *Scheduler) look(now time.Time) (a Action, ok bool) {
-	kind, passing := DoList, &s.c.passing
+	of := &s.c.list
 	r, ok := s.c.wantsList(now)
 	if !ok {
-		kind, passing = DoLookBack, &s.c.backPassing
+		of = &s.c.back
 		r, ok = s.c.wantsLookBack(now)
 	}
 	if ok {
-		*passing = 0
+		of.begin(now)
+		of.serial, of.passing = s.c.tick(), 0
 		for _, b := range s.batches {
 			r.Without = append(r.Without, b.ID)
-			*passing += b.Size()
+			of.passing += b.Size()
 		}
-		return Action{Kind: kind, List: r}, true
+		return Action{Kind: DoList, List: r}, true
 	}
 	if key, ok := s.c.lookUps.start(now, s.c.atRest); ok {
-		return Action{Kind: DoLookUp, List: outbox.ListRequest{Entity: &key, Ready: s.c.lookUps.n, SuspectAfter: suspectAfter}}, true
+		return Action{Kind: DoList, List: outbox.ListRequest{Entity: &key, Ready: s.c.lookUps.n, SuspectAfter: suspectAfter}}, true
 	}
 	if key, ok := s.c.wantsPutOff(now); ok {
 		return Action{Kind: DoPutOff, Key: key, Behind: s.c.barriers[key].at, Limit: s.c.putOffs.n}, true

@@ -119,13 +119,11 @@ func (o *putOffs) answer(a schedule.Action) {
 		}
 		o.s.PutOffNamed(o.now, free, waiting, nil)
 	case schedule.DoList:
-		o.s.Listed(o.now, &outbox.List{}, nil)
-	case schedule.DoLookUp:
 		l := &outbox.List{}
-		if key := *a.List.Entity; slices.Contains(o.keys, key) {
-			l.Due = []outbox.Row{{ID: key.ID, Version: 1, Key: key}}
+		if key := a.List.Entity; key != nil && slices.Contains(o.keys, *key) {
+			l.Due = []outbox.Row{{ID: key.ID, Version: 1, Key: *key}}
 		}
-		o.s.LookedUp(o.now, l, nil)
+		o.s.Listed(o.now, a.List, l, nil)
 	case schedule.DoLease:
 		l := &outbox.Lease{Events: make([][]outbox.Event, len(a.Groups)), Obstacles: make([]*outbox.Obstacle, len(a.Groups))}
 		for i, g := range a.Groups {

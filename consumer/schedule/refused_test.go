@@ -37,7 +37,7 @@ func TestOutageOfAllItemsSetsNoEntityApart(t *testing.T) {
 			case schedule.DoList:
 				if !listed {
 					listed = true
-					s.Listed(now, list, nil)
+					s.Listed(now, a.List, list, nil)
 				}
 			case schedule.DoLease:
 				l := &outbox.Lease{Events: make([][]outbox.Event, len(a.Groups)), Obstacles: make([]*outbox.Obstacle, len(a.Groups))}

@@ -32,8 +32,6 @@ type Kind uint8
 // The kinds, each with the method that takes the answer.
 const (
 	DoList       Kind = iota + 1 // Listed
-	DoLookBack                   // LookedBack: a list at the head, beside those that begin at a cursor
-	DoLookUp                     // LookedUp: the list of one entity's own rows
 	DoLease                      // Leased
 	DoSend                       // Sent
 	DoSettle                     // Settled; without settlements the lease is released
@@ -46,7 +44,7 @@ const (
 // Action is something to do.
 type Action struct {
 	Kind   Kind
-	List   outbox.ListRequest // DoList, DoLookBack, DoLookUp
+	List   outbox.ListRequest // DoList: of all, a look back at the head, or a look-up of one entity's own rows
 	Batch  *Batch             // DoLease, DoSettle
 	Groups []outbox.Group     // DoLease
 	Part   *Part              // DoSend
@@ -153,33 +151,50 @@ func (s *Scheduler) holdUp(why *bool, yes bool) {
 func (s *Scheduler) Throttle(now time.Time, rate float64) { s.c.flow.set(now, rate) }
 
 // answered notes an answer of the database, and reports whether it is one. After a fault the next calls wait,
-// longer each time, and after one that was slow the next of the same calls are smaller.
-func (s *Scheduler) answered(now time.Time, err error, calls ...*task) bool {
+// longer each time.
+func (s *Scheduler) answered(now time.Time, err error) bool {
 	if err == nil {
 		s.fault = 0
 		return true
-	}
-	if outbox.Slow(err) {
-		for _, t := range calls {
-			t.slow = now.Sub(t.begun)
-			t.halve()
-		}
 	}
 	s.fault = min(max(2*s.fault, 20*time.Millisecond), time.Second)
 	s.waitFor = now.Add(s.fault)
 	return false
 }
 
-// Listed takes the answer to DoList.
-func (s *Scheduler) Listed(now time.Time, l *outbox.List, err error) {
-	s.c.list.going = false
-	if !s.answered(now, err) {
-		if outbox.Slow(err) {
-			s.c.slow(now)
+// Listed takes the answer to DoList, with what was asked for.
+func (s *Scheduler) Listed(now time.Time, r outbox.ListRequest, l *outbox.List, err error) {
+	c, ok := &s.c, s.answered(now, err)
+	switch {
+	case r.Entity != nil:
+		if key := c.lookUps.end(now, false, err); ok {
+			c.lookedUp(now, key, append(l.Ready, l.Due...), l.Suspects)
 		}
 		return
+	case r.Back:
+		c.back.end(now, err)
+		if !ok {
+			c.start.head, c.back.serial = rest(now, now.Sub(c.back.begun)), 0
+			return
+		}
+		c.lookedBack(now, l)
+	default:
+		c.list.end(now, err)
+		if !ok {
+			c.list.next = now
+			if outbox.Slow(err) {
+				c.slow(now)
+			}
+			return
+		}
+		c.listed(now, l)
+		s.forget(now)
 	}
-	s.c.listed(now, l)
+	s.runUntried()
+}
+
+// forget drops what is known of entities that have gone.
+func (s *Scheduler) forget(now time.Time) {
 	// An entity that has not failed for longer than any backoff, while events could be leased, is not tried any
 	// more: somebody has parked its events, or settled them.
 	maps.DeleteFunc(s.apart, func(key outbox.Key, failed time.Time) bool {
@@ -188,51 +203,17 @@ func (s *Scheduler) Listed(now time.Time, l *outbox.List, err error) {
 	if s.c.left(inSuspect)+len(s.batches) == 0 { // the others have gone
 		maps.DeleteFunc(s.company, func(key outbox.Key, _ int) bool { return s.c.barriers[key] == nil })
 	}
-	s.runUntried()
 }
 
 // runUntried ends a trial when nothing is left to try the destination with, as the last list since the wake has
 // shown. One that began at a cursor says so only together with a look back.
 func (s *Scheduler) runUntried() {
 	c := &s.c
-	listed := !c.list.going && c.begun > s.woken && c.asked.Due > 0
-	lookedBack := !c.back.going && c.backBegun > s.woken
+	listed := !c.list.going && c.list.serial > s.woken && c.asked.Due > 0
+	lookedBack := !c.back.going && c.back.serial > s.woken
 	if s.gate.state.Phase == Trial && !s.toWake && listed && (lookedBack || atHead(&c.asked)) && c.left(inSuspect)+len(s.batches) == 0 {
 		s.gate.run()
 	}
-}
-
-// LookedBack takes the answer to DoLookBack.
-func (s *Scheduler) LookedBack(now time.Time, l *outbox.List, err error) {
-	c := &s.c
-	c.back.going = false
-	if !s.answered(now, err, &c.back) {
-		c.start.head, c.backBegun = rest(now, now.Sub(c.back.begun)), 0
-		return
-	}
-	c.lookedBack(now, l)
-	s.runUntried()
-}
-
-// LookedUp takes the answer to DoLookUp.
-func (s *Scheduler) LookedUp(now time.Time, l *outbox.List, err error) {
-	c := &s.c
-	key := c.lookUps.end(now, false, err)
-	if !s.answered(now, err, &c.lookUps.task) {
-		return
-	}
-	rows := append(l.Ready, l.Due...)
-	if len(rows) >= c.lookUps.n {
-		c.lookUps.grow()
-	}
-	if len(rows) == 0 {
-		delete(c.putOff, key)
-	}
-	c.add(now, rows, c.tick(), false, inDue, l.Suspects)
-	if e := c.entities[key]; e != nil && len(rows) > 0 {
-		e.own = *position(slices.MaxFunc(rows, compareRows))
-	}
-	c.free(key)
 }
 
 // Leased takes the answer to DoLease.
@@ -321,11 +302,8 @@ func (s *Scheduler) Probed(now time.Time, err error) (cause *Batch) {
 
 // Woken takes the answer to DoWake.
 func (s *Scheduler) Woken(now time.Time, n int, err error) {
-	s.wake.going, s.wake.next = false, now
-	if err != nil {
-		s.wake.next = s.wake.repeat(now, err)
-	}
-	if s.answered(now, err, &s.wake) && n >= s.wake.n {
+	s.wake.end(now, err)
+	if s.answered(now, err) && n >= s.wake.n {
 		s.wake.growQuick(now)
 	} else if err == nil || outbox.Refused(err) { // rows that may not be woken keep their time
 		s.toWake, s.woken = false, s.c.tick()

@@ -71,7 +71,7 @@ func (o *slowStart) answer(a schedule.Action) {
 	case schedule.DoNamePutOff:
 		o.s.PutOffNamed(o.now, nil, nil, nil)
 	case schedule.DoList:
-		o.s.Listed(o.now, &outbox.List{Ready: o.first(o.ready, a.List.Ready), Due: o.first(o.due, a.List.Due)}, nil)
+		o.s.Listed(o.now, a.List, &outbox.List{Ready: o.first(o.ready, a.List.Ready), Due: o.first(o.due, a.List.Due)}, nil)
 	case schedule.DoLease:
 		if o.leases++; o.leases == 1 {
 			o.s.Leased(o.now, a.Batch, nil, context.DeadlineExceeded)

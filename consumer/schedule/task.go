@@ -42,17 +42,29 @@ func (t *task) growQuick(now time.Time) {
 	}
 }
 
-// repeat returns when the call may be made again that has met err: at once where a smaller one may help, and
-// seldom where the database refuses it.
-func (t *task) repeat(now time.Time, err error) time.Time {
-	switch {
-	case outbox.Slow(err) && t.n > t.least:
-		return now
-	case outbox.Refused(err):
-		return now.Add(sweepEvery)
-	default:
-		return now.Add(max(repeatAfter, now.Sub(t.begun)))
+// end ends the call. One that has met err may be made again at once where a smaller one may help, and seldom where
+// the database refuses it.
+func (t *task) end(now time.Time, err error) {
+	t.going, t.next = false, now
+	took, was := now.Sub(t.begun), t.n
+	if outbox.Slow(err) {
+		t.slow = took
+		t.halve()
 	}
+	switch {
+	case err == nil, t.n < was:
+	case outbox.Refused(err):
+		t.next = now.Add(sweepEvery)
+	default:
+		t.next = now.Add(max(repeatAfter, took))
+	}
+}
+
+// listing is a list that is made again and again.
+type listing struct {
+	task           // its size is that of the ready rows
+	serial  uint64 // of the one that is being made, or else of the last one
+	passing int    // rows in flight that it passes over
 }
 
 // keyCalls are entities for each of which a call is to be made, one after the other.
@@ -97,13 +109,11 @@ func (e *keyCalls) under(key outbox.Key) bool { return e.going && e.keys[0] == k
 
 // end ends the call that is under way, with err. When it is to be made again, that is after the others.
 func (e *keyCalls) end(now time.Time, again bool, err error) (key outbox.Key) {
-	key, e.keys, e.going = e.keys[0], e.keys[1:], false
+	e.task.end(now, err)
+	key, e.keys = e.keys[0], e.keys[1:]
 	delete(e.in, key)
 	if again || err != nil {
-		e.add(key)
-	}
-	if err != nil {
-		e.in[key] = e.repeat(now, err)
+		e.keys, e.in[key] = append(e.keys, key), e.next
 	}
 	return key
 }

@@ -148,11 +148,11 @@ func (p *play) answer(t *testing.T, d *datadriven.TestData) {
 		}
 		p.now = p.now.Add(dur)
 	case "listed":
-		p.s.Listed(p.now, p.list(d), err)
+		p.s.Listed(p.now, outbox.ListRequest{}, p.list(d), err)
 	case "looked":
-		p.s.LookedUp(p.now, p.list(d), err)
+		p.s.Listed(p.now, outbox.ListRequest{Entity: &outbox.Key{}}, p.list(d), err)
 	case "looked-back":
-		p.s.LookedBack(p.now, p.list(d), err)
+		p.s.Listed(p.now, outbox.ListRequest{Back: true}, p.list(d), err)
 	case "leased":
 		p.s.Leased(p.now, p.batches[name], p.lease(t, d, name), err)
 	case "sent":
@@ -315,6 +315,12 @@ func (p *play) decisions() string {
 func (p *play) decision(a *schedule.Action) string {
 	switch a.Kind {
 	case schedule.DoList:
+		switch {
+		case a.List.Entity != nil:
+			return fmt.Sprintf("list %d rows of %s", a.List.Ready, a.List.Entity.ID)
+		case a.List.Back:
+			return fmt.Sprintf("look back at %d ready", a.List.Ready)
+		}
 		out := fmt.Sprintf("list %d ready, %d due", a.List.Ready, a.List.Due)
 		if a.List.From != nil {
 			out += " from " + cmp.Or(p.events[a.List.From.ID], "the end")
@@ -323,10 +329,6 @@ func (p *play) decision(a *schedule.Action) string {
 			out += ", the newest"
 		}
 		return out
-	case schedule.DoLookBack:
-		return fmt.Sprintf("look back at %d ready", a.List.Ready)
-	case schedule.DoLookUp:
-		return fmt.Sprintf("list %d rows of %s", a.List.Ready, a.List.Entity.ID)
 	case schedule.DoLease:
 		name := fmt.Sprintf("b%d", a.Batch.ID[15])
 		p.batches[name], p.groups[name] = a.Batch, a.Groups
