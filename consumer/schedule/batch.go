@@ -23,6 +23,14 @@ func (g *Group) Newest() *outbox.Event { return &g.Events[len(g.Events)-1] }
 // Earliest returns the event that carries attempts, reason and retry time of the group.
 func (g *Group) Earliest() *outbox.Event { return &g.Events[0] }
 
+// limit returns the deadline of a request of the group alone; 0 for the configured one.
+func (g *Group) limit(quick time.Duration) time.Duration {
+	if n := g.Earliest().Attempts; n <= narrowDoubled {
+		return doubled(quick, n, time.Hour)
+	}
+	return 0
+}
+
 // way is how a batch is tried.
 type way uint8
 
@@ -154,10 +162,7 @@ func (b *Batch) narrow(p *Part, ways int, quick time.Duration) {
 	for from := 0; from < len(p.Groups); from += size {
 		cut := &Part{Batch: b, Groups: p.Groups[from:min(from+size, len(p.Groups))], narrowed: true, Limit: quick}
 		if size == 1 {
-			cut.Limit = 0
-			if n := b.Groups[cut.Groups[0]].Earliest().Attempts; n <= narrowDoubled {
-				cut.Limit = doubled(quick, n, time.Hour)
-			}
+			cut.Limit = b.Groups[p.Groups[from]].limit(quick)
 		}
 		cuts = append(cuts, cut)
 	}
@@ -175,14 +180,6 @@ func (b *Batch) lose(p *Part, f *outbox.Fault) {
 			*o = outbox.Outcome{Verdict: outbox.Retry, Reason: f.Reason, Detail: f.Err.Error(), RetryAfter: f.RetryAfter, Marks: f.Marks}
 		}
 	}
-}
-
-// giveUp stops sending: the groups of parts that are unsent or in doubt retry because of f.
-func (b *Batch) giveUp(f *outbox.Fault) {
-	for _, p := range append(b.parts, b.doubts...) {
-		b.lose(p, f)
-	}
-	b.parts, b.doubts = nil, nil
 }
 
 // judge turns the outcomes into settlements, as the breaker and the retry policy allow.

@@ -56,18 +56,11 @@ type gate struct {
 	next    time.Time
 }
 
-func newGate(threshold int) gate {
-	return gate{
-		threshold: threshold, state: State{Phase: Running},
-		faulted: map[outbox.Key]bool{}, finals: map[outbox.Key]bool{},
-	}
-}
-
 func (g *gate) set(p Phase, r outbox.Reason, detail string) { g.state = State{p, r, detail} }
 
-// outage notes that the destination is unusable.
+// outage notes that the destination is unusable, or still is.
 func (g *gate) outage(now time.Time, f *outbox.Fault) {
-	if g.state.Phase == Trial {
+	if g.state.Phase == Trial || g.state.Phase == Outage {
 		g.backoff = min(2*g.backoff, maxProbe)
 	} else {
 		g.trials, g.backoff = 0, firstProbe
@@ -75,20 +68,6 @@ func (g *gate) outage(now time.Time, f *outbox.Fault) {
 	clear(g.faulted)
 	g.next = now.Add(max(g.backoff, min(f.RetryAfter, maxAttempt)))
 	g.set(Outage, f.Reason, f.Err.Error())
-}
-
-// unanswered notes a probe that failed during an outage.
-func (g *gate) unanswered(now time.Time, err error) {
-	g.backoff = min(2*g.backoff, maxProbe)
-	g.next = now.Add(g.backoff)
-	g.state.Detail = err.Error()
-}
-
-// run opens the gate.
-func (g *gate) run() {
-	clear(g.faulted)
-	clear(g.finals)
-	g.set(Running, "", "")
 }
 
 // through notes an event that was projected. opened counts the openings of the breaker
@@ -100,8 +79,8 @@ func (g *gate) through(opened int) {
 		return
 	}
 	clear(g.finals)
-	if g.state.Phase == Trial || g.state.Phase == Broken {
-		g.run()
+	if g.state.Phase != Outage {
+		g.set(Running, "", "")
 	}
 }
 

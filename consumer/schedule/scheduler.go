@@ -101,7 +101,9 @@ type Scheduler struct {
 // New returns a scheduler for a term that begins.
 func New(cfg Config) *Scheduler {
 	s := &Scheduler{
-		cfg: cfg, gate: newGate(cfg.BreakerThreshold), apart: map[outbox.Key]time.Time{}, company: map[outbox.Key]int{},
+		cfg:   cfg,
+		gate:  gate{threshold: cfg.BreakerThreshold, state: State{Phase: Running}, faulted: map[outbox.Key]bool{}, finals: map[outbox.Key]bool{}},
+		apart: map[outbox.Key]time.Time{}, company: map[outbox.Key]int{},
 		window: size{min(firstWindow, cfg.BatchSize), 1, cfg.BatchSize},
 		wake:   task{size: size{cfg.Page, 1, cfg.Page}},
 	}
@@ -125,10 +127,7 @@ func (s *Scheduler) Blocked() int { return len(s.c.barriers) - s.c.quarantines }
 // Apart returns how many entities are tried in requests of their own.
 func (s *Scheduler) Apart() int { return len(s.apart) }
 
-func (s *Scheduler) isApart(key outbox.Key) bool {
-	_, yes := s.apart[key]
-	return yes
-}
+func (s *Scheduler) isApart(key outbox.Key) bool { return !s.apart[key].IsZero() }
 
 // Stop lets the leased batches finish, and begins no others.
 func (s *Scheduler) Stop() { s.stopping = true }
@@ -212,7 +211,7 @@ func (s *Scheduler) runUntried() {
 	listed := !c.list.going && c.list.serial > s.woken && c.asked.Due > 0
 	lookedBack := !c.back.going && c.back.serial > s.woken
 	if s.gate.state.Phase == Trial && !s.toWake && listed && (lookedBack || atHead(&c.asked)) && c.left(inSuspect)+len(s.batches) == 0 {
-		s.gate.run()
+		s.gate.refused()
 	}
 }
 
@@ -254,11 +253,9 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 	case s.stopping, phase == Outage, phase != Running && b.way != trial:
 		b.step, b.parts = settleable, nil // release it
 	case b.way == apart:
-		p := b.parts[0]
-		b.parts = nil
-		b.narrow(p, len(p.Groups), s.quick())
+		b.parts[0].narrowed, b.parts[0].Limit = true, b.Groups[0].limit(s.quick())
 	case b.way == alone: // all others wait for it; when it takes longer it is tried apart, beside them
-		b.parts[0].Limit = doubled(s.quick(), min(b.Groups[0].Earliest().Attempts, narrowDoubled), time.Hour)
+		b.parts[0].Limit = s.quick()
 	}
 }
 
@@ -268,7 +265,7 @@ func (s *Scheduler) Probed(now time.Time, err error) (cause *Batch) {
 	s.probing = false
 	if s.gate.state.Phase == Outage {
 		if err != nil {
-			s.gate.unanswered(now, err)
+			s.gate.outage(now, &outbox.Fault{Reason: s.gate.state.Reason, Err: err})
 			return nil
 		}
 		if now.Before(s.gate.next) { // asked before the outage, which is to last until then

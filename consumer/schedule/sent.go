@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"slices"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -60,47 +61,41 @@ type errText string
 func (e errText) Error() string { return string(e) }
 
 // suspect notes a part of which no event went through. Each event to be retried has met the
-// fault, so there is nothing to narrow down. When that makes an outage, it is the fault of none
-// of them.
+// fault, so there is nothing to narrow down.
 func (s *Scheduler) suspect(now time.Time, p *Part, f *outbox.Fault) {
-	if s.gate.state.Phase == Trial {
-		s.unusable(now, f)
-		return
-	}
 	p.Batch.met = f
-	var blamed []outbox.Key
-	outage := false
+	var keys []outbox.Key
 	for _, n := range p.Groups {
 		if g := &p.Batch.Groups[n]; g.Outcome.Verdict == outbox.Retry {
-			if !s.isApart(g.Key) {
-				blamed = append(blamed, g.Key)
-			}
-			outage = s.blame(now, g.Key) || outage
+			keys = append(keys, g.Key)
 		}
 	}
-	if outage && s.gate.state.Phase == Running {
-		for _, key := range blamed {
-			delete(s.apart, key)
-		}
+	if s.gate.state.Phase == Trial || s.blame(now, keys...) {
 		s.unusable(now, f)
 	}
 }
 
-// blame notes an entity that has met a fault by itself, and reports whether so many have
-// that it is an outage. An entity that is already tried apart does not count, and during an
-// outage none does.
-func (s *Scheduler) blame(now time.Time, key outbox.Key) (outage bool) {
-	switch {
-	case s.isApart(key):
-		s.apart[key] = now
-		return false
-	case s.gate.state.Phase == Outage:
-		return false
-	case len(s.apart) < maxApart:
-		s.apart[key] = now
+// blame notes entities that have met a fault by themselves, and sets them apart, unless so many
+// have that it is an outage, and the fault of none of these. An entity that is already tried apart
+// does not count, and during an outage none does.
+func (s *Scheduler) blame(now time.Time, keys ...outbox.Key) (outage bool) {
+	fresh := slices.DeleteFunc(keys, func(key outbox.Key) bool {
+		if s.isApart(key) {
+			s.apart[key] = now
+			return true
+		}
+		return s.gate.state.Phase == Outage
+	})
+	for _, key := range fresh {
+		s.gate.faulted[key] = true
 	}
-	s.gate.faulted[key] = true
-	return len(s.gate.faulted) >= outageAfter
+	outage = len(s.gate.faulted) >= outageAfter
+	for _, key := range fresh {
+		if !outage && len(s.apart) < maxApart {
+			s.apart[key] = now
+		}
+	}
+	return outage
 }
 
 // faulted handles a part that met a fault and has no outcomes.
@@ -139,10 +134,11 @@ func (s *Scheduler) faulted(now time.Time, p *Part, f *outbox.Fault) {
 func (s *Scheduler) unusable(now time.Time, f *outbox.Fault) {
 	s.gate.outage(now, f)
 	for _, b := range s.batches {
-		if len(b.parts)+len(b.doubts) > 0 {
+		for _, p := range append(b.parts, b.doubts...) {
 			b.met = f
-			b.giveUp(f)
+			b.lose(p, f)
 		}
+		b.parts, b.doubts = nil, nil
 		s.close(now, b)
 	}
 }
