@@ -191,9 +191,9 @@ func (p *Pipeline) Run(ctx context.Context, term Term) error {
 			BreakerThreshold: p.cfg.BreakerThreshold, Strict: p.cfg.Strict, Jitter: func(d time.Duration) time.Duration { return rand.N(d + 1) },
 			NewID: func() uuid.UUID { return uuid.Must(uuid.NewV7()) }, // the claim_batch_id that joins the log lines of a batch
 		}),
-		answers: make(chan answer), told: map[*schedule.Batch]*observe.Batch{}, lost: map[uuid.UUID]time.Time{}, refused: map[string]refusal{},
+		paused: true, answers: make(chan answer), told: map[*schedule.Batch]*observe.Batch{}, lost: map[uuid.UUID]time.Time{}, refused: map[string]refusal{},
 	}
-	r.s.Pause(true) // until the first answer says otherwise
+	r.s.Hold(true) // until the first answer says otherwise
 	p.show(r.s.State(), nil)
 	err := r.loop()
 	cancel(err) // ends the workers that still run, and their calls

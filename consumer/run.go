@@ -48,6 +48,7 @@ type run struct {
 	named         outbox.ID               // of the last entity with rows put off that was named; zero to begin anew
 	lastSettle    time.Time               // database clock
 	recorded      time.Time               // the lastSettle that is written down
+	paused        bool                    // by somebody
 	foreign       bool                    // another worker claims rows of the table
 	claimer       string                  // that worker
 	foreignEnd    time.Time               // end of that state, unless a newer claim is seen

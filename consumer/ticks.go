@@ -87,7 +87,7 @@ func (r *run) keepUp(now time.Time) {
 			r.foreign = foreign
 			r.p.tell.Foreign(foreign, r.claimer)
 		}
-		r.s.Foreign(r.foreign)
+		r.s.Hold(r.foreign || r.paused)
 	})
 }
 
@@ -111,7 +111,8 @@ func (r *run) askHolds(now time.Time) {
 		}
 		r.s.Quarantine(now, quarantined)
 		r.s.Throttle(now, rate)
-		r.s.Pause(holds.Pause != nil)
+		r.paused = holds.Pause != nil
+		r.s.Hold(r.foreign || r.paused)
 		before := r.p.change(func(s *State) { s.Holds = holds })
 		r.p.tell.Holds(before.Holds, holds)
 	})

@@ -49,6 +49,8 @@ type world struct {
 	quarantined map[outbox.Key]bool // by an operator
 	obeyed      map[outbox.Key]bool // as the scheduler was told
 	passed      int                 // events leased under a throttle
+	paused      bool                // by an operator
+	foreign     bool                // another worker claims rows, as the scheduler was told
 
 	calls map[string][]time.Time   // that were in vain, the last of each
 	flown map[outbox.Key]time.Time // when something of an entity was in flight last
@@ -786,14 +788,20 @@ func (w *world) operate(second int) {
 		w.lead()
 	}
 	if w.plan.pauses && second%13 == 5 {
-		w.s.Pause(true)
-		w.after(time.Duration(w.rnd.IntN(3000))*time.Millisecond, func() { w.s.Pause(false) })
+		w.hold(&w.paused, true)
+		w.after(time.Duration(w.rnd.IntN(3000))*time.Millisecond, func() { w.hold(&w.paused, false) })
 	}
 	if w.plan.foreign && second%20 == 9 {
 		for range 1 + w.rnd.IntN(5) {
 			w.claim()
 		}
 	}
+}
+
+// hold tells the scheduler of one of the reasons to lease nothing.
+func (w *world) hold(why *bool, yes bool) {
+	*why = yes
+	w.s.Hold(w.paused || w.foreign)
 }
 
 // claim has another worker claim a row, of which the scheduler is told after a while, and settle it,
@@ -806,8 +814,8 @@ func (w *world) claim() {
 	r := w.rows[i]
 	r.status = "processing"
 	r.written++
-	w.after(time.Duration(w.rnd.IntN(1000))*time.Millisecond, func() { w.s.Foreign(true) })
-	w.after(3*time.Second, func() { w.s.Foreign(false) })
+	w.after(time.Duration(w.rnd.IntN(1000))*time.Millisecond, func() { w.hold(&w.foreign, true) })
+	w.after(3*time.Second, func() { w.hold(&w.foreign, false) })
 	w.after(time.Duration(w.rnd.IntN(8000))*time.Millisecond, func() {
 		r.written++
 		if w.rnd.IntN(2) == 0 {
@@ -826,7 +834,7 @@ func (w *world) settleDown() {
 	clear(w.quarantined)
 	w.outage, w.restless = false, false
 	w.obey()
-	w.after(5*time.Second, func() { w.s.Pause(false); w.s.Foreign(false) }) // after all that was said before
+	w.after(5*time.Second, func() { w.hold(&w.paused, false); w.hold(&w.foreign, false) }) // after all that was said before
 	for range 120 {
 		w.run(time.Second)
 		w.forget()

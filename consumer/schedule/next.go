@@ -43,7 +43,7 @@ func (s *Scheduler) Next(now time.Time) (a Action, until time.Time, ok bool) {
 // work returns the next step of the phase.
 func (s *Scheduler) work(now time.Time) (a Action, ok bool) {
 	rows, phase := s.c.flow.allowed(now, s.cfg.Page), s.gate.state.Phase
-	if phase == Outage || s.foreign || s.paused {
+	if phase == Outage || s.held {
 		s.heldUp = now
 	}
 	switch {
@@ -53,7 +53,7 @@ func (s *Scheduler) work(now time.Time) (a Action, ok bool) {
 		}
 		s.probing = true
 		return Action{Kind: DoProbe}, true
-	case s.foreign || s.paused:
+	case s.held:
 		return a, false
 	case phase == Running:
 		if b := s.lease(now, rows); b != nil {
@@ -124,7 +124,7 @@ func (s *Scheduler) until(now time.Time) time.Time {
 	if phase := s.gate.state.Phase; phase == Outage || phase == Broken {
 		at(s.gate.next)
 	}
-	if !s.foreign && !s.paused {
+	if !s.held {
 		if !s.c.list.going {
 			at(s.c.list.next)
 		}

@@ -91,11 +91,10 @@ type Scheduler struct {
 	probing bool
 	typical time.Duration // of a call that went well
 
-	stopping        bool
-	foreign, paused bool          // nothing is leased then
-	heldUp          time.Time     // when nothing could be leased last
-	fault           time.Duration // pause after faults of the database in a row
-	waitFor         time.Time     // no call to the database before
+	stopping, held bool
+	heldUp         time.Time     // when nothing could be leased last
+	fault          time.Duration // pause after faults of the database in a row
+	waitFor        time.Time     // no call to the database before
 }
 
 // New returns a scheduler for a term that begins.
@@ -132,18 +131,13 @@ func (s *Scheduler) isApart(key outbox.Key) bool { return !s.apart[key].IsZero()
 // Stop lets the leased batches finish, and begins no others.
 func (s *Scheduler) Stop() { s.stopping = true }
 
-// Foreign notes whether another worker claims rows of the table. While it does, nothing is
-// leased.
-func (s *Scheduler) Foreign(yes bool) { s.holdUp(&s.foreign, yes) }
-
-// Pause notes whether somebody has paused the projection. While it is, nothing is leased.
-func (s *Scheduler) Pause(yes bool) { s.holdUp(&s.paused, yes) }
-
-func (s *Scheduler) holdUp(why *bool, yes bool) {
-	if yes && !*why {
+// Hold notes whether nothing is to be leased: another worker claims rows of the table, or somebody
+// has paused the projection. What lists have shown before counts no more when it ends.
+func (s *Scheduler) Hold(yes bool) {
+	if s.held && !yes {
 		s.c.drop()
 	}
-	*why = yes
+	s.held = yes
 }
 
 // Throttle limits the events that are leased to rate a second; 0 ends the limit.

@@ -176,12 +176,10 @@ func (p *play) answer(t *testing.T, d *datadriven.TestData) {
 		p.s.Quarantine(p.now, p.keys(d))
 	case "stop":
 		p.s.Stop()
-	case "foreign":
-		p.s.Foreign(name == "yes")
+	case "foreign", "pause":
+		p.s.Hold(name == "yes")
 	case "throttle":
 		p.s.Throttle(p.now, float64(n))
-	case "pause":
-		p.s.Pause(name == "yes")
 	default:
 		t.Fatalf("%s: unknown command %q", d.Pos, d.Cmd)
 	}
