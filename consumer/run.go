@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -151,7 +152,8 @@ func (r *run) start(a schedule.Action) {
 	case schedule.DoProbe:
 		r.probe()
 	case schedule.DoWake:
-		ask(r, "wake", func() (int, error) { return r.store.Wake(r.ctx, r.epoch, sharedReasons(), a.Limit) }, r.s.Woken)
+		shared := slices.DeleteFunc(outbox.Reasons(), func(r outbox.Reason) bool { return !r.Transient() })
+		ask(r, "wake", func() (int, error) { return r.store.Wake(r.ctx, r.epoch, shared, a.Limit) }, r.s.Woken)
 	case schedule.DoPutOff:
 		ask(r, "put off", func() (int, error) { return r.store.PutOff(r.ctx, r.epoch, a.Key, a.Behind, a.Limit) }, r.s.PutOff)
 	case schedule.DoNamePutOff:
@@ -318,11 +320,4 @@ func (r *run) record() error {
 		return err
 	}
 	return nil // the events are settled anyway
-}
-
-func sharedReasons() []outbox.Reason {
-	return []outbox.Reason{
-		outbox.ReasonES429, outbox.ReasonES5xx, outbox.ReasonESTimeout, outbox.ReasonESConnect,
-		outbox.ReasonESRequest, outbox.ReasonDBUnavailable,
-	}
 }

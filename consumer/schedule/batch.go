@@ -31,16 +31,6 @@ func (g *Group) limit(quick time.Duration) time.Duration {
 	return 0
 }
 
-// way is how a batch is tried.
-type way uint8
-
-const (
-	together way = iota // beside others
-	alone               // beside nothing but what hangs or is tried apart: it may be the cause of crashes
-	apart               // one entity to a request: with each, whole requests have failed
-	trial               // whether the destination takes anything at all
-)
-
 // Batch is a set of entities that are leased, projected and settled together.
 type Batch struct {
 	ID          uuid.UUID
@@ -48,7 +38,7 @@ type Batch struct {
 	Settlements []outbox.Settlement // once every group has an outcome; none for a release
 	Reason      outbox.Reason       // of the worst outcome
 
-	way    way
+	way    queue     // that its entities come from: these decide beside what it is tried; or trial
 	picked []*entity // before it is leased
 	asked  int       // rows of them
 	begun  time.Time
@@ -80,7 +70,7 @@ func (b *Batch) Size() (n int) {
 }
 
 // Apart reports whether its entities are tried in requests of their own.
-func (b *Batch) Apart() bool { return b.way == apart }
+func (b *Batch) Apart() bool { return b.way == inApart }
 
 // Part is what one call of the projection carries: some groups of a batch.
 type Part struct {

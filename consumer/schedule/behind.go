@@ -263,20 +263,25 @@ func (c *candidates) free(key outbox.Key) {
 }
 
 // wantPutOffs queues the entities with rows behind a barrier for a put-off, the one with the most
-// such rows first.
+// such rows first, but after one that is under way.
 func (c *candidates) wantPutOffs() {
+	behind := map[outbox.Key]int{}
 	for key, b := range c.barriers {
 		if b.behind > 0 {
+			behind[key] = b.behind
 			c.putOffs.add(key)
 		}
 	}
-	behind := func(key outbox.Key) int {
-		if b := c.barriers[key]; b != nil {
-			return b.behind
-		}
-		return 0
+	q := &c.putOffs
+	if q.going {
+		behind[q.keys[0]] = math.MaxInt
 	}
-	c.putOffs.sort(maxPutOffs, func(a, b outbox.Key) int { return cmp.Compare(behind(b), behind(a)) })
+	slices.SortFunc(q.keys, func(a, b outbox.Key) int { return cmp.Compare(behind[b], behind[a]) })
+	kept := min(len(q.keys), maxPutOffs)
+	for _, key := range q.keys[kept:] {
+		delete(q.in, key)
+	}
+	q.keys = q.keys[:kept]
 }
 
 // wantsPutOff returns the entity whose rows to put off next, behind its barrier.

@@ -55,9 +55,11 @@ const (
 	inReady
 	inDue
 	inAgain // it has more, or could not go before
-	// These must not share a batch with others.
+	// Each of these has a batch without others.
 	inApart   // whole requests have failed with it, or it failed while the breaker was open
-	inSuspect // it may end the process
+	inSuspect // it may end the process: beside nothing but what hangs or is tried apart
+	// This is no queue: a batch of any of them that shows whether the destination takes anything at all.
+	trial
 
 	byTurns = none    // for pop: from those that take turns
 	turns   = inAgain // how many they are

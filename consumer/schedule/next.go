@@ -168,27 +168,27 @@ func (s *Scheduler) lease(now time.Time, rows int) *Batch {
 		return nil
 	}
 	all, moving := s.inFlight(now)
-	if all[alone] > 0 {
+	if all[inSuspect] > 0 {
 		return nil
 	}
 	suspects := len(s.c.queues[inSuspect]) > 0 && !s.others
-	if all[apart] < mostApart && !suspects {
-		if b := s.batch(now, apart, inApart, share{1, rows, s.cfg.Page / mostApart}); b != nil {
+	if all[inApart] < mostApart && !suspects {
+		if b := s.batch(now, inApart, share{1, rows, s.cfg.Page / mostApart}); b != nil {
 			return b
 		}
 	}
 	if suspects {
-		if moving[together] > 0 {
+		if moving[byTurns] > 0 {
 			return nil
 		}
-		if b := s.batch(now, alone, inSuspect, share{1, rows, rows}); b != nil {
+		if b := s.batch(now, inSuspect, share{1, rows, rows}); b != nil {
 			s.others = true
 			return b
 		}
 	}
 	window := s.window.n
-	if all[together] >= s.cfg.Concurrency { // a small one goes beside those that all hang
-		if moving[together] > 0 || all[together] >= 2*s.cfg.Concurrency {
+	if all[byTurns] >= s.cfg.Concurrency { // a small one goes beside those that all hang
+		if moving[byTurns] > 0 || all[byTurns] >= 2*s.cfg.Concurrency {
 			return nil
 		}
 		window = min(window, firstWindow)
@@ -197,7 +197,7 @@ func (s *Scheduler) lease(now time.Time, rows int) *Batch {
 	s.others = false
 	most := min(rows, windowRows*window)
 	before := s.setAside()
-	b := s.batch(now, together, byTurns, share{window, most, most})
+	b := s.batch(now, byTurns, share{window, most, most})
 	if b == nil && (turn && len(s.c.queues[inSuspect]) > 0 || s.setAside() > before) {
 		return s.lease(now, rows)
 	}
@@ -230,7 +230,8 @@ func (s *Scheduler) try(now time.Time, phase Phase, rows int) *Batch {
 	}
 	most := share{limit, min(rows, windowRows*limit), rows}
 	for _, from := range []queue{byTurns, inApart, inSuspect} {
-		if b := s.batch(now, trial, from, most); b != nil {
+		if b := s.batch(now, from, most); b != nil {
+			b.way = trial
 			if from == byTurns {
 				s.gate.trials++
 			}
@@ -264,7 +265,7 @@ type share struct{ entities, rows, each int }
 // batch begins a batch of entities of a queue, or of those that take turns, and their leases; nil when there is
 // none. It passes over a busy entity, which comes back when it is free, and moves aside one that must not
 // share a batch.
-func (s *Scheduler) batch(now time.Time, w way, from queue, most share) *Batch {
+func (s *Scheduler) batch(now time.Time, from queue, most share) *Batch {
 	var picked []*entity
 	asked := 0
 	for len(picked) < most.entities && asked < most.rows {
@@ -292,7 +293,7 @@ func (s *Scheduler) batch(now time.Time, w way, from queue, most share) *Batch {
 	if len(picked) == 0 {
 		return nil
 	}
-	b := &Batch{ID: s.cfg.NewID(), way: w, picked: picked, asked: asked, begun: now, opened: s.gate.opened}
+	b := &Batch{ID: s.cfg.NewID(), way: from, picked: picked, asked: asked, begun: now, opened: s.gate.opened}
 	s.c.flow.spend(asked)
 	s.batches = append(s.batches, b)
 	return b

@@ -246,9 +246,9 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 		s.remove(b)
 	case s.stopping, phase == Outage, phase != Running && b.way != trial:
 		b.step, b.parts = settleable, nil // release it
-	case b.way == apart:
+	case b.way == inApart:
 		b.parts[0].narrowed, b.parts[0].Limit = true, b.Groups[0].limit(s.quick())
-	case b.way == alone: // all others wait for it; when it takes longer it is tried apart, beside them
+	case b.way == inSuspect: // all others wait for it; when it takes longer it is tried apart, beside them
 		b.parts[0].Limit = s.quick()
 	}
 }

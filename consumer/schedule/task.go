@@ -117,17 +117,3 @@ func (e *keyCalls) end(now time.Time, again bool, err error) (key outbox.Key) {
 	}
 	return key
 }
-
-// sort brings the entities in an order whose call is not under way, and drops the last ones
-// beyond most.
-func (e *keyCalls) sort(most int, order func(a, b outbox.Key) int) {
-	from := e.keys
-	if e.going {
-		from = from[1:]
-	}
-	slices.SortFunc(from, order)
-	for n := len(e.keys) - 1; n >= most; n-- {
-		delete(e.in, e.keys[n])
-		e.keys = e.keys[:n]
-	}
-}
