@@ -126,21 +126,6 @@ func (b *Batch) asks() []outbox.Group {
 	return out
 }
 
-// lease takes the answer to the batch's lease.
-func (b *Batch) lease(l *outbox.Lease) {
-	b.Groups = make([]Group, 0, len(b.picked))
-	for i, events := range l.Events {
-		if e := b.picked[i]; len(events) > 0 {
-			b.Groups = append(b.Groups, Group{Key: e.key, Events: events, of: e})
-		}
-	}
-	all := &Part{Batch: b, Groups: make([]int, len(b.Groups))}
-	for i := range all.Groups {
-		all.Groups[i] = i
-	}
-	b.step, b.parts = sending, []*Part{all}
-}
-
 // narrow cuts a part into smaller ones. quick is the deadline of each; 0 for none. They are
 // not sent in their order, because what is wrong with one may be wrong with its neighbours.
 func (b *Batch) narrow(p *Part, ways int, quick time.Duration) {

@@ -31,12 +31,11 @@ const (
 
 // barrier lets rows of an entity wait without asking the database again.
 type barrier struct {
-	at      outbox.Position // of the earliest row in the way
-	self    bool            // that one has to wait, too: it could not be settled
-	tries   int             // times in a row that it could not
-	until   time.Time
-	blocked int // rows that wait because of it, as the last list has shown
-	behind  int // of them, those behind the one in the way: they can be put off
+	at     outbox.Position // of the earliest row in the way
+	self   bool            // that one has to wait, too: it could not be settled
+	tries  int             // times in a row that it could not
+	until  time.Time
+	behind int // rows behind the one in the way, as the last list has shown: they can be put off
 
 	quarantine bool // somebody lets the whole entity wait, until it is released
 }
@@ -87,7 +86,6 @@ func (c *candidates) blocks(now time.Time, r *outbox.Row) bool {
 		delete(c.barriers, r.Key)
 		return false
 	default:
-		b.blocked++
 		if r.ID != b.at.ID {
 			b.behind++
 		}
@@ -117,38 +115,6 @@ func (c *candidates) bar(now time.Time, e *entity, o *outbox.Obstacle) {
 	}
 }
 
-// outlook reports whether a listed row can be leased now, and whether it stays in lists until then: it is in flight, could
-// not be settled, or is of an entity that waits for a batch without others or cannot be put off. Rows that do neither wait
-// behind another of their entity.
-func (c *candidates) outlook(now time.Time, r *outbox.Row) (goes, stays bool) {
-	e, b := c.entities[r.Key], c.barriers[r.Key]
-	held := b != nil && b.self && r.ID == b.at.ID && now.Before(b.until)
-	switch {
-	case now.Before(c.putOffs.in[r.Key]), held, e != nil && e.flying && e.flies(r, c.list.serial):
-		return false, true
-	case e == nil || len(e.rows) == 0 || c.busy(e):
-		return false, false
-	default:
-		return !e.setAside(), e.setAside()
-	}
-}
-
-// waiting reports whether none of some listed rows can be leased now.
-func (c *candidates) waiting(now time.Time, rows []outbox.Row) bool {
-	return !slices.ContainsFunc(rows, func(r outbox.Row) bool { goes, _ := c.outlook(now, &r); return goes })
-}
-
-// mostStay reports whether most of some listed rows stay in lists.
-func (c *candidates) mostStay(now time.Time, rows []outbox.Row) bool {
-	n := 0
-	for i := range rows {
-		if _, stays := c.outlook(now, &rows[i]); stays {
-			n++
-		}
-	}
-	return n > len(rows)/2
-}
-
 // found notes that a search has named an entity that may go. Its list was not in vain, so the next search comes
 // sooner: thousands may go at the begin of a term, which knows of none.
 func (c *candidates) found(key outbox.Key) {
@@ -159,8 +125,8 @@ func (c *candidates) found(key outbox.Key) {
 }
 
 // barStuck lets the rows behind leases that last long wait until these end, and those of an entity that is set aside
-// wait for its first one.
-func (c *candidates) barStuck(now time.Time) {
+// wait for its first one. It returns how many.
+func (c *candidates) barStuck(now time.Time) (n int) {
 	for key, e := range c.entities {
 		stuck := e.flying && now.Sub(e.since) >= stuckAfter
 		if len(e.rows) == 0 || !stuck && !e.setAside() {
@@ -180,11 +146,12 @@ func (c *candidates) barStuck(now time.Time) {
 			b = &barrier{}
 			c.barriers[key] = b
 		}
-		n := len(e.rows) - before
 		b.at, b.self, b.until = at, true, now.Add(recheck)
-		b.blocked, b.behind = b.blocked+n, b.behind+n
+		b.behind += len(e.rows) - before
+		n += len(e.rows) - before
 		e.rows = e.rows[:before:before]
 	}
+	return n
 }
 
 // hold delays an entity that could not be settled, longer each time.

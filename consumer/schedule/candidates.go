@@ -147,7 +147,7 @@ func (c *candidates) prune(now time.Time) {
 		return !e.flying && e.landed < c.list.serial && len(e.rows) == 0 && e.queue == none
 	})
 	maps.DeleteFunc(c.barriers, func(_ outbox.Key, b *barrier) bool {
-		b.blocked, b.behind = 0, 0
+		b.behind = 0
 		return now.After(b.until) && (b.tries == 0 || now.Sub(b.until) > sweepEvery)
 	})
 }
@@ -155,17 +155,35 @@ func (c *candidates) prune(now time.Time) {
 // chunk is how many entities share an allocation.
 const chunk = 256
 
+// shown counts the rows that a list has shown.
+type shown struct {
+	blocked int // wait behind a barrier
+	taken   int // may go, now or when their entity is free
+	goes    int // of them, can be leased now
+	stays   int // stay in lists: in flight, could not be settled, or of an entity that waits for a batch without others or cannot be put off
+}
+
 // add makes rows candidates. The rows of one entity form one candidate, in the place of its
-// first row. It returns how many rows may go.
-func (c *candidates) add(now time.Time, rows []outbox.Row, begun uint64, sure bool, to queue, suspects map[outbox.ID]bool) (taken int) {
+// first row.
+func (c *candidates) add(now time.Time, rows []outbox.Row, begun uint64, sure bool, to queue, suspects map[outbox.ID]bool) (n shown) {
 	var fresh []entity
 	for i := range rows {
 		r := &rows[i]
 		e := c.entities[r.Key]
-		if c.blocks(now, r) || e != nil && e.flies(r, begun) {
+		if c.blocks(now, r) {
+			n.blocked++
+			if b := c.barriers[r.Key]; r.ID == b.at.ID || now.Before(c.putOffs.in[r.Key]) {
+				n.stays++
+			}
 			continue
 		}
-		taken++
+		if e != nil && e.flies(r, begun) {
+			if e.flying {
+				n.stays++
+			}
+			continue
+		}
+		n.taken++
 		if e == nil {
 			if len(fresh) == cap(fresh) {
 				fresh = make([]entity, 0, min(chunk, len(rows)-i))
@@ -189,8 +207,13 @@ func (c *candidates) add(now time.Time, rows []outbox.Row, begun uint64, sure bo
 			e.sure = e.sure && sure && e.begun == begun
 		}
 		e.suspect = e.suspect || suspects[r.ID]
+		if e.setAside() {
+			n.stays++
+		} else if !c.busy(e) {
+			n.goes++
+		}
 	}
-	return taken
+	return n
 }
 
 // push puts an entity at the end of a queue, unless it stands in one.

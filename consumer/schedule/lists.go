@@ -166,7 +166,7 @@ func (c *candidates) wantsLookBack(now time.Time) (r outbox.ListRequest, ok bool
 func (c *candidates) lookedBack(now time.Time, l *outbox.List) {
 	cursor := c.start.cursor()
 	before, _ := slices.BinarySearchFunc(l.Ready, *cursor, func(r outbox.Row, at outbox.Position) int { return r.Position().Compare(at) })
-	taken := c.add(now, l.Ready[:before], c.back.serial, false, inAgain, nil)
+	taken := c.add(now, l.Ready[:before], c.back.serial, false, inAgain, nil).taken
 	full := before == c.back.n
 	if full {
 		c.back.grow()
@@ -223,8 +223,8 @@ func (c *candidates) listed(now time.Time, l *outbox.List) {
 	c.queues[inReady] = c.queues[inReady][:0]
 	c.prune(now)
 	head := atHead(&c.asked)
-	taken := c.add(now, l.Ready, c.list.serial, head, inReady, nil)
-	c.add(now, l.Due, c.list.serial, false, inDue, l.Suspects)
+	ready := c.add(now, l.Ready, c.list.serial, head, inReady, nil)
+	due := c.add(now, l.Due, c.list.serial, false, inDue, l.Suspects)
 	if c.backwards && c.asked.Newest {
 		slices.Reverse(c.queues[inReady])
 		c.backwards, c.more = false, false
@@ -234,19 +234,16 @@ func (c *candidates) listed(now time.Time, l *outbox.List) {
 
 	full := len(l.Ready) >= c.asked.Ready
 	dueFull := c.asked.Due > 0 && len(l.Due) >= c.asked.Due
-	if full && c.longer(taken) <= c.asked.Ready && c.waiting(now, l.Ready) || dueFull && c.waiting(now, l.Due) {
-		c.barStuck(now)
-	}
-	blocked := 0
-	for _, b := range c.barriers {
-		blocked += b.blocked
+	blocked := ready.blocked + due.blocked
+	if full && c.longer(ready.taken) <= c.asked.Ready && ready.goes == 0 || dueFull && due.goes == 0 {
+		blocked += c.barStuck(now)
 	}
 	clog := (full || dueFull || blocked > crowd) && blocked > (len(l.Ready)+len(l.Due))/clogged
 	if clog {
 		c.wantPutOffs()
 	}
 	switch {
-	case dueFull && (c.dueRows.n < dueList || c.mostStay(now, l.Due)): // the others are behind them
+	case dueFull && (c.dueRows.n < dueList || due.stays > len(l.Due)/2): // the others are behind them
 		c.dueRows.grow()
 	case !dueFull:
 		c.dueRows.n = min(c.dueRows.n, dueList)
@@ -263,7 +260,7 @@ func (c *candidates) listed(now time.Time, l *outbox.List) {
 			c.start.head = rest(now, l.Look)
 		}
 	}
-	c.pace(now, len(l.Ready), taken, clog)
+	c.pace(now, len(l.Ready), ready.taken, clog)
 }
 
 // pace decides how long the next list is, and when it is made, after one of so many rows, of which taken may go.

@@ -46,6 +46,7 @@ func (s *Scheduler) work(now time.Time) (a Action, ok bool) {
 	if phase == Outage || s.held {
 		s.heldUp = now
 	}
+	var b *Batch
 	switch {
 	case phase == Outage:
 		if !s.quiet(now) || s.probing || now.Before(s.gate.next) {
@@ -56,15 +57,16 @@ func (s *Scheduler) work(now time.Time) (a Action, ok bool) {
 	case s.held:
 		return a, false
 	case phase == Running:
-		if b := s.lease(now, rows); b != nil {
-			return Action{Kind: DoLease, Batch: b, Groups: b.asks()}, true
-		}
+		b = s.lease(now, rows)
 	case s.quiet(now) && (phase != Broken || !now.Before(s.gate.next)):
 		if phase == Broken && s.stale {
 			s.renew(now)
-		} else if b := s.try(now, phase, rows); b != nil {
-			return Action{Kind: DoLease, Batch: b, Groups: b.asks()}, true
+		} else {
+			b = s.try(now, phase, rows)
 		}
+	}
+	if b != nil {
+		return Action{Kind: DoLease, Batch: b, Groups: b.asks()}, true
 	}
 	return s.look(now)
 }

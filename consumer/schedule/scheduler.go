@@ -223,6 +223,8 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 		s.c.drop()
 		return
 	}
+	p := &Part{Batch: b, Groups: make([]int, 0, len(b.picked))}
+	b.Groups = make([]Group, 0, len(b.picked))
 	for i, e := range b.picked {
 		delete(s.company, e.key)
 		if o := l.Obstacles[i]; o != nil {
@@ -231,15 +233,16 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 				s.apart[e.key] = now // it is tried again after that claim
 			}
 		}
-		if len(l.Events[i]) > 0 {
+		if events := l.Events[i]; len(events) > 0 {
 			s.c.found(e.key)
+			p.Groups = append(p.Groups, len(b.Groups))
+			b.Groups = append(b.Groups, Group{Key: e.key, Events: events, of: e})
 		} else {
 			s.c.land(e, false)
 			e.leased = nil // lists that were begun meanwhile are right about its rows
 		}
 	}
-	b.lease(l)
-	b.picked = nil
+	b.step, b.parts, b.picked = sending, []*Part{p}, nil
 	s.c.flow.spend(b.Size() - b.asked)
 	switch phase := s.gate.state.Phase; {
 	case len(b.Groups) == 0:
@@ -247,9 +250,9 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 	case s.stopping, phase == Outage, phase != Running && b.way != trial:
 		b.step, b.parts = settleable, nil // release it
 	case b.way == inApart:
-		b.parts[0].narrowed, b.parts[0].Limit = true, b.Groups[0].limit(s.quick())
+		p.narrowed, p.Limit = true, b.Groups[0].limit(s.quick())
 	case b.way == inSuspect: // all others wait for it; when it takes longer it is tried apart, beside them
-		b.parts[0].Limit = s.quick()
+		p.Limit = s.quick()
 	}
 }
 
