@@ -16,44 +16,39 @@ type pulse struct {
 	latest map[*schedule.Batch]time.Time // of each batch in flight, and under nil of the loop; nil: it does not run
 }
 
-func (p *pulse) begin() {
+// locked runs f while nobody else reads or changes what is latest.
+func (p *pulse) locked(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.latest = map[*schedule.Batch]time.Time{nil: time.Now()}
+	f()
 }
 
-func (p *pulse) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.latest = nil // its batches hold their events
+func (p *pulse) begin() {
+	p.locked(func() { p.latest = map[*schedule.Batch]time.Time{nil: time.Now()} })
 }
+
+func (p *pulse) end() { p.locked(func() { p.latest = nil }) } // its batches hold their events
 
 func (p *pulse) beat() { p.moved(nil) }
 
 // moved notes that b was leased or that a call for it has ended.
-func (p *pulse) moved(b *schedule.Batch) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.latest[b] = time.Now()
-}
+func (p *pulse) moved(b *schedule.Batch) { p.locked(func() { p.latest[b] = time.Now() }) }
 
 // landed notes that b is settled.
 func (p *pulse) landed(b *schedule.Batch) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.latest, b)
-	p.latest[nil] = time.Now()
+	p.locked(func() { delete(p.latest, b) })
+	p.beat()
 }
 
 // silent returns the longest time without progress among the batches in flight; with none,
 // that of the loop. The loop does not count otherwise: it may be waiting for them.
 func (p *pulse) silent() (longest time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for b, at := range p.latest {
-		if b != nil || len(p.latest) == 1 {
-			longest = max(longest, time.Since(at))
+	p.locked(func() {
+		for b, at := range p.latest {
+			if b != nil || len(p.latest) == 1 {
+				longest = max(longest, time.Since(at))
+			}
 		}
-	}
+	})
 	return longest
 }

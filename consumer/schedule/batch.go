@@ -148,12 +148,10 @@ func (b *Batch) narrow(p *Part, ways int, quick time.Duration) {
 	}
 }
 
-// lose makes those groups of a part that have no outcome yet retry because of f.
+// lose makes the groups of a part, which have no outcome yet, retry because of f.
 func (b *Batch) lose(p *Part, f *outbox.Fault) {
 	for _, n := range p.Groups {
-		if o := &b.Groups[n].Outcome; o.Verdict == 0 {
-			*o = outbox.Outcome{Verdict: outbox.Retry, Reason: f.Reason, Detail: f.Err.Error(), RetryAfter: f.RetryAfter, Marks: f.Marks}
-		}
+		b.Groups[n].Outcome = outbox.Outcome{Verdict: outbox.Retry, Reason: f.Reason, Detail: f.Err.Error(), RetryAfter: f.RetryAfter, Marks: f.Marks}
 	}
 }
 

@@ -115,15 +115,6 @@ func (c *candidates) bar(now time.Time, e *entity, o *outbox.Obstacle) {
 	}
 }
 
-// found notes that a search has named an entity that may go. Its list was not in vain, so the next search comes
-// sooner: thousands may go at the begin of a term, which knows of none.
-func (c *candidates) found(key outbox.Key) {
-	if c.named[key] {
-		delete(c.named, key)
-		c.search.next = c.search.next.Add(-sweepShare)
-	}
-}
-
 // barStuck lets the rows behind leases that last long wait until these end, and those of an entity that is set aside
 // wait for its first one. It returns how many.
 func (c *candidates) barStuck(now time.Time) (n int) {
@@ -190,9 +181,7 @@ func (c *candidates) lookUp(key outbox.Key) {
 
 // lookedUp takes the list of an entity's own rows.
 func (c *candidates) lookedUp(now time.Time, key outbox.Key, rows []outbox.Row, suspects map[outbox.ID]bool) {
-	if len(rows) >= c.lookUps.n {
-		c.lookUps.grow()
-	}
+	c.lookUps.grow()
 	if len(rows) == 0 {
 		delete(c.putOff, key)
 	}
@@ -302,13 +291,11 @@ func (s *Scheduler) PutOffNamed(now time.Time, free, waiting []outbox.Key, err e
 	}
 	search.grow()
 	search.next = now.Add(max(min(pause, sweepEvery), headShare*now.Sub(search.begun)))
-	s.c.named = make(map[outbox.Key]bool, len(free))
 	for _, key := range waiting {
 		s.c.notePutOff(key)
 	}
 	for _, key := range free {
 		s.c.notePutOff(key)
-		s.c.named[key] = true
 		s.c.lookUp(key)
 	}
 }

@@ -234,7 +234,9 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 			}
 		}
 		if events := l.Events[i]; len(events) > 0 {
-			s.c.found(e.key)
+			if s.c.putOff[e.key] { // its list was not in vain, and thousands may go that no search of this term has named
+				s.c.search.next = s.c.search.next.Add(-sweepShare)
+			}
 			p.Groups = append(p.Groups, len(b.Groups))
 			b.Groups = append(b.Groups, Group{Key: e.key, Events: events, of: e})
 		} else {
