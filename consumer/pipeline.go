@@ -73,9 +73,6 @@ type Config struct {
 	Tracing observe.Tracing // optional
 }
 
-// page returns the row limit of one statement.
-func (c *Config) page() int { return max(5_000, c.BatchSize) }
-
 func (c *Config) validate() error {
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
@@ -187,7 +184,7 @@ func (p *Pipeline) Run(ctx context.Context, term Term) error {
 	r := &run{
 		p: p, store: p.store, ctx: ctx, term: term, epoch: term.Epoch(), began: time.Now(),
 		s: schedule.New(schedule.Config{
-			BatchSize: p.cfg.BatchSize, Concurrency: p.cfg.Concurrency, Page: p.cfg.page(), Poll: p.cfg.Poll, Retry: p.cfg.Retry,
+			BatchSize: p.cfg.BatchSize, Concurrency: p.cfg.Concurrency, Page: max(5_000, p.cfg.BatchSize), Poll: p.cfg.Poll, Retry: p.cfg.Retry,
 			BreakerThreshold: p.cfg.BreakerThreshold, Strict: p.cfg.Strict, Jitter: func(d time.Duration) time.Duration { return rand.N(d + 1) },
 			NewID: func() uuid.UUID { return uuid.Must(uuid.NewV7()) }, // the claim_batch_id that joins the log lines of a batch
 		}),

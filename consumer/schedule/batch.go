@@ -38,9 +38,10 @@ type Batch struct {
 	Settlements []outbox.Settlement // once every group has an outcome; none for a release
 	Reason      outbox.Reason       // of the worst outcome
 
-	way    queue     // that its entities come from: these decide beside what it is tried; or trial
-	picked []*entity // before it is leased
-	asked  int       // rows of them
+	way    queue          // that its entities come from: these decide beside what it is tried; or trial
+	picked []*entity      // before it is leased
+	asks   []outbox.Group // of them
+	asked  int            // rows of them
 	begun  time.Time
 	opened int // openings of the breaker when it was leased
 	step   step
@@ -48,7 +49,6 @@ type Batch struct {
 	flying int     // parts that are being sent
 	doubts []*Part // that have met a fault, until a probe has answered
 	met    *outbox.Fault
-	good   bool // an event of it has gone through
 }
 
 // step is how far a batch has come.
@@ -116,15 +116,6 @@ const (
 	narrowLimit   = 500 * time.Millisecond
 	narrowDoubled = 4
 )
-
-// asks returns the groups that the batch wants to lease.
-func (b *Batch) asks() []outbox.Group {
-	out := make([]outbox.Group, len(b.picked))
-	for i, e := range b.picked {
-		out[i] = outbox.Group{Key: e.key, Rows: e.leased, Check: e.check}
-	}
-	return out
-}
 
 // narrow cuts a part into smaller ones. quick is the deadline of each; 0 for none. They are
 // not sent in their order, because what is wrong with one may be wrong with its neighbours.

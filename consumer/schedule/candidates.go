@@ -24,7 +24,6 @@ type entity struct {
 	queue   queue // none while it is busy: it comes back with its rows
 
 	leased []outbox.Row
-	check  bool      // whether the database is to look for earlier rows
 	flying bool      // the lease is not over
 	since  time.Time // it began
 	landed uint64    // serial
@@ -261,16 +260,17 @@ func (c *candidates) putBack(e *entity, from queue) {
 }
 
 // begin begins the lease of at most limit of an entity's rows; the rest waits for its
-// landing.
-func (c *candidates) begin(now time.Time, e *entity, limit int) {
+// landing. Unless lists have shown that no earlier row is open, the database is to look for one.
+func (c *candidates) begin(now time.Time, e *entity, limit int) outbox.Group {
 	e.compact()
-	e.check = !e.sure || e.left > e.begun
+	check := !e.sure || e.left > e.begun
 	if c.cfg.Strict { // no event is superseded, and no list shows those that have failed
-		limit, e.check = 1, true
+		limit, check = 1, true
 	}
 	n := min(limit, len(e.rows))
 	e.suspect = e.suspect && len(e.rows) > n
 	e.leased, e.rows, e.flying, e.since = e.rows[:n:n], e.rows[n:], true, now
+	return outbox.Group{Key: e.key, Rows: e.leased, Check: check}
 }
 
 // land ends the lease of an entity; all tells whether every row of it is settled. Rows that

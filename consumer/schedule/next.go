@@ -66,7 +66,7 @@ func (s *Scheduler) work(now time.Time) (a Action, ok bool) {
 		}
 	}
 	if b != nil {
-		return Action{Kind: DoLease, Batch: b, Groups: b.asks()}, true
+		return Action{Kind: DoLease, Batch: b, Groups: b.asks}, true
 	}
 	return s.look(now)
 }
@@ -268,9 +268,8 @@ type share struct{ entities, rows, each int }
 // none. It passes over a busy entity, which comes back when it is free, and moves aside one that must not
 // share a batch.
 func (s *Scheduler) batch(now time.Time, from queue, most share) *Batch {
-	var picked []*entity
-	asked := 0
-	for len(picked) < most.entities && asked < most.rows {
+	b := &Batch{way: from, begun: now, opened: s.gate.opened}
+	for len(b.picked) < most.entities && b.asked < most.rows {
 		e := s.c.pop(from)
 		if e == nil {
 			break
@@ -279,24 +278,24 @@ func (s *Scheduler) batch(now time.Time, from queue, most share) *Batch {
 			continue
 		}
 		if n := s.company[e.key]; n > 0 {
-			if len(picked) >= n { // the next batch begins with it
+			if len(b.picked) >= n { // the next batch begins with it
 				s.c.putBack(e, from)
 				break
 			}
 			most.entities = min(most.entities, n)
 		}
-		s.c.begin(now, e, min(most.rows-asked, most.each))
-		asked += len(e.leased)
-		picked = append(picked, e)
+		b.asks = append(b.asks, s.c.begin(now, e, min(most.rows-b.asked, most.each)))
+		b.asked += len(e.leased)
+		b.picked = append(b.picked, e)
 	}
 	if from == byTurns {
-		s.c.last, s.c.taken = len(picked), s.c.taken || len(picked) > 0
+		s.c.last, s.c.taken = len(b.picked), s.c.taken || len(b.picked) > 0
 	}
-	if len(picked) == 0 {
+	if len(b.picked) == 0 {
 		return nil
 	}
-	b := &Batch{ID: s.cfg.NewID(), way: from, picked: picked, asked: asked, begun: now, opened: s.gate.opened}
-	s.c.flow.spend(asked)
+	b.ID = s.cfg.NewID()
+	s.c.flow.spend(b.asked)
 	s.batches = append(s.batches, b)
 	return b
 }

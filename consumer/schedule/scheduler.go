@@ -315,7 +315,7 @@ func (s *Scheduler) Settled(now time.Time, b *Batch, got outbox.Settled) {
 	for _, l := range got.Left {
 		left[l.Key] = true
 	}
-	good := b.good
+	good := true
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		verdict := g.Outcome.Verdict

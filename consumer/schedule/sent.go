@@ -46,7 +46,6 @@ func (s *Scheduler) outcomes(p *Part, outcomes []outbox.Outcome, took time.Durat
 		}
 	}
 	if good {
-		b.good = true
 		s.gate.through(b.opened)
 		s.typical = (7*s.typical + took) / 8
 	}
