@@ -75,7 +75,7 @@ func (b *Batch) Apart() bool { return b.way == inApart }
 // Part is what one call of the projection carries: some groups of a batch.
 type Part struct {
 	Batch  *Batch
-	Groups []int
+	Groups []*Group
 	// Limit is the deadline of the call when it is shorter than the configured one; else 0.
 	Limit time.Duration
 
@@ -85,8 +85,8 @@ type Part struct {
 // Events returns the events to be projected.
 func (p *Part) Events() []outbox.Event {
 	out := make([]outbox.Event, len(p.Groups))
-	for i, n := range p.Groups {
-		out[i] = *p.Batch.Groups[n].Newest()
+	for i, g := range p.Groups {
+		out[i] = *g.Newest()
 	}
 	return out
 }
@@ -95,10 +95,10 @@ func (p *Part) Events() []outbox.Event {
 // left the others without an outcome of their own.
 func (p *Part) rest() *Part {
 	rest := &Part{Batch: p.Batch, Limit: p.Limit, narrowed: p.narrowed}
-	for _, n := range p.Groups {
-		if o := &p.Batch.Groups[n].Outcome; o.Verdict == outbox.Retry && o.Reason.Transient() {
-			*o = outbox.Outcome{}
-			rest.Groups = append(rest.Groups, n)
+	for _, g := range p.Groups {
+		if g.Outcome.Verdict == outbox.Retry && g.Outcome.Reason.Transient() {
+			g.Outcome = outbox.Outcome{}
+			rest.Groups = append(rest.Groups, g)
 		}
 	}
 	return rest
@@ -128,7 +128,7 @@ func (b *Batch) narrow(p *Part, ways int, quick time.Duration) {
 	for from := 0; from < len(p.Groups); from += size {
 		cut := &Part{Batch: b, Groups: p.Groups[from:min(from+size, len(p.Groups))], narrowed: true, Limit: quick}
 		if size == 1 {
-			cut.Limit = b.Groups[p.Groups[from]].limit(quick)
+			cut.Limit = p.Groups[from].limit(quick)
 		}
 		cuts = append(cuts, cut)
 	}
@@ -140,9 +140,9 @@ func (b *Batch) narrow(p *Part, ways int, quick time.Duration) {
 }
 
 // lose makes the groups of a part, which have no outcome yet, retry because of f.
-func (b *Batch) lose(p *Part, f *outbox.Fault) {
-	for _, n := range p.Groups {
-		b.Groups[n].Outcome = outbox.Outcome{Verdict: outbox.Retry, Reason: f.Reason, Detail: f.Err.Error(), RetryAfter: f.RetryAfter, Marks: f.Marks}
+func (p *Part) lose(f *outbox.Fault) {
+	for _, g := range p.Groups {
+		g.Outcome = outbox.Outcome{Verdict: outbox.Retry, Reason: f.Reason, Detail: f.Err.Error(), RetryAfter: f.RetryAfter, Marks: f.Marks}
 	}
 }
 

@@ -223,7 +223,7 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 		s.c.drop()
 		return
 	}
-	p := &Part{Batch: b, Groups: make([]int, 0, len(b.picked))}
+	p := &Part{Batch: b, Groups: make([]*Group, 0, len(b.picked))}
 	b.Groups = make([]Group, 0, len(b.picked))
 	for i, e := range b.picked {
 		delete(s.company, e.key)
@@ -237,8 +237,8 @@ func (s *Scheduler) Leased(now time.Time, b *Batch, l *outbox.Lease, err error) 
 			if s.c.putOff[e.key] { // its list was not in vain, and thousands may go that no search of this term has named
 				s.c.search.next = s.c.search.next.Add(-sweepShare)
 			}
-			p.Groups = append(p.Groups, len(b.Groups))
 			b.Groups = append(b.Groups, Group{Key: e.key, Events: events, of: e})
+			p.Groups = append(p.Groups, &b.Groups[len(b.Groups)-1])
 		} else {
 			s.c.land(e, false)
 			e.leased = nil // lists that were begun meanwhile are right about its rows

@@ -31,14 +31,14 @@ func (s *Scheduler) Sent(now time.Time, p *Part, outcomes []outbox.Outcome, f *o
 // outcomes notes the outcomes of a part's events. When none is taken, for transient reasons, it returns
 // the fault that all have met, but for final failures: they say nothing about the other events.
 func (s *Scheduler) outcomes(p *Part, outcomes []outbox.Outcome, took time.Duration) (all *outbox.Fault) {
-	b, good, others := p.Batch, false, false
-	for i, n := range p.Groups {
+	good, others := false, false
+	for i, g := range p.Groups {
 		o := &outcomes[i]
-		b.Groups[n].Outcome = *o
+		g.Outcome = *o
 		switch {
 		case o.Verdict == outbox.Done || o.Verdict == outbox.Failed: // there is an answer for it
 			good = good || o.Verdict == outbox.Done
-			delete(s.apart, b.Groups[n].Key)
+			delete(s.apart, g.Key)
 		case o.Verdict != outbox.Retry || !o.Reason.Transient():
 			others = true
 		case all == nil:
@@ -46,7 +46,7 @@ func (s *Scheduler) outcomes(p *Part, outcomes []outbox.Outcome, took time.Durat
 		}
 	}
 	if good {
-		s.gate.through(b.opened)
+		s.gate.through(p.Batch.opened)
 		s.typical = (7*s.typical + took) / 8
 	}
 	if good || others {
@@ -64,8 +64,8 @@ func (e errText) Error() string { return string(e) }
 func (s *Scheduler) suspect(now time.Time, p *Part, f *outbox.Fault) {
 	p.Batch.met = f
 	var keys []outbox.Key
-	for _, n := range p.Groups {
-		if g := &p.Batch.Groups[n]; g.Outcome.Verdict == outbox.Retry {
+	for _, g := range p.Groups {
+		if g.Outcome.Verdict == outbox.Retry {
 			keys = append(keys, g.Key)
 		}
 	}
@@ -103,7 +103,7 @@ func (s *Scheduler) faulted(now time.Time, p *Part, f *outbox.Fault) {
 	if !f.Shared && !f.Reason.Transient() {
 		// Of one of its events: the others must not share its fate.
 		if single {
-			b.lose(p, f)
+			p.lose(f)
 		} else {
 			b.narrow(p, 2, 0)
 		}
@@ -111,19 +111,19 @@ func (s *Scheduler) faulted(now time.Time, p *Part, f *outbox.Fault) {
 	}
 	b.met = f
 	if phase == Outage {
-		b.lose(p, f)
+		p.lose(f)
 		return
 	}
 	trial, asksForRest := phase == Trial, f.RetryAfter > 0 && !p.narrowed
 	switch {
 	case trial || asksForRest || single && p.narrowed:
-		b.lose(p, f)
+		p.lose(f)
 	case p.narrowed:
 		b.narrow(p, narrowWays, s.quick())
 	default:
 		b.doubts = append(b.doubts, p)
 	}
-	blamed := single && (trial || p.narrowed) && s.blame(now, b.Groups[p.Groups[0]].Key) // the next trial is of another
+	blamed := single && (trial || p.narrowed) && s.blame(now, p.Groups[0].Key) // the next trial is of another
 	if trial || asksForRest || blamed {
 		s.unusable(now, f)
 	}
@@ -135,7 +135,7 @@ func (s *Scheduler) unusable(now time.Time, f *outbox.Fault) {
 	for _, b := range s.batches {
 		for _, p := range append(b.parts, b.doubts...) {
 			b.met = f
-			b.lose(p, f)
+			p.lose(f)
 		}
 		b.parts, b.doubts = nil, nil
 		s.close(now, b)
