@@ -260,26 +260,18 @@ func (r *run) heard(call string, err error) error {
 	if outbox.Refused(err) || outbox.Exhausted(err) {
 		r.refused[call] = refusal{err, time.Now()}
 	}
-	silent := r.silence.After(err, r.p.cfg.CutOff)
-	if err == nil {
-		if r.faulty && r.refusal() == nil {
-			r.faulty = false
-			r.p.tell.DatabaseAnswers()
-		}
-		r.troubles(nil)
-		return nil
-	}
-	if end := r.ends(err); end != nil {
+	if end := cmp.Or(r.ends(err), r.silence.After(err, r.p.cfg.CutOff)); end != nil {
 		return end
 	}
-	if silent != nil {
-		return silent
+	fault := cmp.Or(err, r.refusal()) // always the latest: the first may only say that a connection broke
+	switch {
+	case fault != nil && !r.faulty:
+		r.p.tell.DatabaseFault(call, fault)
+	case fault == nil && r.faulty:
+		r.p.tell.DatabaseAnswers()
 	}
-	if !r.faulty {
-		r.faulty = true
-		r.p.tell.DatabaseFault(call, err)
-	}
-	r.troubles(err) // always the latest: the first may only say that a connection broke
+	r.faulty = fault != nil
+	r.troubles(fault)
 	return nil
 }
 
@@ -300,7 +292,6 @@ func (r *run) troubles(fault error) {
 			fault = err
 		}
 	}
-	fault = cmp.Or(fault, r.refusal())
 	text := ""
 	switch {
 	case fault != nil:
