@@ -46,7 +46,6 @@ type run struct {
 	upkeep, holds periodic
 	refused       map[string]refusal      // of each call, the latest one, until the call's next answer
 	lost          map[uuid.UUID]time.Time // batches whose lease was not answered, and since when
-	named         outbox.ID               // of the last entity with rows put off that was named; zero to begin anew
 	lastSettle    time.Time               // database clock
 	recorded      time.Time               // the lastSettle that is written down
 	paused        bool                    // by somebody
@@ -157,27 +156,13 @@ func (r *run) start(a schedule.Action) {
 	case schedule.DoPutOff:
 		ask(r, "put off", func() (int, error) { return r.store.PutOff(r.ctx, r.epoch, a.Key, a.Behind, a.Limit) }, r.s.PutOff)
 	case schedule.DoNamePutOff:
-		r.namePutOff(a.Limit)
+		var waiting []outbox.Key
+		var next outbox.ID
+		ask(r, "name entities that are put off", func() (free []outbox.Key, err error) {
+			free, waiting, next, err = r.store.PutOffEntities(r.ctx, a.Limit, a.After)
+			return free, err
+		}, func(now time.Time, free []outbox.Key, err error) { r.s.PutOffNamed(now, free, waiting, next, err) })
 	}
-}
-
-// namePutOff names the next entities with rows put off, of up to limit ids. After the last ones
-// come the first again: what is in the way of a page may stay for ever.
-func (r *run) namePutOff(limit int) {
-	after, next := r.named, outbox.ID{}
-	var waiting []outbox.Key
-	ask(r, "name entities that are put off", func() (free []outbox.Key, err error) {
-		free, waiting, next, err = r.store.PutOffEntities(r.ctx, limit, after)
-		if err == nil && len(free)+len(waiting) == 0 && !after.IsZero() {
-			free, waiting, next, err = r.store.PutOffEntities(r.ctx, limit, outbox.ID{})
-		}
-		return free, err
-	}, func(now time.Time, free []outbox.Key, err error) {
-		if err == nil {
-			r.named = next
-		}
-		r.s.PutOffNamed(now, free, waiting, err)
-	})
 }
 
 // lease leases a batch. Nothing of it is sent before the answer is here.

@@ -143,7 +143,7 @@ func (f *flight) answered(outcomes []outbox.Outcome, groups ...[]outbox.Event) (
 		case schedule.DoList:
 			s.Listed(f.base, a.List, list, nil)
 		case schedule.DoNamePutOff:
-			s.PutOffNamed(f.base, nil, nil, nil)
+			s.PutOffNamed(f.base, nil, nil, outbox.ID{}, nil)
 		case schedule.DoLease:
 			l := &outbox.Lease{Events: make([][]outbox.Event, len(a.Groups)), Obstacles: make([]*outbox.Obstacle, len(a.Groups))}
 			for i, g := range a.Groups {

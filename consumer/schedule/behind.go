@@ -275,8 +275,9 @@ func (s *Scheduler) PutOff(now time.Time, n int, err error) {
 }
 
 // PutOffNamed takes the answer to DoNamePutOff: entities that may go, each of which costs a list, and those that have
-// to wait.
-func (s *Scheduler) PutOffNamed(now time.Time, free, waiting []outbox.Key, err error) {
+// to wait; last is the id to go on behind, or zero when these are the last ones. After them come the first again: what
+// is in the way of a page may stay for ever.
+func (s *Scheduler) PutOffNamed(now time.Time, free, waiting []outbox.Key, last outbox.ID, err error) {
 	search := &s.c.search
 	search.end(now, err)
 	if !s.answered(now, err) {
@@ -284,11 +285,13 @@ func (s *Scheduler) PutOffNamed(now time.Time, free, waiting []outbox.Key, err e
 	}
 	pause := time.Duration(len(free)) * sweepShare
 	switch n := len(free) + len(waiting); {
+	case n == 0 && !s.c.named.IsZero(): // they come at once
 	case n == 0:
 		pause = sweepEvery
-	case n < search.n: // the first ones come again
+	case n < search.n: // they come next
 		pause = max(pause, recheck)
 	}
+	s.c.named = last
 	search.grow()
 	search.next = now.Add(max(min(pause, sweepEvery), headShare*now.Sub(search.begun)))
 	for _, key := range waiting {

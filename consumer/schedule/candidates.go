@@ -85,6 +85,7 @@ type candidates struct {
 	putOffs     keyCalls            // entities of which rows are to be put off
 	putOff      map[outbox.Key]bool // entities of which rows are put off, as far as known
 	search      task                // for such entities
+	named       outbox.ID           // of the last one that a search has named; zero to begin anew
 
 	list, back listing // back at the head, beside lists that begin at a cursor
 	dueRows    size    // most due rows of the next list

@@ -73,7 +73,7 @@ func testLastDue(t *testing.T, hangs func(*schedule.Part) bool, left bool) {
 			due = slices.DeleteFunc(due, func(r outbox.Row) bool { return settled[r.Key] })
 			s.Settled(now, a.Batch, got)
 		case schedule.DoNamePutOff:
-			s.PutOffNamed(now, nil, nil, nil)
+			s.PutOffNamed(now, nil, nil, outbox.ID{}, nil)
 		default:
 			t.Fatalf("action %d, want none but those of a healthy outbox", a.Kind)
 		}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -54,7 +53,6 @@ type world struct {
 
 	calls map[string][]time.Time   // that were in vain, the last of each
 	flown map[outbox.Key]time.Time // when something of an entity was in flight last
-	named outbox.ID                // of the last entity with rows put off that was named
 }
 
 // plan says how a world behaves.
@@ -140,8 +138,8 @@ func newWorld(t *testing.T, seed uint64, p plan) *world {
 	w := &world{
 		t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_000_000, 0), plan: p,
 		byKey: map[outbox.Key][]*row{}, leased: map[*row]*schedule.Batch{},
-		named: outbox.Number(math.MinInt64), flown: map[outbox.Key]time.Time{},
-		bad: map[outbox.Key]bool{}, closed: map[outbox.Key]bool{}, doomed: map[outbox.Key]bool{}, restless: true, quarantined: map[outbox.Key]bool{}, calls: map[string][]time.Time{},
+		flown: map[outbox.Key]time.Time{},
+		bad:   map[outbox.Key]bool{}, closed: map[outbox.Key]bool{}, doomed: map[outbox.Key]bool{}, restless: true, quarantined: map[outbox.Key]bool{}, calls: map[string][]time.Time{},
 	}
 	w.lead()
 	return w
@@ -373,13 +371,12 @@ func (w *world) start(a schedule.Action) {
 			}
 			slices.SortFunc(keys, func(a, b outbox.Key) int { return a.ID.Compare(b.ID) })
 			if w.chance(w.plan.lost) {
-				return func() { w.s.PutOffNamed(w.now, nil, nil, w.noAnswer()) }
+				return func() { w.s.PutOffNamed(w.now, nil, nil, outbox.ID{}, w.noAnswer()) }
 			}
-			keys = slices.DeleteFunc(keys, func(k outbox.Key) bool { return k.ID.Compare(w.named) <= 0 })
-			keys = keys[:min(len(keys), a.Limit)]
-			w.named = outbox.Number(math.MinInt64)
-			if len(keys) > 0 {
-				w.named = keys[len(keys)-1].ID
+			keys = slices.DeleteFunc(keys, func(k outbox.Key) bool { return !a.After.IsZero() && k.ID.Compare(a.After) <= 0 })
+			last := outbox.ID{}
+			if len(keys) >= a.Limit {
+				keys, last = keys[:a.Limit], keys[a.Limit-1].ID
 			}
 			var free, waiting []outbox.Key
 			for _, key := range keys {
@@ -390,7 +387,7 @@ func (w *world) start(a schedule.Action) {
 					free = append(free, key)
 				}
 			}
-			return func() { w.s.PutOffNamed(w.now, free, waiting, nil) }
+			return func() { w.s.PutOffNamed(w.now, free, waiting, last, nil) }
 		})
 	}
 }

@@ -110,7 +110,7 @@ func (s *Scheduler) look(now time.Time) (a Action, ok bool) {
 	}
 	if s.c.search.due(now) {
 		s.c.search.begin(now)
-		return Action{Kind: DoNamePutOff, Limit: s.c.search.n}, true
+		return Action{Kind: DoNamePutOff, After: s.c.named, Limit: s.c.search.n}, true
 	}
 	return a, false
 }

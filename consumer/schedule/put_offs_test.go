@@ -62,13 +62,22 @@ func TestFreeEntityBehindThousandsThatWaitGoesSoon(t *testing.T) {
 	}
 }
 
+// What is put off fills the pages of the searches: after the last one the first comes again, not a minute later.
+func TestSearchBeginsAnewBehindALastFullPage(t *testing.T) {
+	t.Parallel()
+	o := newPutOffs(t, 100)
+	o.waiting = true
+	if o.run(5 * time.Second); o.searches < 3 {
+		t.Errorf("%d searches, want another one of the first page", o.searches)
+	}
+}
+
 // putOffs is an outbox in which rows of many entities are put off.
 type putOffs struct {
 	t        *testing.T
 	s        *schedule.Scheduler
 	now      time.Time
 	keys     []outbox.Key // with rows put off
-	next     int          // of the search
 	searches int
 	blocked  bool // by earlier rows of the entities
 	waiting  bool // all but the last entity, as the searches tell
@@ -105,11 +114,11 @@ func (o *putOffs) answer(a schedule.Action) {
 	switch a.Kind {
 	case schedule.DoNamePutOff:
 		o.searches++
-		if o.next >= len(o.keys) {
-			o.next = 0
+		page := slices.DeleteFunc(slices.Clone(o.keys), func(k outbox.Key) bool { return !a.After.IsZero() && k.ID.Compare(a.After) <= 0 })
+		last := outbox.ID{}
+		if len(page) >= a.Limit {
+			page, last = page[:a.Limit], page[a.Limit-1].ID
 		}
-		page := slices.Clone(o.keys[o.next:min(o.next+a.Limit, len(o.keys))])
-		o.next += len(page)
 		free, waiting := page, []outbox.Key(nil)
 		if o.waiting {
 			free, waiting = nil, page
@@ -117,7 +126,7 @@ func (o *putOffs) answer(a schedule.Action) {
 				free, waiting = page[n:], page[:n]
 			}
 		}
-		o.s.PutOffNamed(o.now, free, waiting, nil)
+		o.s.PutOffNamed(o.now, free, waiting, last, nil)
 	case schedule.DoList:
 		l := &outbox.List{}
 		if key := a.List.Entity; key != nil && slices.Contains(o.keys, *key) {
@@ -140,9 +149,6 @@ func (o *putOffs) answer(a schedule.Action) {
 		for i := range a.Batch.Groups {
 			at := slices.Index(o.keys, a.Batch.Groups[i].Key)
 			o.keys = slices.Delete(o.keys, at, at+1)
-			if at < o.next {
-				o.next--
-			}
 		}
 		o.s.Settled(o.now, a.Batch, outbox.Settled{})
 	default:

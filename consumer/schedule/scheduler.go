@@ -50,6 +50,7 @@ type Action struct {
 	Part   *Part              // DoSend
 	Key    outbox.Key         // DoPutOff
 	Behind outbox.Position    // DoPutOff: the row in the way; without an id in a quarantine
+	After  outbox.ID          // DoNamePutOff: the id to begin behind; zero to begin anew
 	Limit  int                // DoWake, DoPutOff: the most rows to change; DoNamePutOff: the most ids
 }
 

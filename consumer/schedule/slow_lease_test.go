@@ -69,7 +69,7 @@ func (o *slowStart) first(rows []outbox.Row, most int) (out []outbox.Row) {
 func (o *slowStart) answer(a schedule.Action) {
 	switch a.Kind {
 	case schedule.DoNamePutOff:
-		o.s.PutOffNamed(o.now, nil, nil, nil)
+		o.s.PutOffNamed(o.now, nil, nil, outbox.ID{}, nil)
 	case schedule.DoList:
 		o.s.Listed(o.now, a.List, &outbox.List{Ready: o.first(o.ready, a.List.Ready), Due: o.first(o.due, a.List.Due)}, nil)
 	case schedule.DoLease:

@@ -171,7 +171,7 @@ func (p *play) answer(t *testing.T, d *datadriven.TestData) {
 	case "put-off":
 		p.s.PutOff(p.now, n, err)
 	case "named":
-		p.s.PutOffNamed(p.now, p.keys(d), nil, err)
+		p.s.PutOffNamed(p.now, p.keys(d), nil, outbox.ID{}, err)
 	case "quarantine":
 		p.s.Quarantine(p.now, p.keys(d))
 	case "stop":
@@ -303,7 +303,7 @@ func (p *play) decisions() string {
 			return strings.ReplaceAll(b.String(), " \n", "\n")
 		}
 		if a.Kind == schedule.DoNamePutOff && p.now.Equal(p.start) {
-			p.s.PutOffNamed(p.now, nil, nil, nil)
+			p.s.PutOffNamed(p.now, nil, nil, outbox.ID{}, nil)
 			continue
 		}
 		b.WriteString(p.decision(&a) + "\n")
