@@ -43,7 +43,6 @@ type Batch struct {
 	asks   []outbox.Group // of them
 	asked  int            // rows of them
 	begun  time.Time
-	opened int // openings of the breaker when it was leased
 	step   step
 	parts  []*Part // to be sent
 	flying int     // parts that are being sent

@@ -51,7 +51,7 @@ type gate struct {
 	faulted map[outbox.Key]bool // met a fault alone since an event went through
 	finals  map[outbox.Key]bool // failed for good since an event went through
 	trials  int                 // of this outage
-	opened  int                 // how often the breaker has opened
+	opened  time.Time           // when the breaker has opened last
 	backoff time.Duration       // until the next probe or attempt
 	next    time.Time
 }
@@ -70,12 +70,11 @@ func (g *gate) outage(now time.Time, f *outbox.Fault) {
 	g.set(Outage, f.Reason, f.Err.Error())
 }
 
-// through notes an event that was projected. opened counts the openings of the breaker
-// before its batch was leased: a batch from before the last opening does not close the
-// breaker.
-func (g *gate) through(opened int) {
+// through notes an event that was projected, of a batch that began at a time. A batch from
+// before the last opening of the breaker does not close it.
+func (g *gate) through(begun time.Time) {
 	clear(g.faulted)
-	if g.state.Phase == Broken && opened < g.opened {
+	if g.state.Phase == Broken && begun.Before(g.opened) {
 		return
 	}
 	clear(g.finals)
@@ -106,7 +105,7 @@ func (g *gate) final(now time.Time, key outbox.Key, r outbox.Reason, detail stri
 		g.refused()
 		return true, 0
 	}
-	g.opened++
+	g.opened = now
 	g.backoff = firstAttempt
 	g.next = now.Add(g.backoff)
 	g.set(Broken, r, detail)

@@ -268,7 +268,7 @@ type share struct{ entities, rows, each int }
 // none. It passes over a busy entity, which comes back when it is free, and moves aside one that must not
 // share a batch.
 func (s *Scheduler) batch(now time.Time, from queue, most share) *Batch {
-	b := &Batch{way: from, begun: now, opened: s.gate.opened}
+	b := &Batch{way: from, begun: now}
 	for len(b.picked) < most.entities && b.asked < most.rows {
 		e := s.c.pop(from)
 		if e == nil {

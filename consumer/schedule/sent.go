@@ -46,7 +46,7 @@ func (s *Scheduler) outcomes(p *Part, outcomes []outbox.Outcome, took time.Durat
 		}
 	}
 	if good {
-		s.gate.through(p.Batch.opened)
+		s.gate.through(p.Batch.begun)
 		s.typical = (7*s.typical + took) / 8
 	}
 	if good || others {
