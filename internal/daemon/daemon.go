@@ -60,6 +60,7 @@ type Host struct {
 type daemon struct {
 	cfg config.Config
 	Host
+	own     *prometheus.Registry // its own metrics, which its page reads
 	log     *zap.Logger
 	started time.Time // monotonic
 	manager *systemd.Manager
@@ -112,13 +113,13 @@ func Run(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry, versi
 	if err := d.build(ctx); err != nil {
 		return err
 	}
-	if d.reloaded, err = newReloaded(tel.Contract); err != nil {
+	if d.reloaded, err = newReloaded(d.Registerer); err != nil {
 		return err
 	}
 	if d.server, err = listen(ctx, cfg, d.Health, tel); err != nil {
 		return err
 	}
-	if err := d.openDesk(ctx, tel, tel.Registry, nil); err != nil {
+	if err := d.openDesk(ctx, tel, nil); err != nil {
 		d.server.Close()
 		return err
 	}
@@ -147,7 +148,9 @@ func Embed(ctx context.Context, cfg config.Config, host Host) error {
 }
 
 func newDaemon(cfg config.Config, host Host) *daemon {
-	return &daemon{cfg: cfg, Host: host, log: host.Log, started: time.Now(), sockets: newSockets(), deskSocket: newSockets(), manager: systemd.None(host.Log),
+	own := prometheus.NewRegistry()
+	host.Registerer = both{host.Registerer, own}
+	return &daemon{cfg: cfg, Host: host, own: own, log: host.Log, started: time.Now(), sockets: newSockets(), deskSocket: newSockets(), manager: systemd.None(host.Log),
 		ends: func(err error) bool { return err != nil }}
 }
 

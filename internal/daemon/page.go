@@ -23,7 +23,7 @@ const (
 
 // openDesk binds the operator's page, with the charts of metrics and the map of several shards, unless
 // it is switched off.
-func (d *daemon) openDesk(ctx context.Context, tel *telemetry.Telemetry, metrics prometheus.Gatherer, all func() []desk.Shard) error {
+func (d *daemon) openDesk(ctx context.Context, tel *telemetry.Telemetry, all func() []desk.Shard) error {
 	cfg := d.cfg
 	if cfg.Desk.Listen == "" {
 		return nil
@@ -50,7 +50,7 @@ func (d *daemon) openDesk(ctx context.Context, tel *telemetry.Telemetry, metrics
 	d.desk, err = desk.Listen(ctx, desk.Options{
 		Listen: cfg.Desk.Listen, Fixed: cfg.Desk.Fixed, Hosts: cfg.Desk.Hosts, WebConfig: cfg.Desk.WebConfig,
 		Diagnose: func(err error) string { _, text := d.diagnose(err); return text },
-		Instance: cfg.Instance, Version: d.Version, DB: reading, Scope: scope, Health: d.Health, Gatherer: metrics, Settings: settings, Shards: all, Log: d.log,
+		Instance: cfg.Instance, Version: d.Version, DB: reading, Scope: scope, Health: d.Health, Gatherer: d.own, Settings: settings, Shards: all, Log: d.log,
 		Actions: cfg.Desk.Actions, Operators: cfg.Desk.Operators, ActDB: acting, Timeout: cfg.Database.Timeout,
 		Level: desk.LogLevel{Show: tel.Level.String, Change: func(level, by string) error {
 			to, err := zapcore.ParseLevel(level)
@@ -86,4 +86,28 @@ func (d *daemon) deskPool(ctx context.Context, name string, o postgres.Options) 
 func (d *daemon) runDesk(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(closeGrace, func() { d.deskSocket.cut() }) })()
 	return d.desk.Run(ctx)
+}
+
+// both registers metrics with two: where they are scraped, with the metrics of all shards, and where a page
+// reads those of its daemon every few seconds, at the cost of those alone.
+type both [2]prometheus.Registerer
+
+func (b both) Register(c prometheus.Collector) error {
+	if err := b[0].Register(c); err != nil {
+		return err
+	}
+	return b[1].Register(c)
+}
+
+func (b both) MustRegister(all ...prometheus.Collector) {
+	for _, c := range all {
+		if err := b.Register(c); err != nil {
+			panic(err)
+		}
+	}
+}
+
+func (b both) Unregister(c prometheus.Collector) bool {
+	own := b[1].Unregister(c)
+	return b[0].Unregister(c) && own
 }

@@ -5,7 +5,10 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
@@ -133,5 +136,32 @@ func TestPageHasSessionsOfItsOwn(t *testing.T) {
 		"weft/"+r.group+"/a/desk").Scan(&sessions)
 	if err != nil || sessions < 1 || sessions > 2 {
 		t.Errorf("got %d sessions of the page, want 1 or 2; %v", sessions, err)
+	}
+}
+
+// scrapes counts how often a registry is gathered.
+type scrapes struct {
+	prometheus.Gauge
+	n atomic.Int64
+}
+
+func (s *scrapes) Collect(ch chan<- prometheus.Metric) {
+	s.n.Add(1)
+	s.Gauge.Collect(ch)
+}
+
+// TestPageGathersTheMetricsOfItsDaemonAlone: every few seconds it does, and those of the process are of all shards.
+func TestPageGathersTheMetricsOfItsDaemonAlone(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	beside := &scrapes{Gauge: prometheus.NewGauge(prometheus.GaugeOpts{Name: "scrapes", Help: "Of the test."})}
+	r.beside = beside
+	a := r.start("a")
+	testenv.Eventually(t, func() bool { return strings.Contains(a.shown("/"), "<figure>") }, "a chart, which is made from a first sample")
+	if n := beside.n.Load(); n != 0 {
+		t.Errorf("the metrics of the process were gathered %d times, and nobody has asked for them", n)
+	}
+	if a.metric("outbox_lag_events"); beside.n.Load() != 1 {
+		t.Errorf("a scrape has gathered the metrics of the process %d times, want once", beside.n.Load())
 	}
 }

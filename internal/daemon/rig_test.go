@@ -37,10 +37,11 @@ type rig struct {
 	url, index string
 	elastic    string
 	group      string
-	pool       *pgxpool.Pool // of the owner
-	owner      string        // its user
-	runner     *url.Userinfo // of the instances, instead of the owner; nil for the owner
-	reload     daemon.Reload // of the instances that are started from now on
+	pool       *pgxpool.Pool        // of the owner
+	owner      string               // its user
+	runner     *url.Userinfo        // of the instances, instead of the owner; nil for the owner
+	reload     daemon.Reload        // of the instances that are started from now on
+	beside     prometheus.Collector // in their registries, with what they register; nil for none
 }
 
 func setup(t testing.TB) *rig {
@@ -122,6 +123,9 @@ func (r *rig) run(cfg config.Config) *instance {
 		r.t.Fatal(err)
 	}
 	in.reg = tel.Registry
+	if r.beside != nil {
+		in.reg.MustRegister(r.beside)
+	}
 	in.address = sync.OnceValue(func() (addr string) {
 		testenv.Eventually(in.t, func() bool {
 			if lines := in.logs.with("msg", "serving"); len(lines) > 0 {

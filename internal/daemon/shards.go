@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
@@ -77,7 +76,7 @@ func runShards(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry,
 	}
 	for n, d := range p.shards {
 		d.server = p.server
-		if err := d.openDesk(ctx, tel, ofShard(tel.Registry, strconv.Itoa(n)), func() []desk.Shard { return p.table(n) }); err != nil {
+		if err := d.openDesk(ctx, tel, func() []desk.Shard { return p.table(n) }); err != nil {
 			p.server.Close()
 			for _, opened := range p.shards[:n] {
 				opened.closeDesk()
@@ -245,17 +244,4 @@ func (p *process) table(here int) []desk.Shard {
 		}
 	}
 	return out
-}
-
-// ofShard returns the metrics without those of other shards.
-func ofShard(all prometheus.Gatherer, shard string) prometheus.Gatherer {
-	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
-		families, err := all.Gather()
-		for _, f := range families {
-			f.Metric = slices.DeleteFunc(f.Metric, func(m *dto.Metric) bool {
-				return slices.ContainsFunc(m.Label, func(l *dto.LabelPair) bool { return l.GetName() == shardLabel && l.GetValue() != shard })
-			})
-		}
-		return families, err
-	})
 }
