@@ -172,6 +172,10 @@ func buildTemplate(ctx context.Context, conn *pgx.Conn, base, name string, prepa
 	if err := prepare(ctx, dsn); err != nil {
 		return fmt.Errorf("prepare: %w", err)
 	}
+	// A first session leaves a file of what every session reads of the catalog, which is copied, too.
+	if err := execOn(ctx, dsn); err != nil {
+		return err
+	}
 	return execute(ctx, conn,
 		"alter database "+from+" allow_connections false",
 		"select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = '"+building+"'",
