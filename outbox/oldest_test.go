@@ -76,7 +76,7 @@ func TestOldestUnquarantinedIsBounded(t *testing.T) {
 		t.Run("Statistics="+statistics, func(t *testing.T) {
 			t.Parallel()
 			b := crowded(t, false, statistics)
-			n := 30_000 * testenv.Volume(1, 4)
+			n := testenv.Volume(15_000, 120_000)
 			for _, as := range []string{asReady, asWaiting, asPutOff} {
 				b.stock(heldKey, -n, n, 60, as)
 			}

@@ -276,16 +276,29 @@ func leaderPool(t *testing.T, dsn string) *pgxpool.Pool {
 // that a batch has nothing to do with: done, waiting for their retry, and dead.
 func crowded(t *testing.T, adopted bool, statistics string) *bench {
 	t.Helper()
+	if !adopted {
+		dsn := testenv.DatabaseWith(t, "_"+statistics, func(_ context.Context, dsn string) error {
+			b := &bench{t: t, pool: leaderPool(t, dsn)}
+			b.crowd(statistics)
+			b.pool.Close()
+			return nil
+		})
+		return &bench{t: t, pool: leaderPool(t, dsn)}
+	}
 	dsn := testenv.Schema(t)
 	b := &bench{t: t, pool: leaderPool(t, dsn)}
-	if adopted {
-		if err := legacy.Create(t.Context(), b.pool); err != nil {
-			t.Fatal(err)
-		}
+	if err := legacy.Create(t.Context(), b.pool); err != nil {
+		t.Fatal(err)
 	}
 	if _, err := migrations.Up(t.Context(), dsn); err != nil {
 		t.Fatal(err)
 	}
+	b.crowd(statistics)
+	return b
+}
+
+func (b *bench) crowd(statistics string) {
+	b.t.Helper()
 	b.setTerm(1, "a")
 	b.exec("alter table search_outbox_events set (autovacuum_enabled = false)")
 	b.makeHistory()
@@ -308,7 +321,6 @@ func crowded(t *testing.T, adopted bool, statistics string) *bench {
 	fill(5_000, "failed", "null")
 	fill(5_000, "pending", "null")
 	b.exec(fmt.Sprintf("vacuum (analyze %v) search_outbox_events", statistics == fresh))
-	return b
 }
 
 // cost lists, leases and settles n events in each way, and returns what each step has

@@ -28,7 +28,7 @@ func Database(t testing.TB) string {
 func DatabaseWith(t testing.TB, prepared string, prepare func(ctx context.Context, url string) error) string {
 	t.Helper()
 	base, name, dsn := newName(t)
-	ctx, cancel := context.WithTimeout(t.Context(), serverTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), Limit) // it may wait for what others prepare
 	defer cancel()
 	conn, err := pgx.Connect(ctx, base) // for all of it: a session of its own for each step takes nearly as long as the steps
 	if err != nil {
