@@ -48,13 +48,16 @@ func (d *damage) send(s *shop) {
 	}
 }
 
-// rename changes products that are not damaged until the function that it returns is called.
+// rename changes products that are not damaged until the function that it returns is called. One whose events are not
+// settled yet has to wait, as in write.
 func (s *shop) rename() (stop func()) {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	var g sync.WaitGroup
 	g.Go(func() {
 		for i := range testenv.Every(ctx, 5*time.Millisecond) {
-			if _, err := s.pool.Exec(ctx, "update shop.product set name = 'changed ' || $1::int where id = 1 + $1::int % 40", i); err != nil && ctx.Err() == nil {
+			_, err := s.pool.Exec(ctx, `update shop.product p set name = 'changed ' || $1::int where id = 1 + $1::int % 40
+				and not exists (select from product_outbox_events where entity_id = p.tenant || ':' || p.region || ':' || p.id and status = 'pending')`, i)
+			if err != nil && ctx.Err() == nil {
 				s.t.Errorf("write: %v", err)
 				return
 			}
