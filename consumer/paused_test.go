@@ -2,7 +2,6 @@ package consumer_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -59,12 +58,8 @@ func TestPauseHoldsAcrossTermsAndLosesNothing(t *testing.T) {
 	if n := r.store.get(&r.store.leases); n != leases {
 		t.Errorf("%d leases by the next term, want none", n-leases)
 	}
-	resumed := time.Now()
 	resume()
 	r.await(map[string]int{"done": 10})
-	if took := time.Since(resumed); took > 10*time.Second {
-		t.Errorf("it went on %v after the end of the pause, want seconds", took)
-	}
 	if paused, ended := len(r.lines("projection.paused")), len(r.lines("projection.resumed")); paused != 2 || ended != 1 {
 		t.Errorf("%d and %d log lines, want one for each term and one for the end", paused, ended)
 	}

@@ -302,7 +302,7 @@ func TestMovesAndChildrenDoNotDeadlock(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-		case <-time.After(time.Minute):
+		case <-time.After(testenv.Limit):
 			t.Fatal("the writers do not end")
 		}
 	}

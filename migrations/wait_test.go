@@ -59,7 +59,7 @@ func upBeside(t *testing.T, dsn string, pool *pgxpool.Pool, mode, relation strin
 			return one[int](t, pool, `select count(*) from pg_locks where not granted and mode = $1
 				and relation = $2::regclass and database = (select oid from pg_database where datname = current_database())`, mode, relation) == 1
 		}, "the migration queues for "+relation)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // twenty times what an attempt may take
+		ctx, cancel := context.WithTimeout(t.Context(), testenv.Limit)
 		err := others(ctx)
 		cancel()
 		if err != nil {

@@ -226,7 +226,7 @@ func (r *rig) tab(t *testing.T, user string) *tab {
 // do runs steps in the tab.
 func (b *tab) do(steps ...chromedp.Action) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(b.ctx, time.Minute) // a page takes milliseconds on an idle machine
 	defer cancel()
 	if err := chromedp.Run(ctx, steps...); err != nil {
 		var text string

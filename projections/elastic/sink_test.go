@@ -223,19 +223,39 @@ func TestCancelReturnsTheCause(t *testing.T) {
 	}
 }
 
+// late is a context whose deadline is over when the test says so.
+type late struct {
+	context.Context
+	over chan struct{}
+}
+
+func (l late) Done() <-chan struct{} { return l.over }
+
+func (l late) Err() error {
+	select {
+	case <-l.over:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
 // A deadline over the whole batch keeps what was answered in time.
 func TestDeadlineOfTheCaller(t *testing.T) {
 	t.Parallel()
 	s, srv, _ := fakeSink(t, func(c *Config) { c.MaxBody = minBody })
-	ctx, cancel := context.WithTimeout(leading(t), time.Second)
-	defer cancel()
-	srv.Script(elastictest.Pass(), elastictest.Stall(nil))
+	ctx := late{leading(t), make(chan struct{})}
+	stall := elastictest.Stall(nil)
+	srv.Script(elastictest.Pass(), func(w http.ResponseWriter, r *http.Request, body func() []byte) {
+		close(ctx.over)
+		stall(w, r, body)
+	})
 	got, err := s.Write(ctx, []Action{sized("a", 900), sized("b", 900), sized("c", 900)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	late := outbox.Reject(outbox.ReasonESTimeout, "")
-	wantOutcomes(t, got, []outbox.Outcome{outbox.OK(), late, late})
+	timeout := outbox.Reject(outbox.ReasonESTimeout, "")
+	wantOutcomes(t, got, []outbox.Outcome{outbox.OK(), timeout, timeout})
 	got, err = s.Write(ctx, docs(1))
 	if got != nil {
 		t.Errorf("outcomes: got %v, want none", got)
