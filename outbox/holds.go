@@ -104,15 +104,7 @@ func BeginHold(ctx context.Context, db DB, o HoldOrder, timeout time.Duration) (
 	if err != nil {
 		return nil, false, err
 	}
-	switch o.Kind {
-	case Pause:
-		now = holds.Pause
-	case Throttle:
-		now = holds.Throttle
-	case Quarantine:
-		now = holds.Quarantine(o.Entity)
-	}
-	switch {
+	switch now = map[HoldKind]*Hold{Pause: holds.Pause, Throttle: holds.Throttle, Quarantine: holds.Quarantine(o.Entity)}[o.Kind]; {
 	case now != nil:
 		return now, begun, nil
 	case o.Kind == Quarantine && !begun:

@@ -61,7 +61,7 @@ func (s *Store) List(ctx context.Context, r ListRequest) (*List, error) {
 	case r.Back:
 		name, args = "look_back", []any{r.Ready, rawUUIDs(r.Without)}
 	}
-	out := &List{}
+	out := &List{Suspects: map[ID]bool{}}
 	d := decoder{table: t}
 	read := rawRow(func(row [][]byte) error { return d.listed(row, out) })
 	if err := s.opened().each(ctx, "list events", s.sql(name), args, []any{read}, func() {}); err != nil {
@@ -136,9 +136,6 @@ func (d *decoder) listed(raw [][]byte, out *List) error {
 	r.Key.Type = repeated(&d.typ, raw[3])
 	r.Version = int64(binary.BigEndian.Uint64(raw[5]))
 	if suspect {
-		if out.Suspects == nil {
-			out.Suspects = map[ID]bool{}
-		}
 		out.Suspects[r.ID] = true
 	}
 	if due {

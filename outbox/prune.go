@@ -104,17 +104,11 @@ func lacksDay(err error) bool {
 }
 
 func pause(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
+	case <-time.After(d):
 	}
+	return ctx.Err()
 }
 
 // sweepPages takes up to limit done rows off the pages in [from, to). It makes the days that
