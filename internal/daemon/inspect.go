@@ -24,7 +24,7 @@ func (d *daemon) inspect(ctx context.Context, l projector) error {
 	case <-ctx.Done():
 		return nil
 	}
-	for {
+	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, inspectTimeout)
 		found, err := d.cfg.Registry().Check(limited, name, projections.Deps{Pool: d.pool, Elastic: d.target})
 		cancel()
@@ -32,12 +32,9 @@ func (d *daemon) inspect(ctx context.Context, l projector) error {
 			d.tellFindings(name, found)
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(inspectAgain):
-		}
+		sleep(ctx, inspectAgain)
 	}
+	return nil
 }
 
 func (d *daemon) tellFindings(name string, found []projections.Finding) {

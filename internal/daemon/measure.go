@@ -77,11 +77,7 @@ func (d *daemon) measure(ctx context.Context) error {
 			pause = min(least<<failures, measureMax)
 			failures = min(failures+1, 8)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pause):
-		}
+		sleep(ctx, pause)
 	}
 }
 

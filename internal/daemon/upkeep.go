@@ -165,12 +165,8 @@ func (d *daemon) repeat(ctx context.Context, log *zap.Logger, tasks []*task) {
 	}
 	for {
 		next := slices.MinFunc(tasks, func(a, b *task) int { return a.due.Compare(b.due) })
-		timer := time.NewTimer(time.Until(next.due))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if sleep(ctx, time.Until(next.due)); ctx.Err() != nil {
 			return
-		case <-timer.C:
 		}
 		start := time.Now()
 		err := next.run(ctx)
