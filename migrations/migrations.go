@@ -252,8 +252,8 @@ func open(url string) (*sql.DB, error) {
 		// Not every server knows these: the lock session must be allowed to idle, and
 		// a build should end soon after the migrator that wanted it.
 		_, err := c.Exec(ctx, `select set_config(name, case name when 'client_connection_check_interval' then '2s' when 'client_encoding' then 'UTF8' else '0' end, false)
-			from pg_settings where name in ('idle_session_timeout', 'transaction_timeout', 'client_connection_check_interval')
-				or name = 'client_encoding' and current_setting('server_encoding') <> 'SQL_ASCII'`)
+			from unnest(array['idle_session_timeout', 'transaction_timeout', 'client_connection_check_interval', 'client_encoding']) name
+			where current_setting(name, true) is not null and (name <> 'client_encoding' or current_setting('server_encoding') <> 'SQL_ASCII')`)
 		return err
 	}))
 	// Lock, goose, one statement, one watcher.
