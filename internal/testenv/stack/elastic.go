@@ -161,7 +161,7 @@ func (e *elastic) choosePorts() error { return process.FreePorts(&e.port, &e.tra
 func (e *elastic) server() process.Server {
 	options := fmt.Sprintf("-Xms%dm -Xmx%dm -XX:-UsePerfData", e.HeapMB, e.HeapMB)
 	if e.Quick {
-		options += " -XX:TieredStopAtLevel=1"
+		options += " -XX:TieredStopAtLevel=1 -XX:-AlwaysPreTouch"
 	}
 	return process.Server{
 		Name: "elasticsearch", Dir: e.dir, Log: filepath.Join(e.dir, serverLog), Argv: []string{filepath.Join(e.ElasticHome, "bin", e.program())},
