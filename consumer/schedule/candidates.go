@@ -156,10 +156,10 @@ const chunk = 256
 
 // shown counts the rows that a list has shown.
 type shown struct {
-	blocked int // wait behind a barrier
-	taken   int // may go, now or when their entity is free
-	goes    int // of them, can be leased now
-	stays   int // stay in lists: in flight, could not be settled, or of an entity that waits for a batch without others or cannot be put off
+	blocked int  // wait behind a barrier
+	taken   int  // may go, now or when their entity is free
+	stays   int  // stay in lists: in flight, could not be settled, or of an entity that waits for a batch without others or cannot be put off
+	goes    bool // one of them can be leased now
 }
 
 // add makes rows candidates. The rows of one entity form one candidate, in the place of its
@@ -208,8 +208,8 @@ func (c *candidates) add(now time.Time, rows []outbox.Row, begun uint64, sure bo
 		e.suspect = e.suspect || suspects[r.ID]
 		if e.setAside() {
 			n.stays++
-		} else if !c.busy(e) {
-			n.goes++
+		} else {
+			n.goes = n.goes || !c.busy(e)
 		}
 	}
 	return n

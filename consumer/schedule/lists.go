@@ -235,7 +235,7 @@ func (c *candidates) listed(now time.Time, l *outbox.List) {
 	full := len(l.Ready) >= c.asked.Ready
 	dueFull := c.asked.Due > 0 && len(l.Due) >= c.asked.Due
 	blocked := ready.blocked + due.blocked
-	if full && c.longer(ready.taken) <= c.asked.Ready && ready.goes == 0 || dueFull && due.goes == 0 {
+	if full && c.longer(ready.taken) <= c.asked.Ready && !ready.goes || dueFull && !due.goes {
 		blocked += c.barStuck(now)
 	}
 	clog := (full || dueFull || blocked > crowd) && blocked > (len(l.Ready)+len(l.Due))/clogged
