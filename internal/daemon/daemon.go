@@ -192,11 +192,15 @@ func (d *daemon) close() {
 	if d.pool == nil {
 		return
 	}
+	told := make(chan struct{})
 	hurry := time.AfterFunc(closeGrace, func() {
+		defer close(told)
 		d.log.Warn("pool did not close in time; closing its connections by force", zap.String("event", "pool.cut"), zap.Int("connections", d.sockets.cut()))
 	})
-	defer hurry.Stop()
 	d.pool.Close()
+	if !hurry.Stop() {
+		<-told
+	}
 }
 
 func (d *daemon) buildLanes() error {
