@@ -33,7 +33,11 @@ type ComparingError struct {
 
 // Error implements error.
 func (e *ComparingError) Error() string {
-	return fmt.Sprintf("session %q (pid %d) compares projection %s since %s: wait for it, or end it", e.Session, e.PID, e.Projection, e.Since.UTC().Format(time.RFC3339))
+	if e.PID == 0 { // it has ended since
+		return fmt.Sprintf("another session has just compared projection %s: try again", e.Projection)
+	}
+	return fmt.Sprintf("session %q (pid %d) compares projection %s since %s: wait for it, or end it with select pg_terminate_backend(%d)",
+		e.Session, e.PID, e.Projection, e.Since.UTC().Format(time.RFC3339), e.PID)
 }
 
 // HoldVerify keeps other commands from comparing a projection until the session ends, whose name it sets. It

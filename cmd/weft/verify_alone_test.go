@@ -36,8 +36,9 @@ func TestVerifyBesideAnotherIsRefused(t *testing.T) {
 	pid := s.count("select pid from pg_stat_activity where datname = current_database() and starts_with(application_name, 'weft/verify/')")
 	for _, args := range [][]string{{}, {"--resume"}, {"--repair", "--by", "a", "--why", "b"}} {
 		r := weft(t, s.env, append([]string{"verify", "products"}, args...)...)
-		if want := fmt.Sprintf(`" (pid %d) compares projection products since 20`, pid); r.code != exitRefused || !strings.HasPrefix(r.errOut, `weft: session "weft/verify/`) || !strings.Contains(r.errOut, want) {
-			t.Errorf("%v: got %+v, want code %d and %s", args, r, exitRefused, want)
+		who, end := fmt.Sprintf(`" (pid %d) compares projection products since 20`, pid), fmt.Sprintf(": wait for it, or end it with select pg_terminate_backend(%d)\n", pid)
+		if r.code != exitRefused || !strings.HasPrefix(r.errOut, `weft: session "weft/verify/`) || !strings.Contains(r.errOut, who) || !strings.HasSuffix(r.errOut, end) {
+			t.Errorf("%v: got %+v, want code %d, %s and %s", args, r, exitRefused, who, end)
 		}
 	}
 	interrupt()
