@@ -239,7 +239,11 @@ func (r *rig) takeover(t *testing.T, a, b *instance) {
 	acting.awaits("#connection", "An action ends with its instance")
 	r.exec("delete from search_outbox_events where entity_type = 'gone' and status = 'failed'")
 	r.await("a leads", "select instance from weft_leader", "a")
+	led := time.Now()
 	ofStandby.awaits("#election .big", "a leads since")
+	if took := time.Since(led); took > 2*time.Second {
+		t.Errorf("the page of the standby showed the new leader after %v, want 2s at most", took)
+	}
 	ofStandby.awaits("#election", "a, is the leader")
 	ofStandby.awaits("#terms", "it vanished; its successor recorded the end")
 	ofLeader.awaits("#connection", "This page is disconnected from its instance since")
