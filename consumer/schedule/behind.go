@@ -283,7 +283,17 @@ func (s *Scheduler) PutOffNamed(now time.Time, free, waiting []outbox.Key, last 
 	if !s.answered(now, err) {
 		return
 	}
-	pause := time.Duration(len(free)) * sweepShare
+	var pause time.Duration
+	for _, key := range waiting {
+		s.c.notePutOff(key)
+	}
+	for _, key := range free {
+		s.c.notePutOff(key)
+		if !s.c.quarantined(key) { // else its release has it looked up
+			s.c.lookUp(key)
+			pause += sweepShare
+		}
+	}
 	switch n := len(free) + len(waiting); {
 	case n == 0 && !s.c.named.IsZero(): // they come at once
 	case n == 0:
@@ -294,11 +304,4 @@ func (s *Scheduler) PutOffNamed(now time.Time, free, waiting []outbox.Key, last 
 	s.c.named = last
 	search.grow()
 	search.next = now.Add(max(min(pause, sweepEvery), headShare*now.Sub(search.begun)))
-	for _, key := range waiting {
-		s.c.notePutOff(key)
-	}
-	for _, key := range free {
-		s.c.notePutOff(key)
-		s.c.lookUp(key)
-	}
 }

@@ -62,6 +62,16 @@ func TestFreeEntityBehindThousandsThatWaitGoesSoon(t *testing.T) {
 	}
 }
 
+// An operator lets thousands of entities wait: to search for what may go passes over them at once.
+func TestFreeEntityBehindAThousandInQuarantineGoesSoon(t *testing.T) {
+	t.Parallel()
+	o := newPutOffs(t, 1000)
+	o.s.Quarantine(o.now, o.keys[:999])
+	if o.run(3 * time.Second); len(o.keys) != 999 {
+		t.Errorf("%d entities are left after 3 s, want the 999 in quarantine", len(o.keys))
+	}
+}
+
 // What is put off fills the pages of the searches: after the last one the first comes again, not a minute later.
 func TestSearchBeginsAnewBehindALastFullPage(t *testing.T) {
 	t.Parallel()
