@@ -179,6 +179,7 @@ func (s *Scheduler) Listed(now time.Time, r outbox.ListRequest, l *outbox.List, 
 			if outbox.Slow(err) {
 				c.slow(now)
 			}
+			c.asked.Due = 0 // it has shown no due row, and not that there is none
 			return
 		}
 		c.listed(now, l)
