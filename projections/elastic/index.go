@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -19,8 +18,6 @@ import (
 
 	"github.com/elastic/go-elasticsearch/v8/esapi"
 	"go.uber.org/zap"
-
-	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 //go:embed mapping.json
@@ -35,21 +32,6 @@ const GCDeletes = time.Hour
 
 // elasticGCDeletes is Elasticsearch's default.
 const elasticGCDeletes = time.Minute
-
-const (
-	readyTimeout = 5 * time.Second
-	// plainTrust is how long the sink assumes that a plain index still exists, and that an alias leads to one index.
-	plainTrust = 5 * time.Second
-)
-
-// nameKind says whether the configured name is an alias or an index.
-type nameKind uint8
-
-const (
-	nameUnknown nameKind = iota
-	nameAlias
-	namePlain
-)
 
 // Mapping returns the mapping of search_index.
 func Mapping() json.RawMessage { return mappingJSON }
@@ -91,168 +73,6 @@ func (m weftMeta) madeFrom(projection, query string) bool {
 func queryHash(query string) string {
 	sum := sha256.Sum256([]byte(strings.Join(strings.Fields(query), " ")))
 	return hex.EncodeToString(sum[:8])
-}
-
-// indexInfo is one index in the answer to GET /<name>.
-type indexInfo struct {
-	Aliases map[string]struct {
-		IsWriteIndex *bool `json:"is_write_index"`
-	} `json:"aliases"`
-	Mappings struct {
-		Meta struct {
-			Weft weftMeta `json:"weft"`
-		} `json:"_meta"`
-	} `json:"mappings"`
-	Settings struct {
-		Index struct {
-			GCDeletes string            `json:"gc_deletes"`
-			Blocks    map[string]string `json:"blocks"`
-		} `json:"index"`
-	} `json:"settings"`
-}
-
-// IsMissing reports whether err says that there is neither an alias nor an index of the name.
-func IsMissing(err error) bool { return errors.Is(err, errMissing) }
-
-// target is the index that the configured name resolves to.
-type target struct {
-	kind  nameKind
-	index string // the index that takes the writes
-	info  indexInfo
-	names []string // of all indexes, sorted
-}
-
-// ErrClosed means that somebody has closed the index.
-var ErrClosed = errors.New("elastic: index is closed")
-
-var errMissing = errors.New("elastic: index is missing")
-
-func (s *Sink) missing() error {
-	return fmt.Errorf("%w: neither an alias nor an index is named %q at %s; put the alias back, or restart weft, which makes an empty index", errMissing, s.cfg.Index, s.host())
-}
-
-// look asks Elasticsearch for the target of the name, and compares mappings. Its errors are
-// *outbox.Fault, all of them shared.
-func (s *Sink) look(ctx context.Context) (target, error) {
-	t, err := s.find(ctx)
-	if err != nil {
-		return t, err
-	}
-	if made := t.info.Mappings.Meta.Weft; !made.madeFor(s.mapping) && !s.anyMapping.Load() {
-		return target{}, &outbox.Fault{Reason: outbox.ReasonESRequest, Shared: true, Err: fmt.Errorf(
-			"%w: %q has mapping %s, this build has %s; run `weft rebuild %s`, which makes %s-vN with this build's mapping and moves the alias, or run the build that made it",
-			ErrMapping, t.index, made.MappingHash, s.mapping, s.projection, s.cfg.Index)}
-	}
-	s.target.Lock()
-	s.target.kind, s.target.seen = t.kind, time.Now()
-	s.target.Unlock()
-	return t, nil
-}
-
-// find asks Elasticsearch for the target of the name. Its errors are those of look.
-func (s *Sink) find(ctx context.Context) (target, error) {
-	status, body, err := s.call(ctx, s.lookup())
-	fault := func(err error) (target, error) {
-		return target{}, &outbox.Fault{Reason: outbox.ReasonESRequest, Shared: true, Err: err}
-	}
-	switch {
-	case err != nil && status == 0:
-		p := classifyError(err, 0, 0)
-		p.fault.Err = fmt.Errorf("elasticsearch: %w", err)
-		if errors.Is(err, io.EOF) && len(s.cfg.URLs) == 1 && strings.HasPrefix(s.cfg.URLs[0], "http://") {
-			p.fault.Err = fmt.Errorf("elasticsearch at %s ended the connection without an answer: %w; if it speaks TLS, write https:// in ELASTIC_URL", s.host(), err)
-		}
-		return target{}, &p.fault
-	case err != nil:
-		return fault(fmt.Errorf("index lookup: %w", err))
-	case status == http.StatusNotFound:
-		return fault(s.missing())
-	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		e := parseWhole(body)
-		return fault(refused(s.host(), status, e.detail(status), s.cfg.Index, s.access()))
-	case status != http.StatusOK:
-		p := classifyStatus(status, http.Header{}, body, true, time.Now())
-		p.fault.Shared = true
-		return target{}, &p.fault
-	}
-	t, err := resolve(s.cfg.Index, body)
-	if err != nil {
-		return fault(err)
-	}
-	return t, nil
-}
-
-// lookup asks for what the name leads to.
-func (s *Sink) lookup() esapi.IndicesGetRequest {
-	return esapi.IndicesGetRequest{
-		Instrument: s.client.InstrumentationEnabled(),
-		Index:      []string{s.cfg.Index},
-		FilterPath: []string{"*.aliases", "*.mappings._meta", "*.settings.index.uuid", "*.settings.index.gc_deletes", "*.settings.index.blocks", "error"},
-	}
-}
-
-// resolve finds the index that takes writes to name in the answer to a lookup.
-func resolve(name string, answer []byte) (target, error) {
-	var indexes map[string]indexInfo
-	if err := json.Unmarshal(answer, &indexes); err != nil || len(indexes) == 0 {
-		return target{}, errors.New("index lookup: unreadable answer")
-	}
-	if info, ok := indexes[name]; ok {
-		return target{kind: namePlain, index: name, info: info}, nil
-	}
-	var writers []string
-	for index, info := range indexes {
-		a, ok := info.Aliases[name]
-		switch {
-		case !ok:
-		case a.IsWriteIndex != nil && *a.IsWriteIndex, a.IsWriteIndex == nil && len(indexes) == 1:
-			writers = append(writers, index)
-		}
-	}
-	names := slices.Sorted(maps.Keys(indexes))
-	if len(writers) != 1 {
-		return target{}, fmt.Errorf("alias %q leads to %s and %d of them take writes, want 1: set is_write_index on one index (POST /_aliases)", name, strings.Join(names, ", "), len(writers))
-	}
-	return target{kind: nameAlias, index: writers[0], info: indexes[writers[0]], names: names}, nil
-}
-
-// nameKind returns the kind of the name. It asks Elasticsearch when it does not know it, or not recently.
-func (s *Sink) nameKind(ctx context.Context) (nameKind, error) {
-	s.target.Lock()
-	kind, seen := s.target.kind, s.target.seen
-	s.target.Unlock()
-	if kind == nameAlias || kind == namePlain && time.Since(seen) < plainTrust {
-		return kind, nil
-	}
-	t, err := s.look(ctx)
-	return t.kind, err
-}
-
-// forget makes the next write look the name up again.
-func (s *Sink) forget() {
-	s.target.Lock()
-	s.target.kind = nameUnknown
-	s.target.Unlock()
-}
-
-// Ready returns nil when the index takes writes, and otherwise an error that names the
-// cause: the server is unreachable or refuses the credentials, the index is missing, the
-// alias has not exactly one write index, the disk is full. It ignores an index write block,
-// which concerns documents: those end as es_4xx. It sends one small request, for at most 5 s.
-func (s *Sink) Ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, min(readyTimeout, s.cfg.RequestTimeout))
-	defer cancel()
-	t, err := s.look(ctx)
-	if err != nil {
-		return err
-	}
-	if t.info.Settings.Index.Blocks["read_only_allow_delete"] == "true" {
-		return &outbox.Fault{Reason: outbox.ReasonES429, Shared: true, Err: fmt.Errorf("index %q takes no writes because a disk is full (flood stage): free space", t.index)}
-	}
-	if t.info.Settings.Index.Blocks["read_only"] == "true" {
-		return &outbox.Fault{Reason: outbox.ReasonESRequest, Shared: true, Err: fmt.Errorf("index %q is read-only: lift index.blocks.read_only", t.index)}
-	}
-	return nil
 }
 
 // EnsureIndex makes <name>-v1 with the mapping of this build and the alias <name>
