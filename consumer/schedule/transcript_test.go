@@ -76,6 +76,7 @@ func newPlay(d *datadriven.TestData) *play {
 		BreakerThreshold: number("threshold", 3),
 		Retry:            schedule.RetryPolicy{MaxAttempts: number("attempts", 5), BaseBackoff: time.Second, MaxBackoff: time.Minute},
 		Jitter:           func(d time.Duration) time.Duration { return d },
+		Strict:           d.HasArg("strict"),
 		NewID: func() uuid.UUID {
 			p.serial++
 			return uuid.UUID{15: byte(p.serial)}
