@@ -32,8 +32,10 @@ func TestTranscripts(t *testing.T) {
 			switch d.Cmd {
 			case "new":
 				p = newPlay(d)
-			case "apart": // how many entities are
+			case "apart": // how many entities are; blocked as well
 				return fmt.Sprintln(p.s.Apart())
+			case "blocked":
+				return fmt.Sprintln(p.s.Blocked())
 			default:
 				p.answer(t, d)
 			}
