@@ -55,8 +55,9 @@ func (in Instance) SeenWithin(d time.Duration) bool {
 const forgetAfter = 24 * time.Hour
 
 // announceSQL writes the row of an instance. A row that this process did not write last has another uptime than $11,
-// that of its last announcement: another process lives under the name. One that is about to stop does not count,
-// because its successor may have started already.
+// that of its last announcement: another process lives under the name. A row from well before that announcement does not
+// count, because a server that has crashed may have lost it; nor does a process that is about to stop, because its
+// successor may have started already.
 const announceSQL = `
 with forgotten as (
     delete from weft_instance
@@ -70,6 +71,7 @@ on conflict (group_name, instance) do update
        twin = case
               when $11::float8 = 0 then null
               when w.seen_at - w.started_at <> make_interval(secs => $11)
+                   and w.seen_at > now() - make_interval(secs => $8 - $11) - interval '1 s'
                    and w.role in ('leader', 'standby') and excluded.role in ('leader', 'standby')
               then jsonb_build_object('host', w.host, 'pid', w.pid, 'started_at', w.started_at, 'seen_at', excluded.seen_at)
               when (w.twin ->> 'seen_at')::timestamptz between excluded.seen_at - interval '10 s' and excluded.seen_at

@@ -61,6 +61,20 @@ func TestProcessesUnderOneNameSeeEachOther(t *testing.T) {
 	}
 }
 
+// A server that crashes, or is taken over by another one, may have lost the latest announcement: the one before it is no
+// twin's.
+func TestAnnouncementThatTheServerHasLostIsNoTwin(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	p := s.process(t, "h", 11)
+	p.announce(nil)
+	s.exec(t, "create table kept as select * from weft_instance; update kept set started_at = started_at - interval '4.2 s', seen_at = seen_at - interval '4.2 s'")
+	p.announce(nil)
+	s.exec(t, "update weft_instance i set started_at = k.started_at, seen_at = k.seen_at from kept k")
+	p.announce(nil)
+	p.announce(nil)
+}
+
 func TestInstancesAreReadOnTheSchemaBefore(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
