@@ -184,7 +184,7 @@ func (r replayed) progress() string {
 		}
 		line := fmt.Sprintf("%s: %d of %d replayed", p.Projection, p.Replayed, p.Matched)
 		if p.Skipped > 0 {
-			line += fmt.Sprintf(", %d passed over because they changed meanwhile", p.Skipped)
+			line += fmt.Sprintf(", %d passed over because they changed meanwhile, or nothing can carry them", p.Skipped)
 		}
 		switch {
 		case !p.Watched:

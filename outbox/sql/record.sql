@@ -1,5 +1,5 @@
--- Part of the statements that read events: the columns of an event o.
-o.id, o.entity_type, o.entity_id, o.op, o.event_version as version, coalesce(o.status, '') as status,
+-- Part of the statements that read events: the columns of an event o. An adopted table may have null in any of them.
+o.id, coalesce(o.entity_type, '') as entity_type, o.entity_id, coalesce(o.op, '') as op, coalesce(o.event_version, 0) as version, coalesce(o.status, '') as status,
        coalesce(o.attempts, 0) as attempts, coalesce(o.reclaims, 0) as reclaims,
        coalesce(o.error_reason, '') as reason, coalesce(o.error, '') as error,
        case when isfinite(o.created_at) then o.created_at end as created_at,

@@ -1,7 +1,7 @@
 -- Opens events again that are still in failed, and counts them in the audit in the same
 -- transaction. They are due, not ready, so that a list that was made before cannot let a
--- later event of their entity pass. Skips rows that another session has locked. The count stops at the most
--- of its column.
+-- later event of their entity pass. Skips rows that another session has locked, and those without an entity or a
+-- version: nothing could carry them. The count stops at the most of its column.
 --   $1 ids, $2 who, $3 why, $4 entry of the audit
 with audit as materialized (
   select id from weft_audit where id = $4 for update
@@ -9,6 +9,7 @@ with audit as materialized (
   select o.id
   from {table} o
   where exists (select from audit) and o.id = any ($1::{id}[]) and o.status is not distinct from 'failed'
+    and o.entity_id is not null and o.event_version is not null
   for update of o skip locked
 ), sent as (
   update {table} o
