@@ -31,6 +31,8 @@ type output struct {
 	idle    chan struct{} // closed when drain has ended; nil while it does not run
 	late    bool          // the reader has taken longer than outputWait since drain began
 	lost    int           // lines that were dropped after waiting
+
+	torn bool // the latest line was written in part; drain alone uses it
 }
 
 // Write implements io.Writer. It never fails.
@@ -93,12 +95,22 @@ func (o *output) add(line []byte) (written <-chan struct{}) {
 func (o *output) drain() {
 	for lines, written := o.take(); written != nil; lines, written = o.take() {
 		for _, line := range lines {
-			if _, err := o.to.Write(line); err != nil {
-				o.dropped.Inc()
-			}
+			o.write(line)
 		}
 		close(written)
 	}
+}
+
+// write writes one line, which begins anew where the one before it was cut off, as on a full disk.
+func (o *output) write(line []byte) {
+	if o.torn {
+		line = append([]byte("\n"), line...)
+	}
+	n, err := o.to.Write(line)
+	if err != nil {
+		o.dropped.Inc()
+	}
+	o.torn = err != nil && (o.torn || n > 0)
 }
 
 func (o *output) take() (lines [][]byte, written chan struct{}) {

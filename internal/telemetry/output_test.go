@@ -124,3 +124,43 @@ func TestLinesThatCannotBeWrittenAreCounted(t *testing.T) {
 		t.Errorf("got %v, want 2", got)
 	}
 }
+
+// filling has room for some bytes, and takes no more until somebody makes room.
+type filling struct {
+	written []byte
+	room    int
+}
+
+func (f *filling) Write(p []byte) (int, error) {
+	n := min(len(p), f.room)
+	f.written, f.room = append(f.written, p[:n]...), f.room-n
+	if n < len(p) {
+		return n, errors.New("no space left on device")
+	}
+	return n, nil
+}
+
+// A line that is cut off takes no other with it.
+func TestLineAfterOneThatWasCutOffIsWhole(t *testing.T) {
+	t.Parallel()
+	w := filling{room: 100}
+	tel, err := telemetry.New(&w, telemetry.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tel.Log.Info("cut")
+	tel.Log.Info("lost")
+	w.room = 1000
+	tel.Log.Info("whole")
+	tel.Log.Info("next")
+	lines := strings.Split(string(w.written), "\n")
+	for i, msg := range map[int]string{1: "whole", 2: "next"} {
+		var line struct{ Msg string }
+		if len(lines) != 4 || json.Unmarshal([]byte(lines[i]), &line) != nil || line.Msg != msg {
+			t.Fatalf("got %q, want a part of a line and two whole ones", lines)
+		}
+	}
+	if got, _ := testenv.Metric(t, tel.Registry, "weft_log_dropped_total"); got != 2 {
+		t.Errorf("dropped: got %v, want 2", got)
+	}
+}
