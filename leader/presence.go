@@ -70,10 +70,11 @@ on conflict (group_name, instance) do update
        http_addr = excluded.http_addr, desk_url = excluded.desk_url, started_at = excluded.started_at, seen_at = excluded.seen_at,
        twin = case
               when $11::float8 = 0 then null
-              when w.seen_at - w.started_at <> make_interval(secs => $11)
-                   and w.seen_at > now() - make_interval(secs => $8 - $11) - interval '1 s'
-                   and w.role in ('leader', 'standby') and excluded.role in ('leader', 'standby')
-              then jsonb_build_object('host', w.host, 'pid', w.pid, 'started_at', w.started_at, 'seen_at', excluded.seen_at)
+              when w.seen_at - w.started_at <> make_interval(secs => $11) then
+                   case when w.seen_at > now() - make_interval(secs => $8 - $11) - interval '1 s'
+                             and w.role in ('leader', 'standby') and excluded.role in ('leader', 'standby')
+                   then jsonb_build_object('host', w.host, 'pid', w.pid, 'started_at', w.started_at, 'seen_at', excluded.seen_at)
+                   end
               when (w.twin ->> 'seen_at')::timestamptz between excluded.seen_at - interval '10 s' and excluded.seen_at
               then w.twin
               end

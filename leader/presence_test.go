@@ -75,6 +75,19 @@ func TestAnnouncementThatTheServerHasLostIsNoTwin(t *testing.T) {
 	p.announce(nil)
 }
 
+// A process that is about to stop leaves the name to the other one, and does not name itself as that.
+func TestProcessThatStopsIsNotItsOwnTwin(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	stays, stops := s.process(t, "h", 11), s.process(t, "h", 12)
+	stays.Uptime = time.Hour
+	stays.announce(nil)
+	stops.announce(nil)
+	stays.announce(stops)
+	stops.Role = RoleDraining
+	stops.announce(nil)
+}
+
 func TestInstancesAreReadOnTheSchemaBefore(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
