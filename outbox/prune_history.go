@@ -62,7 +62,8 @@ func (f *FinishedEvents) IndexClosed(ctx context.Context, partition string, limi
 	var q pgx.Batch
 	q.Queue("select set_config('statement_timeout', $1, true)", strconv.FormatInt(limit.Milliseconds(), 10))
 	q.Queue(f.sql.get("history_index"), partition).QueryRow(func(row pgx.Row) error { return row.Scan(&built) })
-	return built, calls{f.db, limit, f.of}.batch(ctx, "index of the history", &q)
+	err = calls{f.db, limit, f.of}.batch(ctx, "index of the history", &q)
+	return built, err // in this order: the call sets built
 }
 
 // dropTries is how often Drop asks for a lock that it does not wait for.
