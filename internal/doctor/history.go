@@ -25,13 +25,18 @@ where not coalesce((
   and (exists (select from weft_history_partitions($1)) or exists (select from weft_instance where seen_at > now() - interval '15 s'))
 order by n`
 
-	// loneDays are tables with the name of a day of a history that are no part of it, or half detached from it.
+	// loneDays are tables with the name of a day of a history, or of a part of one, that are no part of it, or half detached
+	// from it: weft_history_attach says how they are named.
 	loneDays = `
-select c.relname, coalesce(i.inhdetachpending, false), right(c.relname, 8) >= to_char(now() at time zone 'UTC', 'YYYYMMDD')
-from pg_class c left join pg_inherits i on i.inhrelid = c.oid
-where c.relnamespace = current_schema()::regnamespace and c.relkind = 'r' and left(c.relname, -9) = $1 and right(c.relname, 9) ~ '^_[0-9]{8}$'
+select c.relname as name, m[1] as day, coalesce(m[2], '') as time, coalesce(i.inhdetachpending, false) as half, m[1] >= to_char(now() at time zone 'UTC', 'YYYYMMDD') as open
+from pg_class c left join pg_inherits i on i.inhrelid = c.oid cross join regexp_match(c.relname, '_([0-9]{8})(_[0-9]{1,12})?$') m
+where c.relnamespace = current_schema()::regnamespace and c.relkind = 'r'
+  and c.relname = left($1, 54 - length(coalesce(m[2], ''))) || '_' || m[1] || coalesce(m[2], '')
   and (not c.relispartition or i.inhdetachpending)
 order by 1`
+
+	// untilNext is the end of a day, or the begin of the next partition of a history before it.
+	untilNext = `select least($3::timestamptz, min(from_time)) from weft_history_partitions($1) where from_time >= $2`
 )
 
 // history names the days that the history of each table lacks.
@@ -72,6 +77,19 @@ func (e *examination) missingDays(ctx context.Context, m migrations.Mode, lone m
 	return err
 }
 
+// loneDay is a table that a detachment has left.
+type loneDay struct {
+	Name, Day, Time string
+	Half, Open      bool // half detached; of a day that is not over
+}
+
+// begin returns the time that the table's name has.
+func (l *loneDay) begin() (time.Time, error) {
+	const midnight = "_000000000000" // a name leaves out zeros at the end
+	at := l.Time + midnight[len(l.Time):]
+	return time.Parse("20060102_150405.000000", l.Day+at[:7]+"."+at[7:])
+}
+
 // loneDays names the tables that a detachment has left, and returns their days.
 func (e *examination) loneDays(ctx context.Context, table string) (map[string]bool, error) {
 	history := outbox.HistoryTable(table)
@@ -79,28 +97,34 @@ func (e *examination) loneDays(ctx context.Context, table string) (map[string]bo
 	if err != nil {
 		return nil, err
 	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[loneDay])
 	lone := map[string]bool{}
-	var name string
-	var half, open bool // half detached; of a day that is not over
-	_, err = pgx.ForEachRow(rows, []any{&name, &half, &open}, func() error {
-		day, err := time.Parse("20060102", name[len(name)-8:])
+	parent := pgx.Identifier{history}.Sanitize()
+	for _, l := range all {
+		from, err := l.begin()
 		if err != nil {
-			return nil //nolint:nilerr // the name of no day
+			continue // the name of no day
 		}
+		day := from.Truncate(24 * time.Hour)
 		lone[day.Format(time.DateOnly)] = true
-		parent, part := pgx.Identifier{history}.Sanitize(), pgx.Identifier{name}.Sanitize()
-		attach := fmt.Sprintf("alter table %s attach partition %s for values from ('%sZ') to ('%sZ');", parent, part, day.Format(time.DateTime), day.AddDate(0, 0, 1).Format(time.DateTime))
-		switch {
-		case half:
-			e.add("history.days", Warning, name, "it is half detached from "+history+": a command that removes it waits for a reader, or was ended; `weft event` does not find its events",
+		part := pgx.Identifier{l.Name}.Sanitize()
+		if l.Half {
+			e.add("history.days", Warning, l.Name, "it is half detached from "+history+": a command that removes it waits for a reader, or was ended; `weft event` does not find its events",
 				"alter table "+parent+" detach partition "+part+" finalize;")
-		case open:
-			e.add("history.days", Warning, name, "it is detached from "+history+": events that are finished on its day stay in "+table, attach)
-		default:
-			e.add("history.days", Warning, name, "it is detached from "+history+", as `weft prune` leaves it when it is ended before it drops it: its events are found by no command, and keep their disk",
-				"to finish the removal: drop table "+part+"; or, to keep its events: "+attach)
+			continue
 		}
-		return nil
-	})
+		var until time.Time
+		if err := e.Pool.QueryRow(ctx, untilNext, table, from, day.AddDate(0, 0, 1)).Scan(&until); err != nil {
+			return lone, err
+		}
+		const stamp = "2006-01-02 15:04:05.999999Z"
+		attach := fmt.Sprintf("alter table %s attach partition %s for values from ('%s') to ('%s');", parent, part, from.Format(stamp), until.UTC().Format(stamp))
+		if l.Open {
+			e.add("history.days", Warning, l.Name, "it is detached from "+history+": events that are finished on its day stay in "+table, attach)
+			continue
+		}
+		e.add("history.days", Warning, l.Name, "it is detached from "+history+", as `weft prune` leaves it when it is ended before it drops it: its events are found by no command, and keep their disk",
+			"to finish the removal: drop table "+part+"; or, to keep its events: "+attach)
+	}
 	return lone, err
 }

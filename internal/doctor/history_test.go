@@ -136,6 +136,26 @@ func TestDetachedDayIsFound(t *testing.T) {
 	e.heal(t, pool, attach)
 }
 
+// So is one of a part of a day, which is attached again with its own bounds.
+func TestDetachedPartOfADayIsFound(t *testing.T) {
+	t.Parallel()
+	e, pool, day := archivist(t)
+	exec(t, pool, "create table "+day(-1)+"_99 ()", "create table "+day(-1)+"_06x ()", "create table "+itsHistory+"s_20260101_06 ()")
+	for _, n := range []int{0, -1} {
+		exec(t, pool, "drop table "+day(n), fmt.Sprintf(`do $$ declare d timestamptz := (now() at time zone 'UTC')::date %+d || ' 00:00Z'; begin
+			execute format('create table %s partition of `+itsHistory+` for values from (%%L) to (%%L)', d, d + interval '90 minutes');
+			execute format('create table noon%d partition of `+itsHistory+` for values from (%%L) to (%%L)', d + interval '12 hours', d + interval '13 hours');
+			end $$`, n, day(n), -n), fmt.Sprintf("select weft_history_attach('"+archived+"', (now() at time zone 'UTC')::date %+d)", n))
+	}
+	for _, part := range []string{day(0), day(0) + "_013", day(0) + "_13", day(-1), day(-1) + "_013", day(-1) + "_13"} {
+		exec(t, pool, "alter table "+itsHistory+" detach partition "+part)
+		found := e.examined(t)
+		wantFinding(t, found, want{"history.days", Warning, part, "it is detached from " + itsHistory, "attach partition"})
+		remedy := only(t, found).Remedy
+		e.heal(t, pool, remedy[strings.Index(remedy, "alter table"):])
+	}
+}
+
 // A detachment that was interrupted is named, and ended by its remedy.
 func TestHalfDetachedDayIsFound(t *testing.T) {
 	t.Parallel()
