@@ -329,20 +329,6 @@ func TestLeaseReadsTheCorrelation(t *testing.T) {
 	}
 }
 
-// A row of an adopted table may lack its type and op: a settle that looks for it finds it all the same.
-func TestRowWithoutTypeAndOpIsSettled(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.exec("alter table search_outbox_events alter entity_type drop not null, alter op drop not null")
-	b.enqueue(1)
-	b.exec("update search_outbox_events set entity_type = null, op = null")
-	x := b.leaseAll()
-	b.exec("update search_outbox_events set updated_at = now()") // so that the settle looks for it
-	if got := b.settle(x, x.all(outbox.Failed)...); len(got.Left) != 0 || b.count("status = 'failed'") != 1 {
-		t.Errorf("left %+v, want it settled", got.Left)
-	}
-}
-
 // The counts of an adopted table may be wider than those that weft makes, and null.
 func TestCountsAsAdoptedTablesHaveThem(t *testing.T) {
 	t.Parallel()
