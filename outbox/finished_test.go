@@ -229,3 +229,27 @@ func (b *bench) newest() int64 {
 	b.t.Helper()
 	return int64(b.number("select coalesce(max(event_version), 0) from " + table))
 }
+
+// PostgreSQL detaches no partition concurrently beside a default one, which somebody has made by hand.
+func TestPartitionBesideADefaultOneIsDropped(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	f := b.finished()
+	b.attach(5)
+	b.exec("create table rest partition of search_outbox_history default")
+	conn, err := b.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	parts, _, err := f.Partitions(t.Context())
+	if err != nil || len(parts) != 2 {
+		t.Fatalf("partitions: got %v, %v, want two", parts, err)
+	}
+	if err := f.DetachAndDrop(t.Context(), conn.Conn(), parts[0]); err != nil {
+		t.Error(err)
+	}
+	if left, _, err := f.Partitions(t.Context()); err != nil || len(left) != 1 || left[0].Name != "rest" {
+		t.Errorf("left: got %v, %v, want the default one", left, err)
+	}
+}

@@ -99,7 +99,8 @@ type Session interface {
 // must own the history. It waits for transactions that use the history as long as the
 // session's statement_timeout says; when that is not enough the partition stays
 // half-detached, and the next call goes on. One that is detached and cannot be dropped is left to the caller, and
-// the error says so.
+// the error says so. Beside a default partition PostgreSQL detaches none without blocking others: there it does what
+// [FinishedEvents.Drop] does.
 func (f *FinishedEvents) DetachAndDrop(ctx context.Context, session Session, p Partition) error {
 	var name string // as SQL has it: somebody may have attached a table of another schema
 	err := f.one(ctx, "partition "+p.Name, f.sql.get("history_partition"), []any{p.Name}, &name)
@@ -113,7 +114,12 @@ func (f *FinishedEvents) DetachAndDrop(ctx context.Context, session Session, p P
 	if p.Detaching {
 		how = "finalize"
 	}
-	if _, err := session.Exec(ctx, "alter table "+f.table.History()+" detach partition "+name+" "+how); err != nil {
+	_, err = session.Exec(ctx, "alter table "+f.table.History()+" detach partition "+name+" "+how)
+	switch {
+	case sqlState(err) == pgerrcode.ObjectNotInPrerequisiteState: // beside a default partition none is detached so
+		_, err = f.Drop(ctx, p.Name)
+		return err
+	case err != nil:
 		return fmt.Errorf("detach %s: %w", p.Name, err)
 	}
 	if _, err := session.Exec(ctx, "drop table "+name); err != nil {
