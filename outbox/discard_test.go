@@ -101,6 +101,30 @@ func TestReplayUndoesADiscard(t *testing.T) {
 	}
 }
 
+// TestReplayLeavesOutWhatWasDiscardedSinceItsList: a page of a slow replay is many seconds old when its end is sent.
+func TestReplayLeavesOutWhatWasDiscardedSinceItsList(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first, second := b.fail("book", 1, "es_4xx", "3 h"), b.fail("tag", 2, "es_4xx", "2 h")
+	for name, tc := range map[string]struct {
+		s    outbox.Selector
+		want []outbox.ID
+	}{"All": {outbox.Selector{}, []outbox.ID{first}}, "IDs": {outbox.Selector{IDs: []outbox.ID{first, second}}, []outbox.ID{first, second}}} {
+		r := b.beginReplay(tc.s)
+		ids, err := r.Next(t.Context(), 10)
+		if err != nil || len(ids) != 2 {
+			t.Fatalf("%s: listed %v, %v, want both", name, ids, err)
+		}
+		b.discard(outbox.Selector{EntityType: "tag"})
+		sent := b.send(r, ids...)
+		slices.SortFunc(sent, func(a, b outbox.ID) int { return slices.Index(ids, a) - slices.Index(ids, b) })
+		if !slices.Equal(sent, tc.want) {
+			t.Errorf("%s: sent %v, want %v", name, sent, tc.want)
+		}
+		b.exec("update search_outbox_events set status = 'failed', updated_at = now() - interval '1 h', discarded_at = null, discarded_by = null, discarded_reason = null")
+	}
+}
+
 // cancelling ends a context before the first discard of rows.
 type cancelling struct {
 	outbox.DB

@@ -142,21 +142,22 @@ func (r *Replay) Next(ctx context.Context, limit int) ([]ID, error) {
 }
 
 // Send makes those of ids ready that are still in failed, in one statement, and returns
-// them. The rest was replayed, changed or deleted by somebody else in the meantime, or
-// is locked now. They lose their attempts and their wait; reason and error stay until
+// them. The rest was replayed, changed or deleted by somebody else in the meantime, was
+// discarded although the selector does not select discarded ones, or is locked now. They lose their attempts and their wait; reason and error stay until
 // the next attempt has ended. It returns [ErrNoEntry], and has sent nothing, when
 // the audit's entry is gone.
 func (r *Replay) Send(ctx context.Context, ids []ID) ([]ID, error) {
-	return r.change(ctx, "replay", "replay_send", ids)
+	s := r.order.Selector
+	return r.change(ctx, "replay", "replay_send", ids, s.Discarded || len(s.IDs) > 0)
 }
 
 // change runs a statement that changes those of ids which are still in failed.
-func (r *Replay) change(ctx context.Context, what, name string, ids []ID) (changed []ID, err error) {
+func (r *Replay) change(ctx context.Context, what, name string, ids []ID, more ...any) (changed []ID, err error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
 	var audited int
-	args := []any{arrayOf(ids, self[ID]), r.order.By, r.order.Why, r.id}
+	args := append([]any{arrayOf(ids, self[ID]), r.order.By, r.order.Why, r.id}, more...)
 	err = r.d.one(ctx, what, r.d.sql.get(name), args, &audited, &changed)
 	switch {
 	case err == nil && audited == 0:

@@ -1,8 +1,9 @@
 -- Opens events again that are still in failed, and counts them in the audit in the same
 -- transaction. They are due, not ready, so that a list that was made before cannot let a
--- later event of their entity pass. Skips rows that another session has locked, and those without an entity or a
--- version: nothing could carry them. The count stops at the most of its column.
---   $1 ids, $2 who, $3 why, $4 entry of the audit
+-- later event of their entity pass. Skips rows that another session has locked, those without an entity or a
+-- version, which nothing could carry, and those that somebody has discarded since they were listed. The count
+-- stops at the most of its column.
+--   $1 ids, $2 who, $3 why, $4 entry of the audit, $5 whether discarded ones go, too
 with audit as materialized (
   select id from weft_audit where id = $4 for update
 ), picked as materialized (
@@ -10,6 +11,7 @@ with audit as materialized (
   from {table} o
   where exists (select from audit) and o.id = any ($1::{id}[]) and o.status is not distinct from 'failed'
     and o.entity_id is not null and o.event_version is not null
+    and (o.discarded_at is null or $5::boolean)
   for update of o skip locked
 ), sent as (
   update {table} o
