@@ -28,6 +28,17 @@ type foundColumn struct {
 	notNull    bool
 }
 
+// RefusedError says what of the role, a table or a name stands in the way of a migration, and what
+// to do.
+type RefusedError struct{ Why string }
+
+// Error implements error.
+func (e *RefusedError) Error() string { return e.Why }
+
+func refuse(format string, args ...any) error {
+	return &RefusedError{fmt.Sprintf(format, args...)}
+}
+
 // preflight refuses what would stop the migration half-way, before anything is
 // changed.
 func (m *migrator) preflight(ctx context.Context, have int64) error {
@@ -39,7 +50,7 @@ func (m *migrator) preflight(ctx context.Context, have int64) error {
 		return fmt.Errorf("check privileges: %w", err)
 	}
 	if !create {
-		return fmt.Errorf("role %q may not create tables in schema %q: grant create on the schema, or migrate as its owner", m.role, m.schema)
+		return refuse("role %q may not create tables in schema %q: grant create on the schema, or migrate as its owner", m.role, m.schema)
 	}
 	tables := contractTables()
 	if have >= versionContract {
@@ -110,13 +121,13 @@ func (m *migrator) fits(ctx context.Context, t table, f found) error {
 		return m.notElsewhere(ctx, t.name)
 	}
 	if f.kind != "r" {
-		return fmt.Errorf("%s.%s is not an ordinary table (relkind %s): weft cannot adopt it; nothing was changed", m.schema, t.name, f.kind)
+		return refuse("%s.%s is not an ordinary table (relkind %s): weft cannot adopt it; nothing was changed", m.schema, t.name, f.kind)
 	}
 	if f.parent && t.outbox {
-		return fmt.Errorf("%s.%s has inheritance children, whose rows weft would not see: move them into one table; nothing was changed", m.schema, t.name)
+		return refuse("%s.%s has inheritance children, whose rows weft would not see: move them into one table; nothing was changed", m.schema, t.name)
 	}
 	if f.child && t.outbox {
-		return fmt.Errorf("%s.%s inherits from another table or is a partition: weft cannot adopt it; nothing was changed", m.schema, t.name)
+		return refuse("%s.%s inherits from another table or is a partition: weft cannot adopt it; nothing was changed", m.schema, t.name)
 	}
 	var errs []error
 	expected := t.all()
@@ -127,16 +138,16 @@ func (m *migrator) fits(ctx context.Context, t table, f found) error {
 		have, ok := f.columns[c.name]
 		switch {
 		case !ok && !c.addable():
-			errs = append(errs, fmt.Errorf("table %s.%s has no column %s (%s): it is not the table weft expects; nothing was changed", m.schema, t.name, c.name, c.typ))
+			errs = append(errs, refuse("table %s.%s has no column %s (%s): it is not the table weft expects; nothing was changed", m.schema, t.name, c.name, c.typ))
 		case ok && !compatible(have.typ, c.typ, t.written):
-			errs = append(errs, fmt.Errorf("column %s of table %s.%s is %s, weft expects %s: change its type first; nothing was changed", c.name, m.schema, t.name, have.typ, c.typ))
+			errs = append(errs, refuse("column %s of table %s.%s is %s, weft expects %s: change its type first; nothing was changed", c.name, m.schema, t.name, have.typ, c.typ))
 		case ok && have.notNull && t.outbox && c.emptied():
-			errs = append(errs, fmt.Errorf("column %s of table %s.%s must not be null, and weft empties it: alter table %s alter column %s drop not null; nothing was changed",
+			errs = append(errs, refuse("column %s of table %s.%s must not be null, and weft empties it: alter table %s alter column %s drop not null; nothing was changed",
 				c.name, m.schema, t.name, m.qualify(t.name), c.name))
 		}
 	}
 	if !f.owned && (t.outbox || len(t.changes(f)) > 0) {
-		errs = append(errs, fmt.Errorf("role %q may not alter table %s.%s, which belongs to %q: run `weft migrate up` as %q; nothing was changed", m.role, m.schema, t.name, f.owner, f.owner))
+		errs = append(errs, refuse("role %q may not alter table %s.%s, which belongs to %q: run `weft migrate up` as %q; nothing was changed", m.role, m.schema, t.name, f.owner, f.owner))
 	}
 	return errors.Join(errs...)
 }
@@ -153,7 +164,7 @@ func (m *migrator) notElsewhere(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("table %s is in schema %q, but search_path has weft create tables in %q: put %q first in the search_path of the database URL", name, schema, m.schema, schema)
+	return refuse("table %s is in schema %q, but search_path has weft create tables in %q: put %q first in the search_path of the database URL", name, schema, m.schema, schema)
 }
 
 // compatible reports whether weft can work on a column of type have. Text may be

@@ -264,7 +264,7 @@ func historyChanges(name string, f, h found) (alter []string, err error) {
 		case haveText && wantText:
 			alter = append(alter, "alter column "+column+" type "+want)
 		default:
-			errs = append(errs, fmt.Errorf("column %s of %s is %s, of the outbox table %s: change its type, or rename the history away and let `weft migrate up` make a new one", c, name, have.typ, want))
+			errs = append(errs, refuse("column %s of %s is %s, of the outbox table %s: change its type, or rename the history away and let `weft migrate up` make a new one", c, name, have.typ, want))
 		}
 	}
 	return alter, errors.Join(errs...)
@@ -281,9 +281,9 @@ func (m *migrator) fitsHistory(ctx context.Context, name string, h found) error 
 	case err != nil:
 		return fmt.Errorf("inspect %s: %w", name, err)
 	case h.kind != "p" || key != "RANGE (processed_at)":
-		return fmt.Errorf("%s.%s is not partitioned by range of processed_at: rename it, weft needs the name for finished events; nothing was changed", m.schema, name)
+		return refuse("%s.%s is not partitioned by range of processed_at: rename it, weft needs the name for finished events; nothing was changed", m.schema, name)
 	case !h.owned:
-		return fmt.Errorf("role %q may not alter table %s.%s, which belongs to %q: run `weft migrate up` as %q; nothing was changed", m.role, m.schema, name, h.owner, h.owner)
+		return refuse("role %q may not alter table %s.%s, which belongs to %q: run `weft migrate up` as %q; nothing was changed", m.role, m.schema, name, h.owner, h.owner)
 	}
 	return nil
 }

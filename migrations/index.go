@@ -86,7 +86,7 @@ func (m *migrator) ensureIndex(ctx context.Context, ix index, version int64, n, 
 		}
 		switch {
 		case st.exists && st.table != ix.table:
-			return fmt.Errorf("the name is taken by a relation of table %q: rename that one", st.table)
+			return refuse("the name is taken by a relation of table %q: rename that one", st.table)
 		case st.exists && st.valid:
 			return nil
 		case st.exists:

@@ -208,7 +208,7 @@ func run(ctx context.Context, url string, opts []Option, f func(context.Context,
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	if !schema.Valid {
-		return nil, fmt.Errorf("search_path names no schema that exists and role %q may use: create it, grant usage on it, or correct search_path in the database URL", m.role)
+		return nil, &SchemaError{m.role}
 	}
 	m.schema = schema.String
 

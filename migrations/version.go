@@ -63,6 +63,14 @@ func (e *AheadError) Error() string {
 	return fmt.Sprintf("the schema is at version %d, newer than version %d of this build: use the build that has migrated it", e.Have, e.Knows)
 }
 
+// SchemaError says that the search_path of the session leads to no schema that its role may use.
+type SchemaError struct{ Role string }
+
+// Error implements error.
+func (e *SchemaError) Error() string {
+	return fmt.Sprintf("search_path names no schema that exists and role %q may use: create it, grant usage on it, or correct search_path in the database URL", e.Role)
+}
+
 // Querier is what [Check] reads with: a pgx connection, pool or transaction.
 type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row

@@ -72,7 +72,7 @@ func (m *migrator) refreshViews(ctx context.Context) (bool, error) {
 			return done, fmt.Errorf("inspect %s: %w", liveView(t.name), err)
 		}
 		if v.kind != "" && v.kind != "v" {
-			return done, fmt.Errorf("the name %s is taken by something that is no view: rename that", liveView(t.name))
+			return done, refuse("the name %s is taken by something that is no view: rename that", liveView(t.name))
 		}
 		if v.kind == "v" && slices.Equal(v.order, f.order) && sameTypes(v, f) {
 			continue

@@ -110,9 +110,9 @@ func ownCode(err error) int {
 	case is[*migrations.BehindError](err), is[*migrations.LockError](err), elastic.IsMissing(err), errors.Is(err, elastic.ErrClosed):
 		return exitTryAgain
 	case is[*migrations.AheadError](err), is[*migrations.RightsError](err), is[*migrations.ActiveError](err), is[*migrations.PresentError](err),
-		is[*migrations.OutboxError](err), is[*outbox.ComparingError](err), errors.Is(err, elastic.ErrRefused):
+		is[*migrations.OutboxError](err), is[*migrations.RefusedError](err), is[*outbox.ComparingError](err), errors.Is(err, elastic.ErrRefused):
 		return exitRefused
-	case is[*migrations.ShardsError](err), is[*outbox.ShapeError](err), errors.Is(err, leader.ErrServerTooOld), errors.Is(err, elastic.ErrVersion), errors.Is(err, elastic.ErrProduct),
+	case is[*migrations.ShardsError](err), is[*migrations.SchemaError](err), is[*outbox.ShapeError](err), errors.Is(err, leader.ErrServerTooOld), errors.Is(err, elastic.ErrVersion), errors.Is(err, elastic.ErrProduct),
 		is[*projections.SourceError](err):
 		return exitConfig
 	default:

@@ -90,3 +90,36 @@ func TestMigrateRefusals(t *testing.T) {
 		})
 	}
 }
+
+// TestMigrateRefusesRoleAndTables: none of these is a fault of weft, and a script can tell them from one by the code.
+func TestMigrateRefusesRoleAndTables(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		code int
+		want string
+		made func(t *testing.T) string
+	}{
+		"NoSchema": {exitConfig, "weft: search_path names no schema that exists", func(t *testing.T) string {
+			return testenv.Schema(t) + "&search_path=nowhere"
+		}},
+		"NoRight": {exitRefused, "may not alter table public.", func(t *testing.T) string {
+			url := testenv.Database(t)
+			return testenv.As(t, url, testenv.Runner(t, url))
+		}},
+		"OtherTable": {exitRefused, "it is not the table weft expects; nothing was changed", func(t *testing.T) string {
+			url := testenv.Schema(t)
+			if _, err := testenv.Pool(t, url).Exec(t.Context(), "create table search_outbox_events (note text)"); err != nil {
+				t.Fatal(err)
+			}
+			return url
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := weft(t, []string{"DATABASE_URL=" + tc.made(t)}, "migrate", "up")
+			if r.code != tc.code || !strings.Contains(r.errOut, tc.want) || strings.Count(r.errOut, "\n") != 1 {
+				t.Errorf("got code %d and %q, want %d and %q", r.code, r.errOut, tc.code, tc.want)
+			}
+		})
+	}
+}
