@@ -110,11 +110,11 @@ func topLines(now, before *topState, width int) []line {
 
 // growth says how fast the lag grows.
 func growth(p records.Projection, now, before *topState) string {
-	if before == nil || p.Capped {
+	if before == nil || p.LagFull() {
 		return ""
 	}
 	for _, old := range before.status.Projections {
-		if seconds := now.at.Sub(before.at).Seconds(); old.Projection == p.Projection && !old.Capped && seconds > 0 {
+		if seconds := now.at.Sub(before.at).Seconds(); old.Projection == p.Projection && !old.LagFull() && seconds > 0 {
 			return fmt.Sprintf(" (%+.1f a second)", float64(p.Lag-old.Lag)/seconds)
 		}
 	}

@@ -66,6 +66,26 @@ func TestTopLinesAreInertAndFitTheTerminal(t *testing.T) {
 	}
 }
 
+func TestTopShowsTheGrowthOfALagThatIsWhollyCounted(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		change func(*records.Projection)
+		want   string
+	}{
+		"ManyDiscarded": {func(p *records.Projection) { p.Discarded = 100 }, "lag 28 (+10.0 a second)"},
+		"ManyReady":     {func(p *records.Projection) { p.Pending, p.Lag = 100, 105 }, "lag 105 ·"},
+	} {
+		now, before := sampleTop()
+		p := &now.status.Projections[0]
+		p.Most, p.Capped = 100, true
+		tc.change(p)
+		var text strings.Builder
+		if err := printLines(&text, topLines(now, before, 0)); err != nil || !strings.Contains(text.String(), tc.want) {
+			t.Errorf("%s: got %s, %v, want %q in it", name, &text, err, tc.want)
+		}
+	}
+}
+
 // On a terminal weft top draws until a key says to leave, and puts the screen back; a screen that
 // is too low says so.
 func TestTopDrawsUntilItIsLeft(t *testing.T) {

@@ -77,6 +77,15 @@ func TestOverviewOfLeaderAndOfStandby(t *testing.T) {
 	}
 }
 
+// TestOverviewSaysOrMoreOfTheCountsThatEndAtTheLimitAlone: discarded events stay for ever, and make no other count uncertain.
+func TestOverviewSaysOrMoreOfTheCountsThatEndAtTheLimitAlone(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *Options) { o.Scope.Most = 3 })
+	r.dead(t, 5)
+	r.exec(t, "update search_outbox_events set discarded_at = now(), discarded_by = 'alice', discarded_reason = 'test data' where event_version > 1")
+	has(t, "overview with many discarded", r.page(t, "/"), "<dt>Lag</dt><dd>0</dd>", "<dt>Ready</dt><dd>0</dd>", `search_index_to_elastic">1</a>`, "<dt>Discarded</dt><dd>3 or more</dd>")
+}
+
 func TestOverviewShowsTheMapOfShards(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *Options) {

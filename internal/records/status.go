@@ -108,6 +108,15 @@ type Projection struct {
 
 	Now    time.Time `json:"-"` // database clock
 	Capped bool      `json:"-"` // one of the counts has met [Scope.Most]: there are at least so many
+	Most   int       `json:"-"` // [Scope.Most]
+}
+
+// Full reports whether a count of p has met [Scope.Most]: there are at least so many.
+func (p Projection) Full(n int64) bool { return p.Most > 0 && n >= int64(p.Most) }
+
+// LagFull reports whether one of the counts that Lag adds up has met [Scope.Most].
+func (p Projection) LagFull() bool {
+	return p.Full(p.Pending) || p.Full(p.Retrying) || p.Full(p.Processing)
 }
 
 // Nameless are pending events whose rows have no entity or no version: nothing can carry them.

@@ -82,7 +82,7 @@ func readProjection(ctx context.Context, db outbox.DB, t Table, sc Scope) (Proje
 		return Projection{}, err
 	}
 	return Projection{
-		Projection: t.Projection, Table: t.Name, Capped: s.Capped, Pending: s.Pending, Retrying: s.Retrying, Processing: s.Processing,
+		Projection: t.Projection, Table: t.Name, Capped: s.Capped, Most: sc.Most, Pending: s.Pending, Retrying: s.Retrying, Processing: s.Processing,
 		Failed: s.Failed, Discarded: s.Discarded, Stuck: s.Stuck, DoneEstimate: s.DoneEstimate, Lag: s.Lag(),
 		OldestSecs: s.Oldest.Seconds(), NextRetryAt: UTC(s.NextRetry), LastSettleAt: UTC(s.LastSettle), Now: s.Now,
 		InFlight: s.InFlight, Batches: s.Batches, OldestBatchSecs: s.OldestBatch.Seconds(), PutOff: s.PutOff, Foreign: s.Foreign,
