@@ -94,8 +94,10 @@ func (a *app) discard(ctx context.Context, cmd *cobra.Command, cfg config.Config
 		}
 		return failure
 	}
-	if err := a.show(out, out.write); err != nil {
-		return err
+	if failure == nil || a.asJSON || out.progress() != "" {
+		if err := a.show(out, out.write); err != nil {
+			return err
+		}
 	}
 	if failure != nil {
 		return &exitError{exitTryAgain, "interrupted: run the command again for the rest"}

@@ -145,6 +145,31 @@ func TestInterruptedCommands(t *testing.T) {
 	}
 }
 
+// TestInterruptedBeforeTheCountClaimsNothing: whether there are dead letters is not known by then.
+func TestInterruptedBeforeTheCountClaimsNothing(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.Database(t)
+	pool := testenv.Pool(t, dsn)
+	testenv.Lock(t, dsn, "search_outbox_events")
+	for _, command := range []string{"replay --all --by=a --why=b", "failed discard --all --by=a --why=b"} {
+		ctx, interrupt := context.WithCancel(t.Context())
+		var out, errOut buffer
+		a := &app{environ: []string{"DATABASE_URL=" + dsn}, stdin: strings.NewReader(""), stdout: &out, stderr: &errOut, signals: notify}
+		code := make(chan int, 1)
+		go func() { code <- a.execute(ctx, strings.Fields(command)) }()
+		testenv.Eventually(t, func() bool {
+			var waits bool
+			err := pool.QueryRow(t.Context(), "select exists (select from pg_stat_activity where datname = current_database() and application_name = $1 and wait_event_type = 'Lock')",
+				"weft/"+strings.Fields(command)[0]).Scan(&waits)
+			return err == nil && waits
+		}, command+" waits for a lock")
+		interrupt()
+		if got := <-code; got != exitTryAgain || out.String() != "" || !strings.HasPrefix(errOut.String(), "weft: interrupted: ") {
+			t.Errorf("%s: got code %d, %q and %q, want %d and nothing but the interruption", command, got, out.String(), errOut.String(), exitTryAgain)
+		}
+	}
+}
+
 // A hand-over that was asked for stands when the command that waits for it is interrupted.
 func TestInterruptedResignSaysThatTheRequestStands(t *testing.T) {
 	t.Parallel()

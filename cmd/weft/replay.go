@@ -115,10 +115,12 @@ func (a *app) replay(ctx context.Context, cmd *cobra.Command, cfg config.Config,
 		}
 		return err
 	}
-	err = a.show(out, out.write)
+	if !interrupted || a.asJSON || out.progress() != "" {
+		if err := a.show(out, out.write); err != nil {
+			return err
+		}
+	}
 	switch {
-	case err != nil:
-		return err
 	case interrupted:
 		return &exitError{exitTryAgain, "interrupted: what was not sent is still in failed; run the command again for the rest"}
 	default:
