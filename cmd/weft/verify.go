@@ -63,6 +63,9 @@ An interrupted comparison goes on with --resume.
 
 An alias that leads to other indexes, too, is named: searches find their documents.
 
+Entities that differ and have an event in failed, discarded or not, are counted as FAILED and not
+judged: weft replay, also with --discarded, is for them. They change no exit code.
+
 Exits 0 when both sides are equal, or all that differed is repaired; 1 when they differ, or
 the alias leads to other indexes, too; 3 when some entities did not settle within --settle,
 as without a leader; 75 when it was interrupted; 77 while another weft verify compares one of
@@ -281,6 +284,9 @@ func writeReports(w io.Writer, reports []verify.Report) error {
 		r := &reports[i]
 		if r.VersionsOnly != "" {
 			fmt.Fprintf(w, "%s: versions alone were compared, and no contents: %s\n", r.Projection, r.VersionsOnly)
+		}
+		if r.Failed > 0 {
+			fmt.Fprintf(w, "%s: not judged: %d entities that differ and have an event in failed, discarded or not, or a row that makes no document; see `weft failed summary`, also with --discarded\n", r.Projection, r.Failed)
 		}
 		for _, b := range r.Beside {
 			fmt.Fprintf(w, "%s: alias %s also leads to %s, into which weft does not write: searches find documents twice, and deleted ones; %s\n", r.Projection, b.Alias, b.Index, b.Remedy)

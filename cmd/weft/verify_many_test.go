@@ -133,3 +133,16 @@ func TestVerifyManyDamagedDocuments(t *testing.T) {
 		t.Errorf("after the repair: got %+v", got)
 	}
 }
+
+// A comparison that leaves entities out says so: its exit code is that of equal sides.
+func TestVerifySaysWhatItDidNotJudge(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	reports := []verify.Report{{Projection: "products", Rows: 10, Documents: 9, Equal: 9, Failed: 1}, {Projection: "other", Rows: 2, Documents: 2, Equal: 2}}
+	if err := writeReports(&out, reports); err != nil || verdictOf(reports, false) != nil {
+		t.Fatal(err)
+	}
+	if want := "products: not judged: 1 entities that differ and have an event in failed"; strings.Count(out.String(), "not judged") != 1 || !strings.Contains(out.String(), want) {
+		t.Errorf("got %s, want %q", &out, want)
+	}
+}
