@@ -24,6 +24,8 @@ type quarantined struct {
 	EntityID   string              `json:"entity_id"`
 	Changed    bool                `json:"changed"`    // false when it was so before
 	Quarantine *records.Quarantine `json:"quarantine"` // null after weft release
+
+	idle bool // nothing of the entity is open: it may be another one that was meant
 }
 
 func (a *app) quarantineCommand() *cobra.Command {
@@ -51,8 +53,18 @@ quarantine before; the first quarantine then stays as it is.`,
 		if errors.Is(err, outbox.ErrQuarantineFull) {
 			err = &exitError{exitRefused, err.Error()}
 		}
-		return quarantined{Changed: begun, Quarantine: records.DescribeQuarantine(now)}, err
+		return quarantined{Changed: begun, Quarantine: records.DescribeQuarantine(now), idle: err == nil && begun && idle(ctx, pool, cfg, o)}, err
 	})
+}
+
+// idle reports whether nothing of an entity is open, as far as that can be read: it is a hint alone.
+func idle(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, o outbox.HoldOrder) bool {
+	events, err := outbox.OpenMender(ctx, pool, cfg.Registry().Table(o.Projection), o.Projection, cfg.Database.Timeout)
+	if err != nil {
+		return false
+	}
+	standing, err := events.Standing(ctx, []outbox.Key{o.Entity})
+	return err == nil && !standing[0].Open
 }
 
 func (a *app) releaseCommand() *cobra.Command {
@@ -141,6 +153,7 @@ func entityOf(ctx context.Context, cmd *cobra.Command, pool *pgxpool.Pool, cfg c
 }
 
 func writeQuarantined(w io.Writer, all []quarantined) error {
+	doubt := slices.ContainsFunc(all, func(q quarantined) bool { return q.idle })
 	for _, q := range all {
 		var text string
 		switch {
@@ -150,12 +163,17 @@ func writeQuarantined(w io.Writer, all []quarantined) error {
 			text = "was not in quarantine"
 		case q.Changed:
 			text = "in quarantine: the leader leases no more of its events within a second; weft status shows it"
+			doubt = doubt && q.idle
 		default:
 			text = "was " + q.Quarantine.Line()
 		}
 		if _, err := fmt.Fprintf(w, "%s: %s %s\n", q.Projection, records.Plain(q.EntityType+":"+q.EntityID), text); err != nil {
 			return err
 		}
+	}
+	if doubt {
+		_, err := fmt.Fprintln(w, "no event of it is open now: look at type and id if you expected some")
+		return err
 	}
 	return nil
 }

@@ -70,6 +70,13 @@ func TestQuarantineAndRelease(t *testing.T) {
 	if !strings.Contains(r.out, "release") || !strings.Contains(r.out, "quarantine") || strings.Count(r.out, entity) != 2 || !strings.Contains(r.out, "fixed") {
 		t.Errorf("audit: got %+v, want both with the entity", r)
 	}
+	for typ, idle := range map[string]bool{"block": false, "blocks": true} {
+		r := weft(t, env, "quarantine", typ+":"+id, "--by=a", "--why=x")
+		if r.code != 0 || strings.Contains(r.out, "no event of it is open now: look at type and id") != idle {
+			t.Errorf("%s: got %+v, want a doubt of the name: %v", typ, r, idle)
+		}
+		weft(t, env, "release", typ+":"+id, "--by=a", "--why=x")
+	}
 	for want, args := range map[string][]string{
 		"want one entity, as TYPE:ID":                                {"quarantine", "--by=a", "--why=x"},
 		`"block" is no entity: want TYPE:ID`:                         {"quarantine", "block", "--by=a", "--why=x"},

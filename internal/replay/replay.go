@@ -276,7 +276,8 @@ func (r *run) ask(ctx context.Context, n int) error {
 
 func (r *run) stalled(ctx context.Context) string {
 	text := fmt.Sprintf("waiting: %d replayed events are not settled yet", len(r.open))
-	if led, err := r.led(ctx); err == nil && !led {
+	led, unknown := r.led(ctx)
+	if unknown == nil && !led {
 		text += "; nobody leads"
 	}
 	switch h, err := r.holds(ctx); {
@@ -287,6 +288,8 @@ func (r *run) stalled(ctx context.Context) string {
 		text += fmt.Sprintf("; entities in quarantine: %d", len(h.Quarantines))
 	case h.Throttle != nil:
 		text += "; the projection is " + h.Throttle.String()
+	case led: // an outage or an open breaker is not in the database
+		text += "; /health/ready of the leader, on its own host, says what stands in the way"
 	}
 	return text
 }

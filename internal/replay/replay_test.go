@@ -82,8 +82,8 @@ func TestStalledSaysWhatIsInTheWay(t *testing.T) {
 		led   bool
 		holds outbox.Holds
 	}{
-		"waiting: 3 replayed events are not settled yet":               {true, outbox.Holds{}},
-		"waiting: 3 replayed events are not settled yet; nobody leads": {},
+		"waiting: 3 replayed events are not settled yet; /health/ready of the leader, on its own host, says what stands in the way": {true, outbox.Holds{}},
+		"waiting: 3 replayed events are not settled yet; nobody leads":                                                              {},
 		"waiting: 3 replayed events are not settled yet; the projection is paused by alice at 0001-01-01T00:00:00Z: disk": {
 			true, outbox.Holds{Pause: hold(outbox.Pause), Throttle: hold(outbox.Throttle)}},
 		"waiting: 3 replayed events are not settled yet; entities in quarantine: 1": {
