@@ -131,16 +131,24 @@ type bundler struct {
 func (w *bundler) write(ctx context.Context, to io.Writer) error {
 	zip := gzip.NewWriter(to)
 	w.tar = tar.NewWriter(zip)
+	if err := w.add("settings.json", map[string]any{"settings": w.cfg.Effective(), "warnings": w.cfg.Warnings()}, nil); err != nil {
+		return err
+	}
+	away := w.pool.Ping(ctx) // else each part waits for the same server
 	for _, part := range w.parts() {
 		if err := ctx.Err(); err != nil {
 			return &exitError{exitTryAgain, "interrupted before the bundle was whole"}
 		}
-		content, err := part.read(ctx)
+		var content any
+		err := away
+		if away == nil {
+			content, err = part.read(ctx)
+		}
 		if err := w.add(part.name, content, err); err != nil {
 			return err
 		}
 	}
-	if err := w.metrics(ctx); err != nil {
+	if err := w.metrics(ctx, away); err != nil {
 		return err
 	}
 	manifest, err := json.MarshalIndent(w.manifest, "", "  ")

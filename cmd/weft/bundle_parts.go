@@ -27,7 +27,7 @@ const (
 	bundleFetch    = 3 * time.Second
 )
 
-// bundlePart is one file of a bundle. What was read is written with an error, too.
+// bundlePart is one file of a bundle that takes the database. What was read is written with an error, too.
 type bundlePart struct {
 	name string
 	read func(context.Context) (any, error)
@@ -37,9 +37,6 @@ func (w *bundler) parts() []bundlePart {
 	sc := scope(w.cfg)
 	sc.Most = topCounts
 	return []bundlePart{
-		{"settings.json", func(context.Context) (any, error) {
-			return map[string]any{"settings": w.cfg.Effective(), "warnings": w.cfg.Warnings()}, nil
-		}},
 		{"status.json", func(ctx context.Context) (any, error) { return records.ReadStatus(ctx, w.pool, sc) }},
 		{"queues.json", func(ctx context.Context) (any, error) {
 			return perTable(sc, func(t records.Table) (any, error) { return records.ReadQueue(ctx, w.pool, sc, t, bundleQueue) })
@@ -129,8 +126,12 @@ func (w *bundler) server(ctx context.Context) (any, error) {
 	return out, errors.Join(errs...)
 }
 
-// metrics asks each instance that announced itself for its health and its metrics.
-func (w *bundler) metrics(ctx context.Context) error {
+// metrics asks each instance that announced itself for its health and its metrics. away is why the database does
+// not say which they are.
+func (w *bundler) metrics(ctx context.Context, away error) error {
+	if away != nil {
+		return w.add("instances", nil, away)
+	}
 	seen, err := leader.Instances(ctx, w.pool, w.cfg.Group)
 	if err != nil {
 		return w.add("instances", nil, err)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -116,5 +117,46 @@ func TestSupportBundleHoldsNoSecret(t *testing.T) {
 	}
 	if r := weft(t, env, "support-bundle", "--out", "-"); r.code != 0 || len(unpacked(t, []byte(r.out))) < len(files) {
 		t.Errorf("standard output: got code %d, %s", r.code, r.errOut)
+	}
+}
+
+// TestSupportBundleAsksASilentServerOnce: it is made in an outage, and each part would wait as long as the first.
+func TestSupportBundleAsksASilentServerOnce(t *testing.T) {
+	t.Parallel()
+	frozen, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tries := make(chan int)
+	go func() {
+		n := 0
+		var held []net.Conn
+		for {
+			conn, err := frozen.Accept()
+			if err != nil {
+				break
+			}
+			n, held = n+1, append(held, conn)
+		}
+		for _, conn := range held {
+			_ = conn.Close()
+		}
+		tries <- n
+	}()
+	r := weft(t, []string{"DATABASE_URL=postgres://u@" + frozen.Addr().String() + "/d?sslmode=disable&connect_timeout=1", "ELASTIC_URL=http://127.0.0.1:1"}, "support-bundle", "--out", "-")
+	if err := frozen.Close(); err != nil {
+		t.Error(err)
+	}
+	var manifest bundleManifest
+	if err := json.Unmarshal([]byte(unpacked(t, []byte(r.out))["manifest.json"]), &manifest); err != nil || r.code != 0 || len(manifest.Files) != 10 {
+		t.Fatalf("got code %d, %s, %+v, %v", r.code, r.errOut, manifest, err)
+	}
+	if n := <-tries; n >= len(manifest.Files) {
+		t.Errorf("%d connections were tried, want fewer than one for each part", n)
+	}
+	for _, f := range manifest.Files {
+		if lacks := f.Name != "settings.json"; lacks != strings.HasPrefix(f.Error, "no answer from Postgres at ") {
+			t.Errorf("got %+v, want why it is missing: %v", f, lacks)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -55,6 +56,11 @@ func (a *app) connected(cmd *cobra.Command, connections int, q query) error {
 		if err == nil || is[*exitError](err) || ctx.Err() != nil {
 			return err
 		}
+		if errors.Is(err, context.DeadlineExceeded) { // the time of a statement may end before that of its connection
+			if silent := pool.Ping(ctx); unreachable(silent) {
+				return silent
+			}
+		}
 		if cfg.Shards.Of <= 1 {
 			if other := otherShards(ctx, pool, cfg); other != nil { // so weft's tables are not here
 				return other
@@ -67,6 +73,12 @@ func (a *app) connected(cmd *cobra.Command, connections int, q query) error {
 		}
 		return postgres.In(cfg.Database.URL.Reveal(), err)
 	})
+}
+
+// unreachable reports whether err says that no server answers.
+func unreachable(err error) bool {
+	kind, _ := postgres.Diagnose(err)
+	return err != nil && kind == postgres.Unreachable
 }
 
 // otherShards returns an error when the tables are dealt out to another number of shards. Of any other fault the

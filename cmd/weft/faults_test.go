@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -114,6 +115,23 @@ func TestFaultsOfASessionNameRoleAndServer(t *testing.T) {
 		return err == nil && n > 0
 	}, "the end of a session that waits")
 	if r, want := <-done, "weft: Postgres"+at(t, dsn)+" is not accepting connections: terminating connection"; r.code != exitUnavailable || !strings.HasPrefix(r.errOut, want) {
+		t.Errorf("got %+v, want code %d and %q", r, exitUnavailable, want)
+	}
+}
+
+// TestServerThatDoesNotAnswerIsNamed: behind a firewall that drops packets, or of a host that hangs, a statement may run out of
+// time before its connection does. No lock is to be looked for then.
+func TestServerThatDoesNotAnswerIsNamed(t *testing.T) {
+	t.Parallel()
+	frozen, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // its kernel takes connections, and nobody reads
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer frozen.Close()
+	silent := frozen.Addr().String()
+	env := []string{"DATABASE_URL=postgres://u@" + silent + "/d?sslmode=disable&connect_timeout=6"} // longer than what the state of the leader may take
+	want := "weft: no answer from Postgres at " + silent + "/d in time: check the network, the firewall and the server\n"
+	if r := weft(t, env, "status"); r.code != exitUnavailable || r.errOut != want {
 		t.Errorf("got %+v, want code %d and %q", r, exitUnavailable, want)
 	}
 }
