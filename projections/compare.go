@@ -49,7 +49,7 @@ type Held struct {
 	ID       string     // of the document
 	Version  int64
 	Document []byte
-	Routed   string // routing of a document that is to have none
+	Stray    string // what to do where no event can name the document for its routing
 }
 
 // Entities implements Sides.
@@ -158,14 +158,26 @@ func (s *Index) Every(ctx context.Context, page func([]Held) error) error {
 			if !ours {
 				continue
 			}
-			h := Held{Key: k, ID: d.ID, Version: d.Version}
-			if s.routing == nil {
-				h.Routed = d.Routing
-			}
-			out = append(out, h)
+			out = append(out, Held{Key: k, ID: d.ID, Version: d.Version, Stray: s.stray(&k, d.Routing)})
 		}
 		return page(out)
 	})
+}
+
+// stray says what to do with a document that has the id of an entity, and a routing under which no event looks for it.
+func (s *Index) stray(key *outbox.Key, routing string) string {
+	switch {
+	case key.ID.IsZero():
+		return ""
+	case s.routing == nil && routing != "":
+		return "the projection has no routing: delete the document with routing " + routing
+	case s.routing != nil && routing == "":
+		return "the projection has a routing: delete the document that has none"
+	case s.routing != nil && s.routing(key) != routing:
+		return "its id is of routing " + s.routing(key) + ": delete the document with routing " + routing
+	default:
+		return ""
+	}
 }
 
 // Known implements Sides.

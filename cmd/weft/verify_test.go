@@ -338,6 +338,36 @@ func TestVerifyRoutedDocuments(t *testing.T) {
 	}
 }
 
+// Where the id tells the routing, a document under another one is found, whether its entity has a row or not. No event
+// reaches it, so the command says what to do.
+func TestVerifyFindsDocumentsThatContradictTheirRouting(t *testing.T) {
+	t.Parallel()
+	s := newRoutedShop(t)
+	s.declareRouted("", `routing: tenant, id: "{tenant}/{region}/{id}"`)
+	s.running()
+	if r := weft(t, s.env, "load", "products"); r.code != 0 {
+		t.Fatalf("load: %+v", r)
+	}
+	s.settled()
+	other := ""
+	for i := range 50 {
+		if other = fmt.Sprint("other", i); s.shard(other) != s.shard("t5") {
+			break
+		}
+	}
+	s.putAt("t5%2Feu%2F5", other, 5, `{"name":"found twice"}`)
+	s.putAt("t9%2Feu%2F999", other, 5, `{"name":"ghost"}`)
+	got := s.verified(1, "--repair", "--by", "alice", "--why", "a test")
+	if got.Rows != 40 || got.Misplaced != 2 || got.Differs() != 2 || got.Repaired != 0 || got.Failed != 0 {
+		t.Errorf("got %+v, want two documents misplaced", got)
+	}
+	for _, e := range got.Examples {
+		if routing, _, _ := strings.Cut(e.Document, "/"); e.Remedy != "its id is of routing "+routing+": delete the document with routing "+other {
+			t.Errorf("%s: got %q, want the routing of its id and the one that it has", e.Document, e.Remedy)
+		}
+	}
+}
+
 // Rows and documents are looked up by id both ways, so that no order of texts matters: neither
 // that of a collation, nor that of bytes, nor that 10 is before 9.
 func TestVerifyInAnyOrderOfTexts(t *testing.T) {

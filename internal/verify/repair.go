@@ -38,8 +38,8 @@ func (v *verifier) example(k outbox.Key, at sight) Example {
 
 // stranger is a document that no event can name: weft has not written it.
 func stranger(h projections.Held) Example {
-	if h.Routed != "" {
-		return Example{Kind: Misplaced, Entity: h.Key.String(), Document: h.ID, DocumentVersion: h.Version, Remedy: "the projection has no routing: delete the document with routing " + h.Routed}
+	if h.Stray != "" {
+		return Example{Kind: Misplaced, Entity: h.Key.String(), Document: h.ID, DocumentVersion: h.Version, Remedy: h.Stray}
 	}
 	return Example{Kind: Extra, Document: h.ID, DocumentVersion: h.Version, Remedy: "no entity has such an id: delete the document"}
 }

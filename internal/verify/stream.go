@@ -181,7 +181,7 @@ func (v *verifier) rowless(ctx context.Context, held []projections.Held) (looked
 	keys := make([]outbox.Key, 0, len(held))
 	for _, h := range held {
 		switch {
-		case h.Key.ID.IsZero(), h.Routed != "":
+		case h.Key.ID.IsZero(), h.Stray != "":
 			l.found.add(stranger(h))
 		default:
 			keys = append(keys, h.Key)
