@@ -79,8 +79,10 @@ select format('%I.%I', n.nspname, c.relname), exists (select from made m where m
             when exists (select from pg_subscription_rel where srrelid = c.oid)
                  then 'is filled by a logical replication subscription, which fires no statement triggers'
             when c.relpersistence = 'u' then 'is unlogged: a crash empties it, and no event says so'
-            else '' end
-from tables t join pg_class c on c.oid = t.oid join pg_namespace n on n.oid = c.relnamespace
+            else '' end,
+       exists (select from pg_constraint k where k.conrelid = c.oid and k.confrelid = c.oid and (k.confdeltype in ('c', 'n', 'd') or k.confupdtype in ('c', 'n', 'd')))
+       and case v.num / 10000 when 15 then v.num < 150016 when 16 then v.num < 160012 when 17 then v.num < 170008 when 18 then v.num < 180002 else false end
+from (select current_setting('server_version_num')::int) as v(num), tables t join pg_class c on c.oid = t.oid join pg_namespace n on n.oid = c.relnamespace
 where c.oid is distinct from to_regclass($1) and c.oid is distinct from to_regclass(regexp_replace($1, '_events$', '') || '_versions')
 order by 1`
 
@@ -93,6 +95,7 @@ type watched struct {
 	lacking, disabled, always []string
 	lost                      []string // columns that its triggers name, as SQL has them, and that it has not
 	blind                     string   // why statement triggers miss changes
+	merges                    bool     // a MERGE hides rows from them, on a server of this version
 }
 
 // changes looks whether each change of what a document is made of writes an event. r is nil
@@ -111,7 +114,7 @@ func (c *checker) changes(ctx context.Context, r *reading) error {
 		}
 	}
 	var w watched
-	err = each(ctx, c.pool, watchedQuery, []any{c.declaration.Table, read}, []any{&w.name, &w.triggers, &w.hidden, &w.lacking, &w.disabled, &w.always, &w.lost, &w.blind},
+	err = each(ctx, c.pool, watchedQuery, []any{c.declaration.Table, read}, []any{&w.name, &w.triggers, &w.hidden, &w.lacking, &w.disabled, &w.always, &w.lost, &w.blind, &w.merges},
 		func() { c.table(w, w.name == source) })
 	if err != nil {
 		return fmt.Errorf("triggers of %s: %w", c.declaration.Table, err)
@@ -178,6 +181,10 @@ func (c *checker) table(w watched, source bool) {
 	for _, name := range w.disabled {
 		c.find(setting, fmt.Sprintf("trigger %s of %s is disabled, or enabled for replicas alone: changes write no event", name, w.name),
 			fmt.Sprintf("alter table %s enable trigger %s, then `weft load`", w.name, pgIdentifier(name)))
+	}
+	if w.merges {
+		c.warn(setting, w.name+" refers to itself with an action on delete or update: a MERGE that sets it off hides other rows from triggers on this version of PostgreSQL, and writes no event for them",
+			"update the server to 15.16, 16.12, 17.8, 18.2 or newer, or write without MERGE")
 	}
 	for _, name := range w.always {
 		c.warn(setting, fmt.Sprintf("trigger %s of %s fires under session_replication_role = replica, too: a restored dump writes events", name, w.name),
