@@ -221,9 +221,28 @@ func (c *checker) index(ctx context.Context, sink *elastic.Sink) {
 	case elastic.IsMissing(err):
 		// It is made at the first start.
 	case errors.Is(err, elastic.ErrMapping):
-		c.find("index.mapping", err.Error(), "")
+		c.otherMapping(ctx, sink, err)
 	case err != nil:
 		c.find("index.name", err.Error(), "")
+	}
+}
+
+// otherMapping looks at what an instance does with an index that was made for another mapping: it makes the changes
+// that Elasticsearch accepts.
+func (c *checker) otherMapping(ctx context.Context, sink *elastic.Sink, mismatch error) {
+	const setting = "index.mapping"
+	rebuild := "`weft rebuild " + c.declaration.Name + "`"
+	added, conflicts, err := sink.Difference(ctx)
+	switch {
+	case err != nil:
+		c.find(setting, mismatch.Error(), "")
+	case len(conflicts) > 0:
+		c.find(setting, "the index was made for another one: "+strings.Join(conflicts, "; "), rebuild+" makes a new index with this one, and moves the alias")
+	case len(added) > 0:
+		c.warn(setting, "the index lacks fields: "+strings.Join(added, ", ")+"; an instance adds them when it starts, and documents have them from their next event on",
+			rebuild+" fills them in for all")
+	default:
+		c.warn(setting, "the index was made for another one; an instance changes it when it starts", "if readiness then names a change that Elasticsearch refuses, "+rebuild)
 	}
 }
 

@@ -100,6 +100,37 @@ func TestProjectionCheckNames(t *testing.T) {
 	}
 }
 
+// A new field is no reason for a rebuild, as an instance adds it when it starts. A field of another type is one.
+func TestProjectionCheckOfAChangedMapping(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.running()
+	if r := weft(t, s.env, "load", "products"); r.code != exitOK {
+		t.Fatalf("load: %+v", r)
+	}
+	for _, tc := range []struct {
+		name, from, to string
+		code           int
+		want           string
+	}{
+		{"new field", `"properties": {`, `"properties": {"color": {"type": "keyword"}, `, exitOK,
+			"warning: index.mapping: the index lacks fields: color; an instance adds them when it starts, and documents have them from their next event on; `weft rebuild products` fills them in for all (F:"},
+		{"other type", `"name": {"type": "text"}`, `"name": {"type": "keyword"}`, exitBad,
+			"error: index.mapping: the index was made for another one: field name has type text, and is to have keyword; `weft rebuild products` makes a new index with this one, and moves the alias (F:"},
+		{"other parameter", `"name": {"type": "text"}`, `"name": {"type": "text", "search_analyzer": "keyword"}`, exitOK,
+			"warning: index.mapping: the index was made for another one; an instance changes it when it starts; if readiness then names a change that Elasticsearch refuses, `weft rebuild products` (F:"},
+	} {
+		if !strings.Contains(shopMapping, tc.from) {
+			t.Fatalf("the mapping lacks %q", tc.from)
+		}
+		s.declare(shopQuery, strings.Replace(shopMapping, tc.from, tc.to, 1))
+		r := weft(t, s.env, "projection", "check")
+		if out := strings.ReplaceAll(r.out, s.file, "F"); r.code != tc.code || !strings.Contains(out, tc.want) {
+			t.Errorf("%s: exit %d, want %d with %q: %s%s", tc.name, r.code, tc.code, tc.want, out, r.errOut)
+		}
+	}
+}
+
 // Older versions of PostgreSQL hide rows of a MERGE from triggers where it sets off a foreign key of the table to
 // itself. The check says so where it is so, and there alone.
 func TestProjectionCheckNamesAMergeThatHidesRows(t *testing.T) {

@@ -71,6 +71,15 @@ func MadeFor(have, want json.RawMessage) bool {
 	return info.Meta.Weft.madeFor(mappingHash(want))
 }
 
+// Difference compares the mapping of the index with this build's, as [CompareMappings] does.
+func (s *Sink) Difference(ctx context.Context) (added, conflicts []string, err error) {
+	_, have, err := s.present(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	return CompareMappings(have, s.cfg.Mapping)
+}
+
 // extend changes the index to this build's mapping. Where Elasticsearch refuses that, it returns mismatch with
 // the server's reason.
 func (s *Sink) extend(ctx context.Context, mismatch error) error {
