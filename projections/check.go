@@ -94,7 +94,7 @@ func (c *checker) database(ctx context.Context) error {
 	}
 	plan, err := c.plan(ctx, shape, events)
 	if err == nil {
-		err = c.answers(ctx, events, ofEvents)
+		err = c.answers(ctx, shape, events, ofEvents)
 	}
 	if err != nil {
 		if err := c.refused(ctx, err); err != nil {
@@ -139,8 +139,17 @@ func (c *checker) warn(setting, what, remedy string) {
 	c.findings = append(c.findings, Finding{Setting: setting, What: what, Remedy: remedy, Warning: true})
 }
 
-// fields compares the fields of the documents with the mapping.
+// metadata are the names of fields that Elasticsearch and OpenSearch take in no document.
+var metadata = []string{"_field_names", "_id", "_ignored", "_index", "_nested_path", "_routing", "_seq_no", "_source", "_version"}
+
+// fields looks at the names of the fields, and compares them with the mapping.
 func (c *checker) fields(shape *declaredShape) {
+	for _, f := range shape.fields {
+		blank := func(part string) bool { return strings.TrimSpace(part) == "" }
+		if slices.Contains(metadata, f.name) || slices.ContainsFunc(strings.Split(f.name, "."), blank) {
+			c.find("source.query", fmt.Sprintf("Elasticsearch takes no field with the name %q: every document would be refused", f.name), "give its column another name with `as`")
+		}
+	}
 	if len(c.declaration.Mapping) == 0 {
 		c.warn("index.mapping", "there is none: Elasticsearch guesses the type of each field from the first document that has it",
 			"write a mapping with the fields of the query")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -23,15 +24,19 @@ const otherPlan = `,
 
 // answers reads documents of some entities twice, by different plans, and looks at them.
 // ofEvents says that the entities come from events, so that some of them have rows.
-func (c *checker) answers(ctx context.Context, events []outbox.Event, ofEvents bool) error {
+func (c *checker) answers(ctx context.Context, shape *declaredShape, events []outbox.Event, ofEvents bool) error {
 	events = events[:min(len(events), answerPage)]
-	first, err := c.documents(ctx, c.source, events)
+	declaration := c.declaration
+	if !ofEvents && !shape.key.typed { // the application gives out the versions of those
+		declaration.Query = shape.key.numbered(declaration)
+	}
+	first, err := c.documents(ctx, newDeclaredSource(declaration, c.pool), events)
 	if err != nil {
 		return err
 	}
 	backwards := slices.Clone(events)
 	slices.Reverse(backwards)
-	other := newDeclaredSource(c.declaration, c.pool)
+	other := newDeclaredSource(declaration, c.pool)
 	other.plan = otherPlan
 	second, err := c.documents(ctx, other, backwards)
 	if err != nil {
@@ -51,9 +56,13 @@ func (c *checker) answers(ctx context.Context, events []outbox.Event, ofEvents b
 			differing = id
 		}
 	}
-	if rows == 0 && ofEvents {
+	switch {
+	case rows == 0 && ofEvents:
 		c.warn("source.query", fmt.Sprintf("it returns no row for any of %d entities that have events: their documents would be deleted", len(events)),
 			"correct its joins and conditions")
+	case rows == 0:
+		c.warn("source.query", fmt.Sprintf("it returns no row for any of %d entities, so their documents were not looked at", len(events)),
+			"correct its joins and conditions; where it names the versions with their schema, check again after `weft load "+c.declaration.Name+"`")
 	}
 	if failing != "" {
 		c.warn("source.query", "some events would end in failed, as of "+failing, "correct the query or the row")
@@ -64,6 +73,25 @@ func (c *checker) answers(ctx context.Context, events []outbox.Event, ofEvents b
 	}
 	c.values(first)
 	return nil
+}
+
+// numbered returns the query of d with a version for each entity that is asked for, in place of the table with the
+// versions: before the first load that has none, and the query would find no row.
+func (k *entityKey) numbered(d Declaration) string {
+	base, query := strings.TrimSuffix(d.Table, "_events"), d.query()
+	columns, arrays := make([]string, len(k.types)), make([]string, len(k.types))
+	for i, typ := range k.types {
+		columns[i], arrays[i] = fmt.Sprintf("k%d", i+1), fmt.Sprintf("$%d::%s[]", i+1, typ)
+	}
+	id, routing := columns[0], ""
+	if len(columns) > 1 {
+		id = base + "_id(" + strings.Join(columns, ", ") + ")"
+	}
+	if k.placed {
+		routing = "null::text as routing, "
+	}
+	return fmt.Sprintf("with %s_versions as (select %s as entity_id, 1::bigint as version, %sfalse as deleted, null::timestamptz as updated_at from unnest(%s) as k(%s))\nselect * from (\n%s\n) as q",
+		base, id, routing, strings.Join(arrays, ", "), strings.Join(columns, ", "), query)
 }
 
 // answer is a source row with its document.

@@ -41,6 +41,8 @@ func TestProjectionCheckNames(t *testing.T) {
 		"BadRow": {sql: "update shop.product set price = 'NaN' where id = 4", good: true,
 			want: "warning: source.query: some events would end in failed, as of entity 4: field price: NaN is not a finite number"},
 		"NoRow":        {from: "where p.id", to: "where p.id < 0 and p.id", good: true, want: "warning: source.query: it returns no row for any of 50 entities that have events: their documents would be deleted"},
+		"MetadataName": {from: "p.name", to: "p.id as _id, p.name", want: "error: source.query: Elasticsearch takes no field with the name \"_id\": every document would be refused; give its column another name with `as` (F:5)"},
+		"BlankName":    {from: "p.name", to: "p.name, 1 as \"a..b\"", want: "error: source.query: Elasticsearch takes no field with the name \"a..b\": every document would be refused"},
 		"Limit":        {from: "where p.id = any($1)", to: "where p.id = any($1) order by p.id limit 10000", want: "error: source.query: it returns a limited number of rows: documents of the other entities of a batch would be deleted; leave limit, offset and fetch out; a batch has its own bound (F:5)"},
 		"LimitOfAPart": {from: "p.name", to: "(select x.sku from shop.variant x where x.product_id = p.id order by x.id limit 1) as name", good: true, want: "nothing stands in the way"},
 		"NoArray":      {from: "= any($1)", to: "= $1", want: "error: source.query: query refused: ERROR: invalid input syntax for type bigint: \"{}\" (SQLSTATE 22P02); correct the query, in which each parameter is an array, as in `where p.id = any($1)` (F:5)"},
@@ -95,6 +97,44 @@ func TestProjectionCheckNames(t *testing.T) {
 			}
 			if out := strings.ReplaceAll(r.out, s.file, "F"); r.code != code || !strings.Contains(out, tc.want) {
 				t.Errorf("exit %d, want %d with %q: %s%s", r.code, code, tc.want, out, r.errOut)
+			}
+		})
+	}
+}
+
+// Before the first load no entity has a version, and the check reads documents all the same: the page has it before.
+func TestProjectionCheckReadsDocumentsBeforeTheLoad(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		routed   bool
+		sql      string
+		from, to string // of the query
+		code     int
+		want     string
+	}{
+		"Good":    {code: exitOK, want: "products: nothing stands in the way"},
+		"BadRow":  {sql: "update shop.product set price = 'NaN' where id = 4; truncate product_outbox_events, product_outbox_versions", code: exitOK, want: "warning: source.query: some events would end in failed, as of entity 4: field price: NaN is not a finite number"},
+		"Differs": {from: "p.name", to: "random()::text as name", code: exitBad, want: "error: source.query: read twice by different plans, the document of entity 1 was not the same though its version was"},
+		"Crossed": {from: "on v.entity_id = p.id", to: "on true", code: exitOK, want: "warning: source.query: some events would end in failed, as of entity 1: source query: it returned more than one row of this entity"},
+		"NoRow":   {from: "where p.id", to: "where p.id < 0 and p.id", code: exitOK, want: "warning: source.query: it returns no row for any of 50 entities, so their documents were not looked at; correct its joins"},
+		"Schema":  {from: "join product_outbox_versions", to: "join public.product_outbox_versions", code: exitOK, want: "where it names the versions with their schema, check again after `weft load products`"},
+		"Routed":  {routed: true, from: "p.name", to: "random()::text as name", code: exitBad, want: "error: source.query: read twice by different plans, the document of entity t1:eu:1 was not the same though its version was"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			create := newShop
+			if tc.routed {
+				create = newRoutedShop
+			}
+			s := create(t)
+			if tc.sql != "" {
+				s.exec(tc.sql)
+			}
+			if tc.from != "" {
+				s.redeclare(tc.from, tc.to)
+			}
+			if r := weft(t, s.env, "projection", "check"); r.code != tc.code || !strings.Contains(r.out, tc.want) {
+				t.Errorf("exit %d, want %d with %q: %s%s", r.code, tc.code, tc.want, r.out, r.errOut)
 			}
 		})
 	}
