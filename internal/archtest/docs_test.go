@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/samuelhu324-dev/weft/internal/config"
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 var update = flag.Bool("update", false, "write the generated part of docs/configuration.md")
@@ -64,6 +65,22 @@ func TestExitCodesAreListed(t *testing.T) {
 	for _, c := range codes {
 		if line := fmt.Sprintf("\n%4s  ", c[1]); !strings.Contains(text, line) {
 			t.Errorf("docs/cli.md does not explain exit code %s", c[1])
+		}
+	}
+}
+
+// TestReasonsAreListed holds that the runbook says of every reason what it means and what to do.
+func TestReasonsAreListed(t *testing.T) {
+	t.Parallel()
+	reasons := outbox.Reasons()
+	for _, n := range outbox.Noops() {
+		reasons = append(reasons, outbox.Reason(n))
+	}
+	const runbook = "docs/runbooks/reasons.md"
+	text := read(t, filepath.Join(tree, runbook))
+	for _, r := range reasons {
+		if !strings.Contains(text, fmt.Sprintf("\n| `%s` | ", r)) {
+			t.Errorf("%s has no row for %s", runbook, r)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
@@ -111,6 +113,23 @@ func (in *instance) families() map[string]*dto.MetricFamily {
 	return out
 }
 
+var fqName = regexp.MustCompile(`fqName: "((?:outbox|projection|weft)_\w+)"`)
+
+// registered lists the metrics that are registered, also those without a series.
+func (in *instance) registered() (names []string) {
+	descs := make(chan *prometheus.Desc)
+	go func() {
+		defer close(descs)
+		in.reg.Describe(descs)
+	}()
+	for d := range descs {
+		if m := fqName.FindStringSubmatch(d.String()); m != nil && m[1] != "weft_build_info" {
+			names = append(names, m[1])
+		}
+	}
+	return names
+}
+
 // series lists every series by name and labels.
 func (in *instance) series() (out []string) {
 	for name, f := range in.families() {
@@ -161,6 +180,11 @@ func TestMetricsOfTheContract(t *testing.T) {
 		delete(names, "env")
 		delete(names, "component")
 		got[name] = strings.Join(slices.Sorted(maps.Keys(names)), " ")
+	}
+	for _, name := range a.registered() {
+		if _, ok := got[name]; !ok {
+			t.Errorf("%s is registered and shows nothing: it must exist at zero from the start, with each value of its labels", name)
+		}
 	}
 	want := map[string]string{}
 	for line := range strings.Lines(strings.TrimSpace(vocabulary)) {
