@@ -238,7 +238,7 @@ func (p *pruner) dropAll(ctx context.Context, parts []outbox.Partition) error {
 	return nil
 }
 
-// detach does it on a session of its own, because the limit of its statements is another.
+// detach drops a day on a session of its own, where statements may take as long as --wait says.
 func (p *pruner) detach(ctx context.Context, part outbox.Partition) error {
 	conn, err := postgres.Connect(ctx, p.url, postgres.Options{AppName: "weft/prune", Statement: p.flags.wait})
 	if err != nil {

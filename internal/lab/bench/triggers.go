@@ -93,8 +93,8 @@ func (b *bench) makeTriggers(conn *pgx.Conn, url string, watched bool) {
 	exec("update parent set n = 1") // each has a version from now on
 }
 
-// update changes rows, as many in each statement, and returns what one of them took: microseconds, and
-// bytes of WAL.
+// update changes rows of a table, so many with each statement, and returns the microseconds and the bytes of
+// WAL that one row took.
 func (b *bench) update(conn *pgx.Conn, table string, rows int) (us, wal float64) {
 	exec := func(sql string, args ...any) {
 		_, err := conn.Exec(b.Ctx, sql, args...)

@@ -92,8 +92,8 @@ func (r *run) cutOff(replicas ...string) {
 	r.Pause(r.opts.Lag)
 }
 
-// setReceiver changes from where a replica receives, and waits until it receives nothing if that is
-// what it is to do.
+// setReceiver changes with statement which primary a replica receives from. With nothing it waits until the
+// replica receives no more.
 func (r *run) setReceiver(url, statement string, nothing bool) {
 	pool, err := rig.OpenPool(r.Ctx, url, 1)
 	r.MustDo("connect to the replica", err)
@@ -109,7 +109,7 @@ func (r *run) setReceiver(url, statement string, nothing bool) {
 	}
 }
 
-// forgotten is more changes than a new primary can lack of those that the old one recorded.
+// forgotten is how far back in the record [run.resumed] looks: more changes than a new primary can have lost.
 const forgotten = 20_000
 
 // resumed waits for the first event that the new primary saw settled. No commit of it is older

@@ -26,8 +26,8 @@ const (
 	execTimeout = 2 * time.Minute
 )
 
-// Machine is a container that was booted. Its methods but Exec, Script and Show are not
-// safe for concurrent use.
+// Machine is a container that was booted. Of its methods only Exec, Write and Show are safe for
+// concurrent use.
 type Machine struct {
 	Name string // also its host name
 
@@ -73,12 +73,11 @@ func Boot(ctx context.Context, name, console string) (_ *Machine, err error) {
 	return m, m.Start(ctx)
 }
 
-// prepare takes away what makes the machine this one.
+// prepare removes from the copy of this host what is the host's own, and names the machine.
 func (m *Machine) prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	// What is enabled here, by units or by scripts of System V, is not there; nor is what
-	// forbids to start services.
+	// The host's enabled services must not start there, and policy-rc.d would keep ours from it.
 	_, err := in(ctx, m.keeper.enter(), nil, "sh", "-euc", `
 cd "$1"
 rm -rf etc/systemd/system etc/systemd/*.conf.d etc/rc?.d usr/sbin/policy-rc.d var/log/journal
