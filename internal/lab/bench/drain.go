@@ -76,9 +76,7 @@ type site struct {
 
 // corner makes the next schema.
 func (b *bench) corner() *rig.Place {
-	c, err := b.place.Corner(b.Ctx, "bench_"+rig.Suffix(), weftIndex, group, 1)
-	b.Must(err)
-	return c
+	return rig.Try(b.place.Corner(b.Ctx, "bench_"+rig.Suffix(), weftIndex, group, 1)).Must(b)
 }
 
 // onSite calls do with a site, which is gone afterwards.
@@ -91,10 +89,8 @@ func (b *bench) onSite(binary string, w workload, do func(s *site)) {
 
 // prepare makes the tables of w with binary's own migrations, empty, and its index.
 func (s *site) prepare(binary string, w workload) {
-	url, err := quiet(s.DatabaseURL)
-	s.Must(err)
-	s.pool, err = rig.OpenPool(s.Ctx, url, trickleWriters+2)
-	s.Must(err)
+	url := rig.Try(quiet(s.DatabaseURL)).Must(s)
+	s.pool = rig.Try(rig.OpenPool(s.Ctx, url, trickleWriters+2)).Must(s)
 	env := append(s.Settings(), "WEFT_PROJECTIONS=search_index_to_elastic")
 	if w.declared {
 		env = append(s.Settings(), "WEFT_PROJECTIONS="+declaredName, "WEFT_CONFIG="+s.declare(false))
@@ -120,8 +116,7 @@ func (s *site) prepare(binary string, w workload) {
 // makeTables leaves the migrations to the binary under test.
 func (s *site) makeTables(w workload) {
 	if w.adopted {
-		conn, err := s.pool.Acquire(s.Ctx)
-		s.MustDo("connect", err)
+		conn := rig.Try(s.pool.Acquire(s.Ctx)).MustDo(s, "connect")
 		defer conn.Release()
 		s.Must(legacy.Create(s.Ctx, conn.Conn()))
 	}
@@ -138,8 +133,7 @@ func (s *site) makeTables(w workload) {
 // makeIndex has a worker make its index while there are no events. The first leader of
 // all would begin with an outage, until the index is there.
 func (s *site) makeIndex() {
-	i, err := s.fleet.Start(s.Ctx, "first")
-	s.Must(err)
+	i := rig.Try(s.fleet.Start(s.Ctx, "first")).Must(s)
 	s.Must(i.Ready(s.Ctx))
 	s.Must(i.Terminate(s.Ctx))
 }
@@ -158,12 +152,9 @@ func (s *site) close() {
 // start starts a worker on servers at rest.
 func (s *site) start(name string) *rig.Instance {
 	s.rest()
-	info, err := os.Stat(s.place.log)
-	s.MustDo("log of PostgreSQL", err)
+	info := rig.Try(os.Stat(s.place.log)).MustDo(s, "log of PostgreSQL")
 	s.logged = info.Size() // where it ends now
-	i, err := s.fleet.Start(s.Ctx, name)
-	s.Must(err)
-	return i
+	return rig.Try(s.fleet.Start(s.Ctx, name)).Must(s)
 }
 
 // ask reads a row.
@@ -203,10 +194,10 @@ func (b *bench) drainOnce(binary string, w workload, progress func(share float64
 
 // holdSnapshot keeps what is dead from now on from being removed.
 func (s *site) holdSnapshot() (release func()) {
-	tx, err := s.pool.BeginTx(s.Ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-	s.MustDo("hold a snapshot", err)
+	tx := rig.Try(s.pool.BeginTx(s.Ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})).MustDo(s, "hold a snapshot")
 	release = func() { _ = tx.Rollback(context.WithoutCancel(s.Ctx)) }
-	if _, err = tx.Exec(s.Ctx, "select count(*) from weft_leader"); err != nil {
+	_, err := tx.Exec(s.Ctx, "select count(*) from weft_leader")
+	if err != nil {
 		release()
 	}
 	s.MustDo("hold a snapshot", err)
@@ -231,8 +222,7 @@ func (s *site) watch(i *rig.Instance, w workload, progress func(float64)) (from,
 			}
 		}
 		if !found {
-			done, err := s.drained(s.Ctx, w)
-			s.Must(err)
+			done := rig.Try(s.drained(s.Ctx, w)).Must(s)
 			if done {
 				break
 			}
@@ -288,8 +278,7 @@ func (s *site) sum(i *rig.Instance, w workload, from, to mark) (out sample) {
 	var documents int
 	s.ask("entities", "select count(*) from search_index", nil, &documents)
 	s.expect(weftIndex, documents)
-	log, err := readLog(s.place.log, s.logged, first, last)
-	s.Must(err)
+	log := rig.Try(readLog(s.place.log, s.logged, first, last)).Must(s)
 	if w.finished == finishedDelete {
 		first, last = log.first, log.last
 	}
@@ -330,8 +319,7 @@ func (s *site) vacuum(w workload) float64 {
 	ctx, cancel := context.WithTimeout(s.Ctx, loadTimeout)
 	defer cancel()
 	before := s.serversCPU()
-	_, err := s.pool.Exec(ctx, "vacuum (analyze) "+s.table)
-	s.MustDo("vacuum", err)
+	rig.Try(s.pool.Exec(ctx, "vacuum (analyze) "+s.table)).MustDo(s, "vacuum")
 	return 1e6 * perEvent(s.serversCPU().postgres-before.postgres, float64(w.events))
 }
 

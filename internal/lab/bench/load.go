@@ -85,8 +85,7 @@ func (s *site) fill(w workload) {
 		statements = append(statements, blockedRows)
 	}
 	for _, sql := range append(statements, "vacuum (analyze) search_index", "vacuum (analyze) {table}", "checkpoint") {
-		_, err := s.pool.Exec(ctx, w.sql(sql))
-		s.MustDo(fmt.Sprintf("write %d events", w.events), err)
+		rig.Try(s.pool.Exec(ctx, w.sql(sql))).MustDo(s, fmt.Sprintf("write %d events", w.events))
 	}
 }
 
@@ -127,7 +126,6 @@ func (s *site) declare(load bool) string {
 
 // makeOutbox gives the source rows an outbox of their own.
 func (s *site) makeOutbox() {
-	_, err := s.pool.Exec(s.Ctx, "create unique index on search_index (entity_id)")
-	s.MustDo("key of the source", err)
+	rig.Try(s.pool.Exec(s.Ctx, "create unique index on search_index (entity_id)")).MustDo(s, "key of the source")
 	s.Must(s.fleet.Run(s.Ctx, "outbox", "create", "--table", "search_index", "--key", "entity_id", "--apply"))
 }

@@ -40,12 +40,10 @@ type place struct {
 // open starts the servers, and has PostgreSQL write down each statement, its transaction and how long it
 // took.
 func (b *bench) open() {
-	servers, err := rig.Open(b.Ctx, stack.Options{Progress: b.opts.Progress, HeapMB: b.opts.HeapMB}, 1)
-	b.Must(err)
+	servers := rig.Try(rig.Open(b.Ctx, stack.Options{Progress: b.opts.Progress, HeapMB: b.opts.HeapMB}, 1)).Must(b)
 	p := &place{Place: servers, log: servers.Servers.Log(stack.Postgres)}
 	b.place = p
-	p.collector, err = collector.Start(b.Ctx)
-	b.Must(err)
+	p.collector = rig.Try(collector.Start(b.Ctx)).Must(b)
 	for _, sql := range []string{
 		"alter system set log_line_prefix = '" + logPrefix + "'",
 		"alter system set log_timezone = 'UTC'",
@@ -53,8 +51,7 @@ func (b *bench) open() {
 		"alter system set log_min_duration_statement = 0",
 		"select pg_reload_conf()",
 	} {
-		_, err := p.Pool.Exec(b.Ctx, sql)
-		b.MustDo("log statements", err)
+		rig.Try(p.Pool.Exec(b.Ctx, sql)).MustDo(b, "log statements")
 	}
 	b.Must(rig.Await(b.Ctx, reloadTimeout, 10*time.Millisecond, "reload of the configuration", func(ctx context.Context) error {
 		return p.Holds(ctx, "select current_setting('log_line_prefix') = $1", logPrefix)
@@ -82,8 +79,7 @@ func quiet(databaseURL string) (string, error) {
 
 // makeRawIndex makes the index that weft would make.
 func (b *bench) makeRawIndex() {
-	sink, err := elastic.New(elastic.Config{URLs: []string{b.place.ElasticURL}, Index: rawIndex}, zap.NewNop(), prometheus.NewRegistry(), "bench")
-	b.Must(err)
+	sink := rig.Try(elastic.New(elastic.Config{URLs: []string{b.place.ElasticURL}, Index: rawIndex}, zap.NewNop(), prometheus.NewRegistry(), "bench")).Must(b)
 	defer sink.Close()
 	b.Must(sink.EnsureIndex(b.Ctx))
 }
@@ -101,8 +97,7 @@ func (b *bench) expect(name string, documents int) {
 // rest waits until neither server has anything to do; one that never stops has waited
 // long enough after restTimeout.
 func (b *bench) rest() {
-	_, err := b.place.Pool.Exec(b.Ctx, "checkpoint")
-	b.MustDo("checkpoint", err)
+	rig.Try(b.place.Pool.Exec(b.Ctx, "checkpoint")).MustDo(b, "checkpoint")
 	for began := time.Now(); time.Since(began) < restTimeout; {
 		before := b.serversCPU()
 		b.Pause(restWindow)

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections"
@@ -63,8 +64,7 @@ func (s *site) render() *corpus {
 	ctx, cancel := context.WithTimeout(s.Ctx, loadTimeout)
 	defer cancel()
 	rec := &recorder{}
-	search, err := projections.NewSearch(s.pool, rec, zap.NewNop(), prometheus.NewRegistry())
-	s.Must(err)
+	search := rig.Try(projections.NewSearch(s.pool, rec, zap.NewNop(), prometheus.NewRegistry())).Must(s)
 	rows, _ := s.pool.Query(ctx, `select entity_type, entity_id, op, event_version from `+outboxTable+`
 where next_retry_at is null order by event_version`)
 	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e outbox.Event, err error) {
@@ -74,8 +74,7 @@ where next_retry_at is null order by event_version`)
 	s.MustDo("read events", err)
 	c := &corpus{events: len(events)}
 	for batch := range slices.Chunk(events, rawBatch) {
-		_, err := search.Project(ctx, batch)
-		s.MustDo("render documents", err)
+		rig.Try(search.Project(ctx, batch)).MustDo(s, "render documents")
 		c.bodies = append(c.bodies, bytes.Clone(rec.body.Bytes()))
 		rec.body.Reset()
 	}

@@ -229,8 +229,7 @@ func (b *bench) binaries(dir string) (head, base string) {
 		base, err = rig.BuildRevision(b.Ctx, dir, b.opts.Against)
 	}
 	b.Must(err)
-	fleet, err := rig.NewFleet(b.Ctx, b.opts.Binary, dir)
-	b.Must(err)
+	fleet := rig.Try(rig.NewFleet(b.Ctx, b.opts.Binary, dir)).Must(b)
 	return fleet.Binary, base
 }
 

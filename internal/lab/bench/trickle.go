@@ -35,8 +35,7 @@ func (b *bench) trickle(binary string, w workload, progress func(share float64))
 		leader := s.start("leader")
 		s.Must(leader.Ready(s.Ctx))
 		s.settled()
-		standby, err := s.fleet.Start(s.Ctx, "standby")
-		s.Must(err)
+		standby := rig.Try(s.fleet.Start(s.Ctx, "standby")).Must(s)
 		s.Must(standby.Ready(s.Ctx))
 		from := s.mark(leader)
 		wrote := s.write(w, func(share float64) { progress(share / 2) })
@@ -63,8 +62,7 @@ func (s *site) sumTrickle(leader *rig.Instance, w workload, bulks float64, out *
 	var first, last time.Time
 	s.ask("times of the events", `select min(processing_started_at), max(processed_at) from `+outboxTable+` where event_version >= $1`,
 		[]any{w.trickleVersion(0)}, &first, &last)
-	log, err := readLog(s.place.log, s.logged, first, last)
-	s.Must(err)
+	log := rig.Try(readLog(s.place.log, s.logged, first, last)).Must(s)
 	out.Claims, out.Lists = log.claims, log.lists
 	out.RoundTrips = perEvent(float64(log.roundTrips)+bulks, float64(w.events))
 	s.expect(weftIndex, w.before+w.events)
@@ -99,8 +97,7 @@ func (s *site) write(w workload, progress func(share float64)) *written {
 	// The time to connect is nobody's latency.
 	free := make(chan *pgxpool.Conn, trickleWriters)
 	for range trickleWriters {
-		conn, err := s.pool.Acquire(s.Ctx)
-		s.MustDo("connect", err)
+		conn := rig.Try(s.pool.Acquire(s.Ctx)).MustDo(s, "connect")
 		defer conn.Release()
 		free <- conn
 	}

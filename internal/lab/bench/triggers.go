@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/migrations"
@@ -44,10 +45,8 @@ func (b *bench) triggers() (out []TriggerCost) {
 	for _, watched := range []bool{false, true} {
 		corner := b.corner()
 		defer func() { b.Must(corner.Close(b.Ctx)) }()
-		url, err := quiet(corner.DatabaseURL)
-		b.Must(err)
-		conn, err := pgx.Connect(b.Ctx, url)
-		b.Must(err)
+		url := rig.Try(quiet(corner.DatabaseURL)).Must(b)
+		conn := rig.Try(pgx.Connect(b.Ctx, url)).Must(b)
 		defer func() { _ = conn.Close(context.WithoutCancel(b.Ctx)) }()
 		b.makeTriggers(conn, url, watched)
 		conns = append(conns, conn)
@@ -77,8 +76,7 @@ func (b *bench) triggers() (out []TriggerCost) {
 // makeTriggers makes the tables, and their outbox when they are watched.
 func (b *bench) makeTriggers(conn *pgx.Conn, url string, watched bool) {
 	exec := func(sql string) {
-		_, err := conn.Exec(b.Ctx, sql)
-		b.MustDo("tables", err)
+		rig.Try(conn.Exec(b.Ctx, sql)).MustDo(b, "tables")
 	}
 	for sql := range strings.SplitSeq(fmt.Sprintf(triggerTables, triggerParents), ";") {
 		exec(sql)
@@ -86,10 +84,8 @@ func (b *bench) makeTriggers(conn *pgx.Conn, url string, watched bool) {
 	if !watched {
 		return
 	}
-	_, err := migrations.Up(b.Ctx, url)
-	b.Must(err)
-	_, err = migrations.CreateOutbox(b.Ctx, url, migrations.OutboxSpec{Table: "parent", Children: []migrations.Child{{Table: "child", Columns: []string{"parent_id"}}}}, true)
-	b.Must(err)
+	rig.Try(migrations.Up(b.Ctx, url)).Must(b)
+	rig.Try(migrations.CreateOutbox(b.Ctx, url, migrations.OutboxSpec{Table: "parent", Children: []migrations.Child{{Table: "child", Columns: []string{"parent_id"}}}}, true)).Must(b)
 	exec("update parent set n = 1") // each has a version from now on
 }
 
@@ -97,13 +93,10 @@ func (b *bench) makeTriggers(conn *pgx.Conn, url string, watched bool) {
 // WAL that one row took.
 func (b *bench) update(conn *pgx.Conn, table string, rows int) (us, wal float64) {
 	exec := func(sql string, args ...any) {
-		_, err := conn.Exec(b.Ctx, sql, args...)
-		b.Must(err)
+		rig.Try(conn.Exec(b.Ctx, sql, args...)).Must(b)
 	}
 	position := func() float64 {
-		at, err := walPosition(b.Ctx, conn)
-		b.Must(err)
-		return at
+		return rig.Try(walPosition(b.Ctx, conn)).Must(b)
 	}
 	exec("vacuum parent")
 	exec("vacuum child")

@@ -61,8 +61,7 @@ type Upkeep struct {
 func (b *bench) onFilledSite(binary string, w workload, env []string, do func(s *site, leader *rig.Instance)) {
 	b.onSite(binary, w, func(s *site) {
 		for _, sql := range []string{w.sql(sourceRows), beginScrub} {
-			_, err := s.pool.Exec(s.Ctx, sql)
-			s.MustDo(fmt.Sprintf("write %d rows", w.entities), err)
+			rig.Try(s.pool.Exec(s.Ctx, sql)).MustDo(s, fmt.Sprintf("write %d rows", w.entities))
 		}
 		s.fleet.Env = append(s.fleet.Env, env...)
 		leader := s.start("leader")

@@ -23,17 +23,9 @@ func (b *bench) serversCPU() serversCPU {
 	return serversCPU{b.treeCPU(b.place.Servers.PID(stack.Postgres)), b.treeCPU(b.place.Servers.PID(stack.Elastic))}
 }
 
-func (b *bench) treeCPU(root int) float64 {
-	seconds, err := treeCPU(root)
-	b.Must(err)
-	return seconds
-}
+func (b *bench) treeCPU(root int) float64 { return rig.Try(treeCPU(root)).Must(b) }
 
-func (b *bench) peakRSS(i *rig.Instance) float64 {
-	mb, err := peakRSS(i.PID)
-	b.Must(err)
-	return mb
-}
+func (b *bench) peakRSS(i *rig.Instance) float64 { return rig.Try(peakRSS(i.PID)).Must(b) }
 
 // treeCPU adds up the CPU seconds of a process and its descendants, the ended ones too.
 func treeCPU(root int) (seconds float64, err error) {
@@ -81,12 +73,9 @@ type mark struct {
 func (b *bench) mark(i *rig.Instance) (m mark) {
 	ctx, cancel := context.WithTimeout(b.Ctx, queryTimeout)
 	defer cancel()
-	var err error
-	m.wal, err = walPosition(ctx, b.place.Pool)
-	b.MustDo("position of the WAL", err)
+	m.wal = rig.Try(walPosition(ctx, b.place.Pool)).MustDo(b, "position of the WAL")
 	if i != nil {
-		families, err := verdict.Scrape(ctx, i)
-		b.Must(err)
+		families := rig.Try(verdict.Scrape(ctx, i)).Must(b)
 		metrics := families.Samples()
 		m.weft, m.mallocs = metrics.Sum("process_cpu_seconds_total"), metrics.Sum("go_memstats_mallocs_total")
 		m.events, m.bulks = metrics.Sum("outbox_processed_total")+metrics.Sum("projection_rebuild_rows_total"), metrics.Sum("outbox_es_bulk_requests_total")

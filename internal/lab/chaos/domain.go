@@ -66,8 +66,7 @@ func (r *run) openDomain() *domain {
 		}, app}}
 	}
 	for _, sql := range []string{r.layOut(), traffic.MakeShop} {
-		_, err := r.Pool.Exec(r.Ctx, sql)
-		r.MustDo("tables of the shop", err)
+		rig.Try(r.Pool.Exec(r.Ctx, sql)).MustDo(r, "tables of the shop")
 	}
 	r.Outbox = traffic.ShopOutbox
 	r.Must(r.Fleet.Run(r.Ctx, "outbox", "create", "--table", "shop.product", "--children", "shop.variant:product_id",
@@ -84,8 +83,7 @@ func (r *run) layOut() (schema string) {
 	r.MustDo(noun, os.RemoveAll(dir)) // a run that was killed has left it
 	r.MustDo(noun, os.CopyFS(dir, shop.Files))
 	read := func(name string) string {
-		text, err := shop.Files.ReadFile(name)
-		r.MustDo(noun, err)
+		text := rig.Try(shop.Files.ReadFile(name)).MustDo(r, noun)
 		return string(text)
 	}
 	config := filepath.Join(dir, "weft.yaml")

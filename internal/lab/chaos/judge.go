@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -27,8 +28,7 @@ type judged struct {
 func (r *run) judge() {
 	took := time.Since(r.began)
 	r.screen.Line("Judging …")
-	end, err := r.domain.end(r.Ctx, r.Place)
-	r.Must(err)
+	end := rig.Try(r.domain.end(r.Ctx, r.Place)).Must(r)
 	parts := r.parts(end)
 	result := r.measured(parts, took)
 	result.WallClock, result.Surprises, result.Converged = len(r.clocks), len(r.unexpected), true
@@ -42,7 +42,7 @@ func (r *run) judge() {
 	if result.Err() == nil && r.opts.Evidence == "" {
 		return
 	}
-	err = errors.Join(r.keepLogs(), r.keepSchedule(), r.keepFindings(parts))
+	err := errors.Join(r.keepLogs(), r.keepSchedule(), r.keepFindings(parts))
 	for _, j := range parts {
 		err = errors.Join(err, r.keepRecord(j.shard, j.Log, j.Applied))
 	}
@@ -53,26 +53,21 @@ func (r *run) judge() {
 func (r *run) parts(end *history.End) (parts []judged) {
 	var logs []*history.Log
 	for _, s := range r.shards {
-		log, err := history.Read(r.Ctx, s.Pool, s.Outbox, s.Place.Group)
-		r.Must(err)
+		log := rig.Try(history.Read(r.Ctx, s.Pool, s.Outbox, s.Place.Group)).Must(r)
 		log.Finished = r.opts.Finished
-		wrong, err := faults.WrongTimes(r.Ctx, s.Place, r.opened, nil)
-		r.Must(err)
+		wrong := rig.Try(faults.WrongTimes(r.Ctx, s.Place, r.opened, nil)).Must(r)
 		logs, r.clocks = append(logs, log), append(r.clocks, wrong...)
 	}
-	applied, err := r.domain.judged(r.Ctx, r.Place, r.Recorder.Applied())
-	r.Must(err)
+	applied := rig.Try(r.domain.judged(r.Ctx, r.Place, r.Recorder.Applied())).Must(r)
 	all := history.Run{Log: logs[0], Acknowledged: r.domain.Acknowledged(), Applied: applied, Crashes: r.crashes(), End: end}
 	if r.rebuilds != nil { // each index is judged by itself
 		all.Alias = r.Index
-		all.Index, err = r.InUse(r.Ctx)
-		r.Must(err)
+		all.Index = rig.Try(r.InUse(r.Ctx)).Must(r)
 	}
 	if len(logs) == 1 {
 		return []judged{{Run: all}}
 	}
-	home, err := r.homes(r.Ctx)
-	r.MustDo("look up the shards of entities", err)
+	home := rig.Try(r.homes(r.Ctx)).MustDo(r, "look up the shards of entities")
 	for n, part := range history.Deal(all, logs, home) {
 		parts = append(parts, judged{shard: r.shards[n].Shard, Run: part})
 	}

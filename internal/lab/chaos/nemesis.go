@@ -78,15 +78,13 @@ func (r *run) inject(i *injection) {
 	target.Seed = r.opts.Seed + uint64(i.Step.N)
 	m, l, err := target.LeadingMember(r.Ctx)
 	r.Must(err)
-	i.met, err = r.shards.Leaders(r.Ctx)
-	r.Must(err)
+	i.met = rig.Try(r.shards.Leaders(r.Ctx)).Must(r)
 	if i.Step.Standby {
 		m = r.Standby(m) // there are two instances at least
 	}
 	i.Injection = faults.New(i.Step.Kind, &target, m, i.Step.Params)
 	i.Instance, i.Leader, i.Epoch = m.Name, m.Name == l.Instance, l.Epoch
-	i.At, err = r.Now(r.Ctx)
-	r.Must(err)
+	i.At = rig.Try(r.Now(r.Ctx)).Must(r)
 	if r.rebuilds != nil && (i.Step.Kind == faults.WriteBlock || i.Step.Kind == faults.AliasRemoved) {
 		err = faults.Never("rebuilds replace the index") // it would name the old one, and break searches
 	} else {
@@ -207,8 +205,7 @@ func (r *run) settle() {
 	r.drained()
 	var dead []outbox.Key
 	for _, s := range r.shards {
-		keys, err := deadEnds(r.Ctx, s.Place)
-		r.MustDo("look for dead ends", err)
+		keys := rig.Try(deadEnds(r.Ctx, s.Place)).MustDo(r, "look for dead ends")
 		dead = append(dead, keys...)
 	}
 	r.Must(r.domain.Renew(r.Ctx, dead...))

@@ -45,8 +45,7 @@ func (r *run) openRebuilds() {
 	r.rebuilds = &rebuilds{run: r, random: rand.New(rand.NewPCG(r.opts.Seed, 1))}
 	r.rebuilds.searcher = &traffic.Searcher{Elastic: r.Elastic, Index: r.Index, Every: chaosSearches}
 	if r.domain.watched != nil {
-		keys, err := r.domain.watched(r.Ctx)
-		r.Must(err)
+		keys := rig.Try(r.domain.watched(r.Ctx)).Must(r)
 		for _, k := range keys {
 			r.rebuilds.searcher.Watched = append(r.rebuilds.searcher.Watched, k.String())
 		}

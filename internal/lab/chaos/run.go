@@ -178,9 +178,7 @@ func (r *run) prepare() {
 	if r.opts.Finished != "" {
 		r.Fleet.Env = append(r.Fleet.Env, "OUTBOX_FINISHED="+string(r.opts.Finished))
 	}
-	var err error
-	r.opened, err = r.Now(r.Ctx)
-	r.Must(err)
+	r.opened = rig.Try(r.Now(r.Ctx)).Must(r)
 	r.install()
 	r.domain = r.openDomain()
 	for _, s := range r.shards {

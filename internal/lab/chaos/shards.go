@@ -33,8 +33,7 @@ func (r *run) install() {
 	r.Must(r.Fleet.Run(r.Ctx, "shards", "create", count, "--by", "weftlab chaos"))
 	r.Fleet.Env = append(r.Fleet.Env, "WEFT_SHARDS="+count)
 	for n := range r.opts.Shards {
-		p, err := r.OpenShard(r.Ctx, n, shardConns)
-		r.Must(err)
+		p := rig.Try(r.OpenShard(r.Ctx, n, shardConns)).Must(r)
 		r.shards = append(r.shards, r.At(p))
 	}
 	r.target.Shards = r.shards

@@ -192,18 +192,15 @@ func (r *run) drain() {
 // verify reads the record and both stores and runs the searches.
 func (r *run) verify(takeovers []takeover, loaded int64) *outcome {
 	r.screen.Enter("comparing PostgreSQL with Elasticsearch")
-	compared, err := reconcile.Run(r.Ctx, r.Pool, r.Elastic, r.Index)
-	r.MustDo("reconcile", err)
+	compared := rig.Try(reconcile.Run(r.Ctx, r.Pool, r.Elastic, r.Index)).MustDo(r, "reconcile")
 	how := "equal"
 	if !compared.Equal() {
 		how = "NOT equal"
 	}
 	r.screen.Line("Compared %s rows with %s documents, field by field: %s", rig.Number(compared.Rows), rig.Number(compared.Documents), how)
-	log, err := history.Read(r.Ctx, r.Pool, rig.Outbox, r.Place.Group)
-	r.Must(err)
+	log := rig.Try(history.Read(r.Ctx, r.Pool, rig.Outbox, r.Place.Group)).Must(r)
 	for _, s := range searches() {
-		f, err := s.run(r.Ctx, r.Elastic, r.Index)
-		r.Must(err)
+		f := rig.Try(s.run(r.Ctx, r.Elastic, r.Index)).Must(r)
 		r.screen.Line("Search for %s: %s hits", s.title, rig.Number(f.Total.Value))
 		f.write(r.screen)
 	}
@@ -270,8 +267,7 @@ func (r *run) kill() (t takeover) {
 	r.Must(err)
 	t.From = leads
 	r.Must(r.AllReady(r.Ctx))
-	before, err := history.Position(r.Ctx, r.Pool)
-	r.Must(err)
+	before := rig.Try(history.Position(r.Ctx, r.Pool)).Must(r)
 	// A quiet moment is no error.
 	_ = rig.Await(r.Ctx, claimedTimeout, time.Millisecond, "claim", func(ctx context.Context) error {
 		return r.Holds(ctx, `select exists (select from weft_lease)`)

@@ -89,8 +89,7 @@ func (r *run) keepLedger(l *ledger) {
 		claims.WithLabelValues(e.Phase, e.Claimer).Inc()
 		waited.WithLabelValues(e.Phase, e.Claimer).Add(e.Waited / 1000)
 	}
-	families, err := registry.Gather()
-	r.MustDo("metrics of the claimers", err)
+	families := rig.Try(registry.Gather()).MustDo(r, "metrics of the claimers")
 	r.mu.Lock()
 	r.after["claimers"] = families
 	r.mu.Unlock()
@@ -102,11 +101,9 @@ func (r *run) keepLedger(l *ledger) {
 func (r *run) both(phase string, book *ledger, turn func(*claimer) (claimed int), sample func(context.Context) error) {
 	var claimers []*claimer
 	for _, name := range []string{"w1", "w2"} {
-		config, err := pgx.ParseConfig(r.DatabaseURL)
-		r.MustDo("database URL", err)
+		config := rig.Try(pgx.ParseConfig(r.DatabaseURL)).MustDo(r, "database URL")
 		config.RuntimeParams["application_name"] = rig.AppName + "/" + name
-		conn, err := pgx.ConnectConfig(r.Ctx, config)
-		r.MustDo("connect", err)
+		conn := rig.Try(pgx.ConnectConfig(r.Ctx, config)).MustDo(r, "connect")
 		defer func() { _ = conn.Close(context.WithoutCancel(r.Ctx)) }()
 		claimers = append(claimers, &claimer{r: r, name: name, phase: phase, conn: conn, book: book})
 	}
@@ -138,15 +135,12 @@ const samplePeriod = 3 * time.Millisecond
 
 // ids reads what a claim has returned, or the error of its query.
 func (c *claimer) ids(rows pgx.Rows, _ error) []uuid.UUID {
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-	c.Must(err)
-	return ids
+	return rig.Try(pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])).Must(c)
 }
 
 // exec runs a statement, in a transaction or in none.
 func (c *claimer) exec(in interface {
 	Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
 }, sql string, args ...any) {
-	_, err := in.Exec(c.Ctx, sql, args...)
-	c.Must(err)
+	rig.Try(in.Exec(c.Ctx, sql, args...)).Must(c)
 }

@@ -97,8 +97,7 @@ func (r *run) breakNode(what, fault string, node int, hold func()) {
 
 // node returns the number of a node that is the elected master, or is not.
 func (r *run) node(master bool) int {
-	c, err := r.Cluster(r.Ctx)
-	r.Must(err)
+	c := rig.Try(r.Cluster(r.Ctx)).Must(r)
 	for n, node := range r.Servers.ElasticNodes() {
 		if (node.NodeName() == c.Master) == master {
 			return n
@@ -245,11 +244,7 @@ func clusterFaults() []Scenario {
 	}
 }
 
-func (r *run) copies() []rig.Copy {
-	copies, err := r.Copies(r.Ctx, r.Index+"-v1")
-	r.Must(err)
-	return copies
-}
+func (r *run) copies() []rig.Copy { return rig.Try(r.Copies(r.Ctx, r.Index+"-v1")).Must(r) }
 
 // refusal is an answer to a write.
 type refusal struct {
@@ -259,8 +254,7 @@ type refusal struct {
 
 // refusal waits until a node refuses to write a document.
 func (r *run) refusal(node string) (last refusal) {
-	client, err := reconcile.NewClient(node)
-	r.Must(err)
+	client := rig.Try(reconcile.NewClient(node)).Must(r)
 	defer client.Close()
 	r.await("refusal of "+node, func(ctx context.Context) error {
 		err := client.Do(ctx, http.MethodPut, "/"+url.PathEscape(r.Index)+"/_doc/of-the-drill?timeout=1s&version=1&version_type=external", map[string]any{}, nil)

@@ -106,8 +106,7 @@ func duplicateDelivery() Scenario {
 			gone, kept, burst := traffic.NewKey(), traffic.NewKey(), traffic.NewKey()
 			created := r.settled(change{key: gone, op: outbox.Upsert, role: "created"}, change{key: kept, op: outbox.Upsert, role: "upsert"})
 			removed := r.settled(change{key: gone, op: outbox.Delete, role: "delete"})
-			before, err := r.document(r.Ctx, kept.String())
-			r.MustDo("probe document", err)
+			before := rig.Try(r.document(r.Ctx, kept.String())).MustDo(r, "probe document")
 			r.probe("document_before", before)
 			version := created[1].Version
 			nothing := func(context.Context) error { return nil }

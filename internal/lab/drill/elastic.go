@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/faults"
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
@@ -181,8 +182,7 @@ func esWriteBlock() Scenario {
 				return
 			}
 			r.step("weft replay --reason es_4xx --by %s --why %q", operator, replayWhy)
-			out, err := r.Fleet.Output(r.Ctx, "replay", "--reason", "es_4xx", "--by", operator, "--why", replayWhy, "--json")
-			r.Must(err)
+			out := rig.Try(r.Fleet.Output(r.Ctx, "replay", "--reason", "es_4xx", "--by", operator, "--why", replayWhy, "--json")).Must(r)
 			r.Must(r.dir.WriteText(verdict.LogDir+"/replay.json", out))
 			r.become(events, "done")
 		},

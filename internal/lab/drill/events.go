@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/traffic"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
@@ -128,10 +129,8 @@ type flight struct {
 
 // flights reads the leases of the outbox.
 func (r *run) flights() []flight {
-	all, err := readRows[flight](r.Ctx, r, `
-select batch, owner, epoch, leased_at, lease_until, uuids as events from weft_lease where table_name = $1 order by leased_at`, searchOutbox)
-	r.MustDo("read leases", err)
-	return all
+	return rig.Try(readRows[flight](r.Ctx, r, `
+select batch, owner, epoch, leased_at, lease_until, uuids as events from weft_lease where table_name = $1 order by leased_at`, searchOutbox)).MustDo(r, "read leases")
 }
 
 // readRows reads the rows of a query into structs, whose JSON keys are the columns.
@@ -163,11 +162,7 @@ type row struct {
 }
 
 // table reads the outbox, or ends the script.
-func (r *run) table() []row {
-	rows, err := r.rows(r.Ctx)
-	r.MustDo("read outbox", err)
-	return rows
-}
+func (r *run) table() []row { return rig.Try(r.rows(r.Ctx)).MustDo(r, "read outbox") }
 
 func (r *run) rows(ctx context.Context) ([]row, error) {
 	return readRows[row](ctx, r, `

@@ -121,8 +121,7 @@ func (x *exercise) run(r *run) {
 	r.underLoad(20, func() {
 		x.introduce(r)
 		r.Pause(x.wait)
-		l, err := r.Leader(r.Ctx)
-		r.Must(err)
+		l := rig.Try(r.Leader(r.Ctx)).Must(r)
 		leader := r.Member(l.Instance)
 		began := time.Now()
 		x.inject(r, leader)

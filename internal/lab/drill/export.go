@@ -53,12 +53,9 @@ type export struct {
 }
 
 func (x *export) run(scenario string) {
-	_, err := lookUp([]string{scenario})
-	x.Must(err)
-	d, err := verdict.Find(x.Evidence, scenario, x.Run)
-	x.Must(err)
-	e, err := verdict.Open(d)
-	x.Must(err)
+	rig.Try(lookUp([]string{scenario})).Must(x)
+	d := rig.Try(verdict.Find(x.Evidence, scenario, x.Run)).Must(x)
+	e := rig.Try(verdict.Open(d)).Must(x)
 	service := cmp.Or(x.Service, e.Recipe.Service)
 	var source traceSource = capture{e.Spans}
 	out := verdict.Exported{Source: "capture", Service: service, At: time.Now().UTC(), Queries: x.queries(e)}

@@ -69,11 +69,9 @@ const strictest = "never two active, every event done and in order per entity, b
 func (r *run) underFault(takeover bool, fault func(*run, *failure), over func()) {
 	f := &failure{Takeover: takeover}
 	load, failed := r.underLoad(r.count("rate", 1, 5000), func() {
-		l, err := r.Leader(r.Ctx)
-		r.Must(err)
+		l := rig.Try(r.Leader(r.Ctx)).Must(r)
 		f.Leader, f.Fault.Epoch, f.Fault.Name = l.Instance, l.Epoch, r.scenario.Name
-		f.Fault.At, err = r.Now(r.Ctx)
-		r.Must(err)
+		f.Fault.At = rig.Try(r.Now(r.Ctx)).Must(r)
 		fault(r, f)
 		f.Fault.Until = time.Now()
 		r.Must(r.Settles(r.Ctx, f.Fault.Epoch))
@@ -125,11 +123,9 @@ const noted = 10
 
 // noteFirst names the events that were the first to be settled after the fault.
 func (r *run) noteFirst(fault time.Time) {
-	events, err := readRows[verdict.Event](r.Ctx, r, `
+	r.note(rig.Try(readRows[verdict.Event](r.Ctx, r, `
 select event_id, entity_type || ':' || entity_id as entity, op, event_version, 'first after the fault' as role from weftlab_history
-where at > $1 and old_status = 'pending' and new_status = 'done' order by seq limit $2`, fault, noted)
-	r.MustDo("read first settled events", err)
-	r.note(events...)
+where at > $1 and old_status = 'pending' and new_status = 'done' order by seq limit $2`, fault, noted)).MustDo(r, "read first settled events")...)
 }
 
 // loaded asserts that events were written before the fault and after it.

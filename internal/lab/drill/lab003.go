@@ -111,8 +111,7 @@ func (r *run) claimPhase(phase, clause string, book *ledger) *skipPhase {
 
 // claimAndWork claims a batch, and works on it and settles it in the same transaction.
 func (c *claimer) claimAndWork(clause string, batch int, work time.Duration) int {
-	tx, err := c.conn.Begin(c.Ctx)
-	c.Must(err)
+	tx := rig.Try(c.conn.Begin(c.Ctx)).Must(c)
 	defer func() { _ = tx.Rollback(context.WithoutCancel(c.Ctx)) }()
 	began := time.Now()
 	ids := c.ids(tx.Query(c.Ctx, `select id from `+searchOutbox+` where status = 'pending' order by event_version, id limit $1 for update`+clause, batch))
@@ -276,8 +275,7 @@ func (r *run) raced(entries []claimEntry, entities map[uuid.UUID]string) {
 		}
 	}
 	for _, entity := range entities {
-		d, err := r.document(r.Ctx, entity)
-		r.MustDo("probe documents", err)
+		d := rig.Try(r.document(r.Ctx, entity)).MustDo(r, "probe documents")
 		got.Documents[entity] = d.Version
 		if d.Version > 1 {
 			got.Overwrites++

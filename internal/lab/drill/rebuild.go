@@ -46,8 +46,7 @@ func rebuilding(s Scenario, takeover time.Duration, fault func(*run, *failure), 
 		stop := r.search(r.fillSource(r.count("rows", watchedDocuments, 100_000)))
 		defer stop() // also where the script ends before
 		r.underFault(takeover > 0, fault, func() { r.probe("searches", stop()) })
-		rows, err := readRows[rebuilt](r.Ctx, r, "select phase, old_index, new_index, filled, epochs, began_at, finished_at from weft_rebuild")
-		r.MustDo("read rebuild", err)
+		rows := rig.Try(readRows[rebuilt](r.Ctx, r, "select phase, old_index, new_index, filled, epochs, began_at, finished_at from weft_rebuild")).MustDo(r, "read rebuild")
 		r.probe("rebuild", slices.Concat(rows, []rebuilt{{Phase: "none"}})[0])
 		r.compare(r.Fleet, searchProjection, "after")
 	}
@@ -90,8 +89,7 @@ func (r *run) fillSource(rows int) (watched []outbox.Key) {
 		for i, k := range part {
 			changes[i] = traffic.Upsert(k, "written before the rebuild")
 		}
-		_, err := r.app.Write(r.Ctx, changes...)
-		r.MustDo("write rows", err)
+		rig.Try(r.app.Write(r.Ctx, changes...)).MustDo(r, "write rows")
 	}
 	r.drained()
 	r.MustDo("refresh", r.Elastic.Do(r.Ctx, http.MethodPost, "/"+r.Index+"/_refresh", nil, nil))

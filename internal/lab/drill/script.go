@@ -125,8 +125,7 @@ func (r *run) start(name string, env ...string) *rig.Member {
 	if !r.scenario.proxied {
 		env = append([]string{"DATABASE_URL=" + r.DatabaseURL}, env...)
 	}
-	m, err := r.Launch(r.Ctx, name, env...)
-	r.Must(err)
+	m := rig.Try(r.Launch(r.Ctx, name, env...)).Must(r)
 	r.mu.Lock()
 	r.recipe.Settings[name] = verdict.Settings(append(append([]string(nil), r.Fleet.Env...), m.Env...))
 	r.mu.Unlock()

@@ -59,9 +59,7 @@ func (r *run) examine(round *Round) {
 
 // end compares both stores.
 func (r *run) end() *history.End {
-	end, err := history.ReadEnd(r.Ctx, r.Pool, r.Elastic, r.opts.Index)
-	r.Must(err)
-	return end
+	return rig.Try(history.ReadEnd(r.Ctx, r.Pool, r.Elastic, r.opts.Index)).Must(r)
 }
 
 // missing returns the acknowledged events that the primary has not, of those that no
@@ -116,8 +114,7 @@ func (r *run) provoke(keys []outbox.Key, known map[outbox.Key]source) map[outbox
 	alarmed := func() map[string][]outbox.Key {
 		all := map[string][]outbox.Key{}
 		for _, m := range r.Members() {
-			found, err := alarms(m.Instance().Log)
-			r.MustDo("log of "+m.Name, err)
+			found := rig.Try(alarms(m.Instance().Log)).MustDo(r, "log of "+m.Name)
 			all[m.Name] = found
 		}
 		return all

@@ -63,8 +63,7 @@ func (r *run) openProbes() {
 		}
 	}
 	for _, url := range urls {
-		pool, err := rig.OpenPool(r.Ctx, url, 2)
-		r.Must(err)
+		pool := rig.Try(rig.OpenPool(r.Ctx, url, 2)).Must(r)
 		r.probes = append(r.probes, &traffic.Application{Pool: pool, Timeout: probeTimeout})
 	}
 }
@@ -149,15 +148,13 @@ func (r *run) throughFault(round *Round, fault *faults.Injection) {
 	round.Lossy = r.opts.Replication == stack.Asynchronous && round.Fault == faults.PrimaryKilled
 	var replicas []string
 	if round.Lossy {
-		primary, err := r.cluster.Primary(r.Ctx)
-		r.Must(err)
+		primary := rig.Try(r.cluster.Primary(r.Ctx)).Must(r)
 		for _, h := range r.cluster.Others(primary) {
 			replicas = append(replicas, h.URL())
 		}
 		r.cutOff(replicas...)
 	}
-	before, err := r.Position(r.Ctx)
-	r.Must(err)
+	before := rig.Try(r.Position(r.Ctx)).Must(r)
 	from := time.Now()
 	r.Must(fault.Inject(r.Ctx))
 	injected := time.Now()

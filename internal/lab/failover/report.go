@@ -45,8 +45,7 @@ const maxShown = 5
 // judge wants a stopped writer.
 func (r *run) judge(result *Result) {
 	r.drained()
-	log, err := history.Read(r.Ctx, r.Pool, rig.Outbox, group)
-	r.Must(err)
+	log := rig.Try(history.Read(r.Ctx, r.Pool, rig.Outbox, group)).Must(r)
 	end := r.end()
 	// What went with a primary is counted apart; the rest the last one must have.
 	var acknowledged []history.Enqueued

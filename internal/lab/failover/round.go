@@ -55,8 +55,7 @@ func (r *run) round() *Round {
 	if round.Lossy = r.opts.Replication == stack.Asynchronous; round.Lossy {
 		r.cutOff(r.Servers.URL(r.replica))
 	}
-	before, err := r.Position(r.Ctx)
-	r.Must(err)
+	before := rig.Try(r.Position(r.Ctx)).Must(r)
 	began := time.Now()
 	// It is never healed: the replica takes over.
 	r.Must(faults.New(fault, &faults.Target{Group: r.Group, Primary: r.primary}, nil, faults.Params{}).Inject(r.Ctx))
@@ -66,8 +65,7 @@ func (r *run) round() *Round {
 	r.primary, r.replica = r.replica, r.primary
 	r.Pool.Reset()
 	r.resumed(round, before, promoted)
-	waited, err := r.app.Outage(r.Ctx, promoted)
-	r.Must(err)
+	waited := rig.Try(r.app.Outage(r.Ctx, promoted)).Must(r)
 	round.OutageMS = millis(waited)
 	r.examine(round)
 	r.Must(r.Servers.MakeReplica(r.Ctx, r.replica, r.opts.Replication))
@@ -95,12 +93,10 @@ func (r *run) cutOff(replicas ...string) {
 // setReceiver changes with statement which primary a replica receives from. With nothing it waits until the
 // replica receives no more.
 func (r *run) setReceiver(url, statement string, nothing bool) {
-	pool, err := rig.OpenPool(r.Ctx, url, 1)
-	r.MustDo("connect to the replica", err)
+	pool := rig.Try(rig.OpenPool(r.Ctx, url, 1)).MustDo(r, "connect to the replica")
 	defer pool.Close()
 	for _, statement := range []string{statement, "select pg_reload_conf()"} {
-		_, err := pool.Exec(r.Ctx, statement)
-		r.MustDo("change what the replica receives", err)
+		rig.Try(pool.Exec(r.Ctx, statement)).MustDo(r, "change what the replica receives")
 	}
 	if nothing {
 		r.await("cut-off replica", func(ctx context.Context) error {

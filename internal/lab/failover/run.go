@@ -185,9 +185,7 @@ func (r *run) all(result *Result) {
 
 // write has the application change entities.
 func (r *run) write(changes ...traffic.Change) []outbox.NewEvent {
-	events, err := r.app.Write(r.Ctx, changes...)
-	r.Must(err)
-	return events
+	return rig.Try(r.app.Write(r.Ctx, changes...)).Must(r)
 }
 
 func (r *run) rounds(result *Result) {
@@ -222,9 +220,7 @@ func (r *run) prepare(dir string) {
 	r.Fleet.Env = rig.Environment(r.opts.Environ, r.opts.ElasticURL != "", append(r.Settings(), "WEFT_PROJECTIONS=search_index_to_elastic")...)
 	r.Must(r.Fleet.Run(r.Ctx, "migrate", "up"))
 	r.Must(history.Install(r.Ctx, r.Pool, rig.Outbox))
-	var err error
-	r.app.Pool, err = rig.OpenPool(r.Ctx, r.DatabaseURL, writers+1)
-	r.Must(err)
+	r.app.Pool = rig.Try(rig.OpenPool(r.Ctx, r.DatabaseURL, writers+1)).Must(r)
 	r.stream = &traffic.Stream{App: r.app, Writers: writers, Rate: rate, Seed: r.opts.Seed, Entities: traffic.Entities(entities)}
 	if r.cluster != nil {
 		r.openProbes()

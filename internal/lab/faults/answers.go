@@ -138,9 +138,7 @@ func onIndex(name, about string, set func(i *Injection, broken bool)) Fault {
 }
 
 func (i *Injection) lookUpIndex() {
-	var err error
-	i.index, err = i.InUse(i.Ctx)
-	i.Must(err)
+	i.index = rig.Try(i.InUse(i.Ctx)).Must(i)
 }
 
 // set changes a setting of the index; nil takes it away.

@@ -44,9 +44,7 @@ func skew(i *Injection) {
 	i.Must(i.Succeeded(i.Ctx, i.Epoch))
 	i.Must(i.Supervise(i.Ctx))
 	i.ledBy = i.groupOf(i.skewed)
-	var err error
-	i.term, err = i.ledBy.Leader(i.Ctx)
-	i.Must(err)
+	i.term = rig.Try(i.ledBy.Leader(i.Ctx)).Must(i)
 }
 
 // groupOf returns the group that a member leads: where there are several, one of them when no more
@@ -56,8 +54,7 @@ func (i *Injection) groupOf(m *rig.Member) *rig.Group {
 		return i.Group
 	}
 	i.even(nil)
-	leaders, err := i.Shards.Leaders(i.Ctx)
-	i.Must(err)
+	leaders := rig.Try(i.Shards.Leaders(i.Ctx)).Must(i)
 	n := slices.IndexFunc(leaders, func(l rig.Leadership) bool { return l.Instance == m.Name })
 	if n < 0 {
 		i.Must(Skip("the instance with the wrong clock leads no shard"))
@@ -67,8 +64,7 @@ func (i *Injection) groupOf(m *rig.Member) *rig.Group {
 
 // end asks a member to stop and waits for its end.
 func (i *Injection) end(m *rig.Member) {
-	_, err := m.Instance().Signal(syscall.SIGTERM)
-	i.Must(err)
+	rig.Try(m.Instance().Signal(syscall.SIGTERM)).Must(i)
 	i.Must(m.Instance().AwaitEnd(i.Ctx))
 }
 
@@ -82,8 +78,7 @@ func unskew(i *Injection) {
 
 // lookForClock looks for the wrong clock in the tables, and for a term that ended by it.
 func lookForClock(i *Injection) {
-	still, err := i.ledBy.Leader(i.Ctx)
-	i.Must(err)
+	still := rig.Try(i.ledBy.Leader(i.Ctx)).Must(i)
 	if still.Epoch != i.term.Epoch {
 		i.Findings = append(i.Findings, fmt.Sprintf("%s with its clock %v off led under epoch %d and gave way to %s under epoch %d without a reason",
 			i.term.Instance, i.Skew, i.term.Epoch, still.Instance, still.Epoch))

@@ -86,9 +86,7 @@ func availableMember(i *Injection) {
 }
 
 func (i *Injection) primaryNow() *patroni.Host {
-	now, err := i.Patroni.Primary(i.Ctx)
-	i.MustDo("primary", err)
-	return now
+	return rig.Try(i.Patroni.Primary(i.Ctx)).MustDo(i, "primary")
 }
 
 func (i *Injection) startedAt(h *patroni.Host) (at time.Time) {

@@ -115,8 +115,7 @@ func chosen(i *Injection) {
 
 // master takes the elected one.
 func master(i *Injection) {
-	state, err := i.Place.Cluster(i.Ctx)
-	i.MustDo("look for the master", err)
+	state := rig.Try(i.Place.Cluster(i.Ctx)).MustDo(i, "look for the master")
 	all := i.Servers.ElasticNodes()
 	n := slices.IndexFunc(all, func(s stack.Server) bool { return s.NodeName() == state.Master })
 	i.Expect(n >= 0, "the master %q is no node of this run", state.Master)
@@ -134,8 +133,7 @@ func (i *Injection) AwaitGreen(ctx context.Context) error {
 
 // moveShard moves a primary to the node without a copy of it, and waits until it is there.
 func moveShard(i *Injection) {
-	copies, err := i.Copies(i.Ctx, i.index)
-	i.Must(err)
+	copies := rig.Try(i.Copies(i.Ctx, i.index)).Must(i)
 	from := slices.IndexFunc(copies, func(c rig.Copy) bool { return c.Kind == "p" && c.Node == i.node.NodeName() })
 	if from < 0 {
 		from = slices.IndexFunc(copies, func(c rig.Copy) bool { return c.Kind == "p" })

@@ -57,9 +57,7 @@ func processes() []Fault {
 
 func sends(sig syscall.Signal) func(*Injection) {
 	return func(i *Injection) {
-		var err error
-		i.At, err = i.Signal(sig)
-		i.Must(err)
+		i.At = rig.Try(i.Signal(sig)).Must(i)
 	}
 }
 
@@ -107,8 +105,7 @@ func thaw(i *Injection) {
 		defer i.Member.Tap.Release()
 	}
 	if !i.Member.Instance().HasEnded() {
-		_, err := i.Signal(syscall.SIGCONT)
-		i.Must(err)
+		rig.Try(i.Signal(syscall.SIGCONT)).Must(i)
 	}
 }
 
@@ -182,9 +179,7 @@ func shared(i *Injection) {
 // join starts an instance with the next name.
 func join(i *Injection) {
 	name := string(rune('a' + len(i.Members())))
-	var err error
-	i.joined, err = i.Launch(i.Ctx, name)
-	i.Must(err)
+	i.joined = rig.Try(i.Launch(i.Ctx, name)).Must(i)
 	i.Note = ", " + name
 	i.Must(i.joined.Instance().Ready(i.Ctx))
 }

@@ -91,8 +91,7 @@ func probePostgres(ctx context.Context, i *Injection) error {
 func probeIndex(i *Injection) string { return "/" + url.PathEscape(i.Index+"-probe") }
 
 func makeProbeIndex(i *Injection) {
-	names, err := i.Elastic.Indices(i.Ctx, i.Index+"-probe")
-	i.Must(err)
+	names := rig.Try(i.Elastic.Indices(i.Ctx, i.Index+"-probe")).Must(i)
 	if len(names) == 0 {
 		i.Must(i.Ask(i.Ctx, "make an index to probe", http.MethodPut, probeIndex(i), map[string]any{"settings": map[string]any{"number_of_replicas": 0}}, nil))
 	}
@@ -144,9 +143,7 @@ func databases() []Fault {
 func (i *Injection) connect() {
 	ctx, cancel := context.WithTimeout(i.Ctx, rig.QueryTimeout)
 	defer cancel()
-	var err error
-	i.conn, err = pgx.Connect(ctx, i.DatabaseURL)
-	i.MustDo("connect as a stranger", err)
+	i.conn = rig.Try(pgx.Connect(ctx, i.DatabaseURL)).MustDo(i, "connect as a stranger")
 }
 
 // disconnect ends the session and with it its transaction.
@@ -163,11 +160,9 @@ func disconnect(i *Injection) {
 // lockRows locks pending events in a session that weft knows nothing of.
 func lockRows(i *Injection) {
 	i.connect()
-	_, err := i.conn.Exec(i.Ctx, "begin")
-	i.MustDo("begin as a stranger", err)
+	rig.Try(i.conn.Exec(i.Ctx, "begin")).MustDo(i, "begin as a stranger")
 	for until := time.Now().Add(strangerWait); time.Now().Before(until); {
-		tag, err := i.conn.Exec(i.Ctx, fmt.Sprintf(`select from %s where status = 'pending' limit %d for update skip locked`, i.Outbox, strangerRows))
-		i.MustDo("lock as a stranger", err)
+		tag := rig.Try(i.conn.Exec(i.Ctx, fmt.Sprintf(`select from %s where status = 'pending' limit %d for update skip locked`, i.Outbox, strangerRows))).MustDo(i, "lock as a stranger")
 		if n := tag.RowsAffected(); n > 0 {
 			i.Note, i.At = fmt.Sprintf(", %d rows", n), time.Now()
 			return
@@ -183,8 +178,7 @@ func openSnapshot(i *Injection) {
 	ctx, cancel := context.WithTimeout(i.Ctx, rig.QueryTimeout)
 	defer cancel()
 	// The first query takes the snapshot. Without arguments both are one message.
-	_, err := i.conn.Exec(ctx, "begin isolation level repeatable read; select count(*) from weft_leader")
-	i.MustDo("open snapshot", err)
+	rig.Try(i.conn.Exec(ctx, "begin isolation level repeatable read; select count(*) from weft_leader")).MustDo(i, "open snapshot")
 }
 
 // Alive reports whether a lasting fault still goes on.

@@ -56,6 +56,27 @@ func (s *Script) MustDo(noun string, err error) {
 	}
 }
 
+// Tried is what a call has returned.
+type Tried[T any] struct {
+	value T
+	err   error
+}
+
+// Try takes what a call returns: rig.Try(f()).Must(s) is the value, or ends the script.
+func Try[T any](value T, err error) Tried[T] { return Tried[T]{value, err} }
+
+// Must is [Script.Must] of the call's error. It returns the value.
+func (t Tried[T]) Must(s interface{ Must(err error) }) T {
+	s.Must(t.err)
+	return t.value
+}
+
+// MustDo is [Script.MustDo] of the call's error. It returns the value.
+func (t Tried[T]) MustDo(s interface{ MustDo(noun string, err error) }, noun string) T {
+	s.MustDo(noun, t.err)
+	return t.value
+}
+
 // Expect ends the script, with what there is instead, unless ok.
 func (s *Script) Expect(ok bool, format string, args ...any) {
 	if !ok {

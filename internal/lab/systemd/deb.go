@@ -32,11 +32,10 @@ func (r *run) install() {
 }
 
 func (r *run) installOn(ctx context.Context, h *host) error {
-	var s rig.Script // of this machine: the other one has its own
+	s := new(rig.Script) // of this machine: the other one has its own
 	return s.Play(ctx, func() {
 		s.Must(h.install(ctx, r.older))
-		unit, err := h.state(ctx, service)
-		s.Must(err)
+		unit := rig.Try(h.state(ctx, service)).Must(s)
 		s.Expect(unit.Active == "inactive" && unit.PID == 0, "after the installation the unit is %v", unit)
 		out, err := h.Exec(ctx, "systemctl", "is-enabled", service)
 		s.Expect(err != nil, "after the installation the unit is %s", out)
@@ -48,11 +47,9 @@ func (r *run) installOn(ctx context.Context, h *host) error {
 		s.Must(h.add(ctx, "\nno_such_setting: 1\n"))
 		_, err = h.Exec(ctx, "systemctl", "start", service)
 		s.Expect(err != nil, "start with a wrong setting: none, want an error")
-		unit, err = h.state(ctx, service)
-		s.Must(err)
+		unit = rig.Try(h.state(ctx, service)).Must(s)
 		s.Expect(unit.Active == "failed" && unit.Exited && unit.Exit == exitConfig && unit.Restarts == 0, "with a wrong setting the unit is %v, exit code %d", unit, unit.Exit)
-		_, err = h.Exec(ctx, "sed", "-i", "/^no_such_setting/d", settingsFile)
-		s.Must(err)
+		rig.Try(h.Exec(ctx, "sed", "-i", "/^no_such_setting/d", settingsFile)).Must(s)
 		s.Must(h.add(ctx, r.settings+fmt.Sprintf("http:\n  metrics_port: %d\n", h.ports[service])))
 	})
 }
@@ -94,8 +91,7 @@ func (r *run) remove(d *Drill, p pair) {
 	d.fault(time.Now(), p.epoch)
 	r.exec(h, "apt-get", "remove", "--yes", "weft")
 	r.settles(p.epoch + 1)
-	_, err := h.Exec(r.Ctx, "test", "-s", settingsFile, "-a", "-s", urlFile)
-	r.MustDo("removed without purging", err)
+	rig.Try(h.Exec(r.Ctx, "test", "-s", settingsFile, "-a", "-s", urlFile)).MustDo(r, "removed without purging")
 	r.exec(h, "apt-get", "purge", "--yes", "weft")
 	// The user stays, so that its number passes to nobody else's files.
 	left := r.exec(h, "sh", "-c", `

@@ -80,23 +80,13 @@ func (r *run) again(d *Drill, since time.Time) {
 }
 
 // exec runs a command in a machine, which must succeed.
-func (r *run) exec(h *host, argv ...string) string {
-	out, err := h.Exec(r.Ctx, argv...)
-	r.Must(err)
-	return out
-}
+func (r *run) exec(h *host, argv ...string) string { return rig.Try(h.Exec(r.Ctx, argv...)).Must(r) }
 
 // state is that of a machine's weft.service.
-func (r *run) state(h *host) state {
-	s, err := h.state(r.Ctx, service)
-	r.Must(err)
-	return s
-}
+func (r *run) state(h *host) state { return rig.Try(h.state(r.Ctx, service)).Must(r) }
 
 func (r *run) journal(h *host, matches ...string) []line {
-	lines, err := h.journal(r.Ctx, service, matches...)
-	r.Must(err)
-	return lines
+	return rig.Try(h.journal(r.Ctx, service, matches...)).Must(r)
 }
 
 // settles waits for an event that is done under epoch or a later one.
@@ -211,8 +201,7 @@ func (r *run) outage(d *Drill, p pair) {
 		s := r.state(p.standby)
 		r.Expect(s.Active == "active" || s.Active == "activating", "the standby's unit is %v", s)
 		if s.PID != 0 && !killed[s.PID] && len(killed) < most {
-			_, err := p.standby.signal(r.Ctx, service, syscall.SIGKILL)
-			r.Must(err)
+			rig.Try(p.standby.signal(r.Ctx, service, syscall.SIGKILL)).Must(r)
 			killed[s.PID] = true
 		}
 	}
@@ -289,15 +278,13 @@ func (r *run) groups(d *Drill, p pair) {
 	}
 	r.await("well pair of instances", well)
 	r.chronicle()
-	other, err := r.LeaderOf(r.Ctx, otherGroup)
-	r.Must(err)
+	other := rig.Try(r.LeaderOf(r.Ctx, otherGroup)).Must(r)
 	at := r.signalled(d, faults.SIGKILL, two.leader, searchUnit, two.epoch)
 	r.settles(two.epoch + 1)
 	r.await("restarted instance", well)
 	d.BackS = time.Since(at).Round(100 * time.Millisecond).Seconds()
 	r.chronicle()
-	still, err := r.LeaderOf(r.Ctx, otherGroup)
-	r.Must(err)
+	still := rig.Try(r.LeaderOf(r.Ctx, otherGroup)).Must(r)
 	r.Expect(still.Epoch == other.Epoch && still.Instance == other.Instance, "the other group was led by %s (epoch %d) and is by %s (epoch %d)",
 		other.Instance, other.Epoch, still.Instance, still.Epoch)
 	for _, h := range []*host{two.standby, two.leader} {

@@ -49,9 +49,7 @@ type builder struct {
 }
 
 func (b *builder) run(dir string, argv ...string) string {
-	out, err := process.Tool{Dir: dir, Env: b.env}.Run(b.Ctx, argv...)
-	b.Must(err)
-	return out
+	return rig.Try(process.Tool{Dir: dir, Env: b.env}.Run(b.Ctx, argv...)).Must(b)
 }
 
 // build makes two packages of this tree, what is changed and not committed included. The

@@ -184,13 +184,10 @@ func (r *run) prepare() {
 		})
 	}
 	r.Must(g.Wait())
-	var err error
-	r.result.Versions, err = versions(r.Ctx, r.older, r.newer)
-	r.Must(err)
+	r.result.Versions = rig.Try(versions(r.Ctx, r.older, r.newer)).Must(r)
 	for _, h := range r.hosts {
 		for _, unit := range append(instances(), service) {
-			h.ports[unit], err = process.FreePort()
-			r.MustDo("free port", err)
+			h.ports[unit] = rig.Try(process.FreePort()).MustDo(r, "free port")
 		}
 	}
 	r.Index, r.Group = index, group
@@ -220,8 +217,7 @@ func (r *run) judge() {
 		if !h.Up() {
 			continue
 		}
-		lines, err := h.journal(r.Ctx, "weft*")
-		r.Must(err)
+		lines := rig.Try(h.journal(r.Ctx, "weft*")).Must(r)
 		looked, bad := misjudged(lines)
 		r.result.LogLines += looked
 		if bad != "" {
@@ -229,10 +225,8 @@ func (r *run) judge() {
 			r.result.findings = append(r.result.findings, "journal of "+h.Name+": "+bad)
 		}
 	}
-	log, err := history.Read(r.Ctx, r.Pool, rig.Outbox, group)
-	r.Must(err)
-	end, err := history.ReadEnd(r.Ctx, r.Pool, r.Elastic, index)
-	r.Must(err)
+	log := rig.Try(history.Read(r.Ctx, r.Pool, rig.Outbox, group)).Must(r)
+	end := rig.Try(history.ReadEnd(r.Ctx, r.Pool, r.Elastic, index)).Must(r)
 	acknowledged := r.stream.App.Acknowledged()
 	v := history.Check(history.Run{Log: log, Acknowledged: acknowledged, End: end})
 	out := &r.result
