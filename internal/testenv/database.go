@@ -31,9 +31,7 @@ func DatabaseWith(t testing.TB, prepared string, prepare func(ctx context.Contex
 	ctx, cancel := context.WithTimeout(t.Context(), Limit) // it may wait for what others prepare
 	defer cancel()
 	conn, err := pgx.Connect(ctx, base) // for all of it: a session of its own for each step takes nearly as long as the steps
-	if err != nil {
-		t.Fatalf("testenv: make database: %v", err)
-	}
+	must(t, "make database", err)
 	quoted := pgx.Identifier{name}.Sanitize()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), serverTimeout)
@@ -48,16 +46,12 @@ func DatabaseWith(t testing.TB, prepared string, prepare func(ctx context.Contex
 		}
 	})
 	template, err := makeTemplate(ctx, conn, base, prepared, prepare)
-	if err != nil {
-		t.Fatalf("testenv: template: %v", err)
-	}
+	must(t, "template", err)
 	create := "create database " + quoted + " template " + pgx.Identifier{template}.Sanitize()
 	if conn.PgConn().ParameterStatus("server_version") >= "15" {
 		create += " strategy file_copy" // a third of the time of the log that a replica would need
 	}
-	if err := execute(ctx, conn, create); err != nil {
-		t.Fatalf("testenv: make database: %v", err)
-	}
+	must(t, "make database", execute(ctx, conn, create))
 	return dsn
 }
 
@@ -66,9 +60,7 @@ func newName(t testing.TB) (base, name, dsn string) {
 	t.Helper()
 	base, name = server(t, databaseEnv), uniqueName(t.Name(), "weft_test_", "_")
 	dsn, err := withDatabase(base, name)
-	if err != nil {
-		t.Fatalf("testenv: %v", err)
-	}
+	must(t, "address of the database", err)
 	return base, name, dsn
 }
 
@@ -80,18 +72,12 @@ func DatabaseIn(t testing.TB, encoding string) string {
 	if PostgresMajor(t) >= 15 {
 		provider = "locale_provider libc " // others know UTF8 alone
 	}
-	t.Cleanup(func() {
-		if err := execOn(context.Background(), base, "drop database if exists "+quoted+" with (force)"); err != nil {
-			t.Errorf("testenv: drop database %s: %v", name, err)
-		}
-	})
+	dropAtEnd(t, base, "database "+name, "drop database if exists "+quoted+" with (force)")
 	err := execOn(t.Context(), base, "create database "+quoted+" encoding '"+encoding+"' "+provider+"locale 'C' template template0")
 	if err == nil {
 		_, err = migrations.Up(t.Context(), dsn)
 	}
-	if err != nil {
-		t.Fatalf("testenv: make database in %s: %v", encoding, err)
-	}
+	must(t, "make database in "+encoding, err)
 	return dsn
 }
 
@@ -190,15 +176,11 @@ func hasDatabase(ctx context.Context, conn *pgx.Conn, name string) (found bool, 
 // lock polls, because a blocking waiter keeps a snapshot that holds up vacuum and
 // concurrent index builds in the same database.
 func lock(ctx context.Context, conn *pgx.Conn, key int64) error {
-	for {
+	for range Every(ctx, 20*time.Millisecond) {
 		var held bool
 		if err := conn.QueryRow(ctx, "select pg_try_advisory_lock($1)", key).Scan(&held); err != nil || held {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(20 * time.Millisecond):
-		}
 	}
+	return ctx.Err()
 }

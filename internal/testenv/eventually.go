@@ -60,9 +60,7 @@ func Within(t testing.TB, d time.Duration, cond func() bool, what string) {
 func Metric(t testing.TB, from prometheus.Gatherer, name string, labels ...string) (sum float64, series int) {
 	t.Helper()
 	families, err := from.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, "metrics", err)
 	for _, family := range families {
 		if family.GetName() != name {
 			continue

@@ -75,6 +75,14 @@ func server(t testing.TB, name string) string {
 	return value
 }
 
+// must fails a test for which noun cannot be had.
+func must(t testing.TB, noun string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("testenv: %s: %v", noun, err)
+	}
+}
+
 const longEnv = "WEFT_TEST_LONG"
 
 // Volume returns ordinary, or long where WEFT_TEST_LONG is set, as `make test-long` does

@@ -25,9 +25,7 @@ func Program(t testing.TB, name string) string {
 	ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
 	defer cancel()
 	binary, err := program(ctx, name)
-	if err != nil {
-		t.Fatalf("testenv: build %s: %v", name, err)
-	}
+	must(t, "build "+name, err)
 	return binary
 }
 

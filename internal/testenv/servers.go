@@ -40,12 +40,8 @@ func Schema(t testing.TB) string {
 		query.Set("search_path", name)
 		u.RawQuery = query.Encode()
 	})
-	if err != nil {
-		t.Fatalf("testenv: %v", err)
-	}
-	if err := execOn(t.Context(), base, "create schema "+quoted); err != nil {
-		t.Fatalf("testenv: make schema: %v", err)
-	}
+	must(t, "address of the database", err)
+	must(t, "make schema", execOn(t.Context(), base, "create schema "+quoted))
 	dropAtEnd(t, base, "schema "+name, "set lock_timeout = '"+dropLockTimeout+"'", "drop schema "+quoted+" cascade")
 	return dsn
 }
@@ -65,16 +61,12 @@ func dropAtEnd(t testing.TB, dsn, what string, statements ...string) {
 func Pool(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), url)
-	if err != nil {
-		t.Fatalf("testenv: open pool: %v", err)
-	}
+	must(t, "open pool", err)
 	t.Cleanup(pool.Close)
 
 	ctx, cancel := context.WithTimeout(t.Context(), serverTimeout)
 	defer cancel()
-	if err := pool.Ping(ctx); err != nil {
-		t.Fatalf("testenv: open pool: %v", err)
-	}
+	must(t, "open pool", pool.Ping(ctx))
 	return pool
 }
 
@@ -85,9 +77,7 @@ func Lock(t testing.TB, url, tables string) (unlock func()) {
 	if err == nil {
 		_, err = tx.Exec(t.Context(), "lock table "+tables+" in access exclusive mode")
 	}
-	if err != nil {
-		t.Fatalf("testenv: lock %s: %v", tables, err)
-	}
+	must(t, "lock "+tables, err)
 	unlock = sync.OnceFunc(func() { _ = tx.Rollback(context.Background()) })
 	t.Cleanup(unlock)
 	return unlock
@@ -154,9 +144,7 @@ func PostgresMajor(t testing.TB) int {
 	err := onSession(t.Context(), server(t, databaseEnv), func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, "select current_setting('server_version_num')::int").Scan(&number)
 	})
-	if err != nil {
-		t.Fatalf("testenv: version of PostgreSQL: %v", err)
-	}
+	must(t, "version of PostgreSQL", err)
 	return number / 10_000
 }
 
@@ -166,9 +154,7 @@ func Runner(t testing.TB, dsn string) *url.Userinfo {
 	t.Helper()
 	name, password := uniqueName(t.Name(), "weft_test_", "_"), rand.Text()
 	quoted := pgx.Identifier{name}.Sanitize()
-	if err := execOn(t.Context(), dsn, "create role "+quoted+" login password '"+password+"'"); err != nil {
-		t.Fatalf("testenv: make role: %v", err)
-	}
+	must(t, "make role", execOn(t.Context(), dsn, "create role "+quoted+" login password '"+password+"'"))
 	// A test may have given the database settings of its own. Those of the address count from the
 	// first statement on.
 	plain, err := changed(dsn, func(u *url.URL) {
@@ -178,13 +164,9 @@ func Runner(t testing.TB, dsn string) *url.Userinfo {
 		q.Set("default_transaction_read_only", "off")
 		u.RawQuery = q.Encode()
 	})
-	if err != nil {
-		t.Fatalf("testenv: %v", err)
-	}
+	must(t, "address of the database", err)
 	dropAtEnd(t, plain, "role "+name, "drop owned by "+quoted, "drop role "+quoted)
-	if err := migrations.Grant(t.Context(), dsn, name); err != nil {
-		t.Fatalf("testenv: grant to role: %v", err)
-	}
+	must(t, "grant to role", migrations.Grant(t.Context(), dsn, name))
 	return url.UserPassword(name, password)
 }
 
@@ -192,9 +174,7 @@ func Runner(t testing.TB, dsn string) *url.Userinfo {
 func As(t testing.TB, dsn string, user *url.Userinfo) string {
 	t.Helper()
 	other, err := changed(dsn, func(u *url.URL) { u.User = user })
-	if err != nil {
-		t.Fatalf("testenv: %v", err)
-	}
+	must(t, "address of the database", err)
 	return other
 }
 

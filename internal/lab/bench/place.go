@@ -86,9 +86,7 @@ func (b *bench) makeRawIndex() {
 
 // expect wants an index to hold so many documents.
 func (b *bench) expect(name string, documents int) {
-	var answer struct {
-		Count int `json:"count"`
-	}
+	var answer struct{ Count int }
 	b.MustDo("refresh "+name, b.place.Elastic.Do(b.Ctx, http.MethodPost, "/"+name+"/_refresh", nil, nil))
 	b.MustDo("count "+name, b.place.Elastic.Do(b.Ctx, http.MethodGet, "/"+name+"/_count", nil, &answer))
 	b.Expect(answer.Count == documents, "index %s holds %d documents, want %d", name, answer.Count, documents)

@@ -136,11 +136,7 @@ func (d *domain) document(ctx context.Context, p *rig.Place, place string) (stri
 	routing, id, _ := strings.Cut(place, ":")
 	shard, known := d.shards[routing]
 	if !known {
-		var found struct {
-			Shards [][]struct {
-				Shard int `json:"shard"`
-			} `json:"shards"`
-		}
+		var found struct{ Shards [][]struct{ Shard int } }
 		path := "/" + url.PathEscape(p.Index) + "/_search_shards?routing=" + url.QueryEscape(routing)
 		if err := p.Elastic.Do(ctx, http.MethodGet, path, nil, &found); err != nil {
 			return "", fmt.Errorf("find the shard of routing %s: %w", routing, err)

@@ -14,11 +14,9 @@ import (
 func collectorDown() Scenario {
 	return Scenario{
 		Name: "collector_down", runbooks: []string{"log-events"},
-		About: "the trace collector stops under a leader; another instance starts without it, and takes over",
-		Shows: "every event done as if nothing were, a startup line that says unreachable, and lost spans that are counted",
-		Params: []Param{
-			{"events", "20", "events of each of the three parts: with the collector, without, and after the takeover"},
-		},
+		About:     "the trace collector stops under a leader; another instance starts without it, and takes over",
+		Shows:     "every event done as if nothing were, a startup line that says unreachable, and lost spans that are counted",
+		Params:    []Param{{"events", "20", "events of each of the three parts: with the collector, without, and after the takeover"}},
 		instances: one("OTEL_EXPORTER_OTLP_TIMEOUT=1000"),
 		run: func(r *run) {
 			n := r.count("events", 1, 10000)

@@ -52,11 +52,9 @@ const (
 func dbClaimContention() Scenario {
 	return Scenario{
 		Name: "db_claim_contention", runbooks: []string{"lag-growing", "stuck-processing"},
-		About: "another session locks the source table, rows that are due, and then the table of leases; then, while Elasticsearch is slow, another worker claims rows that are in flight",
-		Shows: "retries with reason db_contention, looks that find nothing, entities held back with pauses that double, settles that are skipped and counted, a leader that leases nothing beside another worker, and where the time goes: lease or processing",
-		Params: []Param{
-			{"events", "5", "events of each part"},
-		},
+		About:     "another session locks the source table, rows that are due, and then the table of leases; then, while Elasticsearch is slow, another worker claims rows that are in flight",
+		Shows:     "retries with reason db_contention, looks that find nothing, entities held back with pauses that double, settles that are skipped and counted, a leader that leases nothing beside another worker, and where the time goes: lease or processing",
+		Params:    []Param{{"events", "5", "events of each part"}},
 		Slow:      true,
 		instances: one("OUTBOX_RECLAIM_INTERVAL_SECONDS=0.2", "OUTBOX_BASE_BACKOFF_SECONDS=0.5"),
 		run: func(r *run) {

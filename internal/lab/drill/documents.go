@@ -32,11 +32,9 @@ func (c compared) differs() int { return c.Missing + c.Extra + c.Stale + c.Ahead
 func documentsDiffer() Scenario {
 	return Scenario{
 		Name: "documents_differ", runbooks: []string{"documents-differ"},
-		About: "documents are deleted, changed and added in the index past weft; weft verify names them, and --repair has them written anew",
-		Shows: "a comparison that finds exactly these while the pair works, and after the repair none",
-		Params: []Param{
-			{"documents", "30", "documents; a third of them is deleted, a third changed, and a third added"},
-		},
+		About:     "documents are deleted, changed and added in the index past weft; weft verify names them, and --repair has them written anew",
+		Shows:     "a comparison that finds exactly these while the pair works, and after the repair none",
+		Params:    []Param{{"documents", "30", "documents; a third of them is deleted, a third changed, and a third added"}},
 		instances: one(),
 		run: func(r *run) {
 			third := r.count("documents", 3, 3000) / 3

@@ -22,11 +22,9 @@ import (
 func esDownConnect() Scenario {
 	return Scenario{
 		Name: "es_down_connect", runbooks: []string{"elasticsearch-down"},
-		About: "Elasticsearch refuses every connection while a delete and some upserts are written; then it is back",
-		Shows: "a retry with es_connect and no failure, readiness that says why, and the backlog done after the recovery",
-		Params: []Param{
-			{"upserts", "20", "events that are written while it is down, besides the delete"},
-		},
+		About:     "Elasticsearch refuses every connection while a delete and some upserts are written; then it is back",
+		Shows:     "a retry with es_connect and no failure, readiness that says why, and the backlog done after the recovery",
+		Params:    []Param{{"upserts", "20", "events that are written while it is down, besides the delete"}},
 		instances: one("OUTBOX_BASE_BACKOFF_SECONDS=0.2"),
 		run: func(r *run) {
 			n, m := r.count("upserts", 1, 10000), r.Member("a")
@@ -165,11 +163,9 @@ const replayWhy = "drill: the write block is lifted"
 func esWriteBlock() Scenario {
 	return Scenario{
 		Name: "es_write_block_4xx", runbooks: []string{"dead-letter-growing", "replay"},
-		About: "index.blocks.write is set on the index while upserts come; then it is lifted and the dead letters are replayed",
-		Shows: "final failures with es_4xx and no retry, and a replay that brings every document, with who did it and why",
-		Params: []Param{
-			{"events", "5", "events that meet the block; fewer than what opens the breaker"},
-		},
+		About:     "index.blocks.write is set on the index while upserts come; then it is lifted and the dead letters are replayed",
+		Shows:     "final failures with es_4xx and no retry, and a replay that brings every document, with who did it and why",
+		Params:    []Param{{"events", "5", "events that meet the block; fewer than what opens the breaker"}},
 		instances: one(),
 		run: func(r *run) {
 			n := r.count("events", 1, 19)

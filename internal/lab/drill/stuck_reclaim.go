@@ -22,11 +22,9 @@ const legacyOwner = "worker-1"
 func stuckReclaim() Scenario {
 	return Scenario{
 		Name: "stuck_reclaim", runbooks: []string{"stuck-processing"},
-		About: "the leader is killed with SIGKILL with a batch in flight, and another worker has left a claim in the table whose lease is over",
-		Shows: "lease and claim taken back with an audit of from whom and by whom, and the rows finished by the successor, who waits for no lease to end",
-		Params: []Param{
-			{"events", "5", "events that the leader has in flight"},
-		},
+		About:     "the leader is killed with SIGKILL with a batch in flight, and another worker has left a claim in the table whose lease is over",
+		Shows:     "lease and claim taken back with an audit of from whom and by whom, and the rows finished by the successor, who waits for no lease to end",
+		Params:    []Param{{"events", "5", "events that the leader has in flight"}},
 		instances: pair("OUTBOX_RECLAIM_INTERVAL_SECONDS=0.5", "OUTBOX_LEASE_SECONDS=300"),
 		run: func(r *run) {
 			n, a := r.count("events", 1, 1000), r.Member("a")

@@ -33,13 +33,9 @@ const (
 
 // open starts the servers and connects to them.
 func (r *run) open(ctx context.Context) (err error) {
-	opts := stack.Options{
-		Progress: r.opts.Progress, ElasticURL: r.opts.ElasticURL, Replication: r.opts.Replication,
-	}
+	opts := stack.Options{Progress: r.opts.Progress, ElasticURL: r.opts.ElasticURL, Replication: r.opts.Replication}
 	if r.opts.Patroni {
-		r.cluster, err = patroni.Start(ctx, patroni.Options{
-			Progress: r.opts.Progress, Synchronous: r.opts.Replication == stack.Synchronous,
-		})
+		r.cluster, err = patroni.Start(ctx, patroni.Options{Progress: r.opts.Progress, Synchronous: r.opts.Replication == stack.Synchronous})
 		if err != nil {
 			return err
 		}

@@ -278,9 +278,7 @@ func (p *Place) InUse(ctx context.Context) (string, error) {
 
 // Blocked reports whether the index takes no writes because a disk is full.
 func (p *Place) Blocked(ctx context.Context, index string) (bool, error) {
-	var found map[string]struct {
-		Settings map[string]string
-	}
+	var found map[string]struct{ Settings map[string]string }
 	err := p.Ask(ctx, "ask for the settings of "+index, http.MethodGet, "/"+url.PathEscape(index)+"/_settings?flat_settings=true", nil, &found)
 	return found[index].Settings["index.blocks.read_only_allow_delete"] == "true", err
 }

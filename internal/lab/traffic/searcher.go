@@ -74,13 +74,15 @@ func (s *Searcher) Run(ctx context.Context) {
 	}
 }
 
+type searchHit struct {
+	Index   string `json:"_index"`
+	ID      string `json:"_id"`
+	Version int64  `json:"_version"`
+}
+
 type searchAnswer struct {
 	Hits struct {
-		Hits []struct {
-			Index   string `json:"_index"`
-			ID      string `json:"_id"`
-			Version int64  `json:"_version"`
-		} `json:"hits"`
+		Hits []searchHit `json:"hits"`
 	} `json:"hits"`
 }
 

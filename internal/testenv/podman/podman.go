@@ -78,9 +78,7 @@ func (p *Podman) Wrapper(omit ...string) string {
 	script := "#!/bin/bash\nargs=()\nfor arg; do case $arg in\n" + skip.String() + "  esac; args+=(\"$arg\"); done\n" +
 		"exec podman '" + strings.Join(p.global, "' '") + "' \"${args[@]}\"\n"
 	path := filepath.Join(p.t.TempDir(), "podman")
-	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
-		p.t.Fatal(err)
-	}
+	p.write(path, script)
 	return path
 }
 
@@ -116,17 +114,13 @@ func (p *Podman) Prepare(tree string) {
 	}
 	dir := p.t.TempDir()
 	for name, from := range map[string]string{"busybox": "/bin/busybox", "ca-certificates.crt": "/etc/ssl/certs/ca-certificates.crt"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(p.read(from)), 0o755); err != nil {
-			p.t.Fatal(err)
-		}
+		p.write(filepath.Join(dir, name), p.read(from))
 	}
 	text := standIn
 	if p.cache != "" {
 		text += "ENV GOCACHE=/cache\n"
 	}
-	if err := os.WriteFile(filepath.Join(dir, "Containerfile"), []byte(text), 0o600); err != nil {
-		p.t.Fatal(err)
-	}
+	p.write(filepath.Join(dir, "Containerfile"), text)
 	p.Run("build", "--tag", base, dir)
 }
 
@@ -158,4 +152,11 @@ func (p *Podman) read(path string) string {
 		p.t.Fatal(err)
 	}
 	return string(text)
+}
+
+func (p *Podman) write(path, text string) {
+	p.t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		p.t.Fatal(err)
+	}
 }

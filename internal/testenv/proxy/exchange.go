@@ -254,9 +254,7 @@ func (e *exchange) answers(sent []int, rep *reply) ([]result, error) {
 		}
 		return nil, nil
 	}
-	var answer struct {
-		Items []result `json:"items"`
-	}
+	var answer struct{ Items []result }
 	if err := json.Unmarshal(rep.body, &answer); err != nil {
 		return nil, err
 	}

@@ -179,14 +179,10 @@ func pages(ctx context.Context, es *Client, path string, yield func([]hit) error
 	at, query := path+"/_search?scroll="+keepAlive, map[string]any{"size": pageSize, "version": true, "sort": []string{"_doc"}}
 	for {
 		var page struct {
-			Scroll string `json:"_scroll_id"`
-			Shards struct {
-				Failed int `json:"failed"`
-			} `json:"_shards"`
-			TimedOut bool `json:"timed_out"`
-			Hits     struct {
-				Hits []hit `json:"hits"`
-			} `json:"hits"`
+			Scroll   string               `json:"_scroll_id"`
+			Shards   struct{ Failed int } `json:"_shards"`
+			TimedOut bool                 `json:"timed_out"`
+			Hits     struct{ Hits []hit }
 		}
 		if err := es.Do(ctx, http.MethodPost, at, query, &page); err != nil {
 			return fmt.Errorf("read documents: %w", err)

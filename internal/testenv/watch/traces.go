@@ -70,9 +70,7 @@ func (t *Traces) get(ctx context.Context, url string, data any) (http.Header, er
 		err = fmt.Errorf("%s: %s", response.Status, body)
 	}
 	if err == nil && data != nil {
-		err = json.Unmarshal(body, &struct {
-			Data any `json:"data"`
-		}{data})
+		err = json.Unmarshal(body, &struct{ Data any }{data})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("ask Jaeger: %w", err)
