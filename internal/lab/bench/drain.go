@@ -157,7 +157,6 @@ func (s *site) start(name string) *rig.Instance {
 	return rig.Try(s.fleet.Start(s.Ctx, name)).Must(s)
 }
 
-// ask reads a row.
 func (s *site) ask(noun, sql string, args []any, into ...any) {
 	ctx, cancel := context.WithTimeout(s.Ctx, queryTimeout)
 	defer cancel()

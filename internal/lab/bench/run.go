@@ -97,7 +97,6 @@ type Options struct {
 	HeapMB    int      // of Elasticsearch, in MiB; 0 means the stack's default
 }
 
-// bench is one run.
 type bench struct {
 	rig.Script
 	opts  Options

@@ -39,7 +39,6 @@ const (
 	finishedDelete  = "delete"
 )
 
-// workload is a backlog.
 type workload struct {
 	events   int
 	entities int    // event i is of entity i mod entities

@@ -32,7 +32,6 @@ import (
 
 const stamp = "2006-01-02T15:04:05.000000Z07:00"
 
-// keepLogs copies the servers' logs.
 func (r *run) keepLogs() error {
 	var errs []error
 	for name, from := range r.serverLogs() {
@@ -159,7 +158,6 @@ func (t *table) writeCSV(w io.Writer) error {
 	return out.Error()
 }
 
-// keep writes one file of the evidence.
 func (r *run) keep(name string, fill func(io.Writer) error) error {
 	f, err := os.Create(filepath.Join(r.dir, name))
 	if err != nil {

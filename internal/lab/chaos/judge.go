@@ -74,7 +74,6 @@ func (r *run) parts(end *history.End) (parts []judged) {
 	return parts
 }
 
-// add adds what was found in one shard.
 func (r *Result) add(j *judged) {
 	v := j.Verdict
 	r.Bulk += len(j.Applied)
@@ -259,7 +258,6 @@ func (r *run) keepFindings(parts []judged) error {
 	})
 }
 
-// tell writes what was found in one shard.
 func (j *judged) tell(w io.Writer) {
 	section := func(title string, findings []history.Finding) {
 		fmt.Fprintf(w, "%s: %d\n", j.said(title), len(findings))

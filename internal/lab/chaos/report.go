@@ -137,7 +137,6 @@ func (r *Result) idle() (wrong []string) {
 	return wrong
 }
 
-// write prints the table of faults and the verdict.
 func (r *Result) write(w io.Writer) {
 	var rows [][]any
 	for _, f := range faults.All() {

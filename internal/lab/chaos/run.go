@@ -82,14 +82,12 @@ func (o *Options) there() (there []faults.Where) {
 	return there
 }
 
-// schedule is that of the run.
 func (o *Options) schedule() *schedule {
 	s := newSchedule(o.Seed, o.Only, o.there()...)
 	s.shards = o.Shards
 	return s
 }
 
-// run is one run.
 type run struct {
 	*rig.Group
 	rig.Script
@@ -300,7 +298,6 @@ func otherBuild(ctx context.Context, what, dir string) (binary string, err error
 	return binary, nil
 }
 
-// start is that of a process.
 type start struct {
 	name  string
 	at    time.Time

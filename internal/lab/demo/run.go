@@ -85,7 +85,6 @@ type Options struct {
 	Keep                    bool   // leave servers and instances up
 }
 
-// run is one run of the demo.
 type run struct {
 	*rig.Group
 	rig.Script

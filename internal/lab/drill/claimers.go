@@ -63,7 +63,6 @@ func (l *ledger) add(e claimEntry) {
 	l.entries = append(l.entries, e)
 }
 
-// of returns the entries of a phase.
 func (l *ledger) of(phase string) []claimEntry {
 	l.mu.Lock()
 	defer l.mu.Unlock()

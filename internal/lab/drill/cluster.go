@@ -146,7 +146,6 @@ func (j *judge) missedNodes(n int) {
 	j.Check("from the fault until it missed the first", verdict.ProbeFile("cluster"), seen, "at most "+noticedBound.String(), seen != "never" && took <= noticedBound)
 }
 
-// clusterFaults are the drills of a cluster of Elasticsearch.
 func clusterFaults() []Scenario {
 	oneMissed := func(j *judge) { j.missedNodes(1) }
 	return []Scenario{

@@ -137,7 +137,6 @@ func es429Inject() Scenario {
 	}
 }
 
-// throttle reads the parameters.
 func (r *run) throttle() proxy.Refusal {
 	refusal := proxy.Refusal{Status: http.StatusTooManyRequests, EveryN: r.count("every_n", 0, 1000000)}
 	var noRatio, noSeed error
@@ -211,7 +210,6 @@ func esWriteBlock() Scenario {
 	}
 }
 
-// is reports whether a column of text has a value.
 func is(column *string, value string) bool {
 	return column != nil && *column == value
 }

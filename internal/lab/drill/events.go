@@ -85,7 +85,6 @@ func (r *run) enqueueAnd(and func(context.Context, pgx.Tx, []verdict.Event) erro
 	return written
 }
 
-// note adds events to the recipe.
 func (r *run) note(events ...verdict.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,7 +126,6 @@ type flight struct {
 	Events     []uuid.UUID `json:"events"`
 }
 
-// flights reads the leases of the outbox.
 func (r *run) flights() []flight {
 	return rig.Try(readRows[flight](r.Ctx, r, `
 select batch, owner, epoch, leased_at, lease_until, uuids as events from weft_lease where table_name = $1 order by leased_at`, searchOutbox)).MustDo(r, "read leases")
@@ -161,7 +159,6 @@ type row struct {
 	ReplayReason *string    `json:"last_replayed_reason"`
 }
 
-// table reads the outbox, or ends the script.
 func (r *run) table() []row { return rig.Try(r.rows(r.Ctx)).MustDo(r, "read outbox") }
 
 func (r *run) rows(ctx context.Context) ([]row, error) {
@@ -185,7 +182,6 @@ func (r *run) document(ctx context.Context, entity string) (d document, err erro
 	return d, err
 }
 
-// auditRow is one of weft_audit.
 type auditRow struct {
 	At         time.Time      `json:"at"`
 	Actor      string         `json:"actor"`

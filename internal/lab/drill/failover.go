@@ -24,7 +24,6 @@ const (
 	restartedBound = 30 * time.Second
 )
 
-// loadParams are the parameters of the drills under load.
 func loadParams() []Param {
 	return []Param{{"rate", "100", "events per second that are written meanwhile"}}
 }

@@ -39,7 +39,6 @@ func Verify(d verdict.Dir) (*verdict.Result, error) {
 	return j.Result()
 }
 
-// judge collects assertions about a drill.
 type judge struct{ *verdict.Judge }
 
 // counted asserts how many of something a probe has found.
@@ -175,5 +174,4 @@ func retriedThenDone(results string) bool {
 	return len(all) > 1
 }
 
-// first returns the first of events, if there is one.
 func first(events []verdict.Event) []verdict.Event { return events[:min(1, len(events))] }

@@ -18,7 +18,6 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv/proxy"
 )
 
-// run is one run of a scenario.
 type run struct {
 	*rig.Group // its place is the corner
 	rig.Script
@@ -45,13 +44,11 @@ type run struct {
 	changes  []verdict.Change
 }
 
-// undo takes a fault back.
 type undo struct {
 	what string
 	do   func(context.Context) error
 }
 
-// runSpec is what a run is given.
 type runSpec struct {
 	Options
 	site     *site
@@ -196,7 +193,6 @@ func (r *run) keepRecipe() error {
 	return r.dir.Write(verdict.RecipeFile, r.recipe)
 }
 
-// probe keeps what was found, or ends the script.
 func (r *run) probe(name string, v any) { r.Must(r.keepProbe(name, v)) }
 
 func (r *run) keepProbe(name string, v any) error { return r.takeProbe(name, r.dir.Write, v) }
@@ -217,7 +213,6 @@ func (r *run) takeProbe(name string, write func(file string, v any) error, v any
 	return write(verdict.ProbeFile(name), v)
 }
 
-// step says what is done next.
 func (r *run) step(format string, args ...any) { r.mark(verdict.Step, format, args...) }
 
 func (r *run) mark(kind verdict.MarkKind, format string, args ...any) {

@@ -45,16 +45,13 @@ type Param struct {
 	Name, Default, About string
 }
 
-// instance is a weft process of a scenario.
 type instance struct {
 	name string
 	env  []string
 }
 
-// one is a single instance with these settings.
 func one(env ...string) []instance { return []instance{{"a", env}} }
 
-// pair is a leader and a standby with these settings.
 func pair(env ...string) []instance { return []instance{{"a", env}, {"b", env}} }
 
 // Scenarios are all drills, in the order of the training ground.

@@ -98,7 +98,6 @@ func (r *run) awaitNone(what, query string, args ...any) {
 	})
 }
 
-// param is a parameter as text.
 func (r *run) param(name string) string {
 	if v, ok := r.set[name]; ok {
 		return v
@@ -201,7 +200,6 @@ func (r *run) watch(ctx context.Context) (stop func()) {
 	})
 }
 
-// awaitLeader waits until m leads.
 func (r *run) awaitLeader(m *rig.Member) {
 	r.await("term of "+m.Name, func(ctx context.Context) error {
 		l, err := r.Leader(ctx)
@@ -219,7 +217,6 @@ func (r *run) terminate(m *rig.Member) {
 	r.step("instance %s has ended with exit status 0", m.Name)
 }
 
-// readiness is what /health/ready said.
 type readiness struct {
 	Status int             `json:"status"`
 	Body   json.RawMessage `json:"body"`

@@ -57,7 +57,6 @@ func (r *run) examine(round *Round) {
 	}
 }
 
-// end compares both stores.
 func (r *run) end() *history.End {
 	return rig.Try(history.ReadEnd(r.Ctx, r.Pool, r.Elastic, r.opts.Index)).Must(r)
 }

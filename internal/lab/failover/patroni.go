@@ -31,7 +31,6 @@ const (
 	settleLimit = time.Second
 )
 
-// open starts the servers and connects to them.
 func (r *run) open(ctx context.Context) (err error) {
 	opts := stack.Options{Progress: r.opts.Progress, ElasticURL: r.opts.ElasticURL, Replication: r.opts.Replication}
 	if r.opts.Patroni {
@@ -126,7 +125,6 @@ func (r *run) away(from, to time.Time) (sum time.Duration) {
 	return sum
 }
 
-// member injects one fault into the cluster.
 func (r *run) member(name string) *Round {
 	round := &Round{Fault: name}
 	fault := faults.New(name, &faults.Target{Group: r.Group, Patroni: r.cluster}, nil, faults.Params{})

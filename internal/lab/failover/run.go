@@ -121,7 +121,6 @@ type Options struct {
 	JSON       string // file for the result; empty means none
 }
 
-// run is one run of the command.
 type run struct {
 	*rig.Group
 	rig.Script
@@ -183,7 +182,6 @@ func (r *run) all(result *Result) {
 	r.judge(result)
 }
 
-// write has the application change entities.
 func (r *run) write(changes ...traffic.Change) []outbox.NewEvent {
 	return rig.Try(r.app.Write(r.Ctx, changes...)).Must(r)
 }

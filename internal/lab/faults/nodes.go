@@ -170,7 +170,6 @@ func restartAll(i *Injection) {
 	}
 }
 
-// startNodes starts the nodes that do not run.
 func startNodes(i *Injection) {
 	var errs []error
 	for _, node := range i.Servers.ElasticNodes() {

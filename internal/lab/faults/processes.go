@@ -184,7 +184,6 @@ func join(i *Injection) {
 	i.Must(i.joined.Instance().Ready(i.Ctx))
 }
 
-// leave stops the instance that has joined.
 func leave(i *Injection) {
 	if i.joined != nil {
 		i.end(i.joined)

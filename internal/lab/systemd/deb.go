@@ -54,7 +54,6 @@ func (r *run) installOn(ctx context.Context, h *host) error {
 	})
 }
 
-// add appends to the settings.
 func (h *host) add(ctx context.Context, text string) error {
 	_, err := h.Exec(ctx, "sh", "-euc", `printf '%s' "$1" >>"$2"`, "sh", text, settingsFile)
 	return err

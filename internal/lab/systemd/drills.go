@@ -134,7 +134,6 @@ func (r *run) reload(d *Drill, p pair) {
 	r.Expect(after.PID == before.PID && now.epoch == p.epoch, "process %d leads in epoch %d; before it was %d in %d", after.PID, now.epoch, before.PID, p.epoch)
 }
 
-// stop stops the leader's unit in order.
 func (r *run) stop(d *Drill, p pair) {
 	at := time.Now()
 	d.fault(at, p.epoch)
@@ -148,7 +147,6 @@ func (r *run) stop(d *Drill, p pair) {
 	r.again(d, at)
 }
 
-// kill kills the leader's process.
 func (r *run) kill(d *Drill, p pair) {
 	before := r.state(p.leader)
 	at := r.signalled(d, faults.SIGKILL, p.leader, service, p.epoch)
@@ -165,7 +163,6 @@ func (r *run) restarted(h *host, before state) {
 	})
 }
 
-// freeze stops the leader's process where it is.
 func (r *run) freeze(d *Drill, p pair) {
 	before := r.state(p.leader)
 	at := r.signalled(d, faults.SIGSTOP, p.leader, service, p.epoch)
@@ -220,7 +217,6 @@ func (r *run) outage(d *Drill, p pair) {
 	r.Expect(now.PID == leader.PID, "the unit that was left alone was restarted: %v", now)
 }
 
-// shutdown shuts the leader's machine down and boots it again.
 func (r *run) shutdown(d *Drill, p pair) {
 	at := time.Now()
 	d.fault(at, p.epoch)

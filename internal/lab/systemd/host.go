@@ -87,7 +87,6 @@ func (h *host) install(ctx context.Context, deb string) error {
 	return err
 }
 
-// line is a line of the journal.
 type line struct {
 	Priority string `json:"PRIORITY"`
 	Message  string `json:"MESSAGE"`
@@ -117,7 +116,6 @@ func parseJournal(text string) ([]line, error) {
 	return lines, nil
 }
 
-// contains reports whether a message has text in it.
 func contains(lines []line, text string) bool {
 	return slices.ContainsFunc(lines, func(l line) bool { return strings.Contains(l.Message, text) })
 }
@@ -194,7 +192,6 @@ func (r *run) well(ctx context.Context, unit, suffix string) (p pair, err error)
 	return p, nil
 }
 
-// back waits until both units are well.
 func (r *run) back() (p pair) {
 	r.await("well pair", func(ctx context.Context) (err error) {
 		p, err = r.well(ctx, service, "")

@@ -84,7 +84,6 @@ type Options struct {
 	HeapMB   int           // of Elasticsearch; 0 is the stack's default
 }
 
-// run is one run.
 type run struct {
 	*rig.Place
 	rig.Script

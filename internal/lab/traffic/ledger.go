@@ -105,7 +105,6 @@ func (l *Ledger) refuse(unknown int) {
 	l.unknown += unknown
 }
 
-// look reads something of the ledger.
 func look[V any](l *Ledger, at func() V) V {
 	l.mu.Lock()
 	defer l.mu.Unlock()

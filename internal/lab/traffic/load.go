@@ -185,7 +185,6 @@ select count(*) filter (where status = 'done'), count(*) filter (where status = 
        coalesce(array_agg(extract(epoch from processed_at - created_at)::float8) filter (where status = 'done'), '{}')
 from ` + rig.Outbox + ` where id = any ($1)`
 
-// await waits until the events are settled.
 func (r *Result) await(ctx context.Context, opts Options, events []outbox.ID, screen *rig.Screen) error {
 	ids := outbox.IDs(events, func(id *outbox.ID) *outbox.ID { return id })
 	return rig.Await(ctx, opts.Wait, waitPeriod, "end of all events", func(ctx context.Context) error {
@@ -261,7 +260,6 @@ func produce(address, environment string) (*produced, error) {
 	return p, nil
 }
 
-// committed counts the events of a transaction.
 func (p *produced) committed(events []outbox.NewEvent) {
 	for _, e := range events {
 		p.counter.Add(kindOf(e.Key.Type, e.Op), 1)
@@ -359,7 +357,6 @@ func (w *work) upsert(key outbox.Key, random *rand.Rand) Change {
 	return Change{Key: key, Op: outbox.Upsert, Row: Row{Text: words(random, w.Bytes), Rank: random.Float64()}}
 }
 
-// words is a text of n bytes.
 func words(random *rand.Rand, n int) string {
 	var b strings.Builder
 	for b.Len() < n {

@@ -86,7 +86,6 @@ type searchAnswer struct {
 	} `json:"hits"`
 }
 
-// saw enters an answer.
 func (s *Searcher) saw(answer *searchAnswer, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

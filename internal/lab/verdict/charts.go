@@ -48,7 +48,6 @@ func subjects() []subject {
 	}
 }
 
-// chart is a picture of one metric.
 type chart struct {
 	Title, Metric string
 	Picture       template.HTML

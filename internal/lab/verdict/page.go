@@ -83,7 +83,6 @@ const (
 	maxText   = 400 // of one cell
 )
 
-// page is all that is on it.
 type page struct {
 	Recipe   Recipe
 	Result   *Result // nil when the run was not judged
@@ -140,7 +139,6 @@ func WritePage(d Dir, jaegerURL string) error {
 	return d.WriteText(ReportFile, text)
 }
 
-// render fills in the template of a page.
 func render(name, text string, data any) ([]byte, error) {
 	t, err := template.New(name).Funcs(template.FuncMap{"secs": secs, "day": day}).Parse(text)
 	var out bytes.Buffer

@@ -247,7 +247,6 @@ func (s *pastSeries) describe() {
 //go:embed past.html.tmpl
 var pastPage string
 
-// writePastPage writes the page to a file.
 func writePastPage(file string, all []Past) error {
 	newest := slices.Clone(all)
 	slices.Reverse(newest)

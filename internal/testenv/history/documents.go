@@ -232,7 +232,6 @@ func (a *Applied) refused() bool { return a.Forwarded && a.Known && a.Status == 
 // the server says that something broke in it.
 func (a *Applied) doubtful() bool { return a.Forwarded && (!a.Known || a.Status >= 500) }
 
-// key returns the entity of a's document.
 func (a *Applied) key() outbox.Key { return KeyOf(a.ID) }
 
 // KeyOf undoes outbox.Key.String. A document of another name gets it as its type.

@@ -76,7 +76,6 @@ func Story(log *Log, applied []Applied, key outbox.Key) string {
 	return b.String()
 }
 
-// line tells a change.
 func (c *Change) line() string {
 	text := fmt.Sprintf("version %d %s %s→%s", c.Version, c.Op, cmp.Or(c.From, "new"), c.To)
 	if c.Reclaim {
@@ -91,7 +90,6 @@ func (c *Change) line() string {
 	return text + fmt.Sprintf(" attempts %d, tx %d, event %s", c.Attempts, c.Tx, c.Event)
 }
 
-// line tells an item of a bulk request.
 func (a *Applied) line() string {
 	text := fmt.Sprintf("%s version %d by %s, request %d: ", a.Op, a.Version, a.Instance, a.Request)
 	switch {

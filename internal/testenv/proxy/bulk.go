@@ -51,7 +51,6 @@ func plain(header http.Header, body []byte) ([]byte, error) {
 	}
 }
 
-// parseBulk takes a bulk request apart.
 func parseBulk(body []byte) ([]line, error) {
 	var lines []line
 	for rest := body; len(bytes.TrimSpace(rest)) > 0; {

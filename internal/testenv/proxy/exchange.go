@@ -18,7 +18,6 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 )
 
-// exchange is one bulk request.
 type exchange struct {
 	tap   *Tap
 	w     http.ResponseWriter
@@ -30,7 +29,6 @@ type exchange struct {
 	marks http.Header // of the answer
 }
 
-// reply is an answer.
 type reply struct {
 	status int
 	header http.Header
@@ -60,7 +58,6 @@ func (t *Tap) bulk(w http.ResponseWriter, r *http.Request) {
 	answer()
 }
 
-// open begins the record.
 func (e *exchange) open() {
 	request, now := e.tap.rec.requests.Add(1), time.Now()
 	target := strings.Trim(strings.TrimSuffix(e.r.URL.Path, "/_bulk"), "/")

@@ -56,7 +56,6 @@ func (f Fault) validate() error {
 	}
 }
 
-// injection is a fault at work.
 type injection struct {
 	Fault
 	random     *rand.Rand
@@ -140,7 +139,6 @@ func marshal(v any) json.RawMessage {
 	return b
 }
 
-// corrupt returns wrong items.
 func (s *strike) corrupt(results []result) []result {
 	at := s.random.IntN(len(results))
 	if s.Kind == MissingItems {

@@ -89,7 +89,6 @@ func (c *Client) Do(ctx context.Context, method, path string, in, out any) error
 	return err
 }
 
-// ask sends a request to one node.
 func (c *Client) ask(ctx context.Context, node *url.URL, method string, ref *url.URL, in []byte, out any) error {
 	target := node.JoinPath(ref.Path)
 	target.RawQuery = ref.RawQuery

@@ -48,7 +48,6 @@ const (
 	postgresName = "PostgreSQL " // before a version
 )
 
-// artifacts lists all servers that the stack can start.
 func artifacts() []artifact {
 	search := func(name, version string, java int, sha256 string, size int64) artifact {
 		id := strings.ToLower(name)

@@ -32,7 +32,6 @@ const (
 // serverLog is the log of a server in its directory.
 const serverLog = "server.log"
 
-// title is the name for people.
 func (s Server) title() string {
 	switch s {
 	case Postgres:

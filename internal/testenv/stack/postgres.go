@@ -39,7 +39,6 @@ func (p *postgres) data() string { return filepath.Join(p.dir, "data") }
 
 func (p *postgres) url() string { return p.database(databaseName) }
 
-// database returns the URL of one database.
 func (p *postgres) database(database string) string {
 	if p.Secured != nil {
 		return p.securedURL(database)

@@ -172,7 +172,6 @@ func (p *postgres) secure() error {
 	return nil
 }
 
-// sslSettings are arguments of the server.
 func (p *postgres) sslSettings() []string {
 	if p.Secured == nil {
 		return nil
@@ -180,7 +179,6 @@ func (p *postgres) sslSettings() []string {
 	return []string{"-c", "ssl=on", "-c", "ssl_ca_file=ca.pem", "-c", "ssl_cert_file=server.pem", "-c", "ssl_key_file=server-key.pem"}
 }
 
-// securedURL is the superuser's.
 func (p *postgres) securedURL(database string) string {
 	u := url.URL{
 		Scheme: "postgres", User: url.UserPassword("postgres", p.Secured.Password),
