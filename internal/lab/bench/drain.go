@@ -262,10 +262,7 @@ and not exists (select from `+s.table+` where status = 'pending' and next_retry_
 	if err == nil && done && w.loads {
 		err = s.pool.QueryRow(ctx, "select exists (select from weft_progress where table_name = $1 and loaded_at is not null)", s.table).Scan(&done)
 	}
-	if err != nil {
-		return false, fmt.Errorf("look at the backlog: %w", err)
-	}
-	return done, nil
+	return done, rig.Wrap("look at the backlog", err)
 }
 
 // sum ends the worker and adds up.

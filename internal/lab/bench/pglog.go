@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 )
 
@@ -132,10 +133,7 @@ func parseLog(r io.Reader, visit func(statement)) error {
 	if pending {
 		visit(open)
 	}
-	if err := lines.Err(); err != nil {
-		return fmt.Errorf("log of PostgreSQL: %w", err)
-	}
-	return nil
+	return rig.Wrap("log of PostgreSQL", lines.Err())
 }
 
 // timed is `TIME|TRANSACTION|APPLICATION|LOG:  duration: MS ms  execute NAME: TEXT`.

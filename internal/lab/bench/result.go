@@ -248,10 +248,7 @@ func writeChart(file string, results []*Result) error {
 	if err == nil {
 		err = os.WriteFile(file, text.Bytes(), 0o644)
 	}
-	if err != nil {
-		return fmt.Errorf("chart: %w", err)
-	}
-	return nil
+	return rig.Wrap("chart", err)
 }
 
 func panels(results []*Result) (out []verdict.Panel) {

@@ -233,10 +233,7 @@ func (s *site) change(ctx context.Context, w workload, n int, out *written) erro
 		out.ids, out.transactions = append(out.ids, id), append(out.transactions, transaction)
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("write live events: %w", err)
-	}
-	return nil
+	return rig.Wrap("write live events", err)
 }
 
 // shareOf returns what a leader and both servers take of the machine, in per cent.

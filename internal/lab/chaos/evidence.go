@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
@@ -164,8 +165,5 @@ func (r *run) keep(name string, fill func(io.Writer) error) error {
 		return fmt.Errorf("keep evidence: %w", err)
 	}
 	w := bufio.NewWriter(f)
-	if err := errors.Join(fill(w), w.Flush(), f.Close()); err != nil {
-		return fmt.Errorf("keep evidence %s: %w", name, err)
-	}
-	return nil
+	return rig.Wrap("keep evidence "+name, errors.Join(fill(w), w.Flush(), f.Close()))
 }

@@ -149,8 +149,5 @@ func (b *rebuilds) dropOld(ctx context.Context, row outbox.Rebuild) error {
 		return err
 	}
 	names, err := b.Elastic.Indices(ctx, row.OldIndex)
-	if err == nil && slices.Contains(names, row.OldIndex) {
-		err = fmt.Errorf("the old index is still there: %s", row.OldIndex)
-	}
-	return err
+	return rig.Want(err, !slices.Contains(names, row.OldIndex), "the old index is still there: %s", row.OldIndex)
 }

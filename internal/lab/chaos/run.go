@@ -292,10 +292,8 @@ func otherBuild(ctx context.Context, what, dir string) (binary string, err error
 	if info, err := os.Stat(what); err == nil && !info.IsDir() {
 		return filepath.Abs(what)
 	}
-	if binary, err = rig.BuildRevision(ctx, dir, what); err != nil {
-		return "", fmt.Errorf("%s is neither a file nor a revision that can be built: %w", what, err)
-	}
-	return binary, nil
+	binary, err = rig.BuildRevision(ctx, dir, what)
+	return binary, rig.Wrap(fmt.Sprintf("%s is neither a file nor a revision that can be built", what), err)
 }
 
 type start struct {

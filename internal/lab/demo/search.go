@@ -9,6 +9,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
 )
 
@@ -62,10 +63,8 @@ func (s search) run(ctx context.Context, es *reconcile.Client, index string) (fo
 	var answer struct {
 		Hits found `json:"hits"`
 	}
-	if err := es.Do(ctx, http.MethodPost, "/"+url.PathEscape(index)+"/_search", s.body(), &answer); err != nil {
-		return found{}, fmt.Errorf("search for %s: %w", s.title, err)
-	}
-	return answer.Hits, nil
+	err := es.Do(ctx, http.MethodPost, "/"+url.PathEscape(index)+"/_search", s.body(), &answer)
+	return answer.Hits, rig.Wrap("search for "+s.title, err)
 }
 
 func (f found) write(w io.Writer) {

@@ -110,10 +110,7 @@ func (r *run) write(ctx context.Context, op outbox.Op, condition traffic.Conditi
 		changes[i] = traffic.Change{Key: docs[i].Key, Op: op, If: condition, Row: docs[i].row()}
 	}
 	events, err := r.app.Write(ctx, changes...)
-	if err == nil && len(events) != len(docs) {
-		err = fmt.Errorf("%d of %d documents are as they must be before", len(events), len(docs))
-	}
-	return err
+	return rig.Want(err, len(events) == len(docs), "%d of %d documents are as they must be before", len(events), len(docs))
 }
 
 // pair starts two instances and waits until one leads and both are ready.
@@ -122,10 +119,7 @@ func (r *run) pair() {
 	r.Must(r.LaunchAll(r.Ctx, "a", "b"))
 	r.await(takeoverTimeout, watchPoll, "leader", func(ctx context.Context) error {
 		l, err := r.Leader(ctx)
-		if err == nil && l.Epoch == 0 {
-			err = errors.New("nobody leads")
-		}
-		if err == nil {
+		if err = rig.Want(err, l.Epoch > 0, "nobody leads"); err == nil {
 			r.screen.Line("Started instances a and b: %v, the other stands by", l)
 		}
 		return err

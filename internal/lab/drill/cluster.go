@@ -110,10 +110,7 @@ func (r *run) node(master bool) int {
 func (r *run) missed() {
 	r.Must(rig.Await(r.Ctx, noticedBound, clusterPeriod, "cluster with a node less", func(ctx context.Context) error {
 		c, err := r.Cluster(ctx)
-		if err == nil && (len(c.Nodes) == clusterNodes || c.Master == "") {
-			err = fmt.Errorf("it has %v", c.Nodes)
-		}
-		return err
+		return rig.Want(err, len(c.Nodes) != clusterNodes && c.Master != "", "it has %v", c.Nodes)
 	}))
 	r.Must(r.Settles(r.Ctx, 0))
 	r.Pause(missingHold)

@@ -2,9 +2,9 @@ package drill
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
 )
@@ -22,10 +22,8 @@ func collectorDown() Scenario {
 			n := r.count("events", 1, 10000)
 			events := r.settled(upserts(n, "with a collector")...)
 			r.await("spans of the first events", func(context.Context) error {
-				if len(collector.Find(r.collector.Spans(), spanEvent, map[string]any{"wordloom.outbox_event_id": events[0].ID.String()})) == 0 {
-					return errors.New("none has come")
-				}
-				return nil
+				found := collector.Find(r.collector.Spans(), spanEvent, map[string]any{"wordloom.outbox_event_id": events[0].ID.String()})
+				return rig.Want(nil, len(found) > 0, "none has come")
 			})
 			down := r.inject("the trace collector stops", func(context.Context) error { r.collector.Close(); return nil }, nil)
 			r.settled(upserts(n, "without a collector")...)

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/lab/verdict"
 	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
 	"github.com/samuelhu324-dev/weft/outbox"
@@ -120,10 +121,7 @@ func (r *run) lockedRows(n int, c *contention) {
 
 // affected returns an error unless a statement has met n rows.
 func affected(tag pgconn.CommandTag, err error, n int) error {
-	if err == nil && tag.RowsAffected() != int64(n) {
-		err = fmt.Errorf("%d of %d rows were pending", tag.RowsAffected(), n)
-	}
-	return err
+	return rig.Want(err, tag.RowsAffected() == int64(n), "%d of %d rows were pending", tag.RowsAffected(), n)
 }
 
 // enqueueLater writes events that become due after a delay.

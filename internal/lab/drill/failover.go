@@ -101,10 +101,8 @@ func (r *run) underLoad(rate int, do func()) (app *traffic.Application, failed i
 	more := func() {
 		want := app.Produced() + loadPart
 		r.await("load", func(context.Context) error {
-			if n := app.Produced(); n < want {
-				return fmt.Errorf("%d of %d events are committed", n, want)
-			}
-			return nil
+			n := app.Produced()
+			return rig.Want(nil, n >= want, "%d of %d events are committed", n, want)
 		})
 	}
 	r.step("writing %d events a second", rate)

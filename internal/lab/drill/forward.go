@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	traces "go.opentelemetry.io/proto/otlp/trace/v1"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
 )
 
@@ -92,8 +93,5 @@ func (f *forwarder) close(ctx context.Context, out io.Writer) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), forwardBound)
 	defer cancel()
-	if err := f.client.Stop(ctx); err != nil {
-		return fmt.Errorf("forward spans to %s: %w", f.to, err)
-	}
-	return nil
+	return rig.Wrap("forward spans to "+f.to, f.client.Stop(ctx))
 }

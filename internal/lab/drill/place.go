@@ -95,10 +95,7 @@ func (s *site) newCorner(ctx context.Context, scenario string) (c *corner, err e
 	if _, err = c.Pool.Exec(limited, sentinelTable); err == nil {
 		_, err = c.Pool.Exec(limited, `insert into environment_sentinel (id, env) values (1, $1)`, s.environment)
 	}
-	if err != nil {
-		return c, fmt.Errorf("sentinel of the schema: %w", err)
-	}
-	return c, nil
+	return c, rig.Wrap("sentinel of the schema", err)
 }
 
 // occupy tries to take the lock of a run in a new session, which the caller closes.

@@ -2,7 +2,6 @@ package drill
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -131,10 +130,7 @@ func (r *run) rebuild(meanwhile func()) {
 	go func() { ended <- r.Fleet.Run(r.Ctx, rebuildCommand()...) }()
 	r.await("rebuild", func(ctx context.Context) error {
 		row, err := outbox.ReadRebuild(ctx, r.Pool, searchProjection, queryBound)
-		if err == nil && (row.Phase == "" || row.Phase == outbox.RebuildRequested) {
-			err = errors.New("the leader has not begun")
-		}
-		return err
+		return rig.Want(err, row.Phase != "" && row.Phase != outbox.RebuildRequested, "the leader has not begun")
 	})
 	meanwhile()
 	r.MustDo("rebuild", <-ended)

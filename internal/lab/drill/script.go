@@ -53,10 +53,7 @@ func (r *run) injectFault(what, fault string, m *rig.Member) bool {
 	return r.inject(what, func(ctx context.Context) error {
 		r.scrape(ctx, m)
 		err := i.Inject(ctx)
-		if err == nil && len(i.Findings) > 0 {
-			err = errors.New(strings.Join(i.Findings, ", "))
-		}
-		return err
+		return rig.Want(err, len(i.Findings) == 0, "%s", strings.Join(i.Findings, ", "))
 	}, back)
 }
 
@@ -91,10 +88,7 @@ func (r *run) awaitNone(what, query string, args ...any) {
 	r.await(what, func(ctx context.Context) error {
 		var left int
 		err := r.Pool.QueryRow(ctx, query, args...).Scan(&left)
-		if err == nil && left > 0 {
-			err = fmt.Errorf("%d left", left)
-		}
-		return err
+		return rig.Want(err, left == 0, "%d left", left)
 	})
 }
 
@@ -173,10 +167,8 @@ func (r *run) nowOf(m *rig.Member, name string, labels ...string) float64 {
 // awaitMetric waits until the sum of a metric of all instances is at least so much.
 func (r *run) awaitMetric(least float64, name string, labels ...string) {
 	r.await(fmt.Sprintf("%s%v of %g", name, labels, least), func(context.Context) error {
-		if got := r.now(name, labels...); got < least {
-			return fmt.Errorf("it is %g", got)
-		}
-		return nil
+		got := r.now(name, labels...)
+		return rig.Want(nil, got >= least, "it is %g", got)
 	})
 }
 
@@ -203,10 +195,7 @@ func (r *run) watch(ctx context.Context) (stop func()) {
 func (r *run) awaitLeader(m *rig.Member) {
 	r.await("term of "+m.Name, func(ctx context.Context) error {
 		l, err := r.Leader(ctx)
-		if err == nil && (l.Instance != m.Name || l.Released) {
-			err = errors.New(l.String())
-		}
-		return err
+		return rig.Want(err, l.Instance == m.Name && !l.Released, "%v", l)
 	})
 }
 

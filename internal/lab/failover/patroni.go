@@ -2,7 +2,6 @@ package failover
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -86,10 +85,7 @@ func (r *run) probe(ctx context.Context) {
 // since from without a commit.
 func (r *run) gap(from, at time.Time) (began, ended time.Time) {
 	r.Must(rig.Await(r.Ctx, gapBound, poll, "commit of a probing client", func(context.Context) error {
-		if !slices.ContainsFunc(r.probes, func(app *traffic.Application) bool { return len(app.Answers(at)) > 0 }) {
-			return errors.New("there is none")
-		}
-		return nil
+		return rig.Want(nil, slices.ContainsFunc(r.probes, func(app *traffic.Application) bool { return len(app.Answers(at)) > 0 }), "there is none")
 	}))
 	answers := r.answers(from)
 	for n, later := range answers[1:] {

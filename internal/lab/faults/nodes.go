@@ -153,10 +153,8 @@ func moveShard(i *Injection) {
 	i.Note = fmt.Sprintf(", shard %s from %s to %s", shard.Shard, shard.Node, to)
 	i.Must(rig.Await(i.Ctx, movedTimeout, greenPeriod, "move of the shard", func(ctx context.Context) error {
 		now, err := i.Copies(ctx, i.index)
-		if err == nil && !slices.ContainsFunc(now, func(c rig.Copy) bool { return c.Shard == shard.Shard && c.Node == to && c.State == "STARTED" }) {
-			err = fmt.Errorf("it is not on %s", to)
-		}
-		return err
+		there := slices.ContainsFunc(now, func(c rig.Copy) bool { return c.Shard == shard.Shard && c.Node == to && c.State == "STARTED" })
+		return rig.Want(err, there, "it is not on %s", to)
 	}))
 }
 
@@ -198,9 +196,6 @@ func (i *Injection) fill(free string, want bool) {
 	i.watermark(free)
 	i.Must(rig.Await(i.Ctx, greenTimeout, greenPeriod, "change of the block", func(ctx context.Context) error {
 		blocked, err := i.Blocked(ctx, i.index)
-		if err == nil && blocked != want {
-			err = fmt.Errorf("blocked is %v", blocked)
-		}
-		return err
+		return rig.Want(err, blocked == want, "blocked is %v", blocked)
 	}))
 }

@@ -201,10 +201,7 @@ func (m *Machine) Write(ctx context.Context, path string, mode os.FileMode, cont
 	ctx, cancel := context.WithTimeout(ctx, execTimeout)
 	defer cancel()
 	_, err := in(ctx, m.inside(), content, "sh", "-euc", `umask 077; cat >"$1"; chmod "$2" "$1"`, "sh", path, strconv.FormatUint(uint64(mode.Perm()), 8))
-	if err != nil {
-		return fmt.Errorf("write %s in %s: %w", path, m.Name, err)
-	}
-	return nil
+	return rig.Wrap(fmt.Sprintf("write %s in %s", path, m.Name), err)
 }
 
 // Show returns properties of a unit as systemctl shows them.
@@ -236,10 +233,7 @@ func (m *Machine) Processes(ctx context.Context, unit string) ([]int, error) {
 		pid, bad := strconv.Atoi(field)
 		pids, err = append(pids, pid), errors.Join(err, bad)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("processes of %s in %s: %w", unit, m.Name, err)
-	}
-	return pids, nil
+	return pids, rig.Wrap(fmt.Sprintf("processes of %s in %s", unit, m.Name), err)
 }
 
 // PowerOff shuts the machine down in order, and returns when it is off.
@@ -260,10 +254,7 @@ func (m *Machine) PowerOff(ctx context.Context) error {
 // Cut stops every process of the machine where it is, for good: none ends, closes a
 // connection or says a word. [Machine.Kill] comes next.
 func (m *Machine) Cut() error {
-	if err := os.WriteFile(filepath.Join(m.groups[0], "cgroup.freeze"), []byte("1"), 0o644); err != nil {
-		return fmt.Errorf("cut %s off: %w", m.Name, err)
-	}
-	return nil
+	return rig.Wrap(fmt.Sprintf("cut %s off", m.Name), os.WriteFile(filepath.Join(m.groups[0], "cgroup.freeze"), []byte("1"), 0o644))
 }
 
 // Kill ends all processes of the machine at once. What it has written is still there

@@ -50,10 +50,8 @@ func build(ctx context.Context, dir, pkg, name string, overlay map[string][]byte
 	if err != nil {
 		return "", fmt.Errorf("build %s: %w", name, err)
 	}
-	if _, err := (process.Tool{Env: pureGo()}).Run(ctx, append(args, "-o", binary, pkg)...); err != nil {
-		return "", fmt.Errorf("build %s: %w", name, err)
-	}
-	return binary, nil
+	_, err = process.Tool{Env: pureGo()}.Run(ctx, append(args, "-o", binary, pkg)...)
+	return binary, Wrap("build "+name, err)
 }
 
 func pureGo() []string { return []string{"CGO_ENABLED=0"} }
@@ -145,10 +143,7 @@ func SkewedClock(ctx context.Context, by time.Duration) (overlay map[string][]by
 	}
 	overlay, err = Replaced(ctx, rootPrefix+"time/time.go", read, read+fmt.Sprintf(
 		"\tsec += %d\n\tif nsec += %d; nsec >= 1e9 {\n\t\tsec, nsec = sec+1, nsec-1e9\n\t}\n", seconds, rest))
-	if err != nil {
-		return nil, fmt.Errorf("this Go version reads the clock in another way: %w", err)
-	}
-	return overlay, nil
+	return overlay, Wrap("this Go version reads the clock in another way", err)
 }
 
 // locate returns where a file of an overlay is.
@@ -168,10 +163,8 @@ func locate(ctx context.Context, file string) (path string, err error) {
 		return "", err
 	}
 	path = filepath.Join(root, filepath.FromSlash(rel))
-	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("source: %w", err)
-	}
-	return path, nil
+	_, err = os.Stat(path)
+	return path, Wrap("source", err)
 }
 
 // GoRoot returns the directory of the Go installation.

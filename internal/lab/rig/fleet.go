@@ -221,10 +221,7 @@ func (i *Instance) ReadyNow(ctx context.Context) error {
 // 200 is an error.
 func (i *Instance) Get(ctx context.Context, path string) ([]byte, error) {
 	status, body, err := i.Ask(ctx, path)
-	if err == nil && status != http.StatusOK {
-		err = fmt.Errorf("%d %s: %s", status, http.StatusText(status), body[:min(len(body), 1000)])
-	}
-	return body, err
+	return body, Want(err, status == http.StatusOK, "%d %s: %.1000s", status, http.StatusText(status), body)
 }
 
 // Ask asks the instance's HTTP server for a path and returns its answer.

@@ -126,10 +126,7 @@ func (m *Member) Start(ctx context.Context, binary string) error {
 // AwaitHeld waits until the member's proxy holds a bulk request back.
 func (m *Member) AwaitHeld(ctx context.Context, bound time.Duration) error {
 	return Await(ctx, bound, pollPeriod, "bulk request of "+m.Name, func(context.Context) error {
-		if m.Tap.Held() == 0 {
-			return errors.New("none has come")
-		}
-		return nil
+		return Want(nil, m.Tap.Held() > 0, "none has come")
 	})
 }
 
@@ -309,8 +306,5 @@ func even(leaders []Leadership, names []string) error {
 	for _, n := range led {
 		fewest, most = min(fewest, n), max(most, n)
 	}
-	if most-fewest > 1 {
-		return fmt.Errorf("one instance leads %d shards, and another %d", most, fewest)
-	}
-	return nil
+	return Want(nil, most-fewest <= 1, "one instance leads %d shards, and another %d", most, fewest)
 }

@@ -80,10 +80,7 @@ func (p *Place) Now(ctx context.Context) (at time.Time, err error) {
 func (p *Place) Holds(ctx context.Context, sql string, args ...any) error {
 	var ok bool
 	err := p.Row(ctx, "ask the database", sql, args...).Scan(&ok)
-	if err == nil && !ok {
-		err = fmt.Errorf("not yet so: %s", strings.Join(strings.Fields(sql), " "))
-	}
-	return err
+	return Want(err, ok, "not yet so: %s", strings.Join(strings.Fields(sql), " "))
 }
 
 // Record installs the history of the outbox, and of the rows of search_index if it is theirs; weft
@@ -110,10 +107,7 @@ func (p *Place) Position(ctx context.Context) (seq int64, err error) {
 func (p *Place) Succeeded(ctx context.Context, epoch int64) error {
 	err := Await(ctx, settleTimeout, pollPeriod, "successor", func(ctx context.Context) error {
 		l, err := p.Leader(ctx)
-		if err == nil && l.Epoch <= epoch {
-			err = fmt.Errorf("epoch %d is still the newest", l.Epoch)
-		}
-		return err
+		return Want(err, l.Epoch > epoch, "epoch %d is still the newest", l.Epoch)
 	})
 	if err != nil {
 		return err
@@ -132,10 +126,8 @@ func (p *Place) Settles(ctx context.Context, epoch int64) error {
 		if err != nil {
 			return err
 		}
-		if _, ok := log.FirstDone(epoch); !ok {
-			return fmt.Errorf("no event is settled under epoch %d or later", epoch)
-		}
-		return nil
+		_, ok := log.FirstDone(epoch)
+		return Want(nil, ok, "no event is settled under epoch %d or later", epoch)
 	})
 }
 
@@ -168,10 +160,7 @@ func (p *Place) Abreast(ctx context.Context, most int) error {
 select (select count(*) from `+p.Outbox+` where status = 'pending' and next_retry_at is null)
      + (select count(*) from `+p.Outbox+` where status = 'pending' and next_retry_at <= now())
      + (select count(*) from `+p.Outbox+` where status = 'processing')`).Scan(&n)
-	if err == nil && n > most {
-		err = fmt.Errorf("%d events are in flight or could be", n)
-	}
-	return err
+	return Want(err, n <= most, "%d events are in flight or could be", n)
 }
 
 // Unsettled counts the events that are neither done nor failed, and those that failed.

@@ -93,10 +93,7 @@ func OpenPool(ctx context.Context, databaseURL string, conns int) (*pgxpool.Pool
 	config.MaxConns = int32(conns)
 	config.ConnConfig.RuntimeParams["application_name"] = AppName
 	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return nil, fmt.Errorf("open pool: %w", err)
-	}
-	return pool, nil
+	return pool, Wrap("open pool", err)
 }
 
 // Suffix returns eight random characters for names that nobody else has.
@@ -177,10 +174,7 @@ func (p *Place) Row(ctx context.Context, noun, sql string, args ...any) Row {
 	return func(into []any) error {
 		ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
 		defer cancel()
-		if err := p.Pool.QueryRow(ctx, sql, args...).Scan(into...); err != nil {
-			return fmt.Errorf("%s: %w", noun, err)
-		}
-		return nil
+		return Wrap(noun, p.Pool.QueryRow(ctx, sql, args...).Scan(into...))
 	}
 }
 
@@ -191,10 +185,7 @@ func (r Row) Scan(into ...any) error { return r(into) }
 func (p *Place) Ask(ctx context.Context, noun, method, path string, in, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	if err := p.Elastic.Do(ctx, method, path, in, out); err != nil {
-		return fmt.Errorf("%s: %w", noun, err)
-	}
-	return nil
+	return Wrap(noun, p.Elastic.Do(ctx, method, path, in, out))
 }
 
 // Settings are the environment that points weft at the place.
@@ -301,8 +292,5 @@ func (p *Place) MakeIndex(ctx context.Context, shards int) error {
 	if status, ok := errors.AsType[*reconcile.StatusError](err); ok && strings.Contains(status.Body, "resource_already_exists") {
 		return nil // a node was slow to answer, and another one was asked
 	}
-	if err != nil {
-		return fmt.Errorf("make the index: %w", err)
-	}
-	return nil
+	return Wrap("make the index", err)
 }

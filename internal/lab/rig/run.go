@@ -173,8 +173,5 @@ func WriteResult(file string, v any) error {
 	if err == nil {
 		err = os.WriteFile(file, append(text, '\n'), 0o644)
 	}
-	if err != nil {
-		return fmt.Errorf("write result: %w", err)
-	}
-	return nil
+	return Wrap("write result", err)
 }

@@ -50,11 +50,7 @@ func (s *Script) Must(err error) {
 }
 
 // MustDo is Must with a noun for what failed.
-func (s *Script) MustDo(noun string, err error) {
-	if err != nil {
-		s.Must(fmt.Errorf("%s: %w", noun, err))
-	}
-}
+func (s *Script) MustDo(noun string, err error) { s.Must(Wrap(noun, err)) }
 
 // Tried is what a call has returned.
 type Tried[T any] struct {
@@ -129,6 +125,22 @@ func Await(ctx context.Context, bound, period time.Duration, what string, check 
 	default:
 		return fmt.Errorf("no %s within %v: %w", what, bound, last)
 	}
+}
+
+// Want returns err, and where there is none, an error with what there is instead, unless ok.
+func Want(err error, ok bool, format string, args ...any) error {
+	if err == nil && !ok {
+		return fmt.Errorf(format, args...)
+	}
+	return err
+}
+
+// Wrap returns err with a noun for what failed, and nil for nil.
+func Wrap(noun string, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s: %w", noun, err)
+	}
+	return nil
 }
 
 // Stop returns err as one that ends [Await] at once.

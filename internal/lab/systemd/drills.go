@@ -2,7 +2,6 @@ package systemd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"syscall"
@@ -120,10 +119,7 @@ func (r *run) reload(d *Drill, p pair) {
 	r.exec(p.leader, "systemctl", "reload", service)
 	r.await("line at debug in the journal", func(ctx context.Context) error {
 		lines, err := p.leader.journal(ctx, service, "_SYSTEMD_INVOCATION_ID="+before.Invocation, "PRIORITY=7")
-		if err == nil && len(lines) == 0 {
-			err = errors.New("none")
-		}
-		return err
+		return rig.Want(err, len(lines) > 0, "none")
 	})
 	r.exec(p.leader, "sed", "-i", "/^log:$/,+1d", settingsFile)
 	r.exec(p.leader, "systemctl", "reload", service)

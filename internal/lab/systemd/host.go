@@ -51,10 +51,7 @@ func (h *host) state(ctx context.Context, unit string) (state, error) {
 		Active: p["ActiveState"], Sub: p["SubState"], Result: p["Result"], Status: p["StatusText"], Invocation: p["InvocationID"],
 		PID: number("MainPID"), Restarts: number("NRestarts"), Exit: number("ExecMainStatus"), Exited: p["ExecMainCode"] == "1", // CLD_EXITED
 	}
-	if err := errors.Join(errs...); err != nil {
-		return state{}, fmt.Errorf("properties of %s in %s: %w", unit, h.Name, err)
-	}
-	return s, nil
+	return s, rig.Wrap(fmt.Sprintf("properties of %s in %s", unit, h.Name), errors.Join(errs...))
 }
 
 // signal sends a signal to the process of a unit, and returns the time just before.
@@ -223,10 +220,8 @@ func (r *run) calm() (p pair) {
 // awaitState waits until a machine's weft.service is as it has to be.
 func (r *run) awaitState(h *host, what string, want func(state) bool) (s state) {
 	r.await(what, func(ctx context.Context) (err error) {
-		if s, err = h.state(ctx, service); err == nil && !want(s) {
-			err = fmt.Errorf("%s on %s is %v", service, h.Name, s)
-		}
-		return err
+		s, err = h.state(ctx, service)
+		return rig.Want(err, want(s), "%s on %s is %v", service, h.Name, s)
 	})
 	return s
 }

@@ -81,10 +81,7 @@ func build(ctx context.Context, dir string) (older, newer string, err error) {
 		b.run(clone, "git", "commit", "--quiet", "--allow-empty", "--message=The next one")
 		newer = b.one(clone, filepath.Join(dir, "newer"))
 	})
-	if err != nil {
-		return "", "", fmt.Errorf("build packages: %w", err)
-	}
-	return older, newer, nil
+	return older, newer, rig.Wrap("build packages", err)
 }
 
 // one builds the package of a tree, and returns its file.

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -100,10 +101,7 @@ func (s *Shop) Run(ctx context.Context) error {
 		}
 	}
 	loop := Loop{Rate: s.Rate / perShopping, Concurrency: s.Writers, Skip: skipAfter}
-	if err := loop.everyday(ctx, s.Seed, s.operation); err != nil {
-		return fmt.Errorf("changes of the shop: %w", err)
-	}
-	return nil
+	return rig.Wrap("changes of the shop", loop.everyday(ctx, s.Seed, s.operation))
 }
 
 // operation changes one to three products in one transaction, or the variants of many.

@@ -42,10 +42,7 @@ type Stream struct {
 // Run writes until ctx ends, which is no error.
 func (s *Stream) Run(ctx context.Context) error {
 	loop := Loop{Rate: s.Rate / perTransaction, Concurrency: s.Writers, Skip: skipAfter}
-	if err := loop.everyday(ctx, s.Seed, s.operation); err != nil {
-		return fmt.Errorf("stream of changes: %w", err)
-	}
-	return nil
+	return rig.Wrap("stream of changes", loop.everyday(ctx, s.Seed, s.operation))
 }
 
 // everyday runs operations, each with random numbers of its own, and rests after trouble that an

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
 )
 
@@ -167,10 +168,7 @@ func (d Dir) WriteText(name string, text []byte) error {
 	if err == nil {
 		err = os.Rename(part, file)
 	}
-	if err != nil {
-		return fmt.Errorf("evidence %s: %w", name, err)
-	}
-	return nil
+	return rig.Wrap("evidence "+name, err)
 }
 
 // Read reads a file of JSON; numbers in an interface become [json.Number].
@@ -179,10 +177,7 @@ func (d Dir) Read(name string, v any) error {
 	if err == nil {
 		err = decode(strings.NewReader(string(text)), v)
 	}
-	if err != nil {
-		return fmt.Errorf("evidence %s: %w", name, err)
-	}
-	return nil
+	return rig.Wrap("evidence "+name, err)
 }
 
 func decode(r io.Reader, v any) error {
@@ -281,10 +276,7 @@ func (d Dir) metrics(name string) (Metrics, error) {
 	if err == nil {
 		families, err = Parse(text)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("evidence %s: %w", name, err)
-	}
-	return families.Samples(), nil
+	return families.Samples(), rig.Wrap("evidence "+name, err)
 }
 
 func (d Dir) lines() (all []Line, err error) {

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
 
 // Command returns `weftlab report`.
@@ -145,10 +147,7 @@ func render(name, text string, data any) ([]byte, error) {
 	if err == nil {
 		err = t.Execute(&out, data)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	return out.Bytes(), nil
+	return out.Bytes(), rig.Wrap(name, err)
 }
 
 func day(t time.Time) string { return t.UTC().Format("2006-01-02 15:04") }
@@ -303,8 +302,5 @@ func files(d Dir) (names []string, err error) {
 		}
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("report: %w", err)
-	}
-	return names, nil
+	return names, rig.Wrap("report", err)
 }

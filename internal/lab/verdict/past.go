@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 )
 
 // Past is what one run has shown, for a history of drills. Names and units stay; fields may be
@@ -254,8 +256,5 @@ func writePastPage(file string, all []Past) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(file, text, 0o644); err != nil {
-		return fmt.Errorf("history: %w", err)
-	}
-	return nil
+	return rig.Wrap("history", os.WriteFile(file, text, 0o644))
 }
