@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,7 +25,7 @@ func (m *Moment) String() string { return "" }
 // Type names the values of the flag.
 func (m *Moment) Type() string { return "time" }
 
-// Set reads a duration or a time.
+// Set reads a duration, of whole days too, or a time.
 func (m *Moment) Set(s string) error {
 	at, err := time.Parse(time.RFC3339, s)
 	if err == nil {
@@ -32,8 +33,13 @@ func (m *Moment) Set(s string) error {
 		return nil
 	}
 	ago, err := time.ParseDuration(s)
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		var n uint64
+		n, err = strconv.ParseUint(days, 10, 16)
+		ago = time.Duration(n) * 24 * time.Hour
+	}
 	if err != nil || ago < 0 {
-		return errors.New("want a duration like 90m, or a time like 2026-05-04T03:02:01Z")
+		return errors.New("want a duration like 90m or 7d, or a time like 2026-05-04T03:02:01Z")
 	}
 	*m = Moment{ago: ago, given: true}
 	return nil
