@@ -31,7 +31,7 @@ const (
 type Story struct {
 	Record
 	Place     Place
-	RetryAt   *time.Time // nil when it is infinite
+	RetryAt   *time.Time // nil when it is infinite: one that waits is parked then
 	Behind    *int64     // version of the event that it was put off behind
 	Holder               // zero unless it is in flight or claimed, and for a claim that names nobody
 	Partition string     // of the history
@@ -43,6 +43,9 @@ type Story struct {
 
 	Now time.Time // clock of the database
 }
+
+// Parked reports whether the event waits for ever, because somebody has set its retry time to infinity.
+func (s *Story) Parked() bool { return s.Place == PlaceWaiting && s.RetryAt == nil }
 
 // Holder has leased or claimed an event.
 type Holder struct {
@@ -58,7 +61,8 @@ type Earlier struct {
 	ID       ID
 	Version  int64
 	Status   string
-	RetryAt  *time.Time
+	RetryAt  *time.Time // nil without one, and when it is infinite
+	Parked   bool       // its retry time is infinity, which somebody has set
 	Behind   *int64
 	InFlight bool
 }

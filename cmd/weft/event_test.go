@@ -48,6 +48,7 @@ func TestEvent(t *testing.T) {
 	nameless := insert(15, "status = 'processing'")
 	failed := insert(11, "status = 'failed', error_reason = 'es_4xx', replay_count = 2, last_replayed_by = 'alice', last_replayed_reason = 'fixed', last_replayed_at = now()")
 	done, odd := insert(12, "status = 'done', processed_at = now()"), insert(13, "status = 'parked'")
+	parked, after := insert(16, "next_retry_at = 'infinity'"), insert(17, "")
 	exec(`insert into weft_leader (group_name, epoch, instance, acquired_at, renewed_at) values ('weft', 7, 'weft-a', now(), now())`)
 	lease(flying, "weft-a", 7, "1 s")
 	lease(stuck, "weft-a", 7, "2 h")
@@ -75,6 +76,8 @@ func TestEvent(t *testing.T) {
 		{nameless, "claimed", []string{"claimed by - since -, lease until -", "without a lease time, after outbox.max_processing"}},
 		{failed, "failed", []string{"a dead letter since 20", "es_4xx", "weft replay " + failed + " --by", "2×, last at 20", "by alice: fixed"}},
 		{done, "done", []string{"done at 20", "Nothing: it is done"}},
+		{parked, "waiting", []string{"parked: its retry time is infinity", "Ask who has parked it: weft never tries it", `update "search_outbox_events" set next_retry_at = now() where id = '` + parked + "';"}},
+		{after, "ready", []string{parked + ", version 16: parked"}},
 		{odd, "other", []string{`status "parked"`, "none of weft's"}},
 		{archived, "archived", []string{"archived in search_outbox_history_20", "delete, version 14", "Nothing: it is done"}},
 	} {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -24,6 +26,7 @@ type Story struct {
 	UpdatedAt    *time.Time  `json:"updated_at"`
 	ProcessedAt  *time.Time  `json:"processed_at"`
 	NextRetryAt  *time.Time  `json:"next_retry_at"`
+	Parked       bool        `json:"parked"` // it waits for ever, because somebody has set its retry time to infinity
 	Behind       *int64      `json:"behind_version"`
 	Attempts     int         `json:"attempts"`
 	Reclaims     int         `json:"reclaims"`
@@ -66,6 +69,7 @@ type Earlier struct {
 	Status       string     `json:"status"`
 	InFlight     bool       `json:"in_flight"`
 	NextRetryAt  *time.Time `json:"next_retry_at"`
+	Parked       bool       `json:"parked"`
 	Behind       *int64     `json:"behind_version"`
 }
 
@@ -93,6 +97,9 @@ func FindEvent(ctx context.Context, db outbox.DB, sc Scope, id outbox.ID) (found
 		e := describeEvent(s)
 		e.Projection, e.Table = t.Projection, t.Name
 		e.Advice = advise(s, state, sc.MaxProcessing)
+		if s.Parked() {
+			e.Advice = fmt.Sprintf("Ask who has parked it: weft never tries it, and later events of its entity wait behind it. To let it go: update %s set next_retry_at = now() where id = '%s';", pgx.Identifier{t.Name}.Sanitize(), s.ID)
+		}
 		holds, err := outbox.ReadHolds(ctx, db, sc.Group, t.Projection, sc.Timeout)
 		if err != nil {
 			return nil, nil, err
@@ -115,7 +122,7 @@ func describeEvent(s *outbox.Story) Story {
 	e := Story{
 		ID: s.ID.String(), Place: string(s.Place), Status: s.Status, EntityType: s.EntityType, EntityID: s.EntityID.String(),
 		Op: string(s.Op), EventVersion: s.Version, CreatedAt: UTC(s.CreatedAt), UpdatedAt: UTC(s.UpdatedAt), ProcessedAt: UTC(s.DoneAt),
-		NextRetryAt: UTC(s.RetryAt), Behind: s.Behind, Attempts: s.Attempts, Reclaims: s.Reclaims, Reason: s.Reason, Error: s.Error,
+		NextRetryAt: UTC(s.RetryAt), Parked: s.Parked(), Behind: s.Behind, Attempts: s.Attempts, Reclaims: s.Reclaims, Reason: s.Reason, Error: s.Error,
 		Partition: s.Partition, TraceID: s.TraceID(), Traceparent: s.Traceparent, Tracestate: s.Tracestate, Replays: s.Replays,
 		ReplayedAt: UTC(s.ReplayedAt), ReplayedBy: s.ReplayedBy, ReplayReason: s.ReplayReason, Before: []Earlier{}, BeforeMore: s.More,
 		DiscardedAt: UTC(s.DiscardedAt), DiscardedBy: s.DiscardedBy, DiscardReason: s.DiscardReason,
@@ -124,7 +131,7 @@ func describeEvent(s *outbox.Story) Story {
 		e.Lease = &StoryLease{Batch: l.Batch, Owner: l.Owner, Epoch: l.Epoch, Since: UTC(l.Since), Until: UTC(l.Until)}
 	}
 	for _, b := range s.Before {
-		e.Before = append(e.Before, Earlier{ID: b.ID.String(), EventVersion: b.Version, Status: b.Status, InFlight: b.InFlight, NextRetryAt: UTC(b.RetryAt), Behind: b.Behind})
+		e.Before = append(e.Before, Earlier{ID: b.ID.String(), EventVersion: b.Version, Status: b.Status, InFlight: b.InFlight, NextRetryAt: UTC(b.RetryAt), Parked: b.Parked, Behind: b.Behind})
 	}
 	return e
 }

@@ -81,6 +81,9 @@ func (e Story) Where() string {
 	case outbox.PlaceDue:
 		return "due since " + Clock(e.NextRetryAt)
 	case outbox.PlaceWaiting:
+		if e.Parked {
+			return "parked: its retry time is infinity"
+		}
 		return "waits for its retry time, " + Clock(e.NextRetryAt)
 	case outbox.PlaceBehind:
 		return putOff(*e.Behind)
@@ -117,6 +120,8 @@ func (b Earlier) Line() string {
 		state = "claimed by another worker"
 	case b.Behind != nil:
 		state = putOff(*b.Behind)
+	case b.Parked:
+		state = "parked"
 	case b.NextRetryAt != nil:
 		state = "tried at " + Clock(b.NextRetryAt)
 	}
