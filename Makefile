@@ -148,7 +148,7 @@ test-kafka: ## Follow docs/kafka.md: a broker, and Debezium beside weft on one o
 test-container: race-note ## Build the image, and run a pair of it with podman
 	@for tool in podman runc busybox; do PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || \
 		{ echo "$$tool is missing: apt-get install --no-install-recommends podman runc busybox-static" >&2; exit 1; }; done
-	$(STACK) go test $(RACE) -tags container $(TESTFLAGS) ./deploy/container/...
+	$(STACK) go test $(RACE) -tags container -timeout 30m $(TESTFLAGS) ./deploy/container/...
 
 .PHONY: test-compose
 test-compose: ## Start deploy/compose with podman-compose, on images that are made here (as root)
