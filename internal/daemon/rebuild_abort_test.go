@@ -128,6 +128,7 @@ func TestMoveWithoutAcknowledgementEndsNoRebuild(t *testing.T) {
 				if carried {
 					f.pass(discarded{}, req, body)
 				}
+				w.Header().Set("Content-Type", "application/json") // OpenSearch is known by it
 				w.Header().Set("X-Elastic-Product", "Elasticsearch")
 				_, _ = io.WriteString(w, `{"acknowledged":false}`)
 				return true

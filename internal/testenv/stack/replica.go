@@ -96,8 +96,12 @@ func (p *postgres) copyFrom(ctx context.Context, conn *pgx.Conn, primary *postgr
 	if err := os.RemoveAll(p.data()); err != nil {
 		return err
 	}
+	start, stop := "pg_backup_start('weft', fast => true)", "pg_backup_stop(wait_for_archive => false)"
+	if strings.HasPrefix(conn.PgConn().ParameterStatus("server_version"), "14.") { // their older names
+		start, stop = "pg_start_backup('weft', fast => true, exclusive => false)", "pg_stop_backup(exclusive => false, wait_for_archive => false)"
+	}
 	// A primary that waits for a replica that is gone would not even take a backup.
-	err := execute(ctx, conn, "alter system reset synchronous_standby_names", "select pg_reload_conf()", "select pg_backup_start('weft', fast => true)")
+	err := execute(ctx, conn, "alter system reset synchronous_standby_names", "select pg_reload_conf()", "select "+start)
 	if err != nil {
 		return err
 	}
@@ -105,7 +109,7 @@ func (p *postgres) copyFrom(ctx context.Context, conn *pgx.Conn, primary *postgr
 		return err // the backup ends with the session
 	}
 	var label string
-	if err := conn.QueryRow(ctx, "select labelfile from pg_backup_stop(wait_for_archive => false)").Scan(&label); err != nil {
+	if err := conn.QueryRow(ctx, "select labelfile from "+stop).Scan(&label); err != nil {
 		return err
 	}
 	settings := fmt.Sprintf("primary_conninfo = 'host=127.0.0.1 port=%d user=postgres application_name=%s'\n", primary.port, replicaName)
