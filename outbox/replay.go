@@ -142,10 +142,10 @@ func (r *Replay) Next(ctx context.Context, limit int) ([]ID, error) {
 }
 
 // Send makes those of ids ready that are still in failed, in one statement, and returns
-// them. The rest was replayed, changed or deleted by somebody else in the meantime, was
-// discarded although the selector does not select discarded ones, or is locked now. They lose their attempts and their wait; reason and error stay until
-// the next attempt has ended. It returns [ErrNoEntry], and has sent nothing, when
-// the audit's entry is gone.
+// them. The rest was replayed, changed or deleted by somebody else in the meantime, or discarded where the
+// selector selects no discarded ones; or it is locked now, or has no entity or version. They lose their attempts
+// and their wait; reason and error stay until the next attempt has ended. It returns [ErrNoEntry], and has sent
+// nothing, when the audit's entry is gone.
 func (r *Replay) Send(ctx context.Context, ids []ID) ([]ID, error) {
 	s := r.order.Selector
 	return r.change(ctx, "replay", "replay_send", ids, s.Discarded || len(s.IDs) > 0)

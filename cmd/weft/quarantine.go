@@ -153,7 +153,8 @@ func entityOf(ctx context.Context, cmd *cobra.Command, pool *pgxpool.Pool, cfg c
 }
 
 func writeQuarantined(w io.Writer, all []quarantined) error {
-	doubt := slices.ContainsFunc(all, func(q quarantined) bool { return q.idle })
+	doubt := slices.ContainsFunc(all, func(q quarantined) bool { return q.idle }) &&
+		!slices.ContainsFunc(all, func(q quarantined) bool { return q.Changed && !q.idle })
 	for _, q := range all {
 		var text string
 		switch {
@@ -163,7 +164,6 @@ func writeQuarantined(w io.Writer, all []quarantined) error {
 			text = "was not in quarantine"
 		case q.Changed:
 			text = "in quarantine: the leader leases no more of its events within a second; weft status shows it"
-			doubt = doubt && q.idle
 		default:
 			text = "was " + q.Quarantine.Line()
 		}

@@ -32,7 +32,7 @@ var allowed = []struct {
 	{"internal/postgres", "connections, for any part", nil},
 	{"internal/systemd", "it passes on what it is given", nil},
 	{"internal/admin", "it shows what it is given", []string{"outbox", "leader"}},
-	{"internal/records", "what the tables say, for people", []string{"leader", "outbox", "projections"}},
+	{"internal/records", "what the tables say, for people", []string{"leader", "outbox", "projections", "internal/config"}},
 	{"internal/desk", "it shows what it is given, and what the tables say", []string{"leader", "outbox", "internal/admin", "internal/postgres", "internal/records", "internal/replay"}},
 	{"", "the library hands its options to the daemon", []string{
 		"projections", "internal/admin", "internal/config", "internal/daemon", "internal/postgres", "internal/telemetry"}},

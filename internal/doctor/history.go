@@ -98,6 +98,9 @@ func (e *examination) loneDays(ctx context.Context, table string) (map[string]bo
 		return nil, err
 	}
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[loneDay])
+	if err != nil {
+		return nil, err
+	}
 	lone := map[string]bool{}
 	parent := pgx.Identifier{history}.Sanitize()
 	for _, l := range all {
@@ -126,5 +129,5 @@ func (e *examination) loneDays(ctx context.Context, table string) (map[string]bo
 		e.add("history.days", Warning, l.Name, "it is detached from "+history+", as `weft prune` leaves it when it is ended before it drops it: its events are found by no command, and keep their disk",
 			"to finish the removal: drop table "+part+"; or, to keep its events: "+attach)
 	}
-	return lone, err
+	return lone, nil
 }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -96,10 +94,7 @@ func FindEvent(ctx context.Context, db outbox.DB, sc Scope, id outbox.ID) (found
 		}
 		e := describeEvent(s)
 		e.Projection, e.Table = t.Projection, t.Name
-		e.Advice = advise(s, state, sc.MaxProcessing)
-		if s.Parked() {
-			e.Advice = fmt.Sprintf("Ask who has parked it: weft never tries it, and later events of its entity wait behind it. To let it go: update %s set next_retry_at = now() where id = '%s';", pgx.Identifier{t.Name}.Sanitize(), s.ID)
-		}
+		e.Advice = advise(s, t.Name, state, sc.MaxProcessing)
 		holds, err := outbox.ReadHolds(ctx, db, sc.Group, t.Projection, sc.Timeout)
 		if err != nil {
 			return nil, nil, err

@@ -5,12 +5,14 @@ import (
 	"math"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/samuelhu324-dev/weft/leader"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // advise says in words what happens next, and what to do where nothing does.
-func advise(s *outbox.Story, state leader.State, maxProcessing time.Duration) string {
+func advise(s *outbox.Story, table string, state leader.State, maxProcessing time.Duration) string {
 	led := ""
 	if !state.Led() {
 		led = " Nobody leads group " + state.Group + ": start `weft run`, or see `weft status`."
@@ -23,7 +25,11 @@ func advise(s *outbox.Story, state leader.State, maxProcessing time.Duration) st
 		}
 		return "Wait: the leader takes it in its turn; `weft status` shows how much is before it." + led
 	case outbox.PlaceWaiting:
-		if s.Reason == "" {
+		switch {
+		case s.Parked():
+			return fmt.Sprintf("Ask who has parked it: weft never tries it, and later events of its entity wait behind it. To let it go: update %s set next_retry_at = now() where id = '%s';",
+				pgx.Identifier{table}.Sanitize(), id)
+		case s.Reason == "":
 			return "Wait: it is tried at its retry time." + led
 		}
 		return "Wait: it is tried again at its retry time. If that goes on, see the reason " + s.Reason + " in docs/runbooks/reasons.md." + led

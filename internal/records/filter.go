@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -32,12 +32,7 @@ func (m *Moment) Set(s string) error {
 		*m = Moment{at: at, given: true}
 		return nil
 	}
-	ago, err := time.ParseDuration(s)
-	if days, ok := strings.CutSuffix(s, "d"); ok {
-		var n uint64
-		n, err = strconv.ParseUint(days, 10, 16)
-		ago = time.Duration(n) * 24 * time.Hour
-	}
+	ago, err := config.ParseAge(s)
 	if err != nil || ago < 0 {
 		return errors.New("want a duration like 90m or 7d, or a time like 2026-05-04T03:02:01Z")
 	}
