@@ -48,6 +48,7 @@ type Batch struct {
 	flying int     // parts that are being sent
 	doubts []*Part // that have met a fault, until a probe has answered
 	met    *outbox.Fault
+	took   time.Duration // of the request of all its groups
 }
 
 // step is how far a batch has come.

@@ -76,6 +76,8 @@ type plan struct {
 	rate                 float64 // events a second that may be leased; 0 for all
 	foreign              bool    // another worker claims rows
 	pauses               bool    // somebody pauses the projection
+	batch                int     // most entities of a batch; 0 for 50
+	pace                 pace    // of the destination
 }
 
 type row struct {
@@ -157,7 +159,7 @@ func (w *world) lead() {
 	}
 	clear(w.leased)
 	w.s = schedule.New(schedule.Config{
-		BatchSize: 50, Concurrency: 3, Page: 200, Poll: 100 * time.Millisecond, BreakerThreshold: 20, Strict: w.plan.strict,
+		BatchSize: cmp.Or(w.plan.batch, 50), Concurrency: 3, Page: 4 * cmp.Or(w.plan.batch, 50), Poll: 100 * time.Millisecond, BreakerThreshold: 20, Strict: w.plan.strict,
 		Retry:  schedule.RetryPolicy{MaxAttempts: 1000, BaseBackoff: 500 * time.Millisecond, MaxBackoff: 30 * time.Second},
 		Jitter: func(d time.Duration) time.Duration { return time.Duration(w.rnd.Int64N(int64(d) + 1)) },
 		NewID: func() uuid.UUID {
@@ -310,12 +312,12 @@ func (w *world) start(a schedule.Action) {
 		})
 	case schedule.DoSend:
 		out, f := w.project(a.Part)
-		d := w.latency()
+		d, deadline := w.latency()+w.plan.pace.takes(w.now, len(a.Part.Groups)), cmp.Or(a.Part.Limit, 15*time.Second)
+		if d > deadline {
+			out, f = nil, &outbox.Fault{Reason: outbox.ReasonESTimeout, Shared: true, Err: errAway}
+		}
 		if f != nil && f.Reason == outbox.ReasonESTimeout {
-			d = 15 * time.Second
-			if a.Part.Limit > 0 {
-				d = a.Part.Limit
-			}
+			d = deadline
 		}
 		after(d, func() { w.s.Sent(w.now, a.Part, out, f, d) })
 	case schedule.DoSettle:

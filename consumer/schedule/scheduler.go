@@ -56,9 +56,12 @@ type Action struct {
 
 const (
 	// firstWindow is the size of the first batch of a term and after an outage: small, so
-	// that the first settle comes soon and a fault meets few events. It doubles with each
+	// that the first settle comes soon and a fault meets few events. It doubles with each quick
 	// batch of which nothing is retried or fails.
 	firstWindow = 64
+	// longCall is the time of a request from which batches have fewer entities: a new connection to a far-away server takes
+	// less, and the deadline is several times as long.
+	longCall = 2 * time.Second
 	// windowRows is how many rows a batch has at most for each entity that the window allows.
 	windowRows = 4
 	// mostApart is how many entities are tried apart at once.
@@ -273,7 +276,7 @@ func (s *Scheduler) Probed(now time.Time, err error) (cause *Batch) {
 			return nil
 		}
 		s.gate.state.Phase = Trial // it answers
-		s.toWake, s.window.n = true, min(firstWindow, s.cfg.BatchSize)
+		s.toWake, s.window.n = true, min(firstWindow, s.window.n)
 		s.c.drop()
 		s.c.list.next, s.c.pause = now, 0
 		return nil
@@ -334,7 +337,7 @@ func (s *Scheduler) Settled(now time.Time, b *Batch, got outbox.Settled) {
 	switch {
 	case got.Slow > 0:
 		s.window.n = max(1, min(s.window.n, got.Slow/2/windowRows))
-	case good:
+	case good && b.took < longCall/2:
 		s.window.grow()
 	}
 }

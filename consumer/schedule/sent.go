@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -14,6 +15,7 @@ func (s *Scheduler) quick() time.Duration { return max(narrowLimit, 4*s.typical)
 // or a shared fault with the outcomes of all, some of which have met it.
 func (s *Scheduler) Sent(now time.Time, p *Part, outcomes []outbox.Outcome, f *outbox.Fault, took time.Duration) {
 	p.Batch.flying--
+	s.paced(p, took)
 	if len(outcomes) == len(p.Groups) {
 		all := s.outcomes(p, outcomes, took)
 		if f != nil {
@@ -26,6 +28,18 @@ func (s *Scheduler) Sent(now time.Time, p *Part, outcomes []outbox.Outcome, f *o
 		s.faulted(now, p, f)
 	}
 	s.close(now, p.Batch)
+}
+
+// paced keeps requests so small that they are answered long before their deadline: what a destination writes for one that
+// nobody waits for any more, it writes in vain.
+func (s *Scheduler) paced(p *Part, took time.Duration) {
+	if p.narrowed || p.Limit > 0 { // says something of its events, not of the others
+		return
+	}
+	p.Batch.took = took
+	if took > longCall {
+		s.window.n = max(1, min(s.window.n, len(p.Groups)/2))
+	}
 }
 
 // outcomes notes the outcomes of a part's events. When none is taken, for transient reasons, it returns
@@ -47,7 +61,7 @@ func (s *Scheduler) outcomes(p *Part, outcomes []outbox.Outcome, took time.Durat
 	}
 	if good {
 		s.gate.through(p.Batch.begun)
-		s.typical = (7*s.typical + took) / 8
+		s.typical = (7*cmp.Or(s.typical, took) + took) / 8
 	}
 	if good || others {
 		return nil

@@ -250,7 +250,7 @@ func (p *play) lease(t *testing.T, d *datadriven.TestData, name string) *outbox.
 
 // sent answers a part: everything is done but what retry and failed name, or meets a fault:
 // shared, own (of one of its events), rest (asks for five seconds), or partly (of which the
-// events that retry names have met a shared fault).
+// events that retry names have met a shared fault). took=3s says how long the request took.
 func (p *play) sent(t *testing.T, d *datadriven.TestData, part *schedule.Part) {
 	t.Helper()
 	p.now = p.now.Add(time.Millisecond)
@@ -285,7 +285,8 @@ func (p *play) sent(t *testing.T, d *datadriven.TestData, part *schedule.Part) {
 	default:
 		t.Fatalf("fault %q", kind)
 	}
-	p.s.Sent(p.now, part, outcomes, f, time.Millisecond)
+	took, _ := time.ParseDuration(cmp.Or(arg(d, "took"), "1ms"))
+	p.s.Sent(p.now, part, outcomes, f, took)
 }
 
 // decisions prints what the scheduler wants to be done until it wants nothing.
