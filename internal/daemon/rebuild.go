@@ -37,6 +37,7 @@ type rebuilder struct {
 	target projections.Sides // what is filled
 	fresh  *elastic.Sink     // of the new index
 	begun  time.Time         // which load this term has said to have begun
+	pace   pace
 }
 
 func (d *daemon) newRebuilder(l projector, t *leader.Term) *rebuilder {

@@ -1,9 +1,12 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -14,8 +17,9 @@ import (
 )
 
 const (
-	fillPage  = 1000 // rows of one request
-	fillPages = 2    // at once
+	fillPage  = 1000            // most rows of one request
+	fillPages = 2               // at once
+	slowPage  = 2 * time.Second // of a request from which the next ones are for fewer rows
 	// fillBacklog is how many events may be open while pages are filled in, and fillRest the pause
 	// while more are. After fillRests it goes on all the same: some projections never have fewer.
 	fillBacklog  = 500
@@ -25,6 +29,22 @@ const (
 	verifySettle = 5 * time.Second // entities that always have an open event cost as much
 	askedEvery   = time.Second
 )
+
+// pace is for how many rows the next request is. It is safe for concurrent use.
+type pace struct{ rows atomic.Int64 }
+
+func (p *pace) most() int { return int(cmp.Or(p.rows.Load(), fillPage)) }
+
+// took keeps requests far from their deadline: what a destination writes for one that nobody waits for any more, it writes
+// in vain.
+func (p *pace) took(rows int, d time.Duration, err error) {
+	switch most := p.most(); {
+	case err != nil || d > slowPage:
+		p.rows.Store(int64(max(1, min(most, rows/2))))
+	case rows == most && d < slowPage/2:
+		p.rows.Store(int64(min(2*most, fillPage)))
+	}
+}
 
 func (r *rebuilder) mender(ctx context.Context) (*outbox.Mender, error) {
 	return outbox.OpenMender(ctx, r.d.pool, r.projector.proj.Table(), r.projector.proj.Name(), r.d.cfg.Database.Timeout)
@@ -84,7 +104,7 @@ func (r *rebuilder) pages(ctx context.Context, mender *outbox.Mender, after outb
 			if err := r.rest(ctx, mender); err != nil {
 				return err
 			}
-			keys, err := r.sides.Entities(ctx, after, fillPage)
+			keys, err := r.sides.Entities(ctx, after, r.pace.most())
 			if err != nil || len(keys) == 0 {
 				return err
 			}
@@ -164,34 +184,49 @@ func (r *rebuilder) fillIn(ctx context.Context, mender *outbox.Mender, keys []ou
 // write writes entities into the index that is filled as their events would. It returns those that the
 // index refuses, and how many rows have no document.
 func (r *rebuilder) write(ctx context.Context, in []outbox.RedoEntity) (refused []outbox.RedoEntity, unreadable int64, err error) {
+	for len(in) > 0 {
+		page := in[:min(len(in), r.pace.most())]
+		in = in[len(page):]
+		began := time.Now()
+		out, err := r.send(ctx, page)
+		r.pace.took(len(page), time.Since(began), err)
+		if err != nil {
+			return nil, 0, fmt.Errorf("write a page of %d rows: %w", len(page), err)
+		}
+		for i, o := range out {
+			switch {
+			case o.Verdict == outbox.Done:
+			case o.Reason == outbox.ReasonDeterministic && !r.row.Load:
+				unreadable++
+				r.log.Warn("a row has no document", zap.String("event", "rebuild.unreadable"), zap.String("entity_id", page[i].Key.String()), zap.String("detail", o.Detail))
+			default:
+				page[i].Detail = o.Detail
+				refused = append(refused, page[i])
+			}
+		}
+	}
+	return refused, unreadable, nil
+}
+
+// send sends one request, and returns an error unless each entity has got an answer that stands.
+func (r *rebuilder) send(ctx context.Context, page []outbox.RedoEntity) ([]outbox.Outcome, error) {
 	limit := projectTimeout
 	if r.sink != nil {
 		limit = min(limit, max(r.sink.GCDeletes()/4, time.Second))
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	events := make([]outbox.Event, len(in))
-	for i := range in {
-		events[i] = in[i].Event
+	events := make([]outbox.Event, len(page))
+	for i := range page {
+		events[i] = page[i].Event
 	}
 	out, err := r.target.Project(ctx, events)
-	if err != nil {
-		return nil, 0, fmt.Errorf("write a page of %d rows: %w", len(in), err)
-	}
-	for i, o := range out {
-		switch {
-		case o.Verdict == outbox.Done:
-		case o.Verdict == outbox.Retry:
-			return nil, 0, fmt.Errorf("write a page of %d rows: %s", len(in), o.Detail)
-		case o.Reason == outbox.ReasonDeterministic && !r.row.Load:
-			unreadable++
-			r.log.Warn("a row has no document", zap.String("event", "rebuild.unreadable"), zap.String("entity_id", in[i].Key.String()), zap.String("detail", o.Detail))
-		default:
-			in[i].Detail = o.Detail
-			refused = append(refused, in[i])
+	for _, o := range out {
+		if err == nil && o.Verdict == outbox.Retry {
+			err = errors.New(o.Detail)
 		}
 	}
-	return refused, unreadable, nil
+	return out, err
 }
 
 // again writes what is kept in weft_redo, and returns an error while something is left.
@@ -202,7 +237,7 @@ func (r *rebuilder) again(ctx context.Context) error {
 		left  int
 	)
 	for {
-		page, err := r.redo.Take(ctx, last, redoPage)
+		page, err := r.redo.Take(ctx, last, min(redoPage, r.pace.most()))
 		if err != nil {
 			return err
 		}

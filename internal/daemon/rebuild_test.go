@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"bytes"
 	"context"
 	"net/http"
 	"strings"
@@ -203,6 +204,26 @@ func TestRebuildWritesAgainWhatWasRefused(t *testing.T) {
 	r.await(map[string]int{"done": p.stop()})
 	if got := a.metric("outbox_retry_scheduled_total", searchProjection); got != 0 {
 		t.Errorf("%v retries for what the new index has refused, want none", got)
+	}
+	r.equalsSource()
+}
+
+// An index that writes few documents before the deadline of a request gets requests of as few.
+func TestRebuildIntoASlowIndex(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.fillSource(900)
+	f := newFront(t, r.elastic)
+	f.set(func(_ http.ResponseWriter, req *http.Request, body []byte) bool {
+		if fills(req) {
+			<-time.After(time.Duration(bytes.Count(body, []byte("\n"))/2) * 2 * time.Millisecond)
+		}
+		return false
+	})
+	r.start("a", "ELASTIC_URL="+f.URL, "WEFT_ES_TIMEOUT=500ms").awaitReady(200, `"role": "leader"`)
+	r.askRebuild(searchProjection, false)
+	if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildDone || row.Filled != 900 {
+		t.Fatalf("got %+v", row)
 	}
 	r.equalsSource()
 }
