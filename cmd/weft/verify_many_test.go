@@ -146,3 +146,20 @@ func TestVerifySaysWhatItDidNotJudge(t *testing.T) {
 		t.Errorf("got %s, want %q", &out, want)
 	}
 }
+
+// A query of which no page ends before the deadline of a statement is loaded and compared in smaller ones.
+func TestRowsOfASlowQueryAreLoadedAndCompared(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.exec("insert into shop.product select i, 'product ' || i from generate_series(101, 400) i")
+	s.exec("create function shop.slow() returns boolean language plpgsql as 'begin perform pg_sleep(0.01); return true; end'")
+	s.declare(strings.Replace(shopQuery, "where p.id = any($1)", "where p.id = any($1) and shop.slow()", 1), shopMapping)
+	s.env = append(s.env, "WEFT_DB_TIMEOUT=1s")
+	s.running()
+	if r := weft(t, s.env, "load", "products"); r.code != 0 {
+		t.Fatalf("load: %+v", r)
+	}
+	if r := s.verified(0); r.Rows != 350 || r.Equal != 350 {
+		t.Errorf("got %+v, want all 350 rows equal to their documents", r)
+	}
+}

@@ -2,7 +2,9 @@ package verify
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -11,10 +13,12 @@ import (
 )
 
 const (
-	// A page has so many rows, and fewer where their documents are large.
+	// A page has so many rows, and fewer where their documents are large or take long.
 	smallestPage = 50
 	largestPage  = 4000
 	pageBytes    = 2 << 20
+	pageTime     = 2 * time.Second
+	slowPart     = 25 // rows at a time of a page that takes longer than a call may
 	// pagesAhead is how many pages are looked up while the one before them is told. Together they
 	// keep both servers busy, and a search of one shard takes one core of Elasticsearch.
 	pagesAhead = 2
@@ -47,9 +51,11 @@ func (v *verifier) rows(ctx context.Context, out chan<- looked) error {
 				return err
 			}
 			g.Go(func() error {
+				began := time.Now()
 				l, bytes, err := v.page(ctx, keys)
 				if err == nil {
-					size.Store(min(max(int64(pageBytes)*int64(len(keys))/int64(bytes), smallestPage), largestPage))
+					share := min(float64(pageBytes)/float64(bytes), float64(pageTime)/float64(time.Since(began)))
+					size.Store(min(max(int64(share*float64(len(keys))), smallestPage), largestPage))
 					turn <- l
 				}
 				return err
@@ -86,7 +92,7 @@ func (v *verifier) page(ctx context.Context, keys []outbox.Key) (l looked, bytes
 		return err
 	})
 	g.Go(func() (err error) {
-		held, err = v.Sides.Held(ctx, keys, false)
+		held, err = inParts(keys, func(keys []outbox.Key) ([]projections.Held, error) { return v.Sides.Held(ctx, keys, false) })
 		return err
 	})
 	if err := g.Wait(); err != nil {
@@ -99,10 +105,28 @@ func (v *verifier) page(ctx context.Context, keys []outbox.Key) (l looked, bytes
 	return v.compare(keys, wanted, held), bytes, nil
 }
 
+// inParts looks keys up, a few at a time when all of them take longer than a call may. A server that is frozen costs two
+// deadlines.
+func inParts[T any](keys []outbox.Key, look func([]outbox.Key) ([]T, error)) ([]T, error) {
+	found, err := look(keys)
+	if len(keys) <= slowPart || !outbox.Slow(err) {
+		return found, err
+	}
+	found = nil
+	for part := range slices.Chunk(keys, slowPart) {
+		more, err := look(part)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, more...)
+	}
+	return found, nil
+}
+
 // wanted returns what the pipeline would write of entities. Of those that have a row it says also whether it
 // has a version yet.
 func (v *verifier) wanted(ctx context.Context, keys []outbox.Key, row func(i int) bool) ([]projections.Wanted, error) {
-	out, err := v.Sides.Wanted(ctx, keys)
+	out, err := inParts(keys, func(keys []outbox.Key) ([]projections.Wanted, error) { return v.Sides.Wanted(ctx, keys) })
 	if err != nil {
 		return nil, err
 	}
