@@ -231,6 +231,7 @@ func (e *expensive) List(ctx context.Context, r outbox.ListRequest) (*outbox.Lis
 	l, err := e.watched.List(ctx, r)
 	if err == nil && len(l.Ready) == r.Ready {
 		l.Look = e.look
+		l.Took = l.Look
 	}
 	return l, err
 }

@@ -68,6 +68,7 @@ func (s *expensiveHead) List(ctx context.Context, r outbox.ListRequest) (*outbox
 	l, err := s.watched.List(ctx, r)
 	if err == nil && r.Entity == nil && r.From == nil && !r.Newest {
 		l.Look = 30 * time.Millisecond
+		l.Took = l.Look
 	}
 	if r.Back {
 		select {

@@ -46,10 +46,14 @@ func TestListShowsWhatMayGo(t *testing.T) {
 		"Limit":        {outbox.ListRequest{Ready: 2}, []int64{3, 4}},
 		"FromPosition": {outbox.ListRequest{Ready: 9, From: &outbox.Position{Version: 4, ID: l.Ready[1].ID}}, []int64{4, 5}},
 		"Newest":       {outbox.ListRequest{Ready: 2, Newest: true}, []int64{4, 5}},
+		"Back":         {outbox.ListRequest{Ready: 9, Back: true}, []int64{3, 4, 5}},
+		"None":         {outbox.ListRequest{Ready: 9, From: &outbox.Position{Version: 7, ID: l.Ready[1].ID}}, nil},
 	} {
 		got, err := b.store.List(t.Context(), c.request)
 		if err != nil || !slices.Equal(versions(got.Ready), c.want) || len(got.Due) > 0 {
 			t.Errorf("%s: %v, %v, want ready %v alone", name, got, err, c.want)
+		} else if !c.request.Newest && (got.Look <= 0 || got.Took < got.Look || len(c.want) == 0 && got.Took != got.Look) {
+			t.Errorf("%s: first row after %v, last one after %v, want none before the other", name, got.Look, got.Took)
 		}
 	}
 	own, err := b.store.List(t.Context(), outbox.ListRequest{Ready: 9, Entity: &key})

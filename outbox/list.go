@@ -46,6 +46,7 @@ type List struct {
 	Due      []Row // their retry time has come
 	Suspects map[ID]bool
 	Look     time.Duration // time PostgreSQL took to find the first ready row, or that there is none
+	Took     time.Duration // and the last one
 }
 
 // List returns what may go. It writes nothing.
@@ -116,8 +117,8 @@ func repeated(last *string, raw []byte) string {
 func (d *decoder) listed(raw [][]byte, out *List) error {
 	var r Row
 	if len(raw) == 8 && raw[2] == nil && len(raw[7]) == 8 { // the end of the ready rows
-		if len(out.Ready) == 0 {
-			out.Look = lookOf(raw[7])
+		if out.Took = lookOf(raw[7]); len(out.Ready) == 0 {
+			out.Look = out.Took
 		}
 		return nil
 	}

@@ -177,13 +177,12 @@ func (c *candidates) lookedBack(now time.Time, l *outbox.List) {
 	if before > 0 && (full && taken > 0 || len(c.start.ends) == 0) {
 		c.start.ends, c.start.blind = []end{{now, position(l.Ready[before-1])}}, false
 	}
-	took := max(l.Look, now.Sub(c.back.begun))
-	c.start.head, c.start.expensive = time.Time{}, expensiveHead(l.Look, c.back.passing) || took > longLook
+	c.start.head, c.start.expensive = time.Time{}, expensiveHead(l.Look, c.back.passing) || l.Took > longLook
 	switch {
 	case c.start.expensive && taken > 0:
-		c.start.head = now.Add(backShare * took)
+		c.start.head = now.Add(backShare * l.Took)
 	case c.start.expensive:
-		c.start.head = now.Add(headShare * took)
+		c.start.head = now.Add(headShare * l.Took)
 	}
 }
 

@@ -412,6 +412,7 @@ func (w *world) list(r outbox.ListRequest) *outbox.List {
 	from := 0
 	if r.From == nil && w.rnd.Float64() < w.plan.expensive {
 		l.Look = time.Duration(w.rnd.IntN(100)) * time.Millisecond
+		l.Took = l.Look
 	}
 	if r.From != nil {
 		from, _ = slices.BinarySearchFunc(w.rows, &row{id: r.From.ID, version: r.From.Version}, compareRows)

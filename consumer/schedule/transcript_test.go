@@ -204,6 +204,10 @@ func (p *play) list(d *datadriven.TestData) *outbox.List {
 	if d.HasArg("look") {
 		l.Look, _ = time.ParseDuration(arg(d, "look"))
 	}
+	l.Took = l.Look
+	if d.HasArg("took") {
+		l.Took, _ = time.ParseDuration(arg(d, "took"))
+	}
 	return l
 }
 
