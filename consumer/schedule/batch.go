@@ -79,7 +79,9 @@ type Part struct {
 	// Limit is the deadline of the call when it is shorter than the configured one; else 0.
 	Limit time.Duration
 
-	narrowed bool // cut out of a part that met a fault
+	narrowed bool      // cut out of a part that met a fault
+	refusals int       // for which the destination was too busy
+	until    time.Time // not to be sent before
 }
 
 // Events returns the events to be projected.
@@ -94,7 +96,7 @@ func (p *Part) Events() []outbox.Event {
 // rest returns the part without the groups that its answer has decided: a shared fault has
 // left the others without an outcome of their own.
 func (p *Part) rest() *Part {
-	rest := &Part{Batch: p.Batch, Limit: p.Limit, narrowed: p.narrowed}
+	rest := &Part{Batch: p.Batch, Limit: p.Limit, narrowed: p.narrowed, refusals: p.refusals}
 	for _, g := range p.Groups {
 		if g.Outcome.Verdict == outbox.Retry && g.Outcome.Reason.Transient() {
 			g.Outcome = outbox.Outcome{}

@@ -26,7 +26,8 @@
 //     without others. Beside as many such requests as there are batches in
 //     flight go as many small ones; when these hang, too, all wait until a deadline.
 //   - A slow destination is not overrun: after a request that took two seconds batches have
-//     fewer entities, and more again after quick ones.
+//     fewer entities, and more again after quick ones. After a refusal because it is busy fewer
+//     batches are in flight, and more again while they go well.
 //   - An entity in quarantine is not leased until it is released; its rows are put off when they
 //     fill the lists. A throttle spends an allowance of events that fills evenly.
 //   - An outage needs proof: a probe that fails, or faults of several entities with none

@@ -39,6 +39,8 @@ type world struct {
 	ids    uint64
 	steps  int
 
+	asked, busy, flying int // requests, those that were one too many, and those that are under way
+
 	bad      map[outbox.Key]bool // a request with one of them fails as a whole
 	closed   map[outbox.Key]bool // the database refuses each change of their rows
 	doomed   map[outbox.Key]bool // refused for good
@@ -78,6 +80,8 @@ type plan struct {
 	pauses               bool    // somebody pauses the projection
 	batch                int     // most entities of a batch; 0 for 50
 	pace                 pace    // of the destination
+	atOnce               int     // requests that the destination takes at once; 0 for all
+	busyItems            bool    // it refuses each item of the others, and not the request
 }
 
 type row struct {
@@ -311,6 +315,19 @@ func (w *world) start(a schedule.Action) {
 			return func() { w.s.Leased(w.now, a.Batch, l, nil) }
 		})
 	case schedule.DoSend:
+		w.asked++
+		if w.plan.atOnce > 0 && w.flying >= w.plan.atOnce {
+			w.busy++
+			d := w.latency()
+			f := &outbox.Fault{Reason: outbox.ReasonES429, Shared: true, Err: errAway}
+			var out []outbox.Outcome
+			if w.plan.busyItems {
+				out, f = slices.Repeat([]outbox.Outcome{outbox.Reject(f.Reason, "busy")}, len(a.Part.Groups)), nil
+			}
+			after(d, func() { w.s.Sent(w.now, a.Part, out, f, d) })
+			return
+		}
+		w.flying++
 		out, f := w.project(a.Part)
 		d, deadline := w.latency()+w.plan.pace.takes(w.now, len(a.Part.Groups)), cmp.Or(a.Part.Limit, 15*time.Second)
 		if d > deadline {
@@ -319,6 +336,7 @@ func (w *world) start(a schedule.Action) {
 		if f != nil && f.Reason == outbox.ReasonESTimeout {
 			d = deadline
 		}
+		w.after(d, func() { w.flying-- })
 		after(d, func() { w.s.Sent(w.now, a.Part, out, f, d) })
 	case schedule.DoSettle:
 		statement(func() func() {

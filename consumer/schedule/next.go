@@ -14,7 +14,7 @@ func (s *Scheduler) Next(now time.Time) (a Action, until time.Time, ok bool) {
 		case b.step == settleable:
 			b.step = settling
 			return Action{Kind: DoSettle, Batch: b}, until, true
-		case b.step == sending && len(b.parts) > 0 && b.flying < narrowFlying:
+		case b.step == sending && len(b.parts) > 0 && b.flying < narrowFlying && !now.Before(b.parts[0].until):
 			p := b.parts[0]
 			b.parts = b.parts[1:]
 			b.flying++
@@ -139,6 +139,11 @@ func (s *Scheduler) until(now time.Time) time.Time {
 		}
 	}
 	at(s.c.search.next)
+	for _, b := range s.batches {
+		if len(b.parts) > 0 {
+			at(b.parts[0].until)
+		}
+	}
 	if s.gate.state.Phase != Running || s.c.left(inSuspect) > 0 {
 		for _, b := range s.batches {
 			at(b.begun.Add(stuckAfter))
@@ -189,7 +194,7 @@ func (s *Scheduler) lease(now time.Time, rows int) *Batch {
 		}
 	}
 	window := s.window.n
-	if all[byTurns] >= s.cfg.Concurrency { // a small one goes beside those that all hang
+	if all[byTurns] >= s.flights { // a small one goes beside those that all hang
 		if moving[byTurns] > 0 || all[byTurns] >= 2*s.cfg.Concurrency {
 			return nil
 		}

@@ -58,7 +58,7 @@ func TestOutageOfAllItemsSetsNoEntityApart(t *testing.T) {
 	for _, p := range sends {
 		outcomes := make([]outbox.Outcome, len(p.Groups))
 		for i := range outcomes {
-			outcomes[i] = outbox.Reject(outbox.ReasonES429, "busy")
+			outcomes[i] = outbox.Reject(outbox.ReasonES5xx, "unavailable")
 		}
 		s.Sent(now, p, outcomes, nil, time.Millisecond)
 	}

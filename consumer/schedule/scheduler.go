@@ -62,6 +62,10 @@ const (
 	// longCall is the time of a request from which batches have fewer entities: a new connection to a far-away server takes
 	// less, and the deadline is several times as long.
 	longCall = 2 * time.Second
+	// mostRefusals is how often a request is sent again for which the destination was too busy, within three seconds, and
+	// calmBatches after how many that went well one more is tried at once.
+	mostRefusals = 5
+	calmBatches  = 32
 	// windowRows is how many rows a batch has at most for each entity that the window allows.
 	windowRows = 4
 	// mostApart is how many entities are tried apart at once.
@@ -79,6 +83,8 @@ type Scheduler struct {
 	c       candidates
 	batches []*Batch // leased, or being leased
 	window  size     // entities of the next one
+	flights int      // how many at once; fewer than configured while the destination is too busy for more
+	calm    int      // how many have gone well since it was
 
 	apart  map[outbox.Key]time.Time // entities to be tried in requests of their own, and when one has failed last
 	others bool                     // after a suspect, the others have a turn
@@ -107,8 +113,9 @@ func New(cfg Config) *Scheduler {
 		cfg:   cfg,
 		gate:  gate{threshold: cfg.BreakerThreshold, state: State{Phase: Running}, faulted: map[outbox.Key]bool{}, finals: map[outbox.Key]bool{}},
 		apart: map[outbox.Key]time.Time{}, company: map[outbox.Key]int{},
-		window: size{min(firstWindow, cfg.BatchSize), 1, cfg.BatchSize},
-		wake:   task{size: size{cfg.Page, 1, cfg.Page}},
+		flights: cfg.Concurrency,
+		window:  size{min(firstWindow, cfg.BatchSize), 1, cfg.BatchSize},
+		wake:    task{size: size{cfg.Page, 1, cfg.Page}},
 	}
 	s.c = newCandidates(&s.cfg)
 	return s
@@ -339,5 +346,10 @@ func (s *Scheduler) Settled(now time.Time, b *Batch, got outbox.Settled) {
 		s.window.n = max(1, min(s.window.n, got.Slow/2/windowRows))
 	case good && b.took < longCall/2:
 		s.window.grow()
+	}
+	if good {
+		if s.calm++; s.calm%calmBatches == 0 {
+			s.flights = min(s.flights+1, s.cfg.Concurrency)
+		}
 	}
 }

@@ -18,9 +18,12 @@ func (s *Scheduler) Sent(now time.Time, p *Part, outcomes []outbox.Outcome, f *o
 	s.paced(p, took)
 	if len(outcomes) == len(p.Groups) {
 		all := s.outcomes(p, outcomes, took)
-		if f != nil {
+		switch {
+		case f != nil:
 			p = p.rest()
-		} else if all != nil {
+		case all != nil && len(p.Groups) >= outageAfter && s.tooBusy(p, all): // a few may be refused by chance
+			s.again(now, p.rest())
+		case all != nil:
 			s.suspect(now, p, all)
 		}
 	}
@@ -123,6 +126,10 @@ func (s *Scheduler) faulted(now time.Time, p *Part, f *outbox.Fault) {
 		}
 		return
 	}
+	if s.tooBusy(p, f) {
+		s.again(now, p)
+		return
+	}
 	b.met = f
 	if phase == Outage {
 		p.lose(f)
@@ -141,6 +148,20 @@ func (s *Scheduler) faulted(now time.Time, p *Part, f *outbox.Fault) {
 	if trial || asksForRest || blamed {
 		s.unusable(now, f)
 	}
+}
+
+// tooBusy reports whether a request is to be sent again because the destination has too many others. After mostRefusals it is
+// not: it may be one of the events that is refused.
+func (s *Scheduler) tooBusy(p *Part, f *outbox.Fault) bool {
+	return f.Reason == outbox.ReasonES429 && f.RetryAfter == 0 && s.gate.state.Phase == Running && !p.narrowed && p.refusals < mostRefusals
+}
+
+// again has a request sent once more, after a pause, and fewer be under way from now on.
+func (s *Scheduler) again(now time.Time, p *Part) {
+	s.flights, s.calm = max(1, s.flights-1), 0
+	p.until = now.Add(doubled(firstProbe, p.refusals, time.Hour))
+	p.refusals++
+	p.Batch.parts = append(p.Batch.parts, p)
 }
 
 // unusable begins an outage, or continues it.

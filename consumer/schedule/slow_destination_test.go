@@ -57,3 +57,26 @@ func TestSlowDestinationIsNotOverrun(t *testing.T) {
 		})
 	}
 }
+
+// A destination that refuses requests while it has others gets as many as it takes.
+func TestBusyDestinationIsNotFlooded(t *testing.T) {
+	t.Parallel()
+	for name, p := range map[string]plan{
+		"One": {atOnce: 1}, "Two": {atOnce: 2}, "OneByItems": {atOnce: 1, busyItems: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p.batch, p.pace = 2000, pace{each: 20 * time.Microsecond, free: make([]time.Time, 2)}
+			w := newWorld(t, 1, p)
+			w.restless = false
+			const events = 60_000
+			for range events {
+				w.enqueue(entity(int(w.nextID)))
+			}
+			w.run(5 * time.Second)
+			if w.open > 0 || w.busy > w.asked/4 {
+				t.Errorf("%d of %d events open after 5 s, and %d of %d requests refused, want none, and few", w.open, events, w.busy, w.asked)
+			}
+		})
+	}
+}

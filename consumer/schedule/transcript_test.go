@@ -253,7 +253,7 @@ func (p *play) lease(t *testing.T, d *datadriven.TestData, name string) *outbox.
 }
 
 // sent answers a part: everything is done but what retry and failed name, or meets a fault:
-// shared, own (of one of its events), rest (asks for five seconds), or partly (of which the
+// shared, busy, own (of one of its events), rest (asks for five seconds), or partly (of which the
 // events that retry names have met a shared fault). took=3s says how long the request took.
 func (p *play) sent(t *testing.T, d *datadriven.TestData, part *schedule.Part) {
 	t.Helper()
@@ -284,6 +284,8 @@ func (p *play) sent(t *testing.T, d *datadriven.TestData, part *schedule.Part) {
 		if kind == "rest" {
 			f.RetryAfter = 5 * time.Second
 		}
+	case "busy":
+		outcomes, f = nil, &outbox.Fault{Reason: outbox.ReasonES429, Shared: true, Err: errAway}
 	case "own":
 		outcomes, f = nil, &outbox.Fault{Reason: outbox.ReasonUnknown, Err: errAway}
 	default:
