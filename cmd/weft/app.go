@@ -63,9 +63,13 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		err = out.err
+	}
+	if cmd.Name() == "run" && a.flush == nil { // it ended before it had a log; whoever starts it again waits for its code
+		log := telemetry.NewOutput(a.stderr)
+		a.stderr, a.flush = log, log.Sync
 	}
 	code, lines := explain(err)
 	for _, l := range lines {

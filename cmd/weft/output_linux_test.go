@@ -81,6 +81,27 @@ func TestRunGoesOnWhenNobodyReadsItsLog(t *testing.T) {
 	}
 }
 
+// An instance that cannot start ends with its code, whether or not somebody reads why.
+func TestRunThatCannotStartEndsWhenNobodyReadsWhy(t *testing.T) {
+	t.Parallel()
+	child := child(t, "OUTBOX_BULK_SIZE=many")
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	fill(t, write)
+	child.Stderr = write
+	err = child.Start()
+	_ = write.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Wait(); child.ProcessState.ExitCode() != exitConfig {
+		t.Errorf("it ended with %v, want code %d", err, exitConfig)
+	}
+}
+
 // fill writes to a pipe until it takes nothing more.
 func fill(t *testing.T, pipe *os.File) {
 	t.Helper()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap/zapcore"
 )
 
 const (
@@ -33,6 +34,17 @@ type output struct {
 	lost    int           // lines that were dropped after waiting
 
 	torn bool // the latest line was written in part; drain alone uses it
+}
+
+// NewOutput returns a writer that does not wait for long for w, for what a process says before it has a log.
+func NewOutput(w io.Writer) zapcore.WriteSyncer {
+	return &output{to: w, tell: func(int) []byte { return nil }, dropped: droppedLines()}
+}
+
+func droppedLines() prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "weft_log_dropped_total", Help: "Log lines that were lost, because nobody read the log for long or because it could not be written.",
+	})
 }
 
 // Write implements io.Writer. It never fails.

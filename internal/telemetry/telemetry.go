@@ -65,9 +65,7 @@ func New(w io.Writer, o Options) (*Telemetry, error) {
 	fields := []zap.Field{env, zap.String("instance", o.Instance), zap.String("group", o.Group), zap.String("obs_schema", Schema)}
 	reg := prometheus.NewRegistry()
 	contract := Contract(reg, o.Env)
-	out := &output{to: w, tell: lossIn(enc, fields), dropped: prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "weft_log_dropped_total", Help: "Log lines that were lost, because nobody read the log for long or because it could not be written.",
-	})}
+	out := &output{to: w, tell: lossIn(enc, fields), dropped: droppedLines()}
 	if err := contract.Register(out.dropped); err != nil {
 		return nil, fmt.Errorf("log metrics: %w", err)
 	}
