@@ -41,6 +41,7 @@ type resignFlags struct {
 	wait    time.Duration
 	force   bool
 	own     bool
+	began   time.Time // a term that is younger is not the one that the caller means
 }
 
 func (a *app) resignCommand() *cobra.Command {
@@ -53,7 +54,8 @@ its shutdown grace, frees the lock, and stays as a standby. Works from any host.
 asked and why is kept in weft_audit.
 
 Exits 1 when nobody leads or nobody else took over, 3 when the hand-over was not seen
-within --wait, or until it was interrupted (the request stands), 77 when no standby is there
+within --wait, or until it was interrupted (the request stands), 75 when another instance
+has taken over since the command began, so that nobody is asked, 77 when no standby is there
 to take over.
 
 With --own it asks only if the instance of this configuration leads (WEFT_INSTANCE, or
@@ -68,7 +70,9 @@ and standby alike.`,
 			if err := f.check(cmd); err != nil {
 				return err
 			}
+			f.began = time.Now()
 			return a.writing(cmd, func(ctx context.Context, cfg config.Config, pool *pgxpool.Pool) error {
+				defer func() { f.began = time.Now() }() // for the next shard
 				if f.own && !cfg.Given("instance") {
 					return usage(cmd, "--own needs the name of the instance: set WEFT_INSTANCE as it is set for `weft run`, or --instance")
 				}
@@ -128,6 +132,11 @@ func mayResign(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, f res
 	var none leader.State
 	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
 	defer cancel()
+	before := time.Since(f.began)
+	now, err := records.Now(ctx, pool, preflightTimeout)
+	if err != nil {
+		return none, err
+	}
 	st, err := leader.ReadState(ctx, pool, cfg.Group)
 	if err != nil {
 		return none, err
@@ -137,6 +146,10 @@ func mayResign(ctx context.Context, pool *pgxpool.Pool, cfg config.Config, f res
 	}
 	if !st.Led() {
 		return none, &exitError{exitBad, "nobody leads group " + cfg.Group + ": there is nothing to hand over"}
+	}
+	if !f.own && st.AcquiredAt.After(now.Add(-before)) {
+		return none, &exitError{exitTryAgain, fmt.Sprintf(
+			"%s has taken over since this command began, and leads in epoch %d: nobody was asked to hand over; see `weft status`", st.Instance, st.Epoch)}
 	}
 	seen, err := leader.Instances(ctx, pool, cfg.Group)
 	if err != nil {

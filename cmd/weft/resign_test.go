@@ -265,3 +265,36 @@ func TestResignOfATermThatHasEnded(t *testing.T) {
 		t.Errorf("got %+v, want %q", r, want)
 	}
 }
+
+// Of two people who ask at once, the second does not send away the leader that the first has brought in.
+func TestResignOfALeaderThatHasGone(t *testing.T) {
+	t.Parallel()
+	c := newCrew(t)
+	c.join("a", atOnce)
+	c.join("b", atOnce)
+	tx, err := c.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), "lock environment_sentinel in access exclusive mode"); err != nil {
+		t.Fatal(err)
+	}
+	second := make(chan result, 1)
+	go func() { second <- weft(t, append(c.env, "WORDLOOM_ENV=sandbox"), "resign", "--why=x") }()
+	testenv.Eventually(t, func() (waits bool) {
+		err := c.pool.QueryRow(t.Context(), `select exists (select from pg_locks
+			where relation = 'environment_sentinel'::regclass and not granted)`).Scan(&waits)
+		return err == nil && waits
+	}, "the second command looks at the database")
+	if r := weft(t, c.env, "resign", "--why=x"); r.code != 0 {
+		t.Fatalf("the first: %+v", r)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := "weft: b has taken over since this command began, and leads in epoch 2: nobody was asked to hand over; see `weft status`\n"
+	if r := <-second; r.code != exitTryAgain || r.errOut != want {
+		t.Errorf("the second: got %+v, want code %d and %q", r, exitTryAgain, want)
+	}
+}
