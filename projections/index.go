@@ -89,9 +89,23 @@ func (s *Index) Destination() string { return s.destination }
 // Close implements Projection.
 func (s *Index) Close() { s.sink.Close() }
 
+// UnreadableError says that the source cannot be read, so that nothing is known of the destination.
+type UnreadableError struct{ error }
+
+// Unwrap returns why.
+func (e *UnreadableError) Unwrap() error { return e.error }
+
+// readable returns an *UnreadableError when the source cannot be read.
+func (s *Index) readable(ctx context.Context) error {
+	if err := s.source.prepare(ctx); err != nil {
+		return &UnreadableError{err}
+	}
+	return nil
+}
+
 // Ready implements Projection.
 func (s *Index) Ready(ctx context.Context) error {
-	if err := s.source.prepare(ctx); err != nil {
+	if err := s.readable(ctx); err != nil {
 		return err
 	}
 	return s.sink.Ready(ctx)
@@ -99,7 +113,7 @@ func (s *Index) Ready(ctx context.Context) error {
 
 // Prepare implements Preparer: it creates the index if it is missing, and tries the source.
 func (s *Index) Prepare(ctx context.Context) error {
-	if err := s.source.prepare(ctx); err != nil {
+	if err := s.readable(ctx); err != nil {
 		return err
 	}
 	return s.sink.EnsureIndex(ctx)

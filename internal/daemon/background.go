@@ -265,7 +265,7 @@ func (d *daemon) attend(ctx context.Context, l projector) error {
 		if maker, ok := p.(projections.Preparer); ok && !prepared {
 			if err := maker.Prepare(ctx); err != nil {
 				if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
-					d.tell(name, err)
+					d.tellOf(p, err)
 				}
 				return
 			}
@@ -277,7 +277,24 @@ func (d *daemon) attend(ctx context.Context, l projector) error {
 			err = errors.New(s.Detail) // it answers, and refuses the writes
 		}
 		if !errors.Is(err, context.Canceled) {
-			d.tell(name, err)
+			d.tellOf(p, err)
 		}
 	})
+}
+
+// tellOf tells of a projection's destination, or of its source where that cannot be read.
+func (d *daemon) tellOf(p projections.Projection, err error) {
+	source := postgresName + " (source of " + p.Name() + ")"
+	_, told := d.Health.Report().Dependencies[source]
+	if _, ok := errors.AsType[*projections.UnreadableError](err); ok {
+		if !told {
+			d.Health.Require(source, d.cfg.Elastic.RequireReady)
+		}
+		d.tell(source, err)
+		return
+	}
+	if told {
+		d.tell(source, nil)
+	}
+	d.tell(p.Destination(), err)
 }

@@ -202,3 +202,29 @@ func TestReloadOfShards(t *testing.T) {
 	testenv.Eventually(t, func() bool { return len(a.logs.with("event", "config.reloaded")) == shardCount }, "each shard has taken up the rest")
 	a.awaitReady(200)
 }
+
+// What keeps the source from being read is told of as a fault of Postgres, and not of Elasticsearch.
+func TestSourceThatCannotBeReadIsNamed(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.start("a")
+	a.awaitReady(http.StatusOK, `"role": "leader"`)
+	r.upsert(newKey(), 1, "x")
+	r.await(map[string]int{"done": 1})
+	r.exec("revoke all on search_index from " + r.runner.Username())
+	r.upsert(newKey(), 1, "x")
+	const source = "postgres (source of search_index_to_elastic)"
+	a.awaitReady(http.StatusServiceUnavailable, source, "permission denied for table search_index", "; grant select on it to weft's role")
+	r.exec("grant select on search_index to " + r.runner.Username())
+	r.await(map[string]int{"done": 2})
+	a.awaitReady(http.StatusOK)
+	for _, event := range []string{"dependency.down", "dependency.up"} {
+		lines := a.logs.with("event", event)
+		if len(lines) == 0 || lines[len(lines)-1]["dependency"] != source {
+			t.Errorf("%s: got %v, want the source last", event, lines)
+		}
+	}
+	if lines := a.logs.with("dependency", "elasticsearch"); len(lines) > 1 {
+		t.Errorf("Elasticsearch was told of: %v, want that it is usable once", lines)
+	}
+}
