@@ -76,7 +76,7 @@ func writeAudit(w io.Writer, found []outbox.AuditEntry) error {
 		if e.FromEpoch != nil {
 			from += fmt.Sprintf(" (epoch %d)", *e.FromEpoch)
 		}
-		t.row(e.At.UTC().Format(time.RFC3339), e.Action, e.Actor, e.Count, records.Dash(e.Projection), from, records.Short(e.Why), records.OutcomeOf(e))
+		t.row(e.At.UTC().Format(time.RFC3339), e.Action, e.Actor, e.Count, records.Dash(e.Projection), from, short(w, e.Why), records.OutcomeOf(e))
 	}
 	return t.Flush()
 }

@@ -136,7 +136,7 @@ func writeGroups(w io.Writer, groups []records.DeadLetterGroup) error {
 	}
 	t := newTable(w, "PROJECTION", "REASON", "ENTITY", "ROWS", "REPLAYED", "OLDEST", "NEWEST", "ONE OF THE ERRORS")
 	for _, g := range groups {
-		t.row(g.Projection, cmp.Or(g.Reason, "-"), g.EntityType, g.Rows, g.Replayed, records.Clock(g.Oldest), records.Clock(g.Newest), records.Short(g.Sample))
+		t.row(g.Projection, cmp.Or(g.Reason, "-"), g.EntityType, g.Rows, g.Replayed, records.Clock(g.Oldest), records.Clock(g.Newest), short(w, g.Sample))
 	}
 	return t.Flush()
 }
@@ -148,7 +148,7 @@ func writeLetters(w io.Writer, d records.DeadLetters) error {
 	}
 	t := newTable(w, "FAILED", "ID", "ENTITY", "OP", "VERSION", "REASON", "ATTEMPTS", "REPLAYS", "ERROR")
 	for _, l := range d.Listed {
-		t.row(records.Clock(l.FailedAt), l.ID, l.EntityType+":"+l.EntityID, l.Op, l.EventVersion, cmp.Or(l.Reason, "-"), l.Attempts, l.Replays, records.Short(l.Error))
+		t.row(records.Clock(l.FailedAt), l.ID, l.EntityType+":"+l.EntityID, l.Op, l.EventVersion, cmp.Or(l.Reason, "-"), l.Attempts, l.Replays, short(w, l.Error))
 	}
 	if err := t.Flush(); err != nil {
 		return err

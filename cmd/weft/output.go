@@ -3,7 +3,10 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"text/tabwriter"
+
+	"golang.org/x/term"
 
 	"github.com/samuelhu324-dev/weft/internal/records"
 )
@@ -52,6 +55,18 @@ func (t table) row(cells ...any) {
 		fmt.Fprint(t, records.Cell(fmt.Sprint(c)))
 	}
 	fmt.Fprintln(t)
+}
+
+// short returns a text for a cell: on one line, and cut where a person reads the table on a terminal. A program gets the whole
+// text to search.
+func short(w io.Writer, text string) string {
+	if c, ok := w.(*checked); ok {
+		w = c.Writer
+	}
+	if out, ok := w.(*os.File); ok && term.IsTerminal(int(out.Fd())) {
+		return records.Short(text)
+	}
+	return records.Dash(records.Plain(text))
 }
 
 // writePairs prints names and what they have.

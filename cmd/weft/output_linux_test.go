@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
@@ -145,4 +147,55 @@ func TestRunOutlivesTheReaderOfItsLog(t *testing.T) {
 	if err := child.Wait(); err != nil {
 		t.Errorf("it ended with %v, want code 0", err)
 	}
+}
+
+// A program that searches the lists gets the texts whole; a person's terminal gets a table that fits.
+func TestTextsAreCutOnATerminalAlone(t *testing.T) {
+	t.Parallel()
+	const end = "is the cause"
+	long := strings.Repeat("many words ", 20) + end
+	m := newMorgue(t)
+	m.exec(`insert into search_outbox_events (entity_type, entity_id, op, event_version, status, error_reason, error)
+		values ('book', gen_random_uuid(), 'upsert', 1, 'failed', 'es_4xx', $1)`, long)
+	m.exec("insert into weft_audit (actor, action, why, count) values ('alice', 'replay', $1, 1)", long)
+	for _, command := range []string{"failed summary", "failed list", "audit"} {
+		args := strings.Fields(command)
+		if r := weft(t, m.env, args...); r.code != 0 || !strings.Contains(r.out, end) {
+			t.Errorf("%s into a pipe: got %+v, want the whole text", command, r)
+		}
+		screen, tty := terminal(t)
+		a := &app{environ: m.env, stdin: strings.NewReader(""), stdout: tty, stderr: tty, signals: notify}
+		if code := a.execute(t.Context(), args); code != 0 {
+			t.Errorf("%s on a terminal: code %d", command, code)
+		}
+		lines := bufio.NewReader(screen)
+		if _, err := lines.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+		if row, err := lines.ReadString('\n'); err != nil || strings.Contains(row, end) || !strings.Contains(row, "many words") {
+			t.Errorf("%s on a terminal: got %q, %v, want the text cut", command, row, err)
+		}
+	}
+}
+
+// terminal returns both ends of a new terminal.
+func terminal(t *testing.T) (screen, tty *os.File) {
+	t.Helper()
+	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = screen.Close() })
+	if err := unix.IoctlSetPointerInt(int(screen.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(screen.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		tty, err = os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tty.Close() })
+	return screen, tty
 }

@@ -173,7 +173,7 @@ func (a awaited) write(w io.Writer) error {
 	case "gone":
 		text = "done, and no longer in the table"
 	case "failed":
-		text = fmt.Sprintf("failed (%s: %s)", records.Dash(records.Plain(a.Reason)), records.Short(a.Error))
+		text = fmt.Sprintf("failed (%s: %s)", records.Dash(records.Plain(a.Reason)), short(w, a.Error))
 	case "unknown":
 		text = "in no outbox table"
 	}
