@@ -89,7 +89,7 @@ func (a *app) quarantineOrRelease(cmd *cobra.Command, do func(context.Context, *
 	cmd.Args = one("one entity, as TYPE:ID")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if kind, id, err := records.Entity(args[0]); err != nil || kind == "" || id.IsZero() || len([]rune(kind)) > outbox.MaxType {
-			return usage(cmd, fmt.Sprintf("%q is no entity: want TYPE:ID, with a type of at most %d characters", args[0], outbox.MaxType))
+			return usage(cmd, fmt.Sprintf("%q is no entity: want TYPE:ID, with a type of at most %d characters and an id that is not empty", args[0], outbox.MaxType))
 		}
 		if err := who.check(cmd); err != nil {
 			return err

@@ -78,7 +78,8 @@ func TestQuarantineAndRelease(t *testing.T) {
 		weft(t, env, "release", typ+":"+id, "--by=a", "--why=x")
 	}
 	for want, args := range map[string][]string{
-		"want one entity, as TYPE:ID":                                {"quarantine", "--by=a", "--why=x"},
+		"want one entity, as TYPE:ID": {"quarantine", "--by=a", "--why=x"},
+		`"block:" is no entity: want TYPE:ID, with a type of at most 50 characters and an id that is not empty`: {"release", "block:", "--by=a", "--why=x"},
 		`"block" is no entity: want TYPE:ID`:                         {"quarantine", "block", "--by=a", "--why=x"},
 		`"` + id + `" is no entity: want TYPE:ID`:                    {"release", id, "--by=a", "--why=x"},
 		"--by is missing":                                            {"quarantine", entity, "--why=x"},

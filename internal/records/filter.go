@@ -87,7 +87,7 @@ func Entity(text string) (kind string, id outbox.ID, err error) {
 	case kind == "":
 		return "", id, errors.New("want TYPE:ID, ID or TYPE")
 	case both && rest == "":
-		return "", id, errors.New("the id is missing")
+		return "", id, errors.New("the id is missing; the events of an entity whose id is empty are named by their own ids")
 	case both:
 		id = outbox.Text(rest)
 	}
