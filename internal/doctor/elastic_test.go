@@ -205,7 +205,7 @@ func TestFindingsInElasticsearch(t *testing.T) {
 	client := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}}
 	defer client.CloseIdleConnections()
 	found := visit(t, s.URL, client, "idx")
-	wantFinding(t, found, want{"elastic.alias", Warning, "idx", "neither an alias nor an index", "weft run"})
+	wantFinding(t, found, want{"elastic.alias", Warning, "idx", "neither an alias nor an index", "to fill it: `weft rebuild "})
 	a["GET /idx-v*"] = `{"idx-v9":{"aliases":{}},"idx-v10":{"aliases":{}}}`
 	found = visit(t, s.URL, client, "idx")
 	wantFinding(t, found, want{"elastic.alias", Error, "idx", "neither an alias nor an index has the name, and idx-v10 is there", `POST /_aliases {"actions":[{"add":{"index":"idx-v10","alias":"idx","is_write_index":true}}]}`})
