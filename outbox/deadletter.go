@@ -27,7 +27,8 @@ const NoReason = "none"
 // Selector selects the dead letters that match every field that is set; the zero value
 // selects all that were not discarded. IDs alone select discarded ones, too; with Discarded, only
 // those. An id of another kind than the table's column is parsed again from its text; when that
-// fails it matches nothing. Times are those of the database clock.
+// fails it matches nothing. Times are those of the database clock. A dead letter without a time, as an adopted table may
+// have, failed before weft came, and so before any time.
 type Selector struct {
 	IDs        []ID      `json:"ids,omitempty"` // none: any
 	EntityType string    `json:"entity_type,omitempty"`
@@ -42,7 +43,7 @@ type Selector struct {
 
 // Mark is the place of a dead letter in the order of [DeadLetters.List]: where the next page begins.
 type Mark struct {
-	FailedAt *time.Time // [Record.UpdatedAt]; nil for infinity, which List has first
+	FailedAt *time.Time // [Record.UpdatedAt]; nil for none and for infinity, which List has first
 	ID       ID
 }
 
@@ -104,7 +105,8 @@ func (s Selector) clause(t *Table, args ...any) *clause {
 	c.andIf(!s.EntityID.IsZero(), "entity_id = $%d::"+t.Entity.String(), &entity)
 	c.andIf(s.Reason != "", "coalesce(nullif(error_reason, ''), '"+NoReason+"') = $%d::text", s.Reason)
 	c.andIf(!s.Since.IsZero(), "updated_at >= $%d::timestamptz", s.Since)
-	c.andIf(!s.Until.IsZero(), "updated_at < $%d::timestamptz", s.Until)
+	c.andIf(!s.Until.IsZero() && !s.Since.IsZero(), "updated_at < $%d::timestamptz", s.Until)
+	c.andIf(!s.Until.IsZero() && s.Since.IsZero(), "(updated_at < $%d::timestamptz or updated_at is null)", s.Until)
 	c.andIf(s.Text != "", "strpos(lower(error), lower($%d::text)) > 0", s.Text)
 	if s.After != nil {
 		at := pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
@@ -112,8 +114,11 @@ func (s Selector) clause(t *Table, args ...any) *clause {
 			at = pgtype.Timestamptz{Time: *s.After.FailedAt, Valid: true}
 		}
 		id, _ := ParseID(t.ID, s.After.ID.String()) // null when it is none, which ends the list
-		c.and("updated_at <= $%d::timestamptz", at)
-		c.and(fmt.Sprintf("(updated_at < $%d or id > $%%d::%s)", len(c.args), t.ID), &id)
+		after := "updated_at <= $%[1]d::timestamptz and (updated_at < $%[1]d or id > $%[2]d::" + t.ID.String() + ")"
+		if s.After.FailedAt == nil { // or that of a row without a time
+			after = "case when (select m.updated_at is null from " + t.Name + " m where m.id = $%[2]d) then updated_at is not null or id > $%[2]d else " + after + " end"
+		}
+		c.and(after, at, &id)
 	}
 	return c
 }

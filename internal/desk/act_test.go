@@ -199,6 +199,32 @@ func TestOneSelectedAndFilteredDeadLettersAreReplayedAndDiscarded(t *testing.T) 
 	}
 }
 
+// An adopted table may have dead letters that do not say when they failed.
+func TestDeadLettersWithoutATimeAreNotPassedOver(t *testing.T) {
+	t.Parallel()
+	st := perform(t)
+	st.dead(t, 120)
+	st.exec(t, "alter table search_outbox_events alter updated_at drop not null")
+	st.exec(t, "update search_outbox_events set updated_at = case when id::text < '"+deadLetter(60)+"' then null when id::text < '"+deadLetter(110)+"' then 'infinity'::timestamptz else updated_at end")
+	seen, path := 0, "/api/failed"
+	for path != "" {
+		var l lettersView
+		if err := json.Unmarshal([]byte(st.seen(t, path)), &l); err != nil {
+			t.Fatal(err)
+		}
+		seen += len(l.Listed)
+		if path = ""; l.Next != "" {
+			path = "/api/failed?after=" + url.QueryEscape(l.Next)
+		}
+	}
+	if seen != 120 {
+		t.Errorf("the pages list %d dead letters, want 120", seen)
+	}
+	st.exec(t, "update search_outbox_events set updated_at = now() where updated_at = 'infinity'")
+	st.does(t, st.preview(t, "/act?projection="+search+"&action=replay&id="+deadLetter(1)), "1 of 1 replayed")
+	st.does(t, st.preview(t, "/act?projection="+search+"&action=replay_all"), "119 of 119 replayed")
+}
+
 // seen returns a page as alice sees it.
 func (st *stage) seen(t *testing.T, path string) string {
 	t.Helper()
