@@ -69,6 +69,9 @@ func shapeOf(d Declaration, key *entityKey, columns []pgconn.FieldDescription, c
 			exprs[columnDeleted] = "coalesce(" + column + ", false)"
 		default:
 			v := valueOf(c.DataTypeOID, categories[c.DataTypeOID])
+			if d.Destination != "" {
+				v.append = v.orWord(c.DataTypeOID)
+			}
 			exprs = append(exprs, strings.ReplaceAll(v.expr, "{column}", column))
 			prefix := append(elastic.AppendString(nil, c.Name), ':')
 			shape.fields = append(shape.fields, declaredField{name: c.Name, prefix: prefix, oid: v.oid, append: v.append})

@@ -81,6 +81,44 @@ func valueOf(oid uint32, category string) value {
 	}
 }
 
+// orWord returns v.append for a table: of NaN and the infinities, for which JSON has no form, it appends the words that
+// PostgreSQL reads into a column.
+func (v value) orWord(oid uint32) appendValue {
+	return func(dst, raw []byte) ([]byte, error) {
+		out, err := v.append(dst, raw)
+		if err == nil {
+			return out, nil
+		}
+		var word string
+		switch {
+		case oid == pgtype.Float8OID && len(raw) == 8:
+			word = wordOf(math.Float64frombits(binary.BigEndian.Uint64(raw)))
+		case oid == pgtype.Float4OID && len(raw) == 4:
+			word = wordOf(float64(math.Float32frombits(binary.BigEndian.Uint32(raw))))
+		case oid == pgtype.NumericOID:
+			word = string(raw)
+		case oid == pgtype.TimestamptzOID && len(raw) == 8:
+			word = map[int64]string{math.MaxInt64: "infinity", math.MinInt64: "-infinity"}[int64(binary.BigEndian.Uint64(raw))]
+		}
+		if word == "" {
+			return out, err
+		}
+		return append(append(append(dst, '"'), word...), '"'), nil
+	}
+}
+
+// wordOf returns PostgreSQL's word for a float that is not finite.
+func wordOf(f float64) string {
+	switch {
+	case math.IsNaN(f):
+		return "NaN"
+	case math.IsInf(f, 1):
+		return "Infinity"
+	default:
+		return "-Infinity"
+	}
+}
+
 func appendBool(dst, v []byte) ([]byte, error) {
 	if len(v) != 1 {
 		return dst, fmt.Errorf("%d bytes, want a boolean", len(v))

@@ -3,6 +3,7 @@ package projections
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -211,6 +212,31 @@ func TestTableTypes(t *testing.T) {
 	same := one[string](b, `select (to_jsonb(x.*) - 'entity_id' - 'version')::text from wide x`)
 	if want := one[string](b, `select (to_jsonb(x.*) - 'id')::text from source x`); same != want {
 		t.Errorf("row:\ngot  %s\nwant %s", same, want)
+	}
+}
+
+// A table holds what JSON has no word for.
+func TestTableGetsValuesWithoutEnd(t *testing.T) {
+	t.Parallel()
+	b := shop(t)
+	const columns = `f double precision, r real, n numeric, z timestamptz, s timestamp, d date, a double precision[]`
+	b.exec(`create table wide (entity_id bigint primary key, version bigint not null, ` + columns + `)`)
+	b.exec(`create table source (id bigint primary key, ` + columns + `)`)
+	b.exec(`insert into source values (1, 'NaN', 'NaN', 'NaN', 'infinity', 'infinity', 'infinity', '{NaN,Infinity}'),
+		(2, 'Infinity', 'Infinity', 'Infinity', '-infinity', '-infinity', '-infinity', null), (3, '-Infinity', '-Infinity', '-Infinity', null, null, null, null)`)
+	d := Declaration{Name: "wide", Table: "product_outbox_events", Destination: "wide",
+		Query: `select id as entity_id, 1 as version, f, r, n, z, s, d, a from source where id = any($1)`}
+	var events []outbox.Event
+	for id := range int64(3) {
+		events = append(events, event(outbox.Upsert, number(id+1), 1))
+	}
+	out, err := b.declared(d, nil).Project(leading(t, 1), events)
+	if err != nil || slices.ContainsFunc(out, func(o outbox.Outcome) bool { return o.Verdict != outbox.Done }) {
+		t.Fatalf("got %+v, %v, want all done", out, err)
+	}
+	same := one[string](b, `select jsonb_agg(to_jsonb(x.*) - 'entity_id' - 'version' order by entity_id)::text from wide x`)
+	if want := one[string](b, `select jsonb_agg(to_jsonb(x.*) - 'id' order by id)::text from source x`); same != want {
+		t.Errorf("rows:\ngot  %s\nwant %s", same, want)
 	}
 }
 
