@@ -92,8 +92,8 @@ func verifyCommand() *cobra.Command {
 assertion with what was seen and what was needed, and keep the table beside it in
 _result.json. It needs no server.
 
-Exit code 0 means that every assertion holds, 1 that one does not or that there is no
-evidence.`,
+Exit code 0 means that every assertion holds, 1 that one does not, that the run was broken
+off, of which nothing else is judged, or that there is no evidence.`,
 		Example: `  weftlab verify es_down_connect
   weftlab verify es_down_connect --run 20261121T164207Z
   weftlab verify all`,

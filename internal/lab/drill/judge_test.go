@@ -36,3 +36,25 @@ func TestRecordMustBeExact(t *testing.T) {
 		}
 	}
 }
+
+// A run that was broken off has left a part of its evidence. It is told of as that, and not as many assertions that do not hold.
+func TestRunThatWasBrokenOffIsNotJudged(t *testing.T) {
+	t.Parallel()
+	began := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
+	for outcome, seen := range map[verdict.Outcome]string{
+		verdict.Interrupted: "interrupted at 2026-05-04T03:03:01Z",
+		verdict.Running:     "begun at 2026-05-04T03:02:01Z, and killed since or still running",
+	} {
+		dir, err := verdict.Create(t.TempDir(), "es_bulk_partial", began)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := dir.Write(verdict.RecipeFile, verdict.Recipe{Scenario: dir.Scenario, Outcome: outcome, Started: began, Ended: began.Add(time.Minute)}); err != nil {
+			t.Fatal(err)
+		}
+		result, err := Verify(dir)
+		if err != nil || result.OK || len(result.Checks) != 1 || result.Checks[0].Seen != seen {
+			t.Errorf("%s: got %+v, %v, want %q alone", outcome, result, err, seen)
+		}
+	}
+}

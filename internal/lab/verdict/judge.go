@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -42,7 +43,7 @@ type Judge struct {
 // NewJudge returns a judge that has asserted that the run completed.
 func NewJudge(e *Evidence) *Judge {
 	j := &Judge{Evidence: e}
-	j.Equal("the run came to its end", RecipeFile, string(e.Recipe.Outcome), string(Completed))
+	j.Equal("the run came to its end", RecipeFile, cmp.Or(e.Recipe.BrokenOff(), string(e.Recipe.Outcome)), string(Completed))
 	return j
 }
 

@@ -49,6 +49,19 @@ type Recipe struct {
 	Events       []Event                      `json:"events"`
 }
 
+// BrokenOff says how and when the run was broken off; "" for one that was not. Its evidence is of a part, which no assertion
+// is made for.
+func (r Recipe) BrokenOff() string {
+	switch r.Outcome {
+	case Interrupted:
+		return "interrupted at " + r.Ended.Format(time.RFC3339)
+	case Running:
+		return "begun at " + r.Started.Format(time.RFC3339) + ", and killed since or still running"
+	default:
+		return ""
+	}
+}
+
 // Event is one that the drill wrote.
 type Event struct {
 	ID      uuid.UUID `json:"event_id"`
