@@ -133,7 +133,11 @@ func (m *migrator) countEvents(ctx context.Context, name string) (string, error)
 		select (select count(*) from (select from %[1]s limit %[2]d) a),
 		       (select count(*) from (select from %[1]s where status in ('pending', 'processing') limit %[2]d) o)`,
 		m.qualify(name), mostCounted+1)).Scan(&all, &open)
-	return upTo(all) + " events, " + upTo(open) + " of them open", err
+	noun := " events, "
+	if all == 1 {
+		noun = " event, "
+	}
+	return upTo(all) + noun + upTo(open) + " of them open", err
 }
 
 func upTo(n int64) string {

@@ -44,7 +44,7 @@ func TestUninstallAndInstallAnew(t *testing.T) {
 			if dropData {
 				data = plan.Goes
 			}
-			for _, want := range []string{"product_outbox_events: 1 events, 1 of them open", "search_outbox_events: 1 events, 1 of them open", "search_outbox_history: with rows", "product_outbox_versions: with rows"} {
+			for _, want := range []string{"product_outbox_events: 1 event, 1 of them open", "search_outbox_events: 1 event, 1 of them open", "search_outbox_history: with rows", "product_outbox_versions: with rows"} {
 				if !slices.ContainsFunc(data, func(i migrations.UninstallItem) bool { return strings.HasPrefix(i.Name+": "+i.Note, want) }) {
 					t.Errorf("got %+v, want %s in it", data, want)
 				}

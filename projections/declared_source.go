@@ -205,7 +205,7 @@ func (s *declaredSource) read(ctx context.Context, a *arena, events []outbox.Eve
 	}
 	err = s.refused(err)
 	if state, ok := errors.AsType[*pgconn.PgError](err); errors.Is(err, context.DeadlineExceeded) || ok && state.Code == pgerrcode.QueryCanceled {
-		err = fmt.Errorf("the query was not answered in time for %d entities; `weft projection check` looks for what makes it slow: %w", len(events), err)
+		err = fmt.Errorf("the query was not answered in time (entities: %d); `weft projection check` looks for what makes it slow: %w", len(events), err)
 	}
 	if err != nil {
 		return 0, databaseFault(ctx, "source rows of "+s.declaration.Name, err)

@@ -81,7 +81,7 @@ func notFound(id outbox.ID, searches []outbox.Search) error {
 	}
 	where := "no outbox table, and there is no history"
 	if days > 0 {
-		where = fmt.Sprintf("no outbox table and none of %d days of the history since %s", days, since.UTC().Format(time.DateOnly))
+		where = fmt.Sprintf("no outbox table and %s of the history since %s", records.Counted(days, "not in the one day", "none of %d days"), since.UTC().Format(time.DateOnly))
 	}
 	return &exitError{exitBad, fmt.Sprintf("event %s is in %s: it was done and deleted, or pruned, or there never was one; see `weft audit --action prune`", id, where)}
 }

@@ -98,7 +98,7 @@ func TestEvent(t *testing.T) {
 		}
 	}
 
-	if r := weft(t, env, "event", uuid.NewString()); r.code != exitBad || !strings.Contains(r.errOut, "is in no outbox table and none of 1 days of the history since 20") {
+	if r := weft(t, env, "event", uuid.NewString()); r.code != exitBad || !strings.Contains(r.errOut, "is in no outbox table and not in the one day of the history since 20") {
 		t.Errorf("unknown: got %+v, want code 1 and where it was looked for", r)
 	}
 	if r := weft(t, env, "event", uuid.NewString(), "--json"); r.code != exitBad || r.out != "[]\n" {

@@ -26,7 +26,7 @@ func writeStory(w io.Writer, e records.Story) error {
 	}
 	attempts := fmt.Sprintf("%d", e.Attempts)
 	if e.Reclaims > 0 {
-		attempts += fmt.Sprintf(", and taken back %d times in a row since it was last settled", e.Reclaims)
+		attempts += records.Counted(e.Reclaims, ", and taken back once since it was last settled", ", and taken back %d times in a row since it was last settled")
 	}
 	lines := [][2]string{
 		{"event", e.ID}, {"where", e.Where()}, {"projection", e.Projection + ", table " + e.Table},

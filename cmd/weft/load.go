@@ -76,7 +76,8 @@ func (a *app) loadProjection(ctx context.Context, cfg config.Config, pool *pgxpo
 		out.DurationMS = r.Finished.Sub(r.Began).Milliseconds()
 	}
 	err = a.show(out, func(w io.Writer) error {
-		_, err := fmt.Fprintf(w, "%s: %d rows read, %d events written in %s\n", name, out.Rows, out.Events, records.Span(float64(out.DurationMS)/1000))
+		_, err := fmt.Fprintf(w, "%s: %s read, %s written in %s\n", name, records.Counted(out.Rows, "1 row", "%d rows"),
+			records.Counted(out.Events, "1 event", "%d events"), records.Span(float64(out.DurationMS)/1000))
 		return err
 	})
 	switch {

@@ -40,7 +40,7 @@ func (m *meter) replayed(p replay.Progress) {
 
 // swept shows the progress of a removal.
 func (m *meter) swept(s outbox.Swept) {
-	m.show(s.Page, s.Pages, fmt.Sprintf("%d events", s.Deleted), "%d events, %d of %d pages read", s.Deleted, s.Page, s.Pages)
+	m.show(s.Page, s.Pages, records.Counted(s.Deleted, "1 event", "%d events"), "%s, %d of %d pages read", records.Counted(s.Deleted, "1 event", "%d events"), s.Page, s.Pages)
 }
 
 // rebuilt shows the progress of a fill. Its line begins with the projection, as those of the meter do.

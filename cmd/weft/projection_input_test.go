@@ -28,7 +28,7 @@ func TestBadRowsOfADeclaredQuery(t *testing.T) {
 			want: "source query: it returned more than one row of this entity: group by the key, or filter"},
 		"NoRow":     {from: "where p.id", to: "where p.id <> 7 and p.id", status: "done"},
 		"NoVersion": {from: "v.version", to: "nullif(v.version, case p.id when 7 then v.version end) as version", status: "failed", reason: "deterministic_exception", want: "source query: version is null"},
-		"Slow":      {from: "p.name", to: "case p.id when 7 then pg_sleep(120)::text else p.name end as name", timeout: "WEFT_DB_TIMEOUT=1s", status: "pending", reason: "db_", want: "the query was not answered in time for 1 entities; `weft projection check` looks for what makes it slow"},
+		"Slow":      {from: "p.name", to: "case p.id when 7 then pg_sleep(120)::text else p.name end as name", timeout: "WEFT_DB_TIMEOUT=1s", status: "pending", reason: "db_", want: "the query was not answered in time (entities: 1); `weft projection check` looks for what makes it slow"},
 		"MappingConflict": {from: "p.name", to: "case p.id when 7 then 'x' else '1' end as name", mapping: [2]string{`{"type": "text"}`, `{"type": "long"}`}, status: "failed", reason: "es_4xx",
 			want: "failed to parse field [name] of type [long]"},
 		"StrictMapping": {from: "'[]') as variants", to: "'[]') as variants, case p.id when 7 then '{\"x\": {\"y\": 1}}'::json end as extra", mapping: [2]string{`"properties": {`, `"properties": {"extra": {"properties": {"z": {"type": "long"}}}, `},

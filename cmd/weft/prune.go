@@ -17,6 +17,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
@@ -269,7 +270,8 @@ func (p *pruner) end(ctx context.Context) error {
 func (r pruned) write(w io.Writer) error {
 	would := map[bool]string{true: "would be "}[r.DryRun]
 	for _, p := range r.Projections {
-		fmt.Fprintf(w, "%s: %d done events %sdeleted from %s, %d days of the history %sdropped", p.Projection, p.Deleted, would, p.Table, len(p.Partitions), would)
+		fmt.Fprintf(w, "%s: %s %sdeleted from %s, %s of the history %sdropped", p.Projection, records.Counted(p.Deleted, "1 done event", "%d done events"),
+			would, p.Table, records.Counted(len(p.Partitions), "1 day", "%d days"), would)
 		if p.Outcome == pruneInterrupted || p.Outcome == pruneBroken {
 			fmt.Fprintf(w, "; %s", p.Outcome)
 		}

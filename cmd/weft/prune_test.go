@@ -63,7 +63,7 @@ func TestPrune(t *testing.T) {
 	const before = "20 20 3"
 
 	dry := weft(t, env, "prune", "--older-than=45d", "--dry-run")
-	if dry.code != 0 || !strings.Contains(dry.out, "search_index_to_elastic: 5 done events would be deleted from search_outbox_events, 1 days of the history would be dropped") ||
+	if dry.code != 0 || !strings.Contains(dry.out, "search_index_to_elastic: 5 done events would be deleted from search_outbox_events, 1 day of the history would be dropped") ||
 		!strings.Contains(dry.out, "chronicle_events_to_entries: 0 done events would be deleted") {
 		t.Errorf("dry run: got %+v", dry)
 	}

@@ -46,7 +46,7 @@ func TestQuarantineAndRelease(t *testing.T) {
 	if r := weft(t, env, "quarantine", entity, "--projection", search, "--by=bob", "--why=y"); r.code != 0 || !strings.Contains(r.out, search+": "+entity+" was in quarantine by alice at 20") {
 		t.Errorf("got %+v, want who has put it into quarantine", r)
 	}
-	if r := weft(t, env, "status"); !strings.Contains(r.out, "QUARANTINE  "+search+": 3 events of 1 entities wait until weft release\n        "+entity+" in quarantine by alice at 20") {
+	if r := weft(t, env, "status"); !strings.Contains(r.out, "QUARANTINE  "+search+": 3 events of 1 entity wait until weft release\n        "+entity+" in quarantine by alice at 20") {
 		t.Errorf("status: got %+v", r)
 	}
 	var st records.Status

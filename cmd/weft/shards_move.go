@@ -15,6 +15,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/shards"
 	"github.com/samuelhu324-dev/weft/internal/shards/move"
 	"github.com/samuelhu324-dev/weft/leader"
@@ -299,7 +300,7 @@ func (a *app) showMoved(row movedShard, there config.Config, o move.Options) err
 		_, err := fmt.Fprintln(w, "nothing was changed")
 		return err
 	case "moved":
-		fmt.Fprintf(w, "moved shard %d to %s: %d rows, %s; its writes waited %.1f s\n", row.Shard, row.To.Server, row.Rows, megabytes(row.Bytes), row.Waited)
+		fmt.Fprintf(w, "moved shard %d to %s: %s, %s; its writes waited %.1f s\n", row.Shard, row.To.Server, records.Counted(row.Rows, "1 row", "%d rows"), megabytes(row.Bytes), row.Waited)
 	case "opened":
 		fmt.Fprintf(w, "opened shard %d in %s\n", row.Shard, row.To.Server)
 	}

@@ -61,9 +61,9 @@ func writeStatus(w io.Writer, st records.Status) error {
 			fmt.Fprintf(w, "\n%s %s\n", strings.ToUpper(p.Rebuild.Kind()), p.Rebuild.Line())
 		}
 		if v := p.VersionAhead; v != nil {
-			fmt.Fprintf(w, "\nALARM   %s: documents are newer than their source rows and stay so: %d writes refused since %s, the last %s ago (%s)\n"+
+			fmt.Fprintf(w, "\nALARM   %s: documents are newer than their source rows and stay so: %s refused since %s, the last %s ago (%s)\n"+
 				"        see the runbook restored from a backup, docs/runbooks/restore-from-backup.md\n",
-				p.Projection, v.Writes, v.FirstAt.Format(time.RFC3339), records.Span(max(0, p.Now.Sub(v.LastAt).Seconds())), records.Plain(strings.Join(v.Entities, ", ")))
+				p.Projection, records.Counted(v.Writes, "1 write", "%d writes"), v.FirstAt.Format(time.RFC3339), records.Span(max(0, p.Now.Sub(v.LastAt).Seconds())), records.Plain(strings.Join(v.Entities, ", ")))
 		}
 	}
 	return nil
@@ -76,7 +76,8 @@ func writeQuarantines(w io.Writer, p records.Projection) {
 	if len(p.Quarantine) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\nQUARANTINE  %s: %d events of %d entities wait until weft release\n", p.Projection, p.Quarantined, len(p.Quarantine))
+	entities := records.Counted(len(p.Quarantine), "1 entity", "%d entities")
+	fmt.Fprintf(w, "\nQUARANTINE  %s: %s until weft release\n", p.Projection, records.Counted(p.Quarantined, "1 event of "+entities+" waits", "%d events of "+entities+" wait"))
 	for i, q := range p.Quarantine {
 		if i == mostQuarantines {
 			fmt.Fprintf(w, "        and %d more: weft status --json\n", len(p.Quarantine)-i)

@@ -195,7 +195,7 @@ func (s *screen) draw(now, before *topState) error {
 	}
 	lines := topLines(now, before, max(width, 1))
 	if height = max(height, 1); len(lines) > height {
-		more := line{text: fmt.Sprintf("… %d more lines: a taller window shows them", len(lines)-height+1)}
+		more := line{text: records.Counted(len(lines)-height+1, "… 1 more line: a taller window shows it", "… %d more lines: a taller window shows them")}
 		lines = append(lines[:height-1], more.cut(width))
 	}
 	var b strings.Builder

@@ -144,7 +144,7 @@ func (p *frame) projection(pr records.Projection, q records.Queue, growth string
 	}
 	for i, x := range pr.Quarantine {
 		if i == topEntries {
-			p.add(true, "  QUARANTINE  and %d entities more", len(pr.Quarantine)-i)
+			p.add(true, "  QUARANTINE  and %s more", records.Counted(len(pr.Quarantine)-i, "1 entity", "%d entities"))
 			break
 		}
 		p.add(true, "  QUARANTINE  %s %s", x.Entity(), x.Line())
@@ -153,17 +153,17 @@ func (p *frame) projection(pr records.Projection, q records.Queue, growth string
 		p.add(true, "  %-11s %s", strings.ToUpper(pr.Rebuild.Kind()), pr.Rebuild.Line())
 	}
 	if v := pr.VersionAhead; v != nil {
-		p.add(true, "  ALARM       documents are newer than their source rows: %d writes refused since %s", v.Writes, v.FirstAt.Format(time.RFC3339))
+		p.add(true, "  ALARM       documents are newer than their source rows: %s refused since %s", records.Counted(v.Writes, "1 write", "%d writes"), v.FirstAt.Format(time.RFC3339))
 	}
 	for _, b := range q.Batches {
-		p.add(false, "  batch       %s of %s, epoch %d: %d events for %s", b.ID, b.Owner, b.Epoch, b.Events, records.Span(max(0, pr.Now.Sub(b.LeasedAt).Seconds())))
+		p.add(false, "  batch       %s of %s, epoch %d: %s for %s", b.ID, b.Owner, b.Epoch, records.Counted(b.Events, "1 event", "%d events"), records.Span(max(0, pr.Now.Sub(b.LeasedAt).Seconds())))
 	}
 	for _, w := range q.Waiting {
 		next := "for ever"
 		if w.NextRetryAt != nil {
 			next = "until " + w.NextRetryAt.Format(time.TimeOnly)
 		}
-		p.add(false, "  waits       %s:%s version %d %s, %d attempts, %s, %d behind it", w.EntityType, w.EntityID, w.EventVersion, next, w.Attempts, records.Dash(w.Reason), w.Behind)
+		p.add(false, "  waits       %s:%s version %d %s, %s, %s, %d behind it", w.EntityType, w.EntityID, w.EventVersion, next, records.Counted(w.Attempts, "1 attempt", "%d attempts"), records.Dash(w.Reason), w.Behind)
 	}
 	for _, v := range q.Verify {
 		state := "not finished since " + v.BeganAt.Format(time.RFC3339) + ", no entity compared"

@@ -260,13 +260,13 @@ func verdictOf(reports []verify.Report, repair bool) error {
 	}
 	switch {
 	case wrong > repaired && repair:
-		return &exitError{exitBad, fmt.Sprintf("%d documents still differ from their rows: see above what to do about each", wrong-repaired)}
+		return &exitError{exitBad, records.Counted(wrong-repaired, "1 document still differs from its row: see above what to do", "%d documents still differ from their rows: see above what to do about each")}
 	case wrong > repaired:
-		return &exitError{exitBad, fmt.Sprintf("%d documents differ from their rows; `weft verify --repair` has them written anew", wrong)}
+		return &exitError{exitBad, records.Counted(wrong, "1 document differs from its row; `weft verify --repair` has it written anew", "%d documents differ from their rows; `weft verify --repair` has them written anew")}
 	case beside:
 		return &exitError{exitBad, "an alias leads to an index into which weft does not write: see above what to do"}
 	case unsettled > 0:
-		return &exitError{exitInconclusive, fmt.Sprintf("%d entities had events that did not settle: is there a leader? see weft status", unsettled)}
+		return &exitError{exitInconclusive, records.Counted(unsettled, "1 entity had an event that did not settle", "%d entities had events that did not settle") + ": is there a leader? see weft status"}
 	}
 	return nil
 }
@@ -286,7 +286,8 @@ func writeReports(w io.Writer, reports []verify.Report) error {
 			fmt.Fprintf(w, "%s: versions alone were compared, and no contents: %s\n", r.Projection, r.VersionsOnly)
 		}
 		if r.Failed > 0 {
-			fmt.Fprintf(w, "%s: not judged: %d entities that differ and have an event in failed, discarded or not, or a row that makes no document; see `weft failed summary`, also with --discarded\n", r.Projection, r.Failed)
+			entities := records.Counted(r.Failed, "1 entity that differs and has", "%d entities that differ and have")
+			fmt.Fprintf(w, "%s: not judged: %s an event in failed, discarded or not, or a row that makes no document; see `weft failed summary`, also with --discarded\n", r.Projection, entities)
 		}
 		for _, b := range r.Beside {
 			fmt.Fprintf(w, "%s: alias %s also leads to %s, into which weft does not write: searches find documents twice, and deleted ones; %s\n", r.Projection, b.Alias, b.Index, b.Remedy)

@@ -142,7 +142,7 @@ func TestVerifySaysWhatItDidNotJudge(t *testing.T) {
 	if err := writeReports(&out, reports); err != nil || verdictOf(reports, false) != nil {
 		t.Fatal(err)
 	}
-	if want := "products: not judged: 1 entities that differ and have an event in failed"; strings.Count(out.String(), "not judged") != 1 || !strings.Contains(out.String(), want) {
+	if want := "products: not judged: 1 entity that differs and has an event in failed"; strings.Count(out.String(), "not judged") != 1 || !strings.Contains(out.String(), want) {
 		t.Errorf("got %s, want %q", &out, want)
 	}
 }

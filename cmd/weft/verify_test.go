@@ -465,7 +465,7 @@ func TestVerifyTellsWhatItCannot(t *testing.T) {
 	<-stop.code
 	s.exec("update shop.product set price = 1 where id = 3")
 	r := weft(t, s.env, "verify", "products", "--settle", "1s")
-	if r.code != 3 || !strings.Contains(r.errOut, "1 entities had events that did not settle: is there a leader?") {
+	if r.code != 3 || !strings.Contains(r.errOut, "1 entity had an event that did not settle: is there a leader?") {
 		t.Errorf("without a leader: got %+v", r)
 	}
 	for args, want := range map[string]string{

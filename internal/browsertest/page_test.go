@@ -262,7 +262,7 @@ func (r *rig) many(t *testing.T, alice *tab, in *instance) {
 	alice.open(in.url + "/failed")
 	alice.awaits("#main", "10000 or more dead letters")
 	alice.do(chromedp.SendKeys(`input[name="text"]`, "field 99999 "), chromedp.Submit(`form[action="/failed"]`))
-	alice.awaits("#main", "1 dead letters")
+	alice.awaits("#main", "1 dead letter")
 	t.Logf("list and filter took %v", time.Since(begin))
 	alice.open(in.url + "/failed?reason=es_4xx&entity=tag")
 	alice.do(chromedp.Click(`button[value="discard_all"]`), chromedp.WaitVisible("button.act"))

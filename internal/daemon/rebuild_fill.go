@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/verify"
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -261,8 +262,8 @@ func (r *rebuilder) again(ctx context.Context) error {
 		last = page[len(page)-1]
 	}
 	if left > 0 {
-		return fmt.Errorf("the new index refuses %d entities, the first is %s: %s; correct the rows, or end this with `weft rebuild abort` and correct the mapping",
-			left, first.Key, first.Detail)
+		return fmt.Errorf("the new index refuses %s %s: %s; correct the rows, or end this with `weft rebuild abort` and correct the mapping",
+			records.Counted(left, "one entity,", "%d entities, the first is"), first.Key, first.Detail)
 	}
 	return nil
 }
@@ -303,7 +304,7 @@ func (r *rebuilder) verify(ctx context.Context) error {
 	// Documents ahead of their rows are so in the old index, too: live events wrote both. Entities
 	// that always have an open event never settle, and need not: it goes to both, or is kept.
 	if wrong := report.Differs() - report.Ahead - report.Repaired; wrong > 0 {
-		return fmt.Errorf("%d documents of the new index differ from their rows; comparing again", wrong)
+		return errors.New(records.Counted(wrong, "1 document of the new index differs from its row", "%d documents of the new index differ from their rows") + "; comparing again")
 	}
 	if r.sink == nil {
 		return r.finish(ctx)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -85,7 +84,7 @@ func (s *Server) planLetters(ctx context.Context, db outbox.DB, filter query, id
 	for _, g := range p.Groups {
 		p.Count += g.Rows
 	}
-	p.State = strconv.FormatInt(p.Count, 10) + " events"
+	p.State = records.Counted(p.Count, "1 event", "%d events")
 	discarded := ""
 	if len(ids) > 0 { // a filter finds those alone, or the others
 		of := p.sel
@@ -120,9 +119,9 @@ func (s *Server) planLetters(ctx context.Context, db outbox.DB, filter query, id
 		p.Fields["id"] = strings.Join(texts, ",")
 		p.What = fmt.Sprintf("%d of the %d selected events of %s%s", p.Count, len(ids), p.Projection, discarded)
 	case len(words) > 0:
-		p.What = fmt.Sprintf("%d dead letters of %s: %s", p.Count, p.Projection, strings.Join(words, ", "))
+		p.What = fmt.Sprintf("%s of %s: %s", records.Counted(p.Count, "1 dead letter", "%d dead letters"), p.Projection, strings.Join(words, ", "))
 	default:
-		p.What = fmt.Sprintf("all %d dead letters of %s", p.Count, p.Projection)
+		p.What = records.Counted(p.Count, "the one dead letter of ", "all %d dead letters of ") + p.Projection
 	}
 	return p, nil
 }

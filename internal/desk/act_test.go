@@ -273,7 +273,7 @@ func TestActionOnADeadLetterIsRefusedWhenSomebodyHasDiscardedIt(t *testing.T) {
 	st.does(t, st.preview(t, discard), "1 of 1 discarded")
 	for _, form := range late {
 		code, body := st.ask(t, "alice", "POST", "/act", form)
-		if code != http.StatusConflict || !strings.Contains(body, "1 events, 1 of them discarded") {
+		if code != http.StatusConflict || !strings.Contains(body, "1 event, 1 of them discarded") {
 			t.Errorf("%s: got %d: %s", form.Get("action"), code, body)
 		}
 	}

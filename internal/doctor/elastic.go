@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/projections"
 	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
@@ -173,7 +174,7 @@ func (e *examination) answers(ctx context.Context, s *server, cluster bool) bool
 		e.add("elastic.reachable", Error, s.url.Host, text+err.Error(), remedy)
 		return false
 	case cluster && health.Status == "red":
-		e.add("elastic.health", Error, s.url.Host, fmt.Sprintf("the cluster is red: %d shards are not assigned", health.Unassigned), "GET /_cluster/allocation/explain says why")
+		e.add("elastic.health", Error, s.url.Host, "the cluster is red: "+records.Counted(health.Unassigned, "1 shard is not assigned", "%d shards are not assigned"), "GET /_cluster/allocation/explain says why")
 	}
 	return true
 }

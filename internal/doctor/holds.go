@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/records"
@@ -36,7 +35,7 @@ func (e *examination) holds(ctx context.Context) error {
 			q := h.Quarantines[0]
 			text := q.String() + ": its events wait"
 			if n > 1 {
-				text += fmt.Sprintf("; so do those of %d more entities", n-1)
+				text += "; so do those of " + records.Counted(n-1, "1 more entity", "%d more entities")
 			}
 			hold(q.For, text, "weft release "+records.ShellWord(q.EntityType+":"+q.EntityID))
 		}

@@ -54,7 +54,7 @@ func (e *examination) rivals(ctx context.Context) error {
 		var lives bool
 		err := e.Pool.QueryRow(ctx, fmt.Sprintf(claims, pgx.Identifier{table}.Sanitize())).Scan(&owner, &rows)
 		if err == nil {
-			e.add("rivals", Error, table, fmt.Sprintf("another worker, %s, has claimed %d rows: while it claims more, the leader leases nothing", owner, rows), "stop that worker")
+			e.add("rivals", Error, table, fmt.Sprintf("another worker, %s, has claimed %s: while it claims more, the leader leases nothing", owner, records.Counted(rows, "1 row", "%d rows")), "stop that worker")
 		}
 		if err == nil || errors.Is(err, pgx.ErrNoRows) {
 			err = e.Pool.QueryRow(ctx, occupant, table, e.Config.Group).Scan(&group, &instance, &lives)

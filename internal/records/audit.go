@@ -110,7 +110,7 @@ func ended(e outbox.AuditEntry) string {
 	case e.Action == outbox.ActionDiscard:
 		return o.Outcome
 	case e.Action == outbox.ActionPrune:
-		return fmt.Sprintf("%s; %d deleted, %d days dropped", o.Outcome, o.Deleted, len(o.Partitions))
+		return fmt.Sprintf("%s; %d deleted, %s dropped", o.Outcome, o.Deleted, Counted(len(o.Partitions), "1 day", "%d days"))
 	default:
 		return fmt.Sprintf("%s; %d done, %d failed again, %d open", o.Outcome, o.Done, o.Failed, o.Open)
 	}

@@ -78,12 +78,12 @@ func (s Rebuild) Line() string {
 	}
 	switch {
 	case s.Unreadable > 0 && s.Load:
-		fmt.Fprintf(&b, ", %d rows got an event, which fails and says why", s.Unreadable)
+		fmt.Fprintf(&b, ", %s an event, which fails and says why", Counted(s.Unreadable, "1 row got", "%d rows got"))
 	case s.Unreadable > 0:
-		fmt.Fprintf(&b, ", %d rows have no document (rebuild.unreadable in the leader's log names them)", s.Unreadable)
+		fmt.Fprintf(&b, ", %s (rebuild.unreadable in the leader's log says which)", Counted(s.Unreadable, "1 row has no document", "%d rows have no document"))
 	}
 	if s.Redo > 0 {
-		fmt.Fprintf(&b, ", %d entities are to be written again", s.Redo)
+		fmt.Fprintf(&b, ", %s to be written again", Counted(s.Redo, "1 entity is", "%d entities are"))
 	}
 	if s.Note != "" {
 		b.WriteString("; " + Plain(s.Note))

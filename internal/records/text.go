@@ -63,6 +63,14 @@ func Span(seconds float64) string {
 	}
 }
 
+// Counted returns one, a text, where n is 1, or else the format with n in it.
+func Counted[N int | int64](n N, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return fmt.Sprintf(many, n)
+}
+
 // Clock writes a time, or a dash for none.
 func Clock(t *time.Time) string {
 	if t == nil {
