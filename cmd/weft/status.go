@@ -29,6 +29,11 @@ older build of weft. STUCK events have been in flight for longer than --max-proc
 or are claimed by a worker whose lease has ended. Done events are an estimate of the server's
 statistics, marked with ~.
 
+What the leader alone knows it is asked for at the address under HTTP: UNUSABLE names a server
+that it cannot use, OUTAGE a projection whose destination is away, BREAKER one that stopped
+after many final failures in a row. These are missing where it does not answer within a second,
+and another host is told no more than the reason.
+
 An entity that is tried in requests of its own shows in the leader's metric
 weft_isolated_entities only.`,
 		Example: `  weft status
@@ -40,6 +45,7 @@ weft_isolated_entities only.`,
 				if err != nil {
 					return err
 				}
+				askLeader(ctx, &st)
 				err = a.show(st, func(w io.Writer) error { return writeStatus(w, st) })
 				if err != nil {
 					return err

@@ -33,6 +33,7 @@ func writeStatus(w io.Writer, st records.Status) error {
 		}
 	}
 
+	writeTroubles(w, st)
 	fmt.Fprintln(w)
 	t.row("PROJECTION", "READY", "WAITING", "PUT OFF", "IN FLIGHT", "OTHERS", "STUCK", "FAILED", "DISCARDED", "DONE", "LAG", "OLDEST", "NEXT RETRY", "LAST SETTLE")
 	for _, p := range st.Projections {

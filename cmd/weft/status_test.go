@@ -3,11 +3,18 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/samuelhu324-dev/weft/internal/admin"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
@@ -253,5 +260,53 @@ func TestTourHasTheColumnsOfStatus(t *testing.T) {
 		if strings.HasPrefix(line, "PROJECTION ") && !strings.Contains(string(tour), line) {
 			t.Errorf("docs/tour.md lacks the line %q", line)
 		}
+	}
+}
+
+// What the leader alone knows is asked of it: a destination that is away, and a breaker that is open.
+func TestStatusNamesWhatHoldsUpTheLeader(t *testing.T) {
+	t.Parallel()
+	c := newCrew(t)
+	c.join("a", atOnce)
+	st := func() (r result, out records.Status) {
+		r = weft(t, append(c.env, "OUTBOX_PROJECTIONS="+projections.SearchIndexToElastic), "status", "--json")
+		if err := json.Unmarshal([]byte(r.out), &out); err != nil {
+			t.Fatalf("%v: %+v", err, r)
+		}
+		return weft(t, c.env, "status"), out
+	}
+	if r, s := st(); r.code != 0 || s.Leader.Trouble != nil {
+		t.Errorf("without an address: got %+v, want nothing that was not asked for", s.Leader)
+	}
+
+	health := admin.NewHealth("crew", "a")
+	health.SetRole(admin.Leader, 1)
+	health.Set("postgres", nil)
+	server := httptest.NewServer(admin.Handler(admin.Options{Health: health, Gatherer: prometheus.NewRegistry(), Log: zap.NewNop()}))
+	defer server.Close()
+	_, err := c.pool.Exec(t.Context(), `create function addressed() returns trigger language plpgsql as 'begin new.http_addr = tg_argv[0]; return new; end';
+		create trigger addressed before insert or update on weft_instance for each row execute function addressed('`+server.Listener.Addr().String()+`');
+		update weft_instance set http_addr = ''`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, s := st(); r.code != 0 || s.Leader.Trouble == nil || len(s.Leader.Trouble) != 0 || strings.Contains(r.out, "UNUSABLE") {
+		t.Errorf("without trouble: got %+v and %s", s.Leader, r.out)
+	}
+	health.Set("elasticsearch", errors.New("no answer"))
+	health.SetProjection("books", admin.Outage, "es_connect")
+	health.SetProjection("tags", admin.Paused, "es_4xx")
+	r, s := st()
+	if got := fmt.Sprint(len(s.Leader.Trouble)); got != "3" {
+		t.Errorf("JSON: got %+v, want three", s.Leader.Trouble)
+	}
+	for _, want := range []string{"\nUNUSABLE  elasticsearch since 20", ": no answer\n", "\nOUTAGE  books since 20", ": es_connect\n", "\nBREAKER  tags since 20", ": es_4xx\n"} {
+		if !strings.Contains(r.out, want) {
+			t.Errorf("got %s, want %q", r.out, want)
+		}
+	}
+	health.SetRole(admin.Leader, 2)
+	if r, s := st(); r.code != 0 || s.Leader.Trouble != nil {
+		t.Errorf("of another term: got %+v, want nothing", s.Leader)
 	}
 }

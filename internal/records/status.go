@@ -27,6 +27,17 @@ type Leader struct {
 	ApplicationOfLock string    `json:"application_name"`
 
 	Resign *Resign `json:"resign"` // it was asked to hand over; null when it was not
+
+	// Trouble is what the leader says at its health endpoint; missing where nobody has asked it, or it did not answer.
+	Trouble []Trouble `json:"trouble,omitzero"`
+}
+
+// Trouble is what holds up the leader.
+type Trouble struct {
+	Of     string    `json:"of"`     // a server that it needs, or a projection
+	State  string    `json:"state"`  // unusable; outage, or paused by the breaker
+	Detail string    `json:"detail"` // its reason alone, where another host asks
+	Since  time.Time `json:"since"`
 }
 
 // Resign is a request to hand over.

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/samuelhu324-dev/weft/internal/admin"
+	"github.com/samuelhu324-dev/weft/internal/records"
+)
+
+// askTimeout bounds the question to the leader: its address may lead nowhere from this host.
+const askTimeout = time.Second
+
+// askLeader adds to st what the leader alone knows: which of its servers it cannot use, and which projections an outage or the
+// breaker holds up. It is a hint, and left out where the leader does not answer from here.
+func askLeader(ctx context.Context, st *records.Status) {
+	if st.Leader == nil {
+		return
+	}
+	i := slices.IndexFunc(st.Instances, func(i records.Instance) bool { return i.Name == st.Leader.Instance })
+	if i < 0 || st.Instances[i].HTTPAddr == "" {
+		return
+	}
+	client := &http.Client{Timeout: askTimeout, Transport: &http.Transport{Proxy: nil, DisableKeepAlives: true}}
+	body, err := fetch(ctx, client, "http://"+st.Instances[i].HTTPAddr+"/health/ready")
+	if err != nil {
+		return
+	}
+	var whole admin.Report
+	if json.Unmarshal(body, &whole) != nil || whole.Instance != st.Leader.Instance {
+		return
+	}
+	for _, r := range append(whole.Shards, whole) {
+		if r.Group == st.Group && r.Epoch == st.Leader.Epoch && len(r.Shards) == 0 {
+			st.Leader.Trouble = troubles(r)
+		}
+	}
+}
+
+// troubles lists dependencies before projections.
+func troubles(r admin.Report) []records.Trouble {
+	out := []records.Trouble{}
+	for _, name := range slices.Sorted(maps.Keys(r.Dependencies)) {
+		if d := r.Dependencies[name]; !d.OK {
+			t := records.Trouble{Of: name, State: "unusable", Detail: d.Error, Since: d.Since}
+			if t.Detail == t.State { // what another host is told
+				t.Detail = ""
+			}
+			out = append(out, t)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Projections)) {
+		if p := r.Projections[name]; p.Activity == admin.Outage || p.Activity == admin.Paused {
+			out = append(out, records.Trouble{Of: name, State: string(p.Activity), Detail: p.Detail, Since: p.Since})
+		}
+	}
+	return out
+}
+
+func writeTroubles(w io.Writer, st records.Status) {
+	if st.Leader == nil {
+		return
+	}
+	for _, t := range st.Leader.Trouble {
+		word := strings.ToUpper(t.State)
+		if t.State == string(admin.Paused) {
+			word = "BREAKER"
+		}
+		fmt.Fprintf(w, "\n%s  %s since %s: %s\n", word, records.Plain(t.Of), t.Since.UTC().Format(time.RFC3339), cmp.Or(records.Plain(t.Detail), "see the leader's log"))
+	}
+}
