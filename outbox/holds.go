@@ -73,6 +73,9 @@ func (h Hold) String() string {
 		what = "paused"
 	case Throttle:
 		what = fmt.Sprintf("throttled to %g events a second", h.Rate)
+		if h.Rate == 1 {
+			what = "throttled to 1 event a second"
+		}
 	case Quarantine:
 		what = OneLine(h.EntityType+":"+h.EntityID, 200) + " quarantined"
 	}

@@ -137,6 +137,12 @@ func TestThrottle(t *testing.T) {
 	if r := weft(t, env, "audit"); strings.Count(r.out, "200 events a second") != 2 || !strings.Contains(r.out, "unthrottle") || !strings.Contains(r.out, "0.5 events a second") {
 		t.Errorf("audit: got %+v, want three entries with their rates", r)
 	}
+	run("--rate=1", "--by=bob", "--why=one")
+	for _, command := range []string{"status", "audit --action=throttle"} {
+		if r := weft(t, env, strings.Fields(command)...); !strings.Contains(r.out, "1 event a second") {
+			t.Errorf("%s: got %+v, want one event a second", command, r)
+		}
+	}
 	for want, args := range map[string][]string{
 		"want the name of one projection":  {"throttle", "--rate=1", "--by=a", "--why=x"},
 		"want either --rate or --off":      {"throttle", name, "--rate=1", "--off", "--by=a", "--why=x"},

@@ -65,7 +65,7 @@ func (t throttled) write(w io.Writer) error {
 	text := "was not throttled"
 	switch {
 	case t.Throttle != nil:
-		text = fmt.Sprintf("throttled to %g events a second: the leader obeys within a second; weft status shows it", t.Throttle.Rate)
+		text = records.Counted(t.Throttle.Rate, "throttled to 1 event a second", "throttled to %g events a second") + ": the leader obeys within a second; weft status shows it"
 	case t.Changed:
 		text = "throttle ended: the leader goes on at full speed within a second"
 	}

@@ -117,7 +117,7 @@ func (s *Server) planLetters(ctx context.Context, db outbox.DB, filter query, id
 			texts[i] = id.String()
 		}
 		p.Fields["id"] = strings.Join(texts, ",")
-		p.What = fmt.Sprintf("%d of the %d selected events of %s%s", p.Count, len(ids), p.Projection, discarded)
+		p.What = fmt.Sprintf("%d of %s of %s%s", p.Count, records.Counted(len(ids), "1 selected event", "the %d selected events"), p.Projection, discarded)
 	case len(words) > 0:
 		p.What = fmt.Sprintf("%s of %s: %s", records.Counted(p.Count, "1 dead letter", "%d dead letters"), p.Projection, strings.Join(words, ", "))
 	default:

@@ -91,7 +91,7 @@ func held(e outbox.AuditEntry) string {
 	case d.EntityID != "":
 		return Plain(d.EntityType + ":" + d.EntityID)
 	default:
-		return fmt.Sprintf("%g events a second", d.Rate)
+		return Counted(d.Rate, "1 event a second", "%g events a second")
 	}
 }
 

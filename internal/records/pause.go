@@ -75,7 +75,7 @@ func (p *Pause) Line() string { return p.line("paused") }
 
 // Line tells of the throttle in a few words.
 func (t *Throttle) Line() string {
-	return t.line(fmt.Sprintf("throttled to %g events a second", t.Rate))
+	return t.line(Counted(t.Rate, "throttled to 1 event a second", "throttled to %g events a second"))
 }
 
 // Line tells of the quarantine in a few words.

@@ -64,7 +64,7 @@ func Span(seconds float64) string {
 }
 
 // Counted returns one, a text, where n is 1, or else the format with n in it.
-func Counted[N int | int64](n N, one, many string) string {
+func Counted[N int | int64 | float64](n N, one, many string) string {
 	if n == 1 {
 		return one
 	}

@@ -276,6 +276,9 @@ func (r *run) ask(ctx context.Context, n int) error {
 
 func (r *run) stalled(ctx context.Context) string {
 	text := fmt.Sprintf("waiting: %d replayed events are not settled yet", len(r.open))
+	if len(r.open) == 1 {
+		text = "waiting: 1 replayed event is not settled yet"
+	}
 	led, unknown := r.led(ctx)
 	if unknown == nil && !led {
 		text += "; nobody leads"
