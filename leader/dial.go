@@ -92,6 +92,7 @@ func sessionSettings(cfg Config) []setting {
 		{"lock_timeout", ms(lockTimeout(cfg))},
 		{"default_transaction_isolation", "read committed"}, // a bump that waited must see what it waited for
 		{"synchronous_commit", "on"},                        // an epoch that was given out must not be given out again
+		{"datestyle", "ISO"},                                // pgx reads no other where the server sends times as text
 	}
 }
 

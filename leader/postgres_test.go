@@ -202,6 +202,12 @@ func TestSettingsOfTheDatabaseDoNotEndTheSession(t *testing.T) {
 	}
 }
 
+func TestTermBeginsWhateverTheDateStyleOfTheRole(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.joinURL(t, s.url+"&datestyle=German", quick("a"), nil).nextTerm(t)
+}
+
 func TestForeignHolderIsNamedOnce(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

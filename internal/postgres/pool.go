@@ -97,6 +97,7 @@ func Connect(ctx context.Context, raw string, o Options) (*pgx.Conn, error) {
 // override those of the URL.
 func Prepare(cfg *pgconn.Config, o Options) {
 	p := cfg.RuntimeParams
+	p["datestyle"] = "ISO" // pgx reads no other where the server sends times as text
 	maps.Copy(p, o.Params)
 	p["application_name"] = cmp.Or(o.AppName, "weft")
 	p["statement_timeout"] = millis(cmp.Or(o.Statement, 10*time.Second))

@@ -2,6 +2,9 @@ package postgres_test
 
 import (
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
@@ -20,6 +23,30 @@ func TestTextsAreUTF8(t *testing.T) {
 		var got string
 		if err := pool.QueryRow(t.Context(), "select chr(233)").Scan(&got); err != nil || got != want {
 			t.Errorf("in %s: got %q, %v, want %q", encoding, got, err, want)
+		}
+	}
+}
+
+// The server may send times as text, in the style that a role or a database has.
+func TestTimesAreReadWhateverTheDateStyle(t *testing.T) {
+	t.Parallel()
+	url := testenv.DatabaseIn(t, "UTF8")
+	admin := testenv.Pool(t, url)
+	for _, style := range []string{"German", "SQL, DMY", "Postgres, MDY"} {
+		_, err := admin.Exec(t.Context(), "do $$ begin execute format('alter database %I set datestyle = %L', current_database(), '"+style+"'); end $$")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool, err := postgres.NewPool(t.Context(), url, postgres.Options{MaxConns: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		want := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+		var got time.Time
+		err = pool.QueryRow(t.Context(), "select timestamptz '2026-03-04 05:06:07+00'", pgx.QueryExecModeExec).Scan(&got)
+		if err != nil || !got.Equal(want) {
+			t.Errorf("DateStyle %s: got %v, %v, want %v", style, got, err, want)
 		}
 	}
 }
