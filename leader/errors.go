@@ -36,6 +36,10 @@ var (
 	errBlocked       = errors.New("another transaction holds the leader's row")
 	errLockMissing   = errors.New("the session does not hold the lock")
 	errEpochReplaced = errors.New("the leader's row names another term")
+
+	// errNoTriggers refuses a session in which the fence does not follow the epoch.
+	errNoTriggers = errors.New("session_replication_role is replica for weft's role: the trigger that moves the fence does not fire; " +
+		"reset it, as in `alter role weft reset session_replication_role`, or `alter database`, wherever pg_db_role_setting has it")
 )
 
 // PanicError is what Run returns after Work panicked. The lock has been released.

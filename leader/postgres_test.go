@@ -208,6 +208,21 @@ func TestTermBeginsWhateverTheDateStyleOfTheRole(t *testing.T) {
 	s.joinURL(t, s.url+"&datestyle=German", quick("a"), nil).nextTerm(t)
 }
 
+// The trigger that moves the fence would not fire, and every write of the term would be refused.
+func TestSessionThatFiresNoTriggerIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.exec(t, "do $$ begin execute format('alter database %I set session_replication_role = replica', current_database()); end $$")
+	a := s.join(t, quick("a"), nil)
+	testenv.Eventually(t, func() bool {
+		err := a.Status().Err
+		return err != nil && strings.Contains(err.Error(), "session_replication_role is replica")
+	}, "refused for its setting")
+	if st := s.state(t); st.LockHeld || st.Epoch != 0 {
+		t.Errorf("state: got %+v, want no lock and no term", st)
+	}
+}
+
 func TestForeignHolderIsNamedOnce(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -11,11 +11,12 @@ import (
 // prove checks a new connection: the server is a primary that takes writes, the connection
 // has its own backend, and the timeouts apply. It prepares the statements of the election.
 func (s *pgSession) prove(ctx context.Context) error {
-	var recovering, readOnly bool
+	var recovering, readOnly, silent bool
 	err := s.conn.QueryRow(ctx, `
 		select pg_backend_pid(), pg_is_in_recovery(), current_setting('transaction_read_only')::bool,
-		       (select backend_start from pg_stat_activity where pid = pg_backend_pid())`,
-		pgx.QueryExecModeExec).Scan(&s.pid, &recovering, &readOnly, &s.started)
+		       (select backend_start from pg_stat_activity where pid = pg_backend_pid()),
+		       current_setting('session_replication_role') = 'replica'`,
+		pgx.QueryExecModeExec).Scan(&s.pid, &recovering, &readOnly, &s.started, &silent)
 	if err != nil {
 		return s.wrap("start-up proof", err)
 	}
@@ -24,6 +25,8 @@ func (s *pgSession) prove(ctx context.Context) error {
 		return fmt.Errorf("%w (it is in recovery)", ErrReadOnly)
 	case readOnly:
 		return fmt.Errorf("%w (transaction_read_only is on)", ErrReadOnly)
+	case silent:
+		return errNoTriggers
 	}
 	if err := s.proveBackend(ctx); err != nil {
 		return err
