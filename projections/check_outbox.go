@@ -195,22 +195,23 @@ func (c *checker) table(w watched, source bool) {
 // writersQuery reads which roles write without triggers by their settings, and which other
 // outboxes get the changes of the source $2 and belong to none of the projections' tables $3.
 const writersQuery = `
-select 'role', coalesce(r.rolname::text, '(all)')
+select 'role', case when r.oid is null then 'every role' else 'role ' || r.rolname end || case when r.oid is null and s.setdatabase <> 0 then ' of this database' else '' end,
+       'alter ' || concat_ws(' in ', case when r.oid is not null then 'role ' || quote_ident(r.rolname) when s.setdatabase = 0 then 'role all' end,
+                             case when s.setdatabase <> 0 then 'database ' || quote_ident(current_database()) end) || ' reset session_replication_role'
 from pg_db_role_setting s left join pg_roles r on r.oid = s.setrole
 where s.setdatabase in (0, (select oid from pg_database where datname = current_database()))
   and 'session_replication_role=replica' = any(s.setconfig)
 union all
-select 'outbox', table_name::text from weft_outbox
+select 'outbox', table_name::text, '' from weft_outbox
 where to_regclass(source) = to_regclass($2) and table_name <> $1 and not table_name = any($3)
 order by 1, 2`
 
 // writers looks at who writes past the triggers, and at events that nobody reads.
 func (c *checker) writers(ctx context.Context, source string) error {
-	var kind, name string
-	err := each(ctx, c.pool, writersQuery, []any{c.declaration.Table, source, c.tables}, []any{&kind, &name}, func() {
+	var kind, name, remedy string
+	err := each(ctx, c.pool, writersQuery, []any{c.declaration.Table, source, c.tables}, []any{&kind, &name, &remedy}, func() {
 		if kind == "role" {
-			c.warn("outbox.table", "role "+name+" has session_replication_role = replica in its settings: what it writes fires no trigger",
-				"alter role "+name+" reset session_replication_role")
+			c.warn("outbox.table", name+" has session_replication_role = replica in its settings: what it writes fires no trigger", remedy)
 			return
 		}
 		c.warn("outbox.table", fmt.Sprintf("%s gets the changes of %s as well, and no projection reads it: its events pile up", name, source),
