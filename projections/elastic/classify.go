@@ -45,8 +45,12 @@ type fate struct {
 	held       int64 // version of the document, with classConflict
 }
 
+// dropped says what the result noop of a write means: nothing was written.
+const dropped = "an ingest pipeline drops the document, and leaves the one that is there as it was; to take a document away, return true as deleted"
+
 // classifyItem classifies one item; the first row that fits counts:
 //
+//	200 on a write, result noop                    failed es_4xx
 //	2xx without error                              done
 //	409 version_conflict_engine_exception          done, already_applied
 //	404 on a delete, result not_found              done, es_404
@@ -69,6 +73,8 @@ type fate struct {
 func classifyItem(it *item) fate {
 	if it.err == nil {
 		switch {
+		case it.status == http.StatusOK && !it.del && string(it.result) == "noop":
+			return fate{outcome: outbox.Reject(outbox.ReasonES4xx, dropped), class: class4xx}
 		case it.status >= 200 && it.status < 300:
 			return fate{outcome: outbox.OK()}
 		case it.status == http.StatusNotFound && it.del && string(it.result) == "not_found":

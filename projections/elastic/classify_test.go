@@ -39,6 +39,7 @@ func TestClassifyItem(t *testing.T) {
 		{"Created", 201, false, "created", "", outbox.OK(), "none", false, false},
 		{"Updated", 200, false, "updated", "", outbox.OK(), "none", false, false},
 		{"Deleted", 200, true, "deleted", "", outbox.OK(), "none", false, false},
+		{"DroppedByAPipeline", 200, false, "noop", "", failed(outbox.ReasonES4xx), "4xx", false, false},
 		{"DeleteOfNothing", 404, true, "not_found", "", outbox.NoOp(outbox.NoopES404), "none", false, false},
 		{"DeleteWithoutResult", 404, true, "", "", retry(outbox.ReasonESOther), "other", false, true},
 		{"IndexNotFoundItem", 404, false, "not_found", "", retry(outbox.ReasonESOther), "other", false, true},
