@@ -202,6 +202,26 @@ func TestSettingsOfTheDatabaseDoNotEndTheSession(t *testing.T) {
 	}
 }
 
+// A standby's try for the lock is one transaction, of up to half a heartbeat.
+func TestTransactionTimeoutOfTheDatabaseDoesNotEndTheSession(t *testing.T) {
+	t.Parallel()
+	if testenv.PostgresMajor(t) < 17 {
+		t.Skip("transaction_timeout came with PostgreSQL 17")
+	}
+	s := newSite(t)
+	s.exec(t, "do $$ begin execute format('alter database %I set transaction_timeout = %L', current_database(), '30s'); end $$")
+	cfg := quick("a")
+	lock, err := openSession(t.Context(), cfg, s.dial(cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.close(t.Context())
+	var got string
+	if err := lock.(*pgSession).conn.QueryRow(t.Context(), "show transaction_timeout").Scan(&got); err != nil || got != "0" {
+		t.Errorf("transaction_timeout of the lock session: got %q, %v, want 0", got, err)
+	}
+}
+
 func TestTermBeginsWhateverTheDateStyleOfTheRole(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

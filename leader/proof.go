@@ -47,7 +47,8 @@ func (s *pgSession) prove(ctx context.Context) error {
 
 // applySettings sets the session's parameters again: a pooler in session mode drops those of
 // the start-up packet. With synchronous_commit off, a crash of the server could forget a bump
-// and give out its epoch twice.
+// and give out its epoch twice. A transaction_timeout, which servers before PostgreSQL 17 do not know, would end a
+// standby's tries for the lock.
 func (s *pgSession) applySettings(ctx context.Context) error {
 	var names, values []string
 	for _, set := range sessionSettings(s.cfg) {
@@ -57,7 +58,9 @@ func (s *pgSession) applySettings(ctx context.Context) error {
 	_, err := s.conn.Exec(ctx, `
 		select set_config(name, value, false) from unnest($1::text[], $2::text[]) as s (name, value)
 		union all
-		select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') = 'off'`,
+		select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') = 'off'
+		union all
+		select set_config('transaction_timeout', '0', false) where current_setting('transaction_timeout', true) <> '0'`,
 		pgx.QueryExecModeExec, names, values)
 	return s.wrap("session settings", err)
 }
