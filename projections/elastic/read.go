@@ -28,13 +28,14 @@ type Document struct {
 const MaxPage = 5000
 
 // readable returns the name to read from: the configured one, or the index that takes the writes where an alias leads to
-// others, too. Elasticsearch reads no single document through such an alias, and finds those of the others.
+// others, too, or has a filter. Elasticsearch reads no single document through an alias over several, and finds those of
+// the others; by a filter it finds a part of the documents.
 func (s *Sink) readable(ctx context.Context) (string, error) {
 	if alone := s.alone.Load(); alone != nil && time.Since(*alone) < plainTrust {
 		return s.cfg.Index, nil
 	}
 	at, err := s.Place(ctx)
-	if err == nil && len(at.Beside) > 0 {
+	if err == nil && (len(at.Beside) > 0 || at.Part) {
 		return at.Index, nil
 	}
 	return s.cfg.Index, err

@@ -23,6 +23,7 @@ type Place struct {
 	Index  string   // that takes the writes
 	Plain  bool     // it has the name itself
 	Beside []string // to which it leads as well: searches find their documents
+	Part   bool     // searches find a part of the documents, by a filter of the alias
 }
 
 // Index returns the configured name.
@@ -36,12 +37,13 @@ func (s *Sink) Place(ctx context.Context) (Place, error) {
 	}
 	t, err := resolve(s.cfg.Index, answer)
 	beside := slices.DeleteFunc(t.names, func(name string) bool { return name == t.index })
-	if now := time.Now(); err == nil && len(beside) == 0 {
+	part := t.info.Aliases[s.cfg.Index].Filter != nil
+	if now := time.Now(); err == nil && len(beside) == 0 && !part {
 		s.alone.Store(&now)
 	} else {
 		s.alone.Store(nil)
 	}
-	return Place{t.index, t.kind == namePlain, beside}, err
+	return Place{t.index, t.kind == namePlain, beside, part}, err
 }
 
 // Detachment returns the request that ends that an alias leads to an index.

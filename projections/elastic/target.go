@@ -35,7 +35,8 @@ const (
 // indexInfo is one index in the answer to GET /<name>.
 type indexInfo struct {
 	Aliases map[string]struct {
-		IsWriteIndex *bool `json:"is_write_index"`
+		IsWriteIndex *bool           `json:"is_write_index"`
+		Filter       json.RawMessage `json:"filter"` // nil where searches by the alias find all documents
 	} `json:"aliases"`
 	Mappings struct {
 		Meta struct {
