@@ -347,6 +347,12 @@ func (e *examination) writer(t target, found map[string]index) string {
 	}
 	all := slices.Sorted(maps.Keys(found))
 	if len(writers) == 1 {
+		whole := attachment(t.index, writers[0])
+		if a := found[writers[0]].Aliases[t.index]; a.Routing != "" {
+			e.add("elastic.alias", Error, t.index, fmt.Sprintf("the alias has the routing %q: documents are written with it, and weft looks for them without", a.Routing), whole+", then "+asked("rebuild "+t.projection))
+		} else if a.Filter != nil {
+			e.add("elastic.alias", Warning, t.index, "the alias has a filter: searches find a part of the documents", whole+"; or let searches use an alias of their own")
+		}
 		for _, name := range all {
 			if name != writers[0] {
 				e.add("elastic.alias", Warning, t.index, "it also leads to "+name+", into which weft does not write: searches find documents twice, and deleted ones",

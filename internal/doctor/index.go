@@ -16,7 +16,9 @@ import (
 // index is what GET /NAME says of one index.
 type index struct {
 	Aliases map[string]struct {
-		Write *bool `json:"is_write_index"`
+		Write   *bool           `json:"is_write_index"`
+		Filter  json.RawMessage `json:"filter"`
+		Routing string          `json:"index_routing"`
 	} `json:"aliases"`
 	Mappings json.RawMessage `json:"mappings"`
 	Settings struct {
