@@ -199,7 +199,13 @@ func TestRealRejections(t *testing.T) {
 	got, err = s.Write(leading(t), []Action{{ID: "good", Version: 2, Body: good}})
 	wantFault(t, err, outbox.ReasonESRequest, true)
 	wantOutcomes(t, got, []outbox.Outcome{outbox.Reject(outbox.ReasonESRequest, "")})
+	if err := s.Ready(t.Context()); !errors.Is(err, ErrClosed) {
+		t.Errorf("ready while the index is closed: got %v, want ErrClosed", err)
+	}
 	es(t, "POST", "/"+index+"/_open", "")
+	if err := s.Ready(t.Context()); err != nil {
+		t.Errorf("ready after the index was opened: %v", err)
+	}
 }
 
 // A pipeline that is missing meets all documents alike, so none of them fails for it.

@@ -281,7 +281,7 @@ func (s *Sink) meaning(what string, status int, e cause) error {
 	case e.Type == "index_not_found_exception" && (e.Index == "" || e.Index == s.cfg.Index):
 		return fmt.Errorf("%s: %w", what, s.missing())
 	case e.Type == "index_closed_exception":
-		return fmt.Errorf("%s: %w at %s: it takes neither writes nor searches; ask who closed it, then: POST /%s/_open", what, ErrClosed, s.host(), cmp.Or(e.Index, s.cfg.Index))
+		return fmt.Errorf("%s: %w", what, closedIndex(cmp.Or(e.Index, s.cfg.Index), s.host()))
 	default:
 		return fmt.Errorf("%s: Elasticsearch at %s: %s", what, s.host(), e.detail(status))
 	}

@@ -47,6 +47,7 @@ type indexInfo struct {
 		Index struct {
 			GCDeletes string            `json:"gc_deletes"`
 			Blocks    map[string]string `json:"blocks"`
+			Closed    string            `json:"verified_before_close"` // gone when it is opened
 		} `json:"index"`
 	} `json:"settings"`
 }
@@ -64,6 +65,10 @@ type target struct {
 
 // ErrClosed means that somebody has closed the index.
 var ErrClosed = errors.New("elastic: index is closed")
+
+func closedIndex(index, host string) error {
+	return fmt.Errorf("%w at %s: it takes neither writes nor searches; ask who closed it, then: POST /%s/_open", ErrClosed, host, index)
+}
 
 var errMissing = errors.New("elastic: index is missing")
 
@@ -127,7 +132,8 @@ func (s *Sink) lookup() esapi.IndicesGetRequest {
 	return esapi.IndicesGetRequest{
 		Instrument: s.client.InstrumentationEnabled(),
 		Index:      []string{s.cfg.Index},
-		FilterPath: []string{"*.aliases", "*.mappings._meta", "*.settings.index.uuid", "*.settings.index.gc_deletes", "*.settings.index.blocks", "error"},
+		FilterPath: []string{"*.aliases", "*.mappings._meta", "*.settings.index.uuid", "*.settings.index.gc_deletes", "*.settings.index.blocks",
+			"*.settings.index.verified_before_close", "error"},
 	}
 }
 
@@ -177,7 +183,7 @@ func (s *Sink) forget() {
 
 // Ready returns nil when the index takes writes, and otherwise an error that names the
 // cause: the server is unreachable or refuses the credentials, the index is missing, the
-// alias has not exactly one write index, the disk is full. It ignores an index write block,
+// alias has not exactly one write index, the index is closed, the disk is full. It ignores an index write block,
 // which concerns documents: those end as es_4xx. It sends one small request, for at most 5 s.
 func (s *Sink) Ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, min(readyTimeout, s.cfg.RequestTimeout))
@@ -185,6 +191,9 @@ func (s *Sink) Ready(ctx context.Context) error {
 	t, err := s.look(ctx)
 	if err != nil {
 		return err
+	}
+	if t.info.Settings.Index.Closed == "true" {
+		return &outbox.Fault{Reason: outbox.ReasonESRequest, Shared: true, Err: closedIndex(t.index, s.host())}
 	}
 	if t.info.Settings.Index.Blocks["read_only_allow_delete"] == "true" {
 		return &outbox.Fault{Reason: outbox.ReasonES429, Shared: true, Err: fmt.Errorf("index %q takes no writes because a disk is full (flood stage): free space", t.index)}
