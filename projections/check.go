@@ -233,6 +233,16 @@ func (c *checker) index(ctx context.Context, sink *elastic.Sink) {
 		c.otherMapping(ctx, sink, err)
 	case err != nil:
 		c.find("index.name", err.Error(), "")
+	default:
+		c.unrouted(ctx, sink)
+	}
+}
+
+// unrouted tells of an index that takes no document without a routing, where the declaration has none.
+func (c *checker) unrouted(ctx context.Context, sink *elastic.Sink) {
+	if at, err := sink.Place(ctx); err == nil && at.Routed && c.declaration.Routing == "" {
+		c.find("index.name", "index "+at.Index+" takes no document without a routing, and the projection has none: every event would end in failed",
+			"name another index, or make the outbox anew with --routing and set index.routing")
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -172,6 +173,17 @@ func TestProjectionCheckOfAChangedMapping(t *testing.T) {
 		if out := strings.ReplaceAll(r.out, s.file, "F"); r.code != tc.code || !strings.Contains(out, tc.want) {
 			t.Errorf("%s: exit %d, want %d with %q: %s%s", tc.name, r.code, tc.code, tc.want, out, r.errOut)
 		}
+	}
+}
+
+// An index that somebody else has made may take no document without a routing.
+func TestProjectionCheckNamesAnIndexThatRequiresARouting(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	callElastic(t, http.MethodPut, "/"+s.index, `{"mappings":{"_routing":{"required":true},"properties":{"name":{"type":"text"}}}}`)
+	want := "error: index.name: index " + s.index + " takes no document without a routing, and the projection has none: every event would end in failed; "
+	if r := weft(t, s.env, "projection", "check"); r.code != exitBad || !strings.Contains(r.out, want) {
+		t.Errorf("exit %d, want %d with %q: %s%s", r.code, exitBad, want, r.out, r.errOut)
 	}
 }
 

@@ -23,6 +23,7 @@ type Place struct {
 	Index  string   // that takes the writes
 	Plain  bool     // it has the name itself
 	Beside []string // to which it leads as well: searches find their documents
+	Routed bool     // it takes no document without a routing
 	Part   bool     // searches find a part of the documents, by a filter of the alias
 }
 
@@ -43,7 +44,7 @@ func (s *Sink) Place(ctx context.Context) (Place, error) {
 	} else {
 		s.alone.Store(nil)
 	}
-	return Place{t.index, t.kind == namePlain, beside, part}, err
+	return Place{t.index, t.kind == namePlain, beside, t.info.Mappings.Routing.Required, part}, err
 }
 
 // Detachment returns the request that ends that an alias leads to an index.

@@ -42,6 +42,9 @@ type indexInfo struct {
 		Meta struct {
 			Weft weftMeta `json:"weft"`
 		} `json:"_meta"`
+		Routing struct {
+			Required bool `json:"required"`
+		} `json:"_routing"`
 	} `json:"mappings"`
 	Settings struct {
 		Index struct {
@@ -132,7 +135,7 @@ func (s *Sink) lookup() esapi.IndicesGetRequest {
 	return esapi.IndicesGetRequest{
 		Instrument: s.client.InstrumentationEnabled(),
 		Index:      []string{s.cfg.Index},
-		FilterPath: []string{"*.aliases", "*.mappings._meta", "*.settings.index.uuid", "*.settings.index.gc_deletes", "*.settings.index.blocks",
+		FilterPath: []string{"*.aliases", "*.mappings._meta", "*.mappings._routing", "*.settings.index.uuid", "*.settings.index.gc_deletes", "*.settings.index.blocks",
 			"*.settings.index.verified_before_close", "error"},
 	}
 }
