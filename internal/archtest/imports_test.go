@@ -197,7 +197,6 @@ func TestProductionStandsAlone(t *testing.T) {
 	forbidden := []string{
 		module + "/internal/lab", module + "/internal/testenv", module + "/cmd", "testing", "net/http/httptest",
 		"go.uber.org/goleak", "github.com/google/go-cmp",
-		"github.com/Shopify/toxiproxy",
 	}
 	var weft bool
 	for _, p := range packages(t) {

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -9,14 +10,10 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/Shopify/toxiproxy/v2"
-	"github.com/Shopify/toxiproxy/v2/toxics"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/rs/zerolog"
 )
 
 const (
+	anyPort = "127.0.0.1:0"
 	// listenAgain bounds the wait for a port that was given up by Cut.
 	listenAgain     = 5 * time.Second
 	listenAgainPoll = 20 * time.Millisecond
@@ -28,22 +25,23 @@ var errLinkClosed = errors.New("the link is closed")
 // each. It has at most one fault, which meets all nodes: each fault replaces the one before. After
 // Close, faults and Heal return an error. Its methods are safe for concurrent use.
 type Link struct {
-	proxies []*toxiproxy.Proxy // one for each node
-	gates   sync.WaitGroup     // one per connection and direction
+	upstreams, addresses []string // of each node: its own, and the link's for it
 
-	change sync.Mutex // held by methods that change something
-	closed bool
-	kept   []func() // give back the ports that are kept while the link is cut
+	change    sync.Mutex // held by methods that change something
+	closed    bool
+	listeners []net.Listener
+	disrupt   context.CancelFunc // ends all connections
+	serving   sync.WaitGroup
+	kept      []func() // give back the ports that are kept while the link is cut
 
 	mu      sync.Mutex
 	fault   fault
 	changed chan struct{} // closed when fault changes
 }
 
-// fault is the fault of a link. The zero value is none.
+// fault is the fault of a link that is not cut. The zero value is none.
 type fault struct {
 	hold          bool
-	cut           bool
 	delay, jitter time.Duration // one way
 	reset         bool          // after limit bytes
 	limit         int64
@@ -55,57 +53,30 @@ type fault struct {
 func NewLink(upstreams ...string) (*Link, error) {
 	l := &Link{changed: make(chan struct{})}
 	for _, upstream := range upstreams {
-		if err := l.add(upstream); err != nil {
-			return nil, errors.Join(err, l.Close())
+		if _, _, err := net.SplitHostPort(upstream); err != nil {
+			return nil, fmt.Errorf("link: upstream: %w", err)
 		}
+		l.upstreams, l.addresses = append(l.upstreams, upstream), append(l.addresses, anyPort)
+	}
+	if err := l.start(); err != nil {
+		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
 }
 
-func (l *Link) add(upstream string) error {
-	if _, _, err := net.SplitHostPort(upstream); err != nil {
-		return fmt.Errorf("link: upstream: %w", err)
-	}
-	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop())
-	proxy := toxiproxy.NewProxy(server, "link", "127.0.0.1:0", upstream)
-	toxics.Register(gateType, new(gate)) // again for each link: the registry is the library's
-	for _, direction := range []string{upward, downward} {
-		w, err := proxy.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(`{"type":%q,"stream":%q}`, gateType, direction)))
-		if err != nil {
-			return fmt.Errorf("link to %s: %w", upstream, err)
-		}
-		g, ok := w.Toxic.(*gate)
-		if !ok {
-			return fmt.Errorf("link to %s: gate is a %T", upstream, w.Toxic)
-		}
-		g.link, g.up = l, direction == upward
-	}
-	if err := proxy.Start(); err != nil {
-		return fmt.Errorf("link to %s: %w", upstream, err)
-	}
-	l.proxies = append(l.proxies, proxy)
-	return nil
-}
-
 // Addr returns the link's own host and port, for clients to dial; of several the first one.
-func (l *Link) Addr() string { return l.address(0) }
-
-func (l *Link) address(node int) string {
-	l.proxies[node].Lock()
-	defer l.proxies[node].Unlock()
-	return l.proxies[node].Listen
-}
+func (l *Link) Addr() string { return l.addresses[0] }
 
 // Through returns the URL raw with its host and port replaced by the link's. The URLs of several
 // nodes are separated by commas.
 func (l *Link) Through(raw string) (string, error) {
-	urls := strings.SplitN(raw, ",", len(l.proxies))
+	urls := strings.SplitN(raw, ",", len(l.addresses))
 	for node, of := range urls {
 		u, err := url.Parse(of)
 		if err != nil || u.Host == "" {
 			return "", errors.New("link: want a URL with a host") // the error's text may hold a password
 		}
-		u.Host = l.address(node)
+		u.Host = l.addresses[node]
 		urls[node] = u.String()
 	}
 	return strings.Join(urls, ","), nil
@@ -137,7 +108,22 @@ func (l *Link) ResetAfter(bytes int64) error {
 }
 
 // Cut ends all connections and refuses new ones. Bytes in flight are lost.
-func (l *Link) Cut() error { return l.set(fault{cut: true}) }
+func (l *Link) Cut() error {
+	l.change.Lock()
+	defer l.change.Unlock()
+	if l.closed {
+		return errLinkClosed
+	}
+	l.stop()
+	for _, address := range l.addresses[len(l.kept):] {
+		release, err := keepPort(address)
+		if err != nil {
+			return fmt.Errorf("link: %w", err)
+		}
+		l.kept = append(l.kept, release)
+	}
+	return nil
+}
 
 // Heal ends the fault, and listens again after Cut. Bytes that HalfOpen or Latency held pass
 // before later ones.
@@ -147,12 +133,9 @@ func (l *Link) Heal() error { return l.set(fault{}) }
 func (l *Link) Close() error {
 	l.change.Lock()
 	defer l.change.Unlock()
-	if !l.closed {
-		l.apply(fault{cut: true})
-		l.stop()
-		l.free()
-		l.closed = true
-	}
+	l.stop()
+	l.free()
+	l.closed = true
 	return nil
 }
 
@@ -163,18 +146,10 @@ func (l *Link) set(f fault) error {
 		return errLinkClosed
 	}
 	l.apply(f)
-	if !f.cut {
-		return l.start()
+	if len(l.listeners) > 0 {
+		return nil
 	}
-	l.stop()
-	for node := len(l.kept); node < len(l.proxies); node++ {
-		release, err := keepPort(l.address(node))
-		if err != nil {
-			return fmt.Errorf("link: %w", err)
-		}
-		l.kept = append(l.kept, release)
-	}
-	return nil
+	return l.start()
 }
 
 func (l *Link) apply(f fault) {
@@ -193,19 +168,35 @@ func (l *Link) now() (fault, <-chan struct{}) {
 	return l.fault, l.changed
 }
 
-// start listens again after a cut. The kernel may have lent a port to somebody in
+// start listens at first, and again after a cut. The kernel may have lent a port to somebody in
 // between, for a moment.
 func (l *Link) start() error {
 	l.free()
+	var ctx context.Context
+	ctx, l.disrupt = context.WithCancel(context.Background())
 	deadline := time.Now().Add(listenAgain)
-	for _, proxy := range l.proxies {
-		err := proxy.Start()
-		for ; err != nil && !errors.Is(err, toxiproxy.ErrProxyAlreadyStarted); err = proxy.Start() {
-			if time.Now().After(deadline) {
-				return fmt.Errorf("link: listen again: %w", err)
-			}
+	for node, address := range l.addresses {
+		listener, err := net.Listen("tcp", address)
+		for ; err != nil && time.Now().Before(deadline); listener, err = net.Listen("tcp", address) {
 			<-time.After(listenAgainPoll)
 		}
+		if err != nil {
+			l.stop()
+			return fmt.Errorf("link: listen: %w", err)
+		}
+		l.listeners = append(l.listeners, listener)
+		if address == anyPort {
+			l.addresses[node] = listener.Addr().String() // for good
+		}
+		l.serving.Go(func() {
+			for {
+				client, err := listener.Accept()
+				if err != nil {
+					return // closed
+				}
+				l.serving.Go(func() { l.carry(ctx, client, l.upstreams[node]) })
+			}
+		})
 	}
 	return nil
 }
@@ -217,11 +208,17 @@ func (l *Link) free() {
 	l.kept = nil
 }
 
+// stop ends all connections, held ones too, and waits for them.
 func (l *Link) stop() {
-	for _, proxy := range l.proxies {
-		proxy.Stop()
+	if l.disrupt != nil {
+		l.disrupt()
 	}
-	l.gates.Wait()
+	l.apply(fault{})
+	for _, listener := range l.listeners {
+		_ = listener.Close()
+	}
+	l.listeners = nil
+	l.serving.Wait()
 }
 
 // keepPort takes a port of loopback that nobody listens on: connections to it are refused, and the
