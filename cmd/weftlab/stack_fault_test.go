@@ -79,6 +79,9 @@ func TestServersAreStoppedKilledAndStartedAgain(t *testing.T) {
 	if err := s.Do(t.Context(), stack.KillServer, stack.Elastic); err == nil {
 		t.Error("kill of a server that is not ours: got no error, want one")
 	}
+	if err := s.Close(); err != nil { // then nothing more is said
+		t.Errorf("close: %v", err)
+	}
 	if strings.Contains(progress.String(), "by itself") {
 		t.Errorf("progress: got %q, want no surprise at an end that was asked for", &progress)
 	}

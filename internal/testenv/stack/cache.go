@@ -173,8 +173,13 @@ func newReporter(out io.Writer) *reporter {
 	return &reporter{out: out}
 }
 
-func (r *reporter) line(format string, args ...any) {
+// Write implements io.Writer, for whole lines.
+func (r *reporter) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	fmt.Fprintf(r.out, "stack: "+format+"\n", args...)
+	return r.out.Write(p)
+}
+
+func (r *reporter) line(format string, args ...any) {
+	fmt.Fprintf(r, "stack: "+format+"\n", args...)
 }

@@ -2,10 +2,12 @@ package stack
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"net/rpc"
+	"net/rpc/jsonrpc"
 	"os/exec"
 	"strings"
 	"sync"
@@ -14,9 +16,9 @@ import (
 	"time"
 )
 
-// The owner writes one spec and then requests to the guardian's standard input, and
-// reads events from its standard output; all are JSON lines. End of file on the input
-// is the owner's death, unless it has detached.
+// The owner calls methods of the guardian, over its standard input and output: Start first. What there
+// is to tell people the guardian writes to standard error. End of file on the input is the owner's death,
+// unless it has detached.
 
 // Server names one of the servers.
 type Server string
@@ -45,8 +47,9 @@ func (s Server) title() string {
 	}
 }
 
-// spec is what the guardian starts. An empty home means: not this server.
-type spec struct {
+// spec is what the guardian starts. An empty home means: not this server. It is an alias, as request:
+// package rpc takes no type with a name that is not exported.
+type spec = struct {
 	Options
 	PostgresHome string
 	ElasticHome  string
@@ -80,65 +83,45 @@ const (
 	CutOff    Operation = "cut off"
 	Reconnect Operation = "reconnect"
 
-	opCommand Operation = "command"           // PID is to be killed with the owner; 0 takes it back
-	opDetach  Operation = "detach"            // outlive the owner, described in StateFile
 	opReplica Operation = "make a replica of" // Server becomes a replica of the other one
 )
 
-type request struct {
-	Op        Operation
-	Server    Server `json:",omitempty"`
-	PID       int    `json:",omitempty"`
-	Group     bool   `json:",omitempty"` // PID leads a process group of its own
-	StateFile string `json:",omitempty"`
-
-	Replication Replication `json:",omitempty"`
+type request = struct {
+	Op          Operation
+	Server      Server
+	Replication Replication
 }
 
-type eventKind string
+// command is what is to be killed with the owner; that without a number is none.
+type command = struct {
+	PID   int
+	Group bool // PID leads a process group of its own
+}
 
-const (
-	eventUp     eventKind = "up"     // Server answers at URL
-	eventEnded  eventKind = "ended"  // Server ended by itself
-	eventReady  eventKind = "ready"  // all that was wanted is up
-	eventFailed eventKind = "failed" // nothing is up; the guardian ends
-	eventDone   eventKind = "done"   // answers one request of the kinds detach to make a replica of
-)
-
-type event struct {
-	Kind    eventKind
-	Server  Server  `json:",omitempty"`
-	URL     string  `json:",omitempty"`
-	PID     int     `json:",omitempty"`
-	Seconds float64 `json:",omitempty"`
-	Dir     string  `json:",omitempty"`
-	Error   string  `json:",omitempty"`
+// running is a server as it was when it came up last.
+type running struct {
+	URL string
+	PID int
+	Dir string
 }
 
 const closeBound = 45 * time.Second
 
 // guardianClient is the owner's end of the guardian.
 type guardianClient struct {
-	cmd    *exec.Cmd
-	out    io.ReadCloser
-	report *reporter
-	events chan event // answers: ready, failed, done; closed at the guardian's end
-	joined chan struct{}
+	cmd      *exec.Cmd
+	in       io.WriteCloser // whose end is the guardian's
+	out, say io.ReadCloser
+	calls    *rpc.Client
+	quiet    chan struct{} // closed when the guardian says no more
+	done     atomic.Bool   // in is closed
 
-	askMu sync.Mutex // one request at a time
-	owed  int        // answers to requests that were given up, still to come
-	in    io.WriteCloser
-	done  atomic.Bool // in is closed
-	at    string      // the guardian's directory
-	mu    sync.Mutex
-	up    map[Server]event
+	mu sync.Mutex
+	up map[Server]running
 }
 
-func startGuardian(ctx context.Context, command []string, what spec, report *reporter) (*guardianClient, error) {
-	g := &guardianClient{
-		cmd: exec.Command(command[0], command[1:]...), report: report,
-		events: make(chan event), joined: make(chan struct{}), up: make(map[Server]event),
-	}
+func startGuardian(ctx context.Context, argv []string, what spec, report *reporter) (*guardianClient, error) {
+	g := &guardianClient{cmd: exec.Command(argv[0], argv[1:]...), quiet: make(chan struct{}), up: map[Server]running{}}
 	g.cmd.Dir = "/"
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	var err error
@@ -146,31 +129,34 @@ func startGuardian(ctx context.Context, command []string, what spec, report *rep
 		g.out, err = g.cmd.StdoutPipe()
 	}
 	if err == nil {
+		g.say, err = g.cmd.StderrPipe()
+	}
+	if err == nil {
 		err = g.cmd.Start()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("guardian: %w", err)
 	}
-	go g.listen()
-
-	report.line("starting %s", strings.Join(wanted(what), " and "))
-	if err := g.send(what); err != nil {
-		return nil, errors.Join(errEndedEarly, err, g.close())
-	}
-	select {
-	case <-ctx.Done():
-		return nil, errors.Join(context.Cause(ctx), g.close())
-	case e, ok := <-g.events:
-		switch {
-		case !ok:
-			return nil, errors.Join(errEndedEarly, g.close())
-		case e.Kind == eventFailed:
-			_ = g.close() // it says the same with its exit code
-			return nil, errors.New(e.Error)
+	g.calls = jsonrpc.NewClient(struct {
+		io.Reader
+		io.WriteCloser
+	}{g.out, g.in})
+	go func() {
+		defer close(g.quiet)
+		_, _ = io.Copy(report, g.say)
+		if !g.done.Load() {
+			report.line("the guardian is gone, and the servers with it")
 		}
-		g.at = e.Dir
+	}()
+	report.line("starting %s", strings.Join(wanted(what), " and "))
+	err = g.call(ctx, "Start", what)
+	switch {
+	case err == nil:
 		return g, nil
+	case errors.Is(err, errGone):
+		err = errEndedEarly
 	}
+	return nil, errors.Join(err, g.close())
 }
 
 func wanted(what spec) []string {
@@ -184,40 +170,10 @@ func wanted(what spec) []string {
 	return names
 }
 
-// listen ends when the guardian does, or with letGo.
-func (g *guardianClient) listen() {
-	defer close(g.joined)
-	defer close(g.events)
-	decoder := json.NewDecoder(g.out)
-	for {
-		var e event
-		if decoder.Decode(&e) != nil {
-			if !g.done.Load() {
-				g.report.line("the guardian is gone, and the servers with it")
-			}
-			return
-		}
-		switch e.Kind {
-		case eventUp:
-			g.mu.Lock()
-			g.up[e.Server] = e
-			g.mu.Unlock()
-			g.report.line("%s is up in %.1f s: %s", e.Server.title(), e.Seconds, e.URL)
-		case eventEnded:
-			g.report.line("%s ended by itself: %s", e.Server.title(), e.Error)
-		case eventFailed:
-			g.events <- e
-			return
-		default:
-			g.events <- e
-		}
-	}
-}
-
 // last returns what the guardian has said of a server when it was up; nothing of one of the caller's.
-func (g *guardianClient) last(server Server) event {
+func (g *guardianClient) last(server Server) running {
 	if g == nil {
-		return event{}
+		return running{}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -226,63 +182,41 @@ func (g *guardianClient) last(server Server) event {
 
 var (
 	errClosed     = errors.New("the stack is closed")
+	errGone       = errors.New("the guardian is gone")
 	errEndedEarly = errors.New("guardian: ended before the servers were up")
 )
 
-func (g *guardianClient) send(message any) error {
-	line, err := json.Marshal(message)
-	if err != nil {
-		return err
-	}
+// call calls a method of the guardian, which carries out one at a time, also one whose caller has given up.
+func (g *guardianClient) call(ctx context.Context, method string, arg any) error {
 	if g.done.Load() {
 		return errClosed
 	}
-	_, err = g.in.Write(append(line, '\n'))
-	return err
-}
-
-func (g *guardianClient) ask(ctx context.Context, r request) error {
-	g.askMu.Lock()
-	defer g.askMu.Unlock()
-	if err := g.send(r); err != nil {
-		return err
+	var up map[Server]running
+	call := g.calls.Go("Guardian."+method, arg, &up, nil)
+	select {
+	case <-call.Done:
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	for {
-		select {
-		case e, ok := <-g.events:
-			switch {
-			case !ok:
-				return errors.New("the guardian is gone")
-			case g.owed > 0:
-				g.owed--
-			case e.Error != "":
-				return errors.New(e.Error)
-			default:
-				return nil
-			}
-		case <-ctx.Done():
-			g.owed++
-			return context.Cause(ctx)
-		}
+	if call.Error == nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		maps.Copy(g.up, up)
 	}
-}
-
-func (g *guardianClient) closeInput() (first bool) {
-	if first = !g.done.Swap(true); first {
-		_ = g.in.Close()
+	if _, told := errors.AsType[rpc.ServerError](call.Error); call.Error != nil && !told {
+		return errGone
 	}
-	return first
+	return call.Error
 }
 
 func (g *guardianClient) close() error {
-	if !g.closeInput() {
+	if g.done.Swap(true) {
 		return nil
 	}
+	_ = g.in.Close()
 	late := time.AfterFunc(closeBound, func() { _ = g.cmd.Process.Kill() })
 	defer late.Stop()
-	for range g.events { // answers that nobody waited for
-	}
-	<-g.joined
+	<-g.quiet
 	if err := g.cmd.Wait(); err != nil {
 		return fmt.Errorf("guardian: %w", err)
 	}
@@ -292,8 +226,8 @@ func (g *guardianClient) close() error {
 // letGo leaves the guardian to itself; the kernel gives it another parent when this
 // process ends.
 func (g *guardianClient) letGo() error {
-	g.closeInput()
-	_ = g.out.Close()
-	<-g.joined
+	g.done.Store(true)
+	_, _, _ = g.in.Close(), g.out.Close(), g.say.Close()
+	<-g.quiet
 	return g.cmd.Process.Release()
 }

@@ -70,7 +70,7 @@ func (s *Stack) Run(ctx context.Context, argv []string) error {
 		}
 		return &ExitError{Code: code, Err: fmt.Errorf("command: %w", err)}
 	}
-	running := request{Op: opCommand, PID: cmd.Process.Pid, Group: ownGroup}
+	running := command{cmd.Process.Pid, ownGroup}
 	s.tell(running)
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
@@ -91,16 +91,16 @@ func (s *Stack) Run(ctx context.Context, argv []string) error {
 			if ownGroup {
 				signalCommand(running, syscall.SIGKILL)
 			}
-			s.tell(request{Op: opCommand})
+			s.tell(command{})
 			return exitError(err)
 		}
 	}
 }
 
 // tell needs no error: that the guardian is gone has been said by then.
-func (s *Stack) tell(r request) {
+func (s *Stack) tell(c command) {
 	if s.guardian != nil {
-		_ = s.guardian.send(r)
+		_ = s.guardian.call(context.Background(), "Run", c)
 	}
 }
 
@@ -129,7 +129,7 @@ func inForeground() bool {
 }
 
 // signalCommand reaches the command and what it has started.
-func signalCommand(r request, sig syscall.Signal) {
+func signalCommand(r command, sig syscall.Signal) {
 	if r.Group {
 		_ = syscall.Kill(-r.PID, sig)
 		return
@@ -140,7 +140,7 @@ func signalCommand(r request, sig syscall.Signal) {
 }
 
 // killCommand is for the guardian, whose child the command is not.
-func killCommand(r request) {
+func killCommand(r command) {
 	if r.PID == 0 {
 		return
 	}

@@ -3,10 +3,11 @@ package stack
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"net/rpc"
+	"net/rpc/jsonrpc"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -38,16 +40,11 @@ func GuardIfAsked() {
 	os.Exit(0)
 }
 
-var (
-	errOwnerGone = errors.New("the owner is gone")
-	errTold      = errors.New("told to stop")
-)
-
 const childrenBound = 10 * time.Second
 
-// guard is the guardian: it starts the servers that in asks for, reports to out, and
-// returns when in ends or it gets a SIGTERM and everything is stopped and removed.
-// It takes over the process: signals, orphans and standard input and output.
+// guard is the guardian: it does what its owner calls for over in and out, and returns when in ends or it
+// gets a SIGTERM and everything is stopped and removed. It takes over the process: signals, orphans and
+// standard input and output.
 func guard(in io.Reader, out io.Writer) error {
 	// The terminal's signals are for the owner. Writing to an owner that died must be
 	// an error, not the end.
@@ -55,113 +52,117 @@ func guard(in io.Reader, out io.Writer) error {
 	if err := adoptOrphans(); err != nil {
 		return fmt.Errorf("adopt orphans: %w", err)
 	}
-	g := &guardian{
-		requests: make(chan request),
-		ends:     make(chan serverEnd, 16),
-		servers:  make(map[Server]machine),
-		out:      json.NewEncoder(out),
+	g := &guardian{report: newReporter(os.Stderr), servers: map[Server]machine{}, up: map[Server]running{}}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	g.ctx, g.end = context.WithCancel(ctx)
+	server := rpc.NewServer()
+	if err := server.RegisterName("Guardian", calls{g}); err != nil {
+		return err
 	}
-	decoder := json.NewDecoder(in)
-	if err := decoder.Decode(&g.spec); err != nil {
-		return fmt.Errorf("spec: %w", err)
+	// It is not joined: it may be in a read that nothing interrupts, and the process ends when guard returns.
+	go server.ServeCodec(jsonrpc.NewServerCodec(&owner{in, out, g}))
+	<-g.ctx.Done()
+	g.mu.Lock() // the call under way has ended
+	g.stopAll()
+	if g.dir == nil {
+		return nil
 	}
-
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	terms := make(chan os.Signal, 1)
-	signal.Notify(terms, syscall.SIGTERM)
-	defer signal.Stop(terms)
-	// Neither goroutine is joined: the first may be in a read that nothing interrupts,
-	// and the process ends when guard returns.
-	go g.read(ctx, decoder, cancel)
-	go func() {
-		<-terms
-		cancel(errTold)
-	}()
-	return g.run(ctx)
+	return g.dir.remove()
 }
 
-type serverEnd struct {
-	server  Server
-	process *process.Process
+// owner is the connection to the owner. Its end is that of the guardian, which has not detached.
+type owner struct {
+	io.Reader
+	io.Writer
+	g *guardian
 }
+
+func (o *owner) Read(p []byte) (int, error) {
+	n, err := o.Reader.Read(p)
+	if err != nil && !o.g.detached.Load() {
+		o.g.end()
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (o *owner) Close() error { return nil }
 
 type guardian struct {
-	spec     spec
-	requests chan request
-	ends     chan serverEnd
-	dir      *workDir
-	servers  map[Server]machine // complete before any of them is started
-	cables   *cables            // nil without
+	ctx      context.Context //nolint:containedctx // of the calls
+	end      context.CancelFunc
+	report   *reporter
+	detached atomic.Bool
 
-	outMu sync.Mutex
-	out   *json.Encoder
-
-	command request // the owner's, to be killed with it
-	state   *State  // once detached
+	mu      sync.Mutex // held by a call, and in the end
+	spec    spec
+	dir     *workDir
+	servers map[Server]machine // complete before any of them is started
+	cables  *cables            // nil without
+	command command            // the owner's, to be killed with it
+	state   *State             // once detached
 	file    string
+
+	upMu sync.Mutex
+	up   map[Server]running
 }
 
-func (g *guardian) emit(e event) {
-	g.outMu.Lock()
-	defer g.outMu.Unlock()
-	_ = g.out.Encode(e)
+// calls are the methods that the owner calls. Each returns the servers that have been up.
+type calls struct{ *guardian }
+
+// Start comes first.
+func (c calls) Start(what spec, up *map[Server]running) error {
+	return c.serve(up, func() (err error) {
+		c.spec = what
+		for _, root := range append(inMemory(), what.DataRoot) {
+			sweep(root)
+		}
+		if c.dir, err = newWorkDir(what.DataRoot, what.Account); err != nil {
+			return err
+		}
+		if crashes, err := os.Create(filepath.Join(c.dir.path, "guardian.log")); err == nil {
+			_ = debug.SetCrashOutput(crashes, debug.CrashOptions{})
+			_ = crashes.Close()
+		}
+		return c.startAll(c.ctx)
+	})
 }
 
-// read passes requests on until the owner's end of the pipe is closed, by it or by its
-// death.
-func (g *guardian) read(ctx context.Context, decoder *json.Decoder, cancel context.CancelCauseFunc) {
-	detached := false
-	for {
-		var r request
-		if err := decoder.Decode(&r); err != nil {
-			if !detached {
-				cancel(errOwnerGone)
-			}
-			return
-		}
-		detached = detached || r.Op == opDetach
-		select {
-		case g.requests <- r:
-		case <-ctx.Done():
-			return
-		}
-	}
+// Do does something to a server.
+func (c calls) Do(r request, up *map[Server]running) error {
+	return c.serve(up, func() error { return c.do(c.ctx, r) })
 }
 
-func (g *guardian) run(ctx context.Context) (err error) {
-	for _, root := range append(inMemory(), g.spec.DataRoot) {
-		sweep(root)
-	}
-	g.dir, err = newWorkDir(g.spec.DataRoot, g.spec.Account)
-	if err != nil {
-		g.emit(event{Kind: eventFailed, Error: err.Error()})
-		return err
-	}
-	defer func() { err = errors.Join(err, g.dir.remove()) }()
-	if crashes, err := os.Create(filepath.Join(g.dir.path, "guardian.log")); err == nil {
-		_ = debug.SetCrashOutput(crashes, debug.CrashOptions{})
-		_ = crashes.Close()
-	}
-	defer g.stopAll()
+// Run notes which command is to be killed with the owner.
+func (c calls) Run(cmd command, up *map[Server]running) error {
+	return c.serve(up, func() error {
+		c.command = cmd
+		return nil
+	})
+}
 
-	if err := g.startAll(ctx); err != nil {
-		g.emit(event{Kind: eventFailed, Error: err.Error()})
-		return err
+// Detach has the servers outlive the owner, described in a file.
+func (c calls) Detach(file string, up *map[Server]running) error {
+	return c.serve(up, func() error {
+		c.detached.Store(true)
+		c.file, c.state = file, c.describe()
+		return c.state.write(file)
+	})
+}
+
+// serve carries out one call at a time, none once the guardian ends.
+func (g *guardian) serve(up *map[Server]running, call func() error) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ctx.Err() != nil {
+		return errClosed
 	}
-	g.emit(event{Kind: eventReady, Dir: g.dir.path})
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case r := <-g.requests:
-			g.handle(ctx, r)
-		case end := <-g.ends:
-			if !end.process.Expected() {
-				g.emit(event{Kind: eventEnded, Server: end.server, Error: end.process.Ending()})
-			}
-		}
-	}
+	err := call()
+	g.upMu.Lock()
+	defer g.upMu.Unlock()
+	*up = maps.Clone(g.up)
+	return err
 }
 
 func (g *guardian) startAll(ctx context.Context) error {
@@ -236,27 +237,15 @@ func (g *guardian) startOne(ctx context.Context, server Server, began time.Time)
 	if err := m.start(ctx); err != nil {
 		return err
 	}
-	g.emit(event{Kind: eventUp, Server: server, PID: m.pid(), URL: m.url(), Dir: m.place(), Seconds: time.Since(began).Seconds()})
+	took := time.Since(began).Seconds()
+	g.upMu.Lock()
+	g.up[server] = running{URL: m.url(), PID: m.pid(), Dir: m.place()}
+	g.upMu.Unlock()
+	g.report.line("%s is up in %.1f s: %s", server.title(), took, m.url())
 	return nil
 }
 
-func (g *guardian) handle(ctx context.Context, r request) {
-	if r.Op == opCommand {
-		g.command = r
-		return
-	}
-	done := event{Kind: eventDone, Server: r.Server}
-	if err := g.do(ctx, r); err != nil {
-		done.Error = err.Error()
-	}
-	g.emit(done)
-}
-
 func (g *guardian) do(ctx context.Context, r request) error {
-	if r.Op == opDetach {
-		g.file, g.state = r.StateFile, g.describe()
-		return g.state.write(g.file)
-	}
 	m, cluster := g.servers[r.Server], g.cluster(r.Server)
 	switch {
 	case m == nil:
@@ -287,7 +276,7 @@ func (g *guardian) do(ctx context.Context, r request) error {
 
 // describe is called once everything is up.
 func (g *guardian) describe() *State {
-	running := func(server Server) *RunningServer {
+	found := func(server Server) *RunningServer {
 		if m := g.servers[server]; m != nil {
 			return &RunningServer{URL: m.url(), Process: identify(m.pid())}
 		}
@@ -295,10 +284,10 @@ func (g *guardian) describe() *State {
 	}
 	state := &State{
 		Guardian: identify(os.Getpid()), Dir: g.dir.path, StartedAt: time.Now().UTC().Truncate(time.Second),
-		Postgres: running(Postgres), Elastic: running(Elastic),
+		Postgres: found(Postgres), Elastic: found(Elastic),
 	}
 	for n := 2; g.servers[ElasticNode(n)] != nil; n++ {
-		state.ElasticOthers = append(state.ElasticOthers, running(ElasticNode(n)))
+		state.ElasticOthers = append(state.ElasticOthers, found(ElasticNode(n)))
 	}
 	return state
 }
@@ -346,9 +335,8 @@ type instance struct {
 func (g *guardian) instance(server Server) (instance, error) {
 	dir, err := g.dir.sub(g.spec.Account, string(server))
 	return instance{spec: g.spec, dir: dir, onEnd: func(p *process.Process) {
-		select {
-		case g.ends <- serverEnd{server, p}:
-		default:
+		if !p.Expected() {
+			g.report.line("%s ended by itself: %s", server.title(), p.Ending())
 		}
 	}}, err
 }

@@ -2,7 +2,6 @@ package stack
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"net"
 	"os"
@@ -204,13 +203,9 @@ func TestStartRefusesServersThatDoNotAnswer(t *testing.T) {
 func TestStartFailsWhenTheGuardianEndsAtOnce(t *testing.T) {
 	t.Parallel()
 
-	failed, err := json.Marshal(event{Kind: eventFailed, Error: "the disk is full"})
-	if err != nil {
-		t.Fatal(err)
-	}
 	cases := map[string]struct{ script, want string }{
 		"Silent":  {"exit 3", "ended before the servers were up"},
-		"Failing": {"read spec; echo '" + string(failed) + "'; exit 1", "the disk is full"},
+		"Failing": {"read spec; echo '{\"id\":0,\"error\":\"the disk is full\"}'; exit 1", "the disk is full"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -148,7 +148,7 @@ func (s *Stack) SetElasticPassword(password string) error {
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(s.guardian.at, "elastic", "config", "users")
+	file := filepath.Join(s.guardian.last(Elastic).Dir, "config", "users")
 	next := file + ".next"
 	if err := os.WriteFile(next, []byte(users), 0o600); err != nil {
 		return err

@@ -209,7 +209,7 @@ func (s *Stack) ask(ctx context.Context, r request) error {
 	if s.guardian == nil {
 		return fmt.Errorf("%s %s: the server is not of this stack", r.Op, r.Server)
 	}
-	if err := s.guardian.ask(ctx, r); err != nil {
+	if err := s.guardian.call(ctx, "Do", r); err != nil {
 		return fmt.Errorf("%s %s: %w", r.Op, r.Server, err)
 	}
 	return nil
@@ -226,7 +226,7 @@ func (s *Stack) Detach(ctx context.Context, stateFile string) error {
 	if err != nil {
 		return fmt.Errorf("detach: %w", err)
 	}
-	if err := s.guardian.ask(ctx, request{Op: opDetach, StateFile: stateFile}); err != nil {
+	if err := s.guardian.call(ctx, "Detach", stateFile); err != nil {
 		return fmt.Errorf("detach: %w", err)
 	}
 	return s.guardian.letGo()
