@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,10 +19,12 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/testenv/history"
 )
 
+// exchange is a bulk request with its answer, which passes the tap's own proxy.
 type exchange struct {
 	tap   *Tap
-	w     http.ResponseWriter
-	r     *http.Request
+	path  string
+	query url.Values
+	body  []byte // as it came, maybe compressed
 	lines []line
 	kept  map[int]result // items that are answered here
 	seen  []history.Applied
@@ -29,10 +32,14 @@ type exchange struct {
 	marks http.Header // of the answer
 }
 
+// exchangeKey is that of an exchange in the context of its request.
+type exchangeKey struct{}
+
 type reply struct {
 	status int
 	header http.Header
 	body   []byte
+	cut    bool // the connection ends behind the body
 }
 
 func (t *Tap) bulk(w http.ResponseWriter, r *http.Request) {
@@ -40,6 +47,7 @@ func (t *Tap) bulk(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		panic(http.ErrAbortHandler) // it never came whole
 	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
 	text, err := plain(r.Header, body)
 	var lines []line
 	if err == nil {
@@ -47,72 +55,93 @@ func (t *Tap) bulk(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil { // the server's to judge
 		t.rec.unread.Add(1)
-		r.Body = io.NopCloser(bytes.NewReader(body))
 		t.pass.ServeHTTP(w, r)
 		return
 	}
-	e := &exchange{tap: t, w: w, r: r, lines: lines, kept: map[int]result{}}
+	// It goes on when its sender has given up.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), forwardTimeout)
+	defer cancel()
+	defer context.AfterFunc(t.ctx, cancel)()
+	e := &exchange{tap: t, path: r.URL.Path, query: r.URL.Query(), body: body, lines: lines, kept: map[int]result{}}
 	e.open()
-	answer := e.carry(body)
+	t.pass.ServeHTTP(w, r.WithContext(context.WithValue(ctx, exchangeKey{}, e)))
+}
+
+// RoundTrip implements [http.RoundTripper]: it sends what the tap passes on.
+func (t *Tap) RoundTrip(req *http.Request) (*http.Response, error) {
+	e, ok := req.Context().Value(exchangeKey{}).(*exchange)
+	if !ok {
+		return t.http.RoundTrip(req)
+	}
+	rep, err := e.carry(req)
 	t.rec.add(e.seen) // before the client knows
-	answer()
+	if err != nil {
+		return nil, err // the connection ends, as that to the server did
+	}
+	answer := io.Reader(bytes.NewReader(rep.body))
+	if rep.cut {
+		answer = io.MultiReader(answer, broken{})
+	}
+	res := &http.Response{StatusCode: rep.status, Header: rep.header, Body: io.NopCloser(answer), Request: req}
+	maps.Copy(res.Header, e.marks)
+	if e.as != "" {
+		res.Header.Set(injectedHeader, string(e.as))
+	}
+	if res.Header.Get("Content-Length") == "" {
+		res.Header.Set("Content-Length", strconv.Itoa(len(rep.body)))
+	}
+	return res, nil
 }
 
 func (e *exchange) open() {
 	request, now := e.tap.rec.requests.Add(1), time.Now()
-	target := strings.Trim(strings.TrimSuffix(e.r.URL.Path, "/_bulk"), "/")
+	target := strings.Trim(strings.TrimSuffix(e.path, "/_bulk"), "/")
 	e.seen = make([]history.Applied, len(e.lines))
 	for i, l := range e.lines {
 		e.seen[i] = history.Applied{Request: request, Instance: e.tap.instance, Sent: now, Op: l.op, ID: l.place(), Target: target, Version: l.version}
 	}
 }
 
-// carry does everything but the answer, which it returns.
-func (e *exchange) carry(body []byte) (answer func()) {
+// errClosing is for a request that was held until the tap was closed.
+var errClosing = errors.New("the tap is closed")
+
+// carry sends the request, unless it is answered here, and returns the answer.
+func (e *exchange) carry(req *http.Request) (*reply, error) {
 	kept, ok := e.tap.wait()
 	if !ok {
-		return abort
+		return nil, errClosing
 	}
 	if kept {
 		e.as = held
 	}
-	s := e.tap.strikes(len(e.lines), len(body))
+	s := e.tap.strikes(len(e.lines), len(e.body))
 	if s != nil {
-		if answer := e.before(s); answer != nil {
-			return answer
+		if rep := e.before(s); rep != nil {
+			return rep, nil
 		}
 	}
 	e.marks = e.refuse()
-	results, rep, err := e.forward(body)
-	if err != nil {
-		return abort // as the server did
-	}
-	if results == nil {
-		return func() { e.reply(rep) }
+	results, rep, err := e.forward(req)
+	if err != nil || results == nil {
+		return rep, err
 	}
 	changed := len(e.kept) > 0
 	if s != nil && (s.Kind == MissingItems || s.Kind == SwappedIDs) {
 		e.mark(s.Kind)
 		results, changed = s.corrupt(results), true
 	}
-	if rep.body, err = encode(rep.body, results, e.r.URL.Query(), changed); err != nil {
-		return abort
+	if rep.body, err = encode(rep.body, results, e.query, changed); err == nil && s != nil {
+		e.after(s, rep)
 	}
-	if s != nil {
-		return e.after(s, rep)
-	}
-	return func() { e.reply(rep) }
+	return rep, err
 }
 
-// abort ends the connection without an answer.
-func abort() { panic(http.ErrAbortHandler) }
-
 // before applies a fault to a request. It returns the answer of a request that is kept.
-func (e *exchange) before(s *strike) (answer func()) {
+func (e *exchange) before(s *strike) *reply {
 	switch s.Kind {
 	case TooMany, TooLarge, DiskFull:
 		e.mark(s.Kind)
-		return func() { e.reply(refusal(s.Fault)) }
+		return refusal(s.Fault)
 	case TooManyItems, DiskFullItems:
 		e.mark(s.Kind)
 		kind, reason := s.Kind.says()
@@ -125,38 +154,32 @@ func (e *exchange) before(s *strike) (answer func()) {
 }
 
 // after applies a fault to an answer.
-func (e *exchange) after(s *strike, rep *reply) (answer func()) {
+func (e *exchange) after(s *strike, rep *reply) {
 	switch s.Kind {
 	case Truncated:
 		e.mark(s.Kind)
 		rep.header.Set("Content-Length", strconv.Itoa(len(rep.body)))
-		rep.body = rep.body[:s.random.IntN(len(rep.body))]
-		return func() {
-			e.reply(rep)
-			_ = http.NewResponseController(e.w).Flush()
-			abort()
-		}
+		rep.body, rep.cut = rep.body[:s.random.IntN(len(rep.body))], true
 	case Garbled:
 		e.mark(s.Kind)
 		rep.body = slices.Insert(rep.body, s.random.IntN(len(rep.body)), 0) // 0 is nowhere in JSON
 	default: // for the way there
 	}
-	return func() { e.reply(rep) }
 }
+
+// broken is what is left of a body whose connection ends.
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 func (e *exchange) mark(k Kind) {
 	e.as = k
 	e.tap.count(k)
 }
 
-func (e *exchange) reply(rep *reply) {
-	maps.Copy(e.w.Header(), e.marks)
-	e.tap.reply(e.w, e.as, rep)
-}
-
 // forward sends the items that are not kept and records the answer. results is nil when
 // the answer has no items.
-func (e *exchange) forward(body []byte) (results []result, rep *reply, err error) {
+func (e *exchange) forward(req *http.Request) (results []result, rep *reply, err error) {
 	var sent []int
 	for i := range e.lines {
 		if e.kept[i] == nil {
@@ -166,15 +189,18 @@ func (e *exchange) forward(body []byte) (results []result, rep *reply, err error
 	rep = &reply{status: http.StatusOK, header: productHeader()}
 	var answers []result
 	if len(sent) > 0 {
-		header := e.r.Header.Clone()
+		body := e.body
 		if len(sent) < len(e.lines) {
 			body = nil
 			for _, i := range sent {
 				body = append(body, e.lines[i].raw...)
 			}
-			header.Del("Content-Encoding")
+			req.Header.Del("Content-Encoding")
 		}
-		if answers, rep, err = e.ask(sent, header, body); err != nil || answers == nil {
+		req.ContentLength = int64(len(body))
+		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+		req.Body, _ = req.GetBody()
+		if answers, rep, err = e.ask(sent, req); err != nil || answers == nil {
 			return nil, rep, err
 		}
 	}
@@ -188,24 +214,20 @@ func (e *exchange) forward(body []byte) (results []result, rep *reply, err error
 	return results, rep, nil
 }
 
-// ask sends body, the actions at sent, and records their answers.
-func (e *exchange) ask(sent []int, header http.Header, body []byte) ([]result, *reply, error) {
-	ctx, cancel := context.WithTimeout(e.tap.ctx, forwardTimeout)
-	defer cancel()
-	target := e.tap.upstream(e.r).JoinPath(e.r.URL.Path)
-	query := e.r.URL.Query()
+// ask sends the actions at sent, and records their answers.
+func (e *exchange) ask(sent []int, req *http.Request) ([]result, *reply, error) {
+	query := req.URL.Query()
 	query.Del("filter_path") // the record wants all columns
-	target.RawQuery, target.User = query.Encode(), nil
-	req, err := http.NewRequestWithContext(ctx, e.r.Method, target.String(), bytes.NewReader(body))
-	if err != nil {
-		return nil, nil, err
+	req.URL.RawQuery = query.Encode()
+	req.Header.Del("Accept-Encoding")
+	rep, before := &reply{}, time.Now()
+	res, err := e.tap.http.RoundTrip(req)
+	if err == nil {
+		rep.status, rep.header = res.StatusCode, res.Header
+		rep.header.Del("Content-Length")
+		rep.body, err = io.ReadAll(res.Body)
+		_ = res.Body.Close()
 	}
-	for _, name := range []string{"Accept-Encoding", "Connection", "Content-Length", "Expect"} {
-		header.Del(name)
-	}
-	req.Header = header
-	before := time.Now()
-	rep, err := e.tap.roundTrip(req)
 	after := time.Now()
 	var op *net.OpError
 	reached := !errors.As(err, &op) || op.Op != "dial"
@@ -223,23 +245,6 @@ func (e *exchange) ask(sent []int, header http.Header, body []byte) ([]result, *
 		e.seen[i].Answered, e.seen[i].Known = after, true
 	}
 	return answers, rep, nil
-}
-
-func (t *Tap) roundTrip(req *http.Request) (*reply, error) {
-	res, err := t.http.RoundTrip(req)
-	if err != nil {
-		return nil, err
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		return nil, err
-	}
-	header := res.Header.Clone()
-	for _, name := range []string{"Connection", "Content-Length", "Transfer-Encoding"} {
-		header.Del(name)
-	}
-	return &reply{res.StatusCode, header, body}, nil
 }
 
 // answers enters an answer into the record and returns its items, nil where it is a
@@ -266,21 +271,4 @@ func (e *exchange) answers(sent []int, rep *reply) ([]result, error) {
 	}
 	e.seen = seen
 	return answer.Items, nil
-}
-
-// reply sends an answer; as names the injected fault.
-func (t *Tap) reply(w http.ResponseWriter, as Kind, rep *reply) {
-	for name, values := range rep.header {
-		w.Header()[name] = values
-	}
-	if as != "" {
-		w.Header().Set(injectedHeader, string(as))
-	}
-	if w.Header().Get("Content-Length") == "" {
-		w.Header().Set("Content-Length", strconv.Itoa(len(rep.body)))
-	}
-	w.WriteHeader(rep.status)
-	if _, err := w.Write(rep.body); err != nil {
-		panic(http.ErrAbortHandler)
-	}
 }

@@ -107,7 +107,7 @@ func (k Kind) says() (kind, reason string) {
 // refusal is the answer to a whole request.
 func refusal(f Fault) *reply {
 	if f.Kind == TooLarge { // of a proxy, which knows nothing of Elasticsearch
-		return &reply{http.StatusRequestEntityTooLarge, http.Header{"Content-Type": {"text/html"}}, []byte("<html><h1>413 Request Entity Too Large</h1></html>\n")}
+		return &reply{status: http.StatusRequestEntityTooLarge, header: http.Header{"Content-Type": {"text/html"}}, body: []byte("<html><h1>413 Request Entity Too Large</h1></html>\n")}
 	}
 	kind, reason := f.Kind.says()
 	cause := map[string]any{"type": kind, "reason": reason}
@@ -115,7 +115,7 @@ func refusal(f Fault) *reply {
 	if f.RetryAfter > 0 {
 		header.Set("Retry-After", strconv.Itoa(int(f.RetryAfter.Seconds())))
 	}
-	return &reply{http.StatusTooManyRequests, header, marshal(map[string]any{
+	return &reply{status: http.StatusTooManyRequests, header: header, body: marshal(map[string]any{
 		"error": map[string]any{"root_cause": []any{cause}, "type": kind, "reason": reason}, "status": http.StatusTooManyRequests,
 	})}
 }
@@ -126,7 +126,7 @@ func productHeader() http.Header {
 
 // refuseItem makes the tap answer item i itself, with an error.
 func (e *exchange) refuseItem(i, status int, kind, reason string) {
-	index, _, _ := strings.Cut(strings.TrimPrefix(e.r.URL.Path, "/"), "/")
+	index, _, _ := strings.Cut(strings.TrimPrefix(e.path, "/"), "/")
 	e.kept[i] = result{e.lines[i].op: {
 		"_index": marshal(index), "_id": marshal(e.lines[i].id), "status": marshal(status),
 		"error": marshal(map[string]string{"type": kind, "reason": reason}),

@@ -37,7 +37,7 @@ type Tap struct {
 	rec      *Recorder
 	server   *http.Server
 	http     *http.Transport
-	pass     *httputil.ReverseProxy // for all but bulk requests
+	pass     *httputil.ReverseProxy // sends by RoundTrip
 	serving  sync.WaitGroup
 
 	ctx     context.Context //nolint:containedctx // of the requests that outlive their senders
@@ -90,7 +90,7 @@ func NewTap(instance, upstream string, rec *Recorder) (_ *Tap, err error) {
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	quiet := zap.NewStdLog(zap.NewNop())
 	t.pass = &httputil.ReverseProxy{
-		Transport: t.http, ErrorLog: quiet,
+		Transport: t, ErrorLog: quiet, FlushInterval: -1, // what comes before a broken end, too
 		Rewrite: func(r *httputil.ProxyRequest) {
 			u := t.upstream(r.In)
 			r.SetURL(&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path})

@@ -300,7 +300,7 @@ func TestTapRecordsUnansweredItems(t *testing.T) {
 		t.Errorf("server that is down: got %+v, want neither forwarded nor known", got)
 	}
 	for name, handler := range map[string]http.HandlerFunc{
-		"no answer": func(http.ResponseWriter, *http.Request) { abort() },
+		"no answer": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
 		"half of it": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "100")
 			_, _ = io.WriteString(w, "{")
