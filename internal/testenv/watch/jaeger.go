@@ -5,12 +5,16 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv/process"
@@ -150,4 +154,200 @@ func jaegerName(ctx context.Context, module string) (string, error) {
 	}
 	h.Write([]byte(version))
 	return "jaeger-" + jaegerVersion + "-" + hex.EncodeToString(h.Sum(nil)[:6]), nil
+}
+
+const (
+	defaultLimit = 100
+	answerLimit  = 64 << 20
+)
+
+// Trace is what Jaeger has of a trace.
+type Trace struct {
+	ID    string
+	Spans []Span
+}
+
+// Span is one span of a [Trace].
+type Span struct {
+	TraceID, ID string
+	Service     string
+	Operation   string
+	References  []Reference
+	Start       time.Time
+	Duration    time.Duration
+	Tags        map[string]any // string, bool, or float64 for every number
+	Resource    map[string]any // of the process that sent it
+}
+
+// Reference is to the parent of a span (CHILD_OF), or to a span that it is linked with
+// (FOLLOWS_FROM).
+type Reference struct {
+	Type    string `json:"refType"`
+	TraceID string `json:"traceID"`
+	SpanID  string `json:"spanID"`
+}
+
+// Traces asks a Jaeger over its HTTP API, wherever it runs. It is safe for concurrent use.
+type Traces struct {
+	http *http.Client
+	url  func() string
+}
+
+// NewTraces returns a client of the Jaeger at url.
+func NewTraces(url string) *Traces {
+	return &Traces{newHTTP(), func() string { return strings.TrimRight(url, "/") }}
+}
+
+// get reads the data of an answer into data, unless that is nil.
+func (t *Traces) get(ctx context.Context, url string, data any) (http.Header, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, fmt.Errorf("ask Jaeger: %w", err)
+	}
+	response, err := t.http.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("ask Jaeger: %w", err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, answerLimit))
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", response.Status, body)
+	}
+	if err == nil && data != nil {
+		err = json.Unmarshal(body, &struct{ Data any }{data})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask Jaeger: %w", err)
+	}
+	return response.Header, nil
+}
+
+// Query selects traces with a span of the service that has the operation, and all tags,
+// itself or by its process.
+type Query struct {
+	Service   string // required
+	Operation string
+	Tags      map[string]string
+	Limit     int           // 0 is a hundred
+	Lookback  time.Duration // 0 is an hour
+}
+
+func (q Query) values() (url.Values, error) {
+	v := url.Values{"service": {q.Service}, "lookback": {"1h"}, "limit": {strconv.Itoa(defaultLimit)}}
+	if q.Lookback > 0 {
+		now := time.Now()
+		v.Set("lookback", "custom")
+		v.Set("start", strconv.FormatInt(now.Add(-q.Lookback).UnixMicro(), 10))
+		v.Set("end", strconv.FormatInt(now.UnixMicro(), 10))
+	}
+	if q.Limit > 0 {
+		v.Set("limit", strconv.Itoa(q.Limit))
+	}
+	if q.Operation != "" {
+		v.Set("operation", q.Operation)
+	}
+	if len(q.Tags) > 0 {
+		tags, err := json.Marshal(q.Tags)
+		if err != nil {
+			return nil, err
+		}
+		v.Set("tags", string(tags))
+	}
+	return v, nil
+}
+
+// Services lists who has sent spans.
+func (t *Traces) Services(ctx context.Context) (names []string, err error) {
+	_, err = t.get(ctx, t.url()+"/api/services", &names)
+	return names, err
+}
+
+// Operations lists the names of a service's spans.
+func (t *Traces) Operations(ctx context.Context, service string) (names []string, err error) {
+	_, err = t.get(ctx, t.url()+"/api/services/"+url.PathEscape(service)+"/operations", &names)
+	return names, err
+}
+
+// Trace returns the trace of that id, whole.
+func (t *Traces) Trace(ctx context.Context, id string) (Trace, error) {
+	var found []jaegerTrace
+	if _, err := t.get(ctx, t.url()+"/api/traces/"+url.PathEscape(id), &found); err != nil {
+		return Trace{}, err
+	}
+	if len(found) != 1 {
+		return Trace{}, fmt.Errorf("ask Jaeger: %d traces of id %s", len(found), id)
+	}
+	return found[0].trace(), nil
+}
+
+// Find returns the newest traces that q selects, whole.
+func (t *Traces) Find(ctx context.Context, q Query) ([]Trace, error) {
+	traces, _, err := t.FindRaw(ctx, q)
+	return traces, err
+}
+
+// FindRaw also returns the traces as Jaeger writes them, an array of JSON.
+func (t *Traces) FindRaw(ctx context.Context, q Query) ([]Trace, json.RawMessage, error) {
+	values, err := q.values()
+	if err != nil {
+		return nil, nil, fmt.Errorf("query of traces: %w", err)
+	}
+	var raw json.RawMessage
+	if _, err := t.get(ctx, t.url()+"/api/traces?"+values.Encode(), &raw); err != nil {
+		return nil, nil, err
+	}
+	var found []jaegerTrace
+	if err := json.Unmarshal(raw, &found); err != nil {
+		return nil, nil, fmt.Errorf("answer of Jaeger: %w", err)
+	}
+	traces := make([]Trace, len(found))
+	for i := range found {
+		traces[i] = found[i].trace()
+	}
+	return traces, raw, nil
+}
+
+// jaegerTrace is the answer's form.
+type jaegerTrace struct {
+	TraceID string `json:"traceID"`
+	Spans   []struct {
+		TraceID    string      `json:"traceID"`
+		SpanID     string      `json:"spanID"`
+		Operation  string      `json:"operationName"`
+		References []Reference `json:"references"`
+		Start      int64       `json:"startTime"` // microseconds
+		Duration   int64       `json:"duration"`
+		Process    string      `json:"processID"`
+		Tags       jaegerTags  `json:"tags"`
+	} `json:"spans"`
+	Processes map[string]struct {
+		Service string     `json:"serviceName"`
+		Tags    jaegerTags `json:"tags"`
+	} `json:"processes"`
+}
+
+type jaegerTags []struct {
+	Key   string `json:"key"`
+	Value any    `json:"value"`
+}
+
+func (t jaegerTags) values() map[string]any {
+	all := make(map[string]any, len(t))
+	for _, tag := range t {
+		all[tag.Key] = tag.Value
+	}
+	return all
+}
+
+func (t *jaegerTrace) trace() Trace {
+	trace := Trace{ID: t.TraceID, Spans: make([]Span, len(t.Spans))}
+	for i, s := range t.Spans {
+		process := t.Processes[s.Process]
+		trace.Spans[i] = Span{
+			TraceID: s.TraceID, ID: s.SpanID, Service: process.Service, Operation: s.Operation,
+			References: s.References, Start: time.UnixMicro(s.Start), Duration: time.Duration(s.Duration) * time.Microsecond,
+			Tags: s.Tags.values(), Resource: process.Tags.values(),
+		}
+	}
+	return trace
 }
