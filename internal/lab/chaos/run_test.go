@@ -137,7 +137,7 @@ func TestShortRunRejectsOvertaking(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, result, err := short(t, overlay, Options{Faults: 1, Only: []string{faults.Throttle429}, Seed: 13})
+	out, result, err := short(t, overlay, Options{Faults: 3, Only: []string{faults.Throttle429}, Seed: 13})
 	if err == nil || result.OutOfOrder == 0 || !strings.Contains(out, "events out of order") {
 		t.Errorf("verdict: got %v with %+v, want events out of order", err, result)
 	}
