@@ -63,11 +63,16 @@ func (s *Scheduler) Quarantine(now time.Time, keys []outbox.Key) {
 			e.rows, e.suspect = nil, false
 		}
 	}
+	var free []outbox.Key
 	for key, b := range c.barriers {
 		if b.quarantine && !in[key] {
-			c.lift(key)
-			changed = true
+			free = append(free, key)
 		}
+	}
+	slices.SortFunc(free, func(a, b outbox.Key) int { return cmp.Or(cmp.Compare(a.Type, b.Type), a.ID.Compare(b.ID)) })
+	for _, key := range free {
+		c.lift(key)
+		changed = true
 	}
 	c.quarantines = len(in)
 	if changed && !c.list.going {
