@@ -177,12 +177,14 @@ func (c *candidates) lookedBack(now time.Time, l *outbox.List) {
 	if before > 0 && (full && taken > 0 || len(c.start.ends) == 0) {
 		c.start.ends, c.start.blind = []end{{now, position(l.Ready[before-1])}}, false
 	}
+	// Reading many rows costs more than the server's time, and less than the way of an answer from far away takes.
+	took := max(l.Took, min(now.Sub(c.back.begun), 4*l.Took))
 	c.start.head, c.start.expensive = time.Time{}, expensiveHead(l.Look, c.back.passing) || l.Took > longLook
 	switch {
 	case c.start.expensive && taken > 0:
-		c.start.head = now.Add(backShare * l.Took)
+		c.start.head = now.Add(backShare * took)
 	case c.start.expensive:
-		c.start.head = now.Add(headShare * l.Took)
+		c.start.head = now.Add(headShare * took)
 	}
 }
 
