@@ -25,10 +25,10 @@ func (s *Scheduler) Next(now time.Time) (a Action, until time.Time, ok bool) {
 		}
 	}
 	if s.stopping {
-		return a, now.Add(time.Hour), false
+		return a, s.resumes(now, now.Add(time.Hour)), false
 	}
 	if now.Before(s.waitFor) {
-		return a, s.waitFor, false
+		return a, s.resumes(now, s.waitFor), false
 	}
 	if s.toWake && s.wake.due(now) {
 		s.wake.begin(now)
@@ -115,9 +115,19 @@ func (s *Scheduler) look(now time.Time) (a Action, ok bool) {
 	return a, false
 }
 
+// resumes returns the time, before t, at which the first of the requests that pause may be sent again.
+func (s *Scheduler) resumes(now, t time.Time) time.Time {
+	for _, b := range s.batches {
+		if len(b.parts) > 0 && b.parts[0].until.After(now) && b.parts[0].until.Before(t) {
+			t = b.parts[0].until
+		}
+	}
+	return t
+}
+
 // until returns when there may be something to do without an answer.
 func (s *Scheduler) until(now time.Time) time.Time {
-	t := now.Add(time.Hour)
+	t := s.resumes(now, now.Add(time.Hour))
 	at := func(x time.Time) {
 		if x.After(now) && x.Before(t) {
 			t = x
@@ -139,11 +149,6 @@ func (s *Scheduler) until(now time.Time) time.Time {
 		}
 	}
 	at(s.c.search.next)
-	for _, b := range s.batches {
-		if len(b.parts) > 0 {
-			at(b.parts[0].until)
-		}
-	}
 	if s.gate.state.Phase != Running || s.c.left(inSuspect) > 0 {
 		for _, b := range s.batches {
 			at(b.begun.Add(stuckAfter))
