@@ -2,43 +2,20 @@ package main
 
 import (
 	"bufio"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/samuelhu324-dev/weft/internal/records"
 	"github.com/samuelhu324-dev/weft/internal/replay"
+	"github.com/samuelhu324-dev/weft/internal/testenv"
 )
 
 // A bar that takes two lines of a narrow terminal would leave one behind each time it is drawn.
 func TestMeterDrawsNoBarOnANarrowTerminal(t *testing.T) {
 	t.Parallel()
 	for columns, want := range map[uint16]string{40: "2 done, 0 failed again", 80: "%"} {
-		screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer screen.Close()
-		fd := int(screen.Fd())
-		n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-		if err == nil {
-			err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
-		}
-		if err == nil {
-			err = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns})
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		tty, err := os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer tty.Close()
+		screen, tty := testenv.Terminal(t, columns)
 		m := newMeter(tty, "p")
 		m.last = m.last.Add(-meterEvery - time.Second)
 		m.replayed(replay.Progress{Matched: 10, Sent: 4, Done: 2, Open: 2})

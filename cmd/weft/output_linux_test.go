@@ -11,8 +11,6 @@ import (
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
@@ -56,18 +54,7 @@ func TestRunGoesOnWhenNobodyReadsItsLog(t *testing.T) {
 	}
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	child := child(t, "OUTBOX_METRICS_PORT="+strconv.Itoa(port))
-	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer read.Close()
-	fill(t, write)
-	child.Stderr = write
-	err = child.Start()
-	_ = write.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
+	startUnread(t, child)
 	testenv.Eventually(t, func() bool {
 		conn, err := net.Dial("tcp", address)
 		if err == nil {
@@ -87,20 +74,26 @@ func TestRunGoesOnWhenNobodyReadsItsLog(t *testing.T) {
 func TestRunThatCannotStartEndsWhenNobodyReadsWhy(t *testing.T) {
 	t.Parallel()
 	child := child(t, "OUTBOX_BULK_SIZE=many")
+	startUnread(t, child)
+	if err := child.Wait(); child.ProcessState.ExitCode() != exitConfig {
+		t.Errorf("it ended with %v, want code %d", err, exitConfig)
+	}
+}
+
+// startUnread starts a process whose standard error is a full pipe that nobody reads.
+func startUnread(t *testing.T, child *exec.Cmd) {
+	t.Helper()
 	read, write, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer read.Close()
+	t.Cleanup(func() { _ = read.Close() })
 	fill(t, write)
 	child.Stderr = write
 	err = child.Start()
 	_ = write.Close()
 	if err != nil {
 		t.Fatal(err)
-	}
-	if err := child.Wait(); child.ProcessState.ExitCode() != exitConfig {
-		t.Errorf("it ended with %v, want code %d", err, exitConfig)
 	}
 }
 
@@ -163,7 +156,7 @@ func TestTextsAreCutOnATerminalAlone(t *testing.T) {
 		if r := weft(t, m.env, args...); r.code != 0 || !strings.Contains(r.out, end) {
 			t.Errorf("%s into a pipe: got %+v, want the whole text", command, r)
 		}
-		screen, tty := terminal(t)
+		screen, tty := testenv.Terminal(t, 0)
 		a := &app{environ: m.env, stdin: strings.NewReader(""), stdout: tty, stderr: tty, signals: notify}
 		if code := a.execute(t.Context(), args); code != 0 {
 			t.Errorf("%s on a terminal: code %d", command, code)
@@ -176,26 +169,4 @@ func TestTextsAreCutOnATerminalAlone(t *testing.T) {
 			t.Errorf("%s on a terminal: got %q, %v, want the text cut", command, row, err)
 		}
 	}
-}
-
-// terminal returns both ends of a new terminal.
-func terminal(t *testing.T) (screen, tty *os.File) {
-	t.Helper()
-	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = screen.Close() })
-	if err := unix.IoctlSetPointerInt(int(screen.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(int(screen.Fd()), unix.TIOCGPTN)
-	if err == nil {
-		tty, err = os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY, 0)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = tty.Close() })
-	return screen, tty
 }
