@@ -36,6 +36,7 @@ func TestBreakerClosesWithTheFirstGoodEvent(t *testing.T) {
 		r.refusable(newKey(), int64(n+1))
 	}
 	a.awaitReady(200, `"activity": "paused"`)
+	testenv.Eventually(t, func() bool { return r.counts()["failed"] == 20 }, "the settle of the batch that opened the breaker") // it is shown before
 	if got := r.counts(); got["failed"] != 20 || got["done"] != 0 {
 		t.Errorf("counts %v, want 20 dead letters and the rest kept", got)
 	}
