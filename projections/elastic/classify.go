@@ -59,6 +59,7 @@ const dropped = "an ingest pipeline drops the document, and leaves the one that 
 //	block: flood stage (whatever status)           retry es_429, shared
 //	block: index write                             failed es_4xx
 //	other blocks                                   retry es_request_error, shared
+//	an ingest pipeline fails the document          failed es_4xx
 //	401, 403 security_exception                    retry es_request_error, shared
 //	429                                            retry es_429
 //	5xx                                            retry es_5xx
@@ -117,6 +118,8 @@ func classifyItem(it *item) fate {
 		default:
 			return shared(outbox.ReasonESRequest, classIndex)
 		}
+	case "fail_processor_exception": // comes with 500, although it is about the document
+		return reject(outbox.ReasonES4xx, class4xx)
 	case "security_exception":
 		return shared(outbox.ReasonESRequest, classIndex)
 	}
