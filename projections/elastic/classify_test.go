@@ -40,6 +40,7 @@ func TestClassifyItem(t *testing.T) {
 		{"Updated", 200, false, "updated", "", outbox.OK(), "none", false, false},
 		{"Deleted", 200, true, "deleted", "", outbox.OK(), "none", false, false},
 		{"DroppedByAPipeline", 200, false, "noop", "", failed(outbox.ReasonES4xx), "4xx", false, false},
+		{"FailedByAPipeline", 500, false, "", e("fail_processor_exception"), failed(outbox.ReasonES4xx), "4xx", false, false},
 		{"DeleteOfNothing", 404, true, "not_found", "", outbox.NoOp(outbox.NoopES404), "none", false, false},
 		{"DeleteWithoutResult", 404, true, "", "", retry(outbox.ReasonESOther), "other", false, true},
 		{"IndexNotFoundItem", 404, false, "not_found", "", retry(outbox.ReasonESOther), "other", false, true},
@@ -101,6 +102,8 @@ func TestDetailRepeatsNothingOfTheDocument(t *testing.T) {
 		"Source":    `{"type":"t","reason":"Unexpected character at [Source: (byte[])\"{secret\"; line: 1]"}`,
 		"Unclosed":  `{"type":"t","reason":"r","caused_by":{"type":"u","reason":"value 'secret"}}`,
 		"Nested":    `{"type":"t","reason":"r","caused_by":{"type":"u","reason":"value 'it's secret' here"}}`,
+		"Request":   `{"type":"unavailable_shards_exception","reason":"[x-v1][3] primary shard is not active Timeout: [10s], request: [BulkShardRequest [[x-v1][3]] containing [index {[x][885], source[{\"name\":\"secret\"}]}]]"}`,
+		"Rejected":  `{"type":"es_rejected_execution_exception","reason":"rejected execution of processing of [7][indices:data/write/bulk[s][p]]: request: BulkShardRequest [[x-v1][3]] containing [index {[x][885], source[{\"name\":\"secret\"}]}], target allocation id: a"}`,
 		"NotObject": `[1,2,"secret"]`,
 	} {
 		c := parseCause([]byte(raw))

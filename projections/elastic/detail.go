@@ -116,7 +116,7 @@ func (c *cause) detail(status int) string {
 
 // cutQuote cuts a reason where Elasticsearch begins to quote the document.
 func cutQuote(s string) string {
-	for _, words := range []string{"Preview of field's value", "original message", "prefix of the first immense term", "For input string", "[Source:"} {
+	for _, words := range []string{"Preview of field's value", "original message", "prefix of the first immense term", "For input string", "[Source:", "request: "} {
 		if i := strings.Index(s, words); i >= 0 {
 			s = s[:i]
 		}
