@@ -86,6 +86,9 @@ func (c *cause) lacksPipeline() bool {
 	return strings.HasPrefix(c.Reason, "pipeline with id [") && strings.HasSuffix(c.Reason, "] does not exist")
 }
 
+// blocked reports whether an error is a block that somebody has set on the index or the cluster.
+func (c *cause) blocked() bool { return c.Type == "cluster_block_exception" }
+
 // floodStage reports whether an error is the block of a full disk, which has several names.
 func (c *cause) floodStage() bool {
 	return c.has("read-only-allow-delete") || c.has("read-only / allow delete") || c.has("flood-stage")

@@ -61,6 +61,31 @@ func explained(err error, host string, a Access) error {
 	return err
 }
 
+// ErrBlocked means that a block on the index or the cluster refuses a request.
+var ErrBlocked = errors.New("elastic: blocked")
+
+// blocks are the settings behind the names by which Elasticsearch calls the blocks of an index.
+var blocks = []struct{ name, setting string }{
+	{"index metadata (api)", "index.blocks.metadata"},
+	{"index read (api)", "index.blocks.read"},
+	{"index read-only (api)", "index.blocks.read_only"},
+	{"index write (api)", "index.blocks.write"},
+}
+
+// denied returns why the server answers 401 or 403 about an index: the credentials, or a block.
+func (s *Sink) denied(index string, status int, e cause) error {
+	detail := e.detail(status)
+	if !e.blocked() {
+		return refused(s.host(), status, detail, index, s.access())
+	}
+	for _, b := range blocks {
+		if e.has(b.name) {
+			return fmt.Errorf("%w: %s of %q at %s is on (%s): ask who set it, then: PUT /%s/_settings {%q:null}", ErrBlocked, b.setting, index, s.host(), detail, index, b.setting)
+		}
+	}
+	return fmt.Errorf("%w: a block of the cluster at %s refuses it (%s): look at the disks and at cluster.blocks in GET /_cluster/settings", ErrBlocked, s.host(), detail)
+}
+
 // refused returns why the server refuses a request, and what to do about it.
 func refused(host string, status int, detail, index string, a Access) error {
 	said := fmt.Sprintf("Elasticsearch at %s (%s)", host, detail)

@@ -189,7 +189,7 @@ func (s *Sink) createIndex(ctx context.Context, index, alias string) (exists boo
 	e := parseWhole(answer)
 	switch {
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		return false, refused(s.host(), status, e.detail(status), index, s.access())
+		return false, s.denied(index, status, e)
 	case e.Type != "resource_already_exists_exception":
 		return false, errors.New(e.detail(status))
 	}

@@ -195,6 +195,12 @@ func TestRealRejections(t *testing.T) {
 	}
 	es(t, "PUT", "/"+index+"/_settings", `{"index.blocks.read_only_allow_delete":null}`)
 
+	es(t, "PUT", "/"+index+"/_settings", `{"index.blocks.metadata":true}`)
+	if err := s.Ready(t.Context()); !errors.Is(err, ErrBlocked) || !strings.Contains(err.Error(), `{"index.blocks.metadata":null}`) || IsAccess(err) {
+		t.Errorf("ready under a metadata block: got %v, want ErrBlocked and the request that lifts it", err)
+	}
+	es(t, "PUT", "/"+index+"/_settings", `{"index.blocks.metadata":null}`)
+
 	es(t, "POST", "/"+index+"/_close", "")
 	got, err = s.Write(leading(t), []Action{{ID: "good", Version: 2, Body: good}})
 	wantFault(t, err, outbox.ReasonESRequest, true)

@@ -276,8 +276,8 @@ func (s *Sink) meaning(what string, status int, e cause) error {
 		return fmt.Errorf("%s: %w: %s", what, errTooLarge, e.detail(status))
 	case status == http.StatusTooManyRequests, status >= http.StatusInternalServerError:
 		return &UnansweredError{Hosts: s.host(), Status: status, err: fmt.Errorf("%s: %s", what, e.detail(status))}
-	case status == http.StatusUnauthorized, status == http.StatusForbidden && (e.Type == "security_exception" || e.Type == ""): // a proxy names no type
-		return fmt.Errorf("%s: %w", what, refused(s.host(), status, e.detail(status), s.cfg.Index, s.access()))
+	case status == http.StatusUnauthorized, status == http.StatusForbidden && (e.Type == "security_exception" || e.Type == "" || e.blocked()): // a proxy names no type
+		return fmt.Errorf("%s: %w", what, s.denied(s.cfg.Index, status, e))
 	case e.Type == "index_not_found_exception" && (e.Index == "" || e.Index == s.cfg.Index):
 		return fmt.Errorf("%s: %w", what, s.missing())
 	case e.Type == "index_closed_exception":

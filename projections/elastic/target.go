@@ -116,8 +116,7 @@ func (s *Sink) find(ctx context.Context) (target, error) {
 	case status == http.StatusNotFound:
 		return fault(s.missing())
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		e := parseWhole(body)
-		return fault(refused(s.host(), status, e.detail(status), s.cfg.Index, s.access()))
+		return fault(s.denied(s.cfg.Index, status, parseWhole(body)))
 	case status != http.StatusOK:
 		p := classifyStatus(status, http.Header{}, body, true, time.Now())
 		p.fault.Shared = true
