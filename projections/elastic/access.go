@@ -181,7 +181,7 @@ func (t *Transport) current() (*http.Transport, string, Access) {
 	return t.through, t.header, t.access
 }
 
-// RoundTrip implements [http.RoundTripper]. A handshake that fails is explained.
+// RoundTrip implements [http.RoundTripper]. A handshake that fails is explained, and a redirect is an error.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	through, header, access := t.current()
 	if header != "" {
@@ -192,7 +192,22 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, explained(err, req.URL.Host, access)
 	}
+	if err := redirected(res); err != nil {
+		_ = res.Body.Close()
+		return nil, err
+	}
 	return res, nil
+}
+
+// redirected returns an error for an answer that points to another address. weft does not follow it: the credentials are
+// for the configured one, and a request to write must not become a GET. The path and the query may hold secrets.
+func redirected(res *http.Response) error {
+	to, err := res.Location()
+	if res.StatusCode < 300 || res.StatusCode > 399 || err != nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %s redirects to %s://%s (status %d), and weft follows no redirect; write the address of the search server itself in ELASTIC_URL, or correct the proxy that it leads to",
+		ErrProduct, res.Request.URL.Host, to.Scheme, to.Host, res.StatusCode)
 }
 
 // CloseIdleConnections closes connections that a caller believes to be dead.

@@ -381,3 +381,29 @@ func TestRealScanReadsEachDocumentOnce(t *testing.T) {
 		t.Errorf("%d documents, %d of them missing or of another version, %d twice; want %d once", len(got), missing, twice, len(want))
 	}
 }
+
+// A redirect may lead anywhere, with the credentials, and a client that follows it sends a write as a GET.
+func TestRedirectIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	strayed := make(chan string, 10)
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { strayed <- r.Method + " " + r.URL.Path }))
+	t.Cleanup(other.Close)
+	front := httptest.NewServer(http.RedirectHandler(other.URL+"/login?token=secret", http.StatusMovedPermanently))
+	t.Cleanup(front.Close)
+	transport, err := NewTransport(Access{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _ := newSink(t, Config{URLs: []string{front.URL}, Index: "docs", Transport: transport})
+	_, written := s.Write(leading(t), []Action{{ID: "1", Version: 1, Body: []byte("{}")}})
+	wantFault(t, written, outbox.ReasonESRequest, true)
+	_, plain := (&http.Client{Transport: transport}).Get(front.URL)
+	for what, err := range map[string]error{"write": written, "ready": s.Ready(t.Context()), "a client": plain} {
+		if err == nil || !strings.Contains(err.Error(), "redirects to "+other.URL+" (status 301)") || strings.Contains(err.Error(), "secret") || !errors.Is(err, ErrProduct) {
+			t.Errorf("%s: got %v, want ErrProduct and where the redirect leads", what, err)
+		}
+	}
+	if len(strayed) > 0 {
+		t.Errorf("got %q at the other address, want nothing", <-strayed)
+	}
+}
