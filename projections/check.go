@@ -235,6 +235,15 @@ func (c *checker) index(ctx context.Context, sink *elastic.Sink) {
 		c.find("index.name", err.Error(), "")
 	default:
 		c.unrouted(ctx, sink)
+		c.foreign(ctx, sink)
+	}
+}
+
+// foreign tells of fields that have another type in the index. Of an index that weft has not made, or whose fields somebody
+// has changed since, Ready does not know.
+func (c *checker) foreign(ctx context.Context, sink *elastic.Sink) {
+	if _, conflicts, err := sink.Difference(ctx); err == nil && len(conflicts) > 0 {
+		c.find("index.mapping", "the index has another one: "+strings.Join(conflicts, "; "), "`weft rebuild "+c.declaration.Name+"` makes a new index with this one, and moves the alias")
 	}
 }
 

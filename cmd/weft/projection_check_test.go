@@ -187,6 +187,17 @@ func TestProjectionCheckNamesAnIndexThatRequiresARouting(t *testing.T) {
 	}
 }
 
+// An index that somebody else has made may have a field with another type, which refuses the documents.
+func TestProjectionCheckNamesAFieldOfAnotherTypeInAForeignIndex(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	callElastic(t, http.MethodPut, "/"+s.index, `{"mappings":{"properties":{"name":{"type":"long"}}}}`)
+	want := "error: index.mapping: the index has another one: field name has type long, and is to have text; `weft rebuild products` makes a new index with this one, and moves the alias"
+	if r := weft(t, s.env, "projection", "check"); r.code != exitBad || !strings.Contains(r.out, want) {
+		t.Errorf("exit %d, want %d with %q: %s%s", r.code, exitBad, want, r.out, r.errOut)
+	}
+}
+
 // Older versions of PostgreSQL hide rows of a MERGE from triggers where it sets off a foreign key of the table to
 // itself. The check says so where it is so, and there alone.
 func TestProjectionCheckNamesAMergeThatHidesRows(t *testing.T) {
