@@ -37,12 +37,13 @@ type pace struct{ rows atomic.Int64 }
 func (p *pace) most() int { return int(cmp.Or(p.rows.Load(), fillPage)) }
 
 // took keeps requests far from their deadline: what a destination writes for one that nobody waits for any more, it writes
-// in vain.
+// in vain. A connection that breaks, as behind a load balancer with a dead node, says nothing of the rows.
 func (p *pace) took(rows int, d time.Duration, err error) {
+	lost := []outbox.Reason{outbox.ReasonESConnect, outbox.ReasonESRequest, outbox.ReasonES5xx}
 	switch most := p.most(); {
-	case err != nil || d > slowPage:
+	case d > slowPage, err != nil && !slices.Contains(lost, outbox.AsFault(err).Reason):
 		p.rows.Store(int64(max(1, min(most, rows/2))))
-	case rows == most && d < slowPage/2:
+	case err == nil && rows == most && d < slowPage/2:
 		p.rows.Store(int64(min(2*most, fillPage)))
 	}
 }

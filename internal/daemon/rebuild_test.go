@@ -228,6 +228,34 @@ func TestRebuildIntoASlowIndex(t *testing.T) {
 	r.equalsSource()
 }
 
+// A connection that breaks at once, as behind a load balancer with a dead node, says nothing of the rows: pages stay as they are.
+// They shrank with each fault, until a rebuild came to a row a second.
+func TestRebuildKeepsItsPagesWhereConnectionsBreak(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.fillSource(900)
+	var asked, largest atomic.Int64
+	f := newFront(t, r.elastic)
+	f.set(func(_ http.ResponseWriter, req *http.Request, body []byte) bool {
+		if fills(req) {
+			if asked.Add(1) <= 3 {
+				panic(http.ErrAbortHandler)
+			}
+			largest.Store(max(largest.Load(), int64(bytes.Count(body, []byte("\n"))/2)))
+		}
+		return false
+	})
+	r.start("a", "ELASTIC_URL="+f.URL).awaitReady(200, `"role": "leader"`)
+	r.askRebuild(searchProjection, false)
+	if row := r.awaitRebuild(searchProjection); row.Phase != outbox.RebuildDone || row.Filled != 900 {
+		t.Fatalf("got %+v", row)
+	}
+	if n := largest.Load(); n != 900 {
+		t.Errorf("the largest request after three broken ones has %d documents, want 900", n)
+	}
+	r.equalsSource()
+}
+
 // A plain index is replaced only where that was asked for.
 func TestRebuildOfAPlainIndex(t *testing.T) {
 	t.Parallel()
