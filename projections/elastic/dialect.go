@@ -99,7 +99,7 @@ func (s *Sink) openPoint(ctx context.Context) (point, error) {
 		return point{}, fmt.Errorf("%s: %w", what, err)
 	}
 	if got.Shards.Failed > 0 {
-		return point{}, fmt.Errorf("%s: %d shards did not answer", what, got.Shards.Failed)
+		return point{}, s.shardsFailed(what, got.Shards.Failed)
 	}
 	if p == OpenSearch {
 		// A slice of as many as there are shards reads at most one shard of each index, and within a

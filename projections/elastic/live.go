@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 
 	"github.com/elastic/go-elasticsearch/v8/esapi"
 )
@@ -46,7 +45,7 @@ func (s *Sink) Live(ctx context.Context, docs []Doc) ([]bool, error) {
 	for i, want := range docs {
 		d := found.Docs[i]
 		if d.Error != nil && !d.Error.unrouted() {
-			return nil, fmt.Errorf("look up documents: %s", d.Error.detail(http.StatusOK))
+			return nil, s.unread("look up documents", d.Error)
 		}
 		live[i] = d.Found && d.Routing == want.Routing
 	}

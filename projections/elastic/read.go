@@ -113,7 +113,7 @@ func (s *Sink) newest(ctx context.Context, index string, docs []Doc) ([]Document
 		switch d := &got.Docs[i]; {
 		case d.Error.unrouted():
 		case d.Error != nil:
-			return nil, fmt.Errorf("read documents: %s", d.Error.detail(http.StatusOK))
+			return nil, s.unread("read documents", d.Error)
 		case d.Found:
 			out = append(out, d.Document)
 		}
@@ -220,7 +220,7 @@ func (s *Sink) Count(ctx context.Context) (int64, error) {
 		return 0, fmt.Errorf("count documents: %w", err)
 	}
 	if got.Shards.Failed > 0 {
-		return 0, fmt.Errorf("count documents: %d shards did not answer", got.Shards.Failed)
+		return 0, s.shardsFailed("count documents", got.Shards.Failed)
 	}
 	return got.Count, nil
 }
@@ -285,6 +285,19 @@ func (s *Sink) meaning(what string, status int, e cause) error {
 	default:
 		return fmt.Errorf("%s: Elasticsearch at %s: %s", what, s.host(), e.detail(status))
 	}
+}
+
+// shardsFailed returns the error of an answer that lacks what some shards have.
+func (s *Sink) shardsFailed(what string, n int) error {
+	return &UnansweredError{Hosts: s.host(), Status: http.StatusServiceUnavailable, err: fmt.Errorf("%s: shards that did not answer: %d; GET /_cluster/allocation/explain says why", what, n)}
+}
+
+// unread returns the error of a document that could not be read.
+func (s *Sink) unread(what string, e *cause) error {
+	if e.Type == "no_shard_available_action_exception" {
+		return s.shardsFailed(what, 1)
+	}
+	return fmt.Errorf("%s: %s", what, e.detail(http.StatusOK))
 }
 
 // UnansweredError means that no node has answered a request, or one that it cannot now.

@@ -2,10 +2,12 @@ package elastic
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -167,5 +169,26 @@ func TestRealReadsWithinASmallResultWindow(t *testing.T) {
 	err := s.Scan(t.Context(), func(page []Document) error { scanned += len(page); return nil })
 	if scanned != n || err != nil {
 		t.Errorf("Scan: got %d documents, %v, want %d", scanned, err, n)
+	}
+}
+
+// A shard without a primary is an outage of the server, and no fault of weft.
+func TestRealMissingShardIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	index := testenv.Index(t)
+	es(t, "PUT", "/"+index+"?wait_for_active_shards=0", `{"settings":{"number_of_shards":9,"number_of_replicas":0,"index.routing.allocation.total_shards_per_node":1}}`)
+	es(t, "GET", "/_cluster/health/"+index+"?wait_for_no_initializing_shards=true", "")
+	s, _ := newSink(t, Config{URLs: []string{testenv.ElasticURL(t)}, Index: index})
+	docs := make([]Doc, 40)
+	for i := range docs {
+		docs[i].ID = strconv.Itoa(i)
+	}
+	_, counted := s.Count(t.Context())
+	_, read := s.Newest(t.Context(), docs)
+	_, seen := s.Live(t.Context(), docs)
+	for what, err := range map[string]error{"count": counted, "read": read, "look up": seen} {
+		if _, ok := errors.AsType[*UnansweredError](err); !ok || !strings.Contains(err.Error(), "GET /_cluster/allocation/explain") {
+			t.Errorf("%s: got %v, want UnansweredError, and what says why", what, err)
+		}
 	}
 }
