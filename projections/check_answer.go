@@ -3,12 +3,9 @@ package projections
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/samuelhu324-dev/weft/outbox"
 )
@@ -71,7 +68,7 @@ func (c *checker) answers(ctx context.Context, shape *declaredShape, events []ou
 		c.find("source.query", "read twice by different plans, the document of entity "+differing+" was not the same though its version was",
 			"order what it gathers, and leave out what differs each time")
 	}
-	c.values(first)
+	c.values(events, first)
 	return nil
 }
 
@@ -115,50 +112,4 @@ func (c *checker) documents(ctx context.Context, source *declaredSource, events 
 		}
 	}
 	return out, nil
-}
-
-// maxTerm is the longest value of a keyword field that Lucene indexes, in bytes.
-const maxTerm = 32766
-
-// values compares the values of keyword fields with what these hold.
-func (c *checker) values(answers []answer) {
-	var mapping struct {
-		Properties map[string]struct {
-			Type        string `json:"type"`
-			IgnoreAbove int    `json:"ignore_above"`
-		} `json:"properties"`
-	}
-	if json.Unmarshal(c.declaration.Mapping, &mapping) != nil {
-		return // said before
-	}
-	longest := map[string]string{}
-	for _, a := range answers {
-		for name, raw := range fieldsOf(a.body) {
-			var text string
-			if json.Unmarshal(raw, &text) == nil && len(text) > len(longest[name]) {
-				longest[name] = text
-			}
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(longest)) {
-		field, text := mapping.Properties[name], longest[name]
-		switch n := utf8.RuneCountInString(text); {
-		case field.Type != "keyword":
-		case field.IgnoreAbove > 0 && n > field.IgnoreAbove:
-			c.warn("index.mapping", fmt.Sprintf("field %s has a value of %d characters, and ignore_above %d leaves it out of searches", name, n, field.IgnoreAbove),
-				"raise ignore_above, or make the field a text")
-		case field.IgnoreAbove == 0 && len(text) > maxTerm:
-			c.find("index.mapping", fmt.Sprintf("field %s has a value of %d bytes, and a keyword holds %d: the document would be refused", name, len(text), maxTerm),
-				"set ignore_above, or make the field a text")
-		}
-	}
-}
-
-// fieldsOf returns the fields of a document; none for a row without one.
-func fieldsOf(document []byte) map[string]json.RawMessage {
-	fields := map[string]json.RawMessage{}
-	if json.Unmarshal(document, &fields) != nil {
-		return nil
-	}
-	return fields
 }

@@ -163,7 +163,7 @@ func (c *checker) table(w watched, source bool) {
 	}
 	switch {
 	case !w.triggers && !source:
-		what, remedy := "changes of "+w.name+" write no event: documents keep what it had", "name it with --children when the outbox is made, or change"
+		what, remedy := "changes of "+w.name+" write no event: documents keep what it had", "name it with --children when the outbox is made; where no column of it is the key, let a trigger on it call weft_enqueue, or change"
 		if w.blind != "" {
 			what, remedy = w.name+" "+w.blind, "change"
 		}

@@ -115,7 +115,7 @@ func TestDeclaredTypes(t *testing.T) {
 		'a"b' || chr(10) || chr(1) || '\' as t, 'x'::varchar(3) as vc, 'y'::char(3) as c, 'Z'::sku as dom, 'glad'::mood as en,
 		'6ba7b810-9dad-11d1-80b4-00c04fd430c8'::uuid as u, '2026-11-22 10:00:00.5+09'::timestamptz as tz, '2026-11-22 10:00'::timestamp as ts, '2026-11-22'::date as d,
 		interval '1 day 2 hours' as iv, '\x00ff'::bytea as by, ('{"a":' || chr(10) || '1}')::json as j, '{"b": [1.50]}'::jsonb as jb,
-		array[1,null,3] as ai, array['a"',null] as at, row(1,'x')::pair as comp, null::text as nul, '10.0.0.1'::inet as ip) v`
+		array[1,null,3] as ai, array['a"',null] as at, row(1,'x')::pair as comp, null::text as nul, '10.0.0.1'::inet as ip, '10.0.0.1/8'::inet as net, '10.0.0.0/8'::cidr as block) v`
 	s := &sink{}
 	if _, err := b.declared(d, s).Project(leading(t, 1), []outbox.Event{event(outbox.Upsert, number(1), 1)}); err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func TestDeclaredTypes(t *testing.T) {
 	want := `{"b":true,"i2":1,"i4":-2147483648,"i8":9223372036854775807,"f4":0.1,"f8":0.1,"n":12345678901234567890.123450,` +
 		`"t":"a\"b\n\u0001\\","vc":"x","c":"y","dom":"Z","en":"glad","u":"6ba7b810-9dad-11d1-80b4-00c04fd430c8",` +
 		`"tz":"2026-11-22T01:00:00.5Z","ts":"2026-11-22T10:00:00","d":"2026-11-22","iv":"P1DT2H","by":"AP8=","j":{"a": 1},"jb":{"b": [1.50]},` +
-		`"ai":[1,null,3],"at":["a\"",null],"comp":{"a":1,"b":"x"},"nul":null,"ip":"10.0.0.1/32"}`
+		`"ai":[1,null,3],"at":["a\"",null],"comp":{"a":1,"b":"x"},"nul":null,"ip":"10.0.0.1","net":"10.0.0.1/8","block":"10.0.0.0/8"}`
 	if d := cmp.Diff(want, body); d != "" {
 		t.Errorf("document (-want +got):\n%s", d)
 	}

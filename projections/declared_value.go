@@ -66,7 +66,7 @@ func valueOf(oid uint32, category string) value {
 		return as(appendUUID)
 	case pgtype.TimestamptzOID:
 		return as(appendTime)
-	case pgtype.TimestampOID:
+	case pgtype.TimestampOID, pgtype.InetOID: // the cast of an inet to text adds /32
 		return text("to_json({column}) #>> '{}'", appendString)
 	case pgtype.ByteaOID:
 		return as(appendBytes)

@@ -24,7 +24,7 @@ func TestProjectionCheckNames(t *testing.T) {
 		"MissingIndex":   {sql: "drop index weft_product_outbox_list", want: "error: outbox.table: index weft_product_outbox_list is missing or unfinished: statements would read the whole table; run `weft migrate up` (F:3)"},
 		"ForeignVersion": {from: shopQuery, to: "\n        select p.id as entity_id, p.id as version, p.name, p.price, '[]'::json as variants from shop.product p where p.id = any($1)", want: "error: source.query: version is not that of "},
 		"NotAChild": {sql: "create table shop.tenant (id bigint primary key, name text)", from: "p.name", to: "(select t.name from shop.tenant t where t.id = p.id) as name", good: true,
-			want: "warning: source.query: changes of shop.tenant write no event: documents keep what it had; name it with --children when the outbox is made, or change the row of the entity whenever it changes (F:5)"},
+			want: "warning: source.query: changes of shop.tenant write no event: documents keep what it had; name it with --children when the outbox is made; where no column of it is the key, let a trigger on it call weft_enqueue, or change the row of the entity whenever it changes (F:5)"},
 		"ViewOverOtherTable": {sql: "create table shop.tenant (id bigint primary key, name text); create view shop.named as select * from shop.tenant", from: "p.name", to: "(select t.name from shop.named t where t.id = p.id) as name", good: true,
 			want: "warning: source.query: changes of shop.tenant write no event"},
 		"MaterializedView": {sql: "create materialized view shop.names as select id, name from shop.product", from: "p.name", to: "(select t.name from shop.names t where t.id = p.id) as name", good: true,
@@ -79,6 +79,19 @@ func TestProjectionCheckNames(t *testing.T) {
 			want: "warning: index.mapping: field name has a value of 300 characters, and ignore_above 256 leaves it out of searches; raise ignore_above"},
 		"LongKeyword": {sql: "update shop.product set name = repeat('x', 40000) where id = 3", mapping: strings.Replace(shopMapping, `{"type": "text"}`, `{"type": "keyword"}`, 1),
 			want: "error: index.mapping: field name has a value of 40000 bytes, and a keyword holds 32766: the document would be refused"},
+		"NoNumber": {from: "p.price", to: "p.price::money as price", good: true,
+			want: "warning: index.mapping: the event of entity 1 would end in failed: its value of field price is none of type double; correct the query, the row or the mapping (F:"},
+		"NoAddress": {from: "p.price", to: "'10.0.0.1/8'::inet as price", mapping: strings.Replace(shopMapping, "double", "ip", 1), good: true,
+			want: "its value of field price is none of type ip; return host() of an inet, or correct the mapping"},
+		"NoRange": {from: "p.price", to: "int4range(1, 2) as price", mapping: strings.Replace(shopMapping, "double", "integer_range", 1), good: true,
+			want: "its value of field price is none of type integer_range; return json_build_object('gte', lower(…), 'lt', upper(…)), or correct the mapping"},
+		"BeyondTheType": {from: "p.price", to: "p.id + 3000000000 as price", mapping: strings.Replace(shopMapping, "double", "integer", 1), good: true,
+			want: "its value of field price is none of type integer"},
+		"NoDate": {from: "p.price", to: "'22.11.2026' as price", mapping: strings.Replace(shopMapping, "double", "date", 1), good: true,
+			want: "its value of field price is none of type date"},
+		"ObjectInText": {from: "p.name", to: "json_build_object('en', p.name) as name", good: true, want: "its value of field name is none of type text"},
+		"PartOfAnObject": {from: "'sku', x.sku", to: "'sku', row_to_json(x)", sql: "insert into shop.variant (id, product_id, sku) values (999, 7, 'a')", good: true,
+			want: "the event of entity 7 would end in failed: its value of field variants.sku is none of type keyword"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

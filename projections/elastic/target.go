@@ -76,7 +76,7 @@ func closedIndex(index, host string) error {
 var errMissing = errors.New("elastic: index is missing")
 
 func (s *Sink) missing() error {
-	return fmt.Errorf("%w: neither an alias nor an index is named %q at %s; put the alias back, or restart weft, which makes an empty index", errMissing, s.cfg.Index, s.host())
+	return fmt.Errorf("%w: neither an alias nor an index is named %q at %s; put the alias back, or restart weft, which makes an empty index, or says in its log (dependency.down) why it cannot", errMissing, s.cfg.Index, s.host())
 }
 
 // look asks Elasticsearch for the target of the name, and compares mappings. Its errors are
