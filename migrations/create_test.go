@@ -401,6 +401,31 @@ func TestWritersNeedNoRightOnTheOutbox(t *testing.T) {
 	}
 }
 
+// A table to which the source refers is no child by its own key: events would be those of other rows.
+func TestCreateOutboxWarnsOfATableThatTheSourceRefersTo(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, 0)
+	s.exec(`create table shop.author (id bigint primary key); create table shop.post (id bigint primary key references shop.author, author_id bigint references shop.author);
+		create table shop.detail (id bigint primary key references shop.post); alter table shop.post add detail_id bigint references shop.detail;
+		create table shop.root (id bigint primary key); create table shop.leaf (id bigint primary key references shop.root)`)
+	for name, tc := range map[string]struct {
+		table, child string
+		warned       bool
+	}{
+		"ByAnotherColumn": {"shop.post", "shop.author", true},
+		"BothWays":        {"shop.post", "shop.detail", false},
+		"SameKey":         {"shop.leaf", "shop.root", false},
+	} {
+		plan := s.create(migrations.OutboxSpec{Table: tc.table, Name: strings.ToLower(name) + "_outbox_events", Children: []migrations.Child{{Table: tc.child, Columns: []string{"id"}}}})
+		warned := slices.ContainsFunc(plan.Warnings, func(w string) bool {
+			return strings.Contains(w, tc.table+" refers to "+tc.child+" by another column than its key")
+		})
+		if warned != tc.warned {
+			t.Errorf("%s: got warnings %q, want one about the key: %v", name, plan.Warnings, tc.warned)
+		}
+	}
+}
+
 // Names that SQL has to quote, in a table, its key, its child and what they contain.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()

@@ -61,6 +61,18 @@ select exists (select from pg_index i where i.indrelid = $1::bigint::oid and i.i
        and (select array_agg(a.attname::text order by a.attname::text collate "C") from unnest((i.indkey::smallint[])[0:i.indnkeyatts - 1]) k join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k)
            = array(select c from unnest($2::text[]) c order by c collate "C"))`
 
+// referredSQL says whether the source $1 refers to the columns $3 of the table $2 by other columns than its key $4, and is not
+// referred to by them: a category of a product is no part of it.
+const referredSQL = `
+with foreign_key as (
+    select conrelid, confrelid,
+           array(select attname::text from pg_attribute where attrelid = conrelid and attnum = any (conkey) order by attname::text collate "C") as columns,
+           array(select attname::text from pg_attribute where attrelid = confrelid and attnum = any (confkey) order by attname::text collate "C") as referred
+    from pg_constraint where contype = 'f'),
+given as (select array(select c from unnest($3::text[]) c order by c collate "C") as child, array(select c from unnest($4::text[]) c order by c collate "C") as key)
+select exists (select from foreign_key, given where conrelid = $1::bigint::oid and confrelid = $2::bigint::oid and referred = child and columns <> key)
+   and not exists (select from foreign_key, given where conrelid = $2::bigint::oid and confrelid = $1::bigint::oid and columns = child)`
+
 // keyColumn is a column of the key, or the routing.
 type keyColumn struct {
 	name          string
@@ -108,7 +120,7 @@ func (m *migrator) readColumn(ctx context.Context, w watched, column string) (ke
 }
 
 // addChild has w, or the table among all that the child names, watched for the parent's key in
-// columns of it. It returns a warning where each lookup of children would read the table.
+// columns of it. It returns a warning where each lookup of children would read the table, or where the parent refers to the child.
 func (m *migrator) addChild(ctx context.Context, all []watched, c Child, parent *sourceKey) (_ []watched, warning string, err error) {
 	w, err := m.readSource(ctx, c.Table)
 	if err != nil {
@@ -136,6 +148,14 @@ func (m *migrator) addChild(ctx context.Context, all []watched, c Child, parent 
 		}
 		warning = fmt.Sprintf("no index of %s begins with %q: a query that reads an entity with its children reads the whole table; create index concurrently on %s (%s)",
 			w.sql, c.Columns[0], w.sql, strings.Join(columns, ", "))
+	}
+	var referred bool
+	if err := m.db.QueryRowContext(ctx, referredSQL, all[0].oid, w.oid, c.Columns, parent.names()).Scan(&referred); err != nil {
+		return all, "", fmt.Errorf("foreign keys between %s and %s: %w", all[0].sql, w.sql, err)
+	}
+	if referred {
+		warning = fmt.Sprintf("%s refers to %s by another column than its key, so %q is no key of it: changes of %s would touch other rows; name the column that refers to %s, or let a trigger on %s call weft_enqueue (docs/projections.md)",
+			all[0].sql, w.sql, strings.Join(c.Columns, ","), w.sql, all[0].sql, w.sql)
 	}
 	for i := range all {
 		if all[i].oid == w.oid {
