@@ -55,7 +55,7 @@ func Number(n int64) ID {
 // Text returns the ID of a text.
 func Text(s string) ID { return ID{KindText, s} }
 
-// ParseID reads an ID as String writes it.
+// ParseID reads an ID as String writes it. It refuses a text that is empty or longer than [MaxTextID].
 func ParseID(kind IDKind, s string) (ID, error) {
 	switch kind {
 	case KindUUID:

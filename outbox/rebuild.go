@@ -31,7 +31,7 @@ func (p RebuildPhase) Ended() bool {
 // WritesBoth reports whether live events go to both indexes.
 func (p RebuildPhase) WritesBoth() bool { return !p.Ended() && p != RebuildRequested }
 
-// RebuildFailure is the kind of why a rebuild has failed.
+// RebuildFailure says why a rebuild has failed, as far as commands tell it apart.
 type RebuildFailure string
 
 // The kinds.
@@ -108,8 +108,8 @@ func ReadRebuild(ctx context.Context, db DB, projection string, timeout time.Dur
 	return r, err
 }
 
-// JoinRebuild adds a term to those that write to both indexes, if a rebuild goes on, and
-// returns it. It comes before the first lease of the term.
+// JoinRebuild adds a term to those that write to both indexes, if a rebuild goes on. It returns the newest rebuild,
+// also one that has ended. It comes before the first lease of the term.
 func (s *Store) JoinRebuild(ctx context.Context, epoch int64) (Rebuild, error) {
 	if _, err := s.fenced(ctx, "term of the rebuild", "rebuild_term", epoch, []any{s.cfg.Projection}); err != nil {
 		return Rebuild{}, err
