@@ -47,7 +47,7 @@ func (s *pgSession) prove(ctx context.Context) error {
 
 // applySettings sets the session's parameters again: a pooler in session mode drops those of
 // the start-up packet. With synchronous_commit off, a crash of the server could forget a bump
-// and give out its epoch twice. A transaction_timeout, which servers before PostgreSQL 17 do not know, would end a
+// and give out its epoch twice. With row_security on, a row that is hidden would be one that is gone. A transaction_timeout, which servers before PostgreSQL 17 do not know, would end a
 // standby's tries for the lock.
 func (s *pgSession) applySettings(ctx context.Context) error {
 	var names, values []string
@@ -57,6 +57,8 @@ func (s *pgSession) applySettings(ctx context.Context) error {
 	}
 	_, err := s.conn.Exec(ctx, `
 		select set_config(name, value, false) from unnest($1::text[], $2::text[]) as s (name, value)
+		union all
+		select set_config('row_security', 'off', false)
 		union all
 		select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') = 'off'
 		union all

@@ -257,7 +257,7 @@ func TestProjectionCheckRights(t *testing.T) {
 	s.exec("grant select, update on product_outbox_events to " + role + "; grant select on product_outbox_versions, weft_outbox to " + role + "; grant usage on schema shop to " + role)
 	want("permission denied for table product", "grant select on it to weft's role")
 	s.exec("grant select on all tables in schema shop to " + role + "; alter table shop.product enable row level security; create policy none on shop.product using (id = 1)")
-	want(`error: source.query: ERROR: query would be affected by row-level security policy for table "product" (SQLSTATE 42501); documents of hidden rows would be deleted: let weft's role bypass row security`)
+	want(`error: source.query: query refused: ERROR: query would be affected by row-level security policy for table "product" (SQLSTATE 42501); documents of hidden rows would be deleted: let weft's role bypass row security`)
 	s.exec("create view shop.seen as select * from shop.product; grant select on shop.seen to " + role) // with the rights of its owner
 	s.declare(strings.Replace(shopQuery, "from shop.product p", "from shop.seen p", 1), shopMapping)
 	want("error: outbox.table: row security hides rows of shop.product from weft's role, which compares and loads them; let the role bypass it")

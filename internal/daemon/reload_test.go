@@ -175,6 +175,28 @@ func TestRightOnLeasesThatIsTakenAwayIsNamed(t *testing.T) {
 	}
 }
 
+// Where row security comes to hide rows from weft's role, an outbox would look empty, and a fence like that of a newer term.
+func TestRowSecurityIsNamed(t *testing.T) {
+	t.Parallel()
+	for _, table := range []string{"search_outbox_events", "weft_fence", "weft_pause", "weft_leader"} {
+		t.Run(table, func(t *testing.T) {
+			t.Parallel()
+			r := setup(t)
+			a := r.start("a")
+			a.awaitReady(http.StatusOK, `"role": "leader"`)
+			r.exec("alter table " + table + " enable row level security")
+			r.upsert(newKey(), 1, "x")
+			a.awaitReady(http.StatusServiceUnavailable, `for table \"`+table+`\"; let the role bypass row security`)
+			if lines := a.logs.with("event", "outbox.fenced"); len(lines) != 0 {
+				t.Errorf("a newer term is made up: %v", lines)
+			}
+			r.exec("alter table " + table + " disable row level security")
+			a.awaitReady(http.StatusOK)
+			r.await(map[string]int{"done": 1})
+		})
+	}
+}
+
 // otherCallsAnswered waits for seconds in which the leader's heartbeat, among others, is answered.
 func (r *rig) otherCallsAnswered() {
 	r.t.Helper()

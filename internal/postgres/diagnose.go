@@ -198,6 +198,9 @@ func diagnoseServer(err error, at site) (Kind, string) {
 	case "25006":
 		return ReadOnly, fmt.Sprintf("Postgres%s is read-only (a standby server, or default_transaction_read_only is on): %s; %s", where, said, sayRead)
 	case "42501":
+		if pe.Routine == "check_enable_rls" {
+			return PermissionDenied, fmt.Sprintf("Postgres%s would hide rows%s: %s; let the role bypass row security, as in `alter role … bypassrls`, or disable it for the table", where, at.as("from"), said)
+		}
 		return PermissionDenied, fmt.Sprintf("Postgres%s denies permission%s: %s; grant it to the user of DATABASE_URL, as with `weft migrate grant`, or use the owner of the tables", where, at.as("to"), said)
 	case "26000", "42P05":
 		return Pooler, fmt.Sprintf("a transaction-pooling proxy stands before Postgres (%s): %s", said, sayPooler)

@@ -65,7 +65,7 @@ func ParseURL(raw string) (*pgxpool.Config, error) {
 		return nil, errExecMode
 	}
 	cc.DialFunc = readRefusals(Dial)
-	cc.AfterConnect = speakUTF8
+	cc.AfterConnect = begin
 	cc.ConnectTimeout = cmp.Or(cc.ConnectTimeout, defaultConnectTimeout)
 	if !namesTarget(norm) && severalHosts(&cc.Config) {
 		cc.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
@@ -73,13 +73,19 @@ func ParseURL(raw string) (*pgxpool.Config, error) {
 	return cfg, nil
 }
 
-// speakUTF8 has the server translate texts where the database, or a setting of the role, has another encoding: weft
-// would take them for UTF-8. A database in SQL_ASCII has no encoding, and would only refuse what is no UTF-8.
-func speakUTF8(ctx context.Context, c *pgconn.PgConn) error {
-	if c.ParameterStatus("client_encoding") == "UTF8" || c.ParameterStatus("server_encoding") == "SQL_ASCII" {
-		return nil
+// begin sets what a PgBouncer would refuse, or drop, in the start-up packet.
+//
+// What row security would hide is an error: a fence without a row would be that of a newer term, an outbox without events
+// an idle one.
+//
+// The server translates texts where the database, or a setting of the role, has another encoding: weft would take them for
+// UTF-8. A database in SQL_ASCII has no encoding, and would only refuse what is no UTF-8.
+func begin(ctx context.Context, c *pgconn.PgConn) error {
+	sql := "set row_security = off"
+	if c.ParameterStatus("client_encoding") != "UTF8" && c.ParameterStatus("server_encoding") != "SQL_ASCII" {
+		sql += "; set client_encoding to 'UTF8'"
 	}
-	_, err := c.Exec(ctx, "set client_encoding to 'UTF8'").ReadAll()
+	_, err := c.Exec(ctx, sql).ReadAll()
 	return err
 }
 
