@@ -135,7 +135,7 @@ func (s *settling) again(err error) error {
 // narrow lets a settle that has failed be repeated in halves, or leave its only entity open,
 // where that helps. It reports whether the database has answered, so that nothing has changed.
 func (s *settling) narrow(p *part, err error) (answered bool) {
-	answered = outbox.Refused(err) || outbox.Locked(err)
+	answered = outbox.Refused(err) && !outbox.RefusedWhole(err) || outbox.Locked(err)
 	slow := outbox.Slow(err)
 	if len(p.Settlements) == 0 || !answered && !slow {
 		return false

@@ -30,6 +30,18 @@ func Refused(err error) bool {
 	}
 }
 
+// RefusedWhole reports whether the database refuses a statement whatever its rows are: a table is not there, the role of
+// the session lacks a right on it, or sees only some of its rows. What a trigger meets does not count: it may fire for
+// one row alone.
+func RefusedWhole(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || pg.Where != "" {
+		return false
+	}
+	return pg.Code == pgerrcode.UndefinedTable ||
+		pg.Code == pgerrcode.InsufficientPrivilege && (pg.Routine == "aclcheck_error" || pg.Routine == "check_enable_rls")
+}
+
 // Exhausted reports whether the server has answered that it lacks disk or memory.
 func Exhausted(err error) bool {
 	return !Unreachable(err) && pgerrcode.IsInsufficientResources(sqlState(err))

@@ -151,26 +151,32 @@ func TestRightThatIsTakenAwayIsNamed(t *testing.T) {
 	a.awaitReady(http.StatusOK)
 }
 
-// Without a right on weft_lease no event goes on, whatever other calls answer.
-func TestRightOnLeasesThatIsTakenAwayIsNamed(t *testing.T) {
+// Without one of these rights no event goes on, whatever other calls answer.
+func TestRightWithoutWhichNothingGoesOnIsNamed(t *testing.T) {
 	t.Parallel()
-	for _, right := range []string{"insert", "select", "delete"} {
-		t.Run(right, func(t *testing.T) {
+	for _, c := range []struct{ right, table string }{
+		{"insert", "weft_lease"}, {"select", "weft_lease"}, {"delete", "weft_lease"}, {"update", "search_outbox_events"},
+	} {
+		t.Run(c.right+" on "+c.table, func(t *testing.T) {
 			t.Parallel()
+			right := c.right + " on " + c.table
 			r := setup(t)
 			a := r.start("a")
 			a.awaitReady(http.StatusOK, `"role": "leader"`)
-			r.exec("revoke " + right + " on weft_lease from " + r.runner.Username())
+			r.exec("revoke " + right + " from " + r.runner.Username())
 			r.upsert(newKey(), 1, "x")
-			a.awaitReady(http.StatusServiceUnavailable, "denies permission to role "+r.runner.Username()+": permission denied for table weft_lease; grant it")
+			a.awaitReady(http.StatusServiceUnavailable, "denies permission to role "+r.runner.Username()+": permission denied for table "+c.table+"; grant it")
 			usable := len(a.logs.with("event", "dependency.up"))
 			r.otherCallsAnswered()
 			if got := len(a.logs.with("event", "dependency.up")); got != usable {
 				t.Errorf("readiness has come back %d times without the right", got-usable)
 			}
-			r.exec("grant " + right + " on weft_lease to " + r.runner.Username())
+			r.exec("grant " + right + " to " + r.runner.Username())
 			a.awaitReady(http.StatusOK)
 			r.await(map[string]int{"done": 1})
+			if lines := a.logs.with("event", "outbox.settle_left"); len(lines) != 0 {
+				t.Errorf("an entity is blamed: %v", lines)
+			}
 		})
 	}
 }
