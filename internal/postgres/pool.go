@@ -42,7 +42,7 @@ type Options struct {
 const warmConns = 3
 
 // NewPool returns a pool for work; it does not connect. The caller closes it. raw
-// is what [ParseURL] takes. A session that is found to be read-only is closed.
+// is what [ParseURL] takes. A session that is found to be read-only, or to lack a table, is closed.
 func NewPool(ctx context.Context, raw string, o Options) (*pgxpool.Pool, error) {
 	cfg, err := ParseURL(raw)
 	if err != nil {
@@ -58,10 +58,11 @@ func NewPool(ctx context.Context, raw string, o Options) (*pgxpool.Pool, error) 
 	if o.Login != nil {
 		cfg.BeforeConnect = o.Login.Apply
 	}
-	// Behind a proxy a new session may lead to the primary while this one still leads to what was one.
+	// Behind a proxy a new session may lead to the primary while this one still leads to what was one; and one in which
+	// tables are missing may have a search_path of the role or the database that has been corrected since.
 	keep := cfg.ConnConfig.OnPgError
 	cfg.ConnConfig.OnPgError = func(c *pgconn.PgConn, e *pgconn.PgError) bool {
-		return e.Code != pgerrcode.ReadOnlySQLTransaction && keep(c, e)
+		return e.Code != pgerrcode.ReadOnlySQLTransaction && e.Code != pgerrcode.UndefinedTable && keep(c, e)
 	}
 	cfg.MaxConns = int32(min(cmp.Or(o.MaxConns, 8), 1000))
 	cfg.MinIdleConns = min(warmConns, cfg.MaxConns)

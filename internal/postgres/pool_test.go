@@ -71,3 +71,25 @@ func TestReadOnlySessionIsNotUsedAgain(t *testing.T) {
 		t.Errorf("the next write: %v, want that a new session does it", err)
 	}
 }
+
+// The role or the database may have had a search_path for a moment that leads past the tables.
+func TestSessionThatLacksATableIsNotUsedAgain(t *testing.T) {
+	t.Parallel()
+	pool, err := postgres.NewPool(t.Context(), testenv.Database(t), postgres.Options{MaxConns: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	const read = "select from there"
+	for _, sql := range []string{"create table there ()", "set search_path = pg_catalog"} {
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := pool.Exec(t.Context(), read); err == nil {
+		t.Fatal("read past the search_path, want that the table is missing")
+	}
+	if _, err := pool.Exec(t.Context(), read); err != nil {
+		t.Errorf("the next read: %v, want that a new session does it", err)
+	}
+}
