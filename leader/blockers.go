@@ -135,9 +135,13 @@ func (e *Elector) beginTerm(ctx context.Context, s session) (grant, error) {
 		cancel()
 		e.moves()
 		if err == nil {
+			e.refuse(nil)
 			return g, nil
 		}
 		if !errors.Is(err, errBlocked) || ctx.Err() != nil {
+			if sqlState(err) != "" {
+				e.refuse(err)
+			}
 			return grant{}, err
 		}
 		// The server has let the statement wait for its lock timeout; do not spin if it

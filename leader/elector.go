@@ -46,11 +46,12 @@ type Elector struct {
 
 	running atomic.Bool
 
-	mu     sync.Mutex // guards status, term, moved and barred
-	barred bool       // no campaign, because somebody has said so
-	status Status
-	term   *Term
-	moved  time.Time // end of the last step; zero while Run does not run
+	mu      sync.Mutex // guards status, term, moved and barred
+	barred  bool       // no campaign, because somebody has said so
+	refused error      // why the last term that was won could not begin; nil for none
+	status  Status
+	term    *Term
+	moved   time.Time // end of the last step; zero while Run does not run
 
 	// The rest belongs to the goroutine of Run.
 	everProven bool

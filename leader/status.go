@@ -86,6 +86,9 @@ func (e *Elector) become(role Role, t *Term, err error) bool {
 	defer e.mu.Unlock()
 	e.moved = time.Now()
 	held := e.term != nil
+	if err == nil && role == RoleStandby {
+		err = e.refused
+	}
 	e.status.Err, e.status.Epoch, e.term = err, 0, t
 	if t != nil {
 		e.status.Epoch, e.status.HolderEpoch = t.epoch, t.epoch
@@ -119,7 +122,14 @@ func indicator(on bool) float64 {
 func (e *Elector) proven(at time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.status.LastProof, e.status.Err, e.moved = at, nil, time.Now()
+	e.status.LastProof, e.status.Err, e.moved = at, e.refused, time.Now()
+}
+
+// refuse records why the server lets this instance begin no term: a session that stands by again does not take it back.
+func (e *Elector) refuse(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.refused = err
 }
 
 // trouble records a failed heartbeat that beat repeats.
@@ -146,6 +156,9 @@ func (e *Elector) setHolder(st State) {
 
 	e.mu.Lock()
 	e.status.Holder, e.status.HolderEpoch, e.moved = holder, st.Epoch, time.Now()
+	if st.Led() { // somebody could begin a term
+		e.refused = nil
+	}
 	e.mu.Unlock()
 	e.met.epoch.Set(float64(st.Epoch))
 

@@ -187,6 +187,8 @@ func (d *daemon) look(leaving bool) {
 		role = admin.Standby
 	case st.Err != nil:
 		role = admin.Disconnected
+	}
+	if st.Err != nil && (role == admin.Standby || role == admin.Disconnected) {
 		_, text := d.diagnose(st.Err)
 		trouble = errors.New(text)
 	}

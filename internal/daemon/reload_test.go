@@ -203,6 +203,29 @@ func TestRowSecurityIsNamed(t *testing.T) {
 	}
 }
 
+// A standby that may not begin a term is not ready, also while it has a lock session.
+func TestStandbyThatMayNotLeadIsNotReady(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.start("a")
+	a.awaitReady(http.StatusOK, `"role": "leader"`)
+	b := r.start("b")
+	b.awaitReady(http.StatusOK, `"role": "standby"`)
+	r.exec("revoke update on weft_leader from " + r.runner.Username())
+	for _, i := range []*instance{a, b} {
+		i.awaitReady(http.StatusServiceUnavailable, "denies permission to role "+r.runner.Username()+": permission denied for table weft_leader; grant it")
+		tries := func() float64 { return i.metric("weft_leader_transitions_total", `to="standby"`) }
+		usable, tried := len(i.logs.with("event", "dependency.up")), tries()
+		testenv.Eventually(t, func() bool { return tries() >= tried+3 }, "more tries to lead")
+		if got := len(i.logs.with("event", "dependency.up")); got != usable {
+			t.Errorf("readiness has come back %d times without the right", got-usable)
+		}
+	}
+	r.exec("grant update on weft_leader to " + r.runner.Username())
+	a.awaitReady(http.StatusOK)
+	b.awaitReady(http.StatusOK)
+}
+
 // otherCallsAnswered waits for seconds in which the leader's heartbeat, among others, is answered.
 func (r *rig) otherCallsAnswered() {
 	r.t.Helper()
