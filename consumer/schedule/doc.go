@@ -31,7 +31,8 @@
 //   - An entity in quarantine is not leased until it is released; its rows are put off when they
 //     fill the lists. A throttle spends an allowance of events that fills evenly.
 //   - An outage needs proof: a probe that fails, or faults of several entities with none
-//     that goes through. It ends no event in failed.
+//     that goes through. It ends no event in failed. While a part of the destination is away the entities
+//     of that part fail again and again, which proves nothing about the others.
 //   - Memory is bounded by two lists, a look back and the entities met while they are used.
 //
 // # What is not guaranteed

@@ -38,6 +38,9 @@ const (
 	// outageAfter is how many entities must meet a fault by themselves, with none going
 	// through between, before that counts as an outage although probes succeed.
 	outageAfter = 64
+	// lullAfter is how long none has gone through when one that has failed before counts, too: while a part of the destination
+	// is away, the same ones fail again and again.
+	lullAfter = 5 * time.Second
 	// trialSize is how many entities the first trial of an outage has. Later ones have one:
 	// they cost an attempt each.
 	trialSize = 8
@@ -48,7 +51,8 @@ type gate struct {
 	threshold int // final failures in a row that open the breaker
 	state     State
 
-	faulted map[outbox.Key]bool // met a fault alone since an event went through
+	went    time.Time           // when an event went through last
+	faulted map[outbox.Key]bool // met a fault alone since then
 	finals  map[outbox.Key]bool // failed for good since an event went through
 	trials  int                 // of this outage
 	opened  time.Time           // when the breaker has opened last
@@ -72,7 +76,8 @@ func (g *gate) outage(now time.Time, f *outbox.Fault) {
 
 // through notes an event that was projected, of a batch that began at a time. A batch from
 // before the last opening of the breaker does not close it.
-func (g *gate) through(begun time.Time) {
+func (g *gate) through(now, begun time.Time) {
+	g.went = now
 	clear(g.faulted)
 	if g.state.Phase == Broken && begun.Before(g.opened) {
 		return

@@ -39,7 +39,8 @@ type world struct {
 	ids    uint64
 	steps  int
 
-	asked, busy, flying int // requests, those that were one too many, and those that are under way
+	partial             bool // a shard is known to be missing
+	asked, busy, flying int  // requests, those that were one too many, and those that are under way
 
 	bad      map[outbox.Key]bool // a request with one of them fails as a whole
 	closed   map[outbox.Key]bool // the database refuses each change of their rows
@@ -82,6 +83,19 @@ type plan struct {
 	pace                 pace    // of the destination
 	atOnce               int     // requests that the destination takes at once; 0 for all
 	busyItems            bool    // it refuses each item of the others, and not the request
+	shards               int64   // of the destination, the first of which is missing; 0 for none
+}
+
+// The destination waits for a shard that is missing, and not so long once others have answered beside it.
+const (
+	shardWait = 3 * time.Second
+	knownWait = 500 * time.Millisecond
+)
+
+// shardless reports whether the entity's shard is missing.
+func (p *plan) shardless(key outbox.Key) bool {
+	n, _ := key.ID.Number()
+	return p.shards > 0 && n%p.shards == 0
 }
 
 type row struct {
@@ -330,6 +344,19 @@ func (w *world) start(a schedule.Action) {
 		w.flying++
 		out, f := w.project(a.Part)
 		d, deadline := w.latency()+w.plan.pace.takes(w.now, len(a.Part.Groups)), cmp.Or(a.Part.Limit, 15*time.Second)
+		lacks := 0
+		for _, g := range a.Part.Groups {
+			if w.plan.shardless(g.Key) {
+				lacks++
+			}
+		}
+		switch {
+		case lacks > 0 && w.partial:
+			d += knownWait
+		case lacks > 0:
+			d += shardWait
+			after(d, func() { w.partial = w.partial || lacks < len(a.Part.Groups) })
+		}
 		if d > deadline {
 			out, f = nil, &outbox.Fault{Reason: outbox.ReasonESTimeout, Shared: true, Err: errAway}
 		}
@@ -585,7 +612,7 @@ func (w *world) project(p *schedule.Part) ([]outbox.Outcome, *outbox.Fault) {
 			return nil, fault([]outbox.Reason{outbox.ReasonESRequest, outbox.ReasonESTimeout}[w.rnd.IntN(2)])
 		case w.doomed[key], w.chance(w.plan.fail):
 			out[i] = outbox.Reject(outbox.ReasonES4xx, "refused")
-		case w.troubled(key) && w.chance(w.plan.retry):
+		case w.plan.shardless(key), w.troubled(key) && w.chance(w.plan.retry):
 			out[i] = outbox.Reject(outbox.ReasonES5xx, "later")
 		default:
 			out[i] = outbox.OK()

@@ -57,7 +57,7 @@ type Action struct {
 const (
 	// firstWindow is the size of the first batch of a term and after an outage: small, so
 	// that the first settle comes soon and a fault meets few events. It doubles with each quick
-	// batch of which nothing is retried or fails.
+	// batch of which most is done: a shard that is missing keeps some from it for as long as it is away.
 	firstWindow = 64
 	// longCall is the time of a request from which batches have fewer entities: a new connection to a far-away server takes
 	// less, and the deadline is several times as long.
@@ -327,7 +327,7 @@ func (s *Scheduler) Settled(now time.Time, b *Batch, got outbox.Settled) {
 	for _, l := range got.Left {
 		left[l.Key] = true
 	}
-	good := true
+	settled, busy := 0, false
 	for i := range b.Groups {
 		g := &b.Groups[i]
 		verdict := g.Outcome.Verdict
@@ -339,15 +339,18 @@ func (s *Scheduler) Settled(now time.Time, b *Batch, got outbox.Settled) {
 			s.c.lift(g.Key)
 		}
 		s.c.land(g.of, done && !got.Guessed && len(g.Events) == len(g.of.leased))
-		good = good && done
+		if done {
+			settled++
+		}
+		busy = busy || g.Outcome.Reason == outbox.ReasonES429
 	}
 	switch {
 	case got.Slow > 0:
 		s.window.n = max(1, min(s.window.n, got.Slow/2/windowRows))
-	case good && b.took < longCall/2:
+	case 2*settled > len(b.Groups) && !busy && b.took < longCall/2:
 		s.window.grow()
 	}
-	if good {
+	if settled == len(b.Groups) {
 		if s.calm++; s.calm%calmBatches == 0 {
 			s.flights = min(s.flights+1, s.cfg.Concurrency)
 		}

@@ -17,7 +17,7 @@ func (s *Scheduler) Sent(now time.Time, p *Part, outcomes []outbox.Outcome, f *o
 	p.Batch.flying--
 	s.paced(p, took)
 	if len(outcomes) == len(p.Groups) {
-		all := s.outcomes(p, outcomes, took)
+		all := s.outcomes(now, p, outcomes, took)
 		switch {
 		case f != nil:
 			p = p.rest()
@@ -47,7 +47,7 @@ func (s *Scheduler) paced(p *Part, took time.Duration) {
 
 // outcomes notes the outcomes of a part's events. When none is taken, for transient reasons, it returns
 // the fault that all have met, but for final failures: they say nothing about the other events.
-func (s *Scheduler) outcomes(p *Part, outcomes []outbox.Outcome, took time.Duration) (all *outbox.Fault) {
+func (s *Scheduler) outcomes(now time.Time, p *Part, outcomes []outbox.Outcome, took time.Duration) (all *outbox.Fault) {
 	good, others := false, false
 	for i, g := range p.Groups {
 		o := &outcomes[i]
@@ -63,7 +63,7 @@ func (s *Scheduler) outcomes(p *Part, outcomes []outbox.Outcome, took time.Durat
 		}
 	}
 	if good {
-		s.gate.through(p.Batch.begun)
+		s.gate.through(now, p.Batch.begun)
 		s.typical = (7*cmp.Or(s.typical, took) + took) / 8
 	}
 	if good || others {
@@ -80,35 +80,32 @@ func (e errText) Error() string { return string(e) }
 // fault, so there is nothing to narrow down.
 func (s *Scheduler) suspect(now time.Time, p *Part, f *outbox.Fault) {
 	p.Batch.met = f
-	var keys []outbox.Key
-	for _, g := range p.Groups {
-		if g.Outcome.Verdict == outbox.Retry {
-			keys = append(keys, g.Key)
-		}
-	}
-	if s.gate.state.Phase == Trial || s.blame(now, keys...) {
+	retried := slices.DeleteFunc(slices.Clone(p.Groups), func(g *Group) bool { return g.Outcome.Verdict != outbox.Retry })
+	if s.gate.state.Phase == Trial || s.blame(now, retried...) {
 		s.unusable(now, f)
 	}
 }
 
 // blame notes entities that have met a fault by themselves, and sets them apart, unless so many
-// have that it is an outage, and the fault of none of these. An entity that is already tried apart
-// does not count, and during an outage none does.
-func (s *Scheduler) blame(now time.Time, keys ...outbox.Key) (outage bool) {
-	fresh := slices.DeleteFunc(keys, func(key outbox.Key) bool {
-		if s.isApart(key) {
-			s.apart[key] = now
+// have that it is no fault of these, which may be an outage. An entity that is already tried apart
+// does not count, nor one that has failed before while others go through, and during an outage none does.
+func (s *Scheduler) blame(now time.Time, groups ...*Group) (outage bool) {
+	fresh := slices.DeleteFunc(groups, func(g *Group) bool {
+		if s.isApart(g.Key) {
+			s.apart[g.Key] = now
 			return true
 		}
 		return s.gate.state.Phase == Outage
 	})
-	for _, key := range fresh {
-		s.gate.faulted[key] = true
+	for _, g := range fresh {
+		if g.Earliest().Attempts == 0 || now.Sub(s.gate.went) > lullAfter {
+			s.gate.faulted[g.Key] = true
+		}
 	}
 	outage = len(s.gate.faulted) >= outageAfter
-	for _, key := range fresh {
-		if !outage && len(s.apart) < maxApart {
-			s.apart[key] = now
+	for _, g := range fresh {
+		if !outage && len(fresh) < outageAfter && len(s.apart) < maxApart {
+			s.apart[g.Key] = now
 		}
 	}
 	return outage
@@ -144,7 +141,7 @@ func (s *Scheduler) faulted(now time.Time, p *Part, f *outbox.Fault) {
 	default:
 		b.doubts = append(b.doubts, p)
 	}
-	blamed := single && (trial || p.narrowed) && s.blame(now, p.Groups[0].Key) // the next trial is of another
+	blamed := single && (trial || p.narrowed) && s.blame(now, p.Groups[0]) // the next trial is of another
 	if trial || asksForRest || blamed {
 		s.unusable(now, f)
 	}

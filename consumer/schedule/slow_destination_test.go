@@ -80,3 +80,29 @@ func TestBusyDestinationIsNotFlooded(t *testing.T) {
 		})
 	}
 }
+
+// While a shard of the destination is missing, the entities of the others go on.
+func TestMissingShardHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ rate, entities int }{ // events a second
+		"Few": {1, 100}, "Some": {20, 400}, "Many": {200, 2000}, "MoreThanAFirstBatch": {2000, 1_000_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1, plan{batch: 2000, shards: 4})
+			w.restless = false
+			for second := range 40 {
+				for range c.rate {
+					w.enqueue(entity(w.rnd.IntN(c.entities)))
+					w.run(time.Second / time.Duration(c.rate))
+				}
+				w.forget()
+				for _, r := range w.rows {
+					if waits := w.now.Sub(r.made); second > 10 && waits > 2*time.Second && !w.plan.shardless(r.key) {
+						t.Fatalf("event %s of %s waits for %v, though its shard is there, in phase %v", r.id, r.key, waits, w.s.State())
+					}
+				}
+			}
+		})
+	}
+}

@@ -147,6 +147,7 @@ type Sink struct {
 	projection string
 	anyMapping atomic.Bool               // while a rebuild goes on, the index may have another mapping
 	lost       atomic.Pointer[time.Time] // when an answer was last lost; monotonic, nil for never
+	partial    atomic.Pointer[time.Time] // when some documents of a request were written and others met a 5xx; the same
 	alone      atomic.Pointer[time.Time] // when the name was last seen to lead to all of one index; the same
 
 	maxAnswer int64        // in bytes

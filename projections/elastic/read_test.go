@@ -7,11 +7,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/outbox"
 )
 
 // Documents whose request a proxy refuses, or whose answer is longer than weft holds, are read in smaller parts.
@@ -172,20 +173,37 @@ func TestRealReadsWithinASmallResultWindow(t *testing.T) {
 	}
 }
 
-// A shard without a primary is an outage of the server, and no fault of weft.
-func TestRealMissingShardIsNoAnswer(t *testing.T) {
+// A shard without a primary is an outage of the server for those who read, and no fault of weft. Those who write wait
+// long for it only once.
+func TestRealMissingShard(t *testing.T) {
 	t.Parallel()
 	index := testenv.Index(t)
 	es(t, "PUT", "/"+index+"?wait_for_active_shards=0", `{"settings":{"number_of_shards":9,"number_of_replicas":0,"index.routing.allocation.total_shards_per_node":1}}`)
 	es(t, "GET", "/_cluster/health/"+index+"?wait_for_no_initializing_shards=true", "")
-	s, _ := newSink(t, Config{URLs: []string{testenv.ElasticURL(t)}, Index: index})
-	docs := make([]Doc, 40)
-	for i := range docs {
-		docs[i].ID = strconv.Itoa(i)
+	s, _ := newSink(t, Config{URLs: []string{testenv.ElasticURL(t)}, Index: index, RequestTimeout: 3 * time.Second})
+	actions, ids := docs(40), make([]Doc, 40)
+	for i := range ids {
+		ids[i].ID = actions[i].ID
+	}
+	for _, wait := range []string{"[2s]", "[500ms]"} { // two thirds of the request's, and then less
+		written, err := s.Write(leading(t), actions)
+		if err != nil {
+			t.Fatal(err)
+		}
+		verdicts := map[outbox.Verdict]int{}
+		for i, o := range written {
+			verdicts[o.Verdict]++
+			if o.Verdict != outbox.Done && (o.Reason != outbox.ReasonES5xx || !strings.Contains(o.Detail, wait)) {
+				t.Errorf("write of document %d: got %+v, want done, or a retry after %s", i, o, wait)
+			}
+		}
+		if verdicts[outbox.Done] == 0 || verdicts[outbox.Retry] == 0 {
+			t.Errorf("got %v, want some of both, as one of nine shards is there", verdicts)
+		}
 	}
 	_, counted := s.Count(t.Context())
-	_, read := s.Newest(t.Context(), docs)
-	_, seen := s.Live(t.Context(), docs)
+	_, read := s.Newest(t.Context(), ids)
+	_, seen := s.Live(t.Context(), ids)
 	for what, err := range map[string]error{"count": counted, "read": read, "look up": seen} {
 		if _, ok := errors.AsType[*UnansweredError](err); !ok || !strings.Contains(err.Error(), "GET /_cluster/allocation/explain") {
 			t.Errorf("%s: got %v, want UnansweredError, and what says why", what, err)

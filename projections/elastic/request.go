@@ -117,6 +117,24 @@ func (s *Sink) exchange(ctx context.Context, p *payload, kind nameKind, dst *byt
 	return status, header, err
 }
 
+const (
+	// shardWait is how long the server waits for a shard that is missing, before it refuses its documents: one that comes back
+	// soon costs no retry.
+	shardWait = 3 * time.Second
+	// knownWait is the same within knownFor of an answer in which other shards were there: their documents wait as long.
+	knownWait = 500 * time.Millisecond
+	knownFor  = time.Minute
+)
+
+// patience returns how long the server may wait for a shard.
+func (s *Sink) patience() time.Duration {
+	wait := shardWait
+	if at := s.partial.Load(); at != nil && time.Since(*at) < knownFor {
+		wait = knownWait
+	}
+	return max(min(s.cfg.RequestTimeout*2/3, wait), time.Millisecond)
+}
+
 // do sends p. The server's own timeout stays below the request's, so that a missing shard is
 // reported for each item and not as a timeout. The answer is filtered down to what decode reads.
 func (s *Sink) do(ctx context.Context, p *payload, kind nameKind, dst *bytes.Buffer) (int, http.Header, error) {
@@ -130,7 +148,7 @@ func (s *Sink) do(ctx context.Context, p *payload, kind nameKind, dst *bytes.Buf
 		header.Set("Content-Encoding", "gzip")
 	}
 	res, err := esapi.BulkRequest{
-		Index: s.cfg.Index, Pipeline: s.cfg.Pipeline, RequireAlias: &alias, Timeout: max(s.cfg.RequestTimeout*2/3, time.Millisecond),
+		Index: s.cfg.Index, Pipeline: s.cfg.Pipeline, RequireAlias: &alias, Timeout: s.patience(),
 		FilterPath: []string{"items.*.status", "items.*._id", "items.*.error", "items.*.result"},
 		Header:     header,
 	}.Do(ctx, upload{s.client, p, s.trace})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -147,6 +148,7 @@ func (r *run) attempt(ctx context.Context, idx []int) error {
 	}
 	var (
 		done       int
+		missing    bool
 		shared     *outbox.Outcome
 		unexpected *outbox.Outcome
 	)
@@ -155,6 +157,7 @@ func (r *run) attempt(ctx context.Context, idx []int) error {
 	marks, err := r.s.post(ctx, r.actions, idx, r.kind, func(i int, it *item) {
 		f := classifyItem(it)
 		r.out[i], r.class[i], r.actions[i].Held = f.outcome, f.class, f.held
+		missing = missing || f.outcome.Reason == outbox.ReasonES5xx
 		switch {
 		case f.outcome.Verdict == outbox.Done:
 			done++
@@ -167,6 +170,10 @@ func (r *run) attempt(ctx context.Context, idx []int) error {
 	if err != nil {
 		r.s.metrics.failed.Inc()
 		return err
+	}
+	if missing && done > 0 {
+		now := time.Now()
+		r.s.partial.Store(&now)
 	}
 	r.answered += len(idx)
 	r.s.trace.items(ctx, done, len(idx))
