@@ -38,7 +38,7 @@ type Server struct {
 	// server: no PG…, JAVA… or OTEL… changes how it runs.
 	Env   []string
 	As    *syscall.Credential // nil: the caller
-	OnEnd func(*Process)      // called once it has ended, unless nil
+	OnEnd func(*Process)      // called once it has ended, unless nil; by [StartReady] only once it was ready
 	// DeathSignal is what the kernel sends the server when this process dies; 0 is for one that may
 	// outlive it, in a session of its own.
 	DeathSignal syscall.Signal
@@ -134,9 +134,18 @@ func StartReady(ctx context.Context, choose func() (Server, error), ready func(c
 		if err != nil {
 			return nil, err
 		}
+		var up atomic.Bool
+		if end := server.OnEnd; end != nil {
+			server.OnEnd = func(p *Process) {
+				if up.Load() { // of an end before, the error tells
+					end(p)
+				}
+			}
+		}
 		p, err := Start(server)
 		if err == nil {
 			if err = p.Await(ctx, ready); err == nil {
+				up.Store(true)
 				return p, nil
 			}
 			p.Stop(server.Ask...)
