@@ -135,6 +135,7 @@ func (a *app) verify(ctx context.Context, cmd *cobra.Command, cfg config.Config,
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), preflightTimeout)
 		defer cancel()
+		_, _ = session.Exec(ctx, "select pg_advisory_unlock_all()") // a busy server may take a moment to see that a session has ended
 		_ = session.Close(ctx)
 	}()
 	var reports []verify.Report

@@ -45,6 +45,9 @@ func TestVerifyBesideAnotherIsRefused(t *testing.T) {
 	if r := <-first; r.code != exitTryAgain {
 		t.Errorf("interrupted: got %+v", r)
 	}
+	if n := s.count("select count(*) from pg_locks join (" + strings.Replace(sessionsOfVerify, "count(*)", "pid", 1) + ") of using (pid) where locktype = 'advisory'"); n != 0 {
+		t.Error("the session of a comparison that has ended still keeps its place")
+	}
 	if got := s.verified(exitInconclusive, "--resume", "--settle", "1ms"); got.Rows != 50 || got.Unsettled != 1 {
 		t.Errorf("resumed: got %+v, want all rows", got)
 	}
