@@ -52,6 +52,13 @@ func HoldVerify(ctx context.Context, session DB, projection, name string, timeou
 	return &other
 }
 
+// FreeVerify ends what HoldVerify has begun in a session that is about to end: a busy server may take a moment to see
+// that it has.
+func FreeVerify(ctx context.Context, session DB, timeout time.Duration) error {
+	_, err := calls{session, timeout, "all projections"}.exec(ctx, "end of the comparison", statement("verify_free"))
+	return err
+}
+
 // BeginVerify begins a comparison; with resume it goes on with one that has not finished.
 func BeginVerify(ctx context.Context, db DB, projection, part string, resume bool, timeout time.Duration) (*Verified, error) {
 	v := &Verified{calls: calls{db, timeout, projection}, part: part}

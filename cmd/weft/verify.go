@@ -132,12 +132,7 @@ func (a *app) verify(ctx context.Context, cmd *cobra.Command, cfg config.Config,
 	if err != nil {
 		return err
 	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), preflightTimeout)
-		defer cancel()
-		_, _ = session.Exec(ctx, "select pg_advisory_unlock_all()") // a busy server may take a moment to see that a session has ended
-		_ = session.Close(ctx)
-	}()
+	defer leave(ctx, cfg, session)
 	var reports []verify.Report
 	for _, p := range built {
 		var report verify.Report
@@ -174,11 +169,19 @@ func comparing(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, names
 	session := pooled.Hijack()
 	for _, name := range names {
 		if err := outbox.HoldVerify(ctx, session, name, "weft/verify/"+person(), cfg.Database.Timeout); err != nil {
-			_ = session.Close(context.WithoutCancel(ctx))
+			leave(ctx, cfg, session)
 			return nil, err
 		}
 	}
 	return session, nil
+}
+
+// leave ends a session of comparing, also when ctx has ended.
+func leave(ctx context.Context, cfg config.Config, session *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), preflightTimeout)
+	defer cancel()
+	_ = outbox.FreeVerify(ctx, session, cfg.Database.Timeout) // the end of the session does it, too
+	_ = session.Close(ctx)
 }
 
 func (a *app) verifyOne(ctx context.Context, cfg config.Config, pool *pgxpool.Pool, session *pgx.Conn, p projections.Projection, f verifyFlags) (verify.Report, error) {
