@@ -66,7 +66,7 @@ func settled(t *testing.T, pool, owner outbox.DB, table string, kind outbox.IDKi
 			t.Fatalf("%s: %v", sql, err)
 		}
 	}
-	list, err := store.List(t.Context(), outbox.ListRequest{Ready: 10, Due: 10, SuspectAfter: 3})
+	list, err := store.List(t.Context(), outbox.ListRequest{Ready: 10, Due: 10})
 	if err != nil || len(list.Ready) != 1 || list.Ready[0].Key.ID.String() != id {
 		t.Fatalf("list: got %+v, %v, want the event of %s", list, err, id)
 	}

@@ -275,7 +275,7 @@ func TestOwnListBeginsWithTheLowestOfOneVersion(t *testing.T) {
 	b := setup(t)
 	key := b.enqueue(slices.Repeat([]int64{7}, 100)...)
 	b.exec("update " + table + " set next_retry_at = now() + interval '1 h', behind = 6, reclaims = 3")
-	l, err := b.newStore(leaderPool(t, b.pool.Config().ConnString()), "a", outbox.Keep).List(t.Context(), outbox.ListRequest{Ready: 10, Entity: &key, SuspectAfter: 3})
+	l, err := b.newStore(leaderPool(t, b.pool.Config().ConnString()), "a", outbox.Keep).List(t.Context(), outbox.ListRequest{Ready: 10, Entity: &key})
 	if err != nil || len(l.Due) != 10 || len(l.Suspects) != 10 {
 		t.Fatalf("listed %d rows, %d of them suspects, %v, want 10", len(l.Due), len(l.Suspects), err)
 	}

@@ -30,21 +30,18 @@ type ListRequest struct {
 	Ready, Due int       // most rows of each kind; 0 for none
 	From       *Position // of the ready rows; nil for the head of the index
 	Newest     bool      // the newest ready rows instead
-	Back       bool      // the lowest ready rows alone
+	Back       bool      // the lowest ready rows alone: Due and From are zero
 	Entity     *Key      // the lowest open rows of one entity instead, Ready of them
 	// Without names batches in flight, whose ready rows are left out. It must not name a
 	// batch whose lease may be lost.
 	Without []uuid.UUID
-	// SuspectAfter is how many consecutive reclaims make an event a suspect: it may be the
-	// cause of crashes.
-	SuspectAfter int
 }
 
 // List is the answer to a list: one snapshot, without a lease.
 type List struct {
-	Ready    []Row // lowest first
-	Due      []Row // their retry time has come
-	Suspects map[ID]bool
+	Ready    []Row         // lowest first
+	Due      []Row         // their retry time has come
+	Suspects map[ID]bool   // reclaimed three times in a row or more: they may be the cause of crashes
 	Look     time.Duration // time PostgreSQL took to find the first ready row, or that there is none
 	Took     time.Duration // and the last one
 }
@@ -53,14 +50,12 @@ type List struct {
 func (s *Store) List(ctx context.Context, r ListRequest) (*List, error) {
 	t := s.Shape()
 	from := cmp.Or(r.From, t.head())
-	name, args := "list", []any{r.Ready, from.Version, &from.ID, r.Due, r.SuspectAfter, rawUUIDs(r.Without)}
+	name, args := "list", []any{r.Ready, from.Version, &from.ID, r.Due, rawUUIDs(r.Without)}
 	switch {
 	case r.Entity != nil:
-		name, args = "list_entity", []any{r.Entity.Type, &r.Entity.ID, r.Ready, r.SuspectAfter}
+		name, args = "list_entity", []any{r.Entity.Type, &r.Entity.ID, r.Ready}
 	case r.Newest:
 		name, args = "list_newest", []any{r.Ready}
-	case r.Back:
-		name, args = "look_back", []any{r.Ready, rawUUIDs(r.Without)}
 	}
 	out := &List{Suspects: map[ID]bool{}}
 	d := decoder{table: t}

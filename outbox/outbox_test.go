@@ -99,7 +99,7 @@ func (b *bench) enqueueFor(key outbox.Key, versions ...int64) {
 // list returns all that may go.
 func (b *bench) list() *outbox.List {
 	b.t.Helper()
-	l, err := b.store.List(b.t.Context(), outbox.ListRequest{Ready: 1000, Due: 1000, SuspectAfter: 3})
+	l, err := b.store.List(b.t.Context(), outbox.ListRequest{Ready: 1000, Due: 1000})
 	if err != nil {
 		b.t.Fatal(err)
 	}

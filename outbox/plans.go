@@ -17,9 +17,8 @@ func (s *Store) Plans(ctx context.Context) (map[string][]string, error) {
 	head := s.Shape().head()
 	out := map[string][]string{}
 	for name, args := range map[string][]any{
-		"list":        {256, head.Version, &head.ID, 100, 3, rawUUIDs([]uuid.UUID{uuid.New()})},
+		"list":        {256, head.Version, &head.ID, 100, [][16]byte{uuid.New()}},
 		"list_newest": {256},
-		"look_back":   {256, rawUUIDs([]uuid.UUID{uuid.New()})},
 		"oldest":      nil,
 		"waiting":     {10},
 	} {

@@ -8,10 +8,6 @@ import (
 	"github.com/samuelhu324-dev/weft/outbox"
 )
 
-// suspectAfter is how many consecutive reclaims mark an event as the possible cause of
-// crashes.
-const suspectAfter = 3
-
 // entity is the state of one entity: the rows to lease next, as lists have shown them, and
 // its last lease.
 type entity struct {

@@ -128,7 +128,7 @@ func (c *candidates) wantsList(now time.Time) (r outbox.ListRequest, ok bool) {
 	if !c.list.due(now) || !old && (ready > enough || c.left(inAgain) > 0 && !c.taken) {
 		return r, false
 	}
-	r = outbox.ListRequest{Ready: c.list.n, SuspectAfter: suspectAfter}
+	r = outbox.ListRequest{Ready: c.list.n}
 	if len(c.queues[inDue]) < c.dueRows.n/2 && !now.Before(c.start.due) {
 		r.Due = c.dueRows.n
 	}

@@ -488,7 +488,7 @@ func (w *world) list(r outbox.ListRequest) *outbox.List {
 	slices.SortStableFunc(due, func(a, b *row) int { return a.retryAt.Compare(b.retryAt) })
 	for _, x := range due[:min(len(due), r.Due)] {
 		l.Due = append(l.Due, x.listed())
-		if x.reclaims >= r.SuspectAfter {
+		if x.reclaims >= 3 {
 			if l.Suspects == nil {
 				l.Suspects = map[outbox.ID]bool{}
 			}

@@ -103,7 +103,7 @@ func (s *Scheduler) look(now time.Time) (a Action, ok bool) {
 		return Action{Kind: DoList, List: r}, true
 	}
 	if key, ok := s.c.lookUps.start(now, s.c.atRest); ok {
-		return Action{Kind: DoList, List: outbox.ListRequest{Entity: &key, Ready: s.c.lookUps.n, SuspectAfter: suspectAfter}}, true
+		return Action{Kind: DoList, List: outbox.ListRequest{Entity: &key, Ready: s.c.lookUps.n}}, true
 	}
 	if key, ok := s.c.wantsPutOff(now); ok {
 		return Action{Kind: DoPutOff, Key: key, Behind: s.c.barriers[key].at, Limit: s.c.putOffs.n}, true

@@ -325,7 +325,7 @@ func (w *watcher) lease() batch {
 	w.t.Helper()
 	ctx := w.t.Context()
 	b := batch{id: uuid.New()}
-	list, err := w.store.List(ctx, outbox.ListRequest{Ready: 100, Due: 100, SuspectAfter: 3})
+	list, err := w.store.List(ctx, outbox.ListRequest{Ready: 100, Due: 100})
 	if err != nil {
 		w.t.Fatal(err)
 	}
