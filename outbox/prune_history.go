@@ -9,7 +9,6 @@ import (
 
 	"github.com/jackc/pgerrcode"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
@@ -90,18 +89,14 @@ func (f *FinishedEvents) Owned(ctx context.Context) (yes bool, err error) {
 	return yes, err
 }
 
-// Session is one session outside of a transaction; *pgx.Conn is one.
-type Session interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}
-
-// DetachAndDrop detaches a partition without blocking other sessions and drops it. The role
+// DetachAndDrop detaches a partition without blocking other sessions and drops it. session is one session outside of
+// a transaction, such as a *pgx.Conn. The role
 // must own the history. It waits for transactions that use the history as long as the
 // session's statement_timeout says; when that is not enough the partition stays
 // half-detached, and the next call goes on. One that is detached and cannot be dropped is left to the caller, and
 // the error says so. Beside a default partition PostgreSQL detaches none without blocking others: there it does what
 // [FinishedEvents.Drop] does.
-func (f *FinishedEvents) DetachAndDrop(ctx context.Context, session Session, p Partition) error {
+func (f *FinishedEvents) DetachAndDrop(ctx context.Context, session DB, p Partition) error {
 	var name string // as SQL has it: somebody may have attached a table of another schema
 	err := f.one(ctx, "partition "+p.Name, f.sql.get("history_partition"), []any{p.Name}, &name)
 	if errors.Is(err, pgx.ErrNoRows) {

@@ -399,13 +399,13 @@ func TestHistoryIsMaintainedByPartition(t *testing.T) {
 }
 
 // dropRefused is a session that is cut off before a drop.
-type dropRefused struct{ outbox.Session }
+type dropRefused struct{ outbox.DB }
 
 func (s *dropRefused) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	if strings.HasPrefix(sql, "drop table") {
 		return pgconn.CommandTag{}, errors.New("connection lost")
 	}
-	return s.Session.Exec(ctx, sql, args...)
+	return s.DB.Exec(ctx, sql, args...)
 }
 
 // readHistory keeps a reader on the history until leave is called.

@@ -159,10 +159,7 @@ func (b *settling) kept(ctx context.Context) (ok bool, unknown error) {
 const lockWait = "select set_config('lock_timeout', '20ms', true)"
 
 // write sends the statements of a settle as one transaction.
-func (b *settling) write(ctx context.Context, db interface {
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
-}, in []Settlement,
-) (at time.Time, err error) {
+func (b *settling) write(ctx context.Context, db DB, in []Settlement) (at time.Time, err error) {
 	var q pgx.Batch
 	q.Queue(lockWait)
 	q.Queue(b.store.sql("close_lease"), b.store.cfg.Group, b.epoch, b.store.cfg.Owner, [16]byte(b.batch))

@@ -101,10 +101,11 @@ func (b *Batch) finish(sum *summary) {
 	ended := time.Now()
 	b.events = map[*outbox.Event]trace.SpanContext{}
 	noops := 0
+	carrier := propagation.MapCarrier{}
 	var sampled []trace.SpanContext // producers of events without a span, to be linked if there is room
 	for i := range sum.settlements {
 		st := &sum.settlements[i]
-		producer := producerOf(st.Event)
+		producer := producerOf(st.Event, carrier)
 		if noopOf(st) != outbox.NoopNone {
 			noops++
 		}
@@ -184,32 +185,11 @@ func deduped(n outbox.Noop) bool {
 }
 
 // producerOf returns the trace context that an event's producer has left with it, as W3C
-// Trace Context defines it, or an invalid one.
-func producerOf(e *outbox.Event) trace.SpanContext {
+// Trace Context defines it, or an invalid one. It changes carrier, which the events of a batch share.
+func producerOf(e *outbox.Event, carrier propagation.MapCarrier) trace.SpanContext {
 	if e.Traceparent == "" {
 		return trace.SpanContext{}
 	}
-	ctx := propagation.TraceContext{}.Extract(context.Background(), producer{e})
-	return trace.SpanContextFromContext(ctx)
+	carrier["traceparent"], carrier["tracestate"] = e.Traceparent, e.Tracestate
+	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), carrier))
 }
-
-// producer is what a propagator reads of an event.
-type producer struct{ *outbox.Event }
-
-// Get implements [propagation.TextMapCarrier].
-func (p producer) Get(key string) string {
-	switch key {
-	case "traceparent":
-		return p.Traceparent
-	case "tracestate":
-		return p.Tracestate
-	default:
-		return ""
-	}
-}
-
-// Set implements [propagation.TextMapCarrier]. Nothing is written.
-func (p producer) Set(string, string) {}
-
-// Keys implements [propagation.TextMapCarrier].
-func (p producer) Keys() []string { return nil }

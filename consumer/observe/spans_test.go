@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
@@ -304,7 +305,7 @@ func TestProducer(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			sc := producerOf(&outbox.Event{Traceparent: tc.parent, Tracestate: tc.state})
+			sc := producerOf(&outbox.Event{Traceparent: tc.parent, Tracestate: tc.state}, propagation.MapCarrier{})
 			if sc.IsValid() != tc.valid || sc.IsSampled() != tc.sampled || sc.TraceState().String() != tc.wantState {
 				t.Fatalf("got %+v, want valid %v, sampled %v, state %q", sc, tc.valid, tc.sampled, tc.wantState)
 			}
