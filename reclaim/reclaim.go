@@ -120,27 +120,17 @@ func (r *Reclaimer) RunOnce(ctx context.Context, epoch int64) (total int, err er
 			r.limit = max(1, r.limit/2)
 		}
 	}()
-	for {
-		got, err := r.store.ReclaimLease(ctx, request)
-		if err != nil {
-			return total, err
-		}
-		if len(got) == 0 {
-			break
-		}
-		total += r.tell(got, epoch)
-	}
-	for {
-		got, err := r.store.ReclaimRows(ctx, request)
-		if err != nil {
-			return total, err
-		}
-		n := r.tell(got, epoch)
-		total += n
-		if n < request.Limit {
-			return total, nil
+	for _, take := range []func(context.Context, outbox.ReclaimRequest) ([]outbox.Reclaimed, error){r.store.ReclaimLease, r.store.ReclaimRows} {
+		for more := true; more; {
+			got, err := take(ctx, request)
+			if err != nil {
+				return total, err
+			}
+			total += r.tell(got, epoch)
+			more = len(got) > 0
 		}
 	}
+	return total, nil
 }
 
 // tell counts and logs reclaimed rows, and returns their number.
