@@ -51,10 +51,9 @@ func (s *Store) Stats(ctx context.Context, maxProcessing time.Duration, most int
 	var q pgx.Batch
 	q.Queue(s.sql("counts"), maxProcessing, orNull(most)).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&ready, &waiting, &out.PutOff, &out.Foreign, &out.Failed, &out.Discarded, &out.InFlight, &out.Batches, &out.OldestBatch,
-			&out.Stuck, &rows, &out.DeadTuples)
+			&out.Stuck, &rows, &out.DeadTuples, &out.LastSettle, &out.Now)
 	})
 	q.Queue(s.sql("oldest")).QueryRow(func(row pgx.Row) error { return row.Scan(&out.Oldest, &out.NextRetry) })
-	q.Queue(s.sql("last_settle")).QueryRow(func(row pgx.Row) error { return row.Scan(&out.LastSettle, &out.Now) })
 	if err := s.opened().batch(ctx, "statistics", &q); err != nil {
 		return Stats{}, err
 	}
