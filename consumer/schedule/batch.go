@@ -183,7 +183,8 @@ func (s *Scheduler) decide(now time.Time, b *Batch, g *Group) outbox.Settlement 
 		return st
 	case outbox.Retry:
 		st.Event = g.Earliest()
-		if !s.cfg.Retry.exhausted(st.Event.Attempts, o.Reason.Transient() || b.met != nil) {
+		transient := (o.Reason.Transient() || b.met != nil) && !s.cfg.Retry.TerminalOnTransient
+		if transient || st.Event.Attempts+1 < s.cfg.Retry.MaxAttempts {
 			st.Delay = max(s.cfg.Jitter(s.cfg.Retry.ceiling(st.Event.Attempts)), o.RetryAfter)
 			return st
 		}
@@ -215,15 +216,6 @@ type RetryPolicy struct {
 // ceiling returns the longest delay after the given number of attempts.
 func (p RetryPolicy) ceiling(attempts int) time.Duration {
 	return doubled(p.BaseBackoff, attempts, p.MaxBackoff)
-}
-
-// exhausted reports whether an event that fails once more ends in failed; transient says
-// that it is not the event's fault.
-func (p RetryPolicy) exhausted(attempts int, transient bool) bool {
-	if transient && !p.TerminalOnTransient {
-		return false
-	}
-	return attempts+1 >= p.MaxAttempts
 }
 
 // doubled returns d doubled n times, at most limit.

@@ -36,14 +36,6 @@ type barrier struct {
 	tries  int             // times in a row that it could not
 	until  time.Time
 	behind int // rows behind the one in the way, as the last list has shown: they can be put off
-
-	quarantine bool // somebody lets the whole entity wait, until it is released
-}
-
-// quarantined reports whether an entity has to wait until it is released.
-func (c *candidates) quarantined(key outbox.Key) bool {
-	b := c.barriers[key]
-	return b != nil && b.quarantine
 }
 
 // Quarantine replaces the entities that somebody has put into quarantine: none of their events is
@@ -54,28 +46,27 @@ func (s *Scheduler) Quarantine(now time.Time, keys []outbox.Key) {
 	for _, key := range keys {
 		in[key] = true
 		delete(s.apart, key) // it is not tried at all
-		if c.quarantined(key) {
+		if c.quarantined[key] {
 			continue
 		}
 		changed = true
-		c.barriers[key] = &barrier{at: outbox.Position{Version: math.MinInt64}, self: true, until: now.Add(forever), quarantine: true}
+		c.barriers[key] = &barrier{at: outbox.Position{Version: math.MinInt64}, self: true, until: now.Add(forever)}
 		if e := c.entities[key]; e != nil {
 			e.rows, e.suspect = nil, false
 		}
 	}
 	var free []outbox.Key
-	for key, b := range c.barriers {
-		if b.quarantine && !in[key] {
+	for key := range c.quarantined {
+		if !in[key] {
 			free = append(free, key)
 		}
 	}
 	slices.SortFunc(free, func(a, b outbox.Key) int { return cmp.Or(cmp.Compare(a.Type, b.Type), a.ID.Compare(b.ID)) })
+	c.quarantined = in
 	for _, key := range free {
 		c.lift(key)
-		changed = true
 	}
-	c.quarantines = len(in)
-	if changed && !c.list.going {
+	if (changed || len(free) > 0) && !c.list.going {
 		c.list.next = now
 	}
 }
@@ -102,7 +93,7 @@ func (c *candidates) blocks(now time.Time, r *outbox.Row) bool {
 // others again.
 func (c *candidates) bar(now time.Time, e *entity, o *outbox.Obstacle) {
 	switch {
-	case c.quarantined(e.key):
+	case c.quarantined[e.key]:
 		return
 	case o.Ready || o.Wait == 0 && !o.Foreign:
 		c.lookUp(e.key)
@@ -152,7 +143,7 @@ func (c *candidates) barStuck(now time.Time) (n int) {
 
 // hold delays an entity that could not be settled, longer each time.
 func (c *candidates) hold(now time.Time, e *entity, at outbox.Position) {
-	if c.quarantined(e.key) {
+	if c.quarantined[e.key] {
 		return
 	}
 	b := c.barriers[e.key]
@@ -179,7 +170,7 @@ func (c *candidates) lift(key outbox.Key) {
 // lookUp asks for the list of an entity's own rows. Until it is here the entity is not leased: what
 // lists show of it may be a part that has to wait behind the others.
 func (c *candidates) lookUp(key outbox.Key) {
-	if !c.quarantined(key) {
+	if !c.quarantined[key] {
 		c.lookUps.add(key)
 	}
 }
@@ -294,7 +285,7 @@ func (s *Scheduler) PutOffNamed(now time.Time, free, waiting []outbox.Key, last 
 	}
 	for _, key := range free {
 		s.c.notePutOff(key)
-		if !s.c.quarantined(key) { // else its release has it looked up
+		if !s.c.quarantined[key] { // else its release has it looked up
 			s.c.lookUp(key)
 			pause += sweepShare
 		}

@@ -76,7 +76,7 @@ type candidates struct {
 	flow     throttle
 
 	barriers    map[outbox.Key]*barrier
-	quarantines int                 // of the barriers
+	quarantined map[outbox.Key]bool // until their release: each has a barrier
 	lookUps     keyCalls            // entities whose own rows are to be listed
 	putOffs     keyCalls            // entities of which rows are to be put off
 	putOff      map[outbox.Key]bool // entities of which rows are put off, as far as known

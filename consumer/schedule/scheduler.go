@@ -132,7 +132,7 @@ func (s *Scheduler) remove(b *Batch) {
 }
 
 // Blocked returns how many entities are known to wait behind an event of theirs.
-func (s *Scheduler) Blocked() int { return len(s.c.barriers) - s.c.quarantines }
+func (s *Scheduler) Blocked() int { return len(s.c.barriers) - len(s.c.quarantined) }
 
 // Apart returns how many entities are tried in requests of their own.
 func (s *Scheduler) Apart() int { return len(s.apart) }
@@ -335,7 +335,7 @@ func (s *Scheduler) Settled(now time.Time, b *Batch, got outbox.Settled) {
 		switch {
 		case left[g.Key]:
 			s.c.hold(now, g.of, g.Earliest().Position())
-		case (done || verdict == outbox.Failed) && !s.c.quarantined(g.Key):
+		case (done || verdict == outbox.Failed) && !s.c.quarantined[g.Key]:
 			s.c.lift(g.Key)
 		}
 		s.c.land(g.of, done && !got.Guessed && len(g.Events) == len(g.of.leased))
