@@ -29,40 +29,33 @@ type Config struct {
 	MaxReclaims   int           // reclaims in a row that end an event in failed; > 1
 }
 
-// Metrics count the reclaimed rows of all projections of a process.
-type Metrics struct {
-	reclaimed *prometheus.CounterVec
-}
-
-// NewMetrics registers the metrics for the named projections, all at zero.
-func NewMetrics(reg prometheus.Registerer, projections []string) (*Metrics, error) {
-	m := &Metrics{reclaimed: prometheus.NewCounterVec(prometheus.CounterOpts{
+// NewMetrics registers the counter of reclaimed rows of all projections of a process, by projection and cause, all
+// at zero.
+func NewMetrics(reg prometheus.Registerer, projections []string) (*prometheus.CounterVec, error) {
+	reclaimed := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "weft_reclaimed_events_total",
 		Help: "Events that were taken back from another term or worker, by cause.",
-	}, []string{"projection", "cause"})}
-	if err := reg.Register(m.reclaimed); err != nil {
-		return nil, err
-	}
+	}, []string{"projection", "cause"})
 	for _, p := range projections {
 		for _, c := range outbox.Causes() {
-			m.reclaimed.WithLabelValues(p, string(c))
+			reclaimed.WithLabelValues(p, string(c))
 		}
 	}
-	return m, nil
+	return reclaimed, reg.Register(reclaimed)
 }
 
 // Reclaimer takes back the events of one outbox table that their holders can no longer
 // settle. It makes one call at a time.
 type Reclaimer struct {
-	store   Store
-	cfg     Config
-	log     *zap.Logger
-	metrics *Metrics
-	limit   int // rows of the next statement
+	store Store
+	cfg   Config
+	log   *zap.Logger
+	rows  *prometheus.CounterVec // reclaimed
+	limit int                    // rows of the next statement
 }
 
 // New returns a Reclaimer, or every problem of cfg.
-func New(store Store, cfg Config, log *zap.Logger, m *Metrics) (*Reclaimer, error) {
+func New(store Store, cfg Config, log *zap.Logger, rows *prometheus.CounterVec) (*Reclaimer, error) {
 	var errs []error
 	if cfg.Interval <= 0 {
 		errs = append(errs, fmt.Errorf("reclaim interval %v: want more than 0", cfg.Interval))
@@ -76,7 +69,7 @@ func New(store Store, cfg Config, log *zap.Logger, m *Metrics) (*Reclaimer, erro
 	if len(errs) > 0 {
 		return nil, fmt.Errorf("reclaimer of %s: %w", cfg.Projection, errors.Join(errs...))
 	}
-	return &Reclaimer{store: store, cfg: cfg, log: log.Named("reclaim").With(zap.String("projection", cfg.Projection)), metrics: m, limit: page}, nil
+	return &Reclaimer{store: store, cfg: cfg, log: log.Named("reclaim").With(zap.String("projection", cfg.Projection)), rows: rows, limit: page}, nil
 }
 
 // Run calls [Reclaimer.RunOnce] once per interval until ctx ends, and then returns
@@ -140,7 +133,7 @@ func (r *Reclaimer) tell(got []outbox.Reclaimed, epoch int64) (rows int) {
 			continue
 		}
 		rows += g.Rows
-		r.metrics.reclaimed.WithLabelValues(r.cfg.Projection, string(g.Cause)).Add(float64(g.Rows))
+		r.rows.WithLabelValues(r.cfg.Projection, string(g.Cause)).Add(float64(g.Rows))
 		level := r.log.Info
 		if g.Failed {
 			level = r.log.Error

@@ -107,7 +107,7 @@ func (d *daemon) buildProjectors() error {
 	return nil
 }
 
-func (d *daemon) newProjector(p projections.Projection, pm *observe.Metrics, rm *reclaim.Metrics) (l projector, err error) {
+func (d *daemon) newProjector(p projections.Projection, pm *observe.Metrics, rm *prometheus.CounterVec) (l projector, err error) {
 	cfg := d.cfg
 	ordered, ok := p.(projections.Strict)
 	strict := ok && ordered.Strict()
