@@ -37,10 +37,10 @@ type Row struct {
 }
 
 // Position returns its place in the order of events.
-func (r *Row) Position() Position { return Position{r.Version, r.ID} }
+func (r Row) Position() Position { return Position{r.Version, r.ID} }
 
 // Compare orders rows by their positions.
-func (r *Row) Compare(o *Row) int { return r.Position().Compare(o.Position()) }
+func (r Row) Compare(o Row) int { return r.Position().Compare(o.Position()) }
 
 // Event is one leased row of an outbox table.
 type Event struct {

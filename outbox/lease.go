@@ -99,7 +99,7 @@ func (s *Store) Lease(ctx context.Context, epoch int64, batch uuid.UUID, groups 
 		return nil, err
 	}
 	for _, g := range a.out.Events {
-		slices.SortFunc(g, func(x, y Event) int { return x.Compare(&y.Row) })
+		slices.SortFunc(g, func(x, y Event) int { return x.Compare(y.Row) })
 	}
 	return a.out, nil
 }

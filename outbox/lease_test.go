@@ -285,7 +285,7 @@ func TestIDsAsTheTablesHaveThem(t *testing.T) {
 				t.Fatal(err)
 			}
 			l := b.list()
-			if len(l.Ready) != len(events) || !slices.IsSortedFunc(l.Ready, func(x, y outbox.Row) int { return x.Compare(&y) }) {
+			if len(l.Ready) != len(events) || !slices.IsSortedFunc(l.Ready, outbox.Row.Compare) {
 				t.Fatalf("listed %v, want all in the order of (version, id)", l.Ready)
 			}
 			x := b.lease(1, groups(l.Ready...)...)

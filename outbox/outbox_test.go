@@ -119,7 +119,7 @@ func groups(rows ...outbox.Row) (out []outbox.Group) {
 		out[i].Rows = append(out[i].Rows, r)
 	}
 	for i := range out {
-		slices.SortFunc(out[i].Rows, func(a, b outbox.Row) int { return a.Compare(&b) })
+		slices.SortFunc(out[i].Rows, outbox.Row.Compare)
 	}
 	return out
 }

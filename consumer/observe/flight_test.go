@@ -132,7 +132,7 @@ func (f *flight) answered(outcomes []outbox.Outcome, groups ...[]outbox.Event) (
 			list.Ready = append(list.Ready, e.Row)
 		}
 	}
-	slices.SortFunc(list.Ready, func(a, b outbox.Row) int { return a.Compare(&b) })
+	slices.SortFunc(list.Ready, outbox.Row.Compare)
 	var told *Batch
 	for range 100 {
 		a, _, ok := s.Next(f.base)

@@ -183,7 +183,7 @@ func (c *candidates) lookedUp(now time.Time, key outbox.Key, rows []outbox.Row, 
 	}
 	c.add(now, rows, c.tick(), false, inDue, suspects)
 	if e := c.entities[key]; e != nil && len(rows) > 0 {
-		e.own = *position(slices.MaxFunc(rows, compareRows))
+		e.own = *position(slices.MaxFunc(rows, outbox.Row.Compare))
 	}
 	c.free(key)
 }

@@ -31,7 +31,7 @@ func (e *entity) compact() {
 	if len(e.rows) < 2 {
 		return
 	}
-	slices.SortStableFunc(e.rows, compareRows)
+	slices.SortStableFunc(e.rows, outbox.Row.Compare)
 	kept := e.rows[:0]
 	for i, r := range e.rows {
 		if i+1 == len(e.rows) || e.rows[i+1].ID != r.ID {
@@ -224,7 +224,7 @@ func (e *entity) flies(r *outbox.Row, begun uint64) bool {
 	if !e.flying && e.landed <= begun {
 		return false
 	}
-	_, leased := slices.BinarySearchFunc(e.leased, *r, compareRows)
+	_, leased := slices.BinarySearchFunc(e.leased, *r, outbox.Row.Compare)
 	return leased
 }
 

@@ -104,14 +104,12 @@ func rest(now time.Time, took time.Duration) time.Time {
 
 func position(r outbox.Row) *outbox.Position { at := r.Position(); return &at }
 
-func compareRows(a, b outbox.Row) int { return a.Compare(&b) }
-
 // lowest returns the position of the last list's first row that is still to be leased; nil
 // when there is none.
 func (c *candidates) lowest() *outbox.Position {
 	for _, e := range c.queues[inReady] {
 		if len(e.rows) > 0 {
-			return position(slices.MinFunc(e.rows, compareRows))
+			return position(slices.MinFunc(e.rows, outbox.Row.Compare))
 		}
 	}
 	return nil

@@ -256,7 +256,7 @@ func (w *world) enqueue(key outbox.Key, due ...time.Time) {
 
 func compareRows(a, b *row) int {
 	x, y := a.listed(), b.listed()
-	return x.Compare(&y)
+	return x.Compare(y)
 }
 
 func (r *row) position() outbox.Position { return outbox.Position{Version: r.version, ID: r.id} }

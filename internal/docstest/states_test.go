@@ -364,7 +364,7 @@ func (w *watcher) lease() batch {
 	}
 	in := make([]outbox.Group, len(order))
 	for i, key := range order {
-		slices.SortFunc(groups[key].Rows, func(a, b outbox.Row) int { return a.Compare(&b) })
+		slices.SortFunc(groups[key].Rows, func(a, b outbox.Row) int { return a.Compare(b) })
 		in[i] = *groups[key]
 	}
 	got, err := w.store.Lease(ctx, epoch, b.id, in)

@@ -76,7 +76,7 @@ func (f *fixture) lease(s *outbox.Store, epoch int64) (uuid.UUID, []outbox.Event
 		f.t.Fatal(err)
 	}
 	rows := append(l.Ready, l.Due...)
-	slices.SortFunc(rows, func(a, b outbox.Row) int { return a.Compare(&b) })
+	slices.SortFunc(rows, func(a, b outbox.Row) int { return a.Compare(b) })
 	batch := uuid.New()
 	leased, err := s.Lease(f.t.Context(), epoch, batch, []outbox.Group{{Key: entity, Rows: rows, Check: true}})
 	if err != nil || len(leased.Events[0]) == 0 {
