@@ -128,7 +128,7 @@ func known(err error) error {
 // plainly settles all rows as they were leased, or none: a changed or locked row makes the
 // transaction fail.
 func (b *settling) plainly(ctx context.Context) error {
-	ctx, cancel := b.store.deadline(ctx)
+	ctx, cancel := b.store.opened().deadline(ctx)
 	defer cancel()
 	var err error
 	b.out.At, err = b.write(ctx, b.store.db, b.in)
@@ -206,7 +206,7 @@ func (b *settling) restParams(in []Settlement) []any {
 // carefully locks the rows first, by their ids, and settles the entities whose rows it has
 // all locked.
 func (b *settling) carefully(ctx context.Context) error {
-	ctx, cancel := b.store.deadline(ctx)
+	ctx, cancel := b.store.opened().deadline(ctx)
 	defer cancel()
 	var locked []bool
 	var at time.Time

@@ -123,10 +123,6 @@ func SessionParams() map[string]string {
 	}
 }
 
-func (s *Store) deadline(ctx context.Context) (context.Context, context.CancelFunc) {
-	return s.opened().deadline(ctx)
-}
-
 // fenced sends one statement that answers with the number of fences, a number of rows, and more.
 func (s *Store) fenced(ctx context.Context, what, name string, epoch int64, args []any, more ...any) (n int, err error) {
 	var fences int
