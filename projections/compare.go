@@ -14,7 +14,8 @@ type Sides interface {
 	// Entities returns at most n entities that have a row, in the source's own order, after
 	// one; a zero key stands before the first.
 	Entities(ctx context.Context, after outbox.Key, n int) ([]outbox.Key, error)
-	// Wanted returns what the pipeline would write of each entity now.
+	// Wanted returns what the pipeline would write of each entity now. Its error, and that of Held, is
+	// elastic.ErrOverBudget where the documents of several are larger than what is held at once.
 	Wanted(ctx context.Context, keys []outbox.Key) ([]Wanted, error)
 	// Held returns what the destination has of the entities, in no order. Without newest it
 	// may be as old as the last refresh.
@@ -69,26 +70,21 @@ func (s *Index) Wanted(ctx context.Context, keys []outbox.Key) ([]Wanted, error)
 	for i, k := range keys {
 		events[i].Key, events[i].Op = k, outbox.Upsert
 	}
-	for len(events) > 0 {
-		var a arena
-		n, err := s.source.read(ctx, &a, events)
-		if err != nil {
-			return nil, err
+	a := arena{whole: true}
+	if _, err := s.source.read(ctx, &a, events); err != nil {
+		return nil, err
+	}
+	for i, row := range a.rows {
+		w := Wanted{Version: row.version, Elsewhere: row.elsewhere}
+		switch {
+		case row.bad != nil:
+			w.Problem = row.bad.Error()
+		case row.found && s.nameless(&events[i].Key) != "":
+			w.Problem = s.nameless(&events[i].Key)
+		case row.found && !row.deleted:
+			w.Found, w.Document = true, a.json[row.from:row.to:row.to]
 		}
-		for i := range n {
-			row := a.rows[i]
-			w := Wanted{Version: row.version, Elsewhere: row.elsewhere}
-			switch {
-			case row.bad != nil:
-				w.Problem = row.bad.Error()
-			case row.found && s.nameless(&events[i].Key) != "":
-				w.Problem = s.nameless(&events[i].Key)
-			case row.found && !row.deleted:
-				w.Found, w.Document = true, a.json[row.from:row.to:row.to]
-			}
-			out = append(out, w)
-		}
-		events = events[n:]
+		out = append(out, w)
 	}
 	return out, nil
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
 // guardQuery makes the rest of a batch, which is one transaction, read only, with a plan for
@@ -37,7 +39,7 @@ func (s *declaredSource) ask(ctx context.Context, shape *declaredShape, sql stri
 		var rows pgx.Rows
 		if rows, err = answers.Query(); err == nil {
 			err = f(rows)
-			if errors.Is(err, errOverBudget) {
+			if errors.Is(err, elastic.ErrOverBudget) {
 				cancel() // the rest is not worth its transfer; the connection goes with it
 			}
 			rows.Close()

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/samuelhu324-dev/weft/outbox"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
 // BatchQuerier is a Querier that sends several statements at once.
@@ -180,9 +181,6 @@ func (s *declaredSource) categories(ctx context.Context, columns []pgconn.FieldD
 	return out, each(ctx, s.pool, typesQuery, []any{oids}, []any{&oid, &category}, func() { out[oid] = category })
 }
 
-// errOverBudget means that the rows are larger than what is held at once.
-var errOverBudget = errors.New("rows over the budget")
-
 // errShape means that the answer is no longer what describe has seen.
 var errShape = errors.New("columns of the answer have changed")
 
@@ -202,6 +200,9 @@ func (s *declaredSource) read(ctx context.Context, a *arena, events []outbox.Eve
 		}
 		a.begin(len(events))
 		n, err = s.fill(ctx, shape, a, events, 0)
+	}
+	if errors.Is(err, elastic.ErrOverBudget) {
+		return 0, err
 	}
 	err = s.refused(err)
 	if state, ok := errors.AsType[*pgconn.PgError](err); errors.Is(err, context.DeadlineExceeded) || ok && state.Code == pgerrcode.QueryCanceled {
@@ -236,10 +237,12 @@ func (s *declaredSource) fill(ctx context.Context, shape *declaredShape, a *aren
 		a.rows[from] = placed{found: true, bad: errors.New("source query: " + bad)}
 		a.json = a.json[:begin]
 		return from + 1, nil
-	case errors.Is(err, errOverBudget) && from > 0:
+	case errors.Is(err, elastic.ErrOverBudget) && a.whole:
+		return 0, err
+	case errors.Is(err, elastic.ErrOverBudget) && from > 0:
 		clear(a.rows[from : from+len(events)])
 		return from, nil
-	case !ofRow && !errors.Is(err, errOverBudget):
+	case !ofRow && !errors.Is(err, elastic.ErrOverBudget):
 		return 0, err
 	}
 	clear(a.rows[from : from+len(events)])
@@ -279,7 +282,7 @@ func (s *declaredSource) query(ctx context.Context, shape *declaredShape, a *are
 				return s.fault(fmt.Errorf("it returned entity %s, which it was not asked for: filter the rows by %s", entity.ID, shape.key.filter()))
 			}
 			if size := rawSize(raw); len(a.json) > 0 && len(a.json)+size > arenaBudget && len(events) > 1 {
-				return errOverBudget
+				return elastic.ErrOverBudget
 			}
 			s.place(shape, a, &a.rows[i], raw)
 		}

@@ -288,7 +288,7 @@ func TestDeclaredRowSecurityHidesNothing(t *testing.T) {
 	}
 }
 
-// Documents beyond what is held at once come in several rounds.
+// Documents beyond what is held at once come in several rounds. A comparison, which holds all that it asks for, is refused.
 func TestDeclaredLargeDocuments(t *testing.T) {
 	t.Parallel()
 	b := shop(t)
@@ -300,9 +300,20 @@ func TestDeclaredLargeDocuments(t *testing.T) {
 	for i := range int64(20) {
 		events = append(events, event(outbox.Upsert, number(i+1), 1))
 	}
-	got, err := b.declared(d, s).Project(leading(t, 1), events)
+	index := b.declared(d, s)
+	got, err := index.Project(leading(t, 1), events)
 	if err != nil {
 		t.Fatal(err)
+	}
+	keys := make([]outbox.Key, len(events))
+	for i := range events {
+		keys[i] = events[i].Key
+	}
+	if _, err := index.Wanted(t.Context(), keys); !errors.Is(err, elastic.ErrOverBudget) {
+		t.Errorf("100 MB at once: got %v, want %v", err, elastic.ErrOverBudget)
+	}
+	if wanted, err := index.Wanted(t.Context(), keys[:6]); err != nil || len(wanted) != 6 || len(wanted[5].Document) < 5000000 {
+		t.Errorf("30 MB at once: got %d documents, %v", len(wanted), err)
 	}
 	for i, o := range got {
 		if o.Verdict != outbox.Done {

@@ -134,6 +134,7 @@ type arena struct {
 	rows    []placed // by position in the round
 	actions []elastic.Action
 	events  []int // position of each action's event in the round
+	whole   bool  // documents over the budget are an error; none are left for another round
 
 	conflicts []conflict // refused for their version; empty in nearly every round
 }

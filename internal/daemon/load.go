@@ -11,6 +11,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
 // loadAgain is the pause after which a load is asked for again that could not be.
@@ -93,6 +94,13 @@ func (r *rebuilder) loadIn(ctx context.Context, mender *outbox.Mender, keys []ou
 // nothing to remove.
 func (r *rebuilder) gone(ctx context.Context, keys []outbox.Key) (out []outbox.Key, err error) {
 	wanted, err := r.sides.Wanted(ctx, keys)
+	if half := len(keys) / 2; half > 0 && errors.Is(err, elastic.ErrOverBudget) {
+		if out, err = r.gone(ctx, keys[:half]); err != nil {
+			return nil, err
+		}
+		more, err := r.gone(ctx, keys[half:])
+		return append(out, more...), err
+	}
 	if err != nil {
 		return nil, err
 	}

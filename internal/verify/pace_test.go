@@ -1,9 +1,14 @@
 package verify
 
 import (
+	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
 // A run that stood still does not make up for it: what follows keeps the rate.
@@ -31,4 +36,32 @@ func TestRateHoldsAfterAStall(t *testing.T) {
 			t.Errorf("thereafter: waited for %v", got)
 		}
 	})
+}
+
+// What is too large at once is looked at in parts, each item in one of them; what fails for another cause ends it.
+func TestItemsThatAreTooLargeAreLookedAtInParts(t *testing.T) {
+	t.Parallel()
+	v := &verifier{}
+	var seen []int
+	err := v.inParts(60, func(from, to int) error {
+		if to-from > 1 && from < 7 && to > 3 || to-from > 10 {
+			return fmt.Errorf("rows: %w", elastic.ErrOverBudget)
+		}
+		for i := from; i < to; i++ {
+			seen = append(seen, i)
+		}
+		return nil
+	})
+	if err != nil || len(seen) != 60 || !slices.IsSorted(seen) || len(slices.Compact(seen)) != 60 {
+		t.Errorf("got %v, %v, want each of 60 once", seen, err)
+	}
+	broken := errors.New("broken")
+	if err := v.inParts(60, func(from, to int) error {
+		if to-from == 60 {
+			return elastic.ErrOverBudget
+		}
+		return broken
+	}); !errors.Is(err, broken) {
+		t.Errorf("got %v, want %v", err, broken)
+	}
 }

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -66,11 +67,19 @@ func (v *verifier) settle(ctx context.Context, found <-chan looked) (matched int
 		case <-tick.C:
 			var still []suspect
 			for batch := range slices.Chunk(waiting, atOnce) {
-				left, right, err := v.again(ctx, batch)
-				if err != nil {
+				var broken error // of a repair, which is not tried twice
+				err := v.inParts(len(batch), func(from, to int) error {
+					sight, err := v.look(ctx, batch[from:to])
+					if err != nil || broken != nil {
+						return err
+					}
+					left, right, err := v.again(ctx, batch[from:to], sight)
+					still, matched, broken = append(still, left...), matched+right, err
+					return nil
+				})
+				if err = errors.Join(err, broken); err != nil {
 					return matched, err
 				}
-				still, matched = append(still, left...), matched+right
 			}
 			waiting = still
 		}
@@ -88,13 +97,9 @@ func (v *verifier) settle(ctx context.Context, found <-chan looked) (matched int
 	return matched, nil
 }
 
-// again looks at suspects once more. It returns those that it could not tell yet, and how
-// many documents turned out to be right.
-func (v *verifier) again(ctx context.Context, batch []suspect) (still []suspect, right int64, err error) {
-	sight, err := v.look(ctx, batch)
-	if err != nil {
-		return nil, 0, err
-	}
+// again tells suspects by what a look has seen of them. It returns those that it could not tell yet, and
+// how many documents turned out to be right.
+func (v *verifier) again(ctx context.Context, batch []suspect, sight []sight) (still []suspect, right int64, err error) {
 	var orders []outbox.Order
 	var mending []suspect
 	for i, s := range batch {

@@ -2,7 +2,7 @@ package verify
 
 import (
 	"context"
-	"slices"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -10,6 +10,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/outbox"
 	"github.com/samuelhu324-dev/weft/projections"
+	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
 const (
@@ -18,7 +19,7 @@ const (
 	largestPage  = 4000
 	pageBytes    = 2 << 20
 	pageTime     = 2 * time.Second
-	slowPart     = 25 // rows at a time of a page that takes longer than a call may
+	fewAtOnce    = 25 // rows at a time of a page that takes longer than a call may, or is too large
 	// pagesAhead is how many pages are looked up while the one before them is told. Together they
 	// keep both servers busy, and a search of one shard takes one core of Elasticsearch.
 	pagesAhead = 2
@@ -84,6 +85,51 @@ func (v *verifier) readKeys(ctx context.Context, size *atomic.Int64, page func([
 
 // page looks up both sides of a page of rows, and returns how many bytes the documents have.
 func (v *verifier) page(ctx context.Context, keys []outbox.Key) (l looked, bytes int, err error) {
+	bytes = 1
+	err = v.inParts(len(keys), func(from, to int) error {
+		part, n, err := v.part(ctx, keys[from:to])
+		if err != nil {
+			return err
+		}
+		l.last, l.seen, l.matched, bytes = part.last, l.seen+part.seen, l.matched+part.matched, bytes+n
+		l.suspects = append(l.suspects, part.suspects...)
+		return nil
+	})
+	l.found.Rows, l.found.Equal = l.seen, l.seen-int64(len(l.suspects))
+	return l, bytes, err
+}
+
+// inParts has the items from 0 to n looked at, all at once. Where they take longer than a call may, or are larger than what
+// is held at once, they are looked at a few at a time, and those of one page after the other. A server that is frozen costs
+// two deadlines.
+func (v *verifier) inParts(n int, look func(from, to int) error) error {
+	err := look(0, n)
+	if !fewer(err, n) {
+		return err
+	}
+	v.few.Lock()
+	defer v.few.Unlock()
+	for from, size := 0, fewAtOnce; from < n; {
+		to := min(from+size, n)
+		switch err := look(from, to); {
+		case fewer(err, to-from):
+			size = (to - from) / 2
+		case err != nil:
+			return err
+		default:
+			from = to
+		}
+	}
+	return nil
+}
+
+// fewer reports whether a look at n items that has ended with err may go well with fewer of them.
+func fewer(err error, n int) bool {
+	return n > fewAtOnce && outbox.Slow(err) || n > 1 && errors.Is(err, elastic.ErrOverBudget)
+}
+
+// part looks up both sides of rows, all at once.
+func (v *verifier) part(ctx context.Context, keys []outbox.Key) (l looked, bytes int, err error) {
 	var wanted []projections.Wanted
 	var held []projections.Held
 	g, ctx := errgroup.WithContext(ctx)
@@ -92,41 +138,22 @@ func (v *verifier) page(ctx context.Context, keys []outbox.Key) (l looked, bytes
 		return err
 	})
 	g.Go(func() (err error) {
-		held, err = inParts(keys, func(keys []outbox.Key) ([]projections.Held, error) { return v.Sides.Held(ctx, keys, false) })
+		held, err = v.Sides.Held(ctx, keys, false)
 		return err
 	})
 	if err := g.Wait(); err != nil {
 		return l, 0, err
 	}
-	bytes = 1
 	for i := range wanted {
 		bytes += len(wanted[i].Document)
 	}
 	return v.compare(keys, wanted, held), bytes, nil
 }
 
-// inParts looks keys up, a few at a time when all of them take longer than a call may. A server that is frozen costs two
-// deadlines.
-func inParts[T any](keys []outbox.Key, look func([]outbox.Key) ([]T, error)) ([]T, error) {
-	found, err := look(keys)
-	if len(keys) <= slowPart || !outbox.Slow(err) {
-		return found, err
-	}
-	found = nil
-	for part := range slices.Chunk(keys, slowPart) {
-		more, err := look(part)
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, more...)
-	}
-	return found, nil
-}
-
 // wanted returns what the pipeline would write of entities. Of those that have a row it says also whether it
 // has a version yet.
 func (v *verifier) wanted(ctx context.Context, keys []outbox.Key, row func(i int) bool) ([]projections.Wanted, error) {
-	out, err := inParts(keys, func(keys []outbox.Key) ([]projections.Wanted, error) { return v.Sides.Wanted(ctx, keys) })
+	out, err := v.Sides.Wanted(ctx, keys)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +186,6 @@ func (v *verifier) compare(keys []outbox.Key, wanted []projections.Wanted, held 
 			l.matched++
 		}
 	}
-	l.found.Rows, l.found.Equal = l.seen, l.seen-int64(len(l.suspects))
 	return l
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -201,7 +202,8 @@ type verifier struct {
 	Options
 	report    Report
 	byVersion bool
-	due       time.Time // when what was asked of room so far may be looked at
+	due       time.Time  // when what was asked of room so far may be looked at
+	few       sync.Mutex // held where a few items at a time are looked at
 }
 
 // looked is what one page of rows or of documents has shown.

@@ -48,26 +48,38 @@ func (s *Sink) Search(ctx context.Context, docs []Doc) ([]Document, error) {
 	return s.inParts(ctx, docs, s.search)
 }
 
+// ErrOverBudget means that documents are larger than what is held at once: fewer of them may not be.
+var ErrOverBudget = errors.New("documents are larger than what is held at once")
+
+// maxHeld is how many bytes the documents of a read may have where one answer is too small for them.
+const maxHeld = 64 << 20
+
 // inParts reads documents at once, or in halves where that is too large.
 func (s *Sink) inParts(ctx context.Context, docs []Doc, read func(context.Context, string, []Doc) ([]Document, error)) ([]Document, error) {
 	index, err := s.readable(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return halved(docs, func(docs []Doc) ([]Document, error) { return read(ctx, index, docs) })
+	return halved(docs, maxHeld, func(docs []Doc) ([]Document, error) { return read(ctx, index, docs) })
 }
 
-func halved(docs []Doc, read func([]Doc) ([]Document, error)) ([]Document, error) {
+func halved(docs []Doc, budget int, read func([]Doc) ([]Document, error)) ([]Document, error) {
 	found, err := read(docs)
 	half := len(docs) / 2
 	if half == 0 || !errors.Is(err, errTooLarge) {
 		return found, err
 	}
-	found, err = halved(docs[:half], read)
+	found, err = halved(docs[:half], budget, read)
 	if err != nil {
 		return nil, err
 	}
-	more, err := halved(docs[half:], read)
+	for _, d := range found {
+		budget -= len(d.Source)
+	}
+	if budget < 0 {
+		return nil, ErrOverBudget
+	}
+	more, err := halved(docs[half:], budget, read)
 	return append(found, more...), err
 }
 

@@ -210,3 +210,28 @@ func TestRealMissingShard(t *testing.T) {
 		}
 	}
 }
+
+// Halves of a read together hold no more than the budget, and one document always may.
+func TestHalvesOfAReadKeepTheBudget(t *testing.T) {
+	t.Parallel()
+	asked, most := make([]Doc, 12), 4
+	read := func(docs []Doc) (out []Document, err error) {
+		if len(docs) > most {
+			return nil, errTooLarge
+		}
+		for range docs {
+			out = append(out, Document{Source: []byte("0123456789")})
+		}
+		return out, nil
+	}
+	if found, err := halved(asked, 120, read); err != nil || len(found) != 12 {
+		t.Errorf("within the budget: got %d documents, %v", len(found), err)
+	}
+	if found, err := halved(asked, 50, read); !errors.Is(err, ErrOverBudget) {
+		t.Errorf("beyond the budget: got %d documents, %v, want %v", len(found), err, ErrOverBudget)
+	}
+	most = 1
+	if found, err := halved(asked[:1], 5, read); err != nil || len(found) != 1 {
+		t.Errorf("one document: got %d, %v", len(found), err)
+	}
+}
