@@ -294,7 +294,11 @@ func writeReports(w io.Writer, reports []verify.Report) error {
 			fmt.Fprintf(w, "%s: not judged: %s an event in failed, discarded or not, or a row that makes no document; see `weft failed summary`, also with --discarded\n", r.Projection, entities)
 		}
 		for _, b := range r.Beside {
-			fmt.Fprintf(w, "%s: alias %s also leads to %s, into which weft does not write: searches find documents twice, and deleted ones; %s\n", r.Projection, b.Alias, b.Index, b.Remedy)
+			remedy := b.Remedy
+			if r.Missing > 0 { // as after a rollover: searches find most documents there alone
+				remedy = "repair first, since documents are missing, then: " + remedy
+			}
+			fmt.Fprintf(w, "%s: alias %s also leads to %s, into which weft does not write: searches find documents twice, and deleted ones; %s\n", r.Projection, b.Alias, b.Index, remedy)
 		}
 		for _, e := range r.Examples {
 			source := fmt.Sprintf("version %d in the source", e.RowVersion)

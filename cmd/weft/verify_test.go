@@ -233,6 +233,18 @@ func TestVerifyNamesIndexesBeside(t *testing.T) {
 	s.verified(0)
 }
 
+// After a rollover the index before has nearly all documents: without it searches would find none.
+func TestVerifyRepairsBeforeAnIndexIsDetached(t *testing.T) {
+	t.Parallel()
+	s := filled(t, 20)
+	callElastic(t, http.MethodPost, "/_aliases", fmt.Sprintf(`{"actions":[{"add":{"index":"%[1]s-v1","alias":"%[1]s","is_write_index":true}}]}`, s.index))
+	callElastic(t, http.MethodPost, "/"+s.index+"/_rollover/"+s.index+"-000002", "{}")
+	want := fmt.Sprintf(`deleted ones; repair first, since documents are missing, then: POST /_aliases {"actions":[{"remove":{"index":"%[1]s-v1","alias":"%[1]s"}}]}`, s.index)
+	if r := weft(t, s.env, "verify", "products"); r.code != exitBad || !strings.Contains(r.out, want) {
+		t.Errorf("got %+v, want %q", r, want)
+	}
+}
+
 // Rows of which no event has told, as of before the outbox or past its triggers, are missing in the index, and a
 // rebuild writes them as a load does.
 func TestVerifyFindsRowsWithoutAnEvent(t *testing.T) {

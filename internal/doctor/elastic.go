@@ -356,7 +356,7 @@ func (e *examination) writer(t target, found map[string]index) string {
 		for _, name := range all {
 			if name != writers[0] {
 				e.add("elastic.alias", Warning, t.index, "it also leads to "+name+", into which weft does not write: searches find documents twice, and deleted ones",
-					elastic.Detachment(t.index, name))
+					"once `weft verify "+t.projection+"` names no missing document: "+elastic.Detachment(t.index, name))
 			}
 		}
 		return writers[0]
