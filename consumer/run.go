@@ -242,7 +242,7 @@ func (r *run) ends(err error) error {
 func (r *run) heard(call string, err error) error {
 	r.p.pulse.beat()
 	delete(r.refused, call)
-	if outbox.Refused(err) || outbox.Exhausted(err) {
+	if outbox.Refused(err) || outbox.Exhausted(err) || outbox.Locked(err) {
 		r.refused[call] = refusal{err, time.Now()}
 	}
 	if end := cmp.Or(r.ends(err), r.silence.After(err, r.p.cfg.CutOff)); end != nil {

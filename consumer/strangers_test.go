@@ -165,24 +165,29 @@ func TestRepeatedSettleIsReported(t *testing.T) {
 }
 
 // A lease that the database cannot write is reported all the time, although other calls are answered.
-func TestLeaseOnAFullDiskIsReported(t *testing.T) {
+func TestLeaseThatCannotBeWrittenIsReported(t *testing.T) {
 	t.Parallel()
-	r := setup(t)
-	r.exec("create function full_disk() returns trigger language plpgsql as $$ begin raise exception 'no space left' using errcode = '53100'; end $$")
-	r.exec("create trigger full_disk before insert on weft_lease for each row execute function full_disk()")
-	r.enqueue(newKey(), 1)
-	r.start()
-	r.eventually(func() bool { return strings.Contains(r.pipe.State().Outbox, "no space left") }, "the state to say why nothing is leased")
-	looks := r.store.get(&r.store.looks)
-	r.eventually(func() bool {
-		if got := r.pipe.State().Outbox; !strings.Contains(got, "no space left") {
-			t.Fatalf("the state says %q while no lease can be written", got)
-		}
-		return r.store.get(&r.store.looks) >= looks+2
-	}, "answers of other calls")
-	r.exec("drop trigger full_disk on weft_lease")
-	r.await(map[string]int{"done": 1})
-	r.eventually(func() bool { return r.pipe.State().Outbox == "" }, "the state to say that it is leased")
+	for why, code := range map[string]string{"no space left": "53100", "lock not available": "55P03"} {
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			r := setup(t)
+			r.exec("create function refuse() returns trigger language plpgsql as $$ begin raise exception '" + why + "' using errcode = '" + code + "'; end $$")
+			r.exec("create trigger refuse before insert on weft_lease for each row execute function refuse()")
+			r.enqueue(newKey(), 1)
+			r.start()
+			r.eventually(func() bool { return strings.Contains(r.pipe.State().Outbox, why) }, "the state to say why nothing is leased")
+			looks := r.store.get(&r.store.looks)
+			r.eventually(func() bool {
+				if got := r.pipe.State().Outbox; !strings.Contains(got, why) {
+					t.Fatalf("the state says %q while no lease can be written", got)
+				}
+				return r.store.get(&r.store.looks) >= looks+2
+			}, "answers of other calls")
+			r.exec("drop trigger refuse on weft_lease")
+			r.await(map[string]int{"done": 1})
+			r.eventually(func() bool { return r.pipe.State().Outbox == "" }, "the state to say that it is leased")
+		})
+	}
 }
 
 // A worker of another kind that claims rows keeps the leader from leasing any, and is reported.

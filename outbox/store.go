@@ -148,7 +148,7 @@ func sqlState(err error) string {
 	return ""
 }
 
-// Locked reports whether err says that another session has held the lock of a row for too long.
+// Locked reports whether err says that another session has held the lock of a row or a table for too long.
 func Locked(err error) bool { return sqlState(err) == pgerrcode.LockNotAvailable }
 
 // Slow reports whether err says that a call took longer than its deadline, or than the server
