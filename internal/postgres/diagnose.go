@@ -59,7 +59,7 @@ var (
 const SayBusy = "look for locks and load in pg_stat_activity, or raise WEFT_DB_TIMEOUT"
 
 const (
-	sayLocked  = "pg_locks and pg_stat_activity show which session has it; run the command again when that has ended"
+	sayLocked  = "pg_locks shows who has it, pg_stat_activity or pg_prepared_xacts since when; run the command again when that has ended"
 	sayPooler  = "weft needs a direct connection: point DATABASE_URL at Postgres itself, or at a pooler in session mode that passes startup parameters on"
 	sayDefault = "ask who set it (pg_settings.source says where) before you change it, or point DATABASE_URL at the server that takes writes"
 	sayRead    = "point DATABASE_URL at the primary, or add target_session_attrs=read-write when it names several hosts"
@@ -181,6 +181,10 @@ func diagnoseServer(err error, at site) (Kind, string) {
 		return UnknownDatabase, fmt.Sprintf("Postgres%s: %s; correct the name in DATABASE_URL, or create the database", where, said)
 	case "53300":
 		return TooManyConnections, fmt.Sprintf("Postgres%s has no connection left: %s; raise %s, or lower WEFT_DB_MAX_CONNS", where, said, connectionLimit(said))
+	case "55000":
+		if cfg != nil {
+			return Unreachable, fmt.Sprintf("Postgres%s lets nobody in: %s; open it with `alter database … allow_connections true`", where, said)
+		}
 	case "53000":
 		return Unreachable, fmt.Sprintf("Postgres%s cannot take a connection: %s; free memory on its host, or raise the limit on its processes", where, said)
 	case "53100", "53200":
@@ -248,8 +252,9 @@ func diagnoseClient(err error, at site) (Kind, string) {
 	if remedy := handshakeRemedy(err); remedy != "" {
 		return TLSRefused, fmt.Sprintf("the TLS handshake with Postgres%s fails: %s; %s", where, cause(err), remedy)
 	}
+	_, answered := errors.AsType[*pgconn.PgError](err) // without TLS
 	switch {
-	case strings.Contains(err.Error(), "server refused TLS connection"):
+	case !answered && strings.Contains(err.Error(), "server refused TLS connection"):
 		return TLSRefused, fmt.Sprintf("Postgres%s offers no TLS: set sslmode=disable in DATABASE_URL, or turn ssl on in postgresql.conf", where)
 	case errors.Is(err, pgconn.ErrReadOnlyConnection), errors.Is(err, pgconn.ErrStandbyConnection):
 		return ReadOnly, fmt.Sprintf("every Postgres server%s is read-only: %s", where, sayRead)

@@ -95,6 +95,10 @@ func TestDiagnoseRealServer(t *testing.T) {
 			t.Helper()
 			return use(t, with(t, dsn, func(u *url.URL, _ url.Values) { u.Path = "/nowhere" }), "select 1")
 		}, postgres.UnknownDatabase, `database "nowhere" does not exist; correct the name in DATABASE_URL`},
+		{"ClosedDatabase", func(t *testing.T, dsn string) error { // the attempt with TLS, which the server does not offer, is not the reason
+			t.Helper()
+			return use(t, with(t, dsn, func(u *url.URL, q url.Values) { u.Path = "/template0"; q.Set("sslmode", "prefer") }), "select 1")
+		}, postgres.Unreachable, `database "template0" is not currently accepting connections; open it with`},
 		{"UnknownRole", func(t *testing.T, dsn string) error {
 			t.Helper()
 			return use(t, with(t, dsn, func(u *url.URL, _ url.Values) { u.User = url.UserPassword("weft_nobody", password) }), "select 1")
@@ -252,6 +256,7 @@ func TestDiagnoseErrors(t *testing.T) {
 	checkDiagnosis(t, postgres.ErrMigration, postgres.MissingMigration, "weft migrate up")
 	checkDiagnosis(t, pg("40001", "could not serialize"), postgres.Unknown, "could not serialize")
 	checkDiagnosis(t, pg("55P03", "canceling statement due to lock timeout"), postgres.Unreachable, "did not grant a lock in time: canceling")
+	checkDiagnosis(t, errors.Join(errors.New("server refused TLS connection"), pg("P0001", "closed at night")), postgres.Unknown, "closed at night")
 	checkDiagnosis(t, errors.New("two\nlines"), postgres.Unknown, "some work: two lines")
 	checkDiagnosis(t, context.Canceled, postgres.Unknown, "canceled")
 	if k, msg := postgres.Diagnose(nil); k != postgres.Unknown || msg != "" {
