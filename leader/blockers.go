@@ -139,7 +139,11 @@ func (e *Elector) beginTerm(ctx context.Context, s session) (grant, error) {
 			return g, nil
 		}
 		if !errors.Is(err, errBlocked) || ctx.Err() != nil {
-			if sqlState(err) != "" {
+			switch {
+			case sqlState(err) != "":
+				e.refuse(err)
+			case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+				err = fmt.Errorf("%w: %w", errUncommitted, err)
 				e.refuse(err)
 			}
 			return grant{}, err

@@ -3,8 +3,10 @@ package leader
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -392,6 +394,37 @@ func TestBumpThatWaits(t *testing.T) {
 		}
 		if got := slices.DeleteFunc(b.events(), func(e string) bool { return e != "blocked" }); len(got) != 1 {
 			t.Errorf("lines about sessions that cannot be listed: got %d, want 1 for ten seconds", len(got))
+		}
+		if err := stop(); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// A standby whose last try to begin a term had no answer in time, as while commits wait for a synchronous replica that is gone, says
+// so until somebody leads.
+func TestStandbyAfterATermThatCouldNotBeCommitted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		sessions := 0
+		b := newBench(t, func(int) (*script, error) {
+			s := newScript()
+			s.vacant = true
+			if sessions++; sessions == 1 {
+				s.bump = func(ctx context.Context) error { <-ctx.Done(); return fmt.Errorf("bump: %w", ctx.Err()) }
+			} else {
+				s.tryLock = func(n int) (bool, error) { return n > 400, nil } // another one has it for some seconds, and fares alike
+			}
+			return s, nil
+		})
+		stop := b.start(t, untilStopped)
+		time.Sleep(b.cfg.IdleSession + 5*time.Second)
+		if st := b.Status(); st.Role != RoleStandby || st.Err == nil || !strings.Contains(st.Err.Error(), "synchronous replica") {
+			t.Errorf("after a try without an answer: got %s, %v, want a standby that says why it cannot lead", st.Role, st.Err)
+		}
+		time.Sleep(10 * time.Second)
+		if st := b.Status(); st.Role != RoleLeader || st.Err != nil {
+			t.Errorf("afterwards: got %s, %v, want a leader", st.Role, st.Err)
 		}
 		if err := stop(); err != nil {
 			t.Errorf("Run: %v", err)

@@ -35,6 +35,7 @@ var (
 	errSessionClosed = errors.New("session closed")
 	errBlocked       = errors.New("another transaction holds the leader's row")
 	errLockMissing   = errors.New("the session does not hold the lock")
+	errUncommitted   = errors.New("the server did not commit the new term in time, as without an answer of a synchronous replica: `weft doctor` names that")
 	errEpochReplaced = errors.New("the leader's row names another term")
 
 	// errNoTriggers refuses a session in which the fence does not follow the epoch.
