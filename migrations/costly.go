@@ -108,7 +108,8 @@ func Tables(ctx context.Context, db Rows) (names []string, err error) {
 // MissingIndex is an index that this build reads and that is not there.
 type MissingIndex struct {
 	Table, Name string
-	Invalid     bool // it is there, and its build was interrupted
+	Invalid     bool   // it is there, and its build was interrupted
+	Elsewhere   string // the table that has it instead, as one whose place Table has taken; empty for none
 	on          string
 }
 
@@ -116,10 +117,14 @@ type MissingIndex struct {
 func (m MissingIndex) Make() string {
 	name, table := pgx.Identifier{m.Name}.Sanitize(), pgx.Identifier{m.Table}.Sanitize()
 	create := fmt.Sprintf("create index concurrently %s on %s %s;", name, table, m.on)
-	if m.Invalid {
+	switch {
+	case m.Elsewhere != "":
+		return "alter index " + name + " rename to " + pgx.Identifier{m.Name + "_old"}.Sanitize() + "; " + create
+	case m.Invalid:
 		return "drop index concurrently " + name + "; " + create
+	default:
+		return create
 	}
-	return create
 }
 
 // FindMissing returns the indexes on existing outbox tables that this build reads and that are
@@ -133,13 +138,13 @@ func FindMissing(ctx context.Context, db Rows) (missing []MissingIndex, err erro
 		m := MissingIndex{Table: ix.table, Name: ix.name, on: ix.on}
 		var table, valid bool
 		err := db.QueryRow(ctx, `
-select to_regclass(quote_ident($1)) is not null,
-       exists (select from pg_index where indexrelid = to_regclass(quote_ident($2)) and indisvalid),
-       exists (select from pg_index where indexrelid = to_regclass(quote_ident($2)) and not indisvalid)`, ix.table, ix.name).Scan(&table, &valid, &m.Invalid)
+select to_regclass(quote_ident($1)) is not null, coalesce(i.indisvalid, false), coalesce(not i.indisvalid, false),
+       coalesce((select relname from pg_class where oid = i.indrelid and oid <> to_regclass(quote_ident($1))), '')
+from (values (1)) one left join pg_index i on i.indexrelid = to_regclass(quote_ident($2))`, ix.table, ix.name).Scan(&table, &valid, &m.Invalid, &m.Elsewhere)
 		if err != nil {
 			return nil, fmt.Errorf("indexes of the outbox tables: %w", err)
 		}
-		if table && !valid {
+		if table && (!valid || m.Elsewhere != "") {
 			missing = append(missing, m)
 		}
 	}

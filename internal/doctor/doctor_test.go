@@ -113,6 +113,12 @@ func TestFindingsInPostgres(t *testing.T) {
 		"IndexInvalid": {func(t *testing.T, p *pgxpool.Pool) {
 			exec(t, p, "update pg_index set indisvalid = false where indexrelid = 'weft_search_outbox_failed'::regclass")
 		}, nil, want{"index.missing", Error, "weft_search_outbox_failed", "is not valid", "drop index concurrently \"weft_search_outbox_failed\"; create index"}},
+		"IndexOfATableWhosePlaceACopyHasTaken": {func(t *testing.T, p *pgxpool.Pool) {
+			exec(t, p, "create table copy (like search_outbox_events including all)")
+			exec(t, p, "alter table search_outbox_events rename to before")
+			exec(t, p, "alter table copy rename to search_outbox_events")
+		}, nil, want{"index.missing", Error, outboxTable + ".weft_search_outbox_list", "is on table before",
+			"alter index \"weft_search_outbox_list\" rename to \"weft_search_outbox_list_old\"; create index concurrently \"weft_search_outbox_list\" on"}},
 		"IndexUnread": {func(t *testing.T, p *pgxpool.Pool) { exec(t, p, "create index mine on search_outbox_events (error)") }, nil,
 			want{"index.unread", Note, outboxTable + ".mine", "never reads it", "drop index concurrently \"mine\";"}},
 		"IndexOfAConstraint": {func(t *testing.T, p *pgxpool.Pool) {
@@ -209,6 +215,9 @@ func TestFindingsInPostgres(t *testing.T) {
 				t.Fatal(err)
 			}
 			wantFinding(t, found, c.want)
+			if i := slices.IndexFunc(found, func(f Finding) bool { return f.Check == "index.unread" && f.Check != c.want.check }); i >= 0 {
+				t.Errorf("got %+v, want no advice to drop an index", found[i])
+			}
 			if i := slices.IndexFunc(found, func(f Finding) bool { return strings.Contains(f.Text, "could not be examined") }); i >= 0 {
 				t.Errorf("got %+v", found[i])
 			}

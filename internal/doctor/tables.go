@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -10,13 +11,21 @@ import (
 	"github.com/samuelhu324-dev/weft/migrations"
 )
 
-// costlyIndexes names what every settle writes into and weft does not read.
+// costlyIndexes names what every settle writes into and weft does not read. While a table lacks an index of weft's, one of
+// another name may stand in for it, as in a copy that has taken the table's place.
 func (e *examination) costlyIndexes(ctx context.Context) error {
 	found, err := migrations.FindCostly(ctx, e.Pool)
 	if err != nil {
 		return err
 	}
+	missing, err := migrations.FindMissing(ctx, e.Pool)
+	if err != nil {
+		return err
+	}
 	for _, c := range found {
+		if slices.ContainsFunc(missing, func(m migrations.MissingIndex) bool { return m.Table == c.Table }) {
+			continue
+		}
 		f := Finding{Check: "index.read", Severity: Note, On: c.Table + "." + c.Name, Index: &c}
 		cost := fmt.Sprintf("every settle writes into it (%s, read %d times)", size(c.Bytes), c.Scans)
 		switch {
@@ -38,7 +47,10 @@ func (e *examination) missingIndexes(ctx context.Context) error {
 	missing, err := migrations.FindMissing(ctx, e.Pool)
 	for _, m := range missing {
 		text := "an index that weft reads is missing: each lease reads the whole table"
-		if m.Invalid {
+		switch {
+		case m.Elsewhere != "":
+			text = "an index that weft reads is on table " + m.Elsewhere + ": without one like it each lease reads the whole table"
+		case m.Invalid:
 			text = "an index that weft reads is not valid, because its build was interrupted: each lease reads the whole table"
 		}
 		e.add("index.missing", Error, m.Table+"."+m.Name, text, m.Make())
