@@ -180,7 +180,7 @@ func (c *checker) table(w watched, source bool) {
 	}
 	for _, name := range w.disabled {
 		c.find(setting, fmt.Sprintf("trigger %s of %s is disabled, or enabled for replicas alone: changes write no event", name, w.name),
-			fmt.Sprintf("alter table %s enable trigger %s, then `weft load`", w.name, pgIdentifier(name)))
+			fmt.Sprintf("alter table %s enable trigger %s, then `weft verify --repair`: a load leaves the documents of rows that were deleted meanwhile", w.name, pgIdentifier(name)))
 	}
 	if w.merges {
 		c.warn(setting, w.name+" refers to itself with an action on delete or update: a MERGE that sets it off hides other rows from triggers on this version of PostgreSQL, and writes no event for them",

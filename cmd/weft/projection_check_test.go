@@ -50,7 +50,7 @@ func TestProjectionCheckNames(t *testing.T) {
 		"NoVersion":    {from: "v.version, ", want: "error: source.query: there is no column version: join product_outbox_versions v on the entity's id and return v.version"},
 		"Slow":         {from: "p.name", to: "pg_sleep(1)::text as name", want: "error: source.query: it takes too long for 200 entities, and was cancelled; see by its plan"},
 		"Disabled": {sql: "alter table shop.variant disable trigger product_outbox_update",
-			want: "error: outbox.table: trigger product_outbox_update of shop.variant is disabled, or enabled for replicas alone: changes write no event; alter table shop.variant enable trigger product_outbox_update, then `weft load` (F:3)"},
+			want: "error: outbox.table: trigger product_outbox_update of shop.variant is disabled, or enabled for replicas alone: changes write no event; alter table shop.variant enable trigger product_outbox_update, then `weft verify --repair`: a load leaves the documents of rows that were deleted meanwhile (F:3)"},
 		"ForReplicas": {sql: "alter table shop.product enable replica trigger product_outbox_delete", want: "error: outbox.table: trigger product_outbox_delete of shop.product is disabled, or enabled for replicas alone"},
 		"Always":      {sql: "alter table shop.product enable always trigger product_outbox_insert", good: true, want: "warning: outbox.table: trigger product_outbox_insert of shop.product fires under session_replication_role = replica, too"},
 		"Dropped":     {sql: "drop trigger product_outbox_insert on shop.product", want: "error: outbox.table: shop.product has no trigger for insert: such changes write no event; drop the outbox"},
