@@ -161,7 +161,7 @@ func diagnoseServer(err error, at site) (Kind, string) {
 	said, where, cfg := oneLine(pe.Message), at.where, at.opened
 	switch pe.Code {
 	case "28P01":
-		remedy := "correct the password in DATABASE_URL"
+		remedy := "correct the password in DATABASE_URL, or in the file that it is read from, which running instances read at SIGHUP"
 		if showsCertificate(cfg) { // the server blames the password for a certificate of another name, too
 			remedy += ", or show a certificate whose common name is the user"
 		}

@@ -196,7 +196,7 @@ func TestDiagnoseScripted(t *testing.T) {
 		kind                postgres.Kind
 		want                string
 	}{
-		{"WrongPassword", "28P01", `password authentication failed for user "weft"`, postgres.WrongPassword, "correct the password in DATABASE_URL"},
+		{"WrongPassword", "28P01", `password authentication failed for user "weft"`, postgres.WrongPassword, "correct the password in DATABASE_URL, or in the file that it is read from, which running instances read at SIGHUP"},
 		{"NoRule", "28000", `no pg_hba.conf entry for host "10.0.0.1", user "weft", database "d", SSL encryption`, postgres.WrongPassword, "pg_hba.conf"},
 		{"TLSWanted", "28000", `no pg_hba.conf entry for host "10.0.0.1", user "weft", database "d", no encryption`, postgres.TLSRefused, "sslmode=require"},
 		{"Starting", "57P03", "the database system is starting up", postgres.Unreachable, "wait for it"},
