@@ -41,7 +41,7 @@ type ListRequest struct {
 type List struct {
 	Ready    []Row         // lowest first
 	Due      []Row         // their retry time has come
-	Suspects map[ID]bool   // reclaimed three times in a row or more: they may be the cause of crashes
+	Suspects map[ID]bool   // they may be the cause of crashes: see sql/suspect.sql
 	Look     time.Duration // time PostgreSQL took to find the first ready row, or that there is none
 	Took     time.Duration // and the last one
 }

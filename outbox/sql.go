@@ -24,7 +24,7 @@ func loadStatements(t *Table) statements {
 		panic("outbox: embedded statements: " + err.Error()) // a broken build
 	}
 	fill := t.gaps()
-	parts := strings.NewReplacer("{fence}", statement("fence"), "{record}", statement("record"), "{reclaimed}", statement("reclaimed"))
+	parts := strings.NewReplacer("{fence}", statement("fence"), "{record}", statement("record"), "{reclaimed}", statement("reclaimed"), "{suspect}", statement("suspect"))
 	for _, e := range entries {
 		name := strings.TrimSuffix(e.Name(), ".sql")
 		out[name] = fill.Replace(parts.Replace(statement(name)))

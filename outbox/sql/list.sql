@@ -4,8 +4,8 @@
 -- leave them out.
 --   $1 most ready rows, $2 version and $3 id of the position, $4 most due rows,
 --   $5 batches of the leases
--- Answers due, address, id, entity, version, whether the row is a suspect (reclaimed three
--- times or more), and the microseconds until the first ready row was found; after the ready rows one without
+-- Answers due, address, id, entity, version, whether the row is a suspect, and the
+-- microseconds until the first ready row was found; after the ready rows one without
 -- an event, with the microseconds until their end.
 (select false as due, ctid, id, entity_type, entity_id, event_version, false as suspect,
         (select (extract(epoch from clock_timestamp() - statement_timestamp()) * 1000000)::bigint) as cost
@@ -17,7 +17,7 @@
 union all
 select false, null, null, null, null, null, null, (extract(epoch from clock_timestamp() - statement_timestamp()) * 1000000)::bigint
 union all
-(select true, ctid, id, entity_type, entity_id, event_version, reclaims >= 3, 0
+(select true, ctid, id, entity_type, entity_id, event_version, {suspect}, 0
  from {table}
  where status = 'pending' and next_retry_at is not null and behind is null and next_retry_at <= now()
    and entity_id is not null and event_version is not null

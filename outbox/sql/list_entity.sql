@@ -11,7 +11,7 @@ with page as materialized (
   order by event_version
   limit $3
 )
-select next_retry_at is not null as due, ctid, id, entity_type, entity_id, event_version, reclaims >= 3 as suspect, 0::bigint as cost
+select next_retry_at is not null as due, ctid, id, entity_type, entity_id, event_version, {suspect} as suspect, 0::bigint as cost
 from {table}
 where entity_id = $2 and entity_type = $1 and status in ('pending', 'processing')
   and status = 'pending' and (next_retry_at is null or next_retry_at <= now() or behind is not null)
