@@ -75,8 +75,9 @@ func ordinary() limits {
 type examination struct {
 	Options
 	limits
-	now   time.Time
-	found []Finding
+	now     time.Time
+	missing []migrations.MissingIndex // of the outbox tables
+	found   []Finding
 }
 
 // check is one of the things that are examined. Its error means that it could not be.
