@@ -111,8 +111,7 @@ func TestLoadUnderLiveWritesAndTakeovers(t *testing.T) {
 			t.Parallel()
 			s := newShop(t)
 			if destination == "table" {
-				s.exec("create table shop.card (entity_id bigint primary key, version bigint not null, name text, price numeric, variants jsonb)")
-				s.redeclare("index: {name: "+s.index+", mapping: products.json}", "destination: {table: shop.card}")
+				s.intoTable()
 			}
 			s.exec("insert into shop.product (id, name, price) select i, 'product ' || i, i * 1.10 from generate_series(51, 12000) i; truncate product_outbox_events, product_outbox_versions; analyze shop.product")
 			own := s.env
@@ -140,6 +139,28 @@ func TestLoadUnderLiveWritesAndTakeovers(t *testing.T) {
 				t.Errorf("%d rows have a document: %+v", rows, got)
 			}
 		})
+	}
+}
+
+// intoTable has the declaration lead into a table in place of the index.
+func (s *shop) intoTable() {
+	s.t.Helper()
+	s.exec("create table shop.card (entity_id bigint primary key, version bigint not null, name text, price numeric, variants jsonb)")
+	s.redeclare("index: {name: "+s.index+", mapping: products.json}", "destination: {table: shop.card}")
+}
+
+// Rows that are larger together than what is held at once are loaded into a table, too.
+func TestLoadOfLargeRowsIntoATable(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.intoTable()
+	s.exec("update shop.product set name = repeat('x', 6 << 20) where id <= 8; truncate product_outbox_events, product_outbox_versions")
+	s.running()
+	if r := weft(t, s.env, "load", "products", "--json"); r.code != exitOK || !strings.Contains(r.out, `"rows": 50`) {
+		t.Errorf("load: %+v", r)
+	}
+	if n := s.count("select count(*) from shop.card c join shop.product p on p.id = c.entity_id and p.name = c.name"); n != 50 {
+		t.Errorf("rows of the table: %d, want 50", n)
 	}
 }
 
