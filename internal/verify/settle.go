@@ -69,8 +69,11 @@ func (v *verifier) settle(ctx context.Context, found <-chan looked) (matched int
 			for batch := range slices.Chunk(waiting, atOnce) {
 				var broken error // of a repair, which is not tried twice
 				err := v.inParts(len(batch), func(from, to int) error {
+					if broken != nil {
+						return nil
+					}
 					sight, err := v.look(ctx, batch[from:to])
-					if err != nil || broken != nil {
+					if err != nil {
 						return err
 					}
 					left, right, err := v.again(ctx, batch[from:to], sight)
