@@ -47,8 +47,8 @@ func (s *pgSession) prove(ctx context.Context) error {
 
 // applySettings sets the session's parameters again: a pooler in session mode drops those of
 // the start-up packet. With synchronous_commit off, a crash of the server could forget a bump
-// and give out its epoch twice. With row_security on, a row that is hidden would be one that is gone. A transaction_timeout, which servers before PostgreSQL 17 do not know, would end a
-// standby's tries for the lock.
+// and give out its epoch twice. With row_security on, a row that is hidden would be one that is gone. A
+// transaction_timeout, which servers before PostgreSQL 17 do not know, would end a standby's tries for the lock.
 func (s *pgSession) applySettings(ctx context.Context) error {
 	var names, values []string
 	for _, set := range sessionSettings(s.cfg) {

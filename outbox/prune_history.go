@@ -90,10 +90,9 @@ func (f *FinishedEvents) Owned(ctx context.Context) (yes bool, err error) {
 }
 
 // DetachAndDrop detaches a partition without blocking other sessions and drops it. session is one session outside of
-// a transaction, such as a *pgx.Conn. The role
-// must own the history. It waits for transactions that use the history as long as the
-// session's statement_timeout says; when that is not enough the partition stays
-// half-detached, and the next call goes on. One that is detached and cannot be dropped is left to the caller, and
+// a transaction, such as a *pgx.Conn; its role must own the history. It waits for transactions that use the history as
+// long as the session's statement_timeout says; when that is not enough the partition stays half-detached, and the next
+// call goes on. One that is detached and cannot be dropped is left to the caller, and
 // the error says so. Beside a default partition PostgreSQL detaches none without blocking others: there it does what
 // [FinishedEvents.Drop] does.
 func (f *FinishedEvents) DetachAndDrop(ctx context.Context, session DB, p Partition) error {

@@ -47,7 +47,7 @@ func (s *Store) ReclaimLease(ctx context.Context, r ReclaimRequest) ([]Reclaimed
 
 // ReclaimRows takes back up to Limit rows in processing: those that an older build of weft
 // has claimed, and those of another worker whose lease has ended. Call it again until it
-// returns fewer rows.
+// returns nothing.
 func (s *Store) ReclaimRows(ctx context.Context, r ReclaimRequest) ([]Reclaimed, error) {
 	return s.reclaim(ctx, "reclaim_rows", r, r.MaxReclaims, r.Limit, r.MaxProcessing)
 }

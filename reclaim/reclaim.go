@@ -47,15 +47,15 @@ func NewMetrics(reg prometheus.Registerer, projections []string) (*prometheus.Co
 // Reclaimer takes back the events of one outbox table that their holders can no longer
 // settle. It makes one call at a time.
 type Reclaimer struct {
-	store Store
-	cfg   Config
-	log   *zap.Logger
-	rows  *prometheus.CounterVec // reclaimed
-	limit int                    // rows of the next statement
+	store     Store
+	cfg       Config
+	log       *zap.Logger
+	reclaimed *prometheus.CounterVec // rows
+	limit     int                    // rows of the next statement
 }
 
 // New returns a Reclaimer, or every problem of cfg.
-func New(store Store, cfg Config, log *zap.Logger, rows *prometheus.CounterVec) (*Reclaimer, error) {
+func New(store Store, cfg Config, log *zap.Logger, reclaimed *prometheus.CounterVec) (*Reclaimer, error) {
 	var errs []error
 	if cfg.Interval <= 0 {
 		errs = append(errs, fmt.Errorf("reclaim interval %v: want more than 0", cfg.Interval))
@@ -69,7 +69,7 @@ func New(store Store, cfg Config, log *zap.Logger, rows *prometheus.CounterVec) 
 	if len(errs) > 0 {
 		return nil, fmt.Errorf("reclaimer of %s: %w", cfg.Projection, errors.Join(errs...))
 	}
-	return &Reclaimer{store: store, cfg: cfg, log: log.Named("reclaim").With(zap.String("projection", cfg.Projection)), rows: rows, limit: page}, nil
+	return &Reclaimer{store: store, cfg: cfg, log: log.Named("reclaim").With(zap.String("projection", cfg.Projection)), reclaimed: reclaimed, limit: page}, nil
 }
 
 // Run calls [Reclaimer.RunOnce] once per interval until ctx ends, and then returns
@@ -133,7 +133,7 @@ func (r *Reclaimer) tell(got []outbox.Reclaimed, epoch int64) (rows int) {
 			continue
 		}
 		rows += g.Rows
-		r.rows.WithLabelValues(r.cfg.Projection, string(g.Cause)).Add(float64(g.Rows))
+		r.reclaimed.WithLabelValues(r.cfg.Projection, string(g.Cause)).Add(float64(g.Rows))
 		level := r.log.Info
 		if g.Failed {
 			level = r.log.Error
