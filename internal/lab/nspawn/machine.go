@@ -1,24 +1,23 @@
 package nspawn
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/prometheus/procfs"
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
+	"github.com/samuelhu324-dev/weft/internal/testenv/process"
 )
 
 const (
@@ -36,9 +35,8 @@ type Machine struct {
 	groups  []string
 	keeper  *keeper
 
-	cmd    *exec.Cmd     // systemd-nspawn; nil while it is off
-	ended  chan struct{} // closed when that has been waited for
-	leader int           // its PID 1, as this machine counts
+	process *process.Process // systemd-nspawn; nil before the first start
+	leader  int              // its PID 1, as this machine counts
 }
 
 // Boot makes a machine and boots it; the messages of its boots go to the file console.
@@ -92,6 +90,8 @@ echo "$3" >etc/hostname
 func (m *Machine) Start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, bootTimeout, fmt.Errorf("machine %s did not come up within %v; see %s", m.Name, bootTimeout, m.console))
 	defer cancel()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	// Of the abstract kind: the machine is in our network, and there is no file to remove.
 	socket := "@" + filepath.Base(m.dir)
 	heard, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
@@ -99,30 +99,14 @@ func (m *Machine) Start(ctx context.Context) error {
 		return fmt.Errorf("listen to machine %s: %w", m.Name, err)
 	}
 	defer func() { _ = heard.Close() }()
-	if err := m.spawn(socket); err != nil {
+	defer context.AfterFunc(ctx, func() { _ = heard.SetReadDeadline(time.Unix(1, 0)) })() // wakes the reader
+	if err := m.spawn(socket, func(p *process.Process) { end(p.EndedError()) }); err != nil {
 		return err
 	}
-	up := make(chan struct{})
-	var watch sync.WaitGroup
-	defer watch.Wait()
-	defer close(up)
-	watch.Go(func() {
-		select {
-		case <-m.ended:
-		case <-ctx.Done():
-		case <-up:
-		}
-		_ = heard.SetReadDeadline(time.Unix(1, 0)) // wakes the reader
-	})
 	for message := make([]byte, 4096); ; {
 		n, err := heard.Read(message)
 		if err != nil {
-			if context.Cause(ctx) != nil {
-				err = context.Cause(ctx)
-			} else {
-				log, _ := os.ReadFile(m.console)
-				err = fmt.Errorf("machine %s ended while it booted:\n%s", m.Name, log[max(0, len(log)-2000):])
-			}
+			err = cmp.Or(context.Cause(ctx), err)
 			m.Kill()
 			return err
 		}
@@ -139,43 +123,21 @@ func (m *Machine) Start(ctx context.Context) error {
 }
 
 // spawn starts systemd-nspawn in the machine's cgroup and mount namespace.
-func (m *Machine) spawn(socket string) error {
-	log, err := os.OpenFile(m.console, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return fmt.Errorf("console of machine %s: %w", m.Name, err)
-	}
-	defer log.Close()
-	args := append([]string{"-euc", `echo 0 >"$1/cgroup.procs"; shift; exec "$@"`, "sh", m.groups[0]}, m.keeper.enter()...)
-	args = append(args, "systemd-nspawn", "--quiet", "--directory="+filepath.Join(m.dir, "root"),
+func (m *Machine) spawn(socket string, onEnd func(*process.Process)) (err error) {
+	argv := append([]string{"sh", "-euc", `echo 0 >"$1/cgroup.procs"; shift; exec "$@"`, "sh", m.groups[0]}, m.keeper.enter()...)
+	argv = append(argv, "systemd-nspawn", "--quiet", "--directory="+filepath.Join(m.dir, "root"),
 		"--machine="+m.Name, "--hostname="+m.Name, "--register=no", "--keep-unit", "--notify-ready=yes",
 		"--resolv-conf=off", "--timezone=off", "--link-journal=no", "--console=pipe", "--boot", "systemd.unit=multi-user.target")
-	cmd := exec.Command("sh", args...)
-	cmd.Env, cmd.Dir = environment("NOTIFY_SOCKET="+socket, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1"), "/"
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start machine %s: %w", m.Name, err)
-	}
-	m.cmd, m.leader, m.ended = cmd, 0, make(chan struct{})
-	go func(ended chan struct{}) {
-		_ = cmd.Wait() // how it ends is for those to say who end it
-		close(ended)
-	}(m.ended)
-	return nil
+	m.leader = 0
+	m.process, err = process.Start(process.Server{
+		Name: "machine " + m.Name, Dir: "/", Log: m.console, Argv: argv, OnEnd: onEnd,
+		Env: environment("NOTIFY_SOCKET="+socket, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1"),
+	})
+	return err
 }
 
 // Up reports whether it runs.
-func (m *Machine) Up() bool {
-	if m.cmd == nil {
-		return false
-	}
-	select {
-	case <-m.ended:
-		return false
-	default:
-		return m.leader > 0
-	}
-}
+func (m *Machine) Up() bool { return m.process.Runs() && m.leader > 0 }
 
 // inside is the beginning of a command in the machine.
 func (m *Machine) inside() []string {
@@ -242,7 +204,7 @@ func (m *Machine) PowerOff(ctx context.Context) error {
 		return err
 	}
 	select {
-	case <-m.ended:
+	case <-m.process.Ended():
 		return m.empty(ctx)
 	case <-ctx.Done():
 		return fmt.Errorf("shut down %s: %w", m.Name, context.Cause(ctx))
@@ -260,12 +222,12 @@ func (m *Machine) Cut() error {
 // Kill ends all processes of the machine at once. What it has written is still there
 // when it starts again.
 func (m *Machine) Kill() {
-	if m.cmd == nil {
+	if m.process == nil {
 		return
 	}
 	_ = os.WriteFile(filepath.Join(m.groups[0], "cgroup.kill"), []byte("1"), 0o644)
 	_ = os.WriteFile(filepath.Join(m.groups[0], "cgroup.freeze"), []byte("0"), 0o644)
-	<-m.ended
+	<-m.process.Ended()
 	_ = m.empty(context.Background()) // the next start says so
 }
 
