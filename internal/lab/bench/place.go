@@ -8,13 +8,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/zap"
-
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/collector"
 	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
-	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
 const (
@@ -75,13 +71,6 @@ func quiet(databaseURL string) (string, error) {
 	q.Set("log_min_duration_statement", "-1")
 	u.RawQuery = q.Encode()
 	return u.String(), nil
-}
-
-// makeRawIndex makes the index that weft would make.
-func (b *bench) makeRawIndex() {
-	sink := rig.Try(elastic.New(elastic.Config{URLs: []string{b.place.ElasticURL}, Index: rawIndex}, zap.NewNop(), prometheus.NewRegistry(), "bench")).Must(b)
-	defer sink.Close()
-	b.Must(sink.EnsureIndex(b.Ctx))
 }
 
 // expect wants an index to hold so many documents.

@@ -84,7 +84,7 @@ where next_retry_at is null order by event_version`)
 
 // loadRaw is the bare loader: the least that carrying the corpus into an index costs.
 func (b *bench) loadRaw(c *corpus, progress func(share float64)) (s sample) {
-	b.makeRawIndex()
+	b.Must(b.place.MakeIndex(b.Ctx, rawIndex, ""))
 	b.rest()
 	client := &http.Client{Timeout: rawTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: rawInFlight, DisableCompression: true}}
 	defer client.CloseIdleConnections()

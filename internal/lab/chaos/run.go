@@ -60,9 +60,8 @@ const (
 	defaultIndex = "weft-chaos"
 	writers      = 8
 
-	clusterShards = 3 // of the index, where there are several nodes
-	entities      = 600
-	hotEntities   = 60
+	entities    = 600
+	hotEntities = 60
 
 	// quietPeriod is between two status lines where they cannot be rewritten in place.
 	quietPeriod = 10 * time.Second
@@ -183,7 +182,7 @@ func (r *run) prepare() {
 		r.Must(s.Record(r.Ctx))
 	}
 	if r.opts.ElasticNodes > 1 && r.opts.Domain != Shop {
-		r.Must(r.MakeIndex(r.Ctx, clusterShards))
+		r.Must(r.MakeIndex(r.Ctx, r.Index, rig.ClusterIndex))
 	}
 	r.target.Group, r.target.Patroni = r.Group, r.cluster
 	var names []string

@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	clusterNodes  = 3
-	clusterShards = 3
+	clusterNodes = 3
 
 	clusterPeriod = 200 * time.Millisecond
 	// noticedBound is for a cluster to miss a node that is silent: three checks of 10 s, and then

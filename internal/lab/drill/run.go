@@ -141,7 +141,7 @@ func (r *run) prepare() {
 	r.Must(r.Record(r.Ctx))
 	r.Must(history.Install(r.Ctx, r.Pool, chronicleOutbox))
 	if r.scenario.nodes > 1 {
-		r.Must(r.MakeIndex(r.Ctx, clusterShards))
+		r.Must(r.MakeIndex(r.Ctx, r.Index, rig.ClusterIndex))
 	}
 	for n, i := range r.scenario.instances {
 		m := r.start(i.name, i.env...)

@@ -27,7 +27,7 @@ type Scenario struct {
 	Slow bool
 
 	bound time.Duration // of the whole run; 0 is runBound
-	nodes int           // of Elasticsearch, as one cluster, with an index of clusterShards; 0 is one
+	nodes int           // of Elasticsearch, as one cluster, with an index as [rig.ClusterIndex] says; 0 is one
 
 	// cut says that nodes are cut off, which not every user can.
 	cut bool

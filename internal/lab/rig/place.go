@@ -14,6 +14,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
 
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/testenv/reconcile"
@@ -274,23 +276,18 @@ func (p *Place) Blocked(ctx context.Context, index string) (bool, error) {
 	return found[index].Settings["index.blocks.read_only_allow_delete"] == "true", err
 }
 
-// MakeIndex makes weft's index before weft does, with so many shards and a replica of each.
-func (p *Place) MakeIndex(ctx context.Context, shards int) error {
+// ClusterIndex are the settings of an index on several nodes: three shards, and a replica of each.
+const ClusterIndex = `{"number_of_shards": 3, "number_of_replicas": 1}`
+
+// MakeIndex makes an index as weft does, before weft does. settings are JSON, and win over weft's own.
+func (p *Place) MakeIndex(ctx context.Context, name, settings string) error {
+	sink, err := elastic.New(elastic.Config{URLs: strings.Split(p.ElasticURL, ","), Index: name, Settings: json.RawMessage(settings)},
+		zap.NewNop(), prometheus.NewRegistry(), AppName)
+	if err != nil {
+		return Wrap("make the index", err)
+	}
+	defer sink.Close()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	var mapping map[string]any
-	if err := json.Unmarshal(elastic.Mapping(), &mapping); err != nil {
-		return fmt.Errorf("mapping of the index: %w", err)
-	}
-	mapping["_meta"] = map[string]any{"weft": map[string]any{"mapping_hash": elastic.MappingHash()}}
-	definition := map[string]any{
-		"mappings": mapping,
-		"settings": map[string]any{"number_of_shards": shards, "number_of_replicas": 1, "gc_deletes": "1h"},
-		"aliases":  map[string]any{p.Index: map[string]any{"is_write_index": true}},
-	}
-	err := p.Elastic.Do(ctx, http.MethodPut, "/"+url.PathEscape(p.Index+"-v1"), definition, nil)
-	if status, ok := errors.AsType[*reconcile.StatusError](err); ok && strings.Contains(status.Body, "resource_already_exists") {
-		return nil // a node was slow to answer, and another one was asked
-	}
-	return Wrap("make the index", err)
+	return Wrap("make the index", sink.EnsureIndex(ctx))
 }
