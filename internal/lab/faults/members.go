@@ -11,6 +11,7 @@ import (
 
 	"github.com/samuelhu324-dev/weft/internal/lab/rig"
 	"github.com/samuelhu324-dev/weft/internal/testenv/patroni"
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
 // PrimaryKilled names the fault that takes what the primary has not passed on.
@@ -98,12 +99,7 @@ func (i *Injection) startedAt(h *patroni.Host) (at time.Time) {
 func query(ctx context.Context, url string, timeout time.Duration, sql string, into ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close(ctx) }()
-	return conn.QueryRow(ctx, sql).Scan(into...)
+	return stack.Session(ctx, url, func(conn *pgx.Conn) error { return conn.QueryRow(ctx, sql).Scan(into...) })
 }
 
 // wants adds a finding unless something holds.

@@ -82,13 +82,7 @@ func (i *Injection) is(server stack.Server) stack.Server {
 	return server
 }
 
-func probePostgres(ctx context.Context, i *Injection) error {
-	conn, err := pgx.Connect(ctx, i.DatabaseURL)
-	if err != nil {
-		return err
-	}
-	return conn.Close(ctx)
-}
+func probePostgres(ctx context.Context, i *Injection) error { return stack.Answers(ctx, i.DatabaseURL) }
 
 // probeIndex is where it is tried whether Elasticsearch takes writes.
 func probeIndex(i *Injection) string { return "/" + url.PathEscape(i.Index+"-probe") }

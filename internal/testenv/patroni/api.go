@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/samuelhu324-dev/weft/internal/testenv/stack"
 )
 
 // restartTimeout is longer than a switchover or the restart of a member takes.
@@ -128,15 +130,12 @@ func (c *Cluster) whole(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, primary.url("postgres"))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close(ctx) }()
 	var replica bool
 	var streaming, synchronous int
-	err = conn.QueryRow(ctx, `select pg_is_in_recovery(), count(*) filter (where state = 'streaming'), count(*) filter (where sync_state = 'sync')
+	err = stack.Session(ctx, primary.url("postgres"), func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `select pg_is_in_recovery(), count(*) filter (where state = 'streaming'), count(*) filter (where sync_state = 'sync')
 		from pg_stat_replication`).Scan(&replica, &streaming, &synchronous)
+	})
 	switch {
 	case err != nil:
 		return err

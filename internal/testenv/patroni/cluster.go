@@ -162,24 +162,16 @@ func (c *Cluster) createDatabase(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	conn, err := pgx.Connect(ctx, primary.url("postgres"))
-	if err != nil {
+	err = stack.Session(ctx, primary.url("postgres"), func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "create database "+databaseName)
 		return err
-	}
-	defer func() { _ = conn.Close(ctx) }()
-	if _, err = conn.Exec(ctx, "create database "+databaseName); err != nil {
+	})
+	if err != nil {
 		return err
 	}
 	// A client gives up when the first member does not know the database.
 	for _, h := range c.hosts {
-		err := await(ctx, func(ctx context.Context) error {
-			conn, err := pgx.Connect(ctx, h.URL())
-			if err != nil {
-				return err
-			}
-			return conn.Close(ctx)
-		})
-		if err != nil {
+		if err := await(ctx, func(ctx context.Context) error { return stack.Answers(ctx, h.URL()) }); err != nil {
 			return err
 		}
 	}

@@ -168,12 +168,22 @@ func (p *postgres) ready(ctx context.Context) error {
 
 // session calls do with a session of the superuser.
 func (p *postgres) session(ctx context.Context, do func(*pgx.Conn) error) error {
-	conn, err := pgx.Connect(ctx, p.database("postgres"))
+	return Session(ctx, p.database("postgres"), do)
+}
+
+// Session calls do with a session of its own.
+func Session(ctx context.Context, url string, do func(*pgx.Conn) error) error {
+	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	return do(conn)
+}
+
+// Answers returns an error unless a PostgreSQL accepts a session.
+func Answers(ctx context.Context, url string) error {
+	return Session(ctx, url, func(*pgx.Conn) error { return nil })
 }
 
 func execute(ctx context.Context, conn *pgx.Conn, statements ...string) error {

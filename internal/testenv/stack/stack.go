@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -287,11 +286,7 @@ func checkDatabase(ctx context.Context, dsn string) error {
 		driverless, _, _ := strings.Cut(scheme, "+")
 		dsn = driverless + "://" + rest
 	}
-	conn, err := pgx.Connect(ctx, dsn)
-	if err != nil {
-		return err
-	}
-	return conn.Close(ctx)
+	return Answers(ctx, dsn)
 }
 
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
