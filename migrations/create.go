@@ -154,7 +154,7 @@ func (m *migrator) freeNames(ctx context.Context, name string) error {
 	}
 	for _, t := range m.outboxes {
 		if outboxBase(t.name) == base {
-			return &OutboxError{t.name, "is there already", "drop it first with `weft outbox drop --name " + t.name + "`, or give the new one another --name"}
+			return &OutboxError{t.name, "is there already", "`weft migrate up` finishes it where the command was interrupted; to make another one drop it with `weft outbox drop --name " + t.name + "`, or give the new one another --name"}
 		}
 	}
 	for _, n := range []string{name, versionsTable(name), base + "_version", historyTable(name), liveView(name)} {

@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -292,6 +293,27 @@ func TestDropTakesBackWhatCreateMade(t *testing.T) {
 }
 
 // The plan runs as it is printed.
+func TestInterruptedCreateIsFinishedByUp(t *testing.T) {
+	t.Parallel()
+	dsn := testenv.Database(t)
+	pool := testenv.Pool(t, dsn)
+	exec(t, pool, shopTables)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, err := migrations.CreateOutbox(ctx, dsn, productSpec(), true, migrations.WithProgress(func(p migrations.Progress) {
+		if strings.Contains(p.What, "product_outbox_history") {
+			cancel()
+		}
+	}))
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %v, want it interrupted", err)
+	}
+	_, err = migrations.CreateOutbox(t.Context(), dsn, productSpec(), true)
+	wantError(t, err, "product_outbox_events is there already", "`weft migrate up` finishes it")
+	up(t, dsn)
+	exec(t, pool, "select from product_outbox_events_live, product_outbox_history")
+}
+
 func TestPrintedPlanRuns(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.Database(t)

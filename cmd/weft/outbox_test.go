@@ -44,7 +44,7 @@ func TestOutbox(t *testing.T) {
 	if r := weft(t, env, append(create, "--apply")...); r.code != 0 || r.out != "created product_outbox_events\n" {
 		t.Fatalf("create --apply: got %+v", r)
 	}
-	if r := weft(t, env, create...); r.code != exitRefused || !strings.Contains(r.errOut, "weft: product_outbox_events is there already: drop it first") {
+	if r := weft(t, env, create...); r.code != exitRefused || !strings.Contains(r.errOut, "weft: product_outbox_events is there already: `weft migrate up` finishes it") {
 		t.Errorf("create again: got %+v, want code %d", r, exitRefused)
 	}
 	if r := weft(t, env, "migrate", "down"); r.code != 0 {
