@@ -24,33 +24,39 @@ type State struct {
 type BehindError struct {
 	Have, Want int64
 	Where      string // the schema and the database
+	Elsewhere  string // another schema of the database that has weft's tables, if any
 }
 
 // Error implements error.
 func (e *BehindError) Error() string {
 	where := cmp.Or(e.Where, "the database")
 	if e.Have == 0 {
-		return "weft's tables are missing from " + where + ": run `weft migrate up`, or correct DATABASE_URL"
+		text := "weft's tables are missing from " + where + ": run `weft migrate up`, or correct DATABASE_URL"
+		if e.Elsewhere != "" {
+			text += ", whose search_path does not lead to schema " + e.Elsewhere + ", which has such tables"
+		}
+		return text
 	}
 	return fmt.Sprintf("%s is at version %d, this build needs %d: run `weft migrate up`", where, e.Have, e.Want)
 }
 
-// place reads the schema, or the search_path that leads to none; the database; the role; and, where there is no
-// schema, those of the search_path that the role may not use.
+// place reads the schema, or the search_path that leads to none; the database; the role; where there is no
+// schema, those of the search_path that the role may not use; and another schema with weft's tables.
 const place = `select coalesce(current_schema(), current_setting('search_path')), current_database(), current_user, coalesce((
 	select string_agg(quote_ident(n.nspname), ', ') from pg_namespace n join unnest(string_to_array(current_setting('search_path'), ',')) s on n.nspname = trim(both ' "' from s)
-	where current_schema() is null and not has_schema_privilege(n.oid, 'usage')), '')`
+	where current_schema() is null and not has_schema_privilege(n.oid, 'usage')), ''), coalesce((
+	select min(quote_ident(schemaname)) from pg_tables where tablename = '` + versionTable + `' and schemaname is distinct from current_schema()), '')`
 
 // behind returns the [*BehindError] of a database, or a [*RightsError] where the role cannot see its tables.
 func behind(have int64, scan func(q string, dst ...any) error) error {
-	var schema, database, role, shut string
-	if err := scan(place, &schema, &database, &role, &shut); err != nil {
+	var schema, database, role, shut, elsewhere string
+	if err := scan(place, &schema, &database, &role, &shut, &elsewhere); err != nil {
 		return fmt.Errorf("read schema version: %w", err)
 	}
 	if shut != "" {
 		return noUsage(role, shut)
 	}
-	return &BehindError{Have: have, Want: Latest, Where: "schema " + schema + " of database " + database}
+	return &BehindError{Have: have, Want: Latest, Where: "schema " + schema + " of database " + database, Elsewhere: elsewhere}
 }
 
 // AheadError says that the database has migrations this build does not know. That

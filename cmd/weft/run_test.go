@@ -166,7 +166,7 @@ func TestRunRefusals(t *testing.T) {
 		{"MissingMigration", func(t *testing.T) []string {
 			t.Helper()
 			return []string{"DATABASE_URL=" + testenv.Schema(t)}
-		}, exitTryAgain, "of database weft_test: run `weft migrate up`, or correct DATABASE_URL\n"},
+		}, exitTryAgain, "of database weft_test: run `weft migrate up`, or correct DATABASE_URL"},
 		{"WrongEnvironment", func(t *testing.T) []string {
 			t.Helper()
 			return []string{"DATABASE_URL=" + testenv.Schema(t), "WORDLOOM_ENV=dev"}

@@ -192,19 +192,22 @@ func TestStatusShowsDocumentsNewerThanTheirSource(t *testing.T) {
 
 func TestStatusNotMigrated(t *testing.T) {
 	t.Parallel()
-	url := testenv.Schema(t)
-	var name, schema string
-	if err := testenv.Pool(t, url).QueryRow(t.Context(), "select current_database(), current_schema()").Scan(&name, &schema); err != nil {
+	base := testenv.Database(t) // the tables are in public, to which no search_path of these leads
+	pool := testenv.Pool(t, base)
+	if _, err := pool.Exec(t.Context(), "create schema empty"); err != nil {
 		t.Fatal(err)
 	}
-	missing, err := postgres.InSchema(url, "mislaid")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for url, schema := range map[string]string{url: schema, missing: "mislaid"} {
+	name := pool.Config().ConnConfig.Database
+	for _, schema := range []string{"empty", "mislaid"} {
+		url, err := postgres.InSchema(base, schema)
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, command := range []string{"status", "failed summary", "replay --all --by a --why b", "verify", "rebuild status search_index_to_elastic", "audit", "doctor"} {
 			r := weft(t, []string{"DATABASE_URL=" + url, "ELASTIC_URL=http://127.0.0.1:1"}, strings.Fields(command)...)
-			if want := "weft: weft's tables are missing from schema " + schema + " of database " + name + ": run `weft migrate up`, or correct DATABASE_URL\n"; r.code != exitTryAgain || r.errOut != want {
+			want := "weft: weft's tables are missing from schema " + schema + " of database " + name +
+				": run `weft migrate up`, or correct DATABASE_URL, whose search_path does not lead to schema public, which has such tables\n"
+			if r.code != exitTryAgain || r.errOut != want {
 				t.Errorf("%s: got code %d and %q, want %d and %q", command, r.code, r.errOut, exitTryAgain, want)
 			}
 		}
