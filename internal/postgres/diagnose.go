@@ -59,11 +59,11 @@ var (
 const SayBusy = "look for locks and load in pg_stat_activity, or raise WEFT_DB_TIMEOUT"
 
 const (
-	sayLocked  = "pg_locks shows who has it, pg_stat_activity or pg_prepared_xacts since when; run the command again when that has ended"
+	sayLocked  = "pg_locks shows who has it, pg_stat_activity or pg_prepared_xacts since when; wait until that has ended"
 	sayPooler  = "weft needs a direct connection: point DATABASE_URL at Postgres itself, or at a pooler in session mode that passes startup parameters on"
 	sayDefault = "ask who set it (pg_settings.source says where) before you change it, or point DATABASE_URL at the server that takes writes"
 	sayRead    = "point DATABASE_URL at the primary, or add target_session_attrs=read-write when it names several hosts"
-	sayUp      = "run `weft migrate up`"
+	sayUp      = "run `weft migrate up`, or correct search_path where the tables are in another schema"
 )
 
 // sessionError is an error of a session that was open.
@@ -188,6 +188,9 @@ func diagnoseServer(err error, at site) (Kind, string) {
 	case "53000":
 		return Unreachable, fmt.Sprintf("Postgres%s cannot take a connection: %s; free memory on its host, or raise the limit on its processes", where, said)
 	case "53100", "53200":
+		if strings.Contains(said, "out of shared memory") {
+			return Unreachable, fmt.Sprintf("Postgres%s has no room for another lock: %s; raise max_locks_per_transaction and restart it, or remove days of a long history with `weft prune`", where, said)
+		}
 		return Unreachable, fmt.Sprintf("Postgres%s has run out of disk or memory: %s; free some on its host", where, said)
 	case "57P03", "57P01", "57P02":
 		return Unreachable, fmt.Sprintf("Postgres%s is not accepting connections: %s; wait for it, or look at its log", where, said)
@@ -205,7 +208,11 @@ func diagnoseServer(err error, at site) (Kind, string) {
 		if pe.Routine == "check_enable_rls" {
 			return PermissionDenied, fmt.Sprintf("Postgres%s would hide rows%s: %s; let the role bypass row security, as in `alter role … bypassrls`, or disable it for the table", where, at.as("from"), said)
 		}
-		return PermissionDenied, fmt.Sprintf("Postgres%s denies permission%s: %s; grant it to the user of DATABASE_URL, as with `weft migrate grant`, or use the owner of the tables", where, at.as("to"), said)
+		grant := "weft migrate grant"
+		if strings.Contains(said, "weft_mend") {
+			grant += " ROLE --verify-repair repair"
+		}
+		return PermissionDenied, fmt.Sprintf("Postgres%s denies permission%s: %s; grant it to the user of DATABASE_URL, as with `%s`, or use the owner of the tables", where, at.as("to"), said, grant)
 	case "26000", "42P05":
 		return Pooler, fmt.Sprintf("a transaction-pooling proxy stands before Postgres (%s): %s", said, sayPooler)
 	case "08P01":
