@@ -86,7 +86,7 @@ from (select current_setting('server_version_num')::int) as v(num), tables t joi
 where c.oid is distinct from to_regclass($1) and c.oid is distinct from to_regclass(regexp_replace($1, '_events$', '') || '_versions')
 order by 1`
 
-const remakeOutbox = "drop the outbox with `weft outbox drop`, and make it again"
+const remakeOutbox = "drop the outbox with `weft outbox drop`, make it again, then `weft load` and `weft verify --repair`: no event told of the changes meanwhile"
 
 // watched is a table, and how triggers see its changes.
 type watched struct {
