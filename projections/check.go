@@ -36,19 +36,9 @@ const checkPage = 2000
 // Check tries a declared projection without writing anything: its outbox table, its query
 // and the plan of it, the fields beside the mapping, and what Elasticsearch says of that.
 func (r Registry) Check(ctx context.Context, name string, deps Deps) ([]Finding, error) {
-	d, ok := r.declared(name, deps.Elastic)
-	if !ok {
-		return nil, fmt.Errorf("projection %s is not declared: want one of %s", name, strings.Join(r.declaredNames(), ", "))
-	}
-	c := &checker{declaration: d, source: newDeclaredSource(d, deps.Pool), pool: deps.Pool}
-	for _, name := range r.Names() {
-		c.tables = append(c.tables, r.Table(name))
-	}
-	if err := c.database(ctx); err != nil {
-		return nil, err
-	}
-	if d.Destination != "" {
-		return c.findings, nil
+	c, err := r.checked(ctx, name, deps)
+	if err != nil || c.declaration.Destination != "" {
+		return c.findings, err
 	}
 	sink, err := r.Sink(name, deps.Elastic, zap.NewNop(), prometheus.NewRegistry())
 	if err != nil {
@@ -57,6 +47,25 @@ func (r Registry) Check(ctx context.Context, name string, deps Deps) ([]Finding,
 	defer sink.Close()
 	c.index(ctx, sink)
 	return c.findings, nil
+}
+
+// CheckDatabase is [Registry.Check] without Elasticsearch.
+func (r Registry) CheckDatabase(ctx context.Context, name string, deps Deps) ([]Finding, error) {
+	c, err := r.checked(ctx, name, deps)
+	return c.findings, err
+}
+
+// checked returns the checker of a declared projection that has looked at the database.
+func (r Registry) checked(ctx context.Context, name string, deps Deps) (*checker, error) {
+	d, ok := r.declared(name, deps.Elastic)
+	if !ok {
+		return &checker{}, fmt.Errorf("projection %s is not declared: want one of %s", name, strings.Join(r.declaredNames(), ", "))
+	}
+	c := &checker{declaration: d, source: newDeclaredSource(d, deps.Pool), pool: deps.Pool}
+	for _, name := range r.Names() {
+		c.tables = append(c.tables, r.Table(name))
+	}
+	return c, c.database(ctx)
 }
 
 type checker struct {

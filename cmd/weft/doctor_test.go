@@ -113,6 +113,23 @@ func TestDoctorNamesAMissingOutbox(t *testing.T) {
 	}
 }
 
+// What stands in the way of a declared projection is an error, what may surprise a note.
+func TestDoctorChecksDeclaredProjections(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.exec("drop trigger product_outbox_insert on shop.product; create table shop.tenant (id bigint primary key, name text)")
+	s.declare(strings.Replace(shopQuery, "p.name", "(select t.name from shop.tenant t where t.id = p.id) as name", 1), shopMapping)
+	got := weft(t, s.env, "doctor")
+	for _, want := range []string{
+		"error    projection  projections.products.outbox.table\n         shop.product has no trigger for insert: such changes write no event\n         fix: drop the outbox with `weft outbox drop`, make it again, then `weft load` and `weft verify --repair`",
+		"note     projection  projections.products.source.query\n         changes of shop.tenant write no event",
+	} {
+		if !strings.Contains(got.out, want) || got.code != exitBad {
+			t.Errorf("got %+v, want %q", got, want)
+		}
+	}
+}
+
 // A build before leases reads its indexes on a schema of its own: they are not named there.
 func TestDoctorBeforeLeases(t *testing.T) {
 	t.Parallel()

@@ -13,6 +13,7 @@ import (
 	"github.com/samuelhu324-dev/weft/internal/config"
 	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/migrations"
+	"github.com/samuelhu324-dev/weft/projections"
 	"github.com/samuelhu324-dev/weft/projections/elastic"
 )
 
@@ -120,6 +121,11 @@ func (e *examination) all(ctx context.Context) ([]Finding, error) {
 		// Each request is bounded alone: one node that is silent must not use up the time of the others.
 		checks = append(checks, check{"elastic", func(context.Context) error { return e.elastic(ctx, targets) }})
 	}
+	for _, d := range e.Config.Declared {
+		if slices.Contains(e.Config.Projections, d.Name) {
+			checks = append(checks, check{"projection", func(ctx context.Context) error { return e.declared(ctx, d.Name) }})
+		}
+	}
 	for _, c := range checks {
 		e.try(ctx, c)
 		if ctx.Err() != nil {
@@ -187,6 +193,25 @@ func (e *examination) rights(ctx context.Context) error {
 		e.add("postgres.rights", Error, lacks.Role, "the role lacks "+right, lacks.Grants[i]+";")
 	}
 	return nil
+}
+
+// declared says what `weft projection check` finds in the database against a projection. Tables and rights that are
+// wrong stand in its way, and have findings already.
+func (e *examination) declared(ctx context.Context, name string) error {
+	for _, f := range e.found {
+		if f.Severity == Error && slices.Contains([]string{"schema.version", "schema.outbox", "postgres.rights", "index.missing"}, f.Check) {
+			return nil
+		}
+	}
+	found, err := e.Config.Registry().CheckDatabase(ctx, name, projections.Deps{Pool: e.Pool, Elastic: e.Elastic})
+	for _, f := range found {
+		severity := Error
+		if f.Warning {
+			severity = Note
+		}
+		e.add("projection", severity, "projections."+name+"."+f.Setting, f.What, f.Remedy)
+	}
+	return err
 }
 
 // home names a shard that is on another server than the settings say: instances lead its empty tables here.
