@@ -181,7 +181,7 @@ func (s *Sink) createIndex(ctx context.Context, index, alias string) (exists boo
 	status, answer, err := s.call(ctx, esapi.IndicesCreateRequest{Instrument: s.client.InstrumentationEnabled(), Index: index, Body: bytes.NewReader(body)})
 	switch {
 	case err != nil:
-		return false, fmt.Errorf("elasticsearch: %w", err)
+		return false, fmt.Errorf("Elasticsearch at %s: %w", s.host(), err)
 	case status == http.StatusOK:
 		s.log.Info("index created", zap.String("event", "elastic.index_created"), zap.String("target", index))
 		return false, nil
@@ -191,7 +191,7 @@ func (s *Sink) createIndex(ctx context.Context, index, alias string) (exists boo
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		return false, s.denied(index, status, e)
 	case e.Type != "resource_already_exists_exception":
-		return false, errors.New(e.detail(status))
+		return false, fmt.Errorf("Elasticsearch at %s: %s", s.host(), e.detail(status))
 	}
 	return true, nil
 }

@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -440,6 +441,17 @@ func TestReadyNamesWhatIsWrong(t *testing.T) {
 		srv.AnswerIndex(status, `{}`)
 		if err := s.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("status %d: got %v, want it to say %q", status, err, want)
+		}
+		if err := s.Ready(t.Context()); !strings.Contains(err.Error(), " at "+s.host()) {
+			t.Errorf("status %d: got %v, want the address", status, err)
+		}
+	}
+	silent, _, _ := fakeSink(t, nil)
+	ended, end := context.WithTimeout(t.Context(), 0)
+	defer end()
+	for what, err := range map[string]error{"Ready": silent.Ready(ended), "create": silent.create(ended)} {
+		if err == nil || !strings.Contains(err.Error(), "Elasticsearch at "+silent.host()+": ") {
+			t.Errorf("%s without an answer: got %v, want the address", what, err)
 		}
 	}
 	s, _ := newSink(t, Config{URLs: []string{"http://user:secret@127.0.0.1:1"}, Index: "docs"})

@@ -106,7 +106,7 @@ func (s *Sink) find(ctx context.Context) (target, error) {
 	switch {
 	case err != nil && status == 0:
 		p := classifyError(err, 0, 0)
-		p.fault.Err = fmt.Errorf("elasticsearch: %w", err)
+		p.fault.Err = fmt.Errorf("Elasticsearch at %s: %w", s.host(), err)
 		if errors.Is(err, io.EOF) && len(s.cfg.URLs) == 1 && strings.HasPrefix(s.cfg.URLs[0], "http://") {
 			p.fault.Err = fmt.Errorf("elasticsearch at %s ended the connection without an answer: %w; if it speaks TLS, write https:// in ELASTIC_URL", s.host(), err)
 		}
@@ -119,7 +119,8 @@ func (s *Sink) find(ctx context.Context) (target, error) {
 		return fault(s.denied(s.cfg.Index, status, parseWhole(body)))
 	case status != http.StatusOK:
 		p := classifyStatus(status, http.Header{}, body, true, time.Now())
-		p.fault.Shared = true
+		e := parseWhole(body)
+		p.fault.Shared, p.fault.Err = true, fmt.Errorf("index lookup: Elasticsearch at %s: %s", s.host(), e.detail(status))
 		return target{}, &p.fault
 	}
 	t, err := resolve(s.cfg.Index, body)
