@@ -180,7 +180,7 @@ func diagnoseServer(err error, at site) (Kind, string) {
 	case "3D000":
 		return UnknownDatabase, fmt.Sprintf("Postgres%s: %s; correct the name in DATABASE_URL, or create the database", where, said)
 	case "53300":
-		return TooManyConnections, fmt.Sprintf("Postgres%s has no connection left: %s; raise %s, or lower WEFT_DB_MAX_CONNS", where, said, connectionLimit(said))
+		return TooManyConnections, fmt.Sprintf("Postgres%s has no connection left: %s; raise %s, or lower WEFT_DB_MAX_CONNS", where, said, connectionLimit(pe))
 	case "55000":
 		if cfg != nil {
 			return Unreachable, fmt.Sprintf("Postgres%s lets nobody in: %s; open it with `alter database … allow_connections true`", where, said)
@@ -188,16 +188,14 @@ func diagnoseServer(err error, at site) (Kind, string) {
 	case "53000":
 		return Unreachable, fmt.Sprintf("Postgres%s cannot take a connection: %s; free memory on its host, or raise the limit on its processes", where, said)
 	case "53100", "53200":
-		if strings.Contains(said, "out of shared memory") {
+		if pe.File == "lock.c" {
 			return Unreachable, fmt.Sprintf("Postgres%s has no room for another lock: %s; raise max_locks_per_transaction and restart it, or remove days of a long history with `weft prune`", where, said)
 		}
 		return Unreachable, fmt.Sprintf("Postgres%s has run out of disk or memory: %s; free some on its host", where, said)
 	case "57P03", "57P01", "57P02":
 		return Unreachable, fmt.Sprintf("Postgres%s is not accepting connections: %s; wait for it, or look at its log", where, said)
 	case "57014":
-		if strings.Contains(said, "statement timeout") {
-			return Unreachable, fmt.Sprintf("Postgres%s did not end a statement in time: %s; %s", where, said, SayBusy)
-		}
+		return Unreachable, fmt.Sprintf("Postgres%s did not end a statement in time: %s; %s", where, said, SayBusy)
 	case "55P03":
 		return Unreachable, fmt.Sprintf("Postgres%s did not grant a lock in time: %s; %s", where, said, sayLocked)
 	case "42P01", "42703", "3F000":
@@ -234,12 +232,12 @@ func diagnoseServer(err error, at site) (Kind, string) {
 	return Unknown, ""
 }
 
-// connectionLimit names the limit that the server means.
-func connectionLimit(said string) string {
-	switch {
-	case strings.Contains(said, "connections for role"):
+// connectionLimit names the limit that the server means, in whatever language its messages are.
+func connectionLimit(pe *pgconn.PgError) string {
+	switch pe.Routine {
+	case "InitializeSessionUserId":
 		return "the connection limit of the role (alter role … connection limit)"
-	case strings.Contains(said, "connections for database"):
+	case "CheckMyDatabase":
 		return "the connection limit of the database (alter database … connection limit)"
 	default:
 		return "max_connections"

@@ -200,7 +200,6 @@ func TestDiagnoseScripted(t *testing.T) {
 		{"NoRule", "28000", `no pg_hba.conf entry for host "10.0.0.1", user "weft", database "d", SSL encryption`, postgres.WrongPassword, "pg_hba.conf"},
 		{"TLSWanted", "28000", `no pg_hba.conf entry for host "10.0.0.1", user "weft", database "d", no encryption`, postgres.TLSRefused, "sslmode=require"},
 		{"Starting", "57P03", "the database system is starting up", postgres.Unreachable, "wait for it"},
-		{"FullDatabase", "53300", `too many connections for database "d"`, postgres.TooManyConnections, "raise the connection limit of the database"},
 		{"Full", "53300", "sorry, too many clients already", postgres.TooManyConnections, "raise max_connections"},
 		{"PgBouncerParameter", "08P01", "unsupported startup parameter: statement_timeout", postgres.Pooler, "name the setting in ignore_startup_parameters"},
 		{"PgBouncerDatabase", "3D000", "no such database: d", postgres.UnknownDatabase, "no such database: d"},
@@ -256,7 +255,15 @@ func TestDiagnoseErrors(t *testing.T) {
 	checkDiagnosis(t, postgres.ErrMigration, postgres.MissingMigration, "run `weft migrate up`, or correct search_path")
 	checkDiagnosis(t, pg("40001", "could not serialize"), postgres.Unknown, "could not serialize")
 	checkDiagnosis(t, pg("55P03", "canceling statement due to lock timeout"), postgres.Unreachable, "pg_stat_activity or pg_prepared_xacts since when; wait until that has ended")
-	checkDiagnosis(t, pg("53200", "out of shared memory"), postgres.Unreachable, "raise max_locks_per_transaction")
+	for want, german := range map[string]*pgconn.PgError{ // whatever the lc_messages of the server
+		"raise max_locks_per_transaction":            {Code: "53200", File: "lock.c", Message: "Shared Memory erschöpft"},
+		"did not end a statement in time":            {Code: "57014", Message: "storniere Anfrage wegen Zeitüberschreitung der Anfrage"},
+		"raise the connection limit of the database": {Code: "53300", Routine: "CheckMyDatabase", Message: "zu viele Verbindungen für Datenbank »d«"},
+	} {
+		if kind, said := postgres.Diagnose(german); kind == postgres.Unknown || !strings.Contains(said, want) {
+			t.Errorf("got %s %q, want %q", kind, said, want)
+		}
+	}
 	checkDiagnosis(t, pg("53200", "out of memory"), postgres.Unreachable, "free some on its host")
 	checkDiagnosis(t, pg("42501", "permission denied for function weft_mend"), postgres.PermissionDenied, "`weft migrate grant ROLE --verify-repair repair`")
 	checkDiagnosis(t, errors.Join(errors.New("server refused TLS connection"), pg("P0001", "closed at night")), postgres.Unknown, "closed at night")
