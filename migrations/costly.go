@@ -25,7 +25,7 @@ select t.relname, c.relname, pg_get_indexdef(c.oid),
 from pg_index i
 join pg_class c on c.oid = i.indexrelid
 join pg_class t on t.oid = i.indrelid
-where t.relnamespace = current_schema()::regnamespace and t.relname = any ($1)
+where t.relnamespace = quote_ident(current_schema())::regnamespace and t.relname = any ($1)
   and not i.indisprimary and c.relname <> all ($2)
 order by t.relname, pg_stat_get_numscans(c.oid), c.relname`
 
@@ -50,8 +50,8 @@ func FindCostly(ctx context.Context, db Rows) ([]CostlyIndex, error) {
 		ours = append(ours, ix.name)
 	}
 	var there, leases bool
-	err = db.QueryRow(ctx, `select exists (select from pg_class where relnamespace = current_schema()::regnamespace and relname = any ($1)),
-		exists (select from pg_class where relnamespace = current_schema()::regnamespace and relname = 'weft_lease')`, tables).Scan(&there, &leases)
+	err = db.QueryRow(ctx, `select exists (select from pg_class where relnamespace = quote_ident(current_schema())::regnamespace and relname = any ($1)),
+		exists (select from pg_class where relnamespace = quote_ident(current_schema())::regnamespace and relname = 'weft_lease')`, tables).Scan(&there, &leases)
 	if err != nil {
 		return nil, fmt.Errorf("outbox tables: %w", err)
 	}

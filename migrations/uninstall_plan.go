@@ -19,13 +19,13 @@ with made as (
 )
 select kind, name, kind in ('table', 'function') and name ~ '^weft_shard_' or inherited from (
 	select 1 as place, 'table' as kind, c.relname::text as name, false as inherited
-	from pg_class c where c.relnamespace = $1::regnamespace and c.relkind = 'r' and c.relname ~ '^weft_'
+	from pg_class c where c.relnamespace = quote_ident($1)::regnamespace and c.relkind = 'r' and c.relname ~ '^weft_'
 	union all
 	select 2, 'view', c.relname, false
-	from pg_class c where c.relnamespace = $1::regnamespace and c.relkind = 'v' and (c.relname ~ '^weft_' or c.relname in (select t || '_live' from unnest($2::text[]) as t))
+	from pg_class c where c.relnamespace = quote_ident($1)::regnamespace and c.relkind = 'v' and (c.relname ~ '^weft_' or c.relname in (select t || '_live' from unnest($2::text[]) as t))
 	union all
 	select 3, 'function', p.proname || '(' || pg_get_function_identity_arguments(p.oid) || ')', false
-	from pg_proc p where p.pronamespace = $1::regnamespace and p.proname ~ '^weft_'
+	from pg_proc p where p.pronamespace = quote_ident($1)::regnamespace and p.proname ~ '^weft_'
 	union all
 	select 3, 'function', signature, false from made
 	union all
@@ -34,11 +34,11 @@ select kind, name, kind in ('table', 'function') and name ~ '^weft_shard_' or in
 	union all
 	select 5, 'index', i.indexrelid::regclass || ' on ' || i.indrelid::regclass, false
 	from pg_index i join pg_class c on c.oid = i.indexrelid join pg_class o on o.oid = i.indrelid
-	where c.relnamespace = $1::regnamespace and c.relname ~ '^weft_' and o.relname = any ($3::text[])
+	where c.relnamespace = quote_ident($1)::regnamespace and c.relname ~ '^weft_' and o.relname = any ($3::text[])
 	union all
 	select 6, 'column', a.attname || ' of ' || c.relname, a.attinhcount > 0
 	from pg_attribute a join pg_class c on c.oid = a.attrelid
-	where c.relnamespace = $1::regnamespace and c.relname = any ($3::text[]) and a.attname = any ($4::text[]) and not a.attisdropped
+	where c.relnamespace = quote_ident($1)::regnamespace and c.relname = any ($3::text[]) and a.attname = any ($4::text[]) and not a.attisdropped
 ) own
 order by place, name`
 

@@ -110,7 +110,7 @@ func (w *bundler) server(ctx context.Context) (any, error) {
 		"tables": `select c.relname, pg_table_size(c.oid) as table_bytes, pg_indexes_size(c.oid) as index_bytes, c.reltuples::bigint as rows,
 			s.n_dead_tup as dead_rows, s.last_vacuum, s.last_autovacuum, s.last_analyze, s.last_autoanalyze, coalesce(array_to_string(c.reloptions, ', '), '') as options
 			from pg_class c left join pg_stat_user_tables s on s.relid = c.oid
-			where c.relnamespace = current_schema()::regnamespace and c.relkind in ('r', 'p') and (c.relname ~ '^weft_' or c.relname ~ '_outbox_') order by 1`,
+			where c.relnamespace = quote_ident(current_schema())::regnamespace and c.relkind in ('r', 'p') and (c.relname ~ '^weft_' or c.relname ~ '_outbox_') order by 1`,
 		"indexes": `select tablename, indexname, indexdef from pg_indexes where schemaname = current_schema() and (tablename ~ '^weft_' or tablename ~ '_outbox_') order by 1, 2`,
 		"sessions": `select pid, application_name, state, wait_event_type, wait_event, backend_start, xact_start, state_change from pg_stat_activity
 			where datname = current_database() order by backend_start`,

@@ -30,7 +30,7 @@ order by n`
 	loneDays = `
 select c.relname as name, m[1] as day, coalesce(m[2], '') as time, coalesce(i.inhdetachpending, false) as half, m[1] >= to_char(now() at time zone 'UTC', 'YYYYMMDD') as open
 from pg_class c left join pg_inherits i on i.inhrelid = c.oid cross join regexp_match(c.relname, '_([0-9]{8})(_[0-9]{1,12})?$') m
-where c.relnamespace = current_schema()::regnamespace and c.relkind = 'r'
+where c.relnamespace = quote_ident(current_schema())::regnamespace and c.relkind = 'r'
   and c.relname = left($1, 54 - length(coalesce(m[2], ''))) || '_' || m[1] || coalesce(m[2], '')
   and (not c.relispartition or i.inhdetachpending)
 order by 1`

@@ -70,7 +70,7 @@ func (e *examination) indexBloat(ctx context.Context) error {
 	rows, err := e.Pool.Query(ctx, `
 select t.relname, c.relname, quote_ident(c.relname), pg_relation_size(c.oid), greatest(c.reltuples, 0)::bigint
 from pg_index i join pg_class c on c.oid = i.indexrelid join pg_class t on t.oid = i.indrelid
-where t.relnamespace = current_schema()::regnamespace and t.relname = any ($1) and c.relname like 'weft\_%' and i.indpred is not null
+where t.relnamespace = quote_ident(current_schema())::regnamespace and t.relname = any ($1) and c.relname like 'weft\_%' and i.indpred is not null
   and pg_relation_size(c.oid) > $2 and pg_relation_size(c.oid) > 500 * greatest(c.reltuples, 0)`, tables, e.indexBytes)
 	if err != nil {
 		return err
@@ -92,7 +92,7 @@ select c.relname, quote_ident(c.relname), greatest(coalesce(s.n_live_tup, 0), c.
        coalesce((select option_value::float8 from pg_options_to_table(c.reloptions) where option_name = 'autovacuum_vacuum_threshold'), current_setting('autovacuum_vacuum_threshold')::float8),
        extract(epoch from clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum))::float8
 from pg_class c left join pg_stat_user_tables s on s.relid = c.oid
-where c.relnamespace = current_schema()::regnamespace and c.relname = any ($1)
+where c.relnamespace = quote_ident(current_schema())::regnamespace and c.relname = any ($1)
 order by c.relname`
 
 // vacuumed is what the server knows of a table for vacuum.
