@@ -124,6 +124,9 @@ func Up(ctx context.Context, url string, opts ...Option) ([]Step, error) {
 			return nil, nil
 		}
 		if have == Latest {
+			if err := renamed(func(q string, dst ...any) error { return m.db.QueryRowContext(ctx, q).Scan(dst...) }); err != nil {
+				return nil, err
+			}
 			start := time.Now()
 			changed, err := m.refresh(ctx)
 			if !changed {

@@ -314,6 +314,24 @@ func TestInterruptedCreateIsFinishedByUp(t *testing.T) {
 	exec(t, pool, "select from product_outbox_events_live, product_outbox_history")
 }
 
+// Functions and triggers name their schema.
+func TestRenamedSchemaIsRefused(t *testing.T) {
+	t.Parallel()
+	base := testenv.Database(t)
+	admin := testenv.Pool(t, base)
+	dsn, formerly := with(t, base, "search_path", `"We""ft_now"`), with(t, base, "search_path", `"We""ft"`)
+	exec(t, admin, `create schema "We""ft"`)
+	up(t, formerly)
+	if err := migrations.Check(t.Context(), testenv.Pool(t, formerly)); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, admin, `alter schema "We""ft" rename to "We""ft_now"`)
+	const want = `alter schema "We""ft_now" rename to "We""ft"`
+	wantError(t, migrations.Check(t.Context(), testenv.Pool(t, dsn)), "has been renamed", want)
+	_, err := migrations.Up(t.Context(), dsn)
+	wantError(t, err, "has been renamed", want)
+}
+
 func TestPrintedPlanRuns(t *testing.T) {
 	t.Parallel()
 	dsn := testenv.Database(t)

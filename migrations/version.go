@@ -83,7 +83,8 @@ type Querier interface {
 }
 
 // Check compares the database with this build in short reads. It returns nil, a [*BehindError], an
-// [*AheadError], a [*RightsError] where the role may not use the schema, or the error of a read.
+// [*AheadError], a [*RightsError] where the role may not use the schema, a [*RefusedError] where the schema
+// has been renamed, or the error of a read.
 func Check(ctx context.Context, db Querier) error {
 	scan := func(q string, dst ...any) error { return db.QueryRow(ctx, q).Scan(dst...) }
 	have, err := version(scan)
@@ -96,8 +97,25 @@ func Check(ctx context.Context, db Querier) error {
 	case have > Latest:
 		return &AheadError{Have: have, Knows: Latest}
 	default:
+		return renamed(scan)
+	}
+}
+
+// formerSchema reads how SQL has the schema and, where it has been renamed, the name that functions there still have of it.
+const formerSchema = `select quote_ident(current_schema()), coalesce((
+	select quote_ident(replace(m[1], '""', '"')) from pg_proc p join pg_namespace n on n.oid = p.pronamespace cross join regexp_match(p.prosrc, '"((?:[^"]|"")+)"\.weft_history_partitions') m
+	where n.nspname = current_schema() and p.proname = 'weft_history_closed' and replace(m[1], '""', '"') <> current_schema()), '')`
+
+// renamed returns a [*RefusedError] where somebody has renamed the schema: functions and triggers lead to the former name.
+func renamed(scan func(q string, dst ...any) error) error {
+	var now, former string
+	if err := scan(formerSchema, &now, &former); err != nil {
+		return fmt.Errorf("name of the schema: %w", err)
+	}
+	if former == "" {
 		return nil
 	}
+	return refuse("schema %s has been renamed, and the functions and triggers in it lead to %s, so that writes to tables with an outbox fail: alter schema %s rename to %s", now, former, now, former)
 }
 
 func readVersion(ctx context.Context, db *sql.DB) (int64, error) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/samuelhu324-dev/weft/internal/postgres"
 	"github.com/samuelhu324-dev/weft/internal/testenv"
 	"github.com/samuelhu324-dev/weft/internal/testenv/legacy"
 	"github.com/samuelhu324-dev/weft/migrations"
@@ -127,6 +128,26 @@ func TestDoctorChecksDeclaredProjections(t *testing.T) {
 		if !strings.Contains(got.out, want) || got.code != exitBad {
 			t.Errorf("got %+v, want %q", got, want)
 		}
+	}
+}
+
+func TestDoctorNamesARenamedSchema(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	if _, err := testenv.Pool(t, url).Exec(t.Context(), "alter schema public rename to renamed"); err != nil {
+		t.Fatal(err)
+	}
+	renamed, err := postgres.InSchema(url, "renamed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"DATABASE_URL=" + renamed, "WEFT_PROJECTIONS=chronicle_events_to_entries"}
+	const want = "schema renamed has been renamed, and the functions and triggers in it lead to public, so that writes to tables with an outbox fail: alter schema renamed rename to public"
+	if got := weft(t, env, "doctor"); got.code != exitBad || !strings.Contains(got.out, "error    schema.version  ") || !strings.Contains(got.out, want) {
+		t.Errorf("doctor: got %+v, want %q", got, want)
+	}
+	if got := weft(t, env, "verify"); got.code != exitRefused || !strings.Contains(got.errOut, want) {
+		t.Errorf("verify: got %+v, want %q", got, want)
 	}
 }
 
