@@ -45,8 +45,8 @@ func Uninstall(ctx context.Context, url string, dropData, apply bool, opts ...Op
 		if have == 0 {
 			return nil, m.finishUninstall(ctx, plan, dropData, apply)
 		}
-		if err := m.wantLatest(ctx); err != nil {
-			return nil, err
+		if have > Latest { // an older schema may be what an interrupted one has left
+			return nil, &AheadError{Have: have, Knows: Latest}
 		}
 		f, err := m.inspect(ctx, dealt[0].table)
 		if err != nil {
@@ -62,8 +62,10 @@ func Uninstall(ctx context.Context, url string, dropData, apply bool, opts ...Op
 		if err := m.writable(ctx); err != nil {
 			return nil, err
 		}
-		if err := m.refusePresent(ctx); err != nil {
-			return nil, err
+		if have >= versionTables {
+			if err := m.refusePresent(ctx); err != nil {
+				return nil, err
+			}
 		}
 		return nil, m.uninstall(ctx, dropData)
 	})

@@ -2,6 +2,7 @@ package migrations_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -118,6 +119,25 @@ func TestUninstallEndsWhatWasInterrupted(t *testing.T) {
 			}
 			got := query[string](t, pool, remains)
 			if dropData != !slices.Contains(got, "search_outbox_events") || slices.ContainsFunc(got, func(name string) bool { return strings.HasPrefix(name, "weft_") }) {
+				t.Errorf("left: %q", got)
+			}
+		})
+	}
+}
+
+// One that was interrupted between two migrations goes on, too.
+func TestUninstallGoesOnFromEachVersion(t *testing.T) {
+	t.Parallel()
+	for version := range migrations.Latest - 1 {
+		t.Run(fmt.Sprint(version+1), func(t *testing.T) {
+			t.Parallel()
+			dsn, pool := setup(t)
+			up(t, dsn)
+			downTo(t, dsn, version+1)
+			if _, err := migrations.Uninstall(t.Context(), dsn, version%2 == 0, true); err != nil {
+				t.Fatal(err)
+			}
+			if got := query[string](t, pool, remains); slices.ContainsFunc(got, func(name string) bool { return strings.HasPrefix(name, "weft_") }) {
 				t.Errorf("left: %q", got)
 			}
 		})
