@@ -81,6 +81,9 @@ func (s *declaredSource) describe(ctx context.Context) (*declaredShape, error) {
 	}
 	columns, err := s.answer(ctx, key)
 	if err != nil {
+		if strings.HasPrefix(err.Error(), "expected ") { // pgx counts, and sends nothing
+			return nil, s.fault(fmt.Errorf("it has another number of parameters than the key has columns, which is %d: filter the rows by %s", len(key.columns), key.filter()))
+		}
 		if state, ok := errors.AsType[*pgconn.PgError](err); ok && !pgerrcode.IsConnectionException(state.Code) {
 			return nil, s.fault(fmt.Errorf("query refused: %w; %s", err, remedyOf(state)))
 		}

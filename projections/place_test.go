@@ -428,6 +428,7 @@ func TestDeclaredPlacesThatAreRefused(t *testing.T) {
 		"NoRoutingRecorded": {Declaration{Table: "pair_outbox_events", Query: two, Routing: "a"}, "index.routing", "records no routing, so a delete would not find its shard: drop the outbox, and make it again with `weft outbox create` --routing COLUMN"},
 		"RoutingColumn":     {Declaration{Table: "item_outbox_events", Query: one, Routing: "other"}, "source.query", "there is no column other"},
 		"SecondParameter":   {Declaration{Table: "pair_outbox_events", Query: "select 'x' as a, 1 as b, 1 as version where 'x' = any($1)"}, "source.query", "it does not use $2, and the key has 2 columns: filter the rows by the key, as in `where (a, b) in (select * from unnest($1::text[], $2::bigint[]))`"},
+		"FurtherParameter":  {Declaration{Table: "pair_outbox_events", Query: two + " and 'y' = $3"}, "source.query", "it has another number of parameters than the key has columns, which is 2: filter the rows by the key, as in"},
 		"KeyColumn":         {Declaration{Table: "pair_outbox_events", Query: strings.Replace(two, " as b", " as c", 1)}, "source.query", "there is no column b"},
 		"QuotedColumn":      {Declaration{Table: "line_outbox_events", Query: two}, "source.query", "there is no column Line No: name the column that has it, as in `p.id as \"Line No\"`"},
 		"QuotedParameter":   {Declaration{Table: "line_outbox_events", Query: one}, "source.query", "as in `where (\"Line No\", b) in (select"},
