@@ -235,6 +235,9 @@ func (c *checker) index(ctx context.Context, sink *elastic.Sink) {
 	case err != nil:
 		c.find("index", err.Error(), "")
 	}
+	if sink.LacksPipeline(ctx) {
+		c.find("index.pipeline", fmt.Sprintf("there is no ingest pipeline %q: no document would be written", c.declaration.Pipeline), "make it, or correct the name")
+	}
 	switch err := sink.Ready(ctx); {
 	case elastic.IsMissing(err):
 		// It is made at the first start.

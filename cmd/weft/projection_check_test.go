@@ -120,6 +120,27 @@ func TestProjectionCheckNames(t *testing.T) {
 	}
 }
 
+// What stands in the way outside of the query is named with what to do, by each command that meets it.
+func TestCommandsNameAMissingPipelineAndAnAliasThatTakesNoWrites(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	for _, name := range []string{"-v1", "-v2"} {
+		callElastic(t, http.MethodPut, "/"+s.index+name, `{"aliases":{"`+s.index+`":{}}}`)
+	}
+	s.redeclare("mapping: products.json", "mapping: products.json, pipeline: none")
+	if r := weft(t, s.env, "verify", "products"); r.code != exitTryAgain || !strings.Contains(r.errOut, "0 of them take writes, want 1: set is_write_index on one index") {
+		t.Errorf("verify: got %+v, want code %d and the remedy", r, exitTryAgain)
+	}
+	callElastic(t, http.MethodDelete, "/"+s.index+"-v2", "")
+	missing := `there is no ingest pipeline "none": no document would be written; make it, or correct the name`
+	if r := weft(t, s.env, "projection", "check"); r.code != exitBad || !strings.Contains(r.out, "error: index.pipeline: "+missing) {
+		t.Errorf("check: got %+v, want %q", r, missing)
+	}
+	if r := weft(t, s.env, "doctor"); r.code != exitBad || !strings.Contains(r.out, `documents are to pass the ingest pipeline "none", and there is none of that name`) {
+		t.Errorf("doctor: got %+v, want the pipeline named", r)
+	}
+}
+
 // Before the first load no entity has a version, and the check reads documents all the same: the page has it before.
 func TestProjectionCheckReadsDocumentsBeforeTheLoad(t *testing.T) {
 	t.Parallel()

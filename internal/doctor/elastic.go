@@ -25,17 +25,18 @@ import (
 type target struct {
 	projection, index string
 	mapping           json.RawMessage
+	pipeline          string // that each request names
 }
 
 // targets are those of the projections that run.
 func (e *examination) targets() (out []target) {
 	for _, name := range e.Config.Projections {
 		if name == projections.SearchIndexToElastic {
-			out = append(out, target{name, e.Config.Elastic.Index, elastic.Mapping()})
+			out = append(out, target{projection: name, index: e.Config.Elastic.Index, mapping: elastic.Mapping()})
 		}
 		for _, d := range e.Config.Declared {
 			if d.Name == name && d.Index != "" {
-				out = append(out, target{name, d.Index, d.IndexMapping()})
+				out = append(out, target{name, d.Index, d.IndexMapping(), d.Pipeline})
 			}
 		}
 	}
@@ -257,7 +258,7 @@ func (e *examination) target(ctx context.Context, s *server, t target) error {
 		return err
 	}
 	e.gcDeletes(name, at.Settings.Index.GCDeletes)
-	if err := errors.Join(e.searched(ctx, s, name), e.copies(ctx, s, name, at)); err != nil {
+	if err := errors.Join(e.searched(ctx, s, name), e.copies(ctx, s, name, at), e.pipelines(ctx, s, name, cmp.Or(t.pipeline, at.Settings.Index.Default), at.Settings.Index.Final)); err != nil {
 		return err
 	}
 	if at.Settings.Index.Closed == "true" {
@@ -340,8 +341,8 @@ func (e *examination) writer(t target, found map[string]index) string {
 	}
 	var writers []string
 	for _, name := range slices.Sorted(maps.Keys(found)) {
-		a := found[name].Aliases[t.index]
-		if a.Write != nil && *a.Write || a.Write == nil && len(found) == 1 {
+		a, there := found[name].Aliases[t.index]
+		if there && a.Write != nil && *a.Write || there && a.Write == nil && len(found) == 1 {
 			writers = append(writers, name)
 		}
 	}
@@ -360,6 +361,10 @@ func (e *examination) writer(t target, found map[string]index) string {
 			}
 		}
 		return writers[0]
+	}
+	if strings.HasPrefix(all[0], elastic.DataStream+t.index+"-") {
+		e.add("elastic.alias", Error, t.index, "it is a data stream, which takes no document with a version", "name another index or alias, which `weft run` makes")
+		return ""
 	}
 	e.add("elastic.alias", Error, t.index, fmt.Sprintf("the alias leads to %s, and %d of them take writes: want 1", strings.Join(all, ", "), len(writers)),
 		attachment(t.index, newest(all)))

@@ -170,6 +170,7 @@ func TestFindingsInElasticsearch(t *testing.T) {
 		"Block":     {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h","blocks":{"write":"true"}`, mapping), want{"elastic.blocks", Error, "idx-v1", "index.blocks.write", `"index.blocks.write":null`}},
 		"FloodBlock": {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h","blocks":{"read_only_allow_delete":"true"}`, mapping),
 			want{"elastic.blocks", Error, "idx-v1", "a disk was full", `"index.blocks.read_only_allow_delete":null`}},
+		"DataStream": {"GET /idx", `{".ds-idx-000001":{"aliases":{},"data_stream":"idx"}}`, want{"elastic.alias", Error, "idx", "it is a data stream", "name another index"}},
 		"Closed": {"GET /idx", leads(`"idx":{}`, `"gc_deletes":"1h","verified_before_close":"true"`, mapping),
 			want{"elastic.blocks", Error, "idx-v1", "the index is closed", "POST /idx-v1/_open"}},
 		"DiskLow":   {"GET /_nodes/stats/fs,indices", disk(140), want{"elastic.disk", Warning, "node-a", "low watermark", "disk"}},

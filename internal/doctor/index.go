@@ -3,11 +3,13 @@ package doctor
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/samuelhu324-dev/weft/projections/elastic"
@@ -29,6 +31,8 @@ type index struct {
 			Closed    string            `json:"verified_before_close"` // gone when it is opened
 			Replicas  string            `json:"number_of_replicas"`
 			Shards    string            `json:"number_of_shards"`
+			Default   string            `json:"default_pipeline"`
+			Final     string            `json:"final_pipeline"`
 			Write     struct {
 				WaitFor string `json:"wait_for_active_shards"`
 			} `json:"write"`
@@ -60,6 +64,25 @@ func (e *examination) copies(ctx context.Context, s *server, name string, of ind
 	case active < wanted:
 		e.add("elastic.copies", Error, name, text+fmt.Sprintf("and one has %d: a write to it waits a minute, and is refused", active),
 			"GET /_cluster/allocation/explain says what keeps a copy from its place; to write without it: "+remedy)
+	}
+	return nil
+}
+
+// pipelines tells of ingest pipelines of an index that are missing: no document is written until they are there. Of one that
+// is there the question writes nothing. The server says in the answer to a missing one which it is.
+func (e *examination) pipelines(ctx context.Context, s *server, index string, names ...string) error {
+	for _, name := range names {
+		if name == "" || name == "_none" {
+			continue
+		}
+		var tried json.RawMessage
+		err := s.ask(ctx, http.MethodPost, "/_ingest/pipeline/"+url.PathEscape(name)+"/_simulate", []byte(`{"docs":[{"_source":{}}]}`), &tried)
+		if refusal, ok := errors.AsType[*refused](err); ok && refusal.status == http.StatusBadRequest && strings.Contains(refusal.text, "pipeline [") {
+			e.add("elastic.pipeline", Error, index, fmt.Sprintf("documents are to pass the ingest pipeline %q, and there is none of that name: no document is written", name),
+				"make it (PUT /_ingest/pipeline/"+name+"), or correct index.pipeline or the setting of the index that names it")
+		} else if statusOf(err) == 0 && err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -76,18 +76,18 @@ func TestRemedyTakesNoPrivilegeAway(t *testing.T) {
 		"MissingOnCluster": {"monitor on ", `{"cluster":["monitor"],"indices":[` + first + all + `]},` + second + all + `]}]}`},
 	} {
 		e := denied(t)
-		deny(t, e, []target{{"p", "a", nil}, {"q", "b", nil}}, c.lacks)
+		deny(t, e, []target{{projection: "p", index: "a"}, {projection: "q", index: "b"}}, c.lacks)
 		if want := "PUT /_security/role/weft " + c.want + "; it replaces the role of that name"; len(e.found) != 1 || e.found[0].Remedy != want {
 			t.Errorf("%s: got %+v, want the remedy %s", name, e.found, want)
 		}
 	}
 	e := denied(t)
-	deny(t, e, []target{{"p", "a", nil}, {"q", "b", nil}}, "maintenance on a-v*", "manage on a-v*")
+	deny(t, e, []target{{projection: "p", index: "a"}, {projection: "q", index: "b"}}, "maintenance on a-v*", "manage on a-v*")
 	if len(e.found) != 2 || !strings.Contains(e.found[0].Remedy, first+all+`]},`) {
 		t.Errorf("got %+v, want manage, which is held on the other name, kept", e.found)
 	}
 	e = denied(t)
-	deny(t, e, []target{{"p", "a", nil}, {"q", "b", nil}}, "manage on a", "manage on a-v*", "maintenance on a", "maintenance on a-v*")
+	deny(t, e, []target{{projection: "p", index: "a"}, {projection: "q", index: "b"}}, "manage on a", "manage on a-v*", "maintenance on a", "maintenance on a-v*")
 	if len(e.found) != 4 || !strings.Contains(e.found[0].Remedy, first+run+`,"maintenance"]},`+second+all+`]}`) {
 		t.Errorf("got %+v, want a remedy that leaves the other target alone", e.found)
 	}
@@ -101,7 +101,7 @@ func TestRemedyIsThatOfTheCredentials(t *testing.T) {
 		"ELASTIC_SERVICE_TOKEN": `log in as a user, or with an API key`,
 	} {
 		e := denied(t, key+"=Zm9vOmJhcg==")
-		deny(t, e, []target{{"p", "a", nil}}, "read on a")
+		deny(t, e, []target{{projection: "p", index: "a"}}, "read on a")
 		if len(e.found) != 1 || !strings.HasPrefix(e.found[0].Remedy, want) {
 			t.Errorf("%s: got %+v, want the remedy %s", key, e.found, want)
 		}
@@ -115,7 +115,7 @@ func TestPrivilegesOnTheIndexOfAShard(t *testing.T) {
 	shard := func(lacks ...string) (*examination, []string) {
 		e := denied(t)
 		e.Config.Elastic.Index, e.Config.Elastic.SearchAlias = elastic.IndexOfShard("idx", 1), "idx"
-		return e, deny(t, e, []target{{"search_index_to_elastic", "idx-shard-1", nil}}, lacks...)
+		return e, deny(t, e, []target{{projection: "search_index_to_elastic", index: "idx-shard-1"}}, lacks...)
 	}
 	e, names := shard()
 	if want := "[idx-shard-1 idx-shard-1-v* idx]"; fmt.Sprint(names) != want || len(e.found) > 0 {

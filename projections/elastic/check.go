@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"github.com/elastic/go-elasticsearch/v8/esapi"
 )
@@ -37,6 +38,19 @@ func (s *Sink) CheckDefinition(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// LacksPipeline reports whether the server says that there is no ingest pipeline of the configured name. Of one that is there
+// the question writes nothing.
+func (s *Sink) LacksPipeline(ctx context.Context) bool {
+	if s.cfg.Pipeline == "" {
+		return false
+	}
+	_, err := s.ask(ctx, "try the pipeline", esapi.IngestSimulateRequest{
+		Instrument: s.client.InstrumentationEnabled(), PipelineID: url.PathEscape(s.cfg.Pipeline), Body: strings.NewReader(`{"docs":[{"_source":{}}]}`),
+	})
+	e, ok := errors.AsType[*statusError](err)
+	return ok && e.status == http.StatusBadRequest && e.cause.lacksPipeline()
 }
 
 // DefinitionError says what Elasticsearch refuses in the definition of an index.

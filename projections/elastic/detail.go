@@ -83,7 +83,7 @@ func (c *cause) heldVersion() int64 {
 
 // lacksPipeline reports whether an error says that there is no ingest pipeline of a name.
 func (c *cause) lacksPipeline() bool {
-	return strings.HasPrefix(c.Reason, "pipeline with id [") && strings.HasSuffix(c.Reason, "] does not exist")
+	return (strings.HasPrefix(c.Reason, "pipeline with id [") || strings.HasPrefix(c.Reason, "pipeline [")) && strings.HasSuffix(c.Reason, "] does not exist")
 }
 
 // blocked reports whether an error is a block that somebody has set on the index or the cluster.

@@ -73,6 +73,12 @@ func closedIndex(index, host string) error {
 	return fmt.Errorf("%w at %s: it takes neither writes nor searches; ask who closed it, then: POST /%s/_open", ErrClosed, host, index)
 }
 
+// ErrWriter means that the name does not lead to one index that takes writes.
+var ErrWriter = errors.New("elastic: no index to write to")
+
+// DataStream begins the names of the indexes of a data stream, before its own.
+const DataStream = ".ds-"
+
 var errMissing = errors.New("elastic: index is missing")
 
 func (s *Sink) missing() error {
@@ -159,8 +165,12 @@ func resolve(name string, answer []byte) (target, error) {
 		}
 	}
 	names := slices.Sorted(maps.Keys(indexes))
-	if len(writers) != 1 {
-		return target{}, fmt.Errorf("alias %q leads to %s and %d of them take writes, want 1: set is_write_index on one index (POST /_aliases)", name, strings.Join(names, ", "), len(writers))
+	switch {
+	case len(writers) == 1:
+	case strings.HasPrefix(names[0], DataStream+name+"-"):
+		return target{}, fmt.Errorf("%w: %q is a data stream, which takes no document with a version: name an index or an alias instead", ErrWriter, name)
+	default:
+		return target{}, fmt.Errorf("%w: alias %q leads to %s and %d of them take writes, want 1: set is_write_index on one index (POST /_aliases)", ErrWriter, name, strings.Join(names, ", "), len(writers))
 	}
 	return target{kind: nameAlias, index: writers[0], info: indexes[writers[0]], names: names}, nil
 }
