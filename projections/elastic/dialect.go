@@ -90,16 +90,13 @@ func (s *Sink) openPoint(ctx context.Context) (point, error) {
 	var got struct {
 		ID         string `json:"id"`
 		OpenSearch string `json:"pit_id"`
-		Shards     struct {
-			Total  int `json:"total"`
-			Failed int `json:"failed"`
-		} `json:"_shards"`
+		Shards     shards `json:"_shards"`
 	}
 	if err := json.Unmarshal(answer, &got); err != nil {
 		return point{}, fmt.Errorf("%s: %w", what, err)
 	}
-	if got.Shards.Failed > 0 {
-		return point{}, s.shardsFailed(what, got.Shards.Failed)
+	if n := got.Shards.silent(); n > 0 {
+		return point{}, s.shardsFailed(what, n)
 	}
 	if p == OpenSearch {
 		// A slice of as many as there are shards reads at most one shard of each index, and within a

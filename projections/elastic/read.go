@@ -212,6 +212,15 @@ func (s *Sink) hits(ctx context.Context, query []byte, index ...string) ([]Docum
 	return found, last, nil
 }
 
+// shards is what an answer says of those it was asked of.
+type shards struct {
+	Total      int `json:"total"`
+	Successful int `json:"successful"`
+}
+
+// silent returns how many did not answer. OpenSearch counts one without a copy not as failed.
+func (s shards) silent() int { return s.Total - s.Successful }
+
 // Count returns how many documents searches see.
 func (s *Sink) Count(ctx context.Context) (int64, error) {
 	index, err := s.readable(ctx)
@@ -223,16 +232,14 @@ func (s *Sink) Count(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	var got struct {
-		Count  int64 `json:"count"`
-		Shards struct {
-			Failed int `json:"failed"`
-		} `json:"_shards"`
+		Count  int64  `json:"count"`
+		Shards shards `json:"_shards"`
 	}
 	if err := json.Unmarshal(answer, &got); err != nil {
 		return 0, fmt.Errorf("count documents: %w", err)
 	}
-	if got.Shards.Failed > 0 {
-		return 0, s.shardsFailed("count documents", got.Shards.Failed)
+	if n := got.Shards.silent(); n > 0 {
+		return 0, s.shardsFailed("count documents", n)
 	}
 	return got.Count, nil
 }

@@ -204,8 +204,9 @@ func TestRealMissingShard(t *testing.T) {
 	_, counted := s.Count(t.Context())
 	_, read := s.Newest(t.Context(), ids)
 	_, seen := s.Live(t.Context(), ids)
-	for what, err := range map[string]error{"count": counted, "read": read, "look up": seen} {
-		if _, ok := errors.AsType[*UnansweredError](err); !ok || !strings.Contains(err.Error(), "GET /_cluster/allocation/explain") {
+	scanned := s.Scan(t.Context(), func([]Document) error { return nil })
+	for what, err := range map[string]error{"count": counted, "read": read, "look up": seen, "scan": scanned} {
+		if _, ok := errors.AsType[*UnansweredError](err); !ok || what != "scan" && !strings.Contains(err.Error(), "GET /_cluster/allocation/explain") {
 			t.Errorf("%s: got %v, want UnansweredError, and what says why", what, err)
 		}
 	}
