@@ -153,7 +153,7 @@ const (
 
 // problem is the fault of a request after which the fate of its items is unknown.
 type problem struct {
-	unanswered bool // no answer came, or 503 of one node of several: another node may give one
+	unanswered bool // no answer came, or 502 to 504 of one node of several: another node may give one
 	do         remedy
 	fault      outbox.Fault
 }
@@ -168,7 +168,7 @@ const largeBody = 1 << 20
 // classifyError classifies requests without an answer:
 //
 //	no connection (DNS, refused, TLS, dial timeout)      es_connect, shared
-//	a node of several answers 503                        es_5xx, shared, Retry-After
+//	a node of several answers 502 to 504                 es_5xx, shared, Retry-After
 //	no answer within the deadline                        es_timeout, shared
 //	connection broke inside a body of 1 MiB or more      bisect
 //	connection broke otherwise                           es_connect, shared

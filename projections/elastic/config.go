@@ -39,7 +39,7 @@ const (
 // field means its default.
 type Config struct {
 	// URLs are those of the nodes of one cluster: at least one, http or https. A node that does
-	// not answer, or answers 503, is left alone for a minute, and twice as long each further
+	// not answer, or answers 502 to 504, is left alone for a minute, and twice as long each further
 	// time, up to 32 minutes, as long as another node answers.
 	URLs []string
 

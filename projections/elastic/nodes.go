@@ -64,26 +64,27 @@ func (c nodes) share(req *http.Request, node int) (try context.Context, answered
 
 var errSilent = errors.New("the node did not answer in its share of the time")
 
-// setAside carries requests to one of several nodes. The answer 503 is an error, so that the
-// client leaves the node alone for a while: it may be cut off from a cluster that is well.
+// setAside carries requests to one of several nodes. An answer of 502 to 504 is an error, so that the
+// client leaves the node alone for a while: it may be cut off from a cluster that is well, or down behind its proxy.
 type setAside struct{ http.RoundTripper }
 
 // RoundTrip implements [http.RoundTripper].
 func (t setAside) RoundTrip(req *http.Request) (*http.Response, error) {
 	res, err := t.RoundTripper.RoundTrip(req)
-	if err != nil || res.StatusCode != http.StatusServiceUnavailable {
+	if err != nil || res.StatusCode < http.StatusBadGateway || res.StatusCode > http.StatusGatewayTimeout {
 		return res, err
 	}
 	defer func() { _ = res.Body.Close() }()
 	body, _ := io.ReadAll(io.LimitReader(res.Body, maxRefusal)) // what came of it
-	return nil, &unavailable{host: req.URL.Host, header: res.Header, body: body}
+	return nil, &unavailable{host: req.URL.Host, status: res.StatusCode, header: res.Header, body: body}
 }
 
 const maxRefusal = 64 << 10
 
-// unavailable is a node's answer 503.
+// unavailable is a node's answer of 502 to 504.
 type unavailable struct {
 	host   string
+	status int
 	header http.Header
 	body   []byte
 }
@@ -91,7 +92,7 @@ type unavailable struct {
 // Error implements error.
 func (u *unavailable) Error() string {
 	e := parseWhole(u.body)
-	return u.host + " answers " + e.detail(http.StatusServiceUnavailable)
+	return u.host + " answers " + e.detail(u.status)
 }
 
 // reads reports whether a request changes nothing.

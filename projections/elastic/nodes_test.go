@@ -99,6 +99,28 @@ func TestNodeThatIsAlone(t *testing.T) {
 	}
 }
 
+// A proxy answers for its node that is down: with 502, or 504 where it waited. That node is left alone as well.
+func TestNodeThatIsDownBehindItsProxy(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{http.StatusBadGateway, http.StatusGatewayTimeout} {
+		proxy := elastictest.New(t)
+		proxy.Always(elastictest.Status(status, "<html>no</html>"))
+		proxy.AnswerIndex(status, "")
+		s, srv, _ := fakeSink(t, func(c *Config) { c.URLs = append(c.URLs, proxy.URL) })
+		for range 6 {
+			if err := s.Ready(t.Context()); err != nil {
+				t.Errorf("%d: look: %v", status, err)
+			}
+			if got, err := s.Write(leading(t), docs(1)); err != nil || got[0].Verdict != outbox.Done {
+				t.Fatalf("%d: got %+v, %v, want it done", status, got, err)
+			}
+		}
+		if n, of := len(proxy.Requests()), len(srv.Requests()); n > 1 || of != 6 {
+			t.Errorf("%d: the proxy was asked to write %d times, and the other node %d times; want 1 at most, and 6", status, n, of)
+		}
+	}
+}
+
 // A frozen node takes the connection and says nothing. A look at the index still has an answer
 // within the time that it has.
 func TestLookBesideANodeThatFellSilent(t *testing.T) {
