@@ -72,7 +72,7 @@ func parseElasticURLs(s string) (URL, error) {
 func parseElasticURL(s string) (URL, error) {
 	u, err := url.Parse(s)
 	if err != nil {
-		return "", errors.New("not a valid URL; percent-encode special characters of the password")
+		return "", errors.New("not a valid URL: want http://host:9200 or https://host:9200, special characters of the password percent-encoded")
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		return "", errors.New("want http://host:9200 or https://host:9200")

@@ -61,6 +61,9 @@ func ParseURL(raw string) (*pgxpool.Config, error) {
 		return nil, parseError(err)
 	}
 	cc := cfg.ConnConfig
+	if cutPassword(&cc.Config) {
+		return nil, errURL
+	}
 	if m := cc.DefaultQueryExecMode; m == pgx.QueryExecModeExec || m == pgx.QueryExecModeSimpleProtocol {
 		return nil, errExecMode
 	}
@@ -129,6 +132,15 @@ func severalHosts(cfg *pgconn.Config) bool {
 		}
 	}
 	return false
+}
+
+// cutPassword reports whether an unescaped @ of a password has made its rest the name of a host. A socket's name begins with one.
+func cutPassword(cfg *pgconn.Config) bool {
+	cut := strings.LastIndexByte(cfg.Host, '@') > 0
+	for _, f := range cfg.Fallbacks {
+		cut = cut || strings.LastIndexByte(f.Host, '@') > 0
+	}
+	return cut
 }
 
 // Address returns host:port/database for messages: no user, no password.

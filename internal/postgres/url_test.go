@@ -78,6 +78,8 @@ func TestParseURLErrors(t *testing.T) {
 	for url, want := range map[string]string{
 		"postgres://u:" + password + "@h:x/d":                                "the port must be a number",
 		"postgres://u:" + password + "%zz@h/d":                               "percent-encoded",
+		"postgres://u:p@" + password + "@h/d":                                "percent-encoded",
+		"postgres://u:p@x," + password + "@h/d":                              "percent-encoded",
 		"postgres://u:" + password + "@h/d?sslmode=maybe":                    "sslmode must be one of",
 		"postgres://u:" + password + "@h/d?target_session_attrs=x":           "target_session_attrs must be one of",
 		"postgres://u:" + password + "@h/d?connect_timeout=soon":             "connect_timeout must be",
