@@ -104,6 +104,13 @@ func TestDetailRepeatsNothingOfTheDocument(t *testing.T) {
 		"Nested":    `{"type":"t","reason":"r","caused_by":{"type":"u","reason":"value 'it's secret' here"}}`,
 		"Request":   `{"type":"unavailable_shards_exception","reason":"[x-v1][3] primary shard is not active Timeout: [10s], request: [BulkShardRequest [[x-v1][3]] containing [index {[x][885], source[{\"name\":\"secret\"}]}]]"}`,
 		"Rejected":  `{"type":"es_rejected_execution_exception","reason":"rejected execution of processing of [7][indices:data/write/bulk[s][p]]: request: BulkShardRequest [[x-v1][3]] containing [index {[x][885], source[{\"name\":\"secret\"}]}], target allocation id: a"}`,
+		"BigNumber": `{"type":"t","reason":"r","caused_by":{"type":"u","reason":"[1:9] Numeric value (secret) out of range of int (-2147483648 - 2147483647)"}}`,
+		"Range":     `{"type":"t","reason":"r","caused_by":{"type":"u","reason":"min value (secret) is greater than max value (secret)"}}`,
+		"Was":       `{"type":"t","reason":"[1:34] failed to parse: weight must be an integer, but was [secret]"}`,
+		"Place":     `{"type":"t","reason":"[1:15] failed to parse: illegal longitude value [secret] for place"}`,
+		"Shape":     `{"type":"t","reason":"r","caused_by":{"type":"u","reason":"invalid number found: secret"}}`,
+		"Field":     `{"type":"t","reason":"[1:7] failed to parse: unknown field name [secret], must be one of [weight, input, contexts]"}`,
+		"Feature":   `{"type":"t","reason":"[1:15] failed to parse: featureValue must be a positive normal float, got: secret for feature secret on field f"}`,
 		"NotObject": `[1,2,"secret"]`,
 	} {
 		c := parseCause([]byte(raw))

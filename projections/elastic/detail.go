@@ -2,6 +2,7 @@ package elastic
 
 import (
 	"encoding/json"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -105,7 +106,7 @@ func (c *cause) detail(status int) string {
 			b.WriteString(": ")
 			b.WriteString(e.Type)
 		}
-		reason := cutQuote(e.Reason)
+		reason := quotedValue.ReplaceAllString(cutQuote(e.Reason), "$1 […]")
 		if depth > 0 {
 			reason = mask(reason) // inner reasons quote the value that did not fit
 		}
@@ -117,9 +118,12 @@ func (c *cause) detail(status int) string {
 	return outbox.OneLine(b.String(), maxDetail)
 }
 
+// quotedValue is a value of the document, with the words before it, in a reason that goes on behind it.
+var quotedValue = regexp.MustCompile(`(Numeric value|min value|max value|longitude value|latitude value|but was|unknown field name) ?[(\[][^)\]]*[)\]]`)
+
 // cutQuote cuts a reason where Elasticsearch begins to quote the document.
 func cutQuote(s string) string {
-	for _, words := range []string{"Preview of field's value", "original message", "prefix of the first immense term", "For input string", "[Source:", "request: "} {
+	for _, words := range []string{"Preview of field's value", "original message", "prefix of the first immense term", "For input string", "number found", "featureValue must be", "[Source:", "request: "} {
 		if i := strings.Index(s, words); i >= 0 {
 			s = s[:i]
 		}

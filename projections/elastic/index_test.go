@@ -159,6 +159,7 @@ func TestRealRejections(t *testing.T) {
 		{ID: "field", Version: 1, Body: []byte(`{"text":"x","nobody_knows":1}`)},
 		{ID: "date", Version: 1, Body: []byte(`{"created_at":"secret value"}`)},
 		{ID: "broken", Version: 1, Body: []byte(`{"text":"secret`)},
+		{ID: "number", Version: 1, Body: []byte(`{"event_version":31415926535897932384}`)},
 		{ID: "also-good", Version: 1, Body: good},
 	}
 	got, err := s.Write(leading(t), actions)
@@ -166,9 +167,9 @@ func TestRealRejections(t *testing.T) {
 		t.Fatal(err)
 	}
 	failed := outbox.Reject(outbox.ReasonES4xx, "")
-	wantOutcomes(t, got, []outbox.Outcome{outbox.OK(), failed, failed, failed, failed, outbox.OK()})
+	wantOutcomes(t, got, []outbox.Outcome{outbox.OK(), failed, failed, failed, failed, failed, outbox.OK()})
 	for _, o := range got {
-		if strings.Contains(o.Detail, "secret") {
+		if strings.Contains(o.Detail, "secret") || strings.Contains(o.Detail, "314159") {
 			t.Errorf("detail repeats the document: %s", o.Detail)
 		}
 	}
