@@ -1,6 +1,7 @@
 package projections
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -92,6 +93,9 @@ func (d Declaration) Validate() error {
 	}{{"index.mapping", "mappings", d.Mapping}, {"index.settings", "settings", d.Settings}} {
 		var object map[string]any
 		if err := json.Unmarshal(part.json, &object); len(part.json) > 0 && err != nil {
+			if at, ok := errors.AsType[*json.SyntaxError](err); ok {
+				err = fmt.Errorf("line %d of the file: %w", 1+bytes.Count(part.json[:at.Offset], []byte("\n")), err)
+			}
 			errs = append(errs, fmt.Errorf("%s: want a JSON object: %w", part.what, err))
 		}
 		if _, whole := object[part.within]; whole {

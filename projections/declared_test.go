@@ -386,8 +386,8 @@ func TestDeclaredUUIDKeys(t *testing.T) {
 
 func TestDeclarationValidate(t *testing.T) {
 	t.Parallel()
-	err := Declaration{Name: "A b", Table: "x.y", Source: "s", Query: "select 1", Mapping: []byte("[]"), Settings: []byte("{")}.Validate()
-	for _, want := range []string{`name "A b"`, `outbox.table "x.y"`, `source table "s"`, "does not use $1", "index.name is empty", "index.mapping: want a JSON object", "index.settings: want a JSON object"} {
+	err := Declaration{Name: "A b", Table: "x.y", Source: "s", Query: "select 1", Mapping: []byte("[]"), Settings: []byte("{\n")}.Validate()
+	for _, want := range []string{`name "A b"`, `outbox.table "x.y"`, `source table "s"`, "does not use $1", "index.name is empty", "index.mapping: want a JSON object", "index.settings: want a JSON object: line 2 of the file: "} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
