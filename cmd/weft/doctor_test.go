@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -148,6 +149,31 @@ func TestDoctorNamesARenamedSchema(t *testing.T) {
 	}
 	if got := weft(t, env, "verify"); got.code != exitRefused || !strings.Contains(got.errOut, want) {
 		t.Errorf("verify: got %+v, want %q", got, want)
+	}
+}
+
+// An index that was made anew has what has changed since, and nothing else; the command that the doctor names fills it.
+func TestDoctorFindsAnIndexThatWasMadeAnew(t *testing.T) {
+	t.Parallel()
+	s := filled(t, 60)
+	const finding = "warning  elastic.documents  products\n         searches miss documents: 19 of the first 20 rows have none\n"
+	if got := weft(t, s.env, "doctor"); strings.Contains(got.out, "elastic.documents") {
+		t.Errorf("got %s of an index with all documents", got.out)
+	}
+	callElastic(t, http.MethodDelete, "/"+s.index+"-v1", "")
+	if got := weft(t, s.env, "doctor"); !strings.Contains(got.out, "warning  elastic.alias") || !strings.Contains(got.out, "warnings: 1,") {
+		t.Errorf("got %s of an index that is gone, want a warning about the alias alone", got.out)
+	}
+	callElastic(t, http.MethodPut, "/"+s.index+"-v2", `{"mappings":`+shopMapping+`,"aliases":{"`+s.index+`":{"is_write_index":true}}}`)
+	s.exec("update shop.product set name = 'lamp' where id in (7, 60)")
+	s.settled()
+	got := weft(t, s.env, "doctor")
+	if !strings.Contains(got.out, finding) || !strings.Contains(got.out, "to fill it: `weft rebuild products --by YOU") || got.code != exitBad {
+		t.Errorf("got %+v, want %q and the rebuild", got, finding)
+	}
+	s.rebuilt(0, "products", "--by", "test", "--why", "made anew", "--json")
+	if got := weft(t, s.env, "doctor"); strings.Contains(got.out, "elastic.documents") {
+		t.Errorf("got %s after the rebuild", got.out)
 	}
 }
 

@@ -126,6 +126,7 @@ func (e *examination) all(ctx context.Context) ([]Finding, error) {
 			checks = append(checks, check{"projection", func(ctx context.Context) error { return e.declared(ctx, d.Name) }})
 		}
 	}
+	checks = append(checks, check{"elastic.documents", e.documents})
 	for _, c := range checks {
 		e.try(ctx, c)
 		if ctx.Err() != nil {

@@ -285,11 +285,7 @@ func (e *examination) nameless(ctx context.Context, s *server, t target) error {
 		return err
 	}
 	if len(left) == 0 {
-		fill := "rebuild " + t.projection
-		if c := e.Config; c.Shards.Of > 1 && t.projection == projections.SearchIndexToElastic && c.Elastic.SearchAlias == "" { // an index of all shards
-			fill = "verify " + t.projection + " --repair"
-		}
-		e.add("elastic.alias", Warning, t.index, "neither an alias nor an index has the name", "`weft run` makes an empty index with an alias, or says in its log (dependency.down) why it cannot; where rows are there already, to fill it: "+asked(fill))
+		e.add("elastic.alias", Warning, t.index, "neither an alias nor an index has the name", "`weft run` makes an empty index with an alias, or says in its log (dependency.down) why it cannot; where rows are there already, to fill it: "+e.filling(t.projection))
 		return nil
 	}
 	last := newest(slices.Collect(maps.Keys(left)))
