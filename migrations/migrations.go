@@ -253,9 +253,9 @@ func open(url string) (*sql.DB, error) {
 	}
 	db := stdlib.OpenDB(*cfg, stdlib.OptionAfterConnect(func(ctx context.Context, c *pgx.Conn) error {
 		// Not every server knows these: the lock session must be allowed to idle, and
-		// a build should end soon after the migrator that wanted it.
+		// a build should end soon after the migrator that wanted it. Names of types are compared as they are written.
 		_, err := c.Exec(ctx, `select set_config(name, case name when 'client_connection_check_interval' then '2s' when 'client_encoding' then 'UTF8' else '0' end, false)
-			from unnest(array['idle_session_timeout', 'transaction_timeout', 'client_connection_check_interval', 'client_encoding']) name
+			from unnest(array['idle_session_timeout', 'transaction_timeout', 'client_connection_check_interval', 'client_encoding', 'quote_all_identifiers']) name
 			where current_setting(name, true) is not null and (name <> 'client_encoding' or current_setting('server_encoding') <> 'SQL_ASCII')`)
 		return err
 	}))

@@ -82,6 +82,23 @@ func TestOutbox(t *testing.T) {
 	}
 }
 
+// A server that quotes all names that it writes is one like others.
+func TestOutboxWhereAllNamesAreQuoted(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.exec("do $$ begin execute format('alter database %I set quote_all_identifiers = on', current_database()); end $$")
+	s.exec("create table shop.supplier (id bigint primary key, name text)")
+	for _, args := range [][]string{{"outbox", "create", "--table", "shop.supplier", "--apply"}, {"projection", "check", "products"}, {"migrate", "status"}} {
+		if r := weft(t, s.env, args...); r.code != 0 {
+			t.Errorf("%v: %+v", args, r)
+		}
+	}
+	s.running()
+	s.exec("update shop.product set name = 'lamp'")
+	s.settled()
+	s.verified(0)
+}
+
 func TestOutboxRefusals(t *testing.T) {
 	t.Parallel()
 	url := testenv.Schema(t)

@@ -79,12 +79,12 @@ func ParseURL(raw string) (*pgxpool.Config, error) {
 // begin sets what a PgBouncer would refuse, or drop, in the start-up packet.
 //
 // What row security would hide is an error: a fence without a row would be that of a newer term, an outbox without events
-// an idle one.
+// an idle one. Names of types are compared as they are written without quotes.
 //
 // The server translates texts where the database, or a setting of the role, has another encoding: weft would take them for
 // UTF-8. A database in SQL_ASCII has no encoding, and would only refuse what is no UTF-8.
 func begin(ctx context.Context, c *pgconn.PgConn) error {
-	sql := "set row_security = off"
+	sql := "set row_security = off; set quote_all_identifiers = off"
 	if c.ParameterStatus("client_encoding") != "UTF8" && c.ParameterStatus("server_encoding") != "SQL_ASCII" {
 		sql += "; set client_encoding to 'UTF8'"
 	}
