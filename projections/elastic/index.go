@@ -36,10 +36,6 @@ const elasticGCDeletes = time.Minute
 // Mapping returns the mapping of search_index.
 func Mapping() json.RawMessage { return mappingJSON }
 
-// MappingHash identifies the mapping of search_index; it is kept in _meta of the
-// indexes made here.
-func MappingHash() string { return mappingHash(mappingJSON) }
-
 // mappingHash identifies a mapping, whatever its white space.
 func mappingHash(mapping []byte) string {
 	var compact bytes.Buffer
