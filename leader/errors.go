@@ -36,12 +36,16 @@ var (
 	errBlocked       = errors.New("another transaction holds the leader's row")
 	errLockMissing   = errors.New("the session does not hold the lock")
 	errUncommitted   = errors.New("the server did not commit the new term in time, as without an answer of a synchronous replica: `weft doctor` names that")
+	errElsewhere     = errors.New("the lock of this group is held by an instance that works on the tables of another schema: " + RemedyElsewhere)
 	errEpochReplaced = errors.New("the leader's row names another term")
 
 	// errNoTriggers refuses a session in which the fence does not follow the epoch.
 	errNoTriggers = errors.New("session_replication_role is replica for weft's role: the trigger that moves the fence does not fire; " +
 		"reset it, as in `alter role weft reset session_replication_role`, or `alter database`, wherever pg_db_role_setting has it")
 )
+
+// RemedyElsewhere is what to do about [State.LockElsewhere].
+const RemedyElsewhere = "give each schema of a database a WEFT_GROUP of its own"
 
 // PanicError is what Run returns after Work panicked. The lock has been released.
 type PanicError struct {

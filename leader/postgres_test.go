@@ -264,6 +264,54 @@ func TestForeignHolderIsNamedOnce(t *testing.T) {
 	}
 }
 
+// One database has one lock for each name of a group, whatever schema its tables are in.
+func TestHolderOfAnotherSchemaIsNamed(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	stranger := s.connect(t, AppName(testGroup, "there", "lock"))
+	if _, err := stranger.Exec(t.Context(), "select pg_advisory_lock($1)", Key(testGroup)); err != nil {
+		t.Fatal(err)
+	}
+	a := s.join(t, steady("a"), nil)
+	testenv.Eventually(t, func() bool { return errors.Is(a.Status().Err, errElsewhere) }, "the standby says that it cannot lead")
+	if st := s.state(t); !st.LockElsewhere {
+		t.Errorf("state: got %+v, want the holder to be elsewhere", st)
+	}
+	if _, err := Announce(t.Context(), s.pool, Instance{Group: testGroup, Name: "there", Role: RoleStandby}, 0); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, func() bool { return a.Status().Err == nil }, "an instance of this schema may have the lock before its term")
+	s.exec(t, "delete from weft_instance")
+	testenv.Eventually(t, func() bool { return errors.Is(a.Status().Err, errElsewhere) }, "the standby says so again")
+	ofAnotherRole := *s
+	ofAnotherRole.url = s.owner // since when that session is there, the server hides from this one
+	other := ofAnotherRole.connect(t, AppName(testGroup, "there", "lock"))
+	taken := make(chan error, 1)
+	go func() {
+		_, err := other.Exec(t.Context(), "select pg_advisory_lock($1)", Key(testGroup))
+		taken <- err
+	}()
+	testenv.Eventually(t, func() bool {
+		var waits bool
+		err := s.pool.QueryRow(t.Context(), "select exists(select from pg_locks where locktype = 'advisory' and not granted)").Scan(&waits)
+		return err == nil && waits
+	}, "the other waits for the lock")
+	if _, err := stranger.Exec(t.Context(), "select pg_advisory_unlock($1)", Key(testGroup)); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-taken; err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, func() bool { return a.event("leader.foreign_holder") == 3 }, "the holder of another role is named")
+	if _, err := other.Exec(t.Context(), "select pg_advisory_unlock($1)", Key(testGroup)); err != nil {
+		t.Fatal(err)
+	}
+	a.nextTerm(t)
+	if err := a.Status().Err; err != nil {
+		t.Errorf("leading: got %v, want no fault", err)
+	}
+}
+
 func TestPresence(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

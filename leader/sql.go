@@ -76,7 +76,9 @@ select w.epoch, w.instance, w.acquired_at, w.renewed_at, w.released_at,
        l.pid, a.application_name, a.usename::text, a.backend_start,
        coalesce(l.pid = w.lock_backend_pid
                 and (a.backend_start is null or a.backend_start = w.lock_backend_start), false),
-       r.resign_by, r.resign_why, r.resign_asked_at
+       r.resign_by, r.resign_why, r.resign_asked_at,
+       extract(epoch from clock_timestamp() - a.backend_start)::float8,
+       array(select i.instance from weft_instance i where i.group_name = $1 and l.pid is distinct from w.lock_backend_pid)
   from (select) one
   left join weft_leader w on w.group_name = $1
   left join pg_locks l

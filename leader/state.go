@@ -3,6 +3,8 @@ package leader
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -39,7 +41,14 @@ type State struct {
 	LockApp     string // its application_name
 	LockStarted *time.Time
 	LockMatches bool // that backend is the one that Epoch was given to
+
+	// LockElsewhere means that the holder is of a group of the same name and has not announced itself in this schema: it
+	// leads on the tables of another one.
+	LockElsewhere bool
 }
+
+// announcedWithin is how long after its lock session an instance has announced itself, with some room.
+const announcedWithin = 2 * AnnounceEvery
 
 // Led reports whether the term of Epoch is running.
 func (s State) Led() bool { return s.LockHeld && s.LockMatches && s.ReleasedAt == nil }
@@ -67,11 +76,13 @@ func readState(ctx context.Context, db DB, group string) (State, error) {
 		application, dbUser *string
 		askedBy, askedWhy   *string
 		askedAt             *time.Time
+		connected           *float64
+		instances           []string
 	)
 	err := db.QueryRow(ctx, stateSQL, pgx.QueryExecModeExec, group, st.Key).Scan(
 		&epoch, &instance, &acquired, &renewed, &st.ReleasedAt, &age,
 		&pid, &application, &dbUser, &st.LockStarted, &st.LockMatches,
-		&askedBy, &askedWhy, &askedAt)
+		&askedBy, &askedWhy, &askedAt, &connected, &instances)
 	if err != nil {
 		return State{}, err
 	}
@@ -83,6 +94,9 @@ func readState(ctx context.Context, db DB, group string) (State, error) {
 	}
 	st.LockHeld, st.LockPID = pid != nil, value(pid)
 	st.LockApp, st.LockUser = value(application), value(dbUser)
+	recent := connected != nil && *connected <= announcedWithin.Seconds() // the server hides since when sessions of other roles are there
+	st.LockElsewhere = !st.LockMatches && strings.HasPrefix(st.LockApp, appPrefix(group)) && !recent &&
+		!slices.ContainsFunc(instances, func(name string) bool { return AppName(group, name, "lock") == st.LockApp })
 	return st, nil
 }
 

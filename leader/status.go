@@ -1,6 +1,7 @@
 package leader
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -149,21 +150,28 @@ func (e *Elector) setHolder(st State) {
 		holder = st.Instance
 	case st.LockApp != "":
 		holder = st.LockApp
-		foreign = !strings.HasPrefix(st.LockApp, appPrefix(e.cfg.Group))
+		foreign = st.LockElsewhere || !strings.HasPrefix(st.LockApp, appPrefix(e.cfg.Group))
 	default:
 		holder, foreign = "pid "+strconv.Itoa(int(st.LockPID)), true
 	}
 
 	e.mu.Lock()
 	e.status.Holder, e.status.HolderEpoch, e.moved = holder, st.Epoch, time.Now()
-	if st.Led() { // somebody could begin a term
+	switch {
+	case st.LockElsewhere:
+		e.refused = errElsewhere
+	case st.Led(), errors.Is(e.refused, errElsewhere): // somebody could begin a term
 		e.refused = nil
 	}
 	e.mu.Unlock()
 	e.met.epoch.Set(float64(st.Epoch))
 
 	if foreign && st.LockPID != e.foreignPID {
-		e.log.Warn("the lock of this group is held by a session that is not of it",
+		what := "the lock of this group is held by a session that is not of it"
+		if st.LockElsewhere {
+			what = errElsewhere.Error()
+		}
+		e.log.Warn(what,
 			zap.String("event", "leader.foreign_holder"), zap.Int64("key", st.Key),
 			zap.Int32("pid", st.LockPID), zap.String("user", st.LockUser), zap.String("application_name", st.LockApp))
 	}

@@ -67,11 +67,12 @@ func TestStatusNobody(t *testing.T) {
 	released := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 	for want, s := range map[string]leader.State{
 		"nobody, ever": {},
-		"nobody; the last was a, epoch 3, which ended with a hand-over at 2026-05-04T03:02:01Z":                 {Epoch: 3, Instance: "a", ReleasedAt: &released},
-		"nobody; the last was a, epoch 3, which ended without a hand-over, last heartbeat 2026-05-04T03:02:01Z": {Epoch: 3, Instance: "a", RenewedAt: released},
-		"nobody; the lock is held by pid 5 (psql), which has no term yet":                                       {Epoch: 3, Instance: "a", LockHeld: true, LockPID: 5, LockApp: "psql"},
-		"nobody; the lock is held by pid 5, which has no term yet":                                              {LockHeld: true, LockPID: 5},
-		"a, epoch 3, since 2026-05-04T03:02:01Z, heartbeat 1.5s ago":                                            {Epoch: 3, Instance: "a", AcquiredAt: released, RenewedAgo: 1500 * time.Millisecond, LockHeld: true, LockMatches: true},
+		"nobody; the last was a, epoch 3, which ended with a hand-over at 2026-05-04T03:02:01Z":                                                                  {Epoch: 3, Instance: "a", ReleasedAt: &released},
+		"nobody; the last was a, epoch 3, which ended without a hand-over, last heartbeat 2026-05-04T03:02:01Z":                                                  {Epoch: 3, Instance: "a", RenewedAt: released},
+		"nobody; the lock is held by pid 5 (psql), which has no term yet":                                                                                        {Epoch: 3, Instance: "a", LockHeld: true, LockPID: 5, LockApp: "psql"},
+		"nobody; the lock is held by pid 5 (weft/g/b/lock), which works on the tables of another schema: give each schema of a database a WEFT_GROUP of its own": {LockHeld: true, LockPID: 5, LockApp: "weft/g/b/lock", LockElsewhere: true},
+		"nobody; the lock is held by pid 5, which has no term yet":                                                                                               {LockHeld: true, LockPID: 5},
+		"a, epoch 3, since 2026-05-04T03:02:01Z, heartbeat 1.5s ago":                                                                                             {Epoch: 3, Instance: "a", AcquiredAt: released, RenewedAgo: 1500 * time.Millisecond, LockHeld: true, LockMatches: true},
 	} {
 		if got := records.ElectionStatus(s, nil).LeaderLine(); got != want {
 			t.Errorf("got  %q\nwant %q", got, want)

@@ -24,7 +24,7 @@ select l.group_name, l.instance, l.renewed_at > clock_timestamp() - interval '15
 where p.table_name = $1 and p.group_name <> $2 and p.epoch = l.epoch and l.released_at is null`
 )
 
-// twins names the processes that run under the name of another one.
+// twins names the processes that run under the name of another one, and one that has the lock and works elsewhere.
 func (e *examination) twins(ctx context.Context) error {
 	seen, err := leader.Instances(ctx, e.Pool, e.Config.Group)
 	for _, in := range seen {
@@ -32,6 +32,13 @@ func (e *examination) twins(ctx context.Context) error {
 			e.add("instances", Warning, in.Name, fmt.Sprintf("two processes run under this name: %v; and %v", in.Process(), in.Twin),
 				"give each a WEFT_INSTANCE of its own")
 		}
+	}
+	if err != nil {
+		return err
+	}
+	st, err := leader.ReadState(ctx, e.Pool, e.Config.Group)
+	if st.LockElsewhere {
+		e.add("rivals", Error, "group "+e.Config.Group, fmt.Sprintf("its lock is held by pid %d (%s), which works on the tables of another schema: nobody leads here", st.LockPID, st.LockApp), leader.RemedyElsewhere)
 	}
 	return err
 }

@@ -1,9 +1,13 @@
 package doctor
 
 import (
+	"context"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/samuelhu324-dev/weft/internal/testenv"
+	"github.com/samuelhu324-dev/weft/leader"
 )
 
 // Two processes that run under one name are named, both of them, for as long as they run.
@@ -22,4 +26,27 @@ func TestProcessesOfOneNameAreFound(t *testing.T) {
 	}
 	wantFinding(t, e.found, want{"instances", Warning, "b", "and pid 12 on h2, started at 2026-01-02T03:04:05Z", "WEFT_INSTANCE"})
 	wantFinding(t, e.found, want{"instances", Warning, "b", "two processes run under this name: pid 11 on h1, started at ", "WEFT_INSTANCE"})
+}
+
+// Two sets of tables in one database, with one name for the group, have one lock between them.
+func TestHolderOfTheLockInAnotherSchemaIsFound(t *testing.T) {
+	t.Parallel()
+	e := patient(t, testenv.Database(t))
+	cfg := e.Pool.Config().ConnConfig.Copy()
+	cfg.RuntimeParams["application_name"] = leader.AppName("weft", "there", "lock")
+	there, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer there.Close(context.WithoutCancel(t.Context()))
+	if _, err := there.Exec(t.Context(), "select pg_advisory_lock($1)", leader.Key("weft")); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, func() bool {
+		if err := e.twins(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return len(e.found) > 0
+	}, "the holder is found")
+	wantFinding(t, e.found, want{"rivals", Error, "group weft", "(weft/weft/there/lock), which works on the tables of another schema", "WEFT_GROUP of its own"})
 }

@@ -62,7 +62,8 @@ type Lock struct {
 	PID         int32  `json:"pid"`
 	Application string `json:"application_name"`
 	User        string `json:"user"`
-	OfTerm      bool   `json:"of_term"` // held by the session that the epoch was given to
+	OfTerm      bool   `json:"of_term"`             // held by the session that the epoch was given to
+	Elsewhere   bool   `json:"elsewhere,omitempty"` // held by an instance that works on the tables of another schema
 }
 
 // Instance is a process of the group.

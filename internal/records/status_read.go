@@ -152,7 +152,7 @@ func versionAhead(alarms []outbox.AuditEntry) *Ahead {
 func ElectionStatus(s leader.State, seen []leader.Instance) Status {
 	st := Status{
 		Group: s.Group, LockKey: s.Key,
-		Lock:      Lock{Held: s.LockHeld, PID: s.LockPID, Application: s.LockApp, User: s.LockUser, OfTerm: s.LockMatches},
+		Lock:      Lock{Held: s.LockHeld, PID: s.LockPID, Application: s.LockApp, User: s.LockUser, OfTerm: s.LockMatches, Elsewhere: s.LockElsewhere},
 		Instances: []Instance{}, Projections: []Projection{},
 	}
 	if s.Epoch > 0 {

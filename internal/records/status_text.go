@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/samuelhu324-dev/weft/leader"
 )
 
 // Flight is as in "120 in 3, 0.4s": events, batches, age of the oldest.
@@ -28,6 +30,9 @@ func (st Status) LeaderLine() string {
 		who := fmt.Sprintf("pid %d", st.Lock.PID)
 		if st.Lock.Application != "" {
 			who += " (" + st.Lock.Application + ")"
+		}
+		if st.Lock.Elsewhere {
+			return "nobody; the lock is held by " + who + ", which works on the tables of another schema: " + leader.RemedyElsewhere
 		}
 		return "nobody; the lock is held by " + who + ", which has no term yet"
 	case st.LastTerm == nil:
