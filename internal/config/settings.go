@@ -50,7 +50,7 @@ func table() []setting {
 	t := []setting{
 		row("env", "WORDLOOM_ENV", "env", "", "Environment this process expects; it refuses a database of another one. Empty turns the guard off.").
 			with("env", "dev, test, sandbox", func(c *Config) *string { return &c.Env }, parseEnvironment),
-		row("group", "WEFT_GROUP", "group", "weft", "Leader group: instances of one group compete for one lock.").
+		row("group", "WEFT_GROUP", "group", "weft", "Leader group: instances of one group compete for one lock. Each schema of a database needs a group of its own.").
 			with("name", "1 to 120 characters", func(c *Config) *string { return &c.Group }, parseGroup),
 		row("instance", "WEFT_INSTANCE", "instance", "", "Name of this process among its peers, and owner of its leases.").
 			with("name", "1 to 120 characters", func(c *Config) *string { return &c.Instance }, parseName).
